@@ -3,7 +3,7 @@
 #include "cli/cli.h"
 #include "engine/base/fault.h"
 #include "engine/base/file.h"
-#include "engine/base/limit.h"
+#include "engine/base/test_limits.h"
 #include "engine/ember/ember.h"
 
 int main(int argc, char **argv) {
@@ -12,7 +12,7 @@ int main(int argc, char **argv) {
         fprintf(stderr, "hearth: HEARTH_FAULT: invalid value\n");
         return 2;
     }
-    if (limit_from_env()) {
+    if (test_limits_from_env()) {
         fprintf(stderr, "hearth: HEARTH_LIMITS: invalid value\n");
         return 2;
     }

@@ -5,19 +5,19 @@
 #include <string.h>
 
 #include "cli/app.h"
-#include "cli/batch.h"
-#include "cli/bench.h"
-#include "cli/inspect.h"
-#include "cli/models.h"
-#include "cli/oneshot.h"
-#include "cli/out.h"
-#include "cli/plan.h"
-#include "cli/progress.h"
-#include "cli/repl.h"
-#include "cli/serve.h"
-#include "cli/sig.h"
-#include "cli/store.h"
-#include "cli/term.h"
+#include "cli/chat/repl.h"
+#include "cli/modes/batch.h"
+#include "cli/modes/bench.h"
+#include "cli/modes/inspect.h"
+#include "cli/modes/models.h"
+#include "cli/modes/oneshot.h"
+#include "cli/modes/plan.h"
+#include "cli/saved/store.h"
+#include "cli/server/serve.h"
+#include "cli/terminal/out.h"
+#include "cli/terminal/progress.h"
+#include "cli/terminal/sig.h"
+#include "cli/terminal/term.h"
 #include "engine/base/log.h"
 
 static void on_log(void *ctx, enum log_level level, const char *text) {
@@ -25,16 +25,16 @@ static void on_log(void *ctx, enum log_level level, const char *text) {
     char line[1100];
     if (a->quiet) return;
     snprintf(line, sizeof line, "hearth: %s", text);
-    progress_say(line);
+    progress_print(line);
 }
 
 static void on_config_warning(void *ctx, const char *text) {
     const struct app *a = ctx;
-    app_note(a, "%s", text);
+    report_note(a, "%s", text);
 }
 
 /* Decides on colour: NO_COLOR (non-empty), then CLICOLOR_FORCE, then whether it is a terminal; --color overrides all. */
-static bool color_for(const struct app *a, bool tty) {
+static bool use_color(const struct app *a, bool tty) {
     const char *when = a->opts.v[OPT_COLOR].text, *no = getenv("NO_COLOR"), *force = getenv("CLICOLOR_FORCE");
     if (!strcmp(when, "always")) return true;
     if (!strcmp(when, "never") || (no && *no)) return false;
@@ -45,57 +45,57 @@ static bool color_for(const struct app *a, bool tty) {
 static void set_streams(struct app *a) {
     a->quiet = a->opts.v[OPT_QUIET].on;
     a->verbose = a->opts.v[OPT_VERBOSE].on;
-    a->color_out = color_for(a, a->tty_out);
-    a->color_err = color_for(a, a->tty_err);
+    a->color_out = use_color(a, a->tty_out);
+    a->color_err = use_color(a, a->tty_err);
     progress_init(a->tty_err, a->color_err, a->quiet);
     log_set(on_log, a, a->verbose ? LOG_DEBUG : LOG_WARN);
 }
 
-static int print(struct buf *b, struct error *e) {
+static int print_buf(struct buf *b, struct error *e) {
     int rc = b->failed ? error_set(e, ERR_MEMORY, "no memory") : 0;
     if (!rc) out_write(b->data, b->len);
     buf_free(b);
     return rc;
 }
 
-static int version(struct app *a, struct error *e) {
+static int print_version(struct app *a, struct error *e) {
     struct buf b = {0};
     struct engine_params p;
-    app_engine_params(a, &p);
+    open_engine_params(a, &p);
     buf_str(&b, "hearth " HEARTH_VERSION "\n");
     int rc = a->opts.v[OPT_VERBOSE].on ? engine_describe(&p, &b, e) : 0;
-    if (!rc) return print(&b, e);
+    if (!rc) return print_buf(&b, e);
     buf_free(&b);
     return rc;
 }
 
-static int help(struct app *a, struct error *e) {
+static int print_help(struct app *a, struct error *e) {
     struct buf b = {0};
-    opt_help(&b);
-    return print(&b, e);
+    opt_help_print(&b);
+    return print_buf(&b, e);
 }
-static int completion(struct app *a, struct error *e) {
+static int print_completion(struct app *a, struct error *e) {
     struct buf b = {0};
-    int rc = opt_completion(a->opts.v[OPT_COMPLETION].text, &b, e);
-    return rc ? rc : print(&b, e);
+    int rc = opt_help_completion(a->opts.v[OPT_COMPLETION].text, &b, e);
+    return rc ? rc : print_buf(&b, e);
 }
 static int print_config(struct app *a, struct error *e) {
     struct buf b = {0};
-    opt_print_config(&a->opts, a->opts.v[OPT_JSON].on, &b);
-    return print(&b, e);
+    opt_config_print(&a->opts, a->opts.v[OPT_JSON].on, &b);
+    return print_buf(&b, e);
 }
 
 static int delete_chat(struct app *a, struct error *e) {
     int rc = store_delete(a->opts.v[OPT_DELETE].text, e);
-    if (!rc) app_note(a, "deleted %s", a->opts.v[OPT_DELETE].text);
+    if (!rc) report_note(a, "deleted %s", a->opts.v[OPT_DELETE].text);
     return rc;
 }
 
 /* Without a mode option: answers a prompt or piped input, or opens the chat on a terminal. */
-static int talk(struct app *a, struct error *e) {
+static int answer_or_chat(struct app *a, struct error *e) {
     const struct opt_value *v = a->opts.v;
     char last[128];
-    int rc = v[OPT_LAST].on ? store_last(last, sizeof last, e) : 0;
+    int rc = v[OPT_LAST].on ? store_list_last(last, sizeof last, e) : 0;
     if (!rc && v[OPT_LAST].on) rc = opt_set(&a->opts, OPT_CONTINUE, last, ORIGIN_FLAG, "--last", e);
     if (rc) return rc;
     if (v[OPT_PROMPT].text || !a->tty_in) return oneshot_run(a, e);
@@ -108,7 +108,7 @@ static int talk(struct app *a, struct error *e) {
     return repl_run(a, e);
 }
 
-static int run(struct app *a, struct error *e) {
+static int run_mode(struct app *a, struct error *e) {
     static const struct {
         enum opt_id mode;
         int (*fn)(struct app *, struct error *);
@@ -121,21 +121,21 @@ static int run(struct app *a, struct error *e) {
                  {OPT_TOKENS, inspect_tokens},
                  {OPT_BENCH, bench_run},
                  {OPT_SERVE, serve_run},
-                 {OPT_STATUS, serve_print_status},
-                 {OPT_STOP, serve_stop},
+                 {OPT_STATUS, resident_status_print},
+                 {OPT_STOP, resident_status_stop},
                  {OPT_PLAN, plan_run},
                  {OPT_MODELS, models_print},
-                 {OPT_LIST_CHATS, store_print_list},
+                 {OPT_LIST_CHATS, store_list_print},
                  {OPT_DELETE, delete_chat},
                  {OPT_PRINT_CONFIG, print_config},
-                 {OPT_COMPLETION, completion}};
-    if (a->opts.v[OPT_HELP].on) return help(a, e);
-    if (a->opts.v[OPT_VERSION].on) return version(a, e);
+                 {OPT_COMPLETION, print_completion}};
+    if (a->opts.v[OPT_HELP].on) return print_help(a, e);
+    if (a->opts.v[OPT_VERSION].on) return print_version(a, e);
     enum opt_id mode = opt_mode(&a->opts);
     if (a->opts.v[OPT_LISTEN].text && mode != OPT_SERVE) return error_set(e, ERR_USAGE, "--listen needs --serve");
     for (size_t i = 0; i < sizeof modes / sizeof *modes; i++)
         if (modes[i].mode == mode) return modes[i].fn(a, e);
-    return talk(a, e);
+    return answer_or_chat(a, e);
 }
 
 int cli_main(int argc, char **argv) {
@@ -152,10 +152,10 @@ int cli_main(int argc, char **argv) {
     int rc = opt_parse(&a.opts, argc, argv, &e);
     bool plain = a.opts.v[OPT_HELP].on || a.opts.v[OPT_VERSION].on; /* answered even if the configuration is invalid */
     a.quiet = a.opts.v[OPT_QUIET].on;
-    if (!rc && !plain && !(rc = opt_environment(&a.opts, on_config_warning, &a, &e))) rc = opt_config(&a.opts, on_config_warning, &a, &e);
+    if (!rc && !plain && !(rc = opt_config_environment(&a.opts, on_config_warning, &a, &e))) rc = opt_config_file(&a.opts, on_config_warning, &a, &e);
     set_streams(&a);
-    if (!rc) rc = run(&a, &e);
-    app_close(&a);
+    if (!rc) rc = run_mode(&a, &e);
+    open_close(&a);
     progress_clear();
     if (!rc || (rc == ERR_CANCELLED && out_failed())) rc = out_check(&e); /* the closed stdout caused the cancellation */
     if (sig_terminated()) sig_die(sig_terminated());
@@ -164,7 +164,7 @@ int cli_main(int argc, char **argv) {
     int code = 0;
     if (rc) {
         oneshot_json_error(&a, &e);
-        code = *e.text ? app_fail(&a, &e) : error_exit_code(rc);
+        code = *e.text ? report_error(&a, &e) : error_exit_code(rc);
     }
     log_set(NULL, NULL, LOG_WARN);
     opt_free(&a.opts);

@@ -8,7 +8,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "cpu/exec.h"
+#include "cpu/cpu_exec.h"
 
 enum {
     TILE = 64,
@@ -41,7 +41,7 @@ struct scratch {               /* per thread, part of job.scratch */
     float *s;                  /* [BLOCK, TILE], or rows of one KV head */
     uint16_t *k16, *v16, *q16; /* if job.bf16, instead of k and v: [TILE, k.dim], [TILE, v_dim], [rows16, q16_row] */
 };
-static int q16_row(const struct job *j) { return (j->o->k.dim + 31) / 32 * 32 * (j->split || j->x->k.tiles16 || j->x->k.exact16 ? 2 : 1); }
+static int q16_row(const struct job *j) { return (j->o->k.dim + 31) / 32 * 32 * (j->split || j->x->k.qk16_uses_tiles || j->x->k.qk16_is_exact ? 2 : 1); }
 static size_t scratch_bytes(const struct job *j) {
     const struct op_attention *o = j->o;
     size_t floats = (size_t)j->rows * (size_t)(o->v_dim + TILE);
@@ -49,7 +49,7 @@ static size_t scratch_bytes(const struct job *j) {
     floats += j->bf16 ? (tiles + (size_t)(j->rows16 * q16_row(j))) / 2 : tiles;
     return (floats * 4 + 4 * 64 + 63) / 64 * 64;
 }
-static struct scratch carve(const struct job *j, int thread) {
+static struct scratch thread_scratch(const struct job *j, int thread) {
     struct scratch s;
     s.s = (float *)(j->scratch + (size_t)thread * j->scratch_part);
     s.out = s.s + j->rows * TILE;
@@ -63,7 +63,7 @@ static struct scratch carve(const struct job *j, int thread) {
 
 static int64_t q_pos(const struct op_attention *o, int i) { return o->q_pos ? o->q_pos[i] : (int64_t)o->q_pos0 + i; }
 /* The keys that token i sees: [*lo, *hi), indexes of rows or into its list of selected rows. */
-static void visible(const struct op_attention *o, int i, int *lo, int *hi) {
+static void visible_keys(const struct op_attention *o, int i, int *lo, int *hi) {
     int64_t p = q_pos(o, i), begin = o->window > 0 ? p - o->k_pos0 + 1 - o->window : 0;
     *hi = op_seen_step(p, o->k_pos0, o->k_step, o->n_keys);
     if (o->chosen && *hi > o->n_chosen) *hi = o->n_chosen; /* indexes into the list, not rows */
@@ -72,7 +72,7 @@ static void visible(const struct op_attention *o, int i, int *lo, int *hi) {
 
 /* A head's prefetch of the next tile while it processes this one: `each` bytes per row, n rows a stride apart. In a wide block
  * the shares of all heads cover the tile, in order. */
-static struct ahead ahead_of(const struct job *j, const struct kv_plane *p, int head, int j0, int n, int dim) {
+static struct ahead next_tile_prefetch(const struct job *j, const struct kv_plane *p, int head, int j0, int n, int dim) {
     const size_t width = (size_t)p->heads * dtype_bytes(p->dtype, (size_t)p->dim), one = dtype_bytes(p->dtype, (size_t)p->dim);
     const uint8_t *next = (const uint8_t *)p->data + (size_t)(j0 + n) * width;
     if (j->wide) return (struct ahead){next + (size_t)n * one * (size_t)head, one, n, (int)one};
@@ -90,7 +90,7 @@ static const float *tile_of(const struct job *j, const struct kv_plane *p, int h
         return buf;
     }
     if (p->dtype == DT_F32) return (const float *)p->data + at;
-    struct ahead a = ahead_of(j, p, head, j0, n, dim);
+    struct ahead a = next_tile_prefetch(j, p, head, j0, n, dim);
     for (int i = 0; i < n; i++, a.next += a.stride) {
         for (int c = 0; c < a.each; c += 64) __builtin_prefetch(a.next + c);
         j->x->k.widen[p->dtype](buf + i * dim, (const uint8_t *)p->data + (at + (size_t)i * width) * size, dim);
@@ -102,7 +102,7 @@ static const float *tile_of(const struct job *j, const struct kv_plane *p, int h
 static const uint16_t *tile16(const struct job *j, const struct kv_plane *p, int head, int j0, int n, int dim, const int32_t *pick, uint16_t *buf, int *ld) {
     const size_t one = dtype_bytes(p->dtype, (size_t)p->dim), width = (size_t)p->heads * one;
     const uint8_t *first = (const uint8_t *)p->data + (size_t)head * one, *row = first + (size_t)j0 * width;
-    const bool widen = p->dtype == DT_E4M3, copy = pick || widen || (p->heads > 1 && width % 4096 == 0 && !j->x->k.tiles16);
+    const bool widen = p->dtype == DT_E4M3, copy = pick || widen || (p->heads > 1 && width % 4096 == 0 && !j->x->k.qk16_uses_tiles);
     *ld = copy ? dim : (int)(width / 2);
     if (!copy) return (const uint16_t *)(const void *)row;
     if (widen && !pick) j->x->k.widen16(buf, row, width, n, dim);
@@ -120,14 +120,14 @@ struct rows { /* the query rows of a block; rows of a KV head are contiguous */
     float max[WIDE], sum[WIDE];
 };
 
-static void mask(const struct rows *r, int r0, int r1, float *s, int j0, int n) {
+static void mask_tile(const struct rows *r, int r0, int r1, float *s, int j0, int n) {
     for (int i = r0; i < r1; i++) {
         if (r->lo[i] <= j0 && r->hi[i] >= j0 + n) continue;
         for (int c = 0; c < n; c++)
             if (j0 + c < r->lo[i] || j0 + c >= r->hi[i]) s[(i - r0) * TILE + c] = -INFINITY;
     }
 }
-static void times_scale(const struct job *j, const struct kv_plane *p, int head, int rows, const int32_t *pick, float *s, int j0, int n) {
+static void apply_kv_scales(const struct job *j, const struct kv_plane *p, int head, int rows, const int32_t *pick, float *s, int j0, int n) {
     if (p->dtype != DT_E4M3) return;
     float by[TILE];
     for (int c = 0; c < n; c++) by[c] = p->scale[(size_t)(pick ? pick[c] : j0 + c) * (size_t)p->heads + (size_t)head];
@@ -135,7 +135,7 @@ static void times_scale(const struct job *j, const struct kv_plane *p, int head,
 }
 
 /* One tile of keys of a KV head for rows [r0, r1). Rows that see no key of it are unchanged. */
-static void one_tile(const struct job *j, struct rows *r, int r0, int r1, const struct scratch *w, int kv_head, int j0, int n) {
+static void attend_tile(const struct job *j, struct rows *r, int r0, int r1, const struct scratch *w, int kv_head, int j0, int n) {
     const struct op_attention *o = j->o;
     const struct kernels *k = &j->x->k;
     int ldk, ldv;
@@ -148,14 +148,14 @@ static void one_tile(const struct job *j, struct rows *r, int r0, int r1, const 
     else if (j->bf16) v16 = tile16(j, &o->v, kv_head, j0, n, o->v_dim, pick, w->v16, &ldv);
     else vt = tile_of(j, &o->v, kv_head, j0, n, o->v_dim, pick, w->v, &ldv);
     struct ahead ak = {0}, av = {0};
-    if (!pick) ak = ahead_of(j, &o->k, kv_head, j0, n, o->k.dim);
-    if (!pick && !j->same) av = ahead_of(j, &o->v, kv_head, j0, n, o->v_dim);
+    if (!pick) ak = next_tile_prefetch(j, &o->k, kv_head, j0, n, o->k.dim);
+    if (!pick && !j->same) av = next_tile_prefetch(j, &o->v, kv_head, j0, n, o->v_dim);
     float corr[WIDE], *out = w->out + (size_t)r0 * (size_t)o->v_dim;
     const int rows = r1 - r0;
     if (j->bf16) k->qk16(w->s, TILE, w->q16 + (size_t)(r0 / rows * j->pitch16) * (size_t)q16_row(j), rows, k16, ldk, n, o->k.dim, j->split, &ak);
     else k->qk(w->s, TILE, r->q + r0, rows, kt, ldk, n, o->k.dim, o->scale);
-    times_scale(j, &o->k, kv_head, rows, pick, w->s, j0, n);
-    mask(r, r0, r1, w->s, j0, n);
+    apply_kv_scales(j, &o->k, kv_head, rows, pick, w->s, j0, n);
+    mask_tile(r, r0, r1, w->s, j0, n);
     for (int i = r0; i < r1; i++) {
         float *s = w->s + (i - r0) * TILE;
         if (r->lo[i] < j0 + n && r->hi[i] > j0 && r->lo[i] < r->hi[i]) corr[i - r0] = k->soft(s, n, &r->max[i], &r->sum[i]);
@@ -164,12 +164,12 @@ static void one_tile(const struct job *j, struct rows *r, int r0, int r1, const 
             memset(s, 0, (size_t)n * 4);
         }
     }
-    times_scale(j, &o->v, kv_head, rows, pick, w->s, j0, n);
+    apply_kv_scales(j, &o->v, kv_head, rows, pick, w->s, j0, n);
     if (j->bf16) k->pv16(out, o->v_dim, corr, w->s, TILE, rows, v16, ldv, n, o->v_dim, j->split, &av);
     else k->pv(out, o->v_dim, corr, w->s, TILE, rows, vt, ldv, n, o->v_dim);
 }
 
-static void finish(const struct job *j, int token, int head, const float *acc, float max, float sum) {
+static void store_output(const struct job *j, int token, int head, const float *acc, float max, float sum) {
     const struct op_attention *o = j->o;
     float *out = o->out + (size_t)token * (size_t)o->ldo + (size_t)head * (size_t)o->v_dim;
     float scale = 1;
@@ -187,7 +187,7 @@ static void finish(const struct job *j, int token, int head, const float *acc, f
 static void block_task(void *arg, int task, int thread) {
     const struct job *j = arg;
     const struct op_attention *o = j->o;
-    struct scratch w = carve(j, thread);
+    struct scratch w = thread_scratch(j, thread);
     struct rows r;
     int chunk = task % j->n_chunks, block = task / j->n_chunks, columns = j->wide ? 1 : j->head_blocks * o->k.heads;
     int head_block = block % columns, token_block = block / columns, lo = o->n_keys, hi = 0;
@@ -202,7 +202,7 @@ static void block_task(void *arg, int task, int thread) {
                 r.q[i] = o->q + (size_t)t * (size_t)o->ldq + (size_t)head * (size_t)o->k.dim;
                 r.max[i] = -INFINITY, r.sum[i] = 0;
                 if (j->bf16) j->x->k.qk16_pack(w.q16, (kv - kv0) * j->pitch16 + i - first, r.q[i], o->k.dim, o->scale, j->split);
-                visible(o, t, &r.lo[i], &r.hi[i]);
+                visible_keys(o, t, &r.lo[i], &r.hi[i]);
                 if (r.lo[i] < r.hi[i]) lo = r.lo[i] < lo ? r.lo[i] : lo, hi = r.hi[i] > hi ? r.hi[i] : hi;
             }
     }
@@ -210,12 +210,12 @@ static void block_task(void *arg, int task, int thread) {
     int begin = chunk * j->chunk, end = j->n_chunks > 1 ? begin + j->chunk : o->n_keys;
     end = end < hi ? end : hi;
     begin = begin > lo / TILE * TILE ? begin : lo / TILE * TILE;
-    for (int j0 = begin; j0 < end && !exec_stopped(j->x); j0 += TILE)
+    for (int j0 = begin; j0 < end && !exec_is_cancelled(j->x); j0 += TILE)
         for (int kv = kv0, each = r.n / (kv1 - kv0); kv < kv1; kv++)
-            one_tile(j, &r, (kv - kv0) * each, (kv - kv0 + 1) * each, &w, kv, j0, end - j0 < TILE ? end - j0 : TILE);
+            attend_tile(j, &r, (kv - kv0) * each, (kv - kv0 + 1) * each, &w, kv, j0, end - j0 < TILE ? end - j0 : TILE);
     for (int i = 0; i < r.n; i++) {
         if (j->n_chunks == 1) {
-            finish(j, r.token[i], r.head[i], w.out + (size_t)i * (size_t)o->v_dim, r.max[i], r.sum[i]);
+            store_output(j, r.token[i], r.head[i], w.out + (size_t)i * (size_t)o->v_dim, r.max[i], r.sum[i]);
             continue;
         }
         size_t at = ((size_t)chunk * (size_t)o->n + (size_t)r.token[i]) * (size_t)o->n_heads + (size_t)r.head[i];
@@ -229,7 +229,7 @@ static void block_task(void *arg, int task, int thread) {
 static void merge_task(void *arg, int task, int thread) {
     const struct job *j = arg;
     const struct op_attention *o = j->o;
-    float *acc = carve(j, thread).out, max = -INFINITY, sum = 0;
+    float *acc = thread_scratch(j, thread).out, max = -INFINITY, sum = 0;
     size_t step = (size_t)o->n * (size_t)o->n_heads;
     memset(acc, 0, (size_t)o->v_dim * 4);
     for (int c = 0; c < j->n_chunks; c++) max = fmaxf(max, j->part_ms[2 * ((size_t)c * step + (size_t)task)]);
@@ -240,23 +240,25 @@ static void merge_task(void *arg, int task, int thread) {
         sum += j->part_ms[2 * at + 1] * f;
         j->x->k.axpy(acc, f, j->part + at * (size_t)o->v_dim, o->v_dim);
     }
-    finish(j, task / o->n_heads, task % o->n_heads, acc, max, sum);
+    store_output(j, task / o->n_heads, task % o->n_heads, acc, max, sum);
 }
 
 /* Keys per chunk: small enough for parallelism, large enough that merging is cheap. */
-static int chunk_of(int n_keys) {
+static int keys_per_chunk(int n_keys) {
     int chunk = TILE;
     while (n_keys / chunk >= (chunk < 256 ? 32 : 128)) chunk *= 2;
     return chunk;
 }
 
 /* Most keys that a token attends to. */
-static int most_keys(const struct op_attention *o) { return o->chosen && o->n_chosen < o->n_keys ? o->n_chosen : o->n_keys; }
+static int max_keys(const struct op_attention *o) { return o->chosen && o->n_chosen < o->n_keys ? o->n_chosen : o->n_keys; }
 
-static bool as_bf16(const struct job *j, const struct kv_plane *p) { return j->x->k.qk16 && (p->dtype == DT_BF16 || (p->dtype == DT_E4M3 && j->x->k.widen16)); }
+static bool reads_as_bf16(const struct job *j, const struct kv_plane *p) {
+    return j->x->k.qk16 && (p->dtype == DT_BF16 || (p->dtype == DT_E4M3 && j->x->k.widen16));
+}
 
 /* Tokens whose chunks have `chunk` keys. */
-static int run(struct exec *base, const struct op_attention *o, int chunk, bool few) {
+static int run_tokens(struct exec *base, const struct op_attention *o, int chunk, bool few) {
     struct job j = {.x = (struct cpu_exec *)base, .o = o, .group = o->n_heads / o->k.heads};
     j.same = o->v.data == o->k.data && o->v.heads == o->k.heads && o->v.dim == o->k.dim && o->v.dtype == o->k.dtype;
     j.wide = o->n <= (o->chosen ? 1 : WIDE_TOKENS) && o->n * o->n_heads <= WIDE;
@@ -267,10 +269,10 @@ static int run(struct exec *base, const struct op_attention *o, int chunk, bool 
     j.token_blocks = (o->n + j.tokens_per - 1) / j.tokens_per;
     int blocks = j.token_blocks * (j.wide ? 1 : j.head_blocks * o->k.heads);
     j.chunk = chunk;
-    const int keys = most_keys(o);
+    const int keys = max_keys(o);
     j.n_chunks = (blocks >= ENOUGH && !few) || keys <= j.chunk ? 1 : (keys + j.chunk - 1) / j.chunk;
-    j.bf16 = as_bf16(&j, &o->k) && as_bf16(&j, &o->v);
-    if (j.x->k.tiles16 && (o->k.dim > ATTN_AMX_DIM || o->v_dim > ATTN_AMX_DIM)) j.bf16 = false;
+    j.bf16 = reads_as_bf16(&j, &o->k) && reads_as_bf16(&j, &o->v);
+    if (j.x->k.qk16_uses_tiles && (o->k.dim > ATTN_AMX_DIM || o->v_dim > ATTN_AMX_DIM)) j.bf16 = false;
     const int each = j.wide ? o->n * j.group : j.rows;
     j.pitch16 = (each + 15) / 16 * 16;
     j.rows16 = j.wide ? j.pitch16 * o->k.heads : j.pitch16;
@@ -278,27 +280,27 @@ static int run(struct exec *base, const struct op_attention *o, int chunk, bool 
     j.scratch_part = scratch_bytes(&j);
     size_t scratch = j.scratch_part * (size_t)pool_threads(j.x->pool), rows = (size_t)o->n * (size_t)o->n_heads;
     size_t part = j.n_chunks > 1 ? rows * (size_t)j.n_chunks * 4 : 0;
-    j.scratch = exec_space(j.x, scratch + part * (size_t)(o->v_dim + 2));
+    j.scratch = exec_workspace(j.x, scratch + part * (size_t)(o->v_dim + 2));
     if (!j.scratch) return ERR_MEMORY;
     j.part = (float *)(j.scratch + scratch);
     j.part_ms = (float *)(j.scratch + scratch + part * (size_t)o->v_dim);
-    int rc = exec_each(j.x, blocks * j.n_chunks, block_task, &j);
-    if (!rc && j.n_chunks > 1) rc = exec_each(j.x, (int)rows, merge_task, &j);
+    int rc = exec_for_each(j.x, blocks * j.n_chunks, block_task, &j);
+    if (!rc && j.n_chunks > 1) rc = exec_for_each(j.x, (int)rows, merge_task, &j);
     return rc;
 }
 
 int attention_run(struct exec *base, const struct op_attention *o) {
     int rc = 0, lo, hi;
-    if (o->n > OP_FEW) return run(base, o, chunk_of(most_keys(o)), false);
+    if (o->n > BATCH_INVARIANT_ROWS) return run_tokens(base, o, keys_per_chunk(max_keys(o)), false);
     for (int i = 0, n; !rc && i < o->n; i += n) { /* consecutive tokens with the same chunk length: mostly all */
         struct op_attention part = *o;
-        visible(o, i, &lo, &hi);
+        visible_keys(o, i, &lo, &hi);
         part.n_keys = hi;
-        const int chunk = chunk_of(hi);
+        const int chunk = keys_per_chunk(hi);
         const size_t each = (size_t)(hi / chunk + 1) * (size_t)o->n_heads * (size_t)(o->v_dim + 2) * sizeof(float);
         for (n = 1; i + n < o->n && (size_t)n * each < PART_BYTES; n++) {
-            visible(o, i + n, &lo, &hi);
-            if (chunk_of(hi) != chunk) break;
+            visible_keys(o, i + n, &lo, &hi);
+            if (keys_per_chunk(hi) != chunk) break;
             part.n_keys = hi > part.n_keys ? hi : part.n_keys;
         }
         part.n = n, part.q_pos0 += i;
@@ -306,7 +308,7 @@ int attention_run(struct exec *base, const struct op_attention *o) {
         if (o->q_pos) part.q_pos += i;
         if (o->chosen) part.chosen += (ptrdiff_t)i * o->n_chosen;
         if (o->lse) part.lse += (ptrdiff_t)i * o->n_heads;
-        rc = run(base, &part, chunk, true);
+        rc = run_tokens(base, &part, chunk, true);
     }
     return rc;
 }

@@ -28,7 +28,7 @@ static __mmask16 first16(int n) { return (__mmask16)(n >= 16 ? 0xffff : n > 0 ? 
 static __mmask32 first32(int n) { return n >= 32 ? 0xffffffffu : n > 0 ? (1u << n) - 1 : 0; }
 
 /* Prefetches the next rows; the CPU would drop prefetches of a whole tile at once. */
-static void ask(struct ahead *a, int rows) {
+static void prefetch_rows(struct ahead *a, int rows) {
     for (; rows-- && a->rows > 0; a->next += a->stride, a->rows--)
         for (int c = 0; c < a->each; c += 64) _mm_prefetch((const char *)a->next + c, _MM_HINT_T1);
 }
@@ -51,7 +51,7 @@ static QK16_PACK_FN(pack) {
 }
 
 /* Transposes a tile of sums by key to s[query][key]. */
-static void put_turned(float *s, int lds, const float *sums, int nq, int nk) {
+static void store_transposed(float *s, int lds, const float *sums, int nq, int nk) {
     __m512i a[SIDE];
     for (int i = 0; i < SIDE; i++) a[i] = _mm512_loadu_si512(sums + i * SIDE);
     transpose16(a);
@@ -71,7 +71,7 @@ static void scores(float *sums, const uint16_t *k, int ldk, const uint16_t *q, i
             _tile_loadd(4, k + d / 2 * DEEP, (size_t)ldk * 2);
             if (keys2) _tile_loadd(5, k + (size_t)SIDE * (size_t)ldk + d / 2 * DEEP, (size_t)ldk * 2);
         }
-        ask(a, rows);
+        prefetch_rows(a, rows);
         _tile_loadd(6, q + (size_t)d * TILE, 64);
         _tile_dpbf16ps(0, 4, 6);
         if (keys2) _tile_dpbf16ps(2, 5, 6);
@@ -106,7 +106,8 @@ static QK16_FN(qk) {
             scores(sums, at, ld, q + (size_t)(i / SIDE * steps) * 2 * TILE, steps, groups > 1, nq - i > SIDE, &a, up(n, up(nq, 2 * SIDE) * 2 * steps));
             for (int g = 0; g < groups; g++)
                 for (int h = 0; h < 2 && i + h * SIDE < nq; h++)
-                    put_turned(s + (size_t)(i + h * SIDE) * (size_t)lds + j + g * SIDE, lds, sums + (2 * g + h) * SIDE * SIDE, nq - i - h * SIDE, n - g * SIDE);
+                    store_transposed(s + (size_t)(i + h * SIDE) * (size_t)lds + j + g * SIDE, lds, sums + (2 * g + h) * SIDE * SIDE, nq - i - h * SIDE,
+                                     n - g * SIDE);
         }
     }
     _tile_release();
@@ -116,7 +117,7 @@ static QK16_FN(qk) {
 static void interleave(uint32_t *pairs, const uint16_t *v, int ldv, int nk, int dim, int width, struct ahead *a) {
     const __m512i order = _mm512_setr_epi64(0, 4, 1, 5, 2, 6, 3, 7);
     for (int j = 0; j < up(nk, DEEP) * DEEP; j += 2) {
-        ask(a, 1); /* half of the prefetches; the rest between products */
+        prefetch_rows(a, 1); /* half of the prefetches; the rest between products */
         for (int d = 0; d < width; d += 32) {
             const uint16_t *at = v + (size_t)j * (size_t)ldv + d;
             __m512i u = _mm512_maskz_loadu_epi16(j < nk ? first32(dim - d) : 0, at), w = _mm512_maskz_loadu_epi16(j + 1 < nk ? first32(dim - d) : 0, at + ldv);
@@ -127,7 +128,7 @@ static void interleave(uint32_t *pairs, const uint16_t *v, int ldv, int nk, int 
     }
 }
 /* to = from * corr (corr NULL: from) for the existing part of a tile of sums; the rest is zeroed if `whole`. */
-static void move(float *to, int ldt, const float *from, int ldf, const float *corr, int rows, int cols, bool whole) {
+static void rescale_tile(float *to, int ldt, const float *from, int ldf, const float *corr, int rows, int cols, bool whole) {
     const __mmask16 m = first16(cols);
     for (int i = 0; i < SIDE; i++) {
         if (i >= rows && !whole) break;
@@ -137,22 +138,22 @@ static void move(float *to, int ldt, const float *from, int ldf, const float *co
     }
 }
 /* A tile of the output: in place, or in a local buffer if it is partial, until it is copied back. */
-struct place {
+struct out_tile {
     float *at, own[SIDE * SIDE] __attribute__((aligned(64)));
     size_t bytes; /* row stride */
 };
-static void take(struct place *t, float *o, int ldo, const float *corr, int rows, int cols) {
+static void load_out_tile(struct out_tile *t, float *o, int ldo, const float *corr, int rows, int cols) {
     const bool whole = rows >= SIDE && cols >= SIDE;
     t->at = whole ? o : t->own, t->bytes = (size_t)(whole ? ldo : SIDE) * 4;
     if (!whole) {
-        move(t->own, SIDE, o, ldo, corr, rows < SIDE ? rows : SIDE, cols, true);
+        rescale_tile(t->own, SIDE, o, ldo, corr, rows < SIDE ? rows : SIDE, cols, true);
         return;
     }
     for (int i = 0; i < SIDE; i++)
-        if (corr[i] != 1) move(o + (size_t)i * (size_t)ldo, ldo, o + (size_t)i * (size_t)ldo, ldo, corr + i, 1, SIDE, false);
+        if (corr[i] != 1) rescale_tile(o + (size_t)i * (size_t)ldo, ldo, o + (size_t)i * (size_t)ldo, ldo, corr + i, 1, SIDE, false);
 }
-static void put_back(const struct place *t, float *o, int ldo, int rows, int cols) {
-    if (t->at == t->own) move(o, ldo, t->own, SIDE, NULL, rows < SIDE ? rows : SIDE, cols, false);
+static void store_out_tile(const struct out_tile *t, float *o, int ldo, int rows, int cols) {
+    if (t->at == t->own) rescale_tile(o, ldo, t->own, SIDE, NULL, rows < SIDE ? rows : SIDE, cols, false);
 }
 /* Probabilities as the first operand: [queries of two tiles][keys], zeros for missing queries and keys. rest: their BF16 remainders. */
 struct probs {
@@ -190,11 +191,11 @@ static PV16_FN(pv) {
         const int n = nq - i0 < 2 * SIDE ? nq - i0 : 2 * SIDE, places = n > SIDE ? 4 : 2;
         probs_make(&probs, p + (size_t)i0 * (size_t)ldp, ldp, n, nk, split);
         for (int d = 0; d < width; d += 2 * SIDE) {
-            struct place t[4];
-            ask(&a, up(nk, 2 * turns));
+            struct out_tile t[4];
+            prefetch_rows(&a, up(nk, 2 * turns));
             for (int g = 0; g < places; g++)
-                take(&t[g], o + (size_t)(i0 + g / 2 * SIDE) * (size_t)ldo + d + g % 2 * SIDE, ldo, corr + i0 + g / 2 * SIDE, n - g / 2 * SIDE,
-                     dim - d - g % 2 * SIDE);
+                load_out_tile(&t[g], o + (size_t)(i0 + g / 2 * SIDE) * (size_t)ldo + d + g % 2 * SIDE, ldo, corr + i0 + g / 2 * SIDE, n - g / 2 * SIDE,
+                              dim - d - g % 2 * SIDE);
             _tile_loadd(0, t[0].at, t[0].bytes);
             _tile_loadd(1, t[1].at, t[1].bytes);
             if (places > 2) {
@@ -215,7 +216,7 @@ static PV16_FN(pv) {
                 _tile_stored(3, t[3].at, t[3].bytes);
             }
             for (int g = 0; g < places; g++)
-                put_back(&t[g], o + (size_t)(i0 + g / 2 * SIDE) * (size_t)ldo + d + g % 2 * SIDE, ldo, n - g / 2 * SIDE, dim - d - g % 2 * SIDE);
+                store_out_tile(&t[g], o + (size_t)(i0 + g / 2 * SIDE) * (size_t)ldo + d + g % 2 * SIDE, ldo, n - g / 2 * SIDE, dim - d - g % 2 * SIDE);
         }
     }
     _tile_release();
@@ -226,5 +227,5 @@ void kernels_amx(struct kernels *k) {
     k->qk16 = qk;
     k->pv16 = pv;
     k->widen16 = e4m3_bf16;
-    k->tiles16 = true;
+    k->qk16_uses_tiles = true;
 }

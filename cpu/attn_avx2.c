@@ -32,7 +32,7 @@ static QK16_PACK_FN(pack) {
 }
 
 /* Prefetches the next row. Prefetches of a whole tile at once would exceed the core's fill buffers and be dropped. */
-INLINE void ask(struct ahead *a) {
+INLINE void prefetch_row(struct ahead *a) {
     if (a->rows <= 0) return;
     for (int c = 0; c < a->each; c += 64) _mm_prefetch((const char *)a->next + c, _MM_HINT_T1);
     a->next += a->stride, a->rows--;
@@ -51,7 +51,7 @@ INLINE void qk_step(__m256 sum[2][8], const float *q, ptrdiff_t ldq, const uint1
     }
 }
 /* Scores of 4 queries with 4 keys. */
-INLINE void turn(float *s, int lds, const __m256 *sum, int nq) {
+INLINE void transpose_scores(float *s, int lds, const __m256 *sum, int nq) {
     const __m256 a = _mm256_hadd_ps(sum[0], sum[1]), b = _mm256_hadd_ps(sum[2], sum[3]);
     const __m256 even = _mm256_shuffle_ps(a, b, 0x88), odd = _mm256_shuffle_ps(a, b, 0xdd);
     _mm_storeu_ps(s, _mm256_castps256_ps128(even));
@@ -69,7 +69,7 @@ INLINE void qk_block(float *s, int lds, const float *q, int nq, const uint16_t *
     for (int line = 0; line < dim; line += LINE) { /* the hardware prefetcher does not predict the next key's lines */
         const uint16_t *soon = line + LINE < dim ? k + LINE : k - line + K * one;
         const int end = line + LINE < dim ? line + LINE : dim;
-        for (; asked * dim < end * K; asked++) ask(a);
+        for (; asked * dim < end * K; asked++) prefetch_row(a);
         EACH (int j = 0; j < K; j++) _mm_prefetch((const char *)(soon + j * one), _MM_HINT_T0);
         for (; d + 2 <= end; d += 2, q += 8, k += 2) qk_step(sum, q, ldq, k, one, false, G, K);
     }
@@ -77,8 +77,8 @@ INLINE void qk_block(float *s, int lds, const float *q, int nq, const uint16_t *
     EACH (int g = 0; g < G; g++) {
         float *to = s + g * GROUP * (ptrdiff_t)lds;
         const int n = nq - g * GROUP < GROUP ? nq - g * GROUP : GROUP;
-        if (K >= 4) turn(to, lds, sum[g], n);
-        if (K >= 8) turn(to + 4, lds, sum[g] + 4, n);
+        if (K >= 4) transpose_scores(to, lds, sum[g], n);
+        if (K >= 8) transpose_scores(to + 4, lds, sum[g] + 4, n);
         if (K >= 4) continue;
         float pairs[8];
         _mm256_storeu_ps(pairs, sum[g][0]);
@@ -118,7 +118,7 @@ INLINE void pv_block(float *o, int ldo, const float *corr, const float *p, int l
         even[i] = _mm256_shuffle_ps(lo, hi, 0x88), odd[i] = _mm256_shuffle_ps(lo, hi, 0xdd);
     }
     for (int j = 0; j < nk; j++, v += one) {
-        if (j % 8 == 0) ask(a);
+        if (j % 8 == 0) prefetch_row(a);
         _mm_prefetch((const char *)(v + SOON * one), _MM_HINT_T0);
         const __m256i x = _mm256_loadu_si256((const __m256i *)(const void *)v);
         const __m256 e = _mm256_castsi256_ps(_mm256_slli_epi32(x, 16)), f = _mm256_castsi256_ps(_mm256_and_si256(x, high));
@@ -182,5 +182,5 @@ void attn_avx2(struct kernels *k) {
     k->qk16 = qk;
     k->pv16 = pv;
     k->widen16 = widen;
-    k->exact16 = true;
+    k->qk16_is_exact = true;
 }

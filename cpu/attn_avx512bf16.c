@@ -48,7 +48,7 @@ static QK16_PACK_FN(pack) {
 }
 
 /* Prefetches the next row. Prefetches of a whole tile at once would exceed the core's fill buffers and be dropped. */
-INLINE void ask(struct ahead *a) {
+INLINE void prefetch_row(struct ahead *a) {
     if (a->rows <= 0) return;
     for (int c = 0; c < a->each; c += 64) _mm_prefetch((const char *)a->next + c, _MM_HINT_T1);
     a->next += a->stride, a->rows--;
@@ -79,7 +79,7 @@ INLINE void qk_block(float *out, const uint64_t *q, const uint16_t *k, int ldk, 
     for (int d = 0; d < dim; d += LANES) {
         const uint16_t *soon = d + LANES < dim ? k + d + LANES : k + K * one;
         const int end = d + LANES < dim ? d + LANES : dim;
-        for (; asked * dim < end * K; asked++) ask(a);
+        for (; asked * dim < end * K; asked++) prefetch_row(a);
         for (; i + FOUR <= end; i += FOUR, q += 8, soon += K / 8 * one) {
             if (K >= 8) _mm_prefetch((const char *)soon, _MM_HINT_T0);
             if (K >= 16) _mm_prefetch((const char *)(soon + one), _MM_HINT_T0);
@@ -101,7 +101,7 @@ INLINE void qk_keys(float *out, const uint64_t *q, const uint16_t *k, int ldk, i
     for (; j < n; j++) qk_block(out + j * SIDE, q, k + j * (ptrdiff_t)ldk, ldk, dim, a, G, 1);
 }
 /* Scores of a group's first nq queries with 16 keys, of which nk exist. */
-INLINE void turn(float *s, int lds, const float *sums, int nq, int nk, const bool split) {
+INLINE void transpose_scores(float *s, int lds, const float *sums, int nq, int nk, const bool split) {
     const __mmask16 m = (__mmask16)((1u << nk) - 1);
     __m512i a[SIDE];
     __m512 v[8];
@@ -122,7 +122,8 @@ INLINE void qk_all(float *s, int lds, const uint64_t *q, int nq, const uint16_t 
             const int two = groups - g > 1;
             if (two) qk_keys(sums, q + g * ldq, at, ldk, n, dim, a, 2);
             else qk_keys(sums, q + g * ldq, at, ldk, n, dim, a, 1);
-            for (int i = 0; i <= two; i++) turn(s + (ptrdiff_t)((g + i) * group) * lds + j, lds, sums + i * SIDE * SIDE, nq - (g + i) * group, n, split);
+            for (int i = 0; i <= two; i++)
+                transpose_scores(s + (ptrdiff_t)((g + i) * group) * lds + j, lds, sums + i * SIDE * SIDE, nq - (g + i) * group, n, split);
         }
     }
 }
@@ -172,7 +173,7 @@ INLINE void pv_block(float *o, int ldo, const float *corr, const uint32_t *p, in
         }
     int j = 0;
     for (; j + 2 <= nk; j += 2, v += 2 * (ptrdiff_t)ldv) {
-        if (j % 4 == 0) ask(a);
+        if (j % 4 == 0) prefetch_row(a);
         EACH (int i = 0; i < 2; i++)
             EACH (int d = 0; d < D; d++) _mm_prefetch((const char *)(v + (SOON + i) * (ptrdiff_t)ldv + d * 32), _MM_HINT_T0);
         pv_step(sum, p + j / 2, ldp, v, v + ldv, dim, Q, D, S);

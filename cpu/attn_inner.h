@@ -59,7 +59,7 @@ static QK_FN(qk) {
     }
 }
 
-static SOFT_FN(soft) {
+static SOFTMAX_FN(soft) {
     float old = *max, m = old;
     int j = 0;
     if (n >= LANES) {

@@ -4,10 +4,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cpu/exec.h"
+#include "cpu/cpu_exec.h"
 #include "engine/base/clock.h"
-#include "engine/base/half.h"
 #include "engine/base/mem.h"
+#include "engine/base/minifloat.h"
 
 enum { MAX_ROUNDS = 99, HIDDEN = 7168, INTER = 2048 }; /* an expert of DeepSeek-V3 */
 
@@ -26,11 +26,11 @@ struct bench {
 
 /* --- The limits --- */
 
-static _Atomic uint32_t keep; /* keeps the compiler from dropping results */
+static _Atomic uint32_t read_sink; /* keeps the compiler from dropping results */
 static void read_thread(void *arg, int t, int n) {
     const struct bench *b = arg;
     size_t part = b->bytes / (size_t)n / 65536 * 65536;
-    atomic_fetch_xor(&keep, f32_bits(b->x->k.read(b->weights + (size_t)t * part, part, b->streams, b->ahead)));
+    atomic_fetch_xor(&read_sink, f32_bits(b->x->k.read(b->weights + (size_t)t * part, part, b->streams, b->ahead)));
 }
 static double read_once(const struct bench *b) {
     int n = pool_threads(b->pool);
@@ -43,7 +43,7 @@ static void peak_thread(void *arg, int t, int n) {
     float sink;
     const struct bench *b = arg;
     double flops = b->x->k.peak(PEAK_LOOPS, &sink);
-    atomic_fetch_xor(&keep, f32_bits(sink) ^ (uint32_t)flops);
+    atomic_fetch_xor(&read_sink, f32_bits(sink) ^ (uint32_t)flops);
 }
 static double peak_once(const struct bench *b) {
     float sink;
@@ -52,7 +52,7 @@ static double peak_once(const struct bench *b) {
     return flops / (clock_now() - t0) * 1e-9;
 }
 
-static void choose_pattern(struct bench *b) {
+static void pick_read_pattern(struct bench *b) {
     static const int patterns[][2] = {{1, 0}, {1, 2048}, {2, 0}, {4, 0}, {4, 1024}, {8, 0}};
     double best = 0;
     int at = 0;
@@ -67,12 +67,12 @@ static void choose_pattern(struct bench *b) {
 
 /* --- Rounds --- */
 
-static int by_value(const void *a, const void *b) {
+static int compare_doubles(const void *a, const void *b) {
     double x = *(const double *)a, y = *(const double *)b;
     return (x > y) - (x < y);
 }
 double bench_median(double *v, int n) {
-    qsort(v, (size_t)n, sizeof *v, by_value);
+    qsort(v, (size_t)n, sizeof *v, compare_doubles);
     return v[n / 2];
 }
 
@@ -84,10 +84,10 @@ static int measure(struct bench *b, struct bench_row row, pass_fn pass, void *ar
     double rate[MAX_ROUNDS], limit[MAX_ROUNDS], share[MAX_ROUNDS];
     int n = b->o->rounds > 0 && b->o->rounds < MAX_ROUNDS ? b->o->rounds : 9;
     pass(b, arg, n);
-    double before = row.flops ? peak_once(b) : read_once(b);
+    double before = row.is_flops ? peak_once(b) : read_once(b);
     for (int i = 0; i < n; i++) {
-        if (exec_stopped(b->x)) return ERR_CANCELLED;
-        double t0 = clock_now(), done = pass(b, arg, i), t1 = clock_now(), after = row.flops ? peak_once(b) : read_once(b);
+        if (exec_is_cancelled(b->x)) return ERR_CANCELLED;
+        double t0 = clock_now(), done = pass(b, arg, i), t1 = clock_now(), after = row.is_flops ? peak_once(b) : read_once(b);
         rate[i] = done / (t1 - t0) * 1e-9;
         limit[i] = (before + after) / 2;
         share[i] = rate[i] / limit[i];
@@ -95,7 +95,7 @@ static int measure(struct bench *b, struct bench_row row, pass_fn pass, void *ar
     }
     row.level = b->x->base.ops->name;
     row.threads = pool_threads(b->pool);
-    row.rate = bench_median(rate, n), row.limit = bench_median(limit, n), row.share = bench_median(share, n);
+    row.rate = bench_median(rate, n), row.limit = bench_median(limit, n), row.limit_share = bench_median(share, n);
     b->fn(b->ctx, &row);
     return 0;
 }
@@ -238,14 +238,14 @@ static int run_all(struct bench *b) {
     if (!rc) rc = experts_rows(b, MANY_TOKENS, 128, 2048, 768); /* a short prompt: a few tokens per expert */
     for (size_t i = 0; !rc && i < sizeof attention / sizeof *attention; i++) {
         const struct attention_case *a = &attention[i];
-        row = (struct bench_row){.kernel = "attention", .format = dtype_name(a->format), .tokens = a->n, .flops = true};
+        row = (struct bench_row){.kernel = "attention", .format = dtype_name(a->format), .tokens = a->n, .is_flops = true};
         snprintf(row.shape, sizeof row.shape, "%d heads, %d KV of %d/%d, %d keys", a->heads, a->kv_heads, a->dim, a->v_dim, a->keys);
         rc = measure(b, row, attention_pass, (void *)a);
     }
     const size_t n_gemm = N_GEMM + (b->x->level > CPU_SCALAR ? sizeof many : 0); /* the scalar reference would take minutes */
     for (size_t i = 0; !rc && i < n_gemm; i++) {
         const struct gemm_case c = i < N_GEMM ? gemm[i] : (struct gemm_case){many[i - N_GEMM], MANY_TOKENS, HIDDEN, INTER};
-        row = (struct bench_row){.kernel = "gemm", .format = dtype_name(c.format), .tokens = c.tokens, .flops = true};
+        row = (struct bench_row){.kernel = "gemm", .format = dtype_name(c.format), .tokens = c.tokens, .is_flops = true};
         snprintf(row.shape, sizeof row.shape, "[%d, %d]", c.rows, c.cols);
         rc = measure(b, row, gemm_pass, (void *)&c);
     }
@@ -281,7 +281,7 @@ int bench_kernels(const struct bench_options *o, bench_fn fn, void *ctx, struct 
     memset(b.scales, 0x3c, scales); /* as float32 0.0115, as E8M0 2^-67 */
     for (size_t i = 0; i < n_in; i++) b.in[i] = (float)((int)(i * 37 % 101) - 50) * 0.01f;
     memset(b.out, 0, n_out * 4);
-    choose_pattern(&b);
+    pick_read_pattern(&b);
     rc = run_all(&b);
     if (rc == ERR_CANCELLED) error_set(e, rc, "stopped");
     else if (rc) error_set(e, rc, "an operation failed during the measurement");

@@ -1,7 +1,7 @@
 #pragma once
 /* Measures kernel speed on this machine, each relative to its limit measured in the same run: weight reads against a plain
  * streaming read, arithmetic against FMA peak. Implements `hearth --bench kernels`. */
-#include "cpu/ops.h"
+#include "cpu/cpu.h"
 
 struct bench_row {
     const char *kernel; /* "read", "fma", "gemv", "experts", "attention", "gemm" */
@@ -9,10 +9,10 @@ struct bench_row {
     const char *level;
     char shape[64];
     int threads, tokens;
-    bool flops;   /* rate and limit in GFLOP/s; else GB/s (1e9 bytes) */
-    double rate;  /* median over the rounds */
-    double limit; /* median of the limit, measured between the rounds; 0 in rows that are limits */
-    double share; /* median of rate / limit per round */
+    bool is_flops;      /* rate and limit in GFLOP/s; else GB/s (1e9 bytes) */
+    double rate;        /* median over the rounds */
+    double limit;       /* median of the limit, measured between the rounds; 0 in rows that are limits */
+    double limit_share; /* median of rate / limit per round */
 };
 typedef void (*bench_fn)(void *ctx, const struct bench_row *row); /* called on the thread of bench_kernels() */
 

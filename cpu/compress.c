@@ -4,7 +4,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "cpu/exec.h"
+#include "cpu/cpu_exec.h"
 
 enum { COLUMNS = 64 };
 
@@ -24,7 +24,7 @@ static void add_token(float *max, float *sum, float *acc, const float *kv, const
     }
 }
 
-static void clear(float *entry, int dim, int n) {
+static void clear_entry(float *entry, int dim, int n) {
     for (int c = 0; c < n; c++) entry[c] = -INFINITY, entry[dim + c] = entry[2 * dim + c] = 0;
 }
 
@@ -33,7 +33,7 @@ static void compress_task(void *arg, int task, int thread) {
     const int c = task * COLUMNS, n = o->dim - c < COLUMNS ? o->dim - c : COLUMNS, dim = o->dim, series = o->overlap ? 2 : 1;
     float *open = o->after + c, *next = open + 3 * dim, *out = o->out + c; /* next: only with overlap */
     for (int i = 0; i < 3 * series && o->pos0 && o->before != o->after; i++) memcpy(open + i * dim, o->before + i * dim + c, (size_t)n * sizeof(float));
-    for (int i = 0; i < series && !o->pos0; i++) clear(open + 3 * i * dim, dim, n);
+    for (int i = 0; i < series && !o->pos0; i++) clear_entry(open + 3 * i * dim, dim, n);
     for (int i = 0; i < o->n; i++) {
         const int place = (o->pos0 + i) % o->ratio, own = o->overlap ? dim : 0;
         const float *kv = o->kv + (size_t)i * (size_t)o->ldx + c, *gate = o->gate + (size_t)i * (size_t)o->ldx + c;
@@ -44,11 +44,11 @@ static void compress_task(void *arg, int task, int thread) {
         for (int k = 0; k < n; k++) out[k] = open[2 * dim + k] / open[dim + k];
         out += dim;
         for (int k = 0; k < 3 && o->overlap; k++) memcpy(open + k * dim, next + k * dim, (size_t)n * sizeof(float));
-        clear(o->overlap ? next : open, dim, n);
+        clear_entry(o->overlap ? next : open, dim, n);
     }
 }
 
 int compress_run(struct exec *base, const struct op_compress *o) {
     struct job j = {o, (o->dim + COLUMNS - 1) / COLUMNS};
-    return o->n < 1 ? 0 : exec_each((struct cpu_exec *)base, j.blocks, compress_task, &j);
+    return o->n < 1 ? 0 : exec_for_each((struct cpu_exec *)base, j.blocks, compress_task, &j);
 }

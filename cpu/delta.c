@@ -4,7 +4,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "cpu/exec.h"
+#include "cpu/cpu_exec.h"
 
 enum { CHANNELS = 2048, ROWS = 8, TAPS_MOST = 64 }; /* per task of the convolution */
 
@@ -39,11 +39,11 @@ int conv_run(struct exec *base, const struct op_conv *o) {
     float *zeros = NULL;
     if (o->taps > TAPS_MOST) return ERR_RUNTIME;
     if (!o->before) {
-        if (!(zeros = exec_space(j.x, row))) return ERR_MEMORY;
+        if (!(zeros = exec_workspace(j.x, row))) return ERR_MEMORY;
         memset(zeros, 0, row);
         j.zeros = zeros;
     }
-    int rc = exec_each(j.x, (o->n + ROWS - 1) / ROWS * j.blocks, conv_task, &j);
+    int rc = exec_for_each(j.x, (o->n + ROWS - 1) / ROWS * j.blocks, conv_task, &j);
     for (int i = 0; i < o->taps - 1 && !rc; i++) /* in rising order: each source row is later than its target */
         memmove(o->after + (size_t)i * (size_t)o->channels, row_at(&j, o->n - o->taps + 1 + i), row);
     return rc;
@@ -66,7 +66,7 @@ static void delta_task(void *arg, int task, int thread) {
     size_t state = (size_t)h * (size_t)o->k_dim * (size_t)o->v_dim + (size_t)c, key = (size_t)(h / (o->v_heads / o->k_heads)) * (size_t)o->k_dim;
     size_t value = (size_t)h * (size_t)o->v_dim + (size_t)c;
     const float *from = o->before ? o->before + state : NULL, scale = 1 / sqrtf((float)o->k_dim);
-    for (int i = 0; i < o->n && !exec_stopped(j->x); i++, from = o->after + state) {
+    for (int i = 0; i < o->n && !exec_is_cancelled(j->x); i++, from = o->after + state) {
         size_t row = (size_t)i * (size_t)o->ldx, gate = (size_t)i * (size_t)o->ldg + (size_t)h;
         struct delta_row r = {.q = o->q + row + key, .k = o->k + row + key};
         r.qs = scale / sqrtf(j->x->k.sumsq(r.q, o->k_dim) + 1e-6f);
@@ -79,5 +79,5 @@ static void delta_task(void *arg, int task, int thread) {
 
 int delta_run(struct exec *base, const struct op_delta *o) {
     struct delta j = {.x = (struct cpu_exec *)base, .o = o, .blocks = (o->v_dim + DELTA_COLUMNS - 1) / DELTA_COLUMNS};
-    return o->n < 1 ? 0 : exec_each(j.x, o->v_heads * j.blocks, delta_task, &j);
+    return o->n < 1 ? 0 : exec_for_each(j.x, o->v_heads * j.blocks, delta_task, &j);
 }

@@ -3,32 +3,32 @@
 #include <math.h>
 #include <string.h>
 
-#include "cpu/exec.h"
-#include "engine/base/half.h"
+#include "cpu/cpu_exec.h"
+#include "engine/base/minifloat.h"
 
 enum { GRAIN = 16384 }; /* elements that make a task worth a thread */
 
 static int rows_per_task(int cols) { return cols >= GRAIN ? 1 : GRAIN / (cols > 0 ? cols : 1); }
 static int tasks_for(int rows, int per) { return rows <= 0 ? 0 : (rows + per - 1) / per; }
-static int end_of(int task, int per, int rows) { return rows - task * per < per ? rows : (task + 1) * per; }
+static int task_end(int task, int per, int rows) { return rows - task * per < per ? rows : (task + 1) * per; }
 
 struct job {
     struct cpu_exec *x;
     const void *op;
     int per, rows;
 };
-static int run(struct exec *base, const void *op, int rows, int cols, exec_fn fn) {
+static int run_rows(struct exec *base, const void *op, int rows, int cols, exec_fn fn) {
     struct job j = {(struct cpu_exec *)base, op, rows_per_task(cols), rows};
-    return exec_each(j.x, tasks_for(rows, j.per), fn, &j);
+    return exec_for_each(j.x, tasks_for(rows, j.per), fn, &j);
 }
 
 static void embed_task(void *arg, int task, int thread) {
     const struct job *j = arg;
     const struct op_embed *o = j->op;
-    for (int i = task * j->per, end = end_of(task, j->per, j->rows); i < end; i++)
+    for (int i = task * j->per, end = task_end(task, j->per, j->rows); i < end; i++)
         j->x->k.decode[o->table.dtype](o->out + (size_t)i * (size_t)o->table.cols, &o->table, o->ids[i], 0, o->table.cols);
 }
-int elem_embed(struct exec *base, const struct op_embed *o) { return run(base, o, o->n, o->table.cols, embed_task); }
+int elem_embed(struct exec *base, const struct op_embed *o) { return run_rows(base, o, o->n, o->table.cols, embed_task); }
 
 /* --- Norm --- */
 
@@ -70,21 +70,21 @@ static bool finite_row(const struct job *j, const float *x, int n) {
 static void norm_task(void *arg, int task, int thread) {
     const struct job *j = arg;
     const struct op_norm *o = j->op;
-    for (int i = task * j->per, end = end_of(task, j->per, j->rows); i < end; i++) {
+    for (int i = task * j->per, end = task_end(task, j->per, j->rows); i < end; i++) {
         const float *x = o->x + (size_t)i * (size_t)o->ldx;
         int none = -1;
         if (o->bad && !finite_row(j, x, o->dim)) atomic_compare_exchange_strong(o->bad, &none, o->tag);
         (o->layer_norm ? layer_norm_row : rms_norm_row)(j, o, o->out + (size_t)i * (size_t)o->ldo, x);
     }
 }
-int elem_norm(struct exec *base, const struct op_norm *o) { return run(base, o, o->rows, o->dim, norm_task); }
+int elem_norm(struct exec *base, const struct op_norm *o) { return run_rows(base, o, o->rows, o->dim, norm_task); }
 
 /* --- Rope --- */
 
 static void rope_table_task(void *arg, int task, int thread) {
     const struct job *j = arg;
     const struct op_rope_table *o = j->op;
-    for (int i = task * j->per, end = end_of(task, j->per, j->rows); i < end; i++) {
+    for (int i = task * j->per, end = task_end(task, j->per, j->rows); i < end; i++) {
         const bool far = o->longest && (o->length ? o->length[i] : o->total) > o->longest;
         const float *inv_freq = o->inv_freq + (far ? o->half : 0), mscale = far ? o->long_mscale : o->mscale;
         for (int c = 0; c < o->half; c++) {
@@ -95,19 +95,19 @@ static void rope_table_task(void *arg, int task, int thread) {
         }
     }
 }
-int elem_rope_table(struct exec *base, const struct op_rope_table *o) { return run(base, o, o->n, o->half * 16, rope_table_task); }
+int elem_rope_table(struct exec *base, const struct op_rope_table *o) { return run_rows(base, o, o->n, o->half * 16, rope_table_task); }
 
 static void rope_task(void *arg, int task, int thread) {
     const struct job *j = arg;
     const struct op_rope *o = j->op;
-    for (int i = task * j->per, end = end_of(task, j->per, j->rows); i < end; i++) {
+    for (int i = task * j->per, end = task_end(task, j->per, j->rows); i < end; i++) {
         size_t t = (size_t)i * (size_t)o->half;
         for (int h = 0; h < o->heads; h++)
             j->x->k.rope(o->x + (size_t)i * (size_t)o->ld + (size_t)h * (size_t)o->head_ld, o->cos + t, o->sin + t, o->half, o->interleaved,
                          o->inverse ? -1.0f : 1.0f);
     }
 }
-int elem_rope(struct exec *base, const struct op_rope *o) { return run(base, o, o->n, o->heads * o->half * 2, rope_task); }
+int elem_rope(struct exec *base, const struct op_rope *o) { return run_rows(base, o, o->n, o->heads * o->half * 2, rope_task); }
 
 /* --- y += x, sigmoid, clip, copy --- */
 
@@ -115,36 +115,36 @@ static void add_task(void *arg, int task, int thread) {
     const struct job *j = arg;
     const struct op_add *o = j->op;
     size_t from = (size_t)(task * j->per) * (size_t)o->m;
-    j->x->k.axpy(o->y + from, 1, o->x + from, (end_of(task, j->per, j->rows) - task * j->per) * o->m);
+    j->x->k.axpy(o->y + from, 1, o->x + from, (task_end(task, j->per, j->rows) - task * j->per) * o->m);
 }
-int elem_add(struct exec *base, const struct op_add *o) { return run(base, o, o->n, o->m, add_task); }
+int elem_add(struct exec *base, const struct op_add *o) { return run_rows(base, o, o->n, o->m, add_task); }
 
 static void sigmoid_task(void *arg, int task, int thread) {
     const struct job *j = arg;
     const struct op_sigmoid *o = j->op;
     float *x = o->x + (size_t)(task * j->per) * (size_t)o->m;
-    for (int i = 0, m = (end_of(task, j->per, j->rows) - task * j->per) * o->m; i < m; i++) x[i] = 1 / (1 + expf(-x[i]));
+    for (int i = 0, m = (task_end(task, j->per, j->rows) - task * j->per) * o->m; i < m; i++) x[i] = 1 / (1 + expf(-x[i]));
 }
-int elem_sigmoid(struct exec *base, const struct op_sigmoid *o) { return run(base, o, o->n, o->m, sigmoid_task); }
+int elem_sigmoid(struct exec *base, const struct op_sigmoid *o) { return run_rows(base, o, o->n, o->m, sigmoid_task); }
 
 static void clip_task(void *arg, int task, int thread) {
     const struct job *j = arg;
     const struct op_clip *o = j->op;
     float *x = o->x + (size_t)(task * j->per) * (size_t)o->m;
-    for (int i = 0, m = (end_of(task, j->per, j->rows) - task * j->per) * o->m; i < m; i++)
+    for (int i = 0, m = (task_end(task, j->per, j->rows) - task * j->per) * o->m; i < m; i++)
         x[i] = x[i] > o->limit ? o->limit : x[i] < -o->limit ? -o->limit : x[i];
 }
-int elem_clip(struct exec *base, const struct op_clip *o) { return run(base, o, o->n, o->m, clip_task); }
+int elem_clip(struct exec *base, const struct op_clip *o) { return run_rows(base, o, o->n, o->m, clip_task); }
 
 static void copy_task(void *arg, int task, int thread) {
     const struct job *j = arg;
     const struct op_copy *o = j->op;
-    for (int i = task * j->per, end = end_of(task, j->per, j->rows); i < end; i++)
+    for (int i = task * j->per, end = task_end(task, j->per, j->rows); i < end; i++)
         for (int h = 0; h < o->heads; h++)
             memcpy(o->y + (ptrdiff_t)i * o->ldy + (ptrdiff_t)h * o->head_ldy, o->x + (ptrdiff_t)i * o->ldx + (ptrdiff_t)h * o->head_ldx,
                    (size_t)o->dim * sizeof(float));
 }
-int elem_copy(struct exec *base, const struct op_copy *o) { return run(base, o, o->n, o->heads * o->dim, copy_task); }
+int elem_copy(struct exec *base, const struct op_copy *o) { return run_rows(base, o, o->n, o->heads * o->dim, copy_task); }
 
 static void merge_row(const struct op_merge *a, int i, int h) {
     float *l = &a->lse[(size_t)i * (size_t)a->heads + (size_t)h], l2 = a->lse2[(size_t)i * (size_t)a->heads + (size_t)h];
@@ -159,15 +159,15 @@ static void merge_row(const struct op_merge *a, int i, int h) {
 static void merge_task(void *arg, int task, int thread) {
     const struct job *j = arg;
     const struct op_merge *o = j->op;
-    for (int i = task * j->per, end = end_of(task, j->per, j->rows); i < end; i++)
+    for (int i = task * j->per, end = task_end(task, j->per, j->rows); i < end; i++)
         for (int h = 0; h < o->heads; h++) merge_row(o, i, h);
 }
-int elem_merge(struct exec *base, const struct op_merge *o) { return run(base, o, o->n, o->heads * o->dim, merge_task); }
+int elem_merge(struct exec *base, const struct op_merge *o) { return run_rows(base, o, o->n, o->heads * o->dim, merge_task); }
 
 static void gate_task(void *arg, int task, int thread) {
     const struct job *j = arg;
     const struct op_gate *o = j->op;
-    for (int i = task * j->per, end = end_of(task, j->per, j->rows); i < end; i++)
+    for (int i = task * j->per, end = task_end(task, j->per, j->rows); i < end; i++)
         for (int h = 0; h < o->heads; h++) {
             float *y = o->y + (ptrdiff_t)i * o->ldy + (ptrdiff_t)h * o->head_ldy;
             const float *g = o->g + (ptrdiff_t)i * o->ldg + (ptrdiff_t)h * o->head_ldg;
@@ -175,7 +175,7 @@ static void gate_task(void *arg, int task, int thread) {
             else j->x->k.gate(y, g, o->dim);
         }
 }
-int elem_gate(struct exec *base, const struct op_gate *o) { return run(base, o, o->n, o->heads * o->dim, gate_task); }
+int elem_gate(struct exec *base, const struct op_gate *o) { return run_rows(base, o, o->n, o->heads * o->dim, gate_task); }
 
 /* --- KV cache --- */
 
@@ -197,17 +197,17 @@ static void store_row(const struct kv_plane *p, const float *x, size_t row) {
 static void store_task(void *arg, int task, int thread) {
     const struct job *j = arg;
     const struct op_kv_store *o = j->op;
-    for (int i = task * j->per, end = end_of(task, j->per, j->rows); i < end; i++)
+    for (int i = task * j->per, end = task_end(task, j->per, j->rows); i < end; i++)
         store_row(&o->plane, o->x + (size_t)i * (size_t)o->ldx, (size_t)o->row0 + (size_t)i);
 }
-int kv_store(struct exec *base, const struct op_kv_store *o) { return run(base, o, o->n, o->plane.heads * o->plane.dim, store_task); }
+int kv_store(struct exec *base, const struct op_kv_store *o) { return run_rows(base, o, o->n, o->plane.heads * o->plane.dim, store_task); }
 
 static void load_task(void *arg, int task, int thread) {
     const struct job *j = arg;
     const struct op_kv_load *o = j->op;
     const struct kv_plane *p = &o->plane;
     size_t size = dtype_bytes(p->dtype, 1), width = (size_t)p->heads * (size_t)p->dim;
-    for (int i = task * j->per, end = end_of(task, j->per, j->rows); i < end; i++) {
+    for (int i = task * j->per, end = task_end(task, j->per, j->rows); i < end; i++) {
         size_t row = (size_t)o->row0 + (size_t)i;
         float *out = o->out + (size_t)i * (size_t)o->ldo;
         j->x->k.widen[p->dtype](out, (const uint8_t *)p->data + row * width * size, (int)width);
@@ -216,4 +216,4 @@ static void load_task(void *arg, int task, int thread) {
                 for (int c = 0; c < p->dim; c++) out[h * p->dim + c] *= p->scale[row * (size_t)p->heads + (size_t)h];
     }
 }
-int kv_load(struct exec *base, const struct op_kv_load *o) { return run(base, o, o->n, o->plane.heads * o->plane.dim, load_task); }
+int kv_load(struct exec *base, const struct op_kv_load *o) { return run_rows(base, o, o->n, o->plane.heads * o->plane.dim, load_task); }

@@ -18,7 +18,7 @@
 #include <sched.h>
 #include <string.h>
 
-#include "cpu/exec.h"
+#include "cpu/cpu_exec.h"
 #include "cpu/gemm.h"
 #include "cpu/numa.h"
 #include "engine/base/mem.h"
@@ -35,7 +35,7 @@ struct group {
     size_t h, packed_x, packed_h; /* offsets into the wave's workspace */
 };
 /* A memory node's part of a group's expert. */
-struct piece {
+struct node_part {
     const struct expert *expert;
     int group, row; /* its first row of gate and up */
     int first;      /* index of its first task of stage 1 */
@@ -48,12 +48,12 @@ struct counter {
 struct wave {
     struct cpu_exec *x;
     const struct op_experts *o;
-    struct group *groups;      /* [n] */
-    struct piece *pieces;      /* [nodes, n] */
-    struct counter *counters;  /* [n] */
-    int n, nodes, tasks, rows; /* groups; memory nodes; tasks of stage 1; rows of y per task of stage 2 */
-    int begin[NUMA_NODES + 1]; /* tasks of stage 2 by node */
-    int32_t *turn;             /* [nodes * n] indexes of pieces in the order in which stage 1 starts them, by `first`; NULL: array order */
+    struct group *groups;         /* [n] */
+    struct node_part *node_parts; /* [nodes, n] */
+    struct counter *counters;     /* [n] */
+    int n, nodes, tasks, rows;    /* groups; memory nodes; tasks of stage 1; rows of y per task of stage 2 */
+    int begin[NUMA_NODES + 1];    /* tasks of stage 2 by node */
+    int32_t *start_order;         /* [nodes * n] indexes of pieces in the order in which stage 1 starts them, by `first`; NULL: array order */
     bool any_many;
     uint8_t *space, *scratch;                     /* scratch: one part per thread */
     size_t scratch_part, tile_bytes, inner_bytes; /* a task's outputs, workspace of the product, a transposed matrix */
@@ -66,13 +66,13 @@ static size_t align64(size_t n) { return (n + 63) & ~(size_t)63; }
 static void add_bias(float *y, const float *bias, int from, int n) {
     for (int i = 0; i < n && bias; i++) y[i] += bias[from + i];
 }
-static void join(const struct wave *w, const struct expert *e, float *h, float *gate, float *up, int r0, int n) {
+static void apply_glu(const struct wave *w, const struct expert *e, float *h, float *gate, float *up, int r0, int n) {
     add_bias(gate, e->gate_bias, r0, n);
     add_bias(up, e->up_bias, r0, n);
     w->x->k.glu(h, gate, up, n, &e->glu);
 }
 
-static void gate_up_few(const struct wave *w, const struct group *g, const struct piece *p, int r0, int r1) {
+static void gate_up_few(const struct wave *w, const struct group *g, const struct node_part *p, int r0, int r1) {
     float gate[KERNEL_TOKENS][TASK_ROWS], up[KERNEL_TOKENS][TASK_ROWS];
     float *gates[KERNEL_TOKENS], *ups[KERNEL_TOKENS], *h = (float *)(w->space + g->h) + p->row + r0;
     const float *xs[KERNEL_TOKENS];
@@ -83,27 +83,27 @@ static void gate_up_few(const struct wave *w, const struct group *g, const struc
         for (int i = 0; i < n; i++) xs[i] = w->o->x + (size_t)g->tokens[t + i] * (size_t)w->o->hidden;
         kernels_gemv(&w->x->k, mg.dtype, false)(gates, xs, n, &mg);
         kernels_gemv(&w->x->k, mu.dtype, false)(ups, xs, n, &mu);
-        for (int i = 0; i < n; i++) join(w, p->expert, h + (size_t)(t + i) * (size_t)g->inter, gate[i], up[i], r0, r1 - r0);
+        for (int i = 0; i < n; i++) apply_glu(w, p->expert, h + (size_t)(t + i) * (size_t)g->inter, gate[i], up[i], r0, r1 - r0);
     }
 }
 
-static void gate_up_many(const struct wave *w, const struct group *g, const struct piece *p, int r0, int r1, uint8_t *scratch) {
+static void gate_up_many(const struct wave *w, const struct group *g, const struct node_part *p, int r0, int r1, uint8_t *scratch) {
     float *gate = (float *)scratch, *up = gate + (size_t)g->n * (size_t)g->per, *h = (float *)(w->space + g->h) + p->row + r0;
     uint8_t *inner = scratch + w->tile_bytes;
     g->gemm->rows(&p->expert->gate, r0, r1, w->space + g->packed_x, g->n, gate - r0, g->per, false, inner);
     g->gemm->rows(&p->expert->up, r0, r1, w->space + g->packed_x, g->n, up - r0, g->per, false, inner);
     for (int i = 0; i < g->n; i++)
-        join(w, p->expert, h + (size_t)i * (size_t)g->inter, gate + (size_t)i * (size_t)g->per, up + (size_t)i * (size_t)g->per, r0, r1 - r0);
+        apply_glu(w, p->expert, h + (size_t)i * (size_t)g->inter, gate + (size_t)i * (size_t)g->per, up + (size_t)i * (size_t)g->per, r0, r1 - r0);
 }
 
-static void stage1(const struct wave *w, int task, uint8_t *scratch) {
+static void run_stage1(const struct wave *w, int task, uint8_t *scratch) {
     int lo = 0, hi = w->n * w->nodes - 1; /* the last piece that starts at or before task */
     while (lo < hi) {
         int mid = (lo + hi + 1) / 2;
-        if (w->pieces[w->turn ? w->turn[mid] : mid].first <= task) lo = mid;
+        if (w->node_parts[w->start_order ? w->start_order[mid] : mid].first <= task) lo = mid;
         else hi = mid - 1;
     }
-    const struct piece *p = &w->pieces[w->turn ? w->turn[lo] : lo];
+    const struct node_part *p = &w->node_parts[w->start_order ? w->start_order[lo] : lo];
     const struct group *g = &w->groups[p->group];
     int r0 = (task - p->first) * g->per, rows = p->expert->gate.rows, r1 = r0 + g->per < rows ? r0 + g->per : rows;
     if (g->gemm) gate_up_many(w, g, p, r0, r1, scratch);
@@ -120,9 +120,9 @@ static void stage1(const struct wave *w, int task, uint8_t *scratch) {
 /* --- Stage 2 --- */
 
 /* Returns false when the call was cancelled: tasks of stage 1 may then never finish. */
-static bool wait_for(const struct wave *w, int group) {
+static bool wait_stage1(const struct wave *w, int group) {
     for (int spins = 0; atomic_load_explicit(&w->counters[group].left, memory_order_acquire); spins++) {
-        if (exec_stopped(w->x)) return false;
+        if (exec_is_cancelled(w->x)) return false;
         if (spins > 2000) sched_yield(); /* more threads than cores */
         else __builtin_ia32_pause();
     }
@@ -130,7 +130,7 @@ static bool wait_for(const struct wave *w, int group) {
 }
 
 static void down_few(const struct wave *w, const struct group *g, const struct expert *e, int r0, int r1, float *tile) {
-    const bool turned = e->turned;
+    const bool turned = e->is_transposed;
     struct mat down = turned ? e->down : mat_rows(e->down, r0, r1);
     for (int t = 0; t < g->n; t += KERNEL_TOKENS) {
         float *ys[KERNEL_TOKENS];
@@ -143,7 +143,7 @@ static void down_few(const struct wave *w, const struct group *g, const struct e
 }
 
 /* Columns [c0, c1) of a matrix, transposed to rows of a matrix in buf. */
-static struct mat turn(const struct mat *m, int c0, int c1, uint8_t *buf) {
+static struct mat transpose_columns(const struct mat *m, int c0, int c1, uint8_t *buf) {
     const size_t size = dtype_bytes(m->dtype, 1), stride = size * (size_t)m->rows;
     for (int r = 0; r < m->rows; r++) {
         const uint8_t *from = (const uint8_t *)m->data + (size_t)r * m->stride + size * (size_t)c0;
@@ -154,8 +154,8 @@ static struct mat turn(const struct mat *m, int c0, int c1, uint8_t *buf) {
 static void down_many(const struct wave *w, const struct group *g, const struct expert *e, int r0, int r1, float *tile, uint8_t *scratch) {
     const struct mat *down = &e->down;
     const void *packed = w->space + g->packed_h;
-    if (e->turned) {
-        struct mat rows = turn(down, r0, r1, scratch + w->inner_bytes);
+    if (e->is_transposed) {
+        struct mat rows = transpose_columns(down, r0, r1, scratch + w->inner_bytes);
         g->gemm->rows(&rows, 0, r1 - r0, packed, g->n, tile, r1 - r0, false, scratch);
     } else g->gemm->rows(down, r0, r1, packed, g->n, tile - r0, r1 - r0, false, scratch);
 }
@@ -164,7 +164,7 @@ static void down_many(const struct wave *w, const struct group *g, const struct 
 static int y_first(const struct op_experts *o, int node) { return o->shards ? o->shards->rows[node] : 0; }
 static int y_rows(const struct op_experts *o, int node) { return o->shards ? o->shards->rows[node + 1] - o->shards->rows[node] : o->hidden; }
 
-static void stage2(const struct wave *w, int task, uint8_t *scratch) {
+static void run_stage2(const struct wave *w, int task, uint8_t *scratch) {
     const struct op_experts *o = w->o;
     int node = 0;
     while (task >= w->begin[node + 1]) node++;
@@ -172,8 +172,8 @@ static void stage2(const struct wave *w, int task, uint8_t *scratch) {
     float *tile = (float *)scratch, *y = o->y + y_first(o, node) + r0;
     for (int i = 0; i < w->n; i++) {
         const struct group *g = &w->groups[i];
-        const struct expert *e = w->pieces[node * w->n + i].expert;
-        if (!wait_for(w, i)) return;
+        const struct expert *e = w->node_parts[node * w->n + i].expert;
+        if (!wait_stage1(w, i)) return;
         if (g->gemm) down_many(w, g, e, r0, r1, tile, scratch + w->tile_bytes);
         else down_few(w, g, e, r0, r1, tile);
         for (int t = 0; t < g->n; t++) {
@@ -194,7 +194,7 @@ static void wave_thread(void *arg, int thread, int n_threads) {
         pool_barrier(w->x->pool);
     }
     for (int stage = 0; stage < 2; stage++)
-        for (int task; !exec_stopped(w->x) && (task = exec_next(w->x, stage, thread)) >= 0;) (stage ? stage2 : stage1)(w, task, scratch);
+        for (int task; !exec_is_cancelled(w->x) && (task = exec_next_task(w->x, stage, thread)) >= 0;) (stage ? run_stage2 : run_stage1)(w, task, scratch);
 }
 
 /* --- A wave: sizes, workspace, one pool_run --- */
@@ -202,42 +202,43 @@ static void wave_thread(void *arg, int thread, int n_threads) {
 static int round_up(int n, int unit) { return (n + unit - 1) / unit * unit; }
 
 /* Numbers the tasks of stage 1: node by node and group by group; groups whose weights are still being read come last. */
-static void number(struct wave *w, bool any_late) {
-    const uint8_t *late = w->o->late;
+static void number_tasks(struct wave *w, bool any_late) {
+    const uint8_t *late = w->o->is_loading;
     int at = 0;
     w->tasks = 0;
     for (int pass = 0; pass < 2; pass++)
         for (int i = 0; i < w->n * w->nodes; i++) {
-            struct piece *p = &w->pieces[i];
+            struct node_part *p = &w->node_parts[i];
             const struct group *g = &w->groups[p->group];
             if ((any_late && g->id < w->o->n_experts && late[g->id]) != pass) continue;
-            if (any_late) w->turn[at++] = i;
+            if (any_late) w->start_order[at++] = i;
             p->first = w->tasks, w->tasks += (p->expert->gate.rows + g->per - 1) / g->per;
         }
-    if (!any_late) w->turn = NULL;
+    if (!any_late) w->start_order = NULL;
 }
 
-static void share(const struct wave *w) {
+static void distribute_tasks(const struct wave *w) {
     struct cpu_exec *x = w->x;
     int begin[NUMA_NODES + 1];
-    if (w->turn) exec_share_in_order(x, 0, w->tasks);
-    else exec_share(x, 0, w->tasks);
-    exec_share(x, 1, w->begin[w->nodes]);
-    if (w->nodes == 1 || w->nodes != pool_nodes(x->pool) || w->turn) return;
-    for (int a = 0; a < w->nodes; a++) begin[a] = w->pieces[w->n * a].first;
+    if (w->start_order) exec_split_tasks_in_order(x, 0, w->tasks);
+    else exec_split_tasks(x, 0, w->tasks);
+    exec_split_tasks(x, 1, w->begin[w->nodes]);
+    if (w->nodes == 1 || w->nodes != pool_nodes(x->pool) || w->start_order) return;
+    for (int a = 0; a < w->nodes; a++) begin[a] = w->node_parts[w->n * a].first;
     begin[w->nodes] = w->tasks;
-    exec_share_nodes(x, 0, begin);
-    exec_share_nodes(x, 1, w->begin);
+    exec_split_tasks_by_node(x, 0, begin);
+    exec_split_tasks_by_node(x, 1, w->begin);
 }
 
-static const struct gemm *product_for(const struct cpu_exec *x, const struct group *g, int batch, bool wide) {
+static const struct gemm *select_gemm(const struct cpu_exec *x, const struct group *g, int batch, bool wide) {
     const struct expert *e = g->expert;
-    const struct gemm *few = gemm_few_for(x->level, g->n, batch);
-    if (wide && batch > OP_FEW) few = NULL; /* it would round to BF16, or quantise over many columns */
-    if (e->turned) few = NULL;              /* transposing a matrix pays off only from some tokens on */
-    if (few && few->takes(&e->gate, g->n) && few->takes(&e->up, g->n) && few->takes(&e->down, g->n)) return few;
-    const int most = x->level == CPU_AVX2 && !e->turned ? 2 * KERNEL_TOKENS : KERNEL_TOKENS; /* filling gemm_avx2's panels costs more than 16 tokens save */
-    return batch > OP_FEW && g->n > most ? gemm_for(x->level, wide) : NULL;
+    const struct gemm *few = gemm_skinny_for(x->level, g->n, batch);
+    if (wide && batch > BATCH_INVARIANT_ROWS) few = NULL; /* it would round to BF16, or quantise over many columns */
+    if (e->is_transposed) few = NULL;                     /* transposing a matrix pays off only from some tokens on */
+    if (few && few->supports(&e->gate, g->n) && few->supports(&e->up, g->n) && few->supports(&e->down, g->n)) return few;
+    const int most =
+        x->level == CPU_AVX2 && !e->is_transposed ? 2 * KERNEL_TOKENS : KERNEL_TOKENS; /* filling gemm_avx2's panels costs more than 16 tokens save */
+    return batch > BATCH_INVARIANT_ROWS && g->n > most ? gemm_for(x->level, wide) : NULL;
 }
 
 static int wave_run(struct wave *w) {
@@ -251,27 +252,27 @@ static int wave_run(struct wave *w) {
     for (int i = 0; i < w->n; i++) {
         struct group *g = &w->groups[i];
         g->inter = g->expert->gate.rows;
-        g->gemm = product_for(x, g, o->n, o->wide);
+        g->gemm = select_gemm(x, g, o->n, o->wide);
         w->any_many |= g->gemm != NULL;
-        any_late |= o->late && g->id < o->n_experts && o->late[g->id];
+        any_late |= o->is_loading && g->id < o->n_experts && o->is_loading[g->id];
         int per = (int)(TASK_BYTES / dtype_bytes(g->expert->gate.dtype, (size_t)o->hidden)) / 4 * 4;
-        int share = g->inter / (n_threads < 8 ? n_threads : 8) / 4 * 4; /* up to a point, every thread takes part in each expert */
-        per = per < share ? per : share;
+        int distribute_tasks = g->inter / (n_threads < 8 ? n_threads : 8) / 4 * 4; /* up to a point, every thread takes part in each expert */
+        per = per < distribute_tasks ? per : distribute_tasks;
         g->per = per < 4 ? 4 : per > TASK_ROWS ? TASK_ROWS : per > 64 ? per / 64 * 64 : per; /* scale blocks are not split */
         if (g->gemm) {
             g->per = round_up(g->per, 16);
-            if (g->n > GEMM_FEW16) g->per = round_up(MANY_ROWS, g->gemm->row_tile), tile = g->gemm->row_tile > tile ? g->gemm->row_tile : tile;
+            if (g->n > GEMM_SKINNY_MAX) g->per = round_up(MANY_ROWS, g->gemm->row_tile), tile = g->gemm->row_tile > tile ? g->gemm->row_tile : tile;
             g->packed_x = size, size += align64(g->gemm->packed_bytes(g->n, o->hidden));
             g->packed_h = size, size += align64(g->gemm->packed_bytes(g->n, g->inter));
             size_t a = g->gemm->scratch_bytes(g->n, o->hidden), b = g->gemm->scratch_bytes(g->n, g->inter);
             inner = a > inner ? a : inner, inner = b > inner ? b : inner;
             most = g->n * g->per * 2 > most ? g->n * g->per * 2 : most;
-            a = g->expert->turned ? dtype_bytes(g->expert->down.dtype, (size_t)g->inter) : 0;
+            a = g->expert->is_transposed ? dtype_bytes(g->expert->down.dtype, (size_t)g->inter) : 0;
             turned = a > turned ? a : turned;
         }
         g->h = size, size += align64((size_t)g->n * (size_t)g->inter * 4);
         g->tasks = 0;
-        for (int a = 0; a < w->nodes; a++) g->tasks += (w->pieces[a * w->n + i].expert->gate.rows + g->per - 1) / g->per;
+        for (int a = 0; a < w->nodes; a++) g->tasks += (w->node_parts[a * w->n + i].expert->gate.rows + g->per - 1) / g->per;
     }
     if (tile > PANEL && o->hidden < tile * n_threads) tile = PANEL; /* else there would be fewer tasks than threads; fewer rows then share a decoded panel */
     w->rows = round_up(o->hidden / (n_threads * 4), tile);
@@ -282,25 +283,25 @@ static int wave_run(struct wave *w) {
     w->tile_bytes = align64((size_t)most * 4);
     w->inner_bytes = align64(inner);
     w->scratch_part = w->tile_bytes + w->inner_bytes + align64(turned * (size_t)w->rows);
-    size_t counters = (size_t)w->n * sizeof *w->counters, turn = any_late ? align64((size_t)(w->n * w->nodes) * sizeof *w->turn) : 0;
-    uint8_t *space = exec_space(x, counters + turn + size + w->scratch_part * (size_t)n_threads);
+    size_t counters = (size_t)w->n * sizeof *w->counters, transpose_columns = any_late ? align64((size_t)(w->n * w->nodes) * sizeof *w->start_order) : 0;
+    uint8_t *space = exec_workspace(x, counters + transpose_columns + size + w->scratch_part * (size_t)n_threads);
     if (!space) return ERR_MEMORY;
     w->counters = (struct counter *)space, space += counters;
-    w->turn = (int32_t *)space, space += turn;
+    w->start_order = (int32_t *)space, space += transpose_columns;
     w->space = space;
     w->scratch = w->space + size;
     for (int i = 0; i < w->n; i++) atomic_init(&w->counters[i].left, w->groups[i].tasks + (w->groups[i].gemm != NULL));
-    number(w, any_late);
-    share(w);
+    number_tasks(w, any_late);
+    distribute_tasks(w);
     pool_run(x->pool, wave_thread, w);
-    return exec_stopped(x) ? ERR_CANCELLED : 0;
+    return exec_is_cancelled(x) ? ERR_CANCELLED : 0;
 }
 
 /* --- Grouping --- */
 
-static bool usable(const struct cpu_exec *x, const struct expert *e) {
+static bool is_supported(const struct cpu_exec *x, const struct expert *e) {
     return e->gate.data && e->up.data && e->down.data && x->k.gemv[e->gate.dtype] && x->k.gemv[e->up.dtype] &&
-           (e->turned ? x->k.gevm[e->down.dtype] && !e->down.scale : x->k.gemv[e->down.dtype] != NULL);
+           (e->is_transposed ? x->k.gevm[e->down.dtype] && !e->down.scale : x->k.gemv[e->down.dtype] != NULL);
 }
 
 struct plan {        /* tokens and weights sorted by expert; the shared one has index n_experts */
@@ -322,10 +323,10 @@ static int plan_make(struct cpu_exec *x, const struct op_experts *o, struct plan
     int routed = 0;
     for (int i = 0; i < slots; i++) {
         if (o->ids[i] == -1) continue;
-        if (o->ids[i] < 0 || o->ids[i] >= e_max || !usable(x, &o->experts[o->ids[i]])) return ERR_RUNTIME;
+        if (o->ids[i] < 0 || o->ids[i] >= e_max || !is_supported(x, &o->experts[o->ids[i]])) return ERR_RUNTIME;
         p->start[o->ids[i] + 1]++, routed++;
     }
-    if (o->shared && !usable(x, o->shared)) return ERR_RUNTIME;
+    if (o->shared && !is_supported(x, o->shared)) return ERR_RUNTIME;
     total = routed + (o->shared ? o->n : 0);
     for (int e = 0; e < e_max; e++) p->start[e + 1] += p->start[e];
     p->start[e_max + 1] = total;
@@ -354,11 +355,11 @@ static int plan_make(struct cpu_exec *x, const struct op_experts *o, struct plan
 }
 
 /* Each node's part of groups [0, n), in order of node. */
-static void cut(const struct op_experts *o, const struct group *groups, int n, int nodes, struct piece *out) {
+static void split_groups(const struct op_experts *o, const struct group *groups, int n, int nodes, struct node_part *out) {
     for (int i = 0; i < n; i++)
         for (int a = 0, row = 0; a < nodes; a++) {
             const struct expert *e = o->shards ? &o->shards->part[(size_t)groups[i].id * (size_t)nodes + (size_t)a] : groups[i].expert;
-            out[a * n + i] = (struct piece){.expert = e, .group = i, .row = row};
+            out[a * n + i] = (struct node_part){.expert = e, .group = i, .row = row};
             row += e->gate.rows;
         }
 }
@@ -368,15 +369,15 @@ int experts_run(struct exec *base, const struct op_experts *o) {
     struct plan p = {0};
     struct wave w = {.x = x, .o = o, .nodes = o->shards ? o->shards->n_nodes : 1};
     int rc = o->n > 0 ? plan_make(x, o, &p) : 0;
-    if (!rc && p.n_groups && !(w.pieces = mem_alloc((size_t)p.n_groups * (size_t)w.nodes * sizeof *w.pieces))) rc = ERR_MEMORY;
+    if (!rc && p.n_groups && !(w.node_parts = mem_alloc((size_t)p.n_groups * (size_t)w.nodes * sizeof *w.node_parts))) rc = ERR_MEMORY;
     for (int at = 0; !rc && at < p.n_groups; at += w.n) {
         int tokens = 0;
         w.groups = p.groups + at;
         for (w.n = 0; at + w.n < p.n_groups && (!w.n || tokens + w.groups[w.n].n <= WAVE); w.n++) tokens += w.groups[w.n].n;
-        cut(o, w.groups, w.n, w.nodes, w.pieces);
+        split_groups(o, w.groups, w.n, w.nodes, w.node_parts);
         rc = wave_run(&w);
     }
-    mem_free(w.pieces);
+    mem_free(w.node_parts);
     mem_free(p.start);
     mem_free(p.tokens);
     mem_free(p.weights);

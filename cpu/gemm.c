@@ -10,12 +10,12 @@
 
 bool gemm_has(const struct gemm *g) {
     const unsigned vnni = CPU_F_AVX512 | CPU_F_VBMI | CPU_F_BF16;
-    unsigned need = g == &gemm_avx2 || g == &gemm_whole_avx2                        ? CPU_F_AVX2
-                    : g == &gemm_whole_avxvnni                                      ? CPU_F_AVX2 | CPU_F_AVXVNNI
-                    : g == &gemm_avx512                                             ? CPU_F_AVX512
-                    : g == &gemm_avx512bf16 || g == &gemm_few || g == &gemm_few16   ? vnni
-                    : g == &gemm_amx || g == &gemm_amx_few16 || g == &gemm_amx_wide ? vnni | CPU_F_GFNI | CPU_F_AMX_BF16
-                                                                                    : 0;
+    unsigned need = g == &gemm_avx2 || g == &gemm_int16_avx2                               ? CPU_F_AVX2
+                    : g == &gemm_int16_avxvnni                                             ? CPU_F_AVX2 | CPU_F_AVXVNNI
+                    : g == &gemm_avx512                                                    ? CPU_F_AVX512
+                    : g == &gemm_avx512bf16 || g == &gemm_skinny || g == &gemm_skinny_bf16 ? vnni
+                    : g == &gemm_amx || g == &gemm_amx_skinny_bf16 || g == &gemm_amx_wide  ? vnni | CPU_F_GFNI | CPU_F_AMX_BF16
+                                                                                           : 0;
     return (cpu_flags() & need) == need;
 }
 
@@ -26,24 +26,24 @@ const struct gemm *gemm_for(enum cpu_level level, bool wide) {
     return level >= CPU_AVX2 ? &gemm_avx2 : &gemm_scalar;
 }
 
-const struct gemm *gemm_few_for(enum cpu_level level, int n, int batch) {
-    if (level >= CPU_AMX && gemm_has(&gemm_amx) && batch > OP_FEW) return n <= GEMM_FEW16 ? &gemm_amx_few16 : NULL;
-    if (level == CPU_AVX2 && batch > OP_FEW) return gemm_has(&gemm_whole_avxvnni) ? &gemm_whole_avxvnni : &gemm_whole_avx2; /* same bits */
-    if (level < CPU_AVX512 || !gemm_has(&gemm_few) || !(cpu_flags() & CPU_F_BF16_FAST)) return NULL;
-    return batch <= OP_FEW ? &gemm_few : n <= GEMM_FEW16 ? &gemm_few16 : NULL;
+const struct gemm *gemm_skinny_for(enum cpu_level level, int n, int batch) {
+    if (level >= CPU_AMX && gemm_has(&gemm_amx) && batch > BATCH_INVARIANT_ROWS) return n <= GEMM_SKINNY_MAX ? &gemm_amx_skinny_bf16 : NULL;
+    if (level == CPU_AVX2 && batch > BATCH_INVARIANT_ROWS) return gemm_has(&gemm_int16_avxvnni) ? &gemm_int16_avxvnni : &gemm_int16_avx2; /* same bits */
+    if (level < CPU_AVX512 || !gemm_has(&gemm_skinny) || !(cpu_flags() & CPU_F_BF16_FAST)) return NULL;
+    return batch <= BATCH_INVARIANT_ROWS ? &gemm_skinny : n <= GEMM_SKINNY_MAX ? &gemm_skinny_bf16 : NULL;
 }
 
 /* ---- Shared ---- */
 
-static struct kernels tables[CPU_LEVELS];
+static struct kernels kernel_tables[CPU_LEVELS];
 static void fill_tables(void) {
     for (int l = 0; l < CPU_LEVELS; l++)
-        if (cpu_level_has((enum cpu_level)l)) kernels_fill(&tables[l], (enum cpu_level)l);
+        if (cpu_level_has((enum cpu_level)l)) kernels_fill(&kernel_tables[l], (enum cpu_level)l);
 }
 const struct kernels *gemm_kernels(enum cpu_level level) {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     pthread_once(&once, fill_tables);
-    return &tables[level];
+    return &kernel_tables[level];
 }
 
 /* A scale's bits as a float32, for the scale types of interest; for others a value that is not a power of two. */
@@ -55,7 +55,7 @@ static inline uint32_t scale_bits(const struct mat *w, size_t i) {
     else if (w->scale_dtype == DT_E8M0) word = (uint32_t)((const uint8_t *)w->scale)[i] << 23;
     return word;
 }
-bool gemm_folds(const struct mat *w) {
+bool gemm_folds_scales(const struct mat *w) {
     enum { LEAST = 127 - 117, MOST = 127 + 119 }; /* E4M3 exponents are -9 to 8 */
     if (w->dtype != DT_E4M3 || !w->scale || (w->block_cols < w->cols && w->block_cols % 64)) return false;
     const size_t row = (size_t)((w->cols + w->block_cols - 1) / w->block_cols), end = scale_row(w, w->rows - 1);

@@ -12,16 +12,16 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "cpu/ops.h"
+#include "cpu/cpu.h"
 #include "engine/base/mat.h"
 
 struct gemm {
-    const char *name; /* "scalar", "avx2", "avx512", "avx512bf16", "amx" */
-    bool bf16;        /* activations are rounded to BF16; else float32 */
-    bool rounds;      /* weights of formats with in-block scales are also rounded to BF16 after decoding; all other weights are exact */
-    bool bf16x2;      /* activations are the sum of two BF16: 16 bits */
-    bool whole;       /* activations are 16-bit integers, with one scale per 256 columns */
-    int row_tile;     /* split W's rows at multiples of this to avoid decoding a tile twice; any split is correct */
+    const char *name;    /* "scalar", "avx2", "avx512", "avx512bf16", "amx" */
+    bool bf16;           /* activations are rounded to BF16; else float32 */
+    bool rounds_weights; /* weights of formats with in-block scales are also rounded to BF16 after decoding; all other weights are exact */
+    bool bf16x2;         /* activations are the sum of two BF16: 16 bits */
+    bool is_int16;       /* activations are 16-bit integers, with one scale per 256 columns */
+    int row_tile;        /* split W's rows at multiples of this to avoid decoding a tile twice; any split is correct */
 
     /* Packed activations of n tokens with k columns; 64-byte aligned memory. */
     size_t (*packed_bytes)(int n, int k);
@@ -34,11 +34,11 @@ struct gemm {
      * y is indexed by W's row: pass y - r0 to start at column 0. Supports F32, BF16, F16, E4M3, E2M1
      * and the quantised formats. */
     void (*rows)(const struct mat *w, int r0, int r1, const void *packed, int n, float *y, int ldy, bool accumulate, void *scratch);
-    bool (*takes)(const struct mat *w, int n); /* supports n tokens of these weights; NULL: always */
+    bool (*supports)(const struct mat *w, int n); /* supports n tokens of these weights; NULL: always */
 };
 
-extern const struct gemm gemm_scalar, gemm_avx2, gemm_avx512, gemm_avx512bf16, gemm_amx, gemm_amx_few16, gemm_amx_wide, gemm_few, gemm_few16, gemm_whole_avx2,
-    gemm_whole_avxvnni;
+extern const struct gemm gemm_scalar, gemm_avx2, gemm_avx512, gemm_avx512bf16, gemm_amx, gemm_amx_skinny_bf16, gemm_amx_wide, gemm_skinny, gemm_skinny_bf16,
+    gemm_int16_avx2, gemm_int16_avxvnni;
 
 /* Returns the fastest kernel of a level on this CPU. A fixed rule without timing, so that a machine always gives the same text:
  * avx512 means BF16 products where the CPU runs them at twice the float32 rate (probe.h), else float32. */
@@ -46,7 +46,7 @@ const struct gemm *gemm_for(enum cpu_level level, bool wide); /* wide: keep at l
 /* Kernel for n tokens of a batch, if it supports the weights. NULL: use the GEMV kernels in batches of up to BATCH_INVARIANT_ROWS,
  * else GEMV and gemm_for. With AVX2 alone, larger batches use gemm_int16_* for any number of tokens. A token of a batch of up to
  * BATCH_INVARIANT_ROWS always takes the same path, so its bits do not depend on the batch. */
-enum { GEMM_FEW16 = 16 }; /* max tokens of gemm_skinny_bf16 and gemm_amx_skinny_bf16 in a larger batch */
-const struct gemm *gemm_few_for(enum cpu_level level, int n, int batch);
+enum { GEMM_SKINNY_MAX = 16 }; /* max tokens of gemm_skinny_bf16 and gemm_amx_skinny_bf16 in a larger batch */
+const struct gemm *gemm_skinny_for(enum cpu_level level, int n, int batch);
 /* True if this CPU can run g (for AMX also the kernel, asked by cpu_level_best). */
 bool gemm_has(const struct gemm *g);

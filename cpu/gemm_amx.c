@@ -65,8 +65,8 @@ static bool fill_any(const struct job *j, const struct kernels *k, int r, int c0
             __m512i head[2], rest[2];
             split32(row + c, &head[0], &rest[0]);
             split32(row + c + 32, &head[1], &rest[1]);
-            order((uint16_t *)(void *)(j->panel[0] + i * PITCH) + c, head[0], head[1]);
-            order((uint16_t *)(void *)(j->rest[0] + i * PITCH) + c, rest[0], rest[1]);
+            reorder_columns((uint16_t *)(void *)(j->panel[0] + i * PITCH) + c, head[0], head[1]);
+            reorder_columns((uint16_t *)(void *)(j->rest[0] + i * PITCH) + c, rest[0], rest[1]);
             any = _mm512_or_si512(any, _mm512_or_si512(rest[0], rest[1]));
         }
     }
@@ -76,7 +76,7 @@ static bool fill_any(const struct job *j, const struct kernels *k, int r, int c0
 /* --- Products --- */
 
 /* sums (+)= scale * out, of one tile. */
-INLINE void add(float *sums, const float *out, const float *scale, bool more) {
+INLINE void add_scaled(float *sums, const float *out, const float *scale, bool more) {
     if (more)
         EACH (int i = 0; i < SIDE; i++)
             _mm512_store_ps(sums + i * SIDE, _mm512_fmadd_ps(_mm512_load_ps(out + i * SIDE), _mm512_set1_ps(scale[i]), _mm512_load_ps(sums + i * SIDE)));
@@ -98,12 +98,12 @@ struct pending {
 INLINE void pending_one(const struct job *j, struct pending *p) {
     if (p->at >= 4) return;
     const int i = p->at;
-    add(p->sums + (size_t)(i / 2) * p->ld + i % 2 * SIDE * SIDE, j->out + i * SIDE * SIDE, p->scale + i / 2 * SIDE, p->more);
+    add_scaled(p->sums + (size_t)(i / 2) * p->ld + i % 2 * SIDE * SIDE, j->out + i * SIDE * SIDE, p->scale + i / 2 * SIDE, p->more);
     p->at += p->step;
 }
 
 /* A step along K: B column tiles starting at b. Tiles 0-3: sums; 4, 5: weights; 6, 7: tokens. */
-INLINE void many_step(const uint8_t *a, const uint16_t *b, size_t next, const int B) {
+INLINE void throughput_run(const uint8_t *a, const uint16_t *b, size_t next, const int B) {
     _tile_loadd(6, b, 64);
     _tile_loadd(4, a, PITCH);
     _tile_dpbf16ps(0, 4, 6);
@@ -175,7 +175,7 @@ INLINE void many_columns(const struct job *j, struct many *m, int t, float *sums
             if (kind != DECODED) many_decode(j, m, m->per, kind);
             if (SCALED(kind)) pending_one(j, &m->p);
             if (SCALED(kind) && steps < 4) pending_one(j, &m->p);
-            many_step(m->panel + at, b + (size_t)(c / DEEP + k) * TILE, next, B);
+            throughput_run(m->panel + at, b + (size_t)(c / DEEP + k) * TILE, next, B);
             if (split) many_step_rest(m->rest + at, B);
         }
         if (!SCALED(kind)) {
@@ -208,13 +208,13 @@ MANY(many_decoded, DECODED, false)
 MANY(many_decoded_split, DECODED, true)
 #undef MANY
 
-static void many_turn(const struct job *j, struct many *m, int at) {
+static void swap_panels(const struct job *j, struct many *m, int at) {
     m->panel = j->panel[at], m->rest = j->rest[at];
     m->other = j->panel[!at], m->other_rest = j->split ? j->rest[!at] : NULL;
 }
 
 /* Rows of W [rb, end) by column tiles [t0, t1): span after span, in each two strips at a time. */
-static void block(const struct job *j, int rb, int end, int t0, int t1) {
+static void multiply_block(const struct job *j, int rb, int end, int t0, int t1) {
     const struct mat *w = j->w;
     const bool scaled = SCALED(j->kind) && j->seg;
     const int seg = scaled ? j->seg : SPAN;
@@ -223,7 +223,7 @@ static void block(const struct job *j, int rb, int end, int t0, int t1) {
     size_t first[BLOCK + ROWS];
     struct many m = {.codes = e4m3_make()};
     int at = 1; /* index of the current panel */
-    many_turn(j, &m, at);
+    swap_panels(j, &m, at);
     for (int r = rb; r < end + ROWS; r++) first[r - rb] = scale_row(w, r < end ? r : end - 1);
     m.u = unit_at(j, rb, 0);
     m.v = m.u;
@@ -232,7 +232,7 @@ static void block(const struct job *j, int rb, int end, int t0, int t1) {
     else if (j->kind == FOLDED) many_decode(j, &m, ROWS, FOLDED);
     else if (j->kind == DT_BF16) many_decode(j, &m, ROWS, DT_BF16);
     else if (j->kind == PLANES) many_decode(j, &m, ROWS, PLANES);
-    many_turn(j, &m, at = 0);
+    swap_panels(j, &m, at = 0);
     for (;;) {
         const bool below = m.u.r + ROWS < end, right = m.u.c0 + SPAN < w->cols;
         m.v = below ? unit_at(j, m.u.r + ROWS, m.u.c0) : right ? unit_at(j, rb, m.u.c0 + SPAN) : (struct unit){.r = rb};
@@ -252,19 +252,19 @@ static void block(const struct job *j, int rb, int end, int t0, int t1) {
         else if (j->kind == PLANES) (j->split ? many_planes_split : many_planes)(j, &m, t0, t1, sums, ld);
         else (fill_any(j, k, m.u.r, m.u.c0, m.u.n) ? many_decoded_split : many_decoded)(j, &m, t0, t1, sums, ld);
         if (!below && !right) break;
-        if (j->kind != DECODED) many_turn(j, &m, at = !at);
+        if (j->kind != DECODED) swap_panels(j, &m, at = !at);
         m.u = m.v;
     }
-    for (int r = rb; r < end; r += SIDE) put(j, r, end - r, t0, t1, j->sums + (size_t)((r - rb) / SIDE) * ld);
+    for (int r = rb; r < end; r += SIDE) store_strip(j, r, end - r, t0, t1, j->sums + (size_t)((r - rb) / SIDE) * ld);
 }
 
 /* exact: weights are not rounded to BF16. */
-static void product(const struct mat *w, int r0, int r1, const void *packed, int n, float *y, int ldy, bool accumulate, void *scratch, bool exact) {
+static void multiply(const struct mat *w, int r0, int r1, const void *packed, int n, float *y, int ldy, bool accumulate, void *scratch, bool exact) {
     struct job j = job_make(w, r1, packed, n, SIDE, y, ldy, accumulate);
     const int columns = up(n, SIDE), chunks = up(columns, COLUMNS);
     j.split = j.kind == PLANES && exact && !j.make.exact;
     if (j.kind != DECODED && !j.split && columns <= FEW) {
-        gemm_amx_tiles_few(&j, r0, scratch);
+        gemm_amx_skinny_rows(&j, r0, scratch);
         return;
     }
     j.panel[0] = scratch;
@@ -277,17 +277,18 @@ static void product(const struct mat *w, int r0, int r1, const void *packed, int
     j.sums = j.turned + COLUMNS * SIDE * SIDE;
     tiles_configure(SIDE);
     for (int rb = r0; rb < r1; rb += BLOCK)
-        for (int chunk = 0; chunk < chunks; chunk++) block(&j, rb, r1 - rb < BLOCK ? r1 : rb + BLOCK, columns * chunk / chunks, columns * (chunk + 1) / chunks);
+        for (int chunk = 0; chunk < chunks; chunk++)
+            multiply_block(&j, rb, r1 - rb < BLOCK ? r1 : rb + BLOCK, columns * chunk / chunks, columns * (chunk + 1) / chunks);
     _tile_release();
 }
 static void rows(const struct mat *w, int r0, int r1, const void *packed, int n, float *y, int ldy, bool accumulate, void *scratch) {
-    product(w, r0, r1, packed, n, y, ldy, accumulate, scratch, false);
+    multiply(w, r0, r1, packed, n, y, ldy, accumulate, scratch, false);
 }
 
 static size_t scratch_bytes(int n, int k) {
     const size_t columns = (size_t)(up(n, SIDE) < COLUMNS ? up(n, SIDE) : COLUMNS);
     const size_t floats = SPAN / DEEP * ROWS + (4 + COLUMNS) * SIDE * SIDE + columns * BLOCK * SIDE;
-    const size_t few = gemm_amx_tiles_few_scratch(), many = 4 * ROWS * PITCH + floats * sizeof(float);
+    const size_t few = gemm_amx_skinny_scratch_bytes(), many = 4 * ROWS * PITCH + floats * sizeof(float);
     return few > many ? few : many;
 }
 
@@ -298,12 +299,18 @@ static void pack_wide(void *dst, const float *x, const int32_t *gather, int ldx,
     pack_plane((uint8_t *)dst + packed_bytes(n, k), x, gather, ldx, n, k, part, parts, true);
 }
 static void rows_wide(const struct mat *w, int r0, int r1, const void *packed, int n, float *y, int ldy, bool accumulate, void *scratch) {
-    product(w, r0, r1, packed, n, y, ldy, accumulate, scratch, true);
-    product(w, r0, r1, (const uint8_t *)packed + packed_bytes(n, w->cols), n, y, ldy, true, scratch, false); /* error 2^-9 of 2^-9 */
+    multiply(w, r0, r1, packed, n, y, ldy, accumulate, scratch, true);
+    multiply(w, r0, r1, (const uint8_t *)packed + packed_bytes(n, w->cols), n, y, ldy, true, scratch, false); /* error 2^-9 of 2^-9 */
 }
 
-const struct gemm gemm_amx = {
-    .name = "amx", .bf16 = true, .rounds = true, .row_tile = 64, .packed_bytes = packed_bytes, .pack = pack, .scratch_bytes = scratch_bytes, .rows = rows};
+const struct gemm gemm_amx = {.name = "amx",
+                              .bf16 = true,
+                              .rounds_weights = true,
+                              .row_tile = 64,
+                              .packed_bytes = packed_bytes,
+                              .pack = pack,
+                              .scratch_bytes = scratch_bytes,
+                              .rows = rows};
 const struct gemm gemm_amx_wide = {.name = "amx wide",
                                    .bf16x2 = true,
                                    .row_tile = 64,

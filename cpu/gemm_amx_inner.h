@@ -11,7 +11,7 @@
 #endif
 #include <string.h>
 
-#include "cpu/bf16_times.h"
+#include "cpu/bf16_scale_pow2.h"
 #include "cpu/gemm_inner.h"
 #include "cpu/transpose16.h"
 #include "engine/base/scale.h"
@@ -27,7 +27,7 @@ enum {
     PITCH = SPAN * 2 + 64, /* bytes between rows of a panel: an odd number of lines, so that 16 rows map to 16 cache sets */
     FEW = 6,               /* maximum column tiles of a skinny product */
     PLANES = DT_COUNT,     /* a pseudo dtype, where code is generated per format: any format of gemm_bf16_decoder.c */
-    FOLDED,                /* E4M3 with its scales folded in (gemm_folds) */
+    FOLDED,                /* E4M3 with its scales folded in (gemm_folds_scales) */
     DECODED                /* decoded in advance */
 };
 /* Weights decoded without scales, whose sums must be multiplied by them. Otherwise sums stay in tiles over all of K, or are reloaded. */
@@ -68,10 +68,10 @@ INLINE int segment(const struct mat *w) {
 }
 
 /* The kind that is decoded on the fly: DT_E4M3, DT_BF16 or FOLDED; else DECODED. */
-INLINE int plain(const struct mat *w) {
+INLINE int decode_kind(const struct mat *w) {
     if (w->dtype == DT_BF16 && !w->scale) return DT_BF16;
     if (w->dtype != DT_E4M3) return DECODED;
-    return gemm_folds(w) ? FOLDED : segment(w) ? DT_E4M3 : DECODED;
+    return gemm_folds_scales(w) ? FOLDED : segment(w) ? DT_E4M3 : DECODED;
 }
 
 INLINE __mmask64 first(int n) { return n >= 64 ? ~(__mmask64)0 : n > 0 ? ((__mmask64)1 << n) - 1 : 0; }
@@ -112,11 +112,11 @@ struct job {
     int n, ldy;
     int width; /* tokens per tile */
     bool accumulate;
-    bool split;              /* a second product for the weights' BF16 remainders */
-    struct gemm_planes make; /* for PLANES */
-    int kind;                /* DT_E4M3, DT_BF16, PLANES, FOLDED or DECODED */
-    size_t span;             /* bytes of SPAN columns */
-    const uint16_t *x;       /* [column tiles][deep][SIDE][width][2] */
+    bool split;                    /* a second product for the weights' BF16 remainders */
+    struct gemm_bf16_decoder make; /* for PLANES */
+    int kind;                      /* DT_E4M3, DT_BF16, PLANES, FOLDED or DECODED */
+    size_t span;                   /* bytes of SPAN columns */
+    const uint16_t *x;             /* [column tiles][deep][SIDE][width][2] */
     int deep;
     float *y;
     uint8_t *panel[2], *rest[2]; /* rows of PITCH bytes: the current and the next; rest: of a split */
@@ -128,8 +128,8 @@ struct job {
 
 INLINE struct job job_make(const struct mat *w, int r1, const void *packed, int n, int width, float *y, int ldy, bool accumulate) {
     struct job j = {.w = w, .r1 = r1, .seg = segment(w), .n = n, .ldy = ldy, .width = width, .accumulate = accumulate, .x = packed, .y = y};
-    j.make = gemm_planes_for(w);
-    j.kind = plain(w);
+    j.make = gemm_bf16_decoder_for(w);
+    j.kind = decode_kind(w);
     if (j.kind == DECODED && j.make.rows) j.kind = PLANES;
     j.span = dtype_bytes(w->dtype, SPAN);
     j.deep = depth(w->cols);
@@ -161,7 +161,7 @@ INLINE __m512i row_e4m3(const struct e4m3 *t, uint16_t *to, const uint8_t *row, 
     return most;
 }
 /* Reorders 64 elements into two tiles. */
-INLINE void order(uint16_t *to, __m512i a, __m512i b) {
+INLINE void reorder_columns(uint16_t *to, __m512i a, __m512i b) {
     _mm512_store_si512(to, _mm512_permutex2var_epi64(a, _mm512_setr_epi64(0, 1, 4, 5, 8, 9, 12, 13), b));
     _mm512_store_si512(to + 32, _mm512_permutex2var_epi64(a, _mm512_setr_epi64(2, 3, 6, 7, 10, 11, 14, 15), b));
 }
@@ -169,10 +169,10 @@ INLINE void row_bf16(uint16_t *to, const uint8_t *row, int n, ptrdiff_t ahead) {
     for (int c = 0; c < n; c += 64, row += 128) {
         _mm_prefetch(row + ahead, _MM_HINT_T1);
         _mm_prefetch(row + ahead + 64, _MM_HINT_T1);
-        if (n - c >= 64) order(to + c, _mm512_loadu_si512(row), _mm512_loadu_si512(row + 64));
+        if (n - c >= 64) reorder_columns(to + c, _mm512_loadu_si512(row), _mm512_loadu_si512(row + 64));
         else
-            order(to + c, _mm512_maskz_loadu_epi16((__mmask32)first(n - c < 32 ? n - c : 32), row),
-                  _mm512_maskz_loadu_epi16((__mmask32)first(n - c - 32), row + 64));
+            reorder_columns(to + c, _mm512_maskz_loadu_epi16((__mmask32)first(n - c < 32 ? n - c : 32), row),
+                            _mm512_maskz_loadu_epi16((__mmask32)first(n - c - 32), row + 64));
     }
 }
 struct unit {
@@ -190,14 +190,15 @@ INLINE void unit_times(struct e4m3 *t, const struct job *j, const struct unit *u
     if (u->r > last) return;
     const size_t first = scale_row(w, u->r);
     t->one = first == scale_row(w, last); /* non-decreasing over rows */
-    for (int c = 0; c < u->n; c += 64) t->times[c / 64] = _mm512_set1_epi16(gemm_times(gemm_power(w, first + (size_t)((u->c0 + c) / w->block_cols))));
+    for (int c = 0; c < u->n; c += 64)
+        t->times[c / 64] = _mm512_set1_epi16(gemm_exponent_increment(gemm_scale_exponent(w, first + (size_t)((u->c0 + c) / w->block_cols))));
 }
 /* Multiplies n decoded elements of row r, starting at column c0, by their scales. */
 static __attribute__((noinline, unused)) void row_times(uint16_t *to, const struct mat *w, int r, int c0, int n) {
     const size_t scale = scale_row(w, r);
     for (int c = 0; c < n; c += 32) {
-        const int power = gemm_power(w, scale + (size_t)((c0 + c) / w->block_cols));
-        _mm512_store_si512(to + c, bf16_times(_mm512_load_si512(to + c), _mm512_set1_epi16(gemm_times(power))));
+        const int power = gemm_scale_exponent(w, scale + (size_t)((c0 + c) / w->block_cols));
+        _mm512_store_si512(to + c, bf16_scale_pow2(_mm512_load_si512(to + c), _mm512_set1_epi16(gemm_exponent_increment(power))));
     }
 }
 /* Converts rows [i, end) of the unit to BF16; ahead: prefetch distance in bytes. whole: the unit has SPAN columns and all of these rows. Tests
@@ -243,7 +244,7 @@ INLINE void strip_scales(const struct mat *w, float *scale, const size_t *first,
 /* --- Results --- */
 
 /* Stores the sums of a strip, rows r .. r + rows of W, by column tiles [t0, t1), to y. */
-INLINE void put(const struct job *j, int r, int rows, int t0, int t1, const float *sums) {
+INLINE void store_strip(const struct job *j, int r, int rows, int t0, int t1, const float *sums) {
     const int width = j->width;
     const __mmask16 have = (__mmask16)(rows >= SIDE ? 0xffff : (1 << rows) - 1);
     for (int t = t0; t < t1; t++, sums += SIDE * width) {
@@ -269,5 +270,5 @@ INLINE void put(const struct job *j, int r, int rows, int t0, int t1, const floa
 /* --- Few columns (gemm_amx_skinny.c): all at once, at most FEW tiles, of plain weights or PLANES --- */
 
 /* Rows [r0, j->r1). j is complete except for its work buffers, which are placed in scratch. */
-void gemm_amx_tiles_few(struct job *j, int r0, void *scratch);
-size_t gemm_amx_tiles_few_scratch(void);
+void gemm_amx_skinny_rows(struct job *j, int r0, void *scratch);
+size_t gemm_amx_skinny_scratch_bytes(void);

@@ -1,7 +1,7 @@
 /* Many-token products in float32 with AVX2 and FMA: 16 rows of W by up to 6 tokens in registers. */
 #include <immintrin.h>
 
-#include "cpu/ops.h"
+#include "cpu/cpu.h"
 
 #define LEVEL  CPU_AVX2
 #define LANES  8

@@ -3,7 +3,7 @@
 #include <immintrin.h>
 #endif
 
-#include "cpu/ops.h"
+#include "cpu/cpu.h"
 #include "cpu/transpose16.h"
 
 #define LEVEL  CPU_AVX512

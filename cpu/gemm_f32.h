@@ -142,7 +142,7 @@ static size_t scratch_bytes(int n, int k) { return sizeof(float) * (PANEL_LEN * 
 static void rows(const struct mat *w, int r0, int r1, const void *packed, int n, float *y, int ldy, bool accumulate, void *scratch) {
     float *panels = scratch, *sums = panels + PANEL_LEN * PANELS;
     decode_fn decode = gemm_kernels(LEVEL)->decode[w->dtype];
-    int step = gemm_step(n, TOKENS, PANEL, PANELS), k = w->cols, blocks = (k + GEMM_K_F32 - 1) / GEMM_K_F32;
+    int step = gemm_rows_per_step(n, TOKENS, PANEL, PANELS), k = w->cols, blocks = (k + GEMM_K_F32 - 1) / GEMM_K_F32;
     int chunks = (n + CHUNK - 1) / CHUNK;
     for (int t = 0; t < chunks * ((r1 - r0 + step - 1) / step); t++) {
         int chunk = t % chunks, rb = r0 + t / chunks * step, i0 = (int)((int64_t)n * chunk / chunks);
@@ -154,6 +154,6 @@ static void rows(const struct mat *w, int r0, int r1, const void *packed, int n,
             for (int p = 0; p < have; p += PANEL) panel_fill(panels + (size_t)p * GEMM_K_F32, w, decode, rb + p, rb + have - 1, c0, cols, ahead);
             products(panels, (have + PANEL - 1) / PANEL, cols, (const float *)packed + ((size_t)b * (size_t)n + (size_t)i0) * GEMM_K_F32, m, sums, step, b);
         }
-        gemm_put(y + (size_t)i0 * (size_t)ldy + rb, ldy, sums, step, m, have, accumulate);
+        gemm_store_sums(y + (size_t)i0 * (size_t)ldy + rb, ldy, sums, step, m, have, accumulate);
     }
 }

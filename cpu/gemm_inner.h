@@ -18,10 +18,10 @@ enum {
 };
 
 /* Rows of W per decoding step. With few tokens one panel at a time keeps weight reads flowing between short products. */
-static inline int gemm_step(int n, int tokens, int panel, int panels) { return n <= 10 * tokens ? panel : panel * panels; }
+static inline int gemm_rows_per_step(int n, int tokens, int panel, int panels) { return n <= 10 * tokens ? panel : panel * panels; }
 
 /* Sums are separate from y until they are complete: y's rows may be a power of two apart and would conflict in the caches. */
-static inline void gemm_put(float *y, int ldy, const float *sums, int ld, int n, int rows, bool accumulate) {
+static inline void gemm_store_sums(float *y, int ldy, const float *sums, int ld, int n, int rows, bool accumulate) {
     for (int i = 0; i < n; i++, y += ldy, sums += ld)
         if (accumulate)
             for (int r = 0; r < rows; r++) y[r] += sums[r];
@@ -41,28 +41,28 @@ const struct kernels *gemm_kernels(enum cpu_level level);
  * weights, and sums may extend past a scale's columns. All scales of the matrix decide, so that a row's bits do not depend on
  * the range or the group of tokens. Blocks end at multiples of 64 columns, and no product is subnormal or overflows. True for
  * V3.1 and V4. */
-bool gemm_folds(const struct mat *w);
+bool gemm_folds_scales(const struct mat *w);
 /* The exponent of a power-of-two scale. */
-static inline int gemm_power(const struct mat *w, size_t scale) {
+static inline int gemm_scale_exponent(const struct mat *w, size_t scale) {
     const float f = scale_load(w, scale);
     uint32_t bits;
     memcpy(&bits, &f, sizeof bits);
     return (int)(bits >> 23) - 127;
 }
 /* The increment of a normal BF16 number's bits that multiplies it by that power. */
-static inline int16_t gemm_times(int power) { return (int16_t)(power * 128); }
+static inline int16_t gemm_exponent_increment(int power) { return (int16_t)(power * 128); }
 
 /* ---- BF16: formats with scales among the weights, in the column order of gemm_amx.c's tiles (gemm_bf16_decoder.c) ---- */
 
 /* Columns [c0, c0 + n), c0 a multiple of 256 and n at most that, of rows [r, r + rows): BF16 in the column order of gemm_amx.c, 64-byte
  * aligned, `pitch` elements between rows, in multiples of 64 columns, arbitrary finite numbers past the last one. rest: receives
  * the BF16 remainders; may be NULL. ahead: prefetch distance in bytes. */
-typedef void (*planes_fn)(uint16_t *head, uint16_t *rest, int pitch, const struct mat *w, int r, int rows, int c0, int n, ptrdiff_t ahead);
-struct gemm_planes {
-    planes_fn rows; /* NULL: unsupported weights */
-    bool exact;     /* remainders are always 0 */
+typedef void (*bf16_decode_fn)(uint16_t *head, uint16_t *rest, int pitch, const struct mat *w, int r, int rows, int c0, int n, ptrdiff_t ahead);
+struct gemm_bf16_decoder {
+    bf16_decode_fn rows; /* NULL: unsupported weights */
+    bool exact;          /* remainders are always 0 */
 };
-struct gemm_planes gemm_planes_for(const struct mat *w);
+struct gemm_bf16_decoder gemm_bf16_decoder_for(const struct mat *w);
 
 /* ---- BF16: weights in the layout of vdpbf16ps (gemm_vnni.c) ---- */
 

@@ -3,7 +3,7 @@
  * rows of bytes per instruction.
  *
  * Exactness: every E4M3 value is a BF16 number, so these are stored unscaled, and the scale is applied to the float32 sum of a segment;
- * or scaled, if the scale is a power of two (gemm_folds). Formats with in-block scales are rounded to BF16, as in gemm_amx.c
+ * or scaled, if the scale is a power of two (gemm_folds_scales). Formats with in-block scales are rounded to BF16, as in gemm_amx.c
  * (gemm_bf16_decoder.c): 2^-9 of a weight. Others, e.g. F16 and F32, are converted to float32 and split into a BF16 number and its
  * BF16 remainder: two products, 2^-17 of the weight. */
 #ifndef HEARTH_SIMDE /* test/kcheck substitutes SIMDe */
@@ -11,7 +11,7 @@
 #endif
 #include <string.h>
 
-#include "cpu/bf16_times.h"
+#include "cpu/bf16_scale_pow2.h"
 #include "cpu/e4m3_table.h"
 #include "cpu/gemm_inner.h"
 #include "cpu/transpose16.h"
@@ -48,9 +48,9 @@ static void codes_e4m3(struct codes *t) {
 }
 
 static void codes_times(struct codes *t, int power) {
-    const __m512i by = _mm512_set1_epi16(gemm_times(power));
+    const __m512i by = _mm512_set1_epi16(gemm_exponent_increment(power));
     for (int i = 0; i < 2; i++) {
-        const __m512i a = bf16_times(_mm512_unpacklo_epi8(t->lo[i], t->hi[i]), by), b = bf16_times(_mm512_unpackhi_epi8(t->lo[i], t->hi[i]), by);
+        const __m512i a = bf16_scale_pow2(_mm512_unpacklo_epi8(t->lo[i], t->hi[i]), by), b = bf16_scale_pow2(_mm512_unpackhi_epi8(t->lo[i], t->hi[i]), by);
         const __m512i low = _mm512_set1_epi16(0xff);
         t->lo[i] = _mm512_packus_epi16(_mm512_and_si512(a, low), _mm512_and_si512(b, low));
         t->hi[i] = _mm512_packus_epi16(_mm512_srli_epi16(a, 8), _mm512_srli_epi16(b, 8));
@@ -101,7 +101,7 @@ static void panel_folded(const struct codes *codes, uint16_t *panel, int half, c
                          int n, ptrdiff_t ahead, int lines) {
     for (int c = 0, m; c < n; c += m) {
         const size_t at = (size_t)((c0 + c) / w->block_cols);
-        const int left = w->block_cols - (c0 + c) % w->block_cols, power = gemm_power(w, scale[0] + at);
+        const int left = w->block_cols - (c0 + c) % w->block_cols, power = gemm_scale_exponent(w, scale[0] + at);
         m = n - c < left ? n - c : left;
         uint16_t *to = panel + (size_t)c * GEMM_PANEL;
         struct codes t = *codes;
@@ -111,11 +111,11 @@ static void panel_folded(const struct codes *codes, uint16_t *panel, int half, c
             continue;
         }
         uint32_t by[LANES]; /* for both numbers of a lane */
-        for (int i = 0; i < LANES; i++) by[i] = (uint16_t)gemm_times(gemm_power(w, scale[i] + at)) * 0x10001u;
+        for (int i = 0; i < LANES; i++) by[i] = (uint16_t)gemm_exponent_increment(gemm_scale_exponent(w, scale[i] + at)) * 0x10001u;
         const __m512i power_of = _mm512_loadu_si512(by);
         panel_e4m3(&t, to, half, rows, c0 + c, m, ahead, lines - c);
         to += half * 2 * LANES;
-        for (int i = 0; i < m; i += 2, to += 2 * GEMM_PANEL) _mm512_store_si512(to, bf16_times(_mm512_load_si512(to), power_of));
+        for (int i = 0; i < m; i += 2, to += 2 * GEMM_PANEL) _mm512_store_si512(to, bf16_scale_pow2(_mm512_load_si512(to), power_of));
     }
 }
 
@@ -138,7 +138,7 @@ static void panel_bf16(uint16_t *panel, int half, const struct strip *rows, int 
 
 /* Formats with in-block scales, and FP4 with the scales that gemm_bf16_decoder.c supports: scaled and rounded to BF16, in the column order of
  * gemm_amx.c: of 64 columns, 0-7, 16-23, 32-39 and 48-55 first. */
-static void panel_planes(uint16_t *panel, int half, const struct mat *w, planes_fn decode, int r, int have, int c0, int n, ptrdiff_t ahead) {
+static void panel_planes(uint16_t *panel, int half, const struct mat *w, bf16_decode_fn decode, int r, int have, int c0, int n, ptrdiff_t ahead) {
     uint16_t row[LANES][GEMM_K_BF16 + 32] __attribute__((aligned(64))); /* an odd number of cache lines apart */
     if (have > LANES) have = LANES;
     decode(row[0], NULL, GEMM_K_BF16 + 32, w, r, have, c0, n, ahead);
@@ -217,8 +217,8 @@ void gemm_vnni_rows(const struct mat *w, int r0, int r1, const void *packed, int
     float *scales = (float *)(rest + (size_t)PANEL_LEN * GEMM_PANELS), *sums = scales + MAX_SEG * GEMM_PANEL * GEMM_PANELS;
     struct codes t;
     codes_e4m3(&t);
-    const planes_fn planes = gemm_planes_for(w).rows;
-    const bool folds = w->block_cols < w->cols && w->block_cols % GEMM_K_BF16 && gemm_folds(w);
+    const bf16_decode_fn planes = gemm_bf16_decoder_for(w).rows;
+    const bool folds = w->block_cols < w->cols && w->block_cols % GEMM_K_BF16 && gemm_folds_scales(w);
     int seg = planes ? 0 : segment(w, folds);
     const bool scaled = !seg,
                split = !planes && (scaled || w->dtype == DT_E2M1); /* scaled: weights of a panel include their scales; split: a number and its remainder */
@@ -227,7 +227,7 @@ void gemm_vnni_rows(const struct mat *w, int r0, int r1, const void *packed, int
     else decoded.scale = NULL;
     decode_fn decode = gemm_kernels(CPU_AVX512)->decode[w->dtype];
 
-    int step = gemm_step(n, 12, GEMM_PANEL, GEMM_PANELS), chunks = (n + GEMM_CHUNK - 1) / GEMM_CHUNK;
+    int step = gemm_rows_per_step(n, 12, GEMM_PANEL, GEMM_PANELS), chunks = (n + GEMM_CHUNK - 1) / GEMM_CHUNK;
     for (int task = 0; task < chunks * ((r1 - r0 + step - 1) / step); task++) {
         int chunk = task % chunks, rb = r0 + task / chunks * step, i0 = (int)((int64_t)n * chunk / chunks);
         int m = (int)((int64_t)n * (chunk + 1) / chunks) - i0, have = r1 - rb < step ? r1 - rb : step, last = rb + have - 1;
@@ -270,6 +270,6 @@ void gemm_vnni_rows(const struct mat *w, int r0, int r1, const void *packed, int
                 run(&tile);
             }
         }
-        gemm_put(y + (size_t)i0 * (size_t)ldy + rb, ldy, sums, step, m, have, accumulate);
+        gemm_store_sums(y + (size_t)i0 * (size_t)ldy + rb, ldy, sums, step, m, have, accumulate);
     }
 }

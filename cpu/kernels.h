@@ -5,7 +5,7 @@
  * attention.c, elem.c) split work into parts whose shape does not depend on the number of threads.
  * Every kernel sums an output element in one order, independent of the other rows of a tile and tokens of a
  * batch. So a row has the same bits alone and in a group. Activations are float32, at least 4-byte aligned. */
-#include "cpu/ops.h"
+#include "cpu/cpu.h"
 
 enum { KERNEL_TOKENS = 8 }; /* tokens that share one read of a weight in gemv and gevm */
 
@@ -32,8 +32,8 @@ typedef WIDEN_FN((*widen_fn));
 typedef QK_FN((*qk_fn));
 /* s[j] becomes exp(s[j] - m) with m = max(*max, all s); updates *max and *sum; returns exp(old *max - m). At least one s[j] or
  * *max is finite. */
-#define SOFT_FN(name) float name(float *s, int n, float *max, float *sum)
-typedef SOFT_FN((*soft_fn));
+#define SOFTMAX_FN(name) float name(float *s, int n, float *max, float *sum)
+typedef SOFTMAX_FN((*softmax_fn));
 /* o[i * ldo + d] = o[...] * corr[i] + sum over j of p[i * ldp + j] * v[j * ldv + d], j rising. */
 #define PV_FN(name) void name(float *o, int ldo, const float *corr, const float *p, int ldp, int nq, const float *v, int ldv, int nk, int dim)
 typedef PV_FN((*pv_fn));
@@ -102,14 +102,14 @@ struct kernels {
     decode_fn decode[DT_COUNT];
     widen_fn widen[DT_COUNT];
     qk_fn qk;
-    soft_fn soft;
+    softmax_fn soft;
     pv_fn pv;
     qk16_pack_fn qk16_pack;
     qk16_fn qk16;
     pv16_fn pv16;
     widen16_fn widen16;
-    bool exact16; /* qk16, pv16: queries and probabilities stay float32 */
-    bool tiles16; /* qk16, pv16 multiply 16 rows at a time, never round queries, and support heads of up to ATTN_AMX_DIM */
+    bool qk16_is_exact;   /* qk16, pv16: queries and probabilities stay float32 */
+    bool qk16_uses_tiles; /* qk16, pv16 multiply 16 rows at a time, never round queries, and support heads of up to ATTN_AMX_DIM */
     sumsq_fn sumsq;
     scale_fn scale;
     glu_fn glu;
@@ -144,12 +144,12 @@ extern const struct format_kernels avx2sub_e4m3, avx512sub_e4m3, avx512vbmi_e4m3
 GEMV_FN(int4_gemv_avx2);
 GEMV_FN(int4_gemv_avxvnni);
 GEMV_FN(int4_gemv_avx512vnni);
-#define FORMATS_WHOLE(X) X(e2m1) X(q4_0) X(q4_k) X(q5_k) X(q6_k) X(iq4_nl) X(iq4_xs) X(mxfp4)
+#define FORMATS_INTDOT(X) X(e2m1) X(q4_0) X(q4_k) X(q5_k) X(q6_k) X(iq4_nl) X(iq4_xs) X(mxfp4)
 #define WHOLE(name) \
-    GEMV_FN(whole_avx2_##name); \
-    GEMV_FN(whole_avxvnni_##name); /* the same bits */ \
-    GEMV_FN(whole_avx512vnni_##name);
-FORMATS_WHOLE(WHOLE)
+    GEMV_FN(intdot_avx2_##name); \
+    GEMV_FN(intdot_avxvnni_##name); /* the same bits */ \
+    GEMV_FN(intdot_avx512vnni_##name);
+FORMATS_INTDOT(WHOLE)
 #undef WHOLE
 /* The kernel of a product whose activations may have 16 bits, or with `exact` must be float32. */
 static inline gemv_fn kernels_gemv(const struct kernels *k, uint8_t dtype, bool exact) { return !exact && k->whole[dtype] ? k->whole[dtype] : k->gemv[dtype]; }

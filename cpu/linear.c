@@ -4,7 +4,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "cpu/exec.h"
+#include "cpu/cpu_exec.h"
 #include "cpu/gemm.h"
 
 enum {
@@ -13,34 +13,34 @@ enum {
     TASK_COLS = 256,        /* columns of a transposed product */
 };
 
-struct top { /* over the rows of a task */
+struct row_max { /* over the rows of a task */
     float value;
     int32_t row;
 };
 struct job {
     struct cpu_exec *x;
     const struct op_linear *o;
-    int per, parts;   /* rows or columns per task; tasks per matrix of the batch */
-    struct top *tops; /* [parts, n] if o->top */
+    int per, parts;       /* rows or columns per task; tasks per matrix of the batch */
+    struct row_max *tops; /* [parts, n] if o->top */
 };
 
 /* --- Argmax, while a task's outputs are still in the cache --- */
 
-static void top_of(struct top *t, const float *y, int r0, int r1) {
-    *t = (struct top){-INFINITY, r0};
+static void find_row_max(struct row_max *t, const float *y, int r0, int r1) {
+    *t = (struct row_max){-INFINITY, r0};
     for (int r = r0; r < r1; r++) {
-        if (y[r] > t->value) *t = (struct top){y[r], r};
+        if (y[r] > t->value) *t = (struct row_max){y[r], r};
         if (isnan(y[r])) {
             t->row = -1;
             return;
         }
     }
 }
-static void top_join(const struct op_linear *o, const struct top *tops, int parts) {
+static void merge_row_max(const struct op_linear *o, const struct row_max *tops, int parts) {
     for (int i = 0; i < o->n; i++) {
-        struct top best = tops[i];
+        struct row_max best = tops[i];
         for (int p = 1; p < parts && best.row >= 0; p++) {
-            const struct top *t = &tops[(size_t)p * (size_t)o->n + (size_t)i];
+            const struct row_max *t = &tops[(size_t)p * (size_t)o->n + (size_t)i];
             if (t->row < 0 || t->value > best.value) best = *t;
         }
         o->top[i] = best.row;
@@ -48,7 +48,7 @@ static void top_join(const struct op_linear *o, const struct top *tops, int part
 }
 
 /* Stores rows [0, rows) of a task: adds bias and the previous content. */
-static void put(const struct op_linear *o, float *y, const float *tile, int row, int rows) {
+static void store_rows(const struct op_linear *o, float *y, const float *tile, int row, int rows) {
     for (int i = 0; i < rows; i++) {
         float v = o->accumulate ? y[i] + tile[i] : tile[i];
         y[i] = o->bias ? v + o->bias[row + i] : v;
@@ -73,9 +73,9 @@ static void rows_task(void *arg, int task, int thread) {
             ys[i] = direct ? y + (size_t)(t + i) * (size_t)o->ldy : tile[i];
         }
         kernels_gemv(&j->x->k, w.dtype, o->exact)(ys, xs, n, &w);
-        for (int i = 0; i < n && !direct; i++) put(o, y + (size_t)(t + i) * (size_t)o->ldy, tile[i], r0, r1 - r0);
+        for (int i = 0; i < n && !direct; i++) store_rows(o, y + (size_t)(t + i) * (size_t)o->ldy, tile[i], r0, r1 - r0);
         for (int i = 0; i < n && j->tops; i++)
-            top_of(&j->tops[(size_t)task * (size_t)o->n + (size_t)(t + i)], y - r0 + (size_t)(t + i) * (size_t)o->ldy, r0, r1);
+            find_row_max(&j->tops[(size_t)task * (size_t)o->n + (size_t)(t + i)], y - r0 + (size_t)(t + i) * (size_t)o->ldy, r0, r1);
     }
 }
 
@@ -93,14 +93,14 @@ static void cols_task(void *arg, int task, int thread) {
         int n = o->n - t < KERNEL_TOKENS ? o->n - t : KERNEL_TOKENS;
         for (int i = 0; i < n; i++) xs[i] = x + (size_t)(t + i) * (size_t)o->ldx, ys[i] = tile[i];
         j->x->k.gevm[w.dtype](ys, xs, n, &w, c0, c1);
-        for (int i = 0; i < n; i++) put(o, y + (size_t)(t + i) * (size_t)o->ldy, tile[i], c0, c1 - c0);
+        for (int i = 0; i < n; i++) store_rows(o, y + (size_t)(t + i) * (size_t)o->ldy, tile[i], c0, c1 - c0);
     }
 }
 
 /* Many tokens: every thread packs its part of the activations, a barrier, then all take ranges of rows. A batch (the heads of an
  * up-projection) runs in groups whose packed activations fit PACKED_BYTES; an x shared by the batch is packed once. */
 enum { PACKED_BYTES = 64 << 20 };
-struct many {
+struct gemm_call {
     struct cpu_exec *x;
     const struct op_linear *o;
     const struct gemm *g;
@@ -109,16 +109,16 @@ struct many {
     int per, parts;   /* rows per task, tasks per matrix */
     uint8_t *packed, *scratch;
     size_t packed_part, scratch_part;
-    struct top *tops; /* [parts, n] if o->top */
+    struct row_max *tops; /* [parts, n] if o->top */
 };
-static void many_thread(void *arg, int thread, int n_threads) {
-    const struct many *m = arg;
+static void gemm_thread(void *arg, int thread, int n_threads) {
+    const struct gemm_call *m = arg;
     const struct op_linear *o = m->o;
     for (int i = 0; i < m->packs; i++)
         m->g->pack(m->packed + (size_t)i * m->packed_part, o->x + (size_t)(m->first + i) * (size_t)o->batch_x, NULL, o->ldx, o->n, o->w.cols, thread,
                    n_threads);
     pool_barrier(m->x->pool);
-    for (int task; !exec_stopped(m->x) && (task = exec_next(m->x, 0, thread)) >= 0;) {
+    for (int task; !exec_is_cancelled(m->x) && (task = exec_next_task(m->x, 0, thread)) >= 0;) {
         int i = task / m->parts, b = m->first + i, r0 = task % m->parts * m->per, r1 = r0 + m->per < o->w.rows ? r0 + m->per : o->w.rows;
         struct mat w = mat_rows(o->w, b * o->batch_rows, b * o->batch_rows + o->w.rows);
         float *y = o->y + (size_t)b * (size_t)o->batch_y;
@@ -126,12 +126,12 @@ static void many_thread(void *arg, int thread, int n_threads) {
                    m->scratch + (size_t)thread * m->scratch_part);
         for (int t = 0; t < o->n && o->bias; t++)
             for (int r = r0; r < r1; r++) y[(size_t)t * (size_t)o->ldy + (size_t)r] += o->bias[r];
-        for (int t = 0; t < o->n && m->tops; t++) top_of(&m->tops[(size_t)task * (size_t)o->n + (size_t)t], y + (size_t)t * (size_t)o->ldy, r0, r1);
+        for (int t = 0; t < o->n && m->tops; t++) find_row_max(&m->tops[(size_t)task * (size_t)o->n + (size_t)t], y + (size_t)t * (size_t)o->ldy, r0, r1);
     }
 }
-static int many_run(struct cpu_exec *x, const struct op_linear *o, int batch, const struct gemm *g) {
+static int run_gemm(struct cpu_exec *x, const struct op_linear *o, int batch, const struct gemm *g) {
     int n_threads = pool_threads(x->pool);
-    struct many m = {.x = x, .o = o, .g = g};
+    struct gemm_call m = {.x = x, .o = o, .g = g};
     m.packed_part = (m.g->packed_bytes(o->n, o->w.cols) + 63) / 64 * 64;
     m.scratch_part = (m.g->scratch_bytes(o->n, o->w.cols) + 63) / 64 * 64;
     bool one = batch == 1 || !o->batch_x;
@@ -139,24 +139,24 @@ static int many_run(struct cpu_exec *x, const struct op_linear *o, int batch, co
     group = group < 1 ? 1 : group > batch ? batch : group;
     size_t packed = m.packed_part * (size_t)(one ? 1 : group), scratch = m.scratch_part * (size_t)n_threads;
     int share = o->w.rows / (n_threads * 4) * group, tile = m.g->row_tile;
-    if (o->n <= OP_FEW) { /* reading W dominates */
+    if (o->n <= BATCH_INVARIANT_ROWS) { /* reading W dominates */
         int most = (int)(TASK_BYTES / dtype_bytes(o->w.dtype, (size_t)o->w.cols));
         share = share < most ? share : most, tile = 8;
     }
     m.per = share > tile ? share / tile * tile : tile;
     m.parts = (o->w.rows + m.per - 1) / m.per;
-    m.packed = exec_space(x, packed + scratch + (o->top ? (size_t)m.parts * (size_t)o->n * sizeof *m.tops : 0));
+    m.packed = exec_workspace(x, packed + scratch + (o->top ? (size_t)m.parts * (size_t)o->n * sizeof *m.tops : 0));
     if (!m.packed) return ERR_MEMORY;
     m.scratch = m.packed + packed;
-    if (o->top) m.tops = (struct top *)(m.scratch + scratch);
+    if (o->top) m.tops = (struct row_max *)(m.scratch + scratch);
     for (m.first = 0; m.first < batch; m.first += group) {
         m.count = batch - m.first < group ? batch - m.first : group;
         m.packs = one ? 1 : m.count;
-        exec_share(x, 0, m.count * m.parts);
-        pool_run(x->pool, many_thread, &m);
-        if (exec_stopped(x)) return ERR_CANCELLED;
+        exec_split_tasks(x, 0, m.count * m.parts);
+        pool_run(x->pool, gemm_thread, &m);
+        if (exec_is_cancelled(x)) return ERR_CANCELLED;
     }
-    if (o->top) top_join(o, m.tops, m.parts);
+    if (o->top) merge_row_max(o, m.tops, m.parts);
     return 0;
 }
 
@@ -169,19 +169,19 @@ int linear_run(struct exec *base, const struct op_linear *o) {
     if (o->transposed) {
         j.per = TASK_COLS;
         j.parts = (o->w.cols + j.per - 1) / j.per;
-        return exec_each(j.x, batch * j.parts, cols_task, &j);
+        return exec_for_each(j.x, batch * j.parts, cols_task, &j);
     }
-    const struct gemm *few = gemm_few_for(j.x->level, o->n, o->n);
-    if (!o->exact && few && !(o->wide && o->n > OP_FEW) && few->takes(&o->w, o->n)) return many_run(j.x, o, batch, few);
-    if (!o->exact && o->n > OP_FEW) return many_run(j.x, o, batch, gemm_for(j.x->level, o->wide));
+    const struct gemm *few = gemm_skinny_for(j.x->level, o->n, o->n);
+    if (!o->exact && few && !(o->wide && o->n > BATCH_INVARIANT_ROWS) && few->supports(&o->w, o->n)) return run_gemm(j.x, o, batch, few);
+    if (!o->exact && o->n > BATCH_INVARIANT_ROWS) return run_gemm(j.x, o, batch, gemm_for(j.x->level, o->wide));
     size_t row = dtype_bytes(o->w.dtype, (size_t)o->w.cols);
     int share = o->w.rows * batch / (pool_threads(j.x->pool) * 4); /* enough tasks for an even distribution */
     j.per = (int)(TASK_BYTES / row) / 8 * 8;
     if (j.per > share) j.per = share / 8 * 8;
     j.per = j.per < 8 ? 8 : j.per > TASK_ROWS ? TASK_ROWS : j.per > 64 ? j.per / 64 * 64 : j.per; /* scale blocks are not split */
     j.parts = (o->w.rows + j.per - 1) / j.per;
-    if (o->top && !(j.tops = exec_space(j.x, (size_t)j.parts * (size_t)o->n * sizeof *j.tops))) return ERR_MEMORY;
-    int rc = exec_each(j.x, batch * j.parts, rows_task, &j);
-    if (!rc && o->top) top_join(o, j.tops, j.parts);
+    if (o->top && !(j.tops = exec_workspace(j.x, (size_t)j.parts * (size_t)o->n * sizeof *j.tops))) return ERR_MEMORY;
+    int rc = exec_for_each(j.x, batch * j.parts, rows_task, &j);
+    if (!rc && o->top) merge_row_max(o, j.tops, j.parts);
     return rc;
 }

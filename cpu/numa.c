@@ -11,19 +11,19 @@
 
 #include "engine/base/mem.h"
 
-static void clear(struct numa *n) {
+static void clear_topology(struct numa *n) {
     memset(n, 0, sizeof *n);
     memset(n->node_of, -1, sizeof n->node_of);
-    memset(n->kernel, -1, sizeof n->kernel);
+    memset(n->kernel_node, -1, sizeof n->kernel_node);
     for (int a = 0; a < NUMA_NODES; a++)
         for (int b = 0; b < NUMA_NODES; b++) n->distance[a][b] = a == b ? 10 : 20;
 }
 
-static void one_node(struct numa *n) {
+static void set_single_node(struct numa *n) {
     cpu_set_t mask;
-    clear(n);
+    clear_topology(n);
     n->n_nodes = 1;
-    n->kernel[0] = 0;
+    n->kernel_node[0] = 0;
     n->memory[0] = mem_total();
     if (sched_getaffinity(0, sizeof mask, &mask)) return;
     for (int c = 0; c < NUMA_CPUS && c < CPU_SETSIZE; c++)
@@ -32,25 +32,25 @@ static void one_node(struct numa *n) {
 
 void numa_read(struct numa *n) {
     if (numa_available() < 0 || numa_max_node() < 1) {
-        one_node(n);
+        set_single_node(n);
         return;
     }
-    clear(n);
+    clear_topology(n);
     /* The kernel's node numbers may have gaps; ours do not. */
     for (int k = 0; k <= numa_max_node() && n->n_nodes < NUMA_NODES; k++) {
         long long size = numa_node_size64(k, NULL);
-        if (size > 0) n->kernel[n->n_nodes] = (int16_t)k, n->memory[n->n_nodes++] = (size_t)size;
+        if (size > 0) n->kernel_node[n->n_nodes] = (int16_t)k, n->memory[n->n_nodes++] = (size_t)size;
     }
     if (n->n_nodes < 2) {
-        one_node(n);
+        set_single_node(n);
         return;
     }
     for (int c = 0; c < NUMA_CPUS && c < numa_num_configured_cpus(); c++)
         for (int a = 0; a < n->n_nodes; a++)
-            if (numa_node_of_cpu(c) == n->kernel[a]) n->node_of[c] = (int16_t)a, n->cpus[a]++;
+            if (numa_node_of_cpu(c) == n->kernel_node[a]) n->node_of[c] = (int16_t)a, n->cpus[a]++;
     for (int a = 0; a < n->n_nodes; a++)
         for (int b = 0; b < n->n_nodes; b++) {
-            int d = numa_distance(n->kernel[a], n->kernel[b]);
+            int d = numa_distance(n->kernel_node[a], n->kernel_node[b]);
             if (d > 0 && d < 256) n->distance[a][b] = (uint8_t)d;
         }
 }
@@ -99,7 +99,7 @@ static bool parse_line(struct numa *n, char *line) {
         for (int b = 0; (word = strtok_r(NULL, " \t\r", &save)); b++) {
             long d = strtol(word, &end, 10);
             if (*end || d < (speed ? 1 : 10) || d > (speed ? 1000000 : 255) || b == NUMA_NODES) return false;
-            if (speed) n->speed[a][b] = (uint32_t)d;
+            if (speed) n->read_mbps[a][b] = (uint32_t)d;
             else n->distance[a][b] = (uint8_t)d;
         }
         return true;
@@ -108,7 +108,7 @@ static bool parse_line(struct numa *n, char *line) {
 }
 
 int numa_parse(struct numa *n, const char *text, struct error *e) {
-    clear(n);
+    clear_topology(n);
     for (int number = 1; *text; number++) {
         char line[1024];
         size_t len = strcspn(text, "\n");
@@ -139,7 +139,7 @@ void numa_split(const struct numa *n, int inter, int unit, struct numa_part *par
     }
 }
 
-bool numa_binds(const struct numa *n, size_t bytes, size_t reserve) {
+bool numa_should_bind(const struct numa *n, size_t bytes, size_t reserve) {
     int total = 0;
     if (n->n_nodes < 2) return false;
     for (int a = 0; a < n->n_nodes; a++) total += n->cpus[a];
@@ -175,10 +175,10 @@ int numa_bind_to(void *p, size_t size, int node, struct error *e) {
 }
 
 /* Fills the kernel's mask of nodes with CPUs; returns their number. */
-static int working(const struct numa *n, unsigned long *mask) {
+static int cpu_node_mask(const struct numa *n, unsigned long *mask) {
     int nodes = 0;
     for (int a = 0; a < n->n_nodes; a++) {
-        int k = n->kernel[a];
+        int k = n->kernel_node[a];
         if (!n->cpus[a] || k < 0 || k >= NUMA_NODES) continue;
         mask[k / 64] |= 1ul << k % 64;
         nodes++;
@@ -187,24 +187,24 @@ static int working(const struct numa *n, unsigned long *mask) {
 }
 void numa_prefer(const struct numa *n, int node) {
     unsigned long mask[NUMA_NODES / 64 + 1] = {0};
-    if (working(n, mask) < 2) return;
-    if (node >= 0) memset(mask, 0, sizeof mask), mask[n->kernel[node] / 64] = 1ul << n->kernel[node] % 64;
+    if (cpu_node_mask(n, mask) < 2) return;
+    if (node >= 0) memset(mask, 0, sizeof mask), mask[n->kernel_node[node] / 64] = 1ul << n->kernel_node[node] % 64;
     set_mempolicy(node < 0 ? MPOL_INTERLEAVE : MPOL_PREFERRED, mask, NUMA_NODES + 1); /* best effort: on failure pages are only farther away */
 }
-int numa_spread(const struct numa *n, void *p, size_t size, struct error *e) {
+int numa_interleave_pages(const struct numa *n, void *p, size_t size, struct error *e) {
     unsigned long mask[NUMA_NODES / 64 + 1] = {0};
-    int nodes = working(n, mask);
+    int nodes = cpu_node_mask(n, mask);
     if (nodes < 2 || !mbind(p, size, MPOL_INTERLEAVE, mask, NUMA_NODES + 1, 0)) return 0;
     return error_set(e, ERR_RUNTIME, "interleaving %zu MiB over %d memory nodes: %s", size >> 20, nodes, strerror(errno));
 }
-int numa_place(const struct numa *n, void *p, size_t size, int node, struct error *e) {
-    return n->n_nodes < 2 || n->kernel[node] < 0 ? 0 : numa_bind_to(p, size, n->kernel[node], e);
+int numa_bind_memory(const struct numa *n, void *p, size_t size, int node, struct error *e) {
+    return n->n_nodes < 2 || n->kernel_node[node] < 0 ? 0 : numa_bind_to(p, size, n->kernel_node[node], e);
 }
 
-void numa_enter(const struct numa *n, int node) {
+void numa_pin_thread(const struct numa *n, int node) {
     cpu_set_t set;
     CPU_ZERO(&set);
-    if (n->n_nodes < 2 || n->kernel[node] < 0) return;
+    if (n->n_nodes < 2 || n->kernel_node[node] < 0) return;
     for (int c = 0; c < NUMA_CPUS && c < CPU_SETSIZE; c++)
         if (n->node_of[c] == node) CPU_SET((size_t)c, &set);
     if (CPU_COUNT(&set)) sched_setaffinity(0, sizeof set, &set); /* best effort: on failure memory is only farther away */

@@ -10,12 +10,12 @@ enum { NUMA_NODES = 64, NUMA_CPUS = 1024 };
 
 struct numa {
     int n_nodes;
-    size_t memory[NUMA_NODES];                /* bytes per node */
-    int cpus[NUMA_NODES];                     /* CPUs per node */
-    int16_t node_of[NUMA_CPUS];               /* -1: no such CPU */
-    int16_t kernel[NUMA_NODES];               /* the kernel's node number; -1: topology from text, memory is not bound */
-    uint8_t distance[NUMA_NODES][NUMA_NODES]; /* as the firmware reports it: 10 is local */
-    uint32_t speed[NUMA_NODES][NUMA_NODES];   /* MB/s at which a node's CPUs read each node; only from text; 0: unknown */
+    size_t memory[NUMA_NODES];                  /* bytes per node */
+    int cpus[NUMA_NODES];                       /* CPUs per node */
+    int16_t node_of[NUMA_CPUS];                 /* -1: no such CPU */
+    int16_t kernel_node[NUMA_NODES];            /* the kernel's node number; -1: topology from text, memory is not bound */
+    uint8_t distance[NUMA_NODES][NUMA_NODES];   /* as the firmware reports it: 10 is local */
+    uint32_t read_mbps[NUMA_NODES][NUMA_NODES]; /* MB/s at which a node's CPUs read each node; only from text; 0: unknown */
 };
 
 /* Reads this machine's topology. Without NUMA: one node with everything. */
@@ -40,17 +40,17 @@ void numa_threads(const int *have, int n_nodes, int n_threads, uint8_t *node);
 /* True if weights of `bytes` should be read into memory bound to nodes, false if they should stay mapped: with one node there is
  * nothing to bind, and weights that do not fit beside `reserve` bytes per node must stay droppable by the kernel. Each
  * node gets its share by CPUs, as in numa_split. */
-bool numa_binds(const struct numa *n, size_t bytes, size_t reserve);
+bool numa_should_bind(const struct numa *n, size_t bytes, size_t reserve);
 
 /* Moves the calling thread to a node's CPUs. No effect with a topology from text. */
-void numa_enter(const struct numa *n, int node);
+void numa_pin_thread(const struct numa *n, int node);
 /* Binds memory to a node; see numa_bind_to. No effect with one node or a topology from text. */
-int numa_place(const struct numa *n, void *p, size_t size, int node, struct error *e);
+int numa_bind_memory(const struct numa *n, void *p, size_t size, int node, struct error *e);
 /* Pages that the calling thread touches first after this call come from this node while it has free memory; -1: interleaved over all nodes with
  * CPUs. No effect with one node or a topology from text. */
 void numa_prefer(const struct numa *n, int node);
 /* Interleaves pages over the nodes with CPUs, for data that all of them read. Call before the pages are touched. No effect with one
  * node or a topology from text. */
-int numa_spread(const struct numa *n, void *p, size_t size, struct error *e);
+int numa_interleave_pages(const struct numa *n, void *p, size_t size, struct error *e);
 /* Binds whole pages in [p, p + size) to a node (kernel number) and moves existing pages. ERR_RUNTIME with the reason. */
 int numa_bind_to(void *p, size_t size, int node, struct error *e);

@@ -35,13 +35,13 @@ struct pool {
     alignas(64) _Atomic uint32_t phase;   /* barriers passed */
     alignas(64) pool_fn fn;               /* published by turn */
     void *arg;
-    bool quit, full;
+    bool quit, is_saturated;
     int n;
     struct worker *workers; /* [n]; entry 0 is the caller, only its CPU is used */
-    cpu_set_t home;         /* for the caller: CPUs of the first thread's node without a worker */
+    cpu_set_t caller_cpus;  /* for the caller: CPUs of the first thread's node without a worker */
     int n_nodes;
-    uint8_t node[MAX_THREADS];            /* of each thread */
-    uint8_t near[NUMA_NODES][NUMA_NODES]; /* pool_near */
+    uint8_t node[MAX_THREADS];                         /* of each thread */
+    uint8_t nodes_by_distance[NUMA_NODES][NUMA_NODES]; /* pool_nodes_by_distance */
 };
 
 static void pause_cpu(void) {
@@ -54,7 +54,7 @@ static void futex_wake(_Atomic uint32_t *word) { syscall(SYS_futex, word, FUTEX_
 
 /* Returns when *word is no longer `seen`. `sleepers` counts threads that may need a wake-up, so that the writer skips the system call
  * while all threads spin; it is incremented before the kernel compares *word again, so no wake-up is lost. */
-static void wait_change(struct pool *p, _Atomic uint32_t *word, uint32_t seen) {
+static void wait_until_changed(struct pool *p, _Atomic uint32_t *word, uint32_t seen) {
     for (int i = 0; i < SPIN; i++) {
         if (atomic_load_explicit(word, memory_order_acquire) != seen) return;
         pause_cpu();
@@ -63,7 +63,7 @@ static void wait_change(struct pool *p, _Atomic uint32_t *word, uint32_t seen) {
     while (atomic_load(word) == seen) futex_wait(word, seen);
     atomic_fetch_sub(&p->sleepers, 1);
 }
-static void wake(struct pool *p, _Atomic uint32_t *word) {
+static void wake_sleepers(struct pool *p, _Atomic uint32_t *word) {
     if (atomic_load(&p->sleepers)) futex_wake(word);
 }
 
@@ -74,21 +74,21 @@ static void pin_to(int cpu) { /* best effort: a cpuset may have shrunk since it 
     pthread_setaffinity_np(pthread_self(), sizeof one, &one);
 }
 
-static void *work(void *arg) {
+static void *worker_thread(void *arg) {
     struct worker *w = arg;
     struct pool *p = w->pool;
     if (w->cpu >= 0) pin_to(w->cpu);
     for (uint32_t turn = 0;; turn++) {
-        wait_change(p, &p->turn, turn);
+        wait_until_changed(p, &p->turn, turn);
         if (p->quit) return NULL;
         p->fn(p->arg, w->id, p->n);
-        if (atomic_fetch_sub(&p->running, 1) == 1) wake(p, &p->running);
+        if (atomic_fetch_sub(&p->running, 1) == 1) wake_sleepers(p, &p->running);
     }
 }
 
 /* Lists the CPUs that this process may use, one per physical core before any second ones. Returns their number; the first
  * *n_cores are the first of their core. */
-static int processors(int *cpu, int max, int *n_cores) {
+static int list_cpus(int *cpu, int max, int *n_cores) {
     cpu_set_t mask;
     int n = 0, turn[CPU_SETSIZE], last = 0;
     *n_cores = 0;
@@ -122,15 +122,15 @@ static int processors(int *cpu, int max, int *n_cores) {
 }
 
 /* Assigns each thread a node, and a CPU if pinned. */
-static void place(struct pool *p, int n, bool pin, const struct numa *nodes, const int *cpu, int n_cpus, int n_cores) {
-    bool here = !nodes || nodes->kernel[0] >= 0; /* this machine's nodes, not those of a text */
+static void assign_threads(struct pool *p, int n, bool pin, const struct numa *nodes, const int *cpu, int n_cpus, int n_cores) {
+    bool here = !nodes || nodes->kernel_node[0] >= 0; /* this machine's nodes, not those of a text */
     int have[NUMA_NODES] = {0}, usable = n <= n_cores ? n_cores : n_cpus;
     p->n_nodes = nodes ? nodes->n_nodes : 1;
     for (int a = 0; a < p->n_nodes; a++) {
-        for (int b = 0; b < p->n_nodes; b++) p->near[a][b] = (uint8_t)b;
+        for (int b = 0; b < p->n_nodes; b++) p->nodes_by_distance[a][b] = (uint8_t)b;
         for (int i = 0; i < p->n_nodes; i++) /* by distance, then number; selection sort: there are few nodes */
             for (int j = i + 1; j < p->n_nodes; j++) {
-                uint8_t *x = &p->near[a][i], *y = &p->near[a][j], t = *x;
+                uint8_t *x = &p->nodes_by_distance[a][i], *y = &p->nodes_by_distance[a][j], t = *x;
                 int dx = *x == a ? 0 : nodes->distance[a][*x], dy = *y == a ? 0 : nodes->distance[a][*y];
                 if (dy < dx || (dy == dx && *y < *x)) *x = *y, *y = t;
             }
@@ -151,7 +151,7 @@ static void place(struct pool *p, int n, bool pin, const struct numa *nodes, con
     for (int i = 0; i < n_cpus && pin && here && nodes; i++) {
         bool taken = cpu[i] >= NUMA_CPUS || nodes->node_of[cpu[i]] != p->node[0];
         for (int t = 1; t < n; t++) taken |= p->workers[t].cpu == cpu[i];
-        if (!taken) CPU_SET((size_t)cpu[i], &p->home);
+        if (!taken) CPU_SET((size_t)cpu[i], &p->caller_cpus);
     }
 }
 
@@ -159,7 +159,7 @@ int pool_open(struct pool **p, int n_threads, bool pin, struct error *e) { retur
 
 int pool_open_nodes(struct pool **out, int n_threads, bool pin, const struct numa *nodes, struct error *e) {
     *out = NULL;
-    int cpu[MAX_THREADS], n_cores, n_cpus = processors(cpu, MAX_THREADS, &n_cores);
+    int cpu[MAX_THREADS], n_cores, n_cpus = list_cpus(cpu, MAX_THREADS, &n_cores);
     int n = n_threads;
     if (n <= 0) n = n_cores > 2 ? n_cores - 1 : n_cores;
     if (n < 1) n = 1;
@@ -172,13 +172,13 @@ int pool_open_nodes(struct pool **out, int n_threads, bool pin, const struct num
         mem_free(p);
         return error_set(e, ERR_MEMORY, "no memory for a pool of %d threads", n);
     }
-    place(p, n, pin, nodes, cpu, n_cpus, n_cores);
-    p->full = n >= n_cpus;
+    assign_threads(p, n, pin, nodes, cpu, n_cpus, n_cores);
+    p->is_saturated = n >= n_cpus;
     p->n = 1; /* the number of started threads, for pool_close */
     for (int i = 1; i < n; i++) {
         struct worker *w = &p->workers[i];
         w->pool = p, w->id = i;
-        int rc = pthread_create(&w->thread, NULL, work, w);
+        int rc = pthread_create(&w->thread, NULL, worker_thread, w);
         if (rc) {
             pool_close(&p);
             return error_set(e, ERR_RUNTIME, "thread %d of %d could not be started: %s; try fewer with --threads", i, n, strerror(rc));
@@ -202,13 +202,13 @@ void pool_close(struct pool **pp) {
 }
 
 int pool_threads(const struct pool *p) { return p->n; }
-bool pool_full(const struct pool *p) { return p->full; }
+bool pool_is_saturated(const struct pool *p) { return p->is_saturated; }
 int pool_nodes(const struct pool *p) { return p->n_nodes; }
 int pool_node(const struct pool *p, int thread) { return p->node[thread]; }
-const uint8_t *pool_near(const struct pool *p, int node) { return p->near[node]; }
+const uint8_t *pool_nodes_by_distance(const struct pool *p, int node) { return p->nodes_by_distance[node]; }
 
-void pool_enter(const struct pool *p) {
-    if (p->n_nodes > 1 && CPU_COUNT(&p->home)) pthread_setaffinity_np(pthread_self(), sizeof p->home, &p->home);
+void pool_pin_caller(const struct pool *p) {
+    if (p->n_nodes > 1 && CPU_COUNT(&p->caller_cpus)) pthread_setaffinity_np(pthread_self(), sizeof p->caller_cpus, &p->caller_cpus);
 }
 
 void pool_run(struct pool *p, pool_fn fn, void *arg) {
@@ -217,11 +217,11 @@ void pool_run(struct pool *p, pool_fn fn, void *arg) {
         p->arg = arg;
         atomic_store(&p->running, (uint32_t)p->n - 1);
         atomic_fetch_add(&p->turn, 1);
-        wake(p, &p->turn);
+        wake_sleepers(p, &p->turn);
     }
     fn(arg, 0, p->n);
     if (p->n > 1)
-        for (uint32_t left; (left = atomic_load_explicit(&p->running, memory_order_acquire));) wait_change(p, &p->running, left);
+        for (uint32_t left; (left = atomic_load_explicit(&p->running, memory_order_acquire));) wait_until_changed(p, &p->running, left);
 }
 
 void pool_barrier(struct pool *p) {
@@ -230,6 +230,6 @@ void pool_barrier(struct pool *p) {
     if (atomic_fetch_add(&p->arrived, 1) + 1 == (uint32_t)p->n) {
         atomic_store(&p->arrived, 0);
         atomic_fetch_add(&p->phase, 1);
-        wake(p, &p->phase);
-    } else wait_change(p, &p->phase, phase);
+        wake_sleepers(p, &p->phase);
+    } else wait_until_changed(p, &p->phase, phase);
 }

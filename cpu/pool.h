@@ -17,13 +17,13 @@ int pool_open(struct pool **p, int n_threads, bool pin, struct error *e);
 int pool_open_nodes(struct pool **p, int n_threads, bool pin, const struct numa *nodes, struct error *e);
 void pool_close(struct pool **p);
 int pool_threads(const struct pool *p);
-bool pool_full(const struct pool *p); /* every CPU that this process may use runs a pool thread, so any other load delays a call */
+bool pool_is_saturated(const struct pool *p); /* every CPU that this process may use runs a pool thread, so any other load delays a call */
 int pool_nodes(const struct pool *p);
 int pool_node(const struct pool *p, int thread);
 /* Nodes by distance from `node`, itself first; [pool_nodes]. */
-const uint8_t *pool_near(const struct pool *p, int node);
+const uint8_t *pool_nodes_by_distance(const struct pool *p, int node);
 /* Call on the thread that will call pool_run: on several nodes it stays on the first thread's node. */
-void pool_enter(const struct pool *p);
+void pool_pin_caller(const struct pool *p);
 /* Runs fn(arg, t, n) on every thread and returns when all have finished. One caller at a time; not from inside fn. */
 void pool_run(struct pool *p, pool_fn fn, void *arg);
 /* Inside fn: barrier for all threads of the running call. */

@@ -4,5 +4,5 @@
  * the rate of FMA on Zen 5, a quarter of it on Granite Rapids) or of hundreds (subnormal operands there), and the threshold is in the middle. */
 #include <stdbool.h>
 
-bool probe_subnormal(void); /* FMA takes subnormal operands at full speed; requires AVX2 */
-bool probe_bf16(void);      /* vdpbf16ps, which does twice the work, issues at the rate of FMA; requires AVX-512 BF16 */
+bool probe_fast_subnormals(void); /* FMA takes subnormal operands at full speed; requires AVX2 */
+bool probe_fast_bf16(void);       /* vdpbf16ps, which does twice the work, issues at the rate of FMA; requires AVX-512 BF16 */

@@ -18,7 +18,7 @@ static double products(float x, float *sink) {
     return clock_now() - begin;
 }
 
-bool probe_subnormal(void) {
+bool probe_fast_subnormals(void) {
     volatile float subnormal = 0x1p-130f, normal = 0.25f; /* volatile, so that the compiler does not fold the products */
     double least[2] = {1, 1};
     float sink = 0;

@@ -3,7 +3,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "cpu/exec.h"
+#include "cpu/cpu_exec.h"
 
 enum { TOKENS_PER_TASK = 8 };
 
@@ -102,7 +102,7 @@ int route_run(struct exec *base, const struct op_route *o) {
     struct job j = {.o = o};
     int n_group = o->n_group > 1 ? o->n_group : 0;
     j.part = ((size_t)(2 * o->n_experts + n_group) * 4 + (size_t)(o->n_experts + n_group) + 63) / 64 * 64;
-    j.space = exec_space(x, j.part * (size_t)pool_threads(x->pool));
+    j.space = exec_workspace(x, j.part * (size_t)pool_threads(x->pool));
     if (!j.space) return ERR_MEMORY;
-    return exec_each(x, (o->n + TOKENS_PER_TASK - 1) / TOKENS_PER_TASK, route_task, &j);
+    return exec_for_each(x, (o->n + TOKENS_PER_TASK - 1) / TOKENS_PER_TASK, route_task, &j);
 }

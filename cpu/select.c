@@ -4,8 +4,8 @@
 #include <math.h>
 #include <string.h>
 
-#include "cpu/exec.h"
-#include "engine/base/half.h"
+#include "cpu/cpu_exec.h"
+#include "engine/base/minifloat.h"
 
 enum {
     TILE = 64,
@@ -24,7 +24,7 @@ struct job {
     size_t tile_part;
 };
 
-static int seen(const struct op_select *o, int token) { return op_seen_step((int64_t)o->q_pos0 + token, o->k_pos0, o->k_step, o->n_keys); }
+static int n_seen_keys(const struct op_select *o, int token) { return op_seen_step((int64_t)o->q_pos0 + token, o->k_pos0, o->k_step, o->n_keys); }
 
 /* Keys [j0, j0 + n) as float32, unscaled. */
 static const float *keys_of(const struct job *j, int j0, int n, float *buf) {
@@ -56,14 +56,14 @@ static void score_task(void *arg, int task, int thread) {
     const struct job *j = arg;
     const struct op_select *o = j->o;
     int t0 = j->first + task % j->token_blocks * TOKENS, t1 = t0 + TOKENS < j->first + j->n ? t0 + TOKENS : j->first + j->n;
-    int begin = task / j->token_blocks * TILE * TILES, end = seen(o, t1 - 1);
+    int begin = task / j->token_blocks * TILE * TILES, end = n_seen_keys(o, t1 - 1);
     float *buf = j->tile + (size_t)thread * j->tile_part, *products = buf + (size_t)TILE * (size_t)o->k.dim;
-    if (seen(o, t1 - 1) <= o->topk) return; /* every query sees at most topk keys */
+    if (n_seen_keys(o, t1 - 1) <= o->topk) return; /* every query sees at most topk keys */
     for (int j0 = begin; j0 < end && j0 < begin + TILE * TILES; j0 += TILE) {
         int n = end - j0 < TILE ? end - j0 : TILE;
         const float *keys = keys_of(j, j0, n, buf);
         for (int t = t0; t < t1; t++)
-            if (seen(o, t) > j0) score_tile(j, t, keys, j0, n, products);
+            if (n_seen_keys(o, t) > j0) score_tile(j, t, keys, j0, n, products);
     }
 }
 
@@ -75,7 +75,7 @@ static uint32_t rank_of(float v) {
 }
 
 /* The rank of the k-th best, and in *ties how many of that rank are among the best: radix select, eight bits at a time. */
-static uint32_t threshold(const float *score, int n, int k, int *ties) {
+static uint32_t kth_rank(const float *score, int n, int k, int *ties) {
     uint32_t prefix = 0, mask = 0;
     for (int shift = 24; shift >= 0; shift -= 8) {
         int count[256] = {0}, digit = 255;
@@ -94,7 +94,7 @@ static uint32_t threshold(const float *score, int n, int k, int *ties) {
 static void choose_task(void *arg, int task, int thread) {
     const struct job *j = arg;
     const struct op_select *o = j->o;
-    int token = j->first + task, n = seen(o, token), at = 0, ties;
+    int token = j->first + task, n = n_seen_keys(o, token), at = 0, ties;
     int32_t *out = o->chosen + (size_t)token * (size_t)o->topk;
     if (n <= o->topk) {
         for (; at < n; at++) out[at] = at;
@@ -102,7 +102,7 @@ static void choose_task(void *arg, int task, int thread) {
         return;
     }
     const float *score = j->score + (size_t)task * (size_t)o->n_keys;
-    uint32_t least = threshold(score, n, o->topk, &ties);
+    uint32_t least = kth_rank(score, n, o->topk, &ties);
     for (int i = 0; i < n && at < o->topk; i++) {
         uint32_t r = rank_of(score[i]);
         if (r > least || (r == least && ties-- > 0)) out[at++] = i;
@@ -116,13 +116,13 @@ int select_run(struct exec *base, const struct op_select *o) {
     j.tile_part = ((size_t)TILE * (size_t)(o->k.dim + HEADS) + 15) / 16 * 16;
     size_t tiles = j.tile_part * (size_t)pool_threads(j.x->pool);
     if (o->n < 1) return 0;
-    if (!(j.tile = exec_space(j.x, (tiles + (size_t)most * (size_t)o->n_keys) * sizeof(float)))) return ERR_MEMORY;
+    if (!(j.tile = exec_workspace(j.x, (tiles + (size_t)most * (size_t)o->n_keys) * sizeof(float)))) return ERR_MEMORY;
     j.score = j.tile + tiles;
     for (; j.first < o->n && !rc; j.first += most) {
         j.n = o->n - j.first < most ? o->n - j.first : most;
         j.token_blocks = (j.n + TOKENS - 1) / TOKENS;
-        rc = exec_each(j.x, j.token_blocks * ((o->n_keys + TILE * TILES - 1) / (TILE * TILES)), score_task, &j);
-        if (!rc) rc = exec_each(j.x, j.n, choose_task, &j);
+        rc = exec_for_each(j.x, j.token_blocks * ((o->n_keys + TILE * TILES - 1) / (TILE * TILES)), score_task, &j);
+        if (!rc) rc = exec_for_each(j.x, j.n, choose_task, &j);
     }
     return rc;
 }

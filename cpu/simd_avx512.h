@@ -7,7 +7,7 @@
 #include <stdint.h>
 
 #include "cpu/kernels.h"
-#include "engine/base/half.h"
+#include "engine/base/minifloat.h"
 
 typedef __m512 V;
 #define INLINE static inline __attribute__((always_inline))

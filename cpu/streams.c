@@ -3,7 +3,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "cpu/exec.h"
+#include "cpu/cpu_exec.h"
 
 enum { SPAN = 256 }; /* elements of each stream at a time, which stay in L1 */
 
@@ -23,13 +23,13 @@ static void spread_task(void *arg, int i, int thread) {
     }
 }
 int streams_spread(struct exec *base, const struct op_spread *o) {
-    return exec_each((struct cpu_exec *)base, o->n, spread_task, &(struct job){(struct cpu_exec *)base, o});
+    return exec_for_each((struct cpu_exec *)base, o->n, spread_task, &(struct job){(struct cpu_exec *)base, o});
 }
 
 static float sigmoid(float x) { return 1 / (1 + expf(-x)); }
 
 /* Sinkhorn-Knopp: comb[s][t], rows of n, in place of its logits. */
-static void balance(float *comb, int n, int iters, float eps) {
+static void sinkhorn(float *comb, int n, int iters, float eps) {
     for (int s = 0; s < n; s++) {
         float *row = comb + s * n, top = row[0], sum = 0;
         for (int t = 1; t < n; t++) top = row[t] > top ? row[t] : top;
@@ -59,7 +59,7 @@ static void mix_task(void *arg, int i, int thread) {
     const float *comb = w + 2 * n;
     if (o->post) {
         for (int s = 0; s < n; s++) o->post[row * (size_t)n + (size_t)s] = 2 * sigmoid(w[n + s]);
-        balance(w + 2 * n, n, o->iters, o->eps);
+        sinkhorn(w + 2 * n, n, o->iters, o->eps);
     }
     for (int at = 0; at < o->hidden; at += SPAN) {
         const int m = o->hidden - at < SPAN ? o->hidden - at : SPAN;
@@ -77,5 +77,5 @@ static void mix_task(void *arg, int i, int thread) {
 }
 int streams_mix(struct exec *base, const struct op_mix *o) {
     if (o->n_streams < 1 || o->n_streams > STREAMS_MOST) return ERR_RUNTIME;
-    return exec_each((struct cpu_exec *)base, o->n, mix_task, &(struct job){(struct cpu_exec *)base, o});
+    return exec_for_each((struct cpu_exec *)base, o->n, mix_task, &(struct job){(struct cpu_exec *)base, o});
 }

@@ -4,10 +4,10 @@
 #include "cpu/bench.h"
 #include "cpu/kernels.h"
 #include "engine/base/clock.h"
-#include "engine/base/half.h"
-#include "engine/base/limit.h"
 #include "engine/base/mem.h"
-#include "engine/internal.h"
+#include "engine/base/minifloat.h"
+#include "engine/base/test_limits.h"
+#include "engine/schedule/internal.h"
 
 struct rows {
     int (*fn)(void *ctx, const char *json_row);
@@ -18,10 +18,10 @@ struct rows {
 static void on_row(void *ctx, const struct bench_row *r) {
     struct rows *to = ctx;
     struct buf b = {0};
-    const char *unit = r->flops ? "gflops" : "gbps";
+    const char *unit = r->is_flops ? "gflops" : "gbps";
     buf_fmt(&b, "{\"kernel\":\"%s\",\"format\":\"%s\",\"level\":\"%s\",\"shape\":\"%s\",\"threads\":%d,\"tokens\":%d,\"%s\":%.2f", r->kernel, r->format,
             r->level, r->shape, r->threads, r->tokens, unit, r->rate);
-    if (r->limit > 0) buf_fmt(&b, ",\"limit\":%.2f,\"share\":%.3f", r->limit, r->share);
+    if (r->limit > 0) buf_fmt(&b, ",\"limit\":%.2f,\"share\":%.3f", r->limit, r->limit_share);
     buf_str(&b, "}");
     if (b.failed || to->fn(to->ctx, b.data)) atomic_store(&to->stop, 1);
     buf_free(&b);
@@ -51,16 +51,16 @@ struct reading {
     double seconds;
     _Atomic uint32_t keep; /* keeps the compiler from dropping the reads */
 };
-static void read_part(void *arg, int thread, int n) {
+static void read_share(void *arg, int thread, int n) {
     struct reading *r = arg;
     atomic_fetch_xor(&r->keep, f32_bits(r->k->read(r->data + (size_t)thread * r->part, r->part, r->streams, r->ahead)));
 }
 
 /* On the engine thread, which owns the pool. */
-static int read_all(void *arg) {
+static int run_read(void *arg) {
     struct reading *r = arg;
     double begin = clock_now();
-    pool_run(r->pool, read_part, r);
+    pool_run(r->pool, read_share, r);
     r->seconds = clock_now() - begin;
     return 0;
 }
@@ -68,7 +68,7 @@ static int read_all(void *arg) {
 double engine_read_bandwidth(struct engine *e, int rounds) {
     static const int patterns[][2] = {{1, 0}, {1, 2048}, {4, 0}, {4, 1024}, {8, 0}};
     int n = pool_threads(e->pool);
-    size_t size = limit_get(LIMIT_READ, (size_t)1 << 30), have = mem_available();
+    size_t size = test_limits_get(TEST_LIMIT_BANDWIDTH_BYTES, (size_t)1 << 30), have = mem_available();
     if (have && size > have / 4) size = have / 4;
     struct kernels k;
     kernels_fill(&k, cpu_level_best());
@@ -81,7 +81,7 @@ double engine_read_bandwidth(struct engine *e, int rounds) {
     for (int round = 0; round < rounds; round++)
         for (size_t i = 0; i < sizeof patterns / sizeof *patterns; i++) {
             r.streams = patterns[i][0], r.ahead = patterns[i][1];
-            engine_run(e, read_all, &r);
+            engine_run_on_thread(e, run_read, &r);
             double rate = (double)r.part * n / r.seconds;
             if (rate > best) best = rate;
         }

@@ -5,18 +5,18 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-#include "engine/base/limit.h"
 #include "engine/base/log.h"
 #include "engine/base/mem.h"
-#include "engine/cache/score.h"
-#include "engine/internal.h"
-#include "engine/many.h"
-#include "engine/pipe/trace.h"
-#include "engine/sched/nodes.h"
+#include "engine/base/test_limits.h"
+#include "engine/experts/score.h"
+#include "engine/placement/numa_cost.h"
+#include "engine/schedule/internal.h"
+#include "engine/schedule/throughput.h"
+#include "engine/transfer/trace.h"
 
 /* --- Open and close ------------------------------------------------------------------------------------------------------ */
 
-static char *last_part(const char *dir) {
+static char *dir_basename(const char *dir) {
     size_t n = strlen(dir);
     while (n > 1 && dir[n - 1] == '/') n--;
     size_t at = n;
@@ -25,8 +25,8 @@ static char *last_part(const char *dir) {
 }
 
 /* Rows of a prefill batch: enough that each expert gets many tokens, few enough that the workspace stays small. */
-static int batch_rows(const struct config *c, int context) {
-    int rows = (int)limit_get(LIMIT_ROWS, 1024);
+static int prefill_batch_rows(const struct config *c, int context) {
+    int rows = (int)test_limits_get(TEST_LIMIT_PREFILL_ROWS, 1024);
     while (rows > 64 && work_bytes(c, rows) > (size_t)1 << 30) rows /= 2;
     return rows < context ? rows : context;
 }
@@ -37,7 +37,7 @@ int engine_check_level(const struct engine_params *p, struct error *e) {
     return error_set(e, ERR_USAGE, "--cpu %s: this CPU supports up to %s", cpu_level_name(level), cpu_level_name(cpu_level_best()));
 }
 
-int engine_read_cache(const char *text, enum budget_ask *ask, size_t *n) {
+int engine_parse_expert_cache(const char *text, enum budget_request *ask, size_t *n) {
     char *end;
     *n = 0;
     *ask = !text || !strcmp(text, "off") ? BUDGET_OFF : BUDGET_AUTO;
@@ -51,30 +51,30 @@ int engine_read_cache(const char *text, enum budget_ask *ask, size_t *n) {
     return 0;
 }
 
-static const char *decode_name(enum decode_mode m) { return policy_decode_name((enum policy_decode)m); }
+static const char *decode_mode_name(enum decode_mode m) { return policy_decode_name((enum policy_decode)m); }
 
 int engine_check_modes(const struct engine_params *p, struct error *e) {
     bool none = !p->gpus || !*p->gpus || !strcmp(p->gpus, "none");
     struct gpu_spec spec = {0};
     int rc = engine_check_level(p, e);
-    if (!rc && !none) rc = gpu_parse(&spec, p->gpus, e);
+    if (!rc && !none) rc = gpu_spec_parse(&spec, p->gpus, e);
     if (rc) return rc;
     if (spec.is_virtual) return error_set(e, ERR_USAGE, "--gpus %s: virtual time is a simulation and computes nothing", p->gpus);
     if (p->prefill == PREFILL_DSLP && spec.n == 1) return error_set(e, ERR_USAGE, "--prefill dslp needs two devices or more; --gpus names one");
     if (none && p->prefill > PREFILL_CPU)
-        return error_set(e, ERR_USAGE, "--prefill %s needs a device: name one with --gpus", policy_name((enum policy_mode)p->prefill));
-    if (none && p->decode > DECODE_CPU) return error_set(e, ERR_USAGE, "--decode %s needs a device: name one with --gpus", decode_name(p->decode));
+        return error_set(e, ERR_USAGE, "--prefill %s needs a device: name one with --gpus", policy_prefill_name((enum policy_mode)p->prefill));
+    if (none && p->decode > DECODE_CPU) return error_set(e, ERR_USAGE, "--decode %s needs a device: name one with --gpus", decode_mode_name(p->decode));
     if (p->decode == DECODE_PAGED && p->draft > DRAFT_AUTO)
         return error_set(e, ERR_USAGE, "--decode paged uses no drafts, since a row of another prompt yields more than a drafted token: leave out --draft");
-    enum budget_ask ask;
+    enum budget_request ask;
     size_t n;
-    if (engine_read_cache(p->expert_cache, &ask, &n))
+    if (engine_parse_expert_cache(p->expert_cache, &ask, &n))
         return error_set(e, ERR_USAGE, "--expert-cache %s: use auto, off, experts per layer (8) or memory per device (4G)", p->expert_cache);
     if (p->evict && !score_find(p->evict)) return error_set(e, ERR_USAGE, "--evict %s: unknown policy", p->evict);
     return p->split && !split_find(p->split) ? error_set(e, ERR_USAGE, "--split %s: unknown policy", p->split) : 0;
 }
 
-int engine_read_nodes(struct numa *nodes, const char *topology, struct error *err) {
+int engine_read_topology(struct numa *nodes, const char *topology, struct error *err) {
     if (!topology) {
         numa_read(nodes);
         return 0;
@@ -89,36 +89,37 @@ int engine_read_nodes(struct numa *nodes, const char *topology, struct error *er
 
 /* Enters the NUMA nodes into the cost model: as measured, or else with equal speeds, scaled by CPU count. home: each node computes the weights in its memory.
  */
-static void know_nodes(struct engine *e, bool home) {
-    const struct numa *n = &e->nodes;
+static void set_numa_nodes(struct engine *e, bool home) {
+    const struct numa *n = &e->numa;
     struct cost_machine *m = &e->cost;
     double cpus = 0;
     int measured = m->n_nodes;
-    m->n_nodes = 0, m->reach = 0;
+    m->n_nodes = 0, m->spread_bw_share = 0;
     for (int a = 0; a < n->n_nodes; a++) cpus += n->cpus[a];
     if (n->n_nodes < 2 || n->n_nodes > COST_NODES || cpus < 1) return;
     if (measured != n->n_nodes) {
-        nodes_even(m, n->n_nodes, 0);
+        numa_cost_even(m, n->n_nodes, 0);
         for (int a = 0; a < n->n_nodes; a++) m->node[a] = (struct cost_node){(double)n->memory[a], n->cpus[a] / cpus, n->cpus[a] / cpus};
     }
     m->n_nodes = n->n_nodes;
     if (home) return;
-    struct nodes_lie shares = nodes_shares(m, &e->model, 1, OP_FEW), spread = nodes_spread(m);
-    m->reach = fmin(1, nodes_expert(m, &e->model, 1, OP_FEW, &shares, NULL) / nodes_expert(m, &e->model, 1, OP_FEW, &spread, NULL));
-    log_say(LOG_INFO, "%d NUMA nodes, weights are not placed by node: expecting %.0f%% of the bandwidth", m->n_nodes, 100 * m->reach);
+    struct numa_shares shares = numa_cost_balanced(m, &e->cost_model, 1, BATCH_INVARIANT_ROWS), spread = numa_cost_interleaved(m);
+    m->spread_bw_share = fmin(1, numa_cost_expert(m, &e->cost_model, 1, BATCH_INVARIANT_ROWS, &shares, NULL) /
+                                     numa_cost_expert(m, &e->cost_model, 1, BATCH_INVARIANT_ROWS, &spread, NULL));
+    log_say(LOG_INFO, "%d NUMA nodes, weights are not placed by node: expecting %.0f%% of the bandwidth", m->n_nodes, 100 * m->spread_bw_share);
 }
 
-void engine_path(struct engine *e) {
+void engine_limit_uploads(struct engine *e) {
     const struct pin *p = e->machine.gpus ? e->machine.gpus->pin : NULL;
     for (int i = 1; p && i <= e->cost.n_devices; i++) {
         double *rate = &e->cost.domain[i].link[COST_H2D].rate;
-        *rate = pin_rate(pin_chosen(p)->path, *rate);
+        *rate = pin_rate(pin_get_choice(p)->path, *rate);
     }
-    know_nodes(e, place_copies(e->machine.place) || (p && pin_chosen(p)->path == PIN_COPIED));
+    set_numa_nodes(e, numa_copy_is_copying(e->machine.numa_copy) || (p && pin_get_choice(p)->path == PIN_COPIED));
 }
 
 /* Sets the speeds that --gpus gave for emulated devices. */
-static void hold_devices(struct cost_machine *m, const struct gpu_spec *s) {
+static void apply_emulated_speeds(struct cost_machine *m, const struct gpu_spec *s) {
     for (int d = 1; d <= m->n_devices; d++)
         for (int k = 0; k < COST_KINDS; k++) {
             struct cost_domain *g = &m->domain[d];
@@ -131,41 +132,41 @@ static void hold_devices(struct cost_machine *m, const struct gpu_spec *s) {
 }
 
 /* Fills the cost model with assumed speeds; engine_calibrate() replaces them and observations correct them. */
-static void assume_machine(struct engine *e, enum cpu_level level) {
+static void assume_speeds(struct engine *e, enum cpu_level level) {
     const struct gpu_set *g = e->machine.gpus;
     const struct gpu_info *info = g ? gpu_info(g->gpu[0]) : NULL;
     const struct layer *last = &e->weights.layers[e->weights.config.n_layers - 1];
     enum dtype experts = (enum dtype)(last->experts ? last->experts[0].gate.dtype : last->dense.gate.dtype);
-    cost_model_of(&e->model, &e->weights.config, (enum dtype)last->o.dtype, experts, (enum dtype)e->params.kv);
-    cost_guess(&e->cost, pool_threads(e->pool), (int)level, g ? g->n : 0, info ? info->h2d : 0, info ? info->d2h : 0, 0);
-    if (g && g->spec.emu) hold_devices(&e->cost, &g->spec);
-    e->cost.deterministic = e->params.deterministic;
-    engine_path(e);
-    e->measured = !g || g->spec.emu || !e->params.machine; /* no choice to make; speeds are given; no place to save results */
+    cost_model_of(&e->cost_model, &e->weights.config, (enum dtype)last->o.dtype, experts, (enum dtype)e->params.kv);
+    cost_assumed(&e->cost, pool_threads(e->pool), (int)level, g ? g->n : 0, info ? info->h2d : 0, info ? info->d2h : 0, 0);
+    if (g && g->spec.is_emulated) apply_emulated_speeds(&e->cost, &g->spec);
+    e->cost.is_deterministic = e->params.deterministic;
+    engine_limit_uploads(e);
+    e->is_calibrated = !g || g->spec.is_emulated || !e->params.calibration_dir; /* no choice to make; speeds are given; no place to save results */
 }
 
 static int open_int4(struct engine *e, enum cpu_level level, struct error *err) {
     const struct config *c = &e->weights.config;
     int rc = int4_open(&e->int4, &e->weights, level, e->params.draft_dir, e->params.force, err);
     if (rc) return rc;
-    if (e->machine.fetch) fetch_reserve(e->machine.fetch, int4_bytes(e->int4));
-    if (!(e->seen_mem = mem_alloc(lookahead_bytes(c->n_layers, c->topk)))) return error_set(err, ERR_MEMORY, "no memory for an INT4 draft");
-    lookahead_open(&e->seen, c->n_layers, c->topk, e->seen_mem);
+    if (e->machine.disk_prefetch) disk_prefetch_reserve(e->machine.disk_prefetch, int4_bytes(e->int4));
+    if (!(e->lookahead_mem = mem_alloc(lookahead_bytes(c->n_layers, c->topk)))) return error_set(err, ERR_MEMORY, "no memory for an INT4 draft");
+    lookahead_open(&e->lookahead, c->n_layers, c->topk, e->lookahead_mem);
     return 0;
 }
 
-static int open_machine(struct engine *e, struct error *err) {
+static int open_runtime(struct engine *e, struct error *err) {
     const struct config *c = &e->weights.config;
     enum cpu_level level = e->params.cpu_level ? (enum cpu_level)(e->params.cpu_level - 1) : cpu_level_best();
     int rc;
-    if ((rc = engine_read_nodes(&e->nodes, e->params.topology, err))) return rc;
-    if ((rc = pool_open_nodes(&e->pool, e->params.threads, true, &e->nodes, err))) return rc;
+    if ((rc = engine_read_topology(&e->numa, e->params.topology, err))) return rc;
+    if ((rc = pool_open_nodes(&e->pool, e->params.threads, true, &e->numa, err))) return rc;
     if (!(e->machine.cpu = cpu_exec_open(e->pool, level, err))) return ERR_MEMORY;
-    if ((rc = work_open(&e->prefill_work, c, batch_rows(c, e->info.context), NULL, NULL, NULL, err))) return rc;
+    if ((rc = work_open(&e->prefill_work, c, prefill_batch_rows(c, e->info.context), NULL, NULL, NULL, err))) return rc;
     e->logits = mem_alloc((size_t)c->vocab * sizeof *e->logits);
-    e->scratch = mem_alloc((size_t)c->vocab * sizeof *e->scratch);
-    e->machine.touched = mem_calloc((size_t)c->n_experts + 1, 1);
-    if (!e->logits || !e->scratch || !e->machine.touched) return error_set(err, ERR_MEMORY, "no memory for logits over %d tokens", c->vocab);
+    e->sample_scratch = mem_alloc((size_t)c->vocab * sizeof *e->sample_scratch);
+    e->machine.expert_touched = mem_calloc((size_t)c->n_experts + 1, 1);
+    if (!e->logits || !e->sample_scratch || !e->machine.expert_touched) return error_set(err, ERR_MEMORY, "no memory for logits over %d tokens", c->vocab);
     rc = gpu_set_open(&e->machine.gpus, e->params.gpus, &e->weights, err);
     if (rc == ERR_RUNTIME && e->params.prefill <= PREFILL_CPU && e->params.decode <= DECODE_CPU) {
         log_say(LOG_WARN, "--gpus %s: %s; continuing on the CPU", e->params.gpus, err->text);
@@ -174,58 +175,59 @@ static int open_machine(struct engine *e, struct error *err) {
     }
     if (rc) return rc;
     if (e->params.trace && !(e->machine.trace = trace_open())) return error_set(err, ERR_MEMORY, "no memory for a trace");
-    if (e->params.trace_routing && (rc = routing_open(&e->machine.routing, e->params.trace_routing, &e->weights, e->name, err))) return rc;
-    if (e->machine.gpus) trace_align(e->machine.trace, e->machine.gpus->gpu[0]);
-    if ((rc = residency_open(&e->machine.known, c, err))) return rc;
-    e->machine.scan = (struct scan){&e->weights, e->pool, &e->machine.known};
+    if (e->params.trace_routing && (rc = routing_trace_open(&e->machine.routing, e->params.trace_routing, &e->weights, e->name, err))) return rc;
+    if (e->machine.gpus) trace_align_clock(e->machine.trace, e->machine.gpus->gpu[0]);
+    if ((rc = weight_state_open(&e->machine.weight_state, c, err))) return rc;
+    e->machine.scan = (struct nan_scan){&e->weights, e->pool, &e->machine.weight_state};
     size_t bytes = e->weights.files.bytes - e->weights.bytes_skipped - (c->tied ? 0 : mat_bytes(&e->weights.embed));
     /* a device streams whole experts from the mapping: do not split these into node copies */
-    bool copies = !e->machine.gpus && place_fits(&e->nodes, bytes, e->params.hugepages);
-    bool cut = copies || (e->machine.gpus && e->nodes.n_nodes > 1);
-    if (cut && (rc = place_open(&e->machine.place, &e->weights, &e->nodes, copies, e->params.hugepages, &e->machine.known, err))) return rc;
-    if (!copies && (e->params.hugepages || e->nodes.n_nodes > 1))
+    bool copies = !e->machine.gpus && numa_copy_fits(&e->numa, bytes, e->params.hugepages);
+    bool cut = copies || (e->machine.gpus && e->numa.n_nodes > 1);
+    if (cut && (rc = numa_copy_open(&e->machine.numa_copy, &e->weights, &e->numa, copies, e->params.hugepages, &e->machine.weight_state, err))) return rc;
+    if (!copies && (e->params.hugepages || e->numa.n_nodes > 1))
         log_say(LOG_INFO, "weights stay mapped from their files: %s", e->machine.gpus ? "devices read the mapping" : "a copy does not fit in memory");
     const char *evict = e->params.evict ? e->params.evict : "auto";
-    e->machine.evict = score_find(e->params.draft == DRAFT_INT4 && !strcmp(evict, "auto") ? "lookahead" : evict);
-    if (!copies && fetch_needed(&e->weights)) {
+    e->machine.evict_policy = score_find(e->params.draft == DRAFT_INT4 && !strcmp(evict, "auto") ? "lookahead" : evict);
+    if (!copies && disk_prefetch_is_needed(&e->weights)) {
         log_say(LOG_INFO, "%zu MB of weights, %zu MB of memory: reading experts from disk on demand", bytes >> 20, mem_available() >> 20);
-        if ((rc = work_open(&e->guess_work, c, ENGINE_BATCH, NULL, NULL, NULL, err)) ||
-            (rc = fetch_open(&e->machine.fetch, &e->weights, &e->machine.known, e->machine.evict, err)))
+        if ((rc = work_open(&e->lookahead_work, c, ENGINE_MAX_BATCH, NULL, NULL, NULL, err)) ||
+            (rc = disk_prefetch_open(&e->machine.disk_prefetch, &e->weights, &e->machine.weight_state, e->machine.evict_policy, err)))
             return rc;
-        e->machine.guess = &e->guess_work;
+        e->machine.lookahead_work = &e->lookahead_work;
     }
-    if (!e->machine.gpus && !e->machine.place && !e->machine.fetch) e->large.files = &e->weights.files; /* no other part holds pointers into the mappings */
+    if (!e->machine.gpus && !e->machine.numa_copy && !e->machine.disk_prefetch)
+        e->huge_pages.files = &e->weights.files; /* no other part holds pointers into the mappings */
     e->machine.w = &e->weights;
-    e->machine.run = engine_run;
-    e->machine.wake = engine_wake;
-    e->machine.same = prefix_same;
+    e->machine.run_on_engine = engine_run_on_thread;
+    e->machine.wake_engine = engine_wake;
+    e->machine.kv_common_rows = prefix_common_rows;
     e->machine.owner = e;
-    e->machine.prefill = &e->prefill_work;
+    e->machine.prefill_work = &e->prefill_work;
     e->machine.cost = &e->cost;
-    e->machine.model = &e->model;
-    e->machine.split = e->params.split ? split_find(e->params.split) : &split_policies[0];
-    engine_read_cache(e->params.expert_cache, &e->machine.expert_cache, &e->machine.expert_cache_n);
+    e->machine.cost_model = &e->cost_model;
+    e->machine.split_policy = e->params.split ? split_find(e->params.split) : &split_policies[0];
+    engine_parse_expert_cache(e->params.expert_cache, &e->machine.pool_request, &e->machine.pool_request_n);
     e->machine.expert_bytes = weights_expert_bytes(&e->weights);
     e->info.threads = pool_threads(e->pool);
     e->info.level = cpu_level_name(level);
-    assume_machine(e, level);
-    e->machine.alone = e->params.decode == DECODE_CPU && e->params.prefill != PREFILL_AUTO && e->params.prefill != PREFILL_BLEND;
-    e->machine.whole = e->params.prefill == PREFILL_BLEND;
-    if ((rc = step_open(&e->machine.step, &e->machine, (enum dtype)e->params.kv, err))) return rc;
-    if ((e->params.draft == DRAFT_MTP || e->params.draft == DRAFT_AUTO) && !e->params.draft_own &&
+    assume_speeds(e, level);
+    e->machine.no_device_decode = e->params.decode == DECODE_CPU && e->params.prefill != PREFILL_AUTO && e->params.prefill != PREFILL_BLEND;
+    e->machine.whole_layers = e->params.prefill == PREFILL_BLEND;
+    if ((rc = decode_open(&e->machine.decode, &e->machine, (enum dtype)e->params.kv, err))) return rc;
+    if ((e->params.draft == DRAFT_MTP || e->params.draft == DRAFT_AUTO) && !e->params.custom_draft &&
         (rc = mtp_open(&e->mtp, &e->weights, e->machine.cpu, e->info.context, (enum dtype)e->params.kv, err)))
         return rc;
     if (e->params.draft == DRAFT_MTP && !e->mtp) return error_set(err, ERR_USAGE, "--draft mtp: %s has no supported prediction layer", e->name);
-    if (e->params.draft == DRAFT_INT4 && !e->params.draft_own && (rc = open_int4(e, level, err))) return rc;
-    step_hidden(e->machine.step, e->mtp);
-    int lacks = e->machine.gpus && e->machine.gpus->lost ? ERR_RUNTIME : ERR_MEMORY;
-    if (e->params.prefill == PREFILL_BLEND && step_ranks(e->machine.step) > 1)
+    if (e->params.draft == DRAFT_INT4 && !e->params.custom_draft && (rc = open_int4(e, level, err))) return rc;
+    decode_want_hidden(e->machine.decode, e->mtp);
+    int lacks = e->machine.gpus && e->machine.gpus->is_lost ? ERR_RUNTIME : ERR_MEMORY;
+    if (e->params.prefill == PREFILL_BLEND && decode_tp_ranks(e->machine.decode) > 1)
         return error_set(err, ERR_USAGE, "--prefill blend cannot be combined with parallel=tensor in --gpus");
-    if (e->params.prefill == PREFILL_BLEND && !step_blends(e->machine.step))
-        return error_set(err, lacks, "--prefill blend needs room for all layers on devices: %s", step_resident(e->machine.step));
-    if ((e->params.decode == DECODE_HYBRID || e->params.decode == DECODE_DUAL) && !step_resident_layers(e->machine.step))
-        return error_set(err, lacks, "--decode %s: %s", decode_name(e->params.decode), step_resident(e->machine.step));
-    return many_open(e, err);
+    if (e->params.prefill == PREFILL_BLEND && !decode_can_blend(e->machine.decode))
+        return error_set(err, lacks, "--prefill blend needs room for all layers on devices: %s", decode_placement_why(e->machine.decode));
+    if ((e->params.decode == DECODE_HYBRID || e->params.decode == DECODE_DUAL) && !decode_resident_layers(e->machine.decode))
+        return error_set(err, lacks, "--decode %s: %s", decode_mode_name(e->params.decode), decode_placement_why(e->machine.decode));
+    return throughput_open(e, err);
 }
 
 int engine_open(struct engine **out, const struct engine_params *p, struct error *err) {
@@ -234,15 +236,15 @@ int engine_open(struct engine **out, const struct engine_params *p, struct error
     if (!e) return error_set(err, ERR_MEMORY, "no memory for the engine");
     e->params = *p;
     if (!e->params.kv) e->params.kv = DT_BF16;
-    e->fd = e->wake = e->shared.fd = -1;
+    e->event_fd = e->wake_fd = e->prefix_store.fd = -1;
     pthread_mutex_init(&e->lock, NULL);
-    pthread_cond_init(&e->over, NULL);
+    pthread_cond_init(&e->ended_cond, NULL);
     mem_prefer_huge(p->hugepages);
     int rc = engine_check_modes(p, err);
     e->dir = mem_strdup(p->dir);
     if (p->kv_dir) e->params.kv_dir = e->kv_dir = mem_strdup(p->kv_dir);
-    if (p->machine) e->params.machine = e->measurements = mem_strdup(p->machine);
-    e->name = last_part(p->dir);
+    if (p->calibration_dir) e->params.calibration_dir = e->calibration_dir = mem_strdup(p->calibration_dir);
+    e->name = dir_basename(p->dir);
     if (!rc && (!e->dir || !e->name)) rc = error_set(err, ERR_MEMORY, "no memory for the engine");
     if (!rc) rc = weights_open(&e->weights, p->dir, p->force, err);
     if (rc) goto fail;
@@ -270,9 +272,10 @@ int engine_open(struct engine **out, const struct engine_params *p, struct error
                        need >> 20, have >> 20);
         goto fail;
     }
-    if ((rc = generation_read(e, err)) || (rc = open_machine(e, err))) goto fail;
+    if ((rc = generation_read(e, err)) || (rc = open_runtime(e, err))) goto fail;
     prefix_open(e);
-    if ((e->fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) < 0 || (e->wake = eventfd(0, EFD_CLOEXEC)) < 0 || pthread_create(&e->thread, NULL, engine_thread, e)) {
+    if ((e->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) < 0 || (e->wake_fd = eventfd(0, EFD_CLOEXEC)) < 0 ||
+        pthread_create(&e->thread, NULL, engine_thread, e)) {
         rc = error_set(err, ERR_RUNTIME, "cannot start the engine's thread");
         goto fail;
     }
@@ -285,19 +288,19 @@ fail:
     return rc;
 }
 
-static void close_fetch(struct engine *e) {
-    struct fetch_counts n;
-    if (!e->machine.fetch) return;
-    fetch_count(e->machine.fetch, &n);
+static void close_disk_prefetch(struct engine *e) {
+    struct disk_prefetch_counts n;
+    if (!e->machine.disk_prefetch) return;
+    disk_prefetch_counts(e->machine.disk_prefetch, &n);
     log_say(LOG_INFO,
             "of %llu chosen experts %llu were not in memory; %llu were prefetched, %llu of them unused; memory has %d slots per layer, %llu experts were "
             "evicted",
-            (unsigned long long)n.chosen, (unsigned long long)n.missing, (unsigned long long)n.likely, (unsigned long long)(n.likely - n.guessed), n.room,
-            (unsigned long long)n.left);
+            (unsigned long long)n.selected, (unsigned long long)n.missing, (unsigned long long)n.read_ahead,
+            (unsigned long long)(n.read_ahead - n.read_ahead_hits), n.slots_per_layer, (unsigned long long)n.evicted);
     if (n.announced)
         log_say(LOG_INFO, "the draft predicted %llu experts that were not in memory, %llu of them were chosen", (unsigned long long)n.announced,
-                (unsigned long long)n.foretold);
-    fetch_close(&e->machine.fetch);
+                (unsigned long long)n.announced_hits);
+    disk_prefetch_close(&e->machine.disk_prefetch);
 }
 
 void engine_close(struct engine **ep) {
@@ -306,7 +309,7 @@ void engine_close(struct engine **ep) {
     *ep = NULL;
     atomic_store(&e->closing, 1);
     for (struct session *s = e->sessions; s; s = s->next) session_cancel(s);
-    if (e->wake >= 0) engine_wake(e);
+    if (e->wake_fd >= 0) engine_wake(e);
     if (e->started) pthread_join(e->thread, NULL);
     e->started = false;
     while (e->sessions) {
@@ -314,79 +317,79 @@ void engine_close(struct engine **ep) {
         session_close(&s);
     }
     prefix_close(e);
-    many_close(e);
-    step_close(&e->machine.step);
+    throughput_close(e);
+    decode_close(&e->machine.decode);
     mtp_close(&e->mtp);
     int4_close(&e->int4);
-    mem_free(e->seen_mem);
+    mem_free(e->lookahead_mem);
     trace_save(e->machine.trace, e->params.trace, true);
     trace_close(&e->machine.trace);
-    routing_close(&e->machine.routing);
+    routing_trace_close(&e->machine.routing);
     gpu_set_close(&e->machine.gpus);
-    close_fetch(e);
-    place_close(&e->machine.place);
-    residency_close(&e->machine.known);
+    close_disk_prefetch(e);
+    numa_copy_close(&e->machine.numa_copy);
+    weight_state_close(&e->machine.weight_state);
     work_close(&e->prefill_work);
-    work_close(&e->guess_work);
+    work_close(&e->lookahead_work);
     cpu_exec_close(&e->machine.cpu);
     pool_close(&e->pool);
     weights_close(&e->weights);
-    if (e->fd >= 0) close(e->fd);
-    if (e->wake >= 0) close(e->wake);
+    if (e->event_fd >= 0) close(e->event_fd);
+    if (e->wake_fd >= 0) close(e->wake_fd);
     pthread_mutex_destroy(&e->lock);
-    pthread_cond_destroy(&e->over);
-    mem_free(e->machine.touched);
+    pthread_cond_destroy(&e->ended_cond);
+    mem_free(e->machine.expert_touched);
     mem_free(e->logits);
-    mem_free(e->job_tokens);
-    mem_free(e->scratch);
+    mem_free(e->prefill_tokens);
+    mem_free(e->sample_scratch);
     mem_free(e->eos);
     mem_free(e->dir);
-    mem_free(e->measurements);
+    mem_free(e->calibration_dir);
     mem_free(e->kv_dir);
     mem_free(e->name);
     mem_free(e);
 }
 
-struct map_piece {
+struct expert_map_call {
     struct engine *e;
     struct expert_map *m;
 };
-static int fill_map(void *arg) {
-    const struct map_piece *p = arg;
-    step_experts_map(p->e->machine.step, p->m->used, p->m->where);
+static int fill_expert_map(void *arg) {
+    const struct expert_map_call *p = arg;
+    decode_expert_map(p->e->machine.decode, p->m->n_used, p->m->device_rank);
     return 0;
 }
-int engine_experts(struct engine *e, struct expert_map *out, struct error *err) {
+int engine_expert_map(struct engine *e, struct expert_map *out, struct error *err) {
     size_t n = (size_t)e->info.n_layers * (size_t)e->info.n_experts;
-    *out = (struct expert_map){e->info.n_layers, e->info.n_experts, mem_alloc(n * sizeof *out->used + 1), mem_alloc(n + 1)};
-    if (!out->used || !out->where) {
-        expert_map_free(out);
+    *out = (struct expert_map){e->info.n_layers, e->info.n_experts, mem_alloc(n * sizeof *out->n_used + 1), mem_alloc(n + 1)};
+    if (!out->n_used || !out->device_rank) {
+        engine_expert_map_free(out);
         return error_set(err, ERR_MEMORY, "no memory for a map of the experts");
     }
-    return engine_run(e, fill_map, &(struct map_piece){e, out});
+    return engine_run_on_thread(e, fill_expert_map, &(struct expert_map_call){e, out});
 }
-void expert_map_free(struct expert_map *m) {
-    mem_free(m->used), mem_free(m->where);
+void engine_expert_map_free(struct expert_map *m) {
+    mem_free(m->n_used), mem_free(m->device_rank);
     *m = (struct expert_map){0};
 }
 
 struct load {
     struct engine *e;
-    const struct engine_load *load;
+    const struct announced_load *load;
     int n;
 };
-static int load_run(void *arg) {
+static int announce_on_thread(void *arg) {
     struct load *l = arg;
-    l->n = many_load(l->e, l->load);
+    l->n = throughput_announce(l->e, l->load);
     return 0;
 }
-int engine_load(struct engine *e, const struct engine_load *load) {
+int engine_announce(struct engine *e, const struct announced_load *load) {
     struct load l = {e, load, 0};
-    engine_run(e, load_run, &l);
+    engine_run_on_thread(e, announce_on_thread, &l);
     return l.n;
 }
 
 const struct engine_info *engine_info(const struct engine *e) { return &e->info; }
-int engine_fd(const struct engine *e) { return e->fd; }
+int engine_event_fd(const struct engine *e) { return e->event_fd; }
 uint64_t engine_token_bytes(const struct engine *e) { return weights_token_bytes(&e->weights); }
 uint64_t engine_token_flops(const struct engine *e) { return weights_token_flops(&e->weights); }

@@ -15,7 +15,7 @@ struct session;
 enum prefill_mode { PREFILL_AUTO, PREFILL_CPU, PREFILL_BLEND, PREFILL_SLP, PREFILL_DSLP };
 enum decode_mode { DECODE_AUTO, DECODE_CPU, DECODE_HYBRID, DECODE_DUAL, DECODE_PAGED };
 enum draft_kind { DRAFT_NONE, DRAFT_AUTO, DRAFT_LOOKUP, DRAFT_MTP, DRAFT_INT4 }; /* source of drafted tokens; INT4: the model itself with INT4 experts */
-enum { DRAFT_MOST = 16 };                                                        /* drafted tokens per round */
+enum { DRAFT_MAX = 16 };                                                         /* drafted tokens per round */
 
 struct engine_params {         /* zero-initialized: all defaults */
     const char *dir;           /* checkpoint directory or "ember:" */
@@ -25,26 +25,26 @@ struct engine_params {         /* zero-initialized: all defaults */
     uint8_t kv;                /* enum dtype: DT_F32, DT_BF16, DT_E4M3; 0: DT_BF16 */
     const char *gpus;          /* NULL or "none", "0", "0,1", "emu:2,mem=32G,h2d=57" */
     const char *trace;         /* Chrome trace of GPU and CPU activity; NULL: none */
-    const char *trace_routing; /* file that records router choices (step/routing.h); NULL: none */
+    const char *trace_routing; /* file that records router choices (exec/routing_trace.h); NULL: none */
     enum prefill_mode prefill;
     enum decode_mode decode;
-    const char *machine;      /* directory of calibration results; NULL: assume speeds, do not measure */
-    const char *split;        /* split policy (sched/split.h); NULL: the cheapest by the cost model */
-    const char *expert_cache; /* device memory for routed experts: "auto", "off", experts per layer ("8") or bytes ("4G"); NULL: off */
-    const char *evict;        /* eviction policy of the expert pool (cache/score.h); NULL: the default */
-    bool deterministic;       /* decide by the cost table only, never by measurements taken in use */
-    const char *kv_dir;       /* directory of the KV disk cache; NULL: none */
-    uint64_t kv_limit;        /* most bytes in kv_dir; 0: a tenth of the free disk space */
-    bool force;               /* continue where memory seems insufficient */
-    bool hugepages;           /* use 2 MB pages for caches, workspaces, and weights copied into memory */
-    const char *topology;     /* file that describes the NUMA nodes (cpu/numa.h), for tests; NULL: ask the system */
+    const char *calibration_dir; /* directory of calibration results; NULL: assume speeds, do not measure */
+    const char *split;           /* split policy (placement/split.h); NULL: the cheapest by the cost model */
+    const char *expert_cache;    /* device memory for routed experts: "auto", "off", experts per layer ("8") or bytes ("4G"); NULL: off */
+    const char *evict;           /* eviction policy of the expert pool (experts/score.h); NULL: the default */
+    bool deterministic;          /* decide by the cost table only, never by measurements taken in use */
+    const char *kv_dir;          /* directory of the KV disk cache; NULL: none */
+    uint64_t kv_limit;           /* most bytes in kv_dir; 0: a tenth of the free disk space */
+    bool force;                  /* continue where memory seems insufficient */
+    bool hugepages;              /* use 2 MB pages for caches, workspaces, and weights copied into memory */
+    const char *topology;        /* file that describes the NUMA nodes (cpu/numa.h), for tests; NULL: ask the system */
     enum draft_kind draft;
     const char *draft_dir; /* directory that keeps INT4 drafts of checkpoints; NULL: none */
-    int draft_len;         /* most drafted tokens per round; 0: DRAFT_MAX. A draft chosen by name always drafts this many, otherwise as many as pay off */
+    int max_drafted;       /* most drafted tokens per round; 0: DRAFT_MAX. A draft chosen by name always drafts this many, otherwise as many as pay off */
     /* The caller's own draft for DRAFT_LOOKUP, or NULL. Writes up to `most` tokens that may follow tokens[0..n) to out and returns their
      * number. Never changes the generated text. Called on the engine thread. */
-    int (*draft_own)(void *ctx, const int32_t *tokens, int n, int most, int32_t *out);
-    void *draft_ctx;
+    int (*custom_draft)(void *ctx, const int32_t *tokens, int n, int most, int32_t *out);
+    void *custom_draft_ctx;
     /* Reports the progress of opening at most ten times a second; share 0..1. May be NULL. A non-zero return cancels. */
     int (*progress)(void *ctx, const char *what, double share);
     void *progress_ctx;
@@ -85,11 +85,11 @@ int engine_bench_kernels(int threads, int (*fn)(void *ctx, const char *json_row)
 /* Announces prompts that will be submitted soon, so that the engine can choose the mode that finishes all of them first. Returns how many to
  * submit at once, 0: no preference. After a non-zero result no prompt starts until engine_announce(e, NULL) marks them as
  * submitted. Returns 0 for --decode other than auto and paged. */
-struct engine_load {
-    int prompts, most;     /* total; most submitted at once, 0: as many as pay off */
-    double prompt, answer; /* average tokens */
+struct announced_load {
+    int n_prompts, max_at_once;          /* total; most submitted at once, 0: as many as pay off */
+    double prompt_tokens, answer_tokens; /* average tokens */
 };
-int engine_load(struct engine *e, const struct engine_load *load);
+int engine_announce(struct engine *e, const struct announced_load *load);
 /* Measures the streaming read bandwidth in bytes/s on the engine's threads, between their work for running turns. */
 double engine_read_bandwidth(struct engine *e, int rounds);
 /* Bytes of weights that decoding one token reads (routed, dense and LM head). */
@@ -100,12 +100,12 @@ uint64_t engine_token_flops(const struct engine *e);
 /* How often decode batches used each routed expert since opening, and its device. */
 struct expert_map {
     int n_layers, n_experts;
-    uint32_t *used; /* [n_layers, n_experts] tokens that chose the expert; 0 for layers without experts */
-    int8_t *where;  /* [n_layers, n_experts] device rank; -1: host memory only */
+    uint32_t *n_used;    /* [n_layers, n_experts] tokens that chose the expert; 0 for layers without experts */
+    int8_t *device_rank; /* [n_layers, n_experts] device rank; -1: host memory only */
 };
 /* Waits for the running decode batch. Free the map with engine_expert_map_free(). ERR_MEMORY: nothing to free. */
-int engine_experts(struct engine *e, struct expert_map *out, struct error *err);
-void expert_map_free(struct expert_map *m);
+int engine_expert_map(struct engine *e, struct expert_map *out, struct error *err);
+void engine_expert_map_free(struct expert_map *m);
 
 struct sampling {
     float temperature;                  /* 0: greedy */
@@ -121,17 +121,17 @@ void session_close(struct session **s); /* cancels its turn first */
 int session_fork(struct session *from, struct session *to, struct error *err);
 
 enum {
-    REQUEST_NO_EOS = 1, /* generate past stop ids (measurements, --ids) */
-    REQUEST_ALONE = 2,  /* prefill everything, even what other sessions have cached (measurements) */
-    REQUEST_SECRET = 4, /* never write the KV cache of this turn to disk */
-    REQUEST_AFRESH = 8  /* reuse only cached rows with the bits that a fresh prefill gives, so that the answer is a fresh session's */
+    REQ_IGNORE_EOS = 1,       /* generate past stop ids (measurements, --ids) */
+    REQ_NO_PREFIX_REUSE = 2,  /* prefill everything, even what other sessions have cached (measurements) */
+    REQ_NO_DISK_CACHE = 4,    /* never write the KV cache of this turn to disk */
+    REQ_EXACT_PREFIX_ONLY = 8 /* reuse only cached rows with the bits that a fresh prefill gives, so that the answer is a fresh session's */
 };
 struct request {
     const int32_t *tokens; /* the whole conversation; copied. Tokens in the KV cache are reused */
     int n;
-    int shared;      /* length of the prefix that other requests probably share (a system prompt); 0: unknown */
+    int n_shared;    /* length of the prefix that other requests probably share (a system prompt); 0: unknown */
     int max_tokens;  /* answer tokens; 0: none (logits only); < 0: until the context is full */
-    uint64_t client; /* clients take turns in the prefill queue (base/fair.h) */
+    uint64_t client; /* clients take turns in the prefill queue (base/fair_queue.h) */
     int flags;
     struct sampling sampling;
     const int32_t *stop_ids; /* in addition to the model's; copied */
@@ -145,7 +145,7 @@ struct request {
 int session_submit(struct session *s, const struct request *r, struct error *e);
 /* Emits a known answer of n <= 1,024 tokens as the events of a turn with a prompt of n_prompt tokens. Computes nothing and
  * leaves the KV cache as it is. ERR_RUNTIME if the session is busy. */
-int session_say(struct session *s, int n_prompt, const int32_t *tokens, int n, int max_tokens, struct error *e);
+int session_submit_answer(struct session *s, int n_prompt, const int32_t *tokens, int n, int max_tokens, struct error *e);
 /* Stops the running or queued turn, usually well within 200 ms; EVENT_DONE with DONE_CANCELLED follows. Whole batches of the prompt
  * that were prefilled stay cached. Async-signal-safe; callable from any thread. */
 void session_cancel(struct session *s);
@@ -153,36 +153,36 @@ bool session_busy(const struct session *s);                          /* from sub
 int session_tokens(const struct session *s, const int32_t **tokens); /* tokens in the KV cache; only while not busy */
 /* Number of leading tokens whose KV memory may be shared with other sessions; engine_shared_bytes() counts shared memory once. A
  * snapshot; callable from any thread. */
-int session_shared(const struct session *s);
+int session_shared_tokens(const struct session *s);
 uint64_t engine_shared_bytes(const struct engine *e);
 /* Returns the number of disk cache keys of the prompt submitted last, whether or not they are written yet. Valid until the next submit. */
-size_t session_kept(const struct session *s, const uint64_t **keys);
+size_t session_disk_keys(const struct session *s, const uint64_t **keys);
 /* Deletes these keys from the disk cache kv_dir. Engines of all processes stop writing KV that they computed before this call under these
  * keys. ERR_RUNTIME: some files may remain. Needs no engine; callable from any thread. */
 int engine_forget(const char *kv_dir, const uint64_t *keys, size_t n, struct error *e);
 
 enum event_kind { EVENT_NONE, EVENT_PROGRESS, EVENT_TOKEN, EVENT_DONE, EVENT_ERROR };
 enum done_reason { DONE_STOP, DONE_LENGTH, DONE_CONTEXT, DONE_CANCELLED };
-struct expert_stats {                                        /* routed experts in the decode batches of a turn, counted for all turns in them */
-    uint64_t chosen, on_device, moved, in_vain, moved_bytes; /* hits: on a device when chosen; uploaded: to a device; wasted: evicted unused */
-    uint64_t ahead, ahead_in_vain;                           /* uploads that router predictions caused */
-    uint64_t said[3], right[3];                              /* experts predicted for the layer 1, 2, 3 ahead, and how many of them were chosen */
-    double processor_s, device_s;                            /* time that CPU and devices spent on their experts */
-    double deciding_s;                                       /* time to split the experts and to choose uploads */
-    uint64_t decided;                                        /* number of layers decided */
+struct expert_stats {                                      /* routed experts in the decode batches of a turn, counted for all turns in them */
+    uint64_t chosen, hits, uploaded, wasted, upload_bytes; /* hits: on a device when chosen; uploaded: to a device; wasted: evicted unused */
+    uint64_t predicted_uploads, predicted_wasted;          /* uploads that router predictions caused */
+    uint64_t predicted[3], predicted_chosen[3];            /* experts predicted for the layer 1, 2, 3 ahead, and how many of them were chosen */
+    double cpu_s, device_s;                                /* time that CPU and devices spent on their experts */
+    double placement_s;                                    /* time to split the experts and to choose uploads */
+    uint64_t n_placements;                                 /* number of layers decided */
 };
 struct turn_stats {
     int prompt_tokens, cached_tokens, answer_tokens;
     double queue_s, ttft_s, prefill_s, decode_s; /* ttft: submit to first token; decode: first to last token */
     uint64_t bytes_read;                         /* weight bytes that operations read; a decode batch's bytes are divided among its sessions */
     const char *draft;                           /* "lookup", "mtp", "mtp and lookup", "int4"; NULL: none, or not made yet */
-    int drafted, accepted, draft_most;           /* drafted tokens that were verified, accepted ones, and most in one batch */
+    int drafted, accepted, max_drafted;          /* drafted tokens that were verified, accepted ones, and most in one batch */
     double draft_saved_s;                        /* decode time saved by drafts, estimated; < 0: lost */
     struct expert_stats experts;                 /* chosen 0: no decode batch ran on devices with experts */
     const char *prefill_mode, *decode_mode;      /* "cpu", "blend", "slp", "dslp", "paged"; "cpu", "hybrid", "dual", "paged" */
     /* --explain: reasons for the modes, one line each, and expected times; 0: none */
-    char why[320], decode_why[400];
-    double prefill_expected_s, step_expected_s, step_s; /* figures of the turn's last decode batch */
+    char prefill_why[320], decode_why[400];
+    double prefill_expected_s, batch_expected_s, batch_s; /* figures of the turn's last decode batch */
 };
 struct event {
     enum event_kind kind;
@@ -190,7 +190,7 @@ struct event {
     int32_t token;           /* EVENT_TOKEN */
     int done, total;         /* EVENT_PROGRESS: prompt tokens prefilled; with slp: layers */
     double left_s;           /* EVENT_PROGRESS: remaining seconds; < 0: unknown */
-    const char *what;        /* EVENT_PROGRESS: "prefill", "layer" */
+    const char *unit;        /* EVENT_PROGRESS: "prefill", "layer" */
     enum done_reason reason; /* EVENT_DONE */
     struct error error;      /* EVENT_ERROR: why the turn ended; the session stays usable */
     struct turn_stats stats; /* EVENT_DONE, EVENT_ERROR */
@@ -199,4 +199,4 @@ struct event {
  * an event. No event is lost: a session with 1,024 unread tokens pauses until one is read. Only an unread EVENT_PROGRESS is replaced
  * by a newer one. */
 bool engine_poll(struct engine *e, struct event *out, int timeout_ms);
-int engine_fd(const struct engine *e); /* readable while events wait, and until engine_poll() finds none; for poll() */
+int engine_event_fd(const struct engine *e); /* readable while events wait, and until engine_poll() finds none; for poll() */

@@ -1,13 +1,13 @@
 /* Reports that run nothing: --inspect, --verify, --version. */
 #include <string.h>
 
-#include "cpu/choose.h"
+#include "cpu/autotune.h"
 #include "engine/base/json.h"
 #include "engine/base/log.h"
 #include "engine/base/mem.h"
-#include "engine/internal.h"
 #include "engine/layer/attention.h"
 #include "engine/model/arch.h"
+#include "engine/schedule/internal.h"
 
 int engine_describe(const struct engine_params *p, struct buf *out, struct error *e) {
     int rc = engine_check_level(p, e);
@@ -17,7 +17,7 @@ int engine_describe(const struct engine_params *p, struct buf *out, struct error
     char devices[400];
     gpu_describe(devices, sizeof devices);
     buf_fmt(out, "cpu: %s\n", cpu_describe());
-    if (*choose_describe()) buf_fmt(out, "kernels: %s\n", choose_describe());
+    if (*autotune_describe()) buf_fmt(out, "kernels: %s\n", autotune_describe());
     if (p->cpu_level) buf_fmt(out, "level: %s\n", cpu_level_name((enum cpu_level)(p->cpu_level - 1)));
     buf_fmt(out, "devices: %s\nfamilies: %s\n", devices, all);
     return out->failed ? error_set(e, ERR_MEMORY, "no memory") : 0;
@@ -25,7 +25,7 @@ int engine_describe(const struct engine_params *p, struct buf *out, struct error
 
 /* --- --inspect and --verify ------------------------------------------------------------------------------------------------ */
 
-static void put_mat(struct buf *b, const char *key, const struct mat *m) {
+static void json_mat(struct buf *b, const char *key, const struct mat *m) {
     if (!m->data || !b->len) return;
     buf_str(b, b->data[b->len - 1] == '{' ? "" : ",");
     buf_fmt(b, "\"%s\":{\"dtype\":\"%s\",\"shape\":[%d,%d]", key, dtype_name(m->dtype), m->rows, m->cols);
@@ -33,27 +33,27 @@ static void put_mat(struct buf *b, const char *key, const struct mat *m) {
     buf_str(b, "}");
 }
 
-static void put_skipped(struct buf *b, const struct checkpoint *f) {
+static void json_skipped(struct buf *b, const struct checkpoint *f) {
     int shown = 0;
     for (size_t i = 0; i < f->n_tensors && shown < 8; i++)
-        if (!f->tensors[i].used) {
+        if (!f->tensors[i].is_claimed) {
             buf_str(b, shown++ ? "," : "");
             json_quote(b, f->tensors[i].name, strlen(f->tensors[i].name));
         }
 }
 
 /* Appends the placement of the weights during decode, with reasons. */
-static void put_where(struct buf *b, const struct step *s) {
-    struct where list;
-    step_where(s, &list);
+static void json_placement(struct buf *b, const struct decode *s) {
+    struct placement_report list;
+    decode_placement(s, &list);
     buf_str(b, ",\"where\":[");
     for (int i = 0; i < list.n; i++) {
-        const struct where_row *r = &list.row[i];
-        buf_fmt(b, "%s{\"what\":\"%s\",\"in\":", i ? "," : "", where_name(r->what));
+        const struct placement_row *r = &list.row[i];
+        buf_fmt(b, "%s{\"what\":\"%s\",\"in\":", i ? "," : "", placement_report_name(r->item));
         if (r->device < 0) buf_str(b, "\"host memory\"");
         else buf_fmt(b, "\"device %d\"", r->device);
         if (r->last) buf_fmt(b, ",\"layers\":[%d,%d]", r->first, r->last - 1);
-        if (r->what == WHERE_EXPERTS) buf_fmt(b, ",\"each\":%d", r->each);
+        if (r->item == PLACED_EXPERTS) buf_fmt(b, ",\"each\":%d", r->per_layer);
         buf_fmt(b, ",\"bytes\":%zu,\"why\":", r->bytes);
         json_quote(b, r->why, strlen(r->why));
         buf_str(b, "}");
@@ -63,10 +63,10 @@ static void put_where(struct buf *b, const struct step *s) {
 
 /* Appends the devices that would be used and the weights resident on them during decode. As in engine_open(), devices that cannot be
  * opened are left out with a warning. */
-static int put_devices(struct buf *b, const struct engine_params *p, const struct weights *w, enum dtype kv, struct error *e) {
+static int json_devices(struct buf *b, const struct engine_params *p, const struct weights *w, enum dtype kv, struct error *e) {
     struct cost_machine cost;
-    struct machine m = {.w = w, .expert_bytes = weights_expert_bytes(w)};
-    engine_read_cache(p->expert_cache, &m.expert_cache, &m.expert_cache_n);
+    struct runtime m = {.w = w, .expert_bytes = weights_expert_bytes(w)};
+    engine_parse_expert_cache(p->expert_cache, &m.pool_request, &m.pool_request_n);
     int rc = gpu_set_open(&m.gpus, p->gpus, NULL, e);
     if (rc == ERR_RUNTIME && p->prefill <= PREFILL_CPU && p->decode <= DECODE_CPU) {
         log_say(LOG_WARN, "--gpus %s: %s", p->gpus, e->text);
@@ -79,19 +79,19 @@ static int put_devices(struct buf *b, const struct engine_params *p, const struc
         json_quote(b, g->name, strlen(g->name));
         buf_fmt(b, ",\"backend\":\"%s\",\"bytes\":%zu,\"free\":%zu}", g->backend, g->mem, gpu_mem_free(m.gpus->gpu[i]));
     }
-    if (!rc) rc = step_open(&m.step, &m, kv, e);
+    if (!rc) rc = decode_open(&m.decode, &m, kv, e);
     buf_str(b, "],\"resident\":");
-    json_quote(b, rc ? "" : step_resident(m.step), rc ? 0 : strlen(step_resident(m.step)));
-    if (!rc) put_where(b, m.step);
+    json_quote(b, rc ? "" : decode_placement_why(m.decode), rc ? 0 : strlen(decode_placement_why(m.decode)));
+    if (!rc) json_placement(b, m.decode);
     if (!rc && m.gpus) {
         const struct gpu_info *g = gpu_info(m.gpus->gpu[0]);
         struct pin_choice way = pin_choose(m.gpus->gpu[0], w);
-        cost_guess(&cost, 1, CPU_SCALAR, 1, g->h2d, g->d2h, 0);
+        cost_assumed(&cost, 1, CPU_SCALAR, 1, g->h2d, g->d2h, 0);
         buf_fmt(b, ",\"weights\":{\"way\":\"%s\",\"bytes_a_second\":%.0f,\"why\":", pin_name(way.path), pin_rate(way.path, cost.domain[1].link[COST_H2D].rate));
         json_quote(b, way.why, strlen(way.why));
         buf_str(b, "}");
     }
-    step_close(&m.step);
+    decode_close(&m.decode);
     gpu_set_close(&m.gpus);
     return rc;
 }
@@ -137,22 +137,22 @@ int engine_inspect(const struct engine_params *p, struct buf *b, struct error *e
             c->n_group > 1 ? c->n_group : 1, c->moe_inter, c->shared_inter, scores[c->score]);
     if (c->streams.n) buf_fmt(b, ",\"residual_streams\":%d", c->streams.n);
     buf_str(b, ",\"formats\":{");
-    put_mat(b, "embedding", &w.embed);
-    put_mat(b, "head", &w.head);
-    put_mat(b, "attention_out", &w.layers[0].o);
+    json_mat(b, "embedding", &w.embed);
+    json_mat(b, "head", &w.head);
+    json_mat(b, "attention_out", &w.layers[0].o);
     if (first >= 0) {
-        put_mat(b, "router", &w.layers[first].router);
-        put_mat(b, "expert_gate", &w.layers[first].experts[0].gate);
-        put_mat(b, "expert_down", &w.layers[first].experts[0].down);
+        json_mat(b, "router", &w.layers[first].router);
+        json_mat(b, "expert_gate", &w.layers[first].experts[0].gate);
+        json_mat(b, "expert_down", &w.layers[first].experts[0].down);
     }
     buf_fmt(b, "},\"bytes\":{\"routed\":%zu,\"dense\":%zu,\"embedding\":%zu,\"skipped\":%zu,\"all\":%zu,\"per_token\":%zu,\"kv_per_token\":%zu}",
             w.bytes_routed, w.bytes_dense, w.bytes_embed, w.bytes_skipped, w.files.bytes, weights_token_bytes(&w), kv_token_bytes(c, kv));
     buf_fmt(b, ",\"files\":%d,\"tensors\":%zu,\"skipped\":{\"tensors\":%zu,\"prediction_layers\":%zu,\"first\":[", w.files.n_shards, w.files.n_tensors,
-            w.n_skipped, w.n_mtp);
-    put_skipped(b, &w.files);
+            w.n_skipped, w.n_mtp_tensors);
+    json_skipped(b, &w.files);
     buf_fmt(b, "]},\"runs\":{\"attention\":\"cpu %s\",\"experts\":\"cpu %s\",\"kv\":\"%s\",\"gpus\":[", cpu_level_name(level), cpu_level_name(level),
             dtype_name(kv));
-    rc = put_devices(b, p, &w, kv, e);
+    rc = json_devices(b, p, &w, kv, e);
     buf_str(b, "}}");
     weights_close(&w);
     if (rc) return rc;

@@ -1,7 +1,7 @@
 #pragma once
 /* The operations that a backend implements, and the common first members of its objects. gpu.c calls through this table. */
 #include "gpu/gpu.h"
-#include "gpu/ops.h"
+#include "gpu/op.h"
 
 struct gpu_backend {
     const char *name;
@@ -9,7 +9,7 @@ struct gpu_backend {
     int (*open)(struct gpu **g, const struct gpu_spec *spec, int rank, struct error *e);
     void (*close)(struct gpu *g);
     size_t (*mem_free)(struct gpu *g);
-    void (*used)(struct gpu *g, struct gpu_used *out); /* NULL: no statistics */
+    void (*stats)(struct gpu *g, struct gpu_stats *out); /* NULL: no statistics */
     int (*alloc)(struct gpu *g, void **p, size_t size, struct error *e);
     void (*free)(struct gpu *g, void *p);
     int (*error)(struct gpu *g, struct error *e);
@@ -33,14 +33,14 @@ struct gpu_backend {
     int (*event_record)(struct gpu_event *ev, struct gpu_stream *s);
     int (*event_wait)(struct gpu_event *ev, struct gpu_stream *s);
     int (*event_sync)(struct gpu_event *ev);
-    bool (*event_done)(struct gpu_event *ev);
+    bool (*event_is_done)(struct gpu_event *ev);
     double (*event_time)(struct gpu_event *ev);
-    int (*number_open)(struct gpu *g, struct gpu_number **n, struct error *e); /* sets word */
-    void (*number_close)(struct gpu_number *n);
-    int (*number_write)(struct gpu_number *n, uint32_t value, struct gpu_stream *s);
-    int (*number_wait)(struct gpu_number *n, uint32_t value, struct gpu_stream *s);
-    void (*number_wake)(struct gpu_number *n);                /* after the host has changed the value */
-    void (*number_nap)(struct gpu_number *n, uint32_t value); /* host side: sleeps at most 1 ms; aborts a timeline whose writer has failed */
+    int (*timeline_open)(struct gpu *g, struct gpu_timeline **n, struct error *e); /* sets word */
+    void (*timeline_close)(struct gpu_timeline *n);
+    int (*timeline_signal)(struct gpu_timeline *n, uint32_t value, struct gpu_stream *s);
+    int (*timeline_wait)(struct gpu_timeline *n, uint32_t value, struct gpu_stream *s);
+    void (*timeline_wake)(struct gpu_timeline *n);                  /* after the host has changed the value */
+    void (*timeline_sleep)(struct gpu_timeline *n, uint32_t value); /* host side: sleeps at most 1 ms; aborts a timeline whose writer has failed */
 };
 extern const struct gpu_backend gpu_emu;
 #ifdef HEARTH_CUDA
@@ -49,7 +49,7 @@ extern const struct gpu_backend gpu_cuda;
 
 struct gpu {
     const struct gpu_backend *b;
-    size_t piece; /* host memory is registered in chunks of this size */
+    size_t register_chunk; /* host memory is registered in chunks of this size */
     struct gpu_info info;
 };
 struct gpu_stream {
@@ -63,14 +63,14 @@ struct gpu_graph {
 struct gpu_event {
     struct gpu *g;
 };
-struct gpu_number {
+struct gpu_timeline {
     struct gpu *g;
     _Atomic uint32_t *word; /* [2]: value; non-zero: aborted */
 };
 /* An abort sets the flag and then adds this to the value, so that every wait for a value in use ends. A writer checks the flag after
  * its store and adds this again: whichever comes last, the value stays above all values in use. */
-enum { GPU_NUMBER_FAR = 1 << 30 };
-static inline bool gpu_number_is(const struct gpu_number *n, uint32_t value) {
+enum { GPU_TIMELINE_ABORT_STEP = 1 << 30 };
+static inline bool gpu_timeline_is_at_least(const struct gpu_timeline *n, uint32_t value) {
     return (int32_t)(atomic_load_explicit(n->word, memory_order_acquire) - value) >= 0;
 }
-static inline bool gpu_number_broken(const struct gpu_number *n) { return atomic_load(&n->word[1]) != 0; }
+static inline bool gpu_timeline_is_aborted(const struct gpu_timeline *n) { return atomic_load(&n->word[1]) != 0; }

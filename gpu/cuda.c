@@ -33,17 +33,17 @@ static int cuda_describe(char *out, size_t size) {
 }
 
 /* Errors of operations that cannot be captured: only the recording is lost, the device has not failed. */
-enum { RECORDING_FIRST = 900, RECORDING_LAST = 908 }; /* cudaErrorStreamCaptureUnsupported, .. WrongThread */
+enum { CAPTURE_ERROR_FIRST = 900, CAPTURE_ERROR_LAST = 908 }; /* cudaErrorStreamCaptureUnsupported, .. WrongThread */
 
 int cuda_check(struct cuda *g, cudaError_t r, const char *what) {
     if (r == cudaSuccess) return 0;
-    if ((int)r >= RECORDING_FIRST && (int)r <= RECORDING_LAST) return ERR_RUNTIME;
+    if ((int)r >= CAPTURE_ERROR_FIRST && (int)r <= CAPTURE_ERROR_LAST) return ERR_RUNTIME;
     pthread_mutex_lock(&g->lock);
     if (!g->error.code) error_set(&g->error, ERR_RUNTIME, "device %d (%s): %s: %s", g->base.info.rank, g->base.info.name, what, cudaGetErrorString(r));
     pthread_mutex_unlock(&g->lock);
     return ERR_RUNTIME;
 }
-static int state(struct cuda *g) {
+static int error_code(struct cuda *g) {
     pthread_mutex_lock(&g->lock);
     int r = g->error.code;
     pthread_mutex_unlock(&g->lock);
@@ -51,7 +51,7 @@ static int state(struct cuda *g) {
 }
 static bool cancelled(const struct cuda_stream *s) { return s->cancel && atomic_load_explicit(s->cancel, memory_order_relaxed); }
 
-static int error(struct gpu *base, struct error *e) {
+static int get_error(struct gpu *base, struct error *e) {
     struct cuda *g = (struct cuda *)base;
     pthread_mutex_lock(&g->lock);
     int r = g->error.code;
@@ -60,7 +60,7 @@ static int error(struct gpu *base, struct error *e) {
     return r;
 }
 /* Launch argument errors are recoverable; a fault inside a kernel kills the context, which the synchronisation reports. */
-static int clear(struct gpu *base, struct error *e) {
+static int clear_error(struct gpu *base, struct error *e) {
     struct cuda *g = (struct cuda *)base;
     cudaSetDevice(g->card);
     cudaGetLastError();
@@ -73,8 +73,8 @@ static int clear(struct gpu *base, struct error *e) {
 }
 
 /* Memory, counted against the cap. A run has a few dozen blocks, kept in an unsorted array. */
-static size_t free_now(struct cuda *g) {
-    size_t here = 0, total = 0, left = g->base.info.mem - g->used;
+static size_t free_bytes(struct cuda *g) {
+    size_t here = 0, total = 0, left = g->base.info.mem - g->used_bytes;
     cudaSetDevice(g->card);
     if (cudaMemGetInfo(&here, &total)) return 0;
     return here < left ? here : left;
@@ -82,7 +82,7 @@ static size_t free_now(struct cuda *g) {
 static size_t mem_left(struct gpu *base) {
     struct cuda *g = (struct cuda *)base;
     pthread_mutex_lock(&g->lock);
-    size_t n = free_now(g);
+    size_t n = free_bytes(g);
     pthread_mutex_unlock(&g->lock);
     return n;
 }
@@ -90,12 +90,12 @@ static int alloc(struct gpu *base, void **p, size_t size, struct error *e) {
     struct cuda *g = (struct cuda *)base;
     size = (size + 3) & ~(size_t)3; /* kernels may read a word that only partly belongs to the block */
     pthread_mutex_lock(&g->lock);
-    size_t left = free_now(g);
+    size_t left = free_bytes(g);
     cudaError_t r = cudaErrorMemoryAllocation;
     if (size <= left && !mem_grow(&g->blocks, &g->cap_blocks, g->n_blocks + 1, sizeof *g->blocks)) r = cudaMalloc(p, size);
     if (r == cudaSuccess) {
         g->blocks[g->n_blocks++] = (struct cuda_block){*p, size};
-        g->used += size;
+        g->used_bytes += size;
     }
     pthread_mutex_unlock(&g->lock);
     if (r == cudaSuccess) return 0;
@@ -103,17 +103,17 @@ static int alloc(struct gpu *base, void **p, size_t size, struct error *e) {
     *p = NULL;
     if (r != cudaErrorMemoryAllocation) {
         cuda_check(g, r, "allocation");
-        return error(base, e);
+        return get_error(base, e);
     }
     return error_set(e, ERR_MEMORY, "device %d (%s): cannot allocate %zu bytes, %zu of %zu are free", base->info.rank, base->info.name, size, left,
                      base->info.mem);
 }
-static void release(struct gpu *base, void *p) {
+static void free_block(struct gpu *base, void *p) {
     struct cuda *g = (struct cuda *)base;
     pthread_mutex_lock(&g->lock);
     for (size_t i = 0; i < g->n_blocks; i++)
         if (g->blocks[i].p == p) {
-            g->used -= g->blocks[i].size;
+            g->used_bytes -= g->blocks[i].size;
             g->blocks[i] = g->blocks[--g->n_blocks];
             break;
         }
@@ -130,7 +130,7 @@ static int host_alloc(struct gpu *base, void **p, size_t size, struct error *e) 
     cudaGetLastError();
     if (r != cudaErrorMemoryAllocation) {
         cuda_check(g, r, "pinned memory");
-        return error(base, e);
+        return get_error(base, e);
     }
     return error_set(e, ERR_MEMORY, "cannot allocate %zu bytes of pinned memory: %s", size, cudaGetErrorString(r));
 }
@@ -160,7 +160,7 @@ static void close_device(struct gpu *base) {
     cudaSetDevice(g->card);
     cudaDeviceSynchronize();
     for (size_t i = 0; i < g->n_blocks; i++) cudaFree(g->blocks[i].p);
-    if (g->begin) cudaEventDestroy(g->begin);
+    if (g->origin_event) cudaEventDestroy(g->origin_event);
     mem_free(g->blocks);
     pthread_mutex_destroy(&g->lock);
     mem_free(g);
@@ -178,10 +178,10 @@ static int open_device(struct gpu **out, const struct gpu_spec *spec, int rank, 
     g->gemm = spec->gemm;
     cudaError_t r = cudaGetDeviceProperties(&p, card);
     if (r == cudaSuccess) r = cudaSetDevice(card);
-    if (r == cudaSuccess) r = cudaEventCreate(&g->begin);
-    if (r == cudaSuccess) r = cudaEventRecord(g->begin, 0);
-    if (r == cudaSuccess) r = cudaEventSynchronize(g->begin);
-    g->begin_clock = clock_now();
+    if (r == cudaSuccess) r = cudaEventCreate(&g->origin_event);
+    if (r == cudaSuccess) r = cudaEventRecord(g->origin_event, 0);
+    if (r == cudaSuccess) r = cudaEventSynchronize(g->origin_event);
+    g->origin_clock_s = clock_now();
     if (r != cudaSuccess || p.major < 8) {
         if (r != cudaSuccess) error_set(e, ERR_RUNTIME, "card %d: %s", card, cudaGetErrorString(r));
         else error_set(e, ERR_RUNTIME, "card %d (%s) is sm_%d%d; sm_80 or newer is needed", card, p.name, p.major, p.minor);
@@ -189,7 +189,7 @@ static int open_device(struct gpu **out, const struct gpu_spec *spec, int rank, 
         return ERR_RUNTIME;
     }
     g->sm = p.major * 10 + p.minor;
-    if (g->math == GPU_FP8 && g->sm < 89) {
+    if (g->math == GPU_MATH_FP8 && g->sm < 89) {
         error_set(e, ERR_USAGE, "card %d (%s) is sm_%d: its tensor cores do not support FP8; math=fp8 needs sm_89 or newer", card, p.name, g->sm);
         close_device(&g->base);
         return ERR_USAGE;
@@ -206,7 +206,7 @@ static int open_device(struct gpu **out, const struct gpu_spec *spec, int rank, 
     cudaGetLastError(); /* already enabled is not an error */
     size_t here = 0, total = 0;
     cudaMemGetInfo(&here, &total);
-    g->processors = p.multiProcessorCount;
+    g->n_sms = p.multiProcessorCount;
     g->base.info = (struct gpu_info){.rank = rank, .id = card, .peer = peer, .h2d = spec->h2d, .d2h = spec->d2h, .link = spec->peer};
     g->base.info.mem = here / (size_t)sharing;
     if (spec->mem && spec->mem < g->base.info.mem) g->base.info.mem = spec->mem;
@@ -215,30 +215,30 @@ static int open_device(struct gpu **out, const struct gpu_spec *spec, int rank, 
     return 0;
 }
 
-int cuda_stream_state(struct cuda_stream *s) { return cancelled(s) ? ERR_CANCELLED : state(s->g) ? ERR_RUNTIME : 0; }
+int cuda_stream_state(struct cuda_stream *s) { return cancelled(s) ? ERR_CANCELLED : error_code(s->g) ? ERR_RUNTIME : 0; }
 
 /* While timelines are open the stream may be blocked by one. Then poll instead of waiting. */
 cudaError_t cuda_stream_drain(struct cuda_stream *s) {
-    while (cuda_number_sweep()) {
-        cudaError_t r = cudaStreamQuery(s->s);
+    while (cuda_timeline_sweep()) {
+        cudaError_t r = cudaStreamQuery(s->stream);
         if (r != cudaErrorNotReady) return r;
-        cuda_number_rest();
+        cuda_timeline_sweep_pause();
     }
-    return cudaStreamSynchronize(s->s);
+    return cudaStreamSynchronize(s->stream);
 }
 static void drop_outgrown(struct cuda_stream *s) {
-    while (s->n_outgrown) release(&s->g->base, s->outgrown[--s->n_outgrown]);
+    while (s->n_outgrown) free_block(&s->g->base, s->outgrown[--s->n_outgrown]);
 }
 static void stream_close(struct gpu_stream *base) {
     struct cuda_stream *s = (struct cuda_stream *)base;
     cudaSetDevice(s->g->card);
-    if (s->s) cuda_stream_drain(s);
+    if (s->stream) cuda_stream_drain(s);
     drop_outgrown(s);
     mem_free(s->outgrown);
-    cuda_number_forget(s);
+    cuda_timeline_forget_stream(s);
     cuda_blas_close(&s->blas);
-    if (s->space) release(&s->g->base, s->space);
-    if (s->s) cudaStreamDestroy(s->s);
+    if (s->workspace) free_block(&s->g->base, s->workspace);
+    if (s->stream) cudaStreamDestroy(s->stream);
     cudaGetLastError();
     mem_free(s);
 }
@@ -251,12 +251,12 @@ static int stream_open(struct gpu *base, struct gpu_stream **out, const char *na
     s->cancel = cancel;
     cudaSetDevice(g->card);
     cudaDeviceGetStreamPriorityRange(&low, &high);
-    if (cuda_check(g, cudaStreamCreateWithPriority(&s->s, cudaStreamNonBlocking, urgent ? high : low), "stream")) {
+    if (cuda_check(g, cudaStreamCreateWithPriority(&s->stream, cudaStreamNonBlocking, urgent ? high : low), "stream")) {
         stream_close(&s->base);
-        return error(base, e);
+        return get_error(base, e);
     }
-    op_exec_init(&s->base.exec, "cuda", cuda_run, cancel);
-    if (g->math == GPU_F32) s->base.exec.table.expand = NULL;
+    op_exec_init(&s->base.exec, "cuda", cuda_run_op, cancel);
+    if (g->math == GPU_MATH_F32) s->base.exec.table.expand = NULL;
     *out = &s->base;
     return 0;
 }
@@ -268,51 +268,51 @@ static int stream_sync(struct gpu_stream *base) {
     return r && !cancelled(s) ? r : cuda_stream_state(s);
 }
 
-void *cuda_space(struct cuda_stream *s, size_t size) {
-    if (size <= s->space_size) return s->space;
-    if (atomic_load(&s->recording)) {
-        s->wanted = size;
+void *cuda_workspace(struct cuda_stream *s, size_t size) {
+    if (size <= s->workspace_size) return s->workspace;
+    if (atomic_load(&s->is_recording)) {
+        s->wanted_bytes = size;
         return NULL;
     }
     struct error e = {0};
-    if (s->space && cuda_number_before(s) && !mem_grow(&s->outgrown, &s->cap_outgrown, s->n_outgrown + 1, sizeof *s->outgrown)) {
-        s->outgrown[s->n_outgrown++] = s->space;
+    if (s->workspace && cuda_timeline_blocks(s) && !mem_grow(&s->outgrown, &s->cap_outgrown, s->n_outgrown + 1, sizeof *s->outgrown)) {
+        s->outgrown[s->n_outgrown++] = s->workspace;
     } else {
         cuda_check(s->g, cuda_stream_drain(s), "running");
         drop_outgrown(s);
-        if (s->space) release(&s->g->base, s->space);
+        if (s->workspace) free_block(&s->g->base, s->workspace);
     }
-    s->space_size = 0;
-    s->space = NULL;
-    if (alloc(&s->g->base, &s->space, size, &e)) {
+    s->workspace_size = 0;
+    s->workspace = NULL;
+    if (alloc(&s->g->base, &s->workspace, size, &e)) {
         pthread_mutex_lock(&s->g->lock);
         if (!s->g->error.code) s->g->error = e;
         pthread_mutex_unlock(&s->g->lock);
         return NULL;
     }
-    s->space_size = size;
-    return s->space;
+    s->workspace_size = size;
+    return s->workspace;
 }
 
-static int enter(struct cuda_stream *s) {
+static int begin_call(struct cuda_stream *s) {
     int r = cuda_stream_state(s);
     return r ? r : cuda_check(s->g, cudaSetDevice(s->g->card), "device");
 }
 static int copy(struct gpu_stream *base, void *dst, const void *src, size_t size, enum gpu_dir dir) {
     static const enum cudaMemcpyKind kinds[] = {cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost, cudaMemcpyDeviceToDevice};
     struct cuda_stream *s = (struct cuda_stream *)base;
-    int r = enter(s);
-    return r ? r : cuda_check(s->g, cudaMemcpyAsync(dst, src, size, kinds[dir], s->s), "copy");
+    int r = begin_call(s);
+    return r ? r : cuda_check(s->g, cudaMemcpyAsync(dst, src, size, kinds[dir], s->stream), "copy");
 }
 static int copy_peer(struct gpu_stream *base, void *dst, struct gpu *from, const void *src, size_t size) {
     struct cuda_stream *s = (struct cuda_stream *)base;
-    int r = enter(s);
-    return r ? r : cuda_check(s->g, cudaMemcpyPeerAsync(dst, s->g->card, src, ((struct cuda *)from)->card, size, s->s), "peer copy");
+    int r = begin_call(s);
+    return r ? r : cuda_check(s->g, cudaMemcpyPeerAsync(dst, s->g->card, src, ((struct cuda *)from)->card, size, s->stream), "peer copy");
 }
 static int fill(struct gpu_stream *base, void *dst, int byte, size_t size) {
     struct cuda_stream *s = (struct cuda_stream *)base;
-    int r = enter(s);
-    return r ? r : cuda_check(s->g, cudaMemsetAsync(dst, byte, size, s->s), "fill");
+    int r = begin_call(s);
+    return r ? r : cuda_check(s->g, cudaMemsetAsync(dst, byte, size, s->stream), "fill");
 }
 
 /* Graphs. A failed capture is not a device failure: the caller launches the same work operation by operation. */
@@ -323,12 +323,12 @@ struct cuda_graph {
 };
 static int graph_begin(struct gpu_stream *base) {
     struct cuda_stream *s = (struct cuda_stream *)base;
-    int r = enter(s);
+    int r = begin_call(s);
     if (r) return r;
-    s->wanted = 0;
-    cuda_number_pass_over(s, true);
-    r = cuda_check(s->g, cudaStreamBeginCapture(s->s, cudaStreamCaptureModeThreadLocal), "recording");
-    if (r) cuda_number_pass_over(s, false);
+    s->wanted_bytes = 0;
+    cuda_timeline_set_recording(s, true);
+    r = cuda_check(s->g, cudaStreamBeginCapture(s->stream, cudaStreamCaptureModeThreadLocal), "recording");
+    if (r) cuda_timeline_set_recording(s, false);
     return r;
 }
 static void graph_close(struct gpu_graph *base) {
@@ -341,25 +341,25 @@ static int graph_end(struct gpu_stream *base, struct gpu_graph **out) {
     struct cuda_graph *g = mem_calloc(1, sizeof *g);
     cudaGraph_t recorded = NULL;
     cudaSetDevice(s->g->card);
-    cudaError_t r = cudaStreamEndCapture(s->s, &recorded);
-    cuda_number_pass_over(s, false);
-    if (!r && recorded && g && !s->wanted) r = cudaGraphInstantiateWithFlags(&g->exec, recorded, 0);
+    cudaError_t r = cudaStreamEndCapture(s->stream, &recorded);
+    cuda_timeline_set_recording(s, false);
+    if (!r && recorded && g && !s->wanted_bytes) r = cudaGraphInstantiateWithFlags(&g->exec, recorded, 0);
     if (recorded) cudaGraphDestroy(recorded);
     cudaGetLastError();
     if (g && !r && g->exec) {
-        g->space = s->space;
+        g->space = s->workspace;
         *out = &g->base;
     } else if (g) graph_close(&g->base);
     int state_now = cuda_stream_state(s);
-    if (state_now || !s->wanted) return state_now;
-    return cuda_space(s, s->wanted) ? GPU_STALE : ERR_RUNTIME;
+    if (state_now || !s->wanted_bytes) return state_now;
+    return cuda_workspace(s, s->wanted_bytes) ? GPU_STALE : ERR_RUNTIME;
 }
 static int graph_run(struct gpu_graph *base) {
     struct cuda_graph *g = (struct cuda_graph *)base;
     struct cuda_stream *s = (struct cuda_stream *)base->s;
-    if (g->space != s->space) return GPU_STALE;
-    int r = enter(s);
-    return r ? r : cuda_check(s->g, cudaGraphLaunch(g->exec, s->s), "graph");
+    if (g->space != s->workspace) return GPU_STALE;
+    int r = begin_call(s);
+    return r ? r : cuda_check(s->g, cudaGraphLaunch(g->exec, s->stream), "graph");
 }
 
 static void event_close(struct gpu_event *base) {
@@ -375,7 +375,7 @@ static int event_open(struct gpu *base, struct gpu_event **out, bool timed, stru
     unsigned flags = cudaEventBlockingSync | (timed ? 0 : cudaEventDisableTiming); /* a waiting thread sleeps instead of spinning */
     if (cuda_check(g, cudaEventCreateWithFlags(&ev->ev, flags), "event")) {
         event_close(&ev->base);
-        return error(base, e);
+        return get_error(base, e);
     }
     *out = &ev->base;
     return 0;
@@ -384,32 +384,32 @@ static int event_record(struct gpu_event *base, struct gpu_stream *stream) {
     struct cuda_event *ev = (struct cuda_event *)base;
     struct cuda_stream *s = (struct cuda_stream *)stream;
     cudaSetDevice(s->g->card);
-    int r = cuda_check(s->g, cudaEventRecord(ev->ev, s->s), "event record");
-    ev->recorded = ev->recorded || !r;
+    int r = cuda_check(s->g, cudaEventRecord(ev->ev, s->stream), "event record");
+    ev->is_recorded = ev->is_recorded || !r;
     return r && !cancelled(s) ? r : cuda_stream_state(s);
 }
 static int event_wait(struct gpu_event *base, struct gpu_stream *stream) {
     struct cuda_event *ev = (struct cuda_event *)base;
     struct cuda_stream *s = (struct cuda_stream *)stream;
     cudaSetDevice(s->g->card);
-    int r = ev->recorded ? cuda_check(s->g, cudaStreamWaitEvent(s->s, ev->ev, 0), "event wait") : 0;
+    int r = ev->is_recorded ? cuda_check(s->g, cudaStreamWaitEvent(s->stream, ev->ev, 0), "event wait") : 0;
     return r && !cancelled(s) ? r : cuda_stream_state(s);
 }
 static int event_sync(struct gpu_event *base) {
     struct cuda_event *ev = (struct cuda_event *)base;
-    while (ev->recorded && cudaEventQuery(ev->ev) == cudaErrorNotReady && cuda_number_sweep()) cuda_number_rest();
-    return ev->recorded ? cuda_check((struct cuda *)base->g, cudaEventSynchronize(ev->ev), "running") : 0;
+    while (ev->is_recorded && cudaEventQuery(ev->ev) == cudaErrorNotReady && cuda_timeline_sweep()) cuda_timeline_sweep_pause();
+    return ev->is_recorded ? cuda_check((struct cuda *)base->g, cudaEventSynchronize(ev->ev), "running") : 0;
 }
-static bool event_done(struct gpu_event *base) {
+static bool event_is_done(struct gpu_event *base) {
     struct cuda_event *ev = (struct cuda_event *)base;
-    return !ev->recorded || cudaEventQuery(ev->ev) != cudaErrorNotReady;
+    return !ev->is_recorded || cudaEventQuery(ev->ev) != cudaErrorNotReady;
 }
 static double event_time(struct gpu_event *base) {
     struct cuda_event *ev = (struct cuda_event *)base;
     struct cuda *g = (struct cuda *)base->g;
     float ms = 0;
-    if (!ev->recorded || cudaEventElapsedTime(&ms, g->begin, ev->ev)) return 0;
-    return g->begin_clock + (double)ms * 1e-3;
+    if (!ev->is_recorded || cudaEventElapsedTime(&ms, g->origin_event, ev->ev)) return 0;
+    return g->origin_clock_s + (double)ms * 1e-3;
 }
 
 const struct gpu_backend gpu_cuda = {
@@ -419,9 +419,9 @@ const struct gpu_backend gpu_cuda = {
     .close = close_device,
     .mem_free = mem_left,
     .alloc = alloc,
-    .free = release,
-    .error = error,
-    .clear = clear,
+    .free = free_block,
+    .error = get_error,
+    .clear = clear_error,
     .host_alloc = host_alloc,
     .host_free = host_free,
     .host_register = host_register,
@@ -441,12 +441,12 @@ const struct gpu_backend gpu_cuda = {
     .event_record = event_record,
     .event_wait = event_wait,
     .event_sync = event_sync,
-    .event_done = event_done,
+    .event_is_done = event_is_done,
     .event_time = event_time,
-    .number_open = cuda_number_open,
-    .number_close = cuda_number_close,
-    .number_write = cuda_number_write,
-    .number_wait = cuda_number_wait,
-    .number_wake = cuda_number_wake,
-    .number_nap = cuda_number_nap,
+    .timeline_open = cuda_timeline_open,
+    .timeline_close = cuda_timeline_close,
+    .timeline_signal = cuda_timeline_signal,
+    .timeline_wait = cuda_timeline_wait,
+    .timeline_wake = cuda_timeline_wake,
+    .timeline_sleep = cuda_timeline_sleep,
 };

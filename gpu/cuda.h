@@ -14,36 +14,36 @@ struct cuda {
     int card, sm; /* 90: compute capability 9.0 */
     enum gpu_math math;
     enum gpu_gemm gemm;
-    cudaEvent_t begin;  /* origin of event times */
-    double begin_clock; /* host clock at that moment */
-    size_t used;        /* of base.info.mem */
+    cudaEvent_t origin_event; /* origin of event times */
+    double origin_clock_s;    /* host clock at that moment */
+    size_t used_bytes;        /* of base.info.mem */
     struct cuda_block {
         void *p;
         size_t size;
     } * blocks;
     size_t n_blocks, cap_blocks;
-    int processors;
+    int n_sms;
     pthread_mutex_t lock; /* protects used, blocks, error */
     struct error error;
 };
 struct cuda_stream {
     struct gpu_stream base;
     struct cuda *g;
-    cudaStream_t s;
+    cudaStream_t stream;
     const _Atomic int *cancel;
     struct cuda_blas *blas; /* NULL: not opened yet, not found, or math=f32 */
     bool blas_tried;
-    _Atomic bool recording; /* do not query the stream */
-    size_t wanted;          /* while recording: size of the workspace that an operation needs but lacks */
-    void *space;            /* workspace: grows in the first layer, then stays */
-    size_t space_size;
+    _Atomic bool is_recording; /* do not query the stream */
+    size_t wanted_bytes;       /* while recording: size of the workspace that an operation needs but lacks */
+    void *workspace;           /* workspace: grows in the first layer, then stays */
+    size_t workspace_size;
     void **outgrown; /* [n_outgrown] old workspaces that enqueued work may still use */
     size_t n_outgrown, cap_outgrown;
 };
 struct cuda_event {
     struct gpu_event base;
     cudaEvent_t ev;
-    bool recorded; /* protected by the pair's lock, or by the caller's order */
+    bool is_recorded; /* protected by the pair's lock, or by the caller's order */
 };
 
 /* Records the first failure of a device; returns ERR_RUNTIME, or 0 for cudaSuccess. */
@@ -53,7 +53,7 @@ int cuda_stream_state(struct cuda_stream *s); /* 0, ERR_CANCELLED, ERR_RUNTIME *
 cudaError_t cuda_stream_drain(struct cuda_stream *s);
 /* Workspace of a stream; NULL after a failure, which is recorded. Growing waits for the stream, unless it is blocked by a timeline: the
  * caller may be the one that must signal. */
-void *cuda_space(struct cuda_stream *s, size_t size);
+void *cuda_workspace(struct cuda_stream *s, size_t size);
 
 /* A handle on the stream; NULL when the library is not found. */
 struct cuda_blas *cuda_blas_open(cudaStream_t s);
@@ -64,7 +64,7 @@ const char *cuda_blas_name(void); /* the loaded library, NULL: none */
 int cuda_blas_gemm(struct cuda_blas *b, float *y, const void *x, const void *w, int n, int rows, int cols, int ldx, int ldy, bool accumulate);
 /* Same in E4M3: x with scales [cols / 128, n], w with scales [rows / 128, cols / 128 rounded up to a multiple of 4]. Returns 1 when the
  * library has no kernel for the shape, negative on failure. */
-struct cuda_fp8 {
+struct cuda_fp8_gemm {
     float *y;
     const void *x, *w;
     const float *x_scale, *w_scale;
@@ -73,7 +73,7 @@ struct cuda_fp8 {
     void *space;
     size_t space_size;
 };
-int cuda_blas_fp8(struct cuda_blas *b, const struct cuda_fp8 *f, cudaStream_t s);
+int cuda_blas_fp8(struct cuda_blas *b, const struct cuda_fp8_gemm *f, cudaStream_t s);
 
 static inline struct cuda_plane cuda_plane_of(const struct kv_plane *p) {
     return (struct cuda_plane){.data = p->data,
@@ -81,38 +81,38 @@ static inline struct cuda_plane cuda_plane_of(const struct kv_plane *p) {
                                .heads = p->heads,
                                .dim = p->dim,
                                .dtype = p->dtype,
-                               .block = p->block,
+                               .block = p->block_rows,
                                .blocks = (const struct cuda_kv_block *)p->blocks,
                                .at = p->at,
                                .scale_at = p->scale_at};
 }
-static inline size_t cuda_aligned(size_t n) { return (n + 255) & ~(size_t)255; }
-static inline int cuda_round(int n, int to) { return (n + to - 1) / to * to; }
+static inline size_t cuda_align256(size_t n) { return (n + 255) & ~(size_t)255; }
+static inline int cuda_round_up(int n, int to) { return (n + to - 1) / to * to; }
 
 /* cuda_linear.c */
-size_t cuda_linear_space(const struct cuda_stream *s, const struct cuda_linear *l);
+size_t cuda_linear_workspace_bytes(const struct cuda_stream *s, const struct cuda_linear *l);
 int cuda_linear_run(struct cuda_stream *s, const struct cuda_linear *l, char *space);
 int cuda_linear_op(struct cuda_stream *s, const struct op_linear *a);
 int cuda_expand_op(struct cuda_stream *s, const struct op_expand *a);
 /* True if both products of an FFN of n tokens use our tiled kernels, which take several experts at once and fuse silu * mul into
  * the first product. */
-bool cuda_linear_tiled(const struct cuda_stream *s, const struct expert *e, int n);
-bool cuda_linear_alike(const struct mat *a, const struct mat *b); /* may share a launch */
-/* cuda_number.c */
-int cuda_number_open(struct gpu *g, struct gpu_number **n, struct error *e);
-void cuda_number_close(struct gpu_number *n);
-int cuda_number_write(struct gpu_number *n, uint32_t value, struct gpu_stream *s);
-int cuda_number_wait(struct gpu_number *n, uint32_t value, struct gpu_stream *s);
-void cuda_number_wake(struct gpu_number *n);
-void cuda_number_nap(struct gpu_number *n, uint32_t value);
-bool cuda_number_before(const struct cuda_stream *s); /* the stream waits, or will wait, for a timeline value not yet reached */
-bool cuda_number_sweep(void);                         /* aborts timelines whose wait cannot end; returns whether any timeline is open */
-void cuda_number_rest(void);                          /* sleeps between two sweeps */
-void cuda_number_forget(struct cuda_stream *s);
-void cuda_number_pass_over(struct cuda_stream *s, bool recording); /* sets s->is_recording, serialised with queries of the stream */
+bool cuda_linear_is_tiled(const struct cuda_stream *s, const struct expert *e, int n);
+bool cuda_linear_can_batch(const struct mat *a, const struct mat *b); /* may share a launch */
+/* cuda_timeline.c */
+int cuda_timeline_open(struct gpu *g, struct gpu_timeline **n, struct error *e);
+void cuda_timeline_close(struct gpu_timeline *n);
+int cuda_timeline_signal(struct gpu_timeline *n, uint32_t value, struct gpu_stream *s);
+int cuda_timeline_wait(struct gpu_timeline *n, uint32_t value, struct gpu_stream *s);
+void cuda_timeline_wake(struct gpu_timeline *n);
+void cuda_timeline_sleep(struct gpu_timeline *n, uint32_t value);
+bool cuda_timeline_blocks(const struct cuda_stream *s); /* the stream waits, or will wait, for a timeline value not yet reached */
+bool cuda_timeline_sweep(void);                         /* aborts timelines whose wait cannot end; returns whether any timeline is open */
+void cuda_timeline_sweep_pause(void);                   /* sleeps between two sweeps */
+void cuda_timeline_forget_stream(struct cuda_stream *s);
+void cuda_timeline_set_recording(struct cuda_stream *s, bool recording); /* sets s->is_recording, serialised with queries of the stream */
 /* cuda_experts.c */
 int cuda_ffn_op(struct cuda_stream *s, const struct op_ffn *a);
 int cuda_group_op(struct cuda_stream *s, const struct op_group *a);
 int cuda_experts_op(struct cuda_stream *s, const struct op_experts *a);
 
-int cuda_run(struct op_exec *x, enum op_code code, const union op_args *a);
+int cuda_run_op(struct op_exec *x, enum op_code code, const union op_args *a);

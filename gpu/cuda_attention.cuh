@@ -10,8 +10,8 @@ struct where {
 __device__ inline struct where where_of(const struct cuda_attention &a) {
     struct where w = {a.k, a.v, a.q_pos0, a.n_keys};
     if (a.at) {
-        plane_move(&w.k, a.at);
-        plane_move(&w.v, a.v_at);
+        plane_set_address(&w.k, a.at);
+        plane_set_address(&w.v, a.v_at);
         w.q_pos0 = a.at->pos, w.n_keys = a.at->pos + a.n;
     }
     return w;

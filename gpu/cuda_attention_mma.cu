@@ -258,7 +258,7 @@ static const struct {
     {256, 256, 64, 0, launch<256, 256, 4, 1, 32, false>},  {576, 512, 32, 1, launch<576, 512, 2, 2, 32, true>},
 };
 static int shape_of(const struct cuda_attention *a) {
-    int one = cuda_plane_same(&a->k, &a->v) && a->k.dim > 256;
+    int one = cuda_planes_equal(&a->k, &a->v) && a->k.dim > 256;
     for (int i = 0; i < (int)(sizeof shapes / sizeof shapes[0]); i++)
         if (a->q_dim <= shapes[i].k && a->v_dim <= shapes[i].v && shapes[i].one == one) return i;
     return -1;

@@ -2,7 +2,7 @@
  * has kept since version 11 (12.9 for block scales). */
 #include <string.h>
 
-#include "engine/base/library.h"
+#include "engine/base/dynlib.h"
 #include "engine/base/mem.h"
 #include "gpu/cuda.h"
 
@@ -46,16 +46,16 @@ static struct {
 static void load(void) {
     static const char *const names[] = {"libcublas.so.13", "libcublas.so.12", "libcublas.so.11", NULL};
     static const char *const lt[] = {"libcublasLt.so.13", "libcublasLt.so.12", NULL};
-    const struct library_call calls[] = {
+    const struct dynlib_symbol calls[] = {
         {"cublasCreate_v2", &lib.create}, {"cublasDestroy_v2", &lib.destroy}, {"cublasSetStream_v2", &lib.set_stream}, {"cublasGemmEx", &lib.gemm}};
-    const struct library_call lt_calls[] = {{"cublasLtMatmulDescCreate", &lib.desc_create},          {"cublasLtMatmulDescSetAttribute", &lib.desc_set},
-                                            {"cublasLtMatmulDescDestroy", &lib.desc_destroy},        {"cublasLtMatrixLayoutCreate", &lib.layout_create},
-                                            {"cublasLtMatrixLayoutDestroy", &lib.layout_destroy},    {"cublasLtMatmulPreferenceCreate", &lib.pref_create},
-                                            {"cublasLtMatmulPreferenceSetAttribute", &lib.pref_set}, {"cublasLtMatmulPreferenceDestroy", &lib.pref_destroy},
-                                            {"cublasLtMatmulAlgoGetHeuristic", &lib.heuristics},     {"cublasLtMatmul", &lib.matmul}};
-    lib.name = library_load(names, calls, sizeof calls / sizeof *calls);
+    const struct dynlib_symbol lt_calls[] = {{"cublasLtMatmulDescCreate", &lib.desc_create},          {"cublasLtMatmulDescSetAttribute", &lib.desc_set},
+                                             {"cublasLtMatmulDescDestroy", &lib.desc_destroy},        {"cublasLtMatrixLayoutCreate", &lib.layout_create},
+                                             {"cublasLtMatrixLayoutDestroy", &lib.layout_destroy},    {"cublasLtMatmulPreferenceCreate", &lib.pref_create},
+                                             {"cublasLtMatmulPreferenceSetAttribute", &lib.pref_set}, {"cublasLtMatmulPreferenceDestroy", &lib.pref_destroy},
+                                             {"cublasLtMatmulAlgoGetHeuristic", &lib.heuristics},     {"cublasLtMatmul", &lib.matmul}};
+    lib.name = dynlib_load(names, calls, sizeof calls / sizeof *calls);
     for (int i = 0; lib.name && lt[i]; i++) /* same version */
-        if (lib.name == names[i]) lib.has_fp8 = library_load((const char *const[]){lt[i], NULL}, lt_calls, sizeof lt_calls / sizeof *lt_calls) != NULL;
+        if (lib.name == names[i]) lib.has_fp8 = dynlib_load((const char *const[]){lt[i], NULL}, lt_calls, sizeof lt_calls / sizeof *lt_calls) != NULL;
 }
 
 /* Cache of the plans that cuBLASLt found per shape: a query takes tens of microseconds, and a layer's experts repeat a few shapes. */
@@ -122,12 +122,12 @@ static int set_alignment(void *pref, const struct shape *s) {
     return 0;
 }
 
-static int set_scales(const struct plan *p, const struct cuda_fp8 *f) {
+static int set_scales(const struct plan *p, const struct cuda_fp8_gemm *f) {
     return lib.desc_set(p->desc, DESC_A_SCALE, &f->w_scale, sizeof f->w_scale) || lib.desc_set(p->desc, DESC_B_SCALE, &f->x_scale, sizeof f->x_scale);
 }
 
 /* A library that does not support a scale mode rejects the attribute; one without a kernel for the shape finds no algorithm. */
-static void make_plan(struct cuda_blas *b, struct plan *p, const struct cuda_fp8 *f) {
+static void make_plan(struct cuda_blas *b, struct plan *p, const struct cuda_fp8_gemm *f) {
     const int32_t trans = OP_T, no_trans = OP_N, blocks = SCALE_BLOCK128, vectors = SCALE_VEC128;
     void *pref = NULL;
     struct heuristic found;
@@ -143,7 +143,7 @@ static void make_plan(struct cuda_blas *b, struct plan *p, const struct cuda_fp8
     if (!p->none) memcpy(p->algo, found.algo, sizeof p->algo);
     if (pref) lib.pref_destroy(pref);
 }
-static struct plan *plan_of(struct cuda_blas *b, const struct cuda_fp8 *f) {
+static struct plan *find_plan(struct cuda_blas *b, const struct cuda_fp8_gemm *f) {
     const struct shape shape = {f->n, f->rows, f->cols, f->ldx, f->ldw, f->ldy, {alignment(f->w), alignment(f->x), alignment(f->y)}};
     for (uint64_t i = 0; i < b->n_plans && i < PLANS; i++)
         if (!memcmp(&b->plan[i].shape, &shape, sizeof shape)) return &b->plan[i];
@@ -154,9 +154,9 @@ static struct plan *plan_of(struct cuda_blas *b, const struct cuda_fp8 *f) {
     return p;
 }
 
-int cuda_blas_fp8(struct cuda_blas *b, const struct cuda_fp8 *f, cudaStream_t s) {
+int cuda_blas_fp8(struct cuda_blas *b, const struct cuda_fp8_gemm *f, cudaStream_t s) {
     const float one = 1, beta = f->accumulate ? 1 : 0;
-    const struct plan *p = plan_of(b, f);
+    const struct plan *p = find_plan(b, f);
     if (p->none) return 1;
     if (set_scales(p, f)) return -1;
     return lib.matmul(b->handle, p->desc, &one, f->w, p->w, f->x, p->x, &beta, f->y, p->y, f->y, p->y, p->algo, f->space, f->space_size, s) ? -1 : 0;

@@ -32,7 +32,7 @@ template <int N> __device__ inline void nibbles(float *v, const uint8_t *q, int 
     }
 }
 /* Q4_K; with the fifth bits in qh, Q5_K. */
-template <int N> __device__ inline void k_quants(float *v, const uint8_t *b, const uint8_t *qh, const uint8_t *q, int i) {
+template <int N> __device__ inline void q45_k_columns(float *v, const uint8_t *b, const uint8_t *qh, const uint8_t *q, int i) {
     const uint8_t *s = b + 4;
     int j = i / 32;
     uint32_t scale = j < 4 ? s[j] & 63u : (s[j + 4] & 15u) | (uint32_t)(s[j - 4] >> 6) << 4;
@@ -46,7 +46,7 @@ template <int N> __device__ inline void k_quants(float *v, const uint8_t *b, con
         v[k] = d * (float)code - m;
     }
 }
-template <int N> __device__ inline void six_bits(float *v, const uint8_t *b, int i) {
+template <int N> __device__ inline void q6_k_columns(float *v, const uint8_t *b, int i) {
     int half = i / 128, l = i % 32, part = i % 128 / 32;
     float d = block_half(b + 208) * (float)((const int8_t *)b)[192 + half * 8 + l / 16 + 2 * part];
     const uint8_t *low = b + half * 64 + l + part % 2 * 32, *high = b + 128 + half * 32 + l;
@@ -84,8 +84,8 @@ template <int N> __device__ inline void blocks_at(float *v, const uint8_t *row, 
         for (int k = 0; k < N; k++) v[k] = (float)((int)((uint32_t)row[c / 128 * 64 + c % 64 + k] >> (c % 128 / 64 * 4) & 15) - 8);
         return;
     case DT_IQ4_XS: iq4_xs<N>(v, row + c / 256 * 136, c % 256); return;
-    case DT_Q4_K: b = row + c / 256 * 144; k_quants<N>(v, b, NULL, b + 16, c % 256); return;
-    case DT_Q5_K: b = row + c / 256 * 176; k_quants<N>(v, b, b + 16, b + 48, c % 256); return;
-    default: six_bits<N>(v, row + c / 256 * 210, c % 256); return;
+    case DT_Q4_K: b = row + c / 256 * 144; q45_k_columns<N>(v, b, NULL, b + 16, c % 256); return;
+    case DT_Q5_K: b = row + c / 256 * 176; q45_k_columns<N>(v, b, b + 16, b + 48, c % 256); return;
+    default: q6_k_columns<N>(v, row + c / 256 * 210, c % 256); return;
     }
 }

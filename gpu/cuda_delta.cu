@@ -51,7 +51,7 @@ cudaError_t cuda_conv_rows(cudaStream_t s, const struct cuda_conv *o) {
 }
 
 /* A block has several columns of a head's state, one per warp: a lane holds rows lane, lane + 32, ... */
-enum { DELTA_COLUMNS = 8, DELTA_LANES = 32, DELTA_KEPT = CUDA_DELTA_MOST / DELTA_LANES };
+enum { DELTA_COLUMNS = 8, DELTA_LANES = 32, DELTA_KEPT = CUDA_DELTA_MAX_K_DIM / DELTA_LANES };
 
 template <int KEPT> static __global__ void delta_kernel(struct cuda_delta called) {
     const struct cuda_delta o = placed(called);

@@ -80,7 +80,7 @@ cudaError_t cuda_rope(cudaStream_t s, float *x, const float *cs, const float *sn
 /* One block per (row, head). */
 static __global__ void kv_store_kernel(struct cuda_plane p, const float *x, int row0, int ldx, const struct cuda_place *place, int every, int tokens) {
     __shared__ float shared[32];
-    if (place) plane_move(&p, place), row0 = every ? place->pos / every : place->pos;
+    if (place) plane_set_address(&p, place), row0 = every ? place->pos / every : place->pos;
     if (place && every && (int)(blockIdx.x / (unsigned)p.heads) >= (place->pos + tokens) / every - row0) return;
     size_t i = blockIdx.x / (unsigned)p.heads, h = blockIdx.x % (unsigned)p.heads;
     const struct plane_row to = plane_row(p, (size_t)row0 + i);

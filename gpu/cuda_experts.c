@@ -9,29 +9,29 @@
 enum { TILED_TOKENS = 4096 };                      /* per pass, to bound the workspace */
 static const size_t ffn_space = (size_t)128 << 20; /* activations of a group, for the same reason */
 
-/* --- Tiled kernels: one expert, or up to CUDA_PARTS ------------------------------------------------------------------------ */
+/* --- Tiled kernels: one expert, or up to CUDA_MAX_PARTS ------------------------------------------------------------------------ */
 
-struct tiled {
+struct tile_layout {
     bool fp8;
     int ldx, ldh;
     size_t x_scale, h, hq, h_scale, size; /* offsets after x */
 };
-static struct tiled tiled_plan(const struct cuda_stream *s, const struct expert *e, int n) {
-    struct tiled p = {.fp8 = s->g->math == GPU_FP8 && cuda_tiles_fp8_fit(&e->gate) && cuda_tiles_fp8_fit(&e->down)};
+static struct tile_layout tiled_plan(const struct cuda_stream *s, const struct expert *e, int n) {
+    struct tile_layout p = {.fp8 = s->g->math == GPU_MATH_FP8 && cuda_tiles_fp8_fit(&e->gate) && cuda_tiles_fp8_fit(&e->down)};
     size_t rows = (size_t)n;
-    p.ldx = cuda_round(e->gate.cols, 16);
-    p.ldh = cuda_round(e->gate.rows, 16);
-    p.x_scale = cuda_aligned(rows * (size_t)p.ldx * (p.fp8 ? 1 : 2));
-    p.h = p.x_scale + (p.fp8 ? cuda_aligned(rows * (size_t)((p.ldx + 127) / 128) * 4) : 0);
-    p.hq = p.h + cuda_aligned(rows * (size_t)p.ldh * (p.fp8 ? 4 : 2));
-    p.h_scale = p.hq + (p.fp8 ? cuda_aligned(rows * (size_t)p.ldh) : 0);
-    p.size = p.h_scale + (p.fp8 ? cuda_aligned(rows * (size_t)((p.ldh + 127) / 128) * 4) : 0);
+    p.ldx = cuda_round_up(e->gate.cols, 16);
+    p.ldh = cuda_round_up(e->gate.rows, 16);
+    p.x_scale = cuda_align256(rows * (size_t)p.ldx * (p.fp8 ? 1 : 2));
+    p.h = p.x_scale + (p.fp8 ? cuda_align256(rows * (size_t)((p.ldx + 127) / 128) * 4) : 0);
+    p.hq = p.h + cuda_align256(rows * (size_t)p.ldh * (p.fp8 ? 4 : 2));
+    p.h_scale = p.hq + (p.fp8 ? cuda_align256(rows * (size_t)p.ldh) : 0);
+    p.size = p.h_scale + (p.fp8 ? cuda_align256(rows * (size_t)((p.ldh + 127) / 128) * 4) : 0);
     return p;
 }
 
 /* A group is split so that its remainder has a tile size of its own: 65 tokens are one tile of 64 and one of 16. */
-static const int sizes[] = {128, 64, 32, 16};
-static void cut(int n, int part[4]) {
+static const int tile_sizes[] = {128, 64, 32, 16};
+static void split_group(int n, int part[4]) {
     int rest = n % 128;
     memset(part, 0, 4 * sizeof *part);
     part[0] = n - rest;
@@ -40,17 +40,17 @@ static void cut(int n, int part[4]) {
     else part[rest > 32 ? 1 : rest > 16 ? 2 : 3] = rest;
 }
 
-struct products { /* of experts e[0 .. n), expert k on rows [begin[k], begin[k + 1]) */
+struct product_group { /* of experts e[0 .. n), expert k on rows [begin[k], begin[k + 1]) */
     const struct expert *const *e;
     const int *begin;
     int n;
 };
-static int run_tiles(struct cuda_stream *s, const struct products *g, const struct cuda_tiles *like, bool fp8) {
+static int run_tiles(struct cuda_stream *s, const struct product_group *g, const struct cuda_tiles *like, bool fp8) {
     for (int c = 0; c < 4; c++) {
         struct cuda_tiles t = *like;
         for (int k = 0; k < g->n; k++) {
             int part[4], row = g->begin[k] - g->begin[0];
-            cut(g->begin[k + 1] - g->begin[k], part);
+            split_group(g->begin[k + 1] - g->begin[k], part);
             for (int i = 0; i < c; i++) row += part[i];
             t.w[k] = like->gated ? g->e[k]->gate : g->e[k]->down;
             t.w2[k] = g->e[k]->up;
@@ -62,26 +62,27 @@ static int run_tiles(struct cuda_stream *s, const struct products *g, const stru
                 t.part[t.n_parts++].n = part[c];
             }
         }
-        if (cuda_check(s->g, fp8 ? cuda_tiles_fp8(s->s, &t, sizes[c]) : cuda_tiles_bf16(s->s, &t, sizes[c]), fp8 ? "tiles_fp8" : "tiles_bf16"))
+        if (cuda_check(s->g, fp8 ? cuda_tiles_fp8(s->stream, &t, tile_sizes[c]) : cuda_tiles_bf16(s->stream, &t, tile_sizes[c]),
+                       fp8 ? "tiles_fp8" : "tiles_bf16"))
             return ERR_RUNTIME;
     }
     return 0;
 }
 
 static struct cuda_glu glu_of(const struct expert *e) { return (struct cuda_glu){e->glu.limit, e->glu.alpha, e->glu.shift}; }
-static int out_of(const struct expert *e) { return e->turned ? e->down.cols : e->down.rows; }
+static int n_outputs(const struct expert *e) { return e->is_transposed ? e->down.cols : e->down.rows; }
 
 /* y [rows, hidden] = the experts' results for rows index[i] (NULL: i) of x, not weighted. */
-static int run_products(struct cuda_stream *s, const struct products *g, float *y, const float *x, const int32_t *index, char *space) {
-    int n = g->begin[g->n] - g->begin[0], hidden = g->e[0]->gate.cols, inter = g->e[0]->gate.rows, out = out_of(g->e[0]);
-    struct tiled p = tiled_plan(s, g->e[0], n);
+static int run_products(struct cuda_stream *s, const struct product_group *g, float *y, const float *x, const int32_t *index, char *space) {
+    int n = g->begin[g->n] - g->begin[0], hidden = g->e[0]->gate.cols, inter = g->e[0]->gate.rows, out = n_outputs(g->e[0]);
+    struct tile_layout p = tiled_plan(s, g->e[0], n);
     float *x_scale = (float *)(space + p.x_scale), *h_scale = (float *)(space + p.h_scale);
     struct cuda_tiles up = {.x = space, .x_scale = x_scale, .y = space + p.h, .ldx = p.ldx, .scale_ld = n, .ldy = p.ldh, .gated = 1, .glu = glu_of(g->e[0])};
     struct cuda_tiles down = {.x = p.fp8 ? space + p.hq : space + p.h, .x_scale = h_scale, .y = y, .ldx = p.ldh, .scale_ld = n, .ldy = out};
-    cudaError_t c = p.fp8 ? cuda_gather_fp8(s->s, space, x_scale, x, index, n, hidden, hidden, p.ldx, n)
-                          : cuda_gather_bf16(s->s, space, x, index, n, hidden, hidden, p.ldx);
+    cudaError_t c = p.fp8 ? cuda_gather_fp8(s->stream, space, x_scale, x, index, n, hidden, hidden, p.ldx, n)
+                          : cuda_gather_bf16(s->stream, space, x, index, n, hidden, hidden, p.ldx);
     if (cuda_check(s->g, c, "gather") || run_tiles(s, g, &up, p.fp8)) return ERR_RUNTIME;
-    if (p.fp8 && cuda_check(s->g, cuda_gather_fp8(s->s, space + p.hq, h_scale, (float *)(space + p.h), NULL, n, inter, p.ldh, p.ldh, n), "gather"))
+    if (p.fp8 && cuda_check(s->g, cuda_gather_fp8(s->stream, space + p.hq, h_scale, (float *)(space + p.h), NULL, n, inter, p.ldh, p.ldh, n), "gather"))
         return ERR_RUNTIME;
     return run_tiles(s, g, &down, p.fp8);
 }
@@ -97,7 +98,7 @@ struct ffn {
     size_t size;
 };
 static struct ffn ffn_plan(const struct cuda_stream *s, const struct expert *e, int n, size_t base) {
-    struct ffn f = {.inter = e->gate.rows, .e = e, .tiled = cuda_linear_tiled(s, e, n), .gate_up = base};
+    struct ffn f = {.inter = e->gate.rows, .e = e, .tiled = cuda_linear_is_tiled(s, e, n), .gate_up = base};
     if (f.tiled) {
         f.piece = n < TILED_TOKENS ? n : TILED_TOKENS;
         f.size = base + tiled_plan(s, e, f.piece).size;
@@ -107,10 +108,10 @@ static struct ffn ffn_plan(const struct cuda_stream *s, const struct expert *e, 
     f.piece = piece < 64 ? 64 : piece > (size_t)n ? n : (int)piece;
     f.gate = (struct cuda_linear){.w = e->gate, .bias = e->gate_bias, .n = f.piece, .ldx = e->gate.cols, .ldy = 2 * f.inter};
     f.up = (struct cuda_linear){.w = e->up, .bias = e->up_bias, .n = f.piece, .ldx = e->up.cols, .ldy = 2 * f.inter};
-    f.down = (struct cuda_linear){.w = e->down, .bias = e->down_bias, .n = f.piece, .ldx = f.inter, .ldy = out_of(e), .transposed = e->turned};
-    f.act = f.gate_up + cuda_aligned((size_t)f.piece * 2 * (size_t)f.inter * 4);
-    f.scratch = f.act + cuda_aligned((size_t)f.piece * (size_t)f.inter * 4);
-    size_t a = cuda_linear_space(s, &f.gate), b = cuda_linear_space(s, &f.up), c = cuda_linear_space(s, &f.down);
+    f.down = (struct cuda_linear){.w = e->down, .bias = e->down_bias, .n = f.piece, .ldx = f.inter, .ldy = n_outputs(e), .transposed = e->is_transposed};
+    f.act = f.gate_up + cuda_align256((size_t)f.piece * 2 * (size_t)f.inter * 4);
+    f.scratch = f.act + cuda_align256((size_t)f.piece * (size_t)f.inter * 4);
+    size_t a = cuda_linear_workspace_bytes(s, &f.gate), b = cuda_linear_workspace_bytes(s, &f.up), c = cuda_linear_workspace_bytes(s, &f.down);
     f.size = f.scratch + (a > b ? (a > c ? a : c) : b > c ? b : c);
     return f;
 }
@@ -118,10 +119,10 @@ static int ffn_run(struct cuda_stream *s, struct ffn *f, float *y, const float *
     float *gate_up = (float *)(space + f->gate_up), *act = (float *)(space + f->act);
     for (int t = 0; t < n; t += f->piece) {
         int m = t + f->piece < n ? f->piece : n - t;
-        float *to = y + (size_t)t * (size_t)out_of(f->e);
+        float *to = y + (size_t)t * (size_t)n_outputs(f->e);
         const float *from = x + (size_t)t * (size_t)f->e->gate.cols;
         if (f->tiled) {
-            struct products one = {&f->e, (int[]){0, m}, 1};
+            struct product_group one = {&f->e, (int[]){0, m}, 1};
             if (run_products(s, &one, to, from, NULL, space + f->gate_up)) return ERR_RUNTIME;
             continue;
         }
@@ -133,7 +134,7 @@ static int ffn_run(struct cuda_stream *s, struct ffn *f, float *y, const float *
         f->down.y = to;
         int r = cuda_linear_run(s, &f->gate, space + f->scratch);
         if (!r) r = cuda_linear_run(s, &f->up, space + f->scratch);
-        if (!r) r = cuda_check(s->g, cuda_glu(s->s, act, gate_up, m, f->inter, glu_of(f->e)), "glu");
+        if (!r) r = cuda_check(s->g, cuda_glu(s->stream, act, gate_up, m, f->inter, glu_of(f->e)), "glu");
         if (!r) r = cuda_linear_run(s, &f->down, space + f->scratch);
         if (r) return r;
     }
@@ -142,7 +143,7 @@ static int ffn_run(struct cuda_stream *s, struct ffn *f, float *y, const float *
 int cuda_ffn_op(struct cuda_stream *s, const struct op_ffn *a) {
     if (a->n < 1) return 0;
     struct ffn f = ffn_plan(s, &a->expert, a->n, 0);
-    char *space = cuda_space(s, f.size);
+    char *space = cuda_workspace(s, f.size);
     return space ? ffn_run(s, &f, a->y, a->x, a->n, space) : ERR_RUNTIME;
 }
 
@@ -162,55 +163,56 @@ static size_t groups_space(const struct cuda_stream *s, const struct expert *exp
     size_t size = 0, row = (size_t)hidden * 4, few = pairs < TILED_TOKENS ? pairs : TILED_TOKENS;
     for (int i = 0; i < n; i++) {
         if (!experts[i].gate.data) continue;
-        size_t one = ffn_plan(s, &experts[i], most, 2 * cuda_aligned((size_t)most * row)).size;
-        size_t together = tiled_plan(s, &experts[i], (int)few).size + cuda_aligned(few * row);
+        size_t one = ffn_plan(s, &experts[i], most, 2 * cuda_align256((size_t)most * row)).size;
+        size_t together = tiled_plan(s, &experts[i], (int)few).size + cuda_align256(few * row);
         size = one > size ? one : size;
         size = together > size ? together : size;
     }
     return size;
 }
-static int run_together(struct cuda_stream *s, const struct groups *g, const struct products *p, char *space) {
+static int run_batched(struct cuda_stream *s, const struct groups *g, const struct product_group *p, char *space) {
     int n = p->begin[p->n] - p->begin[0];
     if (n < 1) return 0;
     float *part = (float *)space;
     struct cuda_combine c = {
         .y = g->y, .x = part, .token = g->token + p->begin[0], .weight = g->weight + p->begin[0], .dim = g->hidden, .ldy = g->hidden, .n = p->n};
     for (int k = 0; k <= p->n; k++) c.begin[k] = p->begin[k] - p->begin[0];
-    if (run_products(s, p, part, g->x, c.token, space + cuda_aligned((size_t)n * (size_t)g->hidden * 4))) return ERR_RUNTIME;
-    return cuda_check(s->g, cuda_combine(s->s, &c), "combine");
+    if (run_products(s, p, part, g->x, c.token, space + cuda_align256((size_t)n * (size_t)g->hidden * 4))) return ERR_RUNTIME;
+    return cuda_check(s->g, cuda_combine(s->stream, &c), "combine");
 }
-static int run_one(struct cuda_stream *s, const struct groups *g, int k, char *space) {
+static int run_single(struct cuda_stream *s, const struct groups *g, int k, char *space) {
     int at = g->begin[k], n = g->begin[k + 1] - at;
-    size_t rows = cuda_aligned((size_t)n * (size_t)g->hidden * 4);
+    size_t rows = cuda_align256((size_t)n * (size_t)g->hidden * 4);
     float *gx = (float *)space, *gy = (float *)(space + rows);
     struct ffn f = ffn_plan(s, &g->experts[k], n, 2 * rows);
-    if (cuda_check(s->g, cuda_gather(s->s, gx, g->x, g->token + at, n, g->hidden, g->hidden), "gather") || ffn_run(s, &f, gy, gx, n, space)) return ERR_RUNTIME;
-    return cuda_check(s->g, cuda_scatter_add(s->s, g->y, gy, g->token + at, g->weight + at, n, g->hidden, g->hidden), "scatter");
+    if (cuda_check(s->g, cuda_gather(s->stream, gx, g->x, g->token + at, n, g->hidden, g->hidden), "gather") || ffn_run(s, &f, gy, gx, n, space))
+        return ERR_RUNTIME;
+    return cuda_check(s->g, cuda_scatter_add(s->stream, g->y, gy, g->token + at, g->weight + at, n, g->hidden, g->hidden), "scatter");
 }
 static int run_groups(struct cuda_stream *s, const struct groups *g, char *space) {
-    const struct expert *batch[CUDA_PARTS];
-    int begin[CUDA_PARTS + 1];
-    struct products p = {batch, begin, 0};
+    const struct expert *batch[CUDA_MAX_PARTS];
+    int begin[CUDA_MAX_PARTS + 1];
+    struct product_group p = {batch, begin, 0};
     for (int k = 0; k < g->n; k++) {
         int n = g->begin[k + 1] - g->begin[k];
         const struct expert *e = &g->experts[k];
         if (n < 1) continue;
         if (!e->gate.data) return cuda_check(s->g, cudaErrorInvalidValue, "a selected expert is not resident");
-        int as = n > CUDA_FEW ? n : CUDA_FEW + 1; /* batching pays off especially for few tokens */
-        bool fits = n <= TILED_TOKENS / 4 && cuda_linear_tiled(s, e, as);
-        bool joins = fits && p.n && p.n < CUDA_PARTS && begin[p.n] - begin[0] + n <= TILED_TOKENS && cuda_linear_alike(&batch[0]->gate, &e->gate) &&
-                     cuda_linear_alike(&batch[0]->down, &e->down);
+        int as = n > CUDA_INVARIANT_ROWS ? n : CUDA_INVARIANT_ROWS + 1; /* batching pays off especially for few tokens */
+        bool fits = n <= TILED_TOKENS / 4 && cuda_linear_is_tiled(s, e, as);
+        bool joins = fits && p.n && p.n < CUDA_MAX_PARTS && begin[p.n] - begin[0] + n <= TILED_TOKENS && cuda_linear_can_batch(&batch[0]->gate, &e->gate) &&
+                     cuda_linear_can_batch(&batch[0]->down, &e->down);
         if (p.n && !joins) {
-            if (run_together(s, g, &p, space)) return ERR_RUNTIME;
+            if (run_batched(s, g, &p, space)) return ERR_RUNTIME;
             p.n = 0;
         }
-        if (!fits && run_one(s, g, k, space)) return ERR_RUNTIME;
+        if (!fits && run_single(s, g, k, space)) return ERR_RUNTIME;
         if (!fits) continue;
         if (!p.n) begin[0] = g->begin[k];
         batch[p.n++] = e;
         begin[p.n] = g->begin[k + 1];
     }
-    return p.n ? run_together(s, g, &p, space) : 0;
+    return p.n ? run_batched(s, g, &p, space) : 0;
 }
 
 int cuda_group_op(struct cuda_stream *s, const struct op_group *a) {
@@ -218,22 +220,22 @@ int cuda_group_op(struct cuda_stream *s, const struct op_group *a) {
     int most = 0;
     for (int k = 0; k < a->n; k++) most = a->begin[k + 1] - a->begin[k] > most ? a->begin[k + 1] - a->begin[k] : most;
     if (!most) return 0;
-    char *space = cuda_space(s, groups_space(s, a->expert, a->n, most, (size_t)(a->begin[a->n] - a->begin[0]), a->hidden));
+    char *space = cuda_workspace(s, groups_space(s, a->expert, a->n, most, (size_t)(a->begin[a->n] - a->begin[0]), a->hidden));
     return space ? run_groups(s, &g, space) : ERR_RUNTIME;
 }
 
 static int shared_op(struct cuda_stream *s, const struct op_experts *a, char *space) {
-    struct ffn f = ffn_plan(s, a->shared, a->n, cuda_aligned((size_t)a->n * (size_t)a->hidden * 4));
+    struct ffn f = ffn_plan(s, a->shared, a->n, cuda_align256((size_t)a->n * (size_t)a->hidden * 4));
     if (ffn_run(s, &f, (float *)space, a->x, a->n, space)) return ERR_RUNTIME;
-    return cuda_check(s->g, cuda_scatter_add(s->s, a->y, (float *)space, NULL, a->shared_weight, a->n, a->hidden, a->hidden), "scatter");
+    return cuda_check(s->g, cuda_scatter_add(s->stream, a->y, (float *)space, NULL, a->shared_weight, a->n, a->hidden, a->hidden), "scatter");
 }
 
 /* --- INT4 draft experts ----------------------------------------------------------------------------------------------------- */
 
 /* True if the experts are at equal distances in memory, as engine/draft lays them out, and have no biases. */
-static bool int4_alike(const struct op_experts *a, struct cuda_int4 *out) {
+static bool int4_is_uniform(const struct op_experts *a, struct cuda_int4 *out) {
     const struct expert *e = a->experts;
-    if (!a->ids || a->n > CUDA_FEW || e[0].gate.dtype != DT_INT4 || a->n_experts < 2 || e[0].turned) return false;
+    if (!a->ids || a->n > CUDA_INVARIANT_ROWS || e[0].gate.dtype != DT_INT4 || a->n_experts < 2 || e[0].is_transposed) return false;
     const size_t each = (size_t)((const char *)e[1].gate.data - (const char *)e[0].gate.data);
     for (int i = 0; i < a->n_experts; i++) {
         const struct mat *first[3] = {&e[0].gate, &e[0].up, &e[0].down}, *m[3] = {&e[i].gate, &e[i].up, &e[i].down};
@@ -246,11 +248,11 @@ static bool int4_alike(const struct op_experts *a, struct cuda_int4 *out) {
 }
 /* The host does not read the choices. */
 static int int4_op(struct cuda_stream *s, const struct op_experts *a, struct cuda_int4 *o) {
-    size_t h = cuda_aligned((size_t)a->n * (size_t)a->topk * (size_t)o->gate.rows * 4), rows = cuda_aligned((size_t)a->n * (size_t)a->hidden * 4);
-    char *space = cuda_space(s, h + (a->shared ? ffn_plan(s, a->shared, a->n, rows).size : 0));
+    size_t h = cuda_align256((size_t)a->n * (size_t)a->topk * (size_t)o->gate.rows * 4), rows = cuda_align256((size_t)a->n * (size_t)a->hidden * 4);
+    char *space = cuda_workspace(s, h + (a->shared ? ffn_plan(s, a->shared, a->n, rows).size : 0));
     if (!space) return ERR_RUNTIME;
     o->h = (float *)space;
-    if (cuda_check(s->g, cuda_int4_experts(s->s, o), "int4")) return ERR_RUNTIME;
+    if (cuda_check(s->g, cuda_int4_experts(s->stream, o), "int4")) return ERR_RUNTIME;
     return a->shared ? shared_op(s, a, space + h) : 0;
 }
 
@@ -259,16 +261,16 @@ static int int4_op(struct cuda_stream *s, const struct op_experts *a, struct cud
 int cuda_experts_op(struct cuda_stream *s, const struct op_experts *a) {
     if (a->n < 1) return 0;
     struct cuda_int4 draft;
-    if (int4_alike(a, &draft)) return int4_op(s, a, &draft);
+    if (int4_is_uniform(a, &draft)) return int4_op(s, a, &draft);
     size_t picks = a->ids ? (size_t)a->n * (size_t)a->topk : 0, row = (size_t)a->hidden * 4;
-    size_t at_token = cuda_aligned(((size_t)a->n_experts + 1) * 4), at_weight = at_token + cuda_aligned(picks * 4);
-    size_t base = at_weight + cuda_aligned(picks * 4), rows = cuda_aligned((size_t)a->n * row), size = 0;
+    size_t at_token = cuda_align256(((size_t)a->n_experts + 1) * 4), at_weight = at_token + cuda_align256(picks * 4);
+    size_t base = at_weight + cuda_align256(picks * 4), rows = cuda_align256((size_t)a->n * row), size = 0;
     if (a->ids) size = groups_space(s, a->experts, a->n_experts, a->n, picks, a->hidden);
     if (a->shared) {
         size_t need = ffn_plan(s, a->shared, a->n, rows).size;
         size = need > size ? need : size;
     }
-    char *space = cuda_space(s, base + size);
+    char *space = cuda_workspace(s, base + size);
     if (!space) return ERR_RUNTIME;
     int32_t *offset = (int32_t *)space, *token = (int32_t *)(space + at_token);
     float *weight = (float *)(space + at_weight);
@@ -276,8 +278,8 @@ int cuda_experts_op(struct cuda_stream *s, const struct op_experts *a) {
     if (a->ids) {
         int32_t host[1025];
         if (a->n_experts > 1024) return cuda_check(s->g, cudaErrorInvalidValue, "more than 1024 experts");
-        if (cuda_check(s->g, cuda_sort(s->s, offset, token, weight, a->ids, a->weights, a->n, a->topk, 0, a->n_experts), "sort") ||
-            cuda_check(s->g, cudaMemcpyAsync(host, offset, ((size_t)a->n_experts + 1) * 4, cudaMemcpyDeviceToHost, s->s), "group sizes") ||
+        if (cuda_check(s->g, cuda_sort(s->stream, offset, token, weight, a->ids, a->weights, a->n, a->topk, 0, a->n_experts), "sort") ||
+            cuda_check(s->g, cudaMemcpyAsync(host, offset, ((size_t)a->n_experts + 1) * 4, cudaMemcpyDeviceToHost, s->stream), "group sizes") ||
             cuda_check(s->g, cuda_stream_drain(s), "running"))
             return ERR_RUNTIME;
         struct groups g = {a->y, a->x, token, weight, a->experts, host, a->n_experts, a->hidden};

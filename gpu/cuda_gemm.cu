@@ -1,11 +1,11 @@
-/* Matrix products without a library: gemv for few tokens of the formats that cuda_few.cu does not support, including GGUF's;
+/* Matrix products without a library: gemv for few tokens of the formats that cuda_skinny.cu does not support, including GGUF's;
  * gemm_f32 for any format; gemm_mma on tensor cores for the rest. gemm_mma keeps the weights exact: FP8, FP4, INT8 and BF16
  * codes are exact in BF16, so the tensor cores multiply unscaled codes, and the scale is applied once per block of K to the
  * float32 sum. Activations are the sum of two BF16 (16 bits of mantissa), so results agree with float32 to about 1e-5. */
 #include "gpu/cuda_linear.cuh"
 #include "gpu/cuda_mma.cuh"
 
-int cuda_mat_known(int dtype) {
+int cuda_mat_is_supported(int dtype) {
     return dtype == DT_F32 || dtype == DT_BF16 || dtype == DT_F16 || dtype == DT_E4M3 || dtype == DT_E2M1 || dtype == DT_I8 ||
            (dtype >= DT_Q8_0 && dtype < DT_COUNT);
 }

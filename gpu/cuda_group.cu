@@ -45,7 +45,7 @@ static __global__ void scales_kernel(float *out, struct mat w, int ld) {
         out[(size_t)blockIdx.x * (size_t)ld + (size_t)c] =
             c * w.block_cols < w.cols ? scale_of(w, (int)blockIdx.x * w.block_rows, c * w.block_cols) : 0.0f;
 }
-cudaError_t cuda_scales(cudaStream_t s, float *out, struct mat w, int ld) {
+cudaError_t cuda_expand_scales(cudaStream_t s, float *out, struct mat w, int ld) {
     scales_kernel<<<blocks_of((size_t)w.rows, (size_t)w.block_rows), 128, 0, s>>>(out, w, ld);
     return cudaGetLastError();
 }
@@ -69,7 +69,7 @@ cudaError_t cuda_expand_rest(cudaStream_t s, const struct cuda_expand *e) {
 /* One block per pair. The first pair of a token adds all of the token's pairs, so that a row of y has one writer. Tokens rise within a
  * group, so lane k finds the token's pair in group k by binary search. */
 static __global__ void combine_kernel(const __grid_constant__ struct cuda_combine c) {
-    __shared__ int pair[CUDA_PARTS];
+    __shared__ int pair[CUDA_MAX_PARTS];
     int i = blockIdx.x, t = c.token[i], k = threadIdx.x;
     if (k < c.n) {
         int lo = c.begin[k], end = c.begin[k + 1], hi = end;

@@ -23,7 +23,7 @@ struct cuda_kv_block { /* struct kv_block */
     char *mem;
     int64_t place;
 };
-static inline int cuda_plane_same(const struct cuda_plane *a, const struct cuda_plane *b) {
+static inline int cuda_planes_equal(const struct cuda_plane *a, const struct cuda_plane *b) {
     return a->data == b->data && a->blocks == b->blocks && a->at == b->at && a->dim == b->dim;
 }
 struct cuda_place { /* struct op_place */
@@ -69,8 +69,8 @@ struct cuda_route {                                                  /* struct o
 };
 
 /* Timelines (gpu.h): word [2] in pinned host memory. wait polls. */
-cudaError_t cuda_word_write(cudaStream_t s, uint32_t *word, uint32_t value);
-cudaError_t cuda_word_wait(cudaStream_t s, const uint32_t *word, uint32_t value);
+cudaError_t cuda_timeline_launch_signal(cudaStream_t s, uint32_t *word, uint32_t value);
+cudaError_t cuda_timeline_launch_wait(cudaStream_t s, const uint32_t *word, uint32_t value);
 
 cudaError_t cuda_embed(cudaStream_t s, float *out, const int32_t *ids, struct mat table, int n);
 cudaError_t cuda_norm(cudaStream_t s, float *out, const float *x, const void *w, const void *bias, int w_dtype, int rows, int dim, int ldx, int ldo, float eps,
@@ -113,9 +113,9 @@ struct cuda_delta { /* struct op_delta */
     int n, k_heads, v_heads, k_dim, v_dim, ldx, ldg, ldo;
     const struct cuda_place *at;
 };
-enum { CUDA_DELTA_MOST = 1024 }; /* largest k_dim */
+enum { CUDA_DELTA_MAX_K_DIM = 1024 }; /* largest k_dim */
 cudaError_t cuda_delta_rows(cudaStream_t s, const struct cuda_delta *d);
-enum { CUDA_STREAMS_MOST = 16 };
+enum { CUDA_MAX_RESIDUAL_STREAMS = 16 };
 cudaError_t cuda_spread(cudaStream_t s, float *streams, const float *x, const float *post, int n, int hidden, int n_streams); /* struct op_spread */
 struct cuda_mix {                                                                                                             /* struct op_mix */
     float *in, *out, *streams, *post;
@@ -157,31 +157,31 @@ struct cuda_linear {
     struct mat w;
     int n, ldx, ldy, accumulate, transposed, batch, batch_rows, batch_x, batch_y, exact;
 };
-int cuda_mat_known(int dtype); /* supported by cuda_gemv, cuda_gemm_f32 and embed */
+int cuda_mat_is_supported(int dtype); /* supported by cuda_gemv, cuda_gemm_f32 and embed */
 /* Up to CUDA_INVARIANT_ROWS tokens: a token's result does not depend on the number of tokens. */
-enum { CUDA_FEW = 18 };
-int cuda_few_fits(const struct mat *w);                                            /* cuda_few supports this type */
-cudaError_t cuda_few(cudaStream_t s, const struct cuda_linear *l, int processors); /* not transposed */
-cudaError_t cuda_turned(cudaStream_t s, const struct cuda_linear *l);              /* transposed */
-cudaError_t cuda_gemv(cudaStream_t s, const struct cuda_linear *l);                /* types that cuda_few does not support */
-cudaError_t cuda_gemm_f32(cudaStream_t s, const struct cuda_linear *l);            /* any type, no tensor cores */
+enum { CUDA_INVARIANT_ROWS = 18 };
+int cuda_skinny_fits(const struct mat *w);                                            /* cuda_skinny supports this type */
+cudaError_t cuda_skinny(cudaStream_t s, const struct cuda_linear *l, int processors); /* not transposed */
+cudaError_t cuda_skinny_transposed(cudaStream_t s, const struct cuda_linear *l);      /* transposed */
+cudaError_t cuda_gemv(cudaStream_t s, const struct cuda_linear *l);                   /* types that cuda_skinny does not support */
+cudaError_t cuda_gemm_f32(cudaStream_t s, const struct cuda_linear *l);               /* any type, no tensor cores */
 int cuda_gemm_mma_fits(const struct cuda_linear *l);
 cudaError_t cuda_gemm_mma(cudaStream_t s, const struct cuda_linear *l); /* tensor cores, weights exact, x as the sum of two BF16 */
 
 /* Several products in one launch, in tiles of tokens: part k multiplies rows [row, row + n) of x with w[part.w], so that experts
  * with few tokens each fill the GPU together. A launch has one tile size (16, 32, 64 or 128), chosen by the caller.
  * gated: y = glu(w x + bias, w2 x + bias2), BF16 where x is BF16, else float32. Otherwise float32, with bias and accumulate. */
-enum { CUDA_PARTS = 16 };
+enum { CUDA_MAX_PARTS = 16 };
 struct cuda_tiles {
-    struct mat w[CUDA_PARTS], w2[CUDA_PARTS]; /* same type and shape */
+    struct mat w[CUDA_MAX_PARTS], w2[CUDA_MAX_PARTS]; /* same type and shape */
     struct {
         int w, row, n, tile; /* tile: index of this part's first tile; set by the launcher */
-    } part[CUDA_PARTS];
+    } part[CUDA_MAX_PARTS];
     int n_parts;
     const void *x;        /* BF16 [rows, ldx], ldx a multiple of 8; or E4M3, a multiple of 16 */
     const float *x_scale; /* E4M3: per 128 columns, [columns / 128, scale_ld] */
     void *y;
-    const float *bias[CUDA_PARTS], *bias2[CUDA_PARTS]; /* of each matrix; NULL: none */
+    const float *bias[CUDA_MAX_PARTS], *bias2[CUDA_MAX_PARTS]; /* of each matrix; NULL: none */
     struct cuda_glu glu;
     int ldx, scale_ld, ldy, accumulate, gated;
     /* Non-zero (BF16 x only, one part): W consists of heads of head_rows rows; the first `nope` rows give y [rows, heads, ldy], the others
@@ -225,7 +225,7 @@ cudaError_t cuda_int4_experts(cudaStream_t s, const struct cuda_int4 *a);
 cudaError_t cuda_gather_bf16(cudaStream_t s, void *out, const float *x, const int32_t *index, int n, int dim, int ldx, int ldo);
 cudaError_t cuda_gather_fp8(cudaStream_t s, void *out, float *scale, const float *x, const int32_t *index, int n, int dim, int ldx, int ldo, int scale_ld);
 /* Scales of w as float32 [row blocks, ld]. */
-cudaError_t cuda_scales(cudaStream_t s, float *out, struct mat w, int ld);
+cudaError_t cuda_expand_scales(cudaStream_t s, float *out, struct mat w, int ld);
 /* y[token[i]] += weight[i] * x[i] over the pairs of n groups; the pairs of a token are added in rising order of group. Tokens rise within a group. */
 struct cuda_combine {
     float *y;
@@ -233,7 +233,7 @@ struct cuda_combine {
     const int32_t *token;
     const float *weight;
     int dim, ldy, n;
-    int begin[CUDA_PARTS + 1];
+    int begin[CUDA_MAX_PARTS + 1];
 };
 cudaError_t cuda_combine(cudaStream_t s, const struct cuda_combine *c);
 

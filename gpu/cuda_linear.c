@@ -13,7 +13,7 @@ static const size_t fp8_space = (size_t)32 << 20;     /* for cuBLASLt itself */
 
 enum path { FEW, GEMV, TURNED, FLOAT, SPLIT, TILES, TILES_FP8, BLAS, BLAS_FP8 };
 
-static bool dense(const struct mat *w) { return w->dtype == DT_BF16 && !w->scale && w->stride == (size_t)w->cols * 2; }
+static bool is_dense_bf16(const struct mat *w) { return w->dtype == DT_BF16 && !w->scale && w->stride == (size_t)w->cols * 2; }
 
 /* cuBLASLt requirements: FP8 in 128 x 128 blocks, rows a multiple of 16 bytes, outputs a multiple of 4. */
 static bool blas_fp8_fits(const struct cuda_stream *s, const struct mat *w) {
@@ -22,63 +22,65 @@ static bool blas_fp8_fits(const struct cuda_stream *s, const struct mat *w) {
 }
 
 /* `exact` operations run in float32: rounding must not change the router's choice. */
-static enum path path_of(const struct cuda_stream *s, const struct cuda_linear *l) {
+static enum path select_path(const struct cuda_stream *s, const struct cuda_linear *l) {
     const struct cuda *g = s->g;
-    bool plain = !l->transposed && l->batch <= 1 && !l->exact && g->math != GPU_F32;
-    if (l->n <= CUDA_FEW) return l->transposed ? TURNED : cuda_few_fits(&l->w) ? FEW : GEMV;
+    bool plain = !l->transposed && l->batch <= 1 && !l->exact && g->math != GPU_MATH_F32;
+    if (l->n <= CUDA_INVARIANT_ROWS) return l->transposed ? TURNED : cuda_skinny_fits(&l->w) ? FEW : GEMV;
     if (!plain) return !l->exact && cuda_gemm_mma_fits(l) ? SPLIT : FLOAT;
-    if (g->math == GPU_FP8 && cuda_tiles_fp8_fit(&l->w)) return g->gemm != GPU_GEMM_OWN && l->n >= BLAS_LEAST && blas_fp8_fits(s, &l->w) ? BLAS_FP8 : TILES_FP8;
+    if (g->math == GPU_MATH_FP8 && cuda_tiles_fp8_fit(&l->w))
+        return g->gemm != GPU_GEMM_OWN && l->n >= BLAS_LEAST && blas_fp8_fits(s, &l->w) ? BLAS_FP8 : TILES_FP8;
     bool tiles = cuda_tiles_fit(&l->w), blas = s->blas && l->n >= BLAS_LEAST;
-    if (blas && g->gemm == GPU_GEMM_AUTO && tiles && l->n < EXPAND && !dense(&l->w)) blas = false;
+    if (blas && g->gemm == GPU_GEMM_AUTO && tiles && l->n < EXPAND && !is_dense_bf16(&l->w)) blas = false;
     return blas ? BLAS : tiles ? TILES : cuda_gemm_mma_fits(l) ? SPLIT : FLOAT;
 }
 
-static int piece_rows(const struct mat *w) {
+static int rows_per_pass(const struct mat *w) {
     size_t rows = blas_weights / ((size_t)w->cols * 2);
     return rows < 1 ? 1 : rows > (size_t)w->rows ? w->rows : (int)rows;
 }
 static size_t x_bytes(const struct cuda_linear *l, size_t one) {
     size_t n = (size_t)(l->n < TOKENS ? l->n : TOKENS);
-    return cuda_aligned(n * (size_t)cuda_round(l->w.cols, 16) * one);
+    return cuda_align256(n * (size_t)cuda_round_up(l->w.cols, 16) * one);
 }
 static size_t scale_bytes(const struct cuda_linear *l) {
     size_t n = (size_t)(l->n < TOKENS ? l->n : TOKENS);
-    return cuda_aligned((size_t)((l->w.cols + 127) / 128) * n * 4);
+    return cuda_align256((size_t)((l->w.cols + 127) / 128) * n * 4);
 }
-static int scale_columns(const struct mat *w) { return cuda_round((w->cols + 127) / 128, 4); }
+static int scale_columns(const struct mat *w) { return cuda_round_up((w->cols + 127) / 128, 4); }
 
-size_t cuda_linear_space(const struct cuda_stream *s, const struct cuda_linear *l) {
-    switch (path_of(s, l)) {
-    case BLAS: return cuda_aligned((size_t)piece_rows(&l->w) * (size_t)l->w.cols * 2) + x_bytes(l, 2);
+size_t cuda_linear_workspace_bytes(const struct cuda_stream *s, const struct cuda_linear *l) {
+    switch (select_path(s, l)) {
+    case BLAS: return cuda_align256((size_t)rows_per_pass(&l->w) * (size_t)l->w.cols * 2) + x_bytes(l, 2);
     case TILES: return x_bytes(l, 2);
     case TILES_FP8: return x_bytes(l, 1) + scale_bytes(l);
-    case BLAS_FP8: return x_bytes(l, 1) + scale_bytes(l) + cuda_aligned((size_t)((l->w.rows + 127) / 128) * (size_t)scale_columns(&l->w) * 4) + fp8_space;
+    case BLAS_FP8: return x_bytes(l, 1) + scale_bytes(l) + cuda_align256((size_t)((l->w.rows + 127) / 128) * (size_t)scale_columns(&l->w) * 4) + fp8_space;
     default: return 0;
     }
 }
 
 static int linear_blas(struct cuda_stream *s, const struct cuda_linear *l, char *space) {
-    int rows = piece_rows(&l->w), ld = cuda_round(l->w.cols, 8);
-    char *xs = space + cuda_aligned((size_t)rows * (size_t)l->w.cols * 2);
+    int rows = rows_per_pass(&l->w), ld = cuda_round_up(l->w.cols, 8);
+    char *xs = space + cuda_align256((size_t)rows * (size_t)l->w.cols * 2);
     for (int r = 0; r < l->w.rows; r += rows) {
         struct mat w = mat_rows(l->w, r, r + rows < l->w.rows ? r + rows : l->w.rows);
         const void *wb = space;
-        if (dense(&w)) wb = w.data;
-        else if (cuda_check(s->g, cuda_mat_to_bf16(s->s, space, w), "dequantise")) return ERR_RUNTIME;
+        if (is_dense_bf16(&w)) wb = w.data;
+        else if (cuda_check(s->g, cuda_mat_to_bf16(s->stream, space, w), "dequantise")) return ERR_RUNTIME;
         for (int t = 0; t < l->n; t += TOKENS) {
             int n = t + TOKENS < l->n ? TOKENS : l->n - t;
             float *y = l->y + (size_t)t * (size_t)l->ldy + (size_t)r;
-            if (cuda_check(s->g, cuda_gather_bf16(s->s, xs, l->x + (size_t)t * (size_t)l->ldx, NULL, n, w.cols, l->ldx, ld), "activations")) return ERR_RUNTIME;
+            if (cuda_check(s->g, cuda_gather_bf16(s->stream, xs, l->x + (size_t)t * (size_t)l->ldx, NULL, n, w.cols, l->ldx, ld), "activations"))
+                return ERR_RUNTIME;
             if (cuda_blas_gemm(s->blas, y, xs, wb, n, w.rows, w.cols, ld, l->ldy, l->accumulate)) return cuda_check(s->g, cudaErrorUnknown, "cublasGemmEx");
         }
     }
-    return l->bias ? cuda_check(s->g, cuda_bias(s->s, l->y, l->bias, l->n, l->w.rows, l->ldy), "bias") : 0;
+    return l->bias ? cuda_check(s->g, cuda_bias(s->stream, l->y, l->bias, l->n, l->w.rows, l->ldy), "bias") : 0;
 }
 
 /* Tiles of 128 tokens where they fill the GPU, smaller ones for fewer tokens. */
 static int tile_tokens(const struct cuda *g, int n, int rows) {
     if (n <= 64) return n;
-    return (long)((n + 127) / 128) * ((rows + TILE - 1) / TILE) >= g->processors ? 128 : 64;
+    return (long)((n + 127) / 128) * ((rows + TILE - 1) / TILE) >= g->n_sms ? 128 : 64;
 }
 static struct cuda_tiles tiles_of(const struct cuda_linear *l, int t, int n) {
     struct cuda_tiles p = {.n_parts = 1, .y = l->y + (size_t)t * (size_t)l->ldy, .bias = {l->bias}, .ldy = l->ldy, .accumulate = l->accumulate};
@@ -87,15 +89,15 @@ static struct cuda_tiles tiles_of(const struct cuda_linear *l, int t, int n) {
     return p;
 }
 static int linear_tiles(struct cuda_stream *s, const struct cuda_linear *l, char *space) {
-    int ld = cuda_round(l->w.cols, 8);
+    int ld = cuda_round_up(l->w.cols, 8);
     for (int t = 0; t < l->n; t += TOKENS) {
         int n = t + TOKENS < l->n ? TOKENS : l->n - t;
         struct cuda_tiles p = tiles_of(l, t, n);
         p.x = space;
         p.ldx = ld;
-        if (cuda_check(s->g, cuda_gather_bf16(s->s, space, l->x + (size_t)t * (size_t)l->ldx, NULL, n, l->w.cols, l->ldx, ld), "activations"))
+        if (cuda_check(s->g, cuda_gather_bf16(s->stream, space, l->x + (size_t)t * (size_t)l->ldx, NULL, n, l->w.cols, l->ldx, ld), "activations"))
             return ERR_RUNTIME;
-        if (cuda_check(s->g, cuda_tiles_bf16(s->s, &p, tile_tokens(s->g, n, l->w.rows)), "tiles_bf16")) return ERR_RUNTIME;
+        if (cuda_check(s->g, cuda_tiles_bf16(s->stream, &p, tile_tokens(s->g, n, l->w.rows)), "tiles_bf16")) return ERR_RUNTIME;
     }
     return 0;
 }
@@ -104,35 +106,36 @@ static int linear_tiles(struct cuda_stream *s, const struct cuda_linear *l, char
 static int fp8_tokens(struct cuda_stream *s, const struct cuda_linear *l, char *space, int t, int n, bool blas) {
     struct cuda_tiles p = tiles_of(l, t, n);
     char *scale = space + x_bytes(l, 1), *w_scale = scale + scale_bytes(l);
-    int ld = cuda_round(l->w.cols, 16), columns = scale_columns(&l->w);
+    int ld = cuda_round_up(l->w.cols, 16), columns = scale_columns(&l->w);
     p.x = space;
     p.x_scale = (float *)scale;
     p.ldx = ld;
     p.scale_ld = n;
-    if (cuda_check(s->g, cuda_gather_fp8(s->s, space, (float *)scale, l->x + (size_t)t * (size_t)l->ldx, NULL, n, l->w.cols, l->ldx, ld, n), "activations"))
+    if (cuda_check(s->g, cuda_gather_fp8(s->stream, space, (float *)scale, l->x + (size_t)t * (size_t)l->ldx, NULL, n, l->w.cols, l->ldx, ld, n),
+                   "activations"))
         return ERR_RUNTIME;
     if (blas) {
-        char *own = w_scale + cuda_aligned((size_t)((l->w.rows + 127) / 128) * (size_t)columns * 4);
-        if (!t && cuda_check(s->g, cuda_scales(s->s, (float *)w_scale, l->w, columns), "scales")) return ERR_RUNTIME;
-        struct cuda_fp8 f = {.y = (float *)p.y,
-                             .x = space,
-                             .x_scale = (float *)scale,
-                             .w = l->w.data,
-                             .w_scale = (float *)w_scale,
-                             .n = n,
-                             .rows = l->w.rows,
-                             .cols = l->w.cols,
-                             .ldx = ld,
-                             .ldw = (int)l->w.stride,
-                             .ldy = l->ldy,
-                             .accumulate = l->accumulate,
-                             .space = own,
-                             .space_size = fp8_space};
-        int r = cuda_blas_fp8(s->blas, &f, s->s);
+        char *own = w_scale + cuda_align256((size_t)((l->w.rows + 127) / 128) * (size_t)columns * 4);
+        if (!t && cuda_check(s->g, cuda_expand_scales(s->stream, (float *)w_scale, l->w, columns), "scales")) return ERR_RUNTIME;
+        struct cuda_fp8_gemm f = {.y = (float *)p.y,
+                                  .x = space,
+                                  .x_scale = (float *)scale,
+                                  .w = l->w.data,
+                                  .w_scale = (float *)w_scale,
+                                  .n = n,
+                                  .rows = l->w.rows,
+                                  .cols = l->w.cols,
+                                  .ldx = ld,
+                                  .ldw = (int)l->w.stride,
+                                  .ldy = l->ldy,
+                                  .accumulate = l->accumulate,
+                                  .space = own,
+                                  .space_size = fp8_space};
+        int r = cuda_blas_fp8(s->blas, &f, s->stream);
         if (r < 0) return cuda_check(s->g, cudaErrorUnknown, "cublasLtMatmul");
-        if (!r) return l->bias ? cuda_check(s->g, cuda_bias(s->s, f.y, l->bias, n, l->w.rows, l->ldy), "bias") : 0;
+        if (!r) return l->bias ? cuda_check(s->g, cuda_bias(s->stream, f.y, l->bias, n, l->w.rows, l->ldy), "bias") : 0;
     }
-    return cuda_check(s->g, cuda_tiles_fp8(s->s, &p, tile_tokens(s->g, n, l->w.rows)), "tiles_fp8");
+    return cuda_check(s->g, cuda_tiles_fp8(s->stream, &p, tile_tokens(s->g, n, l->w.rows)), "tiles_fp8");
 }
 static int linear_fp8(struct cuda_stream *s, const struct cuda_linear *l, char *space, bool blas) {
     for (int t = 0; t < l->n; t += TOKENS) {
@@ -146,33 +149,33 @@ static int linear_fp8(struct cuda_stream *s, const struct cuda_linear *l, char *
 
 int cuda_linear_run(struct cuda_stream *s, const struct cuda_linear *l, char *space) {
     if (l->n < 1) return 0;
-    if (!cuda_mat_known(l->w.dtype)) return cuda_check(s->g, cudaErrorNotSupported, dtype_name(l->w.dtype));
-    enum path path = path_of(s, l);
+    if (!cuda_mat_is_supported(l->w.dtype)) return cuda_check(s->g, cudaErrorNotSupported, dtype_name(l->w.dtype));
+    enum path path = select_path(s, l);
     switch (path) {
-    case FEW: return cuda_check(s->g, cuda_few(s->s, l, s->g->processors), "few");
-    case TURNED: return cuda_check(s->g, cuda_turned(s->s, l), "gemv transposed");
-    case GEMV: return cuda_check(s->g, cuda_gemv(s->s, l), "gemv");
-    case SPLIT: return cuda_check(s->g, cuda_gemm_mma(s->s, l), "gemm_mma");
+    case FEW: return cuda_check(s->g, cuda_skinny(s->stream, l, s->g->n_sms), "few");
+    case TURNED: return cuda_check(s->g, cuda_skinny_transposed(s->stream, l), "gemv transposed");
+    case GEMV: return cuda_check(s->g, cuda_gemv(s->stream, l), "gemv");
+    case SPLIT: return cuda_check(s->g, cuda_gemm_mma(s->stream, l), "gemm_mma");
     case TILES: return linear_tiles(s, l, space);
     case BLAS: return linear_blas(s, l, space);
     case TILES_FP8:
     case BLAS_FP8: return linear_fp8(s, l, space, path == BLAS_FP8);
     case FLOAT: break;
     }
-    return cuda_check(s->g, cuda_gemm_f32(s->s, l), "gemm_f32");
+    return cuda_check(s->g, cuda_gemm_f32(s->stream, l), "gemm_f32");
 }
 
 int cuda_linear_op(struct cuda_stream *s, const struct op_linear *a) {
     struct cuda_linear l = {a->y,          a->x,          a->bias,  a->w,          a->n,       a->ldx,     a->ldy,
                             a->accumulate, a->transposed, a->batch, a->batch_rows, a->batch_x, a->batch_y, a->exact};
-    size_t size = cuda_linear_space(s, &l);
-    char *space = cuda_space(s, size);
+    size_t size = cuda_linear_workspace_bytes(s, &l);
+    char *space = cuda_workspace(s, size);
     return space || !size ? cuda_linear_run(s, &l, space) : ERR_RUNTIME;
 }
 
 /* --- MLA expansion --------------------------------------------------------------------------------------------------------- */
 
-static struct cuda_plane rows_of(const struct kv_plane *p, int row) {
+static struct cuda_plane plane_from_row(const struct kv_plane *p, int row) {
     const size_t at = (size_t)row * (size_t)p->heads;
     struct cuda_plane r = cuda_plane_of(p);
     if (p->blocks) r.first = row;
@@ -182,29 +185,30 @@ static struct cuda_plane rows_of(const struct kv_plane *p, int row) {
 /* Formats without tiled kernels: compute in float32, then round. */
 static int expand_float(struct cuda_stream *s, const struct op_expand *a, const struct cuda_expand *e) {
     struct cuda_linear l = {.w = a->w, .n = e->n, .ldx = a->latent.dim, .ldy = a->w.rows};
-    size_t x = cuda_aligned((size_t)e->n * (size_t)l.ldx * 4), y = cuda_aligned((size_t)e->n * (size_t)l.ldy * 4);
-    char *space = cuda_space(s, x + y + cuda_linear_space(s, &l));
+    size_t x = cuda_align256((size_t)e->n * (size_t)l.ldx * 4), y = cuda_align256((size_t)e->n * (size_t)l.ldy * 4);
+    char *space = cuda_workspace(s, x + y + cuda_linear_workspace_bytes(s, &l));
     if (!space) return ERR_RUNTIME;
     struct cuda_expand rest = *e;
     l.x = (float *)space;
     rest.y = l.y = (float *)(space + x);
-    if (cuda_check(s->g, cuda_kv_load(s->s, e->latent, (float *)space, 0, e->n, l.ldx), "latents") || cuda_linear_run(s, &l, space + x + y)) return ERR_RUNTIME;
-    return cuda_check(s->g, cuda_expand_rest(s->s, &rest), "expand");
+    if (cuda_check(s->g, cuda_kv_load(s->stream, e->latent, (float *)space, 0, e->n, l.ldx), "latents") || cuda_linear_run(s, &l, space + x + y))
+        return ERR_RUNTIME;
+    return cuda_check(s->g, cuda_expand_rest(s->stream, &rest), "expand");
 }
 /* All heads in one launch; a BF16 cache is read directly. */
 static int expand_tiles(struct cuda_stream *s, const struct op_expand *a, const struct cuda_expand *e) {
-    int dim = e->latent.dim, ld = cuda_round(dim, 8), rope = dim - e->lora;
+    int dim = e->latent.dim, ld = cuda_round_up(dim, 8), rope = dim - e->lora;
     bool direct = !e->latent.blocks && e->latent.dtype == DT_BF16 && ld == dim && (size_t)e->latent.data % 16 == 0;
     struct cuda_tiles t = {
         .n_parts = 1, .x = e->latent.data, .y = e->k, .v = e->v, .ldx = ld, .ldy = e->nope + rope, .head_rows = e->nope + e->v_dim, .nope = e->nope};
     t.w[0] = a->w;
     t.part[0].n = e->n;
     if (!direct) {
-        if (!(t.x = cuda_space(s, (size_t)e->n * (size_t)ld * 2))) return ERR_RUNTIME;
-        if (cuda_check(s->g, cuda_plane_to_bf16(s->s, (void *)t.x, e->latent, 0, 1, e->n, ld), "latents")) return ERR_RUNTIME;
+        if (!(t.x = cuda_workspace(s, (size_t)e->n * (size_t)ld * 2))) return ERR_RUNTIME;
+        if (cuda_check(s->g, cuda_plane_to_bf16(s->stream, (void *)t.x, e->latent, 0, 1, e->n, ld), "latents")) return ERR_RUNTIME;
     }
-    if (cuda_check(s->g, cuda_tiles_bf16(s->s, &t, tile_tokens(s->g, e->n, a->w.rows)), "tiles_bf16")) return ERR_RUNTIME;
-    return cuda_check(s->g, cuda_expand_rest(s->s, e), "expand");
+    if (cuda_check(s->g, cuda_tiles_bf16(s->stream, &t, tile_tokens(s->g, e->n, a->w.rows)), "tiles_bf16")) return ERR_RUNTIME;
+    return cuda_check(s->g, cuda_expand_rest(s->stream, e), "expand");
 }
 int cuda_expand_op(struct cuda_stream *s, const struct op_expand *a) {
     bool tiles = cuda_tiles_fit(&a->w) && a->heads < 65536 && !((a->nope | a->v_dim | (a->latent.dim - a->w.cols)) & 1);
@@ -213,7 +217,7 @@ int cuda_expand_op(struct cuda_stream *s, const struct op_expand *a) {
     for (int t = 0; t < a->n; t += most) {
         struct cuda_expand e = {.k = (char *)a->k + (size_t)t * k_row,
                                 .v = (char *)a->v + (size_t)t * v_row,
-                                .latent = rows_of(&a->latent, a->row0 + t),
+                                .latent = plane_from_row(&a->latent, a->row0 + t),
                                 .n = a->n - t < most ? a->n - t : most,
                                 .heads = a->heads,
                                 .nope = a->nope,
@@ -225,11 +229,11 @@ int cuda_expand_op(struct cuda_stream *s, const struct op_expand *a) {
     return 0;
 }
 
-bool cuda_linear_tiled(const struct cuda_stream *s, const struct expert *e, int n) {
-    struct cuda_linear gate = {.w = e->gate, .n = n}, down = {.w = e->down, .n = n, .transposed = e->turned};
-    enum path a = path_of(s, &gate), b = path_of(s, &down);
-    return (a == TILES || a == TILES_FP8) && a == b && cuda_linear_alike(&e->gate, &e->up);
+bool cuda_linear_is_tiled(const struct cuda_stream *s, const struct expert *e, int n) {
+    struct cuda_linear gate = {.w = e->gate, .n = n}, down = {.w = e->down, .n = n, .transposed = e->is_transposed};
+    enum path a = select_path(s, &gate), b = select_path(s, &down);
+    return (a == TILES || a == TILES_FP8) && a == b && cuda_linear_can_batch(&e->gate, &e->up);
 }
-bool cuda_linear_alike(const struct mat *a, const struct mat *b) {
+bool cuda_linear_can_batch(const struct mat *a, const struct mat *b) {
     return a->dtype == b->dtype && a->rows == b->rows && a->cols == b->cols && !a->scale == !b->scale && (!a->scale || a->block_cols == b->block_cols);
 }

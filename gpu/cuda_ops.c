@@ -9,36 +9,37 @@ _Static_assert(sizeof(struct op_place) == sizeof(struct cuda_place) && offsetof(
                    offsetof(struct op_place, after) == offsetof(struct cuda_place, after) &&
                    offsetof(struct op_place, blocks) == offsetof(struct cuda_place, blocks),
                "places");
-static const struct cuda_place *place_of(const struct op_place *p) { return (const struct cuda_place *)p; }
-_Static_assert(sizeof(struct kv_block) == sizeof(struct cuda_kv_block) && offsetof(struct kv_block, place) == offsetof(struct cuda_kv_block, place), "blocks");
+static const struct cuda_place *to_cuda_place(const struct op_place *p) { return (const struct cuda_place *)p; }
+_Static_assert(sizeof(struct kv_block) == sizeof(struct cuda_kv_block) && offsetof(struct kv_block, mem_index) == offsetof(struct cuda_kv_block, place),
+               "blocks");
 
 /* Keys are split where the blocks would leave SMs idle: the tail of short prompts. With few queries always: chunk_begin. */
 static int splits_for(const struct cuda_stream *s, long blocks, long keys, long least) {
-    long want = 2L * s->g->processors, splits = blocks >= want ? 1 : (want + blocks - 1) / blocks, most = (keys + least - 1) / least;
+    long want = 2L * s->g->n_sms, splits = blocks >= want ? 1 : (want + blocks - 1) / blocks, most = (keys + least - 1) / least;
     return (int)(splits < most ? splits : most > 1 ? most : 1);
 }
 static size_t parts_size(const struct cuda_attention *a) {
     size_t rows = (size_t)a->splits * (size_t)a->n * (size_t)a->n_heads;
-    return a->splits > 1 ? cuda_aligned(rows * (size_t)a->v_dim * 4) + cuda_aligned(rows * 4) : 0;
+    return a->splits > 1 ? cuda_align256(rows * (size_t)a->v_dim * 4) + cuda_align256(rows * 4) : 0;
 }
 static void parts_at(struct cuda_attention *a, char *space) {
     a->part = (float *)space;
-    a->part_lse = (float *)(space + cuda_aligned((size_t)a->splits * (size_t)a->n * (size_t)a->n_heads * (size_t)a->v_dim * 4));
+    a->part_lse = (float *)(space + cuda_align256((size_t)a->splits * (size_t)a->n * (size_t)a->n_heads * (size_t)a->v_dim * 4));
 }
 
 /* Tensor cores read BF16: other planes are converted first, as many KV heads at a time as fit the workspace. */
 static int attention_mma(struct cuda_stream *s, struct cuda_attention *a, bool direct) {
     int group = a->n_heads / a->k.heads, rows = cuda_attention_mma_rows(a), heads = a->k.heads;
     int k_dim = (a->k.dim + 7) & ~7, v_dim = (a->v_dim + 7) & ~7;
-    bool one = cuda_plane_same(&a->k, &a->v);
+    bool one = cuda_planes_equal(&a->k, &a->v);
     size_t keys = (size_t)a->n_keys, k_size = direct ? 0 : keys * (size_t)k_dim * 2, v_size = direct || one ? 0 : keys * (size_t)v_dim * 2;
     if (k_size && attention_space / (k_size + v_size) < (size_t)heads)
         heads = attention_space < k_size + v_size ? 1 : (int)(attention_space / (k_size + v_size));
     struct cuda_attention b = *a;
     b.n_heads = heads * group;
     b.splits = a->chunked ? cuda_attention_chunks(a->n_keys) : splits_for(s, ((long)a->n * group + rows - 1) / rows * heads, a->n_keys, 256);
-    size_t k_all = cuda_aligned(k_size * (size_t)heads), v_all = cuda_aligned(v_size * (size_t)heads), size = k_all + v_all + parts_size(&b);
-    char *space = size ? cuda_space(s, size) : NULL;
+    size_t k_all = cuda_align256(k_size * (size_t)heads), v_all = cuda_align256(v_size * (size_t)heads), size = k_all + v_all + parts_size(&b);
+    char *space = size ? cuda_workspace(s, size) : NULL;
     if (!space && size) return ERR_RUNTIME;
     if (b.splits > 1) parts_at(&b, space + k_all + v_all);
     for (int h = 0; h < a->k.heads; h += heads) {
@@ -53,10 +54,10 @@ static int attention_mma(struct cuda_stream *s, struct cuda_attention *a, bool d
             b.k = (struct cuda_plane){.data = space, .heads = here, .dim = k_dim, .dtype = DT_BF16};
             b.v = one ? b.k : (struct cuda_plane){.data = space + k_all, .heads = here, .dim = v_dim, .dtype = DT_BF16};
             struct cuda_plane v = a->v;
-            if (cuda_check(s->g, cuda_plane_to_bf16(s->s, space, a->k, h, here, a->n_keys, k_dim), "keys")) return ERR_RUNTIME;
-            if (!one && cuda_check(s->g, cuda_plane_to_bf16(s->s, space + k_all, v, h, here, a->n_keys, v_dim), "values")) return ERR_RUNTIME;
+            if (cuda_check(s->g, cuda_plane_to_bf16(s->stream, space, a->k, h, here, a->n_keys, k_dim), "keys")) return ERR_RUNTIME;
+            if (!one && cuda_check(s->g, cuda_plane_to_bf16(s->stream, space + k_all, v, h, here, a->n_keys, v_dim), "values")) return ERR_RUNTIME;
         }
-        if (cuda_check(s->g, cuda_attention_mma(s->s, &b), "attention_mma")) return ERR_RUNTIME;
+        if (cuda_check(s->g, cuda_attention_mma(s->stream, &b), "attention_mma")) return ERR_RUNTIME;
     }
     return 0;
 }
@@ -84,30 +85,30 @@ static int attention(struct cuda_stream *s, const struct op_attention *o) {
                                .window = o->window,
                                .n_chosen = o->n_chosen,
                                .scale = o->scale,
-                               .chunked = o->n <= CUDA_FEW,
-                               .at = place_of(o->at),
-                               .v_at = place_of(o->v_at),
+                               .chunked = o->n <= CUDA_INVARIANT_ROWS,
+                               .at = to_cuda_place(o->at),
+                               .v_at = to_cuda_place(o->v_at),
                                .splits = 1};
     if (o->n < 1) return 0;
     /* converting the keys pays off from a few queries on; a BF16 cache needs no conversion */
     bool direct = cuda_attention_mma_direct(&a);
-    if (s->g->math != GPU_F32 && o->n_keys > 0 && !o->chosen && cuda_attention_mma_rows(&a) && (direct || !a.chunked)) return attention_mma(s, &a, direct);
+    if (s->g->math != GPU_MATH_F32 && o->n_keys > 0 && !o->chosen && cuda_attention_mma_rows(&a) && (direct || !a.chunked)) return attention_mma(s, &a, direct);
     int group = o->n_heads / o->k.heads, heads = cuda_attention_f32_heads(&a);
     int keys = o->chosen && o->n_chosen < o->n_keys ? o->n_chosen : o->n_keys;
     a.splits = a.chunked ? cuda_attention_chunks(keys) : splits_for(s, (long)o->n * o->k.heads * ((group + heads - 1) / heads), keys, 128);
     if (a.splits > 1) {
-        char *space = cuda_space(s, parts_size(&a));
+        char *space = cuda_workspace(s, parts_size(&a));
         if (!space) return ERR_RUNTIME;
         parts_at(&a, space);
     }
-    return cuda_check(s->g, cuda_attention_f32(s->s, &a), "attention_f32");
+    return cuda_check(s->g, cuda_attention_f32(s->stream, &a), "attention_f32");
 }
 
 /* As many queries at a time as have room for their scores in the workspace. */
 static int select_keys(struct cuda_stream *s, const struct op_select *o) {
     size_t row = (size_t)(o->n_keys > 0 ? o->n_keys : 1) * sizeof(float);
     int most = select_space / row < 1 ? 1 : select_space / row < (size_t)o->n ? (int)(select_space / row) : o->n;
-    float *score = o->n < 1 ? NULL : cuda_space(s, (size_t)most * row);
+    float *score = o->n < 1 ? NULL : cuda_workspace(s, (size_t)most * row);
     if (!score && o->n > 0) return ERR_RUNTIME;
     for (int at = 0; at < o->n; at += most) {
         struct cuda_select a = {.chosen = o->chosen + (size_t)at * (size_t)o->topk,
@@ -124,10 +125,10 @@ static int select_keys(struct cuda_stream *s, const struct op_select *o) {
                                 .n_keys = o->n_keys,
                                 .scale = o->scale,
                                 .score = score,
-                                .at = place_of(o->at),
+                                .at = to_cuda_place(o->at),
                                 .first = at,
                                 .all = o->n};
-        if (cuda_check(s->g, cuda_select_keys(s->s, &a), "select")) return ERR_RUNTIME;
+        if (cuda_check(s->g, cuda_select_keys(s->stream, &a), "select")) return ERR_RUNTIME;
     }
     return 0;
 }
@@ -135,7 +136,8 @@ static int select_keys(struct cuda_stream *s, const struct op_select *o) {
 static int norm(struct cuda_stream *s, const struct op_norm *a) {
     if (a->rows < 1) return 0;
     return cuda_check(
-        s->g, cuda_norm(s->s, a->out, a->x, a->w, a->bias, a->w_dtype, a->rows, a->dim, a->ldx, a->ldo, a->eps, a->add, a->layer_norm, a->tag, (int *)a->bad),
+        s->g,
+        cuda_norm(s->stream, a->out, a->x, a->w, a->bias, a->w_dtype, a->rows, a->dim, a->ldx, a->ldo, a->eps, a->add, a->layer_norm, a->tag, (int *)a->bad),
         "norm");
 }
 _Static_assert((int)SCORE_SOFTMAX == CUDA_SOFTMAX && (int)SCORE_SIGMOID == CUDA_SIGMOID && (int)SCORE_MIXER == CUDA_MIXER &&
@@ -144,52 +146,52 @@ _Static_assert((int)SCORE_SOFTMAX == CUDA_SOFTMAX && (int)SCORE_SIGMOID == CUDA_
 static int route(struct cuda_stream *s, const struct op_route *o) {
     struct cuda_route r = {o->ids,  o->weights, o->logits,     o->bias,  o->table,      o->tokens, o->n,     o->n_experts,
                            o->topk, o->n_group, o->topk_group, o->score, o->group_top2, o->norm,   o->scale, o->jitter};
-    return o->n < 1 ? 0 : cuda_check(s->g, cuda_route_tokens(s->s, &r), "route");
+    return o->n < 1 ? 0 : cuda_check(s->g, cuda_route_tokens(s->stream, &r), "route");
 }
 
 static int delta(struct cuda_stream *s, const struct op_delta *o) {
-    struct cuda_delta d = {o->out, o->q,       o->k,       o->v,     o->b,     o->a,   o->rate, o->dt,  o->before,      o->after,
-                           o->n,   o->k_heads, o->v_heads, o->k_dim, o->v_dim, o->ldx, o->ldg,  o->ldo, place_of(o->at)};
+    struct cuda_delta d = {o->out, o->q,       o->k,       o->v,     o->b,     o->a,   o->rate, o->dt,  o->before,           o->after,
+                           o->n,   o->k_heads, o->v_heads, o->k_dim, o->v_dim, o->ldx, o->ldg,  o->ldo, to_cuda_place(o->at)};
     if (o->n < 1) return 0;
-    return cuda_check(s->g, o->k_dim > CUDA_DELTA_MOST ? cudaErrorNotSupported : cuda_delta_rows(s->s, &d), "delta");
+    return cuda_check(s->g, o->k_dim > CUDA_DELTA_MAX_K_DIM ? cudaErrorNotSupported : cuda_delta_rows(s->stream, &d), "delta");
 }
 
-int cuda_run(struct op_exec *x, enum op_code code, const union op_args *u) {
+int cuda_run_op(struct op_exec *x, enum op_code code, const union op_args *u) {
     struct cuda_stream *s = (struct cuda_stream *)x;
     struct cuda *g = s->g;
     cudaError_t r = cudaSuccess;
     if (s->cancel && atomic_load_explicit(s->cancel, memory_order_relaxed)) return ERR_CANCELLED;
     if (g->base.b->error(&g->base, NULL)) return ERR_RUNTIME;
     if (cuda_check(g, cudaSetDevice(g->card), "device")) return ERR_RUNTIME;
-    if (!s->blas_tried && g->math != GPU_F32 && g->gemm != GPU_GEMM_OWN) s->blas = cuda_blas_open(s->s);
+    if (!s->blas_tried && g->math != GPU_MATH_F32 && g->gemm != GPU_GEMM_OWN) s->blas = cuda_blas_open(s->stream);
     s->blas_tried = true;
     switch (code) {
     case OP_EMBED:
-        if (!cuda_mat_known(u->embed.table.dtype)) r = cudaErrorNotSupported;
-        else if (u->embed.n > 0) r = cuda_embed(s->s, u->embed.out, u->embed.ids, u->embed.table, u->embed.n);
+        if (!cuda_mat_is_supported(u->embed.table.dtype)) r = cudaErrorNotSupported;
+        else if (u->embed.n > 0) r = cuda_embed(s->stream, u->embed.out, u->embed.ids, u->embed.table, u->embed.n);
         break;
     case OP_NORM: return norm(s, &u->norm);
     case OP_LINEAR: return cuda_linear_op(s, &u->linear);
     case OP_ROPE_TABLE: {
         const struct op_rope_table *a = &u->rope_table;
         struct cuda_rope_table t = {a->cos,     a->sin,   a->pos,  a->inv_freq, a->length, a->n,           a->half,
-                                    a->longest, a->total, a->pos0, a->step,     a->mscale, a->long_mscale, place_of(a->at)};
-        if (a->n > 0) r = cuda_rope_table(s->s, &t);
+                                    a->longest, a->total, a->pos0, a->step,     a->mscale, a->long_mscale, to_cuda_place(a->at)};
+        if (a->n > 0) r = cuda_rope_table(s->stream, &t);
         break;
     }
     case OP_ROPE: {
         const struct op_rope *a = &u->rope;
-        if (a->n > 0) r = cuda_rope(s->s, a->x, a->cos, a->sin, a->n, a->heads, a->ld, a->head_ld, a->half, a->interleaved, a->inverse);
+        if (a->n > 0) r = cuda_rope(s->stream, a->x, a->cos, a->sin, a->n, a->heads, a->ld, a->head_ld, a->half, a->interleaved, a->inverse);
         break;
     }
     case OP_KV_STORE: {
         const struct op_kv_store *a = &u->kv_store;
-        if (a->n > 0) r = cuda_kv_store(s->s, cuda_plane_of(&a->plane), a->x, a->row0, a->n, a->ldx, place_of(a->at), a->every, a->tokens);
+        if (a->n > 0) r = cuda_kv_store(s->stream, cuda_plane_of(&a->plane), a->x, a->row0, a->n, a->ldx, to_cuda_place(a->at), a->every, a->tokens);
         break;
     }
     case OP_KV_LOAD: {
         const struct op_kv_load *a = &u->kv_load;
-        if (a->n > 0) r = cuda_kv_load(s->s, cuda_plane_of(&a->plane), a->out, a->row0, a->n, a->ldo);
+        if (a->n > 0) r = cuda_kv_load(s->stream, cuda_plane_of(&a->plane), a->out, a->row0, a->n, a->ldo);
         break;
     }
     case OP_EXPAND: return cuda_expand_op(s, &u->expand);
@@ -198,68 +200,69 @@ int cuda_run(struct op_exec *x, enum op_code code, const union op_args *u) {
     case OP_ROUTE: return route(s, &u->route);
     case OP_EXPERTS: return cuda_experts_op(s, &u->experts);
     case OP_ADD:
-        if (u->add.n > 0) r = cuda_add(s->s, u->add.y, u->add.x, (size_t)u->add.n * (size_t)u->add.m);
+        if (u->add.n > 0) r = cuda_add(s->stream, u->add.y, u->add.x, (size_t)u->add.n * (size_t)u->add.m);
         break;
     case OP_SIGMOID:
-        if (u->sigmoid.n > 0) r = cuda_sigmoid(s->s, u->sigmoid.x, (size_t)u->sigmoid.n * (size_t)u->sigmoid.m);
+        if (u->sigmoid.n > 0) r = cuda_sigmoid(s->stream, u->sigmoid.x, (size_t)u->sigmoid.n * (size_t)u->sigmoid.m);
         break;
     case OP_CLIP:
-        if (u->clip.n > 0) r = cuda_clip(s->s, u->clip.x, (size_t)u->clip.n * (size_t)u->clip.m, u->clip.limit);
+        if (u->clip.n > 0) r = cuda_clip(s->stream, u->clip.x, (size_t)u->clip.n * (size_t)u->clip.m, u->clip.limit);
         break;
     case OP_COPY: {
         const struct op_copy *a = &u->copy;
-        if (a->n > 0) r = cuda_copy(s->s, a->y, a->x, a->n, a->heads, a->dim, a->ldx, a->ldy, a->head_ldx, a->head_ldy);
+        if (a->n > 0) r = cuda_copy(s->stream, a->y, a->x, a->n, a->heads, a->dim, a->ldx, a->ldy, a->head_ldx, a->head_ldy);
         break;
     }
     case OP_GATE: {
         const struct op_gate *a = &u->gate;
-        if (a->n > 0) r = cuda_gate(s->s, a->y, a->g, a->n, a->heads, a->dim, a->ldy, a->ldg, a->head_ldy, a->head_ldg, a->silu);
+        if (a->n > 0) r = cuda_gate(s->stream, a->y, a->g, a->n, a->heads, a->dim, a->ldy, a->ldg, a->head_ldy, a->head_ldg, a->silu);
         break;
     }
     case OP_CONV: {
         const struct op_conv *a = &u->conv;
-        struct cuda_conv c = {a->out, a->x, a->w, a->before, a->after, a->n, a->channels, a->taps, a->ldx, a->ldo, place_of(a->at)};
-        if (a->n > 0) r = cuda_conv_rows(s->s, &c);
+        struct cuda_conv c = {a->out, a->x, a->w, a->before, a->after, a->n, a->channels, a->taps, a->ldx, a->ldo, to_cuda_place(a->at)};
+        if (a->n > 0) r = cuda_conv_rows(s->stream, &c);
         break;
     }
     case OP_DELTA: return delta(s, &u->delta);
     case OP_COMPRESS: {
         const struct op_compress *a = &u->compress;
-        struct cuda_compress c = {a->out,   a->kv,  a->gate, a->bias,    a->before,        a->after,        a->n,       a->pos0,
-                                  a->ratio, a->dim, a->ldx,  a->overlap, op_compressed(a), place_of(a->at), a->state_at};
-        if (a->n > 0) r = cuda_compress_rows(s->s, &c);
+        struct cuda_compress c = {a->out,     a->kv,    a->gate, a->bias, a->before,  a->after,         a->n,
+                                  a->pos0,    a->ratio, a->dim,  a->ldx,  a->overlap, op_compressed(a), to_cuda_place(a->at),
+                                  a->state_at};
+        if (a->n > 0) r = cuda_compress_rows(s->stream, &c);
         break;
     }
     case OP_SPREAD: {
         const struct op_spread *a = &u->spread;
-        if (a->n > 0) r = cuda_spread(s->s, a->streams, a->x, a->post, a->n, a->hidden, a->n_streams);
+        if (a->n > 0) r = cuda_spread(s->stream, a->streams, a->x, a->post, a->n, a->hidden, a->n_streams);
         break;
     }
     case OP_MIX: {
         const struct op_mix *a = &u->mix;
         struct cuda_mix c = {a->in, a->out, a->streams, a->post, a->mix, a->base, a->scale, a->n, a->hidden, a->n_streams, a->iters, a->eps, a->norm_eps};
-        if (a->n_streams > CUDA_STREAMS_MOST) r = cudaErrorNotSupported;
-        else if (a->n > 0) r = cuda_mix_streams(s->s, &c);
+        if (a->n_streams > CUDA_MAX_RESIDUAL_STREAMS) r = cudaErrorNotSupported;
+        else if (a->n > 0) r = cuda_mix_streams(s->stream, &c);
         break;
     }
     case OP_SORT: {
         const struct op_sort *a = &u->sort;
-        r = cuda_sort(s->s, a->offset, a->token, a->weight, a->ids, a->weights, a->n, a->topk, a->first, a->last);
+        r = cuda_sort(s->stream, a->offset, a->token, a->weight, a->ids, a->weights, a->n, a->topk, a->first, a->last);
         break;
     }
     case OP_GATHER:
-        if (u->gather.n > 0) r = cuda_gather(s->s, u->gather.out, u->gather.x, u->gather.index, u->gather.n, u->gather.dim, u->gather.ldx);
+        if (u->gather.n > 0) r = cuda_gather(s->stream, u->gather.out, u->gather.x, u->gather.index, u->gather.n, u->gather.dim, u->gather.ldx);
         break;
     case OP_FFN: return cuda_ffn_op(s, &u->ffn);
     case OP_GROUP: return cuda_group_op(s, &u->group);
     case OP_SCATTER_ADD: {
         const struct op_scatter_add *a = &u->scatter_add;
-        if (a->n > 0) r = cuda_scatter_add(s->s, a->y, a->x, a->index, a->weight, a->n, a->dim, a->ldy);
+        if (a->n > 0) r = cuda_scatter_add(s->stream, a->y, a->x, a->index, a->weight, a->n, a->dim, a->ldy);
         break;
     }
     case OP_MERGE: {
         const struct op_merge *a = &u->merge;
-        if (a->n > 0) r = cuda_merge(s->s, a->out, a->lse, a->out2, a->lse2, a->n, a->heads, a->dim, a->ldo, a->ldo2);
+        if (a->n > 0) r = cuda_merge(s->stream, a->out, a->lse, a->out2, a->lse2, a->n, a->heads, a->dim, a->ldo, a->ldo2);
         break;
     }
     case OP_COUNT: return ERR_RUNTIME;

@@ -2,7 +2,7 @@
  * one key and every eighth head. The order of sums is fixed, so a query's selection does not depend on the other queries. */
 #include "gpu/cuda_device.cuh"
 
-enum { KEYS = 32, LANES = 8 /* heads at once */, GROUP = 16 /* heads whose queries are in shared memory */, CHOOSERS = 256 };
+enum { KEYS = 32, LANES = 8 /* heads at once */, GROUP = 16 /* heads whose queries are in shared memory */, SELECT_THREADS = 256 };
 
 __device__ inline int keys_seen(const struct cuda_select &a, int i) {
     int pos = a.at ? a.at->pos + a.first + i : a.q_pos0 + i, most = a.at ? a.at->pos + a.all : a.n_keys;
@@ -17,7 +17,7 @@ static __global__ void score_kernel(struct cuda_select a) {
     float *q = keys + KEYS * (dim + 1), sum = 0;
     if (n <= a.topk || first >= n) return;
     struct cuda_plane k = a.k;
-    if (a.at) plane_move(&k, a.at);
+    if (a.at) plane_set_address(&k, a.at);
     for (int at = threadIdx.x; at < KEYS * dim; at += blockDim.x)
         keys[at / dim * (dim + 1) + at % dim] = first + at / dim < n ? plane_at(k, (size_t)(first + at / dim), 0, at % dim) : 0.0f;
     for (int h0 = 0; h0 < a.heads; h0 += GROUP) {
@@ -46,14 +46,14 @@ __device__ inline uint32_t rank_of(float v) {
 }
 
 /* Radix select of the threshold, eight bits at a time. Selects the keys above it, then the first keys equal to it, in order of rows. */
-static __global__ void __launch_bounds__(CHOOSERS) choose_kernel(struct cuda_select a) {
-    __shared__ int count[256], warp_over[CHOOSERS / 32], warp_tie[CHOOSERS / 32], left;
+static __global__ void __launch_bounds__(SELECT_THREADS) select_kernel(struct cuda_select a) {
+    __shared__ int count[256], warp_over[SELECT_THREADS / 32], warp_tie[SELECT_THREADS / 32], left;
     __shared__ uint32_t prefix;
     int tid = threadIdx.x, lane = tid % 32, warp = tid / 32, n = keys_seen(a, (int)blockIdx.x);
     int32_t *out = a.chosen + (size_t)blockIdx.x * (size_t)a.topk;
     const float *score = a.score + (size_t)blockIdx.x * (size_t)a.n_keys;
     if (n <= a.topk) {
-        for (int k = tid; k < a.topk; k += CHOOSERS) out[k] = k < n ? k : -1;
+        for (int k = tid; k < a.topk; k += SELECT_THREADS) out[k] = k < n ? k : -1;
         return;
     }
     uint32_t mask = 0;
@@ -61,7 +61,7 @@ static __global__ void __launch_bounds__(CHOOSERS) choose_kernel(struct cuda_sel
     for (int shift = 24; shift >= 0; shift -= 8) {
         count[tid] = 0;
         __syncthreads();
-        for (int k = tid; k < n; k += CHOOSERS) {
+        for (int k = tid; k < n; k += SELECT_THREADS) {
             uint32_t r = rank_of(score[k]);
             if ((r & mask) == prefix) atomicAdd(&count[r >> shift & 255], 1);
         }
@@ -76,14 +76,14 @@ static __global__ void __launch_bounds__(CHOOSERS) choose_kernel(struct cuda_sel
     }
     uint32_t least = prefix, before = (1u << lane) - 1;
     int ties = left, over_base = 0, tie_base = 0;
-    for (int k0 = 0; k0 < n; k0 += CHOOSERS) {
+    for (int k0 = 0; k0 < n; k0 += SELECT_THREADS) {
         uint32_t r = k0 + tid < n ? rank_of(score[k0 + tid]) : 0;
         bool over = k0 + tid < n && r > least, tie = k0 + tid < n && r == least;
         unsigned overs = __ballot_sync(0xffffffffu, over), tied = __ballot_sync(0xffffffffu, tie);
         if (!lane) warp_over[warp] = __popc(overs), warp_tie[warp] = __popc(tied);
         __syncthreads();
         int over_at = over_base + __popc(overs & before), tie_at = tie_base + __popc(tied & before);
-        for (int w = 0; w < CHOOSERS / 32; w++) {
+        for (int w = 0; w < SELECT_THREADS / 32; w++) {
             if (w < warp) over_at += warp_over[w], tie_at += warp_tie[w];
             over_base += warp_over[w], tie_base += warp_tie[w];
         }
@@ -96,6 +96,6 @@ cudaError_t cuda_select_keys(cudaStream_t s, const struct cuda_select *a) {
     size_t bytes = ((size_t)KEYS * (size_t)(a->k.dim + 1) + (size_t)GROUP * (size_t)a->k.dim) * sizeof(float);
     if (bytes > 40 * 1024) return cudaErrorInvalidValue;
     if (a->n_keys > 0) score_kernel<<<dim3(blocks_of((size_t)a->n_keys, KEYS), (unsigned)a->n), KEYS * LANES, bytes, s>>>(*a);
-    choose_kernel<<<(unsigned)a->n, CHOOSERS, 0, s>>>(*a);
+    select_kernel<<<(unsigned)a->n, SELECT_THREADS, 0, s>>>(*a);
     return cudaGetLastError();
 }

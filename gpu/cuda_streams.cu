@@ -17,7 +17,7 @@ cudaError_t cuda_spread(cudaStream_t s, float *streams, const float *x, const fl
     return cudaGetLastError();
 }
 
-enum { MIXERS = 256, MOST = CUDA_STREAMS_MOST };
+enum { MIXERS = 256, MOST = CUDA_MAX_RESIDUAL_STREAMS };
 __device__ inline float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
 
 /* One block per row. Each thread has one of comb's n * n elements, then elements of all streams. */

@@ -32,7 +32,7 @@ __device__ inline const struct mat &tile_row(const struct cuda_tiles &p, const t
 template <int R> __device__ inline int tile_place(int row, int c) { return row * R + ((c ^ (row / (128 / R) & 1) * (R / 32)) * 16); }
 
 /* Copies 16 bytes to shared memory: `bytes` are read, the rest is zero. Rows of a checkpoint need not be 16-byte aligned. */
-__device__ inline void piece_load(uint8_t *dst, const uint8_t *src, int bytes, int align) {
+__device__ inline void vector_load(uint8_t *dst, const uint8_t *src, int bytes, int align) {
     if (align >= 16) {
         cp_async16(dst, src, bytes < 0 ? 0 : bytes > 16 ? 16 : bytes);
     } else if (align == 8) {

@@ -66,13 +66,13 @@ static __global__ void __launch_bounds__(TILE_THREADS, TM >= 64 ? 1 : 2) tile_bf
         for (int i = 0; i < (TM + 31) / 32; i++) {
             if (TM < 32 && xr >= TM) break;
             bool ok = at.t0 + xr + i * 32 < at.t1;
-            piece_load(to + tile_place<128>(xr + i * 32, xc), x_from + (ok ? (size_t)i * 64 * (size_t)p.ldx : 0) + (size_t)k * STEP * 2,
+            vector_load(to + tile_place<128>(xr + i * 32, xc), x_from + (ok ? (size_t)i * 64 * (size_t)p.ldx : 0) + (size_t)k * STEP * 2,
                        ok ? x_bytes - k * STEP * 2 : 0, 16);
         }
 #pragma unroll
         for (int i = 0; i < TILE_ROWS / PASS; i++) {
             bool ok = o + i * w_step < rows;
-            piece_load(to + ring::X + tile_place<R>(wr + i * PASS, wc), w_from + (ok ? (size_t)i * w_next : 0) + (size_t)k * R,
+            vector_load(to + ring::X + tile_place<R>(wr + i * PASS, wc), w_from + (ok ? (size_t)i * w_next : 0) + (size_t)k * R,
                        ok ? w_bytes - k * R : 0, p.align);
         }
     };

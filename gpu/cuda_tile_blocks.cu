@@ -135,7 +135,7 @@ static __global__ void __launch_bounds__(TILE_THREADS, TM >= 64 ? 1 : 2) tile_bl
         for (int i = 0; i < (TM + 31) / 32; i++) {
             if (TM < 32 && xr >= TM) break;
             bool ok = at.t0 + xr + i * 32 < at.t1;
-            piece_load(to + tile_place<128>(xr + i * 32, xc), x_from + (ok ? (size_t)i * 64 * (size_t)p.ldx : 0) + (size_t)k * STEP * 2,
+            vector_load(to + tile_place<128>(xr + i * 32, xc), x_from + (ok ? (size_t)i * 64 * (size_t)p.ldx : 0) + (size_t)k * STEP * 2,
                        ok ? x_bytes - k * STEP * 2 : 0, 16);
         }
     };

@@ -38,13 +38,13 @@ static __global__ void __launch_bounds__(TILE_THREADS, TM >= 64 ? 1 : 2) tile_fp
         for (int i = 0; i < (TM + 31) / 32; i++) {
             if (TM < 32 && r >= TM) break;
             bool ok = at.t0 + r + i * 32 < at.t1;
-            piece_load(to + place(r + i * 32, c), x_from + (ok ? (size_t)i * 32 * (size_t)p.ldx : 0) + (size_t)k * STEP,
+            vector_load(to + place(r + i * 32, c), x_from + (ok ? (size_t)i * 32 * (size_t)p.ldx : 0) + (size_t)k * STEP,
                        ok ? bytes - k * STEP : 0, 16);
         }
 #pragma unroll
         for (int i = 0; i < TILE_ROWS / PASS; i++) {
             bool ok = o + i * w_step < rows;
-            piece_load(to + ring::X + place(r + i * PASS, c), w_from + (ok ? (size_t)i * w_next : 0) + (size_t)k * STEP,
+            vector_load(to + ring::X + place(r + i * PASS, c), w_from + (ok ? (size_t)i * w_next : 0) + (size_t)k * STEP,
                        ok ? bytes - k * STEP : 0, p.align);
         }
     };

@@ -1,5 +1,5 @@
 /* The emulated device: memory with a cap, host memory, faults. Streams and events are in emu_stream.c. */
-#include "gpu/emu_number.h"
+#include "gpu/emu_timeline.h"
 
 #include <errno.h>
 #include <stdarg.h>
@@ -22,9 +22,9 @@ double emu_clock(void) {
 /* Failures. The first one stays until emu_clear; a dead device never recovers. Error text, the stream's flag and `dead` are set under
  * one lock, so a thread that sees a failure also sees its text. */
 static void fail_locked(struct emu *g, int code, const char *text) {
-    if (!g->error.code) error_set(&g->error, code, "device %d (%s): %s", g->base.info.rank, g->base.info.name, g->dead ? "lost (injected)" : text);
+    if (!g->error.code) error_set(&g->error, code, "device %d (%s): %s", g->base.info.rank, g->base.info.name, g->is_dead ? "lost (injected)" : text);
 }
-static void fail(struct emu *g, _Atomic int *failed, int code, const char *fmt, va_list ap) {
+static void set_failure(struct emu *g, _Atomic int *failed, int code, const char *fmt, va_list ap) {
     char text[400];
     vsnprintf(text, sizeof text, fmt, ap);
     pthread_mutex_lock(&g->lock);
@@ -35,29 +35,29 @@ static void fail(struct emu *g, _Atomic int *failed, int code, const char *fmt, 
 void emu_fail(struct emu *g, int code, const char *fmt, ...) {
     va_list ap;
     va_start(ap, fmt);
-    fail(g, NULL, code, fmt, ap);
+    set_failure(g, NULL, code, fmt, ap);
     va_end(ap);
 }
 void emu_stream_fail(struct emu_stream *s, int code, const char *fmt, ...) {
     va_list ap;
     va_start(ap, fmt);
-    fail(s->g, &s->failed, code, fmt, ap);
+    set_failure(s->g, &s->has_failed, code, fmt, ap);
     va_end(ap);
 }
 
-bool emu_fault(struct emu *g, enum gpu_fault kind) {
+bool emu_inject_fault(struct emu *g, enum gpu_fault kind) {
     if (g->spec.fail == GPU_FAULT_NONE || g->spec.fail_rank != g->base.info.rank) return false;
     pthread_mutex_lock(&g->lock);
-    bool hit = ++g->count[kind] == g->spec.fail_at && g->spec.fail == kind;
-    if (++g->count[GPU_FAULT_DIE] >= g->spec.fail_at && g->spec.fail == GPU_FAULT_DIE) {
-        hit = g->dead = true;
+    bool hit = ++g->fault_counts[kind] == g->spec.fail_at && g->spec.fail == kind;
+    if (++g->fault_counts[GPU_FAULT_DIE] >= g->spec.fail_at && g->spec.fail == GPU_FAULT_DIE) {
+        hit = g->is_dead = true;
         fail_locked(g, ERR_RUNTIME, "lost");
     }
     pthread_mutex_unlock(&g->lock);
     return hit;
 }
 
-int emu_state(struct emu *g) {
+int emu_error_code(struct emu *g) {
     pthread_mutex_lock(&g->lock);
     int r = g->error.code;
     pthread_mutex_unlock(&g->lock);
@@ -76,7 +76,7 @@ static int emu_error(struct gpu *base, struct error *e) {
 static int emu_clear(struct gpu *base, struct error *e) {
     struct emu *g = (struct emu *)base;
     pthread_mutex_lock(&g->lock);
-    int r = g->dead ? ERR_RUNTIME : 0;
+    int r = g->is_dead ? ERR_RUNTIME : 0;
     if (r && e) *e = g->error;
     if (!r) g->error = (struct error){0};
     pthread_mutex_unlock(&g->lock);
@@ -98,7 +98,7 @@ static size_t block_after(const struct emu *g, const char *p) { /* index of the 
 }
 
 bool emu_owns(struct emu *g, const void *p, size_t size) {
-    if (g->host) return true;
+    if (g->is_cpu) return true;
     pthread_mutex_lock(&g->lock);
     size_t i = block_after(g, p);
     bool ok = i > 0 && (size_t)((const char *)p - g->blocks[i - 1].p) + size <= g->blocks[i - 1].size;
@@ -108,10 +108,10 @@ bool emu_owns(struct emu *g, const void *p, size_t size) {
 
 /* GPU memory is always populated. Host memory is populated page by page on first access, ten times slower or worse in a virtual machine,
  * which also reclaims idle pages. So large freed blocks are kept for reuse by allocations of similar size. */
-static const size_t stays = (size_t)1 << 20;
+static const size_t min_reuse_bytes = (size_t)1 << 20;
 
 static void drop_idle(struct emu *g, size_t i) {
-    g->idle_bytes -= g->idle[i].room;
+    g->idle_bytes -= g->idle[i].capacity;
     g->n_idle--;
     memmove(&g->idle[i], &g->idle[i + 1], (g->n_idle - i) * sizeof *g->idle);
 }
@@ -119,31 +119,31 @@ static void drop_idle(struct emu *g, size_t i) {
 static bool take_idle(struct emu *g, size_t size, struct emu_block *b) {
     size_t best = g->n_idle;
     for (size_t i = 0; i < g->n_idle; i++) {
-        size_t room = g->idle[i].room;
-        if (room >= size && room / 2 < size && (best == g->n_idle || room < g->idle[best].room)) best = i;
+        size_t room = g->idle[i].capacity;
+        if (room >= size && room / 2 < size && (best == g->n_idle || room < g->idle[best].capacity)) best = i;
     }
     if (best == g->n_idle) return false;
-    *b = (struct emu_block){g->idle[best].p, size, g->idle[best].room};
+    *b = (struct emu_block){g->idle[best].p, size, g->idle[best].capacity};
     drop_idle(g, best);
     return true;
 }
 static bool keep_idle(struct emu *g, const struct emu_block *b) {
-    if (b->room < stays || mem_grow(&g->idle, &g->cap_idle, g->n_idle + 1, sizeof *g->idle)) return false;
+    if (b->capacity < min_reuse_bytes || mem_grow(&g->idle, &g->cap_idle, g->n_idle + 1, sizeof *g->idle)) return false;
     g->idle[g->n_idle++] = *b;
-    g->idle_bytes += b->room;
+    g->idle_bytes += b->capacity;
     return true;
 }
 
-static struct emu_block take(struct emu *g, size_t size) {
-    struct emu_block b = {.size = size, .room = size};
+static struct emu_block alloc_block(struct emu *g, size_t size) {
+    struct emu_block b = {.size = size, .capacity = size};
     if (g->spec.is_virtual) {
         b.p = mmap(NULL, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
         if (b.p == MAP_FAILED) b.p = NULL;
         return b;
     }
-    if (g->used + size > g->peak) g->peak = g->used + size;
+    if (g->used_bytes + size > g->peak_bytes) g->peak_bytes = g->used_bytes + size;
     if (!take_idle(g, size, &b)) {
-        while (g->n_idle && g->used + size + g->idle_bytes > g->peak) {
+        while (g->n_idle && g->used_bytes + size + g->idle_bytes > g->peak_bytes) {
             mem_free(g->idle[0].p);
             drop_idle(g, 0);
         }
@@ -152,7 +152,7 @@ static struct emu_block take(struct emu *g, size_t size) {
     if (b.p) memset(b.p, POISON, size);
     return b;
 }
-static void give(struct emu *g, const struct emu_block *b) {
+static void release_block(struct emu *g, const struct emu_block *b) {
     if (g->spec.is_virtual) {
         munmap(b->p, b->size);
         return;
@@ -166,7 +166,7 @@ static void give(struct emu *g, const struct emu_block *b) {
 
 /* Injected allocation failures, or a dead device. */
 static int alloc_fault(struct emu *g, size_t size, const char *what, struct error *e) {
-    if (!emu_fault(g, GPU_FAULT_ALLOC)) return 0;
+    if (!emu_inject_fault(g, GPU_FAULT_ALLOC)) return 0;
     if (g->spec.fail == GPU_FAULT_ALLOC) return error_set(e, ERR_MEMORY, "device %d: %s of %zu bytes failed (injected)", g->base.info.rank, what, size);
     return emu_error(&g->base, e);
 }
@@ -177,19 +177,19 @@ static int emu_alloc(struct gpu *base, void **out, size_t size, struct error *e)
     if (rc) return rc;
     const double begin = emu_clock();
     pthread_mutex_lock(&g->lock);
-    size_t left = base->info.mem - g->used;
+    size_t left = base->info.mem - g->used_bytes;
     if (size > left || mem_grow(&g->blocks, &g->cap_blocks, g->n_blocks + 1, sizeof *g->blocks)) {
         pthread_mutex_unlock(&g->lock);
         return error_set(e, ERR_MEMORY, "device %d: cannot allocate %zu bytes, %zu of %zu are free", base->info.rank, size, left, base->info.mem);
     }
-    struct emu_block b = take(g, size);
+    struct emu_block b = alloc_block(g, size);
     if (b.p) {
         size_t i = block_after(g, b.p);
         memmove(&g->blocks[i + 1], &g->blocks[i], (g->n_blocks - i) * sizeof *g->blocks);
         g->blocks[i] = b;
         g->n_blocks++;
-        g->used += size;
-        if (g->slowed) g->taken.memory += emu_clock() - begin;
+        g->used_bytes += size;
+        if (g->is_throttled) g->stats.alloc_s += emu_clock() - begin;
     }
     pthread_mutex_unlock(&g->lock);
     if (!b.p) return error_set(e, ERR_MEMORY, "device %d: no host memory for %zu emulated bytes", base->info.rank, size);
@@ -208,13 +208,13 @@ static void emu_free(struct gpu *base, void *p) {
         b = g->blocks[i - 1];
         memmove(&g->blocks[i - 1], &g->blocks[i], (g->n_blocks - i) * sizeof *g->blocks);
         g->n_blocks--;
-        g->used -= b.size;
+        g->used_bytes -= b.size;
     }
     pthread_mutex_unlock(&g->lock);
     if (known) {
-        give(g, &b);
+        release_block(g, &b);
         pthread_mutex_lock(&g->lock);
-        if (g->slowed) g->taken.memory += emu_clock() - begin;
+        if (g->is_throttled) g->stats.alloc_s += emu_clock() - begin;
         pthread_mutex_unlock(&g->lock);
     } else emu_fail(g, ERR_RUNTIME, "free of %p, which is not an allocation of this device", p);
 }
@@ -222,7 +222,7 @@ static void emu_free(struct gpu *base, void *p) {
 static size_t emu_mem_free(struct gpu *base) {
     struct emu *g = (struct emu *)base;
     pthread_mutex_lock(&g->lock);
-    size_t left = base->info.mem - g->used;
+    size_t left = base->info.mem - g->used_bytes;
     pthread_mutex_unlock(&g->lock);
     return left;
 }
@@ -233,7 +233,7 @@ static struct {
     struct emu_block *blocks;
     size_t n, cap;
 } pinned = {.lock = PTHREAD_MUTEX_INITIALIZER};
-bool emu_pins(const void *p, size_t size) {
+bool emu_is_pinned(const void *p, size_t size) {
     const char *c = p;
     bool in = false;
     pthread_mutex_lock(&pinned.lock);
@@ -241,14 +241,14 @@ bool emu_pins(const void *p, size_t size) {
     pthread_mutex_unlock(&pinned.lock);
     return in;
 }
-static int pin(struct emu_block b) {
+static int add_pinned(struct emu_block b) {
     pthread_mutex_lock(&pinned.lock);
     int rc = mem_grow(&pinned.blocks, &pinned.cap, pinned.n + 1, sizeof *pinned.blocks);
     if (!rc) pinned.blocks[pinned.n++] = b;
     pthread_mutex_unlock(&pinned.lock);
     return rc;
 }
-static void unpin(const void *p) {
+static void remove_pinned(const void *p) {
     pthread_mutex_lock(&pinned.lock);
     for (size_t i = 0; i < pinned.n; i++)
         if (pinned.blocks[i].p == p) {
@@ -267,14 +267,14 @@ static int emu_host_alloc(struct gpu *base, void **p, size_t size, struct error 
     int rc = alloc_fault(g, size, "pinned memory", e);
     if (rc) return rc;
     *p = mem_aligned(4096, size);
-    if (*p && emu_tells(g) && pin((struct emu_block){*p, size})) {
+    if (*p && emu_tracks_pinned(g) && add_pinned((struct emu_block){*p, size})) {
         mem_free(*p);
         *p = NULL;
     }
     return *p ? 0 : error_set(e, ERR_MEMORY, "no memory for %zu bytes of pinned memory", size);
 }
 static void emu_host_free(struct gpu *base, void *p) {
-    if (emu_tells((struct emu *)base)) unpin(p);
+    if (emu_tracks_pinned((struct emu *)base)) remove_pinned(p);
     mem_free(p);
 }
 static int emu_host_register(struct gpu *base, const void *p, size_t size, struct error *e) {
@@ -285,17 +285,17 @@ static int emu_host_register(struct gpu *base, const void *p, size_t size, struc
     size_t page = (size_t)sysconf(_SC_PAGESIZE);
     if (madvise((void *)p, (size + page - 1) / page * page, MADV_POPULATE_WRITE)) /* like a driver that needs write access */
         return error_set(e, ERR_MEMORY, "cannot pin %zu bytes: %s (this device cannot pin read-only mappings: nomap)", size, strerror(errno));
-    return pin((struct emu_block){(char *)p, size}) ? error_set(e, ERR_MEMORY, "no memory for the list of pinned memory") : 0;
+    return add_pinned((struct emu_block){(char *)p, size}) ? error_set(e, ERR_MEMORY, "no memory for the list of pinned memory") : 0;
 }
 static void emu_host_unregister(struct gpu *base, const void *p) {
-    if (emu_tells((struct emu *)base)) unpin(p);
+    if (emu_tracks_pinned((struct emu *)base)) remove_pinned(p);
 }
 
-static void emu_used(struct gpu *base, struct gpu_used *out) {
+static void emu_used(struct gpu *base, struct gpu_stats *out) {
     struct emu *g = (struct emu *)base;
     pthread_mutex_lock(&g->lock);
-    while (g->spec.is_virtual && atomic_load(&g->queued)) pthread_cond_wait(&g->all_done, &g->lock);
-    *out = g->taken;
+    while (g->spec.is_virtual && atomic_load(&g->n_queued)) pthread_cond_wait(&g->all_done, &g->lock);
+    *out = g->stats;
     pthread_mutex_unlock(&g->lock);
 }
 
@@ -303,7 +303,7 @@ static int emu_describe(char *out, size_t size) { return snprintf(out, size, "em
 
 static void emu_close(struct gpu *base) {
     struct emu *g = (struct emu *)base;
-    for (size_t i = 0; i < g->n_blocks; i++) give(g, &g->blocks[i]);
+    for (size_t i = 0; i < g->n_blocks; i++) release_block(g, &g->blocks[i]);
     for (size_t i = 0; i < g->n_idle; i++) mem_free(g->idle[i].p);
     mem_free(g->idle);
     mem_free(g->blocks);
@@ -328,27 +328,28 @@ static int emu_open(struct gpu **out, const struct gpu_spec *spec, int rank, str
     struct emu *g = mem_calloc(1, sizeof *g);
     if (!g) return error_set(e, ERR_MEMORY, "no memory for an emulated device");
     g->spec = *spec;
-    g->host = rank == GPU_HOST;
-    if (g->host) g->spec.mem = g->spec.mem ? g->spec.mem : SIZE_MAX;
+    g->is_cpu = rank == GPU_HOST;
+    if (g->is_cpu) g->spec.mem = g->spec.mem ? g->spec.mem : SIZE_MAX;
     else if (spec->is_virtual) virtual_defaults(&g->spec);
     else if (!g->spec.mem) g->spec.mem = (size_t)8 << 30;
-    g->machine = (struct cost_rates){.flops = g->spec.flops, .attn = g->spec.attn, .bw = g->spec.bw, .launch = g->spec.launch};
+    g->rates = (struct op_cost_rates){.flops = g->spec.flops, .attn = g->spec.attn, .bw = g->spec.bw, .launch = g->spec.launch};
     if (spec->is_virtual)
-        g->machine.bw_rows = spec->bw_rows, g->machine.flops_rows = spec->flops_rows, g->machine.attn_bw = spec->attn_bw,
-        g->machine.linear_bw = spec->linear_bw, g->machine.few_flops = spec->few_flops, g->machine.attn_rows = spec->attn_rows, g->machine.apart = g->host,
-        g->machine.chosen = spec->chosen, g->machine.disk = g->host ? spec->disk : 0, g->machine.missing = spec->missing, g->machine.absent = spec->absent;
-    for (int i = 0; i < 2 && spec->is_virtual; i++) g->machine.linear_flops[i] = spec->linear_flops[i];
-    for (int i = 0; i < GPU_KINDS && spec->is_virtual; i++) g->machine.launch_of[i] = spec->launch_of[i];
-    g->slowed = !spec->is_virtual && (g->spec.flops > 0 || g->spec.attn > 0 || g->spec.bw > 0 || g->spec.launch > 0);
+        g->rates.bw_rows = spec->bw_rows, g->rates.flops_rows = spec->flops_rows, g->rates.attn_bw = spec->attn_bw, g->rates.linear_bw = spec->linear_bw,
+        g->rates.flops_few_rows = spec->flops_few_rows, g->rates.attn_rows = spec->attn_rows, g->rates.has_serial_activations = g->is_cpu,
+        g->rates.n_selected = spec->n_selected, g->rates.disk_bw = g->is_cpu ? spec->disk_bw : 0, g->rates.disk_share_few_rows = spec->disk_share_few_rows,
+        g->rates.disk_share = spec->disk_share;
+    for (int i = 0; i < 2 && spec->is_virtual; i++) g->rates.linear_flops[i] = spec->linear_flops[i];
+    for (int i = 0; i < GPU_OP_KINDS && spec->is_virtual; i++) g->rates.launch_by_kind[i] = spec->launch_by_kind[i];
+    g->is_throttled = !spec->is_virtual && (g->spec.flops > 0 || g->spec.attn > 0 || g->spec.bw > 0 || g->spec.launch > 0);
     g->base.info = (struct gpu_info){.rank = rank,
-                                     .id = g->host ? GPU_HOST : spec->id[rank],
+                                     .id = g->is_cpu ? GPU_HOST : spec->id[rank],
                                      .mem = g->spec.mem,
                                      .is_virtual = spec->is_virtual,
                                      .peer = !spec->nopeer,
                                      .h2d = g->spec.h2d,
                                      .d2h = g->spec.d2h,
                                      .link = g->spec.peer};
-    snprintf(g->base.info.name, sizeof g->base.info.name, "emulated%s%s", g->host ? " CPU" : "", spec->is_virtual ? ", virtual time" : "");
+    snprintf(g->base.info.name, sizeof g->base.info.name, "emulated%s%s", g->is_cpu ? " CPU" : "", spec->is_virtual ? ", virtual time" : "");
     pthread_mutex_init(&g->lock, NULL);
     pthread_cond_init(&g->all_done, NULL);
     emu_clock();
@@ -362,7 +363,7 @@ const struct gpu_backend gpu_emu = {
     .open = emu_open,
     .close = emu_close,
     .mem_free = emu_mem_free,
-    .used = emu_used,
+    .stats = emu_used,
     .alloc = emu_alloc,
     .free = emu_free,
     .error = emu_error,
@@ -386,12 +387,12 @@ const struct gpu_backend gpu_emu = {
     .event_record = emu_event_record,
     .event_wait = emu_event_wait,
     .event_sync = emu_event_sync,
-    .event_done = emu_event_done,
+    .event_is_done = emu_event_is_done,
     .event_time = emu_event_time,
-    .number_open = emu_number_open,
-    .number_close = emu_number_close,
-    .number_write = emu_number_write,
-    .number_wait = emu_number_wait,
-    .number_wake = emu_number_wake,
-    .number_nap = emu_number_nap,
+    .timeline_open = emu_timeline_open,
+    .timeline_close = emu_timeline_close,
+    .timeline_signal = emu_timeline_signal,
+    .timeline_wait = emu_timeline_wait,
+    .timeline_wake = emu_timeline_wake,
+    .timeline_sleep = emu_timeline_sleep,
 };

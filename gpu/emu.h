@@ -4,65 +4,65 @@
 #include <pthread.h>
 
 #include "gpu/backend.h"
-#include "gpu/cost.h"
+#include "gpu/op_cost.h"
 
 struct emu_block { /* one allocation */
     char *p;
-    size_t size, room; /* room: bytes of host memory allocated, at least size */
+    size_t size, capacity; /* room: bytes of host memory allocated, at least size */
 };
-struct emu_link {           /* one direction of the bus; seconds on the device's clock */
-    double bulk_free, paid; /* paid: urgent link time that bulk copies have already paid for */
+struct emu_link {                    /* one direction of the bus; seconds on the device's clock */
+    double bulk_free_s, debt_paid_s; /* paid: urgent link time that bulk copies have already paid for */
 };
-enum emu_way { EMU_TO, EMU_FROM, EMU_BETWEEN, EMU_WAYS };
+enum emu_link_dir { EMU_LINK_H2D, EMU_LINK_D2H, EMU_LINK_PEER, EMU_LINKS };
 /* Virtual time: seconds of link time taken by urgent copies, per stream of a device: a vector clock. It is passed along events and
  * timelines, that is, by whatever orders streams, so the result does not depend on thread timing. */
-enum { EMU_TELLERS = 12 };
-struct emu_told {
-    double taken[EMU_WAYS][EMU_TELLERS];
+enum { EMU_LINK_STREAMS = 12 };
+struct emu_link_usage {
+    double taken_s[EMU_LINKS][EMU_LINK_STREAMS];
 };
 
 struct emu {
     struct gpu base;
     struct gpu_spec spec;
-    struct cost_rates machine;
-    bool host;                /* the CPU, in virtual time */
-    bool slowed;              /* real time, but operations take at least their modelled time */
+    struct op_cost_rates rates;
+    bool is_cpu;              /* the CPU, in virtual time */
+    bool is_throttled;        /* real time, but operations take at least their modelled time */
     pthread_mutex_t lock;     /* protects all below */
     struct emu_block *blocks; /* by address */
-    size_t n_blocks, cap_blocks, used;
-    struct emu_block *idle;                    /* real time: freed blocks kept for reuse, the oldest first */
-    size_t n_idle, cap_idle, idle_bytes, peak; /* peak: most bytes allocated at once; used_bytes + idle_bytes never exceed it */
-    struct emu_link link[EMU_WAYS];
-    struct emu_told all; /* union of all known usage; a new stream starts with it */
-    unsigned tellers;    /* bit mask of the stream indexes in use */
-    struct gpu_used taken;
-    _Atomic long queued;     /* unfinished commands of all streams */
+    size_t n_blocks, cap_blocks, used_bytes;
+    struct emu_block *idle;                          /* real time: freed blocks kept for reuse, the oldest first */
+    size_t n_idle, cap_idle, idle_bytes, peak_bytes; /* peak: most bytes allocated at once; used_bytes + idle_bytes never exceed it */
+    struct emu_link link[EMU_LINKS];
+    struct emu_link_usage link_usage; /* union of all known usage; a new stream starts with it */
+    unsigned link_index_mask;         /* bit mask of the stream indexes in use */
+    struct gpu_stats stats;
+    _Atomic long n_queued;   /* unfinished commands of all streams */
     pthread_cond_t all_done; /* queued fell to 0 */
-    long count[GPU_FAULT_DIE + 1];
-    _Atomic long held; /* copies that blocked their caller */
-    bool dead;
+    long fault_counts[GPU_FAULT_DIE + 1];
+    _Atomic long n_blocking_copies; /* copies that blocked their caller */
+    bool is_dead;
     int n_streams;
     struct error error; /* first failure */
 };
 
-enum { EMU_TIMES = 16 };
+enum { EMU_EVENT_TIMES = 16 };
 struct emu_event {
     struct gpu_event base;
     pthread_mutex_t lock;
     pthread_cond_t cond;
-    bool timed;         /* gpu_event_time() may be called */
-    _Atomic int queued; /* unfinished records and waits */
-    uint64_t issued, done;
-    double time[EMU_TIMES]; /* the latest records: a wait must not get the time of a later record */
-    struct emu_told told[EMU_TIMES];
-    struct emu *of; /* device of the recording stream */
+    bool is_timed;        /* gpu_event_time() may be called */
+    _Atomic int n_queued; /* unfinished records and waits */
+    uint64_t n_issued, n_done;
+    double time[EMU_EVENT_TIMES]; /* the latest records: a wait must not get the time of a later record */
+    struct emu_link_usage link_usage[EMU_EVENT_TIMES];
+    struct emu *recorder; /* device of the recording stream */
 };
 
-struct emu_number;
-enum emu_kind { EMU_OP, EMU_COPY, EMU_PEER, EMU_FILL, EMU_RECORD, EMU_WAIT, EMU_WRITE, EMU_AWAIT, EMU_STOP };
+struct emu_timeline;
+enum emu_cmd_kind { EMU_OP, EMU_COPY, EMU_PEER, EMU_FILL, EMU_EVENT_RECORD, EMU_EVENT_WAIT, EMU_TIMELINE_SIGNAL, EMU_TIMELINE_WAIT, EMU_STOP };
 struct emu_cmd {
-    enum emu_kind kind;
-    double at; /* real time, of copies and of a slowed device's operations: when it was enqueued */
+    enum emu_cmd_kind kind;
+    double enqueued_s; /* real time, of copies and of a slowed device's operations: when it was enqueued */
     enum op_code code;
     union {
         union op_args args;
@@ -79,9 +79,9 @@ struct emu_cmd {
             uint64_t seq;
         } event;
         struct {
-            struct emu_number *n;
+            struct emu_timeline *n;
             uint32_t value;
-        } number;
+        } timeline;
     };
 };
 
@@ -89,10 +89,10 @@ struct emu_graph {
     struct gpu_graph base;
     struct emu_cmd *cmds; /* [n] */
     size_t n, cap;
-    bool failed; /* contains a command that cannot be recorded */
+    bool has_failed; /* contains a command that cannot be recorded */
 };
 
-enum { EMU_QUEUE = 1024, EMU_SMALL = 64 << 10 }; /* EMU_SMALL_COPY: a driver copies such pageable memory at once */
+enum { EMU_QUEUE = 1024, EMU_SMALL_COPY = 64 << 10 }; /* EMU_SMALL_COPY: a driver copies such pageable memory at once */
 struct pool;
 struct emu_stream {
     struct gpu_stream base;
@@ -101,34 +101,34 @@ struct emu_stream {
     bool urgent;
     pthread_t thread;
     pthread_mutex_t lock;
-    pthread_cond_t more, room; /* a command was enqueued; a queue entry was freed or all work is done */
-    struct emu_cmd *queue;     /* [EMU_QUEUE] */
-    uint64_t head, tail;       /* run, enqueued */
-    _Atomic int failed;        /* has failed, or dropped work of a failed device; remains set when another thread clears the device */
-    double t;                  /* virtual clock; only its own thread uses it */
-    struct emu_told told;      /* only its own thread uses it */
-    int teller;                /* its index in emu_link_usage; several streams may share the last */
-    double due;                /* real time: modelled end of the previous command; 0: the stream has waited since */
-    struct emu_graph *graph;   /* recording: commands go there; NULL: execute */
-    struct pool *pool;         /* opened by the first operation; only its own thread uses it */
+    pthread_cond_t work_cond, room_cond; /* a command was enqueued; a queue entry was freed or all work is done */
+    struct emu_cmd *queue;               /* [EMU_QUEUE] */
+    uint64_t head, tail;                 /* run, enqueued */
+    _Atomic int has_failed;              /* has failed, or dropped work of a failed device; remains set when another thread clears the device */
+    double clock_s;                      /* virtual clock; only its own thread uses it */
+    struct emu_link_usage link_usage;    /* only its own thread uses it */
+    int link_index;                      /* its index in emu_link_usage; several streams may share the last */
+    double due_s;                        /* real time: modelled end of the previous command; 0: the stream has waited since */
+    struct emu_graph *graph;             /* recording: commands go there; NULL: execute */
+    struct pool *pool;                   /* opened by the first operation; only its own thread uses it */
     struct exec *cpu;
-    char *joined[2]; /* scratch: contiguous copies of planes stored in blocks */
-    size_t joined_size[2];
-    unsigned lag; /* microseconds of LIMIT_LAG, or 0 */
+    char *contiguous[2]; /* scratch: contiguous copies of planes stored in blocks */
+    size_t contiguous_size[2];
+    unsigned lag_us; /* microseconds of TEST_LIMIT_STREAM_LAG_US, or 0 */
 };
 
 double emu_clock(void);
-void emu_tell(struct emu_told *to, const struct emu_told *from); /* element-wise maximum */
-void emu_be_late(const struct emu_stream *s);                    /* by its own thread only */
+void emu_link_usage_merge(struct emu_link_usage *to, const struct emu_link_usage *from); /* element-wise maximum */
+void emu_stream_test_lag(const struct emu_stream *s);                                    /* by its own thread only */
 /* Returns true when this, the nth event of a kind, must fail. Also counts towards GPU_FAULT_DIE. */
-bool emu_fault(struct emu *g, enum gpu_fault kind);
+bool emu_inject_fault(struct emu *g, enum gpu_fault kind);
 void emu_fail(struct emu *g, int code, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 /* Fails the stream as well: its owner sees the failure even if another thread clears the device. */
 void emu_stream_fail(struct emu_stream *s, int code, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
-int emu_state(struct emu *g); /* 0, or the code of the first failure */
+int emu_error_code(struct emu *g); /* 0, or the code of the first failure */
 bool emu_owns(struct emu *g, const void *p, size_t size);
-static inline bool emu_tells(const struct emu *g) { return g->spec.nopin || g->spec.nomap; } /* distinguishes pinned from pageable memory */
-bool emu_pins(const void *p, size_t size);                                                   /* allocated by any device's host_alloc, or registered */
+static inline bool emu_tracks_pinned(const struct emu *g) { return g->spec.nopin || g->spec.nomap; } /* distinguishes pinned from pageable memory */
+bool emu_is_pinned(const void *p, size_t size);                                                      /* allocated by any device's host_alloc, or registered */
 
 int emu_stream_open(struct gpu *g, struct gpu_stream **s, const char *name, bool urgent, const _Atomic int *cancel, struct error *e);
 void emu_stream_close(struct gpu_stream *s);
@@ -145,10 +145,10 @@ void emu_event_close(struct gpu_event *ev);
 int emu_event_record(struct gpu_event *ev, struct gpu_stream *s);
 int emu_event_wait(struct gpu_event *ev, struct gpu_stream *s);
 int emu_event_sync(struct gpu_event *ev);
-bool emu_event_done(struct gpu_event *ev);
+bool emu_event_is_done(struct gpu_event *ev);
 double emu_event_time(struct gpu_event *ev);
-bool emu_drops(struct emu_stream *s);                           /* cancelled, or its device has failed */
-int emu_enqueue(struct emu_stream *s, const struct emu_cmd *c); /* 0, or why the stream will drop it */
+bool emu_stream_drops(struct emu_stream *s);                           /* cancelled, or its device has failed */
+int emu_stream_enqueue(struct emu_stream *s, const struct emu_cmd *c); /* 0, or why the stream will drop it */
 
 /* Computes one operation on CPU kernels. Returns the kernel's result. */
 int emu_compute(struct exec *cpu, enum op_code code, const union op_args *a);

@@ -6,11 +6,11 @@
 #include "gpu/emu.h"
 
 /* Contiguous rows starting at r, before `end`: returns them as a plane, *n their number. NULL: not device memory, which fails the device. */
-static struct kv_plane *piece_of(struct emu_stream *s, const struct kv_plane *p, int r, int end, int *n, struct kv_plane *out) {
-    const struct kv_block *b = &p->blocks[r / p->block];
-    const size_t first = (size_t)b->place * (size_t)p->block + (size_t)(r % p->block), heads = (size_t)p->heads;
+static struct kv_plane *contiguous_rows(struct emu_stream *s, const struct kv_plane *p, int r, int end, int *n, struct kv_plane *out) {
+    const struct kv_block *b = &p->blocks[r / p->block_rows];
+    const size_t first = (size_t)b->mem_index * (size_t)p->block_rows + (size_t)(r % p->block_rows), heads = (size_t)p->heads;
     const size_t row = dtype_bytes(p->dtype, heads * (size_t)p->dim), scales = p->dtype == DT_E4M3 ? heads * 4 : 0;
-    *n = p->block - r % p->block < end - r ? p->block - r % p->block : end - r;
+    *n = p->block_rows - r % p->block_rows < end - r ? p->block_rows - r % p->block_rows : end - r;
     *out = *p;
     out->blocks = NULL;
     out->data = b->mem + p->at + first * row;
@@ -21,16 +21,16 @@ static struct kv_plane *piece_of(struct emu_stream *s, const struct kv_plane *p,
 }
 
 /* Copies rows [0, n) to contiguous memory. */
-static int join(struct emu_stream *s, int which, struct kv_plane *p, int n) {
+static int gather_plane(struct emu_stream *s, int which, struct kv_plane *p, int n) {
     const size_t heads = (size_t)p->heads, row = dtype_bytes(p->dtype, heads * (size_t)p->dim), scales = p->dtype == DT_E4M3 ? heads * 4 : 0;
     const size_t scale_at = ((size_t)n * row + 63) & ~(size_t)63;
     if (!p->blocks) return 0;
-    if (mem_grow(&s->joined[which], &s->joined_size[which], scale_at + (size_t)n * scales + 1, 1)) return ERR_MEMORY;
+    if (mem_grow(&s->contiguous[which], &s->contiguous_size[which], scale_at + (size_t)n * scales + 1, 1)) return ERR_MEMORY;
     struct kv_plane all = *p, part;
     all.blocks = NULL;
-    all.data = s->joined[which], all.scale = scales ? (float *)(s->joined[which] + scale_at) : NULL;
+    all.data = s->contiguous[which], all.scale = scales ? (float *)(s->contiguous[which] + scale_at) : NULL;
     for (int r = 0, k; r < n; r += k) {
-        if (!piece_of(s, p, r, n, &k, &part)) return ERR_RUNTIME;
+        if (!contiguous_rows(s, p, r, n, &k, &part)) return ERR_RUNTIME;
         memcpy((char *)all.data + (size_t)r * row, part.data, (size_t)k * row);
         if (scales) memcpy((char *)all.scale + (size_t)r * scales, part.scale, (size_t)k * scales);
     }
@@ -38,10 +38,10 @@ static int join(struct emu_stream *s, int which, struct kv_plane *p, int n) {
     return 0;
 }
 
-static int store(struct emu_stream *s, const struct op_kv_store *a) {
+static int store_rows(struct emu_stream *s, const struct op_kv_store *a) {
     for (int i = 0, k; i < a->n; i += k) {
         struct op_kv_store part = *a;
-        if (!piece_of(s, &a->plane, a->row0 + i, a->row0 + a->n, &k, &part.plane)) return ERR_RUNTIME;
+        if (!contiguous_rows(s, &a->plane, a->row0 + i, a->row0 + a->n, &k, &part.plane)) return ERR_RUNTIME;
         part.x += (size_t)i * (size_t)a->ldx, part.row0 = 0, part.n = k;
         int r = s->cpu->ops->kv_store(s->cpu, &part);
         if (r) return r;
@@ -52,17 +52,17 @@ static int store(struct emu_stream *s, const struct op_kv_store *a) {
 int emu_compute_blocks(struct emu_stream *s, enum op_code code, const union op_args *u) {
     union op_args with;
     int r = 0;
-    if (code == OP_KV_STORE && u->kv_store.plane.blocks) return store(s, &u->kv_store);
+    if (code == OP_KV_STORE && u->kv_store.plane.blocks) return store_rows(s, &u->kv_store);
     memcpy(&with, u, op_size(code));
-    if (code == OP_KV_LOAD) r = join(s, 0, &with.kv_load.plane, with.kv_load.row0 + with.kv_load.n);
-    if (code == OP_EXPAND) r = join(s, 0, &with.expand.latent, with.expand.row0 + with.expand.n);
-    if (code == OP_SELECT) r = join(s, 0, &with.select.k, with.select.n_keys);
+    if (code == OP_KV_LOAD) r = gather_plane(s, 0, &with.kv_load.plane, with.kv_load.row0 + with.kv_load.n);
+    if (code == OP_EXPAND) r = gather_plane(s, 0, &with.expand.latent, with.expand.row0 + with.expand.n);
+    if (code == OP_SELECT) r = gather_plane(s, 0, &with.select.k, with.select.n_keys);
     if (code == OP_ATTENTION) {
         struct op_attention *a = &with.attention;
         const bool same = a->k.blocks && a->k.blocks == a->v.blocks && a->k.at == a->v.at; /* kernels test whether v is k */
-        r = join(s, 0, &a->k, a->n_keys);
+        r = gather_plane(s, 0, &a->k, a->n_keys);
         if (same) a->v = a->k;
-        else if (!r) r = join(s, 1, &a->v, a->n_keys);
+        else if (!r) r = gather_plane(s, 1, &a->v, a->n_keys);
     }
     return r ? r : emu_compute(s->cpu, code, &with);
 }

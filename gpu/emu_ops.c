@@ -2,8 +2,8 @@
  * for the CUDA kernels. */
 #include <string.h>
 
-#include "engine/base/half.h"
 #include "engine/base/mem.h"
+#include "engine/base/minifloat.h"
 #include "gpu/emu.h"
 
 static void sort_tokens(const struct op_sort *a) {
@@ -31,7 +31,7 @@ static void sort_tokens(const struct op_sort *a) {
     a->offset[0] = 0;
 }
 
-static int ffn(struct exec *cpu, const struct op_ffn *a) {
+static int run_ffn(struct exec *cpu, const struct op_ffn *a) {
     memset(a->y, 0, (size_t)a->n * (size_t)a->hidden * 4);
     return cpu->ops->experts(cpu, &(struct op_experts){.y = a->y, .x = a->x, .shared = &a->expert, .n = a->n, .hidden = a->hidden, .wide = a->wide});
 }
@@ -47,7 +47,7 @@ static void scatter_add(const struct op_scatter_add *a) {
     }
 }
 
-static int group(struct exec *cpu, const struct op_group *a) {
+static int run_group(struct exec *cpu, const struct op_group *a) {
     int most = 0, rc = 0;
     for (int k = 0; k < a->n; k++) most = a->begin[k + 1] - a->begin[k] > most ? a->begin[k + 1] - a->begin[k] : most;
     size_t rows = (size_t)most * (size_t)a->hidden;
@@ -57,7 +57,7 @@ static int group(struct exec *cpu, const struct op_group *a) {
         int at = a->begin[k], n = a->begin[k + 1] - at;
         if (n < 1) continue;
         gather(x, a->x, a->token + at, n, a->hidden, a->hidden);
-        rc = ffn(cpu, &(struct op_ffn){.y = y, .x = x, .expert = a->expert[k], .n = n, .hidden = a->hidden, .wide = a->wide});
+        rc = run_ffn(cpu, &(struct op_ffn){.y = y, .x = x, .expert = a->expert[k], .n = n, .hidden = a->hidden, .wide = a->wide});
         scatter_add(&(struct op_scatter_add){.y = a->y, .x = y, .index = a->token + at, .weight = a->weight + at, .n = n, .dim = a->hidden, .ldy = a->hidden});
     }
     mem_free(x);
@@ -65,7 +65,7 @@ static int group(struct exec *cpu, const struct op_group *a) {
 }
 
 /* Computed in float32, then rounded. */
-static int expand(struct exec *cpu, const struct op_expand *a) {
+static int run_expand(struct exec *cpu, const struct op_expand *a) {
     int latent = a->latent.dim, lora = a->w.cols, rope = latent - lora, rows = a->nope + a->v_dim, k_dim = a->nope + rope, rc;
     float *x = mem_alloc((size_t)a->n * (size_t)(latent + rows) * 4), *y = x + (size_t)a->n * (size_t)latent;
     if (!x) return ERR_MEMORY;
@@ -111,12 +111,12 @@ int emu_compute(struct exec *cpu, enum op_code code, const union op_args *u) {
     case OP_COMPRESS: return ops->compress(cpu, &u->compress);
     case OP_SPREAD: return ops->spread(cpu, &u->spread);
     case OP_MIX: return ops->mix(cpu, &u->mix);
-    case OP_EXPAND: return expand(cpu, &u->expand);
+    case OP_EXPAND: return run_expand(cpu, &u->expand);
     case OP_SORT: sort_tokens(&u->sort); return 0;
-    case OP_FFN: return ffn(cpu, &u->ffn);
+    case OP_FFN: return run_ffn(cpu, &u->ffn);
     case OP_GATHER: gather(u->gather.out, u->gather.x, u->gather.index, u->gather.n, u->gather.dim, u->gather.ldx); return 0;
     case OP_SCATTER_ADD: scatter_add(&u->scatter_add); return 0;
-    case OP_GROUP: return group(cpu, &u->group);
+    case OP_GROUP: return run_group(cpu, &u->group);
     case OP_COUNT: break;
     }
     return ERR_RUNTIME;

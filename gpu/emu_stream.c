@@ -7,23 +7,23 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "cpu/ops.h"
+#include "cpu/cpu.h"
 #include "cpu/pool.h"
-#include "engine/base/limit.h"
 #include "engine/base/mem.h"
-#include "gpu/emu_number.h"
+#include "engine/base/test_limits.h"
+#include "gpu/emu_timeline.h"
 
 static bool cancelled(const struct emu_stream *s) { return s->cancel && atomic_load_explicit(s->cancel, memory_order_relaxed); }
 /* Streams of a device have different owners, and one may clear the device before another looks. So a stream that dropped work
  * remains failed. */
-bool emu_drops(struct emu_stream *s) {
-    if (emu_state(s->g)) atomic_store(&s->failed, 1);
-    return cancelled(s) || atomic_load(&s->failed);
+bool emu_stream_drops(struct emu_stream *s) {
+    if (emu_error_code(s->g)) atomic_store(&s->has_failed, 1);
+    return cancelled(s) || atomic_load(&s->has_failed);
 }
 
 /* Real time: returns when a command begins. A sleeping thread wakes late, but a device would not: a command enqueued before `due` began
  * at `due`, when its predecessor was to end. */
-static double begins(const struct emu_stream *s, double at, double now) { return at < s->due && s->due < now ? s->due : now; }
+static double begin_time(const struct emu_stream *s, double at, double now) { return at < s->due_s && s->due_s < now ? s->due_s : now; }
 
 /* Real time: sleeps until the clock reaches t, or a cancel. */
 static void sleep_until(const struct emu_stream *s, double t) {
@@ -33,34 +33,34 @@ static void sleep_until(const struct emu_stream *s, double t) {
     }
 }
 
-void emu_tell(struct emu_told *to, const struct emu_told *from) {
-    for (int way = 0; way < EMU_WAYS; way++)
-        for (int i = 0; i < EMU_TELLERS; i++)
-            if (from->taken[way][i] > to->taken[way][i]) to->taken[way][i] = from->taken[way][i];
+void emu_link_usage_merge(struct emu_link_usage *to, const struct emu_link_usage *from) {
+    for (int way = 0; way < EMU_LINKS; way++)
+        for (int i = 0; i < EMU_LINK_STREAMS; i++)
+            if (from->taken_s[way][i] > to->taken_s[way][i]) to->taken_s[way][i] = from->taken_s[way][i];
 }
 
 /* Copies share one direction of the bus. In real time they are served in order of arrival. In virtual time streams reach the link in no
  * particular order of their clocks: an urgent copy starts at once, and its link time becomes a debt. The next bulk copy whose stream
  * knows of the debt pays it, less the time in which the bus was idle anyway. */
-static double link_take(struct emu_stream *s, enum emu_way way, double rate, size_t size, double at, bool from_disk) {
+static double reserve_link(struct emu_stream *s, enum emu_link_dir way, double rate, size_t size, double at, bool from_disk) {
     struct emu_link *l = &s->g->link[way];
-    double d = rate > 0 ? (double)size / rate : 0, now = s->g->spec.is_virtual ? s->t : emu_clock(), end;
+    double d = rate > 0 ? (double)size / rate : 0, now = s->g->spec.is_virtual ? s->clock_s : emu_clock(), end;
     pthread_mutex_lock(&s->g->lock);
-    if (way == EMU_TO) *(from_disk ? &s->g->taken.disk : &s->g->taken.h2d) += d;
-    if (way == EMU_FROM) s->g->taken.d2h += d;
+    if (way == EMU_LINK_H2D) *(from_disk ? &s->g->stats.disk_s : &s->g->stats.h2d_s) += d;
+    if (way == EMU_LINK_D2H) s->g->stats.d2h_s += d;
     if (s->g->spec.is_virtual && s->urgent) {
         end = now + d;
-        s->g->all.taken[way][s->teller] = s->told.taken[way][s->teller] += d;
+        s->g->link_usage.taken_s[way][s->link_index] = s->link_usage.taken_s[way][s->link_index] += d;
     } else if (s->g->spec.is_virtual) {
-        double idle = now > l->bulk_free ? now - l->bulk_free : 0, debt = -l->paid;
-        for (int i = 0; i < EMU_TELLERS; i++) debt += s->told.taken[way][i];
-        if (debt > 0) l->paid += debt;
-        end = (idle > 0 ? now : l->bulk_free) + d + (debt > idle ? debt - idle : 0);
-        l->bulk_free = end;
+        double idle = now > l->bulk_free_s ? now - l->bulk_free_s : 0, debt = -l->debt_paid_s;
+        for (int i = 0; i < EMU_LINK_STREAMS; i++) debt += s->link_usage.taken_s[way][i];
+        if (debt > 0) l->debt_paid_s += debt;
+        end = (idle > 0 ? now : l->bulk_free_s) + d + (debt > idle ? debt - idle : 0);
+        l->bulk_free_s = end;
     } else {
-        now = begins(s, at, now);
-        s->due = end = (now > l->bulk_free ? now : l->bulk_free) + d;
-        l->bulk_free = end;
+        now = begin_time(s, at, now);
+        s->due_s = end = (now > l->bulk_free_s ? now : l->bulk_free_s) + d;
+        l->bulk_free_s = end;
     }
     pthread_mutex_unlock(&s->g->lock);
     return end;
@@ -71,7 +71,7 @@ static void run_copy(struct emu_stream *s, const struct emu_cmd *c) {
     const char *src = c->copy.src;
     char *dst = c->copy.dst;
     size_t size = c->copy.size;
-    if (emu_fault(g, GPU_FAULT_COPY)) {
+    if (emu_inject_fault(g, GPU_FAULT_COPY)) {
         emu_stream_fail(s, ERR_RUNTIME, "a copy of %zu bytes failed (injected)", size);
         return;
     }
@@ -82,21 +82,21 @@ static void run_copy(struct emu_stream *s, const struct emu_cmd *c) {
         emu_stream_fail(s, ERR_RUNTIME, "copy %s %p + %zu is not memory of the device", dst_ok ? "source" : "target", dst_ok ? (const void *)src : dst, size);
         return;
     }
-    const enum emu_way way = peer ? EMU_BETWEEN : c->copy.dir == GPU_H2D ? EMU_TO : EMU_FROM;
+    const enum emu_link_dir way = peer ? EMU_LINK_PEER : c->copy.dir == GPU_H2D ? EMU_LINK_H2D : EMU_LINK_D2H;
     double rate = peer ? g->spec.peer : c->copy.dir == GPU_H2D ? g->spec.h2d : g->spec.d2h;
-    const bool from_disk = way == EMU_TO && !s->urgent && g->spec.is_virtual && g->spec.disk > 0 && g->spec.disk < rate;
-    if (from_disk) rate = g->spec.disk;
-    bool inside = fill || g->host || (!peer && c->copy.dir == GPU_D2D);
+    const bool from_disk = way == EMU_LINK_H2D && !s->urgent && g->spec.is_virtual && g->spec.disk_bw > 0 && g->spec.disk_bw < rate;
+    if (from_disk) rate = g->spec.disk_bw;
+    bool inside = fill || g->is_cpu || (!peer && c->copy.dir == GPU_D2D);
     double end;
     if (inside) {
-        double bw = cost_bw(&g->machine, 1), d = g->machine.launch + (bw > 0 ? (fill ? 1.0 : 2.0) * (double)size / bw : 0);
-        end = (g->spec.is_virtual ? s->t : begins(s, c->at, emu_clock())) + d;
-        if (g->slowed) s->due = end;
+        double bw = op_cost_bw(&g->rates, 1), d = g->rates.launch + (bw > 0 ? (fill ? 1.0 : 2.0) * (double)size / bw : 0);
+        end = (g->spec.is_virtual ? s->clock_s : begin_time(s, c->enqueued_s, emu_clock())) + d;
+        if (g->is_throttled) s->due_s = end;
     } else {
-        end = link_take(s, way, rate, size, c->at, from_disk);
+        end = reserve_link(s, way, rate, size, c->enqueued_s, from_disk);
     }
     if (g->spec.is_virtual) {
-        s->t = end;
+        s->clock_s = end;
         return;
     }
     const size_t step = (size_t)4 << 20; /* so that a cancel takes effect within gigabyte copies */
@@ -105,22 +105,22 @@ static void run_copy(struct emu_stream *s, const struct emu_cmd *c) {
         if (fill) memset(dst + at, c->copy.byte, n);
         else memcpy(dst + at, src + at, n);
     }
-    if (g->slowed || (!inside && rate > 0)) sleep_until(s, end);
+    if (g->is_throttled || (!inside && rate > 0)) sleep_until(s, end);
 }
 
-struct check {
+struct pointer_check {
     struct emu_stream *s;
     enum op_code code;
 };
 static int check_pointer(void *ctx, void **p, size_t bytes, enum visit_kind kind) {
-    struct check *c = ctx;
+    struct pointer_check *c = ctx;
     if (emu_owns(c->s->g, *p, bytes)) return 0;
     emu_stream_fail(c->s, ERR_RUNTIME, "operation %s: %p + %zu is not memory of the device", op_name(c->code), *p, bytes);
     return ERR_RUNTIME;
 }
 
 static int check_args(struct emu_stream *s, enum op_code code, const union op_args *a) {
-    struct check c = {s, code};
+    struct pointer_check c = {s, code};
     union op_args copy;
     memcpy(&copy, a, op_size(code));
     int r = op_visit(code, &copy, check_pointer, &c);
@@ -157,9 +157,9 @@ static int read_place(struct emu_stream *s, const struct op_place **at, struct o
     emu_stream_fail(s, ERR_RUNTIME, "an op_place at %p is not memory of the device", (const void *)p);
     return ERR_RUNTIME;
 }
-static void place_plane(struct kv_plane *to, const struct op_place *p) { to->data = p->data, to->scale = p->scale, to->blocks = p->blocks; }
-static void place_rows(struct op_kv_store *a, const struct op_place *p) {
-    place_plane(&a->plane, p), a->row0 = p->pos;
+static void set_plane_address(struct kv_plane *to, const struct op_place *p) { to->data = p->data, to->scale = p->scale, to->blocks = p->blocks; }
+static void set_row_range(struct op_kv_store *a, const struct op_place *p) {
+    set_plane_address(&a->plane, p), a->row0 = p->pos;
     if (!a->every) return;
     a->row0 = p->pos / a->every;
     int done = op_completed(p->pos, a->tokens, a->every);
@@ -168,7 +168,7 @@ static void place_rows(struct op_kv_store *a, const struct op_place *p) {
 static int read_places(struct emu_stream *s, enum op_code code, union op_args *u) {
     struct op_place k, v;
     int r = 0;
-    if (code == OP_KV_STORE && (r = read_place(s, &u->kv_store.at, &k)) > 0) place_rows(&u->kv_store, &k);
+    if (code == OP_KV_STORE && (r = read_place(s, &u->kv_store.at, &k)) > 0) set_row_range(&u->kv_store, &k);
     if (code == OP_ROPE_TABLE && (r = read_place(s, &u->rope_table.at, &k)) > 0) u->rope_table.pos0 = k.pos / u->rope_table.step * u->rope_table.step;
     if (code == OP_CONV && (r = read_place(s, &u->conv.at, &k)) > 0) u->conv.before = k.data, u->conv.after = k.after;
     if (code == OP_DELTA && (r = read_place(s, &u->delta.at, &k)) > 0) u->delta.before = k.data, u->delta.after = k.after;
@@ -178,99 +178,99 @@ static int read_places(struct emu_stream *s, enum op_code code, union op_args *u
     }
     if (code == OP_SELECT && (r = read_place(s, &u->select.at, &k)) > 0) {
         struct op_select *a = &u->select;
-        place_plane(&a->k, &k), a->q_pos0 = k.pos, a->n_keys = op_seen_step(k.pos + a->n - 1, a->k_pos0, a->k_step, INT_MAX);
+        set_plane_address(&a->k, &k), a->q_pos0 = k.pos, a->n_keys = op_seen_step(k.pos + a->n - 1, a->k_pos0, a->k_step, INT_MAX);
     }
     if (code == OP_ATTENTION && (r = read_place(s, &u->attention.at, &k)) > 0 && (r = read_place(s, &u->attention.v_at, &v)) > 0) {
         struct op_attention *a = &u->attention;
-        place_plane(&a->k, &k), place_plane(&a->v, &v);
+        set_plane_address(&a->k, &k), set_plane_address(&a->v, &v);
         a->q_pos0 = k.pos, a->n_keys = op_seen_step(k.pos + a->n - 1, a->k_pos0, a->k_step, INT_MAX);
     }
     return r < 0 ? r : 0;
 }
 
-static void take_op(struct emu *g, enum op_code code, double cost, double took, enum cost_bound by) {
+static void add_op_stats(struct emu *g, enum op_code code, double cost, double took, enum op_cost_bound by) {
     pthread_mutex_lock(&g->lock);
-    *(by == COST_BY_DISK ? &g->taken.disk : by == COST_BY_MEMORY ? &g->taken.reading : &g->taken.computing) += cost;
-    g->taken.op[code] += took;
+    *(by == OP_COST_BY_DISK ? &g->stats.disk_s : by == OP_COST_BY_MEMORY ? &g->stats.memory_s : &g->stats.arithmetic_s) += cost;
+    g->stats.op_s[code] += took;
     pthread_mutex_unlock(&g->lock);
 }
 
 static void run_op(struct emu_stream *s, const struct emu_cmd *called) {
     struct emu *g = s->g;
     struct emu_cmd with = {.code = called->code}, *c = &with;
-    if (emu_fault(g, GPU_FAULT_LAUNCH)) {
+    if (emu_inject_fault(g, GPU_FAULT_LAUNCH)) {
         emu_stream_fail(s, ERR_RUNTIME, "launch of %s failed (injected)", op_name(c->code));
         return;
     }
     memcpy(&c->args, &called->args, op_size(c->code));
     if (read_places(s, c->code, &c->args) || check_args(s, c->code, &c->args)) return;
-    enum cost_bound by = COST_BY_ARITHMETIC;
-    double cost = g->spec.is_virtual || g->slowed ? cost_seconds(&g->machine, c->code, &c->args, &by) : 0;
+    enum op_cost_bound by = OP_COST_BY_ARITHMETIC;
+    double cost = g->spec.is_virtual || g->is_throttled ? op_cost_seconds(&g->rates, c->code, &c->args, &by) : 0;
     if (g->spec.is_virtual) {
-        s->t += cost;
-        take_op(g, c->code, cost, cost, by);
+        s->clock_s += cost;
+        add_op_stats(g, c->code, cost, cost, by);
         return;
     }
     struct error e = {0};
-    double now = emu_clock(), begin = begins(s, called->at, now);
+    double now = emu_clock(), begin = begin_time(s, called->enqueued_s, now);
     if (!s->cpu && open_cpu(s, &e)) {
         emu_stream_fail(s, e.code, "%s", e.text);
         return;
     }
     int r = emu_compute_blocks(s, c->code, &c->args);
     if (r && r != ERR_CANCELLED) emu_stream_fail(s, r, "operation %s failed", op_name(c->code));
-    if (!g->slowed) return;
+    if (!g->is_throttled) return;
     double took = emu_clock() - now; /* exceeds cost where the host CPU is slower than the device */
     if (took < cost) took = cost;
-    s->due = begin + took;
-    take_op(g, c->code, cost, took, by);
-    sleep_until(s, s->due);
+    s->due_s = begin + took;
+    add_op_stats(g, c->code, cost, took, by);
+    sleep_until(s, s->due_s);
 }
 
 static void run_event(struct emu_stream *s, const struct emu_cmd *c) {
     struct emu_event *ev = c->event.ev;
     pthread_mutex_lock(&ev->lock);
-    if (c->kind == EMU_RECORD) {
-        ev->done = c->event.seq;
-        ev->time[ev->done % EMU_TIMES] = s->g->spec.is_virtual ? s->t : emu_clock();
-        if (s->g->spec.is_virtual) ev->told[ev->done % EMU_TIMES] = s->told, ev->of = s->g;
+    if (c->kind == EMU_EVENT_RECORD) {
+        ev->n_done = c->event.seq;
+        ev->time[ev->n_done % EMU_EVENT_TIMES] = s->g->spec.is_virtual ? s->clock_s : emu_clock();
+        if (s->g->spec.is_virtual) ev->link_usage[ev->n_done % EMU_EVENT_TIMES] = s->link_usage, ev->recorder = s->g;
         pthread_cond_broadcast(&ev->cond);
     } else {
-        while (ev->done < c->event.seq) pthread_cond_wait(&ev->cond, &ev->lock);
-        const uint64_t seq = (ev->done - c->event.seq < EMU_TIMES ? c->event.seq : ev->done) % EMU_TIMES;
-        if (ev->time[seq] > s->t) s->t = ev->time[seq];
-        if (s->g->spec.is_virtual && ev->of == s->g) emu_tell(&s->told, &ev->told[seq]);
+        while (ev->n_done < c->event.seq) pthread_cond_wait(&ev->cond, &ev->lock);
+        const uint64_t seq = (ev->n_done - c->event.seq < EMU_EVENT_TIMES ? c->event.seq : ev->n_done) % EMU_EVENT_TIMES;
+        if (ev->time[seq] > s->clock_s) s->clock_s = ev->time[seq];
+        if (s->g->spec.is_virtual && ev->recorder == s->g) emu_link_usage_merge(&s->link_usage, &ev->link_usage[seq]);
     }
-    atomic_fetch_sub(&ev->queued, 1);
+    atomic_fetch_sub(&ev->n_queued, 1);
     pthread_mutex_unlock(&ev->lock);
 }
 
-void emu_be_late(const struct emu_stream *s) {
-    if (s->lag) usleep(s->lag);
+void emu_stream_test_lag(const struct emu_stream *s) {
+    if (s->lag_us) usleep(s->lag_us);
 }
 
 static void *stream_thread(void *arg) {
     struct emu_stream *s = arg;
     for (;;) {
         pthread_mutex_lock(&s->lock);
-        while (s->head == s->tail) pthread_cond_wait(&s->more, &s->lock);
+        while (s->head == s->tail) pthread_cond_wait(&s->work_cond, &s->lock);
         struct emu_cmd *c = &s->queue[s->head % EMU_QUEUE];
         pthread_mutex_unlock(&s->lock);
-        emu_be_late(s);
-        bool work = !emu_drops(s), stop = c->kind == EMU_STOP;
-        const bool waits = c->kind == EMU_WAIT || c->kind == EMU_AWAIT;
-        const double before = waits && s->due > 0 ? emu_clock() : 0;
-        if (c->kind == EMU_RECORD || c->kind == EMU_WAIT) run_event(s, c);
-        else if (c->kind == EMU_WRITE) emu_number_put(s, c->number.n, c->number.value, work);
-        else if (c->kind == EMU_AWAIT) emu_number_pass(s, c->number.n, c->number.value);
+        emu_stream_test_lag(s);
+        bool work = !emu_stream_drops(s), stop = c->kind == EMU_STOP;
+        const bool waits = c->kind == EMU_EVENT_WAIT || c->kind == EMU_TIMELINE_WAIT;
+        const double before = waits && s->due_s > 0 ? emu_clock() : 0;
+        if (c->kind == EMU_EVENT_RECORD || c->kind == EMU_EVENT_WAIT) run_event(s, c);
+        else if (c->kind == EMU_TIMELINE_SIGNAL) emu_timeline_run_signal(s, c->timeline.n, c->timeline.value, work);
+        else if (c->kind == EMU_TIMELINE_WAIT) emu_timeline_run_wait(s, c->timeline.n, c->timeline.value);
         else if (work && c->kind == EMU_OP) run_op(s, c);
         else if (work && !stop) run_copy(s, c);
-        if (before > 0 && emu_clock() - before > 5e-6) s->due = 0; /* it did wait */
+        if (before > 0 && emu_clock() - before > 5e-6) s->due_s = 0; /* it did wait */
         pthread_mutex_lock(&s->lock);
         s->head++;
-        pthread_cond_broadcast(&s->room);
+        pthread_cond_broadcast(&s->room_cond);
         pthread_mutex_unlock(&s->lock);
-        if (atomic_fetch_sub(&s->g->queued, 1) == 1) {
+        if (atomic_fetch_sub(&s->g->n_queued, 1) == 1) {
             pthread_mutex_lock(&s->g->lock);
             pthread_cond_broadcast(&s->g->all_done);
             pthread_mutex_unlock(&s->g->lock);
@@ -279,43 +279,43 @@ static void *stream_thread(void *arg) {
     }
     cpu_exec_close(&s->cpu);
     pool_close(&s->pool);
-    for (int i = 0; i < 2; i++) mem_free(s->joined[i]);
+    for (int i = 0; i < 2; i++) mem_free(s->contiguous[i]);
     return NULL;
 }
 
-static int status(struct emu_stream *s) { return cancelled(s) ? ERR_CANCELLED : emu_state(s->g) || atomic_load(&s->failed) ? ERR_RUNTIME : 0; }
+static int stream_status(struct emu_stream *s) { return cancelled(s) ? ERR_CANCELLED : emu_error_code(s->g) || atomic_load(&s->has_failed) ? ERR_RUNTIME : 0; }
 
-static void enqueue(struct emu_stream *s, const struct emu_cmd *c) {
-    atomic_fetch_add(&s->g->queued, 1);
+static void enqueue_command(struct emu_stream *s, const struct emu_cmd *c) {
+    atomic_fetch_add(&s->g->n_queued, 1);
     pthread_mutex_lock(&s->lock);
-    while (s->tail - s->head == EMU_QUEUE) pthread_cond_wait(&s->room, &s->lock);
+    while (s->tail - s->head == EMU_QUEUE) pthread_cond_wait(&s->room_cond, &s->lock);
     struct emu_cmd *to = &s->queue[s->tail++ % EMU_QUEUE];
     *to = *c;
-    if (c->kind == EMU_COPY || c->kind == EMU_PEER || s->g->slowed) to->at = emu_clock();
-    pthread_cond_signal(&s->more);
+    if (c->kind == EMU_COPY || c->kind == EMU_PEER || s->g->is_throttled) to->enqueued_s = emu_clock();
+    pthread_cond_signal(&s->work_cond);
     pthread_mutex_unlock(&s->lock);
 }
-int emu_enqueue(struct emu_stream *s, const struct emu_cmd *c) {
-    if (s->graph) s->graph->failed = true; /* events and timelines cannot be recorded */
-    enqueue(s, c);
-    return status(s);
+int emu_stream_enqueue(struct emu_stream *s, const struct emu_cmd *c) {
+    if (s->graph) s->graph->has_failed = true; /* events and timelines cannot be recorded */
+    enqueue_command(s, c);
+    return stream_status(s);
 }
-static int record(struct emu_graph *g, const struct emu_cmd *c) {
+static int record_command(struct emu_graph *g, const struct emu_cmd *c) {
     bool work = c->kind == EMU_OP || c->kind == EMU_COPY || c->kind == EMU_FILL;
-    if (!work || mem_grow(&g->cmds, &g->cap, g->n + 1, sizeof *g->cmds)) g->failed = true;
+    if (!work || mem_grow(&g->cmds, &g->cap, g->n + 1, sizeof *g->cmds)) g->has_failed = true;
     else g->cmds[g->n++] = *c;
-    return g->failed ? ERR_RUNTIME : 0;
+    return g->has_failed ? ERR_RUNTIME : 0;
 }
 static int enqueue_work(struct emu_stream *s, const struct emu_cmd *c) {
-    int r = status(s);
-    if (!r && s->graph) return record(s->graph, c);
-    if (!r) enqueue(s, c);
+    int r = stream_status(s);
+    if (!r && s->graph) return record_command(s->graph, c);
+    if (!r) enqueue_command(s, c);
     return r;
 }
 
 int emu_graph_begin(struct gpu_stream *base) {
     struct emu_stream *s = (struct emu_stream *)base;
-    int r = status(s);
+    int r = stream_status(s);
     if (!r && (s->graph || !(s->graph = mem_calloc(1, sizeof *s->graph)))) r = ERR_RUNTIME;
     return r;
 }
@@ -323,9 +323,9 @@ int emu_graph_end(struct gpu_stream *base, struct gpu_graph **out) {
     struct emu_stream *s = (struct emu_stream *)base;
     struct emu_graph *g = s->graph;
     s->graph = NULL;
-    if (g->failed) emu_graph_close(&g->base);
+    if (g->has_failed) emu_graph_close(&g->base);
     else *out = &g->base;
-    return status(s);
+    return stream_status(s);
 }
 int emu_graph_run(struct gpu_graph *base) {
     struct emu_graph *g = (struct emu_graph *)base;
@@ -347,12 +347,12 @@ static int emu_run(struct op_exec *x, enum op_code code, const union op_args *a)
 int emu_copy(struct gpu_stream *s, void *dst, const void *src, size_t size, enum gpu_dir dir) {
     struct emu_stream *x = (struct emu_stream *)s;
     int r = enqueue_work(x, &(struct emu_cmd){.kind = EMU_COPY, .copy = {.dst = dst, .src = src, .size = size, .dir = dir}});
-    if (r || !emu_tells(x->g) || dir != GPU_H2D || size <= EMU_SMALL || emu_pins(src, size)) return r;
+    if (r || !emu_tracks_pinned(x->g) || dir != GPU_H2D || size <= EMU_SMALL_COPY || emu_is_pinned(src, size)) return r;
     if (x->graph) { /* a graph copies only memory that is already pinned, as drivers require */
-        x->graph->failed = true;
+        x->graph->has_failed = true;
         return ERR_RUNTIME;
     }
-    atomic_fetch_add(&x->g->held, 1); /* like a driver that copies pageable memory itself */
+    atomic_fetch_add(&x->g->n_blocking_copies, 1); /* like a driver that copies pageable memory itself */
     return emu_stream_sync(s);
 }
 int emu_copy_peer(struct gpu_stream *s, void *dst, struct gpu *from, const void *src, size_t size) {
@@ -377,22 +377,23 @@ int emu_stream_open(struct gpu *base, struct gpu_stream **out, const char *name,
     s->g = (struct emu *)base;
     s->cancel = cancel;
     s->urgent = urgent;
-    if (!((uintptr_t)s * 0x9e3779b97f4a7c15u >> 62)) s->lag = (unsigned)limit_get(LIMIT_LAG, 0); /* chosen by address, so other streams in each run */
+    if (!((uintptr_t)s * 0x9e3779b97f4a7c15u >> 62))
+        s->lag_us = (unsigned)test_limits_get(TEST_LIMIT_STREAM_LAG_US, 0); /* chosen by address, so other streams in each run */
     op_exec_init(&s->base.exec, "emu", emu_run, cancel);
-    if (s->g->spec.math == GPU_F32 && !s->g->spec.is_virtual) s->base.exec.table.expand = NULL;
+    if (s->g->spec.math == GPU_MATH_F32 && !s->g->spec.is_virtual) s->base.exec.table.expand = NULL;
     pthread_mutex_init(&s->lock, NULL);
-    pthread_cond_init(&s->more, NULL);
-    pthread_cond_init(&s->room, NULL);
+    pthread_cond_init(&s->work_cond, NULL);
+    pthread_cond_init(&s->room_cond, NULL);
     if (pthread_create(&s->thread, NULL, stream_thread, s)) {
         mem_free(s->queue);
         mem_free(s);
         return error_set(e, ERR_RUNTIME, "cannot start a thread for a stream of device %d", base->info.rank);
     }
     pthread_mutex_lock(&s->g->lock);
-    if (!s->g->n_streams++) memset(s->g->link, 0, sizeof s->g->link), s->g->all = (struct emu_told){0}; /* virtual time restarts at 0 */
-    while (s->teller < EMU_TELLERS - 1 && s->g->tellers >> s->teller & 1) s->teller++;
-    s->g->tellers |= 1u << s->teller;
-    s->told = s->g->all;
+    if (!s->g->n_streams++) memset(s->g->link, 0, sizeof s->g->link), s->g->link_usage = (struct emu_link_usage){0}; /* virtual time restarts at 0 */
+    while (s->link_index < EMU_LINK_STREAMS - 1 && s->g->link_index_mask >> s->link_index & 1) s->link_index++;
+    s->g->link_index_mask |= 1u << s->link_index;
+    s->link_usage = s->g->link_usage;
     pthread_mutex_unlock(&s->g->lock);
     *out = &s->base;
     return 0;
@@ -400,15 +401,15 @@ int emu_stream_open(struct gpu *base, struct gpu_stream **out, const char *name,
 
 void emu_stream_close(struct gpu_stream *base) {
     struct emu_stream *s = (struct emu_stream *)base;
-    enqueue(s, &(struct emu_cmd){.kind = EMU_STOP});
+    enqueue_command(s, &(struct emu_cmd){.kind = EMU_STOP});
     pthread_join(s->thread, NULL);
     pthread_mutex_lock(&s->g->lock);
     s->g->n_streams--;
-    s->g->tellers &= ~(1u << s->teller);
+    s->g->link_index_mask &= ~(1u << s->link_index);
     pthread_mutex_unlock(&s->g->lock);
     pthread_mutex_destroy(&s->lock);
-    pthread_cond_destroy(&s->more);
-    pthread_cond_destroy(&s->room);
+    pthread_cond_destroy(&s->work_cond);
+    pthread_cond_destroy(&s->room_cond);
     mem_free(s->queue);
     mem_free(s);
 }
@@ -417,15 +418,15 @@ int emu_stream_sync(struct gpu_stream *base) {
     struct emu_stream *s = (struct emu_stream *)base;
     pthread_mutex_lock(&s->lock);
     uint64_t end = s->tail;
-    while (s->head < end) pthread_cond_wait(&s->room, &s->lock);
+    while (s->head < end) pthread_cond_wait(&s->room_cond, &s->lock);
     pthread_mutex_unlock(&s->lock);
-    return status(s);
+    return stream_status(s);
 }
 
 int emu_event_open(struct gpu *base, struct gpu_event **out, bool timed, struct error *e) {
     struct emu_event *ev = mem_calloc(1, sizeof *ev);
     if (!ev) return error_set(e, ERR_MEMORY, "no memory for an event");
-    ev->timed = timed;
+    ev->is_timed = timed;
     pthread_mutex_init(&ev->lock, NULL);
     pthread_cond_init(&ev->cond, NULL);
     *out = &ev->base;
@@ -433,8 +434,8 @@ int emu_event_open(struct gpu *base, struct gpu_event **out, bool timed, struct 
 }
 void emu_event_close(struct gpu_event *base) {
     struct emu_event *ev = (struct emu_event *)base;
-    pthread_mutex_lock(&ev->lock);     /* a stream may still be inside its unlock */
-    assert(!atomic_load(&ev->queued)); /* no stream may use it */
+    pthread_mutex_lock(&ev->lock);       /* a stream may still be inside its unlock */
+    assert(!atomic_load(&ev->n_queued)); /* no stream may use it */
     pthread_mutex_unlock(&ev->lock);
     pthread_mutex_destroy(&ev->lock);
     pthread_cond_destroy(&ev->cond);
@@ -443,42 +444,42 @@ void emu_event_close(struct gpu_event *base) {
 int emu_event_record(struct gpu_event *base, struct gpu_stream *s) {
     struct emu_event *ev = (struct emu_event *)base;
     pthread_mutex_lock(&ev->lock);
-    struct emu_cmd c = {.kind = EMU_RECORD, .event = {ev, ++ev->issued}};
-    atomic_fetch_add(&ev->queued, 1);
+    struct emu_cmd c = {.kind = EMU_EVENT_RECORD, .event = {ev, ++ev->n_issued}};
+    atomic_fetch_add(&ev->n_queued, 1);
     pthread_mutex_unlock(&ev->lock);
-    return emu_enqueue((struct emu_stream *)s, &c);
+    return emu_stream_enqueue((struct emu_stream *)s, &c);
 }
 int emu_event_wait(struct gpu_event *base, struct gpu_stream *s) {
     struct emu_event *ev = (struct emu_event *)base;
     pthread_mutex_lock(&ev->lock);
-    struct emu_cmd c = {.kind = EMU_WAIT, .event = {ev, ev->issued}};
-    if (c.event.seq) atomic_fetch_add(&ev->queued, 1);
+    struct emu_cmd c = {.kind = EMU_EVENT_WAIT, .event = {ev, ev->n_issued}};
+    if (c.event.seq) atomic_fetch_add(&ev->n_queued, 1);
     pthread_mutex_unlock(&ev->lock);
-    return c.event.seq ? emu_enqueue((struct emu_stream *)s, &c) : status((struct emu_stream *)s);
+    return c.event.seq ? emu_stream_enqueue((struct emu_stream *)s, &c) : stream_status((struct emu_stream *)s);
 }
 int emu_event_sync(struct gpu_event *base) {
     struct emu_event *ev = (struct emu_event *)base;
     pthread_mutex_lock(&ev->lock);
-    uint64_t seq = ev->issued;
-    while (ev->done < seq) pthread_cond_wait(&ev->cond, &ev->lock);
+    uint64_t seq = ev->n_issued;
+    while (ev->n_done < seq) pthread_cond_wait(&ev->cond, &ev->lock);
     pthread_mutex_unlock(&ev->lock);
-    return emu_state((struct emu *)base->g) ? ERR_RUNTIME : 0;
+    return emu_error_code((struct emu *)base->g) ? ERR_RUNTIME : 0;
 }
-bool emu_event_done(struct gpu_event *base) {
+bool emu_event_is_done(struct gpu_event *base) {
     struct emu_event *ev = (struct emu_event *)base;
     pthread_mutex_lock(&ev->lock);
-    bool done = ev->done >= ev->issued;
+    bool done = ev->n_done >= ev->n_issued;
     pthread_mutex_unlock(&ev->lock);
     return done;
 }
 double emu_event_time(struct gpu_event *base) {
     struct emu_event *ev = (struct emu_event *)base;
-    if (!ev->timed) {
+    if (!ev->is_timed) {
         emu_fail((struct emu *)base->g, ERR_RUNTIME, "time of an event without timing requested");
         return 0;
     }
     pthread_mutex_lock(&ev->lock);
-    double t = ev->time[ev->done % EMU_TIMES];
+    double t = ev->time[ev->n_done % EMU_EVENT_TIMES];
     pthread_mutex_unlock(&ev->lock);
     return t;
 }

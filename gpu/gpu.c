@@ -14,7 +14,7 @@ static const struct gpu_backend *const backends[] = {
     &gpu_emu,
 };
 
-static const struct gpu_backend *find(const char *name) {
+static const struct gpu_backend *find_backend(const char *name) {
     for (size_t i = 0; i < sizeof backends / sizeof backends[0]; i++)
         if (!strcmp(backends[i]->name, name)) return backends[i];
     return NULL;
@@ -33,14 +33,14 @@ int gpu_describe(char *out, size_t size) {
 
 int gpu_open(struct gpu **g, const struct gpu_spec *spec, int rank, struct error *e) {
     *g = NULL;
-    bool host = rank == GPU_HOST && spec->host && spec->emu && spec->is_virtual;
+    bool host = rank == GPU_HOST && spec->has_cpu_rank && spec->is_emulated && spec->is_virtual;
     if (!host && (rank < 0 || rank >= spec->n)) return error_set(e, ERR_USAGE, "device %d of %d does not exist", rank, spec->n);
-    const struct gpu_backend *b = find(spec->emu ? "emu" : "cuda");
+    const struct gpu_backend *b = find_backend(spec->is_emulated ? "emu" : "cuda");
     if (!b) return error_set(e, ERR_USAGE, "this build has no CUDA backend (nvcc was not found); use --gpus none or emu:N");
     int r = b->open(g, spec, rank, e);
     if (r) return r;
     (*g)->b = b;
-    (*g)->piece = spec->piece ? spec->piece : GPU_PIECE;
+    (*g)->register_chunk = spec->register_chunk ? spec->register_chunk : GPU_REGISTER_CHUNK;
     (*g)->info.backend = b->name;
     return 0;
 }
@@ -50,9 +50,9 @@ void gpu_close(struct gpu **g) {
 }
 const struct gpu_info *gpu_info(const struct gpu *g) { return &g->info; }
 size_t gpu_mem_free(struct gpu *g) { return g->b->mem_free(g); }
-struct gpu_used gpu_used(struct gpu *g) {
-    struct gpu_used u = {0};
-    if (g->b->used) g->b->used(g, &u);
+struct gpu_stats gpu_stats(struct gpu *g) {
+    struct gpu_stats u = {0};
+    if (g->b->stats) g->b->stats(g, &u);
     return u;
 }
 int gpu_alloc(struct gpu *g, void **p, size_t size, struct error *e) {
@@ -73,15 +73,15 @@ void gpu_host_free(struct gpu *g, void *p) {
     if (p) g->b->host_free(g, p);
 }
 
-size_t gpu_piece(const struct gpu *g) { return g->piece; }
+size_t gpu_register_chunk(const struct gpu *g) { return g->register_chunk; }
 /* Returns how many of the `size` bytes at p are in p's registration chunk. */
-static size_t in_piece(const struct gpu *g, const void *p, size_t size) {
-    size_t left = g->piece - (uintptr_t)p % g->piece;
+static size_t chunk_bytes(const struct gpu *g, const void *p, size_t size) {
+    size_t left = g->register_chunk - (uintptr_t)p % g->register_chunk;
     return size < left ? size : left;
 }
 int gpu_host_register(struct gpu *g, const void *p, size_t size, struct error *e) {
     for (size_t at = 0, n; at < size; at += n) {
-        n = in_piece(g, (const char *)p + at, size - at);
+        n = chunk_bytes(g, (const char *)p + at, size - at);
         int r = g->b->host_register(g, (const char *)p + at, n, e);
         if (r) {
             if (at) gpu_host_unregister(g, p, at);
@@ -91,7 +91,7 @@ int gpu_host_register(struct gpu *g, const void *p, size_t size, struct error *e
     return 0;
 }
 void gpu_host_unregister(struct gpu *g, const void *p, size_t size) {
-    for (size_t at = 0; at < size; at += in_piece(g, (const char *)p + at, size - at)) g->b->host_unregister(g, (const char *)p + at);
+    for (size_t at = 0; at < size; at += chunk_bytes(g, (const char *)p + at, size - at)) g->b->host_unregister(g, (const char *)p + at);
 }
 
 int gpu_stream_open(struct gpu *g, struct gpu_stream **s, const char *name, bool urgent, const _Atomic int *cancel, struct error *e) {
@@ -117,7 +117,7 @@ int gpu_copy(struct gpu_stream *s, void *dst, const void *src, size_t size, enum
     int r = 0;
     bool whole = dir == GPU_D2D || s->g->info.is_virtual;
     for (size_t at = 0, n; at < size && !r; at += n) {
-        n = whole ? size : in_piece(s->g, dir == GPU_H2D ? (const char *)src + at : (char *)dst + at, size - at);
+        n = whole ? size : chunk_bytes(s->g, dir == GPU_H2D ? (const char *)src + at : (char *)dst + at, size - at);
         r = s->g->b->copy(s, (char *)dst + at, (const char *)src + at, n, dir);
     }
     return r;
@@ -154,7 +154,7 @@ void gpu_event_close(struct gpu_event **ev) {
 int gpu_event_record(struct gpu_event *ev, struct gpu_stream *s) { return ev->g->b->event_record(ev, s); }
 int gpu_event_wait(struct gpu_event *ev, struct gpu_stream *s) { return ev->g->b->event_wait(ev, s); }
 int gpu_event_sync(struct gpu_event *ev) { return ev->g->b->event_sync(ev); }
-bool gpu_event_done(struct gpu_event *ev) { return ev->g->b->event_done(ev); }
+bool gpu_event_is_done(struct gpu_event *ev) { return ev->g->b->event_is_done(ev); }
 double gpu_event_time(struct gpu_event *ev) { return ev->g->b->event_time(ev); }
 
 /* Pairs. The host part counts records under a lock; the device part is the event itself. A record for the next use, made before a
@@ -164,8 +164,8 @@ struct gpu_pair {
     struct gpu_event *event;
     pthread_mutex_t lock;
     pthread_cond_t cond;
-    uint64_t set;
-    bool broken;
+    uint64_t n_records;
+    bool is_aborted;
 };
 
 int gpu_pair_open(struct gpu *g, struct gpu_pair **out, struct error *e) {
@@ -191,27 +191,27 @@ void gpu_pair_close(struct gpu_pair **pp) {
     pthread_cond_destroy(&p->cond);
     mem_free(p);
 }
-int gpu_pair_set(struct gpu_pair *p, struct gpu_stream *s) {
+int gpu_pair_record(struct gpu_pair *p, struct gpu_stream *s) {
     pthread_mutex_lock(&p->lock);
     int r = gpu_event_record(p->event, s);
-    p->set++;
+    p->n_records++;
     pthread_cond_broadcast(&p->cond);
     pthread_mutex_unlock(&p->lock);
     return r;
 }
 int gpu_pair_wait(struct gpu_pair *p, uint64_t nth, struct gpu_stream *s) {
     pthread_mutex_lock(&p->lock);
-    while (p->set < nth && !p->broken) pthread_cond_wait(&p->cond, &p->lock);
-    int r = p->broken ? ERR_CANCELLED : s ? gpu_event_wait(p->event, s) : 0;
+    while (p->n_records < nth && !p->is_aborted) pthread_cond_wait(&p->cond, &p->lock);
+    int r = p->is_aborted ? ERR_CANCELLED : s ? gpu_event_wait(p->event, s) : 0;
     pthread_mutex_unlock(&p->lock);
     return r;
 }
 struct gpu_event *gpu_pair_event(struct gpu_pair *p) {
     return p->event;
 }
-void gpu_pair_break(struct gpu_pair *p) {
+void gpu_pair_abort(struct gpu_pair *p) {
     pthread_mutex_lock(&p->lock);
-    p->broken = true;
+    p->is_aborted = true;
     pthread_cond_broadcast(&p->cond);
     pthread_mutex_unlock(&p->lock);
 }

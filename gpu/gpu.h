@@ -14,7 +14,7 @@
 #include <stdint.h>
 
 #include "engine/base/error.h"
-#include "gpu/ops.h"
+#include "gpu/op.h"
 #include "gpu/spec.h"
 
 int gpu_describe(char *out, size_t size); /* One line for --version --verbose: backends and cards found. */
@@ -42,10 +42,10 @@ size_t gpu_mem_free(struct gpu *g);
  * An emulated device with configured speeds derives arithmetic_s and memory_s from them; op_s is then the real time where the
  * host CPU is slower, and alloc_s the time spent allocating and freeing. Zeros elsewhere. In virtual time the call waits for all
  * enqueued work, so the result does not depend on thread timing; no queued work may wait for work not yet enqueued. */
-struct gpu_used {
-    double computing, reading, h2d, d2h, disk, memory, op[OP_COUNT];
+struct gpu_stats {
+    double arithmetic_s, memory_s, h2d_s, d2h_s, disk_s, alloc_s, op_s[OP_COUNT];
 };
-struct gpu_used gpu_used(struct gpu *g);
+struct gpu_stats gpu_stats(struct gpu *g);
 int gpu_alloc(struct gpu *g, void **p, size_t size, struct error *e); /* 256-byte aligned; ERR_MEMORY reports need and free bytes */
 void gpu_free(struct gpu *g, void *p);                                /* no queued work may use it; NULL is allowed */
 int gpu_error(struct gpu *g, struct error *e);                        /* the first failure since gpu_clear, 0: none */
@@ -54,7 +54,7 @@ int gpu_clear(struct gpu *g, struct error *e);                        /* all str
 /* Pinned host memory. Registration splits [p, p + size) at multiples of gpu_register_chunk() because some drivers fail on large
  * ranges; copies are split at the same addresses because a copy must not cross two registrations. Most drivers refuse read-only
  * mappings (ERR_MEMORY). Takes about 0.1 s per GB: call it from a background thread. */
-size_t gpu_piece(const struct gpu *g);
+size_t gpu_register_chunk(const struct gpu *g);
 int gpu_host_alloc(struct gpu *g, void **p, size_t size, struct error *e);
 void gpu_host_free(struct gpu *g, void *p);
 int gpu_host_register(struct gpu *g, const void *p, size_t size, struct error *e);
@@ -66,7 +66,7 @@ int gpu_stream_open(struct gpu *g, struct gpu_stream **s, const char *name, bool
 void gpu_stream_close(struct gpu_stream **s);
 int gpu_stream_sync(struct gpu_stream *s); /* blocks until all enqueued work has run */
 struct gpu *gpu_stream_gpu(struct gpu_stream *s);
-/* The executor of this stream: base/ops.h and gpu/ops.h. Lives as long as the stream. */
+/* The executor of this stream: base/ops.h and gpu/op.h. Lives as long as the stream. */
 struct exec *gpu_stream_exec(struct gpu_stream *s);
 
 enum gpu_dir { GPU_H2D, GPU_D2H, GPU_D2D };
@@ -81,7 +81,7 @@ void gpu_event_close(struct gpu_event **ev);                                    
 int gpu_event_record(struct gpu_event *ev, struct gpu_stream *s);
 int gpu_event_wait(struct gpu_event *ev, struct gpu_stream *s); /* the stream waits for the latest record so far, if any */
 int gpu_event_sync(struct gpu_event *ev);                       /* the host waits */
-bool gpu_event_done(struct gpu_event *ev);
+bool gpu_event_is_done(struct gpu_event *ev);
 double gpu_event_time(struct gpu_event *ev); /* completion time of a timed event in seconds; one clock for all devices, virtual in virtual time */
 
 /* An ON or OFF event of a module: a device event and a host-side record count. A waiter first blocks on the host until
@@ -89,11 +89,11 @@ double gpu_event_time(struct gpu_event *ev); /* completion time of a timed event
 struct gpu_pair;
 int gpu_pair_open(struct gpu *g, struct gpu_pair **p, struct error *e);
 void gpu_pair_close(struct gpu_pair **p);
-int gpu_pair_set(struct gpu_pair *p, struct gpu_stream *s);
+int gpu_pair_record(struct gpu_pair *p, struct gpu_stream *s);
 int gpu_pair_wait(struct gpu_pair *p, uint64_t nth, struct gpu_stream *s); /* s NULL: host part only */
 struct gpu_event *gpu_pair_event(struct gpu_pair *p);
 /* All waits on this pair, current and future, return ERR_CANCELLED. Releases the other threads after a failure. */
-void gpu_pair_break(struct gpu_pair *p);
+void gpu_pair_abort(struct gpu_pair *p);
 
 /* A recorded sequence of operations, fills and copies (of pinned memory) of one stream, replayed by one call. Arguments are fixed; values
  * that change between runs are read from memory (op_place). Between begin and end nothing executes, only such work may be enqueued, and
@@ -115,14 +115,15 @@ void gpu_graph_close(struct gpu_graph **g); /* while its stream is open and is n
  * involved and opens new ones. While a stream waits, gpu_alloc, gpu_free and gpu_host_alloc may block on it; do not call them from
  * the thread that must signal. Close a timeline before its devices, with no pending signal or wait. In virtual time a waiting
  * stream's clock advances to the time of the signal; the host has no clock. */
-struct gpu_number;
-int gpu_number_open(struct gpu *g, struct gpu_number **n, struct error *e);       /* g: any device that will use it; same backend */
-void gpu_number_close(struct gpu_number **n);                                     /* no stream has a pending signal or wait of it */
-int gpu_number_write(struct gpu_number *n, uint32_t value, struct gpu_stream *s); /* in stream order; all earlier work of the stream is visible to waiters */
-int gpu_number_wait(struct gpu_number *n, uint32_t value, struct gpu_stream *s);  /* the stream continues once the value is reached */
-void gpu_number_set(struct gpu_number *n, uint32_t value);                        /* signal from the host; any thread */
-bool gpu_number_reached(const struct gpu_number *n, uint32_t value);              /* also true when aborted: use wait_host to tell */
+struct gpu_timeline;
+int gpu_timeline_open(struct gpu *g, struct gpu_timeline **n, struct error *e); /* g: any device that will use it; same backend */
+void gpu_timeline_close(struct gpu_timeline **n);                               /* no stream has a pending signal or wait of it */
+int gpu_timeline_signal(struct gpu_timeline *n, uint32_t value,
+                        struct gpu_stream *s);                                       /* in stream order; all earlier work of the stream is visible to waiters */
+int gpu_timeline_wait(struct gpu_timeline *n, uint32_t value, struct gpu_stream *s); /* the stream continues once the value is reached */
+void gpu_timeline_signal_host(struct gpu_timeline *n, uint32_t value);               /* signal from the host; any thread */
+bool gpu_timeline_reached(const struct gpu_timeline *n, uint32_t value);             /* also true when aborted: use wait_host to tell */
 /* Blocks the host: polls for about 50 us, then sleeps between polls. Returns 0; ERR_CANCELLED (cancel may be NULL); ERR_RUNTIME when the
  * timeline is aborted, or g or the device of its last writer has failed. */
-int gpu_number_await(struct gpu_number *n, uint32_t value, const _Atomic int *cancel);
-void gpu_number_break(struct gpu_number *n); /* releases all current and future waits for good; any thread */
+int gpu_timeline_wait_host(struct gpu_timeline *n, uint32_t value, const _Atomic int *cancel);
+void gpu_timeline_abort(struct gpu_timeline *n); /* releases all current and future waits for good; any thread */

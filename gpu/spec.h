@@ -5,7 +5,7 @@
 
 #include "engine/base/error.h"
 
-enum { GPU_MAX = 8, GPU_HOST = -1, GPU_PIECE = 1 << 30 };
+enum { GPU_MAX = 8, GPU_HOST = -1, GPU_REGISTER_CHUNK = 1 << 30 };
 enum gpu_fault { GPU_FAULT_NONE, GPU_FAULT_ALLOC, GPU_FAULT_COPY, GPU_FAULT_LAUNCH, GPU_FAULT_DIE };
 
 /* --gpus LIST: "none", "0", "0,1", "0,0" (two ranks on one card), "emu:2", each followed by options:
@@ -15,7 +15,7 @@ enum gpu_fault { GPU_FAULT_NONE, GPU_FAULT_ALLOC, GPU_FAULT_COPY, GPU_FAULT_LAUN
 /* Arithmetic of products of many tokens on cuda; sums are always float32. BF16: activations rounded to BF16, weights
  * exact. F32: agrees with float32 to about 1e-5. FP8: activations quantised to E4M3 per token and 128 columns where the
  * weights are E4M3, to about 2^-4 each, as the models were trained; needs sm_89, otherwise and for other weights as BF16. */
-enum gpu_math { GPU_BF16, GPU_F32, GPU_FP8 };
+enum gpu_math { GPU_MATH_BF16, GPU_MATH_F32, GPU_MATH_FP8 };
 /* The library that computes them. Our kernels read weights in their stored format; cuBLAS needs them expanded to BF16 first, which pays
  * off for many tokens (AUTO decides by their number). */
 enum gpu_gemm { GPU_GEMM_AUTO, GPU_GEMM_OWN, GPU_GEMM_CUBLAS };
@@ -23,23 +23,29 @@ enum gpu_gemm { GPU_GEMM_AUTO, GPU_GEMM_OWN, GPU_GEMM_CUBLAS };
 enum gpu_parallel { GPU_PARALLEL_AUTO, GPU_PARALLEL_LAYERS, GPU_PARALLEL_TENSOR };
 /* A rate as a function of the rows per weight of a product: linear interpolation in log-log scale, constant outside. n 0: use the
  * plain rate for any number of rows. */
-enum { GPU_POINTS = 12 };
-enum gpu_kind { GPU_EXPERTS, GPU_LINEAR, GPU_ATTENTION, GPU_ELEM, GPU_KINDS }; /* of operations: expert FFNs, one matrix, attention, no weights */
+enum { GPU_CURVE_POINTS = 12 };
+enum gpu_op_kind {
+    GPU_OP_EXPERTS,
+    GPU_OP_LINEAR,
+    GPU_OP_ATTENTION,
+    GPU_OP_ELEM,
+    GPU_OP_KINDS
+}; /* of operations: expert FFNs, one matrix, attention, no weights */
 struct gpu_curve {
     int n;
-    float rows[GPU_POINTS], value[GPU_POINTS]; /* rows rising; bytes/s or FLOP/s */
+    float rows[GPU_CURVE_POINTS], value[GPU_CURVE_POINTS]; /* rows rising; bytes/s or FLOP/s */
 };
 struct gpu_spec {
     int n; /* ranks; 0: none */
-    bool emu, is_virtual, nopeer;
+    bool is_emulated, is_virtual, nopeer;
     bool nograph; /* decode launches each operation separately */
     enum gpu_parallel parallel;
     /* emu: host memory not from gpu_host_alloc() cannot be registered (nopin), or only writable memory can (nomap), like drivers that
      * register no read-only mappings. Copies to the device from unregistered memory then block the caller. */
     bool nopin, nomap;
-    size_t piece; /* emu: registration chunk, a power of two of at least 4 KiB; 0: GPU_REGISTER_CHUNK */
-    /* GPU_F32: ranks exchange float32, and MLA expands keys and values to float32; else BF16. Otherwise an emulated device computes
-     * like its CPU level in either case, and has GPU_F32 unless math=bf16. */
+    size_t register_chunk; /* emu: registration chunk, a power of two of at least 4 KiB; 0: GPU_REGISTER_CHUNK */
+    /* GPU_MATH_F32: ranks exchange float32, and MLA expands keys and values to float32; else BF16. Otherwise an emulated device computes
+     * like its CPU level in either case, and has GPU_MATH_F32 unless math=bf16. */
     enum gpu_math math;
     enum gpu_gemm gemm;
     int id[GPU_MAX];        /* card of each rank */
@@ -49,24 +55,24 @@ struct gpu_spec {
     double launch;          /* seconds of overhead per operation */
     /* emu, virtual: the machine's CPU, opened as rank GPU_HOST; --gpus does not list it. Its memory is host memory: any pointer is valid,
      * nothing is read, not even ids; copies cost bandwidth only. There are no defaults: a rate of 0 takes no time. */
-    bool host;
+    bool has_cpu_rank;
     struct gpu_curve bw_rows, flops_rows; /* virtual: replace bw and flops in matrix products and experts */
-    struct gpu_curve few_flops;           /* of routed experts with at most BATCH_INVARIANT_ROWS rows in all, by rows per expert; no points: flops_rows */
+    struct gpu_curve flops_few_rows;      /* of routed experts with at most BATCH_INVARIANT_ROWS rows in all, by rows per expert; no points: flops_rows */
     struct gpu_curve linear_bw, linear_flops[2]; /* of OP_LINEAR if different; flops: weights of at most 8 bits, of more */
     struct gpu_curve attn_rows;                  /* virtual: replaces attn, by rows */
     double attn_bw;                              /* virtual: bytes/s at which attention reads keys and values; 0: bw */
-    double launch_of[GPU_KINDS];                 /* virtual: replaces launch per kind; 0: launch */
-    double chosen;                               /* virtual: distinct experts selected by the rows of a call; 0: assume uniform routing */
-    const float *shares;                         /* virtual: [n_experts] each expert's share of a prompt's selections; borrowed; NULL: uniform */
+    double launch_by_kind[GPU_OP_KINDS];         /* virtual: replaces launch per kind; 0: launch */
+    double n_selected;                           /* virtual: distinct experts selected by the rows of a call; 0: assume uniform routing */
+    const float *expert_shares;                  /* virtual: [n_experts] each expert's share of a prompt's selections; borrowed; NULL: uniform */
     /* virtual: weights not in memory. CPU: disk_share_few_rows is the share of the selected routed experts that is first read from disk at disk_bw
      * bytes/s, overlapped with work on the others; disk_share is the share when all experts are selected. GPU: copies of non-urgent streams
      * run at disk_bw where that is below h2d (uploads of weights). 0: everything is in memory. */
-    double disk, missing, absent;
-    int threads, level; /* emu: threads per stream; enum cpu_level + 1, 0: the best */
-    int ring, chunk;    /* SLP's ring slots and rows per chunk, for tests; 0: automatic */
-    bool all_to_all;    /* emu: standard expert parallelism instead of SmallEP, for comparison */
+    double disk_bw, disk_share_few_rows, disk_share;
+    int threads, level;                 /* emu: threads per stream; enum cpu_level + 1, 0: the best */
+    int slp_ring_slots, slp_chunk_rows; /* SLP's ring slots and rows per chunk, for tests; 0: automatic */
+    bool all_to_all;                    /* emu: standard expert parallelism instead of SmallEP, for comparison */
     enum gpu_fault fail;
     long fail_at;
     int fail_rank;
 };
-int gpu_parse(struct gpu_spec *s, const char *list, struct error *e); /* ERR_USAGE names the invalid part */
+int gpu_spec_parse(struct gpu_spec *s, const char *list, struct error *e); /* ERR_USAGE names the invalid part */

@@ -6,7 +6,7 @@
 /* ---- merges ---- */
 
 struct merge {
-    uint32_t a1, b, rank, id; /* a1: a + 1, 0: free */
+    uint32_t a_plus_1, b, rank, id; /* a1: a + 1, 0: free */
 };
 static const uint32_t no_id = UINT32_MAX;
 
@@ -18,15 +18,15 @@ static uint32_t pair_hash(uint32_t a, uint32_t b) {
 int merges_init(struct merges *m, size_t n) {
     size_t slots = 16;
     while (slots < n + n / 2) slots *= 2;
-    if (!(m->slots = table_alloc(slots * sizeof *m->slots))) return ERR_MEMORY;
+    if (!(m->slots = vocab_table_alloc(slots * sizeof *m->slots))) return ERR_MEMORY;
     m->mask = (uint32_t)(slots - 1);
     return 0;
 }
-void merges_free(struct merges *m) { table_free(m->slots, ((size_t)m->mask + 1) * sizeof *m->slots); }
+void merges_free(struct merges *m) { vocab_table_free(m->slots, ((size_t)m->mask + 1) * sizeof *m->slots); }
 
 static inline struct merge *merge_slot(const struct merges *m, uint32_t a, uint32_t b) {
     uint32_t i = pair_hash(a, b) & m->mask;
-    while (m->slots[i].a1 && (m->slots[i].a1 != a + 1 || m->slots[i].b != b)) i = (i + 1) & m->mask;
+    while (m->slots[i].a_plus_1 && (m->slots[i].a_plus_1 != a + 1 || m->slots[i].b != b)) i = (i + 1) & m->mask;
     return &m->slots[i];
 }
 void merges_prefetch(const struct merges *m, uint32_t a, uint32_t b) { __builtin_prefetch(&m->slots[pair_hash(a, b) & m->mask]); }
@@ -36,20 +36,20 @@ void merges_add(struct merges *m, uint32_t a, uint32_t b, uint32_t rank, uint32_
 
 struct symbol {
     uint32_t id;
-    uint32_t at;         /* byte offset in the word */
+    uint32_t begin;      /* byte offset in the word */
     uint32_t prev, next; /* no_id: none */
 };
 
 /* Looks up the merge of symbols a and b, whose bytes are s[0..n). False: no merge. */
-static inline bool pair_of(const struct tokenizer *t, uint32_t a, uint32_t b, const char *s, size_t n, uint32_t *rank, uint32_t *id) {
-    if (t->bpe.by_bytes) {
+static inline bool find_merge(const struct tokenizer *t, uint32_t a, uint32_t b, const char *s, size_t n, uint32_t *rank, uint32_t *id) {
+    if (t->bpe.ranks_by_bytes) {
         int64_t k = vocab_find(&t->vocab, s, n, false);
         if (k < 0) return false;
         *rank = *id = (uint32_t)k;
         return true;
     }
     const struct merge *m = merge_slot(&t->bpe.merges, a, b);
-    if (!m->a1) return false;
+    if (!m->a_plus_1) return false;
     *rank = m->rank;
     *id = m->id;
     return true;
@@ -57,10 +57,10 @@ static inline bool pair_of(const struct tokenizer *t, uint32_t a, uint32_t b, co
 
 /* Short words: search all pairs for the lowest rank. */
 enum { short_word = 32 };
-static size_t merge_short(const struct tokenizer *t, struct symbol *v, size_t n, const char *s, size_t len) {
+static size_t merge_short_word(const struct tokenizer *t, struct symbol *v, size_t n, const char *s, size_t len) {
     uint32_t rank[short_word], id[short_word];
 #define PAIR(i) \
-    if (!pair_of(t, v[i].id, v[(i) + 1].id, s + v[i].at, ((i) + 2 < n ? v[(i) + 2].at : len) - v[i].at, &rank[i], &id[i])) rank[i] = no_id
+    if (!find_merge(t, v[i].id, v[(i) + 1].id, s + v[i].begin, ((i) + 2 < n ? v[(i) + 2].begin : len) - v[i].begin, &rank[i], &id[i])) rank[i] = no_id
     for (size_t i = 0; i + 1 < n; i++) PAIR(i);
     while (n > 1) {
         size_t best = 0;
@@ -88,7 +88,7 @@ static void sift_down(uint64_t *h, size_t n, size_t i) {
     h[i] = x;
 }
 
-static int merge_long(struct encoder *x, struct symbol *v, size_t *count, const char *s, size_t len, struct error *e) {
+static int merge_long_word(struct encoder *x, struct symbol *v, size_t *count, const char *s, size_t len, struct error *e) {
     const struct tokenizer *t = x->t;
     size_t n = *count, m = 0;
     if (mem_grow(&x->heap, &x->cap_heap, 2 * n, sizeof(uint64_t))) return error_set(e, ERR_MEMORY, "no memory to tokenize %zu bytes", len);
@@ -97,8 +97,8 @@ static int merge_long(struct encoder *x, struct symbol *v, size_t *count, const 
     for (size_t i = 0; i < n; i++) {
         v[i].prev = i ? (uint32_t)i - 1 : no_id;
         v[i].next = i + 1 < n ? (uint32_t)i + 1 : no_id;
-        size_t end = i + 2 < n ? v[i + 2].at : len;
-        if (i + 1 < n && pair_of(t, v[i].id, v[i + 1].id, s + v[i].at, end - v[i].at, &rank, &id)) h[m++] = (uint64_t)rank << 32 | i;
+        size_t end = i + 2 < n ? v[i + 2].begin : len;
+        if (i + 1 < n && find_merge(t, v[i].id, v[i + 1].id, s + v[i].begin, end - v[i].begin, &rank, &id)) h[m++] = (uint64_t)rank << 32 | i;
     }
     for (size_t i = m / 2; i-- > 0;) sift_down(h, m, i);
     while (m) {
@@ -108,7 +108,7 @@ static int merge_long(struct encoder *x, struct symbol *v, size_t *count, const 
         uint32_t i = (uint32_t)top, j = v[i].next, k;
         if (v[i].id == no_id || j == no_id) continue;
         k = v[j].next;
-        if (!pair_of(t, v[i].id, v[j].id, s + v[i].at, (k == no_id ? len : v[k].at) - v[i].at, &rank, &id) || rank != top >> 32) continue;
+        if (!find_merge(t, v[i].id, v[j].id, s + v[i].begin, (k == no_id ? len : v[k].begin) - v[i].begin, &rank, &id) || rank != top >> 32) continue;
         v[i].id = id;
         v[i].next = k;
         v[j].id = no_id;
@@ -117,7 +117,7 @@ static int merge_long(struct encoder *x, struct symbol *v, size_t *count, const 
             uint32_t a = side ? i : v[i].prev;
             if (a == no_id || v[a].next == no_id) continue;
             uint32_t b = v[a].next, c = v[b].next;
-            if (!pair_of(t, v[a].id, v[b].id, s + v[a].at, (c == no_id ? len : v[c].at) - v[a].at, &rank, &id)) continue;
+            if (!find_merge(t, v[a].id, v[b].id, s + v[a].begin, (c == no_id ? len : v[c].begin) - v[a].begin, &rank, &id)) continue;
             uint64_t y = (uint64_t)rank << 32 | a;
             size_t p = m++;
             while (p && h[(p - 1) / 2] > y) h[p] = h[(p - 1) / 2], p = (p - 1) / 2;
@@ -134,34 +134,34 @@ static int merge_long(struct encoder *x, struct symbol *v, size_t *count, const 
  * A character in the vocabulary starts as its id. Any other character starts as its bytes (byte_fallback), as the unknown token (runs may fuse), or is dropped.
  * As in the reference, the unknown token is added only before the next known character. */
 
-struct start {
+struct symbol_list {
     struct symbol *v;
     size_t n, unk_at;
-    bool unk;
+    bool unk_pending;
 };
-static void start_add(struct start *b, uint32_t id, size_t at) { b->v[b->n++] = (struct symbol){.id = id, .at = (uint32_t)at}; }
+static void add_symbol(struct symbol_list *b, uint32_t id, size_t at) { b->v[b->n++] = (struct symbol){.id = id, .begin = (uint32_t)at}; }
 
-static void start_unknown(const struct tokenizer *t, struct start *b, const char *s, size_t n, size_t at) {
+static void add_unknown(const struct tokenizer *t, struct symbol_list *b, const char *s, size_t n, size_t at) {
     if (t->bpe.byte_fallback) {
         size_t k = 0;
         while (k < n && t->bpe.fallback[(unsigned char)s[k]] >= 0) k++;
         if (k == n) {
-            for (k = 0; k < n; k++) start_add(b, (uint32_t)t->bpe.fallback[(unsigned char)s[k]], at);
+            for (k = 0; k < n; k++) add_symbol(b, (uint32_t)t->bpe.fallback[(unsigned char)s[k]], at);
             return;
         }
     }
     if (t->bpe.unk < 0) return;
-    if (b->unk && !t->bpe.fuse_unk) start_add(b, (uint32_t)t->bpe.unk, b->unk_at);
-    if (!b->unk || !t->bpe.fuse_unk) b->unk_at = at;
-    b->unk = true;
+    if (b->unk_pending && !t->bpe.fuse_unk) add_symbol(b, (uint32_t)t->bpe.unk, b->unk_at);
+    if (!b->unk_pending || !t->bpe.fuse_unk) b->unk_at = at;
+    b->unk_pending = true;
 }
-static void start_known(const struct tokenizer *t, struct start *b, uint32_t id, size_t at) {
-    if (b->unk) start_add(b, (uint32_t)t->bpe.unk, b->unk_at);
-    b->unk = false;
-    start_add(b, id, at);
+static void add_known(const struct tokenizer *t, struct symbol_list *b, uint32_t id, size_t at) {
+    if (b->unk_pending) add_symbol(b, (uint32_t)t->bpe.unk, b->unk_at);
+    b->unk_pending = false;
+    add_symbol(b, id, at);
 }
 
-static int start_chars(struct encoder *x, struct start *b, const char *s, size_t n, struct error *e) {
+static int add_chars(struct encoder *x, struct symbol_list *b, const char *s, size_t n, struct error *e) {
     const struct tokenizer *t = x->t;
     for (size_t i = 0, k; i < n; i += k) {
         k = utf8_size((unsigned char)s[i]);
@@ -178,18 +178,18 @@ static int start_chars(struct encoder *x, struct start *b, const char *s, size_t
             len = x->text.len;
         }
         int64_t id = vocab_find(&t->vocab, c, len, false);
-        if (id >= 0) start_known(t, b, (uint32_t)id, i);
-        else start_unknown(t, b, c, len, i);
+        if (id >= 0) add_known(t, b, (uint32_t)id, i);
+        else add_unknown(t, b, c, len, i);
     }
     return 0;
 }
 
-static void start_bytes(const struct tokenizer *t, struct start *b, const char *s, size_t n) {
+static void add_bytes(const struct tokenizer *t, struct symbol_list *b, const char *s, size_t n) {
     for (size_t i = 0; i < n; i++) {
         unsigned char c = (unsigned char)s[i];
         char shown[4];
-        if (t->bpe.byte_id[c] >= 0) start_known(t, b, (uint32_t)t->bpe.byte_id[c], i);
-        else start_unknown(t, b, shown, bytes_char(c, shown), i);
+        if (t->bpe.byte_id[c] >= 0) add_known(t, b, (uint32_t)t->bpe.byte_id[c], i);
+        else add_unknown(t, b, shown, vocab_char_of_byte(c, shown), i);
     }
 }
 
@@ -197,24 +197,24 @@ static int encode_word(struct encoder *x, const char *s, size_t n, struct ids *o
     const struct tokenizer *t = x->t;
     if (n >= no_id / 8) return error_set(e, ERR_RUNTIME, "a word of %zu bytes is too long to tokenize", n);
     /* Upper bound of symbols per byte of the word. More than one where the prefix or suffix falls back to bytes. */
-    size_t more = t->bpe.raw && t->bpe.byte_fallback ? 2 : 1;
-    if (t->bpe.prefix) more += 2 * strlen(t->bpe.prefix);
-    if (t->bpe.suffix) more += strlen(t->bpe.suffix);
+    size_t symbols_per_byte = t->bpe.is_byte_level && t->bpe.byte_fallback ? 2 : 1;
+    if (t->bpe.prefix) symbols_per_byte += 2 * strlen(t->bpe.prefix);
+    if (t->bpe.suffix) symbols_per_byte += strlen(t->bpe.suffix);
     struct symbol few[short_word];
-    struct start b = {.v = few};
-    if (n * more > short_word) {
-        if (mem_grow(&x->symbols, &x->cap_symbols, n * more + 8, sizeof *b.v)) goto no_memory;
+    struct symbol_list b = {.v = few};
+    if (n * symbols_per_byte > short_word) {
+        if (mem_grow(&x->symbols, &x->cap_symbols, n * symbols_per_byte + 8, sizeof *b.v)) goto no_memory;
         b.v = x->symbols;
     }
-    if (t->bpe.raw) start_bytes(t, &b, s, n);
+    if (t->bpe.is_byte_level) add_bytes(t, &b, s, n);
     else {
-        int rc = start_chars(x, &b, s, n, e);
+        int rc = add_chars(x, &b, s, n, e);
         if (rc) return rc;
     }
-    if (b.unk) start_add(&b, (uint32_t)t->bpe.unk, b.unk_at);
-    if (b.n <= short_word) b.n = merge_short(t, b.v, b.n, s, n);
+    if (b.unk_pending) add_symbol(&b, (uint32_t)t->bpe.unk, b.unk_at);
+    if (b.n <= short_word) b.n = merge_short_word(t, b.v, b.n, s, n);
     else {
-        int rc = merge_long(x, b.v, &b.n, s, n, e);
+        int rc = merge_long_word(x, b.v, &b.n, s, n, e);
         if (rc) return rc;
     }
     if (mem_grow(&out->data, &out->cap, out->n + b.n, sizeof *out->data)) goto no_memory;
@@ -227,18 +227,18 @@ no_memory:
 /* ---- word cache ----
  * One cache line holds a word and its ids. A new word replaces the old one. */
 
-struct cached {
+struct cached_word {
     uint8_t n, n_ids; /* n is 0 if unused */
     char text[26];
     int32_t ids[9];
 };
-_Static_assert(sizeof(struct cached) == 64, "one cache line");
+_Static_assert(sizeof(struct cached_word) == 64, "one cache line");
 enum { cache_bits = 15 };
 
 static int encode_cached(struct encoder *x, const char *s, size_t n, struct ids *out, struct error *e) {
     const struct tokenizer *t = x->t;
     if (!n) return 0;
-    struct cached *c = NULL;
+    struct cached_word *c = NULL;
     uint64_t hash = vocab_hash(s, n);
     if (n <= sizeof c->text) {
         if (!x->cache && !(x->cache = mem_calloc(1u << cache_bits, sizeof *x->cache))) return error_set(e, ERR_MEMORY, "no memory to tokenize");
@@ -272,7 +272,7 @@ static int encode_cached(struct encoder *x, const char *s, size_t n, struct ids 
 /* SentencePiece vocabularies have no pre-tokenizer, so the whole text is one word. If no merge crosses the start of a word (bpe.split_at_marks), encoding the
  * words separately gives the same ids. */
 int bpe_encode(struct encoder *x, const char *s, size_t n, struct ids *out, struct error *e) {
-    if (!x->t->bpe.cut_words) return encode_cached(x, s, n, out, e);
+    if (!x->t->bpe.split_at_marks) return encode_cached(x, s, n, out, e);
     for (size_t from = 0; from < n;) {
         size_t at = from;
         while (at + 3 <= n && !memcmp(s + at, "\xE2\x96\x81", 3)) at += 3;

@@ -6,42 +6,42 @@
 #include "engine/base/file.h"
 #include "engine/base/json.h"
 #include "engine/base/mem.h"
-#include "tokenizer/regex.h"
+#include "tokenizer/pattern.h"
 #include "tokenizer/tokenizer.h"
 #include "tokenizer/unicode.h"
 
 /* ---- vocab.c: tokens and ids ---- */
 
 /* A literal token of a byte-level vocabulary contains a character that stands for no byte, so no text becomes it. */
-enum { PIECE_THERE = 1, PIECE_LITERAL = 2, PIECE_ADDED = 4, PIECE_SPECIAL = 8, PIECE_FIRST = 16 /* see decode.c */ };
-struct piece {
-    uint32_t at, n; /* in the pool: the decoded bytes of the token */
+enum { TOKEN_DEFINED = 1, TOKEN_LITERAL = 2, TOKEN_ADDED = 4, TOKEN_SPECIAL = 8, TOKEN_HAS_FIRST_FORM = 16 /* see decode.c */ };
+struct vocab_token {
+    uint32_t pool_offset, n; /* in the pool: the decoded bytes of the token */
     uint32_t flags;
 };
 struct vocab {
     char *pool;
     size_t used, cap;
-    struct piece *pieces; /* [n_ids] */
+    struct vocab_token *tokens; /* [n_ids] */
     uint32_t n_ids, cap_ids;
-    struct slot *slots; /* hash table of the tokens that text may become */
+    struct vocab_slot *slots; /* hash table of the tokens that text may become */
     uint32_t mask;
 };
 int vocab_init(struct vocab *v, size_t n_pieces, size_t n_bytes); /* initial capacity; grows as needed */
 void vocab_free(struct vocab *v);
-enum { VOCAB_TWICE_ID = 1, VOCAB_TWICE_PIECE };
+enum { VOCAB_DUPLICATE_ID = 1, VOCAB_DUPLICATE_TOKEN };
 /* hash: vocab_hash of s. Returns 0, ERR_MEMORY or VOCAB_TWICE_*. */
 int vocab_add(struct vocab *v, uint32_t id, uint64_t hash, const char *s, size_t n, bool literal);
-void *table_alloc(size_t size); /* zeroed */
-void table_free(void *p, size_t size);
-int vocab_show(struct vocab *v, uint32_t id, const char *s, size_t n, uint32_t flags); /* sets the decoded bytes of an id */
-int64_t vocab_find(const struct vocab *v, const char *s, size_t n, bool literal);      /* id or -1 */
+void *vocab_table_alloc(size_t size); /* zeroed */
+void vocab_table_free(void *p, size_t size);
+int vocab_set_bytes(struct vocab *v, uint32_t id, const char *s, size_t n, uint32_t flags); /* sets the decoded bytes of an id */
+int64_t vocab_find(const struct vocab *v, const char *s, size_t n, bool literal);           /* id or -1 */
 uint64_t vocab_hash(const char *s, size_t n);
 void vocab_prefetch(const struct vocab *v, uint64_t hash);
 int64_t vocab_find_hashed(const struct vocab *v, uint64_t hash, const char *s, size_t n, bool literal);
 
 /* Byte-level vocabularies write byte b as a character. Returns the number of bytes, or -1 if some character is not one of these. out has room for n. */
-long bytes_of_chars(const char *s, size_t n, char *out);
-size_t bytes_char(unsigned char b, char out[4]);
+long vocab_bytes_of_chars(const char *s, size_t n, char *out);
+size_t vocab_char_of_byte(unsigned char b, char out[4]);
 
 /* ---- bpe.c ---- */
 
@@ -51,14 +51,14 @@ struct merges {
 };
 struct bpe {
     struct merges merges;
-    bool by_bytes; /* tiktoken: the rank of a pair is the id of the concatenated bytes */
-    bool raw;      /* input is bytes, not the characters of a byte-level vocabulary */
+    bool ranks_by_bytes; /* tiktoken: the rank of a pair is the id of the concatenated bytes */
+    bool is_byte_level;  /* input is bytes, not the characters of a byte-level vocabulary */
     bool ignore_merges, byte_fallback, fuse_unk;
     int64_t unk;           /* id or -1 */
     char *prefix, *suffix; /* of continuing tokens; of a word's last token; or NULL */
     int32_t byte_id[256];  /* raw: initial id of byte b; -1: not in the vocabulary */
     int32_t fallback[256]; /* ids of <0xNN>, or -1 */
-    bool cut_words;        /* no merge joins text with a following word mark (U+2581), so words can be encoded separately */
+    bool split_at_marks;   /* no merge joins text with a following word mark (U+2581), so words can be encoded separately */
 };
 int merges_init(struct merges *m, size_t n);
 void merges_add(struct merges *m, uint32_t a, uint32_t b, uint32_t rank, uint32_t id); /* a repeated pair replaces the earlier one */
@@ -70,25 +70,25 @@ int bpe_encode(struct encoder *x, const char *s, size_t n, struct ids *out, stru
 /* ---- normalize.c ---- */
 
 /* A text during encoding. origin: of each byte, or NULL if all are equal. */
-struct flow {
+struct norm_text {
     const char *s;
     size_t n;
     const uint8_t *origin;
-    bool cut; /* a normalizer step removed its beginning */
+    bool begin_stripped; /* a normalizer step removed its beginning */
 };
-struct flow_buf { /* buffers of a norm_text */
+struct norm_text_buf { /* buffers of a norm_text */
     struct buf s, origin;
 };
 enum norm_kind { NORM_NFC, NORM_NFD, NORM_NFKC, NORM_NFKD, NORM_PREPEND, NORM_REPLACE, NORM_STRIP, NORM_LOWERCASE };
 struct norm_step {
     uint8_t kind;
     bool left, right; /* strip */
-    char *text;       /* prepend, replace: the inserted text */
-    size_t n_text;
+    char *insert;     /* prepend, replace: the inserted text */
+    size_t n_insert;
     char *literal; /* replace: the replaced text, or a pattern */
     size_t n_literal;
     struct alphabet alphabet;
-    struct regex regex;
+    struct pattern pattern;
 };
 struct normalizer {
     struct norm_step *steps;
@@ -97,34 +97,34 @@ struct normalizer {
 int normalizer_load(struct normalizer *z, const struct json *j, struct error *e);
 void normalizer_free(struct normalizer *z);
 /* Points out into in or into the encoder's buffers; valid until the next call. */
-int normalize(struct encoder *x, const struct normalizer *z, struct flow in, struct flow *out, struct error *e);
+int normalizer_run(struct encoder *x, const struct normalizer *z, struct norm_text in, struct norm_text *out, struct error *e);
 
 /* ---- pretok.c ---- */
 
 enum pre_kind { PRE_SPLIT, PRE_SPACE_BEFORE, PRE_METASPACE, PRE_BYTES };
-enum behavior { REMOVED, ISOLATED, MERGED_WITH_PREVIOUS, MERGED_WITH_NEXT, CONTIGUOUS };
+enum split_behavior { SPLIT_REMOVED, SPLIT_ISOLATED, SPLIT_MERGED_WITH_PREVIOUS, SPLIT_MERGED_WITH_NEXT, SPLIT_CONTIGUOUS };
 struct pre_step {
     uint8_t kind, behavior;
     bool invert;
-    bool always, first; /* metaspace: prepend a mark to every word, to the first word of the text */
+    bool mark_always, mark_first; /* metaspace: prepend a mark to every word, to the first word of the text */
     char mark[4];
     uint8_t n_mark;
-    struct regex regex;
+    struct pattern pattern;
 };
 struct pretok {
     struct pre_step *steps;
     size_t n, cap;
     struct alphabet alphabet;
-    bool bytes; /* has a ByteLevel step */
+    bool is_byte_level; /* has a ByteLevel step */
 };
 int pretok_load(struct pretok *p, const struct json *j, struct error *e);
-int pretok_pattern(struct pretok *p, const char *pattern, size_t n, enum behavior b, struct error *e); /* a single Split */
+int pretok_add_pattern(struct pretok *p, const char *pattern, size_t n, enum split_behavior b, struct error *e); /* a single Split */
 int pretok_compile(struct pretok *p, struct error *e);
 void pretok_free(struct pretok *p);
-struct spans {
-    struct pre_span {
-        size_t begin, end; /* in characters */
-        bool first;        /* starts at the beginning of the whole text */
+struct word_ranges {
+    struct word_range {
+        size_t begin, end;  /* in characters */
+        bool at_text_start; /* starts at the beginning of the whole text */
     } * v;
     size_t n, cap;
 };
@@ -133,11 +133,11 @@ int pretok_encode(struct encoder *x, const char *s, size_t n, bool first, struct
 
 /* ---- added.c ---- */
 
-struct added {
+struct added_token {
     char *content; /* as written in the text; the trie may hold the normalized form */
     size_t n;
     int32_t id;
-    bool special, normalized, single_word, lstrip, rstrip;
+    bool special, normalized, is_single_word, lstrip, rstrip;
 };
 struct trie {
     struct trie_node {
@@ -148,25 +148,25 @@ struct trie {
     size_t n, cap;
     uint32_t root[256];
 };
-struct match {
+struct added_match {
     size_t begin, end;
     int32_t id;
 };
-struct matches {
-    struct match *v;
+struct added_matches {
+    struct added_match *v;
     size_t n, cap;
 };
-int trie_add(struct trie *t, const char *s, size_t n, int32_t token); /* a duplicate is ignored */
-void trie_free(struct trie *t);
+int added_trie_add(struct trie *t, const char *s, size_t n, int32_t token); /* a duplicate is ignored */
+void added_trie_free(struct trie *t);
 /* Finds leftmost-longest tokens whose bytes all come from the template, in order. */
-int added_find(const struct tokenizer *t, const struct trie *trie, struct flow text, uint8_t origin, struct matches *out, struct error *e);
+int added_tokens_find(const struct tokenizer *t, const struct trie *trie, struct norm_text text, uint8_t origin, struct added_matches *out, struct error *e);
 
 /* ---- decode.c ---- */
 
-struct decoding {
-    bool separate;    /* no decoder: join tokens with a space */
-    bool plain_first; /* Metaspace: remove the marks of the first token */
-    char *strip;      /* removed from the start of the text, up to n_strip times */
+struct token_decoding {
+    bool join_with_space; /* no decoder: join tokens with a space */
+    bool unmark_first;    /* Metaspace: remove the marks of the first token */
+    char *strip_start;    /* removed from the start of the text, up to n_strip times */
     size_t n_strip;
     struct dec_step {
         enum dec_kind { DEC_BYTES, DEC_FALLBACK, DEC_STRIP, DEC_REPLACE, DEC_METASPACE } kind;
@@ -174,11 +174,11 @@ struct decoding {
         size_t start, stop;
     } * steps; /* applied to each token */
     size_t n, cap;
-    bool fused; /* while loading: later steps would see the whole text */
+    bool is_fused; /* while loading: later steps would see the whole text */
 };
-int decoding_load(struct decoding *d, const struct json *j, struct error *e);
-int decoding_show(struct tokenizer *t, struct error *e); /* sets the decoded bytes of every id */
-void decoding_free(struct decoding *d);
+int decoder_load(struct token_decoding *d, const struct json *j, struct error *e);
+int decoder_set_bytes(struct tokenizer *t, struct error *e); /* sets the decoded bytes of every id */
+void decoder_free_steps(struct token_decoding *d);
 
 /* ---- tokenizer ---- */
 
@@ -187,45 +187,45 @@ struct tokenizer {
     struct bpe bpe;
     struct normalizer normalizer;
     struct pretok pretok;
-    struct added *added;
+    struct added_token *added;
     size_t n_added, cap_added;
-    struct trie names, raw, normal; /* added tokens: all; those matched before normalization; those matched after it */
-    struct decoding decoding;
+    struct trie added_trie, raw_trie, normalized_trie; /* added tokens: all; those matched before normalization; those matched after it */
+    struct token_decoding decoding;
     int32_t bos;
     size_t max_chars, max_run; /* limits in characters of a text and of a run with or without white space; longer ones are split first (0: never) */
     pthread_mutex_t *lock;     /* guards idle */
     struct encoder **idle;
 };
 
-struct cached; /* bpe.c */
+struct cached_word; /* bpe.c */
 /* State of one encoding call. Pooled, so that its word cache stays warm. */
 struct encoder {
     const struct tokenizer *t;
     struct encoder *next;
-    struct cached *cache;
-    struct regex_run run;
-    struct flow_buf norm[2];
-    struct buf text, map, clean, origin;
-    struct spans spans[2];
-    struct matches found[2];
+    struct cached_word *cache;
+    struct pattern_matcher matcher;
+    struct norm_text_buf norm[2];
+    struct buf text, char_map, clean, origin;
+    struct word_ranges ranges[2];
+    struct added_matches added_matches[2];
     struct buf rewritten;
     void *symbols, *heap;
     size_t cap_symbols, cap_heap;
 };
-int encoder_take(const struct tokenizer *t, struct encoder **x, struct error *e);
-void encoder_give(struct encoder *x);
+int encoder_acquire(const struct tokenizer *t, struct encoder **x, struct error *e);
+void encoder_release(struct encoder *x);
 void encoder_free(struct encoder *x);
 
 int load_json(struct tokenizer *t, const char *path, struct error *e);
-int load_tree(struct tokenizer *t, const struct json *root, size_t file_size, struct error *e); /* root: contents of a tokenizer.json */
+int load_json_tree(struct tokenizer *t, const struct json *root, size_t file_size, struct error *e); /* root: contents of a tokenizer.json */
 int load_gguf(struct tokenizer *t, const char *file, struct error *e);
 /* Builds the merges of a vocabulary whose tokens have scores [id] and types [id]. */
-int load_scores(struct tokenizer *t, const struct json *vocab, const struct json *scores, const struct json *types, struct error *e);
-bool mark_inside(const char *s, size_t n); /* a word mark (U+2581) after another character */
+int load_gguf_scores(struct tokenizer *t, const struct json *vocab, const struct json *scores, const struct json *types, struct error *e);
+bool load_has_inner_mark(const char *s, size_t n); /* a word mark (U+2581) after another character */
 int load_tiktoken(struct tokenizer *t, const char *path, const struct json *config, struct error *e);
 /* Reads bos_token and add_bos_token of tokenizer_config.json. */
 int load_bos(struct tokenizer *t, const struct json *config, struct error *e);
-int added_append(struct tokenizer *t, struct added a, struct error *e); /* takes ownership of content, also on failure */
-int added_index(struct tokenizer *t, struct error *e);                  /* builds the tries after all tokens were added */
-int64_t load_find(const struct tokenizer *t, const char *s, size_t n);  /* finds a token as spelled in the file: id or -1 */
-int32_t added_id(const struct tokenizer *t, const char *s, size_t n);
+int added_tokens_append(struct tokenizer *t, struct added_token a, struct error *e); /* takes ownership of content, also on failure */
+int added_tokens_index(struct tokenizer *t, struct error *e);                        /* builds the tries after all tokens were added */
+int64_t load_find_token(const struct tokenizer *t, const char *s, size_t n);         /* finds a token as spelled in the file: id or -1 */
+int32_t added_tokens_id(const struct tokenizer *t, const char *s, size_t n);

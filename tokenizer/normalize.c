@@ -5,7 +5,7 @@
 
 /* ---- output ---- */
 
-static int put(struct flow_buf *o, const struct flow *in, const char *s, size_t n, const uint8_t *origin, uint8_t value) {
+static int append_text(struct norm_text_buf *o, const struct norm_text *in, const char *s, size_t n, const uint8_t *origin, uint8_t value) {
     int rc = buf_add(&o->s, s, n);
     if (!in->origin) return rc;
     if (origin) return buf_add(&o->origin, origin, n) || rc ? ERR_MEMORY : 0;
@@ -14,11 +14,11 @@ static int put(struct flow_buf *o, const struct flow *in, const char *s, size_t 
     return rc;
 }
 /* Copies bytes [begin, end) of in unchanged. */
-static int keep(struct flow_buf *o, const struct flow *in, size_t begin, size_t end) {
-    return put(o, in, in->s + begin, end - begin, in->origin ? in->origin + begin : NULL, 0);
+static int copy_range(struct norm_text_buf *o, const struct norm_text *in, size_t begin, size_t end) {
+    return append_text(o, in, in->s + begin, end - begin, in->origin ? in->origin + begin : NULL, 0);
 }
 /* The output of a stretch is TEXT_VALUE if any of its bytes is. */
-static uint8_t origin_of(const struct flow *in, size_t begin, size_t end) {
+static uint8_t origin_of(const struct norm_text *in, size_t begin, size_t end) {
     uint8_t v = TEXT_TEMPLATE;
     for (size_t i = begin; in->origin && i < end; i++)
         if (in->origin[i] == TEXT_VALUE) v = TEXT_VALUE;
@@ -29,7 +29,7 @@ static uint8_t origin_of(const struct flow *in, size_t begin, size_t end) {
  * The reference uses Unicode 9.0: newer characters pass unchanged (unicode_opaque), whatever utf8proc says. */
 
 /* Returns whether a character never changes and never composes with the preceding one. */
-static bool inert(uint8_t kind, uint32_t c) {
+static bool is_inert(uint8_t kind, uint32_t c) {
     if (c < 0x80) return true;
     if (kind != NORM_NFC) return false;
     return c < 0x300 || (c >= 0x388 && c <= 0x482) || (c >= 0x48A && c <= 0x52F) || (c >= 0x2010 && c <= 0x205E) || (c >= 0x3041 && c <= 0x3098) ||
@@ -37,7 +37,7 @@ static bool inert(uint8_t kind, uint32_t c) {
            (c >= 0x1F300 && c <= 0x1FAFF);
 }
 
-struct scratch {
+struct codepoints {
     int32_t *v;
     size_t n, cap;
 };
@@ -45,7 +45,7 @@ struct scratch {
 static int ccc(int32_t c) { return utf8proc_get_property(c)->combining_class; }
 
 /* Canonical order: sorts each run of marks by combining class, stably. Long runs use a counting sort, so that a text of marks stays linear. */
-static int order_marks(struct scratch *w) {
+static int order_marks(struct codepoints *w) {
     int32_t *spare = NULL;
     for (size_t i = 0; i < w->n;) {
         if (!ccc(w->v[i])) {
@@ -75,7 +75,7 @@ static int order_marks(struct scratch *w) {
     return 0;
 }
 
-static int form_run(uint8_t kind, struct scratch *w, struct flow_buf *o, const struct flow *in, size_t begin, size_t end) {
+static int normal_form_run(uint8_t kind, struct codepoints *w, struct norm_text_buf *o, const struct norm_text *in, size_t begin, size_t end) {
     bool compose = kind == NORM_NFC || kind == NORM_NFKC, compat = kind == NORM_NFKC || kind == NORM_NFKD;
     int options = UTF8PROC_STABLE | UTF8PROC_DECOMPOSE | (compat ? UTF8PROC_COMPAT : 0), bound = 0;
     w->n = 0;
@@ -94,13 +94,13 @@ static int form_run(uint8_t kind, struct scratch *w, struct flow_buf *o, const s
     uint8_t from = origin_of(in, begin, end);
     char text[4];
     for (size_t i = 0; i < w->n; i++)
-        if (put(o, in, text, utf8_put((uint32_t)w->v[i], text), NULL, from)) return ERR_MEMORY;
+        if (append_text(o, in, text, utf8_put((uint32_t)w->v[i], text), NULL, from)) return ERR_MEMORY;
     return 0;
 }
 
 /* Returns 1 if o holds the result, 0 if a quick check finds in already normalized. */
-static int form(uint8_t kind, const struct flow *in, struct flow_buf *o) {
-    struct scratch w = {0};
+static int normal_form(uint8_t kind, const struct norm_text *in, struct norm_text_buf *o) {
+    struct codepoints w = {0};
     const char *s = in->s, *end = in->s + in->n;
     size_t done = 0;
     int rc = 0;
@@ -108,19 +108,19 @@ static int form(uint8_t kind, const struct flow *in, struct flow_buf *o) {
         s += utf8_ascii(s, (size_t)(end - s));
         if (s == end) break;
         const char *c = s;
-        if (inert(kind, utf8_next(&s))) continue;
+        if (is_inert(kind, utf8_next(&s))) continue;
         /* A run that may change: from the character before, which may absorb the marks, to the next inert character. */
         size_t begin = (size_t)(c - in->s);
         if (begin > done) begin = (size_t)(utf8_back(c) - in->s);
-        if (kind == NORM_NFC || kind == NORM_NFKC) rc = keep(o, in, done, begin);
-        else rc = keep(o, in, done, begin = (size_t)(c - in->s));
+        if (kind == NORM_NFC || kind == NORM_NFKC) rc = copy_range(o, in, done, begin);
+        else rc = copy_range(o, in, done, begin = (size_t)(c - in->s));
         for (s = c; !rc;) {
             const char *at = s;
             uint32_t k = s < end ? utf8_next(&s) : 0;
-            bool opaque = k >= 0x80 && unicode_in(unicode_opaque, unicode_opaque_n, k);
-            if (at < end && !opaque && !inert(kind, k)) continue;
-            rc = form_run(kind, &w, o, in, begin, (size_t)(at - in->s));
-            if (opaque && !rc) rc = keep(o, in, (size_t)(at - in->s), (size_t)(s - in->s));
+            bool opaque = k >= 0x80 && unicode_in_ranges(unicode_opaque, unicode_opaque_n, k);
+            if (at < end && !opaque && !is_inert(kind, k)) continue;
+            rc = normal_form_run(kind, &w, o, in, begin, (size_t)(at - in->s));
+            if (opaque && !rc) rc = copy_range(o, in, (size_t)(at - in->s), (size_t)(s - in->s));
             done = begin = (size_t)((opaque ? s : at) - in->s);
             if (opaque) continue;
             s = at;
@@ -129,13 +129,13 @@ static int form(uint8_t kind, const struct flow *in, struct flow_buf *o) {
     }
     mem_free(w.v);
     if (!rc && !done) return 0;
-    if (!rc) rc = keep(o, in, done, in->n);
+    if (!rc) rc = copy_range(o, in, done, in->n);
     return rc ? rc : 1;
 }
 
 /* ---- the other steps ---- */
 
-static int lowercase(const struct flow *in, struct flow_buf *o) {
+static int lowercase_text(const struct norm_text *in, struct norm_text_buf *o) {
     int rc = 0;
     for (const char *s = in->s, *end = s + in->n; s < end && !rc;) {
         size_t at = (size_t)(s - in->s);
@@ -143,7 +143,7 @@ static int lowercase(const struct flow *in, struct flow_buf *o) {
         char text[4];
         uint8_t from = in->origin ? in->origin[at] : 0;
         if (c == 0x130) { /* U+0130 is the only letter with a two-character lower case */
-            rc = put(o, in, "i\xCC\x87", 3, NULL, from);
+            rc = append_text(o, in, "i\xCC\x87", 3, NULL, from);
             continue;
         }
         size_t lo = 0, hi = unicode_lower_n;
@@ -153,46 +153,46 @@ static int lowercase(const struct flow *in, struct flow_buf *o) {
             else hi = mid;
         }
         const struct unicode_case *k = &unicode_lower[lo];
-        if (lo < unicode_lower_n && c >= k->first && (k->distance != 1 || !((c - k->first) & 1))) c += k->distance;
-        rc = put(o, in, text, utf8_put(c, text), NULL, from);
+        if (lo < unicode_lower_n && c >= k->first && (k->offset != 1 || !((c - k->first) & 1))) c += k->offset;
+        rc = append_text(o, in, text, utf8_put(c, text), NULL, from);
     }
     return rc;
 }
 
-static int replace_literal(const struct norm_step *z, const struct flow *in, struct flow_buf *o) {
+static int replace_literal(const struct norm_step *z, const struct norm_text *in, struct norm_text_buf *o) {
     size_t done = 0;
     int rc = 0;
     while (!rc && done < in->n) {
         const char *hit = memmem(in->s + done, in->n - done, z->literal, z->n_literal);
         if (!hit) break;
         size_t at = (size_t)(hit - in->s);
-        rc = keep(o, in, done, at);
+        rc = copy_range(o, in, done, at);
         done = at + z->n_literal;
-        if (!rc) rc = put(o, in, z->text, z->n_text, NULL, origin_of(in, at, done));
+        if (!rc) rc = append_text(o, in, z->insert, z->n_insert, NULL, origin_of(in, at, done));
     }
-    return rc ? rc : keep(o, in, done, in->n);
+    return rc ? rc : copy_range(o, in, done, in->n);
 }
 
-static int replace_regex(struct encoder *x, const struct norm_step *z, const struct flow *in, struct flow_buf *o, struct error *e) {
-    x->map.len = 0;
-    if (mem_grow(&x->map.data, &x->map.cap, in->n + 1, 1)) return ERR_MEMORY;
-    const uint8_t *map = (const uint8_t *)x->map.data;
-    size_t n = alphabet_map(&z->alphabet, in->s, in->n, (uint8_t *)x->map.data), begin, end, at = 0, done = 0;
+static int replace_pattern(struct encoder *x, const struct norm_step *z, const struct norm_text *in, struct norm_text_buf *o, struct error *e) {
+    x->char_map.len = 0;
+    if (mem_grow(&x->char_map.data, &x->char_map.cap, in->n + 1, 1)) return ERR_MEMORY;
+    const uint8_t *map = (const uint8_t *)x->char_map.data;
+    size_t n = alphabet_map(&z->alphabet, in->s, in->n, (uint8_t *)x->char_map.data), begin, end, at = 0, done = 0;
     const char *s = in->s;
-    struct regex_walk w = {0};
+    struct pattern_iter w = {0};
     int rc;
-    while ((rc = regex_next(&z->regex, &x->run, map, n, &w, &begin, &end, e)) == 1) {
+    while ((rc = pattern_next(&z->pattern, &x->matcher, map, n, &w, &begin, &end, e)) == 1) {
         for (; at < begin; at++) s += utf8_size((unsigned char)*s);
         size_t from = (size_t)(s - in->s);
         for (; at < end; at++) s += utf8_size((unsigned char)*s);
         size_t to = (size_t)(s - in->s);
-        if (keep(o, in, done, from) || put(o, in, z->text, z->n_text, NULL, origin_of(in, from, to))) return ERR_MEMORY;
+        if (copy_range(o, in, done, from) || append_text(o, in, z->insert, z->n_insert, NULL, origin_of(in, from, to))) return ERR_MEMORY;
         done = to;
     }
-    return rc ? rc : keep(o, in, done, in->n);
+    return rc ? rc : copy_range(o, in, done, in->n);
 }
 
-static struct flow stripped(const struct norm_step *z, struct flow in) {
+static struct norm_text strip_text(const struct norm_step *z, struct norm_text in) {
     const char *s = in.s, *end = in.s + in.n;
     for (const char *p = s; z->left && s < end && unicode_is_space(utf8_next(&p));) s = p;
     while (z->right && end > s) {
@@ -200,41 +200,41 @@ static struct flow stripped(const struct norm_step *z, struct flow in) {
         if (!unicode_is_space(utf8_next(&q))) break;
         end = p;
     }
-    return (struct flow){s, (size_t)(end - s), in.origin ? in.origin + (s - in.s) : NULL, in.cut || s > in.s};
+    return (struct norm_text){s, (size_t)(end - s), in.origin ? in.origin + (s - in.s) : NULL, in.begin_stripped || s > in.s};
 }
 
-int normalize(struct encoder *x, const struct normalizer *z, struct flow in, struct flow *out, struct error *e) {
+int normalizer_run(struct encoder *x, const struct normalizer *z, struct norm_text in, struct norm_text *out, struct error *e) {
     int side = 0;
     for (size_t i = 0; i < z->n && in.n; i++) {
         const struct norm_step *k = &z->steps[i];
-        struct flow_buf *o = &x->norm[side];
+        struct norm_text_buf *o = &x->norm[side];
         int rc = 0;
-        bool changed = true, cut = in.cut;
+        bool changed = true, cut = in.begin_stripped;
         o->s.len = o->origin.len = 0;
         switch ((enum norm_kind)k->kind) {
         case NORM_NFC:
         case NORM_NFD:
         case NORM_NFKC:
         case NORM_NFKD:
-            rc = form(k->kind, &in, o);
+            rc = normal_form(k->kind, &in, o);
             if (rc >= 0) changed = rc, rc = 0;
             break;
         case NORM_PREPEND:
-            rc = put(o, &in, k->text, k->n_text, NULL, in.origin ? in.origin[0] : 0);
-            if (!rc) rc = keep(o, &in, 0, in.n);
+            rc = append_text(o, &in, k->insert, k->n_insert, NULL, in.origin ? in.origin[0] : 0);
+            if (!rc) rc = copy_range(o, &in, 0, in.n);
             break;
         case NORM_REPLACE:
-            if (k->regex.code) rc = replace_regex(x, k, &in, o, e);
+            if (k->pattern.code) rc = replace_pattern(x, k, &in, o, e);
             else if (k->n_literal && memmem(in.s, in.n, k->literal, k->n_literal)) rc = replace_literal(k, &in, o);
             else changed = false;
-            cut |= changed && !k->n_text && !rc && (!o->s.len || o->s.data[0] != in.s[0]);
+            cut |= changed && !k->n_insert && !rc && (!o->s.len || o->s.data[0] != in.s[0]);
             break;
-        case NORM_STRIP: in = stripped(k, in), changed = false; break;
-        case NORM_LOWERCASE: rc = lowercase(&in, o); break;
+        case NORM_STRIP: in = strip_text(k, in), changed = false; break;
+        case NORM_LOWERCASE: rc = lowercase_text(&in, o); break;
         }
         if (rc) return rc == ERR_MEMORY ? error_set(e, ERR_MEMORY, "no memory to normalize %zu bytes", in.n) : rc;
         if (!changed) continue;
-        in = (struct flow){o->s.data ? o->s.data : "", o->s.len, in.origin ? (const uint8_t *)o->origin.data : NULL, cut};
+        in = (struct norm_text){o->s.data ? o->s.data : "", o->s.len, in.origin ? (const uint8_t *)o->origin.data : NULL, cut};
         side = !side;
     }
     *out = in;
@@ -266,31 +266,31 @@ static int load_step(struct norm_step *z, const struct json *j, struct error *e)
     z->kind = kinds[i].kind;
     z->left = json_bool(json_get(j, "strip_left"), true);
     z->right = json_bool(json_get(j, "strip_right"), true);
-    if (z->kind == NORM_PREPEND) return copy_text(j, "prepend", &z->text, &z->n_text, e);
+    if (z->kind == NORM_PREPEND) return copy_text(j, "prepend", &z->insert, &z->n_insert, e);
     if (z->kind != NORM_REPLACE) return 0;
-    int rc = copy_text(j, "content", &z->text, &z->n_text, e);
+    int rc = copy_text(j, "content", &z->insert, &z->n_insert, e);
     const struct json *pattern = json_get(j, "pattern"), *regex = json_get(pattern, "Regex");
     if (rc) return rc;
     if (!regex) return copy_text(pattern, "String", &z->literal, &z->n_literal, e);
     if (regex->type != JSON_STRING) return error_set(e, ERR_MODEL, "normalizer: the pattern is not a string");
-    rc = regex_parse(&z->regex, &z->alphabet, regex->string, regex->n, e);
+    rc = pattern_parse(&z->pattern, &z->alphabet, regex->string, regex->n, e);
     if (!rc) rc = alphabet_build(&z->alphabet, e);
-    if (!rc) rc = regex_compile(&z->regex, &z->alphabet, e);
-    struct regex_run run = {0};
+    if (!rc) rc = pattern_compile(&z->pattern, &z->alphabet, e);
+    struct pattern_matcher run = {0};
     size_t begin, end;
-    if (!rc && !(rc = regex_run_open(&run, e))) rc = regex_match(&z->regex, &run, (const uint8_t *)"", 0, 0, &begin, &end, e);
-    regex_run_close(&run);
+    if (!rc && !(rc = pattern_matcher_open(&run, e))) rc = pattern_match(&z->pattern, &run, (const uint8_t *)"", 0, 0, &begin, &end, e);
+    pattern_matcher_close(&run);
     /* the reference inserts at empty matches in its own way */
     return rc == 1 ? error_set(e, ERR_MODEL, "normalizer: Replace with a regex that matches the empty string is not supported") : rc;
 }
 
-static int load_any(struct normalizer *z, const struct json *j, int depth, struct error *e) {
+static int load_steps(struct normalizer *z, const struct json *j, int depth, struct error *e) {
     if (!j || j->type == JSON_NULL) return 0;
     if (json_is(json_get(j, "type"), "Sequence")) {
         const struct json *list = json_get(j, "normalizers");
         if (!list || list->type != JSON_ARRAY || depth > 8) return error_set(e, ERR_MODEL, "normalizer: a Sequence has no list");
         for (uint32_t i = 0; i < list->n; i++) {
-            int rc = load_any(z, &list->items[i], depth + 1, e);
+            int rc = load_steps(z, &list->items[i], depth + 1, e);
             if (rc) return rc;
         }
         return 0;
@@ -299,13 +299,13 @@ static int load_any(struct normalizer *z, const struct json *j, int depth, struc
     z->steps[z->n] = (struct norm_step){0};
     return load_step(&z->steps[z->n++], j, e);
 }
-int normalizer_load(struct normalizer *z, const struct json *j, struct error *e) { return load_any(z, j, 0, e); }
+int normalizer_load(struct normalizer *z, const struct json *j, struct error *e) { return load_steps(z, j, 0, e); }
 
 void normalizer_free(struct normalizer *z) {
     for (size_t i = 0; i < z->n; i++) {
-        mem_free(z->steps[i].text);
+        mem_free(z->steps[i].insert);
         mem_free(z->steps[i].literal);
-        regex_free(&z->steps[i].regex);
+        pattern_free(&z->steps[i].pattern);
         alphabet_free(&z->steps[i].alphabet);
     }
     mem_free(z->steps);

@@ -4,7 +4,7 @@
 
 /* Owns pre-tokenization. The text is a list of ranges in characters. Split steps read the map (one byte per character); rewrite steps produce a new text and
  * map. The last split passes its words on directly, so a long text needs no word list. */
-struct work {
+struct pretok_run {
     struct encoder *x;
     const struct pretok *p;
     const char *s;
@@ -14,12 +14,12 @@ struct work {
     size_t at_char, at_byte; /* position of the last conversion; ranges come in order */
     struct ids *out;
     struct error *e;
-    struct spans *to; /* NULL: encode the words */
+    struct word_ranges *to; /* NULL: encode the words */
 };
 
 static int no_memory(struct error *e) { return error_set(e, ERR_MEMORY, "no memory to split a text"); }
 
-static size_t byte_at(struct work *w, size_t c) {
+static size_t byte_at(struct pretok_run *w, size_t c) {
     if (w->chars == w->n) return c;
     if (c < w->at_char) w->at_char = w->at_byte = 0;
     while (w->at_char < c) {
@@ -29,25 +29,25 @@ static size_t byte_at(struct work *w, size_t c) {
     return w->at_byte;
 }
 
-static int make_map(struct work *w) {
+static int make_map(struct pretok_run *w) {
     struct encoder *x = w->x;
     w->at_char = w->at_byte = 0;
     w->map = (const uint8_t *)w->s;
     w->chars = w->n;
     if (utf8_ascii(w->s, w->n) == w->n) return 0;
-    if (mem_grow(&x->map.data, &x->map.cap, w->n + 1, 1)) return no_memory(w->e);
-    w->chars = alphabet_map(&w->p->alphabet, w->s, w->n, (uint8_t *)x->map.data);
-    w->map = (const uint8_t *)x->map.data;
+    if (mem_grow(&x->char_map.data, &x->char_map.cap, w->n + 1, 1)) return no_memory(w->e);
+    w->chars = alphabet_map(&w->p->alphabet, w->s, w->n, (uint8_t *)x->char_map.data);
+    w->map = (const uint8_t *)x->char_map.data;
     return 0;
 }
 
 /* ---- splitting ---- */
 
-static int emit(struct work *w, struct pre_span from, size_t begin, size_t end) {
+static int emit_word(struct pretok_run *w, struct word_range from, size_t begin, size_t end) {
     if (begin == end) return 0;
     if (w->to) {
         if (w->to->n == w->to->cap && mem_grow(&w->to->v, &w->to->cap, w->to->n + 1, sizeof *w->to->v)) return no_memory(w->e);
-        w->to->v[w->to->n++] = (struct pre_span){begin, end, from.first && begin == from.begin};
+        w->to->v[w->to->n++] = (struct word_range){begin, end, from.at_text_start && begin == from.begin};
         return 0;
     }
     size_t b = byte_at(w, begin), e = byte_at(w, end);
@@ -56,53 +56,53 @@ static int emit(struct work *w, struct pre_span from, size_t begin, size_t end) 
 
 /* Matches and gaps arrive in order; the behavior decides how they join. A range may still grow, so one is held back. */
 struct splitter {
-    struct work *w;
+    struct pretok_run *w;
     const struct pre_step *step;
-    struct pre_span from;
-    size_t begin, end;  /* the held range */
-    bool open, matched; /* a range is held; it was a match */
+    struct word_range from;
+    size_t begin, end;            /* the held range */
+    bool has_held, held_is_match; /* a range is held; it was a match */
 };
 
-static int stretch(struct splitter *k, size_t begin, size_t end, bool match) {
+static int add_range(struct splitter *k, size_t begin, size_t end, bool match) {
     if (k->step->invert) match = !match;
     bool grow = false;
-    switch ((enum behavior)k->step->behavior) {
-    case REMOVED: return match ? 0 : emit(k->w, k->from, begin, end);
-    case ISOLATED: return emit(k->w, k->from, begin, end);
-    case MERGED_WITH_PREVIOUS: grow = match && !k->matched; break;
-    case MERGED_WITH_NEXT: grow = !match && k->matched; break;
-    case CONTIGUOUS: grow = match == k->matched; break;
+    switch ((enum split_behavior)k->step->behavior) {
+    case SPLIT_REMOVED: return match ? 0 : emit_word(k->w, k->from, begin, end);
+    case SPLIT_ISOLATED: return emit_word(k->w, k->from, begin, end);
+    case SPLIT_MERGED_WITH_PREVIOUS: grow = match && !k->held_is_match; break;
+    case SPLIT_MERGED_WITH_NEXT: grow = !match && k->held_is_match; break;
+    case SPLIT_CONTIGUOUS: grow = match == k->held_is_match; break;
     }
-    k->matched = match;
-    if (k->open && grow) {
+    k->held_is_match = match;
+    if (k->has_held && grow) {
         k->end = end;
         return 0;
     }
-    int rc = k->open ? emit(k->w, k->from, k->begin, k->end) : 0;
+    int rc = k->has_held ? emit_word(k->w, k->from, k->begin, k->end) : 0;
     k->begin = begin;
     k->end = end;
-    k->open = true;
+    k->has_held = true;
     return rc;
 }
 
-static int split(struct work *w, const struct pre_step *step, struct pre_span from) {
+static int split_range(struct pretok_run *w, const struct pre_step *step, struct word_range from) {
     struct splitter k = {.w = w, .step = step, .from = from};
-    struct regex_walk walk = {0};
+    struct pattern_iter walk = {0};
     const uint8_t *map = w->map + from.begin;
     size_t n = from.end - from.begin, done = 0, begin, end;
     int rc;
-    while ((rc = regex_next(&step->regex, &w->x->run, map, n, &walk, &begin, &end, w->e)) == 1) {
-        if (begin > done && (rc = stretch(&k, from.begin + done, from.begin + begin, false))) return rc;
-        if ((rc = stretch(&k, from.begin + begin, from.begin + end, true))) return rc;
+    while ((rc = pattern_next(&step->pattern, &w->x->matcher, map, n, &walk, &begin, &end, w->e)) == 1) {
+        if (begin > done && (rc = add_range(&k, from.begin + done, from.begin + begin, false))) return rc;
+        if ((rc = add_range(&k, from.begin + begin, from.begin + end, true))) return rc;
         done = end;
     }
-    if (!rc && done < n) rc = stretch(&k, from.begin + done, from.end, false);
-    return rc || !k.open ? rc : emit(w, from, k.begin, k.end);
+    if (!rc && done < n) rc = add_range(&k, from.begin + done, from.end, false);
+    return rc || !k.has_held ? rc : emit_word(w, from, k.begin, k.end);
 }
 
 /* ---- rewriting ---- */
 
-static int rewrite(struct work *w, const struct pre_step *step, struct spans *spans) {
+static int rewrite_text(struct pretok_run *w, const struct pre_step *step, struct word_ranges *spans) {
     struct buf *o = &w->x->rewritten;
     struct buf old = {0};
     size_t chars = 0;
@@ -112,19 +112,19 @@ static int rewrite(struct work *w, const struct pre_step *step, struct spans *sp
     }
     o->len = 0;
     for (size_t i = 0; i < spans->n; i++) {
-        struct pre_span *v = &spans->v[i];
+        struct word_range *v = &spans->v[i];
         size_t b = byte_at(w, v->begin), e = byte_at(w, v->end);
         size_t begin = chars;
         if (step->kind == PRE_SPACE_BEFORE && w->s[b] != ' ') buf_char(o, ' '), chars++;
         if (step->kind == PRE_METASPACE) {
             bool marked = w->s[b] == ' ' || (e - b >= step->n_mark && !memcmp(w->s + b, step->mark, step->n_mark));
-            if (!marked && (step->always || (step->first && v->first))) buf_add(o, step->mark, step->n_mark), chars++;
+            if (!marked && (step->mark_always || (step->mark_first && v->at_text_start))) buf_add(o, step->mark, step->n_mark), chars++;
         }
         for (size_t k = b; k < e;) {
             char c[4];
             size_t n = utf8_size((unsigned char)w->s[k]);
             if (step->kind == PRE_BYTES) {
-                for (size_t j = 0; j < n; j++) buf_add(o, c, bytes_char((unsigned char)w->s[k + j], c));
+                for (size_t j = 0; j < n; j++) buf_add(o, c, vocab_char_of_byte((unsigned char)w->s[k + j], c));
                 chars += n;
             } else {
                 if (step->kind == PRE_METASPACE && w->s[k] == ' ') buf_add(o, step->mark, step->n_mark);
@@ -150,30 +150,30 @@ int pretok_encode(struct encoder *x, const char *s, size_t n, bool first, struct
     const struct pretok *p = &x->t->pretok;
     if (!n) return 0;
     if (!p->n) return bpe_encode(x, s, n, out, e);
-    struct work w = {.x = x, .p = p, .s = s, .n = n, .out = out, .e = e};
+    struct pretok_run w = {.x = x, .p = p, .s = s, .n = n, .out = out, .e = e};
     int rc = make_map(&w), side = 0;
     if (rc) return rc;
-    struct spans *in = &x->spans[0];
+    struct word_ranges *in = &x->ranges[0];
     in->n = 0;
     w.to = in;
-    if ((rc = emit(&w, (struct pre_span){0, w.chars, first}, 0, w.chars))) return rc;
-    in->v[0].first = first;
+    if ((rc = emit_word(&w, (struct word_range){0, w.chars, first}, 0, w.chars))) return rc;
+    in->v[0].at_text_start = first;
     for (size_t i = 0; i < p->n; i++) {
         const struct pre_step *step = &p->steps[i];
         if (step->kind != PRE_SPLIT) {
-            if ((rc = rewrite(&w, step, in))) return rc;
+            if ((rc = rewrite_text(&w, step, in))) return rc;
             continue;
         }
-        w.to = i + 1 < p->n ? &x->spans[side = !side] : NULL;
+        w.to = i + 1 < p->n ? &x->ranges[side = !side] : NULL;
         if (w.to) w.to->n = 0;
         for (size_t k = 0; k < in->n; k++)
-            if ((rc = split(&w, step, in->v[k]))) return rc;
+            if ((rc = split_range(&w, step, in->v[k]))) return rc;
         if (!w.to) return 0;
         in = w.to;
     }
     w.to = NULL;
     for (size_t k = 0; k < in->n; k++)
-        if ((rc = emit(&w, in->v[k], in->v[k].begin, in->v[k].end))) return rc;
+        if ((rc = emit_word(&w, in->v[k], in->v[k].begin, in->v[k].end))) return rc;
     return 0;
 }
 
@@ -193,11 +193,11 @@ static int load_behavior(struct pre_step *step, const struct json *j, struct err
     return error_set(e, ERR_MODEL, "pre-tokenizer: unknown behavior %.*s", named ? (int)j->n : 1, named ? j->string : "?");
 }
 
-int pretok_pattern(struct pretok *p, const char *pattern, size_t n, enum behavior b, struct error *e) {
+int pretok_add_pattern(struct pretok *p, const char *pattern, size_t n, enum split_behavior b, struct error *e) {
     struct pre_step *step = add_step(p, PRE_SPLIT, e);
     if (!step) return ERR_MEMORY;
     step->behavior = b;
-    return regex_parse(&step->regex, &p->alphabet, pattern, n, e);
+    return pattern_parse(&step->pattern, &p->alphabet, pattern, n, e);
 }
 
 static int load_split(struct pretok *p, const struct json *j, struct error *e) {
@@ -207,27 +207,27 @@ static int load_split(struct pretok *p, const struct json *j, struct error *e) {
     step->invert = json_bool(json_get(j, "invert"), false);
     int rc = load_behavior(step, json_get(j, "behavior"), e);
     if (rc) return rc;
-    if (regex && regex->type == JSON_STRING) return regex_parse(&step->regex, &p->alphabet, regex->string, regex->n, e);
+    if (regex && regex->type == JSON_STRING) return pattern_parse(&step->pattern, &p->alphabet, regex->string, regex->n, e);
     if (!string || string->type != JSON_STRING) return error_set(e, ERR_MODEL, "pre-tokenizer: Split has no pattern");
-    if (!string->n) return regex_text(&step->regex, "(?!)", e); /* an empty pattern never matches */
+    if (!string->n) return pattern_add_text(&step->pattern, "(?!)", e); /* an empty pattern never matches */
     for (const char *s = string->string, *end = s + string->n; s < end && !rc;) {
         struct charset one = {0};
         uint32_t c = utf8_next(&s);
         if (charset_add(&one, c, c)) return no_memory(e);
-        rc = regex_set(&step->regex, &p->alphabet, &one, "", e);
+        rc = pattern_add_set(&step->pattern, &p->alphabet, &one, "", e);
     }
     return rc;
 }
 
 /* Adds a split at single characters of a set. */
-static int split_at(struct pretok *p, struct charset *s, int rc, enum behavior b, struct error *e) {
+static int add_set_split(struct pretok *p, struct charset *s, int rc, enum split_behavior b, struct error *e) {
     struct pre_step *step = rc ? NULL : add_step(p, PRE_SPLIT, e);
     if (!step) {
         charset_free(s);
         return no_memory(e);
     }
     step->behavior = b;
-    return regex_set(&step->regex, &p->alphabet, s, "", e);
+    return pattern_add_set(&step->pattern, &p->alphabet, s, "", e);
 }
 
 static int load_whitespace(struct pretok *p, struct error *e) {
@@ -241,10 +241,10 @@ static int load_whitespace(struct pretok *p, struct error *e) {
         return no_memory(e);
     }
     step->invert = true;
-    step->behavior = REMOVED;
-    rc = regex_set(&step->regex, &p->alphabet, &word, "+|", e);
+    step->behavior = SPLIT_REMOVED;
+    rc = pattern_add_set(&step->pattern, &p->alphabet, &word, "+|", e);
     if (rc) charset_free(&other);
-    return rc ? rc : regex_set(&step->regex, &p->alphabet, &other, "+", e);
+    return rc ? rc : pattern_add_set(&step->pattern, &p->alphabet, &other, "+", e);
 }
 
 static int load_metaspace(struct pretok *p, const struct json *j, struct error *e) {
@@ -255,15 +255,15 @@ static int load_metaspace(struct pretok *p, const struct json *j, struct error *
     if (!step) return ERR_MEMORY;
     memcpy(step->mark, s, mark->n);
     step->n_mark = (uint8_t)mark->n;
-    step->always = !scheme || json_is(scheme, "always");
-    step->first = json_is(scheme, "first");
-    if (scheme && !step->always && !step->first && !json_is(scheme, "never"))
+    step->mark_always = !scheme || json_is(scheme, "always");
+    step->mark_first = json_is(scheme, "first");
+    if (scheme && !step->mark_always && !step->mark_first && !json_is(scheme, "never"))
         return error_set(e, ERR_MODEL, "pre-tokenizer: unknown prepend_scheme of Metaspace");
-    if (!json_bool(json_get(j, "add_prefix_space"), true)) step->always = step->first = false;
+    if (!json_bool(json_get(j, "add_prefix_space"), true)) step->mark_always = step->mark_first = false;
     if (!json_bool(json_get(j, "split"), true)) return 0;
     struct charset at = {0};
     uint32_t c = utf8_next(&s);
-    return split_at(p, &at, charset_add(&at, c, c), MERGED_WITH_NEXT, e);
+    return add_set_split(p, &at, charset_add(&at, c, c), SPLIT_MERGED_WITH_NEXT, e);
 }
 
 static const char byte_level_pattern[] = "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
@@ -271,12 +271,12 @@ static const char byte_level_pattern[] = "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\
 static int load_byte_level(struct pretok *p, const struct json *j, struct error *e) {
     int rc = 0;
     if (json_bool(json_get(j, "add_prefix_space"), true) && !add_step(p, PRE_SPACE_BEFORE, e)) return ERR_MEMORY;
-    if (json_bool(json_get(j, "use_regex"), true)) rc = pretok_pattern(p, byte_level_pattern, sizeof byte_level_pattern - 1, ISOLATED, e);
-    p->bytes = true;
+    if (json_bool(json_get(j, "use_regex"), true)) rc = pretok_add_pattern(p, byte_level_pattern, sizeof byte_level_pattern - 1, SPLIT_ISOLATED, e);
+    p->is_byte_level = true;
     return rc ? rc : add_step(p, PRE_BYTES, e) ? 0 : ERR_MEMORY;
 }
 
-static int load_any(struct pretok *p, const struct json *j, int depth, struct error *e) {
+static int load_steps(struct pretok *p, const struct json *j, int depth, struct error *e) {
     if (!j || j->type == JSON_NULL) return 0;
     const struct json *type = json_get(j, "type");
     struct charset s = {0};
@@ -284,7 +284,7 @@ static int load_any(struct pretok *p, const struct json *j, int depth, struct er
         const struct json *list = json_get(j, "pretokenizers");
         if (!list || list->type != JSON_ARRAY || depth > 8) return error_set(e, ERR_MODEL, "pre-tokenizer: a Sequence has no list");
         for (uint32_t i = 0; i < list->n; i++) {
-            int rc = load_any(p, &list->items[i], depth + 1, e);
+            int rc = load_steps(p, &list->items[i], depth + 1, e);
             if (rc) return rc;
         }
         return 0;
@@ -293,34 +293,34 @@ static int load_any(struct pretok *p, const struct json *j, int depth, struct er
     if (json_is(type, "ByteLevel")) return load_byte_level(p, j, e);
     if (json_is(type, "Metaspace")) return load_metaspace(p, j, e);
     if (json_is(type, "Whitespace")) return load_whitespace(p, e);
-    if (json_is(type, "WhitespaceSplit")) return split_at(p, &s, charset_union(&s, unicode_space, unicode_space_n), REMOVED, e);
+    if (json_is(type, "WhitespaceSplit")) return add_set_split(p, &s, charset_union(&s, unicode_space, unicode_space_n), SPLIT_REMOVED, e);
     if (json_is(type, "Digits")) {
         bool each = json_bool(json_get(j, "individual_digits"), false);
         int rc = charset_property(&s, "N", 1);
         if (!rc) rc = charset_union(&s, unicode_digits_more, unicode_digits_more_n);
-        return split_at(p, &s, rc, each ? ISOLATED : CONTIGUOUS, e);
+        return add_set_split(p, &s, rc, each ? SPLIT_ISOLATED : SPLIT_CONTIGUOUS, e);
     }
     if (json_is(type, "Punctuation")) {
-        struct pre_step how = {.behavior = ISOLATED};
+        struct pre_step how = {.behavior = SPLIT_ISOLATED};
         const struct json *b = json_get(j, "behavior");
         int rc = b ? load_behavior(&how, b, e) : 0;
-        return rc ? rc : split_at(p, &s, charset_union(&s, unicode_punctuation, unicode_punctuation_n), (enum behavior)how.behavior, e);
+        return rc ? rc : add_set_split(p, &s, charset_union(&s, unicode_punctuation, unicode_punctuation_n), (enum split_behavior)how.behavior, e);
     }
     bool named = type && type->type == JSON_STRING;
     return error_set(e, ERR_MODEL, "unknown pre-tokenizer %.*s", named ? (int)type->n : 1, named ? type->string : "?");
 }
 
-int pretok_load(struct pretok *p, const struct json *j, struct error *e) { return load_any(p, j, 0, e); }
+int pretok_load(struct pretok *p, const struct json *j, struct error *e) { return load_steps(p, j, 0, e); }
 
 int pretok_compile(struct pretok *p, struct error *e) {
     int rc = alphabet_build(&p->alphabet, e);
     for (size_t i = 0; i < p->n && !rc; i++)
-        if (p->steps[i].kind == PRE_SPLIT) rc = regex_compile(&p->steps[i].regex, &p->alphabet, e);
+        if (p->steps[i].kind == PRE_SPLIT) rc = pattern_compile(&p->steps[i].pattern, &p->alphabet, e);
     return rc;
 }
 
 void pretok_free(struct pretok *p) {
-    for (size_t i = 0; i < p->n; i++) regex_free(&p->steps[i].regex);
+    for (size_t i = 0; i < p->n; i++) pattern_free(&p->steps[i].pattern);
     mem_free(p->steps);
     alphabet_free(&p->alphabet);
     *p = (struct pretok){0};

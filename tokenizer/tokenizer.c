@@ -4,11 +4,11 @@
 
 #include "engine/base/gguf.h"
 #include "tokenizer/internal.h"
-#include "tokenizer/jinja_str.h"
+#include "tokenizer/jinja/str.h"
 
 void text_free(struct text *t) {
     mem_free(t->data);
-    mem_free(t->spans);
+    mem_free(t->runs);
     *t = (struct text){0};
 }
 void ids_free(struct ids *ids) {
@@ -58,7 +58,7 @@ int tokenizer_open(struct tokenizer **out, const char *dir, struct error *e) {
     if (t->lock) pthread_mutex_init(t->lock, NULL);
     if (!rc) rc = gguf_find(dir, file, sizeof file, e);
     if (rc >= 0) rc = rc ? load_gguf(t, file, e) : load_files(t, dir, e);
-    if (!rc) rc = added_index(t, e);
+    if (!rc) rc = added_tokens_index(t, e);
     if (rc) tokenizer_close(&t);
     *out = t;
     return rc;
@@ -83,37 +83,37 @@ void tokenizer_close(struct tokenizer **at) {
     pretok_free(&t->pretok);
     for (size_t i = 0; i < t->n_added; i++) mem_free(t->added[i].content);
     mem_free(t->added);
-    trie_free(&t->names);
-    trie_free(&t->raw);
-    trie_free(&t->normal);
-    decoding_free(&t->decoding);
+    added_trie_free(&t->added_trie);
+    added_trie_free(&t->raw_trie);
+    added_trie_free(&t->normalized_trie);
+    decoder_free_steps(&t->decoding);
     mem_free(t);
 }
 
-int tokenizer_vocab(const struct tokenizer *t) { return (int)t->vocab.n_ids; }
+int tokenizer_n_ids(const struct tokenizer *t) { return (int)t->vocab.n_ids; }
 
-const char *tokenizer_piece(const struct tokenizer *t, int32_t id, size_t *n, bool *special) {
-    if (id < 0 || (uint32_t)id >= t->vocab.n_ids || !(t->vocab.pieces[id].flags & PIECE_THERE)) return NULL;
-    const struct piece *p = &t->vocab.pieces[id];
+const char *tokenizer_token_bytes(const struct tokenizer *t, int32_t id, size_t *n, bool *special) {
+    if (id < 0 || (uint32_t)id >= t->vocab.n_ids || !(t->vocab.tokens[id].flags & TOKEN_DEFINED)) return NULL;
+    const struct vocab_token *p = &t->vocab.tokens[id];
     if (n) *n = p->n;
-    if (special) *special = p->flags & PIECE_SPECIAL;
-    return t->vocab.pool + p->at;
+    if (special) *special = p->flags & TOKEN_SPECIAL;
+    return t->vocab.pool + p->pool_offset;
 }
-int32_t tokenizer_id(const struct tokenizer *t, const char *piece) { return added_id(t, piece, strlen(piece)); }
+int32_t tokenizer_added_id(const struct tokenizer *t, const char *token) { return added_tokens_id(t, token, strlen(token)); }
 int32_t tokenizer_bos(const struct tokenizer *t) { return t->bos; }
 
 /* ---- encoder pool ----
  * Word caches pay off only if they outlive a call, and a call must not wait for another thread's encoder. Finished encoders go to a list; a thread that finds
  * it empty creates one. */
 
-int encoder_take(const struct tokenizer *t, struct encoder **out, struct error *e) {
+int encoder_acquire(const struct tokenizer *t, struct encoder **out, struct error *e) {
     pthread_mutex_lock(t->lock);
     struct encoder *x = *t->idle;
     if (x) *t->idle = x->next;
     pthread_mutex_unlock(t->lock);
     if (!x) {
         if (!(x = mem_calloc(1, sizeof *x))) return error_set(e, ERR_MEMORY, "no memory to tokenize");
-        int rc = regex_run_open(&x->run, e);
+        int rc = pattern_matcher_open(&x->matcher, e);
         if (rc) {
             mem_free(x);
             return rc;
@@ -124,18 +124,18 @@ int encoder_take(const struct tokenizer *t, struct encoder **out, struct error *
     return 0;
 }
 
-static void trim(struct buf *b) { /* do not keep the memory of one huge text */
+static void trim_buf(struct buf *b) { /* do not keep the memory of one huge text */
     if (b->cap > 4 << 20) buf_free(b);
     b->failed = false;
 }
 
-void encoder_give(struct encoder *x) {
+void encoder_release(struct encoder *x) {
     const struct tokenizer *t = x->t;
     for (int i = 0; i < 2; i++) {
-        trim(&x->norm[i].s);
-        trim(&x->norm[i].origin);
+        trim_buf(&x->norm[i].s);
+        trim_buf(&x->norm[i].origin);
     }
-    trim(&x->text), trim(&x->map), trim(&x->clean), trim(&x->origin), trim(&x->rewritten);
+    trim_buf(&x->text), trim_buf(&x->char_map), trim_buf(&x->clean), trim_buf(&x->origin), trim_buf(&x->rewritten);
     if (x->cap_symbols > 1 << 18 || x->cap_heap > 1 << 18) {
         mem_free(x->symbols);
         mem_free(x->heap);
@@ -149,15 +149,15 @@ void encoder_give(struct encoder *x) {
 }
 
 void encoder_free(struct encoder *x) {
-    regex_run_close(&x->run);
+    pattern_matcher_close(&x->matcher);
     for (int i = 0; i < 2; i++) {
         buf_free(&x->norm[i].s);
         buf_free(&x->norm[i].origin);
-        mem_free(x->spans[i].v);
-        mem_free(x->found[i].v);
+        mem_free(x->ranges[i].v);
+        mem_free(x->added_matches[i].v);
     }
     buf_free(&x->text);
-    buf_free(&x->map);
+    buf_free(&x->char_map);
     buf_free(&x->clean);
     buf_free(&x->origin);
     buf_free(&x->rewritten);
@@ -176,15 +176,15 @@ static int add_id(struct ids *out, int32_t id, struct error *e) {
 }
 
 /* Encodes the text between two raw added tokens: normalizes it, then finds the added tokens that match normalized text. */
-static int encode_stretch(struct encoder *x, struct flow in, uint8_t origin, bool first, struct ids *out, struct error *e) {
+static int encode_normalized(struct encoder *x, struct norm_text in, uint8_t origin, bool first, struct ids *out, struct error *e) {
     const struct tokenizer *t = x->t;
-    struct flow f = in;
-    int rc = normalize(x, &t->normalizer, in, &f, e);
-    first = first && !f.cut;
-    if (!rc) rc = added_find(t, &t->normal, f, origin, &x->found[1], e);
+    struct norm_text f = in;
+    int rc = normalizer_run(x, &t->normalizer, in, &f, e);
+    first = first && !f.begin_stripped;
+    if (!rc) rc = added_tokens_find(t, &t->normalized_trie, f, origin, &x->added_matches[1], e);
     size_t at = 0;
-    for (size_t i = 0; i < x->found[1].n && !rc; i++) {
-        const struct match *m = &x->found[1].v[i];
+    for (size_t i = 0; i < x->added_matches[1].n && !rc; i++) {
+        const struct added_match *m = &x->added_matches[1].v[i];
         if (m->begin > at) rc = pretok_encode(x, f.s + at, m->begin - at, first && !at, out, e);
         if (!rc) rc = add_id(out, m->id, e);
         at = m->end;
@@ -192,37 +192,37 @@ static int encode_stretch(struct encoder *x, struct flow in, uint8_t origin, boo
     return rc || at >= f.n ? rc : pretok_encode(x, f.s + at, f.n - at, first && !at, out, e);
 }
 
-static int encode_flow(struct encoder *x, struct flow f, uint8_t origin, struct ids *out, struct error *e) {
-    int rc = added_find(x->t, &x->t->raw, f, origin, &x->found[0], e);
+static int encode_with_added(struct encoder *x, struct norm_text f, uint8_t origin, struct ids *out, struct error *e) {
+    int rc = added_tokens_find(x->t, &x->t->raw_trie, f, origin, &x->added_matches[0], e);
     size_t at = 0;
-    for (size_t i = 0; i <= x->found[0].n && !rc; i++) {
-        const struct match *m = i < x->found[0].n ? &x->found[0].v[i] : NULL;
+    for (size_t i = 0; i <= x->added_matches[0].n && !rc; i++) {
+        const struct added_match *m = i < x->added_matches[0].n ? &x->added_matches[0].v[i] : NULL;
         size_t to = m ? m->begin : f.n;
-        struct flow part = {f.s + at, to > at ? to - at : 0, f.origin ? f.origin + at : NULL, false};
-        if (part.n) rc = encode_stretch(x, part, origin, !at, out, e);
+        struct norm_text part = {f.s + at, to > at ? to - at : 0, f.origin ? f.origin + at : NULL, false};
+        if (part.n) rc = encode_normalized(x, part, origin, !at, out, e);
         if (m && !rc) rc = add_id(out, m->id, e), at = m->end;
     }
     return rc;
 }
 
 /* Splits a text at the vendor's limits and encodes each part as a text of its own. White space is Python's. */
-static int encode_cut(struct encoder *x, struct flow f, uint8_t origin, struct ids *out, struct error *e) {
+static int encode_limited(struct encoder *x, struct norm_text f, uint8_t origin, struct ids *out, struct error *e) {
     const struct tokenizer *t = x->t;
     const char *from = f.s, *end = f.s + f.n;
     size_t chars = 0, run = 0;
     bool space = false;
     int rc = 0;
-    if (!t->max_chars || f.n <= t->max_run) return encode_flow(x, f, origin, out, e);
+    if (!t->max_chars || f.n <= t->max_run) return encode_with_added(x, f, origin, out, e);
     for (const char *at = f.s, *next; at <= end && !rc; at = next, chars++) {
         bool last = at == end, full = chars && chars % t->max_chars == 0;
         size_t k = 1;
-        bool now = !last && junicode_space(junicode_get(at, (size_t)(end - at), &k));
+        bool now = !last && junicode_is_space(junicode_decode(at, (size_t)(end - at), &k));
         run = now == space && !full ? run + 1 : 1;
         space = now;
         next = at + k;
         if (!last && !full && run <= t->max_run) continue;
-        struct flow piece = {from, (size_t)(at - from), f.origin ? f.origin + (from - f.s) : NULL, false};
-        rc = encode_flow(x, piece, origin, out, e);
+        struct norm_text piece = {from, (size_t)(at - from), f.origin ? f.origin + (from - f.s) : NULL, false};
+        rc = encode_with_added(x, piece, origin, out, e);
         from = at;
         run = 1;
     }
@@ -230,7 +230,7 @@ static int encode_cut(struct encoder *x, struct flow f, uint8_t origin, struct i
 }
 
 /* Replaces invalid UTF-8 with U+FFFD, as Python does for the reference. */
-static int clean(struct encoder *x, struct flow *f, struct error *e) {
+static int replace_invalid_utf8(struct encoder *x, struct norm_text *f, struct error *e) {
     if (utf8_valid(f->s, f->n) == f->n) return 0;
     x->clean.len = 0;
     struct buf spare = {0};
@@ -260,42 +260,42 @@ static int clean(struct encoder *x, struct flow *f, struct error *e) {
     return 0;
 }
 
-static int encode(struct encoder *x, struct flow f, uint8_t origin, struct ids *out, struct error *e) {
+static int encode_and_release(struct encoder *x, struct norm_text f, uint8_t origin, struct ids *out, struct error *e) {
     size_t before = out->n;
-    int rc = clean(x, &f, e);
-    if (!rc) rc = encode_cut(x, f, origin, out, e);
+    int rc = replace_invalid_utf8(x, &f, e);
+    if (!rc) rc = encode_limited(x, f, origin, out, e);
     if (rc) out->n = before; /* all or nothing */
-    encoder_give(x);
+    encoder_release(x);
     return rc;
 }
 
 int tokenizer_encode(const struct tokenizer *t, const char *data, size_t n, enum text_origin origin, struct ids *out, struct error *e) {
     struct encoder *x;
-    int rc = encoder_take(t, &x, e);
-    return rc ? rc : encode(x, (struct flow){n ? data : "", n, NULL, false}, origin, out, e);
+    int rc = encoder_acquire(t, &x, e);
+    return rc ? rc : encode_and_release(x, (struct norm_text){n ? data : "", n, NULL, false}, origin, out, e);
 }
 
 int tokenizer_encode_text(const struct tokenizer *t, const struct text *text, struct ids *out, struct error *e) {
-    struct flow f = {text->n ? text->data : "", text->n, NULL, false};
+    struct norm_text f = {text->n ? text->data : "", text->n, NULL, false};
     bool mixed = false;
     size_t sum = 0;
-    for (size_t i = 0; i < text->n_spans; i++) {
-        if (text->spans[i].n > text->n - sum) return error_set(e, ERR_RUNTIME, "the runs of a text exceed its length");
-        sum += text->spans[i].n;
-        mixed |= text->spans[i].origin != text->spans[0].origin;
+    for (size_t i = 0; i < text->n_runs; i++) {
+        if (text->runs[i].n > text->n - sum) return error_set(e, ERR_RUNTIME, "the runs of a text exceed its length");
+        sum += text->runs[i].n;
+        mixed |= text->runs[i].origin != text->runs[0].origin;
     }
     if (sum != text->n) return error_set(e, ERR_RUNTIME, "the runs of a text cover %zu of %zu bytes", sum, text->n);
     struct encoder *x;
-    int rc = encoder_take(t, &x, e);
+    int rc = encoder_acquire(t, &x, e);
     if (rc) return rc;
     if (mixed) {
         x->origin.len = 0;
         if (mem_grow(&x->origin.data, &x->origin.cap, text->n + 1, 1)) {
-            encoder_give(x);
+            encoder_release(x);
             return error_set(e, ERR_MEMORY, "no memory to tokenize %zu bytes", text->n);
         }
-        for (size_t i = 0, at = 0; i < text->n_spans; at += text->spans[i++].n) memset(x->origin.data + at, text->spans[i].origin, text->spans[i].n);
+        for (size_t i = 0, at = 0; i < text->n_runs; at += text->runs[i++].n) memset(x->origin.data + at, text->runs[i].origin, text->runs[i].n);
         f.origin = (const uint8_t *)x->origin.data;
     }
-    return encode(x, f, text->n_spans ? text->spans[0].origin : TEXT_VALUE, out, e);
+    return encode_and_release(x, f, text->n_runs ? text->runs[0].origin : TEXT_VALUE, out, e);
 }

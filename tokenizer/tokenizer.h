@@ -14,15 +14,15 @@ struct tokenizer;
 int tokenizer_open(struct tokenizer **t, const char *dir, struct error *e);
 void tokenizer_close(struct tokenizer **t);
 
-int tokenizer_vocab(const struct tokenizer *t); /* ids are 0 .. vocab - 1, added tokens included */
+int tokenizer_n_ids(const struct tokenizer *t); /* ids are 0 .. vocab - 1, added tokens included */
 /* Returns the exact bytes of a token, or NULL if the id has none. special: whether it is a control token. */
-const char *tokenizer_piece(const struct tokenizer *t, int32_t id, size_t *n, bool *special);
-int32_t tokenizer_id(const struct tokenizer *t, const char *piece); /* of an added token, or -1 */
+const char *tokenizer_token_bytes(const struct tokenizer *t, int32_t id, size_t *n, bool *special);
+int32_t tokenizer_added_id(const struct tokenizer *t, const char *token); /* of an added token, or -1 */
 
 /* Origin of prompt text. Added (control) tokens are recognized only in TEXT_TEMPLATE. TEXT_VALUE came from a user, a document or a tool and is always plain
  * text. */
 enum text_origin { TEXT_VALUE, TEXT_TEMPLATE };
-struct text_span {
+struct text_run {
     size_t n; /* bytes */
     uint8_t origin;
 };
@@ -30,8 +30,8 @@ struct text_span {
 struct text {
     char *data;
     size_t n;
-    struct text_span *spans;
-    size_t n_spans;
+    struct text_run *runs;
+    size_t n_runs;
 };
 void text_free(struct text *t);
 
@@ -54,8 +54,8 @@ int32_t tokenizer_bos(const struct tokenizer *t);
 struct decoder {
     const struct tokenizer *t;
     bool skip_special; /* omit control tokens from the text */
-    bool begun;
-    uint8_t stripped; /* spaces already removed from the beginning */
+    bool has_output;
+    uint8_t n_stripped; /* spaces already removed from the beginning */
     char held[8];
     uint8_t n_held;
 };

@@ -10,26 +10,26 @@
 
 int charset_add(struct charset *s, uint32_t lo, uint32_t hi) {
     if (mem_grow(&s->r, &s->cap, s->n + 1, sizeof *s->r)) return ERR_MEMORY;
-    s->r[s->n++] = (struct range){lo, hi};
+    s->r[s->n++] = (struct unicode_range){lo, hi};
     return 0;
 }
 
-int charset_union(struct charset *s, const struct range *r, size_t n) {
+int charset_union(struct charset *s, const struct unicode_range *r, size_t n) {
     for (size_t i = 0; i < n; i++)
         if (charset_add(s, r[i].lo, r[i].hi)) return ERR_MEMORY;
     charset_tidy(s);
     return 0;
 }
 
-static int by_lo(const void *a, const void *b) {
-    const struct range *x = a, *y = b;
+static int compare_lo(const void *a, const void *b) {
+    const struct unicode_range *x = a, *y = b;
     return (x->lo > y->lo) - (x->lo < y->lo);
 }
 
 void charset_tidy(struct charset *s) {
     bool sorted = true;
     for (size_t i = 1; i < s->n && sorted; i++) sorted = s->r[i - 1].lo <= s->r[i].lo;
-    if (!sorted) qsort(s->r, s->n, sizeof *s->r, by_lo);
+    if (!sorted) qsort(s->r, s->n, sizeof *s->r, compare_lo);
     size_t n = 0;
     for (size_t i = 0; i < s->n; i++) {
         if (n && s->r[i].lo <= s->r[n - 1].hi + 1) {
@@ -72,7 +72,7 @@ int charset_intersect(struct charset *s, const struct charset *other) {
     return 0;
 }
 
-bool unicode_in(const struct range *r, size_t n, uint32_t c) {
+bool unicode_in_ranges(const struct unicode_range *r, size_t n, uint32_t c) {
     size_t lo = 0, hi = n;
     while (lo < hi) {
         size_t mid = (lo + hi) / 2;
@@ -81,7 +81,7 @@ bool unicode_in(const struct range *r, size_t n, uint32_t c) {
     }
     return lo < n && c >= r[lo].lo;
 }
-bool charset_has(const struct charset *s, uint32_t c) { return unicode_in(s->r, s->n, c); }
+bool charset_has(const struct charset *s, uint32_t c) { return unicode_in_ranges(s->r, s->n, c); }
 bool charset_equal(const struct charset *a, const struct charset *b) { return a->n == b->n && (!a->n || !memcmp(a->r, b->r, a->n * sizeof *a->r)); }
 void charset_free(struct charset *s) {
     mem_free(s->r);
@@ -138,7 +138,7 @@ int charset_word(struct charset *s, enum word_kind kind) {
     if (add_categories(s, word_mask)) return ERR_MEMORY;
     if (kind == WORD_RUST) return charset_union(s, unicode_word_rust, unicode_word_rust_n);
     size_t latin = 0; /* superscripts and fractions of Latin-1 come first */
-    while (kind == WORD_IN_CLASS && latin < unicode_word_onig_n && unicode_word_onig[latin].hi < 0x100) latin++;
+    while (kind == WORD_ONIG_CLASS && latin < unicode_word_onig_n && unicode_word_onig[latin].hi < 0x100) latin++;
     return charset_union(s, unicode_word_onig + latin, unicode_word_onig_n - latin);
 }
 
@@ -149,13 +149,13 @@ bool unicode_is_word(uint32_t c) {
         if (unicode_runs[mid] >> 8 <= c) lo = mid;
         else hi = mid;
     }
-    return word_mask >> (unicode_runs[lo] & 255) & 1 || unicode_in(unicode_word_rust, unicode_word_rust_n, c);
+    return word_mask >> (unicode_runs[lo] & 255) & 1 || unicode_in_ranges(unicode_word_rust, unicode_word_rust_n, c);
 }
 
-const struct range unicode_space[] = {{9, 13},          {32, 32},         {0x85, 0x85},     {0xA0, 0xA0},     {0x1680, 0x1680},
-                                      {0x2000, 0x200A}, {0x2028, 0x2029}, {0x202F, 0x202F}, {0x205F, 0x205F}, {0x3000, 0x3000}};
+const struct unicode_range unicode_space[] = {{9, 13},          {32, 32},         {0x85, 0x85},     {0xA0, 0xA0},     {0x1680, 0x1680},
+                                              {0x2000, 0x200A}, {0x2028, 0x2029}, {0x202F, 0x202F}, {0x205F, 0x205F}, {0x3000, 0x3000}};
 const size_t unicode_space_n = sizeof unicode_space / sizeof *unicode_space;
-bool unicode_is_space(uint32_t c) { return c < 0x80 ? c == 32 || (c >= 9 && c <= 13) : unicode_in(unicode_space, unicode_space_n, c); }
+bool unicode_is_space(uint32_t c) { return c < 0x80 ? c == 32 || (c >= 9 && c <= 13) : unicode_in_ranges(unicode_space, unicode_space_n, c); }
 
 /* ---- UTF-8 ---- */
 
@@ -178,7 +178,7 @@ size_t utf8_ascii(const char *s, size_t n) {
 }
 
 /* Returns the number of valid leading bytes of the character at s; *whole if it is complete. 0: not the start of a character. */
-static size_t prefix(const unsigned char *s, size_t n, bool *whole) {
+static size_t utf8_prefix(const unsigned char *s, size_t n, bool *whole) {
     *whole = false;
     if (s[0] < 0x80) return *whole = true, 1;
     if (s[0] < 0xC2 || s[0] > 0xF4) return 0;
@@ -201,7 +201,7 @@ size_t utf8_valid(const char *s, size_t n) {
         i += utf8_ascii(s + i, n - i);
         if (i == n) return n;
         bool whole;
-        size_t k = prefix((const unsigned char *)s + i, n - i, &whole);
+        size_t k = utf8_prefix((const unsigned char *)s + i, n - i, &whole);
         if (!whole) return i;
         i += k;
     }
@@ -209,6 +209,6 @@ size_t utf8_valid(const char *s, size_t n) {
 
 size_t utf8_broken(const char *s, size_t n) {
     bool whole;
-    size_t k = prefix((const unsigned char *)s, n, &whole);
+    size_t k = utf8_prefix((const unsigned char *)s, n, &whole);
     return k ? k : 1;
 }

@@ -6,16 +6,16 @@
 #include <stdint.h>
 
 enum { UNICODE_END = 0x110000 };
-struct range { /* inclusive */
+struct unicode_range { /* inclusive */
     uint32_t lo, hi;
 };
 /* A set of code points: sorted, disjoint, non-adjacent ranges. Zero-initialized is empty. */
 struct charset {
-    struct range *r;
+    struct unicode_range *r;
     size_t n, cap;
 };
 int charset_add(struct charset *s, uint32_t lo, uint32_t hi); /* 0 or ERR_MEMORY. In any order; call charset_tidy afterwards. */
-int charset_union(struct charset *s, const struct range *r, size_t n);
+int charset_union(struct charset *s, const struct unicode_range *r, size_t n);
 void charset_tidy(struct charset *s); /* Sorts and joins ranges. The functions below need tidy sets. */
 int charset_invert(struct charset *s);
 int charset_intersect(struct charset *s, const struct charset *other);
@@ -27,11 +27,11 @@ void charset_free(struct charset *s);
  * unknown. */
 int charset_property(struct charset *s, const char *name, size_t n);
 /* \w of Rust, and of Oniguruma, which includes superscript digits and fractions of Latin-1, but not inside brackets. */
-enum word_kind { WORD_RUST, WORD_ALONE, WORD_IN_CLASS };
+enum word_kind { WORD_RUST, WORD_ONIG, WORD_ONIG_CLASS };
 int charset_word(struct charset *s, enum word_kind kind);
 bool unicode_is_word(uint32_t c);  /* Rust's \w */
 bool unicode_is_space(uint32_t c); /* White_Space */
-extern const struct range unicode_space[];
+extern const struct unicode_range unicode_space[];
 extern const size_t unicode_space_n;
 
 /* Decodes the character at s (valid UTF-8) and advances s. */
@@ -58,12 +58,12 @@ size_t utf8_broken(const char *s, size_t n);
 
 /* Tables in unicode_data.c. */
 struct unicode_case {
-    uint32_t first, last, distance;
+    uint32_t first, last, offset;
 };
 extern const uint32_t unicode_runs[];
-extern const struct range unicode_han[], unicode_hiragana[], unicode_katakana[], unicode_hangul[], unicode_word_onig[], unicode_word_rust[],
+extern const struct unicode_range unicode_han[], unicode_hiragana[], unicode_katakana[], unicode_hangul[], unicode_word_onig[], unicode_word_rust[],
     unicode_digits_more[], unicode_punctuation[], unicode_opaque[];
 extern const struct unicode_case unicode_lower[];
 extern const size_t unicode_runs_n, unicode_han_n, unicode_hiragana_n, unicode_katakana_n, unicode_hangul_n, unicode_word_onig_n, unicode_word_rust_n,
     unicode_digits_more_n, unicode_punctuation_n, unicode_opaque_n, unicode_lower_n;
-bool unicode_in(const struct range *r, size_t n, uint32_t c);
+bool unicode_in_ranges(const struct unicode_range *r, size_t n, uint32_t c);

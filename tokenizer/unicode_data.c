@@ -348,7 +348,7 @@ const uint32_t unicode_runs[] = {
 };
 const size_t unicode_runs_n = sizeof unicode_runs / sizeof *unicode_runs;
 
-const struct range unicode_han[] = {
+const struct unicode_range unicode_han[] = {
     {0x2e80, 0x2e99}, {0x2e9b, 0x2ef3}, {0x2f00, 0x2fd5}, {0x3005, 0x3005}, {0x3007, 0x3007}, {0x3021, 0x3029},
     {0x3038, 0x303b}, {0x3400, 0x4dbf}, {0x4e00, 0x9fff}, {0xf900, 0xfa6d}, {0xfa70, 0xfad9}, {0x16fe2, 0x16fe3},
     {0x16ff0, 0x16ff1}, {0x20000, 0x2a6df}, {0x2a700, 0x2b739}, {0x2b740, 0x2b81d}, {0x2b820, 0x2cea1}, {0x2ceb0, 0x2ebe0},
@@ -356,19 +356,19 @@ const struct range unicode_han[] = {
 };
 const size_t unicode_han_n = sizeof unicode_han / sizeof *unicode_han;
 
-const struct range unicode_hiragana[] = {
+const struct unicode_range unicode_hiragana[] = {
     {0x3041, 0x3096}, {0x309d, 0x309f}, {0x1b001, 0x1b11f}, {0x1b132, 0x1b132}, {0x1b150, 0x1b152}, {0x1f200, 0x1f200},
 };
 const size_t unicode_hiragana_n = sizeof unicode_hiragana / sizeof *unicode_hiragana;
 
-const struct range unicode_katakana[] = {
+const struct unicode_range unicode_katakana[] = {
     {0x30a1, 0x30fa}, {0x30fd, 0x30ff}, {0x31f0, 0x31ff}, {0x32d0, 0x32fe}, {0x3300, 0x3357}, {0xff66, 0xff6f},
     {0xff71, 0xff9d}, {0x1aff0, 0x1aff3}, {0x1aff5, 0x1affb}, {0x1affd, 0x1affe}, {0x1b000, 0x1b000}, {0x1b120, 0x1b122},
     {0x1b155, 0x1b155}, {0x1b164, 0x1b167},
 };
 const size_t unicode_katakana_n = sizeof unicode_katakana / sizeof *unicode_katakana;
 
-const struct range unicode_hangul[] = {
+const struct unicode_range unicode_hangul[] = {
     {0x1100, 0x11ff}, {0x302e, 0x302f}, {0x3131, 0x318e}, {0x3200, 0x321e}, {0x3260, 0x327e}, {0xa960, 0xa97c},
     {0xac00, 0xd7a3}, {0xd7b0, 0xd7c6}, {0xd7cb, 0xd7fb}, {0xffa0, 0xffbe}, {0xffc2, 0xffc7}, {0xffca, 0xffcf},
     {0xffd2, 0xffd7}, {0xffda, 0xffdc},
@@ -376,25 +376,25 @@ const struct range unicode_hangul[] = {
 const size_t unicode_hangul_n = sizeof unicode_hangul / sizeof *unicode_hangul;
 
 /* Members of \w in addition to letters, marks, Nd, Nl and Pc: in the patterns, and in Rust (single words, Whitespace). */
-const struct range unicode_word_onig[] = {
+const struct unicode_range unicode_word_onig[] = {
     {0xb2, 0xb3}, {0xb9, 0xb9}, {0xbc, 0xbe}, {0x24b6, 0x24e9}, {0x1f130, 0x1f149}, {0x1f150, 0x1f169},
     {0x1f170, 0x1f189},
 };
 const size_t unicode_word_onig_n = sizeof unicode_word_onig / sizeof *unicode_word_onig;
 
-const struct range unicode_word_rust[] = {
+const struct unicode_range unicode_word_rust[] = {
     {0x200c, 0x200d}, {0x24b6, 0x24e9}, {0x1f130, 0x1f149}, {0x1f150, 0x1f169}, {0x1f170, 0x1f189},
 };
 const size_t unicode_word_rust_n = sizeof unicode_word_rust / sizeof *unicode_word_rust;
 
 /* Also digits for the Digits pre-tokenizer, in addition to N. */
-const struct range unicode_digits_more[] = {
+const struct unicode_range unicode_digits_more[] = {
     {0x11de0, 0x11de9}, {0x16ff4, 0x16ff6},
 };
 const size_t unicode_digits_more_n = sizeof unicode_digits_more / sizeof *unicode_digits_more;
 
 /* Characters of the Punctuation pre-tokenizer. */
-const struct range unicode_punctuation[] = {
+const struct unicode_range unicode_punctuation[] = {
     {0x21, 0x2f}, {0x3a, 0x40}, {0x5b, 0x60}, {0x7b, 0x7e}, {0xa1, 0xa1}, {0xa7, 0xa7},
     {0xab, 0xab}, {0xb6, 0xb7}, {0xbb, 0xbb}, {0xbf, 0xbf}, {0x37e, 0x37e}, {0x387, 0x387},
     {0x55a, 0x55f}, {0x589, 0x58a}, {0x5be, 0x5be}, {0x5c0, 0x5c0}, {0x5c3, 0x5c3}, {0x5c6, 0x5c6},
@@ -425,7 +425,7 @@ const struct range unicode_punctuation[] = {
 const size_t unicode_punctuation_n = sizeof unicode_punctuation / sizeof *unicode_punctuation;
 
 /* Characters newer than the normalizer's Unicode 9.0 that later versions reorder, decompose or compose. */
-const struct range unicode_opaque[] = {
+const struct unicode_range unicode_opaque[] = {
     {0x558, 0x558}, {0x58b, 0x58c}, {0x5c8, 0x5c9}, {0x7fd, 0x7fd}, {0x897, 0x89f}, {0x8ca, 0x8d3},
     {0x9fe, 0x9fe}, {0xc3c, 0xc3c}, {0xd3b, 0xd3c}, {0xeba, 0xeba}, {0x1715, 0x1715}, {0x1abf, 0x1af0},
     {0x1df6, 0x1dfa}, {0x209d, 0x209f}, {0x32ff, 0x32ff}, {0xa7f1, 0xa7f4}, {0xa82c, 0xa82c}, {0xab69, 0xab69},

@@ -71,7 +71,7 @@ const char *file_map_owner(const void *address) {
     return NULL;
 }
 
-void file_map_ahead(const void *p, size_t size) {
+void file_map_prefetch(const void *p, size_t size) {
     enum { SLICE = 128 << 10 }; /* the kernel truncates longer advice at its own read-ahead */
     size_t page = (size_t)sysconf(_SC_PAGESIZE);
     uintptr_t begin = (uintptr_t)p / page * page, end = ((uintptr_t)p + size + page - 1) / page * page;
@@ -104,7 +104,7 @@ void file_map_drop(const void *p, size_t size) {
     close(fd);
 }
 
-int file_map_again(const void *p, size_t size) {
+int file_map_reload(const void *p, size_t size) {
     file_map_drop(p, size);
     if (fault_hit(FAULT_READ)) return -EIO;
     return madvise((void *)p, size, MADV_POPULATE_READ) ? -errno : 0;
@@ -206,7 +206,7 @@ int file_map(struct file_map *m, const char *path, struct error *e) {
     return 0;
 }
 
-void file_map_large(const struct file_map *m) {
+void file_map_advise_huge(const struct file_map *m) {
     if (m->data && !m->embedded) madvise((void *)m->data, m->size, MADV_HUGEPAGE);
 }
 
@@ -312,7 +312,7 @@ static void random_name(char *to, size_t n) {
 }
 
 /* Not mkostemp: it creates 0600 regardless of the umask. */
-static int open_beside(struct file_out *o, unsigned mode) {
+static int open_temporary(struct file_out *o, unsigned mode) {
     size_t n = strlen(o->path);
     for (int tries = 0; tries < 100; tries++) {
         random_name(o->tmp + n + 1, 6);
@@ -341,7 +341,7 @@ int file_out_open(struct file_out *o, const char *path, unsigned mode, struct er
     if (beside) snprintf(o->tmp, n, "%s.XXXXXX", path);
     if (fault_hit(FAULT_OPEN)) errno = EIO;
     else if (!beside) o->fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOCTTY, mode);
-    else if (!there || !access(path, W_OK)) o->fd = open_beside(o, mode);
+    else if (!there || !access(path, W_OK)) o->fd = open_temporary(o, mode);
     if (o->fd < 0) {
         int rc = error_set(e, ERR_RUNTIME, "%s: cannot create: %s", path, strerror(errno));
         out_free(o);
@@ -431,7 +431,7 @@ int file_join(char *buf, size_t cap, const char *dir, const char *name, struct e
     return len < 0 || (size_t)len >= cap ? error_set(e, ERR_USAGE, "%.200s: path too long", dir) : 0;
 }
 
-int file_looks_wrong(const uint8_t *d, size_t n, const char *what, struct error *e) {
+int file_check_placeholder(const uint8_t *d, size_t n, const char *what, struct error *e) {
     static const char lfs[] = "version https://git-lfs";
     if (n >= sizeof lfs - 1 && !memcmp(d, lfs, sizeof lfs - 1))
         return error_set(e, ERR_MODEL, "%s: a Git LFS pointer instead of the weights; fetch the real file (git lfs pull)", what);

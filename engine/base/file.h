@@ -20,16 +20,16 @@ const char *file_map_owner(const void *address);
 
 /* Advises the kernel to load the uncached part of a map in 2 MB pages (ext4, XFS, btrfs on newer kernels), which the CPU reads faster. Use it only for maps
  * that fit in memory. */
-void file_map_large(const struct file_map *m);
+void file_map_advise_huge(const struct file_map *m);
 
 /* Starts reading a range of a map into the page cache and returns without waiting. */
-void file_map_ahead(const void *begin, size_t size);
+void file_map_prefetch(const void *begin, size_t size);
 /* Drops a range of a map from this process and the page cache, e.g. after copying it. A later read comes from disk. */
 void file_map_drop(const void *begin, size_t size);
 
-/* Drops the whole pages of a range of a map and reads them from disk again: after file_map_large in 2 MB pages. Concurrent readers of the range wait. Returns
- * 0, or -errno; pages that were not read are read on the next access. */
-int file_map_again(const void *begin, size_t size);
+/* Drops the whole pages of a range of a map and reads them from disk again: after file_map_advise_huge in 2 MB pages. Concurrent readers of the range wait.
+ * Returns 0, or -errno; pages that were not read are read on the next access. */
+int file_map_reload(const void *begin, size_t size);
 /* Counts the bytes of mapped files that this process has touched, and how many of them are in 2 MB pages. Takes 7 ms per GB in small pages. Returns false if
  * the kernel does not report it. */
 bool file_map_pages(size_t *touched, size_t *large);
@@ -65,7 +65,7 @@ int file_mkdirs(const char *path, struct error *e); /* like mkdir -p, mode 0700 
 int file_join(char *buf, size_t cap, const char *dir, const char *name, struct error *e);
 
 /* Detects placeholders for large files: ERR_MODEL for a Git LFS pointer or a web page. */
-int file_looks_wrong(const uint8_t *data, size_t size, const char *what, struct error *e);
+int file_check_placeholder(const uint8_t *data, size_t size, const char *what, struct error *e);
 
 /* The files of the embedded checkpoint; set once at start by main. Table ends with a NULL name. */
 struct file_embedded {

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "engine/base/file.h"
-#include "engine/base/half.h"
+#include "engine/base/minifloat.h"
 
 enum { max_keys = 4096, max_items = 1 << 24, max_depth = 4, max_name = 512, max_alignment = 1 << 20 };
 
@@ -29,7 +29,7 @@ static int cut(struct reader *r) { return bad(r, "the file ends in the middle of
 
 /* --- Numbers and strings ------------------------------------------------------------------------------------------------- */
 
-static int take(struct reader *r, void *to, size_t n) {
+static int read_value(struct reader *r, void *to, size_t n) {
     if (n > r->size - r->at) return cut(r);
     memcpy(to, r->data + r->at, n); /* both are little-endian */
     r->at += n;
@@ -38,7 +38,7 @@ static int take(struct reader *r, void *to, size_t n) {
 
 static int take_string(struct reader *r, struct json *out) {
     uint64_t n = 0;
-    int rc = take(r, &n, sizeof n);
+    int rc = read_value(r, &n, sizeof n);
     if (rc) return rc;
     if (n > r->size - r->at) return cut(r);
     if (n > UINT32_MAX) return bad(r, "a string of more than 4 GB");
@@ -54,7 +54,7 @@ static int take_number(struct reader *r, uint32_t type, struct json *out) {
     uint8_t raw[8] = {0};
     uint64_t u;
     double d;
-    int rc = take(r, raw, value_bytes[type]);
+    int rc = read_value(r, raw, value_bytes[type]);
     if (rc) return rc;
     memcpy(&u, raw, sizeof u);
     *out = (struct json){.type = JSON_INT};
@@ -84,7 +84,7 @@ static int take_array(struct reader *r, int depth, struct json *out) {
     uint32_t type = 0;
     uint64_t n = 0;
     int rc;
-    if ((rc = take(r, &type, sizeof type)) || (rc = take(r, &n, sizeof n))) return rc;
+    if ((rc = read_value(r, &type, sizeof type)) || (rc = read_value(r, &n, sizeof n))) return rc;
     if (type >= V_COUNT) return bad(r, "an array of an unknown type");
     if (depth >= max_depth) return bad(r, "arrays in arrays, too deep");
     if (n > (r->size - r->at) / value_bytes[type]) return cut(r);
@@ -105,7 +105,7 @@ static int take_value(struct reader *r, uint32_t type, int depth, struct json *o
 
 /* --- Header ---------------------------------------------------------------------------------------------------------------- */
 
-static int take_head(struct reader *r, uint64_t *n_tensors, uint64_t *n_keys) {
+static int read_header(struct reader *r, uint64_t *n_tensors, uint64_t *n_keys) {
     uint32_t version;
     if (r->size < 24) return bad(r, "shorter than the head of a GGUF file: the download is incomplete");
     if (memcmp(r->data, "GGUF", 4)) return bad(r, "does not begin as a GGUF file does");
@@ -132,7 +132,7 @@ static int take_meta(struct reader *r, uint64_t n, struct json *out) {
         if (!k->n || k->n > max_name || memchr(k->string, 0, k->n)) return bad(r, "not a name for a key");
         for (uint64_t o = 0; o < i; o++)
             if (items[2 * o].n == k->n && !memcmp(items[2 * o].string, k->string, k->n)) return bad(r, "stands there twice");
-        if ((rc = take(r, &type, sizeof type)) || (rc = take_value(r, type, 0, k + 1))) return rc;
+        if ((rc = read_value(r, &type, sizeof type)) || (rc = take_value(r, type, 0, k + 1))) return rc;
     }
     r->key = NULL;
     *out = (struct json){.type = JSON_OBJECT, .n = (uint32_t)n, .items = items};
@@ -169,10 +169,10 @@ static int take_format(struct reader *r, struct gguf_tensor *t, uint32_t type) {
 static int take_shape(struct reader *r, struct gguf_tensor *t) {
     uint32_t n = 0;
     uint64_t d[4] = {0}, count = 1;
-    int rc = take(r, &n, sizeof n);
+    int rc = read_value(r, &n, sizeof n);
     if (rc) return rc;
     if (n < 1 || n > 4) return error_set(r->e, ERR_MODEL, "%s: tensor %.200s has %u dimensions; 1 to 4 are valid", r->what, t->name, n);
-    if ((rc = take(r, d, n * sizeof *d))) return rc;
+    if ((rc = read_value(r, d, n * sizeof *d))) return rc;
     for (uint32_t i = 0; i < n; i++) {
         if (!d[i] || __builtin_mul_overflow(count, d[i], &count) || count > (uint64_t)INT64_MAX / 8)
             return error_set(r->e, ERR_MODEL, "%s: tensor %.200s: dimension %u of its shape (%llu) is 0 or overflows", r->what, t->name, i,
@@ -191,7 +191,8 @@ static int take_tensor(struct reader *r, struct gguf_tensor *t) {
     if (rc) return rc;
     if (!name.n || name.n > max_name || memchr(name.string, 0, name.n)) return bad(r, "a tensor name is empty, too long, or holds a NUL byte");
     if (!(t->name = arena_strndup(r->arena, name.string, name.n))) return no_memory(r);
-    if ((rc = take_shape(r, t)) || (rc = take(r, &type, sizeof type)) || (rc = take(r, &t->offset, sizeof t->offset)) || (rc = take_format(r, t, type)))
+    if ((rc = take_shape(r, t)) || (rc = read_value(r, &type, sizeof type)) || (rc = read_value(r, &t->offset, sizeof t->offset)) ||
+        (rc = take_format(r, t, type)))
         return rc;
     uint64_t columns = (uint64_t)t->shape[t->ndim - 1];
     if (columns % dtype_block(t->dtype))
@@ -204,7 +205,7 @@ static int take_tensor(struct reader *r, struct gguf_tensor *t) {
 static uint64_t up(uint64_t n, uint64_t to) { return (n + to - 1) / to * to; }
 
 /* Tensors are stored in header order, each at a multiple of the alignment, and fill the file. */
-static int place(struct reader *r, struct gguf *g, uint64_t alignment) {
+static int assign_offsets(struct reader *r, struct gguf *g, uint64_t alignment) {
     uint64_t begin = up(r->at, alignment), room = r->size > begin ? r->size - begin : 0, at = 0;
     for (size_t i = 0; i < g->n_tensors; i++) {
         struct gguf_tensor *t = &g->tensors[i];
@@ -227,16 +228,16 @@ static int place(struct reader *r, struct gguf *g, uint64_t alignment) {
 int gguf_parse(struct gguf *g, struct arena *a, const uint8_t *data, size_t size, const char *what, struct error *e) {
     struct reader r = {.data = data, .size = size, .arena = a, .what = what, .e = e};
     uint64_t n_tensors = 0, n_keys = 0;
-    int rc = file_looks_wrong(data, size, what, e);
+    int rc = file_check_placeholder(data, size, what, e);
     *g = (struct gguf){0};
-    if (rc || (rc = take_head(&r, &n_tensors, &n_keys)) || (rc = take_meta(&r, n_keys, &g->meta))) return rc;
+    if (rc || (rc = read_header(&r, &n_tensors, &n_keys)) || (rc = take_meta(&r, n_keys, &g->meta))) return rc;
     int64_t alignment = json_get(&g->meta, "general.alignment") ? json_int(json_get(&g->meta, "general.alignment"), 0) : 32;
     if (alignment < 8 || alignment > max_alignment || alignment & (alignment - 1)) return bad(&r, "'general.alignment' is no power of two from 8 on");
     if (n_tensors > (size - r.at) / 32) return cut(&r); /* minimum: empty name, one dimension, format, offset */
     if (!(g->tensors = arena_calloc(a, n_tensors, sizeof *g->tensors))) return no_memory(&r);
     for (; g->n_tensors < n_tensors; g->n_tensors++)
         if ((rc = take_tensor(&r, &g->tensors[g->n_tensors]))) return rc;
-    return place(&r, g, (uint64_t)alignment);
+    return assign_offsets(&r, g, (uint64_t)alignment);
 }
 
 /* --- Files --------------------------------------------------------------------------------------------------------------- */

@@ -77,7 +77,7 @@ void *mem_pages(size_t size, int flags) {
     return p + before;
 }
 int mem_commit(void *p, size_t size) { return refuse() || mprotect(p, size, PROT_READ | PROT_WRITE) ? ERR_MEMORY : 0; }
-int mem_renew(void *p, size_t size) {
+int mem_zero_pages(void *p, size_t size) {
     if (mmap(p, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) == MAP_FAILED) return ERR_MEMORY;
     if (size >= HUGE_PAGE && atomic_load(&prefer_huge)) madvise(p, size, MADV_HUGEPAGE);
     return 0;

@@ -20,8 +20,8 @@ void mem_prefer_huge(bool on);
  * mem_commit and cost nothing, even where overcommit is restricted. */
 enum { MEM_HUGE = 1, MEM_RESERVE = 2, MEM_SMALL = 4, MEM_PAGE = 4096 };
 void *mem_pages(size_t size, int flags);
-int mem_commit(void *p, size_t size); /* commits reserved addresses; both multiples of MEM_PAGE; 0 or ERR_MEMORY */
-int mem_renew(void *p, size_t size);  /* replaces committed pages by zero pages, whatever was mapped; 0, or ERR_MEMORY with the old mapping intact */
+int mem_commit(void *p, size_t size);     /* commits reserved addresses; both multiples of MEM_PAGE; 0 or ERR_MEMORY */
+int mem_zero_pages(void *p, size_t size); /* replaces committed pages by zero pages, whatever was mapped; 0, or ERR_MEMORY with the old mapping intact */
 void mem_pages_free(void *p, size_t size);
 size_t mem_available(void); /* available bytes (MemAvailable, within the cgroup's limit); 0 unknown */
 size_t mem_total(void);

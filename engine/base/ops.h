@@ -1,5 +1,5 @@
 #pragma once
-/* The operations that a model is made of. engine/layer/ is written once against this table; the CPU (cpu/ops.h), the emulated device and CUDA (gpu/gpu.h)
+/* The operations that a model is made of. engine/layer/ is written once against this table; the CPU (cpu/cpu.h), the emulated device and CUDA (gpu/gpu.h)
  * implement it, so every mode runs the same definition of the model.
  *
  * Conventions. Activations are float32, row-major, one row per token; `ld` is the row stride in floats. All pointers in the argument structs are memory of the
@@ -15,7 +15,7 @@
 
 #include "engine/base/mat.h"
 
-enum { OP_FEW = 24 };
+enum { BATCH_INVARIANT_ROWS = 24 };
 
 struct ops;
 struct exec { /* the executor; each backend's own struct begins with it */
@@ -85,14 +85,14 @@ struct op_rope {
  * planes, those of each plane together. The list is read when the operation runs. */
 struct kv_block {
     char *mem;
-    int64_t place; /* index of the block in mem */
+    int64_t mem_index; /* index of the block in mem */
 };
 struct kv_plane {
     void *data;   /* unused with blocks, like scale */
     float *scale; /* [rows, heads], E4M3 only */
     int heads, dim;
     uint8_t dtype;
-    int block;                     /* rows per block */
+    int block_rows;                /* rows per block */
     const struct kv_block *blocks; /* NULL: contiguous rows */
     size_t at, scale_at;           /* offset of the rows in mem's first block, bytes */
 };
@@ -217,7 +217,7 @@ struct expert {                 /* one FFN: down(glu(gate x, up x)) */
     float *gate_bias, *up_bias; /* [inter] or NULL */
     float *down_bias;           /* [hidden] or NULL */
     struct glu glu;
-    bool turned; /* plain formats without scales only */
+    bool is_transposed; /* plain formats without scales only */
 };
 /* The same experts split by NUMA node: part [e * n_nodes + a] is node a's part of expert e, the shared expert follows the last: some rows of gate and up, in
  * node order, and rows [rows[a], rows[a + 1]) of down (columns if transposed). Each row is computed as in the unsplit expert, so the split does not change
@@ -240,10 +240,10 @@ struct op_experts {
     const struct expert *shared;        /* NULL: none */
     const float *shared_weight;         /* [n] or NULL */
     const struct expert_shards *shards; /* NULL: not split. Otherwise it replaces experts and shared; CPU only */
-    const uint8_t *late;                /* NULL, or [n_experts]: non-zero where the weights are still being read; those are started last */
+    const uint8_t *is_loading;          /* NULL, or [n_experts]: non-zero where the weights are still being read; those are started last */
     int n, topk, n_experts, hidden;
-    bool wide;   /* as op_linear's */
-    float share; /* expected fraction of the choices computed by this call, for cost models; 0: all */
+    bool wide;               /* as op_linear's */
+    float computed_fraction; /* expected fraction of the choices computed by this call, for cost models; 0: all */
 };
 
 /* Element-wise, n rows of m numbers */

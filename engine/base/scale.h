@@ -1,7 +1,7 @@
 #pragma once
 /* Scales of a struct mat: the index of a row's first scale, and a scale as float32. */
-#include "engine/base/half.h"
 #include "engine/base/mat.h"
+#include "engine/base/minifloat.h"
 
 /* Index of the first scale of row r; the scale of column c is c / block_cols further. */
 static inline size_t scale_row(const struct mat *m, int32_t r) {

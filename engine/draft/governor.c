@@ -4,9 +4,9 @@
 
 /* pays: least gain. longest_*: most time of a batch with drafts, relative to one without; shorter if other sessions wait. may_lose: fraction of
  * all time. at_most, credit: limits of the account, in batches. */
-static const double pays = 1.05, longest_beside = 2, longest_alone = 8, may_lose = 0.005, at_most = 8, credit = 2;
+static const double min_gain = 1.05, longest_beside = 2, longest_alone = 8, max_loss = 0.005, max_account = 8, credit = 2;
 /* A batch below this fraction of the known time shows that the earlier ones were disturbed: a batch cannot be faster than its work. */
-static const double held_up = 0.5;
+static const double disturbed_below = 0.5;
 /* In batches: the base cost expires after FRESH, other costs after OLD. In samples: a cost is known after SURE, usable as the base after KNOWN. A trial drafts
  * TRIAL tokens. Without expected gain it drafts one, after SOON batches, then twice as many, up to SELDOM, reset by an accepted token. The first REST
  * batches after drafts are ignored, since drafts disturb the caches. */
@@ -15,7 +15,7 @@ enum { FRESH = 32, OLD = 256, SURE = 4, KNOWN = 8, TRIAL = 3, SOON = 256, SELDOM
 double governor_cost(const struct governor *g, int way, int rows) {
     int below = 0, above = 0, first = 0;
     for (int r = 1; r <= GOVERNOR_ROWS; r++) {
-        if (!g->cost[way][r].n) continue;
+        if (!g->cost[way][r].n_samples) continue;
         if (!first) first = r;
         if (r <= rows) below = r;
         else if (!above) above = r;
@@ -29,12 +29,12 @@ double governor_cost(const struct governor *g, int way, int rows) {
 }
 
 /* Acceptance rate at this position of a draft; a rarely seen position tends to the previous one's. */
-static double share(const struct governor *g, int level, int place) {
+static double acceptance(const struct governor *g, int level, int place) {
     static const double before[GOVERNOR_LEVELS] = {0.3, 0.4, 0.5, 0.7, 0.8, 0.85}; /* prior; weighs as two samples */
     double x = before[level];
     for (int i = 0; i <= place; i++) {
-        const double n = g->right[level][i].n < 16 ? g->right[level][i].n : 16;
-        x = (x * 2 + g->right[level][i].share * n) / (2 + n);
+        const double n = g->accepted[level][i].n < 16 ? g->accepted[level][i].n : 16;
+        x = (x * 2 + g->accepted[level][i].share * n) / (2 + n);
     }
     return x;
 }
@@ -45,12 +45,12 @@ double governor_choose(struct governor *g, const struct governor_in *in, int *k)
     double chance[GOVERNOR_ROWS], expected[GOVERNOR_ROWS + 1];
     double cost[GOVERNOR_ROWS + 1] = {0}, once[GOVERNOR_ROWS + 1] = {0}; /* cost: drafting so far; once: catching up */
     int taken[GOVERNOR_ROWS];
-    const double base = governor_cost(g, in->way, in->rows), longest = in->n > 1 ? longest_beside : longest_alone;
-    const double guess_s = g->guess_s > 0 ? g->guess_s : base;
+    const double base = governor_cost(g, in->mode, in->rows), longest = in->n > 1 ? longest_beside : longest_alone;
+    const double guess_s = g->draft_token_s > 0 ? g->draft_token_s : base;
     bool dear = false;
     for (int i = 0; i < in->n; i++) {
         k[i] = taken[i] = 0;
-        chance[i] = in->most[i] ? share(g, in->level[i], 0) : 0;
+        chance[i] = in->max_drafted[i] ? acceptance(g, in->confidence[i], 0) : 0;
     }
     if (!base || !in->n) return 1;
     expected[0] = in->n;
@@ -60,80 +60,81 @@ double governor_choose(struct governor *g, const struct governor_in *in, int *k)
             if (chance[i] > chance[best]) best = i;
         if (!(chance[best] > 0)) break;
         expected[n_path + 1] = expected[n_path] + chance[best];
-        cost[n_path + 1] = cost[n_path] + in->dear[best] * guess_s;
-        once[n_path + 1] = once[n_path] + (taken[best] ? 0 : in->behind[best] * g->row_s);
-        dear |= in->dear[best];
+        cost[n_path + 1] = cost[n_path] + in->is_model_draft[best] * guess_s;
+        once[n_path + 1] = once[n_path] + (taken[best] ? 0 : in->catch_up_rows[best] * g->catch_up_row_s);
+        dear |= in->is_model_draft[best];
         path[n_path++] = best;
         taken[best]++;
-        chance[best] = taken[best] < in->most[best] && taken[best] < GOVERNOR_LENGTH ? chance[best] * share(g, in->level[best], taken[best]) : 0;
+        chance[best] =
+            taken[best] < in->max_drafted[best] && taken[best] < GOVERNOR_LENGTH ? chance[best] * acceptance(g, in->confidence[best], taken[best]) : 0;
     }
     int best = 0, trial = 0;
-    double most = pays;
-    const double room = g->account + credit * base;
+    double most = min_gain;
+    const double room = g->account_s + credit * base;
     bool seen = false, one = false,
          could = false; /* seen: samples with more rows; one: a single draft is affordable; could: it would pay off if all were accepted */
-    for (int r = in->rows + 1; r <= GOVERNOR_ROWS; r++) seen |= g->cost[in->way][r].n > 0;
+    for (int r = in->rows + 1; r <= GOVERNOR_ROWS; r++) seen |= g->cost[in->mode][r].n_samples > 0;
     for (int m = 1; m <= n_path; m++) {
         const int r = in->rows + m;
-        const double t = governor_cost(g, in->way, r), all = t + cost[m], gain = expected[m] / all * base / in->n, known = g->guess_s > 0 ? cost[m] : 0;
-        could |= (in->n + m) * base > pays * in->n * ((seen ? t : base) + known);
+        const double t = governor_cost(g, in->mode, r), all = t + cost[m], gain = expected[m] / all * base / in->n, known = g->draft_token_s > 0 ? cost[m] : 0;
+        could |= (in->n + m) * base > min_gain * in->n * ((seen ? t : base) + known);
         if (all + once[m] - base > room) continue; /* if all were rejected */
         one |= m == 1;
         if (all <= longest * base && gain > most) most = gain, best = m;
-        const bool unknown = g->cost[in->way][r].n < SURE || g->steps - g->cost[in->way][r].at >= OLD;
-        if (m <= TRIAL && unknown && expected[m] * base > pays * in->n * (base + known)) trial = m; /* extra rows might be free */
+        const bool unknown = g->cost[in->mode][r].n_samples < SURE || g->n_batches - g->cost[in->mode][r].batch_no >= OLD;
+        if (m <= TRIAL && unknown && expected[m] * base > min_gain * in->n * (base + known)) trial = m; /* extra rows might be free */
     }
-    if (!trial && one && dear && g->steps - g->tried >= (could ? g->wait : SELDOM)) trial = 1;
+    if (!trial && one && dear && g->n_batches - g->last_trial >= (could ? g->trial_wait : SELDOM)) trial = 1;
     const double old = best ? fmin(FRESH, 64 * (most - 1)) : 4; /* the base must be recent, more so for small gains */
-    if (g->cost[in->way][in->rows].n < KNOWN || (double)(g->steps - g->cost[in->way][in->rows].at) >= old) return 1;
-    if (best) g->wait = SOON;
+    if (g->cost[in->mode][in->rows].n_samples < KNOWN || (double)(g->n_batches - g->cost[in->mode][in->rows].batch_no) >= old) return 1;
+    if (best) g->trial_wait = SOON;
     else if ((best = trial)) {
         most = 1;
-        g->tried = g->steps;
-        g->wait = g->wait < SOON ? SOON : g->wait < SELDOM ? 2 * g->wait : SELDOM;
+        g->last_trial = g->n_batches;
+        g->trial_wait = g->trial_wait < SOON ? SOON : g->trial_wait < SELDOM ? 2 * g->trial_wait : SELDOM;
     }
     for (int m = 0; m < best; m++) k[path[m]]++;
     return best ? most : 1;
 }
 
 /* Exponential average, starting from the first value. */
-static void learn(double *average, double x, double weight) { *average += (*average > 0 ? weight : 1) * (x - *average); }
+static void update_average(double *average, double x, double weight) { *average += (*average > 0 ? weight : 1) * (x - *average); }
 
 /* Adds a sample. */
-static void know(struct governor_cost *c, double x, uint64_t at) {
+static void add_sample(struct governor_cost *c, double x, uint64_t at) {
     float v[GOVERNOR_LAST]; /* sorted */
-    if (x < held_up * c->seconds) c->n = 0;
-    c->last[c->n++ % GOVERNOR_LAST] = (float)x;
-    const int n = c->n < GOVERNOR_LAST ? c->n : GOVERNOR_LAST;
+    if (x < disturbed_below * c->seconds) c->n_samples = 0;
+    c->last[c->n_samples++ % GOVERNOR_LAST] = (float)x;
+    const int n = c->n_samples < GOVERNOR_LAST ? c->n_samples : GOVERNOR_LAST;
     for (int i = 0, k; i < n; i++) {
         for (k = i; k > 0 && v[k - 1] > c->last[i]; k--) v[k] = v[k - 1];
         v[k] = c->last[i];
     }
     double sum = 0;
     for (int i = n / 4; i < n - n / 4; i++) sum += (double)v[i];
-    c->seconds = sum / (n - n / 4 * 2), c->at = at;
+    c->seconds = sum / (n - n / 4 * 2), c->batch_no = at;
 }
 
-double governor_ran(struct governor *g, const struct governor_step *s) {
-    const int r = s->rows + s->guesses;
+double governor_record(struct governor *g, const struct governor_sample *s) {
+    const int r = s->rows + s->n_drafted;
     if (r > GOVERNOR_ROWS || !(s->seconds > 0)) return 0;
-    g->steps++;
-    const double base = governor_cost(g, s->way, s->rows), known = g->cost[s->way][r].seconds;
+    g->n_batches++;
+    const double base = governor_cost(g, s->mode, s->rows), known = g->cost[s->mode][r].seconds;
     double x = s->seconds, saved = 0;
-    if (g->cost[s->way][r].n >= SURE) x = fmin(fmax(x, known / 2), known * 2); /* limit outliers: other load ran */
-    g->rested = s->guesses ? 0 : g->rested + 1;
-    if (!s->cold && (s->guesses || g->rested > REST || !g->cost[s->way][r].n)) know(&g->cost[s->way][r], s->seconds, g->steps);
-    if (s->dear && s->right) g->wait = 0;
-    if (s->dear) learn(&g->guess_s, s->guess_s / s->dear, 0.25);
-    if (s->behind) learn(&g->row_s, s->row_s / s->behind, 0.25);
-    if (s->guesses && base > 0) saved = (s->n + s->right) * base / s->n - x;
-    saved -= s->guess_s + s->row_s;
-    g->account = fmin(g->account + may_lose * (x + s->guess_s + s->row_s) + saved, at_most * base);
+    if (g->cost[s->mode][r].n_samples >= SURE) x = fmin(fmax(x, known / 2), known * 2); /* limit outliers: other load ran */
+    g->n_since_draft = s->n_drafted ? 0 : g->n_since_draft + 1;
+    if (!s->is_cold && (s->n_drafted || g->n_since_draft > REST || !g->cost[s->mode][r].n_samples)) add_sample(&g->cost[s->mode][r], s->seconds, g->n_batches);
+    if (s->n_model_drafted && s->n_accepted) g->trial_wait = 0;
+    if (s->n_model_drafted) update_average(&g->draft_token_s, s->draft_s / s->n_model_drafted, 0.25);
+    if (s->n_caught_up) update_average(&g->catch_up_row_s, s->catch_up_s / s->n_caught_up, 0.25);
+    if (s->n_drafted && base > 0) saved = (s->n + s->n_accepted) * base / s->n - x;
+    saved -= s->draft_s + s->catch_up_s;
+    g->account_s = fmin(g->account_s + max_loss * (x + s->draft_s + s->catch_up_s) + saved, max_account * base);
     return saved;
 }
 
-void governor_saw(struct governor *g, int level, int place, int right) {
-    const double a = fmax(1.0 / (g->right[level][place].n + 1), 1.0 / 16);
-    g->right[level][place].share += (float)(a * ((right != 0) - (double)g->right[level][place].share));
-    g->right[level][place].n++;
+void governor_judge(struct governor *g, int level, int place, int right) {
+    const double a = fmax(1.0 / (g->accepted[level][place].n + 1), 1.0 / 16);
+    g->accepted[level][place].share += (float)(a * ((right != 0) - (double)g->accepted[level][place].share));
+    g->accepted[level][place].n++;
 }

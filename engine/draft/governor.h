@@ -14,49 +14,49 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum { GOVERNOR_ROWS = 24, GOVERNOR_LENGTH = 16, GOVERNOR_LEVELS = 6, GOVERNOR_WAYS = 3, GOVERNOR_LAST = 16 };
+enum { GOVERNOR_ROWS = 24, GOVERNOR_LENGTH = 16, GOVERNOR_LEVELS = 6, GOVERNOR_MODES = 3, GOVERNOR_LAST = 16 };
 
 struct governor_cost {         /* cost of a batch with a given number of rows */
     double seconds;            /* trimmed mean of `last` without the fastest and slowest quarter */
     float last[GOVERNOR_LAST]; /* ring buffer */
-    int n;                     /* samples; 0: unknown */
-    uint64_t at;               /* batch number of the last sample */
+    int n_samples;             /* samples; 0: unknown */
+    uint64_t batch_no;         /* batch number of the last sample */
 };
 struct governor { /* zero-initialized: nothing is known */
-    struct governor_cost cost[GOVERNOR_WAYS][GOVERNOR_ROWS + 1];
+    struct governor_cost cost[GOVERNOR_MODES][GOVERNOR_ROWS + 1];
     struct {
         float share; /* acceptance rate at this position of a draft, if all earlier positions were accepted */
         int n;
-    } right[GOVERNOR_LEVELS][GOVERNOR_LENGTH];
-    double guess_s, row_s; /* cost of one drafted token; of one row that a draft must catch up with. 0: unknown */
-    double account;
-    int rested;                  /* batches without drafts since the last one with drafts */
-    uint64_t steps, tried, wait; /* batches so far; last trial; batches to wait before the next trial */
+    } accepted[GOVERNOR_LEVELS][GOVERNOR_LENGTH];
+    double draft_token_s, catch_up_row_s; /* cost of one drafted token; of one row that a draft must catch up with. 0: unknown */
+    double account_s;
+    int n_since_draft;                          /* batches without drafts since the last one with drafts */
+    uint64_t n_batches, last_trial, trial_wait; /* batches so far; last trial; batches to wait before the next trial */
 };
 
 struct governor_in {
-    int way;                   /* execution mode of the batch: [0, GOVERNOR_WAYS) */
-    int n, rows;               /* sessions; their rows without drafts */
-    int level[GOVERNOR_ROWS];  /* confidence level of a session's draft, [0, GOVERNOR_LEVELS), each with its own acceptance rates */
-    int most[GOVERNOR_ROWS];   /* most tokens that can be drafted; 0: none */
-    int behind[GOVERNOR_ROWS]; /* rows that its draft must process first */
-    bool dear[GOVERNOR_ROWS];  /* drafting costs time; otherwise the tokens are already available */
+    int mode;                           /* execution mode of the batch: [0, GOVERNOR_MODES) */
+    int n, rows;                        /* sessions; their rows without drafts */
+    int confidence[GOVERNOR_ROWS];      /* confidence level of a session's draft, [0, GOVERNOR_LEVELS), each with its own acceptance rates */
+    int max_drafted[GOVERNOR_ROWS];     /* most tokens that can be drafted; 0: none */
+    int catch_up_rows[GOVERNOR_ROWS];   /* rows that its draft must process first */
+    bool is_model_draft[GOVERNOR_ROWS]; /* drafting costs time; otherwise the tokens are already available */
 };
 /* Sets k [n] to the number of tokens to draft per session; rows and drafts together are at most GOVERNOR_ROWS. Returns the expected
  * factor in tokens per second; 1 without drafts. */
 double governor_choose(struct governor *g, const struct governor_in *in, int *k);
 /* Figures of a batch that ran. */
-struct governor_step {
-    int way, n, rows;      /* as above */
-    int guesses, right;    /* drafted rows; accepted ones */
-    int dear, behind;      /* model-drafted tokens; rows caught up with */
-    bool cold;             /* it read weights for the first time */
-    double seconds;        /* time of the batch */
-    double guess_s, row_s; /* total time of drafting and of catching up, before the batch */
+struct governor_sample {
+    int mode, n, rows;                /* as above */
+    int n_drafted, n_accepted;        /* drafted rows; accepted ones */
+    int n_model_drafted, n_caught_up; /* model-drafted tokens; rows caught up with */
+    bool is_cold;                     /* it read weights for the first time */
+    double seconds;                   /* time of the batch */
+    double draft_s, catch_up_s;       /* total time of drafting and of catching up, before the batch */
 };
 /* Records a batch. Returns the seconds saved compared with batches without drafts; 0 if unknown. */
-double governor_ran(struct governor *g, const struct governor_step *s);
+double governor_record(struct governor *g, const struct governor_sample *s);
 /* Records whether the token at position `place` of a draft was right, given that all earlier ones were. */
-void governor_saw(struct governor *g, int level, int place, int right);
+void governor_judge(struct governor *g, int level, int place, int right);
 /* Predicted seconds of a batch with `rows` rows. With no larger sample, extrapolates. 0: no samples. */
 double governor_cost(const struct governor *g, int way, int rows);

@@ -16,20 +16,20 @@
 #include "engine/base/clock.h"
 #include "engine/base/fault.h"
 #include "engine/base/file.h"
-#include "engine/base/half.h"
 #include "engine/base/hash.h"
 #include "engine/base/log.h"
 #include "engine/base/mem.h"
+#include "engine/base/minifloat.h"
 
 enum { ALIGN = 64, PIECE = 4 << 20, STRIPE = 128, REST = 199 };
-static const double stint = 1e-3; /* seconds of work between rests while the CPU is busy; a rest takes REST times as long */
+static const double stint_s = 1e-3; /* seconds of work between rests while the CPU is busy; a rest takes REST times as long */
 
-struct int4_head {
+struct int4_header {
     char magic[8]; /* "hearthI4" */
     uint32_t version, n_layers, n_experts, group;
     uint64_t fingerprint, sample; /* identify the checkpoint: hashes of its headers and of some weights */
-    uint64_t layer;               /* bytes per layer with experts; layers are contiguous from `at` */
-    uint64_t at;
+    uint64_t layer_bytes;         /* bytes per layer with experts; layers are contiguous from `at` */
+    uint64_t data_offset;
     uint64_t sum; /* of this struct with 0 here, and of the following sums [n_layers], one per layer */
 };
 
@@ -37,10 +37,10 @@ struct int4 {
     const struct weights *w;
     struct kernels k;
     char *dir;
-    struct expert **experts;      /* [n_layers] */
-    uint64_t expert, layer, size; /* bytes of one expert, of a layer, of all */
-    uint8_t *data;                /* [size] allocated pages or the mapped file */
-    bool pages;
+    struct expert **experts;                  /* [n_layers] */
+    uint64_t expert_bytes, layer_bytes, size; /* bytes of one expert, of a layer, of all */
+    uint8_t *data;                            /* [size] allocated pages or the mapped file */
+    bool owns_pages;
     struct file_map map;
     uint64_t *sums; /* [n_layers] */
     pthread_t thread;
@@ -48,34 +48,34 @@ struct int4 {
     _Atomic bool stop, ready, busy;
     pthread_mutex_t lock;
     pthread_cond_t changed; /* signals stop and busy, which change under the lock */
-    double began;           /* the background thread's CPU time when its stint began; < 0: no rest needed */
+    double stint_began;     /* the background thread's CPU time when its stint began; < 0: no rest needed */
 };
 
 /* --- Rate limit --------------------------------------------------------------------------------------------------------------------- */
 
-static double worked(void) { /* CPU seconds of this thread */
+static double thread_cpu_s(void) { /* CPU seconds of this thread */
     struct timespec t;
     clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
     return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
 /* Called between units of work; rests if due. False: stopped. */
-static bool go_on(struct int4 *d) {
-    if (!atomic_load(&d->busy)) d->began = -1;
-    else if (d->began < 0) d->began = worked();
-    else if (worked() - d->began > stint) {
-        const double until = clock_now() + REST * (worked() - d->began);
+static bool pace(struct int4 *d) {
+    if (!atomic_load(&d->busy)) d->stint_began = -1;
+    else if (d->stint_began < 0) d->stint_began = thread_cpu_s();
+    else if (thread_cpu_s() - d->stint_began > stint_s) {
+        const double until = clock_now() + REST * (thread_cpu_s() - d->stint_began);
         const struct timespec at = {.tv_sec = (time_t)until, .tv_nsec = (long)((until - floor(until)) * 1e9)};
         pthread_mutex_lock(&d->lock);
         while (atomic_load(&d->busy) && !atomic_load(&d->stop) && !pthread_cond_timedwait(&d->changed, &d->lock, &at)) {
         }
         pthread_mutex_unlock(&d->lock);
-        d->began = worked();
+        d->stint_began = thread_cpu_s();
     }
     return !atomic_load(&d->stop);
 }
 
-static void change(struct int4 *d, _Atomic bool *what, bool to) {
+static void set_flag(struct int4 *d, _Atomic bool *what, bool to) {
     if (atomic_load(what) == to) return;
     pthread_mutex_lock(&d->lock);
     atomic_store(what, to);
@@ -83,7 +83,7 @@ static void change(struct int4 *d, _Atomic bool *what, bool to) {
     pthread_mutex_unlock(&d->lock);
 }
 
-void int4_beside(struct int4 *d, bool busy) { change(d, &d->busy, busy); }
+void int4_set_cpu_busy(struct int4 *d, bool busy) { set_flag(d, &d->busy, busy); }
 
 /* --- Rows -------------------------------------------------------------------------------------------------------------------------- */
 
@@ -108,26 +108,26 @@ static uint64_t code_bytes(int rows, int cols) { return (uint64_t)rows * dtype_b
 static uint64_t scale_bytes(int rows, int cols) { return ((uint64_t)rows * (uint64_t)((cols + INT4_GROUP - 1) / INT4_GROUP) * 2 + ALIGN - 1) / ALIGN * ALIGN; }
 
 /* Rows and columns of an expert's gate, up and down as multiplied. */
-static void shapes(const struct expert *e, int shape[3][2]) {
+static void expert_shapes(const struct expert *e, int shape[3][2]) {
     const struct mat *m[3] = {&e->gate, &e->up, &e->down};
     for (int i = 0; i < 3; i++) shape[i][0] = m[i]->rows, shape[i][1] = m[i]->cols;
-    if (e->turned) shape[2][0] = e->down.cols, shape[2][1] = e->down.rows;
+    if (e->is_transposed) shape[2][0] = e->down.cols, shape[2][1] = e->down.rows;
 }
 static uint64_t expert_bytes(const struct expert *e) {
     uint64_t sum = 0;
     int shape[3][2];
-    shapes(e, shape);
+    expert_shapes(e, shape);
     for (int i = 0; i < 3; i++) sum += code_bytes(shape[i][0], shape[i][1]) + scale_bytes(shape[i][0], shape[i][1]);
     return sum;
 }
 
 /* Views an expert stored at p: codes of all three matrices, then scales. */
-static struct expert view(const struct expert *e, const uint8_t *p) {
+static struct expert expert_view(const struct expert *e, const uint8_t *p) {
     struct expert v = *e;
     struct mat *m[3] = {&v.gate, &v.up, &v.down};
     int shape[3][2];
-    shapes(e, shape);
-    v.turned = false;
+    expert_shapes(e, shape);
+    v.is_transposed = false;
     for (int i = 0; i < 3; i++) {
         const int rows = shape[i][0], cols = shape[i][1];
         *m[i] = (struct mat){.data = p,
@@ -147,23 +147,23 @@ static struct expert view(const struct expert *e, const uint8_t *p) {
 }
 
 /* to: from expert_view(), to be written. */
-static void make_row(const struct mat *to, int r, const float *x) {
+static void convert_row(const struct mat *to, int r, const float *x) {
     int4_row(x, to->cols, (uint8_t *)(uintptr_t)to->data + (size_t)r * to->stride, (uint16_t *)(uintptr_t)to->scale + (size_t)r * (size_t)to->scale_stride);
 }
-static void make_expert(struct int4 *d, const struct expert *from, const struct expert *to, float *row, float *stripe) {
+static void convert_expert(struct int4 *d, const struct expert *from, const struct expert *to, float *row, float *stripe) {
     const struct mat *m[3] = {&from->gate, &from->up, &from->down}, *out[3] = {&to->gate, &to->up, &to->down};
-    for (int i = 0; i < 3 - from->turned; i++)
-        for (int r = 0; r < m[i]->rows && go_on(d); r++) {
+    for (int i = 0; i < 3 - from->is_transposed; i++)
+        for (int r = 0; r < m[i]->rows && pace(d); r++) {
             d->k.decode[m[i]->dtype](row, m[i], r, 0, m[i]->cols);
-            make_row(out[i], r, row);
+            convert_row(out[i], r, row);
         }
     const struct mat *down = &from->down;
-    for (int c0 = 0; from->turned && c0 < down->cols && go_on(d); c0 += STRIPE) {
+    for (int c0 = 0; from->is_transposed && c0 < down->cols && pace(d); c0 += STRIPE) {
         const int c1 = c0 + STRIPE < down->cols ? c0 + STRIPE : down->cols;
         for (int r = 0; r < down->rows; r++) d->k.decode[down->dtype](stripe + (size_t)r * STRIPE, down, r, c0, c1);
         for (int c = c0; c < c1; c++) {
             for (int r = 0; r < down->rows; r++) row[r] = stripe[(size_t)r * STRIPE + (size_t)(c - c0)];
-            make_row(&to->down, c, row);
+            convert_row(&to->down, c, row);
         }
     }
 }
@@ -173,23 +173,24 @@ static void make_expert(struct int4 *d, const struct expert *from, const struct 
 static bool has_experts(const struct int4 *d, int layer) { return d->w->layers[layer].experts != NULL; }
 static uint8_t *layer_at(const struct int4 *d, int layer) {
     uint64_t at = 0;
-    for (int i = 0; i < layer; i++) at += has_experts(d, i) ? d->layer : 0;
+    for (int i = 0; i < layer; i++) at += has_experts(d, i) ? d->layer_bytes : 0;
     return d->data + at;
 }
-static void point(struct int4 *d) {
+static void set_views(struct int4 *d) {
     for (int l = 0; l < d->w->config.n_layers; l++)
         for (int i = 0; i < d->w->config.n_experts && has_experts(d, l); i++)
-            d->experts[l][i] = view(&d->w->layers[l].experts[i], layer_at(d, l) + (uint64_t)i * d->expert);
+            d->experts[l][i] = expert_view(&d->w->layers[l].experts[i], layer_at(d, l) + (uint64_t)i * d->expert_bytes);
 }
 /* Incomplete if the thread is stopped. */
 static uint64_t layer_sum(struct int4 *d, int layer) {
     uint64_t sum = (uint64_t)layer;
-    for (uint64_t i = 0; i < d->layer && go_on(d); i += PIECE) sum = hash64(layer_at(d, layer) + i, d->layer - i < PIECE ? d->layer - i : PIECE, sum);
+    for (uint64_t i = 0; i < d->layer_bytes && pace(d); i += PIECE)
+        sum = hash64(layer_at(d, layer) + i, d->layer_bytes - i < PIECE ? d->layer_bytes - i : PIECE, sum);
     return sum;
 }
 
 /* Two trainings of one model have equal headers: hash some rows, too. */
-static uint64_t sample(const struct int4 *d) {
+static uint64_t sample_hash(const struct int4 *d) {
     uint64_t sum = 0;
     for (int l = 0; l < d->w->config.n_layers; l++)
         if (has_experts(d, l))
@@ -198,21 +199,21 @@ static uint64_t sample(const struct int4 *d) {
     return sum;
 }
 
-static int make_all(struct int4 *d, struct error *e) {
+static int convert_all(struct int4 *d, struct error *e) {
     const struct config *c = &d->w->config;
     const struct expert *first = NULL;
     for (int l = 0; !first; l++) first = d->w->layers[l].experts;
     int shape[3][2];
-    shapes(first, shape);
+    expert_shapes(first, shape);
     size_t widest = (size_t)(shape[0][1] > shape[2][1] ? shape[0][1] : shape[2][1]);
-    float *row = mem_alloc((widest + 64) * sizeof *row), *stripe = first->turned ? mem_alloc((size_t)shape[2][1] * STRIPE * sizeof *stripe) : NULL;
-    int rc = !row || (first->turned && !stripe) ? error_set(e, ERR_MEMORY, "not enough memory to convert the experts") : 0;
+    float *row = mem_alloc((widest + 64) * sizeof *row), *stripe = first->is_transposed ? mem_alloc((size_t)shape[2][1] * STRIPE * sizeof *stripe) : NULL;
+    int rc = !row || (first->is_transposed && !stripe) ? error_set(e, ERR_MEMORY, "not enough memory to convert the experts") : 0;
     if (!rc && !(d->data = mem_pages(d->size, 0))) rc = error_set(e, ERR_MEMORY, "no memory for %" PRIu64 " MB of experts", d->size >> 20);
-    d->pages = d->data != NULL;
-    if (!rc) point(d);
+    d->owns_pages = d->data != NULL;
+    if (!rc) set_views(d);
     for (int l = 0; l < c->n_layers && !rc; l++) {
         for (int i = 0; i < c->n_experts && has_experts(d, l) && !atomic_load(&d->stop); i++)
-            make_expert(d, &d->w->layers[l].experts[i], &d->experts[l][i], row, stripe);
+            convert_expert(d, &d->w->layers[l].experts[i], &d->experts[l][i], row, stripe);
         if (atomic_load(&d->stop)) rc = error_set(e, ERR_CANCELLED, "stopped");
         else d->sums[l] = has_experts(d, l) ? layer_sum(d, l) : 0;
     }
@@ -223,47 +224,47 @@ static int make_all(struct int4 *d, struct error *e) {
 
 /* --- The file ---------------------------------------------------------------------------------------------------------------------- */
 
-static void path_of(const struct int4 *d, char *out, size_t cap) { snprintf(out, cap, "%s/%016" PRIx64 ".int4", d->dir, d->w->files.fingerprint); }
-static struct int4_head head_of(const struct int4 *d) {
+static void make_path(const struct int4 *d, char *out, size_t cap) { snprintf(out, cap, "%s/%016" PRIx64 ".int4", d->dir, d->w->files.fingerprint); }
+static struct int4_header make_header(const struct int4 *d) {
     const struct config *c = &d->w->config;
-    struct int4_head h = {.magic = "hearthI4", /* without the terminator */
-                          .version = INT4_VERSION,
-                          .n_layers = (uint32_t)c->n_layers,
-                          .n_experts = (uint32_t)c->n_experts,
-                          .group = INT4_GROUP,
-                          .fingerprint = d->w->files.fingerprint,
-                          .sample = sample(d),
-                          .layer = d->layer,
-                          .at = (sizeof(struct int4_head) + (uint64_t)c->n_layers * 8 + MEM_PAGE - 1) / MEM_PAGE * MEM_PAGE};
+    struct int4_header h = {.magic = "hearthI4", /* without the terminator */
+                            .version = INT4_VERSION,
+                            .n_layers = (uint32_t)c->n_layers,
+                            .n_experts = (uint32_t)c->n_experts,
+                            .group = INT4_GROUP,
+                            .fingerprint = d->w->files.fingerprint,
+                            .sample = sample_hash(d),
+                            .layer_bytes = d->layer_bytes,
+                            .data_offset = (sizeof(struct int4_header) + (uint64_t)c->n_layers * 8 + MEM_PAGE - 1) / MEM_PAGE * MEM_PAGE};
     return h;
 }
-static uint64_t head_sum(const struct int4_head *h, const uint64_t *sums) {
-    return hash64(sums, (size_t)h->n_layers * 8, hash64(h, offsetof(struct int4_head, sum), 0));
+static uint64_t header_sum(const struct int4_header *h, const uint64_t *sums) {
+    return hash64(sums, (size_t)h->n_layers * 8, hash64(h, offsetof(struct int4_header, sum), 0));
 }
 
 /* 0: valid and mapped. ERR_RUNTIME: missing or unusable; *why is set if damaged. */
-static int read_file(struct int4 *d, char *why, size_t cap) {
+static int read_int4_file(struct int4 *d, char *why, size_t cap) {
     char path[4096];
     struct error e = {0};
-    struct int4_head h = head_of(d);
+    struct int4_header h = make_header(d);
     *why = 0;
-    path_of(d, path, sizeof path);
+    make_path(d, path, sizeof path);
     if (access(path, F_OK)) return ERR_RUNTIME;
     if (file_map(&d->map, path, &e)) {
         snprintf(why, cap, "%s", e.text);
         return ERR_RUNTIME;
     }
     const uint64_t *sums = (const uint64_t *)(d->map.data + sizeof h);
-    bool good = d->map.size == h.at + d->size;
-    if (good) h.sum = head_sum(&h, sums), good = !memcmp(&h, d->map.data, sizeof h);
-    d->data = (uint8_t *)(uintptr_t)d->map.data + h.at;
+    bool good = d->map.size == h.data_offset + d->size;
+    if (good) h.sum = header_sum(&h, sums), good = !memcmp(&h, d->map.data, sizeof h);
+    d->data = (uint8_t *)(uintptr_t)d->map.data + h.data_offset;
     for (int l = 0; l < d->w->config.n_layers && good && !atomic_load(&d->stop); l++) {
         if (!has_experts(d, l)) continue;
-        file_map_ahead(layer_at(d, l), d->layer);
+        file_map_prefetch(layer_at(d, l), d->layer_bytes);
         good = layer_sum(d, l) == sums[l];
     }
     if (good && !atomic_load(&d->stop)) {
-        point(d);
+        set_views(d);
         return 0;
     }
     if (!good && !atomic_load(&d->stop)) snprintf(why, cap, "%s is damaged or of another version", path);
@@ -272,30 +273,29 @@ static int read_file(struct int4 *d, char *why, size_t cap) {
     return atomic_load(&d->stop) ? ERR_CANCELLED : ERR_RUNTIME;
 }
 
-static int write_all(struct int4 *d, int fd) {
-    struct int4_head h = head_of(d);
+static int write_contents(struct int4 *d, int fd) {
+    struct int4_header h = make_header(d);
     uint8_t none[MEM_PAGE] = {0};
-    h.sum = head_sum(&h, d->sums);
+    h.sum = header_sum(&h, d->sums);
     int rc = file_write_all(fd, &h, sizeof h);
     uint64_t at = sizeof h + (uint64_t)h.n_layers * 8;
     if (!rc) rc = file_write_all(fd, d->sums, (size_t)h.n_layers * 8);
-    if (!rc) rc = file_write_all(fd, none, h.at - at);
-    for (uint64_t i = 0; i < d->size && !rc; i += PIECE)
-        rc = go_on(d) ? file_write_all(fd, d->data + i, d->size - i < PIECE ? d->size - i : PIECE) : -ECANCELED;
+    if (!rc) rc = file_write_all(fd, none, h.data_offset - at);
+    for (uint64_t i = 0; i < d->size && !rc; i += PIECE) rc = pace(d) ? file_write_all(fd, d->data + i, d->size - i < PIECE ? d->size - i : PIECE) : -ECANCELED;
     return rc;
 }
 
 /* Writes to an unnamed file that is linked when complete, so a crash leaves nothing. */
-static int write_file(struct int4 *d) {
+static int write_int4_file(struct int4 *d) {
     char path[4096], link[40];
     struct statvfs fs;
-    path_of(d, path, sizeof path);
+    make_path(d, path, sizeof path);
     if (file_mkdirs(d->dir, &(struct error){0})) return -EACCES;
     if (statvfs(d->dir, &fs)) return -errno;
     if ((uint64_t)fs.f_bavail * fs.f_frsize < d->size + (d->size >> 4)) return -ENOSPC;
     int fd = fault_hit(FAULT_OPEN) ? (errno = EIO, -1) : open(d->dir, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600), rc;
     if (fd < 0) return -errno;
-    if (!(rc = write_all(d, fd))) {
+    if (!(rc = write_contents(d, fd))) {
         snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
         if (unlink(path)) errno = 0; /* a damaged one; usually absent */
         if (fault_hit(FAULT_RENAME)) rc = -EIO;
@@ -308,23 +308,23 @@ static int write_file(struct int4 *d) {
 
 /* --- The thread ---------------------------------------------------------------------------------------------------------------------- */
 
-static void *run(void *arg) {
+static void *int4_thread(void *arg) {
     struct int4 *d = arg;
     struct error e = {0};
     char why[4400] = "";
     const double begin = clock_now();
     setpriority(PRIO_PROCESS, (id_t)gettid(), 10); /* affects this thread only */
-    int rc = d->dir ? read_file(d, why, sizeof why) : ERR_RUNTIME;
+    int rc = d->dir ? read_int4_file(d, why, sizeof why) : ERR_RUNTIME;
     const bool read = !rc;
     if (*why) log_say(LOG_WARN, "converting the INT4 draft again: %s", why);
-    if (rc == ERR_RUNTIME) rc = make_all(d, &e);
+    if (rc == ERR_RUNTIME) rc = convert_all(d, &e);
     if (rc) {
         if (rc != ERR_CANCELLED) log_say(LOG_WARN, "INT4 draft disabled: %s", e.text);
         return NULL;
     }
     atomic_store(&d->ready, true);
     log_say(LOG_INFO, "INT4 draft ready: %" PRIu64 " MB %s in %.1f s", d->size >> 20, read ? "read" : "converted", clock_now() - begin);
-    if (!read && d->dir && (rc = write_file(d)) && rc != -ECANCELED) log_say(LOG_INFO, "the INT4 draft is not saved in %s: %s", d->dir, strerror(-rc));
+    if (!read && d->dir && (rc = write_int4_file(d)) && rc != -ECANCELED) log_say(LOG_INFO, "the INT4 draft is not saved in %s: %s", d->dir, strerror(-rc));
     return NULL;
 }
 
@@ -351,10 +351,10 @@ int int4_open(struct int4 **out, const struct weights *w, enum cpu_level level, 
     pthread_condattr_destroy(&clock);
     pthread_mutex_init(&d->lock, NULL);
     d->w = w;
-    for (int l = 0; l < c->n_layers && !d->expert; l++)
-        if (w->layers[l].experts) d->expert = expert_bytes(w->layers[l].experts);
-    d->layer = d->expert * (uint64_t)c->n_experts;
-    d->size = d->layer * (uint64_t)moe;
+    for (int l = 0; l < c->n_layers && !d->expert_bytes; l++)
+        if (w->layers[l].experts) d->expert_bytes = expert_bytes(w->layers[l].experts);
+    d->layer_bytes = d->expert_bytes * (uint64_t)c->n_experts;
+    d->size = d->layer_bytes * (uint64_t)moe;
     uint64_t weights = w->files.bytes - w->bytes_skipped, have = mem_available();
     if (have && weights > have) weights = w->bytes_dense + (uint64_t)moe * (uint64_t)c->topk * weights_expert_bytes(w); /* then experts are read on demand */
     if (!force) rc = int4_fits(d->size, weights, have, e);
@@ -366,7 +366,7 @@ int int4_open(struct int4 **out, const struct weights *w, enum cpu_level level, 
         if (w->layers[l].experts && !(d->experts[l] = mem_calloc((size_t)c->n_experts, sizeof **d->experts)))
             rc = error_set(e, ERR_MEMORY, "no memory for an INT4 draft");
     if (!rc && (!d->sums || !d->experts)) rc = error_set(e, ERR_MEMORY, "no memory for an INT4 draft");
-    if (!rc && pthread_create(&d->thread, NULL, run, d)) rc = error_set(e, ERR_RUNTIME, "cannot start the INT4 draft thread");
+    if (!rc && pthread_create(&d->thread, NULL, int4_thread, d)) rc = error_set(e, ERR_RUNTIME, "cannot start the INT4 draft thread");
     d->started = !rc;
     if (rc) int4_close(out);
     return rc;
@@ -376,10 +376,10 @@ void int4_close(struct int4 **dp) {
     struct int4 *d = *dp;
     if (!d) return;
     *dp = NULL;
-    change(d, &d->stop, true);
+    set_flag(d, &d->stop, true);
     if (d->started) pthread_join(d->thread, NULL);
     for (int l = 0; l < d->w->config.n_layers && d->experts; l++) mem_free(d->experts[l]);
-    if (d->pages) mem_pages_free(d->data, d->size);
+    if (d->owns_pages) mem_pages_free(d->data, d->size);
     file_unmap(&d->map);
     mem_free(d->experts);
     mem_free(d->sums);
@@ -394,4 +394,4 @@ struct expert *const *int4_experts(const struct int4 *d) {
     return d->experts;
 }
 uint64_t int4_bytes(const struct int4 *d) { return d->size; }
-uint64_t int4_expert_bytes(const struct int4 *d) { return d->expert; }
+uint64_t int4_expert_bytes(const struct int4 *d) { return d->expert_bytes; }

@@ -5,8 +5,8 @@
  * A background thread converts them from the checkpoint, or reads the file of an earlier run; no expert is usable before all are. The file is named by
  * the checkpoint's fingerprint, linked when complete and never changed; several processes may write the same one. A damaged file is
  * replaced. Without disk space the draft is converted again in the next run. */
-#include "cpu/ops.h"
-#include "engine/store/weights.h"
+#include "cpu/cpu.h"
+#include "engine/weights/weights.h"
 
 enum { INT4_GROUP = 128, INT4_VERSION = 2 };
 struct int4;
@@ -17,7 +17,7 @@ int int4_open(struct int4 **out, const struct weights *w, enum cpu_level level, 
 void int4_close(struct int4 **d); /* stops the thread */
 bool int4_ready(const struct int4 *d);
 /* Tells whether the CPU is otherwise busy: the thread then uses 1/200 of the time, otherwise all of it. Callable from any thread. */
-void int4_beside(struct int4 *d, bool busy);
+void int4_set_cpu_busy(struct int4 *d, bool busy);
 /* [n_layers] of [n_experts], NULL for layers without. Valid until close; use once ready. */
 struct expert *const *int4_experts(const struct int4 *d);
 uint64_t int4_bytes(const struct int4 *d);        /* all experts */

@@ -1,6 +1,6 @@
 #include "engine/draft/lookup.h"
 
-int draft_lookup(const int32_t *tokens, int n, int most, int32_t *out, int *matched) {
+int lookup_draft(const int32_t *tokens, int n, int most, int32_t *out, int *matched) {
     int best = 0, from = 0;
     for (int i = n - 2; i >= 0 && best < LOOKUP_MATCH; i--) {
         if (tokens[i] != tokens[n - 1]) continue;

@@ -11,8 +11,8 @@ enum { ROWS = 64 }; /* rows per pass */
 
 struct mtp {
     const struct weights *w;
-    const struct prediction *p;
-    struct exec *x;
+    const struct mtp_weights *prediction;
+    struct exec *exec;
     struct config c; /* config of a one-layer model */
     struct work work;
     float *pair;   /* [ROWS, 2 * hidden] */
@@ -27,7 +27,7 @@ int mtp_open(struct mtp **out, const struct weights *w, struct exec *x, int cont
     if (!w->prediction.there) return 0;
     struct mtp *m = mem_calloc(1, sizeof *m);
     if (!m) return error_set(e, ERR_MEMORY, "no memory for the prediction layer");
-    *m = (struct mtp){.w = w, .p = &w->prediction, .x = x, .c = w->config, .context = context, .kv = kv};
+    *m = (struct mtp){.w = w, .prediction = &w->prediction, .exec = x, .c = w->config, .context = context, .kv = kv};
     m->c.layer[0] = w->config.layer[w->config.n_layers];
     m->c.n_layers = 1;
     int rc = work_open(&m->work, &m->c, ROWS, NULL, NULL, NULL, e);
@@ -52,35 +52,35 @@ void mtp_close(struct mtp **mp) {
     mem_free(m);
 }
 
-void mtp_chat_close(struct mtp_chat *c) {
+void mtp_session_close(struct mtp_session *c) {
     if (c->kv.pages) kv_close(&c->kv);
-    mem_free(c->h);
-    *c = (struct mtp_chat){0};
+    mem_free(c->hidden);
+    *c = (struct mtp_session){0};
 }
 
 /* Slot of the i-th waiting position: a ring, so feeding one more moves nothing. */
-static int slot(const struct mtp_chat *c, int i) { return (c->first + c->rows + i) % MTP_WAITING; }
+static int waiting_slot(const struct mtp_session *c, int i) { return (c->first + c->n_rows + i) % MTP_WAITING; }
 
-void mtp_tell(struct mtp *m, struct mtp_chat *c, int pos, int n, const float *h) {
+void mtp_feed(struct mtp *m, struct mtp_session *c, int pos, int n, const float *h) {
     const size_t width = (size_t)m->c.hidden;
-    if (!c->h && !(c->h = mem_alloc(MTP_WAITING * width * sizeof *c->h))) return;
-    if (pos != c->first + c->rows + c->waiting) c->first = pos, c->rows = c->waiting = 0;
+    if (!c->hidden && !(c->hidden = mem_alloc(MTP_WAITING * width * sizeof *c->hidden))) return;
+    if (pos != c->first + c->n_rows + c->n_waiting) c->first = pos, c->n_rows = c->n_waiting = 0;
     if (n > MTP_WAITING) {
         h += (size_t)(n - MTP_WAITING) * width;
-        c->first = pos + n - MTP_WAITING, c->rows = c->waiting = 0;
+        c->first = pos + n - MTP_WAITING, c->n_rows = c->n_waiting = 0;
         n = MTP_WAITING;
     }
-    if (c->waiting + n > MTP_WAITING) { /* not used for long: drop the oldest */
-        const int drop = c->waiting + n - MTP_WAITING;
-        c->first += c->rows + drop, c->rows = 0, c->waiting -= drop;
+    if (c->n_waiting + n > MTP_WAITING) { /* not used for long: drop the oldest */
+        const int drop = c->n_waiting + n - MTP_WAITING;
+        c->first += c->n_rows + drop, c->n_rows = 0, c->n_waiting -= drop;
     }
-    for (int i = 0; i < n; i++) memcpy(c->h + (size_t)slot(c, c->waiting++) * width, h + (size_t)i * width, width * sizeof *c->h);
+    for (int i = 0; i < n; i++) memcpy(c->hidden + (size_t)waiting_slot(c, c->n_waiting++) * width, h + (size_t)i * width, width * sizeof *c->hidden);
 }
 
-void mtp_rewind(struct mtp_chat *c, int pos) { /* a row depends on its position and on the next token */
+void mtp_rewind(struct mtp_session *c, int pos) { /* a row depends on its position and on the next token */
     const int left = pos - 1 - c->first < 0 ? 0 : pos - 1 - c->first;
-    if (c->rows > left) c->rows = left, c->waiting = 0;
-    else if (c->rows + c->waiting > left) c->waiting = left - c->rows;
+    if (c->n_rows > left) c->n_rows = left, c->n_waiting = 0;
+    else if (c->n_rows + c->n_waiting > left) c->n_waiting = left - c->n_rows;
 }
 
 /* Views the last of n rows of the workspace. */
@@ -94,69 +94,70 @@ static struct work last_row(const struct config *c, const struct work *w, int n)
 
 /* Computes cache rows [row, row + n) from h [n, hidden] and the next tokens. If out is not NULL, runs the whole layer for the last row; its output is in
  * out->x. final: h is the model's output, to which its final norm is applied first. */
-static int go(struct mtp *m, struct mtp_chat *chat, const int32_t *tokens, int row, int n, const float *h, bool final, struct work *out) {
+static int run_rows(struct mtp *m, struct mtp_session *chat, const int32_t *tokens, int row, int n, const float *h, bool final, struct work *out) {
     const struct config *c = &m->c;
-    const struct layer *y = &m->p->layer;
+    const struct layer *y = &m->prediction->layer;
     struct work *w = &m->work;
     const int hidden = c->hidden;
-    struct span span = {.cache = chat->kv.layer, .n = n, .pos = row, .move = {-1, -1, 0, -1}};
+    struct span span = {.cache = chat->kv.layer, .n = n, .pos = row, .state_step = {-1, -1, 0, -1}};
     for (int i = 0; i < n; i++) w->tokens[i] = tokens[i], w->pos[i] = chat->first + row + i;
-    *w->bad = -1;
-    TRY(kv_reach(&chat->kv, row + n, &(struct error){0}));
-    TRY(block_embed(m->x, m->w, w, n));
-    TRY(block_norm(m->x, c, m->pair, 2 * hidden, w->x, hidden, m->p->enorm, NULL, n, hidden, 0, NULL));
-    if (final) TRY(block_norm(m->x, c, w->xn, hidden, h, hidden, m->w->norm, m->w->norm_bias, n, hidden, 0, NULL));
-    TRY(block_norm(m->x, c, m->pair + hidden, 2 * hidden, final ? w->xn : h, hidden, m->p->hnorm, NULL, n, hidden, 0, NULL));
-    TRY(block_linear(m->x, c, w->x, hidden, m->pair, 2 * hidden, m->p->eh, NULL, n, false));
-    TRY(block_rope(m->x, c, w, m->w->rope_mscale, n, 0));
-    TRY(block_kv(m->x, c, y, 0, w, &span, 1, n));
+    *w->first_bad = -1;
+    TRY(kv_commit(&chat->kv, row + n, &(struct error){0}));
+    TRY(block_embed(m->exec, m->w, w, n));
+    TRY(block_norm(m->exec, c, m->pair, 2 * hidden, w->x, hidden, m->prediction->enorm, NULL, n, hidden, 0, NULL));
+    if (final) TRY(block_norm(m->exec, c, w->xn, hidden, h, hidden, m->w->norm, m->w->norm_bias, n, hidden, 0, NULL));
+    TRY(block_norm(m->exec, c, m->pair + hidden, 2 * hidden, final ? w->xn : h, hidden, m->prediction->hnorm, NULL, n, hidden, 0, NULL));
+    TRY(block_linear(m->exec, c, w->x, hidden, m->pair, 2 * hidden, m->prediction->eh, NULL, n, false));
+    TRY(block_rope(m->exec, c, w, m->w->rope_mscale, n, 0));
+    TRY(block_kv(m->exec, c, y, 0, w, &span, 1, n));
     if (!out) return 0;
     struct work v = last_row(c, w, n);
     span.pos += n - 1, span.n = 1;
-    TRY(block_query(m->x, c, y, 0, &v, 1));
-    TRY(block_attend(m->x, c, y, 0, &v, &span, (struct block_keys){.n = span.pos + 1, .piece = PIECE_ALL}));
-    TRY(block_output(m->x, c, y, &v, 1));
-    TRY(block_route(m->x, c, y, 0, &v, 1));
-    TRY(block_experts(m->x, c, y, 0, &v, PART_BOTH, v.x, 1));
+    TRY(block_query(m->exec, c, y, 0, &v, 1));
+    TRY(block_attend(m->exec, c, y, 0, &v, &span, (struct key_range){.n = span.pos + 1, .piece = PIECE_ALL}));
+    TRY(block_output(m->exec, c, y, &v, 1));
+    TRY(block_route(m->exec, c, y, 0, &v, 1));
+    TRY(block_experts(m->exec, c, y, 0, &v, PART_ROUTED_SHARED, v.x, 1));
     *out = v;
     return 0;
 }
 
 /* Computes logits and argmax from the layer's output; *top < 0: a logit is NaN. */
-static int likeliest(struct mtp *m, const struct work *v, float *logits, int32_t *top) {
+static int compute_logits(struct mtp *m, const struct work *v, float *logits, int32_t *top) {
     const struct config *c = &m->c;
-    TRY(block_norm(m->x, c, v->xn, c->hidden, v->x, c->hidden, m->p->norm, NULL, 1, c->hidden, 0, NULL));
-    return m->x->ops->linear(m->x, &(struct op_linear){.y = logits, .x = v->xn, .w = m->p->head, .n = 1, .ldx = c->hidden, .ldy = c->vocab, .top = top});
+    TRY(block_norm(m->exec, c, v->xn, c->hidden, v->x, c->hidden, m->prediction->norm, NULL, 1, c->hidden, 0, NULL));
+    return m->exec->ops->linear(m->exec,
+                                &(struct op_linear){.y = logits, .x = v->xn, .w = m->prediction->head, .n = 1, .ldx = c->hidden, .ldy = c->vocab, .top = top});
 }
 
 /* Processes the first n waiting positions. out: as in go(), for the last one. */
-static int go_waiting(struct mtp *m, struct mtp_chat *c, const int32_t *tokens, int n, struct work *out) {
+static int run_waiting(struct mtp *m, struct mtp_session *c, const int32_t *tokens, int n, struct work *out) {
     const size_t width = (size_t)m->c.hidden;
-    m->x->cancel = NULL;
+    m->exec->cancel = NULL;
     if (!c->kv.pages) TRY(kv_open(&c->kv, &m->c, m->context, m->kv, &(struct error){0}));
     for (int at = 0, k; at < n; at += k) {
-        const int left = n - at, row = c->rows + at, place = slot(c, at), most = MTP_WAITING - place < ROWS ? MTP_WAITING - place : ROWS;
+        const int left = n - at, row = c->n_rows + at, place = waiting_slot(c, at), most = MTP_WAITING - place < ROWS ? MTP_WAITING - place : ROWS;
         k = left < most ? left : most;
-        TRY(go(m, c, tokens + c->first + row + 1, row, k, c->h + (size_t)place * width, true, k == left ? out : NULL));
+        TRY(run_rows(m, c, tokens + c->first + row + 1, row, k, c->hidden + (size_t)place * width, true, k == left ? out : NULL));
     }
-    c->rows += n, c->waiting -= n;
+    c->n_rows += n, c->n_waiting -= n;
     return 0;
 }
 
-void mtp_catch_up(struct mtp *m, struct mtp_chat *c, const int32_t *tokens) {
-    if (c->waiting > 1) go_waiting(m, c, tokens, c->waiting - 1, NULL);
+void mtp_catch_up(struct mtp *m, struct mtp_session *c, const int32_t *tokens) {
+    if (c->n_waiting > 1) run_waiting(m, c, tokens, c->n_waiting - 1, NULL);
 }
 
-int mtp_guess(struct mtp *m, struct mtp_chat *c, const int32_t *tokens, int n, int most, int32_t *out, mtp_pick_fn pick, void *ctx) {
+int mtp_draft(struct mtp *m, struct mtp_session *c, const int32_t *tokens, int n, int most, int32_t *out, mtp_pick_fn pick, void *ctx) {
     struct work v = {0};
-    if (most < 1 || !c->waiting || c->first + c->rows + c->waiting != n - 1) return 0;
-    if (go_waiting(m, c, tokens, c->waiting, &v)) return 0;
+    if (most < 1 || !c->n_waiting || c->first + c->n_rows + c->n_waiting != n - 1) return 0;
+    if (run_waiting(m, c, tokens, c->n_waiting, &v)) return 0;
     for (int i = 0;; i++) { /* rows of drafted tokens are not counted and are overwritten later */
-        if (likeliest(m, &v, m->logits, &out[i])) return i;
+        if (compute_logits(m, &v, m->logits, &out[i])) return i;
         if (out[i] >= 0 && pick) out[i] = pick(ctx, i, m->logits, out[i]);
         if (out[i] < 0) return i;
-        if (i + 1 >= most || c->rows + i >= c->kv.capacity) return i + 1;
+        if (i + 1 >= most || c->n_rows + i >= c->kv.capacity) return i + 1;
         memcpy(m->h, v.x, (size_t)m->c.hidden * sizeof *m->h);
-        if (go(m, c, &out[i], c->rows + i, 1, m->h, false, &v)) return i + 1;
+        if (run_rows(m, c, &out[i], c->n_rows + i, 1, m->h, false, &v)) return i + 1;
     }
 }

@@ -6,7 +6,7 @@
     scope.py --ask TEXT     the score of a question, and what each word gave to it
 
 A sum: a weight for each word that wordings on hearth have at least twice, one for any other word, one for numbers, and small hashed
-weights for pairs of neighbours and for the letters of words that are not known. cli/scope.c computes the same in whole numbers.
+weights for pairs of neighbours and for the letters of words that are not known. engine/ember/topic.c computes the same in whole numbers.
 In training a word is now and then taken for unknown, the rarer the oftener, so that what is not known tells its due.
 """
 

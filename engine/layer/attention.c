@@ -2,9 +2,9 @@
 
 #include <assert.h>
 
-static const struct attention *const kinds[] = {
+static const struct attention_kind *const kinds[] = {
     [ATTN_GQA] = &attention_gqa, [ATTN_MLA] = &attention_mla, [ATTN_DSA] = &attention_dsa, [ATTN_COMPRESSED] = &attention_compressed};
-const struct attention *attention_of(const struct config *c, int layer) { return c->layer[layer].delta ? &attention_delta : kinds[c->attn]; }
+const struct attention_kind *attention_of(const struct config *c, int layer) { return c->layer[layer].delta ? &attention_delta : kinds[c->attn]; }
 
 struct kv_plane attention_plane(struct kv_plane p, int row) {
     size_t width = (size_t)p.heads * (size_t)p.dim;
@@ -14,25 +14,27 @@ struct kv_plane attention_plane(struct kv_plane p, int row) {
     return p;
 }
 
-const struct op_place *attention_place(const struct span *s, int layer, int plane) { return s->at ? &s->at[layer * CACHE_PLANES + plane] : NULL; }
+const struct op_place *attention_address(const struct span *s, int layer, int plane) {
+    return s->addresses ? &s->addresses[layer * CACHE_PLANES + plane] : NULL;
+}
 
 /* The first piece stores its log-sum-exp in lse [n, o->n_heads]. Later pieces are computed in w->part, as many rows at a time as
  * fit, and merged. */
-int attention_pieces(struct exec *x, struct work *w, struct op_attention *o, int piece, float *lse) {
+int attention_by_pieces(struct exec *x, struct work *w, struct op_attention *o, int piece, float *lse) {
     if (piece != PIECE_ALL) o->lse = lse;
     if (piece & PIECE_FIRST) return x->ops->attention(x, o);
-    int width = o->n_heads * o->v_dim, most = (int)(w->part_floats / (size_t)width);
+    int width = o->n_heads * o->v_dim, most = (int)(w->piece_floats / (size_t)width);
     for (int at = 0; at < o->n; at += most) {
         struct op_attention a = *o;
         size_t row = (size_t)at;
         a.n = o->n - at < most ? o->n - at : most;
         a.q += row * (size_t)o->ldq, a.q_pos0 += at;
-        a.out = w->part, a.ldo = width, a.lse = w->part_lse;
+        a.out = w->piece_out, a.ldo = width, a.lse = w->piece_lse;
         TRY(x->ops->attention(x, &a));
         TRY(x->ops->merge(x, &(struct op_merge){.out = o->out + row * (size_t)o->ldo,
                                                 .lse = lse + row * (size_t)o->n_heads,
-                                                .out2 = w->part,
-                                                .lse2 = w->part_lse,
+                                                .out2 = w->piece_out,
+                                                .lse2 = w->piece_lse,
                                                 .n = a.n,
                                                 .heads = o->n_heads,
                                                 .dim = o->v_dim,

@@ -2,21 +2,21 @@
 /* Attention kinds and their shared helpers. A new kind is one file in this folder and one row in attention.c. */
 #include "engine/layer/block.h"
 
-struct attention {
-    const char *name;                                                        /* as shown by --inspect */
-    bool whole;                                                              /* a query needs all its keys at once: pieces are not possible */
-    bool placed;                                                             /* supports span.at for spans without a mark */
-    int (*few_keys)(const struct config *c);                                 /* key count up to which rows take a different path; NULL: one path */
-    int (*cache)(const struct config *c, int layer, struct cache_desc *out); /* describes a layer's cache planes; returns their number */
+struct attention_kind {
+    const char *name;                                                               /* as shown by --inspect */
+    bool needs_all_keys;                                                            /* a query needs all its keys at once: pieces are not possible */
+    bool is_recordable;                                                             /* supports span.at for spans without a mark */
+    int (*few_keys_limit)(const struct config *c);                                  /* key count up to which rows take a different path; NULL: one path */
+    int (*cache_planes)(const struct config *c, int layer, struct cache_desc *out); /* describes a layer's cache planes; returns their number */
     /* kv: computes keys and values of all rows from w->xn and stores them in their spans' caches. query: fills w->q. attend: computes a span's rows of w->att.
      */
-    int (*kv)(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *spans, int n_spans, int n);
-    int (*query)(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, int n);
-    int (*attend)(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *s, struct block_keys keys);
+    int (*store_kv)(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *spans, int n_spans, int n);
+    int (*make_queries)(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, int n);
+    int (*attend)(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *s, struct key_range keys);
     size_t (*grown_bytes)(const struct config *c, int keys); /* memory grown on demand beyond the workspace; NULL: none */
 };
-extern const struct attention attention_gqa, attention_mla, attention_dsa, attention_compressed, attention_delta;
-const struct attention *attention_of(const struct config *c, int layer);
+extern const struct attention_kind attention_gqa, attention_mla, attention_dsa, attention_compressed, attention_delta;
+const struct attention_kind *attention_of(const struct config *c, int layer);
 
 #define TRY(call) \
     do { \
@@ -28,11 +28,11 @@ const struct attention *attention_of(const struct config *c, int layer);
 int block_norm(struct exec *x, const struct config *c, float *out, int ldo, const float *in, int ldx, const float *weight, const float *bias, int rows, int dim,
                int tag, _Atomic int *bad);
 /* Absorbed MLA for a span of at most w->absorb_rows rows. chosen: NULL, or as in op_attention, index_topk per row. */
-int attention_absorbed(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *s, struct block_keys keys,
+int attention_absorbed(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *s, struct key_range keys,
                        const int32_t *chosen);
 /* y[n] = m in[n] (+ bias) (+ y[n]) */
 int block_linear(struct exec *x, const struct config *c, float *y, int ldy, const float *in, int ldx, struct mat m, const float *bias, int n, bool accumulate);
-struct kv_plane attention_plane(struct kv_plane p, int row);                        /* the plane starting at `row` */
-const struct op_place *attention_place(const struct span *s, int layer, int plane); /* NULL: as the span says */
+struct kv_plane attention_plane(struct kv_plane p, int row);                          /* the plane starting at `row` */
+const struct op_place *attention_address(const struct span *s, int layer, int plane); /* NULL: as the span says */
 /* Attention over all keys of a span, or over one piece of them. */
-int attention_pieces(struct exec *x, struct work *w, struct op_attention *o, int piece, float *lse);
+int attention_by_pieces(struct exec *x, struct work *w, struct op_attention *o, int piece, float *lse);

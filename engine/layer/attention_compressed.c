@@ -10,28 +10,28 @@
 enum { TOKENS, ENTRIES, INDEX, STATES }; /* planes; INDEX only with selection, otherwise STATES takes its index */
 
 static int ratio_of(const struct config *c, int layer) { return c->layer[layer].ratio; }
-static bool chooses(const struct config *c, int layer) { return c->layer[layer].overlap; }
+static bool has_selection(const struct config *c, int layer) { return c->layer[layer].overlap; }
 static int series_of(const struct config *c, int layer) { return c->layer[layer].overlap ? 2 : 1; }
 
-static int cache(const struct config *c, int layer, struct cache_desc *out) {
-    const int ratio = ratio_of(c, layer), open = 3 * series_of(c, layer) * (c->head_dim + (chooses(c, layer) ? c->index_dim : 0));
+static int compressed_cache_planes(const struct config *c, int layer, struct cache_desc *out) {
+    const int ratio = ratio_of(c, layer), open = 3 * series_of(c, layer) * (c->head_dim + (has_selection(c, layer) ? c->index_dim : 0));
     int n = 0;
     out[n++] = (struct cache_desc){.heads = 1, .dim = c->head_dim};
     if (!ratio) return n;
-    out[n++] = (struct cache_desc){.heads = 1, .dim = c->head_dim, .every = ratio};
-    if (chooses(c, layer)) out[n++] = (struct cache_desc){.heads = 1, .dim = c->index_dim, .every = ratio, .fine = true};
-    out[n++] = (struct cache_desc){.heads = 1, .dim = open, .rows = KV_STATES, .dtype = DT_F32};
+    out[n++] = (struct cache_desc){.heads = 1, .dim = c->head_dim, .tokens_per_row = ratio};
+    if (has_selection(c, layer)) out[n++] = (struct cache_desc){.heads = 1, .dim = c->index_dim, .tokens_per_row = ratio, .is_fine = true};
+    out[n++] = (struct cache_desc){.heads = 1, .dim = open, .fixed_rows = KV_STATES, .dtype = DT_F32};
     return n;
 }
-static int states_plane(const struct config *c, int layer) { return chooses(c, layer) ? STATES : INDEX; }
+static int states_plane(const struct config *c, int layer) { return has_selection(c, layer) ? STATES : INDEX; }
 
 /* Rotates the last dimensions of each head with the RoPE of the layer's kind. */
-static int rotate(struct exec *x, const struct config *c, int layer, const struct work *w, int row, float *v, int n, int heads, int dim, bool inverse) {
+static int rotate_heads(struct exec *x, const struct config *c, int layer, const struct work *w, int row, float *v, int n, int heads, int dim, bool inverse) {
     const size_t at = (size_t)row * (size_t)(c->rope.dim / 2);
     const bool far = ratio_of(c, layer) > 0;
     return x->ops->rope(x, &(struct op_rope){.x = v + dim - c->rope.dim,
-                                             .cos = (far ? w->far_cos : w->cos) + at,
-                                             .sin = (far ? w->far_sin : w->sin) + at,
+                                             .cos = (far ? w->long_cos : w->cos) + at,
+                                             .sin = (far ? w->long_sin : w->sin) + at,
                                              .n = n,
                                              .heads = heads,
                                              .ld = heads * dim,
@@ -41,7 +41,7 @@ static int rotate(struct exec *x, const struct config *c, int layer, const struc
                                              .inverse = inverse});
 }
 /* Inputs of the selection stay in float32. */
-static int exact(struct exec *x, float *y, int ldy, const float *in, int ldx, struct mat m, int n) {
+static int linear_exact(struct exec *x, float *y, int ldy, const float *in, int ldx, struct mat m, int n) {
     return x->ops->linear(x, &(struct op_linear){.y = y, .x = in, .w = m, .n = n, .ldx = ldx, .ldy = ldy, .exact = true});
 }
 
@@ -59,10 +59,10 @@ static float *state_of(const struct config *c, int layer, const struct span *s, 
 }
 
 /* Processes rows [row, row + n) of a span from one state to another; stores completed entries in the cache. */
-static int entries(struct exec *x, const struct config *c, int layer, const struct compressor *k, struct work *w, const struct span *s, int row, int n,
-                   int from, int to) {
+static int make_entries(struct exec *x, const struct config *c, int layer, const struct compressor *k, struct work *w, const struct span *s, int row, int n,
+                        int from, int to) {
     const int ratio = ratio_of(c, layer), width = series_of(c, layer) * k->dim, half = c->rope.dim / 2, first = (s->pos + row) / ratio;
-    const float *in = w->wide + (size_t)(s->row + row) * 2 * (size_t)width;
+    const float *in = w->fused + (size_t)(s->row + row) * 2 * (size_t)width;
     struct op_compress o = {.out = w->entries,
                             .kv = in,
                             .gate = in + width,
@@ -75,7 +75,7 @@ static int entries(struct exec *x, const struct config *c, int layer, const stru
                             .dim = k->dim,
                             .ldx = 2 * width,
                             .overlap = c->layer[layer].overlap,
-                            .at = attention_place(s, layer, states_plane(c, layer)),
+                            .at = attention_address(s, layer, states_plane(c, layer)),
                             .state_at = k->state_at};
     const int made = op_compressed(&o); /* when recorded: the most possible; the cache stores only completed ones */
     TRY(x->ops->compress(x, &o));
@@ -105,32 +105,33 @@ static int entries(struct exec *x, const struct config *c, int layer, const stru
                                                      .row0 = first,
                                                      .n = made,
                                                      .ldx = k->dim,
-                                                     .at = attention_place(s, layer, k->plane),
+                                                     .at = attention_address(s, layer, k->plane),
                                                      .every = ratio,
                                                      .tokens = n});
 }
 
-static int compress(struct exec *x, const struct config *c, int layer, const struct compressor *k, struct work *w, const struct span *spans, int n_spans,
-                    int n) {
+static int compress_spans(struct exec *x, const struct config *c, int layer, const struct compressor *k, struct work *w, const struct span *spans, int n_spans,
+                          int n) {
     const int width = series_of(c, layer) * k->dim;
-    TRY(exact(x, w->wide, 2 * width, w->xn, c->hidden, k->kv, n));
-    TRY(exact(x, w->wide + width, 2 * width, w->xn, c->hidden, k->gate, n));
+    TRY(linear_exact(x, w->fused, 2 * width, w->xn, c->hidden, k->kv, n));
+    TRY(linear_exact(x, w->fused + width, 2 * width, w->xn, c->hidden, k->gate, n));
     for (int i = 0; i < n_spans; i++) {
         const struct span *s = &spans[i];
-        const struct kv_move *v = &s->move; /* two parts if an intermediate state is wanted */
-        if (v->mark) TRY(entries(x, c, layer, k, w, s, 0, v->mark, v->from, v->marked));
-        TRY(entries(x, c, layer, k, w, s, v->mark, s->n - v->mark, v->mark ? v->marked : v->from, v->to));
+        const struct kv_state_step *v = &s->state_step; /* two parts if an intermediate state is wanted */
+        if (v->mark) TRY(make_entries(x, c, layer, k, w, s, 0, v->mark, v->from_row, v->mark_row));
+        TRY(make_entries(x, c, layer, k, w, s, v->mark, s->n - v->mark, v->mark ? v->mark_row : v->from_row, v->to_row));
     }
     return 0;
 }
 
 /* --- Attention ------------------------------------------------------------------------------------------------------------------ */
 
-static int kv(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *spans, int n_spans, int n) {
+static int compressed_store_kv(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *spans, int n_spans,
+                               int n) {
     const int dim = c->head_dim;
     TRY(block_linear(x, c, w->kv, dim, w->xn, c->hidden, y->kv_a, NULL, n, false));
     TRY(block_norm(x, c, w->kv, dim, w->kv, dim, y->kv_a_norm, NULL, n, dim, 0, NULL));
-    TRY(rotate(x, c, layer, w, 0, w->kv, n, 1, dim, false));
+    TRY(rotate_heads(x, c, layer, w, 0, w->kv, n, 1, dim, false));
     for (int i = 0; i < n_spans; i++) {
         const struct span *s = &spans[i];
         TRY(x->ops->kv_store(x, &(struct op_kv_store){.plane = s->cache[layer].p[TOKENS],
@@ -138,34 +139,34 @@ static int kv(struct exec *x, const struct config *c, const struct layer *y, int
                                                       .row0 = s->pos,
                                                       .n = s->n,
                                                       .ldx = dim,
-                                                      .at = attention_place(s, layer, TOKENS)}));
+                                                      .at = attention_address(s, layer, TOKENS)}));
     }
     if (!ratio_of(c, layer)) return 0;
     struct compressor keys = {y->compress_kv, y->compress_gate, y->compress_bias, y->compress_norm, dim, ENTRIES, 0};
-    TRY(compress(x, c, layer, &keys, w, spans, n_spans, n));
-    if (!chooses(c, layer)) return 0;
+    TRY(compress_spans(x, c, layer, &keys, w, spans, n_spans, n));
+    if (!has_selection(c, layer)) return 0;
     struct compressor index = {y->index_compress_kv, y->index_compress_gate, y->index_compress_bias, y->index_compress_norm, c->index_dim, INDEX, 6 * dim};
-    return compress(x, c, layer, &index, w, spans, n_spans, n);
+    return compress_spans(x, c, layer, &index, w, spans, n_spans, n);
 }
 
-static int query(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, int n) {
+static int compressed_make_queries(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, int n) {
     const int dim = c->head_dim, qd = c->n_heads * dim;
-    TRY(block_linear(x, c, w->low, c->q_lora, w->xn, c->hidden, y->q_a, NULL, n, false));
-    TRY(block_norm(x, c, w->low, c->q_lora, w->low, c->q_lora, y->q_a_norm, NULL, n, c->q_lora, 0, NULL));
-    TRY(block_linear(x, c, w->q, qd, w->low, c->q_lora, y->q_b, NULL, n, false));
+    TRY(block_linear(x, c, w->q_latent, c->q_lora, w->xn, c->hidden, y->q_a, NULL, n, false));
+    TRY(block_norm(x, c, w->q_latent, c->q_lora, w->q_latent, c->q_lora, y->q_a_norm, NULL, n, c->q_lora, 0, NULL));
+    TRY(block_linear(x, c, w->q, qd, w->q_latent, c->q_lora, y->q_b, NULL, n, false));
     TRY(block_norm(x, c, w->q, dim, w->q, dim, NULL, NULL, n * c->n_heads, dim, 0, NULL));
-    TRY(rotate(x, c, layer, w, 0, w->q, n, c->n_heads, dim, false));
-    if (!chooses(c, layer)) return 0;
+    TRY(rotate_heads(x, c, layer, w, 0, w->q, n, c->n_heads, dim, false));
+    if (!has_selection(c, layer)) return 0;
     const int width = c->index_heads * c->index_dim;
-    TRY(exact(x, w->index_q, width, w->low, c->q_lora, y->index_q, n));
-    TRY(rotate(x, c, layer, w, 0, w->index_q, n, c->index_heads, c->index_dim, false));
-    return exact(x, w->index_weights, c->index_heads, w->xn, c->hidden, y->index_weights, n);
+    TRY(linear_exact(x, w->index_q, width, w->q_latent, c->q_lora, y->index_q, n));
+    TRY(rotate_heads(x, c, layer, w, 0, w->index_q, n, c->index_heads, c->index_dim, false));
+    return linear_exact(x, w->index_weights, c->index_heads, w->xn, c->hidden, y->index_weights, n);
 }
 
 /* An entry is visible from the position of its last token. */
-static int choose(struct exec *x, const struct config *c, int layer, const struct work *w, const struct span *s, int n_entries) {
+static int select_entries(struct exec *x, const struct config *c, int layer, const struct work *w, const struct span *s, int n_entries) {
     const int width = c->index_heads * c->index_dim, ratio = ratio_of(c, layer);
-    return x->ops->select(x, &(struct op_select){.chosen = w->chosen + (size_t)s->row * (size_t)c->index_topk,
+    return x->ops->select(x, &(struct op_select){.chosen = w->selected_keys + (size_t)s->row * (size_t)c->index_topk,
                                                  .q = w->index_q + (size_t)s->row * (size_t)width,
                                                  .weight = w->index_weights + (size_t)s->row * (size_t)c->index_heads,
                                                  .k = s->cache[layer].p[INDEX],
@@ -178,14 +179,15 @@ static int choose(struct exec *x, const struct config *c, int layer, const struc
                                                  .k_step = ratio,
                                                  .n_keys = n_entries,
                                                  .scale = (float)(1 / sqrt((double)c->index_heads * c->index_dim)),
-                                                 .at = attention_place(s, layer, INDEX)});
+                                                 .at = attention_address(s, layer, INDEX)});
 }
 
-static int attend(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *s, struct block_keys keys) {
+static int compressed_attend(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *s,
+                             struct key_range keys) {
     const int dim = c->head_dim, heads = c->n_heads, qd = heads * dim, ratio = ratio_of(c, layer), n_entries = ratio ? (s->pos + s->n) / ratio : 0;
     const int low = c->o_groups * c->o_lora, ld = qd > low ? qd : low;
     const size_t row = (size_t)s->row, lse_at = row * (size_t)heads;
-    float *out = w->wide + row * (size_t)qd, *far = w->att + row * (size_t)ld; /* results of the window; of the entries */
+    float *out = w->fused + row * (size_t)qd, *far = w->att + row * (size_t)ld; /* results of the window; of the entries */
     struct op_attention o = {.out = out,
                              .q = w->q + row * (size_t)qd,
                              .k = s->cache[layer].p[TOKENS],
@@ -201,34 +203,40 @@ static int attend(struct exec *x, const struct config *c, const struct layer *y,
                              .n_keys = s->pos + s->n,
                              .window = c->layer[layer].window,
                              .scale = c->attn_scale,
-                             .at = attention_place(s, layer, TOKENS),
-                             .v_at = attention_place(s, layer, TOKENS)};
+                             .at = attention_address(s, layer, TOKENS),
+                             .v_at = attention_address(s, layer, TOKENS)};
     TRY(x->ops->attention(x, &o));
     if (n_entries) {
         float *far_lse = w->own_lse + (size_t)w->rows * (size_t)heads + lse_at;
-        if (chooses(c, layer)) TRY(choose(x, c, layer, w, s, n_entries));
+        if (has_selection(c, layer)) TRY(select_entries(x, c, layer, w, s, n_entries));
         o.out = far, o.lse = far_lse, o.sinks = NULL, o.window = 0;
         o.k = o.v = s->cache[layer].p[ENTRIES];
         o.k_pos0 = ratio - 1, o.k_step = ratio, o.n_keys = n_entries;
-        o.at = o.v_at = attention_place(s, layer, ENTRIES);
-        if (chooses(c, layer)) o.chosen = w->chosen + row * (size_t)c->index_topk, o.n_chosen = c->index_topk;
+        o.at = o.v_at = attention_address(s, layer, ENTRIES);
+        if (has_selection(c, layer)) o.chosen = w->selected_keys + row * (size_t)c->index_topk, o.n_chosen = c->index_topk;
         TRY(x->ops->attention(x, &o));
         TRY(x->ops->merge(
             x, &(struct op_merge){
                    .out = out, .lse = w->own_lse + lse_at, .out2 = far, .lse2 = far_lse, .n = s->n, .heads = heads, .dim = dim, .ldo = qd, .ldo2 = qd}));
     }
-    TRY(rotate(x, c, layer, w, s->row, out, s->n, heads, dim, true));
+    TRY(rotate_heads(x, c, layer, w, s->row, out, s->n, heads, dim, true));
     return x->ops->linear(x, &(struct op_linear){.y = w->att + row * (size_t)low,
                                                  .x = out,
                                                  .w = mat_rows(y->o_a, 0, c->o_lora),
                                                  .n = s->n,
                                                  .ldx = qd,
                                                  .ldy = low,
-                                                 .wide = config_wide(c),
+                                                 .wide = config_needs_wide_activations(c),
                                                  .batch = c->o_groups,
                                                  .batch_rows = c->o_lora,
                                                  .batch_x = qd / c->o_groups,
                                                  .batch_y = c->o_lora});
 }
 
-const struct attention attention_compressed = {.name = "compressed", .whole = true, .placed = true, .cache = cache, .kv = kv, .query = query, .attend = attend};
+const struct attention_kind attention_compressed = {.name = "compressed",
+                                                    .needs_all_keys = true,
+                                                    .is_recordable = true,
+                                                    .cache_planes = compressed_cache_planes,
+                                                    .store_kv = compressed_store_kv,
+                                                    .make_queries = compressed_make_queries,
+                                                    .attend = compressed_attend};

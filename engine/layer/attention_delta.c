@@ -3,78 +3,79 @@
 #include "engine/layer/attention.h"
 
 struct dims {
-    int keys, values, channels, group, share; /* share: value heads per key head; group: rows per key head in the fused input */
+    int keys, values, channels, group, v_per_k; /* share: value heads per key head; group: rows per key head in the fused input */
 };
 static struct dims dims_of(const struct config *c) {
     const struct delta_config *d = &c->delta;
-    struct dims s = {.keys = d->k_heads * d->k_dim, .values = d->v_heads * d->v_dim, .share = d->v_heads / d->k_heads};
+    struct dims s = {.keys = d->k_heads * d->k_dim, .values = d->v_heads * d->v_dim, .v_per_k = d->v_heads / d->k_heads};
     s.channels = 2 * s.keys + s.values;
-    s.group = 2 * d->k_dim + 2 * s.share * d->v_dim;
+    s.group = 2 * d->k_dim + 2 * s.v_per_k * d->v_dim;
     return s;
 }
 
 enum { CONV, STATE };
-static int cache(const struct config *c, int layer, struct cache_desc *out) {
+static int delta_cache_planes(const struct config *c, int layer, struct cache_desc *out) {
     const struct delta_config *d = &c->delta;
-    out[CONV] = (struct cache_desc){.heads = d->taps - 1, .dim = dims_of(c).channels, .rows = KV_STATES, .dtype = DT_F32};
-    out[STATE] = (struct cache_desc){.heads = d->v_heads, .dim = d->k_dim * d->v_dim, .rows = KV_STATES, .dtype = DT_F32};
+    out[CONV] = (struct cache_desc){.heads = d->taps - 1, .dim = dims_of(c).channels, .fixed_rows = KV_STATES, .dtype = DT_F32};
+    out[STATE] = (struct cache_desc){.heads = d->v_heads, .dim = d->k_dim * d->v_dim, .fixed_rows = KV_STATES, .dtype = DT_F32};
     return 2;
 }
 
 /* Gathers one part of each key head's rows so that all heads' parts are contiguous. */
-static int part(struct exec *x, float *y, int ldy, const float *in, int ldx, int n, int heads, int dim, int each) {
+static int gather_part(struct exec *x, float *y, int ldy, const float *in, int ldx, int n, int heads, int dim, int each) {
     return x->ops->copy(x, &(struct op_copy){.y = y, .x = in, .n = n, .heads = heads, .dim = dim, .ldx = ldx, .ldy = ldy, .head_ldx = each, .head_ldy = dim});
 }
 /* Projects w->xn. Errors in the state persist for all later rows, so inputs are not rounded to BF16. */
-static int input(struct exec *x, const struct config *c, const struct work *w, float *y, int ldy, struct mat m, int n) {
+static int project_input(struct exec *x, const struct config *c, const struct work *w, float *y, int ldy, struct mat m, int n) {
     return x->ops->linear(x, &(struct op_linear){.y = y, .x = w->xn, .w = m, .n = n, .ldx = c->hidden, .ldy = ldy, .wide = true});
 }
-static int fused(struct exec *x, const struct config *c, const struct layer *y, struct work *w, int n) {
+static int project_fused(struct exec *x, const struct config *c, const struct layer *y, struct work *w, int n) {
     const struct delta_config *d = &c->delta;
     struct dims s = dims_of(c);
-    int all = s.channels + s.values, k = d->k_dim, v = s.share * d->v_dim, heads = d->k_heads;
-    float *in = w->wide;
-    TRY(input(x, c, w, in, all, y->delta_qkvz, n));
-    TRY(part(x, w->mixed, s.channels, in, all, n, heads, k, s.group));
-    TRY(part(x, w->mixed + s.keys, s.channels, in + k, all, n, heads, k, s.group));
-    TRY(part(x, w->mixed + 2 * s.keys, s.channels, in + 2 * k, all, n, heads, v, s.group));
-    return part(x, w->z, s.values, in + 2 * k + v, all, n, heads, v, s.group);
+    int all = s.channels + s.values, k = d->k_dim, v = s.v_per_k * d->v_dim, heads = d->k_heads;
+    float *in = w->fused;
+    TRY(project_input(x, c, w, in, all, y->delta_qkvz, n));
+    TRY(gather_part(x, w->mixed, s.channels, in, all, n, heads, k, s.group));
+    TRY(gather_part(x, w->mixed + s.keys, s.channels, in + k, all, n, heads, k, s.group));
+    TRY(gather_part(x, w->mixed + 2 * s.keys, s.channels, in + 2 * k, all, n, heads, v, s.group));
+    return gather_part(x, w->z, s.values, in + 2 * k + v, all, n, heads, v, s.group);
 }
-static int fused_ba(struct exec *x, const struct config *c, const struct layer *y, struct work *w, int n) {
+static int project_fused_ba(struct exec *x, const struct config *c, const struct layer *y, struct work *w, int n) {
     const struct delta_config *d = &c->delta;
-    int share = dims_of(c).share, ba = 2 * d->v_heads;
-    float *in = w->wide;
-    TRY(input(x, c, w, in, ba, y->delta_ba, n));
-    TRY(part(x, w->ba, ba, in, ba, n, d->k_heads, share, 2 * share));
-    return part(x, w->ba + d->v_heads, ba, in + share, ba, n, d->k_heads, share, 2 * share);
+    int share = dims_of(c).v_per_k, ba = 2 * d->v_heads;
+    float *in = w->fused;
+    TRY(project_input(x, c, w, in, ba, y->delta_ba, n));
+    TRY(gather_part(x, w->beta_alpha, ba, in, ba, n, d->k_heads, share, 2 * share));
+    return gather_part(x, w->beta_alpha + d->v_heads, ba, in + share, ba, n, d->k_heads, share, 2 * share);
 }
 
-static int inputs(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *spans, int n_spans, int n) {
+static int delta_inputs(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *spans, int n_spans,
+                        int n) {
     int heads = c->delta.v_heads;
     struct dims s = dims_of(c);
-    if (c->delta.fused) TRY(fused(x, c, y, w, n));
+    if (c->delta.fused) TRY(project_fused(x, c, y, w, n));
     else {
-        TRY(input(x, c, w, w->mixed, s.channels, y->delta_qkv, n));
-        TRY(input(x, c, w, w->z, s.values, y->delta_z, n));
+        TRY(project_input(x, c, w, w->mixed, s.channels, y->delta_qkv, n));
+        TRY(project_input(x, c, w, w->z, s.values, y->delta_z, n));
     }
-    if (c->delta.fused || c->delta.fused_ba) return fused_ba(x, c, y, w, n);
-    TRY(input(x, c, w, w->ba, 2 * heads, y->delta_b, n));
-    return input(x, c, w, w->ba + heads, 2 * heads, y->delta_a, n);
+    if (c->delta.fused || c->delta.fused_ba) return project_fused_ba(x, c, y, w, n);
+    TRY(project_input(x, c, w, w->beta_alpha, 2 * heads, y->delta_b, n));
+    return project_input(x, c, w, w->beta_alpha + heads, 2 * heads, y->delta_a, n);
 }
-static int query(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, int n) { return 0; }
+static int delta_make_queries(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, int n) { return 0; }
 
 static float *state_at(const struct span *s, int layer, int plane, int row) {
     return row < 0 ? NULL : (float *)attention_plane(s->cache[layer].p[plane], row).data;
 }
 
 /* Processes rows [row, row + n) of the workspace from one state to another. */
-static int run(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *s, int row, int n, int from,
-               int to) {
+static int delta_process_rows(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *s, int row, int n,
+                              int from, int to) {
     const struct delta_config *d = &c->delta;
     struct dims m = dims_of(c);
     size_t at = (size_t)row;
-    float *out = w->wide + at * (size_t)m.channels;
-    const float *b = w->ba + at * 2 * (size_t)d->v_heads;
+    float *out = w->fused + at * (size_t)m.channels;
+    const float *b = w->beta_alpha + at * 2 * (size_t)d->v_heads;
     TRY(x->ops->conv(x, &(struct op_conv){.out = out,
                                           .x = w->mixed + at * (size_t)m.channels,
                                           .w = y->delta_conv,
@@ -85,7 +86,7 @@ static int run(struct exec *x, const struct config *c, const struct layer *y, in
                                           .taps = d->taps,
                                           .ldx = m.channels,
                                           .ldo = m.channels,
-                                          .at = attention_place(s, layer, CONV)}));
+                                          .at = attention_address(s, layer, CONV)}));
     return x->ops->delta(x, &(struct op_delta){.out = w->att + at * (size_t)m.values,
                                                .q = out,
                                                .k = out + m.keys,
@@ -104,20 +105,20 @@ static int run(struct exec *x, const struct config *c, const struct layer *y, in
                                                .ldx = m.channels,
                                                .ldg = 2 * d->v_heads,
                                                .ldo = m.values,
-                                               .at = attention_place(s, layer, STATE)});
+                                               .at = attention_address(s, layer, STATE)});
 }
 
 /* Processes the span's rows, in two parts if an intermediate state is wanted. */
-static int attend(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *s, struct block_keys keys) {
+static int delta_attend(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *s, struct key_range keys) {
     const struct delta_config *d = &c->delta;
     struct dims m = dims_of(c);
-    const struct kv_move *v = &s->move;
-    int from = v->from;
+    const struct kv_state_step *v = &s->state_step;
+    int from = v->from_row;
     if (v->mark) {
-        TRY(run(x, c, y, layer, w, s, s->row, v->mark, from, v->marked));
-        from = v->marked;
+        TRY(delta_process_rows(x, c, y, layer, w, s, s->row, v->mark, from, v->mark_row));
+        from = v->mark_row;
     }
-    TRY(run(x, c, y, layer, w, s, s->row + v->mark, s->n - v->mark, from, v->to));
+    TRY(delta_process_rows(x, c, y, layer, w, s, s->row + v->mark, s->n - v->mark, from, v->to_row));
     float *out = w->att + (size_t)s->row * (size_t)m.values;
     TRY(x->ops->norm(x, &(struct op_norm){.out = out,
                                           .x = out,
@@ -134,4 +135,9 @@ static int attend(struct exec *x, const struct config *c, const struct layer *y,
             .y = out, .g = w->z + (size_t)s->row * (size_t)m.values, .n = s->n, .heads = 1, .dim = m.values, .ldy = m.values, .ldg = m.values, .silu = true});
 }
 
-const struct attention attention_delta = {.name = "deltanet", .placed = true, .cache = cache, .kv = inputs, .query = query, .attend = attend};
+const struct attention_kind attention_delta = {.name = "deltanet",
+                                               .is_recordable = true,
+                                               .cache_planes = delta_cache_planes,
+                                               .store_kv = delta_inputs,
+                                               .make_queries = delta_make_queries,
+                                               .attend = delta_attend};

@@ -5,20 +5,20 @@
 
 #include "engine/layer/attention.h"
 
-static bool own(const struct config *c, int layer) { return c->layer[layer].index == INDEX_OWN; }
+static bool has_indexer(const struct config *c, int layer) { return c->layer[layer].index == INDEX_OWN; }
 
-static int cache(const struct config *c, int layer, struct cache_desc *out) {
-    int n = attention_mla.cache(c, layer, out);
-    if (own(c, layer)) out[n++] = (struct cache_desc){.heads = 1, .dim = c->index_dim, .fine = true};
+static int dsa_cache_planes(const struct config *c, int layer, struct cache_desc *out) {
+    int n = attention_mla.cache_planes(c, layer, out);
+    if (has_indexer(c, layer)) out[n++] = (struct cache_desc){.heads = 1, .dim = c->index_dim, .is_fine = true};
     return n;
 }
 
 /* The indexer runs in float32, so that rounding does not change the selection. */
-static int exact(struct exec *x, float *y, const float *in, int ldx, struct mat m, int n) {
+static int linear_exact(struct exec *x, float *y, const float *in, int ldx, struct mat m, int n) {
     return x->ops->linear(x, &(struct op_linear){.y = y, .x = in, .w = m, .n = n, .ldx = ldx, .ldy = m.rows, .exact = true});
 }
 /* Rotates the first dimensions of each head. */
-static int rotate(struct exec *x, const struct config *c, const struct work *w, float *v, int n, int heads) {
+static int rotate_index(struct exec *x, const struct config *c, const struct work *w, float *v, int n, int heads) {
     return x->ops->rope(x, &(struct op_rope){.x = v,
                                              .cos = w->cos,
                                              .sin = w->sin,
@@ -30,12 +30,13 @@ static int rotate(struct exec *x, const struct config *c, const struct work *w, 
                                              .interleaved = c->index_interleaved});
 }
 
-static int kv(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *spans, int n_spans, int n) {
+static int dsa_store_kv(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *spans, int n_spans,
+                        int n) {
     int dim = c->index_dim;
     float *k = w->kv + (size_t)n * (size_t)(c->kv_lora + c->qk_rope);
-    TRY(attention_mla.kv(x, c, y, layer, w, spans, n_spans, n));
-    if (!own(c, layer)) return 0;
-    TRY(exact(x, k, w->xn, c->hidden, y->index_k, n));
+    TRY(attention_mla.store_kv(x, c, y, layer, w, spans, n_spans, n));
+    if (!has_indexer(c, layer)) return 0;
+    TRY(linear_exact(x, k, w->xn, c->hidden, y->index_k, n));
     TRY(x->ops->norm(x, &(struct op_norm){.out = k,
                                           .x = k,
                                           .w = y->index_k_norm,
@@ -47,7 +48,7 @@ static int kv(struct exec *x, const struct config *c, const struct layer *y, int
                                           .eps = 1e-6f,
                                           .w_dtype = DT_F32,
                                           .layer_norm = true}));
-    TRY(rotate(x, c, w, k, n, 1));
+    TRY(rotate_index(x, c, w, k, n, 1));
     for (int i = 0; i < n_spans; i++) {
         const struct span *s = &spans[i];
         TRY(x->ops->kv_store(x, &(struct op_kv_store){.plane = s->cache[layer].p[1],
@@ -55,20 +56,20 @@ static int kv(struct exec *x, const struct config *c, const struct layer *y, int
                                                       .row0 = s->pos,
                                                       .n = s->n,
                                                       .ldx = dim,
-                                                      .at = attention_place(s, layer, 1)}));
+                                                      .at = attention_address(s, layer, 1)}));
     }
     return 0;
 }
 
-static int query(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, int n) {
-    TRY(attention_mla.query(x, c, y, layer, w, n));
-    if (!own(c, layer)) return 0;
-    TRY(exact(x, w->index_q, w->low, c->q_lora, y->index_q, n));
-    TRY(rotate(x, c, w, w->index_q, n, c->index_heads));
-    return exact(x, w->index_weights, w->xn, c->hidden, y->index_weights, n);
+static int dsa_make_queries(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, int n) {
+    TRY(attention_mla.make_queries(x, c, y, layer, w, n));
+    if (!has_indexer(c, layer)) return 0;
+    TRY(linear_exact(x, w->index_q, w->q_latent, c->q_lora, y->index_q, n));
+    TRY(rotate_index(x, c, w, w->index_q, n, c->index_heads));
+    return linear_exact(x, w->index_weights, w->xn, c->hidden, y->index_weights, n);
 }
 
-static int choose(struct exec *x, const struct config *c, int layer, const struct work *w, const struct span *s, int32_t *chosen) {
+static int select_keys(struct exec *x, const struct config *c, int layer, const struct work *w, const struct span *s, int32_t *chosen) {
     int qd = c->index_heads * c->index_dim;
     return x->ops->select(x, &(struct op_select){.chosen = chosen,
                                                  .q = w->index_q + (size_t)s->row * (size_t)qd,
@@ -81,36 +82,43 @@ static int choose(struct exec *x, const struct config *c, int layer, const struc
                                                  .q_pos0 = s->pos,
                                                  .n_keys = s->pos + s->n,
                                                  .scale = (float)(1 / sqrt((double)c->index_heads * c->index_dim)),
-                                                 .at = attention_place(s, layer, 1)});
+                                                 .at = attention_address(s, layer, 1)});
 }
 
 /* Rows [from, from + n) of a span as a span. */
-static struct span part_of(const struct span *s, int from, int n) {
+static struct span sub_span(const struct span *s, int from, int n) {
     struct span p = *s;
     p.row += from, p.pos += from, p.n = n;
     return p;
 }
 
-static int attend(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *s, struct block_keys keys) {
+static int dsa_attend(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *s, struct key_range keys) {
     int all = c->index_topk - s->pos; /* rows that see at most index_topk keys */
     if (all < 0) all = 0;
     if (all > s->n) all = s->n;
     if (all) {
-        struct span p = part_of(s, 0, all);
-        TRY(attention_mla.attend(x, c, y, layer, w, &p, (struct block_keys){.n = p.pos + p.n, .piece = PIECE_ALL}));
+        struct span p = sub_span(s, 0, all);
+        TRY(attention_mla.attend(x, c, y, layer, w, &p, (struct key_range){.n = p.pos + p.n, .piece = PIECE_ALL}));
     }
     for (int at = all, n; at < s->n; at += n) {
         n = s->n - at < w->absorb_rows ? s->n - at : w->absorb_rows;
-        struct span p = part_of(s, at, n);
-        int32_t *chosen = w->chosen + (size_t)p.row * (size_t)c->index_topk;
-        if (own(c, layer)) TRY(choose(x, c, layer, w, &p, chosen));
-        TRY(attention_absorbed(x, c, y, layer, w, &p, (struct block_keys){.n = p.pos + p.n, .piece = PIECE_ALL}, chosen));
+        struct span p = sub_span(s, at, n);
+        int32_t *chosen = w->selected_keys + (size_t)p.row * (size_t)c->index_topk;
+        if (has_indexer(c, layer)) TRY(select_keys(x, c, layer, w, &p, chosen));
+        TRY(attention_absorbed(x, c, y, layer, w, &p, (struct key_range){.n = p.pos + p.n, .piece = PIECE_ALL}, chosen));
     }
     return 0;
 }
 
-static int few_keys(const struct config *c) { return c->index_topk; }
-static size_t grown_bytes(const struct config *c, int keys) { return attention_mla.grown_bytes(c, keys < c->index_topk ? keys : c->index_topk); }
+static int dsa_few_keys_limit(const struct config *c) { return c->index_topk; }
+static size_t dsa_grown_bytes(const struct config *c, int keys) { return attention_mla.grown_bytes(c, keys < c->index_topk ? keys : c->index_topk); }
 
-const struct attention attention_dsa = {
-    .name = "dsa", .whole = true, .placed = true, .few_keys = few_keys, .cache = cache, .kv = kv, .query = query, .attend = attend, .grown_bytes = grown_bytes};
+const struct attention_kind attention_dsa = {.name = "dsa",
+                                             .needs_all_keys = true,
+                                             .is_recordable = true,
+                                             .few_keys_limit = dsa_few_keys_limit,
+                                             .cache_planes = dsa_cache_planes,
+                                             .store_kv = dsa_store_kv,
+                                             .make_queries = dsa_make_queries,
+                                             .attend = dsa_attend,
+                                             .grown_bytes = dsa_grown_bytes};

@@ -1,5 +1,5 @@
 /* Multi-head latent attention: the cache holds one latent and one rope key per token, from which each head's are computed. */
-#include "engine/base/limit.h"
+#include "engine/base/test_limits.h"
 #include "engine/layer/attention.h"
 
 /* The inner norms. Their eps is fixed, whatever rms_norm_eps is (the vendor's model.py and transformers agree). */
@@ -7,29 +7,29 @@ static int latent_norm(struct exec *x, float *v, int ld, const float *weight, in
     return x->ops->norm(x, &(struct op_norm){.out = v, .x = v, .w = weight, .rows = rows, .dim = dim, .ldx = ld, .ldo = ld, .eps = 1e-6f, .w_dtype = DT_F32});
 }
 
-static int cache(const struct config *c, int layer, struct cache_desc *out) {
+static int mla_cache_planes(const struct config *c, int layer, struct cache_desc *out) {
     out[0] = (struct cache_desc){.heads = 1, .dim = c->kv_lora + c->qk_rope};
     return 1;
 }
 
-bool block_expands(const struct config *c, int n) {
+bool block_expands_mla(const struct config *c, int n) {
     /* few rows must be batch-invariant; with split_kv_b W_k is stored transposed in k_b, which can produce queries but not keys */
-    if (n <= OP_FEW || c->split_kv_b) return false;
+    if (n <= BATCH_INVARIANT_ROWS || c->split_kv_b) return false;
     /* FLOP per key and head: absorbed n * (2 * latent + rope); expanded latent * (nope + v) once, then n * (nope + rope + v). */
     double absorbed = (double)n * (2 * c->kv_lora + c->qk_rope), once = (double)c->kv_lora * (c->qk_nope + c->v_dim);
     return once + (double)n * (c->head_dim + c->v_dim) < absorbed;
 }
 
 /* Absorbed form: queries are projected by W_k into the latent space; the cache is both key and value. */
-int attention_absorbed(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *s, struct block_keys keys,
+int attention_absorbed(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *s, struct key_range keys,
                        const int32_t *chosen) {
     int dim = c->head_dim, latent = c->kv_lora + c->qk_rope, heads = c->n_heads, rows = c->qk_nope + c->v_dim;
     bool cut = c->split_kv_b; /* W_k is stored transposed, and W_v separately */
     const float *q = w->q + (size_t)s->row * (size_t)(heads * dim);
     float *out = w->att + (size_t)s->row * (size_t)(heads * c->v_dim);
     struct kv_plane plane = attention_plane(s->cache[layer].p[0], keys.first);
-    struct op_attention o = {.out = w->oc,
-                             .q = w->qc,
+    struct op_attention o = {.out = w->absorbed_out,
+                             .q = w->absorbed_q,
                              .k = plane,
                              .v = plane,
                              .n = s->n,
@@ -44,22 +44,22 @@ int attention_absorbed(struct exec *x, const struct config *c, const struct laye
                              .chosen = chosen,
                              .n_chosen = c->index_topk,
                              .scale = c->attn_scale,
-                             .at = attention_place(s, layer, 0),
-                             .v_at = attention_place(s, layer, 0)};
+                             .at = attention_address(s, layer, 0),
+                             .v_at = attention_address(s, layer, 0)};
     if (keys.piece & PIECE_FIRST) {
-        TRY(x->ops->linear(x, &(struct op_linear){.y = w->qc,
+        TRY(x->ops->linear(x, &(struct op_linear){.y = w->absorbed_q,
                                                   .x = q,
                                                   .w = cut ? mat_rows(y->k_b, 0, c->kv_lora) : mat_rows(y->kv_b, 0, c->qk_nope),
                                                   .n = s->n,
                                                   .ldx = heads * dim,
                                                   .ldy = heads * latent,
                                                   .transposed = !cut,
-                                                  .wide = config_wide(c),
+                                                  .wide = config_needs_wide_activations(c),
                                                   .batch = heads,
                                                   .batch_rows = cut ? c->kv_lora : rows,
                                                   .batch_x = dim,
                                                   .batch_y = latent}));
-        TRY(x->ops->copy(x, &(struct op_copy){.y = w->qc + c->kv_lora,
+        TRY(x->ops->copy(x, &(struct op_copy){.y = w->absorbed_q + c->kv_lora,
                                               .x = q + c->qk_nope,
                                               .n = s->n,
                                               .heads = heads,
@@ -69,22 +69,22 @@ int attention_absorbed(struct exec *x, const struct config *c, const struct laye
                                               .head_ldx = dim,
                                               .head_ldy = latent}));
     }
-    TRY(attention_pieces(x, w, &o, keys.piece, w->lse));
+    TRY(attention_by_pieces(x, w, &o, keys.piece, w->lse));
     if (!(keys.piece & PIECE_LAST)) return 0;
     return x->ops->linear(x, &(struct op_linear){.y = out,
-                                                 .x = w->oc,
+                                                 .x = w->absorbed_out,
                                                  .w = cut ? mat_rows(y->v_b, 0, c->v_dim) : mat_rows(y->kv_b, c->qk_nope, rows),
                                                  .n = s->n,
                                                  .ldx = heads * c->kv_lora,
                                                  .ldy = heads * c->v_dim,
-                                                 .wide = config_wide(c),
+                                                 .wide = config_needs_wide_activations(c),
                                                  .batch = heads,
                                                  .batch_rows = cut ? c->v_dim : rows,
                                                  .batch_x = c->kv_lora,
                                                  .batch_y = c->v_dim});
 }
 
-static float *grown(struct work *w, float **p, size_t *have, size_t need) {
+static float *grow_buffer(struct work *w, float **p, size_t *have, size_t need) {
     if (need <= *have) return *p;
     if (*p) w->release(w->ctx, *p);
     *have = 0;
@@ -95,10 +95,11 @@ static float *grown(struct work *w, float **p, size_t *have, size_t need) {
 
 /* Number of heads whose keys and values of `keys` positions fit in 256 MB, at least one. */
 static int heads_at_once(const struct config *c, int keys, size_t number) {
-    size_t budget = limit_get(LIMIT_EXPAND, (256u << 20) / sizeof(float)) * sizeof(float), per_head = (size_t)keys * (size_t)(c->head_dim + c->v_dim) * number;
+    size_t budget = test_limits_get(TEST_LIMIT_MLA_EXPAND, (256u << 20) / sizeof(float)) * sizeof(float),
+           per_head = (size_t)keys * (size_t)(c->head_dim + c->v_dim) * number;
     return per_head * (size_t)c->n_heads <= budget ? c->n_heads : per_head < budget ? (int)(budget / per_head) : 1;
 }
-static size_t grown_bytes(const struct config *c, int keys) {
+static size_t mla_grown_bytes(const struct config *c, int keys) {
     size_t row = (size_t)heads_at_once(c, keys, sizeof(float)) * (size_t)(c->head_dim + c->v_dim) + (size_t)(c->kv_lora + c->qk_rope);
     return (size_t)keys * row * sizeof(float) / 4 * 5; /* grown() adds a quarter */
 }
@@ -112,7 +113,7 @@ static int expand_float(struct exec *x, const struct config *c, struct mat kv_b,
                              .n = n,
                              .ldx = latent,
                              .ldy = heads * dim,
-                             .wide = config_wide(c),
+                             .wide = config_needs_wide_activations(c),
                              .batch = heads,
                              .batch_rows = rows,
                              .batch_y = dim};
@@ -133,18 +134,19 @@ static int expand_float(struct exec *x, const struct config *c, struct mat kv_b,
 /* Expanded form: computes keys and values of the requested positions from the latent cache, one group of heads at a time so that
  * they fit in 256 MB, then ordinary attention. The group size depends on all positions, so it is the same for each piece. Uses BF16
  * if the executor has an expand operation. */
-static int expanded(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *s, struct block_keys keys) {
+static int attend_expanded(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *s,
+                           struct key_range keys) {
     int dim = c->head_dim, latent = c->kv_lora + c->qk_rope, rows = c->qk_nope + c->v_dim, heads = c->n_heads, most = s->pos + s->n;
     const bool narrow = x->ops->expand;
     size_t number = narrow ? sizeof(uint16_t) : sizeof(float), per_head = (size_t)most * (size_t)(dim + c->v_dim) * number;
     int group = heads_at_once(c, most, number);
     struct kv_plane cached = s->cache[layer].p[0];
-    if (!narrow && !grown(w, &w->latent, &w->latent_floats, (size_t)most * (size_t)latent)) return ERR_MEMORY;
-    if (!grown(w, &w->ek, &w->expanded_floats, (per_head * (size_t)group + sizeof(float) - 1) / sizeof(float))) return ERR_MEMORY;
+    if (!narrow && !grow_buffer(w, &w->latent, &w->latent_floats, (size_t)most * (size_t)latent)) return ERR_MEMORY;
+    if (!grow_buffer(w, &w->expanded_kv, &w->expanded_floats, (per_head * (size_t)group + sizeof(float) - 1) / sizeof(float))) return ERR_MEMORY;
     if (!narrow) TRY(x->ops->kv_load(x, &(struct op_kv_load){.plane = cached, .out = w->latent, .row0 = keys.first, .n = keys.n, .ldo = latent}));
     for (int h = 0; h < heads; h += group) {
         int g = heads - h < group ? heads - h : group;
-        void *k = w->ek, *v = (char *)k + (size_t)keys.n * (size_t)(g * dim) * number;
+        void *k = w->expanded_kv, *v = (char *)k + (size_t)keys.n * (size_t)(g * dim) * number;
         struct mat kv_b = mat_rows(y->kv_b, h * rows, (h + g) * rows);
         struct op_expand made = {
             .k = k, .v = v, .latent = cached, .w = kv_b, .row0 = keys.first, .n = keys.n, .heads = g, .nope = c->qk_nope, .v_dim = c->v_dim};
@@ -164,12 +166,13 @@ static int expanded(struct exec *x, const struct config *c, const struct layer *
                                  .n_keys = keys.n,
                                  .window = c->layer[layer].window,
                                  .scale = c->attn_scale};
-        TRY(attention_pieces(x, w, &o, keys.piece, w->lse ? w->lse + (size_t)h * (size_t)s->n : NULL));
+        TRY(attention_by_pieces(x, w, &o, keys.piece, w->lse ? w->lse + (size_t)h * (size_t)s->n : NULL));
     }
     return 0;
 }
 
-static int kv(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *spans, int n_spans, int n) {
+static int mla_store_kv(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *spans, int n_spans,
+                        int n) {
     int latent = c->kv_lora + c->qk_rope;
     TRY(block_linear(x, c, w->kv, latent, w->xn, c->hidden, y->kv_a, y->kv_a_bias, n, false));
     TRY(latent_norm(x, w->kv, latent, y->kv_a_norm, n, c->kv_lora));
@@ -189,17 +192,17 @@ static int kv(struct exec *x, const struct config *c, const struct layer *y, int
                                                       .row0 = s->pos,
                                                       .n = s->n,
                                                       .ldx = latent,
-                                                      .at = attention_place(s, layer, 0)}));
+                                                      .at = attention_address(s, layer, 0)}));
     }
     return 0;
 }
 
-static int query(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, int n) {
+static int mla_make_queries(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, int n) {
     int qd = c->n_heads * c->head_dim;
     if (c->q_lora) {
-        TRY(block_linear(x, c, w->low, c->q_lora, w->xn, c->hidden, y->q_a, y->q_a_bias, n, false));
-        TRY(latent_norm(x, w->low, c->q_lora, y->q_a_norm, n, c->q_lora));
-        TRY(block_linear(x, c, w->q, qd, w->low, c->q_lora, y->q_b, NULL, n, false));
+        TRY(block_linear(x, c, w->q_latent, c->q_lora, w->xn, c->hidden, y->q_a, y->q_a_bias, n, false));
+        TRY(latent_norm(x, w->q_latent, c->q_lora, y->q_a_norm, n, c->q_lora));
+        TRY(block_linear(x, c, w->q, qd, w->q_latent, c->q_lora, y->q_b, NULL, n, false));
     } else TRY(block_linear(x, c, w->q, qd, w->xn, c->hidden, y->q, NULL, n, false));
     return x->ops->rope(x, &(struct op_rope){.x = w->q + c->qk_nope,
                                              .cos = w->cos,
@@ -211,8 +214,14 @@ static int query(struct exec *x, const struct config *c, const struct layer *y, 
                                              .half = c->rope.dim / 2,
                                              .interleaved = c->rope.interleaved});
 }
-static int attend(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *s, struct block_keys keys) {
-    return block_expands(c, s->n) ? expanded(x, c, y, layer, w, s, keys) : attention_absorbed(x, c, y, layer, w, s, keys, NULL);
+static int mla_attend(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *s, struct key_range keys) {
+    return block_expands_mla(c, s->n) ? attend_expanded(x, c, y, layer, w, s, keys) : attention_absorbed(x, c, y, layer, w, s, keys, NULL);
 }
 
-const struct attention attention_mla = {.name = "mla", .placed = true, .cache = cache, .kv = kv, .query = query, .attend = attend, .grown_bytes = grown_bytes};
+const struct attention_kind attention_mla = {.name = "mla",
+                                             .is_recordable = true,
+                                             .cache_planes = mla_cache_planes,
+                                             .store_kv = mla_store_kv,
+                                             .make_queries = mla_make_queries,
+                                             .attend = mla_attend,
+                                             .grown_bytes = mla_grown_bytes};

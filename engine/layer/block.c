@@ -7,11 +7,12 @@ int block_embed(struct exec *x, const struct weights *m, struct work *w, int n) 
 int block_rope(struct exec *x, const struct config *c, struct work *w, float mscale, int n, int total) {
     struct op_rope_table o = {.cos = w->cos, .sin = w->sin, .pos = w->pos, .inv_freq = w->inv_freq, .n = n, .half = c->rope.dim / 2, .mscale = mscale};
     if (c->rope.kind == ROPE_LONG)
-        o.length = total ? NULL : w->length, o.total = total, o.longest = (int)c->rope.original_max, o.long_mscale = c->rope.factors_mscale[1];
+        o.length = total ? NULL : w->seq_length, o.total = total, o.longest = (int)c->rope.original_max, o.long_mscale = c->rope.factors_mscale[1];
     TRY(x->ops->rope_table(x, &o));
-    if (!c->far_rope.dim) return 0;
+    if (!c->compressed_rope.dim) return 0;
     return x->ops->rope_table(
-        x, &(struct op_rope_table){.cos = w->far_cos, .sin = w->far_sin, .pos = w->pos, .inv_freq = w->inv_freq + o.half, .n = n, .half = o.half, .mscale = 1});
+        x,
+        &(struct op_rope_table){.cos = w->long_cos, .sin = w->long_sin, .pos = w->pos, .inv_freq = w->inv_freq + o.half, .n = n, .half = o.half, .mscale = 1});
 }
 
 int block_norm(struct exec *x, const struct config *c, float *out, int ldo, const float *in, int ldx, const float *weight, const float *bias, int rows, int dim,
@@ -34,7 +35,8 @@ int block_norm(struct exec *x, const struct config *c, float *out, int ldo, cons
 
 int block_linear(struct exec *x, const struct config *c, float *y, int ldy, const float *in, int ldx, struct mat m, const float *bias, int n, bool accumulate) {
     return x->ops->linear(
-        x, &(struct op_linear){.y = y, .x = in, .bias = bias, .w = m, .n = n, .ldx = ldx, .ldy = ldy, .accumulate = accumulate, .wide = config_wide(c)});
+        x, &(struct op_linear){
+               .y = y, .x = in, .bias = bias, .w = m, .n = n, .ldx = ldx, .ldy = ldy, .accumulate = accumulate, .wide = config_needs_wide_activations(c)});
 }
 
 /* --- Input of a block ----------------------------------------------------------------------------------------------------- */
@@ -59,14 +61,15 @@ static int mix_streams(struct exec *x, const struct config *c, const struct stre
                                            .eps = c->streams.eps,
                                            .norm_eps = c->norm_eps});
 }
-int block_close(struct exec *x, const struct weights *m, struct work *w, int n) {
+int block_merge_streams(struct exec *x, const struct weights *m, struct work *w, int n) {
     return m->config.streams.n ? mix_streams(x, &m->config, &m->head_mix, w, false, true, n) : 0;
 }
 
 /* Computes the normed input of a block in w->xn. tag: its index as counted by work.bad. */
-static int enter(struct exec *x, const struct config *c, const struct stream_mix *m, const float *weight, const float *bias, struct work *w, int n, int tag) {
+static int norm_input(struct exec *x, const struct config *c, const struct stream_mix *m, const float *weight, const float *bias, struct work *w, int n,
+                      int tag) {
     if (c->streams.n) TRY(mix_streams(x, c, m, w, tag == 0, false, n));
-    return block_norm(x, c, w->xn, c->hidden, c->streams.n ? w->xn : w->x, c->hidden, weight, bias, n, c->hidden, tag, w->bad);
+    return block_norm(x, c, w->xn, c->hidden, c->streams.n ? w->xn : w->x, c->hidden, weight, bias, n, c->hidden, tag, w->first_bad);
 }
 
 /* --- The attention block ----------------------------------------------------------------------------------------------- */
@@ -74,7 +77,7 @@ static int enter(struct exec *x, const struct config *c, const struct stream_mix
 size_t block_grown_bytes(const struct config *c, int keys) {
     size_t most = 0;
     for (int i = 0; i < c->n_layers; i++) {
-        const struct attention *a = attention_of(c, i);
+        const struct attention_kind *a = attention_of(c, i);
         size_t one = a->grown_bytes ? a->grown_bytes(c, keys) : 0;
         if (one > most) most = one;
     }
@@ -82,19 +85,19 @@ size_t block_grown_bytes(const struct config *c, int keys) {
 }
 
 int block_kv(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *spans, int n_spans, int n) {
-    TRY(enter(x, c, &y->attn_mix, y->attn_norm, y->attn_norm_bias, w, n, 2 * layer));
-    return attention_of(c, layer)->kv(x, c, y, layer, w, spans, n_spans, n);
+    TRY(norm_input(x, c, &y->attn_mix, y->attn_norm, y->attn_norm_bias, w, n, 2 * layer));
+    return attention_of(c, layer)->store_kv(x, c, y, layer, w, spans, n_spans, n);
 }
-bool block_whole(const struct config *c, int layer) { return attention_of(c, layer)->whole; }
-bool block_placed(const struct config *c, int layer) { return attention_of(c, layer)->placed; }
-int block_few_keys(const struct config *c, int layer) {
-    const struct attention *a = attention_of(c, layer);
-    return a->few_keys ? a->few_keys(c) : 0;
+bool block_needs_all_keys(const struct config *c, int layer) { return attention_of(c, layer)->needs_all_keys; }
+bool block_is_recordable(const struct config *c, int layer) { return attention_of(c, layer)->is_recordable; }
+int block_few_keys_limit(const struct config *c, int layer) {
+    const struct attention_kind *a = attention_of(c, layer);
+    return a->few_keys_limit ? a->few_keys_limit(c) : 0;
 }
 int block_query(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, int n) {
-    return attention_of(c, layer)->query(x, c, y, layer, w, n);
+    return attention_of(c, layer)->make_queries(x, c, y, layer, w, n);
 }
-int block_attend(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *s, struct block_keys keys) {
+int block_attend(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *s, struct key_range keys) {
     return attention_of(c, layer)->attend(x, c, y, layer, w, s, keys);
 }
 int block_output(struct exec *x, const struct config *c, const struct layer *y, struct work *w, int n) {
@@ -103,14 +106,14 @@ int block_output(struct exec *x, const struct config *c, const struct layer *y, 
 int block_attention(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *spans, int n_spans, int n) {
     TRY(block_kv(x, c, y, layer, w, spans, n_spans, n));
     TRY(block_query(x, c, y, layer, w, n));
-    for (int i = 0; i < n_spans; i++) TRY(block_attend(x, c, y, layer, w, &spans[i], (struct block_keys){.n = spans[i].pos + spans[i].n, .piece = PIECE_ALL}));
+    for (int i = 0; i < n_spans; i++) TRY(block_attend(x, c, y, layer, w, &spans[i], (struct key_range){.n = spans[i].pos + spans[i].n, .piece = PIECE_ALL}));
     return block_output(x, c, y, w, n);
 }
 
 /* --- Experts and head ---------------------------------------------------------------------------------------------------- */
 
 int block_route(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, int n) {
-    TRY(enter(x, c, &y->ffn_mix, y->ffn_norm, y->ffn_norm_bias, w, n, 2 * layer + 1));
+    TRY(norm_input(x, c, &y->ffn_mix, y->ffn_norm, y->ffn_norm_bias, w, n, 2 * layer + 1));
     if (!c->layer[layer].moe) return 0;
     TRY(x->ops->linear(x,
                        &(struct op_linear){
@@ -139,10 +142,11 @@ int block_route(struct exec *x, const struct config *c, const struct layer *y, i
 
 int block_experts(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, int parts, float *out, int n) {
     bool moe = c->layer[layer].moe, routed = moe && parts & PART_ROUTED;
-    struct op_experts o = {.y = out, .x = w->xn, .shards = y->shards, .n = n, .hidden = c->hidden, .wide = config_wide(c)};
+    struct op_experts o = {.y = out, .x = w->xn, .shards = y->shards, .n = n, .hidden = c->hidden, .wide = config_needs_wide_activations(c)};
     struct expert_shards shared;
     if (routed)
-        o.ids = w->ids, o.weights = w->weights, o.late = w->late, o.share = w->share, o.experts = y->experts, o.topk = c->topk, o.n_experts = c->n_experts;
+        o.ids = w->ids, o.weights = w->weights, o.is_loading = w->late_experts, o.computed_fraction = w->gpu_share, o.experts = y->experts, o.topk = c->topk,
+        o.n_experts = c->n_experts;
     if (y->dense.gate.data && parts & PART_SHARED) o.shared = &y->dense;
     if (moe && c->shared_gate) o.shared_weight = w->shared_weight;
     if (moe && !routed && y->shards) { /* without routed experts the shared expert's shards come first */
@@ -155,7 +159,7 @@ int block_experts(struct exec *x, const struct config *c, const struct layer *y,
 int block_head(struct exec *x, const struct weights *m, struct work *w, int row, int n, float *logits, int32_t *top) {
     const struct config *c = &m->config;
     size_t at = (size_t)row * (size_t)c->hidden;
-    TRY(block_norm(x, c, w->xn + at, c->hidden, w->x + at, c->hidden, m->norm, m->norm_bias, n, c->hidden, 2 * c->n_layers, w->bad));
+    TRY(block_norm(x, c, w->xn + at, c->hidden, w->x + at, c->hidden, m->norm, m->norm_bias, n, c->hidden, 2 * c->n_layers, w->first_bad));
     return x->ops->linear(
         x, &(struct op_linear){.y = logits, .x = w->xn + at, .bias = m->head_bias, .w = m->head, .n = n, .ldx = c->hidden, .ldy = c->vocab, .top = top});
 }

@@ -2,17 +2,17 @@
 /* One transformer block, written once against the operations table. The execution mode decides where it runs: it passes the
  * executor, and weights, workspace and KV planes in that executor's memory. Sources: models.md; DeepSeek-V3 section 2.1
  * (MLA absorbed and expanded), the vendors' modeling code. */
-#include "engine/layer/kv.h"
-#include "engine/store/weights.h"
+#include "engine/kv/kv_cache.h"
+#include "engine/weights/weights.h"
 
 /* Rows of a batch that belong to one session: rows [row, row + n) are positions pos .. pos + n - 1 of its cache. */
 struct span {
     const struct kv_layer *cache; /* [n_layers] */
     int row, n, pos;
-    struct kv_move move; /* state transition in that cache */
+    struct kv_state_step state_step; /* state transition in that cache */
     /* NULL, or addresses of planes and position in the executor's memory, [n_layers, CACHE_PLANES], for recorded graphs. pos is then only an upper
      * bound, and cache may be any cache of this shape, except that its states are this call's. Only for layers with block_is_recordable(). */
-    const struct op_place *at;
+    const struct op_place *addresses;
 };
 
 /* Workspace for up to `rows` tokens. All pointers are in the executor's memory. */
@@ -23,34 +23,35 @@ struct work {
     float *streams, *post, *mix; /* several streams: [rows, n, hidden], [rows, n] weight of x in each stream, [rows, (2 + n) * n] input of op_mix */
     float *q;                    /* [rows, n_heads * head_dim] */
     float *kv;                   /* [rows, cached floats of a layer]: latent and rope key, or k [rows, n_kv_heads * head_dim], then v */
-    float *low;                  /* [rows, q_lora] */
+    float *q_latent;             /* [rows, q_lora] */
     int absorb_rows;
-    float *qc;          /* [absorb_rows, n_heads * (kv_lora + rope)] absorbed queries */
-    float *oc;          /* [absorb_rows, n_heads * kv_lora] */
-    float *att;         /* [rows, n_heads * v_dim] */
-    float *wide;        /* [rows, ..] gated attention: output of q_proj; DeltaNet: fused inputs, then convolution output */
-    float *mixed, *z;   /* DeltaNet: [rows, channels] convolution input, [rows, v_heads * v_dim] */
-    float *ba;          /* [rows, b [v_heads], a [v_heads]] */
-    float *latent, *ek; /* expanded prefill: [keys, kv_lora + rope]; [keys, G, head_dim] then [keys, G, v_dim]; grown on demand */
+    float *absorbed_q;           /* [absorb_rows, n_heads * (kv_lora + rope)] absorbed queries */
+    float *absorbed_out;         /* [absorb_rows, n_heads * kv_lora] */
+    float *att;                  /* [rows, n_heads * v_dim] */
+    float *fused;                /* [rows, ..] gated attention: output of q_proj; DeltaNet: fused inputs, then convolution output */
+    float *mixed, *z;            /* DeltaNet: [rows, channels] convolution input, [rows, v_heads * v_dim] */
+    float *beta_alpha;           /* [rows, b [v_heads], a [v_heads]] */
+    float *latent, *expanded_kv; /* expanded prefill: [keys, kv_lora + rope]; [keys, G, head_dim] then [keys, G, v_dim]; grown on demand */
     size_t latent_floats, expanded_floats;
-    float *lse, *part, *part_lse; /* attention in pieces: [rows, n_heads], one piece's result, its lse [rows, n_heads]; owned by the caller, may be NULL */
-    size_t part_floats;
+    float *lse, *piece_out,
+        *piece_lse; /* attention in pieces: [rows, n_heads], one piece's result, its lse [rows, n_heads]; owned by the caller, may be NULL */
+    size_t piece_floats;
     float *entries, *entry_cos, *entry_sin; /* multi-token keys: [rows, head_dim], [rows, rope.dim / 2] */
     float *own_lse;                         /* [2, rows, n_heads] of the window and of multi-token keys */
     float *index_q, *index_weights;         /* indexer: [rows, index_heads * index_dim] queries, [rows, index_heads] head weights */
-    int32_t *chosen;                        /* [rows, index_topk] selected cache rows; kept for layers that reuse the selection */
+    int32_t *selected_keys;                 /* [rows, index_topk] selected cache rows; kept for layers that reuse the selection */
     float *router;                          /* [rows, n_experts] */
     int32_t *ids;                           /* [rows, topk] */
     float *weights;                         /* [rows, topk] */
     float *shared_weight;                   /* [rows] */
-    const uint8_t *late;                    /* [n_experts] or NULL: as in op_experts; not owned */
-    float share;                            /* as in op_experts */
+    const uint8_t *late_experts;            /* [n_experts] or NULL: as in op_experts; not owned */
+    float gpu_share;                        /* as in op_experts */
     float *cos, *sin;                       /* [rows, rope.dim / 2] */
-    float *far_cos, *far_sin;               /* the same for far_rope, if the model has it */
+    float *long_cos, *long_sin;             /* the same for far_rope, if the model has it */
     int32_t *pos, *tokens;                  /* [rows] */
-    int32_t *length;                        /* [rows] sequence length of a row; LongRoPE only, otherwise NULL */
+    int32_t *seq_length;                    /* [rows] sequence length of a row; LongRoPE only, otherwise NULL */
     float *inv_freq;
-    _Atomic int *bad;                       /* first non-finite value: 2 * layer before its attention, + 1 before its FFN */
+    _Atomic int *first_bad;                 /* first non-finite value: 2 * layer before its attention, + 1 before its FFN */
     void *(*alloc)(void *ctx, size_t size); /* allocates executor memory; NULL: out of memory */
     void (*release)(void *ctx, void *p);
     void *ctx;
@@ -61,8 +62,8 @@ int work_open(struct work *w, const struct config *c, int rows, void *(*alloc)(v
 void work_close(struct work *w);
 size_t work_bytes(const struct config *c, int rows); /* bytes that work_open allocates */
 
-/* Whether MLA over n rows is cheaper with expanded keys and values than in absorbed form. False up to OP_FEW rows. Pure. */
-bool block_expands(const struct config *c, int n);
+/* Whether MLA over n rows is cheaper with expanded keys and values than in absorbed form. False up to BATCH_INVARIANT_ROWS rows. Pure. */
+bool block_expands_mla(const struct config *c, int n);
 /* Most bytes that attention over `keys` keys allocates beyond the workspace. */
 size_t block_grown_bytes(const struct config *c, int keys);
 
@@ -70,28 +71,28 @@ size_t block_grown_bytes(const struct config *c, int keys);
  * n: rows of the batch, with cos/sin filled. Return 0 or an operation's error code. */
 /* total: sequence length of all rows; 0: use w->length. Only LongRoPE depends on it. */
 int block_rope(struct exec *x, const struct config *c, struct work *w, float mscale, int n, int total);
-bool block_placed(const struct config *c, int layer);  /* whether its attention block can be recorded: everything that varies by token is in memory */
-int block_few_keys(const struct config *c, int layer); /* rows that see at most this many keys are recorded separately; 0: no distinction */
+bool block_is_recordable(const struct config *c, int layer); /* whether its attention block can be recorded: everything that varies by token is in memory */
+int block_few_keys_limit(const struct config *c, int layer); /* rows that see at most this many keys are recorded separately; 0: no distinction */
 int block_attention(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *spans, int n_spans, int n);
 /* block_attention in parts, for keys that come in pieces: block_kv norms and stores keys and values; block_query; block_attend
  * for each span over keys [first, first + n) of its cache, piece by piece or all at once; block_output.
  * The pieces of a span must be consecutive. They need part, part_lse and lse in the workspace. */
 enum { PIECE_FIRST = 1, PIECE_LAST = 2, PIECE_ALL = 3 };
-struct block_keys {
+struct key_range {
     int first, n, piece;
 };
-bool block_whole(const struct config *c, int layer); /* keys cannot come in pieces */
+bool block_needs_all_keys(const struct config *c, int layer); /* keys cannot come in pieces */
 int block_kv(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *spans, int n_spans, int n);
 int block_query(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, int n);
-int block_attend(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *s, struct block_keys keys);
+int block_attend(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *s, struct key_range keys);
 int block_output(struct exec *x, const struct config *c, const struct layer *y, struct work *w, int n);
 /* Call after the last layer: merges several residual streams, if any, into w->x [rows, hidden]. */
-int block_close(struct exec *x, const struct weights *m, struct work *w, int n);
+int block_merge_streams(struct exec *x, const struct weights *m, struct work *w, int n);
 /* Norm and router: fills w->xn, ids, weights, shared_weight. */
 int block_route(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, int n);
 /* FFNs over w->xn, added to out [n, hidden] (w->x, or a partial sum that is added later): routed experts of w->ids,
  * shared expert or dense FFN, or both in one operation, which saves the CPU pool a barrier. */
-enum { PART_ROUTED = 1, PART_SHARED = 2, PART_BOTH = 3 };
+enum { PART_ROUTED = 1, PART_SHARED = 2, PART_ROUTED_SHARED = 3 };
 int block_experts(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, int parts, float *out, int n);
 /* Final norm of rows [row, row + n) and their logits [n, vocab]. top: [n] argmax of each (op_linear), or NULL. */
 int block_head(struct exec *x, const struct weights *w, struct work *k, int row, int n, float *logits, int32_t *top);

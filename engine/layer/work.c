@@ -11,7 +11,7 @@ struct part {
     void **p;
     size_t bytes;
 };
-static int parts(struct work *w, const struct config *c, int rows, struct part *out) {
+static int list_buffers(struct work *w, const struct config *c, int rows, struct part *out) {
     size_t n = (size_t)rows, f = sizeof(float), cached = 0;
     int k = 0, absorb = rows;
     for (int i = 0; i < c->n_layers; i++) cached = kv_row_bytes(c, i, DT_F32) > cached ? kv_row_bytes(c, i, DT_F32) : cached;
@@ -28,7 +28,7 @@ static int parts(struct work *w, const struct config *c, int rows, struct part *
         att = att > low ? att : low;
     }
     const size_t half = (size_t)(c->rope.dim / 2);
-    while (c->kv_lora && absorb > 1 && block_expands(c, absorb)) absorb--;
+    while (c->kv_lora && absorb > 1 && block_expands_mla(c, absorb)) absorb--;
     out[k++] = (struct part){(void **)&w->x, n * (size_t)c->hidden * f};
     out[k++] = (struct part){(void **)&w->xn, n * (size_t)c->hidden * f};
     out[k++] = (struct part){(void **)&w->q, n * (size_t)(c->n_heads * c->head_dim) * f};
@@ -36,20 +36,20 @@ static int parts(struct work *w, const struct config *c, int rows, struct part *
     out[k++] = (struct part){(void **)&w->att, n * att * f};
     out[k++] = (struct part){(void **)&w->cos, n * half * f};
     out[k++] = (struct part){(void **)&w->sin, n * half * f};
-    if (c->far_rope.dim) {
-        out[k++] = (struct part){(void **)&w->far_cos, n * half * f};
-        out[k++] = (struct part){(void **)&w->far_sin, n * half * f};
+    if (c->compressed_rope.dim) {
+        out[k++] = (struct part){(void **)&w->long_cos, n * half * f};
+        out[k++] = (struct part){(void **)&w->long_sin, n * half * f};
     }
     out[k++] = (struct part){(void **)&w->inv_freq, (size_t)rope_floats(c) * f};
     out[k++] = (struct part){(void **)&w->pos, n * sizeof(int32_t)};
     out[k++] = (struct part){(void **)&w->tokens, n * sizeof(int32_t)};
-    out[k++] = (struct part){(void **)&w->bad, sizeof(int)};
-    if (c->rope.kind == ROPE_LONG) out[k++] = (struct part){(void **)&w->length, n * sizeof(int32_t)};
-    if (wide) out[k++] = (struct part){(void **)&w->wide, n * wide * f};
+    out[k++] = (struct part){(void **)&w->first_bad, sizeof(int)};
+    if (c->rope.kind == ROPE_LONG) out[k++] = (struct part){(void **)&w->seq_length, n * sizeof(int32_t)};
+    if (wide) out[k++] = (struct part){(void **)&w->fused, n * wide * f};
     if (values) {
         out[k++] = (struct part){(void **)&w->mixed, n * channels * f};
         out[k++] = (struct part){(void **)&w->z, n * values * f};
-        out[k++] = (struct part){(void **)&w->ba, 2 * n * (size_t)c->delta.v_heads * f};
+        out[k++] = (struct part){(void **)&w->beta_alpha, 2 * n * (size_t)c->delta.v_heads * f};
     }
     if (c->streams.n) {
         size_t s = (size_t)c->streams.n;
@@ -63,16 +63,16 @@ static int parts(struct work *w, const struct config *c, int rows, struct part *
         out[k++] = (struct part){(void **)&w->entry_sin, n * half * f};
         out[k++] = (struct part){(void **)&w->own_lse, 2 * n * (size_t)c->n_heads * f};
     }
-    if (c->q_lora) out[k++] = (struct part){(void **)&w->low, n * (size_t)c->q_lora * f};
+    if (c->q_lora) out[k++] = (struct part){(void **)&w->q_latent, n * (size_t)c->q_lora * f};
     if (c->kv_lora) {
         w->absorb_rows = absorb;
-        out[k++] = (struct part){(void **)&w->qc, (size_t)absorb * (size_t)(c->n_heads * (c->kv_lora + c->qk_rope)) * f};
-        out[k++] = (struct part){(void **)&w->oc, (size_t)absorb * (size_t)(c->n_heads * c->kv_lora) * f};
+        out[k++] = (struct part){(void **)&w->absorbed_q, (size_t)absorb * (size_t)(c->n_heads * (c->kv_lora + c->qk_rope)) * f};
+        out[k++] = (struct part){(void **)&w->absorbed_out, (size_t)absorb * (size_t)(c->n_heads * c->kv_lora) * f};
     }
     if (c->index_topk) {
         out[k++] = (struct part){(void **)&w->index_q, n * (size_t)(c->index_heads * c->index_dim) * f};
         out[k++] = (struct part){(void **)&w->index_weights, n * (size_t)c->index_heads * f};
-        out[k++] = (struct part){(void **)&w->chosen, n * (size_t)c->index_topk * sizeof(int32_t)};
+        out[k++] = (struct part){(void **)&w->selected_keys, n * (size_t)c->index_topk * sizeof(int32_t)};
     }
     if (c->n_experts) {
         out[k++] = (struct part){(void **)&w->router, n * (size_t)c->n_experts * f};
@@ -87,14 +87,14 @@ size_t work_bytes(const struct config *c, int rows) {
     struct work w;
     struct part p[max_parts];
     size_t sum = 0;
-    for (int i = parts(&w, c, rows, p); i-- > 0;) sum += p[i].bytes;
+    for (int i = list_buffers(&w, c, rows, p); i-- > 0;) sum += p[i].bytes;
     return sum;
 }
 
 int work_open(struct work *w, const struct config *c, int rows, void *(*alloc)(void *, size_t), void (*release)(void *, void *), void *ctx, struct error *e) {
     *w = (struct work){.rows = rows, .alloc = alloc ? alloc : host_alloc, .release = release ? release : host_release, .ctx = ctx};
     struct part p[max_parts];
-    int n = parts(w, c, rows, p);
+    int n = list_buffers(w, c, rows, p);
     for (int i = 0; i < n; i++)
         if (!(*p[i].p = w->alloc(ctx, p[i].bytes))) {
             work_close(w);
@@ -104,11 +104,12 @@ int work_open(struct work *w, const struct config *c, int rows, void *(*alloc)(v
 }
 
 void work_close(struct work *w) {
-    void *all[] = {w->x,        w->xn,      w->q,       w->kv,      w->low,           w->qc,  w->oc,      w->att,       w->latent,
-                   w->ek,       w->router,  w->ids,     w->weights, w->shared_weight, w->cos, w->sin,     w->pos,       w->tokens,
-                   w->inv_freq, w->bad,     w->length,  w->wide,    w->mixed,         w->z,   w->ba,      w->index_q,   w->index_weights,
-                   w->chosen,   w->far_cos, w->far_sin, w->streams, w->post,          w->mix, w->entries, w->entry_cos, w->entry_sin,
-                   w->own_lse};
+    void *all[] = {w->x,         w->xn,       w->q,           w->kv,         w->q_latent, w->absorbed_q,    w->absorbed_out,
+                   w->att,       w->latent,   w->expanded_kv, w->router,     w->ids,      w->weights,       w->shared_weight,
+                   w->cos,       w->sin,      w->pos,         w->tokens,     w->inv_freq, w->first_bad,     w->seq_length,
+                   w->fused,     w->mixed,    w->z,           w->beta_alpha, w->index_q,  w->index_weights, w->selected_keys,
+                   w->long_cos,  w->long_sin, w->streams,     w->post,       w->mix,      w->entries,       w->entry_cos,
+                   w->entry_sin, w->own_lse};
     for (size_t i = 0; i < sizeof all / sizeof *all && w->release; i++)
         if (all[i]) w->release(w->ctx, all[i]);
     *w = (struct work){0};

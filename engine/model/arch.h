@@ -25,25 +25,25 @@ struct tensor_names {
 };
 
 /* Tensors that hold more than one matrix. */
-enum gate_up { GATE_UP_APART, GATE_UP_STACKED, GATE_UP_TURNS }; /* all rows of gate, then all of up; or alternating rows */
+enum gate_up { GATE_UP_SEPARATE, GATE_UP_STACKED, GATE_UP_INTERLEAVED }; /* all rows of gate, then all of up; or alternating rows */
 struct layout {
-    bool qkv;         /* rows of q, then k, then v */
-    bool experts;     /* all experts of a layer, names without .weight: [n_experts, rows, cols] or [n_experts * rows, cols] */
-    bool dotted;      /* with experts: names with .weight and .bias */
-    bool turned_down; /* the routed experts' down is stored as [inter, hidden] */
-    uint8_t gate_up;  /* enum gate_up, of the routed experts */
+    bool qkv;             /* rows of q, then k, then v */
+    bool experts;         /* all experts of a layer, names without .weight: [n_experts, rows, cols] or [n_experts * rows, cols] */
+    bool has_suffix;      /* with experts: names with .weight and .bias */
+    bool transposed_down; /* the routed experts' down is stored as [inter, hidden] */
+    uint8_t gate_up;      /* enum gate_up, of the routed experts */
 };
 
 struct arch {
     const char *const *model_types; /* NULL-terminated */
     const char *title;              /* for --inspect: "DeepSeek-V3" */
     double norm_eps;                /* default if the config has none; 0: 1e-6 */
-    const char *nested;             /* member of config.json that holds the text model's config; NULL: the whole file */
+    const char *text_config_key;    /* member of config.json that holds the text model's config; NULL: the whole file */
     void (*parse)(struct config_reader *r, struct config *c);
     struct tensor_names names;
     struct layout layout;
-    const struct arch *apart;     /* variant with separate tensors per routed expert, as quantization tools may write it */
-    const char *const (*keys)[2]; /* this family's names of common config keys: {common, own}, ends with NULL; NULL: the same */
+    const struct arch *unstacked;        /* variant with separate tensors per routed expert, as quantization tools may write it */
+    const char *const (*key_aliases)[2]; /* this family's names of common config keys: {common, own}, ends with NULL; NULL: the same */
 };
 
 const struct arch *arch_find(const struct json *model_type); /* NULL: unknown */

@@ -20,9 +20,9 @@ int config_fail(struct config_reader *r, const char *fmt, ...) {
     return r->rc = error_set(r->e, ERR_MODEL, "%s: %s", r->what, text);
 }
 
-static const char *own(const struct config_reader *r, const char *key) { /* the family's name of a key */
-    for (int i = 0; r->keys && r->keys[i][0]; i++)
-        if (!strcmp(key, r->keys[i][0])) return r->keys[i][1];
+static const char *family_key(const struct config_reader *r, const char *key) { /* the family's name of a key */
+    for (int i = 0; r->key_aliases && r->key_aliases[i][0]; i++)
+        if (!strcmp(key, r->key_aliases[i][0])) return r->key_aliases[i][1];
     return key;
 }
 
@@ -35,7 +35,7 @@ static const struct json *ask_of(const struct json *root, uint64_t seen[16], con
     return v && v->type != JSON_NULL ? v : NULL;
 }
 static const struct json *ask(struct config_reader *r, const char *key) {
-    const struct json *inner = ask_of(r->root, r->seen, own(r, key)), *outer = ask_of(r->outer, r->outer_seen, own(r, key));
+    const struct json *inner = ask_of(r->root, r->seen, family_key(r, key)), *outer = ask_of(r->outer, r->outer_seen, family_key(r, key));
     return inner ? inner : outer;
 }
 
@@ -45,12 +45,12 @@ bool config_has(struct config_reader *r, const char *key) { return ask(r, key) !
 int config_int(struct config_reader *r, const char *key, int none, int min, int max) {
     const struct json *v = ask(r, key);
     if (!v) {
-        if (none < min) config_fail(r, "'%s' is missing", own(r, key));
+        if (none < min) config_fail(r, "'%s' is missing", family_key(r, key));
         return none < min ? min : none;
     }
     int64_t n = json_int(v, INT64_MIN);
-    if (n == INT64_MIN) config_fail(r, "'%s' is not a whole number", own(r, key));
-    else if (n < min || n > max) config_fail(r, "'%s' is %lld; hearth takes %d to %d", own(r, key), (long long)n, min, max);
+    if (n == INT64_MIN) config_fail(r, "'%s' is not a whole number", family_key(r, key));
+    else if (n < min || n > max) config_fail(r, "'%s' is %lld; hearth takes %d to %d", family_key(r, key), (long long)n, min, max);
     else return (int)n;
     return min;
 }
@@ -59,15 +59,15 @@ double config_num(struct config_reader *r, const char *key, double none, double 
     const struct json *v = ask(r, key);
     if (!v) return none;
     double x = json_num(v, NAN);
-    if (isnan(x)) config_fail(r, "'%s' is not a number", own(r, key));
-    else if (!(x >= min && x <= max)) config_fail(r, "'%s' is %g; hearth takes %g to %g", own(r, key), x, min, max);
+    if (isnan(x)) config_fail(r, "'%s' is not a number", family_key(r, key));
+    else if (!(x >= min && x <= max)) config_fail(r, "'%s' is %g; hearth takes %g to %g", family_key(r, key), x, min, max);
     else return x;
     return min;
 }
 
 bool config_bool(struct config_reader *r, const char *key, bool none) {
     const struct json *v = ask(r, key);
-    if (v && v->type != JSON_BOOL) config_fail(r, "'%s' is neither true nor false", own(r, key));
+    if (v && v->type != JSON_BOOL) config_fail(r, "'%s' is neither true nor false", family_key(r, key));
     return json_bool(v, none);
 }
 
@@ -80,8 +80,8 @@ int config_choice(struct config_reader *r, const char *key, const char *const *o
         size_t at = strlen(all);
         snprintf(all + at, sizeof all - at, "%s%s", i ? ", " : "", options[i]);
     }
-    if (v->type == JSON_STRING) config_fail(r, "'%s' is \"%.*s\"; hearth knows %s", own(r, key), (int)(v->n < 80 ? v->n : 80), v->string, all);
-    else config_fail(r, "'%s' is not a text; hearth knows %s", own(r, key), all);
+    if (v->type == JSON_STRING) config_fail(r, "'%s' is \"%.*s\"; hearth knows %s", family_key(r, key), (int)(v->n < 80 ? v->n : 80), v->string, all);
+    else config_fail(r, "'%s' is not a text; hearth knows %s", family_key(r, key), all);
     return 0;
 }
 
@@ -129,16 +129,17 @@ static void read_long(struct config_reader *in, struct rope_config *k, int max_c
     k->factors_mscale[1] = (float)config_num(in, "long_mscale", m, 0, 1e3);
 }
 
-void config_rope(struct config_reader *r, struct config *c, int dim, double theta) {
+void config_read_rope(struct config_reader *r, struct config *c, int dim, double theta) {
     const char *key = config_has(r, "rope_parameters") ? "rope_parameters" : "rope_scaling";
     config_get(r, "rope_scaling"); /* transformers 5 calls it parameters; a config may have both */
-    config_rope_of(r, c, key, dim, config_num(r, "rope_theta", theta, 1, 1e12));
+    config_read_rope_object(r, c, key, dim, config_num(r, "rope_theta", theta, 1, 1e12));
 }
 
-void config_rope_of(struct config_reader *r, struct config *c, const char *key, int dim, double theta) {
+void config_read_rope_object(struct config_reader *r, struct config *c, const char *key, int dim, double theta) {
     struct rope_config *k = &c->rope;
-    *k = (struct rope_config){.kind = ROPE_DEFAULT, .dim = dim, .theta = theta, .truncate = true, .interleaved = k->interleaved, .partial = k->partial};
-    double partial = config_num(r, "partial_rotary_factor", k->partial > 0 ? k->partial : 1, 0, 1);
+    *k = (struct rope_config){
+        .kind = ROPE_DEFAULT, .dim = dim, .theta = theta, .truncate = true, .interleaved = k->interleaved, .default_partial_factor = k->default_partial_factor};
+    double partial = config_num(r, "partial_rotary_factor", k->default_partial_factor > 0 ? k->default_partial_factor : 1, 0, 1);
     if (config_has(r, key)) {
         struct config_reader in;
         config_open(r, key, &in);
@@ -176,7 +177,7 @@ void config_rope_of(struct config_reader *r, struct config *c, const char *key, 
     if (!r->rc && k->theta <= 1) config_fail(r, "'rope_theta' is %g; hearth takes more than 1", k->theta);
 }
 
-void config_gqa(struct config_reader *r, struct config *c) {
+void config_read_gqa(struct config_reader *r, struct config *c) {
     c->attn = ATTN_GQA;
     c->n_heads = config_int(r, "num_attention_heads", 0, 1, 1024);
     c->n_kv_heads = config_int(r, "num_key_value_heads", c->n_heads, 1, 1024);
@@ -186,7 +187,7 @@ void config_gqa(struct config_reader *r, struct config *c) {
     c->attn_scale = (float)(1 / sqrt(c->head_dim));
 }
 
-void config_windows(struct config_reader *r, struct config *c, int window, int layers) {
+void config_read_windows(struct config_reader *r, struct config *c, int window, int layers) {
     const struct json *types = config_get(r, "layer_types");
     if (types && (types->type != JSON_ARRAY || types->n != (uint32_t)c->n_layers)) {
         config_fail(r, "'layer_types' is not a list of %d", c->n_layers);
@@ -204,7 +205,7 @@ void config_windows(struct config_reader *r, struct config *c, int window, int l
     }
 }
 
-void config_sparse_step(struct config_reader *r, struct config *c) {
+void config_read_sparse_step(struct config_reader *r, struct config *c) {
     int step = config_int(r, "decoder_sparse_step", 1, 1, CONFIG_MAX_LAYERS);
     const struct json *dense = config_get(r, "mlp_only_layers");
     if (dense && dense->type != JSON_ARRAY) config_fail(r, "'mlp_only_layers' is not a list");
@@ -219,7 +220,7 @@ void config_sparse_step(struct config_reader *r, struct config *c) {
 /* --- The whole file -------------------------------------------------------------------------------------------------- */
 
 /* Keys about training, storage or other programs that do not affect the forward pass. */
-static const char *const harmless[] = {
+static const char *const ignored_keys[] = {
     "architectures",
     "attention_dropout",
     "auto_map",
@@ -304,7 +305,7 @@ static void refuse_unknown(struct config_reader *r, const struct json *root, con
         if (i < 64 * 16 && seen[i / 64] >> i % 64 & 1) continue;
         if (inactive(v) || (k->n && k->string[0] == '_')) continue;
         bool known = false;
-        for (const char *const *h = harmless; *h && !known; h++) known = json_is(k, *h);
+        for (const char *const *h = ignored_keys; *h && !known; h++) known = json_is(k, *h);
         if (known) continue;
         int n = (int)(k->n < 80 ? k->n : 80);
         if (force) log_say(LOG_WARN, "%s: '%.*s' is unknown to hearth and ignored", r->what, n, k->string);
@@ -377,7 +378,7 @@ static void read_tokens(struct config_reader *r, struct config *c) {
 }
 
 /* Continues with the member that describes the text model; keys that it lacks are read from the outer object. */
-static int enter(struct config_reader *r, const char *member) {
+static int enter_text_config(struct config_reader *r, const char *member) {
     const struct json *inner = config_get(r, member);
     if (!inner || inner->type != JSON_OBJECT) return config_fail(r, "'%s' is missing or not an object", member);
     if (inner->n > 64 * sizeof r->seen / sizeof *r->seen) return config_fail(r, "'%s' has %u keys, more than a model's config has", member, inner->n);
@@ -404,8 +405,8 @@ int config_parse(struct config *c, const struct json *root, const char *what, bo
     }
     c->names = &c->arch->names, c->layout = &c->arch->layout;
     snprintf(c->model_type, sizeof c->model_type, "%.*s", (int)type->n, type->string);
-    r.keys = c->arch->keys;
-    if (c->arch->nested && (rc = enter(&r, c->arch->nested))) return rc;
+    r.key_aliases = c->arch->key_aliases;
+    if (c->arch->text_config_key && (rc = enter_text_config(&r, c->arch->text_config_key))) return rc;
     c->vocab = config_int(&r, "vocab_size", 0, 1, 1 << 22);
     c->hidden = config_int(&r, "hidden_size", 0, 1, 65536);
     c->n_layers = config_int(&r, "num_hidden_layers", 0, 1, CONFIG_MAX_LAYERS);

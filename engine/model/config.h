@@ -15,7 +15,7 @@ enum attn_kind { /* DSA: MLA over keys selected by an indexer; COMPRESSED: a win
                  ATTN_DSA,
                  ATTN_COMPRESSED
 };
-enum index_kind { INDEX_OWN, INDEX_BEFORE };                /* the layer's own indexer, or the selection of the layer before */
+enum index_kind { INDEX_OWN, INDEX_PREVIOUS };              /* the layer's own indexer, or the selection of the layer before */
 enum norm_kind { NORM_RMS, NORM_RMS_PLUS_ONE, NORM_LAYER }; /* x / rms * w; x / rms * (1 + w); (x - mean) / deviation * w, and a bias */
 enum qk_norm { QK_NORM_NONE, QK_NORM_HEAD, QK_NORM_ALL };   /* per head before rope; over all heads together */
 enum rope_kind { ROPE_DEFAULT, ROPE_LINEAR, ROPE_YARN, ROPE_LLAMA3, ROPE_LONG, ROPE_FACTORS };
@@ -28,7 +28,7 @@ struct rope_config {
     int dim;                                                                                            /* rotary dimensions of a head, even */
     double theta, factor, original_max, beta_fast, beta_slow, mscale, mscale_all_dim, attention_factor; /* attention_factor 0: derive */
     double low_freq, high_freq;                                                                         /* llama3 */
-    double partial;                                                                                     /* default rotary fraction of a head; 0: all */
+    double default_partial_factor;                                                                      /* default rotary fraction of a head; 0: all */
     /* LongRoPE: divisors of the frequencies, and the factor for cos and sin: [0] up to original_max tokens, [1] for longer sequences */
     float factors[2][ROPE_PAIRS_MAX], factors_mscale[2];
 };
@@ -60,12 +60,12 @@ struct config {
     bool attn_gate;  /* GQA: q_proj yields query and gate per head; the attention output is multiplied by sigmoid(gate) */
     float qkv_clip;  /* q, k and v are clamped to +-this; 0: no clamp */
     float attn_scale;
-    struct rope_config rope, far_rope; /* far_rope: for layers with compressed keys */
-    struct delta_config {              /* layers with gated DeltaNet instead of attention; taps 0: none */
+    struct rope_config rope, compressed_rope; /* far_rope: for layers with compressed keys */
+    struct delta_config {                     /* layers with gated DeltaNet instead of attention; taps 0: none */
         int k_heads, v_heads, k_dim, v_dim, taps;
-        bool fused;    /* inputs in two tensors, grouped by key head, instead of four */
-        bool fused_ba; /* only b and a are fused */
-        bool made;     /* the tensor of rates is already -exp(A_log) */
+        bool fused;           /* inputs in two tensors, grouped by key head, instead of four */
+        bool fused_ba;        /* only b and a are fused */
+        bool rates_converted; /* the tensor of rates is already -exp(A_log) */
     } delta;
     struct layer_config {
         bool moe, delta, hashed; /* hashed: a token's experts come from a table */
@@ -75,7 +75,7 @@ struct config {
         bool overlap;            /* a key also covers the window of tokens before it; such keys are selected by an indexer */
     } layer[CONFIG_MAX_LAYERS];
 
-    struct streams_config { /* several residual streams (hyper-connections); n 0: one stream */
+    struct residual_streams { /* several residual streams (hyper-connections); n 0: one stream */
         int n, iters;
         float eps;
     } streams;
@@ -95,10 +95,10 @@ struct config {
     int bos, n_eos, eos[CONFIG_MAX_EOS];
 };
 /* Indexers select keys by the results of all earlier products. Such models keep 16 bits of an activation, so that rounding does not change the selection. */
-static inline bool config_wide(const struct config *c) { return c->index_topk > 0; }
+static inline bool config_needs_wide_activations(const struct config *c) { return c->index_topk > 0; }
 
 /* Returns whether a sequence of n tokens rotates its keys differently from a short one; then cached keys of a shorter one cannot be reused. */
-static inline bool config_far(const struct config *c, int n) { return c->rope.kind == ROPE_LONG && n > (int)c->rope.original_max; }
+static inline bool config_long_rope(const struct config *c, int n) { return c->rope.kind == ROPE_LONG && n > (int)c->rope.original_max; }
 
 /* Reads a config.json. `what` names it in errors. force: unknown keys are logged instead of refused. ERR_MODEL. */
 int config_parse(struct config *c, const struct json *root, const char *what, bool force, struct error *e);
@@ -106,8 +106,8 @@ int config_parse(struct config *c, const struct json *root, const char *what, bo
 /* For the families' parsers: each read marks its key as known. A value of the wrong type or out of range is an error that the reader keeps, so that a parser
  * needs one check at its end. */
 struct config_reader {
-    const struct json *root, *outer; /* outer: the object that contains root; read for keys that root lacks; NULL: none */
-    const char *const (*keys)[2];    /* of struct arch; NULL: none */
+    const struct json *root, *outer;     /* outer: the object that contains root; read for keys that root lacks; NULL: none */
+    const char *const (*key_aliases)[2]; /* of struct arch; NULL: none */
     const char *what;
     struct error *e;
     int rc;
@@ -125,11 +125,11 @@ int config_fail(struct config_reader *r, const char *fmt, ...) __attribute__((fo
 void config_open(struct config_reader *r, const char *key, struct config_reader *in);
 void config_close(struct config_reader *r, const char *key, struct config_reader *in);
 /* Reads rope_scaling / rope_parameters / rope_theta / partial_rotary_factor into c->rope. dim: rotary dimensions unless partial. */
-void config_rope(struct config_reader *r, struct config *c, int dim, double theta);
-void config_rope_of(struct config_reader *r, struct config *c, const char *key, int dim, double theta); /* the same from that object only */
+void config_read_rope(struct config_reader *r, struct config *c, int dim, double theta);
+void config_read_rope_object(struct config_reader *r, struct config *c, const char *key, int dim, double theta); /* the same from that object only */
 /* Reads standard attention: heads, KV heads, head_dim, max_position_embeddings, scale = head_dim^-0.5 */
-void config_gqa(struct config_reader *r, struct config *c);
+void config_read_gqa(struct config_reader *r, struct config *c);
 /* Reads layer[i].window from layer_types; without it, every other one of the first `layers` layers gets `window` */
-void config_windows(struct config_reader *r, struct config *c, int window, int layers);
+void config_read_windows(struct config_reader *r, struct config *c, int window, int layers);
 /* Reads layer[i].moe from mlp_only_layers and decoder_sparse_step (Qwen) */
-void config_sparse_step(struct config_reader *r, struct config *c);
+void config_read_sparse_step(struct config_reader *r, struct config *c);

@@ -20,7 +20,7 @@ static void attention(struct config_reader *r, struct config *c) {
     if (c->hidden % c->n_heads) config_fail(r, "d_model %d does not divide among %d heads", c->hidden, c->n_heads);
     c->head_dim = c->v_dim = c->hidden / c->n_heads;
     c->attn_scale = (float)(1 / sqrt(c->head_dim));
-    config_rope(r, c, c->head_dim, theta);
+    config_read_rope(r, c, c->head_dim, theta);
 }
 
 static void experts(struct config_reader *r, struct config *c) {
@@ -81,6 +81,6 @@ const struct arch arch_dbrx = {
             .expert_up = L "ffn.experts.mlp.v1",
             .expert_down = L "ffn.experts.mlp.w2",
         },
-    .layout = {.qkv = true, .experts = true, .turned_down = true},
-    .keys = keys,
+    .layout = {.qkv = true, .experts = true, .transposed_down = true},
+    .key_aliases = keys,
 };

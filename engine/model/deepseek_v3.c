@@ -24,7 +24,7 @@ void deepseek_attention(struct config_reader *r, struct config *c) {
     c->qkv_bias = c->o_bias = config_bool(r, "attention_bias", false);
     c->rope.interleaved = config_bool(r, "rope_interleave", true);
     c->split_kv_b = config_bool(r, "split_kv_b", false); /* GGUF only */
-    config_rope(r, c, c->qk_rope, 10000);
+    config_read_rope(r, c, c->qk_rope, 10000);
     double scale = 1 / sqrt(c->head_dim);
     if (c->rope.kind != ROPE_DEFAULT && c->rope.mscale_all_dim > 0 && c->rope.factor > 1) {
         double m = 0.1 * c->rope.mscale_all_dim * log(c->rope.factor) + 1;

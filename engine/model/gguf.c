@@ -21,7 +21,7 @@ static const struct tensor_names usual = {NAMES, .ffn_norm = B "ffn_norm"}, post
 /* --- Metadata as config.json --------------------------------------------------------------------------------------------- */
 
 enum { MAX_MEMBERS = 128 };
-struct telling {
+struct config_builder {
     struct arena *arena;
     const struct json *meta;
     const struct gguf_facts *facts;
@@ -32,14 +32,14 @@ struct telling {
     int rc;
 };
 
-static const struct json *meta_of(const struct telling *t, const char *key) {
+static const struct json *meta_of(const struct config_builder *t, const char *key) {
     char name[160];
     snprintf(name, sizeof name, "%s.%s", t->arch, key);
     return json_get(t->meta, name);
 }
 
 /* The last entry of a name wins: values from the file over defaults. */
-static void put(struct telling *t, const char *key, size_t n, struct json v) {
+static void put_member(struct config_builder *t, const char *key, size_t n, struct json v) {
     uint32_t i = 0;
     if (t->rc) return;
     while (i < t->n && (t->items[2 * i].n != n || memcmp(t->items[2 * i].string, key, n))) i++;
@@ -51,16 +51,16 @@ static void put(struct telling *t, const char *key, size_t n, struct json v) {
     t->items[2 * i + 1] = v;
     t->n += i == t->n;
 }
-static void put_json(struct telling *t, const char *key, struct json v) { put(t, key, strlen(key), v); }
-static void put_int(struct telling *t, const char *key, int64_t v) { put_json(t, key, (struct json){.type = JSON_INT, .integer = v}); }
-static void put_num(struct telling *t, const char *key, double v) { put_json(t, key, (struct json){.type = JSON_FLOAT, .number = v}); }
-static void put_bool(struct telling *t, const char *key, bool v) { put_json(t, key, (struct json){.type = JSON_BOOL, .boolean = v}); }
-static void put_text(struct telling *t, const char *key, const char *v) {
+static void put_json(struct config_builder *t, const char *key, struct json v) { put_member(t, key, strlen(key), v); }
+static void put_int(struct config_builder *t, const char *key, int64_t v) { put_json(t, key, (struct json){.type = JSON_INT, .integer = v}); }
+static void put_num(struct config_builder *t, const char *key, double v) { put_json(t, key, (struct json){.type = JSON_FLOAT, .number = v}); }
+static void put_bool(struct config_builder *t, const char *key, bool v) { put_json(t, key, (struct json){.type = JSON_BOOL, .boolean = v}); }
+static void put_text(struct config_builder *t, const char *key, const char *v) {
     put_json(t, key, (struct json){.type = JSON_STRING, .n = (uint32_t)strlen(v), .string = v});
 }
 
 /* Returns a number, or the value of a per-layer list whose entries are all equal. */
-static struct json one_of(struct telling *t, const char *key, const struct json *v) {
+static struct json uniform_value(struct config_builder *t, const char *key, const struct json *v) {
     if (v->type != JSON_ARRAY || !v->n) return *v;
     for (uint32_t i = 1; i < v->n && !t->rc; i++)
         if (v->items[i].type != v->items[0].type || json_num(&v->items[i], 0) != json_num(&v->items[0], 0))
@@ -98,25 +98,25 @@ static const struct row common[] = {
     {NULL, NULL},
 };
 
-static int64_t head_dim(const struct telling *t) {
+static int64_t head_dim(const struct config_builder *t) {
     const struct json *key = meta_of(t, "attention.key_length");
     int64_t heads = json_int(meta_of(t, "attention.head_count"), 0);
     return key ? json_int(key, 0) : heads > 0 ? json_int(meta_of(t, "embedding_length"), 0) / heads : 0;
 }
 
 /* Opens an object inside the config. */
-static bool open_object(struct telling *t, struct telling *in) {
+static bool open_object(struct config_builder *t, struct config_builder *in) {
     *in = *t;
     in->n = 0;
     if ((in->items = arena_alloc(t->arena, 24 * sizeof *in->items))) return true;
     t->rc = error_set(t->e, ERR_MEMORY, "%s: no memory for its metadata", t->what);
     return false;
 }
-static void close_object(struct telling *t, const struct telling *in, const char *key) {
+static void close_object(struct config_builder *t, const struct config_builder *in, const char *key) {
     t->rc = in->rc;
     put_json(t, key, (struct json){.type = JSON_OBJECT, .n = in->n, .items = in->items});
 }
-static void put_factors(struct telling *t, const char *key, const char *tensor, struct gguf_factors f) {
+static void put_factors(struct config_builder *t, const char *key, const char *tensor, struct gguf_factors f) {
     struct json *v = f.v ? arena_alloc(t->arena, ((size_t)f.n + 1) * sizeof *v) : NULL;
     if (!f.v) return;
     if (!v) t->rc = error_set(t->e, ERR_MEMORY, "%s: no memory for its metadata", t->what);
@@ -130,7 +130,7 @@ static void put_factors(struct telling *t, const char *key, const char *tensor, 
 }
 
 /* Translates rope.scaling.*, rope.dimension_count and factors; dim: rotary dimensions if the whole head is rotated. */
-static void put_rope(struct telling *t, int64_t dim) {
+static void put_rope(struct config_builder *t, int64_t dim) {
     static const struct row rows[] = {
         {"rope.scaling.factor", "factor"},
         {"rope.scaling.original_context_length", "original_max_position_embeddings"},
@@ -142,21 +142,21 @@ static void put_rope(struct telling *t, int64_t dim) {
     const struct json *type = meta_of(t, "rope.scaling.type"), *count = meta_of(t, "rope.dimension_count"),
                       *log = meta_of(t, "rope.scaling.yarn_log_multiplier");
     if (count && dim > 0 && json_int(count, 0) != dim) put_num(t, "partial_rotary_factor", (double)json_int(count, 0) / (double)dim);
-    const bool plain = !type || json_is(type, "none"), longrope = f->near.v || f->far.v;
+    const bool plain = !type || json_is(type, "none"), longrope = f->short_factors.v || f->long_factors.v;
     if ((f->freqs.v || longrope) && !plain && !(longrope && json_is(type, "longrope")) && !t->rc)
         t->rc =
             error_set(t->e, ERR_MODEL, "%s: factors of rotary frequencies beside metadata '%s.rope.scaling.type': hearth takes one of them", t->what, t->arch);
     const bool oss = !strcmp(t->arch, "gpt-oss"); /* its config implies YaRN */
     if (plain && !f->freqs.v && !longrope && !oss) return;
-    struct telling in;
+    struct config_builder in;
     if (!open_object(t, &in)) return;
     if (longrope) put_text(&in, "rope_type", "longrope");
     else if (f->freqs.v) put_text(&in, "rope_type", "factors");
     else if (plain) put_text(&in, "rope_type", "default");
     else put_json(&in, "rope_type", *type);
     put_factors(&in, "factors", "rope_freqs.weight", f->freqs);
-    put_factors(&in, "short_factor", "rope_factors_short.weight", f->near);
-    put_factors(&in, "long_factor", "rope_factors_long.weight", f->far);
+    put_factors(&in, "short_factor", "rope_factors_short.weight", f->short_factors);
+    put_factors(&in, "long_factor", "rope_factors_long.weight", f->long_factors);
     if (oss) put_bool(&in, "truncate", false); /* the vendor's value; GGUF has no key for it */
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         const struct json *v = meta_of(t, rows[i].key);
@@ -169,7 +169,7 @@ static void put_rope(struct telling *t, int64_t dim) {
     close_object(t, &in, "rope_scaling");
 }
 
-static void tell_heads(struct telling *t) {
+static void tell_heads(struct config_builder *t) {
     const struct json *key = meta_of(t, "attention.key_length"), *value = meta_of(t, "attention.value_length");
     if (key) put_json(t, "head_dim", *key);
     if (value && json_int(value, 0) != head_dim(t) && !t->rc)
@@ -178,25 +178,25 @@ static void tell_heads(struct telling *t) {
     put_rope(t, head_dim(t));
 }
 
-static void tell_qwen2(struct telling *t) {
+static void tell_qwen2(struct config_builder *t) {
     tell_heads(t);
     put_bool(t, "norm_topk_prob", false);
 }
-static void tell_qwen3(struct telling *t) {
+static void tell_qwen3(struct config_builder *t) {
     tell_heads(t);
     put_bool(t, "norm_topk_prob", true);
 }
 /* llama.cpp reorders the rows of q and k so that the two elements of a rotated pair are adjacent. */
-static void tell_llama(struct telling *t) {
+static void put_llama(struct config_builder *t) {
     tell_heads(t);
     put_bool(t, "rope_interleave", true);
 }
 
-static const char *deepseek_family(const struct telling *t) {
+static const char *deepseek_family(const struct config_builder *t) {
     int64_t gating = json_int(meta_of(t, "expert_gating_func"), 0);
     return gating == 2 || t->facts->router_bias ? "deepseek_v3" : "deepseek_v2";
 }
-static void tell_deepseek(struct telling *t) {
+static void tell_deepseek(struct config_builder *t) {
     static const char *const scores[] = {"", "softmax", "sigmoid"};
     bool v3 = !strcmp(deepseek_family(t), "deepseek_v3");
     const struct json *mla = meta_of(t, "attention.key_length_mla"), *key = mla ? mla : meta_of(t, "attention.key_length");
@@ -217,16 +217,16 @@ static void tell_deepseek(struct telling *t) {
     if (t->facts->split_kv_b) put_bool(t, "split_kv_b", true);
 }
 
-static void tell_gpt_oss(struct telling *t) {
+static void tell_gpt_oss(struct config_builder *t) {
     tell_heads(t);
     put_bool(t, "attention_bias", true);
 }
-static void tell_glm4(struct telling *t) {
+static void tell_glm4(struct config_builder *t) {
     tell_heads(t);
     put_bool(t, "attention_bias", t->facts->qkv_bias);
     put_bool(t, "use_qk_norm", t->facts->qk_norm);
 }
-static void tell_minimax(struct telling *t) {
+static void tell_minimax(struct config_builder *t) {
     const struct json *key = meta_of(t, "attention.key_length"), *rotary = meta_of(t, "rope.dimension_count");
     if (key) put_json(t, "head_dim", *key);
     if (rotary) put_json(t, "rotary_dim", *rotary);
@@ -234,35 +234,35 @@ static void tell_minimax(struct telling *t) {
 }
 
 /* DBRX's config has two nested objects: attention and experts. */
-static void put_one(struct telling *in, const struct telling *t, const char *key, const char *name) {
+static void put_nested(struct config_builder *in, const struct config_builder *t, const char *key, const char *name) {
     const struct json *v = meta_of(t, key);
     if (v) put_json(in, name, *v);
 }
-static void tell_dbrx(struct telling *t) {
-    struct telling in;
+static void tell_dbrx(struct config_builder *t) {
+    struct config_builder in;
     const struct json *eps = meta_of(t, "attention.layer_norm_epsilon");
     put_rope(t, head_dim(t));
     if (eps && (float)json_num(eps, 0) != 1e-5f && !t->rc)
         t->rc = error_set(t->e, ERR_MODEL, "%s: metadata 'dbrx.attention.layer_norm_epsilon' is %g; the reference has 1e-5", t->what, json_num(eps, 0));
     if (!open_object(t, &in)) return;
-    put_one(&in, t, "attention.head_count_kv", "kv_n_heads");
-    put_one(&in, t, "attention.clamp_kqv", "clip_qkv");
-    put_one(&in, t, "rope.freq_base", "rope_theta");
+    put_nested(&in, t, "attention.head_count_kv", "kv_n_heads");
+    put_nested(&in, t, "attention.clamp_kqv", "clip_qkv");
+    put_nested(&in, t, "rope.freq_base", "rope_theta");
     close_object(t, &in, "attn_config");
     if (!open_object(t, &in)) return;
-    put_one(&in, t, "feed_forward_length", "ffn_hidden_size");
-    put_one(&in, t, "expert_count", "moe_num_experts");
-    put_one(&in, t, "expert_used_count", "moe_top_k");
+    put_nested(&in, t, "feed_forward_length", "ffn_hidden_size");
+    put_nested(&in, t, "expert_count", "moe_num_experts");
+    put_nested(&in, t, "expert_used_count", "moe_top_k");
     close_object(t, &in, "ffn_config");
 }
-static void tell_phimoe(struct telling *t) {
+static void tell_phimoe(struct config_builder *t) {
     const struct json *window = meta_of(t, "attention.sliding_window");
     tell_heads(t);
     put_bool(t, "attention_bias", t->facts->qkv_bias);
     put_bool(t, "lm_head_bias", t->facts->head_bias);
     if (window && json_int(window, 0) > 0) put_json(t, "sliding_window", *window);
 }
-static void tell_qwen3next(struct telling *t) {
+static void tell_qwen3next(struct config_builder *t) {
     const struct json *inner = meta_of(t, "ssm.inner_size"), *layers = meta_of(t, "attention.recurrent_layers");
     int64_t heads = json_int(meta_of(t, "ssm.time_step_rank"), 0), n = json_int(meta_of(t, "block_count"), 0) - json_int(meta_of(t, "nextn_predict_layers"), 0);
     tell_heads(t);
@@ -363,12 +363,12 @@ static const struct known {
     const char *name, *model_type; /* NULL: family() decides */
     const struct tensor_names *names;
     const struct row *keys;
-    void (*tell)(struct telling *t);
-    const char *(*family)(const struct telling *t);
+    void (*tell)(struct config_builder *t);
+    const char *(*family)(const struct config_builder *t);
 } table[] = {
     {"dbrx", "dbrx", &out_norm, dbrx_keys, tell_dbrx, NULL},         {"deepseek2", NULL, &usual, deepseek_keys, tell_deepseek, deepseek_family},
     {"glm4moe", "glm4_moe", &post_norm, glm4_keys, tell_glm4, NULL}, {"gpt-oss", "gpt_oss", &post_norm, gpt_oss_keys, tell_gpt_oss, NULL},
-    {"llama", "mixtral", &usual, llama_keys, tell_llama, NULL},      {"minimax-m2", "minimax_m2", &usual, minimax_keys, tell_minimax, NULL},
+    {"llama", "mixtral", &usual, llama_keys, put_llama, NULL},       {"minimax-m2", "minimax_m2", &usual, minimax_keys, tell_minimax, NULL},
     {"phimoe", "phimoe", &usual, phimoe_keys, tell_phimoe, NULL},    {"qwen2moe", "qwen2_moe", &usual, qwen2_keys, tell_qwen2, NULL},
     {"qwen3moe", "qwen3_moe", &usual, qwen3_keys, tell_qwen3, NULL}, {"qwen3next", "qwen3_next", &post_norm, qwen3next_keys, tell_qwen3next, NULL},
 };
@@ -385,11 +385,11 @@ int gguf_names(struct config *c, struct arena *a, const struct json *meta, const
     struct layout *layout = arena_alloc(a, sizeof *layout);
     if (!names || !layout) return error_set(e, ERR_MEMORY, "no memory for the names of tensors");
     *names = *find_known(meta)->names;
-    *layout = (struct layout){.experts = true, .dotted = true, .qkv = f->qkv && !c->delta.taps, .gate_up = f->gate_up ? GATE_UP_STACKED : GATE_UP_APART};
+    *layout = (struct layout){.experts = true, .has_suffix = true, .qkv = f->qkv && !c->delta.taps, .gate_up = f->gate_up ? GATE_UP_STACKED : GATE_UP_SEPARATE};
     if (layout->qkv) names->q = names->k = names->v = B "attn_qkv";
     if (f->gate_up) names->expert_gate = names->expert_up = B "ffn_gate_up_exps";
     if (c->delta.taps) { /* q, k, v and z are split unless the file is old; rates are precomputed and norms have 1 added */
-        c->delta.fused = f->delta_in, c->delta.fused_ba = true, c->delta.made = true;
+        c->delta.fused = f->delta_in, c->delta.fused_ba = true, c->delta.rates_converted = true;
         c->norm = NORM_RMS;
     }
     c->names = names;
@@ -412,7 +412,7 @@ static bool ends_turn(const struct json *s) {
     return false;
 }
 
-static void put_tokens(struct telling *t) {
+static void put_tokens(struct config_builder *t) {
     static const char *const ends[] = {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id"};
     const struct json *tokens = json_get(t->meta, "tokenizer.ggml.tokens"), *types = json_get(t->meta, "tokenizer.ggml.token_type"),
                       *bos = json_get(t->meta, "tokenizer.ggml.bos_token_id");
@@ -436,12 +436,12 @@ static void put_tokens(struct telling *t) {
 }
 
 /* Keys with a family-specific name in config.json. */
-static void own_names(struct telling *t) {
+static void apply_key_aliases(struct config_builder *t) {
     const struct arch *arch = arch_find(&t->items[1]); /* model_type is the first entry */
-    for (int k = 0; arch && arch->keys && arch->keys[k][0]; k++)
+    for (int k = 0; arch && arch->key_aliases && arch->key_aliases[k][0]; k++)
         for (uint32_t i = 0; i < t->n; i++)
-            if (json_is(&t->items[2 * i], arch->keys[k][0]))
-                t->items[2 * i] = (struct json){.type = JSON_STRING, .n = (uint32_t)strlen(arch->keys[k][1]), .string = arch->keys[k][1]};
+            if (json_is(&t->items[2 * i], arch->key_aliases[k][0]))
+                t->items[2 * i] = (struct json){.type = JSON_STRING, .n = (uint32_t)strlen(arch->key_aliases[k][1]), .string = arch->key_aliases[k][1]};
 }
 
 int gguf_config(struct arena *a, const struct json *meta, const struct gguf_facts *f, const char *what, struct json *config, struct error *e) {
@@ -454,7 +454,7 @@ int gguf_config(struct arena *a, const struct json *meta, const struct gguf_fact
         return error_set(e, ERR_MODEL, "%s: the architecture '%.*s' is unknown to hearth; of GGUF it knows %s", what, (int)(arch->n < 60 ? arch->n : 60),
                          arch->string, all);
     }
-    struct telling t = {.arena = a, .meta = meta, .facts = f, .what = what, .arch = k->name, .e = e};
+    struct config_builder t = {.arena = a, .meta = meta, .facts = f, .what = what, .arch = k->name, .e = e};
     if (!(t.items = arena_alloc(a, 2 * MAX_MEMBERS * sizeof *t.items))) return error_set(e, ERR_MEMORY, "%s: no memory for its metadata", what);
     if (!strcmp(t.arch, "llama") && json_int(meta_of(&t, "expert_count"), 0) < 1)
         return error_set(e, ERR_MODEL, "%s: a model of the architecture llama without experts; hearth reads it with experts (Mixtral)", what);
@@ -472,10 +472,10 @@ int gguf_config(struct arena *a, const struct json *meta, const struct gguf_fact
         for (int l = 0; l < 2 && !r; l++)
             for (const struct row *at = lists[l]; at->key && !r; at++)
                 if (key->n - prefix - 1 == strlen(at->key) && !memcmp(key->string + prefix + 1, at->key, strlen(at->key))) r = at;
-        if (!r) put(&t, key->string, key->n, *v);
-        else if (r->name) put_json(&t, r->name, one_of(&t, r->key, v));
+        if (!r) put_member(&t, key->string, key->n, *v);
+        else if (r->name) put_json(&t, r->name, uniform_value(&t, r->key, v));
     }
-    own_names(&t);
+    apply_key_aliases(&t);
     *config = (struct json){.type = JSON_OBJECT, .n = t.n, .items = t.items};
     return t.rc;
 }

@@ -13,9 +13,9 @@ struct gguf_facts {
     bool router_bias; /* the router has a selection bias */
     bool split_kv_b;  /* MLA's up-projection is split in two tensors */
     bool qkv_bias, qk_norm, head_bias;
-    bool gate_up;                         /* gate and up of all experts in one tensor */
-    bool qkv, delta_in;                   /* q, k and v in one tensor; all DeltaNet inputs except b and a in one tensor */
-    struct gguf_factors freqs, near, far; /* for all sequences; for sequences up to the original context, and for longer ones */
+    bool gate_up;                                           /* gate and up of all experts in one tensor */
+    bool qkv, delta_in;                                     /* q, k and v in one tensor; all DeltaNet inputs except b and a in one tensor */
+    struct gguf_factors freqs, short_factors, long_factors; /* for all sequences; for sequences up to the original context, and for longer ones */
 };
 /* Builds the config in the arena; it points into meta. Unknown keys that may change the computation keep their names, so that config_parse refuses them.
  * ERR_MODEL names file and key. */

@@ -8,11 +8,11 @@
 static const struct deepseek_defaults defaults = {.scale = 1, .dense = 1, .norm = true};
 
 static void parse(struct config_reader *r, struct config *c) {
-    config_gqa(r, c);
+    config_read_gqa(r, c);
     c->qkv_bias = config_bool(r, "attention_bias", false);
     c->qk_norm = config_bool(r, "use_qk_norm", false) ? QK_NORM_HEAD : QK_NORM_NONE;
-    c->rope.partial = 0.5;
-    config_rope(r, c, c->head_dim, 10000);
+    c->rope.default_partial_factor = 0.5;
+    config_read_rope(r, c, c->head_dim, 10000);
     deepseek_experts(r, c, &defaults);
     c->score = SCORE_SIGMOID;
     c->n_group = config_int(r, "n_group", 1, 1, 4096);

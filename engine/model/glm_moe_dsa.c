@@ -2,7 +2,7 @@
 #include "engine/model/deepseek.h"
 
 /* Reads which layers have their own indexer: a list of "full" and "shared", a string of F and S, or every `freq`th layer after a given one. */
-static void share_choices(struct config_reader *r, struct config *c) {
+static void read_index_sharing(struct config_reader *r, struct config *c) {
     const struct json *types = config_get(r, "indexer_types"), *pattern = config_get(r, "index_topk_pattern"), *list = types ? types : pattern;
     int freq = config_int(r, "index_topk_freq", 1, 0, CONFIG_MAX_LAYERS), offset = config_int(r, "index_skip_topk_offset", 2, 0, CONFIG_MAX_LAYERS);
     bool text = list && list->type == JSON_STRING;
@@ -17,7 +17,7 @@ static void share_choices(struct config_reader *r, struct config *c) {
         bool known = own || (text ? list->string[i] == 'S' : !list || json_is(one, "shared"));
         if (!known) config_fail(r, "layer %d neither chooses keys (full, F) nor takes over a choice (shared, S)", i);
         else if (!i && !own) config_fail(r, "the first layer is to take over a choice of keys, and there is none before it");
-        c->layer[i].index = own ? INDEX_OWN : INDEX_BEFORE;
+        c->layer[i].index = own ? INDEX_OWN : INDEX_PREVIOUS;
     }
 }
 
@@ -28,7 +28,7 @@ static void parse(struct config_reader *r, struct config *c) {
     deepseek_experts(r, c, &defaults);
     deepseek_router(r, c, &defaults);
     deepseek_indexer(r, c, 32, true);
-    if (!r->rc) share_choices(r, c);
+    if (!r->rc) read_index_sharing(r, c);
 }
 
 static const char *const types[] = {"glm_moe_dsa", NULL};

@@ -5,10 +5,10 @@
 #include "engine/model/names.h"
 
 static void parse(struct config_reader *r, struct config *c) {
-    config_gqa(r, c);
+    config_read_gqa(r, c);
     c->qkv_bias = c->o_bias = config_bool(r, "attention_bias", true);
     c->sinks = true;
-    config_rope(r, c, c->head_dim, 150000);
+    config_read_rope(r, c, c->head_dim, 150000);
     if (!config_has(r, "rope_parameters") && !config_has(r, "rope_scaling")) {
         c->rope.kind = ROPE_YARN;
         c->rope.factor = 32, c->rope.original_max = 4096, c->rope.beta_fast = 32, c->rope.beta_slow = 1;
@@ -16,7 +16,7 @@ static void parse(struct config_reader *r, struct config *c) {
     }
     config_has(r, "initial_context_length"); /* also in rope_scaling */
     for (int i = 0; i < c->n_layers; i++) c->layer[i].moe = true;
-    config_windows(r, c, config_int(r, "sliding_window", 128, 1, 1 << 24), c->n_layers);
+    config_read_windows(r, c, config_int(r, "sliding_window", 128, 1, 1 << 24), c->n_layers);
     c->n_experts = config_int(r, "num_local_experts", 128, 1, 4096);
     c->topk = config_int(r, "num_experts_per_tok", 4, 1, 64);
     int again = config_int(r, "experts_per_token", c->topk, 1, 64);
@@ -36,5 +36,5 @@ const struct arch arch_gpt_oss = {
     .norm_eps = 1e-5,
     .parse = parse,
     .names = {NAMES_GQA("model."), NAMES_STACKED("model."), .sinks = "model.layers.%d.self_attn.sinks", .router = "model.layers.%d.mlp.router"},
-    .layout = {.experts = true, .gate_up = GATE_UP_TURNS},
+    .layout = {.experts = true, .gate_up = GATE_UP_INTERLEAVED},
 };

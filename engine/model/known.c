@@ -73,7 +73,7 @@ static const struct known_model models[] = {
      DT_BF16, DT_BF16, 132, 36},
 };
 
-const struct known_model *known_at(int i) { return i >= 0 && i < (int)(sizeof models / sizeof *models) ? &models[i] : NULL; }
+const struct known_model *known_model_at(int i) { return i >= 0 && i < (int)(sizeof models / sizeof *models) ? &models[i] : NULL; }
 
 static bool same(const char *a, const char *b) {
     for (;; a++, b++) {
@@ -83,13 +83,13 @@ static bool same(const char *a, const char *b) {
         if (!*a) return true;
     }
 }
-const struct known_model *known_find(const char *name) {
+const struct known_model *known_model_find(const char *name) {
     for (size_t i = 0; i < sizeof models / sizeof *models; i++)
         if (same(models[i].name, name) || same(models[i].title, name)) return &models[i];
     return NULL;
 }
 
-int known_config(const struct known_model *k, struct config *c, struct error *e) {
+int known_model_config(const struct known_model *k, struct config *c, struct error *e) {
     struct arena a = {0};
     struct json root;
     int rc = json_parse(&a, k->config, strlen(k->config), JSON_UNIQUE, k->title, &root, e);

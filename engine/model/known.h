@@ -11,7 +11,7 @@ struct known_model {
     enum dtype dense, experts; /* published dtypes of matrices; routers, embedding and head are always BF16 */
     double total, active;      /* parameters stated by the vendor, in 10^9 */
 };
-const struct known_model *known_at(int i);              /* NULL past the last */
-const struct known_model *known_find(const char *name); /* NULL: unknown name; ignores case, dots and dashes */
+const struct known_model *known_model_at(int i);              /* NULL past the last */
+const struct known_model *known_model_find(const char *name); /* NULL: unknown name; ignores case, dots and dashes */
 /* Returns its config as config_parse would. ERR_MODEL, ERR_MEMORY. */
-int known_config(const struct known_model *k, struct config *c, struct error *e);
+int known_model_config(const struct known_model *k, struct config *c, struct error *e);

@@ -23,12 +23,12 @@ static void only_published(struct config_reader *r, const struct config *c) {
 }
 
 static void parse(struct config_reader *r, struct config *c) {
-    config_gqa(r, c);
+    config_read_gqa(r, c);
     only_published(r, c);
     c->qkv_bias = c->o_bias = config_bool(r, "attention_bias", false);
     c->qk_norm = config_bool(r, "use_qk_norm", true) ? QK_NORM_ALL : QK_NORM_NONE;
-    c->rope.partial = (double)config_int(r, "rotary_dim", c->head_dim, 2, c->head_dim) / c->head_dim;
-    config_rope(r, c, c->head_dim, 5000000);
+    c->rope.default_partial_factor = (double)config_int(r, "rotary_dim", c->head_dim, 2, c->head_dim) / c->head_dim;
+    config_read_rope(r, c, c->head_dim, 5000000);
     int window = config_has(r, "sliding_window") ? config_int(r, "sliding_window", 0, 1, 1 << 24) : 0;
     for (int i = 0; i < c->n_layers; i++) c->layer[i] = (struct layer_config){.moe = true, .window = window};
     c->n_experts = config_int(r, "num_local_experts", 0, 1, 4096);

@@ -5,12 +5,12 @@
 #include "engine/model/names.h"
 
 static void parse(struct config_reader *r, struct config *c) {
-    config_gqa(r, c);
+    config_read_gqa(r, c);
     c->qkv_bias = c->o_bias = config_bool(r, "attention_bias", false);
     c->norm = NORM_LAYER;
     c->norm_bias = true;
     c->head_bias = config_bool(r, "lm_head_bias", false);
-    config_rope(r, c, c->head_dim, 1000000);
+    config_read_rope(r, c, c->head_dim, 1000000);
     config_has(r, "original_max_position_embeddings"); /* unused without LongRoPE */
     int window = config_has(r, "sliding_window") ? config_int(r, "sliding_window", 0, 1, 1 << 24) : 0;
     for (int i = 0; i < c->n_layers; i++) c->layer[i] = (struct layer_config){.moe = true, .window = window};

@@ -10,14 +10,14 @@ static void read_windows(struct config_reader *r, struct config *c) {
     if (!use) window = 0;
     else if (!window) config_fail(r, "'sliding_window' is 0 and in force");
     int max_layers = config_int(r, "max_window_layers", 28, 0, 1 << 20);
-    config_windows(r, c, window, use ? max_layers : 0);
+    config_read_windows(r, c, window, use ? max_layers : 0);
 }
 
 static void parse(struct config_reader *r, struct config *c) {
-    config_gqa(r, c);
+    config_read_gqa(r, c);
     c->qkv_bias = config_bool(r, "qkv_bias", true);
-    config_rope(r, c, c->head_dim, 10000);
-    config_sparse_step(r, c);
+    config_read_rope(r, c, c->head_dim, 10000);
+    config_read_sparse_step(r, c);
     read_windows(r, c);
     c->dense_inter = config_int(r, "intermediate_size", 0, 1, 1 << 20);
     c->n_experts = config_int(r, "num_experts", 0, 1, 4096);

@@ -5,11 +5,11 @@
 #include "engine/model/names.h"
 
 static void parse(struct config_reader *r, struct config *c) {
-    config_gqa(r, c);
+    config_read_gqa(r, c);
     c->qk_norm = QK_NORM_HEAD;
     c->qkv_bias = c->o_bias = config_bool(r, "attention_bias", false);
-    config_rope(r, c, c->head_dim, 10000);
-    config_sparse_step(r, c);
+    config_read_rope(r, c, c->head_dim, 10000);
+    config_read_sparse_step(r, c);
     config_has(r, "max_window_layers"); /* the reference ignores it for this family */
     bool sliding = config_bool(r, "use_sliding_window", false);
     int window = config_int(r, "sliding_window", 4096, 0, 1 << 24);

@@ -32,14 +32,14 @@ static void read_delta(struct config_reader *r, struct config *c) {
 }
 
 static void parse_common(struct config_reader *r, struct config *c) {
-    config_gqa(r, c);
+    config_read_gqa(r, c);
     c->qk_norm = QK_NORM_HEAD;
     c->norm = NORM_RMS_PLUS_ONE;
     c->attn_gate = true;
     c->qkv_bias = c->o_bias = config_bool(r, "attention_bias", false);
     if (!config_bool(r, "attn_output_gate", true)) config_fail(r, "'attn_output_gate' is false: the reference has no such attention");
-    c->rope.partial = 0.25;
-    config_rope(r, c, c->head_dim, 10000);
+    c->rope.default_partial_factor = 0.25;
+    config_read_rope(r, c, c->head_dim, 10000);
     read_mixers(r, c);
     read_delta(r, c);
     static const char *const state[] = {"float32", NULL};
@@ -57,7 +57,7 @@ static void parse_common(struct config_reader *r, struct config *c) {
 static void parse_next(struct config_reader *r, struct config *c) {
     parse_common(r, c);
     c->delta.fused = true;
-    config_sparse_step(r, c);
+    config_read_sparse_step(r, c);
     c->dense_inter = config_int(r, "intermediate_size", 5632, 1, 1 << 20);
     c->norm_topk = config_bool(r, "norm_topk_prob", true);
 }
@@ -92,9 +92,9 @@ static const char *const next[] = {"qwen3_next", NULL}, *const with_vision[] = {
 const struct arch arch_qwen3_next = {.model_types = next, .title = "Qwen3-Next", .parse = parse_next, .names = {NAMES("model."), NAMES_EXPERTS("model.")}};
 /* Published stacked in BF16, one by one in FP8. */
 #define ARCH(types, member, parser, model, experts, ...) \
-    { .model_types = types, .title = "Qwen3.5-MoE", .nested = member, .parse = parser, .names = {NAMES(model), experts(model)}, __VA_ARGS__ }
+    { .model_types = types, .title = "Qwen3.5-MoE", .text_config_key = member, .parse = parser, .names = {NAMES(model), experts(model)}, __VA_ARGS__ }
 #define WAYS(name, ...) \
     static const struct arch name##_apart = ARCH(__VA_ARGS__, NAMES_EXPERTS, .layout = {0}); \
-    const struct arch name = ARCH(__VA_ARGS__, NAMES_STACKED, .layout = {.experts = true, .gate_up = GATE_UP_STACKED}, .apart = &name##_apart)
+    const struct arch name = ARCH(__VA_ARGS__, NAMES_STACKED, .layout = {.experts = true, .gate_up = GATE_UP_STACKED}, .unstacked = &name##_apart)
 WAYS(arch_qwen3_5_moe, with_vision, "text_config", parse_3_5_nested, "model.language_model.");
 WAYS(arch_qwen3_5_moe_text, text, NULL, parse_3_5, "model.");

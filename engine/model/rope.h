@@ -5,4 +5,4 @@
  * as in DeepSeek's inference/model.py and transformers' modeling_rope_utils; Llama 3.1's frequency bands. Pure. */
 float rope_frequencies(const struct rope_config *r, float *inv_freq);
 /* Number of frequencies of a model: those of rope, then those of far_rope. */
-static inline int rope_floats(const struct config *c) { return c->rope.dim / 2 * (c->rope.kind == ROPE_LONG ? 2 : 1) + c->far_rope.dim / 2; }
+static inline int rope_floats(const struct config *c) { return c->rope.dim / 2 * (c->rope.kind == ROPE_LONG ? 2 : 1) + c->compressed_rope.dim / 2; }

@@ -11,8 +11,8 @@
 #include "engine/base/clock.h"
 #include "engine/base/log.h"
 #include "engine/ember/ember.h"
-#include "engine/internal.h"
-#include "engine/pipe/trace.h"
+#include "engine/schedule/internal.h"
+#include "engine/transfer/trace.h"
 
 enum { ROUNDS = 31, TRIES = 8 };
 
@@ -33,7 +33,7 @@ static void open_engine(const char *gpus, enum prefill_mode prefill, enum decode
 static struct session *submit(int from, int n, int most) {
     struct session *s;
     struct error err = {0};
-    if (session_open(e, &s, &err) || session_submit(s, &(struct request){.tokens = tokens + from, .n = n, .max_tokens = most, .flags = REQUEST_NO_EOS}, &err))
+    if (session_open(e, &s, &err) || session_submit(s, &(struct request){.tokens = tokens + from, .n = n, .max_tokens = most, .flags = REQ_IGNORE_EOS}, &err))
         die("submit", &err);
     return s;
 }
@@ -55,8 +55,8 @@ static double prompt_seconds(int from, enum prefill_mode mode, const char *gpus,
     }
     double t = clock_now() - begin;
     const struct trace *r = e->machine.trace;
-    double load = trace_busy(r, 0, LANE_LOAD), cpu = trace_busy(r, TRACE_PROCESSOR, LANE_COMPUTE);
-    if (both) *both = trace_both(r, 0, LANE_LOAD, TRACE_PROCESSOR, LANE_COMPUTE) / (load < cpu ? load : cpu);
+    double load = trace_busy(r, 0, LANE_LOAD), cpu = trace_busy(r, TRACE_CPU, LANE_COMPUTE);
+    if (both) *both = trace_overlap(r, 0, LANE_LOAD, TRACE_CPU, LANE_COMPUTE) / (load < cpu ? load : cpu);
     session_close(&warm);
     session_close(&s);
     engine_close(&e);
@@ -104,7 +104,7 @@ static double beside(const char *gpus, int device, int rounds) {
         session_close(&b);
         const struct trace *x = e->machine.trace;
         double load = trace_busy(x, device, LANE_LOAD),
-               both = trace_both(x, device, LANE_LOAD, 0, LANE_COMPUTE) + trace_both(x, device, LANE_LOAD, TRACE_PROCESSOR, LANE_COMPUTE);
+               both = trace_overlap(x, device, LANE_LOAD, 0, LANE_COMPUTE) + trace_overlap(x, device, LANE_LOAD, TRACE_CPU, LANE_COMPUTE);
         if (load > 0 && both / load > share) share = both / load;
         engine_close(&e);
     }
@@ -129,6 +129,6 @@ int main(int argc, char **argv) {
         if (!both) both = blended(rounds) >= 0.5;
     }
     if (!other || !same) printf("FAIL: steps waited for the stream\n");
-    if (!both) printf("FAIL: link and processor took turns\n");
+    if (!both) printf("FAIL: link and CPU took turns\n");
     return !other || !same || !both;
 }

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Answers with routed experts kept on a device and without, in real time on an emulated device held to given speeds, in turn; medians of the ratios of
-tokens a second.
+"""Answers with and without routed experts cached on a device, in real time on an emulated device of given speeds, alternately; medians of the ratios of
+tokens/s.
 
 usage: cached.py HEARTH MODEL [ROUNDS]     MODEL: mkmodel.py --shape experts --out MODEL (32 experts a layer, 4 chosen)
 
-The processor computes scalar with one thread, the device with AVX2 and one thread, so that an expert that is there is cheap, as on a card. On two
-processors that share their memory both at full speed would wait for that instead."""
+The CPU computes scalar with one thread, the device with AVX2 and one thread, so that an expert on the device is cheap, as on a card. At full speed
+both would wait for the memory that they share."""
 import re
 import statistics
 import subprocess

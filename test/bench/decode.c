@@ -8,9 +8,9 @@
 #include "cpu/bench.h"
 #include "cpu/kernels.h"
 #include "engine/base/clock.h"
-#include "engine/base/half.h"
 #include "engine/base/mem.h"
-#include "engine/internal.h"
+#include "engine/base/minifloat.h"
+#include "engine/schedule/internal.h"
 
 enum { SESSIONS = 16, MAX_STEPS = 999 };
 
@@ -112,19 +112,19 @@ int main(int argc, char **argv) {
             &engine,
             &(struct engine_params){.dir = argv[1], .threads = arg[0], .context = arg[1] + steps + 2, .cpu_level = arg[4] < CPU_LEVELS ? arg[4] + 1 : 0}, &e))
         return fail(&e);
-    struct machine *m = &engine->machine;
+    struct runtime *m = &engine->machine;
     struct config *c = &engine->weights.config;
     struct kv kv[SESSIONS];
-    struct step_span spans[SESSIONS];
+    struct decode_span spans[SESSIONS];
     int32_t tokens[SESSIONS];
     vocab = c->vocab;
     for (int s = 0; s < n; s++) {
-        if (kv_open(&kv[s], c, arg[1] + steps + 2, DT_BF16, &e) || kv_reach(&kv[s], arg[1], &e)) return fail(&e);
+        if (kv_open(&kv[s], c, arg[1] + steps + 2, DT_BF16, &e) || kv_commit(&kv[s], arg[1], &e)) return fail(&e);
         for (int l = 0; l < c->n_layers; l++) { /* the content does not matter, but the rows must exist */
             struct cache_desc d[CACHE_PLANES];
-            for (int p = kv_planes(c, l, d); p-- > 0;) memset(kv[s].layer[l].p[p].data, 0x3c, kv_rows_of(&kv[s].layer[l].p[p], 0, arg[1]).bytes);
+            for (int p = kv_planes(c, l, d); p-- > 0;) memset(kv[s].layer[l].p[p].data, 0x3c, kv_row_range_of(&kv[s].layer[l].p[p], 0, arg[1]).bytes);
         }
-        spans[s] = (struct step_span){.kv = &kv[s], .tokens = &tokens[s], .n = 1};
+        spans[s] = (struct decode_span){.kv = &kv[s], .tokens = &tokens[s], .n = 1};
     }
     kernels_fill(&k, cpu_level_best());
     part = ((size_t)256 << 20) / (size_t)pool_threads(engine->pool) / 32768 * 32768;
@@ -138,7 +138,7 @@ int main(int argc, char **argv) {
         for (int s = 0; s < n; s++) tokens[s] = (i % steps * 7919 + s * 104729 + 13) % c->vocab, spans[s].pos = arg[1] + i % steps;
         if (i == warm) memset(kinds, 0, sizeof kinds), m->cpu->ops = &outer;
         double before = i >= warm ? read_once(engine->pool) : 0, bytes = (double)atomic_load(&m->bytes_read), t = clock_now();
-        if (step_run(m->step, STEP_CPU, spans, n, NULL, &e)) return fail(&e);
+        if (decode_run(m->decode, DECODE_EXEC_CPU, spans, n, NULL, &e)) return fail(&e);
         t = clock_now() - t;
         if (i < warm) continue;
         bytes = (double)atomic_load(&m->bytes_read) - bytes;

@@ -10,13 +10,13 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "cpu/ops.h"
+#include "cpu/cpu.h"
 #include "cpu/pool.h"
 #include "engine/base/clock.h"
 #include "engine/base/log.h"
 #include "engine/base/mem.h"
-#include "engine/pipe/stage.h"
-#include "engine/sched/calibrate.h"
+#include "engine/placement/calibrate.h"
+#include "engine/transfer/stage.h"
 
 enum { UNIT = 44 << 20, ROUNDS = 200 }; /* an expert of DeepSeek-V3 */
 
@@ -80,7 +80,7 @@ static void copies(size_t bytes) {
         check(stage_open(&s, &(struct stage_options){.set = set, .g = g, .stream = stream, .stop = &stop, .threads = threads}, &e), "stage", &e);
         double begin = clock_now();
         for (size_t at = 0; at < bytes; at += UNIT)
-            check(stage_send(s, &(struct stage_unit){.runs = &(struct pipe_run){.host = file + at, .bytes = UNIT}, .n = 1, .to = there}), "stage", NULL);
+            check(stage_send(s, &(struct stage_unit){.runs = &(struct copy_run){.host = file + at, .bytes = UNIT}, .n = 1, .to = there}), "stage", NULL);
         check(stage_flush(s), "stage", NULL);
         stage_close(&s);
         snprintf(name, sizeof name, "a mapped file through buffers, threads: %d", threads);
@@ -106,22 +106,22 @@ static int by_time(const void *a, const void *b) {
 }
 /* The host signals a timeline that the stream waits for, and the stream one that the host waits for: a round trip. */
 static void hand_off(void) {
-    struct gpu_number *to, *from;
+    struct gpu_timeline *to, *from;
     struct error e = {0};
     double took[ROUNDS];
-    check(gpu_number_open(g, &to, &e), "number", &e);
-    check(gpu_number_open(g, &from, &e), "number", &e);
+    check(gpu_timeline_open(g, &to, &e), "number", &e);
+    check(gpu_timeline_open(g, &from, &e), "number", &e);
     for (uint32_t i = 1; i <= ROUNDS; i++) {
-        check(gpu_number_wait(to, i, stream), "number", NULL);
-        check(gpu_number_write(from, i, stream), "number", NULL);
+        check(gpu_timeline_wait(to, i, stream), "number", NULL);
+        check(gpu_timeline_signal(from, i, stream), "number", NULL);
         double begin = clock_now();
-        gpu_number_set(to, i);
-        check(gpu_number_await(from, i, NULL), "number", NULL);
+        gpu_timeline_signal_host(to, i);
+        check(gpu_timeline_wait_host(from, i, NULL), "number", NULL);
         took[i - 1] = clock_now() - begin;
     }
     check(gpu_stream_sync(stream), "numbers", NULL);
-    gpu_number_close(&to);
-    gpu_number_close(&from);
+    gpu_timeline_close(&to);
+    gpu_timeline_close(&from);
     qsort(took, ROUNDS, sizeof *took, by_time);
     printf("\n| a number to the device and one back | median %.1f us | p95 %.1f us |\n|---|---|---|\n", took[ROUNDS / 2] * 1e6, took[ROUNDS * 95 / 100] * 1e6);
 }

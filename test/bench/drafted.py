@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Bytes of routed experts over the link for a token of the answer, without a draft and with the INT4 one, on an emulated device held to given speeds:
-a random checkpoint of DeepSeek-V3's shape in the small.
+"""Bytes of routed experts uploaded per token of the answer, without a draft and with the INT4 one, on an emulated device of given speeds:
+a random checkpoint of DeepSeek-V3's shape in small.
 
-usage: drafted.py HEARTH [TOKENS [GUESSES [LINK IN GB/S]]]      160 greedy tokens, 3 guesses, 0.2
+usage: drafted.py HEARTH [TOKENS [GUESSES [LINK IN GB/S]]]      160 greedy tokens, 3 drafted tokens, 0.2
 
-Counted, so that it does not matter who else uses the machine; the text is the same each time, or the script ends."""
+Bytes are counted, so other load on the machine does not matter; the text must be the same each time."""
 import json
 import os
 import re

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""What a draft gains or loses in real time: pairs of runs without a draft and with it, in turn and in either order; tokens a second with it over those without,
-median, quartiles, and the sums of all; how many guesses were right, and in how many texts both agree (all of them).
+"""The gain or loss of a draft in real time: pairs of runs without and with it, in alternating order; the ratio of tokens/s,
+median, quartiles, and the sums of all; the acceptance, and in how many texts both agree (all of them).
 
 usage: drafts.py HEARTH MODEL DRAFT TEMPERATURE [PAIRS] [TOKENS] [HEARTH'S OWN OPTIONS ...]      MODEL: a directory, or - for the built-in model
 
-On a machine that others use run it so that they wait, and with few pairs a time: it goes on where FILE, named by DRAFTS_LOG, ended."""
+On a shared machine run it at low priority, and with few pairs at a time: it continues where FILE, named by DRAFTS_LOG, ended."""
 import json
 import os
 import re

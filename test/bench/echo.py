@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""How soon a chat has its first prompt, and how soon a key shows on its screen: beside nothing, beside one long answer, beside many short ones (each of which is saved twice).
-Times of `cat` on such a terminal stand beside them: what the machine itself takes.
+"""How soon a chat shows its first prompt, and how soon a key shows on its screen: idle, during one long answer, during many short ones (each of which is saved twice).
+For comparison, the times of `cat` on such a terminal: what the machine itself takes.
 
     test/bench/echo.py HEARTH [KEYS]          HEARTH may be hearth_fake, which answers at once"""
 import os
@@ -56,7 +56,7 @@ def chat(env):
 
 
 def started(command, env, pattern):
-    """From the start of a program to what it shows first."""
+    """Returns the time from starting a program to its first output."""
     times = []
     for _ in range(STARTS):
         begin = time.monotonic()
@@ -80,7 +80,7 @@ def main():
         report("idle", typed(t))
         t.close()
         t = chat(env)
-        # lines that wait are sent one after the other; a few more whenever they run low
+        # queued lines are sent one after the other; a few more whenever they run low
         t.send("long\r")
         report("many short answers", typed(t, lambda i: t.send("\x15hello\r" * 3) if i % 8 == 0 else None))
         saved = os.path.join(home, ".local/share/hearth/sessions")

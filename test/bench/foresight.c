@@ -16,12 +16,12 @@
 
 #include "engine/base/clock.h"
 #include "engine/base/file.h"
-#include "engine/internal.h"
 #include "engine/model/known.h"
-#include "engine/sched/calibrate.h"
-#include "engine/sched/search.h"
-#include "engine/store/shape.h"
-#include "engine/virtual.h"
+#include "engine/placement/calibrate.h"
+#include "engine/placement/search.h"
+#include "engine/plan/virtual.h"
+#include "engine/schedule/internal.h"
+#include "engine/weights/shape_only.h"
 #include "gpu/emu.h"
 
 static int fail(const char *text) {
@@ -53,45 +53,54 @@ static int many(int n, char **word) {
     static struct config c;
     struct error e = {0};
     if (n < 7 || calibrate_read(&m, word[1], &e)) return fail(n < 7 ? "paged MACHINE MODEL N MICRO PROMPT ANSWER" : e.text);
-    const struct known_model *k = known_find(word[2]);
+    const struct known_model *k = known_model_find(word[2]);
     for (int i = 7; i < n; i++)
         if (!strncmp(word[i], "link=", 5))
             for (int d = 1; d <= m.n_devices; d++)
                 for (int way = COST_H2D; way <= COST_D2H; way++) m.domain[d].link[way].rate = atof(word[i] + 5) * 1e9;
         else if (!strcmp(word[i], "one")) one_card(&m);
         else return fail("no such option");
-    struct virtual_many q = {atoi(word[3]), atoi(word[4]), atoi(word[5]), atoi(word[6]), 0, -1};
-    struct shape s = {0};
+    struct virtual_throughput q = {atoi(word[3]), atoi(word[4]), atoi(word[5]), atoi(word[6]), 0, -1};
+    struct shape_only s = {0};
     struct virtual *v;
     double read, step;
     if (!k) return fail("no such architecture");
-    int rc = known_config(k, &c, &e);
-    if (!rc) rc = shape_open(&s, &c, k->dense, k->experts, &e);
+    int rc = known_model_config(k, &c, &e);
+    if (!rc) rc = shape_only_open(&s, &c, k->dense, k->experts, &e);
     struct cost_model model;
-    struct search_in in = {.cost = &m, .model = &model, .prompt = q.prompt, .answer = q.answer, .few = OP_FEW, .can = 1u << SEARCH_PAGED};
+    struct search_in in = {.cost = &m,
+                           .model = &model,
+                           .prompt_tokens = q.prompt_tokens,
+                           .answer_tokens = q.answer_tokens,
+                           .max_matrix_rows = BATCH_INVARIANT_ROWS,
+                           .allowed_mask = 1u << SEARCH_PAGED};
     struct search_cost cost = {0};
     if (!rc) cost_model_of(&model, &c, k->dense, k->experts, DT_BF16);
-    for (int share = SEARCH_SHARES; share >= 0 && !rc && q.n && !cost.fits; share--) /* keeps as many experts as fit */
+    for (int share = SEARCH_SHARES; share >= 0 && !rc && q.n_prompts && !cost.fits; share--) /* keeps as many experts as fit */
         search_cost(&in,
-                    &(struct search_policy){.n = q.n, .micro = q.micro, .place = SEARCH_PAGED, .cards = m.n_devices, .weights = (double)share / SEARCH_SHARES},
+                    &(struct search_policy){.n_rows = q.n_prompts,
+                                            .micro_rows = q.micro_rows,
+                                            .placement = SEARCH_PAGED,
+                                            .n_devices = m.n_devices,
+                                            .weight_share = (double)share / SEARCH_SHARES},
                     &cost);
-    if (!rc && !q.n) {
+    if (!rc && !q.n_prompts) {
         struct search_out out;
         char why[400];
         search_run(&in, &out);
         search_why(&in, &out, why, sizeof why);
         fprintf(stderr, "%s\n", why);
-        if (!out.found) return fail("nothing fits");
-        q.n = out.policy.n, q.micro = out.policy.micro, q.cards = out.policy.cards, cost = out.cost;
+        if (!out.is_found) return fail("nothing fits");
+        q.n_prompts = out.policy.n_rows, q.micro_rows = out.policy.micro_rows, q.n_devices = out.policy.n_devices, cost = out.cost;
     }
-    if (!rc) rc = virtual_open(&v, &(struct virtual_options){.cost = &m, .w = &s.w, .kv = DT_BF16, .taken = cost.links}, &e);
+    if (!rc) rc = virtual_open(&v, &(struct virtual_options){.cost = &m, .w = &s.w, .kv = DT_BF16, .stream_rate = cost.link_rate}, &e);
     if (!rc) rc = virtual_paged(v, &q, &read, &step, &e);
     if (rc) return fail(e.text);
-    fprintf(stderr, "%d at once in micro-batches of %d: read in %.4g s (the search: %.4g), %.4g s a step (%.4g)\n", q.n, q.micro, read, cost.read, step,
-            cost.step);
-    printf("%.6g\n", (read + q.answer * step) / (q.n * (double)q.answer));
+    fprintf(stderr, "%d at once in micro-batches of %d: read in %.4g s (the search: %.4g), %.4g s a step (%.4g)\n", q.n_prompts, q.micro_rows, read,
+            cost.prefill_s, step, cost.decode_s);
+    printf("%.6g\n", (read + q.answer_tokens * step) / (q.n_prompts * (double)q.answer_tokens));
     virtual_close(&v);
-    shape_close(&s);
+    shape_only_close(&s);
     return 0;
 }
 
@@ -110,10 +119,10 @@ static int question(int n, char **word) {
     if (n < from || size < 1 || (!step && strcmp(word[0], "prefill")))
         return fail("step MACHINE MODEL CUT SESSIONS KEYS, or prefill MACHINE MODEL MODE TOKENS");
     while (step && cut < 3 && strcmp(cuts[cut], word[3])) cut++;
-    enum policy_mode mode = step ? POLICY_AUTO : policy_find(word[3]);
+    enum policy_mode mode = step ? POLICY_AUTO : policy_prefill_find(word[3]);
     if (cut == 3 || mode == POLICY_MODES) return fail("no such mode");
     if (calibrate_read(&m, word[1], &e)) return fail(e.text);
-    const struct known_model *k = known_find(word[2]);
+    const struct known_model *k = known_model_find(word[2]);
     enum dtype dense = k ? k->dense : DT_NONE, experts = k ? k->experts : DT_NONE;
     for (int i = from; i < n; i++) {
         const char *value = strchr(word[i], '=');
@@ -137,21 +146,22 @@ static int question(int n, char **word) {
                 for (int kind = 0; kind < COST_KINDS; kind++) m.domain[d].latency[kind] = atof(value) * 1e-6;
         else return fail("no such option");
     }
-    struct shape shape = {0};
+    struct shape_only shape = {0};
     struct weights w = {0};
-    int rc = k ? known_config(k, &c, &e) : weights_open(&w, word[2], false, &e);
+    int rc = k ? known_model_config(k, &c, &e) : weights_open(&w, word[2], false, &e);
     if (!rc && k && (!dense || !experts)) return fail("no such format");
-    if (!rc && k) rc = shape_open(&shape, &c, dense, experts, &e);
+    if (!rc && k) rc = shape_only_open(&shape, &c, dense, experts, &e);
     for (int l = 0; l < c.n_layers && mixed && !rc && k; l++)
         for (int x = 0; x < c.n_experts && shape.w.layers[l].experts; x++)
             narrow(&shape.w.layers[l].experts[x].gate, DT_Q4_K), narrow(&shape.w.layers[l].experts[x].up, DT_Q4_K);
     struct virtual *v = NULL;
-    if (!rc) rc = virtual_open(&v, &(struct virtual_options){.cost = &m, .w = k ? &shape.w : &w, .kv = DT_BF16, .taken = taken, .layers = layers}, &e);
-    if (!rc) rc = step ? virtual_step(v, (enum step_cut)cut, size, atoi(word[5]), &seconds, NULL, &e) : virtual_prefill(v, mode, size, &seconds, &e);
+    if (!rc)
+        rc = virtual_open(&v, &(struct virtual_options){.cost = &m, .w = k ? &shape.w : &w, .kv = DT_BF16, .stream_rate = taken, .max_layers = layers}, &e);
+    if (!rc) rc = step ? virtual_decode(v, (enum decode_exec)cut, size, atoi(word[5]), &seconds, NULL, &e) : virtual_prefill(v, mode, size, &seconds, &e);
     if (!rc) printf("%.6g\n", seconds);
     fflush(stdout);
     virtual_close(&v);
-    if (k) shape_close(&shape);
+    if (k) shape_only_close(&shape);
     else weights_close(&w);
     return rc ? fail(e.text) : 0;
 }
@@ -217,17 +227,17 @@ static void take_choices(struct here *h, const struct watched *w, int n) {
     for (int i = 0; i < n; i++) h->shares[i * step % n] = (float)(w->shares[i] / (double)w->calls);
 }
 
-static struct gpu_used on_device(const struct machine *m) { return m->gpus ? gpu_used(m->gpus->gpu[0]) : (struct gpu_used){0}; }
-static struct gpu_used less(struct gpu_used a, const struct gpu_used *b) {
-    for (int i = 0; i < OP_COUNT; i++) a.op[i] -= b->op[i];
-    a.computing -= b->computing, a.reading -= b->reading, a.h2d -= b->h2d, a.d2h -= b->d2h, a.memory -= b->memory;
+static struct gpu_stats on_device(const struct runtime *m) { return m->gpus ? gpu_stats(m->gpus->gpu[0]) : (struct gpu_stats){0}; }
+static struct gpu_stats less(struct gpu_stats a, const struct gpu_stats *b) {
+    for (int i = 0; i < OP_COUNT; i++) a.op_s[i] -= b->op_s[i];
+    a.arithmetic_s -= b->arithmetic_s, a.memory_s -= b->memory_s, a.h2d_s -= b->h2d_s, a.d2h_s -= b->d2h_s, a.alloc_s -= b->alloc_s;
     return a;
 }
 
-static int prompt(struct engine *engine, const struct mode *mode, struct kv *kv, const int32_t *tokens, int n, struct error *e) {
-    struct machine *m = &engine->machine;
+static int prompt(struct engine *engine, const struct prefill_driver *mode, struct kv *kv, const int32_t *tokens, int n, struct error *e) {
+    struct runtime *m = &engine->machine;
     _Atomic int cancel = 0;
-    struct prefill_job j = {.kv = kv, .tokens = tokens, .n = n, .last = engine->logits, .cancel = &cancel};
+    struct prefill_job j = {.kv = kv, .tokens = tokens, .n = n, .last_logits = engine->logits, .cancel = &cancel};
     int rc = mode->open(m, &j, e);
     if (rc) return rc;
     while ((rc = mode->advance(m, &j, e)) == PREFILL_MORE) {
@@ -238,60 +248,60 @@ static int prompt(struct engine *engine, const struct mode *mode, struct kv *kv,
 
 /* Returns the measured seconds; for decoding the minimum of several, as calibrate uses the minimum of its pieces. h receives the chosen experts; *used: device
  * time. */
-static int measure(struct engine *engine, struct watched *w, const struct what *q, bool devices, double *seconds, struct here *h, struct gpu_used *used,
+static int measure(struct engine *engine, struct watched *w, const struct what *q, bool devices, double *seconds, struct here *h, struct gpu_stats *used,
                    struct error *e) {
-    struct machine *m = &engine->machine;
+    struct runtime *m = &engine->machine;
     const struct config *c = &engine->weights.config;
     static int32_t tokens[MOST];
     double best[OP_COUNT] = {0};
     struct kv kv[4];
-    struct step_span spans[4];
+    struct decode_span spans[4];
     int rc = 0, sessions = q->step ? q->n : 1;
     for (int i = 0; i < sessions && !rc; i++) {
-        if ((rc = kv_open(&kv[i], c, MOST + 8, DT_BF16, e)) || (rc = kv_reach(&kv[i], KEYS, e))) return rc;
+        if ((rc = kv_open(&kv[i], c, MOST + 8, DT_BF16, e)) || (rc = kv_commit(&kv[i], KEYS, e))) return rc;
         for (int l = 0; l < c->n_layers; l++) {
             struct cache_desc d[CACHE_PLANES];
-            for (int p = kv_planes(c, l, d); p-- > 0;) memset(kv[i].layer[l].p[p].data, 0x3c, kv_rows_of(&kv[i].layer[l].p[p], 0, KEYS).bytes);
+            for (int p = kv_planes(c, l, d); p-- > 0;) memset(kv[i].layer[l].p[p].data, 0x3c, kv_row_range_of(&kv[i].layer[l].p[p], 0, KEYS).bytes);
         }
     }
     for (int i = 0; i < MOST; i++) tokens[i] = (int32_t)((i * 7919u + 13u) % (unsigned)c->vocab);
     for (int i = 0; i < STEPS && q->step && !rc; i++) {
-        for (int s = 0; s < sessions; s++) spans[s] = (struct step_span){.kv = &kv[s], .tokens = &tokens[16 * s + i], .pos = KEYS + i, .n = 1};
+        for (int s = 0; s < sessions; s++) spans[s] = (struct decode_span){.kv = &kv[s], .tokens = &tokens[16 * s + i], .pos = KEYS + i, .n = 1};
         forget(w);
-        struct gpu_used before = on_device(m);
+        struct gpu_stats before = on_device(m);
         double begin = clock_now();
-        rc = step_run(m->step, devices ? STEP_HYBRID : STEP_CPU, spans, sessions, NULL, e);
+        rc = decode_run(m->decode, devices ? DECODE_EXEC_HYBRID : DECODE_EXEC_CPU, spans, sessions, NULL, e);
         double t = clock_now() - begin;
         if (i == 1 || (i && t < *seconds)) *seconds = t, memcpy(best, w->op, sizeof best), *used = less(on_device(m), &before);
     }
     if (q->step) memcpy(w->op, best, sizeof best);
     if (!q->step && devices && !h->chosen) { /* the CPU reports which experts were chosen */
         forget(w);
-        if (!(rc = prompt(engine, &mode_cpu, &kv[0], tokens, q->n, e))) take_choices(h, w, c->n_experts);
-        step_forget(m->step, &kv[0]);
+        if (!(rc = prompt(engine, &prefill_mode_cpu, &kv[0], tokens, q->n, e))) take_choices(h, w, c->n_experts);
+        decode_forget(m->decode, &kv[0]);
     }
     for (int i = 0; i < (devices && q->n <= SHORT ? 2 : 1) && !q->step && !rc; i++) { /* before a device's first run, calibrate had its memory */
-        if (devices) step_yield(m->step);
+        if (devices) decode_yield(m->decode);
         forget(w);
         *used = on_device(m);
         double begin = clock_now();
-        rc = prompt(engine, devices ? &mode_slp : &mode_cpu, &kv[0], tokens, q->n, e);
+        rc = prompt(engine, devices ? &prefill_mode_slp : &prefill_mode_cpu, &kv[0], tokens, q->n, e);
         *seconds = clock_now() - begin;
         *used = less(on_device(m), used);
-        step_back(m->step);
-        step_forget(m->step, &kv[0]);
+        decode_reclaim(m->decode);
+        decode_forget(m->decode, &kv[0]);
     }
     if (w->calls && !rc) take_choices(h, w, c->n_experts);
-    for (int i = 0; i < sessions; i++) step_forget(m->step, &kv[i]), kv_close(&kv[i]);
+    for (int i = 0; i < sessions; i++) decode_forget(m->decode, &kv[i]), kv_close(&kv[i]);
     return rc;
 }
 
 static int predict(const struct cost_machine *m, const struct weights *w, const struct what *q, bool devices, const struct here *h, double *seconds,
                    struct virtual_used *used, struct error *e) {
     struct virtual *v;
-    int rc = virtual_open(&v, &(struct virtual_options){.cost = m, .w = w, .kv = DT_BF16, .chosen = h->chosen, .shares = h->shares}, e);
+    int rc = virtual_open(&v, &(struct virtual_options){.cost = m, .w = w, .kv = DT_BF16, .n_chosen = h->chosen, .expert_shares = h->shares}, e);
     if (rc) return rc;
-    rc = q->step ? virtual_step(v, devices ? STEP_HYBRID : STEP_CPU, q->n, KEYS, seconds, NULL, e)
+    rc = q->step ? virtual_decode(v, devices ? DECODE_EXEC_HYBRID : DECODE_EXEC_CPU, q->n, KEYS, seconds, NULL, e)
                  : virtual_prefill(v, devices ? POLICY_SLP : POLICY_CPU, q->n, seconds, e);
     *used = *virtual_used(v);
     virtual_close(&v);
@@ -320,7 +330,7 @@ static double probe(const struct engine *engine, struct exec *cpu) {
     for (int i = 0; i < 3; i++) {
         double begin = clock_now();
         struct op_experts o = {
-            .y = y, .x = x, .ids = ids, .weights = weights, .experts = place_layer(engine->machine.place, &engine->weights, c->n_layers - 1)->experts};
+            .y = y, .x = x, .ids = ids, .weights = weights, .experts = numa_copy_layer(engine->machine.numa_copy, &engine->weights, c->n_layers - 1)->experts};
         o.n = ROWS, o.topk = CHOSEN, o.n_experts = c->n_experts, o.hidden = c->hidden;
         if (cpu->ops->experts(cpu, &o)) return NAN;
         least = fmin(least, clock_now() - begin);
@@ -338,16 +348,16 @@ static void print_operations(const struct here *h, const struct what *q) {
                 printf("| . %s%s | | | %.2f ms | %.2f ms | %+.0f %% |\n", side ? "device, " : "", name, took * 1e3, said * 1e3, (said / took - 1) * 100);
         }
 }
-static void keep_operations(double to[2][ALL_OPS][ROUNDS], int at, const double *cpu, const struct gpu_used *gpu) {
-    for (int i = 0; i < OP_COUNT; i++) to[0][i][at] = cpu[i], to[1][i][at] = gpu->op[i];
-    to[1][H2D][at] = gpu->h2d, to[1][D2H][at] = gpu->d2h, to[1][MEMORY][at] = gpu->memory;
+static void keep_operations(double to[2][ALL_OPS][ROUNDS], int at, const double *cpu, const struct gpu_stats *gpu) {
+    for (int i = 0; i < OP_COUNT; i++) to[0][i][at] = cpu[i], to[1][i][at] = gpu->op_s[i];
+    to[1][H2D][at] = gpu->h2d_s, to[1][D2H][at] = gpu->d2h_s, to[1][MEMORY][at] = gpu->alloc_s;
 }
 
 /* The device's configured speeds, not the measured ones: virtual time then predicts what the device itself counted. */
 static void told(struct cost_machine *m, const char *gpus) {
     struct gpu_spec s;
     struct cost_domain *d = &m->domain[1];
-    if (gpu_parse(&s, gpus, &(struct error){0})) return;
+    if (gpu_spec_parse(&s, gpus, &(struct error){0})) return;
     for (int k = 0; k < COST_KINDS; k++) {
         const double rate = k == COST_ATTENTION ? s.attn : s.flops;
         d->bw[k] = (struct cost_curve){1, {1}, {(float)s.bw}};
@@ -359,19 +369,19 @@ static void told(struct cost_machine *m, const char *gpus) {
 }
 
 /* Checks that virtual time had the same work, whatever the clock: a device limited to its speeds is never faster. */
-static int same_work(const struct what *q, const struct gpu_used *took, const struct gpu_used *said, double seconds) {
+static int same_work(const struct what *q, const struct gpu_stats *took, const struct gpu_stats *said, double seconds) {
     const struct {
         const char *what;
         double took, said, off;
-    } parts[] = {{"operations", took->computing + took->reading, said->computing + said->reading, 0.1}, {"link to it", took->h2d, said->h2d, 0.05}};
+    } parts[] = {{"operations", took->arithmetic_s + took->memory_s, said->arithmetic_s + said->memory_s, 0.1}, {"link to it", took->h2d_s, said->h2d_s, 0.05}};
     int failed = 0;
     for (int i = 0; i < (q->step ? 1 : 2); i++) /* a few rows of decoding sometimes include rows that its cache still lacks */
         if (!(fabs(parts[i].said - parts[i].took) <= parts[i].off * parts[i].took + 0.01 * parts[0].took) || !(seconds >= 0.95 * parts[i].took))
             failed = 1, printf("FAIL: %s %d took %.4g s, device, %s %.4g s, in virtual time %.4g s\n", q->step ? "a step of" : "a prompt of", q->n, seconds,
                                parts[i].what, parts[i].took, parts[i].said);
     for (int i = 0; i < OP_COUNT && failed; i++)
-        if (took->op[i] + said->op[i] > 0.01 * took->computing)
-            printf("  %s: %.4g s, in virtual time %.4g s\n", op_name((enum op_code)i), took->op[i], said->op[i]);
+        if (took->op_s[i] + said->op_s[i] > 0.01 * took->arithmetic_s)
+            printf("  %s: %.4g s, in virtual time %.4g s\n", op_name((enum op_code)i), took->op_s[i], said->op_s[i]);
     return failed;
 }
 
@@ -381,9 +391,9 @@ struct question {               /* about this machine */
     bool steps, prompts, check; /* check: one round, however busy the machine is; asserts only what does not depend on that */
 };
 
-static bool small_pages(const struct machine *m) {
+static bool small_pages(const struct runtime *m) {
     size_t touched, large;
-    return !m->place && file_map_pages(&touched, &large) && large < touched / 2;
+    return !m->numa_copy && file_map_pages(&touched, &large) && large < touched / 2;
 }
 
 static int here(const struct question *ask) {
@@ -395,7 +405,7 @@ static int here(const struct question *ask) {
     const bool devices = ask->gpus;
     struct engine_params p = {.dir = ask->dir, .context = MOST + 8, .gpus = ask->gpus, .threads = ask->threads, .hugepages = !devices && !ask->check};
     if (engine_open(&engine, &p, &e)) return fail(e.text);
-    struct machine *m = &engine->machine;
+    struct runtime *m = &engine->machine;
     struct calibrate_options o = {.cpu = m->cpu,
                                   .threads = pool_threads(engine->pool),
                                   .gpu = m->gpus ? m->gpus->gpu : NULL,
@@ -413,13 +423,13 @@ static int here(const struct question *ask) {
         double fast = probe(engine, w.cpu);
         int again = 0;
         if (i >= 0 && fabs(fast / before - 1) > SAME && !ask->check) continue; /* while it was measured */
-        last.cpu_chunk = m->prefill->rows;
+        last.cpu_chunk_rows = m->prefill_work->rows;
         if (ask->check && devices) told(&last, p.gpus);
         for (int k = 0; k < WHATS && !rc; k++) {
             struct here *h = &seen[k];
             double t = 0, u = 0;
             struct virtual_used used;
-            struct gpu_used device = {0};
+            struct gpu_stats device = {0};
             if (!(whats[k].step ? ask->steps : ask->prompts && whats[k].n <= ask->most)) continue;
             rc = measure(engine, &w, &whats[k], devices, &t, h, &device, &e);
             if (rc || i < 0) continue;
@@ -430,7 +440,7 @@ static int here(const struct question *ask) {
             rc = predict(&last, &engine->weights, &whats[k], devices, h, &u, &used, &e);
             if (ask->check && devices && !rc) failed |= same_work(&whats[k], &device, &used.gpu, t);
             h->took[h->n] = t, h->said[h->n] = u, h->ratio[h->n] = u / t;
-            keep_operations(h->took_op, h->n, w.op, &device), keep_operations(h->said_op, h->n, used.cpu.op, &used.gpu);
+            keep_operations(h->took_op, h->n, w.op, &device), keep_operations(h->said_op, h->n, used.cpu.op_s, &used.gpu);
             h->n++;
         }
     }

@@ -84,7 +84,7 @@ def world(build):
     print("""# Foresight
 
 Made by `test/bench/foresight.py BUILD`: published figures against virtual time (the engine's own decode batches and prefills on the machine preset,
-`engine/sched/preset.c`), tokens/s. Nothing ran on a GPU. Off: prediction over publication. Goal: 15 %.
+`engine/placement/preset.c`), tokens/s. Nothing ran on a GPU. Off: prediction over publication. Goal: 15 %.
 
 Paper A's decode is predicted with experts at 678 GB/s, the rate of its standard kernel in table 1. The 947 in the same table is a single matrix of 14.7 MB
 in 15.5 us. The paper does not say which one its engine uses; with 678 all session counts, both models and both formats fit, and nothing is fitted.
@@ -100,7 +100,7 @@ Its prefill is predicted with matrices at 190 TFLOP/s, 0.45 of the GPU's FP8 pea
         off = t / said - 1
         own = f"{tokens / ours[query]:.4g}" if query in ours else ""
         print(f"| {what} | {said:.4g} | {t:.4g} | {off * 100:+.0f} % | {own} | {why if abs(off) > 0.15 else ''} | {then if abs(off) > 0.15 else ''} |")
-    print("\nTwo and four T4 with layers in turn (step/paged.h), policies found, tokens/s; `as one GPU`: bound of tensor parallelism if it cost "
+    print("\nTwo and four T4 with layers in turn (exec/throughput/paged.h), policies found, tokens/s; `as one GPU`: bound of tensor parallelism if it cost "
           "nothing, one GPU with the memory, the rates and the links of all.\n\n| paper and figure | two | as one GPU | four | as one GPU | four over two | published | cause |"
           "\n|---|---|---|---|---|---|---|---|")
     for what, said, query, why in SCALING:

@@ -149,8 +149,8 @@ static void words(int rounds) {
         uint8_t dtype;
         gemv_fn with, without;
     } all[] = {
-#define ROW(name) {FORMAT_DTYPE(name), whole_avxvnni_##name, whole_avx2_##name},
-        FORMATS_WHOLE(ROW){DT_INT4, int4_gemv_avxvnni, int4_gemv_avx2}
+#define ROW(name) {FORMAT_DTYPE(name), intdot_avxvnni_##name, intdot_avx2_##name},
+        FORMATS_INTDOT(ROW){DT_INT4, int4_gemv_avxvnni, int4_gemv_avx2}
 #undef ROW
     };
     enum { COLS = 2048, POOL = 256 << 20, PIECE = 384 << 10 };
@@ -271,10 +271,10 @@ static int few(enum cpu_level level, int rounds) {
                                       .row_step = 1,
                                       .dtype = all[f],
                                       .scale_dtype = DT_F32};
-                const struct gemm *ways[WAYS] = {NULL, level == CPU_AVX2 ? &gemm_whole_avx2 : gemm_few_for(level, n, MOST), &gemm_whole_avxvnni,
+                const struct gemm *ways[WAYS] = {NULL, level == CPU_AVX2 ? &gemm_int16_avx2 : gemm_skinny_for(level, n, MOST), &gemm_int16_avxvnni,
                                                  gemm_for(level, false)};
                 for (int v = 1; v < WAYS; v++)
-                    if (ways[v] && (!gemm_has(ways[v]) || (ways[v]->takes && !ways[v]->takes(&w, MOST)))) ways[v] = NULL;
+                    if (ways[v] && (!gemm_has(ways[v]) || (ways[v]->supports && !ways[v]->supports(&w, MOST)))) ways[v] = NULL;
                 for (int v = 0; v < WAYS; v++) {
                     if (v && !ways[v]) continue;
                     void *packed = v ? memory(ways[v]->packed_bytes(n, COLS)) : NULL, *scratch = v ? memory(ways[v]->scratch_bytes(n, COLS)) : NULL;
@@ -318,7 +318,8 @@ static int scales(enum cpu_level level, int rounds) {
     for (size_t i = 0; i < (size_t)w.copies * ROWS * COLS; i++) w.data[i] = (uint8_t)((w.data[i] & 0x8f) | 0x30);
     printf("%s, E4M3 [%d, %d], one thread, GFLOP/s, medians of %d\n", cpu_describe(), ROWS, COLS, rounds);
     for (size_t s = 0; s < SIZES; s++) {
-        const struct gemm *few = gemm_few_for(level, sizes[s], MOST), *g = few && (!few->takes || few->takes(w.m, sizes[s])) ? few : gemm_for(level, false);
+        const struct gemm *few = gemm_skinny_for(level, sizes[s], MOST),
+                          *g = few && (!few->supports || few->supports(w.m, sizes[s])) ? few : gemm_for(level, false);
         void *packed = memory(g->packed_bytes(MOST, COLS)), *scratch = memory(g->scratch_bytes(MOST, COLS));
         double t[2][MAX_ROUNDS];
         for (int r = -1; r < rounds; r++)

@@ -13,9 +13,9 @@
 
 #include "cpu/pool.h"
 #include "engine/base/clock.h"
-#include "engine/internal.h"
-#include "engine/keep.h"
-#include "engine/layer/kv_image.h"
+#include "engine/kv/kv_disk.h"
+#include "engine/kv/kv_image.h"
+#include "engine/schedule/internal.h"
 
 enum { BATCH = 1024 };
 static struct config qwen3 = {.n_layers = 48, .n_heads = 32, .n_kv_heads = 4, .head_dim = 128, .v_dim = 128};
@@ -44,7 +44,7 @@ static uint64_t touch(const struct kv *kv, int n) {
     for (int l = 0; l < kv->n_layers; l++)
         for (int p = 0; p < 2; p++) {
             const uint64_t *x = kv->layer[l].p[p].data;
-            for (size_t i = 0, m = kv_rows_of(&kv->layer[l].p[p], 0, n).bytes / 8; i < m; i += 8) sum += x[i];
+            for (size_t i = 0, m = kv_row_range_of(&kv->layer[l].p[p], 0, n).bytes / 8; i < m; i += 8) sum += x[i];
         }
     return sum;
 }
@@ -56,26 +56,26 @@ int main(int argc, char **argv) {
     struct kv kv;
     struct pool *pool;
     struct prefix_store store = {.fd = memfd_create("bench", 0)};
-    struct keep *k = keep_open(argv[1], (uint64_t)1 << 40, 1, DT_BF16);
+    struct kv_disk *k = kv_disk_open(argv[1], (uint64_t)1 << 40, 1, DT_BF16);
     char *room = malloc(1 << 20);
     int32_t *ids = calloc((size_t)tokens, sizeof *ids);
-    if (!k || pool_open(&pool, threads, true, &e) || kv_open(&kv, &qwen3, tokens, DT_BF16, &e) || kv_reach(&kv, tokens, &e)) return fail(&e);
+    if (!k || pool_open(&pool, threads, true, &e) || kv_open(&kv, &qwen3, tokens, DT_BF16, &e) || kv_commit(&kv, tokens, &e)) return fail(&e);
     for (int l = 0; l < kv.n_layers; l++)
         for (int p = 0; p < 2; p++) {
             uint64_t *x = kv.layer[l].p[p].data;
-            for (size_t i = 0, m = kv_rows_of(&kv.layer[l].p[p], 0, tokens).bytes / 8; i < m; i++) x[i] = i * 0x9e3779b97f4a7c15u + (uint64_t)(l * 2 + p);
+            for (size_t i = 0, m = kv_row_range_of(&kv.layer[l].p[p], 0, tokens).bytes / 8; i < m; i++) x[i] = i * 0x9e3779b97f4a7c15u + (uint64_t)(l * 2 + p);
         }
     uint64_t want = touch(&kv, tokens);
     double t = clock_now();
     for (int at = 0; at < tokens; at += BATCH) {
         struct prefix_block *b = malloc(sizeof *b);
         *b = (struct prefix_block){
-            .store = &store, .refs = 1, .at = store.size, .bytes = kv_image_bytes(&kv, at, at + BATCH, false), .from = at, .to = at + BATCH};
+            .store = &store, .refs = 1, .offset = store.size, .bytes = kv_image_bytes(&kv, at, at + BATCH, false), .from = at, .to = at + BATCH};
         store.size += (off_t)b->bytes;
-        if (ftruncate(store.fd, store.size) || kv_image_write(&kv, at, at + BATCH, -1, store.fd, b->at)) return fail(&e);
-        kv_image_under(&kv, at, at + BATCH, -1, store.fd, b->at);
-        keep_put(k, b, (uint64_t)at + 1, ids, INT64_MAX);
-        prefix_release(b);
+        if (ftruncate(store.fd, store.size) || kv_image_write(&kv, at, at + BATCH, -1, store.fd, b->offset)) return fail(&e);
+        kv_image_replace(&kv, at, at + BATCH, -1, store.fd, b->offset);
+        kv_disk_write(k, b, (uint64_t)at + 1, ids, INT64_MAX);
+        prefix_block_unref(b);
     }
     printf("%d tokens, %.2f GB: handed over in %.2f s", tokens, (double)store.size / 1e9, clock_now() - t);
     kv_close(&kv);
@@ -93,8 +93,8 @@ int main(int argc, char **argv) {
         if (kv_open(&kv, &qwen3, tokens, DT_BF16, &e)) return fail(&e);
         t = clock_now();
         for (int at = 0; at < tokens; at += BATCH) {
-            if (!keep_get(k, pool, &kv, (uint64_t)at + 1, ids, at, at + BATCH, &state)) return 1;
-            keep_ahead(k, (uint64_t)at + 1 + BATCH);
+            if (!kv_disk_read(k, pool, &kv, (uint64_t)at + 1, ids, at, at + BATCH, &state)) return 1;
+            kv_disk_prefetch(k, (uint64_t)at + 1 + BATCH);
         }
         double found = clock_now() - t;
         uint64_t sum = touch(&kv, tokens);
@@ -104,7 +104,7 @@ int main(int argc, char **argv) {
         if (sum != want) return fprintf(stderr, "other rows\n"), 1;
         kv_close(&kv);
     }
-    keep_close(&k);
+    kv_disk_close(&k);
     pool_close(&pool);
     return 0;
 }

@@ -27,7 +27,7 @@ static struct event next(void) {
 static struct session *submit(int from, int n, int most) {
     struct session *s;
     struct error err = {0};
-    if (session_open(e, &s, &err) || session_submit(s, &(struct request){.tokens = tokens + from, .n = n, .max_tokens = most, .flags = REQUEST_NO_EOS}, &err))
+    if (session_open(e, &s, &err) || session_submit(s, &(struct request){.tokens = tokens + from, .n = n, .max_tokens = most, .flags = REQ_IGNORE_EOS}, &err))
         die(&err);
     return s;
 }

@@ -27,7 +27,7 @@ SHAPES = {
     "qwen3-30b-a3b": dict(
         family="qwen3_moe", layers=8, vocab=151936, hidden=2048, heads=32, kv_heads=4, head_dim=128, experts=128, topk=8, inter=768,
         dense_layers=0, scale="BF16"),
-    "toy": dict( # no vendor's: 38 MB in 12 layers, for tests
+    "toy": dict( # not a vendor's: 38 MB in 12 layers, for tests
         family="qwen3_moe", layers=12, vocab=512, hidden=256, heads=8, kv_heads=2, head_dim=32, experts=32, topk=4, inter=128,
         dense_layers=0, scale="BF16"),
     "deepseek-v3": dict(
@@ -36,9 +36,9 @@ SHAPES = {
     "minimax-m2": dict(
         family="minimax_m2", layers=2, vocab=200064, hidden=3072, heads=48, kv_heads=8, head_dim=128, experts=256, topk=8, inter=1536,
         dense_layers=0, scale="F32"),
-    "experts": dict(  # of nobody's: hardly anything but routed experts, to measure where these are computed
+    "experts": dict(  # not a vendor's: almost only routed experts, to measure where these are computed
         family="qwen3_moe", layers=4, vocab=4096, hidden=1024, heads=4, kv_heads=1, head_dim=128, experts=32, topk=4, inter=1024, dense_layers=0, scale="BF16"),
-    "thin": dict(  # DeepSeek-V3's routing, and next to nothing to compute: what deciding about 256 experts takes does not hang on their size
+    "thin": dict(  # DeepSeek-V3's routing with almost no computation: the time to decide about 256 experts does not depend on their size
         family="deepseek_v3", layers=7, vocab=4096, hidden=512, heads=4, kv_heads=4, q_lora=128, kv_lora=128, nope=64, rope=64,
         v_dim=64, experts=256, topk=8, groups=8, topk_group=4, inter=256, dense_inter=512, dense_layers=1, shared=1, scale="F32"),
     "glm-4.5-air": dict(
@@ -287,7 +287,7 @@ def write_texts(s, out):
     dump("config.json", config(s))
     bos, eos = s["vocab"] - 2, s["vocab"] - 1
     dump("generation_config.json", dict(bos_token_id=bos, eos_token_id=eos, do_sample=True, temperature=0.6, top_p=0.95))
-    # Byte-level BPE without merges: 256 bytes, then fillers that no text gives.
+    # Byte-level BPE without merges: 256 bytes, then fillers that no text produces.
     printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
     rest = [b for b in range(256) if b not in printable]
     vocab = {chr(b): i for i, b in enumerate(printable)}

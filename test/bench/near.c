@@ -1,5 +1,5 @@
-/* Paper C in virtual time: a device, a CPU with matrix units and sixteen near-memory (DIMM-side) units (sched/preset.c, "paper-c"), with the engine's own cost
- * model, scores and splits, compared with the paper's baselines. Decoding of many sessions: a layer of routed and shared experts.
+/* Paper C in virtual time: a device, a CPU with matrix units and sixteen near-memory (DIMM-side) units (placement/preset.c, "paper-c"), with the engine's own
+ * cost model, scores and splits, compared with the paper's baselines. Decoding of many sessions: a layer of routed and shared experts.
  *
  *   bench_near         the tables
  *   bench_near check   shorter, and asserts what NOTES.md says of them
@@ -21,10 +21,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/cache/score.h"
+#include "engine/experts/score.h"
 #include "engine/model/known.h"
-#include "engine/sched/nodes.h"
-#include "engine/sched/split.h"
+#include "engine/placement/numa_cost.h"
+#include "engine/placement/split.h"
 
 enum { UNITS = 16, MOST = 256, LAYERS = 3 };
 static struct cost_machine machine;
@@ -51,7 +51,7 @@ static struct cost_model model_in(const struct known_model *k, enum dtype expert
     struct cost_model q;
     struct error e = {0};
     struct config *c = calloc(1, sizeof *c);
-    if (!c || known_config(k, c, &e)) fail(&e);
+    if (!c || known_model_config(k, c, &e)) fail(&e);
     cost_model_of(&q, c, DT_BF16, experts, DT_BF16);
     free(c);
     return q;
@@ -186,15 +186,17 @@ static double split(struct lane *x, int layer, const int32_t *rows, int batch, b
     int n = 0, domains = 2 + x->units;
     double read = 0, best = INFINITY, dimms = is.units * (is.served > 0 ? is.served : cost_at(&machine.domain[2].bw[COST_FFN], 1));
     bool cpu = x->s->has & CPU, near = x->s->has & NEAR;
-    double move = cost_move(&machine, 1, COST_H2D, x->q->expert_bytes), local = x->q->expert_bytes / (machine.dram / is.units); /* equation 2: from one DIMM */
+    double move = cost_transfer(&machine, 1, COST_H2D, x->q->expert_bytes),
+           local = x->q->expert_bytes / (machine.dram_bw / is.units); /* equation 2: from one DIMM */
     for (int i = 0; i < x->q->n_experts; i++) {
         if (!rows[i]) continue;
         uint32_t at = (everywhere && near ? 1 | all_units(x) : lies(x, layer, i)) | (x->kept[layer][i] ? 2 : 0);
         id[n] = (int16_t)i;
-        e[n++] = (struct split_expert){.rows = rows[i], .resident = at | cpu, .still = cpu && !(at & 1), .slow = cpu && !(at & 1) ? (float)local : 0};
+        e[n++] =
+            (struct split_expert){.rows = rows[i], .resident = at | cpu, .no_transfer = cpu && !(at & 1), .min_cpu_s = cpu && !(at & 1) ? (float)local : 0};
     }
     if (!strcmp(x->s->split, "rule")) { /* on the CPU, except what the device has, or would get sooner over the link */
-        double t[2] = {machine.domain[0].latency[COST_FFN] + 2 * machine.join, shared_time(x, batch)};
+        double t[2] = {machine.domain[0].latency[COST_FFN] + 2 * machine.hand_off_s, shared_time(x, batch)};
         for (int i = 0; i < n; i++) {
             double a = cost_table_at(&x->table[0], e[i].rows), b = cost_table_at(&x->table[1], e[i].rows);
             if (e[i].resident & 2) t[1] += b;
@@ -208,24 +210,24 @@ static double split(struct lane *x, int layer, const int32_t *rows, int batch, b
             d[k] = (struct split_domain){.class = k == 0   ? COST_CPU
                                                   : k == 1 ? COST_GPU
                                                            : COST_NDP,
-                                         .expert = &x->table[k < 2 ? k : 2],
+                                         .expert_cost = &x->table[k < 2 ? k : 2],
                                          .scale = k == 0 && !cpu ? 1e6 : 1, /* no unit */
-                                         .busy = k == 1  ? shared_time(x, batch)
-                                                 : k > 1 ? read / dimms
-                                                         : 0,
-                                         .first = k == 0                      ? machine.domain[0].latency[COST_FFN] + 2 * machine.join
-                                                  : k > 1 && x->s->has & ROWS ? 4 * machine.join /* rows up, outputs of gate and up to all, sums back */
-                                                                              : 0,
-                                         .move = k != 1                   ? 0
-                                                 : cpu || !near || is.far ? move
-                                                                          : local,
-                                         .room = MOST};
+                                         .busy_s = k == 1  ? shared_time(x, batch)
+                                                   : k > 1 ? read / dimms
+                                                           : 0,
+                                         .start_s = k == 0                      ? machine.domain[0].latency[COST_FFN] + 2 * machine.hand_off_s
+                                                    : k > 1 && x->s->has & ROWS ? 4 * machine.hand_off_s /* rows up, outputs of gate and up to all, sums back */
+                                                                                : 0,
+                                         .transfer_s = k != 1                   ? 0
+                                                       : cpu || !near || is.far ? move
+                                                                                : local,
+                                         .max_transfers = MOST};
         split_run(split_find(everywhere ? "auto" : x->s->split), &(struct split_in){.domain = d, .expert = e, .n_domains = domains, .n = n}, &plan);
         double end = shared_time(x, batch), bytes = 0;
-        for (int k = plan.begin[0]; k < plan.begin[1]; k++) bytes += x->q->expert_bytes;
-        bytes += (plan.moves[2] - plan.moves[1]) * x->q->expert_bytes;
+        for (int k = plan.queue_begin[0]; k < plan.queue_begin[1]; k++) bytes += x->q->expert_bytes;
+        bytes += (plan.transfer_begin[2] - plan.transfer_begin[1]) * x->q->expert_bytes;
         for (int k = 0; k < domains; k++) {
-            double t = plan.end_of[k] + (k > 1 && plan.end_of[k] > 0 ? (bytes - read) / dimms : 0);
+            double t = plan.domain_end_s[k] + (k > 1 && plan.domain_end_s[k] > 0 ? (bytes - read) / dimms : 0);
             if (t > end) end = t;
         }
         if (end < best) {
@@ -315,7 +317,7 @@ static void scale(struct cost_curve *c, double by) {
 static void lane_open(struct lane *x, const struct cost_model *q, const struct system *s) {
     *x = (struct lane){.s = s, .q = q, .units = !(s->has & NEAR) ? 0 : s->has & ROWS ? 1 : is.units};
     /* 80 GB less everything except routed experts, and 10 GB of workspace */
-    double dense = q->layers * (q->half_bytes + q->shared_bytes) + 2 * q->head_bytes;
+    double dense = q->layers * (q->attn_block_bytes + q->shared_bytes) + 2 * q->head_bytes;
     x->room = (int)((machine.domain[1].memory - dense - 10e9) / (q->expert_bytes * (q->layers - q->dense_layers)));
     if (is.kept > 0) x->room = (int)(is.kept * q->n_experts + 0.5);
     x->mem = calloc(1, score_bytes(LAYERS, q->n_experts));
@@ -328,11 +330,11 @@ static void lane_open(struct lane *x, const struct cost_model *q, const struct s
     if (s->has & ROWS) { /* as one: each row goes to all, gate and up outputs again, sums return; all through the CPU's memory */
         double hidden = q->row_bytes / 4, inter = q->expert_flops / (6 * hidden), n = is.units;
         double each =
-            q->expert_flops / (n * cost_at(&m.domain[2].rate[COST_FFN][COST_16BIT], 1)) + (n * 2 * (hidden + inter) + 2 * inter + 4 * hidden) / m.dram;
+            q->expert_flops / (n * cost_at(&m.domain[2].rate[COST_FFN][COST_16BIT], 1)) + (n * 2 * (hidden + inter) + 2 * inter + 4 * hidden) / m.dram_bw;
         scale(&m.domain[2].bw[COST_FFN], n);
         m.domain[2].rate[COST_FFN][COST_16BIT] = (struct cost_curve){1, {1}, {(float)(q->expert_flops / each)}};
     }
-    for (int d = 0; d < 3; d++) cost_table_fill(&x->table[d], &m, d, q, COST_MANY);
+    for (int d = 0; d < 3; d++) cost_table_fill(&x->table[d], &m, d, q, COST_MANY_ROWS);
 }
 /* The layout from the first batches: the papers' offline trace. */
 static void lay(struct lane *x, int layer, const int32_t *late, int batch) {
@@ -356,7 +358,7 @@ static struct result run(const struct cost_model *q, const struct system *s, int
     struct result r = {0};
     lane_open(&x, q, s);
     begin(&l, q);
-    double window = cost_half(&machine, 1, q, cost_decode_rows(batch, 1024)), n = 0;
+    double window = cost_attention_block(&machine, 1, q, cost_decode_rows(batch, 1024)), n = 0;
     int32_t rows[MOST], late[MOST];
     int8_t want[MOST], came[MOST];
     static int32_t ids[1024 * 8];
@@ -387,7 +389,7 @@ static struct result run(const struct cost_model *q, const struct system *s, int
                         if (rows[e] || late[e]) x.said++, x.right += (came[e] >= 0 || !rows[e]) == (want[e] >= 0);
                 }
             }
-            score_seen(&x.score, i, &(struct score_step){.n = k / q->topk, .ids = ids});
+            score_update(&x.score, i, &(struct score_rows){.n = k / q->topk, .ids = ids});
             if (t > WARM) fill_cache(&x, i, 1);
         }
     free(x.mem);
@@ -450,8 +452,8 @@ static void assumptions(const struct cost_model *q, const char *const *names, in
 
 /* --- Several sockets ------------------------------------------------------------------------------------------------------------- */
 
-/* Memory nodes as the cost model's domains (sched/nodes.h), the routed experts of one or some tokens: rows of every matrix on each node (as the engine has
- * them: store/place.c, span.h), or whole experts alternating, computed on their node or read from the other one, moved by the recent load during
+/* Memory nodes as the cost model's domains (placement/numa_cost.h), the routed experts of one or some tokens: rows of every matrix on each node (as the engine
+ * has them: weights/numa_copy.c, span.h), or whole experts alternating, computed on their node or read from the other one, moved by the recent load during
  * attention or not; or alternating pages and everything on one node, as a file's pages are without placement. UNITS: an expert split across down's
  * columns, at blocks of that size (as it was until 2026-11-22). */
 enum { SHARES, BLOCKS, WHOLE, REMOTE, MOVED, SPREAD, ONE, LAYOUTS };
@@ -468,15 +470,15 @@ static const struct socketed {
 
 static void sockets_open(const struct socketed *s) {
     if (!cost_preset(&machine, "paper-a-1")) abort();
-    nodes_even(&machine, s->nodes, machine.domain[0].memory);
-    for (int a = 0; a < s->nodes; a++) machine.node[a].bw += a ? -s->uneven / (s->nodes - 1) : s->uneven;
+    numa_cost_even(&machine, s->nodes, machine.domain[0].memory);
+    for (int a = 0; a < s->nodes; a++) machine.node[a].bw_share += a ? -s->uneven / (s->nodes - 1) : s->uneven;
 }
 
 static double sockets(const struct socketed *s, int layout, int batch, int steps) {
     enum { NODES = COST_NODES, WARM = 12 };
     static struct loads l;
     static struct cost_table table[NODES];
-    struct cost_model q = model_in(known_find(s->model), s->experts);
+    struct cost_model q = model_in(known_model_find(s->model), s->experts);
     struct cost_machine parts;
     struct score score;
     void *mem = calloc(1, score_bytes(LAYERS, q.n_experts));
@@ -488,17 +490,19 @@ static double sockets(const struct socketed *s, int layout, int batch, int steps
     if (!mem) abort();
     sockets_open(s);
     q.n_experts = q.n_experts < MOST ? q.n_experts : MOST;
-    nodes_machine(&parts, &machine);
+    numa_cost_machine(&parts, &machine);
     score_open(&score, score_find("ema"), LAYERS, q.n_experts, q.topk, mem);
     begin(&l, &q);
-    for (int a = 0; a < s->nodes; a++) cost_table_fill(&table[a], &parts, a, &q, COST_MANY);
-    struct nodes_lie lie = layout == SPREAD ? nodes_spread(&machine) : layout == ONE ? nodes_on(&machine, 0) : nodes_shares(&machine, &q, 1, COST_MANY);
+    for (int a = 0; a < s->nodes; a++) cost_table_fill(&table[a], &parts, a, &q, COST_MANY_ROWS);
+    struct numa_shares lie = layout == SPREAD ? numa_cost_interleaved(&machine)
+                             : layout == ONE  ? numa_cost_single(&machine, 0)
+                                              : numa_cost_balanced(&machine, &q, 1, COST_MANY_ROWS);
     if (layout == BLOCKS) /* equal, rounded to whole blocks */
         for (int a = 0, blocks = s->inter / s->block; a < s->nodes; a++)
-            lie.lies[a] = lie.works[a] = (double)(blocks * (a + 1) / s->nodes - blocks * a / s->nodes) / blocks;
+            lie.stored[a] = lie.computed[a] = (double)(blocks * (a + 1) / s->nodes - blocks * a / s->nodes) / blocks;
     for (int i = 0; i < LAYERS; i++)
         for (int e = 0; e < q.n_experts; e++) node[i][e] = (uint8_t)(e % s->nodes), moving[i] = -1;
-    double window = cost_half(&machine, 1, &q, cost_decode_rows(batch, 1024));
+    double window = cost_attention_block(&machine, 1, &q, cost_decode_rows(batch, 1024));
     for (int t = 0; t < WARM + steps; t++)
         for (int i = 0; i < LAYERS; i++) {
             if (layout == MOVED) { /* the node with more recent work gives the least busy one the expert that balances them best */
@@ -512,7 +516,8 @@ static double sockets(const struct socketed *s, int layout, int batch, int steps
                     for (int e = 0; e < q.n_experts; e++) {
                         double load = fmin(score_of(&score, i, e), 1);
                         double after = fabs(busy[from] - busy[least] - (cost_table_at(&table[from], 1) + cost_table_at(&table[least], 1)) * load);
-                        if (node[i][e] == from && after < 0.8 * best) best = after, moving[i] = e, to[i] = least, left[i] = q.expert_bytes / machine.between;
+                        if (node[i][e] == from && after < 0.8 * best)
+                            best = after, moving[i] = e, to[i] = least, left[i] = q.expert_bytes / machine.inter_node_bw;
                     }
                 }
             }
@@ -523,10 +528,10 @@ static double sockets(const struct socketed *s, int layout, int batch, int steps
             for (int e = 0; e < q.n_experts; e++) {
                 for (int c = 0; c < rows[e]; c++) ids[k++] = e;
                 if (!rows[e]) continue;
-                shared += nodes_expert(&machine, &q, rows[e], COST_MANY, &lie, NULL);
+                shared += numa_cost_expert(&machine, &q, rows[e], COST_MANY_ROWS, &lie, NULL);
                 ex[all++] = (struct split_expert){.rows = rows[e], .resident = 1u << node[i][e]};
             }
-            score_seen(&score, i, &(struct score_step){.n = batch, .ids = ids});
+            score_update(&score, i, &(struct score_rows){.n = batch, .ids = ids});
             if (t < WARM) continue;
             n++;
             if (layout < WHOLE || layout > MOVED) {
@@ -536,11 +541,11 @@ static double sockets(const struct socketed *s, int layout, int batch, int steps
             struct split_domain d[NODES];
             for (int c = 0; c < s->nodes; c++) /* experts of another node are read over the link between the nodes */
                 d[c] = (struct split_domain){.class = c ? COST_GPU : COST_CPU,
-                                             .expert = &table[c],
-                                             .move = layout == REMOTE ? cost_move(&parts, c, COST_H2D, q.expert_bytes) : 0,
-                                             .room = MOST};
+                                             .expert_cost = &table[c],
+                                             .transfer_s = layout == REMOTE ? cost_transfer(&parts, c, COST_H2D, q.expert_bytes) : 0,
+                                             .max_transfers = MOST};
             split_run(split_find("auto"), &(struct split_in){.domain = d, .expert = ex, .n_domains = s->nodes, .n = all}, &plan);
-            sum += plan.end;
+            sum += plan.end_s;
         }
     free(mem);
     return sum / n;
@@ -570,7 +575,7 @@ int main(int argc, char **argv) {
     static const double printed[] = {2.72, 2.18, 1.82}; /* of few */
     if (!cost_preset(&machine, "paper-c")) abort();
     is = usual;
-    struct cost_model q[3] = {model_of(&deepseek_v2), model_of(known_find("qwen3-235b")), model_of(known_find("glm-4.5-air"))};
+    struct cost_model q[3] = {model_of(&deepseek_v2), model_of(known_model_find("qwen3-235b")), model_of(known_model_find("glm-4.5-air"))};
     static const char *const names[] = {"DeepSeek-V2", "Qwen3-235B", "GLM-4.5-Air"};
     int steps = check ? 8 : 30;
     printf("| ms a layer | rows |");
@@ -578,7 +583,7 @@ int main(int argc, char **argv) {
     printf(" gain | three | rows | foreseen | had it been known |\n");
     for (int i = 0; i < 3; i++) {
         struct gains g = table(&q[i], names[i], batches, 3, steps, true);
-        double copies = 3 * (q[i].layers - q[i].dense_layers) * q[i].n_experts * q[i].expert_bytes, kv = 768.0 * 1024 * q[i].layers * q[i].kv_bytes;
+        double copies = 3 * (q[i].layers - q[i].dense_layers) * q[i].n_experts * q[i].expert_bytes, kv = 768.0 * 1024 * q[i].layers * q[i].kv_row_bytes;
         printf("%s: over the best of three %.2f, three copies %.2f, rows %.2f; over MoNDE %.2f, over a fixed layout %.2f; layouts foreseen %.0f%%; copies and "
                "keys of "
                "768 x 1,024 positions %.2f of 2 TB\n",

@@ -1,4 +1,4 @@
-/* Paper D in virtual time: its machine (sched/preset.c, "paper-d"), its models at true shapes, generated routing traces (routing.h), and the engine's own
+/* Paper D in virtual time: its machine (placement/preset.c, "paper-d"), its models at true shapes, generated routing traces (routing.h), and the engine's own
  * cost model, splits, scores and predictions, compared with the paper's baselines. No byte is moved and nothing waits: each layer is placed on
  * the timelines of CPU, device and link.
  *
@@ -15,9 +15,9 @@
  *     hearth        the split by cost, MRS scores, the link uploads the most valuable ones, predicted or not */
 #include <stdio.h>
 
-#include "engine/cache/predict.h"
+#include "engine/experts/predict.h"
 #include "engine/model/known.h"
-#include "engine/sched/cost.h"
+#include "engine/placement/cost.h"
 #include "test/bench/routing.h"
 
 static struct cost_machine machine;
@@ -59,7 +59,7 @@ static struct bench_model model_of(const struct known_model *k, enum dtype weigh
     struct bench_model m = {.name = k->title, .kind = kind};
     struct error e = {0};
     struct config *c = calloc(1, sizeof *c);
-    if (!c || known_config(k, c, &e)) fail(&e);
+    if (!c || known_model_config(k, c, &e)) fail(&e);
     cost_model_of(&m.q, c, weights, weights, DT_BF16);
     m.layers = m.q.layers - m.q.dense_layers;
     free(c);
@@ -81,7 +81,7 @@ static const struct system systems[] = {
     {"llama.cpp", BY_LAYER, NULL, "host", "host", 0, false},
     {"AdapMoE", KEPT, "lru", "stream", "stream", 1, false},
     {"KTransformers", FIXED, NULL, "host", "stream", 0, false},
-    {"hearth", KEPT, "mrs", "auto", "auto", PREDICT_FAR, true},
+    {"hearth", KEPT, "mrs", "auto", "auto", PREDICT_LAYERS, true},
 };
 enum { SYSTEMS = 4, KT = 2, OURS = 3 };
 
@@ -131,7 +131,7 @@ static void put(struct lane *x, int layer, int expert, int victim, double when) 
     x->moved++;
 }
 
-static double move_of(const struct lane *x) { return cost_move(&machine, 1, COST_H2D, x->m->q.expert_bytes); }
+static double move_of(const struct lane *x) { return cost_transfer(&machine, 1, COST_H2D, x->m->q.expert_bytes); }
 
 /* The experts of x->rows with their residency at that time. */
 static int describe(struct lane *x, int layer, double when, double link_busy, int n, struct split_domain *d, struct split_expert *e, int16_t *id) {
@@ -143,13 +143,13 @@ static int describe(struct lane *x, int layer, double when, double link_busy, in
         id[all] = (int16_t)i;
         e[all++] = (struct split_expert){x->rows[i], 1u | (here ? 2u : 0)};
     }
-    d[0] = (struct split_domain){.class = COST_CPU, .expert = &x->table[0], .first = machine.domain[0].latency[COST_FFN] + 2 * machine.join};
+    d[0] = (struct split_domain){.class = COST_CPU, .expert_cost = &x->table[0], .start_s = machine.domain[0].latency[COST_FFN] + 2 * machine.hand_off_s};
     d[1] = (struct split_domain){.class = COST_GPU,
-                                 .expert = &x->table[1],
-                                 .busy = cost_shared(&machine, 1, &x->m->q, n),
-                                 .link_busy = link_busy,
-                                 .move = move_of(x),
-                                 .room = x->r->experts}; /* a buffer takes what the cache has no slot for */
+                                 .expert_cost = &x->table[1],
+                                 .busy_s = cost_shared(&machine, 1, &x->m->q, n),
+                                 .link_busy_s = link_busy,
+                                 .transfer_s = move_of(x),
+                                 .max_transfers = x->r->experts}; /* a buffer takes what the cache has no slot for */
     return all;
 }
 
@@ -176,18 +176,18 @@ static void use_link(struct lane *x, int layer, int at, int n, double beat) {
             count_rows(x, ids_of(x, layer + k, at, n, k), n * x->r->topk);
             int all = describe(x, layer + k, 1e300, 0, n, d, e, id), v = worst_of(x, layer + k, true);
             if (v == -1) continue;
-            struct predict_answer a = predict_worth(&x->predict,
-                                                    &(struct predict_ask){.layer = layer + k,
-                                                                          .distance = k,
-                                                                          .split = split_find(n > 1 ? x->s->prefill : x->s->decode),
-                                                                          .domain = d,
-                                                                          .expert = e,
-                                                                          .id = id,
-                                                                          .n = all,
-                                                                          .late = move - k * beat,
-                                                                          .victim = v < 0 ? -1 : v},
-                                                    &plan);
-            if (a.expert >= 0 && a.worth > most) what = id[a.expert], where = layer + k, out = v, most = a.worth, ahead = true;
+            struct predict_out a = predict_upload(&x->predict,
+                                                  &(struct predict_in){.layer = layer + k,
+                                                                       .distance = k,
+                                                                       .split = split_find(n > 1 ? x->s->prefill : x->s->decode),
+                                                                       .domain = d,
+                                                                       .expert = e,
+                                                                       .id = id,
+                                                                       .n = all,
+                                                                       .arrival_s = move - k * beat,
+                                                                       .victim = v < 0 ? -1 : v},
+                                                  &plan);
+            if (a.expert >= 0 && a.worth_s > most) what = id[a.expert], where = layer + k, out = v, most = a.worth_s, ahead = true;
         }
         if (what < 0) return;
         x->link = x->now + move;
@@ -213,13 +213,14 @@ static double forward(struct lane *x, int at, int n, double keys) {
     struct cost_rows rows = n > 1 ? cost_prefill_rows(n, keys) : cost_decode_rows(1, keys);
     bool decode = n == 1;
     for (int l = 0; l < q->dense_layers; l++)
-        x->now += cost_half(&machine, 1, q, rows) + cost_time(&machine, 1, &(struct cost_piece){COST_FFN, q->dense, n, q->ffn_bytes, n * q->ffn_flops, 1});
+        x->now +=
+            cost_attention_block(&machine, 1, q, rows) + cost_time(&machine, 1, &(struct cost_item){COST_FFN, q->dense, n, q->ffn_bytes, n * q->ffn_flops, 1});
     for (int l = 0; l < x->r->layers; l++) {
         double from = x->now;
         bool far = x->s->place == BY_LAYER && l >= (int)((double)x->room / x->r->experts * x->r->layers + 0.5);
         if (far) { /* the whole layer on the processor */
-            x->now += cost_half(&machine, 0, q, rows) + cost_shared(&machine, 0, q, n);
-        } else x->now += cost_half(&machine, 1, q, rows);
+            x->now += cost_attention_block(&machine, 0, q, rows) + cost_shared(&machine, 0, q, n);
+        } else x->now += cost_attention_block(&machine, 1, q, rows);
         const int32_t *ids = ids_of(x, l, at, n, 0);
         struct split_domain d[2];
         struct split_expert e[256];
@@ -236,13 +237,13 @@ static double forward(struct lane *x, int at, int n, double keys) {
         if (x->s->place == BY_LAYER)
             for (int i = 0; i < all; i++) e[i].resident = far ? 1 : 3;
         split_run(split_find(decode ? x->s->decode : x->s->prefill), &(struct split_in){.domain = d, .expert = e, .n_domains = 2, .n = all}, &plan);
-        double end = plan.end > d[1].busy && !far ? plan.end : far ? plan.end : d[1].busy;
+        double end = plan.end_s > d[1].busy_s && !far ? plan.end_s : far ? plan.end_s : d[1].busy_s;
         for (int i = 0; i < all; i++) {
             uint8_t *was = &x->brought[l * x->r->experts + id[i]];
             if (plan.domain[i] == 1) x->ahead_used += *was, *was = 0;
         }
-        for (int k = plan.moves[1]; k < plan.moves[2]; k++) { /* uploads for this layer are kept, if something can be evicted */
-            int what = id[plan.move[k]];
+        for (int k = plan.transfer_begin[1]; k < plan.transfer_begin[2]; k++) { /* uploads for this layer are kept, if something can be evicted */
+            int what = id[plan.transfer[k]];
             double begins = x->link > x->now ? x->link : x->now;
             if (isfinite(there_of(x, l)[what])) continue; /* already in flight */
             x->link = begins + move_of(x);
@@ -259,8 +260,8 @@ static double forward(struct lane *x, int at, int n, double keys) {
                 size_t src = 2 * routing_at(x->r, at + i, l), dst = 2 * (size_t)i * (size_t)x->r->topk, bytes = 2 * (size_t)x->r->topk * 4;
                 memcpy(near + dst, x->r->near + src, bytes), memcpy(chance + dst, x->r->chance + src, bytes);
             }
-            score_seen(&x->score, l, &(struct score_step){n, n > 1 ? ids : x->r->ids + row, near, chance});
-            predict_seen(&x->predict, l, x->rows);
+            score_update(&x->score, l, &(struct score_rows){n, n > 1 ? ids : x->r->ids + row, near, chance});
+            predict_update_rates(&x->predict, l, x->rows);
             beat += (x->now - from - beat) / (l ? 4 : 1);
             use_link(x, l, at, n, beat);
         }
@@ -280,7 +281,7 @@ static void lane_open(struct lane *x, const struct bench_model *m, const struct 
     if (!x->there || !x->rows || !x->brought || !x->mem[0] || !x->mem[1]) abort();
     score_open(&x->score, score_find(s->evict ? s->evict : "lfu"), r->layers, r->experts, r->topk, x->mem[0]);
     predict_open(&x->predict, r->layers, r->experts, x->mem[1]);
-    for (int d = 0; d < 2; d++) cost_table_fill(&x->table[d], &machine, d, &m->q, COST_MANY);
+    for (int d = 0; d < 2; d++) cost_table_fill(&x->table[d], &machine, d, &m->q, COST_MANY_ROWS);
     for (size_t i = 0; i < all; i++) x->there[i] = INFINITY;
     for (int l = 0; l < r->layers; l++) { /* the first `profile` tokens tell which are used most; every system starts with these */
         int32_t *used = calloc((size_t)r->experts, sizeof *used);
@@ -332,7 +333,7 @@ static struct routing traces_d[3];
 static void open_d(int tokens, bool fitted) {
     const double fit_cpu = fitted ? 0.148 : 0, fit_link = fitted ? 0.5 : 0;
     static const double share[] = {0.13, 0.31, 0.31};
-    const struct known_model *known[] = {known_find("mixtral-8x7b"), &v2_lite, &qwen2};
+    const struct known_model *known[] = {known_model_find("mixtral-8x7b"), &v2_lite, &qwen2};
     if (!cost_preset(&machine, "paper-d")) abort();
     struct cost_domain *cpu = &machine.domain[0];
     for (int k = 0; k < COST_KINDS && fit_cpu > 0; k++) {
@@ -351,7 +352,7 @@ static void open_d(int tokens, bool fitted) {
 }
 
 static void close_d(void) {
-    for (int i = 0; i < 3; i++) routing_close(&traces_d[i]);
+    for (int i = 0; i < 3; i++) routing_trace_close(&traces_d[i]);
 }
 
 struct means {
@@ -403,8 +404,8 @@ static struct means tables(void) {
 static void parts(void) {
     static const struct system part[] = {
         {"KTransformers", FIXED, NULL, "host", "stream", 0, false},  {"+ split", FIXED, NULL, "auto", "auto", 0, false},
-        {"+ MRS", KEPT, "mrs", "host", "stream", 0, true},           {"+ MRS and foresight", KEPT, "mrs", "host", "stream", PREDICT_FAR, true},
-        {"all but foresight", KEPT, "mrs", "auto", "auto", 0, true}, {"all", KEPT, "mrs", "auto", "auto", PREDICT_FAR, true},
+        {"+ MRS", KEPT, "mrs", "host", "stream", 0, true},           {"+ MRS and foresight", KEPT, "mrs", "host", "stream", PREDICT_LAYERS, true},
+        {"all but foresight", KEPT, "mrs", "auto", "auto", 0, true}, {"all", KEPT, "mrs", "auto", "auto", PREDICT_LAYERS, true},
     };
     double base[2] = {0};
     printf("\n| Qwen2, a quarter kept | decode, ms | gain | prefill of 128, s | gain |\n");

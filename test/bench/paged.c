@@ -10,10 +10,10 @@
 #include <unistd.h>
 
 #include "engine/base/clock.h"
-#include "engine/internal.h"
-#include "engine/many.h"
-#include "engine/sched/calibrate.h"
-#include "engine/virtual.h"
+#include "engine/placement/calibrate.h"
+#include "engine/plan/virtual.h"
+#include "engine/schedule/internal.h"
+#include "engine/schedule/throughput.h"
 
 enum { PROMPTS = 64, LEAST = 16, MOST = 112, ANSWER = 16 };
 
@@ -41,11 +41,11 @@ static double run(struct engine *e, int prompts, int sessions, int vocab, int *p
             struct request r = {.tokens = tokens,
                                 .n = length_of(next),
                                 .max_tokens = ANSWER,
-                                .flags = REQUEST_NO_EOS | REQUEST_ALONE,
+                                .flags = REQ_IGNORE_EOS | REQ_NO_PREFIX_REUSE,
                                 .sampling = {.top_p = 1, .repeat_penalty = 1}};
             if (session_submit(s[i], &r, &err)) die("submit", err.text);
         }
-        if (next == sessions) engine_load(e, NULL);
+        if (next == sessions) engine_announce(e, NULL);
         if (!engine_poll(e, &ev, 60000)) die("poll", "nothing for a minute");
         if (ev.kind == EVENT_ERROR) die("a turn", ev.error.text);
         i = sessions;
@@ -86,7 +86,7 @@ static void measure(struct cost_machine *m, struct engine *engine, const char *g
     struct gpu_spec s;
     struct gpu_set *set;
     struct error e = {0};
-    if (gpu_parse(&s, gpus, &e)) die("device", e.text);
+    if (gpu_spec_parse(&s, gpus, &e)) die("device", e.text);
     const double memory = (double)s.mem;
     s.mem = (size_t)1 << 30;
     if (gpu_set_open_spec(&set, &s, NULL, &e)) die("device", e.text);
@@ -106,10 +106,10 @@ int main(int argc, char **argv) {
     static struct cost_machine m;
     struct error e = {0};
     struct engine *engine;
-    struct engine_load load = {.prompts = PROMPTS, .answer = ANSWER};
+    struct announced_load load = {.n_prompts = PROMPTS, .answer_tokens = ANSWER};
     int paged, none;
     if (argc < 3) die("usage", "DIR GPUS [LEVEL [THREADS]]");
-    for (int i = 0; i < PROMPTS; i++) load.prompt += length_of(i) / (double)PROMPTS;
+    for (int i = 0; i < PROMPTS; i++) load.prompt_tokens += length_of(i) / (double)PROMPTS;
     struct engine_params p = {.dir = argv[1],
                               .gpus = argv[2],
                               .cpu_level = argc > 3 ? atoi(argv[3]) : 0,
@@ -117,24 +117,25 @@ int main(int argc, char **argv) {
                               .context = MOST + ANSWER + 8,
                               .decode = DECODE_PAGED};
     if (engine_open(&engine, &p, &e)) die("open", e.text);
-    int n = engine_load(engine, &load), vocab = engine_info(engine)->vocab;
+    int n = engine_announce(engine, &load), vocab = engine_info(engine)->vocab;
     if (!n) die("policy", "no paged steps");
     run(engine, 6, 6, vocab, &none); /* opens them, and reads weights into memory */
     measure(&m, engine, p.gpus);
-    n = engine_load(engine, &load); /* none starts before all are submitted */
+    n = engine_announce(engine, &load); /* none starts before all are submitted */
     if (!n) die("policy", "no more paged steps");
     struct busy before = busy_now();
     double fast = run(engine, PROMPTS, n < PROMPTS ? n : PROMPTS, vocab, &paged), read, step;
     struct busy after = busy_now();
-    struct virtual_many q = {n < PROMPTS ? n : PROMPTS, many_micro(engine), (int)(load.prompt + 0.5), ANSWER, many_devices(engine), many_share(engine)};
+    struct virtual_throughput q = {n < PROMPTS ? n : PROMPTS,  throughput_micro_rows(engine),    (int)(load.prompt_tokens + 0.5), ANSWER,
+                                   throughput_devices(engine), throughput_resident_share(engine)};
     struct virtual *v;
     if (virtual_open(&v, &(struct virtual_options){.cost = &m, .w = &engine->weights, .kv = DT_BF16}, &e)) die("virtual", e.text);
     if (virtual_paged(v, &q, &read, &step, &e)) die("virtual", e.text);
     virtual_close(&v);
-    double said = (read + ANSWER * step) * PROMPTS / q.n;
+    double said = (read + ANSWER * step) * PROMPTS / q.n_prompts;
     printf("%d prompts of %.0f tokens in the mean, %d for each: paged %.3f s (%d of them; %d at once in micro-batches of %d, %.0f %% of the experts stay), "
            "virtual time %.3f s: %.2f; other programs had %.2f of %ld processors meanwhile\n",
-           PROMPTS, load.prompt, ANSWER, fast, paged, q.n, q.micro, 100 * q.share, said, fast / said,
+           PROMPTS, load.prompt_tokens, ANSWER, fast, paged, q.n_prompts, q.micro_rows, 100 * q.resident_share, said, fast / said,
            (after.all - before.all - (after.own - before.own)) / fast, sysconf(_SC_NPROCESSORS_ONLN));
     engine_close(&engine);
     p.prefill = PREFILL_SLP, p.decode = DECODE_HYBRID;

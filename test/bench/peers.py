@@ -55,7 +55,7 @@ BLOCKS = {"q8_0": (32, 34), "q4_k": (256, 144), "q6_k": (256, 210)}  # weights, 
 
 
 def kind(name, mix):
-    """As llama.cpp mixes Q4_K_M: the head, and values and down of every second layer, in more bits."""
+    """llama.cpp's mix for Q4_K_M: the head, and values and down of every second layer, have more bits."""
     if mix == "q8_0":
         return mix
     more = name == "output.weight" or (("attn_v" in name or "ffn_down" in name) and int(name.split(".")[1]) % 2 == 0)
@@ -63,14 +63,14 @@ def kind(name, mix):
 
 
 def blocks_of(fmt, rng, n=1 << 18):
-    """Random blocks whose weights have a deviation of some 0.02."""
+    """Random blocks whose weights have a deviation of about 0.02."""
     import numpy as np
     half = lambda x: np.frombuffer(np.float16(x).tobytes(), np.uint8)
     out = rng.integers(0, 256, (n, BLOCKS[fmt][1]), np.uint8)
     if fmt == "q8_0":
         out[:, :2] = half(0.02 / 42)
         out[:, 2:] = np.clip(np.rint(rng.standard_normal((n, 32), np.float32) * 42), -127, 127).astype(np.int8).view(np.uint8)
-    elif fmt == "q4_k":  # a scale's average is 31 and a code's 7.5, so is that of what is taken off
+    elif fmt == "q4_k":  # a scale averages 31 and a code 7.5, and so does the subtracted minimum
         out[:, :2], out[:, 2:4] = half(0.02 / 31 / 4.6), half(0.02 * 7.5 / 31 / 4.6)
     else:
         out[:, 208:] = half(0.02 / 74 / 18.5)
@@ -201,7 +201,7 @@ def main():
             json.dump(dict(path=peer + ".part", shape=shape, type=a.type), f)
         subprocess.run([python(a.work), os.path.abspath(__file__), "--work", a.work, "--write-gguf", job], check=True)
         os.rename(peer + ".part", peer)
-    # What a token reads of a file: all matrices but the embedding, of the experts those that it chooses.
+    # What a token reads of a file: all matrices except the embedding, of the experts only the chosen ones.
     info = json.loads(call([a.hearth, "-m", peer, "--inspect", "--json"]))
     peer_bytes = info["bytes"]["per_token"]
     every, limits = {"hearth, FP8": [], f"hearth, {a.type}": [], f"llama.cpp, {a.type}": []}, []

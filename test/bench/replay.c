@@ -47,12 +47,12 @@ static struct rate replay(const struct routing *r, const char *policy, double sh
     for (int l = 0; l < r->layers; l++) memset(all + (size_t)l * (size_t)r->experts, 1, (size_t)room);
     for (int t = 0; t < r->n; t++)
         for (int l = 0; l < r->layers; l++) {
-            struct score_step step = routing_step(r, t, l);
+            struct score_rows step = routing_step(r, t, l);
             uint8_t *there = all + (size_t)l * (size_t)r->experts;
             bool counts = t >= r->n / 5;
             if (step.ids[0] < 0) continue; /* no experts in this layer */
             for (int k = 0; k < r->topk && counts; k++) rate.uses++, rate.hits += there[step.ids[k]];
-            score_seen(&s, l, &step);
+            score_update(&s, l, &step);
             for (int k = 0; k < r->topk; k++) {
                 int worst = -1, id = step.ids[k];
                 for (int e = 0; e < r->experts && !there[id]; e++)
@@ -134,7 +134,7 @@ static int read_trace(struct routing *r, const char *path, struct error *e) {
     if (rc) return rc;
     for (size_t i = 0; i < size; i++) n += text[i] == '\n';
     if (!(line = strtok_r(text, "\n", &save)) || (rc = json_parse(&a, line, strlen(line), 0, path, &j, e))) return rc ? rc : ERR_MODEL;
-    routing_open(r, n, (int)json_int(json_get(&j, "layers"), 0), (int)json_int(json_get(&j, "experts"), 0), (int)json_int(json_get(&j, "topk"), 0));
+    routing_trace_open(r, n, (int)json_int(json_get(&j, "layers"), 0), (int)json_int(json_get(&j, "experts"), 0), (int)json_int(json_get(&j, "topk"), 0));
     memset(r->ids, 0xff, (size_t)n * (size_t)r->layers * (size_t)r->topk * 4);
     r->n = 0;
     struct {
@@ -171,7 +171,7 @@ static int check(void) {
         printf("%s %-17s at 25%%: lru %.1f (printed %.1f), mrs %.1f (printed %.1f), best %.1f; moves %.2f of lru's\n", ok ? "ok  " : "FAIL", models[i].name, a,
                models[i].lru, b, models[i].mrs, best, mrs.moves / lru.moves);
         bad += !ok;
-        routing_close(&r);
+        routing_trace_close(&r);
     }
     return bad;
 }
@@ -188,7 +188,7 @@ int main(int argc, char **argv) {
         }
         printf("%s: %d tokens, %d layers, %d of %d experts\n", argv[1], r.n, r.layers, r.topk, r.experts);
         table(&r);
-        routing_close(&r);
+        routing_trace_close(&r);
         return 0;
     }
     for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
@@ -196,7 +196,7 @@ int main(int argc, char **argv) {
         printf("like %s, made: %d tokens, %d layers, %d of %d experts; printed at 25%%: lru %.1f, mrs %.1f\n", models[i].name, r.n, r.layers, r.topk, r.experts,
                models[i].lru, models[i].mrs);
         table(&r);
-        routing_close(&r);
+        routing_trace_close(&r);
     }
     return 0;
 }

@@ -12,7 +12,7 @@
 #include <string.h>
 
 #include "engine/base/ops.h"
-#include "engine/cache/score.h"
+#include "engine/experts/score.h"
 
 struct routing {
     int n, layers, experts, topk; /* tokens */
@@ -22,9 +22,9 @@ struct routing {
     int32_t *guess[3]; /* [n, layers, topk] predicted 1, 2, 3 layers before; NULL: none */
 };
 static inline size_t routing_at(const struct routing *r, int token, int layer) { return ((size_t)token * (size_t)r->layers + (size_t)layer) * (size_t)r->topk; }
-static inline struct score_step routing_step(const struct routing *r, int token, int layer) {
+static inline struct score_rows routing_step(const struct routing *r, int token, int layer) {
     size_t at = routing_at(r, token, layer);
-    return (struct score_step){1, r->ids + at, r->near + 2 * at, r->chance + 2 * at};
+    return (struct score_rows){1, r->ids + at, r->near + 2 * at, r->chance + 2 * at};
 }
 
 struct routing_kind {
@@ -38,7 +38,7 @@ static double routing_uniform(void) {
 }
 static double routing_normal(void) { return sqrt(-2 * log(routing_uniform())) * cos(6.283185307179586 * routing_uniform()); }
 
-static inline void routing_open(struct routing *r, int n, int layers, int experts, int topk) {
+static inline void routing_trace_open(struct routing *r, int n, int layers, int experts, int topk) {
     *r = (struct routing){.n = n, .layers = layers, .experts = experts, .topk = topk};
     size_t all = (size_t)n * (size_t)layers * (size_t)topk;
     r->ids = malloc(all * sizeof *r->ids);
@@ -46,13 +46,13 @@ static inline void routing_open(struct routing *r, int n, int layers, int expert
     r->chance = malloc(2 * all * sizeof *r->chance);
     if (!r->ids || !r->near || !r->chance) abort();
 }
-static inline void routing_close(struct routing *r) {
+static inline void routing_trace_close(struct routing *r) {
     free(r->ids), free(r->near), free(r->chance), free(r->logits);
     for (int k = 0; k < 3; k++) free(r->guess[k]);
 }
 
 static inline void routing_make(struct routing *r, int n, int layers, int experts, int topk, const struct routing_kind *k, uint64_t seed) {
-    routing_open(r, n, layers, experts, topk);
+    routing_trace_open(r, n, layers, experts, topk);
     routing_seed = seed;
     size_t all = (size_t)layers * (size_t)experts;
     double *b = malloc(2 * all * sizeof *b), *x = b + all;
@@ -69,7 +69,7 @@ static inline void routing_make(struct routing *r, int n, int layers, int expert
                                (sqrt(k->skew) * b[row + (size_t)e] + sqrt(k->reuse) * x[row + (size_t)e] + sqrt(1 - k->skew - k->reuse) * routing_normal()));
             }
             memcpy(r->logits + (size_t)t * all + row, z, (size_t)experts * sizeof *z);
-            score_near(SCORE_SOFTMAX, NULL, z, experts, 2 * topk, r->near + 2 * at, r->chance + 2 * at);
+            score_best(SCORE_SOFTMAX, NULL, z, experts, 2 * topk, r->near + 2 * at, r->chance + 2 * at);
             memcpy(r->ids + at, r->near + 2 * at, (size_t)topk * sizeof *r->ids);
         }
     free(b), free(z);
@@ -88,7 +88,7 @@ static inline void routing_foresee(struct routing *r, const double *alike) {
             for (int e = 0; e < r->experts; e++) size += (double)from[e] * (double)from[e];
             size = sqrt(size / r->experts * (1 - alike[k] * alike[k]));
             for (int e = 0; e < r->experts; e++) z[e] = (float)(alike[k] * (double)from[e] + size * routing_normal());
-            score_near(SCORE_SOFTMAX, NULL, z, r->experts, r->topk, r->guess[k] + i * (size_t)r->topk, chance);
+            score_best(SCORE_SOFTMAX, NULL, z, r->experts, r->topk, r->guess[k] + i * (size_t)r->topk, chance);
         }
     }
     free(z), free(chance);

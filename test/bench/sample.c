@@ -6,7 +6,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "engine/sample.h"
+#include "engine/schedule/sample.h"
 
 static double now(void) {
     struct timespec t;

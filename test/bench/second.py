@@ -1,12 +1,11 @@
 #!/usr/bin/env python3
-"""The second question on a long document: how soon it is answered where the first has filled the prompt cache, from the files of a cache that the
-system has in memory, from the disk itself, and from the memory of a resident engine; beside a question alone, whose difference is what the
-document costs. Beside them the limits, measured in the same run: the files read by one thread; and the weights that the question's tokens chose, with
+"""The second question on a long document: how soon it is answered after the first has filled the KV disk cache, with the cache files in the page
+cache, from the disk itself, and from the memory of a resident engine; compared with the question alone, whose difference is the cost of the
+document. Also the limits, measured in the same run: the files read by one thread; and the weights that the question's tokens chose, with
 the keys and values that they attend to, at the speed at which the engine's threads read memory.
 
     second.py HEARTH MODEL DIR fill [TOKENS]      # reads the document, and writes its KV cache to DIR; takes as long as it does
-    second.py HEARTH MODEL DIR [TOKENS [ROUNDS]]  # then this, on a quiet machine
-"""
+    second.py HEARTH MODEL DIR [TOKENS [ROUNDS]]  # then this, on a quiet machine"""
 import http.client
 import json
 import os
@@ -58,7 +57,7 @@ class Server:
         return json.load(self.post("/hearth/tokens", {"messages": [{"role": "user", "content": text}]}))["tokens"]
 
     def ask(self, text, most=1):
-        """Seconds until the first text, usage, timings."""
+        """Returns the seconds until the first text, usage, timings."""
         at = time.monotonic()
         first, last = None, {}
         body = {"messages": [{"role": "user", "content": text}], "max_tokens": most, "temperature": 0, "stream": True, "stream_options": {"include_usage": True}}
@@ -76,7 +75,7 @@ class Server:
 
 
 def document(server):
-    """Words that are so many tokens with a question behind them, whatever the tokenizer makes of a word."""
+    """Makes words that give that many tokens together with a question, whatever the tokenizer makes of a word."""
     r, text = random.Random(1), [words[0]]
     per, around = None, server.count(questions[0])
     while (n := server.count(" ".join(text))) + around < tokens - 16:
@@ -110,7 +109,7 @@ def read():
 
 
 def bandwidth():
-    """Bytes a second that the engine's threads read from memory, which is the first that --bench finds."""
+    """Returns the bytes per second that the engine's threads read from memory, the first figure of --bench."""
     env = {"HOME": where, "XDG_RUNTIME_DIR": where, "PATH": os.environ["PATH"]}
     p = subprocess.Popen([hearth, "-m", model, "--bench", "--json", "--no-attach"], env=env, stdout=subprocess.PIPE)
     line = p.stdout.readline().decode().strip("[,\n")
@@ -139,7 +138,7 @@ for i in range(rounds):
         if "disk" in name:
             forget()
         with Server() as s:
-            s.ask("Hello, who is there?")  # what the engine makes for itself with the first turn
+            s.ask("Hello, who is there?")  # one-time allocations of the engine in the first turn
             text, token_bytes = document(s), json.load(s.post("/hearth/status", None))["kv_token_bytes"]
             for kind in ("the question alone", name, "engine's memory"):
                 n += 1

@@ -5,21 +5,21 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/pipe/pipe.h"
+#include "engine/exec/stream/slp.h"
 #include "virtual_v3.h"
 
-static struct pipe_stats run(const char *gpus, int ranks, int n, const char *trace) {
+static struct slp_stats run(const char *gpus, int ranks, int n, const char *trace) {
     static struct kv_layer planes[61];
     struct gpu_set *set;
     struct error e = {0};
-    struct pipe_stats s = {0};
+    struct slp_stats s = {0};
     for (int i = 0; i < 61; i++) planes[i].p[0] = (struct kv_plane){.data = v3.mem, .heads = 1, .dim = 576, .dtype = DT_BF16};
     if (gpu_set_open(&set, gpus, &v3.w, &e)) {
         fprintf(stderr, "%s\n", e.text);
         exit(1);
     }
-    struct pipe_job j = {.w = &v3.w, .set = set, .ranks = ranks, .cache = planes, .n = n, .trace = trace};
-    if (pipe_prefill(&j, &s, &e)) {
+    struct slp_job j = {.w = &v3.w, .set = set, .ranks = ranks, .cache = planes, .n = n, .trace_path = trace};
+    if (slp_prefill(&j, &s, &e)) {
         s.seconds = -1;
         fprintf(stderr, "%s, %d tokens: %s\n", gpus, n, e.text);
     }
@@ -40,10 +40,10 @@ static void table(void) {
            "|\n|---|---|---|---|---|---|---|---|---|---|---|\n");
     for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
         int n = lengths[i];
-        struct pipe_stats one = run("emu:1,virtual", 1, n, NULL), two = run("emu:2,virtual,math=bf16,nopeer", 2, n, NULL);
+        struct slp_stats one = run("emu:1,virtual", 1, n, NULL), two = run("emu:2,virtual,math=bf16,nopeer", 2, n, NULL);
         double stream = part(1, n, false), compute = part(1, n, true), most = stream > compute ? stream : compute;
         printf("| %d | %.1f s | %.0f | %.1f s | %.1f s | %.2f | %d | %d | %.1f s | %.0f | %.2f |\n", n, one.seconds, n / one.seconds, stream, compute,
-               one.seconds / most, one.plan.ring, one.plan.chunk, two.seconds, n / two.seconds, one.seconds / two.seconds);
+               one.seconds / most, one.plan.ring_slots, one.plan.chunk_rows, two.seconds, n / two.seconds, one.seconds / two.seconds);
         fflush(stdout);
     }
 }
@@ -61,7 +61,7 @@ static void few(void) {
     printf("| tokens | TTFT | loaded |\n|---|---|---|\n");
     static const int lengths[] = {1, 4, 16, 64};
     for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
-        struct pipe_stats s = run("emu:1,virtual", 1, lengths[i], NULL);
+        struct slp_stats s = run("emu:1,virtual", 1, lengths[i], NULL);
         printf("| %d | %.2f s | %.0f GB |\n", lengths[i], s.seconds, (double)s.h2d / 1e9);
     }
 }
@@ -73,8 +73,9 @@ static void memory(void) {
         for (int gb = 16; gb <= 32; gb += 8) {
             char gpus[64];
             snprintf(gpus, sizeof gpus, "emu:1,virtual,mem=%dG", gb);
-            struct pipe_stats s = run(gpus, 1, lengths[i], NULL);
-            if (s.seconds >= 0) printf("| %d | %d GB | %d | %d | %.1f GB |\n", lengths[i], gb, s.plan.ring, s.plan.chunk, (double)s.plan.bytes / 1e9);
+            struct slp_stats s = run(gpus, 1, lengths[i], NULL);
+            if (s.seconds >= 0)
+                printf("| %d | %d GB | %d | %d | %.1f GB |\n", lengths[i], gb, s.plan.ring_slots, s.plan.chunk_rows, (double)s.plan.bytes / 1e9);
         }
 }
 
@@ -93,7 +94,7 @@ static void layer(void) {
     build(61, 0);
     printf("| 20,480 tokens | a layer | exchanged a layer and rank |\n|---|---|---|\n");
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        struct pipe_stats s = run(rows[i].gpus, rows[i].ranks, 20480, NULL);
+        struct slp_stats s = run(rows[i].gpus, rows[i].ranks, 20480, NULL);
         printf("| %s | %.0f ms | %.0f MB |\n", rows[i].name, s.seconds / 61 * 1e3, (double)s.exchanged / 61 / rows[i].ranks / 1e6);
     }
 }
@@ -135,12 +136,12 @@ static int check(void) {
     HOLD(one < 30 && long2 < 30, "32K on one %.1f s, 45K on two %.1f s", one, long2);
     HOLD(one / two >= 1.64, "two devices gain %.2f", one / two);
     HOLD(two == again || (two / again > 0.99 && two / again < 1.01), "the same run took %.3f s and %.3f s", two, again);
-    struct pipe_stats few = run("emu:1,virtual", 1, 4, NULL), many = run("emu:1,virtual", 1, 4096, NULL);
+    struct slp_stats few = run("emu:1,virtual", 1, 4, NULL), many = run("emu:1,virtual", 1, 4096, NULL);
     HOLD(few.h2d * 5 < many.h2d && few.seconds * 5 < many.seconds, "4 tokens choose at most 32 of 256 experts: %.1f GB in %.2f s", (double)few.h2d / 1e9,
          few.seconds);
     build(12, 0);
-    struct pipe_stats small = run("emu:2,virtual,nopeer", 2, 20480, NULL), all = run("emu:2,virtual,nopeer,alltoall", 2, 20480, NULL);
-    struct pipe_stats half = run("emu:2,virtual,nopeer,math=bf16", 2, 20480, NULL);
+    struct slp_stats small = run("emu:2,virtual,nopeer", 2, 20480, NULL), all = run("emu:2,virtual,nopeer,alltoall", 2, 20480, NULL);
+    struct slp_stats half = run("emu:2,virtual,nopeer,math=bf16", 2, 20480, NULL);
     HOLD((double)half.exchanged < 0.6 * (double)small.exchanged && half.seconds < small.seconds,
          "BF16 between ranks: %.2f s, %.2f GB; float32: %.2f s, %.2f GB", half.seconds, (double)half.exchanged / 1e9, small.seconds,
          (double)small.exchanged / 1e9);
@@ -163,6 +164,6 @@ int main(int argc, char **argv) {
     else if (!strcmp(what, "ratios")) ratios();
     else if (!strcmp(what, "trace") && argc > 4) printf("%.2f s\n", run(argv[2], atoi(argv[2] + 4), atoi(argv[3]), argv[4]).seconds);
     else rc = 2, fprintf(stderr, "usage: slp_virtual [check | table | layer | ring | few | memory | ratios | trace emu:N,virtual TOKENS FILE]\n");
-    shape_close(&v3);
+    shape_only_close(&v3);
     return rc;
 }

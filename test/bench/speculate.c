@@ -20,8 +20,8 @@
 #include <stdbool.h>
 #include <stdio.h>
 
-#include "engine/cache/lookahead.h"
 #include "engine/draft/governor.h"
+#include "engine/experts/lookahead.h"
 #include "test/bench/routing.h"
 
 static const double link_rate = 16e9, device_rate = 0.8 * 1555e9, host_rate = 0.8 * 170.7e9 /* eight channels of DDR4-2667 */, layer_s = 40e-6, hand_s = 20e-6;
@@ -98,17 +98,17 @@ static void layer(struct sim *x, int l, const int *at, int n, bool overlaps, boo
     const struct model *m = x->m;
     uint8_t *there = x->there + (size_t)l * (size_t)m->experts, need[64] = {0};
     double *arrives = x->arrives + (size_t)l * (size_t)m->experts, ready, read = 0;
-    struct score_step step = {.n = n};
+    struct score_rows step = {.n = n};
     int32_t ids[24 * 8], near[24 * 16];
     float chance[24 * 16];
     x->now += layer_s + m->dense / device_rate;
     for (int i = 0; i < n; i++) {
-        const struct score_step one = routing_step(x->r, at[i], l);
+        const struct score_rows one = routing_step(x->r, at[i], l);
         memcpy(ids + i * m->topk, one.ids, (size_t)m->topk * 4);
-        memcpy(near + 2 * i * m->topk, one.near, 2 * (size_t)m->topk * 4);
-        memcpy(chance + 2 * i * m->topk, one.chance, 2 * (size_t)m->topk * 4);
+        memcpy(near + 2 * i * m->topk, one.best, 2 * (size_t)m->topk * 4);
+        memcpy(chance + 2 * i * m->topk, one.best_score, 2 * (size_t)m->topk * 4);
     }
-    step.ids = ids, step.near = near, step.chance = chance;
+    step.ids = ids, step.best = near, step.best_score = chance;
     ready = x->now;
     for (int i = 0; i < n; i++) { /* row by row, or all together */
         if (!reorder) memset(need, 0, sizeof need);
@@ -130,7 +130,7 @@ static void layer(struct sim *x, int l, const int *at, int n, bool overlaps, boo
         if (reorder) break;
     }
     x->now = fmax(x->now + read, ready + m->expert / device_rate); /* resident experts are computed while the rest is uploaded */
-    score_seen(&x->s, l, &step);
+    score_update(&x->s, l, &step);
 }
 
 /* Milliseconds per token, one per batch; host: the CPU computes misses, and they are uploaded when the link is idle. */
@@ -145,14 +145,14 @@ static double alone(const struct model *m, const struct routing *r, const char *
                 layer(&x, l, &t, 1, false, true);
                 continue;
             }
-            const struct score_step step = routing_step(r, t, l);
+            const struct score_rows step = routing_step(r, t, l);
             uint8_t none[64] = {0}, *there = x.there + (size_t)l * (size_t)m->experts;
             const double *arrives = x.arrives + (size_t)l * (size_t)m->experts;
             int missing = 0, best = -1;
             x.now += layer_s + m->dense / device_rate;
             for (int k = 0; k < m->topk; k++) missing += !there[step.ids[k]] || arrives[step.ids[k]] > x.now;
             x.now += fmax((m->topk - missing) * m->expert / device_rate, missing ? hand_s + missing * m->expert / host_rate : 0);
-            score_seen(&x.s, l, &step);
+            score_update(&x.s, l, &step);
             for (int e = 0; e < m->experts && x.link <= x.now; e++)
                 if (!there[e] && (best < 0 || score_of(&x.s, l, e) > score_of(&x.s, l, best))) best = e;
             int worst = -1;
@@ -180,10 +180,10 @@ struct out {
 static void expect(struct sim *x, const struct lookahead *a, int phase) {
     const struct model *m = x->m;
     for (int l = 0; l < m->layers; l++) {
-        struct lookahead_want want[64];
+        struct lookahead_need want[64];
         uint8_t keep[64] = {0};
-        const int n = lookahead_wants(a, l, want, 64);
-        for (int i = 0; i < n; i++) score_announce(&x->s, l, &want[i].expert, 1, want[i].ahead + 1), keep[want[i].expert] = 1;
+        const int n = lookahead_needs(a, l, want, 64);
+        for (int i = 0; i < n; i++) score_announce(&x->s, l, &want[i].expert, 1, want[i].distance + 1), keep[want[i].expert] = 1;
         for (int i = 0; i < n && phase; i++) {
             const size_t at = (size_t)l * (size_t)m->experts;
             int room = 0;
@@ -206,7 +206,7 @@ static struct out speculate(const struct model *m, const struct routing *r, cons
     lookahead_open(&a, m->layers, m->topk, mem);
     routing_seed = 5;
     while (t + 17 < r->n) {
-        struct governor_in in = {.n = 1, .rows = 1, .level = {GOVERNOR_LEVELS - 1}, .most = {16}, .dear = {true}};
+        struct governor_in in = {.n = 1, .rows = 1, .confidence = {GOVERNOR_LEVELS - 1}, .max_drafted = {16}, .is_model_draft = {true}};
         int k = how.k, right = 0, at[24];
         if (!k) governor_choose(&g, &in, &k);
         if (k < 0) k = 0;
@@ -216,16 +216,18 @@ static struct out speculate(const struct model *m, const struct routing *r, cons
         while (right < k && routing_uniform() < accepted) right++;
         for (int i = 0; i <= k; i++) at[i] = i <= right ? t + i : (t + i + r->n / 2) % r->n; /* what follows a rejected draft is another text's */
         for (int i = 0; i < k; i++) {
-            const int token = lookahead_token(&a, i);
+            const int token = lookahead_add_token(&a, i);
             x.now += guess_s;
-            for (int l = 0; l < m->layers; l++) lookahead_chose(&a, token, l, draft + routing_at(r, at[i], l), r->chance + 2 * routing_at(r, at[i], l));
+            for (int l = 0; l < m->layers; l++) lookahead_record(&a, token, l, draft + routing_at(r, at[i], l), r->chance + 2 * routing_at(r, at[i], l));
             if (how.look) expect(&x, &a, i + 1 >= k ? 2 : 3 * (i + 1) > k);
         }
         const double check = x.now;
         for (int l = 0; l < m->layers; l++) layer(&x, l, at, k + 1, true, how.reorder);
         x.now += m->head / device_rate;
-        governor_ran(&g, &(struct governor_step){.n = 1, .rows = 1, .guesses = k, .right = right, .dear = k, .seconds = x.now - check, .guess_s = check - was});
-        for (int i = 0; i < k && i <= right; i++) governor_saw(&g, GOVERNOR_LEVELS - 1, i, i < right);
+        governor_record(&g,
+                        &(struct governor_sample){
+                            .n = 1, .rows = 1, .n_drafted = k, .n_accepted = right, .n_model_drafted = k, .seconds = x.now - check, .draft_s = check - was});
+        for (int i = 0; i < k && i <= right; i++) governor_judge(&g, GOVERNOR_LEVELS - 1, i, i < right);
         t += right + 1, guessed += k, steps++;
     }
     const struct out o = {(x.now - begin) / (t - from) * 1e3, guessed / steps, x.hits / x.used};
@@ -245,7 +247,7 @@ static double draft_of(const struct routing *r, double noise, int32_t *out) {
             int hit = 0;
             for (int e = 0; e < r->experts; e++)
                 z[e] = r->logits[((size_t)t * (size_t)r->layers + (size_t)l) * (size_t)r->experts + (size_t)e] + (float)(noise * routing_normal());
-            score_near(SCORE_SOFTMAX, NULL, z, r->experts, r->topk, out + at, chance);
+            score_best(SCORE_SOFTMAX, NULL, z, r->experts, r->topk, out + at, chance);
             for (int i = 0; i < r->topk; i++)
                 for (int j = 0; j < r->topk; j++) hit += out[at + (size_t)i] == r->ids[at + (size_t)j];
             same += hit == r->topk, all++;
@@ -284,7 +286,7 @@ int main(int argc, char **argv) {
         if (!i) good &= fabs(sc / m->sc - 0.906) < 0.05 && fabs(sm / m->sm - 0.855) < 0.05; /* the baselines are the paper's */
         good &= host * (i ? 2 : 2.34) < sm && host * 2.5 < sc && full.ms < 1.03 * none.ms && four.hits > blind.hits && four.ms < 1.01 * order.ms;
         free(draft);
-        routing_close(&r);
+        routing_trace_close(&r);
         good &= same > 0.88 && same < 0.94;
     }
     if (!good) printf("FAIL: NOTES.md says otherwise\n");

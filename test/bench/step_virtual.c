@@ -6,8 +6,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "engine/sched/split.h"
-#include "engine/virtual.h"
+#include "engine/placement/split.h"
+#include "engine/plan/virtual.h"
 #include "virtual_v3.h"
 
 static struct cost_machine cost;
@@ -39,29 +39,29 @@ static struct virtual *opened(double gemv, enum idle idle, double taken, const c
     struct error e = {0};
     struct virtual *v;
     struct cost_machine m = machine(gemv, idle);
-    struct virtual_options o = {.cost = &m, .w = &v3.w, .kv = DT_BF16, .taken = taken, .split = split ? split_find(split) : NULL};
+    struct virtual_options o = {.cost = &m, .w = &v3.w, .kv = DT_BF16, .stream_rate = taken, .split = split ? split_find(split) : NULL};
     if (virtual_open(&v, &o, &e)) fail(&e);
     return v;
 }
 
 /* Returns the seconds of a decode batch of that many sessions, each with `keys` positions before it. */
-static double step_in(double gemv, enum idle idle, double taken, enum step_cut cut, int sessions, int keys) {
+static double step_in(double gemv, enum idle idle, double taken, enum decode_exec cut, int sessions, int keys) {
     struct virtual *v = opened(gemv, idle, taken, NULL);
     struct error e = {0};
-    enum step_cut ran;
+    enum decode_exec ran;
     double t;
-    if (virtual_step(v, cut, sessions, keys, &t, &ran, &e)) fail(&e);
-    if (ran != (cut == STEP_DUAL && sessions < 2 ? STEP_HYBRID : cut)) fail(&(struct error){.text = "the step ran otherwise"});
+    if (virtual_decode(v, cut, sessions, keys, &t, &ran, &e)) fail(&e);
+    if (ran != (cut == DECODE_EXEC_DUAL && sessions < 2 ? DECODE_EXEC_HYBRID : cut)) fail(&(struct error){.text = "the step ran otherwise"});
     virtual_close(&v);
     return t;
 }
-static double step_seconds(double gemv, enum step_cut cut, int sessions, int keys) { return step_in(gemv, NOBODY, 0, cut, sessions, keys); }
+static double step_seconds(double gemv, enum decode_exec cut, int sessions, int keys) { return step_in(gemv, NOBODY, 0, cut, sessions, keys); }
 /* Parts of a batch alone; micro-batches of half the sessions each, as the CPU gets them. */
 static double alone(double gemv, bool experts, int sessions, int keys) {
-    return step_in(gemv, experts ? DEVICE : PROCESSOR, 0, sessions > 1 ? STEP_DUAL : STEP_HYBRID, sessions, keys);
+    return step_in(gemv, experts ? DEVICE : PROCESSOR, 0, sessions > 1 ? DECODE_EXEC_DUAL : DECODE_EXEC_HYBRID, sessions, keys);
 }
 /* A decode batch beside a prompt that is streamed to another device. */
-static double beside_seconds(double gemv, enum step_cut cut, int sessions, int keys) {
+static double beside_seconds(double gemv, enum decode_exec cut, int sessions, int keys) {
     return step_in(gemv, NOBODY, cost.domain[1].link[COST_H2D].rate, cut, sessions, keys);
 }
 
@@ -80,7 +80,7 @@ static double expected(double gemv, int ranks, int n) {
     struct cost_machine m = machine(gemv, NOBODY);
     struct cost_model q;
     cost_model_of(&q, &v3.w.config, DT_E4M3, DT_E4M3, DT_BF16);
-    return cost_prefill(&m, &q, &(struct cost_prefill){.how = COST_PREFILL_BLEND, .n = n, .ranks = ranks, .resident = true});
+    return cost_prefill(&m, &q, &(struct cost_prefill){.mode = COST_PREFILL_BLEND, .n = n, .ranks = ranks, .is_resident = true});
 }
 
 static void table(double gemv) {
@@ -89,7 +89,7 @@ static void table(double gemv) {
     static const int sessions[] = {1, 2, 4, 6};
     for (int i = 0; i < 4; i++) {
         int n = sessions[i];
-        double h = step_seconds(gemv, STEP_HYBRID, n, 1000), d = step_seconds(gemv, STEP_DUAL, n, 1000), x = alone(gemv, true, n, 1000),
+        double h = step_seconds(gemv, DECODE_EXEC_HYBRID, n, 1000), d = step_seconds(gemv, DECODE_EXEC_DUAL, n, 1000), x = alone(gemv, true, n, 1000),
                a = alone(gemv, false, n, 1000);
         printf("| %d | %.1f ms | %.1f | %.1f ms | %.1f | %.2f | %.1f ms | %.1f ms | %.2f |\n", n, h * 1e3, n / h, d * 1e3, n / d, h / d, x * 1e3, a * 1e3,
                (x > a ? x : a) / d);
@@ -97,7 +97,7 @@ static void table(double gemv) {
     }
     printf("\n| sessions | a step | beside a stream to the other device | longer by |\n|---|---|---|---|\n");
     for (int i = 0; i < 4; i++) {
-        enum step_cut cut = sessions[i] > 1 ? STEP_DUAL : STEP_HYBRID;
+        enum decode_exec cut = sessions[i] > 1 ? DECODE_EXEC_DUAL : DECODE_EXEC_HYBRID;
         double t = step_seconds(gemv, cut, sessions[i], 1000), b = beside_seconds(gemv, cut, sessions[i], 1000);
         printf("| %d | %.1f ms | %.1f ms | %.1f %% |\n", sessions[i], t * 1e3, b * 1e3, (b / t - 1) * 100);
     }
@@ -131,14 +131,15 @@ static int check(double gemv) {
     do { \
         if (!(ok)) failed++, printf("FAIL: " __VA_ARGS__), printf("\n"); \
     } while (0)
-    double one = step_seconds(gemv, STEP_HYBRID, 1, 1000);
+    double one = step_seconds(gemv, DECODE_EXEC_HYBRID, 1, 1000);
     HOLD(one <= 38e-3, "one session: %.1f ms a token", one * 1e3);
     for (int n = 1; n <= 2; n++) {
-        double t = n > 1 ? step_seconds(gemv, STEP_DUAL, n, 1000) : one, b = beside_seconds(gemv, n > 1 ? STEP_DUAL : STEP_HYBRID, n, 1000);
+        double t = n > 1 ? step_seconds(gemv, DECODE_EXEC_DUAL, n, 1000) : one,
+               b = beside_seconds(gemv, n > 1 ? DECODE_EXEC_DUAL : DECODE_EXEC_HYBRID, n, 1000);
         HOLD(b > 1.01 * t && b < 1.12 * t, "%d sessions beside a stream: %.1f ms a step, alone %.1f ms", n, b * 1e3, t * 1e3);
     }
     for (int n = 2; n <= 6; n += 2) {
-        double h = step_seconds(gemv, STEP_HYBRID, n, 1000), d = step_seconds(gemv, STEP_DUAL, n, 1000), x = alone(gemv, true, n, 1000),
+        double h = step_seconds(gemv, DECODE_EXEC_HYBRID, n, 1000), d = step_seconds(gemv, DECODE_EXEC_DUAL, n, 1000), x = alone(gemv, true, n, 1000),
                a = alone(gemv, false, n, 1000);
         HOLD(d < h && (x > a ? x : a) / d >= 0.9, "%d sessions: hybrid %.1f ms, dual %.1f ms, the longer part alone %.1f ms", n, h * 1e3, d * 1e3,
              (x > a ? x : a) * 1e3);
@@ -169,6 +170,6 @@ int main(int argc, char **argv) {
     if (argc < 2 || !strcmp(argv[1], "table")) table(gemv);
     else if (!strcmp(argv[1], "check")) rc = check(gemv);
     else rc = 2, fprintf(stderr, "usage: step_virtual [check | table] [GEMV]\n");
-    shape_close(&v3);
+    shape_only_close(&v3);
     return rc;
 }

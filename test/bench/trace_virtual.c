@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "engine/sched/policy.h"
+#include "engine/placement/policy.h"
 #include "virtual_v3.h"
 
 enum { REQUESTS = 400, MOST = 16, CHUNK = 256 };
@@ -45,11 +45,11 @@ static struct policy_machine machine(void) {
     struct policy_machine m = {.cost = &cost,
                                .model = &shape,
                                .n_devices = 2,
-                               .layers = shape.layers,
-                               .prefills = 1 << POLICY_BLEND | 1 << POLICY_SLP | 1 << POLICY_DSLP,
-                               .decodes = 1 << POLICY_DECODE_HYBRID | 1 << POLICY_DECODE_DUAL};
+                               .n_device_layers = shape.layers,
+                               .prefill_mask = 1 << POLICY_BLEND | 1 << POLICY_SLP | 1 << POLICY_DSLP,
+                               .decode_mask = 1 << POLICY_DECODE_HYBRID | 1 << POLICY_DECODE_DUAL};
     m.free[0] = m.free[1] = 31e9;
-    m.holds[0] = true;
+    m.decode_uses[0] = true;
     return m;
 }
 static double keys_of(struct request *const *batch, int n) {
@@ -60,16 +60,16 @@ static double keys_of(struct request *const *batch, int n) {
 /* A decode batch of the first of these sessions, split as the policy chooses; *took: how many. */
 static double step(struct request *const *batch, int n, bool beside, int *took) {
     struct policy_machine m = machine();
-    struct policy_decode_in in = {.decoding = n, .most = MOST, .keys = keys_of(batch, n), .context = 4096, .beside = beside};
+    struct policy_decode_in in = {.n_decoding = n, .max_rows = MOST, .keys = keys_of(batch, n), .context_tokens = 4096, .beside_prefill = beside};
     struct policy_decode_out out;
-    policy_step(&m, &in, &out);
+    policy_decode_batch(&m, &in, &out);
     *took = out.batch;
     return out.seconds[out.mode];
 }
 static double prefill(const struct request *r, int decoding, double keys, double since, enum policy_mode *mode) {
     struct policy_machine m = machine();
-    struct policy_in in = {.n_new = r->prompt, .decoding = decoding, .keys = keys, .since_decode_s = since, .dense_resident = true};
-    struct policy_out out;
+    struct policy_prefill_in in = {.n_new = r->prompt, .n_decoding = decoding, .keys = keys, .since_decode_s = since, .dense_resident = true};
+    struct policy_prefill_out out;
     policy_prefill(&m, &in, &out);
     *mode = out.mode;
     return out.seconds[out.mode];
@@ -77,8 +77,9 @@ static double prefill(const struct request *r, int decoding, double keys, double
 
 /* A decode batch with n tokens of a prompt included: attention on the card, experts on the CPU. */
 static double mixed(int n, int pos, int rows, double keys) {
-    double half = cost_half(&cost, 1, &shape, cost_prefill_rows(n, pos)) + (rows ? cost_half(&cost, 1, &shape, cost_decode_rows(rows, keys)) : 0);
-    double sum = 2 * cost.join + 2 * cost_move(&cost, 1, COST_H2D, (n + rows) * shape.row_bytes), experts = cost_routed(&cost, 0, &shape, n + rows);
+    double half =
+        cost_attention_block(&cost, 1, &shape, cost_prefill_rows(n, pos)) + (rows ? cost_attention_block(&cost, 1, &shape, cost_decode_rows(rows, keys)) : 0);
+    double sum = 2 * cost.hand_off_s + 2 * cost_transfer(&cost, 1, COST_H2D, (n + rows) * shape.row_bytes), experts = cost_routed(&cost, 0, &shape, n + rows);
     double shared = cost_shared(&cost, 1, &shape, n + rows), moe = shape.layers - shape.dense_layers;
     return shape.layers * half + moe * (sum + (experts > shared ? experts : shared)) + cost_head(&cost, 1, &shape, rows + 1);
 }
@@ -86,7 +87,7 @@ static double mixed(int n, int pos, int rows, double keys) {
 /* --- The three ways ----------------------------------------------------------------------------------------------------------------- */
 
 struct server {
-    double now, last; /* last: time of a session's last token; < 0: never */
+    double now, last_activity_s; /* last: time of a session's last token; < 0: never */
     struct request *answering[REQUESTS];
     int n, next; /* answering; the first prompt that has not begun */
 };
@@ -94,7 +95,7 @@ struct server {
 static void answered(struct server *s, int took) {
     struct request *again[MOST];
     int k = 0;
-    s->last = s->now;
+    s->last_activity_s = s->now;
     for (int i = 0; i < took; i++) {
         if (--s->answering[i]->left > 0) again[k++] = s->answering[i];
         else s->answering[i]->end = s->now;
@@ -116,7 +117,7 @@ static void together(struct server *s) {
     for (int took; s->next < REQUESTS || reading || s->n;) {
         if (!reading && s->next < REQUESTS && all[s->next].at <= s->now) {
             reading = &all[s->next++];
-            left = prefill(reading, s->n, s->n ? keys_of(s->answering, s->n) : 0, s->last < 0 ? -1 : s->now - s->last, &mode);
+            left = prefill(reading, s->n, s->n ? keys_of(s->answering, s->n) : 0, s->last_activity_s < 0 ? -1 : s->now - s->last_activity_s, &mode);
         }
         if (!reading && !s->n) {
             s->now = all[s->next].at;
@@ -170,7 +171,7 @@ static void chunked(struct server *s) {
     }
 }
 
-/* --- What they felt -------------------------------------------------------------------------------------------------------------------- */
+/* Latencies */
 
 static int by_value(const void *a, const void *b) { return (*(const double *)a > *(const double *)b) - (*(const double *)a < *(const double *)b); }
 struct felt {
@@ -181,7 +182,7 @@ static struct felt run(enum how how) {
     struct felt f = {0};
     for (int i = 0; i < REQUESTS; i++) all[i].left = all[i].answer, all[i].first = all[i].end = 0;
     struct server *s = calloc(1, sizeof *s);
-    s->last = -1;
+    s->last_activity_s = -1;
     ways[how](s);
     f.took = s->now;
     free(s);
@@ -222,6 +223,6 @@ int main(int argc, char **argv) {
                   f[TOGETHER].tpot[0][1] < f[CHUNKED].tpot[0][1];
         if (!ok) failed++, printf("FAIL: one every %.0f s: beside each other is not the best\n", every[k]);
     }
-    shape_close(&v3);
+    shape_only_close(&v3);
     return failed != 0;
 }

@@ -1,4 +1,4 @@
-"""For suites that are one script: what is checked is counted, and one failure does not hide the next. The binary is the
+"""Helpers for tests that are one script: checks are counted, and one failure does not hide the next. The binary is the
 script's first argument."""
 import os
 import subprocess
@@ -16,12 +16,12 @@ def check(ok, what, detail=""):
 
 
 def run(*args):
-    """Exit code (negative for a signal), stdout, stderr as text."""
+    """Returns exit code (negative for a signal), stdout, stderr as text."""
     p = subprocess.run([HEARTH, *args], stdin=subprocess.DEVNULL, capture_output=True, timeout=300)
     return p.returncode, p.stdout, p.stderr.decode("utf-8", "replace")
 
 
 def end():
-    """The script's exit code; nothing checked is a failure."""
+    """Returns the script's exit code; no checks at all is a failure."""
     print(f"{passed} passed, {failed} failed")
     return 1 if failed or not passed else 0

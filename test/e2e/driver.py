@@ -1,4 +1,4 @@
-"""Drives the real binary as a person or a script would: in pipes, and in a pseudo-terminal with a small screen."""
+"""Drives the real binary as a user or a script would: in pipes, and in a pseudo-terminal with a small screen."""
 import fcntl
 import os
 import pty
@@ -19,12 +19,12 @@ for sig in (signal.SIGHUP, signal.SIGQUIT):  # nohup and a shell's & leave them 
     signal.signal(sig, signal.SIG_DFL)
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
-PATIENCE = float(os.environ.get("PATIENCE", "60"))  # seconds: these machines may be busy
+PATIENCE = float(os.environ.get("PATIENCE", "60"))  # seconds; test machines may be busy
 
 
 class Case(unittest.TestCase):
     def use_ember_as_any_model(self):
-        """Its files from a folder: the program then answers nothing in its place, and lets it see documents."""
+        """Opens ember from a directory: the program then gives no canned answers, and lets the model see documents."""
         os.symlink(os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../engine/ember/model"), os.path.join(self.home, "ember"))
         self.env["HEARTH_MODEL"] = os.path.join(self.home, "ember")
 
@@ -44,7 +44,7 @@ class Case(unittest.TestCase):
         super().skipTest(reason)
 
     def run_bin(self, *args, data=b"", env=None, **more):
-        """Returns (exit code, stdout, stderr); negative for a signal."""
+        """Returns (exit code, stdout, stderr); the exit code is negative for a signal."""
         if isinstance(data, str):
             data = data.encode()
         p = subprocess.run([BIN, *args], input=data, stdout=more.pop("stdout", subprocess.PIPE), stderr=subprocess.PIPE,
@@ -52,7 +52,7 @@ class Case(unittest.TestCase):
         return p.returncode, p.stdout, p.stderr.decode("utf-8", "replace")
 
     def allocations(self, *args, data=b""):
-        """How many a run makes: HEARTH_FAULT=alloc:N! kills it at the Nth."""
+        """Returns the number of allocations of a run: HEARTH_FAULT=alloc:N! kills it at the Nth."""
         low, high = 0, 1
         killed = lambda n: self.run_bin(*args, data=data, env={"HEARTH_FAULT": f"alloc:{n}!"})[0] == -signal.SIGKILL
         while killed(high):
@@ -63,7 +63,7 @@ class Case(unittest.TestCase):
         return low
 
     def all_or_said(self, numbers, *args, forever=False, data=b""):
-        """Whichever allocation fails: the whole right text with exit 0, or a beginning of it, another exit code and a message."""
+        """Whichever allocation fails: the complete output with exit 0, or a prefix of it, another exit code and a message."""
         right = self.run_bin(*args, data=data)
         self.assertEqual(right[0], 0, right)
         failed = 0
@@ -119,9 +119,9 @@ class Terminal:
         return True
 
     def until(self, pattern, start=0):
-        """Waits for a pattern in what came after `start`; returns the offset behind it."""
+        """Waits for a pattern in the output after `start`; returns the offset after the match."""
         if isinstance(pattern, str):
-            pattern = re.escape(pattern).replace(r"\ ", r"(?: |\r*\n *)")  # words may stand on two rows
+            pattern = re.escape(pattern).replace(r"\ ", r"(?: |\r*\n *)")  # words may be on two rows
         rx = re.compile(pattern if isinstance(pattern, bytes) else pattern.encode())
         end, last = time.monotonic() + PATIENCE, False
         while True:
@@ -133,14 +133,14 @@ class Terminal:
             last = not self.read(0.2) or (self.p.poll() is not None and not select.select([self.master], [], [], 0.2)[0])
 
     def quiet(self, seconds=0.4):
-        """Until nothing has come for a while."""
+        """Waits until there has been no output for a while."""
         n = -1
         while n != len(self.out):
             n = len(self.out)
             self.read(seconds)
 
     def prompt(self, start=0, text="> "):
-        """Waits for the line editor with nothing typed yet."""
+        """Waits for the line editor's prompt with nothing typed yet."""
         return self.until(b"\x1b\\[1m" + re.escape(text).encode() + b"\x1b\\[0m\r", start)
 
     def wait(self):
@@ -171,15 +171,15 @@ class Terminal:
 
 
 def columns(ch):
-    """Of one code point, as terminals count them."""
+    """Returns the width of a code point in columns."""
     if unicodedata.combining(ch) or ch in "\u200d\ufe0f" or unicodedata.category(ch) in ("Mn", "Me", "Cf"):
         return 0
     return 2 if unicodedata.east_asian_width(ch) in "WF" else 1
 
 
 class Screen:
-    """As much of a terminal as hearth uses: a full row waits with the next one until something comes, wide characters take
-    two cells, what joins them none. An unknown sequence is an error, and so is a character in the C1 range."""
+    """The subset of a terminal that hearth uses: a full row wraps only when more text comes, wide characters take two cells,
+    combining characters none. An unknown sequence or a character in the C1 range is an error."""
 
     CONTROL = re.compile(r"\x1b\[([?0-9;]*)([A-Za-z])")
     COMMAND = re.compile(r"\x1b\][^\x07]*\x07")
@@ -224,7 +224,7 @@ class Screen:
     def put(self, ch):
         w = 0 if self.joined else columns(ch)
         self.joined = ch == "\u200d"
-        if not w:  # it belongs to the cell before
+        if not w:  # it combines with the previous cell
             at = self.c - 1
             while at > 0 and self.cells[self.r][at] == "":
                 at -= 1
@@ -265,7 +265,7 @@ class Screen:
         return [re.sub(r" +$", "", "".join(r)) for r in self.cells]
 
     def look_of(self, text):
-        """How the first place where it stands on one row looks."""
+        """Returns the style of the first occurrence of the text on one row."""
         for r, cells in enumerate(self.cells):
             at = "".join(c or "\0" for c in cells).find(text)
             if at >= 0:

@@ -17,7 +17,7 @@
 #include "engine/base/mem.h"
 #include "engine/ember/ember.h"
 #include "engine/engine.h"
-#include "tokenizer/chat.h"
+#include "tokenizer/chat/chat_template.h"
 
 static const uint8_t nothing[1] = {0};
 const struct file_embedded ember_files[] = {{"config.json", nothing, nothing}, {NULL, NULL, NULL}};
@@ -37,8 +37,8 @@ void tokenizer_close(struct tokenizer **t) {
     mem_free(*t);
     *t = NULL;
 }
-int tokenizer_vocab(const struct tokenizer *t) { return VOCAB; }
-const char *tokenizer_piece(const struct tokenizer *t, int32_t id, size_t *n, bool *special) {
+int tokenizer_n_ids(const struct tokenizer *t) { return VOCAB; }
+const char *tokenizer_token_bytes(const struct tokenizer *t, int32_t id, size_t *n, bool *special) {
     static char bytes[256];
     static const char *const names[] = {"<eos>", "<think>", "</think>", "<tool_call>", "</tool_call>"};
     *special = id >= EOS;
@@ -47,11 +47,11 @@ const char *tokenizer_piece(const struct tokenizer *t, int32_t id, size_t *n, bo
     bytes[id] = (char)id;
     return &bytes[id];
 }
-int32_t tokenizer_id(const struct tokenizer *t, const char *piece) { return -1; }
+int32_t tokenizer_added_id(const struct tokenizer *t, const char *piece) { return -1; }
 int32_t tokenizer_bos(const struct tokenizer *t) { return -1; }
 void text_free(struct text *t) {
     mem_free(t->data);
-    mem_free(t->spans);
+    mem_free(t->runs);
 }
 void ids_free(struct ids *ids) {
     mem_free(ids->data);
@@ -78,19 +78,19 @@ int decoder_flush(struct decoder *d, struct buf *out) {
     return rc;
 }
 
-struct chat {
+struct chat_template {
     int unused;
 };
-int chat_open(struct chat **c, const char *dir, const char *file, struct error *e) {
+int chat_template_open(struct chat_template **c, const char *dir, const char *file, struct error *e) {
     *c = mem_calloc(1, sizeof **c);
     return *c ? 0 : error_set(e, ERR_MEMORY, "no memory");
 }
-void chat_close(struct chat **c) {
+void chat_template_close(struct chat_template **c) {
     mem_free(*c);
     *c = NULL;
 }
-uint64_t chat_hash(const struct chat *c) { return 42; }
-int chat_render(const struct chat *c, const struct json *conv, struct text *out, struct error *e) {
+uint64_t chat_template_hash(const struct chat_template *c) { return 42; }
+int chat_template_render(const struct chat_template *c, const struct json *conv, struct text *out, struct error *e) {
     struct buf b = {0};
     const struct json *list = json_get(conv, "messages");
     for (uint32_t i = 0; list && i < list->n; i++) {
@@ -108,27 +108,27 @@ int chat_render(const struct chat *c, const struct json *conv, struct text *out,
     *out = (struct text){.data = b.data, .n = b.len};
     return 0;
 }
-bool chat_names(const struct chat *c, const char *word, size_t n) { return n == 8 && !memcmp(word, "narrator", n); }
-struct parts {
+bool chat_template_mentions(const struct chat_template *c, const char *word, size_t n) { return n == 8 && !memcmp(word, "narrator", n); }
+struct output_parser {
     bool thinking, call;
 };
-struct parts *parts_open(const struct chat *c, const char *tail, size_t n) {
-    return mem_calloc(1, sizeof(struct parts));
+struct output_parser *output_parser_open(const struct chat_template *c, const char *tail, size_t n) {
+    return mem_calloc(1, sizeof(struct output_parser));
 }
-void parts_close(struct parts **p) {
+void output_parser_close(struct output_parser **p) {
     mem_free(*p);
     *p = NULL;
 }
-int parts_add(struct parts *p, const char *data, size_t n, bool special, parts_fn fn, void *ctx) {
-    if (!special) return fn(ctx, p->call ? PART_TOOL : p->thinking ? PART_THINKING : PART_TEXT, data, n);
+int output_parser_feed(struct output_parser *p, const char *data, size_t n, bool special, output_parser_fn fn, void *ctx) {
+    if (!special) return fn(ctx, p->call ? OUTPUT_TOOL_CALL : p->thinking ? OUTPUT_THINKING : OUTPUT_TEXT, data, n);
     if (!strncmp(data, "<think>", n)) p->thinking = true;
     if (!strncmp(data, "</think>", n)) p->thinking = false;
     if (!strncmp(data, "<tool_call>", n)) p->call = true;
-    if (p->call) fn(ctx, PART_TOOL, data, n);
+    if (p->call) fn(ctx, OUTPUT_TOOL_CALL, data, n);
     if (!strncmp(data, "</tool_call>", n)) p->call = false;
     return 0;
 }
-int parts_flush(struct parts *p, parts_fn fn, void *ctx) { return 0; }
+int output_parser_flush(struct output_parser *p, output_parser_fn fn, void *ctx) { return 0; }
 
 /* --- engine ---------------------------------------------------------------------------------------------------------- */
 
@@ -137,11 +137,11 @@ struct session {
     struct session *next;
     struct buf plan; /* bytes to emit; 0x0E to 0x11 stand for the marks of thinking and tool calls */
     size_t at;
-    int32_t *held; /* the tokens that a KV cache would hold */
+    int32_t *is_held; /* the tokens that a KV cache would hold */
     int n_held, n_answer, max, prompt;
     double progress_s; /* between two progress reports of a prefill */
-    double start, prefill_until, prefill_s, last_progress, token_s, first;
-    uint64_t keys[2];
+    double start, prefill_until, prefill_s, last_progress, token_s, first_token_at;
+    uint64_t disk_keys[2];
     size_t n_keys;
     bool fail, stubborn; /* stubborn: ignores session_cancel, as an engine that hangs would */
     _Atomic bool busy, cancel;
@@ -152,7 +152,7 @@ struct engine {
     struct session *sessions;
     struct event queue[max_events];
     unsigned head, tail;
-    int fd;
+    int event_fd;
     bool stop;
     struct engine_info info;
 };
@@ -160,20 +160,20 @@ struct engine {
 static void post(struct engine *e, struct event ev) {
     e->queue[e->tail++ % max_events] = ev;
     uint64_t one = 1;
-    if (write(e->fd, &one, sizeof one) < 0) return;
+    if (write(e->event_fd, &one, sizeof one) < 0) return;
 }
 
 static void end(struct session *s, enum event_kind kind, enum done_reason reason) {
     struct event ev = {.kind = kind, .session = s, .reason = reason};
     ev.stats = (struct turn_stats){.prompt_tokens = s->prompt,
                                    .answer_tokens = s->n_answer,
-                                   .ttft_s = s->n_answer ? s->first - s->start : 0,
+                                   .ttft_s = s->n_answer ? s->first_token_at - s->start : 0,
                                    .prefill_s = s->prefill_s,
-                                   .decode_s = clock_now() - s->first,
+                                   .decode_s = clock_now() - s->first_token_at,
                                    .bytes_read = 12345678,
                                    .prefill_mode = "cpu",
                                    .decode_mode = "single",
-                                   .why = "fake: only one mode"};
+                                   .prefill_why = "fake: only one mode"};
     if (kind == EVENT_ERROR) error_set(&ev.error, ERR_RUNTIME, "layer 3: non-finite logits");
     atomic_store(&s->busy, false);
     post(s->e, ev);
@@ -194,11 +194,11 @@ static void step(struct session *s) {
                                   .done = (int)(1000 * (1 - (s->prefill_until - now) / s->prefill_s)),
                                   .total = 1000,
                                   .left_s = s->prefill_until - now,
-                                  .what = "prefill"});
+                                  .unit = "prefill"});
         return;
     }
-    if (now < s->first + s->n_answer * s->token_s) return;
-    if (!s->n_answer) s->first = now;
+    if (now < s->first_token_at + s->n_answer * s->token_s) return;
+    if (!s->n_answer) s->first_token_at = now;
     if (s->at >= s->plan.len) {
         end(s, s->fail ? EVENT_ERROR : EVENT_DONE, DONE_STOP);
         return;
@@ -212,7 +212,7 @@ static void step(struct session *s) {
 }
 
 /* If the machine stalled, the answer did too: it does not end because other processes had the CPU. */
-static void wait_with(struct session *s, double still) { s->start += still, s->prefill_until += still, s->last_progress += still, s->first += still; }
+static void wait_with(struct session *s, double still) { s->start += still, s->prefill_until += still, s->last_progress += still, s->first_token_at += still; }
 
 static void *work(void *arg) {
     struct engine *e = arg;
@@ -267,7 +267,7 @@ int engine_open(struct engine **out, const struct engine_params *p, struct error
                                    .do_sample = true,
                                    .kv_token_bytes = 64,
                                    .fingerprint = 7};
-    e->fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    e->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     pthread_mutex_init(&e->lock, NULL);
     pthread_create(&e->thread, NULL, work, e);
     *out = e;
@@ -281,7 +281,7 @@ void engine_close(struct engine **out) {
     e->stop = true;
     pthread_mutex_unlock(&e->lock);
     pthread_join(e->thread, NULL);
-    close(e->fd);
+    close(e->event_fd);
     mem_free(e);
     *out = NULL;
 }
@@ -308,16 +308,16 @@ int engine_bench_kernels(int threads, int (*fn)(void *ctx, const char *row), voi
 double engine_read_bandwidth(struct engine *e, int rounds) { return 1e9; }
 uint64_t engine_token_bytes(const struct engine *e) { return 1000; }
 /* Three layers, the first without experts. In the second one expert is used most, one never, one is on device 1; in the third all are equal. */
-int engine_load(struct engine *e, const struct engine_load *load) { return 0; }
-int engine_experts(struct engine *e, struct expert_map *m, struct error *err) {
-    *m = (struct expert_map){3, 8, mem_calloc(24, sizeof *m->used), mem_alloc(24)};
-    if (!m->used || !m->where) return error_set(err, ERR_MEMORY, "no memory");
-    memset(m->where, -1, 24);
-    for (int i = 8; i < 24; i++) m->used[i] = 10;
-    m->used[8 + 2] = 100, m->used[8 + 5] = 0, m->used[8 + 6] = 2, m->where[8 + 2] = 1;
+int engine_announce(struct engine *e, const struct announced_load *load) { return 0; }
+int engine_expert_map(struct engine *e, struct expert_map *m, struct error *err) {
+    *m = (struct expert_map){3, 8, mem_calloc(24, sizeof *m->n_used), mem_alloc(24)};
+    if (!m->n_used || !m->device_rank) return error_set(err, ERR_MEMORY, "no memory");
+    memset(m->device_rank, -1, 24);
+    for (int i = 8; i < 24; i++) m->n_used[i] = 10;
+    m->n_used[8 + 2] = 100, m->n_used[8 + 5] = 0, m->n_used[8 + 6] = 2, m->device_rank[8 + 2] = 1;
     return 0;
 }
-void expert_map_free(struct expert_map *m) { mem_free(m->used), mem_free(m->where); }
+void engine_expert_map_free(struct expert_map *m) { mem_free(m->n_used), mem_free(m->device_rank); }
 uint64_t engine_token_flops(const struct engine *e) { return 1000; }
 
 int session_open(struct engine *e, struct session **out, struct error *err) {
@@ -334,9 +334,9 @@ int session_open(struct engine *e, struct session **out, struct error *err) {
 int session_fork(struct session *from, struct session *to, struct error *err) {
     int32_t *held = mem_alloc(((size_t)from->n_held + 1) * sizeof *held);
     if (!held) return error_set(err, ERR_MEMORY, "no memory");
-    if (from->n_held) memcpy(held, from->held, (size_t)from->n_held * sizeof *held);
-    mem_free(to->held);
-    to->held = held, to->n_held = from->n_held;
+    if (from->n_held) memcpy(held, from->is_held, (size_t)from->n_held * sizeof *held);
+    mem_free(to->is_held);
+    to->is_held = held, to->n_held = from->n_held;
     return 0;
 }
 void session_close(struct session **out) {
@@ -348,7 +348,7 @@ void session_close(struct session **out) {
     *at = s->next;
     pthread_mutex_unlock(&s->e->lock);
     buf_free(&s->plan);
-    mem_free(s->held);
+    mem_free(s->is_held);
     mem_free(s);
     *out = NULL;
 }
@@ -443,30 +443,30 @@ int session_submit(struct session *s, const struct request *r, struct error *e) 
     s->n_answer = 0;
     s->max = r->max_tokens;
     s->prompt = r->n;
-    s->keys[0] = 0xfeed, s->keys[1] = (uint64_t)r->n;
-    s->n_keys = r->flags & REQUEST_SECRET ? 0 : 2;
+    s->disk_keys[0] = 0xfeed, s->disk_keys[1] = (uint64_t)r->n;
+    s->n_keys = r->flags & REQ_NO_DISK_CACHE ? 0 : 2;
     s->start = clock_now();
-    s->first = s->prefill_until = s->start + s->prefill_s;
+    s->first_token_at = s->prefill_until = s->start + s->prefill_s;
     atomic_store(&s->cancel, false);
     atomic_store(&s->busy, true);
     pthread_mutex_unlock(&s->e->lock);
     mem_free(text);
     return 0;
 }
-int session_say(struct session *s, int n_prompt, const int32_t *tokens, int n, int max_tokens, struct error *e) {
+int session_submit_answer(struct session *s, int n_prompt, const int32_t *tokens, int n, int max_tokens, struct error *e) {
     return error_set(e, ERR_RUNTIME, "this engine says what it was made to say, nothing else");
 }
 void session_cancel(struct session *s) { atomic_store(&s->cancel, true); }
 bool session_busy(const struct session *s) { return atomic_load(&s->busy); }
 int session_tokens(const struct session *s, const int32_t **tokens) {
-    *tokens = s->held;
+    *tokens = s->is_held;
     return s->n_held;
 }
-int session_shared(const struct session *s) { return 0; }
+int session_shared_tokens(const struct session *s) { return 0; }
 uint64_t engine_shared_bytes(const struct engine *e) { return 0; }
 /* As if one batch began all prompts, and another belonged to this prompt only. */
-size_t session_kept(const struct session *s, const uint64_t **keys) {
-    *keys = s->keys;
+size_t session_disk_keys(const struct session *s, const uint64_t **keys) {
+    *keys = s->disk_keys;
     return s->n_keys;
 }
 int engine_forget(const char *dir, const uint64_t *keys, size_t n, struct error *e) {
@@ -478,16 +478,16 @@ int engine_forget(const char *dir, const uint64_t *keys, size_t n, struct error 
     return 0;
 }
 bool engine_poll(struct engine *e, struct event *out, int timeout_ms) {
-    struct pollfd p = {.fd = e->fd, .events = POLLIN};
+    struct pollfd p = {.fd = e->event_fd, .events = POLLIN};
     for (;;) {
         pthread_mutex_lock(&e->lock);
         bool got = e->head != e->tail;
         if (got) *out = e->queue[e->head++ % max_events];
         uint64_t n;
-        if (e->head == e->tail && read(e->fd, &n, sizeof n) < 0) n = 0;
+        if (e->head == e->tail && read(e->event_fd, &n, sizeof n) < 0) n = 0;
         pthread_mutex_unlock(&e->lock);
         if (got) return true;
         if (!timeout_ms || poll(&p, 1, timeout_ms) <= 0) return false;
     }
 }
-int engine_fd(const struct engine *e) { return e->fd; }
+int engine_event_fd(const struct engine *e) { return e->event_fd; }

@@ -1,6 +1,6 @@
-"""GGUF out of nothing but the standard library: a writer, the formats of its tensors (random blocks and what they stand for,
-after the format's own description), and small random models of each architecture as a pair: a GGUF file, and the same
-weights as safetensors in float32 under the names of the family."""
+"""Makes GGUF files with the standard library only: a writer, the tensor formats (random blocks and their values, from the
+formats' descriptions), and small random models of each architecture as a pair: a GGUF file, and the same
+weights as safetensors in float32 under the family's names."""
 import array
 import json
 import math
@@ -21,7 +21,7 @@ def string(s):
 
 
 def value(v):
-    """(type, bytes); a type can be given as (type, value)."""
+    """Returns (type, bytes); a type can be given as (type, value)."""
     if isinstance(v, tuple):
         t, v = v
         return t, struct.pack({U32: "<I", I32: "<i", F32: "<f", U64: "<Q"}[t], v)
@@ -40,7 +40,7 @@ def value(v):
 
 
 def pack(meta, tensors, version=3, head=None):
-    """meta: dict; tensors: [(name, type, shape with rows first, bytes)]. head: changes the head's numbers, for damage."""
+    """meta: dict; tensors: [(name, type, shape with rows first, bytes)]. head: overrides the header's numbers, to damage it."""
     out = struct.pack("<4sIQQ", b"GGUF", version, *(head or (len(tensors), len(meta))))
     for k, v in meta.items():
         t, raw = value(v)
@@ -55,7 +55,7 @@ def pack(meta, tensors, version=3, head=None):
 
 
 def write(path, meta, tensors, splits=1):
-    """One file, or split ones; returns the first."""
+    """Writes one file, or split ones; returns the first."""
     if splits == 1:
         with open(path, "wb") as f:
             f.write(pack(meta, tensors))
@@ -139,7 +139,7 @@ def de_mxfp4(b):
 # elements, bytes, decode, places of float16 scales
 BLOCKS = {"Q4_0": (32, 18, de_q4_0, (0,)), "Q8_0": (32, 34, de_q8_0, (0,)), "Q4_K": (256, 144, de_q4_k, (0, 2)), "Q5_K": (256, 176, de_q5_k, (0, 2)),
           "Q6_K": (256, 210, de_q6_k, (208,)), "IQ4_NL": (32, 18, de_iq4_nl, (0,)), "IQ4_XS": (256, 136, de_iq4_xs, (0,)), "MXFP4": (32, 17, de_mxfp4, ())}
-# what the scales are multiplied by at most: so that weights come out around 0.1
+# upper limits of the scales, such that weights are near 0.1
 REACH = {"Q4_0": 8, "Q8_0": 127, "Q4_K": 63 * 15, "Q5_K": 63 * 31, "Q6_K": 127 * 32, "IQ4_NL": 127, "IQ4_XS": 31 * 127}
 
 
@@ -154,9 +154,9 @@ def random_block(rng, fmt):
 
 
 def encode(rng, fmt, n, cols, spread):
-    """Random data of n numbers in rows of cols: (format used, bytes, what they stand for)."""
+    """Random data of n numbers in rows of cols: (format used, bytes, their values)."""
     if fmt in BLOCKS and cols % BLOCKS[fmt][0]:
-        fmt = "F16"  # as llama.cpp falls back to a format that fits
+        fmt = "F16"  # like llama.cpp, falls back to a format that fits
     if fmt in BLOCKS:
         blocks = [random_block(rng, fmt) for _ in range(n // BLOCKS[fmt][0])]
         return fmt, b"".join(blocks), array.array("f", [x for b in blocks for x in BLOCKS[fmt][2](b)])
@@ -173,7 +173,7 @@ def encode(rng, fmt, n, cols, spread):
 # --- Models ------------------------------------------------------------------------------------------------------------
 
 def vocabulary(n):
-    """Byte-level pieces: the 256 bytes, a few merges, two control tokens, a token of a user's, the rest unused."""
+    """Byte-level pieces: the 256 bytes, a few merges, two control tokens, a user-defined token, the rest unused."""
     chars, k = [], 0
     for b in range(256):
         if 33 <= b <= 126 or 161 <= b <= 172 or 174 <= b <= 255:
@@ -194,19 +194,19 @@ TEMPLATE = "{{ bos_token }}{% for m in messages %}<|start|>{{ m['role'] }}\n{{ m
 
 
 class Pair:
-    """Both forms of one model while it is made."""
+    """Collects both forms of a model."""
 
     def __init__(self, arch, fmt, seed):
         self.arch, self.fmt, self.rng = arch, fmt, random.Random(seed)
         self.meta = {"general.architecture": arch, "general.name": "random " + arch, "general.alignment": ALIGN}
-        self.gguf, self.hf, self.config, self.leaves_out = [], {}, {}, []  # leaves_out: usual keys that this family's config has not
+        self.gguf, self.hf, self.config, self.leaves_out = [], {}, {}, []  # leaves_out: usual keys that this family's config lacks
 
     def key(self, **keys):
         for k, v in keys.items():
             self.meta[f"{self.arch}.{k.replace('__', '.')}"] = v
 
     def both(self, name, shape, hf, fmt=None, spread=0.08, order=None, mean=0.0):
-        """A tensor in both; hf: its name there, or one for each of the first dimension. order: rows of the GGUF one."""
+        """Adds a tensor to both; hf: its name in safetensors, or one for each index of the first dimension. order: rows of the GGUF one."""
         n = 1
         for s in shape:
             n *= s
@@ -264,7 +264,7 @@ def usual(p, hidden=256, layers=2, vocab=288, inter=256, experts=4, used=2):
 def gqa(p, i, hidden, heads, kv, dim, qk_norm=False, bias=False, permute=False, ffn_norm="ffn_norm", gated=False):
     b, h = f"blk.{i}.", f"model.layers.{i}."
 
-    def pairs(n):  # llama.cpp: the two numbers of a rotated pair side by side
+    def pairs(n):  # llama.cpp: the two numbers of a rotated pair are adjacent
         return [k * dim + j // 2 + j % 2 * (dim // 2) for k in range(n) for j in range(dim)] if permute else None
 
     p.norm(b + "attn_norm", hidden, h + "input_layernorm.weight")
@@ -293,7 +293,7 @@ def dense(p, i, hidden, inter, name, end=""):
 
 
 def together(p, layers):
-    """q, k and v of a layer in one tensor, gate and up of all its experts in another: what some conversions do."""
+    """q, k and v of a layer in one tensor, gate and up of all its experts in another, as some converters write them."""
     of = {t[0]: t for t in p.gguf}
     for i in range(layers):
         b = f"blk.{i}."
@@ -340,7 +340,7 @@ def qwen2moe(fmt, seed=2):
 
 
 def llama(fmt, seed=3, freqs=False):
-    """freqs: Llama 3's stretched frequencies, which llama.cpp has as a tensor of factors."""
+    """freqs: Llama 3's stretched frequencies, which llama.cpp stores as a tensor of factors."""
     p = Pair("llama", fmt, seed)
     usual(p)
     p.key(attention__head_count=4, attention__head_count_kv=2, feed_forward_length=256, rope__freq_base=1e6, rope__dimension_count=64, vocab_size=288)
@@ -360,7 +360,7 @@ def llama(fmt, seed=3, freqs=False):
 
 
 def deepseek2(fmt, seed=4, v3=True, split=True):
-    """v3: sigmoid router with groups and a correction; split: the up-projection of keys and values cut in two, keys transposed."""
+    """v3: sigmoid router with groups and a correction; split: the up-projection of keys and values in two tensors, keys transposed."""
     p = Pair("deepseek2", fmt, seed)
     hidden, heads, nope, rope, v, lora, latent = 256, 4, 32, 32, 32, 256, 256
     usual(p, layers=3, experts=8)
@@ -437,7 +437,7 @@ def gpt_oss(fmt, seed=7, yarn=True):
         p.both(b + "ffn_gate_inp.bias", [4], h + "mlp.router.bias", "F32", 0.3)
         for g in ("gate", "up", "down"):
             p.both(f"{b}ffn_{g}_exps.bias", [4, 256], f"{g} bias", "F32", 0.3)
-        # safetensors has all experts in two tensors, gate and up a row of each in turn
+        # safetensors has all experts in two tensors, with interleaved rows of gate and up
         turns, bias, down = array.array("f"), array.array("f"), array.array("f")
         for k in range(4):
             gate, up = (p.hf.pop(f"{h}mlp.experts.{k}.{g}_proj.weight")[1] for g in ("gate", "up"))
@@ -457,7 +457,7 @@ def gpt_oss(fmt, seed=7, yarn=True):
 
 
 def glm4moe(fmt, seed=8):
-    """The last block is a prediction layer, which is recognised and left alone."""
+    """The last block is a prediction layer, which is recognised and ignored."""
     p = Pair("glm4moe", fmt, seed)
     usual(p, layers=3)
     p.key(block_count=4, nextn_predict_layers=1, attention__head_count=4, attention__head_count_kv=2, attention__key_length=64, attention__value_length=64,
@@ -525,7 +525,7 @@ def dbrx(fmt, seed=10):
             p.both(f"{b}ffn_{g}_exps", [n, inter, hidden], h + f"ffn.experts.mlp.{name}")
             p.hf[h + f"ffn.experts.mlp.{name}"] = ([n * inter, hidden], p.hf[h + f"ffn.experts.mlp.{name}"][1])
         p.both(b + "ffn_down_exps", [n, hidden, inter], "down")
-        down = p.hf.pop("down")[1]  # published the other way round
+        down = p.hf.pop("down")[1]  # published transposed
         turned = array.array("f", [down[(k * hidden + c) * inter + r] for k in range(n) for r in range(inter) for c in range(hidden)])
         p.hf[h + "ffn.experts.mlp.w2"] = ([n * inter, hidden], turned)
     for key in ("rms_norm_eps", "hidden_act", "max_position_embeddings"):
@@ -534,7 +534,7 @@ def dbrx(fmt, seed=10):
 
 
 def phimoe(fmt, seed=11):
-    """LongRoPE: the prompt of the tests is short, so 32 as the original context makes its long factors count."""
+    """LongRoPE: the tests' prompt is short, so an original context of 32 makes its long factors apply."""
     p = Pair("phimoe", fmt, seed)
     p.key(block_count=2, context_length=512, embedding_length=256, attention__layer_norm_rms_epsilon=1e-5, expert_count=4, expert_used_count=2,
           attention__head_count=4, attention__head_count_kv=2, feed_forward_length=256, rope__dimension_count=64, rope__freq_base=1e4,
@@ -561,8 +561,8 @@ def phimoe(fmt, seed=11):
 
 
 def qwen3next(fmt, seed=12, old=False):
-    """Three of four layers are DeltaNet. Norms are stored with the 1 that the published ones leave out, rates worked out. old: all of
-    DeltaNet's inputs but b and a in one tensor, as published."""
+    """Three of four layers are DeltaNet. Norms are stored with the 1 that the published ones omit, decay rates precomputed. old: all of
+    DeltaNet's inputs except b and a in one tensor, as published."""
     p = Pair("qwen3next", fmt, seed)
     hidden, kh, vh, dim, taps = 256, 2, 4, 32, 4
     usual(p, layers=4)
@@ -593,7 +593,7 @@ def qwen3next(fmt, seed=12, old=False):
             share = vh // kh * dim
             group = 2 * dim + 2 * share
             p.both(b + "ssm_in", [kh * group, hidden], la + "in_proj_qkvz.weight")
-            if not old:  # rows of a head together, to all heads' q, then k, v; and z
+            if not old:  # rows grouped by head, to all heads' q, then k, v; and z
                 _, fmt_in, _, raw = p.gguf.pop()
                 size = len(raw) // (kh * group)
                 pick = lambda lo, n: [k * group + r for k in range(kh) for r in range(lo, lo + n)]

@@ -1,5 +1,4 @@
-"""Runs a command with a bound on the memory it may use, page cache of its files included: a memory group of the kernel,
-below the one this process is in."""
+"""Runs a command with a limit on its memory, including the page cache of its files: in a cgroup below the current one."""
 import os
 import resource
 import subprocess
@@ -7,7 +6,7 @@ import time
 
 
 class Unlimited(Exception):
-    """Memory cannot be limited here; the text says why."""
+    """Memory cannot be limited on this system; the text gives the reason."""
 
 
 def _own_groups():
@@ -22,7 +21,7 @@ def _mounts(kind):
 
 class Group:
     def __init__(self, size):
-        """A group of `size` bytes. Raises Unlimited."""
+        """A cgroup limited to `size` bytes. Raises Unlimited."""
         self.path = None
         tried = []
         for path, file in self._places():
@@ -74,11 +73,11 @@ class Group:
                 os.rmdir(self.path)
                 return
             except OSError:
-                time.sleep(0.05)  # its last process is still being taken down
+                time.sleep(0.05)  # its last process is still exiting
 
 
 def forget(directory):
-    """Drops the files of a directory from the page cache, so that they count for whoever reads them next."""
+    """Drops a directory's files from the page cache, so that the next process that reads them is charged for them."""
     for name in os.listdir(directory):
         fd = os.open(os.path.join(directory, name), os.O_RDONLY)
         try:

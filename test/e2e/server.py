@@ -1,4 +1,4 @@
-"""A resident engine for tests, and a small client of it: over its Unix socket, or a port."""
+"""A resident engine for tests, and a small client for it, over its Unix socket or a port."""
 import http.client
 import json
 import os
@@ -34,7 +34,7 @@ class Job:
 
 
 class Server:
-    """hearth --serve, which has said that it is there."""
+    """hearth --serve, once it has announced its socket."""
 
     def __init__(self, env, *args, binary=driver.BIN, stderr=subprocess.PIPE):
         self.p = subprocess.Popen([binary, "--serve", *args], env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=stderr)
@@ -51,13 +51,13 @@ class Server:
         return UnixConnection(self.path)
 
     def from_job(self, n=1):
-        """Connections that a process has made that a shell started as a job of its own; and that process, which is to be ended."""
+        """Makes connections from a process that is a shell job of its own; returns them and that process, which the caller ends."""
         ours, theirs = socket.socketpair()
         child = os.fork()
         if not child:
             try:
                 os.setpgid(0, 0)
-                os.closerange(3, theirs.fileno())  # what the other side closes is to be closed
+                os.closerange(3, theirs.fileno())  # descriptors that must not stay open in the child
                 os.closerange(theirs.fileno() + 1, 4096)
                 for _ in range(n):
                     c = socket.socket(socket.AF_UNIX)
@@ -77,7 +77,7 @@ class Server:
         return out, Job(child, ours)
 
     def request(self, method, path, body=None, headers={}):
-        """(status, headers, body)"""
+        """Returns (status, headers, body)."""
         c = self.connection()
         c.request(method, path, json.dumps(body) if isinstance(body, (dict, list)) else body, dict(headers), encode_chunked="Transfer-Encoding" in headers)
         r = c.getresponse()
@@ -90,7 +90,7 @@ class Server:
         return status, json.loads(data)
 
     def stream(self, text, **more):
-        """A response that is being sent."""
+        """Returns the response while it is being sent."""
         c = self.connection()
         c.request("POST", "/v1/chat/completions", json.dumps(ask(text, stream=True, **more)))
         return c.getresponse()
@@ -99,12 +99,12 @@ class Server:
         return json.loads(self.request("GET", "/hearth/status")[2])
 
     def cpu(self):
-        """Seconds that the thread with the sockets has computed so far."""
+        """Returns the CPU seconds that the socket thread has used so far."""
         with open(f"/proc/{self.p.pid}/task/{self.p.pid}/stat") as f:
             return sum(map(int, f.read().rsplit(")", 1)[1].split()[11:13])) / os.sysconf("SC_CLK_TCK")
 
     def spins(self, share, seconds=1):
-        """Whether it computes for more than such a share of the time although it has nothing to do; not because it came to its rest late."""
+        """Returns whether the idle server uses more than that fraction of CPU time; retries, in case it became idle late."""
         for _ in range(6):
             began, at = self.cpu(), time.time()
             time.sleep(seconds)
@@ -120,7 +120,7 @@ class Server:
             time.sleep(0.01)
 
     def end(self):
-        if self.p.poll() is None:  # not by a signal: a sanitizer then looks for what was lost
+        if self.p.poll() is None:  # not by a signal, so that a sanitizer can report leaks
             try:
                 self.request("POST", "/hearth/stop")
             except OSError:
@@ -136,7 +136,7 @@ class Server:
 
 
 def chunks(response):
-    """The objects of a stream, and whether its end mark came."""
+    """Returns the objects of a stream, and whether its end mark came."""
     out, done = [], False
     for line in response.read().decode().split("\n"):
         if line == "data: [DONE]":
@@ -158,7 +158,7 @@ class Case(driver.Case):
         return s
 
     def nothing_stays(self, s, hung, fds, before, jobs=()):
-        """Of a crowd: connections that hang hold nobody up, and once they and the jobs are closed no session and no descriptor is left."""
+        """Hanging connections delay no one, and once they and the jobs are closed no session and no descriptor is left."""
         self.assertGreater(len(hung), 10)
         self.assertEqual(s.chat("beside those that hang", max_tokens=2)[0], 200)
         for c in hung:

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Every way in which a GGUF file may be damaged, or be something that hearth does not compute: exit 3, naming the file and the
+"""Every way in which a GGUF file may be damaged or unsupported: exit 3, and the message names the file and the
 key, the tensor or the number.
 test_bad_gguf.py HEARTH"""
 import copy
@@ -16,7 +16,7 @@ GATE = "blk.1.ffn_gate_exps.weight"
 
 
 def meta(**keys):
-    """A damage: metadata set, or taken away with None."""
+    """A damage: metadata set, or removed with None."""
     def damage(m, t):
         for k, v in keys.items():
             k = k.replace("__", ".")
@@ -72,7 +72,7 @@ BYTES = [
     ("a shape with a 0", lambda b: at(b, b"output.weight", 4, struct.pack("<Q", 0)), ["output.weight", "is 0"]),
 ]
 class Again(str):
-    """The same text, another key of a dict."""
+    """The same text with another key of a dict."""
     __hash__, __eq__ = lambda self: 1, lambda self, other: self is other
 
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Every damaged checkpoint of the robustness list: the binary exits 3 and names the file, the tensor or the number.
+"""Every kind of damaged checkpoint: the binary exits 3 and names the file, the tensor or the number.
 test_bad_weights.py HEARTH"""
 import json
 import os
@@ -39,7 +39,7 @@ def split(d, f):
 
 
 def header_edit(f, change):
-    """A damage: change(header, names in order of place) -> None or the text to write instead."""
+    """A damage: change(header, names by offset) returns None or the text to write instead."""
     def damage(d):
         header, data = split(d, f)
         names = sorted((k for k in header if k != "__metadata__"), key=lambda k: header[k]["data_offsets"])
@@ -181,7 +181,7 @@ VERIFY = [
 
 
 def gone(name):
-    """A damage: no trace of a tensor in shards and index, which are whole otherwise."""
+    """A damage: a tensor missing from shards and index, which are otherwise intact."""
     def damage(d):
         for f in (ONE, TWO):
             header, data = split(d, f)
@@ -223,7 +223,7 @@ UP = "model.layers.1.mlp.experts.gate_up_proj"
 
 
 def change(name, edit):
-    """A damage of a checkpoint of models.py: edit(dtype, shape, bytes) of a tensor gives its new ones, None takes it away."""
+    """A damage of a checkpoint of models.py: edit(dtype, shape, bytes) of a tensor returns the new ones; None removes it."""
     def damage(d):
         header, data = split(d, ALONE)
         header.pop("__metadata__", None)
@@ -250,7 +250,7 @@ def inside(key, **changes):
     return damage
 
 
-def unquantised(dtype, shape, raw):  # as some publish it: the columns of what the blocks have as rows
+def unquantised(dtype, shape, raw):  # as some publish it: transposed blocks
     return "BF16", [shape[0], shape[2] * 32, shape[1]], b"\0\0" * (len(raw) * 2)
 
 
@@ -338,7 +338,7 @@ def families(tmp):
 
 
 def shrinks(tmp):
-    """A file that becomes shorter while several threads read it: each time its whole name, made harmless on a terminal."""
+    """A file that shrinks while several threads read it: each time the message has its full name, sanitised for a terminal."""
     d = os.path.join(tmp, "sh\x1b[31mrunk")
     wanted = os.path.join(tmp, "sh\u241b[31mrunk", TWO) + ": the file was truncated"
     met = 0
@@ -360,7 +360,7 @@ def shrinks(tmp):
         os.close(master)
         p.stdout.close()
         p.wait()
-        if p.returncode == 0:  # done before it
+        if p.returncode == 0:  # finished before the file shrank
             continue
         met += 1
         text = err.decode("utf-8", "replace")
@@ -378,7 +378,7 @@ def main():
         check(rc == 0, "the undamaged checkpoint verifies", err)
         rc, out, err = run(good, "--tokens", "5,6,7", "-n", "4", "--temp", "0", "--ids")
         check(rc == 0 and len(json.loads(out)) == 4, "the undamaged checkpoint answers", err)
-        # An unaligned start of the data is valid: the same logits whatever the header's length.
+        # An unaligned start of the data is valid: the logits do not depend on the header's length.
         plain, odd = os.path.join(tmp, "plain"), os.path.join(tmp, "odd")
         run(good, "--tokens", "5,6,7", "--logits-out", plain)
         for f in (ONE, TWO):
@@ -397,7 +397,7 @@ def main():
                 damage(d)
                 rc, out, err = run(d, *args)
                 check(rc == 3 and out == b"" and all(w in err for w in words), what, f"exit {rc}, {err.strip()!r}, wanted 3 and {words}")
-        # NaN weights that nobody verified: found when they are first used; in other formats the error names the layer.
+        # NaN weights that were not verified are found when first used; in other formats the error names the layer.
         d = os.path.join(tmp, "nan")
         for code in (b"\x7f", b"\xff"):  # both signs
             for name, n in (("self_attn.o_proj", 1), ("mlp.experts.{}.up_proj", 4)):

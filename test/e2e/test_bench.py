@@ -1,11 +1,11 @@
-"""What --bench prints of a model: rows that agree with each other, in both forms. (Of kernels: test_reach.py.)"""
+"""The output of --bench for a model: consistent rows, as text and as JSON. (For kernels: test_reach.py.)"""
 import json
 import os
 
 import driver
 import tiny
 
-SOON = {"HEARTH_LIMITS": "read=33554432"}  # memory is measured beside each row, for seconds
+SOON = {"HEARTH_LIMITS": "read=33554432"}  # bandwidth is measured beside each row, for seconds
 
 
 class Bench(driver.Case):

@@ -1,4 +1,4 @@
-"""Slash commands that change what the engine is asked, and the second Ctrl-C, in a pseudo-terminal on the fake engine."""
+"""Slash commands that change the request to the engine, and the second Ctrl-C, in a pseudo-terminal on the fake engine."""
 import json
 import os
 import re
@@ -15,7 +15,7 @@ class Commands(driver.Case):
         return t
 
     def ask(self, t, text, answer, prompt="> "):
-        """Types a line; the answer must come after it and before the next prompt, which is waited for. Returns what was written between."""
+        """Types a line and waits for the next prompt; the answer must come in between. Returns the output in between."""
         begin = self.last
         t.send(text + "\r")
         self.last = t.prompt(t.until(answer, begin), prompt)
@@ -57,7 +57,7 @@ class Commands(driver.Case):
         self.ask(t, "/save", "saved as talk", "talk> ")  # which waits for the disk
         self.assertEqual([r for r, _ in self.messages("talk")], ["system", "user", "assistant", "user", "assistant"])
         self.ask(t, "/new other", "", "other> ")
-        self.ask(t, "/load talk", "prompt two", "talk> ")  # open already: goes there, no second copy
+        self.ask(t, "/load talk", "prompt two", "talk> ")  # already open: switches there, without a second copy
         self.assertEqual(len(re.findall(r"\d  talk ", self.ask(t, "/sessions", "talk", "talk> "))), 1)
         holder = self.terminal("--continue", "held")
         holder.prompt(text="held> ")
@@ -77,7 +77,7 @@ class Commands(driver.Case):
         self.assertNotIn("You said: one", str(self.messages("kept")))
 
     def test_compact_in_a_full_context(self):
-        """What does not fit beside the request for a summary stays as it was said."""
+        """Messages that do not fit together with the request for a summary remain as they are."""
         t = self.chat("-c", "400")
         self.ask(t, "one", "You said: one")
         self.ask(t, "x" * 100, "You said: " + "x" * 100)
@@ -89,7 +89,7 @@ class Commands(driver.Case):
         self.assertEqual(said[2:], ["x" * 100, "You said: " + "x" * 100])
 
     def test_compact_that_is_stopped(self):
-        """A summary that reaches a limit is none: the conversation stays."""
+        """A summary that reaches a limit is discarded: the conversation remains."""
         t = self.chat("-n", "20")
         self.ask(t, "one", "You said: one")
         self.ask(t, "two", "You said: two")
@@ -104,7 +104,7 @@ class Commands(driver.Case):
         begin = self.last
         t.send("/bg long story\r")
         self.last = t.prompt(begin)
-        self.assertNotIn(b"word199", t.out)  # the prompt is back before the answer is
+        self.assertNotIn(b"word199", t.out)  # the prompt returns before the answer
         self.ask(t, "early", "still running")
         self.ask(t, "/sessions", rb"(prefilling|decoding).*long story")
         self.last = t.until("word199", begin)
@@ -112,7 +112,7 @@ class Commands(driver.Case):
         t.send("/regen\r")
         t.prompt(t.until("word199", self.last))
         self.last = len(t.out)
-        # To another session meanwhile: its answer stays out of this one, and is there on going back.
+        # Switches to another session: its answer does not appear in this one, and is there after switching back.
         t.send("/bg prefill\r")
         self.last = t.prompt(self.last)
         self.ask(t, "/new other", "", "other> ")
@@ -123,7 +123,7 @@ class Commands(driver.Case):
         self.ask(t, "/switch 1", "word0", "1> ")
 
     def test_second_interrupt_leaves_at_once(self):
-        """The answer goes on whatever it is told; only the second Ctrl-C can end it."""
+        """The answer ignores a cancel; only the second Ctrl-C can end it."""
         t = self.chat()
         t.send("stubborn\r")
         t.until("deaf3 ")
@@ -142,7 +142,7 @@ class Commands(driver.Case):
 
 class Durable(driver.Case):
     def test_directory_is_synced(self):
-        """After the rename comes one more sync: without it a power loss may take the new name back. The hook kills there."""
+        """After the rename comes one more sync: without it a power loss may undo the rename. The fault kills the process there."""
         self.assertEqual(self.run_bin("--save", "talk", "-p", "one")[0], 0)
         with open(self.session_file("talk"), "rb") as f:
             old = f.read()

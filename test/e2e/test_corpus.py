@@ -1,5 +1,5 @@
-"""What ember is taught to say is what this binary does: options, values, commands, families and modes in its answers are held to the binary's own
-lists. What the binary has not may be named only where it is refused: in a sentence with "does not", "yet" or "refuses"."""
+"""ember is taught only what this binary does: options, values, commands, families and modes in its answers are checked against the binary's own
+lists. Missing features may be named only where they are refused: in a sentence with "does not", "yet" or "refuses"."""
 import os
 import re
 import sys
@@ -10,20 +10,20 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 import corpus  # noqa: E402
 
 REFUSING = re.compile(r"\bdoes not\b|\byet\b|\brefuses\b")
-SENTENCE = re.compile(r"(?<=[.;:?!]) +(?=[A-Zh-])")  # of an answer; "hearth" and options may begin one
-# How answers call models, and the model_type that a binary which opens them lists.
+SENTENCE = re.compile(r"(?<=[.;:?!]) +(?=[A-Zh-])")  # of an answer; "hearth" and options may start a command line
+# Names of models in answers, and the model_type that a binary which opens them lists.
 MODELS = {
     r"DeepSeek V2\b": "deepseek_v2", r"\bV3(?!\.2)(?:\.1)?\b": "deepseek_v3", r"\bR1\b": "deepseek_v3", r"\bKimi\b": "kimi_k2", r"\bQwen2\b": "qwen2_moe",
     r"\bQwen3\b(?![-.])": "qwen3_moe", r"\bQwen3-Next\b": "qwen3_next", r"\bQwen3\.5\b": "qwen3_5_moe", r"\bQwen3\.5 MoE\b": "qwen3_5_moe_text",
     r"\bMixtral\b": "mixtral", r"\bV3\.2\b": "deepseek_v32", r"\bV4\b": "deepseek_v4", r"\bGLM\b(?!-5)": "glm4_moe", r"\bGLM-5\b": "glm_moe_dsa", r"\bMiniMax\b": "minimax_m2",
     r"\bgpt-oss\b": "gpt_oss", r"\bPhi\b": "phimoe", r"\bDBRX\b": "dbrx", r"\bLlama\b": "llama4", r"\bGrok\b": "grok", r"\bGemma\b": "gemma",
 }
-# Features, and the option that comes with them.
+# Features, and the options that come with them.
 FEATURES = {
     r"expert cache|hot experts": "expert-cache", r"[Ss]peculat|\bdraft\b|\bMTP\b": "draft", r"on disk too|KV caches? in|on disk yet": "kv-cache",
     r"\bAPI\b|server mode": "serve",
 }
-FORMATS = r"NVFP4|\bFP4\b|INT4|AWQ|GPTQ|other 4-bit"  # none of them is read
+FORMATS = r"NVFP4|\bFP4\b|INT4|AWQ|GPTQ|other 4-bit"  # none of them can be opened
 
 
 class Corpus(driver.Case):
@@ -34,7 +34,7 @@ class Corpus(driver.Case):
         text = self.run_bin("--help")[1].decode()
         text = text[text.index("\nModel:"):]
         self.options = set(re.findall(r"--([a-z][a-z-]*)", text))
-        # An option that the command line knows and the build cannot serve is none.
+        # An option that the command line parses but this build refuses does not count.
         self.options -= {o for o in ("plan",) if "this build cannot" in self.run_bin("--" + o, "x")[2]}
         self.choices = {m[1]: set(m[2].split(", ")) for m in re.finditer(r"(?m)^ +(?:-\w, )?--([a-z-]+) [A-Z]+ .*: ([a-z0-9]+(?:, [a-z0-9]+)+)$", text)}
         self.letters = set(re.findall(r"(?m)^ +-(\w), ", text))
@@ -57,7 +57,7 @@ class Corpus(driver.Case):
         self.wrong(wrong)
 
     def test_values(self):
-        """A value behind an option is one of its own, and a list of values is all of them."""
+        """A value after an option is one of its values, and a list of values is complete."""
         self.assertLessEqual({"prefill", "decode", "split", "kv", "cpu", "color"}, set(self.choices))
         wrong = []
         for name, s, refusing in self.sentences():
@@ -115,7 +115,7 @@ class Corpus(driver.Case):
         self.wrong([(n, v) for n, a in self.answers.items() for v in re.findall(r"HEARTH_[A-Z_]+", a) if v != "HEARTH_" and v not in settings])
 
     def test_facts(self):
-        """An answer contains what another wording of it is asked to contain, or it could never be right."""
+        """An answer contains the words that other wordings of its question are graded by; otherwise it could never be right."""
         self.wrong([(n, f) for n, t in corpus.load_topics().items() for f in t.facts if f not in t.answer])
 
 

@@ -1,4 +1,4 @@
-"""The manual page and the completions say what --help says, and --help says what the binary takes."""
+"""The manual page and the completions agree with --help, and --help with what the binary accepts."""
 import os
 import re
 import shutil
@@ -68,7 +68,7 @@ class Docs(driver.Case):
     def test_manual_is_clean(self):
         mandoc = shutil.which("mandoc")
         if not mandoc:
-            self.skipTest("mandoc is not here")
+            self.skipTest("mandoc is not installed")
         p = subprocess.run([mandoc, "-Tlint", MAN], stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         self.assertEqual((p.returncode, p.stdout), (0, b""))
 

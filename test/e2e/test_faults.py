@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""What fails in the middle of a turn: memory, devices, one prompt of several, the trace. The text and the logits are then those of
-an undisturbed run, once and whole, or the turn ends with an error that says why; nothing crashes or hangs.
+"""Failures in the middle of a turn: memory, devices, one prompt of several, the trace. Text and logits are then those of
+an undisturbed run, complete and without repetition, or the turn ends with an error that gives the reason; nothing crashes or hangs.
 test_faults.py HEARTH"""
 import array
 import json
@@ -36,7 +36,7 @@ def ids(tokens):
 
 
 def memory(good):
-    """Every allocation of a prefill on devices: the processor goes on with it, or it is said."""
+    """Every allocation of a prefill on devices fails: the CPU takes over, or an error is reported."""
     args = ["--tokens", ids(PROMPT), "-n", "4", "--temp", "0", "--ids"]
     want = run(good, *args)[1]
     for gpus, mode in (("emu:1", "slp"), ("emu:2", "dslp")):
@@ -51,7 +51,7 @@ def memory(good):
 
 
 def logits_once(good, tmp):
-    """A device that fails after it gave some logits: the rest follows, none comes twice."""
+    """A device fails after it has given some logits: the rest follows, none comes twice."""
     out = os.path.join(tmp, "logits")
     plain = os.path.join(tmp, "plain")
     prompt = (PROMPT * 5)[:200]
@@ -70,7 +70,7 @@ def logits_once(good, tmp):
 
 
 def only_the_guilty(good, tmp):
-    """A token that only one of three answers draws has a damaged embedding: the other two are answered as ever."""
+    """A token that only one of three answers samples has a damaged embedding: the other two are unaffected."""
     prompts, drawn = [], []
     for word in (f"word {i}" for i in range(60)): # ids over 257 have no text, and end an answer
         got = json.loads(run(good, "--tokens", ids((word + "\n").encode()), "-n", "12", "--temp", "0", "--cpu", "scalar", "--ids")[1])
@@ -119,7 +119,7 @@ def only_the_guilty(good, tmp):
 
 
 def no_text(good):
-    """An id behind the tokenizer's: what was said before it is there, and the end has its word; who answers beside it goes on."""
+    """A token id beyond the tokenizer's: the text before it is printed, the end is reported, and other answers continue."""
     for seed in range(100):
         args = ["-n", "12", "--temp", "1", "--cpu", "scalar", "--seed", str(seed)]
         got = json.loads(run(good, "--tokens", ids(b"word\n"), "--ids", *args)[1])
@@ -133,7 +133,7 @@ def no_text(good):
 
 
 def damaged_for_devices(tmp):
-    """NaN codes are found before they are sent, named as on the processor."""
+    """NaN codes are found before the upload, and the message is that of the CPU."""
     name = "model.layers.1.mlp.experts.2.gate_proj.weight"
     for tensor, prompt in ((name, PROMPT), ("model.layers.1.self_attn.o_proj.weight", PROMPT[:2]), (name, PROMPT[:12])):
         d = os.path.join(tmp, "codes")
@@ -159,7 +159,7 @@ def trace(good, tmp):
 
 
 def routing(good, tmp):
-    """What routers chose, a line for each token and layer with experts: the same wherever the attention half runs."""
+    """The routers' choices, a line for each token and layer with experts, are the same wherever attention runs."""
     path, seen = os.path.join(tmp, "routing"), []
     args = ["--tokens", ids(PROMPT), "-n", "4", "--temp", "0", "--ids", "--cpu", "scalar", "--kv", "f32"]
     want = run(good, *args)[1]

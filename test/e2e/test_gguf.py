@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """GGUF files against the same weights as safetensors in float32: equal logits for each architecture and each format, in every
-mode; tokenizer and template out of the metadata.
+mode; tokenizer and template from the metadata.
 test_gguf.py HEARTH"""
 import array
 import json
@@ -29,12 +29,12 @@ def logits(model, path, *args):
 
 
 def distance(a, b):
-    """Largest difference, as a share of the largest number."""
+    """Returns the largest difference relative to the largest value."""
     return max(abs(x - y) for x, y in zip(a, b)) / max(max(map(abs, b)), 1e-30)
 
 
 def usual(a, b):
-    """That of most positions: with BF16 activations a rounding may change a choice of experts, and with it one position's logits."""
+    """The same for the median position: with BF16 activations rounding may flip a choice of experts, and thereby one position's logits."""
     n, each = IDS.count(",") + 1, len(b) // (IDS.count(",") + 1)
     return sorted(distance(a[i * each:(i + 1) * each], b[i * each:(i + 1) * each]) for i in range(n))[n // 2]
 
@@ -53,7 +53,7 @@ def twins(tmp):
         check(got, f"{arch} {fmt}", why)
         if not want or not got:
             continue
-        # llama.cpp's order of heads and of keys sums the same products in another order
+        # llama.cpp's order of heads and keys changes the order of summation
         tol = 0 if fmt in ("F32", "F16", "BF16") and not arch.startswith(("llama", "deepseek2")) or arch == "deepseek2 old" else 2e-4
         check(len(got) == len(want) and distance(got, want) <= tol, f"{arch} {fmt}: logits", f"off by {distance(got, want):.3g} of the largest, wanted {tol}")
         if fmt in ("F32", "BF16"):
@@ -92,8 +92,8 @@ def text(tmp):
 
 
 def sentencepiece(tmp):
-    """Pieces with scores: of all pairs that make a piece the best goes first, unknown characters become bytes, a control token is
-    never made of text."""
+    """Pieces with scores: of all pairs that form a piece the best is merged first, unknown characters become bytes, text never
+    becomes a control token."""
     pieces = [("<unk>", 2, 0.0), ("<s>", 3, 0.0), ("</s>", 3, 0.0)] + [(f"<0x{b:02X}>", 6, 0.0) for b in range(256)]
     pieces += [(s, 1, score) for s, score in (("he", -1.0), ("ll", -2.0), ("llo", -3.0), ("\u2581he", -4.0), ("lo", -5.0), ("s>", -6.0), ("<s", -7.0))]
     pieces += [(c, 1, -100.0 - i) for i, c in enumerate("\u2581helo<s>")]
@@ -109,7 +109,7 @@ def sentencepiece(tmp):
 
 
 def places(tmp):
-    """Split files, and a directory that holds one."""
+    """Split files, and a directory that holds them."""
     d = os.path.join(tmp, "places")
     one, _ = gguf_file.qwen3moe("Q8_0").save(d)
     want, why = logits(one, os.path.join(tmp, "a"))

@@ -12,7 +12,7 @@ import unittest
 import driver
 import server
 
-LIMITS = "keep=1,rows=128,wait=60000"  # batches of 128 tokens, all of them worth a file that is waited for
+TEST_LIMITS = "keep=1,rows=128,wait=60000"  # batches of 128 tokens, all of them worth a file that is waited for
 WORDS = "the key line chat save file model token open close press option screen document answer".split()
 
 
@@ -25,7 +25,7 @@ class KvCache(server.Case):
     def setUp(self):
         super().setUp()
         self.use_ember_as_any_model()
-        self.env["HEARTH_LIMITS"] = LIMITS
+        self.env["HEARTH_LIMITS"] = TEST_LIMITS
         self.dir = os.path.join(self.home, ".cache/hearth/kv")
         self.doc = text(430)
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A checkpoint of twice the memory that the process may use still answers, and answers the same. test_memory.py HEARTH
+"""A checkpoint of twice the memory limit still answers, with the same text. test_memory.py HEARTH
 Skipped, with the reason, where memory cannot be limited."""
 import json
 import os
@@ -19,8 +19,8 @@ ASKED = "reading experts from disk on demand"
 
 
 def foretold(d, size):
-    """Drafted tokens announce what the step that looks at them will want, and that is read while they are made. Four bits take half of the experts' memory.
-    One thread: beside answers that have every processor the draft's file is checked in a two hundredth of the time. Of experts that nobody foresaw a quarter would be chosen."""
+    """Drafted tokens announce the experts that the verifying batch will need, which are read from disk during drafting. INT4 experts take half of the memory.
+    One thread: while answers use all CPUs, checking the draft's file gets a 200th of the time. Of experts that were not predicted a quarter would be chosen."""
     args = [HEARTH, "-m", d, "--tokens", PROMPTS["decode"][0], "--temp", "0", "--ids", "-c", "2048", "-v", "-t", "1"]
     draft = ["--draft", "int4", "--draft-len", "3"]
     want = subprocess.run(args + ["-n", "400"], capture_output=True, timeout=300).stdout
@@ -29,7 +29,7 @@ def foretold(d, size):
         with subprocess.Popen(args + draft + ["-n", "1900"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=env) as maker:
             while maker.poll() is None and not any(name.endswith(".int4") for _, _, names in os.walk(cache) for name in names):
                 time.sleep(0.1)
-            maker.terminate()  # it is made, and kept
+            maker.terminate()  # the draft file is made and kept
         limit.forget(d)
         group = limit.Group(size * 85 // 100)
         try:
@@ -44,10 +44,10 @@ def foretold(d, size):
 
 
 def main():
-    # Not in /tmp where that is memory itself: then nothing could be dropped.
+    # Not in /tmp where that is a tmpfs: nothing could be dropped there.
     disk = os.environ.get("HEARTH_TEST_DISK", "/var/tmp")
     if shutil.disk_usage(disk).free < 2 << 30:
-        print(f"SKIPPED: {disk} has no room for a checkpoint of 700 MB; HEARTH_TEST_DISK names another place")
+        print(f"SKIPPED: {disk} has no room for a checkpoint of 700 MB; set HEARTH_TEST_DISK to another directory")
         return 77
     with tempfile.TemporaryDirectory(dir=disk) as tmp:
         d = os.path.join(tmp, "m")
@@ -57,7 +57,7 @@ def main():
         try:
             group = limit.Group(size // 2)
         except limit.Unlimited as e:
-            print(f"SKIPPED: memory cannot be limited here: {e}")
+            print(f"SKIPPED: memory cannot be limited on this system: {e}")
             return 77
         try:
             for name, (prompt, n) in PROMPTS.items():
@@ -77,7 +77,7 @@ def main():
                     check(slots and 8 <= int(slots[1]) < 32 and (int(slots[2]) > 0 or name == "decode"), f"{name} in half of it: slots by score", err)
                     check(tight.read > size // 4, f"{name} in half of it: came from the disk", tight.read)
                     print(f"{name}, {threads} threads: {tight.seconds:.1f} s, {tight.faults} faults, {tight.read >> 20} MB read of {size >> 20} MB; {err.splitlines()[-1]}")
-            # A device that has some of them: what it computes itself is nobody's to read.
+            # A device has some experts: the host does not need to read those.
             limit.forget(d)
             prompt, n = PROMPTS["decode"]
             kept = group.run([HEARTH, "-m", d, "--tokens", prompt, "-n", n, "--temp", "0", "--ids", "-c", "256", "-v", "--gpus", "emu:1", "--prefill", "cpu", "--decode", "hybrid", "--expert-cache", "4", "--stats"],

@@ -1,4 +1,4 @@
-"""One question, one answer, in a script: streams, forms, exit codes, broken pipes. Runs on the fake engine."""
+"""One question, one answer, in a script: streams, output forms, exit codes, broken pipes. Runs on the fake engine."""
 import json
 import os
 import re
@@ -79,7 +79,7 @@ class OneShot(driver.Case):
         run = lambda command: subprocess.run(["bash", "-c", command + "; echo ${PIPESTATUS[0]}", driver.BIN], env=self.env, capture_output=True, timeout=driver.PATIENCE)
         for args in ("--bench kernels", "--bench kernels --json"):
             p = run(f'"$0" {args} | head -1')
-            self.assertEqual((p.stdout.splitlines()[-1], p.stdout.count(b"\n"), p.stderr), (b"141", 2, b""))  # as any command: by SIGPIPE
+            self.assertEqual((p.stdout.splitlines()[-1], p.stdout.count(b"\n"), p.stderr), (b"141", 2, b""))  # like any command: by SIGPIPE
             p = run(f'"$0" {args} > /dev/full')
             self.assertEqual(p.stdout, b"1\n")
             self.assertIn(b"No space left", p.stderr)
@@ -255,7 +255,7 @@ class OneShot(driver.Case):
         self.assertEqual(rc, 1)
 
     def test_terminal_output(self):
-        """stdout a terminal: what the model wrote cannot reach the terminal as control."""
+        """stdout is a terminal: the model's output cannot reach it as control sequences."""
         t = self.terminal("-p", "escape")
         self.assertEqual(t.wait(), 0)
         self.assertNotIn(b"\x1b]", t.out)
@@ -265,7 +265,7 @@ class OneShot(driver.Case):
         self.assertIn("A\u241b[31mred\u241b]0;title\u2407B\u2408\u2408C\u240dD\ufffd31mE\u2421.", t.out.decode())
 
     def test_verify_tells_the_time(self):
-        """What is left is counted from its beginning, not from the machine's."""
+        """The remaining time is counted from its start, not from the machine's."""
         t = self.terminal("--verify", env={"FAKE_LOAD": "2.5"})
         self.assertEqual(t.wait(), 0)
         left = re.findall(rb"\d+ %  (\d[^\x1b]*) left", t.out)
@@ -273,7 +273,7 @@ class OneShot(driver.Case):
         self.assertTrue(t.out.endswith(b"ok\r\n"))
 
     def test_untrusted_names(self):
-        """Names out of a checkpoint, and paths: harmless on a terminal, faithful in a pipe."""
+        """Names from a checkpoint, and paths: sanitised on a terminal, unchanged in a pipe."""
         t = self.terminal("--inspect")
         self.assertEqual(t.wait(), 0)
         self.assertIn("b\u241b]0;title\u2407\ufffd31m", t.out.decode())

@@ -1,5 +1,5 @@
-"""A server of the protocol that others have made, llama.cpp's as the Python package xllamacpp has it, driven by hearth over a small random
-model: what it says is what it says to anybody."""
+"""hearth as a client of another implementation of the protocol, llama.cpp's server from the Python package xllamacpp, on a small random
+model: its answers are those that any client gets."""
 import json
 import os
 import signal
@@ -31,7 +31,7 @@ class Peer(driver.Case):
         try:
             import xllamacpp  # noqa: F401
         except ImportError:
-            reason = "another server of the protocol: the Python package xllamacpp is not here"
+            reason = "another server of the protocol: the Python package xllamacpp is not installed"
             print("SKIPPED:", reason, flush=True)
             raise unittest.SkipTest(reason)
         cls.dir = tempfile.TemporaryDirectory()
@@ -87,7 +87,7 @@ class Peer(driver.Case):
             self.assertNotIn("error", r)
 
     def test_leaving(self):
-        """Ctrl-C, and a client that is killed: the server is free for others."""
+        """Ctrl-C, and a killed client: the server is free for others."""
         for how in (signal.SIGINT, signal.SIGKILL):
             p = subprocess.Popen([driver.BIN, "-m", self.url, "-p", "x", "-n", "400", "--temp", "3"], env=self.env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
             p.stdout.read(1)

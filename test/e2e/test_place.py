@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Weights by memory node, in the real binary on topologies from a file: the same bytes as with one node, for any number of
-threads and however far the copying is, damage still found and named; and 2 MB pages.
+"""Weights by memory node, with the real binary on topologies from a file: the same bytes as with one node, for any number of
+threads and at any stage of copying; damage is still found and named; and 2 MB pages.
 test_place.py HEARTH"""
 import array
 import json
@@ -25,7 +25,7 @@ PROMPT = "5,6,7,200,31,9,44,45,101,3,77,12"
 
 
 def other_experts(tmp, files):
-    """Experts that are views into tensors of all of them, with biases, or the other way round, are cut like the others."""
+    """Experts that are views into tensors of all experts, with biases, or transposed, are split like the others."""
     out = os.path.join(tmp, "logits")
     for model in ("gqa_sinks", "gqa_fused"):
         d = os.path.join(tmp, model)
@@ -88,7 +88,7 @@ def main():
         rc, text, err = run("-m", d, "--tokens", PROMPT, "-n", "400", "--temp", "0", "--ids", "--cpu", "scalar", "--hugepages", "-v")
         check(text == ids["one"] and "weights copied for 1 NUMA node " in err, "2 MB pages: copied, same answer", err)
 
-        # A device reads whole experts where they are mapped; the processor's part of a step is cut there, and nothing is copied.
+        # A device reads whole experts from the mapped file; the CPU's part of a batch is split there, and nothing is copied.
         args = ("-m", d, "--tokens", PROMPT, "-n", "40", "--temp", "0", "--ids", "--cpu", "scalar", "--gpus", "emu:1", "--decode", "hybrid", "-t", "3", "-v", "--explain")
         rc, plain, err = run(*args)
         check(rc == 0 and plain.count(b",") > 30, "a device beside one node", err)
@@ -105,7 +105,7 @@ def main():
         rc, _, err = run("-m", d, "--tokens", "5", "-n", "1", "--ids", "--topology", files["small"])
         check(rc == 2 and "line 1" in err, "a topology that is none", f"{rc} {err}")
 
-        # A code that is no number, in the last expert's down: found whether it is copied first or used first.
+        # A NaN code in the last expert's down matrix: found whether it is copied first or used first.
         raw, name = None, "model.layers.2.mlp.experts."
         for file in sorted(os.listdir(d)):
             if file.endswith(".safetensors"):

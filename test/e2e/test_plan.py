@@ -1,4 +1,4 @@
-"""--plan as a person and a script see it: the object that scripts rely on, the words with their plot, and machine files that are wrong."""
+"""--plan for users and scripts: the JSON object that scripts rely on, the text with its plot, and invalid machine files."""
 import concurrent.futures
 import json
 import os
@@ -38,7 +38,7 @@ class Plan(driver.Case):
             self.assertEqual(list(r["modes"]), ["cpu", "blend", "slp", "dslp"])
             self.assertIn(r["chosen"], r["modes"])
             self.assertGreater(min(r["modes"].values()), 0)
-            self.assertLess(r["modes"][r["chosen"]], 1.15 * min(r["modes"].values()), r)  # the cost model knows which is the best
+            self.assertLess(r["modes"][r["chosen"]], 1.15 * min(r["modes"].values()), r)  # the cost model knows the best one
         for a, b in zip(p["prefill"], p["prefill"][1:]):
             self.assertGreaterEqual(b["modes"]["cpu"], a["modes"]["cpu"])
         self.assertEqual([r["sessions"] for r in p["decode"]], [1, 2, 4, 6, 8])
@@ -49,14 +49,14 @@ class Plan(driver.Case):
         self.assertLessEqual({"prompts", "in_a_step", "read", "decode", "attention", "experts"}, set(p["batch"]["policy"]))
 
     def test_refused(self):
-        """Where what would be chosen does not fit, the best of all that does is."""
+        """Where the first choice does not fit, the best one that fits is chosen."""
         rows = json.loads(self.run_bin("--plan", "paper-b-4t4", "--arch", "mixtral-8x22b", "--json")[1])["prefill"]
         self.assertTrue(any(r["modes"]["blend"] is None for r in rows) and any(r["chosen"] == "blend" for r in rows), rows)
         for r in rows:
             self.assertLess(r["modes"][r["chosen"]], 1.15 * min(t for t in r["modes"].values() if t), r)
 
     def test_words(self):
-        """A machine file and a checkpoint; on a terminal as wide as it is, with colour or without."""
+        """A machine file and a checkpoint; as wide as the terminal, with and without colour."""
         d = os.path.join(self.home, "model")
         tiny.make(d)
         file = self.machine(BOX)
@@ -71,7 +71,7 @@ class Plan(driver.Case):
         self.assertNotIn("\x1b", self.run_bin("--plan", file, "-m", d, env={"NO_COLOR": "1", "CLICOLOR_FORCE": "1"})[1].decode())
 
     def test_late(self):
-        """Streams that are late change no figure, and find nothing closed that they still wait for."""
+        """Delayed streams change no figure, and nothing that they wait for is closed early."""
         d = os.path.join(self.home, "model")
         tiny.make(d)
         file = self.machine(BOX)
@@ -91,7 +91,7 @@ class Plan(driver.Case):
         self.assertEqual(len(listed["models"]), 11)
 
     def test_manual(self):
-        """Every name that --json prints is in the manual's section of it, and nothing is named there that is never printed."""
+        """Every key that --json prints is in the manual's section, and the manual names no other."""
         with open(MAN) as f:
             section = re.search(r"(?ms)^\.Sh PLANS$(.*?)^\.Sh ", f.read()).group(1)
         named = set()

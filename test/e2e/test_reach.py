@@ -1,4 +1,4 @@
-"""What is asked for on the command line reaches the engine: it says what it was given. Runs on the fake engine."""
+"""Command line options reach the engine: the fake engine echoes what it was given."""
 import json
 import signal
 import subprocess
@@ -9,7 +9,7 @@ import driver
 
 class Reach(driver.Case):
     def sampling(self, *args, **more):
-        """What the engine was told, as a dict of words."""
+        """Returns the settings that the engine received, as a dict of strings."""
         rc, out, err = self.run_bin("-p", "sampling", *args, **more)
         self.assertEqual((rc, err), (0, ""))
         words = out.decode().split()
@@ -25,7 +25,7 @@ class Reach(driver.Case):
             self.assertEqual({k: v for k, v in got.items() if k not in (name, "seed")}, {k: v for k, v in plain.items() if k not in (name, "seed")})
             if option.startswith("--"):
                 self.assertEqual(self.sampling(env={"HEARTH_" + option[2:].upper().replace("-", "_"): value})[name], value)
-        self.assertNotEqual(self.sampling()["seed"], plain["seed"])  # drawn anew for each answer
+        self.assertNotEqual(self.sampling()["seed"], plain["seed"])  # a new random seed for each answer
 
     def test_sampling_out_of_range(self):
         for args in (("--top-p", "1.5"), ("--top-k", "-1"), ("--min-p", "2"), ("--repeat-penalty", "-1"), ("--seed", "-1"), ("--temp", "nan")):
@@ -43,7 +43,7 @@ class Reach(driver.Case):
         self.assertIn(b"[system]Another.[user]hi[assistant]", self.run_bin("--continue", "talk", "-s", "Another.", "-p", "prompt y")[1])
 
     def test_raw(self):
-        """The engine gets the prompt's bytes and no others; what it answers is not split."""
+        """The engine gets exactly the prompt's bytes; its answer is not split."""
         for args, tokens in ((["--raw"], len("prompt x")), ([], len("1user2prompt x1assistant2"))):
             self.assertEqual(json.loads(self.run_bin(*args, "-p", "prompt x", "--json")[1])["usage"]["prompt_tokens"], tokens)
         for args, want in ((["think", "--special"], b"<think>reasoning here</think>\n\nthe answer\n"), (["think"], b"reasoning here\n\nthe answer\n"), (["some words"], b"You said: some words\n")):
@@ -64,7 +64,7 @@ class Reach(driver.Case):
         self.assertEqual([r["text"] for r in rows[6:]], ["[system]Common.[user]prompt x[assistant]", "[system]Its own.[user]prompt x[assistant]", "[user]prompt y[assistant]"])
 
     def test_colour_off_a_terminal(self):
-        """NO_COLOR, then CLICOLOR_FORCE, then whether it is a terminal; --color before all."""
+        """NO_COLOR, then CLICOLOR_FORCE, then whether it is a terminal; --color overrides all."""
         for env, args, want in (({}, [], False), ({"CLICOLOR_FORCE": "1"}, [], True), ({"CLICOLOR_FORCE": "0"}, [], False), ({"CLICOLOR_FORCE": ""}, [], False),
                                 ({"CLICOLOR_FORCE": "1", "NO_COLOR": "1"}, [], False), ({"CLICOLOR_FORCE": "1"}, ["--color=never"], False), ({}, ["--color=always"], True)):
             rc, out, err = self.run_bin("-p", "think", *args, env=env)

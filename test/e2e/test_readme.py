@@ -1,5 +1,5 @@
-"""README.md and the manual's examples, held to the shipped binary: the transcript is what it says, the families are those
-it opens, options and commands are there, and every example runs."""
+"""README.md and the manual's examples against the shipped binary: the transcript is current, the families are those
+it opens, options and commands exist, and every example runs."""
 import os
 import re
 import shutil
@@ -28,18 +28,18 @@ class Readme(driver.Case):
         self.assertLess(self.readme.count("\n"), 150)
 
     def test_transcript(self):
-        """After a change run test/e2e/transcript.py --write."""
+        """If this fails after a change, run test/e2e/transcript.py --write."""
         self.assertEqual(transcript.shown(), transcript.record())
 
     def test_families(self):
-        """The table of architectures speaks; README says the same."""
+        """README names the families of the table of architectures."""
         known = set(re.search(r"(?m)^families: (.*)$", self.run_bin("--version", "-v")[1].decode())[1].split(", "))
         section = self.readme[self.readme.index("## Which models"):self.readme.index("## How it runs")]
         first = section[:section.index("Weights may be")]
         self.assertEqual(set(re.findall(r"`([a-z0-9_]+)`", first)) - {"model_type"}, known)
 
     def test_gguf(self):
-        """What the message names that refuses another architecture, README and the manual name too."""
+        """README and the manual name the families of the message that refuses an architecture."""
         with tempfile.TemporaryDirectory() as place:
             file = gguf_file.write(os.path.join(place, "m.gguf"), {"general.architecture": "nonesuch"}, [])
             code, _, said = self.run_bin("-m", file, "--inspect")
@@ -57,7 +57,7 @@ class Readme(driver.Case):
         self.assertFalse(set(re.findall(r"(?<![\w-])--([a-z][a-z-]+)", hearth)) - options - {"write"})
 
     def test_install(self):
-        """What .ci/setup builds for the first command is all that is installed."""
+        """.ci/setup builds everything that is installed."""
         self.assertIn("ninja -C build hearth man/hearth man/_hearth man/hearth.fish", read(".ci/setup"))
         with tempfile.TemporaryDirectory() as place:
             p = subprocess.run(["meson", "install", "-C", os.path.dirname(driver.BIN), "--no-rebuild", "--destdir", place], capture_output=True, text=True)
@@ -65,7 +65,7 @@ class Readme(driver.Case):
             self.assertEqual(sorted(f for _, _, files in os.walk(place) for f in files), ["_hearth", "hearth", "hearth", "hearth.1", "hearth.fish"])
 
     def test_commands_of_the_readme_build(self):
-        """The first command is one line that does its own set-up, and names the program that setup builds."""
+        """The first command is one line that does its own set-up, and runs the program that setup builds."""
         self.assertIn('\n    sh .ci/setup && build/hearth -p "', self.readme)
         self.assertIn("hearth", read(".ci/setup"))
 
@@ -91,7 +91,7 @@ class Examples(driver.Case):
         seen = list(self.examples())
         self.assertGreaterEqual(len(seen), 5)
         for line in seen:
-            # cards there may be none of; what is done with them is the same on emulated ones
+            # there may be no cards; emulated devices run the same code
             command = "cd " + work + " && " + line.replace("DIR", model).replace("--gpus 0,1", "--gpus emu:2")
             t = driver.Terminal(["bash", "-c", command], env)
             self.addCleanup(t.close)

@@ -1,4 +1,4 @@
-"""The shipped binary with its built-in model, and on a fixture where those are at hand."""
+"""The shipped binary with its built-in model, and on a fixture where ../shared has one."""
 import array
 import json
 import os
@@ -24,7 +24,7 @@ class Real(driver.Case):
         self.assertIn("tokens/s", err)
 
     def test_keys_while_all_cores_decode(self):
-        """The 99th percentile of a key's echo is within a picture (16 ms) of what the machine itself needs, which cat shows
+        """The 99th percentile of a key's echo is within a frame (16 ms) of what the machine itself needs, measured by cat
         beside the same answer: one so hot that it does not end, on every core."""
         def echoes(t, look):
             late, typed = [], b""
@@ -128,7 +128,7 @@ class Real(driver.Case):
         self.assertEqual(self.run_bin("--tokens", "1", "--logits-out", "/dev/full")[0], 1)
 
     def test_outputs(self):
-        """A regular file is replaced when the new one is whole; anything else is written to."""
+        """A regular file is replaced when the new one is complete; anything else is written to."""
         path, link, target = (os.path.join(self.home, n) for n in ("fifo", "link", "target"))
         self.logits(target, "1,2")
         with open(target, "rb") as f:
@@ -163,7 +163,7 @@ class Real(driver.Case):
         self.assertEqual(set(os.listdir(self.home)) - {".local", ".cache"}, {"fifo", "link", "target"})
 
     def test_interrupted_output(self):
-        """Ctrl-C in the middle of an output leaves the old one and nothing beside it."""
+        """Ctrl-C in the middle of an output keeps the old file and leaves no temporary one."""
         path = os.path.join(self.home, "logits")
         p = subprocess.Popen([driver.BIN, "--tokens", ",".join(str(i % 500) for i in range(4000)), "--logits-out", path, "--cpu", "scalar", "-t", "1"], env=self.env)
         end = time.monotonic() + driver.PATIENCE
@@ -200,7 +200,7 @@ class Real(driver.Case):
 
     def test_fixture(self):
         if not os.path.exists(FIXTURE):
-            self.skipTest("no fixtures beside this checkout")
+            self.skipTest("no fixtures in ../shared")
         with open(os.path.join(FIXTURE, "golden.json")) as f:
             gold = json.load(f)
         g = gold["greedy"]
@@ -215,9 +215,9 @@ class Real(driver.Case):
         self.assertLess(max(abs(a - b) for a, b in zip(got, want)) / max(map(abs, want)), 2e-4)
 
     def test_weights_that_shrink(self):
-        """A shard that is cut while it is mapped: the terminal is restored, the file is named, exit 3."""
+        """A shard that is truncated while mapped: the terminal is restored, the file is named, exit 3."""
         if not os.path.exists(FIXTURE):
-            self.skipTest("no fixtures beside this checkout")
+            self.skipTest("no fixtures in ../shared")
         copy = os.path.join(self.home, "model")
         shutil.copytree(FIXTURE, copy)
         t = self.terminal("-m", copy)

@@ -1,5 +1,5 @@
-"""What the shipped binary refuses and what --force makes of it, memory that does not suffice: on tiny checkpoints, so that a
-wrong answer would come if none were refused."""
+"""What the shipped binary refuses, the effect of --force, and too little memory: on tiny checkpoints, so that a
+wrong answer would be printed if nothing were refused."""
 import json
 import os
 import re
@@ -47,10 +47,10 @@ class Refuse(driver.Case):
             self.assertEqual(self.ids(self.model(**{key: value})), good, key)
 
     def test_levels_that_the_machine_lacks(self):
-        """Exit 2 in every spelling: flag, variable and file, whatever is to be done."""
+        """Exit 2 for every way to set it: flag, variable and file, in every mode."""
         with open("/proc/cpuinfo", encoding="utf-8") as f:
             if "amx_tile" in f.read():
-                self.skipTest("this processor lacks nothing")
+                self.skipTest("this CPU has every level")
         folder = os.path.join(self.home, ".config/hearth")
         for args in (["-p", "x"], ["--inspect"], ["--verify"], ["--tokens", "1", "--ids", "-n", "1"], ["--bench"], ["--version", "-v"]):
             self.assertEqual(self.run_bin("--cpu", "amx", *args)[:2], (2, b""), args)
@@ -63,7 +63,7 @@ class Refuse(driver.Case):
         self.assertIn(b"\nlevel: avx2\n", self.run_bin("--version", "-v", "--cpu=avx2")[1])
 
     def test_caches_of_others(self):
-        """A Hugging Face cache: its root, a model's folder in it, and ORG/NAME; several snapshots are named."""
+        """A Hugging Face cache: its root, a model's directory in it, and ORG/NAME; several snapshots are listed."""
         hub = os.path.join(self.home, ".cache/huggingface/hub")
         one = os.path.join(hub, "models--tiny--one", "snapshots", "abc")
         tiny.make(one)
@@ -80,7 +80,7 @@ class Refuse(driver.Case):
         self.assertEqual((rc, out), (3, b""))
         self.assertIn(f"{models}: no model found", err)
         tiny.make(os.path.join(models, "two"))
-        self.assertEqual(self.ids(models), want)  # the one model of a directory of models
+        self.assertEqual(self.ids(models), want)  # the only model of a directory of models
         rc, out, err = self.run_bin("--models", "--json", "--model-path", os.path.join(self.home, "models"))
         rows = {r["name"]: r for r in json.loads(out)}
         self.assertEqual((rc, sorted(rows)), (0, ["ember", "tiny/one", "two"]))
@@ -104,7 +104,7 @@ class Refuse(driver.Case):
         self.assertEqual(self.ids(d, "-c", "512")[0], 0)
 
     def test_too_little_memory(self):
-        """550 GB of KV cache: need and have are said, exit 5, before anything is computed; --force goes on."""
+        """550 GB of KV cache: the message says how much is needed and available, exit 5, before any computation; --force continues."""
         d = self.model(**LARGE)
         rc, out, err = self.ids(d, "-c", str(1 << 24), "--kv", "f32")
         self.assertEqual((rc, out), (5, b""))
@@ -116,7 +116,7 @@ class Refuse(driver.Case):
         self.assertEqual(self.ids(d, "-c", str(1 << 24), "--kv", "f32", "--force")[:2], self.ids(d, "-c", "512", "--kv", "f32")[:2])
 
     def test_damage_is_found_by_every_turn(self):
-        """A NaN code in each expert: all answers of a batch fail, not the first one alone."""
+        """A NaN code in each expert: all answers of a batch fail, not just the first one."""
         d = self.model()
         for name in ("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"):
             path = os.path.join(d, name)

@@ -1,4 +1,4 @@
-"""Engines elsewhere: the resident one, found by itself, and servers by a URL; and --batch, here and there."""
+"""Engines in other processes: the resident one, found automatically, and servers by a URL; and --batch on both."""
 import http.server
 import json
 import os
@@ -21,7 +21,7 @@ class Attached(Case):
         return self.s.status()["answered"]
 
     def test_same_as_alone(self):
-        """Text, thinking, reason, usage and seed, whatever is asked."""
+        """Text, thinking, finish reason, usage and seed, for every kind of request."""
         for args in (["hello there"], ["think"], ["long", "-n", "7"], ["long", "--until", "word3"], ["broken"], ["sampling", "--temp", "0.25", "--top-p", "0.5", "--top-k", "9", "--min-p", "0.1"],
                      ["sampling", "-n", "300", "--repeat-penalty", "1.5"], ["prompt x", "-s", "A system."], ["prompt y", "-c", "65536"], ["call"], ["nonsense"]):
             before = self.answered()
@@ -30,7 +30,7 @@ class Attached(Case):
             for j in (alone, attached):
                 del j["timing"]
                 if "--until" in args:
-                    del j["usage"]  # by when the engine hears of it
+                    del j["usage"]  # by then the engine has received the cancel
             self.assertEqual(alone, attached, args)
         self.assertEqual(self.run_bin("-p", "think", "--explain")[1:], self.run_bin("-p", "think", "--explain", "--no-attach")[1:])
 
@@ -48,7 +48,7 @@ class Attached(Case):
         self.assertEqual(self.run_bin("-p", "code", "--extract")[1], b"echo hi\n")
 
     def test_when_not(self):
-        """Other options of the engine, another template, raw prompts, and --no-attach open the model here."""
+        """Other engine options, another template, raw prompts, and --no-attach open the model in this process."""
         for more in (["-c", "1000"], ["-t", "1"], ["--kv", "f32"], ["--raw"], ["--no-attach"], ["--template", os.devnull]):
             before = self.answered()
             self.assertEqual(self.run_bin("-p", "hi", *more)[0], 0, more)
@@ -89,7 +89,7 @@ class Attached(Case):
         self.assertEqual(said[3], {"role": "assistant", "content": "".join(f"w{i} " for i in range(60))})
 
     def test_names_of_what_is_kept(self):
-        """Which files a prompt becomes stands in a chat's own before they are there; one that is not saved asks that there be none."""
+        """A chat's file names its KV files before they exist; a chat that is not saved requests that there be none."""
         t = self.terminal("--save", "talk")
         at = t.prompt(text="talk> ")
         t.send("prefill\r")
@@ -115,7 +115,7 @@ class Attached(Case):
         for n in names:
             open(os.path.join(kv, n + ".kv"), "w").close()
         self.assertEqual(self.run_bin("--delete", "talk")[0], 0)
-        self.assertEqual(len(os.listdir(kv)), 3)  # the other one has them, too
+        self.assertEqual(len(os.listdir(kv)), 3)  # the other chat has them too
         self.assertEqual(self.run_bin("--delete", "other")[0], 0)
         self.assertEqual(os.listdir(kv), [])
 
@@ -135,7 +135,7 @@ class Attached(Case):
 
 
 class Told(http.server.BaseHTTPRequestHandler):
-    """A server that does as it is told: one reply of the list after the other."""
+    """A scripted server: sends one reply of the list after the other."""
     protocol_version = "HTTP/1.1"
 
     def log_message(self, *args):
@@ -199,7 +199,7 @@ class Remote(Case):
         self.assertEqual((j["model"], j["text"], j["thinking"], j["reason"], j["usage"]["prompt_tokens"]), ("m", "x", "why", "stop", 5))
 
     def test_chat(self):
-        """Every command works with a server, or says why not and the way on."""
+        """Every command works with a server, or says why not and what to do instead."""
         self.server.replies[:] = [stream("one two")] + [stream("and three")] * 9
         t = self.terminal("-m", self.url)
         at = t.prompt()
@@ -216,7 +216,7 @@ class Remote(Case):
         self.assertEqual(self.server.seen[3][3]["temperature"], 0.25)
 
     def test_untrusted(self):
-        """Nothing that a server says reaches the terminal as control: answers and thoughts in pieces, calls, errors, its models."""
+        """Nothing that a server sends reaches the terminal as control sequences: answers and thinking in pieces, tool calls, errors, model names."""
         evil = "A\x1b[31mred\x1b]0;title\x07B\b\bC\x9b31mE\x7f."
         shown = "A\u241b[31mred\u241b]0;title\u2407B\u2408\u2408C\ufffd31mE\u2421."
         call = {"tool_calls": [{"index": 0, "id": "a", "function": {"name": "f" + evil, "arguments": json.dumps({"a": evil}, ensure_ascii=False)}}]}
@@ -246,7 +246,7 @@ class Remote(Case):
         self.assertEqual(json.loads(j["tool"]), {"name": "f", "arguments": {"a": 1}})
 
     def test_busy(self):
-        """Asked again when the server says so; what was answered then is the answer."""
+        """Retries when the server asks for it; that reply is the answer."""
         busy = lambda status, **headers: (status, {k.replace("_", "-"): v for k, v in headers.items()}, b'{"error": {"message": "later"}}')
         t = time.time()
         rc, out, err = self.ask("-p", "x", replies=[busy(503, Retry_After="2"), busy(429, Retry_After="1"), stream("ok")])
@@ -290,7 +290,7 @@ class Remote(Case):
         with socket.socket() as silent:
             silent.bind(("127.0.0.1", 0))
             silent.listen()
-            for answers in (0, 1):  # while it is asked for its models; while it is asked for an answer
+            for answers in (0, 1):  # while listing its models; while answering
                 p = subprocess.Popen([driver.BIN, "-m", f"http://127.0.0.1:{silent.getsockname()[1]}#m", "-p", "x"], env=self.env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
                 c = silent.accept()[0]
                 c.recv(1000)
@@ -305,7 +305,7 @@ class Remote(Case):
                 c.close()
 
     def test_hearth(self):
-        """A hearth on a port, with its key."""
+        """hearth on a port, with its key."""
         s = self.serve("--listen", "127.0.0.1:0")
         self.assertEqual(self.run_bin("-m", s.url, "-p", "think", env={"HEARTH_API_KEY": s.key}), (0, b"the answer\n", "reasoning here\n"))
         rc, out, err = self.run_bin("-m", s.url, "-p", "x")
@@ -322,7 +322,7 @@ class Batch(Case):
         self.assertEqual([json.loads(x)["index"] for x in out.splitlines()], [1, 3, 4, 0, 2])
 
     def test_goes_on(self):
-        """Killed at some point, and started again on the same output: each prompt is answered once, and rightly."""
+        """Killed at some point, and started again on the same output: each prompt is answered once, and correctly."""
         prompts = [{"prompt": f"number {i}", "id": f"x{i}"} for i in range(20)] + [f"text {i}" for i in range(10)] + [{"prompt": "twice", "id": 5}] * 2
         where, output = os.path.join(self.home, "in.jsonl"), os.path.join(self.home, "out.jsonl")
         with open(where, "w") as f:
@@ -367,7 +367,7 @@ class Batch(Case):
 
 class Libraries(Case):
     def test_on_demand(self):
-        """Who asks for neither a server nor a model elsewhere does not wait for their libraries to load; who does is told where one is missing."""
+        """A run that needs neither a server nor a URL does not load their libraries; one that does reports a missing library."""
         listed = self.run_bin("--version", env={"LD_TRACE_LOADED_OBJECTS": "1"})[1].decode()
         self.assertIn("libc.so", listed)
         self.assertNotRegex(listed, "curl|microhttpd")

@@ -111,7 +111,7 @@ class Repl(driver.Case):
         t.until("SHELL ", at)
 
     def test_stopped_unseen(self):
-        """SIGSTOP cannot be caught, and the shell takes the terminal: going on, it is raw again and the line is drawn."""
+        """SIGSTOP cannot be caught, and the shell resets the terminal: after SIGCONT it is raw again and the line is redrawn."""
         t = driver.Terminal(["bash", "--norc", "-i"], {**self.env, "PS1": "SHELL "})
         self.addCleanup(t.close)
         t.until("SHELL ")
@@ -126,7 +126,7 @@ class Repl(driver.Case):
         at = t.until("SHELL ", t.until("Stopped"))
         t.send("stty sane; echo MARK; fg\r")
         at = t.until("half ", t.until("MARK\r\n", at))
-        t.send("and\x01more \r")  # a key that only a raw terminal hands over at once
+        t.send("and\x01more \r")  # a key that only a raw terminal delivers at once
         at = t.until("You said: more half and", at)
         t.send("\x04")
         t.until("SHELL ", at)
@@ -146,7 +146,7 @@ class Repl(driver.Case):
         at = len(t.out)
         t.send("\x12cond\r")  # Ctrl-R
         at = t.prompt(t.until("You said: second one", at))
-        t.send("\x12condzzz")  # what is not there is said, and nothing is sent
+        t.send("\x12condzzz")  # no match is reported, and nothing is sent
         t.until("nothing found: condzzz", at)
         t.send("\r")
         t.quiet()
@@ -240,7 +240,7 @@ class Repl(driver.Case):
         t.until("word199", at)
 
     def test_leaving_asks_for_the_background(self):
-        """Once, by the key and by the command; what was written so far is kept."""
+        """Once, by the key and by the command; the text so far is kept."""
         for leave in ("\x04", "/bye\r"):
             t = self.chat("--save", "kept", text="kept> ")
             t.send("slow\r")
@@ -297,7 +297,7 @@ class Repl(driver.Case):
         self.assertEqual([(m["role"], m["content"]) for m in messages], [("user", "hello"), ("assistant", "You said: he")])
 
     def test_continue_while_thinking(self):
-        """Cut in the middle of its reasoning: what follows is reasoning still, on the screen and on the disk."""
+        """Cut off during thinking: what follows is still thinking, on the screen and on disk."""
         t = self.chat("-n", "5", "--save", "kept", "--color=always", text="kept> ")
         end = lambda at: t.prompt(t.until("limit of 5 tokens", at), "kept> ")
         at = len(t.out)
@@ -414,7 +414,7 @@ class Repl(driver.Case):
             os.chmod(self.home, 0o700)
 
     def test_commands_are_no_questions(self):
-        """On several lines, quoted, or with a trailing &: what begins with / does not go to the model."""
+        """On several lines, quoted, or with a trailing &: text that begins with / is not sent to the model."""
         t = self.chat()
         at = len(t.out)
         for text, answer in (("/sessions &", "0 questions"), ("/system be\nbrief", ""), ("/system", rb"be\r?\nbrief"), ('"""/sessions\n"""', "questions"),
@@ -443,7 +443,7 @@ class Repl(driver.Case):
             at = t.until("> ", t.until(answer, at))
 
     def test_dumb_terminal_asks_again(self):
-        """What comes by itself stands on rows of its own, and the prompt behind it."""
+        """Unsolicited output is on rows of its own, followed by the prompt."""
         t = self.terminal(env={"TERM": "dumb"})
         t.until("> ")
         t.send("long &\n")

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""What the built-in model is not asked: the program tells questions on hearth from others as engine/ember/scope.py does, and answers the
-others, and documents, by itself, the same wherever they are asked."""
+"""The scope of the built-in model: the program separates questions about hearth from others as engine/ember/scope.py does, and answers the
+others, and documents, itself, in the same way in every mode."""
 import json
 import os
 import signal
@@ -40,7 +40,7 @@ class Told(driver.Case):
         self.assertEqual((True, True), (True in got, False in got))
 
     def test_how_well(self):
-        """Of every held-out question, and of those in odd places, which chose nothing: at most one of fifty on hearth is refused; of twenty on other
+        """Over all held-out questions, also in unusual places: at most one in fifty about hearth is refused; of twenty about other
         things nineteen are, or ember declines them itself."""
         asked = [(on, q, SCOPE.refuses(q, "follow" if "later" in name else "limit")) for name, on, q in scope.asked()]
         declined = " ".join(corpus.load_topics()[corpus.OUT_OF_SCOPE].answer.split())
@@ -72,17 +72,17 @@ class Told(driver.Case):
         self.assertTrue(OTHER.startswith(out.decode().rstrip()) and len(out) < 30, out)
         self.assertRegex(err, "(?s)cut at the -n limit of 3.*answer: 3 tokens.*known without the model")
         self.assertEqual(self.batch(["sing a song", "what is hearth?", TEXT * 30])[::2], [OTHER, DOCUMENT])
-        rc, out, _ = self.run_bin("-m", os.path.join(EMBER, "model"), "-n", "8", "-p", "sing a song")  # opened as any other, it answers itself
+        rc, out, _ = self.run_bin("-m", os.path.join(EMBER, "model"), "-n", "8", "-p", "sing a song")  # opened as any other model, it answers itself
         self.assertFalse(OTHER.startswith(out.decode().rstrip()))
 
     def test_a_question_beside_a_document(self):
-        """Is asked alone when it is on hearth, since the model would make nothing of the text."""
+        """A question about hearth with a document: the model gets the question alone, because it could not use the text."""
         alone = self.run_bin("-p", "how do I attach a file in hearth?", "--temp", "0")[1]
         rc, out, err = self.run_bin("-p", "how do I attach a file in hearth?", "--temp", "0", data=TEXT * 60)
         self.assertEqual((rc, out), (0, alone))
         self.assertIn(NOTE, err)
         self.assertNotIn(NOTE, self.run_bin("-p", "how do I attach a file in hearth?", "--temp", "0")[2])
-        s = server.Server(self.env)  # who asks is told, and nobody else
+        s = server.Server(self.env)  # the client prints the note, the server does not
         self.addCleanup(s.end)
         rc, out, err = self.run_bin("-p", "how do I attach a file in hearth?", "--temp", "0", "--stats", data=TEXT * 60)
         self.assertEqual((rc, out, err.count(NOTE)), (0, alone, 1))
@@ -91,7 +91,7 @@ class Told(driver.Case):
         self.assertNotIn(NOTE.encode(), s.p.stderr.read())
 
     def test_conversations(self):
-        """What follows an answer on hearth may name nothing; what the program answered the model does not see."""
+        """A follow-up to an answer about hearth may name nothing; the model does not see the program's own answers."""
         first = self.run_bin("-p", "how do I save a chat?", "--temp", "0", "--save", "a")[1].decode()
         alone = [q for name, on, q in scope.asked() if on and "later" in name and SCOPE.refuses(q) and not SCOPE.refuses(q, "follow")][:2]
         self.assertTrue(alone)
@@ -101,7 +101,7 @@ class Told(driver.Case):
         self.assertEqual(self.run_bin("-p", "what is the capital of Peru?", "--continue", "a")[1].decode(), OTHER + "\n")
         self.assertEqual(self.run_bin("-p", "sing a song", "--save", "b")[1].decode(), OTHER + "\n")
         for q in alone:
-            self.assertEqual(self.run_bin("-p", q, "--continue", "b", "--no-save")[1].decode(), OTHER + "\n", q)  # nothing on hearth was answered there
+            self.assertEqual(self.run_bin("-p", q, "--continue", "b", "--no-save")[1].decode(), OTHER + "\n", q)  # nothing about hearth was answered there
         alone = self.run_bin("-p", "how do I quit?", "--temp", "0", "--json")[1]
         after = self.run_bin("-p", "how do I quit?", "--temp", "0", "--json", "--continue", "b")[1]
         self.assertEqual([json.loads(x)["text"] for x in (alone, after)], [json.loads(alone)["text"]] * 2)

@@ -1,4 +1,4 @@
-"""What a person sees: the screen of a pseudo-terminal, read through an emulated terminal, in several sizes, locales and kinds of terminal."""
+"""The screen that a user sees: a pseudo-terminal read through an emulated terminal, in several sizes, locales and kinds of terminal."""
 import json
 import os
 import re
@@ -28,7 +28,7 @@ class Screens(driver.Case):
         return [line for line in t.screen(rows, cols) if line]
 
     def until_shown(self, t, rows, cols, last):
-        """Waits for the lowest lines; a picture comes in several writes."""
+        """Waits for the lowest lines; one redraw comes in several writes."""
         end = time.monotonic() + driver.PATIENCE
         while (lines := self.shown(t, rows, cols))[-len(last):] != last and time.monotonic() < end:
             t.read(0.1)
@@ -50,7 +50,7 @@ class Screens(driver.Case):
             self.assertTrue(all(len(line) < cols for line in lines), lines)
 
     def test_locales_and_terminals(self):
-        """The same picture everywhere, because nothing of it depends on the locale; a dumb terminal gets no sequence at all."""
+        """The same screen in every locale; a dumb terminal gets no sequence at all."""
         want = None
         for lang in ("C.UTF-8", "en_US.ISO-8859-1", "C"):
             for term in ("xterm-256color", "screen", "linux", "dumb"):
@@ -68,12 +68,12 @@ class Screens(driver.Case):
         self.assertTrue(want[0].endswith("\U0001f468\u200d\U0001f469\u200d\U0001f467 e\u0301t\u00e9 end"), want)
 
     def test_tour(self):
-        """What a chat offers, step after step, in every size and kind of terminal, the locales in turn: the screen shows what each step is to show
+        """A tour of a chat's features, in every size and kind of terminal, over the locales: each step's screen has the expected text
         and a prompt below it, and a dumb terminal gets no sequence."""
         path = os.path.join(self.home, "notes.txt")
         with open(path, "w") as f:
             f.write("the text\n")
-        steps = (  # what is typed; what the screen shows then; keys that a dumb terminal has not are left out there
+        steps = (  # what is typed; what the screen then shows; keys that a dumb terminal lacks are left out there
             ("one", "You said: one", True),
             ("/sessions &", "1 question", True),
             ("/sessions\x1b[200~\nmore\x1b[201~", "/sessions", False),
@@ -105,7 +105,7 @@ class Screens(driver.Case):
                         continue
                     t.send((keys + "\n").replace("\n", "\n" if dumb else "\r"))
                     end = time.monotonic() + driver.PATIENCE
-                    while True:  # shown, and asked again below it
+                    while True:  # shown, and the prompt repeated below it
                         lines = [line for line in t.screen(rows, cols) if line]
                         done = lines and squeeze(want) in squeeze("".join(lines)) and lines[-1].rstrip().endswith(">")
                         if done or time.monotonic() > end:
@@ -118,7 +118,7 @@ class Screens(driver.Case):
                 self.assertTrue(t.restored())
 
     def test_markdown(self):
-        """Looks, and nothing hidden: what is saved and what a pipe gets is the text as it came."""
+        """Styles on the screen only: saved chats and pipes get the text unchanged."""
         t = self.chat()
         self.ask(t, "markdown", "example.org/x")
         s = t.emulated()
@@ -207,7 +207,7 @@ class Screens(driver.Case):
             t.until("w59", at)
 
     def test_news_of_others_tears_no_answer(self):
-        """A session that ends behind an answer is told of on a row of its own."""
+        """A background session that ends is reported on a row of its own."""
         t = self.chat(rows=60, cols=200)
         t.send("slow\r")
         t.until("w20")
@@ -234,7 +234,7 @@ class Screens(driver.Case):
         self.assertIn(b"word199", t.out)
 
     def test_resized_in_the_middle(self):
-        """Below a running answer too: no word is lost, none is torn, and the edited line is whole at the end."""
+        """Below a running answer too: no word is lost or split, and the edited line is complete at the end."""
         for rows, cols in ((24, 40), (12, 120)):
             t = self.chat()
             t.send("slow\r")
@@ -288,7 +288,7 @@ class Screens(driver.Case):
         self.assertEqual(self.run_bin("--delete", "none")[0], 1)
 
     def test_a_row_for_each_session(self):
-        """Titles take what is left of a row, and a long name leaves room to type."""
+        """Titles use the rest of a row, and a long name leaves room to type."""
         question = "What is the best way to learn the names of all the rivers of Europe by heart?"
         for name in ("short", "a-name-that-takes-half-of-a-screen"):
             t = self.chat()
@@ -320,7 +320,7 @@ class Screens(driver.Case):
         self.assertEqual(self.saved(), ["one"])
         self.ask(t, "/save rivers", "saved as rivers", "rivers> ")
         self.assertEqual(self.saved(), ["rivers"])
-        self.ask(t, "/save copy", "saved as copy", "copy> ")  # a name that the user gave is not taken away
+        self.ask(t, "/save copy", "saved as copy", "copy> ")  # a name that the user gave is kept
         self.assertEqual(self.saved(), ["copy", "rivers"])
 
     def test_clear(self):
@@ -394,7 +394,7 @@ class Screens(driver.Case):
         self.ask(t, "/model", "/model NAME switches to another")
 
     def test_long_layers_move_the_bar(self):
-        """Reports come every two seconds; between them the bar goes on, and never back."""
+        """Progress reports come every two seconds; in between the bar advances, and never goes back."""
         for args in ((), ("-p", "layers")):
             t = self.chat() if not args else self.terminal(*args)
             at = len(t.out)
@@ -416,7 +416,7 @@ class Screens(driver.Case):
             t.send(ch)
             t.until(ch.encode() + rb"\r\x1b\[\d+C", at)
             late.append(time.monotonic() - begin)
-        self.assertLess(sorted(late)[len(late) // 4], 0.1, late)  # others on the machine only ever make it later
+        self.assertLess(sorted(late)[len(late) // 4], 0.1, late)  # other processes only ever make it later
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The resident engine: its protocol, its limits, and clients that come, go, hang and are killed. The engine is the one without weights."""
+"""The resident engine: its protocol, its limits, and clients that come, go, hang and are killed. Runs on the fake engine."""
 import http.client
 import json
 import os
@@ -14,7 +14,7 @@ import time
 import driver
 from server import Case, ask, chunks
 
-LONG = "".join(f"word{i} " for i in range(200))  # what "long" is answered with
+LONG = "".join(f"word{i} " for i in range(200))  # the answer to "long"
 
 
 class Protocol(Case):
@@ -62,7 +62,7 @@ class Protocol(Case):
         self.assertFalse([c for c in got if "usage" in c])
 
     def test_calls(self):
-        """Calls of tools whole and in a stream, behind thinking and text; one where only one is wanted; what is no call is text."""
+        """Tool calls complete and streamed, after thinking and text; one where only one is requested; invalid calls are text."""
         tools = [{"type": "function", "function": {"name": n, "parameters": {"type": "object", "properties": {}}}} for n in ("weather", "time")]
         functions = lambda calls: [(c["type"], c["function"]["name"], json.loads(c["function"]["arguments"])) for c in calls]
         want = [("function", "weather", {"city": "Bern \U0001f600"}), ("function", "time", {})]
@@ -86,7 +86,7 @@ class Protocol(Case):
         self.assertEqual("".join(c["choices"][0]["delta"].get("content", "") for c in got), choice["message"]["content"])
 
     def test_roles(self):
-        """A role that the template would leave out is refused; the newer name of the system's is the older."""
+        """A role that the template would drop is refused; the new name of the system role means the old one."""
         roles = lambda *names: {"messages": [{"role": n, "content": "a"} for n in names] + [{"role": "user", "content": "prompt"}]}
         said = lambda body: json.loads(self.s.request("POST", "/v1/chat/completions", body)[2])["choices"][0]["message"]["content"]
         self.assertEqual(said(roles("developer", "narrator", "assistant")), "[system]a[narrator]a[assistant]a[user]prompt[assistant]")
@@ -94,7 +94,7 @@ class Protocol(Case):
         self.refused(400, "messages[0].role", roles(""))
 
     def test_methods(self):
-        """HEAD is GET without a body; what a route does not want is said, and pages of other origins are told nothing."""
+        """HEAD is GET without a body; an unsupported method is reported, and pages of other origins get nothing."""
         status, headers, data = self.s.request("HEAD", "/v1/models")
         self.assertEqual((status, data, int(headers["Content-Length"])), (200, b"", len(self.s.request("GET", "/v1/models")[2])))
         for method, path, allowed in (("OPTIONS", "/v1/chat/completions", "POST"), ("HEAD", "/v1/chat/completions", "POST"), ("DELETE", "/v1/models", "GET, HEAD"), ("PUT", "/hearth/stop", "POST")):
@@ -124,7 +124,7 @@ class Protocol(Case):
         self.assertEqual(text, "[system]S[user]a[assistant]b[user]prompt x[assistant]")
 
     def test_goes_on(self):
-        """An answer goes on behind its text; what cannot is refused. And a prompt is counted without an answer."""
+        """An answer continues after its given start; what cannot continue is refused. And counting a prompt's tokens runs no answer."""
         begun = lambda text, **more: {"messages": [{"role": "user", "content": "long"}, {"role": "assistant", "content": text, **more}], "continue_final_message": True, "add_generation_prompt": False}
         for text in ("word0 word1 w", "word0 word1", ""):
             status, _, data = self.s.request("POST", "/v1/chat/completions", begun(text))
@@ -182,7 +182,7 @@ class Protocol(Case):
         self.assertEqual(self.s.chat("x")[0], 200)
 
     def raw(self, data, close=True, pieces=1 << 20):
-        """The status of what is answered to these bytes, and all of it; 0: nothing was."""
+        """Returns the status of the reply to these bytes, and the whole reply; 0: none."""
         c = socket.socket(socket.AF_UNIX)
         c.settimeout(driver.PATIENCE)
         c.connect(self.s.path)
@@ -206,7 +206,7 @@ class Protocol(Case):
         self.assertEqual(self.s.chat("x")[0], 200)
 
     def test_chunks_and_lengths(self):
-        """A body in pieces of any size is the body; lengths and chunks that are none, or say two things, are answered as wrong or not at all."""
+        """A body in chunks of any size is the same body; invalid or contradictory lengths and chunks are answered as errors or not at all."""
         head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: h\r\nConnection: close\r\n"
         body = json.dumps(ask("hello")).encode()
         chunked = lambda n: b"".join(b"%x;ext=1\r\n%s\r\n" % (len(body[i:i + n]), body[i:i + n]) for i in range(0, len(body), n)) + b"0\r\nTrailer: x\r\n\r\n"
@@ -226,14 +226,14 @@ class Protocol(Case):
         c = socket.socket(socket.AF_UNIX)
         c.connect(self.s.path)
         c.sendall(long)
-        self.assertFalse(self.s.spins(0.02, 1.5))  # nobody turns in a circle over it
+        self.assertFalse(self.s.spins(0.02, 1.5))  # no busy loop because of it
         c.close()
         self.assertEqual(self.raw(long.replace(b"/v1/chat/completions", b"/other"))[0], 404)
         self.assertNotEqual(self.raw(head + b"Transfer-Encoding: nonsense\r\n\r\n" + body)[0], 200)
         self.assertEqual(self.s.chat("x")[0], 200)
 
     def test_cut_anywhere(self):
-        """A request that ends at any of its bytes, by an end or by a reset, is nobody's."""
+        """A request that ends at any of its bytes, by EOF or by a reset, is dropped."""
         body = json.dumps(ask("slow", stream=True)).encode()
         data = b"POST /v1/chat/completions HTTP/1.1\r\nHost: h\r\nContent-Length: %d\r\n\r\n" % len(body) + body
         before = len(os.listdir(f"/proc/{self.s.p.pid}/fd"))
@@ -261,7 +261,7 @@ class Clients(Case):
             self.assertEqual(s.status()["answered"], began + 1)
 
     def test_waiting_is_left(self):
-        """Whoever closes before its turn has come is not answered; those behind go on in order."""
+        """A client that closes before its turn gets no answer; those after it are served in order."""
         s = self.serve("--parallel", "1")
         first = s.stream("prefill")
         left, then = s.connection(), s.connection()
@@ -292,7 +292,7 @@ class Clients(Case):
         self.assertEqual(ends, list(range(7)))
 
     def test_slow_reader(self):
-        """One does not read at all: others are answered, and it gets everything when it reads."""
+        """One client does not read: others are answered, and it gets everything when it reads."""
         s = self.serve()
         slow = s.connection()
         slow.request("POST", "/v1/chat/completions", json.dumps(ask("long", stream=True)))
@@ -305,7 +305,7 @@ class Clients(Case):
         self.assertEqual("".join(c["choices"][0]["delta"].get("content", "") for c in got), LONG)
 
     def test_slow_sender(self):
-        """A byte now and then keeps a connection for so long and no longer: its head, its body, and what follows an answer; not an answer."""
+        """A byte now and then keeps a connection for a limited time: in its header, its body, and after an answer; not during an answer."""
         self.env["HEARTH_LIMITS"] = "patience=100"  # hundredths of seconds
         s = self.serve()
         body = json.dumps(ask("slow")).encode()
@@ -317,17 +317,17 @@ class Clients(Case):
             c.sendall(first)
             if first[:3] == b"GET":
                 self.assertTrue(c.recv(65536).startswith(b"HTTP/1.1 200"))
-            with self.assertRaises(OSError):  # well before all of it has been sent
+            with self.assertRaises(OSError):  # well before all of it is sent
                 for _ in range(20):
                     for byte in then[:-1]:
                         c.sendall(bytes([byte]))
                         time.sleep(0.05)
             c.close()
-        self.assertEqual(s.chat("slow")[1]["choices"][0]["message"]["content"].count("w"), 60)  # takes longer than a head may
+        self.assertEqual(s.chat("slow")[1]["choices"][0]["message"]["content"].count("w"), 60)  # takes longer than a header may
         self.assertEqual(len(chunks(s.stream("slow"))[0]) > 3, True)
 
     def test_no_descriptors(self):
-        """Where no more can be accepted those that are there are answered, nothing spins, and the others come when there is room."""
+        """When no more connections can be accepted, existing ones are served, nothing spins, and the others are accepted when there is room."""
         s = self.serve()
         keeps = s.connection()
         keeps.request("GET", "/v1/models")
@@ -349,7 +349,7 @@ class Clients(Case):
         s.settles("all are answered", lambda status: status["answered"] == 43)
 
     def test_two_hundred(self):
-        """They come, go, hang and are cut; whoever stays is answered rightly, and afterwards nothing is left of them."""
+        """Clients come, go, hang and are cut off; those that stay get correct answers, and afterwards nothing is left."""
         s = self.serve("--parallel", "4")
         self.assertEqual(s.chat("warm")[0], 200)
         fds = lambda: len(os.listdir(f"/proc/{s.p.pid}/fd"))
@@ -408,7 +408,7 @@ class Place(Case):
         self.assertIn("not a private directory", err)
 
     def test_place_of_others(self):
-        """A socket in a directory that others may enter is not asked, whoever made it."""
+        """A socket in a directory that others may write to is not used, whoever made it."""
         s = self.serve()
         place = os.path.dirname(s.path)
         self.assertEqual(self.run_bin("-p", "x")[:2], (0, b"You said: x\n"))
@@ -432,7 +432,7 @@ class Place(Case):
         self.assertEqual(s.status()["answered"], 1)
 
     def test_other_user(self):
-        """Whoever reaches the socket and is somebody else is not listened to."""
+        """Connections of other users are refused."""
         if os.geteuid():
             self.skipTest("only root can act as another user")
         s = self.serve()
@@ -442,7 +442,7 @@ class Place(Case):
             os.chmod(at, os.stat(at).st_mode | 0o111)
 
         def run(uid):
-            """What a client of this user gets to see."""
+            """What a client of this user receives."""
             ours, theirs = os.pipe()
             child = os.fork()
             if not child:
@@ -466,17 +466,17 @@ class Place(Case):
         self.assertEqual(s.status()["answered"], 0)
 
     def test_another_build(self):
-        """An engine of another build, even under the same name, is not attached to; that is said, and the way on."""
+        """An engine of another build, even under the same name, is not attached to; the message says so and what to do."""
         copy = os.path.join(self.home, "hearth")
         driver.shutil.copy(driver.BIN, copy)
         s = self.serve(binary=copy)
         rc, out, err = self.run_bin("-p", "x")
         self.assertEqual((rc, out, s.status()["answered"]), (0, b"You said: x\n", 0))
         self.assertIn("another build of hearth (--stop stops it)", err)
-        self.assertNotIn("another build", self.run_bin("-p", "x", "-c", "1000")[2])  # its options are others, too
+        self.assertNotIn("another build", self.run_bin("-p", "x", "-c", "1000")[2])  # its options differ too
         run = lambda: driver.subprocess.run([copy, "-p", "x"], env=self.env, capture_output=True, stdin=driver.subprocess.DEVNULL)
         self.assertEqual((run().stdout, s.status()["answered"]), (b"You said: x\n", 1))
-        with open(copy + ".new", "wb") as f:  # built again while it runs
+        with open(copy + ".new", "wb") as f:  # rebuilt while it runs
             f.write(open(copy, "rb").read())
         os.chmod(copy + ".new", 0o755)
         os.rename(copy + ".new", copy)
@@ -505,7 +505,7 @@ class Place(Case):
         stream.close()
 
     def test_nobody_would_know(self):
-        """Where the line that names the place, and with --listen the key, cannot be written there is no server."""
+        """Without a way to print the line with the socket, and with --listen the key, the server does not start."""
         for args in ([], ["--listen", "127.0.0.1:0"]):
             with open("/dev/full", "wb") as full:
                 p = driver.subprocess.run([driver.BIN, "--serve", *args], env=self.env, stdout=full, stderr=driver.subprocess.PIPE, stdin=driver.subprocess.DEVNULL, timeout=driver.PATIENCE)
@@ -537,7 +537,7 @@ class Place(Case):
         self.assertFalse(done)
 
     def test_status_is_true(self):
-        """Of many at once: who waits, reads and answers, how far, and how much of the cache that takes."""
+        """Status of many clients at once: which wait, read and answer, their progress, and their cache memory."""
         s = self.serve("--parallel", "4")
         asked, queue = ["drip", "drip " + "x" * 500, "read", "read " + "x" * 900], ["waits", "waits " + "y" * 700]
         count = lambda text: json.loads(s.request("POST", "/hearth/tokens", ask(text))[2])["tokens"]
@@ -565,7 +565,7 @@ class Place(Case):
             self.assertEqual({k: set(v) for k, v in by.items()}, {"decode": set(map(count, asked[:2])), "prefill": set(map(count, asked[2:])), "waiting": set(map(count, queue))})
             tokens = [by["decode"][count(t)]["tokens"] for t in asked[:2]]
             self.assertTrue(all(x["tokens_per_s"] > 0 for x in by["decode"].values()))
-            self.assertTrue(all(x >= y for x, y in zip(tokens, said)), (tokens, said))  # what was heard had been said
+            self.assertTrue(all(x >= y for x, y in zip(tokens, said)), (tokens, said))  # the progress that was read had been printed
             self.assertGreaterEqual(status["memory"]["kv_bytes"], sum(n + x["tokens"] for n, x in by["decode"].items()) * status["kv_token_bytes"])
             for n, x in was["prefill"].items() if was else []:
                 self.assertGreaterEqual(by["prefill"][n]["share"], x["share"])
@@ -608,7 +608,7 @@ class Place(Case):
         self.assertEqual(self.run_bin("--listen", "127.0.0.1:0", "-p", "x")[0], 2)
 
     def test_port_is_held(self):
-        """Whoever holds as many connections to the port as there may be, and sends a byte now and then, holds nobody at the socket."""
+        """A client that holds the maximum number of connections at the port, and sends a byte now and then, delays no one at the socket."""
         s = self.serve("--listen", "127.0.0.1:0")
         host, port = s.url.split("/")[2].split(":")
         before = len(os.listdir(f"/proc/{s.p.pid}/fd"))
@@ -637,12 +637,12 @@ class Place(Case):
 
 
 class Elsewhere(Case):
-    """Clients that others have made."""
+    """Third-party clients."""
 
     def test_curl(self):
         curl = driver.shutil.which("curl")
         if not curl:
-            self.skipTest("curl is not here")
+            self.skipTest("curl is not installed")
         s = self.serve()
         run = lambda *args: driver.subprocess.run([curl, "-sS", "--max-time", "30", "--unix-socket", s.path, *args], capture_output=True)
         p = run("-N", "http://hearth/v1/chat/completions", "-d", json.dumps(ask("think", stream=True)))
@@ -660,7 +660,7 @@ class Elsewhere(Case):
         try:
             import openai
         except ImportError:
-            self.skipTest("the openai package of Python is not here")
+            self.skipTest("the Python package openai is not installed")
         s = self.serve("--listen", "127.0.0.1:0")
         client = openai.OpenAI(base_url=s.url, api_key=s.key, timeout=driver.PATIENCE, max_retries=0)
         self.assertEqual([m.id for m in client.models.list()], ["fake"])
@@ -683,7 +683,7 @@ class Elsewhere(Case):
         a = client.chat.completions.create(**call)
         self.assertEqual([(c.function.name, json.loads(c.function.arguments)) for c in a.choices[0].message.tool_calls], [("weather", {"city": "Bern \U0001f600"}), ("time", {})])
         self.assertEqual((a.choices[0].finish_reason, a.choices[0].message.content), ("tool_calls", "Let me see."))
-        with client.chat.completions.stream(**call) as events:  # the package puts the pieces together, and checks them
+        with client.chat.completions.stream(**call) as events:  # the package joins the pieces, and checks them
             kinds = {e.type for e in events}
             whole = events.get_final_completion().choices[0]
         self.assertEqual([c.function.arguments for c in whole.message.tool_calls], [c.function.arguments for c in a.choices[0].message.tool_calls])

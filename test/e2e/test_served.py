@@ -1,5 +1,5 @@
-"""The resident engine with a real model behind it: whatever the company, and whatever the text that clients send, an answer is that of an
-engine of one's own."""
+"""The resident engine with a real model: whatever other clients do, and whatever text they send, an answer is that of a private
+engine."""
 import http.client
 import json
 import os
@@ -35,7 +35,7 @@ class Served(Case):
         return json.loads(out)
 
     def test_company(self):
-        """What a session has from others' requests, of which these have the beginning, moves no bit of an answer; a chat goes on as at home."""
+        """Prefixes shared with other clients' requests change no bit of an answer; a chat continues as in a private engine."""
         long = "please tell me how to save a chat and how to open it again on another day, and where the files of all chats lie on the disk of this machine"
         asked = [(long, 1), (long + ", in a word", 2), ("how do i save", 3), (long, 1), ("how", 4), ("how do i save", 3)]
         once = {}
@@ -53,7 +53,7 @@ class Served(Case):
         self.assertEqual(got["usage"]["prompt_tokens_details"]["cached_tokens"], 0)
 
     def test_two_hundred(self):
-        """Clients of several jobs that come, go, hang, are cut and are killed: whoever stays has the answer of an engine of one's own, and nothing
+        """Clients of several jobs that come, go, hang, are cut off and killed: those that stay get a private engine's answer, and nothing
         is left of the others."""
         s, r, kinds = self.s, random.Random(2), ["whole", "stream", "gone", "half", "hang", "reset", "killed"]
         asked = [{"text": text * (1 + 2 * i), "seed": i, "n": 3 + i} for i, text in enumerate(("how do i save a chat? ", "what is a seed? ", "files ", "and then? "))]
@@ -71,7 +71,7 @@ class Served(Case):
             return q, data, b"POST /v1/chat/completions HTTP/1.1\r\nHost: h\r\nContent-Length: %d\r\n\r\n" % len(data) + data
 
         def process(i):
-            """One that asks, and waits to be killed."""
+            """A client that asks, and waits to be killed."""
             child = os.fork()
             if not child:
                 try:
@@ -132,15 +132,15 @@ class Served(Case):
         self.nothing_stays(s, hung, fds, before, jobs)
 
     def test_text_stays_text(self):
-        """Whoever speaks, and wherever it stands: what looks like a control token is the letters that it has."""
+        """In any role and position, text that looks like a control token is plain letters."""
         plain, n = self.ids("x"), 0
         for role in ("system", "user", "assistant", "tool"):
             body = lambda text: {"messages": [{"role": "user", "content": "a"}] * (role not in ("system", "user")) + [{"role": role, "content": text}] + [{"role": "user", "content": "b"}] * (role != "user")}
             before = self.count(body("x"))
             if self.count(body("x and more")) == before:
-                continue  # the template leaves such a role out
+                continue  # the template drops such a role
             for text in SPECIAL:
-                inner = "x" + text + "x"  # a template may strip what stands at the ends
+                inner = "x" + text + "x"  # a template may strip text at the ends
                 self.assertEqual(self.count(body(inner)) - before, len(self.ids(inner)) - len(plain), (role, text))
                 n += 1
         self.assertGreaterEqual(n, 3 * len(SPECIAL))
@@ -152,7 +152,7 @@ class Served(Case):
             self.assertEqual(self.count(begun("x" + text)) - self.count(begun("x")), len(self.ids("x" + text)) - len(plain), text)
 
     def test_whatever_it_says(self):
-        """Strange bytes in a request are answered or refused, and what comes back is JSON of text."""
+        """Invalid bytes in a request are answered or refused, and the reply is valid JSON."""
         for text in SPECIAL + ["\ud800".encode("utf-16", "surrogatepass").decode("utf-16", "replace"), "\u202e", "a" * 3000, "\x9b31m", "\x07" * 50]:
             got, done = chunks(self.s.stream(text, max_tokens=3, temperature=2))
             self.assertTrue(done, text)
@@ -168,9 +168,9 @@ DOCUMENT = " ".join(f"line {i} says how a chat is saved and opened again." for i
 
 
 class Faults(Case):
-    """Memory, files and disks that fail at any point while clients are answered: each is answered as ever, or told; never otherwise, and whoever
-    comes then is answered."""
-    CASES = int(os.environ.get("FAULT_CASES", "16"))  # of a kind
+    """Memory, files and disks that fail at any point while clients are served: each gets the usual answer or an error, never another answer, and later
+    clients are served."""
+    CASES = int(os.environ.get("FAULT_CASES", "16"))  # per kind
 
     def setUp(self):
         super().setUp()
@@ -180,7 +180,7 @@ class Faults(Case):
         self.args = ("-t", "1", "--parallel", "3")
 
     def start(self, fault=None):
-        """A server that is there, or None: it said why it is not, or was killed."""
+        """Starts a server; returns None if it reported an error or was killed."""
         self.env["HEARTH_FAULT"] = fault or ""
         try:
             return Server(self.env, *self.args)
@@ -189,7 +189,7 @@ class Faults(Case):
             return None
 
     def all_of_it(self, s):
-        """What some requests are answered with; None: an error, or nothing."""
+        """Returns the answers to some requests; None: an error, or nothing."""
 
         def whole(path, body):
             try:
@@ -225,7 +225,7 @@ class Faults(Case):
         return out + [whole("/v1/chat/completions", talk) if out[3] else None]
 
     def sweep(self, kind, numbers, want, files, forever=False):
-        """How many faults were seen."""
+        """Returns how many faults were observed."""
         seen = 0
         for n in numbers:
             shutil.rmtree(self.kv, ignore_errors=True)
@@ -256,7 +256,7 @@ class Faults(Case):
         return seen
 
     def reaches(self, kind, answered):
-        """How many of a kind there are until it is there, or until it has answered."""
+        """Returns the number of calls of a kind until the server has started, or until it has answered."""
         low, high = 0, 64
 
         def killed(n):
@@ -297,7 +297,7 @@ class Faults(Case):
                 self.sweep(kind, (few,), want, place, True)
 
     def test_nobody_reads_what_it_says(self):
-        """A terminal that is stopped, a pipe that is full: the server has others to serve, and ends when it is told to."""
+        """A stopped terminal, a full pipe: the server serves others, and ends when told to."""
         r, w = os.pipe()
         os.set_blocking(w, False)
         with self.assertRaises(BlockingIOError):
@@ -307,7 +307,7 @@ class Faults(Case):
         s = Server({**self.env, "HEARTH_FAULT": "rename:1+"}, *self.args, stderr=w)
         self.addCleanup(s.p.stdout.close)
         self.addCleanup(s.p.kill)
-        want = s.request("POST", "/v1/chat/completions", ask(DOCUMENT + "\n\nwhy?", seed=3, max_tokens=5))  # which cannot be kept, and that is said
+        want = s.request("POST", "/v1/chat/completions", ask(DOCUMENT + "\n\nwhy?", seed=3, max_tokens=5))  # which cannot be stored; that is reported
         self.assertEqual(want[0], 200)
         time.sleep(0.5)
         self.assertEqual(s.request("POST", "/v1/chat/completions", ask("how do i save a chat?", max_tokens=2))[0], 200)

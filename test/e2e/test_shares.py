@@ -1,4 +1,4 @@
-"""Shares of the resident engine: clients take turns at sessions, places to wait and connections. The engine is the one without weights."""
+"""Fair shares of the resident engine: clients take turns at sessions, the waiting queue and connections. Runs on the fake engine."""
 import http.client
 import json
 import select
@@ -9,7 +9,7 @@ from server import Case, ask
 
 
 class Shares(Case):
-    """Clients take turns: a job at the socket, a program at the port, and whom each names as its user."""
+    """Clients take turns: a job at the socket, a program at the port, and the users that each names."""
 
     def job(self, s, n=1):
         connections, job = s.from_job(n)
@@ -18,7 +18,7 @@ class Shares(Case):
         return connections
 
     def in_turn(self, s, clients, want):
-        """clients: (name, connection, what is asked beside) in the order in which they ask, while another one's answer has the only session."""
+        """clients: (name, connection, further fields) in the order in which they ask, while another answer occupies the only session."""
         first = s.stream("read")
         s.settles("begins", lambda status: status["sessions"] and status["sessions"][0]["state"] == "prefill")
         asked, ends = {}, []
@@ -31,7 +31,7 @@ class Shares(Case):
             ready = select.select(list(asked), [], [], driver.PATIENCE)[0]
             self.assertTrue(ready)
             ends += [asked[sock][0] for sock in ready]
-            self.assertEqual(sorted(ends), sorted(want[:len(ends)]))  # those that ended at the same time did so in some order
+            self.assertEqual(sorted(ends), sorted(want[:len(ends)]))  # answers that ended at the same time came in some order
             for sock in ready:
                 self.assertEqual(asked.pop(sock)[1].getresponse().status, 200)
 
@@ -45,7 +45,7 @@ class Shares(Case):
         self.assertEqual(pids, {None})
 
     def test_users_take_turns(self):
-        """At the port, where a program's name and the users that it names are all that is known."""
+        """At the port, where a client is known only by its program's name and the user it names."""
         s = self.serve("--parallel", "1", "--listen", "127.0.0.1:0")
         host, port = s.url.split("/")[2].split(":")
         key = {"Authorization": f"Bearer {s.key}"}
@@ -55,7 +55,7 @@ class Shares(Case):
         self.in_turn(s, clients, [names[i] for i in (0, 3, 4, 6, 7, 1, 5, 2)])
 
     def test_room_for_another(self):
-        """One with more than there are sessions leaves one of eight to others."""
+        """A client with more requests than sessions leaves one session in eight to others."""
         s = self.serve("--parallel", "8")
         many = self.job(s, 10)
         for c in many:
@@ -73,7 +73,7 @@ class Shares(Case):
         s.settles("the next one", lambda status: states(status) == ["idle"] + ["prefill"] * 7 + ["waiting"])
 
     def test_room_to_wait(self):
-        """One that asks for more than may wait is refused while there is still room for others; so it is with connections."""
+        """A client that fills its part of the waiting queue is refused while others still have room; likewise with connections."""
         s = self.serve("--parallel", "1")
         many, refused = self.job(s, 300), []
         for c in many:

@@ -1,5 +1,5 @@
-"""A disk that does not answer: the chat goes on, and nothing is said to be saved, or left, before it is. fsync waits here until a file is
-there, so what happens before and after is a matter of order and not of time."""
+"""A disk that does not respond: the chat continues, and no chat is reported as saved, or left, before it is. fsync blocks until a file
+exists, so the test depends on order and not on time."""
 import json
 import os
 import signal
@@ -73,7 +73,7 @@ class SlowDisk(driver.Case):
         self.assertIsNone(self.saved("one"))
 
     def test_closed_means_saved(self):
-        """Who opens it next, in this chat or another, finds what was said last."""
+        """Another process that opens the chat, or the same one, finds the last message."""
         t = self.chat()
         self.ask(t, "one")
         at = len(t.out)
@@ -98,11 +98,11 @@ class SlowDisk(driver.Case):
             self.setUp()
 
     def test_ended_at_once(self):
-        """A second signal does not wait for the disk for ever; the file is the old one, and nothing half."""
+        """A second signal does not wait for the disk forever; the file is the old one, with nothing partial."""
         t = self.chat()
         self.ask(t, "one")
         t.p.send_signal(signal.SIGTERM)
-        time.sleep(0.3)  # two of them at once are one
+        time.sleep(0.3)  # two signals at once count as one
         t.p.send_signal(signal.SIGTERM)
         self.assertEqual(t.wait(), -signal.SIGTERM)
         self.assertTrue(t.restored())

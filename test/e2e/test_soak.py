@@ -1,5 +1,5 @@
-"""A resident engine in random use for long: 16 clients that ask, go on with chats, read slowly, break off, hang, attach and are killed. Every
-whole answer is that of an engine of one's own, and in the end nothing has grown: memory, descriptors, threads. SOAK_S: seconds, ordinarily
+"""A resident engine in random use for a long time: 16 clients that ask, continue chats, read slowly, break off, hang, attach and are killed. Every
+complete answer is that of a private engine, and in the end nothing has grown: memory, descriptors, threads. SOAK_S: seconds, default
 half an hour."""
 import json
 import os
@@ -31,7 +31,7 @@ class Soak(Case):
     def test_soak(self):
         r = random.Random(5)
         document = text(r, 700)
-        self.env["HEARTH_LIMITS"] = "keep=1,rows=128"  # decides the last bits too
+        self.env["HEARTH_LIMITS"] = "keep=1,rows=128"  # selects kernels down to the last bit
         asked = [{"text": (document + "\n\n" if i % 3 == 0 else "") + text(r, r.randrange(2, 40 if i % 4 else 300)), "seed": i, "temp": (0, 0.7, 1)[i % 3], "n": r.randrange(4, 60)} for i in range(40)]
         for q in asked:
             q["want"] = self.alone(q)

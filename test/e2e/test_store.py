@@ -1,4 +1,4 @@
-"""Conversations on disk: readable by the user alone, old or new whatever happens, one writer. Runs on the fake engine."""
+"""Chats on disk: readable by the user only, old or new version after any failure, one writer. Runs on the fake engine."""
 import json
 import os
 import re
@@ -83,8 +83,8 @@ class Store(driver.Case):
         self.assertEqual(seen, {2, 4})
 
     def test_failing_io(self):
-        """Each write (to the terminal too), sync, rename, open and read fails in turn, alone and with all after it: the whole answer,
-        or a part of it, a message and another exit code; the old file stays or the new one is whole; what is not saved is said."""
+        """Each write (to the terminal too), sync, rename, open and read fails in turn, alone and with all later ones: the complete answer,
+        or a part of it, a message and another exit code; the file is the old one or the complete new one; a failed save is reported."""
         path = self.begin()
         with open(path, "rb") as f:
             old = f.read()
@@ -114,7 +114,7 @@ class Store(driver.Case):
             self.assertGreater(lost, 0, kind)
 
     def test_full_disk(self):
-        """What was to be kept and was not: said, and no success; the answer still comes."""
+        """A requested save that failed: reported, and no success; the answer still comes."""
         full = {"preexec_fn": lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (64, 64))}
         rc, out, err = self.run_bin("--save", "talk", "-p", "one", **full)
         self.assertEqual((rc, out), (1, b"You said: one\n"))
@@ -124,7 +124,7 @@ class Store(driver.Case):
         self.assertEqual(os.listdir(os.path.dirname(self.session_file("talk"))), [])
 
     def test_left_by_a_kill(self):
-        """Half a save of a killed hearth is taken away at the next start, whatever that is about; one in use is not."""
+        """The temporary file of a killed hearth is removed at the next start, whatever that does; one in use is kept."""
         path = self.begin()
         folder = os.path.dirname(path)
         self.assertEqual(self.run_bin("--continue", "talk", "-p", "two", env={"HEARTH_FAULT": "rename:1!"})[0], -9)

@@ -1,5 +1,5 @@
-"""A tiny DeepSeek-V3 checkpoint out of nothing but the standard library: FP8 with block scales, two shards, an index,
-ragged edges, a prediction layer to skip. Tests damage copies of it."""
+"""Makes a tiny DeepSeek-V3 checkpoint with the standard library only: FP8 with block scales, two shards, an index,
+partial blocks at the edges, a prediction layer to skip. Tests damage copies of it."""
 import json
 import os
 import random
@@ -18,7 +18,7 @@ CONFIG = {
 
 
 def tensors(config, rng):
-    """name -> (dtype, shape, bytes)"""
+    """Returns {name: (dtype, shape, bytes)}."""
     out = {}
     c = config
 
@@ -81,7 +81,7 @@ def pack(header, data, pad=""):
 
 
 def tokenizer():
-    """Byte-level BPE without merges: id = byte, but for the two control tokens at 0 and 1 (their bytes move to 256, 257)."""
+    """Byte-level BPE without merges: id = byte, except for the two control tokens at 0 and 1 (their bytes move to 256, 257)."""
     chars, n = {}, 0
     for b in range(256):
         if 33 <= b <= 126 or 161 <= b <= 172 or 174 <= b <= 255:
@@ -103,7 +103,7 @@ def tokenizer():
     }
 
 
-made = {}  # what the same process asked for before: files and tensors
+made = {}  # cache of this process: files and tensors
 
 
 def make(directory, config=None, seed=1):
@@ -120,10 +120,10 @@ def make(directory, config=None, seed=1):
 
 
 def files(config, seed):
-    """name -> bytes of each file, and the tensors."""
+    """Returns {file name: bytes}, and the tensors."""
     all_ = tensors(config, random.Random(seed))
     names = list(all_)
-    # Every third scale lives in the other shard than its weight.
+    # Every third scale is in the other shard than its weight.
     second = {n for i, n in enumerate(names) if (i > len(names) // 2) != (n.endswith("scale_inv") and i % 3 == 0)}
     shards = {"model-00001-of-00002.safetensors": [n for n in names if n not in second], "model-00002-of-00002.safetensors": [n for n in names if n in second]}
     out = {file: shard_bytes([(n, all_[n]) for n in members]) for file, members in shards.items()}

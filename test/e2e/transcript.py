@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""The chat that README.md shows, from a real run: hearth on a pseudo-terminal, its screen read through an emulated one.
+"""Makes the chat that README.md shows, from a real run: hearth on a pseudo-terminal, its screen read through an emulated one.
 
     HEARTH_BIN=build/hearth test/e2e/transcript.py [--write]
 
---write puts it into README.md; else it is printed."""
+--write puts it into README.md; otherwise it is printed."""
 import os
 import re
 import shutil
@@ -38,7 +38,7 @@ def record():
 
 
 def shown():
-    """The one in README.md."""
+    """Returns the one in README.md."""
     with open(README, encoding="utf-8") as f:
         return BLOCK.search(f.read())[2]
 

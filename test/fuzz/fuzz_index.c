@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/store/safetensors.h"
+#include "engine/weights/safetensors.h"
 
 static int on_pair(void *ctx, const char *tensor, size_t nt, const char *file, size_t nf) {
     if (!nf || file[0] == '.' || memchr(file, '/', nf) || memchr(file, 0, nf)) abort();

@@ -5,7 +5,7 @@
 
 #include "engine/base/json.h"
 #include "engine/base/mem.h"
-#include "tokenizer/jinja.h"
+#include "tokenizer/jinja/jinja.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     static const char conv[] = "{\"messages\": [{\"role\": \"user\", \"content\": \"h\\u00e9\"}, {\"role\": \"assistant\", \"content\": \"x\", \"tool_calls\": "
@@ -20,7 +20,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     if (!jinja_parse(&j, (const char *)data, size, "fuzz", &e)) {
         if (!jinja_render(j, &vars, NULL, &t, &e)) {
             size_t n = 0;
-            for (size_t i = 0; i < t.n_spans; i++) n += t.spans[i].n;
+            for (size_t i = 0; i < t.n_runs; i++) n += t.runs[i].n;
             if (n != t.n) abort();
             text_free(&t);
         } else if (!e.text[0]) abort();

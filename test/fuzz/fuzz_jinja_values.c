@@ -5,7 +5,7 @@
 
 #include "engine/base/json.h"
 #include "engine/base/mem.h"
-#include "tokenizer/jinja.h"
+#include "tokenizer/jinja/jinja.h"
 
 static const char *const templates[] = {
     "{% for m in messages %}{{ m.role }}: {{ m.content | trim }}{% if m.tool_calls %}{% for c in m.tool_calls %}{{ c.function.name }}{{ c.function.arguments | "
@@ -36,7 +36,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
             struct text t;
             if (jinja_render(j[i], &vars, NULL, &t, &e)) continue;
             size_t n = 0;
-            for (size_t k = 0; k < t.n_spans; k++) n += t.spans[k].n;
+            for (size_t k = 0; k < t.n_runs; k++) n += t.runs[k].n;
             if (n != t.n) abort();
             text_free(&t);
         }

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/layer/kv_file.h"
+#include "engine/kv/kv_file.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     struct error e = {0};
@@ -14,13 +14,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     uint8_t *copy = malloc(n ? n : 1);
     memcpy(copy, data, n);
     struct kv_file_head *h = (struct kv_file_head *)copy;
-    uint64_t whole = n >= sizeof *h ? h->image_at + h->image : n;
+    uint64_t whole = n >= sizeof *h ? h->image_offset + h->image_bytes : n;
     int rc = kv_file_check(copy, n, whole, "fuzz", &need, &e);
     if (!rc && need && seal && need <= 1 << 24) {
         copy = realloc(copy, need), h = (struct kv_file_head *)copy;
         memset(copy + n, 0, need > n ? need - n : 0);
         n = need > n ? need : n;
-        if (n >= h->image_at) kv_file_seal(h);
+        if (n >= h->image_offset) kv_file_seal(h);
         rc = kv_file_check(copy, n, whole, "fuzz", &need, &e);
         if (rc || need) abort();
     }

@@ -6,7 +6,7 @@
 
 #include <utf8proc.h>
 
-#include "cli/line.h"
+#include "cli/terminal/line.h"
 
 static void offer(void *ctx, const char *text, size_t cursor, size_t *from, struct buf *out) { buf_str(out, "/save\n/sessions\n"); }
 
@@ -18,7 +18,7 @@ static void check(const struct line *l) {
         if (k <= 0) abort();
         i += (size_t)k;
     }
-    if (l->shown && (l->cur_col > l->cols || l->cur_row >= l->drawn)) abort();
+    if (l->shown && (l->cur_col > l->cols || l->cur_row >= l->n_drawn)) abort();
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
@@ -47,7 +47,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
                 history_add(&h, l.text.data ? l.text.data : "", l.text.len);
                 line_end(&l);
                 line_begin(&l, "> ");
-            } else if (r == LINE_EDITOR) line_replace(&l, "edited", 6);
+            } else if (r == LINE_EDITOR) line_set_text(&l, "edited", 6);
             i += used;
         }
         check(&l);

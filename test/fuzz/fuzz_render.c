@@ -4,19 +4,19 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cli/render.h"
+#include "cli/terminal/sanitize.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
-    struct filter whole = {0}, cut = {0};
+    struct sanitizer whole = {0}, cut = {0};
     struct buf a = {0}, b = {0};
     if (size < 1) return 0;
     size_t step = 1 + data[0] % 7;
     data++;
     size--;
-    filter_add(&whole, (const char *)data, size, &a);
-    filter_flush(&whole, &a);
-    for (size_t i = 0; i < size; i += step) filter_add(&cut, (const char *)data + i, i + step < size ? step : size - i, &b);
-    filter_flush(&cut, &b);
+    sanitize_add(&whole, (const char *)data, size, &a);
+    sanitize_flush(&whole, &a);
+    for (size_t i = 0; i < size; i += step) sanitize_add(&cut, (const char *)data + i, i + step < size ? step : size - i, &b);
+    sanitize_flush(&cut, &b);
     if (a.len != b.len || (a.len && memcmp(a.data, b.data, a.len))) abort();
     for (size_t i = 0; i < a.len; i++) {
         unsigned char c = (unsigned char)a.data[i];

@@ -5,15 +5,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cli/api.h"
+#include "cli/server/api.h"
 
 static void tools(const char *s, size_t n) {
     struct tool_calls c = {0};
-    int rc = tools_parse(s, n, NULL, &c);
+    int rc = tool_calls_parse(s, n, NULL, &c);
     if (rc && c.n) abort();
     for (size_t i = 0; i < c.n; i++)
         if (!c.v[i].arguments.len || c.v[i].arguments.data[0] != '{') abort();
-    tools_free(&c);
+    tool_calls_free(&c);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
@@ -29,8 +29,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     if (!rc) {
         struct arena arena = {0};
         struct json again;
-        const struct json *messages = json_get(&r.conv, "messages");
-        if (!messages || messages->type != JSON_ARRAY || !messages->n || json_write(&b, &r.conv)) abort();
+        const struct json *messages = json_get(&r.template_input, "messages");
+        if (!messages || messages->type != JSON_ARRAY || !messages->n || json_write(&b, &r.template_input)) abort();
         if (json_parse(&arena, b.data, b.len, 0, "again", &again, &e)) abort();
         arena_free(&arena);
     }

@@ -61,7 +61,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     const struct tokenizer *t = made[data[0] & 1];
     const char *s = (const char *)data + 1;
     size_t n = size - 1, cut = n ? (data[0] >> 1) % n : 0;
-    struct text_span spans[2] = {{cut, TEXT_VALUE}, {n - cut, TEXT_TEMPLATE}};
+    struct text_run spans[2] = {{cut, TEXT_VALUE}, {n - cut, TEXT_TEMPLATE}};
     struct text text = {(char *)(uintptr_t)s, n, spans, 2};
     struct ids ids = {0};
     struct buf want = {0}, got = {0};

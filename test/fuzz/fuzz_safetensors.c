@@ -2,7 +2,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 
-#include "engine/store/safetensors.h"
+#include "engine/weights/safetensors.h"
 
 struct file {
     const uint8_t *data;

@@ -5,11 +5,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cli/store.h"
+#include "cli/saved/store.h"
 #include "engine/base/hash.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
-    struct conv c = {0};
+    struct conversation c = {0};
     struct error e = {0};
     struct buf b = {0};
     if (size > 5 && !memcmp(data, "body:", 5)) {
@@ -17,12 +17,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         buf_add(&b, data + 5, size - 5);
         buf_str(&b, "}\n");
     } else buf_add(&b, data, size);
-    struct store_kept kept = {0};
+    struct disk_keys kept = {0};
     int rc = store_parse(b.data ? b.data : "", b.len, "fuzz", NULL, &c, &kept, &e);
     if (rc && (c.n || !e.code || !strstr(e.text, "fuzz"))) abort();
     if (rc && kept.n) abort();
-    mem_free(kept.key);
-    conv_free(&c);
+    mem_free(kept.keys);
+    conversation_free(&c);
     buf_free(&b);
     return 0;
 }

@@ -5,14 +5,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cli/style.h"
+#include "cli/terminal/markdown.h"
 
 static void run(const char *data, size_t n, size_t step, int cols, bool color, struct buf *out) {
-    struct style s;
-    style_init(&s, cols, color);
-    for (size_t i = 0; i < n; i += step) style_add(&s, data + i, i + step < n ? step : n - i, out);
-    style_flush(&s, out);
-    style_free(&s);
+    struct markdown s;
+    markdown_init(&s, cols, color);
+    for (size_t i = 0; i < n; i += step) markdown_add(&s, data + i, i + step < n ? step : n - i, out);
+    markdown_flush(&s, out);
+    markdown_free(&s);
 }
 
 /* Removes the colours; each must be one of ours. */
@@ -41,7 +41,7 @@ static void same(const struct buf *a, const struct buf *b) {
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     struct buf a = {0}, b = {0}, shown = {0}, plain = {0};
-    struct filter f = {0};
+    struct sanitizer f = {0};
     if (size < 2) return 0;
     int cols = data[0] % 90;
     size_t step = 1 + data[1] % 7;
@@ -58,10 +58,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     for (size_t i = 0, n; i < shown.len && cols >= 5 && !wide_rows; i += n + 1) {
         const char *end = memchr(shown.data + i, '\n', shown.len - i);
         n = end ? (size_t)(end - shown.data) - i : shown.len - i;
-        if (render_width(shown.data + i, n) >= cols) abort();
+        if (columns_of_text(shown.data + i, n) >= cols) abort();
     }
-    filter_add(&f, text, size, &plain);
-    filter_flush(&f, &plain);
+    sanitize_add(&f, text, size, &plain);
+    sanitize_flush(&f, &plain);
     letters(&plain);
     letters(&shown);
     same(&plain, &shown);

@@ -27,7 +27,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         rc = tokenizer_encode(t, text, sizeof text - 1, (enum text_origin)origin, &ids, &e);
         if (rc && ids.n) abort(); /* no partial result */
         for (size_t i = 0; i < ids.n; i++)
-            if (ids.data[i] < 0 || ids.data[i] >= tokenizer_vocab(t) || decoder_add(&d, ids.data[i], &out)) abort();
+            if (ids.data[i] < 0 || ids.data[i] >= tokenizer_n_ids(t) || decoder_add(&d, ids.data[i], &out)) abort();
         if (decoder_flush(&d, &out)) abort();
         buf_free(&out);
         ids_free(&ids);

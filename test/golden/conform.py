@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Runs the independent references' own checker against the binary, where they lie beside the checkout; with `pieces` our
-pieces.c, on their sequences of 200 tokens: every level of the processor, prefills behind a prefix, decoding, emulated devices.
-conform.py HEARTH SHARED WHAT [ARG...] | conform.py PIECES SHARED pieces [all]; exit 77 (skipped) where they are not there.
-tokenizer EACH: one text in EACH of the long list, for each is a process; test_tokenizer.c gives all of them to the same code."""
+"""Runs the independent references' own checker against the binary, where ../shared has them. With `pieces`: our pieces.c on
+their sequences of 200 tokens, with every CPU level, prefills after a prefix, decoding, emulated devices.
+conform.py HEARTH SHARED WHAT [ARG...] | conform.py PIECES SHARED pieces [all]; exit 77 (skipped) without them.
+tokenizer EACH: one text in EACH of the long list, because each is a process; test_tokenizer.c runs all of them through the same code."""
 import json
 import os
 import subprocess
@@ -18,23 +18,23 @@ if not os.path.exists(checker):
     print(f"SKIPPED: no references at {shared}")
     sys.exit(77)
 fixtures = [os.path.join(shared, "fixtures", f) for f in FAMILIES if os.path.isdir(os.path.join(shared, "fixtures", f))]
-if what == "pieces":  # without `all`: a family a kind of attention; the others' kinds have references of ours in pieces
+if what == "pieces":  # without `all`: one family per kind of attention; our own references cover the others in pieces
     failed = 0
     third = 0
     for d in fixtures:
         if more != ["all"] and os.path.basename(d) not in ("deepseek_v3", "qwen3_moe", "gpt_oss", "qwen3_next", "glm_moe_dsa", "deepseek_v4"):
             continue
         if d.endswith("phimoe"):
-            continue  # positions past its first length turn all keys anew: no reference for a sequence in pieces (positions.py has ours)
+            continue  # positions past its original length rotate all keys differently: no reference for a sequence in pieces (positions.py has ours)
         with open(os.path.join(d, "golden.json"), encoding="utf-8") as f:
             s = json.load(f)["sequences"][-1]
         print(d, flush=True)
-        share = [] if more == ["all"] else [str(third % 3)]  # of the devices; between three families all
+        share = [] if more == ["all"] else [str(third % 3)]  # of the devices' cases; three families together cover all
         third += 1
         failed += subprocess.run([os.path.abspath(hearth), d, ",".join(map(str, s["tokens"])), os.path.join(d, s["logits"]), *share]).returncode != 0
     sys.exit(failed != 0 or not fixtures)
 def thinned(source, to, each):
-    """The vocabularies' directory with one line in `each` of the long list of texts, and of the ids they give."""
+    """Links the vocabularies' directory, with one line in `each` of the long list of texts, and of their ids."""
     for name in os.listdir(source):
         if not name.startswith("mixed_"):
             os.symlink(os.path.abspath(os.path.join(source, name)), os.path.join(to, name))

@@ -14,7 +14,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 
 class Generation(jinja2.ext.Extension):
-    """{% generation %} of transformers: the body as the caller of a method that hands it back."""
+    """transformers' {% generation %}: the body as the caller of a method that returns it."""
     tags = {"generation"}
 
     def parse(self, parser):
@@ -131,7 +131,7 @@ class Gen:
                          "le 3", "sameas true", "upper", "lower", "escaped", "nosuch", "filter", "greaterthan 1")
 
     def good(self, depth):
-        """An expression that mostly works: a value of a known type under an operation that it has."""
+        """An expression that mostly works: a value of a known type under an operation that it supports."""
         string = lambda: self.pick("s", self.string(), "s", "m.content" if False else "s", "(s ~ n)", "d|string", self.string() + " * 2")
         number = lambda: self.pick("n", str(self.r.randint(0, 99)), "xs|length", "s|length", "1.5", "(n + 1)", "-n", "2.75")
         seq = lambda: self.pick("xs", "messages", "[3, 1, 2]", "['b', 'A', 'c']", "range(4)", "(1, 2, 3)", "s.split()", "d.keys()", "messages|map(attribute='content')|list", "s")
@@ -288,7 +288,7 @@ class Gen:
 
     def template(self):
         k = self.r.random()
-        if k < 0.5:  # one expression tells more: long templates mostly end in an error
+        if k < 0.5:  # one expression is more informative: long templates mostly end in an error
             self.top = 2 if k < 0.3 else 1
             return self.out()
         return "".join(self.stmt() for _ in range(self.r.randint(1, 4)))
@@ -326,7 +326,7 @@ def main():
             return 1
         got_kind, got = line[:1].decode(), json.loads(line[1:])
         if got_kind == "E" and ("beyond 64 bits" in got or "complex" in got):
-            skipped += 1  # Python's whole numbers have no end, and its roots of negative numbers are complex
+            skipped += 1  # Python's integers are unbounded, and its roots of negative numbers are complex
         elif got_kind == kind and (kind == "E" or got == want):
             good += kind == "T"
             errors += kind == "E"

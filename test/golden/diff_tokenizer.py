@@ -185,7 +185,7 @@ def reference(run, f, *a):
 
 
 def kimi_pieces(s):
-    """Where Kimi's vendor cuts a text before encoding it."""
+    """Where Kimi's vendor splits a text before encoding it."""
     for i in range(0, len(s), 400_000):
         part, begin, run = s[i:i + 400_000], 0, 0
         for k, c in enumerate(part):
@@ -243,9 +243,9 @@ def random_configs(run, n, texts, seed):
                 if isinstance(got, str):
                     break
                 if c["normalizer"] and any(a["normalized"] for a in c["added_tokens"]):
-                    continue  # the reference shows those as their normalised form, hearth as they are
+                    continue  # the reference shows those in their normalised form, hearth unchanged
                 rc, out, err = run.call(d, ["--detokenize"], json.dumps(want).encode())
-                # the reference shows one mark for each byte that fits into no character
+                # the reference shows one mark for each byte that is not part of a character
                 back = reference(run, lambda: ref.decode(want, skip_special_tokens=False))
                 if back is not None and "\ufffd" not in back:
                     run.check(out == back.encode(), d, s, list(out), list(back.encode()), f"config {i} --detokenize {err}")

@@ -1,6 +1,6 @@
 """The forward pass of DeepSeek-V3 and Qwen3-MoE in plain Python, float64, token by token, as the papers write it: nothing is
-batched, absorbed, cut into pieces or quantised but the weights. Opens a checkpoint of a few hundred thousand numbers in a
-second; of the formats only what small checkpoints use (F32, BF16, E4M3 in blocks of 128 x 128, scales F32 or BF16)."""
+batched, absorbed, split or quantised except the weights. Opens a checkpoint of a few hundred thousand numbers in a
+second; supports only the formats that small checkpoints use (F32, BF16, E4M3 in blocks of 128 x 128, scales F32 or BF16)."""
 import array
 import json
 import math
@@ -27,7 +27,7 @@ def silu(x):
 
 
 class Checkpoint:
-    """name -> vector, or list of rows, in float64 (Python's own numbers)"""
+    """Returns {name: vector or list of rows}, in float64 (Python's own numbers)."""
 
     def __init__(self, directory):
         self.raw = {}
@@ -72,7 +72,7 @@ class Layer:
 
 
 class Model:
-    """step(token) appends one token and gives its logits."""
+    """step(token) appends one token and returns its logits."""
 
     def __init__(self, directory):
         with open(os.path.join(directory, "config.json"), encoding="utf-8") as f:
@@ -132,7 +132,7 @@ class Model:
         return [a * r * b for a, b in zip(x, weight)]
 
     def turned(self, x):
-        """DeepSeek turns neighbours, Qwen an element of the first half with its partner in the second."""
+        """DeepSeek rotates adjacent elements, Qwen an element of the first half with its partner in the second."""
         out, half = list(x), self.rope // 2
         for j, f in enumerate(self.inv):
             a, b = (2 * j, 2 * j + 1) if self.mla else (j, j + half)

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Random GGUF models of each architecture, in float32, against llama.cpp: the log probabilities of every token behind prompts of
-three lengths. llama.cpp comes out of the package xllamacpp where that is installed; without it nothing is compared.
+"""Random GGUF models of each architecture, in float32, against llama.cpp: the log probabilities of every token after prompts of
+three lengths. llama.cpp comes from the package xllamacpp; without it nothing is compared.
 gguf_peer.py HEARTH"""
 import array
 import json
@@ -15,7 +15,7 @@ import gguf_file  # noqa: E402
 
 HEARTH = os.path.abspath(sys.argv[1])
 LENGTHS, TOLERANCE = (3, 40, 90), 1e-4
-# Where llama.cpp does not compute what was published, which the twin in safetensors holds hearth to (test_gguf.py), or does not read the file.
+# Cases where llama.cpp computes something other than was published (test_gguf.py then compares with the twin in safetensors), or does not read the file.
 OTHERWISE = {"phimoe": "it takes RMS norms for layer norms, and a plain softmax over the experts",
              "gpt-oss": "it rounds the bounds of YaRN's ramp to whole dimensions, which the published configuration does not",
              "qwen3moe fused": "it knows no fused experts of this architecture",
@@ -39,7 +39,7 @@ def ours(file, n):
 
 
 def theirs(file):
-    """In a process of its own: where it does not like a model it ends the process."""
+    """In a separate process, because llama.cpp exits on models that it rejects."""
     code = f"""
 import json, xllamacpp
 p = xllamacpp.CommonParams()
@@ -62,7 +62,7 @@ def main():
     try:
         import xllamacpp  # noqa: F401
     except ImportError:
-        print("SKIPPED: llama.cpp on our GGUF files: the Python package xllamacpp is not here")
+        print("SKIPPED: llama.cpp on our GGUF files: the Python package xllamacpp is not installed")
         return 77
     failed = done = 0
     for arch, make in gguf_file.MODELS.items():

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""A tokenizer out of a GGUF file against the tokenizer.json that it was made from: the same ids for the same text, as bytes of
-a user and as a template's.
+"""A tokenizer from a GGUF file against the tokenizer.json that it was made from: the same ids for the same text, both as a user's
+and as a template's.
 gguf_text.py HEARTH SHARED"""
 import json
 import os

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Byte-pair merging against its definition: random vocabularies, words short and long, some of one letter alone; the lowest
-rank first, of equal ones the leftmost. And the way back to bytes.
+"""Byte-pair merging against its definition: random vocabularies, words short and long, some of a single repeated letter; the lowest
+rank first, of equal ones the leftmost. And decoding back to bytes.
 merges.py HEARTH"""
 import json
 import os

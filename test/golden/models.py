@@ -1,6 +1,6 @@
-"""Tiny checkpoints out of nothing but the standard library: between them everything that the families do differently.
-Bytes come from SHAKE-256 of a tensor's name, so they are the same for ever; references.py wrote down what their logits are.
-The widths are no multiples of a block of 128, of a vector register or of a tile, so that every edge is ragged."""
+"""Makes tiny checkpoints with the standard library only, which together cover everything that the families do differently.
+Bytes come from SHAKE-256 of a tensor's name, so they never change; references.py has recorded their logits.
+The widths are not multiples of a block of 128, of a vector register or of a tile, so that every edge is partial."""
 import hashlib
 import json
 import math
@@ -14,7 +14,7 @@ import tiny  # noqa: E402
 FP8 = {"quant_method": "fp8", "fmt": "e4m3", "weight_block_size": [128, 128]}
 COMMON = {"vocab_size": 120, "hidden_size": 152, "num_hidden_layers": 3, "max_position_embeddings": 4096, "rms_norm_eps": 1e-6, "hidden_act": "silu", "eos_token_id": 1}
 MODELS = {
-    # Latent attention with low-rank queries and YaRN, a dense layer, groups of experts by their two best, a shared expert
+    # Latent attention with low-rank queries and YaRN, a dense layer, expert groups ranked by their two best, a shared expert
     "mla_yarn": {
         **COMMON, "model_type": "deepseek_v3", "intermediate_size": 200, "moe_intermediate_size": 72, "num_attention_heads": 5, "num_key_value_heads": 5,
         "n_routed_experts": 12, "num_experts_per_tok": 3, "n_shared_experts": 1, "n_group": 4, "topk_group": 2, "first_k_dense_replace": 1, "norm_topk_prob": True,
@@ -22,14 +22,14 @@ MODELS = {
         "qk_rope_head_dim": 16, "v_head_dim": 20, "rope_theta": 10000, "quantization_config": FP8,
         "rope_scaling": {"type": "yarn", "factor": 8, "original_max_position_embeddings": 32, "beta_fast": 4, "beta_slow": 1, "mscale": 1.0, "mscale_all_dim": 0.7},
     },
-    # Latent attention with full queries, experts of the best group alone, scaled and not normalised, two shared experts
+    # Latent attention with full queries, experts of the best group only, scaled and not normalised, two shared experts
     "mla_plain": {
         **COMMON, "model_type": "deepseek_v2", "intermediate_size": 168, "moe_intermediate_size": 40, "num_attention_heads": 3, "num_key_value_heads": 3,
         "n_routed_experts": 10, "num_experts_per_tok": 3, "n_shared_experts": 2, "n_group": 2, "topk_group": 1, "first_k_dense_replace": 1, "norm_topk_prob": False,
         "routed_scaling_factor": 1.5, "scoring_func": "softmax", "topk_method": "group_limited_greedy", "kv_lora_rank": 72, "qk_nope_head_dim": 16,
         "qk_rope_head_dim": 8, "v_head_dim": 24, "rope_theta": 5000,
     },
-    # The same latent attention over the keys that an indexer chooses, which turns its halves; every layer for itself
+    # The same latent attention over keys that an indexer selects, which rotates halves; every layer has its own
     "dsa_halves": {
         **COMMON, "model_type": "deepseek_v32", "intermediate_size": 168, "moe_intermediate_size": 40, "num_attention_heads": 3, "num_key_value_heads": 3,
         "n_routed_experts": 8, "num_experts_per_tok": 2, "n_shared_experts": 1, "n_group": 4, "topk_group": 2, "first_k_dense_replace": 1, "norm_topk_prob": True,
@@ -37,7 +37,7 @@ MODELS = {
         "qk_rope_head_dim": 8, "v_head_dim": 24, "rope_theta": 10000, "quantization_config": FP8, "index_n_heads": 5, "index_head_dim": 20, "index_topk": 9,
         "rope_scaling": {"type": "yarn", "factor": 4, "original_max_position_embeddings": 16, "beta_fast": 4, "beta_slow": 1, "mscale": 1.0, "mscale_all_dim": 1.0},
     },
-    # An indexer that turns neighbours, whose choice the two layers behind it take over
+    # An indexer that rotates adjacent elements, whose selection the next two layers reuse
     "dsa_shared": {
         **COMMON, "model_type": "glm_moe_dsa", "num_hidden_layers": 4, "intermediate_size": 168, "moe_intermediate_size": 40, "num_attention_heads": 3,
         "num_key_value_heads": 3, "n_routed_experts": 8, "num_experts_per_tok": 2, "n_shared_experts": 1, "n_group": 1, "topk_group": 1, "first_k_dense_replace": 1,
@@ -45,7 +45,7 @@ MODELS = {
         "qk_nope_head_dim": 16, "qk_rope_head_dim": 8, "v_head_dim": 24, "rope_parameters": {"rope_type": "default", "rope_theta": 100000}, "index_n_heads": 3,
         "index_head_dim": 24, "index_topk": 6, "index_topk_pattern": "FSSF", "indexer_rope_interleave": True,
     },
-    # Heads with norms and biases, a window on every layer, the embedding as head
+    # Heads with norms and biases, a window on every layer, tied embedding and head
     "gqa_norm": {
         **COMMON, "model_type": "qwen3_moe", "intermediate_size": 168, "moe_intermediate_size": 136, "num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 28,
         "num_experts": 8, "num_experts_per_tok": 2, "norm_topk_prob": True, "attention_bias": True, "use_sliding_window": True, "sliding_window": 13,
@@ -58,34 +58,34 @@ MODELS = {
         "layer_types": ["sliding_attention", "full_attention", "sliding_attention"], "mlp_only_layers": [1], "rope_theta": 10000,
         "rope_scaling": {"rope_type": "llama3", "factor": 4, "low_freq_factor": 1, "high_freq_factor": 4, "original_max_position_embeddings": 64},
     },
-    # Half of a head turned, no norm over q and k, two groups, FP8 with one scale a row, a shared expert
+    # Partial rotary (half of a head), no norm over q and k, two groups, FP8 with one scale per row, a shared expert
     "gqa_half": {
         **COMMON, "model_type": "glm4_moe", "intermediate_size": 168, "moe_intermediate_size": 72, "num_attention_heads": 6, "num_key_value_heads": 3, "head_dim": 24,
         "partial_rotary_factor": 0.5, "attention_bias": True, "use_qk_norm": False, "n_routed_experts": 8, "num_experts_per_tok": 3, "n_shared_experts": 1, "n_group": 2,
         "topk_group": 1, "first_k_dense_replace": 1, "norm_topk_prob": True, "routed_scaling_factor": 1.5, "rope_theta": 10000,
         "quantization_config": {"quant_method": "compressed-tensors", "format": "float-quantized"},
     },
-    # One norm over all heads, fewer than half of a head's dimensions turned, a choice that is corrected
+    # One norm over all heads, rotary on less than half of a head, a corrected choice of experts
     "gqa_flat": {
         **COMMON, "model_type": "minimax_m2", "intermediate_size": 72, "num_attention_heads": 6, "num_key_value_heads": 3, "head_dim": 28, "rotary_dim": 12,
         "num_local_experts": 9, "num_experts_per_tok": 4, "scoring_func": "sigmoid", "use_routing_bias": True, "use_qk_norm": True, "rope_theta": 5000000,
         "quantization_config": FP8,
     },
-    # MXFP4 experts in few tensors with biases and limits, sinks, a window on every other layer, YaRN between whole dimensions
+    # MXFP4 experts in few tensors with biases and limits, sinks, a window on every other layer, YaRN without rounded dimensions
     "gqa_sinks": {
         **COMMON, "model_type": "gpt_oss", "hidden_size": 160, "intermediate_size": 96, "num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 20, "attention_bias": True,
         "num_local_experts": 7, "num_experts_per_tok": 3, "sliding_window": 11, "swiglu_limit": 1.5, "rope_theta": 150000,
         "rope_scaling": {"rope_type": "yarn", "factor": 8, "beta_fast": 32, "beta_slow": 1, "original_max_position_embeddings": 24, "truncate": False},
         "quantization_config": {"quant_method": "mxfp4"},
     },
-    # LayerNorm and a head with biases, the sparse mixer, LongRoPE past its first length, a window
+    # LayerNorm and a head with biases, the sparse mixer, LongRoPE past its original length, a window
     "gqa_mixer": {
         **COMMON, "model_type": "phimoe", "intermediate_size": 72, "num_attention_heads": 4, "num_key_value_heads": 2, "attention_bias": True, "lm_head_bias": True,
         "num_local_experts": 9, "num_experts_per_tok": 2, "router_jitter_noise": 0.1, "sliding_window": 33, "rope_theta": 10000, "original_max_position_embeddings": 24,
         "rope_scaling": {"type": "longrope", "original_max_position_embeddings": 24, "short_mscale": 1.1, "long_mscale": 1.25,
                          "short_factor": [round(1 + 0.1 * i, 2) for i in range(19)], "long_factor": [round(1 + 1.5 * i, 2) for i in range(19)]},
     },
-    # q, k and v in one matrix and held within limits, experts in three, the last the other way round, LayerNorm without bias
+    # q, k and v in one matrix and clamped, experts in three, the last one transposed, LayerNorm without bias
     "gqa_fused": {
         "model_type": "dbrx", "vocab_size": 120, "d_model": 152, "n_layers": 3, "n_heads": 4, "max_seq_len": 4096, "eos_token_id": 1,
         "attn_config": {"clip_qkv": 1.5, "kv_n_heads": 2, "rope_theta": 500000}, "ffn_config": {"ffn_hidden_size": 72, "moe_num_experts": 7, "moe_top_k": 3},
@@ -97,22 +97,22 @@ MODELS = {
         "norm_topk_prob": True, "rope_theta": 1000000, "full_attention_interval": 3, "mlp_only_layers": [1], "linear_conv_kernel_dim": 4, "linear_key_head_dim": 20,
         "linear_value_head_dim": 28, "linear_num_key_heads": 2, "linear_num_value_heads": 6, "quantization_config": FP8,
     },
-    # A layer that guesses a token further, with a head of its own
+    # A prediction layer with a head of its own
     "guess_mla": {
         **COMMON, "model_type": "deepseek_v3", "num_hidden_layers": 2, "intermediate_size": 200, "moe_intermediate_size": 72, "num_attention_heads": 3,
         "num_key_value_heads": 3, "n_routed_experts": 8, "num_experts_per_tok": 3, "n_shared_experts": 1, "n_group": 1, "topk_group": 1, "first_k_dense_replace": 1,
         "norm_topk_prob": True, "routed_scaling_factor": 2.5, "scoring_func": "sigmoid", "topk_method": "noaux_tc", "q_lora_rank": 40, "kv_lora_rank": 72,
         "qk_nope_head_dim": 16, "qk_rope_head_dim": 8, "v_head_dim": 24, "rope_theta": 10000, "num_nextn_predict_layers": 1,
     },
-    # One with the model's head, over heads in groups
+    # A prediction layer with the model's head, over heads in groups
     "guess_gqa": {
         **COMMON, "model_type": "glm4_moe", "num_hidden_layers": 2, "intermediate_size": 168, "moe_intermediate_size": 72, "num_attention_heads": 6,
         "num_key_value_heads": 3, "head_dim": 24, "partial_rotary_factor": 0.5, "attention_bias": True, "use_qk_norm": False, "n_routed_experts": 8,
         "num_experts_per_tok": 3, "n_shared_experts": 1, "n_group": 1, "topk_group": 1, "first_k_dense_replace": 1, "norm_topk_prob": True,
         "routed_scaling_factor": 1.5, "rope_theta": 10000, "quantization_config": FP8, "num_nextn_predict_layers": 1,
     },
-    # Three residual streams, a window and keys of 3 tokens that an indexer chooses or of 7, experts in FP4, powers of two as scales, a
-    # layer whose experts are by token, groups of heads before the output
+    # Three residual streams, a window and keys compressed by 3 that an indexer selects, or by 7, experts in FP4, power-of-two scales, a
+    # layer whose experts are chosen by token id, groups of heads before the output
     "streams": {
         **COMMON, "model_type": "deepseek_v4", "num_hidden_layers": 5, "hidden_size": 160, "moe_intermediate_size": 96, "num_attention_heads": 6, "head_dim": 40,
         "qk_rope_head_dim": 12, "q_lora_rank": 72, "o_groups": 3, "o_lora_rank": 20, "sliding_window": 8, "index_n_heads": 9, "index_head_dim": 20, "index_topk": 4,
@@ -125,7 +125,7 @@ MODELS = {
 }
 N_TOKENS = 48
 
-# A byte of the stream as a code of FP8: every sign and exponent, subnormals too, NaN and the largest left out.
+# A byte of the stream as an FP8 code: every sign and exponent, subnormals too, without NaN and the largest.
 CODES = bytes((b & 0x80) | (b & 0x7F) % 0x70 for b in range(256))
 CODES_RMS = 27.0  # of their values
 
@@ -139,13 +139,13 @@ def bf16(x):
 
 
 def tensor(name, shape, size, middle=0.0):
-    """BF16, evenly spread around `middle`, as wide as a standard deviation of `size` makes it."""
+    """BF16, uniform around `middle`, with standard deviation `size`."""
     value = [bf16(middle + size * math.sqrt(3) * (b - 127.5) / 127.5) for b in range(256)]
     return "BF16", shape, b"".join(value[b] for b in stream(name).digest(math.prod(shape)))
 
 
 def weight(out, config, name, rows, cols, gain=1.0, fp8=True):
-    """A matrix that keeps the size of what it multiplies, times gain."""
+    """A matrix that preserves the size of its input, times gain."""
     size = gain / math.sqrt(cols)
     method = config.get("quantization_config", {}).get("quant_method")
     if not fp8 or method not in ("fp8", "compressed-tensors"):
@@ -156,13 +156,13 @@ def weight(out, config, name, rows, cols, gain=1.0, fp8=True):
         out[name + ".weight_scale"] = "BF16", [rows, 1], b"".join(bf16(size / CODES_RMS * 4 ** (b / 255 - 0.5)) for b in stream(name, "scales").digest(rows))
         return
     blocks = [-(-rows // 128), -(-cols // 128)]
-    spread = stream(name, "scales").digest(math.prod(blocks))  # neighbours differ by up to 4, so that a wrong one shows
+    spread = stream(name, "scales").digest(math.prod(blocks))  # neighbours differ by up to 4, so that a wrong one is detected
     out[name + ".weight"] = "F8_E4M3", [rows, cols], stream(name).digest(rows * cols).translate(CODES)
     out[name + ".weight_scale_inv"] = "F32", blocks, b"".join(struct.pack("<f", size / CODES_RMS * 4 ** (b / 255 - 0.5)) for b in spread)
 
 
 def mxfp4(out, name, n, rows, cols, gain=1.0):
-    """As gpt-oss stores it. Codes are even over all sixteen, whose values have a deviation of 2.9; exponents differ by up to 2."""
+    """As gpt-oss stores it. Codes are uniform over all sixteen, whose values have a deviation of 2.9; exponents differ by up to 2."""
     size = gain / math.sqrt(cols)
     power = round(math.log2(size / 2.9)) + 127
     out[name + "_blocks"] = "U8", [n, rows, cols // 32, 16], stream(name).digest(n * rows * cols // 2)
@@ -170,7 +170,7 @@ def mxfp4(out, name, n, rows, cols, gain=1.0):
 
 
 def powers(out, name, size, blocks):
-    """Scales that are powers of two, around size."""
+    """Power-of-two scales near size."""
     middle = round(math.log2(size)) + 127
     out[name + ".scale"] = "F8_E8M0", blocks, bytes(middle - 1 + b % 3 for b in stream(name, "scales").digest(math.prod(blocks)))
 
@@ -181,7 +181,7 @@ def fp8(out, name, rows, cols, gain=1.0):
 
 
 def fp4(out, name, rows, cols, gain=1.0):
-    """Two codes a byte, scales for 32 columns each."""
+    """Two codes per byte, scales for 32 columns each."""
     out[name + ".weight"] = "I8", [rows, cols // 2], stream(name).digest(rows * cols // 2)
     powers(out, name, gain / math.sqrt(cols) / 2.9, [rows, cols // 32])
 
@@ -191,7 +191,7 @@ def floats(name, shape, middle, wide):
 
 
 def streams(c):
-    """DeepSeek-V4, by names of its own."""
+    """DeepSeek-V4, with its own names."""
     out, h, s, dim, heads, low = {}, c["hidden_size"], c["hc_mult"], c["head_dim"], c["num_attention_heads"], c["q_lora_rank"]
 
     def mix(name, n, parts):
@@ -315,7 +315,7 @@ def dbrx(c):
 
 
 def routed(out, c, p):
-    """The experts of a layer, of families that call them otherwise; False: not of those."""
+    """The experts of a layer, for families with other names; False: not one of those."""
     kind, n, h, inter = c["model_type"], c.get("num_local_experts"), c["hidden_size"], c["intermediate_size"]
     if kind == "gpt_oss":
         weight(out, c, p + "mlp.router", n, h, 1.5)
@@ -335,12 +335,12 @@ def routed(out, c, p):
 
 
 def one(c):
-    """What a norm's weight is published without."""
+    """The offset that a norm's published weight omits."""
     return 1 if c["model_type"] == "qwen3_next" else 0
 
 
 def tensors(c):
-    """name -> (dtype, shape, bytes), by the names that the vendors publish."""
+    """Returns {name: (dtype, shape, bytes)}, with the vendors' names."""
     if c["model_type"] in ("dbrx", "deepseek_v4"):
         return dbrx(c) if c["model_type"] == "dbrx" else streams(c)
     out, h = {}, c["hidden_size"]
@@ -387,7 +387,7 @@ def tensors(c):
 
 
 def make(directory, name):
-    """Writes the checkpoint; returns the hash of its config and weights, by which a reference knows it."""
+    """Writes the checkpoint; returns the hash of its config and weights, by which references identify it."""
     config = MODELS[name]
     os.makedirs(directory, exist_ok=True)
     weights = tiny.shard_bytes(list(tensors(config).items()))

@@ -1,6 +1,6 @@
-"""What a checkpoint's logits are: DeepSeek-V2, V3 and V4, Qwen2-MoE, Qwen3-MoE, Mixtral, GLM-4 MoE, MiniMax-M2, gpt-oss, Phi-3.5-MoE and DBRX in float64, written after the papers
-and the vendors' code to be read, not to be fast. Nothing here is shared with the engine, not even the reading of files.
-Needs NumPy; the tests do not: they compare with what references.py has written down."""
+"""Computes a checkpoint's logits: DeepSeek-V2, V3 and V4, Qwen2-MoE, Qwen3-MoE, Mixtral, GLM-4 MoE, MiniMax-M2, gpt-oss, Phi-3.5-MoE and DBRX in float64, written from the papers
+and the vendors' code, for readability rather than speed. Shares nothing with the engine, not even the reading of files.
+Needs NumPy; the tests do not, because they compare with what references.py has recorded."""
 import json
 import math
 import os
@@ -21,7 +21,7 @@ FP4 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, 0, -0.5, -1, -1.5, -2, -3, -4, -6])
 
 
 class Checkpoint:
-    """The tensors of a directory in float64; those in FP8 multiplied by their blocks' scales."""
+    """The tensors of a directory in float64; FP8 ones multiplied by their blocks' scales."""
 
     def __init__(self, directory):
         with open(os.path.join(directory, "config.json"), encoding="utf-8") as f:
@@ -52,7 +52,7 @@ class Checkpoint:
             return np.frombuffer(data, "<i4" if dtype == "I32" else "<i8").reshape(shape)
         elif dtype == "F8_E8M0":
             x = 2.0 ** (np.frombuffer(data, np.uint8).astype(int) - 127)
-        elif dtype == "I8":  # two FP4 codes a byte, the low one first; powers of two for blocks of 32
+        elif dtype == "I8":  # two FP4 codes per byte, the low one first; power-of-two scales for blocks of 32
             codes = np.frombuffer(data, np.uint8)
             x = np.stack((FP4[codes & 15], FP4[codes >> 4]), -1).reshape(shape[0], -1, 32) * self[name.removesuffix("weight") + "scale"][..., None]
             shape = [shape[0], -1]
@@ -60,7 +60,7 @@ class Checkpoint:
             assert dtype == "F8_E4M3", dtype
             x = e4m3(np.frombuffer(data, np.uint8))
         x = x.reshape(shape)
-        if dtype == "F8_E4M3" and name + "_scale" in self.raw:  # one a row
+        if dtype == "F8_E4M3" and name + "_scale" in self.raw:  # one per row
             x = x * self[name + "_scale"].reshape(-1, 1)
         elif dtype == "F8_E4M3":
             scale = self[name + "_scale_inv"] if name + "_scale_inv" in self.raw else self[name.removesuffix("weight") + "scale"]
@@ -68,7 +68,7 @@ class Checkpoint:
         return x
 
     def mxfp4(self, name):
-        """[experts, rows, cols / 32, 16] of two codes a byte, the low one first, and exponents of blocks of 32."""
+        """[experts, rows, cols / 32, 16] of two codes per byte, the low one first, and exponents of blocks of 32."""
         (_, shape, blocks), (_, _, scales) = self.raw[name + "_blocks"], self.raw[name + "_scales"]
         codes, power = np.frombuffer(blocks, np.uint8).reshape(shape), np.frombuffer(scales, np.uint8).reshape(shape[:3]).astype(int)
         x = np.stack((FP4[codes & 15], FP4[codes >> 4]), -1).reshape(*shape[:3], 32) * 2.0 ** (power - 127)[..., None]
@@ -84,10 +84,10 @@ def rms_norm(x, weight, eps):
 
 
 def norm(m, x, name):
-    """The model's own: LayerNorm (Phi, DBRX) or RMSNorm."""
+    """The model's kind of norm: LayerNorm (Phi, DBRX) or RMSNorm."""
     eps = m.config.get("rms_norm_eps", 1e-5 if m.config["model_type"] == "dbrx" else 1e-6)
     if m.config["model_type"] not in ("phimoe", "dbrx"):
-        return rms_norm(x, m[name + ".weight"] + (m.config["model_type"] == "qwen3_next"), eps)  # that one publishes it less 1
+        return rms_norm(x, m[name + ".weight"] + (m.config["model_type"] == "qwen3_next"), eps)  # that family publishes it minus 1
     x = x - x.mean(-1, keepdims=True)
     y = x / np.sqrt((x * x).mean(-1, keepdims=True) + eps) * m[name + ".weight"]
     return y + m[name + ".bias"] if name + ".bias" in m else y
@@ -109,7 +109,7 @@ def silu(x):
 # --- Positions --------------------------------------------------------------------------------------------------------------
 
 def frequencies(config, dim, length):
-    """Radians a position for each of dim / 2 pairs, and the factor that cos and sin carry."""
+    """Radians per position for each of dim / 2 pairs, and the factor on cos and sin."""
     scaling = config.get("rope_scaling") or config.get("rope_parameters") or {}
     theta = config.get("attn_config", config).get("rope_theta") or scaling.get("rope_theta", 10000)
     freq = theta ** (-np.arange(0, dim, 2) / dim)
@@ -123,7 +123,7 @@ def frequencies(config, dim, length):
     if kind == "linear":
         return freq / factor, 1.0
     original = scaling.get("original_max_position_embeddings") or config["max_position_embeddings"]
-    if kind == "llama3":  # long waves are stretched, short ones stay, those between are mixed
+    if kind == "llama3":  # long wavelengths are stretched, short ones stay, those between are interpolated
         turns = original * freq / (2 * math.pi)
         low, high = scaling["low_freq_factor"], scaling["high_freq_factor"]
         keep = np.clip((turns - low) / (high - low), 0, 1)
@@ -145,7 +145,7 @@ def frequencies(config, dim, length):
 
 
 def rotate(x, config, pairs):
-    """x [T, heads, dim] turned by its position; pairs: neighbours belong together (DeepSeek), else halves do."""
+    """x [T, heads, dim] rotated by its position; pairs: adjacent elements form pairs (DeepSeek), otherwise halves do."""
     half = x.shape[-1] // 2
     freq, factor = frequencies(config, x.shape[-1], len(x))
     angle = np.arange(len(x))[:, None, None] * freq
@@ -158,8 +158,8 @@ def rotate(x, config, pairs):
 # --- Attention --------------------------------------------------------------------------------------------------------------
 
 def attend(q, k, v, scale, window=0, sinks=None, chosen=None):
-    """q, k [T, heads, dim], v [T, heads, v_dim]: each position sees itself and those before it, `window` of them at most, or of
-    these those that are chosen [T, T]. sinks [heads]: a score more in the softmax, of nothing."""
+    """q, k [T, heads, dim], v [T, heads, v_dim]: each position attends to itself and earlier ones, `window` of them at most, or to the
+    selected ones among them [T, T]. sinks [heads]: an additional score in the softmax without a value."""
     t = np.arange(len(q))
     seen = t[None, :] <= t[:, None]
     if window:
@@ -174,8 +174,8 @@ def attend(q, k, v, scale, window=0, sinks=None, chosen=None):
 
 
 def lightning_indexer(m, x, low, name):
-    """Which keys each position attends to [T, T]: the best by the sum of its heads' positive products, each with a weight; and how
-    near to a tie the nearest choice was."""
+    """The keys that each position attends to [T, T]: the best by the weighted sum of its heads' positive products; and the distance of
+    the closest choice to a tie."""
     c, n, heads, dim, rope = m.config, len(x), m.config["index_n_heads"], m.config["index_head_dim"], m.config["qk_rope_head_dim"]
     pairs = c.get("indexer_rope_interleave", c["model_type"] == "glm_moe_dsa")
     turn = lambda y: np.concatenate((rotate(y[..., :rope], c, pairs), y[..., rope:]), -1)
@@ -193,8 +193,8 @@ def lightning_indexer(m, x, low, name):
 
 
 def latent_attention(m, x, name, taken):
-    """Multi-head latent attention as the DeepSeek-V2 paper writes it: keys and values of every head from one small latent. With an
-    indexer over the keys that it chooses, or that were taken [T, T] by the last one before; returns these too."""
+    """Multi-head latent attention as in the DeepSeek-V2 paper: keys and values of every head from one small latent. With an
+    indexer, over the keys that it selects, or over those of the last selection [T, T]; returns these too."""
     c, n, heads = m.config, len(x), m.config["num_attention_heads"]
     nope, rope, latent = c["qk_nope_head_dim"], c["qk_rope_head_dim"], c["kv_lora_rank"]
     eps = c["rms_norm_eps"]
@@ -219,7 +219,7 @@ def latent_attention(m, x, name, taken):
 
 
 def grouped_attention(m, x, name, layer):
-    """Several heads of queries to one of keys and values."""
+    """Several query heads per key head."""
     c, n = m.config, len(x)
     if c["model_type"] == "dbrx":
         heads, kv, clip = c["n_heads"], c["attn_config"]["kv_n_heads"], c["attn_config"].get("clip_qkv") or np.inf
@@ -229,7 +229,7 @@ def grouped_attention(m, x, name, layer):
     else:
         heads, kv = c["num_attention_heads"], c["num_key_value_heads"]
         q, k, v = (m.linear(x, name + p).reshape(n, h, -1) for p, h in (("q_proj", heads), ("k_proj", kv), ("v_proj", kv)))
-    gated = c["model_type"] == "qwen3_next"  # a head's query, and behind it the gate of what it attends to
+    gated = c["model_type"] == "qwen3_next"  # a head's query, then the gate of its output
     if gated:
         q, gate = q[..., : q.shape[-1] // 2], q[..., q.shape[-1] // 2 :]
     if name + "q_norm.weight" in m:
@@ -248,14 +248,14 @@ def grouped_attention(m, x, name, layer):
 
 
 def gated_delta(m, x, name):
-    """Gated DeltaNet, token by token: a matrix for each head that forgets a little, and takes from each token what it lacks."""
+    """Gated DeltaNet, token by token: a matrix per head that decays, and is updated by each token with the prediction error."""
     c, n, k_heads, v_heads = m.config, len(x), m.config["linear_num_key_heads"], m.config["linear_num_value_heads"]
     k_dim, v_dim, share = c["linear_key_head_dim"], c["linear_value_head_dim"], v_heads // k_heads
     groups = m.linear(x, name + "in_proj_qkvz").reshape(n, k_heads, -1)
     q, k, v, z = np.split(groups, np.cumsum((k_dim, k_dim, share * v_dim)), -1)
     b, a = np.split(m.linear(x, name + "in_proj_ba").reshape(n, k_heads, -1), 2, -1)
     mixed = np.concatenate([part.reshape(n, -1) for part in (q, k, v)], -1)
-    taps = m[name + "conv1d.weight"][:, 0]  # [channels, taps], the last for the token itself
+    taps = m[name + "conv1d.weight"][:, 0]  # [channels, taps], the last one for the token itself
     padded = np.concatenate((np.zeros((taps.shape[1] - 1, mixed.shape[1])), mixed))
     mixed = silu(sum(padded[j : j + n] * taps[:, j] for j in range(taps.shape[1])))
     q, k, v = np.split(mixed, (k_heads * k_dim, 2 * k_heads * k_dim), -1)
@@ -279,7 +279,7 @@ def mlp(m, x, name, gate="gate_proj", up="up_proj", down="down_proj"):
 
 
 def route(m, x, name):
-    """Experts and weights [T, k] of each token, and how near to a tie the nearest choice was."""
+    """Experts and weights [T, k] of each token, and the distance of the closest choice to a tie."""
     c, kind = m.config, m.config["model_type"]
     logits = m.linear(x, name + {"gpt_oss": "router", "dbrx": "router.layer"}.get(kind, "gate"))
     experts, k = logits.shape[1], c["num_experts_per_tok"] if kind != "dbrx" else c["ffn_config"]["moe_top_k"]
@@ -315,7 +315,7 @@ def route(m, x, name):
 
 
 def mixer(logits, jitter):
-    """Phi's two experts: each weighs what it has of a softmax over the scores near it, the second without the first."""
+    """Phi's two experts: each is weighted by a softmax over the scores near it, the second one without the first."""
     rows, left, chosen, weight = np.arange(len(logits)), logits.copy(), [], []
     for _ in range(2):
         best = left.argmax(-1)
@@ -331,9 +331,9 @@ def mixer(logits, jitter):
 
 
 def stacked_experts(m, name):
-    """expert(e, x) of families that keep all experts of a layer in a few tensors."""
+    """expert(e, x) of families that store all experts of a layer in a few tensors."""
     c = m.config
-    if c["model_type"] == "gpt_oss":  # a row of gate and one of up in turn
+    if c["model_type"] == "gpt_oss":  # interleaved rows of gate and up
         up, down = m[name + "experts.gate_up_proj"], m[name + "experts.down_proj"]
         up_bias, down_bias, limit = m[name + "experts.gate_up_proj_bias"], m[name + "experts.down_proj_bias"], c.get("swiglu_limit", 7)
 
@@ -366,10 +366,10 @@ def experts(m, x, name):
     return y, gap
 
 
-# --- DeepSeek-V4: several residual streams, keys of several tokens, experts by token ---------------------------------------
+# --- DeepSeek-V4: residual streams, compressed keys, experts by token id ----------------------------------------------------
 
 def turn_tail(x, angle, back=False):
-    """x [T, heads, dim]: the last dimensions of each head, neighbours as pairs, by angle [T, pairs] or back by it."""
+    """x [T, heads, dim]: rotates the last dimensions of each head, in adjacent pairs, by angle [T, pairs] or back by it."""
     rope = 2 * angle.shape[1]
     cos, sin = np.cos(angle)[:, None], np.sin(angle)[:, None] * (-1 if back else 1)
     a, b = x[..., -rope::2], x[..., x.shape[-1] - rope + 1 :: 2]
@@ -378,8 +378,8 @@ def turn_tail(x, angle, back=False):
 
 
 def compressed(m, x, name, ratio, overlap, freq):
-    """One key for every `ratio` tokens: element by element a mean of what the tokens of its window give, and with overlap of what
-    those of the window before it give to the next. Where the first token of its window stands, the key is turned."""
+    """One key for every `ratio` tokens: an element-wise weighted mean of the tokens of its window, and with overlap also of those of the
+    previous window. The key is rotated by the position of its window's first token."""
     kv, gate, bias = m.linear(x, name + "wkv"), m.linear(x, name + "wgate"), m[name + "ape"]
     windows, dim, out = len(x) // ratio, m[name + "norm.weight"].size, []
     for w in range(windows):
@@ -395,8 +395,8 @@ def compressed(m, x, name, ratio, overlap, freq):
 
 
 def windowed_attention(m, x, name, layer):
-    """Each position sees a window of keys and, behind them, compressed ones whose windows have ended: all, or those that an indexer
-    chooses. Keys are values too. Returns how near to a tie the nearest choice was."""
+    """Each position attends to a window of keys and then to compressed ones whose windows have ended: all, or those that an indexer
+    selects. Keys are values too. Returns the distance of the closest choice to a tie."""
     c, n = m.config, len(x)
     heads, dim, eps, t, gap = c["num_attention_heads"], c["head_dim"], c["rms_norm_eps"], np.arange(n), math.inf
     if "layer_types" in c:
@@ -404,7 +404,7 @@ def windowed_attention(m, x, name, layer):
     else:
         ratio, overlap = c["compress_ratios"][layer], c["compress_ratios"][layer] == 4
     rope = {**c, "rope_theta": c["compress_rope_theta"]} if ratio else {**c, "rope_scaling": None}
-    freq = frequencies(rope, c["qk_rope_head_dim"], n)[0]  # the factor that YaRN has for cos and sin is left out
+    freq = frequencies(rope, c["qk_rope_head_dim"], n)[0]  # YaRN's factor on cos and sin is omitted
     angle = t[:, None] * freq
     low = rms_norm(m.linear(x, name + "wq_a"), m[name + "q_norm.weight"], eps)
     q = turn_tail(rms_norm(m.linear(low, name + "wq_b").reshape(n, heads, dim), 1, eps), angle)
@@ -433,7 +433,7 @@ def windowed_attention(m, x, name, layer):
 
 
 def v4_experts(m, x, name, tokens):
-    """By sqrt(softplus): the best, or those that a table has for the token."""
+    """By sqrt(softplus): the best ones, or those of the token's table entry."""
     c, gap, y, limit = m.config, math.inf, np.zeros_like(x), m.config["swiglu_limit"]
     score, k = np.sqrt(np.log1p(np.exp(x @ m[name + "gate.weight"].T))), c["num_experts_per_tok"]
     if name + "gate.tid2eid" in m:
@@ -456,7 +456,7 @@ def v4_experts(m, x, name, tokens):
 
 
 def stream_weights(m, streams, name):
-    """How much of each stream a half of a block takes [T, S], how much of what it gives goes to each, and how they mix meanwhile
+    """How much of each stream a part of a block reads [T, S], how much of its output goes to each, and how the streams mix
     [T, S, S] (Sinkhorn-Knopp)."""
     c, (n, s, _) = m.config, streams.shape
     flat = streams.reshape(n, -1)
@@ -488,7 +488,7 @@ def forward_v4(m, tokens):
     return m.linear(rms_norm(x, m["norm.weight"], c["rms_norm_eps"]), "head"), nearest
 
 
-# --- The whole --------------------------------------------------------------------------------------------------------------
+# --- The whole model --------------------------------------------------------------------------------------------------------
 
 BLOCKS = {"dbrx": "ffn.", "mixtral": "block_sparse_moe.", "minimax_m2": "block_sparse_moe.", "phimoe": "block_sparse_moe."}
 
@@ -502,7 +502,7 @@ def forward(m, tokens):
 
 
 def stack(m, tokens):
-    """What the last layer leaves [T, hidden], that distance, and what the head and the norm before it are called."""
+    """The last layer's output [T, hidden], that distance, and the names of the head and of the norm before it."""
     c, dbrx = m.config, m.config["model_type"] == "dbrx"
     embed, last, layers = ("transformer.wte", "transformer.norm_f", "n_layers") if dbrx else ("model.embed_tokens", "model.norm", "num_hidden_layers")
     x = m[embed + ".weight"][tokens]
@@ -514,9 +514,9 @@ def stack(m, tokens):
 
 
 def guesses(m, tokens):
-    """What the layer behind the last one says [T - 1, 2, vocab]: of a position and the token behind it the token after that; and of what it left
-    itself and its likeliest token the next. DeepSeek-V3, section 2.2; the model's final norm comes over what its last layer left, but not over
-    what this one did."""
+    """The prediction layer's logits [T - 1, 2, vocab]: from a position and its next token, those of the token after that; and from its own
+    output and the likeliest token, those of the following one. DeepSeek-V3, section 2.2; the model's final norm is applied to the last layer's output,
+    but not to the prediction layer's."""
     c, layer = m.config, m.config["num_hidden_layers"]
     name, eps = f"model.layers.{layer}.", c["rms_norm_eps"]
     x, nearest, head, last = stack(m, tokens)
@@ -540,7 +540,7 @@ def guesses(m, tokens):
 
 
 def block(m, x, layer, taken):
-    """One layer over what the one before left; with the distance to a tie, and the keys that an indexer chose."""
+    """One layer over the previous one's output; with the distance to a tie, and the keys that an indexer selected."""
     c, dbrx, nearest = m.config, m.config["model_type"] == "dbrx", math.inf
     name = f"transformer.blocks.{layer}." if dbrx else f"model.layers.{layer}."
     h = norm(m, x, name + ("norm_attn_norm.norm_1" if dbrx else "input_layernorm"))

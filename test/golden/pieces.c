@@ -9,11 +9,11 @@
 #include <unistd.h>
 
 #include "cpu/gemm_inner.h"
-#include "engine/base/limit.h"
 #include "engine/base/log.h"
 #include "engine/base/mem.h"
+#include "engine/base/test_limits.h"
 #include "engine/ember/ember.h"
-#include "engine/internal.h"
+#include "engine/schedule/internal.h"
 
 /* Tolerances relative to the reference's largest logit. Levels with float32 activations differ by the order of summation only (up to
  * 3.4e-6 observed). Levels that round activations to BF16 may also flip a close choice of experts, so there the median of the
@@ -29,29 +29,29 @@ static float *reference; /* [n_tokens, n_columns] */
 static double largest;
 
 static const struct {
-    const char *gpus;        /* LIST of --gpus; NULL: CPU only */
-    const struct mode *mode; /* of the prefills */
-    enum step_cut cut;       /* of the decoded tokens */
+    const char *gpus;                  /* LIST of --gpus; NULL: CPU only */
+    const struct prefill_driver *mode; /* of the prefills */
+    enum decode_exec cut;              /* of the decoded tokens */
     const char *split;
     bool turns; /* every other decode batch is on the CPU only */
     int layers; /* maximum layers per device; 0: as many as fit */
 } places[] = {
-    {NULL, &mode_cpu, STEP_CPU},
-    {"emu:1,cpu=scalar,chunk=7", &mode_slp, STEP_CPU},
-    {"emu:1,cpu=scalar", &mode_cpu, STEP_HYBRID, .turns = true},
-    {"emu:1,cpu=avx2,ring=2", &mode_slp, STEP_HYBRID},
-    {"emu:2,cpu=scalar", &mode_dslp, STEP_HYBRID},
-    {"emu:2,cpu=scalar,parallel=layers", &mode_cpu, STEP_HYBRID, .layers = 1}, /* some layers on each, others on the CPU */
-    {"emu:3,cpu=scalar,nopeer,chunk=5,ring=3", &mode_dslp, STEP_CPU},
-    {"emu:4,cpu=avx2,alltoall", &mode_dslp, STEP_DUAL},
-    {"emu:1,cpu=scalar", &mode_blend, STEP_HYBRID, "host"},
-    {"emu:1,cpu=scalar,h2d=1", &mode_blend, STEP_HYBRID, "stream"},
-    {"emu:1,cpu=avx2", &mode_blend, STEP_CPU, "trimoe"},
-    {"emu:1,cpu=scalar,bw=1", &mode_blend, STEP_DUAL, "hybrimoe"},
-    {"emu:2,cpu=scalar,h2d=1", &mode_blend, STEP_HYBRID, "stream"}, /* the second device has experts only */
-    {"emu:3,cpu=scalar,h2d=1,bw=1", &mode_blend, STEP_DUAL, "auto", .layers = 2},
-    {"emu:2,cpu=scalar,parallel=tensor", &mode_cpu, STEP_HYBRID, .turns = true}, /* a shard of each layer on each, where possible */
-    {"emu:3,cpu=scalar,parallel=tensor", &mode_slp, STEP_DUAL},
+    {NULL, &prefill_mode_cpu, DECODE_EXEC_CPU},
+    {"emu:1,cpu=scalar,chunk=7", &prefill_mode_slp, DECODE_EXEC_CPU},
+    {"emu:1,cpu=scalar", &prefill_mode_cpu, DECODE_EXEC_HYBRID, .turns = true},
+    {"emu:1,cpu=avx2,ring=2", &prefill_mode_slp, DECODE_EXEC_HYBRID},
+    {"emu:2,cpu=scalar", &prefill_mode_dslp, DECODE_EXEC_HYBRID},
+    {"emu:2,cpu=scalar,parallel=layers", &prefill_mode_cpu, DECODE_EXEC_HYBRID, .layers = 1}, /* some layers on each, others on the CPU */
+    {"emu:3,cpu=scalar,nopeer,chunk=5,ring=3", &prefill_mode_dslp, DECODE_EXEC_CPU},
+    {"emu:4,cpu=avx2,alltoall", &prefill_mode_dslp, DECODE_EXEC_DUAL},
+    {"emu:1,cpu=scalar", &prefill_mode_blend, DECODE_EXEC_HYBRID, "host"},
+    {"emu:1,cpu=scalar,h2d=1", &prefill_mode_blend, DECODE_EXEC_HYBRID, "stream"},
+    {"emu:1,cpu=avx2", &prefill_mode_blend, DECODE_EXEC_CPU, "trimoe"},
+    {"emu:1,cpu=scalar,bw=1", &prefill_mode_blend, DECODE_EXEC_DUAL, "hybrimoe"},
+    {"emu:2,cpu=scalar,h2d=1", &prefill_mode_blend, DECODE_EXEC_HYBRID, "stream"}, /* the second device has experts only */
+    {"emu:3,cpu=scalar,h2d=1,bw=1", &prefill_mode_blend, DECODE_EXEC_DUAL, "auto", .layers = 2},
+    {"emu:2,cpu=scalar,parallel=tensor", &prefill_mode_cpu, DECODE_EXEC_HYBRID, .turns = true}, /* a shard of each layer on each, where possible */
+    {"emu:3,cpu=scalar,parallel=tensor", &prefill_mode_slp, DECODE_EXEC_DUAL},
 };
 /* Where a prefill ends, in 24ths of the sequence; the rest is decoded. */
 static const int cuts[][4] = {{24}, {1, 11, 12, 24}, {8, 24}, {7, 21}};
@@ -77,21 +77,21 @@ static int by_size(const void *a, const void *b) {
     return isnan(y) ? -1 : isnan(x) ? 1 : (x > y) - (x < y);
 }
 
-static int prefill(struct machine *m, const struct mode *mode, struct prefill_job *j, struct error *err) {
+static int prefill(struct runtime *m, const struct prefill_driver *mode, struct prefill_job *j, struct error *err) {
     int rc = mode->open(m, j, err);
     if (rc) return rc;
     do {
-        while (!atomic_load(&j->ready)) usleep(100);
+        while (!atomic_load(&j->is_ready)) usleep(100);
     } while ((rc = mode->advance(m, j, err)) == PREFILL_MORE);
     mode->close(m, j);
     return rc;
 }
 
 /* A token that is replaced later: the devices' rows of it are stale. */
-static int mislead(struct engine *e, enum step_cut cut, struct session *s, const int32_t *wrong, int at, struct error *err) {
+static int mislead(struct engine *e, enum decode_exec cut, struct session *s, const int32_t *wrong, int at, struct error *err) {
     _Atomic int never = 0;
-    int rc = step_run(e->machine.step, cut, &(struct step_span){.kv = &s->kv, .tokens = wrong, .pos = at, .n = 1}, 1, &never, err);
-    step_rewind(e->machine.step, &s->kv, at);
+    int rc = decode_run(e->machine.decode, cut, &(struct decode_span){.kv = &s->kv, .tokens = wrong, .pos = at, .n = 1}, 1, &never, err);
+    decode_rewind(e->machine.decode, &s->kv, at);
     return rc;
 }
 
@@ -99,12 +99,12 @@ static int mislead(struct engine *e, enum step_cut cut, struct session *s, const
 static int decode(struct engine *e, int place, struct session *const *s, int at, struct rows *r, struct error *err) {
     int rc = 0;
     for (_Atomic int never = 0; at < n_tokens && !rc; at++) {
-        enum step_cut cut = places[place].turns && at % 2 ? STEP_CPU : places[place].cut;
-        int n = cut == STEP_DUAL ? 2 : 1;
-        struct step_span spans[2];
-        for (int k = 0; k < n; k++) spans[(k + at) % n] = (struct step_span){.kv = &s[k]->kv, .tokens = &tokens[k][at], .pos = at, .n = 1};
-        rc = step_run(e->machine.step, cut, spans, n, &never, err);
-        if (!rc && step_ran(e->machine.step) != cut) rc = error_set(err, ERR_RUNTIME, "the step ran otherwise");
+        enum decode_exec cut = places[place].turns && at % 2 ? DECODE_EXEC_CPU : places[place].cut;
+        int n = cut == DECODE_EXEC_DUAL ? 2 : 1;
+        struct decode_span spans[2];
+        for (int k = 0; k < n; k++) spans[(k + at) % n] = (struct decode_span){.kv = &s[k]->kv, .tokens = &tokens[k][at], .pos = at, .n = 1};
+        rc = decode_run(e->machine.decode, cut, spans, n, &never, err);
+        if (!rc && decode_last_exec(e->machine.decode) != cut) rc = error_set(err, ERR_RUNTIME, "the step ran otherwise");
         if (!rc) rc = take(r, at, spans[at % n].logits);
     }
     return rc;
@@ -114,7 +114,7 @@ static int run(struct engine *e, int place, const int *cut, struct rows *r, stru
     struct session *s[2];
     float *logits = mem_alloc((size_t)r->vocab * sizeof *logits);
     _Atomic int never = 0;
-    int at = 0, rc = logits ? session_open(e, &s[0], err) : ERR_MEMORY, both = places[place].cut == STEP_DUAL ? 2 : 1;
+    int at = 0, rc = logits ? session_open(e, &s[0], err) : ERR_MEMORY, both = places[place].cut == DECODE_EXEC_DUAL ? 2 : 1;
     if (!rc && (rc = session_open(e, &s[1], err))) session_close(&s[0]);
     if (rc) return rc;
     for (int k = both; k-- > 0 && !rc;) { /* the first one is checked */
@@ -123,11 +123,16 @@ static int run(struct engine *e, int place, const int *cut, struct rows *r, stru
             int end = n_tokens * cut[i] / 24;
             rc = mislead(e, places[place].cut, s[k], &tokens[!k][at], at, err);
             if (!rc)
-                rc = prefill(
-                    &e->machine, places[place].mode,
-                    &(struct prefill_job){
-                        .kv = &s[k]->kv, .tokens = tokens[k] + at, .pos = at, .n = end - at, .last = logits, .all = take, .all_ctx = r, .cancel = &never},
-                    err);
+                rc = prefill(&e->machine, places[place].mode,
+                             &(struct prefill_job){.kv = &s[k]->kv,
+                                                   .tokens = tokens[k] + at,
+                                                   .pos = at,
+                                                   .n = end - at,
+                                                   .last_logits = logits,
+                                                   .on_logits = take,
+                                                   .on_logits_ctx = r,
+                                                   .cancel = &never},
+                             err);
             at = end;
         }
     }
@@ -158,7 +163,7 @@ static void check(const char *dir, int place, int level) {
         .dir = dir, .threads = 2, .cpu_level = level + 1, .kv = DT_F32, .gpus = places[place].gpus, .split = places[place].split, .context = MAX_TOKENS};
     const char *where = places[place].gpus ? places[place].gpus : "processor";
     const struct gemm *products = gemm_for((enum cpu_level)level, false);
-    limit_set(LIMIT_LAYERS, (size_t)places[place].layers);
+    test_limits_set(TEST_LIMIT_DEVICE_LAYERS, (size_t)places[place].layers);
     if (engine_open(&e, &p, &err)) {
         printf("FAIL %s: %s\n", where, err.text);
         failures++;
@@ -198,7 +203,7 @@ int main(int argc, char **argv) {
     file_embed(ember_files);
     for (int level = CPU_SCALAR; level < CPU_LEVELS; level++)
         if (cpu_level_has((enum cpu_level)level)) check(argv[1], 0, level);
-        else printf("SKIPPED: this processor has no %s\n", cpu_level_name((enum cpu_level)level));
+        else printf("SKIPPED: this CPU has no %s\n", cpu_level_name((enum cpu_level)level));
     for (size_t i = 1; i < sizeof places / sizeof *places; i++)
         if (argc == 5 && i % 3 != strtoul(argv[4], NULL, 10)) continue;
         else if (!strstr(places[i].gpus, "avx2") || cpu_level_has(CPU_AVX2)) check(argv[1], (int)i, CPU_SCALAR);

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Long prompts on tiny checkpoints of ours against a forward in plain Python (forward.py), so that a checkout alone can tell:
-positions past 200 in one batch and in several, MLA with its heads in groups, few tokens at every level of the processor,
-decoding, stream-loaded prefills with their rings. Where the fixtures lie beside the checkout, forward.py is held to them and
-the binary to their long prompts.
+"""Long prompts on generated tiny checkpoints against a forward pass in plain Python (forward.py), without ../shared:
+positions past 200 in one batch and in several, MLA with its heads in groups, few tokens at every CPU level,
+decoding, stream-loaded prefills with their rings. With ../shared, also checks forward.py against the fixtures and
+the binary against their long prompts.
 positions.py HEARTH SHARED"""
 import array
 import json
@@ -22,10 +22,10 @@ HEARTH, SHARED = os.path.abspath(sys.argv[1]), sys.argv[2]
 TOKENS = 260
 failed = ran = 0
 
-# Three heads, so that groups of two leave one over; YaRN, so that far positions turn otherwise than near ones.
+# Three heads, so that groups of two leave one over; YaRN, so that far positions are rotated differently.
 MLA = {"num_attention_heads": 3, "num_key_value_heads": 3, "max_position_embeddings": 1024,
        "rope_scaling": {"type": "yarn", "factor": 4, "original_max_position_embeddings": 64, "beta_fast": 32, "beta_slow": 1, "mscale": 1.0, "mscale_all_dim": 0.8}}
-# So many heads that queries alone make enough blocks: one softmax goes over all tiles of keys. (MLA's keys are cut into chunks.)
+# So many heads that queries alone make enough blocks: one softmax over all tiles of keys. (MLA's keys are split into chunks.)
 GQA = {"architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "vocab_size": 288, "hidden_size": 96, "intermediate_size": 128,
        "moe_intermediate_size": 40, "num_hidden_layers": 2, "num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 12, "num_experts": 6,
        "num_experts_per_tok": 2, "norm_topk_prob": True, "decoder_sparse_step": 1, "mlp_only_layers": [], "max_position_embeddings": 1024,
@@ -33,7 +33,7 @@ GQA = {"architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "voc
 
 
 def make_gqa(directory):
-    """BF16 and one shard: what tiny.py's checkpoint is not."""
+    """BF16 and one shard, unlike tiny.py's checkpoint."""
     rng, c, out = random.Random(5), GQA, {}
 
     def add(name, *shape, middle=0.0, wide=0.12):
@@ -93,18 +93,18 @@ def check(ok, what):
 
 
 def close(what, got, want, most, said=""):
-    """The largest difference, as a share of the largest logit."""
+    """Returns the largest difference relative to the largest logit."""
     worst = max((abs(a - b) if a == a else float("inf") for a, b in zip(got, want)), default=float("inf")) / max(map(abs, want))
     check(len(got) == len(want) and worst <= most and "instead" not in said, f"{what}: {len(got)} of {len(want)} logits, off by {worst:.1e}, allowed {most:.0e} {said}")
 
 
 def levels():
-    """Those of this processor, as it names them when asked for one too many."""
+    """Returns this CPU's levels, from the error message for an unknown one."""
     return [x for x in ("scalar", "avx2", "avx512", "amx") if run("ember:", [1], "--cpu", x, "-n", "1", "--ids")[0] == 0]
 
 
 def decoded(m, last, n):
-    """Greedy continuation by the plain forward after n tokens, whose last logits these are."""
+    """Greedy continuation by the plain forward after n tokens, whose last logits are given."""
     for y in m.layers:
         del y.keys[n:], y.values[n:]
     m.n, out = n, []
@@ -126,12 +126,12 @@ def ours(tmp, kind):
     scalar = ("--cpu", "scalar")
     whole, said = logits(model, PROMPT, *scalar)
     close(f"{kind}, one batch", whole, want, 3e-5, said)
-    # A prefix behind each batch, of which the last is not full; MLA expands it for all heads, two at a time, one at a time.
+    # A prefix before each batch, the last of which is not full; MLA expands it for all heads, two at a time, one at a time.
     one = TOKENS * (CONFIG["qk_nope_head_dim"] + CONFIG["qk_rope_head_dim"] + CONFIG["v_head_dim"])
     for limits in ("rows=96", "rows=7", f"expand={2 * one}", f"expand={one}", f"rows=96,expand={one}", f"rows=64,expand={2 * one}"):
         got, said = logits(model, PROMPT, *scalar, limits=limits)
         close(f"{kind}, {limits}", got, want, 3e-5, said)
-    # Few rows are float32 at every level, whatever many rows are.
+    # Few rows are float32 at every level, unlike many rows.
     for level in levels():
         for n in (1, 5):
             got, said = logits(model, PROMPT[:n], "--cpu", level)
@@ -140,7 +140,7 @@ def ours(tmp, kind):
         rc, out, err = run(model, PROMPT[:n], *scalar, "--kv", "f32", "-n", "6", "--temp", "0", "--ids")
         check(out.strip() == json.dumps(decoded(m, want[(n - 1) * vocab:n * vocab], n)).encode(), f"{kind}, decoding after {n}: exit {rc} {out!r} {err[:200]}")
     # Stripes, chunks and rings; with launch=, devices that are slower than their links, so that a slot freed too early is
-    # written over before it is read.
+    # overwritten before it is read.
     for gpus, mode in (("emu:1,cpu=scalar", "slp"), ("emu:1,cpu=scalar,ring=2,launch=300", "slp"), ("emu:2,cpu=scalar,chunk=50", "dslp"), ("emu:2,cpu=scalar,ring=2,launch=300", "dslp"),
                        ("emu:3,cpu=scalar,chunk=40,nopeer", "dslp"), ("emu:3,cpu=scalar,alltoall", "dslp")):
         for limits in ("", f"expand={2 * one}") if kind == "mla" else ("",):
@@ -149,7 +149,7 @@ def ours(tmp, kind):
 
 
 def beside():
-    """What lies in ../shared: forward.py against its logits, the binary against its long prompts, in pieces too."""
+    """The contents of ../shared: forward.py against its logits, the binary against its long prompts, in pieces too."""
     fixtures = os.path.join(SHARED, "fixtures")
     for name in ("deepseek_v3", "qwen3_moe"):
         d = os.path.join(fixtures, name)

@@ -14,7 +14,7 @@ import models
 HERE = os.path.dirname(os.path.abspath(__file__))
 hearth, name, pieces = os.path.abspath(sys.argv[1]), sys.argv[2], sys.argv[3:]
 BOUND = 1e-5  # of the largest logit, float32 activations; see pieces.c
-MODES = ([], ["--gpus", "emu:1,cpu=scalar", "--prefill", "slp"], ["--gpus", "emu:2,cpu=scalar", "--prefill", "dslp"])
+N_MODES = ([], ["--gpus", "emu:1,cpu=scalar", "--prefill", "slp"], ["--gpus", "emu:2,cpu=scalar", "--prefill", "dslp"])
 
 
 
@@ -57,7 +57,7 @@ with tempfile.TemporaryDirectory() as tmp:
     if digest != wanted["checkpoint"]:
         print(f"FAIL {name}: the checkpoint is not the one that {name}.f32 belongs to; see references.py")
         sys.exit(1)
-    for mode in MODES:
+    for mode in N_MODES:
         out = os.path.join(tmp, "logits")
         p = subprocess.run([hearth, "-m", model, "--tokens", tokens, "--logits-out", out, "--cpu", "scalar", "--kv", "f32", "--stats", *mode], stdin=subprocess.DEVNULL,
                            capture_output=True, timeout=120)

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Writes the references that the tests compare with, beside this file: NAME.json (tokens, and the hash of the checkpoint that
+"""Writes the references that the tests compare with into this folder: NAME.json (tokens, and the hash of the checkpoint that
 they belong to) and NAME.f32 (float32 [tokens, columns], columns spread evenly over the vocabulary).
 
   references.py tiny [NAME...]   of the checkpoints of models.py, from oracle.py (needs NumPy)
   references.py ember            of the built-in model, from its own network in engine/ember (needs torch, safetensors, tokenizers)
-  references.py check DIR...     oracle.py against golden.json of other people's references, as in fixtures
+  references.py check DIR...     checks oracle.py against golden.json of independent references, as in ../shared/fixtures
 
-To be run again when models.py changes or ember is trained anew; what the engine says plays no part."""
+Run it again when models.py changes or ember is retrained; the engine's output is not used."""
 import array
 import hashlib
 import json
@@ -48,7 +48,7 @@ def tiny(*names):
         best = (0, None, None)
         if config.get("num_nextn_predict_layers"):
             guess(name, config, m, digest)
-        for seed in range(40):  # the sequence whose routers are furthest from a tie, so that rounding turns no choice
+        for seed in range(40):  # the sequence whose routers are furthest from a tie, so that rounding flips no choice
             draw = models.stream(name, "tokens", seed).digest(models.N_TOKENS)
             tokens = [b % config["vocab_size"] for b in draw]
             logits, gap = oracle.forward(m, tokens)
@@ -58,7 +58,7 @@ def tiny(*names):
 
 
 def guess(name, config, m, digest):
-    """Of the layer that guesses: two rows for each position but the last."""
+    """For the prediction layer: two rows for each position except the last."""
     import numpy
     import oracle
 
@@ -66,7 +66,7 @@ def guess(name, config, m, digest):
     for seed in range(20):
         tokens = [b % config["vocab_size"] for b in models.stream(name, "guess", seed).digest(models.N_TOKENS // 2)]
         logits, gap = oracle.guesses(m, tokens)
-        order = numpy.sort(logits[:, 0], -1)  # the likeliest token of the first row is what the second is of
+        order = numpy.sort(logits[:, 0], -1)  # the second row's token is the likeliest of the first
         best = max(best, (min(gap, (order[:, -1] - order[:, -2]).min()), tokens, logits), key=lambda x: x[0])
     print(f"nearest choice of an expert or a token: {best[0]:.1e}")
     write(name + "_ahead", best[1], best[2].reshape(-1, best[2].shape[-1]), digest)

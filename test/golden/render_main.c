@@ -7,7 +7,7 @@
 
 #include "engine/base/buf.h"
 #include "engine/base/file.h"
-#include "tokenizer/jinja.h"
+#include "tokenizer/jinja/jinja.h"
 
 static int render(const char *source, size_t n, const struct json *vars, struct text *out, struct error *e) {
     struct jinja *j;

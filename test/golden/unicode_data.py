@@ -83,11 +83,11 @@ def main():
     range_table("unicode_punctuation", set(ALL) - matched(P.Punctuation("removed")))
     opaque = set()
     nfd, nfkd = N.NFD().normalize_str, N.NFKD().normalize_str
-    for c in set(ALL[1:]) - newest(r"\p{ccc=0}") - {0x345}:  # nothing stands behind U+0345, so it must prove nothing
+    for c in set(ALL[1:]) - newest(r"\p{ccc=0}") - {0x345}:  # nothing follows U+0345 in canonical order, so it must not decide anything
         if nfd("a\u0345" + chr(c)) == "a\u0345" + chr(c):
             opaque.add(c)
     opaque |= {c for c in set(ALL[1:]) - newest(r"\p{NFKD_QC=Y}") if nfkd(chr(c)) == chr(c)}
-    # second halves of compositions that came after 9.0
+    # second halves of compositions added after 9.0
     opaque |= {0x11930, 0x113B8, 0x113BB, 0x113C2, 0x113C9, 0x1611E, 0x1611F, 0x16120, 0x16129, 0x16D63, 0x16D67}
     print("/* Characters newer than the normalizer's Unicode 9.0 that later versions reorder, decompose or compose. */")
     range_table("unicode_opaque", opaque)

@@ -1,4 +1,4 @@
-"""For suites that hold answers made with devices against the processor's: what is checked is counted, and one failure does not hide
+"""Helpers for tests that compare answers of devices with the CPU's: checks are counted, and one failure does not hide
 the next. The script's arguments: HEARTH FIXTURES_DIR [full]."""
 import os, subprocess, sys
 
@@ -9,7 +9,7 @@ ran = failed = 0
 
 
 def known(*names):
-    """The built-in model, and those of the fixtures that are there."""
+    """Returns the built-in model and those of the fixtures that exist."""
     return ["ember:"] + [os.path.join(FIXTURES, m) for m in names if os.path.isdir(os.path.join(FIXTURES, m))]
 
 
@@ -27,7 +27,7 @@ def check(ok, what, *why):
 
 
 def greedy(model, n_prompt, args, n):
-    """Greedy ids that follow a prompt of so many tokens."""
+    """Generates greedily after a prompt of n_prompt tokens; prints ids."""
     prompt = ",".join(str((i * 37 + 11) % 250) for i in range(n_prompt))
     return run("-m", model, "--tokens", prompt, "-n", str(n), "--temp", "0", "--ids", "--stats", "--explain", *args)
 

@@ -339,7 +339,7 @@ static void tiles(void) {
     static const int sizes[][3] = {{19, 100, 256}, {32, 130, 200}, {20, 128, 328},  {33, 70, 132}, {65, 300, 130},
                                    {100, 128, 64}, {129, 130, 33}, {130, 260, 391}, {77, 200, 400}};
     double wide = tol;
-    if (!spec.emu && spec.math != GPU_F32 && spec.gemm != GPU_GEMM_CUBLAS) tol = spec.math == GPU_FP8 ? 2e-3 : 1e-4;
+    if (!spec.is_emulated && spec.math != GPU_MATH_F32 && spec.gemm != GPU_GEMM_CUBLAS) tol = spec.math == GPU_MATH_FP8 ? 2e-3 : 1e-4;
     for (size_t k = 0; k < sizeof kinds / sizeof kinds[0]; k++)
         for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
             char name[80];
@@ -528,7 +528,7 @@ static void companies(void) {
     static const enum dtype types[] = {DT_F32, DT_BF16, DT_E4M3};
     for (size_t i = 0; i < sizeof c / sizeof c[0]; i++)
         for (int t = 0; t < 3; t++) {
-            if (c[i].q0 > 4000 && spec.math != GPU_F32 && !spec.emu) continue; /* the emulated tensor cores take minutes */
+            if (c[i].q0 > 4000 && spec.math != GPU_MATH_F32 && !spec.is_emulated) continue; /* the emulated tensor cores take minutes */
             int keys = c[i].q0 + c[i].n, n = c[i].n, row = c[i].heads * c[i].v;
             struct kv_plane k = plane_new(keys, c[i].kv, c[i].dim, types[t], 'c'),
                             v = c[i].kv == 1 && c[i].dim > c[i].v ? k : plane_new(keys, c[i].kv, c[i].v, types[t], 'c');
@@ -555,9 +555,9 @@ static void companies(void) {
 int main(int argc, char **argv) {
     struct error e = {0};
     struct pool *pool = NULL;
-    if (argc < 3 || argc > 4 || gpu_parse(&spec, argv[1], &e) || spec.n < 1) die("usage: conform LIST TOLERANCE [SEED | company | math]", &e);
+    if (argc < 3 || argc > 4 || gpu_spec_parse(&spec, argv[1], &e) || spec.n < 1) die("usage: conform LIST TOLERANCE [SEED | company | math]", &e);
     if (spec.level && !cpu_level_has((enum cpu_level)(spec.level - 1))) {
-        printf("SKIPPED: this processor has no %s\n", cpu_level_name((enum cpu_level)(spec.level - 1)));
+        printf("SKIPPED: this CPU has no %s\n", cpu_level_name((enum cpu_level)(spec.level - 1)));
         return 77;
     }
     if (gpu_open(&g, &spec, 0, &e)) {
@@ -572,17 +572,17 @@ int main(int argc, char **argv) {
     printf("%s: %s, seed %llu, tolerance %.0e of the largest value\n", gpu_info(g)->backend, gpu_info(g)->name, (unsigned long long)seed, tol);
     if (argc < 4 || math) {
         if (!math) elementwise(), deltas(), compressed();
-        if (!math || spec.math != GPU_FP8) blocks(), drafts();
+        if (!math || spec.math != GPU_MATH_FP8) blocks(), drafts();
         linears();
-        if (!math || spec.math != GPU_FP8) attentions();
+        if (!math || spec.math != GPU_MATH_FP8) attentions();
         expansions();
         mixtures();
         tiles();
         groups();
         groups_apart();
-        if (spec.math != GPU_FP8) recorded(DT_BF16, 0), recorded(DT_F32, 100), recorded(DT_E4M3, 0);
-        if (spec.math != GPU_FP8) shared_caches();
-        if (spec.math != GPU_FP8) recorded_choice(1), recorded_choice(5), recorded_window(1), recorded_window(5), recorded_rule(1), recorded_rule(3);
+        if (spec.math != GPU_MATH_FP8) recorded(DT_BF16, 0), recorded(DT_F32, 100), recorded(DT_E4M3, 0);
+        if (spec.math != GPU_MATH_FP8) shared_caches();
+        if (spec.math != GPU_MATH_FP8) recorded_choice(1), recorded_choice(5), recorded_window(1), recorded_window(5), recorded_rule(1), recorded_rule(3);
     } else if (!some) {
         companies();
     } else {

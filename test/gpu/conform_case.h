@@ -5,11 +5,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cpu/ops.h"
+#include "cpu/cpu.h"
 #include "cpu/pool.h"
-#include "engine/base/half.h"
+#include "engine/base/minifloat.h"
 #include "gpu/gpu.h"
-#include "gpu/ops.h"
+#include "gpu/op.h"
 
 /* Host buffers of a case, each with a mirror on the device. Pointers in the operation's arguments point into them. */
 enum { MAX_BUFS = 80 };
@@ -102,7 +102,7 @@ static struct expert expert_new(int hidden, int inter) {
 static struct expert expert_other(int hidden, int inter, bool mxfp4) {
     if (!mxfp4)
         return (struct expert){matrix(inter, hidden, DT_BF16, 0, 0), matrix(inter, hidden, DT_BF16, 0, 0), matrix(inter, hidden, DT_BF16, 0, 0),
-                               .turned = true};
+                               .is_transposed = true};
     struct expert e = {.gate = matrix(2 * inter, hidden, DT_E2M1, 1, 32),
                        .down = matrix(hidden, inter, DT_E2M1, 1, 32),
                        .gate_bias = floats((size_t)inter, 'c'),
@@ -139,7 +139,7 @@ static struct mat codes(int cols, enum dtype t, int bc) {
     struct mat m = matrix(t == DT_E4M3 ? 256 : 16, cols, t, 1, bc);
     uint8_t *p = (uint8_t *)m.data;
     for (int r = 0; r < m.rows; r++) {
-        int code = spec.emu && t == DT_E4M3 && r % 128 == 127 ? r - 1 : r; /* CPU kernels never get a NaN (store/scan.h) */
+        int code = spec.is_emulated && t == DT_E4M3 && r % 128 == 127 ? r - 1 : r; /* CPU kernels never get a NaN (weights/nan_scan.h) */
         memset(p + (size_t)r * m.stride, t == DT_E4M3 ? code : r * 17, m.stride);
         float v = t == DT_E4M3 ? e4m3_to_f32((uint8_t)code) : e2m1_to_f32((uint8_t)r), *s = (float *)m.scale + r * m.scale_stride;
         for (int c = 0; c < m.scale_stride; c++) s[c] = v != 0 && isfinite(v) ? 1 / fabsf(v) : 1;

@@ -112,7 +112,7 @@ static void recorded(enum dtype dtype, int window) {
             bad += graph_record(&c, &graph) > 2 || !graph || gpu_graph_run(graph);
         }
         bad += gpu_stream_sync(stream) || memcmp(want, c.got, sizeof want) != 0;
-        if (i == 3 && !spec.emu) { /* an operation that needs more workspace, which may move the workspace of the recorded graph */
+        if (i == 3 && !spec.is_emulated) { /* an operation that needs more workspace, which may move the workspace of the recorded graph */
             struct op_attention wide = {.out = c.out,
                                         .q = c.q,
                                         .k = c.plane[1][0][0],

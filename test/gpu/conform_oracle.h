@@ -6,8 +6,8 @@
 enum narrow { AS_IS, AS_BF16, AS_FP8 };
 static bool in_blocks(const struct mat *w) { return w->dtype >= DT_Q8_0 && w->dtype <= DT_MXFP4; } /* formats whose weights tiles round as well */
 static enum narrow narrow_of(const struct mat *w) {
-    if (spec.emu || spec.math == GPU_F32 || (w->dtype != DT_E4M3 && w->dtype != DT_E2M1 && w->dtype != DT_BF16 && !in_blocks(w))) return AS_IS;
-    return spec.math == GPU_FP8 && w->dtype == DT_E4M3 && (!w->scale || w->block_cols % 128 == 0 || w->block_cols >= w->cols) ? AS_FP8 : AS_BF16;
+    if (spec.is_emulated || spec.math == GPU_MATH_F32 || (w->dtype != DT_E4M3 && w->dtype != DT_E2M1 && w->dtype != DT_BF16 && !in_blocks(w))) return AS_IS;
+    return spec.math == GPU_MATH_FP8 && w->dtype == DT_E4M3 && (!w->scale || w->block_cols % 128 == 0 || w->block_cols >= w->cols) ? AS_FP8 : AS_BF16;
 }
 static void narrow(double *out, const float *x, int n, enum narrow how) {
     for (int b = 0; b < n; b += 128) {
@@ -56,8 +56,8 @@ static void oracle_expert(double *y, const struct expert *e, const float *x, boo
         double a = fmin(gate[i] + (e->gate_bias ? (double)e->gate_bias[i] : 0), limit), b = up[i] + (e->up_bias ? (double)e->up_bias[i] : 0);
         h[i] = (float)(a / (1 + exp(-alpha * a)) * (fmax(fmin(b, limit), -limit) + (double)e->glu.shift));
     }
-    if (!e->turned) multiply(y, &e->down, h, exact ? AS_IS : narrow_of(&e->down));
-    for (int d = 0; d < e->down.cols && e->turned; d++) {
+    if (!e->is_transposed) multiply(y, &e->down, h, exact ? AS_IS : narrow_of(&e->down));
+    for (int d = 0; d < e->down.cols && e->is_transposed; d++) {
         y[d] = 0;
         for (size_t i = 0; i < inter; i++) y[d] += (double)mat_at(&e->down, (int)i, d) * (double)h[i];
     }
@@ -66,7 +66,7 @@ static void oracle_expert(double *y, const struct expert *e, const float *x, boo
     free(h);
 }
 static void add_expert(float *y, const struct expert *e, const float *x, double weight, bool exact) {
-    const int n = e->turned ? e->down.cols : e->down.rows;
+    const int n = e->is_transposed ? e->down.cols : e->down.rows;
     double *out = malloc((size_t)n * sizeof *out);
     oracle_expert(out, e, x, exact);
     for (int d = 0; d < n; d++) y[d] = (float)((double)y[d] + weight * out[d]);
@@ -117,12 +117,12 @@ enum { FEW = 18 }; /* up to this many tokens activations stay float32 */
 static void ref_linear(const union op_args *u) {
     const struct op_linear *a = &u->linear;
     bool plain = a->n > FEW && !a->exact && !a->transposed && a->batch <= 1;
-    if (spec.math == GPU_FP8 && plain && narrow_of(&a->w) == AS_FP8) oracle_linear(u);
+    if (spec.math == GPU_MATH_FP8 && plain && narrow_of(&a->w) == AS_FP8) oracle_linear(u);
     else if (cpu->ops->linear(cpu, a)) failures++;
 }
 static void ref_experts(const union op_args *u) {
     const struct op_experts *a = &u->experts;
-    if (spec.math != GPU_FP8) {
+    if (spec.math != GPU_MATH_FP8) {
         failures += cpu->ops->experts(cpu, a) != 0;
         return;
     }

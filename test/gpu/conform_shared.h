@@ -32,7 +32,7 @@ static void shared_new(struct shared_case *c, int block, enum dtype t, int heads
         if (t == DT_E4M3) flat->scale = shared_take(c, SHARED_ROWS * shared_scales(flat));
         gpu_copy(stream, flat->data, host.data, SHARED_ROWS * shared_row(flat), GPU_H2D);
         gpu_copy(stream, flat->scale, host.scale, SHARED_ROWS * shared_scales(flat), GPU_H2D);
-        cut->block = block, cut->at = bytes;
+        cut->block_rows = block, cut->at = bytes;
         cut->scale_at = bytes += ((size_t)(SHARED_PLACES * block) * shared_row(cut) + 255) & ~(size_t)255;
         bytes += ((size_t)(SHARED_PLACES * block) * shared_scales(cut) + 255) & ~(size_t)255;
     }
@@ -51,7 +51,7 @@ static void shared_new(struct shared_case *c, int block, enum dtype t, int heads
         cut->blocks = c->blocks;
         for (int b = 0; b < n; b++) {
             const size_t first = (size_t)(b * block), rows = SHARED_ROWS - first < (size_t)block ? SHARED_ROWS - first : (size_t)block;
-            const size_t to = (size_t)c->list[b].place * (size_t)block;
+            const size_t to = (size_t)c->list[b].mem_index * (size_t)block;
             gpu_copy(stream, c->list[b].mem + cut->at + to * shared_row(cut), (char *)c->flat[i].data + first * shared_row(cut), rows * shared_row(cut),
                      GPU_D2D);
             if (c->flat[i].scale)

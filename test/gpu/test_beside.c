@@ -32,8 +32,8 @@ static uint64_t read_prompt(struct engine *e, struct session *other, unsigned us
     int32_t tokens[PROMPT];
     uint64_t sum = 14695981039346656037u;
     for (int i = 0; i < PROMPT; i++) tokens[i] = (i * 37 + 11) % 500;
-    if (other &&
-        session_submit(other, &(struct request){.tokens = (int32_t[]){7, 9}, .n = 2, .max_tokens = ANSWER, .flags = REQUEST_NO_EOS | REQUEST_ALONE}, &err))
+    if (other && session_submit(
+                     other, &(struct request){.tokens = (int32_t[]){7, 9}, .n = 2, .max_tokens = ANSWER, .flags = REQ_IGNORE_EOS | REQ_NO_PREFIX_REUSE}, &err))
         die("submit", &err);
     for (bool begun = !other; !begun; begun = ev.kind == EVENT_TOKEN)
         if (!engine_poll(e, &ev, 120000) || ev.kind == EVENT_ERROR) die("an answer", &ev.error);
@@ -44,7 +44,7 @@ static uint64_t read_prompt(struct engine *e, struct session *other, unsigned us
         if (!engine_poll(e, &ev, 120000)) die("poll", &(struct error){.text = "nothing for two minutes"});
         if (ev.kind == EVENT_ERROR) die("a turn", &ev.error);
         if (ev.kind == EVENT_DONE && ev.session == s && strcmp(ev.stats.prefill_mode, "blend")) {
-            printf("FAIL: read by %s: %s\n", ev.stats.prefill_mode, ev.stats.why);
+            printf("FAIL: read by %s: %s\n", ev.stats.prefill_mode, ev.stats.prefill_why);
             exit(1);
         }
     }

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Routed experts on devices: answers are the processor's whatever is kept there, by every policy, size and split, for one chat and for
-several, with devices that fail at any transfer; and what --stats says of it adds up.
+"""Routed experts on devices: answers equal the CPU's whichever experts are cached, by every policy, size and split, for one chat and for
+several, with devices that fail at any transfer; and the figures of --stats add up.
 
-usage: test_cache.py HEARTH FIXTURES_DIR [full]    without fixtures the built-in model alone"""
+usage: test_cache.py HEARTH FIXTURES_DIR [full]    without fixtures only the built-in model"""
 import json, os, re, sys, tempfile
 
 from against import FULL, SCALAR, check, end, greedy, known, run
@@ -17,7 +17,7 @@ def ids(model, args, n=24 if FULL else 15):
 
 
 def kept(err):
-    """Share on a device, moved, in vain; None where nothing is kept there."""
+    """Returns percentage on a device, uploads, unused ones; None where nothing is cached."""
     m = re.search(r"(\d+)% of its experts on a device, (\d+) uploaded \([^)]*\), (\d+) unused", err)
     return m and tuple(map(int, m.groups()))
 
@@ -45,11 +45,11 @@ for i, model in enumerate(models):
     for args in (["--gpus", "emu:2,cpu=scalar", "--prefill", "cpu", "--decode", "dual"], ["--gpus", "emu:1,cpu=scalar,nopin", "--prefill", "blend", "--decode", "hybrid"], DEVICE + ["--deterministic"]):
         rc, out, err = ids(model, args + ["--expert-cache", "2"])
         got = kept(err)
-        fixed = "--deterministic" in args  # then what came at first is all
+        fixed = "--deterministic" in args  # then the initial set is everything
         check(not rc and out == want[1] and got and (not fixed or got[1:] == kept(ids(model, args + ["--expert-cache", "2"], 5)[2])[1:]), model, *args, rc, out, want[1], err)
 
 
-# --- What the next layers choose is foreseen, judged and told; not where several residual streams are mixed, nor where nothing is to hang on use
+# --- The next layers' experts are predicted, judged and reported; not with several residual streams, nor with --deterministic
 FORESEEN = r"expert predictions correct: (\d+)% \(1 ahead\).*; (\d+) uploaded for them, (\d+) unused"
 for model in models:
     rc, out, err = ids(model, DEVICE + ["--expert-cache", "1"], 40)
@@ -66,7 +66,7 @@ check(len(f["right_of_said"]) == 3 and all(0 <= r <= n for r, n in f["right_of_s
 check(f["moved_in_vain"] <= f["moved"] <= x["moved"] and f["moved_in_vain"] <= x["moved_in_vain"], "--json", x)
 
 
-# --- Several chats at once, cut in two and not; beside prompts that take the devices' memory
+# --- Several chats at once, in one or two micro-batches; beside prompts that take the devices' memory
 def batch(model, n, args):
     with tempfile.TemporaryDirectory() as tmp:
         name = os.path.join(tmp, "batch")
@@ -86,13 +86,13 @@ for i, model in enumerate(models[:2]):
             got, err = batch(model, 6, ["--gpus", f"emu:{devices},cpu=scalar", "--decode", decode, "--prefill", prefill, *more])
             check(got == want and not err, model, devices, decode, prefill, *more, got, want, err)
 
-# --- Little memory: what is left over is used, chats come first
+# --- Little memory: the rest is used, KV caches come first
 want = ids("ember:", [])[1]
 for mem in ("4M", "5M", "6M", "7M", "8M", "10M"):
     rc, out, err = ids("ember:", ["--gpus", f"emu:1,cpu=scalar,mem={mem}", "--prefill", "cpu", "-c", "512"])
     check(not rc and out == want and "instead" not in err, "memory of", mem, rc, out, err)
 
-# --- A device that fails at the nth copy, launch or allocation, or for good: the answer is whole, and a warning says so
+# --- A device that fails at the nth copy, launch or allocation, or for good: the answer is complete, and a warning says so
 want = ids("ember:", [], 10)[1]
 for kind, first, step in (("copy", 20, 61), ("launch", 20, 97), ("alloc", 3, 37), ("die", 40, 211)):
     n, clean, at = first, 0, 0
@@ -103,12 +103,12 @@ for kind, first, step in (("copy", 20, 61), ("launch", 20, 97), ("alloc", 3, 37)
         check(opening or not rc and out == want and len(said) <= 1, f"fail={kind}:{n}", rc, out, err)
         clean, n, at = (0 if said else clean + 1), n + step, at + 1
 
-# --- What would be kept is told, and nothing where nothing would be
+# --- The plan reports what would be cached, and nothing where nothing would be
 for more in ([], ["--expert-cache", "off"], ["--expert-cache", "auto"]):
     rc, out, err = run("--gpus", "emu:1", "--inspect", *more)
     check(not rc and ("routed experts:" in out) == ("auto" in more), "--inspect", *more, out, err)
 
-# --- What is no size is refused
+# --- Invalid sizes are refused
 for bad in ("x", "-1", "1.5", "4Q", "4GB", ""):
     rc, out, err = run("--expert-cache", bad, "-p", "x")
     check(rc == 2 and "--expert-cache" in err, "--expert-cache", repr(bad), rc, err)

@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/pipe/pipe.h"
-#include "gpu/cost.h"
+#include "engine/exec/stream/slp.h"
+#include "gpu/op_cost.h"
 
 static int failures;
 #define CHECK(ok) \
@@ -60,16 +60,16 @@ static void parsing(void) {
     struct error e;
     for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
         e = (struct error){0};
-        if (gpu_parse(&s, good[i], &e)) printf("FAIL '%s': %s\n", good[i], e.text), failures++;
+        if (gpu_spec_parse(&s, good[i], &e)) printf("FAIL '%s': %s\n", good[i], e.text), failures++;
     }
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         e = (struct error){0};
-        if (gpu_parse(&s, bad[i], &e) != ERR_USAGE || !e.text[0]) printf("FAIL '%s' was taken\n", bad[i]), failures++;
+        if (gpu_spec_parse(&s, bad[i], &e) != ERR_USAGE || !e.text[0]) printf("FAIL '%s' was taken\n", bad[i]), failures++;
     }
-    CHECK(!gpu_parse(&s, "emu:2,mem=32G,h2d=57,fail=die:9@1", &e) && s.n == 2 && s.mem == (size_t)32 << 30 && s.h2d == 57e9 && s.fail == GPU_FAULT_DIE &&
+    CHECK(!gpu_spec_parse(&s, "emu:2,mem=32G,h2d=57,fail=die:9@1", &e) && s.n == 2 && s.mem == (size_t)32 << 30 && s.h2d == 57e9 && s.fail == GPU_FAULT_DIE &&
           s.fail_at == 9 && s.fail_rank == 1);
-    CHECK(!gpu_parse(&s, NULL, &e) && s.n == 0);
-    CHECK(!gpu_parse(&s, "", &e) && s.n == 0);
+    CHECK(!gpu_spec_parse(&s, NULL, &e) && s.n == 0);
+    CHECK(!gpu_spec_parse(&s, "", &e) && s.n == 0);
 }
 
 static void costs(void) {
@@ -83,16 +83,16 @@ static void costs(void) {
                             for (int j = 0; j < keys; j++) want += k0 + j <= q0 + i && (!window || k0 + j > q0 + i - window);
                         /* keys that end before the query's window begins are outside the formula */
                         if (window && k0 + keys < q0 + n) continue;
-                        if (fabs(want - cost_pairs(n, q0, k0, keys, window)) > 1e-9) {
-                            printf("FAIL pairs n %d q0 %d k0 %d keys %d window %d: %g, want %g\n", n, q0, k0, keys, window, cost_pairs(n, q0, k0, keys, window),
-                                   want);
+                        if (fabs(want - op_cost_pairs(n, q0, k0, keys, window)) > 1e-9) {
+                            printf("FAIL pairs n %d q0 %d k0 %d keys %d window %d: %g, want %g\n", n, q0, k0, keys, window,
+                                   op_cost_pairs(n, q0, k0, keys, window), want);
                             failures++;
                             return;
                         }
                     }
-    struct cost_rates m = {.flops = 1e12, .bw = 1e9, .launch = 1e-6};
+    struct op_cost_rates m = {.flops = 1e12, .bw = 1e9, .launch = 1e-6};
     union op_args a = {.add = {.n = 1000, .m = 1000}};
-    CHECK(fabs(cost_seconds(&m, OP_ADD, &a, NULL) - (1e-6 + 12e6 / 1e9)) < 1e-12);
+    CHECK(fabs(op_cost_seconds(&m, OP_ADD, &a, NULL) - (1e-6 + 12e6 / 1e9)) < 1e-12);
 }
 
 /* The CPU in virtual time, computed by hand. Experts of 128 x 256 in 3 matrices at one byte per weight: 98,304 bytes and 196,608
@@ -112,9 +112,9 @@ static double run_for(struct gpu_stream *s, enum op_code code, const union op_ar
     return took;
 }
 static void processor(void) {
-    struct gpu_spec s = {.emu = true,
+    struct gpu_spec s = {.is_emulated = true,
                          .is_virtual = true,
-                         .host = true,
+                         .has_cpu_rank = true,
                          .launch = 1e-6,
                          .bw = 40e9,
                          .attn = 1e12,
@@ -122,7 +122,7 @@ static void processor(void) {
                          .flops_rows = {1, {1}, {1e12f}}};
     struct gpu *g, *card;
     struct gpu_stream *a, *b;
-    struct gpu_number *n, *back;
+    struct gpu_timeline *n, *back;
     struct error e = {0};
     struct expert table[8], dense = {bytes_of(64, 256), bytes_of(64, 256), bytes_of(256, 64)};
     for (int i = 0; i < 8; i++) table[i] = (struct expert){bytes_of(128, 256), bytes_of(128, 256), bytes_of(256, 128)};
@@ -143,7 +143,7 @@ static void processor(void) {
     x.experts.n = 2; /* 8 (1 - (6 / 8)^2) = 3.5 experts, 4 / 3.5 rows each */
     double rate = 1e9 * pow(0.5, log(4 / 3.5) / log(4));
     CHECK(fabs(run_for(a, OP_EXPERTS, &x) - (1e-6 + (3.5 * one + 4 * row) / rate)) < 1e-10);
-    x.experts.share = 0.25f; /* a quarter of them is computed here */
+    x.experts.computed_fraction = 0.25f; /* a quarter of them is computed here */
     CHECK(fabs(run_for(a, OP_EXPERTS, &x) - (1e-6 + (0.875 * one + row) / rate)) < 1e-10);
     x.experts.shared = &dense; /* half of an expert, for both tokens: 2 rows */
     CHECK(fabs(run_for(a, OP_EXPERTS, &x) - (1e-6 + (0.875 * one + row) / rate + (one / 2 + 2 * row) / (1e9 / sqrt(2)))) < 1e-10);
@@ -185,27 +185,28 @@ static void processor(void) {
     /* beside a device with its own clock: rows up, experts, sums down */
     struct gpu_spec d;
     void *p;
-    CHECK(!gpu_parse(&d, "emu:1,virtual,d2h=1,h2d=1,bw=1,launch=1", &e) && !gpu_open(&card, &d, 0, &e) && !gpu_stream_open(card, &b, "card", false, NULL, &e));
-    CHECK(!gpu_number_open(g, &n, &e) && !gpu_number_open(card, &back, &e) && !gpu_alloc(card, &p, 1 << 20, &e));
+    CHECK(!gpu_spec_parse(&d, "emu:1,virtual,d2h=1,h2d=1,bw=1,launch=1", &e) && !gpu_open(&card, &d, 0, &e) &&
+          !gpu_stream_open(card, &b, "card", false, NULL, &e));
+    CHECK(!gpu_timeline_open(g, &n, &e) && !gpu_timeline_open(card, &back, &e) && !gpu_alloc(card, &p, 1 << 20, &e));
     struct gpu_event *ev;
     CHECK(!gpu_event_open_timed(card, &ev, &e) && !gpu_event_record(ev, a) && !gpu_event_sync(ev));
     double begin = gpu_event_time(ev);
-    gpu_number_write(n, 1, a); /* the card begins when the CPU is done with its last operation */
-    gpu_number_wait(n, 1, b);
+    gpu_timeline_signal(n, 1, a); /* the card begins when the CPU is done with its last operation */
+    gpu_timeline_wait(n, 1, b);
     gpu_copy(b, nowhere, p, 1000000, GPU_D2H);
-    gpu_number_write(back, 1, b);
-    gpu_number_wait(back, 1, a);
+    gpu_timeline_signal(back, 1, b);
+    gpu_timeline_wait(back, 1, a);
     x.experts.shards = NULL;
     op_run(gpu_stream_exec(a), OP_EXPERTS, &x);
-    gpu_number_write(n, 2, a);
-    gpu_number_wait(n, 2, b);
+    gpu_timeline_signal(n, 2, a);
+    gpu_timeline_wait(n, 2, b);
     gpu_copy(b, p, nowhere, 500000, GPU_H2D);
     CHECK(!gpu_event_record(ev, b) && !gpu_event_sync(ev) && fabs(gpu_event_time(ev) - begin - (1e-3 + 1e-6 + 2 * (one + row) / 1e9 + 0.5e-3)) < 1e-9);
     gpu_event_close(&ev);
     gpu_stream_close(&a);
     gpu_stream_close(&b);
-    gpu_number_close(&n);
-    gpu_number_close(&back);
+    gpu_timeline_close(&n);
+    gpu_timeline_close(&back);
     gpu_free(card, p);
     gpu_close(&card);
     gpu_close(&g);
@@ -213,12 +214,12 @@ static void processor(void) {
 
 static void copies(void) {
     static char memory[4096];
-    struct pipe_run runs[8];
+    struct copy_run runs[8];
     const void *field;
     size_t bytes;
-    struct pipe_range r[] = {
+    struct copy_range r[] = {
         {memory + 1000, 24, &field}, {memory + 10, 90, &field}, {memory + 100, 100, &field}, {memory + 1010, 4, &field}, {memory + 1025, 5, &field}};
-    CHECK(pipe_runs(r, 5, runs, &bytes) == 3); /* 10..200, 1000..1024, 1025..1030 */
+    CHECK(copy_runs_merge(r, 5, runs, &bytes) == 3); /* 10..200, 1000..1024, 1025..1030 */
     CHECK(runs[0].host == memory + 10 && runs[0].bytes == 190 && runs[1].bytes == 24 && runs[2].bytes == 5);
     for (int i = 0; i < 3; i++) CHECK(runs[i].at % 256 == (size_t)runs[i].host % 256);
     for (int i = 0; i < 5; i++) {
@@ -245,28 +246,28 @@ static void plans(void) {
                        .rope = {.dim = 64},
                        .n_experts = 256,
                        .topk = 8};
-    struct pipe_need d = {.experts = 256, .expert_bytes = 44040192 + 10752, .dense_bytes = 396u << 20, .kv_row_bytes = 1152, .reserve = 768u << 20};
-    struct pipe_plan p, last = {0};
+    struct slp_need d = {.n_experts = 256, .expert_bytes = 44040192 + 10752, .dense_bytes = 396u << 20, .kv_row_bytes = 1152, .reserve = 768u << 20};
+    struct slp_plan p, last = {0};
     struct error e = {0};
     for (int gb = 60; gb > 0; gb--) { /* less memory never gives a longer ring, nor more than there is */
-        d.n = d.total = d.all = 131072;
-        int rc = pipe_plan(&p, &c, &d, (size_t)gb << 30, &e);
+        d.n_rows = d.n_positions = d.n_tokens = 131072;
+        int rc = slp_plan(&p, &c, &d, (size_t)gb << 30, &e);
         if (rc) {
             CHECK(rc == ERR_MEMORY && gb < 16);
             break;
         }
-        CHECK(p.bytes <= (size_t)gb << 30 && p.ring >= 2 && p.ring <= 256 && p.chunk >= 64 && p.dense >= 2);
-        if (last.ring && last.chunk == p.chunk) CHECK(p.ring <= last.ring);
+        CHECK(p.bytes <= (size_t)gb << 30 && p.ring_slots >= 2 && p.ring_slots <= 256 && p.chunk_rows >= 64 && p.dense_slots >= 2);
+        if (last.ring_slots && last.chunk_rows == p.chunk_rows) CHECK(p.ring_slots <= last.ring_slots);
         last = p;
     }
-    CHECK(!pipe_plan(&p, &c, &d, (size_t)32 << 30, &e) && p.ring >= 2); /* 128K tokens fit a 32 GB card */
-    d.n = d.total = d.all = 4096;
-    CHECK(!pipe_plan(&p, &c, &d, (size_t)32 << 30, &e) && p.ring == 256);
+    CHECK(!slp_plan(&p, &c, &d, (size_t)32 << 30, &e) && p.ring_slots >= 2); /* 128K tokens fit a 32 GB card */
+    d.n_rows = d.n_positions = d.n_tokens = 4096;
+    CHECK(!slp_plan(&p, &c, &d, (size_t)32 << 30, &e) && p.ring_slots == 256);
     d.ring = 3;
-    CHECK(!pipe_plan(&p, &c, &d, (size_t)32 << 30, &e) && p.ring == 3);
-    CHECK(pipe_few(&c, 1) && pipe_few(&c, 43) && !pipe_few(&c, 44)); /* (1 - 8 / 256)^44 = 0.247 */
+    CHECK(!slp_plan(&p, &c, &d, (size_t)32 << 30, &e) && p.ring_slots == 3);
+    CHECK(slp_selects_few(&c, 1) && slp_selects_few(&c, 43) && !slp_selects_few(&c, 44)); /* (1 - 8 / 256)^44 = 0.247 */
     c.n_experts = c.topk = 0;
-    CHECK(!pipe_few(&c, 1));
+    CHECK(!slp_selects_few(&c, 1));
 }
 
 static void memory(void) {
@@ -276,8 +277,8 @@ static void memory(void) {
     struct error e = {0};
     void *p, *q;
     char host[64];
-    CHECK(!gpu_parse(&s, "emu:1,mem=1M", &e) && !gpu_open(&g, &s, 0, &e) && !gpu_stream_open(g, &a, "a", false, NULL, &e));
-    CHECK(!gpu_alloc(g, &p, 600 << 10, &e) && gpu_alloc(g, &q, 600 << 10, &e) == ERR_MEMORY && strstr(e.text, "left"));
+    CHECK(!gpu_spec_parse(&s, "emu:1,mem=1M", &e) && !gpu_open(&g, &s, 0, &e) && !gpu_stream_open(g, &a, "a", false, NULL, &e));
+    CHECK(!gpu_alloc(g, &p, 600 << 10, &e) && gpu_alloc(g, &q, 600 << 10, &e) == ERR_MEMORY && strstr(e.text, "free"));
     CHECK(gpu_mem_free(g) == 424 << 10);
     CHECK(!gpu_copy(a, host, p, sizeof host, GPU_D2H) && !gpu_stream_sync(a) && isnan(*(float *)host)); /* unwritten memory is NaN */
     CHECK(!gpu_copy(a, (char *)p + (600 << 10) - 8, host, 64, GPU_H2D) && gpu_stream_sync(a) == ERR_RUNTIME && gpu_error(g, &e) &&
@@ -305,7 +306,7 @@ static void memory_stays(void) {
     struct error e = {0};
     void *p, *q, *r, *t;
     float host[16] = {0};
-    CHECK(!gpu_parse(&s, "emu:1,mem=32M,bw=10", &e) && !gpu_open(&g, &s, 0, &e) && !gpu_stream_open(g, &a, "a", false, NULL, &e));
+    CHECK(!gpu_spec_parse(&s, "emu:1,mem=32M,bw=10", &e) && !gpu_open(&g, &s, 0, &e) && !gpu_stream_open(g, &a, "a", false, NULL, &e));
     CHECK(!gpu_alloc(g, &p, 8 * MB, &e) && !gpu_alloc(g, &q, 8 * MB, &e));
     CHECK(!gpu_fill(a, p, 0, 8 * MB) && !gpu_stream_sync(a));
     gpu_free(g, p);
@@ -316,7 +317,7 @@ static void memory_stays(void) {
     gpu_stream_close(&a);
     CHECK(!gpu_stream_open(g, &a, "a", false, NULL, &e) && !gpu_copy(a, p, host, 4, GPU_H2D) && gpu_stream_sync(a) == ERR_RUNTIME && !gpu_clear(g, &e));
     CHECK(!gpu_alloc(g, &t, 4 * MB, &e) && gpu_alloc(g, &r, 24 * MB, &e) == ERR_MEMORY && !gpu_alloc(g, &r, 20 * MB, &e) && gpu_mem_free(g) == 0);
-    CHECK(gpu_used(g).memory > 0);
+    CHECK(gpu_stats(g).alloc_s > 0);
     gpu_stream_close(&a);
     gpu_close(&g);
 }
@@ -330,7 +331,7 @@ static void ordering(void) {
     struct error e = {0};
     void *p;
     static int in[1000], out[1000];
-    CHECK(!gpu_parse(&s, "emu:1", &e) && !gpu_open(&g, &s, 0, &e) && !gpu_stream_open(g, &a, "a", false, NULL, &e) &&
+    CHECK(!gpu_spec_parse(&s, "emu:1", &e) && !gpu_open(&g, &s, 0, &e) && !gpu_stream_open(g, &a, "a", false, NULL, &e) &&
           !gpu_stream_open(g, &b, "b", false, NULL, &e));
     CHECK(!gpu_event_open_timed(g, &full, &e) && !gpu_event_open_timed(g, &empty, &e) && !gpu_alloc(g, &p, 4, &e));
     for (int i = 0; i < 1000; i++) {
@@ -358,7 +359,7 @@ static void clocks(void) { /* virtual time: 1 GB at 1 GB/s, then an operation on
     struct gpu_event *ev;
     struct error e = {0};
     void *p;
-    CHECK(!gpu_parse(&s, "emu:1,virtual,h2d=1,bw=1,launch=1", &e) && !gpu_open(&g, &s, 0, &e));
+    CHECK(!gpu_spec_parse(&s, "emu:1,virtual,h2d=1,bw=1,launch=1", &e) && !gpu_open(&g, &s, 0, &e));
     CHECK(!gpu_stream_open(g, &a, "a", false, NULL, &e) && !gpu_stream_open(g, &b, "b", true, NULL, &e) && !gpu_event_open_timed(g, &ev, &e));
     CHECK(!gpu_alloc(g, &p, (size_t)30 << 30, &e) && gpu_alloc(g, &(void *){0}, (size_t)3 << 30, &e) == ERR_MEMORY); /* no real memory, but a limit */
     gpu_copy(a, p, NULL, 1000000000, GPU_H2D);
@@ -376,7 +377,7 @@ static void clocks(void) { /* virtual time: 1 GB at 1 GB/s, then an operation on
 }
 
 static void *breaker(void *pair) {
-    gpu_pair_break(pair);
+    gpu_pair_abort(pair);
     return NULL;
 }
 static void pairs(void) {
@@ -386,8 +387,8 @@ static void pairs(void) {
     struct gpu_pair *p;
     struct error e = {0};
     pthread_t t;
-    CHECK(!gpu_parse(&s, "emu:1", &e) && !gpu_open(&g, &s, 0, &e) && !gpu_stream_open(g, &a, "a", false, NULL, &e) && !gpu_pair_open(g, &p, &e));
-    CHECK(!gpu_pair_set(p, a) && !gpu_pair_wait(p, 1, a));
+    CHECK(!gpu_spec_parse(&s, "emu:1", &e) && !gpu_open(&g, &s, 0, &e) && !gpu_stream_open(g, &a, "a", false, NULL, &e) && !gpu_pair_open(g, &p, &e));
+    CHECK(!gpu_pair_record(p, a) && !gpu_pair_wait(p, 1, a));
     CHECK(!pthread_create(&t, NULL, breaker, p) && gpu_pair_wait(p, 2, a) == ERR_CANCELLED);
     pthread_join(t, NULL);
     gpu_stream_sync(a);

@@ -13,8 +13,8 @@
 #include "engine/base/log.h"
 #include "engine/base/mem.h"
 #include "engine/ember/ember.h"
-#include "engine/internal.h"
-#include "engine/pipe/trace.h"
+#include "engine/schedule/internal.h"
+#include "engine/transfer/trace.h"
 
 enum { SESSIONS = 6, LAYERS = 13, KEYS = 96, ROUNDS = 12, ATTEMPTS = 12 };
 
@@ -34,7 +34,7 @@ static struct bench {
     struct weights w;
     struct layer *own, many[LAYERS];
     struct pool *pool;
-    struct machine m;
+    struct runtime m;
     struct kv kv[SESSIONS];
 } b;
 
@@ -51,17 +51,17 @@ static void open_model(void) {
     c->n_layers = LAYERS;
     b.w.layers = b.many;
     b.m.w = &b.w;
-    if (pool_open(&b.pool, 1, false, &err) || !(b.m.cpu = cpu_exec_open(b.pool, CPU_SCALAR, &err)) || residency_open(&b.m.known, c, &err))
+    if (pool_open(&b.pool, 1, false, &err) || !(b.m.cpu = cpu_exec_open(b.pool, CPU_SCALAR, &err)) || weight_state_open(&b.m.weight_state, c, &err))
         die("processor", &err);
-    b.m.scan = (struct scan){&b.w, b.pool, &b.m.known};
-    b.m.touched = mem_calloc((size_t)c->n_experts + 1, 1);
-    b.m.expert_cache = BUDGET_OFF; /* all experts on the CPU, so that it is known what overlaps */
+    b.m.scan = (struct nan_scan){&b.w, b.pool, &b.m.weight_state};
+    b.m.expert_touched = mem_calloc((size_t)c->n_experts + 1, 1);
+    b.m.pool_request = BUDGET_OFF; /* all experts on the CPU, so that it is known what overlaps */
 }
 static void close_model(void) {
     cpu_exec_close(&b.m.cpu);
     pool_close(&b.pool);
-    residency_close(&b.m.known);
-    mem_free(b.m.touched);
+    weight_state_close(&b.m.weight_state);
+    mem_free(b.m.expert_touched);
     b.w.layers = b.own;
     weights_close(&b.w);
 }
@@ -71,19 +71,20 @@ static void open_bench(double attn) { /* TFLOP/s of attention */
     char gpus[64];
     _Atomic int never = 0;
     snprintf(gpus, sizeof gpus, "emu:1,attn=%.9g", attn);
-    if (gpu_set_open(&b.m.gpus, gpus, &b.w, &err) || step_open(&b.m.step, &b.m, DT_F32, &err)) die("open", &err);
+    if (gpu_set_open(&b.m.gpus, gpus, &b.w, &err) || decode_open(&b.m.decode, &b.m, DT_F32, &err)) die("open", &err);
     for (int i = 0; i < SESSIONS; i++) {
         int32_t tokens[KEYS];
         if (kv_open(&b.kv[i], &b.w.config, 256, DT_F32, &err)) die("session", &err);
         for (int k = 0; k < KEYS; k++) tokens[k] = (k * 37 + i * 11) % 500;
-        for (int at = 0; at < KEYS; at += STEP_ROWS)
-            if (step_run(b.m.step, STEP_CPU, &(struct step_span){.kv = &b.kv[i], .tokens = tokens + at, .pos = at, .n = STEP_ROWS}, 1, &never, &err))
+        for (int at = 0; at < KEYS; at += DECODE_MAX_ROWS)
+            if (decode_run(b.m.decode, DECODE_EXEC_CPU, &(struct decode_span){.kv = &b.kv[i], .tokens = tokens + at, .pos = at, .n = DECODE_MAX_ROWS}, 1,
+                           &never, &err))
                 die("keys", &err);
     }
 }
 static void close_bench(void) {
-    for (int i = 0; i < SESSIONS; i++) step_forget(b.m.step, &b.kv[i]);
-    step_close(&b.m.step);
+    for (int i = 0; i < SESSIONS; i++) decode_forget(b.m.decode, &b.kv[i]);
+    decode_close(&b.m.decode);
     gpu_set_close(&b.m.gpus);
     for (int i = 0; i < SESSIONS; i++) kv_close(&b.kv[i]);
 }
@@ -91,20 +92,20 @@ static void close_bench(void) {
 struct times {
     double wall, device, processor, share; /* seconds; fraction of the device's time that overlaps the CPU's */
 };
-static struct times step(int n, enum step_cut cut) {
-    struct step_span spans[SESSIONS];
+static struct times step(int n, enum decode_exec cut) {
+    struct decode_span spans[SESSIONS];
     struct error err = {0};
     _Atomic int never = 0;
     int32_t token[SESSIONS];
     struct trace *t = trace_open();
-    trace_align(t, b.m.gpus->gpu[0]);
-    for (int i = 0; i < n; i++) token[i] = 40 + i, spans[i] = (struct step_span){.kv = &b.kv[i], .tokens = &token[i], .pos = KEYS, .n = 1};
+    trace_align_clock(t, b.m.gpus->gpu[0]);
+    for (int i = 0; i < n; i++) token[i] = 40 + i, spans[i] = (struct decode_span){.kv = &b.kv[i], .tokens = &token[i], .pos = KEYS, .n = 1};
     b.m.trace = t;
     double begin = clock_now();
-    if (step_run(b.m.step, cut, spans, n, &never, &err)) die("step", &err);
-    struct times x = {.wall = clock_now() - begin, .device = trace_busy(t, 0, LANE_COMPUTE), .processor = trace_busy(t, TRACE_PROCESSOR, LANE_COMPUTE)};
-    if (step_ran(b.m.step) != cut) die("step", &(struct error){.text = "it ran otherwise"});
-    x.share = trace_both(t, 0, LANE_COMPUTE, TRACE_PROCESSOR, LANE_COMPUTE) / x.device;
+    if (decode_run(b.m.decode, cut, spans, n, &never, &err)) die("step", &err);
+    struct times x = {.wall = clock_now() - begin, .device = trace_busy(t, 0, LANE_COMPUTE), .processor = trace_busy(t, TRACE_CPU, LANE_COMPUTE)};
+    if (decode_last_exec(b.m.decode) != cut) die("step", &(struct error){.text = "it ran otherwise"});
+    x.share = trace_overlap(t, 0, LANE_COMPUTE, TRACE_CPU, LANE_COMPUTE) / x.device;
     b.m.trace = NULL;
     trace_close(&t);
     return x;
@@ -121,7 +122,7 @@ static double match(int n) { /* finds the attention speed at which two micro-bat
     for (int i = 0; i < 2; i++) {
         struct times one = {0};
         open_bench(attn);
-        for (int k = 0; k < ROUNDS; k++) better(&one, step(n, STEP_DUAL));
+        for (int k = 0; k < ROUNDS; k++) better(&one, step(n, DECODE_EXEC_DUAL));
         close_bench();
         printf("%d sessions, attn=%.3g: device %.2f ms, processor %.2f ms of %.2f ms\n", n, attn, one.device * 1e3, one.processor * 1e3, one.wall * 1e3);
         attn *= one.device / one.processor;
@@ -137,10 +138,10 @@ static void overlap(int n, int other, double least) {
         double longest = 1;
         open_bench(match(n));
         for (int k = 0; k < ROUNDS; k++) {
-            struct times t = step(other, STEP_HYBRID);
+            struct times t = step(other, DECODE_EXEC_HYBRID);
             longest = t.share < longest ? t.share : longest;
             better(&turns, t);
-            better(&dual, step(n, STEP_DUAL));
+            better(&dual, step(n, DECODE_EXEC_DUAL));
         }
         close_bench();
         double gain = turns.wall / other / (dual.wall / n);
@@ -179,7 +180,7 @@ static void cancel(enum prefill_mode prefill, double after) {
     for (int i = 0; i < ATTEMPTS && least > 0.2; i++) {
         struct event ev = {0};
         double begin = clock_now(), cancelled = 0;
-        if (session_submit(s, &(struct request){.tokens = tokens, .n = 40 - i, .max_tokens = 20, .flags = REQUEST_NO_EOS}, &err)) die("submit", &err);
+        if (session_submit(s, &(struct request){.tokens = tokens, .n = 40 - i, .max_tokens = 20, .flags = REQ_IGNORE_EOS}, &err)) die("submit", &err);
         while (ev.kind != EVENT_DONE && ev.kind != EVENT_ERROR && clock_now() < begin + 60) {
             if (!cancelled && clock_now() > begin + after) session_cancel(s), cancelled = clock_now();
             if (!engine_poll(e, &ev, 10)) ev.kind = EVENT_NONE;
@@ -217,7 +218,7 @@ static void cancel_in_company(void) {
         int got[2] = {0};
         double cancelled;
         for (int i = 0; i < 2; i++)
-            if (session_submit(s[i], &(struct request){.tokens = tokens, .n = 30 + i, .max_tokens = 50, .flags = REQUEST_NO_EOS}, &err)) die("submit", &err);
+            if (session_submit(s[i], &(struct request){.tokens = tokens, .n = 30 + i, .max_tokens = 50, .flags = REQ_IGNORE_EOS}, &err)) die("submit", &err);
         while (got[0] < 3 || got[1] < 3) /* both are in every batch from now on */
             if (engine_poll(e, &ev, 60000) && ev.kind == EVENT_TOKEN) got[ev.session == s[1]]++;
         usleep(50000);
@@ -228,7 +229,7 @@ static void cancel_in_company(void) {
         double took = clock_now() - cancelled;
         least = took < least ? took : least;
         CHECK(ev.reason == DONE_CANCELLED, "cancelled in company, but ended by %d", ev.reason);
-        if (session_submit(s[0], &(struct request){.tokens = tokens, .n = 20, .max_tokens = 2, .flags = REQUEST_NO_EOS}, &err))
+        if (session_submit(s[0], &(struct request){.tokens = tokens, .n = 20, .max_tokens = 2, .flags = REQ_IGNORE_EOS}, &err))
             die("submit", &err); /* while its batch runs */
         for (int before = got[1]; got[1] < before + 2;) got[1] += engine_poll(e, &ev, 60000) && ev.kind == EVENT_TOKEN && ev.session == s[1];
         printf("in company: cancelled after %.0f ms, a step took %.0f ms\n", took * 1e3, (clock_now() - cancelled) / 2 * 1e3);

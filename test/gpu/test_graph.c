@@ -9,7 +9,7 @@
 #include "engine/base/hash.h"
 #include "engine/base/log.h"
 #include "engine/ember/ember.h"
-#include "engine/internal.h"
+#include "engine/schedule/internal.h"
 
 enum { SESSIONS = 2, ANSWER = 14, MOST = 520 };
 static int failed;
@@ -29,7 +29,7 @@ static uint64_t cached(const struct session *s) {
     for (int l = 0; l < s->kv.n_layers; l++) {
         struct cache_desc desc[CACHE_PLANES];
         for (int p = kv_planes(s->kv.c, l, desc); p-- > 0;) {
-            struct kv_rows r = kv_rows_of(&s->kv.layer[l].p[p], 0, desc[p].rows ? desc[p].rows : kv_row_at(&desc[p], s->n_kv));
+            struct kv_row_range r = kv_row_range_of(&s->kv.layer[l].p[p], 0, desc[p].fixed_rows ? desc[p].fixed_rows : kv_complete_rows(&desc[p], s->n_kv));
             sum = hash64(s->kv.layer[l].p[p].data, r.bytes, sum);
         }
     }
@@ -55,8 +55,8 @@ static uint64_t run(const char *dir, const char *gpus, enum decode_mode decode, 
                               .draft = !guesses                ? DRAFT_NONE
                                        : strcmp(dir, "ember:") ? DRAFT_LOOKUP
                                                                : DRAFT_MTP,
-                              .draft_own = guesses && strcmp(dir, "ember:") ? lies : NULL,
-                              .draft_len = guesses,
+                              .custom_draft = guesses && strcmp(dir, "ember:") ? lies : NULL,
+                              .max_drafted = guesses,
                               .context = 1024,
                               .deterministic = true};
     if (engine_open(&e, &p, &err)) die(gpus, &err);
@@ -64,7 +64,7 @@ static uint64_t run(const char *dir, const char *gpus, enum decode_mode decode, 
     for (int i = 0; i < SESSIONS && prompt[i]; i++, left++) {
         if (session_open(e, &s[i], &err)) die(gpus, &err);
         for (int k = 0; k < prompt[i]; k++) tokens[k] = (k * 37 + k / 7 + 11 + 5 * i) % ids;
-        if (session_submit(s[i], &(struct request){.tokens = tokens, .n = prompt[i], .max_tokens = answer, .flags = REQUEST_NO_EOS}, &err)) die(gpus, &err);
+        if (session_submit(s[i], &(struct request){.tokens = tokens, .n = prompt[i], .max_tokens = answer, .flags = REQ_IGNORE_EOS}, &err)) die(gpus, &err);
     }
     for (int n = left; left;) {
         if (!engine_poll(e, &ev, 120000)) die(gpus, &(struct error){.text = "nothing for two minutes"});
@@ -73,7 +73,7 @@ static uint64_t run(const char *dir, const char *gpus, enum decode_mode decode, 
             if (ev.kind == EVENT_TOKEN && ev.session == s[i]) out[i * ANSWER + got[i]++] = ev.token;
         left -= ev.kind == EVENT_DONE;
     }
-    uint64_t replayed = step_counts(e->machine.step).replayed;
+    uint64_t replayed = decode_counts(e->machine.decode).graph_launches;
     for (int i = 0; i < SESSIONS && prompt[i]; i++) caches[i] = cached(s[i]), session_close(&s[i]);
     engine_close(&e);
     return replayed;

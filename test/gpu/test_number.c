@@ -27,10 +27,10 @@ static struct gpu_stream *stream(int d, const _Atomic int *cancel) {
     if (gpu_stream_open(dev[d], &s, "test", false, cancel, &e)) printf("stream: %s\n", e.text), exit(1);
     return s;
 }
-static struct gpu_number *number(int d) {
-    struct gpu_number *n;
+static struct gpu_timeline *number(int d) {
+    struct gpu_timeline *n;
     struct error e = {0};
-    if (gpu_number_open(dev[d], &n, &e)) printf("number: %s\n", e.text), exit(1);
+    if (gpu_timeline_open(dev[d], &n, &e)) printf("number: %s\n", e.text), exit(1);
     return n;
 }
 static void *memory(int d, size_t size) {
@@ -50,30 +50,30 @@ static void rest(double seconds) { nanosleep(&(struct timespec){.tv_nsec = (long
 /* Nothing passes a wait before its value; after it, all earlier writes are visible. Rounds use the same two timelines. */
 static void rounds(void) {
     struct gpu_stream *s = stream(0, NULL);
-    struct gpu_number *go = number(0), *done = number(0);
+    struct gpu_timeline *go = number(0), *done = number(0);
     uint32_t *in = pinned(WORDS), *out = pinned(WORDS);
     void *p = memory(0, WORDS * 4);
     enum { AHEAD = 40, ROUNDS = 300 };
     for (uint32_t i = 1; i <= ROUNDS + AHEAD; i++) {
         if (i <= ROUNDS) { /* the stream waits for `go` in rounds whose data does not exist yet */
-            CHECK(!gpu_number_wait(go, i, s));
+            CHECK(!gpu_timeline_wait(go, i, s));
             CHECK(!gpu_copy(s, p, in, WORDS * 4, GPU_H2D) && !gpu_copy(s, out, p, WORDS * 4, GPU_D2H));
-            CHECK(!gpu_number_write(done, i, s));
+            CHECK(!gpu_timeline_signal(done, i, s));
         }
         if (i <= AHEAD) continue;
         uint32_t r = i - AHEAD;
         if (r % 50 == 1) rest(2e-3);
-        CHECK(!gpu_number_reached(done, r) && gpu_number_reached(done, r - 1));
+        CHECK(!gpu_timeline_reached(done, r) && gpu_timeline_reached(done, r - 1));
         for (int k = 0; k < WORDS; k++) in[k] = r * 7919 + (uint32_t)k;
-        gpu_number_set(go, r);
-        CHECK(!gpu_number_await(done, r, NULL));
+        gpu_timeline_signal_host(go, r);
+        CHECK(!gpu_timeline_wait_host(done, r, NULL));
         CHECK(out[0] == r * 7919 && out[WORDS - 1] == r * 7919 + WORDS - 1);
         memset(out, 0xee, WORDS * 4);
     }
     CHECK(!gpu_stream_sync(s));
     gpu_stream_close(&s);
-    gpu_number_close(&go);
-    gpu_number_close(&done);
+    gpu_timeline_close(&go);
+    gpu_timeline_close(&done);
     gpu_free(dev[0], p);
     gpu_host_free(dev[0], in);
     gpu_host_free(dev[0], out);
@@ -83,22 +83,22 @@ static void rounds(void) {
 static void devices(void) {
     enum { ROUNDS = 200 };
     struct gpu_stream *s[2] = {stream(0, NULL), stream(1, NULL)};
-    struct gpu_number *n[2] = {number(0), number(1)};
+    struct gpu_timeline *n[2] = {number(0), number(1)};
     uint32_t *in = pinned(ROUNDS + 1), *out = pinned(ROUNDS + 1), *between = pinned(1);
     void *p[2] = {memory(0, 4), memory(1, 4)};
     for (uint32_t i = 1; i <= ROUNDS; i++) {
         in[i] = i * 31;
-        CHECK(!gpu_number_wait(n[1], i - 1, s[0]));
-        CHECK(!gpu_copy(s[0], p[0], &in[i], 4, GPU_H2D) && !gpu_copy(s[0], between, p[0], 4, GPU_D2H) && !gpu_number_write(n[0], i, s[0]));
-        CHECK(!gpu_number_wait(n[0], i, s[1]));
-        CHECK(!gpu_copy(s[1], p[1], between, 4, GPU_H2D) && !gpu_copy(s[1], &out[i], p[1], 4, GPU_D2H) && !gpu_number_write(n[1], i, s[1]));
+        CHECK(!gpu_timeline_wait(n[1], i - 1, s[0]));
+        CHECK(!gpu_copy(s[0], p[0], &in[i], 4, GPU_H2D) && !gpu_copy(s[0], between, p[0], 4, GPU_D2H) && !gpu_timeline_signal(n[0], i, s[0]));
+        CHECK(!gpu_timeline_wait(n[0], i, s[1]));
+        CHECK(!gpu_copy(s[1], p[1], between, 4, GPU_H2D) && !gpu_copy(s[1], &out[i], p[1], 4, GPU_D2H) && !gpu_timeline_signal(n[1], i, s[1]));
     }
-    CHECK(!gpu_number_await(n[1], ROUNDS, NULL));
+    CHECK(!gpu_timeline_wait_host(n[1], ROUNDS, NULL));
     for (uint32_t i = 1; i <= ROUNDS; i++) CHECK(out[i] == i * 31);
     for (int d = 0; d < 2; d++) {
         CHECK(!gpu_stream_sync(s[d]));
         gpu_stream_close(&s[d]);
-        gpu_number_close(&n[d]);
+        gpu_timeline_close(&n[d]);
         gpu_free(dev[d], p[d]);
     }
     gpu_host_free(dev[0], in);
@@ -108,23 +108,23 @@ static void devices(void) {
 
 static void around(void) { /* past 2^32 */
     struct gpu_stream *s = stream(0, NULL);
-    struct gpu_number *go = number(0), *done = number(0);
+    struct gpu_timeline *go = number(0), *done = number(0);
     static const uint32_t values[] = {1, 0x3fffffff, 0x7ffffffe, 0xb0000000, 0xefffffff, 3, 9};
     for (size_t i = 0; i < sizeof values / sizeof *values; i++) {
-        CHECK(!gpu_number_wait(go, values[i], s) && !gpu_number_write(done, values[i], s));
-        CHECK(!gpu_number_reached(done, values[i]));
-        gpu_number_set(go, values[i]);
-        CHECK(!gpu_number_await(done, values[i], NULL) && (!i || gpu_number_reached(done, values[i - 1])));
-        gpu_number_set(go, values[i] - 1); /* never backwards */
-        CHECK(gpu_number_reached(go, values[i]));
+        CHECK(!gpu_timeline_wait(go, values[i], s) && !gpu_timeline_signal(done, values[i], s));
+        CHECK(!gpu_timeline_reached(done, values[i]));
+        gpu_timeline_signal_host(go, values[i]);
+        CHECK(!gpu_timeline_wait_host(done, values[i], NULL) && (!i || gpu_timeline_reached(done, values[i - 1])));
+        gpu_timeline_signal_host(go, values[i] - 1); /* never backwards */
+        CHECK(gpu_timeline_reached(go, values[i]));
     }
     gpu_stream_close(&s);
-    gpu_number_close(&go);
-    gpu_number_close(&done);
+    gpu_timeline_close(&go);
+    gpu_timeline_close(&done);
 }
 
 struct later {
-    struct gpu_number *n;
+    struct gpu_timeline *n;
     _Atomic int *cancel;
     pthread_t thread;
 };
@@ -132,59 +132,59 @@ static void *later_run(void *arg) {
     struct later *l = arg;
     rest(20e-3);
     if (l->cancel) atomic_store(l->cancel, 1);
-    if (l->n) gpu_number_break(l->n);
+    if (l->n) gpu_timeline_abort(l->n);
     return NULL;
 }
-static void later(struct later *l, struct gpu_number *n, _Atomic int *cancel) {
+static void later(struct later *l, struct gpu_timeline *n, _Atomic int *cancel) {
     *l = (struct later){n, cancel, 0};
     if (pthread_create(&l->thread, NULL, later_run, l)) exit(1);
 }
 
 static void breaking(void) {
     struct gpu_stream *a = stream(0, NULL), *b = stream(1, NULL);
-    struct gpu_number *n = number(0), *gate = number(0), *end = number(0);
+    struct gpu_timeline *n = number(0), *gate = number(0), *end = number(0);
     struct later l;
-    CHECK(!gpu_number_wait(gate, 1, a) && !gpu_number_write(n, 1, a) && !gpu_number_write(end, 1, a)); /* follows the break and must not undo it */
-    CHECK(!gpu_number_wait(n, 5, b) && !gpu_number_reached(n, 5));
+    CHECK(!gpu_timeline_wait(gate, 1, a) && !gpu_timeline_signal(n, 1, a) && !gpu_timeline_signal(end, 1, a)); /* follows the break and must not undo it */
+    CHECK(!gpu_timeline_wait(n, 5, b) && !gpu_timeline_reached(n, 5));
     later(&l, n, NULL);
-    CHECK(gpu_number_await(n, 5, NULL) == ERR_RUNTIME);
+    CHECK(gpu_timeline_wait_host(n, 5, NULL) == ERR_RUNTIME);
     pthread_join(l.thread, NULL);
-    CHECK(!gpu_stream_sync(b) && gpu_number_reached(n, 5)); /* the other device works */
-    gpu_number_set(gate, 1);
-    CHECK(!gpu_number_await(end, 1, NULL));
-    gpu_number_break(n); /* a second break has no effect */
-    gpu_number_wait(n, 9, b);
-    CHECK(!gpu_stream_sync(b) && gpu_number_await(n, 9, NULL) == ERR_RUNTIME && gpu_number_await(n, 1, NULL) == ERR_RUNTIME);
+    CHECK(!gpu_stream_sync(b) && gpu_timeline_reached(n, 5)); /* the other device works */
+    gpu_timeline_signal_host(gate, 1);
+    CHECK(!gpu_timeline_wait_host(end, 1, NULL));
+    gpu_timeline_abort(n); /* a second break has no effect */
+    gpu_timeline_wait(n, 9, b);
+    CHECK(!gpu_stream_sync(b) && gpu_timeline_wait_host(n, 9, NULL) == ERR_RUNTIME && gpu_timeline_wait_host(n, 1, NULL) == ERR_RUNTIME);
     gpu_stream_close(&a);
     gpu_stream_close(&b);
-    gpu_number_close(&n);
-    gpu_number_close(&gate);
-    gpu_number_close(&end);
+    gpu_timeline_close(&n);
+    gpu_timeline_close(&gate);
+    gpu_timeline_close(&end);
 }
 
 static void cancelling(void) {
     for (int how = 0; how < 3; how++) { /* waits by the host, by a stream, or by an event after one */
         _Atomic int cancel = 0;
         struct gpu_stream *s = stream(0, &cancel), *well = stream(1, NULL);
-        struct gpu_number *n = number(0), *out = number(0);
+        struct gpu_timeline *n = number(0), *out = number(0);
         struct gpu_event *ev;
         struct error e = {0};
         struct later l;
         CHECK(!gpu_event_open(dev[0], &ev, &e));
-        CHECK(!gpu_number_wait(n, 1, s) && !gpu_event_record(ev, s) && !gpu_number_write(out, 1, s) && !gpu_number_wait(out, 1, well));
+        CHECK(!gpu_timeline_wait(n, 1, s) && !gpu_event_record(ev, s) && !gpu_timeline_signal(out, 1, s) && !gpu_timeline_wait(out, 1, well));
         later(&l, NULL, &cancel);
-        if (how == 0) CHECK(gpu_number_await(n, 1, &cancel) == ERR_CANCELLED);
+        if (how == 0) CHECK(gpu_timeline_wait_host(n, 1, &cancel) == ERR_CANCELLED);
         if (how == 1) CHECK(gpu_stream_sync(s) == ERR_CANCELLED);
         if (how == 2) gpu_event_sync(ev);
         CHECK(cancel);
-        CHECK(gpu_number_wait(n, 2, s) == ERR_CANCELLED && gpu_number_write(out, 2, s) == ERR_CANCELLED);
-        CHECK(gpu_stream_sync(s) == ERR_CANCELLED && !gpu_stream_sync(well) && gpu_number_await(out, 2, NULL) == ERR_RUNTIME);
+        CHECK(gpu_timeline_wait(n, 2, s) == ERR_CANCELLED && gpu_timeline_signal(out, 2, s) == ERR_CANCELLED);
+        CHECK(gpu_stream_sync(s) == ERR_CANCELLED && !gpu_stream_sync(well) && gpu_timeline_wait_host(out, 2, NULL) == ERR_RUNTIME);
         pthread_join(l.thread, NULL);
         gpu_event_close(&ev);
         gpu_stream_close(&s);
         gpu_stream_close(&well);
-        gpu_number_close(&n);
-        gpu_number_close(&out);
+        gpu_timeline_close(&n);
+        gpu_timeline_close(&out);
     }
 }
 
@@ -192,32 +192,32 @@ static void cancelling(void) {
 static void dying(bool dies) {
     for (int how = 0; how < 3; how++) {
         struct gpu_stream *a = stream(0, NULL), *b = stream(1, NULL);
-        struct gpu_number *gate = number(1), *n = number(how == 1), *out = number(1);
+        struct gpu_timeline *gate = number(1), *n = number(how == 1), *out = number(1);
         struct error e = {0};
         static float host[64];
         void *p = memory(0, sizeof host);
-        CHECK(!gpu_number_wait(gate, 1, a));
+        CHECK(!gpu_timeline_wait(gate, 1, a));
         struct exec *x = gpu_stream_exec(a);
         float *bad = dies ? p : host; /* not memory of the device */
         CHECK(!x->ops->add(x, &(struct op_add){.y = bad, .x = bad, .n = 1, .m = 8}));
-        if (how == 0) CHECK(!gpu_number_write(n, 1, a));
+        if (how == 0) CHECK(!gpu_timeline_signal(n, 1, a));
         if (how == 1) {
-            gpu_number_set(gate, 1);
+            gpu_timeline_signal_host(gate, 1);
             gpu_stream_sync(a);
-            CHECK(gpu_number_write(n, 1, a) == ERR_RUNTIME);
+            CHECK(gpu_timeline_signal(n, 1, a) == ERR_RUNTIME);
         }
-        CHECK(!gpu_number_wait(n, 1, b) && !gpu_number_write(out, 1, b));
-        gpu_number_set(gate, 1);
-        CHECK(gpu_number_await(n, 1, NULL) == ERR_RUNTIME);
-        CHECK(!gpu_stream_sync(b) && !gpu_number_await(out, 1, NULL)); /* the other device continues */
+        CHECK(!gpu_timeline_wait(n, 1, b) && !gpu_timeline_signal(out, 1, b));
+        gpu_timeline_signal_host(gate, 1);
+        CHECK(gpu_timeline_wait_host(n, 1, NULL) == ERR_RUNTIME);
+        CHECK(!gpu_stream_sync(b) && !gpu_timeline_wait_host(out, 1, NULL)); /* the other device continues */
         CHECK(gpu_stream_sync(a) == ERR_RUNTIME && gpu_error(dev[0], &e) == ERR_RUNTIME && gpu_error(dev[1], NULL) == 0);
         gpu_stream_close(&a);
         gpu_stream_close(&b);
-        gpu_number_close(&gate);
-        gpu_number_close(&n);
-        gpu_number_close(&out);
+        gpu_timeline_close(&gate);
+        gpu_timeline_close(&n);
+        gpu_timeline_close(&out);
         gpu_free(dev[0], p);
-        if (dies || !spec.emu) { /* it stays dead, as a card does after a fault in a kernel */
+        if (dies || !spec.is_emulated) { /* it stays dead, as a card does after a fault in a kernel */
             CHECK(gpu_clear(dev[0], &e) == ERR_RUNTIME);
             break;
         }
@@ -227,13 +227,13 @@ static void dying(bool dies) {
 
 static void backwards(void) { /* the emulation names the mistake */
     struct gpu_stream *s = stream(0, NULL);
-    struct gpu_number *n = number(0);
+    struct gpu_timeline *n = number(0);
     struct error e = {0};
-    gpu_number_write(n, 7, s);
-    gpu_number_write(n, 5, s);
-    CHECK(gpu_stream_sync(s) == ERR_RUNTIME && gpu_error(dev[0], &e) && strstr(e.text, "back to 5") && !gpu_clear(dev[0], &e));
+    gpu_timeline_signal(n, 7, s);
+    gpu_timeline_signal(n, 5, s);
+    CHECK(gpu_stream_sync(s) == ERR_RUNTIME && gpu_error(dev[0], &e) && strstr(e.text, "backwards, to 5") && !gpu_clear(dev[0], &e));
     gpu_stream_close(&s);
-    gpu_number_close(&n);
+    gpu_timeline_close(&n);
 }
 
 /* Virtual: two devices, each with a clock; 1 GB at 1 GB/s is a second. */
@@ -247,31 +247,31 @@ static double now(struct gpu_stream *s) {
 }
 static void clocks(void) {
     struct gpu_stream *a = stream(0, NULL), *b = stream(1, NULL), *c = stream(1, NULL);
-    struct gpu_number *n = number(0), *back = number(1);
+    struct gpu_timeline *n = number(0), *back = number(1);
     void *p = memory(0, 1000000000), *q = memory(1, 1000000000);
-    for (uint32_t i = 1; i <= 3; i++) gpu_copy(a, p, NULL, 1000000000, GPU_H2D), gpu_number_write(n, i, a);
+    for (uint32_t i = 1; i <= 3; i++) gpu_copy(a, p, NULL, 1000000000, GPU_H2D), gpu_timeline_signal(n, i, a);
     CHECK(!gpu_stream_sync(a) && fabs(now(a) - 3) < 1e-9);
-    gpu_number_wait(n, 2, b); /* written long ago, at 2 s */
+    gpu_timeline_wait(n, 2, b); /* written long ago, at 2 s */
     CHECK(fabs(now(b) - 2) < 1e-9);
     gpu_copy(b, q, NULL, 500000000, GPU_H2D);
-    gpu_number_wait(n, 3, b);
+    gpu_timeline_wait(n, 3, b);
     CHECK(fabs(now(b) - 3) < 1e-9);
-    gpu_number_wait(n, 1, b); /* an earlier time changes nothing */
+    gpu_timeline_wait(n, 1, b); /* an earlier time changes nothing */
     CHECK(fabs(now(b) - 3) < 1e-9);
     gpu_copy(b, NULL, q, 250000000, GPU_D2H);
-    gpu_number_write(back, 1, b);
-    gpu_number_wait(back, 1, a);
-    gpu_number_wait(back, 1, c);
+    gpu_timeline_signal(back, 1, b);
+    gpu_timeline_wait(back, 1, a);
+    gpu_timeline_wait(back, 1, c);
     gpu_copy(a, p, NULL, 1000000000, GPU_H2D);
     CHECK(!gpu_stream_sync(a) && !gpu_stream_sync(c) && fabs(now(a) - 4.25) < 1e-9 && fabs(now(c) - 3.25) < 1e-9);
-    gpu_number_set(back, 2);
-    gpu_number_wait(back, 2, c); /* the host has no clock */
+    gpu_timeline_signal_host(back, 2);
+    gpu_timeline_wait(back, 2, c); /* the host has no clock */
     CHECK(fabs(now(c) - 3.25) < 1e-9);
     gpu_stream_close(&a);
     gpu_stream_close(&b);
     gpu_stream_close(&c);
-    gpu_number_close(&n);
-    gpu_number_close(&back);
+    gpu_timeline_close(&n);
+    gpu_timeline_close(&back);
     gpu_free(dev[0], p);
     gpu_free(dev[1], q);
 }
@@ -295,10 +295,10 @@ static void pinning(void) {
 int main(int argc, char **argv) {
     struct error e = {0};
     alarm(150);
-    if (argc != 2 || gpu_parse(&spec, argv[1], &e) || spec.n != 2) return printf("usage: test_number LIST of two %s\n", e.text), 2;
+    if (argc != 2 || gpu_spec_parse(&spec, argv[1], &e) || spec.n != 2) return printf("usage: test_number LIST of two %s\n", e.text), 2;
     for (int i = 0; i < 2; i++)
         if (gpu_open(&dev[i], &spec, i, &e)) return printf("SKIPPED: %s\n", e.text), 77;
-    bool emulated = spec.emu || strstr(gpu_info(dev[0])->name, "emulated");
+    bool emulated = spec.is_emulated || strstr(gpu_info(dev[0])->name, "emulated");
     if (spec.fail) {
         dying(true);
     } else {
@@ -308,7 +308,7 @@ int main(int argc, char **argv) {
         cancelling();
         if (spec.is_virtual) clocks();
         if (!spec.is_virtual) rounds(), devices();
-        if (spec.emu) dying(false), backwards();
+        if (spec.is_emulated) dying(false), backwards();
         else if (emulated) dying(false); /* a real card would not recover */
     }
     for (int i = 0; i < 2; i++) gpu_close(&dev[i]);

@@ -9,7 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "engine/pipe/pipe.h"
+#include "engine/exec/stream/slp.h"
 
 enum { TOKENS = 16, LAYERS = 12, TRIES = 12 }; /* other processes may delay a thread: the best of a few tries counts */
 
@@ -19,12 +19,12 @@ static int embed(void *ctx, float *out, int row, int n) {
     return 0;
 }
 
-static int run(const struct weights *w, struct kv *kv, const char *gpus, const char *trace, struct pipe_stats *s) {
+static int run(const struct weights *w, struct kv *kv, const char *gpus, const char *trace, struct slp_stats *s) {
     struct gpu_set *set;
     struct error e = {0};
     if (gpu_set_open(&set, gpus, w, &e)) return printf("%s\n", e.text), 1;
-    struct pipe_job j = {.w = w, .set = set, .ranks = 1, .cache = kv->layer, .n = TOKENS, .embed = embed, .ctx = (void *)&w->config, .trace = trace};
-    int rc = pipe_prefill(&j, s, &e);
+    struct slp_job j = {.w = w, .set = set, .ranks = 1, .cache = kv->layer, .n = TOKENS, .embed = embed, .ctx = (void *)&w->config, .trace_path = trace};
+    int rc = slp_prefill(&j, s, &e);
     if (rc) printf("%s: %s\n", gpus, e.text);
     gpu_set_close(&set);
     return rc;
@@ -35,26 +35,26 @@ static int run(const struct weights *w, struct kv *kv, const char *gpus, const c
 static void stop_at_three(void *ctx, const char *what, double done, double total) {
     if (done >= 3) atomic_store((_Atomic int *)ctx, 1);
 }
-static int stop_early(const struct weights *w, struct kv *kv, const char *gpus, const struct pipe_stats *whole) {
+static int stop_early(const struct weights *w, struct kv *kv, const char *gpus, const struct slp_stats *whole) {
     struct gpu_set *set;
     struct error e = {0};
-    struct pipe_stats s = {0};
+    struct slp_stats s = {0};
     _Atomic int cancel = 0;
     double least = 1e18, layer = (double)whole->h2d / LAYERS;
     if (gpu_set_open(&set, gpus, w, &e)) return printf("%s\n", e.text), 1;
     for (int attempt = 0; attempt < TRIES && least > 3.6 * layer; attempt++) {
         atomic_store(&cancel, 0);
-        struct pipe_job j = {.w = w,
-                             .set = set,
-                             .ranks = 1,
-                             .cache = kv->layer,
-                             .n = TOKENS,
-                             .embed = embed,
-                             .ctx = (void *)&w->config,
-                             .cancel = &cancel,
-                             .progress = stop_at_three,
-                             .progress_ctx = (void *)&cancel};
-        int rc = pipe_prefill(&j, &s, &e);
+        struct slp_job j = {.w = w,
+                            .set = set,
+                            .ranks = 1,
+                            .cache = kv->layer,
+                            .n = TOKENS,
+                            .embed = embed,
+                            .ctx = (void *)&w->config,
+                            .cancel = &cancel,
+                            .progress = stop_at_three,
+                            .progress_ctx = (void *)&cancel};
+        int rc = slp_prefill(&j, &s, &e);
         if (rc != ERR_CANCELLED) return printf("FAIL: cancelled: %d %s\n", rc, e.text), 1;
         least = (double)s.h2d < least ? (double)s.h2d : least;
     }
@@ -81,18 +81,18 @@ int main(int argc, char **argv) {
     struct weights w;
     struct kv kv;
     struct error e = {0};
-    struct pipe_stats s;
+    struct slp_stats s;
     char dir[] = "/tmp/hearth-overlap-XXXXXX", trace[64], gpus[128];
     int failed = 0;
     if (argc < 2 || access(argv[1], R_OK)) return printf("SKIPPED: no model in %s\n", argc > 1 ? argv[1] : "-"), 77;
     if (weights_open(&w, argv[1], false, &e) || !mkdtemp(dir)) return printf("%s\n", e.text), 1;
     struct layer *own = repeat(&w);
-    if (kv_open(&kv, &w.config, 64, DT_F32, &e) || kv_reach(&kv, 64, &e)) return printf("%s\n", e.text), 1;
+    if (kv_open(&kv, &w.config, 64, DT_F32, &e) || kv_commit(&kv, 64, &e)) return printf("%s\n", e.text), 1;
     snprintf(trace, sizeof trace, "%s/trace", dir);
     /* measures compute with 2 ms per operation in a run over a fast link; then sets the link to match */
     const char *device = "emu:1,cpu=scalar,launch=2000";
     if (run(&w, &kv, device, trace, &s)) return 1;
-    double bytes = (double)s.h2d, compute = s.compute;
+    double bytes = (double)s.h2d, compute = s.compute_s;
     printf("| stream : compute | stream busy | compute busy | both at once | whole run | of the longer |\n|---|---|---|---|---|---|\n");
     static const double ratios[] = {0.25, 0.5, 1, 2, 4};
     for (size_t i = 0; i < sizeof ratios / sizeof *ratios; i++) {
@@ -100,11 +100,11 @@ int main(int argc, char **argv) {
         snprintf(gpus, sizeof gpus, "%s,h2d=%g", device, bytes / (compute * ratios[i]) / 1e9);
         for (int attempt = 0; attempt < TRIES && (share < 0.9 || least > 1.1); attempt++) {
             if (run(&w, &kv, gpus, trace, &s)) return 1;
-            double shorter = s.load < s.compute ? s.load : s.compute, longer = s.load < s.compute ? s.compute : s.load;
-            share = s.both / shorter > share ? s.both / shorter : share;
-            least = s.span / longer < least ? s.span / longer : least;
+            double shorter = s.load_s < s.compute_s ? s.load_s : s.compute_s, longer = s.load_s < s.compute_s ? s.compute_s : s.load_s;
+            share = s.overlap_s / shorter > share ? s.overlap_s / shorter : share;
+            least = s.span_s / longer < least ? s.span_s / longer : least;
         }
-        printf("| %.2f | %.2f s | %.2f s | %.2f s | %.2f s | %.2f |\n", ratios[i], s.load, s.compute, s.both, s.seconds, least);
+        printf("| %.2f | %.2f s | %.2f s | %.2f s | %.2f s | %.2f |\n", ratios[i], s.load_s, s.compute_s, s.overlap_s, s.seconds, least);
         if (share < 0.9) failed++, printf("FAIL: only %.2f of the shorter one ran beside the longer\n", share);
         if (least > 1.1) failed++, printf("FAIL: from the first event to the last %.2f of the longer one\n", least);
     }

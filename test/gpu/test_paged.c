@@ -8,9 +8,9 @@
 
 #include "engine/base/hash.h"
 #include "engine/base/log.h"
-#include "engine/internal.h"
-#include "engine/many.h"
-#include "engine/pipe/trace.h"
+#include "engine/schedule/internal.h"
+#include "engine/schedule/throughput.h"
+#include "engine/transfer/trace.h"
 
 enum { PROMPTS = 30, LONGEST = 60, ANSWER = 6, VOCAB = 100 };
 
@@ -76,7 +76,7 @@ static void run(struct engine *e, int first, int n, float temperature, int cance
     struct event ev;
     int tokens = 0, left = n;
     vocab = engine_info(e)->vocab;
-    bool held = announces && engine_load(e, &(struct engine_load){.prompts = n, .prompt = LONGEST / 2, .answer = ANSWER}) > 0;
+    bool held = announces && engine_announce(e, &(struct announced_load){.n_prompts = n, .prompt_tokens = LONGEST / 2, .answer_tokens = ANSWER}) > 0;
     for (int i = 0; i < n; i++) {
         int k = first + i;
         out[k] = (struct answer){0};
@@ -84,13 +84,13 @@ static void run(struct engine *e, int first, int n, float temperature, int cance
         struct request r = {.tokens = prompts[k],
                             .n = lengths[k],
                             .max_tokens = ANSWER,
-                            .flags = REQUEST_NO_EOS,
+                            .flags = REQ_IGNORE_EOS,
                             .logits = wants_logits ? take_logits : NULL,
                             .logits_ctx = &out[k],
                             .sampling = {.temperature = temperature, .top_p = 0.95f, .repeat_penalty = 1, .seed = (uint64_t)k + 7}};
         if (session_submit(s[i], &r, &err)) die("submit", err.text);
     }
-    if (held) engine_load(e, NULL);
+    if (held) engine_announce(e, NULL);
     while (left) {
         if (!engine_poll(e, &ev, -1)) die("poll", "nothing"); /* a pass takes minutes on a busy machine; meson's timeout ends a hang */
         if (ev.kind == EVENT_ERROR) die("a turn", ev.error.text);
@@ -126,10 +126,10 @@ static void text_on(const char *dir, int devices, const struct answer *processor
         e = open_engine(dir, gpus, DECODE_PAGED, 1, DT_F32);
         run(e, 0, 1, 0, 0, alone);
         if ((paged = !strcmp(alone[0].mode, "paged"))) run(e, 0, PROMPTS, 0, 0, together);
-        if (paged) CHECK(many_share(e) < 1, "%s: all experts stay on a device with %d KB", dir, mem);
+        if (paged) CHECK(throughput_resident_share(e) < 1, "%s: all experts stay on a device with %d KB", dir, mem);
         if (!paged) engine_close(&e);
     }
-    CHECK(many_devices(e) == devices, "%s: on %d of %d devices", dir, many_devices(e), devices);
+    CHECK(throughput_devices(e) == devices, "%s: on %d of %d devices", dir, throughput_devices(e), devices);
     wants_logits = true; /* one row at a time: each must use the length of its own sequence */
     run(e, 0, PROMPTS, 0, 0, alone);
     wants_logits = false;
@@ -172,7 +172,7 @@ static void text(const char *dir, int at) {
 }
 
 static int close_many(void *engine) { /* by then its streams have ended */
-    many_close(engine);
+    throughput_close(engine);
     return 0;
 }
 
@@ -182,11 +182,11 @@ static bool overlaps(const char *dir, const struct answer *processor) {
     struct engine *e = open_engine(dir, "emu:1,cpu=scalar,mem=2300K,h2d=0.01,flops=0.002", DECODE_PAGED, 1, DT_F32);
     run(e, 0, PROMPTS, 0, 0, a);
     same(dir, "with pages under way", processor, a, PROMPTS);
-    engine_run(e, close_many, e);
+    engine_run_on_thread(e, close_many, e);
     struct trace *t = e->machine.trace;
-    double load = trace_busy(t, 0, LANE_LOAD), card = trace_busy(t, 0, LANE_COMPUTE), host = trace_busy(t, TRACE_PROCESSOR, LANE_COMPUTE);
-    double load_card = trace_both(t, 0, LANE_LOAD, 0, LANE_COMPUTE), load_host = trace_both(t, 0, LANE_LOAD, TRACE_PROCESSOR, LANE_COMPUTE),
-           both = trace_both(t, 0, LANE_COMPUTE, TRACE_PROCESSOR, LANE_COMPUTE);
+    double load = trace_busy(t, 0, LANE_LOAD), card = trace_busy(t, 0, LANE_COMPUTE), host = trace_busy(t, TRACE_CPU, LANE_COMPUTE);
+    double load_card = trace_overlap(t, 0, LANE_LOAD, 0, LANE_COMPUTE), load_host = trace_overlap(t, 0, LANE_LOAD, TRACE_CPU, LANE_COMPUTE),
+           both = trace_overlap(t, 0, LANE_COMPUTE, TRACE_CPU, LANE_COMPUTE);
     printf("%s: weights %.3f s, card %.3f s, processor %.3f s; weights beside the card %.3f s, beside the processor %.3f s; these two at once %.3f s\n", dir,
            load, card, host, load_card, load_host, both);
     CHECK(load > 0 && card > 0 && host > 0, "something did not run");
@@ -263,32 +263,32 @@ static void policy_on(const char *dir, const char *gpus, struct answer *want) {
     enum { SOME = 14 };
     struct engine *e = open_engine(dir, gpus, DECODE_AUTO, 1, DT_F32);
     run(e, 0, 1, 0, 0, got);
-    CHECK(strcmp(got[0].mode, "paged") && many_share(e) < 0, "%s: one prompt was answered in paged steps", dir);
+    CHECK(strcmp(got[0].mode, "paged") && throughput_resident_share(e) < 0, "%s: one prompt was answered in paged steps", dir);
     run(e, 0, SOME, 0, 0, got);
     int paged = 0;
     for (int i = 0; i < SOME; i++) paged += !strcmp(got[i].mode, "paged") && got[i].n == ANSWER;
-    CHECK(paged > SOME / 2 && many_share(e) < 1, "%s: %s: %d of %d prompts were answered in paged steps", dir, gpus, paged, SOME);
-    printf("%s: %s: %d of %d prompts in paged steps, layers in turn on %d devices\n", dir, gpus, paged, SOME, many_devices(e));
+    CHECK(paged > SOME / 2 && throughput_resident_share(e) < 1, "%s: %s: %d of %d prompts were answered in paged steps", dir, gpus, paged, SOME);
+    printf("%s: %s: %d of %d prompts in paged steps, layers in turn on %d devices\n", dir, gpus, paged, SOME, throughput_devices(e));
     const bool first = !want[0].n; /* four links upload weights fast enough for one row too */
     if (first) memcpy(want, got, sizeof got);
     else {
         same(dir, gpus, want, got, SOME);
-        CHECK(many_devices(e) > 1, "%s: %s: on one device", dir, gpus);
+        CHECK(throughput_devices(e) > 1, "%s: %s: on one device", dir, gpus);
     }
     announces = false; /* the end of the batch is not announced */
     run(e, 0, 1, 0, 0, got);
-    if (first) CHECK(strcmp(got[0].mode, "paged") && many_share(e) < 0, "%s: paged steps stay for one prompt", dir);
+    if (first) CHECK(strcmp(got[0].mode, "paged") && throughput_resident_share(e) < 0, "%s: paged steps stay for one prompt", dir);
     announces = true;
     engine_close(&e);
 }
 /* With an explicit mode any number may be announced: the search uses the device memory that paged decoding already has. */
 static void announced_again(const char *dir, const char *gpus) {
     static struct answer got[PROMPTS];
-    const struct engine_load load = {.prompts = 4, .prompt = LONGEST / 2, .answer = ANSWER};
+    const struct announced_load load = {.n_prompts = 4, .prompt_tokens = LONGEST / 2, .answer_tokens = ANSWER};
     struct engine *e = open_engine(dir, gpus, DECODE_PAGED, 1, DT_F32);
-    int before = engine_load(e, &load);
+    int before = engine_announce(e, &load);
     run(e, 0, 1, 0, 0, got);
-    int after = engine_load(e, &load);
+    int after = engine_announce(e, &load);
     CHECK(before > 0 && after == before && !strcmp(got[0].mode, "paged"), "%s: %s: %d prompts at once, %d once paged steps are open", dir, gpus, before, after);
     engine_close(&e);
 }

@@ -7,7 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "cpu/ops.h"
+#include "cpu/cpu.h"
 #include "engine/base/clock.h"
 #include "engine/base/log.h"
 #include "engine/engine.h"
@@ -54,7 +54,7 @@ static void turn(struct engine *e, struct session *s, int n, double cancel_s, st
     struct error err = {0};
     double begin = clock_now(), cancelled = 0;
     *t = (struct turn){0};
-    if (session_submit(s, &(struct request){.tokens = prompt, .n = n, .max_tokens = ANSWER, .flags = REQUEST_NO_EOS}, &err)) {
+    if (session_submit(s, &(struct request){.tokens = prompt, .n = n, .max_tokens = ANSWER, .flags = REQ_IGNORE_EOS}, &err)) {
         CHECK(false, "submit: %s", err.text);
         return;
     }
@@ -93,7 +93,7 @@ static bool disturbs(const char *kind, int n, const struct setup *p, const struc
     if (session_open(e, &s, &err)) CHECK(false, "session: %s", err.text);
     turn(e, s, p->prompt, -1, &t);
     CHECK(t.end.kind == EVENT_DONE, "%s: not the processor's, but %s", gpus, t.end.error.text);
-    if (t.end.kind == EVENT_DONE) CHECK(same(&t, want), "%s: another answer (%s)", gpus, t.end.stats.why);
+    if (t.end.kind == EVENT_DONE) CHECK(same(&t, want), "%s: another answer (%s)", gpus, t.end.stats.prefill_why);
     bool disturbed = t.end.kind == EVENT_ERROR || !strcmp(t.end.stats.prefill_mode, "cpu");
     session_close(&s);
     if (session_open(e, &s, &err)) CHECK(false, "session: %s", err.text);
@@ -156,11 +156,12 @@ int main(int argc, char **argv) {
         e = open_engine(gpus, ranks > 1 ? PREFILL_DSLP : PREFILL_SLP);
         if (session_open(e, &s, &err)) return 1;
         turn(e, s, PROMPT, -1, &got);
-        CHECK(got.end.kind == EVENT_DONE && same(&got, &want) && strcmp(got.end.stats.prefill_mode, "cpu"), "%s, first turn: %s", gpus, got.end.stats.why);
+        CHECK(got.end.kind == EVENT_DONE && same(&got, &want) && strcmp(got.end.stats.prefill_mode, "cpu"), "%s, first turn: %s", gpus,
+              got.end.stats.prefill_why);
         turn(e, s, 3 * PROMPT, -1, &got);
         CHECK(got.end.kind == EVENT_DONE && same(&got, &longer), "%s, second turn", gpus);
         CHECK(got.end.stats.cached_tokens == PROMPT && strcmp(got.end.stats.prefill_mode, "cpu"), "%s: %d cached, %s", gpus, got.end.stats.cached_tokens,
-              got.end.stats.why);
+              got.end.stats.prefill_why);
         session_close(&s);
         engine_close(&e);
     }

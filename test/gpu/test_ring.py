@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""The exchange of keys and values runs beside attention. From the trace of a prompt on three slowed emulated devices: while a
-block of KV is on its way to a rank, that rank computes on what it has.
+"""The exchange of keys and values overlaps attention. From the trace of a prompt on three slowed emulated devices: while a
+block of KV is in flight to a rank, that rank computes on the blocks that it has.
 
-usage: test_ring.py HEARTH FIXTURES_DIR    exit 77 when there are no fixtures"""
+usage: test_ring.py HEARTH FIXTURES_DIR    exit 77 without fixtures"""
 import json, os, subprocess, sys, tempfile
 
 hearth, fixtures = sys.argv[1:3]
@@ -39,7 +39,7 @@ def run(gpus):
 failed = 0
 for gpus in ("emu:3,cpu=scalar,launch=1000,peer=0.002", "emu:3,cpu=scalar,launch=1000,nopeer,h2d=0.01,d2h=0.01"):
     best = 0
-    for attempt in range(12):  # other processes may delay a thread: the best counts
+    for attempt in range(12):  # other processes may delay a thread: the best try counts
         kv, beside, steps = run(gpus)
         best = max(best, beside / kv)
         if best >= 0.5:

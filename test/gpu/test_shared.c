@@ -7,8 +7,8 @@
 
 #include "engine/base/hash.h"
 #include "engine/ember/ember.h"
-#include "engine/internal.h"
-#include "engine/step/internal.h"
+#include "engine/exec/decode_internal.h"
+#include "engine/schedule/internal.h"
 
 enum { FORKS = 8, ANSWER = 5, MOST = 4200 };
 static int failed;
@@ -50,7 +50,7 @@ static void open_run(struct run *r, const struct setting *set) {
                               .context = strcmp(set->dir, "ember:") ? 1024 : 8192};
     *r = (struct run){.set = set};
     if (engine_open(&r->e, &p, &err)) die(set->gpus, &err);
-    if (set->apart) r->e->machine.same = NULL;
+    if (set->apart) r->e->machine.kv_common_rows = NULL;
     r->ids = engine_info(r->e)->vocab < 500 ? engine_info(r->e)->vocab : 500;
 }
 static struct session *opened(struct run *r) {
@@ -71,8 +71,8 @@ static uint64_t cached(const struct session *s) {
     for (int l = 0; l < s->kv.n_layers; l++) {
         struct cache_desc desc[CACHE_PLANES];
         for (int p = kv_planes(s->kv.c, l, desc); p-- > 0;) {
-            struct kv_rows rows = kv_rows_of(&s->kv.layer[l].p[p], 0, kv_row_at(&desc[p], s->n_kv));
-            if (!desc[p].rows) sum = hash64(s->kv.layer[l].p[p].data, rows.bytes, sum);
+            struct kv_row_range rows = kv_row_range_of(&s->kv.layer[l].p[p], 0, kv_complete_rows(&desc[p], s->n_kv));
+            if (!desc[p].fixed_rows) sum = hash64(s->kv.layer[l].p[p].data, rows.bytes, sum);
         }
     }
     return sum;
@@ -90,7 +90,7 @@ static void ask(struct run *r, struct session *const *s, int n, int keep, int mo
         const int have = session_tokens(s[i], &had), kept = keep < have ? keep : have;
         memcpy(tokens, had, (size_t)kept * sizeof *had);
         for (int k = 0; k < more; k++) tokens[kept + k] = ((kept + k) * 37 + k / 7 + 11 + kind * i) % r->ids;
-        if (session_submit(s[i], &(struct request){.tokens = tokens, .n = kept + more, .max_tokens = ANSWER, .flags = REQUEST_NO_EOS}, &err))
+        if (session_submit(s[i], &(struct request){.tokens = tokens, .n = kept + more, .max_tokens = ANSWER, .flags = REQ_IGNORE_EOS}, &err))
             die(r->set->gpus, &err);
     }
     for (int left = n; left;) {
@@ -106,33 +106,33 @@ static void ask(struct run *r, struct session *const *s, int n, int keep, int mo
 
 /* Bytes of device KV on all devices, by their own count: everything except weights. */
 static size_t held(const struct run *r) {
-    const struct step *s = r->e->machine.step;
+    const struct decode *s = r->e->machine.decode;
     size_t bytes = 0;
-    for (int i = 0; i < s->n_dev; i++) bytes += step_held(s, s->dev[i].rank) - s->dev[i].loaded;
+    for (int i = 0; i < s->n_dev; i++) bytes += decode_held_bytes(s, s->dev[i].rank) - s->dev[i].loaded_bytes;
     return bytes;
 }
 /* Memory of a session besides blocks; memory of a slab. */
 static size_t own_bytes(const struct run *r) {
-    const struct step *s = r->e->machine.step;
+    const struct decode *s = r->e->machine.decode;
     size_t bytes = 0;
-    for (int i = 0; i < s->n_dev; i++) bytes += s->mirrors->bytes[i];
+    for (int i = 0; i < s->n_dev; i++) bytes += s->device_kvs->bytes[i];
     return bytes;
 }
 static size_t slab_bytes(const struct run *r) {
-    const struct step *s = r->e->machine.step;
+    const struct decode *s = r->e->machine.decode;
     size_t bytes = 0;
-    for (int i = 0; i < s->n_dev; i++) bytes += step_slab_lay(&s->dev[i], NULL);
+    for (int i = 0; i < s->n_dev; i++) bytes += device_slab_layout(&s->dev[i], NULL);
     return bytes;
 }
 
 static size_t slabs(const struct run *r) {
     size_t n = 0;
-    for (const struct step_slab *l = r->e->machine.step->slabs; l; l = l->next) n++;
+    for (const struct device_slab *l = r->e->machine.decode->slabs; l; l = l->next) n++;
     return n;
 }
 static int used(const struct run *r) { /* blocks */
     int n = 0;
-    for (const struct step_slab *l = r->e->machine.step->slabs; l; l = l->next) n += l->used;
+    for (const struct device_slab *l = r->e->machine.decode->slabs; l; l = l->next) n += l->n_used;
     return n;
 }
 
@@ -147,8 +147,8 @@ static uint64_t chats(const struct setting *set, int n, size_t *one, size_t *all
     for (int i = 1; i <= FORKS; i++) s[i] = forked(&r, s[0]);
     ask(&r, s, FORKS + 1, MOST, 1, 3);
     *all = held(&r);
-    const struct step *step = r.e->machine.step;
-    const int same = (n + ANSWER - 1) / step->block, each = (n + 2 * ANSWER - 2 + step->block) / step->block;
+    const struct decode *step = r.e->machine.decode;
+    const int same = (n + ANSWER - 1) / step->block_positions, each = (n + 2 * ANSWER - 2 + step->block_positions) / step->block_positions;
     check(used(&r) == (set->apart ? (FORKS + 1) * each : same + (FORKS + 1) * (each - same)), set->dir, set->gpus, "blocks are more or fewer than are needed");
     check(*all == slabs(&r) * slab_bytes(&r) + (FORKS + 1) * own_bytes(&r), set->dir, set->gpus, "bytes are not those of blocks");
     ask(&r, s, 1, n / 2, 40, 0); /* the first rewinds into the prefix that all share */
@@ -213,7 +213,7 @@ static void crowded(void) {
         for (int round = 0; round < 2; round++)
             for (int i = 0; i < FORKS; i++) ask(&r, &s[i], 1, MOST, 2, round);
         size_t most = 0;
-        for (struct step_mirror *m = r.e->machine.step->mirrors; m; m = m->next) most++;
+        for (struct device_kv *m = r.e->machine.decode->device_kvs; m; m = m->next) most++;
         check(k ? most < FORKS && most > 1 : most == FORKS, set.dir, set.gpus, "as many copies as there is room for");
         check(held(&r) >= slab_bytes(&r), set.dir, set.gpus, "no copy is left");
         for (int i = 0; i < FORKS; i++) session_close(&s[i]);

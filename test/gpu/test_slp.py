@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Stream-loading prefill on emulated devices gives the processor's logits: for several ring lengths, chunk sizes, numbers of
+"""Stream-loading prefill on emulated devices gives the CPU's logits: for several ring lengths, chunk sizes, numbers of
 ranks, with and without direct copies between ranks, prompts shorter than the ranks, and through the staging buffers.
 
-With `cuda` the CUDA backend is held to the same, on a card or on the emulated ones (test/gpu/cuda_emulate); fewer cases, they are slow.
+With `cuda` the CUDA backend is compared, on a card or emulated (test/gpu/cuda_emulate); fewer cases, because it is slow.
 
-usage: test_slp.py HEARTH FIXTURES_DIR [cuda | full]    exit 77 when there are no fixtures. Without `full` the first two models have
-every case, of the others each a third, all of them between three."""
+usage: test_slp.py HEARTH FIXTURES_DIR [cuda | full]    exit 77 without fixtures. Without `full` the first two models run
+every case, the others a third each; three of them together cover all."""
 import array, json, os, statistics, subprocess, sys, tempfile
 
 hearth, fixtures = sys.argv[1:3]
@@ -31,7 +31,7 @@ wants = {}
 
 
 def processor(model, tokens, kv="f32"):
-    """The processor's logits; many cases are held to the same."""
+    """The CPU's logits; cached, because many cases compare with the same ones."""
     key = model, tuple(tokens), kv
     if key not in wants:
         rc, wants[key], err = logits(model, tokens, [], kv)
@@ -39,7 +39,7 @@ def processor(model, tokens, kv="f32"):
     return wants[key]
 
 
-# least: what is rounded on the way must show. It may also turn a choice of experts that was close, so then the median of all
+# least: an error that rounding must cause. Rounding may also flip a close choice of experts, so then the median of all
 # positions counts.
 def check(model, tokens, gpus, mode, kv="f32", most=2e-4, least=-1):
     global failed, ran
@@ -57,7 +57,7 @@ def check(model, tokens, gpus, mode, kv="f32", most=2e-4, least=-1):
 
 
 def fault(model, tokens, gpus, mode, kind):
-    """The emulated runtime fails once: the processor answers instead, and nothing is left over (that would be exit 86)."""
+    """The emulated runtime fails once: the CPU answers instead, and nothing leaks (that would be exit 86)."""
     global failed, ran
     ran += 1
     want = processor(model, tokens)
@@ -79,10 +79,10 @@ if sys.argv[3:] == ["cuda"]:
         check(model, prompt[:17], "0,1,math=f32,ring=3", "dslp")
         check(model, prompt[:17], "0,1,0,math=f32,nopeer", "dslp")
         check(model, prompt[:2], "0,0,0,math=f32", "dslp")
-        # A number between two codes of the cache may fall to the other one.
+        # A number between two codes of the cache may round to the other one.
         check(model, prompt[:9], "0,1,math=f32", "dslp", "bf16", 5e-3)
         check(model, prompt[:9], f32, "slp", "fp8", 5e-2)
-    if "qwen2_moe" in models:  # BF16 products turn some choice of experts in these small models, and then a position is another one
+    if "qwen2_moe" in models:  # BF16 products flip some choices of experts in these small models, which changes a position's logits
         for gemm in ("", ",gemm=cublas"):
             check("qwen2_moe", [(i * 37 + 11) % 100 for i in range(87)], "0" + gemm, "slp", most=1e-2, least=1e-6)
     for kind in ("alloc:4", "alloc:20", "copy:7", "launch:1", "launch:30") if "deepseek_v3" in models else ():
@@ -124,22 +124,22 @@ for i, model in enumerate(models or []):
         case(model, prompt[:n], "emu:2,cpu=scalar,nopeer", "dslp")
         case(model, prompt[:n], "emu:4,cpu=scalar,alltoall", "dslp")
     case(model, prompt, "emu:2,cpu=scalar", "slp")
-    # Chunks so long that MLA expands keys and values, piece by piece as the ring brings them. (A last bit that differs in a row
-    # may round it elsewhere in a BF16 or FP8 cache, the likelier the longer the prompt: float32 here.)
+    # Chunks so long that MLA expands keys and values, part by part as the ring uploads them. (A last bit that differs in a row
+    # may round differently in a BF16 or FP8 cache, more likely with longer prompts: so float32 here.)
     long = [(i * 53 + 7) % vocab for i in range(200)]
     case(model, long, "emu:1,cpu=scalar", "slp")
     case(model, long, "emu:2,cpu=scalar", "dslp")
     case(model, long, "emu:2,cpu=scalar,nopeer,chunk=45", "dslp")
     case(model, long, "emu:3,cpu=scalar,chunk=48", "dslp")
     case(model, long, "emu:4,cpu=scalar", "dslp")
-    # Expanded in BF16, whose rounding shows on one rank too.
+    # Expanded in BF16, whose rounding is visible on one rank too.
     if model.startswith("deepseek_v3") or model.startswith("deepseek_v2"):
         case(model, long, "emu:1,cpu=scalar,math=bf16", "slp", most=1e-2, least=1e-6)
         case(model, long, "emu:1,cpu=scalar,math=bf16,chunk=60", "slp", "bf16", 1e-2, 1e-6)
-    # Tokens and sums are passed in BF16, and that shows.
+    # Tokens and sums are passed in BF16, and that is visible.
     for gpus in ("emu:2,cpu=scalar,math=bf16", "emu:3,cpu=scalar,math=bf16,nopeer,chunk=5", "emu:4,cpu=scalar,math=bf16,ring=2"):
         case(model, prompt, gpus, "dslp", most=1e-2, least=1e-4)
-    for kv, most in (("bf16", 2e-4), ("fp8", 5e-3 if model == "gpt_oss" else 2e-4)):  # there a number between two codes of the cache falls to the other one
+    for kv, most in (("bf16", 2e-4), ("fp8", 5e-3 if model == "gpt_oss" else 2e-4)):  # there a number between two codes of the cache rounds to the other one
         case(model, prompt, "emu:1,cpu=scalar", "slp", kv, most)
         case(model, prompt, "emu:3,cpu=scalar", "dslp", kv, most)
         case(model, prompt, "emu:4,cpu=scalar,nopeer", "dslp", kv, most)

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Answers made with the help of emulated devices are the processor's: attention halves on devices beside experts on the processor
+"""Answers made with emulated devices equal the CPU's: attention on devices with experts on the CPU
 (--decode hybrid), prompts read by both (--prefill blend, every --split), whole models and as many layers as fit, all number
-formats of the KV cache; and the same seed gives the same text alone, in a batch, cut in two halves, and beside a prefill.
+formats of the KV cache; and the same seed gives the same text alone, in a batch, in two micro-batches, and beside a prefill.
 
-usage: test_step.py HEARTH FIXTURES_DIR [full]    without fixtures the built-in model alone"""
+usage: test_step.py HEARTH FIXTURES_DIR [full]    without fixtures only the built-in model"""
 import array, json, os, re, sys, tempfile
 
 from against import FULL, SCALAR, check, end, greedy, known, run  # FULL: all families at both levels
@@ -27,7 +27,7 @@ def want(model, n_prompt, base):
 
 
 def one(model, n_prompt, base, args, prefill, decode, layers=None):
-    """The ids are the processor's, and it ran as it was to run."""
+    """The ids are the CPU's, and the requested mode ran."""
     text = want(model, n_prompt, base)
     rc, out, err = ids(model, n_prompt, base + args)
     ran_as = f"prefill by {prefill}, decode by {decode}"
@@ -36,19 +36,19 @@ def one(model, n_prompt, base, args, prefill, decode, layers=None):
 
 # --- Every family, every split, several devices
 LEVELS = (SCALAR, "emu:{},cpu=scalar"), ([], "emu:{}")
-AVX2 = ["--cpu", "avx2"], "emu:{},cpu=avx2"  # the best level may round activations of many rows, and so a near tie
+AVX2 = ["--cpu", "avx2"], "emu:{},cpu=avx2"  # the best level may round activations of many rows, which may flip a near tie
 for i, model in enumerate(models):
     for base, gpus in LEVELS if i < 3 or FULL else LEVELS[i % 2:][:1]:
         for devices in (1, 2):
             one(model, 9, base, ["--gpus", gpus.format(devices), "--prefill", "cpu", "--decode", "hybrid"], "cpu", "hybrid")
             if i < 3 or FULL or devices == 1 + i % 2:
-                one(model, 9, base, ["--gpus", gpus.format(devices), "--prefill", "cpu", "--decode", "dual"], "cpu", "hybrid")  # a single session is not cut
+                one(model, 9, base, ["--gpus", gpus.format(devices), "--prefill", "cpu", "--decode", "dual"], "cpu", "hybrid")  # a single session is not split
         one(model, 9, base, ["--gpus", gpus.format(2), "--prefill", "dslp", "--decode", "hybrid"], "dslp", "hybrid")
         base, gpus = (base, gpus) if base else AVX2
         for k, split in enumerate(("auto", "host", "stream", "hybrimoe", "trimoe", "cut", "exact")):
             if i < 3 or FULL or k % 3 == i % 3:
                 one(model, 31, base, ["--gpus", gpus.format(1 + (k + i) % 2) + ",h2d=2", "--prefill", "blend", "--split", split, "--decode", ("hybrid", "cpu")[k % 2]], "blend", ("hybrid", "cpu")[k % 2])
-    os.environ["HEARTH_LIMITS"] = f"layers={3 if model == 'ember:' else 2},rows=16"  # the layers on two devices, the third has experts alone; a prompt in batches
+    os.environ["HEARTH_LIMITS"] = f"layers={3 if model == 'ember:' else 2},rows=16"  # the layers on two devices, the third has experts only; a prompt in batches
     for devices, split in ((2, "auto"), (3, "stream")):
         one(model, 31, SCALAR, ["--gpus", f"emu:{devices},cpu=scalar,h2d=1", "--prefill", "blend", "--split", split, "--decode", "hybrid"], "blend", "hybrid")
     del os.environ["HEARTH_LIMITS"]
@@ -59,9 +59,9 @@ for kv in ("bf16", "fp8"):
             one(model, 20, base, ["--gpus", gpus.format(1), "--prefill", "blend", "--decode", "hybrid"], "blend", "hybrid")
 
 
-# --- Devices that hold some layers: the processor has the others
+# --- Devices that hold some layers: the CPU has the others
 def layers_of(model, gpus):
-    """Layers that devices hold, of how many; None where they hold none."""
+    """Returns the layers that devices hold, and the total; None where they hold none."""
     rc, out, err = ids(model, 2, SCALAR + ["--gpus", gpus, "--decode", "hybrid", "--prefill", "cpu", "-v"], 2)
     m = re.search(r"of (\d+) of (\d+) layers", err)
     return m and (int(m[1]), int(m[2]))
@@ -82,7 +82,7 @@ for model in models[:4 if FULL else 2]:
     check(len(seen) > 2, model, "only", seen, "numbers of layers were tried")
 
 
-# --- What is chosen by itself can run: nothing falls back, whatever the device's memory
+# --- The automatic choice can run: nothing falls back, whatever the device's memory
 seen = set()
 for mem in ("1200K", "3M", "4M", "6M", "8M", "9M", "10M", "12M", "16M", "64M"):
     for at, n in enumerate((40, 250)):
@@ -112,7 +112,7 @@ for model in models[:2]:
                         ("emu:2,cpu=scalar", [("hybrid", "dslp"), ("dual", "blend")])):
         for decode, prefill in modes:
             args = SCALAR + ["--gpus", gpus, "--decode", decode, "--prefill", prefill]
-            some = [i for i in range(8) if FULL or i % 4 == turn % 4]  # by turns all
+            some = [i for i in range(8) if FULL or i % 4 == turn % 4]  # alternating over all
             turn += 1
             alone = {i: batch(model, [prompts[i]], args)[0][1] for i in some}
             for n in (8, 2):
@@ -122,7 +122,7 @@ for model in models[:2]:
     without = batch(model, prompts, SCALAR)[0]
     check(all(got == without[:len(got)] for got in texts), model, "with and without devices")
 
-# --- With --deterministic a run repeats exactly, whatever splits a layer, and a text is the same alone and in company
+# --- With --deterministic a run repeats exactly, whatever splits a layer, and a text does not depend on the batch
 def logits_twice(model, args):
     got = []
     for i in range(2):
@@ -136,7 +136,7 @@ def logits_twice(model, args):
 for at, model in enumerate(models[:2] + models[4:5]):
     prompts = [(i, "Tell me " + "about the sea " * (i * 5 % 4) + str(i)) for i in range(4)]
     for k, split in enumerate(("host", "stream", "hybrimoe", "trimoe", "cut", "exact", "auto")):
-        if not FULL and k % 3 != at:  # between the three models all
+        if not FULL and k % 3 != at:  # three models together cover all
             continue
         args = ["--gpus", "emu:1,h2d=0.5", "--prefill", "blend", "--split", split]
         a, b = logits_twice(model, args)
@@ -146,10 +146,10 @@ for at, model in enumerate(models[:2] + models[4:5]):
         got, err = batch(model, prompts, args)
         check(not got[0] and len(got) == 5 and all(got[i + 1] == text for i, text in alone.items()) and not err and got == batch(model, prompts, args)[0], model, *args, "together:", got, "alone:", alone, err)
 
-# --- Devices that fail at the nth copy, launch or allocation, or for good: the answer is whole, and one warning says so. What was
-# forced and cannot even be opened is an error. Of a prompt whose logits are asked for each position comes once.
+# --- Devices that fail at the nth copy, launch or allocation, or for good: the answer is complete, with one warning. A forced mode
+# that cannot even be opened is an error. Requested logits of a prompt come once per position.
 def fault(gpus, kind, n, args):
-    """Whether the device failed at all."""
+    """Returns whether the device failed at all."""
     rank = "@1" if gpus.startswith("emu:2") and n % 2 else ""
     rc, out, err = ids("ember:", 24, SCALAR + ["--gpus", f"{gpus},fail={kind}:{n}{rank}", *args], 8)
     said = [line for line in err.splitlines() if "hearth: " in line and "expected" not in line]
@@ -183,12 +183,12 @@ for kind, n in (("copy", 40), ("copy", 111), ("launch", 30), ("launch", 100), ("
     check(not rc and warnings == 1 and close(right, got), "logits of a blended prefill that fails at", kind, n, rc, len(got), err)
 rc, out, err = ids("ember:", 24, SCALAR + ["--gpus", "emu:1,cpu=scalar,fail=die:200", "--prefill", "slp", "--decode", "hybrid"], 8)
 check(not rc and out == want("ember:", 24, SCALAR) and err.count("lost (injected)") == 3 and "on devices: device 0" in err, "a device lost in a prefill is left by steps, with one warning:", rc, err)
-for kind in ("alloc:2", "die:2", "alloc:30"):  # nothing is forced: a device that cannot be opened is left alone
+for kind in ("alloc:2", "die:2", "alloc:30"):  # nothing is forced: a device that cannot be opened is not used
     rc, out, err = ids("ember:", 24, SCALAR + ["--gpus", "emu:1,cpu=scalar,fail=" + kind], 8)
     check(not rc and out == want("ember:", 24, SCALAR) and err.count("sessions decode on the CPU") == 1, "opening with", kind, rc, err)
 
 
-# --- The trace holds all that ran, devices and the processor on one clock
+# --- The trace has everything that ran, devices and the CPU on one clock
 def trace(args):
     with tempfile.TemporaryDirectory() as tmp:
         name = os.path.join(tmp, "trace")

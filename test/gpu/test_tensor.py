@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Devices that share each layer (--gpus ...,parallel=tensor) give the processor's answers: every kind of model that can be parted so, alone
-and cut in two halves, behind prompts read by the processor and by devices, in every format of the KV cache, in company, and when one of
-them fails; a model that cannot be keeps the split by layers and says why.
+"""Tensor parallel devices (--gpus ...,parallel=tensor) give the CPU's answers: every kind of model that can be sharded, alone
+and in two micro-batches, after prompts read by the CPU and by devices, in every format of the KV cache, in batches, and when a device
+fails; a model that cannot be sharded keeps its layers on single devices and says why.
 
-usage: test_tensor.py HEARTH FIXTURES_DIR    without fixtures the built-in model alone"""
+usage: test_tensor.py HEARTH FIXTURES_DIR    without fixtures only the built-in model"""
 import json, os, sys, tempfile
 
 from against import SCALAR, check, end, greedy, known, run
@@ -13,7 +13,7 @@ TENSOR = "emu:{},cpu=scalar,parallel=tensor"
 
 
 def same(model, prompt, n, base, args, decode="hybrid"):
-    """The ids of the processor alone, and a step that did run on all devices at once."""
+    """Compares with the ids of the CPU alone; the decode batch must have run on all devices at once."""
     rc, want, err = greedy(model, prompt, base, n)
     assert not rc, (model, err)
     rc, out, err = greedy(model, prompt, base + args, n)
@@ -23,13 +23,13 @@ def same(model, prompt, n, base, args, decode="hybrid"):
 for i, model in enumerate(models):
     base = ["--cpu", "scalar", "--kv", ("f32", "bf16", "fp8")[i % 3]]
     same(model, 20, 12, base, ["--gpus", TENSOR.format(2 + i % 2), "--prefill", ("cpu", "slp")[i // 2 % 2], "--decode", "hybrid"])
-same("ember:", 700, 4, SCALAR, ["--gpus", TENSOR.format(2), "--prefill", "dslp", "--decode", "hybrid"])  # caches go by a stage's threads
+same("ember:", 700, 4, SCALAR, ["--gpus", TENSOR.format(2), "--prefill", "dslp", "--decode", "hybrid"])  # caches are divided by a stage's threads
 same("ember:", 20, 8, SCALAR, ["--gpus", TENSOR.format(2) + ",nograph,nopeer", "--prefill", "cpu", "--decode", "hybrid"])
 same("ember:", 20, 8, SCALAR, ["--gpus", TENSOR.format(2), "--prefill", "cpu", "--decode", "hybrid", "--draft", "mtp"])
 same("ember:", 20, 8, SCALAR, ["--gpus", TENSOR.format(2), "--prefill", "cpu", "--decode", "hybrid", "--expert-cache", "4"])
 
 
-# --- In company, in halves
+# --- In batches, in micro-batches
 def batch(prompts, args):
     with tempfile.TemporaryDirectory() as tmp:
         name = os.path.join(tmp, "batch")
@@ -47,26 +47,26 @@ for decode in ("hybrid", "dual"):
     got = batch(prompts, ["--gpus", TENSOR.format(2), "--prefill", "cpu", "--decode", decode])
     check(got == want, "prompts together by", decode, got, want)
 
-# --- A rank fails: one warning, and the answer is whole
+# --- A rank fails: one warning, and the answer is complete
 want = greedy("ember:", 24, SCALAR, 8)[1]
 failed = 0
 for kind, n in (("copy", 150), ("copy", 260), ("launch", 40), ("launch", 160), ("alloc", 40), ("alloc", 95), ("die", 300)):
     for rank in (0, 1):
         rc, out, err = greedy("ember:", 24, SCALAR + ["--gpus", TENSOR.format(2) + f",fail={kind}:{n}@{rank}", "--prefill", "cpu", "--decode", "hybrid"], 8)
         said = [line for line in err.splitlines() if "hearth: " in line and "expected" not in line]
-        opening = rc == 5 and kind == "alloc" and "--decode hybrid: device" in said[-1]  # what was forced cannot even be opened
+        opening = rc == 5 and kind == "alloc" and "--decode hybrid: device" in said[-1]  # a forced mode cannot even be opened
         check(opening or not rc and out == want and len(said) <= 1, f"fail={kind}:{n}@{rank}", rc, out, err)
         failed += len(said)
 check(failed > 5, "only", failed, "devices failed")
 
-# --- What runs where
+# --- Report of the placement
 with tempfile.TemporaryDirectory() as tmp:
     name = os.path.join(tmp, "trace")
     greedy("ember:", 8, SCALAR + ["--gpus", TENSOR.format(2), "--prefill", "cpu", "--decode", "hybrid", "--trace", name], 4)
     spans = {(e["pid"], e["name"]) for e in json.load(open(name))["traceEvents"] if e["ph"] == "X"}
 check({(0, "attention"), (1, "attention"), (0, "route"), (1, "route"), (0, "join"), (1, "join"), (1, "head"), (8, "experts")} <= spans, "a trace:", spans)
 
-# --- What cannot be parted keeps the split by layers
+# --- A model that cannot be sharded keeps its layers on single devices
 for model, why in zip(known("qwen3_moe", "minimax_m2", "qwen3_next", "deepseek_v4")[1:], ("between blocks", "over all heads together", "DeltaNet", "residual streams")):
     rc, out, err = greedy(model, 9, SCALAR + ["--gpus", TENSOR.format(2), "--prefill", "cpu", "--decode", "hybrid"], 4)
     check(not rc and "not tensor parallel: " in err and why in err and "decode by hybrid" in err, model, rc, err)

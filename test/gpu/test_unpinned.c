@@ -7,10 +7,10 @@
 #include <unistd.h>
 
 #include "engine/base/clock.h"
-#include "engine/base/limit.h"
 #include "engine/base/log.h"
+#include "engine/base/test_limits.h"
 #include "engine/ember/ember.h"
-#include "engine/internal.h"
+#include "engine/schedule/internal.h"
 #include "gpu/emu.h"
 
 enum { PROMPT = 70, LONG = 480, ANSWER = 5 }; /* a layer of LONG stores more than a driver copies at once by itself */
@@ -25,7 +25,7 @@ static void die(const char *what, const struct error *err) {
 static bool pinned(const struct engine *e) {
     const struct gpu_set *g = e->machine.gpus;
     bool all = true;
-    for (double end = clock_now() + 60; !pin_done(g->pin) && clock_now() < end;) usleep(1000);
+    for (double end = clock_now() + 60; !pin_is_done(g->pin) && clock_now() < end;) usleep(1000);
     for (int i = 0; i < e->weights.files.n_shards; i++) all &= gpu_set_pinned(g, e->weights.files.shards[i].map.data, e->weights.files.shards[i].map.size);
     return all;
 }
@@ -66,7 +66,7 @@ static long run(const char *dir, const char *gpus, enum prefill_mode prefill, en
                               .context = 1024,
                               .deterministic = true};
     if (engine_open(&e, &p, &err) || session_open(e, &s, &err)) die(gpus, &err);
-    const struct pin_choice *chosen = pin_chosen(e->machine.gpus->pin);
+    const struct pin_choice *chosen = pin_get_choice(e->machine.gpus->pin);
     if (chosen->path != way) failed++, printf("FAIL: %s: weights %s (%s), not %s\n", gpus, pin_name(chosen->path), chosen->why, pin_name(way));
     if (wait && pinned(e) != (way == PIN_COPIED || way == PIN_MAPPED)) failed++, printf("FAIL: %s: weights are%s pinned\n", gpus, pinned(e) ? "" : " not");
     if (wait && own_bytes(e) != (way == PIN_COPIED ? chosen->bytes : 0))
@@ -75,20 +75,21 @@ static long run(const char *dir, const char *gpus, enum prefill_mode prefill, en
     *bytes = 0;
     for (int turn = 0; turn < 2; turn++) {
         int n = turn ? prompt : prompt / 2, got = 0;
-        if (session_submit(s, &(struct request){.tokens = tokens, .n = n, .max_tokens = ANSWER, .flags = REQUEST_NO_EOS}, &err)) die(gpus, &err);
+        if (session_submit(s, &(struct request){.tokens = tokens, .n = n, .max_tokens = ANSWER, .flags = REQ_IGNORE_EOS}, &err)) die(gpus, &err);
         do {
             if (!engine_poll(e, &ev, 120000)) die(gpus, &(struct error){.text = "nothing for two minutes"});
             if (ev.kind == EVENT_ERROR) die(gpus, &ev.error);
             if (ev.kind == EVENT_TOKEN) out[turn][got++] = ev.token;
         } while (ev.kind != EVENT_DONE);
         if (strcmp(ev.stats.prefill_mode, names[prefill]) || strcmp(ev.stats.decode_mode, "hybrid"))
-            failed++, printf("FAIL: %s: read by %s (%s), answered by %s\n", gpus, ev.stats.prefill_mode, ev.stats.why, ev.stats.decode_mode);
+            failed++, printf("FAIL: %s: read by %s (%s), answered by %s\n", gpus, ev.stats.prefill_mode, ev.stats.prefill_why, ev.stats.decode_mode);
         *bytes += ev.stats.bytes_read;
         char told[64];
         snprintf(told, sizeof told, "weights %s, ", pin_name(way));
-        if (prefill != PREFILL_CPU && !strstr(ev.stats.why, told)) failed++, printf("FAIL: %s: the way of the weights is not told: %s\n", gpus, ev.stats.why);
+        if (prefill != PREFILL_CPU && !strstr(ev.stats.prefill_why, told))
+            failed++, printf("FAIL: %s: the way of the weights is not told: %s\n", gpus, ev.stats.prefill_why);
     }
-    for (int i = 0; i < e->machine.gpus->n; i++) held += atomic_load(&((struct emu *)e->machine.gpus->gpu[i])->held);
+    for (int i = 0; i < e->machine.gpus->n; i++) held += atomic_load(&((struct emu *)e->machine.gpus->gpu[i])->n_blocking_copies);
     session_close(&s);
     engine_close(&e);
     return held;
@@ -139,9 +140,9 @@ int main(void) {
         uint64_t bytes[2];
         int prompt = cases[i].prompt ? cases[i].prompt : PROMPT;
         run(built_in, cases[i].plain, cases[i].prefill, PIN_BUILT_IN, false, prompt, plain, &bytes[0]);
-        limit_set(LIMIT_PIN, cases[i].most);
+        test_limits_set(TEST_LIMIT_PIN_BYTES, cases[i].most);
         long held = run(cases[i].dir, cases[i].gpus, cases[i].prefill, cases[i].way, cases[i].wait, prompt, got, &bytes[1]);
-        limit_set(LIMIT_PIN, 0);
+        test_limits_set(TEST_LIMIT_PIN_BYTES, 0);
         printf("%s: weights %s; %ld copies held their caller, %.1f MB of weights read\n", cases[i].gpus, pin_name(cases[i].way), held, (double)bytes[1] * 1e-6);
         if (held) failed++, printf("FAIL: a copy of memory that is not pinned held its caller\n");
         if (memcmp(plain, got, sizeof got)) failed++, printf("FAIL: other tokens than with pinned weights\n");

@@ -1,5 +1,5 @@
 #pragma once
-/* Emulates the AMX tile instructions in C so that CPUs without them can check cpu/gemm_amx.c, cpu/gemm_amx_few.c and cpu/attn_amx.c; compile these with
+/* Emulates the AMX tile instructions in C so that CPUs without them can check cpu/gemm_amx.c, cpu/gemm_amx_skinny.c and cpu/attn_amx.c; compile these with
  * -include of this file. Speed means nothing here. Shapes come from the tile configuration, as on hardware; a tile that is not configured or a shape that
  * does not fit traps. */
 #ifndef HEARTH_SIMDE /* test/kcheck uses SIMDe instead */
@@ -78,25 +78,25 @@ static inline void amx_dpbf16(int d, int a, int b) {
 #define _tile_stored(t, p, s)   amx_store(t, p, s)
 #define _tile_dpbf16ps(d, a, b) amx_dpbf16(d, a, b)
 #ifdef HEARTH_SIMDE /* AVX-512 vectors in C too */
-#define gemm_amx                   gemm_amx_simde
-#define gemm_amx_tiles_few         gemm_amx_tiles_few_simde
-#define gemm_amx_tiles_few_scratch gemm_amx_tiles_few_scratch_simde
-#define gemm_amx_few16             gemm_amx_few16_simde
-#define gemm_amx_wide              gemm_amx_wide_simde
-#define gemm_avx512                gemm_avx512_simde
-#define gemm_avx512bf16            gemm_avx512bf16_simde
-#define gemm_kernels               gemm_kernels_simde
-#define gemm_planes_for            gemm_planes_for_simde
-#define gemm_vnni_pack             gemm_vnni_pack_simde
-#define gemm_vnni_packed           gemm_vnni_packed_simde
-#define gemm_vnni_rows             gemm_vnni_rows_simde
-#define gemm_vnni_scratch          gemm_vnni_scratch_simde
-#define kernels_amx                kernels_amx_simde
+#define gemm_amx                      gemm_amx_simde
+#define gemm_amx_skinny_rows          gemm_amx_tiles_few_simde
+#define gemm_amx_skinny_scratch_bytes gemm_amx_tiles_few_scratch_simde
+#define gemm_amx_skinny_bf16          gemm_amx_few16_simde
+#define gemm_amx_wide                 gemm_amx_wide_simde
+#define gemm_avx512                   gemm_avx512_simde
+#define gemm_avx512bf16               gemm_avx512bf16_simde
+#define gemm_kernels                  gemm_kernels_simde
+#define gemm_bf16_decoder_for         gemm_planes_for_simde
+#define gemm_vnni_pack                gemm_vnni_pack_simde
+#define gemm_vnni_packed              gemm_vnni_packed_simde
+#define gemm_vnni_rows                gemm_vnni_rows_simde
+#define gemm_vnni_scratch             gemm_vnni_scratch_simde
+#define kernels_amx                   kernels_amx_simde
 #else
-#define gemm_amx                   gemm_amx_emulated
-#define gemm_amx_tiles_few         gemm_amx_tiles_few_emulated
-#define gemm_amx_tiles_few_scratch gemm_amx_tiles_few_scratch_emulated
-#define gemm_amx_few16             gemm_amx_few16_emulated
-#define gemm_amx_wide              gemm_amx_wide_emulated
-#define kernels_amx                kernels_amx_emulated
+#define gemm_amx                      gemm_amx_emulated
+#define gemm_amx_skinny_rows          gemm_amx_tiles_few_emulated
+#define gemm_amx_skinny_scratch_bytes gemm_amx_tiles_few_scratch_emulated
+#define gemm_amx_skinny_bf16          gemm_amx_few16_emulated
+#define gemm_amx_wide                 gemm_amx_wide_emulated
+#define kernels_amx                   kernels_amx_emulated
 #endif

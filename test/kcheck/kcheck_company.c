@@ -1,7 +1,7 @@
-/* Checks batch invariance: each row of a call of 1 to OP_FEW rows has the same bits as that row alone, at every level, for products of all
+/* Checks batch invariance: each row of a call of 1 to BATCH_INVARIANT_ROWS rows has the same bits as that row alone, at every level, for products of all
  * formats, experts with groups of every size, attention and the router. So a session's text does not depend on what other sessions
  * decode in the same batch, and verifying a draft samples what would have been sampled without it. */
-#include "cpu/exec.h"
+#include "cpu/cpu_exec.h"
 #include "cpu/pool.h"
 #include "test/kcheck/processors.h"
 #include "test/kcheck/random_mat.h"
@@ -10,7 +10,7 @@ static struct exec *one, *several; /* one thread; three threads */
 static const char *level;
 
 static void fail(const char *what, int a, int b, int n, int row) {
-    if (failures++ < 30) printf("FAIL %s %s (%d, %d): row %d of %d has other bits than alone\n", level, what, a, b, row, n);
+    if (failures++ < 30) printf("FAIL %s %s (%d, %d): row %d of %d differs from the row alone\n", level, what, a, b, row, n);
 }
 static float *vec(size_t n) {
     float *v = guarded(n * 4);
@@ -28,8 +28,8 @@ static void check_linear(const struct shape *s, bool transposed, bool accumulate
     all.rows = batch * s->rows;
     struct mat w = mat_rows(make(&all), 0, s->rows);
     int in = transposed ? s->rows : s->cols, out = transposed ? s->cols : s->rows, ldx = batch * in + 3, ldy = batch * out + 1;
-    size_t size = (size_t)OP_FEW * (size_t)ldy;
-    float *x = vec((size_t)(OP_FEW * ldx)), *was = vec(size), *alone = vec(size), *y = vec(size), *bias = vec((size_t)out);
+    size_t size = (size_t)BATCH_INVARIANT_ROWS * (size_t)ldy;
+    float *x = vec((size_t)(BATCH_INVARIANT_ROWS * ldx)), *was = vec(size), *alone = vec(size), *y = vec(size), *bias = vec((size_t)out);
     struct op_linear o = {.x = x,
                           .w = w,
                           .n = 1,
@@ -44,7 +44,7 @@ static void check_linear(const struct shape *s, bool transposed, bool accumulate
                           .batch_y = out,
                           .bias = accumulate ? bias : NULL};
     memcpy(alone, was, size * 4);
-    for (int i = 0; i < OP_FEW; i++) {
+    for (int i = 0; i < BATCH_INVARIANT_ROWS; i++) {
         o.x = x + i * ldx, o.y = alone + i * ldy;
         must(one->ops->linear(one, &o));
     }
@@ -54,8 +54,8 @@ static void check_linear(const struct shape *s, bool transposed, bool accumulate
         ((struct cpu_exec *)(void *)one)->k.gemv[s->dtype](&to, &from, 1, &w);
         if (memcmp(y, alone, (size_t)out * 4)) fail("exact product", s->dtype, s->cols, 1, 0);
     }
-    for (int n = 2; n <= OP_FEW; n++) {
-        int first = n % 3 * (OP_FEW - n) / 2;
+    for (int n = 2; n <= BATCH_INVARIANT_ROWS; n++) {
+        int first = n % 3 * (BATCH_INVARIANT_ROWS - n) / 2;
         memcpy(y, was, size * 4);
         o.n = n, o.x = x + first * ldx, o.y = y + first * ldy;
         must(several->ops->linear(several, &o));
@@ -102,19 +102,19 @@ static void check_experts(uint8_t dtype, int block, bool shared) {
     struct shape up = {INTER, HIDDEN, 64, block, dtype, DT_F32, 0, 1}, down = {HIDDEN, INTER, 64, block, dtype, DT_F32, 0, 1};
     struct expert e[EXPERTS + 1];
     for (int i = 0; i <= EXPERTS; i++) e[i] = (struct expert){make(&up), make(&up), make(&down)};
-    size_t size = (size_t)OP_FEW * HIDDEN;
-    float *x = vec(size), *was = vec(size), *alone = vec(size), *y = vec(size), *weights = vec(OP_FEW * TOPK);
-    int32_t *ids = guarded(OP_FEW * TOPK * 4);
+    size_t size = (size_t)BATCH_INVARIANT_ROWS * HIDDEN;
+    float *x = vec(size), *was = vec(size), *alone = vec(size), *y = vec(size), *weights = vec(BATCH_INVARIANT_ROWS * TOPK);
+    int32_t *ids = guarded(BATCH_INVARIANT_ROWS * TOPK * 4);
     for (size_t i = 0; i < size; i++) x[i] *= 0.05f;
-    for (int i = 0; i < OP_FEW; i++) ids[i * TOPK] = 0, ids[i * TOPK + 1] = 1 + i % 2, ids[i * TOPK + 2] = i % 7 == 6 ? -1 : 3 + i * i % 5;
+    for (int i = 0; i < BATCH_INVARIANT_ROWS; i++) ids[i * TOPK] = 0, ids[i * TOPK + 1] = 1 + i % 2, ids[i * TOPK + 2] = i % 7 == 6 ? -1 : 3 + i * i % 5;
     struct op_experts o = {.experts = e, .n_experts = EXPERTS, .topk = TOPK, .hidden = HIDDEN, .shared = shared ? &e[EXPERTS] : NULL};
     memcpy(alone, was, size * 4);
-    for (int i = 0; i < OP_FEW; i++) {
+    for (int i = 0; i < BATCH_INVARIANT_ROWS; i++) {
         o.n = 1, o.x = x + i * HIDDEN, o.y = alone + i * HIDDEN, o.ids = ids + i * TOPK, o.weights = weights + i * TOPK;
         must(one->ops->experts(one, &o));
     }
-    for (int n = 2; n <= OP_FEW; n++) {
-        int first = n % 3 * (OP_FEW - n) / 2;
+    for (int n = 2; n <= BATCH_INVARIANT_ROWS; n++) {
+        int first = n % 3 * (BATCH_INVARIANT_ROWS - n) / 2;
         memcpy(y, was, size * 4);
         o.n = n, o.x = x + first * HIDDEN, o.y = y + first * HIDDEN, o.ids = ids + first * TOPK, o.weights = weights + first * TOPK;
         must(several->ops->experts(several, &o));
@@ -133,17 +133,18 @@ struct attention_case {
     int n_chosen;
 };
 static void check_attention(const struct attention_case *c) {
-    const int last = c->pos + OP_FEW, keys = op_seen(last - 1, 0, last), krow = c->kv_heads * c->dim, vrow = c->kv_heads * c->v_dim,
+    const int last = c->pos + BATCH_INVARIANT_ROWS, keys = op_seen(last - 1, 0, last), krow = c->kv_heads * c->dim, vrow = c->kv_heads * c->v_dim,
               ldq = c->heads * c->dim + 2, ldo = c->heads * c->v_dim + 1;
-    const size_t esize = dtype_bytes(c->dtype, 1), size = (size_t)(OP_FEW * ldo), rows = (size_t)(OP_FEW * c->heads);
+    const size_t esize = dtype_bytes(c->dtype, 1), size = (size_t)(BATCH_INVARIANT_ROWS * ldo), rows = (size_t)(BATCH_INVARIANT_ROWS * c->heads);
     struct kv_plane k = {guarded((size_t)keys * (size_t)krow * esize), vec((size_t)(keys * c->kv_heads)), c->kv_heads, c->dim, c->dtype}, v = k;
     if (!c->same) v = (struct kv_plane){guarded((size_t)keys * (size_t)vrow * esize), vec((size_t)(keys * c->kv_heads)), c->kv_heads, c->v_dim, c->dtype};
     struct op_kv_store store = {k, vec((size_t)(keys * krow)), 0, keys, krow}, store_v = {v, vec((size_t)(keys * vrow)), 0, keys, vrow};
     must(one->ops->kv_store(one, &store));
     if (!c->same) must(one->ops->kv_store(one, &store_v));
-    float *q = vec((size_t)(OP_FEW * ldq)), *alone = vec(size), *y = vec(size), *lse_alone = vec(rows), *lse = vec(rows), *sinks = vec((size_t)c->heads);
-    int32_t *chosen = guarded((size_t)(OP_FEW * c->n_chosen + 1) * 4);
-    for (int i = 0; i < OP_FEW; i++) {
+    float *q = vec((size_t)(BATCH_INVARIANT_ROWS * ldq)), *alone = vec(size), *y = vec(size), *lse_alone = vec(rows), *lse = vec(rows),
+          *sinks = vec((size_t)c->heads);
+    int32_t *chosen = guarded((size_t)(BATCH_INVARIANT_ROWS * c->n_chosen + 1) * 4);
+    for (int i = 0; i < BATCH_INVARIANT_ROWS; i++) {
         int seen = op_seen(c->pos + i, 0, keys), step = c->n_chosen && seen >= 2 * c->n_chosen ? 2 : 1;
         for (int j = 0; j < c->n_chosen; j++) chosen[i * c->n_chosen + j] = j * step < seen ? j * step : -1;
     }
@@ -157,13 +158,13 @@ static void check_attention(const struct attention_case *c) {
                              .window = c->window,
                              .n_chosen = c->n_chosen,
                              .scale = 0.3f};
-    for (int i = 0; i < OP_FEW; i++) {
+    for (int i = 0; i < BATCH_INVARIANT_ROWS; i++) {
         o.n = 1, o.q = q + i * ldq, o.out = alone + i * ldo, o.lse = lse_alone + i * c->heads, o.q_pos0 = c->pos + i;
         o.n_keys = op_seen(o.q_pos0, 0, keys), o.chosen = c->n_chosen ? chosen + i * c->n_chosen : NULL;
         must(one->ops->attention(one, &o));
     }
-    for (int n = 2; n <= OP_FEW; n += n < 6 ? 1 : 5) {
-        int first = n % 3 * (OP_FEW - n) / 2;
+    for (int n = 2; n <= BATCH_INVARIANT_ROWS; n += n < 6 ? 1 : 5) {
+        int first = n % 3 * (BATCH_INVARIANT_ROWS - n) / 2;
         o.n = n, o.q = q + first * ldq, o.out = y + first * ldo, o.lse = lse + first * c->heads, o.q_pos0 = c->pos + first;
         o.n_keys = op_seen(c->pos + first + n - 1, 0, keys), o.chosen = c->n_chosen ? chosen + first * c->n_chosen : NULL;
         must(several->ops->attention(several, &o));
@@ -189,18 +190,18 @@ static void check_attentions(bool slow) {
 
 /* The indexer: each row alone, without keys after it, and several together. */
 static void check_select(int heads, int dim, int pos, int topk, uint8_t dtype) {
-    const int keys = op_seen(pos + OP_FEW - 1, 0, pos + OP_FEW), ldq = heads * dim;
+    const int keys = op_seen(pos + BATCH_INVARIANT_ROWS - 1, 0, pos + BATCH_INVARIANT_ROWS), ldq = heads * dim;
     struct kv_plane k = {guarded((size_t)(keys * dim) * dtype_bytes(dtype, 1) + 4), vec((size_t)keys + 1), 1, dim, dtype};
     must(one->ops->kv_store(one, &(struct op_kv_store){k, vec((size_t)(keys * dim) + 1), 0, keys, dim}));
-    float *q = vec((size_t)(OP_FEW * ldq)), *weight = vec((size_t)(OP_FEW * heads));
-    int32_t *alone = guarded((size_t)(OP_FEW * topk) * 4), *chosen = guarded((size_t)(OP_FEW * topk) * 4);
+    float *q = vec((size_t)(BATCH_INVARIANT_ROWS * ldq)), *weight = vec((size_t)(BATCH_INVARIANT_ROWS * heads));
+    int32_t *alone = guarded((size_t)(BATCH_INVARIANT_ROWS * topk) * 4), *chosen = guarded((size_t)(BATCH_INVARIANT_ROWS * topk) * 4);
     struct op_select o = {.k = k, .heads = heads, .topk = topk, .ldq = ldq, .scale = 0.1f};
-    for (int i = 0; i < OP_FEW; i++) {
+    for (int i = 0; i < BATCH_INVARIANT_ROWS; i++) {
         o.n = 1, o.q = q + i * ldq, o.weight = weight + i * heads, o.chosen = alone + i * topk, o.q_pos0 = pos + i, o.n_keys = op_seen(pos + i, 0, keys);
         must(one->ops->select(one, &o));
     }
-    for (int n = 2; n <= OP_FEW; n++) {
-        int first = n % 3 * (OP_FEW - n) / 2;
+    for (int n = 2; n <= BATCH_INVARIANT_ROWS; n++) {
+        int first = n % 3 * (BATCH_INVARIANT_ROWS - n) / 2;
         o.n = n, o.q = q + first * ldq, o.weight = weight + first * heads, o.chosen = chosen, o.q_pos0 = pos + first;
         o.n_keys = op_seen(pos + first + n - 1, 0, keys);
         must(several->ops->select(several, &o));
@@ -211,15 +212,15 @@ static void check_select(int heads, int dim, int pos, int topk, uint8_t dtype) {
 
 static void check_route(void) {
     enum { EXPERTS = 32, TOPK = 5 };
-    float *logits = vec(OP_FEW * EXPERTS), *bias = vec(EXPERTS), *alone = vec(OP_FEW * TOPK), *w = vec(OP_FEW * TOPK);
-    int32_t *ids = guarded(OP_FEW * TOPK * 4), *ids_alone = guarded(OP_FEW * TOPK * 4);
+    float *logits = vec(BATCH_INVARIANT_ROWS * EXPERTS), *bias = vec(EXPERTS), *alone = vec(BATCH_INVARIANT_ROWS * TOPK), *w = vec(BATCH_INVARIANT_ROWS * TOPK);
+    int32_t *ids = guarded(BATCH_INVARIANT_ROWS * TOPK * 4), *ids_alone = guarded(BATCH_INVARIANT_ROWS * TOPK * 4);
     struct op_route o = {
         .bias = bias, .n_experts = EXPERTS, .topk = TOPK, .n_group = 4, .topk_group = 2, .score = SCORE_SIGMOID, .group_top2 = true, .norm = true, .scale = 2};
-    for (int i = 0; i < OP_FEW; i++) {
+    for (int i = 0; i < BATCH_INVARIANT_ROWS; i++) {
         o.n = 1, o.logits = logits + i * EXPERTS, o.ids = ids_alone + i * TOPK, o.weights = alone + i * TOPK;
         must(one->ops->route(one, &o));
     }
-    for (int n = 2; n <= OP_FEW; n++) {
+    for (int n = 2; n <= BATCH_INVARIANT_ROWS; n++) {
         o.n = n, o.logits = logits, o.ids = ids, o.weights = w;
         must(several->ops->route(several, &o));
         if (memcmp(w, alone, (size_t)(n * TOPK) * 4) || memcmp(ids, ids_alone, (size_t)(n * TOPK) * 4)) fail("router", EXPERTS, TOPK, n, 0);
@@ -237,7 +238,7 @@ int main(int argc, char **argv) {
     for (int l = first_level(); l < CPU_LEVELS; l++) {
         level = cpu_level_name((enum cpu_level)l);
         if (!cpu_level_has((enum cpu_level)l)) {
-            printf("%-8s SKIPPED: this processor lacks it\n", level);
+            printf("%-8s SKIPPED: this CPU lacks it\n", level);
             continue;
         }
         one = cpu_exec_open(pools[0], (enum cpu_level)l, &e), several = cpu_exec_open(pools[1], (enum cpu_level)l, &e);
@@ -246,7 +247,7 @@ int main(int argc, char **argv) {
         state = seed;
         check_products();
         check_experts(DT_E4M3, 64, true);
-        check_experts(DT_E4M3, 40, false); /* blocks that gemm_few does not support */
+        check_experts(DT_E4M3, 40, false); /* blocks that gemm_skinny does not support */
         check_experts(DT_BF16, 0, true);
         check_experts(DT_F32, 0, false);
         check_attentions(l == CPU_SCALAR);

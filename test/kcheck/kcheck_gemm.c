@@ -19,10 +19,10 @@ const struct kernels *gemm_kernels_simde(enum cpu_level level) {
 #define gemm_avx512_simde     gemm_avx512
 #define gemm_avx512bf16_simde gemm_avx512bf16
 #define gemm_amx_simde        gemm_amx
-#define gemm_amx_few16_simde  gemm_amx_few16
+#define gemm_amx_few16_simde  gemm_amx_skinny_bf16
 #define gemm_amx_wide_simde   gemm_amx_wide
-#define gemm_few_simde        gemm_few
-#define gemm_few16_simde      gemm_few16
+#define gemm_few_simde        gemm_skinny
+#define gemm_few16_simde      gemm_skinny_bf16
 #endif
 
 static void fail(const struct gemm *g, const struct mat *w, int n, const char *what, int i, int r, double got, double want, double bound) {
@@ -65,7 +65,7 @@ static double whole_loss(const struct mat *w, const float *row, const float *x) 
 enum { PAD = 5, MANY = 512 };
 static void check(const struct gemm *g, const struct shape *s, int n, bool exact_x, bool accumulate) {
     struct mat w = make(s);
-    if (g->takes && !g->takes(&w, MANY)) return drop();
+    if (g->supports && !g->supports(&w, MANY)) return drop();
     int k = s->cols, ldx = k + 3, ldy = s->rows + PAD, tokens = n + 4;
     float *x = guarded(sizeof(float) * ((size_t)(tokens - 1) * (size_t)ldx + (size_t)k)), *y = aligned(sizeof *y * (size_t)n * (size_t)ldy);
     float *again = aligned(sizeof *y * (size_t)n * (size_t)ldy), *before = aligned(sizeof *y * (size_t)n * (size_t)ldy);
@@ -80,9 +80,9 @@ static void check(const struct gemm *g, const struct shape *s, int n, bool exact
     product(g, &w, x, gather, ldx, n, r0, r1, 1, 1, y, ldy, accumulate);
     product(g, &w, x, gather, ldx, n, r0, r1, 3, 2, again, ldy, accumulate);
     if (memcmp(y, again, sizeof *y * (size_t)n * (size_t)ldy)) fail(g, &w, n, "other bits when cut", 0, 0, 0, 0, 0);
-    if (g == &gemm_whole_avxvnni) {
+    if (g == &gemm_int16_avxvnni) {
         memcpy(again, before, sizeof *y * (size_t)n * (size_t)ldy);
-        product(&gemm_whole_avx2, &w, x, gather, ldx, n, r0, r1, 1, 1, again, ldy, accumulate);
+        product(&gemm_int16_avx2, &w, x, gather, ldx, n, r0, r1, 1, 1, again, ldy, accumulate);
         if (memcmp(y, again, sizeof *y * (size_t)n * (size_t)ldy)) fail(g, &w, n, "other bits than with AVX2", 0, 0, 0, 0, 0);
     }
 
@@ -91,7 +91,7 @@ static void check(const struct gemm *g, const struct shape *s, int n, bool exact
     if (g->bf16 && !exact_x) unit += 0x1p-8; /* BF16 keeps 8 bits, rounded */
     if (g->bf16x2 && !exact_x) unit += 0x1p-16;
     if (g->bf16 && split) unit += 0x1p-16;
-    if (g->rounds && rounded(s->dtype)) unit += 0x1p-9;
+    if (g->rounds_weights && rounded(s->dtype)) unit += 0x1p-9;
     float *row = malloc(sizeof *row * (size_t)k);
     for (int r = 0; r < s->rows; r++) {
         for (int c = 0; c < k; c++) row[c] = mat_at(&w, r, c);
@@ -104,7 +104,7 @@ static void check(const struct gemm *g, const struct shape *s, int n, bool exact
             double want = accumulate ? before[at] : 0, size = fabs(want) * 0.1;
             const float *xi = x + (size_t)gather[i] * (size_t)ldx;
             for (int c = 0; c < k; c++) want += (double)row[c] * xi[c], size += fabs((double)row[c] * xi[c]);
-            double bound = unit * size + 1e-35 + (g->whole ? whole_loss(&w, row, xi) : 0);
+            double bound = unit * size + 1e-35 + (g->is_int16 ? whole_loss(&w, row, xi) : 0);
             if (!(fabs(y[at] - want) <= bound)) fail(g, &w, n, "sum", i, r, y[at], want, bound);
         }
     }
@@ -124,14 +124,14 @@ static void check(const struct gemm *g, const struct shape *s, int n, bool exact
 }
 
 /* Checks every code by one-hot tokens: the product is the weight itself, bit by bit. least: scales are adjacent powers of two from that exponent up to the
- * largest that folds into a BF16 number (gemm_folds); negative: any scale. */
+ * largest that folds into a BF16 number (gemm_folds_scales); negative: any scale. */
 static void check_codes(const struct gemm *g, uint8_t dtype, int least) {
     int cols = 256, rows = dtype == DT_BF16 || dtype == DT_F16 ? 256 : 40;
     struct shape s = {rows, cols, 1, 128, dtype, DT_F32, 0, 1};
     if (dtype == DT_BF16 || dtype == DT_F16) s.block_cols = 0;
     if (least >= 0) s.block_cols = 64, s.scale_dtype = DT_E8M0, s.rows = rows = (246 - least) / 4 + 1;
     struct mat w = make(&s);
-    if (g->takes && !g->takes(&w, MANY)) return drop();
+    if (g->supports && !g->supports(&w, MANY)) return drop();
     for (int i = 0; least >= 0 && i < 4 * rows; i++) ((uint8_t *)w.scale)[i] = (uint8_t)(least + i < 246 ? least + i : 246);
     uint8_t *d = (uint8_t *)w.data;
     for (int r = 0; r < rows; r++)
@@ -169,9 +169,9 @@ static void check_codes(const struct gemm *g, uint8_t dtype, int least) {
 /* Checks formats with scales between the codes by one-hot tokens: kernels that round give the nearest BF16 number of each weight, others are within 2^-16. */
 static void check_rounded(const struct gemm *g, const struct shape *s) {
     struct mat w = make(s);
-    if (g->takes && !g->takes(&w, MANY)) return drop();
+    if (g->supports && !g->supports(&w, MANY)) return drop();
     const int cols = s->cols, rows = s->rows;
-    const bool near = g->rounds && s->dtype != DT_INT4;
+    const bool near = g->rounds_weights && s->dtype != DT_INT4;
     float *x = calloc((size_t)cols * (size_t)cols, sizeof *x), *y = aligned(sizeof *y * (size_t)cols * (size_t)rows);
     for (int i = 0; i < cols; i++) x[i * cols + i] = 1;
     for (int few = 0; few < 2; few++) { /* 48 tokens at once, and all */
@@ -268,14 +268,14 @@ int main(void) {
     } all[] = {
         {&gemm_scalar},
         {&gemm_avx2},
-        {&gemm_whole_avx2, 3},
-        {&gemm_whole_avxvnni, 3},
+        {&gemm_int16_avx2, 3},
+        {&gemm_int16_avxvnni, 3},
         {&gemm_avx512},
         {&gemm_avx512bf16},
-        {&gemm_few},
-        {&gemm_few16},
+        {&gemm_skinny},
+        {&gemm_skinny_bf16},
         {&gemm_amx, 1},
-        {&gemm_amx_few16},
+        {&gemm_amx_skinny_bf16},
         {&gemm_amx_wide, 4},
 #ifndef WITHOUT_EMULATED /* this CPU has no AMX, or long_tests */
         {&gemm_amx_emulated, 4, true},
@@ -300,12 +300,12 @@ int main(void) {
         const bool simde = all[a].simde, emulated = all[a].emulated;
 #ifndef WITH_SIMDE
         if (simde) {
-            printf("%-10s (SIMDe) SKIPPED: libsimde-dev was not there when this was built\n", g->name);
+            printf("%-10s (SIMDe) SKIPPED: libsimde-dev was not found when this was built\n", g->name);
             continue;
         }
 #endif
         if (simde ? false : emulated ? !gemm_has(&gemm_avx512bf16) || !(cpu_flags() & CPU_F_GFNI) : !gemm_has(g)) {
-            printf("%-10s %s SKIPPED: this processor lacks %s\n", g->name, emulated ? "emulated" : "", emulated ? "AVX-512 BF16, VBMI or GFNI" : g->name);
+            printf("%-10s %s SKIPPED: this CPU lacks %s\n", g->name, emulated ? "emulated" : "", emulated ? "AVX-512 BF16, VBMI or GFNI" : g->name);
             continue;
         }
         int before = failures, cases = 0;
@@ -323,7 +323,7 @@ int main(void) {
         check_codes(g, DT_E4M3, 10), check_codes(g, DT_E4M3, 0), cases += 2;
         for (size_t i = 0; i < sizeof shapes / sizeof *shapes && g != &gemm_scalar && !simde; i++)
             if (shapes[i].cols < 1024 && (shapes[i].dtype == DT_E2M1 || shapes[i].dtype >= DT_Q8_0)) check_rounded(g, &shapes[i]), cases++;
-        if (g->whole) check_extremes(g), cases++;
+        if (g->is_int16) check_extremes(g), cases++;
         printf("%-10s %s %s: %d cases\n", g->name, emulated ? "emulated (speed NOT MEASURED)" : "", failures == before ? "ok" : "FAILED", cases);
     }
     return failures != 0;

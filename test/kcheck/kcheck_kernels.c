@@ -1,7 +1,7 @@
 /* Checks the inner kernels of every table (cpu/kernels.h) against double precision: plain formats, attention tiles, element-wise.
  * Matrices and vectors end at a guard page, outputs are poisoned, and a row gives the same bits alone and in a batch.
  * AVX-512 runs a second time through SIMDe, so its results are checked on CPUs without it too. */
-#include "cpu/choose.h"
+#include "cpu/autotune.h"
 #include "cpu/probe.h"
 #include "test/kcheck/random_mat.h"
 
@@ -175,7 +175,7 @@ static void check_tiles16(int nq, int nk, int dim, bool split) {
     const int width = (dim + 31) / 32 * 32, ldk = dim + 3, lds = 64;
     uint16_t *kv = guarded(((size_t)(nk - 1) * (size_t)ldk + (size_t)dim) * 2), *packed = aligned((size_t)((nq + 31) / 32 * 32 * width) * 4);
     float *q = vec(nq * dim), *s = aligned((size_t)(nq * lds) * 4), *o = vec(nq * dim), *old = aligned((size_t)(nq * dim) * 4), *corr = vec(nq);
-    const double unit = k.exact16 ? 0 : split ? 0x1p-16 : 0x1p-8, unit_q = k.tiles16 ? 0x1p-16 : unit;
+    const double unit = k.qk16_is_exact ? 0 : split ? 0x1p-16 : 0x1p-8, unit_q = k.qk16_uses_tiles ? 0x1p-16 : unit;
     const struct ahead ahead = {(const uint8_t *)kv, 1 << 20, 5, 256};
     for (size_t i = 0; i < (size_t)(nk - 1) * (size_t)ldk + (size_t)dim; i++) kv[i] = f32_to_bf16(normal());
     memset(s, 0xff, (size_t)(nq * lds) * 4);
@@ -322,7 +322,7 @@ static void check_choice(uint64_t seed) {
     int before = failures;
     level = "choice", state = seed;
     if ((cpu_flags() & (CPU_F_AVX512 | CPU_F_VBMI)) != (CPU_F_AVX512 | CPU_F_VBMI)) {
-        printf("%-18s SKIPPED: this processor lacks one of them\n", level);
+        printf("%-18s SKIPPED: this CPU lacks one of them\n", level);
         return;
     }
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
@@ -335,17 +335,17 @@ static void check_choice(uint64_t seed) {
                 for (int c = 0; c < w.cols; c++) v[c] = ldexpf(v[c], n % 4 == 1 ? -120 : n % 4 == 2 ? 100 : 0);
                 x[t] = v, y[t] = vec(w.rows), z[t] = vec(w.rows);
             }
-            choose_e4m3_of[0]->gemv(y, x, n, &w);
-            for (int other = 1; other < choose_e4m3_count(); other++) {
-                choose_e4m3_of[other]->gemv(z, x, n, &w);
+            autotune_e4m3_candidates[0]->gemv(y, x, n, &w);
+            for (int other = 1; other < autotune_e4m3_n_candidates(); other++) {
+                autotune_e4m3_candidates[other]->gemv(z, x, n, &w);
                 for (int t = 0; t < n; t++)
                     for (int r = 0; r < w.rows; r++)
                         if (f32_bits(y[t][r]) != f32_bits(z[t][r])) fail("other bits by another kernel", t, r, z[t][r], y[t][r], 0);
             }
             drop();
         }
-    if (choose_e4m3() != choose_e4m3()) fail("another choice the second time", 0, 0, 0, 0, 0);
-    printf("%-18s %s%s%s\n", level, failures > before ? "FAILED" : "ok", *choose_describe() ? ": " : "", choose_describe());
+    if (autotune_e4m3() != autotune_e4m3()) fail("another choice the second time", 0, 0, 0, 0, 0);
+    printf("%-18s %s%s%s\n", level, failures > before ? "FAILED" : "ok", *autotune_describe() ? ": " : "", autotune_describe());
 }
 
 /* Measured once per process and the same in each, because kernels with other bits depend on it. */
@@ -353,10 +353,10 @@ static void check_probes(void) {
     const unsigned flags = cpu_flags();
     int wrong = 0;
     for (int i = 0; i < 100; i++) {
-        if (flags & CPU_F_AVX2) wrong += probe_subnormal() != !!(flags & CPU_F_SUBNORMAL);
-        if (flags & CPU_F_BF16) wrong += probe_bf16() != !!(flags & CPU_F_BF16_FAST);
+        if (flags & CPU_F_AVX2) wrong += probe_fast_subnormals() != !!(flags & CPU_F_SUBNORMAL);
+        if (flags & CPU_F_BF16) wrong += probe_fast_bf16() != !!(flags & CPU_F_BF16_FAST);
     }
-    if (wrong) failures++, printf("FAIL: %d of 100 probes of this processor said something else\n", wrong);
+    if (wrong) failures++, printf("FAIL: %d of 100 probes of this CPU differed\n", wrong);
 }
 
 int main(int argc, char **argv) {
@@ -389,7 +389,7 @@ int main(int argc, char **argv) {
     };
     for (size_t i = 0; i < sizeof tables / sizeof *tables; i++) {
         if ((cpu_flags() & tables[i].need) != tables[i].need) {
-            printf("%-18s SKIPPED: this processor lacks it\n", tables[i].name);
+            printf("%-18s SKIPPED: this CPU lacks it\n", tables[i].name);
             continue;
         }
         memset(&k, 0, sizeof k);
@@ -401,7 +401,7 @@ int main(int argc, char **argv) {
     check_choice(seed);
     check_probes();
 #if !defined WITH_SIMDE && !defined WITHOUT_SIMDE
-    printf("avx512 (SIMDe) SKIPPED: libsimde-dev was not there when this was built\n");
+    printf("avx512 (SIMDe) SKIPPED: libsimde-dev was not found when this was built\n");
 #endif
     printf("%d failures\n", failures);
     return failures != 0;

@@ -38,14 +38,14 @@ int main(void) {
 
     CHECK(!numa_parse(&n, "node 65536 0-15\n", &e) && n.n_nodes == 1 && n.cpus[0] == 16 && n.node_of[15] == 0 && n.node_of[16] == -1);
     covers(&n, 2048, 128, true);
-    CHECK(!numa_binds(&n, 1, 0)); /* one node: map the file */
+    CHECK(!numa_should_bind(&n, 1, 0)); /* one node: map the file */
 
     CHECK(!numa_parse(&n, "# two sockets\nnode 524288 0-31,64-95\nnode 524288 32-63,96-127\ndistance 0 10 32\ndistance 1 32 10\n", &e));
     CHECK(n.n_nodes == 2 && n.cpus[0] == 64 && n.node_of[96] == 1 && n.node_of[64] == 0 && n.distance[0][1] == 32);
     numa_split(&n, 2048, 128, p);
     CHECK(p[0].first == 0 && p[0].count == 1024 && p[1].first == 1024 && p[1].count == 1024);
-    CHECK(numa_binds(&n, (size_t)700 << 30, (size_t)16 << 30));
-    CHECK(!numa_binds(&n, (size_t)1010 << 30, (size_t)16 << 30)); /* 2 x 512 GiB less 2 x 16 */
+    CHECK(numa_should_bind(&n, (size_t)700 << 30, (size_t)16 << 30));
+    CHECK(!numa_should_bind(&n, (size_t)1010 << 30, (size_t)16 << 30)); /* 2 x 512 GiB less 2 x 16 */
 
     CHECK(!numa_parse(&n, eight, &e) && n.n_nodes == 8);
     static const int inters[] = {2048, 1536, 768, 576, 128, 100, 1, 18432};
@@ -80,7 +80,7 @@ int main(void) {
         for (int t = 0; t < deals[i].threads; t++) CHECK(node[t] == deals[i].node[t] - '0');
     }
     CHECK(!numa_parse(&n, "node 1000 0-5\nnode 1000 6-7\n", &e)); /* three quarters belong on the first node */
-    CHECK(numa_binds(&n, (size_t)1200 << 20, 0) && !numa_binds(&n, (size_t)1400 << 20, 0));
+    CHECK(numa_should_bind(&n, (size_t)1200 << 20, 0) && !numa_should_bind(&n, (size_t)1400 << 20, 0));
 
     static const char *const bad[] = {"",
                                       "node\n",

@@ -1,13 +1,13 @@
 /* Checks the operations of engine/base/ops.h on the CPU at every level against double precision written from the comments there:
  * views and batches, tie rules, groups, windows and sinks, causal masks, and the same bits for 1, 2 and 5 threads. */
-#include "cpu/exec.h"
+#include "cpu/cpu_exec.h"
 #include "cpu/gemm_inner.h"
-#include "engine/base/half.h"
+#include "engine/base/minifloat.h"
 #include "test/kcheck/levels.h"
 #include "test/kcheck/processors.h"
 
-static bool products_bf16, tiles_bf16; /* with more than OP_FEW tokens activations are BF16, in products and in attention over BF16 and E4M3 planes; with few
-                                          tokens twice that precision */
+static bool products_bf16, tiles_bf16; /* with more than BATCH_INVARIANT_ROWS tokens activations are BF16, in products and in attention over BF16 and E4M3
+                                          planes; with few tokens twice that precision */
 
 /* Runs `call` (which uses the executor `on` and writes y, n floats) on each number of threads; keeps the first result. */
 #define EACH_THREADS(what, y, n, before, call) \
@@ -58,7 +58,8 @@ static void check_linear(int n, bool transposed, bool accumulate, int batch, uin
                     sum += v, abs_sum += fabs(v);
                 }
                 if (o.bias) sum += bias[r], abs_sum += fabs(bias[r]);
-                near("linear", t, r, y[t * ldy + b * out + r], sum, abs_sum * (products_bf16 && n > OP_FEW && !exact && !transposed ? 0x1p-8 : 4e-6));
+                near("linear", t, r, y[t * ldy + b * out + r], sum,
+                     abs_sum * (products_bf16 && n > BATCH_INVARIANT_ROWS && !exact && !transposed ? 0x1p-8 : 4e-6));
             }
     for (int t = 0; t < n; t++)
         for (int g = 0; g < GAP; g++)
@@ -94,7 +95,7 @@ static const struct expert_kind expert_kinds[] = {
 static struct expert expert_make(const struct expert_kind *k, int inter, int hidden) {
     struct shape up = {k->turns ? 2 * inter : inter, hidden, k->block_rows, k->block_cols, k->dtype, k->scale, 0, 1};
     struct shape down = {k->turned ? inter : hidden, k->turned ? hidden : inter, k->block_rows, k->block_cols, k->dtype, k->scale, 0, 1};
-    struct expert e = {.gate = make(&up), .down = make(&down), .glu = k->glu, .turned = k->turned};
+    struct expert e = {.gate = make(&up), .down = make(&down), .glu = k->glu, .is_transposed = k->turned};
     e.up = k->turns ? e.gate : make(&up);
     if (k->turns) {
         e.gate.rows = e.up.rows = inter, e.gate.row_step = e.up.row_step = 2, e.up.row0 = 1;
@@ -138,7 +139,7 @@ static void check_experts(int n, int n_experts, int topk, bool shared, const str
     /* Estimates the effect of rounding on x and on the activations between the matrices: each factor is off by at most u, at random, so squares add up (BF16
      * has 8 bits, two of them 16, integers 16 of the largest neighbour). A clamp keeps what is small between large products, and much of that
      * may be rounding. */
-    const double u = !products_bf16 ? 0x1p-24 : n > OP_FEW ? 0x1p-8 : 0x1p-16;
+    const double u = !products_bf16 ? 0x1p-24 : n > BATCH_INVARIANT_ROWS ? 0x1p-8 : 0x1p-16;
     const bool whole = ((const struct cpu_exec *)(const void *)execs[0])->k.whole[kind->dtype] != NULL;
     for (int t = 0; t < n; t++) {
         double want[HIDDEN], off[HIDDEN] = {0}, scale = 0, in[HIDDEN], lost[HIDDEN];
@@ -165,7 +166,7 @@ static void check_experts(int n, int n_experts, int topk, bool shared, const str
             for (int r = 0; r < HIDDEN; r++) {
                 double d = q->down_bias ? q->down_bias[r] : 0;
                 for (int c = 0; c < INTER; c++) {
-                    double w = q->turned ? mat_at(&q->down, c, r) : mat_at(&q->down, r, c);
+                    double w = q->is_transposed ? mat_at(&q->down, c, r) : mat_at(&q->down, r, c);
                     d += w * h[c], off[r] += weight * weight * w * w * h_off[c];
                 }
                 want[r] += weight * d;
@@ -288,7 +289,7 @@ static void check_attention(const struct attention_case *c) {
     EACH_THREADS("attention", both, n_out + rows, was, on->ops->attention(on, &o));
     double *p = malloc((keys + 1) * sizeof *p);
     /* Where pairs of BF16 are multiplied, queries and probabilities are rounded to BF16; for few tokens, to twice its bits. */
-    const double loose = !tiles_bf16 || c->dtype == DT_F32 ? 1 : c->n > OP_FEW ? 1000 : 4;
+    const double loose = !tiles_bf16 || c->dtype == DT_F32 ? 1 : c->n > BATCH_INVARIANT_ROWS ? 1000 : 4;
     for (int t = 0; t < c->n; t++)
         for (int h = 0; h < c->heads; h++) {
             int g = h / (c->heads / c->kv_heads), at = c->positions ? pos[t] : c->q_pos0 + t;
@@ -610,7 +611,7 @@ static void check_cancel(void) {
 }
 
 static void cases(enum cpu_level l) {
-    products_bf16 = gemm_for(l, false)->bf16, tiles_bf16 = gemm_kernels(l)->qk16 && !gemm_kernels(l)->exact16;
+    products_bf16 = gemm_for(l, false)->bf16, tiles_bf16 = gemm_kernels(l)->qk16 && !gemm_kernels(l)->qk16_is_exact;
     for (int i = 0; i < 40; i++)
         check_linear((int[]){1, 3, 8, 9, 21, 16, 24, 2, 25, 40}[i % 10], i % 4 == 3, i % 3 == 0, i % 5 == 0 ? 3 : 1,
                      (uint8_t[]){DT_E4M3, DT_BF16, DT_F32}[i % 3], i % 8 == 4);

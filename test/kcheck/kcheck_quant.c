@@ -13,8 +13,8 @@ static void fail(const char *what, const char *level, const struct mat *w, int n
 #ifdef WITH_SIMDE
 void kernels_avx512_simde(struct kernels *k);
 GEMV_FN(int4_gemv_avx512_simde);
-#define WHOLE_SIMDE(name) GEMV_FN(whole_avx512_simde_##name);
-FORMATS_WHOLE(WHOLE_SIMDE)
+#define WHOLE_SIMDE(name) GEMV_FN(intdot_avx512_simde_##name);
+FORMATS_INTDOT(WHOLE_SIMDE)
 #endif
 
 /* ---- GGUF blocks, from the format's description: one block at a time ---- */
@@ -226,7 +226,7 @@ int main(void) {
     for (int l = CPU_SCALAR; l <= CPU_AVX512; l++) {
         const char *level = cpu_level_name((enum cpu_level)l);
         if (!cpu_level_has((enum cpu_level)l)) {
-            printf("%-10s SKIPPED: this processor lacks it\n", level);
+            printf("%-10s SKIPPED: this CPU lacks it\n", level);
             continue;
         }
         struct kernels k;
@@ -236,20 +236,20 @@ int main(void) {
         if (cpu_flags() & CPU_F_AVXVNNI) { /* that table has AVX-VNNI */
             struct kernels plain = k;
             plain.whole[DT_INT4] = int4_gemv_avx2;
-#define FILL(name) plain.whole[FORMAT_DTYPE(name)] = whole_avx2_##name;
-            FORMATS_WHOLE(FILL)
+#define FILL(name) plain.whole[FORMAT_DTYPE(name)] = intdot_avx2_##name;
+            FORMATS_INTDOT(FILL)
 #undef FILL
             check_level(&plain, "avx2 alone", start, 1);
             check_same(&k, &plain, start);
-        } else printf("avxvnni    SKIPPED: this processor lacks it\n");
+        } else printf("avxvnni    SKIPPED: this CPU lacks it\n");
     }
 #ifdef WITH_SIMDE
-    struct kernels k;
+    struct kernels k = {0};
     kernels_scalar(&k);
     kernels_avx512_simde(&k);
     k.whole[DT_INT4] = int4_gemv_avx512_simde;
-#define FILL(name) k.whole[FORMAT_DTYPE(name)] = whole_avx512_simde_##name;
-    FORMATS_WHOLE(FILL)
+#define FILL(name) k.whole[FORMAT_DTYPE(name)] = intdot_avx512_simde_##name;
+    FORMATS_INTDOT(FILL)
 #undef FILL
     check_level(&k, "avx512vnni (SIMDe)", start, 3);
 #endif

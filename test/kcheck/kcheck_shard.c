@@ -2,9 +2,9 @@
  * threads, from views and from copies, and whose work a thread steals. */
 #include <stdatomic.h>
 
-#include "cpu/exec.h"
+#include "cpu/cpu_exec.h"
 #include "cpu/gemm.h"
-#include "engine/store/shard.h"
+#include "engine/weights/numa_shard.h"
 #include "test/kcheck/random_mat.h"
 
 static const char *const topologies[] = {
@@ -34,23 +34,23 @@ static void cut_experts(struct cut *c, const struct numa *n, const struct expert
     struct cut *view = copies ? malloc(sizeof *view) : NULL;
     struct numa_part out[NUMA_NODES];
     c->shards = (struct expert_shards){c->part, c->rows, n->n_nodes};
-    numa_split(n, hidden, SHARD_UNIT, out);
+    numa_split(n, hidden, NUMA_SHARD_UNIT, out);
     c->rows[0] = 0;
     for (int a = 0; a < n->n_nodes; a++) c->rows[a + 1] = c->rows[a] + out[a].count;
     for (int i = 0; i < count; i++) {
         struct numa_part p[NUMA_NODES];
-        numa_split(n, e[i].gate.rows, SHARD_UNIT, p);
-        for (int a = 0; a < n->n_nodes; a++) c->part[i * n->n_nodes + a] = shard_view(&e[i], p[a], out[a]);
+        numa_split(n, e[i].gate.rows, NUMA_SHARD_UNIT, p);
+        for (int a = 0; a < n->n_nodes; a++) c->part[i * n->n_nodes + a] = numa_shard_view(&e[i], p[a], out[a]);
     }
     if (!copies) return;
     memcpy(view->part, c->part, sizeof c->part);
     size_t size = 0, at = 0;
-    for (int i = 0; i < count * n->n_nodes; i++) shard_lay_expert(&view->part[i], NULL, &size);
+    for (int i = 0; i < count * n->n_nodes; i++) numa_shard_layout_expert(&view->part[i], NULL, &size);
     uint8_t *base = guarded(size);
     memset(base, 0xff, size);
     for (int i = 0; i < count * n->n_nodes; i++) {
-        c->part[i] = shard_lay_expert(&view->part[i], base, &at);
-        if (!shard_copy_expert(&c->part[i], &view->part[i])) fail("a copy is called damaged", i, 0, 0, 0);
+        c->part[i] = numa_shard_layout_expert(&view->part[i], base, &at);
+        if (!numa_shard_copy_expert(&c->part[i], &view->part[i])) fail("a copy is called damaged", i, 0, 0, 0);
         for (int r = 0; r < view->part[i].down.rows; r += 7)
             for (int k = 0; k < view->part[i].down.cols; k++)
                 if (mat_at(&c->part[i].down, r, k) != mat_at(&view->part[i].down, r, k)) fail("a copied element of down", r, k, 0, 0);
@@ -109,13 +109,13 @@ static void check_experts(enum cpu_level l, int n, int n_experts, int topk, int 
             o.shards = &cut->shards;
             run(on, &o, y, was, size);
             if (memcmp(uncut, y, size * 4)) fail("cut experts differ from whole ones", t, counts[c], 0, 0);
-            o.late = topk ? late : NULL;
+            o.is_loading = topk ? late : NULL;
             run(on, &o, y, was, size);
             if (memcmp(uncut, y, size * 4)) fail("the order of beginning changes the sum", t, counts[c], 0, 0);
-            o.shards = NULL, o.late = topk ? late : NULL;
+            o.shards = NULL, o.is_loading = topk ? late : NULL;
             run(on, &o, y, was, size);
             if (memcmp(uncut, y, size * 4)) fail("uncut experts differ on a pool of several nodes", t, counts[c], 0, 0);
-            o.late = NULL;
+            o.is_loading = NULL;
             cpu_exec_close(&on);
             pool_close(&pool);
         }
@@ -142,9 +142,9 @@ static void check_damage(void) {
         struct mat *m = i % 3 == 0 ? &e.gate : i % 3 == 1 ? &e.up : &e.down;
         ((uint8_t *)m->data)[i * 191] = i & 1 ? 0x7f : 0xff;
         size_t size = 0, at = 0;
-        shard_lay_expert(&e, NULL, &size);
-        to = shard_lay_expert(&e, guarded(size), &at);
-        if (shard_copy_expert(&to, &e)) fail("damage passed unseen", i, 0, 0, 0);
+        numa_shard_layout_expert(&e, NULL, &size);
+        to = numa_shard_layout_expert(&e, guarded(size), &at);
+        if (numa_shard_copy_expert(&to, &e)) fail("damage passed unseen", i, 0, 0, 0);
         drop();
     }
 }
@@ -163,19 +163,19 @@ static void check_stealing(void) {
     for (int who = 0; who < 2; who++) {
         int thread = who * 2 + 1; /* the second thread of node 0 or of node 1 */
         if (pool_node(pool, thread) != who) fail("a thread's node", thread, pool_node(pool, thread), 0, 0);
-        exec_share_nodes(x, 0, begin);
+        exec_split_tasks_by_node(x, 0, begin);
         char taken[160] = {0};
         for (int i = 0; i < 160; i++) {
-            int task = exec_next(x, 0, thread), node = task / 40;
+            int task = exec_next_task(x, 0, thread), node = task / 40;
             if (task < 0 || taken[task]++) fail("a task is missing or came twice", i, task, 0, 0);
             if (node != seen_from[who][i / 40]) fail("work of another node before that of a nearer one", i, task, node, seen_from[who][i / 40]);
             if (i < 20 && task / 20 != 2 * who + 1) fail("a thread's own work is not its first", i, task, 0, 0);
         }
-        if (exec_next(x, 0, thread) >= 0) fail("a task too many", 0, 0, 0, 0);
+        if (exec_next_task(x, 0, thread) >= 0) fail("a task too many", 0, 0, 0, 0);
     }
-    exec_share_in_order(x, 0, 50);
+    exec_split_tasks_in_order(x, 0, 50);
     for (int i = 0; i < 50; i++)
-        if (exec_next(x, 0, i % 6) != i) fail("the order of tasks", i, 0, 0, 0);
+        if (exec_next_task(x, 0, i % 6) != i) fail("the order of tasks", i, 0, 0, 0);
     struct exec *close = &x->base;
     cpu_exec_close(&close);
     pool_close(&pool);
@@ -190,7 +190,7 @@ int main(int argc, char **argv) {
     for (int l = 0; l < CPU_LEVELS; l++) {
         level = cpu_level_name((enum cpu_level)l);
         if (!cpu_level_has((enum cpu_level)l)) {
-            printf("%-8s SKIPPED: this processor lacks it\n", level);
+            printf("%-8s SKIPPED: this CPU lacks it\n", level);
             continue;
         }
         int before = failures;

@@ -1,6 +1,6 @@
 #pragma once
 /* Shared by the programs that check CPU operations: runs them at every level of this CPU, on 1, 2 and 5 threads. */
-#include "cpu/ops.h"
+#include "cpu/cpu.h"
 #include "cpu/pool.h"
 #include "test/kcheck/processors.h"
 #include "test/kcheck/random_mat.h"
@@ -39,7 +39,7 @@ static int each_level(uint64_t seed, void (*cases)(enum cpu_level l)) {
     for (int l = first_level(); l < CPU_LEVELS; l++) {
         level = cpu_level_name((enum cpu_level)l);
         if (!cpu_level_has((enum cpu_level)l)) {
-            printf("%-8s SKIPPED: this processor lacks it\n", level);
+            printf("%-8s SKIPPED: this CPU lacks it\n", level);
             continue;
         }
         for (int t = 0; t < THREADS; t++)

@@ -1,11 +1,11 @@
-/* Replaces cpu/flags.c in programs that check what every CPU would choose: this CPU with fewer features, or with AMX, whose
+/* Replaces cpu/cpu_flags.c in programs that check what every CPU would choose: this CPU with fewer features, or with AMX, whose
  * instructions such a program emulates in C (amx_emulate.h). */
 #include <string.h>
 
 #include "test/kcheck/processors.h"
 
 #define cpu_flags flags_here
-#include "cpu/flags.c"
+#include "cpu/cpu_flags.c"
 #undef cpu_flags
 unsigned cpu_flags(void);
 

@@ -18,9 +18,9 @@ static inline bool processor_chosen(int *argc, char ***argv) {
     if (*argc < 2) return false;
     const char *name = (++*argv)[0];
     --*argc;
-    printf("as a processor of kind %s (speed NOT MEASURED)\n", name);
+    printf("as a CPU of kind %s (speed NOT MEASURED)\n", name);
     if (processor_be(name)) return true;
-    printf("SKIPPED: this processor lacks some of it\n");
+    printf("SKIPPED: this CPU lacks some of it\n");
     return false;
 #else
     return true;

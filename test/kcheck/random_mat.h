@@ -7,8 +7,8 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#include "engine/base/half.h"
 #include "engine/base/mat.h"
+#include "engine/base/minifloat.h"
 
 static int failures;
 static uint64_t state;

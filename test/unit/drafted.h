@@ -2,7 +2,7 @@
 /* Runs several sessions at once on generated checkpoints of every family; shared by the tests of drafts. */
 #include "test/unit/unit.h"
 
-#include "engine/internal.h"
+#include "engine/schedule/internal.h"
 
 enum { SESSIONS = 3, PROMPT = 17, ANSWER = 30, VOCAB = 120 };
 static const char *root;
@@ -30,7 +30,7 @@ static void submit(struct session *s, int which, int answer) {
     int32_t prompt[PROMPT];
     struct error err = {0};
     prompt_of(which, prompt);
-    struct request r = {.tokens = prompt, .n = PROMPT, .max_tokens = answer, .flags = REQUEST_NO_EOS, .sampling = how[which % 3]};
+    struct request r = {.tokens = prompt, .n = PROMPT, .max_tokens = answer, .flags = REQ_IGNORE_EOS, .sampling = how[which % 3]};
     if (session_submit(s, &r, &err)) fail_msg("%s", err.text);
 }
 

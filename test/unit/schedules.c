@@ -10,12 +10,12 @@
 #include <unistd.h>
 
 #include "engine/base/clock.h"
-#include "engine/base/limit.h"
 #include "engine/base/log.h"
 #include "engine/base/ops.h"
+#include "engine/base/test_limits.h"
 #include "engine/ember/ember.h"
 #include "engine/engine.h"
-#include "engine/sched/policy.h"
+#include "engine/placement/policy.h"
 
 enum { KINDS = 24, FAMILIES = 5, SHARED = 14, MOST = 48, ANSWER = 10, SESSIONS = 20 };
 
@@ -37,7 +37,7 @@ static struct request request_of(const struct kind *k) {
     return (struct request){.tokens = k->tokens,
                             .n = k->n,
                             .max_tokens = k->max,
-                            .flags = REQUEST_NO_EOS,
+                            .flags = REQ_IGNORE_EOS,
                             .sampling = {.temperature = k->temperature, .top_p = 0.95f, .seed = (uint64_t)(k - kinds) + 7}};
 }
 static void die(const char *what, const char *why) {
@@ -76,8 +76,8 @@ static struct engine *open_engine(const char *gpus, enum prefill_mode mode) {
                                             .kv = kv,
                                             .split = split,
                                             .draft = guesses ? DRAFT_LOOKUP : DRAFT_NONE,
-                                            .draft_own = guesses ? guess : NULL,
-                                            .draft_len = guesses,
+                                            .custom_draft = guesses ? guess : NULL,
+                                            .max_drafted = guesses,
                                             .deterministic = split != NULL},
                     &err))
         die("open", err.text);
@@ -129,7 +129,7 @@ static void take(struct engine *e, const struct event *ev) {
         if (ev->kind == EVENT_TOKEN) t->got[t->n++] = ev->token;
         if (ev->kind != EVENT_DONE) return;
         if (!begins(t, 0) && !begins(t, 1)) {
-            printf("kind %d, %s, %s:", (int)(t->kind - kinds), ev->stats.why, t->cancelled ? "cancelled" : "whole");
+            printf("kind %d, %s, %s:", (int)(t->kind - kinds), ev->stats.prefill_why, t->cancelled ? "cancelled" : "whole");
             for (int k = 0; k < t->n; k++) printf(" %d(%d)", t->got[k], t->kind->answer[0][k]);
             die("", "another answer in company");
         }
@@ -140,20 +140,20 @@ static void take(struct engine *e, const struct event *ev) {
         reused += ev->stats.cached_tokens > 0;
         accepted += ev->stats.accepted;
         on_devices += strcmp(ev->stats.decode_mode, "cpu") != 0;
-        fell += strstr(ev->stats.why, " failed: ") != NULL;
+        fell += strstr(ev->stats.prefill_why, " failed: ") != NULL;
         t->running = false;
         return;
     }
     die("an event", "of a session that is gone");
 }
 
-/* Returns whether a session whose cache holds `last` may get request k. A prompt of more than OP_FEW tokens uses other kernels than the
+/* Returns whether a session whose cache holds `last` may get request k. A prompt of more than BATCH_INVARIANT_ROWS tokens uses other kernels than the
  * remainder after a cached prefix. So last bits may differ, and with BF16 answers too; and which session holds which prefix depends
  * on timing. With float32 the differences are too small to matter. */
 static bool may_follow(const struct slot *t, const struct kind *k) {
     int family = (int)(k - kinds) % FAMILIES;
     if (family == t->cut) return false;
-    return kv == DT_F32 || !t->kind || (int)(t->kind - kinds) % FAMILIES != family || (t->kind->n <= OP_FEW && k->n <= OP_FEW);
+    return kv == DT_F32 || !t->kind || (int)(t->kind - kinds) % FAMILIES != family || (t->kind->n <= BATCH_INVARIANT_ROWS && k->n <= BATCH_INVARIANT_ROWS);
 }
 
 static void close_one(struct slot *t) {
@@ -237,12 +237,12 @@ int main(int argc, char **argv) {
         else return 2;
     }
     const int guessed = guesses;
-    if (limit_from_env()) return 2;
+    if (test_limits_from_env()) return 2;
     if (gpus) kv = DT_F32;
     int requests = atoi(argv[2]);
     state = strtoull(argv[3], NULL, 10) * 2654435761u + 88172645463325252ull;
     enum prefill_mode mode = !gpus ? PREFILL_CPU : gpus[4] == '1' ? PREFILL_SLP : PREFILL_DSLP;
-    if (prefill) mode = (enum prefill_mode)policy_find(prefill);
+    if (prefill) mode = (enum prefill_mode)policy_prefill_find(prefill);
     guesses = 0;
     answers_alone(NULL, PREFILL_CPU, 0);
     answers_alone(gpus ? gpus[4] == '1' ? "emu:1,cpu=scalar" : "emu:2,cpu=scalar" : NULL, mode, 1);

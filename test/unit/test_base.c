@@ -11,13 +11,13 @@
 #include <unistd.h>
 
 #include "engine/base/buf.h"
-#include "engine/base/fair.h"
+#include "engine/base/fair_queue.h"
 #include "engine/base/fault.h"
 #include "engine/base/file.h"
-#include "engine/base/half.h"
 #include "engine/base/json.h"
 #include "engine/base/mat.h"
 #include "engine/base/mem.h"
+#include "engine/base/minifloat.h"
 
 /* --- Numbers --- */
 
@@ -293,7 +293,7 @@ static void maps_can_be_dropped(void **state) {
     int left = 0, beside = 0;                                        /* the kernel drops large folios only as a whole */
     for (int i = 0; i < PAGES; i++) *(i > 100 && i < 8100 ? &left : &beside) += in[i] & 1;
     assert_true(beside == PAGES - 7999 && (keeps || left < 4000));
-    file_map_ahead(m.data + 120 * PAGE, 3);
+    file_map_prefetch(m.data + 120 * PAGE, 3);
     file_map_drop(data, PAGES * PAGE); /* no mapping: nothing happens */
     assert_memory_equal(m.data, data, PAGES * PAGE);
     file_unmap(&m);
@@ -309,19 +309,19 @@ static bool not_three(const void *ctx, uint64_t client) { return client != 3; }
  */
 static void clients_take_turns(void **st) {
     static const uint64_t clients[] = {1, 1, 1, 1, 1, 2, 3, 3, 1}, want[] = {0, 5, 6, 1, 7, 2, 3, 8};
-    struct fair_turn t[9];
-    struct fair f = {0};
-    assert_null(fair_next(&f, NULL, NULL));
-    for (uint64_t i = 0; i < 9; i++) fair_wait(&f, &t[i], clients[i], i + 1);
-    fair_leave(&f, &t[4]);
+    struct fair_entry t[9];
+    struct fair_queue f = {0};
+    assert_null(fair_queue_next(&f, NULL, NULL));
+    for (uint64_t i = 0; i < 9; i++) fair_queue_push(&f, &t[i], clients[i], i + 1);
+    fair_queue_remove(&f, &t[4]);
     for (size_t i = 0; i < sizeof want / sizeof *want; i++) {
-        struct fair_turn *next = fair_next(&f, NULL, NULL);
+        struct fair_entry *next = fair_queue_next(&f, NULL, NULL);
         if (next - t != (ptrdiff_t)want[i]) fail_msg("the %zu-th is %td", i, next - t);
         if (next->client == 3) {
-            const struct fair_turn *other = fair_next(&f, not_three, NULL);
+            const struct fair_entry *other = fair_queue_next(&f, not_three, NULL);
             assert_true(other && other->client != 3);
         }
-        fair_serve(&f, next);
+        fair_queue_serve(&f, next);
     }
     assert_null(f.first);
 }
@@ -329,10 +329,10 @@ static void clients_take_turns(void **st) {
 /* Whatever clients do: while one waits, no other is served more than twice; order within a client is kept. */
 static void nobody_waits_for_ever(void **st) {
     enum { CLIENTS = 7, EACH = 40, N = CLIENTS * EACH };
-    static struct fair_turn t[N];
+    static struct fair_entry t[N];
     uint64_t seed = 1, last[CLIENTS] = {0};
     int used[N] = {0}, waits[CLIENTS] = {0}, since[CLIENTS][CLIENTS] = {{0}}, most = 0, served = 0; /* since [waiting][served] its wait began */
-    struct fair f = {0};
+    struct fair_queue f = {0};
     for (uint64_t order = 1; served < 20000; order++) {
         int c = (int)((seed = seed * 6364136223846793005u + 1442695040888963407u) >> 33) % (2 * CLIENTS), k = 0;
         c = c < CLIENTS ? c : 0; /* the first client asks for eight times as much */
@@ -340,12 +340,12 @@ static void nobody_waits_for_ever(void **st) {
         if (k < EACH) {
             if (!waits[c]++) memset(since[c], 0, sizeof since[c]);
             used[c * EACH + k] = 1;
-            fair_wait(&f, &t[c * EACH + k], (uint64_t)c, order);
+            fair_queue_push(&f, &t[c * EACH + k], (uint64_t)c, order);
         }
         if (order % 2) continue;
-        struct fair_turn *x = fair_next(&f, NULL, NULL);
+        struct fair_entry *x = fair_queue_next(&f, NULL, NULL);
         if (!x) continue;
-        fair_serve(&f, x);
+        fair_queue_serve(&f, x);
         served++;
         c = (int)x->client;
         assert_true(x->order > last[c]);

@@ -6,11 +6,11 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "cpu/ops.h"
+#include "cpu/cpu.h"
 #include "cpu/pool.h"
 #include "engine/base/mem.h"
 #include "engine/layer/block.h"
-#include "engine/store/place.h"
+#include "engine/weights/numa_copy.h"
 
 enum { N = 5 };
 static const char *const families[] = {"deepseek_v3", "qwen2_moe", "mixtral"}; /* shared experts and dense layers; a gate; routed experts only */
@@ -21,9 +21,9 @@ static void parts(struct exec *x, const struct weights *m, const struct layer *y
     float *whole = calloc(size, sizeof *whole), *routed = calloc(size, sizeof *routed), *shared = calloc(size, sizeof *shared);
     double most = 0, off = 0, r = 0, s = 0;
     for (size_t i = 0; i < size; i++) w->x[i] = sinf((float)i * 0.37f + (float)layer);
-    *w->bad = -1;
+    *w->first_bad = -1;
     assert_int_equal(block_route(x, c, y, layer, w, N), 0);
-    assert_int_equal(block_experts(x, c, y, layer, w, PART_BOTH, whole, N), 0);
+    assert_int_equal(block_experts(x, c, y, layer, w, PART_ROUTED_SHARED, whole, N), 0);
     assert_int_equal(block_experts(x, c, y, layer, w, PART_ROUTED, routed, N), 0);
     assert_int_equal(block_experts(x, c, y, layer, w, PART_SHARED, shared, N), 0);
     for (size_t i = 0; i < size; i++) {
@@ -44,8 +44,8 @@ static void test_parts(void **state) {
             struct pool *pool;
             struct exec *x;
             struct work w;
-            struct residency known;
-            struct place *place = NULL;
+            struct weight_state known;
+            struct numa_copy *place = NULL;
             struct numa topology;
             char dir[1024];
             snprintf(dir, sizeof dir, SHARED_DIR "/fixtures/%s", families[f]);
@@ -54,10 +54,11 @@ static void test_parts(void **state) {
                 pool_open_nodes(&pool, 2, false, &topology, &e) || work_open(&w, &m.config, N, NULL, NULL, NULL, &e))
                 fail_msg("%s", e.text);
             assert_non_null(x = cpu_exec_open(pool, CPU_SCALAR, &e));
-            if (residency_open(&known, &m.config, &e) || (nodes > 1 && place_open(&place, &m, &topology, true, false, &known, &e))) fail_msg("%s", e.text);
-            for (int i = 0; i < m.config.n_layers; i++) parts(x, &m, place_layer(place, &m, i), i, &w);
-            place_close(&place);
-            residency_close(&known);
+            if (weight_state_open(&known, &m.config, &e) || (nodes > 1 && numa_copy_open(&place, &m, &topology, true, false, &known, &e)))
+                fail_msg("%s", e.text);
+            for (int i = 0; i < m.config.n_layers; i++) parts(x, &m, numa_copy_layer(place, &m, i), i, &w);
+            numa_copy_close(&place);
+            weight_state_close(&known);
             work_close(&w);
             cpu_exec_close(&x);
             pool_close(&pool);

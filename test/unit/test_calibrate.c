@@ -7,15 +7,15 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "cpu/cpu.h"
 #include "cpu/numa.h"
-#include "cpu/ops.h"
 #include "cpu/pool.h"
 #include "engine/base/clock.h"
 #include "engine/base/fault.h"
 #include "engine/base/file.h"
 #include "engine/base/log.h"
 #include "engine/base/mem.h"
-#include "engine/sched/calibrate.h"
+#include "engine/placement/calibrate.h"
 #include "gpu/gpu.h"
 
 static struct cost_machine m, other;
@@ -29,7 +29,7 @@ static const char least[] = "devices = 1\n"
 
 static void text_means_what_it_says(void **st) {
     struct error e = {0};
-    char print[CALIBRATE_PRINT];
+    char print[CALIBRATE_FINGERPRINT_LEN];
     assert_int_equal(calibrate_parse(&m, least, sizeof least - 1, "x", print, &e), 0);
     assert_int_equal(m.n_domains, 2);
     assert_int_equal(m.domain[1].class, COST_GPU);
@@ -47,7 +47,7 @@ static void text_means_what_it_says(void **st) {
     assert_int_equal(m.n_domains, 6);
     assert_true(m.domain[1].link[COST_H2D].rate == 1e9 && m.domain[2].link[COST_H2D].rate == 2e9 && fabs(m.domain[2].link[COST_H2D].latency - 1e-3) < 1e-12);
     assert_true(m.domain[5].rate[COST_FFN][COST_4BIT].value[0] == 256e9f && !m.domain[4].rate[COST_FFN][COST_4BIT].n);
-    assert_true(m.domain[5].class == COST_NDP && m.cpu_chunk == 512 && m.dram == 1.2e12 && fabs(m.domain[2].latency[COST_ELEM] - 4e-6) < 1e-15);
+    assert_true(m.domain[5].class == COST_NDP && m.cpu_chunk_rows == 512 && m.dram_bw == 1.2e12 && fabs(m.domain[2].latency[COST_ELEM] - 4e-6) < 1e-15);
 }
 
 #define BOX "channels = 8\nddr = 4800\ncores = 16\nisa = avx2\n"
@@ -144,7 +144,7 @@ static void box_is_a_machine(void **st) {
     assert_true(cost_preset(&other, "paper-a-2"));
     assert_int_equal(m.n_devices, 2);
     assert_string_equal(m.name, "of paper A");
-    assert_true(fabs(m.dram / other.dram - 1) < 0.01 && m.domain[0].memory == 1152e9);
+    assert_true(fabs(m.dram_bw / other.dram_bw - 1) < 0.01 && m.domain[0].memory == 1152e9);
     for (int d = 0; d < 3; d++) /* the values of this machine's preset, within a tenth */
         for (int k = 0; k < COST_ATTENTION; k++) {
             assert_true(fabs(cost_at(&m.domain[d].bw[k], 1) / cost_at(&other.domain[d].bw[k], 1) - 1) < 0.1);
@@ -156,7 +156,7 @@ static void box_is_a_machine(void **st) {
     if (calibrate_parse(&m, b, sizeof b - 1, "x", NULL, &e)) fail_msg("%s", e.text);
     assert_int_equal(m.n_devices, 1);
     assert_true(m.domain[0].bw[COST_FFN].value[0] == 99e9f && fabs(cost_at(&m.domain[0].bw[COST_LINEAR], 1) / (0.77 * 8 * 8 * 4.8e9) - 1) < 1e-6);
-    assert_true(fabs(m.domain[1].link[COST_H2D].rate / (57e9 / 4) - 1) < 1e-9 && m.domain[1].link[COST_D2H].rate == 3e9 && m.join == 1e-6);
+    assert_true(fabs(m.domain[1].link[COST_H2D].rate / (57e9 / 4) - 1) < 1e-9 && m.domain[1].link[COST_D2H].rate == 3e9 && m.hand_off_s == 1e-6);
     assert_true(fabs(cost_at(cost_rate(&m.domain[1], COST_FFN, COST_8BIT), 64) / 7e12 - 1) < 1e-6); /* no FP8: as BF16 */
     static const char c[] = BOX "pcie = 25G\n";                                                     /* a slot without a card */
     assert_int_equal(calibrate_parse(&m, c, sizeof c - 1, "x", NULL, &e), 0);
@@ -168,7 +168,7 @@ static void text_and_back(void **st) {
     for (int i = 0; cost_preset_name(i); i++) {
         struct buf b = {0};
         struct error e = {0};
-        char print[CALIBRATE_PRINT];
+        char print[CALIBRATE_FINGERPRINT_LEN];
         assert_int_equal(calibrate_read(&m, cost_preset_name(i), &e), 0);
         assert_int_equal(calibrate_write(&m, "0123", &b), 0);
         if (calibrate_parse(&other, b.data, b.len, "text", print, &e)) fail_msg("%s", e.text);
@@ -207,12 +207,12 @@ static void the_processor(void **st) {
     if (calibrate(&m, &o, &e)) fail_msg("%s", e.text);
     double first = clock_now() - begin;
     const struct cost_domain *d = &m.domain[0];
-    printf("%s: %.1f s; dram %.1f GB/s; experts %.1f GB/s,", d->name, first, m.dram * 1e-9, (double)d->bw[COST_FFN].value[0] * 1e-9);
+    printf("%s: %.1f s; dram %.1f GB/s; experts %.1f GB/s,", d->name, first, m.dram_bw * 1e-9, (double)d->bw[COST_FFN].value[0] * 1e-9);
     for (int i = 0; i < d->rate[COST_FFN][COST_8BIT].n; i++)
         printf(" %g:%.0fG", (double)d->rate[COST_FFN][COST_8BIT].rows[i], (double)d->rate[COST_FFN][COST_8BIT].value[i] * 1e-9);
     printf("; latency %.1f %.1f %.1f %.1f us\n", d->latency[0] * 1e6, d->latency[1] * 1e6, d->latency[2] * 1e6, d->latency[3] * 1e6);
     assert_true(first < 60); /* 1.5 s is the limit; a busy machine may stall */
-    assert_true(m.n_domains == 1 && m.dram > 1e8 && d->rate[COST_FFN][COST_8BIT].n >= 3 && cost_rate(d, COST_FFN, COST_16BIT)->n &&
+    assert_true(m.n_domains == 1 && m.dram_bw > 1e8 && d->rate[COST_FFN][COST_8BIT].n >= 3 && cost_rate(d, COST_FFN, COST_16BIT)->n &&
                 cost_rate(d, COST_LINEAR, COST_8BIT)->n && d->rate[COST_ATTENTION][COST_16BIT].n);
     for (int k = 0; k < COST_KINDS; k++) assert_true(d->bw[k].n && d->bw[k].value[0] > 1e8f && d->latency[k] > 0 && d->latency[k] < 0.1);
     for (int k = 0; k < COST_KINDS; k++)
@@ -220,7 +220,7 @@ static void the_processor(void **st) {
             for (int i = 1; i < d->rate[k][f].n; i++)
                 assert_true((k == COST_ATTENTION || d->rate[k][f].value[i] >= d->rate[k][f].value[i - 1]) && d->rate[k][f].rows[i] > d->rate[k][f].rows[i - 1]);
     assert_true(d->rate[COST_ATTENTION][COST_16BIT].n > 1); /* including a prompt's queries */
-    assert_true(d->few[COST_8BIT].n > 1 && (double)d->few[COST_8BIT].rows[d->few[COST_8BIT].n - 1] <= OP_FEW);
+    assert_true(d->rate_few_rows[COST_8BIT].n > 1 && (double)d->rate_few_rows[COST_8BIT].rows[d->rate_few_rows[COST_8BIT].n - 1] <= BATCH_INVARIANT_ROWS);
     /* The values are those of an operation as it runs: units are right, however busy the machine is. */
     enum { SIDE = 2048, ROWS = 16 };
     uint8_t *weights = mem_calloc(SIDE, SIDE);
@@ -237,7 +237,7 @@ static void the_processor(void **st) {
                         .row_step = 1,
                         .dtype = DT_E4M3,
                         .scale_dtype = DT_F32};
-    double real = INFINITY, expected = cost_time(&m, 0, &(struct cost_piece){COST_LINEAR, COST_8BIT, ROWS, SIDE * SIDE, 2.0 * SIDE * SIDE * ROWS, 1});
+    double real = INFINITY, expected = cost_time(&m, 0, &(struct cost_item){COST_LINEAR, COST_8BIT, ROWS, SIDE * SIDE, 2.0 * SIDE * SIDE * ROWS, 1});
     for (int i = 0; i < 30; i++) {
         double t = clock_now();
         assert_int_equal(cpu->ops->linear(cpu, &op), 0);
@@ -272,15 +272,15 @@ static void the_cache(void **st) {
         said[0] = 0;
         if (calibrate(&other, &o, &e)) fail_msg("%s", e.text);
         assert_non_null(strstr(said, "measuring again"));
-        assert_true(other.dram > 0);
+        assert_true(other.dram_bw > 0);
     }
     assert_int_equal(file_write(path, text, n / 2, &e), 0); /* truncated */
     said[0] = 0;
     assert_int_equal(calibrate(&other, &o, &e), 0);
-    assert_true(other.dram > 0);
+    assert_true(other.dram_bw > 0);
     /* A directory that is not writable: measures anyway. */
     fault_set(FAULT_RENAME, 1, true, false);
-    o.again = true, said[0] = 0;
+    o.force = true, said[0] = 0;
     assert_int_equal(calibrate(&other, &o, &e), 0);
     fault_set(FAULT_RENAME, 0, false, false);
     assert_non_null(strstr(said, "not saved"));
@@ -303,7 +303,7 @@ static struct gpu *open_gpu(const char *list) {
     struct gpu_spec spec;
     struct gpu *g = NULL;
     struct error e = {0};
-    if (gpu_parse(&spec, list, &e) || gpu_open(&g, &spec, 0, &e)) fail_msg("%s", e.text);
+    if (gpu_spec_parse(&spec, list, &e) || gpu_open(&g, &spec, 0, &e)) fail_msg("%s", e.text);
     return g;
 }
 /* Three nodes, one without CPUs: each node's share is its measured speed of its own memory, at which it is limited; its speed of another node's memory
@@ -320,10 +320,11 @@ static void memory_nodes(void **st) {
     assert_int_equal(pool_nodes(threads), 3);
     o.cpu = exec, o.pool = threads, o.nodes = &nodes, o.threads = 2;
     if (calibrate(&m, &o, &e)) fail_msg("%s", e.text);
-    printf("memory nodes: shares %.3f %.3f %.3f, %.0f MB/s between\n", m.node[0].bw, m.node[1].bw, m.node[2].bw, m.between / 1e6);
-    assert_true(m.n_nodes == 3 && m.node[2].bw == 0 && m.node[2].rate == 0 && m.node[1].memory == 2048.0 * (1 << 20));
-    assert_true(fabs(m.node[0].bw + m.node[1].bw - 1) < 1e-9 && m.node[0].bw > 0.58 && m.node[0].bw < 0.75 && m.node[0].rate == 0.5);
-    assert_true(m.between > 0.7 * 100e6 && m.between < 1.001 * 100e6);
+    printf("memory nodes: shares %.3f %.3f %.3f, %.0f MB/s between\n", m.node[0].bw_share, m.node[1].bw_share, m.node[2].bw_share, m.inter_node_bw / 1e6);
+    assert_true(m.n_nodes == 3 && m.node[2].bw_share == 0 && m.node[2].rate_share == 0 && m.node[1].memory == 2048.0 * (1 << 20));
+    assert_true(fabs(m.node[0].bw_share + m.node[1].bw_share - 1) < 1e-9 && m.node[0].bw_share > 0.58 && m.node[0].bw_share < 0.75 &&
+                m.node[0].rate_share == 0.5);
+    assert_true(m.inter_node_bw > 0.7 * 100e6 && m.inter_node_bw < 1.001 * 100e6);
     assert_true(cost_at(&m.domain[0].bw[COST_LINEAR], 1) >= cost_at(&m.domain[0].bw[COST_FFN], 1));
     said[0] = 0;
     if (calibrate(&other, &o, &e)) fail_msg("%s", e.text);
@@ -349,9 +350,9 @@ static void devices(void **st) {
     const struct cost_domain *d = &m.domain[1];
     assert_true(m.n_devices == 1 && d->class == COST_GPU);
     assert_true(fabs(d->link[COST_H2D].rate / 57e9 - 1) < 0.01 && fabs(d->link[COST_D2H].rate / 40e9 - 1) < 0.01);
-    double four = cost_expert(&m, 1, &(struct cost_model){.expert_bytes = 44.05e6, .expert_flops = 88.08e6, .experts = COST_8BIT}, 4096, COST_MANY);
+    double four = cost_expert(&m, 1, &(struct cost_model){.expert_bytes = 44.05e6, .expert_flops = 88.08e6, .experts = COST_8BIT}, 4096, COST_MANY_ROWS);
     assert_true(fabs(four / (88.08e6 * 4096 / 300e12) - 1) < 0.1);
-    double one = cost_expert(&m, 1, &(struct cost_model){.expert_bytes = 44.05e6, .expert_flops = 88.08e6, .experts = COST_8BIT}, 1, COST_MANY);
+    double one = cost_expert(&m, 1, &(struct cost_model){.expert_bytes = 44.05e6, .expert_flops = 88.08e6, .experts = COST_8BIT}, 1, COST_MANY_ROWS);
     assert_true(fabs(one / (44.05e6 / 1500e9) - 1) < 0.1);
     for (int k = 0; k < COST_KINDS; k++) assert_true(fabs(d->latency[k] - 4e-6) < 1e-6);
     assert_true(fabs((double)cost_at(&d->rate[COST_ATTENTION][COST_16BIT], 256) / 100e12 - 1) < 0.1);
@@ -365,7 +366,7 @@ static void devices(void **st) {
     gpu_close(&g);
     printf("emulated, slowed: %.1f s; h2d %.2f GB/s, d2h %.2f, 64 rows %.3f TFLOP/s, latency %.0f us, hand-off %.0f us\n", clock_now() - begin,
            d->link[COST_H2D].rate * 1e-9, d->link[COST_D2H].rate * 1e-9, cost_at(&d->rate[COST_FFN][COST_8BIT], 64) * 1e-12, d->latency[COST_FFN] * 1e6,
-           m.join * 1e6);
+           m.hand_off_s * 1e6);
     /* A device so slow that there is time for one row only: its read speed is no rate of more rows. */
     for (int f = COST_16BIT; f <= COST_8BIT; f++)
         assert_true(cost_at(cost_rate(d, COST_LINEAR, (enum cost_format)f), 512) > 0.5 * cost_at(&d->rate[COST_FFN][COST_8BIT], 512));

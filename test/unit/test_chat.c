@@ -10,7 +10,7 @@
 #include "engine/base/fault.h"
 #include "engine/base/file.h"
 #include "engine/base/mem.h"
-#include "tokenizer/chat.h"
+#include "tokenizer/chat/chat_template.h"
 
 static char dir[64];
 static void put(const char *name, const char *text) {
@@ -39,31 +39,31 @@ static int after(void **state) {
     return rmdir(dir);
 }
 
-static int render(const struct chat *c, const char *conv, struct text *t, struct error *e) {
+static int render(const struct chat_template *c, const char *conv, struct text *t, struct error *e) {
     struct arena a = {0};
     struct json j;
     assert_int_equal(json_parse(&a, conv, strlen(conv), 0, "conv", &j, e), 0);
-    int rc = chat_render(c, &j, t, e);
+    int rc = chat_template_render(c, &j, t, e);
     arena_free(&a);
     return rc;
 }
 static void expect(const char *conv, const char *want) {
-    struct chat *c;
+    struct chat_template *c;
     struct text t;
     struct error e = {0};
-    if (chat_open(&c, dir, NULL, &e)) fail_msg("%s", e.text);
+    if (chat_template_open(&c, dir, NULL, &e)) fail_msg("%s", e.text);
     if (render(c, conv, &t, &e)) fail_msg("%s: %s", conv, e.text);
     if (strcmp(t.data, want)) print_error("%s\n  gives %s\n  wants %s\n", conv, t.data, want);
     assert_string_equal(t.data, want);
     text_free(&t);
-    chat_close(&c);
+    chat_template_close(&c);
 }
 
 static void test_places(void **state) {
-    struct chat *c;
+    struct chat_template *c;
     struct error e = {0};
     clean();
-    assert_int_equal(chat_open(&c, dir, NULL, &e), ERR_MODEL);
+    assert_int_equal(chat_template_open(&c, dir, NULL, &e), ERR_MODEL);
     assert_null(c);
     assert_non_null(strstr(e.text, "no chat template"));
     put("tokenizer_config.json",
@@ -80,26 +80,26 @@ static void test_places(void **state) {
     char path[256];
     snprintf(path, sizeof path, "%s/t.jinja", dir);
     struct text t;
-    assert_int_equal(chat_open(&c, dir, path, &e), 0);
+    assert_int_equal(chat_template_open(&c, dir, path, &e), 0);
     assert_int_equal(render(c, "{}", &t, &e), 0);
     assert_string_equal(t.data, "T<s>");
-    assert_int_equal(t.n_spans, 1); /* the checkpoint's own tokens count as template text */
-    assert_int_equal(t.spans[0].origin, TEXT_TEMPLATE);
+    assert_int_equal(t.n_runs, 1); /* the checkpoint's own tokens count as template text */
+    assert_int_equal(t.runs[0].origin, TEXT_TEMPLATE);
     text_free(&t);
-    uint64_t h = chat_hash(c);
-    chat_close(&c);
+    uint64_t h = chat_template_hash(c);
+    chat_template_close(&c);
     assert_null(c);
-    assert_int_equal(chat_open(&c, NULL, path, &e), 0);
-    assert_true(chat_hash(c) == h);
-    chat_close(&c);
+    assert_int_equal(chat_template_open(&c, NULL, path, &e), 0);
+    assert_true(chat_template_hash(c) == h);
+    chat_template_close(&c);
     put("t.jinja", "U");
-    assert_int_equal(chat_open(&c, NULL, path, &e), 0);
-    assert_true(chat_hash(c) != h);
-    chat_close(&c);
+    assert_int_equal(chat_template_open(&c, NULL, path, &e), 0);
+    assert_true(chat_template_hash(c) != h);
+    chat_template_close(&c);
 }
 
 static void test_named(void **state) {
-    struct chat *c;
+    struct chat_template *c;
     struct error e = {0};
     clean();
     put("tokenizer_config.json", "{\"chat_template\": [{\"name\": \"default\", \"template\": \"D\"}, {\"name\": \"tool_use\", \"template\": \"T\"}, {\"name\": "
@@ -108,16 +108,16 @@ static void test_named(void **state) {
     expect("{\"tools\": null}", "D");
     expect("{\"tools\": [1]}", "T");
     put("tokenizer_config.json", "{\"chat_template\": [{\"name\": \"rag\", \"template\": \"R\"}]}");
-    assert_int_equal(chat_open(&c, dir, NULL, &e), ERR_MODEL);
+    assert_int_equal(chat_template_open(&c, dir, NULL, &e), ERR_MODEL);
     assert_non_null(strstr(e.text, "none is named default"));
     put("tokenizer_config.json", "{\"chat_template\": 5}");
-    assert_int_equal(chat_open(&c, dir, NULL, &e), ERR_MODEL);
+    assert_int_equal(chat_template_open(&c, dir, NULL, &e), ERR_MODEL);
     put("tokenizer_config.json", "{\"chat_template\": \"a\\n{% if %}\"}"); /* broken: reported when the model opens, not at the first answer */
-    assert_int_equal(chat_open(&c, dir, NULL, &e), ERR_MODEL);
+    assert_int_equal(chat_template_open(&c, dir, NULL, &e), ERR_MODEL);
     assert_non_null(strstr(e.text, "line 2, column 7"));
     assert_null(c);
     put("tokenizer_config.json", "not json");
-    assert_int_equal(chat_open(&c, dir, NULL, &e), ERR_MODEL);
+    assert_int_equal(chat_template_open(&c, dir, NULL, &e), ERR_MODEL);
 }
 
 /* DeepSeek-V3.2's format is published as encoding/encoding_dsv32.py in deepseek-ai/DeepSeek-V3.2;
@@ -140,10 +140,10 @@ static void test_deepseek_v32(void **state) {
         "S<｜User｜>q<｜Assistant｜><think>R</think>\n\n<｜DSML｜function_calls>\n<｜DSML｜invoke name=\"f\">\n<｜DSML｜parameter name=\"a\" string=\"true\">x"
         "</｜DSML｜parameter>\n<｜DSML｜parameter name=\"n\" string=\"false\">[1]</｜DSML｜parameter>\n</｜DSML｜invoke>\n</｜DSML｜function_calls>" EOS
         "\n\n<function_results>\n<result>ok</result>\n</function_results>\n\n<think>");
-    struct chat *c;
+    struct chat_template *c;
     struct text t;
     struct error e = {0};
-    assert_int_equal(chat_open(&c, dir, NULL, &e), 0);
+    assert_int_equal(chat_template_open(&c, dir, NULL, &e), 0);
     assert_int_not_equal(render(c, "{\"messages\": [{\"role\": \"tool\", \"content\": \"x\"}]}", &t, &e), 0);
     assert_int_equal(
         render(c,
@@ -154,7 +154,7 @@ static void test_deepseek_v32(void **state) {
     assert_non_null(strstr(t.data, BOS "S\n\n## Tools\n\nYou have access to a set of tools you can use"));
     assert_non_null(strstr(t.data, "<functions>\n{\"name\": \"f\"}\n</functions>\n<｜User｜>q<｜Assistant｜></think>"));
     text_free(&t);
-    chat_close(&c);
+    chat_template_close(&c);
 }
 /* DeepSeek-V4's format as encoding/encoding_dsv4.py in deepseek-ai/DeepSeek-V4-Flash and -Pro. */
 static void test_deepseek_v4(void **state) {
@@ -184,11 +184,11 @@ static void test_deepseek_v4(void **state) {
 static bool is_control(const struct tokenizer *t, int32_t id, const char **text, size_t *n) {
     bool special = false;
     char name[256];
-    *text = tokenizer_piece(t, id, n, &special);
+    *text = tokenizer_token_bytes(t, id, n, &special);
     if (!*text || special || *n >= sizeof name) return *text && special;
     memcpy(name, *text, *n);
     name[*n] = 0;
-    return tokenizer_id(t, name) == id;
+    return tokenizer_added_id(t, name) == id;
 }
 static int control_ids(const struct tokenizer *t, const struct ids *ids) {
     int count = 0;
@@ -198,7 +198,7 @@ static int control_ids(const struct tokenizer *t, const struct ids *ids) {
     return count;
 }
 /* Returns the number of control ids, or -1 if the template refuses the conversation. *length: number of ids. */
-static int rendered_controls(const struct chat *c, const struct tokenizer *t, const char *typed, size_t n, size_t *length) {
+static int rendered_controls(const struct chat_template *c, const struct tokenizer *t, const char *typed, size_t n, size_t *length) {
     struct buf b = {0};
     struct text text;
     struct ids ids = {0};
@@ -225,7 +225,7 @@ static int inject(const struct tokenizer *t) {
     struct buf all = {0};
     int pairs = 0, templates = 0;
     size_t controls = 0;
-    for (int32_t id = 0; id < tokenizer_vocab(t); id++) {
+    for (int32_t id = 0; id < tokenizer_n_ids(t); id++) {
         size_t n;
         const char *s;
         if (is_control(t, id, &s, &n)) buf_add(&all, s, n), buf_char(&all, ' '), controls++;
@@ -234,18 +234,18 @@ static int inject(const struct tokenizer *t) {
     DIR *d = opendir(SHARED_DIR "/templates");
     for (struct dirent *f; d && (f = readdir(d));) {
         char path[4096];
-        struct chat *c;
+        struct chat_template *c;
         struct error e = {0};
         size_t n = strlen(f->d_name);
         if (n < 7 || strcmp(f->d_name + n - 6, ".jinja")) continue;
         snprintf(path, sizeof path, SHARED_DIR "/templates/%s", f->d_name);
-        assert_int_equal(chat_open(&c, NULL, path, &e), 0);
+        assert_int_equal(chat_template_open(&c, NULL, path, &e), 0);
         size_t short_ids = 0, ids = 0;
         int usual = rendered_controls(c, t, "harmless", 8, &short_ids), now = rendered_controls(c, t, all.data, all.len, &ids);
         if (usual != now) fail_msg("%s: %d control ids, with typed ones %d", f->d_name, usual, now);
         if (usual >= 0 && ids < short_ids + controls) fail_msg("%s: what was typed is not in the prompt", f->d_name);
         templates++, pairs += usual >= 0;
-        chat_close(&c);
+        chat_template_close(&c);
     }
     if (d) closedir(d);
     buf_free(&all);
@@ -299,12 +299,12 @@ static char *slurp(const char *path, size_t *n) {
 static bool one_expected(const char *name, const char *conv_name) {
     char path[4096];
     size_t n, m;
-    struct chat *c;
+    struct chat_template *c;
     struct text t;
     struct error e = {0};
     int stem = (int)strlen(name) - 6, conv_stem = (int)strlen(conv_name) - 5;
     snprintf(path, sizeof path, SHARED_DIR "/templates/%s", name);
-    assert_int_equal(chat_open(&c, NULL, path, &e), 0);
+    assert_int_equal(chat_template_open(&c, NULL, path, &e), 0);
     snprintf(path, sizeof path, SHARED_DIR "/templates/conversations/%s", conv_name);
     char *conv = slurp(path, &m);
     snprintf(path, sizeof path, SHARED_DIR "/templates/expected/%.*s--%.*s.txt", stem, name, conv_stem, conv_name);
@@ -315,7 +315,7 @@ static bool one_expected(const char *name, const char *conv_name) {
     if (!rc) text_free(&t);
     mem_free(want);
     mem_free(conv);
-    chat_close(&c);
+    chat_template_close(&c);
     return true;
 }
 static void test_expected(void **state) {
@@ -348,17 +348,17 @@ static void test_no_memory(void **state) {
     for (int known = 0; known < 2; known++) {
         if (known) drop("tokenizer_config.json");
         for (long nth = 1;; nth++) {
-            struct chat *c;
+            struct chat_template *c;
             struct error e = {0};
             fault_set(FAULT_ALLOC, nth, false, false);
-            int rc = chat_open(&c, dir, NULL, &e);
+            int rc = chat_template_open(&c, dir, NULL, &e);
             long asked = fault_count(FAULT_ALLOC);
             fault_set(FAULT_ALLOC, 0, false, false);
             if (rc) {
                 assert_int_equal(rc, ERR_MEMORY);
                 assert_null(c);
             } else {
-                chat_close(&c);
+                chat_template_close(&c);
                 if (asked < nth) break;
             }
         }

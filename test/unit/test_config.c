@@ -50,7 +50,7 @@ static void deepseek_v3_as_published(void **st) {
     assert_int_equal(kv_token_bytes(&c, DT_BF16), 61 * 576 * 2);
     assert_int_equal(kv_token_bytes(&c, DT_E4M3), 61 * (576 + 4));
     /* Absorbed for decode, expanded for prefill. */
-    assert_true(!block_expands(&c, 1) && !block_expands(&c, 8) && block_expands(&c, 512));
+    assert_true(!block_expands_mla(&c, 1) && !block_expands_mla(&c, 8) && block_expands_mla(&c, 512));
 }
 
 static void blocks_of_compressed_tensors(void **st) {
@@ -124,7 +124,7 @@ static void keys_chosen_by_an_indexer(void **st) {
         struct error e = {0};
         assert_int_equal(parse_as(&c, good[i].family, good[i].more, &e), 0);
         assert_true(c.attn == ATTN_DSA && c.index_topk == 2048 && c.index_heads == (i ? 32 : 64) && c.index_dim == 128 && c.index_interleaved == (i > 0));
-        for (int l = 0; good[i].owners[l]; l++) assert_int_equal(c.layer[l].index, good[i].owners[l] == 'F' ? INDEX_OWN : INDEX_BEFORE);
+        for (int l = 0; good[i].owners[l]; l++) assert_int_equal(c.layer[l].index, good[i].owners[l] == 'F' ? INDEX_OWN : INDEX_PREVIOUS);
         assert_int_equal(kv_row_bytes(&c, 1, DT_BF16), 2 * (576 + (good[i].owners[1] == 'F' ? 128 : 0)));
         assert_int_equal(kv_row_bytes(&c, 1, DT_E4M3), 576 + 4 + (good[i].owners[1] == 'F' ? 2 * 128 : 0)); /* the indexer's keys stay BF16 */
     }
@@ -180,7 +180,8 @@ static void keys_of_several_tokens(void **st) {
         if (parse(&c, same[i], false, &e)) fail_msg("%s", e.text);
         assert_true(c.attn == ATTN_COMPRESSED && c.streams.n == 4 && c.streams.iters == 20 && c.sinks && c.score == SCORE_SQRT_SOFTPLUS && c.glu.limit == 10);
         assert_true(c.rope.kind == ROPE_DEFAULT && c.rope.theta == 10000 && c.rope.dim == 64 && c.rope.interleaved);
-        assert_true(c.far_rope.kind == ROPE_YARN && c.far_rope.theta == 160000 && c.far_rope.dim == 64 && c.far_rope.attention_factor == 1);
+        assert_true(c.compressed_rope.kind == ROPE_YARN && c.compressed_rope.theta == 160000 && c.compressed_rope.dim == 64 &&
+                    c.compressed_rope.attention_factor == 1);
         for (int l = 0; l < 6; l++) {
             assert_true(c.layer[l].ratio == ratios[l] && c.layer[l].overlap == (ratios[l] == 4) && c.layer[l].hashed == (l < 3) && c.layer[l].moe);
             assert_int_equal(c.layer[l].window, 128);

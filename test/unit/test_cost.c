@@ -4,7 +4,7 @@
 #include <math.h>
 #include <stdio.h>
 
-#include "engine/sched/cost.h"
+#include "engine/placement/cost.h"
 
 static struct cost_machine m;
 static struct cost_model v3, mixtral;
@@ -52,27 +52,27 @@ static int setup(void **st) {
 }
 
 /* An expert of DeepSeek-V3: 3 * 2048 * 7168 = 44,040,192 bytes and a float32 for each 128 x 128 of them, 10,752 bytes. An attention
- * half: q_a 11,010,048, q_b 37,748,736, kv_a 4,128,768, kv_b 16,777,216, o 117,440,512: 187,105,280, 45,680 of scales, the router
+ * block: q_a 11,010,048, q_b 37,748,736, kv_a 4,128,768, kv_b 16,777,216, o 117,440,512: 187,105,280, 45,680 of scales, the router
  * in 16 bits 3,670,016. A cached position: 576 numbers of two bytes. Mixtral: 3 * 4096 * 14336 * 2, q and o 4096 * 4096, k and v
  * 4096 * 1024, router 4096 * 8. */
 static void checkpoints(void **st) {
     near(v3.expert_bytes, 44050944, 1e-12);
     near(v3.expert_flops, 88080384, 1e-12);
-    near(v3.half_bytes, 187105280 + 45680 + 3670016, 1e-12);
-    near(v3.kv_bytes, 1152, 1e-12);
+    near(v3.attn_block_bytes, 187105280 + 45680 + 3670016, 1e-12);
+    near(v3.kv_row_bytes, 1152, 1e-12);
     near(v3.pair_flops, 2.0 * 128 * (576 + 512), 1e-12);
-    near(v3.wide_flops, 2.0 * 128 * (192 + 128), 1e-12);
+    near(v3.expanded_pair_flops, 2.0 * 128 * (192 + 128), 1e-12);
     assert_int_equal(v3.dense_layers, 3);
     near(58.0 * 256 * v3.expert_bytes, 654.1e9, 1e-3); /* what a prompt uploads */
     near(mixtral.expert_bytes, 352321536, 1e-12);
-    near(mixtral.half_bytes, 2.0 * (2 * 4096 * 4096 + 2 * 4096 * 1024 + 4096 * 8), 1e-12);
-    near(mixtral.kv_bytes, 2 * 8 * 128 * 2, 1e-12);
+    near(mixtral.attn_block_bytes, 2.0 * (2 * 4096 * 4096 + 2 * 4096 * 1024 + 4096 * 8), 1e-12);
+    near(mixtral.kv_row_bytes, 2 * 8 * 128 * 2, 1e-12);
     assert_int_equal(mixtral.experts, COST_16BIT);
     struct cost_model f32;
     cost_model_of(&f32, &config, DT_F32, DT_E2M1, DT_E4M3);
     assert_int_equal(f32.dense, COST_F32);
     assert_int_equal(f32.experts, COST_4BIT);
-    near(f32.kv_bytes, 576 + 4, 1e-12); /* one float32 per position with E4M3 */
+    near(f32.kv_row_bytes, 576 + 4, 1e-12); /* one float32 per position with E4M3 */
 }
 
 /* A curve is straight where both scales are logarithmic: 10 at 1 row and 1000 at 100 give 100 at 10; flat outside. A piece: two calls
@@ -89,14 +89,14 @@ static void roofline(void **st) {
     d->bw[COST_LINEAR] = (struct cost_curve){1, {1}, {100e9f}};
     d->rate[COST_LINEAR][COST_8BIT] = (struct cost_curve){1, {1}, {1e12f}};
     d->latency[COST_LINEAR] = 1e-3;
-    near(cost_time(&m, 0, &(struct cost_piece){COST_LINEAR, COST_8BIT, 4, 1e9, 3e9, 2}), 12e-3, 1e-6);
-    near(cost_time(&m, 0, &(struct cost_piece){COST_LINEAR, COST_8BIT, 4, 1e9, 30e9, 2}), 32e-3, 1e-6);
-    near(cost_time(&m, 0, &(struct cost_piece){COST_LINEAR, COST_4BIT, 4, 1e9, 30e9, 0}), 30e-3, 1e-6); /* missing: uses the next wider format's */
-    near(cost_time(&m, 0, &(struct cost_piece){COST_LINEAR, COST_F32, 4, 1e9, 30e9, 0}), 30e-3, 1e-6);  /* or any format's */
-    near(cost_time(&m, 0, &(struct cost_piece){COST_FFN, COST_8BIT, 4, 1e9, 30e9, 0}) + 1, 1, 1e-12);   /* nothing known: no limit */
-    assert_true(isinf(cost_move(&m, 0, COST_H2D, 1)));
+    near(cost_time(&m, 0, &(struct cost_item){COST_LINEAR, COST_8BIT, 4, 1e9, 3e9, 2}), 12e-3, 1e-6);
+    near(cost_time(&m, 0, &(struct cost_item){COST_LINEAR, COST_8BIT, 4, 1e9, 30e9, 2}), 32e-3, 1e-6);
+    near(cost_time(&m, 0, &(struct cost_item){COST_LINEAR, COST_4BIT, 4, 1e9, 30e9, 0}), 30e-3, 1e-6); /* missing: uses the next wider format's */
+    near(cost_time(&m, 0, &(struct cost_item){COST_LINEAR, COST_F32, 4, 1e9, 30e9, 0}), 30e-3, 1e-6);  /* or any format's */
+    near(cost_time(&m, 0, &(struct cost_item){COST_FFN, COST_8BIT, 4, 1e9, 30e9, 0}) + 1, 1, 1e-12);   /* nothing known: no limit */
+    assert_true(isinf(cost_transfer(&m, 0, COST_H2D, 1)));
     d->link[COST_H2D].rate = 50e9, d->link[COST_H2D].latency = 1e-5;
-    near(cost_move(&m, 0, COST_H2D, 5e6), 1.1e-4, 1e-9);
+    near(cost_transfer(&m, 0, COST_H2D, 5e6), 1.1e-4, 1e-9);
 }
 
 /* 8 of 256 experts a row: 1 row 8; 2 rows 256 * (1 - (31/32)^2) = 15.75; 6 rows 256 * (1 - 0.826530) = 44.41; many all.
@@ -121,30 +121,30 @@ static void distinct(void **st) {
 }
 
 /* Paper A. Experts of a token: 58 * 8 * 44.05 MB = 20.44 GB, at the GEMV's 947 GB/s 21.58 ms, at the memory's 1228 GB/s 16.64 ms.
- * Attention halves of the 5090 at 1.52 TB/s: 61 * 190.82 MB = 7.66 ms, dense FFNs 3 * 396.5 MB 0.78 ms, head 1.853 GB 1.22 ms. The
+ * Attention blocks of the 5090 at 1.52 TB/s: 61 * 190.82 MB = 7.66 ms, dense FFNs 3 * 396.5 MB 0.78 ms, head 1.853 GB 1.22 ms. The
  * shared experts run beside the routed ones. 31.2 ms and 26.3 ms: the floor of 26 to 31. With latencies and hand-off: less than the
  * 38 that are asked for, and than the paper's 46.5. */
 static void decode_floor(void **st) {
     assert_true(cost_preset(&m, "paper-a-1"));
-    struct cost_step one = {.how = COST_STEP_HYBRID, .rows = 1, .on_device = 61};
-    double real = cost_step(&m, &v3, &one);
+    struct cost_decode one = {.mode = COST_DECODE_HYBRID, .rows = 1, .n_device_layers = 61};
+    double real = cost_decode(&m, &v3, &one);
     for (int d = 0; d < 2; d++) memset(m.domain[d].latency, 0, sizeof m.domain[d].latency);
-    m.join = 0;
-    double floor947 = cost_step(&m, &v3, &one);
+    m.hand_off_s = 0;
+    double floor947 = cost_decode(&m, &v3, &one);
     near(floor947, 31.24e-3, 5e-3);
     m.domain[0].bw[COST_FFN].value[0] = 1228e9f;
-    near(cost_step(&m, &v3, &one), 26.30e-3, 5e-3);
+    near(cost_decode(&m, &v3, &one), 26.30e-3, 5e-3);
     printf("decode of DeepSeek-V3 on paper A's machine: floor %.1f ms, with latencies %.1f ms\n", floor947 * 1e3, real * 1e3);
     assert_true(real > floor947 && real < 38e-3);
-    /* Two sessions in one step of 15.75 experts a layer; dual: the longest of both halves on the device, both experts on the processor
-     * (2 * 8 experts, as each half reads its own), or one half after the other. At 947 GB/s: experts 2 * 372.1 us = 744 us a layer,
-     * halves (125.5 + 29 of the shared) * 2 = 309 us, chain 125.5 + 372.1 = 498 us. So 58 * 744.2 us, 3 layers of 2 * 386.4 us, 2 heads. */
+    /* Two sessions in one batch of 15.75 experts a layer; dual: the maximum of both micro-batches' attention on the device and both micro-batches' experts on
+     * the CPU (2 * 8 experts, as each micro-batch reads its own), or one micro-batch's attention and then its experts. At 947 GB/s: experts 2 * 372.1 us = 744
+     * us a layer, attention (125.5 + 29 of the shared) * 2 = 309 us, chain 125.5 + 372.1 = 498 us. So 58 * 744.2 us, 3 layers of 2 * 386.4 us, 2 heads. */
     m.domain[0].bw[COST_FFN].value[0] = 947e9f;
-    struct cost_step two = {.how = COST_STEP_DUAL, .rows = 2, .on_device = 61, .cut = 1};
-    near(cost_step(&m, &v3, &two), 58 * 744.2e-6 + 3 * 2 * 386.4e-6 + 2 * 1.219e-3, 5e-3);
-    two.how = COST_STEP_HYBRID;
-    near(cost_step(&m, &v3, &two), 58 * (125.5e-6 + 15.75 * 46.52e-6) + 3 * 386.4e-6 + 1.219e-3, 5e-3);
-    assert_int_equal(cost_cut(&m, &v3, &(struct cost_step){.how = COST_STEP_DUAL, .rows = 2, .on_device = 61}), 1);
+    struct cost_decode two = {.mode = COST_DECODE_DUAL, .rows = 2, .n_device_layers = 61, .first_rows = 1};
+    near(cost_decode(&m, &v3, &two), 58 * 744.2e-6 + 3 * 2 * 386.4e-6 + 2 * 1.219e-3, 5e-3);
+    two.mode = COST_DECODE_HYBRID;
+    near(cost_decode(&m, &v3, &two), 58 * (125.5e-6 + 15.75 * 46.52e-6) + 3 * 386.4e-6 + 1.219e-3, 5e-3);
+    assert_int_equal(cost_best_cut(&m, &v3, &(struct cost_decode){.mode = COST_DECODE_DUAL, .rows = 2, .n_device_layers = 61}), 1);
     /* Where attention takes as long as the experts, an even split is best: 4 rows, 2 + 2. */
     struct cost_model even = {.layers = 10,
                               .n_experts = 1000000,
@@ -152,17 +152,18 @@ static void decode_floor(void **st) {
                               .experts = COST_8BIT,
                               .dense = COST_8BIT,
                               .expert_bytes = 947e6,
-                              .half_bytes = 1.52e6,
-                              .half_flops = 335e9};
-    assert_int_equal(cost_cut(&m, &even, &(struct cost_step){.how = COST_STEP_DUAL, .rows = 4, .on_device = 10}), 2);
+                              .attn_block_bytes = 1.52e6,
+                              .attn_block_flops = 335e9};
+    assert_int_equal(cost_best_cut(&m, &even, &(struct cost_decode){.mode = COST_DECODE_DUAL, .rows = 4, .n_device_layers = 10}), 2);
     /* Layers that do not fit stay on the CPU; with none on the device it is a CPU batch. */
-    one.on_device = 0;
-    struct cost_step cpu = {.how = COST_STEP_CPU, .rows = 1, .on_device = 61};
-    near(cost_step(&m, &v3, &one), cost_step(&m, &v3, &cpu), 1e-9);
-    one.on_device = 30;
-    double half = cost_step(&m, &v3, &one);
-    assert_true(half < cost_step(&m, &v3, &cpu) && half > floor947);
-    assert_int_equal(cost_layers_fit(&v3, 3 * (v3.half_bytes + v3.ffn_bytes + 100 * 1152) + 2.5 * (v3.half_bytes + v3.shared_bytes + 100 * 1152), 100), 5);
+    one.n_device_layers = 0;
+    struct cost_decode cpu = {.mode = COST_DECODE_CPU, .rows = 1, .n_device_layers = 61};
+    near(cost_decode(&m, &v3, &one), cost_decode(&m, &v3, &cpu), 1e-9);
+    one.n_device_layers = 30;
+    double half = cost_decode(&m, &v3, &one);
+    assert_true(half < cost_decode(&m, &v3, &cpu) && half > floor947);
+    assert_int_equal(
+        cost_layers_fit(&v3, 3 * (v3.attn_block_bytes + v3.ffn_bytes + 100 * 1152) + 2.5 * (v3.attn_block_bytes + v3.shared_bytes + 100 * 1152), 100), 5);
     assert_int_equal(cost_layers_fit(&v3, 1e12, 100), 61);
     assert_int_equal(cost_layers_fit(&v3, 1e6, 100), 0);
 }
@@ -171,52 +172,52 @@ static void decode_floor(void **st) {
  * it: the 21.58 ms of experts become 22.63. With 60 in all: an eighth, at the least. */
 static void beside_a_stream(void **st) {
     assert_true(cost_preset(&m, "paper-a-2"));
-    struct cost_step s = {.how = COST_STEP_HYBRID, .rows = 1, .on_device = 61};
-    double alone = cost_step(&m, &v3, &s);
-    s.beside = true;
-    near(cost_step(&m, &v3, &s) - alone, 20.44e9 / 903e9 - 20.44e9 / 947e9, 1e-2);
-    m.dram = 60e9;
-    near(cost_step(&m, &v3, &s) - alone, 7 * 20.44e9 / 947e9, 1e-2);
+    struct cost_decode s = {.mode = COST_DECODE_HYBRID, .rows = 1, .n_device_layers = 61};
+    double alone = cost_decode(&m, &v3, &s);
+    s.beside_prefill = true;
+    near(cost_decode(&m, &v3, &s) - alone, 20.44e9 / 903e9 - 20.44e9 / 947e9, 1e-2);
+    m.dram_bw = 60e9;
+    near(cost_decode(&m, &v3, &s) - alone, 7 * 20.44e9 / 947e9, 1e-2);
 }
 
 /* The stream: 654.1 GB of experts at 57 GB/s, 11.48 s. With the other weights, 61 * 190.8 MB + 58 * 44.05 MB + 3 * 396.5 MB = 15.4 GB more, 11.75 s;
- * to two devices half of the experts each. A prompt that computes longer than that: 32K. The processor's crossing is between the
+ * to two devices half of the experts each. A prompt that computes longer than that: 32K. The CPU's crossing is between the
  * paper's 2K and 4K; what both do together is sooner than either, at most twice. */
 static void prefills(void **st) {
     assert_true(cost_preset(&m, "paper-a-2"));
-    struct cost_prefill p = {.how = COST_PREFILL_SLP, .n = 4096, .ranks = 2, .resident = true};
+    struct cost_prefill p = {.mode = COST_PREFILL_SLP, .n = 4096, .ranks = 2, .is_resident = true};
     near(cost_prefill(&m, &v3, &p), 11.476, 2e-3);
-    p.resident = false;
+    p.is_resident = false;
     near(cost_prefill(&m, &v3, &p), 11.746, 2e-3);
-    p.how = COST_PREFILL_DSLP;
+    p.mode = COST_PREFILL_DSLP;
     near(cost_prefill(&m, &v3, &p), 5.738 + 0.270 + 58 * 4096.0 * 7168 * 4 / 2 / 57e9, 5e-3);
-    p.n = 32768, p.how = COST_PREFILL_SLP; /* as in virtual time: 29.5 s and 15.7 s (test/bench/NOTES.md) */
+    p.n = 32768, p.mode = COST_PREFILL_SLP; /* as in virtual time: 29.5 s and 15.7 s (test/bench/NOTES.md) */
     near(cost_prefill(&m, &v3, &p), 29.5, 0.08);
-    p.how = COST_PREFILL_DSLP;
+    p.mode = COST_PREFILL_DSLP;
     near(cost_prefill(&m, &v3, &p), 15.7, 0.10);
-    p.how = COST_PREFILL_SLP, p.n = 1, p.resident = true; /* one row uploads what it chose: 8 experts per layer */
+    p.mode = COST_PREFILL_SLP, p.n = 1, p.is_resident = true; /* one row uploads what it chose: 8 experts per layer */
     near(cost_prefill(&m, &v3, &p), 58 * 8 * 44.05e6 / 57e9, 0.02);
     int cross = 0;
     for (int n = 256; n <= 8192; n += 256) {
         double t[3];
         p = (struct cost_prefill){.n = n};
-        for (int how = 0; how < 3; how++) p.how = (enum cost_whole)how, t[how] = cost_prefill(&m, &v3, &p);
+        for (int how = 0; how < 3; how++) p.mode = (enum cost_mode)how, t[how] = cost_prefill(&m, &v3, &p);
         if (!cross && t[COST_PREFILL_CPU] > t[COST_PREFILL_SLP]) cross = n;
         double least = t[COST_PREFILL_CPU] < t[COST_PREFILL_SLP] ? t[COST_PREFILL_CPU] : t[COST_PREFILL_SLP];
         assert_true(t[COST_PREFILL_BLEND] < least * 1.03);
         if (n <= 2048) assert_true(t[COST_PREFILL_BLEND] > least / 4); /* its attention is on the device as well */
     }
-    printf("the processor's prefill meets the stream at %d tokens\n", cross);
+    printf("CPU prefill and streaming take equally long at %d tokens\n", cross);
     assert_true(cross >= 2048 && cross <= 4096);
-    p = (struct cost_prefill){.how = COST_PREFILL_DSLP, .n = 4096, .ranks = 3};
+    p = (struct cost_prefill){.mode = COST_PREFILL_DSLP, .n = 4096, .ranks = 3};
     assert_true(isinf(cost_prefill(&m, &v3, &p)));
     m.n_devices = 0;
-    p.how = COST_PREFILL_BLEND;
+    p.mode = COST_PREFILL_BLEND;
     assert_true(isinf(cost_prefill(&m, &v3, &p)));
 }
 
-/* The blend by hand: 1 layer, 10 experts that all are chosen, 1 ms over the link, 1 ms on the processor, nothing on the device. Half: 1 ms there.
- * x experts come in x ms; the processor does 10 - x after the half: 1 + 10 - x. x = 5.5 would balance; x = 5: 6 ms, x = 6: 6 ms. */
+/* The blend by hand: 1 layer, 10 experts that are all chosen, 1 ms over the link, 1 ms on the CPU, nothing on the device. Attention: 1 ms on the CPU.
+ * x experts are uploaded in x ms; the CPU does 10 - x after attention: 1 + 10 - x. x = 5.5 would balance; x = 5: 6 ms, x = 6: 6 ms. */
 static void blend(void **st) {
     memset(&m, 0, sizeof m);
     m.n_domains = 2, m.n_devices = 1;
@@ -224,10 +225,10 @@ static void blend(void **st) {
     m.domain[0].bw[COST_FFN] = (struct cost_curve){1, {1}, {1e9f}};
     m.domain[1].bw[COST_LINEAR] = (struct cost_curve){1, {1}, {1e9f}};
     m.domain[1].link[COST_H2D].rate = 1e9, m.domain[1].link[COST_D2H].rate = 1e9;
-    struct cost_model q = {.layers = 1, .n_experts = 10, .topk = 1, .expert_bytes = 1e6, .expert_flops = 0, .half_bytes = 1e6};
-    struct cost_prefill p = {.how = COST_PREFILL_BLEND, .n = 1000, .resident = true};
+    struct cost_model q = {.layers = 1, .n_experts = 10, .topk = 1, .expert_bytes = 1e6, .expert_flops = 0, .attn_block_bytes = 1e6};
+    struct cost_prefill p = {.mode = COST_PREFILL_BLEND, .n = 1000, .is_resident = true};
     near(cost_prefill(&m, &q, &p), 6e-3, 1e-6);
-    p.n = 4096 + 1000; /* two batches of 4,096 rows at most: the first's half is 4.096 ms, and twice its work waits for the experts */
+    p.n = 4096 + 1000; /* two batches of 4,096 rows at most: the first one's attention takes 4.096 ms, and twice its work waits for the experts */
     double both = cost_prefill(&m, &q, &p);
     p.n = 4096;
     double first = cost_prefill(&m, &q, &p);
@@ -238,49 +239,49 @@ static void blend(void **st) {
     m.domain[2] = m.domain[1];
     p.ranks = 2;
     near(cost_prefill(&m, &q, &p), 4e-3, 1e-6);
-    q.row_bytes = 1000; /* a millisecond for 1,000 rows each way: the processor's way is one there and back, the other device's one there more */
+    q.row_bytes = 1000; /* a millisecond for 1,000 rows each way: the CPU's part is copied down and up, the other device's once more */
     near(cost_prefill(&m, &q, &p), 5e-3, 1e-6);
     p.ranks = 3; /* there are two */
     assert_true(isinf(cost_prefill(&m, &q, &p)));
     q.row_bytes = 0, p.ranks = 0, m.n_devices = 1, m.n_domains = 2;
-    p.how = COST_PREFILL_SLP;
+    p.mode = COST_PREFILL_SLP;
     near(cost_prefill(&m, &q, &p), 10e-3, 1e-6);
-    /* Two devices that compute a millisecond an expert: five each, beside half of the transfers. */
+    /* Two devices that compute a millisecond per expert: five each, besides half of the uploads. */
     m.n_devices = 2, m.n_domains = 3;
     m.domain[1].bw[COST_FFN] = (struct cost_curve){1, {1}, {1e9f}};
     m.domain[1].link[COST_H2D].rate = 4e9;
     m.domain[2] = m.domain[1];
-    q.half_bytes = 0;
+    q.attn_block_bytes = 0;
     near(cost_prefill(&m, &q, &p), 10e-3, 1e-6);
-    p.how = COST_PREFILL_DSLP, p.ranks = 2;
+    p.mode = COST_PREFILL_DSLP, p.ranks = 2;
     near(cost_prefill(&m, &q, &p), 5e-3, 1e-6);
 }
 
 /* Paper B's points for an expert of Mixtral in 16 bits, 1 byte of weights to 1 FLOP a row (so intensity I is the rows).
  * L4 box: host 100 GB/s and 1.6 TFLOP/s, link 32 GB/s, device 300 GB/s and 121 TFLOP/s. Eq. 9: P1 where the link's roof reaches the
- * processor's best, min(1.6e12, 100e9 I) = 32e9 I: at I = 1.6e12 / 32e9 = 50: there, or with one row more, fetching begins to pay. Eq. 10: P2 where it
+ * CPU's best, min(1.6e12, 100e9 I) = 32e9 I: at I = 1.6e12 / 32e9 = 50: there, or with one row more, fetching begins to pay. Eq. 10: P2 where it
  * reaches the device's, min(121e12, 300e9 I') = 32e9 I; all rows in one pass: I = 121e12 / 32e9 = 3781.25. With a micro-batch of
  * 128 rows the device gives 300e9 * 128 = 38.4 TFLOP/s, balance (eq. 11) at I = 300 * 128 / 32 = 1200: the same from the other side.
  * T4: link 16 GB/s, 65 TFLOP/s: 100 and 4062.5. */
 static void paper_b(void **st) {
     assert_true(cost_preset(&m, "paper-b-l4"));
     near(mixtral.expert_flops / mixtral.expert_bytes, 1, 1e-12);
-    near(cost_turning(&m, 1, &mixtral), 50.5, 0.01);
-    assert_int_equal((int)cost_balance(&m, 1, &mixtral), 3782);
-    double each = cost_expert(&m, 1, &mixtral, 128, COST_MANY), move = cost_move(&m, 1, COST_H2D, mixtral.expert_bytes);
+    near(cost_fetch_break_even(&m, 1, &mixtral), 50.5, 0.01);
+    assert_int_equal((int)cost_compute_bound_rows(&m, 1, &mixtral), 3782);
+    double each = cost_expert(&m, 1, &mixtral, 128, COST_MANY_ROWS), move = cost_transfer(&m, 1, COST_H2D, mixtral.expert_bytes);
     near(move / each * 128, 300.0 * 128 / 32, 1e-6);
     assert_true(cost_preset(&m, "paper-b-t4"));
-    near(cost_turning(&m, 1, &mixtral), 100.5, 0.005);
-    assert_int_equal((int)cost_balance(&m, 1, &mixtral), 4063);
+    near(cost_fetch_break_even(&m, 1, &mixtral), 100.5, 0.005);
+    assert_int_equal((int)cost_compute_bound_rows(&m, 1, &mixtral), 4063);
     /* Attention of decode: 4 queries share a key and value: 4 * 4 * 128 FLOP over 512 bytes, I = 4 < P1: stay with the cache. */
     struct cost_rows r = cost_decode_rows(1, 511);
-    near(r.pairs * mixtral.pair_flops / (r.keys * mixtral.kv_bytes), 4, 1e-9);
+    near(r.pairs * mixtral.pair_flops / (r.keys * mixtral.kv_row_bytes), 4, 1e-9);
     m.domain[1].link[COST_H2D].rate = 0;
-    assert_int_equal((int)cost_turning(&m, 1, &mixtral), 1 << 20);
+    assert_int_equal((int)cost_fetch_break_even(&m, 1, &mixtral), 1 << 20);
 }
 
 /* Paper C, equations 1 to 4 with its table 1. An expert of 3 * 5120 * 1536 in 16 bits (DeepSeek-V2) is 47.19 MB: 0.737 ms over 64 GB/s,
- * 0.154 ms of 307.2 GB/s. Missing, 1 row: the link. The processor at 16 rows: 755 MFLOP at 6 TFLOP/s 0.126 ms, less than its read;
+ * 0.154 ms of 307.2 GB/s. Missing, 1 row: the link. The CPU at 16 rows: 755 MFLOP at 6 TFLOP/s 0.126 ms, less than its read;
  * at 128: 6.04 GFLOP at 30 TFLOP/s 0.201 ms. Near memory, 1 row: the read at 153.6 GB/s, 0.307 ms. At 4: 0.1887 GFLOP at 256 GFLOP/s = 0.737 ms. */
 static void paper_c(void **st) {
     struct config c = {
@@ -289,15 +290,15 @@ static void paper_c(void **st) {
     cost_model_of(&q, &c, DT_BF16, DT_BF16, DT_BF16);
     assert_true(cost_preset(&m, "paper-c"));
     assert_int_equal(m.n_domains, 18);
-    near(cost_miss(&m, 1, &q, 1), 0.7373e-3 + 8e-6, 1e-3);
-    near(cost_miss(&m, 0, &q, 16), 0.1536e-3, 1e-3);
-    near(cost_miss(&m, 0, &q, 128), 0.2013e-3, 1e-3);
-    near(cost_expert(&m, 2, &q, 1, COST_MANY), 0.3072e-3, 1e-3);
-    near(cost_expert(&m, 2, &q, 4, COST_MANY), 0.7373e-3, 1e-3);
-    assert_true(isinf(cost_miss(&m, 2, &q, 1)));
-    m.dram = 10e9; /* a layout that yields only this bandwidth limits both */
-    near(cost_miss(&m, 0, &q, 16), 4.719e-3, 1e-3);
-    near(cost_miss(&m, 1, &q, 16), 4.719e-3, 1e-3);
+    near(cost_expert_miss(&m, 1, &q, 1), 0.7373e-3 + 8e-6, 1e-3);
+    near(cost_expert_miss(&m, 0, &q, 16), 0.1536e-3, 1e-3);
+    near(cost_expert_miss(&m, 0, &q, 128), 0.2013e-3, 1e-3);
+    near(cost_expert(&m, 2, &q, 1, COST_MANY_ROWS), 0.3072e-3, 1e-3);
+    near(cost_expert(&m, 2, &q, 4, COST_MANY_ROWS), 0.7373e-3, 1e-3);
+    assert_true(isinf(cost_expert_miss(&m, 2, &q, 1)));
+    m.dram_bw = 10e9; /* a layout that yields only this bandwidth limits both */
+    near(cost_expert_miss(&m, 0, &q, 16), 4.719e-3, 1e-3);
+    near(cost_expert_miss(&m, 1, &q, 16), 4.719e-3, 1e-3);
 }
 
 /* A machine that reads at 57 tok/s with 64 tokens (the weights' reading) and 332 with 1,024 (the arithmetic), and a model of it that is
@@ -308,9 +309,9 @@ static void one_length_does_not_mislead(void **st) {
     m.n_domains = 1;
     m.domain[0].bw[COST_FFN] = (struct cost_curve){1, {1}, {210e9f}};
     m.domain[0].rate[COST_FFN][COST_8BIT] = (struct cost_curve){2, {1, 1024}, {8.9e12f, 8.9e12f}};
-    struct cost_prefill few = {.how = COST_PREFILL_CPU, .n = 64}, many = few;
+    struct cost_prefill few = {.mode = COST_PREFILL_CPU, .n = 64}, many = few;
     many.n = 1024;
-    struct cost_seen *seen = &m.seen[COST_PREFILL_CPU];
+    struct cost_observed *seen = &m.observed[COST_PREFILL_CPU];
     const double real_few = 64 / 57.0, real_many = 1024 / 332.0;
     double before = cost_prefill(&m, &q, &many);
     assert_true(real_few / 64 * 1024 / real_many > 5.8); /* the old policy: 18 s for 3.1 */
@@ -330,7 +331,7 @@ static void one_length_does_not_mislead(void **st) {
 /* Limited, slow to adapt, and ignored on request. */
 static void learning(void **st) {
     memset(&m, 0, sizeof m);
-    struct cost_seen *s = &m.seen[0];
+    struct cost_observed *s = &m.observed[0];
     assert_true(cost_factor(&m, s, 10) == 1 && cost_error(s) == 0);
     cost_observe(&m, s, 16, 1, 2); /* the table counts a quarter of an observation: exp(ln 2 / 1.25) */
     near(cost_factor(&m, s, 16), pow(2, 0.8), 1e-5);
@@ -345,9 +346,9 @@ static void learning(void **st) {
     near(cost_factor(&m, s, 16), pow(8, 8 / 8.25), 0.01);
     assert_true(cost_factor(&m, s, 16) <= 8);
     double was = cost_factor(&m, s, 16);
-    cost_observe(&m, s, 16, 0, 1), cost_observe(&m, s, 16, 1, 0), cost_observe(&m, s, 16, NAN, 1), cost_observe(&m, s, 16, 1, COST_MANY);
+    cost_observe(&m, s, 16, 0, 1), cost_observe(&m, s, 16, 1, 0), cost_observe(&m, s, 16, NAN, 1), cost_observe(&m, s, 16, 1, COST_MANY_ROWS);
     assert_true(cost_factor(&m, s, 16) == was);
-    m.deterministic = true;
+    m.is_deterministic = true;
     assert_true(cost_factor(&m, s, 16) == 1);
 }
 
@@ -357,20 +358,20 @@ static void tables(void **st) {
     for (int i = 0; cost_preset_name(i); i++) {
         assert_true(cost_preset(&m, cost_preset_name(i)));
         for (int d = 0; d < m.n_domains; d++) {
-            cost_table_fill(&t, &m, d, &v3, COST_MANY);
+            cost_table_fill(&t, &m, d, &v3, COST_MANY_ROWS);
             double last = 0;
             for (int rows = 0; rows < 10000; rows += rows < 600 ? 1 : 37) {
-                double got = cost_table_at(&t, rows), want = rows ? cost_expert(&m, d, &v3, rows, COST_MANY) : 0;
+                double got = cost_table_at(&t, rows), want = rows ? cost_expert(&m, d, &v3, rows, COST_MANY_ROWS) : 0;
                 near(got, want, rows < 16 ? 1e-6 : 0.03);
                 assert_true(got >= last * (1 - 1e-6));
                 last = got;
             }
-            near(cost_table_at(&t, 1 << 22), 8 * cost_expert(&m, d, &v3, 1 << 19, COST_MANY), 0.02);
+            near(cost_table_at(&t, 1 << 22), 8 * cost_expert(&m, d, &v3, 1 << 19, COST_MANY_ROWS), 0.02);
         }
     }
     assert_false(cost_preset(&m, "paper-z"));
-    cost_guess(&m, 2, 2, 1, 0, 0, 0);
-    assert_true(m.n_domains == 2 && cost_prefill(&m, &v3, &(struct cost_prefill){.how = COST_PREFILL_CPU, .n = 100}) > 0);
+    cost_assumed(&m, 2, 2, 1, 0, 0, 0);
+    assert_true(m.n_domains == 2 && cost_prefill(&m, &v3, &(struct cost_prefill){.mode = COST_PREFILL_CPU, .n = 100}) > 0);
 }
 
 int main(void) {

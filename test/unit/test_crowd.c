@@ -6,53 +6,54 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cpu/ops.h"
+#include "cpu/cpu.h"
 #include "engine/ember/ember.h"
-#include "engine/internal.h"
-#include "engine/step/internal.h"
+#include "engine/exec/decode_internal.h"
+#include "engine/schedule/internal.h"
 
 static void some_caches_have_no_room(void **st) {
     struct engine_params p = {.dir = "ember:", .threads = 2, .cpu_level = CPU_SCALAR + 1, .kv = DT_F32, .gpus = "emu:1,cpu=scalar,mem=20M", .context = 512};
     struct engine *e;
     struct error err = {0};
-    struct session *s[STEP_ROWS];
-    struct step_span spans[STEP_ROWS];
-    int32_t tokens[STEP_ROWS], top[STEP_ROWS];
+    struct session *s[DECODE_MAX_ROWS];
+    struct decode_span spans[DECODE_MAX_ROWS];
+    int32_t tokens[DECODE_MAX_ROWS], top[DECODE_MAX_ROWS];
     _Atomic int never = 0;
     if (engine_open(&e, &p, &err)) fail_msg("%s", err.text);
-    struct step *step = e->machine.step;
+    struct decode *step = e->machine.decode;
     size_t vocab = (size_t)engine_info(e)->vocab;
-    float *logits = malloc(STEP_ROWS * vocab * sizeof *logits);
-    assert_int_equal(step_resident_layers(step), engine_info(e)->n_layers);
-    for (int i = 0; i < STEP_ROWS; i++) { /* caches of zeros with different lengths */
+    float *logits = malloc(DECODE_MAX_ROWS * vocab * sizeof *logits);
+    assert_int_equal(decode_resident_layers(step), engine_info(e)->n_layers);
+    for (int i = 0; i < DECODE_MAX_ROWS; i++) { /* caches of zeros with different lengths */
         if (session_open(e, &s[i], &err)) fail_msg("%s", err.text);
         tokens[i] = 100 + 7 * i;
     }
-    for (enum step_cut cut = STEP_HYBRID; cut <= STEP_DUAL; cut++) {
+    for (enum decode_exec cut = DECODE_EXEC_HYBRID; cut <= DECODE_EXEC_DUAL; cut++) {
         int mixed = 0, n_dev = 0;
-        for (int i = 0; i < STEP_ROWS; i++) spans[i] = (struct step_span){.kv = &s[i]->kv, .tokens = &tokens[i], .pos = 300 + i * 37 % 200, .n = 1};
-        if (step_run(step, cut, spans, STEP_ROWS, &never, &err)) fail_msg("%s", err.text);
-        assert_int_equal(step_ran(step), cut);
-        for (int k = 0; k < step->n_micros; k++) mixed += step->micro[k].n_dev && step->micro[k].n_dev < step->micro[k].n, n_dev += step->micro[k].n_dev;
+        for (int i = 0; i < DECODE_MAX_ROWS; i++) spans[i] = (struct decode_span){.kv = &s[i]->kv, .tokens = &tokens[i], .pos = 300 + i * 37 % 200, .n = 1};
+        if (decode_run(step, cut, spans, DECODE_MAX_ROWS, &never, &err)) fail_msg("%s", err.text);
+        assert_int_equal(decode_last_exec(step), cut);
+        for (int k = 0; k < step->n_micros; k++)
+            mixed += step->micro_batch[k].n_dev && step->micro_batch[k].n_dev < step->micro_batch[k].n, n_dev += step->micro_batch[k].n_dev;
         assert_int_equal(mixed, cut); /* every micro-batch has rows of both */
-        for (int i = 0; i < STEP_ROWS; i++) {
+        for (int i = 0; i < DECODE_MAX_ROWS; i++) {
             memcpy(logits + (size_t)i * vocab, spans[i].logits, vocab * sizeof *logits);
             top[i] = *spans[i].top;
         }
-        int same[STEP_DUAL] = {0}; /* bit for bit equal: sums on a device have an order of their own */
-        for (int i = 0; i < STEP_ROWS; i++) {
+        int same[DECODE_EXEC_DUAL] = {0}; /* bit for bit equal: sums on a device have an order of their own */
+        for (int i = 0; i < DECODE_MAX_ROWS; i++) {
             bool any = false;
-            for (enum step_cut alone = STEP_CPU; alone <= STEP_HYBRID && !any; alone++) {
-                if (step_run(step, alone, &spans[i], 1, &never, &err)) fail_msg("%s", err.text);
+            for (enum decode_exec alone = DECODE_EXEC_CPU; alone <= DECODE_EXEC_HYBRID && !any; alone++) {
+                if (decode_run(step, alone, &spans[i], 1, &never, &err)) fail_msg("%s", err.text);
                 any = !memcmp(logits + (size_t)i * vocab, spans[i].logits, vocab * sizeof *logits) && top[i] == *spans[i].top;
                 same[alone] += any;
             }
             if (!any) fail_msg("row %d is another one alone", i);
         }
-        assert_int_equal(same[STEP_HYBRID], n_dev);
-        for (int i = 0; i < STEP_ROWS; i++) tokens[i]++;
+        assert_int_equal(same[DECODE_EXEC_HYBRID], n_dev);
+        for (int i = 0; i < DECODE_MAX_ROWS; i++) tokens[i]++;
     }
-    for (int i = 0; i < STEP_ROWS; i++) session_close(&s[i]);
+    for (int i = 0; i < DECODE_MAX_ROWS; i++) session_close(&s[i]);
     engine_close(&e);
     free(logits);
 }
@@ -82,7 +83,7 @@ static void submit(struct session *s, int n, int max) {
     struct error err = {0};
     static int32_t prompt[LONG];
     for (int i = 0; i < LONG; i++) prompt[i] = (i * 37 + i / 7 + 11) % 500;
-    struct request r = {.tokens = prompt, .n = n, .max_tokens = max, .flags = REQUEST_NO_EOS, .sampling = {.temperature = 1, .top_p = 0.9f, .seed = 3}};
+    struct request r = {.tokens = prompt, .n = n, .max_tokens = max, .flags = REQ_IGNORE_EOS, .sampling = {.temperature = 1, .top_p = 0.9f, .seed = 3}};
     if (session_submit(s, &r, &err)) fail_msg("%s", err.text);
 }
 static struct event next(struct engine *e) {
@@ -117,12 +118,12 @@ static void a_prompt_takes_the_room(void **st) {
     size_t own = large - gpu_mem_free(e->machine.gpus->gpu[0]), least, held = 0;
     for (int i = 0; i < 2; i++)
         if (session_open(e, &s[i], &err)) fail_msg("%s", err.text);
-    least = pipe_least(&(struct pipe_job){.w = &e->weights, .set = e->machine.gpus, .ranks = 1, .cache = s[1]->kv.layer, .n = LONG});
+    least = slp_min_bytes(&(struct slp_job){.w = &e->weights, .set = e->machine.gpus, .ranks = 1, .cache = s[1]->kv.layer, .n = LONG});
     for (int i = 0; i < 2; i++) {
         submit(s[i], length[i], most[i]);
         read_until(e, s, alone, i, -1);
         assert_string_equal(alone[i].stats.decode_mode, "hybrid");
-        if (!i) held = step_held(e->machine.step, 0);
+        if (!i) held = decode_held_bytes(e->machine.decode, 0);
     }
     for (int i = 0; i < 2; i++) session_close(&s[i]);
     engine_close(&e);
@@ -130,7 +131,7 @@ static void a_prompt_takes_the_room(void **st) {
     int layers;
     for (mem = own + least + (256 << 10);; mem += 64 << 10) { /* room for either one, with all layers */
         e = open_with(mem, PREFILL_SLP, DECODE_HYBRID);
-        layers = step_resident_layers(e->machine.step);
+        layers = decode_resident_layers(e->machine.decode);
         if (layers == engine_info(e)->n_layers) break;
         engine_close(&e);
     }
@@ -140,18 +141,18 @@ static void a_prompt_takes_the_room(void **st) {
         if (session_open(e, &s[i], &err)) fail_msg("%s", err.text);
     submit(s[0], length[0], most[0]);
     read_until(e, s, got, 0, 20);
-    assert_true(step_held(e->machine.step, 0) > 0);
+    assert_true(decode_held_bytes(e->machine.decode, 0) > 0);
     submit(s[1], length[1], most[1]);
     read_until(e, s, got, 1, 1);
     int beside = got[0].n - 20;
     read_until(e, s, got, 1, -1);
     read_until(e, s, got, 0, -1);
     assert_string_equal(got[1].stats.prefill_mode, "slp");
-    assert_non_null(strstr(got[1].stats.why, "resident weights were evicted"));
-    print_message("%d tokens of the other answer beside it; %s\n", beside, got[1].stats.why);
+    assert_non_null(strstr(got[1].stats.prefill_why, "resident weights were evicted"));
+    print_message("%d tokens of the other answer beside it; %s\n", beside, got[1].stats.prefill_why);
     assert_true(beside > 0);
     assert_string_equal(got[1].stats.decode_mode, "hybrid"); /* the weights are back */
-    assert_true(step_held(e->machine.step, 0) > 0);
+    assert_true(decode_held_bytes(e->machine.decode, 0) > 0);
     for (int i = 0; i < 2; i++) {
         assert_int_equal(got[i].n, alone[i].n);
         assert_memory_equal(got[i].token, alone[i].token, (size_t)got[i].n * sizeof *got[i].token);

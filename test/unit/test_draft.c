@@ -15,17 +15,17 @@
 static void the_longest_earlier_end_is_taken(void **st) {
     static const int32_t text[] = {1, 2, 3, 4, 5, 9, 2, 3, 4, 6, 7, 4, 8, 2, 3, 4};
     static const int32_t round[] = {5, 6, 7, 5, 6, 7};
-    int32_t out[DRAFT_MOST];
+    int32_t out[DRAFT_MAX];
     int matched;
-    assert_int_equal(draft_lookup(text, 16, 4, out, &matched), 4);
+    assert_int_equal(lookup_draft(text, 16, 4, out, &matched), 4);
     assert_int_equal(matched, 3); /* "2 3 4" occurs twice: the later one wins, not "4" after it */
     assert_memory_equal(out, ((int32_t[]){6, 7, 4, 8}), 16);
-    assert_int_equal(draft_lookup(text, 9, 2, out, &matched), 2);
+    assert_int_equal(lookup_draft(text, 9, 2, out, &matched), 2);
     assert_memory_equal(out, ((int32_t[]){5, 9}), 8);
-    assert_int_equal(draft_lookup(text, 6, 4, out, &matched), 0);
+    assert_int_equal(lookup_draft(text, 6, 4, out, &matched), 0);
     assert_int_equal(matched, 0);
-    assert_int_equal(draft_lookup(text, 1, 4, out, &matched), 0);
-    assert_int_equal(draft_lookup(round, 6, 7, out, &matched), 7); /* past the end of the text it wraps around */
+    assert_int_equal(lookup_draft(text, 1, 4, out, &matched), 0);
+    assert_int_equal(lookup_draft(round, 6, 7, out, &matched), 7); /* past the end of the text it wraps around */
     assert_int_equal(matched, 3);
     assert_memory_equal(out, ((int32_t[]){5, 6, 7, 5, 6, 7, 5}), 28);
 }
@@ -47,7 +47,7 @@ static int lie(void *ctx, const int32_t *tokens, int n, int most, int32_t *out) 
     struct liar *l = ctx;
     int k = l->honest > 100 ? most : 1 + (int)(any(l) % (uint32_t)most);
     const int32_t *truth = l->truth[tokens[0] - 2];
-    assert_true(most >= 1 && most <= DRAFT_MOST && n + most < PROMPT + ANSWER + (tokens[0] == SESSIONS + 2));
+    assert_true(most >= 1 && most <= DRAFT_MAX && n + most < PROMPT + ANSWER + (tokens[0] == SESSIONS + 2));
     for (int i = 0; i < k; i++) {
         bool right = l->known && n + i < PROMPT + ANSWER && (int)(any(l) % 100) < l->honest;
         out[i] = right ? truth[n + i] : (int32_t)(any(l) % VOCAB);
@@ -77,17 +77,17 @@ static void same_text(const char *name, struct engine_params p, const int *hones
     int drafted, accepted;
     struct engine *e = open_model(name, p);
     answer_all(e, l.truth, &drafted, &accepted);
-    uint64_t steps = e->steps;
+    uint64_t steps = e->n_batches;
     engine_close(&e);
     assert_int_equal(drafted, 0);
-    p.draft = DRAFT_LOOKUP, p.draft_own = lie, p.draft_ctx = &l;
+    p.draft = DRAFT_LOOKUP, p.custom_draft = lie, p.custom_draft_ctx = &l;
     l.known = true;
     for (; *honest >= 0; honest++) {
         l.honest = *honest;
-        p.draft_len = *honest == 60 ? 1 : 0;
+        p.max_drafted = *honest == 60 ? 1 : 0;
         e = open_model(name, p);
         answer_all(e, got, &drafted, &accepted);
-        uint64_t with = e->steps;
+        uint64_t with = e->n_batches;
         engine_close(&e);
         for (int i = 0; i <= SESSIONS; i++)
             for (int t = 0; t < PROMPT + ANSWER; t++)
@@ -176,13 +176,13 @@ static void the_prediction_layer_guesses_well(void **st) {
         memset(want, 0, sizeof want);
         converse(&p, want, n, &drafted, &accepted);
         p.draft = DRAFT_MTP;
-        for (p.draft_len = 1; p.draft_len <= 4; p.draft_len += 3) {
+        for (p.max_drafted = 1; p.max_drafted <= 4; p.max_drafted += 3) {
             memset(got, 0, sizeof got);
             converse(&p, got, m, &drafted, &accepted);
             assert_memory_equal(n, m, sizeof n);
             assert_memory_equal(want, got, sizeof want);
-            print_message("%s, %d at once: %d of %d guesses were right\n", how[h].gpus ? how[h].gpus : "processor", p.draft_len, accepted, drafted);
-            assert_true(drafted > 60 && accepted * 100 > drafted * (p.draft_len == 1 ? 75 : 40));
+            print_message("%s, %d at once: %d of %d guesses were right\n", how[h].gpus ? how[h].gpus : "processor", p.max_drafted, accepted, drafted);
+            assert_true(drafted > 60 && accepted * 100 > drafted * (p.max_drafted == 1 ? 75 : 40));
         }
     }
 }
@@ -208,14 +208,14 @@ static int compare(void *arg) {
     struct told *t = arg;
     struct engine *e = t->s->engine;
     const size_t hidden = (size_t)e->info.hidden, vocab = (size_t)e->info.vocab;
-    struct mtp_chat chat = {0};
-    assert_int_equal(t->s->mtp.waiting, t->n);
+    struct mtp_session chat = {0};
+    assert_int_equal(t->s->mtp.n_waiting, t->n);
     for (int i = 0; i + 1 < t->n; i++, t->want += 2 * vocab) {
         int32_t out[2];
-        mtp_tell(e->mtp, &chat, i, 1, t->s->mtp.h + (size_t)i * hidden);
-        assert_int_equal(mtp_guess(e->mtp, &chat, t->tokens, i + 2, 2, out, take, t), 2);
+        mtp_feed(e->mtp, &chat, i, 1, t->s->mtp.hidden + (size_t)i * hidden);
+        assert_int_equal(mtp_draft(e->mtp, &chat, t->tokens, i + 2, 2, out, take, t), 2);
     }
-    mtp_chat_close(&chat);
+    mtp_session_close(&chat);
     return 0;
 }
 static void the_prediction_layer_says_what_the_reference_says(void **st) {
@@ -240,7 +240,7 @@ static void the_prediction_layer_says_what_the_reference_says(void **st) {
         struct request r = {.tokens = tokens, .n = t.n, .max_tokens = 0};
         assert_int_equal(session_submit(t.s, &r, &err), 0);
         while (ev.kind != EVENT_DONE) assert_true(engine_poll(e, &ev, -1) && ev.kind != EVENT_ERROR);
-        engine_run(e, compare, &t);
+        engine_run_on_thread(e, compare, &t);
         if (!(t.worst <= 1e-5 * t.most)) fail_msg("%s: off by %.1e of %.1e", names[i], t.worst, t.most);
         session_close(&t.s);
         engine_close(&e);
@@ -278,7 +278,7 @@ static void nothing_is_guessed_in_paged_steps(void **st) {
         e = open_model("gqa_shared", (struct engine_params){.gpus = "emu:1", .decode = DECODE_PAGED, .draft = draft});
         prompt_of(0, prompt);
         assert_int_equal(session_open(e, &s, &err), 0);
-        turn(e, s, (struct request){.tokens = prompt, .n = PROMPT, .max_tokens = ANSWER, .flags = REQUEST_NO_EOS}, text, &stats);
+        turn(e, s, (struct request){.tokens = prompt, .n = PROMPT, .max_tokens = ANSWER, .flags = REQ_IGNORE_EOS}, text, &stats);
         assert_string_equal(stats.decode_mode, "paged");
         assert_true(!stats.draft && !stats.drafted && !strstr(stats.decode_why, "no drafts") == !draft);
         session_close(&s);
@@ -327,7 +327,7 @@ static void grow(struct engine *e, struct session *s, struct node *tree) {
     tree->n = PROMPT;
     for (int i = 0; i < NODES; i++) {
         struct node *x = &tree[i];
-        turn(e, s, (struct request){.tokens = x->tokens, .n = x->n, .flags = REQUEST_NO_EOS, .logits = look, .logits_ctx = x}, NULL, &stats);
+        turn(e, s, (struct request){.tokens = x->tokens, .n = x->n, .flags = REQ_IGNORE_EOS, .logits = look, .logits_ctx = x}, NULL, &stats);
         for (int k = 0; k < LIKELY && LIKELY * i + 1 < NODES; k++) {
             struct node *child = &tree[LIKELY * i + 1 + k];
             memcpy(child->tokens, x->tokens, sizeof x->tokens);
@@ -374,7 +374,8 @@ static void draws_are_distributed_as_the_logits_say(void **st) {
     struct guesser g = {.seed = 1};
     struct error err = {0};
     double want[TEXTS];
-    struct engine *e = open_model("gqa_flat", (struct engine_params){.kv = DT_F32, .draft = DRAFT_LOOKUP, .draft_own = guess_likely, .draft_ctx = &g});
+    struct engine *e =
+        open_model("gqa_flat", (struct engine_params){.kv = DT_F32, .draft = DRAFT_LOOKUP, .custom_draft = guess_likely, .custom_draft_ctx = &g});
     struct session *s;
     assert_int_equal(session_open(e, &s, &err), 0);
     grow(e, s, g.tree);
@@ -389,7 +390,7 @@ static void draws_are_distributed_as_the_logits_say(void **st) {
                 .tokens = g.tree->tokens,
                 .n = PROMPT,
                 .max_tokens = DRAWN,
-                .flags = REQUEST_NO_EOS,
+                .flags = REQ_IGNORE_EOS,
                 .sampling = {.temperature = 1, .top_p = 1, .repeat_penalty = 1, .top_k = LIKELY, .seed = (uint64_t)(g.how * SEEDS + seed)}};
             struct turn_stats stats;
             int32_t text[DRAWN];
@@ -421,13 +422,13 @@ static void first_steps_teach_nothing(void **st) {
     struct engine *e = open_model("gqa_flat", (struct engine_params){.draft = DRAFT_LOOKUP});
     for (int i = 0; i < 2; i++) {
         struct session *s;
-        const struct request r = {.tokens = prompt, .n = 1, .max_tokens = 2, .flags = REQUEST_NO_EOS | REQUEST_ALONE};
+        const struct request r = {.tokens = prompt, .n = 1, .max_tokens = 2, .flags = REQ_IGNORE_EOS | REQ_NO_PREFIX_REUSE};
         assert_int_equal(session_open(e, &s, &err), 0);
         assert_int_equal(turn(e, s, r, text[i], &stats), 2);
         session_close(&s);
-        engine_run(e, nothing, NULL); /* the batch is counted after its last token */
-        assert_int_equal(e->governor.steps, i + 1);
-        assert_int_equal(e->governor.cost[STEP_CPU][1].n, i);
+        engine_run_on_thread(e, nothing, NULL); /* the batch is counted after its last token */
+        assert_int_equal(e->governor.n_batches, i + 1);
+        assert_int_equal(e->governor.cost[DECODE_EXEC_CPU][1].n_samples, i);
     }
     engine_close(&e);
 }

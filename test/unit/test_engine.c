@@ -86,7 +86,7 @@ static void one_by_one_equals_all_at_once(void **st) {
     }
     /* Decodes known tokens by submitting one more token each time, which prefills exactly one row. */
     for (int n = 2; n <= N; n++) {
-        struct request r = {.tokens = prompt, .n = n, .max_tokens = 1, .flags = REQUEST_NO_EOS};
+        struct request r = {.tokens = prompt, .n = n, .max_tokens = 1, .flags = REQ_IGNORE_EOS};
         assert_int_equal(session_submit(s, &r, &err), 0);
         struct event ev, tok = {0};
         do {
@@ -174,7 +174,7 @@ static void levels_and_caches_agree(void **st) {
 static int answer(struct engine *e, struct session *s, int n, int max, uint64_t seed, float temperature, int32_t *out) {
     struct error err = {0};
     struct request r = {
-        .tokens = prompt, .n = n, .max_tokens = max, .flags = REQUEST_NO_EOS, .sampling = {.temperature = temperature, .top_p = 0.95f, .seed = seed}};
+        .tokens = prompt, .n = n, .max_tokens = max, .flags = REQ_IGNORE_EOS, .sampling = {.temperature = temperature, .top_p = 0.95f, .seed = seed}};
     assert_int_equal(session_submit(s, &r, &err), 0);
     struct event ev;
     int k = 0;
@@ -201,7 +201,7 @@ static void sessions_answer_side_by_side(void **st) {
     }
     for (int i = 0; i < S; i++) {
         struct request r = {
-            .tokens = prompt, .n = 10 + 9 * i, .max_tokens = LEN, .flags = REQUEST_NO_EOS, .sampling = {.temperature = 1, .top_p = 0.95f, .seed = 3}};
+            .tokens = prompt, .n = 10 + 9 * i, .max_tokens = LEN, .flags = REQ_IGNORE_EOS, .sampling = {.temperature = 1, .top_p = 0.95f, .seed = 3}};
         assert_int_equal(session_submit(s[i], &r, &err), 0);
         assert_int_equal(session_submit(s[i], &r, &err), ERR_RUNTIME); /* busy */
     }
@@ -223,7 +223,7 @@ static void a_turn_can_be_stopped(void **st) {
     struct session *s;
     struct error err = {0};
     assert_int_equal(session_open(e, &s, &err), 0);
-    struct request r = {.tokens = prompt, .n = 20, .max_tokens = -1, .flags = REQUEST_NO_EOS};
+    struct request r = {.tokens = prompt, .n = 20, .max_tokens = -1, .flags = REQ_IGNORE_EOS};
     assert_int_equal(session_submit(s, &r, &err), 0);
     struct event ev;
     double least = 1e9; /* other processes only ever make it longer */

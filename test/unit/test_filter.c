@@ -1,5 +1,5 @@
 /* The output filter: what a terminal may get of a model's output, for every way of splitting it. */
-#include "cli/render.h"
+#include "cli/terminal/sanitize.h"
 #include "test/unit/unit.h"
 
 static const struct {
@@ -32,10 +32,10 @@ static void test_every_cut(void **state) {
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         size_t n = strlen(rows[i].in);
         for (size_t step = 1; step <= n; step++) {
-            struct filter f = {0};
+            struct sanitizer f = {0};
             struct buf out = {0};
-            for (size_t at = 0; at < n; at += step) filter_add(&f, rows[i].in + at, at + step < n ? step : n - at, &out);
-            filter_flush(&f, &out);
+            for (size_t at = 0; at < n; at += step) sanitize_add(&f, rows[i].in + at, at + step < n ? step : n - at, &out);
+            sanitize_flush(&f, &out);
             assert_string_equal(out.data, rows[i].out);
             buf_free(&out);
         }
@@ -43,21 +43,21 @@ static void test_every_cut(void **state) {
 }
 
 static void test_nul(void **state) {
-    struct filter f = {0};
+    struct sanitizer f = {0};
     struct buf out = {0};
-    filter_add(&f, "a\0b", 3, &out);
+    sanitize_add(&f, "a\0b", 3, &out);
     assert_string_equal(out.data, "a\xE2\x90\x80"
                                   "b");
     buf_free(&out);
 }
 
 static void test_width(void **state) {
-    assert_int_equal(render_width("ab\xE6\x97\xA5"
-                                  "e\xCC\x81",
-                                  8),
+    assert_int_equal(columns_of_text("ab\xE6\x97\xA5"
+                                     "e\xCC\x81",
+                                     8),
                      5);
-    assert_int_equal(render_fit("a\xE6\x97\xA5z", 5, 2), 1);
-    assert_int_equal(render_fit("a\xE6\x97\xA5z", 5, 3), 4);
+    assert_int_equal(columns_fit("a\xE6\x97\xA5z", 5, 2), 1);
+    assert_int_equal(columns_fit("a\xE6\x97\xA5z", 5, 3), 4);
 }
 
 int main(void) {

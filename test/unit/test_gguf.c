@@ -6,7 +6,7 @@
 
 #include "engine/base/file.h"
 #include "engine/base/gguf.h"
-#include "engine/base/half.h"
+#include "engine/base/minifloat.h"
 
 enum { COLS = 512 };
 

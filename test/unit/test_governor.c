@@ -24,32 +24,32 @@ static double any(void) {
 static double run(struct governor *g, const struct world *w, int n, int steps, int fixed, double *guesses) {
     double t = 0, tokens = 0, all = 0;
     for (int s = 0; s < steps; s++) {
-        struct governor_in in = {.way = 1, .n = n, .rows = n};
+        struct governor_in in = {.mode = 1, .n = n, .rows = n};
         int k[GOVERNOR_ROWS], rows = n, right = 0;
-        for (int i = 0; i < n; i++) in.most[i] = s % w->every ? 0 : w->most, in.level[i] = i ? 1 : 2, in.dear[i] = w->guess > 0, k[i] = 0;
+        for (int i = 0; i < n; i++) in.max_drafted[i] = s % w->every ? 0 : w->most, in.confidence[i] = i ? 1 : 2, in.is_model_draft[i] = w->guess > 0, k[i] = 0;
         double gain = fixed < 0 ? governor_choose(g, &in, k) : 1;
         assert_true(gain >= 1);
         for (int i = 0; i < n; i++) {
-            if (fixed >= 0) k[i] = in.most[i] ? fixed : 0;
-            assert_true(k[i] >= 0 && k[i] <= in.most[i]);
+            if (fixed >= 0) k[i] = in.max_drafted[i] ? fixed : 0;
+            assert_true(k[i] >= 0 && k[i] <= in.max_drafted[i]);
             rows += k[i];
-            const int looked = w->guess > 0 || k[i] ? k[i] : in.most[i]; /* free drafts are judged even if no batch verifies them */
+            const int looked = w->guess > 0 || k[i] ? k[i] : in.max_drafted[i]; /* free drafts are judged even if no batch verifies them */
             int good = 0;
             while (good < looked && any() < w->right[i > 0]) good++;
-            for (int p = 0; p < looked && p <= good; p++) governor_saw(g, in.level[i], p, p < good);
+            for (int p = 0; p < looked && p <= good; p++) governor_judge(g, in.confidence[i], p, p < good);
             if (k[i]) right += good;
         }
         assert_true(rows <= GOVERNOR_ROWS);
         double seconds = (w->first + (rows - 1) * w->more) * (1 + w->noise * (2 * any() - 1)), drafting = (rows - n) * w->guess;
         if (fixed < 0)
-            governor_ran(g, &(struct governor_step){.way = 1,
-                                                    .n = n,
-                                                    .rows = n,
-                                                    .guesses = rows - n,
-                                                    .right = right,
-                                                    .seconds = seconds,
-                                                    .dear = w->guess > 0 ? rows - n : 0,
-                                                    .guess_s = drafting});
+            governor_record(g, &(struct governor_sample){.mode = 1,
+                                                         .n = n,
+                                                         .rows = n,
+                                                         .n_drafted = rows - n,
+                                                         .n_accepted = right,
+                                                         .seconds = seconds,
+                                                         .n_model_drafted = w->guess > 0 ? rows - n : 0,
+                                                         .draft_s = drafting});
         t += seconds + drafting, tokens += n + right, all += rows - n;
     }
     *guesses = all / steps;
@@ -98,20 +98,20 @@ static double lost_at_the_start(const struct start *start, const struct losing *
     *guesses = 0;
     for (int s = 0; s < ANSWER; s++) {
         const bool dear = draft->guess > 0;
-        struct governor_in in = {.n = 1, .rows = 1, .most = {s % draft->every ? 0 : draft->most}, .level = {1}, .dear = {dear}};
+        struct governor_in in = {.n = 1, .rows = 1, .max_drafted = {s % draft->every ? 0 : draft->most}, .confidence = {1}, .is_model_draft = {dear}};
         int k = 0;
         governor_choose(&g, &in, &k);
-        if (k) governor_saw(&g, 1, 0, 0);
+        if (k) governor_judge(&g, 1, 0, 0);
         const double base = (1 + unread * (start->longer - 1)) * (0.9 + 0.2 * any());
-        const struct governor_step step = {.n = 1,
-                                           .rows = 1,
-                                           .guesses = k,
-                                           .dear = dear ? k : 0,
-                                           .cold = !start->untold && unread * FEW_COLD > 1,
-                                           .seconds = base * (1 + k * draft->more),
-                                           .guess_s = base * k * draft->guess};
-        governor_ran(&g, &step);
-        total += step.seconds + step.guess_s, none += base, *guesses += k;
+        const struct governor_sample step = {.n = 1,
+                                             .rows = 1,
+                                             .n_drafted = k,
+                                             .n_model_drafted = dear ? k : 0,
+                                             .is_cold = !start->untold && unread * FEW_COLD > 1,
+                                             .seconds = base * (1 + k * draft->more),
+                                             .draft_s = base * k * draft->guess};
+        governor_record(&g, &step);
+        total += step.seconds + step.draft_s, none += base, *guesses += k;
         unread = start->untold ? s + 1 < start->untold : unread * (1 - start->chosen);
     }
     return total / none - 1;
@@ -207,33 +207,35 @@ static double lost_beside(struct foe *f, int (*foe)(struct foe *, int), const st
         struct governor_in in = {.n = n, .rows = n};
         int k[GOVERNOR_ROWS], rows = n, right = 0;
         for (int i = 0; i < n; i++)
-            in.most[i] = 16, in.level[i] = (i + f->period) % GOVERNOR_LEVELS, in.dear[i] = t->guess > 0, in.behind[i] = t->guess > 0 ? behind : 0;
+            in.max_drafted[i] = 16, in.confidence[i] = (i + f->period) % GOVERNOR_LEVELS, in.is_model_draft[i] = t->guess > 0,
+            in.catch_up_rows[i] = t->guess > 0 ? behind : 0;
         governor_choose(&g, &in, k);
         int caught = 0;
         for (int i = 0; i < n; i++) {
             const int looked = k[i] || !kept ? k[i] : 4;
             int good = foe(f, looked);
             good = good < 0 ? 0 : good > looked ? looked : good;
-            for (int p = 0; p < looked && p <= good; p++) governor_saw(&g, in.level[i], p, p < good);
-            if (k[i]) right += good, caught += in.behind[i];
+            for (int p = 0; p < looked && p <= good; p++) governor_judge(&g, in.confidence[i], p, p < good);
+            if (k[i]) right += good, caught += in.catch_up_rows[i];
             rows += k[i];
         }
         assert_true(rows <= GOVERNOR_ROWS);
         const double noise = 1 + t->noise * (2 * chance(f) - 1);
-        const struct governor_step s = {.n = n,
-                                        .rows = n,
-                                        .guesses = rows - n,
-                                        .right = right,
-                                        .dear = t->guess > 0 ? rows - n : 0,
-                                        .behind = caught,
-                                        .seconds = t->seconds[rows] * noise,
-                                        .guess_s = t->guess * (rows - n),
-                                        .row_s = caught * t->row};
-        const double known =
-            governor_cost(&g, 0, rows) + (rows - n) * (g.guess_s > 0 || !kept ? (g.guess_s > 0 ? g.guess_s : governor_cost(&g, 0, n)) : 0) + caught * g.row_s;
-        if (rows > n) *over = fmax(*over, (s.seconds + s.guess_s + s.row_s - known) / base);
-        governor_ran(&g, &s);
-        total += t->seconds[rows] + s.guess_s + s.row_s, none += (n + right) * base / n;
+        const struct governor_sample s = {.n = n,
+                                          .rows = n,
+                                          .n_drafted = rows - n,
+                                          .n_accepted = right,
+                                          .n_model_drafted = t->guess > 0 ? rows - n : 0,
+                                          .n_caught_up = caught,
+                                          .seconds = t->seconds[rows] * noise,
+                                          .draft_s = t->guess * (rows - n),
+                                          .catch_up_s = caught * t->row};
+        const double known = governor_cost(&g, 0, rows) +
+                             (rows - n) * (g.draft_token_s > 0 || !kept ? (g.draft_token_s > 0 ? g.draft_token_s : governor_cost(&g, 0, n)) : 0) +
+                             caught * g.catch_up_row_s;
+        if (rows > n) *over = fmax(*over, (s.seconds + s.draft_s + s.catch_up_s - known) / base);
+        governor_record(&g, &s);
+        total += t->seconds[rows] + s.draft_s + s.catch_up_s, none += (n + right) * base / n;
         if (rows > n) f->guessed++, f->since = 0, behind = 0;
         else f->since++, behind = behind < 256 ? behind + 1 : 256;
         const double beside = (total - (1 + share) * none) / base;
@@ -267,12 +269,12 @@ static void nobody_makes_it_lose_more_than_two_hundredths(void **st) {
 
 static void nothing_is_guessed_before_anything_is_known(void **st) {
     struct governor g = {0};
-    struct governor_in in = {.way = 0, .n = 2, .rows = 2, .level = {4, 4}, .most = {16, 16}};
+    struct governor_in in = {.mode = 0, .n = 2, .rows = 2, .confidence = {4, 4}, .max_drafted = {16, 16}};
     int k[GOVERNOR_ROWS];
     assert_true(governor_choose(&g, &in, k) == 1 && !k[0] && !k[1] && governor_cost(&g, 0, 2) == 0);
-    governor_ran(&g, &(struct governor_step){.n = 2, .rows = 2, .seconds = 1});
+    governor_record(&g, &(struct governor_sample){.n = 2, .rows = 2, .seconds = 1});
     assert_true(governor_cost(&g, 0, 2) == 1 && governor_cost(&g, 0, 4) == 2 && governor_cost(&g, 1, 2) == 0);
-    governor_ran(&g, &(struct governor_step){.n = 2, .rows = 2, .guesses = 4, .right = 4, .seconds = 1.5});
+    governor_record(&g, &(struct governor_sample){.n = 2, .rows = 2, .n_drafted = 4, .n_accepted = 4, .seconds = 1.5});
     assert_true(fabs(governor_cost(&g, 0, 4) - 1.25) < 1e-9 && fabs(governor_cost(&g, 0, 10) - 2) < 1e-9);
     in.rows = GOVERNOR_ROWS;
     governor_choose(&g, &in, k);

@@ -75,11 +75,11 @@ static void the_int4_draft_guesses_well(void **st) {
             struct engine *e = open_model(families[i], p);
             answer_all(e, want, &drafted, &accepted);
             engine_close(&e);
-            p.draft = DRAFT_INT4, p.draft_len = 1 + (int)(i + h) % 5;
+            p.draft = DRAFT_INT4, p.max_drafted = 1 + (int)(i + h) % 5;
             e = open_model(families[i], p);
             wait_for_int4(e);
             answer_all(e, got, &drafted, &accepted);
-            there += step_counts(e->machine.step).drafted;
+            there += decode_counts(e->machine.decode).draft_layers;
             engine_close(&e);
             if (memcmp(want, got, sizeof want)) fail_msg("%s, %s: another text", families[i], how[h].gpus ? how[h].gpus : "processor");
             assert_true(drafted > ANSWER);
@@ -97,14 +97,14 @@ static void who_stops_a_draft_waits_for_a_step(void **st) {
     struct event ev;
     struct session *s;
     int32_t prompt[PROMPT];
-    struct engine *e = open_model("gqa_flat", (struct engine_params){.draft = DRAFT_INT4, .draft_len = DRAFT_MOST, .context = 4096});
+    struct engine *e = open_model("gqa_flat", (struct engine_params){.draft = DRAFT_INT4, .max_drafted = DRAFT_MAX, .context = 4096});
     const uint64_t step = e->weights.files.bytes + int4_bytes(e->int4); /* no batch reads more */
     wait_for_int4(e);
     prompt_of(0, prompt);
     for (int round = 0; round < 12; round++) {
         assert_int_equal(session_open(e, &s, &err), 0);
         struct request r = {
-            .tokens = prompt, .n = PROMPT, .max_tokens = 2000, .flags = REQUEST_NO_EOS, .sampling = {.temperature = 1, .top_p = 1, .seed = (uint64_t)round}};
+            .tokens = prompt, .n = PROMPT, .max_tokens = 2000, .flags = REQ_IGNORE_EOS, .sampling = {.temperature = 1, .top_p = 1, .seed = (uint64_t)round}};
         assert_int_equal(session_submit(s, &r, &err), 0);
         for (int n = 0; n < 3 + round;) {
             assert_true(engine_poll(e, &ev, -1));
@@ -127,22 +127,22 @@ static void the_soonest_and_surest_experts_come_first(void **st) {
     static const int32_t ids[3][2] = {{4, 1}, {1, 7}, {-1, 4}};
     static const float sure[3][2] = {{0.4f, 0.6f}, {0.9f, 0.1f}, {0, 1}};
     struct lookahead a;
-    struct lookahead_want w[4];
+    struct lookahead_need w[4];
     void *mem = malloc(lookahead_bytes(2, 2));
     lookahead_open(&a, 2, 2, mem);
     for (int i = 0; i < 3; i++) {
-        assert_int_equal(lookahead_token(&a, i), i);
-        lookahead_chose(&a, i, 1, ids[i], sure[i]);
+        assert_int_equal(lookahead_add_token(&a, i), i);
+        lookahead_record(&a, i, 1, ids[i], sure[i]);
     }
-    assert_int_equal(lookahead_wants(&a, 0, w, 4), 0);
-    assert_int_equal(lookahead_wants(&a, 1, w, 4), 3);
-    assert_true(w[0].expert == 4 && w[0].ahead == 0 && w[0].confidence == 1 && w[1].expert == 1 && w[1].ahead == 0 && w[1].confidence == 0.9f);
-    assert_true(w[2].expert == 7 && w[2].ahead == 1);
-    assert_int_equal(lookahead_wants(&a, 1, w, 2), 2);
-    for (int i = 3; i < LOOKAHEAD_TOKENS; i++) assert_int_equal(lookahead_token(&a, i), i);
-    assert_int_equal(lookahead_token(&a, 0), -1);
+    assert_int_equal(lookahead_needs(&a, 0, w, 4), 0);
+    assert_int_equal(lookahead_needs(&a, 1, w, 4), 3);
+    assert_true(w[0].expert == 4 && w[0].distance == 0 && w[0].confidence == 1 && w[1].expert == 1 && w[1].distance == 0 && w[1].confidence == 0.9f);
+    assert_true(w[2].expert == 7 && w[2].distance == 1);
+    assert_int_equal(lookahead_needs(&a, 1, w, 2), 2);
+    for (int i = 3; i < LOOKAHEAD_TOKENS; i++) assert_int_equal(lookahead_add_token(&a, i), i);
+    assert_int_equal(lookahead_add_token(&a, 0), -1);
     lookahead_clear(&a);
-    assert_int_equal(lookahead_wants(&a, 1, w, 4), 0);
+    assert_int_equal(lookahead_needs(&a, 1, w, 4), 0);
     free(mem);
 }
 
@@ -152,7 +152,7 @@ static int expect_in_phases(void *arg) {
     static const int32_t first[3] = {0, 1, 2}, second[3] = {3, 4, 5};
     static const float sure[3] = {0.6f, 0.3f, 0.1f};
     struct engine *e = arg;
-    struct step *s = e->machine.step;
+    struct decode *s = e->machine.decode;
     const struct config *c = &e->weights.config;
     struct lookahead a;
     void *mem = malloc(lookahead_bytes(c->n_layers, c->topk));
@@ -161,29 +161,29 @@ static int expect_in_phases(void *arg) {
     lookahead_open(&a, c->n_layers, c->topk, mem);
     for (int l = 0; l < c->n_layers; l++)
         if (c->layer[l].moe)
-            layers++, assert_int_equal(scan_experts(&e->machine.scan, l, first, 3, &err) | scan_experts(&e->machine.scan, l, second, 3, &err), 0);
+            layers++, assert_int_equal(nan_scan_experts(&e->machine.scan, l, first, 3, &err) | nan_scan_experts(&e->machine.scan, l, second, 3, &err), 0);
     for (int round = 0; round < 4; round++) {
         static const struct {
-            enum step_phase phase;
+            enum decode_prefetch_phase phase;
             int moved;
-        } asked[] = {{STEP_PRIME, 0}, {STEP_LIKELY, 1}, {STEP_ALL, 2}, {STEP_ALL, 0}};
+        } asked[] = {{PREFETCH_NONE, 0}, {PREFETCH_LIKELY, 1}, {PREFETCH_ALL, 2}, {PREFETCH_ALL, 0}};
         lookahead_clear(&a);
-        lookahead_token(&a, 0);
+        lookahead_add_token(&a, 0);
         for (int l = 0; l < c->n_layers; l++)
-            if (c->layer[l].moe) lookahead_chose(&a, 0, l, round % 2 ? second : first, sure);
+            if (c->layer[l].moe) lookahead_record(&a, 0, l, round % 2 ? second : first, sure);
         for (int i = 0; i < 4; i++) {
-            const uint64_t before = step_counts(s).moved;
-            assert_int_equal(step_expect(s, &a, asked[i].phase, FAR), 0);
-            if (round) assert_int_equal(step_counts(s).moved - before, asked[i].moved * layers); /* before the first round others had the slots */
+            const uint64_t before = decode_counts(s).uploaded;
+            assert_int_equal(decode_prefetch(s, &a, asked[i].phase, FAR), 0);
+            if (round) assert_int_equal(decode_counts(s).uploaded - before, asked[i].moved * layers); /* before the first round others had the slots */
         }
     }
-    const uint64_t before = step_counts(s).moved;
+    const uint64_t before = decode_counts(s).uploaded;
     lookahead_clear(&a);
-    lookahead_token(&a, 0);
+    lookahead_add_token(&a, 0);
     for (int l = 0; l < c->n_layers; l++)
-        if (c->layer[l].moe) lookahead_chose(&a, 0, l, first, sure);
-    assert_int_equal(step_expect(s, &a, STEP_ALL, -FAR), 0); /* too late for all of them */
-    assert_int_equal(step_counts(s).moved, before);
+        if (c->layer[l].moe) lookahead_record(&a, 0, l, first, sure);
+    assert_int_equal(decode_prefetch(s, &a, PREFETCH_ALL, -FAR), 0); /* too late for all of them */
+    assert_int_equal(decode_counts(s).uploaded, before);
     free(mem);
     return 0;
 }
@@ -198,7 +198,7 @@ static void what_is_foreseen_comes_in_three_phases(void **st) {
     assert_int_equal(session_open(e, &s, &err), 0);
     submit(s, 0, 3);
     while (ev.kind != EVENT_DONE) assert_true(engine_poll(e, &ev, -1) && ev.kind != EVENT_ERROR);
-    engine_run(e, expect_in_phases, e);
+    engine_run_on_thread(e, expect_in_phases, e);
     session_close(&s);
     engine_close(&e);
 }
@@ -271,10 +271,10 @@ static void the_int4_draft_is_kept_on_disk(void **st) {
     OPEN(a); /* cancelled at once, while idle, and partly done beside other work */
     int4_close(&a);
     OPEN(a);
-    int4_beside(a, true);
+    int4_set_cpu_busy(a, true);
     int4_close(&a);
     OPEN(a);
-    int4_beside(a, true), int4_beside(a, false);
+    int4_set_cpu_busy(a, true), int4_set_cpu_busy(a, false);
     assert_true(sum_of(&w, a) == want);
     int4_close(&a);
     weights_close(&w);

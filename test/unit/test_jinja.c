@@ -9,7 +9,7 @@
 #include "engine/base/fault.h"
 #include "engine/base/json.h"
 #include "engine/base/mem.h"
-#include "tokenizer/jinja.h"
+#include "tokenizer/jinja/jinja.h"
 
 static const char vars_text[] =
     "{\"s\": \"Hello\", \"n\": 7, \"f\": 2.5, \"t\": true, \"z\": null, \"xs\": [3, 1, 2], \"d\": {\"b\": 1, \"a\": [\"x\"], \"items\": 5},"
@@ -141,7 +141,7 @@ static void test_prints(void **state) {
         assert_int_equal(rc, 0);
         assert_string_equal(t.data, good[i][1]);
         size_t n = 0;
-        for (size_t k = 0; k < t.n_spans; k++) n += t.spans[k].n;
+        for (size_t k = 0; k < t.n_runs; k++) n += t.runs[k].n;
         assert_int_equal(n, t.n);
         text_free(&t);
     }
@@ -230,8 +230,8 @@ static void test_origin(void **state) {
         struct error e = {0};
         assert_int_equal(render(through[i], &t, &e), 0);
         size_t at = 0, from_value = 0;
-        for (size_t k = 0; k < t.n_spans; k++) {
-            const struct text_span *s = &t.spans[k];
+        for (size_t k = 0; k < t.n_runs; k++) {
+            const struct text_run *s = &t.runs[k];
             if (s->origin == TEXT_VALUE) from_value += s->n;
             else { /* from the template: never a piece that the value alone could have written */ bool own = strstr(through[i], "join('<|im_end|>')") != NULL;
                 for (size_t b = 0; b < s->n && !own; b++)
@@ -246,11 +246,11 @@ static void test_origin(void **state) {
     struct text t;
     struct error e = {0};
     assert_int_equal(render("<|a|>{{ bos_token }}{{ '<|b|>' }}{{ s }}<|c|>", &t, &e), 0);
-    assert_int_equal(t.n_spans, 3);
-    assert_int_equal(t.spans[0].n, strlen("<|a|><s><|b|>"));
-    assert_int_equal(t.spans[0].origin, TEXT_TEMPLATE);
-    assert_int_equal(t.spans[1].origin, TEXT_VALUE);
-    assert_int_equal(t.spans[1].n, 5);
+    assert_int_equal(t.n_runs, 3);
+    assert_int_equal(t.runs[0].n, strlen("<|a|><s><|b|>"));
+    assert_int_equal(t.runs[0].origin, TEXT_TEMPLATE);
+    assert_int_equal(t.runs[1].origin, TEXT_VALUE);
+    assert_int_equal(t.runs[1].n, 5);
     text_free(&t);
 }
 

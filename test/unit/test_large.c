@@ -7,7 +7,7 @@
 
 #include "engine/base/fault.h"
 #include "engine/base/file.h"
-#include "engine/store/large.h"
+#include "engine/weights/huge_pages.h"
 #include "test/unit/unit.h"
 
 enum { MB = 1 << 20, SIZE = 113, PIECES = SIZE / 8 };
@@ -30,7 +30,7 @@ static int setup(void **state) {
     close(fd);
     free(mb);
     if (file_map(&shard.map, path, &e)) fail_msg("%s", e.text);
-    file_map_large(&shard.map);
+    file_map_advise_huge(&shard.map);
     return 0;
 }
 static int teardown(void **state) {
@@ -45,19 +45,19 @@ static void same(void) { /* touches all pages */
 }
 
 static void pages(void **state) {
-    struct large l = {.files = &files};
+    struct huge_pages l = {.files = &files};
     size_t touched, before, large;
     int pieces = 0;
     same();
     if (!file_map_pages(&touched, &before)) {
-        assert_false(large_one(&l));
+        assert_false(huge_pages_advance(&l));
         print_message("SKIPPED: this system does not tell its pages\n");
         skip();
     }
     assert_in_range(touched, (size_t)SIZE * MB, (size_t)(SIZE + 256) * MB);
     const bool small = touched - before > (size_t)64 * MB && touched - before > touched / 8;
-    while (large_one(&l)) pieces++;
-    assert_false(large_one(&l));
+    while (huge_pages_advance(&l)) pieces++;
+    assert_false(huge_pages_advance(&l));
     same();
     assert_true(file_map_pages(&touched, &large));
     print_message("%d pieces; %zu MB in pages of 2 MB, before %zu MB\n", pieces, large / MB, before / MB);
@@ -68,25 +68,25 @@ static void pages(void **state) {
 
 /* A failing read, and the rest after the last whole piece. */
 static void refused(void **state) {
-    struct large l = {.files = &files, .begun = true};
+    struct huge_pages l = {.files = &files, .is_started = true};
     fault_set(FAULT_READ, 3, false, false);
-    assert_true(large_one(&l));
-    assert_true(large_one(&l));
-    assert_false(large_one(&l));
+    assert_true(huge_pages_advance(&l));
+    assert_true(huge_pages_advance(&l));
+    assert_false(huge_pages_advance(&l));
     fault_set(FAULT_READ, 0, false, false);
     assert_null(l.files);
     same();
-    l = (struct large){.files = &files, .begun = true, .at = (size_t)(SIZE - 8) * MB + 1};
-    assert_false(large_one(&l));
+    l = (struct huge_pages){.files = &files, .is_started = true, .next_byte = (size_t)(SIZE - 8) * MB + 1};
+    assert_false(huge_pages_advance(&l));
     same();
 }
 
 static void nothing(void **state) {
-    struct large l = {0};
+    struct huge_pages l = {0};
     struct shard inside = {.map = {.data = shard.map.data, .size = shard.map.size, .embedded = true}};
-    assert_false(large_one(&l));
+    assert_false(huge_pages_advance(&l));
     l.files = &(struct checkpoint){.shards = &inside, .n_shards = 1};
-    assert_false(large_one(&l));
+    assert_false(huge_pages_advance(&l));
 }
 
 int main(void) {

@@ -2,8 +2,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "cli/line.h"
-#include "cli/render.h"
+#include "cli/terminal/line.h"
+#include "cli/terminal/sanitize.h"
 #include "test/unit/unit.h"
 
 enum { ROWS = 10, COLS = 20 };
@@ -312,8 +312,8 @@ static void test_clusters(void **state) {
         size_t used;
         line_feed(&e->line, rows[i].text, strlen(rows[i].text), &used);
         assert_int_equal(e->line.cur_col, 2 + rows[i].columns);
-        assert_int_equal(render_width(rows[i].text, strlen(rows[i].text)), rows[i].columns);
-        assert_int_equal(render_fit(rows[i].text, strlen(rows[i].text), rows[i].columns - 1), 0);
+        assert_int_equal(columns_of_text(rows[i].text, strlen(rows[i].text)), rows[i].columns);
+        assert_int_equal(columns_fit(rows[i].text, strlen(rows[i].text), rows[i].columns - 1), 0);
         line_feed(&e->line, "\x7F", 1, &used);
         assert_int_equal(e->line.text.len, 0);
         end(e);

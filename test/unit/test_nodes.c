@@ -5,12 +5,12 @@
 #include <stdlib.h>
 
 #include "engine/model/known.h"
-#include "engine/sched/calibrate.h"
-#include "engine/sched/nodes.h"
-#include "engine/sched/split.h"
-#include "engine/store/shape.h"
-#include "engine/store/shard.h"
-#include "engine/store/span.h"
+#include "engine/placement/calibrate.h"
+#include "engine/placement/numa_cost.h"
+#include "engine/placement/split.h"
+#include "engine/weights/numa_ranges.h"
+#include "engine/weights/numa_shard.h"
+#include "engine/weights/shape_only.h"
 
 static struct cost_machine m, parts;
 static struct cost_model v3;
@@ -21,7 +21,7 @@ static void near(double got, double want, double share) {
 static int setup(void **st) {
     static struct config c;
     struct error e = {0};
-    if (known_config(known_find("deepseek-v3"), &c, &e)) return -1;
+    if (known_model_config(known_model_find("deepseek-v3"), &c, &e)) return -1;
     cost_model_of(&v3, &c, DT_E4M3, DT_E4M3, DT_BF16);
     return 0;
 }
@@ -32,27 +32,27 @@ static int setup(void **st) {
 static void an_expert(void **st) {
     int hot = -1;
     assert_true(cost_preset(&m, "paper-a-1") && m.n_nodes == 2);
-    struct nodes_lie shares = nodes_shares(&m, &v3, 1, COST_MANY), spread = nodes_spread(&m), one = nodes_on(&m, 1);
-    near(shares.lies[0], 0.5, 1e-9);
-    near(nodes_expert(&m, &v3, 1, COST_MANY, &shares, NULL), 46.516e-6, 1e-4);
-    near(nodes_expert(&m, &v3, 1, COST_MANY, &shares, NULL), cost_expert(&m, 0, &v3, 1, COST_MANY), 1e-9);
-    near(nodes_expert(&m, &v3, 1, COST_MANY, &spread, NULL), 220.25e-6, 1e-3);
-    near(nodes_expert(&m, &v3, 1, COST_MANY, &one, &hot), 440.5e-6, 1e-3);
-    m.between = 0;
-    near(nodes_expert(&m, &v3, 1, COST_MANY, &one, &hot), 93.03e-6, 1e-3);
+    struct numa_shares shares = numa_cost_balanced(&m, &v3, 1, COST_MANY_ROWS), spread = numa_cost_interleaved(&m), one = numa_cost_single(&m, 1);
+    near(shares.stored[0], 0.5, 1e-9);
+    near(numa_cost_expert(&m, &v3, 1, COST_MANY_ROWS, &shares, NULL), 46.516e-6, 1e-4);
+    near(numa_cost_expert(&m, &v3, 1, COST_MANY_ROWS, &shares, NULL), cost_expert(&m, 0, &v3, 1, COST_MANY_ROWS), 1e-9);
+    near(numa_cost_expert(&m, &v3, 1, COST_MANY_ROWS, &spread, NULL), 220.25e-6, 1e-3);
+    near(numa_cost_expert(&m, &v3, 1, COST_MANY_ROWS, &one, &hot), 440.5e-6, 1e-3);
+    m.inter_node_bw = 0;
+    near(numa_cost_expert(&m, &v3, 1, COST_MANY_ROWS, &one, &hot), 93.03e-6, 1e-3);
     assert_int_equal(hot, 1);
-    nodes_even(&m, 4, 0); /* three quarters of it leave the one of four: 660.8 us, at 50 GB/s */
-    one = nodes_on(&m, 0);
-    near(nodes_expert(&m, &v3, 1, COST_MANY, &one, &hot), 660.8e-6, 1e-3);
+    numa_cost_even(&m, 4, 0); /* three quarters of it leave the one of four: 660.8 us, at 50 GB/s */
+    one = numa_cost_single(&m, 0);
+    near(numa_cost_expert(&m, &v3, 1, COST_MANY_ROWS, &one, &hot), 660.8e-6, 1e-3);
     assert_int_equal(hot, 0);
-    nodes_even(&m, 2, 0);
-    m.between = 0;
+    numa_cost_even(&m, 2, 0);
+    m.inter_node_bw = 0;
     /* 512 rows: 45.1 GFLOP at 24 TFLOP/s, wherever the weights are */
-    near(nodes_expert(&m, &v3, 512, COST_MANY, &spread, NULL), 512 * 88080384.0 / 24e12, 1e-3);
+    near(numa_cost_expert(&m, &v3, 512, COST_MANY_ROWS, &spread, NULL), 512 * 88080384.0 / 24e12, 1e-3);
     /* a machine whose weights are placed at random reads that much less */
-    double whole = cost_expert(&m, 0, &v3, 1, COST_MANY);
-    m.reach = 0.5;
-    near(cost_expert(&m, 0, &v3, 1, COST_MANY), 2 * whole, 1e-6);
+    double whole = cost_expert(&m, 0, &v3, 1, COST_MANY_ROWS);
+    m.spread_bw_share = 0.5;
+    near(cost_expert(&m, 0, &v3, 1, COST_MANY_ROWS), 2 * whole, 1e-6);
 }
 
 /* A third of the memory's bandwidth on node 1, as many cores: cut by cores it is hot, 0.5 * 44.05 MB / 315.7 GB/s = 69.8 us; by what it serves 46.5 again.
@@ -60,13 +60,14 @@ static void an_expert(void **st) {
 static void a_hot_node(void **st) {
     int hot = -1;
     assert_true(cost_preset(&m, "paper-a-1"));
-    m.node[0].bw = 2.0 / 3, m.node[1].bw = 1.0 / 3;
-    struct nodes_lie even = {{0.5, 0.5}, {0.5, 0.5}, true}, few = nodes_shares(&m, &v3, 1, COST_MANY), many = nodes_shares(&m, &v3, 512, COST_MANY);
-    near(nodes_expert(&m, &v3, 1, COST_MANY, &even, &hot), 69.77e-6, 1e-3);
+    m.node[0].bw_share = 2.0 / 3, m.node[1].bw_share = 1.0 / 3;
+    struct numa_shares even = {{0.5, 0.5}, {0.5, 0.5}, true}, few = numa_cost_balanced(&m, &v3, 1, COST_MANY_ROWS),
+                       many = numa_cost_balanced(&m, &v3, 512, COST_MANY_ROWS);
+    near(numa_cost_expert(&m, &v3, 1, COST_MANY_ROWS, &even, &hot), 69.77e-6, 1e-3);
     assert_int_equal(hot, 1);
-    near(few.lies[1], 1.0 / 3, 1e-6);
-    near(nodes_expert(&m, &v3, 1, COST_MANY, &few, NULL), 46.516e-6, 1e-4);
-    near(many.lies[1], 0.5, 1e-6);
+    near(few.stored[1], 1.0 / 3, 1e-6);
+    near(numa_cost_expert(&m, &v3, 1, COST_MANY_ROWS, &few, NULL), 46.516e-6, 1e-4);
+    near(many.stored[1], 0.5, 1e-6);
 }
 
 /* Rows of whole experts assigned to nodes, as the split assigns them to devices: eight experts of a token alternating over two nodes take as long as four; five
@@ -76,19 +77,20 @@ static void whole_experts(void **st) {
     static struct split_plan plan;
     struct split_expert x[8];
     assert_true(cost_preset(&m, "paper-a-1"));
-    nodes_machine(&parts, &m);
+    numa_cost_machine(&parts, &m);
     assert_true(parts.n_domains == 2 && parts.n_devices == 0 && parts.domain[1].memory == m.domain[0].memory / 2);
-    for (int a = 0; a < 2; a++) cost_table_fill(&t[a], &parts, a, &v3, COST_MANY);
+    for (int a = 0; a < 2; a++) cost_table_fill(&t[a], &parts, a, &v3, COST_MANY_ROWS);
     near(cost_table_at(&t[1], 1), 93.03e-6, 1e-3);
     for (int ways = 0; ways < 2; ways++) {
         struct split_domain d[2];
         for (int a = 0; a < 2; a++)
-            d[a] = (struct split_domain){.class = COST_CPU, .expert = &t[a], .move = ways ? cost_move(&parts, a, COST_H2D, v3.expert_bytes) : 0, .room = 8};
+            d[a] = (struct split_domain){
+                .class = COST_CPU, .expert_cost = &t[a], .transfer_s = ways ? cost_transfer(&parts, a, COST_H2D, v3.expert_bytes) : 0, .max_transfers = 8};
         for (int right = 4; right <= 6; right++) {
             for (int i = 0; i < 8; i++) x[i] = (struct split_expert){.rows = 1, .resident = i < right ? 2u : 1u};
             split_run(split_find("auto"), &(struct split_in){.domain = d, .expert = x, .n_domains = 2, .n = 8}, &plan);
-            near(plan.end, right * 93.03e-6, 1e-3); /* 881 us to fetch one: never */
-            assert_true(plan.end >= 8 * cost_expert(&m, 0, &v3, 1, COST_MANY) * (1 - 1e-6));
+            near(plan.end_s, right * 93.03e-6, 1e-3); /* 881 us to fetch one: never */
+            assert_true(plan.end_s >= 8 * cost_expert(&m, 0, &v3, 1, COST_MANY_ROWS) * (1 - 1e-6));
         }
     }
 }
@@ -97,8 +99,8 @@ static void text(void **st) {
     static const char said[] = "nodes = 3\nbetween = 100G\nnode0.bw = 2\nnode1.bw = 1\nnode2.bw = 1\nnode.memory = 64G\ncpu.bw = 100G\ncpu.rate = 1T\n";
     struct error e = {0};
     if (calibrate_parse(&m, said, sizeof said - 1, "x", NULL, &e)) fail_msg("%s", e.text);
-    assert_true(m.n_nodes == 3 && m.between == 100e9 && m.node[0].bw == 0.5 && m.node[2].bw == 0.25 && m.node[1].memory == 64e9);
-    near(m.node[1].rate, 1.0 / 3, 1e-9);
+    assert_true(m.n_nodes == 3 && m.inter_node_bw == 100e9 && m.node[0].bw_share == 0.5 && m.node[2].bw_share == 0.25 && m.node[1].memory == 64e9);
+    near(m.node[1].rate_share, 1.0 / 3, 1e-9);
     static const char *const bad[] = {"nodes = 1\n",
                                       "nodes = 9\n",
                                       "nodes = two\n",
@@ -112,40 +114,40 @@ static void text(void **st) {
 /* Every byte of an expert has the node of its row. Ranges cover what they are asked for, in whole pages as mapped. */
 static void bytes_of_nodes(void **st) {
     static struct config c;
-    struct shape shape = {0};
+    struct shape_only shape = {0};
     struct numa nodes;
-    struct spans s;
+    struct numa_ranges s;
     struct error e = {0};
-    if (known_config(known_find("qwen3-30b"), &c, &e) || shape_open(&shape, &c, DT_BF16, DT_E4M3, &e)) fail_msg("%s", e.text);
+    if (known_model_config(known_model_find("qwen3-30b"), &c, &e) || shape_only_open(&shape, &c, DT_BF16, DT_E4M3, &e)) fail_msg("%s", e.text);
     const struct weights *w = &shape.w;
-    if (numa_parse(&nodes, "node 1000 0\nnode 1000 1\n", &e) || spans_open(&s, w, &nodes, &e)) fail_msg("%s", e.text);
+    if (numa_parse(&nodes, "node 1000 0\nnode 1000 1\n", &e) || numa_ranges_open(&s, w, &nodes, &e)) fail_msg("%s", e.text);
     assert_true(s.n > 0);
-    for (int i = 1; i < s.n; i++) assert_true(s.span[i].at >= s.span[i - 1].at);
+    for (int i = 1; i < s.n; i++) assert_true(s.range[i].at >= s.range[i - 1].at);
     const struct mat *down = &w->layers[0].experts[3].down;
     struct numa_part part[NUMA_NODES];
-    numa_split(&nodes, down->rows, SHARD_UNIT, part);
+    numa_split(&nodes, down->rows, NUMA_SHARD_UNIT, part);
     for (int r = 0; r < down->rows; r++) {
         int node = -1;
         const uint8_t *row = (const uint8_t *)down->data + (size_t)r * down->stride;
-        size_t n = spans_stretch(&s, row, down->stride, (uintptr_t)row, down->stride, down->stride, &node);
+        size_t n = numa_ranges_run(&s, row, down->stride, (uintptr_t)row, down->stride, down->stride, &node);
         assert_true(n > 0 && node == (r >= part[1].first));
     }
     size_t all = (size_t)down->rows * down->stride, at = 0;
     int changes = 0, node = -1, last = -1;
     for (size_t n; at < all; at += n) {
-        n = spans_stretch(&s, (const uint8_t *)down->data + at, all - at, 4096 + 64 + at, 256, 1 << 20, &node);
+        n = numa_ranges_run(&s, (const uint8_t *)down->data + at, all - at, 4096 + 64 + at, 256, 1 << 20, &node);
         assert_true(n > 0 && at + n <= all && node >= 0);
         if (at + n < all) assert_true((4096 + 64 + at + n) % 256 == 0);
         if (last >= 0 && node != last) changes++, assert_true(labs((long)at - (long)((size_t)part[1].first * down->stride)) <= 128); /* half a page */
         last = node;
     }
     assert_int_equal(changes, 1);
-    spans_close(&s);
+    numa_ranges_close(&s);
     nodes.n_nodes = 1;
-    assert_int_equal(spans_open(&s, w, &nodes, &e), 0);
-    assert_int_equal(spans_stretch(&s, down->data, 5000, 0, 4096, 3000, &node), 3000);
+    assert_int_equal(numa_ranges_open(&s, w, &nodes, &e), 0);
+    assert_int_equal(numa_ranges_run(&s, down->data, 5000, 0, 4096, 3000, &node), 3000);
     assert_true(node == -1 && !s.n);
-    shape_close(&shape);
+    shape_only_close(&shape);
 }
 
 int main(void) {

@@ -1,7 +1,7 @@
 /* The option table and its parser. */
 #include <stdlib.h>
 
-#include "cli/opt.h"
+#include "cli/options/opt.h"
 #include "test/unit/unit.h"
 
 static int parse(struct opts *o, struct error *e, const char *a, const char *b, const char *c, const char *d) {
@@ -99,7 +99,7 @@ static void test_precedence(void **state) {
     setenv("HEARTH_TOPK", "8", 1); /* reported as unknown; variables without a similar name belong to other programs */
     setenv("HEARTH_KEEPER", "1", 1);
     int warnings = 0;
-    assert_int_equal(opt_environment(&o, count, &warnings, &e), 0);
+    assert_int_equal(opt_config_environment(&o, count, &warnings, &e), 0);
     assert_int_equal(warnings, 1);
     unsetenv("HEARTH_TOPK");
     assert_true(o.v[OPT_TEMP].num == 0.5);
@@ -108,7 +108,7 @@ static void test_precedence(void **state) {
     opt_free(&o);
     setenv("HEARTH_TOP_K", "many", 1);
     opt_init(&o);
-    assert_int_equal(opt_environment(&o, count, &warnings, &e), ERR_USAGE);
+    assert_int_equal(opt_config_environment(&o, count, &warnings, &e), ERR_USAGE);
     assert_non_null(strstr(e.text, "HEARTH_TOP_K"));
     opt_free(&o);
 }

@@ -7,7 +7,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "engine/pipe/internal.h"
+#include "engine/exec/stream/slp_internal.h"
 
 static const char *const families[] = {"deepseek_v3", "deepseek_v3_nogroup", "deepseek_v2_lite", "qwen3_moe",  "mixtral", "qwen2_moe",
                                        "glm4_moe",    "minimax_m2",          "gpt_oss",          "phimoe",     "dbrx",    "qwen3_next",
@@ -44,9 +44,9 @@ static uintptr_t word_at(const void *base, size_t i) {
 
 /* A view as a device gets it. Counts the words of src that point to host memory and those of the view that point to the device. */
 static void look(const struct config *c, int layer, unsigned modules, const void *src, void *view, size_t size, int *host, int *there) {
-    struct pipe_range ranges[MODULE_RANGES];
-    int n = module_ranges(c, layer, modules, src, view, ranges), at = 64;
-    assert_true(n > 0 && n <= MODULE_RANGES);
+    struct copy_range ranges[COPY_RANGES_MAX];
+    int n = copy_ranges_list(c, layer, modules, src, view, ranges), at = 64;
+    assert_true(n > 0 && n <= COPY_RANGES_MAX);
     for (int i = 0; i < n; i++) {
         assert_true(*ranges[i].field == (const void *)ranges[i].host && on_host((uintptr_t)ranges[i].host) && ranges[i].bytes);
         *ranges[i].field = device + at, at += 64;
@@ -107,7 +107,7 @@ static void test_flops(void **state) {
             bool in_layer = strstr(t->name, ".layers.") || strstr(t->name, ".blocks.") || !strncmp(t->name, "layers.", 7),
                  beside =
                      strstr(t->name, "scale") || strstr(t->name, "bias") || strstr(t->name, "conv1d") || strstr(t->name, ".ape") || strstr(t->name, "tid2eid");
-            if (!t->used || t->ndim < 2 || !in_layer || beside) continue;
+            if (!t->is_claimed || t->ndim < 2 || !in_layer || beside) continue;
             uint64_t one = t->dtype == DT_U8 || t->dtype == DT_I8 ? 4 : 2; /* two codes per byte */
             for (int d = 0; d < t->ndim; d++) one *= (uint64_t)t->shape[d];
             sum += strstr(t->name, "experts.") && !strstr(t->name, "shared") ? one * (uint64_t)c->topk : one * (uint64_t)c->n_experts;

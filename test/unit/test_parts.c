@@ -9,17 +9,17 @@
 #include "engine/base/fault.h"
 #include "engine/base/file.h"
 #include "engine/base/mem.h"
-#include "tokenizer/chat.h"
+#include "tokenizer/chat/chat_template.h"
 
-static struct chat *chat_of(const char *template) {
+static struct chat_template *chat_of(const char *template) {
     char path[] = "/tmp/hearth-parts-XXXXXX";
-    struct chat *c;
+    struct chat_template *c;
     struct error e = {0};
     int fd = mkstemp(path);
     assert_true(fd >= 0);
     assert_int_equal(file_write_all(fd, template, strlen(template)), 0);
     close(fd);
-    assert_int_equal(chat_open(&c, NULL, path, &e), 0);
+    assert_int_equal(chat_template_open(&c, NULL, path, &e), 0);
     unlink(path);
     return c;
 }
@@ -29,7 +29,7 @@ struct seen {
     struct buf b;
     int last;
 };
-static int note(void *ctx, enum part part, const char *s, size_t n) {
+static int note(void *ctx, enum output_kind part, const char *s, size_t n) {
     struct seen *v = ctx;
     if ((int)part != v->last) buf_fmt(&v->b, "%s%c:", v->b.len ? "|" : "", "TKC"[part]);
     v->last = part;
@@ -65,18 +65,18 @@ static const struct {
     {"<|channel|><|message|>", "<|start|>assistant<|channel|>final<|message|>", "yes<|return|>", "T:yes"},
 };
 
-static void run(const struct chat *c, size_t i, size_t piece, struct seen *v) {
-    struct parts *p = parts_open(c, cases[i].prompt, strlen(cases[i].prompt));
+static void run(const struct chat_template *c, size_t i, size_t piece, struct seen *v) {
+    struct output_parser *p = output_parser_open(c, cases[i].prompt, strlen(cases[i].prompt));
     size_t n = strlen(cases[i].output);
     assert_non_null(p);
-    for (size_t at = 0; at < n; at += piece) assert_int_equal(parts_add(p, cases[i].output + at, piece < n - at ? piece : n - at, false, note, v), 0);
-    assert_int_equal(parts_flush(p, note, v), 0);
-    parts_close(&p);
+    for (size_t at = 0; at < n; at += piece) assert_int_equal(output_parser_feed(p, cases[i].output + at, piece < n - at ? piece : n - at, false, note, v), 0);
+    assert_int_equal(output_parser_flush(p, note, v), 0);
+    output_parser_close(&p);
     assert_null(p);
 }
 static void test_pieces(void **state) {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        struct chat *c = chat_of(cases[i].template);
+        struct chat_template *c = chat_of(cases[i].template);
         for (size_t piece = 1; piece < 200; piece = piece * 3 / 2 + 1) {
             struct seen v = {.last = -1};
             run(c, i, piece, &v);
@@ -84,37 +84,37 @@ static void test_pieces(void **state) {
             assert_string_equal(v.b.data, cases[i].want);
             buf_free(&v.b);
         }
-        chat_close(&c);
+        chat_template_close(&c);
     }
 }
 
 /* Control tokens that mark nothing are dropped from text and kept inside tool markup. */
 static void test_special(void **state) {
-    struct chat *c = chat_of("<tool_call></tool_call>");
-    struct parts *p = parts_open(c, "", 0);
+    struct chat_template *c = chat_of("<tool_call></tool_call>");
+    struct output_parser *p = output_parser_open(c, "", 0);
     struct seen v = {.last = -1};
     assert_non_null(p);
-    parts_add(p, "a", 1, false, note, &v);
-    parts_add(p, "<|x|>", 5, true, note, &v);
-    parts_add(p, "b<|x|>", 6, false, note, &v);
-    parts_add(p, "<tool_call>", 11, true, note, &v);
-    parts_add(p, "<|x|>", 5, true, note, &v);
-    parts_flush(p, note, &v);
+    output_parser_feed(p, "a", 1, false, note, &v);
+    output_parser_feed(p, "<|x|>", 5, true, note, &v);
+    output_parser_feed(p, "b<|x|>", 6, false, note, &v);
+    output_parser_feed(p, "<tool_call>", 11, true, note, &v);
+    output_parser_feed(p, "<|x|>", 5, true, note, &v);
+    output_parser_flush(p, note, &v);
     assert_string_equal(v.b.data, "T:ab<|x|>|C:<tool_call><|x|>");
     buf_free(&v.b);
-    parts_close(&p);
+    output_parser_close(&p);
     fault_set(FAULT_ALLOC, 1, false, false);
-    assert_null(parts_open(c, "", 0));
+    assert_null(output_parser_open(c, "", 0));
     fault_set(FAULT_ALLOC, 0, false, false);
-    chat_close(&c);
+    chat_template_close(&c);
 }
-static int stop(void *ctx, enum part part, const char *s, size_t n) { return -77; }
+static int stop(void *ctx, enum output_kind part, const char *s, size_t n) { return -77; }
 static void test_stops(void **state) { /* the receiver's error is returned */
-    struct chat *c = chat_of("<think></think>");
-    struct parts *p = parts_open(c, "", 0);
-    assert_int_equal(parts_add(p, "hello", 5, false, stop, NULL), -77);
-    parts_close(&p);
-    chat_close(&c);
+    struct chat_template *c = chat_of("<think></think>");
+    struct output_parser *p = output_parser_open(c, "", 0);
+    assert_int_equal(output_parser_feed(p, "hello", 5, false, stop, NULL), -77);
+    output_parser_close(&p);
+    chat_template_close(&c);
 }
 
 int main(void) {

@@ -8,9 +8,9 @@
 
 #include "engine/base/json.h"
 #include "engine/engine.h"
-#include "engine/plan.h"
-#include "engine/sched/search.h"
-#include "engine/virtual.h"
+#include "engine/placement/search.h"
+#include "engine/plan/plan.h"
+#include "engine/plan/virtual.h"
 #include "test/unit/known.h"
 
 static struct cost_machine machine;
@@ -25,10 +25,10 @@ static double count(const struct config *c, int layer, unsigned modules) {
 /* Within 2 % of the total and 4 % of the active ones, which vendors round more coarsely, and count with the embedding and the head,
  * with one of them or without. */
 static void models_have_their_parameters(void **st) {
-    for (int i = 0; known_at(i); i++) {
-        const struct known_model *k = known_at(i);
+    for (int i = 0; known_model_at(i); i++) {
+        const struct known_model *k = known_model_at(i);
         struct error e = {0};
-        if (known_config(k, &config, &e)) fail_msg("%s", e.text);
+        if (known_model_config(k, &config, &e)) fail_msg("%s", e.text);
         double total = count(&config, 0, MODULE_MODEL), active = total;
         for (int l = 0; l < config.n_layers; l++) {
             double layer = count(&config, l, MODULE_LAYER), expert = count(&config, l, MODULE_EXPERT);
@@ -40,8 +40,8 @@ static void models_have_their_parameters(void **st) {
         for (int tables = 0; tables < 3; tables++) off = fmin(off, fabs((active - tables * table) / (k->active * 1e9) - 1));
         if (off > 0.04) fail_msg("%s: %.2f B active with tables of %.2f B in and out, said to be %g", k->title, active / 1e9, table / 1e9, k->active);
     }
-    assert_ptr_equal(known_find("Qwen3 235B-A22B"), known_find("qwen3-235b"));
-    assert_null(known_find("gpt-5"));
+    assert_ptr_equal(known_model_find("Qwen3 235B-A22B"), known_model_find("qwen3-235b"));
+    assert_null(known_model_find("gpt-5"));
 }
 
 static void shapes_have_their_bytes(void **st) {
@@ -53,19 +53,19 @@ static void shapes_have_their_bytes(void **st) {
     all = (double)(shape.w.bytes_routed + shape.w.bytes_dense + shape.w.bytes_embed);
     assert_true(all > 64e9 && all < 66.5e9); /* published: 65.2 GB */
     open_known("dbrx");
-    assert_true(shape.w.layers[0].experts[0].turned);
+    assert_true(shape.w.layers[0].experts[0].is_transposed);
 }
 
 static double prefill(enum policy_mode mode, int layers, int n) {
     struct virtual *v;
     struct error e = {0};
     double t;
-    if (virtual_open(&v, &(struct virtual_options){.cost = &machine, .w = &shape.w, .kv = DT_BF16, .layers = layers}, &e)) fail_msg("%s", e.text);
+    if (virtual_open(&v, &(struct virtual_options){.cost = &machine, .w = &shape.w, .kv = DT_BF16, .max_layers = layers}, &e)) fail_msg("%s", e.text);
     if (virtual_prefill(v, mode, n, &t, &e)) fail_msg("%s", e.text);
     const struct virtual_used *u = virtual_used(v);
     const double expert = (double)weights_expert_bytes(&shape.w) / machine.domain[1].link[COST_H2D].rate;
     const double unused = mode == POLICY_BLEND ? 2 * expert + 0.02 * u->seconds : 0; /* a blend's look-ahead in its last layer is unused */
-    assert_true(u->seconds > 0 && u->gpu.h2d <= u->seconds * 1.001 + unused && u->gpu.computing + u->gpu.reading <= u->seconds * 1.001);
+    assert_true(u->seconds > 0 && u->gpu.h2d_s <= u->seconds * 1.001 + unused && u->gpu.arithmetic_s + u->gpu.memory_s <= u->seconds * 1.001);
     virtual_close(&v);
     return t;
 }
@@ -131,13 +131,13 @@ static void near(double got, double want, double share) {
     if (!(fabs(got / want - 1) <= share)) fail_msg("%.6g for %.6g", got, want);
 }
 static struct virtual_used used; /* of the last batches */
-static void paged(const struct virtual_many *q, double *read, double *step) {
+static void paged(const struct virtual_throughput *q, double *read, double *step) {
     struct virtual *v;
     struct error e = {0};
     if (virtual_open(&v, &(struct virtual_options){.cost = &machine, .w = &shape.w, .kv = DT_BF16}, &e)) fail_msg("%s", e.text);
     if (virtual_paged(v, q, read, step, &e)) fail_msg("%s", e.text);
     used = *virtual_used(v);
-    assert_true(used.gpu.h2d <= used.seconds * 1.01 && used.gpu.computing + used.gpu.reading <= used.seconds * 1.01);
+    assert_true(used.gpu.h2d_s <= used.seconds * 1.01 && used.gpu.arithmetic_s + used.gpu.memory_s <= used.seconds * 1.01);
     virtual_close(&v);
 }
 
@@ -150,27 +150,27 @@ static void cards_take_turns(void **st) {
     cost_model_of(&model, &config, DT_BF16, DT_BF16, DT_BF16);
     for (int i = 0; i < 2; i++) {
         assert_true(cost_preset(&machine, i ? "paper-b-4t4" : "paper-b-2t4"));
-        struct search_in in = {.cost = &machine, .model = &model, .prompt = 77, .answer = 128, .few = OP_FEW};
+        struct search_in in = {.cost = &machine, .model = &model, .prompt_tokens = 77, .answer_tokens = 128, .max_matrix_rows = BATCH_INVARIANT_ROWS};
         struct search_out out;
         search_run(&in, &out);
-        assert_true(out.found && out.policy.place == SEARCH_PAGED && out.policy.cards == machine.n_devices);
-        struct virtual_many q = {out.policy.n, out.policy.micro, 77, 128, out.policy.cards, -1};
+        assert_true(out.is_found && out.policy.placement == SEARCH_PAGED && out.policy.n_devices == machine.n_devices);
+        struct virtual_throughput q = {out.policy.n_rows, out.policy.micro_rows, 77, 128, out.policy.n_devices, -1};
         paged(&q, &read, &step);
-        found[i] = q.n * 128 / (read + 128 * step);
-        near(step, out.cost.step, 0.1);
+        found[i] = q.n_prompts * 128 / (read + 128 * step);
+        near(step, out.cost.decode_s, 0.1);
         near(found[i], out.cost.tokens_per_s, 0.15);
-        print_message("%d T4: %d in %d, %.4g tok/s, %.4g expected\n", machine.n_devices, q.n, q.micro, found[i], out.cost.tokens_per_s);
+        print_message("%d T4: %d in %d, %.4g tok/s, %.4g expected\n", machine.n_devices, q.n_prompts, q.micro_rows, found[i], out.cost.tokens_per_s);
     }
-    struct virtual_many q = {4096, 512, 77, 128, 4, -1};
-    struct search_in in = {.cost = &machine, .model = &model, .prompt = 77, .answer = 128, .few = OP_FEW};
+    struct virtual_throughput q = {4096, 512, 77, 128, 4, -1};
+    struct search_in in = {.cost = &machine, .model = &model, .prompt_tokens = 77, .answer_tokens = 128, .max_matrix_rows = BATCH_INVARIANT_ROWS};
     struct search_cost c;
-    search_cost(&in, &(struct search_policy){.n = q.n, .micro = q.micro, .place = SEARCH_PAGED, .cards = 4}, &c);
+    search_cost(&in, &(struct search_policy){.n_rows = q.n_prompts, .micro_rows = q.micro_rows, .placement = SEARCH_PAGED, .n_devices = 4}, &c);
     paged(&q, &read, &step);
-    near(step, c.step, 0.1);
-    assert_true(found[1] > 1.03 * q.n * 128 / (read + 128 * step) && found[1] > 1.8 * found[0]);
+    near(step, c.decode_s, 0.1);
+    assert_true(found[1] > 1.03 * q.n_prompts * 128 / (read + 128 * step) && found[1] > 1.8 * found[0]);
     /* Ten layers, eight times each: an expert's six parts are in one operation, so its weights are read once; rows are copied six times. */
     const double bytes = 16.0 * (double)weights_expert_bytes(&shape.w) + 512.0 * 4 * 24 * config.hidden;
-    near(used.gpu.op[OP_GROUP], 10 * 8 * bytes / 300e9, 0.02);
+    near(used.gpu.op_s[OP_GROUP], 10 * 8 * bytes / 300e9, 0.02);
 }
 
 /* Paper B, tables 4 and 5: prompts padded to the longest, its policy and its measurements. With our policy, and with its own, virtual
@@ -190,21 +190,22 @@ static void many_prompts_beside_paper_b(void **st) {
     cost_model_of(&model, &config, DT_BF16, DT_BF16, DT_BF16);
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         assert_true(cost_preset(&machine, rows[i].machine));
-        struct search_in in = {.cost = &machine, .model = &model, .prompt = rows[i].prompt, .answer = rows[i].answer, .few = OP_FEW};
+        struct search_in in = {
+            .cost = &machine, .model = &model, .prompt_tokens = rows[i].prompt, .answer_tokens = rows[i].answer, .max_matrix_rows = BATCH_INVARIANT_ROWS};
         struct search_out out;
         double read, step;
         search_run(&in, &out); /* all placements */
-        assert_true(out.found && out.policy.place == SEARCH_PAGED);
-        struct virtual_many q = {out.policy.n, out.policy.micro, rows[i].prompt, rows[i].answer, out.policy.cards, -1};
+        assert_true(out.is_found && out.policy.placement == SEARCH_PAGED);
+        struct virtual_throughput q = {out.policy.n_rows, out.policy.micro_rows, rows[i].prompt, rows[i].answer, out.policy.n_devices, -1};
         paged(&q, &read, &step);
-        double found = q.n * (double)q.answer / (read + q.answer * step);
-        near(step, out.cost.step, 0.1);
+        double found = q.n_prompts * (double)q.answer_tokens / (read + q.answer_tokens * step);
+        near(step, out.cost.decode_s, 0.1);
         near(found, out.cost.tokens_per_s, 0.15);
-        q.n = rows[i].n, q.micro = rows[i].micro;
+        q.n_prompts = rows[i].n, q.micro_rows = rows[i].micro;
         paged(&q, &read, &step);
-        double theirs = q.n * (double)q.answer / (read + q.answer * step);
-        print_message("%s, %d + %d: published %.2f (%d in %d), by its policy %.1f, by %d in %d %.1f tok/s\n", rows[i].machine, q.prompt, q.answer,
-                      rows[i].published, q.n, q.micro, theirs, out.policy.n, out.policy.micro, found);
+        double theirs = q.n_prompts * (double)q.answer_tokens / (read + q.answer_tokens * step);
+        print_message("%s, %d + %d: published %.2f (%d in %d), by its policy %.1f, by %d in %d %.1f tok/s\n", rows[i].machine, q.prompt_tokens, q.answer_tokens,
+                      rows[i].published, q.n_prompts, q.micro_rows, theirs, out.policy.n_rows, out.policy.micro_rows, found);
         assert_true(theirs >= rows[i].published && found >= theirs);
     }
 }
@@ -229,7 +230,7 @@ static void plan_says_what_ran(void **st) {
     assert_true(fabs(num(row, "modes.cpu") / prefill(POLICY_CPU, 0, 2048) - 1) < 0.01);
     assert_int_equal(decode->n, 5);
     assert_int_equal(virtual_open(&v, &(struct virtual_options){.cost = &machine, .w = &shape.w, .kv = DT_BF16}, &e), 0);
-    assert_int_equal(virtual_step(v, STEP_HYBRID, 1, 1024, &t, NULL, &e), 0);
+    assert_int_equal(virtual_decode(v, DECODE_EXEC_HYBRID, 1, 1024, &t, NULL, &e), 0);
     virtual_close(&v);
     assert_true(json_is(json_path(json_at(decode, 0), "mode"), "hybrid") && fabs(num(json_at(decode, 0), "tpot_ms") / (t * 1e3) - 1) < 0.001);
     double last = 0;
@@ -242,12 +243,12 @@ static void plan_says_what_ran(void **st) {
     /* The search's policy in virtual time: what is printed of it, and within 15 % of the prediction. */
     const struct json *policy = json_path(&root, "batch.policy");
     assert_true(json_is(json_get(policy, "decode"), "paged"));
-    struct virtual_many q = {(int)num(policy, "prompts"), (int)num(policy, "micro_batch"), 512, 256, (int)num(policy, "cards"), -1};
+    struct virtual_throughput q = {(int)num(policy, "prompts"), (int)num(policy, "micro_batch"), 512, 256, (int)num(policy, "cards"), -1};
     double read, step, batch = num(&root, "batch.tokens_per_s");
     paged(&q, &read, &step);
-    near(batch, q.n * 256 / (read + 256 * step), 0.001);
+    near(batch, q.n_prompts * 256 / (read + 256 * step), 0.001);
     near(num(&root, "batch.expected_tokens_per_s"), batch, 0.15);
-    assert_true(num(policy, "in_a_step") == q.n && num(policy, "tried") < 20000);
+    assert_true(num(policy, "in_a_step") == q.n_prompts && num(policy, "tried") < 20000);
     const struct json *more = json_get(&root, "more");
     assert_int_equal(more->n, 3);
     for (uint32_t i = 0; i < more->n; i++) /* nor does more of a resource take longer */
@@ -270,7 +271,7 @@ static void experts_come_from_a_disk(void **st) {
         struct buf b = {0};
         struct json root;
         assert_true(cost_preset(&machine, "paper-b-t4"));
-        machine.domain[0].memory = memory, machine.disk = 3e9;
+        machine.domain[0].memory = memory, machine.disk_bw = 3e9;
         if (plan_write(&machine, &shape.w, "Qwen", DT_BF16, NULL, NULL, &b, &e)) fail_msg("%s", e.text);
         assert_int_equal(json_parse(&a, b.data, b.len, JSON_UNIQUE, "plan", &root, &e), 0);
         double tpot = num(json_at(json_get(&root, "decode"), 0), "tpot_ms"), found = num(&root, "fits.disk.chosen_in_memory");
@@ -312,7 +313,7 @@ static void a_plan_can_be_stopped(void **st) {
     open_known("qwen3-30b");
     assert_true(cost_preset(&machine, "paper-a-1"));
     assert_int_equal(plan_write(&machine, &shape.w, "Qwen", DT_BF16, cancel, NULL, &b, &e), ERR_CANCELLED);
-    shape_close(&shape);
+    shape_only_close(&shape);
     buf_free(&b);
 }
 

@@ -6,11 +6,11 @@
 #include <stdlib.h>
 
 #include "engine/base/fault.h"
-#include "engine/base/limit.h"
+#include "engine/base/test_limits.h"
 #include "engine/ember/ember.h"
-#include "engine/internal.h"
-#include "engine/layer/kv_image.h"
-#include "engine/step/step.h"
+#include "engine/exec/decode.h"
+#include "engine/kv/kv_image.h"
+#include "engine/schedule/internal.h"
 #include "test/unit/session.h"
 
 enum { ROWS = 128, ANSWER = 8, MOST = 4096 };
@@ -40,9 +40,9 @@ static struct answer ask(struct engine *e, struct session *s, const int32_t *tok
     struct event ev;
     struct request r = {.tokens = tokens,
                         .n = n,
-                        .shared = shared,
+                        .n_shared = shared,
                         .max_tokens = ANSWER,
-                        .flags = REQUEST_NO_EOS | flags,
+                        .flags = REQ_IGNORE_EOS | flags,
                         .sampling = {.temperature = 1, .top_p = 0.9f, .seed = 5}};
     if ((a.rc = session_submit(s, &r, &err))) return a;
     do {
@@ -57,7 +57,7 @@ static struct answer ask(struct engine *e, struct session *s, const int32_t *tok
 struct pair {
     const uint8_t *a, *b;
 };
-static int same_piece(void *ctx, const struct kv_piece *p) {
+static int same_piece(void *ctx, const struct kv_image_range *p) {
     const struct pair *x = ctx;
     return memcmp(x->a + p->at, x->b + p->at, p->bytes);
 }
@@ -67,7 +67,7 @@ static bool same_rows(const struct session *a, const struct session *b, int n) {
 /* The cache and answer of a session that shares nothing; checks that s has the same. */
 static void as_alone(struct engine *e, const struct session *s, const struct answer *a, const int32_t *tokens, int n, int shared) {
     struct session *o = new_session(e);
-    struct answer want = ask(e, o, tokens, n, shared, REQUEST_ALONE);
+    struct answer want = ask(e, o, tokens, n, shared, REQ_NO_PREFIX_REUSE);
     assert_int_equal(want.cached, 0);
     assert_true(same_rows(s, o, n));
     assert_memory_equal(want.token, a->token, sizeof want.token);
@@ -89,7 +89,7 @@ static void the_same_beginning_is_read_once(void **st) {
         as_alone(e, a, &x, text(350, 100, 2), 350, 0);
         session_close(&a);
         struct session *alone = new_session(e);
-        ask(e, alone, text(380, 300, 1), 380, 0, REQUEST_ALONE);
+        ask(e, alone, text(380, 300, 1), 380, 0, REQ_NO_PREFIX_REUSE);
         assert_true(same_rows(b, alone, 380));
         session_close(&alone);
         x = ask(e, c, text(390, 300, 3), 390, 0, 0); /* a session passes on a prefix that it shares */
@@ -170,10 +170,10 @@ static void devices_share_beginnings(void **st) {
         struct engine *e = open_with((struct engine_params){.gpus = gpus[k], .kv = types[k], .prefill = PREFILL_CPU, .decode = DECODE_HYBRID});
         struct session *a = new_session(e), *b = new_session(e), *c, *d;
         struct answer x = ask(e, a, text(400, MOST, 0), 400, 0, 0), y;
-        assert_true(step_counts(e->machine.step).taken == 0);
+        assert_true(decode_counts(e->machine.decode).kv_rows_shared == 0);
         x = ask(e, b, text(380, 300, 1), 380, 0, 0);
         assert_int_equal(x.cached, 2 * ROWS);
-        if (k < 2) assert_true(step_counts(e->machine.step).taken == 2 * ROWS);
+        if (k < 2) assert_true(decode_counts(e->machine.decode).kv_rows_shared == 2 * ROWS);
         as_alone(e, b, &x, text(380, 300, 1), 380, 0);
         c = fork_of(e, b);
         x = ask(e, a, text(350, 100, 2), 350, 0, 0); /* the owner starts anew */
@@ -185,7 +185,7 @@ static void devices_share_beginnings(void **st) {
         talk[n] = 7;
         x = ask(e, c, talk, n + 1, 0, 0), y = ask(e, b, talk, n + 1, 0, 0); /* the fork and its origin continue alike */
         assert_true(x.cached == n && y.cached == n && !memcmp(x.token, y.token, sizeof x.token) && same_rows(b, c, n + 1));
-        if (k < 2) assert_true(step_counts(e->machine.step).taken == (uint64_t)(2 * ROWS + n));
+        if (k < 2) assert_true(decode_counts(e->machine.decode).kv_rows_shared == (uint64_t)(2 * ROWS + n));
         session_close(&b);
         d = new_session(e);
         x = ask(e, d, text(390, 300, 3), 390, 0, 0); /* the prefix's device copy belongs to a session that did not read it */
@@ -210,13 +210,13 @@ static double pss(void) { /* Returns the MB of this process, each page divided b
 /* Returns the MB of caches, as --status reports them. */
 static double said(struct engine *e, struct session **s, int n) {
     double tokens = 0;
-    for (int i = 0; i < n; i++) tokens += session_tokens(s[i], &(const int32_t *){0}) - session_shared(s[i]);
+    for (int i = 0; i < n; i++) tokens += session_tokens(s[i], &(const int32_t *){0}) - session_shared_tokens(s[i]);
     return (tokens * (double)engine_info(e)->kv_token_bytes + (double)engine_shared_bytes(e)) / (1 << 20);
 }
 
 /* Eight forks of a chat of 4,096 tokens take the memory of 1.1, and the reported size is the system's count. */
 static void forks_share_memory(void **st) {
-    limit_set(LIMIT_ROWS, 0);
+    test_limits_set(TEST_LIMIT_PREFILL_ROWS, 0);
     struct engine *e = open_with((struct engine_params){.kv = DT_F32, .context = 8192});
     struct session *first = new_session(e), *a, *fork[9];
     ask(e, first, text(MOST, 0, 1), MOST, 0, 0); /* by then the engine has allocated its own memory */
@@ -238,7 +238,7 @@ static void forks_share_memory(void **st) {
     session_close(&a);
     assert_true(pss() - before < 0.2 * one); /* and all of it is freed */
     engine_close(&e);
-    limit_set(LIMIT_ROWS, ROWS);
+    test_limits_set(TEST_LIMIT_PREFILL_ROWS, ROWS);
 }
 
 /* Without memory for sharing, a prompt is read again or the turn fails; nothing else happens. */
@@ -282,8 +282,8 @@ static void random_company(void **st) {
     static struct answer want[KINDS][LENGTHS];
     char kept[] = "/tmp/hearth-prefix-XXXXXX", command[64];
     assert_non_null(mkdtemp(kept));
-    limit_set(LIMIT_ROWS, 64);
-    limit_set(LIMIT_KEEP, 1);
+    test_limits_set(TEST_LIMIT_PREFILL_ROWS, 64);
+    test_limits_set(TEST_LIMIT_KV_DISK_MIN_US, 1);
     struct engine *e = open_with((struct engine_params){.cpu_level = CPU_SCALAR + 1, .kv = DT_F32, .kv_dir = kept, .kv_limit = 1 << 20});
     struct session *s[S];
     struct {
@@ -297,7 +297,7 @@ static void random_company(void **st) {
     for (int k = 0; k < KINDS; k++)
         for (int l = 0; l < LENGTHS; l++) {
             struct session *alone = new_session(e);
-            want[k][l] = ask(e, alone, text(length[l], 100 + 50 * k, k), length[l], 0, REQUEST_ALONE | REQUEST_SECRET);
+            want[k][l] = ask(e, alone, text(length[l], 100 + 50 * k, k), length[l], 0, REQ_NO_PREFIX_REUSE | REQ_NO_DISK_CACHE);
             session_close(&alone);
         }
     for (int i = 0; i < S; i++) s[i] = new_session(e);
@@ -316,7 +316,7 @@ static void random_company(void **st) {
             struct request r = {.tokens = text(length[turn[i].length], 100 + 50 * turn[i].kind, turn[i].kind),
                                 .n = length[turn[i].length],
                                 .max_tokens = ANSWER,
-                                .flags = REQUEST_NO_EOS,
+                                .flags = REQ_IGNORE_EOS,
                                 .sampling = {.temperature = 1, .top_p = 0.9f, .seed = 5}};
             if (session_submit(s[i], &r, &err)) fail_msg("%s", err.text);
             if (turn[i].stopped) session_cancel(s[i]);
@@ -340,8 +340,8 @@ static void random_company(void **st) {
     assert_true(shared > 40 * answered);
     for (int i = 0; i < S; i++) session_close(&s[i]);
     engine_close(&e);
-    limit_set(LIMIT_KEEP, 0);
-    limit_set(LIMIT_ROWS, ROWS);
+    test_limits_set(TEST_LIMIT_KV_DISK_MIN_US, 0);
+    test_limits_set(TEST_LIMIT_PREFILL_ROWS, ROWS);
     snprintf(command, sizeof command, "rm -r %s", kept);
     assert_int_equal(system(command), 0);
 }
@@ -349,7 +349,7 @@ static void random_company(void **st) {
 int main(int argc, char **argv) {
     if (argc > 1) rounds = atoi(argv[1]);
     file_embed(ember_files);
-    limit_set(LIMIT_ROWS, ROWS);
+    test_limits_set(TEST_LIMIT_PREFILL_ROWS, ROWS);
     const struct CMUnitTest tests[] = {cmocka_unit_test(the_same_beginning_is_read_once),
                                        cmocka_unit_test(a_beginning_may_be_named),
                                        cmocka_unit_test(a_fork_goes_on_as_its_origin),

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <time.h>
 
-#include "engine/sample.h"
+#include "engine/schedule/sample.h"
 
 enum { V = 6 };
 static const float base[V] = {1.0f, 3.0f, 2.0f, 3.0f, -1.0f, 0.5f};

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Random schedules over the built-in model and two tiny ones (latent and grouped keys), on the processor and on devices that fail
-(schedules.c). test_schedules.py SCHEDULES [SHARE]    SHARE: of the requests, where time is short; each mode is then tried with one of the two kinds of attention"""
+"""Random schedules over the built-in model and two tiny ones (latent and grouped keys), on the CPU and on devices that fail
+(schedules.c). test_schedules.py SCHEDULES [SHARE]    SHARE: fraction of the requests, to save time; each mode then runs with one of the two kinds of attention"""
 import os
 import subprocess
 import sys
@@ -15,13 +15,13 @@ program, share = sys.argv[1], float(sys.argv[2]) if len(sys.argv) > 2 else 1
 ONE, TWO = "gpus=emu:1,cpu=scalar", "gpus=emu:2,cpu=scalar"
 FAULTS = (ONE + ",fail=copy:700", TWO + ",fail=launch:3000@1", ONE + ",fail=die:5000", TWO + ",fail=die:2500@1")
 # gpus, prefill, decode
-MODES = (
+N_MODES = (
     (ONE, "cpu", "hybrid"), (ONE, "blend", "dual"), (TWO, "slp", "dual"), (ONE + ",mem=1600K", "cpu", "dual"),
     (ONE + ",fail=copy:20000", "cpu", "dual"), (ONE + ",fail=launch:20000", "blend", "hybrid"), (ONE + ",fail=copy:20000", "slp", "dual"),
     (TWO + ",h2d=1,fail=die:20000@1", "blend", "dual"), (TWO + ",fail=die:30000@1", "dslp", "dual"), (ONE + ",fail=alloc:900", "blend", "dual"))
 SPLITS = ("host", "stream", "hybrimoe", "trimoe", "cut", "exact", "auto")
 LAG = {"HEARTH_LIMITS": "lag=100"}
-# whole models that pages, shares and guesses are for; on devices of which one stream is late, too
+# whole models, for pages, shards and drafts; also on devices with one delayed stream
 BOTH = (
     (["draft=3"], {}), ([ONE, "prefill=cpu", "decode=hybrid", "draft=3"], {}), ([ONE, "prefill=blend", "decode=dual", "draft=2"], LAG),
     ([TWO + ",fail=die:9000@1", "prefill=slp", "decode=dual", "draft=4"], {}),
@@ -36,7 +36,7 @@ with tempfile.TemporaryDirectory() as tmp:
     runs = [("ember:", 40, [], {}), (mla, 200, [], {}), (gqa, 200, [], {})]
     runs += [((mla, gqa)[i % 2], 200, [gpus], {}) for i, gpus in enumerate(FAULTS)]
     runs += [(model, 200, [gpus, f"prefill={prefill}", f"decode={decode}"], {})
-             for k, model in enumerate((mla, gqa)) for i, (gpus, prefill, decode) in enumerate(MODES) if share == 1 or i % 2 == k]
+             for k, model in enumerate((mla, gqa)) for i, (gpus, prefill, decode) in enumerate(N_MODES) if share == 1 or i % 2 == k]
     runs += [((mla, gqa)[i % 2], 200, [f"gpus=emu:{1 + i % 3 % 2},cpu=scalar,h2d=1", "prefill=blend", f"decode={('dual', 'hybrid')[i // 2 % 2]}", f"split={split}"], {})
              for i, split in enumerate(SPLITS)]
     runs += [(model, 200, args, env) for k, model in enumerate((mla, gqa)) for i, (args, env) in enumerate(BOTH) if share == 1 or i % 2 == k]

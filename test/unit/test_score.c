@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "engine/base/ops.h"
-#include "engine/cache/score.h"
+#include "engine/experts/score.h"
 #include "test/unit/unit.h"
 
 enum { LAYERS = 2, EXPERTS = 4, TOPK = 1 };
@@ -16,7 +16,7 @@ static struct score open_as(const char *policy) {
     score_open(&s, score_find(policy), LAYERS, EXPERTS, TOPK, room);
     return s;
 }
-static void saw(struct score *s, int layer, int32_t id) { score_seen(s, layer, &(struct score_step){.n = 1, .ids = &id}); }
+static void saw(struct score *s, int layer, int32_t id) { score_update(s, layer, &(struct score_rows){.n = 1, .ids = &id}); }
 #define EXPECT(s, layer, ...) \
     do { \
         const double want_[] = {__VA_ARGS__}; \
@@ -36,7 +36,7 @@ static void used_most(void **state) {
     saw(&s, 0, 2), saw(&s, 0, 2), saw(&s, 0, 1), saw(&s, 1, 1);
     EXPECT(&s, 0, 0, 1, 2, 0);
     const int32_t both[] = {2, 2, -1}; /* three rows of a batch, one of them left out: one use */
-    score_seen(&s, 0, &(struct score_step){.n = 3, .ids = both});
+    score_update(&s, 0, &(struct score_rows){.n = 3, .ids = both});
     EXPECT(&s, 0, 0, 1, 3, 0);
     EXPECT(&s, 1, 0, 1, 0, 0);
 }
@@ -44,7 +44,7 @@ static void used_most(void **state) {
 static void load_of_late(void **state) {
     struct score s = open_as("ema");
     const int32_t rows[] = {2, 2, 0};
-    score_seen(&s, 0, &(struct score_step){.n = 3, .ids = rows});
+    score_update(&s, 0, &(struct score_rows){.n = 3, .ids = rows});
     EXPECT(&s, 0, 0.3, 0, 0.6, 0);
     saw(&s, 0, 1);
     EXPECT(&s, 0, 0.21, 0.3, 0.42, 0);
@@ -55,11 +55,11 @@ static void scores_of_late(void **state) {
         struct score s = open_as(k ? "auto" : "mrs");
         const int32_t id[] = {3}, near[] = {3, 1};
         const float chance[] = {0.75f, 0.25f};
-        score_seen(&s, 0, &(struct score_step){1, id, near, chance});
+        score_update(&s, 0, &(struct score_rows){1, id, near, chance});
         EXPECT(&s, 0, 0, 0.0175, 0, 0.0525);
         const int32_t ids[] = {1, 0}, nears[] = {1, 3, 0, -1};
         const float chances[] = {0.5f, 0.5f, 1, 0};
-        score_seen(&s, 0, &(struct score_step){2, ids, nears, chances});
+        score_update(&s, 0, &(struct score_rows){2, ids, nears, chances});
         EXPECT(&s, 0, 0.035, 0.016275 + 0.0175, 0, 0.048825 + 0.0175);
         saw(&s, 1, 2); /* unknown scores: the chosen ones count equally */
         EXPECT(&s, 1, 0, 0, 0.07, 0);
@@ -85,16 +85,16 @@ static void near_ones(void **state) {
     const float logits[] = {0, 1, 3, 2, 1};
     int32_t near[6];
     float chance[6];
-    score_near(SCORE_SOFTMAX, NULL, logits, 5, 3, near, chance);
+    score_best(SCORE_SOFTMAX, NULL, logits, 5, 3, near, chance);
     assert_int_equal(near[0], 2), assert_int_equal(near[1], 3), assert_int_equal(near[2], 1); /* of equal ones the lower index */
     double sum = 1 + exp(-1) + exp(-2);
     assert_true(fabs((double)chance[0] - 1 / sum) < 1e-6 && fabs((double)chance[2] - exp(-2) / sum) < 1e-6);
     const float bias[] = {9, 0, 0, 0, 0}; /* chosen because of the bias, not by its score */
-    score_near(SCORE_SIGMOID, bias, logits, 5, 2, near, chance);
+    score_best(SCORE_SIGMOID, bias, logits, 5, 2, near, chance);
     assert_int_equal(near[0], 0), assert_int_equal(near[1], 2);
     double a = 0.5, b = 1 / (1 + exp(-3));
     assert_true(fabs((double)chance[0] - a / (a + b)) < 1e-6);
-    score_near(SCORE_SQRT_SOFTPLUS, NULL, logits, 5, 6, near, chance); /* more than there are */
+    score_best(SCORE_SQRT_SOFTPLUS, NULL, logits, 5, 6, near, chance); /* more than there are */
     assert_int_equal(near[4], 0), assert_int_equal(near[5], -1), assert_true(chance[5] == 0);
 }
 static void names(void **state) {

@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "engine/sched/search.h"
+#include "engine/placement/search.h"
 
 static struct cost_machine m;
 static struct cost_model q;
@@ -24,7 +24,7 @@ static void domain(struct cost_domain *d, double memory, double bw, double rate)
  * which a row takes; the half before them 50 MB; 1,000 bytes of keys and values a position, 4,000 FLOP a query and key. */
 static int setup(void **st) {
     memset(&m, 0, sizeof m);
-    m.n_devices = 1, m.n_domains = 2, m.dram = 100e9;
+    m.n_devices = 1, m.n_domains = 2, m.dram_bw = 100e9;
     domain(&m.domain[0], 100e9, 100e9, 1e12);
     domain(&m.domain[1], 10e9, 1e12, 100e12);
     m.domain[1].class = COST_GPU;
@@ -37,15 +37,17 @@ static int setup(void **st) {
                             .kv = COST_16BIT,
                             .expert_bytes = 100e6,
                             .expert_flops = 100e6,
-                            .half_bytes = 50e6,
-                            .half_flops = 50e6,
-                            .kv_bytes = 1000,
+                            .attn_block_bytes = 50e6,
+                            .attn_block_flops = 50e6,
+                            .kv_row_bytes = 1000,
                             .query_bytes = 16e3,
                             .pair_flops = 4000,
                             .row_bytes = 4e3};
     return 0;
 }
-static struct search_in question(void) { return (struct search_in){.cost = &m, .model = &q, .prompt = 100, .answer = 100, .read_micro = 16}; }
+static struct search_in question(void) {
+    return (struct search_in){.cost = &m, .model = &q, .prompt_tokens = 100, .answer_tokens = 100, .prefill_micro_rows = 16};
+}
 
 /* 64 rows in four micro-batches of 16, half way through their answers 151 keys each. A micro-batch: the half is read in 50 us (16 rows
  * compute for 8); all four experts in 400 us (16 rows choose all but 0.00006 of them). Attention beside the keys reads 16 * 151 * 1,000
@@ -55,60 +57,60 @@ static struct search_in question(void) { return (struct search_in){.cost = &m, .
  * link takes 40 + 10.24. */
 static void paged_by_hand(void **st) {
     struct search_in in = question();
-    struct search_policy p = {.n = 64, .micro = 16, .place = SEARCH_PAGED};
+    struct search_policy p = {.n_rows = 64, .micro_rows = 16, .placement = SEARCH_PAGED};
     struct search_cost c;
     search_cost(&in, &p, &c);
     assert_true(c.fits);
-    near(c.layer[SEARCH_BY_CARD], 4 * 502.8e-6, 1e-4);
-    near(c.layer[SEARCH_BY_PROCESSOR], 4 * 24.16e-6, 1e-6);
-    near(c.layer[SEARCH_BY_LINK], 40.1024e-3, 1e-6);
-    near(c.layer[SEARCH_BY_ROWS], 108.8e-6, 1e-6);
-    near(c.layer[SEARCH_BY_MEMORY], 4.11776e-3, 1e-6);
-    near(c.layer[SEARCH_BY_CHAIN], 24.16e-6 + 502.8e-6, 1e-4);
+    near(c.layer_s[SEARCH_BY_CARD], 4 * 502.8e-6, 1e-4);
+    near(c.layer_s[SEARCH_BY_CPU], 4 * 24.16e-6, 1e-6);
+    near(c.layer_s[SEARCH_BY_LINK], 40.1024e-3, 1e-6);
+    near(c.layer_s[SEARCH_BY_ROWS], 108.8e-6, 1e-6);
+    near(c.layer_s[SEARCH_BY_MEMORY], 4.11776e-3, 1e-6);
+    near(c.layer_s[SEARCH_BY_CHAIN], 24.16e-6 + 502.8e-6, 1e-4);
     assert_int_equal(c.limit, SEARCH_BY_LINK);
-    near(c.step, 0.401024, 1e-6);
-    near(c.read, 2.0112, 1e-4);
+    near(c.decode_s, 0.401024, 1e-6);
+    near(c.prefill_s, 2.0112, 1e-4);
     near(c.tokens_per_s, 6400 / (2.0112 + 40.1024), 1e-4);
     /* 4.5 GB of weights and 64 * 200 * 10 * 1,000 bytes; on the card halves, 6,400 rows of 4,000 bytes while prompts are read, 88,000 for
      * each row of a micro-batch, two layers of experts. With all experts there: 4 GB of them, and no weights over the link. */
-    near(c.host, 4.5e9 + 128e6, 1e-9);
-    near(c.device, 500e6 + 25.6e6 + 1.408e6 + 800e6, 1e-9);
-    p.weights = 1;
+    near(c.host_bytes, 4.5e9 + 128e6, 1e-9);
+    near(c.device_bytes, 500e6 + 25.6e6 + 1.408e6 + 800e6, 1e-9);
+    p.weight_share = 1;
     search_cost(&in, &p, &c);
-    near(c.device, 500e6 + 25.6e6 + 1.408e6 + 4000e6, 1e-9);
-    near(c.layer[SEARCH_BY_LINK], 102.4e-6, 1e-6);
+    near(c.device_bytes, 500e6 + 25.6e6 + 1.408e6 + 4000e6, 1e-9);
+    near(c.layer_s[SEARCH_BY_LINK], 102.4e-6, 1e-6);
     assert_int_equal(c.limit, SEARCH_BY_CARD);
     /* Read in 13 micro-batches of 492 rows, 16 ms a layer; the link brings 400 MB, and 102.4 MB of results in 10.24 ms. */
-    p.weights = 0, in.read_micro = 512;
+    p.weight_share = 0, in.prefill_micro_rows = 512;
     search_cost(&in, &p, &c);
-    near(c.read, 10 * 50.24e-3, 1e-6);
-    near(c.device, 500e6 + 25.6e6 + 512 * 88e3 + 800e6, 1e-9);
+    near(c.prefill_s, 10 * 50.24e-3, 1e-6);
+    near(c.device_bytes, 500e6 + 25.6e6 + 512 * 88e3 + 800e6, 1e-9);
     /* With all experts there: the half five times, for a prompt's 100 rows each in 50 us, and each expert once, in which 246 rows compute for 246 us;
      * all rows' copies take 21.12 ms. */
-    p.weights = 1;
+    p.weight_share = 1;
     search_cost(&in, &p, &c);
-    near(c.read, 10 * (13 * (5 * 50e-6 + 4 * 246.154e-6) + 21.12e-3), 1e-4);
-    in.read_micro = 16;
-    in.few = 12; /* 16 rows go through attention in two parts, 8 of each expert in one */
+    near(c.prefill_s, 10 * (13 * (5 * 50e-6 + 4 * 246.154e-6) + 21.12e-3), 1e-4);
+    in.prefill_micro_rows = 16;
+    in.max_matrix_rows = 12; /* 16 rows go through attention in two parts, 8 of each expert in one */
     search_cost(&in, &p, &c);
-    near(c.layer[SEARCH_BY_CARD], 4 * 552.8e-6, 1e-4);
+    near(c.layer_s[SEARCH_BY_CARD], 4 * 552.8e-6, 1e-4);
 }
 
 /* Eight rows in one micro-batch, attention on the card: 50 us and 1.208 us there; they choose 4 * (1 - 2^-8) = 3.984375 experts, which the
  * processor reads in 1 ms each; 8 * 4,000 bytes go each way, and 8,000 of keys and values: 7.2 us. Nothing overlaps. */
 static void hybrid_by_hand(void **st) {
     struct search_in in = question();
-    struct search_policy p = {.n = 8, .micro = 8, .place = SEARCH_HYBRID, .kv = 1};
+    struct search_policy p = {.n_rows = 8, .micro_rows = 8, .placement = SEARCH_HYBRID, .kv_share = 1};
     struct search_cost c;
     search_cost(&in, &p, &c);
-    near(c.layer[SEARCH_BY_PROCESSOR], 3.984375e-3, 1e-6);
-    near(c.layer[SEARCH_BY_CARD], 51.208e-6, 1e-6);
-    near(c.layer[SEARCH_BY_CHAIN], 3.984375e-3 + 51.208e-6 + 7.2e-6, 1e-6);
+    near(c.layer_s[SEARCH_BY_CPU], 3.984375e-3, 1e-6);
+    near(c.layer_s[SEARCH_BY_CARD], 51.208e-6, 1e-6);
+    near(c.layer_s[SEARCH_BY_CHAIN], 3.984375e-3 + 51.208e-6 + 7.2e-6, 1e-6);
     assert_int_equal(c.limit, SEARCH_BY_CHAIN);
-    near(c.device, 500e6 + 8 * 4e3 + 8 * 88e3 + 8 * 200 * 10 * 1000, 1e-9);
-    p.kv = 0.5, p.place = SEARCH_DEVICE; /* half of 1.208 MB of keys goes over the link besides 400 MB */
+    near(c.device_bytes, 500e6 + 8 * 4e3 + 8 * 88e3 + 8 * 200 * 10 * 1000, 1e-9);
+    p.kv_share = 0.5, p.placement = SEARCH_DEVICE; /* half of 1.208 MB of keys goes over the link besides 400 MB */
     search_cost(&in, &p, &c);
-    near(c.layer[SEARCH_BY_LINK], 40e-3 + 60.4e-6, 1e-6);
+    near(c.layer_s[SEARCH_BY_LINK], 40e-3 + 60.4e-6, 1e-6);
 }
 
 /* The same as above on two cards: half of what links take, 4,000 bytes a row more each way (12.8 us of a micro-batch), five layers and their share of
@@ -117,52 +119,52 @@ static void hybrid_by_hand(void **st) {
  * the weights come when the last of four micro-batches has begun, which leaves one page after the other. */
 static void two_cards_by_hand(void **st) {
     struct search_in in = question();
-    struct search_policy p = {.n = 64, .micro = 16, .place = SEARCH_PAGED, .cards = 2};
+    struct search_policy p = {.n_rows = 64, .micro_rows = 16, .placement = SEARCH_PAGED, .n_devices = 2};
     struct search_cost c;
     m.n_devices = 2;
     search_cost(&in, &p, &c);
-    near(c.layer[SEARCH_BY_CARD], 3 * 515.6e-6, 1e-4);
-    near(c.layer[SEARCH_BY_PROCESSOR], 4 * 24.16e-6, 1e-6);
-    near(c.layer[SEARCH_BY_LINK], (40.1024e-3 + 25.6e-6) / 2, 1e-6);
-    near(c.layer[SEARCH_BY_ROWS], (108.8e-6 + 25.6e-6) / 2, 1e-6);
-    near(c.layer[SEARCH_BY_MEMORY], 4.11776e-3 + 5.12e-6, 1e-6);
-    near(c.step, 10 * 20.064e-3 + 515.6e-6, 1e-5);
-    near(c.device, 250e6 + 25.6e6 + 1.408e6 + 800e6, 1e-9);
-    near(c.links, 411.776e6 / 20.064e-3 - 9.664e6 / 20.064e-3 + 0.512e6 / 20.064e-3, 1e-3);
-    p.n = 192;
+    near(c.layer_s[SEARCH_BY_CARD], 3 * 515.6e-6, 1e-4);
+    near(c.layer_s[SEARCH_BY_CPU], 4 * 24.16e-6, 1e-6);
+    near(c.layer_s[SEARCH_BY_LINK], (40.1024e-3 + 25.6e-6) / 2, 1e-6);
+    near(c.layer_s[SEARCH_BY_ROWS], (108.8e-6 + 25.6e-6) / 2, 1e-6);
+    near(c.layer_s[SEARCH_BY_MEMORY], 4.11776e-3 + 5.12e-6, 1e-6);
+    near(c.decode_s, 10 * 20.064e-3 + 515.6e-6, 1e-5);
+    near(c.device_bytes, 250e6 + 25.6e6 + 1.408e6 + 800e6, 1e-9);
+    near(c.link_rate, 411.776e6 / 20.064e-3 - 9.664e6 / 20.064e-3 + 0.512e6 / 20.064e-3, 1e-3);
+    p.n_rows = 192;
     search_cost(&in, &p, &c);
-    near(c.layer[SEARCH_BY_CARD], 6 * 515.6e-6, 1e-4);
-    assert_int_equal(search_behind(12, 4), 3);
-    assert_int_equal(search_behind(8, 4), 3);
-    assert_int_equal(search_behind(2, 4), 2);
-    assert_int_equal(search_behind(9, 1), 9);
-    p.n = 64;
-    m.n_devices = 1, p.cards = 1, p.ring = 1.5;
+    near(c.layer_s[SEARCH_BY_CARD], 6 * 515.6e-6, 1e-4);
+    assert_int_equal(search_stagger(12, 4), 3);
+    assert_int_equal(search_stagger(8, 4), 3);
+    assert_int_equal(search_stagger(2, 4), 2);
+    assert_int_equal(search_stagger(9, 1), 9);
+    p.n_rows = 64;
+    m.n_devices = 1, p.n_devices = 1, p.ring_layers = 1.5;
     search_cost(&in, &p, &c);
-    near(c.layer[SEARCH_BY_LINK], 40.1024e-3, 1e-6);
-    near(c.device, 500e6 + 25.6e6 + 1.408e6 + 600e6, 1e-9);
-    p.ring = 1;
+    near(c.layer_s[SEARCH_BY_LINK], 40.1024e-3, 1e-6);
+    near(c.device_bytes, 500e6 + 25.6e6 + 1.408e6 + 600e6, 1e-9);
+    p.ring_layers = 1;
     search_cost(&in, &p, &c);
-    near(c.layer[SEARCH_BY_LINK], 40e-3 + 3 * 502.8e-6, 1e-4);
+    near(c.layer_s[SEARCH_BY_LINK], 40e-3 + 3 * 502.8e-6, 1e-4);
 }
 
 static void what_is_lacking(void **st) {
     struct search_in in = question();
-    struct search_policy p = {.n = 64, .micro = 16, .place = SEARCH_PAGED};
+    struct search_policy p = {.n_rows = 64, .micro_rows = 16, .placement = SEARCH_PAGED};
     struct search_cost c;
-    in.host = 4.6e9;
+    in.host_bytes = 4.6e9;
     search_cost(&in, &p, &c);
     assert_true(!c.fits && c.lacks == SEARCH_HOST_MEMORY);
-    in.host = 4.7e9, in.device = 1.3e9;
+    in.host_bytes = 4.7e9, in.device_bytes = 1.3e9;
     search_cost(&in, &p, &c);
     assert_true(!c.fits && c.lacks == SEARCH_CARD_MEMORY);
-    in.device = 1.4e9, in.prompts = 60;
+    in.device_bytes = 1.4e9, in.n_prompts = 60;
     search_cost(&in, &p, &c);
     assert_true(!c.fits && c.lacks == SEARCH_PROMPTS);
-    in.prompts = 64, in.most[SEARCH_PAGED] = 63;
+    in.n_prompts = 64, in.max_rows[SEARCH_PAGED] = 63;
     search_cost(&in, &p, &c);
     assert_true(!c.fits && c.lacks == SEARCH_ROWS);
-    in.most[SEARCH_PAGED] = 64;
+    in.max_rows[SEARCH_PAGED] = 64;
     search_cost(&in, &p, &c);
     assert_true(c.fits);
 }
@@ -170,32 +172,33 @@ static void what_is_lacking(void **st) {
 /* The best point of the grid, with every fraction of weights tried. */
 static double brute(const struct search_in *in, int *tried) {
     int rings = 0;
-    while (search_ring(rings)) rings++;
+    while (search_grid_ring(rings)) rings++;
     const int ways = rings * in->cost->n_devices; /* pages, and cards */
     double best = 0;
     *tried = 0;
-    for (int place = 0; place < SEARCH_PLACES; place++)
-        for (int i = 0; search_micro(i); i++)
-            for (int k = 0; search_count(k); k++)
+    for (int place = 0; place < SEARCH_PLACEMENTS; place++)
+        for (int i = 0; search_grid_micro_rows(i); i++)
+            for (int k = 0; search_grid_micro_batches(k); k++)
                 for (int at = 0; at < (SEARCH_SHARES + 1) * ways; at++)
                     for (int s = 0; s <= SEARCH_SHARES; s++) {
                         const int w = at / ways, ring = at % ways % rings, cards = at % ways / rings + 1;
                         bool attends = place == SEARCH_HYBRID || place == SEARCH_DEVICE, computes = place == SEARCH_PAGED || place == SEARCH_DEVICE;
-                        if ((in->can && !(in->can >> place & 1)) || (w && !computes) || (s && !attends) || (attends && !in->kv_moves && s < SEARCH_SHARES))
+                        if ((in->allowed_mask && !(in->allowed_mask >> place & 1)) || (w && !computes) || (s && !attends) ||
+                            (attends && !in->kv_may_move && s < SEARCH_SHARES))
                             continue;
                         if ((ring || cards > 1) && place != SEARCH_PAGED) continue;
-                        if (in->prompts && i && search_micro(i - 1) >= in->prompts) continue; /* same as the previous one */
-                        struct search_policy p = {.n = search_micro(i) * search_count(k),
-                                                  .micro = search_micro(i),
-                                                  .place = (enum search_place)place,
-                                                  .cards = cards,
-                                                  .ring = search_ring(ring),
-                                                  .weights = (double)w / SEARCH_SHARES,
-                                                  .kv = (double)s / SEARCH_SHARES};
-                        if (in->prompts && p.n > in->prompts) p.n = in->prompts;
+                        if (in->n_prompts && i && search_grid_micro_rows(i - 1) >= in->n_prompts) continue; /* same as the previous one */
+                        struct search_policy p = {.n_rows = search_grid_micro_rows(i) * search_grid_micro_batches(k),
+                                                  .micro_rows = search_grid_micro_rows(i),
+                                                  .placement = (enum search_placement)place,
+                                                  .n_devices = cards,
+                                                  .ring_layers = search_grid_ring(ring),
+                                                  .weight_share = (double)w / SEARCH_SHARES,
+                                                  .kv_share = (double)s / SEARCH_SHARES};
+                        if (in->n_prompts && p.n_rows > in->n_prompts) p.n_rows = in->n_prompts;
                         struct search_cost c = {.fits = true};
                         struct search_policy more = p;
-                        more.ring = search_ring(ring ? ring - 1 : 0), more.weights = 0;
+                        more.ring_layers = search_grid_ring(ring ? ring - 1 : 0), more.weight_share = 0;
                         if (ring) search_cost(in, &more, &c);
                         if (ring && (c.fits || c.lacks != SEARCH_CARD_MEMORY || w)) continue; /* fewer pages only where more do not fit */
                         search_cost(in, &p, &c);
@@ -209,9 +212,9 @@ static double brute(const struct search_in *in, int *tried) {
 static bool fills(const struct search_in *in, const struct search_policy *found) {
     struct search_policy more = *found;
     struct search_cost c;
-    for (int i = 0; search_micro(i); i++)
-        if (found->micro == search_micro(i)) return false;
-    more.n += more.n / more.micro, more.micro++, more.weights = 0, more.ring = 1;
+    for (int i = 0; search_grid_micro_rows(i); i++)
+        if (found->micro_rows == search_grid_micro_rows(i)) return false;
+    more.n_rows += more.n_rows / more.micro_rows, more.micro_rows++, more.weight_share = 0, more.ring_layers = 1;
     search_cost(in, &more, &c);
     return !c.fits;
 }
@@ -222,7 +225,7 @@ static void as_good_as_everything(void **st) {
         int prompts, few;
         bool moves;
         unsigned can;
-        enum search_place place;
+        enum search_placement place;
         enum search_bound bound;
         int cards;
     } cases[] = {
@@ -232,7 +235,7 @@ static void as_good_as_everything(void **st) {
         {5e9, 2e9, 10e9, 100e9, 0, 24, false, 7, SEARCH_PAGED, SEARCH_HOST_MEMORY},
         {100e9, 2e9, 10e9, 100e9, 40, 24, false, 7, SEARCH_HYBRID, SEARCH_PROMPTS},     /* too few rows for uploading weights */
         {100e9, 2e9, 0.1e9, 400e9, 8, 24, false, 7, SEARCH_HYBRID, SEARCH_PROMPTS},     /* a very slow link */
-        {100e9, 0.3e9, 10e9, 100e9, 0, 24, false, 7, SEARCH_PROCESSOR, SEARCH_NO_GAIN}, /* no layer fits the card */
+        {100e9, 0.3e9, 10e9, 100e9, 0, 24, false, 7, SEARCH_CPU, SEARCH_NO_GAIN},       /* no layer fits the card */
         {100e9, 3e9, 100e9, 40e9, 0, 0, true, 0, SEARCH_DEVICE, SEARCH_NO_GAIN},        /* a link faster than memory */
         {100e9, 1.2e9, 1e9, 100e9, 0, 24, false, 7, SEARCH_PAGED, SEARCH_NO_GAIN, 2},   /* layers alternating over two cards */
         {100e9, 1.0e9, 10e9, 100e9, 0, 24, false, 7, SEARCH_PAGED, SEARCH_CARD_MEMORY}, /* pages for one layer only */
@@ -241,31 +244,32 @@ static void as_good_as_everything(void **st) {
         struct search_in in = question();
         struct search_out out;
         int tried;
-        in.prompts = cases[i].prompts, in.few = cases[i].few, in.kv_moves = cases[i].moves, in.can = cases[i].can;
-        in.host = cases[i].host, in.device = cases[i].device;
-        m.domain[1].link[COST_H2D].rate = m.domain[1].link[COST_D2H].rate = cases[i].link, m.dram = cases[i].dram;
+        in.n_prompts = cases[i].prompts, in.max_matrix_rows = cases[i].few, in.kv_may_move = cases[i].moves, in.allowed_mask = cases[i].can;
+        in.host_bytes = cases[i].host, in.device_bytes = cases[i].device;
+        m.domain[1].link[COST_H2D].rate = m.domain[1].link[COST_D2H].rate = cases[i].link, m.dram_bw = cases[i].dram;
         m.domain[0].bw[COST_FFN].value[0] = (float)cases[i].dram;
         m.n_devices = cases[i].cards > 0 ? cases[i].cards : 1;
         search_run(&in, &out);
         char why[400];
         search_why(&in, &out, why, sizeof why);
         double best = brute(&in, &tried);
-        if (!out.found || !(out.cost.tokens_per_s >= best * (1 - 1e-12)) || (out.cost.tokens_per_s > best * (1 + 1e-12) && !fills(&in, &out.policy)) ||
-            out.tried > 30000 || out.tried > tried)
-            fail_msg("case %zu: %.9g of %.9g tok/s, %d tried of %d; %s", i, out.cost.tokens_per_s, best, out.tried, tried, why);
-        if (out.policy.place != cases[i].place || out.bound != cases[i].bound) fail_msg("case %zu: %s", i, why);
-        if (cases[i].cards && (out.policy.cards != cases[i].cards || !strstr(why, "alternate over 2"))) fail_msg("case %zu: %s", i, why);
-        for (int k = 0; k < SEARCH_PLACES; k++) assert_true(out.best[k] <= out.cost.tokens_per_s && (!in.can || in.can >> k & 1 || !out.best[k]));
-        assert_non_null(strstr(why, search_place_name(out.policy.place)));
+        if (!out.is_found || !(out.cost.tokens_per_s >= best * (1 - 1e-12)) || (out.cost.tokens_per_s > best * (1 + 1e-12) && !fills(&in, &out.policy)) ||
+            out.n_tried > 30000 || out.n_tried > tried)
+            fail_msg("case %zu: %.9g of %.9g tok/s, %d tried of %d; %s", i, out.cost.tokens_per_s, best, out.n_tried, tried, why);
+        if (out.policy.placement != cases[i].place || out.bound != cases[i].bound) fail_msg("case %zu: %s", i, why);
+        if (cases[i].cards && (out.policy.n_devices != cases[i].cards || !strstr(why, "alternate over 2"))) fail_msg("case %zu: %s", i, why);
+        for (int k = 0; k < SEARCH_PLACEMENTS; k++)
+            assert_true(out.best_tokens_per_s[k] <= out.cost.tokens_per_s && (!in.allowed_mask || in.allowed_mask >> k & 1 || !out.best_tokens_per_s[k]));
+        assert_non_null(strstr(why, search_placement_name(out.policy.placement)));
         assert_non_null(strstr(why, search_bound_name(out.bound)));
         assert_non_null(strstr(why, search_limit_name(out.cost.limit)));
         setup(NULL);
     }
     struct search_in in = question();
     struct search_out out;
-    in.host = 1e9; /* too little even for the weights */
+    in.host_bytes = 1e9; /* too little even for the weights */
     search_run(&in, &out);
-    assert_false(out.found);
+    assert_false(out.is_found);
 }
 
 /* Paper B's machine: attention beside the keys and experts on the card win on a T4 (its section 4.2), and more memory on the card helps. */
@@ -281,24 +285,24 @@ static void as_paper_b_has_it(void **st) {
                             .kv = COST_16BIT,
                             .expert_bytes = 352321536,
                             .expert_flops = 352321536,
-                            .half_bytes = 83951616,
-                            .half_flops = 83951616,
+                            .attn_block_bytes = 83951616,
+                            .attn_block_flops = 83951616,
                             .head_bytes = 262144000,
                             .head_flops = 262144000,
-                            .kv_bytes = 4096,
+                            .kv_row_bytes = 4096,
                             .query_bytes = 16384,
                             .pair_flops = 16384,
                             .row_bytes = 16384,
-                            .linears = 5};
-    struct search_in in = {.cost = &t4, .model = &q, .prompt = 77, .answer = 128, .kv_moves = true};
+                            .n_linear_ops = 5};
+    struct search_in in = {.cost = &t4, .model = &q, .prompt_tokens = 77, .answer_tokens = 128, .kv_may_move = true};
     search_run(&in, &out[0]);
-    assert_int_equal(out[0].policy.place, SEARCH_PAGED);
+    assert_int_equal(out[0].policy.placement, SEARCH_PAGED);
     t4.domain[1].memory *= 2;
     search_run(&in, &out[1]);
-    assert_true(out[1].policy.weights > out[0].policy.weights && out[1].cost.tokens_per_s > out[0].cost.tokens_per_s);
-    in.prompts = 2, in.can = 1 << SEARCH_PAGED | 1 << SEARCH_PROCESSOR; /* below the turning point uploading weights does not pay */
+    assert_true(out[1].policy.weight_share > out[0].policy.weight_share && out[1].cost.tokens_per_s > out[0].cost.tokens_per_s);
+    in.n_prompts = 2, in.allowed_mask = 1 << SEARCH_PAGED | 1 << SEARCH_CPU; /* below the turning point uploading weights does not pay */
     search_run(&in, &out[0]);
-    assert_int_equal(out[0].policy.place, SEARCH_PROCESSOR);
+    assert_int_equal(out[0].policy.placement, SEARCH_CPU);
     assert_int_equal(out[0].bound, SEARCH_PROMPTS);
 }
 

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 
 #include "engine/base/clock.h"
-#include "engine/sched/split.h"
+#include "engine/placement/split.h"
 
 static struct split_plan plan, other;
 static uint64_t seed = 1;
@@ -30,12 +30,12 @@ static void linear_table(struct cost_table *t, double once, double row) {
 static void begin(struct problem *c, int n_domains, int n) {
     memset(c, 0, sizeof *c);
     c->in = (struct split_in){.domain = c->domain, .expert = c->expert, .n_domains = n_domains, .n = n};
-    for (int d = 0; d < n_domains; d++) c->domain[d].expert = &c->table[d];
+    for (int d = 0; d < n_domains; d++) c->domain[d].expert_cost = &c->table[d];
 }
 
 static double seconds(const struct split_domain *s, const struct split_expert *e) {
-    double t = cost_table_at(s->expert, e->rows) * (s->scale > 0 ? s->scale : 1);
-    return s->class == COST_CPU && (double)e->slow > t ? (double)e->slow : t;
+    double t = cost_table_at(s->expert_cost, e->rows) * (s->scale > 0 ? s->scale : 1);
+    return s->class == COST_CPU && (double)e->min_cpu_s > t ? (double)e->min_cpu_s : t;
 }
 /* Executes the queues as the header specifies; fails where an expert is not resident or missing. */
 static double replay(const struct split_in *in, const struct split_plan *p) {
@@ -45,15 +45,15 @@ static double replay(const struct split_in *in, const struct split_plan *p) {
     memset(seen, 0, sizeof seen);
     for (int d = 0; d < in->n_domains; d++) {
         const struct split_domain *s = &in->domain[d];
-        double link = s->link_busy, t = s->busy + s->first;
-        assert_true(p->moves[d + 1] - p->moves[d] <= s->room || p->moves[d + 1] == p->moves[d]);
-        for (int k = p->moves[d]; k < p->moves[d + 1]; k++) {
-            assert_true(s->move > 0 && !in->expert[p->move[k]].still);
-            assert_false(in->expert[p->move[k]].resident >> d & 1);
-            arrives[p->move[k]] = link += s->move;
+        double link = s->link_busy_s, t = s->busy_s + s->start_s;
+        assert_true(p->transfer_begin[d + 1] - p->transfer_begin[d] <= s->max_transfers || p->transfer_begin[d + 1] == p->transfer_begin[d]);
+        for (int k = p->transfer_begin[d]; k < p->transfer_begin[d + 1]; k++) {
+            assert_true(s->transfer_s > 0 && !in->expert[p->transfer[k]].no_transfer);
+            assert_false(in->expert[p->transfer[k]].resident >> d & 1);
+            arrives[p->transfer[k]] = link += s->transfer_s;
         }
         int come = 0;
-        for (int k = p->begin[d]; k < p->begin[d + 1]; k++) {
+        for (int k = p->queue_begin[d]; k < p->queue_begin[d + 1]; k++) {
             int i = p->queue[k];
             bool there = in->expert[i].resident >> d & 1;
             assert_int_equal(p->domain[i], d);
@@ -62,12 +62,12 @@ static double replay(const struct split_in *in, const struct split_plan *p) {
             if (!there && arrives[i] > t) t = arrives[i];
             t += seconds(s, &in->expert[i]);
         }
-        assert_int_equal(come, p->moves[d + 1] - p->moves[d]);
-        if (p->begin[d] == p->begin[d + 1]) t = 0;
-        assert_true(fabs(t - p->end_of[d]) <= 1e-5 * (t + 1e-9));
+        assert_int_equal(come, p->transfer_begin[d + 1] - p->transfer_begin[d]);
+        if (p->queue_begin[d] == p->queue_begin[d + 1]) t = 0;
+        assert_true(fabs(t - p->domain_end_s[d]) <= 1e-5 * (t + 1e-9));
         if (t > last) last = t;
     }
-    assert_int_equal(p->begin[in->n_domains], in->n);
+    assert_int_equal(p->queue_begin[in->n_domains], in->n);
     for (int i = 0; i < in->n; i++) assert_int_equal(seen[i], 1);
     return last;
 }
@@ -76,7 +76,7 @@ static double run(const char *policy, const struct split_in *in, struct split_pl
     assert_non_null(which);
     split_run(which, in, p);
     double end = replay(in, p);
-    if (!(fabs(end - p->end) <= 1e-5 * (end + 1e-9))) fail_msg("%s expects %.9g, its queues take %.9g", policy, p->end, end);
+    if (!(fabs(end - p->end_s) <= 1e-5 * (end + 1e-9))) fail_msg("%s expects %.9g, its queues take %.9g", policy, p->end_s, end);
     return end;
 }
 
@@ -89,10 +89,10 @@ static void random_problem(struct problem *c, int most) {
         s->class = !d ? COST_CPU : d <= n_gpus ? COST_GPU : COST_NDP;
         linear_table(&c->table[d], (1 + draw(20)) * 1e-5, s->class == COST_GPU ? draw(3) * 1e-6 : (1 + draw(40)) * 1e-6);
         s->scale = draw(4) ? 0 : 0.5 + draw(100) * 0.01;
-        s->busy = draw(3) ? 0 : draw(30) * 1e-5;
-        s->first = draw(2) ? 0 : draw(10) * 1e-5;
+        s->busy_s = draw(3) ? 0 : draw(30) * 1e-5;
+        s->start_s = draw(2) ? 0 : draw(10) * 1e-5;
         if (s->class == COST_GPU && draw(8))
-            s->move = (1 + draw(60)) * 1e-5, s->link_busy = draw(3) ? 0 : draw(50) * 1e-5, s->room = draw(3) ? 512 : (int)draw(4);
+            s->transfer_s = (1 + draw(60)) * 1e-5, s->link_busy_s = draw(3) ? 0 : draw(50) * 1e-5, s->max_transfers = draw(3) ? 512 : (int)draw(4);
     }
     bool decode = draw(2);
     for (int i = 0; i < c->in.n; i++) {
@@ -101,8 +101,8 @@ static void random_problem(struct problem *c, int most) {
         if (n_gpus && !draw(4)) c->expert[i].resident |= 2u << draw((uint32_t)n_gpus);
         if (n_near && !draw(3)) c->expert[i].resident |= 1u << (1 + n_gpus + (int)draw((uint32_t)n_near));
         if (c->expert[i].resident >> (1 + n_gpus) && draw(2)) c->expert[i].resident &= ~1u; /* on one DIMM, not striped */
-        c->expert[i].slow = i % 7 == 2 && n_near ? 1e-3f : 0;
-        c->expert[i].still = i % 5 == 3 && c->in.n % 2;
+        c->expert[i].min_cpu_s = i % 7 == 2 && n_near ? 1e-3f : 0;
+        c->expert[i].no_transfer = i % 5 == 3 && c->in.n % 2;
     }
 }
 
@@ -117,7 +117,7 @@ static void promises(void **st) {
         random_problem(&c, 9);
         double end[N];
         for (int i = 0; i < N; i++) end[i] = run(names[i], &c.in, &plan);
-        proved += plan.proved;
+        proved += plan.is_optimal;
         cases++;
         for (int i = 0; i < N; i++) {
             double ratio = end[i] / end[EXACT];
@@ -158,8 +158,8 @@ static void units_near_memory(void **st) {
     for (int k = 0; k < 40; k++) {
         begin(&c, 2 + UNITS, 100 + 20 * (k % 5));
         linear_table(&c.table[0], 150e-6, 0.2e-6), linear_table(&c.table[1], 25e-6, 0.1e-6), linear_table(&c.table[2], 130e-6, 184e-6);
-        c.domain[1] = (struct split_domain){.class = COST_GPU, .expert = &c.table[1], .move = 737e-6, .room = 512};
-        for (int u = 0; u < UNITS; u++) c.domain[2 + u] = (struct split_domain){.class = COST_NDP, .expert = &c.table[2]};
+        c.domain[1] = (struct split_domain){.class = COST_GPU, .expert_cost = &c.table[1], .transfer_s = 737e-6, .max_transfers = 512};
+        for (int u = 0; u < UNITS; u++) c.domain[2 + u] = (struct split_domain){.class = COST_NDP, .expert_cost = &c.table[2]};
         for (int i = 0; i < c.in.n; i++) { /* a tail of cold experts, some warm ones */
             int32_t rows = draw(10) < 7 ? 1 + (int32_t)draw(6) : 10 + (int32_t)draw(80);
             c.expert[i] = (struct split_expert){rows, (((uint32_t)1 << UNITS) - 1) << 2 | 1};
@@ -193,20 +193,20 @@ static double best_order(const struct problem *c, int d, const int *mine, int n)
     int come[4], nm = 0, orders = 1, move_orders = 1;
     for (int i = 0; i < n; i++)
         if (!(c->expert[mine[i]].resident >> d & 1)) {
-            if (c->expert[mine[i]].still) return INFINITY;
+            if (c->expert[mine[i]].no_transfer) return INFINITY;
             come[nm++] = mine[i];
         }
-    if (nm && (!(s->move > 0) || nm > s->room)) return INFINITY;
+    if (nm && (!(s->transfer_s > 0) || nm > s->max_transfers)) return INFINITY;
     for (int i = 2; i <= n; i++) orders *= i;
     for (int i = 2; i <= nm; i++) move_orders *= i;
     double best = n ? INFINITY : 0;
     for (int o = 0; o < orders; o++)
         for (int w = 0; w < move_orders; w++) {
             int q[4], mv[4];
-            double at[16] = {0}, t = s->busy + s->first;
+            double at[16] = {0}, t = s->busy_s + s->start_s;
             memcpy(q, mine, (size_t)n * sizeof *q), memcpy(mv, come, (size_t)nm * sizeof *mv);
             permute(q, n, o), permute(mv, nm, w);
-            for (int i = 0; i < nm; i++) at[mv[i]] = s->link_busy + (i + 1) * s->move;
+            for (int i = 0; i < nm; i++) at[mv[i]] = s->link_busy_s + (i + 1) * s->transfer_s;
             for (int i = 0; i < n; i++) t = (t > at[q[i]] ? t : at[q[i]]) + seconds(s, &c->expert[q[i]]);
             if (t < best) best = t;
         }
@@ -232,7 +232,7 @@ static void exact_is_the_best(void **st) {
             if (end < best) best = end;
         }
         double end = run("exact", &c.in, &plan);
-        assert_true(plan.proved);
+        assert_true(plan.is_optimal);
         if (!(fabs(end - best) <= 1e-5 * best)) fail_msg("case %d: exact %.9g, all orders %.9g", k, end, best);
     }
 }
@@ -245,16 +245,16 @@ static void paper_d(void **st) {
     static const int rows[] = {4, 3, 2, 1, 1, 1, 5}, there[] = {1, 1, 1, 1, 0, 0, 0};
     begin(&c, 2, 7);
     linear_table(&c.table[0], 0, 1), linear_table(&c.table[1], 1, 0);
-    c.domain[1] = (struct split_domain){.class = COST_GPU, .expert = &c.table[1], .move = 3, .room = 9};
+    c.domain[1] = (struct split_domain){.class = COST_GPU, .expert_cost = &c.table[1], .transfer_s = 3, .max_transfers = 9};
     for (int i = 0; i < 7; i++) c.expert[i] = (struct split_expert){rows[i], 1 | (uint32_t)there[i] << 1};
     assert_true(run("hybrimoe", &c.in, &plan) == 4);
     assert_int_equal(plan.domain[3], 0); /* E */
     assert_int_equal(plan.domain[6], 1); /* C */
-    assert_int_equal(plan.moves[2] - plan.moves[1], 1);
-    assert_int_equal(plan.queue[plan.begin[2] - 1], 6);
+    assert_int_equal(plan.transfer_begin[2] - plan.transfer_begin[1], 1);
+    assert_int_equal(plan.queue[plan.queue_begin[2] - 1], 6);
     assert_true(run("host", &c.in, &plan) == 7);    /* 5 + 1 + 1 against 4 */
     assert_true(run("stream", &c.in, &plan) == 10); /* three transfers, then the last */
-    assert_true(run("exact", &c.in, &plan) == 4 && plan.proved);
+    assert_true(run("exact", &c.in, &plan) == 4 && plan.is_optimal);
 }
 
 /* Paper C: best domain each, then off the bottleneck. Processor one unit a row, device one unit, transfer three.
@@ -264,20 +264,20 @@ static void paper_c(void **st) {
     static struct problem c;
     begin(&c, 2, 4);
     linear_table(&c.table[0], 0, 1), linear_table(&c.table[1], 1, 0);
-    c.domain[1] = (struct split_domain){.class = COST_GPU, .expert = &c.table[1], .move = 3, .room = 9};
+    c.domain[1] = (struct split_domain){.class = COST_GPU, .expert_cost = &c.table[1], .transfer_s = 3, .max_transfers = 9};
     for (int i = 0; i < 4; i++) c.expert[i] = (struct split_expert){8 - i, 1};
     assert_true(run("stream", &c.in, &plan) == 13);
     assert_true(run("host", &c.in, &plan) == 26);
     assert_true(run("trimoe", &c.in, &plan) == 10);
     assert_int_equal(plan.domain[3], 0);
-    assert_int_equal(plan.end_of[0], 5);
+    assert_int_equal(plan.domain_end_s[0], 5);
     assert_true(run("cut", &c.in, &plan) == 10);
-    assert_true(run("exact", &c.in, &plan) == 10 && plan.proved);
+    assert_true(run("exact", &c.in, &plan) == 10 && plan.is_optimal);
     /* A third domain: near-memory units that have the two coldest experts, at two units of time per row. */
     begin(&c, 3, 4);
     linear_table(&c.table[0], 4, 0.5), linear_table(&c.table[1], 1, 0), linear_table(&c.table[2], 0, 2);
-    c.domain[1] = (struct split_domain){.class = COST_GPU, .expert = &c.table[1], .move = 6, .room = 9};
-    c.domain[2] = (struct split_domain){.class = COST_NDP, .expert = &c.table[2]};
+    c.domain[1] = (struct split_domain){.class = COST_GPU, .expert_cost = &c.table[1], .transfer_s = 6, .max_transfers = 9};
+    c.domain[2] = (struct split_domain){.class = COST_NDP, .expert_cost = &c.table[2]};
     static const int rows[] = {40, 8, 1, 1};
     for (int i = 0; i < 4; i++) c.expert[i] = (struct split_expert){rows[i], i < 2 ? 1u : 5u};
     assert_true(run("trimoe", &c.in, &plan) == 8); /* hot over the link 7, warm on the processor 8, cold near memory 2 + 2 */
@@ -295,14 +295,14 @@ static void edges(void **st) {
     for (int i = 0; i < N; i++) assert_true(run(names[i], &c.in, &plan) == 0);
     begin(&c, 2, 3);
     linear_table(&c.table[0], 1, 1), linear_table(&c.table[1], 1, 0);
-    c.domain[1] = (struct split_domain){.class = COST_GPU, .expert = &c.table[1], .move = 0.1, .room = 0};
+    c.domain[1] = (struct split_domain){.class = COST_GPU, .expert_cost = &c.table[1], .transfer_s = 0.1, .max_transfers = 0};
     for (int i = 0; i < 3; i++) c.expert[i] = (struct split_expert){100, 1};
     for (int i = 0; i < N; i++) {
         assert_true(fabs(run(names[i], &c.in, &plan) - 303) < 1e-3); /* nothing may be uploaded */
-        assert_int_equal(plan.moves[2], 0);
+        assert_int_equal(plan.transfer_begin[2], 0);
     }
-    c.domain[1].room = 2;
-    assert_true(run("stream", &c.in, &plan) > 100 && plan.moves[2] == 2);
+    c.domain[1].max_transfers = 2;
+    assert_true(run("stream", &c.in, &plan) > 100 && plan.transfer_begin[2] == 2);
     for (int k = 0; k < 200; k++) {
         random_problem(&c, 300);
         for (int i = 0; i < EXACT; i++) {
@@ -329,13 +329,13 @@ static void the_sum_comes_back(void **st) {
         linear_table(&c.table[0], 0, cases[i].row);
         linear_table(&c.table[1], 0, 1e-3);
         c.domain[0].class = COST_CPU;
-        c.domain[1] = (struct split_domain){.class = COST_GPU, .expert = &c.table[1], .move = 11, .room = 16};
-        c.in.join = cases[i].join;
+        c.domain[1] = (struct split_domain){.class = COST_GPU, .expert_cost = &c.table[1], .transfer_s = 11, .max_transfers = 16};
+        c.in.join_s = cases[i].join;
         for (int x = 0; x < 16; x++) c.expert[x] = (struct split_expert){.rows = 80, .resident = 1};
         split_run(split_policies, &c.in, &plan);
-        int n = plan.begin[1] - plan.begin[0];
-        if (n < cases[i].least || n > cases[i].most || fabs(plan.end - cases[i].end) > 6)
-            fail_msg("case %zu: %d experts on the processor, end %.1f by %s", i, n, plan.end, plan.policy);
+        int n = plan.queue_begin[1] - plan.queue_begin[0];
+        if (n < cases[i].least || n > cases[i].most || fabs(plan.end_s - cases[i].end) > 6)
+            fail_msg("case %zu: %d experts on the processor, end %.1f by %s", i, n, plan.end_s, plan.policy);
         replay(&c.in, &plan);
     }
 }
@@ -346,7 +346,8 @@ static void quick(void **st) {
     for (int many = 0; many < 2; many++) {
         begin(&c, 3, many ? 256 : 40);
         linear_table(&c.table[0], 46e-6, 4e-6), linear_table(&c.table[1], 29e-6, 0.3e-6), linear_table(&c.table[2], 29e-6, 0.3e-6);
-        for (int d = 1; d < 3; d++) c.domain[d] = (struct split_domain){.class = COST_GPU, .expert = &c.table[d], .move = 0.77e-3, .room = 256};
+        for (int d = 1; d < 3; d++)
+            c.domain[d] = (struct split_domain){.class = COST_GPU, .expert_cost = &c.table[d], .transfer_s = 0.77e-3, .max_transfers = 256};
         for (int i = 0; i < c.in.n; i++)
             c.expert[i] = (struct split_expert){many ? 1 + (int32_t)(draw(300) * draw(300) / 300) : 1 + (int32_t)draw(3), draw(8) ? 1 : 3};
         for (int i = 0; i < EXACT; i++) {
@@ -358,7 +359,7 @@ static void quick(void **st) {
                 t = (clock_now() - t) / 20;
                 if (t < best) best = t;
             }
-            printf("%-9s %3d experts, 3 domains: %5.1f us, end %.3f ms\n", names[i], c.in.n, best * 1e6, plan.end * 1e3);
+            printf("%-9s %3d experts, 3 domains: %5.1f us, end %.3f ms\n", names[i], c.in.n, best * 1e6, plan.end_s * 1e3);
             assert_true(best < 2e-3);
         }
     }

@@ -8,9 +8,9 @@
 #include <unistd.h>
 
 #include "engine/base/fault.h"
-#include "engine/base/limit.h"
 #include "engine/base/log.h"
-#include "engine/internal.h"
+#include "engine/base/test_limits.h"
+#include "engine/schedule/internal.h"
 #include "test/unit/session.h"
 
 /* --- The table of states ------------------------------------------------------------------------------------------------------- */
@@ -28,10 +28,10 @@ static void open_kv(struct kv *kv, const struct config *c) {
     struct error e = {0};
     if (kv_open(kv, c, 4096, DT_BF16, &e)) fail_msg("%s", e.text);
 }
-static struct kv_move move(struct kv *kv, int pos, int n, int mark) {
-    struct kv_move m = kv_begin(kv, pos, n, mark);
-    assert_true(m.to >= 0 && m.to != m.from && (!m.mark || (m.marked != m.from && m.marked != m.to)) && (pos == 0) == (m.from < 0));
-    kv_done(kv, &m, pos, n);
+static struct kv_state_step move(struct kv *kv, int pos, int n, int mark) {
+    struct kv_state_step m = kv_state_begin(kv, pos, n, mark);
+    assert_true(m.to_row >= 0 && m.to_row != m.from_row && (!m.mark || (m.mark_row != m.from_row && m.mark_row != m.to_row)) && (pos == 0) == (m.from_row < 0));
+    kv_state_commit(kv, &m, pos, n);
     return m;
 }
 
@@ -39,27 +39,27 @@ static void states_are_kept_where_one_goes_back_to(void **st) {
     struct config c = model(true), rows = model(false);
     struct kv kv;
     open_kv(&kv, &rows);
-    assert_true(!kv.states && kv_floor(&kv, 77) == 77 && kv_begin(&kv, 5, 1, 0).to == -1 && !kv_state_bytes(&rows));
+    assert_true(!kv.has_states && kv_resume_pos(&kv, 77) == 77 && kv_state_begin(&kv, 5, 1, 0).to_row == -1 && !kv_state_bytes(&rows));
     kv_close(&kv);
     open_kv(&kv, &c);
     assert_int_equal(kv_state_bytes(&c), (3 * (2 * 4 + 2 * 8) + 2 * 4 * 8) * 4);
     assert_int_equal(kv_row_bytes(&c, 0, DT_BF16), 0);
     assert_int_equal(kv_row_bytes(&c, 1, DT_BF16), 2 * 4 * 2);
-    assert_int_equal(kv_floor(&kv, 4000), 0);
+    assert_int_equal(kv_resume_pos(&kv, 4000), 0);
     move(&kv, 0, 100, 64);
-    assert_true(kv_floor(&kv, 99) == 64 && kv_floor(&kv, 100) == 100 && kv_floor(&kv, 63) == 0);
+    assert_true(kv_resume_pos(&kv, 99) == 64 && kv_resume_pos(&kv, 100) == 100 && kv_resume_pos(&kv, 63) == 0);
     for (int i = 100; i < 300; i++) move(&kv, i, 1, 0); /* decoding: two rows alternate */
-    assert_true(kv_floor(&kv, 299) == 299 && kv_floor(&kv, 298) == 64);
-    struct kv_move lost = kv_begin(&kv, 300, 50, 0); /* and one that fails: its starting state still exists */
-    assert_true(lost.from >= 0 && kv_floor(&kv, 350) == 300);
-    kv_keep(&kv, 300);
+    assert_true(kv_resume_pos(&kv, 299) == 299 && kv_resume_pos(&kv, 298) == 64);
+    struct kv_state_step lost = kv_state_begin(&kv, 300, 50, 0); /* and one that fails: its starting state still exists */
+    assert_true(lost.from_row >= 0 && kv_resume_pos(&kv, 350) == 300);
+    kv_state_keep(&kv, 300);
     move(&kv, 300, 200, 128);
-    assert_true(kv_floor(&kv, 499) == 428 && kv_floor(&kv, 427) == 300 && kv_floor(&kv, 299) == 64);
+    assert_true(kv_resume_pos(&kv, 499) == 428 && kv_resume_pos(&kv, 427) == 300 && kv_resume_pos(&kv, 299) == 64);
     kv_rewind(&kv, 427);
-    assert_int_equal(kv_floor(&kv, 4000), 300);
+    assert_int_equal(kv_resume_pos(&kv, 4000), 300);
     move(&kv, 300, 10, 0); /* other tokens: everything after them is invalid */
-    kv_begin(&kv, 64, 5, 0);
-    assert_int_equal(kv_floor(&kv, 4000), 64);
+    kv_state_begin(&kv, 64, 5, 0);
+    assert_int_equal(kv_resume_pos(&kv, 4000), 64);
     kv_close(&kv);
 }
 
@@ -69,15 +69,15 @@ static void old_states_give_way(void **st) {
     open_kv(&kv, &c);
     for (int i = 0; i < 3 * KV_STATES; i++) {
         move(&kv, 100 * i, 100, 0);
-        kv_keep(&kv, 100 * (i + 1));
+        kv_state_keep(&kv, 100 * (i + 1));
     }
     int left = 0, gap = 0;
     for (int at = 0, to = 300 * KV_STATES; to; to = at) {
-        at = kv_floor(&kv, to - 1);
+        at = kv_resume_pos(&kv, to - 1);
         gap = to - at > gap ? to - at : gap;
         left++;
     }
-    assert_int_equal(kv_floor(&kv, 4000), 300 * KV_STATES);
+    assert_int_equal(kv_resume_pos(&kv, 4000), 300 * KV_STATES);
     assert_true(left == KV_STATES && gap <= 900);
     kv_close(&kv);
 }
@@ -90,23 +90,23 @@ static void what_is_tried_leaves_nothing(void **st) {
             struct kv kv;
             int left = 0;
             open_kv(&kv, &c);
-            for (int i = 1; i <= keep; i++) move(&kv, 100 * (i - 1), 100, 0), kv_keep(&kv, 100 * i);
+            for (int i = 1; i <= keep; i++) move(&kv, 100 * (i - 1), 100, 0), kv_state_keep(&kv, 100 * i);
             const int pos = 100 * keep + 2;
             for (int i = pos - 2; i < pos; i++) move(&kv, i, 1, 0);
-            if (base_kept) kv_keep(&kv, pos);
-            kv_try(&kv, pos);
+            if (base_kept) kv_state_keep(&kv, pos);
+            kv_state_try(&kv, pos);
             for (int i = pos; i < pos + 7; i++) {
                 move(&kv, i, 1, 0);
-                assert_true(kv_find(&kv, pos) >= 0 && kv_find(&kv, i + 1) >= 0);
+                assert_true(kv_state_find(&kv, pos) >= 0 && kv_state_find(&kv, i + 1) >= 0);
             }
-            kv_return(&kv, pos);
-            assert_int_equal(kv_floor(&kv, 4000), pos);
-            for (int i = 1; i <= keep; i++) left += kv_find(&kv, 100 * i) >= 0;
+            kv_state_undo(&kv, pos);
+            assert_int_equal(kv_resume_pos(&kv, 4000), pos);
+            for (int i = 1; i <= keep; i++) left += kv_state_find(&kv, 100 * i) >= 0;
             assert_true(left >= (keep < KV_STATES - 3 ? keep : KV_STATES - 3));
-            const bool kept = kv.state[kv_find(&kv, pos)].kept;
+            const bool kept = kv.state[kv_state_find(&kv, pos)].is_kept;
             assert_true(kept == base_kept); /* otherwise it would never be evicted */
             move(&kv, pos, 1, 0);
-            assert_int_equal(kv_floor(&kv, 4000), pos + 1);
+            assert_int_equal(kv_resume_pos(&kv, 4000), pos + 1);
             kv_close(&kv);
         }
 }
@@ -114,7 +114,7 @@ static void what_is_tried_leaves_nothing(void **st) {
 static void marks_lie_before_the_end_of_a_prompt(void **st) {
     for (int pos = 0; pos < 200; pos += 7)
         for (int n = 1; n < 400; n += 3) {
-            int mark = kv_mark(pos, n);
+            int mark = kv_state_mark(pos, n);
             assert_true(mark >= 0 && (!mark || ((pos + mark) % 64 == 0 && n - mark >= 16 && n - mark < 16 + 64)));
             assert_true(mark || n < 16 + 64);
         }
@@ -133,7 +133,7 @@ static void a_cache_grows_in_its_place(void **st) {
     float *scale = kv.layer[1].p[1].scale;
     assert_int_equal(kv.committed, 0);
     for (int end = 1; end <= 1 << 20; end *= 4) {
-        if (kv_reach(&kv, end, &e)) fail_msg("%s", e.text);
+        if (kv_commit(&kv, end, &e)) fail_msg("%s", e.text);
         data[4 * end - 1] = (uint8_t)end ^ 77, scale[end - 1] = (float)end;
     }
     for (int end = 1; end <= 1 << 20; end *= 4) assert_true(data[4 * end - 1] == ((uint8_t)end ^ 77) && scale[end - 1] == (float)end);
@@ -141,18 +141,18 @@ static void a_cache_grows_in_its_place(void **st) {
     assert_true(committed >= 1 << 20 && committed < (1 << 20) + 2048);
     for (int nth = 1; nth < 4; nth++) { /* a failure leaves everything as it was, and is retried later */
         fault_set(FAULT_ALLOC, nth, false, false);
-        assert_int_equal(kv_reach(&kv, committed + 5000, &e), ERR_MEMORY);
+        assert_int_equal(kv_commit(&kv, committed + 5000, &e), ERR_MEMORY);
         fault_set(FAULT_ALLOC, 0, false, false);
         assert_int_equal(kv.committed, committed);
     }
     getrlimit(RLIMIT_DATA, &was);
     less = (struct rlimit){.rlim_cur = 1 << 20, .rlim_max = was.rlim_max};
     setrlimit(RLIMIT_DATA, &less); /* the system's own refusal: no more writable memory */
-    int rc = kv_reach(&kv, 1 << 28, &e);
+    int rc = kv_commit(&kv, 1 << 28, &e);
     setrlimit(RLIMIT_DATA, &was);
     assert_int_equal(rc, ERR_MEMORY);
     assert_int_equal(kv.committed, committed);
-    if (kv_reach(&kv, committed + 5000, &e)) fail_msg("%s", e.text);
+    if (kv_commit(&kv, committed + 5000, &e)) fail_msg("%s", e.text);
     data[4 * (committed + 5000) - 1] = 1, scale[committed + 4999] = 1;
     kv_close(&kv);
 }
@@ -177,7 +177,7 @@ static int turn_with(struct engine *e, struct session *s, const int32_t *tokens,
     struct event ev;
     int k = 0;
     struct request r = {
-        .tokens = tokens, .n = n, .max_tokens = ANSWER, .flags = REQUEST_NO_EOS | flags, .sampling = {.temperature = 1, .top_p = 0.9f, .seed = 5}};
+        .tokens = tokens, .n = n, .max_tokens = ANSWER, .flags = REQ_IGNORE_EOS | flags, .sampling = {.temperature = 1, .top_p = 0.9f, .seed = 5}};
     if (session_submit(s, &r, &err)) fail_msg("%s", err.text);
     do {
         engine_poll(e, &ev, -1);
@@ -192,7 +192,7 @@ static int turn(struct engine *e, struct session *s, const int32_t *tokens, int 
 static void as_fresh(struct engine *e, const int32_t *tokens, int n, const int32_t *got) {
     int32_t want[ANSWER];
     struct session *s = new_session(e);
-    assert_int_equal(turn_with(e, s, tokens, n, REQUEST_ALONE, want), 0);
+    assert_int_equal(turn_with(e, s, tokens, n, REQ_NO_PREFIX_REUSE, want), 0);
     session_close(&s);
     assert_memory_equal(got, want, sizeof want);
 }
@@ -255,7 +255,7 @@ static void a_stopped_prefill_is_gone_on_with(void **st) {
         assert_int_equal(turn(e, s, prompt, LONG, out), n);
         as_fresh(e, prompt, LONG, out);
     }
-    if (!some) print_message("SKIPPED: no prefill was stopped half-way\n");
+    if (!some) print_message("SKIPPED: no prefill was cancelled midway\n");
     session_close(&s);
     engine_close(&e);
 }
@@ -265,8 +265,8 @@ static void another_engine_starts_behind_what_one_has_read(void **st) {
     char kept[] = "/tmp/hearth-state-XXXXXX";
     int32_t out[ANSWER];
     assert_non_null(mkdtemp(kept));
-    limit_set(LIMIT_KEEP, 1);
-    limit_set(LIMIT_ROWS, 16); /* more ends than states */
+    test_limits_set(TEST_LIMIT_KV_DISK_MIN_US, 1);
+    test_limits_set(TEST_LIMIT_PREFILL_ROWS, 16); /* more ends than states */
     for (int k = 0; k < 2; k++) {
         struct engine *e = open_with((struct engine_params){.kv_dir = kept});
         struct session *s = new_session(e);
@@ -281,8 +281,8 @@ static void another_engine_starts_behind_what_one_has_read(void **st) {
         session_close(&s);
         engine_close(&e);
     }
-    limit_set(LIMIT_KEEP, 0);
-    limit_set(LIMIT_ROWS, 64);
+    test_limits_set(TEST_LIMIT_KV_DISK_MIN_US, 0);
+    test_limits_set(TEST_LIMIT_PREFILL_ROWS, 64);
     char command[64];
     snprintf(command, sizeof command, "rm -r %s", kept);
     assert_int_equal(system(command), 0);
@@ -310,7 +310,7 @@ static void a_device_that_dies_takes_nothing_along(void **st) {
 
 int main(int argc, char **argv) {
     snprintf(dir, sizeof dir, "%s", argc > 1 ? argv[1] : ""); /* delta_fused of test/golden/models.py */
-    limit_set(LIMIT_ROWS, 64);
+    test_limits_set(TEST_LIMIT_PREFILL_ROWS, 64);
     const struct CMUnitTest tests[] = {cmocka_unit_test(states_are_kept_where_one_goes_back_to),
                                        cmocka_unit_test(old_states_give_way),
                                        cmocka_unit_test(what_is_tried_leaves_nothing),

@@ -1,5 +1,5 @@
 /* Layout of an answer on a terminal: rows of tables and words are where they should be, however the text is split. */
-#include "cli/style.h"
+#include "cli/terminal/markdown.h"
 #include "engine/base/fault.h"
 #include "test/unit/unit.h"
 
@@ -49,28 +49,28 @@ static void test_every_cut(void **state) {
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         size_t n = strlen(rows[i].in);
         for (size_t step = 1; step <= n; step++) {
-            struct style s;
+            struct markdown s;
             struct buf out = {0};
-            style_init(&s, rows[i].cols, rows[i].color);
-            for (size_t at = 0; at < n; at += step) style_add(&s, rows[i].in + at, at + step < n ? step : n - at, &out);
-            style_flush(&s, &out);
+            markdown_init(&s, rows[i].cols, rows[i].color);
+            for (size_t at = 0; at < n; at += step) markdown_add(&s, rows[i].in + at, at + step < n ? step : n - at, &out);
+            markdown_flush(&s, &out);
             assert_string_equal(out.data, rows[i].out);
             buf_free(&out);
-            style_free(&s);
+            markdown_free(&s);
         }
     }
 }
 
 static void test_plain(void **state) {
-    struct style s;
+    struct markdown s;
     struct buf out = {0};
-    style_init(&s, 10, true);
+    markdown_init(&s, 10, true);
     s.plain = true;
-    style_add(&s, "**one** two  three \n|a|", 23, &out);
-    style_flush(&s, &out);
+    markdown_add(&s, "**one** two  three \n|a|", 23, &out);
+    markdown_flush(&s, &out);
     assert_string_equal(out.data, "**one** two  three \n|a|");
     buf_free(&out);
-    style_free(&s);
+    markdown_free(&s);
 }
 
 /* No letter is lost silently: whichever allocation fails, the output says so or is complete. */
@@ -78,40 +78,40 @@ static void test_failing_allocations(void **state) {
     static const char text[] = "some words\n- an item\n|a|b|\n|-|-|\n|c|d|\n```\ncode\n```\nhttps://example.org";
     int failed = 0;
     for (int nth = 1; nth < 60; nth++) {
-        struct style s;
+        struct markdown s;
         struct buf out = {0}, right = {0};
-        style_init(&s, 40, true);
-        style_add(&s, text, sizeof text - 1, &right);
-        style_flush(&s, &right);
-        style_free(&s);
-        style_init(&s, 40, true);
+        markdown_init(&s, 40, true);
+        markdown_add(&s, text, sizeof text - 1, &right);
+        markdown_flush(&s, &right);
+        markdown_free(&s);
+        markdown_init(&s, 40, true);
         fault_set(FAULT_ALLOC, nth, false, false);
-        style_add(&s, text, sizeof text - 1, &out);
-        style_flush(&s, &out);
+        markdown_add(&s, text, sizeof text - 1, &out);
+        markdown_flush(&s, &out);
         fault_set(FAULT_ALLOC, 0, false, false);
         failed += out.failed;
         if (!out.failed) assert_string_equal(out.data, right.data);
         buf_free(&out);
         buf_free(&right);
-        style_free(&s);
+        markdown_free(&s);
     }
     assert_true(failed > 5);
 }
 
 /* The position of the cursor, for callers that draw below it. */
 static void test_column(void **state) {
-    struct style s;
+    struct markdown s;
     struct buf out = {0};
-    style_init(&s, 20, true);
-    style_add(&s, "one two three four fi", 21, &out);
+    markdown_init(&s, 20, true);
+    markdown_add(&s, "one two three four fi", 21, &out);
     assert_string_equal(out.data, "one two three four");
     assert_int_equal(s.col, 18);
-    style_resize(&s, 10); /* now it may be anywhere */
-    style_add(&s, "ve ", 3, &out);
+    markdown_resize(&s, 10); /* now it may be anywhere */
+    markdown_add(&s, "ve ", 3, &out);
     assert_string_equal(out.data, "one two three four\nfive");
     assert_int_equal(s.col, 4);
     buf_free(&out);
-    style_free(&s);
+    markdown_free(&s);
 }
 
 int main(void) {

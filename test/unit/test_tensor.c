@@ -6,8 +6,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "engine/step/share.h"
-#include "engine/virtual.h"
+#include "engine/exec/tp_shard.h"
+#include "engine/plan/virtual.h"
 #include "test/unit/known.h"
 
 static struct cost_machine machine;
@@ -16,22 +16,22 @@ static void shares_are_the_whole(void **st) {
     static const char *const models[] = {"deepseek-v3", "qwen3-235b", "glm-4.5-air", "glm-5", "gpt-oss-120b", "mixtral-8x7b", "dbrx"};
     for (size_t i = 0; i < sizeof models / sizeof *models; i++)
         for (int ranks = 2; ranks <= 4; ranks++) {
-            struct share share[GPU_MAX];
-            struct pipe_range range[MODULE_RANGES];
+            struct tp_shard share[GPU_MAX];
+            struct copy_range range[COPY_RANGES_MAX];
             struct layer view;
             char why[160];
             open_known(models[i]);
             const struct config *c = &shape.w.config;
-            if (!share_cut(&shape.w, ranks, share, why, sizeof why)) fail_msg("%s on %d: %s", models[i], ranks, why);
+            if (!tp_shard_split(&shape.w, ranks, share, why, sizeof why)) fail_msg("%s on %d: %s", models[i], ranks, why);
             int heads = 0, kv = 0, dense = 0, shared = 0, last = c->n_layers - 1;
             double bytes = 0, all = 0;
             struct param list[PARAMS_MAX];
             for (int r = 0; r < ranks; r++) {
-                struct config own = share_config(c, &share[r]);
+                struct config own = tp_shard_config(c, &share[r]);
                 assert_true(share[r].rank == r && share[r].head0 == heads && share[r].heads > 0);
                 if (c->attn == ATTN_GQA) assert_true(share[r].kv_head0 == kv && own.n_heads * c->n_kv_heads == own.n_kv_heads * c->n_heads);
                 heads += share[r].heads, kv += share[r].kv_heads, dense += share[r].dense, shared += share[r].shared;
-                for (int k = share_ranges(&own, &share[r], &shape.w, last, &view, range); k-- > 0;) bytes += (double)range[k].bytes;
+                for (int k = tp_shard_ranges(&own, &share[r], &shape.w, last, &view, range); k-- > 0;) bytes += (double)range[k].bytes;
                 assert_int_equal(view.o.cols, own.n_heads * c->v_dim);
                 assert_int_equal(view.o.stride, dtype_bytes((enum dtype)view.o.dtype, (size_t)view.o.cols)); /* without gaps in the shard */
             }
@@ -43,9 +43,9 @@ static void shares_are_the_whole(void **st) {
 }
 
 static bool cut(int ranks, const char *why_not) {
-    struct share share[GPU_MAX];
+    struct tp_shard share[GPU_MAX];
     char why[160] = "";
-    bool done = share_cut(&shape.w, ranks, share, why, sizeof why);
+    bool done = tp_shard_split(&shape.w, ranks, share, why, sizeof why);
     if (why_not) assert_non_null(strstr(why, why_not));
     return done;
 }
@@ -67,17 +67,17 @@ static double step(enum gpu_parallel parallel, int sessions, int keys, double *e
     struct error e = {0};
     double t;
     if (virtual_open(&v, &(struct virtual_options){.cost = &machine, .w = &shape.w, .kv = DT_BF16, .parallel = parallel}, &e)) fail_msg("%s", e.text);
-    if (virtual_step(v, STEP_HYBRID, sessions, keys, &t, NULL, &e)) fail_msg("%s", e.text);
+    if (virtual_decode(v, DECODE_EXEC_HYBRID, sessions, keys, &t, NULL, &e)) fail_msg("%s", e.text);
     struct cost_model q;
     const struct layer *y = &shape.w.layers[config.n_layers - 1];
     cost_model_of(&q, &config, (enum dtype)y->o.dtype, (enum dtype)y->experts[0].gate.dtype, DT_BF16);
-    struct cost_step s = {.how = COST_STEP_HYBRID,
-                          .rows = sessions,
-                          .keys = keys,
-                          .on_device = step_resident_layers(virtual_resident(v)),
-                          .ranks = step_ranks(virtual_resident(v))};
-    *expected = cost_step(&machine, &q, &s);
-    assert_int_equal(s.on_device, config.n_layers); /* all devices are still in use */
+    struct cost_decode s = {.mode = COST_DECODE_HYBRID,
+                            .rows = sessions,
+                            .keys = keys,
+                            .n_device_layers = decode_resident_layers(virtual_decode_state(v)),
+                            .ranks = decode_tp_ranks(virtual_decode_state(v))};
+    *expected = cost_decode(&machine, &q, &s);
+    assert_int_equal(s.n_device_layers, config.n_layers); /* all devices are still in use */
     virtual_close(&v);
     return t;
 }
@@ -127,9 +127,9 @@ static int chosen(double memory, double bandwidth, char why[480]) {
             for (int i = 0; i < machine.domain[k].bw[kind].n; i++) machine.domain[k].bw[kind].value[i] *= (float)bandwidth;
     }
     if (virtual_open(&v, &(struct virtual_options){.cost = &machine, .w = &shape.w, .kv = DT_BF16}, &e)) fail_msg("%s", e.text);
-    int ranks = step_ranks(virtual_resident(v));
-    snprintf(why, 480, "%s", step_resident(virtual_resident(v)));
-    assert_int_equal(step_blends(virtual_resident(v)), ranks == 1);
+    int ranks = decode_tp_ranks(virtual_decode_state(v));
+    snprintf(why, 480, "%s", decode_placement_why(virtual_decode_state(v)));
+    assert_int_equal(decode_can_blend(virtual_decode_state(v)), ranks == 1);
     virtual_close(&v);
     return ranks;
 }

@@ -60,14 +60,14 @@ static void test_small(void **state) {
            "a",
            TEXT_VALUE, 4, 0); /* U+FFFD is unknown here */
     expect_ids(t, "", 0, TEXT_TEMPLATE, NULL, 0);
-    assert_int_equal(tokenizer_id(t, "<s>"), 20);
-    assert_int_equal(tokenizer_id(t, "a"), -1);
-    assert_int_equal(tokenizer_vocab(t), 23);
+    assert_int_equal(tokenizer_added_id(t, "<s>"), 20);
+    assert_int_equal(tokenizer_added_id(t, "a"), -1);
+    assert_int_equal(tokenizer_n_ids(t), 23);
     size_t n;
     bool special;
-    assert_null(tokenizer_piece(t, 15, &n, &special));
-    assert_null(tokenizer_piece(t, -1, &n, &special));
-    assert_memory_equal(tokenizer_piece(t, 20, &n, &special), "<s>", 3);
+    assert_null(tokenizer_token_bytes(t, 15, &n, &special));
+    assert_null(tokenizer_token_bytes(t, -1, &n, &special));
+    assert_memory_equal(tokenizer_token_bytes(t, 20, &n, &special), "<s>", 3);
     assert_true(special && n == 3);
     tokenizer_close(&t);
     assert_null(t);
@@ -89,7 +89,7 @@ static void test_origin(void **state) {
     struct error e = {0};
     assert_int_equal(open_text(&t, SMALL(""), &e), 0);
     char s[] = "<s>a<s>cac<s>";
-    struct text_span spans[] = {{3, TEXT_TEMPLATE}, {4, TEXT_VALUE}, {2, TEXT_TEMPLATE}, {2, TEXT_VALUE}, {2, TEXT_TEMPLATE}};
+    struct text_run spans[] = {{3, TEXT_TEMPLATE}, {4, TEXT_VALUE}, {2, TEXT_TEMPLATE}, {2, TEXT_VALUE}, {2, TEXT_TEMPLATE}};
     struct text text = {s, sizeof s - 1, spans, 5};
     struct ids ids = {0};
     assert_int_equal(tokenizer_encode_text(t, &text, &ids, &e), 0);
@@ -201,7 +201,7 @@ static void test_memory(void **state) {
         struct error e = {0};
         struct ids ids = {0};
         struct buf out = {0};
-        struct text_span spans[] = {{5, TEXT_VALUE}, {sizeof s - 6, TEXT_TEMPLATE}};
+        struct text_run spans[] = {{5, TEXT_VALUE}, {sizeof s - 6, TEXT_TEMPLATE}};
         struct text text = {(char *)(uintptr_t)s, sizeof s - 1, spans, 2};
         fault_set(FAULT_ALLOC, n, false, false);
         int rc = open_text(&t, everything, &e);
@@ -310,7 +310,7 @@ static void test_fixtures(void **state) {
         struct error e = {0};
         snprintf(dir, sizeof dir, SHARED_DIR "/fixtures/%s", names[i]);
         snprintf(path, sizeof path, "%s/golden.json", dir);
-        if (!file_exists(path)) SKIP("%s is not there", path);
+        if (!file_exists(path)) SKIP("%s is missing", path);
         assert_int_equal(file_read(path, 64 << 20, &text, &n, &e), 0);
         assert_int_equal(json_parse(&a, text, n, 0, path, &j, &e), 0);
         assert_int_equal(tokenizer_open(&t, dir, &e), 0);
@@ -331,7 +331,7 @@ static void open_vendor(int k, struct tokenizer **t) {
         {"tokenizer.json", "tokenizer.json"}, {"tokenizer_config.json", "tokenizer_config.json"}, {"tiktoken", "tiktoken.model"}};
     struct error e = {0};
     snprintf(from, sizeof from, SHARED_DIR "/tokenizers/%s.%s", vendors[k], k == 2 ? "tiktoken" : "tokenizer.json");
-    if (!file_exists(from)) SKIP("%s is not there", from);
+    if (!file_exists(from)) SKIP("%s is missing", from);
     assert_non_null(mkdtemp(dir));
     for (int f = 0; f < 3; f++) {
         snprintf(from, sizeof from, SHARED_DIR "/tokenizers/%s.%s", vendors[k], files[f][0]);
@@ -474,26 +474,26 @@ static void test_typed_control(void **state) {
         size_t n, count = 0;
         bool special;
         open_vendor(k, &t);
-        for (int32_t id = 0; id < tokenizer_vocab(t); id++) {
-            const char *p = tokenizer_piece(t, id, &n, &special);
+        for (int32_t id = 0; id < tokenizer_n_ids(t); id++) {
+            const char *p = tokenizer_token_bytes(t, id, &n, &special);
             if (!p) continue;
             char *name = mem_strndup(p, n);
-            if (strlen(name) == n && tokenizer_id(t, name) == id) {
+            if (strlen(name) == n && tokenizer_added_id(t, name) == id) {
                 buf_add(&s, p, n);
                 if (count++ % 3 == 1) buf_char(&s, ' ');
             }
             mem_free(name);
         }
         assert_true(count > 20);
-        struct text_span spans[] = {{0, TEXT_TEMPLATE}, {s.len, TEXT_VALUE}};
+        struct text_run spans[] = {{0, TEXT_TEMPLATE}, {s.len, TEXT_VALUE}};
         struct text text = {s.data, s.len, spans, 2};
         for (int way = 0; way < 2; way++) {
             ids.n = 0;
             assert_int_equal(way ? tokenizer_encode_text(t, &text, &ids, &e) : tokenizer_encode(t, s.data, s.len, TEXT_VALUE, &ids, &e), 0);
             for (size_t i = 0; i < ids.n; i++) {
-                const char *p = tokenizer_piece(t, ids.data[i], &n, &special);
+                const char *p = tokenizer_token_bytes(t, ids.data[i], &n, &special);
                 char *name = mem_strndup(p, n);
-                if (strlen(name) == n && tokenizer_id(t, name) >= 0) fail_msg("%s: typed text became %s", vendors[k], name);
+                if (strlen(name) == n && tokenizer_added_id(t, name) >= 0) fail_msg("%s: typed text became %s", vendors[k], name);
                 mem_free(name);
             }
         }
@@ -501,9 +501,9 @@ static void test_typed_control(void **state) {
         assert_int_equal(tokenizer_encode(t, s.data, s.len, TEXT_TEMPLATE, &ids, &e), 0);
         size_t found = 0;
         for (size_t i = 0; i < ids.n; i++) {
-            const char *p = tokenizer_piece(t, ids.data[i], &n, &special);
+            const char *p = tokenizer_token_bytes(t, ids.data[i], &n, &special);
             char *name = mem_strndup(p, n);
-            found += tokenizer_id(t, name) >= 0;
+            found += tokenizer_added_id(t, name) >= 0;
             mem_free(name);
         }
         if (found != count) fail_msg("%s: %zu of %zu control tokens found in a template", vendors[k], found, count);

@@ -2,7 +2,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "cli/api.h"
+#include "cli/server/api.h"
 #include "test/unit/unit.h"
 
 static const char weather[] =
@@ -16,7 +16,7 @@ static void check(const char *markup, const char *want) {
     struct tool_calls c = {0};
     struct buf got = {0};
     assert_int_equal(json_parse(&arena, weather, sizeof weather - 1, 0, "tools", &tools, NULL), 0);
-    int rc = tools_parse(markup, strlen(markup), &tools, &c);
+    int rc = tool_calls_parse(markup, strlen(markup), &tools, &c);
     if (rc) {
         assert_int_equal(rc, ERR_MODEL);
         assert_int_equal(c.n, 0);
@@ -30,7 +30,7 @@ static void check(const char *markup, const char *want) {
     }
     assert_string_equal(got.data, want);
     buf_free(&got);
-    tools_free(&c);
+    tool_calls_free(&c);
     arena_free(&arena);
 }
 
@@ -103,7 +103,7 @@ static void test_no_calls(void **state) {
 static const struct json *parsed(struct api_request *r, const char *body) {
     struct error e = {0};
     if (api_parse(r, body, strlen(body), NULL, &e)) fail_msg("%s: %s", body, e.text);
-    return &r->conv;
+    return &r->template_input;
 }
 
 /* A client's fields become template variables, except that messages and tools are always the request's own. */

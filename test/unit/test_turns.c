@@ -10,12 +10,12 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "cpu/ops.h"
+#include "cpu/cpu.h"
 #include "engine/base/clock.h"
-#include "engine/base/limit.h"
+#include "engine/base/test_limits.h"
 #include "engine/ember/ember.h"
 #include "engine/engine.h"
-#include "engine/internal.h"
+#include "engine/schedule/internal.h"
 #include "test/unit/session.h"
 
 enum { LONG = 6000 };
@@ -33,7 +33,7 @@ static struct engine *open_with(struct engine_params p) {
 static void submit(struct session *s, int from, int n, int max_tokens) {
     struct error err = {0};
     struct request r = {
-        .tokens = prompt + from, .n = n, .max_tokens = max_tokens, .flags = REQUEST_NO_EOS, .sampling = {.temperature = 1, .top_p = 0.9f, .seed = 5}};
+        .tokens = prompt + from, .n = n, .max_tokens = max_tokens, .flags = REQ_IGNORE_EOS, .sampling = {.temperature = 1, .top_p = 0.9f, .seed = 5}};
     if (session_submit(s, &r, &err)) fail_msg("%s", err.text);
 }
 static struct event next(struct engine *e) {
@@ -104,7 +104,7 @@ static void unread_events_hold_nobody_else(void **st) {
     struct engine *e = open_with((struct engine_params){.threads = 1});
     struct session *a = new_session(e), *b = new_session(e);
     submit(a, 0, 3, 1100);
-    for (int unread = 0; unread < ENGINE_EVENTS;) {
+    for (int unread = 0; unread < ENGINE_MAX_UNREAD;) {
         usleep(20000);
         pthread_mutex_lock(&e->lock);
         unread = a->n_unread;
@@ -114,10 +114,10 @@ static void unread_events_hold_nobody_else(void **st) {
     for (bool over = false; !over;) {
         usleep(20000);
         pthread_mutex_lock(&e->lock);
-        over = b->end_order != 0;
+        over = b->end_serial != 0;
         pthread_mutex_unlock(&e->lock);
     }
-    struct pollfd p = {.fd = engine_fd(e), .events = POLLIN};
+    struct pollfd p = {.fd = engine_event_fd(e), .events = POLLIN};
     assert_int_equal(poll(&p, 1, 0), 1);
     struct session *c = new_session(e); /* a's are older than b's: in order of arrival */
     assert_ptr_equal(next(e).session, a);
@@ -144,7 +144,7 @@ static void unread_events_hold_nobody_else(void **st) {
 }
 
 static void more_sessions_than_a_step_takes(void **st) {
-    enum { S = ENGINE_BATCH + 5, LEN = 60 };
+    enum { S = ENGINE_MAX_BATCH + 5, LEN = 60 };
     struct engine *e = open_with((struct engine_params){.context = 128});
     struct session *s[S];
     int got[S] = {0}, least = LEN;
@@ -168,7 +168,7 @@ static struct {
     sem_t in, go;
 } hold;
 static int held_experts(struct exec *x, const struct op_experts *a) {
-    if (hold.e->stepping && atomic_exchange(&hold.armed, 0)) {
+    if (hold.e->batch_running && atomic_exchange(&hold.armed, 0)) {
         sem_post(&hold.in);
         while (sem_wait(&hold.go)) {
         }
@@ -192,7 +192,7 @@ static void hold_step(void) {
 
 static bool is_read(struct engine *e, const struct session *s) { /* as seen by the engine's thread when it started a batch */
     pthread_mutex_lock(&e->lock);
-    bool is = e->reading == s && e->stepping && e->mode;
+    bool is = e->prefilling == s && e->batch_running && e->prefill_driver;
     pthread_mutex_unlock(&e->lock);
     return is;
 }
@@ -240,7 +240,7 @@ static void a_cancelled_prefill_waits_for_no_step(void **st) {
             if (!times) assert_string_equal(ev.stats.prefill_mode, cases[k].name);
         }
         submit(s[2], 10, 9, N);
-        assert_ptr_equal(e->left, s[2]);
+        assert_ptr_equal(e->abandoned, s[2]);
         sem_post(&hold.go);
         for (bool over = false; !over || n[0] < N || n[1] < N;) {
             ev = next(e);
@@ -253,7 +253,7 @@ static void a_cancelled_prefill_waits_for_no_step(void **st) {
         submit(s[2], 3, LONG - 3, 1); /* closed while it runs */
         while (!is_read(e, s[2])) next(e);
         for (int i = 2; i >= 0; i--) session_close(&s[i]);
-        assert_null(e->left);
+        assert_null(e->abandoned);
         engine_close(&e);
         sem_destroy(&hold.in);
         sem_destroy(&hold.go);
@@ -263,11 +263,11 @@ static void a_cancelled_prefill_waits_for_no_step(void **st) {
 static void bandwidth_beside_a_turn(void **st) {
     struct engine *e = open_with((struct engine_params){0});
     struct session *a = new_session(e);
-    limit_set(LIMIT_READ, (size_t)64 << 20);
+    test_limits_set(TEST_LIMIT_BANDWIDTH_BYTES, (size_t)64 << 20);
     submit(a, 0, 3, 5000);
     wait_for(e, a, EVENT_TOKEN);
     assert_true(engine_read_bandwidth(e, 3) > 1e8);
-    limit_set(LIMIT_READ, 0);
+    test_limits_set(TEST_LIMIT_BANDWIDTH_BYTES, 0);
     session_cancel(a);
     assert_int_equal(wait_for(e, a, EVENT_DONE).reason, DONE_CANCELLED);
     session_close(&a);
@@ -409,7 +409,7 @@ static int held(void *arg) {
     return 0;
 }
 static void *hold_it(void *arg) {
-    engine_run(((struct hold *)arg)->e, held, arg);
+    engine_run_on_thread(((struct hold *)arg)->e, held, arg);
     return NULL;
 }
 
@@ -429,7 +429,7 @@ static void prompts_of_clients_take_turns(void **st) {
     while (sem_wait(&h.begun)) {
     }
     for (int i = 0; i < S; i++) {
-        struct request r = {.tokens = prompt + i, .n = 20, .max_tokens = 1, .client = client[i], .flags = REQUEST_NO_EOS};
+        struct request r = {.tokens = prompt + i, .n = 20, .max_tokens = 1, .client = client[i], .flags = REQ_IGNORE_EOS};
         if (session_submit(s[i] = new_session(e), &r, &err)) fail_msg("%s", err.text);
     }
     session_cancel(s[GONE]);
@@ -456,12 +456,12 @@ static void an_answer_that_is_known(void **st) {
     const int32_t *held;
     int32_t known[] = {7, 8, 9};
     submit(s, 0, 40, 1);
-    assert_int_equal(session_say(s, 5, known, 3, -1, &err), ERR_RUNTIME); /* busy */
+    assert_int_equal(session_submit_answer(s, 5, known, 3, -1, &err), ERR_RUNTIME); /* busy */
     wait_for(e, s, EVENT_DONE);
     int n = session_tokens(s, &held);
     for (int most = -1; most < 4; most++) {
         int want = most < 0 || most > 3 ? 3 : most;
-        assert_int_equal(session_say(s, 5, known, 3, most, &err), 0);
+        assert_int_equal(session_submit_answer(s, 5, known, 3, most, &err), 0);
         session_cancel(s); /* too late */
         assert_true(session_busy(s));
         for (int i = 0; i < want; i++) {
@@ -476,8 +476,8 @@ static void an_answer_that_is_known(void **st) {
     }
     submit(s, 0, 50, 1);
     assert_int_equal(wait_for(e, s, EVENT_DONE).stats.cached_tokens, 40);
-    assert_int_equal(session_say(s, 5, prompt, ENGINE_EVENTS + 1, -1, &err), ERR_RUNTIME);
-    assert_int_equal(session_say(s, 5, known, 3, -1, &err), 0);
+    assert_int_equal(session_submit_answer(s, 5, prompt, ENGINE_MAX_UNREAD + 1, -1, &err), ERR_RUNTIME);
+    assert_int_equal(session_submit_answer(s, 5, known, 3, -1, &err), 0);
     session_close(&s); /* with unread events */
     engine_close(&e);
 }

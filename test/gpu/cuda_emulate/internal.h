@@ -1,13 +1,13 @@
 #pragma once
-/* What the parts of the emulated runtime share. */
+/* Internal interfaces of the emulated runtime. */
 #include <functional>
 #include <memory>
 #include <mutex>
 
 #include "cuda_emulate.h"
 
-/* Who touched a byte last: times count barriers, over all launches. A reader may be a thread, a warp's threads (WARP | warp),
- * or many; atomics are a writer of their own. */
+/* The last accesses to a byte: times count barriers, over all launches. A reader may be a thread, a warp's threads (WARP | warp),
+ * or many; atomics count as one writer. */
 struct shade {
     uint32_t write, read;
     uint16_t writer, reader;
@@ -23,8 +23,8 @@ struct block { /* an allocation of a device */
 
 /* memory.cpp */
 bool memory_is_device(const void *p);                             /* an address of any device, live or not */
-const block *memory_find(const void *p);                          /* the live allocation it lies in or right behind */
-const char *memory_check(const void *p, size_t size, int device); /* NULL, or what is wrong with it as memory of the device */
+const block *memory_find(const void *p);                          /* the live allocation that contains it or ends at it */
+const char *memory_check(const void *p, size_t size, int device); /* NULL, or the error for it as memory of the device */
 void *memory_new(size_t size, int device);
 bool memory_delete(void *p);
 size_t memory_used(int device);

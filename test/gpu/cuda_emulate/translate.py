@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""CUDA C++ to C++ for the emulation: launches and shared variables, line by line in place.
+"""Translates CUDA C++ to C++ for the emulation: launches and shared variables, in place, keeping line numbers.
 
 usage: translate.py FILE.cu OUT.cpp"""
 import re, sys
@@ -9,7 +9,7 @@ text = open(source).read()
 
 
 def close(s, i, opening, closing):
-    """The index behind the bracket that closes the one at s[i]."""
+    """Returns the index after the bracket that closes the one at s[i]."""
     depth = 0
     for j in range(i, len(s)):
         depth += (s[j] in opening) - (s[j] in closing)

@@ -1,0 +1,171 @@
+/* The sessions of a chat: open, show, save, close. */
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli/chat/repl.h"
+#include "cli/saved/saver.h"
+#include "cli/terminal/out.h"
+#include "cli/turn/input.h"
+#include "engine/base/clock.h"
+
+struct chat_session *chat_session_new(struct repl *r, const char *name) {
+    struct chat_session *t = mem_calloc(1, sizeof *t);
+    if (!t) return NULL;
+    if (mem_grow(&r->sessions, &r->cap_sessions, r->n_sessions + 1, sizeof *r->sessions)) {
+        mem_free(t);
+        return NULL;
+    }
+    t->number = ++r->last_number;
+    t->named = name != NULL;
+    t->answer_seen = true;
+    if (name) snprintf(t->name, sizeof t->name, "%s", name);
+    r->sessions[r->n_sessions++] = t;
+    return t;
+}
+
+struct chat_session *chat_session_find(struct repl *r, const char *name) {
+    for (size_t i = 0; i < r->n_sessions; i++)
+        if (!strcmp(r->sessions[i]->name, name)) return r->sessions[i];
+    for (size_t i = 0; i < r->n_sessions; i++)
+        if (r->sessions[i]->number == atoi(name)) return r->sessions[i];
+    return NULL;
+}
+
+void chat_session_label(const struct chat_session *t, char *out, size_t cap) {
+    if (t->named) snprintf(out, cap, "%s", t->name);
+    else snprintf(out, cap, "%d", t->number);
+}
+
+/* Saves an unnamed session under the first words of its first question. */
+void chat_session_save(struct repl *r, struct chat_session *t) {
+    struct error e;
+    int rc = 0;
+    if (!t->store.lock && !t->store.disabled) {
+        if (t->named) rc = store_open(&t->store, r->app, t->name, STORE_REPLACE, NULL, &e);
+        else if (r->app->opts.v[OPT_NO_SAVE].on || !conversation_last(&t->conv, ROLE_USER)) return;
+        else if (!(rc = store_open_unnamed(&t->store, r->app, &t->conv, &e))) snprintf(t->name, sizeof t->name, "%s", t->store.name);
+    }
+    if (!rc && t->client) rc = store_add_disk_keys(&t->store, t->client, &e);
+    if (!rc) rc = store_save_later(&t->store, r->app, &t->conv, &e);
+    if (rc) report_note(r->app, "not saved: %s", e.text);
+}
+
+bool chat_session_report_unsaved(struct repl *r) {
+    struct error e;
+    int rc = saver_take_error(&e);
+    if (rc) report_note(r->app, "not saved: %s", e.text);
+    return rc;
+}
+
+bool chat_session_is_busy(struct repl *r, struct chat_session *t) {
+    if (t->turn.running) repl_print(r, "its answer is still running in the background; /switch %d shows it, and Ctrl-C then stops it", t->number);
+    return t->turn.running;
+}
+
+static void print_message(struct repl *r, const struct message *m) {
+    struct buf b = {0};
+    if (m->role == ROLE_USER) {
+        const char *text = conversation_question(m, &b);
+        if (text) buf_fmt(&b, "%s%s", b.len ? " " : "", text);
+        repl_print_styled(r, "\033[1m", "> ", b.data ? b.data : "", b.len);
+    } else if (m->role == ROLE_ASSISTANT) answer_printer_print(r->app, m->text.data, m->text.len);
+    buf_free(&b);
+}
+
+/* Activates a session: prints its last exchange, and attaches to its answer if one is running. */
+void chat_session_switch(struct repl *r, struct chat_session *t) {
+    r->active = t;
+    size_t from = t->conv.n;
+    while (from && t->conv.messages[from - 1].role != ROLE_USER) from--;
+    if (from) from--;
+    for (size_t i = from; i < t->conv.n; i++) print_message(r, &t->conv.messages[i]);
+    t->answer_seen = true;
+    if (t->turn.running) chat_turn_to_screen(r, t);
+}
+
+static void cleared_free(struct cleared_conversation *p) {
+    conversation_free(&p->conv);
+    store_close(&p->store);
+    *p = (struct cleared_conversation){0};
+}
+
+static void session_free(struct chat_session *t) {
+    turn_free(&t->turn);
+    engine_client_close(&t->client);
+    store_close(&t->store);
+    prompt_free(&t->prompt);
+    conversation_free(&t->conv);
+    cleared_free(&t->cleared);
+    buf_free(&t->attached);
+    mem_free(t);
+}
+
+void chat_session_close(struct repl *r, struct chat_session *t) {
+    t->closing = true;
+    if (t->turn.running) {
+        engine_client_cancel(t->client);
+        for (double until = clock_now() + 5; t->turn.running && clock_now() < until;) {
+            struct pollfd p = {.fd = engine_client_fd(r->app), .events = POLLIN};
+            poll(&p, 1, 50);
+            repl_poll_engine(r);
+        }
+    }
+    for (size_t i = 0; i < r->n_sessions; i++)
+        if (r->sessions[i] == t) memmove(&r->sessions[i], &r->sessions[i + 1], (--r->n_sessions - i) * sizeof *r->sessions);
+    if (r->on_screen == t) r->on_screen = NULL;
+    if (r->active == t) r->active = r->n_sessions ? r->sessions[r->n_sessions - 1] : NULL;
+    session_free(t);
+}
+
+/* --- attachments and /clear ------------------------------------------------------------------------------------------ */
+
+bool chat_session_attach(struct repl *r, struct chat_session *t, const char *path) {
+    struct error e;
+    char real[PATHS_MAX];
+    size_t had = t->attached.len;
+    int rc = paths_expand(path, real, sizeof real);
+    if (rc) error_set(&e, rc, "the path is too long");
+    if (rc || input_document(r->app, real, &t->attached, &e)) {
+        repl_print(r, "%s", e.text);
+        t->attached.len = had;
+        t->attached.failed = false;
+        return false;
+    }
+    repl_print(r, "%s: %zu bytes attached to your next question", path, t->attached.len - had);
+    return true;
+}
+
+/* Keeps the system prompt. The old conversation keeps its file; the new one gets its own later. */
+void chat_session_clear(struct repl *r, struct chat_session *t) {
+    struct conversation fresh = {0};
+    if (t->conv.n && t->conv.messages[0].role == ROLE_SYSTEM && conversation_set_system(&fresh, t->conv.messages[0].text.data)) {
+        repl_print(r, "no memory; the conversation is unchanged");
+        return;
+    }
+    if (conversation_last(&t->conv, ROLE_USER)) {
+        cleared_free(&t->cleared);
+        t->cleared = (struct cleared_conversation){.conv = t->conv, .store = t->store, .named = t->named};
+        snprintf(t->cleared.name, sizeof t->cleared.name, "%s", t->name);
+        t->store = (struct store){0};
+        t->named = false;
+        *t->name = 0;
+    } else conversation_free(&t->conv);
+    t->conv = fresh;
+    t->attached.len = 0;
+    prompt_free(&t->prompt);
+}
+
+bool chat_session_undo_clear(struct repl *r, struct chat_session *t) {
+    if (!t->cleared.conv.n) return false;
+    conversation_free(&t->conv);
+    store_close(&t->store);
+    t->conv = t->cleared.conv;
+    t->store = t->cleared.store;
+    t->named = t->cleared.named;
+    snprintf(t->name, sizeof t->name, "%s", t->cleared.name);
+    t->cleared = (struct cleared_conversation){0};
+    prompt_free(&t->prompt);
+    return true;
+}

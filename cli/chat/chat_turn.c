@@ -1,0 +1,202 @@
+/* The turns of a chat: starts an answer, shows it or runs it in the background, and stores it when it ends. */
+#include <stdio.h>
+#include <string.h>
+
+#include "cli/chat/repl.h"
+#include "cli/terminal/out.h"
+#include "cli/terminal/progress.h"
+#include "cli/terminal/sig.h"
+
+/* --- end ------------------------------------------------------------------------------------------------------------- */
+
+/* Adds the answer, complete or partial, to the conversation. */
+static void add_answer(struct repl *r, struct chat_session *t) {
+    struct turn *u = &t->turn;
+    bool partial = u->failed || u->reason == DONE_CANCELLED || u->reason == DONE_LENGTH || u->reason == DONE_CONTEXT;
+    struct message *last = t->conv.n ? &t->conv.messages[t->conv.n - 1] : NULL;
+    if (t->continues_answer && last && last->role == ROLE_ASSISTANT) {
+        buf_add(&last->thinking, u->thinking.data ? u->thinking.data : "", u->thinking.len);
+        buf_add(&last->text, u->text.data ? u->text.data : "", u->text.len);
+        last->partial = partial;
+    } else if (u->text.len || u->thinking.len || !u->failed) {
+        if (conversation_add(&t->conv, ROLE_ASSISTANT, u->text.data, u->text.len, u->thinking.data, u->thinking.len))
+            report_note(r->app, "the answer was not added to the conversation: no memory");
+        else t->conv.messages[t->conv.n - 1].partial = partial;
+    }
+    ids_free(&t->prompt.fixed_answer);
+    /* keep the generated ids: /continue resumes after the last one */
+    if (mem_grow(&t->prompt.ids.data, &t->prompt.ids.cap, t->prompt.ids.n + u->ids.n, sizeof *u->ids.data)) {
+        prompt_free(&t->prompt);
+        return;
+    }
+    for (size_t i = 0; i < u->ids.n; i++) t->prompt.ids.data[t->prompt.ids.n++] = u->ids.data[i];
+}
+
+/* Says why an answer is partial, and how to continue it. */
+static const char *describe_partial(const struct repl *r, const struct turn *u, char *out, size_t cap) {
+    const char *on = r->app->backend->can_continue ? "; /continue resumes it" : "; /regen makes a new one";
+    if (u->reason == DONE_LENGTH) snprintf(out, cap, "ended at the limit of %d tokens%s", u->stats.answer_tokens, on);
+    else if (u->reason == DONE_CONTEXT) snprintf(out, cap, "the context of %d tokens is full; /compact makes room", r->app->info->context);
+    else snprintf(out, cap, "stopped%s", on);
+    return out;
+}
+
+/* Releases the screen after the answer on it has ended or moved to the background. */
+static void release_screen(struct repl *r) {
+    repl_hide_line(r);
+    progress_clear();
+    answer_printer_end(&r->printer);
+    answer_printer_free(&r->printer);
+    progress_hold(false);
+    r->on_screen = NULL;
+    sig_defer(NULL);
+    sig_clear_interrupt();
+}
+
+static void finish_on_screen(struct repl *r, struct chat_session *t, bool summary) {
+    const struct opt_value *v = r->app->opts.v;
+    struct turn *u = &t->turn;
+    char cut[128];
+    if (u->failed) report_error(r->app, &u->error);
+    else if (!summary && u->reason != DONE_STOP) repl_print(r, "(%s)", describe_partial(r, u, cut, sizeof cut));
+    if (v[OPT_STATS].on) report_stats(r->app, &u->stats);
+    if (v[OPT_EXPLAIN].on) report_explain(r->app, &u->stats);
+    if (u->failed || u->reason == DONE_CANCELLED) repl_discard_queue(r); /* a user who stops an answer wants to think first */
+    out_write("\n", 1);
+}
+
+static void finish_in_background(struct repl *r, struct chat_session *t) {
+    struct turn *u = &t->turn;
+    char cut[128], label[140];
+    t->answer_seen = t == r->active && !u->failed;
+    if (t->answer_seen || r->dumb) repl_hide_line(r);
+    if (t->answer_seen) { /* the active session: print the answer above the edited line */
+        answer_printer_print(r->app, u->text.data, u->text.len);
+        if (u->reason != DONE_STOP) repl_print(r, "(%s)", describe_partial(r, u, cut, sizeof cut));
+        out_write("\n", 1);
+        return;
+    }
+    chat_session_label(t, label, sizeof label);
+    if (u->failed) report_note(r->app, "session %s: %s", label, u->error.text);
+    else if (u->reason != DONE_STOP) report_note(r->app, "session %s: %s; /switch %s shows it", label, describe_partial(r, u, cut, sizeof cut), label);
+    else report_note(r->app, "session %s has answered (%d tokens); /switch %s shows it", label, u->stats.answer_tokens, label);
+}
+
+void chat_turn_finish(struct repl *r, struct chat_session *t) {
+    bool front = r->on_screen == t, summary = t->compacting;
+    t->stats = t->turn.stats;
+    t->has_stats = true;
+    if (!summary) add_answer(r, t);
+    if (front) release_screen(r);
+    if (summary) compact_finish(r, t);
+    chat_session_save(r, t);
+    if (front) finish_on_screen(r, t, summary);
+    else if (!summary && !t->closing) finish_in_background(r, t);
+}
+
+/* --- start ----------------------------------------------------------------------------------------------------------- */
+
+static void hide_line_before_output(void *ctx) { repl_hide_line(ctx); }
+
+static void acquire_screen(struct repl *r, struct chat_session *t) {
+    r->on_screen = t;
+    answer_printer_init(&r->printer, r->app);
+    r->printer.before_output = hide_line_before_output;
+    r->printer.ctx = r;
+    t->turn.on_text = answer_printer_add;
+    t->turn.ctx = &r->printer;
+    sig_defer(t->client);
+}
+
+void chat_turn_to_screen(struct repl *r, struct chat_session *t) {
+    acquire_screen(r, t);
+    answer_printer_add(&r->printer, OUTPUT_THINKING, t->turn.thinking.data, t->turn.thinking.len);
+    answer_printer_add(&r->printer, OUTPUT_TEXT, t->turn.text.data, t->turn.n_shown);
+}
+
+void chat_turn_to_background(struct repl *r) {
+    struct chat_session *t = r->on_screen;
+    char label[140];
+    t->turn.on_text = NULL;
+    t->answer_seen = r->exit_warned = false;
+    release_screen(r);
+    chat_session_label(t, label, sizeof label);
+    repl_print(r, "(session %s continues in the background; /switch %s shows it)\n", label, label);
+}
+
+int chat_turn_start(struct repl *r, struct chat_session *t, bool background, struct error *e) {
+    const struct opt_value *v = r->app->opts.v;
+    struct request q = {.max_tokens = v[OPT_MAX_TOKENS].text ? (int)v[OPT_MAX_TOKENS].integer : -1};
+    open_sampling(r->app, &r->app->opts, &q.sampling);
+    t->seed = q.sampling.seed;
+    int rc = t->client ? 0 : engine_client_open(r->app, &t->client, e);
+    if (rc) return rc;
+    turn_free(&t->turn);
+    if ((rc = turn_start(&t->turn, r->app, t->client, &t->prompt, &q, NULL, NULL, e))) return rc;
+    r->exit_warned = false;
+    if (background) return 0;
+    acquire_screen(r, t);
+    progress_begin("reading the prompt");
+    return 0;
+}
+
+int chat_turn_answer(struct repl *r, struct chat_session *t, bool background) {
+    struct error e;
+    prompt_free(&t->prompt);
+    t->continues_answer = false;
+    int rc = prompt_make(r->app, &t->conv, prompt_think_option(&r->app->opts), &t->prompt, &e);
+    if (!rc) rc = chat_turn_start(r, t, background, &e);
+    if (rc) report_error(r->app, &e);
+    if (rc == ERR_CONTEXT) repl_print(r, "nothing was sent; /compact shortens the conversation, /new starts another");
+    return rc;
+}
+
+/* Continues the last answer after its last id. If the ids are not known (after loading, and with another engine), it continues
+ * after the text. */
+int chat_turn_continue(struct repl *r, struct chat_session *t) {
+    struct error e;
+    const struct message *last = t->conv.n ? &t->conv.messages[t->conv.n - 1] : NULL;
+    if (!last || last->role != ROLE_ASSISTANT) {
+        repl_print(r, "there is no answer to continue");
+        return ERR_USAGE;
+    }
+    if (!r->app->backend->can_continue) {
+        repl_print(r, "a remote server cannot continue an answer; /regen makes a new one");
+        return ERR_USAGE;
+    }
+    if (!t->prompt.ids.n && last->thinking.len) {
+        repl_print(r, "an answer with thinking can only be continued in the chat that started it; /regen makes a new one");
+        return ERR_USAGE;
+    }
+    int rc = 0;
+    if (!t->prompt.ids.n) {
+        prompt_free(&t->prompt);
+        rc = prompt_make_partial(r->app, &t->conv, prompt_think_option(&r->app->opts), &t->prompt, &e);
+    }
+    t->continues_answer = true;
+    if (!rc) rc = chat_turn_start(r, t, false, &e);
+    if (!rc && t->prompt.n_given == t->prompt.ids.n) t->turn.text_begun = true;
+    if (rc) report_error(r->app, &e);
+    return rc;
+}
+
+int chat_turn_send(struct repl *r, const char *text, size_t n, bool background) {
+    struct chat_session *t = r->active;
+    struct buf clean = {0};
+    if (chat_session_is_busy(r, t)) return ERR_RUNTIME;
+    if (t->attached.len) buf_add(&clean, t->attached.data, t->attached.len);
+    out_utf8(&clean, text, n);
+    int rc = clean.failed ? ERR_MEMORY : conversation_add(&t->conv, ROLE_USER, clean.data, clean.len, NULL, 0);
+    buf_free(&clean);
+    if (rc) {
+        repl_print(r, "no memory");
+        return rc;
+    }
+    if ((rc = chat_turn_answer(r, t, background))) {
+        conversation_truncate(&t->conv, t->conv.n - 1);
+        return rc;
+    }
+    t->attached.len = 0;
+    chat_session_save(r, t);
+    return 0;
+}

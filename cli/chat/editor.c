@@ -1,0 +1,76 @@
+/* Ctrl-G: edits the line in the user's editor. */
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <spawn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "cli/chat/repl.h"
+#include "cli/terminal/out.h"
+#include "cli/terminal/term.h"
+#include "engine/base/file.h"
+
+extern char **environ;
+
+static int run_editor(const char *path) {
+    /* the shell splits EDITOR="code -w" */
+    char *argv[] = {"sh", "-c", "exec ${VISUAL:-${EDITOR:-vi}} \"$1\"", "sh", (char *)path, NULL};
+    posix_spawnattr_t attr;
+    sigset_t defaults;
+    pid_t pid;
+    int status = -1;
+    sigemptyset(&defaults);
+    sigaddset(&defaults, SIGINT);
+    sigaddset(&defaults, SIGPIPE);
+    sigaddset(&defaults, SIGXFSZ);
+    sigaddset(&defaults, SIGTSTP);
+    posix_spawnattr_init(&attr);
+    posix_spawnattr_setsigdefault(&attr, &defaults);
+    posix_spawnattr_setflags(&attr, POSIX_SPAWN_SETSIGDEF);
+    void (*old)(int) = signal(SIGINT, SIG_IGN); /* Ctrl-C belongs to the editor */
+    if (!posix_spawnp(&pid, "sh", NULL, &attr, argv, environ))
+        while (waitpid(pid, &status, 0) < 0 && errno == EINTR) {
+        }
+    signal(SIGINT, old);
+    posix_spawnattr_destroy(&attr);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+void editor_open(struct repl *r) {
+    const char *dir = getenv("TMPDIR");
+    char path[PATHS_MAX];
+    struct error e;
+    char *data;
+    size_t n;
+    if (snprintf(path, sizeof path, "%s/hearth-XXXXXX.md", dir && *dir ? dir : "/tmp") >= (int)sizeof path) return;
+    int fd = mkostemps(path, 3, O_CLOEXEC); /* mode 0600 */
+    if (fd < 0) {
+        line_hint(&r->line, "cannot create a temporary file");
+        return;
+    }
+    int rc = file_write_all(fd, r->line.text.data ? r->line.text.data : "", r->line.text.len);
+    close(fd);
+    line_hide(&r->line);
+    if (r->line.out.len) out_draw(1, r->line.out.data, r->line.out.len);
+    r->line.out.len = 0;
+    term_restore();
+    if (!rc) rc = run_editor(path);
+    term_raw();
+    term_size(&r->line.rows, &r->line.cols);
+    if (!rc && !(rc = file_read(path, 1 << 26, &data, &n, &e))) {
+        while (n && data[n - 1] == '\n') n--;
+        struct buf clean = {0};
+        out_utf8(&clean, data, n);
+        line_set_text(&r->line, clean.data ? clean.data : "", clean.len);
+        buf_free(&clean);
+        mem_free(data);
+    } else {
+        line_show(&r->line);
+        line_hint(&r->line, "the editor failed; the line is unchanged");
+    }
+    unlink(path);
+}

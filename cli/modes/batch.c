@@ -1,0 +1,353 @@
+/* --batch: each line of a file is a prompt; each answer is a line of JSON, written when it is complete. Several sessions decode together,
+ * so that they share weight reads. The longest prompts go first, so that none runs alone at the end. When the output is appended to (>>),
+ * its lines tell which prompts an earlier run answered; these are skipped. */
+#include "cli/modes/batch.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "cli/terminal/out.h"
+#include "cli/terminal/progress.h"
+#include "cli/terminal/sig.h"
+#include "cli/turn/conversation.h"
+#include "cli/turn/input.h"
+#include "cli/turn/turn.h"
+#include "engine/base/file.h"
+
+enum { DEFAULT_SESSIONS = 6 }; /* without --parallel, when the engine gives no number */
+enum {
+    BYTES_PER_TOKEN = 4,
+    TEMPLATE_TOKENS = 16,
+    DEFAULT_ANSWER_TOKENS = 256
+}; /* bytes per prompt token, about; tokens that a template adds; answer length without -n */
+
+struct batch_job {
+    const char *text;      /* in the file */
+    size_t n, line_number; /* line number, from 1 */
+    struct buf line;       /* the finished output */
+    bool failed;
+};
+struct batch_session {
+    struct engine_client *client;
+    struct turn turn;
+    struct batch_job *job;
+};
+struct batch {
+    struct app *app;
+    struct buf file;
+    struct batch_job *jobs;
+    size_t n_jobs, n_order, cap_jobs, next_job; /* n: of order; next to start */
+    struct batch_job **order;                   /* [n] longest first */
+    size_t prompt_bytes, bytes_done, n_failed;
+    struct batch_session *sessions;
+    int n_sessions;
+    char **past_keys; /* [n_past] sorted: keys (id or index) of the lines already in the output */
+    size_t n_past, cap_past;
+    bool *past_matched; /* [n_past] matched with an input line */
+};
+
+static void job_begin(const struct batch *b, struct batch_job *j, const struct json *id) {
+    buf_fmt(&j->line, "{\"index\": %zu, ", (size_t)(j - b->jobs));
+    if (!id) return;
+    buf_str(&j->line, "\"id\": ");
+    if (id->type == JSON_STRING) out_json_string(&j->line, id->string, id->n);
+    else if (id->type == JSON_INT) buf_fmt(&j->line, "%lld", (long long)id->integer);
+    else buf_str(&j->line, "null");
+    buf_str(&j->line, ", ");
+}
+
+/* Prefixes an error with the line number. The parser saw the line as a text of its own, so its own line number is dropped. */
+static void prefix_line_number(const struct batch_job *j, struct error *e) {
+    char text[sizeof e->text];
+    const char *within = strstr(e->text, ", column ");
+    snprintf(text, sizeof text, "%s", within ? within : e->text);
+    error_set(e, e->code, within ? "line %zu%s" : "line %zu: %s", j->line_number, text);
+}
+
+static void job_fail(struct batch_job *j, const struct error *e) {
+    buf_fmt(&j->line, "\"error\": {\"code\": %d, \"message\": ", error_exit_code(e->code));
+    out_json_string(&j->line, e->text, strlen(e->text));
+    buf_str(&j->line, "}}\n");
+    j->failed = true;
+}
+
+/* Writes each line with one call, so that a killed run leaves complete lines, except possibly the last. */
+static void job_write(struct batch *b, struct batch_job *j) {
+    out_write(j->line.data, j->line.failed ? 0 : j->line.len);
+    buf_free(&j->line);
+    b->n_failed += j->failed;
+    b->bytes_done += j->n;
+}
+
+/* Accepts a string, {"prompt": ...} with an optional "system", or {"messages": [...]} with any template variables. */
+static int make_job_prompt(struct batch *b, const struct json *line, struct prompt *p, struct error *e) {
+    struct app *a = b->app;
+    const struct json *text = line->type == JSON_STRING ? line : json_get(line, "prompt"), *system = json_get(line, "system");
+    const char *own = a->opts.v[OPT_SYSTEM].text;
+    struct conversation c = {0};
+    if (json_get(line, "messages")) {
+        if (a->opts.v[OPT_RAW].on) return error_set(e, ERR_USAGE, "messages cannot be combined with --raw: they need a chat template");
+        struct arena arena = {0};
+        struct json *copy = arena_alloc(&arena, (2 * (size_t)line->n + 2) * sizeof *copy);
+        if (!copy) return error_set(e, ERR_MEMORY, "no memory");
+        struct json conv = *line;
+        if (!json_get(line, "add_generation_prompt")) {
+            memcpy(copy, line->items, 2 * (size_t)line->n * sizeof *copy);
+            copy[2 * line->n] = (struct json){.type = JSON_STRING, .n = 21, .string = "add_generation_prompt"};
+            copy[2 * line->n + 1] = (struct json){.type = JSON_BOOL, .boolean = true};
+            conv.items = copy;
+            conv.n++;
+        }
+        int rc = prompt_from_json(a, &conv, p, e);
+        arena_free(&arena);
+        return rc;
+    }
+    if (!text || text->type != JSON_STRING || !text->n) return error_set(e, ERR_USAGE, "must be a string, or an object with prompt or messages");
+    if (a->opts.v[OPT_RAW].on) return prompt_from_raw(a, text->string, text->n, p, e);
+    int rc = 0;
+    if (system && system->type == JSON_STRING) rc = conversation_add(&c, ROLE_SYSTEM, system->string, system->n, NULL, 0);
+    else if (own) rc = conversation_add(&c, ROLE_SYSTEM, own, strlen(own), NULL, 0);
+    if (rc || conversation_add(&c, ROLE_USER, text->string, text->n, NULL, 0)) rc = error_set(e, ERR_MEMORY, "no memory");
+    if (!rc) rc = prompt_make(a, &c, prompt_think_option(&a->opts), p, e);
+    conversation_free(&c);
+    return rc;
+}
+
+static void start_job(struct batch *b, struct batch_session *s, struct batch_job *j) {
+    struct arena arena = {0};
+    struct json line;
+    struct prompt p = {0};
+    struct error e;
+    const struct opt_value *v = b->app->opts.v;
+    struct request q = {.max_tokens = v[OPT_MAX_TOKENS].text ? (int)v[OPT_MAX_TOKENS].integer : -1};
+    open_sampling(b->app, &b->app->opts, &q.sampling);
+    int rc = json_parse(&arena, j->text, j->n, 0, "line", &line, &e);
+    if (rc == ERR_MODEL) rc = e.code = ERR_USAGE;
+    job_begin(b, j, rc ? NULL : json_get(&line, "id"));
+    if (!rc) {
+        int64_t max = json_int(json_get(&line, "max_tokens"), q.max_tokens), seed = json_int(json_get(&line, "seed"), -1);
+        const struct json *given = json_get(&line, "temperature");
+        if (given && given->type == JSON_NULL) given = NULL;
+        double temp = json_num(given, given ? -1 : (double)q.sampling.temperature);
+        if (max < -1 || !max || max > 16777216) rc = error_set(&e, ERR_USAGE, "max_tokens %lld is out of range", (long long)max);
+        else if (given && !(temp >= 0 && temp <= 100)) rc = error_set(&e, ERR_USAGE, "temperature %g is out of range", temp);
+        q.max_tokens = (int)max;
+        q.sampling.temperature = (float)temp;
+        if (seed >= 0) q.sampling.seed = (uint64_t)seed;
+    }
+    if (!rc) rc = make_job_prompt(b, &line, &p, &e);
+    if (!rc && !s->client) rc = engine_client_open(b->app, &s->client, &e);
+    if (!rc) rc = turn_start(&s->turn, b->app, s->client, &p, &q, NULL, NULL, &e);
+    if (rc) {
+        prefix_line_number(j, &e);
+        job_fail(j, &e);
+        job_write(b, j);
+    } else s->job = j;
+    prompt_free(&p);
+    arena_free(&arena);
+}
+
+/* Writes the answer's line. A cancelled job gets none, so that the next run answers it. */
+static void finish_job(struct batch *b, struct batch_session *s) {
+    struct batch_job *j = s->job;
+    if (s->turn.failed) job_fail(j, &s->turn.error);
+    else {
+        turn_json_answer(&s->turn, &j->line);
+        buf_str(&j->line, "}\n");
+    }
+    if (s->turn.failed || s->turn.reason != DONE_CANCELLED) job_write(b, j);
+    turn_free(&s->turn);
+    s->job = NULL;
+}
+
+static void run_jobs(struct batch *b, bool announced) {
+    struct engine_event news;
+    bool cancelled = false;
+    progress_begin("batch");
+    for (;;) {
+        bool stop = sig_interrupted() || sig_terminated() || out_failed(), running = false;
+        for (int i = 0; i < b->n_sessions; i++) {
+            while (!stop && !b->sessions[i].job && b->next_job < b->n_order) start_job(b, &b->sessions[i], b->order[b->next_job++]);
+            if (stop && !cancelled && b->sessions[i].job) engine_client_cancel(b->sessions[i].client);
+            running |= b->sessions[i].job != NULL;
+        }
+        cancelled |= stop;
+        if (announced) engine_announce(b->app->engine, NULL), announced = false;
+        if (!running) break;
+        if (!engine_client_poll(b->app, &news, 100)) continue;
+        for (int i = 0; i < b->n_sessions; i++) {
+            struct batch_session *s = &b->sessions[i];
+            if (!s->job || s->client != news.client) continue;
+            turn_event(&s->turn, &news);
+            if (!s->turn.running) finish_job(b, s);
+        }
+        progress_update("batch", (double)b->bytes_done / (double)b->prompt_bytes, -1);
+    }
+    progress_clear();
+}
+
+/* --- the output of an earlier run ------------------------------------------------------------------------------------ */
+
+static int compare_text(const void *a, const void *b) { return strcmp(*(char *const *)a, *(char *const *)b); }
+
+/* Returns the key of an input or output line: its id, or else its index. NULL: no memory. */
+static char *make_key(const struct json *id, long long index) {
+    struct buf b = {0};
+    if (id && (id->type == JSON_STRING || id->type == JSON_INT)) json_write(&b, id);
+    else buf_fmt(&b, "#%lld", index);
+    if (!b.failed) return b.data;
+    buf_free(&b);
+    return NULL;
+}
+
+static int add_past_key(struct batch *b, const char *s, size_t n) {
+    struct arena arena = {0};
+    struct json j;
+    int rc = 0;
+    if (!json_parse(&arena, s, n, 0, "line", &j, NULL) && json_get(&j, "index")) {
+        char *key = make_key(json_get(&j, "id"), json_int(json_get(&j, "index"), -1));
+        if (!key || mem_grow(&b->past_keys, &b->cap_past, b->n_past + 1, sizeof *b->past_keys)) {
+            mem_free(key);
+            rc = ERR_MEMORY;
+        } else b->past_keys[b->n_past++] = key;
+    }
+    arena_free(&arena);
+    return rc;
+}
+
+/* Reads stdout's keys if it is a file opened for appending. Truncates an unfinished last line of a killed run. */
+static int read_past_output(struct batch *b, struct error *e) {
+    static const char ours[] = "{\"index\": ";
+    struct stat st;
+    char *data;
+    size_t n, at = 0;
+    if (fstat(1, &st) || !S_ISREG(st.st_mode) || !st.st_size || !(fcntl(1, F_GETFL) & O_APPEND)) return 0;
+    int rc = file_read("/proc/self/fd/1", (size_t)4 << 30, &data, &n, e);
+    if (rc) return rc;
+    for (char *nl; !rc && (nl = memchr(data + at, '\n', n - at)); at = (size_t)(nl - data) + 1) rc = add_past_key(b, data + at, (size_t)(nl - data) - at);
+    if (rc) error_set(e, rc, "no memory");
+    else if (at < n && !strncmp(data + at, ours, n - at < sizeof ours - 1 ? n - at : sizeof ours - 1) && ftruncate(1, (off_t)at))
+        rc = error_set(e, ERR_RUNTIME, "--batch: cannot remove the unfinished last line of the output: %s", strerror(errno));
+    mem_free(data);
+    if (b->n_past) qsort(b->past_keys, b->n_past, sizeof *b->past_keys, compare_text);
+    return rc;
+}
+
+/* Each output line matches at most one input line. */
+static bool match_past_key(struct batch *b, const char *key) {
+    size_t lo = 0, hi = b->n_past;
+    while (lo < hi) {
+        size_t mid = (lo + hi) / 2;
+        if (strcmp(b->past_keys[mid], key) < 0) lo = mid + 1;
+        else hi = mid;
+    }
+    while (lo < b->n_past && b->past_matched[lo] && !strcmp(b->past_keys[lo], key)) lo++;
+    return lo < b->n_past && !strcmp(b->past_keys[lo], key) && (b->past_matched[lo] = true);
+}
+
+static int compare_longest_first(const void *a, const void *b) {
+    const struct batch_job *x = *(struct batch_job *const *)a, *y = *(struct batch_job *const *)b;
+    return x->n != y->n ? (x->n < y->n) - (x->n > y->n) : (x > y) - (x < y);
+}
+
+/* Orders the remaining prompts, longest first, by bytes. */
+static int order_jobs(struct batch *b, struct error *e) {
+    size_t done = 0;
+    int rc = read_past_output(b, e);
+    if (rc) return rc;
+    b->order = mem_calloc(b->n_order, sizeof *b->order);
+    b->past_matched = mem_calloc(b->n_past + 1, sizeof *b->past_matched);
+    if (!b->order || !b->past_matched) return error_set(e, ERR_MEMORY, "no memory");
+    for (size_t i = 0; i < b->n_order; i++) {
+        struct batch_job *j = &b->jobs[i];
+        struct arena arena = {0};
+        struct json line;
+        bool parsed = b->n_past && !json_parse(&arena, j->text, j->n, 0, "line", &line, NULL);
+        char *key = b->n_past ? make_key(parsed ? json_get(&line, "id") : NULL, (long long)i) : NULL;
+        if (b->n_past && !key) rc = error_set(e, ERR_MEMORY, "no memory");
+        else if (key && match_past_key(b, key)) done++;
+        else b->order[i - done] = j, b->prompt_bytes += j->n;
+        mem_free(key);
+        arena_free(&arena);
+        if (rc) return rc;
+    }
+    b->n_order -= done;
+    qsort(b->order, b->n_order, sizeof *b->order, compare_longest_first);
+    if (done) report_note(b->app, "%zu of %zu prompts are already in the output and are skipped", done, done + b->n_order);
+    return 0;
+}
+
+static int split_lines(struct batch *b, struct error *e) {
+    const char *s = b->file.data ? b->file.data : "", *end = s + b->file.len;
+    for (size_t number = 1; s < end; number++) {
+        const char *nl = memchr(s, '\n', (size_t)(end - s));
+        size_t n = (size_t)((nl ? nl : end) - s), blank = 0;
+        while (blank < n && strchr(" \t\r", s[blank])) blank++;
+        if (blank < n) {
+            if (mem_grow(&b->jobs, &b->cap_jobs, b->n_order + 1, sizeof *b->jobs)) return error_set(e, ERR_MEMORY, "no memory");
+            b->jobs[b->n_order++] = (struct batch_job){.text = s, .n = n, .line_number = number};
+        }
+        s += n + 1;
+    }
+    b->n_jobs = b->n_order;
+    return b->n_order ? 0 : error_set(e, ERR_USAGE, "--batch: no prompts in %s", b->app->opts.v[OPT_BATCH].text);
+}
+
+/* Announces the batch to the engine and sets the number of sessions. True: the engine waits until all prompts are submitted. */
+static bool announce_load(struct batch *b) {
+    const struct opt_value *v = b->app->opts.v;
+    struct announced_load load = {.n_prompts = (int)b->n_order,
+                                  .prompt_tokens = TEMPLATE_TOKENS + (double)b->prompt_bytes / (double)b->n_order / BYTES_PER_TOKEN,
+                                  .answer_tokens = DEFAULT_ANSWER_TOKENS};
+    b->n_sessions = v[OPT_PARALLEL].text ? (int)v[OPT_PARALLEL].integer : DEFAULT_SESSIONS;
+    if (v[OPT_PARALLEL].text) load.max_at_once = b->n_sessions;
+    if (v[OPT_MAX_TOKENS].text && v[OPT_MAX_TOKENS].integer > 0) load.answer_tokens = (double)v[OPT_MAX_TOKENS].integer;
+    int n = b->app->engine ? engine_announce(b->app->engine, &load) : 0;
+    if (n) b->n_sessions = n;
+    return n;
+}
+
+static void batch_free(struct batch *b) {
+    for (int i = 0; i < b->n_sessions; i++) {
+        turn_free(&b->sessions[i].turn);
+        engine_client_close(&b->sessions[i].client);
+    }
+    for (size_t i = 0; i < b->n_jobs; i++) buf_free(&b->jobs[i].line);
+    for (size_t i = 0; i < b->n_past; i++) mem_free(b->past_keys[i]);
+    mem_free(b->past_keys);
+    mem_free(b->past_matched);
+    mem_free(b->order);
+    mem_free(b->sessions);
+    mem_free(b->jobs);
+    buf_free(&b->file);
+    mem_free(b);
+}
+
+int batch_run(struct app *a, struct error *e) {
+    const struct opt_value *v = a->opts.v;
+    struct batch *b = mem_calloc(1, sizeof *b);
+    if (!b) return error_set(e, ERR_MEMORY, "no memory");
+    b->app = a;
+    int rc = input_file(v[OPT_BATCH].text, &b->file, e);
+    if (!rc) rc = split_lines(b, e);
+    if (!rc) rc = order_jobs(b, e);
+    if (!rc && b->n_order) {
+        rc = open_text(a, e);
+        if (!rc) rc = open_engine(a, e);
+        bool announced = !rc && announce_load(b);
+        if (!rc && !(b->sessions = mem_calloc((size_t)b->n_sessions, sizeof *b->sessions))) rc = error_set(e, ERR_MEMORY, "no memory");
+        if (!b->sessions) b->n_sessions = 0;
+        if (!rc) {
+            sig_defer(NULL);
+            run_jobs(b, announced);
+        }
+    }
+    if (!rc && b->n_failed) rc = error_set(e, ERR_RUNTIME, "%zu of %zu prompts failed; see their lines in the output", b->n_failed, b->n_order);
+    batch_free(b);
+    return rc;
+}

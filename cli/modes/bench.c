@@ -1,0 +1,185 @@
+/* --bench: prefill and decode speed of the model. The limit in each row is memory bandwidth, measured in the same run: each generated
+ * token reads its weights once. A prompt reads them at least once for all its tokens, so its limit is far away and its GFLOP/s
+ * say more. */
+#include "cli/modes/bench.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "cli/terminal/out.h"
+#include "cli/terminal/progress.h"
+#include "engine/base/clock.h"
+
+enum { DECODE_TOKENS = 32, MAX_SESSIONS = 4 };
+
+struct bench {
+    struct app *app;
+    bool json, first;
+    double bandwidth; /* bytes/s, last measurement */
+    double limit;     /* mean of the measurements before and after a run */
+};
+
+static void print_row(struct bench *b, struct buf *line) {
+    if (b->json && !b->first) out_write(",\n ", 3);
+    b->first = false;
+    if (!b->json) buf_char(line, '\n');
+    if (!line->failed) out_write(line->data, line->len);
+    buf_free(line);
+}
+
+/* --- kernels --------------------------------------------------------------------------------------------------------- */
+
+/* Appends the string at key, padded to width. */
+static void put_column(struct buf *line, const struct json *row, const char *key, int width) {
+    const struct json *v = json_get(row, key);
+    bool text = v && v->type == JSON_STRING;
+    buf_fmt(line, "%-*.*s ", width, text ? (int)v->n : 0, text ? v->string : "");
+}
+static int print_kernel_row(void *ctx, const char *json) {
+    struct bench *b = ctx;
+    struct buf line = {0};
+    struct arena arena = {0};
+    struct json r;
+    if (b->json) buf_str(&line, json);
+    else if (!json_parse(&arena, json, strlen(json), 0, "bench", &r, NULL)) {
+        const struct json *gbps = json_get(&r, "gbps");
+        char tokens[24] = "";
+        int n = (int)json_int(json_get(&r, "tokens"), 0);
+        if (n > 0) snprintf(tokens, sizeof tokens, "%d token%s", n, n > 1 ? "s" : "");
+        put_column(&line, &r, "kernel", 10);
+        put_column(&line, &r, "format", 8);
+        put_column(&line, &r, "level", 7);
+        buf_fmt(&line, "%11s  ", tokens);
+        put_column(&line, &r, "shape", 38);
+        buf_fmt(&line, "%2d threads %9.1f %s  of %9.1f  %3.0f %%", (int)json_int(json_get(&r, "threads"), 0), json_num(gbps ? gbps : json_get(&r, "gflops"), 0),
+                gbps ? "GB/s  " : "GFLOP/s", json_num(json_get(&r, "limit"), 0), 100 * json_num(json_get(&r, "share"), 0));
+    }
+    print_row(b, &line);
+    arena_free(&arena);
+    return out_failed();
+}
+
+/* --- the model ------------------------------------------------------------------------------------------------------- */
+
+struct bench_result {
+    double ttft_s, prefill_s, decode_s, wall_s;
+    int tokens;
+};
+
+/* Each session prefills the same number of tokens and generates the same number; none ends early. */
+static int run_sessions(struct bench *b, int sessions, int prompt, int decode, struct bench_result *res, struct error *e) {
+    struct session *s[MAX_SESSIONS] = {0};
+    const struct engine_info *info = engine_info(b->app->engine);
+    int32_t *ids = mem_alloc((size_t)prompt * sizeof *ids);
+    int rc = ids ? 0 : error_set(e, ERR_MEMORY, "no memory"), left = sessions;
+    double t0 = clock_now(), first = 0, last = 0;
+    *res = (struct bench_result){0};
+    for (int i = 0; i < sessions && !rc; i++) {
+        /* different tokens in each session and run: no cache hits, and experts spread as in text */
+        for (int k = 0; k < prompt; k++)
+            ids[k] = (int32_t)(((uint64_t)k * 2654435761u + (uint64_t)i * 40503u + (uint64_t)prompt * 69069u) % (uint64_t)info->vocab);
+        struct request q = {
+            .tokens = ids, .n = prompt, .max_tokens = decode, .flags = REQ_IGNORE_EOS | REQ_NO_PREFIX_REUSE, .sampling = {.top_p = 1, .repeat_penalty = 1}};
+        if (!(rc = session_open(b->app->engine, &s[i], e))) rc = session_submit(s[i], &q, e);
+    }
+    for (struct event ev; left && !rc;) {
+        if (!engine_poll(b->app->engine, &ev, -1)) continue;
+        if (ev.kind == EVENT_TOKEN) {
+            last = clock_now();
+            if (!res->tokens++) first = last;
+        } else if (ev.kind == EVENT_ERROR) {
+            *e = ev.error;
+            rc = e->code;
+        } else if (ev.kind == EVENT_DONE) {
+            left--;
+            if (ev.stats.ttft_s > res->ttft_s) res->ttft_s = ev.stats.ttft_s;
+            res->prefill_s += ev.stats.prefill_s;
+            if (ev.stats.decode_s > res->decode_s) res->decode_s = ev.stats.decode_s;
+        }
+    }
+    res->wall_s = last - t0;
+    if (sessions > 1) res->decode_s = last - first;
+    for (int i = 0; i < sessions; i++) session_close(&s[i]);
+    mem_free(ids);
+    return rc;
+}
+
+static void print_prefill_row(struct bench *b, int n, const struct bench_result *r) {
+    struct buf line = {0};
+    double rate = n / r->prefill_s, gflops = rate * (double)engine_token_flops(b->app->engine) / 1e9;
+    double limit = n / ((double)engine_token_bytes(b->app->engine) / b->limit);
+    if (b->json)
+        buf_fmt(&line,
+                "{\"what\": \"prefill\", \"prompt\": %d, \"sessions\": 1, \"tokens_per_s\": %.3f, \"ttft_s\": %.6f, \"gflops\": %.3f, \"limit\": %.3f, "
+                "\"share\": %.4f}",
+                n, rate, r->ttft_s, gflops, limit, rate / limit);
+    else
+        buf_fmt(&line, "prefill  %6d tokens            %9.1f tok/s  %8.1f GFLOP/s  first token %.3f s  %.1f %% of the bandwidth limit", n, rate, gflops,
+                r->ttft_s, 100 * rate / limit);
+    print_row(b, &line);
+}
+
+static void print_decode_row(struct bench *b, int prompt, int sessions, const struct bench_result *r) {
+    struct buf line = {0};
+    int steps = r->tokens - sessions;
+    double rate = r->decode_s > 0 ? steps / r->decode_s : 0, limit = b->limit / (double)engine_token_bytes(b->app->engine);
+    if (b->json)
+        buf_fmt(&line,
+                "{\"what\": \"decode\", \"prompt\": %d, \"sessions\": %d, \"tokens_per_s\": %.3f, \"tpot_s\": %.6f, \"gbps\": %.3f, \"limit\": %.3f, "
+                "\"share\": %.4f}",
+                prompt, sessions, rate, sessions / rate, rate * (double)engine_token_bytes(b->app->engine) / 1e9, limit, rate / limit);
+    else
+        buf_fmt(&line, "decode   %6d tokens before, %d session%s %7.1f tok/s  of %9.1f at memory bandwidth  %3.0f %%", prompt, sessions,
+                sessions > 1 ? "s" : " ", rate, limit, 100 * rate / limit);
+    print_row(b, &line);
+}
+
+/* Measures a run between two measurements of its limit: other processes slow down both. */
+static int run_with_limit(struct bench *b, int sessions, int prompt, struct bench_result *r, struct error *e) {
+    double before = b->bandwidth;
+    int rc = run_sessions(b, sessions, prompt, DECODE_TOKENS, r, e);
+    b->bandwidth = engine_read_bandwidth(b->app->engine, 3);
+    b->limit = (before + b->bandwidth) / 2;
+    return rc;
+}
+
+static int bench_model(struct bench *b, struct error *e) {
+    static const int prompts[] = {1, 16, 128, 512, 2048};
+    struct app *a = b->app;
+    struct bench_result r;
+    int rc = open_find_model(a, e), context;
+    if (rc || (rc = open_engine(a, e))) return rc;
+    context = engine_info(a->engine)->context;
+    progress_begin("measuring");
+    b->bandwidth = engine_read_bandwidth(a->engine, 3);
+    struct buf line = {0};
+    const struct engine_info *i = engine_info(a->engine);
+    if (b->json)
+        buf_fmt(&line, "{\"what\": \"machine\", \"threads\": %d, \"level\": \"%s\", \"read_gbps\": %.3f, \"token_bytes\": %llu, \"token_flops\": %llu}",
+                i->threads, i->level, b->bandwidth / 1e9, (unsigned long long)engine_token_bytes(a->engine), (unsigned long long)engine_token_flops(a->engine));
+    else
+        buf_fmt(&line, "%s, %d threads, %s: memory reads %.1f GB/s; a token reads %.1f MB of weights", i->name, i->threads, i->level, b->bandwidth / 1e9,
+                (double)engine_token_bytes(a->engine) / 1e6);
+    progress_clear();
+    print_row(b, &line);
+    rc = run_sessions(b, 1, context > 600 ? 512 : 8, 4, &r, e); /* warms up: after some hundred tokens every expert was read */
+    for (size_t k = 0; k < sizeof prompts / sizeof *prompts && !rc && !out_failed() && prompts[k] + DECODE_TOKENS <= context; k++) {
+        if ((rc = run_with_limit(b, 1, prompts[k], &r, e))) break;
+        if (prompts[k] > 1) print_prefill_row(b, prompts[k], &r);
+        print_decode_row(b, prompts[k], 1, &r);
+    }
+    for (int s = 2; s <= MAX_SESSIONS && !rc && !out_failed() && 16 + DECODE_TOKENS <= context; s *= 2) {
+        if (!(rc = run_with_limit(b, s, 16, &r, e))) print_decode_row(b, 16, s, &r);
+    }
+    return rc;
+}
+
+int bench_run(struct app *a, struct error *e) {
+    const struct opt_value *v = a->opts.v;
+    struct bench b = {.app = a, .json = v[OPT_JSON].on, .first = true};
+    if (b.json) out_write("[", 1);
+    int rc = !strcmp(v[OPT_BENCH].text, "kernels") ? engine_bench_kernels(v[OPT_THREADS].text ? (int)v[OPT_THREADS].integer : 0, print_kernel_row, &b, e)
+                                                   : bench_model(&b, e);
+    if (b.json) out_write("]\n", 2);
+    return rc;
+}

@@ -1,0 +1,295 @@
+/* --plan as text: what fits where, time to first token by length and mode with a plot, decode speed by number of sessions, the busiest
+ * resource of each, and the effect of one more resource. The figures are engine_plan's JSON object, which --json prints unchanged. */
+#include "cli/modes/plan.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "cli/options/paths.h"
+#include "cli/terminal/out.h"
+#include "cli/terminal/progress.h"
+#include "cli/terminal/term.h"
+#include "engine/base/json.h"
+
+struct plan_view {
+    struct buf *out;
+    bool color;
+    int width;
+};
+
+static const char *json_text(const struct json *j, char *out, size_t cap) {
+    snprintf(out, cap, "%.*s", j && j->type == JSON_STRING ? (int)j->n : 0, j && j->type == JSON_STRING ? j->string : "");
+    return out;
+}
+static const char *format_seconds(const struct json *j, char *out, size_t cap) {
+    double s = json_num(j, NAN);
+    if (isnan(s)) snprintf(out, cap, "-");
+    else if (s < 0.9995) snprintf(out, cap, s < 0.00995 ? "%.1f ms" : "%.0f ms", s * 1e3);
+    else if (s < 99.5) snprintf(out, cap, "%.3g s", s);
+    else snprintf(out, cap, "%.0f s", s);
+    return out;
+}
+static const char *format_count(int64_t n, char *out, size_t cap) {
+    if (n < 1000) snprintf(out, cap, "%d", (int)n);
+    else if (n < 1000000) snprintf(out, cap, "%d,%03d", (int)(n / 1000), (int)(n % 1000));
+    else snprintf(out, cap, "%.1f million", (double)n / 1e6);
+    return out;
+}
+static const char *format_bytes(const struct json *j, char *out, size_t cap) { return report_bytes((uint64_t)json_num(j, 0), out, cap); }
+
+static void put_heading(struct plan_view *v, const char *text) { buf_fmt(v->out, v->color ? "\n\033[1m%s\033[0m\n" : "\n%s\n", text); }
+/* Wraps words at the width, indented by two blanks. */
+static void put_paragraph(struct plan_view *v, const char *text) {
+    int at = 0;
+    for (const char *p = text; *p;) {
+        int n = (int)strcspn(p, " ");
+        if (at && at + 1 + n > v->width) buf_char(v->out, '\n'), at = 0;
+        if (!at) buf_str(v->out, "  "), at = 2;
+        else buf_char(v->out, ' '), at++;
+        buf_add(v->out, p, (size_t)n);
+        at += n;
+        p += n + strspn(p + n, " ");
+    }
+    buf_char(v->out, '\n');
+}
+
+static void put_memory(struct plan_view *v, const struct json *fits) {
+    char a[32], b[32], c[32], line[200];
+    const struct json *host = json_get(fits, "host");
+    int n = snprintf(line, sizeof line, "%s of weights in memory", format_bytes(json_get(host, "bytes"), a, sizeof a));
+    if (json_num(json_get(host, "have"), 0) > 0)
+        snprintf(line + n, sizeof line - (size_t)n, " of %s, plus %s tokens of context", format_bytes(json_get(host, "have"), b, sizeof b),
+                 format_count(json_int(json_get(fits, "context_tokens"), 0), c, sizeof c));
+    strncat(line, ".", sizeof line - strlen(line) - 1);
+    put_paragraph(v, line);
+}
+
+static void put_fits(struct plan_view *v, const struct json *fits) {
+    char a[32], b[32], c[32], line[600], why[300];
+    const struct json *host = json_get(fits, "host"), *cards = json_get(fits, "cards");
+    double need = json_num(json_get(host, "bytes"), 0), have = json_num(json_get(host, "have"), 0);
+    put_heading(v, "What fits where");
+    if (!json_bool(json_get(host, "fits"), true)) {
+        const struct json *disk = json_get(fits, "disk");
+        int n = snprintf(line, sizeof line, "%s of weights do not fit in %s of memory: %s are missing.", format_bytes(json_get(host, "bytes"), a, sizeof a),
+                         format_bytes(json_get(host, "have"), b, sizeof b), report_bytes((uint64_t)(need - have), c, sizeof c));
+        if (disk)
+            snprintf(line + n, sizeof line - (size_t)n,
+                     " They are read from disk on demand, at %s/s; memory caches %.0f %% of the routed experts and is expected to hold "
+                     "%.0f %% of those that an answer chooses.",
+                     format_bytes(json_get(disk, "bytes_per_s"), a, sizeof a), 100 * json_num(json_get(disk, "experts_in_memory"), 0),
+                     100 * json_num(json_get(disk, "chosen_in_memory"), 0));
+        else
+            snprintf(line + n, sizeof line - (size_t)n,
+                     " To get figures for experts read from disk, give its speed in the machine file, such as disk = 3G; memory must hold "
+                     "everything else.");
+        put_paragraph(v, line);
+        if (!disk) return;
+    } else put_memory(v, fits);
+    snprintf(line, sizeof line, "A token reads %s of weights, and %s of KV cache for each token before it.",
+             format_bytes(json_get(fits, "token_bytes"), a, sizeof a), format_bytes(json_get(fits, "kv_token_bytes"), b, sizeof b));
+    put_paragraph(v, line);
+    if (!cards || !cards->n) return put_paragraph(v, "No GPUs: everything runs on the CPU.");
+    const struct json *first = json_at(cards, 0);
+    snprintf(line, sizeof line, "On GPUs (%u x %s, %s each): %s.", cards->n, json_text(json_get(first, "name"), c, sizeof c),
+             format_bytes(json_get(first, "bytes"), b, sizeof b), json_text(json_get(fits, "resident"), why, sizeof why));
+    put_paragraph(v, line);
+}
+
+static void put_busiest(struct plan_view *v, const struct json *row, bool color) {
+    char name[32];
+    buf_fmt(v->out, color ? "\033[2m%s %.0f %%\033[0m" : "%s %.0f %%", json_text(json_get(row, "limit"), name, sizeof name),
+            100 * json_num(json_get(row, "busy"), 0));
+}
+
+static const char *const mode_names[] = {"cpu", "blend", "slp", "dslp"};
+enum { N_MODES = sizeof mode_names / sizeof *mode_names };
+
+static void put_prefill(struct plan_view *v, const struct json *rows) {
+    const struct json *first = json_get(json_at(rows, 0), "modes");
+    char a[32], chosen[16];
+    if (!rows || !rows->n) return;
+    put_heading(v, "Time to first token, by tokens of the prompt (* chosen by hearth)");
+    buf_str(v->out, "   tokens");
+    for (int m = 0; m < N_MODES; m++)
+        if (json_get(first, mode_names[m])) buf_fmt(v->out, "%10s ", mode_names[m]);
+    buf_str(v->out, "  busiest\n");
+    for (uint32_t i = 0; i < rows->n; i++) {
+        const struct json *row = json_at(rows, i), *of = json_get(row, "modes");
+        json_text(json_get(row, "chosen"), chosen, sizeof chosen);
+        buf_fmt(v->out, "  %7s", format_count(json_int(json_get(row, "tokens"), 0), a, sizeof a));
+        for (int m = 0; m < N_MODES; m++)
+            if (json_get(first, mode_names[m])) {
+                bool this = !strcmp(mode_names[m], chosen);
+                buf_fmt(v->out, this && v->color ? "\033[32m%10s\033[0m%s" : "%10s%s", format_seconds(json_get(of, mode_names[m]), a, sizeof a),
+                        this ? "*" : " ");
+            }
+        buf_str(v->out, "  ");
+        put_busiest(v, row, v->color);
+        buf_char(v->out, '\n');
+    }
+}
+
+/* Plots one bar per length: the logarithm of the chosen mode's time, in eighths of a column. */
+static void put_plot(struct plan_view *v, const struct json *rows) {
+    static const char *const part[] = {"", "▏", "▎", "▍", "▌", "▋", "▊", "▉"};
+    double least = INFINITY, most = 0;
+    char a[32], b[32], chosen[16];
+    for (uint32_t i = 0; rows && i < rows->n; i++) {
+        double t = json_num(json_get(json_get(json_at(rows, i), "modes"), json_text(json_get(json_at(rows, i), "chosen"), chosen, sizeof chosen)), 0);
+        if (t > 0) least = fmin(least, t), most = fmax(most, t);
+    }
+    int room = v->width - 24;
+    if (!(most > 0) || room < 16) return;
+    double low = log(least / 2), scale = room / (log(most) - low);
+    buf_char(v->out, '\n');
+    for (uint32_t i = 0; i < rows->n; i++) {
+        const struct json *row = json_at(rows, i), *time = json_get(json_get(row, "modes"), json_text(json_get(row, "chosen"), chosen, sizeof chosen));
+        double t = json_num(time, 0);
+        if (!(t > 0)) continue;
+        int eighths = (int)((log(t) - low) * scale * 8);
+        buf_fmt(v->out, "  %7s ", format_count(json_int(json_get(row, "tokens"), 0), a, sizeof a));
+        if (v->color) buf_str(v->out, t <= 30 ? "\033[32m" : "\033[33m");
+        for (int k = 0; k < eighths / 8; k++) buf_str(v->out, "█");
+        buf_str(v->out, part[eighths % 8]);
+        if (v->color) buf_str(v->out, "\033[0m");
+        buf_fmt(v->out, " %s\n", format_seconds(time, b, sizeof b));
+    }
+}
+
+static void put_decode(struct plan_view *v, const struct json *rows) {
+    char mode[16];
+    if (!rows || !rows->n) return;
+    put_heading(v, "Decoding, after 1,024 tokens");
+    buf_str(v->out, "  sessions  mode   per token   all sessions        during a prefill  busiest\n");
+    for (uint32_t i = 0; i < rows->n; i++) {
+        const struct json *row = json_at(rows, i);
+        buf_fmt(v->out, "  %8d  %-6s %6.1f ms  %7.1f tok/s  %19.1f ms  ", (int)json_int(json_get(row, "sessions"), 0),
+                json_text(json_get(row, "mode"), mode, sizeof mode), json_num(json_get(row, "tpot_ms"), 0), json_num(json_get(row, "tokens_per_s"), 0),
+                json_num(json_get(row, "tpot_beside_prefill_ms"), 0));
+        put_busiest(v, row, v->color);
+        buf_char(v->out, '\n');
+    }
+}
+
+static void put_batch(struct plan_view *v, const struct json *b) {
+    const struct json *policy = json_get(b, "policy");
+    char read[16], decode[16], line[500];
+    if (!policy) return;
+    put_heading(v, "Many prompts (--batch)");
+    if (json_is(json_get(policy, "decode"), "paged")) {
+        char longest[48], bound[48], cards[48] = "GPU";
+        const int n = (int)json_int(json_get(policy, "cards"), 1);
+        if (n > 1) snprintf(cards, sizeof cards, "%d GPUs, layers round-robin", n);
+        snprintf(line, sizeof line,
+                 "Generates %.1f tok/s: %d prompts of %d tokens prefilled and decoded together in paged mode, %d tokens each, in "
+                 "micro-batches of %d; attention on the CPU, experts on the %s (%.0f %% of them resident). A decode step takes %.3g s, the prefill %.3g s.",
+                 json_num(json_get(b, "tokens_per_s"), 0), (int)json_int(json_get(policy, "prompts"), 0), (int)json_int(json_get(b, "prompt"), 0),
+                 (int)json_int(json_get(b, "answer"), 0), (int)json_int(json_get(policy, "micro_batch"), 0), cards,
+                 100 * json_num(json_get(policy, "weights_on_cards"), 0), json_num(json_get(b, "step_s"), 0), json_num(json_get(b, "read_s"), 0));
+        put_paragraph(v, line);
+        snprintf(line, sizeof line, "Bottleneck of a layer: %s. Limit on concurrent prompts: %s.",
+                 json_text(json_get(policy, "longest"), longest, sizeof longest), json_text(json_get(policy, "no_more"), bound, sizeof bound));
+        return put_paragraph(v, line);
+    }
+    snprintf(line, sizeof line,
+             "Generates %.1f tok/s: %d prompts of %d tokens prefilled one after the other (%s), then %d tokens each, %d sessions at a time (%s).",
+             json_num(json_get(b, "tokens_per_s"), 0), (int)json_int(json_get(policy, "prompts"), 0), (int)json_int(json_get(b, "prompt"), 0),
+             json_text(json_get(policy, "read"), read, sizeof read), (int)json_int(json_get(b, "answer"), 0), (int)json_int(json_get(policy, "in_a_step"), 0),
+             json_text(json_get(policy, "decode"), decode, sizeof decode));
+    put_paragraph(v, line);
+}
+
+static void put_upgrades(struct plan_view *v, const struct json *rows) {
+    char what[48], a[32], b[32];
+    if (!rows || !rows->n) return;
+    put_heading(v, "With one upgrade");
+    for (uint32_t i = 0; i < rows->n; i++) {
+        const struct json *row = json_at(rows, i), *prefill = json_get(row, "prefill"), *decode = json_get(row, "decode");
+        struct buf line = {0};
+        buf_fmt(&line, "%s:", json_text(json_get(row, "what"), what, sizeof what));
+        for (uint32_t k = 0; prefill && k < prefill->n; k++) {
+            const struct json *one = json_at(prefill, k);
+            buf_fmt(&line, "%s %s tokens %s", k ? "," : " first token of", format_count(json_int(json_get(one, "tokens"), 0), a, sizeof a),
+                    format_seconds(json_get(one, "seconds"), b, sizeof b));
+            buf_fmt(&line, " (now %s)", format_seconds(json_get(one, "now"), b, sizeof b));
+        }
+        for (uint32_t k = 0; decode && k < decode->n; k++) {
+            const struct json *one = json_at(decode, k);
+            int n = (int)json_int(json_get(one, "sessions"), 0);
+            buf_fmt(&line, "%s %d session%s %.1f ms per token (now %.1f)", k ? "," : ";", n, n > 1 ? "s" : "", json_num(json_get(one, "tpot_ms"), 0),
+                    json_num(json_get(one, "now"), 0));
+        }
+        const struct json *batch = json_get(row, "batch");
+        buf_fmt(&line, "; many prompts %.1f tok/s (now %.1f)", json_num(json_get(batch, "tokens_per_s"), 0), json_num(json_get(batch, "now"), 0));
+        if (!line.failed) put_paragraph(v, line.data);
+        buf_free(&line);
+    }
+}
+
+static void put_list(struct plan_view *v, const struct json *root) {
+    char name[64], what[96], weights[16];
+    const struct json *machines = json_get(root, "machines"), *cards = json_get(root, "cards"), *models = json_get(root, "models");
+    struct buf all = {0};
+    put_heading(v, "Machines; describe any other in a file, see MACHINES in the manual");
+    for (uint32_t i = 0; i < machines->n; i++)
+        buf_fmt(v->out, "  %-15s %s\n", json_text(json_get(json_at(machines, i), "name"), name, sizeof name),
+                json_text(json_get(json_at(machines, i), "what"), what, sizeof what));
+    put_heading(v, "Models, for --arch; any other with -m");
+    for (uint32_t i = 0; i < models->n; i++) {
+        const struct json *m = json_at(models, i);
+        buf_fmt(v->out, "  %-15s %-16s %-8s %6.4g B parameters, %.3g B active per token\n", json_text(json_get(m, "name"), name, sizeof name),
+                json_text(json_get(m, "title"), what, sizeof what), json_text(json_get(m, "weights"), weights, sizeof weights),
+                json_num(json_get(m, "parameters"), 0) / 1e9, json_num(json_get(m, "active"), 0) / 1e9);
+    }
+    put_heading(v, "GPUs that a machine file may name");
+    for (uint32_t i = 0; i < cards->n; i++) buf_fmt(&all, "%s%s", i ? ", " : "", json_text(json_at(cards, i), name, sizeof name));
+    if (!all.failed && all.data) put_paragraph(v, all.data);
+    buf_free(&all);
+}
+
+static void put_plan(struct plan_view *v, const struct json *root) {
+    char machine[128], model[64];
+    if (json_get(root, "machines")) return put_list(v, root);
+    buf_fmt(v->out, v->color ? "\033[1m%s\033[0m with %s, in virtual time\n" : "%s with %s, in virtual time\n",
+            json_text(json_get(root, "machine"), machine, sizeof machine), json_text(json_get(root, "model"), model, sizeof model));
+    put_fits(v, json_get(root, "fits"));
+    put_prefill(v, json_get(root, "prefill"));
+    put_plot(v, json_get(root, "prefill"));
+    put_decode(v, json_get(root, "decode"));
+    put_batch(v, json_get(root, "batch"));
+    put_upgrades(v, json_get(root, "more"));
+}
+
+int plan_run(struct app *a, struct error *e) {
+    const struct opt_value *v = a->opts.v;
+    struct engine_params p;
+    struct buf json = {0}, text = {0};
+    struct arena arena = {0};
+    struct json root;
+    char kept[PATHS_MAX];
+    bool model = v[OPT_MODEL].text && !v[OPT_ARCH].text;
+    int rc = 0, rows;
+    if (v[OPT_ARCH].origin == ORIGIN_FLAG && v[OPT_MODEL].origin == ORIGIN_FLAG)
+        rc = error_set(e, ERR_USAGE, "--arch and -m cannot be combined: both select the model");
+    if (!rc && model) rc = open_find_model(a, e);
+    open_engine_params(a, &p);
+    if (!model) p.dir = NULL;
+    if (!paths_make(PATHS_CACHE, "machine", kept, sizeof kept, &(struct error){0})) *strrchr(kept, '/') = 0, p.calibration_dir = kept;
+    progress_begin("planning");
+    if (!rc) rc = engine_plan(&p, v[OPT_PLAN].text, v[OPT_ARCH].text, &json, e);
+    progress_clear();
+    if (!rc && v[OPT_JSON].on) buf_char(&json, '\n'), out_write(json.data, json.len);
+    else if (!rc && !(rc = json_parse(&arena, json.data, json.len, 0, "plan", &root, e))) {
+        struct plan_view view = {.out = &text, .color = a->color_out, .width = 80};
+        if (a->tty_out) term_size(&rows, &view.width);
+        put_plan(&view, &root);
+        rc = text.failed ? error_set(e, ERR_MEMORY, "no memory") : 0;
+        if (!rc) (a->tty_out ? (void)out_draw(1, text.data, text.len) : (void)out_write(text.data, text.len));
+    }
+    arena_free(&arena);
+    buf_free(&json);
+    buf_free(&text);
+    return rc;
+}

@@ -1,0 +1,160 @@
+#pragma once
+/* The option table, the single source for parsing, help, completions, the configuration file, the environment and /set. Each value
+ * records its origin; precedence: flag > HEARTH_* > configuration file > built-in. */
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "engine/base/buf.h"
+#include "engine/base/error.h"
+#include "engine/base/mem.h"
+
+enum opt_id {
+    OPT_MODEL,
+    OPT_MODEL_PATH,
+    OPT_CONTEXT,
+    OPT_TEMPLATE,
+    OPT_MODELS,
+    OPT_RAW,
+    OPT_PROMPT,
+    OPT_FILE,
+    OPT_SYSTEM,
+    OPT_BATCH,
+    OPT_JSON,
+    OPT_JSON_LINES,
+    OPT_EXTRACT,
+    OPT_NO_STREAM,
+    OPT_PLAIN,
+    OPT_STATS,
+    OPT_EXPLAIN,
+    OPT_QUIET,
+    OPT_VERBOSE,
+    OPT_COLOR,
+    OPT_MAX_TOKENS,
+    OPT_TEMP,
+    OPT_TOP_P,
+    OPT_TOP_K,
+    OPT_MIN_P,
+    OPT_REPEAT_PENALTY,
+    OPT_SEED,
+    OPT_UNTIL,
+    OPT_THINK,
+    OPT_SAVE,
+    OPT_CONTINUE,
+    OPT_LAST,
+    OPT_NO_SAVE,
+    OPT_LIST_CHATS,
+    OPT_DELETE,
+    OPT_NO_ATTACH,
+    OPT_SERVE,
+    OPT_LISTEN,
+    OPT_IDLE,
+    OPT_PARALLEL,
+    OPT_STATUS,
+    OPT_STOP,
+    OPT_THREADS,
+    OPT_CPU,
+    OPT_GPUS,
+    OPT_KV,
+    OPT_KV_CACHE,
+    OPT_PREFILL,
+    OPT_DECODE,
+    OPT_SPLIT,
+    OPT_DRAFT,
+    OPT_DRAFT_LEN,
+    OPT_DETERMINISTIC,
+    OPT_EXPERT_CACHE,
+    OPT_EVICT,
+    OPT_TRACE,
+    OPT_TRACE_ROUTING,
+    OPT_HUGEPAGES,
+    OPT_FORCE,
+    OPT_TOPOLOGY,
+    OPT_INSPECT,
+    OPT_VERIFY,
+    OPT_TOKENIZE,
+    OPT_SPECIAL,
+    OPT_DETOKENIZE,
+    OPT_RENDER,
+    OPT_TOKENS,
+    OPT_LOGITS_OUT,
+    OPT_IDS,
+    OPT_BENCH,
+    OPT_PLAN,
+    OPT_ARCH,
+    OPT_PRINT_CONFIG,
+    OPT_COMPLETION,
+    OPT_HELP,
+    OPT_VERSION,
+    OPT_COUNT
+};
+
+enum opt_kind {
+    OPT_FLAG,   /* on or off; in a file: yes/no */
+    OPT_SWITCH, /* --x and --no-x */
+    OPT_TEXT,
+    OPT_LIST, /* repeatable text */
+    OPT_SIZE, /* bytes with suffix K, M, G or T, or off: integer 0 */
+    OPT_INT,
+    OPT_NUM,
+    OPT_CHOICE,      /* one of choices */
+    OPT_FLAG_CHOICE, /* a flag that may be followed by one of choices */
+};
+
+enum {
+    OPT_SETTING = 1,      /* allowed in the configuration file and as HEARTH_NAME */
+    OPT_LIVE = 2,         /* /set may change it in a running chat */
+    OPT_HIDDEN = 4,       /* omitted from --help */
+    OPT_SELECTS_MODE = 8, /* selects the mode: at most one */
+    OPT_FILE_PATH = 16
+}; /* completes to files */
+
+struct opt_def {
+    const char *name; /* long, without the dashes; also the key in the configuration file */
+    char letter;      /* 0: none */
+    uint8_t kind, flags;
+    const char *group, *arg, *choices; /* choices: space-separated */
+    double lo, hi;
+    const char *def;  /* built-in value, or NULL */
+    const char *help; /* one line; the default in parentheses */
+};
+extern const struct opt_def opt_table[OPT_COUNT];
+
+enum opt_origin { ORIGIN_NONE, ORIGIN_DEFAULT, ORIGIN_FILE, ORIGIN_ENV, ORIGIN_FLAG, ORIGIN_CHAT };
+struct opt_value {
+    const char *text;   /* as given; NULL when unset */
+    const char **items; /* OPT_LIST */
+    size_t n_items, cap_items;
+    double num;
+    int64_t integer;
+    bool on; /* flags; OPT_FLAG_CHOICE too */
+    uint8_t origin;
+};
+struct opts {
+    struct opt_value v[OPT_COUNT];
+    struct arena arena;
+    char *config_path; /* the file that was read; NULL: none */
+};
+
+void opt_init(struct opts *o); /* sets built-in values */
+void opt_free(struct opts *o);
+/* Parses the command line. ERR_USAGE with a suggestion. */
+int opt_parse(struct opts *o, int argc, char **argv, struct error *e);
+/* Read HEARTH_NAME of each setting, and the configuration file; warn is called for each unknown name. Neither overrides a value of a
+ * stronger origin. A bad value is ERR_USAGE that names the variable or the line. */
+typedef void (*opt_warn)(void *ctx, const char *text);
+int opt_config_environment(struct opts *o, opt_warn warn, void *ctx, struct error *e);
+int opt_config_file(struct opts *o, opt_warn warn, void *ctx, struct error *e);
+/* Validates and stores one value; where is its place for error messages ("--temp", "HEARTH_TEMP", "FILE:3: temp"). */
+int opt_set(struct opts *o, enum opt_id id, const char *text, enum opt_origin origin, const char *where, struct error *e);
+/* Looks up a long name (no dashes; '_' counts as '-'); OPT_COUNT if unknown. *negated is set for --no-x of a switch. */
+enum opt_id opt_find(const char *name, size_t n, bool *negated);
+enum opt_id opt_mode(const struct opts *o); /* the given option flagged OPT_SELECTS_MODE, or OPT_COUNT */
+
+/* Finds the word nearest to a mistyped one among those that next returns until NULL; false without a near match. */
+bool opt_nearest(const char *word, const char *(*next)(void *ctx), void *ctx, char *best, size_t cap);
+
+void opt_help_print(struct buf *out);
+void opt_config_print(const struct opts *o, bool json, struct buf *out);
+/* shell: bash, zsh or fish; ERR_USAGE for others. */
+int opt_help_completion(const char *shell, struct buf *out, struct error *e);

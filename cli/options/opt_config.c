@@ -1,0 +1,182 @@
+/* Settings from the environment (HEARTH_NAME) and from the configuration file (lines of `key = value`). */
+#include <ctype.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "cli/options/opt.h"
+#include "cli/options/paths.h"
+#include "engine/base/file.h"
+#include "engine/base/json.h"
+
+enum { MAX_CONFIG_BYTES = 1 << 20 };
+
+static void env_name(enum opt_id id, char *out, size_t cap) {
+    snprintf(out, cap, "HEARTH_%s", opt_table[id].name);
+    for (char *s = out; *s; s++) *s = *s == '-' ? '_' : (char)toupper((unsigned char)*s);
+}
+
+static const char *next_env_name(void *ctx) {
+    static char name[64];
+    int *id = ctx;
+    while (*id < OPT_COUNT && !(opt_table[*id].flags & OPT_SETTING)) ++*id;
+    if (*id >= OPT_COUNT) return NULL;
+    env_name((enum opt_id)(*id)++, name, sizeof name);
+    return name + 7; /* after HEARTH_ */
+}
+/* Warns of variables whose name is close to a setting's. Other HEARTH_ variables may belong to the user. */
+static void warn_misspelled_names(opt_warn warn, void *ctx) {
+    for (char **at = environ; *at; at++) {
+        char name[64], near[64], text[256];
+        size_t n = strcspn(*at, "=");
+        int id = 0;
+        bool known = false;
+        if (strncmp(*at, "HEARTH_", 7) || n >= sizeof name) continue;
+        snprintf(name, sizeof name, "%.*s", (int)n - 7, *at + 7);
+        for (const char *s; !known && (s = next_env_name(&id));) known = !strcmp(s, name);
+        id = 0;
+        if (known || !opt_nearest(name, next_env_name, &id, near, sizeof near)) continue;
+        snprintf(text, sizeof text, "HEARTH_%s is not a setting and is ignored; did you mean HEARTH_%s?", name, near);
+        warn(ctx, text);
+    }
+}
+
+int opt_config_environment(struct opts *o, opt_warn warn, void *ctx, struct error *e) {
+    warn_misspelled_names(warn, ctx);
+    for (int id = 0; id < OPT_COUNT; id++) {
+        char name[64];
+        if (!(opt_table[id].flags & OPT_SETTING) || o->v[id].origin >= ORIGIN_ENV) continue;
+        env_name((enum opt_id)id, name, sizeof name);
+        const char *v = getenv(name);
+        int rc = v && *v ? opt_set(o, (enum opt_id)id, v, ORIGIN_ENV, name, e) : 0;
+        if (rc) return rc;
+    }
+    return 0;
+}
+
+static char *trim_blanks(char *s) {
+    while (*s == ' ' || *s == '\t') s++;
+    size_t n = strlen(s);
+    while (n && strchr(" \t\r\n", s[n - 1])) s[--n] = 0;
+    return s;
+}
+
+/* A quoted value is a JSON string; if it does not parse as one, the text between the quotes. */
+static const char *unquote(struct opts *o, char *s) {
+    size_t n = strlen(s);
+    struct json j;
+    if (n < 2 || s[0] != '"' || s[n - 1] != '"') return s;
+    if (!json_parse(&o->arena, s, n, 0, "value", &j, NULL) && j.type == JSON_STRING) {
+        const char *copy = arena_strndup(&o->arena, j.string, j.n);
+        return copy ? copy : s;
+    }
+    s[n - 1] = 0;
+    return s + 1;
+}
+
+/* Expands "~/models" as a shell does. */
+static const char *expand_home(struct opts *o, const char *v) {
+    char path[PATHS_MAX];
+    char *out = paths_expand(v, path, sizeof path) ? NULL : arena_alloc(&o->arena, strlen(path) + 1);
+    return out ? strcpy(out, path) : v;
+}
+
+static int parse_config_line(struct opts *o, char *line, int number, opt_warn warn, void *ctx, struct error *e) {
+    char text[512];
+    line = trim_blanks(line);
+    if (!*line || *line == '#') return 0;
+    char *eq = strchr(line, '=');
+    if (!eq) {
+        snprintf(text, sizeof text, "%s:%d: no '=' in '%.100s'; the line is ignored", o->config_path, number, line);
+        warn(ctx, text);
+        return 0;
+    }
+    *eq = 0;
+    char *key = trim_blanks(line), where[600];
+    const char *value = unquote(o, trim_blanks(eq + 1));
+    bool no = false;
+    enum opt_id id = opt_find(key, strlen(key), &no);
+    if (id == OPT_COUNT || no || !(opt_table[id].flags & OPT_SETTING)) {
+        snprintf(text, sizeof text, "%s:%d: unknown key '%.100s'; the line is ignored", o->config_path, number, key);
+        warn(ctx, text);
+        return 0;
+    }
+    if (o->v[id].origin >= ORIGIN_ENV) return 0;
+    snprintf(where, sizeof where, "%s:%d: %s", o->config_path, number, opt_table[id].name);
+    return opt_set(o, id, opt_table[id].flags & OPT_FILE_PATH ? expand_home(o, value) : value, ORIGIN_FILE, where, e);
+}
+
+int opt_config_file(struct opts *o, opt_warn warn, void *ctx, struct error *e) {
+    char path[PATHS_MAX];
+    if (paths_get(PATHS_CONFIG, "config", path, sizeof path) || !file_exists(path)) return 0;
+    char *data;
+    size_t size;
+    int rc = file_read(path, MAX_CONFIG_BYTES, &data, &size, e);
+    if (rc) return rc;
+    if (!(o->config_path = mem_strdup(path))) rc = error_set(e, ERR_MEMORY, "no memory");
+    int number = 1;
+    for (char *line = data, *end; !rc && line; line = end, number++) {
+        if ((end = strchr(line, '\n'))) *end++ = 0;
+        rc = parse_config_line(o, line, number, warn, ctx, e);
+    }
+    mem_free(data);
+    return rc;
+}
+
+static const char *origin_text(const struct opts *o, enum opt_id id, char *buf, size_t cap) {
+    switch (o->v[id].origin) {
+    case ORIGIN_FLAG: return "flag";
+    case ORIGIN_CHAT: return "/set";
+    case ORIGIN_ENV: env_name(id, buf, cap); return buf;
+    case ORIGIN_FILE: return o->config_path;
+    default: return "default";
+    }
+}
+
+/* Prints a configuration file that restores the same settings, grouped by origin. */
+static void print_config_lines(const struct opts *o, struct buf *out) {
+    static const uint8_t origins[] = {ORIGIN_FLAG, ORIGIN_ENV, ORIGIN_FILE, ORIGIN_DEFAULT, ORIGIN_NONE};
+    for (size_t k = 0; k < sizeof origins; k++) {
+        char last[64] = "", name[64];
+        for (int id = 0; id < OPT_COUNT; id++) {
+            const struct opt_value *v = &o->v[id];
+            if (!(opt_table[id].flags & OPT_SETTING) || v->origin != origins[k]) continue;
+            const char *origin = v->text ? origin_text(o, (enum opt_id)id, name, sizeof name) : "not set";
+            if (strncmp(last, origin, sizeof last - 1)) buf_fmt(out, "# %s\n", origin);
+            snprintf(last, sizeof last, "%s", origin);
+            buf_fmt(out, v->text ? "%s = " : "# %s =", opt_table[id].name);
+            size_t n = v->text ? strlen(v->text) : 0;
+            bool quote = n && (strpbrk(v->text, "\n\r") || strchr(" \t\"", v->text[0]) || strchr(" \t", v->text[n - 1]));
+            if (quote) json_quote(out, v->text, n);
+            else if (n) buf_str(out, v->text);
+            buf_char(out, '\n');
+        }
+    }
+}
+
+void opt_config_print(const struct opts *o, bool json, struct buf *out) {
+    bool first = true;
+    if (!json) {
+        print_config_lines(o, out);
+        return;
+    }
+    buf_char(out, '{');
+    for (int id = 0; id < OPT_COUNT; id++) {
+        const struct opt_value *v = &o->v[id];
+        char name[64];
+        if (!(opt_table[id].flags & OPT_SETTING)) continue;
+        const char *origin = origin_text(o, (enum opt_id)id, name, sizeof name);
+        buf_fmt(out, "%s\"%s\": {\"value\": ", first ? "" : ", ", opt_table[id].name);
+        first = false;
+        if (!v->text) buf_str(out, "null");
+        else if (opt_table[id].kind == OPT_INT) buf_fmt(out, "%lld", (long long)v->integer);
+        else if (opt_table[id].kind == OPT_NUM) buf_fmt(out, "%g", v->num);
+        else if (opt_table[id].kind <= OPT_SWITCH) buf_str(out, v->on ? "true" : "false");
+        else json_quote(out, v->text, strlen(v->text));
+        buf_str(out, ", \"origin\": ");
+        json_quote(out, origin, strlen(origin));
+        buf_char(out, '}');
+    }
+    buf_str(out, "}\n");
+}

@@ -1,0 +1,140 @@
+/* Output generated from the option table: --help, and completions for three shells. */
+#include <stdio.h>
+#include <string.h>
+
+#include "cli/options/opt.h"
+
+static void pad_column(struct buf *out, size_t from, size_t width) {
+    do buf_char(out, ' ');
+    while (out->len - from < width && !out->failed);
+}
+
+void opt_help_print(struct buf *out) {
+    buf_str(out, "hearth: chat with large Mixture-of-Experts models at a terminal\n\n"
+                 "  hearth                                      chat with the small built-in model\n"
+                 "  hearth -m DIR                               chat with the checkpoint in DIR\n"
+                 "  hearth -m DIR -p \"one question\"             one answer on stdout\n"
+                 "  cat notes.txt | hearth -m DIR -p \"Summarise this\"\n"
+                 "  hearth -m DIR -f a.txt -f b.txt -p \"Compare these\" | less\n"
+                 "  hearth -m DIR --inspect                     describe a checkpoint\n");
+    const char *group = NULL;
+    for (int id = 0; id < OPT_COUNT; id++) {
+        const struct opt_def *d = &opt_table[id];
+        if (d->flags & OPT_HIDDEN) continue;
+        if (!group || strcmp(group, d->group)) buf_fmt(out, "\n%s:\n", d->group);
+        group = d->group;
+        size_t from = out->len;
+        buf_str(out, "  ");
+        if (d->letter) buf_fmt(out, "-%c, ", d->letter);
+        else buf_str(out, "    ");
+        buf_fmt(out, "--%s", d->name);
+        if (d->kind == OPT_SWITCH) buf_fmt(out, ", --no-%s", d->name);
+        else if (d->kind == OPT_FLAG_CHOICE) buf_fmt(out, " [%s]", d->arg);
+        else if (d->arg) buf_fmt(out, " %s", d->arg);
+        pad_column(out, from, 29);
+        buf_str(out, d->help);
+        if (d->kind == OPT_CHOICE) {
+            buf_str(out, ": ");
+            for (const char *s = d->choices; *s; s++)
+                if (*s == ' ') buf_str(out, ", ");
+                else buf_char(out, *s);
+        }
+        buf_char(out, '\n');
+    }
+    buf_str(out, "\nSettings can also be given in $XDG_CONFIG_HOME/hearth/config (key = value) and as HEARTH_NAME; --print-config shows them.\n"
+                 "Exit codes: 0 ok, 1 runtime, 2 usage, 3 bad model, 4 context overflow, 5 not enough memory.\n"
+                 "In a chat type /help. The manual is hearth(1).\n");
+}
+
+/* --- completions ----------------------------------------------------------------------------------------------------- */
+
+static void bash_completion(struct buf *out) {
+    buf_str(out, "# bash completion for hearth, generated from its option table\n_hearth() {\n"
+                 "    local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]}\n    case $prev in\n");
+    for (int id = 0; id < OPT_COUNT; id++) {
+        const struct opt_def *d = &opt_table[id];
+        if (!d->arg || (d->flags & OPT_HIDDEN && !d->choices)) continue;
+        if (d->letter) buf_fmt(out, "    -%c | --%s) ", d->letter, d->name);
+        else buf_fmt(out, "    --%s) ", d->name);
+        if (d->choices) buf_fmt(out, "mapfile -t COMPREPLY < <(compgen -W '%s' -- \"$cur\"); return ;;\n", d->choices);
+        else if (d->flags & OPT_FILE_PATH) buf_str(out, "mapfile -t COMPREPLY < <(compgen -f -- \"$cur\"); compopt -o filenames; return ;;\n");
+        else buf_str(out, "return ;;\n");
+    }
+    buf_str(out, "    esac\n    mapfile -t COMPREPLY < <(compgen -W '");
+    for (int id = 0; id < OPT_COUNT; id++) {
+        const struct opt_def *d = &opt_table[id];
+        if (d->flags & OPT_HIDDEN) continue;
+        if (d->letter) buf_fmt(out, "-%c ", d->letter);
+        buf_fmt(out, "--%s ", d->name);
+        if (d->kind == OPT_SWITCH) buf_fmt(out, "--no-%s ", d->name);
+    }
+    buf_str(out, "' -- \"$cur\")\n}\ncomplete -F _hearth hearth\n");
+}
+
+/* Quotes text for '...', in which _arguments interprets brackets and colons. */
+static void zsh_quote(struct buf *out, const char *s) {
+    for (; *s; s++) {
+        if (*s == '\'') buf_str(out, "'\\''");
+        else {
+            if (strchr("[]:\\", *s)) buf_char(out, '\\');
+            buf_char(out, *s);
+        }
+    }
+}
+static void zsh_option(struct buf *out, const struct opt_def *d, const char *dashes, const char *no, const char *name) {
+    buf_fmt(out, "    '%s%s%s%s", d->kind == OPT_LIST ? "*" : "", dashes, no, name);
+    buf_char(out, '[');
+    zsh_quote(out, d->help);
+    buf_char(out, ']');
+    if (d->arg) {
+        buf_fmt(out, "%s:", d->kind == OPT_FLAG_CHOICE ? ":" : "");
+        zsh_quote(out, d->arg);
+        if (d->choices) buf_fmt(out, ":(%s)", d->choices);
+        else buf_str(out, d->flags & OPT_FILE_PATH ? ":_files" : ": ");
+    }
+    buf_str(out, "' \\\n");
+}
+static void zsh_completion(struct buf *out) {
+    buf_str(out, "#compdef hearth\n# zsh completion for hearth, generated from its option table\n_arguments -s \\\n");
+    for (int id = 0; id < OPT_COUNT; id++) {
+        const struct opt_def *d = &opt_table[id];
+        char letter[2] = {d->letter, 0};
+        if (d->flags & OPT_HIDDEN) continue;
+        if (d->letter) zsh_option(out, d, "-", "", letter);
+        zsh_option(out, d, "--", "", d->name);
+        if (d->kind == OPT_SWITCH) zsh_option(out, d, "--", "no-", d->name);
+    }
+    buf_str(out, "    && return\n");
+}
+
+static void fish_quote(struct buf *out, const char *s) {
+    for (; *s; s++) {
+        if (*s == '\'' || *s == '\\') buf_char(out, '\\');
+        buf_char(out, *s);
+    }
+}
+static void fish_completion(struct buf *out) {
+    buf_str(out, "# fish completion for hearth, generated from its option table\ncomplete -c hearth -f\n");
+    for (int id = 0; id < OPT_COUNT; id++) {
+        const struct opt_def *d = &opt_table[id];
+        if (d->flags & OPT_HIDDEN) continue;
+        for (int no = 0; no < (d->kind == OPT_SWITCH ? 2 : 1); no++) {
+            buf_str(out, "complete -c hearth");
+            if (d->letter && !no) buf_fmt(out, " -s %c", d->letter);
+            buf_fmt(out, " -l %s%s", no ? "no-" : "", d->name);
+            if (d->choices) buf_fmt(out, " %s-a '%s'", d->kind == OPT_FLAG_CHOICE ? "" : "-x ", d->choices);
+            else if (d->arg) buf_str(out, d->flags & OPT_FILE_PATH ? " -r -F" : " -x");
+            buf_str(out, " -d '");
+            fish_quote(out, d->help);
+            buf_str(out, "'\n");
+        }
+    }
+}
+
+int opt_help_completion(const char *shell, struct buf *out, struct error *e) {
+    if (!strcmp(shell, "bash")) bash_completion(out);
+    else if (!strcmp(shell, "zsh")) zsh_completion(out);
+    else if (!strcmp(shell, "fish")) fish_completion(out);
+    else return error_set(e, ERR_USAGE, "no completions for '%s'; choose bash, zsh or fish", shell);
+    return out->failed ? error_set(e, ERR_MEMORY, "no memory") : 0;
+}

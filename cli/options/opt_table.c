@@ -1,0 +1,119 @@
+/* The option table. Help texts are one line, with the default in parentheses unless it is obvious. */
+#include "cli/options/opt.h"
+
+#define MODEL   "Model"
+#define PROMPT  "Prompt"
+#define OUTPUT  "Output"
+#define ANSWER  "Answer"
+#define SESSION "Sessions"
+#define SERVE   "Resident engine"
+#define MACHINE "Machine"
+#define INSPECT "Inspection (data on stdout, nothing else)"
+#define MEASURE "Measuring"
+#define OTHER   "Other"
+#define SETTING OPT_SETTING
+#define LIVE    (OPT_SETTING | OPT_LIVE)
+#define MAX_CTX 16777216
+
+const struct opt_def opt_table[OPT_COUNT] = {
+    [OPT_MODEL] = {"model", 'm', OPT_TEXT, SETTING | OPT_FILE_PATH, MODEL, "DIR",
+                   .help = "checkpoint directory, GGUF file, a name from --models, or URL[#MODEL] (built-in model)"},
+    [OPT_MODEL_PATH] = {"model-path", 0, OPT_TEXT, SETTING | OPT_FILE_PATH, MODEL, "DIRS",
+                        .help = "directories in which model names are looked up, separated by colons"},
+    [OPT_CONTEXT] = {"context", 'c', OPT_INT, SETTING, MODEL, "N", .lo = 1, .hi = MAX_CTX, .help = "context length in tokens (the model's limit)"},
+    [OPT_TEMPLATE] = {"template", 0, OPT_TEXT, SETTING | OPT_FILE_PATH, MODEL, "FILE", .help = "chat template to use instead of the checkpoint's"},
+    [OPT_MODELS] = {"models", 0, OPT_FLAG, OPT_SELECTS_MODE, MODEL, .help = "list models in the model path and the Hugging Face cache; also with --json"},
+    [OPT_RAW] = {"raw", 0, OPT_FLAG, 0, MODEL, .help = "no chat template: send the text to the model unchanged"},
+
+    [OPT_PROMPT] = {"prompt", 'p', OPT_TEXT, 0, PROMPT, "TEXT", .help = "answer TEXT and exit; stdin may hold a document (-: read TEXT from stdin)"},
+    [OPT_FILE] = {"file", 'f', OPT_LIST, OPT_FILE_PATH, PROMPT, "FILE", .help = "attach FILE as a document; repeatable"},
+    [OPT_SYSTEM] = {"system", 's', OPT_TEXT, LIVE, PROMPT, "TEXT", .help = "system prompt"},
+    [OPT_BATCH] = {"batch", 0, OPT_TEXT, OPT_SELECTS_MODE | OPT_FILE_PATH, PROMPT, "FILE", .help = "answer each line of a JSON-lines file, several at once"},
+
+    [OPT_JSON] = {"json", 0, OPT_FLAG, 0, OUTPUT, .help = "one JSON object on stdout"},
+    [OPT_JSON_LINES] = {"json-lines", 0, OPT_FLAG, 0, OUTPUT, .help = "one JSON event per line while the answer is generated"},
+    [OPT_EXTRACT] = {"extract", 0, OPT_FLAG, 0, OUTPUT, .help = "print only the first code block of the answer"},
+    [OPT_NO_STREAM] = {"no-stream", 0, OPT_FLAG, SETTING, OUTPUT, .help = "print the answer when it is complete"},
+    [OPT_PLAIN] = {"plain", 0, OPT_FLAG, SETTING, OUTPUT, .help = "raw output; no wrapping, no styles"},
+    [OPT_STATS] = {"stats", 0, OPT_FLAG, LIVE, OUTPUT, .help = "token counts and speeds on stderr after the answer"},
+    [OPT_EXPLAIN] = {"explain", 0, OPT_FLAG, LIVE, OUTPUT, .help = "report on stderr why a mode was chosen"},
+    [OPT_QUIET] = {"quiet", 'q', OPT_FLAG, SETTING, OUTPUT, .help = "no thinking, progress or notes on stderr"},
+    [OPT_VERBOSE] = {"verbose", 'v', OPT_FLAG, SETTING, OUTPUT, .help = "more messages on stderr"},
+    [OPT_COLOR] = {"color", 0, OPT_CHOICE, SETTING, OUTPUT, "WHEN", "auto always never", .def = "auto", .help = "colour on stdout and stderr"},
+
+    [OPT_MAX_TOKENS] = {"max-tokens", 'n', OPT_INT, LIVE, ANSWER, "N", .lo = 1, .hi = MAX_CTX,
+                        .help = "stop the answer after N tokens (until the context is full)"},
+    [OPT_TEMP] = {"temp", 0, OPT_NUM, LIVE, ANSWER, "T", .lo = 0, .hi = 100, .help = "temperature; 0 is greedy (model default)"},
+    [OPT_TOP_P] = {"top-p", 0, OPT_NUM, LIVE, ANSWER, "P", .lo = 0, .hi = 1, .help = "sample from the likeliest tokens that add up to P (model default)"},
+    [OPT_TOP_K] = {"top-k", 0, OPT_INT, LIVE, ANSWER, "K", .lo = 0, .hi = MAX_CTX, .help = "sample from the K likeliest tokens; 0 is off (model default)"},
+    [OPT_MIN_P] = {"min-p", 0, OPT_NUM, LIVE, ANSWER, "P", .lo = 0, .hi = 1, .help = "drop tokens less likely than P times the likeliest (off)"},
+    [OPT_REPEAT_PENALTY] = {"repeat-penalty", 0, OPT_NUM, LIVE, ANSWER, "R", .lo = 0.01, .hi = 100,
+                            .help = "make used tokens less likely; 1 is off (model default)"},
+    [OPT_SEED] = {"seed", 0, OPT_INT, LIVE, ANSWER, "N", .lo = 0, .hi = 9.2e18, .help = "random seed; the same seed gives the same text (a new one each time)"},
+    [OPT_UNTIL] = {"until", 0, OPT_LIST, 0, ANSWER, "TEXT", .help = "end the answer before TEXT; repeatable"},
+    [OPT_THINK] = {"think", 0, OPT_SWITCH, LIVE, ANSWER, .help = "let a reasoning model think first, or not (the template decides)"},
+
+    [OPT_SAVE] = {"save", 0, OPT_TEXT, 0, SESSION, "NAME", .help = "save the conversation as NAME"},
+    [OPT_CONTINUE] = {"continue", 0, OPT_TEXT, 0, SESSION, "NAME", .help = "continue the saved conversation NAME"},
+    [OPT_LAST] = {"last", 0, OPT_FLAG, 0, SESSION, .help = "continue the most recently saved conversation"},
+    [OPT_NO_SAVE] = {"no-save", 0, OPT_FLAG, SETTING, SESSION, .help = "store nothing of this chat on disk, nor the input history"},
+    [OPT_LIST_CHATS] = {"list", 0, OPT_FLAG, OPT_SELECTS_MODE, SESSION, .help = "list saved conversations, newest first; also with --json"},
+    [OPT_DELETE] = {"delete", 0, OPT_TEXT, OPT_SELECTS_MODE, SESSION, "NAME", .help = "delete the saved conversation NAME"},
+
+    [OPT_NO_ATTACH] = {"no-attach", 0, OPT_FLAG, SETTING, SERVE, .help = "open the model in this process, even if a resident engine is running"},
+    [OPT_SERVE] = {"serve", 0, OPT_FLAG, OPT_SELECTS_MODE, SERVE, .help = "keep the model open and serve chat completions on a socket"},
+    [OPT_LISTEN] = {"listen", 0, OPT_TEXT, 0, SERVE, "ADDRESS", .help = "with --serve: also listen on a port, as in 127.0.0.1:8080; prints an API key"},
+    [OPT_IDLE] = {"idle", 0, OPT_NUM, SETTING, SERVE, "MINUTES", .lo = 0, .hi = 1e6,
+                  .help = "with --serve: exit after so many minutes without a request (never)"},
+    [OPT_PARALLEL] = {"parallel", 0, OPT_INT, SETTING, SERVE, "N", .lo = 1, .hi = 256,
+                      .help = "concurrent answers, with --serve (16) or --batch (6, or as many as pay off)"},
+    [OPT_STATUS] = {"status", 0, OPT_FLAG, OPT_SELECTS_MODE, SERVE, .help = "show the state of the resident engine; also with --json"},
+    [OPT_STOP] = {"stop", 0, OPT_FLAG, OPT_SELECTS_MODE, SERVE, .help = "stop the resident engine"},
+
+    [OPT_THREADS] = {"threads", 't', OPT_INT, SETTING, MACHINE, "N", .lo = 1, .hi = 1024, .help = "CPU threads (number of physical cores)"},
+    [OPT_CPU] = {"cpu", 0, OPT_CHOICE, SETTING, MACHINE, "LEVEL", "scalar avx2 avx512 amx", .help = "highest instruction set to use (best available)"},
+    [OPT_GPUS] = {"gpus", 0, OPT_TEXT, SETTING, MACHINE, "LIST", .help = "0, 0,1, emu:N for N emulated ones, or none; no real GPU has run it yet"},
+    [OPT_KV] = {"kv", 0, OPT_CHOICE, SETTING, MACHINE, "TYPE", "f32 bf16 fp8", .def = "bf16", .help = "number format of the KV cache"},
+    [OPT_KV_CACHE] = {"kv-cache", 0, OPT_SIZE, SETTING, MACHINE, "SIZE", .help = "disk space for the KV cache of prompts, or off (a tenth of the free space)"},
+    [OPT_PREFILL] = {"prefill", 0, OPT_CHOICE, SETTING, MACHINE, "MODE", "auto cpu blend slp dslp", .def = "auto", .help = "how prompts are prefilled"},
+    [OPT_DECODE] = {"decode", 0, OPT_CHOICE, SETTING, MACHINE, "MODE", "auto cpu hybrid dual paged", .def = "auto", .help = "how answers are generated"},
+    [OPT_SPLIT] = {"split", 0, OPT_CHOICE, SETTING, MACHINE, "POLICY", "auto host stream hybrimoe trimoe cut exact", .def = "auto",
+                   .help = "which experts a device computes"},
+    [OPT_EXPERT_CACHE] = {"expert-cache", 0, OPT_TEXT, SETTING, MACHINE, "SIZE", .def = "off",
+                          .help = "routed experts kept on a device: N per layer, SIZE (4G), auto"},
+    [OPT_EVICT] = {"evict", 0, OPT_CHOICE, SETTING, MACHINE, "POLICY", "auto lru lfu mrs ema lookahead", .def = "auto",
+                   .help = "eviction policy of that cache"},
+    [OPT_DRAFT] = {"draft", 0, OPT_CHOICE, SETTING, MACHINE, "HOW", "auto none lookup mtp int4", .def = "auto",
+                   .help = "speculative decoding, which does not change the text"},
+    [OPT_DRAFT_LEN] = {"draft-len", 0, OPT_INT, SETTING, MACHINE, "N", .lo = 1, .hi = 16, .help = "most drafted tokens at once (as many as pay off)"},
+    [OPT_DETERMINISTIC] = {"deterministic", 0, OPT_FLAG, SETTING, MACHINE, .help = "choose modes by the calibration alone, not by later measurements"},
+    [OPT_TRACE] = {"trace", 0, OPT_TEXT, OPT_FILE_PATH, MACHINE, "FILE", .help = "write a Chrome trace of what ran where and when"},
+    [OPT_TRACE_ROUTING] = {"trace-routing", 0, OPT_TEXT, OPT_FILE_PATH, MACHINE, "FILE",
+                           .help = "write the experts that each token chose, one line of JSON each"},
+    [OPT_HUGEPAGES] = {"hugepages", 0, OPT_FLAG, SETTING, MACHINE, .help = "use 2 MB pages; weights are read into memory if they fit"},
+    [OPT_TOPOLOGY] = {"topology", 0, OPT_TEXT, OPT_HIDDEN | OPT_FILE_PATH, MACHINE, "FILE", .help = "NUMA nodes to assume instead of this machine's"},
+    [OPT_FORCE] = {"force", 0, OPT_FLAG, 0, MACHINE, .help = "continue even if memory seems insufficient"},
+
+    [OPT_INSPECT] = {"inspect", 0, OPT_FLAG, OPT_SELECTS_MODE, INSPECT, .help = "describe the checkpoint and what would run where; also with --json"},
+    [OPT_VERIFY] = {"verify", 0, OPT_FLAG, OPT_SELECTS_MODE, INSPECT, .help = "read every tensor; exit 3 at the first bad one"},
+    [OPT_TOKENIZE] = {"tokenize", 0, OPT_FLAG, OPT_SELECTS_MODE, INSPECT, .help = "convert text on stdin to ids, a JSON array on one line, without BOS"},
+    [OPT_SPECIAL] = {"special", 0, OPT_FLAG, 0, INSPECT, .help = "recognise control tokens in the text (with --tokenize or --raw)"},
+    [OPT_DETOKENIZE] = {"detokenize", 0, OPT_FLAG, OPT_SELECTS_MODE, INSPECT, .help = "convert a JSON array of ids on stdin to the exact bytes"},
+    [OPT_RENDER] = {"render", 0, OPT_TEXT, OPT_SELECTS_MODE | OPT_FILE_PATH, INSPECT, "CONV",
+                    .help = "print the prompt that the template renders from a JSON conversation"},
+    [OPT_TOKENS] = {"tokens", 0, OPT_TEXT, OPT_SELECTS_MODE, INSPECT, "IDS",
+                    .help = "run these ids, separated by commas, or @FILE; with --logits-out or --ids"},
+    [OPT_LOGITS_OUT] = {"logits-out", 0, OPT_TEXT, OPT_FILE_PATH, INSPECT, "FILE", .help = "write float32 logits of every position"},
+    [OPT_IDS] = {"ids", 0, OPT_FLAG, 0, INSPECT, .help = "print the continuation as a JSON array of ids (with -n)"},
+
+    [OPT_BENCH] = {"bench", 0, OPT_FLAG_CHOICE, OPT_SELECTS_MODE, MEASURE, "kernels", "kernels",
+                   .help = "measure the model, or every kernel, against this machine's limits"},
+    [OPT_PLAN] = {"plan", 0, OPT_TEXT, OPT_SELECTS_MODE, MEASURE, "MACHINE",
+                  .help = "predict the speeds of a described machine; --plan list shows the known ones"},
+    [OPT_ARCH] = {"arch", 0, OPT_TEXT, 0, MEASURE, "NAME", .help = "plan for a published model without its files (deepseek-v3)"},
+
+    [OPT_PRINT_CONFIG] = {"print-config", 0, OPT_FLAG, OPT_SELECTS_MODE, OTHER, .help = "print every setting with its value and origin"},
+    [OPT_COMPLETION] = {"completion", 0, OPT_CHOICE, OPT_SELECTS_MODE, OTHER, "SHELL", "bash zsh fish", .help = "print the completion script of a shell"},
+    [OPT_HELP] = {"help", 'h', OPT_FLAG, OPT_SELECTS_MODE, OTHER, .help = "this text"},
+    [OPT_VERSION] = {"version", 0, OPT_FLAG, OPT_SELECTS_MODE, OTHER, .help = "the version; with -v also CPU level and build"},
+};

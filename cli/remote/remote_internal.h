@@ -1,0 +1,71 @@
+#pragma once
+/* Shared by remote.c and remote_request.c. */
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "cli/remote/lib_curl.h"
+#include "cli/remote/remote.h"
+
+enum { REMOTE_MAX_TRIES = 6, REMOTE_MAX_RETRY_AFTER_S = 600 }; /* attempts against a busy server; longest Retry-After that is honoured */
+
+struct remote_event { /* a queued event */
+    struct remote_event *next;
+    struct engine_event event;
+    struct buf text;
+};
+
+struct remote_request {          /* one request */
+    struct remote_request *next; /* in remote->requests */
+    struct remote *remote;
+    struct engine_client *client;
+    CURL *easy;
+    struct buf body, line, error_body; /* line: incomplete line of the stream; raw: body of an error */
+    bool in_multi;                     /* added to the multi handle */
+    bool finished;                     /* its last event is queued: the thread no longer uses it */
+    _Atomic bool cancelled;
+    int tries;
+    double submitted, first, last, not_before; /* clock */
+    bool has_text, has_end_mark;               /* some of the answer arrived; its end mark arrived */
+    const char *parse_error;                   /* why the answer could not be parsed, or NULL */
+    bool has_reason;
+    enum done_reason reason;
+    struct turn_stats stats;
+    bool has_server_times; /* stats' times are the server's */
+    uint64_t *disk_keys;   /* disk-cache keys, [n_kept], written once under the lock */
+    size_t n_disk_keys;
+    char curl_error[CURL_ERROR_SIZE];
+    struct remote_event *last_event; /* preallocated for the last event, which must not fail */
+    struct {
+        struct buf name, arguments;
+    } tools[16];
+};
+
+struct remote {
+    struct app *app;
+    bool resident;
+    char *base, *model, *socket, *key; /* http://host/v1; key: NULL: none */
+    struct engine_info info;
+    struct curl_slist *headers;
+    CURLM *multi;
+    pthread_t thread;
+    bool started;
+    int events_fd, wake_fd; /* eventfds: fd is readable while events are queued; wake interrupts the thread's poll */
+    pthread_mutex_t lock;
+    bool closing;                    /* under the lock, as are the next two members, and over and added of requests */
+    struct remote_request *requests; /* all that are not freed */
+    struct remote_event *queue_head, **queue_tail, *delivered;
+};
+
+/* Sets the options common to all requests. */
+int remote_setup(struct remote *r, CURL *easy, const char *path);
+/* Sets e to the message of an error reply, or to the meaning of its status. */
+int remote_error(const struct remote *r, long status, const struct buf *body, struct error *e);
+
+/* remote_call.c */
+int remote_request_start_thread(struct remote *r, struct error *e);
+void remote_request_stop_thread(struct remote *r);
+int remote_request_submit(struct engine_client *s, const struct prompt *p, const struct request *q, struct error *e);
+void remote_request_cancel(struct engine_client *s);
+size_t remote_request_disk_keys(const struct engine_client *s, const uint64_t **keys);
+void remote_request_close(struct engine_client *s);
+bool remote_request_poll(struct app *a, struct engine_event *out, int timeout_ms);

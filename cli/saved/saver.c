@@ -1,0 +1,130 @@
+#include "cli/saved/saver.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <string.h>
+#include <time.h>
+
+#include "cli/terminal/sig.h"
+#include "engine/base/file.h"
+#include "engine/base/mem.h"
+
+struct saver_job {
+    struct saver_job *next;
+    char *path;
+    struct buf contents;
+};
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t jobs_changed = PTHREAD_COND_INITIALIZER;
+static struct { /* under the lock */
+    struct saver_job *first;
+    bool closing, failed;
+    struct error failure;
+} state;
+static _Atomic int n_unwritten; /* jobs, including the one being written */
+static pthread_t thread;        /* used only by the caller's thread, as is running */
+static bool thread_running;
+
+static void job_free(struct saver_job *j) {
+    if (!j) return;
+    mem_free(j->path);
+    buf_free(&j->contents);
+    mem_free(j);
+}
+
+static void *saver_thread(void *unused) {
+    pthread_mutex_lock(&lock);
+    for (;;) {
+        struct saver_job *j = state.first;
+        struct error e;
+        if (!j && state.closing) break;
+        if (!j) {
+            pthread_cond_wait(&jobs_changed, &lock);
+            continue;
+        }
+        state.first = j->next;
+        pthread_mutex_unlock(&lock);
+        int rc = file_write(j->path, j->contents.data, j->contents.len, &e);
+        job_free(j);
+        pthread_mutex_lock(&lock);
+        if (rc && !state.failed) {
+            state.failed = true;
+            state.failure = e;
+        }
+        atomic_fetch_sub(&n_unwritten, 1);
+        if (rc) sig_wake();
+        pthread_cond_broadcast(&jobs_changed);
+    }
+    pthread_mutex_unlock(&lock);
+    return unused;
+}
+
+/* Starts the thread, with process signals blocked: they belong to the terminal thread. Faults stay enabled. */
+static bool start_thread(void) {
+    static const int own[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGSYS, SIGTRAP};
+    sigset_t all, was;
+    if (thread_running) return true;
+    sigfillset(&all);
+    for (size_t i = 0; i < sizeof own / sizeof *own; i++) sigdelset(&all, own[i]);
+    pthread_sigmask(SIG_SETMASK, &all, &was);
+    thread_running = !pthread_create(&thread, NULL, saver_thread, NULL);
+    pthread_sigmask(SIG_SETMASK, &was, NULL);
+    return thread_running;
+}
+
+int saver_submit(const char *path, struct buf *contents, struct error *e) {
+    struct saver_job *j = mem_calloc(1, sizeof *j);
+    if (j) *j = (struct saver_job){.path = mem_strdup(path), .contents = *contents};
+    if (!j || !j->path || !start_thread()) {
+        saver_wait(); /* keep the order of writes */
+        int rc = file_write(path, contents->data, contents->len, e);
+        if (j) j->contents = (struct buf){0};
+        job_free(j);
+        buf_free(contents);
+        return rc;
+    }
+    *contents = (struct buf){0};
+    pthread_mutex_lock(&lock);
+    struct saver_job **at = &state.first;
+    while (*at && strcmp((*at)->path, path)) at = &(*at)->next;
+    struct saver_job *older = *at;
+    if (older) j->next = older->next;
+    else atomic_fetch_add(&n_unwritten, 1);
+    *at = j;
+    pthread_cond_broadcast(&jobs_changed);
+    pthread_mutex_unlock(&lock);
+    job_free(older);
+    return 0;
+}
+
+void saver_wait(void) {
+    pthread_mutex_lock(&lock);
+    while (atomic_load(&n_unwritten)) pthread_cond_wait(&jobs_changed, &lock);
+    pthread_mutex_unlock(&lock);
+}
+
+int saver_take_error(struct error *e) {
+    pthread_mutex_lock(&lock);
+    int rc = state.failed ? state.failure.code : 0;
+    if (rc) *e = state.failure;
+    state.failed = false;
+    pthread_mutex_unlock(&lock);
+    return rc;
+}
+
+void saver_close(void) {
+    if (!thread_running) return;
+    pthread_mutex_lock(&lock);
+    state.closing = true;
+    pthread_cond_broadcast(&jobs_changed);
+    pthread_mutex_unlock(&lock);
+    pthread_join(thread, NULL);
+    thread_running = state.closing = false;
+}
+
+void saver_wait_briefly(void) {
+    enum { STEP_MS = 2, AT_MOST_MS = 1000 };
+    for (int ms = 0; ms < AT_MOST_MS && atomic_load(&n_unwritten); ms += STEP_MS) nanosleep(&(struct timespec){.tv_nsec = STEP_MS * 1000000L}, NULL);
+}

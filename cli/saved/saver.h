@@ -1,0 +1,13 @@
+#pragma once
+/* Writes files in a background thread, so that the terminal thread never waits for a disk: temporary file, fsync, rename, as
+ * file_write does, in the order of submission. A queued file that is submitted again is written once, with the newest contents.
+ * All functions are called from one thread. */
+#include "engine/base/buf.h"
+#include "engine/base/error.h"
+
+/* Takes ownership of contents. Without memory or a thread it writes the file before it returns. */
+int saver_submit(const char *path, struct buf *contents, struct error *e);
+void saver_wait(void);                 /* until all files are written or have failed */
+int saver_take_error(struct error *e); /* returns the first failure since the last call, or 0; a failure wakes sig_fd */
+void saver_close(void);                /* waits, then ends the thread */
+void saver_wait_briefly(void);         /* before a signal ends the process: waits at most a second; async-signal-safe */

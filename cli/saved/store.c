@@ -1,0 +1,380 @@
+#include "cli/saved/store.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "cli/saved/saver.h"
+#include "cli/terminal/out.h"
+#include "engine/base/fault.h"
+#include "engine/base/file.h"
+#include "engine/base/hash.h"
+
+/* The head has a fixed length: the checksum covers the bytes between it and the closing brace. */
+static const char session_head_format[] = "{\"hearth\": \"session\", \"version\": 1, \"checksum\": \"%016llx\",\n\"body\": ";
+static const char session_tail[] = "}\n";
+enum { HEAD_BYTES = 76, HEAD_FIXED_BYTES = 49, MAX_SESSION_BYTES = 1 << 28 };
+
+int store_check_name(const char *name, struct error *e) {
+    size_t n = strlen(name);
+    bool bad = !n || n > 100 || *name == '.' || *name == '-';
+    for (size_t i = 0; i < n; i++) bad |= (unsigned char)name[i] <= ' ' || name[i] == '/' || name[i] == 0x7f || (signed char)name[i] < 0;
+    return bad ? error_set(e, ERR_USAGE, "'%.100s' is not a session name: use letters, digits and -._ (up to 100)", name) : 0;
+}
+
+static int session_path(const char *name, const char *ending, bool make, char *out, struct error *e) {
+    char file[160];
+    snprintf(file, sizeof file, "sessions/%s%s", name, ending);
+    if (make) return paths_make(PATHS_DATA, file, out, PATHS_MAX, e);
+    return paths_get(PATHS_DATA, file, out, PATHS_MAX) ? error_set(e, ERR_RUNTIME, "no home directory: HOME is not set") : 0;
+}
+
+/* --- reading --------------------------------------------------------------------------------------------------------- */
+
+static int add_message(const struct json *m, const char *what, struct conversation *conv, struct error *e) {
+    const struct json *role = json_get(m, "role"), *text = json_get(m, "content"), *thinking = json_get(m, "thinking");
+    int r = -1;
+    for (int k = ROLE_SYSTEM; k <= ROLE_ASSISTANT; k++)
+        if (json_is(role, conversation_role_name((enum role)k))) r = k;
+    if (r < 0 || !text || text->type != JSON_STRING || (thinking && thinking->type != JSON_STRING))
+        return error_set(e, ERR_MODEL, "%s: message %zu is malformed", what, conv->n);
+    if (conversation_add(conv, (enum role)r, text->string, text->n, thinking ? thinking->string : NULL, thinking ? thinking->n : 0))
+        return error_set(e, ERR_MEMORY, "%s: no memory", what);
+    conv->messages[conv->n - 1].partial = json_bool(json_get(m, "partial"), false);
+    return 0;
+}
+
+static const char *model_name(const struct app *a) {
+    const char *slash = strrchr(a->model_dir, '/');
+    return !strncmp(a->model_dir, "ember:", 6) ? "ember" : slash && slash[1] ? slash + 1 : a->model_dir;
+}
+
+static void note_changed_model(struct app *a, const char *what, const struct json *body) {
+    char was[128], hash[24];
+    const struct json *model = json_get(body, "model"), *template = json_get(body, "template");
+    if (!a) return;
+    snprintf(was, sizeof was, "%.*s", model && model->type == JSON_STRING ? (int)model->n : 0, model && model->type == JSON_STRING ? model->string : "");
+    if (*was && strcmp(was, model_name(a))) report_note(a, "%s: started with the model %s, continues with %s", what, was, model_name(a));
+    else if (a->template && template) {
+        snprintf(hash, sizeof hash, "%016llx", (unsigned long long)chat_template_hash(a->template));
+        if (!json_is(template, hash)) report_note(a, "%s: the chat template has changed since", what);
+    }
+}
+
+static int add_disk_key(struct disk_keys *kept, uint64_t key) {
+    for (size_t i = 0; i < kept->n; i++)
+        if (kept->keys[i] == key) return 0;
+    if (mem_grow(&kept->keys, &kept->cap, kept->n + 1, sizeof *kept->keys)) return ERR_MEMORY;
+    kept->keys[kept->n++] = key;
+    return 0;
+}
+static int add_disk_keys(const struct json *list, const char *what, struct disk_keys *kept, struct error *e) {
+    size_t had = kept->n;
+    for (uint32_t i = 0; list && list->type == JSON_ARRAY && i < list->n; i++) {
+        const struct json *key = &list->items[i];
+        char text[17];
+        if (key->type != JSON_STRING || key->n != 16) continue;
+        memcpy(text, key->string, 16);
+        text[16] = 0;
+        if (!add_disk_key(kept, strtoull(text, NULL, 16))) continue;
+        kept->n = had;
+        return error_set(e, ERR_MEMORY, "%s: no memory", what);
+    }
+    return 0;
+}
+
+int store_parse(const char *data, size_t n, const char *what, struct app *a, struct conversation *conv, struct disk_keys *kept, struct error *e) {
+    char want[HEAD_BYTES + 1];
+    size_t tail_n = sizeof session_tail - 1, keep = conv->n;
+    if (n < HEAD_BYTES + tail_n || memcmp(data, session_head_format, HEAD_FIXED_BYTES) || memcmp(data + n - tail_n, session_tail, tail_n))
+        return error_set(e, ERR_MODEL, "%s: not a session of this version of hearth", what);
+    const char *text = data + HEAD_BYTES;
+    size_t size = n - HEAD_BYTES - tail_n;
+    snprintf(want, sizeof want, session_head_format, (unsigned long long)hash64(text, size, 0));
+    if (memcmp(want, data, HEAD_BYTES)) return error_set(e, ERR_MODEL, "%s: the checksum is wrong", what);
+    struct arena arena = {0};
+    struct json body;
+    int rc = json_parse(&arena, text, size, 0, what, &body, e);
+    const struct json *list = rc ? NULL : json_get(&body, "messages");
+    if (!rc && (!list || list->type != JSON_ARRAY)) rc = error_set(e, ERR_MODEL, "%s: no messages", what);
+    for (uint32_t i = 0; !rc && i < list->n; i++) rc = add_message(&list->items[i], what, conv, e);
+    if (!rc && kept) rc = add_disk_keys(json_get(&body, "kept"), what, kept, e);
+    if (rc) conversation_truncate(conv, keep);
+    else note_changed_model(a, what, &body);
+    arena_free(&arena);
+    return rc;
+}
+
+static int load_session(struct store *s, struct app *a, struct conversation *conv, struct error *e) {
+    char path[PATHS_MAX], aside[PATHS_MAX];
+    char *data;
+    size_t n;
+    int rc = session_path(s->name, ".json", false, path, e);
+    if (!rc && !file_exists(path)) rc = error_set(e, ERR_RUNTIME, "no saved conversation '%s'", s->name);
+    if (rc || (rc = file_read(path, MAX_SESSION_BYTES, &data, &n, e))) return rc;
+    rc = store_parse(data, n, s->name, a, conv, &s->disk_keys, e);
+    mem_free(data);
+    if (rc != ERR_MODEL) return rc;
+    e->code = ERR_RUNTIME; /* the session is bad, not the model */
+    if (!session_path(s->name, ".damaged", false, aside, &(struct error){0}) && !rename(path, aside))
+        snprintf(e->text + strlen(e->text), sizeof e->text - strlen(e->text), "; the file was renamed to %s", aside);
+    return e->code;
+}
+
+/* --- locking --------------------------------------------------------------------------------------------------------- */
+
+/* Takes a conversation's lock. Lock files are unlinked while held, so a lock counts only if the file is still the one at the path. */
+static int take_lock(const char *name, int *out, struct error *e) {
+    char path[PATHS_MAX];
+    int rc = session_path(name, ".lock", true, path, e);
+    if (rc) return rc;
+    for (;;) {
+        struct stat ours, there;
+        int fd = -1;
+        if (fault_hit(FAULT_OPEN)) errno = EIO;
+        else fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+        if (fd < 0) return error_set(e, ERR_RUNTIME, "%s: %s", path, strerror(errno));
+        if (flock(fd, LOCK_EX | LOCK_NB)) {
+            bool busy = errno == EWOULDBLOCK;
+            rc = busy ? error_set(e, ERR_CONTEXT, "the conversation '%s' is open in another hearth process", name)
+                      : error_set(e, ERR_RUNTIME, "%s: %s", path, strerror(errno));
+            close(fd);
+            return rc;
+        }
+        if (!fstat(fd, &ours) && !lstat(path, &there) && ours.st_ino == there.st_ino && ours.st_dev == there.st_dev) {
+            *out = fd + 1;
+            return 0;
+        }
+        close(fd);
+    }
+}
+
+static void release_lock(const char *name, int *lock) {
+    char path[PATHS_MAX];
+    if (!*lock) return;
+    if (!session_path(name, ".lock", false, path, NULL)) unlink(path);
+    close(*lock - 1);
+    *lock = 0;
+}
+static void release_store_lock(struct store *s) { release_lock(s->name, &s->lock); }
+
+void store_close(struct store *s) {
+    if (s->lock) saver_wait(); /* the next owner of the lock must find the saved contents */
+    release_store_lock(s);
+    mem_free(s->disk_keys.keys);
+    *s = (struct store){0};
+}
+
+int store_add_disk_keys(struct store *s, const struct engine_client *seat, struct error *e) {
+    const uint64_t *keys;
+    size_t n = engine_client_disk_keys(seat, &keys);
+    int rc = 0;
+    for (size_t i = 0; i < n && !rc; i++) rc = add_disk_key(&s->disk_keys, keys[i]);
+    return rc ? error_set(e, rc, "no memory") : 0;
+}
+
+/* Removes NAME.json.XXXXXX, an unfinished save, and NAME.lock, both left by a killed hearth. */
+static int sweep_file(void *ctx, const char *file) {
+    static const char temporary[] = ".json.", lock_end[] = ".lock";
+    char path[PATHS_MAX];
+    size_t n = strlen(file), whole = n;
+    struct store s = {0};
+    bool half = n > 12 && !memcmp(file + n - 12, temporary, 6) && !strchr(file + n - 6, '.');
+    if (half) n -= 12;
+    else if (n > 5 && !strcmp(file + n - 5, lock_end)) n -= 5;
+    if (n == whole || n >= sizeof s.name) return 0;
+    snprintf(s.name, sizeof s.name, "%.*s", (int)n, file);
+    if (store_check_name(s.name, NULL) || take_lock(s.name, &s.lock, NULL)) return 0; /* in use, or not a session file */
+    if (half && !session_path(file, "", false, path, NULL)) unlink(path);
+    release_store_lock(&s); /* and its file */
+    return 0;
+}
+void store_sweep(void) {
+    char dir[PATHS_MAX];
+    if (!paths_get(PATHS_DATA, "sessions", dir, sizeof dir) && file_is_dir(dir)) file_list(dir, sweep_file, NULL, NULL);
+}
+
+static bool session_exists(const char *name) {
+    char path[PATHS_MAX];
+    return !session_path(name, ".json", false, path, NULL) && file_exists(path);
+}
+
+int store_open(struct store *s, struct app *a, const char *name, enum store_mode mode, struct conversation *conv, struct error *e) {
+    static bool warned;
+    int rc = store_check_name(name, e);
+    *s = (struct store){0};
+    if (rc) return rc;
+    snprintf(s->name, sizeof s->name, "%s", name);
+    rc = take_lock(name, &s->lock, e);
+    if (rc == ERR_CONTEXT) return e->code = ERR_RUNTIME;
+    if (rc) {
+        s->disabled = true;
+        if (!warned) report_note(a, "%s; conversations are not saved", e->text);
+        warned = true;
+        rc = 0;
+    }
+    if (mode == STORE_LOAD) rc = load_session(s, a, conv, e);
+    else if (mode == STORE_NEW && session_exists(name))
+        rc = error_set(e, ERR_RUNTIME, "the conversation '%s' already exists; --continue %s continues it", name, name);
+    if (rc) store_close(s);
+    return rc;
+}
+
+/* Makes a name of a title: letters and digits in lower case, dashes between; "chat" if there are none. */
+static void make_slug(const char *title, char *out, size_t cap) {
+    size_t n = 0;
+    for (; *title && n + 1 < cap; title++) {
+        if (isalnum((unsigned char)*title)) out[n++] = (char)tolower((unsigned char)*title);
+        else if (n && out[n - 1] != '-') out[n++] = '-';
+    }
+    while (n && out[n - 1] == '-') n--;
+    out[n] = 0;
+    if (!n) snprintf(out, cap, "chat");
+}
+
+int store_open_unnamed(struct store *s, struct app *a, const struct conversation *conv, struct error *e) {
+    char base[48], name[64];
+    struct buf title = {0};
+    conversation_title(conv, 40, &title);
+    make_slug(title.data ? title.data : "", base, sizeof base);
+    buf_free(&title);
+    for (int k = 1; k < 10000; k++) {
+        int lock = 0, rc;
+        if (k > 1) snprintf(name, sizeof name, "%s-%d", base, k);
+        else snprintf(name, sizeof name, "%s", base);
+        if (session_exists(name)) continue;
+        rc = take_lock(name, &lock, e);
+        if (rc == ERR_CONTEXT) continue; /* another hearth has just taken the name */
+        if (rc || session_exists(name)) release_lock(name, &lock);
+        if (rc) return store_open(s, a, name, STORE_REPLACE, NULL, e); /* reports that nothing is saved */
+        if (!lock) continue;
+        *s = (struct store){.lock = lock};
+        snprintf(s->name, sizeof s->name, "%s", name);
+        return 0;
+    }
+    return error_set(e, ERR_RUNTIME, "there are too many conversations called '%s'; /save NAME gives it another name", base);
+}
+
+/* --- deletion -------------------------------------------------------------------------------------------------------- */
+
+static void read_disk_keys(const char *path, const char *name, struct disk_keys *kept) {
+    struct conversation conv = {0};
+    char *data;
+    size_t n;
+    if (file_read(path, MAX_SESSION_BYTES, &data, &n, NULL)) return;
+    store_parse(data, n, name, NULL, &conv, kept, NULL); /* a damaged file has no keys */
+    mem_free(data);
+    conversation_free(&conv);
+}
+
+struct forget_keys {
+    const char *name;
+    struct disk_keys keys;
+};
+static int remove_shared_keys(void *ctx, const char *file) {
+    struct forget_keys *f = ctx;
+    struct disk_keys *mine = &f->keys, its = {0};
+    char path[PATHS_MAX];
+    size_t n = strlen(file), left = 0;
+    if (n < 6 || strcmp(file + n - 5, ".json") || (strlen(f->name) == n - 5 && !strncmp(file, f->name, n - 5))) return 0;
+    if (!session_path(file, "", false, path, NULL)) read_disk_keys(path, file, &its);
+    for (size_t i = 0; i < mine->n; i++) {
+        size_t k = 0;
+        while (k < its.n && its.keys[k] != mine->keys[i]) k++;
+        if (k == its.n) mine->keys[left++] = mine->keys[i];
+    }
+    mine->n = left;
+    mem_free(its.keys);
+    return 0;
+}
+
+/* Removes from the disk cache the keys that only this conversation owns. */
+static int forget_disk_cache(const char *name, const char *path, struct error *e) {
+    char dir[PATHS_MAX], prompts[PATHS_MAX];
+    struct forget_keys f = {.name = name};
+    int rc = 0;
+    read_disk_keys(path, name, &f.keys);
+    if (f.keys.n && !paths_get(PATHS_DATA, "sessions", dir, sizeof dir)) file_list(dir, remove_shared_keys, &f, NULL);
+    if (f.keys.n && !paths_get(PATHS_CACHE, "kv", prompts, sizeof prompts)) rc = engine_forget(prompts, f.keys.keys, f.keys.n, e);
+    mem_free(f.keys.keys);
+    return rc;
+}
+
+int store_delete(const char *name, struct error *e) {
+    char path[PATHS_MAX];
+    int lock = 0, rc = store_check_name(name, e);
+    if (!rc) rc = session_path(name, ".json", false, path, e);
+    if (!rc && !file_exists(path)) rc = error_set(e, ERR_RUNTIME, "no saved conversation '%s'; hearth --list shows the saved ones", name);
+    if (!rc) rc = take_lock(name, &lock, e);
+    if (!rc) rc = forget_disk_cache(name, path, e);
+    if (!rc && unlink(path)) rc = error_set(e, ERR_RUNTIME, "%s: %s", path, strerror(errno));
+    release_lock(name, &lock);
+    return rc == ERR_CONTEXT ? (e->code = ERR_RUNTIME) : rc;
+}
+
+int store_rename(struct store *s, const char *name, struct error *e) {
+    int lock = 0, rc = store_check_name(name, e);
+    if (rc || s->disabled) return rc;
+    if (session_exists(name)) return error_set(e, ERR_RUNTIME, "the conversation '%s' already exists", name);
+    if ((rc = take_lock(name, &lock, e))) return e->code = ERR_RUNTIME;
+    saver_wait();
+    release_store_lock(s);
+    snprintf(s->name, sizeof s->name, "%s", name);
+    s->lock = lock;
+    return 0;
+}
+
+/* --- writing --------------------------------------------------------------------------------------------------------- */
+
+/* Formats the file's bytes and path; all stays empty if the conversation is not saved. */
+static int format_session(const struct store *s, const struct app *a, const struct conversation *conv, struct buf *all, char *path, struct error *e) {
+    struct buf body = {0};
+    char hash[24] = "";
+    if (s->disabled || !*s->name) return 0;
+    if (a->template) snprintf(hash, sizeof hash, "%016llx", (unsigned long long)chat_template_hash(a->template));
+    buf_str(&body, "{\"model\": ");
+    out_json_string(&body, model_name(a), strlen(model_name(a)));
+    buf_fmt(&body, ", \"template\": \"%s\", \"fingerprint\": \"%016llx\", \"saved\": %lld,\n ", hash, a->info ? (unsigned long long)a->info->fingerprint : 0ull,
+            (long long)time(NULL));
+    for (size_t i = 0; i < s->disk_keys.n; i++) buf_fmt(&body, "%s\"%016llx\"", i ? ", " : "\"kept\": [", (unsigned long long)s->disk_keys.keys[i]);
+    buf_str(&body, s->disk_keys.n ? "],\n \"messages\": [" : "\"messages\": [");
+    for (size_t i = 0; i < conv->n; i++) {
+        const struct message *m = &conv->messages[i];
+        buf_str(&body, i ? ",\n  " : "\n  ");
+        conversation_message_json(m, "thinking", &body);
+        if (m->partial) buf_str(&body, ", \"partial\": true");
+        buf_char(&body, '}');
+    }
+    buf_str(&body, "]}");
+    if (!body.failed) buf_fmt(all, session_head_format, (unsigned long long)hash64(body.data, body.len, 0));
+    buf_add(all, body.data, body.len);
+    buf_str(all, session_tail);
+    int rc = body.failed || all->failed ? error_set(e, ERR_MEMORY, "no memory") : session_path(s->name, ".json", true, path, e);
+    buf_free(&body);
+    return rc;
+}
+
+int store_save(struct store *s, struct app *a, const struct conversation *conv, struct error *e) {
+    struct buf all = {0};
+    char path[PATHS_MAX];
+    int rc = format_session(s, a, conv, &all, path, e);
+    if (!rc && all.len) rc = file_write(path, all.data, all.len, e);
+    buf_free(&all);
+    return rc;
+}
+
+int store_save_later(struct store *s, struct app *a, const struct conversation *conv, struct error *e) {
+    struct buf all = {0};
+    char path[PATHS_MAX];
+    int rc = format_session(s, a, conv, &all, path, e);
+    if (!rc && all.len) rc = saver_submit(path, &all, e);
+    buf_free(&all);
+    return rc;
+}

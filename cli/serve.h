@@ -1,7 +1,0 @@
-#pragma once
-#include "cli/app.h"
-
-/* --serve: opens the engine and serves until --stop, a signal, or --idle. ERR_RUNTIME when a resident engine is running. */
-int serve_run(struct app *a, struct error *e);
-int serve_print_status(struct app *a, struct error *e); /* --status; also with --json */
-int serve_stop(struct app *a, struct error *e);         /* --stop: returns when the engine has ended */

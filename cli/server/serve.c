@@ -1,0 +1,261 @@
+#include "cli/server/server.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "cli/server/resident.h"
+#include "cli/terminal/out.h"
+#include "cli/terminal/progress.h"
+#include "cli/terminal/sig.h"
+#include "engine/base/clock.h"
+#include "engine/base/test_limits.h"
+
+/* --- sockets --------------------------------------------------------------------------------------------------------- */
+
+/* --listen: binds a local port and makes a key. */
+static int listen_port(struct server *s, const char *where, struct error *e) {
+    char host[64], *stop_server;
+    const char *colon = strrchr(where, ':');
+    struct sockaddr_in in = {.sin_family = AF_INET};
+    struct sockaddr_in6 in6 = {.sin6_family = AF_INET6};
+    unsigned long port = colon ? strtoul(colon + 1, &stop_server, 10) : 0;
+    unsigned char random[(SERVE_KEY_SIZE - 1) / 2];
+    if (!colon || !colon[1] || *stop_server || port > 65535) return error_set(e, ERR_USAGE, "--listen %s: must be ADDRESS:PORT, as in 127.0.0.1:8080", where);
+    snprintf(host, sizeof host, "%.*s", (int)(colon - where), where);
+    bool six = !strcmp(host, "[::1]");
+    if (!six && (inet_pton(AF_INET, host, &in.sin_addr) != 1 || ntohl(in.sin_addr.s_addr) >> 24 != 127))
+        return error_set(e, ERR_USAGE, "--listen %s: only loopback addresses (127.0.0.1 or [::1]) are allowed; hearth does not serve a network", where);
+    in.sin_port = in6.sin6_port = htons((uint16_t)port);
+    in6.sin6_addr = in6addr_loopback;
+    struct sockaddr *sa = six ? (struct sockaddr *)&in6 : (struct sockaddr *)&in;
+    socklen_t size = six ? sizeof in6 : sizeof in;
+    int fd = socket(six ? AF_INET6 : AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd >= 0) setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &(int){1}, sizeof(int)); /* a connection of the previous server may still be closing */
+    if (fd < 0 || bind(fd, sa, size) || listen(fd, 256) || getsockname(fd, sa, &size)) {
+        int rc = error_set(e, ERR_RUNTIME, "--listen %s: %s", where, strerror(errno));
+        if (fd >= 0) close(fd);
+        return rc;
+    }
+    s->port_fd = fd;
+    snprintf(s->url, sizeof s->url, "http://%s:%d/v1", host, ntohs(six ? in6.sin6_port : in.sin_port));
+    if (getrandom(random, sizeof random, 0) != sizeof random) return error_set(e, ERR_RUNTIME, "--listen: cannot get random numbers for a key");
+    for (size_t i = 0; i < sizeof random; i++) snprintf(s->key + 2 * i, 3, "%02x", random[i]);
+    return 0;
+}
+
+/* True if a client has more than its share of connections. All clients at the port count as one, which has its own limit. */
+static bool exceeds_share(const struct server *s, pid_t job) {
+    int n = 0;
+    for (const struct http_connection *k = s->connections; k; k = k->next) n += k->job == job;
+    return job && n > SERVE_CLIENT_SHARE * (SERVE_MAX_CONNECTIONS - s->n_connections);
+}
+
+static void on_connection(void *server, struct MHD_Connection *c, void **state, enum MHD_ConnectionNotificationCode what) {
+    struct server *s = server;
+    s->n_connections += what == MHD_CONNECTION_NOTIFY_STARTED ? 1 : -1;
+    if (what == MHD_CONNECTION_NOTIFY_STARTED) {
+        const union MHD_ConnectionInfo *info = mhd.get_connection_info(c, MHD_CONNECTION_INFO_CONNECTION_FD);
+        struct http_connection *k = *state = mem_calloc(1, sizeof *k);
+        if (!k) return; /* MHD's own timeout remains */
+        *k = (struct http_connection){.next = s->connections, .fd = info ? info->connect_fd : -1};
+        k->pid = resident_peer(k->fd, &k->job);
+        s->connections = k;
+        k->over_share = exceeds_share(s, k->job);
+        serve_set_deadline(s, c, k->over_share ? SERVE_OVER_SHARE_S : SERVE_HEAD_S);
+    } else if (*state) {
+        struct http_connection **at = &s->connections;
+        while (*at != *state) at = &(*at)->next;
+        *at = (*at)->next;
+        mem_free(*state);
+    }
+    if (what != MHD_CONNECTION_NOTIFY_STARTED) s->accept_again_s = 0;
+}
+
+void serve_set_deadline(struct server *s, struct MHD_Connection *c, int seconds) {
+    const union MHD_ConnectionInfo *info = mhd.get_connection_info(c, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
+    struct http_connection *k = info ? info->socket_context : NULL;
+    if (k) k->deadline_s = seconds ? clock_now() + seconds * 1e-3 * (double)test_limits_get(TEST_LIMIT_SERVE_SECOND_MS, 1000) : 0;
+}
+
+/* Closes connections that miss their deadline. MHD's timeout restarts with each byte, so a slow sender would never reach it. */
+static void close_slow_connections(struct server *s, double now) {
+    for (struct http_connection *k = s->connections; k; k = k->next) {
+        if (!k->deadline_s || now < k->deadline_s) continue;
+        k->deadline_s = 0;
+        shutdown(k->fd, SHUT_RDWR); /* MHD then sees the end */
+    }
+}
+
+/* Returns false when accepting must pause. */
+static bool accept_all(struct server *s, int fd) {
+    while (s->n_connections < (fd == s->fd ? SERVE_MAX_CONNECTIONS : SERVE_MAX_PORT_CONNECTIONS)) {
+        struct sockaddr_storage sa = {0};
+        socklen_t size = sizeof sa;
+        int c = accept4(fd, (struct sockaddr *)&sa, &size, SOCK_CLOEXEC | SOCK_NONBLOCK);
+        if (c < 0) return errno == EAGAIN || errno == EINTR || errno == ECONNABORTED;
+        if (fd == s->fd && !resident_peer_is_user(c)) close(c);
+        else mhd.add_connection(s->http, c, (struct sockaddr *)&sa, size); /* closes it on failure */
+    }
+    return true;
+}
+
+/* --- the loop -------------------------------------------------------------------------------------------------------- */
+
+/* MHD does not poll suspended connections, so a hangup of a waiting client is detected here. */
+static void detect_hangups(struct server *s, const struct pollfd *fds, int n) {
+    for (int i = 0; i < n; i++) {
+        if (!(fds[i].revents & (POLLRDHUP | POLLHUP | POLLERR))) continue;
+        for (struct http_request *x = s->requests; x; x = x->next) {
+            if (x->fd != fds[i].fd || !x->conn || !x->suspended || x->hung_up) continue;
+            x->hung_up = true;
+            serve_wake(x);
+        }
+    }
+}
+
+/* MHD's epoll mode is edge-triggered, and loses a client that writes and closes at once. So MHD lists its descriptors, we poll them
+ * and pass the results back. */
+struct fd_watch {
+    fd_set reads, writes, odd;
+    int max;
+};
+static int watch_begin(struct server *s, struct fd_watch *w, struct pollfd *fds) {
+    int n = 0;
+    FD_ZERO(&w->reads);
+    FD_ZERO(&w->writes);
+    FD_ZERO(&w->odd);
+    w->max = -1;
+    if (mhd.get_fdset(s->http, &w->reads, &w->writes, &w->odd, &w->max) != MHD_YES) w->max = -1;
+    for (int fd = 0; fd <= w->max; fd++) {
+        int events = (FD_ISSET(fd, &w->reads) ? POLLIN : 0) | (FD_ISSET(fd, &w->writes) ? POLLOUT : 0);
+        if (events) fds[n++] = (struct pollfd){.fd = fd, .events = (short)events};
+    }
+    return n;
+}
+static void watch_end(struct server *s, struct fd_watch *w, const struct pollfd *fds, int n) {
+    FD_ZERO(&w->odd);
+    for (int i = 0; i < n; i++) {
+        if (!(fds[i].revents & (POLLIN | POLLHUP | POLLERR))) FD_CLR(fds[i].fd, &w->reads);
+        if (!(fds[i].revents & (POLLOUT | POLLHUP | POLLERR))) FD_CLR(fds[i].fd, &w->writes);
+    }
+    mhd.run_from_select(s->http, &w->reads, &w->writes, &w->odd);
+}
+
+static void serve_loop(struct server *s) {
+    enum { FIXED = 4, AT_MOST = 1000, NEWS = 256, ENOUGH = 100, RESTS = 10, MOST = FIXED + FD_SETSIZE + SERVE_MAX_CONNECTIONS };
+    static struct pollfd fds[MOST];
+    static struct fd_watch watch;
+    double idle = s->app->opts.v[OPT_IDLE].text ? s->app->opts.v[OPT_IDLE].num * 60 : 0, until = 0;
+    struct engine_event news;
+    int n_idle_rounds = 0; /* rounds with only MHD's work: it spins on a line of a chunked body that is longer than its buffer */
+    for (;;) {
+        MHD_UNSIGNED_LONG_LONG soon;
+        double now = clock_now();
+        bool accepting = s->n_connections < SERVE_MAX_CONNECTIONS && !s->stopping && now >= s->accept_again_s;
+        int n = FIXED, wait = mhd.get_timeout(s->http, &soon) == MHD_YES && soon < AT_MOST ? (int)soon : AT_MOST;
+        n_idle_rounds = wait > 0 ? 0 : n_idle_rounds + 1;
+        if (n_idle_rounds > ENOUGH) wait = RESTS;
+        if (idle > 0 && !s->requests && now >= s->last_activity_s + idle) s->stopping = true;
+        if (idle > 0 && s->last_activity_s + idle - now < wait * 1e-3) wait = (int)((s->last_activity_s + idle - now) * 1e3) + 1;
+        if (s->stopping && !until) {
+            until = now + 3;
+            serve_cancel_all(s);
+        }
+        if (until && (!s->requests || now >= until)) return;
+        if (until) wait = wait < 20 ? wait : 20;
+        close_slow_connections(s, now);
+        fds[0] = (struct pollfd){.fd = engine_client_fd(s->app), .events = POLLIN};
+        fds[1] = (struct pollfd){.fd = sig_fd(), .events = POLLIN};
+        fds[2] = (struct pollfd){.fd = accepting ? s->fd : -1, .events = POLLIN};
+        fds[3] = (struct pollfd){.fd = accepting && s->n_connections < SERVE_MAX_PORT_CONNECTIONS ? s->port_fd : -1, .events = POLLIN};
+        int http = n;
+        n += watch_begin(s, &watch, fds + n);
+        int waiting = n;
+        for (const struct http_request *x = s->requests; x && n < MOST; x = x->next)
+            if (x->suspended && x->conn && !x->hung_up) fds[n++] = (struct pollfd){.fd = x->fd, .events = POLLRDHUP};
+        int ready = poll(fds, (nfds_t)n, wait < 0 ? 0 : wait);
+        if (ready < 0 && errno != EINTR) return;
+        if (ready) n_idle_rounds = 0;
+        sig_drain();
+        if (sig_interrupted() || sig_terminated()) s->stopping = true;
+        detect_hangups(s, fds + waiting, n - waiting);
+        for (int i = 0; i < NEWS && engine_client_poll(s->app, &news, 0); i++) serve_handle_event(s, &news);
+        serve_start_waiting(s);
+        watch_end(s, &watch, fds + http, waiting - http);
+        for (int i = 2; i < FIXED; i++)
+            if (fds[i].fd >= 0 && (fds[i].revents & POLLIN) && !accept_all(s, fds[i].fd)) s->accept_again_s = clock_now() + 0.1;
+        serve_start_waiting(s);
+    }
+}
+
+/* --- start and end --------------------------------------------------------------------------------------------------- */
+
+static int start_server(struct server *s, struct error *e) {
+    struct app *a = s->app;
+    struct buf line = {0};
+    s->max_sessions = a->opts.v[OPT_PARALLEL].text ? (int)a->opts.v[OPT_PARALLEL].integer : 16;
+    if (!(s->sessions = mem_calloc((size_t)s->max_sessions, sizeof *s->sessions))) return error_set(e, ERR_MEMORY, "no memory");
+    if (lib_mhd(e)) return ERR_RUNTIME;
+    s->http = mhd.start_daemon(MHD_ALLOW_SUSPEND_RESUME | MHD_USE_NO_LISTEN_SOCKET, 0, NULL, NULL, serve_request, s, MHD_OPTION_CONNECTION_LIMIT,
+                               (unsigned)SERVE_MAX_CONNECTIONS, MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)SERVE_HEAD_BYTES, MHD_OPTION_CONNECTION_TIMEOUT,
+                               (unsigned)SERVE_IDLE_S, MHD_OPTION_NOTIFY_COMPLETED, serve_completed, s, MHD_OPTION_NOTIFY_CONNECTION, on_connection, s,
+                               MHD_OPTION_END);
+    if (!s->http) return error_set(e, ERR_RUNTIME, "--serve: libmicrohttpd failed to start");
+    int rc = a->opts.v[OPT_LISTEN].text ? listen_port(s, a->opts.v[OPT_LISTEN].text, e) : 0;
+    if (!rc) rc = resident_listen(&s->fd, s->path, e);
+    if (rc) return rc;
+    s->started_s = s->last_activity_s = clock_now();
+    buf_fmt(&line, "serving %s on %s\n", a->info->name, s->path);
+    if (s->port_fd >= 0) buf_fmt(&line, "base URL %s\nkey %s\n", s->url, s->key);
+    rc = line.failed ? error_set(e, ERR_MEMORY, "no memory") : out_write(line.data, line.len) ? out_check(e) : 0; /* fail: no reader gets the URL or the key */
+    buf_free(&line);
+    return rc;
+}
+
+static void stop_server(struct server *s) {
+    for (struct http_request *x = s->requests; x; x = x->next) {
+        x->hung_up = true;
+        serve_wake(x);
+    }
+    if (s->fd >= 0) unlink(s->path); /* first, so that no new client connects */
+    if (s->http) {
+        struct pollfd fds[FD_SETSIZE];
+        struct fd_watch w;
+        watch_end(s, &w, fds, watch_begin(s, &w, fds)); /* returns resumed connections to MHD */
+        mhd.stop_daemon(s->http);
+    }
+    for (int i = 0; i < s->n_sessions; i++) engine_client_close(&s->sessions[i].client);
+    while (s->requests) serve_request_free(s->requests);
+    if (s->fd >= 0) close(s->fd);
+    if (s->port_fd >= 0) close(s->port_fd);
+    if (s->lock >= 0) close(s->lock);
+    mem_free(s->sessions);
+    buf_free(&s->identity);
+}
+
+int serve_run(struct app *a, struct error *e) {
+    struct server s = {.app = a, .lock = -1, .fd = -1, .port_fd = -1};
+    if (a->opts.v[OPT_RAW].on) return error_set(e, ERR_USAGE, "--serve and --raw cannot be combined: serving needs a chat template");
+    int rc = resident_path(s.path, e);
+    if (!rc) rc = resident_claim(&s.lock, e);
+    if (!rc) rc = open_find_model(a, e);
+    if (!rc) rc = resident_identity(a, &s.identity, e);
+    if (!rc) rc = open_text_local(a, e);
+    if (!rc) rc = open_engine_local(a, e);
+    if (!rc) {
+        sig_defer(NULL);
+        rc = start_server(&s, e);
+    }
+    out_err_nonblocking();
+    if (!rc) serve_loop(&s);
+    stop_server(&s);
+    return rc;
+}

@@ -1,0 +1,269 @@
+/* HTTP requests of --serve, as callbacks of libmicrohttpd, and their replies. */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "cli/server/server.h"
+#include "cli/terminal/out.h"
+#include "engine/base/clock.h"
+#include "engine/base/hash.h"
+
+/* --- replies --------------------------------------------------------------------------------------------------------- */
+
+/* Sends a complete reply; takes ownership of b. */
+static enum MHD_Result send_reply(struct http_request *x, int status, struct buf *b) {
+    if (b->failed) {
+        buf_free(b);
+        return MHD_NO;
+    }
+    struct MHD_Response *r = mhd.create_response_from_buffer(b->len, b->data ? b->data : "", MHD_RESPMEM_MUST_COPY);
+    buf_free(b);
+    if (!r) return MHD_NO;
+    mhd.add_response_header(r, MHD_HTTP_HEADER_CONTENT_TYPE, "application/json");
+    if (status == 503) mhd.add_response_header(r, MHD_HTTP_HEADER_RETRY_AFTER, "1");
+    if (x->over_share) mhd.add_response_header(r, MHD_HTTP_HEADER_CONNECTION, "close");
+    if (status == 401) mhd.add_response_header(r, MHD_HTTP_HEADER_WWW_AUTHENTICATE, "Bearer");
+    if (status == 405) mhd.add_response_header(r, MHD_HTTP_HEADER_ALLOW, strcmp(x->allowed_method, "GET") ? x->allowed_method : "GET, HEAD");
+    enum MHD_Result rc = mhd.queue_response(x->conn, (unsigned)status, r);
+    mhd.destroy_response(r);
+    return rc;
+}
+
+static void set_refusal(struct http_request *x, int status, const char *code, const char *text) {
+    x->status = status;
+    x->refusal.len = 0;
+    api_put_error(&x->refusal, status, code, text);
+    x->server->body_bytes -= x->body.len;
+    buf_free(&x->body); /* the rest of the body is dropped */
+}
+
+static enum MHD_Result send_error(struct http_request *x, const struct error *e) {
+    const char *code;
+    struct buf b = {0};
+    int status = api_status(e, &code);
+    if (e->code == ERR_MODEL && x->state == HTTP_REQUEST_READING) status = 404, code = "model_not_found";
+    api_put_error(&b, status, code, e->text);
+    return send_reply(x, status, &b);
+}
+
+/* --- streams --------------------------------------------------------------------------------------------------------- */
+
+static void suspend_until_woken(struct http_request *x) {
+    if (x->suspended) return;
+    x->suspended = true;
+    mhd.suspend_connection(x->conn);
+}
+
+void serve_wake(struct http_request *x) {
+    if (!x->suspended || !x->conn) return;
+    if (!x->request.stream && x->state != HTTP_REQUEST_DONE && !x->hung_up) return;
+    x->suspended = false;
+    mhd.resume_connection(x->conn);
+}
+
+static ssize_t read_stream(void *ask, uint64_t at, char *to, size_t max) {
+    struct http_request *x = ask;
+    if (x->hung_up) return MHD_CONTENT_READER_END_WITH_ERROR;
+    if (x->sent_bytes == x->formatted.len && !serve_format_chunks(x)) {
+        if (x->state == HTTP_REQUEST_DONE) return MHD_CONTENT_READER_END_OF_STREAM;
+        suspend_until_woken(x);
+        return 0;
+    }
+    if (x->formatted.failed) return MHD_CONTENT_READER_END_WITH_ERROR;
+    size_t n = x->formatted.len - x->sent_bytes < max ? x->formatted.len - x->sent_bytes : max;
+    memcpy(to, x->formatted.data + x->sent_bytes, n);
+    x->sent_bytes += n;
+    return (ssize_t)n;
+}
+
+static enum MHD_Result start_stream(struct http_request *x) {
+    struct MHD_Response *r = mhd.create_response_from_callback(MHD_SIZE_UNKNOWN, 16 << 10, read_stream, x, NULL);
+    if (!r) return MHD_NO;
+    mhd.add_response_header(r, MHD_HTTP_HEADER_CONTENT_TYPE, "text/event-stream");
+    mhd.add_response_header(r, MHD_HTTP_HEADER_CACHE_CONTROL, "no-cache");
+    enum MHD_Result rc = mhd.queue_response(x->conn, MHD_HTTP_OK, r);
+    mhd.destroy_response(r);
+    return rc;
+}
+
+/* --- routes ---------------------------------------------------------------------------------------------------------- */
+
+static enum MHD_Result on_chat(struct http_request *x) {
+    struct error e;
+    if (x->state == HTTP_REQUEST_READING) {
+        if (x->server->stopping) e = (struct error){.code = ERR_MEMORY, .text = "the server is shutting down"};
+        else if (!serve_enqueue(x, &e)) {
+            if (x->request.stream) return start_stream(x);
+            suspend_until_woken(x);
+            return MHD_YES;
+        }
+        return send_error(x, &e);
+    }
+    if (x->hung_up) return MHD_NO;
+    if (x->state != HTTP_REQUEST_DONE) { /* spurious wake-up */
+        suspend_until_woken(x);
+        return MHD_YES;
+    }
+    if (x->turn.failed) return send_error(x, &x->turn.error);
+    struct tool_calls calls = {0};
+    struct buf b = {0};
+    if (api_parse_tools(&x->request, &x->turn, &calls)) b.failed = true;
+    api_put_answer(&b, &x->answer, &x->turn, &calls, x->request.explain);
+    tool_calls_free(&calls);
+    return send_reply(x, 200, &b);
+}
+
+static void put_model(struct http_request *x, struct buf *b) {
+    const struct engine_info *i = x->server->app->info;
+    buf_str(b, "{\"id\": ");
+    out_json_string(b, i->name, strlen(i->name));
+    buf_fmt(b, ", \"object\": \"model\", \"created\": 0, \"owned_by\": \"hearth\", \"max_model_len\": %d}", i->context);
+}
+static enum MHD_Result on_models(struct http_request *x) {
+    struct buf b = {0};
+    buf_str(&b, "{\"object\": \"list\", \"data\": [");
+    put_model(x, &b);
+    buf_str(&b, "]}\n");
+    return send_reply(x, 200, &b);
+}
+static enum MHD_Result on_model(struct http_request *x) {
+    struct buf b = {0};
+    put_model(x, &b);
+    return send_reply(x, 200, &b);
+}
+static enum MHD_Result on_status(struct http_request *x) {
+    struct buf b = {0};
+    serve_put_status(x->server, &b);
+    return send_reply(x, 200, &b);
+}
+static enum MHD_Result on_stop(struct http_request *x) {
+    struct buf b = {0};
+    x->server->stopping = true;
+    buf_str(&b, "{\"stopping\": true}\n");
+    return send_reply(x, 200, &b);
+}
+
+static enum MHD_Result on_tokens(struct http_request *x) {
+    struct buf b = {0};
+    struct error e;
+    if (serve_make_prompt(x, &e)) return send_error(x, &e);
+    buf_fmt(&b, "{\"tokens\": %zu}\n", x->prompt.ids.n);
+    return send_reply(x, 200, &b);
+}
+
+static const struct route {
+    const char *path; /* ends in '/': followed by the model's name */
+    const char *method;
+    bool local_only; /* not over --listen */
+    enum MHD_Result (*fn)(struct http_request *x);
+} routes[] = {{"/v1/chat/completions", "POST", false, on_chat}, {"/v1/models", "GET", false, on_models},      {"/v1/models/", "GET", false, on_model},
+              {"/hearth/status", "GET", false, on_status},      {"/hearth/tokens", "POST", false, on_tokens}, {"/hearth/stop", "POST", true, on_stop}};
+
+static bool route_matches(const struct route *r, const struct server *s, const char *url) {
+    size_t n = strlen(r->path);
+    return r->path[n - 1] == '/' ? !strncmp(url, r->path, n) && !strcmp(url + n, s->app->info->name) : !strcmp(url, r->path);
+}
+
+/* Compares in constant time. */
+static bool same_key(const char *given, const char *key) {
+    size_t n = strlen(given), m = strlen(key);
+    unsigned differ = n != m;
+    for (size_t i = 0; i < m; i++) differ |= (unsigned char)key[i] ^ (unsigned char)(n ? given[i % n] : 0);
+    return !differ;
+}
+
+static bool check_key(struct http_request *x) {
+    const char *given = mhd.lookup_connection_value(x->conn, MHD_HEADER_KIND, MHD_HTTP_HEADER_AUTHORIZATION);
+    if (given && !strncasecmp(given, "Bearer ", 7) && same_key(given + 7, x->server->key)) return true;
+    set_refusal(x, 401, "invalid_api_key", "missing or wrong key; send the one that hearth --serve printed: Authorization: Bearer KEY");
+    return false;
+}
+
+static void find_route(struct http_request *x, const char *url, const char *method) {
+    char text[300];
+    const struct route *r = NULL;
+    size_t n = sizeof routes / sizeof *routes;
+    for (size_t i = 0; i < n && !r; i++)
+        if (route_matches(&routes[i], x->server, url)) r = &routes[i];
+    if (!r && !strncmp(url, "/v1/models/", 11)) set_refusal(x, 404, "model_not_found", "no such model; /v1/models lists the one that is served");
+    else if (!r) {
+        snprintf(text, sizeof text, "no resource %.100s; use /v1/chat/completions or /v1/models", url);
+        set_refusal(x, 404, NULL, text);
+    } else if (strcmp(method, r->method) && (strcmp(method, "HEAD") || strcmp(r->method, "GET"))) {
+        x->allowed_method = r->method;
+        snprintf(text, sizeof text, "%s needs method %s", r->path, r->method);
+        set_refusal(x, 405, NULL, text);
+    } else if (r->local_only && !x->local) set_refusal(x, 403, NULL, "allowed only over the Unix socket");
+    else x->route = r;
+}
+
+/* --- a request ------------------------------------------------------------------------------------------------------- */
+
+static struct http_request *request_new(struct server *s, struct MHD_Connection *c) {
+    struct http_request *x = mem_calloc(1, sizeof *x);
+    const union MHD_ConnectionInfo *context = mhd.get_connection_info(c, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
+    const struct http_connection *k = context ? context->socket_context : NULL;
+    const char *agent = mhd.lookup_connection_value(c, MHD_HEADER_KIND, MHD_HTTP_HEADER_USER_AGENT);
+    const union MHD_ConnectionInfo *info = mhd.get_connection_info(c, MHD_CONNECTION_INFO_CONNECTION_FD);
+    int domain = 0;
+    socklen_t size = sizeof domain;
+    if (!x) return NULL;
+    x->server = s;
+    x->conn = c;
+    x->fd = info ? info->connect_fd : -1;
+    x->local = x->fd >= 0 && !getsockopt(x->fd, SOL_SOCKET, SO_DOMAIN, &domain, &size) && domain == AF_UNIX;
+    x->client_job = k && k->job ? (uint64_t)k->job : hash64(agent ? agent : "", agent ? strlen(agent) : 0, 0);
+    if (k) x->pid = k->pid, x->over_share = k->over_share;
+    x->next = s->requests;
+    s->requests = x;
+    return x;
+}
+
+static void add_body(struct http_request *x, const char *data, size_t n) {
+    struct server *s = x->server;
+    if (x->status) return;
+    if (x->body.len + n > SERVE_BODY_BYTES) set_refusal(x, 413, NULL, "the body is larger than 16 MB");
+    else if (s->body_bytes + n > SERVE_ALL_BODIES_BYTES || buf_add(&x->body, data, n)) set_refusal(x, 503, NULL, "too many request bytes at once; retry later");
+    else s->body_bytes += n;
+}
+
+enum MHD_Result serve_request(void *server, struct MHD_Connection *c, const char *url, const char *method, const char *version, const char *upload, size_t *n,
+                              void **state) {
+    struct server *s = server;
+    struct http_request *x = *state;
+    if (!x) {
+        if (!(x = *state = request_new(s, c))) return MHD_NO;
+        serve_set_deadline(s, c, SERVE_BODY_S);
+        const char *length = mhd.lookup_connection_value(c, MHD_HEADER_KIND, MHD_HTTP_HEADER_CONTENT_LENGTH);
+        if (x->over_share) set_refusal(x, 503, NULL, "too many connections from this client");
+        else if (x->local || check_key(x)) find_route(x, url, method);
+        if (!x->status && length && strtoull(length, NULL, 10) > SERVE_BODY_BYTES) set_refusal(x, 413, NULL, "the body is larger than 16 MB");
+        bool pieces = mhd.lookup_connection_value(c, MHD_HEADER_KIND, MHD_HTTP_HEADER_TRANSFER_ENCODING);
+        bool may_be_long = pieces || (length && strtoull(length, NULL, 10) > SERVE_HEAD_BYTES);
+        return x->status && may_be_long ? send_reply(x, x->status, &x->refusal) : MHD_YES; /* refuse before the body is sent */
+    }
+    if (*n) {
+        x->dropped_bytes += x->status ? *n : 0;
+        add_body(x, upload, *n);
+        *n = 0;
+        return x->dropped_bytes > SERVE_BODY_BYTES ? MHD_NO : MHD_YES;
+    }
+    serve_set_deadline(s, c, 0);
+    if (x->status) return send_reply(x, x->status, &x->refusal);
+    if (x->state == HTTP_REQUEST_READING && x->route->fn == on_chat) s->last_activity_s = clock_now();
+    return x->route->fn(x);
+}
+
+void serve_completed(void *server, struct MHD_Connection *c, void **state, enum MHD_RequestTerminationCode why) {
+    struct http_request *x = *state;
+    if (!x) return;
+    serve_set_deadline(server, c, SERVE_HEAD_S);
+    *state = NULL;
+    x->conn = NULL;
+    x->suspended = false;
+    serve_drop_request(x);
+}

@@ -1,0 +1,115 @@
+#pragma once
+/* --serve: serves the chat-completions protocol on a Unix socket and, with --listen, on a local port. One thread handles sockets,
+ * engine events and signals, and never blocks on one of them. Clients are identified by their job at the Unix socket, by the program's
+ * name at the port, and by the request's own "user"; they are served round-robin (base/fair_queue.h). Texts are never logged. */
+
+#include "cli/server/api.h"
+#include "cli/server/lib_mhd.h"
+#include "cli/server/serve.h"
+#include "engine/base/fair_queue.h"
+
+enum {
+    SERVE_MAX_CONNECTIONS = 512,      /* at once; further ones wait to be accepted */
+    SERVE_MAX_PORT_CONNECTIONS = 256, /* the port accepts none above this number, which reserves connections for the owner's socket */
+    SERVE_MAX_WAITING = 256,          /* requests that may wait for a session */
+    SERVE_CLIENT_SHARE = 3, /* a client may have this many times what remains of the two limits above: one alone gets three quarters, and some always remain */
+    SERVE_RESERVED_SHARE = 8,           /* one in this many sessions is reserved: no client may hold all */
+    SERVE_HEAD_BYTES = 32 << 10,        /* bytes of a request's line and headers */
+    SERVE_BODY_BYTES = 16 << 20,        /* bytes of a request's body */
+    SERVE_ALL_BODIES_BYTES = 256 << 20, /* total of bodies being read or waiting */
+    SERVE_IDLE_S = 60,                  /* an idle connection is closed after this time */
+    SERVE_HEAD_S = 60,                  /* limit for the whole head of a request */
+    SERVE_OVER_SHARE_S = 2,             /* the same for a client beyond its share of connections */
+    SERVE_BODY_S = 300,                 /* limit for the whole body, after the head */
+    SERVE_KEY_SIZE = 65,
+};
+
+/* One request, from its first byte until its connection is done with it and its turn has ended. */
+enum http_request_state { HTTP_REQUEST_READING, HTTP_REQUEST_WAITING, HTTP_REQUEST_RUNNING, HTTP_REQUEST_DONE };
+struct http_request {
+    struct server *server;
+    struct http_request *next;   /* in server->requests */
+    struct MHD_Connection *conn; /* NULL: closed */
+    int fd;
+    bool local;          /* over the Unix socket */
+    bool over_share;     /* on a connection beyond its client's share: refused, then closed */
+    pid_t pid;           /* client process; 0: unknown */
+    uint64_t client_job; /* identifies the client, apart from the request's own "user" */
+    enum http_request_state state;
+    const struct route *route;
+    int status;                 /* set when refused: the rest of the body is dropped */
+    const char *allowed_method; /* the method that status 405 names */
+    struct buf body, refusal;
+    size_t dropped_bytes;                                       /* bytes */
+    bool suspended, hung_up, first_chunk_made, last_chunk_made; /* begun, ended: the first chunk, with the role, and the last chunk are formatted */
+    struct api_request request;
+    struct api_answer answer;
+    struct prompt prompt;
+    size_t n_prompt; /* in tokens; the prompt is freed when the turn begins */
+    struct turn turn;
+    struct serve_session *session; /* while it runs */
+    struct fair_entry queue_entry; /* its client and, while it waits, its place in the queue */
+    struct {                       /* generated, not formatted yet: formatted when the connection can send, so that a slow reader costs few bytes */
+        struct buf text;
+        enum output_kind part;
+    } generated[8];
+    size_t n_generated;
+    char progress_comment[96]; /* progress comment of the stream; empty: none */
+    struct buf comments;       /* other comments: disk-cache keys; the dropped document */
+    struct buf formatted;      /* formatted, being sent */
+    size_t sent_bytes;
+};
+
+struct http_connection {
+    struct http_connection *next;
+    int fd;
+    pid_t pid, job; /* 0: unknown */
+    bool over_share;
+    double deadline_s; /* deadline for complete input; 0: none expected */
+};
+
+struct serve_session { /* a session of the engine, with its KV cache */
+    struct engine_client *client;
+    struct http_request *request; /* NULL: idle */
+    uint64_t last_used;
+    uint64_t messages_hash; /* hash of the messages of its last request */
+};
+
+struct server {
+    struct app *app;
+    struct MHD_Daemon *http;
+    int lock, fd, port_fd; /* port_fd: -1 without --listen */
+    char path[108], url[96], key[SERVE_KEY_SIZE];
+    struct buf identity;
+    struct http_request *requests;
+    struct fair_queue queue;
+    struct serve_session *sessions;
+    int n_sessions, max_sessions; /* limit */
+    int n_connections;
+    struct http_connection *connections;
+    double accept_again_s; /* accepting failed: retry at this time, or when a connection ends */
+    size_t body_bytes;
+    uint64_t n_orders, n_answered;
+    double started_s, last_activity_s; /* last: time of the last request or answer */
+    bool stopping;
+};
+
+/* serve_http.c: requests and replies */
+enum MHD_Result serve_request(void *server, struct MHD_Connection *c, const char *url, const char *method, const char *version, const char *upload, size_t *n,
+                              void **state);
+void serve_completed(void *server, struct MHD_Connection *c, void **state, enum MHD_RequestTerminationCode why);
+void serve_wake(struct http_request *x); /* there is something to send */
+/* serve.c: sets the deadline, in seconds, for complete input on a connection; 0: none. */
+void serve_set_deadline(struct server *s, struct MHD_Connection *c, int seconds);
+
+/* serve_turns.c: sessions and their turns */
+int serve_make_prompt(struct http_request *x, struct error *e); /* parses the body and makes the prompt */
+int serve_enqueue(struct http_request *x, struct error *e);     /* the same, and queues it for a session */
+void serve_handle_event(struct server *s, const struct engine_event *news);
+void serve_start_waiting(struct server *s);      /* starts waiting requests while sessions are free */
+void serve_cancel_all(struct server *s);         /* cancels all: the server ends */
+void serve_drop_request(struct http_request *x); /* its connection is closed */
+void serve_request_free(struct http_request *x);
+/* Formats generated text into x->out; false: there is none. */
+bool serve_format_chunks(struct http_request *x);
+void serve_put_status(struct server *s, struct buf *out);

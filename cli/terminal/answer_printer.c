@@ -1,0 +1,115 @@
+#include "cli/terminal/answer_printer.h"
+
+#include <string.h>
+
+#include "cli/terminal/out.h"
+#include "cli/terminal/term.h"
+
+void answer_printer_init(struct answer_printer *p, struct app *a) {
+    int rows, cols;
+    term_size(&rows, &cols);
+    *p = (struct answer_printer){.app = a};
+    markdown_init(&p->text, cols, a->color_out);
+    markdown_init(&p->thinking, cols, false);
+    p->text.plain = p->thinking.plain = a->opts.v[OPT_PLAIN].on;
+}
+
+void answer_printer_resize(struct answer_printer *p, int cols, bool fresh_row) {
+    markdown_resize(&p->text, cols);
+    markdown_resize(&p->thinking, cols);
+    if (fresh_row) p->text.col = p->thinking.col = 0;
+    p->col = fresh_row ? 0 : p->col;
+}
+
+/* Prints text, or flushes held text if n is 0. */
+static int print_part(struct answer_printer *p, int fd, const char *data, size_t n) {
+    struct markdown *s = fd == 1 ? &p->text : &p->thinking;
+    bool dim = fd == 2 && p->app->color_err;
+    if (!out_terminal(fd)) {
+        if (n && p->before_output) p->before_output(p->ctx);
+        if (fd == 1) return out_write(data, n);
+        if (dim && n) out_draw(2, "\033[2m", 4);
+        out_err(data, n);
+        if (dim && n) out_draw(2, "\033[0m", 4);
+        return 0;
+    }
+    struct buf out = {0};
+    if (dim) buf_str(&out, "\033[2m");
+    size_t begun = out.len;
+    if (n) markdown_add(s, data, n, &out);
+    else markdown_flush(s, &out);
+    if (dim && out.len > begun) buf_str(&out, "\033[0m");
+    if (out.len > begun && p->before_output) p->before_output(p->ctx);
+    int rc = out.failed ? ERR_MEMORY : out.len > begun ? out_draw(fd, out.data, out.len) : 0;
+    p->col = s->col;
+    buf_free(&out);
+    return rc;
+}
+
+static void end_thinking(struct answer_printer *p) {
+    print_part(p, 2, "", 0);
+    if (p->before_output) p->before_output(p->ctx);
+    out_err("\n\n", p->app->tty_err ? 2 : 1);
+    p->col = 0;
+    p->held_thinking_line_ends = 0;
+    p->thinking_open = false;
+}
+
+/* Returns the length of data without trailing line ends. */
+static size_t length_without_line_ends(const char *data, size_t n) {
+    while (n && data[n - 1] == '\n') n--;
+    return n;
+}
+
+static void print_thinking(struct answer_printer *p, const char *data, size_t n) {
+    if (!p->thinking_open) /* skip leading blank lines */
+        while (n && *data == '\n') data++, n--;
+    if (!n || p->app->quiet) return;
+    size_t end = length_without_line_ends(data, n);
+    if (end) {
+        for (; p->held_thinking_line_ends; p->held_thinking_line_ends--) print_part(p, 2, "\n", 1);
+        print_part(p, 2, data, end);
+    }
+    p->held_thinking_line_ends += n - end;
+    p->thinking_open = true;
+}
+
+int answer_printer_add(void *ctx, enum output_kind part, const char *data, size_t n) {
+    struct answer_printer *p = ctx;
+    if (!n) return 0;
+    if (part == OUTPUT_THINKING) {
+        print_thinking(p, data, n);
+        return 0;
+    }
+    if (p->thinking_open) end_thinking(p);
+    size_t end = length_without_line_ends(data, n);
+    int rc = 0;
+    if (end) {
+        for (; p->held_line_ends; p->held_line_ends--) print_part(p, 1, "\n", 1);
+        rc = print_part(p, 1, data, end);
+    }
+    p->held_line_ends += n - end;
+    return rc;
+}
+
+void answer_printer_end(struct answer_printer *p) {
+    if (p->thinking_open) end_thinking(p);
+    print_part(p, 1, "", 0);
+    out_write("\n", 1);
+    p->held_line_ends = 0;
+    p->col = 0;
+}
+
+void answer_printer_free(struct answer_printer *p) {
+    if (p->thinking_open) end_thinking(p);
+    markdown_free(&p->text);
+    markdown_free(&p->thinking);
+}
+
+void answer_printer_print(struct app *a, const char *text, size_t n) {
+    struct answer_printer p;
+    answer_printer_init(&p, a);
+    answer_printer_add(&p, OUTPUT_TEXT, text, n);
+    answer_printer_end(&p);
+    answer_printer_free(&p);
+}

@@ -1,0 +1,100 @@
+#include "cli/terminal/history.h"
+
+#include <fcntl.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "cli/options/paths.h"
+#include "cli/terminal/utf8.h"
+#include "engine/base/buf.h"
+#include "engine/base/file.h"
+#include "engine/base/mem.h"
+
+/* One entry per line: line feed and backslash are written as \n and \\. */
+static void put_escaped(struct buf *b, const char *s) {
+    for (; *s; s++) {
+        if (*s == '\n') buf_str(b, "\\n");
+        else if (*s == '\\') buf_str(b, "\\\\");
+        else buf_char(b, *s);
+    }
+    buf_char(b, '\n');
+}
+static void unescape_line(char *s) {
+    char *o = s;
+    for (; *s; s++) {
+        if (*s != '\\' || !s[1]) *o++ = *s;
+        else *o++ = *++s == 'n' ? '\n' : *s;
+    }
+    *o = 0;
+}
+
+static void push_entry(struct history *h, const char *text, size_t n) {
+    if (h->n == HISTORY_MAX) {
+        mem_free(h->v[0]);
+        memmove(h->v, h->v + 1, --h->n * sizeof *h->v);
+    }
+    if (mem_grow(&h->v, &h->cap, h->n + 1, sizeof *h->v)) return;
+    char *copy = mem_strndup(text, n);
+    if (copy) h->v[h->n++] = copy;
+}
+
+static bool is_valid_utf8(const char *text) {
+    const unsigned char *s = (const unsigned char *)text;
+    for (int n; *s; s += n) {
+        n = utf8_length(*s);
+        for (int i = 1; i < n; i++)
+            if (!utf8_continues(*s, i, s[i])) return false;
+        if (!n) return false;
+    }
+    return true;
+}
+
+static void read_history(struct history *h) {
+    char *data;
+    size_t size, lines = 0;
+    if (file_read(h->path, 1 << 26, &data, &size, NULL)) return;
+    for (char *line = data, *end; *line; line = end + 1, lines++) {
+        if (!(end = strchr(line, '\n'))) break; /* drop an incomplete last line */
+        *end = 0;
+        unescape_line(line);
+        if (is_valid_utf8(line)) push_entry(h, line, strlen(line)); /* the editor accepts only valid UTF-8 */
+    }
+    mem_free(data);
+    if (lines <= 2 * HISTORY_MAX) return;
+    struct buf b = {0};
+    for (size_t i = 0; i < h->n; i++) put_escaped(&b, h->v[i]);
+    if (!b.failed) file_write(h->path, b.data, b.len, NULL);
+    buf_free(&b);
+}
+
+void history_open(struct history *h, bool keep) {
+    char path[PATHS_MAX];
+    *h = (struct history){0};
+    if (paths_make(PATHS_STATE, "history", path, sizeof path, NULL)) return;
+    h->path = mem_strdup(path);
+    if (h->path && file_exists(path)) read_history(h);
+    if (keep) return;
+    mem_free(h->path);
+    h->path = NULL;
+}
+
+void history_close(struct history *h) {
+    for (size_t i = 0; i < h->n; i++) mem_free(h->v[i]);
+    mem_free(h->v);
+    mem_free(h->path);
+    *h = (struct history){0};
+}
+
+void history_add(struct history *h, const char *text, size_t n) {
+    if (!n || memchr(text, 0, n) || (h->n && strlen(h->v[h->n - 1]) == n && !memcmp(h->v[h->n - 1], text, n))) return;
+    push_entry(h, text, n);
+    if (!h->path || !h->n) return;
+    struct buf b = {0};
+    put_escaped(&b, h->v[h->n - 1]);
+    int fd = open(h->path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0600);
+    if (fd >= 0) {
+        if (!b.failed) file_write_all(fd, b.data, b.len); /* a single write, so that lines of two chats do not mix */
+        close(fd);
+    }
+    buf_free(&b);
+}

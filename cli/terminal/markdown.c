@@ -1,0 +1,337 @@
+#include "cli/terminal/markdown.h"
+
+#include <ctype.h>
+#include <string.h>
+
+#include <utf8proc.h>
+
+enum { MAX_CLUSTER = 256, MAX_HEAD = 48, MAX_LINK = 4096, MAX_TABLE = 1 << 16 };
+enum { BOLD = 1, ITALIC = 2, CODE = 4, TITLE = 8, QUOTE = 16, MARK = 32, LINK = 64 }; /* looks */
+
+void markdown_init(struct markdown *s, int cols, bool color) { *s = (struct markdown){.cols = cols, .color = color, .line_undecided = true}; }
+
+void markdown_free(struct markdown *s) {
+    struct buf *all[] = {&s->filtered, &s->line_start, &s->table, &s->word, &s->looks};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) buf_free(all[i]);
+}
+
+void markdown_resize(struct markdown *s, int cols) {
+    if (s->cols && s->col) s->col = cols;
+    if (s->cols) s->cols = cols;
+}
+
+/* The last column stays free: a terminal that filled it delays the wrap until the next character. */
+static int usable_cols(const struct markdown *s) { return s->cols < 5 ? 4 : s->cols - 1; }
+
+/* --- output ---------------------------------------------------------------------------------------------------------- */
+
+static void put_look(unsigned look, struct buf *out) {
+    static const char *const codes[] = {"1", "3", "36", "1;35", "2", "33", "4"};
+    buf_str(out, "\033[0");
+    for (int i = 0; i < 7; i++)
+        if (look >> i & 1) buf_fmt(out, ";%s", codes[i]);
+    buf_char(out, 'm');
+}
+
+static void put_blanks(struct markdown *s, int n, struct buf *out) {
+    for (int i = 0; i < n; i++) buf_char(out, ' ');
+    s->col += n;
+    if (s->cols && s->col > s->cols) s->col = (s->col - 1) % s->cols + 1;
+}
+
+static void next_row(struct markdown *s, struct buf *out) {
+    buf_char(out, '\n');
+    s->col = 0;
+}
+
+static void clear_buf(struct buf *b) {
+    b->len = 0;
+    b->failed = false;
+}
+
+/* Flushes a word. Colours begin and end with each word, so that other output may be printed between words. */
+static void end_word(struct markdown *s, struct buf *out) {
+    const char *p = s->word.data;
+    size_t n = s->word.len < s->looks.len ? s->word.len : s->looks.len;
+    bool broken = s->cols && !s->verbatim;
+    unsigned now = 0;
+    out->failed |= s->word.failed || s->looks.failed;
+    int hang = s->indent < usable_cols(s) / 2 ? s->indent : usable_cols(s) / 2, w;
+    if (!n) return;
+    if (broken && s->pending_blanks > usable_cols(s) / 2) s->pending_blanks = usable_cols(s) / 2;
+    if (broken && s->col && s->col + s->pending_blanks + s->width > usable_cols(s)) {
+        next_row(s, out);
+        put_blanks(s, hang, out);
+    } else put_blanks(s, s->pending_blanks, out);
+    s->pending_blanks = 0;
+    for (size_t i = 0, k; i < n; i += k) {
+        unsigned look = (unsigned char)s->looks.data[i] | (s->link ? LINK : 0);
+        k = columns_of_char(p + i, n - i, &w);
+        if (broken && !s->link && s->col + w > usable_cols(s)) {
+            next_row(s, out);
+            put_blanks(s, hang, out);
+        }
+        if (s->color && look != now) put_look(now = look, out);
+        buf_add(out, p + i, k);
+        if (s->cols && s->col + w > s->cols) s->col = 0; /* the terminal has wrapped */
+        s->col += w;
+    }
+    if (now) buf_str(out, "\033[0m");
+    clear_buf(&s->word);
+    clear_buf(&s->looks);
+    s->width = 0;
+    s->link = s->after_wide = s->after_opening = false;
+}
+
+/* Rows may also break next to wide characters, but not before closing punctuation or after opening punctuation. */
+static bool may_break(const struct markdown *s, const char *p, size_t n, int w) {
+    utf8proc_int32_t c;
+    if (!s->word.len || s->link || s->after_opening || (!s->after_wide && w < 2)) return false;
+    if (utf8proc_iterate((const utf8proc_uint8_t *)p, (utf8proc_ssize_t)n, &c) <= 0) return false;
+    utf8proc_category_t kind = utf8proc_category(c);
+    return kind != UTF8PROC_CATEGORY_PE && kind != UTF8PROC_CATEGORY_PF && kind != UTF8PROC_CATEGORY_PO && kind != UTF8PROC_CATEGORY_LM;
+}
+
+static void add_to_word(struct markdown *s, const char *p, size_t n, int w, unsigned look, struct buf *out) {
+    utf8proc_int32_t c = 0;
+    if (may_break(s, p, n, w)) end_word(s, out);
+    buf_add(&s->word, p, n);
+    for (size_t i = 0; i < n; i++) buf_char(&s->looks, (char)look);
+    s->width += w;
+    s->after_wide = w > 1;
+    utf8proc_iterate((const utf8proc_uint8_t *)p, (utf8proc_ssize_t)n, &c);
+    s->after_opening = utf8proc_category(c) == UTF8PROC_CATEGORY_PS || utf8proc_category(c) == UTF8PROC_CATEGORY_PI;
+    if (*p == '/' && s->word.len >= 7 && !memcmp(s->word.data + s->word.len - 3, "://", 3)) s->link = !s->verbatim;
+    if (s->word.len > MAX_LINK) s->link = false;
+    if (s->verbatim ? s->word.len > MAX_CLUSTER : s->cols && !s->link && s->width >= usable_cols(s)) end_word(s, out);
+}
+
+/* --- emphasis and code within a line --------------------------------------------------------------------------------- */
+
+static void toggle_look(struct markdown *s, unsigned look, bool opens, bool closes, unsigned *shown) {
+    *shown = s->look | look;
+    if (s->look & look ? closes : opens) s->look ^= look;
+    else *shown = s->look;
+}
+
+/* Ends a run of equal marks; next is the following character, a blank at the end of a line. */
+static void end_marks(struct markdown *s, char next, struct buf *out) {
+    bool opens = !isspace((unsigned char)next), closes = !isspace((unsigned char)s->prev_char) && s->prev_char;
+    unsigned shown = s->look;
+    if (!s->mark) return;
+    if (s->mark == '`' && (!s->code_ticks || s->code_ticks == s->n_marks)) {
+        shown |= CODE;
+        s->look ^= CODE;
+        s->code_ticks = s->code_ticks ? 0 : s->n_marks;
+    } else if (s->mark != '`' && !s->code_ticks && s->n_marks <= 3) {
+        bool inside = isalnum((unsigned char)s->prev_char) && (s->mark == '_' || s->n_marks == 1), goes_on = isalnum((unsigned char)next) && s->mark == '_';
+        toggle_look(s, s->n_marks == 1 ? ITALIC : s->n_marks == 2 ? BOLD : BOLD | ITALIC, opens && !inside, closes && !goes_on, &shown);
+    }
+    for (int i = 0; i < s->n_marks; i++) add_to_word(s, &s->mark, 1, 1, s->line_look | shown, out);
+    s->prev_char = s->mark;
+    s->mark = 0;
+    s->n_marks = 0;
+}
+
+static void put_inline(struct markdown *s, const char *p, size_t n, int w, struct buf *out) {
+    char c = n == 1 ? *p : 'a'; /* non-ASCII counts as a letter */
+    bool literal = s->escaped;
+    if (s->mark && (c != s->mark || literal)) end_marks(s, c, out);
+    s->escaped = c == '\\' && !literal && !s->code_ticks;
+    if (!literal && (c == '*' || c == '_' || c == '`')) {
+        s->mark = c;
+        s->n_marks++;
+        return;
+    }
+    add_to_word(s, p, n, w, s->line_look | s->look, out);
+    s->prev_char = c;
+}
+
+static void put_blank(struct markdown *s, char c, struct buf *out) {
+    end_marks(s, ' ', out);
+    end_word(s, out);
+    s->pending_blanks += c == '\t' ? 8 - (s->col + s->pending_blanks) % 8 : 1;
+    s->prev_char = ' ';
+    s->escaped = false;
+}
+
+/* --- line kinds ------------------------------------------------------------------------------------------------------ */
+
+static size_t run_length(const char *s, size_t n, const char *set) {
+    size_t i = 0;
+    while (i < n && strchr(set, s[i]) && s[i] && s[i] == s[0]) i++;
+    return i;
+}
+
+struct line_kind {
+    enum { TEXT, HEADING, ITEM, QUOTED, FENCE, TABLE, OPEN } kind; /* OPEN: not decided yet */
+    size_t mark;                                                   /* length of its mark in bytes, with indent */
+};
+static struct line_kind classify_line(const struct markdown *s, bool whole) {
+    const char *h = s->line_start.data ? s->line_start.data : "";
+    size_t n = s->line_start.len, in = 0, k;
+    while (in < n && h[in] == ' ') in++;
+    struct line_kind text = {TEXT, in}, open = {whole || n >= MAX_HEAD ? TEXT : OPEN, in};
+    const char *p = h + in;
+    n -= in;
+    if (!n) return open;
+    bool ends = !whole && strchr(" \t", p[n - 1]) && p[n - 1]; /* the last byte is the blank after a mark */
+    if (s->fence) {
+        k = run_length(p, n, s->fence == '`' ? "`" : "~");
+        if (in > 3 || !k) return text;
+        if (whole) return (struct line_kind){(int)k >= s->fence_len && strspn(p + k, " \t") == n - k ? FENCE : TEXT, in};
+        return k + strspn(p + k, " \t") == n ? open : text;
+    }
+    if ((k = run_length(p, n, "#"))) return k > 6 ? text : k == n ? open : ends ? (struct line_kind){HEADING, in + k} : text;
+    if ((k = run_length(p, n, "`~"))) {
+        if (in > 3 || (k < n && (k < 3 || memchr(p + k, '`', n - k)))) return text; /* ```x``` on one line is not a block */
+        return k >= 3 && (whole || open.kind == TEXT) ? (struct line_kind){FENCE, in} : open;
+    }
+    if (*p == '>') return (struct line_kind){QUOTED, in + 1};
+    if (*p == '|') return (struct line_kind){TABLE, in};
+    k = strchr("-*+", *p) ? 1 : 0;
+    if (!k) {
+        while (k < n && k < 9 && isdigit((unsigned char)p[k])) k++;
+        if (!k) return text;
+        if (k == n) return open;
+        k = p[k] == '.' || p[k] == ')' ? k + 1 : 0;
+    }
+    if (!k) return text;
+    return k == n ? open : ends && k == n - 1 ? (struct line_kind){ITEM, in + k} : text;
+}
+
+static void put_text_cluster(struct markdown *s, const char *p, size_t n, int w, struct buf *out) {
+    if (*p == ' ' || *p == '\t') put_blank(s, *p, out);
+    else if (s->verbatim) add_to_word(s, p, n, w, CODE, out);
+    else put_inline(s, p, n, w, out);
+}
+
+static void put_text(struct markdown *s, const char *p, size_t n, struct buf *out) {
+    int w;
+    for (size_t i = 0, k; i < n; i += k) {
+        k = columns_of_char(p + i, n - i, &w);
+        put_text_cluster(s, p + i, k, w, out);
+    }
+}
+
+static void end_line(struct markdown *s, struct buf *out) {
+    end_marks(s, ' ', out);
+    end_word(s, out);
+    s->pending_blanks = s->indent = s->code_ticks = 0;
+    s->line_look = s->look = 0;
+    s->prev_char = 0;
+    s->escaped = s->verbatim = false;
+    s->line_undecided = true;
+}
+
+/* Prints the table, or, if it is not one, its lines as text. */
+static void flush_table(struct markdown *s, struct buf *out) {
+    struct buf t = s->table;
+    if (!t.len) return;
+    s->table = (struct buf){0};
+    out->failed |= t.failed;
+    if (s->col) next_row(s, out); /* after a resize */
+    if (!markdown_table_format(&t, s->cols ? usable_cols(s) : 0, s->color, out))
+        for (size_t i = 0, n; i < t.len; i += n + 1) {
+            n = strcspn(t.data + i, "\n");
+            s->indent = 2;
+            put_text(s, t.data + i, n, out);
+            end_line(s, out);
+            if (i + n < t.len) next_row(s, out);
+        }
+    buf_free(&t);
+}
+
+/* Decides on the kind of the line in head; whole: the line is complete. */
+static void decide_line(struct markdown *s, bool whole, struct buf *out) {
+    struct line_kind k = classify_line(s, whole);
+    struct buf h = s->line_start;
+    if (k.kind == OPEN) return;
+    s->line_start = (struct buf){0};
+    s->line_undecided = false;
+    out->failed |= h.failed;
+    if (k.kind == TABLE) {
+        s->line_undecided = true; /* the rest of the line goes to the table */
+        buf_add(&s->table, h.data, h.len);
+        buf_free(&h);
+        return;
+    }
+    flush_table(s, out);
+    s->line_undecided = false;
+    s->indent = k.kind == ITEM || k.kind == QUOTED ? (int)k.mark + 1 : (int)k.mark;
+    if (k.kind == HEADING) s->line_look = TITLE, s->indent = 0;
+    if (k.kind == QUOTED) s->line_look = QUOTE;
+    s->verbatim = s->fence || k.kind == FENCE;
+    if (k.kind == FENCE) {
+        s->fence_len = (int)run_length(h.data + k.mark, h.len - k.mark, "`~");
+        s->fence = s->fence ? 0 : h.data[k.mark];
+    }
+    size_t from = 0;
+    for (; k.kind == ITEM && from < k.mark; from++) {
+        if (h.data[from] == ' ') put_blank(s, ' ', out);
+        else add_to_word(s, h.data + from, 1, 1, MARK, out);
+    }
+    if (h.len > from) put_text(s, h.data + from, h.len - from, out);
+    buf_free(&h);
+}
+
+/* --- input ----------------------------------------------------------------------------------------------------------- */
+
+/* True within a line that began as a table row. */
+static bool within_table(const struct markdown *s) {
+    return s->line_undecided && !s->line_start.len && s->table.len && s->table.data[s->table.len - 1] != '\n';
+}
+
+static void put_cluster(struct markdown *s, const char *p, size_t n, int w, struct buf *out) {
+    if (s->plain && *p != '\n') {
+        s->verbatim = true;
+        if (*p == '\t') put_blank(s, *p, out);
+        else add_to_word(s, p, n, w, 0, out);
+        end_word(s, out);
+    } else if (within_table(s)) {
+        buf_add(&s->table, p, n);
+        if (s->table.len > MAX_TABLE && *p == '\n') flush_table(s, out);
+    } else if (*p == '\n') {
+        if (s->line_undecided && s->line_start.len) decide_line(s, true, out);
+        flush_table(s, out);
+        end_line(s, out);
+        next_row(s, out);
+    } else if (s->line_undecided) {
+        buf_add(&s->line_start, p, n);
+        decide_line(s, false, out);
+    } else put_text_cluster(s, p, n, w, out);
+}
+
+static void drain_clusters(struct markdown *s, bool end, struct buf *out) {
+    size_t at = 0;
+    while (at < s->filtered.len) {
+        const char *p = s->filtered.data + at;
+        size_t n = s->filtered.len - at, seen = n < MAX_CLUSTER ? n : MAX_CLUSTER, k = 1;
+        int w = 1;
+        if (*p != '\n' && *p != ' ' && *p != '\t') {
+            k = columns_of_char(p, seen, &w);
+            if (k == seen && n < MAX_CLUSTER && !end) break; /* it may continue */
+        }
+        put_cluster(s, p, k, w, out);
+        at += k;
+    }
+    memmove(s->filtered.data, s->filtered.data + at, s->filtered.len - at + 1);
+    s->filtered.len -= at;
+}
+
+void markdown_add(struct markdown *s, const char *data, size_t n, struct buf *out) {
+    sanitize_add(&s->filter, data, n, &s->filtered);
+    out->failed |= s->filtered.failed;
+    if (s->filtered.len) drain_clusters(s, false, out);
+}
+
+void markdown_flush(struct markdown *s, struct buf *out) {
+    sanitize_flush(&s->filter, &s->filtered);
+    out->failed |= s->filtered.failed;
+    if (s->filtered.len) drain_clusters(s, true, out);
+    if (s->line_undecided && s->line_start.len) decide_line(s, true, out);
+    flush_table(s, out);
+    end_line(s, out);
+    s->fence = 0;
+    s->col = 0;
+}

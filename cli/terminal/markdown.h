@@ -1,0 +1,37 @@
+#pragma once
+/* Lays out an answer for a terminal: breaks lines between words, aligns tables, colours light Markdown. Input is untrusted text;
+ * output is safe for a terminal (sanitize.h filters it). The text itself is unchanged except for colours, blanks, line ends and the
+ * dashes of table rules, and does not depend on how the input is split. Words are held back until complete, tables until they end. */
+#include "cli/terminal/sanitize.h"
+
+struct markdown {
+    int cols;                      /* screen width; 0: do not break lines */
+    bool color;                    /* colour the markup; its characters always stay */
+    int col;                       /* cursor column; == cols after a full row */
+    int indent;                    /* indent of continuation rows of a line */
+    int pending_blanks;            /* pending columns before the word */
+    bool plain;                    /* set after markdown_init: only filter and count columns */
+    bool line_undecided, verbatim; /* at_head: the kind of the line is not known yet; whole_rows: code, broken only by the terminal */
+    struct sanitizer filter;
+    struct buf filtered;                  /* filtered text after the last complete character */
+    struct buf line_start;                /* the beginning of a line */
+    struct buf table;                     /* lines of a table that may continue */
+    struct buf word, looks;               /* one byte of looks for each byte of word */
+    int width;                            /* of word */
+    bool link, after_wide, after_opening; /* about the last character of word */
+    unsigned char line_look, look;
+    char fence, mark, prev_char; /* fence: mark of the open block; run: a mark whose meaning depends on the next character */
+    int fence_len, n_marks, code_ticks;
+    bool escaped;
+};
+void markdown_init(struct markdown *s, int cols, bool color);
+/* Appends to out what is final. A failed buf reports lack of memory. */
+void markdown_add(struct markdown *s, const char *data, size_t n, struct buf *out);
+/* Ends the text: flushes everything held back. The next text starts on its own row. */
+void markdown_flush(struct markdown *s, struct buf *out);
+void markdown_free(struct markdown *s);
+/* Adapts to a new width. The cursor position is unknown afterwards, so the next word starts a row. */
+void markdown_resize(struct markdown *s, int cols);
+
+/* markdown_table.c: formats lines as a table with equal columns; false, and nothing appended, if they are not a table or too wide. */
+bool markdown_table_format(struct buf *table, int room, bool color, struct buf *out);

@@ -1,0 +1,136 @@
+/* Markdown tables: pads cells to align the columns. */
+#include <string.h>
+
+#include "cli/terminal/markdown.h"
+#include "engine/base/error.h"
+#include "engine/base/mem.h"
+
+struct table_cell {
+    const char *text; /* without surrounding blanks */
+    size_t n;
+    int width;
+};
+struct table_row {
+    size_t first, n; /* in cells */
+    bool closed;     /* a | ends the row */
+};
+struct markdown_table {
+    struct table_cell *cells;
+    size_t n_cells, cap_cells;
+    struct table_row *rows;
+    size_t n_rows, cap_rows;
+    int *widths; /* of columns */
+    size_t n_cols, cap_widths;
+};
+
+static int add_cell(struct markdown_table *t, const char *s, size_t n) {
+    while (n && *s == ' ') s++, n--;
+    while (n && s[n - 1] == ' ') n--;
+    if (mem_grow(&t->cells, &t->cap_cells, t->n_cells + 1, sizeof *t->cells)) return ERR_MEMORY;
+    t->cells[t->n_cells++] = (struct table_cell){s, n, columns_of_text(s, n)};
+    t->rows[t->n_rows - 1].n++;
+    return 0;
+}
+
+static int add_row(struct markdown_table *t, const char *s, size_t n) {
+    if (mem_grow(&t->rows, &t->cap_rows, t->n_rows + 1, sizeof *t->rows)) return ERR_MEMORY;
+    struct table_row *r = &t->rows[t->n_rows++];
+    *r = (struct table_row){.first = t->n_cells};
+    while (n && s[n - 1] == ' ') n--;
+    size_t i = strspn(s, " ") + 1; /* after the first | */
+    for (size_t from = i; i <= n; i++) {
+        bool bar = i < n && s[i] == '|' && s[i - 1] != '\\';
+        if (i < n && !bar) continue;
+        if (bar || i > from)
+            if (add_cell(t, s + from, i - from)) return ERR_MEMORY;
+        r->closed = bar;
+        if (bar && i + 1 == n) break;
+        from = i + 1;
+    }
+    return 0;
+}
+
+static bool is_rule(const struct markdown_table *t, const struct table_row *r) {
+    for (size_t i = 0; i < r->n; i++) {
+        const struct table_cell *c = &t->cells[r->first + i];
+        size_t dashes = 0;
+        for (size_t k = 0; k < c->n; k++) {
+            if (c->text[k] != '-' && !(c->text[k] == ':' && (!k || k + 1 == c->n))) return false;
+            dashes += c->text[k] == '-';
+        }
+        if (!dashes) return false;
+    }
+    return r->n > 0;
+}
+
+/* Computes the number of columns and their widths. */
+static int measure_columns(struct markdown_table *t) {
+    for (size_t i = 0; i < t->n_rows; i++)
+        if (t->rows[i].n > t->n_cols) t->n_cols = t->rows[i].n;
+    if (mem_grow(&t->widths, &t->cap_widths, t->n_cols, sizeof *t->widths)) return ERR_MEMORY;
+    for (size_t c = 0; c < t->n_cols; c++) t->widths[c] = 1;
+    for (size_t i = 0; i < t->n_rows; i++)
+        for (size_t c = 0; c < t->rows[i].n && i != 1; c++) {
+            int w = t->cells[t->rows[i].first + c].width;
+            if (w > t->widths[c]) t->widths[c] = w;
+        }
+    return 0;
+}
+
+static void put_repeated(struct buf *out, char c, int n) {
+    while (n-- > 0) buf_char(out, c);
+}
+
+static void put_rule(const struct table_cell *c, int width, struct buf *out) {
+    bool left = c->text[0] == ':', right = c->n > 1 && c->text[c->n - 1] == ':';
+    if (left) buf_char(out, ':');
+    put_repeated(out, '-', width - left - right > 1 ? width - left - right : 1);
+    if (right) buf_char(out, ':');
+}
+
+static void put_cell(const struct markdown_table *t, size_t column, const struct table_cell *c, struct buf *out) {
+    const struct table_cell *rule = column < t->rows[1].n ? &t->cells[t->rows[1].first + column] : NULL;
+    bool right = rule && rule->text[rule->n - 1] == ':', both = right && rule->text[0] == ':';
+    int pad = t->widths[column] - c->width, before = both ? pad / 2 : right ? pad : 0;
+    put_repeated(out, ' ', before);
+    buf_add(out, c->text, c->n);
+    put_repeated(out, ' ', pad - before);
+}
+
+static void put_table_row(const struct markdown_table *t, size_t i, bool color, struct buf *out) {
+    const struct table_row *r = &t->rows[i];
+    if (color && !i) buf_str(out, "\033[0;1m");
+    for (size_t c = 0; c < r->n; c++) {
+        buf_str(out, "| ");
+        if (i == 1) put_rule(&t->cells[r->first + c], t->widths[c], out);
+        else put_cell(t, c, &t->cells[r->first + c], out);
+        if (c + 1 < r->n || r->closed) buf_char(out, ' ');
+    }
+    if (r->closed || !r->n) buf_char(out, '|');
+    if (color && !i) buf_str(out, "\033[0m");
+}
+
+bool markdown_table_format(struct buf *text, int room, bool color, struct buf *out) {
+    struct markdown_table t = {0};
+    int rc = 0, total = 1;
+    for (size_t i = 0; i < text->len; i++)
+        if (text->data[i] == '\t') text->data[i] = ' ';
+    for (size_t i = 0, n; i < text->len && !rc; i += n + 1) {
+        n = strcspn(text->data + i, "\n");
+        rc = add_row(&t, text->data + i, n);
+    }
+    bool fits = !rc && t.n_rows > 1 && is_rule(&t, &t.rows[1]);
+    if (fits) rc = measure_columns(&t);
+    fits = fits && !rc;
+    out->failed |= rc != 0;
+    for (size_t c = 0; fits && c < t.n_cols; c++) total += t.widths[c] + 3;
+    fits = fits && (!room || total <= room);
+    for (size_t i = 0; fits && i < t.n_rows; i++) {
+        put_table_row(&t, i, color, out);
+        if (i + 1 < t.n_rows || text->data[text->len - 1] == '\n') buf_char(out, '\n');
+    }
+    mem_free(t.cells);
+    mem_free(t.rows);
+    mem_free(t.widths);
+    return fits;
+}

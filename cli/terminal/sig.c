@@ -1,0 +1,147 @@
+#include "cli/terminal/sig.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "cli/saved/saver.h"
+#include "cli/terminal/out.h"
+#include "cli/terminal/term.h"
+#include "cli/turn/engine_client.h"
+#include "engine/base/file.h"
+
+/* Handlers may run on any thread. */
+static _Atomic int deferring, interrupted, terminated, resized, continued;
+static struct engine_client *_Atomic cancel_client;
+static int wake_pipe[2] = {-1, -1};
+
+void sig_wake(void) {
+    int saved = errno;
+    if (wake_pipe[1] >= 0 && write(wake_pipe[1], "", 1) < 0) errno = saved; /* a full pipe is readable too */
+    errno = saved;
+}
+
+_Noreturn void sig_die(int sig) {
+    sigset_t set;
+    term_restore();
+    saver_wait_briefly();
+    file_out_abandon();
+    signal(sig, SIG_DFL);
+    sigemptyset(&set);
+    sigaddset(&set, sig);
+    sigprocmask(SIG_UNBLOCK, &set, NULL);
+    raise(sig);
+    _exit(128 + sig);
+}
+
+static void on_end(int sig) {
+    int saved = errno;
+    if (!deferring || (sig == SIGINT ? interrupted : terminated)) sig_die(sig);
+    if (sig == SIGINT) interrupted = 1;
+    else terminated = sig;
+    struct engine_client *s = cancel_client;
+    if (s) engine_client_cancel(s);
+    sig_wake();
+    errno = saved;
+}
+
+static void on_resize(int sig) {
+    resized = 1;
+    sig_wake();
+}
+
+static void on_continue(int sig) {
+    int saved = errno;
+    term_restore_raw();
+    errno = saved;
+    continued = 1;
+    on_resize(sig);
+}
+
+static void on_stop(int sig) {
+    int saved = errno;
+    sigset_t set;
+    bool raw = term_is_raw();
+    term_restore();
+    signal(SIGTSTP, SIG_DFL);
+    sigemptyset(&set);
+    sigaddset(&set, SIGTSTP);
+    raise(SIGTSTP);
+    sigprocmask(SIG_UNBLOCK, &set, NULL); /* the process stops and continues here */
+    sigprocmask(SIG_BLOCK, &set, NULL);
+    signal(SIGTSTP, on_stop);
+    if (raw) term_raw();
+    errno = saved;
+    on_continue(sig);
+}
+
+static void on_crash(int sig) {
+    term_restore();
+    file_out_abandon();
+    signal(sig, SIG_DFL);
+    raise(sig);
+}
+
+/* --- a weight file that shrank under its mapping ---------------------------------------------------------------------- */
+
+/* Reports the file. Several threads may fault at once: the first one reports and exits, the others wait. */
+static void on_bus(int sig, siginfo_t *info, void *context) {
+    static atomic_flag speaking = ATOMIC_FLAG_INIT;
+    while (atomic_flag_test_and_set(&speaking)) pause();
+    const char *path = file_map_owner(info->si_addr);
+    term_restore();
+    file_out_abandon();
+    out_signal("\nhearth: ");
+    if (path) out_signal(path);
+    out_signal(path ? ": the file was truncated or could not be read while in use\n" : "a file in use was truncated or could not be read\n");
+    _exit(3);
+}
+
+void sig_init(void) {
+    struct sigaction sa = {.sa_flags = SA_RESTART};
+    sigemptyset(&sa.sa_mask);
+    if (!pipe2(wake_pipe, O_CLOEXEC | O_NONBLOCK)) {
+    } /* without the pipe a recorded signal waits for the next event */
+    signal(SIGPIPE, SIG_IGN);
+    signal(SIGXFSZ, SIG_IGN); /* past ulimit -f a write fails with EFBIG, which is reported */
+    static const struct {
+        int sig;
+        void (*fn)(int);
+    } rows[] = {{SIGINT, on_end},      {SIGTERM, on_end},   {SIGHUP, on_end},    {SIGWINCH, on_resize}, {SIGCONT, on_continue},
+                {SIGTSTP, on_stop},    {SIGQUIT, on_crash}, {SIGSEGV, on_crash}, {SIGABRT, on_crash},   {SIGFPE, on_crash},
+                {SIGILL, on_crash},    {SIGSYS, on_crash},  {SIGTRAP, on_crash}, {SIGXCPU, on_crash},   {SIGALRM, on_crash},
+                {SIGVTALRM, on_crash}, {SIGPROF, on_crash}, {SIGUSR1, on_crash}, {SIGUSR2, on_crash}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct sigaction old;
+        /* keep signals ignored by nohup or a shell without job control, and a sanitizer's handlers */
+        if (!sigaction(rows[i].sig, NULL, &old) && old.sa_handler != SIG_DFL) continue;
+        sa.sa_handler = rows[i].fn;
+        sigaction(rows[i].sig, &sa, NULL);
+    }
+    struct sigaction bus = {.sa_sigaction = on_bus, .sa_flags = SA_SIGINFO};
+    sigemptyset(&bus.sa_mask);
+    sigaction(SIGBUS, &bus, NULL); /* replaces a sanitizer's handler too: a shrunken file is not a bug */
+}
+
+void sig_defer(struct engine_client *s) {
+    cancel_client = s;
+    deferring = 1;
+}
+void sig_undefer(void) {
+    deferring = 0;
+    cancel_client = NULL;
+}
+void sig_clear_interrupt(void) { interrupted = 0; }
+bool sig_interrupted(void) { return interrupted; }
+int sig_terminated(void) { return terminated; }
+bool sig_resized(void) { return atomic_exchange(&resized, 0); }
+bool sig_continued(void) { return atomic_exchange(&continued, 0); }
+int sig_fd(void) { return wake_pipe[0]; }
+void sig_drain(void) {
+    char waste[64];
+    while (read(wake_pipe[0], waste, sizeof waste) > 0) {
+    }
+}

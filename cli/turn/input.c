@@ -1,0 +1,149 @@
+#include "cli/turn/input.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "cli/terminal/out.h"
+#include "engine/base/fault.h"
+#include "engine/base/file.h"
+
+static int read_fd(int fd, const char *what, struct buf *out, struct error *e) {
+    char *chunk = mem_alloc(1 << 16);
+    if (!chunk) return error_set(e, ERR_MEMORY, "no memory");
+    int rc = 0;
+    for (;;) {
+        ssize_t n = -1;
+        if (fault_hit(FAULT_READ)) errno = EIO;
+        else n = read(fd, chunk, 1 << 16);
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0) rc = error_set(e, ERR_RUNTIME, "%s: %s", what, strerror(errno));
+        else if (n > 0 && out->len + (size_t)n > INPUT_MAX) rc = error_set(e, ERR_RUNTIME, "%s: more than %d bytes", what, INPUT_MAX);
+        else if (n > 0 && buf_add(out, chunk, (size_t)n)) rc = error_set(e, ERR_MEMORY, "%s: no memory for %zu bytes", what, out->len);
+        if (rc || n == 0) break;
+    }
+    mem_free(chunk);
+    return rc;
+}
+
+int input_stdin(struct buf *out, struct error *e) {
+    int rc = out_stdin_closed() ? 0 : read_fd(0, "stdin", out, e);
+    return rc || !buf_add(out, "", 0) ? rc : error_set(e, ERR_MEMORY, "no memory");
+}
+
+/* Does not use file_read: the path may be a pipe, as in -f <(command). */
+int input_file(const char *path, struct buf *out, struct error *e) {
+    if (!strcmp(path, "-")) return input_stdin(out, e);
+    if (!strncmp(path, "ember:", 6)) {
+        struct file_map m;
+        int rc = file_map(&m, path, e);
+        if (!rc && buf_add(out, m.data, m.size)) rc = error_set(e, ERR_MEMORY, "no memory");
+        if (!rc) file_unmap(&m);
+        return rc;
+    }
+    int fd = -1;
+    if (fault_hit(FAULT_OPEN)) errno = EIO;
+    else fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return error_set(e, ERR_RUNTIME, "%s: %s", path, strerror(errno));
+    int rc = read_fd(fd, path, out, e);
+    close(fd);
+    return rc;
+}
+
+/* Appends raw bytes as text for the model: without a byte order mark, as valid UTF-8. Refuses what is clearly not text, since a model
+ * would answer with nonsense. */
+static int add_clean_text(struct app *a, const char *what, const struct buf *raw, struct buf *out, struct error *e) {
+    const char *s = raw->data ? raw->data : "";
+    size_t n = raw->len;
+    if (n >= 5 && !memcmp(s, "%PDF-", 5)) return error_set(e, ERR_RUNTIME, "%s: not a text file (PDF); convert it first: pdftotext FILE - | hearth ...", what);
+    if (n >= 2 && (!memcmp(s, "\xFF\xFE", 2) || !memcmp(s, "\xFE\xFF", 2)))
+        return error_set(e, ERR_RUNTIME, "%s: UTF-16 text; convert it to UTF-8 first: iconv -f UTF-16 -t UTF-8", what);
+    if (n >= 3 && !memcmp(s, "\xEF\xBB\xBF", 3)) s += 3, n -= 3;
+    size_t broken = out_utf8(out, s, n);
+    if (broken) report_note(a, "%s: %zu invalid UTF-8 sequences were replaced by U+FFFD", what, broken);
+    return out->failed ? error_set(e, ERR_MEMORY, "%s: no memory", what) : 0;
+}
+
+/* Refuses files that are not text: known formats, NUL bytes, or many invalid UTF-8 sequences. */
+static int refuse_binary(const char *path, const struct buf *raw, struct error *e) {
+    static const struct {
+        const char *begin, *what;
+    } kinds[] = {{"PK\003\004", "zip archive or office document"},
+                 {"\x7F"
+                  "ELF",
+                  "ELF executable"},
+                 {"\x89PNG", "image"},
+                 {"\xFF\xD8\xFF", "image"},
+                 {"GIF8", "image"},
+                 {"\x1F\x8B", "compressed data"},
+                 {"GGUF", "GGUF model; open it with -m"}};
+    size_t n = raw->len < 65536 ? raw->len : 65536, broken;
+    struct buf waste = {0};
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
+        if (n >= 4 && !strncmp(raw->data, kinds[i].begin, strlen(kinds[i].begin)))
+            return error_set(e, ERR_RUNTIME, "%s: not a text file (%s)", path, kinds[i].what);
+    if (n >= 2 && (!memcmp(raw->data, "\xFF\xFE", 2) || !memcmp(raw->data, "\xFE\xFF", 2))) return 0; /* add_text has a better message */
+    if (n && memchr(raw->data, 0, n)) return error_set(e, ERR_RUNTIME, "%s: not a text file (contains NUL bytes)", path);
+    broken = n ? out_utf8(&waste, raw->data, n) : 0;
+    buf_free(&waste);
+    if (broken > 8 && broken > n / 20)
+        return error_set(e, ERR_RUNTIME, "%s: not UTF-8 text: %zu of its first %zu bytes are invalid; for Latin-1: iconv -f LATIN1 -t UTF-8", path, broken, n);
+    return 0;
+}
+
+int input_document(struct app *a, const char *path, struct buf *out, struct error *e) {
+    struct buf raw = {0};
+    const char *name = strrchr(path, '/');
+    name = name && name[1] ? name + 1 : path;
+    int rc = input_file(path, &raw, e);
+    if (!rc) rc = refuse_binary(path, &raw, e);
+    if (!rc) {
+        buf_str(out, "<document name=\"");
+        out_utf8(out, name, strlen(name));
+        buf_str(out, "\">\n");
+        rc = add_clean_text(a, path, &raw, out, e);
+        if (out->len && out->data[out->len - 1] != '\n') buf_char(out, '\n');
+        buf_str(out, "</document>\n\n");
+    }
+    buf_free(&raw);
+    if (!rc && out->failed) rc = error_set(e, ERR_MEMORY, "%s: no memory", path);
+    return rc;
+}
+
+static void trim_line_ends(struct buf *b) {
+    while (b->len && strchr("\n\r", b->data[b->len - 1])) b->data[--b->len] = 0;
+}
+
+int input_prompt(struct app *a, struct buf *out, struct error *e) {
+    const struct opt_value *v = a->opts.v;
+    const char *p = v[OPT_PROMPT].text;
+    bool p_is_stdin = p && !strcmp(p, "-"), stdin_taken = p_is_stdin;
+    struct buf in = {0}, text = {0};
+    int rc = 0;
+    for (size_t i = 0; i < v[OPT_FILE].n_items && !rc; i++) {
+        if (!strcmp(v[OPT_FILE].items[i], "-")) stdin_taken = true;
+        rc = input_document(a, v[OPT_FILE].items[i], out, e);
+    }
+    bool files_only = v[OPT_FILE].n_items && !p;
+    if (!rc && (p_is_stdin || (!stdin_taken && !a->tty_in))) {
+        if (!(rc = input_stdin(&in, e))) rc = add_clean_text(a, "stdin", &in, &text, e);
+        if (!v[OPT_RAW].on) trim_line_ends(&text);
+        if (!rc && text.len) {
+            buf_add(out, text.data, text.len);
+            if (p && !p_is_stdin && *p) buf_str(out, v[OPT_RAW].on ? "" : "\n\n");
+            files_only = false;
+        }
+    }
+    if (!rc && p && !p_is_stdin) {
+        struct buf given = {.data = (char *)p, .len = strlen(p)};
+        rc = add_clean_text(a, "-p", &given, out, e);
+    }
+    buf_free(&in);
+    buf_free(&text);
+    if (rc) return rc;
+    if (out->failed) return error_set(e, ERR_MEMORY, "no memory");
+    if (!out->len) return error_set(e, ERR_USAGE, "no prompt: give one with -p TEXT or on stdin");
+    if (files_only) return error_set(e, ERR_USAGE, "files but no question: give one with -p TEXT");
+    return 0;
+}

@@ -1,0 +1,302 @@
+#include "cli/turn/tool_calls.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* A range of the markup. */
+struct markup_range {
+    const char *s, *end;
+};
+
+static const char *find_text(struct markup_range t, const char *what) { return memmem(t.s, (size_t)(t.end - t.s), what, strlen(what)); }
+static bool starts_with(struct markup_range t, const char *what) { return (size_t)(t.end - t.s) >= strlen(what) && !memcmp(t.s, what, strlen(what)); }
+static struct markup_range trim_range(struct markup_range t) {
+    while (t.s < t.end && strchr(" \t\r\n", *t.s) && *t.s) t.s++;
+    while (t.end > t.s && strchr(" \t\r\n", t.end[-1]) && t.end[-1]) t.end--;
+    return t;
+}
+/* Finds the text between the next `open` and the following `close`, and advances *rest past it. close NULL or missing: to the end. */
+static bool take_between(struct markup_range *rest, const char *open, const char *close, struct markup_range *in) {
+    const char *a = find_text(*rest, open), *b;
+    if (!a) return false;
+    in->s = a + strlen(open);
+    in->end = rest->end;
+    rest->s = rest->end;
+    if (close && (b = find_text(*in, close))) {
+        in->end = b;
+        rest->s = b + strlen(close);
+    }
+    return true;
+}
+
+/* Finds the text before a mark, and advances *rest past the mark. */
+static bool take_before(struct markup_range *rest, const char *mark, struct markup_range *head) {
+    const char *at = find_text(*rest, mark);
+    if (!at) return false;
+    *head = (struct markup_range){rest->s, at};
+    rest->s = at + strlen(mark);
+    return true;
+}
+
+static struct tool_call *add_call(struct tool_calls *c, struct markup_range name) {
+    name = trim_range(name);
+    if (starts_with(name, "functions.")) name.s += 10;
+    if (mem_grow(&c->v, &c->cap, c->n + 1, sizeof *c->v)) return NULL;
+    struct tool_call *k = &c->v[c->n++];
+    *k = (struct tool_call){0};
+    return buf_add(&k->name, name.s, (size_t)(name.end - name.s)) ? NULL : k;
+}
+
+static bool is_json_object(struct markup_range t) {
+    struct arena arena = {0};
+    struct json j;
+    bool ok = !json_parse(&arena, t.s, (size_t)(t.end - t.s), 0, "arguments", &j, NULL) && j.type == JSON_OBJECT;
+    arena_free(&arena);
+    return ok;
+}
+
+/* Adds a call whose arguments are JSON. */
+static int add_json_call(struct tool_calls *c, struct markup_range name, struct markup_range arguments) {
+    arguments = trim_range(arguments);
+    name = trim_range(name);
+    if (name.s == name.end) return ERR_MODEL;
+    if (arguments.s != arguments.end && !is_json_object(arguments)) return ERR_MODEL;
+    struct tool_call *k = add_call(c, name);
+    if (!k) return ERR_MEMORY;
+    return arguments.s == arguments.end ? buf_str(&k->arguments, "{}") : buf_add(&k->arguments, arguments.s, (size_t)(arguments.end - arguments.s));
+}
+
+/* --- typed parameters ------------------------------------------------------------------------------------------------ */
+
+static bool json_equals(const struct json *j, const struct buf *text) {
+    return j && j->type == JSON_STRING && j->n == text->len && !memcmp(j->string, text->data, j->n);
+}
+
+/* Returns 1 if the tool's schema declares the parameter a string, 0 if another type, -1 if it has no type. */
+static int param_is_string(const struct json *tools, const struct tool_call *k, struct markup_range key) {
+    char name[128];
+    for (uint32_t i = 0; tools && tools->type == JSON_ARRAY && i < tools->n; i++) {
+        const struct json *f = json_get(&tools->items[i], "function");
+        if (!f) f = &tools->items[i];
+        if (!json_equals(json_get(f, "name"), &k->name) || (size_t)(key.end - key.s) >= sizeof name) continue;
+        memcpy(name, key.s, (size_t)(key.end - key.s));
+        name[key.end - key.s] = 0;
+        const struct json *type = json_get(json_get(json_path(f, "parameters.properties"), name), "type");
+        return type ? json_is(type, "string") : -1;
+    }
+    return -1;
+}
+
+/* Adds an argument. An untyped value is JSON if it parses, else a string. */
+static int add_argument(struct tool_call *k, struct markup_range key, struct markup_range value, int string) {
+    struct arena arena = {0};
+    struct json j;
+    struct markup_range v = trim_range(value);
+    if (string < 0 || !string) string = json_parse(&arena, v.s, (size_t)(v.end - v.s), 0, "value", &j, NULL) != 0;
+    arena_free(&arena);
+    key = trim_range(key);
+    buf_str(&k->arguments, k->arguments.len ? ", " : "{");
+    json_quote(&k->arguments, key.s, (size_t)(key.end - key.s));
+    buf_str(&k->arguments, ": ");
+    if (string) json_quote(&k->arguments, value.s, (size_t)(value.end - value.s));
+    else buf_add(&k->arguments, v.s, (size_t)(v.end - v.s));
+    return k->arguments.failed ? ERR_MEMORY : 0;
+}
+static int close_object(struct tool_call *k) { return buf_str(&k->arguments, k->arguments.len ? "}" : "{}"); }
+
+static struct markup_range strip_line_ends(struct markup_range t) {
+    if (t.s < t.end && *t.s == '\n') t.s++;
+    if (t.end > t.s && t.end[-1] == '\n') t.end--;
+    return t;
+}
+
+/* GLM: NAME, then <arg_key>K</arg_key> <arg_value>V</arg_value> … */
+static int parse_glm(struct tool_calls *c, struct markup_range body, const struct json *tools) {
+    const char *first = find_text(body, "<arg_key>");
+    struct markup_range name = {body.s, first ? first : body.end}, key, value;
+    if (trim_range(name).s == trim_range(name).end || find_text(name, "<") || find_text(name, "{")) return ERR_MODEL;
+    struct tool_call *k = add_call(c, name);
+    if (!k) return ERR_MEMORY;
+    int rc = 0;
+    while (!rc && take_between(&body, "<arg_key>", "</arg_key>", &key)) {
+        if (!take_between(&body, "<arg_value>", "</arg_value>", &value)) return ERR_MODEL;
+        rc = add_argument(k, key, value, param_is_string(tools, k, trim_range(key)));
+    }
+    return rc ? rc : close_object(k);
+}
+
+/* Finds the text of an attribute: name="…". */
+static bool find_attribute(struct markup_range tag, const char *name, struct markup_range *value) { return take_between(&tag, name, "\"", value); }
+
+/* <invoke name="F"> <parameter name="K">V</parameter> … </invoke>; mark precedes each tag name (DeepSeek's ｜DSML｜). */
+static int parse_invokes(struct tool_calls *c, struct markup_range t, const char *mark, const struct json *tools) {
+    char open[48], close[48], p_open[48], p_close[48];
+    struct markup_range in, tag, name, body, string;
+    int rc = ERR_MODEL;
+    snprintf(open, sizeof open, "<%sinvoke", mark);
+    snprintf(close, sizeof close, "</%sinvoke>", mark);
+    snprintf(p_open, sizeof p_open, "<%sparameter", mark);
+    snprintf(p_close, sizeof p_close, "</%sparameter>", mark);
+    while (take_between(&t, open, close, &in)) {
+        if (!take_before(&in, ">", &tag) || !find_attribute(tag, "name=\"", &name)) return ERR_MODEL;
+        struct tool_call *k = add_call(c, name);
+        rc = k ? 0 : ERR_MEMORY;
+        while (!rc && take_between(&in, p_open, p_close, &body)) {
+            if (!take_before(&body, ">", &tag) || !find_attribute(tag, "name=\"", &name)) return ERR_MODEL;
+            int typed = find_attribute(tag, "string=\"", &string) ? starts_with(string, "true") : param_is_string(tools, k, name);
+            rc = add_argument(k, name, body, typed);
+        }
+        if (!rc) rc = close_object(k);
+        if (rc) return rc;
+    }
+    return rc;
+}
+
+/* Qwen3-Coder: <function=F> <parameter=K>\nV\n</parameter> … </function> */
+static int parse_qwen_coder(struct tool_calls *c, struct markup_range t, const struct json *tools) {
+    struct markup_range in, name, body;
+    int rc = ERR_MODEL;
+    while (take_between(&t, "<function=", "</function>", &in)) {
+        if (!take_before(&in, ">", &name)) return ERR_MODEL;
+        struct tool_call *k = add_call(c, name);
+        rc = k ? 0 : ERR_MEMORY;
+        while (!rc && take_between(&in, "<parameter=", "</parameter>", &body)) {
+            if (!take_before(&body, ">", &name)) return ERR_MODEL;
+            rc = add_argument(k, name, strip_line_ends(body), param_is_string(tools, k, trim_range(name)));
+        }
+        if (!rc) rc = close_object(k);
+        if (rc) return rc;
+    }
+    return rc;
+}
+
+/* --- calls as JSON --------------------------------------------------------------------------------------------------- */
+
+static int add_object_call(struct tool_calls *c, const struct json *j) {
+    const struct json *f = json_get(j, "function");
+    const struct json *name = json_get(f && f->type == JSON_OBJECT ? f : j, "name"), *arguments = json_get(f && f->type == JSON_OBJECT ? f : j, "arguments");
+    if (!arguments) arguments = json_get(j, "parameters");
+    if (!name || name->type != JSON_STRING || !name->n || (arguments && arguments->type != JSON_OBJECT && arguments->type != JSON_STRING)) return ERR_MODEL;
+    struct markup_range of_name = {name->string, name->string + name->n};
+    if (arguments && arguments->type == JSON_STRING)
+        return add_json_call(c, of_name, (struct markup_range){arguments->string, arguments->string + arguments->n});
+    struct tool_call *k = add_call(c, of_name);
+    if (!k) return ERR_MEMORY;
+    return arguments ? json_write(&k->arguments, arguments) : buf_str(&k->arguments, "{}");
+}
+static int parse_json_calls(struct tool_calls *c, struct markup_range t) {
+    struct arena arena = {0};
+    struct json j;
+    t = trim_range(t);
+    int rc = json_parse(&arena, t.s, (size_t)(t.end - t.s), 0, "calls", &j, NULL) ? ERR_MODEL : 0;
+    if (!rc && j.type == JSON_ARRAY && !j.n) rc = ERR_MODEL;
+    for (uint32_t i = 0; !rc && j.type == JSON_ARRAY && i < j.n; i++) rc = add_object_call(c, &j.items[i]);
+    if (!rc && j.type != JSON_ARRAY) rc = add_object_call(c, &j);
+    arena_free(&arena);
+    return rc;
+}
+
+/* Contents of <tool_call> and similar tags: JSON, or one of the forms above. */
+static int parse_tagged(struct tool_calls *c, struct markup_range in, const struct json *tools) {
+    in = trim_range(in);
+    if (starts_with(in, "{") || starts_with(in, "[")) return parse_json_calls(c, in);
+    if (starts_with(in, "<function=")) return parse_qwen_coder(c, in, tools);
+    if (starts_with(in, "<invoke")) return parse_invokes(c, in, "", tools);
+    return parse_glm(c, in, tools);
+}
+
+/* DeepSeek: function SEP NAME ```json … ```, or NAME SEP {…} */
+static int parse_deepseek(struct tool_calls *c, struct markup_range in) {
+    struct markup_range head, fence;
+    if (!take_before(&in, "<｜tool▁sep｜>", &head)) return ERR_MODEL;
+    head = trim_range(head);
+    if (!starts_with(head, "function") || head.end - head.s != 8) return add_json_call(c, head, in);
+    struct markup_range name = in;
+    if (!take_between(&in, "```json", "```", &fence)) return ERR_MODEL;
+    name.end = fence.s - strlen("```json");
+    return add_json_call(c, name, fence);
+}
+
+/* Kimi: functions.NAME:0 ARGUMENT {…} */
+static int parse_kimi(struct tool_calls *c, struct markup_range in) {
+    struct markup_range name;
+    if (!take_before(&in, "<|tool_call_argument_begin|>", &name)) return ERR_MODEL;
+    name = trim_range(name);
+    for (const char *p = name.end; p > name.s; p--)
+        if (p[-1] == ':') {
+            name.end = p - 1;
+            break;
+        }
+    return add_json_call(c, name, in);
+}
+
+/* gpt-oss: … to=functions.NAME … <|message|>{…}<|call|> */
+static int parse_gpt_oss(struct tool_calls *c, struct markup_range t) {
+    struct markup_range name, in;
+    int rc = ERR_MODEL;
+    while (take_between(&t, "to=", "<|message|>", &name)) {
+        const char *p = name.s;
+        while (p < name.end && !strchr(" \t\r\n<", *p)) p++;
+        name.end = p;
+        if (!take_between(&t, "", "<|call|>", &in)) return ERR_MODEL;
+        if ((rc = add_json_call(c, name, in))) return rc;
+    }
+    return rc;
+}
+
+/* --- dispatch -------------------------------------------------------------------------------------------------------- */
+
+static int parse_each(struct tool_calls *c, struct markup_range t, const char *open, const char *close, const struct json *tools,
+                      int (*one)(struct tool_calls *, struct markup_range)) {
+    struct markup_range in;
+    int rc = ERR_MODEL;
+    while (take_between(&t, open, close, &in))
+        if ((rc = one ? one(c, in) : parse_tagged(c, in, tools))) return rc;
+    return rc;
+}
+
+static int parse_markup(struct markup_range t, const struct json *tools, struct tool_calls *c) {
+    struct markup_range in, name;
+    if (find_text(t, "<｜tool▁call▁begin｜>")) return parse_each(c, t, "<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>", tools, parse_deepseek);
+    if (find_text(t, "<|tool_call_begin|>")) return parse_each(c, t, "<|tool_call_begin|>", "<|tool_call_end|>", tools, parse_kimi);
+    if (find_text(t, "<｜DSML｜invoke")) return parse_invokes(c, t, "｜DSML｜", tools);
+    if (find_text(t, "<minimax:tool_call>")) return parse_invokes(c, t, "", tools);
+    if (find_text(t, "<|message|>")) return parse_gpt_oss(c, t);
+    if (find_text(t, "<tool_call>")) return parse_each(c, t, "<tool_call>", "</tool_call>", tools, NULL);
+    if (find_text(t, "<seed:tool_call>")) return parse_each(c, t, "<seed:tool_call>", "</seed:tool_call>", tools, NULL);
+    if (find_text(t, "<|tool_call|>")) return parse_each(c, t, "<|tool_call|>", "<|/tool_call|>", tools, parse_json_calls);
+    if (take_between(&t, "[TOOL_CALLS]", NULL, &in)) {
+        t = in;
+        if (!find_text(in, "[ARGS]")) return parse_json_calls(c, in);
+        while (take_before(&in, "[ARGS]", &name)) {
+            const char *next = find_text(in, "[TOOL_CALLS]");
+            int rc = add_json_call(c, name, (struct markup_range){in.s, next ? next : in.end});
+            if (rc || !next) return rc;
+            in.s = next + strlen("[TOOL_CALLS]");
+        }
+        return ERR_MODEL;
+    }
+    if (take_between(&t, "<|python_tag|>", NULL, &in)) return parse_json_calls(c, in);
+    return ERR_MODEL;
+}
+
+int tool_calls_parse(const char *s, size_t n, const struct json *tools, struct tool_calls *out) {
+    size_t had = out->n;
+    int rc = parse_markup((struct markup_range){s, s + n}, tools, out);
+    if (rc) tool_calls_truncate(out, had);
+    return rc;
+}
+
+void tool_calls_truncate(struct tool_calls *c, size_t n) {
+    while (c->n > n) {
+        struct tool_call *k = &c->v[--c->n];
+        buf_free(&k->name);
+        buf_free(&k->arguments);
+    }
+}
+
+void tool_calls_free(struct tool_calls *c) {
+    tool_calls_truncate(c, 0);
+    mem_free(c->v);
+    *c = (struct tool_calls){0};
+}

@@ -1,0 +1,174 @@
+#include "cli/turn/turn.h"
+
+#include <string.h>
+
+#include "engine/base/clock.h"
+
+const char *turn_reason_name(enum done_reason r) {
+    static const char *const names[] = {[DONE_STOP] = "stop", [DONE_LENGTH] = "length", [DONE_CONTEXT] = "context", [DONE_CANCELLED] = "cancelled"};
+    return names[r];
+}
+
+void turn_free(struct turn *t) {
+    output_parser_close(&t->parts);
+    buf_free(&t->text);
+    buf_free(&t->thinking);
+    buf_free(&t->tool);
+    ids_free(&t->ids);
+    *t = (struct turn){0};
+}
+
+/* --- text ------------------------------------------------------------------------------------------------------------ */
+
+static int emit_text(struct turn *t, enum output_kind part, const char *data, size_t n) { return n && t->on_text ? t->on_text(t->ctx, part, data, n) : 0; }
+
+/* Searches the unshown text for a stop string, and emits all that cannot begin one. */
+static int show_text(struct turn *t, bool all) {
+    char *new = t->text.data + t->n_shown;
+    size_t n = t->text.len - t->n_shown, n_held = 0, cut = n + 1;
+    for (size_t i = 0; i < t->n_stop; i++) {
+        size_t len = strlen(t->stop[i]);
+        if (!len) continue;
+        char *hit = memmem(new, n, t->stop[i], len);
+        if (hit && (size_t)(hit - new) < cut) cut = (size_t)(hit - new);
+        for (size_t k = len - 1 < n ? len - 1 : n; k > n_held; k--)
+            if (!memcmp(new + n - k, t->stop[i], k)) n_held = k;
+    }
+    if (cut <= n) {
+        t->stop_hit = true;
+        t->text.len = t->n_shown + cut;
+        t->text.data[t->text.len] = 0;
+        engine_client_cancel(t->client);
+        n_held = 0;
+    }
+    size_t end = t->text.len - (all ? 0 : n_held), from = t->n_shown;
+    t->n_shown = end;
+    return emit_text(t, OUTPUT_TEXT, t->text.data + from, end - from);
+}
+
+static int on_part(void *ctx, enum output_kind part, const char *data, size_t n) {
+    struct turn *t = ctx;
+    if (t->stop_hit) return 0;
+    if (part == OUTPUT_TEXT && !t->text_begun && t->parts) { /* line ends between thinking and answer belong to neither */
+        while (n && (*data == '\n' || *data == '\r')) data++, n--;
+        if (!n) return 0;
+        t->text_begun = true;
+    }
+    if (t->resuming) return 0;
+    struct buf *b = part == OUTPUT_TEXT ? &t->text : part == OUTPUT_THINKING ? &t->thinking : &t->tool;
+    if (buf_add(b, data, n)) return ERR_MEMORY;
+    return part == OUTPUT_TEXT ? show_text(t, false) : emit_text(t, part, data, n);
+}
+
+static int feed_bytes(struct turn *t, const char *data, size_t n, bool special) {
+    if (!n) return 0;
+    if (t->parts) return output_parser_feed(t->parts, data, n, special, on_part, t);
+    return special && !t->app->opts.v[OPT_SPECIAL].on ? 0 : on_part(t, OUTPUT_TEXT, data, n);
+}
+
+/* Passes control tokens to the splitter separately, so that a literal <think> in the text is not taken for one. */
+static int add_token(struct turn *t, int32_t id) {
+    struct buf b = {0};
+    bool special = false;
+    size_t n = 0;
+    const char *piece = tokenizer_token_bytes(t->app->tokenizer, id, &n, &special);
+    int rc = 0;
+    if (piece && special) {
+        if (!(rc = decoder_flush(&t->decoder, &b)) && b.len) rc = feed_bytes(t, b.data, b.len, false);
+        if (!rc) rc = feed_bytes(t, piece, n, true);
+    } else if ((rc = decoder_add(&t->decoder, id, &b))) t->text_error = rc == ERR_MEMORY ? rc : ERR_MODEL;
+    else if (b.len) rc = feed_bytes(t, b.data, b.len, false);
+    if (rc == ERR_MEMORY) t->text_error = rc;
+    buf_free(&b);
+    return rc;
+}
+
+static bool is_eos(const struct turn *t, int32_t id) {
+    const struct engine_info *i = t->app->info;
+    for (int k = 0; k < i->n_eos; k++)
+        if (i->eos[k] == id) return true;
+    return false;
+}
+
+/* Replays the ids that an earlier turn generated, without output, to learn whether the model was thinking. */
+static int replay_generated(struct turn *t, const struct prompt *p) {
+    struct buf rest = {0};
+    t->resuming = true;
+    for (size_t i = p->n_given; i < p->ids.n && !t->text_error; i++) add_token(t, p->ids.data[i]);
+    int rc = t->text_error ? t->text_error : decoder_flush(&t->decoder, &rest); /* that turn ended with a flush, too */
+    if (!rc && rest.len) rc = feed_bytes(t, rest.data, rest.len, false);
+    if (!rc && t->parts) rc = output_parser_flush(t->parts, on_part, t);
+    buf_free(&rest);
+    t->resuming = false;
+    return rc;
+}
+
+void turn_set_stops(struct turn *t, const char *const *stop, size_t n) {
+    t->stop = stop;
+    t->n_stop = n;
+}
+
+int turn_start(struct turn *t, struct app *a, struct engine_client *s, const struct prompt *p, const struct request *r, turn_fn fn, void *ctx,
+               struct error *e) {
+    *t = (struct turn){.app = a, .client = s, .on_text = fn, .ctx = ctx, .decoder = {.t = a->tokenizer}, .prefill_left_s = -1};
+    turn_set_stops(t, a->opts.v[OPT_UNTIL].items, a->opts.v[OPT_UNTIL].n_items);
+    if (a->template && !(t->parts = output_parser_open(a->template, p->tail.data ? p->tail.data : "", p->tail.len)))
+        return error_set(e, ERR_MEMORY, "no memory");
+    int rc = p->n_given < p->ids.n ? replay_generated(t, p) : 0;
+    if (rc) error_set(e, rc, "cannot continue the answer: no memory, or a token id without text");
+    else rc = engine_client_submit(s, p, r, e);
+    if (rc) turn_free(t);
+    else t->running = true;
+    return rc;
+}
+
+static void finish_turn(struct turn *t) {
+    struct buf b = {0};
+    int rc = t->text_error ? t->text_error : decoder_flush(&t->decoder, &b); /* nothing may follow a gap */
+    if (!rc && b.len) rc = feed_bytes(t, b.data, b.len, false);
+    if (!rc && t->parts) rc = output_parser_flush(t->parts, on_part, t);
+    if (!rc && t->text.data && !t->stop_hit) rc = show_text(t, true);
+    if (rc == ERR_MEMORY) t->text_error = rc;
+    buf_free(&b);
+    t->running = false;
+}
+
+void turn_event(struct turn *t, const struct engine_event *news) {
+    const struct event *ev = &news->event;
+    switch (ev->kind) {
+    case EVENT_TOKEN:
+        t->last_token = clock_now();
+        if (!t->n_tokens++) t->first_token = t->last_token;
+        if (t->stop_hit || t->text_error) break;
+        if (news->text) {
+            int rc = on_part(t, news->part, news->text, news->n);
+            if (rc == ERR_MEMORY) t->text_error = rc;
+            if (rc) engine_client_cancel(t->client);
+            break;
+        }
+        if (is_eos(t, ev->token)) break;
+        if (mem_grow(&t->ids.data, &t->ids.cap, t->ids.n + 1, sizeof *t->ids.data)) t->text_error = ERR_MEMORY;
+        else t->ids.data[t->ids.n++] = ev->token;
+        if (t->text_error || add_token(t, ev->token)) engine_client_cancel(t->client);
+        break;
+    case EVENT_PROGRESS:
+        t->prefill_done = ev->done;
+        t->prefill_total = ev->total;
+        t->prefill_left_s = ev->left_s;
+        break;
+    case EVENT_DONE:
+    case EVENT_ERROR:
+        t->stats = ev->stats;
+        t->reason = t->stop_hit ? DONE_STOP : ev->reason;
+        t->failed = ev->kind == EVENT_ERROR;
+        if (t->failed) t->error = ev->error;
+        finish_turn(t);
+        if (t->text_error && !t->failed) {
+            t->failed = true;
+            if (t->text_error == ERR_MEMORY) error_set(&t->error, ERR_MEMORY, "no memory for the answer's text");
+            else error_set(&t->error, ERR_MODEL, "the model generated a token id without text in its tokenizer; the answer ends there");
+        }
+        break;
+    case EVENT_NONE: break;
+    }
+}

@@ -1,0 +1,45 @@
+#pragma once
+/* One answer: turns token ids into text, thinking, a finish reason and statistics. The caller polls the app and passes the events; new
+ * text goes to a callback. */
+#include "cli/app.h"
+#include "cli/turn/conversation.h"
+
+/* Receives final text as it arrives. Non-zero cancels the turn. */
+typedef int (*turn_fn)(void *ctx, enum output_kind part, const char *data, size_t n);
+
+struct turn {
+    struct app *app;
+    struct engine_client *client;
+    struct decoder decoder;
+    struct output_parser *parts; /* NULL: raw, all is text */
+    struct buf text, thinking, tool;
+    const char *const *stop; /* strings that end the answer; --until's unless turn_set_stops was called */
+    size_t n_stop;
+    size_t n_shown;                                       /* bytes of text emitted: the rest may begin a stop string */
+    bool text_begun, stop_hit, running, failed, resuming; /* resuming: replaying ids that were shown already */
+    int text_error;  /* why text is missing: ERR_MEMORY, ERR_MODEL (an id without text), or 0; nothing is shown after the gap */
+    turn_fn on_text; /* may be NULL, and may change between events */
+    void *ctx;
+    enum done_reason reason;
+    struct error error; /* when failed */
+    struct turn_stats stats;
+    int n_tokens;
+    struct ids ids;                  /* as generated, without the end token; empty for attached and remote engines */
+    double first_token, last_token;  /* clock */
+    int prefill_done, prefill_total; /* prefill progress, as last reported */
+    double prefill_left_s;
+};
+/* Starts a turn; on error nothing remains to free. The prompt is not needed afterwards. Ids that an earlier turn generated
+ * (after prompt.n_given) restore its state, thinking or answering; t holds only the new text. */
+int turn_start(struct turn *t, struct app *a, struct engine_client *s, const struct prompt *p, const struct request *r, turn_fn fn, void *ctx, struct error *e);
+/* Replaces the stop strings of the options; they must outlive the turn. Call before the first event. */
+void turn_set_stops(struct turn *t, const char *const *stop, size_t n);
+/* Handles an event of this turn's client; t->running becomes false with the last one. */
+void turn_event(struct turn *t, const struct engine_event *news);
+void turn_free(struct turn *t);
+const char *turn_reason_name(enum done_reason r); /* "stop", "length", "context", "cancelled" */
+
+/* turn_json.c: {"prompt_tokens": ...}; {"ttft_s": ...}; and members without braces: text, thinking, tool, reason, usage */
+void turn_json_usage(const struct turn *t, struct buf *b);
+void turn_json_timing(const struct turn *t, struct buf *b);
+void turn_json_answer(const struct turn *t, struct buf *b);

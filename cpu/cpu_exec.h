@@ -1,0 +1,59 @@
+#pragma once
+/* The CPU executor: a pool, the kernels of a level, and workspace. Internal to cpu/. */
+#include "cpu/kernels.h"
+#include "cpu/pool.h"
+
+struct cpu_exec {
+    struct exec base;
+    struct pool *pool;
+    enum cpu_level level;
+    struct kernels k;
+    struct exec_cursor *cursor; /* one per thread, then one per node for nodes without threads */
+    uint16_t *order;            /* several nodes: each thread's order of visiting cursors, [threads, cursors]; else NULL */
+    int n_cursors;
+    _Atomic int is_cancelled; /* a thread saw cancel during this call; stays set until the call returns */
+    uint8_t *workspace;       /* workspace of the running call */
+    size_t workspace_size;
+};
+
+/* Returns at least `size` bytes of workspace for the running operation, 64-byte aligned, valid until the next exec_workspace of this
+ * executor. NULL: out of memory. */
+void *exec_workspace(struct cpu_exec *x, size_t size);
+
+/* Runs fn(arg, task, thread) for every task < n_tasks. A thread takes its own share first (neighbouring tasks, so
+ * that on several NUMA nodes it uses the same memory in each call), then steals from others. Tasks must be independent.
+ * Returns 0 or ERR_CANCELLED; tasks not yet started are then skipped. */
+typedef void (*exec_fn)(void *arg, int task, int thread);
+int exec_for_each(struct cpu_exec *x, int n_tasks, exec_fn fn, void *arg);
+
+/* exec_for_each in two parts, for operations with stages inside one pool_run. exec_next_task returns the next task or -1. */
+void exec_split_tasks(struct cpu_exec *x, int stage, int n_tasks);
+int exec_next_task(struct cpu_exec *x, int stage, int thread);
+/* Like exec_split_tasks, with tasks [begin[a], begin[a + 1]) on memory node a. A thread helps its own node first, then the nearest. */
+void exec_split_tasks_by_node(struct cpu_exec *x, int stage, const int *begin);
+/* Like exec_split_tasks, but tasks start in ascending order on whichever thread. */
+void exec_split_tasks_in_order(struct cpu_exec *x, int stage, int n_tasks);
+bool exec_is_cancelled(struct cpu_exec *x); /* cancel was seen; cheap enough to call per task */
+
+int linear_run(struct exec *, const struct op_linear *);
+int experts_run(struct exec *, const struct op_experts *);
+int attention_run(struct exec *, const struct op_attention *);
+int select_run(struct exec *, const struct op_select *);
+int route_run(struct exec *, const struct op_route *);
+int kv_store(struct exec *, const struct op_kv_store *);
+int kv_load(struct exec *, const struct op_kv_load *);
+int elem_embed(struct exec *, const struct op_embed *);
+int elem_norm(struct exec *, const struct op_norm *);
+int elem_rope_table(struct exec *, const struct op_rope_table *);
+int elem_rope(struct exec *, const struct op_rope *);
+int elem_add(struct exec *, const struct op_add *);
+int elem_sigmoid(struct exec *, const struct op_sigmoid *);
+int elem_clip(struct exec *, const struct op_clip *);
+int elem_copy(struct exec *, const struct op_copy *);
+int elem_merge(struct exec *, const struct op_merge *);
+int elem_gate(struct exec *, const struct op_gate *);
+int conv_run(struct exec *, const struct op_conv *);
+int delta_run(struct exec *, const struct op_delta *);
+int compress_run(struct exec *, const struct op_compress *);
+int streams_spread(struct exec *, const struct op_spread *);
+int streams_mix(struct exec *, const struct op_mix *);

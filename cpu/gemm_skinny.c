@@ -1,0 +1,237 @@
+/* Products of up to BATCH_INVARIANT_ROWS tokens, or GEMM_SKINNY_MAX of a larger batch: too few to pay for gemm_vnni.c's transposed panels.
+ * Weights are decoded to BF16 in registers in their stored order, 64 columns of a row at once, and multiplied with every token's columns by
+ * vdpbf16ps; lanes run along K and are summed at the end of the row.
+ *
+ * Two versions: gemm_skinny keeps activations as the sum of two BF16 (2^-17: for batched decode and verify, where a token
+ * must get the same bits as alone); gemm_skinny_bf16 rounds them to BF16 (for small groups of a long prompt, whose large groups do the
+ * same).
+ *
+ * Packed: token after token, S planes of k elements, zero-padded to a multiple of 64. */
+#ifndef HEARTH_SIMDE /* test/kcheck substitutes SIMDe */
+#include <immintrin.h>
+#endif
+#include <string.h>
+
+#include "cpu/e4m3_table.h"
+#include "cpu/gemm_inner.h"
+#include "engine/base/scale.h"
+
+#define INLINE static inline __attribute__((always_inline))
+#define EACH   _Pragma("GCC unroll 16") for
+
+enum { STEP = 64, AHEAD = 2560 /* prefetch distance per row, in bytes */, MOST = 16, PART = 512, FOUR = 4 };
+
+static size_t width(int k) { return (size_t)(k + STEP - 1) / STEP * STEP; }
+/* Plane stride: offset by a quarter of L1's sets, or planes with a power-of-two length would conflict. */
+static size_t plane(int k) { return (width(k) / 32 + 63 - 16) / 64 * 64 * 32 + 16 * 32; }
+static size_t bytes_1(int n, int k) { return (size_t)n * plane(k) * 2; }
+static size_t bytes_2(int n, int k) { return 2 * bytes_1(n, k); }
+
+INLINE void pack(uint16_t *dst, const float *x, const int32_t *gather, int ldx, int n, int k, int part, int parts, const int S) {
+    const size_t w = width(k), ld = plane(k), steps = w / 16;
+    for (size_t at = (size_t)n * steps * (size_t)part / (size_t)parts, end = (size_t)n * steps * (size_t)(part + 1) / (size_t)parts; at < end; at++) {
+        const size_t i = at / steps, c = at % steps * 16;
+        const int left = k - (int)c;
+        __m512 v = _mm512_maskz_loadu_ps((__mmask16)(left >= 16 ? 0xffff
+                                                     : left > 0 ? (1 << left) - 1
+                                                                : 0),
+                                         x + (size_t)(gather ? gather[i] : (int)i) * (size_t)ldx + c);
+        uint16_t *to = dst + i * ld * S + c;
+        __m256i head = (__m256i)_mm512_cvtneps_pbh(v);
+        _mm256_storeu_si256((__m256i *)(void *)to, head);
+        if (S == 1) continue;
+        v = _mm512_sub_ps(v, _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(head), 16)));
+        _mm256_storeu_si256((__m256i *)(void *)(to + ld), (__m256i)_mm512_cvtneps_pbh(v));
+    }
+}
+static void pack_1(void *dst, const float *x, const int32_t *gather, int ldx, int n, int k, int part, int parts) {
+    pack(dst, x, gather, ldx, n, k, part, parts, 1);
+}
+static void pack_2(void *dst, const float *x, const int32_t *gather, int ldx, int n, int k, int part, int parts) {
+    pack(dst, x, gather, ldx, n, k, part, parts, 2);
+}
+
+/* --- 64 weights as two vectors of BF16, columns in order --- */
+
+static const uint8_t e4m3_high[128] = {E4M3_ALL(E4M3_HIGH, 0)}, e4m3_low[128] = {E4M3_ALL(E4M3_LOW, 0)};
+struct table {
+    __m512i high[2], low[2], order;
+};
+INLINE struct table table_load(void) {
+    return (struct table){{_mm512_loadu_si512(e4m3_high), _mm512_loadu_si512(e4m3_high + 64)},
+                          {_mm512_loadu_si512(e4m3_low), _mm512_loadu_si512(e4m3_low + 64)},
+                          _mm512_setr_epi64(0, 4, 1, 5, 2, 6, 3, 7)}; /* so that unpacking, which works within 128 bits, keeps them in order */
+}
+INLINE void weights(const struct table *t, const uint8_t *p, __m512i out[2], const int format) {
+    if (format == DT_BF16) {
+        out[0] = _mm512_loadu_si512(p);
+        out[1] = _mm512_loadu_si512(p + 64);
+        return;
+    }
+    __m512i code = _mm512_permutexvar_epi64(t->order, _mm512_loadu_si512(p));
+    __m512i h = _mm512_permutex2var_epi8(t->high[0], code, t->high[1]), l = _mm512_permutex2var_epi8(t->low[0], code, t->low[1]);
+    h = _mm512_ternarylogic_epi32(h, code, _mm512_set1_epi8((char)0x80), 0xf8); /* h | (code & 0x80) */
+    out[0] = _mm512_unpacklo_epi8(l, h);
+    out[1] = _mm512_unpackhi_epi8(l, h);
+}
+INLINE __m512 dot(__m512 sum, __m512i a, __m512i b) { return _mm512_dpbf16_ps(sum, (__m512bh)a, (__m512bh)b); }
+
+/* --- Rows --- */
+
+struct job {
+    const struct mat *w;
+    const uint16_t *x; /* packed, of the first of N tokens */
+    float *y;          /* the first token's, indexed by row */
+    size_t ldx;        /* elements between planes */
+    int ldy;
+    int last;        /* rows past it repeat it; their sums are discarded */
+    int part, block; /* columns of a partial sum, and of a scale: multiples of the former */
+    bool accumulate;
+};
+/* A range: rows r, r + gap, ... over columns [k0, k1). jump: where prefetch continues past k1, relative to that. */
+struct piece {
+    int r, gap, k0, k1, ahead;
+    int64_t jump;
+};
+
+/* The last n < 64 columns of a row at `from`, zero-padded. */
+static __attribute__((noinline)) const uint8_t *row_end(uint8_t *to, const uint8_t *from, size_t n) {
+    memset(to, 0, 128);
+    return memcpy(to, from, n);
+}
+
+/* 64 columns of R rows, starting at c; n < 64 at the end of the rows. */
+INLINE void step(const struct job *j, const struct table *t, const struct piece *p, const uint8_t *const *row, __m512 part[4][MOST], int c, int n, const int R,
+                 const int N, const int S, const int format) {
+    const size_t size = format == DT_BF16 ? 2 : 1, at = size * (size_t)c;
+    int64_t ahead = (int64_t)at + p->ahead;
+    if (ahead >= (int64_t)size * p->k1) ahead += p->jump;
+    uint8_t ends[4][128];
+    const uint8_t *from[4];
+    EACH (int i = 0; i < R; i++) from[i] = row[i] + at;
+    if (n < STEP) /* once per row; a single copy of the code after it, which takes long to compile */
+        EACH (int i = 0; i < R; i++) from[i] = row_end(ends[i], from[i], size * (size_t)n);
+    __m512i v[4][2];
+    EACH (int i = 0; i < R; i++) {
+        EACH (size_t line = 0; line < size; line++) _mm_prefetch((const char *)row[i] + ahead + 64 * line, _MM_HINT_T0);
+        weights(t, from[i], v[i], format);
+    }
+    EACH (int k = 0; k < N; k++)
+        EACH (int s = 0; s < S; s++) {
+            const uint16_t *x = j->x + (size_t)(k * S + s) * j->ldx + c;
+            __m512i lo = _mm512_loadu_si512(x), hi = _mm512_loadu_si512(x + 32);
+            EACH (int i = 0; i < R; i++) part[i][k] = dot(dot(part[i][k], v[i][0], lo), v[i][1], hi);
+        }
+}
+
+/* total[row * N + token] += the range's sums, R rows of it. Order of a sum: lanes, parts; the same for all N and R. */
+INLINE void piece(const struct job *j, const struct table *t, const struct piece *p, __m512 *total, const int R, const int N, const int S, const int format) {
+    const struct mat *w = j->w;
+    const uint8_t *row[4];
+    size_t scales[4];
+    EACH (int i = 0; i < R; i++) {
+        const int r = p->r + i * p->gap, at = r < j->last ? r : j->last;
+        row[i] = (const uint8_t *)w->data + (size_t)at * w->stride;
+        scales[i] = scale_row(w, at);
+    }
+    for (int c = p->k0; c < p->k1;) {
+        const int end = p->k1 - c < j->part ? p->k1 : c + j->part, b = c / j->block;
+        __m512 part[4][MOST];
+        EACH (int i = 0; i < R; i++)
+            EACH (int k = 0; k < N; k++) part[i][k] = _mm512_setzero_ps();
+        for (; c < end; c += STEP) step(j, t, p, row, part, c, end - c, R, N, S, format);
+        c = end;
+        EACH (int i = 0; i < R; i++) {
+            const __m512 s = _mm512_set1_ps(scale_load(w, scales[i] + (size_t)b));
+            EACH (int k = 0; k < N; k++) total[i * p->gap * N + k] = _mm512_fmadd_ps(part[i][k], s, total[i * p->gap * N + k]);
+        }
+    }
+}
+
+/* Chunks of rows, each walked as R distant streams, in spans of columns whose tokens fit L1. */
+INLINE void all_rows(struct job *j, const struct table *t, int r0, int r1, const int R, const int N, const int S, const int format) {
+    enum { L1 = 24 << 10 };
+    const int chunk = 256 / N / R * R, cols = j->w->cols, size = format == DT_BF16 ? 2 : 1;
+    const int64_t stride = (int64_t)j->w->stride;
+    int span = L1 / (2 * N * S) / j->part * j->part;
+    if (span < j->part) span = j->part;
+    if (span >= cols || 4 * span > 3 * cols) span = cols;
+    for (int base = r0; base < r1; base += chunk) {
+        const int rows = r1 - base < chunk ? r1 - base : chunk, gap = rows / R;
+        j->last = base + rows - 1;
+        __m512 total[256 + 4 * MOST];
+        for (int i = 0; i < rows * N; i++) total[i] = _mm512_setzero_ps();
+        for (int k0 = 0; k0 < cols; k0 += span) {
+            struct piece p = {.gap = gap, .k0 = k0, .k1 = cols - k0 < span ? cols : k0 + span};
+            const int64_t back = (int64_t)size * (p.k1 - k0);
+            p.ahead = back < AHEAD ? (int)back : AHEAD;
+            for (int i = 0; i < gap + (rows > gap * R); i++) { /* prefetch continues in the next row, at the end in the next span or chunk */
+                p.r = base + i, p.jump = stride - back;
+                if (i == gap - 1) p.jump = p.k1 < cols ? -(gap - 1) * stride : (rows - gap + 1) * stride - (int64_t)size * cols;
+                if (i == gap) p.r = base + gap * R, p.gap = 1; /* remainder of the chunk */
+                piece(j, t, &p, total + (p.r - base) * N, R, N, S, format);
+            }
+        }
+        for (int i = 0; i < rows; i++)
+            EACH (int k = 0; k < N; k++) {
+                float *y = j->y + (size_t)k * (size_t)j->ldy + base + i, sum = _mm512_reduce_add_ps(total[i * N + k]);
+                *y = j->accumulate ? *y + sum : sum;
+            }
+    }
+}
+/* Four rows at a time while their sums fit the registers, then two, then one. */
+INLINE void tokens(struct job *j, const struct table *t, int r0, int r1, int n, const int S, const int format) {
+    switch (n) {
+#define CASE(n, R) \
+    case n: all_rows(j, t, r0, r1, R, n, S, format); break;
+        CASE(1, 4)
+        CASE(2, 4)
+        CASE(3, 4)
+        CASE(4, 4)
+        /* More sums do not fit the registers beside the E4M3 table: decoding again for each four tokens is faster. */
+#undef CASE
+#define CASE(n, R) \
+    case n: \
+        if (format != DT_E4M3) all_rows(j, t, r0, r1, R, n, S, format); \
+        break;
+        CASE(5, 2) CASE(6, 2) CASE(7, 2) CASE(8, 2) CASE(9, 1) CASE(10, 1) CASE(11, 1) CASE(12, 1) CASE(13, 1) CASE(14, 1) CASE(15, 1) CASE(16, 1)
+#undef CASE
+    }
+}
+INLINE void rows(const struct mat *w, int r0, int r1, const void *packed, int n, float *y, int ldy, bool accumulate, const int S) {
+    const struct table t = table_load();
+    struct job j = {.w = w, .ldx = plane(w->cols), .ldy = ldy, .accumulate = accumulate};
+    j.block = w->scale && w->block_cols < w->cols ? w->block_cols : w->cols / PART * PART + PART;
+    j.part = j.block % PART ? j.block : PART;
+    for (int i = 0, m; i < n; i += m) {
+        const int most = w->dtype == DT_E4M3 ? FOUR : MOST, calls = (n - i + most - 1) / most;
+        m = (n - i + calls - 1) / calls;
+        j.x = (const uint16_t *)packed + (size_t)(i * S) * j.ldx;
+        j.y = y + (size_t)i * (size_t)ldy;
+        if (w->dtype == DT_BF16) tokens(&j, &t, r0, r1, m, S, DT_BF16);
+        else tokens(&j, &t, r0, r1, m, S, DT_E4M3);
+    }
+}
+static void rows_1(const struct mat *w, int r0, int r1, const void *packed, int n, float *y, int ldy, bool accumulate, void *scratch) {
+    rows(w, r0, r1, packed, n, y, ldy, accumulate, 1);
+}
+static void rows_2(const struct mat *w, int r0, int r1, const void *packed, int n, float *y, int ldy, bool accumulate, void *scratch) {
+    rows(w, r0, r1, packed, n, y, ldy, accumulate, 2);
+}
+static size_t no_scratch(int n, int k) { return 0; }
+
+/* A scale block must hold whole steps. */
+static bool takes(const struct mat *w, int n) {
+    return (w->dtype == DT_E4M3 || w->dtype == DT_BF16) && (!w->scale || w->block_cols >= w->cols || w->block_cols % STEP == 0);
+}
+
+const struct gemm gemm_skinny = {
+    .name = "skinny", .bf16x2 = true, .row_tile = 32, .packed_bytes = bytes_2, .pack = pack_2, .scratch_bytes = no_scratch, .rows = rows_2, .supports = takes};
+const struct gemm gemm_skinny_bf16 = {.name = "skinny bf16",
+                                      .bf16 = true,
+                                      .row_tile = 32,
+                                      .packed_bytes = bytes_1,
+                                      .pack = pack_1,
+                                      .scratch_bytes = no_scratch,
+                                      .rows = rows_1,
+                                      .supports = takes};

@@ -1,0 +1,100 @@
+/* Integer dot product GEMV for block formats: the walker, shared by the files that define a block (intdot_*_<isa>.c, each compiled once per
+ * format that it supports; meson.build: FORMAT and ISA).
+ *
+ * Why. Memory delivers about 4.6 bytes per cycle and core, which leaves 14 cycles, i.e. 28 vector instructions of 64 bytes or 45
+ * of 32, per 64 bytes of weights. Converting four-bit codes to float32 takes 10 instructions per 16 elements and multiplying them
+ * 8 more: 80 per 64 bytes, twice that with AVX2. As integers, an instruction multiplies 64 of them, or 16 with AVX2, and the
+ * other costs of a block are amortised over 128 to 256 (counted in each file).
+ *
+ * x becomes 16-bit integers, q * 2^e with |q| < 32,640, one e per 16 or 32 columns (K blocks) or 32 (intdot_planes.h, intdot_words.h).
+ * So the error of x is at most half a unit, 2^-15 of the largest element of these columns; a BF16 x is exact unless
+ * the columns differ by more than 2^7. Dot products with a block's codes are exact; then float begins. The order of a row's sum is
+ * fixed: blocks in order, in each of V's lanes; lanes at the end; independent of the other rows and tokens.
+ *
+ * The including file defines before: V and its wrappers, DTYPE, FLOATS (kernels for unsupported weights), GROUP (columns
+ * packed together), BYTES (their bytes in a row), TURN (groups of a row before the next row's), EACH_ROW (EACH, or `for`,
+ * which compiles in a third of the time without a cost for longer turns), struct group; after: group_make and group_dot. */
+#include <string.h>
+
+#include "engine/base/scale.h"
+
+enum {
+    AHEAD = 2560,                               /* prefetch distance per row, in bytes */
+    SCALES_AHEAD = AHEAD / 16 + 64,             /* same for the separate scales, rounded up to include a whole line */
+    ROWS = 4,                                   /* row streams, far apart, each sequential, which memory serves best (gemv_inner.h) */
+    STREAM = 256,                               /* rows of one token's chunk */
+    CHUNK = 32,                                 /* rows that stay in a cache while several tokens are processed */
+    COLUMNS = 32768,                            /* total over all tokens processed together */
+    BESIDE = DTYPE == DT_E2M1 ? GROUP / 32 : 0, /* separate scale bytes per group: an E8M0 per 32 columns */
+};
+
+/* Packs n <= GROUP columns, and zeros after them. */
+INLINE void group_make(struct group *g, const float *x, int n);
+/* sum[t] += products of the group at p, with separate scales at s, and x[t * ld], t < N. n of its columns exist; a constant if all do. */
+INLINE void group_dot(V *sum, const uint8_t *p, const uint8_t *s, const struct group *x, int ld, const int n, const int N);
+
+/* ROWS rows, r0 and each `gap` further: y[t][row] = product with x[t * ld]. Rows past the last one repeat it. */
+INLINE void group_rows(float *const *y, const struct mat *w, const struct group *x, int ld, int r0, int gap, int last, const int N) {
+    const uint8_t *row[ROWS], *scale[ROWS];
+    int at[ROWS];
+    V sum[ROWS][4];
+    EACH (int i = 0; i < ROWS; i++) {
+        at[i] = r0 + i * gap < last ? r0 + i * gap : last;
+        row[i] = (const uint8_t *)w->data + (size_t)at[i] * w->stride;
+        scale[i] = BESIDE ? (const uint8_t *)w->scale + scale_row(w, at[i]) : row[i];
+        EACH (int t = 0; t < N; t++) sum[i][t] = vzero();
+    }
+    int left = w->cols / GROUP;
+    for (int turn; left > 0; left -= turn, x += turn) {
+        turn = left < TURN ? left : TURN;
+        EACH_ROW(int i = 0; i < ROWS; i++) {
+            const uint8_t *p = row[i], *s = scale[i];
+            const struct group *g = x;
+            V part[4];
+            EACH (int t = 0; t < N; t++) part[t] = sum[i][t];
+            if (BESIDE) _mm_prefetch((const char *)s + SCALES_AHEAD, _MM_HINT_T0); /* prefetched as a stream of its own */
+            for (int k = 0; k < turn; k++, g++) {
+                EACH (int line = 0; line < (BYTES + 63) / 64; line++) _mm_prefetch((const char *)p + AHEAD + 64 * line, _MM_HINT_T0);
+                group_dot(part, p, s, g, ld, GROUP, N);
+                p += BYTES, s += BESIDE;
+            }
+            EACH (int t = 0; t < N; t++) sum[i][t] = part[t];
+            row[i] = p, scale[i] = s;
+        }
+    }
+    if (FORMAT_BLOCK(FORMAT) < GROUP && w->cols % GROUP) EACH_ROW(int i = 0; i < ROWS; i++) group_dot(sum[i], row[i], scale[i], x, ld, w->cols % GROUP, N);
+    EACH (int i = 0; i < ROWS; i++)
+        EACH (int t = 0; t < N; t++) y[t][at[i]] = vsum(sum[i][t]);
+}
+INLINE void chunk_rows(float *const *y, const struct mat *w, const struct group *x, int ld, int base, int rows, const int N) {
+    const int gap = rows / ROWS, last = base + rows - 1;
+    for (int i = 0; i < gap + (gap * ROWS < rows); i++) group_rows(y, w, x, ld, i < gap ? base + i : base + gap * ROWS, i < gap ? gap : 1, last, N);
+}
+INLINE void some_tokens(float *const *y, const float *const *x, int n, const struct mat *w, int groups) {
+    struct group packed[COLUMNS / GROUP];
+    const int chunk = n > 1 ? CHUNK : STREAM;
+    for (int t = 0; t < n; t++)
+        for (int g = 0; g < groups; g++) group_make(&packed[t * groups + g], x[t] + g * GROUP, w->cols - g * GROUP < GROUP ? w->cols - g * GROUP : GROUP);
+    for (int base = 0; base < w->rows; base += chunk) {
+        const int rows = w->rows - base < chunk ? w->rows - base : chunk;
+        int t = 0;
+        for (; t + 4 <= n; t += 4) chunk_rows(y + t, w, packed + t * groups, groups, base, rows, 4);
+        if (n - t >= 2) chunk_rows(y + t, w, packed + t * groups, groups, base, rows, 2), t += 2;
+        if (n - t >= 1) chunk_rows(y + t, w, packed + t * groups, groups, base, rows, 1);
+    }
+}
+/* True if group_dot supports the scales' layout; else float32 kernels are used. */
+static bool takes(const struct mat *w) {
+    if (w->cols > COLUMNS) return false;
+    return BESIDE ? w->scale && w->scale_dtype == DT_E8M0 && w->block_cols == 32 : !w->scale;
+}
+
+extern const struct format_kernels FLOATS;
+GEMV_FN(FORMAT_JOIN(FORMAT_JOIN(FORMAT_JOIN(intdot_, ISA), _), FORMAT)) {
+    const int groups = (w->cols + GROUP - 1) / GROUP, most = groups ? COLUMNS / GROUP / groups : 1;
+    if (!takes(w)) {
+        FLOATS.gemv(y, x, n, w);
+        return;
+    }
+    for (int t = 0; t < n; t += most) some_tokens(y + t, x + t, n - t < most ? n - t : most, w, groups);
+}

@@ -1,0 +1,127 @@
+/* K blocks: 256 columns in parts of 32 (Q4_K, Q5_K) or 16 (Q6_K), each with its own scale. Codes are ordered so that a lane of a sum
+ * has columns of one part only: even parts of 32 in one sum, odd ones in another; four parts of 16 in each of four sums. vpdpbusd
+ * multiplies them with the high plane of x, the sum is shifted left by eight bits, and vpdpbusd adds the low plane; then the sum is
+ * converted to float and multiplied by its part's scale and unit.
+ *
+ * Instructions per block of 144, 176 or 210 bytes: 8, 16 or 14 to unpack codes, 8 products, 2 or 4 each to join the planes, convert,
+ * spread the scales and add, 6 for scales and minima: 30 to 44. Integer sums are exact: at most 8 * 31 * 32,640 (Q5_K)
+ * and 4 * 63 * 32,640, which fit a float's 24 bits. */
+#include <stdint.h>
+
+#include "cpu/formats.h"
+#include "cpu/intdot_planes.h"
+
+#define DTYPE    FORMAT_DTYPE(FORMAT)
+#define FLOATS   FORMAT_JOIN(avx512_, FORMAT)
+#define EACH_ROW EACH
+enum {
+    GROUP = 256,
+    TURN = 1,
+    BYTES = FORMAT_BYTES(FORMAT),
+    Q6 = DTYPE == DT_Q6_K,
+    PART = Q6 ? 16 : 32,
+    PARTS = GROUP / PART,
+    SUMS = Q6 ? 4 : 2,
+    VECTORS = 4 / SUMS, /* of codes per sum */
+};
+struct group {
+    int8_t high[4][64], low[4][64]; /* in the order of the code vectors */
+    float unit[16], sum[16];        /* of x, per part; 0 past PARTS */
+} __attribute__((aligned(64)));
+#include "cpu/intdot_inner.h"
+
+/* --- x --- */
+
+/* The vector of x that quarter i of code vector v starts at. */
+INLINE int quarter(int v, int i) { return Q6 ? 4 * v + i : 4 * i + v; }
+
+INLINE void group_make(struct group *g, const float *x, int n) {
+    const __m512i ones = _mm512_set1_epi8(1), evens = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 0, 0, 0, 0, 0, 0, 0, 0);
+    float f[16];
+    V u[16];
+    __m512i s[4];
+    EACH (int i = 0; i < 16; i++) u[i] = vload(x + 16 * i);
+    const __m256 first = units_8(u, f, !Q6), second = units_8(u + 8, f + 8, !Q6);
+    const V all = _mm512_insertf32x8(_mm512_castps256_ps512(first), second, 1);
+    const V unit = Q6 ? all : _mm512_maskz_permutexvar_ps(0xff, evens, all);
+    EACH (int v = 0; v < 4; v++) {
+        const int a = quarter(v, 0), b = quarter(v, 1), c = quarter(v, 2), d = quarter(v, 3);
+        planes_64(g->high[v], g->low[v], u[a], u[b], u[c], u[d], f[a], f[b], f[c], f[d]);
+        s[v] = dot_planes(&ones, g->high + v, g->low + v, 1);
+    }
+    const __m512i t = _mm512_add_epi32(_mm512_unpacklo_epi32(s[0], s[1]), _mm512_unpackhi_epi32(s[0], s[1]));
+    const __m512i w = _mm512_add_epi32(_mm512_unpacklo_epi32(s[2], s[3]), _mm512_unpackhi_epi32(s[2], s[3]));
+    const __m512i sums = _mm512_add_epi32(_mm512_unpacklo_epi64(t, w), _mm512_unpackhi_epi64(t, w)); /* lane 4 * i + v */
+    const __m512i turned = Q6 ? _mm512_permutexvar_epi32(_mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15), sums)
+                              : _mm512_permutexvar_epi32(evens, _mm512_add_epi32(sums, _mm512_shuffle_epi32(sums, 0xb1)));
+    vstore(g->unit, unit);
+    vstore(g->sum, vmul(_mm512_cvtepi32_ps(turned), unit));
+}
+
+/* --- Weights --- */
+
+/* Bit positions of the bits above four: numbers a to d, and so on, of bytes for each quarter of a vector. */
+#define FROM_1(b, k) (uint8_t)((b)-4 + 8 * (k))
+#define FROM_8(b)    FROM_1(b, 0), FROM_1(b, 1), FROM_1(b, 2), FROM_1(b, 3), FROM_1(b, 4), FROM_1(b, 5), FROM_1(b, 6), FROM_1(b, 7)
+#define FROM_16(b)   FROM_8(b), FROM_8(b)
+#define FROM(a, b, c, d) \
+    { FROM_16(a), FROM_16(b), FROM_16(c), FROM_16(d) }
+static const uint8_t bits_q5_k[2][64] __attribute__((aligned(64))) = {FROM(0, 2, 4, 6), FROM(1, 3, 5, 7)};
+static const uint8_t bits_q6_k[2][64] __attribute__((aligned(64))) = {FROM(0, 0, 2, 2), FROM(4, 4, 6, 6)};
+
+/* Low and high nibbles of bytes; quarters of a vector are parts of 16, or 16 columns of every other part of 32. */
+INLINE void load_codes(__m512i w[4], const uint8_t *p) {
+    const uint8_t *q = DTYPE == DT_Q5_K ? p + 48 : DTYPE == DT_Q4_K ? p + 16 : p;
+    const __m512i a = _mm512_loadu_si512(q), b = _mm512_loadu_si512(q + 64), four = _mm512_set1_epi8(15);
+    const __m512i both[2] = {Q6 ? a : _mm512_shuffle_i32x4(a, b, 0x88), Q6 ? b : _mm512_shuffle_i32x4(a, b, 0xdd)};
+    EACH (int i = 0; i < 4; i++) {
+        const int k = i / 2, high = i % 2;
+        __m512i *to = &w[Q6 ? 2 * k + high : 2 * high + k];
+        *to = _mm512_and_si512(high ? _mm512_srli_epi16(both[k], 4) : both[k], four);
+        if (DTYPE == DT_Q4_K) continue;
+        const __m512i h = Q6 ? _mm512_broadcast_i64x4(_mm256_loadu_si256((const __m256i *)(const void *)(p + 128 + 32 * k)))
+                             : _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)(const void *)(p + 16 + 16 * k)));
+        const __m512i bits = _mm512_multishift_epi64_epi8(_mm512_load_si512(Q6 ? bits_q6_k[high] : bits_q5_k[high]), h);
+        *to = _mm512_ternarylogic_epi32(*to, bits, _mm512_set1_epi8(Q6 ? 0x30 : 0x10), 0xf8); /* codes | (bits & mask) */
+    }
+}
+/* Each part's scale, and the factor of its sum of x that is subtracted: a minimum, or 32 scales. */
+INLINE void load_scales(V *scale, V *off, const uint8_t *p) {
+    if (Q6) {
+        uint16_t d;
+        memcpy(&d, p + 208, 2);
+        const V s = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)(const void *)(p + 192))));
+        *scale = vmul(s, _mm512_broadcastss_ps(_mm_cvtph_ps(_mm_cvtsi32_si128(d))));
+        *off = vmul(*scale, vset1(32));
+        return;
+    }
+    uint32_t u[4]; /* two fp16; eight scales and eight minima of six bits (formats_inner.h) */
+    memcpy(u, p, sizeof u);
+    const uint64_t sc = (u[1] & 0x3f3f3f3f) | (uint64_t)((u[3] & 0x0f0f0f0f) | (u[1] >> 2 & 0x30303030)) << 32;
+    const uint64_t mn = (u[2] & 0x3f3f3f3f) | (uint64_t)((u[3] >> 4 & 0x0f0f0f0f) | (u[2] >> 2 & 0x30303030)) << 32;
+    const __m128 d = _mm_cvtph_ps(_mm_cvtsi32_si128((int)u[0]));
+    const __m256 s = _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_cvtsi64_si128((long long)sc)));
+    const __m256 m = _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_cvtsi64_si128((long long)mn)));
+    *scale = _mm512_zextps256_ps512(_mm256_mul_ps(s, _mm256_broadcastss_ps(d)));
+    *off = _mm512_zextps256_ps512(_mm256_mul_ps(m, _mm256_broadcastss_ps(_mm_movehdup_ps(d))));
+}
+/* Indexes of the part whose scale applies to each lane of a sum. */
+INLINE __m512i part_of(const int s) {
+    const __m512i quarter = _mm512_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3);
+    return _mm512_add_epi32(Q6 ? quarter : _mm512_slli_epi32(quarter, 1), _mm512_set1_epi32(Q6 ? 4 * s : s));
+}
+
+INLINE void group_dot(V *sum, const uint8_t *p, const uint8_t *s, const struct group *x, int ld, const int n, const int N) {
+    __m512i w[4];
+    V scale, off;
+    load_codes(w, p);
+    load_scales(&scale, &off, p);
+    EACH (int t = 0; t < N; t++, x += ld) {
+        const V unit = vmul(scale, vload(x->unit));
+        EACH (int i = 0; i < SUMS; i++) {
+            const __m512i dot = dot_planes(w + VECTORS * i, x->high + VECTORS * i, x->low + VECTORS * i, VECTORS);
+            sum[t] = vfma(_mm512_cvtepi32_ps(dot), _mm512_permutexvar_ps(part_of(i), unit), sum[t]);
+        }
+        sum[t] = _mm512_fnmadd_ps(off, vload(x->sum), sum[t]);
+    }
+}

@@ -1,0 +1,24 @@
+#pragma once
+/* Thresholds and sizes that tests lower so that small models take the code paths of large ones, and soon. Set before the engine opens, read by any thread. */
+#include <stddef.h>
+
+enum test_limit {
+    TEST_LIMIT_MLA_EXPAND,       /* float32 numbers of keys and values that MLA expands at once; heads are processed in groups that fit */
+    TEST_LIMIT_PREFILL_ROWS,     /* rows of a CPU or blended prefill batch */
+    TEST_LIMIT_KV_DISK_MIN_US,   /* minimum prefill time in microseconds for its rows to be written to the KV disk cache */
+    TEST_LIMIT_KV_DISK_CLOSE_MS, /* milliseconds that closing the engine waits for KV disk cache writes */
+    TEST_LIMIT_BANDWIDTH_BYTES,  /* bytes read by the bandwidth measurement: far more than the caches, except in tests */
+    TEST_LIMIT_PIN_BYTES,        /* maximum bytes of weights to pin, or to copy for pinning (default: free memory) */
+    TEST_LIMIT_SERVE_SECOND_MS,  /* milliseconds that --serve counts as one second of its request timeout */
+    TEST_LIMIT_DEVICE_LAYERS,    /* maximum layers per device (default: as many as fit) */
+    TEST_LIMIT_STREAM_LAG_US, /* microseconds that one of four streams of an emulated device is delayed per command (default 0); exposes objects closed while in
+                                 use */
+    TEST_LIMITS
+};
+
+/* Sets a limit; 0 restores the default. */
+void test_limits_set(enum test_limit which, size_t size);
+/* Returns the limit in force; `ordinary` is the default. */
+size_t test_limits_get(enum test_limit which, size_t ordinary);
+/* Reads HEARTH_LIMITS, e.g. "expand=4096,rows=48", for tests of the whole binary. Returns 0, or -1 for invalid text. */
+int test_limits_from_env(void);

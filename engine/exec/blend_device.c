@@ -1,0 +1,190 @@
+#include "engine/exec/blend_device.h"
+
+#include <string.h>
+
+#include "engine/base/mem.h"
+#include "engine/exec/cpu_layer.h"
+
+enum { SLOTS_LEAST = 4, GROUP_ROWS = 256, GROUP_RESIDENT = 8, GROUP_MOVED = 4 };
+
+struct gpu_stream *blend_device_stream(const struct blend_device *p) {
+    return p->d ? p->d->main : p->own_stream;
+}
+
+/* --- Memory ---------------------------------------------------------------------------------------------------------------------- */
+
+static void *work_alloc(void *ctx, size_t size) {
+    struct blend_device *b = ctx;
+    void *p;
+    return gpu_alloc(b->g, &p, size, NULL) ? NULL : p;
+}
+static void work_release(void *ctx, void *p) {
+    struct blend_device *b = ctx;
+    if (blend_device_stream(b)) gpu_stream_sync(blend_device_stream(b));
+    gpu_free(b->g, p);
+}
+
+static size_t slot_bytes(const struct runtime *m) { return (m->expert_bytes + 4096) & ~(size_t)255; }
+static size_t rows_bytes(const struct config *c, int rows) { return (size_t)rows * (size_t)c->hidden * 4; }
+static size_t pairs_bytes(const struct config *c, int rows) { return (size_t)rows * (size_t)c->topk * 4; }
+/* Beside the rows: a minimal ring, what attention grows by, and the operations' own buffers. */
+static size_t beside_bytes(const struct runtime *m, const struct decode_device *d, int rows, int end) {
+    const struct config *c = &m->w->config;
+    return SLOTS_LEAST * slot_bytes(m) + (d ? block_grown_bytes(c, end) : 0) + work_bytes(c, rows) / 2;
+}
+
+size_t blend_device_min_bytes(const struct runtime *m, const struct decode_device *d, int pos, int n) {
+    const struct config *c = &m->w->config;
+    int rows = n < BLEND_MIN_ROWS ? n : BLEND_MIN_ROWS, end = pos + n;
+    size_t own = d ? device_kv_bytes(m->decode, d, end < 512 ? 512 : end + 64) + work_bytes(c, rows) : 2 * rows_bytes(c, rows);
+    return own + beside_bytes(m, d, rows, end) + 2 * pairs_bytes(c, rows) + ((size_t)1 << 16); /* rounding */
+}
+size_t blend_device_good_bytes(const struct runtime *m, const struct decode_device *d, int pos, int n) {
+    enum { RING = 32 };
+    return blend_device_min_bytes(m, d, pos, n) + RING * slot_bytes(m);
+}
+
+bool blend_device_try_rows(struct blend_device *p, int rows, int end) {
+    const struct runtime *m = p->s->m;
+    const size_t beside = beside_bytes(m, p->d, rows, end);
+    if (!p->d) return gpu_mem_free(p->g) > beside + 2 * (rows_bytes(p->s->c, rows) + pairs_bytes(p->s->c, rows));
+    if (!work_open(&p->work, p->s->c, rows, work_alloc, work_release, p, &(struct error){0}) && gpu_mem_free(p->g) > beside) return true;
+    if (p->work.release) work_close(&p->work);
+    p->work = (struct work){0};
+    return false;
+}
+
+static int open_slots(struct blend_device *p, size_t keep, struct error *e) {
+    const int most = p->s->c->n_experts;
+    const size_t bytes = slot_bytes(p->s->m);
+    if (!(p->slots = mem_calloc((size_t)most, sizeof *p->slots))) return error_set(e, ERR_MEMORY, "no memory for a prefill");
+    if (keep < gpu_mem_free(p->g) / 16) keep = gpu_mem_free(p->g) / 16;
+    while (p->n_slots < most && (p->n_slots < SLOTS_LEAST || gpu_mem_free(p->g) > keep + bytes)) {
+        struct blend_slot *t = &p->slots[p->n_slots];
+        int rc = gpu_alloc(p->g, (void **)&t->mem, bytes, e);
+        t->layer = -1;
+        p->n_slots++;
+        if (rc) return rc;
+    }
+    return 0;
+}
+
+int blend_device_alloc(struct blend_device *p, int rows, int end, bool alone, struct error *e) {
+    const struct config *c = p->s->c;
+    const size_t hidden = rows_bytes(c, rows), pairs = pairs_bytes(c, rows);
+    int rc = p->d && !p->work.release ? work_open(&p->work, c, rows, work_alloc, work_release, p, e) : 0;
+    if (!rc) rc = gpu_alloc(p->g, (void **)&p->token, pairs, e);
+    if (!rc) rc = gpu_alloc(p->g, (void **)&p->weight, pairs, e);
+    if (!rc && !p->d) rc = gpu_alloc(p->g, (void **)&p->xn, hidden, e);
+    if (!rc && !p->d) rc = gpu_alloc(p->g, (void **)&p->y, hidden, e);
+    if (p->d) p->xn = p->work.xn, p->y = p->work.x; /* scratch: the residual stream is in another device's workspace while this one helps */
+    if (!rc) rc = gpu_host_alloc(p->g, (void **)&p->pair_token, pairs, e);
+    if (!rc) rc = gpu_host_alloc(p->g, (void **)&p->pair_weight, pairs, e);
+    if (!rc && !alone) rc = gpu_host_alloc(p->g, (void **)&p->sum, hidden, e);
+    return rc ? rc : open_slots(p, beside_bytes(p->s->m, p->d, rows, end) - SLOTS_LEAST * slot_bytes(p->s->m), e);
+}
+
+int blend_device_open(struct blend_device *p, struct error *e) {
+    struct runtime *m = p->s->m;
+    p->stop = p->d ? &p->d->stop : &p->own_stop;
+    int rc = p->d ? 0 : gpu_stream_open(p->g, &p->own_stream, "blend", true, p->stop, e);
+    if (p->d && gpu_info(p->g)->is_virtual) gpu_stream_sync(p->d->main); /* streams opened afterwards inherit its clock */
+    if (!rc) rc = gpu_stream_open(p->g, &p->link, "link", false, p->stop, e);
+    if (!rc) rc = gpu_timeline_open(p->g, &p->loaded, e);
+    if (!rc) rc = gpu_timeline_open(p->g, &p->freed, e);
+    if (!rc) rc = gpu_timeline_open(p->g, &p->summed, e);
+    struct stage_options o = {.set = m->gpus,
+                              .g = p->g,
+                              .stream = p->link,
+                              .stop = p->stop,
+                              .loaded = p->loaded,
+                              .freed = p->freed,
+                              .threads = stage_threads(m->gpus, m->w),
+                              .trace = m->trace,
+                              .rank = p->rank};
+    if (!rc) rc = stage_open(&p->stage, &o, e);
+    if (!rc) cost_table_fill(&p->table, m->cost, 1 + p->rank, m->cost_model, COST_MANY_ROWS);
+    return rc;
+}
+
+void blend_device_close(struct blend_device *p) {
+    struct gpu_timeline **numbers[] = {&p->loaded, &p->freed, &p->summed};
+    stage_close(&p->stage);
+    if (p->link) gpu_stream_sync(p->link);
+    if (blend_device_stream(p)) gpu_stream_sync(blend_device_stream(p));
+    gpu_stream_close(&p->link);
+    if (p->work.release) work_close(&p->work);
+    for (int i = 0; i < p->n_slots; i++) gpu_free(p->g, p->slots[i].mem);
+    gpu_free(p->g, p->token), gpu_free(p->g, p->weight);
+    if (!p->d) gpu_free(p->g, p->xn), gpu_free(p->g, p->y);
+    gpu_host_free(p->g, p->pair_token), gpu_host_free(p->g, p->pair_weight), gpu_host_free(p->g, p->sum);
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) gpu_timeline_close(numbers[i]);
+    gpu_stream_close(&p->own_stream);
+    mem_free(p->slots);
+}
+
+/* --- Uploads ----------------------------------------------------------------------------------------------------------------------  */
+
+struct blend_slot *blend_device_slot(struct blend_device *p, int layer, int expert) {
+    for (int i = 0; i < p->n_slots; i++)
+        if (p->slots[i].layer == layer && p->slots[i].expert == expert) return &p->slots[i];
+    return NULL;
+}
+
+struct blend_slot *blend_device_free_slot(struct blend_device *p, int layer) {
+    for (int i = 0; i < p->n_slots; i++) {
+        struct blend_slot *t = &p->slots[(p->next_slot + i) % p->n_slots];
+        if (t->layer == layer) continue;
+        p->next_slot = (p->next_slot + i + 1) % p->n_slots;
+        return t;
+    }
+    return NULL;
+}
+
+int blend_device_upload(struct blend_device *p, struct blend_slot *t, int layer, int expert) {
+    struct copy_range ranges[COPY_RANGES_MAX];
+    struct copy_run runs[COPY_RANGES_MAX];
+    size_t bytes;
+    int n = copy_ranges_list(p->s->c, layer, MODULE_EXPERT, &p->s->m->w->layers[layer].experts[expert], &t->view, ranges),
+        k = copy_runs_merge(ranges, n, runs, &bytes);
+    struct stage_unit u = {.runs = runs, .n = k, .to = t->mem, .after = t->freed_value, .loaded = ++p->n_loaded, .layer = layer, .item = expert};
+    TRY(stage_send(p->stage, &u));
+    for (int i = 0; i < n; i++) *ranges[i].field = t->mem + ranges[i].at;
+    t->loaded_value = u.loaded;
+    t->layer = layer;
+    t->expert = expert;
+    cpu_count_read(p->s->m, p->s->m->expert_bytes);
+    return 0;
+}
+
+int blend_device_run_experts(struct blend_device *p, int layer, const int16_t *order, int there, int n, const int32_t *rows_of, const float *x, float *y) {
+    const struct config *c = p->s->c;
+    struct gpu_stream *main = blend_device_stream(p);
+    int next = there, at = 0;
+    for (int i = 0; i < n;) {
+        struct blend_slot *slots[OP_GROUP_MAX], *t;
+        uint32_t on = 0;
+        for (; next < n && (t = blend_device_free_slot(p, layer)); next++) TRY(blend_device_upload(p, t, layer, order[next]));
+        struct op_group g = {.y = y, .x = x, .token = p->token, .weight = p->weight, .hidden = c->hidden, .wide = config_needs_wide_activations(c)};
+        for (int most = i < there ? GROUP_RESIDENT : GROUP_MOVED; i < n && g.n < most && (i < there || i < next); i++) {
+            if (g.n && rows_of[order[i]] > GROUP_ROWS) break;
+            slots[g.n] = blend_device_slot(p, layer, order[i]);
+            g.expert[g.n] = slots[g.n]->view;
+            g.begin[g.n] = at;
+            at += rows_of[order[i]];
+            g.begin[++g.n] = at;
+            if (slots[g.n - 1]->loaded_value > on) on = slots[g.n - 1]->loaded_value;
+            if (rows_of[order[i]] > GROUP_ROWS) {
+                i++;
+                break;
+            }
+        }
+        TRY(gpu_timeline_wait(p->loaded, on, main)); /* uploads arrive in order */
+        int span = trace_begin(p->s->m->trace, main, p->rank, LANE_COMPUTE, "experts", layer, -1);
+        TRY(op_run(gpu_stream_exec(main), OP_GROUP, &g));
+        trace_end(p->s->m->trace, span, main);
+        TRY(gpu_timeline_signal(p->freed, ++p->n_freed, main));
+        for (int k = 0; k < g.n; k++) slots[k]->freed_value = p->n_freed, slots[k]->layer = -1;
+    }
+    return 0;
+}

@@ -1,0 +1,57 @@
+#pragma once
+/* The device side of a blended prefill (prefill_blend.c): a ring of slots for routed experts, fed by the device's own link, and the
+ * computation of the device's share of a layer's experts. Devices that hold layers also have a workspace; the others receive
+ * normed rows from host memory and return sums to it. Engine thread only. */
+#include "engine/exec/decode_internal.h"
+#include "engine/transfer/stage.h"
+
+enum { BLEND_MIN_ROWS = 64 }; /* smallest batch of a longer prompt */
+struct blend_slot {           /* room for one expert's weights */
+    char *mem;
+    struct expert view;
+    uint32_t loaded_value, freed_value; /* values: of `loaded` once they arrived; of `freed` after the last use, 0: no use yet */
+    int layer, expert;                  /* current contents; layer -1: empty */
+};
+
+struct blend_device {
+    struct decode *s;
+    struct decode_device *d; /* its layers; NULL: none */
+    struct gpu *g;
+    int rank;
+    struct gpu_stream *own_stream; /* device without layers: its compute stream */
+    struct gpu_stream *link;
+    _Atomic int own_stop, *stop; /* cancel flag of both streams */
+    struct stage *stage;         /* feeds the link */
+    struct work work;            /* with layers; else empty */
+    float *xn, *y;               /* device [rows, hidden]: expert input and output sum for a layer of another device */
+    int32_t *token;              /* device [rows * topk]: token of each pair, sorted by expert */
+    float *weight;
+    struct blend_slot *slots;
+    int n_slots, next_slot;
+    int32_t *pair_token; /* pinned copies of token and weight */
+    float *pair_weight, *sum;
+    struct gpu_timeline *loaded, *freed; /* signalled by the link for the stream, and by the stream for the link */
+    struct gpu_timeline *summed;         /* `sum` is in host memory */
+    uint32_t n_loaded, n_freed, n_summed;
+    struct cost_table table;
+};
+
+/* Bytes that the device needs at least, beside layer weights; d NULL: it holds no layers. */
+size_t blend_device_min_bytes(const struct runtime *m, const struct decode_device *d, int pos, int n);
+size_t blend_device_good_bytes(const struct runtime *m, const struct decode_device *d, int pos, int n); /* and how much it can use well */
+/* Opens streams and timelines; s, d, g and rank are set. */
+int blend_device_open(struct blend_device *p, struct error *e);
+/* Whether a workspace for that many rows fits beside everything else; if so it is allocated. */
+bool blend_device_try_rows(struct blend_device *p, int rows, int end);
+/* Allocates the rest, with as many slots as fit; alone: no other device takes part. ERR_MEMORY. */
+int blend_device_alloc(struct blend_device *p, int rows, int end, bool alone, struct error *e);
+void blend_device_close(struct blend_device *p);                      /* waits for enqueued work; safe on partly opened devices */
+struct gpu_stream *blend_device_stream(const struct blend_device *p); /* NULL: decode has dropped the device */
+
+struct blend_slot *blend_device_slot(struct blend_device *p, int layer, int expert); /* the slot that has the expert or is receiving it; NULL */
+/* Returns a slot that no work enqueued later reads: empty, of another layer, or already used in this one. NULL: none. */
+struct blend_slot *blend_device_free_slot(struct blend_device *p, int layer);
+int blend_device_upload(struct blend_device *p, struct blend_slot *t, int layer, int expert);
+/* Enqueues experts order[0..n) with rows_of[expert] pairs each: y += their outputs for x. The first `there` are in slots already.
+ * Pairs are consecutive in pair_token and pair_weight. Small experts are grouped. */
+int blend_device_run_experts(struct blend_device *p, int layer, const int16_t *order, int there, int n, const int32_t *rows_of, const float *x, float *y);

@@ -1,0 +1,689 @@
+/* Runs a decode batch through the layers. For each layer and micro-batch its rows arrive in host memory and the CPU computes their
+ * experts; the device's queue already contains the wait for that sum and the attention block of the next layer. With one
+ * micro-batch CPU and GPU alternate; with two, one's experts overlap the other's attention; without devices the CPU does both. */
+#include "engine/exec/decode.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "engine/base/clock.h"
+#include "engine/base/log.h"
+#include "engine/base/mem.h"
+#include "engine/exec/cpu_layer.h"
+#include "engine/exec/decode_internal.h"
+#include "engine/experts/expert_pool.h"
+#include "engine/experts/lookahead.h"
+
+static struct exec *exec_of(struct decode_device *d) { return gpu_stream_exec(d->main); }
+static int begin_compute_span(struct decode_device *d, const char *name, int layer, int item) {
+    return trace_begin(d->s->m->trace, d->main, d->rank, LANE_COMPUTE, name, layer, item);
+}
+static void end_compute_span(struct decode_device *d, int span) { trace_end(d->s->m->trace, span, d->main); }
+static struct work *device_work(struct decode_device *d, const struct decode_micro_batch *m) { return &d->work[m - d->s->micro_batch]; }
+/* rows of m whose attention block of the layer runs on a device */
+static int n_device_rows(const struct decode *s, const struct decode_micro_batch *m, int layer) { return layer < s->n_resident ? m->n_dev : 0; }
+
+/* Returns a draft's experts of a layer if its rows are on a device that has them; NULL: the CPU computes them. */
+static struct expert *draft_experts_of(const struct decode *s, int layer) {
+    const struct decode_device *d = s->draft ? decode_device_of((struct decode *)s, layer) : NULL;
+    return d ? d->layers[layer].draft : NULL;
+}
+
+/* --- Devices: attention block, shared expert, hand-off ----------------------------------------------------------------------------  */
+
+static size_t row_bytes(const struct decode *s, int n) { return (size_t)n * (size_t)s->c->hidden * 4; }
+
+static int signal_arrived(struct decode_device *d, struct decode_micro_batch *m) { return gpu_timeline_signal(m->arrived, ++m->n_arrived, d->main); }
+
+/* Makes the CPU wait until the rows sent for `layer` are in host memory. */
+static int wait_rows(struct decode *s, struct decode_micro_batch *m, int layer) {
+    uint32_t value = m->sent_value[layer % 2];
+    return s->cpu_queue ? gpu_timeline_wait(m->arrived, value, s->cpu_queue) : gpu_timeline_wait_host(m->arrived, value, s->cancel);
+}
+
+/* Runs the attention block and downloads the CPU's inputs for the experts. */
+static int attention_block(struct decode_device *d, struct decode_micro_batch *m, int layer, int total, const struct span *spans) {
+    struct decode *s = d->s;
+    struct work *w = device_work(d, m);
+    const struct layer *y = &d->layers[layer].view;
+    TRY(block_attention(exec_of(d), s->c, y, layer, w, spans, m->n_dev_spans, m->n_dev));
+    TRY(kv_writeback_stage_rows(d, layer, m, total));
+    TRY(block_route(exec_of(d), s->c, y, layer, w, m->n_dev));
+    return decode_download_inputs(d, m, layer);
+}
+int decode_download_inputs(struct decode_device *d, struct decode_micro_batch *m, int layer) {
+    struct decode *s = d->s;
+    const struct work *w = device_work(d, m);
+    if (!s->c->layer[layer].moe) return 0;
+    size_t topk = (size_t)m->n_dev * (size_t)s->c->topk * 4;
+    TRY(gpu_copy(d->main, m->host.xn, w->xn, row_bytes(s, m->n_dev), GPU_D2H));
+    TRY(gpu_copy(d->main, m->host.ids, w->ids, topk, GPU_D2H));
+    TRY(gpu_copy(d->main, m->host.weights, w->weights, topk, GPU_D2H));
+    if (!s->m->routing && !d->pool) return 0;
+    return gpu_copy(d->main, m->host.router, w->router, (size_t)m->n_dev * (size_t)s->c->n_experts * 4, GPU_D2H);
+}
+static int shared_expert(struct decode_device *d, struct decode_micro_batch *m, int layer, int total, const struct span *spans) {
+    struct work *w = device_work(d, m);
+    return block_experts(exec_of(d), d->s->c, &d->layers[layer].view, layer, w, PART_SHARED, w->x, m->n_dev);
+}
+
+static int device_attention(struct decode *s, struct decode_micro_batch *m, int layer, int total) {
+    struct decode_device *d = decode_device_of(s, layer);
+    const bool moe = s->c->layer[layer].moe;
+    if (s->is_tensor_parallel) return decode_tensor_attention(s, m, layer, total);
+    int span = begin_compute_span(d, "attention", layer, (int)(m - s->micro_batch));
+    TRY(decode_graph_run(d, m, layer, PART_ATTENTION, total, attention_block));
+    if (moe) {
+        TRY(signal_arrived(d, m));
+        m->sent_value[layer % 2] = m->n_arrived;
+        if (!s->draft) TRY(expert_pool_save_rows(d, (int)(m - s->micro_batch), layer, device_work(d, m)->x, m->n_dev));
+    }
+    TRY(decode_graph_run(d, m, layer, PART_FFN, total, shared_expert));
+    end_compute_span(d, span);
+    return moe && !s->draft ? expert_pool_rows_ready(d, (int)(m - s->micro_batch), layer) : 0;
+}
+
+/* Adds the GPU's and the CPU's expert outputs once both are ready. Reuses w->xn as scratch. */
+static int device_add_outputs(struct decode *s, struct decode_micro_batch *m, int layer) {
+    struct decode_device *d = decode_device_of(s, layer);
+    struct work *w = device_work(d, m);
+    if (s->is_tensor_parallel) return decode_tensor_join(s, m, layer);
+    if (!s->c->layer[layer].moe) return 0;
+    if (draft_experts_of(s, layer)) {
+        struct layer y = d->layers[layer].view;
+        int span = begin_compute_span(d, "draft", layer, (int)(m - s->micro_batch));
+        y.experts = draft_experts_of(s, layer);
+        TRY(block_experts(exec_of(d), s->c, &y, layer, w, PART_ROUTED, w->x, m->n_dev));
+        end_compute_span(d, span);
+        s->counts.draft_layers++;
+        return 0;
+    }
+    if (!s->draft) TRY(expert_pool_join(d, (int)(m - s->micro_batch), w->x, m->n_dev));
+    TRY(gpu_timeline_wait(m->cpu_done, ++m->n_awaited, d->main));
+    int span = begin_compute_span(d, "join", layer, (int)(m - s->micro_batch));
+    TRY(gpu_copy(d->main, w->xn, m->host.x, row_bytes(s, m->n_dev), GPU_H2D));
+    TRY(exec_of(d)->ops->add(exec_of(d), &(struct op_add){.y = w->x, .x = w->xn, .n = m->n_dev, .m = s->c->hidden}));
+    end_compute_span(d, span);
+    return 0;
+}
+
+int decode_carry(const struct config *c, struct gpu_stream *stream, const struct work *to, const struct work *from, int n, int layer, enum gpu_dir dir) {
+    const size_t streams = layer < c->n_layers ? (size_t)c->streams.n : 0;
+    const size_t row = (size_t)n * (size_t)c->hidden * 4;
+    const bool takes = c->attn == ATTN_DSA && layer < c->n_layers && c->layer[layer].index == INDEX_PREVIOUS;
+    TRY(gpu_copy(stream, to->x, from->x, row, dir));
+    TRY(gpu_copy(stream, to->streams, from->streams, streams * row, dir)); /* 0 bytes: no copy */
+    TRY(gpu_copy(stream, to->post, from->post, (size_t)n * streams * sizeof(float), dir));
+    return gpu_copy(stream, to->selected_keys, from->selected_keys, takes ? (size_t)n * (size_t)c->index_topk * sizeof(int32_t) : 0, dir);
+}
+
+/* Moves rows to the executor of `layer`; layer n_layers: to the LM head's. */
+static int device_move_rows(struct decode *s, struct decode_micro_batch *m, int layer) {
+    struct decode_device *from = decode_device_of(s, layer - 1), *to = decode_device_of(s, layer);
+    if (from == to) return 0;
+    if (s->is_tensor_parallel && s->dev[s->n_dev - 1].has_head) from = &s->dev[s->n_dev - 1]; /* every rank has the rows */
+    if (layer == s->c->n_layers && from->has_head)
+        return gpu_copy(from->main, from->x + (size_t)m->row0 * (size_t)s->c->hidden, device_work(from, m)->x, row_bytes(s, m->n_dev), GPU_D2D);
+    TRY(decode_carry(s->c, from->main, &m->host, device_work(from, m), m->n_dev, layer, GPU_D2H));
+    TRY(signal_arrived(from, m));
+    if (!to) { /* the CPU waits for it */
+        m->sent_value[layer % 2] = m->n_arrived;
+        return 0;
+    }
+    TRY(gpu_timeline_wait(m->arrived, m->n_arrived, to->main));
+    return decode_carry(s->c, to->main, device_work(to, m), &m->host, m->n_dev, layer, GPU_H2D);
+}
+
+/* Enqueues everything after layer `after` (-1: the embedding) on devices, until the CPU is needed again. */
+static int device_advance(struct decode *s, struct decode_micro_batch *m, int after, int total) {
+    if (!m->n_dev || after >= s->n_resident) return 0;
+    if (after >= 0) {
+        struct decode_device *d = decode_device_of(s, after);
+        TRY(device_add_outputs(s, m, after));
+        if (after + 1 == s->c->n_layers) TRY(block_merge_streams(exec_of(d), d->head_weights, device_work(d, m), m->n_dev));
+        TRY(device_move_rows(s, m, after + 1));
+    }
+    return after + 1 < s->n_resident ? device_attention(s, m, after + 1, total) : 0;
+}
+
+/* Uploads rows and positions, and resets the non-finite mark. */
+static int device_begin_batch(struct decode *s, struct decode_micro_batch *m, int total) {
+    if (s->cpu_queue && m->n_dev) { /* otherwise the embedding is complete already */
+        TRY(gpu_timeline_signal(m->cpu_done, ++m->n_cpu_done, s->cpu_queue));
+        m->n_awaited++;
+        for (int i = 0; i < (s->is_tensor_parallel ? s->n_dev : 1); i++) TRY(gpu_timeline_wait(m->cpu_done, m->n_awaited, s->dev[i].main));
+    }
+    for (int i = 0; i < s->n_dev && m->n_dev; i++) {
+        struct decode_device *d = &s->dev[i];
+        struct work *w = device_work(d, m);
+        TRY(gpu_fill(d->main, (void *)w->first_bad, 0xff, 4));
+        TRY(gpu_copy(d->main, w->pos, m->host.pos, (size_t)m->n_dev * 4, GPU_H2D));
+        TRY(gpu_copy(d->main, w->tokens, m->host.tokens, (size_t)m->n_dev * 4, GPU_H2D));
+        if (w->seq_length) TRY(gpu_copy(d->main, w->seq_length, m->host.seq_length, (size_t)m->n_dev * 4, GPU_H2D));
+        TRY(block_rope(exec_of(d), s->c, w, s->m->w->rope_mscale, m->n_dev, 0));
+        TRY(decode_graph_begin(d, m, total));
+        if (!i || s->is_tensor_parallel) TRY(gpu_copy(d->main, w->x, m->host.x, row_bytes(s, m->n_dev), GPU_H2D));
+    }
+    return 0;
+}
+
+/* --- The CPU: attention block of its own rows, experts of all rows -------------------------------------------------------------  */
+
+static int signal_cpu_done(struct decode *s, struct decode_micro_batch *m) {
+    if (s->cpu_queue) return gpu_timeline_signal(m->cpu_done, ++m->n_cpu_done, s->cpu_queue);
+    gpu_timeline_signal_host(m->cpu_done, ++m->n_cpu_done);
+    return 0;
+}
+
+/* Returns the workspace as seen by rows from `row` on; buffers that do not outlive an operation are shared. */
+static struct work work_from_row(const struct config *c, const struct work *w, int row) {
+    struct work r = *w;
+    size_t at = (size_t)row;
+    r.x += at * (size_t)c->hidden, r.xn += at * (size_t)c->hidden;
+    if (r.streams) r.streams += at * (size_t)(c->streams.n * c->hidden), r.post += at * (size_t)c->streams.n;
+    r.tokens += at;
+    if (r.selected_keys) r.selected_keys += at * (size_t)c->index_topk;
+    r.cos += at * (size_t)(c->rope.dim / 2), r.sin += at * (size_t)(c->rope.dim / 2);
+    if (r.long_cos) r.long_cos += at * (size_t)(c->rope.dim / 2), r.long_sin += at * (size_t)(c->rope.dim / 2);
+    if (r.router) r.router += at * (size_t)c->n_experts;
+    if (r.ids) r.ids += at * (size_t)c->topk, r.weights += at * (size_t)c->topk;
+    if (r.shared_weight) r.shared_weight += at;
+    return r;
+}
+
+static int cpu_attention(struct decode *s, struct decode_micro_batch *m, int layer, struct error *e) {
+    int first = n_device_rows(s, m, layer);
+    if (m->n_dev && layer == s->n_resident) TRY(wait_rows(s, m, layer)); /* the residual stream comes from the last device */
+    if (first == m->n) return 0;
+    struct work w = work_from_row(s->c, &m->host, first);
+    double t = trace_now(s->m->trace);
+    int rc = cpu_attention_block(s->m, &w, first ? m->cpu_spans : m->spans, m->n_spans - (first ? m->n_dev_spans : 0), layer, m->n - first, s->cancel, e);
+    trace_cpu(s->m->trace, t, "attention", layer, (int)(m - s->micro_batch));
+    m->host.latent = w.latent, m->host.latent_floats = w.latent_floats; /* buffers that an operation grew */
+    m->host.expanded_kv = w.expanded_kv, m->host.expanded_floats = w.expanded_floats;
+    return rc;
+}
+
+/* Checks ids from a device: a selection made from non-finite numbers may be anything. The mark says where they came from. */
+static bool ids_are_valid(const struct decode *s, const struct decode_micro_batch *m, int n) {
+    for (int i = 0; i < n * s->c->topk; i++)
+        if (m->host.ids[i] < 0 || m->host.ids[i] >= s->c->n_experts) return false;
+    return true;
+}
+
+static void trace_routing(struct decode *s, const struct decode_micro_batch *m, int layer) {
+    for (int k = 0; k < m->n_spans && s->m->routing && !s->cpu_queue; k++) {
+        const struct span *t = &m->spans[k];
+        struct work w = work_from_row(s->c, &m->host, t->row);
+        routing_trace_add(s->m->routing, &s->routing_lines,
+                          &(struct routing_trace_rows){.batch = s->routing_batch,
+                                                       .chat = s->caller_spans[m->caller_span[k]].kv,
+                                                       .layer = layer,
+                                                       .n = t->n,
+                                                       .pos = t->pos,
+                                                       .tokens = w.tokens,
+                                                       .ids = w.ids,
+                                                       .weights = w.weights,
+                                                       .router = w.router});
+    }
+}
+
+/* Runs a draft's experts. A device that has them computes its own rows; the CPU computes the rest. */
+static int run_draft_experts(struct decode *s, struct decode_micro_batch *m, int layer, int first) {
+    const struct decode_draft *v = s->draft;
+    struct layer y = *numa_copy_layer(s->m->numa_copy, s->m->w, layer);
+    const int there = draft_experts_of(s, layer) ? first : 0;
+    struct work rest = work_from_row(s->c, &m->host, first), own = work_from_row(s->c, &m->host, there);
+    const double t = trace_now(s->m->trace);
+    y.experts = v->experts[layer], y.shards = NULL;
+    for (int i = 0; i < m->n_spans && v->lookahead; i++)
+        for (int k = 0; k < m->spans[i].n; k++) {
+            const size_t at = (size_t)(m->spans[i].row + k) * (size_t)s->c->topk;
+            lookahead_record(v->lookahead, v->first_token + m->caller_span[i], layer, m->host.ids + at, m->host.weights + at);
+        }
+    if (there == m->n) return 0;
+    cpu_count_read(s->m, (uint64_t)((m->n - there) * s->c->topk) * v->expert_bytes);
+    TRY(block_experts(s->m->cpu, s->c, &y, layer, &own, first ? PART_ROUTED : PART_ROUTED_SHARED, own.x, m->n - there));
+    if (first && first < m->n) TRY(block_experts(s->m->cpu, s->c, &y, layer, &rest, PART_SHARED, rest.x, m->n - first));
+    trace_cpu(s->m->trace, t, "draft", layer, (int)(m - s->micro_batch));
+    return first && !there ? signal_cpu_done(s, m) : 0;
+}
+
+static int cpu_experts(struct decode *s, struct decode_micro_batch *m, int layer, struct error *e) {
+    int first = n_device_rows(s, m, layer);
+    struct work *w = &m->host, rest = work_from_row(s->c, w, first);
+    const struct layer *y = numa_copy_layer(s->m->numa_copy, s->m->w, layer);
+    double t = trace_now(s->m->trace);
+    if (!y->experts) {
+        if (first < m->n) TRY(block_experts(s->m->cpu, s->c, y, layer, &rest, PART_SHARED, rest.x, m->n - first));
+        if (first < m->n) trace_cpu(s->m->trace, t, "ffn", layer, (int)(m - s->micro_batch));
+        return 0;
+    }
+    if (first) {
+        TRY(wait_rows(s, m, layer));
+        if (!s->cpu_queue) memset(w->x, 0, row_bytes(s, first));
+        if (!s->cpu_queue && !ids_are_valid(s, m, first)) {
+            for (int i = 0; i < first * s->c->topk; i++) w->ids[i] = 0, w->weights[i] = 0; /* the end of the batch reports it */
+        }
+    }
+    if (s->draft) return run_draft_experts(s, m, layer, first);
+    trace_routing(s, m, layer);
+    for (int i = 0; i < m->n * s->c->topk && !s->cpu_queue; i++)
+        if (w->ids[i] >= 0) s->expert_rows[(size_t)layer * (size_t)s->c->n_experts + (size_t)w->ids[i]]++;
+    t = trace_now(s->m->trace);
+    struct decode_device *d = first ? decode_device_of(s, layer) : NULL;
+    struct work own = *w; /* minus what the device computes */
+    double expected = 0;
+    if (d && d->pool) TRY(expert_pool_run(d, m, layer, &own.ids, &expected));
+    TRY(cpu_prepare_experts(s->m, &own, layer, m->n, e));
+    double begin_compute_span = clock_now();
+    TRY(block_experts(s->m->cpu, s->c, y, layer, &own, first ? PART_ROUTED : PART_ROUTED_SHARED, w->x, m->n));
+    double took = clock_now() - begin_compute_span;
+    if (first && first < m->n) TRY(block_experts(s->m->cpu, s->c, y, layer, &rest, PART_SHARED, rest.x, m->n - first));
+    trace_cpu(s->m->trace, t, "experts", layer, (int)(m - s->micro_batch));
+    if (first) TRY(signal_cpu_done(s, m));
+    return d && d->pool ? expert_pool_after(d, m, layer, expected, took) : 0;
+}
+
+/* --- LM head: rows of all micro-batches together, on one executor per range -----------------------------------------------------------  */
+
+static int run_head_range(struct decode *s, struct decode_device *d, int row, int n, int32_t *top) {
+    size_t at = (size_t)row * (size_t)s->c->vocab;
+    if (!d) {
+        struct work w = {.x = s->head.x, .xn = s->head.xn, .first_bad = s->head.first_bad};
+        s->m->cpu->cancel = s->cancel;
+        cpu_count_read(s->m, mat_bytes(&s->m->w->head));
+        double t = trace_now(s->m->trace);
+        int rc = block_head(s->m->cpu, numa_copy_head(s->m->numa_copy, s->m->w), &w, row, n, s->logits + at, top + row);
+        trace_cpu(s->m->trace, t, "head", -1, -1);
+        return rc;
+    }
+    struct work w = {.x = d->x, .xn = d->xn, .first_bad = d->work[0].first_bad};
+    int span = begin_compute_span(d, "head", -1, -1);
+    TRY(block_head(exec_of(d), d->head_weights, &w, row, n, d->logits + at, NULL));
+    TRY(gpu_copy(d->main, s->logits + at, d->logits + at, (size_t)n * (size_t)s->c->vocab * 4, GPU_D2H));
+    const size_t x = (size_t)row * (size_t)s->c->hidden;
+    if (s->want_hidden) TRY(gpu_copy(d->main, s->head.x + x, d->x + x, row_bytes(s, n), GPU_D2H));
+    end_compute_span(d, span);
+    return 0;
+}
+
+static int run_head(struct decode *s, int n, int32_t *top) {
+    struct decode_device *last = s->n_dev && s->n_resident == s->c->n_layers ? &s->dev[s->n_dev - 1] : NULL, *there = last && last->has_head ? last : NULL;
+    int begin_compute_span = 0, row = 0;
+    bool device = false; /* executor of rows [begin, row) */
+    for (int i = 0; i < s->n_micros; i++) {
+        struct decode_micro_batch *m = &s->micro_batch[i];
+        int n_dev = there ? m->n_dev : 0;
+        if (last && !there && m->n_dev) TRY(wait_rows(s, m, s->c->n_layers));
+        if (n_dev < m->n && !s->cpu_queue)
+            memcpy(s->head.x + (size_t)(row + n_dev) * (size_t)s->c->hidden, m->host.x + (size_t)n_dev * (size_t)s->c->hidden, row_bytes(s, m->n - n_dev));
+        for (int part = 0; part < 2; part++) {
+            int k = part ? m->n - n_dev : n_dev;
+            if (k && device != !part && row > begin_compute_span) {
+                TRY(run_head_range(s, device ? there : NULL, begin_compute_span, row - begin_compute_span, top));
+                begin_compute_span = row;
+            }
+            if (k) device = !part;
+            row += k;
+        }
+    }
+    return run_head_range(s, device ? there : NULL, begin_compute_span, n - begin_compute_span, top);
+}
+
+/* --- A batch -------------------------------------------------------------------------------------------------------------------------  */
+
+static bool any_on_device(const struct decode *s) {
+    for (int i = 0; i < s->n_micros; i++)
+        if (s->micro_batch[i].n_dev) return true;
+    return false;
+}
+
+static int run_layers(struct decode *s, int n, int32_t *top, struct error *e) {
+    if (!any_on_device(s)) cpu_count_read(s->m, s->m->w->bytes_dense);
+    for (int i = 0; i < s->n_micros; i++) {
+        struct decode_micro_batch *m = &s->micro_batch[i];
+        TRY(cpu_begin_batch(s->m, &m->host, m->n, 0, s->cancel, e));
+        TRY(device_begin_batch(s, m, n));
+        TRY(device_advance(s, m, -1, n));
+        TRY(cpu_attention(s, m, 0, e));
+    }
+    for (int l = 0; l < s->c->n_layers; l++)
+        for (int i = 0; i < s->n_micros; i++) {
+            struct decode_micro_batch *m = &s->micro_batch[i];
+            const bool goes_on = !draft_experts_of(s, l); /* else the device would run ahead before the CPU has read the draft router's selection */
+            if (goes_on) TRY(device_advance(s, m, l, n));
+            TRY(cpu_experts(s, m, l, e));
+            if (!goes_on) TRY(device_advance(s, m, l, n));
+            if (l + 1 < s->c->n_layers) TRY(cpu_attention(s, m, l + 1, e));
+        }
+    for (int i = 0; i < s->n_micros; i++) { /* rows whose last layer ran on the CPU */
+        struct decode_micro_batch *m = &s->micro_batch[i];
+        int first = n_device_rows(s, m, s->c->n_layers - 1);
+        struct work own = work_from_row(s->c, &m->host, first);
+        if (first < m->n) TRY(block_merge_streams(s->m->cpu, s->m->w, &own, m->n - first));
+    }
+    TRY(run_head(s, n, top));
+    for (int i = 0; i < s->n_dev && any_on_device(s); i++) {
+        struct decode_device *d = &s->dev[i];
+        TRY(kv_writeback_download_rows(d, n));
+        for (int k = 0, span = 0; k < s->n_micros; k++)
+            for (int t = 0; t < s->micro_batch[k].n_dev_spans; t++)
+                TRY(kv_writeback_download_states(d, span++, &s->micro_batch[k].dev_spans[t], &s->micro_batch[k].spans[t]));
+        for (int k = 0; k < s->n_micros; k++)
+            if (s->micro_batch[k].n_dev) TRY(gpu_copy(d->main, (void *)&s->bad[i * DECODE_MICRO_BATCHES + k], (const void *)d->work[k].first_bad, 4, GPU_D2H));
+    }
+    for (int i = 0; i < s->n_dev && any_on_device(s); i++) {
+        struct decode_micro_batch *m = &s->micro_batch[0];
+        if (s->cpu_queue) {                                                   /* order what follows after every device's clock */
+            TRY(gpu_timeline_wait(m->arrived, m->n_arrived, s->dev[i].main)); /* other devices' signals come first: a timeline only grows */
+            TRY(signal_arrived(&s->dev[i], m));
+            TRY(gpu_timeline_wait(m->arrived, m->n_arrived, s->cpu_queue));
+        }
+        TRY(gpu_stream_sync(s->dev[i].main));
+    }
+    return 0;
+}
+
+/* Argmax with the rules of op_linear's top: the first of equals, -1 if a value is NaN. */
+static int32_t argmax(const float *x, int n) {
+    int32_t best = 0;
+    bool good = true;
+    for (int32_t i = 0; i < n; i++) {
+        good &= x[i] == x[i];
+        if (x[i] > x[best]) best = i;
+    }
+    return good ? best : -1;
+}
+
+/* Collects the first non-finite mark of all workspaces, and the argmax of rows whose head ran on a device. */
+static int check_results(struct decode *s, int n, int32_t *top, struct error *e) {
+    int at = atomic_load(s->head.first_bad);
+    for (int i = 0; i < s->n_micros; i++) {
+        int places[GPU_MAX + 1], k = 0;
+        places[k++] = atomic_load(s->micro_batch[i].host.first_bad);
+        for (int d = 0; d < s->n_dev && s->micro_batch[i].n_dev; d++) places[k++] = atomic_load(&s->bad[d * DECODE_MICRO_BATCHES + i]);
+        while (k--)
+            if (places[k] >= 0 && (at < 0 || places[k] < at)) at = places[k];
+    }
+    atomic_store(s->head.first_bad, at);
+    TRY(exec_check_finite(s->m->w, &s->head, e));
+    for (int row = 0, i = 0; i < s->n_micros; row += s->micro_batch[i++].n) {
+        const struct decode_micro_batch *m = &s->micro_batch[i];
+        bool there = m->n_dev && s->n_resident == s->c->n_layers && s->dev[s->n_dev - 1].has_head;
+        for (int k = 0; there && k < m->n_dev; k++) top[row + k] = argmax(s->logits + (size_t)(row + k) * (size_t)s->c->vocab, s->c->vocab);
+    }
+    for (int i = 0; i < n; i++)
+        if (top[i] < 0) return error_set(e, ERR_MODEL, "the LM head produced a NaN logit; the weights may be damaged; check them with --verify");
+    return 0;
+}
+
+/* Whether a blended prefill has work in the same streams. */
+static bool streams_are_shared(const struct decode *s) {
+    bool any = false;
+    for (const struct device_kv *m = s->device_kvs; m; m = m->next) any |= m->is_locked;
+    return any;
+}
+
+/* Leaves devices idle with fresh timelines, whatever was in flight. drop: cancels others' work in the same streams too; else waits for it. */
+static int reset_devices(struct decode *s, bool drop, struct error *e) {
+    for (int i = 0; i < s->n_dev && drop; i++) atomic_store(&s->dev[i].stop, 1);
+    for (int i = 0; i < DECODE_MICRO_BATCHES; i++) {
+        struct decode_micro_batch *m = &s->micro_batch[i];
+        if (m->cpu_done) gpu_timeline_abort(m->cpu_done);
+        if (m->arrived) gpu_timeline_abort(m->arrived);
+        for (int k = 0; k < s->n_dev; k++)
+            if (m->part_done[k]) gpu_timeline_abort(m->part_done[k]);
+    }
+    for (int i = 0; i < s->n_dev; i++) {
+        expert_pool_abort(&s->dev[i]);
+        if (s->dev[i].main) gpu_stream_sync(s->dev[i].main);
+        device_kv_uploads_settle(&s->dev[i]);
+    }
+    int rc = 0;
+    for (int i = 0; i < s->n_dev; i++) {
+        atomic_store(&s->dev[i].stop, 0);
+        if (!rc) rc = expert_pool_reset(&s->dev[i], e);
+    }
+    if (rc) return rc;
+    for (struct device_kv *m = s->device_kvs; m; m = m->next)
+        if (m->last_used == s->clock) device_kv_invalidate(s, m->kv, 0); /* uploads may be incomplete */
+    return s->n_dev ? decode_timelines_open(s, e) : 0;
+}
+
+int decode_fall_back(struct decode *s, const char *why, struct error *e) {
+    reset_devices(s, true, &(struct error){0});
+    decode_host_close(s);
+    for (int i = 0; i < s->n_dev; i++)
+        if (gpu_clear(s->dev[i].g, &(struct error){0})) s->m->gpus->is_lost = true;
+    decode_devices_close(s);
+    decode_set_placement_why(s, why);
+    *e = (struct error){0};
+    return decode_host_open(s, e);
+}
+
+/* --- Splitting into micro-batches ----------------------------------------------------------------------------------------------  */
+
+static void add_span(struct decode *s, struct decode_micro_batch *m, const struct decode_span *from, int source, const struct kv_state_step *move,
+                     const struct device_kv *copy) {
+    struct span t = {.cache = from->kv->layer, .row = m->n, .n = from->n, .pos = from->pos, .state_step = *move};
+    for (int i = 0; i < from->n; i++) m->host.tokens[m->n + i] = from->tokens[i], m->host.pos[m->n + i] = from->pos + i;
+    for (int i = 0; i < from->n && m->host.seq_length; i++) m->host.seq_length[m->n + i] = from->pos + from->n;
+    m->caller_span[m->n_spans] = source;
+    m->spans[m->n_spans] = t;
+    if (copy) {
+        t.cache = copy->layers, t.state_step = copy->move;
+        m->dev_kv[m->n_dev_spans] = copy;
+        m->dev_spans[m->n_dev_spans++] = t;
+        m->n_dev += from->n;
+    } else {
+        t.row -= m->n_dev;
+        m->cpu_spans[m->n_spans - m->n_dev_spans] = t;
+    }
+    m->n_spans++;
+    m->n += from->n;
+}
+
+/* Splits spans into micro-batches, rows with device KV first in each. Each next span, longest KV first, goes to the micro-batch
+ * with the fewest rows relative to its share, so that both attend to similar lengths. Returns all rows. */
+static int split_batch(struct decode *s, enum decode_exec how, const struct decode_span *spans, int n_spans) {
+    const struct device_kv *copies[DECODE_MAX_ROWS];
+    struct kv_state_step moves[DECODE_MAX_ROWS];
+    int order[DECODE_MAX_ROWS], n = 0, on_devices = 0;
+    s->clock++;
+    for (int i = 0; i < n_spans; i++) {
+        moves[i] = kv_state_begin(spans[i].kv, spans[i].pos, spans[i].n, 0);
+        copies[i] = how == DECODE_EXEC_CPU || !s->n_dev ? NULL : device_kv_acquire(s, spans[i].kv, moves[i].from_row, spans[i].pos, spans[i].pos + spans[i].n);
+        on_devices += copies[i] != NULL;
+        int k = i;
+        while (k && spans[order[k - 1]].pos < spans[i].pos) order[k] = order[k - 1], k--;
+        order[k] = i;
+    }
+    const int first = s->first_spans > 0 && s->first_spans < n_spans ? s->first_spans : n_spans - n_spans / 2;
+    s->n_micros = how == DECODE_EXEC_DUAL && on_devices > 1 ? 2 : 1;
+    s->last_exec = !on_devices ? DECODE_EXEC_CPU : s->n_micros > 1 ? DECODE_EXEC_DUAL : DECODE_EXEC_HYBRID;
+    for (int i = 0; i < DECODE_MICRO_BATCHES; i++)
+        s->micro_batch[i].n = s->micro_batch[i].n_dev = s->micro_batch[i].n_spans = s->micro_batch[i].n_dev_spans = 0;
+    for (int pass = 0; pass < 2; pass++)
+        for (int i = 0; i < n_spans; i++) {
+            int k = s->n_micros > 1 ? order[i] : i;
+            if ((copies[k] == NULL) != pass) continue;
+            struct decode_micro_batch *m = &s->micro_batch[0];
+            if (s->n_micros > 1 && s->micro_batch[1].n * first < m->n * (n_spans - first)) m = &s->micro_batch[1];
+            add_span(s, m, &spans[k], k, &moves[k], copies[k]);
+        }
+    for (int i = 0; i < s->n_micros; i++) s->micro_batch[i].row0 = n, n += s->micro_batch[i].n;
+    return n;
+}
+
+static int run_batch(struct decode *s, enum decode_exec how, struct decode_span *spans, int n_spans, struct error *e) {
+    s->caller_spans = spans;
+    if (!s->draft) s->routing_batch = routing_trace_begin(s->m->routing);
+    routing_trace_end(s->m->routing, &s->routing_lines, false); /* lines of a failed batch */
+    if (s->is_yielded) how = DECODE_EXEC_CPU;
+    if (how != DECODE_EXEC_CPU && s->n_dev && !s->weights_loaded) {
+        int rc = s->clock >= s->retry_clock ? decode_weights_load(s, e) : ERR_MEMORY;
+        if (rc && rc != ERR_MEMORY) return rc;
+        if (rc && s->clock >= s->retry_clock) { /* a prefill has the memory; retry later */
+            log_say(LOG_INFO, "decoding on the CPU: %s", e->text);
+            *e = (struct error){0};
+            s->retry_clock = s->clock + 64;
+        }
+        if (rc) how = DECODE_EXEC_CPU;
+    }
+    for (int i = 0; i < s->n_dev && how != DECODE_EXEC_CPU && !s->experts_evicted; i++) {
+        int rc = expert_pool_open(&s->dev[i], e);
+        if (rc) return rc;
+        if (!s->draft) expert_pool_begin_batch(&s->dev[i]);
+        else if ((rc = draft_experts_load(&s->dev[i], e))) return rc;
+    }
+    for (int i = 0; i < n_spans; i++)
+        if (!s->cpu_queue && kv_resume_pos(spans[i].kv, spans[i].pos) != spans[i].pos)
+            return error_set(e, ERR_RUNTIME, "a session has no state at position %d", spans[i].pos);
+    int rc = 0;
+    for (int i = 0; i < n_spans && !rc; i++) rc = kv_commit(spans[i].kv, spans[i].pos + spans[i].n, e);
+    if (rc) return rc;
+    int n = split_batch(s, how, spans, n_spans);
+    atomic_store(s->head.first_bad, -1);
+    if ((rc = run_layers(s, n, s->top, e))) return rc;
+    if (s->cpu_queue) return 0;
+    kv_writeback_store_states(s);
+    for (int i = 0; i < s->n_micros; i++) {
+        const struct decode_micro_batch *m = &s->micro_batch[i];
+        kv_writeback_store_rows(s, m, spans, n);
+        for (int k = 0; k < m->n_spans; k++) {
+            struct decode_span *t = &spans[m->caller_span[k]];
+            int row = m->row0 + m->spans[k].row;
+            t->logits = s->logits + (size_t)row * (size_t)s->c->vocab;
+            t->top = s->top + row;
+            t->hidden = s->want_hidden ? s->head.x + (size_t)row * (size_t)s->c->hidden : NULL;
+        }
+    }
+    if ((rc = check_results(s, n, s->top, e))) return rc;
+    for (int i = 0; i < s->n_micros; i++)
+        for (int k = 0; k < s->micro_batch[i].n_spans; k++) {
+            const struct span *t = &s->micro_batch[i].spans[k];
+            kv_state_commit(spans[s->micro_batch[i].caller_span[k]].kv, &t->state_step, t->pos, t->n);
+        }
+    for (int i = 0; i < n_spans; i++) device_kv_set_valid(s, spans[i].kv, spans[i].pos + spans[i].n);
+    if (!s->draft) routing_trace_end(s->m->routing, &s->routing_lines, true);
+    return 0;
+}
+
+int decode_run(struct decode *s, enum decode_exec how, struct decode_span *spans, int n_spans, const _Atomic int *cancel, struct error *e) {
+    struct error device = {0};
+    s->cancel = cancel;
+    device_kv_reap(s);
+    int rc = s->logits ? 0 : decode_host_open(s, e); /* host buffers were lost when devices were dropped */
+    if (!rc) rc = run_batch(s, how, spans, n_spans, e);
+    trace_settle(s->m->trace);
+    if (!rc) return 0;
+    bool failed = s->n_dev && decode_device_error(s, &device);
+    if (s->n_dev && !failed && rc == ERR_RUNTIME && !e->code) failed = error_set(&device, rc, "a device failed"); /* a prefill on it noticed first */
+    if (!failed && !e->code) exec_op_error(rc, e);
+    if (s->n_dev && (failed || reset_devices(s, !streams_are_shared(s), &device))) {
+        log_say(LOG_WARN, "%s; sessions now decode on the CPU", device.text);
+        rc = decode_fall_back(s, device.text, e);
+        if (!rc && (rc = run_batch(s, DECODE_EXEC_CPU, spans, n_spans, e)) && !e->code) exec_op_error(rc, e);
+    }
+    return rc;
+}
+
+void decode_on_device_lost(struct decode *s, const char *why) {
+    if (s->n_dev) decode_fall_back(s, why, &(struct error){0}); /* missing host memory is allocated by the next batch */
+}
+
+void decode_set_draft(struct decode *s, const struct decode_draft *v) { s->draft = v; }
+int decode_prefetch(struct decode *s, const struct lookahead *a, enum decode_prefetch_phase phase, double before) {
+    if (s->m->disk_prefetch)
+        disk_prefetch_announce(s->m->disk_prefetch, a, phase == PREFETCH_ALL); /* pauses disk reads until a later phase: nothing waits for it */
+    for (int i = 0; i < s->n_dev && !s->experts_evicted && !s->is_yielded; i++) TRY(expert_pool_prefetch(&s->dev[i], a, phase, before));
+    return 0;
+}
+void decode_set_first_spans(struct decode *s, int spans) { s->first_spans = spans; }
+void decode_want_hidden(struct decode *s, bool wanted) { s->want_hidden = wanted; }
+enum decode_exec decode_last_exec(const struct decode *s) { return s->last_exec; }
+bool decode_yield(struct decode *s) {
+    if (s->is_yielded || (!s->weights_loaded && !s->device_kvs)) return false;
+    while (s->device_kvs) device_kv_drop(s, s->device_kvs);
+    decode_weights_unload(s);
+    return s->is_yielded = true;
+}
+void decode_reclaim(struct decode *s) { s->is_yielded = s->experts_evicted = false; }
+void decode_evict_experts(struct decode *s, size_t free) {
+    for (int i = 0; i < s->n_dev; i++) {
+        if (gpu_mem_free(s->dev[i].g) < free) draft_experts_close(&s->dev[i]);
+        if (s->dev[i].pool && gpu_mem_free(s->dev[i].g) < free) expert_pool_close(&s->dev[i]);
+    }
+    s->experts_evicted = true;
+}
+struct decode_counts decode_counts(const struct decode *s) {
+    return s->counts;
+}
+void decode_expert_map(const struct decode *s, uint32_t *used, int8_t *where) {
+    size_t n = (size_t)s->c->n_layers * (size_t)s->c->n_experts;
+    memcpy(used, s->expert_rows, n * sizeof *used);
+    memset(where, -1, n);
+    for (int i = 0; i < s->n_dev; i++) expert_pool_mark_resident(&s->dev[i], where);
+}
+bool decode_is_yielded(const struct decode *s) { return s->is_yielded; }
+size_t decode_held_bytes(const struct decode *s, int device) {
+    for (int i = 0; i < s->n_dev; i++)
+        if (s->dev[i].rank == device) return s->dev[i].held_bytes;
+    return 0;
+}
+size_t decode_weight_bytes(const struct decode *s, int device) {
+    for (int i = 0; i < s->n_dev; i++)
+        if (s->dev[i].rank == device) return s->dev[i].weight_bytes;
+    return 0;
+}
+bool decode_holds_layers(const struct decode *s, int device) {
+    for (int i = 0; i < s->n_dev; i++)
+        if (s->dev[i].rank == device) return true;
+    return false;
+}
+bool decode_uses_devices(const struct decode *s) { return s->n_resident && !s->is_yielded && (s->weights_loaded || s->clock >= s->retry_clock); }
+
+int decode_resident_layers(const struct decode *s) { return s->n_resident; }
+const char *decode_placement_why(const struct decode *s) { return s->placement_why; }
+bool decode_can_blend(const struct decode *s) { return s->n_dev && s->n_resident == s->c->n_layers && !s->is_tensor_parallel; }
+int decode_tp_ranks(const struct decode *s) { return s->is_tensor_parallel ? s->n_dev : 1; }
+
+int decode_open(struct decode **out, struct runtime *m, enum dtype kv, struct error *e) {
+    struct decode *s = mem_calloc(1, sizeof *s);
+    *out = NULL;
+    if (!s) return error_set(e, ERR_MEMORY, "no memory for decode");
+    s->m = m;
+    s->c = &m->w->config;
+    pthread_mutex_init(&s->lock, NULL);
+    s->kv = kv;
+    s->cpu_queue = m->cpu_queue;
+    decode_set_placement_why(s, m->no_device_decode ? "nothing (CPU requested)" : "nothing (no devices)");
+    int rc = kv_writeback_layout_open(&s->layout, s->c, kv, e);
+    if (!rc && !(s->expert_rows = mem_calloc((size_t)s->c->n_layers * (size_t)s->c->n_experts + 1, sizeof *s->expert_rows)))
+        rc = error_set(e, ERR_MEMORY, "no memory for decode");
+    if (!rc && m->gpus && !m->gpus->is_lost && !m->no_device_decode) rc = decode_devices_open(s, e);
+    if (!rc) rc = decode_host_open(s, e);
+    if (rc && s->n_dev) { /* the device already failed: report why in case the user forced GPU decode */
+        struct error why = *e;
+        decode_device_error(s, &why);
+        log_say(LOG_WARN, "%s; sessions decode on the CPU", why.text);
+        rc = decode_fall_back(s, why.text, e);
+    }
+    *out = s;
+    if (rc) decode_close(out);
+    return rc;
+}
+
+void decode_close(struct decode **sp) {
+    struct decode *s = *sp;
+    if (!s) return;
+    *sp = NULL;
+    decode_host_close(s);
+    decode_devices_close(s);
+    buf_free(&s->routing_lines);
+    mem_free(s->expert_rows);
+    kv_writeback_layout_close(&s->layout);
+    pthread_mutex_destroy(&s->lock);
+    mem_free(s);
+}

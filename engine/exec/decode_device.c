@@ -1,0 +1,418 @@
+/* Devices for decode: which layers each holds, their weights, workspaces and timelines. */
+#include <stdio.h>
+#include <string.h>
+
+#include "engine/base/log.h"
+#include "engine/base/mem.h"
+#include "engine/base/test_limits.h"
+#include "engine/exec/cpu_layer.h"
+#include "engine/exec/decode_internal.h"
+#include "engine/experts/expert_pool.h"
+#include "engine/model/rope.h"
+#include "engine/placement/layer_assign.h"
+#include "engine/placement/policy.h"
+#include "engine/transfer/stage.h"
+
+struct decode_device *decode_device_of(struct decode *s, int layer) {
+    for (int i = 0; i < s->n_dev; i++)
+        if (layer >= s->dev[i].first && layer < s->dev[i].last) return &s->dev[i];
+    return NULL;
+}
+
+/* --- Weights ------------------------------------------------------------------------------------------------------------------ */
+
+/* Allocates memory for a module's ranges, starts the uploads and points the fields to the device. */
+static int load_ranges(struct decode_device *d, struct stage *stage, char **mem, struct copy_range *ranges, int n, struct error *e) {
+    struct copy_run runs[COPY_RANGES_MAX];
+    size_t bytes;
+    int k = copy_runs_merge(ranges, n, runs, &bytes), rc = gpu_alloc(d->g, (void **)mem, bytes, e);
+    if (!rc) d->held_bytes += bytes, d->loaded_bytes += bytes;
+    if (!rc) rc = stage_send(stage, &(struct stage_unit){.runs = runs, .n = k, .to = *mem});
+    for (int i = 0; i < n && !rc; i++) *ranges[i].field = *mem + ranges[i].at;
+    return rc;
+}
+static size_t ranges_bytes(struct copy_range *ranges, int n) {
+    struct copy_run runs[COPY_RANGES_MAX];
+    size_t bytes;
+    copy_runs_merge(ranges, n, runs, &bytes);
+    return (bytes + 511) & ~(size_t)255;
+}
+
+/* Lists a whole layer, or a rank's shard; c is the shard's config. */
+static int layer_ranges(const struct weights *w, const struct config *c, const struct tp_shard *share, int layer, struct layer *view, struct copy_range *out) {
+    if (share) return tp_shard_ranges(c, share, w, layer, view, out);
+    *view = (struct layer){0};
+    return copy_ranges_list(c, layer, MODULE_LAYER, &w->layers[layer], view, out);
+}
+/* The final norm and LM head, without the embedding. block_merge_streams's weights go with the last layer. */
+static int head_ranges(const struct weights *w, struct weights *view, struct copy_range *out) {
+    int n = copy_ranges_list(&w->config, 0, MODULE_EMBED_HEAD, w, view, out), kept = 0;
+    for (int i = 0; i < n; i++)
+        if (out[i].field != &view->embed.data && out[i].field != &view->embed.scale) out[kept++] = out[i];
+    return kept;
+}
+static int close_ranges(const struct weights *w, struct weights *view, struct copy_range *out) {
+    return copy_ranges_list(&w->config, 0, MODULE_STREAM_MERGE, w, view, out);
+}
+
+/* Uploads everything assigned to the device. */
+static int load_device(struct decode_device *d, struct error *e) {
+    const struct weights *w = d->s->m->w;
+    const struct gpu_set *set = d->s->m->gpus;
+    struct copy_range ranges[COPY_RANGES_MAX];
+    struct stage *stage;
+    const int threads = d->shard_config && !set->spec.is_virtual ? pin_stage_threads() : stage_threads(set, w); /* gathering column shards needs threads */
+    int rc = stage_open(&stage, &(struct stage_options){.set = set, .g = d->g, .stream = d->main, .stop = &d->stop, .threads = threads}, e);
+    for (int l = d->first; l < d->last && !rc; l++) {
+        if (!d->s->cpu_queue && (rc = nan_scan_dense(&d->s->m->scan, l, e))) break;
+        rc = load_ranges(d, stage, &d->layers[l].mem, ranges, layer_ranges(w, d->c, d->shard_config ? &d->shard : NULL, l, &d->layers[l].view, ranges), e);
+    }
+    int close = d->last == w->config.n_layers ? close_ranges(w, d->head_weights, ranges) : 0;
+    if (!rc && close) rc = load_ranges(d, stage, &d->close_mem, ranges, close, e);
+    if (!rc && d->has_head) rc = load_ranges(d, stage, &d->head_mem, ranges, head_ranges(w, d->head_weights, ranges), e);
+    if (!rc) rc = stage_flush(stage);
+    stage_close(&stage);
+    for (int i = 0; i < DECODE_MICRO_BATCHES && !rc; i++)
+        rc = gpu_copy(d->main, d->work[i].inv_freq, w->inv_freq, (size_t)rope_floats(&w->config) * 4, GPU_H2D);
+    return rc ? rc : gpu_stream_sync(d->main);
+}
+
+int decode_weights_load(struct decode *s, struct error *e) {
+    int rc = 0;
+    for (int i = 0; i < s->n_dev && !rc && !s->weights_loaded; i++) rc = load_device(&s->dev[i], e);
+    if (rc) decode_weights_unload(s);
+    s->weights_loaded = !rc;
+    return rc;
+}
+
+void decode_weights_unload(struct decode *s) {
+    for (int i = 0; i < s->n_dev; i++) {
+        struct decode_device *d = &s->dev[i];
+        if (d->main) gpu_stream_sync(d->main); /* a failed load has copies in flight */
+        decode_graph_drop(d);
+        expert_pool_close(d);
+        draft_experts_close(d);
+        for (int l = 0; l < s->c->n_layers && d->layers; l++) {
+            gpu_free(d->g, d->layers[l].mem);
+            d->layers[l].mem = NULL;
+        }
+        gpu_free(d->g, d->head_mem);
+        gpu_free(d->g, d->close_mem);
+        d->head_mem = d->close_mem = NULL;
+        d->held_bytes -= d->loaded_bytes;
+        d->loaded_bytes = 0;
+    }
+    s->weights_loaded = false;
+}
+
+/* --- Opening ----------------------------------------------------------------------------------------------------------------------  */
+
+static void *device_alloc(void *ctx, size_t size) {
+    struct decode_device *d = ctx;
+    void *p;
+    return gpu_alloc(d->g, &p, size, NULL) ? NULL : p;
+}
+static void device_release(void *ctx, void *p) { /* queued operations may still read it */
+    struct decode_device *d = ctx;
+    gpu_stream_sync(d->main);
+    gpu_free(d->g, p);
+}
+
+static int open_device(struct decode_device *d, struct error *e) {
+    const struct config *c = d->s->c;
+    size_t hidden = (size_t)DECODE_MAX_ROWS * (size_t)c->hidden * 4;
+    int rc = gpu_stream_open(d->g, &d->main, "step", true, &d->stop, e);
+    d->layers = mem_calloc((size_t)c->n_layers, sizeof *d->layers);
+    d->head_weights = mem_alloc(sizeof *d->head_weights);
+    d->c = d->shard_config ? d->shard_config : c;
+    d->layout = &d->s->layout;
+    if (d->shard_config) {
+        if ((d->layout = mem_calloc(1, sizeof *d->layout))) rc = rc ? rc : kv_writeback_layout_open(d->layout, d->c, d->s->kv, e);
+        else if (!rc) rc = error_set(e, ERR_MEMORY, "no memory for the layers of a device");
+        for (int i = 0; i < DECODE_MICRO_BATCHES && !rc; i++) rc = gpu_alloc(d->g, (void **)&d->partial[i], hidden, e);
+    }
+    if (!rc && (!d->layers || !d->head_weights)) rc = error_set(e, ERR_MEMORY, "no memory for the layers of a device");
+    if (!rc) *d->head_weights = *d->s->m->w;
+    for (int i = 0; i < DECODE_MICRO_BATCHES && !rc; i++) rc = work_open(&d->work[i], c, DECODE_MAX_ROWS, device_alloc, device_release, d, e);
+    if (!rc) rc = gpu_alloc(d->g, (void **)&d->kv_row_range, kv_writeback_rows_bytes(d->layout, DECODE_MAX_ROWS), e);
+    if (!rc) rc = gpu_alloc(d->g, (void **)&d->x, hidden, e);
+    if (!rc) rc = decode_graph_open(d, e);
+    if (!rc && d->has_head) rc = gpu_alloc(d->g, (void **)&d->xn, hidden, e);
+    if (!rc && d->has_head) rc = gpu_alloc(d->g, (void **)&d->logits, (size_t)DECODE_MAX_ROWS * (size_t)c->vocab * 4, e);
+    return rc;
+}
+
+/* Bytes kept free of resident layers: open_device's buffers, KV of the first sessions, and a prefill's ring. */
+size_t decode_reserve_bytes(const struct decode *s, struct gpu *gpu) {
+    const struct gpu_info *g = gpu_info(gpu);
+    const struct config *c = s->c;
+    size_t own = DECODE_MICRO_BATCHES * work_bytes(c, DECODE_MAX_ROWS) + kv_writeback_rows_bytes(&s->layout, DECODE_MAX_ROWS) +
+                 (size_t)DECODE_MAX_ROWS * ((size_t)c->vocab + 2 * (size_t)c->hidden) * 4;
+    size_t cache = (size_t)4096 * kv_token_bytes(c, DT_F32) + DEVICE_KV_STATES * kv_state_bytes(c), rest = g->mem / 8;
+    return own + (cache < rest ? cache : rest) + 8 * s->m->expert_bytes + rest;
+}
+
+/* Gives what is left to routed experts. */
+static void plan_expert_pool(struct decode *s, struct decode_device *d, size_t free, size_t keep) {
+    const struct runtime *m = s->m;
+    struct budget_out out;
+    struct budget_in in = {.free_bytes = free,
+                           .weight_bytes = d->weight_bytes,
+                           .reserve_bytes = keep + (size_t)DECODE_MAX_ROWS * (9 * (size_t)s->c->hidden + (size_t)s->c->n_experts) *
+                                                       4, /* expert_pool.c, router_lookahead.c */
+                           .slot_bytes = expert_pool_slot_bytes(m),
+                           .n_experts = s->c->n_experts,
+                           .request = s->cpu_queue ? BUDGET_OFF : m->pool_request,
+                           .requested = m->pool_request_n};
+    for (int l = d->first; l < d->last; l++) in.layers += s->c->layer[l].moe;
+    budget_split(&in, &out);
+    d->pool_per_layer = out.per_layer;
+    snprintf(d->pool_why, sizeof d->pool_why, "%s", out.why);
+    log_say(LOG_INFO, "routed experts on device %d: %s", d->rank, out.why);
+}
+
+/* Returns the ranks of tensor parallelism and each one's shard; 0: use whole layers, as in by_layers. why: the reason. */
+static int choose_ranks(struct decode *s, const struct layer_assign_in *in, const struct layer_assign_out *by_layers, struct tp_shard share[GPU_MAX],
+                        struct layer_assign_out *out, char *why, size_t cap) {
+    const struct weights *w = s->m->w;
+    const enum gpu_parallel ask = s->m->gpus->spec.parallel;
+    const bool asked = ask == GPU_PARALLEL_TENSOR;
+    const int most = asked ? in->n_devices : by_layers->n;
+    struct copy_range ranges[COPY_RANGES_MAX];
+    struct layer view;
+    *why = 0;
+    if (ask == GPU_PARALLEL_LAYERS || in->n_devices < 2) return 0;
+    if (!asked && (most < 2 || in->max_layers || by_layers->end_layer[most - 1] < in->n_layers))
+        return 0; /* one device holds all layers, or all devices together do not */
+    if (!asked && s->m->whole_layers) return snprintf(why, cap, "blended prefill needs whole layers"), 0;
+    if (!asked && !s->cpu_queue && s->m->pool_request != BUDGET_OFF) return snprintf(why, cap, "an expert pool needs whole layers"), 0;
+    int ranks = most;
+    for (bool cut = false; ranks > 1 && !cut; ranks -= !cut) {
+        size_t bytes[GPU_MAX] = {0};
+        if (!tp_shard_split(w, ranks, share, why, cap)) continue;
+        for (int r = 0; r < ranks; r++) {
+            const struct config own = tp_shard_config(&w->config, &share[r]);
+            for (int l = 0; l < in->n_layers; l++) bytes[r] += ranges_bytes(ranges, layer_ranges(w, &own, &share[r], l, &view, ranges));
+        }
+        cut = layer_assign_tensor(in, ranks, bytes, out);
+        if (!cut) snprintf(why, cap, "a shard does not fit on its device");
+    }
+    if (ranks < 2) return 0;
+    *why = 0;
+    if (!s->m->cost || !s->m->cost_model) return asked ? ranks : (snprintf(why, cap, "the machine is not calibrated"), 0);
+    struct policy_parallel_out p;
+    policy_parallel(s->m->cost, s->m->cost_model, ranks, &p);
+    snprintf(why, cap, "prefill of %d tokens in %.3g s instead of %.3g s by layers, decode of %d more in %.3g ms instead of %.3g ms each", POLICY_QUESTION,
+             p.question[1], p.question[0], POLICY_ANSWER, p.step[1] * 1e3, p.step[0] * 1e3);
+    return asked || p.tensor ? ranks : 0;
+}
+
+static int assign_layers(struct decode *s, struct error *e) {
+    const struct weights *w = s->m->w;
+    const struct gpu_set *set = s->m->gpus;
+    size_t *layers = mem_alloc((size_t)s->c->n_layers * sizeof *layers);
+    if (!layers) return error_set(e, ERR_MEMORY, "no memory for the layers of a device");
+    struct layer_assign_in in = {
+        .n_layers = s->c->n_layers, .layer_bytes = layers, .n_devices = set->n, .max_layers = (int)test_limits_get(TEST_LIMIT_DEVICE_LAYERS, 0)};
+    struct layer_assign_out out;
+    struct copy_range ranges[COPY_RANGES_MAX];
+    struct layer view;
+    struct weights head;
+    for (int l = 0; l < s->c->n_layers; l++) layers[l] = ranges_bytes(ranges, layer_ranges(w, s->c, NULL, l, &view, ranges));
+    layers[s->c->n_layers - 1] += ranges_bytes(ranges, close_ranges(w, &head, ranges));
+    in.head_bytes = ranges_bytes(ranges, head_ranges(w, &head, ranges));
+    for (int i = 0; i < set->n; i++) {
+        in.free_bytes[i] = gpu_mem_free(set->gpu[i]);
+        in.reserve_bytes[i] = decode_reserve_bytes(s, set->gpu[i]);
+    }
+    layer_assign_whole(&in, &out);
+    struct tp_shard share[GPU_MAX];
+    struct layer_assign_out shared;
+    char why[160];
+    const int ranks = choose_ranks(s, &in, &out, share, &shared, why, sizeof why);
+    if (ranks) out = shared;
+    s->is_tensor_parallel = ranks > 0;
+    char all[320];
+    snprintf(all, sizeof all, "%s%s%s", out.why, !*why ? "" : ranks ? "; " : "; not tensor parallel: ", why);
+    for (int i = 0; i < out.n; i++)
+        if (s->is_tensor_parallel)
+            s->dev[s->n_dev++] =
+                (struct decode_device){.s = s, .g = set->gpu[i], .rank = i, .last = out.end_layer[i], .has_head = out.head_device == i, .shard = share[i]};
+        else if (out.end_layer[i] > (i ? out.end_layer[i - 1] : 0)) /* a device too small for any layer is skipped */
+            s->dev[s->n_dev++] = (struct decode_device){
+                .s = s, .g = set->gpu[i], .rank = i, .first = i ? out.end_layer[i - 1] : 0, .last = out.end_layer[i], .has_head = out.head_device == i};
+    s->n_resident = out.n ? out.end_layer[out.n - 1] : 0;
+    for (int i = 0; i < s->n_dev; i++) {
+        struct decode_device *d = &s->dev[i];
+        if (s->is_tensor_parallel && !(d->shard_config = mem_alloc(sizeof *d->shard_config))) {
+            mem_free(layers);
+            return error_set(e, ERR_MEMORY, "no memory for the layers of a device");
+        }
+        if (s->is_tensor_parallel) *d->shard_config = tp_shard_config(s->c, &d->shard);
+        for (int l = d->first; l < d->last; l++)
+            d->weight_bytes += s->is_tensor_parallel ? ranges_bytes(ranges, layer_ranges(w, d->shard_config, &d->shard, l, &view, ranges)) : layers[l];
+        if (s->dev[i].has_head) s->dev[i].weight_bytes += in.head_bytes;
+        d->draft_full = s->is_tensor_parallel; /* no draft experts: one device would need all of a layer */
+        if (!s->is_tensor_parallel) plan_expert_pool(s, &s->dev[i], in.free_bytes[s->dev[i].rank], in.reserve_bytes[s->dev[i].rank]);
+    }
+    mem_free(layers);
+    decode_set_placement_why(s, all);
+    if (s->n_resident < s->c->n_layers) log_say(LOG_INFO, "%s", s->placement_why);
+    return 0;
+}
+
+void decode_placement(const struct decode *s, struct placement_report *out) {
+    const struct weights *w = s->m->w;
+    const int n_layers = s->c->n_layers;
+    struct copy_range ranges[COPY_RANGES_MAX];
+    struct weights ends = *w;
+    struct layer view;
+    const size_t head = ranges_bytes(ranges, head_ranges(w, &ends, ranges));
+    size_t rest = 0;
+    int moe = 0;
+    bool headed = false;
+    out->n = 0;
+    for (int i = 0; i < s->n_dev; i++) {
+        const struct decode_device *d = &s->dev[i];
+        const struct placement_row row = {.device = d->rank, .first = d->first, .last = d->last};
+        struct placement_row layers = row, experts = row, ends_row = {.item = PLACED_HEAD, .device = d->rank, .bytes = head},
+                             room = {.item = PLACED_RESERVE, .device = d->rank, .bytes = decode_reserve_bytes(s, d->g)};
+        layers.item = PLACED_LAYERS, layers.bytes = d->weight_bytes - (d->has_head ? head : 0);
+        placement_report_add(out, layers, s->layers_why);
+        headed |= d->has_head;
+        if (d->has_head) placement_report_add(out, ends_row, "after the last layer");
+        moe = 0;
+        for (int l = d->first; l < d->last; l++) moe += s->c->layer[l].moe;
+        experts.item = PLACED_EXPERTS, experts.per_layer = d->pool_per_layer,
+        experts.bytes = (size_t)d->pool_per_layer * (size_t)moe * expert_pool_slot_bytes(s->m);
+        if (d->pool_per_layer) placement_report_add(out, experts, d->pool_why);
+        placement_report_add(out, room, "kept free of weights");
+    }
+    for (int l = s->n_resident; l < n_layers; l++) rest += ranges_bytes(ranges, layer_ranges(w, s->c, NULL, l, &view, ranges));
+    placement_report_add(out, (struct placement_row){.item = PLACED_EMBEDDING, .device = -1, .bytes = w->bytes_embed}, "one row is read per token");
+    if (s->n_resident < n_layers)
+        placement_report_add(out, (struct placement_row){.item = PLACED_LAYERS, .device = -1, .first = s->n_resident, .last = n_layers, .bytes = rest},
+                             s->layers_why);
+    if (!headed)
+        placement_report_add(out, (struct placement_row){.item = PLACED_HEAD, .device = -1, .bytes = head},
+                             s->n_dev ? "no device has room for it" : "after the last layer");
+    if (s->c->n_experts)
+        placement_report_add(
+            out, (struct placement_row){.item = PLACED_EXPERTS, .device = -1, .last = n_layers, .per_layer = s->c->n_experts, .bytes = w->bytes_routed},
+            "computed by the CPU, except those resident on or uploaded to devices");
+}
+
+void decode_set_placement_why(struct decode *s, const char *layers_why) {
+    struct placement_report list;
+    snprintf(s->layers_why, sizeof s->layers_why, "%s", layers_why);
+    decode_placement(s, &list);
+    placement_report_reasons(&list, s->placement_why, sizeof s->placement_why);
+}
+
+int decode_devices_open(struct decode *s, struct error *e) {
+    int rc = assign_layers(s, e);
+    for (int i = 0; i < s->n_dev && !rc; i++) rc = open_device(&s->dev[i], e);
+    if (!rc) device_blocks_open(s);
+    return rc || !s->n_dev ? rc : decode_timelines_open(s, e);
+}
+
+static void close_timelines(struct decode *s) {
+    for (int i = 0; i < DECODE_MICRO_BATCHES; i++) {
+        struct decode_micro_batch *m = &s->micro_batch[i];
+        cpu_settle(s->m, (struct gpu_timeline *[]){m->arrived, m->cpu_done}, 2);
+        gpu_timeline_close(&m->arrived);
+        gpu_timeline_close(&m->cpu_done);
+        for (int k = 0; k < GPU_MAX; k++) gpu_timeline_close(&m->part_done[k]);
+        m->n_arrived = m->n_awaited = m->n_cpu_done = m->n_parts = 0;
+    }
+}
+
+int decode_timelines_open(struct decode *s, struct error *e) {
+    int rc = 0;
+    close_timelines(s);
+    for (int i = 0; i < DECODE_MICRO_BATCHES && !rc; i++) {
+        struct decode_micro_batch *m = &s->micro_batch[i];
+        rc = gpu_timeline_open(s->dev[0].g, &m->arrived, e);
+        if (!rc) rc = gpu_timeline_open(s->dev[0].g, &m->cpu_done, e);
+        for (int k = 0; k < s->n_dev && s->is_tensor_parallel && !rc; k++) rc = gpu_timeline_open(s->dev[k].g, &m->part_done[k], e);
+    }
+    return rc;
+}
+
+bool decode_device_error(struct decode *s, struct error *e) {
+    for (int i = 0; i < s->n_dev; i++)
+        if (gpu_error(s->dev[i].g, e)) return true;
+    return false;
+}
+
+void decode_devices_close(struct decode *s) {
+    while (s->device_kvs) device_kv_drop(s, s->device_kvs);
+    decode_weights_unload(s);
+    close_timelines(s);
+    for (int i = 0; i < s->n_dev; i++) {
+        struct decode_device *d = &s->dev[i];
+        for (int k = 0; k < DECODE_MICRO_BATCHES; k++)
+            if (d->work[k].release) work_close(&d->work[k]);
+        void *all[] = {d->kv_row_range, d->x, d->xn, d->logits, d->partial[0], d->partial[1]};
+        for (size_t k = 0; k < sizeof all / sizeof *all; k++) gpu_free(d->g, all[k]);
+        device_kv_uploads_close(d);
+        decode_graph_close(d);
+        mem_free(d->score_mem), mem_free(d->predict_mem);
+        mem_free(d->layers);
+        mem_free(d->head_weights);
+        if (d->shard_config && d->layout) kv_writeback_layout_close(d->layout), mem_free(d->layout);
+        mem_free(d->shard_config);
+        gpu_stream_close(&d->main);
+    }
+    s->n_dev = s->n_resident = 0;
+    s->is_tensor_parallel = false;
+}
+
+/* --- Host memory ------------------------------------------------------------------------------------------------------------------- */
+
+static void *host_alloc(struct decode *s, size_t size, struct error *e) {
+    void *p;
+    if (s->n_dev) return gpu_host_alloc(s->dev[0].g, &p, size, e) ? NULL : p;
+    if (!(p = mem_aligned(64, size))) error_set(e, ERR_MEMORY, "no memory for decode");
+    return p;
+}
+static void host_free(struct decode *s, void *p) {
+    if (s->n_dev) gpu_host_free(s->dev[0].g, p);
+    else mem_free(p);
+}
+static void *host_work_alloc(void *s, size_t size) { return host_alloc(s, size, &(struct error){0}); }
+static void host_work_free(void *s, void *p) { host_free(s, p); }
+
+int decode_host_open(struct decode *s, struct error *e) {
+    int rc = 0;
+    for (int i = 0; i < DECODE_MICRO_BATCHES && !rc; i++) rc = work_open(&s->micro_batch[i].host, s->c, DECODE_MAX_ROWS, host_work_alloc, host_work_free, s, e);
+    if (!rc) rc = work_open(&s->head, s->c, DECODE_MAX_ROWS, host_work_alloc, host_work_free, s, e);
+    if (!rc && !(s->logits = host_alloc(s, (size_t)DECODE_MAX_ROWS * (size_t)s->c->vocab * 4, e))) rc = e->code;
+    size_t rows = 0;
+    for (int i = 0; i < s->n_dev; i++)
+        rows = s->is_tensor_parallel ? rows + kv_writeback_rows_bytes(s->dev[i].layout, DECODE_MAX_ROWS) : kv_writeback_rows_bytes(&s->layout, DECODE_MAX_ROWS);
+    if (!rc && s->n_dev && !(s->host_rows = host_alloc(s, rows, e))) rc = e->code;
+    char *at = s->host_rows;
+    for (int i = 0; i < s->n_dev && !rc; i++)
+        s->dev[i].host_kv_rows = at, at += s->is_tensor_parallel ? kv_writeback_rows_bytes(s->dev[i].layout, DECODE_MAX_ROWS) : 0;
+    if (!rc && s->is_tensor_parallel && !(s->tp_parts = host_alloc(s, decode_tensor_parts_bytes(s), e))) rc = e->code;
+    if (!rc && s->n_dev) rc = kv_writeback_states_open(s, e);
+    if (!rc && s->n_dev && !(s->bad = host_alloc(s, GPU_MAX * DECODE_MICRO_BATCHES * sizeof *s->bad, e))) rc = e->code;
+    if (rc) decode_host_close(s);
+    return rc;
+}
+
+void decode_host_close(struct decode *s) {
+    for (int i = 0; i < DECODE_MICRO_BATCHES; i++)
+        if (s->micro_batch[i].host.release) work_close(&s->micro_batch[i].host);
+    if (s->head.release) work_close(&s->head);
+    host_free(s, s->logits);
+    host_free(s, s->host_rows);
+    host_free(s, s->host_states);
+    host_free(s, s->tp_parts);
+    host_free(s, (void *)s->bad);
+    s->logits = s->tp_parts = NULL;
+    s->host_rows = s->host_states = NULL;
+    s->n_host_states = 0;
+    s->bad = NULL;
+}

@@ -1,0 +1,282 @@
+#pragma once
+/* Shared by the decode files: devices that hold layers, micro-batches, and device copies of KV caches. */
+#include <pthread.h>
+
+#include "engine/exec/decode.h"
+#include "engine/exec/stream/slp.h"
+#include "engine/exec/tp_shard.h"
+#include "engine/experts/predict.h"
+#include "engine/experts/score.h"
+#include "engine/layer/attention.h" /* TRY */
+#include "engine/transfer/trace.h"
+#include "gpu/op.h"
+
+/* One layer on a device without its routed experts: one allocation, and the layer's view with device pointers. draft_experts.c
+ * keeps a draft's routed experts in a second allocation; draft is NULL without one. */
+struct device_layer {
+    char *mem, *draft_mem;
+    struct layer view;
+    struct expert *draft; /* [n_experts] */
+    size_t draft_bytes;
+};
+
+/* CUDA graphs of the attention blocks and shared experts of one batch shape, one per layer (gpu.h). Graphs read positions and KV
+ * addresses from the device's `places`, so one recording serves any session. decode_graph.c */
+enum graph_part { PART_ATTENTION, PART_ROUTER, PART_FFN, GRAPH_PARTS }; /* PART_ROUTER: tensor parallel only, where the router runs after the sum over ranks */
+enum { GRAPH_SHAPES = 8 };
+struct graph_shape {
+    int micro, n, row0, n_total;           /* rows of the micro-batch on the device; of the micro-batches before it; of the batch */
+    uint8_t rows[DECODE_MAX_ROWS];         /* [n spans] rows of each span: 1, or more with drafted tokens; the rest is zero */
+    uint32_t few_spans;                    /* bit k: all rows of span k see at most block_few_keys_limit keys */
+    int keys;                              /* upper bound on the keys a row may see */
+    bool has_router;                       /* router logits are downloaded too */
+    uint64_t last_used;                    /* clock of the last batch of this shape; 0: slot is free */
+    bool is_unrecordable;                  /* cannot be recorded */
+    struct gpu_graph **graph[GRAPH_PARTS]; /* [n_layers]; NULL: not recorded yet */
+};
+
+/* Layout of the KV rows that tokens add, plane by plane, for whole sessions or for one rank's shard. kv_writeback.c */
+struct kv_row_layout {
+    const struct config *c;
+    enum dtype kv;
+    int planes[CONFIG_MAX_LAYERS]; /* planes per layer */
+    struct cache_desc desc[CONFIG_MAX_LAYERS][CACHE_PLANES];
+    /* [n_layers + 1], sums over the layers before: bytes that a token adds to planes with one row per token; bytes of a row of the
+     * other planes; bytes of a state. min_every: fewest tokens per row of any multi-token plane; 0: there is none. */
+    size_t *row_bytes_before, *multi_bytes_before, *state_bytes_before;
+    int min_every;
+};
+
+struct expert_pool;
+/* A device and its layers [first, last): attention blocks and dense FFNs. */
+struct decode_device {
+    struct decode *s;
+    struct gpu *g;
+    int rank, first, last;
+    const struct config *c;               /* the model's config, or the tensor-parallel shard's (tp_shard.h) */
+    struct config *shard_config;          /* the shard's config; NULL without tensor parallelism */
+    struct tp_shard shard;                /* with s->is_tensor_parallel */
+    struct kv_row_layout *layout;         /* s->layout, or the shard's own layout */
+    float *partial[DECODE_MICRO_BATCHES]; /* tensor parallel: [DECODE_MAX_ROWS, hidden] this rank's partial sum */
+    char *host_kv_rows;                   /* pinned destination of `kv_row_range`; without tensor parallelism a shared buffer of all layers */
+    struct gpu_stream *main;
+    _Atomic int stop;                  /* cancel flag of main */
+    struct device_layer *layers;       /* [n_layers] */
+    size_t weight_bytes, loaded_bytes; /* bytes of weights: assigned, currently loaded */
+    size_t held_bytes;                 /* bytes allocated for weights, expert pool and device KV */
+    struct work work[DECODE_MICRO_BATCHES];
+    char *kv_row_range; /* new KV rows of the batch, staged for the download (kv_writeback.c) */
+    bool has_head;      /* the final norm and LM head are on this device */
+    char *head_mem, *close_mem;
+    struct weights *head_weights; /* the head's view; also block_merge_streams after the last layer */
+    bool draft_full;              /* no further draft layer fits (draft_experts.c) */
+    int pool_per_layer;           /* routed experts per layer that the pool may hold (expert_pool.h) */
+    char pool_why[160];           /* reason for pool_per_layer */
+    struct expert_pool *pool;     /* NULL: no pool at present */
+    struct score score;           /* scores of all experts of its layers, resident or not */
+    struct predict predict;       /* router predictions and their accuracy */
+    void *score_mem, *predict_mem;
+    float *x, *xn, *logits; /* LM head: [DECODE_MAX_ROWS, hidden] twice, [DECODE_MAX_ROWS, vocab] */
+    /* decode_graph.c: [DECODE_MICRO_BATCHES, DECODE_MAX_ROWS, n_layers, CACHE_PLANES] on the device and pinned; the shape of the running batch, NULL:
+     * launched without graphs */
+    struct op_place *places, *host_places;
+    struct graph_shape shapes[GRAPH_SHAPES], *active_shape[DECODE_MICRO_BATCHES];
+    /* device_kv.c: uploads of session KV from unpinned memory. Opened with the first upload; fill is NULL before. */
+    struct gpu_stream *kv_link;
+    struct stage *stage;
+    struct gpu_timeline *kv_uploaded; /* main waits for it */
+    uint32_t n_kv_uploaded;
+};
+
+/* Rows that go through the layers together: rows with device KV first, then rows that run on the CPU in every layer. Counts are
+ * per batch. */
+struct decode_micro_batch {
+    int n, n_dev, row0; /* rows; rows on devices; rows of the micro-batches before this one */
+    int n_spans, n_dev_spans;
+    struct span spans[DECODE_MAX_ROWS];              /* all rows; host KV planes */
+    struct span dev_spans[DECODE_MAX_ROWS];          /* the first n_dev rows; device KV planes */
+    const struct device_kv *dev_kv[DECODE_MAX_ROWS]; /* device KV of each span in dev_spans */
+    struct span cpu_spans[DECODE_MAX_ROWS];          /* the other rows, numbered from n_dev */
+    int caller_span[DECODE_MAX_ROWS];                /* index of the caller's span */
+    struct work host;                                /* pinned if there are devices; x of rows [0, n_dev) receives the expert outputs */
+    /* Hand-off timelines. Devices signal `arrived` when rows are in host memory, and wait for cpu_done, signalled when the CPU's
+     * expert outputs are ready. */
+    struct gpu_timeline *arrived, *cpu_done;
+    uint32_t n_arrived, n_awaited, n_cpu_done; /* values signalled, waited for and signalled, counted when enqueued */
+    uint32_t sent_value[2];                    /* by layer parity: value of `arrived` once the layer's rows are in host memory */
+    struct gpu_timeline *part_done[GPU_MAX];   /* tensor parallel: this rank's part of sum n_parts is in host memory */
+    uint32_t n_parts;
+};
+
+/* device_blocks.c: rows of all layers for `block` positions, on all devices. */
+struct device_block {
+    struct device_slab *slab;
+    int n_readers; /* device KVs that use it; 0: free */
+};
+struct device_slab {
+    struct device_slab *next;
+    char *mem[GPU_MAX];
+    int n_used;                   /* blocks in use */
+    struct device_block blocks[]; /* [decode.slab_blocks] */
+};
+
+enum { DEVICE_KV_MARK = 2, DEVICE_KV_STATES }; /* two alternating states and the one at a mark */
+struct device_kv {                             /* device copy of a session's KV cache */
+    struct device_kv *next;
+    const struct kv *kv;          /* NULL: the session was closed */
+    int valid_rows;               /* positions that equal the host's */
+    struct kv_layer *layers;      /* [n_layers]; with s->is_tensor_parallel [ranks, n_layers] */
+    struct device_block **blocks; /* [n_blocks] of its rows; blocks shared with other sessions are full and below valid_rows */
+    size_t cap_blocks;
+    int n_blocks, n_uploaded;             /* the first n_uploaded entries are in the devices' block tables */
+    struct kv_block *host_table[GPU_MAX]; /* [most_blocks] host block table per device; the device's is at the start of mem */
+    int max_blocks;
+    char *mem[GPU_MAX]; /* device block table and states; NULL: not allocated */
+    size_t bytes[GPU_MAX];
+    uint64_t last_used;              /* clock of the last batch that read it */
+    bool is_locked;                  /* a prefill is writing it: not evictable */
+    int state_pos[DEVICE_KV_STATES]; /* position of each state row; -1: none */
+    struct kv_state_step move;       /* state rows of the batch; `marked` is the last row */
+};
+
+struct decode {
+    struct runtime *m;
+    const struct config *c;
+    struct gpu_stream *cpu_queue; /* virtual time: the queue of CPU operations; NULL: they run immediately */
+    struct decode_device dev[GPU_MAX];
+    int n_dev, n_resident;   /* devices that hold layers; the layers they hold are [0, n_resident) */
+    bool is_tensor_parallel; /* tensor parallel: each device has a shard of every layer (decode_tensor.c); else whole layers */
+    float *tp_parts;         /* pinned, decode_tensor.c */
+    bool weights_loaded;     /* weights are on the devices */
+    bool experts_evicted;    /* expert pools were released for a prefill */
+    struct decode_counts counts;
+    uint32_t *expert_rows;   /* [n_layers, n_experts] rows that selected each expert */
+    bool is_yielded;         /* all device memory was released for a prefill */
+    uint64_t retry_clock;    /* clock at which loading is tried again */
+    char layers_why[320];    /* reason for the layer assignment */
+    char placement_why[480]; /* all reasons, from placement_report.h */
+    struct decode_micro_batch micro_batch[DECODE_MICRO_BATCHES];
+    int n_micros;
+    enum dtype kv;               /* of KV caches */
+    struct kv_row_layout layout; /* layout of a whole session */
+    char *host_rows;             /* pinned, layout of decode_device.kv_rows: all layers, or one shard after another */
+    char *host_states;           /* pinned [n_host_states]: the states that a span produces in all layers (kv_writeback.c) */
+    int n_host_states;
+    _Atomic int *bad; /* pinned [GPU_MAX][DECODE_MICRO_BATCHES] */
+    struct work head; /* x, xn and bad of all rows, host memory */
+    float *logits;    /* [DECODE_MAX_ROWS, vocab] */
+    int32_t top[DECODE_MAX_ROWS];
+    pthread_mutex_t lock; /* protects the list and device_kv.kv */
+    struct device_kv *device_kvs;
+    int block_positions, slab_blocks; /* positions per block; blocks per slab */
+    struct device_slab *slabs;
+    bool has_block_copies; /* blocks may be the source of enqueued copies: synchronize before reuse */
+    uint64_t clock;        /* batches so far */
+    enum decode_exec last_exec;
+    int first_spans;                        /* spans of the first micro-batch; 0: half */
+    const struct decode_draft *draft;       /* the draft whose experts are used; NULL: the model's */
+    bool want_hidden;                       /* download the residual stream to head.x wherever the head runs */
+    const _Atomic int *cancel;              /* of this batch */
+    const struct decode_span *caller_spans; /* the batch's spans */
+    uint64_t routing_batch;                 /* number of the batch in the routing trace */
+    struct buf routing_lines;               /* its lines */
+};
+
+/* decode_device.c */
+int decode_devices_open(struct decode *s, struct error *e); /* assigns layers to devices and opens them; loads no weights */
+void decode_devices_close(struct decode *s);
+int decode_weights_load(struct decode *s, struct error *e); /* uploads weights before the first batch that needs them */
+void decode_weights_unload(struct decode *s);
+int decode_host_open(struct decode *s, struct error *e); /* host buffers, pinned if there are devices */
+void decode_host_close(struct decode *s);
+int decode_timelines_open(struct decode *s, struct error *e);            /* new timelines; nothing may wait for the old ones */
+struct decode_device *decode_device_of(struct decode *s, int layer);     /* NULL: the CPU has it */
+size_t decode_reserve_bytes(const struct decode *s, struct gpu *g);      /* bytes to keep free on g instead of weights */
+bool decode_device_error(struct decode *s, struct error *e);             /* whether a device failed, with its error */
+void decode_set_placement_why(struct decode *s, const char *layers_why); /* records the reason for the layer assignment and rebuilds s->placement_why */
+
+/* Drops all devices and continues on the CPU, for the reason `why`. ERR_MEMORY. */
+int decode_fall_back(struct decode *s, const char *why, struct error *e); /* decode.c */
+
+/* Copies what layer - 1 leaves to the next layer (enqueued): x, residual streams with their weights, and a key selection that the
+ * layer reuses. After the last layer only x. Uses no other field of `to` and `from`. */
+int decode_carry(const struct config *c, struct gpu_stream *stream, const struct work *to, const struct work *from, int n, int layer, enum gpu_dir dir);
+
+/* Downloads what the CPU needs for a layer's experts (enqueued). */
+int decode_download_inputs(struct decode_device *d, struct decode_micro_batch *m, int layer);
+/* decode_tensor.c, enqueued on all ranks: attention block and what follows it; then the sum of the outputs of ranks and CPU. */
+int decode_tensor_attention(struct decode *s, struct decode_micro_batch *m, int layer, int total);
+int decode_tensor_join(struct decode *s, struct decode_micro_batch *m, int layer);
+size_t decode_tensor_parts_bytes(const struct decode *s); /* bytes of s->tp_parts */
+
+/* decode_graph.c */
+int decode_graph_open(struct decode_device *d, struct error *e); /* ERR_MEMORY */
+void decode_graph_drop(struct decode_device *d);                 /* frees recordings; d->main must be idle */
+void decode_graph_close(struct decode_device *d);
+/* Looks up the graphs for m's shape and uploads m's positions and KV addresses (enqueued). */
+int decode_graph_begin(struct decode_device *d, struct decode_micro_batch *m, int total);
+/* Runs fn's work on d->main: replays its graph, records it first, or calls fn directly. fn receives the spans to use. */
+typedef int (*graph_fn)(struct decode_device *d, struct decode_micro_batch *m, int layer, int total, const struct span *spans);
+/* m's spans on d: m->dev, or copies in `out` with the rank's planes. */
+const struct span *decode_graph_spans(const struct decode_device *d, const struct decode_micro_batch *m, struct span out[DECODE_MAX_ROWS]);
+int decode_graph_run(struct decode_device *d, struct decode_micro_batch *m, int layer, enum graph_part part, int total, graph_fn fn);
+
+/* draft_experts.c: routed experts of s->draft */
+int draft_experts_load(struct decode_device *d, struct error *e); /* one more layer if it fits; returns a device's failure */
+bool draft_experts_evict_layer(struct decode_device *d);          /* evicts one layer and loads no more; false: there is none */
+void draft_experts_close(struct decode_device *d);
+
+/* device_blocks.c */
+void device_blocks_open(struct decode *s);
+/* Returns the bytes of a slab on a device. planes [n_layers], if not NULL, receives the planes of rows without their block table. */
+size_t device_slab_layout(const struct decode_device *d, struct kv_layer *planes);
+struct device_block *device_block_acquire(struct decode *s); /* a block with one reader; NULL: no device memory */
+struct device_block *device_block_ref(struct device_block *b);
+void device_block_unref(struct decode *s, struct device_block *b);
+struct kv_block device_block_address(const struct device_block *b, const struct decode_device *d);
+
+static inline size_t device_align(size_t bytes) { return (bytes + 255) & ~(size_t)255; } /* device memory alignment */
+
+/* A rank's heads of a plane, starting at some row; strided. */
+struct kv_head_range {
+    char *data;
+    float *scale;
+    size_t row, pitch, scales, scale_pitch; /* bytes of a row's heads and between rows; the same for scales */
+};
+
+/* device_kv.c */
+struct kv_head_range device_kv_heads(const struct kv_plane *all, int head0, int heads, int row);
+/* Copies rows [row, row + n) of a device KV plane to another plane, starting at to_row. */
+int device_kv_copy(struct gpu_stream *stream, const struct kv_plane *to, int to_row, const struct device_kv *m, const struct decode_device *d, int layer,
+                   int plane, int row, int n, enum gpu_dir dir);
+/* Returns the device KV of `kv` with room for rows up to `end`, uploads of all rows before pos enqueued. `from`: host row of the
+ * state at pos, -1: none. NULL: no device memory left. */
+struct device_kv *device_kv_acquire(struct decode *s, const struct kv *kv, int from, int pos, int end);
+/* Waits until KV uploads have arrived; drops them after a failure or with d->stop set. d->main must be idle. */
+void device_kv_uploads_settle(struct decode_device *d);
+void device_kv_uploads_close(struct decode_device *d); /* d->main must not wait for any upload */
+void device_kv_reap(struct decode *s);                 /* frees the device KV of closed sessions */
+void device_kv_drop(struct decode *s, struct device_kv *m);
+void device_kv_lock(struct decode *s, const struct kv *kv, bool kept);                        /* sets its eviction lock, if it exists */
+size_t device_kv_bytes(const struct decode *s, const struct decode_device *d, int positions); /* device memory for that many positions */
+void device_kv_set_valid(struct decode *s, const struct kv *kv, int rows);                    /* after a batch: rows below `rows` equal the host's */
+void device_kv_invalidate(struct decode *s, const struct kv *kv, int pos);                    /* rows from pos on do not */
+
+/* kv_writeback.c */
+/* Downloads the KV rows that a batch adds. After a layer's attention the device stages its rows (rows that cover several tokens at
+ * the end of the batch); one copy per batch brings all layers to host memory; from there they go to the sessions' caches. */
+int kv_writeback_layout_open(struct kv_row_layout *p, const struct config *c, enum dtype kv, struct error *e); /* ERR_MEMORY; close it in any case */
+void kv_writeback_layout_close(struct kv_row_layout *p);
+size_t kv_writeback_rows_bytes(const struct kv_row_layout *p, int n);
+int kv_writeback_stage_rows(struct decode_device *d, int layer, const struct decode_micro_batch *m, int total);
+int kv_writeback_download_rows(struct decode_device *d, int total);
+void kv_writeback_store_rows(struct decode *s, const struct decode_micro_batch *m, const struct decode_span *caller, int total);
+/* The states that the spans of a batch produce, downloaded (enqueued), then stored into the sessions' caches. i counts spans over
+ * micro-batches. A pinned bounce buffer, because a download to unpinned memory blocks the caller. */
+int kv_writeback_states_open(struct decode *s, struct error *e);
+int kv_writeback_download_states(struct decode_device *d, int i, const struct span *dev, const struct span *host);
+void kv_writeback_store_states(struct decode *s);
+/* The same for one layer and rows [pos, pos + n) of one session, to `host` and from there to its cache. */
+int kv_writeback_download_prefill(struct decode *s, const struct device_kv *m, struct gpu_stream *stream, int layer, int pos, int n, char *host);
+void kv_writeback_store_prefill(struct decode *s, const struct kv *kv, const struct kv_state_step *move, int pos, int n, char *host);
+size_t kv_writeback_prefill_bytes(const struct decode *s, int n); /* size of `host` for n rows: rows and two states of each layer */

@@ -1,0 +1,222 @@
+/* KV rows that a batch adds: collected in one device buffer, [layer][plane][row] with a plane's scales after its rows, and downloaded
+ * in one copy at the end of the batch. States, one per span and layer, are downloaded separately. */
+#include <string.h>
+
+#include "cpu/pool.h"
+#include "engine/base/mem.h"
+#include "engine/exec/decode_internal.h"
+
+/* Most multi-token rows that n tokens complete: each of up to DECODE_MAX_ROWS spans may complete one more than its length suggests. */
+static size_t max_multi_rows(const struct kv_row_layout *p, int n) {
+    int most = p->min_every ? n / p->min_every + DECODE_MAX_ROWS : 0;
+    return (size_t)(most < n ? most : n);
+}
+/* bytes that n tokens add to the layers before */
+static size_t bytes_before(const struct kv_row_layout *p, int layer, int n) {
+    return p->row_bytes_before[layer] * (size_t)n + p->multi_bytes_before[layer] * max_multi_rows(p, n);
+}
+
+static size_t row_data_bytes(const struct kv_plane *p) { return (kv_row_range_of(p, 0, 1).bytes + 15) & ~(size_t)15; } /* of a row */
+static size_t row_scale_bytes(const struct kv_plane *p) { return kv_row_range_of(p, 0, 1).n_scales * 4; }
+
+int kv_writeback_layout_open(struct kv_row_layout *p, const struct config *c, enum dtype kv, struct error *e) {
+    p->c = c, p->kv = kv;
+    p->row_bytes_before = mem_calloc((size_t)c->n_layers + 1, sizeof *p->row_bytes_before);
+    p->multi_bytes_before = mem_calloc((size_t)c->n_layers + 1, sizeof *p->multi_bytes_before);
+    p->state_bytes_before = mem_calloc((size_t)c->n_layers + 1, sizeof *p->state_bytes_before);
+    if (!p->row_bytes_before || !p->multi_bytes_before || !p->state_bytes_before) return error_set(e, ERR_MEMORY, "no memory for decode");
+    for (int l = 0; l < c->n_layers; l++) {
+        p->row_bytes_before[l + 1] = p->row_bytes_before[l], p->multi_bytes_before[l + 1] = p->multi_bytes_before[l],
+                                p->state_bytes_before[l + 1] = p->state_bytes_before[l];
+        p->planes[l] = kv_planes(c, l, p->desc[l]);
+        for (int k = p->planes[l]; k-- > 0;) {
+            const struct cache_desc *d = &p->desc[l][k];
+            struct kv_plane plane = kv_plane_of(d, kv);
+            if (d->fixed_rows) p->state_bytes_before[l + 1] += device_align(kv_row_range_of(&plane, 0, 1).bytes);
+            else (d->tokens_per_row ? p->multi_bytes_before : p->row_bytes_before)[l + 1] += row_data_bytes(&plane) + row_scale_bytes(&plane);
+            if (d->tokens_per_row && (!p->min_every || d->tokens_per_row < p->min_every)) p->min_every = d->tokens_per_row;
+        }
+    }
+    return 0;
+}
+void kv_writeback_layout_close(struct kv_row_layout *p) { mem_free(p->row_bytes_before), mem_free(p->multi_bytes_before), mem_free(p->state_bytes_before); }
+size_t kv_writeback_rows_bytes(const struct kv_row_layout *p, int n) { return bytes_before(p, p->c->n_layers, n); }
+
+/* The planes of a layer for n rows; `mem` is where the rows of layer `first` start. State planes have no data. */
+static int staged_planes(const struct kv_row_layout *c, char *mem, int first, int layer, int n, struct kv_plane out[CACHE_PLANES]) {
+    int planes = c->planes[layer];
+    char *at = mem + (bytes_before(c, layer, n) - bytes_before(c, first, n));
+    for (int p = 0; p < planes; p++) {
+        out[p] = kv_plane_of(&c->desc[layer][p], c->kv);
+        if (c->desc[layer][p].fixed_rows) continue;
+        size_t rows = c->desc[layer][p].tokens_per_row ? max_multi_rows(c, n) : (size_t)n, data = row_data_bytes(&out[p]) * rows,
+               scales = row_scale_bytes(&out[p]) * rows;
+        out[p].data = at;
+        out[p].scale = scales ? (float *)(at + data) : NULL;
+        at += data + scales;
+    }
+    return planes;
+}
+
+int kv_writeback_stage_rows(struct decode_device *d, int layer, const struct decode_micro_batch *m, int total) {
+    struct decode *s = d->s;
+    struct exec *x = gpu_stream_exec(d->main);
+    struct kv_plane to[CACHE_PLANES];
+    const float *from = d->work[m - s->micro_batch].kv; /* all rows of a plane, then the next plane */
+    int planes = staged_planes(d->layout, d->kv_row_range, d->first, layer, total, to), rc = 0;
+    for (int p = 0; p < planes && !rc; p++) {
+        int width = to[p].heads * to[p].dim;
+        if (!to[p].data || d->layout->desc[layer][p].tokens_per_row) continue;
+        rc = x->ops->kv_store(x, &(struct op_kv_store){.plane = to[p], .x = from, .row0 = m->row0, .n = m->n_dev, .ldx = width});
+        from += (size_t)m->n_dev * (size_t)width;
+    }
+    return rc;
+}
+
+/* Multi-token rows exist only in the device KV. A span's rows start at its own first row, which leaves enough room. */
+static int stage_multi_rows(struct decode_device *d, const struct decode_micro_batch *m, int total) {
+    for (int l = d->first; l < d->last && d->layout->min_every; l++) {
+        struct kv_plane to[CACHE_PLANES];
+        for (int p = staged_planes(d->layout, d->kv_row_range, d->first, l, total, to); p-- > 0;)
+            for (int i = 0; i < m->n_dev_spans; i++) {
+                const struct cache_desc *desc = &d->layout->desc[l][p];
+                const struct span *t = &m->dev_spans[i];
+                int row = kv_complete_rows(desc, t->pos), n = kv_complete_rows(desc, t->pos + t->n) - row;
+                if (desc->tokens_per_row) TRY(device_kv_copy(d->main, &to[p], m->row0 + t->row, m->dev_kv[i], d, l, p, row, n, GPU_D2D));
+            }
+    }
+    return 0;
+}
+
+int kv_writeback_download_rows(struct decode_device *d, int total) {
+    for (int i = 0; i < d->s->n_micros; i++) TRY(stage_multi_rows(d, &d->s->micro_batch[i], total));
+    size_t at = bytes_before(d->layout, d->first, total);
+    return gpu_copy(d->main, d->host_kv_rows + at, d->kv_row_range, bytes_before(d->layout, d->last, total) - at, GPU_D2H);
+}
+
+/* Offset of a state among those of all layers. */
+static size_t state_offset(const struct decode *s, int layer, int plane) {
+    size_t at = s->layout.state_bytes_before[layer];
+    for (int p = 0; p < plane; p++)
+        if (s->layout.desc[layer][p].fixed_rows) {
+            struct kv_plane before = kv_plane_of(&s->layout.desc[layer][p], s->kv);
+            at += device_align(kv_row_range_of(&before, 0, 1).bytes);
+        }
+    return at;
+}
+
+enum { STATES_MB = 512, STATES_ALONE = 1 << 20 };
+int kv_writeback_states_open(struct decode *s, struct error *e) {
+    const size_t each = s->layout.state_bytes_before[s->c->n_layers], most = each ? ((size_t)STATES_MB << 20) / each : 0;
+    s->n_host_states = most < DECODE_MAX_ROWS ? (int)most : DECODE_MAX_ROWS; /* further spans download directly */
+    return s->n_host_states ? gpu_host_alloc(s->dev[0].g, (void **)&s->host_states, (size_t)s->n_host_states * each, e) : 0;
+}
+
+int kv_writeback_download_states(struct decode_device *d, int i, const struct span *dev, const struct span *host) {
+    struct decode *s = d->s;
+    for (int l = d->first; l < d->last; l++)
+        for (int p = 0; p < s->layout.planes[l]; p++) {
+            if (!s->layout.desc[l][p].fixed_rows) continue;
+            struct kv_plane from = attention_plane(dev->cache[l].p[p], dev->state_step.to_row),
+                            to = attention_plane(host->cache[l].p[p], host->state_step.to_row);
+            char *way = s->host_states + (size_t)i * s->layout.state_bytes_before[s->c->n_layers] + state_offset(s, l, p);
+            TRY(gpu_copy(d->main, i < s->n_host_states ? way : to.data, from.data, kv_row_range_of(&from, 0, 1).bytes, GPU_D2H));
+        }
+    return 0;
+}
+
+static void store_states(void *step, int thread, int n_threads) {
+    const struct decode *s = step;
+    for (int k = 0, i = 0; k < s->n_micros; k++)
+        for (int t = 0; t < s->micro_batch[k].n_dev_spans && i < s->n_host_states; t++, i++)
+            for (int l = thread; l < s->n_resident; l += n_threads)
+                for (int p = 0; p < s->layout.planes[l]; p++) {
+                    const struct span *host = &s->micro_batch[k].spans[t];
+                    if (!s->layout.desc[l][p].fixed_rows) continue;
+                    struct kv_plane to = attention_plane(host->cache[l].p[p], host->state_step.to_row);
+                    memcpy(to.data, s->host_states + (size_t)i * s->layout.state_bytes_before[s->c->n_layers] + state_offset(s, l, p),
+                           kv_row_range_of(&to, 0, 1).bytes);
+                }
+}
+void kv_writeback_store_states(struct decode *s) {
+    int spans = 0;
+    for (int k = 0; k < s->n_micros; k++) spans += s->micro_batch[k].n_dev_spans;
+    if ((size_t)spans * s->layout.state_bytes_before[s->c->n_layers] > STATES_ALONE) pool_run(s->m->scan.pool, store_states, s);
+    else store_states(s, 0, 1);
+}
+
+/* Stores n rows of a rank's heads among all heads. */
+static void store_heads(const struct kv_plane *to, int head0, int pos, const struct kv_plane *from, int from_row, int n) {
+    struct kv_head_range h = device_kv_heads(to, head0, from->heads, pos);
+    for (int i = 0; i < n; i++) {
+        struct kv_row_range x = kv_row_range_of(from, from_row + i, 1);
+        memcpy(h.data + (size_t)i * h.pitch, (const char *)from->data + x.offset, h.row);
+        if (h.scales) memcpy((char *)h.scale + (size_t)i * h.scale_pitch, from->scale + x.scale_offset, h.scales);
+    }
+}
+
+/* Stores the rows of one plane that tokens [pos, pos + n) made. */
+static void store_rows(const struct cache_desc *d, const struct kv_plane *to, int pos, const struct kv_plane *from, int from_row, int n) {
+    if (!from->data) return; /* a state plane */
+    int row = kv_complete_rows(d, pos);
+    n = kv_complete_rows(d, pos + n) - row;
+    struct kv_row_range x = kv_row_range_of(from, from_row, n), y = kv_row_range_of(to, row, n);
+    memcpy((char *)to->data + y.offset, (const char *)from->data + x.offset, x.bytes);
+    if (x.n_scales) memcpy(to->scale + y.scale_offset, from->scale + x.scale_offset, x.n_scales * 4);
+}
+
+void kv_writeback_store_rows(struct decode *s, const struct decode_micro_batch *m, const struct decode_span *caller, int total) {
+    for (int i = 0; i < s->n_dev && m->n_dev; i++)
+        for (int l = s->dev[i].first; l < s->dev[i].last; l++) {
+            const struct decode_device *d = &s->dev[i];
+            struct kv_plane from[CACHE_PLANES];
+            int planes = staged_planes(d->layout, d->host_kv_rows, 0, l, total, from);
+            for (int p = 0; p < planes; p++)
+                for (int k = 0; k < m->n_dev_spans; k++) {
+                    const struct span *t = &m->spans[k];
+                    const struct kv *kv = caller[m->caller_span[k]].kv;
+                    if (from[p].heads == kv->layer[l].p[p].heads) {
+                        if (!s->is_tensor_parallel || !i) store_rows(&s->layout.desc[l][p], &kv->layer[l].p[p], t->pos, &from[p], m->row0 + t->row, t->n);
+                    } else store_heads(&kv->layer[l].p[p], d->shard.kv_head0, t->pos, &from[p], m->row0 + t->row, t->n);
+                }
+        }
+}
+
+/* After a prefill's rows: each layer's states, at the end and at the mark. */
+static char *saved_state_address(const struct decode *s, char *host, int n, int layer, int plane, bool mark) {
+    return host + kv_writeback_rows_bytes(&s->layout, n) + (mark ? s->layout.state_bytes_before[s->c->n_layers] : 0) + state_offset(s, layer, plane);
+}
+size_t kv_writeback_prefill_bytes(const struct decode *s, int n) {
+    return kv_writeback_rows_bytes(&s->layout, n) + 2 * s->layout.state_bytes_before[s->c->n_layers];
+}
+
+int kv_writeback_download_prefill(struct decode *s, const struct device_kv *m, struct gpu_stream *stream, int layer, int pos, int n, char *host) {
+    struct kv_plane to[CACHE_PLANES];
+    int planes = staged_planes(&s->layout, host, 0, layer, n, to), rc = 0;
+    for (int p = 0; p < planes && !rc; p++) {
+        const struct cache_desc *d = &s->layout.desc[layer][p];
+        int row = kv_complete_rows(d, pos);
+        if (to[p].data) rc = device_kv_copy(stream, &to[p], 0, m, decode_device_of(s, layer), layer, p, row, kv_complete_rows(d, pos + n) - row, GPU_D2H);
+    }
+    for (int p = 0; p < 2 * planes && !rc; p++) {
+        bool mark = p >= planes;
+        if (!s->layout.desc[layer][p % planes].fixed_rows || (mark && !m->move.mark)) continue;
+        struct kv_plane from = attention_plane(m->layers[layer].p[p % planes], mark ? m->move.mark_row : m->move.to_row);
+        rc = gpu_copy(stream, saved_state_address(s, host, n, layer, p % planes, mark), from.data, kv_row_range_of(&from, 0, 1).bytes, GPU_D2H);
+    }
+    return rc;
+}
+
+void kv_writeback_store_prefill(struct decode *s, const struct kv *kv, const struct kv_state_step *move, int pos, int n, char *host) {
+    for (int l = 0; l < s->n_resident; l++) {
+        struct kv_plane from[CACHE_PLANES];
+        int planes = staged_planes(&s->layout, host, 0, l, n, from);
+        for (int p = 0; p < planes; p++) store_rows(&s->layout.desc[l][p], &kv->layer[l].p[p], pos, &from[p], 0, n);
+        for (int p = 0; p < 2 * planes; p++) {
+            bool mark = p >= planes;
+            if (!s->layout.desc[l][p % planes].fixed_rows || (mark && !move->mark)) continue;
+            struct kv_plane to = attention_plane(kv->layer[l].p[p % planes], mark ? move->mark_row : move->to_row);
+            memcpy(to.data, saved_state_address(s, host, n, l, p % planes, mark), kv_row_range_of(&to, 0, 1).bytes);
+        }
+    }
+}

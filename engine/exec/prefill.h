@@ -1,0 +1,103 @@
+#pragma once
+/* Prefill modes, and the context that the engine hands to execution. One file and one table row per mode. Does not choose the
+ * mode: policy.h. */
+#include "engine/exec/routing_trace.h"
+#include "engine/experts/budget.h"
+#include "engine/experts/disk_prefetch.h"
+#include "engine/layer/block.h"
+#include "engine/weights/nan_scan.h"
+#include "engine/weights/numa_copy.h"
+
+struct trace;
+struct gpu_set; /* the devices of an engine; NULL: none */
+struct decode;
+struct split_policy;
+struct score_policy;
+
+/* Context of execution. The engine thread owns the CPU executor: only it uses the executor, the workspaces and the scan. Decode
+ * has its own workspaces because batches run between the layers of a prefill. */
+struct runtime {
+    const struct weights *w;
+    struct exec *cpu;
+    struct work *prefill_work; /* host memory */
+    struct gpu_set *gpus;
+    bool no_device_decode;     /* decode must not use devices */
+    bool whole_layers;         /* devices hold whole layers (a blended prefill was requested): no tensor parallelism */
+    struct decode *decode;     /* runs decode batches and owns the weights on devices */
+    struct cost_machine *cost; /* this machine, corrected by measurements */
+    struct cost_model *cost_model;
+    const struct split_policy *split_policy;
+    const struct score_policy *evict_policy; /* eviction policy of expert pools */
+    enum budget_request pool_request;        /* size of the expert pools */
+    size_t pool_request_n;
+    struct gpu_stream *cpu_queue; /* virtual time: queue of CPU operations (cpu is its executor); nothing is computed then and no weight is read. NULL: they run
+                                   * immediately */
+    struct trace *trace;          /* NULL: off */
+    struct routing_trace *routing;       /* routing trace; NULL: off */
+    _Atomic uint64_t bytes_read;         /* weights read since opening; written by the engine thread */
+    uint64_t expert_bytes;               /* of one routed expert */
+    struct weight_state weight_state;    /* weight states */
+    struct nan_scan scan;                /* finds damaged weights before their first use */
+    struct numa_copy *numa_copy;         /* weights copied per NUMA node; NULL: used as mapped */
+    struct disk_prefetch *disk_prefetch; /* reads ahead if the weights do not fit in memory; NULL: they fit */
+    struct work *lookahead_work;         /* with fetch: workspace for the next layer's router */
+    uint8_t *expert_touched;             /* [n_experts] scratch */
+    /* For other threads: run has the engine thread call fn(arg), waits and returns its result; wake makes it poll its prefill. */
+    int (*run_on_engine)(void *owner, int (*fn)(void *arg), void *arg);
+    void (*wake_engine)(void *owner);
+    /* Returns how many first positions of two caches are identical because they share storage. Engine thread. NULL: none. */
+    int (*kv_common_rows)(void *owner, const struct kv *a, const struct kv *b);
+    void *owner;
+};
+
+/* One prefill: request and progress. The opener keeps it until close. */
+struct prefill_job {
+    struct kv *kv;
+    const int32_t *tokens; /* [n], at positions pos .. pos + n - 1 */
+    int pos, n;
+    float *last_logits;                                             /* [vocab] receives the logits of the last position */
+    int (*on_logits)(void *ctx, int position, const float *logits); /* NULL, or receives each position's logits in order; engine thread */
+    void *on_logits_ctx;
+    /* NULL, or receives the residual stream after the last layer, x [n, hidden]; engine thread. prefill_mode_cpu only. */
+    void (*on_hidden)(void *ctx, int pos, int n, const float *x);
+    void *on_hidden_ctx;
+    const _Atomic int *cancel;
+    bool is_aligned;         /* CPU batches end where prefill_batch_end says; else they are as large as possible */
+    int cut;                 /* argument of prefill_batch_end */
+    int device;              /* slp: rank of the device */
+    int n_reported;          /* tokens whose logits on_logits has received; a mode that continues the job does not repeat them */
+    int n_complete;          /* tokens whose KV rows are complete in all layers; valid after a failure too */
+    _Atomic int is_ready;    /* advance has work; else a thread works, which sets it and wakes the engine thread */
+    _Atomic int done, total; /* in the mode's units; total 0: not known yet */
+    void *state;             /* private to the mode */
+};
+
+enum { PREFILL_MORE = 1 };
+struct prefill_driver {
+    const char *name;
+    const char *unit; /* of done and total */
+    /* Called by the engine thread. open starts the prefill; after an error nothing is left open. advance, while j->is_ready, does at most
+     * one layer or the head of a few rows. It returns PREFILL_MORE, 0 at the end, or an error code with *e filled; once *cancel is
+     * set, ERR_CANCELLED after the mode's own thread has ended. Batch boundaries depend on the prompt alone. close follows the end or
+     * an error; KV rows that are not complete then are garbage. To stop early, set *cancel and call advance until it returns an error. */
+    int (*open)(struct runtime *m, struct prefill_job *j, struct error *e);
+    int (*advance)(struct runtime *m, struct prefill_job *j, struct error *e);
+    void (*close)(struct runtime *m, struct prefill_job *j);
+};
+extern const struct prefill_driver prefill_mode_cpu, prefill_mode_blend, prefill_mode_slp, prefill_mode_dslp;
+size_t blend_min_bytes(const struct runtime *m, int device, int pos, int n); /* least bytes that prefill_mode_blend needs on the device, beside layer weights */
+size_t blend_good_bytes(const struct runtime *m, int pos, int n);            /* bytes that it can use well on any device, beside these */
+
+/* Returns ERR_MODEL naming the layer if w->bad was set, else 0. */
+int exec_check_finite(const struct weights *m, const struct work *w, struct error *e);
+/* The same; also ERR_MODEL if one of logits [vocab] is not finite. */
+int exec_check_logits(const struct weights *m, const struct work *w, const float *logits, struct error *e);
+/* Checks the logits [n, vocab] of tokens [at, at + n) of a job and passes them on; w: the workspace of the head that made them. */
+int prefill_report_logits(struct runtime *m, struct prefill_job *j, const struct work *w, int at, int n, const float *logits, struct error *e);
+/* Returns where a batch of at most `rows` starting at pos ends: at a multiple of rows, or earlier at `cut`. */
+int prefill_batch_end(int rows, int cut, int pos);
+/* Returns after how many of the tokens [at, at + n) the state is marked; 0: not among them. */
+int prefill_mark_row(const struct prefill_job *j, int at, int n);
+/* Marks tokens [at, at + n) as complete in the cache; keeps the state after every batch but the last. */
+void prefill_complete(struct prefill_job *j, int at, int n, const struct kv_state_step *move);
+int exec_op_error(int rc, struct error *e); /* fills e with the text for an operation's code */

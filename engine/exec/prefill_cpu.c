@@ -1,0 +1,177 @@
+/* Prefill on the CPU alone: all layers over a batch of rows, tokens grouped by expert. */
+#include <math.h>
+#include <string.h>
+
+#include "engine/base/mem.h"
+#include "engine/exec/cpu_layer.h"
+#include "engine/exec/prefill.h"
+#include "engine/transfer/trace.h"
+
+int exec_op_error(int rc, struct error *e) {
+    if (rc == ERR_MEMORY) return error_set(e, rc, "no memory for the workspace of a layer; set a smaller context with -c");
+    if (rc == ERR_CANCELLED) return error_set(e, rc, "stopped");
+    return error_set(e, rc, "an operation failed");
+}
+
+int exec_check_finite(const struct weights *m, const struct work *w, struct error *e) {
+    int at = *w->first_bad;
+    if (at < 0) return 0;
+    const char *hint = "the weights may be damaged; check them with --verify";
+    if (at == 0) return error_set(e, ERR_MODEL, "the embedding produced a non-finite number; %s", hint);
+    int layer = (at - 1) / 2;
+    return error_set(e, ERR_MODEL, "the %s of layer %d produced a non-finite number; %s", at % 2 ? "attention" : "feed-forward", layer, hint);
+}
+
+static int run_layer(struct runtime *m, struct work *w, int i, const struct span *spans, int n_spans, int n, const _Atomic int *cancel, struct error *e) {
+    const struct layer *y = numa_copy_layer(m->numa_copy, m->w, i);
+    double t = trace_now(m->trace);
+    int rc = cpu_attention_block(m, w, spans, n_spans, i, n, cancel, e);
+    trace_cpu(m->trace, t, "attention", i, -1);
+    t = trace_now(m->trace);
+    if (!rc && y->experts) rc = cpu_prepare_experts(m, w, i, n, e);
+    if (rc) return rc;
+    if ((rc = block_experts(m->cpu, &m->w->config, y, i, w, PART_ROUTED_SHARED, w->x, n))) return exec_op_error(rc, e);
+    if (i + 1 == m->w->config.n_layers && (rc = block_merge_streams(m->cpu, m->w, w, n))) return exec_op_error(rc, e);
+    trace_cpu(m->trace, t, y->experts ? "experts" : "ffn", i, -1);
+    return exec_check_finite(m->w, w, e);
+}
+
+int exec_check_logits(const struct weights *m, const struct work *w, const float *logits, struct error *e) {
+    int rc = exec_check_finite(m, w, e);
+    for (int i = 0; i < m->config.vocab && !rc; i++)
+        if (!isfinite(logits[i]))
+            rc = error_set(e, ERR_MODEL, "the LM head produced a non-finite logit (token %d); the weights may be damaged; check them with --verify", i);
+    return rc;
+}
+
+int prefill_report_logits(struct runtime *m, struct prefill_job *j, const struct work *w, int at, int n, const float *logits, struct error *e) {
+    size_t vocab = (size_t)m->w->config.vocab;
+    int rc = 0;
+    for (int i = 0; i < n && !rc; i++, logits += vocab) {
+        rc = exec_check_logits(m->w, w, logits, e);
+        if (!rc && j->on_logits && j->on_logits(j->on_logits_ctx, j->pos + at + i, logits)) rc = error_set(e, ERR_CANCELLED, "stopped");
+        if (!rc) j->n_reported = at + i + 1;
+        if (!rc && j->n_reported == j->n) memcpy(j->last_logits, logits, vocab * sizeof *logits);
+    }
+    return rc;
+}
+
+int prefill_batch_end(int rows, int cut, int pos) {
+    int end = (pos / rows + 1) * rows;
+    return cut > pos && cut < end ? cut : end;
+}
+
+/* Only in the last batch: earlier batches must depend on their tokens alone, and their ends are kept anyway. */
+int prefill_mark_row(const struct prefill_job *j, int at, int n) {
+    int mark = kv_state_mark(j->pos, j->n) - at;
+    return mark > 0 && at + n == j->n ? mark : 0;
+}
+
+void prefill_complete(struct prefill_job *j, int at, int n, const struct kv_state_step *move) {
+    j->n_complete = at + n;
+    kv_state_commit(j->kv, move, j->pos + at, n);
+    if (j->n_complete < j->n) kv_state_keep(j->kv, j->pos + j->n_complete);
+}
+
+/* --- Prefill: batch by batch, one layer or the head of a few rows at a time ---------------------------------------------- */
+
+enum { HEAD_ROWS = 16 };
+struct cpu_prefill {
+    int at, n;      /* the batch: tokens [at, at + n) of the job; n 0: none started */
+    int layer, row; /* next to do: layers, then rows of the head */
+    struct span span;
+    uint64_t step; /* number and lines in the routing trace */
+    struct buf lines;
+    float *logits; /* [HEAD_ROWS if all are wanted, else 1, vocab] */
+};
+
+static int open_cpu(struct runtime *m, struct prefill_job *j, struct error *e) {
+    struct cpu_prefill *p = mem_calloc(1, sizeof *p);
+    if (p) p->logits = mem_alloc((size_t)(j->on_logits ? HEAD_ROWS : 1) * (size_t)m->w->config.vocab * sizeof *p->logits);
+    if (!p || !p->logits) {
+        mem_free(p);
+        return error_set(e, ERR_MEMORY, "no memory for logits");
+    }
+    j->state = p;
+    atomic_store(&j->total, j->n * m->w->config.n_layers);
+    atomic_store(&j->is_ready, 1);
+    return 0;
+}
+
+static void close_cpu(struct runtime *m, struct prefill_job *j) {
+    struct cpu_prefill *p = j->state;
+    routing_trace_end(m->routing, &p->lines, false);
+    buf_free(&p->lines);
+    mem_free(p->logits);
+    mem_free(p);
+}
+
+static int begin_batch(struct runtime *m, struct prefill_job *j, struct cpu_prefill *p, struct error *e) {
+    struct work *w = m->prefill_work;
+    int pos = j->pos + p->at, most = j->is_aligned ? prefill_batch_end(w->rows, j->cut, pos) - pos : w->rows;
+    p->n = j->n - p->at < most ? j->n - p->at : most;
+    p->layer = 0;
+    p->step = routing_trace_begin(m->routing);
+    p->span = (struct span){.cache = j->kv->layer, .n = p->n, .pos = pos};
+    int rc = kv_commit(j->kv, p->span.pos + p->n, e);
+    if (rc) return rc;
+    p->span.state_step = kv_state_begin(j->kv, p->span.pos, p->n, prefill_mark_row(j, p->at, p->n));
+    /* all wanted: positions not reported yet; else the last one */
+    p->row = j->on_logits ? (j->n_reported > p->at ? j->n_reported - p->at : 0) : p->at + p->n == j->n ? p->n - 1 : p->n;
+    for (int i = 0; i < p->n; i++) w->tokens[i] = j->tokens[p->at + i], w->pos[i] = p->span.pos + i;
+    cpu_count_read(m, m->w->bytes_dense);
+    return cpu_begin_batch(m, w, p->n, j->pos + j->n, j->cancel, e);
+}
+
+static void trace_routing(struct runtime *m, const struct prefill_job *j, struct cpu_prefill *p) {
+    const struct work *w = m->prefill_work;
+    if (!m->w->layers[p->layer].experts) return;
+    routing_trace_add(m->routing, &p->lines,
+                      &(struct routing_trace_rows){.batch = p->step,
+                                                   .chat = j->kv,
+                                                   .is_prefill = true,
+                                                   .layer = p->layer,
+                                                   .n = p->n,
+                                                   .pos = p->span.pos,
+                                                   .tokens = w->tokens,
+                                                   .ids = w->ids,
+                                                   .weights = w->weights,
+                                                   .router = w->router});
+}
+
+static int run_head(struct runtime *m, struct prefill_job *j, struct cpu_prefill *p, struct error *e) {
+    int n = p->n - p->row < HEAD_ROWS ? p->n - p->row : HEAD_ROWS;
+    m->cpu->cancel = j->cancel;
+    double t = trace_now(m->trace);
+    int rc = block_head(m->cpu, numa_copy_head(m->numa_copy, m->w), m->prefill_work, p->row, n, p->logits, NULL);
+    trace_cpu(m->trace, t, "head", -1, -1);
+    cpu_count_read(m, mat_bytes(&m->w->head));
+    if (rc) rc = exec_op_error(rc, e);
+    else if (!m->cpu_queue) rc = prefill_report_logits(m, j, m->prefill_work, p->at + p->row, n, p->logits, e);
+    p->row += n;
+    return rc;
+}
+
+static int advance_cpu(struct runtime *m, struct prefill_job *j, struct error *e) {
+    struct cpu_prefill *p = j->state;
+    int layers = m->w->config.n_layers, rc = 0;
+    if (j->cancel && atomic_load(j->cancel)) rc = exec_op_error(ERR_CANCELLED, e);
+    if (!rc && !p->n) rc = begin_batch(m, j, p, e);
+    if (!rc && p->layer < layers) {
+        rc = run_layer(m, m->prefill_work, p->layer, &p->span, 1, p->n, j->cancel, e);
+        if (!rc) trace_routing(m, j, p);
+        if (!rc && ++p->layer == layers) {
+            prefill_complete(j, p->at, p->n, &p->span.state_step);
+            routing_trace_end(m->routing, &p->lines, true);
+            if (j->on_hidden && !m->cpu_queue) j->on_hidden(j->on_hidden_ctx, p->span.pos, p->n, m->prefill_work->x);
+        }
+        atomic_store(&j->done, p->at * layers + p->n * p->layer);
+    } else if (!rc) rc = run_head(m, j, p, e);
+    if (rc) return rc;
+    if (p->layer < layers || p->row < p->n) return PREFILL_MORE;
+    p->at += p->n;
+    p->n = 0;
+    return p->at < j->n ? PREFILL_MORE : 0;
+}
+
+const struct prefill_driver prefill_mode_cpu = {.name = "cpu", .unit = "prefill", .open = open_cpu, .advance = advance_cpu, .close = close_cpu};

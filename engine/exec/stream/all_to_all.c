@@ -1,0 +1,188 @@
+/* Standard expert parallelism, for comparison with SmallEP on emulated devices: every (token, expert) pair is sent to the rank of its
+ * expert and its result returns, 2 N A D / S per link and layer instead of 2 N D. */
+#include "engine/exec/stream/exchange.h"
+
+#include "engine/base/mem.h"
+
+#define TRY(call) \
+    do { \
+        int rc_ = (call); \
+        if (rc_) return rc_; \
+    } while (0)
+
+/* Pairs of rank q for experts of rank r: *begin in q's sorted list, and the number. */
+static size_t pairs_for(const struct slp_rank *q, const struct slp_rank *r, size_t *begin) {
+    const int32_t *offset = q->exchange->offset;
+    *begin = (size_t)offset[r->first_expert];
+    return (size_t)(offset[r->last_expert] - offset[r->first_expert]);
+}
+
+int all_to_all_open(struct slp_rank *r, struct error *e) {
+    struct slp_run *p = r->p;
+    struct exchange *x = r->exchange;
+    size_t hidden = (size_t)p->c->hidden * 4, topk = (size_t)p->c->topk, experts = (size_t)p->c->n_experts;
+    int rc = gpu_alloc(r->g, (void **)&x->pack, (size_t)r->n * topk * hidden, e);
+    if (!rc) rc = gpu_alloc(r->g, (void **)&x->in, (size_t)p->job->n * topk * hidden, e);
+    if (!rc) rc = gpu_alloc(r->g, (void **)&x->offset_device, (experts + 1) * 4, e);
+    if (!rc) rc = gpu_host_alloc(r->g, (void **)&x->offset, (experts + 1) * 4, e);
+    if (p->job->set->spec.is_virtual) return rc;
+    if (!rc) rc = gpu_host_alloc(r->g, (void **)&x->pack_host, (size_t)r->n * topk * hidden, e);
+    if (!rc) rc = gpu_host_alloc(r->g, (void **)&x->in_host, (size_t)p->job->n * topk * hidden, e);
+    return rc;
+}
+
+void all_to_all_close(struct slp_rank *r) {
+    struct exchange *x = r->exchange;
+    gpu_free(r->g, x->pack);
+    gpu_free(r->g, x->in);
+    gpu_free(r->g, x->offset_device);
+    gpu_host_free(r->g, x->offset);
+    gpu_host_free(r->g, x->pack_host);
+    gpu_host_free(r->g, x->in_host);
+}
+
+/* Sorts this rank's pairs by expert and publishes the counts. */
+static int publish_counts(struct slp_rank *r, int layer) {
+    struct slp_run *p = r->p;
+    struct exchange *x = r->exchange;
+    int experts = p->c->n_experts, topk = p->c->topk;
+    size_t at = (size_t)x->first_row * (size_t)topk;
+    TRY(op_run(gpu_stream_exec(r->compute_stream), OP_SORT,
+               &(struct op_sort){.offset = x->offset_device,
+                                 .token = r->token,
+                                 .weight = r->weight,
+                                 .ids = r->ids + at,
+                                 .weights = r->weights + at,
+                                 .n = r->n,
+                                 .topk = topk,
+                                 .first = 0,
+                                 .last = experts}));
+    if (gpu_info(r->g)->is_virtual) {
+        for (int e = 0; e <= experts; e++) x->offset[e] = (int32_t)((double)r->n * topk / experts * e);
+    } else {
+        TRY(gpu_copy(r->compute_stream, x->offset, x->offset_device, ((size_t)experts + 1) * 4, GPU_D2H));
+        TRY(gpu_copy(r->compute_stream, r->host_offset + (r->last_expert - r->first_expert) + 1, (const void *)r->work.first_bad, 4, GPU_D2H));
+        TRY(gpu_stream_sync(r->compute_stream));
+    }
+    pthread_mutex_lock(&p->lock);
+    x->n_counted_layers = layer + 1;
+    pthread_cond_broadcast(&p->cond);
+    for (int i = 0; i < p->n_ranks && !atomic_load(&p->stop); i++)
+        while (p->rank[i].exchange->n_counted_layers < layer + 1 && !atomic_load(&p->stop)) pthread_cond_wait(&p->cond, &p->lock);
+    pthread_mutex_unlock(&p->lock);
+    return atomic_load(&p->stop) ? ERR_CANCELLED : 0;
+}
+
+/* First row of rank q in this rank's buffer of received pairs. */
+static size_t received_row(const struct slp_rank *r, const struct slp_rank *q) {
+    size_t at = 0, begin;
+    for (int i = 0; i < q->id; i++) at += pairs_for(&r->p->rank[i], r, &begin);
+    return at;
+}
+
+static int dispatch_pairs(struct slp_rank *r, int layer) {
+    struct slp_run *p = r->p;
+    struct exchange *x = r->exchange;
+    size_t hidden = (size_t)p->c->hidden, begin, n = (size_t)x->offset[p->c->n_experts];
+    const float *xn = r->xn + (size_t)x->first_row * hidden;
+    if (n)
+        TRY(op_run(gpu_stream_exec(r->compute_stream), OP_GATHER,
+                   &(struct op_gather){.out = x->pack, .x = xn, .index = r->token, .n = (int)n, .dim = (int)hidden, .ldx = (int)hidden}));
+    TRY(exchange_announce(r));
+    if (!exchange_all_are_peers(r)) TRY(gpu_copy(x->send, x->pack_host, x->pack, n * hidden * 4, GPU_D2H));
+    TRY(exchange_sent(r, 0));
+    /* Ranks' parts of the buffer move from layer to layer: all must have fetched their last results from it. */
+    for (int i = 0; i < p->n_ranks; i++)
+        if (i != r->id) TRY(exchange_wait(r, &p->rank[i], 0));
+    TRY(gpu_event_record(x->received, x->recv));
+    TRY(gpu_event_wait(x->received, r->compute_stream));
+    int span = trace_begin(p->trace, x->recv, r->id, LANE_EXCHANGE, "dispatch", layer, -1);
+    for (int i = 0; i < p->n_ranks; i++) {
+        struct slp_rank *q = &p->rank[i];
+        size_t m = pairs_for(q, r, &begin) * hidden, at = begin * hidden;
+        float *to = x->in + received_row(r, q) * hidden;
+        if (q == r) TRY(gpu_copy(r->compute_stream, to, x->pack + at, m * 4, GPU_D2D));
+        else TRY(exchange_fetch(r, q, to, q->exchange->pack + at, q->exchange->pack_host ? q->exchange->pack_host + at : NULL, m * 4));
+    }
+    trace_end(p->trace, span, x->recv);
+    TRY(gpu_event_record(x->received, x->recv));
+    return gpu_event_wait(x->received, r->compute_stream);
+}
+
+/* Runs an expert on the pairs from each rank; results replace their inputs. */
+static int run_expert(struct slp_rank *r, const struct expert *e, int expert) {
+    struct slp_run *p = r->p;
+    size_t hidden = (size_t)p->c->hidden;
+    for (int i = 0; i < p->n_ranks; i++) {
+        const int32_t *offset = p->rank[i].exchange->offset;
+        float *rows = r->exchange->in + (received_row(r, &p->rank[i]) + (size_t)(offset[expert] - offset[r->first_expert])) * hidden;
+        for (int at = 0, n = offset[expert + 1] - offset[expert]; at < n; at += r->plan.chunk_rows) {
+            int m = n - at < r->plan.chunk_rows ? n - at : r->plan.chunk_rows;
+            TRY(op_run(gpu_stream_exec(r->compute_stream), OP_FFN,
+                       &(struct op_ffn){.y = r->work.xn,
+                                        .x = rows + (size_t)at * hidden,
+                                        .expert = *e,
+                                        .n = m,
+                                        .hidden = (int)hidden,
+                                        .wide = config_needs_wide_activations(p->c)}));
+            TRY(gpu_copy(r->compute_stream, rows + (size_t)at * hidden, r->work.xn, (size_t)m * hidden * 4, GPU_D2D));
+        }
+    }
+    return 0;
+}
+
+/* Returns results into pack at the places of their rows, then adds each to its token with its weight. */
+static int combine_pairs(struct slp_rank *r, int layer) {
+    struct slp_run *p = r->p;
+    struct exchange *x = r->exchange;
+    size_t hidden = (size_t)p->c->hidden, begin, all = 0;
+    for (int i = 0; i < p->n_ranks; i++) all += pairs_for(&p->rank[i], r, &begin);
+    TRY(exchange_announce(r));
+    if (!exchange_all_are_peers(r)) TRY(gpu_copy(x->send, x->in_host, x->in, all * hidden * 4, GPU_D2H));
+    TRY(exchange_sent(r, 0));
+    int span = trace_begin(p->trace, x->recv, r->id, LANE_EXCHANGE, "combine", layer, -1);
+    for (int i = 0; i < p->n_ranks; i++) {
+        struct slp_rank *q = &p->rank[i];
+        size_t m = pairs_for(r, q, &begin) * hidden, from = received_row(q, r) * hidden;
+        float *to = x->pack + begin * hidden;
+        if (q == r) TRY(gpu_copy(r->compute_stream, to, x->in + from, m * 4, GPU_D2D));
+        else {
+            TRY(exchange_wait(r, q, 0));
+            TRY(exchange_fetch(r, q, to, q->exchange->in + from, q->exchange->in_host ? q->exchange->in_host + from : NULL, m * 4));
+        }
+    }
+    trace_end(p->trace, span, x->recv);
+    TRY(gpu_event_record(x->received, x->recv));
+    TRY(gpu_event_wait(x->received, r->compute_stream));
+    for (int e = 0; e < p->c->n_experts; e++) {
+        int at = x->offset[e], n = x->offset[e + 1] - at;
+        if (n)
+            TRY(op_run(gpu_stream_exec(r->compute_stream), OP_SCATTER_ADD,
+                       &(struct op_scatter_add){.y = r->x,
+                                                .x = x->pack + (size_t)at * hidden,
+                                                .index = r->token + at,
+                                                .weight = r->weight + at,
+                                                .n = n,
+                                                .dim = (int)hidden,
+                                                .ldy = (int)hidden}));
+    }
+    return 0;
+}
+
+int all_to_all_experts(struct slp_rank *r, uint64_t *module, int layer) {
+    struct slp_run *p = r->p;
+    int n = r->last_expert - r->first_expert;
+    TRY(publish_counts(r, layer));
+    if (gpu_info(r->g)->is_virtual) r->host_offset[n + 1] = -1;
+    if (r->host_offset[n + 1] >= 0) return 0;
+    TRY(dispatch_pairs(r, layer));
+    for (int e = 0; e < n; e++, ++*module) {
+        TRY(ring_ready(&r->experts, *module, r->compute_stream));
+        int span = trace_begin(p->trace, r->compute_stream, r->id, LANE_COMPUTE, "expert", layer, r->first_expert + e);
+        TRY(run_expert(r, &ring_at(&r->experts, *module)->expert, r->first_expert + e));
+        trace_end(p->trace, span, r->compute_stream);
+        TRY(ring_used(&r->experts, *module, r->compute_stream));
+        TRY(pace_unit(r, &r->pace_main, r->compute_stream));
+    }
+    return combine_pairs(r, layer);
+}

@@ -1,0 +1,199 @@
+#include "engine/exec/stream/exchange.h"
+
+#include "engine/base/mem.h"
+
+#define TRY(call) \
+    do { \
+        int rc_ = (call); \
+        if (rc_) return rc_; \
+    } while (0)
+
+int exchange_first_row(const struct slp_rank *r) { return r->exchange ? r->exchange->first_row : 0; }
+
+int exchange_open(struct slp_rank *r, struct error *e) {
+    struct slp_run *p = r->p;
+    if (p->n_ranks == 1) return 0;
+    struct exchange *x = r->exchange = mem_calloc(1, sizeof *x);
+    if (!x) return error_set(e, ERR_MEMORY, "no memory for an exchange");
+    for (int i = 0; i < r->id; i++) x->first_row += p->rank[i].n;
+    x->is_bf16 = p->job->set->spec.math != GPU_MATH_F32 && !p->job->set->spec.all_to_all;
+    size_t hidden = (size_t)p->c->hidden * 4, n = (size_t)r->n, topk = (size_t)p->c->topk * 4, number = x->is_bf16 ? 2 : 4;
+    int rc = gpu_stream_open(r->g, &x->send, "send", true, &p->stop, e);
+    if (!rc) rc = gpu_stream_open(r->g, &x->recv, "receive", true, &p->stop, e);
+    for (int i = 0; i < 2 && !rc; i++) rc = gpu_pair_open(r->g, &x->made[i], e);
+    for (int i = 0; i < 2 * EXCHANGE_PARTS && !rc; i++) rc = gpu_pair_open(r->g, &x->sent[i % 2][i / 2], e);
+    if (!rc) rc = gpu_event_open(r->g, &x->received, e);
+    if (!rc) rc = gpu_alloc(r->g, (void **)&x->received_sums, n * hidden, e);
+    if (!rc && x->is_bf16) rc = gpu_alloc(r->g, (void **)&x->wire, n * hidden / 2, e);
+    if (!rc && x->is_bf16) rc = gpu_alloc(r->g, (void **)&x->bf16_part, n * hidden / 2, e);
+    if (!rc && p->job->set->spec.all_to_all) return all_to_all_open(r, e);
+    if (p->job->set->spec.is_virtual) return rc; /* virtual time: host memory is never accessed */
+    if (!rc) rc = gpu_host_alloc(r->g, (void **)&x->tokens, n * hidden / 4 * number, e);
+    if (!rc) rc = gpu_host_alloc(r->g, (void **)&x->ids, n * topk, e);
+    if (!rc) rc = gpu_host_alloc(r->g, (void **)&x->weights, n * topk, e);
+    if (!rc) rc = gpu_host_alloc(r->g, (void **)&x->sums, (size_t)p->job->n * hidden / 4 * number, e);
+    return rc;
+}
+
+void exchange_abort(struct slp_rank *r) {
+    struct exchange *x = r->exchange;
+    for (int i = 0; x && i < 2; i++)
+        if (x->made[i]) gpu_pair_abort(x->made[i]);
+    for (int i = 0; x && i < 2 * EXCHANGE_PARTS; i++)
+        if (x->sent[i % 2][i / 2]) gpu_pair_abort(x->sent[i % 2][i / 2]);
+}
+
+void exchange_close(struct slp_rank *r) {
+    struct exchange *x = r->exchange;
+    if (!x) return;
+    gpu_stream_close(&x->send);
+    gpu_stream_close(&x->recv);
+    for (int i = 0; i < 2; i++) gpu_pair_close(&x->made[i]);
+    for (int i = 0; i < 2 * EXCHANGE_PARTS; i++) gpu_pair_close(&x->sent[i % 2][i / 2]);
+    gpu_event_close(&x->received);
+    gpu_free(r->g, x->received_sums);
+    gpu_free(r->g, x->wire);
+    gpu_free(r->g, x->bf16_part);
+    all_to_all_close(r);
+    gpu_host_free(r->g, x->tokens);
+    gpu_host_free(r->g, x->ids);
+    gpu_host_free(r->g, x->weights);
+    gpu_host_free(r->g, x->sums);
+    mem_free(x);
+    r->exchange = NULL;
+}
+
+bool exchange_are_peers(const struct slp_rank *r, const struct slp_rank *q) { return gpu_info(r->g)->peer && gpu_info(q->g)->peer; }
+
+/* Fetches rows of another rank: from its memory as a peer, else from its host buffer. */
+int exchange_fetch(struct slp_rank *r, struct slp_rank *q, void *dst, const void *device, const void *host, size_t bytes) {
+    atomic_fetch_add(&r->p->exchanged, bytes);
+    if (exchange_are_peers(r, q)) return gpu_copy_peer(r->exchange->recv, dst, q->g, device, bytes);
+    return gpu_copy(r->exchange->recv, dst, host, bytes, GPU_H2D);
+}
+bool exchange_all_are_peers(const struct slp_rank *r) {
+    for (int i = 0; i < r->p->n_ranks; i++)
+        if (!exchange_are_peers(r, &r->p->rank[i])) return false;
+    return true;
+}
+/* The kind of the current step, and the use number of its events. */
+static int step_kind(const struct exchange *x) { return (int)((x->steps - 1) % 2); }
+static uint64_t use_of(const struct exchange *x) { return (x->steps + 1) / 2; }
+
+int exchange_wait(struct slp_rank *r, struct slp_rank *q, int part) {
+    const struct exchange *x = r->exchange, *o = q->exchange;
+    return gpu_pair_wait(exchange_are_peers(r, q) ? o->made[step_kind(x)] : o->sent[step_kind(x)][part], use_of(x), x->recv);
+}
+int exchange_sent(struct slp_rank *r, int part) { return gpu_pair_record(r->exchange->sent[step_kind(r->exchange)][part], r->exchange->send); }
+
+/* Returns the rows in part k of n rows; *begin: the first. */
+static size_t part_rows(size_t n, int k, size_t *begin) {
+    *begin = n * (size_t)k / EXCHANGE_PARTS;
+    return n * (size_t)(k + 1) / EXCHANGE_PARTS - *begin;
+}
+
+/* The step's data is complete on the device; without peer access it also goes to the host. */
+int exchange_announce(struct slp_rank *r) {
+    struct exchange *x = r->exchange;
+    x->steps++;
+    TRY(gpu_pair_record(x->made[step_kind(x)], r->compute_stream));
+    return gpu_pair_wait(x->made[step_kind(x)], use_of(x), x->send);
+}
+
+/* Conversion between BF16 and float32 rows, with the operations of a one-head KV cache. */
+static struct kv_plane bf16_rows(const struct slp_rank *r, void *data) {
+    return (struct kv_plane){.data = data, .heads = 1, .dim = r->p->c->hidden, .dtype = DT_BF16};
+}
+static int to_bf16(struct slp_rank *r, void *out, const float *x, int n) {
+    struct op_kv_store o = {.plane = bf16_rows(r, out), .x = x, .n = n, .ldx = r->p->c->hidden};
+    return n ? op_run(gpu_stream_exec(r->compute_stream), OP_KV_STORE, &o) : 0;
+}
+static int from_bf16(struct slp_rank *r, float *out, void *x, int n) {
+    struct op_kv_load o = {.plane = bf16_rows(r, x), .out = out, .n = n, .ldo = r->p->c->hidden};
+    return n ? op_run(gpu_stream_exec(r->compute_stream), OP_KV_LOAD, &o) : 0;
+}
+static float *rank_rows(const struct slp_rank *r, float *all, const struct slp_rank *q) {
+    return all + (size_t)q->exchange->first_row * (size_t)r->p->c->hidden;
+}
+
+/* Downloads rows if some rank has no peer access; host is NULL in virtual time. */
+static int send_part(struct slp_rank *r, char *host, size_t at, const char *device, size_t bytes) {
+    return exchange_all_are_peers(r) ? 0 : gpu_copy(r->exchange->send, host ? host + at : NULL, device + at, bytes, GPU_D2H);
+}
+
+int exchange_tokens(struct slp_rank *r, int layer) {
+    struct slp_run *p = r->p;
+    struct exchange *x = r->exchange;
+    size_t topk = (size_t)p->c->topk, n = (size_t)r->n, row = (size_t)x->first_row, begin, width = (size_t)p->c->hidden * (x->is_bf16 ? 2 : 4);
+    if (x->is_bf16) TRY(to_bf16(r, x->wire, rank_rows(r, r->xn, r), r->n));
+    TRY(exchange_announce(r));
+    TRY(send_part(r, (char *)x->ids, 0, (const char *)(r->ids + row * topk), n * topk * 4));
+    TRY(send_part(r, (char *)x->weights, 0, (const char *)(r->weights + row * topk), n * topk * 4));
+    for (int k = 0; k < EXCHANGE_PARTS; k++) {
+        size_t m = part_rows(n, k, &begin);
+        TRY(send_part(r, x->tokens, begin * width, x->is_bf16 ? (const char *)x->wire : (const char *)rank_rows(r, r->xn, r), m * width));
+        TRY(exchange_sent(r, k));
+    }
+    int span = trace_begin(p->trace, x->recv, r->id, LANE_EXCHANGE, "tokens", layer, -1);
+    for (int k = 0; k < EXCHANGE_PARTS; k++)
+        for (int step = 1; step < p->n_ranks; step++) {
+            struct slp_rank *q = &p->rank[(r->id + step) % p->n_ranks];
+            struct exchange *o = q->exchange;
+            size_t m = part_rows((size_t)q->n, k, &begin), first = (size_t)o->first_row, at = begin * width;
+            const char *from = x->is_bf16 ? (const char *)o->wire : (const char *)rank_rows(q, q->xn, q);
+            TRY(exchange_wait(r, q, k));
+            if (!k) TRY(exchange_fetch(r, q, r->ids + first * topk, q->ids + first * topk, o->ids, (size_t)q->n * topk * 4));
+            if (!k) TRY(exchange_fetch(r, q, r->weights + first * topk, q->weights + first * topk, o->weights, (size_t)q->n * topk * 4));
+            TRY(exchange_fetch(r, q, (char *)rank_rows(r, x->is_bf16 ? r->sum : r->xn, q) + at, from + at, o->tokens ? o->tokens + at : NULL, m * width));
+        }
+    trace_end(p->trace, span, x->recv);
+    TRY(gpu_event_record(x->received, x->recv));
+    TRY(gpu_event_wait(x->received, r->compute_stream));
+    for (int i = 0; i < p->n_ranks && x->is_bf16; i++)
+        if (i != r->id) TRY(from_bf16(r, rank_rows(r, r->xn, &p->rank[i]), rank_rows(r, r->sum, &p->rank[i]), p->rank[i].n));
+    return 0;
+}
+
+/* x += the ranks' partial sums of this rank's rows, in rank order, so that experts are added in rising order. */
+int exchange_sums(struct slp_rank *r, int layer) {
+    struct slp_run *p = r->p;
+    struct exchange *x = r->exchange;
+    size_t n = (size_t)r->n, begin, width = (size_t)p->c->hidden * (x->is_bf16 ? 2 : 4);
+    float *out = x->is_bf16 ? r->xn : r->sum;
+    for (int i = 0; i < p->n_ranks && x->is_bf16; i++)
+        if (i != r->id) TRY(to_bf16(r, rank_rows(r, r->xn, &p->rank[i]), rank_rows(r, r->sum, &p->rank[i]), p->rank[i].n));
+    TRY(exchange_announce(r));
+    for (int k = 0; k < EXCHANGE_PARTS; k++) {
+        for (int i = 0; i < p->n_ranks; i++) {
+            const struct slp_rank *q = &p->rank[i];
+            size_t m = part_rows((size_t)q->n, k, &begin);
+            char *host = x->sums ? x->sums + (size_t)q->exchange->first_row * width : NULL;
+            if (q != r) TRY(send_part(r, host, begin * width, (const char *)rank_rows(r, out, q), m * width));
+        }
+        TRY(exchange_sent(r, k));
+    }
+    for (int i = 0; i < p->n_ranks; i++) {
+        struct slp_rank *q = &p->rank[i];
+        const float *part = rank_rows(r, r->sum, r);
+        if (q != r) {
+            char *to = x->is_bf16 ? (char *)x->bf16_part : (char *)x->received_sums;
+            const char *from = (const char *)rank_rows(r, x->is_bf16 ? q->xn : q->sum, r), *host = q->exchange->sums;
+            int span = trace_begin(p->trace, x->recv, r->id, LANE_EXCHANGE, "sums", layer, i);
+            for (int k = 0; k < EXCHANGE_PARTS; k++) {
+                size_t m = part_rows(n, k, &begin), at = begin * width;
+                TRY(exchange_wait(r, q, k));
+                TRY(exchange_fetch(r, q, to + at, from + at, host ? host + (size_t)x->first_row * width + at : NULL, m * width));
+            }
+            trace_end(p->trace, span, x->recv);
+            TRY(gpu_event_record(x->received, x->recv));
+            TRY(gpu_event_wait(x->received, r->compute_stream));
+            if (x->is_bf16) TRY(from_bf16(r, x->received_sums, x->bf16_part, r->n));
+            part = x->received_sums;
+        }
+        if (n) TRY(op_run(gpu_stream_exec(r->compute_stream), OP_ADD, &(struct op_add){.y = r->x, .x = part, .n = r->n, .m = p->c->hidden}));
+        if (q == r || !n) continue;
+        TRY(gpu_event_record(x->received, r->compute_stream)); /* part may be overwritten afterwards */
+        TRY(gpu_event_wait(x->received, x->recv));
+    }
+    return 0;
+}

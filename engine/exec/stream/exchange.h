@@ -1,0 +1,48 @@
+#pragma once
+/* Communication between ranks in a layer (DSLP), paper A section 3.2. Tokens of all ranks are numbered rank by rank.
+ * Attention: KV rows travel around a ring, kvring.c.
+ * Experts, SmallEP: all-gather of normed tokens and selections, each rank's experts on all tokens, exchange of partial sums. */
+#include "engine/exec/stream/slp_internal.h"
+
+/* A transfer through the host is split, so that one part enters the receiver while the next leaves the sender. */
+enum { EXCHANGE_PARTS = 8 };
+struct exchange {
+    struct gpu_stream *send, *recv; /* high priority: ahead of weights on the bus */
+    /* Tokens (0) and sums (1): ready on the device; a part is in host memory. Separate, since a rank may announce its sums before another
+     * has enqueued its wait for the tokens. */
+    struct gpu_pair *made[2], *sent[2][EXCHANGE_PARTS];
+    struct gpu_event *received;       /* this layer's step has been received */
+    struct gpu_pair *hop[2][GPU_MAX]; /* KV, by layer parity and ring step: the block is in this rank's memory */
+    /* Element type of transfers: float32, or BF16 if the devices compute in BF16. With BF16, own tokens are narrowed to wire, others' arrive
+     * in rank->sum before they are widened; sums are narrowed into the others' rows of rank->xn. */
+    bool is_bf16;
+    uint16_t *wire, *bf16_part; /* device: own tokens [n, hidden]; received sums [n, hidden] */
+    char *tokens;               /* pinned: own rows [n, hidden] */
+    int32_t *ids;               /* [n, topk] */
+    float *weights;             /* [n, topk] */
+    char *sums;                 /* pinned: own partial sums of all tokens [all, hidden] */
+    float *received_sums;       /* device: another rank's sums of own rows [n, hidden] */
+    int first_row;              /* number of this rank's first token */
+    uint64_t steps;
+    /* all_to_all.c: pairs sorted by expert, own and received; `offset` is read by all ranks */
+    float *pack, *in, *pack_host, *in_host; /* [n * topk, hidden], [all * topk, hidden] */
+    int32_t *offset, *offset_device;        /* [experts + 1] */
+    int n_counted_layers;                   /* layers counted; under the pipe's lock */
+};
+int exchange_open(struct slp_rank *r, struct error *e); /* no-op for a single rank */
+void exchange_close(struct slp_rank *r);
+void exchange_abort(struct slp_rank *r);
+int exchange_first_row(const struct slp_rank *r);
+bool exchange_are_peers(const struct slp_rank *r, const struct slp_rank *q);
+int exchange_tokens(struct slp_rank *r, int layer);
+int exchange_sums(struct slp_rank *r, int layer);
+/* Starts a step: sets made, and makes the send stream wait for it. */
+int exchange_announce(struct slp_rank *r);
+bool exchange_all_are_peers(const struct slp_rank *r);
+int exchange_wait(struct slp_rank *r, struct slp_rank *q, int part); /* makes recv wait until r may fetch that part of q's announcement */
+int exchange_sent(struct slp_rank *r, int part);
+int exchange_fetch(struct slp_rank *r, struct slp_rank *q, void *dst, const void *device, const void *host, size_t bytes);
+
+int all_to_all_open(struct slp_rank *r, struct error *e);
+void all_to_all_close(struct slp_rank *r);
+int all_to_all_experts(struct slp_rank *r, uint64_t *module, int layer);

@@ -1,0 +1,169 @@
+/* Stream-loading prefill as a mode: all layers on one device (slp) or on several (dslp), driven by a thread of its own. CPU work
+ * runs on the engine thread in pieces of some milliseconds: the embedding, the scan of weights before they are sent, and the head. */
+#include <pthread.h>
+#include <string.h>
+
+#include "engine/base/clock.h"
+#include "engine/base/mem.h"
+#include "engine/exec/prefill.h"
+#include "engine/exec/stream/slp.h"
+#include "engine/transfer/trace.h"
+
+enum { HEAD_ROWS = 16 };
+struct slp_state {
+    struct runtime *m;
+    struct prefill_job *j;
+    pthread_t thread;
+    int ranks, result;
+    struct kv_state_step move; /* in the session's cache */
+    struct slp_stats stats;
+    float *logits;                 /* [HEAD_ROWS, vocab] */
+    struct error error, cpu_error; /* the run's error; the CPU part's, which is more specific */
+};
+
+/* --- CPU work, run by the engine thread in pieces ------------------------------------------------------------------------ */
+
+struct cpu_rows {
+    struct slp_state *s;
+    float *out;
+    const float *x;
+    int row, n;
+};
+
+static int embed_rows(void *arg) {
+    struct cpu_rows *r = arg;
+    struct exec *x = r->s->m->cpu;
+    x->cancel = r->s->j->cancel;
+    return x->ops->embed(x, &(struct op_embed){.out = r->out, .ids = r->s->j->tokens + r->row, .table = r->s->m->w->embed, .n = r->n});
+}
+static int embed_prompt(void *ctx, float *out, int row, int n) {
+    struct slp_state *s = ctx;
+    return s->m->run_on_engine(s->m->owner, embed_rows, &(struct cpu_rows){.s = s, .out = out, .row = row, .n = n});
+}
+
+static int run_head_rows(void *arg) {
+    struct cpu_rows *r = arg;
+    struct runtime *m = r->s->m;
+    struct work *w = m->prefill_work;
+    m->cpu->cancel = r->s->j->cancel;
+    *w->first_bad = -1;
+    memcpy(w->x, r->x, (size_t)r->n * (size_t)m->w->config.hidden * sizeof *w->x);
+    double t = trace_now(m->trace);
+    int rc = block_head(m->cpu, m->w, w, 0, r->n, r->s->logits, NULL);
+    trace_cpu(m->trace, t, "head", -1, -1);
+    return rc ? exec_op_error(rc, &r->s->cpu_error) : prefill_report_logits(m, r->s->j, w, r->row, r->n, r->s->logits, &r->s->cpu_error);
+}
+static int report_rows(void *ctx, const float *x, int row, int n) {
+    struct slp_state *s = ctx;
+    int most = s->m->prefill_work->rows < HEAD_ROWS ? s->m->prefill_work->rows : HEAD_ROWS, rc = 0;
+    for (int i = 0; i < n && !rc; i += most)
+        rc = s->m->run_on_engine(
+            s->m->owner, run_head_rows,
+            &(struct cpu_rows){.s = s, .x = x + (size_t)i * (size_t)s->m->w->config.hidden, .row = row + i, .n = n - i < most ? n - i : most});
+    return rc;
+}
+
+/* Scans weights before they go to a device: some milliseconds per layer from memory. Reads from disk are cut into pieces so that
+ * other work gets its turn. */
+struct weight_scan {
+    struct slp_state *s;
+    int layer, n, at;
+    const int32_t *ids;
+    struct error *e;
+};
+static int scan_piece(void *arg) {
+    enum { TOGETHER = 5 };
+    struct weight_scan *k = arg;
+    struct nan_scan *scan = &k->s->m->scan;
+    if (!k->ids) return nan_scan_dense(scan, k->layer, k->e);
+    int rc = 0;
+    for (double until = clock_now() + 0.03; k->at < k->n && !rc && clock_now() < until; k->at += TOGETHER)
+        rc = nan_scan_experts(scan, k->layer, k->ids + k->at, k->n - k->at < TOGETHER ? k->n - k->at : TOGETHER, k->e);
+    return rc;
+}
+static int scan_weights(void *ctx, int layer, const int32_t *ids, int n, struct error *e) {
+    struct slp_state *s = ctx;
+    struct weight_scan k = {.s = s, .layer = layer, .ids = ids, .n = n, .e = e};
+    int rc = 0;
+    if (nan_scan_is_done(&s->m->scan, layer, ids, n)) return 0;
+    do {
+        if (atomic_load(s->j->cancel)) return error_set(e, ERR_CANCELLED, "stopped");
+        rc = s->m->run_on_engine(s->m->owner, scan_piece, &k);
+    } while (!rc && k.at < n);
+    return rc;
+}
+
+/* --- The run ---------------------------------------------------------------------------------------------------------------- */
+
+static void report_progress(void *ctx, const char *what, double done, double total) {
+    struct slp_state *s = ctx;
+    atomic_store(&s->j->total, (int)total);
+    atomic_store(&s->j->done, (int)done);
+    s->m->wake_engine(s->m->owner);
+}
+
+static void *slp_thread(void *arg) {
+    struct slp_state *s = arg;
+    struct slp_job job = {.w = s->m->w,
+                          .set = s->m->gpus,
+                          .ranks = s->ranks,
+                          .device = s->ranks == 1 ? s->j->device : 0,
+                          .cache = s->j->kv->layer,
+                          .move = s->move,
+                          .pos = s->j->pos,
+                          .n = s->j->n,
+                          .tokens = s->j->tokens,
+                          .embed = embed_prompt,
+                          .on_rows = report_rows,
+                          .check_weights = scan_weights,
+                          .first_row = s->j->on_logits ? s->j->n_reported : s->j->n - 1,
+                          .ctx = s,
+                          .cancel = s->j->cancel,
+                          .progress = report_progress,
+                          .progress_ctx = s,
+                          .merge_into = s->m->trace};
+    s->result = slp_prefill(&job, &s->stats, &s->error);
+    if (s->result && s->cpu_error.code) s->error = s->cpu_error;
+    atomic_store(&s->j->is_ready, 1);
+    s->m->wake_engine(s->m->owner);
+    return NULL;
+}
+
+static int open_run(struct runtime *m, struct prefill_job *j, int ranks, struct error *e) {
+    struct slp_state *s = mem_calloc(1, sizeof *s);
+    if (s) s->logits = mem_alloc((size_t)HEAD_ROWS * (size_t)m->w->config.vocab * sizeof *s->logits);
+    int rc = s && s->logits ? kv_commit(j->kv, j->pos + j->n, e) : error_set(e, ERR_MEMORY, "no memory for logits");
+    if (!rc) {
+        s->m = m, s->j = j, s->ranks = ranks;
+        s->move = kv_state_begin(j->kv, j->pos, j->n, prefill_mark_row(j, 0, j->n));
+        j->state = s;
+        if (pthread_create(&s->thread, NULL, slp_thread, s)) rc = error_set(e, ERR_RUNTIME, "cannot start a thread for a stream-loaded prefill");
+    }
+    if (rc && s) {
+        mem_free(s->logits);
+        mem_free(s);
+    }
+    return rc;
+}
+static int open_slp(struct runtime *m, struct prefill_job *j, struct error *e) { return open_run(m, j, 1, e); }
+static int open_dslp(struct runtime *m, struct prefill_job *j, struct error *e) { return open_run(m, j, m->gpus->n, e); }
+
+/* Called after the thread has ended. */
+static int finish_run(struct runtime *m, struct prefill_job *j, struct error *e) {
+    struct slp_state *s = j->state;
+    pthread_join(s->thread, NULL);
+    atomic_fetch_add(&m->bytes_read, s->stats.h2d);
+    if (s->result) *e = s->error;
+    else if (j->cancel && atomic_load(j->cancel)) return exec_op_error(ERR_CANCELLED, e);
+    else prefill_complete(j, 0, j->n, &s->move);
+    return s->result;
+}
+
+static void close_run(struct runtime *m, struct prefill_job *j) {
+    struct slp_state *s = j->state;
+    mem_free(s->logits);
+    mem_free(s);
+}
+
+const struct prefill_driver prefill_mode_slp = {.name = "slp", .unit = "layer", .open = open_slp, .advance = finish_run, .close = close_run};
+const struct prefill_driver prefill_mode_dslp = {.name = "dslp", .unit = "layer", .open = open_dslp, .advance = finish_run, .close = close_run};

@@ -1,0 +1,94 @@
+#include "engine/base/mem.h"
+#include "engine/exec/stream/slp_internal.h"
+
+int ring_open(struct ring *r, struct gpu *g, int n, size_t slot_bytes, struct error *e) {
+    *r = (struct ring){.n = n, .slot_bytes = slot_bytes};
+    if (!(r->slots = mem_calloc((size_t)n, sizeof *r->slots))) return error_set(e, ERR_MEMORY, "no memory for a ring of %d slots", n);
+    int rc = 0;
+    for (int i = 0; i < n && !rc; i++) {
+        rc = gpu_alloc(g, (void **)&r->slots[i].mem, slot_bytes, e);
+        if (!rc) rc = gpu_pair_open(g, &r->slots[i].loaded, e);
+        if (!rc) rc = gpu_pair_open(g, &r->slots[i].freed, e);
+    }
+    return rc;
+}
+
+void ring_close(struct ring *r, struct gpu *g) {
+    for (int i = 0; r->slots && i < r->n; i++) {
+        gpu_pair_close(&r->slots[i].loaded);
+        gpu_pair_close(&r->slots[i].freed);
+        gpu_free(g, r->slots[i].mem);
+    }
+    mem_free(r->slots);
+    *r = (struct ring){0};
+}
+
+void ring_abort(struct ring *r) {
+    for (int i = 0; r->slots && i < r->n; i++) {
+        if (r->slots[i].loaded) gpu_pair_abort(r->slots[i].loaded);
+        if (r->slots[i].freed) gpu_pair_abort(r->slots[i].freed);
+    }
+}
+
+struct ring_slot *ring_at(const struct ring *r, uint64_t k) {
+    return &r->slots[k % (uint64_t)r->n];
+}
+static uint64_t use_of(const struct ring *r, uint64_t k) { return k / (uint64_t)r->n + 1; }
+
+int ring_claim(struct slp_run *p, struct ring *r, uint64_t k, struct gpu_stream *s, struct ring_slot **out) {
+    *out = ring_at(r, k);
+    if (k < (uint64_t)r->n) return 0;
+    pthread_mutex_lock(&p->lock);
+    while (r->n_freed + (uint64_t)r->n <= k && !atomic_load(&p->stop)) pthread_cond_wait(&p->cond, &p->lock);
+    pthread_mutex_unlock(&p->lock);
+    return gpu_pair_wait((*out)->freed, use_of(r, k) - 1, s);
+}
+int ring_ready(const struct ring *r, uint64_t k, struct gpu_stream *s) { return gpu_pair_wait(ring_at(r, k)->loaded, use_of(r, k), s); }
+int ring_used(const struct ring *r, uint64_t k, struct gpu_stream *s) { return gpu_pair_record(ring_at(r, k)->freed, s); }
+int pace_open(struct pace *c, struct gpu *g, struct error *e) {
+    int rc = 0;
+    for (int i = 0; i < PACE && !rc; i++) rc = gpu_event_open(g, &c->event[i], e);
+    return rc;
+}
+void pace_close(struct pace *c) {
+    for (int i = 0; i < PACE; i++) gpu_event_close(&c->event[i]);
+}
+int pace_unit(struct slp_rank *r, struct pace *c, struct gpu_stream *s) {
+    if (gpu_info(r->g)->is_virtual) return 0; /* virtual streams cancel at once */
+    struct gpu_event *ev = c->event[c->n++ % PACE];
+    int rc = gpu_event_sync(ev);
+    if (!rc && atomic_load(&r->p->stop)) rc = ERR_CANCELLED;
+    return rc ? rc : gpu_event_record(ev, s);
+}
+
+int ring_wait_selected(struct slp_rank *r, int layer) {
+    struct slp_run *p = r->p;
+    if (!r->selected) return 0;
+    pthread_mutex_lock(&p->lock);
+    while (r->n_selected_layers <= layer && !atomic_load(&p->stop)) pthread_cond_wait(&p->cond, &p->lock);
+    pthread_mutex_unlock(&p->lock);
+    return atomic_load(&p->stop) ? ERR_CANCELLED : 0;
+}
+bool ring_takes_expert(const struct slp_rank *r, int layer, int expert) {
+    return !r->selected || r->selected[(size_t)layer * (size_t)(r->last_expert - r->first_expert) + (size_t)expert];
+}
+void ring_publish_selected(struct slp_rank *r, int layer) {
+    struct slp_run *p = r->p;
+    int n = r->last_expert - r->first_expert;
+    if (!r->selected) return;
+    pthread_mutex_lock(&p->lock);
+    for (int e = 0; e < n; e++) r->selected[(size_t)layer * (size_t)n + (size_t)e] = r->host_offset[e + 1] > r->host_offset[e];
+    r->n_selected_layers = layer + 1;
+    pthread_cond_broadcast(&p->cond);
+    pthread_mutex_unlock(&p->lock);
+}
+
+int ring_free(struct slp_run *p, struct ring *r, uint64_t k) {
+    int rc = gpu_pair_wait(ring_at(r, k)->freed, use_of(r, k), NULL);
+    if (rc) return rc;
+    pthread_mutex_lock(&p->lock);
+    r->n_freed = k + 1;
+    pthread_cond_broadcast(&p->cond);
+    pthread_mutex_unlock(&p->lock);
+    return 0;
+}

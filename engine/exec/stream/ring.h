@@ -1,0 +1,47 @@
+#pragma once
+/* Coordinates a rank's threads: slots of device memory with their events, and how far each thread runs ahead. */
+#include "engine/exec/stream/slp.h"
+
+struct slp_run;
+struct slp_rank;
+
+/* A ring of device memory slots. The loader fills slots in module order, the compute thread uses them in the same order, the unloader
+ * frees them. Module k uses slot k % n and is use k / n + 1 of its events. */
+struct ring_slot {
+    char *mem;
+    struct gpu_pair *loaded, *freed; /* weights arrived; last use done */
+    struct layer layer;              /* views with device pointers: of a dense module, its part of the layer */
+    struct expert expert;            /* of an expert */
+};
+struct ring {
+    struct ring_slot *slots;
+    int n;
+    size_t slot_bytes;
+    uint64_t n_freed; /* modules freed; under the pipe's lock */
+};
+int ring_open(struct ring *r, struct gpu *g, int n, size_t slot_bytes, struct error *e);
+void ring_close(struct ring *r, struct gpu *g);
+void ring_abort(struct ring *r);
+struct ring_slot *ring_at(const struct ring *r, uint64_t k);
+/* Loader: waits until the slot of module k is free, and orders the stream after its last use. */
+int ring_claim(struct slp_run *p, struct ring *r, uint64_t k, struct gpu_stream *s, struct ring_slot **out);
+int ring_ready(const struct ring *r, uint64_t k, struct gpu_stream *s); /* compute: waits for `loaded` of module k */
+int ring_used(const struct ring *r, uint64_t k, struct gpu_stream *s);  /* compute: sets `freed` */
+int ring_free(struct slp_run *p, struct ring *r, uint64_t k);           /* unloader: waits for `freed`, frees the slot */
+
+/* The experts of a layer that pass through the ring: all of this rank, or (few tokens) those selected, known once the layer's router
+ * has run. Waits for that if needed; ERR_CANCELLED. */
+int ring_wait_selected(struct slp_rank *r, int layer);
+bool ring_takes_expert(const struct slp_rank *r, int layer, int expert); /* after ring_wait_selected; expert counts from the rank's first */
+void ring_publish_selected(struct slp_rank *r, int layer);               /* compute: group sizes are in host memory */
+
+/* Limits how far a thread runs ahead of its stream: one unit of work (a module's copies, an expert, an attention chunk) runs, two are
+ * queued. Queued work cannot be cancelled on a real device, so this bounds the cancel latency without starving the stream. */
+enum { PACE = 3 };
+struct pace {
+    struct gpu_event *event[PACE];
+    unsigned n;
+};
+int pace_open(struct pace *c, struct gpu *g, struct error *e);
+void pace_close(struct pace *c);
+int pace_unit(struct slp_rank *r, struct pace *c, struct gpu_stream *s); /* after enqueuing a unit: waits for the one PACE before it */

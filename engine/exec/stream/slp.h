@@ -1,0 +1,74 @@
+#pragma once
+/* Stream-loading prefill (SLP; DSLP on several devices): a prompt runs layer by layer while the weights of the next modules are
+ * uploaded from the only copy, in host memory. Paper A, sections 3.1 and 3.2. Decides when and where parts run; layer/ computes them. */
+#include "engine/layer/block.h"
+#include "engine/transfer/copy_runs.h"
+#include "engine/transfer/gpu_set.h"
+
+/* Memory plan of a prompt on a device. Pure. */
+struct slp_need {
+    int n_rows, n_positions;          /* rows of this rank; positions in the KV cache, prefix included */
+    int n_tokens;                     /* tokens of all ranks */
+    int n_experts;                    /* routed experts per layer that this rank computes */
+    size_t expert_bytes, dense_bytes; /* largest expert; largest other module */
+    size_t state_bytes;               /* this rank's states of a layer */
+    size_t kv_row_bytes;              /* one position in the layer with the largest rows */
+    size_t reserve;                   /* workspace that operations allocate themselves */
+    int chunk, ring;                  /* > 0: forced */
+};
+struct slp_plan {
+    int chunk_rows;   /* rows per attention chunk */
+    int ring_slots;   /* slots of the expert ring */
+    int dense_slots;  /* slots of the other modules: as many as 1 GB holds, at least 2 */
+    size_t bytes;     /* total; after ERR_MEMORY the smallest possible total */
+    size_t own_bytes; /* the part in the run's own buffers; the rest is left to operations */
+};
+/* Plans as many slots as a layer has experts, if they fit. Short of memory it takes smaller chunks first, then fewer slots, down to
+ * two. ERR_MEMORY says need and have. */
+int slp_plan(struct slp_plan *p, const struct config *c, const struct slp_need *need, size_t have, struct error *e);
+/* Returns whether n tokens select at most about three quarters of a layer's experts: then waiting for the router and loading only
+ * those is faster than loading ahead. */
+bool slp_selects_few(const struct config *c, int n);
+
+/* bytes per row of a key selection that later layers reuse; 0: there is none */
+size_t slp_selection_bytes(const struct config *c);
+/* size of a partial attention output before the merge: up to `chunk` rows, all heads */
+size_t slp_partial_floats(const struct config *c, int chunk);
+
+struct trace;
+struct slp_job {
+    const struct weights *w;
+    struct gpu_set *set;
+    int ranks;                    /* 1: SLP; more: DSLP on that many devices */
+    int device;                   /* first device in the set */
+    const struct kv_layer *cache; /* [n_layers] the session's cache, host memory */
+    struct kv_state_step move;    /* states in that cache */
+    int pos, n;                   /* new positions pos .. pos + n - 1 */
+    const int32_t *tokens;        /* [n]; NULL in virtual time */
+    /* Writes the embeddings of new tokens row .. row + n to out [n, hidden]; NULL in virtual time. */
+    int (*embed)(void *ctx, float *out, int row, int n);
+    /* Receives n final residual rows starting at `row`, which is at least `first`. NULL: not wanted. */
+    int (*on_rows)(void *ctx, const float *x, int row, int n);
+    int first_row;
+    /* NULL, or checks weights before they are sent: experts ids[0..n) of a layer, or its other weights (ids NULL). An error ends the
+     * run. Called on loader threads. */
+    int (*check_weights)(void *ctx, int layer, const int32_t *ids, int n, struct error *e);
+    void *ctx;
+    const _Atomic int *cancel;
+    void (*progress)(void *ctx, const char *what, double done, double total); /* on the caller's thread; may block */
+    void *progress_ctx;
+    const char *trace_path;   /* trace file of this run; NULL: none */
+    struct trace *merge_into; /* trace that receives the spans at the end; NULL: none */
+};
+struct slp_stats {
+    struct slp_plan plan;
+    double seconds; /* wall time; virtual time on virtual devices */
+    /* with a trace, of rank 0: busy seconds; load and compute overlapping; first event to last */
+    double load_s, compute_s, exchange_s, overlap_s, span_s;
+    uint64_t h2d, d2h, exchanged; /* bytes enqueued; valid after a failure too */
+};
+/* Returns the bytes that must be free on each device, with the smallest ring. */
+size_t slp_min_bytes(const struct slp_job *j);
+/* Runs the prefill on the caller's thread; returns 0 or the first failure of any rank. Frees everything on the devices. A trace that
+ * cannot be written is a warning. */
+int slp_prefill(const struct slp_job *j, struct slp_stats *stats, struct error *e);

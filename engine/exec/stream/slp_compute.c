@@ -1,0 +1,307 @@
+/* Compute thread of a rank: runs the layers on its device as their weights arrive. The host runs a few units of work ahead of the
+ * device, and waits once per layer for the sizes of the expert groups. */
+#include <math.h>
+#include <string.h>
+
+#include "engine/exec/stream/exchange.h"
+#include "engine/exec/stream/kvring.h"
+
+#define TRY(call) \
+    do { \
+        int rc_ = (call); \
+        if (rc_) return rc_; \
+    } while (0)
+
+static struct exec *exec_of(struct slp_rank *r) { return gpu_stream_exec(r->compute_stream); }
+
+/* Returns the workspace of rows [row, ...); buffers that outlive a chunk are the rank's. */
+static struct work work_from_row(struct slp_rank *r, int row) {
+    struct work w = r->work;
+    size_t at = (size_t)row;
+    w.x = r->x + at * (size_t)r->p->c->hidden;
+    w.xn = r->xn + (at + (size_t)exchange_first_row(r)) * (size_t)r->p->c->hidden;
+    w.cos = r->cos + at * (size_t)(r->p->c->rope.dim / 2);
+    w.sin = r->sin + at * (size_t)(r->p->c->rope.dim / 2);
+    if (r->far_cos) w.long_cos = r->far_cos + at * (size_t)(r->p->c->rope.dim / 2), w.long_sin = r->far_sin + at * (size_t)(r->p->c->rope.dim / 2);
+    if (r->streams) w.streams = r->streams + at * (size_t)(r->p->c->streams.n * r->p->c->hidden), w.post = r->post + at * (size_t)r->p->c->streams.n;
+    w.pos = r->pos + at;
+    w.tokens = r->tokens + at;
+    if (r->ids) {
+        w.ids = r->ids + (at + (size_t)exchange_first_row(r)) * (size_t)r->p->c->topk;
+        w.weights = r->weights + (at + (size_t)exchange_first_row(r)) * (size_t)r->p->c->topk;
+    }
+    if (r->selected_keys) w.selected_keys = r->selected_keys + at * (size_t)r->p->c->index_topk;
+    if (r->shared_weight) w.shared_weight = r->shared_weight + at;
+    return w;
+}
+/* Keeps buffers that an operation grew. */
+static void keep_grown(struct slp_rank *r, const struct work *w) {
+    r->work.latent = w->latent;
+    r->work.expanded_kv = w->expanded_kv;
+    r->work.latent_floats = w->latent_floats;
+    r->work.expanded_floats = w->expanded_floats;
+}
+
+/* Runs a chunk's attention over all visible keys. While blocks of other ranks are missing it goes range by range as they arrive; else in
+ * one pass. *steps: ring steps waited for so far. */
+static int ring_attention(struct slp_rank *r, const struct layer *y, int layer, struct work *w, const struct span *s, int *steps) {
+    struct exec *x = exec_of(r);
+    const struct config *c = r->p->c;
+    struct kvring_range pieces[KVRING_RANGES];
+    int n = kvring_ranges(r, s->pos + s->n - r->p->job->pos, pieces),
+        span = trace_begin(r->p->trace, r->compute_stream, r->id, LANE_COMPUTE, "attention", layer, *steps);
+    TRY(block_query(x, c, y, layer, w, s->n));
+    if (block_needs_all_keys(c, layer))
+        for (; *steps < pieces[n - 1].step; ++*steps) TRY(kvring_wait_step(r, layer, *steps + 1));
+    if (pieces[n - 1].step <= *steps) { /* ranges are sorted by step */
+        pieces[0] = (struct kvring_range){.n = s->pos + s->n};
+        n = 1;
+    }
+    for (int i = 0; i < n; i++) {
+        int which = (i ? 0 : PIECE_FIRST) | (i < n - 1 ? 0 : PIECE_LAST);
+        if (*steps < pieces[i].step) {
+            trace_end(r->p->trace, span, r->compute_stream);
+            for (; *steps < pieces[i].step; ++*steps) TRY(kvring_wait_step(r, layer, *steps + 1));
+            span = trace_begin(r->p->trace, r->compute_stream, r->id, LANE_COMPUTE, "attention", layer, *steps);
+        }
+        int rc = block_attend(x, c, y, layer, w, s, (struct key_range){pieces[i].first, pieces[i].n, which});
+        keep_grown(r, w);
+        if (rc) return rc;
+    }
+    TRY(block_output(x, c, y, w, s->n));
+    trace_end(r->p->trace, span, r->compute_stream);
+    return 0;
+}
+
+/* Runs a pass over this rank's rows, in chunks within a stripe. */
+enum pass { PASS_ALL, PASS_KV, PASS_ATTEND };
+static int attention_rows(struct slp_rank *r, const struct layer *y, int layer, enum pass pass, int *steps) {
+    const struct slp_job *j = r->p->job;
+    const struct config *c = r->p->c;
+    struct exec *x = exec_of(r);
+    bool state = pass != PASS_ATTEND && kvring_has_state(r, layer);
+    for (int i = 0; i < r->n_stripes; i++) {
+        const struct stripe *s = &r->stripe[i];
+        int from = -1;
+        if (state) TRY(kvring_state_begin(r, layer, i, &from));
+        for (int at = 0; at < s->n; at += r->plan.chunk_rows) {
+            int n = s->n - at < r->plan.chunk_rows ? s->n - at : r->plan.chunk_rows, rc;
+            struct work w = work_from_row(r, s->row + at);
+            struct span span = {
+                .cache = r->cache, .n = n, .pos = j->pos + s->first + at, .state_step = {.from_row = from, .to_row = STATE_STRIPE + i, .mark_row = STATE_MARK}};
+            int mark = j->move.mark - s->first - at;
+            if (mark > 0 && mark < n) span.state_step.mark = mark;
+            from = span.state_step.to_row;
+            if (pass == PASS_ALL) rc = block_attention(x, c, y, layer, &w, &span, 1, n);
+            else if (pass == PASS_KV) rc = block_kv(x, c, y, layer, &w, &span, 1, n);
+            else rc = ring_attention(r, y, layer, &w, &span, steps);
+            keep_grown(r, &w);
+            if (rc) return rc;
+            if (state && mark == n) TRY(kvring_state_mark(r, layer, i));
+            TRY(pace_unit(r, &r->pace_main, r->compute_stream));
+        }
+        if (state) TRY(kvring_state_made(r, layer, i));
+    }
+    return 0;
+}
+
+static int attention_block(struct slp_rank *r, uint64_t module, int layer) {
+    struct slp_run *p = r->p;
+    int steps = 0;
+    TRY(ring_ready(&r->dense, module, r->compute_stream));
+    if (layer >= 2) TRY(gpu_pair_wait(r->kv_downloaded[layer % 2], (uint64_t)layer / 2, r->compute_stream));
+    kvring_planes(r, layer, r->cache[layer].p);
+    int span = trace_begin(p->trace, r->compute_stream, r->id, LANE_COMPUTE, p->n_ranks == 1 ? "attention" : "keys", layer, -1);
+    const struct layer *y = &ring_at(&r->dense, module)->layer;
+    bool state = kvring_has_state(r, layer), whole = p->c->layer[layer].delta || p->n_ranks == 1; /* DeltaNet layers have only a state: no keys to wait for */
+    TRY(attention_rows(r, y, layer, whole ? PASS_ALL : PASS_KV, NULL));
+    for (int i = 0; i < r->n_stripes && !state; i++) TRY(gpu_pair_record(r->state_made[layer % 2][i], r->compute_stream));
+    trace_end(p->trace, span, r->compute_stream);
+    TRY(gpu_pair_record(r->kv_made[layer % 2], r->compute_stream));
+    if (p->n_ranks > 1) {
+        TRY(kvring_receive(r, layer));
+        if (!whole) TRY(attention_rows(r, y, layer, PASS_ATTEND, &steps));
+        for (; steps < p->n_ranks - 1; steps++) TRY(kvring_wait_step(r, layer, steps + 1)); /* kvring.c relies on it */
+    }
+    TRY(gpu_pair_record(r->kv_read[layer % 2], r->compute_stream));
+    return ring_used(&r->dense, module, r->compute_stream);
+}
+
+static int run_router(struct slp_rank *r, const struct layer *y, int layer) {
+    for (int at = 0; at < r->n; at += r->plan.chunk_rows) {
+        struct work w = work_from_row(r, at);
+        TRY(block_route(exec_of(r), r->p->c, y, layer, &w, r->n - at < r->plan.chunk_rows ? r->n - at : r->plan.chunk_rows));
+    }
+    return 0;
+}
+
+/* Runs the shared expert or the dense FFN on all rows of this rank. */
+static int dense_ffn(struct slp_rank *r, const struct layer *y, int layer) {
+    const struct config *c = r->p->c;
+    for (int at = 0; at < r->n && y->dense.gate.data; at += r->plan.chunk_rows) {
+        int n = r->n - at < r->plan.chunk_rows ? r->n - at : r->plan.chunk_rows;
+        struct work w = work_from_row(r, at);
+        TRY(op_run(exec_of(r), OP_FFN,
+                   &(struct op_ffn){.y = r->work.xn, .x = w.xn, .expert = y->dense, .n = n, .hidden = c->hidden, .wide = config_needs_wide_activations(c)}));
+        TRY(op_run(exec_of(r), OP_SCATTER_ADD,
+                   &(struct op_scatter_add){.y = w.x,
+                                            .x = r->work.xn,
+                                            .weight = c->layer[layer].moe && c->shared_gate ? w.shared_weight : NULL,
+                                            .n = n,
+                                            .dim = c->hidden,
+                                            .ldy = c->hidden}));
+        TRY(pace_unit(r, &r->pace_main, r->compute_stream));
+    }
+    return 0;
+}
+
+/* Downloads the group sizes: the one wait of a layer. Virtual time: sizes as configured, or even. */
+static int read_groups(struct slp_rank *r, int all) {
+    int n = r->last_expert - r->first_expert;
+    if (gpu_info(r->g)->is_virtual) {
+        const struct gpu_spec *spec = &r->p->job->set->spec;
+        double run_experts = r->p->c->n_experts, part = spec->n_selected > 0 ? spec->n_selected / run_experts : 1, picks = (double)all * r->p->c->topk, at = 0;
+        for (int e = 0; e <= n; e++) {
+            r->host_offset[e] = (int32_t)(at + 1e-3);
+            if (e < n)
+                at += picks * (spec->expert_shares ? (double)spec->expert_shares[r->first_expert + e] : fmax(0, fmin(1, part * n - e)) / (part * run_experts));
+        }
+        r->host_offset[n + 1] = -1;
+        return 0;
+    }
+    TRY(gpu_copy(r->compute_stream, r->host_offset, r->offset, ((size_t)n + 1) * 4, GPU_D2H));
+    TRY(gpu_copy(r->compute_stream, r->host_offset + n + 1, (const void *)r->work.first_bad, 4, GPU_D2H));
+    return gpu_stream_sync(r->compute_stream);
+}
+
+static int run_expert(struct slp_rank *r, const struct expert *e, float *y, int begin, int end) {
+    int hidden = r->p->c->hidden;
+    bool wide = config_needs_wide_activations(r->p->c);
+    for (int at = begin; at < end; at += r->plan.chunk_rows) {
+        int n = end - at < r->plan.chunk_rows ? end - at : r->plan.chunk_rows;
+        TRY(op_run(exec_of(r), OP_GATHER, &(struct op_gather){.out = r->work.x, .x = r->xn, .index = r->token + at, .n = n, .dim = hidden, .ldx = hidden}));
+        TRY(op_run(exec_of(r), OP_FFN, &(struct op_ffn){.y = r->work.xn, .x = r->work.x, .expert = *e, .n = n, .hidden = hidden, .wide = wide}));
+        TRY(op_run(exec_of(r), OP_SCATTER_ADD,
+                   &(struct op_scatter_add){.y = y, .x = r->work.xn, .index = r->token + at, .weight = r->weight + at, .n = n, .dim = hidden, .ldy = hidden}));
+    }
+    return 0;
+}
+
+/* Groups experts with few rows into one operation to fill the device. The ring bounds the group: the loader must be able to continue while
+ * the group waits for its last expert. Fills g from expert e on, with a single expert if it is large; returns the next expert. */
+enum { SMALL_GROUP = 1024 }; /* 8,192 tokens give DeepSeek-V3 256 on average, and some experts several times that */
+static int group_experts(const struct slp_rank *r, int layer, int e, int n, struct op_group *g) {
+    int most = r->plan.ring_slots / 4 < OP_GROUP_MAX ? r->plan.ring_slots / 4 : OP_GROUP_MAX;
+    int small = r->plan.chunk_rows < SMALL_GROUP ? r->plan.chunk_rows : SMALL_GROUP;
+    for (; e < n && (!g->n || g->n < most); e++) {
+        if (!ring_takes_expert(r, layer, e)) continue;
+        bool is_small = r->host_offset[e + 1] - r->host_offset[e] <= small;
+        if (g->n && !is_small) break;
+        g->begin[g->n] = r->host_offset[e];
+        g->begin[++g->n] = r->host_offset[e + 1];
+        if (!is_small) return e + 1;
+    }
+    return e;
+}
+
+/* Runs the routed experts in order as their weights arrive. One rank adds to the residual stream directly; several compute partial sums
+ * of all tokens and exchange them. */
+static int run_experts(struct slp_rank *r, uint64_t *module, int layer) {
+    struct slp_run *p = r->p;
+    int all = p->job->n, n = r->last_expert - r->first_expert;
+    float *y = p->n_ranks == 1 ? r->x : r->sum;
+    if (p->n_ranks > 1 && p->job->set->spec.all_to_all) return all_to_all_experts(r, module, layer);
+    if (p->n_ranks > 1) {
+        TRY(exchange_tokens(r, layer));
+        TRY(gpu_fill(r->compute_stream, r->sum, 0, (size_t)all * (size_t)p->c->hidden * 4));
+    }
+    TRY(op_run(exec_of(r), OP_SORT,
+               &(struct op_sort){.offset = r->offset,
+                                 .token = r->token,
+                                 .weight = r->weight,
+                                 .ids = r->ids,
+                                 .weights = r->weights,
+                                 .n = all,
+                                 .topk = p->c->topk,
+                                 .first = r->first_expert,
+                                 .last = r->last_expert}));
+    TRY(read_groups(r, all));
+    if (r->host_offset[n + 1] >= 0) return 0; /* non-finite: the selection may be garbage; the end of the run reports where */
+    ring_publish_selected(r, layer);
+    for (int e = 0, end; e < n; e = end) {
+        struct op_group g = {.y = y, .x = r->xn, .token = r->token, .weight = r->weight, .hidden = p->c->hidden, .wide = config_needs_wide_activations(p->c)};
+        end = group_experts(r, layer, e, n, &g);
+        if (!g.n) continue;
+        for (int k = 0; k < g.n; k++) {
+            TRY(ring_ready(&r->experts, *module + (uint64_t)k, r->compute_stream));
+            g.expert[k] = ring_at(&r->experts, *module + (uint64_t)k)->expert;
+        }
+        int span = trace_begin(p->trace, r->compute_stream, r->id, LANE_COMPUTE, g.n > 1 ? "experts" : "expert", layer, r->first_expert + e);
+        if (g.n > 1) TRY(op_run(exec_of(r), OP_GROUP, &g));
+        else TRY(run_expert(r, &g.expert[0], y, g.begin[0], g.begin[1]));
+        TRY(pace_unit(r, &r->pace_main, r->compute_stream));
+        trace_end(p->trace, span, r->compute_stream);
+        for (int k = 0; k < g.n; k++) TRY(ring_used(&r->experts, (*module)++, r->compute_stream));
+    }
+    return p->n_ranks > 1 ? exchange_sums(r, layer) : 0;
+}
+
+/* Reports the layer; or, if a rank's device failed and sent garbage, that failure. */
+static int report_non_finite(struct slp_rank *r, int at) {
+    struct error e = {0};
+    for (int i = 0; i < r->p->n_ranks; i++)
+        if (gpu_error(r->p->rank[i].g, &e)) return slp_fail(r->p, e.code, &e);
+    if (at == 0) error_set(&e, ERR_RUNTIME, "the embedding produced a non-finite number; the weights may be damaged; check them with --verify");
+    else
+        error_set(&e, ERR_RUNTIME, "the %s of layer %d produced a non-finite number; the weights may be damaged; check them with --verify",
+                  at % 2 ? "attention" : "feed-forward", (at - 1) / 2);
+    return slp_fail(r->p, ERR_MODEL, &e);
+}
+
+static int run_layer(struct slp_rank *r, int layer, uint64_t *dense, uint64_t *module) {
+    struct slp_run *p = r->p;
+    const struct layer *y = &ring_at(&r->dense, *dense + 1)->layer;
+    TRY(attention_block(r, *dense, layer));
+    TRY(ring_ready(&r->dense, *dense + 1, r->compute_stream));
+    int span = trace_begin(p->trace, r->compute_stream, r->id, LANE_COMPUTE, "route", layer, -1);
+    TRY(run_router(r, y, layer));
+    trace_end(p->trace, span, r->compute_stream);
+    bool moe = p->c->layer[layer].moe;
+    if (moe) {
+        TRY(run_experts(r, module, layer));
+        if (r->host_offset[r->last_expert - r->first_expert + 1] >= 0) return report_non_finite(r, r->host_offset[r->last_expert - r->first_expert + 1]);
+    }
+    span = trace_begin(p->trace, r->compute_stream, r->id, LANE_COMPUTE, moe ? "shared" : "ffn", layer, -1);
+    TRY(dense_ffn(r, y, layer));
+    trace_end(p->trace, span, r->compute_stream);
+    TRY(ring_used(&r->dense, *dense + 1, r->compute_stream));
+    *dense += 2;
+    return 0;
+}
+
+static int run_layers(struct slp_rank *r) {
+    uint64_t dense = 0, module = 0;
+    const struct slp_job *j = r->p->job;
+    const struct config *c = r->p->c;
+    if (r->n)
+        TRY(block_rope(
+            exec_of(r), c,
+            &(struct work){.cos = r->cos, .sin = r->sin, .long_cos = r->far_cos, .long_sin = r->far_sin, .pos = r->pos, .inv_freq = r->work.inv_freq},
+            j->w->rope_mscale, r->n, j->pos + j->n));
+    for (int l = 0; l < c->n_layers; l++) TRY(run_layer(r, l, &dense, &module));
+    for (int at = 0; at < r->n; at += r->plan.chunk_rows) {
+        struct work w = work_from_row(r, at);
+        TRY(block_merge_streams(exec_of(r), r->close, &w, r->n - at < r->plan.chunk_rows ? r->n - at : r->plan.chunk_rows));
+    }
+    int bad = -1;
+    if (!gpu_info(r->g)->is_virtual) TRY(gpu_copy(r->compute_stream, r->host_offset, (const void *)r->work.first_bad, 4, GPU_D2H));
+    TRY(gpu_stream_sync(r->compute_stream));
+    if (!gpu_info(r->g)->is_virtual) bad = r->host_offset[0];
+    return bad >= 0 ? report_non_finite(r, bad) : 0;
+}
+
+void *slp_compute_thread(void *arg) {
+    struct slp_rank *r = arg;
+    slp_check(r, run_layers(r));
+    return NULL;
+}

@@ -1,0 +1,87 @@
+#pragma once
+/* One SLP run: ranks, each with loader, compute and unloader threads, a stream for each thread, and two rings of modules.
+ * slp_fail wakes everything that waits. */
+#include <pthread.h>
+
+#include "engine/exec/stream/ring.h"
+#include "engine/transfer/trace.h"
+#include "gpu/op.h"
+
+/* A range of new tokens owned by a rank: positions pos + [first, first + n), its rows [row, row + n). */
+struct stripe {
+    int first, n, row;
+};
+
+enum { STRIPES = 2 };
+/* State rows of a layer. On the device: after each stripe, at the mark, before the first token. On the host: after the last stripe, at
+ * the mark, and per stripe for a rank that continues it without peer access. */
+enum { STATE_STRIPE, STATE_MARK = STRIPES, STATE_BEFORE, RANK_STATES, HOST_LAST = 0, HOST_MARK, HOST_STRIPE, HOST_STATES = HOST_STRIPE + STRIPES };
+struct slp_rank {
+    struct slp_run *p;
+    int id;
+    struct gpu *g;
+    struct gpu_stream *load_stream, *compute_stream, *unload_stream;
+    pthread_t thread[3];
+    int n_threads;
+    struct stripe stripe[STRIPES];
+    int n_stripes, n;              /* rows of all stripes */
+    int first_expert, last_expert; /* routed experts [first, last) */
+    struct slp_plan plan;
+    struct ring dense, experts;
+    uint8_t *selected;     /* [n_layers, experts of this rank] selected by any token; NULL: all are loaded */
+    int n_selected_layers; /* layers with valid `selected`; under the pipe's lock */
+    int32_t *check_ids;    /* [experts of this rank] scratch of the loader for job->check_weights; NULL without one */
+    struct work work;      /* of a chunk */
+    /* device memory of all rows of this rank; for the experts, of all tokens */
+    float *x, *xn, *cos, *sin, *far_cos, *far_sin, *shared_weight;
+    float *streams, *post; /* several residual streams, as in struct work; close_mem holds the weights that merge them at the end */
+    struct weights *close;
+    char *close_mem;
+    int32_t *ids, *pos, *tokens, *selected_keys; /* chosen_keys: only if layers reuse a key selection, else it is per chunk */
+    float *weights;
+    float *sum; /* DSLP: partial sums of all tokens [all, hidden] */
+    int32_t *offset, *token;
+    float *weight;
+    int32_t *host_offset;   /* pinned, [experts + 2]; the last element is the non-finite mark */
+    char *kv_mem[2];        /* by layer parity: KV planes of a layer on the device, all positions */
+    struct kv_layer *cache; /* [n_layers]: views for struct span */
+    /* kvring.c, by layer parity, use layer / 2 + 1: KV of a layer computed; downloaded; read by attention */
+    struct gpu_pair *kv_made[2], *kv_downloaded[2], *kv_read[2];
+    struct gpu_pair *state_made[2][STRIPES]; /* the state after a stripe is ready */
+    char *kv_host[2];                        /* pinned: this rank's rows of a layer */
+    struct stage *stage;                     /* feeds the load stream */
+    struct pace pace_load, pace_main;
+    struct gpu_event *last_event[3]; /* the last work of each stream, for the run time */
+    struct exchange *exchange;
+};
+
+struct slp_run {
+    const struct slp_job *job;
+    const struct config *c;
+    struct slp_rank rank[GPU_MAX];
+    int n_ranks;
+    _Atomic int stop; /* cancel flag of all streams */
+    pthread_mutex_t lock;
+    pthread_cond_t cond; /* a slot was freed, a layer is done, or something failed */
+    struct error error;
+    int n_running;   /* threads */
+    int layers_done; /* by all ranks */
+    int rank_layers[GPU_MAX];
+    _Atomic uint64_t h2d, d2h, exchanged;
+    struct trace *trace;
+};
+
+/* Records the first failure and wakes everything that waits. code may be an operation's; the text then is the device's. */
+int slp_fail(struct slp_run *p, int code, const struct error *e);
+int slp_check(struct slp_rank *r, int rc); /* passes 0 through; else slp_fail with the device's error */
+void slp_layer_done(struct slp_rank *r, int layer);
+
+void *slp_loader_thread(void *rank);
+/* Uploads on the loader's stream; enqueued on return. */
+int slp_loader_send(struct slp_rank *r, char *dst, const char *src, size_t size);
+void *slp_compute_thread(void *rank);
+void *slp_unloader_thread(void *rank);
+/* Opens and closes device memory and streams of a rank. Drain all ranks before closing the first; close accepts partly opened ranks. */
+int slp_rank_open(struct slp_rank *r, struct error *e);
+int slp_rank_drain(struct slp_rank *r); /* returns the first error */
+void slp_rank_close(struct slp_rank *r);

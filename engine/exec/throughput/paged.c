@@ -1,0 +1,285 @@
+/* Throughput batches: splits rows into micro-batches, attends on the CPU, and runs a feeding thread per device. */
+#include <string.h>
+
+#include "engine/base/mem.h"
+#include "engine/exec/cpu_layer.h"
+#include "engine/exec/throughput/paged_internal.h"
+
+const char *paged_why_not(const struct runtime *m) {
+    const struct config *c = &m->w->config;
+    if (!m->gpus) return "there are no devices";
+    if (m->gpus->is_lost) return "a device was lost";
+    if (m->disk_prefetch) return "the weights do not fit in memory";
+    if (!c->n_experts) return "the model has no routed experts";
+    if (c->attn != ATTN_GQA) return "its attention (MLA or a variant) is not supported, only GQA";
+    for (int l = 0; l < c->n_layers; l++)
+        if (c->layer[l].delta) return "layers with a state (DeltaNet) are not supported";
+    if (c->attn_gate || c->streams.n) return "its attention block is not supported";
+    return NULL;
+}
+
+/* --- The CPU ----------------------------------------------------------------------------------------------------------------------  */
+
+static int signal_attended(struct paged_device *d, uint32_t value) {
+    struct runtime *m = d->p->m;
+    if (m->cpu_queue) return gpu_timeline_signal(d->attended, value, m->cpu_queue);
+    gpu_timeline_signal_host(d->attended, value);
+    return 0;
+}
+static int wait_projected(struct paged_device *d, uint32_t value) {
+    struct runtime *m = d->p->m;
+    return m->cpu_queue ? gpu_timeline_wait(d->projected, value, m->cpu_queue) : gpu_timeline_wait_host(d->projected, value, d->p->cancel);
+}
+
+static void store_kv(const struct paged_span *s, int layer, const struct kv_plane *from, int n, int row) {
+    for (int i = 0; i < n; i++) {
+        const struct kv_plane *to = &s->kv->layer[layer].p[i];
+        struct kv_row_range a = kv_row_range_of(&from[i], row, s->n), b = kv_row_range_of(to, s->pos, s->n);
+        memcpy((char *)to->data + b.offset, (const char *)from[i].data + a.offset, a.bytes);
+        if (a.n_scales) memcpy(to->scale + b.scale_offset, from[i].scale + a.scale_offset, a.n_scales * 4);
+    }
+}
+
+static int attend_unit(struct paged_device *d, int unit) {
+    const struct paged *p = d->p;
+    const int layer = paged_layer(d, unit);
+    const struct micro_batch *m = paged_micro(d, unit);
+    struct rows_buffer *b = &d->buffer[unit % PAGED_BUFFERS];
+    const struct layer *y = numa_copy_layer(p->m->numa_copy, p->m->w, layer);
+    struct kv_plane made[CACHE_PLANES];
+    int n = paged_planes(p, layer, b->kv, made), row = 0;
+    TRY(wait_projected(d, paged_value(d, unit)));
+    double t = trace_now(p->m->trace);
+    for (int i = m->span; i < m->span + m->n_spans; row += p->spans[i++].n)
+        if (!p->m->cpu_queue) store_kv(&p->spans[i], layer, made, n, row);
+    row = 0;
+    for (int i = m->span; i < m->span + m->n_spans; row += p->spans[i++].n) {
+        const struct paged_span *s = &p->spans[i];
+        struct work w = {.q = b->q, .att = b->att};
+        TRY(block_attend(p->m->cpu, p->c, y, layer, &w, &(struct span){.cache = s->kv->layer, .row = row, .n = s->n, .pos = s->pos},
+                         (struct key_range){.n = s->pos + s->n, .piece = PIECE_ALL}));
+    }
+    trace_cpu(p->m->trace, t, "attention", layer, (int)(m - p->micro));
+    return signal_attended(d, paged_value(d, unit));
+}
+
+static int embed_rows(struct paged *p) {
+    for (int at = 0; at < p->n; at += BATCH_INVARIANT_ROWS) {
+        struct work w = {.x = p->host_x + (size_t)at * (size_t)p->c->hidden, .tokens = p->host_tokens + at};
+        TRY(block_embed(p->m->cpu, p->m->w, &w, p->n - at < BATCH_INVARIANT_ROWS ? p->n - at : BATCH_INVARIANT_ROWS));
+    }
+    for (int i = 0; i < p->n_dev && p->m->cpu_queue; i++) TRY(signal_attended(&p->dev[i], p->base_value));
+    return 0;
+}
+
+/* Attends in global turn order: with several devices a layer starts before the previous one has ended. */
+static int attend_all(struct paged *p) {
+    const int last = p->c->n_layers - 1, n = p->n_micros;
+    for (int turn = 0; turn < last * p->stagger + n; turn++)
+        for (int layer = turn < n ? 0 : (turn - n) / p->stagger + 1; layer <= last && layer * p->stagger <= turn; layer++) {
+            if (p->calls->should_stop && p->calls->should_stop(p->calls->ctx)) return ERR_CANCELLED;
+            TRY(attend_unit(&p->dev[layer % p->n_dev], layer / p->n_dev * n + turn - layer * p->stagger));
+        }
+    for (int i = 0; i < p->n_dev; i++) TRY(wait_projected(&p->dev[i], paged_end_value(p)));
+    return 0;
+}
+
+static struct paged_device *last_device(struct paged *p) { return &p->dev[(p->c->n_layers - 1) % p->n_dev]; }
+static int compute_logits(struct paged *p, struct error *e) {
+    int which[BATCH_INVARIANT_ROWS], row[BATCH_INVARIANT_ROWS], n = 0, at = 0;
+    for (int i = 0; i < p->n_spans; i++) {
+        at += p->spans[i].n;
+        if (p->spans[i].want_logits) which[n] = i, row[n++] = at - 1;
+        if (n && (n == BATCH_INVARIANT_ROWS || i == p->n_spans - 1)) {
+            TRY(paged_device_head(last_device(p), which, row, n, e));
+            n = 0;
+        }
+    }
+    return 0;
+}
+
+/* --- A batch ------------------------------------------------------------------------------------------------------------------------  */
+
+static void add_extent(struct paged *p, struct micro_batch *m, int n) {
+    struct row_extent *last = m->n_extents ? &p->extents[m->extent + m->n_extents - 1] : NULL;
+    if (n <= BATCH_INVARIANT_ROWS && last && !last->is_alone && last->n + n <= BATCH_INVARIANT_ROWS) last->n += n;
+    else p->extents[m->extent + m->n_extents++] = (struct row_extent){.at = m->n, .n = n, .is_alone = n > BATCH_INVARIANT_ROWS};
+}
+
+/* Lays out rows in the order of spans. */
+static int lay_out_rows(struct paged *p, struct error *e) {
+    int pieces = 0;
+    p->n = p->n_micros = 0;
+    for (int i = 0; i < p->n_spans; i++) {
+        const struct paged_span *s = &p->spans[i];
+        if (s->micro == p->n_micros && p->n_micros < PAGED_MAX_MICRO_BATCHES)
+            p->micro[p->n_micros++] = (struct micro_batch){.row = p->n, .span = i, .extent = pieces};
+        struct micro_batch *m = &p->micro[p->n_micros - 1];
+        if (!p->n_micros || s->micro != p->n_micros - 1 || m->n + s->n > p->o.micro || p->n + s->n > p->o.rows)
+            return error_set(e, ERR_RUNTIME, "span %d of %d rows does not fit micro-batch %d", i, s->n, s->micro);
+        for (int k = 0; k < s->n; k++) {
+            p->host_pos[p->n + k] = s->pos + k, p->host_tokens[p->n + k] = s->tokens[k];
+            if (p->host_length) p->host_length[p->n + k] = s->total;
+        }
+        add_extent(p, m, s->n);
+        pieces = m->extent + m->n_extents;
+        m->n_spans++, m->n += s->n, p->n += s->n;
+        int rc = kv_commit(s->kv, s->pos + s->n, e);
+        if (rc) return rc;
+    }
+    return 0;
+}
+
+static void abort_devices(struct paged *p) {
+    atomic_store(&p->stop, 1);
+    for (int i = 0; i < p->n_dev; i++) paged_device_abort(&p->dev[i]);
+}
+static void *feed_thread(void *arg) {
+    struct paged_device *d = arg;
+    d->rc = paged_device_feed(d);
+    if (d->rc) abort_devices(d->p);
+    return NULL;
+}
+
+static void drain_streams(struct paged *p) {
+    abort_devices(p);
+    for (int i = 0; i < p->n_dev; i++) {
+        if (p->dev[i].main) gpu_stream_sync(p->dev[i].main);
+        if (p->dev[i].link) gpu_stream_sync(p->dev[i].link);
+    }
+    cpu_settle(p->m, NULL, 0);
+}
+/* Leaves streams idle with fresh timelines, whatever was in flight. */
+static int reset_devices(struct paged *p, struct error *e) {
+    int rc = 0;
+    drain_streams(p);
+    p->base_value = 0;
+    for (int i = 0; i < p->n_dev && !rc; i++) rc = paged_weights_reset(&p->dev[i].w, e); /* also drops uploads that still wait for buffers */
+    atomic_store(&p->stop, 0);
+    for (int i = 0; i < p->n_dev && !rc; i++) rc = paged_device_open_timelines(&p->dev[i], e);
+    return rc;
+}
+
+/* Feeds all devices and attends; returns 0 or the first failure. */
+static int run_layers(struct paged *p, struct error *e) {
+    int fed = 0, rc = 0;
+    while (fed < p->n_dev && !pthread_create(&p->dev[fed].thread, NULL, feed_thread, &p->dev[fed])) fed++;
+    if (fed < p->n_dev) rc = error_set(e, ERR_RUNTIME, "cannot start a thread to feed a device");
+    if (!rc) rc = attend_all(p);
+    if (rc) abort_devices(p);
+    for (int i = 0; i < fed; i++) pthread_join(p->dev[i].thread, NULL);
+    for (int i = 0; i < fed && !e->code; i++)
+        if (p->dev[i].rc && p->dev[i].rc != ERR_CANCELLED && rc != ERR_MODEL) rc = p->dev[i].rc; /* the first failure stopped the others */
+    return rc;
+}
+
+int paged_run(struct paged *p, const struct paged_span *spans, int n_spans, const struct paged_calls *calls, const _Atomic int *cancel, struct error *e) {
+    p->spans = spans, p->n_spans = n_spans, p->calls = calls, p->cancel = cancel;
+    int rc = lay_out_rows(p, e);
+    if (rc || !p->n) return rc;
+    p->m->cpu->cancel = cancel;
+    p->stagger = search_stagger(p->n_micros, p->n_dev);
+    if (p->m->cpu_queue) p->base_value++; /* a value for the embedding */
+    rc = embed_rows(p);
+    if (!rc) rc = run_layers(p, e);
+    p->base_value = paged_end_value(p);
+    if (!rc) rc = compute_logits(p, e);
+    if (!rc && p->m->cpu_queue) { /* order what follows after the device's clock */
+        rc = gpu_timeline_signal(last_device(p)->projected, ++p->base_value, last_device(p)->main);
+        if (!rc) rc = gpu_timeline_wait(last_device(p)->projected, p->base_value, p->m->cpu_queue);
+    }
+    trace_settle(p->m->trace);
+    if (!rc) return 0;
+    struct error device = {0};
+    bool failed = false, cancelled = cancel && atomic_load(cancel);
+    for (int i = 0; i < p->n_dev && !failed; i++) failed = gpu_error(p->dev[i].g, &device);
+    if (failed) *e = device, rc = e->code;
+    else if (rc == ERR_MODEL && !e->code) error_set(e, rc, "a layer produced a non-finite number; the weights may be damaged; check them with --verify");
+    else if (cancelled || !e->code) exec_op_error(cancelled ? rc = ERR_CANCELLED : rc, e);
+    struct error after = {0};
+    if (reset_devices(p, &after) && !failed) *e = after, rc = e->code;
+    return rc;
+}
+
+/* --- Opening -------------------------------------------------------------------------------------------------------------------------- */
+
+static void plan_plane_offsets(struct paged *p) {
+    size_t most[CACHE_PLANES] = {0};
+    for (int l = 0; l < p->c->n_layers; l++) {
+        struct cache_desc d[CACHE_PLANES];
+        for (int i = kv_planes(p->c, l, d); i-- > 0;) {
+            struct kv_plane one = kv_plane_of(&d[i], p->kv);
+            struct kv_row_range r = kv_row_range_of(&one, 0, p->o.micro);
+            size_t bytes = ((r.bytes + 255) & ~(size_t)255) + ((r.n_scales * 4 + 255) & ~(size_t)255);
+            if (bytes > most[i]) most[i] = bytes;
+        }
+    }
+    for (int i = 0; i < CACHE_PLANES; i++) p->plane_at[i + 1] = p->plane_at[i] + most[i];
+}
+
+static int open_memory(struct paged *p, struct error *e) {
+    const size_t rows = (size_t)p->o.rows;
+    const struct {
+        void **to;
+        size_t bytes;
+    } all[] = {{(void **)&p->host_x, rows * (size_t)p->c->hidden * 4},
+               {(void **)&p->host_pos, rows * 4},
+               {(void **)&p->host_tokens, rows * 4},
+               {(void **)&p->host_length, p->c->rope.kind == ROPE_LONG ? rows * 4 : 0}};
+    int rc = 0;
+    for (size_t i = 0; i < sizeof all / sizeof *all && !rc; i++)
+        if (all[i].bytes) rc = gpu_host_alloc(p->dev[0].g, all[i].to, all[i].bytes, e);
+    plan_plane_offsets(p);
+    p->micro = mem_alloc(PAGED_MAX_MICRO_BATCHES * sizeof *p->micro);
+    p->extents = mem_alloc(rows * sizeof *p->extents);
+    if (!rc && (!p->micro || !p->extents)) rc = error_set(e, ERR_MEMORY, "no memory for micro-batches");
+    return rc;
+}
+
+int paged_open(struct paged **out, struct runtime *m, enum dtype kv, const struct paged_options *o, const _Atomic int *cancel, struct error *e) {
+    const char *why = paged_why_not(m);
+    *out = NULL;
+    if (why) return error_set(e, ERR_RUNTIME, "paged decode: %s", why);
+    struct paged *p = mem_calloc(1, sizeof *p);
+    if (!p) return error_set(e, ERR_MEMORY, "no memory for paged decode");
+    p->m = m, p->c = &m->w->config, p->o = *o, p->kv = kv;
+    if (p->o.rows < p->o.micro) p->o.rows = p->o.micro;
+    p->n_dev = o->devices > 0 && o->devices < m->gpus->n ? o->devices : m->gpus->n;
+    if (p->n_dev > p->c->n_layers) p->n_dev = p->c->n_layers;
+    for (int i = 0; i < p->n_dev; i++) p->dev[i].p = p, p->dev[i].rank = i, p->dev[i].g = m->gpus->gpu[i];
+    int rc = open_memory(p, e);
+    for (int i = 0; i < p->n_dev && !rc; i++) rc = paged_device_open(&p->dev[i], cancel, e);
+    *out = p;
+    if (rc) paged_close(out);
+    return rc;
+}
+
+void paged_close(struct paged **pp) {
+    struct paged *p = *pp;
+    if (!p) return;
+    *pp = NULL;
+    drain_streams(p);
+    void *host[] = {p->host_x, p->host_pos, p->host_tokens, p->host_length};
+    for (size_t i = 0; i < sizeof host / sizeof *host; i++) gpu_host_free(p->dev[0].g, host[i]);
+    for (int i = 0; i < p->n_dev; i++) paged_device_close(&p->dev[i]);
+    mem_free(p->micro);
+    mem_free(p->extents);
+    mem_free(p);
+}
+
+int paged_n_devices(const struct paged *p) { return p->n_dev; }
+double paged_resident_fraction(const struct paged *p) {
+    double kept = 0, all = 0;
+    for (int i = 0; i < p->n_dev; i++) kept += p->dev[i].w.n_resident, all += (double)p->dev[i].w.n_moe * p->dev[i].w.n_experts;
+    return all > 0 ? kept / all : 0;
+}
+int paged_ring_percent(const struct paged *p) {
+    int least = 200;
+    for (int i = 0; i < p->n_dev; i++) {
+        const struct paged_weights *w = &p->dev[i].w;
+        int most = 0;
+        for (int l = i; l < p->c->n_layers; l += p->n_dev) most = (int)paged_weights_streamed(w, l) > most ? (int)paged_weights_streamed(w, l) : most;
+        if (most && 100 * w->ring / most < least) least = 100 * w->ring / most;
+    }
+    return least;
+}

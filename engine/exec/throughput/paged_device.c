@@ -1,0 +1,371 @@
+/* One device in throughput decode: its memory, and its layers' work in the global order of units. */
+#include <string.h>
+
+#include "engine/base/mem.h"
+#include "engine/exec/cpu_layer.h"
+#include "engine/exec/throughput/paged_internal.h"
+#include "engine/model/rope.h"
+
+enum { TOGETHER = 256 }; /* rows per group of an expert when they are one session's */
+
+/* A span that runs alone has more than BATCH_INVARIANT_ROWS rows; between two of them is one run of the others. */
+size_t paged_max_runs(int micro) { return 2 * ((size_t)micro / (BATCH_INVARIANT_ROWS + 1)) + 1; }
+
+/* --- Views ---------------------------------------------------------------------------------------------------------------------- */
+
+static struct exec *exec_of(struct paged_device *d) { return gpu_stream_exec(d->main); }
+static size_t hidden_bytes(const struct paged *p, int n) { return (size_t)n * (size_t)p->c->hidden * 4; }
+static size_t query_floats(const struct paged *p) { return (size_t)(p->c->n_heads * p->c->head_dim); }
+static size_t result_floats(const struct paged *p) { return (size_t)(p->c->n_heads * p->c->v_dim); }
+
+/* Rows from `at` on of a micro-batch; buffers that outlive an operation are offset, the rest is shared. */
+static struct work work_from_row(const struct paged_device *d, const struct micro_batch *m, int at) {
+    const struct paged *p = d->p;
+    const struct config *c = p->c;
+    struct work w = d->work;
+    size_t row = (size_t)(m->row + at), within = (size_t)at;
+    w.x = d->x + row * (size_t)c->hidden;
+    w.xn += within * (size_t)c->hidden;
+    w.q += within * query_floats(p), w.att += within * result_floats(p);
+    w.pos = d->pos + row, w.tokens = d->tokens + row;
+    if (d->length) w.seq_length = d->length + row;
+    w.ids += within * (size_t)c->topk, w.weights += within * (size_t)c->topk;
+    if (w.shared_weight) w.shared_weight += within;
+    return w;
+}
+
+int paged_planes(const struct paged *p, int layer, char *mem, struct kv_plane out[CACHE_PLANES]) {
+    struct cache_desc d[CACHE_PLANES];
+    int n = kv_planes(p->c, layer, d);
+    for (int i = 0; i < n; i++) {
+        out[i] = kv_plane_of(&d[i], p->kv);
+        struct kv_row_range all = kv_row_range_of(&out[i], 0, p->o.micro);
+        out[i].data = mem + p->plane_at[i];
+        out[i].scale = all.n_scales ? (float *)(void *)(mem + p->plane_at[i] + ((all.bytes + 255) & ~(size_t)255)) : NULL;
+    }
+    return n;
+}
+
+/* --- A layer's work ----------------------------------------------------------------------------------------------------------------- */
+
+static float *row_at(float *x, const struct micro_batch *m, int hidden) { return x + (size_t)m->row * (size_t)hidden; }
+/* the device of the previous layer, and its unit of the same rows */
+static const struct paged_device *previous_device(const struct paged_device *d) { return &d->p->dev[(d->rank + d->p->n_dev - 1) % d->p->n_dev]; }
+static int previous_unit(const struct paged_device *d, int unit) { return d->rank ? unit : unit - d->p->n_micros; }
+
+/* Computes queries, keys and values and downloads them. */
+static int project_unit(struct paged_device *d, int unit) {
+    const struct paged *p = d->p;
+    const int layer = paged_layer(d, unit);
+    const struct micro_batch *m = paged_micro(d, unit);
+    const struct layer *y = &d->w.views[layer];
+    struct rows_buffer *b = &d->buffer[unit % PAGED_BUFFERS];
+    struct kv_plane to[CACHE_PLANES];
+    int span = trace_begin(p->m->trace, d->main, d->rank, LANE_COMPUTE, "project", layer, (int)(m - p->micro)), rc = 0;
+    int n = paged_planes(p, layer, b->kv, to);
+    if (layer && p->n_dev > 1) rc = gpu_timeline_wait(previous_device(d)->passed, paged_value(previous_device(d), previous_unit(d, unit)), d->main);
+    if (!rc && (!layer || p->n_dev > 1))
+        rc = gpu_copy(d->main, row_at(d->x, m, p->c->hidden), row_at(p->host_x, m, p->c->hidden), hidden_bytes(p, m->n), GPU_H2D);
+    for (const struct row_extent *t = p->extents + m->extent; t < p->extents + m->extent + m->n_extents && !rc; t++) {
+        struct work w = work_from_row(d, m, t->at);
+        const int k = t->n;
+        rc = block_rope(exec_of(d), p->c, &w, p->m->w->rope_mscale, k, 0);
+        if (!rc) rc = block_kv(exec_of(d), p->c, y, layer, &w, &(struct span){.cache = d->cache, .n = k, .pos = t->at}, 1, k);
+        if (!rc) rc = block_query(exec_of(d), p->c, y, layer, &w, k);
+    }
+    if (!rc) rc = gpu_copy(d->main, b->q, d->work.q, (size_t)m->n * query_floats(p) * 4, GPU_D2H);
+    for (int i = 0; i < n && !rc; i++) {
+        struct kv_row_range r = kv_row_range_of(&to[i], 0, m->n);
+        rc = gpu_copy(d->main, to[i].data, d->cache[layer].p[i].data, r.bytes, GPU_D2H);
+        if (!rc && r.n_scales) rc = gpu_copy(d->main, to[i].scale, d->cache[layer].p[i].scale, r.n_scales * 4, GPU_D2H);
+    }
+    trace_end(p->m->trace, span, d->main);
+    return rc ? rc : gpu_timeline_signal(d->projected, paged_value(d, unit), d->main);
+}
+
+/* Counts how many rows of each run selected each expert, d->run_counts [runs, n_experts]. Virtual time: an even spread. */
+static int read_choices(struct paged_device *d, const struct micro_batch *m) {
+    const struct paged *p = d->p;
+    const int n = p->c->n_experts, topk = p->c->topk;
+    const struct row_extent *run = d->runs;
+    if (p->m->cpu_queue) {
+        for (int r = 0; r < d->n_runs; r++)
+            for (int k = 0; k < n; k++)
+                d->run_counts[r * n + k] = (int32_t)((int64_t)run[r].n * topk * (k + 1) / n) - (int32_t)((int64_t)run[r].n * topk * k / n);
+        return 0;
+    }
+    TRY(gpu_copy(d->main, d->host_ids, d->work.ids, (size_t)m->n * (size_t)topk * 4, GPU_D2H));
+    TRY(gpu_copy(d->main, d->host_bad, (const void *)d->work.first_bad, 4, GPU_D2H));
+    TRY(gpu_timeline_signal(d->routed, ++d->n_routed, d->main));
+    TRY(gpu_timeline_wait_host(d->routed, d->n_routed, &p->stop));
+    if (*d->host_bad >= 0) return ERR_MODEL; /* the selection may be garbage */
+    memset(d->run_counts, 0, (size_t)d->n_runs * (size_t)n * sizeof *d->run_counts);
+    for (int r = 0; r < d->n_runs; r++)
+        for (int i = run[r].at * topk; i < (run[r].at + run[r].n) * topk; i++) {
+            if (d->host_ids[i] < 0 || d->host_ids[i] >= n) return ERR_MODEL;
+            d->run_counts[r * n + d->host_ids[i]]++;
+        }
+    return 0;
+}
+
+static int run_group(struct paged_device *d, struct op_group *g, int layer, const struct micro_batch *m) {
+    struct trace *trace = d->p->m->trace;
+    if (!g->n) return 0;
+    int span = trace_begin(trace, d->main, d->rank, LANE_COMPUTE, "experts", layer, (int)(m - d->p->micro));
+    TRY(op_run(exec_of(d), OP_GROUP, g));
+    trace_end(trace, span, d->main);
+    g->begin[0] = g->begin[g->n];
+    g->n = 0;
+    return 0;
+}
+
+/* Merges pieces into runs whose selections are counted together: a lone span, or everything between two of them. */
+static void find_runs(struct paged_device *d, const struct micro_batch *m) {
+    const struct row_extent *t = d->p->extents + m->extent, *end = t + m->n_extents;
+    d->n_runs = 0;
+    for (; t < end; t++) {
+        struct row_extent *last = d->n_runs ? &d->runs[d->n_runs - 1] : NULL;
+        if (last && !last->is_alone && !t->is_alone) last->n += t->n;
+        else d->runs[d->n_runs++] = *t;
+    }
+}
+
+static int max_group_rows(const struct row_extent *run) { return run->is_alone ? TOGETHER : BATCH_INVARIANT_ROWS; }
+
+/* Runs the routed experts of a micro-batch in order. An expert's rows from several sessions go BATCH_INVARIANT_ROWS at a time, so that a row's bits do
+ * not depend on who else selected the expert; rows of a lone span go by themselves. All pieces of an expert are in one operation,
+ * so that its weights are read from device memory once. After the layer's last rows its pages are freed. */
+static int run_experts(struct paged_device *d, int layer, const struct micro_batch *m) {
+    const struct paged *p = d->p;
+    const struct config *c = p->c;
+    const bool last = m == &p->micro[p->n_micros - 1];
+    struct op_group g = {.y = d->x + (size_t)m->row * (size_t)c->hidden,
+                         .x = d->work.xn,
+                         .token = d->token,
+                         .weight = d->weight,
+                         .hidden = c->hidden,
+                         .wide = config_needs_wide_activations(c)};
+    TRY(op_run(exec_of(d), OP_SORT,
+               &(struct op_sort){.offset = d->offset,
+                                 .token = d->token,
+                                 .weight = d->weight,
+                                 .ids = d->work.ids,
+                                 .weights = d->work.weights,
+                                 .n = m->n,
+                                 .topk = c->topk,
+                                 .last = c->n_experts}));
+    find_runs(d, m);
+    TRY(read_choices(d, m));
+    for (int k = 0; k < c->n_experts; k++) {
+        struct expert view = {0};
+        int rest = 0, pieces = 0;
+        for (int r = 0; r < d->n_runs; r++) {
+            const int n = d->run_counts[r * c->n_experts + k], most = max_group_rows(&d->runs[r]);
+            rest += n, pieces += (n + most - 1) / most;
+        }
+        if (g.n + pieces > OP_GROUP_MAX && pieces <= OP_GROUP_MAX) { /* split over two operations its weights would be read twice */
+            TRY(run_group(d, &g, layer, m));
+            if (last) TRY(paged_weights_free(&d->w, layer, k, d->main));
+        }
+        for (int r = 0; r < d->n_runs; r++) {
+            const int most = max_group_rows(&d->runs[r]);
+            for (int left = d->run_counts[r * c->n_experts + k], n; left; left -= n) {
+                n = left < most ? left : most;
+                if (!view.gate.data) TRY(paged_weights_use(&d->w, layer, k, d->main, &view));
+                g.expert[g.n] = view;
+                g.begin[g.n + 1] = g.begin[g.n] + n;
+                rest -= n;
+                if (++g.n < OP_GROUP_MAX) continue;
+                TRY(run_group(d, &g, layer, m));
+                if (last) TRY(paged_weights_free(&d->w, layer, rest ? k : k + 1, d->main));
+            }
+        }
+    }
+    TRY(run_group(d, &g, layer, m));
+    return last ? paged_weights_free(&d->w, layer, c->n_experts, d->main) : 0;
+}
+
+/* Runs everything after attention, up to the next layer. */
+static int finish_unit(struct paged_device *d, int unit) {
+    const struct paged *p = d->p;
+    const int layer = paged_layer(d, unit);
+    const struct micro_batch *m = paged_micro(d, unit);
+    const struct layer *y = &d->w.views[layer];
+    if (p->m->cpu_queue) TRY(gpu_timeline_wait(d->attended, paged_value(d, unit), d->main));
+    else TRY(gpu_timeline_wait_host(d->attended, paged_value(d, unit), &p->stop));
+    int span = trace_begin(p->m->trace, d->main, d->rank, LANE_COMPUTE, "output", layer, (int)(m - p->micro));
+    TRY(gpu_copy(d->main, d->work.att, d->buffer[unit % PAGED_BUFFERS].att, (size_t)m->n * result_floats(p) * 4, GPU_H2D));
+    const struct row_extent *first = p->extents + m->extent, *end = first + m->n_extents;
+    for (const struct row_extent *t = first; t < end; t++) {
+        struct work w = work_from_row(d, m, t->at);
+        TRY(block_output(exec_of(d), p->c, y, &w, t->n));
+        TRY(block_route(exec_of(d), p->c, y, layer, &w, t->n));
+    }
+    trace_end(p->m->trace, span, d->main);
+    if (p->c->layer[layer].moe) TRY(run_experts(d, layer, m));
+    for (const struct row_extent *t = first; t < end; t++) {
+        struct work w = work_from_row(d, m, t->at);
+        TRY(block_experts(exec_of(d), p->c, y, layer, &w, PART_SHARED, w.x, t->n));
+    }
+    if (p->n_dev == 1 || layer == p->c->n_layers - 1) return 0;
+    TRY(gpu_copy(d->main, row_at(p->host_x, m, p->c->hidden), row_at(d->x, m, p->c->hidden), hidden_bytes(p, m->n), GPU_D2H));
+    return gpu_timeline_signal(d->passed, paged_value(d, unit), d->main);
+}
+
+static int begin_batch(struct paged_device *d) {
+    const struct paged *p = d->p;
+    const size_t rows = (size_t)p->n * 4;
+    if (p->m->cpu_queue) TRY(gpu_timeline_wait(d->attended, p->base_value, d->main)); /* embedding is done */
+    TRY(gpu_fill(d->main, (void *)d->work.first_bad, 0xff, 4));
+    TRY(gpu_copy(d->main, d->pos, p->host_pos, rows, GPU_H2D));
+    TRY(gpu_copy(d->main, d->tokens, p->host_tokens, rows, GPU_H2D));
+    return d->length ? gpu_copy(d->main, d->length, p->host_length, rows, GPU_H2D) : 0;
+}
+
+/* Order of paper B, algorithm 1: work after attention of one micro-batch, work before attention PAGED_AHEAD later, then a share of the
+ * next layer's pages. */
+int paged_device_feed(struct paged_device *d) {
+    const struct paged *p = d->p;
+    struct paged_weights *w = &d->w;
+    const int all = d->n_layers * p->n_micros, ahead = PAGED_AHEAD < p->stagger ? PAGED_AHEAD : p->stagger;
+    int made = 0;
+    TRY(paged_weights_send(w, w->layer_base + paged_weights_next_streamed(w, -1)));
+    TRY(begin_batch(d));
+    for (int unit = 0; unit < all; unit++) {
+        const int layer = paged_layer(d, unit), k = unit % p->n_micros + 1;
+        const uint64_t rest = paged_weights_streamed(w, layer), next = paged_weights_next_streamed(w, layer);
+        for (; made < all && paged_turn(d, made) - paged_turn(d, unit) < ahead; made++) TRY(project_unit(d, made));
+        TRY(finish_unit(d, unit));
+        for (; made < all && unit + 1 < all && paged_turn(d, made) - paged_turn(d, unit + 1) < ahead; made++) TRY(project_unit(d, made));
+        if (!p->c->layer[layer].moe) continue;
+        TRY(paged_weights_send(w, w->layer_base + rest + next * (uint64_t)k / (uint64_t)p->n_micros));
+        if (k == p->n_micros) w->layer_base += rest;
+    }
+    return gpu_timeline_signal(d->projected, paged_end_value(p), d->main);
+}
+
+/* Computes logits of the wanted spans' last rows, a few at a time. */
+int paged_device_head(struct paged_device *d, const int *which, const int *row, int n, struct error *e) {
+    const struct paged *p = d->p;
+    struct work w = {.x = d->head_x, .xn = d->head_xn, .first_bad = d->work.first_bad};
+    for (int i = 0; i < n; i++)
+        TRY(gpu_copy(d->main, d->head_x + (size_t)i * (size_t)p->c->hidden, d->x + (size_t)row[i] * (size_t)p->c->hidden, hidden_bytes(p, 1), GPU_D2D));
+    TRY(block_head(exec_of(d), &d->w.head, &w, 0, n, d->logits, NULL));
+    TRY(gpu_copy(d->main, d->host_logits, d->logits, (size_t)n * (size_t)p->c->vocab * 4, GPU_D2H));
+    TRY(gpu_copy(d->main, d->host_bad, (const void *)d->work.first_bad, 4, GPU_D2H));
+    TRY(gpu_stream_sync(d->main));
+    if (p->m->cpu_queue) return 0;
+    _Atomic int bad = *d->host_bad;
+    TRY(exec_check_finite(p->m->w, &(struct work){.first_bad = &bad}, e));
+    for (int i = 0; i < n; i++) {
+        float *logits = d->host_logits + (size_t)i * (size_t)p->c->vocab;
+        int32_t top = 0;
+        TRY(exec_check_logits(p->m->w, &(struct work){.first_bad = &bad}, logits, e));
+        for (int32_t k = 1; k < p->c->vocab; k++)
+            if (logits[k] > logits[top]) top = k;
+        p->calls->on_logits(p->calls->ctx, which[i], logits, top);
+    }
+    return 0;
+}
+
+/* --- Opening -------------------------------------------------------------------------------------------------------------------------- */
+
+static void *device_alloc(void *ctx, size_t size) {
+    struct paged_device *d = ctx;
+    void *q;
+    return gpu_alloc(d->g, &q, size, NULL) ? NULL : q;
+}
+static void device_release(void *ctx, void *q) {
+    struct paged_device *d = ctx;
+    gpu_stream_sync(d->main);
+    gpu_free(d->g, q);
+}
+
+static int open_memory(struct paged_device *d, struct error *e) {
+    const struct paged *p = d->p;
+    const struct config *c = p->c;
+    const size_t micro = (size_t)p->o.micro, rows = (size_t)p->o.rows, run_experts = (size_t)c->n_experts, planes = p->plane_at[CACHE_PLANES];
+    const bool length = c->rope.kind == ROPE_LONG, head = paged_weights_has_head(&d->w);
+    const size_t few = head ? hidden_bytes(p, BATCH_INVARIANT_ROWS) : 0, vocab = head ? BATCH_INVARIANT_ROWS * (size_t)c->vocab * 4 : 0;
+    struct {
+        void **to;
+        size_t bytes;
+        bool host;
+    } all[] = {{(void **)&d->x, hidden_bytes(p, p->o.rows), false},
+               {(void **)&d->head_x, few, false},
+               {(void **)&d->head_xn, few, false},
+               {(void **)&d->logits, vocab, false},
+               {(void **)&d->pos, rows * 4, false},
+               {(void **)&d->tokens, rows * 4, false},
+               {(void **)&d->length, length ? rows * 4 : 0, false},
+               {(void **)&d->planes, planes, false},
+               {(void **)&d->offset, (run_experts + 1) * 4, false},
+               {(void **)&d->token, micro * (size_t)c->topk * 4, false},
+               {(void **)&d->weight, micro * (size_t)c->topk * 4, false},
+               {(void **)&d->host_logits, vocab, true},
+               {(void **)&d->host_ids, micro * (size_t)c->topk * 4, true},
+               {(void **)&d->host_bad, 4, true}};
+    int rc = work_open(&d->work, c, p->o.micro, device_alloc, device_release, d, e);
+    for (size_t i = 0; i < sizeof all / sizeof *all && !rc; i++)
+        if (all[i].bytes) rc = all[i].host ? gpu_host_alloc(d->g, all[i].to, all[i].bytes, e) : gpu_alloc(d->g, all[i].to, all[i].bytes, e);
+    for (int i = 0; i < PAGED_BUFFERS && !rc; i++) {
+        rc = gpu_host_alloc(d->g, (void **)&d->buffer[i].q, micro * query_floats(p) * 4, e);
+        if (!rc) rc = gpu_host_alloc(d->g, (void **)&d->buffer[i].att, micro * result_floats(p) * 4, e);
+        if (!rc) rc = gpu_host_alloc(d->g, (void **)&d->buffer[i].kv, planes, e);
+    }
+    d->cache = mem_calloc((size_t)c->n_layers, sizeof *d->cache);
+    d->runs = mem_alloc(paged_max_runs(p->o.micro) * sizeof *d->runs);
+    d->run_counts = mem_alloc(paged_max_runs(p->o.micro) * run_experts * sizeof *d->run_counts);
+    if (!rc && (!d->cache || !d->runs || !d->run_counts)) rc = error_set(e, ERR_MEMORY, "no memory for micro-batches");
+    for (int l = 0; l < c->n_layers && !rc; l++) paged_planes(p, l, d->planes, d->cache[l].p);
+    return rc;
+}
+
+int paged_device_open_timelines(struct paged_device *d, struct error *e) {
+    struct gpu_timeline **all[] = {&d->projected, &d->attended, &d->routed, &d->passed};
+    int rc = 0;
+    d->n_routed = 0;
+    for (int i = 0; i < 4 && !rc; i++) {
+        gpu_timeline_close(all[i]);
+        rc = gpu_timeline_open(d->g, all[i], e);
+    }
+    return rc;
+}
+void paged_device_abort(struct paged_device *d) {
+    struct gpu_timeline *all[] = {d->projected, d->attended, d->routed, d->passed};
+    for (int i = 0; i < 4; i++)
+        if (all[i]) gpu_timeline_abort(all[i]);
+}
+
+int paged_device_open(struct paged_device *d, const _Atomic int *cancel, struct error *e) {
+    struct paged *p = d->p;
+    struct paged_weights *w = &d->w;
+    for (int l = d->rank; l < p->c->n_layers; l += p->n_dev) d->n_layers++;
+    *w = (struct paged_weights){.rank = d->rank, .ranks = p->n_dev, .n_layers = p->c->n_layers};
+    int rc = gpu_stream_open(d->g, &d->main, "paged", true, &p->stop, e);
+    if (!rc) rc = gpu_stream_open(d->g, &d->link, "pages", false, &p->stop, e);
+    if (!rc) rc = paged_device_open_timelines(d, e);
+    if (!rc) rc = open_memory(d, e);
+    if (!rc) rc = paged_weights_open(w, p->m, d->g, d->link, &p->stop, d->rank, p->n_dev, p->o.resident_fraction, cancel, e);
+    if (!rc && (rc = gpu_copy(d->main, d->work.inv_freq, p->m->w->inv_freq, (size_t)rope_floats(p->c) * 4, GPU_H2D)) && !gpu_error(d->g, e))
+        exec_op_error(rc, e);
+    if (!rc && (rc = gpu_stream_sync(d->main)) && !gpu_error(d->g, e)) exec_op_error(rc, e);
+    return rc;
+}
+
+/* All streams must be idle. */
+void paged_device_close(struct paged_device *d) {
+    if (d->w.m) paged_weights_close(&d->w);
+    if (d->work.release) work_close(&d->work);
+    void *device[] = {d->x, d->head_x, d->head_xn, d->logits, d->pos, d->tokens, d->length, d->planes, d->offset, d->token, d->weight};
+    void *host[] = {d->host_logits, d->host_ids, d->host_bad};
+    for (size_t i = 0; i < sizeof device / sizeof *device; i++) gpu_free(d->g, device[i]);
+    for (size_t i = 0; i < sizeof host / sizeof *host; i++) gpu_host_free(d->g, host[i]);
+    for (int i = 0; i < PAGED_BUFFERS; i++) gpu_host_free(d->g, d->buffer[i].q), gpu_host_free(d->g, d->buffer[i].att), gpu_host_free(d->g, d->buffer[i].kv);
+    struct gpu_timeline **all[] = {&d->projected, &d->attended, &d->routed, &d->passed};
+    for (int i = 0; i < 4; i++) gpu_timeline_close(all[i]);
+    if (d->main) gpu_stream_close(&d->main);
+    if (d->link) gpu_stream_close(&d->link);
+    mem_free(d->cache), mem_free(d->runs), mem_free(d->run_counts);
+    *d = (struct paged_device){0};
+}

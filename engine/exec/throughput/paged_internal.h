@@ -1,0 +1,135 @@
+#pragma once
+/* Shared by the paged files: weights (paged_weights.c), one device (paged_device.c), the batch (paged.c). */
+#include <pthread.h>
+
+#include "engine/exec/throughput/paged.h"
+#include "engine/layer/attention.h"
+#include "engine/placement/search.h"
+#include "engine/transfer/stage.h"
+#include "engine/transfer/trace.h"
+#include "gpu/op.h"
+
+enum { PAGE_GATE_UP, PAGE_DOWN, PAGES }; /* pages of an expert: gate and up; down */
+
+/* Page table of a device's layers. Experts [0, resident) of a layer are resident; the rest are streamed in order in each batch,
+ * counted over layers and batches, and the count-th uses slot count % ring. */
+struct paged_weights {
+    struct runtime *m;
+    struct gpu *g;
+    struct gpu_stream *link;
+    const _Atomic int *stop;
+    struct stage *stage;
+    int rank, ranks;                     /* this device has the layers l with l % ranks == rank, and the head if it has the last layer */
+    struct gpu_timeline *loaded, *freed; /* values: 2 * count + 1 + page: the page arrived; 2 * count + 1: the slot is free */
+    struct layer *views;                 /* [n_layers] device views without routed experts */
+    char **mem;                          /* [n_layers] their memory */
+    int *resident, *resident_at;         /* [n_layers] resident experts; their first index in table */
+    struct expert *table;                /* [n_kept] resident, then [ring]: the page table */
+    char **resident_mem;                 /* [n_kept] */
+    char *pages[PAGES];                  /* [ring] slots each */
+    size_t page_bytes[PAGES];
+    int n_layers, n_experts, n_moe, n_resident, ring; /* n_moe: of this device */
+    struct weights head;                              /* final norm and LM head, on the device that has them */
+    char *head_mem;
+    int next_layer, next_expert;            /* expert of count `sent` */
+    uint64_t sent, freed_until, layer_base; /* counts: sent; freed (as enqueued); first streamed expert of the current layer */
+};
+int paged_weights_open(struct paged_weights *w, struct runtime *m, struct gpu *g, struct gpu_stream *link, const _Atomic int *stop, int rank, int ranks,
+                       double share, const _Atomic int *cancel, struct error *e);
+void paged_weights_close(struct paged_weights *w);
+/* Reopens stage and timelines; drops uploads in flight. */
+int paged_weights_reset(struct paged_weights *w, struct error *e);
+bool paged_weights_has_head(const struct paged_weights *w); /* whether this device has the last layer and the head */
+/* Feeding thread. Streamed experts of the layer, and of the device's next MoE layer (wrapping to the next batch). */
+uint64_t paged_weights_streamed(const struct paged_weights *w, int layer), paged_weights_next_streamed(const struct paged_weights *w, int layer);
+/* Uploads experts with count below `until`, as far as slots are free or will be freed by enqueued work. */
+int paged_weights_send(struct paged_weights *w, uint64_t until);
+/* Returns the expert's view; `stream` waits for its pages. */
+int paged_weights_use(struct paged_weights *w, int layer, int expert, struct gpu_stream *stream, struct expert *view);
+/* Frees the slots of the layer's experts before `expert` after the work enqueued on `stream`. */
+int paged_weights_free(struct paged_weights *w, int layer, int expert, struct gpu_stream *stream);
+
+/* The device computes queries PAGED_AHEAD micro-batches ahead; one more is with the CPU. */
+enum { PAGED_BUFFERS = SEARCH_MIN_STAGGER, PAGED_AHEAD = PAGED_BUFFERS - 1 };
+
+struct micro_batch {
+    int row, n; /* rows within the batch */
+    int span, n_spans, extent, n_extents;
+};
+/* Rows that go through a matrix together: spans of at most BATCH_INVARIANT_ROWS rows in total, or one longer span alone, so that a row's bits do
+ * not depend on other sessions. */
+struct row_extent {
+    int at, n; /* within the micro-batch */
+    bool is_alone;
+};
+struct rows_buffer { /* pinned, of a micro-batch between device and CPU */
+    float *q, *att;  /* [micro, n_heads * head_dim], [micro, n_heads * v_dim] */
+    char *kv;        /* its KV rows, plane by plane */
+};
+
+/* A device and its layers. A unit is one micro-batch in one of its layers, numbered layer by layer within a batch. */
+struct paged_device {
+    struct paged *p;
+    int rank, n_layers; /* layers rank, rank + n_dev, ... */
+    struct gpu *g;
+    struct gpu_stream *main, *link;
+    struct paged_weights w;
+    struct work work;                     /* of a micro-batch */
+    float *x, *head_x, *head_xn, *logits; /* [rows, hidden]; head: [BATCH_INVARIANT_ROWS, hidden] twice, [BATCH_INVARIANT_ROWS, vocab] */
+    int32_t *pos, *tokens, *length;       /* [rows] */
+    char *planes;                         /* one layer's KV rows of a micro-batch */
+    struct kv_layer *cache;               /* [n_layers of the model] views of planes */
+    int32_t *offset, *token;              /* [n_experts + 1], [micro * topk] */
+    float *weight;                        /* [micro * topk] */
+    struct rows_buffer buffer[PAGED_BUFFERS];
+    float *host_logits;                                          /* pinned: [BATCH_INVARIANT_ROWS, vocab] */
+    int32_t *host_ids, *host_bad;                                /* pinned: [micro, topk], and the non-finite mark */
+    struct gpu_timeline *projected, *attended, *routed, *passed; /* unit values: projected, attended, selections downloaded, rows passed on */
+    uint32_t n_routed;                                           /* signalled so far */
+    struct row_extent *runs;                                     /* [paged_max_runs(micro)] of the micro-batch whose experts run */
+    int32_t *run_counts;                                         /* [paged_max_runs(micro), n_experts] */
+    int n_runs;
+    pthread_t thread;
+    int rc; /* result of the feeding thread */
+};
+struct paged {
+    struct runtime *m;
+    const struct config *c;
+    struct paged_options o;
+    enum dtype kv;
+    struct paged_device dev[GPU_MAX];
+    int n_dev;
+    _Atomic int stop;                              /* cancel flag of all streams */
+    float *host_x;                                 /* pinned: [rows, hidden], embeddings, then rows between devices */
+    int32_t *host_pos, *host_tokens, *host_length; /* pinned: [rows] */
+    size_t plane_at[CACHE_PLANES + 1];             /* offset of a plane's rows in rows_buffer.kv and planes */
+    uint32_t base_value;                           /* timeline value before this batch */
+    /* the running batch: */
+    struct micro_batch *micro;  /* [PAGED_MAX_MICRO_BATCHES] */
+    struct row_extent *extents; /* [rows] */
+    int n_micros, n, stagger;   /* stagger: micro-batches by which a layer follows the one before */
+    const struct paged_span *spans;
+    int n_spans;
+    const struct paged_calls *calls;
+    const _Atomic int *cancel;
+};
+
+static inline int paged_layer(const struct paged_device *d, int unit) { return d->rank + unit / d->p->n_micros * d->p->n_dev; }
+static inline struct micro_batch *paged_micro(const struct paged_device *d, int unit) { return &d->p->micro[unit % d->p->n_micros]; }
+static inline uint32_t paged_value(const struct paged_device *d, int unit) { return d->p->base_value + (uint32_t)unit + 1; }
+/* Global order of units. Every queue, including the CPU's, processes units in this order, so waits cannot deadlock. */
+static inline int paged_turn(const struct paged_device *d, int unit) { return paged_layer(d, unit) * d->p->stagger + unit % d->p->n_micros; }
+static inline uint32_t paged_end_value(const struct paged *p) {
+    return p->base_value + (uint32_t)(p->c->n_layers * p->n_micros) + 1;
+} /* last value of a batch */
+size_t paged_max_runs(int micro); /* upper bound on runs of a micro-batch */
+/* Lays out the planes of a layer for a micro-batch's rows at `mem`; returns how many. */
+int paged_planes(const struct paged *p, int layer, char *mem, struct kv_plane out[CACHE_PLANES]);
+
+/* d->p, rank and g are set. The caller closes it after an error. */
+int paged_device_open(struct paged_device *d, const _Atomic int *cancel, struct error *e);
+void paged_device_close(struct paged_device *d);
+int paged_device_open_timelines(struct paged_device *d, struct error *e); /* reopens the timelines */
+void paged_device_abort(struct paged_device *d);
+int paged_device_feed(struct paged_device *d); /* feeds one batch; runs on its own thread */
+int paged_device_head(struct paged_device *d, const int *which, const int *row, int n, struct error *e);

@@ -1,0 +1,253 @@
+/* Weights of throughput decode: the resident part of a device's layers, and the ring of pages for the rest. */
+#include <string.h>
+
+#include "engine/base/mem.h"
+#include "engine/exec/throughput/paged_internal.h"
+#include "engine/transfer/stage.h"
+
+static size_t align256(size_t n) { return (n + 255) & ~(size_t)255; }
+static bool has_layer(const struct paged_weights *w, int layer) { return layer % w->ranks == w->rank; }
+static bool has_experts(const struct paged_weights *w, int layer) { return has_layer(w, layer) && w->m->w->config.layer[layer].moe; }
+bool paged_weights_has_head(const struct paged_weights *w) { return has_layer(w, w->n_layers - 1); }
+
+/* --- Ranges ------------------------------------------------------------------------------------------------------------------- */
+
+static int layer_ranges(const struct paged_weights *w, int layer, struct layer *view, struct copy_range *out) {
+    *view = (struct layer){0};
+    return copy_ranges_list(&w->m->w->config, layer, MODULE_LAYER, &w->m->w->layers[layer], view, out);
+}
+/* Without the embedding, which the CPU reads. */
+static int head_ranges(const struct paged_weights *w, struct weights *view, struct copy_range *out) {
+    int n = copy_ranges_list(&w->m->w->config, 0, MODULE_EMBED_HEAD, w->m->w, view, out), kept = 0;
+    for (int i = 0; i < n; i++)
+        if (out[i].field != &view->embed.data && out[i].field != &view->embed.scale) out[kept++] = out[i];
+    return kept;
+}
+/* Lists an expert's ranges, those of the second page after the first; *first: number of the first. */
+static int expert_ranges(const struct paged_weights *w, int layer, int expert, struct expert *view, struct copy_range out[COPY_RANGES_MAX], int *first) {
+    struct copy_range all[COPY_RANGES_MAX];
+    int n = copy_ranges_list(&w->m->w->config, layer, MODULE_EXPERT, &w->m->w->layers[layer].experts[expert], view, all), k = 0;
+    for (int page = 0; page < PAGES; page++) {
+        for (int i = 0; i < n; i++) {
+            const char *field = (const char *)all[i].field, *down = (const char *)&view->down;
+            bool of_down = (field >= down && field < down + sizeof view->down) || all[i].field == (const void **)&view->down_bias;
+            if (of_down == (page == PAGE_DOWN)) out[k++] = all[i];
+        }
+        if (!page) *first = k;
+    }
+    return n;
+}
+static size_t ranges_bytes(struct copy_range *ranges, int n) {
+    struct copy_run runs[COPY_RANGES_MAX];
+    size_t bytes = 0;
+    if (n) copy_runs_merge(ranges, n, runs, &bytes);
+    return align256(bytes);
+}
+
+/* Uploads ranges to `to` and points their fields there. */
+static int upload_ranges(struct paged_weights *w, struct copy_range *ranges, int n, char *to, struct stage_unit u) {
+    struct copy_run runs[COPY_RANGES_MAX];
+    size_t bytes;
+    if (!n) return 0;
+    u.runs = runs, u.to = to;
+    u.n = copy_runs_merge(ranges, n, runs, &bytes);
+    int rc = stage_send(w->stage, &u);
+    for (int i = 0; i < n; i++) *ranges[i].field = to + ranges[i].at;
+    return rc;
+}
+
+/* --- Resident weights -----------------------------------------------------------------------------------------------------------  */
+
+static int load_resident(struct paged_weights *w, struct copy_range *ranges, int n, char **mem, struct error *e) {
+    int rc = gpu_alloc(w->g, (void **)mem, ranges_bytes(ranges, n) + 256, e);
+    if (rc) return rc;
+    if ((rc = upload_ranges(w, ranges, n, *mem, (struct stage_unit){.layer = -1, .item = -1})) && !e->code) exec_op_error(rc, e);
+    return rc;
+}
+
+static int load_dense(struct paged_weights *w, const _Atomic int *cancel, struct error *e) {
+    struct copy_range ranges[COPY_RANGES_MAX];
+    int rc = 0;
+    for (int l = 0; l < w->n_layers && !rc; l++) {
+        if (cancel && atomic_load(cancel)) return error_set(e, ERR_CANCELLED, "stopped");
+        if (!has_layer(w, l)) continue;
+        if (!w->m->cpu_queue && (rc = nan_scan_dense(&w->m->scan, l, e))) return rc;
+        rc = load_resident(w, ranges, layer_ranges(w, l, &w->views[l], ranges), &w->mem[l], e);
+    }
+    return rc || !paged_weights_has_head(w) ? rc : load_resident(w, ranges, head_ranges(w, &w->head, ranges), &w->head_mem, e);
+}
+
+/* Finds the largest page sizes of all experts. */
+static void measure_pages(struct paged_weights *w) {
+    struct copy_range ranges[COPY_RANGES_MAX];
+    struct expert view;
+    int first = 0;
+    for (int l = 0; l < w->n_layers; l++)
+        for (int k = 0; k < w->n_experts && has_experts(w, l); k++) {
+            int n = expert_ranges(w, l, k, &view, ranges, &first);
+            size_t in = ranges_bytes(ranges, first), out = ranges_bytes(ranges + first, n - first);
+            if (in > w->page_bytes[PAGE_GATE_UP]) w->page_bytes[PAGE_GATE_UP] = in;
+            if (out > w->page_bytes[PAGE_DOWN]) w->page_bytes[PAGE_DOWN] = out;
+        }
+}
+
+/* Splits memory into resident experts, spread evenly, and a ring. A ring of two layers never stalls; one layer is the minimum. */
+static int plan_memory(struct paged_weights *w, double share, struct error *e) {
+    size_t expert = w->page_bytes[PAGE_GATE_UP] + w->page_bytes[PAGE_DOWN] + 256, have = gpu_mem_free(w->g), reserve = have / 64;
+    size_t slots = expert ? (have - reserve) / expert : 0, all = (size_t)w->n_experts, layers = (size_t)w->n_moe, most = layers * all;
+    size_t kept = share < 0 ? 0 : (size_t)(share * (double)most + 0.5);
+    if (!layers) return 0;
+    while (share < 0 && kept < most && kept + 1 + 2 * (all - (kept + 1) / layers) <= slots) kept++;
+    if (kept > most) kept = most;
+    size_t rest = all - kept / layers, left = slots > kept ? slots - kept : 0; /* streamed experts of the layer with the fewest resident ones */
+    if (left < rest || slots < kept)
+        return error_set(e, ERR_MEMORY, "a layer of experts needs %zu MB on the device beside %zu MB of resident ones, %zu MB are free", rest * expert >> 20,
+                         kept * expert >> 20, have >> 20);
+    w->n_resident = (int)kept;
+    w->ring = (int)(left < 2 * rest ? left : 2 * rest);
+    for (int l = 0, i = 0; l < w->n_layers; l++) {
+        if (!has_experts(w, l)) continue;
+        w->resident_at[l] = (int)((size_t)i * kept / layers);
+        w->resident[l] = (int)((size_t)++i * kept / layers) - w->resident_at[l];
+    }
+    return 0;
+}
+
+static int load_experts(struct paged_weights *w, const _Atomic int *cancel, struct error *e) {
+    struct copy_range ranges[COPY_RANGES_MAX];
+    const size_t n_kept = (size_t)w->n_resident;
+    int rc = 0, first;
+    w->table = mem_calloc(n_kept + (size_t)w->ring + 1, sizeof *w->table);
+    w->resident_mem = mem_calloc(n_kept + 1, sizeof *w->resident_mem);
+    if (!w->table || !w->resident_mem) return error_set(e, ERR_MEMORY, "no memory for a page table");
+    for (int page = 0; page < PAGES && !rc && w->ring; page++) rc = gpu_alloc(w->g, (void **)&w->pages[page], (size_t)w->ring * w->page_bytes[page], e);
+    for (int l = 0; l < w->n_layers && !rc; l++)
+        for (int32_t k = 0; k < w->n_experts && has_experts(w, l) && !rc; k++) {
+            if (cancel && atomic_load(cancel)) return error_set(e, ERR_CANCELLED, "stopped");
+            if (!w->m->cpu_queue && (rc = nan_scan_experts(&w->m->scan, l, &k, 1, e))) return rc;
+            size_t at = (size_t)w->resident_at[l] + (size_t)k;
+            if (k < w->resident[l]) rc = load_resident(w, ranges, expert_ranges(w, l, k, &w->table[at], ranges, &first), &w->resident_mem[at], e);
+        }
+    return rc;
+}
+
+/* --- The ring ------------------------------------------------------------------------------------------------------------------- */
+
+static int open_stage(struct paged_weights *w, struct error *e) {
+    int rc = gpu_timeline_open(w->g, &w->loaded, e);
+    if (!rc) rc = gpu_timeline_open(w->g, &w->freed, e);
+    if (!rc)
+        rc = stage_open(&w->stage,
+                        &(struct stage_options){.set = w->m->gpus,
+                                                .g = w->g,
+                                                .stream = w->link,
+                                                .stop = w->stop,
+                                                .loaded = w->loaded,
+                                                .freed = w->freed,
+                                                .threads = stage_threads(w->m->gpus, w->m->w),
+                                                .trace = w->m->trace,
+                                                .rank = gpu_info(w->g)->rank},
+                        e);
+    w->sent = w->freed_until = w->layer_base = 0;
+    w->next_layer = w->next_expert = -1;
+    return rc;
+}
+static void close_stage(struct paged_weights *w) {
+    stage_close(&w->stage);
+    if (w->link) gpu_stream_sync(w->link);
+    gpu_timeline_close(&w->loaded);
+    gpu_timeline_close(&w->freed);
+}
+int paged_weights_reset(struct paged_weights *w, struct error *e) {
+    close_stage(w);
+    return open_stage(w, e);
+}
+
+uint64_t paged_weights_streamed(const struct paged_weights *w, int layer) { return has_experts(w, layer) ? (uint64_t)(w->n_experts - w->resident[layer]) : 0; }
+static int next_moe_layer(const struct paged_weights *w, int layer) {
+    for (int i = 0; i < w->n_layers; i++)
+        if (has_experts(w, layer = (layer + 1) % w->n_layers)) return layer;
+    return 0;
+}
+uint64_t paged_weights_next_streamed(const struct paged_weights *w, int layer) { return paged_weights_streamed(w, next_moe_layer(w, layer)); }
+
+/* Moves to the next streamed expert. Not called if all of a device's experts are resident. */
+static void next_streamed_expert(struct paged_weights *w) {
+    if (w->next_layer >= 0 && ++w->next_expert < w->n_experts) return;
+    do w->next_layer = next_moe_layer(w, w->next_layer);
+    while (!paged_weights_streamed(w, w->next_layer));
+    w->next_expert = w->resident[w->next_layer];
+}
+
+int paged_weights_send(struct paged_weights *w, uint64_t until) {
+    struct copy_range ranges[COPY_RANGES_MAX];
+    while (w->sent < until && w->sent < w->freed_until + (uint64_t)w->ring) {
+        int first;
+        next_streamed_expert(w);
+        size_t slot = (size_t)(w->sent % (uint64_t)w->ring);
+        struct expert *view = &w->table[(size_t)w->n_resident + slot];
+        int n = expert_ranges(w, w->next_layer, w->next_expert, view, ranges, &first);
+        uint32_t number = (uint32_t)(2 * w->sent + 1);
+        struct stage_unit u = {
+            .after = w->sent >= (uint64_t)w->ring ? number - 2 * (uint32_t)w->ring : 0, .loaded = number, .layer = w->next_layer, .item = w->next_expert};
+        w->sent++;
+        TRY(upload_ranges(w, ranges, first, w->pages[PAGE_GATE_UP] + slot * w->page_bytes[PAGE_GATE_UP], u));
+        u.after = 0, u.loaded++;
+        TRY(upload_ranges(w, ranges + first, n - first, w->pages[PAGE_DOWN] + slot * w->page_bytes[PAGE_DOWN], u));
+        atomic_fetch_add(&w->m->bytes_read, w->m->expert_bytes);
+    }
+    return 0;
+}
+
+int paged_weights_use(struct paged_weights *w, int layer, int expert, struct gpu_stream *stream, struct expert *view) {
+    const int kept = w->resident[layer];
+    if (expert < kept) {
+        *view = w->table[w->resident_at[layer] + expert];
+        return 0;
+    }
+    uint64_t count = w->layer_base + (uint64_t)(expert - kept);
+    TRY(paged_weights_send(w, count + 1));
+    if (w->sent <= count) return ERR_RUNTIME; /* the ring is smaller than a layer: paged_weights_open prevents it */
+    *view = w->table[(size_t)w->n_resident + (size_t)(count % (uint64_t)w->ring)];
+    return gpu_timeline_wait(w->loaded, (uint32_t)(2 * count + 2), stream);
+}
+
+int paged_weights_free(struct paged_weights *w, int layer, int expert, struct gpu_stream *stream) {
+    uint64_t until = w->layer_base + (uint64_t)(expert > w->resident[layer] ? expert - w->resident[layer] : 0);
+    if (until <= w->freed_until) return 0;
+    w->freed_until = until;
+    return gpu_timeline_signal(w->freed, (uint32_t)(2 * until - 1), stream);
+}
+
+/* --- Opening --------------------------------------------------------------------------------------------------------------------- */
+
+int paged_weights_open(struct paged_weights *w, struct runtime *m, struct gpu *g, struct gpu_stream *link, const _Atomic int *stop, int rank, int ranks,
+                       double share, const _Atomic int *cancel, struct error *e) {
+    const struct config *c = &m->w->config;
+    *w = (struct paged_weights){
+        .m = m, .g = g, .link = link, .stop = stop, .rank = rank, .ranks = ranks, .n_layers = c->n_layers, .n_experts = c->n_experts, .head = *m->w};
+    for (int l = 0; l < c->n_layers; l++) w->n_moe += has_experts(w, l);
+    w->views = mem_calloc((size_t)c->n_layers, sizeof *w->views);
+    w->mem = mem_calloc((size_t)c->n_layers, sizeof *w->mem);
+    w->resident = mem_calloc((size_t)c->n_layers, sizeof *w->resident);
+    w->resident_at = mem_calloc((size_t)c->n_layers, sizeof *w->resident_at);
+    int rc = w->views && w->mem && w->resident && w->resident_at ? open_stage(w, e) : error_set(e, ERR_MEMORY, "no memory for the layers of a device");
+    if (!rc) rc = load_dense(w, cancel, e);
+    measure_pages(w);
+    if (!rc) rc = plan_memory(w, share, e);
+    if (!rc) rc = load_experts(w, cancel, e);
+    if (!rc && (rc = stage_flush(w->stage)) && !e->code) exec_op_error(rc, e);
+    if (!rc && (rc = gpu_stream_sync(link)) && !gpu_error(g, e)) exec_op_error(rc, e);
+    if (rc) paged_weights_close(w);
+    return rc;
+}
+
+void paged_weights_close(struct paged_weights *w) {
+    close_stage(w);
+    for (int l = 0; l < w->n_layers && w->mem; l++) gpu_free(w->g, w->mem[l]);
+    for (int i = 0; i < w->n_resident && w->resident_mem; i++) gpu_free(w->g, w->resident_mem[i]);
+    for (int page = 0; page < PAGES; page++) gpu_free(w->g, w->pages[page]);
+    gpu_free(w->g, w->head_mem);
+    mem_free(w->views), mem_free(w->mem), mem_free(w->table), mem_free(w->resident_mem), mem_free(w->resident), mem_free(w->resident_at);
+    *w = (struct paged_weights){0};
+}

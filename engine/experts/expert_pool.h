@@ -1,0 +1,82 @@
+#pragma once
+/* Owns a device's expert pool: slots, uploads, eviction, and the part of a layer's experts that the device computes. Each device
+ * caches experts of its own layers, the same number for each layer, shared by all sessions.
+ *
+ * Eviction follows scores (score.h). After a layer, an idle link uploads the most useful expert: the best missing one in place of
+ * the worst, or one predicted for the next three layers (router_lookahead.h, predict.h). A batch never waits for these uploads,
+ * and a slot is overwritten only after its queued readers. An expert is uploaded only after the CPU has computed with it, so it
+ * was scanned for damage and is in memory. With --deterministic the first experts of each layer are loaded at the start, stay,
+ * and always run on the device, so that results do not depend on history.
+ *
+ * CPU and GPU differ by rounding: where an expert runs may decide a near tie. Engine thread only. */
+#include "engine/experts/budget.h"
+#include "engine/experts/router_lookahead.h"
+#include "engine/experts/score.h"
+#include "engine/placement/split.h"
+
+struct expert_slot {
+    char *mem;
+    struct expert view;
+    uint32_t loaded_value, freed_value; /* values: of `loaded` once the weights arrived; of `freed` after the last use, 0: no use yet */
+    int expert;                         /* -1: empty */
+    bool was_used, is_prefetched;       /* used since the upload; uploaded because of a prediction */
+};
+struct expert_pool {
+    struct decode_device *d;
+    int slots_per_layer;       /* slots per layer; 0: none */
+    struct expert_slot *slots; /* [n_layers, each] */
+    int16_t *slot_of;          /* [n_layers, n_experts] -1: not resident */
+    struct gpu_stream *link, *compute;
+    _Atomic int stop; /* cancel flag of both */
+    struct stage *stage;
+    struct gpu_timeline *loaded, *freed, *done[DECODE_MICRO_BATCHES];          /* done: a layer's part of a micro-batch is in y */
+    struct gpu_event *ready[DECODE_MICRO_BATCHES][2];                          /* by layer parity: xn is ready and the shared expert done */
+    struct gpu_event *begin[DECODE_MICRO_BATCHES], *end[DECODE_MICRO_BATCHES]; /* timing of the part that the device computed last */
+    double expected_s[DECODE_MICRO_BATCHES];                                   /* predicted seconds for it */
+    bool is_timed[DECODE_MICRO_BATCHES];                                       /* end is pending and not counted yet */
+    uint32_t n_loaded, n_freed, n_done[DECODE_MICRO_BATCHES], n_awaited[DECODE_MICRO_BATCHES];
+    float *y[DECODE_MICRO_BATCHES], *expert_in, *expert_out; /* device [DECODE_MAX_ROWS, hidden]: sum of a micro-batch; input and output of one expert */
+    int32_t *token[DECODE_MICRO_BATCHES];                    /* device [DECODE_MAX_ROWS * topk], and the pinned copies below */
+    float *weight[DECODE_MICRO_BATCHES];
+    int32_t *host_token[DECODE_MICRO_BATCHES];
+    float *host_weight[DECODE_MICRO_BATCHES];
+    int32_t *ids;  /* [DECODE_MAX_ROWS, topk] and router logits [DECODE_MAX_ROWS, n_experts] of the layer being computed: copies, since m->host receives the */
+    float *router; /* next layer's after the answer */
+    int32_t *cpu_ids, *near, *expert_rows; /* [DECODE_MAX_ROWS, topk] left to the CPU; [DECODE_MAX_ROWS, 2 * topk]; [n_experts] */
+    float *chance;
+    int16_t *expert_ids; /* [n_experts] ids of split_experts */
+    struct router_lookahead lookahead;
+    double layer_begin_s, layer_period_s; /* when the last layer's experts started; recent mean seconds from layer to layer */
+    struct cost_table cost[2];
+    double upload_s, shared_s[DECODE_MAX_ROWS + 1]; /* seconds: upload of one expert; shared expert on the device, by rows */
+    struct split_expert *split_experts;
+    struct split_plan *plan;
+};
+
+size_t expert_pool_slot_bytes(const struct runtime *m); /* bytes of a slot */
+/* Allocates as many slots as the budget allows, after the device's weights are loaded. Runs without a pool if not even one fits; not an error. */
+int expert_pool_open(struct decode_device *d, struct error *e);
+void expert_pool_close(struct decode_device *d);
+/* Removes one slot per layer, after queued work; false: there is none. */
+bool expert_pool_shrink(struct decode_device *d);
+void expert_pool_begin_batch(struct decode_device *d); /* at the start of a batch */
+/* After a failed or cancelled batch. abort: releases all waits for the device's part, so that d->main can be synchronized. reset:
+ * new timelines and streams; experts that have arrived stay. */
+void expert_pool_abort(struct decode_device *d);
+int expert_pool_reset(struct decode_device *d, struct error *e);
+
+/* Writes the device's rank into where [n_layers, n_experts] for each resident expert. */
+void expert_pool_mark_resident(const struct decode_device *d, int8_t *where);
+/* Saves x [n, hidden] for router look-ahead; after the attention block, before the shared expert (enqueued on d->main). */
+int expert_pool_save_rows(struct decode_device *d, int micro, int layer, const float *x, int n);
+/* Marks a layer's rows as ready for experts, after its attention block (enqueued on d->main). */
+int expert_pool_rows_ready(struct decode_device *d, int micro, int layer);
+/* Adds the device's expert outputs to x [n, hidden] once they are done (enqueued on d->main). */
+int expert_pool_join(struct decode_device *d, int micro, float *x, int n);
+/* Splits the experts that m's rows selected, and enqueues the device's part. *mine [m->n, topk]: ids left to the CPU, -1 for
+ * the rest. *expected: predicted CPU seconds. */
+int expert_pool_run(struct decode_device *d, struct decode_micro_batch *m, int layer, int32_t **mine, double *expected);
+/* See decode_prefetch. */
+int expert_pool_prefetch(struct decode_device *d, const struct lookahead *a, enum decode_prefetch_phase phase, double before);
+/* After the CPU's part, which took `took` seconds: updates scores and may start an upload. */
+int expert_pool_after(struct decode_device *d, struct decode_micro_batch *m, int layer, double expected, double took);

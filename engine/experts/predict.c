@@ -1,0 +1,66 @@
+#include "engine/experts/predict.h"
+
+#include <string.h>
+
+/* Moving averages: skill 1/32 per judgement, rate 1/14 per batch, as in MRS. `regret`: batches that an evicted busier expert is missed
+ * before the link brings it back, measured in test/bench/NOTES.md. After IDLE_MOST fruitless questions routers run ahead only every
+ * AGAIN batches. */
+static const float skill_alpha = 1 / 32.f, rate_alpha = 0.07f;
+static const double regret = 2;
+enum { IDLE_MOST = 64, AGAIN = 32 };
+
+size_t predict_bytes(int n_layers, int n_experts) { return (size_t)n_layers * (size_t)n_experts * sizeof(float) + (size_t)n_experts; }
+void predict_open(struct predict *p, int n_layers, int n_experts, void *mem) {
+    *p = (struct predict){.n_layers = n_layers, .n_experts = n_experts, .rate = mem};
+    p->mark = (uint8_t *)(p->rate + (size_t)n_layers * (size_t)n_experts);
+}
+
+bool predict_is_due(struct predict *p) { return p->steps++ % AGAIN == 0 || p->fruitless < IDLE_MOST; }
+void predict_report(struct predict *p, bool brought) { p->fruitless = brought ? 0 : p->fruitless + 1; }
+
+struct predict_accuracy predict_judge(struct predict *p, int distance, const int32_t *said, const int32_t *chosen, int n) {
+    enum { CHOSEN = 1, SAID = 2 };
+    struct predict_accuracy n_said = {0};
+    memset(p->mark, 0, (size_t)p->n_experts);
+    for (int i = 0; i < n; i++)
+        if (chosen[i] >= 0 && chosen[i] < p->n_experts) p->mark[chosen[i]] |= CHOSEN;
+    for (int i = 0; i < n; i++) {
+        if (said[i] < 0 || said[i] >= p->n_experts || p->mark[said[i]] & SAID) continue;
+        p->mark[said[i]] |= SAID;
+        n_said.predicted++, n_said.selected += p->mark[said[i]] & CHOSEN;
+    }
+    if (!n_said.predicted) return n_said;
+    float *skill = &p->skill[distance - 1], now = (float)n_said.selected / (float)n_said.predicted;
+    *skill += (p->has_skill[distance - 1] ? skill_alpha : 1) * (now - *skill);
+    p->has_skill[distance - 1] = true;
+    return n_said;
+}
+
+void predict_update_rates(struct predict *p, int layer, const int32_t *rows) {
+    float *rate = p->rate + (size_t)layer * (size_t)p->n_experts;
+    for (int i = 0; i < p->n_experts; i++) rate[i] += rate_alpha * ((float)(rows[i] > 0) - rate[i]);
+}
+
+struct predict_out predict_upload(const struct predict *p, const struct predict_in *a, struct split_plan *plan) {
+    struct split_in in = {.domain = a->domain, .expert = a->expert, .n_domains = 2, .n = a->n};
+    struct predict_out out = {.expert = -1};
+    for (int i = 0; i < a->n; i++) { /* uploads cost the same, so the expert with most rows saves most; ties go to the higher rate */
+        if (a->expert[i].resident & 2) continue;
+        int best = out.expert;
+        bool more = best < 0 || a->expert[i].rows > a->expert[best].rows;
+        if (more || (a->expert[i].rows == a->expert[best].rows && predict_rate(p, a->layer, a->id[i]) > predict_rate(p, a->layer, a->id[best]))) out.expert = i;
+    }
+    if (out.expert < 0) return out;
+    split_run(a->split, &in, plan);
+    double without = plan->end_s;
+    a->expert[out.expert].resident |= 2;
+    split_run(a->split, &in, plan);
+    a->expert[out.expert].resident &= ~2u;
+    double with = plan->end_s, gain = without - with, there = a->arrival_s + cost_table_at(a->domain[1].expert_cost, a->expert[out.expert].rows);
+    if (there > with) with = there;
+    out.saved_s = without > with ? without - with : 0;
+    double mine = predict_rate(p, a->layer, a->id[out.expert]), others = a->victim < 0 ? 0 : predict_rate(p, a->layer, a->victim);
+    double lost = others + (others > mine ? regret * (others - mine) : 0);
+    out.worth_s = (double)p->skill[a->distance - 1] * out.saved_s - lost * (gain > 0 ? gain : 0);
+    return out;
+}

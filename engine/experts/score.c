@@ -1,0 +1,119 @@
+#include "engine/experts/score.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "engine/base/ops.h"
+
+/* load_alpha is paper C's; recent_alpha is ours, paper D gives none. Hit rates: test/bench/NOTES.md. */
+static const double load_alpha = 0.3, recent_alpha = 0.07;
+
+static double *layer_row(const struct score *s, double *all, int layer) { return all + (size_t)layer * (size_t)s->n_experts; }
+
+/* --- Policies: load and mass are those of the rows just seen ---------------------------------------------------------------  */
+
+static void lru(struct score *s, int layer) {
+    double *v = layer_row(s, s->value, layer);
+    for (int i = 0; i < s->n_experts; i++)
+        if (s->load[i] > 0) v[i] = (double)s->n_layers_seen;
+}
+static void lfu(struct score *s, int layer) {
+    double *v = layer_row(s, s->value, layer);
+    for (int i = 0; i < s->n_experts; i++) v[i] += s->load[i] > 0;
+}
+static void update_average(struct score *s, double *v, const float *now, double alpha) {
+    for (int i = 0; i < s->n_experts; i++) v[i] = alpha * (double)now[i] + (1 - alpha) * v[i];
+}
+static void ema(struct score *s, int layer) { update_average(s, layer_row(s, s->value, layer), s->load, load_alpha); }
+static void mrs(struct score *s, int layer) { update_average(s, layer_row(s, s->value, layer), s->mass, recent_alpha); }
+
+/* Announced experts first, the nearest highest; the rest by mrs, which stays below 1. */
+static void lookahead_policy(struct score *s, int layer) {
+    double *v = layer_row(s, s->value, layer), *base = layer_row(s, s->base_value, layer);
+    uint32_t *until = s->announced_token + (size_t)layer * (size_t)s->n_experts, now = s->n_batches[layer];
+    update_average(s, base, s->mass, recent_alpha);
+    for (int i = 0; i < s->n_experts; i++) {
+        if (until[i] <= now) until[i] = 0; /* its token has passed */
+        v[i] = base[i] + (until[i] ? 1 + 1.0 / (until[i] - now) : 0);
+    }
+}
+
+const struct score_policy score_policies[] = {
+    {"auto", "mrs; lookahead with an INT4 draft", mrs},
+    {"lru", "most recently used", lru},
+    {"lfu", "most frequently used", lfu},
+    {"mrs", "recent router scores of each token's best 2k experts (paper D)", mrs},
+    {"ema", "recent load (paper C)", ema},
+    {"lookahead", "experts that a draft announced, then mrs", lookahead_policy},
+    {0},
+};
+const struct score_policy *score_find(const char *name) {
+    for (const struct score_policy *p = score_policies; p->name; p++)
+        if (!strcmp(p->name, name)) return p;
+    return NULL;
+}
+
+/* --- Updates -----------------------------------------------------------------------------------------------------------------  */
+
+size_t score_bytes(int n_layers, int n_experts) {
+    size_t all = (size_t)n_layers * (size_t)n_experts;
+    return all * (2 * sizeof(double) + sizeof(uint32_t)) + (size_t)n_layers * sizeof(uint32_t) + 2 * (size_t)n_experts * sizeof(float);
+}
+void score_open(struct score *s, const struct score_policy *policy, int n_layers, int n_experts, int topk, void *mem) {
+    size_t all = (size_t)n_layers * (size_t)n_experts;
+    *s = (struct score){.policy = policy, .n_layers = n_layers, .n_experts = n_experts, .topk = topk, .value = mem};
+    s->base_value = s->value + all;
+    s->announced_token = (uint32_t *)(s->base_value + all);
+    s->n_batches = s->announced_token + all;
+    s->load = (float *)(s->n_batches + n_layers);
+    s->mass = s->load + n_experts;
+}
+
+void score_update(struct score *s, int layer, const struct score_rows *step) {
+    int p = 2 * s->topk;
+    float part = 1 / (float)(step->n ? step->n : 1);
+    memset(s->load, 0, 2 * (size_t)s->n_experts * sizeof *s->load);
+    for (int i = 0; i < step->n * s->topk; i++) {
+        if (step->ids[i] < 0) continue;
+        s->load[step->ids[i]]++;
+        if (!step->best) s->mass[step->ids[i]] += part / (float)s->topk; /* unknown scores: all alike */
+    }
+    for (int i = 0; i < step->n * p && step->best; i++)
+        if (step->best[i] >= 0) s->mass[step->best[i]] += part * step->best_score[i];
+    s->n_layers_seen++;
+    s->n_batches[layer]++;
+    s->policy->update(s, layer);
+}
+
+void score_announce(struct score *s, int layer, const int32_t *ids, int n, int ahead) {
+    uint32_t *until = s->announced_token + (size_t)layer * (size_t)s->n_experts, then = s->n_batches[layer] + (uint32_t)ahead;
+    if (s->policy->update != lookahead_policy) return;
+    for (int i = 0; i < n; i++) {
+        if (ids[i] < 0) continue;
+        if (!until[ids[i]] || until[ids[i]] > then) until[ids[i]] = then;
+        layer_row(s, s->value, layer)[ids[i]] = layer_row(s, s->base_value, layer)[ids[i]] + 1 + 1.0 / (until[ids[i]] - s->n_batches[layer]);
+    }
+}
+
+void score_best(int fn, const float *bias, const float *logits, int n_experts, int p, int32_t *near, float *chance) {
+    int n = 0;
+    for (int i = 0; i < n_experts; i++) { /* insertion into a short sorted list; chance holds the sort key until the sum below */
+        float c = logits[i];
+        if (bias || fn == SCORE_SQRT_SOFTPLUS) /* else the order of the logits */
+            c = (fn == SCORE_SIGMOID ? 1 / (1 + expf(-c)) : fn == SCORE_SQRT_SOFTPLUS ? sqrtf(c > 20 ? c : log1pf(expf(c))) : c) + (bias ? bias[i] : 0);
+        if (n == p && !(c > chance[n - 1])) continue;
+        int k = n < p ? n++ : n - 1;
+        for (; k && c > chance[k - 1]; k--) chance[k] = chance[k - 1], near[k] = near[k - 1];
+        chance[k] = c, near[k] = i;
+    }
+    bool softmax = fn == SCORE_SOFTMAX || fn == SCORE_MIXER;
+    float sum = 0, most = n ? logits[near[0]] : 0;
+    for (int k = 0; k < n && softmax; k++) most = logits[near[k]] > most ? logits[near[k]] : most;
+    for (int k = 0; k < n; k++) {
+        float x = logits[near[k]];
+        chance[k] = softmax ? expf(x - most) : fn == SCORE_SIGMOID ? 1 / (1 + expf(-x)) : sqrtf(x > 20 ? x : log1pf(expf(x)));
+        sum += chance[k];
+    }
+    for (int k = 0; k < n && sum > 0; k++) chance[k] /= sum;
+    for (int k = n; k < p; k++) near[k] = -1, chance[k] = 0;
+}

@@ -1,0 +1,49 @@
+/* Reads generation_config.json: stop ids and the vendor's sampling defaults. */
+#include <math.h>
+
+#include "engine/base/json.h"
+#include "engine/base/mem.h"
+#include "engine/schedule/internal.h"
+
+static int add_eos(struct engine *e, int64_t id, struct error *err) {
+    if (id < 0 || id >= e->info.vocab) return 0; /* some vendors list ids outside the vocabulary */
+    for (int i = 0; i < e->info.n_eos; i++)
+        if (e->eos[i] == id) return 0;
+    int32_t *more = mem_realloc(e->eos, ((size_t)e->info.n_eos + 1) * sizeof *more);
+    if (!more) return error_set(err, ERR_MEMORY, "no memory for %d stop ids", e->info.n_eos + 1);
+    e->eos = more;
+    e->eos[e->info.n_eos++] = (int32_t)id;
+    e->info.eos = e->eos;
+    return 0;
+}
+
+int generation_read(struct engine *e, struct error *err) {
+    const struct config *c = &e->weights.config;
+    struct engine_info *f = &e->info;
+    int rc = 0;
+    for (int i = 0; i < c->n_eos && !rc; i++) rc = add_eos(e, c->eos[i], err);
+    f->temperature = f->top_p = f->min_p = f->repeat_penalty = NAN;
+    char path[4096], *text = NULL;
+    size_t n;
+    if (!rc) rc = file_join(path, sizeof path, e->dir, "generation_config.json", err);
+    if (rc || !file_exists(path)) return rc;
+    if ((rc = file_read(path, 1u << 20, &text, &n, err))) return rc;
+    struct arena a = {0};
+    struct json root;
+    rc = json_parse(&a, text, n, 0, path, &root, err);
+    if (!rc) {
+        const struct json *eos = json_get(&root, "eos_token_id");
+        for (uint32_t i = 0; !rc && eos && i < (eos->type == JSON_ARRAY ? eos->n : 1); i++)
+            rc = add_eos(e, json_int(eos->type == JSON_ARRAY ? json_at(eos, i) : eos, -1), err);
+        f->temperature = json_num(json_get(&root, "temperature"), NAN);
+        f->top_p = json_num(json_get(&root, "top_p"), NAN);
+        f->min_p = json_num(json_get(&root, "min_p"), NAN);
+        f->repeat_penalty = json_num(json_get(&root, "repetition_penalty"), NAN);
+        int64_t k = json_int(json_get(&root, "top_k"), 0);
+        f->top_k = k > 0 && k < f->vocab ? (int)k : 0;
+        f->do_sample = json_bool(json_get(&root, "do_sample"), false);
+    }
+    arena_free(&a);
+    mem_free(text);
+    return rc;
+}

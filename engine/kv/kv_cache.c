@@ -1,0 +1,222 @@
+#include <string.h>
+
+#include "engine/base/mem.h"
+#include "engine/layer/attention.h"
+
+static size_t page_up(size_t n) { return (n + 4095) & ~(size_t)4095; }
+
+int kv_planes(const struct config *c, int layer, struct cache_desc out[CACHE_PLANES]) { return attention_of(c, layer)->cache_planes(c, layer, out); }
+
+struct kv_plane kv_plane_of(const struct cache_desc *d, enum dtype dtype) {
+    if (d->is_fine && dtype == DT_E4M3) dtype = DT_BF16;
+    return (struct kv_plane){.heads = d->heads, .dim = d->dim, .dtype = d->dtype ? d->dtype : (uint8_t)dtype};
+}
+struct kv_row_range kv_row_range_of(const struct kv_plane *p, int row, int n) {
+    size_t heads = (size_t)p->heads, width = heads * (size_t)p->dim;
+    return (struct kv_row_range){dtype_bytes(p->dtype, width * (size_t)row), dtype_bytes(p->dtype, width * (size_t)n), (size_t)row * heads,
+                                 p->dtype == DT_E4M3 ? (size_t)n * heads : 0};
+}
+
+size_t kv_row_bytes(const struct config *c, int layer, enum dtype dtype) {
+    struct cache_desc d[CACHE_PLANES];
+    size_t sum = 0;
+    for (int i = kv_planes(c, layer, d); i-- > 0;) {
+        struct kv_plane p = kv_plane_of(&d[i], dtype);
+        struct kv_row_range one = kv_row_range_of(&p, 0, 1);
+        size_t every = d[i].tokens_per_row ? (size_t)d[i].tokens_per_row : 1;
+        if (!d[i].fixed_rows) sum += (one.bytes + one.n_scales * sizeof(float) + every - 1) / every;
+    }
+    return sum;
+}
+size_t kv_token_bytes(const struct config *c, enum dtype dtype) {
+    size_t sum = 0;
+    for (int i = 0; i < c->n_layers; i++) sum += kv_row_bytes(c, i, dtype);
+    return sum;
+}
+
+size_t kv_state_bytes(const struct config *c) {
+    struct cache_desc d[CACHE_PLANES];
+    size_t sum = 0;
+    for (int l = 0; l < c->n_layers; l++)
+        for (int i = kv_planes(c, l, d); i-- > 0;) {
+            struct kv_plane p = kv_plane_of(&d[i], DT_NONE);
+            if (d[i].fixed_rows) sum += kv_row_range_of(&p, 0, 1).bytes;
+        }
+    return sum;
+}
+
+int kv_each_plane(const struct kv *kv, int (*fn)(void *ctx, const struct kv_plane *p, const struct kv_plane_layout *at), void *ctx) {
+    size_t at = 0;
+    int rc = 0;
+    for (int i = 0; i < kv->n_layers && !rc; i++) {
+        struct cache_desc d[CACHE_PLANES];
+        int n = kv_planes(kv->c, i, d);
+        for (int k = 0; k < n && !rc; k++) {
+            struct kv_plane p = kv_plane_of(&d[k], kv->dtype);
+            struct kv_plane_layout place = {
+                .layer = i, .plane = k, .fixed_rows = d[k].fixed_rows, .tokens_per_row = d[k].tokens_per_row ? d[k].tokens_per_row : 1, .data = at};
+            struct kv_row_range all = kv_row_range_of(&p, 0, d[k].fixed_rows ? d[k].fixed_rows : kv->capacity / place.tokens_per_row);
+            place.scale = at + page_up(all.bytes);
+            at = place.end = place.scale + page_up(all.n_scales * sizeof(float));
+            rc = fn(ctx, &p, &place);
+        }
+    }
+    return rc;
+}
+
+static int set_size(void *ctx, const struct kv_plane *p, const struct kv_plane_layout *at) { return ((struct kv *)ctx)->size = at->end, 0; }
+static int place_plane(void *ctx, const struct kv_plane *p, const struct kv_plane_layout *at) {
+    struct kv *kv = ctx;
+    struct kv_plane *to = &kv->layer[at->layer].p[at->plane];
+    *to = *p;
+    to->data = kv->pages + at->data;
+    to->scale = at->end > at->scale ? (float *)(kv->pages + at->scale) : NULL;
+    return at->fixed_rows ? mem_commit(to->data, at->end - at->data) : 0;
+}
+
+int kv_open(struct kv *kv, const struct config *c, int capacity, enum dtype dtype, struct error *e) {
+    *kv = (struct kv){.c = c, .dtype = dtype, .n_layers = c->n_layers, .capacity = capacity};
+    kv_each_plane(kv, set_size, kv);
+    kv->pages = mem_pages(kv->size, MEM_RESERVE);
+    kv->layer = mem_calloc((size_t)c->n_layers, sizeof *kv->layer);
+    if (!kv->pages || !kv->layer || kv_each_plane(kv, place_plane, kv)) {
+        size_t size = kv->size;
+        kv_close(kv);
+        return error_set(e, ERR_MEMORY, "no address space for a KV cache of %d tokens (%zu MB); take a smaller context with -c", capacity, size >> 20);
+    }
+    kv->has_states = kv_state_bytes(c) > 0;
+    for (int i = 0; i < KV_STATES; i++) kv->state[i].pos = -1;
+    return 0;
+}
+
+struct commit_call {
+    struct kv *kv;
+    int end;
+};
+static int commit_range(uint8_t *base, size_t from, size_t to) {
+    return page_up(to) > page_up(from) ? mem_commit(base + page_up(from), page_up(to) - page_up(from)) : 0;
+}
+static int commit_plane(void *ctx, const struct kv_plane *p, const struct kv_plane_layout *at) {
+    const struct commit_call *r = ctx;
+    uint8_t *base = r->kv->pages;
+    if (at->fixed_rows) return 0;
+    struct kv_row_range was = kv_row_range_of(p, 0, r->kv->committed / at->tokens_per_row), is = kv_row_range_of(p, 0, r->end / at->tokens_per_row);
+    int rc = commit_range(base + at->data, was.bytes, is.bytes);
+    return rc ? rc : commit_range(base + at->scale, was.n_scales * sizeof(float), is.n_scales * sizeof(float));
+}
+
+int kv_commit(struct kv *kv, int end, struct error *e) {
+    enum { AT_ONCE = 1024 }; /* commit in steps, so that decode does not call this for each token */
+    if (end <= kv->committed) return 0;
+    struct commit_call r = {kv, (end + AT_ONCE - 1) / AT_ONCE * AT_ONCE};
+    if (r.end > kv->capacity) r.end = kv->capacity;
+    if (kv_each_plane(kv, commit_plane, &r))
+        return error_set(e, ERR_MEMORY, "no memory for a KV cache of %d tokens", end); /* already committed memory is committed again next time */
+    kv->committed = r.end;
+    return 0;
+}
+
+void kv_close(struct kv *kv) {
+    mem_pages_free(kv->pages, kv->size);
+    mem_free(kv->layer);
+    *kv = (struct kv){0};
+}
+
+/* --- States -------------------------------------------------------------------------------------------------------------------- */
+
+int kv_state_find(const struct kv *kv, int pos) { /* prefers a kept one, so that the other can be overwritten */
+    int best = -1;
+    for (int i = 0; i < KV_STATES; i++)
+        if (kv->state[i].pos == pos && (best < 0 || kv->state[i].is_kept)) best = i;
+    return best;
+}
+
+int kv_resume_pos(const struct kv *kv, int pos) {
+    int best = 0;
+    for (int i = 0; i < KV_STATES && kv->has_states; i++)
+        if (kv->state[i].pos <= pos && kv->state[i].pos > best) best = kv->state[i].pos;
+    return kv->has_states ? best : pos;
+}
+
+void kv_rewind(struct kv *kv, int pos) {
+    for (int i = 0; i < KV_STATES; i++)
+        if (kv->state[i].pos > pos) kv->state[i].pos = -1, kv->state[i].is_kept = false;
+}
+
+/* How many more tokens a rewind to this state would recompute without it. */
+static int rewind_loss(const struct kv *kv, int i) {
+    int before = 0;
+    for (int k = 0; k < KV_STATES; k++)
+        if (kv->state[k].pos < kv->state[i].pos && kv->state[k].pos > before) before = kv->state[k].pos;
+    return kv->state[i].pos - before;
+}
+
+/* Returns a row to write to, other than a and b: an unkept one, otherwise the kept one with the smallest loss. */
+static int take_state_row(struct kv *kv, int a, int b) {
+    int best = -1;
+    for (int i = 0; i < KV_STATES; i++)
+        if (i != a && i != b && !kv->state[i].is_kept) return kv->state[i].pos = -1, i;
+    for (int i = 0; i < KV_STATES; i++)
+        if (i != a && i != b && (best < 0 || rewind_loss(kv, i) < rewind_loss(kv, best))) best = i;
+    kv->state[best].pos = -1, kv->state[best].is_kept = false;
+    return best;
+}
+
+struct kv_state_step kv_state_begin(struct kv *kv, int pos, int n, int mark) {
+    if (!kv->has_states) return (struct kv_state_step){-1, -1, 0, -1};
+    kv_rewind(kv, pos);
+    struct kv_state_step m = {.from_row = pos ? kv_state_find(kv, pos) : -1, .mark = mark < n ? mark : 0, .mark_row = -1};
+    m.to_row = take_state_row(kv, m.from_row, -1);
+    if (m.mark) m.mark_row = take_state_row(kv, m.from_row, m.to_row);
+    return m;
+}
+
+void kv_state_commit(struct kv *kv, const struct kv_state_step *m, int pos, int n) {
+    if (!kv->has_states) return;
+    kv->state[m->to_row].pos = pos + n;
+    if (m->mark) kv->state[m->mark_row].pos = pos + m->mark, kv->state[m->mark_row].is_kept = true;
+}
+
+int kv_state_add(struct kv *kv, int pos) {
+    int i = take_state_row(kv, -1, -1);
+    kv->state[i].pos = pos, kv->state[i].is_kept = true;
+    return i;
+}
+
+static int copy_states(void *ctx, const struct kv_plane *p, const struct kv_plane_layout *at) {
+    struct kv *const *pair = ctx;
+    const size_t one = kv_row_range_of(p, 0, 1).bytes;
+    for (int i = 0; i < at->fixed_rows; i++)
+        if (pair[1]->state[i].pos >= 0) memcpy(pair[0]->pages + at->data + (size_t)i * one, pair[1]->pages + at->data + (size_t)i * one, one);
+    return 0;
+}
+void kv_state_copy_all(struct kv *to, const struct kv *from) {
+    memcpy(to->state, from->state, sizeof to->state);
+    if (from->has_states) kv_each_plane(to, copy_states, (struct kv *[]){to, (struct kv *)from});
+}
+
+void kv_state_try(struct kv *kv, int pos) {
+    int base = kv->has_states && pos ? kv_state_find(kv, pos) : -1, free = 0, least = -1;
+    for (int i = 0; i < KV_STATES; i++) free += i != base && !kv->state[i].is_kept;
+    for (int i = 0; i < KV_STATES && kv->has_states; i++)
+        if (i != base && kv->state[i].is_kept && (least < 0 || rewind_loss(kv, i) < rewind_loss(kv, least))) least = i;
+    if (kv->has_states && free < 2) kv->state[least].pos = -1, kv->state[least].is_kept = false;
+    if (base >= 0 && !kv->state[base].is_kept) kv->state[base].is_kept = kv->state[base].kept_by_try = true;
+}
+void kv_state_undo(struct kv *kv, int pos) {
+    for (int i = 0; i < KV_STATES; i++)
+        if (kv->state[i].kept_by_try) kv->state[i].is_kept = kv->state[i].kept_by_try = false;
+    if (kv->has_states) kv_rewind(kv, pos);
+}
+
+void kv_state_keep(struct kv *kv, int pos) {
+    int i = kv->has_states ? kv_state_find(kv, pos) : -1;
+    if (i >= 0) kv->state[i].is_kept = true;
+}
+
+/* Not the very end: a template may end a prompt with a few tokens that the next turn replaces. */
+int kv_state_mark(int pos, int n) {
+    enum { BLOCK = 64, LAST = 16 };
+    int at = (pos + n - LAST) / BLOCK * BLOCK - pos;
+    return at > 0 ? at : 0;
+}

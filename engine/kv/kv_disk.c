@@ -1,0 +1,418 @@
+#include "engine/kv/kv_disk.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "cpu/pool.h"
+#include "engine/base/clock.h"
+#include "engine/base/fault.h"
+#include "engine/base/file.h"
+#include "engine/base/log.h"
+#include "engine/base/mem.h"
+#include "engine/base/test_limits.h"
+#include "engine/engine.h"
+#include "engine/kv/kv_file.h"
+#include "engine/kv/prefix.h"
+
+struct write_job {
+    struct write_job *next;
+    struct prefix_block *block;
+    struct kv_file_head *head;
+    int64_t made_ns;
+};
+struct kv_disk {
+    int dir_fd;
+    char *path;
+    uint64_t limit, kv_fingerprint;
+    enum dtype kv;
+    pthread_t thread;
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    struct write_job *queue; /* `first`, `closing` and `over` are guarded by the lock */
+    bool closing, has_exited;
+    _Atomic bool drop_pending; /* drop pending writes */
+    bool has_failed;           /* the background thread's: a write failed, stop writing */
+    uint8_t *block_buf;        /* the background thread's [KV_FILE_BLOCK] */
+};
+
+/* Assumes a disk that reads 1 GB/s. Prompts that take less than half a second (TEST_LIMIT_KV_DISK_MIN_US) are not worth storing. */
+bool kv_disk_is_worth(uint64_t bytes, double seconds, double whole) {
+    return seconds > (double)bytes / 1e9 && whole > (double)test_limits_get(TEST_LIMIT_KV_DISK_MIN_US, 500000) * 1e-6;
+}
+
+enum { NAME = 24, FILE_NAME_LEN = 16 + 3, TOMBSTONE_S = 86400 }; /* TOMBSTONE_S: a pending write is never older */
+static const char file_suffix[] = ".kv", tombstone_suffix[] = ".no";
+static void make_file_name(uint64_t key, const char *end, char out[NAME]) { snprintf(out, NAME, "%016" PRIx64 "%s", key, end); }
+
+/* --- Eviction -------------------------------------------------------------------------------------------------------------------- */
+
+struct cached_file {
+    char name[NAME];
+    struct timespec used;
+    uint64_t size;
+};
+static int compare_last_use(const void *a, const void *b) {
+    const struct timespec *x = &((const struct cached_file *)a)->used, *y = &((const struct cached_file *)b)->used;
+    return x->tv_sec != y->tv_sec ? (x->tv_sec > y->tv_sec) - (x->tv_sec < y->tv_sec) : (x->tv_nsec > y->tv_nsec) - (x->tv_nsec < y->tv_nsec);
+}
+
+/* Lists all files, least recently used first. *sum: their bytes. Deletes expired tombstones. */
+static struct cached_file *list_files(const struct kv_disk *k, size_t *n, uint64_t *sum) {
+    struct cached_file *all = NULL;
+    size_t cap = 0;
+    struct stat st;
+    int fd = openat(k->dir_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    DIR *d = fd < 0 ? NULL : fdopendir(fd);
+    *n = 0, *sum = 0;
+    for (struct dirent *it; d && (it = readdir(d));) {
+        size_t len = strlen(it->d_name);
+        if (len != FILE_NAME_LEN || fstatat(k->dir_fd, it->d_name, &st, AT_SYMLINK_NOFOLLOW)) continue;
+        if (!strcmp(it->d_name + 16, tombstone_suffix) && st.st_mtime + TOMBSTONE_S < time(NULL)) unlinkat(k->dir_fd, it->d_name, 0);
+        if (strcmp(it->d_name + 16, file_suffix)) continue;
+        if (mem_grow(&all, &cap, *n + 1, sizeof *all)) break;
+        struct cached_file *e = &all[(*n)++];
+        memcpy(e->name, it->d_name, len + 1);
+        e->used = st.st_mtim;
+        *sum += e->size = (uint64_t)st.st_size;
+    }
+    if (d) closedir(d);
+    else if (fd >= 0) close(fd);
+    if (*n) qsort(all, *n, sizeof *all, compare_last_use);
+    return all;
+}
+
+/* Evicts files until `bytes` fit within the limit. Returns false if they cannot. */
+static bool evict_files(struct kv_disk *k, uint64_t bytes) {
+    size_t n;
+    uint64_t sum, limit = k->limit;
+    struct cached_file *all = list_files(k, &n, &sum);
+    struct statvfs fs;
+    if (fstatvfs(k->dir_fd, &fs)) fs.f_bavail = 0;
+    uint64_t disk = (uint64_t)fs.f_bavail * fs.f_frsize;
+    if (!limit) limit = (disk + sum) / 10;
+    for (size_t i = 0; bytes <= limit && i < n && sum + bytes > limit; i++)
+        if (!unlinkat(k->dir_fd, all[i].name, 0) || errno == ENOENT) sum -= all[i].size, disk += all[i].size;
+    mem_free(all);
+    return sum + bytes <= limit && bytes < disk;
+}
+
+/* Updates the time of use. A chunk is useless without the chunks before it, so later chunks count as used earlier. */
+static void update_last_use(int fd, int to) {
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    int64_t ns = (int64_t)now.tv_sec * 1000000000 + now.tv_nsec - (int64_t)to * 1000000;
+    now = (struct timespec){.tv_sec = (time_t)(ns / 1000000000), .tv_nsec = (long)(ns % 1000000000)};
+    if (futimens(fd, (struct timespec[]){now, now})) {
+    } /* evicted sooner */
+}
+
+/* --- Writing --------------------------------------------------------------------------------------------------------------------- */
+
+static void write_job_free(struct write_job *j) {
+    prefix_block_unref(j->block);
+    mem_free(j->head);
+    mem_free(j);
+}
+
+static int copy_image(struct kv_disk *k, const struct write_job *j, int fd) {
+    uint64_t *sums = (uint64_t *)kv_file_sums(j->head), left = j->head->image_bytes;
+    if (lseek(fd, (off_t)j->head->image_offset, SEEK_SET) < 0) return -errno;
+    for (size_t i = 0; left; i++) {
+        size_t n = left < KV_FILE_BLOCK ? (size_t)left : KV_FILE_BLOCK;
+        if (atomic_load(&k->drop_pending)) return -ECANCELED;
+        if (prefix_block_read(j->block, i * KV_FILE_BLOCK, k->block_buf, n)) return -EIO;
+        sums[i] = kv_file_sum(k->block_buf, n, i);
+        int rc = file_write_all(fd, k->block_buf, n);
+        if (rc) return rc;
+        left -= n;
+    }
+    kv_file_seal(j->head);
+    return lseek(fd, 0, SEEK_SET) < 0 ? -errno : file_write_all(fd, j->head, j->head->image_offset);
+}
+
+static bool is_forgotten(const struct kv_disk *k, const struct write_job *j) {
+    char name[NAME];
+    struct stat st;
+    make_file_name(j->head->key, tombstone_suffix, name);
+    return !fstatat(k->dir_fd, name, &st, AT_SYMLINK_NOFOLLOW) && (int64_t)st.st_mtim.tv_sec * 1000000000 + st.st_mtim.tv_nsec >= j->made_ns;
+}
+
+/* Under the lock, engine_forget() either sees this file or we see its tombstone. */
+static int link_file(struct kv_disk *k, const struct write_job *j, const char *link, const char *name) {
+    int rc = 0;
+    flock(k->dir_fd, LOCK_SH);
+    if (!is_forgotten(k, j) && linkat(AT_FDCWD, link, k->dir_fd, name, AT_SYMLINK_FOLLOW) && errno != EEXIST)
+        rc = -errno; /* EEXIST: another process has written the same file */
+    flock(k->dir_fd, LOCK_UN);
+    return rc;
+}
+
+/* Writes to an unnamed file that is linked when complete, so a crash leaves nothing. */
+static int write_kv_file(struct kv_disk *k, const struct write_job *j) {
+    char name[NAME], link[40];
+    make_file_name(j->head->key, file_suffix, name);
+    if (!faccessat(k->dir_fd, name, F_OK, AT_SYMLINK_NOFOLLOW)) return 0;
+    if (!evict_files(k, j->head->image_offset + j->head->image_bytes)) return 0;
+    int fd = fault_hit(FAULT_OPEN) ? (errno = EIO, -1) : openat(k->dir_fd, ".", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600), rc;
+    if (fd < 0) return -errno;
+    if (!(rc = copy_image(k, j, fd))) {
+        update_last_use(fd, (int)j->head->to);
+        snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+        if (fault_hit(FAULT_RENAME)) rc = -EIO;
+        else rc = link_file(k, j, link, name);
+    }
+    close(fd);
+    return rc;
+}
+
+static void *writer_thread(void *arg) {
+    struct kv_disk *k = arg;
+    setpriority(PRIO_PROCESS, (id_t)gettid(), 10); /* affects this thread only */
+    pthread_mutex_lock(&k->lock);
+    for (;;) {
+        struct write_job *j = k->queue;
+        if (!j && k->closing) break;
+        if (!j) {
+            pthread_cond_wait(&k->changed, &k->lock);
+            continue;
+        }
+        k->queue = j->next;
+        pthread_mutex_unlock(&k->lock);
+        int rc = k->has_failed || atomic_load(&k->drop_pending) ? 0 : write_kv_file(k, j);
+        if (rc && rc != -ECANCELED) {
+            k->has_failed = true;
+            log_say(LOG_WARN, "no longer writing the KV cache in %s: %s", k->path, strerror(-rc));
+        }
+        write_job_free(j);
+        pthread_mutex_lock(&k->lock);
+    }
+    k->has_exited = true;
+    pthread_cond_broadcast(&k->changed);
+    pthread_mutex_unlock(&k->lock);
+    return NULL;
+}
+
+void kv_disk_write(struct kv_disk *k, struct prefix_block *b, uint64_t key, const int32_t *tokens, int64_t made) {
+    struct write_job *j = mem_alloc(sizeof *j);
+    struct kv_file_head about = {.dtype = k->kv,
+                                 .kv_fingerprint = k->kv_fingerprint,
+                                 .key = key,
+                                 .from = (uint32_t)b->from,
+                                 .to = (uint32_t)b->to,
+                                 .has_state = b->has_state,
+                                 .image_bytes = b->bytes};
+    if (j) *j = (struct write_job){.head = kv_file_new(&about, tokens), .made_ns = made};
+    if (!j || !j->head) {
+        mem_free(j);
+        return;
+    }
+    j->block = prefix_block_ref(b);
+    pthread_mutex_lock(&k->lock);
+    struct write_job **end = &k->queue;
+    while (*end) end = &(*end)->next;
+    *end = j;
+    pthread_cond_broadcast(&k->changed);
+    pthread_mutex_unlock(&k->lock);
+}
+
+/* --- Reading --------------------------------------------------------------------------------------------------------------------- */
+
+static int read_exact(int fd, void *to, size_t n, uint64_t at) {
+    uint8_t *p = to;
+    while (n) {
+        ssize_t got = -1;
+        if (fault_hit(FAULT_READ)) errno = EIO;
+        else got = pread(fd, p, n, (off_t)at);
+        if (got < 0 && errno == EINTR) continue;
+        if (got <= 0) return ERR_RUNTIME;
+        p += got, at += (uint64_t)got, n -= (size_t)got;
+    }
+    return 0;
+}
+
+/* Reads the complete header. NULL: *e holds the reason. */
+static struct kv_file_head *read_head(int fd, uint64_t size, const char *what, struct error *e) {
+    uint64_t *data = NULL;
+    size_t n = 0, need = 0;
+    int rc;
+    while (!(rc = kv_file_check((const uint8_t *)data, n, size, what, &need, e)) && need) {
+        uint64_t *more = mem_realloc(data, need + 8);
+        rc = more ? read_exact(fd, more, need, 0) : ERR_MEMORY;
+        if (more) data = more;
+        if (rc) {
+            error_set(e, rc, "%s: cannot be read", what);
+            break;
+        }
+        n = need;
+    }
+    if (!rc) return (struct kv_file_head *)data;
+    mem_free(data);
+    return NULL;
+}
+
+struct look {
+    const struct kv_file_head *h;
+    int fd;
+    uint8_t *buffers; /* [threads, KV_FILE_BLOCK] */
+    _Atomic int bad_block;
+};
+static void check_blocks(void *arg, int thread, int n_threads) {
+    struct look *x = arg;
+    uint8_t *p = x->buffers + (size_t)thread * KV_FILE_BLOCK;
+    for (size_t i = (size_t)thread; i < x->h->n_sums && atomic_load(&x->bad_block) < 0; i += (size_t)n_threads) {
+        uint64_t at = (uint64_t)i * KV_FILE_BLOCK, left = x->h->image_bytes - at;
+        size_t n = left < KV_FILE_BLOCK ? (size_t)left : KV_FILE_BLOCK;
+        if (read_exact(x->fd, p, n, x->h->image_offset + at) || kv_file_sum(p, n, i) != kv_file_sums(x->h)[i]) atomic_store(&x->bad_block, (int)i);
+    }
+}
+
+static int check_image(const struct kv_file_head *h, int fd, struct pool *pool, const char *what, struct error *e) {
+    struct look x = {.h = h, .fd = fd, .buffers = mem_alloc((size_t)pool_threads(pool) * KV_FILE_BLOCK), .bad_block = -1};
+    if (!x.buffers) return error_set(e, ERR_MEMORY, "no memory");
+    pool_run(pool, check_blocks, &x);
+    mem_free(x.buffers);
+    return x.bad_block < 0 ? 0 : error_set(e, ERR_MODEL, "%s: damaged (block %d of %u)", what, x.bad_block + 1, h->n_sums);
+}
+
+static int check_match(const struct kv_disk *k, const struct kv *kv, const struct kv_file_head *h, uint64_t key, const int32_t *tokens, int from, int to,
+                       const char *what, struct error *e) {
+    if (h->kv_fingerprint != k->kv_fingerprint || h->dtype != k->kv || h->key != key)
+        return error_set(e, ERR_MODEL, "%s: written for another model, machine or build", what);
+    if ((int)h->from != from || (int)h->to != to || memcmp(kv_file_tokens(h), tokens, (size_t)to * sizeof *tokens))
+        return error_set(e, ERR_MODEL, "%s: holds other tokens", what);
+    if ((h->has_state && !kv->has_states) || h->image_bytes != kv_image_bytes(kv, from, to, h->has_state))
+        return error_set(e, ERR_MODEL, "%s: unexpected size", what);
+    return 0;
+}
+
+bool kv_disk_read(struct kv_disk *k, struct pool *pool, struct kv *kv, uint64_t key, const int32_t *tokens, int from, int to, bool *state) {
+    char name[NAME], what[300];
+    struct stat st;
+    struct error e = {0};
+    make_file_name(key, file_suffix, name);
+    snprintf(what, sizeof what, "%.250s/%s", k->path, name);
+    int fd = fault_hit(FAULT_OPEN) ? (errno = EIO, -1) : openat(k->dir_fd, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK), rc = 0;
+    if (fd < 0 && errno == ENOENT) return false;
+    if (fd < 0 || fstat(fd, &st)) rc = error_set(&e, ERR_RUNTIME, "%s: %s", what, strerror(errno));
+    else if (!S_ISREG(st.st_mode) || st.st_uid != geteuid() || st.st_mode & 022)
+        rc = error_set(&e, ERR_RUNTIME, "%s: not a regular file that only this user can write", what);
+    struct kv_file_head *h = rc ? NULL : read_head(fd, (uint64_t)st.st_size, what, &e);
+    if (!rc && !h) rc = e.code;
+    if (!rc) rc = check_match(k, kv, h, key, tokens, from, to, what, &e);
+    if (!rc) rc = check_image(h, fd, pool, what, &e);
+    if (!rc) rc = kv_image_map(kv, from, to, h->has_state, fd, (off_t)h->image_offset, &e);
+    if (!rc) update_last_use(fd, to);
+    if (!rc) *state = h->has_state;
+    if (rc) {
+        bool gone = rc == ERR_MODEL && !unlinkat(k->dir_fd, name, 0);
+        log_say(rc == ERR_MEMORY ? LOG_INFO : LOG_WARN, "%s; %sits tokens are prefilled again", e.text, gone ? "the file was deleted, " : "");
+    }
+    mem_free(h);
+    if (fd >= 0) close(fd);
+    return !rc;
+}
+
+void kv_disk_prefetch(struct kv_disk *k, uint64_t key) {
+    char name[NAME];
+    make_file_name(key, file_suffix, name);
+    int fd = openat(k->dir_fd, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    if (fd < 0) return;
+    posix_fadvise(fd, 0, 0, POSIX_FADV_WILLNEED);
+    close(fd);
+}
+
+/* --- Forgetting ------------------------------------------------------------------------------------------------------------------ */
+
+int engine_forget(const char *path, const uint64_t *keys, size_t n, struct error *e) {
+    char name[NAME];
+    struct timespec now;
+    int dir = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC), rc = 0;
+    if (dir < 0) return errno == ENOENT || errno == ENOTDIR ? 0 : error_set(e, ERR_RUNTIME, "%.300s: %s", path, strerror(errno));
+    flock(dir, LOCK_EX);
+    clock_gettime(CLOCK_REALTIME, &now);
+    for (size_t i = 0; i < n; i++) {
+        make_file_name(keys[i], file_suffix, name);
+        if (unlinkat(dir, name, 0) && errno != ENOENT) rc = -errno;
+        make_file_name(keys[i], tombstone_suffix, name);
+        int fd = fault_hit(FAULT_OPEN) ? (errno = EIO, -1) : openat(dir, name, O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
+        if ((fd < 0 || futimens(fd, (struct timespec[]){now, now})) && errno != ENOSPC && errno != EDQUOT)
+            rc = -errno; /* disk full: no writer can succeed either */
+        if (fd >= 0) close(fd);
+    }
+    close(dir);
+    return rc ? error_set(e, ERR_RUNTIME, "%.300s: %s", path, strerror(-rc)) : 0;
+}
+
+/* --- Open and close -------------------------------------------------------------------------------------------------------------- */
+
+/* Blocks signals in the thread, except synchronous ones: process signals belong to the main thread. */
+static int start_writer(struct kv_disk *k) {
+    static const int own[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGSYS, SIGTRAP};
+    sigset_t all, was;
+    sigfillset(&all);
+    for (size_t i = 0; i < sizeof own / sizeof *own; i++) sigdelset(&all, own[i]);
+    pthread_sigmask(SIG_SETMASK, &all, &was);
+    int rc = pthread_create(&k->thread, NULL, writer_thread, k);
+    pthread_sigmask(SIG_SETMASK, &was, NULL);
+    return rc;
+}
+
+struct kv_disk *kv_disk_open(const char *dir, uint64_t limit, uint64_t kv_fingerprint, enum dtype kv) {
+    struct kv_disk *k = mem_calloc(1, sizeof *k);
+    struct stat st;
+    struct error e = {0};
+    if (!k) return NULL;
+    *k = (struct kv_disk){
+        .dir_fd = -1, .path = mem_strdup(dir), .block_buf = mem_alloc(KV_FILE_BLOCK), .limit = limit, .kv_fingerprint = kv_fingerprint, .kv = kv};
+    int rc = k->path && k->block_buf ? file_mkdirs(dir, &e) : error_set(&e, ERR_MEMORY, "no memory");
+    if (!rc && ((k->dir_fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC)) < 0 || fstat(k->dir_fd, &st)))
+        rc = error_set(&e, ERR_RUNTIME, "%s: %s", dir, strerror(errno));
+    if (!rc && (st.st_uid != geteuid() || st.st_mode & 022)) rc = error_set(&e, ERR_RUNTIME, "%s: writable by other users", dir);
+    pthread_mutex_init(&k->lock, NULL);
+    pthread_cond_init(&k->changed, NULL);
+    if (!rc && start_writer(k)) rc = error_set(&e, ERR_RUNTIME, "cannot start a thread");
+    if (!rc) return k;
+    log_say(LOG_WARN, "KV disk cache disabled: %s", e.text);
+    if (k->dir_fd >= 0) close(k->dir_fd);
+    mem_free(k->path);
+    mem_free(k->block_buf);
+    mem_free(k);
+    return NULL;
+}
+
+void kv_disk_close(struct kv_disk **kp) {
+    struct kv_disk *k = *kp;
+    struct timespec until;
+    if (!k) return;
+    *kp = NULL;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += (time_t)test_limits_get(TEST_LIMIT_KV_DISK_CLOSE_MS, KV_DISK_CLOSE_WAIT_S * 1000) / 1000;
+    pthread_mutex_lock(&k->lock);
+    k->closing = true;
+    pthread_cond_broadcast(&k->changed);
+    while (!k->has_exited && !pthread_cond_timedwait(&k->changed, &k->lock, &until)) {
+    }
+    pthread_mutex_unlock(&k->lock);
+    atomic_store(&k->drop_pending, true);
+    pthread_join(k->thread, NULL);
+    pthread_mutex_destroy(&k->lock);
+    pthread_cond_destroy(&k->changed);
+    close(k->dir_fd);
+    mem_free(k->path);
+    mem_free(k->block_buf);
+    mem_free(k);
+}

@@ -1,0 +1,32 @@
+#pragma once
+/* The KV disk cache: prefilled prefixes for later sessions, including other processes and restarts. A file holds one chunk of a prefix
+ * (prefix.h) and its name is the hash of all tokens up to its end, so lookups need no index. A background thread writes files and links them
+ * only when complete. The least recently used files are deleted above the size limit. Nothing depends on a file: an invalid one is
+ * deleted with a warning and its tokens are prefilled again. */
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "engine/base/error.h"
+#include "engine/kv/kv_cache.h"
+
+struct kv_disk;
+struct pool;
+struct prefix_block;
+
+/* Opens the cache. dir: absolute; created with its parents, accessible to this user only. limit: bytes, 0: a tenth of the free disk space plus
+ * the cache's own size. kv_fingerprint: hash of everything besides the tokens that determines a row's bits. NULL on failure, which is logged. */
+struct kv_disk *kv_disk_open(const char *dir, uint64_t limit, uint64_t kv_fingerprint, enum dtype kv);
+/* Waits up to KV_DISK_CLOSE_WAIT_S for pending writes and drops the rest. */
+enum { KV_DISK_CLOSE_WAIT_S = 2 };
+void kv_disk_close(struct kv_disk **k);
+/* Queues a block for writing and returns at once. Takes a reference to the block and copies tokens [b->to]. made: time of computation,
+ * CLOCK_REALTIME in ns; a later engine_forget() prevents the write. */
+void kv_disk_write(struct kv_disk *k, struct prefix_block *b, uint64_t key, const int32_t *tokens, int64_t made);
+/* Maps positions [from, to) from the key's file into kv, verified with the pool's threads; the pool's owner calls. Returns false without a
+ * valid file. *state: whether the file has the state at `to`. */
+bool kv_disk_read(struct kv_disk *k, struct pool *pool, struct kv *kv, uint64_t key, const int32_t *tokens, int from, int to, bool *state);
+/* Starts reading the file of the key into the page cache. */
+void kv_disk_prefetch(struct kv_disk *k, uint64_t key);
+/* Whether to store `bytes` that took `seconds` to compute, in a prompt that took `whole` seconds: if reading from disk is faster and the
+ * prompt is long enough to matter. */
+bool kv_disk_is_worth(uint64_t bytes, double seconds, double prompt_s);

@@ -1,0 +1,402 @@
+#include "engine/kv/prefix.h"
+
+#include <fcntl.h>
+#include <stdatomic.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "engine/base/buf.h"
+#include "engine/base/file.h"
+#include "engine/base/hash.h"
+#include "engine/base/mem.h"
+#include "engine/kv/kv_disk.h"
+#include "engine/kv/kv_image.h"
+#include "engine/layer/attention.h"
+#include "engine/schedule/internal.h"
+
+/* Hashes everything besides the tokens that determines a row's bits: the weights (location and modification time), the CPU, the settings, and
+ * this build. */
+static uint64_t compute_fingerprint(const struct engine *e) {
+    const struct checkpoint *c = &e->weights.files;
+    struct buf b = {0};
+    struct stat st;
+    char path[4096];
+    if (stat("/proc/self/exe", &st)) memset(&st, 0, sizeof st);
+    buf_fmt(&b, "%s %llx %lld %lld.%ld %llx\n%s %s %d\n%d %d %d %s %d\n", HEARTH_VERSION, (unsigned long long)st.st_ino, (long long)st.st_size,
+            (long long)st.st_mtim.tv_sec, st.st_mtim.tv_nsec, (unsigned long long)c->fingerprint, cpu_describe(), e->info.level, (int)e->params.kv,
+            e->prefill_work.rows, e->numa.n_nodes, e->params.hugepages, e->params.gpus ? e->params.gpus : "", (int)e->params.prefill);
+    for (int i = 0; i < c->n_shards; i++)
+        if (!file_join(path, sizeof path, e->dir, c->shards[i].name, NULL) && !stat(path, &st))
+            buf_fmt(&b, "%llx %llx %lld %lld.%ld\n", (unsigned long long)st.st_dev, (unsigned long long)st.st_ino, (long long)st.st_size,
+                    (long long)st.st_mtim.tv_sec, st.st_mtim.tv_nsec);
+    uint64_t maker = hash64(b.data ? b.data : "", b.len, 0);
+    if (b.failed) maker = 0;
+    buf_free(&b);
+    return maker;
+}
+
+void prefix_open(struct engine *e) {
+    e->prefix_store.fd = memfd_create("hearth-kv", MFD_CLOEXEC);
+    e->prefix_store.kv_fingerprint = compute_fingerprint(e);
+    if (e->params.kv_dir && e->prefix_store.kv_fingerprint && e->prefix_store.fd >= 0)
+        e->kv_disk = kv_disk_open(e->params.kv_dir, e->params.kv_limit, e->prefix_store.kv_fingerprint, (enum dtype)e->params.kv);
+}
+void prefix_close(struct engine *e) {
+    kv_disk_close(&e->kv_disk);
+    if (e->prefix_store.fd > 0) close(e->prefix_store.fd);
+    e->prefix_store.fd = -1;
+}
+
+/* --- Blocks ---------------------------------------------------------------------------------------------------------------------- */
+
+struct prefix_block *prefix_block_ref(struct prefix_block *b) {
+    atomic_fetch_add(&b->refs, 1);
+    return b;
+}
+void prefix_block_unref(struct prefix_block *b) {
+    if (!b || atomic_fetch_sub(&b->refs, 1) > 1) return;
+    fallocate(b->store->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, b->offset, (off_t)b->bytes);
+    mem_free(b);
+}
+
+int prefix_block_read(const struct prefix_block *b, size_t at, void *to, size_t n) {
+    return pread(b->store->fd, to, n, b->offset + (off_t)at) == (ssize_t)n ? 0 : ERR_RUNTIME;
+}
+
+/* Copies positions [from, to) of a session's cache to a new block. under: replaces the session's memory with the block; the caller must then
+ * hold it. Returns one reference. NULL: no memory. */
+static struct prefix_block *block_create(struct session *s, int from, int to, bool under) {
+    struct prefix_store *store = &s->engine->prefix_store;
+    int state = s->kv.has_states ? kv_state_find(&s->kv, to) : -1;
+    struct prefix_block *b = store->fd < 0 ? NULL : mem_alloc(sizeof *b);
+    if (!b) return NULL;
+    *b = (struct prefix_block){.store = store,
+                               .refs = 1,
+                               .offset = store->size,
+                               .bytes = kv_image_bytes(&s->kv, from, to, state >= 0),
+                               .from = from,
+                               .to = to,
+                               .has_state = state >= 0};
+    if (ftruncate(store->fd, b->offset + (off_t)b->bytes) || kv_image_write(&s->kv, from, to, state, store->fd, b->offset)) {
+        if (ftruncate(store->fd, b->offset)) {
+        } /* the next block overwrites what was written */
+        mem_free(b);
+        return NULL;
+    }
+    store->size = b->offset + (off_t)b->bytes;
+    if (under) kv_image_replace(&s->kv, from, to, state, store->fd, b->offset);
+    return b;
+}
+
+/* Mapped blocks must not be hole-punched. Capacity is reserved before mapping, so that adding the reference cannot fail. */
+static int reserve_mapped(struct prefix *p) { return mem_grow(&p->mapped_blocks, &p->mapped_blocks_cap, p->n_mapped_blocks + 1, sizeof *p->mapped_blocks); }
+static void add_mapped(struct prefix *p, struct prefix_block *b) { p->mapped_blocks[p->n_mapped_blocks++] = prefix_block_ref(b); }
+
+static int push_chunk(struct prefix *p, int end, uint64_t key) {
+    if (mem_grow(&p->chunks, &p->chunks_cap, p->n_chunks + 1, sizeof *p->chunks)) return ERR_MEMORY;
+    p->chunks[p->n_chunks++] = (struct prefix_chunk){.end = end, .key = key};
+    return 0;
+}
+
+static void count_mapped(struct prefix *p) {
+    int n = 0;
+    for (size_t i = 0; i < p->n_chunks && p->chunks[i].block; i++) n = p->chunks[i].end;
+    atomic_store(&p->n_mapped_tokens, n);
+}
+int session_shared_tokens(const struct session *s) { return atomic_load(&s->prefix.n_mapped_tokens); }
+uint64_t engine_shared_bytes(const struct engine *e) {
+    struct stat st;
+    return e->prefix_store.fd >= 0 && !fstat(e->prefix_store.fd, &st) ? (uint64_t)st.st_blocks * 512 : 0;
+}
+
+/* Returns the block of a chunk, created on demand; the session keeps the reference. */
+static struct prefix_block *get_block(struct session *s, size_t i) {
+    struct prefix *p = &s->prefix;
+    struct prefix_chunk *x = &p->chunks[i];
+    if (x->block || reserve_mapped(p)) return x->block;
+    if ((x->block = block_create(s, i ? p->chunks[i - 1].end : 0, x->end, true))) add_mapped(p, x->block);
+    count_mapped(p);
+    return x->block;
+}
+
+static void truncate_chunks(struct prefix *p, int pos) {
+    while (p->n_chunks && p->chunks[p->n_chunks - 1].end > pos) prefix_block_unref(p->chunks[--p->n_chunks].block);
+    while (p->exact_end > pos) {
+        p->exact_end = 0;
+        for (size_t i = 0; i < p->n_chunks && p->chunks[i].key; i++) p->exact_end = p->chunks[i].end;
+    }
+    count_mapped(p);
+}
+
+void prefix_free(struct session *s) {
+    struct prefix *p = &s->prefix;
+    truncate_chunks(p, 0);
+    while (p->n_mapped_blocks) prefix_block_unref(p->mapped_blocks[--p->n_mapped_blocks]);
+    mem_free(p->tokens);
+    mem_free(p->chunks);
+    mem_free(p->mapped_blocks);
+    *p = (struct prefix){0};
+}
+
+/* --- Chunk ends --------------------------------------------------------------------------------------------------------------------- */
+
+int prefix_shared_end(const struct session *s) {
+    enum { SHORT = 256 }; /* tokens; a shorter chunk is not worth its own batch */
+    int rows = s->engine->prefill_work.rows, at = s->request.n_shared / 64 * 64;
+    return at % rows >= (rows < SHORT ? 1 : SHORT) ? at : 0;
+}
+static int next_chunk_end(const struct session *s, int pos) { return prefill_batch_end(s->engine->prefill_work.rows, prefix_shared_end(s), pos); }
+bool prefix_is_exact(const struct session *s) { return s->n_kv == s->prefix.exact_end; }
+
+static uint64_t chunk_key(uint64_t key, const int32_t *tokens, int from, int to) {
+    uint64_t k = hash64(tokens + from, (size_t)(to - from) * sizeof *tokens, key);
+    return k ? k : 1;
+}
+static uint64_t root_key(const struct session *s) {
+    return hash64(&(uint64_t){config_long_rope(&s->engine->weights.config, s->n_tokens)}, 8, s->engine->prefix_store.kv_fingerprint);
+}
+
+int prefix_tokens_to_keep(const struct session *s, int keep, int n, int flags) {
+    const struct prefix *p = &s->prefix;
+    int at = 0;
+    for (size_t i = 0; i < p->n_chunks && p->chunks[i].key && p->chunks[i].end <= keep; i++) at = p->chunks[i].end;
+    if (keep < p->exact_end || flags & REQ_EXACT_PREFIX_ONLY) return at; /* inside a chunk */
+    bool loses_little = keep > at && n - at > s->engine->prefill_work.rows && (keep - at) * 8 <= n - at;
+    return loses_little ? at : keep;
+}
+
+void prefix_begin_turn(struct session *s) {
+    struct prefix *p = &s->prefix;
+    truncate_chunks(p, s->n_kv);
+    if (s->n_kv || !p->n_mapped_blocks || kv_image_unmap(&s->kv)) return;
+    while (p->n_mapped_blocks) prefix_block_unref(p->mapped_blocks[--p->n_mapped_blocks]);
+}
+
+void prefix_record(struct session *s) {
+    struct prefix *p = &s->prefix;
+    uint64_t key = p->exact_end ? p->chunks[p->n_chunks - 1].key : root_key(s);
+    struct timespec now;
+    p->no_disk = s->request.flags & REQ_NO_DISK_CACHE;
+    if (s->n_kv < next_chunk_end(s, p->exact_end) || mem_grow(&p->tokens, &p->tokens_cap, (size_t)s->n_kv, sizeof *p->tokens)) return;
+    clock_gettime(CLOCK_REALTIME, &now);
+    for (int end; (end = next_chunk_end(s, p->exact_end)) <= s->n_kv; p->exact_end = end) {
+        key = chunk_key(key, s->tokens, p->exact_end, end);
+        if (push_chunk(p, end, key)) return;
+        p->chunks[p->n_chunks - 1].made_ns = (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+        p->chunks[p->n_chunks - 1].is_saved = s->n_answered > 0; /* recomputed with the answer: session_disk_keys() did not list this key */
+        memcpy(p->tokens + p->exact_end, s->tokens + p->exact_end, (size_t)(end - p->exact_end) * sizeof *p->tokens);
+    }
+}
+
+/* --- Reuse of other sessions' chunks ---------------------------------------------------------------------------------------------- */
+
+/* How many of the wanted chunks session o has, up to the last one at which prefill can resume. */
+static size_t common_chunks(const struct session *s, const struct prefix_chunk *want, size_t n, struct session *o) {
+    const struct prefix *p = &o->prefix;
+    size_t usable = 0;
+    for (size_t i = 0; i < n && i < p->n_chunks && p->chunks[i].key == want[i].key && p->chunks[i].end == want[i].end; i++)
+        if (!o->kv.has_states || (p->chunks[i].block ? p->chunks[i].block->has_state : kv_state_find(&o->kv, p->chunks[i].end) >= 0)) usable = i + 1;
+    if (usable && memcmp(p->tokens, s->tokens, (size_t)want[usable - 1].end * sizeof *p->tokens)) return 0;
+    return usable;
+}
+
+static struct session *find_donor(struct session *s, const struct prefix_chunk *want, size_t n, size_t *usable) {
+    struct engine *e = s->engine;
+    struct session *found = NULL;
+    pthread_mutex_lock(&e->lock);
+    for (struct session *o = e->sessions; o; o = o->next) {
+        size_t k = o == s ? 0 : common_chunks(s, want, n, o);
+        if (k > *usable) found = o, *usable = k;
+    }
+    if (found) found->n_borrowers++;
+    pthread_mutex_unlock(&e->lock);
+    return found;
+}
+static void release_donor(struct session *o) {
+    pthread_mutex_lock(&o->engine->lock);
+    o->n_borrowers--;
+    pthread_cond_broadcast(&o->engine->ended_cond);
+    pthread_mutex_unlock(&o->engine->lock);
+}
+
+/* Maps the i-th chunk of o as the next chunk of s. */
+static int map_chunk(struct session *s, struct session *o, size_t i, struct error *e) {
+    struct prefix *p = &s->prefix;
+    struct prefix_block *b = get_block(o, i);
+    int rc = !b || reserve_mapped(p) ? ERR_MEMORY : 0;
+    if (!rc) rc = push_chunk(p, b->to, o->prefix.chunks[i].key);
+    if (!rc && (rc = kv_image_map(&s->kv, b->from, b->to, b->has_state, b->store->fd, b->offset, e))) p->n_chunks--;
+    if (rc) return rc;
+    add_mapped(p, b);
+    p->chunks[p->n_chunks - 1].block = prefix_block_ref(b);
+    p->chunks[p->n_chunks - 1].is_saved = o->prefix.chunks[i].is_saved;
+    p->chunks[p->n_chunks - 1].made_ns = o->prefix.chunks[i].made_ns;
+    count_mapped(p);
+    return 0;
+}
+
+int prefix_disk_keys(const struct session *s, struct prefix_keys *out) {
+    uint64_t key = root_key(s);
+    out->n = 0;
+    if (!s->engine->kv_disk || s->request.flags & REQ_NO_DISK_CACHE) return 0;
+    for (int pos = 0, end; (end = next_chunk_end(s, pos)) <= s->n_tokens; pos = end) {
+        if (mem_grow(&out->v, &out->cap, out->n + 1, sizeof *out->v)) return ERR_MEMORY;
+        out->v[out->n++] = key = chunk_key(key, s->tokens, pos, end);
+    }
+    return 0;
+}
+
+int prefix_common_rows(void *engine, const struct kv *a, const struct kv *b) {
+    struct engine *e = engine;
+    const struct prefix *p = NULL, *q = NULL;
+    int same = 0;
+    pthread_mutex_lock(&e->lock); /* a closing session is not in the list and may be freed */
+    for (const struct session *s = e->sessions; s; s = s->next) {
+        if (&s->kv == a) p = &s->prefix;
+        if (&s->kv == b) q = &s->prefix;
+    }
+    for (size_t i = 0; p && q && i < p->n_chunks && i < q->n_chunks && p->chunks[i].block && p->chunks[i].block == q->chunks[i].block; i++)
+        same = p->chunks[i].end;
+    pthread_mutex_unlock(&e->lock);
+    return same;
+}
+
+/* Returns the chunks that a prefill of all but the last token would produce. NULL: none, or no memory. */
+static struct prefix_chunk *wanted_chunks(const struct session *s, size_t *n) {
+    struct prefix want = {0};
+    uint64_t key = root_key(s);
+    for (int pos = 0, end; (end = next_chunk_end(s, pos)) < s->n_tokens; pos = end)
+        if (push_chunk(&want, end, key = chunk_key(key, s->tokens, pos, end))) break;
+    *n = want.n_chunks;
+    return want.chunks;
+}
+
+/* Whether prefill can resume at the last chunk end. */
+static bool can_resume(const struct session *s) { return !s->kv.has_states || !s->prefix.exact_end || kv_state_find(&s->kv, s->prefix.exact_end) >= 0; }
+
+void prefix_reuse(struct session *s) {
+    struct prefix *p = &s->prefix;
+    if (s->request.logits || s->request.flags & REQ_NO_PREFIX_REUSE || !prefix_is_exact(s) || (s->engine->machine.gpus && s->engine->params.deterministic))
+        return;
+    size_t n, usable = p->n_chunks;
+    struct prefix_chunk *want = wanted_chunks(s, &n);
+    struct session *o = n > usable ? find_donor(s, want, n, &usable) : NULL;
+    struct error e;
+    while (o && p->n_chunks < usable && !map_chunk(s, o, p->n_chunks, &e)) {
+        struct prefix_chunk *x = &p->chunks[p->n_chunks - 1];
+        if (mem_grow(&p->tokens, &p->tokens_cap, (size_t)x->end, sizeof *p->tokens)) {
+            prefix_block_unref(x->block);
+            p->n_chunks--;
+            break;
+        }
+        memcpy(p->tokens + p->exact_end, s->tokens + p->exact_end, (size_t)(x->end - p->exact_end) * sizeof *p->tokens);
+        p->exact_end = x->end;
+        if (can_resume(s)) s->n_kv = x->end;
+    }
+    truncate_chunks(p, s->n_kv); /* memory ran out before a resumable state */
+    if (o) release_donor(o);
+    mem_free(want);
+}
+
+/* --- The disk ---------------------------------------------------------------------------------------------------------------------- */
+
+bool prefix_load_next(struct session *s) {
+    struct engine *e = s->engine;
+    struct prefix *p = &s->prefix;
+    int from = p->exact_end, end = next_chunk_end(s, from);
+    bool state, found = e->kv_disk && !s->request.logits && !(s->request.flags & REQ_NO_PREFIX_REUSE) && s->n_kv <= from &&
+                        from == (p->n_chunks ? p->chunks[p->n_chunks - 1].end : 0) && end < s->n_tokens &&
+                        !atomic_load(&s->cancel[atomic_load(&s->live_cancel)]);
+    uint64_t key = found ? chunk_key(p->n_chunks ? p->chunks[p->n_chunks - 1].key : root_key(s), s->tokens, from, end) : 0;
+    if (found) found = !mem_grow(&p->tokens, &p->tokens_cap, (size_t)end, sizeof *p->tokens) && !push_chunk(p, end, key);
+    if (found && !kv_disk_read(e->kv_disk, e->pool, &s->kv, key, s->tokens, from, end, &state)) found = false, p->n_chunks--;
+    if (!found) {
+        truncate_chunks(p, s->n_kv);
+        return false;
+    }
+    p->chunks[p->n_chunks - 1].is_saved = true;
+    memcpy(p->tokens + from, s->tokens + from, (size_t)(end - from) * sizeof *p->tokens);
+    p->exact_end = end;
+    if (can_resume(s)) s->n_kv = end;
+    int next = next_chunk_end(s, end);
+    if (next < s->n_tokens) kv_disk_prefetch(e->kv_disk, chunk_key(key, s->tokens, end, next));
+    return true;
+}
+
+/* Returns the index of the first chunk that should be written to disk; p->n: none. */
+static size_t first_unsaved(struct session *s) {
+    struct prefix *p = &s->prefix;
+    for (size_t i = 0; i < p->n_chunks && p->chunks[i].key; i++) {
+        int from = i ? p->chunks[i - 1].end : 0, end = p->chunks[i].end;
+        if (p->chunks[i].is_saved) continue;
+        bool worth = kv_disk_is_worth(kv_image_bytes(&s->kv, from, end, false), (end - from) * p->token_s, p->chunks[p->n_chunks - 1].end * p->token_s);
+        return worth ? i : p->n_chunks; /* chunks after it are useless without it */
+    }
+    return p->n_chunks;
+}
+/* Writes one chunk. A continuing session keeps its own memory, whose pages may be huge; the copy lives until it is written. */
+static bool save_chunk(struct session *s, bool closes) {
+    struct prefix *p = &s->prefix;
+    size_t i = p->no_disk ? p->n_chunks : first_unsaved(s);
+    if (i == p->n_chunks) return false;
+    struct prefix_chunk *x = &p->chunks[i];
+    struct prefix_block *b = closes ? get_block(s, i) : x->block, *copy = b ? NULL : block_create(s, i ? p->chunks[i - 1].end : 0, x->end, false);
+    x->is_saved = true;
+    if (b || copy) kv_disk_write(s->engine->kv_disk, b ? b : copy, x->key, p->tokens, x->made_ns);
+    prefix_block_unref(copy);
+    return true;
+}
+
+bool prefix_save_one(struct engine *e) {
+    struct session *found = NULL;
+    if (!e->kv_disk) return false;
+    pthread_mutex_lock(&e->lock);
+    for (struct session *s = e->sessions; s && !found; s = s->next)
+        if (!s->prefix.no_disk && first_unsaved(s) < s->prefix.n_chunks) found = s, s->n_borrowers++;
+    pthread_mutex_unlock(&e->lock);
+    if (!found) return false;
+    save_chunk(found, false);
+    release_donor(found);
+    return true;
+}
+
+static int save_session(void *session) {
+    while (save_chunk(session, true)) {
+    }
+    return 0;
+}
+void prefix_save_all(struct session *s) {
+    if (!s->engine->kv_disk || s->prefix.no_disk || first_unsaved(s) == s->prefix.n_chunks) return;
+    if (s->engine->started) engine_run_on_thread(s->engine, save_session, s);
+    else save_session(s); /* the engine thread has ended */
+}
+
+/* --- Forks ------------------------------------------------------------------------------------------------------------------------- */
+
+struct fork {
+    struct session *from, *to;
+    struct error *e;
+};
+static int fork_run(void *arg) {
+    const struct fork *f = arg;
+    struct session *a = f->from, *b = f->to;
+    struct prefix *p = &a->prefix, *q = &b->prefix;
+    int last = p->n_chunks ? p->chunks[p->n_chunks - 1].end : 0, rc = 0;
+    truncate_chunks(p, a->n_kv);
+    if (a->n_kv > last) rc = push_chunk(p, a->n_kv, 0);
+    if (!rc) rc = mem_grow(&q->tokens, &q->tokens_cap, (size_t)p->exact_end, sizeof *q->tokens);
+    if (!rc) rc = mem_grow(&b->tokens, &b->tokens_cap, (size_t)a->n_kv + 1, sizeof *b->tokens);
+    for (size_t i = 0; i < p->n_chunks && !rc; i++) rc = map_chunk(b, a, i, f->e);
+    if (!rc) kv_state_copy_all(&b->kv, &a->kv);
+    if (!rc && p->exact_end) memcpy(q->tokens, p->tokens, (size_t)p->exact_end * sizeof *q->tokens);
+    if (!rc) memcpy(b->tokens, a->tokens, (size_t)a->n_kv * sizeof *b->tokens);
+    if (rc) return error_set(f->e, rc, "no memory to share a KV cache of %d tokens", a->n_kv);
+    q->exact_end = p->exact_end, q->token_s = p->token_s, q->no_disk = p->no_disk;
+    b->n_kv = b->n_tokens = a->n_kv;
+    b->is_long_rope = a->is_long_rope;
+    return 0;
+}
+int prefix_fork(struct session *from, struct session *to, struct error *e) { return engine_run_on_thread(from->engine, fork_run, &(struct fork){from, to, e}); }

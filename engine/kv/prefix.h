@@ -1,0 +1,87 @@
+#pragma once
+/* The prefix cache: sessions with a common prefix share its KV memory, and a new session starts after it.
+ *
+ * A row's bits depend on the rows of its batch (ops.h). So prefill splits prompts into chunks whose ends depend on the tokens alone: at
+ * multiples of the batch size, and at the end of the request's shared prefix. Chunks computed this way from the first token on are bit-identical in
+ * every session with these tokens. Only they are shared, so a session that reuses them gives the answer that it would give alone. Rows
+ * computed after a session's own answer, or in a fork, are shared with forks only. With devices the last bits also depend on placement;
+ * with --deterministic only CPU prefills are shared. */
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "engine/base/error.h"
+
+struct engine;
+struct kv;
+struct session;
+struct prefix_store;
+
+struct prefix_block { /* an immutable KV image (kv_image.h) in the engine's memfd */
+    struct prefix_store *store;
+    _Atomic int refs;
+    off_t offset;
+    size_t bytes;
+    int from, to;
+    bool has_state; /* includes the state at `to` */
+};
+struct prefix_block *prefix_block_ref(struct prefix_block *b); /* takes a reference */
+void prefix_block_unref(struct prefix_block *b);               /* drops a reference; accepts NULL; both are thread-safe */
+int prefix_block_read(const struct prefix_block *b, size_t at, void *to, size_t n);
+
+struct prefix_chunk {
+    int end;
+    uint64_t key;               /* hash of all tokens up to `end`, chunk by chunk; 0: not the bits of a plain prefill */
+    struct prefix_block *block; /* image of the chunk; NULL: private session memory */
+    int64_t made_ns;            /* time of computation, CLOCK_REALTIME in ns */
+    bool is_saved;              /* on disk, queued for it, or not worth it */
+};
+/* Per session; used by the engine thread. */
+struct prefix {
+    int32_t *tokens; /* [exact]; tokens after it are in the session */
+    size_t tokens_cap;
+    struct prefix_chunk *chunks;
+    size_t n_chunks, chunks_cap;
+    int exact_end;                       /* the last end with a key */
+    struct prefix_block **mapped_blocks; /* blocks that the cache maps or has mapped; released when it restarts */
+    size_t n_mapped_blocks, mapped_blocks_cap;
+    _Atomic int n_mapped_tokens; /* positions in mapped blocks; read by any thread */
+    double token_s;              /* prefill seconds per token, last measured */
+    bool no_disk;                /* never written to disk */
+};
+struct prefix_keys { /* keys of a prompt's chunks */
+    uint64_t *v;
+    size_t n, cap;
+};
+struct prefix_store {        /* per engine */
+    int fd;                  /* memfd; -1: not supported */
+    uint64_t kv_fingerprint; /* hash of everything besides the tokens that determines a row's bits; 0: unknown */
+    off_t size;              /* bytes allocated so far; unreferenced ranges are hole-punched */
+};
+
+void prefix_open(struct engine *e);  /* after everything that enters kv_fingerprint */
+void prefix_close(struct engine *e); /* after all sessions are closed */
+/* Returns how many cached tokens to keep when [0, keep) match a request of n tokens. Returns fewer where little is lost, so that the new KV can
+ * be shared. With REQ_EXACT_PREFIX_ONLY keeps exact chunks only. */
+int prefix_tokens_to_keep(const struct session *s, int keep, int n, int flags);
+int prefix_shared_end(const struct session *s); /* extra chunk end of the prompt (prefill_batch_end); 0: none */
+bool prefix_is_exact(const struct session *s);  /* whether the cache holds exactly the exact chunks */
+/* Lists the disk keys of the chunks that a prefill of s produces; none if it is not written to disk. ERR_MEMORY. */
+int prefix_disk_keys(const struct session *s, struct prefix_keys *out);
+
+/* Engine thread only: */
+void prefix_begin_turn(struct session *s);                                    /* starts a turn that keeps s->n_kv tokens */
+void prefix_reuse(struct session *s);                                         /* maps matching chunks of other sessions; advances s->n_kv */
+int prefix_common_rows(void *engine, const struct kv *a, const struct kv *b); /* machine.same: number of leading positions in common blocks */
+/* Loads the next chunk from the disk cache. Returns false if there is none; prefill then starts at s->n_kv. */
+bool prefix_load_next(struct session *s);
+void prefix_record(struct session *s); /* records the chunks up to s->n_kv, prefilled since prefix_is_exact() held */
+
+/* Queues the next unsaved chunk of any session for the disk; false: none. */
+bool prefix_save_one(struct engine *e);
+
+void prefix_save_all(struct session *s);                                    /* before closing an idle session; on a client thread */
+int prefix_fork(struct session *from, struct session *to, struct error *e); /* makes `to`, a fresh session, a copy; both idle; on a client thread */
+void prefix_free(struct session *s);                                        /* frees the prefix of a closing session */

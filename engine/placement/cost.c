@@ -1,0 +1,472 @@
+#include "engine/placement/cost.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "engine/base/ops.h"
+
+static double max_of(double a, double b) { return a > b ? a : b; }
+static double min_of(double a, double b) { return a < b ? a : b; }
+
+/* --- The model's numbers ---------------------------------------------------------------------------------------------- */
+
+static enum cost_format format_of(enum dtype t) {
+    double bytes = (double)dtype_bytes(t, 256) / 256;
+    return bytes > 2.5 ? COST_F32 : bytes > 1.5 ? COST_16BIT : bytes > 0.75 ? COST_8BIT : COST_4BIT;
+}
+/* Bytes of n weights. FP8 adds a float32 scale per block; block formats contain theirs. */
+static double weight_bytes(const struct config *c, enum dtype t, double n) {
+    double b = n * (double)dtype_bytes(t, 256) / 256;
+    return t == DT_E4M3 && c->block_rows > 0 && c->block_cols > 0 ? b + 4 * n / ((double)c->block_rows * c->block_cols) : b;
+}
+
+/* DeepSeek-V4: averages over layers. A query sees its window and some of the multi-token keys, either selected or all. */
+static void compressed_attention(struct cost_model *q, const struct config *c, enum dtype kv, double *half, double *row) {
+    double hidden = c->hidden, heads = c->n_heads, dim = c->head_dim, layers = c->n_layers, wide = heads * dim, index = 0, entries = 0, extra = 0, most = 0;
+    for (int i = 0; i < c->n_layers; i++) {
+        const struct layer_config *l = &c->layer[i];
+        most += l->window / layers;
+        if (!l->ratio) continue;
+        entries += 1.0 / l->ratio / layers;
+        extra += (l->overlap ? 4 : 2) * dim * hidden / layers;
+        if (!l->overlap) continue;
+        index += 1.0 / l->ratio / layers;
+        most += c->index_topk / layers;
+        extra += (4.0 * c->index_dim * hidden + c->index_heads * (c->index_dim * (double)c->q_lora + hidden)) / layers;
+    }
+    double low = (double)c->o_groups * c->o_lora;
+    *half = c->q_lora * (hidden + wide) + hidden * dim + low * (wide / c->o_groups + hidden) + extra;
+    *row = dim * (1 + entries);
+    q->max_keys = most;
+    q->index_bytes = index * c->index_dim * (double)dtype_bytes(kv, 256) / 256;
+    q->index_flops = index * 2 * c->index_heads * c->index_dim;
+    q->elem_bytes = 4 * hidden * (2 + 4.0 * c->streams.n); /* each block reads and writes the streams */
+}
+
+void cost_model_of(struct cost_model *q, const struct config *c, enum dtype dense, enum dtype experts, enum dtype kv) {
+    double hidden = c->hidden, heads = c->n_heads, dim = c->head_dim, v = c->v_dim, latent = c->kv_lora, rope = c->qk_rope;
+    bool mla = c->kv_lora;
+    double attended = 1, expert = 3.0 * c->moe_inter * hidden, shared = 3.0 * c->shared_inter * hidden, ffn = 3.0 * c->dense_inter * hidden, half,
+           router = hidden * c->n_experts;
+    *q = (struct cost_model){
+        .layers = c->n_layers, .n_experts = c->n_experts, .topk = c->topk, .experts = format_of(experts), .dense = format_of(dense), .kv = format_of(kv)};
+    for (int i = 0; i < c->n_layers; i++) q->dense_layers += !c->layer[i].moe;
+    if (mla) {
+        double query = c->q_lora ? c->q_lora * (hidden + heads * dim) : hidden * heads * dim, expand = latent * heads * (c->qk_nope + v);
+        half = query + (latent + rope) * hidden + expand + hidden * heads * v;
+        q->pair_flops = 2 * heads * (2 * latent + rope);
+        q->expanded_pair_flops = 2 * heads * (dim + v);
+        q->expand_flops = 2 * expand;
+    } else {
+        half = hidden * (heads + c->n_kv_heads) * (dim + v);
+        q->pair_flops = 2 * heads * (dim + v);
+    }
+    if (c->delta.taps) { /* mixed layers: averages. A recurrent state costs as much as a few keys, whatever the context */
+        const struct delta_config *d = &c->delta;
+        double keys = (double)d->k_heads * d->k_dim, values = (double)d->v_heads * d->v_dim, own = hidden * (2 * keys + 3 * values + 2 * d->v_heads), some = 0;
+        for (int i = 0; i < c->n_layers; i++) some += c->layer[i].delta / (double)c->n_layers;
+        half = some * own + (1 - some) * (half + (c->attn_gate ? hidden * heads * dim : 0));
+        attended = 1 - some;
+        q->pair_flops *= attended;
+    }
+    if (c->attn == ATTN_DSA) { /* averages over layers: a layer that reuses a selection has no indexer */
+        double own = 0;
+        for (int i = 0; i < c->n_layers; i++) own += c->layer[i].index == INDEX_OWN;
+        own /= c->n_layers;
+        q->max_keys = c->index_topk;
+        q->index_bytes = own * c->index_dim * (double)dtype_bytes(kv, 256) / 256;
+        q->index_flops = own * 2.0 * c->index_heads * c->index_dim;
+        half += own * (c->index_heads * (c->index_dim * (double)c->q_lora + hidden) + c->index_dim * hidden);
+    }
+    double row = mla ? latent + rope : c->n_kv_heads * (dim + v);
+    row *= attended;
+    if (c->attn == ATTN_COMPRESSED) compressed_attention(q, c, kv, &half, &row);
+    q->kv_row_bytes = row * (double)dtype_bytes(kv, 256) / 256 + (kv == DT_E4M3 ? 4.0 * c->n_kv_heads * (mla ? 1 : 2) : 0);
+    q->expert_bytes = weight_bytes(c, experts, expert), q->expert_flops = 2 * expert;
+    q->shared_bytes = weight_bytes(c, dense, shared), q->shared_flops = 2 * shared;
+    q->ffn_bytes = weight_bytes(c, dense, ffn), q->ffn_flops = 2 * ffn;
+    q->attn_block_bytes = weight_bytes(c, dense, half) + 2 * router, q->attn_block_flops = 2 * (half + router); /* routers are stored in 16 bits */
+    q->head_bytes = 2.0 * hidden * c->vocab, q->head_flops = 2.0 * hidden * c->vocab;                           /* so are LM heads */
+    q->row_bytes = 4 * hidden, q->query_bytes = 4 * heads * max_of(dim, v);
+    q->n_linear_ops = mla ? (c->q_lora ? 7 : 6) : 5;
+    q->n_elem_ops = mla ? 9 : 7;
+    q->elem_bytes += 4 * (3.0 * q->n_elem_ops * hidden + 4 * heads * (dim + v)); /* rows in, in and out; queries and results between operations */
+}
+
+/* --- Pieces ----------------------------------------------------------------------------------------------------------- */
+
+double cost_at(const struct cost_curve *c, double rows) {
+    if (c->n < 1) return INFINITY;
+    if (rows <= (double)c->rows[0]) return (double)c->value[0];
+    for (int i = 1; i < c->n; i++)
+        if (rows < (double)c->rows[i]) {
+            double x0 = log((double)c->rows[i - 1]), x1 = log((double)c->rows[i]), y0 = log((double)c->value[i - 1]), y1 = log((double)c->value[i]);
+            return exp(y0 + (y1 - y0) * (log(rows) - x0) / (x1 - x0));
+        }
+    return (double)c->value[c->n - 1];
+}
+
+const struct cost_curve *cost_rate(const struct cost_domain *d, enum cost_kind kind, enum cost_format f) {
+    for (int i = (int)f; i >= 0; i--)
+        if (d->rate[kind][i].n) return &d->rate[kind][i];
+    for (int i = (int)f + 1; i < COST_FORMATS; i++)
+        if (d->rate[kind][i].n) return &d->rate[kind][i];
+    return kind == COST_LINEAR ? cost_rate(d, COST_FFN, f) : &d->rate[kind][f];
+}
+
+const struct cost_curve *cost_rate_few_rows(const struct cost_domain *d, enum cost_format f) {
+    for (int i = (int)f; i >= 0; i--)
+        if (d->rate_few_rows[i].n) return &d->rate_few_rows[i];
+    for (int i = (int)f + 1; i < COST_FORMATS; i++)
+        if (d->rate_few_rows[i].n) return &d->rate_few_rows[i];
+    return cost_rate(d, COST_FFN, f);
+}
+
+/* taken: bytes/s of host memory used by other readers. The CPU keeps its usual share of the remaining bandwidth. */
+static double item_time(const struct cost_machine *m, int domain, const struct cost_item *p, double taken) {
+    const struct cost_domain *d = &m->domain[domain];
+    double bw = cost_at(&d->bw[p->kind], p->rows);
+    if (!domain && m->spread_bw_share > 0 && p->kind <= COST_LINEAR) bw *= m->spread_bw_share;
+    if (d->class == COST_CPU && taken > 0 && m->dram_bw > 0) bw *= max_of(1 - taken / m->dram_bw, 0.125);
+    const struct cost_curve *rate =
+        p->kind == COST_FFN && max_of(p->rows, p->call_rows) <= BATCH_INVARIANT_ROWS ? cost_rate_few_rows(d, p->format) : cost_rate(d, p->kind, p->format);
+    double read = p->bytes > 0 ? p->bytes / bw : 0, work = p->flops > 0 ? p->flops / cost_at(rate, p->rows) : 0;
+    return (p->calls * d->latency[p->kind] + max_of(read, work)) * cost_factor(m, &d->observed[p->kind], p->rows);
+}
+double cost_time(const struct cost_machine *m, int domain, const struct cost_item *p) { return item_time(m, domain, p, 0); }
+
+double cost_transfer(const struct cost_machine *m, int domain, enum cost_link way, double bytes) {
+    const struct cost_domain *d = &m->domain[domain];
+    if (!(d->link[way].rate > 0)) return INFINITY;
+    return (d->link[way].latency + bytes / d->link[way].rate) * cost_factor(m, &d->observed_link[way], 1);
+}
+
+struct cost_rows cost_decode_rows(int rows, double keys) {
+    return (struct cost_rows){rows, rows * (keys + 1), rows * (keys + 1)};
+}
+struct cost_rows cost_prefill_rows(double n, double pos) {
+    return (struct cost_rows){n, n * pos + n * (n + 1) / 2, pos + n};
+}
+
+static double attention_block_time(const struct cost_machine *m, int d, const struct cost_model *q, struct cost_rows r, double taken) {
+    double pairs = r.pairs, keys = r.keys;
+    if (q->max_keys > 0) pairs = min_of(pairs, r.rows * q->max_keys), keys = min_of(keys, pairs);
+    double flops = pairs * q->pair_flops, wide = pairs * q->expanded_pair_flops + keys * q->expand_flops;
+    if (q->expanded_pair_flops > 0) flops = min_of(flops, wide);
+    flops += r.pairs * q->index_flops;
+    return item_time(m, d, &(struct cost_item){COST_LINEAR, q->dense, r.rows, q->attn_block_bytes, r.rows * q->attn_block_flops, q->n_linear_ops}, taken) +
+           item_time(m, d, &(struct cost_item){COST_ATTENTION, q->kv, r.rows, keys * q->kv_row_bytes + r.keys * q->index_bytes, flops, 1}, taken) +
+           item_time(m, d, &(struct cost_item){COST_ELEM, COST_F32, r.rows, r.rows * q->elem_bytes, 0, q->n_elem_ops}, taken);
+}
+double cost_attention_block(const struct cost_machine *m, int d, const struct cost_model *q, struct cost_rows r) { return attention_block_time(m, d, q, r, 0); }
+
+static double ffn_time(const struct cost_machine *m, int d, const struct cost_model *q, double rows, double bytes, double flops, double calls, double taken) {
+    return bytes > 0 ? item_time(m, d, &(struct cost_item){COST_FFN, q->dense, rows, bytes, rows * flops, calls}, taken) : 0;
+}
+double cost_shared(const struct cost_machine *m, int d, const struct cost_model *q, double rows) {
+    return ffn_time(m, d, q, rows, q->shared_bytes, q->shared_flops, 1, 0);
+}
+double cost_head(const struct cost_machine *m, int d, const struct cost_model *q, double rows) {
+    return cost_time(m, d, &(struct cost_item){COST_LINEAR, COST_16BIT, rows, q->head_bytes, rows * q->head_flops, 1});
+}
+
+static double expert_time(const struct cost_machine *m, int d, const struct cost_model *q, double rows, double of, double taken) {
+    return item_time(m, d, &(struct cost_item){COST_FFN, q->experts, rows, q->expert_bytes, rows * q->expert_flops, 0, of}, taken);
+}
+double cost_expert(const struct cost_machine *m, int d, const struct cost_model *q, double rows, double of) { return expert_time(m, d, q, rows, of, 0); }
+
+double cost_expert_miss(const struct cost_machine *m, int d, const struct cost_model *q, double rows) {
+    double work = cost_expert(m, d, q, rows, COST_MANY_ROWS), read = m->dram_bw > 0 ? q->expert_bytes / m->dram_bw : 0;
+    if (m->domain[d].class == COST_CPU) return max_of(work, read);
+    return max_of(max_of(work, read), cost_transfer(m, d, COST_H2D, q->expert_bytes));
+}
+
+/* Expert i of E is chosen by a row with probability p_i <= 1, proportional to 1 / rank^skew, with sum topk. */
+double cost_distinct(const struct cost_model *q, double rows) {
+    double n = q->n_experts, k = q->topk, sum = 0, left = k;
+    if (n < 1 || rows <= 0) return 0;
+    if (q->skew <= 0) return n * (1 - pow(1 - k / n, rows));
+    int sure = 0; /* experts whose probability would exceed 1: every row chooses them */
+    for (int i = 0; i < q->n_experts; i++) sum += pow(i + 1, -q->skew);
+    while (sure < q->topk && left * pow(sure + 1, -q->skew) > sum) sum -= pow(sure + 1, -q->skew), left--, sure++;
+    double found = sure;
+    for (int i = sure; i < q->n_experts && sum > 0; i++) found += 1 - pow(1 - min_of(1, left * pow(i + 1, -q->skew) / sum), rows);
+    return found;
+}
+
+/* Seconds to read the missing ones of `experts` experts from disk, if a layer's rows choose `chosen`. */
+static double disk_time(const struct cost_machine *m, const struct cost_model *q, double experts, double chosen) {
+    if (!(m->disk_bw > 0) || !(m->disk_share > 0)) return 0;
+    return experts * q->expert_bytes * (m->disk_share_few_rows + (m->disk_share - m->disk_share_few_rows) * chosen / q->n_experts) / m->disk_bw;
+}
+
+bool cost_spill(struct cost_machine *m, const struct cost_model *q, double memory) {
+    static const struct cost_curve hits = {3, {0.25f, 0.75f, 1}, {0.472f, 0.833f, 1}}; /* paper D, figure 9: MRS, averaged over its models */
+    const double moe = q->layers - q->dense_layers, routed = moe * q->n_experts * q->expert_bytes,
+                 rest = q->layers * q->attn_block_bytes + moe * q->shared_bytes + q->dense_layers * q->ffn_bytes + 2 * q->head_bytes,
+                 share = (memory * 7 / 8 - rest) / routed;
+    m->disk_share_few_rows = m->disk_share = 0;
+    if (!(memory > 0) || routed + rest < memory) return true;
+    if (!(share * q->n_experts >= q->topk)) return false;
+    m->disk_share = max_of(1 - share, 0), m->disk_share_few_rows = 1 - (share < 0.25 ? share * 0.472 / 0.25 : cost_at(&hits, share));
+    return true;
+}
+
+double cost_disk_reads(const struct cost_machine *m, const struct cost_model *q, double rows) {
+    double n = cost_distinct(q, rows);
+    return (q->layers - q->dense_layers) * disk_time(m, q, n, n);
+}
+
+static double routed_time(const struct cost_machine *m, int d, const struct cost_model *q, double rows, double share, double taken) {
+    double n = cost_distinct(q, rows);
+    if (!(n * share > 0)) return 0;
+    double work = n * share * expert_time(m, d, q, rows * q->topk / n, rows, taken), read = m->domain[d].class == COST_CPU ? disk_time(m, q, n * share, n) : 0;
+    return m->domain[d].latency[COST_FFN] + max_of(work, read);
+}
+double cost_routed(const struct cost_machine *m, int d, const struct cost_model *q, double rows) { return routed_time(m, d, q, rows, 1, 0); }
+
+/* Smallest number of rows in 1 .. 2^20 for which a monotonic predicate holds. */
+static double first_rows_where(bool (*holds)(const struct cost_machine *, int, const struct cost_model *, double), const struct cost_machine *m, int d,
+                               const struct cost_model *q) {
+    int lo = 1, hi = 1 << 20;
+    while (lo < hi) {
+        int mid = (lo + hi) / 2;
+        if (holds(m, d, q, mid)) hi = mid;
+        else lo = mid + 1;
+    }
+    return lo;
+}
+static bool fetch_is_faster(const struct cost_machine *m, int d, const struct cost_model *q, double rows) {
+    return cost_expert_miss(m, d, q, rows) < cost_expert_miss(m, 0, q, rows);
+}
+static bool computes_longer(const struct cost_machine *m, int d, const struct cost_model *q, double rows) {
+    return cost_expert(m, d, q, rows, COST_MANY_ROWS) >= cost_transfer(m, d, COST_H2D, q->expert_bytes);
+}
+double cost_fetch_break_even(const struct cost_machine *m, int d, const struct cost_model *q) { return first_rows_where(fetch_is_faster, m, d, q); }
+double cost_compute_bound_rows(const struct cost_machine *m, int d, const struct cost_model *q) { return first_rows_where(computes_longer, m, d, q); }
+
+/* --- Feedback -------------------------------------------------------------------------------------------------------- */
+
+static int octave(double rows) {
+    int b = rows > 1 ? (int)floor(log2(rows) + 0.5) : 0;
+    return b < COST_ROWS ? b : COST_ROWS - 1;
+}
+/* Observations at other row counts are halved per octave of distance; the table itself weighs a quarter observation. */
+static double learned_log_factor(const struct cost_observed *s, double rows) {
+    double sum = 0, weight = 0.25;
+    int at = octave(rows);
+    for (int i = 0; i < COST_ROWS; i++)
+        if (s->weight[i] > 0) {
+            double w = (double)s->weight[i] * exp2(-fabs((double)(i - at)));
+            sum += w * (double)s->mean[i], weight += w;
+        }
+    return sum / weight;
+}
+static double clamp_log_factor(double x) { return x < -log(8) ? -log(8) : x > log(8) ? log(8) : x; }
+
+double cost_factor(const struct cost_machine *m, const struct cost_observed *s, double rows) {
+    return m->is_deterministic ? 1 : exp(clamp_log_factor(learned_log_factor(s, rows)));
+}
+
+void cost_observe(const struct cost_machine *m, struct cost_observed *s, double rows, double expected, double real) {
+    if (!(expected > 0) || !(real > 0) || !isfinite(expected) || !isfinite(real)) return;
+    double off = log(real / expected), of_table = clamp_log_factor(off + log(cost_factor(m, s, rows)));
+    int at = octave(rows);
+    float rest = s->weight[at] < 7 ? s->weight[at] : 7; /* the newest weighs at least an eighth */
+    s->mean[at] = (s->mean[at] * rest + (float)of_table) / (rest + 1);
+    s->weight[at] = rest + 1;
+    s->error = s->error > 0 ? s->error * 0.875f + (float)fabs(off) * 0.125f : (float)fabs(off) + 1e-9f;
+}
+double cost_error(const struct cost_observed *s) { return s->error > 0 ? exp((double)s->error) - 1 : 0; }
+
+/* --- Decode batches --------------------------------------------------------------------------------------------------- */
+
+/* Transfers rows to the CPU and their sum back. */
+static double hand_off_time(const struct cost_machine *m, int d, const struct cost_model *q, double rows) {
+    const struct cost_domain *g = &m->domain[d];
+    return 2 * m->hand_off_s + rows * q->row_bytes * (1 / g->link[COST_D2H].rate + 1 / g->link[COST_H2D].rate);
+}
+
+/* One rank's share of attention blocks and dense parts: heads, and with them KV except MLA's single latent. */
+static struct cost_model rank_model(const struct cost_model *q, int ranks) {
+    struct cost_model r = *q;
+    double *parts[] = {&r.attn_block_bytes, &r.attn_block_flops, &r.pair_flops,   &r.expanded_pair_flops, &r.expand_flops, &r.query_bytes,
+                       &r.ffn_bytes,        &r.ffn_flops,        &r.shared_bytes, &r.shared_flops,        &r.kv_row_bytes};
+    for (size_t i = 0; i < sizeof parts / sizeof *parts - (q->expanded_pair_flops > 0); i++) *parts[i] /= ranks;
+    return r;
+}
+/* All-reduce of a layer's output over the ranks: download, upload the others', add. */
+static double all_reduce_time(const struct cost_machine *m, int d, const struct cost_model *q, double rows, int ranks) {
+    if (ranks < 2) return 0;
+    const double bytes = rows * q->row_bytes;
+    return m->hand_off_s + cost_transfer(m, d, COST_D2H, bytes) + (ranks - 1) * cost_transfer(m, d, COST_H2D, bytes) + ranks * m->domain[d].latency[COST_ELEM];
+}
+
+/* One layer for the rows of a micro-batch: busy time of CPU and device, and latency from start to end. */
+struct layer_time {
+    double cpu, gpu, chain;
+};
+static struct layer_time layer_time(const struct cost_machine *m, const struct cost_model *q, const struct cost_decode *s, int rows, bool on_device,
+                                    bool experts, double taken) {
+    struct cost_rows r = cost_decode_rows(rows, s->keys);
+    int d = on_device ? 1 + s->device : 0, ranks = on_device && s->ranks > 1 ? s->ranks : 1;
+    struct cost_model share;
+    const struct cost_model *part = q;
+    if (ranks > 1) share = rank_model(q, ranks), part = &share;
+    const double sum = all_reduce_time(m, d, q, rows, ranks);
+    double half = attention_block_time(m, d, part, r, taken) + sum;
+    if (!experts) {
+        half += ffn_time(m, d, q, rows, part->ffn_bytes, part->ffn_flops, 1, taken) + sum;
+        return (struct layer_time){on_device ? 0 : half, on_device ? half : 0, half};
+    }
+    double shared = ffn_time(m, d, q, rows, part->shared_bytes, part->shared_flops, 1, taken) + (q->shared_bytes > 0 ? sum : 0);
+    if (!on_device) {
+        half += shared + routed_time(m, 0, q, rows, 1, taken);
+        return (struct layer_time){half, 0, half};
+    }
+    double cpu = routed_time(m, 0, q, rows, 1 - s->layer_assign_tensor, taken), gpu = shared + routed_time(m, d, q, rows, s->layer_assign_tensor, 0);
+    return (struct layer_time){cpu, half + gpu, half + max_of(cpu > 0 ? cpu + hand_off_time(m, d, q, rows) : 0, gpu)};
+}
+
+double cost_decode(const struct cost_machine *m, const struct cost_model *q, const struct cost_decode *s) {
+    bool dual = s->mode == COST_DECODE_DUAL && s->first_rows > 0 && s->first_rows < s->rows, devices = s->mode != COST_DECODE_CPU && s->device < m->n_devices;
+    int on = devices ? s->n_device_layers : 0, part[2] = {dual ? s->first_rows : s->rows, dual ? s->rows - s->first_rows : 0};
+    double taken = s->beside_prefill && m->n_devices ? m->domain[1].link[COST_H2D].rate : 0, sum = 0;
+    if (s->rows < 1) return 0;
+    for (int kind = 0; kind < 4; kind++) { /* with or without experts, on the device or not */
+        bool experts = kind & 1, there = kind & 2;
+        int dense_there = on < q->dense_layers ? on : q->dense_layers, all = experts ? q->layers - q->dense_layers : q->dense_layers;
+        int count = experts ? on - dense_there : dense_there;
+        if (!there) count = all - count;
+        if (count < 1) continue;
+        struct layer_time a = layer_time(m, q, s, part[0], there, experts, taken), b = {0};
+        if (dual) b = layer_time(m, q, s, part[1], there, experts, taken);
+        sum += count * max_of(max_of(a.chain, b.chain), max_of(a.cpu + b.cpu, a.gpu + b.gpu));
+    }
+    int head = on == q->layers ? 1 + s->device : 0;
+    for (int i = 0; i < 1 + dual; i++) sum += cost_head(m, head, q, part[i]); /* the head overlaps with nothing */
+    return sum * cost_factor(m, &m->observed[s->mode], s->rows);
+}
+
+int cost_best_cut(const struct cost_machine *m, const struct cost_model *q, const struct cost_decode *s) {
+    struct cost_decode try = *s;
+    int best = 0;
+    double least = INFINITY;
+    for (try.first_rows = s->rows / 2; try.first_rows >= 1; try.first_rows--) { /* equal parts first: they win ties */
+        double t = cost_decode(m, q, &try);
+        if (t < least) least = t, best = try.first_rows;
+    }
+    return best;
+}
+
+int cost_layers_fit(const struct cost_model *q, double bytes, double positions) {
+    int n = 0;
+    for (; n < q->layers; n++) {
+        bytes -= q->attn_block_bytes + (n < q->dense_layers ? q->ffn_bytes : q->shared_bytes) + positions * q->kv_row_bytes;
+        if (bytes < 0) break;
+    }
+    return n;
+}
+
+/* --- Prefills --------------------------------------------------------------------------------------------------------- */
+
+/* The attention block of a layer for n rows, chunk by chunk. */
+static double attention_blocks_time(const struct cost_machine *m, int d, const struct cost_model *q, double n, double pos, int chunk) {
+    double sum = 0;
+    for (double at = 0; at < n; at += chunk) sum += cost_attention_block(m, d, q, cost_prefill_rows(min_of(chunk, n - at), pos + at));
+    return sum;
+}
+
+/* All layers for one chunk, then the next chunk: weights are read once per chunk. Rows of a decode batch join in. */
+static double prefill_cpu_time(const struct cost_machine *m, const struct cost_model *q, const struct cost_prefill *p) {
+    int chunk = m->cpu_chunk_rows > 0 ? m->cpu_chunk_rows : p->n, moe = q->layers - q->dense_layers;
+    double sum = cost_head(m, 0, q, 1), with = p->n_decoding;
+    for (double at = 0; at < p->n; at += chunk) {
+        double n = min_of(chunk, p->n - at), half = cost_attention_block(m, 0, q, cost_prefill_rows(n, p->pos + at));
+        if (with > 0) half += cost_attention_block(m, 0, q, cost_decode_rows(p->n_decoding, p->keys));
+        sum += q->layers * half + moe * (cost_shared(m, 0, q, n + with) + cost_routed(m, 0, q, n + with));
+        sum += q->dense_layers * ffn_time(m, 0, q, n + with, q->ffn_bytes, q->ffn_flops, 1, 0);
+    }
+    return sum;
+}
+
+/* One layer for all rows, then the next layer: weights are uploaded once, overlapped with compute. Each of S ranks takes a share of the
+ * rows in attention and a share of the experts, and exchanges rows and sums (SmallEP, BF16). */
+static double prefill_stream_time(const struct cost_machine *m, const struct cost_model *q, const struct cost_prefill *p, int ranks) {
+    double n = p->n, s = ranks, moe = q->layers - q->dense_layers, chosen = cost_distinct(q, n);
+    double each = ranks > 1 ? ceil(n / s) : n, exchange = ranks > 1 ? n * q->row_bytes * (s - 1) / s : 0; /* 2 * n * hidden * 2 bytes */
+    double loaded = chosen > 0.75 * q->n_experts ? q->n_experts : chosen;                                 /* slp_selects_few: wait for the router or not */
+    double dense = p->is_resident ? 0 : q->layers * q->attn_block_bytes + moe * q->shared_bytes + q->dense_layers * q->ffn_bytes;
+    double part = q->n_experts > 0 ? ceil(q->n_experts / s) / q->n_experts : 0; /* whole experts, on the rank with the most */
+    double bytes = dense + moe * loaded * q->expert_bytes * part + moe * exchange,
+           first = p->is_resident ? 0 : cost_transfer(m, 1, COST_H2D, q->attn_block_bytes);
+    /* In a striped prefill a rank's rows are spread over the sequence, so it sees all keys. */
+    double half = ranks > 1 ? cost_attention_block(m, 1, q, (struct cost_rows){each, cost_prefill_rows(n, p->pos).pairs / s, p->pos + n})
+                            : attention_blocks_time(m, 1, q, n, p->pos, m->gpu_chunk_rows > 0 ? m->gpu_chunk_rows : p->n);
+    double compute = q->layers * half + moe * (cost_shared(m, 1, q, each) + cost_routed(m, 1, q, n) * part) +
+                     q->dense_layers * ffn_time(m, 1, q, each, q->ffn_bytes, q->ffn_flops, 1, 0);
+    if (ranks > 1) compute += moe * cost_transfer(m, 1, COST_D2H, exchange);
+    double disk = m->disk_bw > 0 ? moe * loaded * q->expert_bytes * m->disk_share / m->disk_bw : 0; /* shared by all ranks */
+    double alloc =
+        m->domain[1].alloc > 0 ? min_of(q->n_experts / s * q->expert_bytes, m->domain[1].memory) / m->domain[1].alloc : 0; /* allocation of the ring */
+    return first + alloc + max_of(max_of(cost_transfer(m, 1, COST_H2D, bytes), compute), disk) + cost_head(m, 0, q, 1);
+}
+
+/* n rows through all layers with split experts. The number of experts sent over the (identical) devices' links minimizes the longest of link, device and
+ * CPU. */
+static double blend_batch_time(const struct cost_machine *m, const struct cost_model *q, const struct cost_prefill *p, double n, double pos) {
+    double chosen = cost_distinct(q, n + p->n_decoding), rows = chosen > 0 ? (n + p->n_decoding) * q->topk / chosen : 0, moe = q->layers - q->dense_layers;
+    double half = attention_blocks_time(m, 1, q, n, pos, m->gpu_chunk_rows > 0 ? m->gpu_chunk_rows : p->n), hand = hand_off_time(m, 1, q, n),
+           shared = cost_shared(m, 1, q, n);
+    double here = cost_expert(m, 0, q, rows, n), there = cost_expert(m, 1, q, rows, n), move = cost_transfer(m, 1, COST_H2D, q->expert_bytes);
+    double ranks = p->ranks > 1 ? p->ranks : 1,
+           help = ranks > 1 ? hand + cost_transfer(m, 1, COST_H2D, n * q->row_bytes) : 0; /* rows to the device, the sum back */
+    double dense = p->is_resident ? 0 : cost_transfer(m, 1, COST_H2D, q->attn_block_bytes + q->shared_bytes), layer = INFINITY;
+    if (p->n_decoding) half += cost_attention_block(m, 1, q, cost_decode_rows(p->n_decoding, p->keys));
+    double disk = disk_time(m, q, chosen, chosen);
+    for (double x = 0; x < chosen + 1; x++) {
+        double moved = min_of(x, chosen), left = chosen - moved, each = ceil(moved / ranks);
+        double cpu = left > 0 ? m->domain[0].latency[COST_FFN] + left * here + hand : 0;
+        double work = moved > 0 ? m->domain[1].latency[COST_FFN] + each * there : 0,
+               gpu = half + max_of(max_of(shared + work, moved > 1 ? help + work : 0), cpu);
+        layer = min_of(layer, max_of(dense + each * move, gpu));
+    }
+    double plain = half + ffn_time(m, 1, q, n, q->ffn_bytes, q->ffn_flops, 1, 0);
+    if (!p->is_resident) plain = max_of(plain, cost_transfer(m, 1, COST_H2D, q->attn_block_bytes + q->ffn_bytes));
+    return moe * max_of(layer, disk) + q->dense_layers * plain;
+}
+/* Like the stream, but in batches that each upload the weights again. */
+static double prefill_blend_time(const struct cost_machine *m, const struct cost_model *q, const struct cost_prefill *p) {
+    double sum = cost_head(m, 0, q, 1) + (p->is_resident ? 0 : cost_transfer(m, 1, COST_H2D, q->attn_block_bytes));
+    for (int at = 0; at < p->n; at += COST_BLEND_ROWS) sum += blend_batch_time(m, q, p, min_of(COST_BLEND_ROWS, p->n - at), p->pos + at);
+    return sum;
+}
+
+double cost_prefill(const struct cost_machine *m, const struct cost_model *q, const struct cost_prefill *p) {
+    int ranks = p->mode == COST_PREFILL_DSLP || (p->mode == COST_PREFILL_BLEND && p->ranks > 1) ? p->ranks : 1;
+    if (p->mode != COST_PREFILL_CPU && (ranks < 1 || ranks > m->n_devices)) return INFINITY;
+    double t = p->mode == COST_PREFILL_CPU
+                   ? prefill_cpu_time(m, q, p)
+                   : m->prefill_start_s + (p->mode == COST_PREFILL_BLEND ? prefill_blend_time(m, q, p) : prefill_stream_time(m, q, p, ranks));
+    return t * cost_factor(m, &m->observed[p->mode], p->n);
+}
+
+/* --- Tables ----------------------------------------------------------------------------------------------------------- */
+
+/* Entry i is i rows below 8, then eight entries per octave. */
+static double table_rows(int i) { return i < 8 ? i : (8 + (i - 8) % 8) * exp2((i - 8) / 8); }
+
+void cost_table_fill(struct cost_table *t, const struct cost_machine *m, int domain, const struct cost_model *q, double of) {
+    t->t[0] = 0;
+    for (int i = 1; i <= COST_TABLE; i++) { /* monotonic: sorting by rows then sorts by time */
+        float c = (float)cost_expert(m, domain, q, table_rows(i), of);
+        t->t[i] = c > t->t[i - 1] ? c : t->t[i - 1];
+    }
+}
+double cost_table_at(const struct cost_table *t, int rows) {
+    if (rows < 8) return (double)t->t[rows > 0 ? rows : 0];
+    int shift = 28 - __builtin_clz((unsigned)rows), at = 8 + 8 * shift + ((rows >> shift) & 7); /* rows >> shift is 8 .. 15 */
+    if (at >= COST_TABLE) return (double)t->t[COST_TABLE] * rows / table_rows(COST_TABLE);
+    double part = (double)(rows & ((1 << shift) - 1)) / (1 << shift);
+    return (double)t->t[at] + ((double)t->t[at + 1] - (double)t->t[at]) * part;
+}

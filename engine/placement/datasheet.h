@@ -1,0 +1,19 @@
+#pragma once
+/* Derives a machine model from its data sheet: sockets, memory channels, cores, cards by name. Pure. Rates are scaled from similar
+ * machines that were measured; see describe.c. */
+#include "engine/placement/cost.h"
+
+struct machine_datasheet {
+    double sockets, channels, cores; /* channels and cores per socket; sockets 0: 1 */
+    double ddr;                      /* MT/s of a 64-bit channel */
+    double memory;                   /* bytes of all sockets; 0: unknown, no limit */
+    char isa[16], card[48], pcie[16];
+    double cards;                                     /* identical cards; 0 without a card: none */
+    double card_memory, card_bw, card_fp8, card_bf16; /* vendor figures; 0: looked up by the card's name */
+};
+/* Returns false if the description is incomplete or wrong; why [cap] names the key and the remedy. */
+bool datasheet_machine(struct cost_machine *m, const struct machine_datasheet *d, char *why, size_t cap);
+/* Checks a single value. Returns NULL or the error. */
+const char *datasheet_check_isa(const char *name);
+const char *datasheet_parse_pcie(const char *text, double *rate); /* "5", "4 x8", "25G"; *rate: achievable bytes/s */
+const char *datasheet_card_name(int i);                           /* names of known cards; NULL past the last */

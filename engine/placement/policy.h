@@ -1,0 +1,92 @@
+#pragma once
+/* The policy: chooses the mode of a prefill and of a decode batch. Pure: numbers in, a decision and its reason out. It follows the table in
+ * paper A, section 3.3, with the cost model instead of fixed lengths:
+ *
+ *     cpu     no device, or the prompt is too short for the link to help
+ *     blend   medium prompts: each layer's experts are split between devices and CPU
+ *     slp     long prompts, when sessions are decoding or were within the window, or with one device
+ *     dslp    long prompts, no session decoded within the window, two or more devices
+ *
+ *     cpu     no device holds the attention block of a layer
+ *     hybrid  attention blocks on the device, each expert where it finishes first
+ *     dual    two or more sessions, when the model predicts a gain from overlapping two micro-batches
+ *     paged   throughput batches: chosen by search.h, never for interactive sessions
+ *
+ * Prefills are served in order of arrival. Zero-initialized input is a machine without devices and without a cost model. */
+#include <stdbool.h>
+
+#include "engine/placement/cost.h"
+
+enum policy_mode { POLICY_AUTO, POLICY_CPU, POLICY_BLEND, POLICY_SLP, POLICY_DSLP, POLICY_MODES };
+enum policy_decode { POLICY_DECODE_AUTO, POLICY_DECODE_CPU, POLICY_DECODE_HYBRID, POLICY_DECODE_DUAL, POLICY_DECODE_PAGED, POLICY_DECODES };
+enum { POLICY_STREAM_TOKENS = 2048, POLICY_WINDOW_S = 300, POLICY_BATCH = 6, POLICY_DEVICES = 8 };
+
+const char *policy_prefill_name(enum policy_mode m); /* "auto", "cpu", ...: --prefill */
+const char *policy_decode_name(enum policy_decode m);
+enum policy_mode policy_prefill_find(const char *name); /* POLICY_MODES: unknown name */
+enum policy_decode policy_decode_find(const char *name);
+
+/* The machine and forced modes, for both decisions. */
+struct policy_machine {
+    const struct cost_machine *cost; /* NULL, like model: uncalibrated, use fixed lengths */
+    const struct cost_model *model;
+    int n_devices;
+    double free[POLICY_DEVICES];        /* free bytes of each device, including evictable memory */
+    double blend_stays[POLICY_DEVICES]; /* layer weights, part of `free`, that a blended prefill leaves in place */
+    bool decode_uses[POLICY_DEVICES];   /* decode uses this device: prefills prefer others */
+    int n_device_layers;                /* layers whose attention block is on devices; 0: as many as fit */
+    int ranks;                          /* devices that share each of these layers; 0, 1: not shared */
+    bool is_lost;                       /* a device failed permanently */
+    bool is_yielded;                    /* resident weights were evicted for a running prefill */
+    unsigned prefill_mask, decode_mask; /* bit m: the engine can run mode m; the CPU modes are always available */
+    enum policy_mode forced_prefill;    /* --prefill */
+    enum policy_decode forced_decode;   /* --decode */
+};
+
+struct policy_prefill_in {
+    int n_new, n_cached;             /* prompt tokens not in a cache; cached ones */
+    int n_decoding, n_queued;        /* sessions in decode; prefills submitted earlier that have not started */
+    double keys;                     /* mean positions of the decoding sessions */
+    double since_decode_s;           /* seconds since the last decode batch; < 0: never */
+    double need_bytes[POLICY_MODES]; /* least bytes that the mode needs on each participating device; 0: unknown */
+    double helper_need_bytes;        /* the same for a blend on a device without layers, which gets experts of all layers */
+    bool dense_resident;             /* attention blocks are already on the device */
+};
+struct policy_prefill_out {
+    enum policy_mode mode;
+    int device;                   /* slp: the device */
+    int ranks;                    /* blend, dslp: number of devices */
+    bool must_wait;               /* earlier prefills first: ask again when they have started */
+    double seconds[POLICY_MODES]; /* predicted time per mode; 0: not predicted, INFINITY: not possible */
+    char why[200];
+};
+void policy_prefill(const struct policy_machine *m, const struct policy_prefill_in *in, struct policy_prefill_out *out);
+
+struct policy_decode_in {
+    int n_decoding;        /* sessions in decode, >= 1 */
+    int max_rows;          /* most rows per decode batch */
+    double keys;           /* mean positions per session */
+    double context_tokens; /* positions that each session may reach: what its device KV must hold */
+    bool beside_prefill;   /* a concurrent prefill streams weights */
+};
+struct policy_decode_out {
+    enum policy_decode mode;
+    int batch;                           /* sessions per batch; the others take turns */
+    int first_rows;                      /* dual: sessions in the first micro-batch */
+    int n_device_layers;                 /* hybrid, dual: layers whose attention block is on a device */
+    double seconds[POLICY_DECODES];      /* per batch of `batch` sessions; 0: not predicted, INFINITY: not possible */
+    const char *refused[POLICY_DECODES]; /* reason; NULL: possible */
+};
+
+/* Decides how several devices that hold all layers share them: tensor parallel, or whole layers each. Tensor parallelism shortens a decode batch of one
+ * session, except for two reductions per layer; but a blended prefill needs whole layers. So the decision minimizes the time of a
+ * question of POLICY_QUESTION tokens plus an answer of POLICY_ANSWER. */
+enum { POLICY_QUESTION = 1024, POLICY_ANSWER = 512 };
+struct policy_parallel_out {
+    bool tensor;
+    double step[2], question[2]; /* seconds per decode batch, and to prefill the question; [1]: tensor parallel */
+};
+void policy_parallel(const struct cost_machine *cost, const struct cost_model *model, int ranks, struct policy_parallel_out *out);
+void policy_decode_batch(const struct policy_machine *m, const struct policy_decode_in *in, struct policy_decode_out *out);
+/* Formats the reason of a decision; separate because decode batches rarely need it. */
+void policy_decode_why(const struct policy_machine *m, const struct policy_decode_in *in, const struct policy_decode_out *out, char *why, size_t cap);

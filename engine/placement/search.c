@@ -1,0 +1,302 @@
+#include "engine/placement/search.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+static double max_of(double a, double b) { return a > b ? a : b; }
+static double min_of(double a, double b) { return a < b ? a : b; }
+
+static const char *const placement_names[] = {"cpu", "hybrid", "paged", "device"};
+static const char *const limit_names[] = {"processor", "card", "link", "rows to the processor", "host memory", "one micro-batch after the other"};
+static const char *const bound_names[] = {"more would not be faster", "host memory", "card memory", "there are no more prompts", "a step takes no more"};
+const char *search_placement_name(enum search_placement p) { return placement_names[p]; }
+const char *search_limit_name(enum search_limit l) { return limit_names[l]; }
+const char *search_bound_name(enum search_bound b) { return bound_names[b]; }
+
+static const int micro_row_grid[] = {1, 2, 3, 4, 6, 8, 12, 16, 24, 36, 48, 64, 96, 128, 192, 256, 384, 512, 0};
+static const int micro_batch_grid[] = {1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 256, 0};
+static const double ring_grid[] = {2, 1.875, 1.75, 1.625, 1.5, 1.375, 1.25, 1.125, 1, 0};
+double search_grid_ring(int i) { return ring_grid[i]; }
+int search_grid_micro_rows(int i) { return micro_row_grid[i]; }
+int search_grid_micro_batches(int i) { return micro_batch_grid[i]; }
+
+static bool has_device_attention(enum search_placement p) { return p == SEARCH_HYBRID || p == SEARCH_DEVICE; }
+static bool has_device_experts(enum search_placement p) { return p == SEARCH_PAGED || p == SEARCH_DEVICE; }
+
+static double device_count(const struct search_policy *p) { return p->n_devices > 1 ? p->n_devices : 1; }
+static double n_micro_batches(const struct search_policy *p, double rows) { return ceil(rows / min_of(p->micro_rows, rows)); }
+int search_stagger(int n, int cards) {
+    int even = cards > 1 ? (n + cards - 1) / cards : n, least = n < SEARCH_MIN_STAGGER ? n : SEARCH_MIN_STAGGER;
+    return even > least ? even : least;
+}
+static double ring_layers(const struct search_policy *p) { return p->ring_layers > 0 ? p->ring_layers : 2; }
+
+/* --- Memory ------------------------------------------------------------------------------------------------------------------ */
+
+static double moe_layers(const struct cost_model *q) { return q->layers - q->dense_layers; }
+/* Weights that every row reads, all layers. */
+static double dense_bytes(const struct cost_model *q) {
+    return q->layers * q->attn_block_bytes + moe_layers(q) * q->shared_bytes + q->dense_layers * q->ffn_bytes;
+}
+static double layer_experts(const struct cost_model *q) { return q->n_experts * q->expert_bytes; }
+
+/* Row buffers between the operations of a layer: normed, queries, results, keys and values; doubled, as copies are in flight. */
+static double row_bytes(const struct cost_model *q) { return 2 * (2 * q->row_bytes + 2 * q->query_bytes + 4 * q->kv_row_bytes); }
+
+static double read_rows(const struct search_in *in) { return in->prefill_rows > 0 ? in->prefill_rows : SEARCH_PREFILL_ROWS; }
+/* Each micro-batch reads the device's weights again. Prompt rows are many and not latency-sensitive, so their micro-batches are larger. */
+static int read_micro(const struct search_in *in, const struct search_policy *p) {
+    int most = in->prefill_micro_rows > 0 ? in->prefill_micro_rows : SEARCH_PREFILL_MICRO_ROWS;
+    return p->micro_rows > most ? p->micro_rows : most;
+}
+
+static void add_memory(const struct search_in *in, const struct search_policy *p, struct search_cost *out) {
+    const struct cost_model *q = in->model;
+    double kv = p->n_rows * (in->prompt_tokens + in->answer_tokens) * q->layers * q->kv_row_bytes,
+           part = ceil(q->layers / device_count(p)) / q->layers; /* share of the layers on one device */
+    out->host_bytes = dense_bytes(q) + moe_layers(q) * layer_experts(q) + 2 * q->head_bytes + kv;
+    if (p->placement == SEARCH_CPU) return;
+    double rows = max_of(p->n_rows, has_device_experts(p->placement) ? min_of(p->n_rows * in->prompt_tokens, read_rows(in)) : 0);
+    out->device_bytes = part * dense_bytes(q) + q->head_bytes + rows * q->row_bytes +
+                        min_of(has_device_experts(p->placement) ? read_micro(in, p) : p->micro_rows, rows) * row_bytes(q);
+    if (has_device_experts(p->placement)) /* resident experts, and ring pages for the rest */
+        out->device_bytes += (part * moe_layers(q) * p->weight_share + ring_layers(p) * (1 - p->weight_share)) * layer_experts(q);
+    if (has_device_attention(p->placement)) /* and double-buffered KV of a micro-batch */
+        out->device_bytes += p->kv_share * kv + (1 - p->kv_share) * 2 * p->micro_rows * (in->prompt_tokens + in->answer_tokens) * q->kv_row_bytes;
+}
+
+/* --- Time ---------------------------------------------------------------------------------------------------------------------- */
+
+struct rows { /* rows of a pass: each sees `keys` keys, which are read once for `share` rows */
+    double n, keys, share;
+    double alone; /* rows of a prompt, processed separately whatever their number; 0: one row per session */
+};
+
+/* Number of calls in which `rows` rows of a micro-batch pass through a device matrix that `each` of them use: one prompt at a time, or `few`
+ * rows of several sessions at a time. */
+static double n_calls(const struct search_in *in, const struct rows *r, double rows, double each) {
+    return r->alone > 0 ? ceil(rows / r->alone) : in->max_matrix_rows > 0 ? ceil(each / in->max_matrix_rows) : 1;
+}
+
+static double projections_time(const struct search_in *in, int d, const struct rows *r, double rows) {
+    const struct cost_model *q = in->model;
+    double k = d ? n_calls(in, r, rows, rows) : 1;
+    return k * cost_time(in->cost, d,
+                         &(struct cost_item){COST_LINEAR, q->dense, rows / k, q->attn_block_bytes, rows / k * q->attn_block_flops, q->n_linear_ops}) +
+           cost_time(in->cost, d, &(struct cost_item){COST_ELEM, COST_F32, rows, rows * q->elem_bytes, 0, q->n_elem_ops * k});
+}
+static double attention_bytes(const struct cost_model *q, const struct rows *r, double rows) {
+    double keys = q->max_keys > 0 ? min_of(r->keys, q->max_keys) : r->keys;
+    return rows / r->share * (keys * q->kv_row_bytes + r->keys * q->index_bytes);
+}
+static double attention_time(const struct search_in *in, int d, const struct rows *r, double rows) {
+    const struct cost_model *q = in->model;
+    double keys = q->max_keys > 0 ? min_of(r->keys, q->max_keys) : r->keys;
+    return cost_time(in->cost, d,
+                     &(struct cost_item){COST_ATTENTION, q->kv, rows, attention_bytes(q, r, rows), rows * (keys * q->pair_flops + r->keys * q->index_flops),
+                                         rows / r->share});
+}
+static double shared_time(const struct search_in *in, int d, const struct rows *r, double rows, bool moe) {
+    const struct cost_model *q = in->model;
+    double k = d ? n_calls(in, r, rows, rows) : 1;
+    if (moe) return k * cost_shared(in->cost, d, q, rows / k);
+    return k * cost_time(in->cost, d, &(struct cost_item){COST_FFN, q->dense, rows / k, q->ffn_bytes, rows / k * q->ffn_flops, 1});
+}
+/* Like cost_routed, but groups are computed in consecutive calls, so that an expert is read once. */
+static double routed_time(const struct search_in *in, int d, const struct rows *r, double rows) {
+    const struct cost_model *q = in->model;
+    double chosen = cost_distinct(q, rows), each = chosen > 0 ? rows * q->topk / chosen : 0, k = d ? n_calls(in, r, rows, each) : 1;
+    struct cost_item p = {COST_FFN, q->experts, each / k, q->expert_bytes, each * q->expert_flops, 0, rows};
+    return chosen > 0 ? in->cost->domain[d].latency[COST_FFN] + chosen * cost_time(in->cost, d, &p) : 0;
+}
+static double transfer_time(double bytes, double rate) { return rate > 0 ? bytes / rate : 0; }
+
+/* A layer for all rows of a pass. *moved: bytes over the links to and from host memory. */
+static double layer_time(const struct search_in *in, const struct search_policy *p, const struct rows *r, bool moe, double t[SEARCH_LIMITS], double *moved) {
+    const struct cost_machine *m = in->cost;
+    const struct cost_model *q = in->model;
+    const struct cost_domain *g = p->placement == SEARCH_CPU ? NULL : &m->domain[1];
+    const double n = n_micro_batches(p, r->n), u = r->n / n, turns = search_stagger((int)n, (int)device_count(p));
+    double cpu = 0, gpu = 0, read = 0, h2d = 0, d2h = 0, small; /* per micro-batch; bytes the CPU reads; both directions */
+    if (g) gpu += projections_time(in, 1, r, u);
+    else cpu += projections_time(in, 0, r, u), read += q->attn_block_bytes;
+    if (has_device_attention(p->placement)) gpu += attention_time(in, 1, r, u), h2d += (1 - p->kv_share) * attention_bytes(q, r, u);
+    else cpu += attention_time(in, 0, r, u), read += attention_bytes(q, r, u);
+    if (g && !has_device_attention(p->placement)) d2h += u * (q->query_bytes + q->kv_row_bytes), h2d += u * q->query_bytes;
+    if (has_device_attention(p->placement)) d2h += u * q->kv_row_bytes; /* the host copy follows */
+    if (g) gpu += shared_time(in, 1, r, u, moe);
+    else cpu += shared_time(in, 0, r, u, moe), read += moe ? q->shared_bytes : q->ffn_bytes;
+    if (moe && has_device_experts(p->placement)) gpu += routed_time(in, 1, r, u);
+    else if (moe) cpu += routed_time(in, 0, r, u), read += cost_distinct(q, u) * q->expert_bytes;
+    if (moe && g && !has_device_experts(p->placement)) d2h += u * q->row_bytes, h2d += u * q->row_bytes;
+    if (device_count(p) > 1) d2h += u * q->row_bytes, h2d += u * q->row_bytes; /* to the device with the next layer */
+    small = h2d;
+    const double copies = g ? transfer_time(small, g->link[COST_H2D].rate) + transfer_time(d2h, g->link[COST_D2H].rate) : 0;
+    if (p->placement == SEARCH_PAGED) gpu += copies; /* on its own stream */
+    double weights = moe && has_device_experts(p->placement) ? (1 - p->weight_share) * layer_experts(q) : 0;
+    t[SEARCH_BY_CPU] = n * cpu;
+    t[SEARCH_BY_CARD] = turns * gpu; /* devices work on their layers in parallel */
+    t[SEARCH_BY_LINK] = g ? transfer_time(n * h2d + weights, g->link[COST_H2D].rate) / device_count(p) : 0;
+    if (g && ring_layers(p) < 2) /* the rest of the next layer is loaded into pages that the last micro-batch of this one releases */
+        t[SEARCH_BY_LINK] = max_of(t[SEARCH_BY_LINK], (n - 1) * max_of(gpu / device_count(p), cpu) +
+                                                          transfer_time((2 - ring_layers(p)) * weights, g->link[COST_H2D].rate) / device_count(p));
+    t[SEARCH_BY_ROWS] = g ? transfer_time(n * d2h, g->link[COST_D2H].rate) / device_count(p) : 0;
+    t[SEARCH_BY_MEMORY] = transfer_time(n * (read + h2d + d2h) + weights, m->dram_bw);
+    t[SEARCH_BY_CHAIN] = cpu + gpu + (p->placement == SEARCH_PAGED ? 0 : copies) + (g ? 2 * m->hand_off_s : 0);
+    double most = 0;
+    for (int i = 0; i < SEARCH_LIMITS; i++) most = max_of(most, t[i]);
+    *moved = g ? n * (h2d + d2h) + weights : 0;
+    return most;
+}
+
+static double pass_time(const struct search_in *in, const struct search_policy *p, const struct rows *r, double t[SEARCH_LIMITS], double *rate) {
+    const struct cost_model *q = in->model;
+    double plain[SEARCH_LIMITS], sum = 0, moved, one;
+    if (q->dense_layers) sum += q->dense_layers * layer_time(in, p, r, false, plain, &moved);
+    one = layer_time(in, p, r, true, t, &moved);
+    if (rate) *rate = transfer_time(moved, one);
+    const double n = n_micro_batches(p, r->n), turns = search_stagger((int)n, (int)device_count(p));
+    return sum + moe_layers(q) * one + (n - turns) / turns * t[SEARCH_BY_CARD]; /* pipeline fill and drain over the devices */
+}
+static double head_time(const struct search_in *in, const struct search_policy *p, double rows) {
+    int d = p->placement == SEARCH_CPU ? 0 : 1;
+    double k = d ? n_calls(in, &(struct rows){0}, rows, rows) : 1;
+    return k * cost_head(in->cost, d, in->model, rows / k);
+}
+
+/* Prefill of all prompts: in the same pass if experts are on the device, otherwise one prompt after the other. */
+static double prefill_time(const struct search_in *in, const struct search_policy *p) {
+    double all = p->n_rows * in->prompt_tokens, passes = ceil(all / read_rows(in)), t[SEARCH_LIMITS];
+    if (has_device_experts(p->placement)) {
+        struct search_policy q = *p;
+        q.micro_rows = read_micro(in, p);
+        double together = min_of(q.micro_rows, max_of(in->prompt_tokens, 1));
+        struct rows r = {.n = all / passes, .keys = (in->prompt_tokens + 1) / 2, .share = together, .alone = together};
+        return passes * pass_time(in, &q, &r, t, NULL) + head_time(in, p, p->n_rows);
+    }
+    struct cost_prefill one = {.mode = COST_PREFILL_CPU, .n = (int)max_of(in->prompt_tokens, 1), .ranks = 1, .is_resident = true};
+    double best = cost_prefill(in->cost, in->model, &one);
+    for (one.mode = COST_PREFILL_BLEND; one.mode <= COST_PREFILL_SLP && p->placement == SEARCH_HYBRID; one.mode++)
+        best = min_of(best, cost_prefill(in->cost, in->model, &one));
+    return p->n_rows * best;
+}
+
+void search_cost(const struct search_in *in, const struct search_policy *p, struct search_cost *out) {
+    const struct cost_machine *m = in->cost;
+    *out = (struct search_cost){0};
+    add_memory(in, p, out);
+    double host = in->host_bytes > 0 ? in->host_bytes : m->domain[0].memory, device = in->device_bytes > 0 ? in->device_bytes : m->domain[1].memory;
+    if (in->n_prompts && p->n_rows > in->n_prompts) out->lacks = SEARCH_PROMPTS;
+    else if (in->max_rows[p->placement] && p->n_rows > in->max_rows[p->placement]) out->lacks = SEARCH_ROWS;
+    else if (host > 0 && out->host_bytes > host) out->lacks = SEARCH_HOST_MEMORY;
+    else if (p->placement != SEARCH_CPU && out->device_bytes > device) out->lacks = SEARCH_CARD_MEMORY;
+    else out->fits = true;
+    if (!out->fits) return;
+    struct rows r = {.n = p->n_rows, .keys = in->prompt_tokens + in->answer_tokens / 2 + 1, .share = 1};
+    out->decode_s = pass_time(in, p, &r, out->layer_s, &out->link_rate) + head_time(in, p, p->n_rows);
+    for (int i = 0; i < SEARCH_LIMITS; i++)
+        if (out->layer_s[i] > out->layer_s[out->limit]) out->limit = (enum search_limit)i;
+    out->prefill_s = prefill_time(in, p);
+    out->tokens_per_s = p->n_rows * in->answer_tokens / (out->prefill_s + in->answer_tokens * out->decode_s);
+}
+
+/* --- Search -------------------------------------------------------------------------------------------------------------------- */
+
+/* Takes the largest resident share of weights that fits with a ring of two layers. Smaller rings only if no share is left. */
+static void maximize_weights(const struct search_in *in, struct search_policy *p, struct search_cost *c) {
+    for (int i = 0; search_grid_ring(i) && (!i || p->placement == SEARCH_PAGED); i++) {
+        int k = has_device_experts(p->placement) && !i ? SEARCH_SHARES : 0;
+        p->ring_layers = search_grid_ring(i);
+        do p->weight_share = (double)k / SEARCH_SHARES, search_cost(in, p, c);
+        while (!c->fits && c->lacks == SEARCH_CARD_MEMORY && k-- > 0);
+        if (c->fits || c->lacks != SEARCH_CARD_MEMORY) return;
+    }
+}
+
+/* Tries each KV share for p->n rows. False: neither these nor more rows fit. */
+static bool try_kv_shares(const struct search_in *in, struct search_policy *p, struct search_out *out) {
+    const int shares = has_device_attention(p->placement) && in->kv_may_move ? SEARCH_SHARES : 0;
+    struct search_cost c;
+    for (int s = 0; s <= shares; s++) {
+        p->kv_share = has_device_attention(p->placement) ? shares ? (double)s / shares : 1 : 0;
+        maximize_weights(in, p, &c);
+        out->n_tried++;
+        if (!c.fits) return s && c.lacks != SEARCH_HOST_MEMORY && c.lacks != SEARCH_ROWS;
+        out->best_tokens_per_s[p->placement] = max_of(out->best_tokens_per_s[p->placement], c.tokens_per_s);
+        if (c.tokens_per_s > out->cost.tokens_per_s) out->is_found = true, out->policy = *p, out->cost = c;
+    }
+    return true;
+}
+
+/* Between two grid sizes: the same number of micro-batches, the largest that fit. */
+static void try_between(const struct search_in *in, struct search_policy *p, int count, int from, int to, struct search_out *out) {
+    struct search_cost c;
+    while (to - from > 1) {
+        p->micro_rows = (from + to) / 2, p->n_rows = p->micro_rows * count;
+        maximize_weights(in, p, &c);
+        *(c.fits ? &from : &to) = p->micro_rows;
+    }
+    p->micro_rows = from, p->n_rows = from * count;
+    try_kv_shares(in, p, out);
+}
+
+/* Tries all batch sizes of a placement on `cards` devices. */
+static void search_placement(const struct search_in *in, enum search_placement place, int cards, struct search_out *out) {
+    struct search_policy p = {.placement = place, .n_devices = cards};
+    int most = 0; /* micro-batches that fit with the previous size */
+    for (int i = 0; search_grid_micro_rows(i); i++) {
+        if (in->n_prompts && i && search_grid_micro_rows(i - 1) >= in->n_prompts) break; /* would repeat the last result */
+        int fit = 0;
+        for (int k = 0; search_grid_micro_batches(k); k++) {
+            p.micro_rows = search_grid_micro_rows(i), p.n_rows = p.micro_rows * search_grid_micro_batches(k);
+            const bool last = in->n_prompts && p.n_rows >= in->n_prompts;
+            if (last) p.n_rows = in->n_prompts;
+            if (!try_kv_shares(in, &p, out)) break;
+            fit = k + 1;
+            if (last) break;
+        }
+        for (int k = fit; k < most && place == SEARCH_PAGED && !in->n_prompts; k++)
+            try_between(in, &p, search_grid_micro_batches(k), search_grid_micro_rows(i - 1), search_grid_micro_rows(i), out);
+        most = fit;
+    }
+}
+
+int search_max_devices(const struct search_in *in, enum search_placement place) {
+    return place == SEARCH_CPU ? 0 : place == SEARCH_PAGED && in->cost->n_devices > 1 ? in->cost->n_devices : 1;
+}
+void search_run(const struct search_in *in, struct search_out *out) {
+    *out = (struct search_out){0};
+    for (int place = 0; place < SEARCH_PLACEMENTS; place++) {
+        if ((in->allowed_mask && !(in->allowed_mask >> place & 1)) || (place && !in->cost->n_devices)) continue;
+        const int most = search_max_devices(in, (enum search_placement)place);
+        for (int device_count = place ? 1 : 0; device_count <= most; device_count++) search_placement(in, (enum search_placement)place, device_count, out);
+    }
+    if (!out->is_found) return;
+    struct search_policy more = out->policy;
+    struct search_cost c;
+    more.n_rows += more.micro_rows;
+    if (in->n_prompts && out->policy.n_rows == in->n_prompts) out->bound = SEARCH_PROMPTS;
+    else if (maximize_weights(in, &more, &c), !c.fits) out->bound = c.lacks;
+}
+
+void search_why(const struct search_in *in, const struct search_out *out, char *why, size_t cap) {
+    const struct search_policy *p = &out->policy;
+    int n = 0;
+    *why = 0;
+    if (!out->is_found) {
+        snprintf(why, cap, "no configuration fits this machine");
+        return;
+    }
+    n += snprintf(why, cap, "%s: %d prompts at once in micro-batches of %d, attention on the %s, experts on the %s", placement_names[p->placement], p->n_rows,
+                  p->micro_rows, has_device_attention(p->placement) ? "card" : "CPU",
+                  has_device_experts(p->placement) ? p->n_devices > 1 ? "cards" : "card" : "CPU");
+    if (p->n_devices > 1 && (size_t)n < cap) n += snprintf(why + n, cap - (size_t)n, " (layers alternate over %d)", p->n_devices);
+    if (has_device_experts(p->placement) && (size_t)n < cap) n += snprintf(why + n, cap - (size_t)n, ", of which %.0f%% stay there", 100 * p->weight_share);
+    if ((size_t)n < cap)
+        n += snprintf(why + n, cap - (size_t)n, "; %.3g s per batch, %.3g tok/s; bottleneck: %s; batch limit: %s", out->cost.decode_s, out->cost.tokens_per_s,
+                      limit_names[out->cost.limit], bound_names[out->bound]);
+    for (int i = 0; i < SEARCH_PLACEMENTS; i++)
+        if (i != (int)p->placement && out->best_tokens_per_s[i] > 0 && (size_t)n < cap)
+            n += snprintf(why + n, cap - (size_t)n, "; %s %.3g tok/s", placement_names[i], out->best_tokens_per_s[i]);
+}

@@ -1,0 +1,79 @@
+#pragma once
+/* Searches the policy with the highest throughput for many prompts: paper B's policy (N, micro-batch, placement of attention and of experts, device shares
+ * of weights and of KV), by trying a pruned grid. Pure; takes a few milliseconds.
+ *
+ * A layer takes as long as its busiest queue (paper B, equation 12, with the cost model's corners): the CPU, a device, each
+ * direction of the link, host memory (shared by CPU and link), or the chain of one micro-batch, which depends on itself in the
+ * next layer. Weights cross the link once per layer and batch whatever the rows; each micro-batch reads them on the device. A larger resident share
+ * of weights is never slower, so only the largest that fits is tried, and no more rows than memory holds. Several devices take turns with
+ * the layers (exec/throughput/paged.h): each link carries its share, while the chain, which passes through all, stays as long. A device starts its next
+ * layer when the layers between have started, search_stagger() micro-batches apart; with fewer micro-batches per device it idles
+ * in between. Row copies of a paged batch run on the compute stream. */
+#include <stdbool.h>
+
+#include "engine/placement/cost.h"
+
+/* Bits of a placement: attention on a device or where the KV is; experts on a device or where the weights are. */
+enum search_placement { SEARCH_CPU, SEARCH_HYBRID, SEARCH_PAGED, SEARCH_DEVICE, SEARCH_PLACEMENTS }; /* neither; attention; experts; both */
+const char *search_placement_name(enum search_placement p);                                          /* "cpu", "hybrid", "paged", "device" */
+
+struct search_in {
+    const struct cost_machine *cost;
+    const struct cost_model *model;
+    double prompt_tokens, answer_tokens; /* mean tokens per prompt and answer */
+    int n_prompts;                       /* 0: unlimited */
+    unsigned allowed_mask;               /* bit per placement; 0: all */
+    int max_rows[SEARCH_PLACEMENTS];     /* rows per batch; 0: unlimited */
+    bool kv_may_move;                    /* KV may cross the link; otherwise attention on a device needs all KV there */
+    int max_matrix_rows;                 /* rows per matrix operation on a device for batch-invariant results; 0: unlimited */
+    int prefill_rows;                    /* prompt rows per pass over the layers; 0: SEARCH_PREFILL_ROWS */
+    int prefill_micro_rows;              /* prompt rows per micro-batch, unless decode has more; 0: SEARCH_PREFILL_MICRO_ROWS */
+    double host_bytes, device_bytes;     /* usable bytes; 0: all of the machine's */
+};
+struct search_policy {
+    int n_rows, micro_rows; /* rows per batch, and per micro-batch except the last */
+    enum search_placement placement;
+    int n_devices;                 /* devices that take turns with the layers; 0: as 1 */
+    double ring_layers;            /* paged: ring size for streamed experts, in layers, one of search_grid_ring(); 0: two */
+    double weight_share, kv_share; /* resident shares of the routed experts and of KV on the device; multiples of 1/SEARCH_SHARES */
+};
+enum { SEARCH_SHARES = 16, SEARCH_PREFILL_ROWS = 8192, SEARCH_PREFILL_MICRO_ROWS = 512 };
+/* The bottleneck. BY_CHAIN: latency, no resource is saturated. */
+enum search_limit { SEARCH_BY_CPU, SEARCH_BY_CARD, SEARCH_BY_LINK, SEARCH_BY_ROWS, SEARCH_BY_MEMORY, SEARCH_BY_CHAIN, SEARCH_LIMITS };
+const char *search_limit_name(enum search_limit l);
+/* Why the batch is not larger. */
+enum search_bound { SEARCH_NO_GAIN, SEARCH_HOST_MEMORY, SEARCH_CARD_MEMORY, SEARCH_PROMPTS, SEARCH_ROWS };
+const char *search_bound_name(enum search_bound b);
+struct search_cost {
+    bool fits;
+    enum search_bound lacks;         /* if it does not fit */
+    double layer_s[SEARCH_LIMITS];   /* seconds per MoE layer; BY_ROWS: device to host */
+    double decode_s, prefill_s;      /* seconds per decode batch; to prefill all n prompts */
+    double tokens_per_s;             /* answer tokens, prefill included */
+    double host_bytes, device_bytes; /* bytes used; device: on each */
+    double link_rate;                /* bytes/s of host memory that links use during a decode batch */
+    enum search_limit limit;         /* limit on a decode batch */
+};
+/* Offset, in micro-batches, between a layer and the previous one: an even share per device, so that all compute, but at least the number
+ * between a micro-batch's queries and its continuation. */
+enum { SEARCH_MIN_STAGGER = 3 };
+int search_stagger(int n, int cards);
+/* Evaluates one policy: its times, or what it lacks. */
+void search_cost(const struct search_in *in, const struct search_policy *p, struct search_cost *out);
+
+struct search_out {
+    bool is_found;
+    struct search_policy policy;
+    struct search_cost cost;
+    enum search_bound bound; /* limit on n */
+    int n_tried;
+    double best_tokens_per_s[SEARCH_PLACEMENTS]; /* tokens/s of the best policy per placement; 0: none fits or not allowed */
+};
+void search_run(const struct search_in *in, struct search_out *out);
+int search_max_devices(const struct search_in *in, enum search_placement place); /* most devices to try */
+/* The grid: rows per micro-batch, micro-batches per batch, ring sizes in layers; 0 past the last. */
+int search_grid_micro_rows(int i);
+int search_grid_micro_batches(int i);
+double search_grid_ring(int i); /* paged only */
+/* e.g. "paged: 1,152 prompts at once, 12 x 96, attention on the CPU, experts on the card, 25% of them stay there; limited by ..." */
+void search_why(const struct search_in *in, const struct search_out *out, char *why, size_t cap);

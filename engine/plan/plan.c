@@ -1,0 +1,602 @@
+#include "engine/plan/plan.h"
+
+#include <math.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "cpu/cpu.h"
+#include "cpu/pool.h"
+#include "engine/base/json.h"
+#include "engine/base/log.h"
+#include "engine/base/mem.h"
+#include "engine/model/arch.h"
+#include "engine/model/known.h"
+#include "engine/placement/calibrate.h"
+#include "engine/placement/datasheet.h"
+#include "engine/placement/search.h"
+#include "engine/plan/virtual.h"
+#include "engine/schedule/internal.h"
+#include "engine/weights/shape_only.h"
+
+enum { LENGTHS = 9, BATCHES = 5, CHANGES = 5, ASKED = 2, KEYS = 1024, THREADS = 16 };
+enum {
+    PROMPTS = POLICY_BATCH,
+    ANSWER = 256,
+    MANY = 4096,
+    ROWS = 16
+}; /* --batch: ANSWER tokens for each prompt of lengths[0]; PROMPTS at once unless the policy says more, MANY at most; ROWS
+    * per batch that is not paged */
+static const int lengths[LENGTHS] = {512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072}, batches[BATCHES] = {1, 2, 4, 6, 8};
+static const int upgrade_lengths[ASKED] = {2048, 32768}, upgrade_batches[ASKED] = {1, 4}; /* for a modified machine */
+
+/* --- Runs ---------------------------------------------------------------------------------------------------------------------- */
+
+/* One query to a machine in virtual time. A prefill is simulated with some layers and with MORE more of them; since layers of a kind are
+ * alike, the difference extrapolates to the rest. */
+struct plan_query {
+    const struct cost_machine *cost;
+    enum policy_mode mode; /* mode of a prefill; AUTO: a decode batch */
+    enum decode_exec exec;
+    int n;                                /* tokens, or sessions */
+    double stream_rate;                   /* virtual_options */
+    struct virtual_throughput throughput; /* n > 0: paged batches; the fields above are unused */
+    double seconds, prefill_s;            /* read: prefill of all the prompts */
+    struct virtual_used used;
+    bool is_infeasible; /* does not fit, or the machine lacks the devices */
+};
+struct plan_queries {
+    const struct weights *w;
+    enum dtype kv;
+    struct plan_query *query; /* [n] */
+    int n;
+    size_t cap;
+    _Atomic int next, done, failed;
+    pthread_mutex_t lock;
+    struct error error; /* the first error */
+};
+
+enum {
+    PERIOD = 4,
+    MORE = 2 * PERIOD
+}; /* Layer kinds repeat with at most this period. Thread order changes the time by a few milliseconds, so more than one period is added. */
+static int simulated_layers(const struct config *c) {
+    int dense = 0;
+    while (dense < c->n_layers && !c->layer[dense].moe) dense++;
+    return dense + PERIOD + MORE < c->n_layers ? dense + PERIOD : c->n_layers;
+}
+
+static int simulate_layers(const struct plan_queries *r, struct plan_query *q, int layers, double *seconds, struct error *e) {
+    struct virtual_options o = {.cost = q->cost, .w = r->w, .kv = r->kv, .stream_rate = q->stream_rate, .max_layers = layers};
+    struct virtual *v;
+    int rc = virtual_open(&v, &o, e);
+    if (rc) return rc;
+    rc = q->mode ? virtual_prefill(v, q->mode, q->n, seconds, e) : virtual_decode(v, q->exec, q->n, KEYS, seconds, NULL, e);
+    if (!rc) q->used = *virtual_used(v);
+    virtual_close(&v);
+    return rc;
+}
+
+static int simulate_throughput(const struct plan_queries *r, struct plan_query *q, struct error *e) {
+    struct virtual *v;
+    int rc = virtual_open(&v, &(struct virtual_options){.cost = q->cost, .w = r->w, .kv = r->kv, .stream_rate = q->stream_rate}, e);
+    if (rc) return rc;
+    rc = virtual_paged(v, &q->throughput, &q->prefill_s, &q->seconds, e);
+    if (!rc) q->used = *virtual_used(v);
+    virtual_close(&v);
+    return rc;
+}
+
+static int simulate_query(const struct plan_queries *r, struct plan_query *q, struct error *e) {
+    if (q->throughput.n_prompts) return simulate_throughput(r, q, e);
+    const struct config *c = &r->w->config;
+    int few = q->mode ? simulated_layers(c) : c->n_layers, rc;
+    double less, more;
+    if ((rc = simulate_layers(r, q, few, &less, e))) return rc;
+    q->seconds = less;
+    if (few == c->n_layers) return 0;
+    if ((rc = simulate_layers(r, q, few + MORE, &more, e))) return rc;
+    struct cost_model model;
+    cost_model_of(&model, c, DT_BF16, DT_BF16, r->kv);
+    double head = q->mode == POLICY_CPU ? 0 : cost_head(q->cost, 0, &model, 1); /* included in CPU prefills */
+    q->seconds = more + (more - less) / MORE * (c->n_layers - few - MORE) + head;
+    return 0;
+}
+
+static void *query_thread(void *arg) {
+    struct plan_queries *r = arg;
+    for (int i; !atomic_load(&r->failed) && (i = atomic_fetch_add(&r->next, 1)) < r->n; atomic_fetch_add(&r->done, 1)) {
+        struct error e = {0};
+        struct plan_query *q = &r->query[r->n - 1 - i]; /* longest runs are last: start with them */
+        int rc = simulate_query(r, q, &e);
+        if (!rc) continue;
+        q->is_infeasible = true, q->seconds = INFINITY;
+        if (rc == ERR_MEMORY) continue;
+        pthread_mutex_lock(&r->lock);
+        if (!atomic_exchange(&r->failed, rc)) r->error = e;
+        pthread_mutex_unlock(&r->lock);
+    }
+    return NULL;
+}
+
+static int simulate_all(struct plan_queries *r, int (*progress)(void *ctx, double share), void *ctx, struct error *e) {
+    pthread_t thread[THREADS];
+    int started = 0, cancelled = 0;
+    long most = sysconf(_SC_NPROCESSORS_ONLN);
+    while (started < THREADS && started < most && started < r->n && !pthread_create(&thread[started], NULL, query_thread, r)) started++;
+    if (!started) return error_set(e, ERR_RUNTIME, "cannot start a thread for virtual time");
+    while (progress && !cancelled && !atomic_load(&r->failed) && atomic_load(&r->done) < r->n) {
+        nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL);
+        if (progress(ctx, atomic_load(&r->done) / (double)r->n)) cancelled = 1, atomic_store(&r->failed, ERR_CANCELLED);
+    }
+    for (int i = 0; i < started; i++) pthread_join(thread[i], NULL);
+    if (cancelled) return error_set(e, ERR_CANCELLED, "stopped");
+    if (atomic_load(&r->failed)) return *e = r->error, e->code;
+    return 0;
+}
+
+/* Returns the index of the query in the list, added if new. */
+static int add_query(struct plan_queries *r, struct plan_query q, struct error *e) {
+    for (int i = 0; i < r->n; i++) {
+        const struct plan_query *p = &r->query[i];
+        if (p->cost == q.cost && p->mode == q.mode && p->n == q.n && p->stream_rate == q.stream_rate && !p->throughput.n_prompts && !q.throughput.n_prompts &&
+            (q.mode || p->exec == q.exec))
+            return i;
+    }
+    if (mem_grow(&r->query, &r->cap, (size_t)r->n + 1, sizeof *r->query)) return error_set(e, ERR_MEMORY, "no memory for a plan");
+    r->query[r->n] = q;
+    return r->n++;
+}
+
+/* --- The engine's decisions on a machine ------------------------------------------------------------------------------------------- */
+
+struct machine_choice {
+    const struct cost_machine *cost;
+    struct cost_model model;
+    struct policy_machine policy;
+    int n_resident_layers;   /* layers */
+    const char *why_unpaged; /* why the model cannot be paged; NULL: it can be */
+    char why[256];
+};
+static double weight_bytes(const struct weights *w) { return (double)w->bytes_routed + (double)w->bytes_dense + (double)w->bytes_embed; }
+static bool fits_in_memory(const struct cost_machine *cost, const struct weights *w) {
+    return !(cost->domain[0].memory > 0) || weight_bytes(w) < cost->domain[0].memory;
+}
+static void make_cost_model(struct cost_model *q, const struct weights *w, enum dtype kv) {
+    const struct layer *last = &w->layers[w->config.n_layers - 1];
+    cost_model_of(q, &w->config, (enum dtype)last->o.dtype, (enum dtype)(last->experts ? last->experts[0].gate : last->dense.gate).dtype, kv);
+}
+/* Whether weights fit in memory, or memory can cache experts of a disk with known speed. Sets cost->missing and cost->absent. */
+static bool set_disk_spill(struct cost_machine *cost, const struct weights *w, enum dtype kv) {
+    struct cost_model q;
+    make_cost_model(&q, w, kv);
+    cost->disk_share_few_rows = cost->disk_share = 0;
+    return fits_in_memory(cost, w) || (cost->disk_bw > 0 && cost_spill(cost, &q, cost->domain[0].memory));
+}
+
+static int choice_open(struct machine_choice *c, struct cost_machine *cost, const struct weights *w, enum dtype kv, struct error *e) {
+    struct virtual *v;
+    set_disk_spill(cost, w, kv);
+    int rc = virtual_open(&v, &(struct virtual_options){.cost = cost, .w = w, .kv = kv}, e);
+    if (rc) return rc;
+    *c = (struct machine_choice){.cost = cost, .n_resident_layers = decode_resident_layers(virtual_decode_state(v))};
+    make_cost_model(&c->model, w, kv);
+    c->policy = (struct policy_machine){.n_devices = cost->n_devices,
+                                        .n_device_layers = c->n_resident_layers,
+                                        .ranks = decode_tp_ranks(virtual_decode_state(v)),
+                                        .prefill_mask = 1u << POLICY_SLP | 1u << POLICY_DSLP};
+    if (decode_can_blend(virtual_decode_state(v))) c->policy.prefill_mask |= 1u << POLICY_BLEND;
+    if (c->n_resident_layers) c->policy.decode_mask = 1u << POLICY_DECODE_HYBRID | 1u << POLICY_DECODE_DUAL;
+    for (int i = 0; i < cost->n_devices && i < POLICY_DEVICES; i++) {
+        c->policy.free[i] = cost->domain[1 + i].memory;
+        c->policy.decode_uses[i] = decode_holds_layers(virtual_decode_state(v), i);
+    }
+    strncpy(c->why, decode_placement_why(virtual_decode_state(v)), sizeof c->why - 1);
+    c->why_unpaged = cost->disk_share > 0 ? "the weights do not fit in memory" : virtual_why_unpaged(v);
+    virtual_close(&v);
+    return 0;
+}
+static enum policy_mode choose_prefill(const struct machine_choice *c, int n) {
+    struct policy_machine m = c->policy;
+    struct policy_prefill_out out;
+    m.cost = c->cost, m.model = &c->model;
+    policy_prefill(&m, &(struct policy_prefill_in){.n_new = n, .since_decode_s = -1, .dense_resident = c->n_resident_layers == c->model.layers}, &out);
+    return out.mode;
+}
+static struct policy_decode_out choose_decode(const struct machine_choice *c, int sessions) {
+    struct policy_machine m = c->policy;
+    struct policy_decode_out out;
+    m.cost = c->cost, m.model = &c->model;
+    policy_decode_batch(&m, &(struct policy_decode_in){.n_decoding = sessions, .max_rows = 16, .keys = KEYS, .context_tokens = 4 * KEYS}, &out);
+    return out;
+}
+
+/* --- Queries -------------------------------------------------------------------------------------------------------------------------- */
+
+struct plan {
+    struct plan_queries runs;
+    const char *upgrade_name[1 + CHANGES]; /* [0]: the machine as described */
+    struct cost_machine *machine;          /* [1 + CHANGES] */
+    struct machine_choice choice[1 + CHANGES];
+    int n_machines;
+    int prefill_query[LENGTHS][POLICY_MODES], n_lengths; /* indices of runs; < 0: the machine lacks the mode */
+    enum policy_mode chosen_mode[LENGTHS];
+    int decode_query[BATCHES], beside_query[BATCHES];
+    struct policy_decode_out decided[BATCHES];
+    struct batch { /* --batch */
+        struct search_out search;
+        int paged_query, prefill_query, decode_query; /* indices of runs. many: paged, < 0: not used; otherwise a prompt, and a batch of `with.batch` rows */
+        struct policy_decode_out decode_decision;
+        enum policy_mode mode; /* mode of `read` */
+    } batch[1 + CHANGES];
+    int upgrade_prefill[1 + CHANGES][ASKED], upgrade_decode[1 + CHANGES][ASKED], upgrade_batch[1 + CHANGES][ASKED];
+};
+
+static int add_decode_query(struct plan *p, int machine, int sessions, bool beside, struct policy_decode_out *decided, struct error *e) {
+    const struct cost_machine *cost = &p->machine[machine];
+    *decided = choose_decode(&p->choice[machine], sessions);
+    double taken = beside && cost->n_devices ? cost->domain[1].link[COST_H2D].rate : 0;
+    return add_query(
+        &p->runs, (struct plan_query){.cost = cost, .exec = (enum decode_exec)(decided->mode - POLICY_DECODE_CPU), .n = decided->batch, .stream_rate = taken},
+        e);
+}
+
+/* The same query as the engine's for announced prompts. */
+static int add_throughput_query(struct plan *p, int machine, struct error *e) {
+    const struct machine_choice *c = &p->choice[machine];
+    struct search_out *found = &p->batch[machine].search;
+    struct search_in in = {.cost = c->cost,
+                           .model = &c->model,
+                           .prompt_tokens = lengths[0],
+                           .answer_tokens = ANSWER,
+                           .max_matrix_rows = BATCH_INVARIANT_ROWS,
+                           .allowed_mask = 1u << SEARCH_CPU};
+    in.max_rows[SEARCH_CPU] = in.max_rows[SEARCH_HYBRID] = ROWS, in.max_rows[SEARCH_PAGED] = MANY;
+    if (c->n_resident_layers) in.allowed_mask |= 1u << SEARCH_HYBRID;
+    if (!c->why_unpaged) in.allowed_mask |= 1u << SEARCH_PAGED;
+    search_run(&in, found);
+    const struct search_policy *q = &found->policy;
+    if (!found->is_found || q->placement != SEARCH_PAGED) return -1;
+    return add_query(&p->runs,
+                     (struct plan_query){
+                         .cost = c->cost, .stream_rate = found->cost.link_rate, .throughput = {q->n_rows, q->micro_rows, lengths[0], ANSWER, q->n_devices, -1}},
+                     e);
+}
+
+static int add_batch_queries(struct plan *p, int machine, struct error *e) {
+    struct batch *b = &p->batch[machine];
+    b->mode = choose_prefill(&p->choice[machine], lengths[0]);
+    if ((b->prefill_query = add_query(&p->runs, (struct plan_query){.cost = &p->machine[machine], .mode = b->mode, .n = lengths[0]}, e)) < 0) return e->code;
+    if ((b->decode_query = add_decode_query(p, machine, PROMPTS, false, &b->decode_decision, e)) < 0) return e->code;
+    return (b->paged_query = add_throughput_query(p, machine, e)) < 0 ? e->code : 0;
+}
+
+/* Adds variants of the machine with one upgrade each. */
+static void add_upgrades(struct plan *p) {
+    const struct cost_machine *now = &p->machine[0];
+    struct cost_machine *m = &p->machine[p->n_machines];
+    char why[8];
+    *m = *now;
+    if (now->n_devices && now->n_devices < POLICY_DEVICES && now->n_domains < COST_DOMAINS) {
+        memmove(&m->domain[now->n_devices + 2], &m->domain[now->n_devices + 1], (size_t)(now->n_domains - now->n_devices - 1) * sizeof *m->domain);
+        m->domain[now->n_devices + 1] = m->domain[1];
+        m->n_devices++, m->n_domains++;
+        p->upgrade_name[p->n_machines++] = "one card more";
+    } else if (!now->n_devices &&
+               datasheet_machine(m, &(struct machine_datasheet){.channels = 1, .ddr = 4800, .cores = 1, .isa = "avx2", .card = "RTX 5090"}, why, sizeof why)) {
+        struct cost_domain card = m->domain[1];
+        *m = *now;
+        memmove(&m->domain[2], &m->domain[1], (size_t)(now->n_domains - 1) * sizeof *m->domain);
+        m->domain[1] = card, m->n_devices = 1, m->n_domains++;
+        if (!(m->hand_off_s > 0)) m->hand_off_s = 5e-6;
+        p->upgrade_name[p->n_machines++] = "a card, an RTX 5090";
+    }
+    if (now->disk_share > 0 || (p->batch[0].paged_query >= 0 && p->batch[0].search.bound == SEARCH_HOST_MEMORY)) {
+        m = &p->machine[p->n_machines];
+        *m = *now;
+        m->domain[0].memory *= 2;
+        p->upgrade_name[p->n_machines++] = "twice the memory";
+    }
+    m = &p->machine[p->n_machines];
+    *m = *now;
+    m->dram_bw *= 1.5;
+    for (int k = 0; k < COST_KINDS; k++)
+        for (int i = 0; i < m->domain[0].bw[k].n; i++) m->domain[0].bw[k].value[i] *= 1.5f;
+    p->upgrade_name[p->n_machines++] = "memory half as fast again";
+    if (!now->n_devices) return;
+    m = &p->machine[p->n_machines];
+    *m = *now;
+    for (int i = 1; i <= m->n_devices; i++) m->domain[i].link[COST_H2D].rate *= 2, m->domain[i].link[COST_D2H].rate *= 2;
+    p->upgrade_name[p->n_machines++] = "links twice as fast";
+    m = &p->machine[p->n_machines];
+    *m = *now;
+    if (p->choice[0].n_resident_layers == p->choice[0].model.layers) return;
+    for (int i = 1; i <= m->n_devices; i++) m->domain[i].memory *= 2;
+    p->upgrade_name[p->n_machines++] = "cards with twice the memory";
+}
+
+static int add_all_queries(struct plan *p, const struct config *c, struct error *e) {
+    int most = c->max_context, rc;
+    for (int i = 0; i < LENGTHS && lengths[i] <= most; i++, p->n_lengths++) {
+        p->chosen_mode[i] = choose_prefill(&p->choice[0], lengths[i]);
+        for (int m = POLICY_CPU; m < POLICY_MODES; m++) {
+            int devices = m == POLICY_CPU ? 0 : m == POLICY_DSLP ? 2 : 1;
+            bool can = p->machine[0].n_devices >= devices && (m != POLICY_BLEND || p->choice[0].policy.prefill_mask >> m & 1);
+            if ((p->prefill_query[i][m] =
+                     can ? add_query(&p->runs, (struct plan_query){.cost = &p->machine[0], .mode = (enum policy_mode)m, .n = lengths[i]}, e) : -1) < 0 &&
+                can)
+                return e->code;
+        }
+    }
+    for (int i = 0; i < BATCHES; i++) {
+        struct policy_decode_out again;
+        if ((p->decode_query[i] = add_decode_query(p, 0, batches[i], false, &p->decided[i], e)) < 0) return e->code;
+        if ((p->beside_query[i] = add_decode_query(p, 0, batches[i], true, &again, e)) < 0) return e->code;
+    }
+    if ((rc = add_batch_queries(p, 0, e))) return rc;
+    add_upgrades(p);
+    for (int k = 0; k < p->n_machines; k++) {
+        if (k && (rc = choice_open(&p->choice[k], &p->machine[k], p->runs.w, p->runs.kv, e))) return rc;
+        for (int i = 0; i < ASKED; i++) {
+            struct policy_decode_out d;
+            struct plan_query q = {.cost = &p->machine[k], .n = upgrade_lengths[i], .mode = choose_prefill(&p->choice[k], upgrade_lengths[i])};
+            if ((p->upgrade_prefill[k][i] = q.n <= most ? add_query(&p->runs, q, e) : -1) < 0 && q.n <= most) return e->code;
+            if ((p->upgrade_decode[k][i] = add_decode_query(p, k, upgrade_batches[i], false, &d, e)) < 0) return e->code;
+            p->upgrade_batch[k][i] = d.batch;
+        }
+        if (k && (rc = add_batch_queries(p, k, e))) return rc;
+    }
+    return 0;
+}
+
+/* --- Output --------------------------------------------------------------------------------------------------------------------------- */
+
+/* Writes the busiest resource, as an identifier, and its share of the time. */
+static void json_limit(struct buf *b, const struct virtual_used *u) {
+    const struct {
+        const char *name;
+        double seconds;
+    } all[] = {{"host memory", u->cpu.memory_s}, {"processor", u->cpu.arithmetic_s},         {"card memory", u->gpu.memory_s},
+               {"card", u->gpu.arithmetic_s},    {"link", fmax(u->gpu.h2d_s, u->gpu.d2h_s)}, {"disk", u->cpu.disk_s + u->gpu.disk_s}};
+    int best = 0;
+    for (int i = 1; i < 6; i++)
+        if (all[i].seconds > all[best].seconds) best = i;
+    buf_fmt(b, "\"limit\":\"%s\",\"busy\":%.2f", all[best].name, u->seconds > 0 ? fmin(1, all[best].seconds / u->seconds) : 0);
+}
+static void json_seconds(struct buf *b, const struct plan_query *q) {
+    if (q->is_infeasible || !isfinite(q->seconds)) buf_str(b, "null");
+    else buf_fmt(b, "%.4g", q->seconds);
+}
+/* Milliseconds per token of each of `sessions` sessions, of which a batch takes `batch`. */
+static double tpot_ms(const struct plan_query *q, int sessions, int batch) { return q->seconds * 1e3 * sessions / batch; }
+
+/* Replaces chosen modes that do not fit by the fastest one that does, as the engine does. */
+static void replace_infeasible(struct plan *p) {
+    for (int i = 0; i < p->n_lengths; i++) {
+        const bool refused = p->runs.query[p->prefill_query[i][p->chosen_mode[i]]].is_infeasible;
+        for (int m = POLICY_CPU; m < POLICY_MODES && refused; m++)
+            if (p->prefill_query[i][m] >= 0 && p->runs.query[p->prefill_query[i][m]].seconds < p->runs.query[p->prefill_query[i][p->chosen_mode[i]]].seconds)
+                p->chosen_mode[i] = (enum policy_mode)m;
+    }
+    if (p->n_lengths) p->batch[0].mode = p->chosen_mode[0], p->batch[0].prefill_query = p->prefill_query[0][p->chosen_mode[0]];
+}
+
+static void json_prefill(struct buf *b, const struct plan *p) {
+    buf_str(b, ",\"prefill\":[");
+    for (int i = 0; i < p->n_lengths; i++) {
+        buf_fmt(b, "%s{\"tokens\":%d,\"chosen\":\"%s\",\"modes\":{", i ? "," : "", lengths[i], policy_prefill_name(p->chosen_mode[i]));
+        const char *sep = "";
+        for (int m = POLICY_CPU; m < POLICY_MODES; m++) {
+            if (p->prefill_query[i][m] < 0) continue;
+            buf_fmt(b, "%s\"%s\":", sep, policy_prefill_name((enum policy_mode)m));
+            json_seconds(b, &p->runs.query[p->prefill_query[i][m]]);
+            sep = ",";
+        }
+        buf_str(b, "},");
+        json_limit(b, &p->runs.query[p->prefill_query[i][p->chosen_mode[i]]].used);
+        buf_str(b, "}");
+    }
+    buf_str(b, "]");
+}
+
+static void json_decode(struct buf *b, const struct plan *p) {
+    buf_str(b, ",\"decode\":[");
+    for (int i = 0; i < BATCHES; i++) {
+        const struct plan_query *q = &p->runs.query[p->decode_query[i]], *beside = &p->runs.query[p->beside_query[i]];
+        int batch = p->decided[i].batch;
+        double t = tpot_ms(q, batches[i], batch), with = tpot_ms(beside, batches[i], batch);
+        if (!p->machine[0].n_devices) with = 2 * t; /* a prefill on the CPU gets half of the time */
+        buf_fmt(b, "%s{\"sessions\":%d,\"mode\":\"%s\",\"tpot_ms\":%.4g,\"tokens_per_s\":%.4g,\"tpot_beside_prefill_ms\":%.4g,", i ? "," : "", batches[i],
+                policy_decode_name(p->decided[i].mode), t, 1e3 * batches[i] / t, with);
+        json_limit(b, &q->used);
+        buf_str(b, "}");
+    }
+    buf_str(b, "]");
+}
+
+static bool is_paged(const struct plan *p, const struct batch *b) { return b->paged_query >= 0 && !p->runs.query[b->paged_query].is_infeasible; }
+/* Answer tokens per second: all prompts at once in paged batches with the policy that the search found; otherwise prompts one after the other,
+ * then their answers together. */
+static double batch_rate(const struct plan *p, const struct batch *b) {
+    const struct plan_query *q = &p->runs.query[is_paged(p, b) ? b->paged_query : b->decode_query];
+    const double n = b->search.policy.n_rows;
+    if (is_paged(p, b)) return n * ANSWER / (q->prefill_s + ANSWER * q->seconds);
+    return PROMPTS * ANSWER / (PROMPTS * p->runs.query[b->prefill_query].seconds + ANSWER * q->seconds * PROMPTS / b->decode_decision.batch);
+}
+
+static void json_paged_batch(struct buf *b, const struct plan *p) {
+    const struct batch *batch = &p->batch[0];
+    const struct plan_query *q = &p->runs.query[batch->paged_query];
+    const struct search_policy *s = &batch->search.policy;
+    buf_fmt(b, ",\"batch\":{\"tokens_per_s\":%.4g,\"expected_tokens_per_s\":%.4g,\"prompt\":%d,\"answer\":%d,\"step_s\":%.4g,\"read_s\":%.4g,",
+            batch_rate(p, batch), batch->search.cost.tokens_per_s, lengths[0], ANSWER, q->seconds, q->prefill_s);
+    buf_fmt(b,
+            "\"policy\":{\"prompts\":%d,\"in_a_step\":%d,\"micro_batch\":%d,\"read\":\"paged\",\"decode\":\"paged\",\"attention\":\"processor\",\"experts\":"
+            "\"cards\",\"cards\":%d,",
+            s->n_rows, s->n_rows, s->micro_rows, s->n_devices);
+    buf_fmt(b, "\"weights_on_cards\":%.3g,\"kv_on_cards\":0,\"longest\":\"%s\",\"no_more\":\"%s\",\"tried\":%d},", s->weight_share,
+            search_limit_name(batch->search.cost.limit), search_bound_name(batch->search.bound), batch->search.n_tried);
+    json_limit(b, &q->used);
+    buf_str(b, "}");
+}
+
+static void json_batch(struct buf *b, const struct plan *p) {
+    const struct batch *batch = &p->batch[0];
+    if (is_paged(p, batch)) return json_paged_batch(b, p);
+    bool cards = batch->decode_decision.mode != POLICY_DECODE_CPU;
+    buf_fmt(b, ",\"batch\":{\"tokens_per_s\":%.4g,\"prompt\":%d,\"answer\":%d,\"policy\":{\"prompts\":%d,\"in_a_step\":%d,\"read\":\"%s\",\"decode\":\"%s\",",
+            batch_rate(p, batch), lengths[0], ANSWER, PROMPTS, batch->decode_decision.batch, policy_prefill_name(batch->mode),
+            policy_decode_name(batch->decode_decision.mode));
+    buf_fmt(b, "\"attention\":\"%s\",\"experts\":\"processor\"},", cards ? "cards" : "processor");
+    json_limit(b, &p->runs.query[batch->decode_query].used);
+    buf_str(b, "}");
+}
+
+static void json_upgrades(struct buf *b, const struct plan *p) {
+    buf_str(b, ",\"more\":[");
+    for (int k = 1; k < p->n_machines; k++) {
+        buf_fmt(b, "%s{\"what\":\"%s\",\"prefill\":[", k > 1 ? "," : "", p->upgrade_name[k]);
+        for (int i = 0; i < ASKED; i++) {
+            if (p->upgrade_prefill[k][i] < 0) continue;
+            buf_fmt(b, "%s{\"tokens\":%d,\"seconds\":", i ? "," : "", upgrade_lengths[i]);
+            json_seconds(b, &p->runs.query[p->upgrade_prefill[k][i]]);
+            buf_str(b, ",\"now\":");
+            json_seconds(b, &p->runs.query[p->upgrade_prefill[0][i]]);
+            buf_str(b, "}");
+        }
+        buf_str(b, "],\"decode\":[");
+        for (int i = 0; i < ASKED; i++)
+            buf_fmt(b, "%s{\"sessions\":%d,\"tpot_ms\":%.4g,\"now\":%.4g}", i ? "," : "", upgrade_batches[i],
+                    tpot_ms(&p->runs.query[p->upgrade_decode[k][i]], upgrade_batches[i], p->upgrade_batch[k][i]),
+                    tpot_ms(&p->runs.query[p->upgrade_decode[0][i]], upgrade_batches[i], p->upgrade_batch[0][i]));
+        buf_fmt(b, "],\"batch\":{\"tokens_per_s\":%.4g,\"now\":%.4g}}", batch_rate(p, &p->batch[k]), batch_rate(p, &p->batch[0]));
+    }
+    buf_str(b, "]");
+}
+
+static void json_fits(struct buf *b, const struct cost_machine *cost, const struct weights *w, enum dtype kv, const struct machine_choice *c) {
+    double bytes = weight_bytes(w), have = cost->domain[0].memory, row = (double)kv_token_bytes(&w->config, kv);
+    bool fits = fits_in_memory(cost, w);
+    buf_fmt(b, "\"fits\":{\"host\":{\"bytes\":%.0f,\"have\":%.0f,\"fits\":%s},\"token_bytes\":%zu,\"kv_token_bytes\":%.0f", bytes, have,
+            fits ? "true" : "false", weights_token_bytes(w), row);
+    if (have > bytes) buf_fmt(b, ",\"context_tokens\":%.0f", floor((have - bytes) / row));
+    if (cost->disk_share > 0)
+        buf_fmt(b, ",\"disk\":{\"bytes_per_s\":%.4g,\"experts_in_memory\":%.3g,\"chosen_in_memory\":%.3g}", cost->disk_bw, 1 - cost->disk_share,
+                1 - cost->disk_share_few_rows);
+    buf_str(b, ",\"cards\":[");
+    for (int i = 1; i <= cost->n_devices; i++) {
+        buf_fmt(b, "%s{\"name\":", i > 1 ? "," : "");
+        json_quote(b, cost->domain[i].name, strlen(cost->domain[i].name));
+        buf_fmt(b, ",\"bytes\":%.0f}", cost->domain[i].memory);
+    }
+    buf_fmt(b, "],\"layers\":%d,\"resident_layers\":%d,\"resident\":", w->config.n_layers, c->n_resident_layers);
+    json_quote(b, c->why, strlen(c->why));
+    buf_str(b, "}");
+}
+
+int plan_write(const struct cost_machine *cost, const struct weights *w, const char *title, enum dtype kv, int (*progress)(void *ctx, double share), void *ctx,
+               struct buf *out, struct error *e) {
+    struct plan *p = mem_calloc(1, sizeof *p);
+    int rc = 0;
+    if (!p || !(p->machine = mem_calloc(1 + CHANGES, sizeof *p->machine))) rc = error_set(e, ERR_MEMORY, "no memory for a plan");
+    if (rc) goto out;
+    p->runs = (struct plan_queries){.w = w, .kv = kv, .lock = PTHREAD_MUTEX_INITIALIZER};
+    p->machine[p->n_machines++] = *cost;
+    if ((rc = choice_open(&p->choice[0], &p->machine[0], w, kv, e))) goto out;
+    bool fits = fits_in_memory(cost, w) || p->machine[0].disk_share > 0;
+    if (fits) rc = add_all_queries(p, &w->config, e);
+    if (!rc && fits) rc = simulate_all(&p->runs, progress, ctx, e);
+    if (rc) goto out;
+    replace_infeasible(p);
+    buf_str(out, "{\"machine\":");
+    json_quote(out, cost->name, strlen(cost->name));
+    buf_str(out, ",\"model\":");
+    json_quote(out, title, strlen(title));
+    buf_str(out, ",");
+    json_fits(out, &p->machine[0], w, kv, &p->choice[0]);
+    json_prefill(out, p);
+    if (fits) json_decode(out, p), json_batch(out, p), json_upgrades(out, p);
+    else buf_str(out, ",\"decode\":[],\"more\":[]");
+    buf_str(out, "}");
+    if (out->failed) rc = error_set(e, ERR_MEMORY, "no memory for a plan");
+out:
+    if (p) mem_free(p->runs.query), mem_free(p->machine);
+    mem_free(p);
+    return rc;
+}
+
+/* --- The machine and the model ----------------------------------------------------------------------------------------------------- */
+
+/* Calibrates this machine, opened as the engine would. */
+static int calibrate_here(struct cost_machine *m, const struct engine_params *p, struct error *e) {
+    enum cpu_level level = p->cpu_level ? (enum cpu_level)(p->cpu_level - 1) : cpu_level_best();
+    struct pool *pool = NULL;
+    struct exec *cpu = NULL;
+    struct gpu_set *set = NULL;
+    struct numa nodes;
+    int rc = engine_check_level(p, e);
+    if (!rc) rc = engine_read_topology(&nodes, p->topology, e);
+    if (!rc) rc = pool_open_nodes(&pool, p->threads, true, &nodes, e);
+    if (!rc && !(cpu = cpu_exec_open(pool, level, e))) rc = ERR_MEMORY;
+    if (!rc) rc = gpu_set_open(&set, p->gpus, NULL, e);
+    struct calibrate_options o = {.cpu = cpu, .pool = pool, .nodes = &nodes, .dir = p->calibration_dir, .gpus = p->gpus};
+    if (!rc) o.threads = pool_threads(pool), o.gpu = set ? set->gpu : NULL, o.n_gpus = set ? set->n : 0, rc = calibrate(m, &o, e);
+    gpu_set_close(&set);
+    cpu_exec_close(&cpu);
+    pool_close(&pool);
+    return rc;
+}
+
+static int json_list(struct buf *b, struct error *e) {
+    struct cost_machine m;
+    buf_str(b, "{\"machines\":[{\"name\":\"here\",\"what\":\"this machine, measured\"}");
+    for (int i = 0; cost_preset_name(i); i++) {
+        cost_preset(&m, cost_preset_name(i));
+        buf_fmt(b, ",{\"name\":\"%s\",\"what\":\"%s\"}", cost_preset_name(i), m.name);
+    }
+    buf_str(b, "],\"cards\":[");
+    for (int i = 0; datasheet_card_name(i); i++) buf_fmt(b, "%s\"%s\"", i ? "," : "", datasheet_card_name(i));
+    buf_str(b, "],\"models\":[");
+    for (int i = 0; known_model_at(i); i++)
+        buf_fmt(b, "%s{\"name\":\"%s\",\"title\":\"%s\",\"weights\":\"%s\",\"parameters\":%g,\"active\":%g}", i ? "," : "", known_model_at(i)->name,
+                known_model_at(i)->title, dtype_name(known_model_at(i)->experts), known_model_at(i)->total * 1e9, known_model_at(i)->active * 1e9);
+    buf_str(b, "]}");
+    return b->failed ? error_set(e, ERR_MEMORY, "no memory for the list") : 0;
+}
+
+static int on_progress(void *ctx, double share) {
+    const struct engine_params *p = ctx;
+    return p->progress(p->progress_ctx, "plan", share);
+}
+
+static int plan_known(const struct cost_machine *m, const struct known_model *k, const struct engine_params *p, struct buf *json, struct error *e) {
+    struct shape_only s = {0};
+    struct config *c = mem_alloc(sizeof *c);
+    int rc = c ? known_model_config(k, c, e) : error_set(e, ERR_MEMORY, "no memory for a config");
+    if (!rc) rc = shape_only_open(&s, c, k->dense, k->experts, e);
+    if (!rc) rc = plan_write(m, &s.w, k->title, p->kv ? (enum dtype)p->kv : DT_BF16, p->progress ? on_progress : NULL, (void *)p, json, e);
+    shape_only_close(&s);
+    mem_free(c);
+    return rc;
+}
+
+int engine_plan(const struct engine_params *p, const char *machine, const char *arch, struct buf *json, struct error *e) {
+    struct cost_machine m;
+    const struct known_model *k = known_model_find(arch ? arch : "deepseek-v3");
+    if (!strcmp(machine, "list")) return json_list(json, e);
+    if (!k) {
+        char all[300] = "";
+        for (int i = 0; known_model_at(i); i++) snprintf(all + strlen(all), sizeof all - strlen(all), "%s%s", i ? ", " : "", known_model_at(i)->name);
+        return error_set(e, ERR_USAGE, "--arch %s: unknown; known: %s. Use -m DIR to plan for a checkpoint", arch, all);
+    }
+    int rc = strcmp(machine, "here") ? calibrate_read(&m, machine, e) : calibrate_here(&m, p, e);
+    if (rc || !p->dir) return rc ? rc : plan_known(&m, k, p, json, e);
+    struct weights w;
+    if ((rc = weights_open(&w, p->dir, p->force, e))) return rc;
+    rc = plan_write(&m, &w, w.config.arch->title, p->kv ? (enum dtype)p->kv : DT_BF16, p->progress ? on_progress : NULL, (void *)p, json, e);
+    weights_close(&w);
+    return rc;
+}

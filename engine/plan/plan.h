@@ -1,0 +1,14 @@
+#pragma once
+/* --plan: predicts the speed of a machine with a model, as one JSON object. Each figure is a run in virtual time (virtual.h); runs are
+ * distributed over this machine's cores. engine.h's engine_plan() is the caller. */
+#include "engine/base/buf.h"
+#include "engine/base/error.h"
+#include "engine/base/mat.h"
+#include "engine/placement/cost.h"
+#include "engine/weights/weights.h"
+
+/* Weights that exceed memory are read from the machine's disk if its speed is known and all but routed experts fit.
+ * Appends {"machine": .., "model": title, "fits": .., "prefill": .., "decode": .., "batch": .., "more": ..}. progress: NULL, or called on the
+ * caller's thread with the share of finished runs; non-zero cancels. ERR_MEMORY, ERR_CANCELLED, ERR_RUNTIME. */
+int plan_write(const struct cost_machine *cost, const struct weights *w, const char *title, enum dtype kv, int (*progress)(void *ctx, double share), void *ctx,
+               struct buf *out, struct error *e);

@@ -1,0 +1,206 @@
+/* Decode batches: one batch gives each decoding session a token and verifies its drafted tokens. */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "engine/base/clock.h"
+#include "engine/schedule/engine_thread.h"
+
+struct policy_machine decode_batch_policy_machine(const struct engine *e) {
+    const struct gpu_set *g = e->machine.gpus;
+    const struct decode *s = e->machine.decode;
+    struct policy_machine m = {.cost = &e->cost,
+                               .model = &e->cost_model,
+                               .n_devices = g ? g->n : 0,
+                               .is_lost = g && g->is_lost,
+                               .n_device_layers = decode_resident_layers(s),
+                               .ranks = decode_tp_ranks(s),
+                               .is_yielded = decode_is_yielded(s),
+                               .prefill_mask = 1u << POLICY_SLP | 1u << POLICY_DSLP | (decode_can_blend(s) ? 1u << POLICY_BLEND : 0),
+                               .decode_mask = decode_uses_devices(s) ? 1u << POLICY_DECODE_HYBRID | 1u << POLICY_DECODE_DUAL : 0};
+    for (int i = 0; i < m.n_devices; i++) m.decode_uses[i] = decode_holds_layers(s, i);
+    return m;
+}
+
+/* Prefers the sessions that waited longest. A session with a full event queue waits for its reader. */
+int decode_batch_pick(const struct engine *e, struct session *batch[ENGINE_MAX_BATCH]) {
+    int n = 0;
+    for (struct session *s = e->sessions; s; s = s->next) {
+        if (atomic_load(&s->state) != SESSION_DECODE || s->n_unread == ENGINE_MAX_UNREAD) continue;
+        int i = n;
+        while (i > 0 && batch[i - 1]->last_batch > s->last_batch) i--;
+        if (n < ENGINE_MAX_BATCH) n++;
+        for (int k = n - 1; k > i; k--) batch[k] = batch[k - 1];
+        if (i < n) batch[i] = s;
+    }
+    return n;
+}
+
+/* Chooses the mode of the next batch and how many sessions it takes; the others wait for the batch after it. */
+static int choose_exec(struct engine *e, struct session **batch, int n) {
+    static const enum policy_decode asks[] = {[DECODE_AUTO] = POLICY_DECODE_AUTO,
+                                              [DECODE_CPU] = POLICY_DECODE_CPU,
+                                              [DECODE_HYBRID] = POLICY_DECODE_HYBRID,
+                                              [DECODE_DUAL] = POLICY_DECODE_DUAL,
+                                              [DECODE_PAGED] = POLICY_DECODE_PAGED};
+    static const enum decode_exec cuts[] = {
+        [POLICY_DECODE_CPU] = DECODE_EXEC_CPU, [POLICY_DECODE_HYBRID] = DECODE_EXEC_HYBRID, [POLICY_DECODE_DUAL] = DECODE_EXEC_DUAL};
+    struct policy_machine m = decode_batch_policy_machine(e);
+    struct policy_decode_in in = {.n_decoding = n, .max_rows = ENGINE_MAX_BATCH, .beside_prefill = e->prefill_driver && e->prefill_driver != &prefill_mode_cpu};
+    struct policy_decode_out out, *last = &e->explained_decision;
+    m.forced_decode = asks[e->params.decode];
+    for (int i = 0; i < n; i++) in.keys += batch[i]->n_tokens / (double)n;
+    in.context_tokens = in.keys + 1024;
+    policy_decode_batch(&m, &in, &out);
+    e->next_exec = cuts[out.mode];
+    decode_set_first_spans(e->machine.decode, out.first_rows);
+    e->batch_expected_s = out.seconds[out.mode];
+    bool same = *e->decode_why && out.mode == last->mode && out.batch == last->batch && out.n_device_layers == last->n_device_layers &&
+                !memcmp(out.refused, last->refused, sizeof out.refused) && fabs(out.seconds[out.mode] / last->seconds[out.mode] - 1) < 0.05;
+    if (!same) { /* formatting takes as long as a layer of a small model */
+        char why[200];
+        *last = out;
+        policy_decode_why(&m, &in, &out, why, sizeof why);
+        snprintf(e->decode_why, sizeof e->decode_why, "%s; on devices: %s", why, decode_placement_why(e->machine.decode));
+    }
+    return out.batch < n ? out.batch : n;
+}
+
+struct batch_result {
+    uint64_t weight_bytes;         /* per session */
+    double seconds, draft_saved_s; /* saved: per session, by drafts */
+    bool is_cold;                  /* many experts were read for the first time */
+    struct decode_counts experts;
+};
+
+/* After a rejected draft a recurrent state is that of before the batch, so accepted tokens are processed again. */
+static int resume_pos(const struct session *s) { return kv_resume_pos(&s->kv, s->n_tokens - 1); }
+
+static struct batch_entry make_entry(struct session *s) {
+    struct batch_entry r = {
+        .s = s, .cancel = &s->cancel[atomic_load(&s->live_cancel)], .turn_id = s->turn_id, .pos = resume_pos(s), .event_room = ENGINE_MAX_UNREAD - s->n_unread};
+    r.n = r.n_known = s->n_tokens - r.pos;
+    memcpy(r.tokens, s->tokens + r.pos, (size_t)r.n * sizeof *r.tokens);
+    return r;
+}
+
+int decode_batch_fill(struct engine *e, struct session **batch, int n, struct batch_entry *rows) {
+    n = choose_exec(e, batch, n);
+    e->n_batches++;
+    int room = DECODE_MAX_ROWS;
+    for (int i = 0; i < n; i++) {
+        struct session *s = batch[i];
+        rows[i] = make_entry(s);
+        if ((room -= rows[i].n) < 0) return i; /* the others wait */
+        s->is_held = true, s->last_batch = e->n_batches;
+    }
+    return n;
+}
+
+static struct decode_counts counts_diff(struct decode_counts is, const struct decode_counts *was) {
+    is.selected -= was->selected, is.hits -= was->hits, is.uploaded -= was->uploaded, is.wasted -= was->wasted, is.uploaded_bytes -= was->uploaded_bytes;
+    is.prefetched -= was->prefetched, is.prefetched_wasted -= was->prefetched_wasted;
+    is.cpu_s -= was->cpu_s, is.device_s -= was->device_s;
+    is.decision_s -= was->decision_s, is.n_decisions -= was->n_decisions;
+    for (int i = 0; i < 3; i++) is.predicted[i] -= was->predicted[i], is.predicted_right[i] -= was->predicted_right[i];
+    return is;
+}
+static void add_expert_stats(struct turn_stats *to, const struct decode_counts *c) {
+    to->experts.chosen += c->selected, to->experts.hits += c->hits, to->experts.uploaded += c->uploaded, to->experts.wasted += c->wasted;
+    to->experts.upload_bytes += c->uploaded_bytes, to->experts.predicted_uploads += c->prefetched, to->experts.predicted_wasted += c->prefetched_wasted;
+    to->experts.cpu_s += c->cpu_s, to->experts.device_s += c->device_s;
+    to->experts.placement_s += c->decision_s, to->experts.n_placements += c->n_decisions;
+    for (int i = 0; i < 3; i++) to->experts.predicted[i] += c->predicted[i], to->experts.predicted_chosen[i] += c->predicted_right[i];
+}
+
+static uint64_t experts_per_token(const struct config *c) {
+    uint64_t moe = 0;
+    for (int i = 0; i < c->n_layers; i++) moe += c->layer[i].moe;
+    return moe * (uint64_t)c->topk;
+}
+
+static int run_batch(struct engine *e, const struct batch_entry *rows, int n, struct decode_span *spans, struct batch_result *took, struct error *err) {
+    enum { FEW_COLD = 32 }; /* a share of cold experts, several times slower to read, below 1/FEW_COLD is negligible */
+    uint64_t before = atomic_load(&e->machine.bytes_read);
+    const uint64_t routed_before = e->machine.scan.n_experts_scanned;
+    double begin = clock_now();
+    struct decode_counts was = decode_counts(e->machine.decode);
+    int all = 0;
+    for (int i = 0; i < n; all += rows[i++].n)
+        spans[i] = (struct decode_span){.kv = &rows[i].s->kv, .tokens = rows[i].tokens, .pos = rows[i].pos, .n = rows[i].n};
+    int rc = decode_run(e->machine.decode, e->next_exec, spans, n, n == 1 ? rows->cancel : &e->closing, err);
+    double now = clock_now();
+    *took = (struct batch_result){(atomic_load(&e->machine.bytes_read) - before) / (uint64_t)n, now - begin, e->draft_saved_s,
+                                  (e->machine.scan.n_experts_scanned - routed_before) * FEW_COLD > (uint64_t)all * experts_per_token(&e->weights.config),
+                                  counts_diff(decode_counts(e->machine.decode), &was)};
+    if (!rc && all == n && e->batch_expected_s > 0 && now - begin < 10 * e->batch_expected_s) /* the first batch may read weights from disk */
+        cost_observe(&e->cost, &e->cost.observed[COST_DECODE_CPU + decode_last_exec(e->machine.decode)], n, e->batch_expected_s, now - begin);
+    e->last_decode_at = now;
+    return rc;
+}
+
+/* Whether the turn is still the row's after the batch. If so, no other thread ends it from this point. */
+static bool entry_still_current(struct engine *e, const struct batch_entry *r) {
+    struct session *s = r->s;
+    pthread_mutex_lock(&e->lock);
+    bool same = atomic_load(&s->state) == SESSION_DECODE && s->turn_id == r->turn_id;
+    s->in_use = false;
+    pthread_cond_broadcast(&e->ended_cond);
+    pthread_mutex_unlock(&e->lock);
+    return same;
+}
+
+/* Samples the token after each row as without drafts, since sampling depends on seed and position only. The next row counts if its drafted
+ * token equals the sampled one. Cache rows of rejected tokens are overwritten later. Returns the number of accepted tokens. */
+static int finish_entry(struct engine *e, const struct batch_entry *r, const struct batch_result *took, int rc, const struct error *why,
+                        const struct decode_span *t) {
+    static const char *const ran[] = {[DECODE_EXEC_CPU] = "cpu", [DECODE_EXEC_HYBRID] = "hybrid", [DECODE_EXEC_DUAL] = "dual"};
+    struct session *s = r->s;
+    int n_accepted = 0;
+    if (!entry_still_current(e, r)) return 0;
+    s->stats.bytes_read += took->weight_bytes;
+    add_expert_stats(&s->stats, &took->experts);
+    s->stats.decode_mode = ran[decode_last_exec(e->machine.decode)];
+    s->stats.batch_expected_s = e->batch_expected_s;
+    s->stats.batch_s = took->seconds;
+    memcpy(s->stats.decode_why, e->decode_why, sizeof e->decode_why);
+    if (rc) {
+        turn_end(s, DONE_STOP, rc, why);
+        return 0;
+    }
+    const int n_drafted = r->n - r->n_known;
+    s->stats.draft = drafts_name(e);
+    s->stats.drafted += n_drafted;
+    if (n_drafted > s->stats.max_drafted) s->stats.max_drafted = n_drafted;
+    s->stats.draft_saved_s += took->draft_saved_s;
+    for (int i = r->n_known - 1; i < r->n; i++) {
+        s->n_kv = r->pos + i + 1;
+        if (e->mtp && t->hidden) mtp_feed(e->mtp, &s->mtp, r->pos + i, 1, t->hidden + (size_t)i * (size_t)e->info.hidden);
+        if (!turn_sample(s, t->logits + (size_t)i * (size_t)e->info.vocab, t->top[i], i + 1 < r->n ? r->tokens[i + 1] : -1)) break;
+        s->stats.accepted++, n_accepted++; /* the turn continues and is still held */
+    }
+    return n_accepted;
+}
+
+/* An error may concern one session or its drafts only. The batch is then repeated per session without drafts, and only failing turns end. */
+void decode_batch_run(struct engine *e, struct batch_entry *rows, int n) {
+    struct error err = {0};
+    struct decode_span spans[ENGINE_MAX_BATCH];
+    struct batch_result took;
+    int rc = run_batch(e, rows, n, spans, &took, &err), n_known = 0, n_drafted = 0, n_accepted = 0;
+    bool one_by_one = rc && rc != ERR_CANCELLED && (n > 1 || rows->n > rows->n_known);
+    for (int i = 0; i < n; i++) {
+        if (one_by_one) {
+            err = (struct error){0};
+            rows[i].n = rows[i].n_known;
+            rc = run_batch(e, &rows[i], 1, &spans[i], &took, &err);
+        }
+        n_known += rows[i].n_known, n_drafted += rows[i].n - rows[i].n_known;
+        n_accepted += finish_entry(e, &rows[i], &took, rc, &err, &spans[i]);
+    }
+    struct governor_sample *t = &e->next_sample;
+    t->mode = (int)decode_last_exec(e->machine.decode), t->n = n, t->rows = n_known, t->n_drafted = n_drafted, t->n_accepted = n_accepted,
+    t->is_cold = took.is_cold, t->seconds = took.seconds;
+    e->draft_saved_s = rc || one_by_one ? 0 : governor_record(&e->governor, t) / n;
+    *t = (struct governor_sample){0};
+}

@@ -1,0 +1,180 @@
+/* Drafted tokens for the rows of a decode batch: drafts propose tokens, the governor decides how many are worth verifying. */
+#include <string.h>
+
+#include "engine/base/clock.h"
+#include "engine/draft/lookup.h"
+#include "engine/schedule/engine_thread.h"
+
+static const char *const draft_names[] = {[DRAFT_AUTO] = "lookup", [DRAFT_LOOKUP] = "lookup", [DRAFT_MTP] = "mtp", [DRAFT_INT4] = "int4"};
+
+const char *drafts_name(const struct engine *e) {
+    return e->mtp && e->params.draft == DRAFT_AUTO ? "mtp and lookup" : e->int4 && !int4_ready(e->int4) ? NULL : draft_names[e->params.draft];
+}
+
+/* How many drafted tokens after the known ones can be used. */
+static int max_drafted(const struct batch_entry *r) {
+    const struct session *s = r->s;
+    const struct config *c = &s->engine->weights.config;
+    int most = s->request.max_tokens - s->n_answered - 1, context = s->engine->info.context - s->n_tokens, unread = r->event_room - 1;
+    int turn = c->rope.kind == ROPE_LONG && !s->is_long_rope ? (int)c->rope.original_max - s->n_tokens : most; /* past it all keys are recomputed */
+    if (context < most) most = context;
+    if (unread < most) most = unread;
+    if (turn < most) most = turn;
+    return most < DRAFT_MAX ? most : DRAFT_MAX;
+}
+
+/* Compares a pending draft with the tokens generated since, whether or not a batch verified it. */
+static void judge_draft(struct engine *e, const struct session *s, struct draft_tokens *g) {
+    for (; g->n_checked < g->n && g->first_pos + g->n_checked < s->n_tokens; g->n_checked++) {
+        bool right = s->tokens[g->first_pos + g->n_checked] == g->token[g->n_checked];
+        governor_judge(&e->governor, g->confidence, g->n_checked, right);
+        if (!right) g->n = 0;
+    }
+    if (g->n_checked >= g->n) g->n = 0;
+}
+static void save_draft(const struct session *s, struct draft_tokens *g, int level, const int32_t *tokens, int n) {
+    if (g->n || !n) return;
+    *g = (struct draft_tokens){.first_pos = s->n_tokens, .n = n, .confidence = level};
+    memcpy(g->token, tokens, (size_t)n * sizeof *tokens);
+}
+
+/* A cancel must not wait for more drafting. */
+static bool any_cancelled(const struct engine *e, const struct batch_entry *rows, int n) {
+    bool any = atomic_load(&e->closing);
+    for (int i = 0; i < n; i++) any |= atomic_load(rows[i].cancel) != 0;
+    return any;
+}
+
+/* Samples a draft's token at position n with the random number that the model will use there, which maximizes acceptance. */
+static int32_t sample_draft(struct session *s, float *logits, int32_t top, int n) {
+    return top < 0 || sample_is_argmax(&s->request.sampling)
+               ? top
+               : sample_token(logits, s->engine->info.vocab, &s->request.sampling, s->tokens, n, (uint64_t)n, s->engine->sample_scratch);
+}
+
+static int32_t pick_draft(void *ctx, int i, float *logits, int32_t top) {
+    struct session *s = ctx;
+    return s->tokens[s->n_tokens + i] =
+               sample_draft(s, logits, top, s->n_tokens + i); /* appended to the known tokens for the repeat penalty of the next draft */
+}
+
+/* Drafts with INT4 experts: for all sessions together one token at a time, at most k[i]; fewer where a turn would end. */
+static void draft_int4(struct engine *e, struct batch_entry *rows, int n, int *k) {
+    const struct decode_draft view = {.experts = int4_experts(e->int4), .expert_bytes = int4_expert_bytes(e->int4), .lookahead = &e->lookahead};
+    int made[ENGINE_MAX_BATCH] = {0}, who[ENGINE_MAX_BATCH];
+    const uint64_t before = atomic_load(&e->machine.bytes_read);
+    const double begin = clock_now();
+    lookahead_clear(&e->lookahead);
+    for (int i = 0; i < n; i++)
+        if (k[i]) kv_state_try(&rows[i].s->kv, rows[i].s->n_tokens - 1);
+    for (int at = 0, m;; at++) {
+        struct decode_span spans[ENGINE_MAX_BATCH];
+        struct decode_draft v = view;
+        struct error err = {0};
+        v.first_token = e->lookahead.n;
+        m = 0;
+        for (int i = 0; i < n; i++) {
+            struct session *s = rows[i].s;
+            if (k[i] <= at || made[i] < at) continue;
+            lookahead_add_token(&e->lookahead, at);
+            spans[m] = (struct decode_span){.kv = &s->kv, .tokens = &s->tokens[s->n_tokens - 1 + at], .pos = s->n_tokens - 1 + at, .n = 1};
+            who[m++] = i;
+        }
+        if (!m || any_cancelled(e, rows, n)) break;
+        decode_set_draft(e->machine.decode, &v);
+        const int rc = decode_run(e->machine.decode, e->next_exec, spans, m, n == 1 ? rows->cancel : &e->closing, &err);
+        decode_set_draft(e->machine.decode, NULL);
+        if (rc) break; /* the verifying batch hits the same error and reports it */
+        for (int j = 0; j < m; j++) {
+            struct session *s = rows[who[j]].s;
+            const int32_t id = pick_draft(s, at, spans[j].logits, *spans[j].top);
+            if (id < 0) continue;
+            rows[who[j]].tokens[rows[who[j]].n + at] = id;
+            made[who[j]]++;
+            if (turn_is_stop_id(s, id)) k[who[j]] = made[who[j]];
+        }
+        int longest = 0;
+        for (int i = 0; i < n; i++) longest = k[i] > longest ? k[i] : longest;
+        const enum decode_prefetch_phase phase = at + 1 >= longest ? PREFETCH_ALL : 3 * (at + 1) > longest ? PREFETCH_LIKELY : PREFETCH_NONE;
+        if (decode_prefetch(e->machine.decode, &e->lookahead, phase, (longest - at - 1) * (clock_now() - begin) / (at + 1))) break;
+    }
+    for (int i = 0; i < n; i++) kv_state_undo(&rows[i].s->kv, rows[i].s->n_tokens - 1);
+    const uint64_t bytes = atomic_load(&e->machine.bytes_read) - before;
+    for (int i = 0; i < n; i++) k[i] = made[i], rows[i].s->stats.bytes_read += bytes / (uint64_t)n;
+}
+
+/* A lookup match of CLEAR tokens beats MTP. A draft counts the MTP rows to catch up from FAR on. */
+enum { MODEL_CONFIDENCE = GOVERNOR_LEVELS - 1, CLEAR = 3, FAR = 4 };
+
+static int lookup_confidence(int matched) { return matched > 8 ? 4 : matched > 4 ? 3 : matched > 2 ? 2 : matched - (matched > 0); }
+
+/* Asks the draft of row r, entry i, for at most `most` tokens; fills `in` and *k. Drafts without cost propose their tokens at once. */
+static void propose_draft(struct engine *e, struct batch_entry *r, int i, int most, struct governor_in *in, int *k) {
+    struct session *s = r->s;
+    int32_t *out = r->tokens + r->n;
+    int matched = LOOKUP_MATCH;
+    for (int g = 0; g < 2; g++) judge_draft(e, s, &s->drafts[g]);
+    if (r->n_known > 1) most = 0; /* a lagging state catches up first */
+    *k = most < 1                       ? 0
+         : e->params.custom_draft       ? e->params.custom_draft(e->params.custom_draft_ctx, s->tokens, s->n_tokens, most, out)
+         : e->params.draft == DRAFT_MTP ? most
+         : e->int4                      ? most * int4_ready(e->int4)
+                                        : lookup_draft(s->tokens, s->n_tokens, most, out, &matched);
+    in->confidence[i] = lookup_confidence(matched);
+    in->is_model_draft[i] = e->int4 ? *k > 0 : e->mtp && most > 0 && (e->params.draft == DRAFT_MTP || matched < CLEAR);
+    if (in->is_model_draft[i]) *k = most, in->confidence[i] = MODEL_CONFIDENCE;
+    else save_draft(s, &s->drafts[0], in->confidence[i], out, *k);
+    in->max_drafted[i] = *k;
+    in->catch_up_rows[i] = e->mtp && in->is_model_draft[i] && s->mtp.n_waiting > FAR ? s->mtp.n_waiting - 1 : 0;
+}
+
+/* The MTP layer processes tokens that were generated without it. */
+static void catch_up_mtp(struct engine *e, struct batch_entry *rows, int n, const struct governor_in *in, const int *k) {
+    struct governor_sample *t = &e->next_sample;
+    const double begin = clock_now();
+    for (int i = 0; i < n; i++)
+        if (in->catch_up_rows[i] && k[i]) mtp_catch_up(e->mtp, &rows[i].s->mtp, rows[i].s->tokens), t->n_caught_up += in->catch_up_rows[i];
+    if (t->n_caught_up) t->catch_up_s = clock_now() - begin;
+}
+
+/* Runs model-based drafts: k[i] tokens for row i if dear[i]. */
+static void run_model_drafts(struct engine *e, struct batch_entry *rows, int n, const bool *dear, int *k) {
+    const double begin = clock_now();
+    bool any = false;
+    for (int i = 0; i < n; i++) {
+        struct session *s = rows[i].s;
+        if (!dear[i] || !k[i]) continue;
+        any = true;
+        if (mem_grow(&s->tokens, &s->tokens_cap, (size_t)(s->n_tokens + k[i]), sizeof *s->tokens)) k[i] = 0; /* room for drafts after the known tokens */
+    }
+    if (!any) return;
+    if (e->int4) draft_int4(e, rows, n, k);
+    for (int i = 0; i < n; i++) {
+        struct session *s = rows[i].s;
+        int32_t *out = rows[i].tokens + rows[i].n;
+        if (!dear[i] || !k[i]) continue;
+        if (e->mtp) k[i] = mtp_draft(e->mtp, &s->mtp, s->tokens, s->n_tokens, k[i], out, pick_draft, s);
+        save_draft(s, &s->drafts[1], MODEL_CONFIDENCE, out, k[i]);
+        e->next_sample.n_model_drafted += k[i];
+    }
+    e->next_sample.draft_s = clock_now() - begin;
+}
+
+void drafts_add(struct engine *e, struct batch_entry *rows, int n) {
+    const bool always = e->params.custom_draft || (e->params.max_drafted && e->params.draft != DRAFT_AUTO); /* the governor has no choice */
+    struct governor_in in = {.mode = (int)e->next_exec, .n = n};
+    int k[ENGINE_MAX_BATCH], room = DECODE_MAX_ROWS;
+    for (int i = 0; i < n; i++) in.rows += rows[i].n;
+    room -= in.rows;
+    for (int i = 0; i < n; i++) {
+        int most = max_drafted(&rows[i]), share = always ? room / (n - i) : DECODE_MAX_ROWS - in.rows;
+        if (most > share) most = share;
+        if (e->params.max_drafted && most > e->params.max_drafted) most = e->params.max_drafted;
+        propose_draft(e, &rows[i], i, most, &in, &k[i]);
+        room -= k[i];
+    }
+    if (!always) governor_choose(&e->governor, &in, k);
+    catch_up_mtp(e, rows, n, &in, k);
+    run_model_drafts(e, rows, n, in.is_model_draft, k);
+    for (int i = 0; i < n; i++) rows[i].n += k[i];
+}

@@ -1,0 +1,38 @@
+#pragma once
+/* The engine thread, by file: loop.c schedules, prompt.c prefills, decode_batch.c runs decode batches, drafts.c appends drafted tokens, turn.c samples
+ * tokens and ends turns. All functions run on the engine thread, without the lock unless noted. */
+#include "engine/schedule/internal.h"
+
+/* A session's entry in a decode batch: known tokens that the cache lacks, then drafted ones. A cancel may end the turn while the batch
+ * runs. The batch continues for the other sessions and this entry's result is dropped. The session itself is not freed before the
+ * batch ends. */
+struct batch_entry {
+    struct session *s;
+    const _Atomic int *cancel;
+    uint64_t turn_id;
+    int pos, n, n_known; /* positions pos .. pos + n - 1; the first n_known belong to the turn, the rest are drafts */
+    int event_room;      /* lower bound of the tokens that can be emitted */
+    int32_t tokens[DECODE_MAX_ROWS];
+};
+
+void turn_end(struct session *s, enum done_reason reason, int rc, const struct error *why); /* takes the lock */
+bool turn_is_stop_id(const struct session *s, int32_t id);
+/* The cache holds all tokens of s: samples the next one and emits it. top: the argmax, or -1 if unknown. Returns true if the token
+ * equals the drafted one and the turn continues; the session is then still held. Otherwise the session is released and may be freed. */
+bool turn_sample(struct session *s, float *logits, int32_t top, int32_t drafted);
+
+/* decode_batch.c; the first two under the lock */
+int decode_batch_pick(const struct engine *e, struct session *batch[ENGINE_MAX_BATCH]); /* sessions in decode with room for events */
+int decode_batch_fill(struct engine *e, struct session **batch, int n,
+                      struct batch_entry *rows); /* fills their rows; returns how many sessions the next batch takes */
+void decode_batch_run(struct engine *e, struct batch_entry *rows, int n);
+struct policy_machine decode_batch_policy_machine(const struct engine *e); /* the policy's view of the machine */
+
+const char *drafts_name(const struct engine *e); /* name of the running draft; NULL: none yet */
+/* Appends as many drafted tokens to each row as are worth verifying. The sessions are held, so no other thread ends their turns. */
+void drafts_add(struct engine *e, struct batch_entry *rows, int n);
+
+void prompt_pick(struct engine *e);          /* under the lock: picks the next session to prefill */
+bool prompt_ready(const struct engine *e);   /* a unit of prefill work is ready */
+void prompt_advance(struct engine *e);       /* runs it; after the last one starts the answer */
+void prompt_emit_progress(struct engine *e); /* emits a progress event, rate-limited */

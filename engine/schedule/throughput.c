@@ -1,0 +1,420 @@
+#include "engine/schedule/throughput.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "engine/base/clock.h"
+#include "engine/base/log.h"
+#include "engine/base/mem.h"
+#include "engine/exec/throughput/paged.h"
+#include "engine/placement/batching.h"
+#include "engine/placement/search.h"
+#include "engine/schedule/engine_thread.h"
+
+enum { SESSIONS = 4096, MAX_BATCH_ROWS = SEARCH_PREFILL_ROWS, DEFAULT_PROMPTS = 64, DEFAULT_PROMPT_TOKENS = 256, DEFAULT_ANSWER_TOKENS = 256 };
+static const char paged_mode_name[] = "paged";
+static const double leave_factor = 1.25; /* hysteresis: leave paged batches only if another mode is clearly faster */
+
+struct part { /* a session's entry in a batch */
+    struct session *s;
+    uint64_t turn_id;
+    int pos, n;
+    bool is_sampled, gave_logits; /* its token was sampled; earlier logits were passed to the caller */
+};
+struct throughput {
+    bool is_forced, is_chosen, is_waiting; /* forced by --decode; chosen by the policy for announced prompts; waiting for announced prompts */
+    bool has_failed;                       /* paged batches failed: not used again */
+    struct announced_load load;
+    struct search_out search;
+    struct paged *paged;
+    struct paged_options options;
+    size_t free_bytes[GPU_MAX]; /* free memory of each device before paged batches opened */
+    char why[400];
+    struct part *entries;                             /* [SESSIONS] */
+    struct paged_span *spans;                         /* [SESSIONS + MAX_BATCH_ROWS] */
+    int32_t *kv_lengths, *micro_batch, *order;        /* [SESSIONS] */
+    int *span_entry;                                  /* [SESSIONS + MAX_BATCH_ROWS] */
+    int32_t *tokens;                                  /* [SESSIONS + MAX_BATCH_ROWS] */
+    int n_entries, n_spans, n_tokens, max_micro_rows; /* most: decoding rows per micro-batch */
+    double began_at, expected_s;
+};
+
+int throughput_open(struct engine *e, struct error *err) {
+    if (!e->machine.gpus) return 0;
+    const char *cannot = paged_why_not(&e->machine);
+    bool asked = e->params.decode == DECODE_PAGED;
+    if (asked && cannot) return error_set(err, ERR_USAGE, "--decode paged: %s", cannot);
+    struct throughput *m = e->throughput = mem_calloc(1, sizeof *m);
+    if (!m) return error_set(err, ERR_MEMORY, "no memory for throughput batches");
+    m->is_forced = asked;
+    m->load = (struct announced_load){.n_prompts = DEFAULT_PROMPTS, .prompt_tokens = DEFAULT_PROMPT_TOKENS, .answer_tokens = DEFAULT_ANSWER_TOKENS};
+    return 0;
+}
+void throughput_close(struct engine *e) {
+    struct throughput *m = e->throughput;
+    if (!m) return;
+    paged_close(&m->paged);
+    mem_free(m->entries), mem_free(m->spans), mem_free(m->kv_lengths), mem_free(m->micro_batch), mem_free(m->order), mem_free(m->span_entry),
+        mem_free(m->tokens);
+    mem_free(m);
+    e->throughput = NULL;
+}
+
+/* --- The policy ------------------------------------------------------------------------------------------------------------------ */
+
+static struct search_in make_search_input(const struct engine *e) {
+    const struct throughput *m = e->throughput;
+    struct gpu_set *g = e->machine.gpus;
+    struct search_in in = {.cost = &e->cost,
+                           .model = &e->cost_model,
+                           .prompt_tokens = m->load.prompt_tokens,
+                           .answer_tokens = m->load.answer_tokens,
+                           .n_prompts = m->load.n_prompts,
+                           .allowed_mask = 1u << SEARCH_CPU,
+                           .max_matrix_rows = BATCH_INVARIANT_ROWS,
+                           .prefill_rows = MAX_BATCH_ROWS};
+    in.max_rows[SEARCH_CPU] = in.max_rows[SEARCH_HYBRID] = ENGINE_MAX_BATCH;
+    in.max_rows[SEARCH_PAGED] = m->load.max_at_once > 0 && m->load.max_at_once < SESSIONS ? m->load.max_at_once : SESSIONS;
+    in.host_bytes = (double)mem_available();
+    if (!numa_copy_is_copying(e->machine.numa_copy))
+        in.host_bytes += (double)(e->weights.bytes_routed + e->weights.bytes_dense + e->weights.bytes_embed); /* mapped files count as free */
+    if (decode_resident_layers(e->machine.decode)) in.allowed_mask |= 1u << SEARCH_HYBRID;
+    if (!paged_why_not(&e->machine) && !m->has_failed) in.allowed_mask |= 1u << SEARCH_PAGED;
+    if (m->is_forced) in.allowed_mask &= 1u << SEARCH_PAGED;
+    in.device_bytes = INFINITY;
+    for (int i = 0; i < g->n; i++) { /* reserve for buffers that the search does not model */
+        size_t room = m->paged ? m->free_bytes[i] : gpu_mem_free(g->gpu[i]) + decode_held_bytes(e->machine.decode, i);
+        in.device_bytes = fmin(in.device_bytes, 0.94 * (double)room);
+    }
+    return in;
+}
+
+static void choose_policy(struct engine *e) {
+    struct throughput *m = e->throughput;
+    struct search_in in = make_search_input(e);
+    search_run(&in, &m->search);
+    search_why(&in, &m->search, m->why, sizeof m->why);
+    m->is_chosen = m->search.is_found && m->search.policy.placement == SEARCH_PAGED;
+}
+
+/* Returns the device memory to other decode modes. */
+static void release_devices(struct engine *e) {
+    struct throughput *m = e->throughput;
+    if (m->paged) decode_reclaim(e->machine.decode);
+    paged_close(&m->paged);
+    m->is_chosen = false;
+}
+
+int throughput_announce(struct engine *e, const struct announced_load *load) {
+    struct throughput *m = e->throughput;
+    if (!m) return 0;
+    m->is_waiting = false;
+    if (!load) return 0;
+    if (!e->is_calibrated) engine_calibrate(e);
+    m->load = *load;
+    if (!m->is_forced) release_devices(e);
+    if (e->params.decode != DECODE_AUTO && !m->is_forced) return 0;
+    choose_policy(e);
+    log_say(LOG_INFO, "%d prompts: %s", load->n_prompts, m->why);
+    m->is_waiting = m->is_chosen;
+    return m->is_chosen ? m->search.policy.n_rows : 0;
+}
+
+/* Whether a paged batch of this many rows is worth it compared with the other modes. */
+static bool is_worth_it(struct engine *e, int rows, double keys) {
+    struct throughput *m = e->throughput;
+    struct search_in in = make_search_input(e);
+    struct search_policy p = m->search.policy;
+    struct search_cost c;
+    p.n_rows = rows;
+    in.n_prompts = 0, in.device_bytes = INFINITY; /* already resident */
+    search_cost(&in, &p, &c);
+    struct policy_machine pm = {.cost = &e->cost,
+                                .model = &e->cost_model,
+                                .n_devices = e->machine.gpus->n,
+                                .decode_mask = 1u << POLICY_DECODE_HYBRID,
+                                .n_device_layers = decode_resident_layers(e->machine.decode)};
+    struct policy_decode_out out;
+    policy_decode_batch(&pm, &(struct policy_decode_in){.n_decoding = rows, .max_rows = ENGINE_MAX_BATCH, .keys = keys, .context_tokens = keys + 1024}, &out);
+    return !c.fits || c.decode_s <= leave_factor * out.seconds[out.mode] * ceil((double)rows / out.batch);
+}
+
+/* --- The device ------------------------------------------------------------------------------------------------------------------- */
+
+static void fail_paged(struct engine *e, const char *why) {
+    struct throughput *m = e->throughput;
+    paged_close(&m->paged);
+    m->is_chosen = m->is_forced = m->is_waiting = false;
+    m->has_failed = true;
+    struct gpu_set *g = e->machine.gpus;
+    for (int i = 0; i < g->n; i++)
+        if (gpu_error(g->gpu[i], &(struct error){0}) && gpu_clear(g->gpu[i], &(struct error){0})) g->is_lost = true;
+    if (e->machine.gpus->is_lost) decode_on_device_lost(e->machine.decode, why);
+    decode_reclaim(e->machine.decode);
+}
+
+static void report_open(struct throughput *m) {
+    struct paged *p = m->paged;
+    char now[240];
+    int n = 0;
+    if (paged_n_devices(p) > 1) n = snprintf(now, sizeof now, "layers alternate over %d cards, ", paged_n_devices(p));
+    snprintf(now + n, sizeof now - (size_t)n,
+             "%.0f%% of the experts stay on the card, pages for %d%% of a layer's others; micro-batches of %d, up to %d rows per batch; ",
+             100 * paged_resident_fraction(p), paged_ring_percent(p), m->options.micro, m->options.rows);
+    log_say(LOG_INFO, "paged batches: %s", now);
+    size_t len = strlen(now), cap = sizeof m->why - 1;
+    memmove(m->why + len, m->why, cap - len); /* facts before predictions */
+    memcpy(m->why, now, len);
+    m->why[cap] = 0;
+}
+
+static int open_paged(struct engine *e, struct error *err) {
+    struct throughput *m = e->throughput;
+    const size_t n = SESSIONS, most = (size_t)SESSIONS + MAX_BATCH_ROWS;
+    if (!m->entries) {
+        m->entries = mem_alloc(n * sizeof *m->entries), m->spans = mem_alloc(most * sizeof *m->spans), m->span_entry = mem_alloc(most * sizeof *m->span_entry);
+        m->tokens = mem_alloc(most * sizeof *m->tokens);
+        m->kv_lengths = mem_alloc(n * sizeof *m->kv_lengths), m->micro_batch = mem_alloc(n * sizeof *m->micro_batch),
+        m->order = mem_alloc(n * sizeof *m->order);
+    }
+    if (!m->entries || !m->spans || !m->tokens || !m->span_entry || !m->kv_lengths || !m->micro_batch || !m->order)
+        return error_set(err, ERR_MEMORY, "no memory for throughput batches");
+    if (!m->search.is_found) choose_policy(e);
+    struct search_policy p = m->search.is_found ? m->search.policy : (struct search_policy){.n_rows = DEFAULT_PROMPTS, .micro_rows = BATCH_INVARIANT_ROWS};
+    if (p.ring_layers < 2)
+        p.n_rows = p.n_rows > DEFAULT_PROMPTS ? p.n_rows : DEFAULT_PROMPTS,
+        p.micro_rows = p.micro_rows > BATCH_INVARIANT_ROWS ? p.micro_rows : BATCH_INVARIANT_ROWS; /* the search found no fitting policy: try a minimal one */
+    double rows = fmin(MAX_BATCH_ROWS, fmax(p.n_rows, ceil(p.n_rows * m->load.prompt_tokens)));
+    m->options = (struct paged_options){.devices = p.n_devices,
+                                        .micro = p.micro_rows > SEARCH_PREFILL_MICRO_ROWS ? p.micro_rows : SEARCH_PREFILL_MICRO_ROWS,
+                                        .rows = (int)rows,
+                                        .resident_fraction = -1};
+    if (m->options.micro > m->options.rows) m->options.micro = m->options.rows;
+    m->max_micro_rows = p.micro_rows < BATCH_INVARIANT_ROWS ? BATCH_INVARIANT_ROWS : p.micro_rows; /* extra rows cost a device nothing */
+    decode_yield(e->machine.decode);
+    for (int i = 0; i < e->machine.gpus->n; i++) m->free_bytes[i] = gpu_mem_free(e->machine.gpus->gpu[i]);
+    for (;;) {
+        int rc = paged_open(&m->paged, &e->machine, (enum dtype)e->params.kv, &m->options, &e->closing, err);
+        if (!rc) report_open(m);
+        if (rc != ERR_MEMORY || m->options.rows <= BATCH_INVARIANT_ROWS) return rc;
+        m->options.rows = m->options.rows / 2 > BATCH_INVARIANT_ROWS ? m->options.rows / 2 : BATCH_INVARIANT_ROWS; /* retry with fewer rows */
+        if (m->options.micro > m->options.rows) m->options.micro = m->options.rows;
+        if (m->max_micro_rows > m->options.micro) m->max_micro_rows = m->options.micro;
+        *err = (struct error){0};
+    }
+}
+
+int throughput_micro_rows(const struct engine *e) { return e->throughput->max_micro_rows; }
+int throughput_devices(const struct engine *e) { return e->throughput && e->throughput->paged ? paged_n_devices(e->throughput->paged) : 0; }
+double throughput_resident_share(const struct engine *e) { return e->throughput && e->throughput->paged ? paged_resident_fraction(e->throughput->paged) : -1; }
+
+/* --- One batch -------------------------------------------------------------------------------------------------------------------------- */
+
+enum throughput_next throughput_ready(struct engine *e) {
+    struct throughput *m = e->throughput;
+    int n = 0;
+    double keys = 0;
+    if (!m || m->has_failed || !(m->is_forced || m->is_chosen) || e->prefilling || e->abandoned || e->prefill_driver || atomic_load(&e->closing))
+        return THROUGHPUT_NONE;
+    for (struct session *s = e->sessions; s; s = s->next) {
+        int state = atomic_load(&s->state);
+        if (state != SESSION_QUEUED && state != SESSION_DECODE) continue;
+        if (s->request.logits && !m->is_forced) return THROUGHPUT_NONE;
+        if (s->n_unread < ENGINE_MAX_UNREAD) keys += s->n_tokens, n++;
+    }
+    if (!n) return THROUGHPUT_NONE;
+    if (m->is_waiting) return THROUGHPUT_HOLD;
+    if (m->paged && !m->is_forced && !is_worth_it(e, n, keys / n)) {
+        log_say(LOG_INFO, "%d prompts left: too few for paged batches", n);
+        release_devices(e);
+        return THROUGHPUT_NONE;
+    }
+    return THROUGHPUT_RUN;
+}
+
+static void begin_prompt(struct engine *e, struct session *s) {
+    if (s->stats.prefill_mode == paged_mode_name) return;
+    decode_rewind(e->machine.decode, &s->kv, s->n_kv);
+    mtp_rewind(&s->mtp, s->n_kv);
+    prefix_begin_turn(s);
+    s->is_long_rope = config_long_rope(&e->weights.config, s->n_tokens);
+    s->stats.prefill_mode = paged_mode_name;
+    if (s->n_answered) return;
+    s->stats.queue_s = clock_now() - s->submitted_at;
+    s->stats.cached_tokens = s->n_kv;
+}
+
+/* Under the lock: collects the sessions of this batch, decoding ones first, each kind in order of waiting time. */
+static void collect_entries(struct engine *e) {
+    struct throughput *m = e->throughput;
+    m->n_entries = 0;
+    for (int pass = 0; pass < 2; pass++)
+        for (struct session *s = e->sessions; s && m->n_entries < SESSIONS; s = s->next) {
+            int state = atomic_load(&s->state);
+            if (state != (pass ? SESSION_QUEUED : SESSION_DECODE) || s->n_unread == ENGINE_MAX_UNREAD) continue;
+            int i = m->n_entries++;
+            while (i > 0 && (atomic_load(&m->entries[i - 1].s->state) == state) && m->entries[i - 1].s->last_batch > s->last_batch)
+                m->entries[i] = m->entries[i - 1], i--;
+            m->entries[i] = (struct part){.s = s, .turn_id = s->turn_id, .pos = s->n_kv};
+            s->is_held = s->in_use = true;
+        }
+}
+
+static void add_span(struct throughput *m, int part, int n, int micro) {
+    struct part *p = &m->entries[part];
+    struct session *s = p->s;
+    int32_t *tokens = m->tokens + m->n_tokens; /* a copy: another turn may replace the session's tokens before the batch starts */
+    memcpy(tokens, s->tokens + p->pos + p->n, (size_t)n * sizeof *tokens);
+    m->n_tokens += n;
+    m->span_entry[m->n_spans] = part;
+    m->spans[m->n_spans++] = (struct paged_span){.kv = &s->kv,
+                                                 .tokens = tokens,
+                                                 .pos = p->pos + p->n,
+                                                 .n = n,
+                                                 .total = s->n_tokens,
+                                                 .micro = micro,
+                                                 .want_logits = s->request.logits || p->pos + p->n + n == s->n_tokens};
+    p->n += n;
+}
+
+/* Under the lock: assigns rows to micro-batches. Decoding sessions by KV length, then prompts, which fill the last micro-batch and new ones. */
+static void build_spans(struct engine *e) {
+    struct throughput *m = e->throughput;
+    const int most = m->max_micro_rows, chunk = m->options.micro < SEARCH_PREFILL_MICRO_ROWS ? m->options.micro : SEARCH_PREFILL_MICRO_ROWS;
+    int n = 0, micros = 0, rows = 0, room = 0;
+    m->n_spans = m->n_tokens = 0;
+    while (n < m->n_entries && n < m->options.rows && m->entries[n].s->n_tokens - m->entries[n].s->n_kv == 1) m->kv_lengths[n] = m->entries[n].s->n_tokens, n++;
+    if (n) {
+        micros = (n + most - 1) / most;
+        if (micros > PAGED_MAX_MICRO_BATCHES) micros = PAGED_MAX_MICRO_BATCHES;
+        batching_assign(&(struct batching_in){.n = n, .lengths = m->kv_lengths, .n_micro_batches = micros, .max_per_micro_batch = most}, m->micro_batch,
+                        m->order);
+        for (int k = 0; k < micros; k++) {
+            room = most;
+            for (int i = 0; i < n; i++)
+                if (m->micro_batch[i] == k) add_span(m, i, 1, k), rows++, room--;
+        }
+    }
+    double left = (double)mem_available() / (double)e->info.kv_token_bytes; /* KV cache tokens that free memory can hold, for prompts that start now */
+    for (int i = n; i < m->n_entries && rows < m->options.rows; i++) {
+        struct part *p = &m->entries[i];
+        int want = p->s->n_tokens - p->pos;
+        if (left < want && rows && !e->params.force) continue; /* waits until other turns have ended */
+        left -= want;
+        begin_prompt(e, p->s);
+        while (want) { /* chunk ends depend on positions only: a row's bits depend on the rows of its chunk */
+            int at = p->pos + p->n, k = chunk - at % chunk < want ? chunk - at % chunk : want;
+            if (p->s->request.logits) k = 1; /* the caller wants the logits of all positions */
+            if (k > m->options.rows - rows) return;
+            if (k > room) {
+                if (micros == PAGED_MAX_MICRO_BATCHES) return;
+                micros++, room = m->options.micro;
+            }
+            add_span(m, i, k, micros - 1);
+            want -= k, room -= k, rows += k;
+        }
+    }
+}
+
+/* Under the lock: whether the turn is still the entry's. */
+static bool is_same_turn(const struct part *p) {
+    int state = atomic_load(&p->s->state);
+    return (state == SESSION_DECODE || state == SESSION_QUEUED) && p->s->turn_id == p->turn_id;
+}
+
+/* Like entry_still_current() in decode_batch.c. A session whose prompt is complete enters the state to sample in. */
+static bool paged_entry_still_current(struct engine *e, struct part *p, bool draws) {
+    struct session *s = p->s;
+    pthread_mutex_lock(&e->lock);
+    bool same = is_same_turn(p);
+    s->in_use = false;
+    if (same && p->n) s->n_kv = p->pos + p->n;
+    if (same && draws && atomic_load(&s->state) == SESSION_QUEUED) session_set_state(s, SESSION_PREFILL);
+    if (same && !draws) s->is_held = false;
+    pthread_cond_broadcast(&e->ended_cond);
+    pthread_mutex_unlock(&e->lock);
+    return same;
+}
+
+static bool entry_is_live(struct engine *e, const struct part *p, bool *in_prefill) {
+    pthread_mutex_lock(&e->lock);
+    bool same = is_same_turn(p);
+    *in_prefill = atomic_load(&p->s->state) == SESSION_QUEUED;
+    pthread_mutex_unlock(&e->lock);
+    return same;
+}
+
+static void on_logits(void *ctx, int span, float *logits, int32_t top) {
+    struct engine *e = ctx;
+    struct throughput *m = e->throughput;
+    struct part *p = &m->entries[m->span_entry[span]];
+    struct session *s = p->s;
+    const struct paged_span *t = &m->spans[span];
+    bool in_prefill;
+    if (!entry_is_live(e, p, &in_prefill)) return; /* its turn is over; another one may have begun */
+    if (in_prefill && s->request.logits && !s->n_answered) {
+        p->gave_logits = true;
+        if (s->request.logits(s->request.logits_ctx, t->pos, logits)) atomic_store(&s->cancel[atomic_load(&s->live_cancel)], 1);
+    }
+    if (t->pos + t->n < t->total) return; /* not the last row of the prompt */
+    p->is_sampled = true;
+    if (!paged_entry_still_current(e, p, true)) return;
+    double now = clock_now();
+    if (in_prefill && !s->n_answered) s->stats.prefill_s = now - m->began_at;
+    s->stats.decode_mode = paged_mode_name;
+    s->stats.batch_expected_s = m->expected_s, s->stats.batch_s = now - m->began_at;
+    const char *guesses = e->params.draft ? "; no drafts: a row of another prompt yields more than a drafted token" : "";
+    snprintf(s->stats.decode_why, sizeof s->stats.decode_why, "%.*s%s", (int)(sizeof s->stats.decode_why - 1 - strlen(guesses)), m->why, guesses);
+    snprintf(s->stats.prefill_why, sizeof s->stats.prefill_why, "%d tokens in paged batches, with %d other prompts and answers", s->stats.prompt_tokens,
+             m->n_entries - 1);
+    turn_sample(s, logits, top, -1);
+}
+
+/* Stops the batch when no turn needs it any more. */
+static int no_turn_left(void *ctx) {
+    struct engine *e = ctx;
+    struct throughput *m = e->throughput;
+    if (atomic_load(&e->closing)) return 1;
+    pthread_mutex_lock(&e->lock);
+    session_reap_cancelled(e);
+    bool any = false;
+    for (int i = 0; i < m->n_entries && !any; i++) any = is_same_turn(&m->entries[i]);
+    pthread_mutex_unlock(&e->lock);
+    return !any;
+}
+
+void throughput_run(struct engine *e) {
+    struct throughput *m = e->throughput;
+    struct error err = {0};
+    int rc = m->paged ? 0 : open_paged(e, &err);
+    pthread_mutex_lock(&e->lock);
+    m->n_entries = m->n_spans = 0;
+    session_reap_cancelled(e);
+    if (!rc) collect_entries(e), build_spans(e), e->n_batches++;
+    for (int i = 0; i < m->n_entries; i++) m->entries[i].s->last_batch = e->n_batches;
+    pthread_mutex_unlock(&e->lock);
+    m->began_at = clock_now();
+    uint64_t bytes = atomic_load(&e->machine.bytes_read);
+    struct search_in in = make_search_input(e);
+    struct search_cost c = {0};
+    struct search_policy p = m->search.policy;
+    in.n_prompts = 0, in.device_bytes = INFINITY, p.n_rows = m->n_entries;
+    if (m->search.is_found && m->n_entries) search_cost(&in, &p, &c);
+    m->expected_s = c.decode_s;
+    if (!rc && m->n_spans)
+        rc = paged_run(m->paged, m->spans, m->n_spans, &(struct paged_calls){.on_logits = on_logits, .should_stop = no_turn_left, .ctx = e}, &e->closing, &err);
+    bytes = (atomic_load(&e->machine.bytes_read) - bytes) / (uint64_t)(m->n_entries ? m->n_entries : 1);
+    for (int i = 0; i < m->n_entries; i++) {
+        if (m->entries[i].is_sampled) continue;
+        struct part *x = &m->entries[i];
+        if (rc) x->n = 0;
+        if (!paged_entry_still_current(e, x, false)) continue;
+        x->s->stats.bytes_read += bytes;
+        if (rc && rc != ERR_CANCELLED && x->gave_logits) turn_end(x->s, DONE_STOP, rc, &err); /* some logits were already passed to the caller */
+    }
+    e->last_decode_at = clock_now();
+    if (!rc || rc == ERR_CANCELLED) return;
+    log_say(LOG_WARN, "paged batches failed: %s; continuing without them", err.text);
+    fail_paged(e, err.text);
+}

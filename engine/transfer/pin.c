@@ -1,0 +1,214 @@
+#include "engine/transfer/pin.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <unistd.h>
+
+#include "cpu/numa.h"
+#include "engine/base/clock.h"
+#include "engine/base/log.h"
+#include "engine/base/test_limits.h"
+#include "engine/weights/numa_ranges.h"
+
+enum { READERS = 8, STAGE_MOST = 8, STAGE_LEAST = 4, CORES = 8 };
+static const size_t read_bytes = (size_t)16 << 20, probe_bytes = (size_t)2 << 20; /* a large page */
+static const double thread_rate = 6e9;                                            /* memcpy rate of one thread, bytes/s */
+
+struct pin_extent { /* range of a file that one registration covers */
+    const uint8_t *at;
+    size_t bytes; /* whole pages */
+    _Atomic int pinned;
+};
+struct pin {
+    struct gpu *gpu;
+    const struct checkpoint *files;
+    struct pin_choice choice;
+    struct numa nodes;
+    struct numa_ranges spans; /* NUMA placement of the bytes; empty with one node */
+    struct pin_extent *extents;
+    int n_extents, *first;             /* [n_shards + 1] first piece of each file */
+    _Atomic int next, n_working, stop; /* next piece to pin; running threads */
+    double begin_s;
+    pthread_t thread[READERS];
+    int n_threads;
+};
+
+static const struct file_map *weights_map(const struct checkpoint *c, int i) {
+    const struct file_map *m = &c->shards[i].map;
+    return m->embedded || !m->size ? NULL : m;
+}
+static size_t page_size(void) { return (size_t)sysconf(_SC_PAGESIZE); }
+static size_t whole_pages(size_t n) { return (n + page_size() - 1) / page_size() * page_size(); }
+
+int pin_stage_threads(void) {
+    long cores = sysconf(_SC_NPROCESSORS_ONLN), n = cores / CORES;
+    n = n < STAGE_LEAST ? STAGE_LEAST : n > STAGE_MOST ? STAGE_MOST : n;
+    return (int)(n <= cores / 2 ? n : cores > 1 ? cores / 2 : 1);
+}
+
+/* --- The choice ------------------------------------------------------------------------------------------------------------------ */
+
+const char *pin_name(enum pin_path p) {
+    static const char *const names[] = {"built in", "mapped", "copied", "staged"};
+    return names[p];
+}
+double pin_rate(enum pin_path p, double link) {
+    double most = pin_stage_threads() * thread_rate;
+    return p == PIN_STAGED && (!(link > 0) || link > most) ? most : link;
+}
+
+static bool can_register(struct gpu *g, const void *p, size_t size, struct error *e) {
+    if (gpu_host_register(g, p, size, e)) return false;
+    gpu_host_unregister(g, p, size);
+    return true;
+}
+
+struct pin_choice pin_choose(struct gpu *g, const struct weights *w) {
+    struct pin_choice c = {.path = PIN_STAGED};
+    struct error mapped = {0}, own = {0};
+    const struct file_map *one = NULL;
+    size_t have = mem_available(), most = test_limits_get(TEST_LIMIT_PIN_BYTES, have / 8 * 7); /* the rest is for KV caches, workspaces and other programs */
+    for (int i = 0; i < w->files.n_shards; i++) {
+        const struct file_map *m = weights_map(&w->files, i);
+        if (m) one = m, c.bytes += m->size;
+    }
+    if (!one) {
+        c.path = PIN_BUILT_IN;
+        snprintf(c.why, sizeof c.why, "they are part of the executable");
+        return c;
+    }
+    if (c.bytes > most) {
+        snprintf(c.why, sizeof c.why, "%zu MiB do not fit in the %zu MiB of memory that may be pinned", c.bytes >> 20, most >> 20);
+        return c;
+    }
+    if (can_register(g, one->data, one->size < probe_bytes ? one->size : probe_bytes, &mapped)) {
+        c.path = PIN_MAPPED;
+        snprintf(c.why, sizeof c.why, "the driver can pin mapped files");
+        return c;
+    }
+    void *p = mem_pages(probe_bytes, 0);
+    if (p && can_register(g, p, probe_bytes, &own)) {
+        c.path = PIN_COPIED;
+        snprintf(c.why, sizeof c.why, "the driver cannot pin mapped files");
+    } else snprintf(c.why, sizeof c.why, "the driver cannot pin memory: %.80s", p ? own.text : "no memory for a test");
+    mem_pages_free(p, probe_bytes);
+    return c;
+}
+
+/* --- Pinning --------------------------------------------------------------------------------------------------------------------- */
+
+/* whether that much leaves other programs enough memory */
+static bool leaves_memory(size_t bytes) {
+    size_t have = mem_available();
+    return have > bytes && have - bytes > mem_total() / 16;
+}
+
+/* Copies a part of the file to our own pages, which replace the mapping. */
+static int replace_mapping(struct pin *p, const struct pin_extent *k, struct error *e) {
+    uint8_t *own = leaves_memory(k->bytes) ? mem_pages(k->bytes, MEM_HUGE) : NULL;
+    if (!own) return error_set(e, ERR_MEMORY, "no memory for a copy of %zu MiB of weights", k->bytes >> 20);
+    int rc = 0;
+    for (size_t at = 0, n; at < k->bytes && !rc; at += n) {
+        int node;
+        n = numa_ranges_run(&p->spans, k->at + at, k->bytes - at, (uintptr_t)own + at, probe_bytes, read_bytes, &node);
+        numa_prefer(&p->nodes, node);
+        rc = atomic_load(&p->stop) ? ERR_CANCELLED : file_map_copy(own + at, k->at + at, n, e);
+    }
+    if (!rc) rc = file_map_replace(k->at, own, k->bytes, e);
+    if (rc) mem_pages_free(own, k->bytes);
+    return rc;
+}
+
+static void *pin_thread(void *arg) {
+    struct pin *p = arg;
+    for (int i; !atomic_load(&p->stop) && (i = atomic_fetch_add(&p->next, 1)) < p->n_extents;) {
+        struct pin_extent *k = &p->extents[i];
+        struct error e = {0};
+        int rc = p->choice.path == PIN_COPIED ? replace_mapping(p, k, &e) : 0;
+        if (!rc) rc = gpu_host_register(p->gpu, k->at, k->bytes, &e);
+        if (!rc) atomic_store(&k->pinned, 1);
+        else if (rc != ERR_CANCELLED) {
+            log_say(LOG_INFO, "unpinned weights are uploaded through staging buffers: %s", e.text);
+            atomic_store(&p->stop, 1);
+        }
+    }
+    if (atomic_fetch_sub(&p->n_working, 1) == 1 && !atomic_load(&p->stop))
+        log_say(LOG_INFO, "weights %s in %.1f s", p->choice.path == PIN_COPIED ? "copied and pinned" : "pinned", clock_now() - p->begin_s);
+    return NULL;
+}
+
+static void lay_out_extents(struct pin *p) {
+    size_t most = gpu_register_chunk(p->gpu);
+    p->n_extents = 0;
+    for (int i = 0; i < p->files->n_shards; i++) {
+        const struct file_map *m = weights_map(p->files, i);
+        p->first[i] = p->n_extents;
+        size_t bytes = m ? whole_pages(m->size) : 0;
+        for (size_t at = 0, n; at < bytes; at += n) {
+            n = most - (uintptr_t)(m->data + at) % most;
+            if (n > bytes - at) n = bytes - at;
+            if (p->extents) p->extents[p->n_extents].at = m->data + at, p->extents[p->n_extents].bytes = n;
+            p->n_extents++;
+        }
+    }
+    p->first[p->files->n_shards] = p->n_extents;
+}
+
+int pin_open(struct pin **out, struct gpu *g, const struct weights *w, struct error *e) {
+    struct pin *p = mem_calloc(1, sizeof *p);
+    *out = p;
+    if (!p || !(p->first = mem_calloc((size_t)w->files.n_shards + 1, sizeof *p->first))) goto fail;
+    p->gpu = g;
+    p->files = &w->files;
+    p->begin_s = clock_now();
+    p->choice = pin_choose(g, w);
+    log_say(LOG_INFO, "weights for devices: %s; %s", pin_name(p->choice.path), p->choice.why);
+    if (p->choice.path != PIN_MAPPED && p->choice.path != PIN_COPIED) return 0;
+    numa_read(&p->nodes);
+    if (p->choice.path == PIN_COPIED && numa_ranges_open(&p->spans, w, &p->nodes, e)) goto fail;
+    lay_out_extents(p);
+    if (!(p->extents = mem_calloc((size_t)p->n_extents, sizeof *p->extents))) goto fail;
+    lay_out_extents(p);
+    int n = p->choice.path == PIN_COPIED ? pin_stage_threads() : 1; /* the driver registers one range at a time */
+    for (; p->n_threads < n; p->n_threads++) {
+        atomic_fetch_add(&p->n_working, 1);
+        if (!pthread_create(&p->thread[p->n_threads], NULL, pin_thread, p)) continue;
+        atomic_fetch_sub(&p->n_working, 1);
+        break;
+    }
+    if (p->n_threads) return 0;
+fail:
+    pin_close(out);
+    return error_set(e, ERR_MEMORY, "cannot start a thread to pin the weights");
+}
+
+void pin_close(struct pin **pp) {
+    struct pin *p = *pp;
+    if (!p) return;
+    *pp = NULL;
+    atomic_store(&p->stop, 1);
+    for (int i = 0; i < p->n_threads; i++) pthread_join(p->thread[i], NULL);
+    for (int i = 0; p->extents && i < p->n_extents; i++)
+        if (atomic_load(&p->extents[i].pinned)) gpu_host_unregister(p->gpu, p->extents[i].at, p->extents[i].bytes);
+    numa_ranges_close(&p->spans);
+    mem_free(p->extents);
+    mem_free(p->first);
+    mem_free(p);
+}
+
+const struct pin_choice *pin_get_choice(const struct pin *p) { return &p->choice; }
+bool pin_is_done(const struct pin *p) { return !atomic_load(&p->n_working); }
+
+bool pin_covers(const struct pin *p, const void *where, size_t size) {
+    const uint8_t *b = where;
+    for (int i = 0; p->extents && i < p->files->n_shards; i++) {
+        const struct file_map *m = weights_map(p->files, i);
+        if (!m || b < m->data || b >= m->data + m->size) continue;
+        size_t most = gpu_register_chunk(p->gpu), base = (uintptr_t)m->data / most;
+        size_t from = (uintptr_t)b / most - base, to = (uintptr_t)(b + (size ? size - 1 : 0)) / most - base;
+        bool all = b + size <= m->data + m->size;
+        for (size_t k = from; k <= to && all; k++) all = atomic_load(&p->extents[p->first[i] + (int)k].pinned);
+        return all;
+    }
+    return false;
+}

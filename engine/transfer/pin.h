@@ -1,0 +1,28 @@
+#pragma once
+/* Pins host weights for uploads; the path is chosen at open. Mapped files are pinned in place if the driver registers read-only mappings.
+ * Else the weights are read once into our own 2 MB pages, which replace the mapping at the same addresses, each on the NUMA node
+ * whose threads compute most of it (numa copies: span.h); the files' page cache is released as it is read. Else, and until pinning
+ * ends, uploads go through staging buffers (stage.h). Nothing is pinned that does not fit in free memory. */
+#include "engine/weights/weights.h"
+#include "gpu/gpu.h"
+
+enum pin_path { PIN_BUILT_IN, PIN_MAPPED, PIN_COPIED, PIN_STAGED }; /* built in: part of the executable, a few MB */
+struct pin_choice {
+    enum pin_path path;
+    size_t bytes;  /* size of the files */
+    char why[120]; /* one clause */
+};
+/* Chooses by registering 2 MB for a test, and releases them. */
+struct pin_choice pin_choose(struct gpu *g, const struct weights *w);
+const char *pin_name(enum pin_path p); /* "built in", "mapped", "copied", "staged" */
+/* Returns the upload rate in bytes/s on a link of rate `link`; staging is limited by its threads. */
+double pin_rate(enum pin_path p, double link);
+int pin_stage_threads(void); /* per stage; more would starve the CPU executor */
+
+struct pin;
+/* Starts pinning threads; g and w must outlive *p. ERR_MEMORY. */
+int pin_open(struct pin **p, struct gpu *g, const struct weights *w, struct error *e);
+void pin_close(struct pin **p); /* before weights_close */
+const struct pin_choice *pin_get_choice(const struct pin *p);
+bool pin_covers(const struct pin *p, const void *at, size_t size); /* whether the whole range is pinned now; any thread */
+bool pin_is_done(const struct pin *p);                             /* no more memory will be pinned; any thread */

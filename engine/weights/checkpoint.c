@@ -1,0 +1,224 @@
+#include <stdio.h>
+#include <string.h>
+
+#include "engine/base/gguf.h"
+#include "engine/base/hash.h"
+#include "engine/weights/safetensors.h"
+
+/* One name table for all shards, because a scale may be in a different file from its weight. */
+
+static const size_t max_index = 256u << 20;
+
+struct adding {
+    struct checkpoint *c;
+    int shard;
+    const char *path;
+    struct error *e;
+};
+
+static uint32_t *slot(const struct checkpoint *c, const char *name, size_t n) {
+    size_t i = hash64(name, n, 0) & (c->table_size - 1);
+    while (c->table[i] && strcmp(c->tensors[c->table[i] - 1].name, name)) i = (i + 1) & (c->table_size - 1);
+    return &c->table[i];
+}
+
+static int grow_table(struct checkpoint *c) {
+    size_t size = c->table_size ? c->table_size * 2 : 1024;
+    uint32_t *table = mem_calloc(size, sizeof *table);
+    if (!table) return ERR_MEMORY;
+    mem_free(c->table);
+    c->table = table;
+    c->table_size = size;
+    for (size_t i = 0; i < c->n_tensors; i++) *slot(c, c->tensors[i].name, strlen(c->tensors[i].name)) = (uint32_t)i + 1;
+    return 0;
+}
+
+struct tensor *checkpoint_find(const struct checkpoint *c, const char *name) {
+    if (!c->table) return NULL;
+    uint32_t i = *slot(c, name, strlen(name));
+    return i ? &c->tensors[i - 1] : NULL;
+}
+
+static int add_tensor(void *ctx, const struct tensor *t) {
+    struct adding *a = ctx;
+    struct checkpoint *c = a->c;
+    size_t n = strlen(t->name);
+    if (c->n_tensors >= (1u << 26)) return error_set(a->e, ERR_MODEL, "%s: more tensors than hearth takes", a->path);
+    if (2 * (c->n_tensors + 1) > c->table_size && grow_table(c)) goto no_memory;
+    uint32_t *s = slot(c, t->name, n);
+    if (*s) {
+        const struct tensor *old = &c->tensors[*s - 1];
+        return error_set(a->e, ERR_MODEL, "%s: tensor %.200s is also in %s", a->path, t->name, c->shards[old->shard].name);
+    }
+    if (mem_grow(&c->tensors, &c->cap_tensors, c->n_tensors + 1, sizeof *c->tensors)) goto no_memory;
+    struct tensor copy = *t;
+    copy.shard = a->shard;
+    if (!(copy.name = arena_strndup(&c->arena, t->name, n))) goto no_memory;
+    c->tensors[c->n_tensors++] = copy;
+    *s = (uint32_t)c->n_tensors;
+    c->bytes += t->size;
+    uint64_t place[3] = {(uint64_t)(t->data - c->shards[a->shard].map.data), t->size, t->dtype};
+    c->fingerprint = hash64(t->name, n, hash64(place, sizeof place, hash64(t->shape, t->ndim * sizeof *t->shape, c->fingerprint)));
+    return 0;
+no_memory:
+    return error_set(a->e, ERR_MEMORY, "%s: no memory for its tensor table", a->path);
+}
+
+/* Checks the part number of a split file. Whether the files belong together is checked by their tensors, once all are open. */
+static int check_split(const struct checkpoint *c, const struct json *meta, const char *path, struct error *e) {
+    int number = 1, count = 1;
+    size_t stem;
+    bool split = gguf_split(c->shards[0].name, &number, &count, &stem);
+    int64_t no = json_int(json_get(meta, "split.no"), 0), of = json_int(json_get(meta, "split.count"), 0);
+    if (!split && of > 1)
+        return error_set(e, ERR_MODEL, "%s: file %lld of %lld that belong together, by its metadata; its name lacks -00001-of-%05lld", path, (long long)no + 1,
+                         (long long)of, (long long)of);
+    if (split && count > 1 && (no != c->n_shards - 1 || of != count))
+        return error_set(e, ERR_MODEL, "%s: by its metadata file %lld of %lld, by its name %d of %d: from another model, or renamed", path, (long long)no + 1,
+                         (long long)of, c->n_shards, count);
+    return 0;
+}
+
+/* Parses one GGUF file. Only the first file's metadata is kept: the others hold nothing but their number. */
+static int parse_gguf(struct checkpoint *c, const struct shard *s, struct adding *a, struct error *e) {
+    struct gguf g;
+    struct arena own = {0}, *arena = c->n_shards > 1 ? &own : &c->meta_arena;
+    int rc = gguf_parse(&g, arena, s->map.data, s->map.size, a->path, e);
+    for (size_t i = 0; i < g.n_tensors && !rc; i++) {
+        const struct gguf_tensor *f = &g.tensors[i];
+        struct tensor t = {.name = f->name, .data = s->map.data + f->offset, .size = f->size, .dtype = f->dtype, .ndim = f->ndim};
+        memcpy(t.shape, f->shape, sizeof f->shape);
+        rc = add_tensor(a, &t);
+    }
+    if (!rc && c->n_shards == 1) c->meta = g.meta;
+    if (!rc) rc = check_split(c, &g.meta, a->path, e);
+    arena_free(&own);
+    return rc;
+}
+
+static int add_shard(struct checkpoint *c, const char *name, size_t n, struct error *e) {
+    char path[4096], *copy = mem_strndup(name, n);
+    struct shard *more = mem_realloc(c->shards, ((size_t)c->n_shards + 1) * sizeof *more);
+    if (more) c->shards = more;
+    if (!copy || !more) {
+        mem_free(copy);
+        return error_set(e, ERR_MEMORY, "%s: no memory for its list of files", c->dir);
+    }
+    c->shards[c->n_shards] = (struct shard){.name = copy};
+    struct shard *s = &c->shards[c->n_shards++];
+    int rc = file_join(path, sizeof path, c->dir, copy, e);
+    if (rc) return rc;
+    if (!file_exists(path)) return error_set(e, ERR_MODEL, "%s: missing; the download is incomplete", path);
+    if ((rc = file_map(&s->map, path, e))) return rc;
+    struct adding a = {c, c->n_shards - 1, path, e};
+    return c->gguf ? parse_gguf(c, s, &a, e) : safetensors_parse(s->map.data, s->map.size, path, add_tensor, &a, e);
+}
+
+/* First pass over the index: lists each file once, in order of appearance. */
+struct listing {
+    struct checkpoint *c;
+    struct error *e;
+    const char *what;
+    bool check;
+};
+static int on_index(void *ctx, const char *tensor, size_t nt, const char *file, size_t nf) {
+    struct listing *l = ctx;
+    struct checkpoint *c = l->c;
+    if (!l->check) {
+        if (c->n_shards && strlen(c->shards[c->n_shards - 1].name) == nf && !memcmp(c->shards[c->n_shards - 1].name, file, nf)) return 0;
+        for (int i = 0; i < c->n_shards; i++)
+            if (strlen(c->shards[i].name) == nf && !memcmp(c->shards[i].name, file, nf)) return 0;
+        if (c->n_shards >= 4096) return error_set(l->e, ERR_MODEL, "%s: more than 4096 files", l->what);
+        return add_shard(c, file, nf, l->e);
+    }
+    char name[1024];
+    if (nt >= sizeof name || memchr(tensor, 0, nt)) return error_set(l->e, ERR_MODEL, "%s: a tensor name of %zu bytes", l->what, nt);
+    memcpy(name, tensor, nt);
+    name[nt] = 0;
+    const struct tensor *t = checkpoint_find(c, name);
+    const char *where = t ? c->shards[t->shard].name : NULL;
+    if (!t) return error_set(l->e, ERR_MODEL, "%s: tensor %.200s should be in %.*s, but is not", l->what, name, (int)nf, file);
+    if (strlen(where) != nf || memcmp(where, file, nf))
+        return error_set(l->e, ERR_MODEL, "%s: tensor %.200s should be in %.*s, but is in %s", l->what, name, (int)nf, file, where);
+    return 0;
+}
+
+/* Opens a GGUF file, and the other parts if it is the first of a split model. */
+static int open_gguf(struct checkpoint *c, const char *file, struct error *e) {
+    const char *slash = strrchr(file, '/'), *name = slash ? slash + 1 : file;
+    int number = 1, count = 1, rc;
+    size_t stem = 0;
+    c->gguf = true;
+    mem_free(c->dir);
+    if (!(c->dir = slash ? mem_strndup(file, slash > file ? (size_t)(slash - file) : 1) : mem_strdup(".")))
+        return error_set(e, ERR_MEMORY, "%s: no memory", file);
+    if (gguf_split(name, &number, &count, &stem) && number > 1) return error_set(e, ERR_USAGE, "%s: file %d of %d; -m takes the first", file, number, count);
+    if (count > 4096) return error_set(e, ERR_MODEL, "%s: more than 4096 files", file);
+    if ((rc = add_shard(c, name, strlen(name), e))) return rc;
+    for (int i = 2; i <= count && !rc; i++) {
+        char next[512];
+        int n = snprintf(next, sizeof next, "%.*s-%05d-of-%05d.gguf", (int)stem, name, i, count);
+        rc = n > 0 && n < (int)sizeof next ? add_shard(c, next, (size_t)n, e) : error_set(e, ERR_USAGE, "%.200s: path too long", file);
+    }
+    const struct json *all = json_get(&c->meta, "split.tensors.count");
+    if (!rc && count > 1 && all && json_int(all, -1) != (int64_t)c->n_tensors)
+        rc = error_set(e, ERR_MODEL, "%s: the metadata lists %lld tensors, the %d files have %zu: some files are from another model", file,
+                       (long long)json_int(all, -1), count, c->n_tensors);
+    return rc;
+}
+
+/* Requests large pages, unless the checkpoint is larger than memory: then each unneeded 4 KB page in a large page evicts a needed one. */
+static void large_pages(const struct checkpoint *c) {
+    size_t whole = 0;
+    for (int i = 0; i < c->n_shards; i++) whole += c->shards[i].map.size;
+    if (whole > mem_available()) return;
+    for (int i = 0; i < c->n_shards; i++) file_map_advise_huge(&c->shards[i].map);
+}
+
+int checkpoint_open(struct checkpoint *c, const char *dir, struct error *e) {
+    char path[4096], *text = NULL;
+    size_t n;
+    int rc;
+    *c = (struct checkpoint){0};
+    if ((rc = gguf_find(dir, path, sizeof path, e))) {
+        if (rc > 0) rc = open_gguf(c, path, e);
+        goto out;
+    }
+    if (!(c->dir = mem_strdup(dir))) return error_set(e, ERR_MEMORY, "%s: no memory", dir);
+    if ((rc = file_join(path, sizeof path, dir, "model.safetensors.index.json", e))) goto out;
+    if (file_exists(path)) {
+        if ((rc = file_read(path, max_index, &text, &n, e))) goto out;
+        struct listing l = {c, e, path, false};
+        if ((rc = safetensors_index(text, n, path, on_index, &l, e))) goto out;
+        l.check = true;
+        rc = safetensors_index(text, n, path, on_index, &l, e);
+    } else {
+        if ((rc = file_join(path, sizeof path, dir, "model.safetensors", e))) goto out;
+        if (!file_exists(path)) rc = error_set(e, ERR_MODEL, "%s: has neither model.safetensors nor model.safetensors.index.json", dir);
+        else rc = add_shard(c, "model.safetensors", strlen("model.safetensors"), e);
+    }
+out:
+    mem_free(text);
+    if (rc) checkpoint_close(c);
+    else large_pages(c);
+    return rc;
+}
+
+void checkpoint_free_metadata(struct checkpoint *c) {
+    arena_free(&c->meta_arena);
+    c->meta = (struct json){0};
+}
+
+void checkpoint_close(struct checkpoint *c) {
+    checkpoint_free_metadata(c);
+    for (int i = 0; i < c->n_shards; i++) {
+        file_unmap(&c->shards[i].map);
+        mem_free(c->shards[i].name);
+    }
+    mem_free(c->shards);
+    mem_free(c->tensors);
+    mem_free(c->table);
+    arena_free(&c->arena);
+    mem_free(c->dir);
+    *c = (struct checkpoint){0};
+}

@@ -1,0 +1,165 @@
+#include "engine/weights/params.h"
+
+#include "engine/model/arch.h"
+#include "engine/weights/weights.h"
+
+#define OF(type, field_, name_, module_) \
+    .offset = offsetof(struct type, field_), .name_offset = offsetof(struct tensor_names, name_), .module = MODULE_##module_
+/* A row: field, name, module, shape, and the condition under which a layer has it. */
+#define MAT(type, field, name, module, r, c, when) \
+    { {OF(type, field, name, module), .suffix = ".weight", .rows = r, .cols = c}, when }
+#define VEC(type, field, name, end, module, n, when) \
+    { {OF(type, field, name, module), .suffix = end, .rows = n}, when }
+/* The same for a part of a stored tensor. */
+#define MAT_IN(s, type, field, name, end, module, r, c, when) \
+    { {OF(type, field, name, module), .suffix = end, .rows = r, .cols = c, .slice = s}, when }
+#define VEC_IN(s, type, field, name, end, module, n, when) \
+    { {OF(type, field, name, module), .suffix = end, .rows = n, .slice = s}, when }
+
+/* A vector published as a table, and the weights that mix residual streams: n weights in `parts` parts. */
+#define TABLE(field, name, module, n, w, when) \
+    { {OF(layer, field, name, module), .suffix = "", .rows = n, .table_cols = w}, when }
+#define MIX(type, field, name, module, weights, parts, when) \
+    {{OF(type, field.fn, name, module), .suffix = "", .rows = weights, .cols = c->streams.n * hidden}, when}, \
+        VEC(type, field.base, name##_base, "", module, weights, when), VEC(type, field.scale, name##_scale, "", module, parts, when)
+
+/* Rows [first, first + rows) of q, k and v if they are one tensor. */
+static struct tensor_slice in_qkv(const struct config *c, int first) {
+    const int all = c->n_heads * c->head_dim + 2 * c->n_kv_heads * c->head_dim;
+    return c->layout->qkv ? (struct tensor_slice){.total_rows = all, .first = first, .step = 1} : (struct tensor_slice){0};
+}
+/* Gate (which 0) or up (1) of a routed expert. */
+static struct tensor_slice in_gate_up(const struct config *c, int which) {
+    const struct layout *l = c->layout;
+    struct tensor_slice s = {.total_rows = c->moe_inter, .step = 1, .stacked = l->experts};
+    if (l->gate_up == GATE_UP_STACKED) s.total_rows *= 2, s.first = which * c->moe_inter;
+    if (l->gate_up == GATE_UP_INTERLEAVED) s.total_rows *= 2, s.first = which, s.step = 2;
+    return s;
+}
+static struct tensor_slice in_experts(const struct config *c, int rows) {
+    return (struct tensor_slice){.total_rows = rows, .step = 1, .stacked = c->layout->experts};
+}
+
+int params_list(const struct config *c, int layer, unsigned modules, struct param out[PARAMS_MAX]) {
+    const int hidden = c->hidden, q = c->n_heads * c->head_dim, kv = c->n_kv_heads * c->head_dim, compressed = c->attn == ATTN_COMPRESSED,
+              latent = compressed ? c->head_dim : c->kv_lora + c->qk_rope;
+    const struct delta_config *d = &c->delta;
+    const int keys = d->k_heads * d->k_dim, values = d->v_heads * d->v_dim, channels = 2 * keys + values, q_rows = c->attn_gate ? 2 * q : q;
+    const bool delta = c->layer[layer].delta, gqa = c->attn == ATTN_GQA && !delta, low = c->attn != ATTN_GQA && !delta, mla = low && !compressed,
+               low_q = low && c->q_lora, bias = c->qkv_bias, index = c->attn == ATTN_DSA && c->layer[layer].index == INDEX_OWN, streams = c->streams.n > 0,
+               squeeze = compressed && c->layer[layer].ratio > 0, overlap = squeeze && c->layer[layer].overlap, hashed = c->layer[layer].hashed;
+    const int series = overlap ? 2 : 1, ratio = c->layer[layer].ratio, mixes = (2 + c->streams.n) * c->streams.n,
+              o_cols = compressed ? c->o_groups * c->o_lora : c->n_heads * c->v_dim;
+    const bool moe = c->layer[layer].moe, shared = moe && c->shared_inter, norm_bias = c->norm == NORM_LAYER && c->norm_bias;
+    const bool all_heads = c->qk_norm == QK_NORM_ALL, turned = c->layout->transposed_down;
+    const char *bare = c->layout->experts && !c->layout->has_suffix ? "" : ".weight",
+               *bare_bias = c->layout->experts && !c->layout->has_suffix ? "_bias" : ".bias";
+    const int down_rows = turned ? c->moe_inter : hidden, down_cols = turned ? hidden : c->moe_inter;
+    const struct tensor_slice gate_in = in_gate_up(c, 0), up_in = in_gate_up(c, 1), down_in = in_experts(c, down_rows), down_bias_in = in_experts(c, hidden);
+    const struct tensor_slice q_in = in_qkv(c, 0), k_in = in_qkv(c, q), v_in = in_qkv(c, q + kv);
+    const struct {
+        struct param p;
+        bool when;
+    } all[] = {
+        MAT(weights, embed, embed, EMBED_HEAD, c->vocab, hidden, true),
+        VEC(weights, norm, norm, ".weight", EMBED_HEAD, hidden, true),
+        VEC(weights, norm_bias, norm, ".bias", EMBED_HEAD, hidden, norm_bias),
+        {{OF(weights, head, head, EMBED_HEAD), .suffix = ".weight", .rows = c->vocab, .cols = hidden, .optional = c->tied}, true},
+        VEC(weights, head_bias, head, ".bias", EMBED_HEAD, c->vocab, c->head_bias),
+
+        MIX(weights, head_mix, head_mix, STREAM_MERGE, c->streams.n, 1, streams),
+
+        MIX(layer, attn_mix, attn_mix, ATTENTION, mixes, 3, streams),
+        VEC(layer, attn_norm, attn_norm, ".weight", ATTENTION, hidden, true),
+        VEC(layer, attn_norm_bias, attn_norm, ".bias", ATTENTION, hidden, norm_bias),
+        MAT_IN(q_in, layer, q, q, ".weight", ATTENTION, q_rows, hidden, !low_q && !delta),
+        VEC_IN(q_in, layer, q_bias, q, ".bias", ATTENTION, q_rows, gqa && bias),
+        VEC(layer, q_norm, q_norm, ".weight", ATTENTION, all_heads ? q : c->head_dim, gqa && c->qk_norm),
+        MAT_IN(k_in, layer, k, k, ".weight", ATTENTION, kv, hidden, gqa),
+        VEC_IN(k_in, layer, k_bias, k, ".bias", ATTENTION, kv, gqa && bias),
+        VEC(layer, k_norm, k_norm, ".weight", ATTENTION, all_heads ? kv : c->head_dim, gqa && c->qk_norm),
+        MAT_IN(v_in, layer, v, v, ".weight", ATTENTION, kv, hidden, gqa),
+        VEC_IN(v_in, layer, v_bias, v, ".bias", ATTENTION, kv, gqa && bias),
+        VEC(layer, sinks, sinks, "", ATTENTION, c->n_heads, (gqa || compressed) && c->sinks),
+        MAT(layer, q_a, q_a, ATTENTION, c->q_lora, hidden, low_q),
+        VEC(layer, q_a_bias, q_a, ".bias", ATTENTION, c->q_lora, low_q && bias),
+        VEC(layer, q_a_norm, q_a_norm, ".weight", ATTENTION, c->q_lora, low_q),
+        MAT(layer, q_b, q_b, ATTENTION, q, c->q_lora, low_q),
+        MAT(layer, kv_a, kv_a, ATTENTION, latent, hidden, low),
+        VEC(layer, kv_a_bias, kv_a, ".bias", ATTENTION, latent, mla && bias),
+        VEC(layer, kv_a_norm, kv_a_norm, ".weight", ATTENTION, compressed ? c->head_dim : c->kv_lora, low),
+        MAT(layer, kv_b, kv_b, ATTENTION, c->n_heads * (c->qk_nope + c->v_dim), c->kv_lora, mla && !c->split_kv_b),
+        MAT(layer, k_b, k_b, ATTENTION, c->n_heads * c->kv_lora, c->qk_nope, mla && c->split_kv_b),
+        MAT(layer, v_b, v_b, ATTENTION, c->n_heads * c->v_dim, c->kv_lora, mla && c->split_kv_b),
+        MAT(layer, index_q, index_q, ATTENTION, c->index_heads * c->index_dim, c->q_lora, index || overlap),
+        MAT(layer, index_k, index_k, ATTENTION, c->index_dim, hidden, index),
+        VEC(layer, index_k_norm, index_k_norm, ".weight", ATTENTION, c->index_dim, index),
+        VEC(layer, index_k_bias, index_k_norm, ".bias", ATTENTION, c->index_dim, index),
+        MAT(layer, index_weights, index_weights, ATTENTION, c->index_heads, hidden, index || overlap),
+        MAT(layer, compress_kv, compress_kv, ATTENTION, series * c->head_dim, hidden, squeeze),
+        MAT(layer, compress_gate, compress_gate, ATTENTION, series * c->head_dim, hidden, squeeze),
+        VEC(layer, compress_norm, compress_norm, ".weight", ATTENTION, c->head_dim, squeeze),
+        TABLE(compress_bias, compress_bias, ATTENTION, ratio * series * c->head_dim, series * c->head_dim, squeeze),
+        MAT(layer, index_compress_kv, index_compress_kv, ATTENTION, 2 * c->index_dim, hidden, overlap),
+        MAT(layer, index_compress_gate, index_compress_gate, ATTENTION, 2 * c->index_dim, hidden, overlap),
+        VEC(layer, index_compress_norm, index_compress_norm, ".weight", ATTENTION, c->index_dim, overlap),
+        TABLE(index_compress_bias, index_compress_bias, ATTENTION, ratio * 2 * c->index_dim, 2 * c->index_dim, overlap),
+        MAT(layer, o_a, o_a, ATTENTION, c->o_groups * c->o_lora, c->n_heads * c->head_dim / (c->o_groups ? c->o_groups : 1), compressed),
+        MAT(layer, delta_qkvz, delta_qkvz, ATTENTION, channels + values, hidden, delta && d->fused),
+        MAT(layer, delta_ba, delta_ba, ATTENTION, 2 * d->v_heads, hidden, delta && (d->fused || d->fused_ba)),
+        MAT(layer, delta_qkv, delta_qkv, ATTENTION, channels, hidden, delta && !d->fused),
+        MAT(layer, delta_z, delta_z, ATTENTION, values, hidden, delta && !d->fused),
+        MAT(layer, delta_b, delta_b, ATTENTION, d->v_heads, hidden, delta && !d->fused && !d->fused_ba),
+        MAT(layer, delta_a, delta_a, ATTENTION, d->v_heads, hidden, delta && !d->fused && !d->fused_ba),
+        {{OF(layer, delta_conv, delta_conv, ATTENTION), .suffix = ".weight", .rows = channels * d->taps, .taps = d->taps, .conversion = CONVERT_TRANSPOSE},
+         delta},
+        {{OF(layer, delta_rate, delta_rate, ATTENTION), .suffix = "", .rows = d->v_heads, .conversion = d->rates_converted ? CONVERT_NONE : CONVERT_MINUS_EXP},
+         delta},
+        VEC(layer, delta_dt, delta_dt, "", ATTENTION, d->v_heads, delta),
+        VEC(layer, delta_norm, delta_norm, ".weight", ATTENTION, d->v_dim, delta),
+        MAT(layer, o, delta_out, ATTENTION, hidden, values, delta),
+        MAT(layer, o, o, ATTENTION, hidden, o_cols, !delta),
+        VEC(layer, o_bias, o, ".bias", ATTENTION, hidden, c->o_bias && !delta),
+
+        MIX(layer, ffn_mix, ffn_mix, ROUTER, mixes, 3, streams),
+        VEC(layer, ffn_norm, ffn_norm, ".weight", ROUTER, hidden, true),
+        VEC(layer, ffn_norm_bias, ffn_norm, ".bias", ROUTER, hidden, norm_bias),
+        MAT(layer, router, router, ROUTER, c->n_experts, hidden, moe),
+        VEC(layer, router_shift, router, ".bias", ROUTER, c->n_experts, moe && c->router_shift),
+        VEC(layer, router_bias, router_bias, "", ROUTER, c->n_experts, moe && c->router_bias && !hashed),
+        {{OF(layer, router_table, router_table, ROUTER), .suffix = "", .rows = c->vocab * c->topk, .table_cols = c->topk, .conversion = CONVERT_EXPERT_IDS},
+         moe && hashed},
+        MAT(layer, shared_gate, shared_gate, ROUTER, 1, hidden, moe && c->shared_gate),
+
+        MAT(layer, dense.gate, dense_gate, SHARED, c->dense_inter, hidden, !moe),
+        MAT(layer, dense.up, dense_up, SHARED, c->dense_inter, hidden, !moe),
+        MAT(layer, dense.down, dense_down, SHARED, hidden, c->dense_inter, !moe),
+        MAT(layer, dense.gate, shared_gate_proj, SHARED, c->shared_inter, hidden, shared),
+        MAT(layer, dense.up, shared_up, SHARED, c->shared_inter, hidden, shared),
+        MAT(layer, dense.down, shared_down, SHARED, hidden, c->shared_inter, shared),
+
+        MAT_IN(gate_in, expert, gate, expert_gate, bare, EXPERT, c->moe_inter, hidden, moe),
+        MAT_IN(up_in, expert, up, expert_up, bare, EXPERT, c->moe_inter, hidden, moe),
+        MAT_IN(down_in, expert, down, expert_down, bare, EXPERT, down_rows, down_cols, moe),
+        VEC_IN(gate_in, expert, gate_bias, expert_gate, bare_bias, EXPERT, c->moe_inter, moe && c->expert_bias),
+        VEC_IN(up_in, expert, up_bias, expert_up, bare_bias, EXPERT, c->moe_inter, moe && c->expert_bias),
+        VEC_IN(down_bias_in, expert, down_bias, expert_down, bare_bias, EXPERT, hidden, moe && c->expert_bias),
+    };
+    _Static_assert(sizeof all / sizeof *all <= PARAMS_MAX, "PARAMS_MAX");
+    int n = 0;
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        if (all[i].when && all[i].p.module & modules) out[n++] = all[i].p;
+    return n;
+}
+
+size_t params_bytes(const void *base, const struct param *list, int n) {
+    size_t sum = 0;
+    for (int i = 0; i < n; i++) sum += list[i].cols ? mat_bytes(params_mat(base, &list[i])) : (size_t)list[i].rows * sizeof(float);
+    return sum;
+}
+
+static void expert_kind(const struct expert *src, struct expert *view) { view->glu = src->glu, view->is_transposed = src->is_transposed; }
+void params_copy_traits(unsigned modules, const void *src, void *view) {
+    if (modules & MODULE_EXPERT) expert_kind(src, view);
+    else if (modules & MODULE_SHARED) expert_kind(&((const struct layer *)src)->dense, &((struct layer *)view)->dense);
+}

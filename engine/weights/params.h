@@ -1,0 +1,89 @@
+#pragma once
+/* The one list of a model's tensors. Loading, verification, NUMA copies, uploads, and the counts of bytes and operations all iterate over it. A new tensor is
+ * a struct field and a row in params.c; a field without a row stays NULL everywhere. Pure. */
+#include <stddef.h>
+
+#include "engine/base/ops.h"
+#include "engine/model/config.h"
+
+/* Weights of op_mix and the product before it: fn [(2 + s) * s, s * hidden], base [(2 + s) * s], scale [3]; before the head [s, s * hidden], [s], [1]. */
+struct stream_mix {
+    struct mat fn;
+    float *base, *scale;
+};
+
+struct layer {
+    struct stream_mix attn_mix, ffn_mix; /* several residual streams */
+    float *attn_norm, *ffn_norm;         /* [hidden] */
+    float *attn_norm_bias, *ffn_norm_bias;
+    struct mat q, k, v, o; /* GQA: [heads * dim, hidden]; o [hidden, n_heads * v_dim] */
+    float *q_bias, *k_bias, *v_bias, *o_bias;
+    float *q_norm, *k_norm;          /* [head_dim], or over all heads */
+    float *sinks;                    /* [n_heads] */
+    struct mat q_a, q_b, kv_a, kv_b; /* MLA; without low-rank q, q is used. kv_b: rows of head h: nope, then v */
+    struct mat k_b, v_b;             /* instead of kv_b: rows of head h [kv_lora, nope] and [v, kv_lora] */
+    float *q_a_norm, *q_a_bias, *kv_a_norm, *kv_a_bias;
+    struct mat compress_kv, compress_gate;             /* compressed keys: [series * head_dim, hidden] */
+    float *compress_norm, *compress_bias;              /* [head_dim], [ratio, series * head_dim] */
+    struct mat index_compress_kv, index_compress_gate; /* the indexer's: [2 * index_dim, hidden] */
+    float *index_compress_norm, *index_compress_bias;  /* [index_dim], [ratio, 2 * index_dim] */
+    struct mat o_a;                                    /* [o_groups * o_lora, n_heads * head_dim / o_groups]; then o is [hidden, o_groups * o_lora] */
+    struct mat index_q, index_k, index_weights;        /* DSA: [index_heads * index_dim, q_lora], [index_dim, hidden], [index_heads, hidden] */
+    float *index_k_norm, *index_k_bias;                /* [index_dim] */
+    struct mat delta_qkvz, delta_ba;                   /* gated DeltaNet, fused: per key head the rows of q, k, v and z of its value heads; then b, a */
+    struct mat delta_qkv, delta_z, delta_b, delta_a;   /* the same, separate; the output projection is o [hidden, v_heads * v_dim] */
+    float *delta_conv;                                 /* [taps, channels] */
+    float *delta_rate, *delta_dt, *delta_norm;         /* [v_heads] -exp(A_log), [v_heads], [v_dim] */
+    struct mat router;                                 /* [n_experts, hidden] */
+    float *router_bias;                                /* [n_experts], added to the scores for the selection only */
+    float *router_table;                               /* [vocab, topk] of int32_t: experts by token */
+    float *router_shift;                               /* [n_experts], added to the logits */
+    struct mat shared_gate;                            /* [1, hidden] */
+    struct expert dense;                               /* the dense FFN, or the shared expert of a layer with experts; gate.data NULL: none */
+    struct expert *experts;                            /* [n_experts]; NULL: dense layer */
+    const struct expert_shards *shards;                /* experts and dense, split by NUMA node (numa_copy.h); NULL: not split */
+};
+
+/* Groups of tensors, as a bit mask: the stages of a block, and tensors outside the layers. */
+enum module {
+    MODULE_ATTENTION = 1,
+    MODULE_ROUTER = 2,        /* also the norm before it, which a dense layer has too, and the shared expert's gate */
+    MODULE_SHARED = 4,        /* the shared expert or the dense FFN */
+    MODULE_EXPERT = 8,        /* one routed expert: fields of struct expert */
+    MODULE_EMBED_HEAD = 16,   /* fields of struct weights (the layer index is ignored): embedding, final norm, head */
+    MODULE_STREAM_MERGE = 32, /* merges several residual streams before the final norm */
+    MODULE_MODEL = MODULE_EMBED_HEAD | MODULE_STREAM_MERGE,
+    MODULE_FFN = MODULE_ROUTER | MODULE_SHARED,
+    MODULE_LAYER = MODULE_ATTENTION | MODULE_FFN,
+};
+
+/* The part of a stored tensor that a parameter occupies: rows first, first + step, ... of `of`. All zero: the whole tensor. */
+struct tensor_slice {
+    int total_rows, first, step;
+    bool stacked; /* one expert of a tensor that holds all experts */
+};
+
+struct param {
+    size_t offset;      /* offset of the field in struct layer, or in the struct that its module names */
+    size_t name_offset; /* offset of its name pattern in struct tensor_names */
+    const char *suffix; /* suffix of a vector's name; a matrix has .weight and the suffixes of its scales */
+    uint8_t module;
+    bool optional;  /* may be absent from a checkpoint */
+    int rows, cols; /* cols 0: a vector, float32 once loaded; else a struct mat */
+    struct tensor_slice slice;
+    uint8_t conversion; /* enum vector_conversion: conversion of a vector at load time */
+    int taps;           /* of CONVERT_TRANSPOSE: published as [rows / taps, 1, taps] */
+    int table_cols;     /* vector published as [rows / across, across]; 0: one dimension */
+};
+enum vector_conversion { CONVERT_NONE, CONVERT_MINUS_EXP, CONVERT_TRANSPOSE, CONVERT_EXPERT_IDS }; /* w; -exp(w); [taps, channels]; expert ids as int32_t */
+enum { PARAMS_MAX = 90 };
+
+/* Lists the tensors of these modules in layer `layer`, in the order of use. Returns their number. */
+int params_list(const struct config *c, int layer, unsigned modules, struct param out[PARAMS_MAX]);
+/* Returns the bytes of n parameters: matrices and scales as stored, vectors as float32. */
+size_t params_bytes(const void *base, const struct param *list, int n);
+/* Copies the non-tensor fields of an FFN (activation, orientation) from src to view. Both are struct layer, or struct expert for MODULE_EXPERT. */
+void params_copy_traits(unsigned modules, const void *src, void *view);
+/* The parameter's field in its struct. */
+static inline struct mat *params_mat(const void *base, const struct param *p) { return (struct mat *)((char *)base + p->offset); }
+static inline float **params_vector(const void *base, const struct param *p) { return (float **)((char *)base + p->offset); }

@@ -1,0 +1,597 @@
+#include "engine/weights/weights.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "engine/base/gguf.h"
+#include "engine/base/json.h"
+#include "engine/base/log.h"
+#include "engine/base/minifloat.h"
+#include "engine/model/gguf.h"
+#include "engine/model/rope.h"
+
+/* --- Loading: one tensor after another, claimed by name and checked against the config ------------------------------ */
+
+struct loader {
+    struct weights *w;
+    struct error *e;
+    int rc;
+    bool aside; /* loading an optional part (MTP): its bytes do not count as the model's */
+};
+
+static int fail_tensor(struct loader *l, const struct tensor *t, const char *what) {
+    if (l->rc) return l->rc;
+    const struct checkpoint *f = &l->w->files;
+    char shape[96] = "";
+    for (int i = 0, at = 0; i < t->ndim && at < 80; i++) at += snprintf(shape + at, sizeof shape - (size_t)at, "%s%lld", i ? ", " : "", (long long)t->shape[i]);
+    return l->rc = error_set(l->e, ERR_MODEL, "%s/%s: tensor %s %s [%s]: %s", f->dir, f->shards[t->shard].name, t->name, dtype_name(t->dtype), shape, what);
+}
+
+static struct tensor *claim(struct loader *l, const char *name) {
+    struct tensor *t = checkpoint_find(&l->w->files, name);
+    if (t && !l->aside) t->is_claimed = true;
+    return t;
+}
+
+static void format_name(char *buf, size_t cap, const char *pattern, int layer, int expert, const char *ending) {
+    char name[400];
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wformat-nonliteral"
+    snprintf(name, sizeof name, pattern, layer, expert);
+#pragma GCC diagnostic pop
+    snprintf(buf, cap, "%s%s", name, ending);
+}
+
+static struct tensor *find_tensor(struct loader *l, const char *pattern, int layer, int expert, const char *ending) {
+    char name[512];
+    format_name(name, sizeof name, pattern, layer, expert, ending);
+    return claim(l, name);
+}
+static void fail_missing(struct loader *l, const char *pattern, int layer, int expert, const char *ending) {
+    char name[512];
+    format_name(name, sizeof name, pattern, layer, expert, ending);
+    const struct checkpoint *f = &l->w->files;
+    const char *file = f->gguf ? f->shards[0].name : ""; /* the name of one of many files helps little */
+    if (!l->rc) l->rc = error_set(l->e, ERR_MODEL, "%s%s%s: tensor %s is missing", f->dir, *file ? "/" : "", file, name);
+}
+
+/* Checks that t has the shape that the config requires: rows x cols (cols 0: a vector), once or per expert, followed by the `inner` dimensions that the format
+ * adds to a row. llama.cpp stores the number of heads as a dimension, and drops the dimension of a single row. */
+static bool has_shape(struct loader *l, const struct tensor *t, const struct param *p, int rows, int cols, int inner) {
+    const int64_t experts = p->slice.stacked ? l->w->config.n_experts : 1, *s = t->shape;
+    const int own = (cols ? 2 : 1) + inner; /* dimensions without the expert dimension */
+    const bool gguf = l->w->files.gguf;
+    bool apart = t->ndim == own + 1 && p->slice.stacked && s[0] == experts && s[1] == rows, together = t->ndim == own && s[0] == rows * experts;
+    if (p->slice.stacked && !cols) together = false;
+    if (gguf && cols && !p->slice.stacked) together |= (t->ndim == 1 && rows == 1) || (t->ndim == 3 && s[0] * s[1] == rows);
+    if ((apart || together) && (!cols || inner || s[t->ndim - 1] == cols)) return true;
+    char text[192];
+    const char *asks = gguf ? "its metadata asks" : "config.json asks";
+    if (p->slice.stacked && cols) snprintf(text, sizeof text, "%s for [%lld, %d, %d]", asks, (long long)experts, rows, cols);
+    else if (p->slice.stacked) snprintf(text, sizeof text, "%s for [%lld, %d]", asks, (long long)experts, rows);
+    else if (cols) snprintf(text, sizeof text, "%s for [%d, %d]", asks, rows, cols);
+    else snprintf(text, sizeof text, "%s for [%d]", asks, rows);
+    if (p->slice.stacked && t->ndim == 3 && s[1] == cols && s[2] == rows) { /* transformers saves unquantized gpt-oss this way */
+        const size_t at = strlen(text);
+        snprintf(text + at, sizeof text - at, "; transposed experts are supported for DBRX only");
+    }
+    fail_tensor(l, t, text);
+    return false;
+}
+
+/* Converts a vector for the kernels. turned: destination for a transposed vector. */
+static float *convert_vector(float *v, const struct param *p, float *turned) {
+    for (int i = 0; i < p->rows && p->conversion == CONVERT_MINUS_EXP; i++) v[i] = -expf(v[i]);
+    for (int i = 0; i < p->rows && p->conversion == CONVERT_TRANSPOSE; i++) turned[i % p->taps * (p->rows / p->taps) + i / p->taps] = v[i];
+    return p->conversion == CONVERT_TRANSPOSE ? turned : v;
+}
+static bool is_taps(struct loader *l, const struct tensor *t, const struct param *p) {
+    char text[64];
+    if (t->ndim == 3 && t->shape[0] == p->rows / p->taps && t->shape[1] == 1 && t->shape[2] == p->taps) return true;
+    if (l->w->files.gguf && t->ndim == 2 && t->shape[0] == p->rows / p->taps && t->shape[1] == p->taps) return true; /* without the dimension of size one */
+    snprintf(text, sizeof text, "config.json asks for [%d, 1, %d]", p->rows / p->taps, p->taps);
+    fail_tensor(l, t, text);
+    return false;
+}
+
+static bool is_table(struct loader *l, const struct tensor *t, const struct param *p) {
+    char text[64];
+    if (t->ndim == 2 && t->shape[0] == p->rows / p->table_cols && t->shape[1] == p->table_cols) return true;
+    snprintf(text, sizeof text, "config.json asks for [%d, %d]", p->rows / p->table_cols, p->table_cols);
+    fail_tensor(l, t, text);
+    return false;
+}
+
+/* Loads the table of experts by token as int32_t; every entry must be a valid expert. */
+static float *load_experts(struct loader *l, const struct param *p, const struct tensor *t) {
+    const size_t size = dtype_bytes(t->dtype, 1);
+    int32_t *out = NULL;
+    if (t->dtype != DT_I64 && t->dtype != DT_I32) {
+        fail_tensor(l, t, "a table of experts must be I64 or I32");
+        return NULL;
+    }
+    if (!(out = arena_alloc(&l->w->arena, (size_t)p->rows * sizeof *out))) {
+        l->rc = error_set(l->e, ERR_MEMORY, "%s: no memory for its table of experts", l->w->files.dir);
+        return NULL;
+    }
+    for (int i = 0; i < p->rows; i++) {
+        int64_t id = 0;
+        int32_t half;
+        memcpy(&half, t->data + (size_t)i * size, sizeof half);
+        if (t->dtype == DT_I64) memcpy(&id, t->data + (size_t)i * size, sizeof id);
+        else id = half;
+        if (id < 0 || id >= l->w->config.n_experts) {
+            char text[96];
+            snprintf(text, sizeof text, "it gives token %d expert %lld of %d", i / p->table_cols, (long long)id, l->w->config.n_experts);
+            fail_tensor(l, t, text);
+            return NULL;
+        }
+        out[i] = (int32_t)id;
+    }
+    return (float *)out;
+}
+
+/* Loads a vector as float32 into the arena. NULL if it is absent and optional. */
+static float *load_vector(struct loader *l, const struct param *p, const char *pattern, int layer, int expert) {
+    if (l->rc) return NULL;
+    struct tensor *t = find_tensor(l, pattern, layer, expert, p->suffix);
+    if (!t) {
+        if (!p->optional) fail_missing(l, pattern, layer, expert, p->suffix);
+        return NULL;
+    }
+    const int of = p->slice.total_rows ? p->slice.total_rows : p->rows, step = p->slice.total_rows ? p->slice.step : 1;
+    if (p->taps ? !is_taps(l, t, p) : p->table_cols ? !is_table(l, t, p) : !has_shape(l, t, p, of, 0, 0)) return NULL;
+    if (p->conversion == CONVERT_EXPERT_IDS) return load_experts(l, p, t);
+    if (t->dtype != DT_F32 && t->dtype != DT_BF16 && t->dtype != DT_F16) {
+        fail_tensor(l, t, "a vector must be F32, BF16 or F16");
+        return NULL;
+    }
+    float *out = arena_alloc(&l->w->arena, (size_t)p->rows * sizeof *out);
+    float *turned = p->conversion == CONVERT_TRANSPOSE ? arena_alloc(&l->w->arena, (size_t)p->rows * sizeof *out) : out;
+    if (!out || !turned) {
+        l->rc = error_set(l->e, ERR_MEMORY, "%s: no memory for its small tensors", l->w->files.dir);
+        return NULL;
+    }
+    struct mat m = {.data = t->data, .rows = 1, .cols = 1, .dtype = t->dtype};
+    size_t first = (size_t)p->slice.first + (p->slice.stacked ? (size_t)expert * (size_t)of : 0);
+    for (int i = 0; i < p->rows; i++) {
+        m.data = t->data + dtype_bytes(t->dtype, first + (size_t)i * (size_t)step);
+        mat_row(&m, 0, &out[i]);
+    }
+    return convert_vector(out, p, turned);
+}
+
+/* Kernels read scales as aligned numbers. A header of odd length leaves the data unaligned; then the few scales are copied. */
+static const void *aligned_scale(struct loader *l, const struct tensor *s, const uint8_t *data, size_t size) {
+    if ((uintptr_t)data % dtype_bytes(s->dtype, 1) == 0) return data;
+    void *copy = arena_alloc(&l->w->arena, size);
+    if (copy) return memcpy(copy, data, size);
+    if (!l->rc) l->rc = error_set(l->e, ERR_MEMORY, "%s: no memory for its scales", l->w->files.dir);
+    return data;
+}
+
+/* Derives the scale layout from the shape of the scale tensor: per tensor, per row or per block. m is a whole matrix, of expert `expert` if the tensor holds
+ * one per expert. */
+static void attach_scale(struct loader *l, struct mat *m, const struct param *p, const struct tensor *s, int expert) {
+    const struct config *c = &l->w->config;
+    if (s->dtype != DT_F32 && s->dtype != DT_BF16 && s->dtype != DT_F16 && s->dtype != DT_E8M0) {
+        fail_tensor(l, s, "a scale must be F32, BF16, F16 or F8_E8M0");
+        return;
+    }
+    const int lead = p->slice.stacked;
+    int64_t rows = s->ndim > lead ? s->shape[lead] : 1, cols = s->ndim > lead + 1 ? s->shape[lead + 1] : 1;
+    int64_t br = (m->rows + c->block_rows - 1) / c->block_rows, bc = (m->cols + c->block_cols - 1) / c->block_cols;
+    bool flat = s->ndim <= lead + 2 && (!lead || (s->ndim && s->shape[0] == c->n_experts));
+    m->scale_dtype = s->dtype;
+    if (flat && rows == br && cols == bc) m->block_rows = c->block_rows, m->block_cols = c->block_cols;
+    else if (flat && rows == m->rows && cols == 1) m->block_rows = 1, m->block_cols = m->cols;
+    else if (rows == 1 && cols == 1 && (!lead || flat)) m->block_rows = m->rows, m->block_cols = m->cols;
+    else {
+        char text[200];
+        snprintf(text, sizeof text, "as the scale of [%d, %d] it must be [%lld, %lld] (blocks of %d x %d), [%d, 1] (one a row) or one number", m->rows, m->cols,
+                 (long long)br, (long long)bc, c->block_rows, c->block_cols, m->rows);
+        fail_tensor(l, s, text);
+        return;
+    }
+    m->scale_stride = (int32_t)(m->block_cols >= m->cols ? 1 : cols);
+    size_t size = dtype_bytes(s->dtype, (size_t)(rows * cols));
+    m->scale = aligned_scale(l, s, s->data + (lead ? (size_t)expert * size : 0), size);
+}
+
+/* Views FP4 weights in blocks of 32, of expert `expert` if the tensors hold all experts. */
+static struct mat view_fp4(const struct param *p, const struct tensor *t, struct tensor *s, int expert, int rows) {
+    enum { BLOCK = 32 };
+    struct mat m = {.data = t->data, .scale = s->data, .rows = rows, .cols = p->cols, .block_rows = 1, .block_cols = BLOCK, .row_step = 1, .dtype = DT_E2M1};
+    s->dtype = DT_E8M0; /* the real dtype, for verification */
+    m.stride = dtype_bytes(DT_E2M1, (size_t)p->cols), m.scale_dtype = DT_E8M0, m.scale_stride = p->cols / BLOCK;
+    if (!p->slice.stacked) return m;
+    m.data = t->data + (size_t)expert * (size_t)rows * m.stride;
+    m.scale = s->data + (size_t)expert * (size_t)rows * (size_t)m.scale_stride;
+    return m;
+}
+
+/* DeepSeek-V4's layout: NAME.weight I8 [rows, cols / 2] with two codes per byte, NAME.scale F8_E8M0 [rows, cols / 32]. */
+static struct mat load_fp4(struct loader *l, const struct param *p, const struct tensor *t, struct tensor *s, int expert, int rows) {
+    struct mat m = {0};
+    struct param half = *p, scales = *p;
+    half.cols = p->cols / 2, scales.cols = p->cols / 32;
+    if (p->cols % 32) {
+        fail_tensor(l, t, "FP4 in blocks of 32 columns");
+        return m;
+    }
+    if (!has_shape(l, t, &half, rows, half.cols, 0) || !has_shape(l, s, &scales, rows, scales.cols, 0)) return m;
+    if (s->dtype != DT_E8M0 && s->dtype != DT_U8) {
+        fail_tensor(l, s, "the scales of FP4 must be F8_E8M0");
+        return m;
+    }
+    return view_fp4(p, t, s, expert, rows);
+}
+
+/* gpt-oss's MXFP4 layout: NAME_blocks [.., rows, cols / 32, 16] with two codes per byte, NAME_scales [.., rows, cols / 32] of exponents. */
+static struct mat load_mxfp4(struct loader *l, const struct param *p, const char *pattern, int layer, int expert, int rows, struct tensor *t) {
+    enum { BLOCK = 32 };
+    const int cols = p->cols, blocks = cols / BLOCK;
+    struct mat m = {0};
+    struct tensor *s = find_tensor(l, pattern, layer, expert, "_scales");
+    if (!s) {
+        fail_missing(l, pattern, layer, expert, "_scales");
+        return m;
+    }
+    if (!has_shape(l, t, p, rows, cols, 1)) return m;
+    if (t->dtype != DT_U8 || cols % BLOCK || t->shape[t->ndim - 1] != BLOCK / 2 || t->shape[t->ndim - 2] != blocks) {
+        fail_tensor(l, t, "not MXFP4: U8 [.., columns / 32, 16]");
+        return m;
+    }
+    if (!has_shape(l, s, p, rows, blocks, 0)) return m;
+    if (s->dtype != DT_U8 && s->dtype != DT_E8M0) {
+        fail_tensor(l, s, "the scales of MXFP4 must be U8");
+        return m;
+    }
+    return view_fp4(p, t, s, expert, rows);
+}
+
+static struct mat load_plain(struct loader *l, const struct param *p, const char *pattern, int layer, int expert, int rows, struct tensor *t) {
+    struct mat m = {.rows = rows, .cols = p->cols, .row_step = 1, .dtype = t->dtype};
+    static const char *const endings[] = {".weight_scale_inv", ".weight_scale", ".scale", "_scale_inv", "_scale"};
+    struct tensor *s = NULL;
+    for (size_t i = 0; i < sizeof endings / sizeof *endings && !s; i++) s = find_tensor(l, pattern, layer, expert, endings[i]);
+    if ((t->dtype == DT_I8 || t->dtype == DT_U8) && s) return load_fp4(l, p, t, s, expert, rows);
+    if (!has_shape(l, t, p, rows, p->cols, 0)) return m;
+    m.stride = dtype_bytes(t->dtype, (size_t)p->cols);
+    m.data = t->data + (p->slice.stacked ? (size_t)expert * (size_t)rows * m.stride : 0);
+    switch (t->dtype) {
+    case DT_F32:
+    case DT_BF16:
+    case DT_F16:
+    case DT_Q8_0:
+    case DT_Q4_0:
+    case DT_Q4_K:
+    case DT_Q5_K:
+    case DT_Q6_K:
+    case DT_IQ4_NL:
+    case DT_IQ4_XS:
+    case DT_MXFP4:
+        if (s) fail_tensor(l, s, "unexpected scale: the weight needs none or carries its own");
+        break;
+    case DT_E4M3:
+        if (!s) fail_tensor(l, t, "no scale tensor (.weight_scale_inv or .weight_scale)");
+        else attach_scale(l, &m, p, s, expert);
+        break;
+    default: fail_tensor(l, t, "hearth supports F32, BF16, F16 and F8_E4M3 weights, and FP4 with a scale per 32 columns");
+    }
+    if (p->offset == offsetof(struct expert, down) && p->module == MODULE_EXPERT && l->w->config.layout->transposed_down && m.scale)
+        fail_tensor(l, t, "a transposed matrix must not have scales");
+    find_tensor(l, pattern, layer, expert, ".input_scale"); /* static activation scales, used by other engines only */
+    return m;
+}
+
+static struct mat load_matrix(struct loader *l, const struct param *p, const char *pattern, int layer, int expert) {
+    struct mat m = {0};
+    if (l->rc) return m;
+    const int rows = p->slice.total_rows ? p->slice.total_rows : p->rows; /* rows of the stored tensor */
+    struct tensor *t = find_tensor(l, pattern, layer, expert, p->suffix), *blocks = t ? NULL : find_tensor(l, pattern, layer, expert, "_blocks");
+    if (t) m = load_plain(l, p, pattern, layer, expert, rows, t);
+    else if (blocks) m = load_mxfp4(l, p, pattern, layer, expert, rows, blocks);
+    else if (!p->optional) fail_missing(l, pattern, layer, expert, p->suffix);
+    if (!m.data || !p->slice.total_rows) return m;
+    m.data = (const uint8_t *)m.data + (size_t)p->slice.first * m.stride;
+    m.row0 = p->slice.first, m.row_step = p->slice.step, m.rows = p->rows;
+    m.stride *= (size_t)p->slice.step;
+    return m;
+}
+
+/* Loads the tensors of these modules into the fields of base; returns their bytes. */
+static size_t load_modules(struct loader *l, unsigned modules, void *base, int layer, int expert) {
+    const struct config *c = &l->w->config;
+    struct param list[PARAMS_MAX];
+    int n = params_list(c, layer, modules, list);
+    for (int i = 0; i < n; i++) {
+        const struct param *p = &list[i];
+        const char *pattern = *(const char *const *)((const char *)c->names + p->name_offset);
+        if (p->cols) *params_mat(base, p) = load_matrix(l, p, pattern, layer, expert);
+        else *params_vector(base, p) = load_vector(l, p, pattern, layer, expert);
+    }
+    return l->rc ? 0 : params_bytes(base, list, n);
+}
+
+static void load_layer(struct loader *l, struct layer *y, int i) {
+    struct weights *w = l->w;
+    const struct config *c = &w->config;
+    load_modules(l, MODULE_LAYER, y, i, 0);
+    y->dense.glu = c->glu;
+    if (l->rc || !c->layer[i].moe) return;
+    if (!(y->experts = arena_calloc(&w->arena, (size_t)c->n_experts, sizeof *y->experts))) {
+        l->rc = error_set(l->e, ERR_MEMORY, "%s: no memory for its list of experts", w->files.dir);
+        return;
+    }
+    for (int k = 0; k < c->n_experts && !l->rc; k++) {
+        w->bytes_routed += load_modules(l, MODULE_EXPERT, &y->experts[k], i, k);
+        y->experts[k].glu = c->glu, y->experts[k].is_transposed = c->layout->transposed_down;
+    }
+}
+
+/* Loads the first MTP layer in DeepSeek-V3's layout. If it is absent or incomplete, the model has no MTP draft. */
+static void load_mtp(struct weights *w) {
+    struct config *c = &w->config;
+    struct mtp_weights *p = &w->prediction;
+    struct error e = {0};
+    struct loader l = {.w = w, .e = &e, .aside = true};
+    const struct param eh = {.rows = c->hidden, .cols = 2 * c->hidden, .suffix = ".weight"},
+                       head = {.rows = c->vocab, .cols = c->hidden, .suffix = ".weight", .optional = true}, norm = {.rows = c->hidden, .suffix = ".weight"};
+    const size_t routed = w->bytes_routed;
+    const int i = c->n_layers;
+    if (!c->n_mtp || i >= CONFIG_MAX_LAYERS || c->streams.n || c->delta.taps || (c->attn != ATTN_GQA && c->attn != ATTN_MLA) ||
+        !find_tensor(&l, "model.layers.%d.eh_proj", i, 0, ".weight"))
+        return;
+    c->layer[i] = c->layer[i - 1];
+    load_layer(&l, &p->layer, i);
+    p->eh = load_matrix(&l, &eh, "model.layers.%d.eh_proj", i, 0);
+    p->head = load_matrix(&l, &head, "model.layers.%d.shared_head.head", i, 0);
+    p->enorm = load_vector(&l, &norm, "model.layers.%d.enorm", i, 0);
+    p->hnorm = load_vector(&l, &norm, "model.layers.%d.hnorm", i, 0);
+    p->norm = load_vector(&l, &norm, "model.layers.%d.shared_head.norm", i, 0);
+    if (!p->head.data) p->head = w->head;
+    p->there = !l.rc;
+    w->bytes_routed = routed;
+    if (l.rc) log_say(LOG_INFO, "MTP layer skipped: %s", e.text);
+}
+
+static bool harmless_tensor(const char *name) {
+    static const char *const parts[] = {"rotary_emb.inv_freq", ".k_scale", ".v_scale", ".q_scale"};
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
+        if (strstr(name, parts[i])) return true;
+    return false;
+}
+
+/* Handles unclaimed tensors: either a part that hearth skips on purpose (MTP layers, other towers), or a sign that the layers compute something that this
+ * family does not implement. */
+static void check_left_over(struct loader *l, bool force) {
+    struct weights *w = l->w;
+    const char *pattern = w->config.names->attn_norm, *number = strstr(pattern, "%d.");
+    const size_t prefix = (size_t)(number - pattern); /* length of the layer prefix */
+    for (size_t i = 0; i < w->files.n_tensors && !l->rc; i++) {
+        const struct tensor *t = &w->files.tensors[i];
+        if (t->is_claimed) continue;
+        w->n_skipped++;
+        w->bytes_skipped += t->size;
+        int k, at = 0;
+        if (!strncmp(t->name, pattern, prefix) && sscanf(t->name + prefix, "%d.%n", &k, &at) == 1 && at) {
+            if (k >= w->config.n_layers) w->n_mtp_tensors++;
+            else if (!harmless_tensor(t->name)) {
+                if (force) log_say(LOG_WARN, "%s: tensor %s is unknown to hearth and ignored", w->files.dir, t->name);
+                else fail_tensor(l, t, "unknown tensor for this family; --force ignores it");
+            }
+        } else if (!strncmp(t->name, "mtp.", 4)) w->n_mtp_tensors++;
+        else if (w->files.gguf) { /* e.g. rotary factors: a GGUF file holds one model and nothing else */
+            if (force) log_say(LOG_WARN, "%s: tensor %s is unknown to hearth and ignored", w->files.dir, t->name);
+            else fail_tensor(l, t, "unknown tensor for this family; --force ignores it");
+        }
+    }
+}
+
+static int read_config(struct weights *w, const char *dir, bool force, struct error *e) {
+    char path[4096], *text = NULL;
+    size_t n;
+    int rc = file_join(path, sizeof path, dir, "config.json", e);
+    if (rc) return rc;
+    if (!file_is_dir(dir)) return error_set(e, ERR_MODEL, "%s: no such directory; -m takes a checkpoint directory as published, or a GGUF file", dir);
+    if (!file_exists(path)) return error_set(e, ERR_MODEL, "%s: missing; -m takes a checkpoint directory as published, or a GGUF file", path);
+    if ((rc = file_read(path, 4u << 20, &text, &n, e))) return rc;
+    struct arena a = {0};
+    struct json root;
+    rc = json_parse(&a, text, n, JSON_UNIQUE, path, &root, e);
+    if (!rc) rc = config_parse(&w->config, &root, path, force, e);
+    arena_free(&a);
+    mem_free(text);
+    return rc;
+}
+
+/* Chooses the layout of a family whose experts are published both stacked and one by one, by the tensors present. */
+static void choose_layout(struct weights *w) {
+    struct config *c = &w->config;
+    char name[512];
+    int first = 0;
+    while (first < c->n_layers - 1 && !c->layer[first].moe) first++;
+    format_name(name, sizeof name, c->arch->names.expert_gate, first, 0, "");
+    if (c->arch->unstacked && !checkpoint_find(&w->files, name)) c->arch = c->arch->unstacked;
+    c->names = &c->arch->names, c->layout = &c->arch->layout;
+}
+
+/* Rotary factors, which GGUF stores as a tensor. Other dtypes stay unclaimed and are refused later. */
+static struct gguf_factors rotary_factors(struct checkpoint *f, const char *name) {
+    struct tensor *t = checkpoint_find(f, name);
+    if (!t || t->dtype != DT_F32 || t->ndim != 1) return (struct gguf_factors){0};
+    t->is_claimed = true;
+    return (struct gguf_factors){(const float *)t->data, (uint32_t)t->shape[0]};
+}
+static bool ends(const char *name, const char *end) {
+    size_t n = strlen(name), k = strlen(end);
+    return n >= k && !strcmp(name + n - k, end);
+}
+
+/* The same for a GGUF file, whose tensors supply what the metadata omits. */
+static int read_metadata(struct weights *w, bool force, struct error *e) {
+    struct checkpoint *f = &w->files;
+    const struct tensor *embed = checkpoint_find(f, "token_embd.weight");
+    struct gguf_facts facts = {.vocab = embed ? embed->shape[0] : 1,
+                               .tied = !checkpoint_find(f, "output.weight"),
+                               .head_bias = checkpoint_find(f, "output.bias") != NULL,
+                               .freqs = rotary_factors(f, "rope_freqs.weight"),
+                               .short_factors = rotary_factors(f, "rope_factors_short.weight"),
+                               .long_factors = rotary_factors(f, "rope_factors_long.weight")};
+    for (size_t i = 0; i < f->n_tensors; i++) {
+        const char *name = f->tensors[i].name;
+        facts.router_bias |= ends(name, ".exp_probs_b.bias");
+        facts.split_kv_b |= ends(name, ".attn_k_b.weight");
+        facts.qkv_bias |= ends(name, ".attn_q.bias") || ends(name, ".attn_qkv.bias");
+        facts.qk_norm |= ends(name, ".attn_q_norm.weight");
+        facts.gate_up |= ends(name, ".ffn_gate_up_exps.weight");
+        facts.qkv |= ends(name, ".attn_qkv.weight");
+        facts.delta_in |= ends(name, ".ssm_in.weight");
+    }
+    char what[4352];
+    snprintf(what, sizeof what, "%s/%s", f->dir, f->shards[0].name);
+    struct arena a = {0};
+    struct json root;
+    int rc = gguf_config(&a, &f->meta, &facts, what, &root, e);
+    if (!rc) rc = config_parse(&w->config, &root, what, force, e);
+    if (!rc) rc = gguf_names(&w->config, &w->arena, &f->meta, &facts, e);
+    arena_free(&a);
+    checkpoint_free_metadata(f);
+    return rc;
+}
+
+static int read_head(struct weights *w, const char *dir, bool force, struct error *e) {
+    char file[4096];
+    int gguf = gguf_find(dir, file, sizeof file, e), rc;
+    if (gguf < 0) return gguf;
+    if (!gguf && (rc = read_config(w, dir, force, e))) return rc;
+    if ((rc = checkpoint_open(&w->files, dir, e))) return rc;
+    if (gguf) return read_metadata(w, force, e);
+    choose_layout(w);
+    return 0;
+}
+
+int weights_open(struct weights *w, const char *dir, bool force, struct error *e) {
+    *w = (struct weights){0};
+    struct loader l = {.w = w, .e = e};
+    struct config *c = &w->config;
+    if ((l.rc = read_head(w, dir, force, e))) goto out;
+    load_modules(&l, MODULE_MODEL, w, 0, 0);
+    c->tied &= !w->head.data; /* a head in the checkpoint overrides tying, as in transformers */
+    if (c->tied) w->head = w->embed;
+    w->layers = arena_calloc(&w->arena, (size_t)c->n_layers, sizeof *w->layers);
+    w->inv_freq = arena_alloc(&w->arena, (size_t)rope_floats(c) * sizeof(float));
+    if (!w->layers || !w->inv_freq) {
+        l.rc = error_set(e, ERR_MEMORY, "%s: no memory for its layers", dir);
+        goto out;
+    }
+    w->rope_mscale = rope_frequencies(&c->rope, w->inv_freq);
+    if (c->compressed_rope.dim) rope_frequencies(&c->compressed_rope, w->inv_freq + rope_floats(c) - c->compressed_rope.dim / 2); /* its factor is 1 */
+    for (int i = 0; i < c->n_layers && !l.rc; i++) load_layer(&l, &w->layers[i], i);
+    if (l.rc) goto out;
+    load_mtp(w);
+    check_left_over(&l, force);
+    w->bytes_embed = mat_bytes(&w->embed) + (c->tied ? 0 : mat_bytes(&w->head));
+    w->bytes_dense = w->files.bytes - w->bytes_skipped - w->bytes_routed - w->bytes_embed;
+out:
+    if (l.rc) weights_close(w);
+    return l.rc;
+}
+
+void weights_close(struct weights *w) {
+    checkpoint_close(&w->files);
+    arena_free(&w->arena);
+    *w = (struct weights){0};
+}
+
+size_t weights_expert_bytes(const struct weights *w) {
+    int moe = 0;
+    for (int i = 0; i < w->config.n_layers; i++) moe += w->config.layer[i].moe;
+    return moe && w->config.n_experts ? w->bytes_routed / (size_t)moe / (size_t)w->config.n_experts : 0;
+}
+
+size_t weights_token_bytes(const struct weights *w) {
+    const struct config *c = &w->config;
+    size_t routed = c->n_experts ? w->bytes_routed / (size_t)c->n_experts * (size_t)c->topk : 0;
+    return routed + w->bytes_dense + mat_bytes(&w->head);
+}
+
+uint64_t weights_token_flops(const struct weights *w) {
+    const struct config *c = &w->config;
+    struct param list[PARAMS_MAX];
+    uint64_t sum = 0;
+    for (int i = 0; i < c->n_layers; i++)
+        for (int k = params_list(c, i, MODULE_LAYER | MODULE_EXPERT, list); k-- > 0;)
+            sum += 2 * (uint64_t)list[k].rows * (uint64_t)list[k].cols * (list[k].module == MODULE_EXPERT ? (uint64_t)c->topk : 1);
+    return sum;
+}
+
+/* --- --verify -------------------------------------------------------------------------------------------------------- */
+
+/* Formats that carry their scales in the block: offsets of a block's float16 numbers, -1: none. All codes are valid numbers. */
+static const struct scales {
+    uint8_t dtype;
+    int16_t half[2];
+} scales_inside[] = {{DT_Q8_0, {0, -1}},   {DT_Q4_0, {0, -1}},   {DT_Q4_K, {0, 2}},    {DT_Q5_K, {0, 2}},
+                     {DT_Q6_K, {208, -1}}, {DT_IQ4_NL, {0, -1}}, {DT_IQ4_XS, {0, -1}}, {DT_MXFP4, {-1, -1}}};
+
+static bool half_finite(const uint8_t *p) {
+    uint16_t h;
+    memcpy(&h, p, 2);
+    return (h & 0x7c00) != 0x7c00;
+}
+static bool block_finite(const struct scales *s, const uint8_t *b) {
+    if (s->dtype == DT_MXFP4) return b[0] != 255;
+    return half_finite(b + s->half[0]) && (s->half[1] < 0 || half_finite(b + s->half[1]));
+}
+
+static bool all_finite(const struct tensor *t, size_t begin, size_t end, size_t *bad) {
+    const uint8_t *p = t->data;
+    const struct scales *inside = NULL;
+    for (size_t i = 0; i < sizeof scales_inside / sizeof *scales_inside; i++)
+        if (scales_inside[i].dtype == t->dtype) inside = &scales_inside[i];
+    for (size_t i = begin, step = dtype_block(t->dtype); i < end; i += step) {
+        bool ok = true;
+        uint32_t u;
+        switch (t->dtype) {
+        case DT_E4M3: ok = (p[i] & 0x7f) != 0x7f; break;
+        case DT_E8M0: ok = p[i] != 255; break;
+        case DT_BF16: ok = (p[2 * i + 1] & 0x7f) != 0x7f || !(p[2 * i] & 0x80); break;
+        case DT_F16: ok = half_finite(p + 2 * i); break;
+        case DT_F32:
+            memcpy(&u, p + 4 * i, 4);
+            ok = (u & 0x7f800000) != 0x7f800000;
+            break;
+        default: ok = !inside || block_finite(inside, p + dtype_bytes(t->dtype, i));
+        }
+        if (!ok) {
+            *bad = i;
+            return false;
+        }
+    }
+    return true;
+}
+
+int weights_verify(const struct weights *w, int (*progress)(void *ctx, double share), void *ctx, struct error *e) {
+    const struct checkpoint *f = &w->files;
+    size_t done = 0;
+    for (size_t i = 0; i < f->n_tensors; i++) {
+        const struct tensor *t = &f->tensors[i];
+        size_t count = 1, bad;
+        for (int d = 0; d < t->ndim; d++) count *= (size_t)t->shape[d];
+        for (size_t at = 0; at < count;) {
+            size_t end = count - at > 1u << 20 ? at + (1u << 20) : count;
+            if (!all_finite(t, at, end, &bad)) {
+                size_t cols = t->ndim > 1 ? (size_t)t->shape[t->ndim - 1] : count;
+                return error_set(e, ERR_MODEL, "%s/%s: tensor %s: %s that is not a number at row %zu, column %zu: the file is damaged", f->dir,
+                                 f->shards[t->shard].name, t->name, dtype_name(t->dtype), bad / cols, bad % cols);
+            }
+            done += dtype_bytes(t->dtype, end - at);
+            at = end;
+            if (progress && progress(ctx, (double)done / (double)f->bytes)) return error_set(e, ERR_CANCELLED, "stopped");
+        }
+    }
+    return 0;
+}

@@ -1,0 +1,44 @@
+#pragma once
+/* A checkpoint as the layers use it: each weight is a typed view of the mapped files, small vectors are float32 copies. Read-only after opening, shared by all
+ * threads. */
+#include "engine/weights/params.h"
+#include "engine/weights/safetensors.h"
+
+/* MTP layer after the last layer: predicts the token after next from the last layer's output and the next token (DeepSeek-V3, section 2.2). It shares the
+ * model's embedding and, if it has none of its own, the head. */
+struct mtp_weights {
+    bool there;
+    struct layer layer; /* config.layer[n_layers] */
+    struct mat eh;      /* [hidden, 2 * hidden]: of the token's embedding, then of the last layer's output */
+    struct mat head;    /* [vocab, hidden] */
+    float *enorm, *hnorm, *norm;
+};
+
+struct weights {
+    struct config config;
+    struct checkpoint files;
+    struct arena arena;
+    struct mat embed, head;
+    float *norm;      /* [hidden] */
+    float *norm_bias; /* [hidden] */
+    struct stream_mix head_mix;
+    float *head_bias;     /* [vocab] */
+    struct layer *layers; /* [n_layers] */
+    struct mtp_weights prediction;
+    float *inv_freq; /* [rope_floats] */
+    float rope_mscale;
+    /* For --inspect: bytes by kind; bytes of unused tensors. */
+    size_t bytes_routed, bytes_dense, bytes_embed, bytes_skipped;
+    size_t n_skipped, n_mtp_tensors;
+};
+
+/* Opens config.json and the weights of dir, or a GGUF file. ERR_MODEL names file, tensor and numbers. force: see config_parse. */
+int weights_open(struct weights *w, const char *dir, bool force, struct error *e);
+void weights_close(struct weights *w);
+/* Reads every byte and looks for NaN and infinities in weights and scales. ERR_MODEL names the first tensor, row and column. The callback gets the fraction
+ * done, 0..1; a non-zero return cancels. */
+int weights_verify(const struct weights *w, int (*progress)(void *ctx, double share), void *ctx, struct error *e);
+/* Bytes of routed experts, dense weights and head that one token reads; multiply-adds in matrices, without the head. */
+size_t weights_token_bytes(const struct weights *w);
+size_t weights_expert_bytes(const struct weights *w); /* one routed expert; 0: none */
+uint64_t weights_token_flops(const struct weights *w);

@@ -1,0 +1,234 @@
+/* Products of few tokens, bound by reading W: every weight is read once, in 16-byte loads, for any number of tokens up to
+ * CUDA_INVARIANT_ROWS, and a token's result does not depend on the number of tokens.
+ *
+ * skinny_kernel, for FP8 in blocks and BF16: on tensor cores, rows of W as the 16 rows of a product and tokens as its 8 columns.
+ * The weights are exact in BF16; an activation is the sum of three BF16, which hold its full float32 precision. The warps of a
+ * block alternate over steps of K, so that matrices with few rows also keep enough loads in flight; their sums are added in order.
+ * transposed_kernel, for W^T x of the heads of absorbed MLA: a lane has four columns, the warps alternate over rows. */
+#include "gpu/cuda_linear.cuh"
+#include "gpu/cuda_mma.cuh"
+
+enum { WARPS = 8, STEP = 64 };
+
+/* 16 bytes of a row; bytes from `left` on are zero. */
+__device__ static inline uint4 load16(const uint8_t *p, int left, bool wide) {
+    if (wide && left >= 16) return *(const uint4 *)p;
+    uint32_t v[4] = {0, 0, 0, 0};
+#pragma unroll
+    for (int i = 0; i < 16; i++)
+        if (i < left) v[i / 4] |= (uint32_t)p[i] << i % 4 * 8;
+    return make_uint4(v[0], v[1], v[2], v[3]);
+}
+__device__ static inline void load_x(float v[16], const float *p, int left, bool wide) {
+#pragma unroll
+    for (int i = 0; i < 16; i += 4) {
+        float4 f = make_float4(0, 0, 0, 0);
+        if (wide && i + 4 <= left) f = *(const float4 *)(p + i);
+        else {
+            if (i < left) f.x = p[i];
+            if (i + 1 < left) f.y = p[i + 1];
+            if (i + 2 < left) f.z = p[i + 2];
+            if (i + 3 < left) f.w = p[i + 3];
+        }
+        v[i] = f.x, v[i + 1] = f.y, v[i + 2] = f.z, v[i + 3] = f.w;
+    }
+}
+/* Splits x and y into three BF16 pairs that sum to them. */
+__device__ static inline void planes(uint32_t out[3], float x, float y) {
+#pragma unroll
+    for (int i = 0; i < 3; i++) {
+        __nv_bfloat162 v = __floats2bfloat162_rn(x, y);
+        out[i] = *(uint32_t *)&v;
+        x -= __uint_as_float(out[i] << 16);
+        y -= __uint_as_float(out[i] & 0xffff0000);
+    }
+}
+
+/* A lane's weights of a step: 16 neighbouring columns of rows g and g + 8 of each fragment. Product j of the step takes columns
+ * 4j .. 4j + 3 of every lane; any assignment works as long as the tokens use the same. */
+template <bool FP8, int MT> struct weights {
+    uint4 v[MT][2][FP8 ? 1 : 2];
+};
+template <bool FP8, int MT>
+__device__ static inline void load_w(struct weights<FP8, MT> *to, const uint8_t *const row[MT][2], int c, int cols, bool wide) {
+    const int size = FP8 ? 1 : 2;
+#pragma unroll
+    for (int m = 0; m < MT; m++)
+#pragma unroll
+        for (int r = 0; r < 2; r++)
+#pragma unroll
+            for (int i = 0; i < size; i++) to->v[m][r][i] = load16(row[m][r] + (size_t)c * size + i * 16, (cols - c) * size - i * 16, wide);
+}
+template <bool FP8> __device__ static inline void fragment(uint32_t a[4], const uint4 v[2][FP8 ? 1 : 2], int j) {
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        const uint32_t *w = (const uint32_t *)v[r];
+        a[r] = FP8 ? e4m3_pair((w[j] & 0xff) << 8 | (w[j] & 0xff00) << 16) : w[FP8 ? 0 : 2 * j];
+        a[2 + r] = FP8 ? e4m3_pair((w[j] >> 8 & 0xff00) | (w[j] & 0xff000000)) : w[FP8 ? 0 : 2 * j + 1];
+    }
+}
+
+template <bool FP8, int MT, int NT> static __global__ void __launch_bounds__(WARPS * 32) skinny_kernel(struct cuda_linear l) {
+    __shared__ float sums[WARPS][NT * 8][MT * 16 + 1];
+    int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, q = lane % 4, o0 = (int)blockIdx.x * (MT * 16);
+    struct mat w = head_of(l, (int)blockIdx.z);
+    const float *x = l.x + (size_t)blockIdx.z * (size_t)l.batch_x;
+    const uint8_t *row[MT][2];
+    size_t scale_row[MT][2];
+#pragma unroll
+    for (int m = 0; m < MT; m++)
+#pragma unroll
+        for (int r = 0; r < 2; r++) { /* rows past the last are computed but not stored */
+            int o = o0 + m * 16 + r * 8 + g;
+            o = o < w.rows ? o : w.rows - 1;
+            row[m][r] = (const uint8_t *)w.data + (size_t)o * w.stride;
+            scale_row[m][r] = FP8 && w.scale ? (size_t)((w.row0 + o * w.row_step) / w.block_rows) * (size_t)w.scale_stride : 0;
+        }
+    bool wide = ((size_t)w.data | w.stride) % 16 == 0, wide_x = (size_t)x % 16 == 0 && l.ldx % 4 == 0;
+    float acc[MT][NT][4];
+#pragma unroll
+    for (int m = 0; m < MT; m++)
+#pragma unroll
+        for (int t = 0; t < NT; t++)
+#pragma unroll
+            for (int e = 0; e < 4; e++) acc[m][t][e] = 0;
+    struct weights<FP8, MT> now, next;
+    int k0 = warp * STEP;
+    if (k0 < w.cols) load_w<FP8, MT>(&now, row, k0 + q * 16, w.cols, wide);
+    for (; k0 < w.cols; k0 += WARPS * STEP, now = next) {
+        int c = k0 + q * 16;
+        if (k0 + WARPS * STEP < w.cols) load_w<FP8, MT>(&next, row, c + WARPS * STEP, w.cols, wide);
+        float part[MT][NT][4];
+#pragma unroll
+        for (int m = 0; m < MT; m++)
+#pragma unroll
+            for (int t = 0; t < NT; t++)
+#pragma unroll
+                for (int e = 0; e < 4; e++) part[m][t][e] = 0;
+#pragma unroll
+        for (int t = 0; t < NT; t++) {
+            float v[16];
+            int token = t * 8 + g;
+            load_x(v, x + (size_t)(token < l.n ? token : 0) * (size_t)l.ldx + c, token < l.n ? w.cols - c : 0, wide_x);
+#pragma unroll
+            for (int j = 0; j < 4; j++) {
+                uint32_t b0[3], b1[3], a[4];
+                planes(b0, v[4 * j], v[4 * j + 1]);
+                planes(b1, v[4 * j + 2], v[4 * j + 3]);
+#pragma unroll
+                for (int m = 0; m < MT; m++) {
+                    fragment<FP8>(a, now.v[m], j);
+#pragma unroll
+                    for (int i = 0; i < 3; i++) mma_bf16(part[m][t], a, b0[i], b1[i]);
+                }
+            }
+        }
+        int column = !FP8 || w.block_cols >= w.cols ? 0 : k0 / w.block_cols;
+#pragma unroll
+        for (int m = 0; m < MT; m++) {
+            float s[2] = {1, 1};
+            if (FP8 && w.scale) {
+#pragma unroll
+                for (int r = 0; r < 2; r++) s[r] = scalar_at(w.scale, w.scale_dtype, scale_row[m][r] + (size_t)column);
+            }
+#pragma unroll
+            for (int t = 0; t < NT; t++)
+#pragma unroll
+                for (int e = 0; e < 4; e++) acc[m][t][e] = fmaf(part[m][t][e], s[e / 2], acc[m][t][e]);
+        }
+    }
+#pragma unroll
+    for (int m = 0; m < MT; m++)
+#pragma unroll
+        for (int t = 0; t < NT; t++)
+#pragma unroll
+            for (int e = 0; e < 4; e++) sums[warp][t * 8 + 2 * q + e % 2][m * 16 + e / 2 * 8 + g] = acc[m][t][e];
+    __syncthreads();
+    for (int i = threadIdx.x; i < l.n * MT * 16; i += WARPS * 32) {
+        int t = i / (MT * 16), r = i % (MT * 16), o = o0 + r;
+        if (o >= w.rows) continue;
+        float v = 0;
+#pragma unroll
+        for (int k = 0; k < WARPS; k++) v += sums[k][t][r];
+        linear_store(l, t, o, w.rows, v);
+    }
+}
+
+int cuda_skinny_fits(const struct mat *w) {
+    if (w->dtype == DT_BF16) return !w->scale;
+    return w->dtype == DT_E4M3 && (!w->scale || w->block_cols % STEP == 0 || w->block_cols >= w->cols);
+}
+template <bool FP8, int NT> static void launch(cudaStream_t s, const struct cuda_linear *l, int processors) {
+    long blocks = (long)blocks_of((size_t)l->w.rows, 32) * heads_of(l);
+    if (blocks >= 2L * processors) skinny_kernel<FP8, 2, NT><<<dim3(blocks_of((size_t)l->w.rows, 32), 1, heads_of(l)), WARPS * 32, 0, s>>>(*l);
+    else skinny_kernel<FP8, 1, NT><<<dim3(blocks_of((size_t)l->w.rows, 16), 1, heads_of(l)), WARPS * 32, 0, s>>>(*l);
+}
+template <bool FP8> static cudaError_t few(cudaStream_t s, const struct cuda_linear *l, int processors) {
+    if (l->n <= 8) launch<FP8, 1>(s, l, processors);
+    else if (l->n <= 16) launch<FP8, 2>(s, l, processors);
+    else if (l->n <= 24) launch<FP8, 3>(s, l, processors);
+    else return cudaErrorInvalidValue;
+    return cudaGetLastError();
+}
+cudaError_t cuda_skinny(cudaStream_t s, const struct cuda_linear *l, int processors) {
+    return l->w.dtype == DT_E4M3 ? few<true>(s, l, processors) : few<false>(s, l, processors);
+}
+
+/* Four neighbouring weights of a row, scaled; columns past the last are zero. */
+__device__ static inline void four(float v[4], const struct mat &w, int r, int c, bool wide) {
+    const uint8_t *p = (const uint8_t *)w.data + (size_t)r * w.stride;
+    if (wide && c + 4 <= w.cols) {
+        float scale = scale_of(w, r, c);
+        if (w.dtype == DT_E4M3) {
+            uint32_t codes = *(const uint32_t *)(p + c);
+#pragma unroll
+            for (int i = 0; i < 4; i++) v[i] = e4m3_decode((uint8_t)(codes >> i * 8)) * scale;
+        } else {
+            uint2 pairs = *(const uint2 *)(p + 2 * c);
+            v[0] = __uint_as_float(pairs.x << 16) * scale, v[1] = __uint_as_float(pairs.x & 0xffff0000) * scale;
+            v[2] = __uint_as_float(pairs.y << 16) * scale, v[3] = __uint_as_float(pairs.y & 0xffff0000) * scale;
+        }
+        return;
+    }
+#pragma unroll
+    for (int i = 0; i < 4; i++) v[i] = c + i < w.cols ? weight_at(w, r, c + i) : 0.0f;
+}
+enum { TRANSPOSED_TOKENS = 8, COLUMNS = 128 }; /* tokens per pass; columns per block */
+static __global__ void __launch_bounds__(WARPS * 32) transposed_kernel(struct cuda_linear l, int first, int count) {
+    __shared__ float sums[WARPS][COLUMNS];
+    int lane = threadIdx.x % 32, warp = threadIdx.x / 32, c0 = (int)blockIdx.x * COLUMNS, c = c0 + lane * 4;
+    struct mat w = head_of(l, (int)blockIdx.z);
+    const float *x = l.x + (size_t)blockIdx.z * (size_t)l.batch_x + (size_t)first * (size_t)l.ldx;
+    bool wide = (w.dtype == DT_E4M3 ? ((size_t)w.data | w.stride) % 4 == 0 : w.dtype == DT_BF16 && ((size_t)w.data | w.stride) % 8 == 0) &&
+                (!w.scale || w.block_cols % 4 == 0 || w.block_cols >= w.cols);
+    float acc[TRANSPOSED_TOKENS][4] = {{0}};
+    for (int r = warp; r < w.rows && c < w.cols; r += WARPS) {
+        float v[4];
+        four(v, w, r, c, wide);
+#pragma unroll
+        for (int t = 0; t < TRANSPOSED_TOKENS; t++) {
+            if (t >= count) break;
+            float f = x[(size_t)t * (size_t)l.ldx + (size_t)r];
+#pragma unroll
+            for (int i = 0; i < 4; i++) acc[t][i] = fmaf(v[i], f, acc[t][i]);
+        }
+    }
+#pragma unroll
+    for (int t = 0; t < TRANSPOSED_TOKENS; t++) {
+        if (t >= count) break;
+#pragma unroll
+        for (int i = 0; i < 4; i++) sums[warp][lane * 4 + i] = acc[t][i];
+        __syncthreads();
+        if (threadIdx.x < COLUMNS && c0 + (int)threadIdx.x < w.cols) {
+            float v = 0;
+            for (int k = 0; k < WARPS; k++) v += sums[k][threadIdx.x];
+            linear_store(l, first + t, c0 + (int)threadIdx.x, w.cols, v);
+        }
+        __syncthreads();
+    }
+}
+cudaError_t cuda_skinny_transposed(cudaStream_t s, const struct cuda_linear *l) {
+    dim3 grid(blocks_of((size_t)l->w.cols, COLUMNS), 1, heads_of(l));
+    for (int t = 0; t < l->n; t += TRANSPOSED_TOKENS) transposed_kernel<<<grid, WARPS * 32, 0, s>>>(*l, t, l->n - t < TRANSPOSED_TOKENS ? l->n - t : TRANSPOSED_TOKENS);
+    return cudaGetLastError();
+}

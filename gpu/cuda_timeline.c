@@ -1,0 +1,159 @@
+/* Timelines on CUDA. A stream signals with a one-thread kernel that checks the abort flag after its store (the driver's own
+ * stream write cannot, and would lower an aborted value). It waits with the driver's cuStreamWaitValue32, which occupies no SM;
+ * where the driver lacks it, with a polling kernel.
+ * CUDA cannot tell that a stream waits for a timeline that will never be signalled. So all open timelines are in one list with
+ * their waiting streams: a host thread that waits for a stream sweeps the list and aborts the timelines whose waiting stream was
+ * cancelled or has failed. */
+#include <time.h>
+
+#include "engine/base/mem.h"
+#include "gpu/cuda.h"
+
+enum { WAITERS = 16, WAIT_GEQ = 0, DRIVER = 12000 }; /* from this driver version on, cuStreamWaitValue32 needs no system setting */
+
+struct cuda_timeline {
+    struct gpu_timeline base;
+    struct cuda_timeline *next;
+    struct cuda_stream *writer; /* the last; NULL: none that is open */
+    struct {
+        struct cuda_stream *s;
+        uint32_t value;
+    } waiter[WAITERS]; /* the latest value per stream; s NULL: unused */
+};
+static pthread_mutex_t list_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct cuda_timeline *timelines;
+
+typedef int (*wait_value)(cudaStream_t s, unsigned long long address, uint32_t value, unsigned flags);
+static wait_value driver_wait;
+static atomic_bool driver_refuses;
+static void find_driver_wait(void) {
+    void *p = NULL;
+#if CUDART_VERSION >= 12050
+    enum cudaDriverEntryPointQueryResult found;
+    if (cudaGetDriverEntryPointByVersion("cuStreamWaitValue32", &p, DRIVER, cudaEnableDefault, &found)) p = NULL;
+#elif CUDART_VERSION >= 12000
+    enum cudaDriverEntryPointQueryResult found;
+    if (cudaGetDriverEntryPoint("cuStreamWaitValue32", &p, cudaEnableDefault, &found)) p = NULL;
+#endif
+    cudaGetLastError();
+    driver_wait = (wait_value)p;
+}
+
+int cuda_timeline_open(struct gpu *base, struct gpu_timeline **out, struct error *e) {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    struct cuda_timeline *n = mem_calloc(1, sizeof *n);
+    void *word = NULL;
+    if (!n) return error_set(e, ERR_MEMORY, "no memory for a timeline");
+    cudaSetDevice(((struct cuda *)base)->card);
+    cudaError_t r = cudaHostAlloc(&word, 2 * sizeof *n->base.word, cudaHostAllocPortable | cudaHostAllocMapped);
+    if (r != cudaSuccess) {
+        cudaGetLastError();
+        mem_free(n);
+        return error_set(e, ERR_MEMORY, "cannot allocate a timeline in pinned memory: %s", cudaGetErrorString(r));
+    }
+    pthread_once(&once, find_driver_wait);
+    n->base.g = base; /* before the timeline is in the list */
+    n->base.word = word;
+    atomic_init(&n->base.word[0], 0);
+    atomic_init(&n->base.word[1], 0);
+    pthread_mutex_lock(&list_lock);
+    n->next = timelines;
+    timelines = n;
+    pthread_mutex_unlock(&list_lock);
+    *out = &n->base;
+    return 0;
+}
+void cuda_timeline_close(struct gpu_timeline *base) {
+    struct cuda_timeline *n = (struct cuda_timeline *)base;
+    pthread_mutex_lock(&list_lock);
+    struct cuda_timeline **p = &timelines;
+    while (*p != n) p = &(*p)->next;
+    *p = n->next;
+    pthread_mutex_unlock(&list_lock);
+    cudaSetDevice(((struct cuda *)base->g)->card);
+    cudaFreeHost((void *)base->word);
+    mem_free(n);
+}
+
+/* Call under the lock. Querying the stream surfaces faults of its work. */
+static bool stream_has_failed(struct cuda_stream *s) {
+    if (atomic_load(&s->is_recording)) return false; /* a query would invalidate the capture */
+    cudaError_t r = cudaStreamQuery(s->stream);
+    if (r != cudaErrorNotReady) cuda_check(s->g, r, "running");
+    return cuda_stream_state(s) != 0;
+}
+static void sweep_timeline(struct cuda_timeline *n) {
+    bool broken = n->base.g->b->error(n->base.g, NULL) || (n->writer && stream_has_failed(n->writer));
+    for (int i = 0; i < WAITERS && !broken; i++)
+        broken = n->waiter[i].s && !gpu_timeline_is_at_least(&n->base, n->waiter[i].value) && stream_has_failed(n->waiter[i].s);
+    if (broken) gpu_timeline_abort(&n->base);
+}
+bool cuda_timeline_blocks(const struct cuda_stream *s) {
+    bool any = false;
+    pthread_mutex_lock(&list_lock);
+    for (struct cuda_timeline *n = timelines; n; n = n->next)
+        for (int i = 0; i < WAITERS; i++) any |= n->waiter[i].s == s && !gpu_timeline_reached(&n->base, n->waiter[i].value);
+    pthread_mutex_unlock(&list_lock);
+    return any;
+}
+bool cuda_timeline_sweep(void) {
+    pthread_mutex_lock(&list_lock);
+    for (struct cuda_timeline *n = timelines; n; n = n->next) sweep_timeline(n);
+    bool any = timelines;
+    pthread_mutex_unlock(&list_lock);
+    return any;
+}
+void cuda_timeline_sweep_pause(void) { nanosleep(&(struct timespec){.tv_nsec = 20000}, NULL); }
+void cuda_timeline_forget_stream(struct cuda_stream *s) {
+    pthread_mutex_lock(&list_lock);
+    for (struct cuda_timeline *n = timelines; n; n = n->next) {
+        if (n->writer == s) n->writer = NULL;
+        for (int i = 0; i < WAITERS; i++)
+            if (n->waiter[i].s == s) n->waiter[i].s = NULL;
+    }
+    pthread_mutex_unlock(&list_lock);
+}
+
+void cuda_timeline_set_recording(struct cuda_stream *s, bool recording) {
+    pthread_mutex_lock(&list_lock);
+    atomic_store(&s->is_recording, recording);
+    pthread_mutex_unlock(&list_lock);
+}
+
+int cuda_timeline_signal(struct gpu_timeline *base, uint32_t value, struct gpu_stream *stream) {
+    struct cuda_timeline *n = (struct cuda_timeline *)base;
+    struct cuda_stream *s = (struct cuda_stream *)stream;
+    pthread_mutex_lock(&list_lock);
+    n->writer = s;
+    pthread_mutex_unlock(&list_lock);
+    int r = cuda_stream_state(s);
+    if (!r) r = cuda_check(s->g, cudaSetDevice(s->g->card), "device");
+    if (!r) r = cuda_check(s->g, cuda_timeline_launch_signal(s->stream, (uint32_t *)base->word, value), "timeline signal");
+    if (r) gpu_timeline_abort(base);
+    return r;
+}
+int cuda_timeline_wait(struct gpu_timeline *base, uint32_t value, struct gpu_stream *stream) {
+    struct cuda_timeline *n = (struct cuda_timeline *)base;
+    struct cuda_stream *s = (struct cuda_stream *)stream;
+    int r = cuda_stream_state(s), at = -1;
+    pthread_mutex_lock(&list_lock);
+    for (int i = 0; i < WAITERS && (at < 0 || n->waiter[at].s != s); i++)
+        if (n->waiter[i].s == s || (!n->waiter[i].s && at < 0)) at = i;
+    if (at >= 0 && !r) n->waiter[at].s = s, n->waiter[at].value = value;
+    pthread_mutex_unlock(&list_lock);
+    if (!r && at < 0) r = cuda_check(s->g, cudaErrorInvalidValue, "timeline with too many streams");
+    if (!r) r = cuda_check(s->g, cudaSetDevice(s->g->card), "device");
+    bool done = false;
+    if (!r && driver_wait && !atomic_load(&driver_refuses)) {
+        done = driver_wait(s->stream, (unsigned long long)(uintptr_t)base->word, value, WAIT_GEQ) == 0;
+        if (!done) atomic_store(&driver_refuses, true);
+    }
+    if (!r && !done) r = cuda_check(s->g, cuda_timeline_launch_wait(s->stream, (const uint32_t *)base->word, value), "timeline wait");
+    if (r && !gpu_timeline_is_at_least(base, value)) gpu_timeline_abort(base);
+    return r;
+}
+void cuda_timeline_wake(struct gpu_timeline *n) {}
+void cuda_timeline_sleep(struct gpu_timeline *n, uint32_t value) {
+    cuda_timeline_sweep();
+    cuda_timeline_sweep_pause();
+}

@@ -1,0 +1,29 @@
+#pragma once
+/* Timelines of the emulated device: see gpu.h. */
+#include "gpu/emu.h"
+
+enum { EMU_TIMELINE_SIGNALS = 1024 };
+struct emu_timeline {
+    struct gpu_timeline base;
+    _Atomic uint32_t words[2];
+    pthread_mutex_t lock;
+    pthread_cond_t cond;
+    struct emu *writer;   /* NULL: no stream has signalled yet */
+    _Atomic int n_queued; /* unfinished signals and waits */
+    struct {
+        uint32_t value;
+        double time;
+        struct emu_link_usage told;
+    } signals[EMU_TIMELINE_SIGNALS]; /* the latest signals of streams, with their times */
+    uint64_t n_signals;
+};
+
+/* The last two run on a stream's thread; work: the stream is not dropping commands. */
+int emu_timeline_open(struct gpu *g, struct gpu_timeline **n, struct error *e);
+void emu_timeline_close(struct gpu_timeline *n);
+void emu_timeline_wake(struct gpu_timeline *n);
+void emu_timeline_sleep(struct gpu_timeline *n, uint32_t value);
+int emu_timeline_signal(struct gpu_timeline *n, uint32_t value, struct gpu_stream *s);
+int emu_timeline_wait(struct gpu_timeline *n, uint32_t value, struct gpu_stream *s);
+void emu_timeline_run_signal(struct emu_stream *s, struct emu_timeline *n, uint32_t value, bool work);
+void emu_timeline_run_wait(struct emu_stream *s, struct emu_timeline *n, uint32_t value);

@@ -1,0 +1,217 @@
+#include "tokenizer/chat/chat_template.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "engine/base/file.h"
+#include "engine/base/gguf.h"
+#include "engine/base/hash.h"
+#include "tokenizer/chat/builtin_templates.h"
+#include "tokenizer/jinja/jinja.h"
+
+/* Owns the chat templates of a checkpoint and the special tokens that they may name. Searches in the order of transformers: chat_template.jinja,
+ * chat_template.json, tokenizer_config.json. Rendering is in jinja/. */
+
+enum { file_max = 64 << 20, n_special = 7 };
+static const char *const special_names[n_special] = {"bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"};
+
+struct chat_template {
+    struct jinja *default_template, *tool_template; /* tools: the template named "tool_use", or NULL */
+    struct jinja_var vars[n_special + 1];
+    struct arena arena; /* holds the text of vars */
+    uint64_t hash;
+};
+
+static int parse_template(struct jinja **to, const char *s, size_t n, const char *what, struct error *e) {
+    jinja_close(to);
+    return jinja_parse(to, s, n, what, e);
+}
+static int read_template(struct jinja **to, const char *path, struct error *e) {
+    char *s;
+    size_t n;
+    int rc = file_read(path, file_max, &s, &n, e);
+    if (rc) return rc;
+    rc = parse_template(to, s, n, path, e);
+    mem_free(s);
+    return rc;
+}
+
+/* Reads "chat_template" of a JSON file: a string, or a list or object of named templates. */
+static int add_named_template(struct chat_template *c, const char *name, size_t name_n, const struct json *text, const char *path, struct error *e) {
+    bool usual = name_n == 7 && !memcmp(name, "default", 7), tools = name_n == 8 && !memcmp(name, "tool_use", 8);
+    if (!usual && !tools) return 0; /* others ("rag") are never selected automatically */
+    if (!text || text->type != JSON_STRING) return error_set(e, ERR_MODEL, "%s: a chat template is not a string", path);
+    return parse_template(tools ? &c->tool_template : &c->default_template, text->string, text->n, path, e);
+}
+static int add_json_templates(struct chat_template *c, const struct json *t, const char *path, struct error *e) {
+    int rc = 0;
+    if (!t || t->type == JSON_NULL) return 0;
+    if (t->type == JSON_STRING) return parse_template(&c->default_template, t->string, t->n, path, e);
+    if (t->type != JSON_ARRAY && t->type != JSON_OBJECT)
+        return error_set(e, ERR_MODEL, "%s: chat_template is neither a string nor a list of named strings", path);
+    for (uint32_t i = 0; i < t->n && !rc; i++) {
+        const struct json *name = t->type == JSON_OBJECT ? &t->items[2 * i] : json_get(&t->items[i], "name");
+        const struct json *text = t->type == JSON_OBJECT ? &t->items[2 * i + 1] : json_get(&t->items[i], "template");
+        if (!name || name->type != JSON_STRING) return error_set(e, ERR_MODEL, "%s: a chat template has no name", path);
+        rc = add_named_template(c, name->string, name->n, text, path, e);
+    }
+    if (!rc && !c->default_template && !c->tool_template) return error_set(e, ERR_MODEL, "%s: several chat templates, but none is named default", path);
+    return rc;
+}
+
+/* Reads the special tokens: strings, or objects with "content". The first file that defines a token wins. */
+static int read_special_tokens(struct chat_template *c, const struct json *config, struct error *e) {
+    for (int i = 0; i < n_special; i++) {
+        const struct json *t = json_get(config, special_names[i]);
+        if (t && t->type == JSON_OBJECT) t = json_get(t, "content");
+        if (!t || t->type != JSON_STRING || c->vars[i].text) continue;
+        c->vars[i].text = arena_strndup(&c->arena, t->n ? t->string : "", t->n);
+        c->vars[i].n = t->n;
+        if (!c->vars[i].text) return error_set(e, ERR_MEMORY, "no memory for the chat template");
+    }
+    return 0;
+}
+
+/* Parses dir/name as JSON and calls use(). A missing file is not an error. */
+static int read_json_file(struct chat_template *c, const char *dir, const char *name,
+                          int (*use)(struct chat_template *, const struct json *, const char *, struct error *), struct error *e) {
+    char path[4096], *s;
+    size_t n;
+    struct arena a = {0};
+    struct json root;
+    int rc = file_join(path, sizeof path, dir, name, e);
+    if (rc || !file_exists(path)) return rc;
+    if ((rc = file_read(path, file_max, &s, &n, e))) return rc;
+    if (!(rc = json_parse(&a, s, n, 0, path, &root, e))) rc = use(c, &root, path, e);
+    arena_free(&a);
+    mem_free(s);
+    return rc;
+}
+static int use_special_tokens(struct chat_template *c, const struct json *j, const char *path, struct error *e) { return read_special_tokens(c, j, e); }
+static int use_template(struct chat_template *c, const struct json *j, const char *path, struct error *e) {
+    return add_json_templates(c, json_get(j, "chat_template"), path, e);
+}
+static int use_builtin(struct chat_template *c, const struct json *config, const char *path, struct error *e) {
+    const struct json *type = json_get(config, "model_type");
+    for (const struct builtin_template *k = builtin_templates; k->model_type; k++)
+        if (json_is(type, k->model_type)) return parse_template(&c->default_template, k->text, k->n_text, k->file, e);
+    return 0;
+}
+
+static int find_template(struct chat_template *c, const char *dir, struct error *e) {
+    char path[4096];
+    int rc = file_join(path, sizeof path, dir, "chat_template.jinja", e);
+    if (rc) return rc;
+    if (file_exists(path)) {
+        if ((rc = read_template(&c->default_template, path, e)) || (rc = file_join(path, sizeof path, dir, "additional_chat_templates/tool_use.jinja", e)))
+            return rc;
+        return file_exists(path) ? read_template(&c->tool_template, path, e) : 0;
+    }
+    static const char *const places[] = {"chat_template.json", "tokenizer_config.json"};
+    for (int i = 0; i < 2 && !c->default_template && !c->tool_template && !rc; i++) rc = read_json_file(c, dir, places[i], use_template, e);
+    if (!rc && !c->default_template && !c->tool_template) rc = read_json_file(c, dir, "config.json", use_builtin, e);
+    if (!rc && !c->default_template && !c->tool_template)
+        rc = error_set(e, ERR_MODEL,
+                       "%s: no chat template (chat_template.jinja, or chat_template in tokenizer_config.json); give one with --template, or use --raw", dir);
+    return rc;
+}
+
+/* --- GGUF: template and special tokens are metadata --- */
+
+static int read_gguf_special_tokens(struct chat_template *c, const struct json *meta, struct error *e) {
+    static const char *const ids[n_special] = {"bos", "eos", "unknown", "seperator", "padding", "cls", "mask"}; /* "seperator" is the spelling of the format */
+    for (int i = 0; i < n_special; i++) {
+        char key[64];
+        snprintf(key, sizeof key, "tokenizer.ggml.%s_token_id", ids[i]);
+        int64_t id = json_int(json_get(meta, key), -1);
+        const struct json *t = id < 0 || id > UINT32_MAX ? NULL : json_at(json_get(meta, "tokenizer.ggml.tokens"), (uint32_t)id);
+        if (!t || t->type != JSON_STRING) continue;
+        if (!(c->vars[i].text = arena_strndup(&c->arena, t->string, t->n))) return error_set(e, ERR_MEMORY, "no memory for the chat template");
+        c->vars[i].n = t->n;
+    }
+    return 0;
+}
+static int read_gguf_templates(struct chat_template *c, const struct json *meta, const char *file, struct error *e) {
+    static const char *const keys[] = {"tokenizer.chat_template", "tokenizer.chat_template.default", "tokenizer.chat_template.tool_use"};
+    int rc = 0;
+    for (int i = 0; i < 3 && !rc; i++) {
+        const struct json *t = json_get(meta, keys[i]);
+        struct jinja **to = i == 2 ? &c->tool_template : &c->default_template;
+        if (!t || *to) continue;
+        rc =
+            t->type == JSON_STRING ? parse_template(to, t->string, t->n, file, e) : error_set(e, ERR_MODEL, "%s: metadata '%s' is not a string", file, keys[i]);
+    }
+    if (!rc && !c->default_template && !c->tool_template)
+        rc = error_set(e, ERR_MODEL, "%s: no chat template in its metadata (tokenizer.chat_template); give one with --template, or use --raw", file);
+    return rc;
+}
+static int open_gguf(struct chat_template *c, const char *file, const char *template_file, struct error *e) {
+    struct file_map map;
+    struct arena a = {0};
+    struct gguf g;
+    int rc = file_map(&map, file, e);
+    if (rc) return rc;
+    if (!(rc = gguf_parse(&g, &a, map.data, map.size, file, e)) && !(rc = read_gguf_special_tokens(c, &g.meta, e)))
+        rc = template_file ? read_template(&c->default_template, template_file, e) : read_gguf_templates(c, &g.meta, file, e);
+    arena_free(&a);
+    file_unmap(&map);
+    return rc;
+}
+
+static int open_files(struct chat_template *c, const char *dir, const char *template_file, struct error *e) {
+    int rc = 0;
+    if (dir && !(rc = read_json_file(c, dir, "tokenizer_config.json", use_special_tokens, e)))
+        rc = read_json_file(c, dir, "special_tokens_map.json", use_special_tokens, e);
+    if (rc) return rc;
+    if (template_file) return read_template(&c->default_template, template_file, e);
+    return dir ? find_template(c, dir, e) : error_set(e, ERR_MODEL, "no chat template: give a model or a template file");
+}
+
+static uint64_t mix_source_hash(const struct jinja *j, uint64_t seed) {
+    size_t n;
+    const char *s = j ? jinja_source(j, &n) : NULL;
+    return s ? hash64(s, n, seed) : seed;
+}
+int chat_template_open(struct chat_template **out, const char *dir, const char *template_file, struct error *e) {
+    struct chat_template *c = mem_calloc(1, sizeof *c);
+    *out = NULL;
+    if (!c) return error_set(e, ERR_MEMORY, "no memory for the chat template");
+    for (int i = 0; i < n_special; i++) c->vars[i].name = special_names[i];
+    char file[4096];
+    int rc = dir ? gguf_find(dir, file, sizeof file, e) : 0;
+    if (rc >= 0) rc = rc ? open_gguf(c, file, template_file, e) : open_files(c, dir, template_file, e);
+    if (rc) {
+        chat_template_close(&c);
+        return rc;
+    }
+    c->hash = mix_source_hash(c->tool_template, mix_source_hash(c->default_template, 0));
+    *out = c;
+    return 0;
+}
+void chat_template_close(struct chat_template **c) {
+    if (!*c) return;
+    jinja_close(&(*c)->default_template);
+    jinja_close(&(*c)->tool_template);
+    arena_free(&(*c)->arena);
+    mem_free(*c);
+    *c = NULL;
+}
+uint64_t chat_template_hash(const struct chat_template *c) { return c->hash; }
+
+int chat_template_render(const struct chat_template *c, const struct json *vars, struct text *out, struct error *e) {
+    const struct json *tools = json_get(vars, "tools");
+    const struct jinja *j = tools && tools->type != JSON_NULL && c->tool_template ? c->tool_template : c->default_template;
+    if (!j) return error_set(e, ERR_RUNTIME, "this model has only a chat template for tool use; give tools or another --template");
+    return jinja_render(j, vars, c->vars, out, e);
+}
+const char *chat_template_source(const struct chat_template *c, size_t *n) {
+    return jinja_source(c->default_template ? c->default_template : c->tool_template, n);
+}
+
+bool chat_template_mentions(const struct chat_template *c, const char *word, size_t n) {
+    size_t m;
+    const char *s = chat_template_source(c, &m), *end = s + m;
+    for (const char *at = s; n && (at = memmem(at, (size_t)(end - at), word, n)); at++)
+        if (at > s && at + n < end && (at[-1] == '\'' || at[-1] == '"') && at[n] == at[-1]) return true;
+    return false;
+}

@@ -1,0 +1,226 @@
+#include <string.h>
+
+#include "engine/base/error.h"
+#include "engine/base/mem.h"
+#include "tokenizer/chat/builtin_templates.h"
+#include "tokenizer/chat/chat_template.h"
+
+/* Splits the stream of model output into text, thinking and tool calls by the markers that occur in the model's template. Bytes that may start a marker are
+ * held back; all others pass at once. Thinking markers are dropped; tool-call markup is passed on to its parser. */
+
+struct marker_pair {
+    const char *open, *close; /* close is NULL: up to the end of the answer */
+    uint8_t kind;
+};
+static const struct marker_pair marker_pairs[] = {
+    {"<think>", "</think>", OUTPUT_THINKING}, /* DeepSeek, Qwen, GLM, Kimi K2 Thinking, MiniMax */
+    {"◁think▷", "◁/think▷", OUTPUT_THINKING}, /* Kimi */
+    {"<seed:think>", "</seed:think>", OUTPUT_THINKING},
+    {"[THINK]", "[/THINK]", OUTPUT_THINKING},          /* Mistral */
+    {"<tool_call>", "</tool_call>", OUTPUT_TOOL_CALL}, /* Qwen, GLM, Hermes */
+    {"<seed:tool_call>", "</seed:tool_call>", OUTPUT_TOOL_CALL},
+    {"<minimax:tool_call>", "</minimax:tool_call>", OUTPUT_TOOL_CALL},
+    {"<|tool_calls_section_begin|>", "<|tool_calls_section_end|>", OUTPUT_TOOL_CALL}, /* Kimi K2 */
+    {"<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>", OUTPUT_TOOL_CALL},             /* DeepSeek R1, V3, V3.1 */
+    {"<｜DSML｜function_calls>", "</｜DSML｜function_calls>", OUTPUT_TOOL_CALL},      /* V3.2 */
+    {"<｜DSML｜tool_calls>", "</｜DSML｜tool_calls>", OUTPUT_TOOL_CALL},              /* V4 */
+    {"[TOOL_CALLS]", NULL, OUTPUT_TOOL_CALL},
+    {"<|python_tag|>", NULL, OUTPUT_TOOL_CALL}, /* Llama 3 */
+    {"<|tool_call|>", "<|/tool_call|>", OUTPUT_TOOL_CALL},
+};
+/* gpt-oss puts the channel in a header: <|channel|>analysis<|message|> ... <|end|> */
+enum { H_START, H_CHANNEL, H_CONSTRAIN, H_MESSAGE, H_END, H_RETURN, H_CALL, n_harmony };
+static const char *const harmony_markers[n_harmony] = {"<|start|>", "<|channel|>", "<|constrain|>", "<|message|>", "<|end|>", "<|return|>", "<|call|>"};
+
+enum { n_pairs = sizeof marker_pairs / sizeof *marker_pairs, held_max = 64, header_max = 512 };
+struct output_parser {
+    bool enabled[n_pairs], is_harmony, in_header; /* header: between <|start|> or <|channel|> and <|message|> */
+    uint8_t kind;
+    int open_pair; /* index of the open pair, or -1 */
+    bool skip_newlines;
+    char held[held_max];
+    bool held_special[held_max];
+    size_t n_held;
+    char header_text[header_max];
+    size_t n_header_text;
+};
+
+static bool contains(const char *s, size_t n, const char *what) { return memmem(s, n, what, strlen(what)) != NULL; }
+static const char *find_last(const char *s, size_t n, const char *what) {
+    size_t w = strlen(what);
+    for (size_t i = n + 1; w <= n && i-- > w;)
+        if (!memcmp(s + i - w, what, w)) return s + i - w;
+    return NULL;
+}
+
+struct output_parser *output_parser_open(const struct chat_template *c, const char *tail, size_t n) {
+    size_t m;
+    const char *text = chat_template_source(c, &m);
+    struct output_parser *p = mem_calloc(1, sizeof *p);
+    if (!p) return NULL;
+    p->open_pair = -1;
+    p->is_harmony = contains(text, m, "<|channel|>") && contains(text, m, "<|message|>");
+    if (p->is_harmony) {
+        const char *start = find_last(tail, n, harmony_markers[H_START]), *message = find_last(tail, n, harmony_markers[H_MESSAGE]);
+        p->in_header = start && (!message || message < start);
+        if (!p->in_header && message) {
+            const char *channel = find_last(tail, (size_t)(message - tail), harmony_markers[H_CHANNEL]);
+            if (channel && contains(channel, (size_t)(message - channel), "analysis")) p->kind = OUTPUT_THINKING;
+        }
+        return p;
+    }
+    for (int i = 0; i < n_pairs; i++) {
+        const struct marker_pair *k = &marker_pairs[i];
+        p->enabled[i] = contains(text, m, k->open) || (k->kind == OUTPUT_THINKING && contains(text, m, k->close)); /* some prompts only close it */
+        if (!p->enabled[i] || k->kind != OUTPUT_THINKING) continue;
+        size_t end = n, m2 = strlen(k->open); /* opened by the prompt if it ends with the marker and white space */
+        while (end && strchr(" \t\r\n", tail[end - 1]) && tail[end - 1]) end--;
+        if (end < m2 || memcmp(tail + end - m2, k->open, m2) != 0) continue;
+        p->open_pair = i;
+        p->kind = OUTPUT_THINKING;
+        p->skip_newlines = true;
+    }
+    return p;
+}
+void output_parser_close(struct output_parser **p) {
+    mem_free(*p);
+    *p = NULL;
+}
+
+/* ---- output: other control tokens are dropped, except inside tool markup ---- */
+static int emit_text(struct output_parser *p, const char *s, const bool *special, size_t n, output_parser_fn fn, void *ctx) {
+    for (size_t i = 0, run; i < n; i = run) {
+        for (run = i + 1; run < n && special[run] == special[i]; run++) {
+        }
+        if (special[i] && p->kind != OUTPUT_TOOL_CALL) continue;
+        const char *t = s + i;
+        size_t k = run - i;
+        while (p->skip_newlines && k && (*t == '\n' || *t == '\r')) t++, k--;
+        if (!k) continue;
+        p->skip_newlines = false;
+        int rc = fn(ctx, (enum output_kind)p->kind, t, k);
+        if (rc) return rc;
+    }
+    return 0;
+}
+static int emit_marker(struct output_parser *p, const char *s, output_parser_fn fn, void *ctx) { return fn(ctx, OUTPUT_TOOL_CALL, s, strlen(s)); }
+
+/* ---- markers ----
+ * Sets *text to marker k, or NULL if it cannot occur in this state. Returns false past the last marker. */
+static bool possible_marker(const struct output_parser *p, int k, const char **text) {
+    *text = NULL;
+    if (p->is_harmony) {
+        if (k >= n_harmony) return false;
+        *text = harmony_markers[k];
+        return true;
+    }
+    if (k >= 2 * n_pairs) return false;
+    const struct marker_pair *pair = &marker_pairs[k / 2];
+    if (!p->enabled[k / 2]) return true;
+    bool closing = k & 1;
+    if (p->open_pair < 0) *text = !closing ? pair->open : pair->kind == OUTPUT_THINKING ? pair->close : NULL;
+    else if (p->open_pair == k / 2 && closing) *text = pair->close;
+    return true;
+}
+
+static int finish_header(struct output_parser *p, output_parser_fn fn, void *ctx) {
+    const char *last = find_last(p->header_text, p->n_header_text, harmony_markers[H_CHANNEL]);
+    bool tool = contains(p->header_text, p->n_header_text, "to="),
+         thought = last && contains(last, p->n_header_text - (size_t)(last - p->header_text), "analysis");
+    p->kind = tool ? OUTPUT_TOOL_CALL : thought ? OUTPUT_THINKING : OUTPUT_TEXT;
+    p->in_header = false;
+    if (!tool) return 0;
+    int rc = fn(ctx, OUTPUT_TOOL_CALL, p->header_text, p->n_header_text); /* the header names the called function */
+    return rc ? rc : emit_marker(p, harmony_markers[H_MESSAGE], fn, ctx);
+}
+static void append_header(struct output_parser *p, const char *s, size_t n) {
+    if (n > header_max - p->n_header_text) n = header_max - p->n_header_text;
+    memcpy(p->header_text + p->n_header_text, s, n);
+    p->n_header_text += n;
+}
+static int handle_marker(struct output_parser *p, int k, const char *text, output_parser_fn fn, void *ctx) {
+    if (p->is_harmony) {
+        if (k == H_MESSAGE) return finish_header(p, fn, ctx);
+        if (k == H_START || (k == H_CHANNEL && !p->in_header)) p->in_header = true, p->n_header_text = 0;
+        if (p->in_header) {
+            if (k != H_START) append_header(p, text, strlen(text));
+            return 0;
+        }
+        bool tool = p->kind == OUTPUT_TOOL_CALL;
+        p->kind = OUTPUT_TEXT;
+        return tool && k == H_CALL ? emit_marker(p, text, fn, ctx) : 0;
+    }
+    const struct marker_pair *pair = &marker_pairs[k / 2];
+    bool closing = k & 1;
+    int rc = pair->kind == OUTPUT_TOOL_CALL ? emit_marker(p, text, fn, ctx) : 0;
+    p->open_pair = closing ? -1 : k / 2;
+    p->kind = closing ? OUTPUT_TEXT : pair->kind;
+    p->skip_newlines = pair->kind == OUTPUT_THINKING;
+    return rc;
+}
+
+/* Classifies held[i..): 1 a marker (*which, *text), 0 undecided, -1 not a marker. */
+static int match_marker(const struct output_parser *p, size_t i, int *which, const char **text) {
+    size_t n = p->n_held - i;
+    bool maybe = false;
+    const char *t;
+    *text = NULL;
+    for (int k = 0; possible_marker(p, k, &t); k++) {
+        size_t m = t ? strlen(t) : 0;
+        if (!t || memcmp(p->held + i, t, m < n ? m : n) != 0) continue;
+        if (m > n) maybe = true;
+        else if (!*text || m > strlen(*text)) *which = k, *text = t;
+    }
+    return maybe ? 0 : *text ? 1 : -1;
+}
+static int emit_held(struct output_parser *p, size_t from, size_t to, output_parser_fn fn, void *ctx) {
+    if (to == from) return 0;
+    if (!p->in_header) return emit_text(p, p->held + from, p->held_special + from, to - from, fn, ctx);
+    append_header(p, p->held + from, to - from);
+    return 0;
+}
+static int process_held(struct output_parser *p, bool last, output_parser_fn fn, void *ctx) {
+    size_t from = 0, i = 0;
+    int rc = 0, which = 0;
+    const char *text;
+    while (i < p->n_held && !rc) {
+        int k = match_marker(p, i, &which, &text);
+        if (k == 0 && !last) break;
+        if (k <= 0 && !text) {
+            i++;
+            continue;
+        }
+        rc = emit_held(p, from, i, fn, ctx);
+        if (!rc) rc = handle_marker(p, which, text, fn, ctx);
+        from = i += strlen(text);
+    }
+    if (!rc) rc = emit_held(p, from, i, fn, ctx);
+    memmove(p->held, p->held + i, p->n_held - i);
+    memmove(p->held_special, p->held_special + i, (p->n_held - i) * sizeof *p->held_special);
+    p->n_held -= i;
+    return rc;
+}
+
+int output_parser_feed(struct output_parser *p, const char *data, size_t n, bool is_special, output_parser_fn fn, void *ctx) {
+    int rc = 0;
+    while (n && !rc) {
+        size_t k = held_max - p->n_held < n ? held_max - p->n_held : n;
+        memcpy(p->held + p->n_held, data, k);
+        memset(p->held_special + p->n_held, is_special, k * sizeof *p->held_special);
+        p->n_held += k;
+        data += k;
+        n -= k;
+        rc = process_held(p, false, fn, ctx);
+    }
+    return rc;
+}
+int output_parser_flush(struct output_parser *p, output_parser_fn fn, void *ctx) {
+    int rc = process_held(p, true, fn, ctx);
+    if (!rc && p->in_header && p->n_header_text) { /* the answer ended inside a header: show it rather than lose it */
+        p->in_header = false;
+        p->kind = OUTPUT_TEXT;
+        rc = fn(ctx, OUTPUT_TEXT, p->header_text, p->n_header_text);
+        p->n_header_text = 0;
+    }
+    return rc;
+}

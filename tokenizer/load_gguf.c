@@ -1,0 +1,302 @@
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/gguf.h"
+#include "tokenizer/internal.h"
+
+/* Converts the tokenizer lists of a GGUF file to the tree of an equivalent tokenizer.json. GGUF stores only the name of the pre-tokenizer: the names are
+ * llama.cpp's, the patterns the vendors'. */
+
+enum token_type { TYPE_NORMAL = 1, TYPE_UNKNOWN, TYPE_CONTROL, TYPE_USER, TYPE_UNUSED, TYPE_BYTE };
+
+static int no_memory(struct error *e) { return error_set(e, ERR_MEMORY, "no memory for the vocabulary"); }
+
+/* --- Pre-tokenizers --- */
+
+#define CONTRACTIONS   "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+#define SPLIT(pattern) "{\"type\":\"Split\",\"pattern\":{\"Regex\":\"" pattern "\"},\"behavior\":\"Isolated\"},"
+#define WORDS(letters, number) \
+    SPLIT(CONTRACTIONS "|[^\\\\r\\\\n\\\\p{L}\\\\p{N}]?" letters "+|" number \
+                       "| ?[^\\\\s\\\\p{L}\\\\p{N}]+[\\\\r\\\\n]*|\\\\s*[\\\\r\\\\n]+|\\\\s+(?!\\\\S)|\\\\s+")
+#define LOWER "[\\\\p{Ll}\\\\p{Lm}\\\\p{Lo}\\\\p{M}]"
+#define UPPER "[\\\\p{Lu}\\\\p{Lt}\\\\p{Lm}\\\\p{Lo}\\\\p{M}]"
+#define CASES(ending, number) \
+    SPLIT("[^\\\\r\\\\n\\\\p{L}\\\\p{N}]?" UPPER "*" LOWER "+" ending "|[^\\\\r\\\\n\\\\p{L}\\\\p{N}]?" UPPER "+" LOWER "*" ending "|" number \
+          "| ?[^\\\\s\\\\p{L}\\\\p{N}]+[\\\\r\\\\n/]*|\\\\s*[\\\\r\\\\n]+|\\\\s+(?!\\\\S)|\\\\s+")
+#define GPT2 SPLIT("'s|'t|'re|'ve|'m|'ll|'d| ?\\\\p{L}+| ?\\\\p{N}+| ?[^\\\\s\\\\p{L}\\\\p{N}]+|\\\\s+(?!\\\\S)|\\\\s+")
+#define DEEPSEEK_LETTERS \
+    "[A-Za-zµÀ-ÖØ-öø-ƺƼ-ƿǄ-ʓʕ-ʯͰ-ͳͶͷͻ-ͽͿΆΈ-ΊΌΎ-ΡΣ-ϵϷ-ҁҊ-ԯԱ-Ֆ" \
+    "Ⴀ-ჅᎠ-Ᏽᏸ-ᏽᲐ-ᲺᲽ-Ჿᴀ-ᴫᵫ-ᵷᵹ-ᶚḀ-ἕἘ-Ἕἠ-ὅὈ-Ὅὐ-ὗὙὛὝὟ-ώᾀ-ᾴᾶ-ᾼιῂ-ῄ" \
+    "ῆ-ῌῐ-ΐῖ-Ίῠ-Ῥῲ-ῴῶ-ῼℂℇℊ-ℓℕℙ-ℝℤΩℨK-ℭℯ-ℴℹℼ-ℿⅅ-ⅉⅎↃↄⰀ-ⱻⱾ-ⳤⳫ-ⳮⳲ" \
+    "ⳳꙀ-ꙭꚀ-ꚛꜢ-ꝯꝱ-ꞇꞋ-ꞎꭰ-ꮿﬀ-ﬆﬓ-ﬗＡ-Ｚａ-ｚ𐐀-𐑏𐒰-𐓓𐓘-𐓻𐲀-𐲲𐳀-𐳲𑢠-𑣟𞤀-𞥃]+"
+#define DEEPSEEK_CJK "[一-龥ࠀ-一가-퟿]+"
+
+static const struct gguf_pretok {
+    const char *name, *steps;
+    bool nfc, ignore_merges, bos; /* whole: a word in the vocabulary is not split (ignore_merges); bos: default for adding a BOS */
+} gguf_pretoks[] = {
+    {"gpt-2", GPT2, false, false, false},
+    {"phi-2", GPT2, false, false, false},
+    {"starcoder", SPLIT("\\\\p{N}") GPT2, false, false, false},
+    {"llama-bpe", WORDS("\\\\p{L}", "\\\\p{N}{1,3}"), false, true, true},
+    {"llama3", WORDS("\\\\p{L}", "\\\\p{N}{1,3}"), false, true, true},
+    {"llama-v3", WORDS("\\\\p{L}", "\\\\p{N}{1,3}"), false, true, true},
+    {"dbrx", WORDS("\\\\p{L}", "\\\\p{N}{1,3}"), false, false, false},
+    {"smaug-bpe", WORDS("\\\\p{L}", "\\\\p{N}{1,3}"), false, false, false},
+    {"glm4", WORDS("\\\\p{L}", "\\\\p{N}{1,3}"), false, true, false},
+    {"glm5", WORDS("\\\\p{L}", "\\\\p{N}{1,3}"), false, true, false},
+    {"chatglm-bpe", WORDS("\\\\p{L}", "\\\\p{N}{1,3}"), false, false, false},
+    {"qwen2", WORDS("\\\\p{L}", "\\\\p{N}"), true, false, false},
+    {"deepseek-r1-qwen", WORDS("\\\\p{L}", "\\\\p{N}"), true, false, false},
+    {"qwen35",
+     SPLIT(CONTRACTIONS "|[^\\\\r\\\\n\\\\p{L}\\\\p{N}]?[\\\\p{L}\\\\p{M}]+|\\\\p{N}| "
+                        "?[^\\\\s\\\\p{L}\\\\p{M}\\\\p{N}]+[\\\\r\\\\n]*|\\\\s*[\\\\r\\\\n]+|\\\\s+(?!\\\\S)|\\\\s+"),
+     true, false, false},
+    {"tekken", CASES("", "\\\\p{N}"), false, true, true},
+    {"gpt-4o", CASES(CONTRACTIONS "?", "\\\\p{N}{1,3}"), false, true, false},
+    {"llama4", CASES(CONTRACTIONS "?", "\\\\p{N}{1,3}"), false, true, false},
+    {"minimax-m2", CASES(CONTRACTIONS "?", "\\\\p{N}{1,3}"), false, false, false},
+    {"deepseek-llm",
+     SPLIT("[\\r\\n]") SPLIT("\\\\s?" DEEPSEEK_LETTERS) SPLIT("\\\\s?[!-/:-~！-／：-～‘-‟　-。]+") SPLIT("\\\\s+$") SPLIT(DEEPSEEK_CJK) SPLIT("\\\\p{N}+"),
+     false, false, false},
+    {"deepseek-coder", SPLIT("[\\r\\n]") SPLIT("\\\\s?\\\\p{L}+") SPLIT("\\\\s?\\\\p{P}+") SPLIT(DEEPSEEK_CJK) SPLIT("\\\\p{N}"), false, false, false},
+    {"deepseek-v3",
+     SPLIT("\\\\p{N}{1,3}") SPLIT("[一-龥぀-ゟ゠-ヿ]+")
+         SPLIT("[!\\\"#$%&'()*+,\\\\-./:;<=>?@\\\\[\\\\\\\\\\\\]^_`{|}~][A-Za-z]+|[^\\r\\n\\\\p{L}\\\\p{P}\\\\p{S}]?[\\\\p{L}\\\\p{M}]+| "
+               "?[\\\\p{P}\\\\p{S}]+[\\r\\n]*|"
+               "\\\\s*[\\r\\n]+|\\\\s+(?!\\\\S)|\\\\s+"),
+     false, false, false},
+};
+
+static const char bytes_step[] = "{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"use_regex\":false}";
+
+static const struct gguf_pretok *find_pretok(const struct json *name) {
+    for (size_t i = 0; i < sizeof gguf_pretoks / sizeof *gguf_pretoks; i++)
+        if (json_is(name, gguf_pretoks[i].name)) return &gguf_pretoks[i];
+    return NULL;
+}
+static int unknown_pretok(const struct json *name, struct error *e) {
+    struct buf all = {0};
+    for (size_t i = 0; i < sizeof gguf_pretoks / sizeof *gguf_pretoks; i++) buf_fmt(&all, "%s%s", i ? ", " : "", gguf_pretoks[i].name);
+    bool named = name && name->type == JSON_STRING;
+    int rc = error_set(e, ERR_MODEL, "'tokenizer.ggml.pre' is %.*s; hearth supports %s", named ? (int)(name->n < 60 ? name->n : 60) : 7,
+                       named ? name->string : "missing", all.data ? all.data : "");
+    buf_free(&all);
+    return rc;
+}
+
+/* --- SentencePiece merges: any two tokens that concatenate to a token; higher scores merge first --- */
+
+struct scored_merge {
+    double score;
+    uint32_t a, b, id;
+};
+static int compare_score(const void *x, const void *y) {
+    const struct scored_merge *p = x, *q = y;
+    if (p->score != q->score) return p->score > q->score ? -1 : 1;
+    return p->id < q->id ? -1 : p->id > q->id;
+}
+
+int load_gguf_scores(struct tokenizer *t, const struct json *vocab, const struct json *scores, const struct json *types, struct error *e) {
+    struct scored_merge *list = NULL;
+    size_t n = 0, cap = 0;
+    for (uint32_t i = 0; i < vocab->n; i++) {
+        const struct json *k = &vocab->items[2 * i];
+        uint32_t id = (uint32_t)k[1].integer;
+        int64_t type = json_int(json_at(types, id), TYPE_NORMAL);
+        if (type != TYPE_NORMAL && type != TYPE_USER) continue;
+        if (load_has_inner_mark(k->string, k->n)) t->bpe.split_at_marks = false;
+        for (size_t at = k->n ? utf8_size((unsigned char)k->string[0]) : 0; at < k->n; at += utf8_size((unsigned char)k->string[at])) {
+            int64_t a = vocab_find(&t->vocab, k->string, at, false), b = a < 0 ? -1 : vocab_find(&t->vocab, k->string + at, k->n - at, false);
+            if (b < 0) continue;
+            if (mem_grow(&list, &cap, n + 1, sizeof *list)) {
+                mem_free(list);
+                return no_memory(e);
+            }
+            list[n++] = (struct scored_merge){json_num(json_at(scores, id), 0), (uint32_t)a, (uint32_t)b, id};
+        }
+    }
+    int rc = merges_init(&t->bpe.merges, n) ? no_memory(e) : 0;
+    if (n) qsort(list, n, sizeof *list, compare_score);
+    uint32_t rank = 0; /* equal scores share a rank: the leftmost pair merges first */
+    for (size_t i = 0; i < n && !rc; i++) {
+        rank += i && list[i].score != list[i - 1].score;
+        merges_add(&t->bpe.merges, list[i].a, list[i].b, rank, list[i].id);
+    }
+    mem_free(list);
+    return rc;
+}
+
+/* --- The tree --- */
+
+struct json_builder {
+    struct arena *arena;
+    struct json *items;
+    uint32_t n;
+    struct error *e;
+};
+static int begin_object(struct json_builder *o, struct arena *a, uint32_t members, struct error *e) {
+    *o = (struct json_builder){.arena = a, .items = arena_alloc(a, 2 * (size_t)members * sizeof *o->items), .e = e};
+    return o->items ? 0 : no_memory(e);
+}
+static void put_member(struct json_builder *o, const char *key, struct json v) {
+    o->items[2 * o->n] = (struct json){.type = JSON_STRING, .n = (uint32_t)strlen(key), .string = key};
+    o->items[2 * o->n++ + 1] = v;
+}
+static struct json object_value(const struct json_builder *o) { return (struct json){.type = JSON_OBJECT, .n = o->n, .items = o->items}; }
+static struct json bool_value(bool v) { return (struct json){.type = JSON_BOOL, .boolean = v}; }
+static struct json int_value(int64_t v) { return (struct json){.type = JSON_INT, .integer = v}; }
+static struct json string_value(const char *s) { return (struct json){.type = JSON_STRING, .n = (uint32_t)strlen(s), .string = s}; }
+
+/* Parses JSON text into the arena. NULL: null. */
+static int put_parsed(struct json_builder *o, const char *key, const char *s) {
+    struct json v = {.type = JSON_NULL};
+    size_t n = s ? strlen(s) : 0;
+    const char *copy = s ? arena_strndup(o->arena, s, n) : NULL;
+    if (s && !copy) return no_memory(o->e);
+    int rc = s ? json_parse(o->arena, copy, n, 0, key, &v, o->e) : 0;
+    if (!rc) put_member(o, key, v);
+    return rc;
+}
+
+struct gguf_lists {
+    const struct json *tokens, *types, *scores, *merges;
+    bool is_spm;
+};
+
+static int read_lists(struct gguf_lists *l, const struct json *meta, struct error *e) {
+    const struct json *model = json_get(meta, "tokenizer.ggml.model");
+    l->tokens = json_get(meta, "tokenizer.ggml.tokens");
+    l->types = json_get(meta, "tokenizer.ggml.token_type");
+    l->scores = json_get(meta, "tokenizer.ggml.scores");
+    l->merges = json_get(meta, "tokenizer.ggml.merges");
+    l->is_spm = json_is(model, "llama");
+    if (!model || json_is(model, "no_vocab") || json_is(model, "none")) return error_set(e, ERR_MODEL, "no tokenizer in its metadata");
+    if (!l->is_spm && !json_is(model, "gpt2")) {
+        bool named = model->type == JSON_STRING;
+        return error_set(e, ERR_MODEL, "'tokenizer.ggml.model' is %.*s; hearth supports gpt2 and llama", named ? (int)(model->n < 60 ? model->n : 60) : 1,
+                         named ? model->string : "?");
+    }
+    const struct {
+        const char *name;
+        const struct json *list;
+        bool needed, number;
+    } all[] = {{"tokens", l->tokens, true, false}, {"token_type", l->types, l->is_spm, true}, {"scores", l->scores, l->is_spm, true}};
+    for (size_t i = 0; i < 3; i++) {
+        const struct json *a = all[i].list;
+        if (!a && !all[i].needed) continue;
+        if (!a || a->type != JSON_ARRAY || !a->n) return error_set(e, ERR_MODEL, "'tokenizer.ggml.%s' is missing or not a list", all[i].name);
+        if (a->n != l->tokens->n)
+            return error_set(e, ERR_MODEL, "'tokenizer.ggml.%s' has %u items, 'tokenizer.ggml.tokens' %u", all[i].name, a->n, l->tokens->n);
+        bool fits = all[i].number ? a->items[0].type == JSON_INT || a->items[0].type == JSON_FLOAT : a->items[0].type == JSON_STRING;
+        if (!fits) return error_set(e, ERR_MODEL, "'tokenizer.ggml.%s' has elements of the wrong type", all[i].name);
+    }
+    return 0;
+}
+
+/* Control tokens are not in the vocabulary: no text may become one. Unused tokens are left out. */
+static int put_tokens(struct json_builder *root, struct json_builder *model, const struct gguf_lists *l, struct error *e) {
+    uint32_t n = l->tokens->n, k = 0, added = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        int64_t type = json_int(json_at(l->types, i), TYPE_NORMAL);
+        added += type == TYPE_CONTROL || type == TYPE_USER || type == TYPE_UNKNOWN;
+    }
+    struct json *vocab = arena_alloc(root->arena, 2 * (size_t)n * sizeof *vocab), *list = arena_alloc(root->arena, (size_t)(added + 1) * sizeof *list);
+    if (!vocab || !list) return no_memory(e);
+    added = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        int64_t type = json_int(json_at(l->types, i), TYPE_NORMAL);
+        if (type == TYPE_UNUSED) continue;
+        if (type != TYPE_CONTROL) {
+            vocab[2 * k] = l->tokens->items[i];
+            vocab[2 * k++ + 1] = int_value(i);
+        }
+        if (type != TYPE_CONTROL && type != TYPE_USER && type != TYPE_UNKNOWN) continue;
+        struct json_builder o;
+        if (begin_object(&o, root->arena, 4, e)) return ERR_MEMORY;
+        put_member(&o, "id", int_value(i));
+        put_member(&o, "content", l->tokens->items[i]);
+        put_member(&o, "special", bool_value(type != TYPE_USER));
+        put_member(&o, "normalized", bool_value(false));
+        list[added++] = object_value(&o);
+    }
+    put_member(model, "vocab", (struct json){.type = JSON_OBJECT, .n = k, .items = vocab});
+    put_member(root, "added_tokens", (struct json){.type = JSON_ARRAY, .n = added, .items = list});
+    return 0;
+}
+
+/* Byte-level BPE like GPT-2's. */
+static int put_bpe(struct json_builder *root, struct json_builder *model, const struct gguf_lists *l, const struct gguf_pretok *pre, struct error *e) {
+    struct buf steps = {0};
+    buf_fmt(&steps, "{\"type\":\"Sequence\",\"pretokenizers\":[%s%s]}", pre->steps, bytes_step);
+    int rc = steps.failed ? no_memory(e) : put_parsed(root, "pre_tokenizer", steps.data);
+    buf_free(&steps);
+    if (!rc) rc = put_parsed(root, "normalizer", pre->nfc ? "{\"type\":\"NFC\"}" : NULL);
+    if (!rc) rc = put_parsed(root, "decoder", "{\"type\":\"ByteLevel\"}");
+    put_member(model, "ignore_merges", bool_value(pre->ignore_merges));
+    if (l->merges) put_member(model, "merges", *l->merges);
+    return rc;
+}
+
+/* SentencePiece: words begin with a mark, unknown characters fall back to bytes. */
+static int put_spm(struct json_builder *root, struct json_builder *model, const struct gguf_lists *l, bool prefix, struct error *e) {
+    int rc = put_parsed(root, "normalizer",
+                        prefix ? "{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"Prepend\",\"prepend\":\"\xE2\x96\x81\"},"
+                                 "{\"type\":\"Replace\",\"pattern\":{\"String\":\" \"},\"content\":\"\xE2\x96\x81\"}]}"
+                               : "{\"type\":\"Replace\",\"pattern\":{\"String\":\" \"},\"content\":\"\xE2\x96\x81\"}");
+    if (!rc)
+        rc = put_parsed(root, "decoder",
+                        prefix ? "{\"type\":\"Sequence\",\"decoders\":[{\"type\":\"Replace\",\"pattern\":{\"String\":\"\xE2\x96\x81\"},\"content\":\" \"},"
+                                 "{\"type\":\"ByteFallback\"},{\"type\":\"Fuse\"},{\"type\":\"Strip\",\"content\":\" \",\"start\":1,\"stop\":0}]}"
+                               : "{\"type\":\"Sequence\",\"decoders\":[{\"type\":\"Replace\",\"pattern\":{\"String\":\"\xE2\x96\x81\"},\"content\":\" \"},"
+                                 "{\"type\":\"ByteFallback\"},{\"type\":\"Fuse\"}]}");
+    put_member(model, "byte_fallback", bool_value(true));
+    put_member(model, "fuse_unk", bool_value(true));
+    for (uint32_t i = 0; i < l->tokens->n; i++)
+        if (json_int(json_at(l->types, i), 0) == TYPE_UNKNOWN) {
+            put_member(model, "unk_token", l->tokens->items[i]);
+            break;
+        }
+    put_member(model, "scores", *l->scores);
+    put_member(model, "types", *l->types);
+    return rc;
+}
+
+static int set_bos(struct tokenizer *t, const struct json *meta, const struct gguf_lists *l, bool usual, struct error *e) {
+    int64_t id = json_int(json_get(meta, "tokenizer.ggml.bos_token_id"), l->is_spm ? 1 : -1);
+    if (!json_bool(json_get(meta, "tokenizer.ggml.add_bos_token"), usual) || id < 0) return 0;
+    if (id >= t->vocab.n_ids || !t->vocab.tokens[id].flags)
+        return error_set(e, ERR_MODEL, "'tokenizer.ggml.bos_token_id' is %lld, which is not a token id", (long long)id);
+    t->bos = (int32_t)id;
+    return 0;
+}
+
+int load_gguf(struct tokenizer *t, const char *file, struct error *e) {
+    struct file_map map = {0};
+    struct arena arena = {0};
+    struct gguf g;
+    struct gguf_lists l;
+    struct json_builder root, model;
+    int rc = file_map(&map, file, e);
+    if (rc) return rc;
+    if ((rc = gguf_parse(&g, &arena, map.data, map.size, file, e))) goto out; /* its errors name the file */
+    const struct gguf_pretok *pre = find_pretok(json_get(&g.meta, "tokenizer.ggml.pre"));
+    rc = read_lists(&l, &g.meta, e);
+    if (!rc && !l.is_spm && !pre) rc = unknown_pretok(json_get(&g.meta, "tokenizer.ggml.pre"), e);
+    if (!rc && !(rc = begin_object(&root, &arena, 5, e)) && !(rc = begin_object(&model, &arena, 8, e))) {
+        put_member(&model, "type", string_value("BPE"));
+        rc = put_tokens(&root, &model, &l, e);
+        if (!rc)
+            rc = l.is_spm ? put_spm(&root, &model, &l, json_bool(json_get(&g.meta, "tokenizer.ggml.add_space_prefix"), true), e)
+                          : put_bpe(&root, &model, &l, pre, e);
+        put_member(&root, "model", object_value(&model));
+        struct json whole = object_value(&root);
+        if (!rc) rc = load_json_tree(t, &whole, map.size < (64u << 20) ? map.size : 64u << 20, e);
+    }
+    if (!rc) rc = set_bos(t, &g.meta, &l, l.is_spm || pre->bos, e);
+    if (rc) error_prefix(e, "%s", file);
+out:
+    arena_free(&arena);
+    file_unmap(&map);
+    return rc;
+}
