@@ -240,7 +240,7 @@ class OneShot(driver.Case):
         rc, out, err = self.run_bin("--batch", "-", data='"a"\n\n{"prompt": }\n7\n{"prompt": "x", "max_tokens": 0}')
         rows = sorted((json.loads(line) for line in out.splitlines()), key=lambda row: row["index"])
         self.assertEqual((rc, len(rows)), (1, 4))
-        for row, word in zip(rows[1:], ("line 3, column 12: ", "line 4: neither", "line 5: max_tokens")):
+        for row, word in zip(rows[1:], ("line 3, column 12: ", "line 4: must be", "line 5: max_tokens")):
             self.assertTrue(row["error"]["message"].startswith(word), row)
 
     def test_batch(self):

@@ -301,7 +301,7 @@ static void what_does_not_fit_is_said(void **st) {
     buf_free(&b);
     struct engine_params p = {0};
     assert_int_equal(engine_plan(&p, "paper-b-t4", "no-such-model", &b, &e), ERR_USAGE);
-    assert_non_null(strstr(e.text, "known are deepseek-v3, kimi-k2"));
+    assert_non_null(strstr(e.text, "known: deepseek-v3, kimi-k2"));
     assert_int_equal(engine_plan(&p, "no-such-machine", NULL, &b, &e), ERR_USAGE);
     buf_free(&b);
 }
