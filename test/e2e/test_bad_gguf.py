@@ -80,7 +80,7 @@ PARTS = [
     ("a key twice", lambda m, t: m.update({Again("general.name"): "x"}), ["general.name", "twice"]),
     ("alignment 3", meta(general__alignment=3), ["general.alignment"]),
     ("arrays in arrays", meta(a=[[[[["x"]]]]]), ["too deep"]),
-    ("a tensor twice", more("blk.0.attn_q.weight", "F32", [256], bytes(1024)), ["blk.0.attn_q.weight", "as well"]),
+    ("a tensor twice", more("blk.0.attn_q.weight", "F32", [256], bytes(1024)), ["blk.0.attn_q.weight", "is also in"]),
     ("IQ2_XXS", tensor(GATE, type=16, raw=bytes(4 * 256 * 66)), [GATE, "IQ2_XXS", "Q4_K"]),
     ("an unknown format", tensor(GATE, type=99), [GATE, "unknown format 99"]),
     ("rows of no whole blocks", more("x", "Q4_K", [2, 100], bytes(288)), ["x", "no whole blocks of Q4_K"]),
@@ -97,14 +97,14 @@ PARTS = [
     ("a norm missing", tensor("blk.1.attn_norm.weight", gone=True), ["blk.1.attn_norm.weight"]),
     ("experts of another number", tensor(GATE, shape=[2, 256, 256], raw=lambda r: r[: len(r) // 2]), [GATE, "[4, 256, 256]"]),
     ("a shape of another model", tensor("output.weight", shape=[144, 512]), ["output.weight", "[288, 256]"]),
-    ("a bias nobody knows", more("blk.1.attn_q.bias", "F32", [256], bytes(1024)), ["blk.1.attn_q.bias", "does not know"]),
+    ("a bias nobody knows", more("blk.1.attn_q.bias", "F32", [256], bytes(1024)), ["blk.1.attn_q.bias", "unknown tensor"]),
     ("factors of nothing", more("rope_freqs.weight", "F32", [32], bytes(128)), ["rope_freqs.weight", "more than 0"]),
     ("a vector in Q8_0", tensor("output_norm.weight", type="Q8_0", raw=bytes(8 * 34)), ["output_norm.weight", "vector"]),
     ("file 1 of 3 by its metadata", meta(**{"split.no": 0, "split.count": 3}), ["file 1 of 3"]),
 ]
 VERIFY = [
     ("an infinite scale", tensor(GATE, raw=lambda r: r[:340] + b"\0\x7c" + r[342:]), [GATE, "Q8_0", "row 1", "column 64"]),
-    ("a norm that is no number", tensor("output_norm.weight", raw=lambda r: r[:8] + struct.pack("<f", float("nan")) + r[12:]), ["output_norm.weight", "column 2"]),
+    ("a norm that is NaN", tensor("output_norm.weight", raw=lambda r: r[:8] + struct.pack("<f", float("nan")) + r[12:]), ["output_norm.weight", "column 2"]),
 ]
 TEXT = [
     ("an unknown pre-tokenizer", meta(**{"tokenizer.ggml.pre": "viking"}), ["viking", "qwen2"]),

@@ -319,7 +319,7 @@ def families(tmp):
     d = os.path.join(tmp, "gqa_sinks")
     byte(UP + "_scales", 192 * 5 + 7, 255)(d)  # of the second expert
     rc, out, err = run(d, "--verify")
-    check(rc == 3 and UP + "_scales" in err and "column 2" in err, "an exponent of MXFP4 that is no number", f"exit {rc} {err!r}")
+    check(rc == 3 and UP + "_scales" in err and "column 2" in err, "an exponent of MXFP4 that is NaN", f"exit {rc} {err!r}")
     for e in range(7):
         byte(UP + "_scales", e * 192 * 5, 255)(d)
     rc, out, err = run(d, "--tokens", "5,6,7", "-n", "2", "--ids")
@@ -328,7 +328,7 @@ def families(tmp):
     for e in range(7):
         byte(f"layers.2.ffn.experts.{e}.w1.scale", 0, 255)(d)
     rc, out, err = run(d, "--verify")
-    check(rc == 3 and "layers.2.ffn.experts" in err and "w1.scale" in err, "an exponent of FP4 that is no number", f"exit {rc} {err!r}")
+    check(rc == 3 and "layers.2.ffn.experts" in err and "w1.scale" in err, "an exponent of FP4 that is NaN", f"exit {rc} {err!r}")
     rc, out, err = run(d, "--tokens", "5,6,7", "-n", "2", "--ids")
     check(rc == 3 and "feed-forward of layer 2" in err or "attention of layer 3" in err, "it is met in a forward pass, which names the layer", f"exit {rc} {err!r}")
     d = os.path.join(tmp, "gqa_half")

@@ -112,7 +112,7 @@ class Plan(driver.Case):
         self.assertEqual(named - printed - {"list"}, set(), "in the manual, and not printed")
 
     def test_wrong(self):
-        for text, want in ((BOX + "cores = 9\n", "line 7: cores = 9: is given twice"), ("ddr = fast\n", "line 1: ddr = fast: is no number"),
+        for text, want in ((BOX + "cores = 9\n", "line 7: cores = 9: is given twice"), ("ddr = fast\n", "line 1: ddr = fast: is not a number"),
                            ("channels = 2\n", "ddr is missing: transfers a second of the memory, such as ddr = 4800"),
                            (BOX.replace("4090", "4091"), "card = RTX 4091 is not a known card"), ("x\n", "line 1: 'x' is not key = value"),
                            ("name = \x1b]0;x\x07\n", "not a text file")):

@@ -159,8 +159,8 @@ class Protocol(Case):
         self.assertEqual(self.refused(404, "no model other", ask("x", model="other"))["code"], "model_not_found")
         self.refused(404, "/v1/completions", {}, "/v1/completions")
         self.refused(404, "no resource", {}, "/" + "a" * 3000)
-        self.refused(405, "wants POST", None, post, "GET")
-        self.refused(405, "wants GET", {}, "/v1/models")
+        self.refused(405, "needs method POST", None, post, "GET")
+        self.refused(405, "needs method GET", {}, "/v1/models")
         self.assertEqual(self.s.chat("harmless", n=1, logprobs=False, logit_bias={}, tool_choice="auto", response_format={"type": "text"}, presence_penalty=0, user="u", best_of=1, mirostat=0, typical_p=1.0, grammar="", min_tokens=0, modalities=["text"], max_tokens=-1,
                                      max_completion_tokens=None, seed=-1, stop=None, tools=None, stream_options=None, enable_thinking=None, metadata={"a": "b"}, service_tier="auto", xtc_probability=0, echo=False,
                                      prompt_cache_key="a", stream_options_of=None)[0], 200)
