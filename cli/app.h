@@ -5,6 +5,7 @@
 
 #include "cli/options/opt.h"
 #include "cli/options/paths.h"
+#include "cli/turn/answer_printer.h"
 #include "cli/turn/engine_client.h"
 #include "engine/engine.h"
 #include "tokenizer/chat/chat_template.h"
@@ -13,6 +14,7 @@ struct app {
     struct opts opts;
     bool tty_in, tty_out, tty_err;
     bool color_out, color_err;
+    struct answer_style answer_style;
     bool quiet, verbose;
     char model_dir[PATHS_MAX];      /* the model's directory, or "ember:" */
     const struct backend *backend;  /* the engine in use: this process, attached or remote */

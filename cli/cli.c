@@ -1,5 +1,6 @@
 #include "cli/cli.h"
 
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -47,6 +48,7 @@ static void set_streams(struct app *a) {
     a->verbose = a->opts.v[OPT_VERBOSE].on;
     a->color_out = use_color(a, a->tty_out);
     a->color_err = use_color(a, a->tty_err);
+    a->answer_style = (struct answer_style){a->color_out, a->color_err, a->quiet, a->opts.v[OPT_PLAIN].on};
     progress_init(a->tty_err, a->color_err, a->quiet);
     log_set(on_log, a, a->verbose ? LOG_DEBUG : LOG_WARN);
 }
@@ -158,6 +160,7 @@ int cli_main(int argc, char **argv) {
     open_close(&a);
     progress_clear();
     if (!rc || (rc == ERR_CANCELLED && out_failed())) rc = out_check(&e); /* the closed stdout caused the cancellation */
+    if (rc == OUT_CLOSED_PIPE) sig_die(SIGPIPE);                          /* quietly, as cat does */
     if (sig_terminated()) sig_die(sig_terminated());
     if (sig_interrupted()) sig_die(SIGINT);
     if (rc == ERR_CANCELLED) sig_die(SIGINT);

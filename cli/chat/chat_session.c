@@ -70,7 +70,7 @@ static void print_message(struct repl *r, const struct message *m) {
         const char *text = conversation_question(m, &b);
         if (text) buf_fmt(&b, "%s%s", b.len ? " " : "", text);
         repl_print_styled(r, "\033[1m", "> ", b.data ? b.data : "", b.len);
-    } else if (m->role == ROLE_ASSISTANT) answer_printer_print(r->app, m->text.data, m->text.len);
+    } else if (m->role == ROLE_ASSISTANT) answer_printer_print(&r->app->answer_style, m->text.data, m->text.len);
     buf_free(&b);
 }
 

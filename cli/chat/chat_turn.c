@@ -49,7 +49,7 @@ static void release_screen(struct repl *r) {
     answer_printer_free(&r->printer);
     progress_hold(false);
     r->on_screen = NULL;
-    sig_defer(NULL);
+    sig_defer(NULL, NULL);
     sig_clear_interrupt();
 }
 
@@ -71,7 +71,7 @@ static void finish_in_background(struct repl *r, struct chat_session *t) {
     t->answer_seen = t == r->active && !u->failed;
     if (t->answer_seen || r->dumb) repl_hide_line(r);
     if (t->answer_seen) { /* the active session: print the answer above the edited line */
-        answer_printer_print(r->app, u->text.data, u->text.len);
+        answer_printer_print(&r->app->answer_style, u->text.data, u->text.len);
         if (u->reason != DONE_STOP) repl_print(r, "(%s)", describe_partial(r, u, cut, sizeof cut));
         out_write("\n", 1);
         return;
@@ -100,12 +100,12 @@ static void hide_line_before_output(void *ctx) { repl_hide_line(ctx); }
 
 static void acquire_screen(struct repl *r, struct chat_session *t) {
     r->on_screen = t;
-    answer_printer_init(&r->printer, r->app);
+    answer_printer_init(&r->printer, &r->app->answer_style);
     r->printer.before_output = hide_line_before_output;
     r->printer.ctx = r;
     t->turn.on_text = answer_printer_add;
     t->turn.ctx = &r->printer;
-    sig_defer(t->client);
+    engine_client_defer_signals(t->client);
 }
 
 void chat_turn_to_screen(struct repl *r, struct chat_session *t) {

@@ -427,7 +427,7 @@ int repl_run(struct app *a, struct error *e) {
     r->line.complete = command_complete;
     r->line.ctx = r;
     if (!rc) {
-        sig_defer(NULL);
+        sig_defer(NULL, NULL);
         if (!a->quiet && open_is_builtin(a)) repl_print(r, "%s, the built-in model, knows only hearth; hearth -m DIR opens a real one.", a->info->name);
         if (!a->quiet) repl_print(r, "%s%sType a question, or /help; Ctrl-D leaves.", open_is_builtin(a) ? "" : a->info->name, open_is_builtin(a) ? "" : ". ");
         if (v[OPT_FILE].n_items) repl_print(r, "%zu bytes of documents are attached to your first question", r->active->attached.len);

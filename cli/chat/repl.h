@@ -2,8 +2,8 @@
 /* The interactive chat: sessions, their turns, and the loop over keys, engine events and signals. */
 #include "cli/app.h"
 #include "cli/saved/store.h"
-#include "cli/terminal/answer_printer.h"
 #include "cli/terminal/line.h"
+#include "cli/turn/answer_printer.h"
 #include "cli/turn/conversation.h"
 #include "cli/turn/turn.h"
 

@@ -343,7 +343,7 @@ int batch_run(struct app *a, struct error *e) {
         if (!rc && !(b->sessions = mem_calloc((size_t)b->n_sessions, sizeof *b->sessions))) rc = error_set(e, ERR_MEMORY, "no memory");
         if (!b->sessions) b->n_sessions = 0;
         if (!rc) {
-            sig_defer(NULL);
+            sig_defer(NULL, NULL);
             run_jobs(b, announced);
         }
     }

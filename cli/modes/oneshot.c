@@ -4,10 +4,10 @@
 #include <string.h>
 
 #include "cli/saved/store.h"
-#include "cli/terminal/answer_printer.h"
 #include "cli/terminal/out.h"
 #include "cli/terminal/progress.h"
 #include "cli/terminal/sig.h"
+#include "cli/turn/answer_printer.h"
 #include "cli/turn/conversation.h"
 #include "cli/turn/input.h"
 #include "cli/turn/turn.h"
@@ -172,10 +172,10 @@ static int answer_prompt(struct app *a, struct conversation *conv, const struct 
     struct request r = {.max_tokens = v[OPT_MAX_TOKENS].text ? (int)v[OPT_MAX_TOKENS].integer : -1};
     bool live = !v[OPT_JSON].on && !v[OPT_EXTRACT].on && !v[OPT_NO_STREAM].on;
     open_sampling(a, &a->opts, &r.sampling);
-    answer_printer_init(&p, a);
+    answer_printer_init(&p, &a->answer_style);
     int rc = engine_client_open(a, &s, e);
     if (rc) return rc;
-    sig_defer(s);
+    engine_client_defer_signals(s);
     turn_fn fn = !live ? NULL : v[OPT_JSON_LINES].on ? print_json_text : answer_printer_add;
     if ((rc = turn_start(&t, a, s, prompt, &r, fn, &p, e))) goto out;
     run_turn(a, &t);

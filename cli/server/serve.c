@@ -251,7 +251,7 @@ int serve_run(struct app *a, struct error *e) {
     if (!rc) rc = open_text_local(a, e);
     if (!rc) rc = open_engine_local(a, e);
     if (!rc) {
-        sig_defer(NULL);
+        sig_defer(NULL, NULL);
         rc = start_server(&s, e);
     }
     out_err_nonblocking();

@@ -1,6 +1,7 @@
 #include "cli/turn/engine_client.h"
 
 #include "cli/app.h"
+#include "cli/terminal/sig.h"
 #include "cli/turn/conversation.h"
 #include "engine/ember/topic.h"
 
@@ -45,6 +46,8 @@ int engine_client_submit(struct engine_client *s, const struct prompt *p, const 
 }
 size_t engine_client_disk_keys(const struct engine_client *s, const uint64_t **keys) { return s->app->backend->disk_keys(s, keys); }
 void engine_client_cancel(struct engine_client *s) { s->app->backend->cancel(s); }
+static void cancel_client(void *s) { engine_client_cancel(s); }
+void engine_client_defer_signals(struct engine_client *s) { sig_defer(cancel_client, s); }
 bool engine_client_poll(struct app *a, struct engine_event *out, int timeout_ms) { return a->backend->poll(a, out, timeout_ms); }
 int engine_client_fd(const struct app *a) { return a->backend->fd(a); }
 

@@ -297,7 +297,7 @@ change("batch-seed", "a line's seed is ignored", "e2e_reach", (BATCH, "if (seed 
 change("batch-temperature", "a line's temperature is ignored", "e2e_reach", (BATCH, "q.sampling.temperature = (float)temp;", ""))
 change("clicolor-force", "CLICOLOR_FORCE has no effect", "e2e_reach", ("cli/cli.c", "if (force && *force &&", "if (0 &&"))
 change("second-interrupt", "a second Ctrl-C waits like the first", "e2e_reach; e2e_commands", (SIG, "(sig == SIGINT ? interrupted : terminated)", "0"))
-change("terminal-restore", "a signal leaves the terminal raw", "e2e_commands", (SIG, "term_restore();\n    saver_wait_briefly();\n    file_out_abandon();\n    signal(sig, SIG_DFL);\n    sigemptyset", "file_out_abandon();\n    signal(sig, SIG_DFL);\n    sigemptyset"))
+change("terminal-restore", "a signal leaves the terminal raw", "e2e_commands", (SIG, "term_restore();\n    if (at_exit) at_exit();\n    file_out_abandon();\n    signal(sig, SIG_DFL);\n    sigemptyset", "file_out_abandon();\n    signal(sig, SIG_DFL);\n    sigemptyset"))
 change("command-load", "/load opens a chat without its messages", "e2e_commands", ("cli/chat/command_session.c", "arg, STORE_LOAD, &t->conv", "arg, STORE_REPLACE, &t->conv"))
 change("command-system", "/system drops its text", "e2e_commands", ("cli/chat/command_conversation.c", 'none ? "" : arg)', '"")'))
 change("leave-unasked", "leaving stops background answers without a warning", "e2e_repl", ("cli/chat/repl.c", "if (!n || r->exit_warned) {", "if (n + 1) {"))

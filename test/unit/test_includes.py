@@ -66,10 +66,6 @@ EXCEPTIONS = {
     ("engine/kv/device_kv.c", "engine/transfer/pin.h"),
     # Unicode properties by utf8proc
     ("tokenizer/tokenizer.c", "tokenizer/jinja/str.h"),
-    # signals cancel the running answer and finish writing
-    ("cli/terminal/sig.c", "cli/saved/saver.h"),
-    ("cli/terminal/sig.c", "cli/turn/engine_client.h"),
-    ("cli/terminal/answer_printer.h", "cli/app.h"),
 }
 # The emulated device runs its operations on the CPU's.
 EXTRA = {r"^gpu/emu": ["cpu/cpu.h", "cpu/pool.h"]}
