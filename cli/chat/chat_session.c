@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "cli/chat/repl.h"
+#include "cli/report.h"
 #include "cli/saved/saver.h"
 #include "cli/terminal/out.h"
 #include "cli/turn/input.h"
@@ -49,13 +50,13 @@ void chat_session_save(struct repl *r, struct chat_session *t) {
     }
     if (!rc && t->client) rc = store_add_disk_keys(&t->store, t->client, &e);
     if (!rc) rc = store_save_later(&t->store, r->app, &t->conv, &e);
-    if (rc) report_note(r->app, "not saved: %s", e.text);
+    if (rc) report_note("not saved: %s", e.text);
 }
 
 bool chat_session_report_unsaved(struct repl *r) {
     struct error e;
     int rc = saver_take_error(&e);
-    if (rc) report_note(r->app, "not saved: %s", e.text);
+    if (rc) report_note("not saved: %s", e.text);
     return rc;
 }
 

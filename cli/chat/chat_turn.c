@@ -3,6 +3,8 @@
 #include <string.h>
 
 #include "cli/chat/repl.h"
+#include "cli/open.h"
+#include "cli/report.h"
 #include "cli/terminal/out.h"
 #include "cli/terminal/progress.h"
 #include "cli/terminal/sig.h"
@@ -20,7 +22,7 @@ static void add_answer(struct repl *r, struct chat_session *t) {
         last->partial = partial;
     } else if (u->text.len || u->thinking.len || !u->failed) {
         if (conversation_add(&t->conv, ROLE_ASSISTANT, u->text.data, u->text.len, u->thinking.data, u->thinking.len))
-            report_note(r->app, "the answer was not added to the conversation: no memory");
+            report_note("the answer was not added to the conversation: no memory");
         else t->conv.messages[t->conv.n - 1].partial = partial;
     }
     ids_free(&t->prompt.fixed_answer);
@@ -57,10 +59,10 @@ static void finish_on_screen(struct repl *r, struct chat_session *t, bool summar
     const struct opt_value *v = r->app->opts.v;
     struct turn *u = &t->turn;
     char cut[128];
-    if (u->failed) report_error(r->app, &u->error);
+    if (u->failed) report_error(&u->error);
     else if (!summary && u->reason != DONE_STOP) repl_print(r, "(%s)", describe_partial(r, u, cut, sizeof cut));
-    if (v[OPT_STATS].on) report_stats(r->app, &u->stats);
-    if (v[OPT_EXPLAIN].on) report_explain(r->app, &u->stats);
+    if (v[OPT_STATS].on) report_stats(&u->stats);
+    if (v[OPT_EXPLAIN].on) report_explain(&u->stats);
     if (u->failed || u->reason == DONE_CANCELLED) repl_discard_queue(r); /* a user who stops an answer wants to think first */
     out_write("\n", 1);
 }
@@ -77,9 +79,9 @@ static void finish_in_background(struct repl *r, struct chat_session *t) {
         return;
     }
     chat_session_label(t, label, sizeof label);
-    if (u->failed) report_note(r->app, "session %s: %s", label, u->error.text);
-    else if (u->reason != DONE_STOP) report_note(r->app, "session %s: %s; /switch %s shows it", label, describe_partial(r, u, cut, sizeof cut), label);
-    else report_note(r->app, "session %s has answered (%d tokens); /switch %s shows it", label, u->stats.answer_tokens, label);
+    if (u->failed) report_note("session %s: %s", label, u->error.text);
+    else if (u->reason != DONE_STOP) report_note("session %s: %s; /switch %s shows it", label, describe_partial(r, u, cut, sizeof cut), label);
+    else report_note("session %s has answered (%d tokens); /switch %s shows it", label, u->stats.answer_tokens, label);
 }
 
 void chat_turn_finish(struct repl *r, struct chat_session *t) {
@@ -146,7 +148,7 @@ int chat_turn_answer(struct repl *r, struct chat_session *t, bool background) {
     t->continues_answer = false;
     int rc = prompt_make(r->app, &t->conv, prompt_think_option(&r->app->opts), &t->prompt, &e);
     if (!rc) rc = chat_turn_start(r, t, background, &e);
-    if (rc) report_error(r->app, &e);
+    if (rc) report_error(&e);
     if (rc == ERR_CONTEXT) repl_print(r, "nothing was sent; /compact shortens the conversation, /new starts another");
     return rc;
 }
@@ -176,7 +178,7 @@ int chat_turn_continue(struct repl *r, struct chat_session *t) {
     t->continues_answer = true;
     if (!rc) rc = chat_turn_start(r, t, false, &e);
     if (!rc && t->prompt.n_given == t->prompt.ids.n) t->turn.text_begun = true;
-    if (rc) report_error(r->app, &e);
+    if (rc) report_error(&e);
     return rc;
 }
 

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "cli/modes/models.h"
+#include "cli/options/model_path.h"
 #include "engine/base/file.h"
 
 struct command {
@@ -96,7 +97,7 @@ static void offer_match(struct buf *out, const char *head, const char *word, con
 static void offer_models(const struct repl *r, struct buf *out, const char *typed, size_t n) {
     struct model *v;
     size_t all;
-    if (models_list(&r->app->opts, &v, &all, &(struct error){0})) return;
+    if (model_path_list(&r->app->opts, &v, &all, &(struct error){0})) return;
     for (size_t i = 0; i < all; i++) offer_match(out, "", v[i].name, typed, n);
     mem_free(v);
 }

@@ -4,6 +4,7 @@
 
 #include "cli/chat/command.h"
 #include "cli/modes/models.h"
+#include "cli/open.h"
 #include "cli/saved/saver.h"
 #include "cli/terminal/term.h"
 

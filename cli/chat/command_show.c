@@ -3,6 +3,8 @@
 #include <string.h>
 
 #include "cli/chat/command.h"
+#include "cli/open.h"
+#include "cli/report.h"
 
 static void print_setting(struct repl *r, const char *name, const char *value, const char *from) { repl_print(r, "  %-16s %-14s %s", name, value, from); }
 

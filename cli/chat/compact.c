@@ -1,5 +1,7 @@
 /* /compact: the model summarises a long conversation, and the summary replaces it. */
 #include "cli/chat/repl.h"
+#include "cli/open.h"
+#include "cli/report.h"
 
 /* Asks for the summary after as much of the conversation as fits into the context; the messages after that remain unchanged. */
 int compact_start(struct repl *r, struct chat_session *t) {
@@ -26,7 +28,7 @@ int compact_start(struct repl *r, struct chat_session *t) {
         if (n < 4) break;
     }
     t->compacting = !rc;
-    if (rc) report_error(r->app, &e);
+    if (rc) report_error(&e);
     return rc;
 }
 

@@ -9,6 +9,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "cli/open.h"
 #include "cli/saved/saver.h"
 #include "cli/terminal/out.h"
 #include "cli/terminal/progress.h"
@@ -428,8 +429,9 @@ int repl_run(struct app *a, struct error *e) {
     r->line.ctx = r;
     if (!rc) {
         sig_defer(NULL, NULL);
-        if (!a->quiet && open_is_builtin(a)) repl_print(r, "%s, the built-in model, knows only hearth; hearth -m DIR opens a real one.", a->info->name);
-        if (!a->quiet) repl_print(r, "%s%sType a question, or /help; Ctrl-D leaves.", open_is_builtin(a) ? "" : a->info->name, open_is_builtin(a) ? "" : ". ");
+        if (!v[OPT_QUIET].on && open_is_builtin(a)) repl_print(r, "%s, the built-in model, knows only hearth; hearth -m DIR opens a real one.", a->info->name);
+        if (!v[OPT_QUIET].on)
+            repl_print(r, "%s%sType a question, or /help; Ctrl-D leaves.", open_is_builtin(a) ? "" : a->info->name, open_is_builtin(a) ? "" : ". ");
         if (v[OPT_FILE].n_items) repl_print(r, "%zu bytes of documents are attached to your first question", r->active->attached.len);
         if (r->active->conv.n) chat_session_switch(r, r->active);
         run_loop(r);

@@ -3,6 +3,8 @@
 #include <signal.h>
 #include <string.h>
 
+#include "cli/open.h"
+#include "cli/report.h"
 #include "cli/saved/store.h"
 #include "cli/terminal/out.h"
 #include "cli/terminal/progress.h"
@@ -60,9 +62,9 @@ static void print_json_end(const struct turn *t) {
 static int report_partial(struct app *a, const struct turn *t, struct error *e) {
     const struct engine_info *i = a->info;
     if (t->reason == DONE_LENGTH)
-        report_note(a, "the answer was cut at the -n limit of %lld tokens; a larger -n gives more", (long long)a->opts.v[OPT_MAX_TOKENS].integer);
+        report_note("the answer was cut at the -n limit of %lld tokens; a larger -n gives more", (long long)a->opts.v[OPT_MAX_TOKENS].integer);
     if (t->reason != DONE_CONTEXT) return 0;
-    report_note(a, "the answer was cut: the context of %d tokens is full; %s", i->context,
+    report_note("the answer was cut: the context of %d tokens is full; %s", i->context,
                 i->context < i->max_context ? "a larger -c gives more" : "it is the model's maximum");
     if (e) *e = (struct error){.code = ERR_CONTEXT}; /* reported above, except with -q */
     return ERR_CONTEXT;
@@ -187,13 +189,13 @@ static int answer_prompt(struct app *a, struct conversation *conv, const struct 
         rc = print_answer(a, &t, &p, r.sampling.seed, e);
         int cut = report_partial(a, &t, rc ? NULL : e);
         if (!rc) rc = cut;
-        if (v[OPT_STATS].on) report_stats(a, &t.stats);
-        if (v[OPT_EXPLAIN].on) report_explain(a, &t.stats);
+        if (v[OPT_STATS].on) report_stats(&t.stats);
+        if (v[OPT_EXPLAIN].on) report_explain(&t.stats);
     }
     if (store && (!t.failed || t.text.len)) {
         struct error se;
         int saved = save_answer(a, conv, store, &t, &se);
-        if (saved && rc) report_note(a, "%s", se.text);
+        if (saved && rc) report_note("%s", se.text);
         else if (saved) *e = se, rc = saved;
     }
     turn_free(&t);

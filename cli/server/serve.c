@@ -1,3 +1,4 @@
+#include "cli/open.h"
 #include "cli/server/server.h"
 
 #include <arpa/inet.h>
@@ -15,6 +16,7 @@
 #include "cli/terminal/out.h"
 #include "cli/terminal/progress.h"
 #include "cli/terminal/sig.h"
+#include "cli/turn/engine_client_local.h"
 #include "engine/base/clock.h"
 #include "engine/base/test_limits.h"
 
@@ -248,8 +250,8 @@ int serve_run(struct app *a, struct error *e) {
     if (!rc) rc = resident_claim(&s.lock, e);
     if (!rc) rc = open_find_model(a, e);
     if (!rc) rc = resident_identity(a, &s.identity, e);
-    if (!rc) rc = open_text_local(a, e);
-    if (!rc) rc = open_engine_local(a, e);
+    if (!rc) rc = backend_local.open_text(a, e);
+    if (!rc) rc = backend_local.open_engine(a, e);
     if (!rc) {
         sig_defer(NULL, NULL);
         rc = start_server(&s, e);

@@ -7,6 +7,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "cli/open.h"
 #include "cli/server/resident.h"
 #include "cli/server/server.h"
 #include "cli/terminal/out.h"

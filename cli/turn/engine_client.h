@@ -39,7 +39,6 @@ struct backend {
     bool (*poll)(struct app *a, struct engine_event *out, int timeout_ms);
     int (*fd)(const struct app *a);
 };
-extern const struct backend backend_local;
 
 /* Runs the turns of one conversation in sequence: a session of the local engine, or requests to a server. */
 struct engine_client {

@@ -5,6 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "cli/report.h"
 #include "cli/terminal/out.h"
 #include "engine/base/fault.h"
 #include "engine/base/file.h"
@@ -61,7 +62,7 @@ static int add_clean_text(struct app *a, const char *what, const struct buf *raw
         return error_set(e, ERR_RUNTIME, "%s: UTF-16 text; convert it to UTF-8 first: iconv -f UTF-16 -t UTF-8", what);
     if (n >= 3 && !memcmp(s, "\xEF\xBB\xBF", 3)) s += 3, n -= 3;
     size_t broken = out_utf8(out, s, n);
-    if (broken) report_note(a, "%s: %zu invalid UTF-8 sequences were replaced by U+FFFD", what, broken);
+    if (broken) report_note("%s: %zu invalid UTF-8 sequences were replaced by U+FFFD", what, broken);
     return out->failed ? error_set(e, ERR_MEMORY, "%s: no memory", what) : 0;
 }
 

@@ -37,7 +37,7 @@ change("image-page", "a KV image takes over the start of a page that holds other
 change("kept-sum", "checksums of the KV disk cache are not compared", "e2e_kv_cache", ("engine/kv/kv_disk.c", "kv_file_sum(p, n, i) != kv_file_sums(x->h)[i]", "kv_file_sum(p, n, i) == 1"))
 change("kept-secret", "--no-save still writes the prompt to the KV disk cache", "e2e_kv_cache", ("engine/kv/prefix.c", "p->no_disk = s->request.flags & REQ_NO_DISK_CACHE;", "p->no_disk = false;"))
 change("serve-company", "an answer continues after rows that another client's request left", "e2e_served", ("cli/server/serve_turns.c", "(continues_chat(x, k, &said) ? 0 : REQ_EXACT_PREFIX_ONLY)", "(continues_chat(x, k, &said) ? 0 : 0)"))
-change("remote-full", "a server with a full context counts as one that rejects the request", "e2e_remote", ("cli/remote/remote.c", "json_is(json_get(error, \"type\"), \"exceed_context_size_error\") ||", ""))
+change("remote-full", "a server with a full context counts as one that rejects the request", "e2e_remote", ("cli/remote/remote_connection.c", "json_is(json_get(error, \"type\"), \"exceed_context_size_error\") ||", ""))
 change("serve-slow", "a client that sends a byte now and then keeps its connection forever", "e2e_serve", ("cli/server/serve.c", "if (!k->deadline_s || now < k->deadline_s) continue;", "if (k->deadline_s >= 0) continue;"))
 change("fair-order", "a client with many requests is served before all later clients", "unit_base", ("engine/base/fair_queue.c", "(!best || t->round < best->round)", "!best"))
 change("fair-comes-back", "a client that leaves and returns is served before those that stay", "unit_base", ("engine/base/fair_queue.c", ".round = f->round + 1}", ".round = 0}"))
@@ -287,12 +287,12 @@ change("thinking-open", "thinking that the prompt opened is shown as the answer"
 
 # --- cli/ ---------------------------------------------------------------------------------------------------------------------
 
-APP, BATCH, SIG = "cli/app.c", "cli/modes/batch.c", "cli/terminal/sig.c"
+OPEN, LOCAL, BATCH, SIG = "cli/open.c", "cli/turn/engine_client_local.c", "cli/modes/batch.c", "cli/terminal/sig.c"
 for option in ("TEMP", "TOP_P", "TOP_K", "MIN_P", "REPEAT_PENALTY", "SEED"):
-    change("option-" + option.lower().replace("_", "-"), "the option does not reach the engine", "e2e_reach", (APP, f"if (v[OPT_{option}].text)", "if (0)"))
+    change("option-" + option.lower().replace("_", "-"), "the option does not reach the engine", "e2e_reach", (OPEN, f"if (v[OPT_{option}].text)", "if (0)"))
 change("option-system", "-s has no effect in one-shot mode", "e2e_reach", ("cli/modes/oneshot.c", "v[OPT_SYSTEM].text && conversation_set_system", "0 && conversation_set_system"))
-change("option-raw", "--raw applies the template", "e2e_reach", (APP, "if (a->opts.v[OPT_RAW].on) return 0;", ""), ("cli/modes/oneshot.c", "if (v[OPT_RAW].on) rc", "if (0) rc"))
-change("option-force", "--force is not passed to the engine", "e2e_refuse", (APP, ".force = v[OPT_FORCE].on", ".force = false"))
+change("option-raw", "--raw applies the template", "e2e_reach", (LOCAL, "if (a->opts.v[OPT_RAW].on) return 0;", ""), ("cli/modes/oneshot.c", "if (v[OPT_RAW].on) rc", "if (0) rc"))
+change("option-force", "--force is not passed to the engine", "e2e_refuse", (LOCAL, ".force = v[OPT_FORCE].on", ".force = false"))
 change("batch-seed", "a line's seed is ignored", "e2e_reach", (BATCH, "if (seed >= 0) q.sampling.seed", "if (0) q.sampling.seed"))
 change("batch-temperature", "a line's temperature is ignored", "e2e_reach", (BATCH, "q.sampling.temperature = (float)temp;", ""))
 change("clicolor-force", "CLICOLOR_FORCE has no effect", "e2e_reach", ("cli/cli.c", "if (force && *force &&", "if (0 &&"))
