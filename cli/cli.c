@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "cli/app.h"
-#include "cli/chat/repl.h"
+#include "cli/chat/chat.h"
 #include "cli/modes/batch.h"
 #include "cli/modes/bench.h"
 #include "cli/modes/inspect.h"

@@ -5,11 +5,10 @@
 #include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "cli/chat/repl.h"
+#include "cli/chat/chat.h"
 #include "cli/terminal/out.h"
 #include "cli/terminal/term.h"
 #include "engine/base/file.h"
@@ -55,8 +54,7 @@ void editor_open(struct repl *r) {
     int rc = file_write_all(fd, r->line.text.data ? r->line.text.data : "", r->line.text.len);
     close(fd);
     line_hide(&r->line);
-    if (r->line.out.len) out_draw(1, r->line.out.data, r->line.out.len);
-    r->line.out.len = 0;
+    screen_flush(r);
     term_restore();
     if (!rc) rc = run_editor(path);
     term_raw();
