@@ -4,7 +4,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 
-#include "cli/format.h"
+#include "cli/terminal/format.h"
 #include "cli/terminal/progress.h"
 
 static bool quiet;
@@ -28,11 +28,6 @@ void report_note(const char *fmt, ...) {
     vsnprintf(text + 8, sizeof text - 8, fmt, ap);
     va_end(ap);
     progress_print(text);
-}
-
-static const char *format_seconds(double s, char *out, size_t size) {
-    snprintf(out, size, s < 1 ? "%.3g ms" : "%.3g s", s < 1 ? s * 1e3 : s);
-    return out;
 }
 
 static void put_expert_stats(const struct expert_stats *x, struct buf *out) {

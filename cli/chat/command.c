@@ -8,6 +8,7 @@
 
 #include "cli/modes/models.h"
 #include "cli/options/model_path.h"
+#include "cli/options/trim.h"
 #include "engine/base/file.h"
 
 struct command {
@@ -90,7 +91,7 @@ void command_run(struct repl *r, const char *text) {
     const char *arg = text + n + strspn(text + n, " \t\n");
     char *copy = mem_strdup(arg);
     if (!copy) return;
-    for (size_t k = strlen(copy); k && strchr(" \t\n", copy[k - 1]);) copy[--k] = 0;
+    copy[trim_end(copy, strlen(copy), " \t\n")] = 0;
     for (size_t k = 0; k < sizeof aliases / sizeof *aliases; k++)
         if (!strcmp(aliases[k].name, word)) snprintf(word, sizeof word, "%s", aliases[k].means);
     for (; i < n_commands; i++)

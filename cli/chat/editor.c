@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "cli/chat/chat.h"
+#include "cli/options/trim.h"
 #include "cli/terminal/out.h"
 #include "cli/terminal/term.h"
 #include "engine/base/file.h"
@@ -60,9 +61,8 @@ void editor_open(struct repl *r) {
     term_raw();
     term_size(&r->line.rows, &r->line.cols);
     if (!rc && !(rc = file_read(path, 1 << 26, &data, &n, &e))) {
-        while (n && data[n - 1] == '\n') n--;
         struct buf clean = {0};
-        out_utf8(&clean, data, n);
+        out_utf8(&clean, data, trim_end(data, n, "\n"));
         line_set_text(&r->line, clean.data ? clean.data : "", clean.len);
         buf_free(&clean);
         mem_free(data);

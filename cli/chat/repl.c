@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "cli/open.h"
+#include "cli/options/trim.h"
 #include "cli/saved/saver.h"
 #include "cli/terminal/out.h"
 #include "cli/terminal/progress.h"
@@ -16,25 +17,21 @@
 
 /* --- entered lines --------------------------------------------------------------------------------------------------- */
 
-static void trim_end(const char *s, size_t *n) {
-    while (*n && strchr(" \t\n", s[*n - 1])) --*n;
-}
 /* Removes the surrounding """. */
 static void strip_triple_quotes(const char **s, size_t *n) {
     if (*n < 6 || memcmp(*s, "\"\"\"", 3) || memcmp(*s + *n - 3, "\"\"\"", 3)) return;
     *s += 3;
     *n -= 6;
     while (*n && **s == '\n') ++*s, --*n;
-    while (*n && (*s)[*n - 1] == '\n') --*n;
+    *n = trim_end(*s, *n, "\n");
 }
 
 static void handle_line(struct repl *r, const char *text, size_t n) {
     queue_add_to_history(r, text, n);
-    trim_end(text, &n);
+    n = trim_end(text, n, " \t\n");
     bool background = n > 1 && text[n - 1] == '&' && strchr(" \t\n\"", text[n - 2]);
     if (background) {
-        n--;
-        trim_end(text, &n);
+        n = trim_end(text, n - 1, " \t\n");
     }
     strip_triple_quotes(&text, &n);
     char *copy = mem_strndup(text, n);
@@ -58,7 +55,7 @@ static void send_queued_line(struct repl *r) {
 
 /* Handles a line entered below a running answer: queues it, except & and /bg, which send the answer to the background. */
 static void handle_line_below(struct repl *r, const char *text, size_t n) {
-    trim_end(text, &n);
+    n = trim_end(text, n, " \t\n");
     if ((n == 1 && *text == '&') || (n == 3 && !memcmp(text, "/bg", 3))) chat_turn_to_background(r);
     else if (n) queue_add(r, text, n);
 }

@@ -7,6 +7,7 @@
 
 #include "cli/open.h"
 #include "cli/report.h"
+#include "cli/terminal/format.h"
 #include "cli/terminal/out.h"
 #include "cli/terminal/progress.h"
 #include "cli/turn/engine_client_local.h"
@@ -49,18 +50,13 @@ static void put_member(struct buf *out, const struct json *key, const struct jso
 }
 
 static void put_value(struct buf *out, const struct json *j, int indent, bool bytes) {
-    static const char *const unit[] = {"kB", "MB", "GB", "TB"};
+    char text[32];
     switch (j->type) {
     case JSON_NULL: buf_str(out, "none"); break;
     case JSON_BOOL: buf_str(out, j->boolean ? "yes" : "no"); break;
     case JSON_INT:
         buf_fmt(out, "%lld", (long long)j->integer);
-        if (bytes && j->integer >= 1000) {
-            double v = (double)j->integer / 1000;
-            int u = 0;
-            while (v >= 1000 && u < 3) v /= 1000, u++;
-            buf_fmt(out, " (%.1f %s)", v, unit[u]);
-        }
+        if (bytes && j->integer >= 1000) buf_fmt(out, " (%s)", format_bytes((uint64_t)j->integer, text, sizeof text));
         break;
     case JSON_FLOAT: buf_fmt(out, "%g", j->number); break;
     case JSON_STRING: buf_add(out, j->string, j->n); break;

@@ -3,8 +3,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "cli/format.h"
 #include "cli/options/model_path.h"
+#include "cli/terminal/format.h"
 #include "cli/terminal/out.h"
 #include "cli/terminal/progress.h"
 #include "cli/turn/engine_client_local.h"

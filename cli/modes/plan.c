@@ -6,9 +6,9 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "cli/format.h"
 #include "cli/open.h"
 #include "cli/options/paths.h"
+#include "cli/terminal/format.h"
 #include "cli/terminal/out.h"
 #include "cli/terminal/progress.h"
 #include "cli/terminal/term.h"
@@ -25,7 +25,7 @@ static const char *json_text(const struct json *j, char *out, size_t cap) {
     snprintf(out, cap, "%.*s", j && j->type == JSON_STRING ? (int)j->n : 0, j && j->type == JSON_STRING ? j->string : "");
     return out;
 }
-static const char *format_seconds(const struct json *j, char *out, size_t cap) {
+static const char *json_seconds(const struct json *j, char *out, size_t cap) {
     double s = json_num(j, NAN);
     if (isnan(s)) snprintf(out, cap, "-");
     else if (s < 0.9995) snprintf(out, cap, s < 0.00995 ? "%.1f ms" : "%.0f ms", s * 1e3);
@@ -125,7 +125,7 @@ static void put_prefill(struct plan_view *v, const struct json *rows) {
         for (int m = 0; m < N_MODES; m++)
             if (json_get(first, mode_names[m])) {
                 bool this = !strcmp(mode_names[m], chosen);
-                buf_fmt(v->out, this && v->color ? "\033[32m%10s\033[0m%s" : "%10s%s", format_seconds(json_get(of, mode_names[m]), a, sizeof a),
+                buf_fmt(v->out, this && v->color ? "\033[32m%10s\033[0m%s" : "%10s%s", json_seconds(json_get(of, mode_names[m]), a, sizeof a),
                         this ? "*" : " ");
             }
         buf_str(v->out, "  ");
@@ -157,7 +157,7 @@ static void put_plot(struct plan_view *v, const struct json *rows) {
         for (int k = 0; k < eighths / 8; k++) buf_str(v->out, "█");
         buf_str(v->out, part[eighths % 8]);
         if (v->color) buf_str(v->out, "\033[0m");
-        buf_fmt(v->out, " %s\n", format_seconds(time, b, sizeof b));
+        buf_fmt(v->out, " %s\n", json_seconds(time, b, sizeof b));
     }
 }
 
@@ -215,8 +215,8 @@ static void put_upgrades(struct plan_view *v, const struct json *rows) {
         for (uint32_t k = 0; prefill && k < prefill->n; k++) {
             const struct json *one = json_at(prefill, k);
             buf_fmt(&line, "%s %s tokens %s", k ? "," : " first token of", format_count(json_int(json_get(one, "tokens"), 0), a, sizeof a),
-                    format_seconds(json_get(one, "seconds"), b, sizeof b));
-            buf_fmt(&line, " (now %s)", format_seconds(json_get(one, "now"), b, sizeof b));
+                    json_seconds(json_get(one, "seconds"), b, sizeof b));
+            buf_fmt(&line, " (now %s)", json_seconds(json_get(one, "now"), b, sizeof b));
         }
         for (uint32_t k = 0; decode && k < decode->n; k++) {
             const struct json *one = json_at(decode, k);

@@ -6,19 +6,12 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "cli/format.h"
 #include "cli/report.h"
 #include "cli/server/resident.h"
 #include "cli/server/serve.h"
+#include "cli/terminal/format.h"
 #include "cli/terminal/out.h"
 #include "engine/base/clock.h"
-
-static const char *format_duration(double s, char *out, size_t cap) {
-    if (s < 60) snprintf(out, cap, "%.0f s", s);
-    else if (s < 3600) snprintf(out, cap, "%.0f min", s / 60);
-    else snprintf(out, cap, "%.1f h", s / 3600);
-    return out;
-}
 
 static bool state_is(const struct json *session, const char *state) { return json_is(json_get(session, "state"), state); }
 static long long session_process(const struct json *session) { return (long long)json_int(json_get(session, "process"), 0); }

@@ -2,6 +2,7 @@
 
 #include <string.h>
 
+#include "cli/options/trim.h"
 #include "cli/terminal/out.h"
 #include "cli/terminal/term.h"
 
@@ -55,17 +56,11 @@ static void end_thinking(struct answer_printer *p) {
     p->thinking_open = false;
 }
 
-/* Returns the length of data without trailing line ends. */
-static size_t length_without_line_ends(const char *data, size_t n) {
-    while (n && data[n - 1] == '\n') n--;
-    return n;
-}
-
 static void print_thinking(struct answer_printer *p, const char *data, size_t n) {
     if (!p->thinking_open) /* skip leading blank lines */
         while (n && *data == '\n') data++, n--;
     if (!n || p->style.no_thinking) return;
-    size_t end = length_without_line_ends(data, n);
+    size_t end = trim_end(data, n, "\n");
     if (end) {
         for (; p->held_thinking_line_ends; p->held_thinking_line_ends--) print_part(p, 2, "\n", 1);
         print_part(p, 2, data, end);
@@ -82,7 +77,7 @@ int answer_printer_add(void *ctx, enum output_kind part, const char *data, size_
         return 0;
     }
     if (p->thinking_open) end_thinking(p);
-    size_t end = length_without_line_ends(data, n);
+    size_t end = trim_end(data, n, "\n");
     int rc = 0;
     if (end) {
         for (; p->held_line_ends; p->held_line_ends--) print_part(p, 1, "\n", 1);

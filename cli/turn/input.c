@@ -5,6 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "cli/options/trim.h"
 #include "cli/report.h"
 #include "cli/terminal/out.h"
 #include "engine/base/fault.h"
@@ -112,10 +113,6 @@ int input_document(struct app *a, const char *path, struct buf *out, struct erro
     return rc;
 }
 
-static void trim_line_ends(struct buf *b) {
-    while (b->len && strchr("\n\r", b->data[b->len - 1])) b->data[--b->len] = 0;
-}
-
 int input_prompt(struct app *a, struct buf *out, struct error *e) {
     const struct opt_value *v = a->opts.v;
     const char *p = v[OPT_PROMPT].text;
@@ -129,7 +126,7 @@ int input_prompt(struct app *a, struct buf *out, struct error *e) {
     bool files_only = v[OPT_FILE].n_items && !p;
     if (!rc && (p_is_stdin || (!stdin_taken && !a->tty_in))) {
         if (!(rc = input_stdin(&in, e))) rc = add_clean_text(a, "stdin", &in, &text, e);
-        if (!v[OPT_RAW].on) trim_line_ends(&text);
+        if (!v[OPT_RAW].on) text.len = trim_end(text.data, text.len, "\n\r");
         if (!rc && text.len) {
             buf_add(out, text.data, text.len);
             if (p && !p_is_stdin && *p) buf_str(out, v[OPT_RAW].on ? "" : "\n\n");
