@@ -42,8 +42,7 @@ static int on_progress(void *ctx, const char *what, double share) {
 
 void engine_client_local_params(struct app *a, struct engine_params *p) {
     const struct opt_value *v = a->opts.v;
-    static const char *const levels[] = {"scalar", "avx2", "avx512", "amx"}, *const prefills[] = {"auto", "cpu", "blend", "slp", "dslp"},
-                             *const decodes[] = {"auto", "cpu", "hybrid", "dual", "paged"}, *const drafts[] = {"none", "auto", "lookup", "mtp", "int4"};
+    static const char *const levels[] = {"scalar", "avx2", "avx512", "amx"}, *const drafts[] = {"none", "auto", "lookup", "mtp", "int4"};
     *p = (struct engine_params){.dir = a->model_dir,
                                 .gpus = v[OPT_GPUS].text,
                                 .trace = v[OPT_TRACE].text,
@@ -56,10 +55,10 @@ void engine_client_local_params(struct app *a, struct engine_params *p) {
     if (v[OPT_THREADS].text) p->threads = (int)v[OPT_THREADS].integer;
     for (int i = 0; i < 5; i++) {
         if (i < 4 && v[OPT_CPU].text && !strcmp(v[OPT_CPU].text, levels[i])) p->cpu_level = i + 1;
-        if (!strcmp(v[OPT_PREFILL].text, prefills[i])) p->prefill = (enum prefill_mode)i;
-        if (!strcmp(v[OPT_DECODE].text, decodes[i])) p->decode = (enum decode_mode)i;
         if (!strcmp(v[OPT_DRAFT].text, drafts[i])) p->draft = (enum draft_kind)i;
     }
+    p->prefill = exec_mode_find(STAGE_PREFILL, v[OPT_PREFILL].text);
+    p->decode = exec_mode_find(STAGE_DECODE, v[OPT_DECODE].text);
     if (v[OPT_BENCH].on) p->draft = DRAFT_NONE; /* synthetic text repeats itself; the benchmark measures plain decode steps */
     if (v[OPT_DRAFT_LEN].text) p->max_drafted = (int)v[OPT_DRAFT_LEN].integer;
     p->split = v[OPT_SPLIT].text;

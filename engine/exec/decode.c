@@ -486,22 +486,22 @@ static void add_span(struct decode *s, struct decode_micro_batch *m, const struc
 
 /* Splits spans into micro-batches, rows with device KV first in each. Each next span, longest KV first, goes to the micro-batch
  * with the fewest rows relative to its share, so that both attend to similar lengths. Returns all rows. */
-static int split_batch(struct decode *s, enum decode_exec how, const struct decode_span *spans, int n_spans) {
+static int split_batch(struct decode *s, enum exec_mode how, const struct decode_span *spans, int n_spans) {
     const struct device_kv *copies[DECODE_MAX_ROWS];
     struct kv_state_step moves[DECODE_MAX_ROWS];
     int order[DECODE_MAX_ROWS], n = 0, on_devices = 0;
     s->clock++;
     for (int i = 0; i < n_spans; i++) {
         moves[i] = kv_state_begin(spans[i].kv, spans[i].pos, spans[i].n, 0);
-        copies[i] = how == DECODE_EXEC_CPU || !s->n_dev ? NULL : device_kv_acquire(s, spans[i].kv, moves[i].from_row, spans[i].pos, spans[i].pos + spans[i].n);
+        copies[i] = how == DECODE_CPU || !s->n_dev ? NULL : device_kv_acquire(s, spans[i].kv, moves[i].from_row, spans[i].pos, spans[i].pos + spans[i].n);
         on_devices += copies[i] != NULL;
         int k = i;
         while (k && spans[order[k - 1]].pos < spans[i].pos) order[k] = order[k - 1], k--;
         order[k] = i;
     }
     const int first = s->first_spans > 0 && s->first_spans < n_spans ? s->first_spans : n_spans - n_spans / 2;
-    s->n_micros = how == DECODE_EXEC_DUAL && on_devices > 1 ? 2 : 1;
-    s->last_exec = !on_devices ? DECODE_EXEC_CPU : s->n_micros > 1 ? DECODE_EXEC_DUAL : DECODE_EXEC_HYBRID;
+    s->n_micros = how == DECODE_DUAL && on_devices > 1 ? 2 : 1;
+    s->last_exec = !on_devices ? DECODE_CPU : s->n_micros > 1 ? DECODE_DUAL : DECODE_HYBRID;
     for (int i = 0; i < DECODE_MICRO_BATCHES; i++)
         s->micro_batch[i].n = s->micro_batch[i].n_dev = s->micro_batch[i].n_spans = s->micro_batch[i].n_dev_spans = 0;
     for (int pass = 0; pass < 2; pass++)
@@ -516,12 +516,12 @@ static int split_batch(struct decode *s, enum decode_exec how, const struct deco
     return n;
 }
 
-static int run_batch(struct decode *s, enum decode_exec how, struct decode_span *spans, int n_spans, struct error *e) {
+static int run_batch(struct decode *s, enum exec_mode how, struct decode_span *spans, int n_spans, struct error *e) {
     s->caller_spans = spans;
     if (!s->draft) s->routing_batch = routing_trace_begin(s->m->routing);
     routing_trace_end(s->m->routing, &s->routing_lines, false); /* lines of a failed batch */
-    if (s->is_yielded) how = DECODE_EXEC_CPU;
-    if (how != DECODE_EXEC_CPU && s->n_dev && !s->weights_loaded) {
+    if (s->is_yielded) how = DECODE_CPU;
+    if (how != DECODE_CPU && s->n_dev && !s->weights_loaded) {
         int rc = s->clock >= s->retry_clock ? decode_weights_load(s, e) : ERR_MEMORY;
         if (rc && rc != ERR_MEMORY) return rc;
         if (rc && s->clock >= s->retry_clock) { /* a prefill has the memory; retry later */
@@ -529,9 +529,9 @@ static int run_batch(struct decode *s, enum decode_exec how, struct decode_span 
             *e = (struct error){0};
             s->retry_clock = s->clock + 64;
         }
-        if (rc) how = DECODE_EXEC_CPU;
+        if (rc) how = DECODE_CPU;
     }
-    for (int i = 0; i < s->n_dev && how != DECODE_EXEC_CPU && !s->experts_evicted; i++) {
+    for (int i = 0; i < s->n_dev && how != DECODE_CPU && !s->experts_evicted; i++) {
         int rc = expert_pool_open(&s->dev[i], e);
         if (rc) return rc;
         if (!s->draft) expert_pool_begin_batch(&s->dev[i]);
@@ -570,7 +570,7 @@ static int run_batch(struct decode *s, enum decode_exec how, struct decode_span 
     return 0;
 }
 
-int decode_run(struct decode *s, enum decode_exec how, struct decode_span *spans, int n_spans, const _Atomic int *cancel, struct error *e) {
+int decode_run(struct decode *s, enum exec_mode how, struct decode_span *spans, int n_spans, const _Atomic int *cancel, struct error *e) {
     struct error device = {0};
     s->cancel = cancel;
     device_kv_reap(s);
@@ -584,7 +584,7 @@ int decode_run(struct decode *s, enum decode_exec how, struct decode_span *spans
     if (s->n_dev && (failed || reset_devices(s, !streams_are_shared(s), &device))) {
         log_say(LOG_WARN, "%s; sessions now decode on the CPU", device.text);
         rc = decode_fall_back(s, device.text, e);
-        if (!rc && (rc = run_batch(s, DECODE_EXEC_CPU, spans, n_spans, e)) && !e->code) exec_op_error(rc, e);
+        if (!rc && (rc = run_batch(s, DECODE_CPU, spans, n_spans, e)) && !e->code) exec_op_error(rc, e);
     }
     return rc;
 }
@@ -602,7 +602,7 @@ int decode_prefetch(struct decode *s, const struct lookahead *a, enum decode_pre
 }
 void decode_set_first_spans(struct decode *s, int spans) { s->first_spans = spans; }
 void decode_want_hidden(struct decode *s, bool wanted) { s->want_hidden = wanted; }
-enum decode_exec decode_last_exec(const struct decode *s) { return s->last_exec; }
+enum exec_mode decode_last_exec(const struct decode *s) { return s->last_exec; }
 bool decode_yield(struct decode *s) {
     if (s->is_yielded || (!s->weights_loaded && !s->device_kvs)) return false;
     while (s->device_kvs) device_kv_drop(s, s->device_kvs);
@@ -657,6 +657,7 @@ int decode_open(struct decode **out, struct runtime *m, enum dtype kv, struct er
     s->c = &m->w->config;
     pthread_mutex_init(&s->lock, NULL);
     s->kv = kv;
+    s->last_exec = DECODE_CPU;
     s->cpu_queue = m->cpu_queue;
     decode_set_placement_why(s, m->no_device_decode ? "nothing (CPU requested)" : "nothing (no devices)");
     int rc = kv_writeback_layout_open(&s->layout, s->c, kv, e);

@@ -172,7 +172,7 @@ struct decode {
     struct device_slab *slabs;
     bool has_block_copies; /* blocks may be the source of enqueued copies: synchronize before reuse */
     uint64_t clock;        /* batches so far */
-    enum decode_exec last_exec;
+    enum exec_mode last_exec;
     int first_spans;                        /* spans of the first micro-batch; 0: half */
     const struct decode_draft *draft;       /* the draft whose experts are used; NULL: the model's */
     bool want_hidden;                       /* download the residual stream to head.x wherever the head runs */

@@ -1,6 +1,7 @@
 #pragma once
 /* Prefill modes, and the context that the engine hands to execution. One file and one table row per mode. Does not choose the
  * mode: policy.h. */
+#include "engine/base/exec_mode.h"
 #include "engine/exec/routing_trace.h"
 #include "engine/experts/budget.h"
 #include "engine/experts/disk_prefetch.h"
@@ -74,7 +75,7 @@ struct prefill_job {
 
 enum { PREFILL_MORE = 1 };
 struct prefill_driver {
-    const char *name;
+    enum exec_mode mode;
     const char *unit; /* of done and total */
     /* Called by the engine thread. open starts the prefill; after an error nothing is left open. advance, while j->is_ready, does at most
      * one layer or the head of a few rows. It returns PREFILL_MORE, 0 at the end, or an error code with *e filled; once *cancel is

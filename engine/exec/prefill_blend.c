@@ -536,4 +536,4 @@ static int blend_advance(struct runtime *m, struct prefill_job *j, struct error 
     return b->at < j->n ? PREFILL_MORE : 0;
 }
 
-const struct prefill_driver prefill_mode_blend = {.name = "blend", .unit = "prefill", .open = blend_open, .advance = blend_advance, .close = blend_close};
+const struct prefill_driver prefill_mode_blend = {.mode = PREFILL_BLEND, .unit = "prefill", .open = blend_open, .advance = blend_advance, .close = blend_close};

@@ -174,4 +174,4 @@ static int advance_cpu(struct runtime *m, struct prefill_job *j, struct error *e
     return p->at < j->n ? PREFILL_MORE : 0;
 }
 
-const struct prefill_driver prefill_mode_cpu = {.name = "cpu", .unit = "prefill", .open = open_cpu, .advance = advance_cpu, .close = close_cpu};
+const struct prefill_driver prefill_mode_cpu = {.mode = PREFILL_CPU, .unit = "prefill", .open = open_cpu, .advance = advance_cpu, .close = close_cpu};

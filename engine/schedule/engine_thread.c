@@ -88,7 +88,7 @@ static enum look choose_work(struct engine *e, struct loop_round *r) {
     r->throughput = throughput_ready(e);
     if (!r->throughput) prompt_pick(e);
     const int n = r->throughput ? 0 : decode_batch_pick(e, batch);
-    if (!e->is_calibrated && !e->prefill_driver && ((n && e->params.decode == DECODE_AUTO) || (e->prefilling && e->params.prefill == PREFILL_AUTO)))
+    if (!e->is_calibrated && !e->prefill_driver && ((n && e->params.decode == MODE_AUTO) || (e->prefilling && e->params.prefill == MODE_AUTO)))
         return LOOP_CALIBRATE;
     r->task = e->tasks;
     r->prefill_ready = prompt_ready(e);

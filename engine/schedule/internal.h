@@ -110,7 +110,7 @@ struct engine {
     double prefill_began, prefill_thread_s, progress_emitted; /* start time; seconds of the engine thread in it; time of the last progress event */
     double prefill_expected_s;                                /* seconds predicted by the cost model */
     double last_decode_at;                                    /* time of the last decode batch; 0: none */
-    enum decode_exec next_exec;                               /* mode of the next decode batch */
+    enum exec_mode next_exec;                                 /* mode of the next decode batch */
     double batch_expected_s;                                  /* predicted seconds of it */
     struct policy_decode_out explained_decision;              /* decision that decode_why describes */
     char decode_why[400];

@@ -165,5 +165,5 @@ static void close_run(struct runtime *m, struct prefill_job *j) {
     mem_free(s);
 }
 
-const struct prefill_driver prefill_mode_slp = {.name = "slp", .unit = "layer", .open = open_slp, .advance = finish_run, .close = close_run};
-const struct prefill_driver prefill_mode_dslp = {.name = "dslp", .unit = "layer", .open = open_dslp, .advance = finish_run, .close = close_run};
+const struct prefill_driver prefill_mode_slp = {.mode = PREFILL_SLP, .unit = "layer", .open = open_slp, .advance = finish_run, .close = close_run};
+const struct prefill_driver prefill_mode_dslp = {.mode = PREFILL_DSLP, .unit = "layer", .open = open_dslp, .advance = finish_run, .close = close_run};
