@@ -3,6 +3,7 @@
  * micro-batch CPU and GPU alternate; with two, one's experts overlap the other's attention; without devices the CPU does both. */
 #include "engine/exec/decode.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -520,8 +521,8 @@ static int run_batch(struct decode *s, enum exec_mode how, struct decode_span *s
     s->caller_spans = spans;
     if (!s->draft) s->routing_batch = routing_trace_begin(s->m->routing);
     routing_trace_end(s->m->routing, &s->routing_lines, false); /* lines of a failed batch */
-    if (s->is_yielded) how = DECODE_CPU;
-    if (how != DECODE_CPU && s->n_dev && !s->weights_loaded) {
+    if (s->residency == RESIDENCY_YIELDED) how = DECODE_CPU;
+    if (how != DECODE_CPU && s->n_dev && !decode_weights_loaded(s)) {
         int rc = s->clock >= s->retry_clock ? decode_weights_load(s, e) : ERR_MEMORY;
         if (rc && rc != ERR_MEMORY) return rc;
         if (rc && s->clock >= s->retry_clock) { /* a prefill has the memory; retry later */
@@ -531,7 +532,7 @@ static int run_batch(struct decode *s, enum exec_mode how, struct decode_span *s
         }
         if (rc) how = DECODE_CPU;
     }
-    for (int i = 0; i < s->n_dev && how != DECODE_CPU && !s->experts_evicted; i++) {
+    for (int i = 0; i < s->n_dev && how != DECODE_CPU && s->residency == RESIDENCY_FULL; i++) {
         int rc = expert_pool_open(&s->dev[i], e);
         if (rc) return rc;
         if (!s->draft) expert_pool_begin_batch(&s->dev[i]);
@@ -597,25 +598,32 @@ void decode_set_draft(struct decode *s, const struct decode_draft *v) { s->draft
 int decode_prefetch(struct decode *s, const struct lookahead *a, enum decode_prefetch_phase phase, double before) {
     if (s->m->disk_prefetch)
         disk_prefetch_announce(s->m->disk_prefetch, a, phase == PREFETCH_ALL); /* pauses disk reads until a later phase: nothing waits for it */
-    for (int i = 0; i < s->n_dev && !s->experts_evicted && !s->is_yielded; i++) TRY(expert_pool_prefetch(&s->dev[i], a, phase, before));
+    for (int i = 0; i < s->n_dev && s->residency == RESIDENCY_FULL; i++) TRY(expert_pool_prefetch(&s->dev[i], a, phase, before));
     return 0;
 }
 void decode_set_first_spans(struct decode *s, int spans) { s->first_spans = spans; }
 void decode_want_hidden(struct decode *s, bool wanted) { s->want_hidden = wanted; }
 enum exec_mode decode_last_exec(const struct decode *s) { return s->last_exec; }
+
+static void set_residency(struct decode *s, enum residency_state to) {
+    assert(to == RESIDENCY_FULL || to > s->residency);
+    assert(to != RESIDENCY_YIELDED || (!decode_weights_loaded(s) && !s->device_kvs));
+    s->residency = to;
+}
 bool decode_yield(struct decode *s) {
-    if (s->is_yielded || (!s->weights_loaded && !s->device_kvs)) return false;
+    if (s->residency == RESIDENCY_YIELDED || (!decode_weights_loaded(s) && !s->device_kvs)) return false;
     while (s->device_kvs) device_kv_drop(s, s->device_kvs);
     decode_weights_unload(s);
-    return s->is_yielded = true;
+    set_residency(s, RESIDENCY_YIELDED);
+    return true;
 }
-void decode_reclaim(struct decode *s) { s->is_yielded = s->experts_evicted = false; }
+void decode_reclaim(struct decode *s) { set_residency(s, RESIDENCY_FULL); }
 void decode_evict_experts(struct decode *s, size_t free) {
     for (int i = 0; i < s->n_dev; i++) {
         if (gpu_mem_free(s->dev[i].g) < free) draft_experts_close(&s->dev[i]);
         if (s->dev[i].pool && gpu_mem_free(s->dev[i].g) < free) expert_pool_close(&s->dev[i]);
     }
-    s->experts_evicted = true;
+    if (s->residency == RESIDENCY_FULL) set_residency(s, RESIDENCY_NO_EXPERTS);
 }
 struct decode_counts decode_counts(const struct decode *s) {
     return s->counts;
@@ -626,7 +634,7 @@ void decode_expert_map(const struct decode *s, uint32_t *used, int8_t *where) {
     memset(where, -1, n);
     for (int i = 0; i < s->n_dev; i++) expert_pool_mark_resident(&s->dev[i], where);
 }
-bool decode_is_yielded(const struct decode *s) { return s->is_yielded; }
+bool decode_is_yielded(const struct decode *s) { return s->residency == RESIDENCY_YIELDED; }
 size_t decode_held_bytes(const struct decode *s, int device) {
     for (int i = 0; i < s->n_dev; i++)
         if (s->dev[i].rank == device) return s->dev[i].held_bytes;
@@ -642,7 +650,9 @@ bool decode_holds_layers(const struct decode *s, int device) {
         if (s->dev[i].rank == device) return true;
     return false;
 }
-bool decode_uses_devices(const struct decode *s) { return s->n_resident && !s->is_yielded && (s->weights_loaded || s->clock >= s->retry_clock); }
+bool decode_uses_devices(const struct decode *s) {
+    return s->n_resident && s->residency != RESIDENCY_YIELDED && (decode_weights_loaded(s) || s->clock >= s->retry_clock);
+}
 
 int decode_resident_layers(const struct decode *s) { return s->n_resident; }
 const char *decode_placement_why(const struct decode *s) { return s->placement_why; }

@@ -77,11 +77,13 @@ static int load_device(struct decode_device *d, struct error *e) {
     return rc ? rc : gpu_stream_sync(d->main);
 }
 
+bool decode_weights_loaded(const struct decode *s) { return s->n_dev && s->dev[0].loaded_bytes; } /* a failed load unloads all devices */
+
 int decode_weights_load(struct decode *s, struct error *e) {
     int rc = 0;
-    for (int i = 0; i < s->n_dev && !rc && !s->weights_loaded; i++) rc = load_device(&s->dev[i], e);
+    if (decode_weights_loaded(s)) return 0;
+    for (int i = 0; i < s->n_dev && !rc; i++) rc = load_device(&s->dev[i], e);
     if (rc) decode_weights_unload(s);
-    s->weights_loaded = !rc;
     return rc;
 }
 
@@ -102,7 +104,6 @@ void decode_weights_unload(struct decode *s) {
         d->held_bytes -= d->loaded_bytes;
         d->loaded_bytes = 0;
     }
-    s->weights_loaded = false;
 }
 
 /* --- Opening ----------------------------------------------------------------------------------------------------------------------  */

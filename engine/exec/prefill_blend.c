@@ -184,7 +184,7 @@ static int blend_open(struct runtime *m, struct prefill_job *j, struct error *e)
                gpu_mem_free(s->dev[i].g) + s->dev[i].loaded_bytes < s->dev[i].weight_bytes + blend_device_min_bytes(m, &s->dev[i], j->pos, j->n))
             device_kv_drop(s, s->device_kvs);
     int rc = kv_commit(j->kv, j->pos + j->n, e);
-    if (!rc && !s->weights_loaded) rc = decode_weights_load(s, e);
+    if (!rc) rc = decode_weights_load(s, e);
     b->move = kv_state_begin(j->kv, j->pos, j->n, 0);
     if (!rc && !device_kv_acquire(s, j->kv, b->move.from_row, j->pos, j->pos + j->n))
         rc = error_set(e, ERR_MEMORY, "no device memory for a KV cache of %d tokens", j->pos + j->n);

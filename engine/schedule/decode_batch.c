@@ -71,7 +71,7 @@ static int resume_pos(const struct session *s) { return kv_resume_pos(&s->kv, s-
 
 static struct batch_entry make_entry(struct session *s) {
     struct batch_entry r = {
-        .s = s, .cancel = &s->cancel[atomic_load(&s->live_cancel)], .turn_id = s->turn_id, .pos = resume_pos(s), .event_room = ENGINE_MAX_UNREAD - s->n_unread};
+        .s = s, .cancel = session_cancel_flag(s), .turn_id = s->turn_id, .pos = resume_pos(s), .event_room = ENGINE_MAX_UNREAD - s->n_unread};
     r.n = r.n_known = s->n_tokens - r.pos;
     memcpy(r.tokens, s->tokens + r.pos, (size_t)r.n * sizeof *r.tokens);
     return r;
@@ -85,7 +85,8 @@ int decode_batch_fill(struct engine *e, struct session **batch, int n, struct ba
         struct session *s = batch[i];
         rows[i] = make_entry(s);
         if ((room -= rows[i].n) < 0) return i; /* the others wait */
-        s->is_held = true, s->last_batch = e->n_batches;
+        session_set_hold(s, HOLD_CLAIMED);
+        s->last_batch = e->n_batches;
     }
     return n;
 }
@@ -137,7 +138,7 @@ static bool entry_still_current(struct engine *e, const struct batch_entry *r) {
     struct session *s = r->s;
     pthread_mutex_lock(&e->lock);
     bool same = atomic_load(&s->state) == SESSION_DECODE && s->turn_id == r->turn_id;
-    s->in_use = false;
+    session_set_hold(s, same ? HOLD_CLAIMED : HOLD_NONE);
     pthread_cond_broadcast(&e->ended_cond);
     pthread_mutex_unlock(&e->lock);
     return same;

@@ -105,7 +105,7 @@ static void run_decode_batch(struct engine *e, struct loop_round *r) {
     if (e->params.draft) drafts_add(e, r->rows, r->n_batch);
     pthread_mutex_lock(&e->lock);
     e->batch_running = true;
-    for (int i = 0; i < r->n_batch; i++) r->rows[i].s->in_use = true;
+    for (int i = 0; i < r->n_batch; i++) session_set_hold(r->rows[i].s, HOLD_BATCH);
     session_reap_cancelled(e); /* cancelled turns need not wait for the batch */
     pthread_mutex_unlock(&e->lock);
     decode_batch_run(e, r->rows, r->n_batch);

@@ -103,7 +103,7 @@ static int begin_turn(struct engine *e, struct error *err) {
         .on_logits_ctx = s->request.logits_ctx,
         .on_hidden = e->mtp ? feed_mtp : NULL,
         .on_hidden_ctx = e,
-        .cancel = &s->cancel[atomic_load(&s->live_cancel)],
+        .cancel = session_cancel_flag(s),
         .is_aligned = prefix_is_exact(s),
         .cut = prefix_shared_end(s),
     };
@@ -164,7 +164,7 @@ static void advance_abandoned(struct engine *e) {
     decode_reclaim(e->machine.decode);
     e->prefill_driver = NULL;
     pthread_mutex_lock(&e->lock);
-    e->abandoned->in_use = false;
+    session_set_hold(e->abandoned, HOLD_NONE);
     e->abandoned = NULL;
     pthread_cond_broadcast(&e->ended_cond);
     pthread_mutex_unlock(&e->lock);

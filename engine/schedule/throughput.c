@@ -256,7 +256,7 @@ static void collect_entries(struct engine *e) {
             while (i > 0 && (atomic_load(&m->entries[i - 1].s->state) == state) && m->entries[i - 1].s->last_batch > s->last_batch)
                 m->entries[i] = m->entries[i - 1], i--;
             m->entries[i] = (struct part){.s = s, .turn_id = s->turn_id, .pos = s->n_kv};
-            s->is_held = s->in_use = true;
+            session_set_hold(s, HOLD_BATCH);
         }
 }
 
@@ -327,10 +327,9 @@ static bool paged_entry_still_current(struct engine *e, struct part *p, bool dra
     struct session *s = p->s;
     pthread_mutex_lock(&e->lock);
     bool same = is_same_turn(p);
-    s->in_use = false;
+    session_set_hold(s, same && draws ? HOLD_CLAIMED : HOLD_NONE);
     if (same && p->n) s->n_kv = p->pos + p->n;
     if (same && draws && atomic_load(&s->state) == SESSION_QUEUED) session_set_state(s, SESSION_PREFILL);
-    if (same && !draws) s->is_held = false;
     pthread_cond_broadcast(&e->ended_cond);
     pthread_mutex_unlock(&e->lock);
     return same;
@@ -354,7 +353,7 @@ static void on_logits(void *ctx, int span, float *logits, int32_t top) {
     if (!entry_is_live(e, p, &in_prefill)) return; /* its turn is over; another one may have begun */
     if (in_prefill && s->request.logits && !s->n_answered) {
         p->gave_logits = true;
-        if (s->request.logits(s->request.logits_ctx, t->pos, logits)) atomic_store(&s->cancel[atomic_load(&s->live_cancel)], 1);
+        if (s->request.logits(s->request.logits_ctx, t->pos, logits)) atomic_store(session_cancel_flag(s), 1);
     }
     if (t->pos + t->n < t->total) return; /* not the last row of the prompt */
     p->is_sampled = true;
