@@ -240,8 +240,6 @@ struct device_block *device_block_ref(struct device_block *b);
 void device_block_unref(struct decode *s, struct device_block *b);
 struct kv_block device_block_address(const struct device_block *b, const struct decode_device *d);
 
-static inline size_t device_align(size_t bytes) { return (bytes + 255) & ~(size_t)255; } /* device memory alignment */
-
 /* A rank's heads of a plane, starting at some row; strided. */
 struct kv_head_range {
     char *data;
