@@ -46,7 +46,7 @@ void prefix_open(struct engine *e) {
 }
 void prefix_close(struct engine *e) {
     kv_disk_close(&e->kv_disk);
-    if (e->prefix_store.fd > 0) close(e->prefix_store.fd);
+    if (e->prefix_store.fd >= 0) close(e->prefix_store.fd);
     e->prefix_store.fd = -1;
 }
 
