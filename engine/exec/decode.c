@@ -176,32 +176,15 @@ static int signal_cpu_done(struct decode *s, struct decode_micro_batch *m) {
     return 0;
 }
 
-/* Returns the workspace as seen by rows from `row` on; buffers that do not outlive an operation are shared. */
-static struct work work_from_row(const struct config *c, const struct work *w, int row) {
-    struct work r = *w;
-    size_t at = (size_t)row;
-    r.x += at * (size_t)c->hidden, r.xn += at * (size_t)c->hidden;
-    if (r.streams) r.streams += at * (size_t)(c->streams.n * c->hidden), r.post += at * (size_t)c->streams.n;
-    r.tokens += at;
-    if (r.selected_keys) r.selected_keys += at * (size_t)c->index_topk;
-    r.cos += at * (size_t)(c->rope.dim / 2), r.sin += at * (size_t)(c->rope.dim / 2);
-    if (r.long_cos) r.long_cos += at * (size_t)(c->rope.dim / 2), r.long_sin += at * (size_t)(c->rope.dim / 2);
-    if (r.router) r.router += at * (size_t)c->n_experts;
-    if (r.ids) r.ids += at * (size_t)c->topk, r.weights += at * (size_t)c->topk;
-    if (r.shared_weight) r.shared_weight += at;
-    return r;
-}
-
 static int cpu_attention(struct decode *s, struct decode_micro_batch *m, int layer, struct error *e) {
     int first = n_device_rows(s, m, layer);
     if (m->n_dev && layer == s->n_resident) TRY(wait_rows(s, m, layer)); /* the residual stream comes from the last device */
     if (first == m->n) return 0;
-    struct work w = work_from_row(s->c, &m->host, first);
+    struct work w = work_slice(s->c, &m->host, first);
     double t = trace_now(s->m->trace);
     int rc = cpu_attention_block(s->m, &w, first ? m->cpu_spans : m->spans, m->n_spans - (first ? m->n_dev_spans : 0), layer, m->n - first, s->cancel, e);
     trace_cpu(s->m->trace, t, "attention", layer, (int)(m - s->micro_batch));
-    m->host.latent = w.latent, m->host.latent_floats = w.latent_floats; /* buffers that an operation grew */
-    m->host.expanded_kv = w.expanded_kv, m->host.expanded_floats = w.expanded_floats;
+    work_keep_grown(&m->host, &w);
     return rc;
 }
 
@@ -215,7 +198,7 @@ static bool ids_are_valid(const struct decode *s, const struct decode_micro_batc
 static void trace_routing(struct decode *s, const struct decode_micro_batch *m, int layer) {
     for (int k = 0; k < m->n_spans && s->m->routing && !s->cpu_queue; k++) {
         const struct span *t = &m->spans[k];
-        struct work w = work_from_row(s->c, &m->host, t->row);
+        struct work w = work_slice(s->c, &m->host, t->row);
         routing_trace_add(s->m->routing, &s->routing_lines,
                           &(struct routing_trace_rows){.batch = s->routing_batch,
                                                        .chat = s->caller_spans[m->caller_span[k]].kv,
@@ -234,7 +217,7 @@ static int run_draft_experts(struct decode *s, struct decode_micro_batch *m, int
     const struct decode_draft *v = s->draft;
     struct layer y = *numa_copy_layer(s->m->numa_copy, s->m->w, layer);
     const int there = draft_experts_of(s, layer) ? first : 0;
-    struct work rest = work_from_row(s->c, &m->host, first), own = work_from_row(s->c, &m->host, there);
+    struct work rest = work_slice(s->c, &m->host, first), own = work_slice(s->c, &m->host, there);
     const double t = trace_now(s->m->trace);
     y.experts = v->experts[layer], y.shards = NULL;
     for (int i = 0; i < m->n_spans && v->lookahead; i++)
@@ -252,7 +235,7 @@ static int run_draft_experts(struct decode *s, struct decode_micro_batch *m, int
 
 static int cpu_experts(struct decode *s, struct decode_micro_batch *m, int layer, struct error *e) {
     int first = n_device_rows(s, m, layer);
-    struct work *w = &m->host, rest = work_from_row(s->c, w, first);
+    struct work *w = &m->host, rest = work_slice(s->c, w, first);
     const struct layer *y = numa_copy_layer(s->m->numa_copy, s->m->w, layer);
     double t = trace_now(s->m->trace);
     if (!y->experts) {
@@ -361,7 +344,7 @@ static int run_layers(struct decode *s, int n, int32_t *top, struct error *e) {
     for (int i = 0; i < s->n_micros; i++) { /* rows whose last layer ran on the CPU */
         struct decode_micro_batch *m = &s->micro_batch[i];
         int first = n_device_rows(s, m, s->c->n_layers - 1);
-        struct work own = work_from_row(s->c, &m->host, first);
+        struct work own = work_slice(s->c, &m->host, first);
         if (first < m->n) TRY(block_merge_streams(s->m->cpu, s->m->w, &own, m->n - first));
     }
     TRY(run_head(s, n, top));

@@ -74,8 +74,7 @@ static int open_devices(struct blend *b, const struct prefill_job *j, struct err
         bool all = true;
         for (int i = 0; i < b->n_dev; i++) all = all && blend_device_try_rows(&b->dev[i], b->rows, end);
         if (all) break;
-        for (int i = 0; i < b->n_dev; i++)
-            if (b->dev[i].work.release) work_close(&b->dev[i].work);
+        for (int i = 0; i < b->n_dev; i++) work_close(&b->dev[i].work);
     }
     for (int i = 0; i < set->n; i++)
         if (!decode_device_at(b->s, i) && !blend_device_try_rows(add_device(b, i), b->rows, end)) b->n_dev--;

@@ -130,7 +130,7 @@ void virtual_close(struct virtual **vp) {
     if (!v) return;
     *vp = NULL;
     decode_close(&v->runtime.decode);
-    if (v->prefill.release) work_close(&v->prefill);
+    work_close(&v->prefill);
     if (v->clock) gpu_event_close(&v->clock);
     if (v->runtime.cpu_queue) gpu_stream_close(&v->runtime.cpu_queue);
     gpu_set_close(&v->runtime.gpus);
