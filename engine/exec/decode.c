@@ -391,7 +391,7 @@ static int check_results(struct decode *s, int n, int32_t *top, struct error *e)
             if (places[k] >= 0 && (at < 0 || places[k] < at)) at = places[k];
     }
     atomic_store(s->head.first_bad, at);
-    TRY(exec_check_finite(s->m->w, &s->head, e));
+    TRY(exec_check_finite(at, e));
     for (int row = 0, i = 0; i < s->n_micros; row += s->micro_batch[i++].n) {
         const struct decode_micro_batch *m = &s->micro_batch[i];
         bool there = m->n_dev && s->n_resident == s->c->n_layers && s->dev[s->n_dev - 1].has_head;

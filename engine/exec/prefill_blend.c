@@ -407,11 +407,6 @@ static int cpu_experts(struct blend *b, struct error *e) {
     return add_sum(b, b->x);
 }
 
-static int report_non_finite(struct blend *b, int at, struct error *e) {
-    atomic_store(b->s->head.first_bad, at);
-    return exec_check_finite(b->s->m->w, &b->s->head, e);
-}
-
 static int run_layer(struct blend *b, const struct prefill_job *j, struct error *e) {
     struct decode *s = b->s;
     struct runtime *m = s->m;
@@ -426,7 +421,7 @@ static int run_layer(struct blend *b, const struct prefill_job *j, struct error 
     if (s->cpu_queue) TRY(gpu_timeline_wait(b->arrived, b->n_arrived, s->cpu_queue));
     else {
         TRY(gpu_timeline_wait_host(b->arrived, b->n_arrived, s->cancel));
-        if (*b->bad >= 0) return report_non_finite(b, *b->bad, e);
+        if (*b->bad >= 0) return exec_check_finite(*b->bad, e);
         TRY(nan_scan_experts(&m->scan, b->layer, b->ids, b->n * s->c->topk, e));
     }
     if (!s->cpu_queue)
@@ -477,7 +472,6 @@ static int begin_batch(struct blend *b, struct prefill_job *j, struct error *e) 
 
 /* Stores the batch in the host KV and computes the wanted logits. */
 static int end_batch(struct blend *b, struct prefill_job *j, struct error *e) {
-    enum { HEAD_ROWS = 16 };
     struct decode *s = b->s;
     struct runtime *m = s->m;
     size_t hidden = (size_t)s->c->hidden;
@@ -493,21 +487,14 @@ static int end_batch(struct blend *b, struct prefill_job *j, struct error *e) {
         TRY(gpu_timeline_wait(b->arrived, b->n_arrived, s->cpu_queue));
         return gpu_stream_sync(s->cpu_queue);
     }
-    if (*b->bad >= 0) return report_non_finite(b, *b->bad, e);
+    if (*b->bad >= 0) return exec_check_finite(*b->bad, e);
     kv_writeback_store_prefill(s, j->kv, &b->move, j->pos + b->at, b->n, b->kv);
     device_kv_set_valid(s, j->kv, j->pos + b->at + b->n);
     prefill_complete(j, b->at, b->n, &b->move);
     routing_trace_end(m->routing, &b->routing_lines, true);
     for (int i = first; i < b->n; i += HEAD_ROWS) {
-        struct work *w = m->prefill_work;
-        int n = b->n - i < HEAD_ROWS ? b->n - i : HEAD_ROWS;
-        *w->first_bad = -1;
-        memcpy(w->x, b->x + (size_t)i * hidden, (size_t)n * hidden * 4);
         cpu_count_read(m, mat_bytes(&m->w->head));
-        double t = trace_now(m->trace);
-        TRY(block_head(m->cpu, numa_copy_head(m->numa_copy, m->w), w, 0, n, b->logits, NULL));
-        trace_cpu(m->trace, t, "head", -1, -1);
-        TRY(prefill_report_logits(m, j, w, b->at + i, n, b->logits, e));
+        TRY(prefill_head(m, j, b->x + (size_t)i * hidden, 0, b->at + i, b->n - i < HEAD_ROWS ? b->n - i : HEAD_ROWS, b->logits, e));
     }
     return 0;
 }

@@ -3,6 +3,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "engine/exec/prefill.h"
 #include "engine/exec/stream/exchange.h"
 #include "engine/exec/stream/kvring.h"
 
@@ -235,10 +236,7 @@ static int report_non_finite(struct slp_rank *r, int at) {
     struct error e = {0};
     for (int i = 0; i < r->p->n_ranks; i++)
         if (gpu_error(r->p->rank[i].g, &e)) return slp_fail(r->p, e.code, &e);
-    if (at == 0) error_set(&e, ERR_RUNTIME, "the embedding produced a non-finite number; the weights may be damaged; check them with --verify");
-    else
-        error_set(&e, ERR_RUNTIME, "the %s of layer %d produced a non-finite number; the weights may be damaged; check them with --verify",
-                  at % 2 ? "attention" : "feed-forward", (at - 1) / 2);
+    exec_check_finite(at, &e);
     return slp_fail(r->p, ERR_MODEL, &e);
 }
 

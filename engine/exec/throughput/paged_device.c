@@ -250,12 +250,11 @@ int paged_device_head(struct paged_device *d, const int *which, const int *row, 
     TRY(gpu_copy(d->main, d->host_bad, (const void *)d->work.first_bad, 4, GPU_D2H));
     TRY(gpu_stream_sync(d->main));
     if (p->m->cpu_queue) return 0;
-    _Atomic int bad = *d->host_bad;
-    TRY(exec_check_finite(p->m->w, &(struct work){.first_bad = &bad}, e));
+    TRY(exec_check_finite(*d->host_bad, e));
     for (int i = 0; i < n; i++) {
         float *logits = d->host_logits + (size_t)i * (size_t)p->c->vocab;
         int32_t top = 0;
-        TRY(exec_check_logits(p->m->w, &(struct work){.first_bad = &bad}, logits, e));
+        TRY(exec_check_logits(logits, p->c->vocab, e));
         for (int32_t k = 1; k < p->c->vocab; k++)
             if (logits[k] > logits[top]) top = k;
         p->calls->on_logits(p->calls->ctx, which[i], logits, top);
