@@ -8,9 +8,9 @@
 #include <unistd.h>
 
 #include "cli/terminal/sanitize.h"
-#include "cli/terminal/utf8.h"
 #include "engine/base/file.h"
 #include "engine/base/json.h"
+#include "engine/base/utf8.h"
 
 static bool stdin_closed, stderr_nonblocking;
 static int stdout_errno; /* errno of the first failure */

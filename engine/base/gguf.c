@@ -6,6 +6,7 @@
 #include "engine/base/file.h"
 #include "engine/base/mem.h"
 #include "engine/base/minifloat.h"
+#include "engine/base/utf8.h"
 
 enum { max_keys = 4096, max_items = 1 << 24, max_depth = 4, max_name = 512, max_alignment = 1 << 20 };
 
@@ -45,7 +46,7 @@ static int take_string(struct reader *r, struct json *out) {
     if (n > UINT32_MAX) return bad(r, "a string of more than 4 GB");
     *out = (struct json){.type = JSON_STRING, .n = (uint32_t)n, .string = (const char *)r->data + r->at};
     r->at += n;
-    return json_is_utf8(out->string, n) ? 0 : bad(r, "a string that is not UTF-8");
+    return utf8_valid(out->string, n) == n ? 0 : bad(r, "a string that is not UTF-8");
 }
 
 enum value_type { V_U8, V_I8, V_U16, V_I16, V_U32, V_I32, V_F32, V_BOOL, V_STRING, V_ARRAY, V_U64, V_I64, V_F64, V_COUNT };

@@ -64,8 +64,6 @@ EXCEPTIONS = {
     ("engine/kv/prefix.c", "engine/engine.h"),
     ("engine/kv/kv_disk.c", "engine/engine.h"),
     ("engine/kv/device_kv.c", "engine/transfer/pin.h"),
-    # Unicode properties by utf8proc
-    ("tokenizer/tokenizer.c", "tokenizer/jinja/str.h"),
 }
 # The emulated device runs its operations on the CPU's.
 EXTRA = {r"^gpu/emu": ["cpu/cpu.h", "cpu/pool.h"]}
