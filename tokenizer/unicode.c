@@ -156,4 +156,59 @@ const struct unicode_range unicode_space[] = {{9, 13},          {32, 32},       
                                               {0x2000, 0x200A}, {0x2028, 0x2029}, {0x202F, 0x202F}, {0x205F, 0x205F}, {0x3000, 0x3000}};
 const size_t unicode_space_n = sizeof unicode_space / sizeof *unicode_space;
 bool unicode_is_space(uint32_t c) { return c < 0x80 ? c == 32 || (c >= 9 && c <= 13) : unicode_in_ranges(unicode_space, unicode_space_n, c); }
-bool unicode_is_python_space(uint32_t c) { return unicode_is_space(c) || (c >= 28 && c <= 31); }
+
+/* ---- UTF-8 ---- */
+
+size_t utf8_put(uint32_t c, char out[4]) {
+    if (c < 0x80) return out[0] = (char)c, 1;
+    if (c < 0x800) return out[0] = (char)(0xC0 | c >> 6), out[1] = (char)(0x80 | (c & 63)), 2;
+    if (c < 0x10000) return out[0] = (char)(0xE0 | c >> 12), out[1] = (char)(0x80 | (c >> 6 & 63)), out[2] = (char)(0x80 | (c & 63)), 3;
+    return out[0] = (char)(0xF0 | c >> 18), out[1] = (char)(0x80 | (c >> 12 & 63)), out[2] = (char)(0x80 | (c >> 6 & 63)), out[3] = (char)(0x80 | (c & 63)), 4;
+}
+
+size_t utf8_ascii(const char *s, size_t n) {
+    size_t i = 0;
+    for (; i + 8 <= n; i += 8) {
+        uint64_t w;
+        memcpy(&w, s + i, 8);
+        if (w & 0x8080808080808080u) break;
+    }
+    while (i < n && (unsigned char)s[i] < 0x80) i++;
+    return i;
+}
+
+/* Returns the number of valid leading bytes of the character at s; *whole if it is complete. 0: not the start of a character. */
+static size_t utf8_prefix(const unsigned char *s, size_t n, bool *whole) {
+    *whole = false;
+    if (s[0] < 0x80) return *whole = true, 1;
+    if (s[0] < 0xC2 || s[0] > 0xF4) return 0;
+    size_t want = utf8_size(s[0]), i = 1;
+    for (; i < want && i < n; i++) {
+        unsigned char lo = 0x80, hi = 0xBF;
+        if (i == 1 && s[0] == 0xE0) lo = 0xA0;
+        if (i == 1 && s[0] == 0xED) hi = 0x9F;
+        if (i == 1 && s[0] == 0xF0) lo = 0x90;
+        if (i == 1 && s[0] == 0xF4) hi = 0x8F;
+        if (s[i] < lo || s[i] > hi) return i;
+    }
+    *whole = i == want;
+    return i;
+}
+
+size_t utf8_valid(const char *s, size_t n) {
+    size_t i = 0;
+    for (;;) {
+        i += utf8_ascii(s + i, n - i);
+        if (i == n) return n;
+        bool whole;
+        size_t k = utf8_prefix((const unsigned char *)s + i, n - i, &whole);
+        if (!whole) return i;
+        i += k;
+    }
+}
+
+size_t utf8_broken(const char *s, size_t n) {
+    bool whole;
+    size_t k = utf8_prefix((const unsigned char *)s, n, &whole);
+    return k ? k : 1;
+}

@@ -7,7 +7,6 @@
 
 #include "cli/options/opt.h"
 #include "cli/options/paths.h"
-#include "cli/options/trim.h"
 #include "engine/base/file.h"
 #include "engine/base/json.h"
 
@@ -58,7 +57,8 @@ int opt_config_environment(struct opts *o, opt_warn warn, void *ctx, struct erro
 
 static char *trim_blanks(char *s) {
     while (*s == ' ' || *s == '\t') s++;
-    s[trim_end(s, strlen(s), " \t\r\n")] = 0;
+    size_t n = strlen(s);
+    while (n && strchr(" \t\r\n", s[n - 1])) s[--n] = 0;
     return s;
 }
 
