@@ -202,8 +202,8 @@ static int choose_ranks(struct decode *s, const struct layer_assign_in *in, cons
     if (!s->m->cost || !s->m->cost_model) return asked ? ranks : (snprintf(why, cap, "the machine is not calibrated"), 0);
     struct policy_parallel_out p;
     policy_parallel(s->m->cost, s->m->cost_model, ranks, &p);
-    snprintf(why, cap, "prefill of %d tokens in %.3g s, by layers %.3g s, decode of %d more in %.3g ms each, by layers %.3g ms", POLICY_QUESTION,
-             p.question[1], p.question[0], POLICY_ANSWER, p.step[1] * 1e3, p.step[0] * 1e3);
+    snprintf(why, cap, "prefill of %d tokens in %.3g s, by layers %.3g s, decode of %d more in %.3g ms each, by layers %.3g ms", POLICY_QUESTION, p.question[1],
+             p.question[0], POLICY_ANSWER, p.step[1] * 1e3, p.step[0] * 1e3);
     return asked || p.tensor ? ranks : 0;
 }
 
