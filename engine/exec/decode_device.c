@@ -134,7 +134,7 @@ static int open_device(struct decode_device *d, struct error *e) {
     if (!rc && (!d->layers || !d->head_weights)) rc = error_set(e, ERR_MEMORY, "no memory for the layers of a device");
     if (!rc) *d->head_weights = *d->s->m->w;
     for (int i = 0; i < DECODE_MICRO_BATCHES && !rc; i++) rc = work_open(&d->work[i], c, DECODE_MAX_ROWS, device_alloc, device_release, d, e);
-    if (!rc) rc = gpu_alloc(d->g, (void **)&d->kv_row_range, kv_writeback_rows_bytes(d->layout, DECODE_MAX_ROWS), e);
+    if (!rc) rc = gpu_alloc(d->g, (void **)&d->kv_rows, kv_writeback_rows_bytes(d->layout, DECODE_MAX_ROWS), e);
     if (!rc) rc = gpu_alloc(d->g, (void **)&d->x, hidden, e);
     if (!rc) rc = decode_graph_open(d, e);
     if (!rc && d->has_head) rc = gpu_alloc(d->g, (void **)&d->xn, hidden, e);
@@ -353,7 +353,7 @@ void decode_devices_close(struct decode *s) {
         struct decode_device *d = &s->dev[i];
         for (int k = 0; k < DECODE_MICRO_BATCHES; k++)
             if (d->work[k].release) work_close(&d->work[k]);
-        void *all[] = {d->kv_row_range, d->x, d->xn, d->logits, d->partial[0], d->partial[1]};
+        void *all[] = {d->kv_rows, d->x, d->xn, d->logits, d->partial[0], d->partial[1]};
         for (size_t k = 0; k < sizeof all / sizeof *all; k++) gpu_free(d->g, all[k]);
         device_kv_uploads_close(d);
         decode_graph_close(d);

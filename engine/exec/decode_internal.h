@@ -65,8 +65,8 @@ struct decode_device {
     size_t weight_bytes, loaded_bytes; /* bytes of weights: assigned, currently loaded */
     size_t held_bytes;                 /* bytes allocated for weights, expert pool and device KV */
     struct work work[DECODE_MICRO_BATCHES];
-    char *kv_row_range; /* new KV rows of the batch, staged for the download (kv_writeback.c) */
-    bool has_head;      /* the final norm and LM head are on this device */
+    char *kv_rows; /* new KV rows of the batch, staged for the download (kv_writeback.c) */
+    bool has_head; /* the final norm and LM head are on this device */
     char *head_mem, *close_mem;
     struct weights *head_weights; /* the head's view; also block_merge_streams after the last layer */
     bool draft_full;              /* no further draft layer fits (draft_experts.c) */

@@ -63,7 +63,7 @@ int kv_writeback_stage_rows(struct decode_device *d, int layer, const struct dec
     struct exec *x = gpu_stream_exec(d->main);
     struct kv_plane to[CACHE_PLANES];
     const float *from = d->work[m - s->micro_batch].kv; /* all rows of a plane, then the next plane */
-    int planes = staged_planes(d->layout, d->kv_row_range, d->first, layer, total, to), rc = 0;
+    int planes = staged_planes(d->layout, d->kv_rows, d->first, layer, total, to), rc = 0;
     for (int p = 0; p < planes && !rc; p++) {
         int width = to[p].heads * to[p].dim;
         if (!to[p].data || d->layout->desc[layer][p].tokens_per_row) continue;
@@ -77,7 +77,7 @@ int kv_writeback_stage_rows(struct decode_device *d, int layer, const struct dec
 static int stage_multi_rows(struct decode_device *d, const struct decode_micro_batch *m, int total) {
     for (int l = d->first; l < d->last && d->layout->min_every; l++) {
         struct kv_plane to[CACHE_PLANES];
-        for (int p = staged_planes(d->layout, d->kv_row_range, d->first, l, total, to); p-- > 0;)
+        for (int p = staged_planes(d->layout, d->kv_rows, d->first, l, total, to); p-- > 0;)
             for (int i = 0; i < m->n_dev_spans; i++) {
                 const struct cache_desc *desc = &d->layout->desc[l][p];
                 const struct span *t = &m->dev_spans[i];
@@ -91,7 +91,7 @@ static int stage_multi_rows(struct decode_device *d, const struct decode_micro_b
 int kv_writeback_download_rows(struct decode_device *d, int total) {
     for (int i = 0; i < d->s->n_micros; i++) TRY(stage_multi_rows(d, &d->s->micro_batch[i], total));
     size_t at = bytes_before(d->layout, d->first, total);
-    return gpu_copy(d->main, d->host_kv_rows + at, d->kv_row_range, bytes_before(d->layout, d->last, total) - at, GPU_D2H);
+    return gpu_copy(d->main, d->host_kv_rows + at, d->kv_rows, bytes_before(d->layout, d->last, total) - at, GPU_D2H);
 }
 
 /* Offset of a state among those of all layers. */

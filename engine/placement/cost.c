@@ -324,7 +324,7 @@ static struct layer_time layer_time(const struct cost_machine *m, const struct c
         half += shared + routed_time(m, 0, q, rows, 1, taken);
         return (struct layer_time){half, 0, half};
     }
-    double cpu = routed_time(m, 0, q, rows, 1 - s->layer_assign_tensor, taken), gpu = shared + routed_time(m, d, q, rows, s->layer_assign_tensor, 0);
+    double cpu = routed_time(m, 0, q, rows, 1 - s->resident_share, taken), gpu = shared + routed_time(m, d, q, rows, s->resident_share, 0);
     return (struct layer_time){cpu, half + gpu, half + max_of(cpu > 0 ? cpu + hand_off_time(m, d, q, rows) : 0, gpu)};
 }
 

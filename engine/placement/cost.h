@@ -130,15 +130,15 @@ double cost_compute_bound_rows(const struct cost_machine *m, int domain, const s
 
 /* --- Decode batches and prefills --- */
 struct cost_decode {
-    enum cost_mode mode;        /* COST_STEP_* */
-    int rows;                   /* one token per session */
-    double keys;                /* mean cached positions */
-    int first_rows;             /* DUAL: rows of the first micro-batch */
-    int device;                 /* rank with the attention blocks */
-    int n_device_layers;        /* layers whose attention block is on the device; the CPU has the rest */
-    double layer_assign_tensor; /* share of the chosen experts that is resident on the device */
-    bool beside_prefill;        /* a concurrent prefill streams weights, which takes host memory bandwidth */
-    int ranks;                  /* devices that share each of these layers (tensor parallel); 0, 1: not shared */
+    enum cost_mode mode;   /* COST_STEP_* */
+    int rows;              /* one token per session */
+    double keys;           /* mean cached positions */
+    int first_rows;        /* DUAL: rows of the first micro-batch */
+    int device;            /* rank with the attention blocks */
+    int n_device_layers;   /* layers whose attention block is on the device; the CPU has the rest */
+    double resident_share; /* share of the chosen experts that is resident on the device */
+    bool beside_prefill;   /* a concurrent prefill streams weights, which takes host memory bandwidth */
+    int ranks;             /* devices that share each of these layers (tensor parallel); 0, 1: not shared */
 };
 double cost_decode(const struct cost_machine *m, const struct cost_model *q, const struct cost_decode *s);
 int cost_best_cut(const struct cost_machine *m, const struct cost_model *q, const struct cost_decode *s); /* the best size of DUAL's first micro-batch */

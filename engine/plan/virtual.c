@@ -339,7 +339,7 @@ int virtual_paged(struct virtual *v, const struct virtual_throughput *q, double 
     struct kv kv;
     long all = (long)q->n_prompts * q->prompt_tokens;
     int rows = all < SEARCH_PREFILL_ROWS ? (int)all : SEARCH_PREFILL_ROWS, half = q->prompt_tokens + q->answer_tokens / 2, rc;
-    struct paged_options o = {.devices = q->n_devices, .rows = rows > q->n_prompts ? rows : q->n_prompts, .resident_fraction = q->layer_assign_tensor};
+    struct paged_options o = {.devices = q->n_devices, .rows = rows > q->n_prompts ? rows : q->n_prompts, .resident_fraction = q->resident_share};
     o.micro = q->micro_rows > SEARCH_PREFILL_MICRO_ROWS ? q->micro_rows : SEARCH_PREFILL_MICRO_ROWS;
     if (o.micro > o.rows) o.micro = o.rows;
     if (mem_grow(&v->tokens, &v->cap, (size_t)o.rows, sizeof *v->tokens)) return error_set(e, ERR_MEMORY, "no memory for a prompt");

@@ -33,7 +33,7 @@ int virtual_prefill(struct virtual *v, enum policy_mode mode, int n, double *sec
  * batch halfway through the answers. Uses fresh devices. ERR_MEMORY; ERR_RUNTIME if the model cannot be paged. */
 struct virtual_throughput {
     int n_prompts, micro_rows, prompt_tokens, answer_tokens, n_devices; /* cards: devices that the layers are distributed over; 0: all */
-    double layer_assign_tensor;                                         /* share of the routed experts that stays on the device; < 0: as many as fit */
+    double resident_share;                                              /* share of the routed experts that stays on the device; < 0: as many as fit */
 };
 const char *virtual_why_unpaged(const struct virtual *v); /* NULL: the model can be paged; otherwise the reason */
 int virtual_paged(struct virtual *v, const struct virtual_throughput *q, double *read, double *step, struct error *e);
