@@ -116,7 +116,7 @@ INLINE __m256i exponents(const uint8_t *p, int step, int n) {
         for (int b = 0; 32 * b < n; b++) u |= (uint64_t)p[step * b] << 8 * b;
     return _mm256_cvtepu8_epi32(_mm_cvtsi64_si128((long long)u));
 }
-/* 2^(e - 127), with 255 (NaN) as infinity; 2^(e - 128) for all of them (half.h). */
+/* 2^(e - 127), with 255 (NaN) as infinity; 2^(e - 128) for all of them (minifloat.h). */
 INLINE __m256 powers(__m256i e) { return _mm256_castsi256_ps(_mm256_max_epu32(_mm256_slli_epi32(e, 23), _mm256_set1_epi32(0x00400000))); }
 INLINE __m256 half_powers(const uint8_t *p, int step, int n) {
     const __m256i e = exponents(p, step, n), normal = _mm256_slli_epi32(_mm256_sub_epi32(e, _mm256_set1_epi32(1)), 23);

@@ -131,7 +131,7 @@ struct word_ranges {
 /* Splits s into words and passes them to bpe_encode. first: s starts at the beginning of the whole text. */
 int pretok_encode(struct encoder *x, const char *s, size_t n, bool first, struct ids *out, struct error *e);
 
-/* ---- added.c ---- */
+/* ---- added_tokens.c ---- */
 
 struct added_token {
     char *content; /* as written in the text; the trie may hold the normalized form */

@@ -13,7 +13,7 @@ void cmd_fork(struct repl *r, const char *arg);
 void cmd_delete(struct repl *r, const char *arg);
 void cmd_model(struct repl *r, const char *arg);
 
-/* command_talk.c */
+/* command_conversation.c */
 void cmd_system(struct repl *r, const char *arg);
 void cmd_regen(struct repl *r, const char *arg);
 void cmd_continue(struct repl *r, const char *arg);

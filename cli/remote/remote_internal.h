@@ -61,7 +61,7 @@ int remote_setup(struct remote *r, CURL *easy, const char *path);
 /* Sets e to the message of an error reply, or to the meaning of its status. */
 int remote_error(const struct remote *r, long status, const struct buf *body, struct error *e);
 
-/* remote_call.c */
+/* remote_request.c */
 int remote_request_start_thread(struct remote *r, struct error *e);
 void remote_request_stop_thread(struct remote *r);
 int remote_request_submit(struct engine_client *s, const struct prompt *p, const struct request *q, struct error *e);

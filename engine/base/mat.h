@@ -19,7 +19,7 @@ enum dtype {
     DT_BOOL,
     DT_F64,
     DT_E5M2,
-    DT_Q8_0, /* from here on GGUF's block formats, with scales inside the data */
+    DT_Q8_0, /* this and the following: GGUF's block formats, with scales inside the data */
     DT_Q4_0,
     DT_Q4_K,
     DT_Q5_K,

@@ -29,7 +29,7 @@ size_t mem_total(void);
 /* Arena: many small allocations that are freed together. Not thread-safe. Zero-initialised is valid and empty. */
 struct arena {
     struct arena_chunk *head;
-    size_t used, size;   /* of the head chunk */
+    size_t used, size;   /* the head chunk */
     size_t total, limit; /* bytes taken from mem_alloc; limit 0 = none */
 };
 void *arena_alloc(struct arena *a, size_t size); /* 16-byte aligned, uninitialised */

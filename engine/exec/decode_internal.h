@@ -58,7 +58,7 @@ struct decode_device {
     struct tp_shard shard;                /* with s->is_tensor_parallel */
     struct kv_row_layout *layout;         /* s->layout, or the shard's own layout */
     float *partial[DECODE_MICRO_BATCHES]; /* tensor parallel: [DECODE_MAX_ROWS, hidden] this rank's partial sum */
-    char *host_kv_rows;                   /* pinned destination of `kv_row_range`; without tensor parallelism a shared buffer of all layers */
+    char *host_kv_rows;                   /* pinned destination of `kv_rows`; without tensor parallelism a shared buffer of all layers */
     struct gpu_stream *main;
     _Atomic int stop;                  /* cancel flag of main */
     struct device_layer *layers;       /* [n_layers] */

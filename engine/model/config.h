@@ -48,7 +48,7 @@ struct config {
 
     uint8_t attn; /* enum attn_kind */
     int n_heads, n_kv_heads;
-    int head_dim, v_dim;                    /* of a query/key head and of a value head; MLA: nope + rope, v_head_dim */
+    int head_dim, v_dim;                    /* query/key head and value head; MLA: nope + rope, v_head_dim */
     int q_lora, kv_lora, qk_nope, qk_rope;  /* MLA; q_lora 0: q is projected from hidden */
     bool split_kv_b;                        /* MLA: k_b and v_b instead of kv_b */
     int o_groups, o_lora;                   /* COMPRESSED: head groups of the low-rank output projection, and its rank */
@@ -86,7 +86,7 @@ struct config {
     bool shared_gate, router_bias, group_top2, norm_topk;
     bool router_shift; /* bias of the router's logits; router_bias affects the selection only */
     bool expert_bias;
-    struct glu glu; /* of all FFNs */
+    struct glu glu; /* the activation in every FFN */
     uint8_t score;  /* enum score_fn */
     float routed_scale, router_jitter;
 

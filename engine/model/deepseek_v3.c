@@ -9,7 +9,7 @@
 void deepseek_attention(struct config_reader *r, struct config *c) {
     c->attn = ATTN_MLA;
     c->n_heads = config_int(r, "num_attention_heads", 0, 1, 1024);
-    c->n_kv_heads = 1; /* of the latent cache */
+    c->n_kv_heads = 1; /* the latent cache has one */
     int kv = config_int(r, "num_key_value_heads", c->n_heads, 1, 1024);
     if (kv != c->n_heads) config_fail(r, "'num_key_value_heads' is %d, heads are %d: MLA has one for each", kv, c->n_heads);
     c->q_lora = config_has(r, "q_lora_rank") ? config_int(r, "q_lora_rank", 0, 1, 16384) : 0;

@@ -36,7 +36,7 @@ int calibrate(struct cost_machine *out, const struct calibrate_options *o, struc
 /* Reads a preset by name, or else a machine file. ERR_USAGE names file, line and key. */
 int calibrate_read(struct cost_machine *out, const char *name_or_path, struct error *e);
 
-/* Writes a machine as text: `key = value` lines, # starts a comment. Data-sheet keys are sufficient (describe.h derives the rest):
+/* Writes a machine as text: `key = value` lines, # starts a comment. Data-sheet keys are sufficient (datasheet.h derives the rest):
  *     sockets = 2   channels = 12   ddr = 6400   cores = 32   isa = avx512bf16   memory = 1152G   (channels and cores per socket)
  *     cards = 2   card = RTX 5090   pcie = 5     or, for an unknown card: card.memory, card.bandwidth, card.bf16, card.fp8
  * The keys below override derived values, or describe the machine alone, as calibrate writes it. Machine: name, devices, near (near-memory

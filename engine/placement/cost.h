@@ -2,7 +2,7 @@
 /* The cost model: a machine as numbers. Predicts how long an executor takes for an amount of work and how long transfers take. All decisions
  * in placement/ are based on it. Pure: no clock, no I/O, no allocation. calibrate.h measures, reads and writes machines.
  *
- * A domain is something that computes: the CPU with all its NUMA nodes (they share every expert, so they finish together; nodes.h models
+ * A domain is something that computes: the CPU with all its NUMA nodes (they share every expert, so they finish together; numa_cost.h models
  * them separately), a device, or a near-memory unit (virtual time only). Each domain is an in-order queue, and so is each direction of a
  * device's link. Domain 0 is the CPU; devices follow by rank. Work costs the hierarchical roofline of paper B with measured corners:
  *

@@ -1,6 +1,6 @@
 #pragma once
 /* Derives a machine model from its data sheet: sockets, memory channels, cores, cards by name. Pure. Rates are scaled from similar
- * machines that were measured; see describe.c. */
+ * machines that were measured; see datasheet.c. */
 #include "engine/placement/cost.h"
 
 struct machine_datasheet {

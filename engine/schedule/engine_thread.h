@@ -1,5 +1,5 @@
 #pragma once
-/* The engine thread, by file: loop.c schedules, prompt.c prefills, decode_batch.c runs decode batches, drafts.c appends drafted tokens, turn.c samples
+/* The engine thread, by file: engine_thread.c schedules, prompt.c prefills, decode_batch.c runs decode batches, drafts.c appends drafted tokens, turn.c samples
  * tokens and ends turns. All functions run on the engine thread, without the lock unless noted. */
 #include "engine/schedule/internal.h"
 

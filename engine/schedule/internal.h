@@ -65,8 +65,8 @@ struct session {
     struct event progress, end;
 };
 
-struct throughput;  /* many.c */
-struct engine_task; /* loop.c */
+struct throughput;  /* throughput.c */
+struct engine_task; /* engine_thread.c */
 
 struct engine {
     struct engine_params params;
@@ -133,7 +133,7 @@ void session_emit_progress(struct session *s, const struct event *ev);
 void session_reap_cancelled(struct engine *e); /* ends cancelled turns that the engine thread does not hold */
 void engine_wake(void *engine);                /* async-signal-safe */
 
-/* loop.c */
+/* engine_thread.c */
 void *engine_thread(void *engine);
 /* Runs fn(arg) on the engine thread, which owns the CPU executor, between two units of its work. Waits and returns
  * fn's result. Callable from every other thread. */
@@ -146,4 +146,4 @@ int engine_check_level(const struct engine_params *p, struct error *e);         
 int engine_read_topology(struct numa *nodes, const char *topology, struct error *e);  /* from the file, or from the system if topology is NULL */
 int engine_check_modes(const struct engine_params *p, struct error *e);               /* engine.c */
 void engine_limit_uploads(struct engine *e);              /* engine.c: limits upload rates to that of the chosen path of the weights */
-int generation_read(struct engine *e, struct error *err); /* generation.c: stop ids and the vendor's sampling defaults */
+int generation_read(struct engine *e, struct error *err); /* generation_config.c: stop ids and the vendor's sampling defaults */

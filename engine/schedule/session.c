@@ -1,4 +1,4 @@
-/* Sessions: state transitions and event queues. When sessions compute is decided in loop.c. */
+/* Sessions: state transitions and event queues. When sessions compute is decided in engine_thread.c. */
 #include <assert.h>
 #include <errno.h>
 #include <poll.h>

@@ -1,7 +1,7 @@
 #pragma once
 /* Pins host weights for uploads; the path is chosen at open. Mapped files are pinned in place if the driver registers read-only mappings.
  * Else the weights are read once into our own 2 MB pages, which replace the mapping at the same addresses, each on the NUMA node
- * whose threads compute most of it (numa copies: span.h); the files' page cache is released as it is read. Else, and until pinning
+ * whose threads compute most of it (numa copies: numa_ranges.h); the files' page cache is released as it is read. Else, and until pinning
  * ends, uploads go through staging buffers (stage.h). Nothing is pinned that does not fit in free memory. */
 #include "engine/weights/weights.h"
 #include "gpu/gpu.h"

@@ -23,10 +23,10 @@ struct jloop {
     struct jval last_changed;
 };
 
-/* -- jinja_eval.c */
+/* -- eval.c */
 struct jval jeval(struct jrun *r, const struct jnode *n, struct jframe *f);
 bool jexec_loop_filter(struct jrun *r, struct jiter *it, struct jval *out);
-/* -- jinja_exec.c */
+/* -- exec.c */
 struct jval jexec_macro(struct jrun *r, struct jmacro *m, const struct jargs *args);
 struct jval jexec_loop(struct jrun *r, struct jloop *loop, struct jval over);
 struct jframe *jexec_frame(struct jrun *r, struct jscope *s, struct jframe *up);
@@ -36,7 +36,7 @@ size_t jloop_index(const struct jloop *loop);
 struct jval jloop_attr(struct jrun *r, struct jloop *loop, const struct jstr *name);
 struct jstr *jmacro_name(struct jrun *r, const struct jmacro *m);
 
-/* -- jinja_attr.c: attributes and items as the sandbox exposes them */
+/* -- attr.c: attributes and items as the sandbox exposes them */
 struct jval jattr_get(struct jrun *r, struct jval obj, struct jval name); /* obj.name */
 struct jval jattr_item(struct jrun *r, struct jval obj, struct jval key); /* obj[key] */
 struct jval jattr_slice(struct jrun *r, struct jval obj, struct jval start, struct jval stop, struct jval step);
@@ -44,14 +44,14 @@ bool jattr_find(struct jrun *r, struct jval obj, const struct jstr *name, struct
 struct jval jattr_path(struct jrun *r, struct jval obj, struct jval path, struct jval none); /* path "a.b.0", as filters accept it */
 struct json;
 struct jval jval_from_json(struct jrun *r, const struct json *j); /* jinja.c: converts JSON to a value; its strings are TEXT_VALUE */
-/* -- jinja_op.c */
+/* -- op.c */
 struct jval jop_math(struct jrun *r, uint8_t op, struct jval a, struct jval b);
 struct jval jop_neg(struct jrun *r, struct jval a, bool minus);
-/* -- jinja_format.c */
+/* -- format.c */
 struct jval jformat_percent(struct jrun *r, struct jstr *fmt, struct jval args);
 struct jval jformat_braces(struct jrun *r, struct jstr *fmt, const struct jargs *args);
 struct jval jformat_spec(struct jrun *r, struct jval v, struct jstr *spec);
-/* -- jinja_call.c */
+/* -- call.c */
 struct jval jcall(struct jrun *r, struct jval fn, const struct jargs *args);
 struct jval jcall_filter(struct jrun *r, const void *fn, struct jval v, const struct jargs *args);
 bool jcall_test(struct jrun *r, const void *fn, struct jval v, const struct jargs *args);
@@ -73,10 +73,10 @@ struct jtest {
     const char *params;
     int n_required;
 };
-const struct jfilter *jfilter_find(const struct jstr *name); /* searches jinja_filter.c and jinja_seq.c */
+const struct jfilter *jfilter_find(const struct jstr *name); /* searches filter.c and seq.c */
 const struct jtest *jtest_find(const struct jstr *name);
 extern const struct jfilter jfilter_text[], jfilter_seq[]; /* end with a NULL name */
-/* -- jinja_method.c: methods of str, list, tuple and dict. Returns false if there is no such method. */
+/* -- method.c: methods of str, list, tuple and dict. Returns false if there is no such method. */
 bool jmethod_find(struct jval self, const struct jstr *name, struct jval *out);
 struct jval jmethod_call(struct jrun *r, const struct jmethod *m, int sub, const struct jargs *args);
 /* -- shared by filters and methods */

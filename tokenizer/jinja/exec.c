@@ -2,7 +2,7 @@
 
 #include "tokenizer/jinja/eval.h"
 
-/* Executes statements, frames, loops and macros. A new frame is initialized by the scopes of jinja_scope.c. */
+/* Executes statements, frames, loops and macros. A new frame is initialized by the scopes of scope.c. */
 
 enum exec_flow { FLOW_NEXT, FLOW_BREAK, FLOW_CONTINUE };
 static enum exec_flow exec_body(struct jrun *r, const struct jnode *n, struct jframe *f, struct jbuf *out);

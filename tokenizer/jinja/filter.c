@@ -6,7 +6,7 @@
 #include "engine/base/json.h"
 #include "tokenizer/jinja/eval.h"
 
-/* Filters on single values: text, numbers, JSON. Filters on sequences are in jinja_seq.c. */
+/* Filters on single values: text, numbers, JSON. Filters on sequences are in seq.c. */
 
 static struct jstr *soft_str(struct jrun *r, struct jval v) { return jrepr_to_str(r, v); } /* soft_str: keeps markup */
 static struct jval plain_str(struct jstr *s) { return (struct jval){.type = J_STR, .s = s}; }

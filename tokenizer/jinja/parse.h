@@ -1,5 +1,5 @@
 #pragma once
-/* Shared by jinja_parse.c (expressions) and jinja_stmt.c (statements). */
+/* Shared by parse.c (expressions) and stmt.c (statements). */
 #include "tokenizer/jinja/ast.h"
 #include "tokenizer/jinja/str.h"
 

@@ -32,7 +32,7 @@ const char *jstr_find(const struct jstr *s, size_t from, const struct jstr *what
 struct jval jstr_char(struct jrun *r, struct jstr *s, size_t i);                   /* one code point */
 const char *jstr_for_error(struct jrun *r, const struct jstr *s);                  /* for error messages */
 
-/* -- code points (jinja_unicode.c) */
+/* -- code points (unicode.c) */
 uint32_t junicode_decode(const char *s, size_t n, size_t *len);
 bool junicode_is_space(uint32_t c);     /* str.isspace of one character */
 bool junicode_is_printable(uint32_t c); /* str.isprintable of one character */
@@ -51,7 +51,7 @@ void junicode_add_cased(struct jrun *r, struct jbuf *b, const struct jstr *s, si
 struct jval junicode_map(struct jrun *r, const struct jstr *s, enum jcase to);
 struct jval junicode_capitalize(struct jrun *r, const struct jstr *s);
 
-/* -- conversion to text (jinja_repr.c) */
+/* -- conversion to text (repr.c) */
 int jrepr_float(double f, char out[40]);
 void jrepr_add(struct jrun *r, struct jbuf *b, struct jval v); /* repr(v) */
 void jrepr_str(struct jrun *r, struct jbuf *b, struct jval v); /* str(v) */

@@ -133,7 +133,7 @@ enum { JINJA_MAX_STEPS = 10000000 };
 #endif
 enum { JINJA_MAX_CALLS = 100, JINJA_MAX_DEPTH = 1500, JINJA_MAX_RANGE = 100000, JINJA_MAX_OUTPUT = 64 << 20, JINJA_MAX_ITEMS = 4000000 };
 
-/* -- errors (jinja_value.c) */
+/* -- errors (value.c) */
 _Noreturn void jfail(struct jrun *r, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 _Noreturn void jfail_undef(struct jrun *r, const struct jundef *u);
 _Noreturn void jfail_memory(struct jrun *r);
