@@ -1,37 +1,38 @@
 #include "cli/cli.h"
 
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "cli/app.h"
-#include "cli/chat/repl.h"
+#include "cli/chat/chat.h"
 #include "cli/modes/batch.h"
 #include "cli/modes/bench.h"
 #include "cli/modes/inspect.h"
 #include "cli/modes/models.h"
 #include "cli/modes/oneshot.h"
 #include "cli/modes/plan.h"
+#include "cli/open.h"
+#include "cli/report.h"
 #include "cli/saved/store.h"
 #include "cli/server/serve.h"
 #include "cli/terminal/out.h"
 #include "cli/terminal/progress.h"
 #include "cli/terminal/sig.h"
 #include "cli/terminal/term.h"
+#include "cli/turn/engine_client_local.h"
 #include "engine/base/log.h"
 
 static void on_log(void *ctx, enum log_level level, const char *text) {
     const struct app *a = ctx;
     char line[1100];
-    if (a->quiet) return;
+    if (a->opts.v[OPT_QUIET].on) return;
     snprintf(line, sizeof line, "hearth: %s", text);
     progress_print(line);
 }
 
-static void on_config_warning(void *ctx, const char *text) {
-    const struct app *a = ctx;
-    report_note(a, "%s", text);
-}
+static void on_config_warning(void *ctx, const char *text) { report_note("%s", text); }
 
 /* Decides on colour: NO_COLOR (non-empty), then CLICOLOR_FORCE, then whether it is a terminal; --color overrides all. */
 static bool use_color(const struct app *a, bool tty) {
@@ -43,12 +44,13 @@ static bool use_color(const struct app *a, bool tty) {
 }
 
 static void set_streams(struct app *a) {
-    a->quiet = a->opts.v[OPT_QUIET].on;
-    a->verbose = a->opts.v[OPT_VERBOSE].on;
+    const bool quiet = a->opts.v[OPT_QUIET].on;
     a->color_out = use_color(a, a->tty_out);
     a->color_err = use_color(a, a->tty_err);
-    progress_init(a->tty_err, a->color_err, a->quiet);
-    log_set(on_log, a, a->verbose ? LOG_DEBUG : LOG_WARN);
+    a->answer_style = (struct answer_style){a->color_out, a->color_err, quiet, a->opts.v[OPT_PLAIN].on};
+    progress_init(a->tty_err, a->color_err, quiet);
+    report_set_quiet(quiet);
+    log_set(on_log, a, a->opts.v[OPT_VERBOSE].on ? LOG_DEBUG : LOG_WARN);
 }
 
 static int print_buf(struct buf *b, struct error *e) {
@@ -61,7 +63,7 @@ static int print_buf(struct buf *b, struct error *e) {
 static int print_version(struct app *a, struct error *e) {
     struct buf b = {0};
     struct engine_params p;
-    open_engine_params(a, &p);
+    engine_client_local_params(a, &p);
     buf_str(&b, "hearth " HEARTH_VERSION "\n");
     int rc = a->opts.v[OPT_VERBOSE].on ? engine_describe(&p, &b, e) : 0;
     if (!rc) return print_buf(&b, e);
@@ -87,7 +89,7 @@ static int print_config(struct app *a, struct error *e) {
 
 static int delete_chat(struct app *a, struct error *e) {
     int rc = store_delete(a->opts.v[OPT_DELETE].text, e);
-    if (!rc) report_note(a, "deleted %s", a->opts.v[OPT_DELETE].text);
+    if (!rc) report_note("deleted %s", a->opts.v[OPT_DELETE].text);
     return rc;
 }
 
@@ -141,7 +143,7 @@ static int run_mode(struct app *a, struct error *e) {
 int cli_main(int argc, char **argv) {
     static struct app a; /* static: the log and signal handlers may use it until exit */
     struct error e = {0};
-    a.backend = &backend_local;
+    open_init(&a);
     out_init();
     sig_init();
     a.tty_in = out_terminal(0);
@@ -151,20 +153,21 @@ int cli_main(int argc, char **argv) {
     progress_init(false, false, false);
     int rc = opt_parse(&a.opts, argc, argv, &e);
     bool plain = a.opts.v[OPT_HELP].on || a.opts.v[OPT_VERSION].on; /* answered even if the configuration is invalid */
-    a.quiet = a.opts.v[OPT_QUIET].on;
-    if (!rc && !plain && !(rc = opt_config_environment(&a.opts, on_config_warning, &a, &e))) rc = opt_config_file(&a.opts, on_config_warning, &a, &e);
+    report_set_quiet(a.opts.v[OPT_QUIET].on);
+    if (!rc && !plain && !(rc = opt_config_environment(&a.opts, on_config_warning, NULL, &e))) rc = opt_config_file(&a.opts, on_config_warning, NULL, &e);
     set_streams(&a);
     if (!rc) rc = run_mode(&a, &e);
     open_close(&a);
     progress_clear();
     if (!rc || (rc == ERR_CANCELLED && out_failed())) rc = out_check(&e); /* the closed stdout caused the cancellation */
+    if (rc == OUT_CLOSED_PIPE) sig_die(SIGPIPE);                          /* quietly, as cat does */
     if (sig_terminated()) sig_die(sig_terminated());
     if (sig_interrupted()) sig_die(SIGINT);
     if (rc == ERR_CANCELLED) sig_die(SIGINT);
     int code = 0;
     if (rc) {
         oneshot_json_error(&a, &e);
-        code = *e.text ? report_error(&a, &e) : error_exit_code(rc);
+        code = *e.text ? report_error(&e) : error_exit_code(rc);
     }
     log_set(NULL, NULL, LOG_WARN);
     opt_free(&a.opts);

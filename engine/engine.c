@@ -51,8 +51,6 @@ int engine_parse_expert_cache(const char *text, enum budget_request *ask, size_t
     return 0;
 }
 
-static const char *decode_mode_name(enum decode_mode m) { return policy_decode_name((enum policy_decode)m); }
-
 int engine_check_modes(const struct engine_params *p, struct error *e) {
     bool none = !p->gpus || !*p->gpus || !strcmp(p->gpus, "none");
     struct gpu_spec spec = {0};
@@ -61,9 +59,10 @@ int engine_check_modes(const struct engine_params *p, struct error *e) {
     if (rc) return rc;
     if (spec.is_virtual) return error_set(e, ERR_USAGE, "--gpus %s: virtual time is a simulation and computes nothing", p->gpus);
     if (p->prefill == PREFILL_DSLP && spec.n == 1) return error_set(e, ERR_USAGE, "--prefill dslp needs two devices or more; --gpus names one");
-    if (none && p->prefill > PREFILL_CPU)
-        return error_set(e, ERR_USAGE, "--prefill %s needs a device: name one with --gpus", policy_prefill_name((enum policy_mode)p->prefill));
-    if (none && p->decode > DECODE_CPU) return error_set(e, ERR_USAGE, "--decode %s needs a device: name one with --gpus", decode_mode_name(p->decode));
+    if (none && exec_modes[p->prefill].min_devices)
+        return error_set(e, ERR_USAGE, "--prefill %s needs a device: name one with --gpus", exec_mode_name(p->prefill));
+    if (none && exec_modes[p->decode].min_devices)
+        return error_set(e, ERR_USAGE, "--decode %s needs a device: name one with --gpus", exec_mode_name(p->decode));
     if (p->decode == DECODE_PAGED && p->draft > DRAFT_AUTO)
         return error_set(e, ERR_USAGE, "--decode paged uses no drafts, since a row of another prompt yields more than a drafted token: leave out --draft");
     enum budget_request ask;
@@ -168,7 +167,7 @@ static int open_runtime(struct engine *e, struct error *err) {
     e->machine.expert_touched = mem_calloc((size_t)c->n_experts + 1, 1);
     if (!e->logits || !e->sample_scratch || !e->machine.expert_touched) return error_set(err, ERR_MEMORY, "no memory for logits over %d tokens", c->vocab);
     rc = gpu_set_open(&e->machine.gpus, e->params.gpus, &e->weights, err);
-    if (rc == ERR_RUNTIME && e->params.prefill <= PREFILL_CPU && e->params.decode <= DECODE_CPU) {
+    if (rc == ERR_RUNTIME && !exec_modes[e->params.prefill].min_devices && !exec_modes[e->params.decode].min_devices) {
         log_say(LOG_WARN, "--gpus %s: %s; continuing on the CPU", e->params.gpus, err->text);
         *err = (struct error){0};
         rc = 0;
@@ -211,7 +210,7 @@ static int open_runtime(struct engine *e, struct error *err) {
     e->info.threads = pool_threads(e->pool);
     e->info.level = cpu_level_name(level);
     assume_speeds(e, level);
-    e->machine.no_device_decode = e->params.decode == DECODE_CPU && e->params.prefill != PREFILL_AUTO && e->params.prefill != PREFILL_BLEND;
+    e->machine.no_device_decode = e->params.decode == DECODE_CPU && e->params.prefill != MODE_AUTO && e->params.prefill != PREFILL_BLEND;
     e->machine.whole_layers = e->params.prefill == PREFILL_BLEND;
     if ((rc = decode_open(&e->machine.decode, &e->machine, (enum dtype)e->params.kv, err))) return rc;
     if ((e->params.draft == DRAFT_MTP || e->params.draft == DRAFT_AUTO) && !e->params.custom_draft &&
@@ -226,7 +225,7 @@ static int open_runtime(struct engine *e, struct error *err) {
     if (e->params.prefill == PREFILL_BLEND && !decode_can_blend(e->machine.decode))
         return error_set(err, lacks, "--prefill blend needs room for all layers on devices: %s", decode_placement_why(e->machine.decode));
     if ((e->params.decode == DECODE_HYBRID || e->params.decode == DECODE_DUAL) && !decode_resident_layers(e->machine.decode))
-        return error_set(err, lacks, "--decode %s: %s", decode_mode_name(e->params.decode), decode_placement_why(e->machine.decode));
+        return error_set(err, lacks, "--decode %s: %s", exec_mode_name(e->params.decode), decode_placement_why(e->machine.decode));
     return throughput_open(e, err);
 }
 

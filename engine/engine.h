@@ -7,13 +7,12 @@
 
 #include "engine/base/buf.h"
 #include "engine/base/error.h"
+#include "engine/base/exec_mode.h"
 #include "engine/base/mat.h"
 
 struct engine;
 struct session;
 
-enum prefill_mode { PREFILL_AUTO, PREFILL_CPU, PREFILL_BLEND, PREFILL_SLP, PREFILL_DSLP };
-enum decode_mode { DECODE_AUTO, DECODE_CPU, DECODE_HYBRID, DECODE_DUAL, DECODE_PAGED };
 enum draft_kind { DRAFT_NONE, DRAFT_AUTO, DRAFT_LOOKUP, DRAFT_MTP, DRAFT_INT4 }; /* source of drafted tokens; INT4: the model itself with INT4 experts */
 enum { DRAFT_MAX = 16 };                                                         /* drafted tokens per round */
 
@@ -26,8 +25,7 @@ struct engine_params {         /* zero-initialized: all defaults */
     const char *gpus;          /* NULL or "none", "0", "0,1", "emu:2,mem=32G,h2d=57" */
     const char *trace;         /* Chrome trace of GPU and CPU activity; NULL: none */
     const char *trace_routing; /* file that records router choices (exec/routing_trace.h); NULL: none */
-    enum prefill_mode prefill;
-    enum decode_mode decode;
+    enum exec_mode prefill, decode;
     const char *calibration_dir; /* directory of calibration results; NULL: assume speeds, do not measure */
     const char *split;           /* split policy (placement/split.h); NULL: the cheapest by the cost model */
     const char *expert_cache;    /* device memory for routed experts: "auto", "off", experts per layer ("8") or bytes ("4G"); NULL: off */
@@ -179,7 +177,7 @@ struct turn_stats {
     int drafted, accepted, max_drafted;          /* drafted tokens that were verified, accepted ones, and most in one batch */
     double draft_saved_s;                        /* decode time saved by drafts, estimated; < 0: lost */
     struct expert_stats experts;                 /* chosen 0: no decode batch ran on devices with experts */
-    const char *prefill_mode, *decode_mode;      /* "cpu", "blend", "slp", "dslp", "paged"; "cpu", "hybrid", "dual", "paged" */
+    const char *prefill_mode, *decode_mode;      /* names of modes; a paged batch also prefills by "paged" */
     /* --explain: reasons for the modes, one line each, and expected times; 0: none */
     char prefill_why[320], decode_why[400];
     double prefill_expected_s, batch_expected_s, batch_s; /* figures of the turn's last decode batch */

@@ -68,7 +68,7 @@ static int json_devices(struct buf *b, const struct engine_params *p, const stru
     struct runtime m = {.w = w, .expert_bytes = weights_expert_bytes(w)};
     engine_parse_expert_cache(p->expert_cache, &m.pool_request, &m.pool_request_n);
     int rc = gpu_set_open(&m.gpus, p->gpus, NULL, e);
-    if (rc == ERR_RUNTIME && p->prefill <= PREFILL_CPU && p->decode <= DECODE_CPU) {
+    if (rc == ERR_RUNTIME && !exec_modes[p->prefill].min_devices && !exec_modes[p->decode].min_devices) {
         log_say(LOG_WARN, "--gpus %s: %s", p->gpus, e->text);
         *e = (struct error){0};
         rc = 0;

@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "engine/base/clock.h"
-#include "engine/base/mem.h"
 
 /* CUDA 11 on a driver without a card, and a missing driver, both end here with a readable message. */
 static int count_cards(struct error *e) {
@@ -88,7 +87,7 @@ static size_t mem_left(struct gpu *base) {
 }
 static int alloc(struct gpu *base, void **p, size_t size, struct error *e) {
     struct cuda *g = (struct cuda *)base;
-    size = (size + 3) & ~(size_t)3; /* kernels may read a word that only partly belongs to the block */
+    size = align_up(size, 4); /* kernels may read a word that only partly belongs to the block */
     pthread_mutex_lock(&g->lock);
     size_t left = free_bytes(g);
     cudaError_t r = cudaErrorMemoryAllocation;

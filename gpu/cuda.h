@@ -4,6 +4,7 @@
 #include <cuda_runtime_api.h>
 #include <pthread.h>
 
+#include "engine/base/mem.h"
 #include "gpu/backend.h"
 #include "gpu/cuda_kernels.h"
 
@@ -86,7 +87,6 @@ static inline struct cuda_plane cuda_plane_of(const struct kv_plane *p) {
                                .at = p->at,
                                .scale_at = p->scale_at};
 }
-static inline size_t cuda_align256(size_t n) { return (n + 255) & ~(size_t)255; }
 static inline int cuda_round_up(int n, int to) { return (n + to - 1) / to * to; }
 
 /* cuda_linear.c */

@@ -21,11 +21,11 @@ static struct tile_layout tiled_plan(const struct cuda_stream *s, const struct e
     size_t rows = (size_t)n;
     p.ldx = cuda_round_up(e->gate.cols, 16);
     p.ldh = cuda_round_up(e->gate.rows, 16);
-    p.x_scale = cuda_align256(rows * (size_t)p.ldx * (p.fp8 ? 1 : 2));
-    p.h = p.x_scale + (p.fp8 ? cuda_align256(rows * (size_t)((p.ldx + 127) / 128) * 4) : 0);
-    p.hq = p.h + cuda_align256(rows * (size_t)p.ldh * (p.fp8 ? 4 : 2));
-    p.h_scale = p.hq + (p.fp8 ? cuda_align256(rows * (size_t)p.ldh) : 0);
-    p.size = p.h_scale + (p.fp8 ? cuda_align256(rows * (size_t)((p.ldh + 127) / 128) * 4) : 0);
+    p.x_scale = align_up(rows * (size_t)p.ldx * (p.fp8 ? 1 : 2), 256);
+    p.h = p.x_scale + (p.fp8 ? align_up(rows * (size_t)((p.ldx + 127) / 128) * 4, 256) : 0);
+    p.hq = p.h + align_up(rows * (size_t)p.ldh * (p.fp8 ? 4 : 2), 256);
+    p.h_scale = p.hq + (p.fp8 ? align_up(rows * (size_t)p.ldh, 256) : 0);
+    p.size = p.h_scale + (p.fp8 ? align_up(rows * (size_t)((p.ldh + 127) / 128) * 4, 256) : 0);
     return p;
 }
 
@@ -109,8 +109,8 @@ static struct ffn ffn_plan(const struct cuda_stream *s, const struct expert *e, 
     f.gate = (struct cuda_linear){.w = e->gate, .bias = e->gate_bias, .n = f.piece, .ldx = e->gate.cols, .ldy = 2 * f.inter};
     f.up = (struct cuda_linear){.w = e->up, .bias = e->up_bias, .n = f.piece, .ldx = e->up.cols, .ldy = 2 * f.inter};
     f.down = (struct cuda_linear){.w = e->down, .bias = e->down_bias, .n = f.piece, .ldx = f.inter, .ldy = n_outputs(e), .transposed = e->is_transposed};
-    f.act = f.gate_up + cuda_align256((size_t)f.piece * 2 * (size_t)f.inter * 4);
-    f.scratch = f.act + cuda_align256((size_t)f.piece * (size_t)f.inter * 4);
+    f.act = f.gate_up + align_up((size_t)f.piece * 2 * (size_t)f.inter * 4, 256);
+    f.scratch = f.act + align_up((size_t)f.piece * (size_t)f.inter * 4, 256);
     size_t a = cuda_linear_workspace_bytes(s, &f.gate), b = cuda_linear_workspace_bytes(s, &f.up), c = cuda_linear_workspace_bytes(s, &f.down);
     f.size = f.scratch + (a > b ? (a > c ? a : c) : b > c ? b : c);
     return f;
@@ -163,8 +163,8 @@ static size_t groups_space(const struct cuda_stream *s, const struct expert *exp
     size_t size = 0, row = (size_t)hidden * 4, few = pairs < TILED_TOKENS ? pairs : TILED_TOKENS;
     for (int i = 0; i < n; i++) {
         if (!experts[i].gate.data) continue;
-        size_t one = ffn_plan(s, &experts[i], most, 2 * cuda_align256((size_t)most * row)).size;
-        size_t together = tiled_plan(s, &experts[i], (int)few).size + cuda_align256(few * row);
+        size_t one = ffn_plan(s, &experts[i], most, 2 * align_up((size_t)most * row, 256)).size;
+        size_t together = tiled_plan(s, &experts[i], (int)few).size + align_up(few * row, 256);
         size = one > size ? one : size;
         size = together > size ? together : size;
     }
@@ -177,12 +177,12 @@ static int run_batched(struct cuda_stream *s, const struct groups *g, const stru
     struct cuda_combine c = {
         .y = g->y, .x = part, .token = g->token + p->begin[0], .weight = g->weight + p->begin[0], .dim = g->hidden, .ldy = g->hidden, .n = p->n};
     for (int k = 0; k <= p->n; k++) c.begin[k] = p->begin[k] - p->begin[0];
-    if (run_products(s, p, part, g->x, c.token, space + cuda_align256((size_t)n * (size_t)g->hidden * 4))) return ERR_RUNTIME;
+    if (run_products(s, p, part, g->x, c.token, space + align_up((size_t)n * (size_t)g->hidden * 4, 256))) return ERR_RUNTIME;
     return cuda_check(s->g, cuda_combine(s->stream, &c), "combine");
 }
 static int run_single(struct cuda_stream *s, const struct groups *g, int k, char *space) {
     int at = g->begin[k], n = g->begin[k + 1] - at;
-    size_t rows = cuda_align256((size_t)n * (size_t)g->hidden * 4);
+    size_t rows = align_up((size_t)n * (size_t)g->hidden * 4, 256);
     float *gx = (float *)space, *gy = (float *)(space + rows);
     struct ffn f = ffn_plan(s, &g->experts[k], n, 2 * rows);
     if (cuda_check(s->g, cuda_gather(s->stream, gx, g->x, g->token + at, n, g->hidden, g->hidden), "gather") || ffn_run(s, &f, gy, gx, n, space))
@@ -225,7 +225,7 @@ int cuda_group_op(struct cuda_stream *s, const struct op_group *a) {
 }
 
 static int shared_op(struct cuda_stream *s, const struct op_experts *a, char *space) {
-    struct ffn f = ffn_plan(s, a->shared, a->n, cuda_align256((size_t)a->n * (size_t)a->hidden * 4));
+    struct ffn f = ffn_plan(s, a->shared, a->n, align_up((size_t)a->n * (size_t)a->hidden * 4, 256));
     if (ffn_run(s, &f, (float *)space, a->x, a->n, space)) return ERR_RUNTIME;
     return cuda_check(s->g, cuda_scatter_add(s->stream, a->y, (float *)space, NULL, a->shared_weight, a->n, a->hidden, a->hidden), "scatter");
 }
@@ -248,7 +248,7 @@ static bool int4_is_uniform(const struct op_experts *a, struct cuda_int4 *out) {
 }
 /* The host does not read the choices. */
 static int int4_op(struct cuda_stream *s, const struct op_experts *a, struct cuda_int4 *o) {
-    size_t h = cuda_align256((size_t)a->n * (size_t)a->topk * (size_t)o->gate.rows * 4), rows = cuda_align256((size_t)a->n * (size_t)a->hidden * 4);
+    size_t h = align_up((size_t)a->n * (size_t)a->topk * (size_t)o->gate.rows * 4, 256), rows = align_up((size_t)a->n * (size_t)a->hidden * 4, 256);
     char *space = cuda_workspace(s, h + (a->shared ? ffn_plan(s, a->shared, a->n, rows).size : 0));
     if (!space) return ERR_RUNTIME;
     o->h = (float *)space;
@@ -263,8 +263,8 @@ int cuda_experts_op(struct cuda_stream *s, const struct op_experts *a) {
     struct cuda_int4 draft;
     if (int4_is_uniform(a, &draft)) return int4_op(s, a, &draft);
     size_t picks = a->ids ? (size_t)a->n * (size_t)a->topk : 0, row = (size_t)a->hidden * 4;
-    size_t at_token = cuda_align256(((size_t)a->n_experts + 1) * 4), at_weight = at_token + cuda_align256(picks * 4);
-    size_t base = at_weight + cuda_align256(picks * 4), rows = cuda_align256((size_t)a->n * row), size = 0;
+    size_t at_token = align_up(((size_t)a->n_experts + 1) * 4, 256), at_weight = at_token + align_up(picks * 4, 256);
+    size_t base = at_weight + align_up(picks * 4, 256), rows = align_up((size_t)a->n * row, 256), size = 0;
     if (a->ids) size = groups_space(s, a->experts, a->n_experts, a->n, picks, a->hidden);
     if (a->shared) {
         size_t need = ffn_plan(s, a->shared, a->n, rows).size;

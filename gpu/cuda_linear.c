@@ -40,27 +40,27 @@ static int rows_per_pass(const struct mat *w) {
 }
 static size_t x_bytes(const struct cuda_linear *l, size_t one) {
     size_t n = (size_t)(l->n < TOKENS ? l->n : TOKENS);
-    return cuda_align256(n * (size_t)cuda_round_up(l->w.cols, 16) * one);
+    return align_up(n * (size_t)cuda_round_up(l->w.cols, 16) * one, 256);
 }
 static size_t scale_bytes(const struct cuda_linear *l) {
     size_t n = (size_t)(l->n < TOKENS ? l->n : TOKENS);
-    return cuda_align256((size_t)((l->w.cols + 127) / 128) * n * 4);
+    return align_up((size_t)((l->w.cols + 127) / 128) * n * 4, 256);
 }
 static int scale_columns(const struct mat *w) { return cuda_round_up((w->cols + 127) / 128, 4); }
 
 size_t cuda_linear_workspace_bytes(const struct cuda_stream *s, const struct cuda_linear *l) {
     switch (select_path(s, l)) {
-    case BLAS: return cuda_align256((size_t)rows_per_pass(&l->w) * (size_t)l->w.cols * 2) + x_bytes(l, 2);
+    case BLAS: return align_up((size_t)rows_per_pass(&l->w) * (size_t)l->w.cols * 2, 256) + x_bytes(l, 2);
     case TILES: return x_bytes(l, 2);
     case TILES_FP8: return x_bytes(l, 1) + scale_bytes(l);
-    case BLAS_FP8: return x_bytes(l, 1) + scale_bytes(l) + cuda_align256((size_t)((l->w.rows + 127) / 128) * (size_t)scale_columns(&l->w) * 4) + fp8_space;
+    case BLAS_FP8: return x_bytes(l, 1) + scale_bytes(l) + align_up((size_t)((l->w.rows + 127) / 128) * (size_t)scale_columns(&l->w) * 4, 256) + fp8_space;
     default: return 0;
     }
 }
 
 static int linear_blas(struct cuda_stream *s, const struct cuda_linear *l, char *space) {
     int rows = rows_per_pass(&l->w), ld = cuda_round_up(l->w.cols, 8);
-    char *xs = space + cuda_align256((size_t)rows * (size_t)l->w.cols * 2);
+    char *xs = space + align_up((size_t)rows * (size_t)l->w.cols * 2, 256);
     for (int r = 0; r < l->w.rows; r += rows) {
         struct mat w = mat_rows(l->w, r, r + rows < l->w.rows ? r + rows : l->w.rows);
         const void *wb = space;
@@ -115,7 +115,7 @@ static int fp8_tokens(struct cuda_stream *s, const struct cuda_linear *l, char *
                    "activations"))
         return ERR_RUNTIME;
     if (blas) {
-        char *own = w_scale + cuda_align256((size_t)((l->w.rows + 127) / 128) * (size_t)columns * 4);
+        char *own = w_scale + align_up((size_t)((l->w.rows + 127) / 128) * (size_t)columns * 4, 256);
         if (!t && cuda_check(s->g, cuda_expand_scales(s->stream, (float *)w_scale, l->w, columns), "scales")) return ERR_RUNTIME;
         struct cuda_fp8_gemm f = {.y = (float *)p.y,
                                   .x = space,
@@ -185,7 +185,7 @@ static struct cuda_plane plane_from_row(const struct kv_plane *p, int row) {
 /* Formats without tiled kernels: compute in float32, then round. */
 static int expand_float(struct cuda_stream *s, const struct op_expand *a, const struct cuda_expand *e) {
     struct cuda_linear l = {.w = a->w, .n = e->n, .ldx = a->latent.dim, .ldy = a->w.rows};
-    size_t x = cuda_align256((size_t)e->n * (size_t)l.ldx * 4), y = cuda_align256((size_t)e->n * (size_t)l.ldy * 4);
+    size_t x = align_up((size_t)e->n * (size_t)l.ldx * 4, 256), y = align_up((size_t)e->n * (size_t)l.ldy * 4, 256);
     char *space = cuda_workspace(s, x + y + cuda_linear_workspace_bytes(s, &l));
     if (!space) return ERR_RUNTIME;
     struct cuda_expand rest = *e;

@@ -20,11 +20,11 @@ static int splits_for(const struct cuda_stream *s, long blocks, long keys, long 
 }
 static size_t parts_size(const struct cuda_attention *a) {
     size_t rows = (size_t)a->splits * (size_t)a->n * (size_t)a->n_heads;
-    return a->splits > 1 ? cuda_align256(rows * (size_t)a->v_dim * 4) + cuda_align256(rows * 4) : 0;
+    return a->splits > 1 ? align_up(rows * (size_t)a->v_dim * 4, 256) + align_up(rows * 4, 256) : 0;
 }
 static void parts_at(struct cuda_attention *a, char *space) {
     a->part = (float *)space;
-    a->part_lse = (float *)(space + cuda_align256((size_t)a->splits * (size_t)a->n * (size_t)a->n_heads * (size_t)a->v_dim * 4));
+    a->part_lse = (float *)(space + align_up((size_t)a->splits * (size_t)a->n * (size_t)a->n_heads * (size_t)a->v_dim * 4, 256));
 }
 
 /* Tensor cores read BF16: other planes are converted first, as many KV heads at a time as fit the workspace. */
@@ -38,7 +38,7 @@ static int attention_mma(struct cuda_stream *s, struct cuda_attention *a, bool d
     struct cuda_attention b = *a;
     b.n_heads = heads * group;
     b.splits = a->chunked ? cuda_attention_chunks(a->n_keys) : splits_for(s, ((long)a->n * group + rows - 1) / rows * heads, a->n_keys, 256);
-    size_t k_all = cuda_align256(k_size * (size_t)heads), v_all = cuda_align256(v_size * (size_t)heads), size = k_all + v_all + parts_size(&b);
+    size_t k_all = align_up(k_size * (size_t)heads, 256), v_all = align_up(v_size * (size_t)heads, 256), size = k_all + v_all + parts_size(&b);
     char *space = size ? cuda_workspace(s, size) : NULL;
     if (!space && size) return ERR_RUNTIME;
     if (b.splits > 1) parts_at(&b, space + k_all + v_all);

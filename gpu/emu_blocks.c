@@ -23,7 +23,7 @@ static struct kv_plane *contiguous_rows(struct emu_stream *s, const struct kv_pl
 /* Copies rows [0, n) to contiguous memory. */
 static int gather_plane(struct emu_stream *s, int which, struct kv_plane *p, int n) {
     const size_t heads = (size_t)p->heads, row = dtype_bytes(p->dtype, heads * (size_t)p->dim), scales = p->dtype == DT_E4M3 ? heads * 4 : 0;
-    const size_t scale_at = ((size_t)n * row + 63) & ~(size_t)63;
+    const size_t scale_at = align_up((size_t)n * row, 64);
     if (!p->blocks) return 0;
     if (mem_grow(&s->contiguous[which], &s->contiguous_size[which], scale_at + (size_t)n * scales + 1, 1)) return ERR_MEMORY;
     struct kv_plane all = *p, part;

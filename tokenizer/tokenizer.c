@@ -4,7 +4,6 @@
 
 #include "engine/base/gguf.h"
 #include "tokenizer/internal.h"
-#include "tokenizer/jinja/str.h"
 
 void text_free(struct text *t) {
     mem_free(t->data);
@@ -215,11 +214,11 @@ static int encode_limited(struct encoder *x, struct norm_text f, uint8_t origin,
     if (!t->max_chars || f.n <= t->max_run) return encode_with_added(x, f, origin, out, e);
     for (const char *at = f.s, *next; at <= end && !rc; at = next, chars++) {
         bool last = at == end, full = chars && chars % t->max_chars == 0;
-        size_t k = 1;
-        bool now = !last && junicode_is_space(junicode_decode(at, (size_t)(end - at), &k));
+        bool now = false;
+        next = last ? at + 1 : at;
+        if (!last) now = unicode_is_python_space(utf8_next(&next));
         run = now == space && !full ? run + 1 : 1;
         space = now;
-        next = at + k;
         if (!last && !full && run <= t->max_run) continue;
         struct norm_text piece = {from, (size_t)(at - from), f.origin ? f.origin + (from - f.s) : NULL, false};
         rc = encode_with_added(x, piece, origin, out, e);

@@ -1,9 +1,11 @@
 #pragma once
-/* UTF-8, general categories and sets of code points. The tables are those of the reference tokenizers (see unicode_data.c), so the Unicode version of a library
+/* General categories and sets of code points. The tables are those of the reference tokenizers (see unicode_data.c), so the Unicode version of a library
  * cannot change tokens. */
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+
+#include "engine/base/utf8.h"
 
 enum { UNICODE_END = 0x110000 };
 struct unicode_range { /* inclusive */
@@ -29,32 +31,11 @@ int charset_property(struct charset *s, const char *name, size_t n);
 /* \w of Rust, and of Oniguruma, which includes superscript digits and fractions of Latin-1, but not inside brackets. */
 enum word_kind { WORD_RUST, WORD_ONIG, WORD_ONIG_CLASS };
 int charset_word(struct charset *s, enum word_kind kind);
-bool unicode_is_word(uint32_t c);  /* Rust's \w */
-bool unicode_is_space(uint32_t c); /* White_Space */
+bool unicode_is_word(uint32_t c);         /* Rust's \w */
+bool unicode_is_space(uint32_t c);        /* White_Space */
+bool unicode_is_python_space(uint32_t c); /* str.isspace of one character */
 extern const struct unicode_range unicode_space[];
 extern const size_t unicode_space_n;
-
-/* Decodes the character at s (valid UTF-8) and advances s. */
-static inline uint32_t utf8_next(const char **s) {
-    const unsigned char *p = (const unsigned char *)*s;
-    if (p[0] < 0x80) return *s += 1, p[0];
-    if (p[0] < 0xE0) return *s += 2, (p[0] & 31u) << 6 | (p[1] & 63u);
-    if (p[0] < 0xF0) return *s += 3, (p[0] & 15u) << 12 | (p[1] & 63u) << 6 | (p[2] & 63u);
-    return *s += 4, (p[0] & 7u) << 18 | (p[1] & 63u) << 12 | (p[2] & 63u) << 6 | (p[3] & 63u);
-}
-static inline size_t utf8_size(unsigned char lead) { return lead < 0x80 ? 1 : lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : 4; }
-/* Returns the start of the character before s. s must not be the beginning of the text. */
-static inline const char *utf8_back(const char *s) {
-    do s--;
-    while (((unsigned char)*s & 0xC0) == 0x80);
-    return s;
-}
-size_t utf8_put(uint32_t c, char out[4]);
-size_t utf8_ascii(const char *s, size_t n); /* number of leading ASCII bytes */
-/* Returns the number of leading bytes that are valid. */
-size_t utf8_valid(const char *s, size_t n);
-/* Returns the length of the invalid sequence at s that one U+FFFD replaces (the longest prefix of a character). */
-size_t utf8_broken(const char *s, size_t n);
 
 /* Tables in unicode_data.c. */
 struct unicode_case {

@@ -1,14 +1,12 @@
-/* The sessions of a chat: open, show, save, close. */
-#include <poll.h>
+/* The sessions of a chat: their list, files, attachments, and /clear. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "cli/chat/repl.h"
+#include "cli/chat/chat.h"
+#include "cli/report.h"
 #include "cli/saved/saver.h"
-#include "cli/terminal/out.h"
 #include "cli/turn/input.h"
-#include "engine/base/clock.h"
 
 struct chat_session *chat_session_new(struct repl *r, const char *name) {
     struct chat_session *t = mem_calloc(1, sizeof *t);
@@ -33,11 +31,6 @@ struct chat_session *chat_session_find(struct repl *r, const char *name) {
     return NULL;
 }
 
-void chat_session_label(const struct chat_session *t, char *out, size_t cap) {
-    if (t->named) snprintf(out, cap, "%s", t->name);
-    else snprintf(out, cap, "%d", t->number);
-}
-
 /* Saves an unnamed session under the first words of its first question. */
 void chat_session_save(struct repl *r, struct chat_session *t) {
     struct error e;
@@ -49,40 +42,19 @@ void chat_session_save(struct repl *r, struct chat_session *t) {
     }
     if (!rc && t->client) rc = store_add_disk_keys(&t->store, t->client, &e);
     if (!rc) rc = store_save_later(&t->store, r->app, &t->conv, &e);
-    if (rc) report_note(r->app, "not saved: %s", e.text);
+    if (rc) report_note("not saved: %s", e.text);
 }
 
 bool chat_session_report_unsaved(struct repl *r) {
     struct error e;
     int rc = saver_take_error(&e);
-    if (rc) report_note(r->app, "not saved: %s", e.text);
+    if (rc) report_note("not saved: %s", e.text);
     return rc;
 }
 
 bool chat_session_is_busy(struct repl *r, struct chat_session *t) {
-    if (t->turn.running) repl_print(r, "its answer is still running in the background; /switch %d shows it, and Ctrl-C then stops it", t->number);
+    if (t->turn.running) screen_print(r, "its answer is still running in the background; /switch %d shows it, and Ctrl-C then stops it", t->number);
     return t->turn.running;
-}
-
-static void print_message(struct repl *r, const struct message *m) {
-    struct buf b = {0};
-    if (m->role == ROLE_USER) {
-        const char *text = conversation_question(m, &b);
-        if (text) buf_fmt(&b, "%s%s", b.len ? " " : "", text);
-        repl_print_styled(r, "\033[1m", "> ", b.data ? b.data : "", b.len);
-    } else if (m->role == ROLE_ASSISTANT) answer_printer_print(r->app, m->text.data, m->text.len);
-    buf_free(&b);
-}
-
-/* Activates a session: prints its last exchange, and attaches to its answer if one is running. */
-void chat_session_switch(struct repl *r, struct chat_session *t) {
-    r->active = t;
-    size_t from = t->conv.n;
-    while (from && t->conv.messages[from - 1].role != ROLE_USER) from--;
-    if (from) from--;
-    for (size_t i = from; i < t->conv.n; i++) print_message(r, &t->conv.messages[i]);
-    t->answer_seen = true;
-    if (t->turn.running) chat_turn_to_screen(r, t);
 }
 
 static void cleared_free(struct cleared_conversation *p) {
@@ -91,7 +63,11 @@ static void cleared_free(struct cleared_conversation *p) {
     *p = (struct cleared_conversation){0};
 }
 
-static void session_free(struct chat_session *t) {
+void chat_session_free(struct repl *r, struct chat_session *t) {
+    for (size_t i = 0; i < r->n_sessions; i++)
+        if (r->sessions[i] == t) memmove(&r->sessions[i], &r->sessions[i + 1], (--r->n_sessions - i) * sizeof *r->sessions);
+    if (r->on_screen == t) r->on_screen = NULL;
+    if (r->active == t) r->active = r->n_sessions ? r->sessions[r->n_sessions - 1] : NULL;
     turn_free(&t->turn);
     engine_client_close(&t->client);
     store_close(&t->store);
@@ -100,23 +76,6 @@ static void session_free(struct chat_session *t) {
     cleared_free(&t->cleared);
     buf_free(&t->attached);
     mem_free(t);
-}
-
-void chat_session_close(struct repl *r, struct chat_session *t) {
-    t->closing = true;
-    if (t->turn.running) {
-        engine_client_cancel(t->client);
-        for (double until = clock_now() + 5; t->turn.running && clock_now() < until;) {
-            struct pollfd p = {.fd = engine_client_fd(r->app), .events = POLLIN};
-            poll(&p, 1, 50);
-            repl_poll_engine(r);
-        }
-    }
-    for (size_t i = 0; i < r->n_sessions; i++)
-        if (r->sessions[i] == t) memmove(&r->sessions[i], &r->sessions[i + 1], (--r->n_sessions - i) * sizeof *r->sessions);
-    if (r->on_screen == t) r->on_screen = NULL;
-    if (r->active == t) r->active = r->n_sessions ? r->sessions[r->n_sessions - 1] : NULL;
-    session_free(t);
 }
 
 /* --- attachments and /clear ------------------------------------------------------------------------------------------ */
@@ -128,12 +87,12 @@ bool chat_session_attach(struct repl *r, struct chat_session *t, const char *pat
     int rc = paths_expand(path, real, sizeof real);
     if (rc) error_set(&e, rc, "the path is too long");
     if (rc || input_document(r->app, real, &t->attached, &e)) {
-        repl_print(r, "%s", e.text);
+        screen_print(r, "%s", e.text);
         t->attached.len = had;
         t->attached.failed = false;
         return false;
     }
-    repl_print(r, "%s: %zu bytes attached to your next question", path, t->attached.len - had);
+    screen_print(r, "%s: %zu bytes attached to your next question", path, t->attached.len - had);
     return true;
 }
 
@@ -141,7 +100,7 @@ bool chat_session_attach(struct repl *r, struct chat_session *t, const char *pat
 void chat_session_clear(struct repl *r, struct chat_session *t) {
     struct conversation fresh = {0};
     if (t->conv.n && t->conv.messages[0].role == ROLE_SYSTEM && conversation_set_system(&fresh, t->conv.messages[0].text.data)) {
-        repl_print(r, "no memory; the conversation is unchanged");
+        screen_print(r, "no memory; the conversation is unchanged");
         return;
     }
     if (conversation_last(&t->conv, ROLE_USER)) {

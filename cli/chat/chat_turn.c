@@ -1,8 +1,10 @@
 /* The turns of a chat: starts an answer, shows it or runs it in the background, and stores it when it ends. */
-#include <stdio.h>
-#include <string.h>
 
-#include "cli/chat/repl.h"
+#include <stdio.h>
+
+#include "cli/chat/chat.h"
+#include "cli/open.h"
+#include "cli/report.h"
 #include "cli/terminal/out.h"
 #include "cli/terminal/progress.h"
 #include "cli/terminal/sig.h"
@@ -20,7 +22,7 @@ static void add_answer(struct repl *r, struct chat_session *t) {
         last->partial = partial;
     } else if (u->text.len || u->thinking.len || !u->failed) {
         if (conversation_add(&t->conv, ROLE_ASSISTANT, u->text.data, u->text.len, u->thinking.data, u->thinking.len))
-            report_note(r->app, "the answer was not added to the conversation: no memory");
+            report_note("the answer was not added to the conversation: no memory");
         else t->conv.messages[t->conv.n - 1].partial = partial;
     }
     ids_free(&t->prompt.fixed_answer);
@@ -43,13 +45,13 @@ static const char *describe_partial(const struct repl *r, const struct turn *u, 
 
 /* Releases the screen after the answer on it has ended or moved to the background. */
 static void release_screen(struct repl *r) {
-    repl_hide_line(r);
+    screen_hide_line(r);
     progress_clear();
     answer_printer_end(&r->printer);
     answer_printer_free(&r->printer);
     progress_hold(false);
     r->on_screen = NULL;
-    sig_defer(NULL);
+    sig_defer(NULL, NULL);
     sig_clear_interrupt();
 }
 
@@ -57,11 +59,11 @@ static void finish_on_screen(struct repl *r, struct chat_session *t, bool summar
     const struct opt_value *v = r->app->opts.v;
     struct turn *u = &t->turn;
     char cut[128];
-    if (u->failed) report_error(r->app, &u->error);
-    else if (!summary && u->reason != DONE_STOP) repl_print(r, "(%s)", describe_partial(r, u, cut, sizeof cut));
-    if (v[OPT_STATS].on) report_stats(r->app, &u->stats);
-    if (v[OPT_EXPLAIN].on) report_explain(r->app, &u->stats);
-    if (u->failed || u->reason == DONE_CANCELLED) repl_discard_queue(r); /* a user who stops an answer wants to think first */
+    if (u->failed) report_error(&u->error);
+    else if (!summary && u->reason != DONE_STOP) screen_print(r, "(%s)", describe_partial(r, u, cut, sizeof cut));
+    if (v[OPT_STATS].on) report_stats(&u->stats);
+    if (v[OPT_EXPLAIN].on) report_explain(&u->stats);
+    if (u->failed || u->reason == DONE_CANCELLED) queue_discard(r); /* a user who stops an answer wants to think first */
     out_write("\n", 1);
 }
 
@@ -69,43 +71,62 @@ static void finish_in_background(struct repl *r, struct chat_session *t) {
     struct turn *u = &t->turn;
     char cut[128], label[140];
     t->answer_seen = t == r->active && !u->failed;
-    if (t->answer_seen || r->dumb) repl_hide_line(r);
+    if (t->answer_seen || r->dumb) screen_hide_line(r);
     if (t->answer_seen) { /* the active session: print the answer above the edited line */
-        answer_printer_print(r->app, u->text.data, u->text.len);
-        if (u->reason != DONE_STOP) repl_print(r, "(%s)", describe_partial(r, u, cut, sizeof cut));
+        answer_printer_print(&r->app->answer_style, u->text.data, u->text.len);
+        if (u->reason != DONE_STOP) screen_print(r, "(%s)", describe_partial(r, u, cut, sizeof cut));
         out_write("\n", 1);
         return;
     }
-    chat_session_label(t, label, sizeof label);
-    if (u->failed) report_note(r->app, "session %s: %s", label, u->error.text);
-    else if (u->reason != DONE_STOP) report_note(r->app, "session %s: %s; /switch %s shows it", label, describe_partial(r, u, cut, sizeof cut), label);
-    else report_note(r->app, "session %s has answered (%d tokens); /switch %s shows it", label, u->stats.answer_tokens, label);
+    screen_label(t, label, sizeof label);
+    if (u->failed) report_note("session %s: %s", label, u->error.text);
+    else if (u->reason != DONE_STOP) report_note("session %s: %s; /switch %s shows it", label, describe_partial(r, u, cut, sizeof cut), label);
+    else report_note("session %s has answered (%d tokens); /switch %s shows it", label, u->stats.answer_tokens, label);
 }
 
-void chat_turn_finish(struct repl *r, struct chat_session *t) {
-    bool front = r->on_screen == t, summary = t->compacting;
+static void finish_turn(struct repl *r, struct chat_session *t) {
+    bool front = r->on_screen == t, summary = t->on_finish != NULL;
     t->stats = t->turn.stats;
     t->has_stats = true;
     if (!summary) add_answer(r, t);
     if (front) release_screen(r);
-    if (summary) compact_finish(r, t);
+    if (summary) t->on_finish(r, t);
+    t->on_finish = NULL;
     chat_session_save(r, t);
     if (front) finish_on_screen(r, t, summary);
     else if (!summary && !t->closing) finish_in_background(r, t);
 }
 
+void chat_turn_poll(struct repl *r) {
+    struct engine_event news;
+    const struct event *ev = &news.event;
+    while (engine_client_poll(r->app, &news, 0)) {
+        struct chat_session *t = NULL;
+        for (size_t i = 0; i < r->n_sessions; i++)
+            if (r->sessions[i]->client == news.client) t = r->sessions[i];
+        if (!t || !t->turn.running) continue;
+        if (t == r->on_screen) {
+            if (ev->kind == EVENT_PROGRESS && ev->total > 0 && !r->line.shown) progress_update("reading the prompt", (double)ev->done / ev->total, ev->left_s);
+            if (ev->kind != EVENT_PROGRESS && progress_shown()) progress_clear();
+        }
+        turn_event(&t->turn, &news);
+        if (!t->turn.running) finish_turn(r, t);
+        else if (ev->kind == EVENT_NONE) chat_session_save(r, t); /* its disk-cache keys are known now */
+    }
+}
+
 /* --- start ----------------------------------------------------------------------------------------------------------- */
 
-static void hide_line_before_output(void *ctx) { repl_hide_line(ctx); }
+static void hide_line_before_output(void *ctx) { screen_hide_line(ctx); }
 
 static void acquire_screen(struct repl *r, struct chat_session *t) {
     r->on_screen = t;
-    answer_printer_init(&r->printer, r->app);
+    answer_printer_init(&r->printer, &r->app->answer_style);
     r->printer.before_output = hide_line_before_output;
     r->printer.ctx = r;
     t->turn.on_text = answer_printer_add;
     t->turn.ctx = &r->printer;
-    sig_defer(t->client);
+    engine_client_defer_signals(t->client);
 }
 
 void chat_turn_to_screen(struct repl *r, struct chat_session *t) {
@@ -120,8 +141,8 @@ void chat_turn_to_background(struct repl *r) {
     t->turn.on_text = NULL;
     t->answer_seen = r->exit_warned = false;
     release_screen(r);
-    chat_session_label(t, label, sizeof label);
-    repl_print(r, "(session %s continues in the background; /switch %s shows it)\n", label, label);
+    screen_label(t, label, sizeof label);
+    screen_print(r, "(session %s continues in the background; /switch %s shows it)\n", label, label);
 }
 
 int chat_turn_start(struct repl *r, struct chat_session *t, bool background, struct error *e) {
@@ -146,8 +167,8 @@ int chat_turn_answer(struct repl *r, struct chat_session *t, bool background) {
     t->continues_answer = false;
     int rc = prompt_make(r->app, &t->conv, prompt_think_option(&r->app->opts), &t->prompt, &e);
     if (!rc) rc = chat_turn_start(r, t, background, &e);
-    if (rc) report_error(r->app, &e);
-    if (rc == ERR_CONTEXT) repl_print(r, "nothing was sent; /compact shortens the conversation, /new starts another");
+    if (rc) report_error(&e);
+    if (rc == ERR_CONTEXT) screen_print(r, "nothing was sent; /compact shortens the conversation, /new starts another");
     return rc;
 }
 
@@ -157,15 +178,15 @@ int chat_turn_continue(struct repl *r, struct chat_session *t) {
     struct error e;
     const struct message *last = t->conv.n ? &t->conv.messages[t->conv.n - 1] : NULL;
     if (!last || last->role != ROLE_ASSISTANT) {
-        repl_print(r, "there is no answer to continue");
+        screen_print(r, "there is no answer to continue");
         return ERR_USAGE;
     }
     if (!r->app->backend->can_continue) {
-        repl_print(r, "a remote server cannot continue an answer; /regen makes a new one");
+        screen_print(r, "a remote server cannot continue an answer; /regen makes a new one");
         return ERR_USAGE;
     }
     if (!t->prompt.ids.n && last->thinking.len) {
-        repl_print(r, "an answer with thinking can only be continued in the chat that started it; /regen makes a new one");
+        screen_print(r, "an answer with thinking can only be continued in the chat that started it; /regen makes a new one");
         return ERR_USAGE;
     }
     int rc = 0;
@@ -176,7 +197,7 @@ int chat_turn_continue(struct repl *r, struct chat_session *t) {
     t->continues_answer = true;
     if (!rc) rc = chat_turn_start(r, t, false, &e);
     if (!rc && t->prompt.n_given == t->prompt.ids.n) t->turn.text_begun = true;
-    if (rc) report_error(r->app, &e);
+    if (rc) report_error(&e);
     return rc;
 }
 
@@ -189,7 +210,7 @@ int chat_turn_send(struct repl *r, const char *text, size_t n, bool background) 
     int rc = clean.failed ? ERR_MEMORY : conversation_add(&t->conv, ROLE_USER, clean.data, clean.len, NULL, 0);
     buf_free(&clean);
     if (rc) {
-        repl_print(r, "no memory");
+        screen_print(r, "no memory");
         return rc;
     }
     if ((rc = chat_turn_answer(r, t, background))) {

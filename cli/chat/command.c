@@ -7,6 +7,8 @@
 #include <string.h>
 
 #include "cli/modes/models.h"
+#include "cli/options/model_path.h"
+#include "cli/options/trim.h"
 #include "engine/base/file.h"
 
 struct command {
@@ -21,14 +23,28 @@ static void cmd_help(struct repl *r, const char *arg) {
     for (size_t i = 0; i < n_commands; i++) {
         char left[48];
         snprintf(left, sizeof left, "/%s %s", commands[i].name, commands[i].args);
-        repl_print(r, "  %-22s %s", left, commands[i].help);
+        screen_print(r, "  %-22s %s", left, commands[i].help);
     }
-    repl_print(r, "Several lines: \"\"\" before and after, a \\ at the end, Ctrl-J, or paste. A trailing & answers in the background.\n"
-                  "While an answer runs you can keep typing: lines you enter are sent when it ends; & alone moves that answer to the background.\n"
-                  "Ctrl-C stops an answer, Ctrl-R searches the history, Ctrl-G opens $EDITOR, Tab completes, Ctrl-D leaves.");
+    screen_print(r, "Several lines: \"\"\" before and after, a \\ at the end, Ctrl-J, or paste. A trailing & answers in the background.\n"
+                    "While an answer runs you can keep typing: lines you enter are sent when it ends; & alone moves that answer to the background.\n"
+                    "Ctrl-C stops an answer, Ctrl-R searches the history, Ctrl-G opens $EDITOR, Tab completes, Ctrl-D leaves.");
 }
 
-static void cmd_bye(struct repl *r, const char *arg) { repl_request_exit(r, false); }
+void command_request_exit(struct repl *r, bool key) {
+    size_t n = 0;
+    for (size_t i = 0; i < r->n_sessions; i++) n += r->sessions[i]->turn.running && r->sessions[i] != r->on_screen;
+    if (!n || r->exit_warned) {
+        r->leaving = true;
+        return;
+    }
+    char text[128] = "an answer is still running in the background; repeat to stop it and leave";
+    if (n > 1) snprintf(text, sizeof text, "%zu answers are still running in the background; repeat to stop them and leave", n);
+    if (key) line_hint(&r->line, text);
+    else screen_print(r, "%s", text);
+    r->exit_warned = true;
+}
+
+static void cmd_bye(struct repl *r, const char *arg) { command_request_exit(r, false); }
 
 static const struct command commands[] = {
     {"help", "", "this list", cmd_help, false},
@@ -75,15 +91,15 @@ void command_run(struct repl *r, const char *text) {
     const char *arg = text + n + strspn(text + n, " \t\n");
     char *copy = mem_strdup(arg);
     if (!copy) return;
-    for (size_t k = strlen(copy); k && strchr(" \t\n", copy[k - 1]);) copy[--k] = 0;
+    copy[trim_end(copy, strlen(copy), " \t\n")] = 0;
     for (size_t k = 0; k < sizeof aliases / sizeof *aliases; k++)
         if (!strcmp(aliases[k].name, word)) snprintf(word, sizeof word, "%s", aliases[k].means);
     for (; i < n_commands; i++)
         if (!strcmp(commands[i].name, word)) break;
     size_t at = 0;
     if (i < n_commands) commands[i].fn(r, copy);
-    else if (opt_nearest(word, next_command, &at, near, sizeof near)) repl_print(r, "no command /%s; did you mean /%s?", word, near);
-    else repl_print(r, "no command /%s; /help lists them (to begin a question with '/', put a blank before it)", word);
+    else if (opt_nearest(word, next_command, &at, near, sizeof near)) screen_print(r, "no command /%s; did you mean /%s?", word, near);
+    else screen_print(r, "no command /%s; /help lists them (to begin a question with '/', put a blank before it)", word);
     mem_free(copy);
 }
 
@@ -96,7 +112,7 @@ static void offer_match(struct buf *out, const char *head, const char *word, con
 static void offer_models(const struct repl *r, struct buf *out, const char *typed, size_t n) {
     struct model *v;
     size_t all;
-    if (models_list(&r->app->opts, &v, &all, &(struct error){0})) return;
+    if (model_path_list(&r->app->opts, &v, &all, &(struct error){0})) return;
     for (size_t i = 0; i < all; i++) offer_match(out, "", v[i].name, typed, n);
     mem_free(v);
 }
@@ -147,7 +163,7 @@ void command_complete(void *ctx, const char *text, size_t cursor, size_t *from, 
     for (size_t i = 0; i < n_commands; i++) {
         if (strlen(commands[i].name) != word - 1 || strncmp(commands[i].name, text + 1, word - 1)) continue;
         for (size_t k = 0; commands[i].takes_session && k < r->n_sessions; k++) {
-            chat_session_label(r->sessions[k], name, sizeof name);
+            screen_label(r->sessions[k], name, sizeof name);
             offer_match(candidates, "", name, typed, n);
         }
         for (int id = 0; commands[i].fn == cmd_set && id < OPT_COUNT; id++)

@@ -1,6 +1,6 @@
 #pragma once
 /* The chat commands. command.c has the table that names them. */
-#include "cli/chat/repl.h"
+#include "cli/chat/chat.h"
 
 /* command_session.c */
 void cmd_new(struct repl *r, const char *arg);

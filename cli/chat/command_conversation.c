@@ -9,15 +9,15 @@ void cmd_system(struct repl *r, const char *arg) {
     bool there = c->n && c->messages[0].role == ROLE_SYSTEM;
     if (!*arg) {
         if (there) out_write(c->messages[0].text.data, c->messages[0].text.len);
-        repl_print(r, there ? "\n/system - removes it" : "no system prompt; /system TEXT sets one");
+        screen_print(r, there ? "\n/system - removes it" : "no system prompt; /system TEXT sets one");
         return;
     }
     if (chat_session_is_busy(r, r->active)) return;
     bool none = !strcmp(arg, "-");
-    if (conversation_set_system(c, none ? "" : arg)) repl_print(r, "no memory");
+    if (conversation_set_system(c, none ? "" : arg)) screen_print(r, "no memory");
     else
-        repl_print(r, none ? "system prompt removed, starting with the next question"
-                           : "system prompt set, starting with the next question; /system - removes it");
+        screen_print(r, none ? "system prompt removed, starting with the next question"
+                             : "system prompt set, starting with the next question; /system - removes it");
 }
 
 /* Truncates the conversation before its last message of that role; false if there is none. */
@@ -34,7 +34,7 @@ void cmd_regen(struct repl *r, const char *arg) {
     struct conversation *c = &r->active->conv;
     if (chat_session_is_busy(r, r->active)) return;
     if (!c->n || (c->messages[c->n - 1].role == ROLE_ASSISTANT && !truncate_before_role(c, ROLE_ASSISTANT)) || c->messages[c->n - 1].role != ROLE_USER)
-        repl_print(r, "there is no answer to regenerate");
+        screen_print(r, "there is no answer to regenerate");
     else chat_turn_answer(r, r->active, false);
 }
 
@@ -47,18 +47,18 @@ void cmd_undo(struct repl *r, const char *arg) {
     const struct message *m = conversation_last(&t->conv, ROLE_USER);
     if (chat_session_is_busy(r, t)) return;
     if (!m && chat_session_undo_clear(r, t)) {
-        repl_print(r, "conversation restored");
-        chat_session_switch(r, t);
+        screen_print(r, "conversation restored");
+        chat_switch_to(r, t);
         return;
     }
     if (!m) {
-        repl_print(r, "there is nothing to undo");
+        screen_print(r, "there is nothing to undo");
         return;
     }
     struct conversation last = {.messages = (struct message *)m, .n = 1};
     struct buf title = {0};
     conversation_title(&last, 60, &title);
-    repl_print(r, "undone: %s", title.data ? title.data : "");
+    screen_print(r, "undone: %s", title.data ? title.data : "");
     buf_free(&title);
     truncate_before_role(&t->conv, ROLE_USER);
     prompt_free(&t->prompt);
@@ -67,12 +67,12 @@ void cmd_undo(struct repl *r, const char *arg) {
 
 void cmd_compact(struct repl *r, const char *arg) {
     if (chat_session_is_busy(r, r->active)) return;
-    if (r->active->conv.n < 3) repl_print(r, "there is nothing to summarise");
+    if (r->active->conv.n < 3) screen_print(r, "there is nothing to summarise");
     else compact_start(r, r->active);
 }
 
 void cmd_bg(struct repl *r, const char *arg) {
-    if (!*arg) repl_print(r, "/bg TEXT answers TEXT in the background; so does a trailing &");
+    if (!*arg) screen_print(r, "/bg TEXT answers TEXT in the background; so does a trailing &");
     else chat_turn_send(r, arg, strlen(arg), true);
 }
 
@@ -81,7 +81,7 @@ void cmd_copy(struct repl *r, const char *arg) {
     const struct message *m = conversation_last(&r->active->conv, ROLE_ASSISTANT);
     struct buf b = {0};
     if (!m) {
-        repl_print(r, "there is no answer to copy");
+        screen_print(r, "there is no answer to copy");
         return;
     }
     buf_str(&b, "\033]52;c;");
@@ -94,7 +94,7 @@ void cmd_copy(struct repl *r, const char *arg) {
     }
     buf_char(&b, '\a');
     if (!b.failed) out_draw(1, b.data, b.len);
-    repl_print(r, b.failed ? "no memory" : "%zu bytes sent to the terminal's clipboard (if it allows that)", m->text.len);
+    screen_print(r, b.failed ? "no memory" : "%zu bytes sent to the terminal's clipboard (if it allows that)", m->text.len);
     buf_free(&b);
 }
 
@@ -103,11 +103,11 @@ void cmd_clear(struct repl *r, const char *arg) {
     if (chat_session_is_busy(r, r->active)) return;
     chat_session_clear(r, r->active);
     if (!r->dumb) out_draw(1, "\033[H\033[2J\033[3J", 11);
-    repl_print(r, r->active->cleared.conv.n ? "a new conversation; /undo restores the old one" : "a new conversation");
+    screen_print(r, r->active->cleared.conv.n ? "a new conversation; /undo restores the old one" : "a new conversation");
 }
 
 void cmd_read(struct repl *r, const char *arg) {
-    if (!*arg) repl_print(r, "/read FILE attaches FILE to your next question");
-    else if (!strcmp(arg, "-")) repl_print(r, "cannot read stdin: it is the terminal");
+    if (!*arg) screen_print(r, "/read FILE attaches FILE to your next question");
+    else if (!strcmp(arg, "-")) screen_print(r, "cannot read stdin: it is the terminal");
     else chat_session_attach(r, r->active, arg);
 }

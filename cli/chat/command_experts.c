@@ -79,23 +79,23 @@ void cmd_experts(struct repl *r, const char *arg) {
     char *end;
     long layer = strtol(arg, &end, 10);
     if (!r->app->backend->is_local) {
-        repl_print(r, "experts are shown only for an engine in this process; start hearth with --no-attach");
+        screen_print(r, "experts are shown only for an engine in this process; start hearth with --no-attach");
         return;
     }
     if (engine_expert_map(r->app->engine, &m, &e)) {
-        repl_print(r, "%s", e.text);
+        screen_print(r, "%s", e.text);
         return;
     }
     uint64_t all = 0;
     for (int l = 0; l < m.n_layers; l++) all += layer_uses(&m, l);
     if (*arg && (end == arg || *end || layer < 0 || layer >= m.n_layers || (all && !layer_uses(&m, (int)layer))))
-        repl_print(r, "layer %.40s has no experts; there are %d layers, counted from 0", arg, m.n_layers);
-    else if (!all) repl_print(r, "no answer yet");
+        screen_print(r, "layer %.40s has no experts; there are %d layers, counted from 0", arg, m.n_layers);
+    else if (!all) screen_print(r, "no answer yet");
     else {
         if (*arg) put_layer_experts(&m, (int)layer, &b);
         else put_all_layers(&m, &b);
         if (b.len && b.data[b.len - 1] == '\n') b.data[--b.len] = 0;
-        if (b.data) repl_print_styled(r, "\033[2m", "", b.data, b.len);
+        if (b.data) screen_print_styled(r, "\033[2m", "", b.data, b.len);
     }
     buf_free(&b);
     engine_expert_map_free(&m);

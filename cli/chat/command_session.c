@@ -4,18 +4,19 @@
 
 #include "cli/chat/command.h"
 #include "cli/modes/models.h"
+#include "cli/open.h"
 #include "cli/saved/saver.h"
 #include "cli/terminal/term.h"
 
 static bool name_is_free(struct repl *r, const char *name) {
     struct error e;
     if (store_check_name(name, &e)) {
-        repl_print(r, "%s", e.text);
+        screen_print(r, "%s", e.text);
         return false;
     }
     for (size_t i = 0; i < r->n_sessions; i++)
         if (!strcmp(r->sessions[i]->name, name)) {
-            repl_print(r, "session '%s' is already open; /switch %s shows it", name, name);
+            screen_print(r, "session '%s' is already open; /switch %s shows it", name, name);
             return false;
         }
     return true;
@@ -26,10 +27,10 @@ static struct chat_session *open_new_session(struct repl *r, const char *name) {
     struct error e;
     if (*name && !name_is_free(r, name)) return NULL;
     struct chat_session *t = chat_session_new(r, *name ? name : NULL);
-    if (!t) repl_print(r, "no memory");
+    if (!t) screen_print(r, "no memory");
     else if (*name && store_open(&t->store, r->app, name, STORE_NEW, &t->conv, &e)) {
-        repl_print(r, "%s; /load %s opens it", e.text, name);
-        chat_session_close(r, t);
+        screen_print(r, "%s; /load %s opens it", e.text, name);
+        chat_switch_close(r, t);
         return NULL;
     }
     return t;
@@ -39,8 +40,8 @@ void cmd_new(struct repl *r, const char *arg) {
     struct chat_session *t = open_new_session(r, arg);
     const char *system = r->app->opts.v[OPT_SYSTEM].text;
     if (!t) return;
-    if (system && conversation_set_system(&t->conv, system)) repl_print(r, "no memory for the system prompt");
-    chat_session_switch(r, t);
+    if (system && conversation_set_system(&t->conv, system)) screen_print(r, "no memory for the system prompt");
+    chat_switch_to(r, t);
 }
 
 /* Lists the newest saved conversations that are not open. */
@@ -52,7 +53,7 @@ static void print_saved(struct repl *r) {
     int rows, cols;
     term_size(&rows, &cols);
     if (store_list_entries(&v, &n, &e)) {
-        repl_print(r, "%s", e.text);
+        screen_print(r, "%s", e.text);
         return;
     }
     for (size_t i = 0; i < n; i++) {
@@ -64,12 +65,12 @@ static void print_saved(struct repl *r) {
             more++;
             continue;
         }
-        if (!shown++) repl_print(r, "saved; /load NAME opens one:");
+        if (!shown++) screen_print(r, "saved; /load NAME opens one:");
         store_list_entry_text(&v[i], store_list_name_width(v, n), cols - 3, &line);
-        repl_print(r, "  %s", line.data ? line.data : "");
+        screen_print(r, "  %s", line.data ? line.data : "");
         buf_free(&line);
     }
-    if (more) repl_print(r, "  and %zu older ones; hearth --list shows all", more);
+    if (more) screen_print(r, "  and %zu older ones; hearth --list shows all", more);
     mem_free(v);
 }
 
@@ -102,7 +103,7 @@ void cmd_sessions(struct repl *r, const char *arg) {
         buf_str(&line, "  ");
         int left = cols - 1 - (int)line.len;
         if (left >= LEAST) conversation_title(&t->conv, left, &line);
-        repl_print(r, "%s", line.data ? line.data : "");
+        screen_print(r, "%s", line.data ? line.data : "");
         buf_free(&line);
     }
     print_saved(r);
@@ -111,21 +112,21 @@ void cmd_sessions(struct repl *r, const char *arg) {
 void cmd_switch(struct repl *r, const char *arg) {
     struct chat_session *t = *arg ? chat_session_find(r, arg) : NULL;
     if (!*arg) cmd_sessions(r, arg);
-    else if (!t) repl_print(r, "no open session '%s'; /sessions lists them, /load opens a saved one", arg);
-    else chat_session_switch(r, t);
+    else if (!t) screen_print(r, "no open session '%s'; /sessions lists them, /load opens a saved one", arg);
+    else chat_switch_to(r, t);
 }
 
 void cmd_close(struct repl *r, const char *arg) {
     struct chat_session *t = *arg ? chat_session_find(r, arg) : r->active;
     if (!t) {
-        repl_print(r, "no open session '%s'", arg);
+        screen_print(r, "no open session '%s'", arg);
         return;
     }
     bool front = t == r->active;
-    if (*t->name) repl_print(r, "closed; /load %s opens it again", t->name);
-    chat_session_close(r, t);
+    if (*t->name) screen_print(r, "closed; /load %s opens it again", t->name);
+    chat_switch_close(r, t);
     if (!r->n_sessions && !chat_session_new(r, NULL)) r->leaving = true;
-    else if (front) chat_session_switch(r, r->sessions[r->n_sessions - 1]);
+    else if (front) chat_switch_to(r, r->sessions[r->n_sessions - 1]);
 }
 
 void cmd_save(struct repl *r, const char *arg) {
@@ -134,14 +135,14 @@ void cmd_save(struct repl *r, const char *arg) {
     char was[128] = "";
     if (chat_session_is_busy(r, t)) return;
     if (!*arg && !*t->name) {
-        repl_print(r, "the conversation is empty, nothing was saved; /save NAME gives it a name");
+        screen_print(r, "the conversation is empty, nothing was saved; /save NAME gives it a name");
         return;
     }
     if (*arg && strcmp(arg, t->name)) {
         if (!name_is_free(r, arg)) return;
         int rc = t->store.lock ? store_rename(&t->store, arg, &e) : store_open(&t->store, r->app, arg, STORE_NEW, NULL, &e);
         if (rc) {
-            repl_print(r, "%s", e.text);
+            screen_print(r, "%s", e.text);
             return;
         }
         if (!t->named) snprintf(was, sizeof was, "%s", t->name);
@@ -152,7 +153,7 @@ void cmd_save(struct repl *r, const char *arg) {
     saver_wait();
     if (chat_session_report_unsaved(r)) return;
     if (*was) store_delete(was, &e); /* remove the file of the generated name */
-    if (!t->store.disabled) repl_print(r, "saved as %s; later turns are saved automatically", t->name);
+    if (!t->store.disabled) screen_print(r, "saved as %s; later turns are saved automatically", t->name);
 }
 
 void cmd_load(struct repl *r, const char *arg) {
@@ -163,65 +164,65 @@ void cmd_load(struct repl *r, const char *arg) {
         return;
     }
     if (t && !strcmp(t->name, arg)) {
-        chat_session_switch(r, t);
+        chat_switch_to(r, t);
         return;
     }
-    if (store_check_name(arg, &e)) repl_print(r, "%s", e.text);
-    else if (!(t = chat_session_new(r, arg))) repl_print(r, "no memory");
+    if (store_check_name(arg, &e)) screen_print(r, "%s", e.text);
+    else if (!(t = chat_session_new(r, arg))) screen_print(r, "no memory");
     else if (store_open(&t->store, r->app, arg, STORE_LOAD, &t->conv, &e)) {
-        repl_print(r, "%s", e.text);
-        chat_session_close(r, t);
-    } else chat_session_switch(r, t);
+        screen_print(r, "%s", e.text);
+        chat_switch_close(r, t);
+    } else chat_switch_to(r, t);
 }
 
 void cmd_fork(struct repl *r, const char *arg) {
     struct chat_session *from = r->active, *t;
     if (chat_session_is_busy(r, from) || !(t = open_new_session(r, arg))) return;
     if (conversation_append(&t->conv, &from->conv)) {
-        repl_print(r, "no memory");
-        chat_session_close(r, t);
+        screen_print(r, "no memory");
+        chat_switch_close(r, t);
         return;
     }
     engine_client_fork(from->client, &t->client);
-    repl_print(r, "this is a copy; /switch %d goes back", from->number);
-    chat_session_switch(r, t);
+    screen_print(r, "this is a copy; /switch %d goes back", from->number);
+    chat_switch_to(r, t);
 }
 
 void cmd_delete(struct repl *r, const char *arg) {
     struct error e;
     if (!*arg) {
-        repl_print(r, "/delete NAME deletes a saved conversation; /sessions lists them");
+        screen_print(r, "/delete NAME deletes a saved conversation; /sessions lists them");
         return;
     }
     for (size_t i = 0; i < r->n_sessions; i++)
         if (!strcmp(r->sessions[i]->name, arg)) {
-            repl_print(r, "'%s' is open; /close %s first", arg, r->sessions[i]->named ? arg : "it");
+            screen_print(r, "'%s' is open; /close %s first", arg, r->sessions[i]->named ? arg : "it");
             return;
         }
-    if (store_delete(arg, &e)) repl_print(r, "%s", e.text);
-    else repl_print(r, "deleted %s", arg);
+    if (store_delete(arg, &e)) screen_print(r, "%s", e.text);
+    else screen_print(r, "deleted %s", arg);
 }
 
 void cmd_model(struct repl *r, const char *arg) {
     struct error e;
     if (!*arg) {
         struct buf list = {0};
-        if (models_text(r->app, &list, &e)) repl_print(r, "%s", e.text);
-        else repl_print_styled(r, "\033[2m", "", list.data, list.len);
-        repl_print(r, "open: %s; /model NAME switches to another and keeps the chats", r->app->info->name);
+        if (models_text(r->app, &list, &e)) screen_print(r, "%s", e.text);
+        else screen_print_styled(r, "\033[2m", "", list.data, list.len);
+        screen_print(r, "open: %s; /model NAME switches to another and keeps the chats", r->app->info->name);
         buf_free(&list);
         return;
     }
     for (size_t i = 0; i < r->n_sessions; i++)
         if (r->sessions[i]->turn.running) {
-            repl_print(r, "session %d is still answering; Ctrl-C stops it, or wait", r->sessions[i]->number);
+            screen_print(r, "session %d is still answering; Ctrl-C stops it, or wait", r->sessions[i]->number);
             return;
         }
     for (size_t i = 0; i < r->n_sessions; i++) { /* clients and prompts belong to the old model; the conversations stay */
         engine_client_close(&r->sessions[i]->client);
         prompt_free(&r->sessions[i]->prompt);
     }
-    if (open_other_model(r->app, arg, &e)) repl_print(r, "%s", e.text);
+    if (open_other_model(r->app, arg, &e)) screen_print(r, "%s", e.text);
     if (!r->app->info) r->leaving = true;
-    else repl_print(r, "now using %s", r->app->info->name);
+    else screen_print(r, "now using %s", r->app->info->name);
 }

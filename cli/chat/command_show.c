@@ -3,8 +3,10 @@
 #include <string.h>
 
 #include "cli/chat/command.h"
+#include "cli/open.h"
+#include "cli/report.h"
 
-static void print_setting(struct repl *r, const char *name, const char *value, const char *from) { repl_print(r, "  %-16s %-14s %s", name, value, from); }
+static void print_setting(struct repl *r, const char *name, const char *value, const char *from) { screen_print(r, "  %-16s %-14s %s", name, value, from); }
 
 void cmd_show(struct repl *r, const char *arg) {
     static const char *const origins[] = {"default", "default", "configuration file", "environment", "flag", "/set"};
@@ -12,10 +14,10 @@ void cmd_show(struct repl *r, const char *arg) {
     struct sampling s;
     char v[64];
     open_sampling(r->app, &r->app->opts, &s);
-    if (!r->app->backend->is_local) repl_print(r, "%s, %s", i->name, r->app->backend->name);
+    if (!r->app->backend->is_local) screen_print(r, "%s, %s", i->name, r->app->backend->name);
     else
-        repl_print(r, "%s (%s), %d of %d experts a token, context %d, %d threads, %s", i->name, i->model_type, i->topk, i->n_experts, i->context, i->threads,
-                   i->level);
+        screen_print(r, "%s (%s), %d of %d experts a token, context %d, %d threads, %s", i->name, i->model_type, i->topk, i->n_experts, i->context, i->threads,
+                     i->level);
     for (int id = 0; id < OPT_COUNT; id++) {
         const struct opt_value *o = &r->app->opts.v[id];
         if (!(opt_table[id].flags & OPT_LIVE) || id == OPT_SYSTEM) continue;
@@ -42,7 +44,7 @@ void cmd_show(struct repl *r, const char *arg) {
         if (r->app->backend->omits_unset_sampling && !o->text && !strcmp(from, "model default")) snprintf(v, sizeof v, "-"), from = "server default";
         print_setting(r, opt_table[id].name, v, from);
     }
-    repl_print(r, "  /set NAME VALUE changes one; /set NAME default resets it");
+    screen_print(r, "  /set NAME VALUE changes one; /set NAME default resets it");
 }
 
 void cmd_set(struct repl *r, const char *arg) {
@@ -59,16 +61,16 @@ void cmd_set(struct repl *r, const char *arg) {
     snprintf(value, sizeof value, "%s", arg);
     enum opt_id id = opt_find(name, strlen(name), &no);
     if (id == OPT_COUNT || !(opt_table[id].flags & OPT_LIVE) || id == OPT_SYSTEM) {
-        repl_print(r, "no setting '%s'; /show lists the settings", name);
+        screen_print(r, "no setting '%s'; /show lists the settings", name);
         return;
     }
     if (!*value && opt_table[id].kind <= OPT_SWITCH) snprintf(value, sizeof value, no ? "no" : "yes");
     if (!strcmp(value, "default")) r->app->opts.v[id] = (struct opt_value){.text = opt_table[id].def};
     else if (opt_set(&r->app->opts, id, value, ORIGIN_CHAT, name, &e)) {
-        repl_print(r, "%s", e.text);
+        screen_print(r, "%s", e.text);
         return;
     }
-    repl_print(r, "%s: %s, starting with the next answer", opt_table[id].name, value);
+    screen_print(r, "%s: %s, starting with the next answer", opt_table[id].name, value);
 }
 
 void cmd_tokens(struct repl *r, const char *arg) {
@@ -77,29 +79,29 @@ void cmd_tokens(struct repl *r, const char *arg) {
     const struct engine_info *i = r->app->info;
     const struct turn_stats *s = &r->active->stats;
     size_t n;
-    if (!r->app->backend->count_tokens && !s->prompt_tokens) repl_print(r, "a remote server reports token counts with its answers; there is none yet");
+    if (!r->app->backend->count_tokens && !s->prompt_tokens) screen_print(r, "a remote server reports token counts with its answers; there is none yet");
     else if (!r->app->backend->count_tokens)
-        repl_print(r, "%d tokens including the last answer, as counted by the server", s->prompt_tokens + s->answer_tokens);
-    else if (!r->active->conv.n) repl_print(r, "0 of %d tokens: the conversation is empty", i->context);
+        screen_print(r, "%d tokens including the last answer, as counted by the server", s->prompt_tokens + s->answer_tokens);
+    else if (!r->active->conv.n) screen_print(r, "0 of %d tokens: the conversation is empty", i->context);
     else if (prompt_make(r->app, &r->active->conv, prompt_think_option(&r->app->opts), &p, &e) || r->app->backend->count_tokens(r->app, &p, &n, &e))
-        repl_print(r, "%s", e.text);
+        screen_print(r, "%s", e.text);
     else
-        repl_print(r, "%zu of %d tokens; room for %ld, %.1f MB of KV cache now", n, i->context, (long)i->context - (long)n,
-                   (double)n * (double)i->kv_token_bytes / 1e6);
+        screen_print(r, "%zu of %d tokens; room for %ld, %.1f MB of KV cache now", n, i->context, (long)i->context - (long)n,
+                     (double)n * (double)i->kv_token_bytes / 1e6);
     prompt_free(&p);
 }
 
 void cmd_stats(struct repl *r, const char *arg) {
     struct buf b = {0};
     report_stats_text(&r->active->stats, &b);
-    if (!r->active->has_stats) repl_print(r, "no answer yet");
-    else if (b.data) repl_print(r, "%s", b.data);
+    if (!r->active->has_stats) screen_print(r, "no answer yet");
+    else if (b.data) screen_print(r, "%s", b.data);
     buf_free(&b);
 }
 void cmd_explain(struct repl *r, const char *arg) {
     struct buf b = {0};
     report_explain_text(&r->active->stats, &b);
-    if (!r->active->has_stats) repl_print(r, "no answer yet");
-    else if (b.data) repl_print(r, "%s", b.data);
+    if (!r->active->has_stats) screen_print(r, "no answer yet");
+    else if (b.data) screen_print(r, "%s", b.data);
     buf_free(&b);
 }

@@ -1,34 +1,7 @@
 /* /compact: the model summarises a long conversation, and the summary replaces it. */
-#include "cli/chat/repl.h"
-
-/* Asks for the summary after as much of the conversation as fits into the context; the messages after that remain unchanged. */
-int compact_start(struct repl *r, struct chat_session *t) {
-    static const char ask[] = "Summarise our conversation so far, with every fact, name, number, decision and open question that is needed to go on with it. "
-                              "Write only the summary.";
-    struct error e;
-    int rc = ERR_CONTEXT;
-    if (open_is_builtin(r->app)) {
-        repl_print(r, "ember, the built-in model, cannot write a summary; /new starts another conversation");
-        return ERR_USAGE;
-    }
-    for (size_t n = t->conv.n; n >= 2 && rc == ERR_CONTEXT; n -= 2) {
-        struct conversation head = t->conv, ask_for = {0};
-        head.n = n;
-        if (conversation_append(&ask_for, &head) || conversation_add(&ask_for, ROLE_USER, ask, sizeof ask - 1, NULL, 0))
-            rc = error_set(&e, ERR_MEMORY, "no memory");
-        else {
-            prompt_free(&t->prompt);
-            rc = prompt_make(r->app, &ask_for, 0, &t->prompt, &e);
-            if (!rc) rc = chat_turn_start(r, t, false, &e);
-        }
-        conversation_free(&ask_for);
-        t->n_summarised = n;
-        if (n < 4) break;
-    }
-    t->compacting = !rc;
-    if (rc) report_error(r->app, &e);
-    return rc;
-}
+#include "cli/chat/chat.h"
+#include "cli/open.h"
+#include "cli/report.h"
 
 static int replace_with_summary(struct chat_session *t, const struct buf *summary) {
     static const char lead[] = "Summary of our conversation so far:\n\n", ok[] = "Thank you, I will go on from there.";
@@ -53,14 +26,42 @@ static int replace_with_summary(struct chat_session *t, const struct buf *summar
     return 0;
 }
 
-void compact_finish(struct repl *r, struct chat_session *t) {
+static void finish_summary(struct repl *r, struct chat_session *t) {
     struct turn *u = &t->turn;
-    t->compacting = false;
     if (u->failed || u->reason != DONE_STOP || !u->text.len) {
-        repl_print(r, "the summary was not finished; the conversation is unchanged");
+        screen_print(r, "the summary was not finished; the conversation is unchanged");
         return;
     }
-    if (replace_with_summary(t, &u->text)) repl_print(r, "no memory; the conversation is unchanged");
-    else repl_print(r, "the summary above replaces the earlier conversation; /tokens shows the free context");
+    if (replace_with_summary(t, &u->text)) screen_print(r, "no memory; the conversation is unchanged");
+    else screen_print(r, "the summary above replaces the earlier conversation; /tokens shows the free context");
     prompt_free(&t->prompt);
+}
+
+/* Asks for the summary after as much of the conversation as fits into the context; the messages after that remain unchanged. */
+int compact_start(struct repl *r, struct chat_session *t) {
+    static const char ask[] = "Summarise our conversation so far, with every fact, name, number, decision and open question that is needed to go on with it. "
+                              "Write only the summary.";
+    struct error e;
+    int rc = ERR_CONTEXT;
+    if (open_is_builtin(r->app)) {
+        screen_print(r, "ember, the built-in model, cannot write a summary; /new starts another conversation");
+        return ERR_USAGE;
+    }
+    for (size_t n = t->conv.n; n >= 2 && rc == ERR_CONTEXT; n -= 2) {
+        struct conversation head = t->conv, ask_for = {0};
+        head.n = n;
+        if (conversation_append(&ask_for, &head) || conversation_add(&ask_for, ROLE_USER, ask, sizeof ask - 1, NULL, 0))
+            rc = error_set(&e, ERR_MEMORY, "no memory");
+        else {
+            prompt_free(&t->prompt);
+            rc = prompt_make(r->app, &ask_for, 0, &t->prompt, &e);
+            if (!rc) rc = chat_turn_start(r, t, false, &e);
+        }
+        conversation_free(&ask_for);
+        t->n_summarised = n;
+        if (n < 4) break;
+    }
+    if (!rc) t->on_finish = finish_summary;
+    if (rc) report_error(&e);
+    return rc;
 }

@@ -5,11 +5,11 @@
 #include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "cli/chat/repl.h"
+#include "cli/chat/chat.h"
+#include "cli/options/trim.h"
 #include "cli/terminal/out.h"
 #include "cli/terminal/term.h"
 #include "engine/base/file.h"
@@ -55,16 +55,14 @@ void editor_open(struct repl *r) {
     int rc = file_write_all(fd, r->line.text.data ? r->line.text.data : "", r->line.text.len);
     close(fd);
     line_hide(&r->line);
-    if (r->line.out.len) out_draw(1, r->line.out.data, r->line.out.len);
-    r->line.out.len = 0;
+    screen_flush(r);
     term_restore();
     if (!rc) rc = run_editor(path);
     term_raw();
     term_size(&r->line.rows, &r->line.cols);
     if (!rc && !(rc = file_read(path, 1 << 26, &data, &n, &e))) {
-        while (n && data[n - 1] == '\n') n--;
         struct buf clean = {0};
-        out_utf8(&clean, data, n);
+        out_utf8(&clean, data, trim_end(data, n, "\n"));
         line_set_text(&r->line, clean.data ? clean.data : "", clean.len);
         buf_free(&clean);
         mem_free(data);

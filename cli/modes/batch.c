@@ -11,6 +11,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "cli/open.h"
+#include "cli/report.h"
 #include "cli/terminal/out.h"
 #include "cli/terminal/progress.h"
 #include "cli/terminal/sig.h"
@@ -278,7 +280,7 @@ static int order_jobs(struct batch *b, struct error *e) {
     }
     b->n_order -= done;
     qsort(b->order, b->n_order, sizeof *b->order, compare_longest_first);
-    if (done) report_note(b->app, "%zu of %zu prompts are already in the output and are skipped", done, done + b->n_order);
+    if (done) report_note("%zu of %zu prompts are already in the output and are skipped", done, done + b->n_order);
     return 0;
 }
 
@@ -343,7 +345,7 @@ int batch_run(struct app *a, struct error *e) {
         if (!rc && !(b->sessions = mem_calloc((size_t)b->n_sessions, sizeof *b->sessions))) rc = error_set(e, ERR_MEMORY, "no memory");
         if (!b->sessions) b->n_sessions = 0;
         if (!rc) {
-            sig_defer(NULL);
+            sig_defer(NULL, NULL);
             run_jobs(b, announced);
         }
     }

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "cli/open.h"
 #include "cli/terminal/out.h"
 #include "cli/terminal/progress.h"
 #include "engine/base/clock.h"

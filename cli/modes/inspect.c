@@ -5,8 +5,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cli/open.h"
+#include "cli/report.h"
+#include "cli/terminal/format.h"
 #include "cli/terminal/out.h"
 #include "cli/terminal/progress.h"
+#include "cli/turn/engine_client_local.h"
 #include "cli/turn/input.h"
 #include "engine/base/file.h"
 
@@ -46,18 +50,13 @@ static void put_member(struct buf *out, const struct json *key, const struct jso
 }
 
 static void put_value(struct buf *out, const struct json *j, int indent, bool bytes) {
-    static const char *const unit[] = {"kB", "MB", "GB", "TB"};
+    char text[32];
     switch (j->type) {
     case JSON_NULL: buf_str(out, "none"); break;
     case JSON_BOOL: buf_str(out, j->boolean ? "yes" : "no"); break;
     case JSON_INT:
         buf_fmt(out, "%lld", (long long)j->integer);
-        if (bytes && j->integer >= 1000) {
-            double v = (double)j->integer / 1000;
-            int u = 0;
-            while (v >= 1000 && u < 3) v /= 1000, u++;
-            buf_fmt(out, " (%.1f %s)", v, unit[u]);
-        }
+        if (bytes && j->integer >= 1000) buf_fmt(out, " (%s)", format_bytes((uint64_t)j->integer, text, sizeof text));
         break;
     case JSON_FLOAT: buf_fmt(out, "%g", j->number); break;
     case JSON_STRING: buf_add(out, j->string, j->n); break;
@@ -86,7 +85,7 @@ int inspect_model(struct app *a, struct error *e) {
     struct engine_params p;
     struct buf json = {0}, text = {0};
     int rc = open_find_model(a, e);
-    open_engine_params(a, &p);
+    engine_client_local_params(a, &p);
     if (!rc) rc = engine_inspect(&p, &json, e);
     if (rc || a->opts.v[OPT_JSON].on) {
         if (!rc) buf_char(&json, '\n');
@@ -108,7 +107,7 @@ int inspect_model(struct app *a, struct error *e) {
 int inspect_verify(struct app *a, struct error *e) {
     struct engine_params p;
     int rc = open_find_model(a, e);
-    open_engine_params(a, &p);
+    engine_client_local_params(a, &p);
     progress_begin("verifying");
     if (!rc) rc = engine_verify(&p, e);
     progress_clear();
@@ -125,7 +124,7 @@ int inspect_tokenize(struct app *a, struct error *e) {
     struct buf text = {0};
     struct ids ids = {0};
     int rc = open_find_model(a, e);
-    if (rc || (rc = open_tokenizer(a, e))) return rc;
+    if (rc || (rc = engine_client_local_tokenizer(a, e))) return rc;
     if (!(rc = input_stdin(&text, e)))
         rc = tokenizer_encode(a->tokenizer, text.data ? text.data : "", text.len, a->opts.v[OPT_SPECIAL].on ? TEXT_TEMPLATE : TEXT_VALUE, &ids, e);
     if (!rc) rc = write_ids(ids.data, ids.n, e);
@@ -139,7 +138,7 @@ int inspect_detokenize(struct app *a, struct error *e) {
     struct arena arena = {0};
     struct json list;
     int rc = open_find_model(a, e);
-    if (rc || (rc = open_tokenizer(a, e))) return rc;
+    if (rc || (rc = engine_client_local_tokenizer(a, e))) return rc;
     if ((rc = input_stdin(&text, e)) || (rc = json_parse(&arena, text.data ? text.data : "", text.len, 0, "stdin", &list, e))) {
         if (rc == ERR_MODEL) rc = e->code = ERR_RUNTIME; /* the input is bad, not the model */
         goto out;
@@ -239,8 +238,8 @@ static int run_tokens(struct app *a, struct request *r, struct ids *out, struct 
             *e = ev.error;
             rc = e->code;
         } else if (ev.kind == EVENT_DONE) {
-            if (a->opts.v[OPT_STATS].on) report_stats(a, &ev.stats);
-            if (a->opts.v[OPT_EXPLAIN].on) report_explain(a, &ev.stats);
+            if (a->opts.v[OPT_STATS].on) report_stats(&ev.stats);
+            if (a->opts.v[OPT_EXPLAIN].on) report_explain(&ev.stats);
             if (ev.reason == DONE_CONTEXT && (int)out->n < r->max_tokens)
                 rc = error_set(e, ERR_CONTEXT, "the context of %d tokens is full after %zu of %d ids", engine_info(a->engine)->context, out->n, r->max_tokens);
             break;

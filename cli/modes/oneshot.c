@@ -3,11 +3,13 @@
 #include <signal.h>
 #include <string.h>
 
+#include "cli/open.h"
+#include "cli/report.h"
 #include "cli/saved/store.h"
-#include "cli/terminal/answer_printer.h"
 #include "cli/terminal/out.h"
 #include "cli/terminal/progress.h"
 #include "cli/terminal/sig.h"
+#include "cli/turn/answer_printer.h"
 #include "cli/turn/conversation.h"
 #include "cli/turn/input.h"
 #include "cli/turn/turn.h"
@@ -60,9 +62,9 @@ static void print_json_end(const struct turn *t) {
 static int report_partial(struct app *a, const struct turn *t, struct error *e) {
     const struct engine_info *i = a->info;
     if (t->reason == DONE_LENGTH)
-        report_note(a, "the answer was cut at the -n limit of %lld tokens; a larger -n gives more", (long long)a->opts.v[OPT_MAX_TOKENS].integer);
+        report_note("the answer was cut at the -n limit of %lld tokens; a larger -n gives more", (long long)a->opts.v[OPT_MAX_TOKENS].integer);
     if (t->reason != DONE_CONTEXT) return 0;
-    report_note(a, "the answer was cut: the context of %d tokens is full; %s", i->context,
+    report_note("the answer was cut: the context of %d tokens is full; %s", i->context,
                 i->context < i->max_context ? "a larger -c gives more" : "it is the model's maximum");
     if (e) *e = (struct error){.code = ERR_CONTEXT}; /* reported above, except with -q */
     return ERR_CONTEXT;
@@ -172,10 +174,10 @@ static int answer_prompt(struct app *a, struct conversation *conv, const struct 
     struct request r = {.max_tokens = v[OPT_MAX_TOKENS].text ? (int)v[OPT_MAX_TOKENS].integer : -1};
     bool live = !v[OPT_JSON].on && !v[OPT_EXTRACT].on && !v[OPT_NO_STREAM].on;
     open_sampling(a, &a->opts, &r.sampling);
-    answer_printer_init(&p, a);
+    answer_printer_init(&p, &a->answer_style);
     int rc = engine_client_open(a, &s, e);
     if (rc) return rc;
-    sig_defer(s);
+    engine_client_defer_signals(s);
     turn_fn fn = !live ? NULL : v[OPT_JSON_LINES].on ? print_json_text : answer_printer_add;
     if ((rc = turn_start(&t, a, s, prompt, &r, fn, &p, e))) goto out;
     run_turn(a, &t);
@@ -187,13 +189,13 @@ static int answer_prompt(struct app *a, struct conversation *conv, const struct 
         rc = print_answer(a, &t, &p, r.sampling.seed, e);
         int cut = report_partial(a, &t, rc ? NULL : e);
         if (!rc) rc = cut;
-        if (v[OPT_STATS].on) report_stats(a, &t.stats);
-        if (v[OPT_EXPLAIN].on) report_explain(a, &t.stats);
+        if (v[OPT_STATS].on) report_stats(&t.stats);
+        if (v[OPT_EXPLAIN].on) report_explain(&t.stats);
     }
     if (store && (!t.failed || t.text.len)) {
         struct error se;
         int saved = save_answer(a, conv, store, &t, &se);
-        if (saved && rc) report_note(a, "%s", se.text);
+        if (saved && rc) report_note("%s", se.text);
         else if (saved) *e = se, rc = saved;
     }
     turn_free(&t);

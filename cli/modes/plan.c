@@ -6,10 +6,13 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "cli/open.h"
 #include "cli/options/paths.h"
+#include "cli/terminal/format.h"
 #include "cli/terminal/out.h"
 #include "cli/terminal/progress.h"
 #include "cli/terminal/term.h"
+#include "cli/turn/engine_client_local.h"
 #include "engine/base/json.h"
 
 struct plan_view {
@@ -22,7 +25,7 @@ static const char *json_text(const struct json *j, char *out, size_t cap) {
     snprintf(out, cap, "%.*s", j && j->type == JSON_STRING ? (int)j->n : 0, j && j->type == JSON_STRING ? j->string : "");
     return out;
 }
-static const char *format_seconds(const struct json *j, char *out, size_t cap) {
+static const char *json_seconds(const struct json *j, char *out, size_t cap) {
     double s = json_num(j, NAN);
     if (isnan(s)) snprintf(out, cap, "-");
     else if (s < 0.9995) snprintf(out, cap, s < 0.00995 ? "%.1f ms" : "%.0f ms", s * 1e3);
@@ -36,7 +39,7 @@ static const char *format_count(int64_t n, char *out, size_t cap) {
     else snprintf(out, cap, "%.1f million", (double)n / 1e6);
     return out;
 }
-static const char *format_bytes(const struct json *j, char *out, size_t cap) { return report_bytes((uint64_t)json_num(j, 0), out, cap); }
+static const char *json_bytes(const struct json *j, char *out, size_t cap) { return format_bytes((uint64_t)json_num(j, 0), out, cap); }
 
 static void put_heading(struct plan_view *v, const char *text) { buf_fmt(v->out, v->color ? "\n\033[1m%s\033[0m\n" : "\n%s\n", text); }
 /* Wraps words at the width, indented by two blanks. */
@@ -57,9 +60,9 @@ static void put_paragraph(struct plan_view *v, const char *text) {
 static void put_memory(struct plan_view *v, const struct json *fits) {
     char a[32], b[32], c[32], line[200];
     const struct json *host = json_get(fits, "host");
-    int n = snprintf(line, sizeof line, "%s of weights in memory", format_bytes(json_get(host, "bytes"), a, sizeof a));
+    int n = snprintf(line, sizeof line, "%s of weights in memory", json_bytes(json_get(host, "bytes"), a, sizeof a));
     if (json_num(json_get(host, "have"), 0) > 0)
-        snprintf(line + n, sizeof line - (size_t)n, " of %s, plus %s tokens of context", format_bytes(json_get(host, "have"), b, sizeof b),
+        snprintf(line + n, sizeof line - (size_t)n, " of %s, plus %s tokens of context", json_bytes(json_get(host, "have"), b, sizeof b),
                  format_count(json_int(json_get(fits, "context_tokens"), 0), c, sizeof c));
     strncat(line, ".", sizeof line - strlen(line) - 1);
     put_paragraph(v, line);
@@ -72,13 +75,13 @@ static void put_fits(struct plan_view *v, const struct json *fits) {
     put_heading(v, "What fits where");
     if (!json_bool(json_get(host, "fits"), true)) {
         const struct json *disk = json_get(fits, "disk");
-        int n = snprintf(line, sizeof line, "%s of weights do not fit in %s of memory: %s are missing.", format_bytes(json_get(host, "bytes"), a, sizeof a),
-                         format_bytes(json_get(host, "have"), b, sizeof b), report_bytes((uint64_t)(need - have), c, sizeof c));
+        int n = snprintf(line, sizeof line, "%s of weights do not fit in %s of memory: %s are missing.", json_bytes(json_get(host, "bytes"), a, sizeof a),
+                         json_bytes(json_get(host, "have"), b, sizeof b), format_bytes((uint64_t)(need - have), c, sizeof c));
         if (disk)
             snprintf(line + n, sizeof line - (size_t)n,
                      " They are read from disk on demand, at %s/s; memory caches %.0f %% of the routed experts and is expected to hold "
                      "%.0f %% of those that an answer chooses.",
-                     format_bytes(json_get(disk, "bytes_per_s"), a, sizeof a), 100 * json_num(json_get(disk, "experts_in_memory"), 0),
+                     json_bytes(json_get(disk, "bytes_per_s"), a, sizeof a), 100 * json_num(json_get(disk, "experts_in_memory"), 0),
                      100 * json_num(json_get(disk, "chosen_in_memory"), 0));
         else
             snprintf(line + n, sizeof line - (size_t)n,
@@ -88,12 +91,12 @@ static void put_fits(struct plan_view *v, const struct json *fits) {
         if (!disk) return;
     } else put_memory(v, fits);
     snprintf(line, sizeof line, "A token reads %s of weights, and %s of KV cache for each token before it.",
-             format_bytes(json_get(fits, "token_bytes"), a, sizeof a), format_bytes(json_get(fits, "kv_token_bytes"), b, sizeof b));
+             json_bytes(json_get(fits, "token_bytes"), a, sizeof a), json_bytes(json_get(fits, "kv_token_bytes"), b, sizeof b));
     put_paragraph(v, line);
     if (!cards || !cards->n) return put_paragraph(v, "No GPUs: everything runs on the CPU.");
     const struct json *first = json_at(cards, 0);
     snprintf(line, sizeof line, "On GPUs (%u x %s, %s each): %s.", cards->n, json_text(json_get(first, "name"), c, sizeof c),
-             format_bytes(json_get(first, "bytes"), b, sizeof b), json_text(json_get(fits, "resident"), why, sizeof why));
+             json_bytes(json_get(first, "bytes"), b, sizeof b), json_text(json_get(fits, "resident"), why, sizeof why));
     put_paragraph(v, line);
 }
 
@@ -122,7 +125,7 @@ static void put_prefill(struct plan_view *v, const struct json *rows) {
         for (int m = 0; m < N_MODES; m++)
             if (json_get(first, mode_names[m])) {
                 bool this = !strcmp(mode_names[m], chosen);
-                buf_fmt(v->out, this && v->color ? "\033[32m%10s\033[0m%s" : "%10s%s", format_seconds(json_get(of, mode_names[m]), a, sizeof a),
+                buf_fmt(v->out, this && v->color ? "\033[32m%10s\033[0m%s" : "%10s%s", json_seconds(json_get(of, mode_names[m]), a, sizeof a),
                         this ? "*" : " ");
             }
         buf_str(v->out, "  ");
@@ -154,7 +157,7 @@ static void put_plot(struct plan_view *v, const struct json *rows) {
         for (int k = 0; k < eighths / 8; k++) buf_str(v->out, "█");
         buf_str(v->out, part[eighths % 8]);
         if (v->color) buf_str(v->out, "\033[0m");
-        buf_fmt(v->out, " %s\n", format_seconds(time, b, sizeof b));
+        buf_fmt(v->out, " %s\n", json_seconds(time, b, sizeof b));
     }
 }
 
@@ -212,8 +215,8 @@ static void put_upgrades(struct plan_view *v, const struct json *rows) {
         for (uint32_t k = 0; prefill && k < prefill->n; k++) {
             const struct json *one = json_at(prefill, k);
             buf_fmt(&line, "%s %s tokens %s", k ? "," : " first token of", format_count(json_int(json_get(one, "tokens"), 0), a, sizeof a),
-                    format_seconds(json_get(one, "seconds"), b, sizeof b));
-            buf_fmt(&line, " (now %s)", format_seconds(json_get(one, "now"), b, sizeof b));
+                    json_seconds(json_get(one, "seconds"), b, sizeof b));
+            buf_fmt(&line, " (now %s)", json_seconds(json_get(one, "now"), b, sizeof b));
         }
         for (uint32_t k = 0; decode && k < decode->n; k++) {
             const struct json *one = json_at(decode, k);
@@ -274,7 +277,7 @@ int plan_run(struct app *a, struct error *e) {
     if (v[OPT_ARCH].origin == ORIGIN_FLAG && v[OPT_MODEL].origin == ORIGIN_FLAG)
         rc = error_set(e, ERR_USAGE, "--arch and -m cannot be combined: both select the model");
     if (!rc && model) rc = open_find_model(a, e);
-    open_engine_params(a, &p);
+    engine_client_local_params(a, &p);
     if (!model) p.dir = NULL;
     if (!paths_make(PATHS_CACHE, "machine", kept, sizeof kept, &(struct error){0})) *strrchr(kept, '/') = 0, p.calibration_dir = kept;
     progress_begin("planning");

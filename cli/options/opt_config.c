@@ -7,6 +7,7 @@
 
 #include "cli/options/opt.h"
 #include "cli/options/paths.h"
+#include "cli/options/trim.h"
 #include "engine/base/file.h"
 #include "engine/base/json.h"
 
@@ -57,8 +58,7 @@ int opt_config_environment(struct opts *o, opt_warn warn, void *ctx, struct erro
 
 static char *trim_blanks(char *s) {
     while (*s == ' ' || *s == '\t') s++;
-    size_t n = strlen(s);
-    while (n && strchr(" \t\r\n", s[n - 1])) s[--n] = 0;
+    s[trim_end(s, strlen(s), " \t\r\n")] = 0;
     return s;
 }
 

@@ -1,53 +1,19 @@
+#include "cli/remote/remote.h"
+
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
-#include <unistd.h>
 
-#include "cli/remote/remote_internal.h"
+#include "cli/remote/remote_connection.h"
+#include "cli/report.h"
 #include "cli/server/resident.h"
 #include "cli/terminal/out.h"
 #include "cli/terminal/progress.h"
-
-bool remote_is_url(const char *model) { return model && (!strncasecmp(model, "http://", 7) || !strncasecmp(model, "https://", 8)); }
+#include "cli/turn/prompt.h"
 
 /* --- requests -------------------------------------------------------------------------------------------------------- */
-
-int remote_setup(struct remote *r, CURL *easy, const char *path) {
-    char url[2048];
-    if ((size_t)snprintf(url, sizeof url, "%s%s", r->base, path) >= sizeof url) return ERR_USAGE;
-    curl.easy_setopt(easy, CURLOPT_URL, url);
-    curl.easy_setopt(easy, CURLOPT_PROTOCOLS_STR, "http,https");
-    curl.easy_setopt(easy, CURLOPT_NOSIGNAL, 1L);
-    curl.easy_setopt(easy, CURLOPT_HTTPHEADER, r->headers);
-    curl.easy_setopt(easy, CURLOPT_CONNECTTIMEOUT, 20L);
-    curl.easy_setopt(easy, CURLOPT_TCP_KEEPALIVE, 1L);
-    if (!r->socket) return 0;
-    curl.easy_setopt(easy, CURLOPT_UNIX_SOCKET_PATH, r->socket);
-    curl.easy_setopt(easy, CURLOPT_PROXY, "");
-    return 0;
-}
-
-int remote_error(const struct remote *r, long status, const struct buf *body, struct error *e) {
-    struct arena arena = {0};
-    struct json j;
-    bool parsed = body->len && !json_parse(&arena, body->data, body->len, 0, "reply", &j, NULL);
-    const struct json *error = parsed ? json_get(&j, "error") : NULL, *text = error && error->type == JSON_OBJECT ? json_get(error, "message") : error;
-    const char *who = r->resident ? "the resident engine" : r->base;
-    if (parsed && !text) text = json_get(&j, "message"); /* older vLLM */
-    bool said = text && text->type == JSON_STRING && text->n;
-    bool full =
-        status == 400 && (json_is(json_get(error, "code"), "context_length_exceeded") || json_is(json_get(error, "type"), "exceed_context_size_error") ||
-                          (said && memmem(text->string, text->n, "context length", 14)));
-    int code = full ? ERR_CONTEXT : status == 400 || status == 404 ? ERR_USAGE : ERR_RUNTIME;
-    if (status == 401 || status == 403)
-        error_set(e, code, "%.200s: %s (status %ld)", who, r->key ? "the key in HEARTH_API_KEY was rejected" : "a key is required; set HEARTH_API_KEY", status);
-    else if (said) error_set(e, code, "%.*s", (int)(text->n < 480 ? text->n : 480), text->string);
-    else error_set(e, code, "%.200s: status %ld, without a message", who, status);
-    arena_free(&arena);
-    return code;
-}
 
 static size_t collect_body(char *data, size_t size, size_t n, void *ctx) {
     struct buf *b = ctx;
@@ -59,7 +25,7 @@ static int fetch_models(struct remote *r, struct buf *body, long *status, struct
     CURL *easy = curl.easy_init();
     char why[CURL_ERROR_SIZE] = "";
     if (!easy) return error_set(e, ERR_MEMORY, "no memory");
-    int rc = remote_setup(r, easy, "/models") ? error_set(e, ERR_USAGE, "-m: the URL is too long") : 0;
+    int rc = remote_connection_setup(r, easy, "/models") ? error_set(e, ERR_USAGE, "-m: the URL is too long") : 0;
     curl.easy_setopt(easy, CURLOPT_WRITEFUNCTION, collect_body);
     curl.easy_setopt(easy, CURLOPT_WRITEDATA, body);
     curl.easy_setopt(easy, CURLOPT_ERRORBUFFER, why);
@@ -79,7 +45,7 @@ static int choose_served_model(struct remote *r, struct error *e) {
     long status = 0;
     int rc = fetch_models(r, &body, &status, e);
     if (!rc && status >= 300 && status < 400) rc = error_set(e, ERR_RUNTIME, "%.200s: redirects are not followed (status %ld)", r->base, status);
-    else if (!rc && (status == 401 || status == 403 || (status != 200 && !r->model))) rc = remote_error(r, status, &body, e);
+    else if (!rc && (status == 401 || status == 403 || (status != 200 && !r->model))) rc = remote_connection_error(r, status, &body, e);
     if (rc || status != 200) goto out; /* a server without this list may still have the model */
     if (json_parse(&arena, body.data ? body.data : "", body.len, 0, "models", &j, NULL)) {
         rc = error_set(e, ERR_RUNTIME, "%.200s: not a chat-completions server (its list of models is not JSON)", r->base);
@@ -165,7 +131,7 @@ static int parse_url(struct remote *r, const char *text, struct error *e) {
         else if (header.failed || !(r->key = mem_strdup(key)) || !add_header(r, header.data)) rc = error_set(e, ERR_MEMORY, "no memory");
         buf_free(&header);
         bool here = !strcmp(host, "localhost") || !strncmp(host, "127.", 4) || !strcmp(host, "[::1]");
-        if (!rc && !strcasecmp(scheme, "http") && !here) report_note(r->app, "the key is sent to %s unencrypted; use https:// to protect it", host);
+        if (!rc && !strcasecmp(scheme, "http") && !here) report_note("the key is sent to %s unencrypted; use https:// to protect it", host);
     }
     curl.free(part);
     curl.free(host);
@@ -242,13 +208,13 @@ static int remote_fd(const struct app *a) { return a->remote->events_fd; }
     .open_engine = remote_open_engine, .close = remote_close, .make_prompt = remote_prompt, .client_open = remote_client_open, \
     .client_close = remote_request_close, .submit = remote_request_submit, .cancel = remote_request_cancel, .disk_keys = remote_request_disk_keys, \
     .poll = remote_request_poll, .fd = remote_fd
-static const struct backend backend_remote = {.name = "remote", .omits_unset_sampling = true, .open_text = remote_open_text, BACKEND_OVER_HTTP};
-static const struct backend backend_attached = {
+const struct backend backend_remote = {.name = "remote", .omits_unset_sampling = true, .open_text = remote_open_text, BACKEND_OVER_HTTP};
+const struct backend backend_attached = {
     .name = "attached", .can_continue = true, .count_tokens = attached_count_tokens, .open_text = attached_open_text, BACKEND_OVER_HTTP};
 
 /* --- selection ------------------------------------------------------------------------------------------------------- */
 
-int remote_select(struct app *a, struct error *e) {
+int remote_check_options(struct app *a, struct error *e) {
     static const struct {
         enum opt_id id;
         const char *why;
@@ -267,7 +233,6 @@ int remote_select(struct app *a, struct error *e) {
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         if (a->opts.v[rows[i].id].origin >= ORIGIN_FLAG)
             return error_set(e, ERR_USAGE, "--%s is not supported with a remote server: %s", opt_table[rows[i].id].name, rows[i].why);
-    a->backend = &backend_remote;
     return 0;
 }
 
@@ -306,7 +271,7 @@ bool remote_attach(struct app *a) {
     if (resident_path(path, NULL) || !resident_is_alive(path)) return false;
     struct error e = {0};
     int rc = resident_request("GET", "/hearth/status", NULL, &body, &e);
-    if (rc == ERR_RUNTIME) report_note(a, "%s; opening the model in this process", e.text);
+    if (rc == ERR_RUNTIME) report_note("%s; opening the model in this process", e.text);
     if (!rc) rc = resident_identity(a, &mine, &e);
     if (!rc) rc = json_parse(&arena, body.data, body.len, 0, "status", &j, &e);
     if (!rc) rc = json_parse(&arena, mine.data, mine.len, 0, "identity", &own, &e);
@@ -314,9 +279,9 @@ bool remote_attach(struct app *a) {
     if (!rc) rc = json_parse(&arena, build.data, build.len, 0, "build", &program, &e);
     if (!rc) {
         same = json_strings_equal(json_get(&j, "identity"), &own);
-        if (!same && a->verbose) report_note(a, "the resident engine has another model or other options; opening the model in this process");
+        if (!same && a->opts.v[OPT_VERBOSE].on) report_note("the resident engine has another model or other options; opening the model in this process");
         if (same && !json_strings_equal(json_get(&j, "build"), &program)) {
-            report_note(a, "the resident engine is another build of hearth (--stop stops it); opening the model in this process");
+            report_note("the resident engine is another build of hearth (--stop stops it); opening the model in this process");
             same = false;
         }
     }
@@ -324,7 +289,6 @@ bool remote_attach(struct app *a) {
         remote_close(a);
         same = false;
     }
-    if (same) a->backend = &backend_attached;
     arena_free(&arena);
     buf_free(&body);
     buf_free(&mine);

@@ -10,9 +10,11 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-#include "cli/remote/remote_internal.h"
+#include "cli/app.h"
+#include "cli/remote/remote_connection.h"
 #include "cli/terminal/out.h"
-#include "cli/turn/conversation.h"
+#include "cli/turn/engine_client.h"
+#include "cli/turn/prompt.h"
 #include "engine/base/clock.h"
 #include "engine/base/log.h"
 
@@ -199,7 +201,7 @@ static void read_line(struct remote_request *c, const char *s, size_t n) {
         while (n && *s == ' ') s++, n--;
         read_chunk(c, s, n);
     } else if (c->remote->resident && n > 7 && !memcmp(s, ": kept ", 7)) read_disk_keys(c, s + 7, n - 7);
-    else if (c->remote->resident && n == 7 && !memcmp(s, ": alone", 7)) prompt_note_dropped_document(c->remote->app);
+    else if (c->remote->resident && n == 7 && !memcmp(s, ": alone", 7)) prompt_note_dropped_document();
     else if (c->remote->resident && n < 100 && sscanf(s, ": prompt %d of %d, %lf s left", &done, &total, &left) == 3)
         queue_event(c, &(struct engine_event){.event = {.kind = EVENT_PROGRESS, .done = done, .total = total, .left_s = left, .unit = "prefill"}}, NULL, 0);
 }
@@ -250,13 +252,13 @@ static void end_transfer(struct remote_request *c, CURLcode rc) {
     pthread_mutex_unlock(&r->lock);
     if (!rc && status != 200 && schedule_retry(c, status)) return;
     const char *who = r->resident ? "the resident engine" : r->base;
-    if (c->error_body.len && (status == 200 || !rc)) finish_request(c, remote_error(r, status == 200 ? 500 : status, &c->error_body, &e), &e);
+    if (c->error_body.len && (status == 200 || !rc)) finish_request(c, remote_connection_error(r, status == 200 ? 500 : status, &c->error_body, &e), &e);
     else if (c->parse_error) finish_request(c, error_set(&e, ERR_RUNTIME, "%.200s: %s", who, c->parse_error), &e);
     else if (rc == CURLE_COULDNT_CONNECT && r->resident)
         finish_request(c, error_set(&e, ERR_RUNTIME, "the resident engine has exited; start hearth again (--last continues a saved chat)"), &e);
     else if (rc && !(c->has_end_mark || c->has_reason))
         finish_request(c, error_set(&e, ERR_RUNTIME, "%.200s: %s", who, *c->curl_error ? c->curl_error : curl.easy_strerror(rc)), &e);
-    else if (status != 200) finish_request(c, remote_error(r, status, &c->error_body, &e), &e);
+    else if (status != 200) finish_request(c, remote_connection_error(r, status, &c->error_body, &e), &e);
     else if (!c->has_end_mark && !c->has_reason)
         finish_request(c, error_set(&e, ERR_RUNTIME, "%.200s: the answer was cut off, or is not an event stream", who), &e);
     else {
@@ -445,7 +447,7 @@ int remote_request_submit(struct engine_client *s, const struct prompt *p, const
     c->easy = curl.easy_init();
     c->last_event = mem_calloc(1, sizeof *c->last_event);
     put_request_body(r, p, q, &c->body);
-    if (!c->easy || !c->last_event || c->body.failed || remote_setup(r, c->easy, "/chat/completions")) {
+    if (!c->easy || !c->last_event || c->body.failed || remote_connection_setup(r, c->easy, "/chat/completions")) {
         request_free(c);
         return error_set(e, ERR_MEMORY, "no memory for a request");
     }

@@ -61,11 +61,18 @@ static void *saver_thread(void *unused) {
     return unused;
 }
 
+/* Waits at most a second for unwritten files when a signal ends the process. */
+static void wait_briefly(void) {
+    enum { STEP_MS = 2, AT_MOST_MS = 1000 };
+    for (int ms = 0; ms < AT_MOST_MS && atomic_load(&n_unwritten); ms += STEP_MS) nanosleep(&(struct timespec){.tv_nsec = STEP_MS * 1000000L}, NULL);
+}
+
 /* Starts the thread, with process signals blocked: they belong to the terminal thread. Faults stay enabled. */
 static bool start_thread(void) {
     static const int own[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGSYS, SIGTRAP};
     sigset_t all, was;
     if (thread_running) return true;
+    sig_at_exit(wait_briefly);
     sigfillset(&all);
     for (size_t i = 0; i < sizeof own / sizeof *own; i++) sigdelset(&all, own[i]);
     pthread_sigmask(SIG_SETMASK, &all, &was);
@@ -122,9 +129,4 @@ void saver_close(void) {
     pthread_mutex_unlock(&lock);
     pthread_join(thread, NULL);
     thread_running = state.closing = false;
-}
-
-void saver_wait_briefly(void) {
-    enum { STEP_MS = 2, AT_MOST_MS = 1000 };
-    for (int ms = 0; ms < AT_MOST_MS && atomic_load(&n_unwritten); ms += STEP_MS) nanosleep(&(struct timespec){.tv_nsec = STEP_MS * 1000000L}, NULL);
 }

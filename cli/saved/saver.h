@@ -10,4 +10,3 @@ int saver_submit(const char *path, struct buf *contents, struct error *e);
 void saver_wait(void);                 /* until all files are written or have failed */
 int saver_take_error(struct error *e); /* returns the first failure since the last call, or 0; a failure wakes sig_fd */
 void saver_close(void);                /* waits, then ends the thread */
-void saver_wait_briefly(void);         /* before a signal ends the process: waits at most a second; async-signal-safe */

@@ -11,8 +11,10 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "cli/report.h"
 #include "cli/saved/saver.h"
 #include "cli/terminal/out.h"
+#include "cli/turn/engine_client.h"
 #include "engine/base/fault.h"
 #include "engine/base/file.h"
 #include "engine/base/hash.h"
@@ -61,10 +63,10 @@ static void note_changed_model(struct app *a, const char *what, const struct jso
     const struct json *model = json_get(body, "model"), *template = json_get(body, "template");
     if (!a) return;
     snprintf(was, sizeof was, "%.*s", model && model->type == JSON_STRING ? (int)model->n : 0, model && model->type == JSON_STRING ? model->string : "");
-    if (*was && strcmp(was, model_name(a))) report_note(a, "%s: started with the model %s, continues with %s", what, was, model_name(a));
+    if (*was && strcmp(was, model_name(a))) report_note("%s: started with the model %s, continues with %s", what, was, model_name(a));
     else if (a->template && template) {
         snprintf(hash, sizeof hash, "%016llx", (unsigned long long)chat_template_hash(a->template));
-        if (!json_is(template, hash)) report_note(a, "%s: the chat template has changed since", what);
+        if (!json_is(template, hash)) report_note("%s: the chat template has changed since", what);
     }
 }
 
@@ -216,7 +218,7 @@ int store_open(struct store *s, struct app *a, const char *name, enum store_mode
     if (rc == ERR_CONTEXT) return e->code = ERR_RUNTIME;
     if (rc) {
         s->disabled = true;
-        if (!warned) report_note(a, "%s; conversations are not saved", e->text);
+        if (!warned) report_note("%s; conversations are not saved", e->text);
         warned = true;
         rc = 0;
     }

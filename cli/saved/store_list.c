@@ -6,6 +6,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "cli/report.h"
 #include "cli/saved/store.h"
 #include "cli/terminal/out.h"
 #include "cli/terminal/sanitize.h"
@@ -131,7 +132,7 @@ int store_list_print(struct app *a, struct error *e) {
     }
     if (json) buf_str(&b, "]\n");
     mem_free(v);
-    if (!n && !json) report_note(a, "no conversation has been saved yet");
+    if (!n && !json) report_note("no conversation has been saved yet");
     rc = b.failed ? error_set(e, ERR_MEMORY, "no memory") : 0;
     if (!rc && b.len) out_write(b.data, b.len);
     buf_free(&b);

@@ -6,17 +6,12 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "cli/report.h"
 #include "cli/server/resident.h"
 #include "cli/server/serve.h"
+#include "cli/terminal/format.h"
 #include "cli/terminal/out.h"
 #include "engine/base/clock.h"
-
-static const char *format_duration(double s, char *out, size_t cap) {
-    if (s < 60) snprintf(out, cap, "%.0f s", s);
-    else if (s < 3600) snprintf(out, cap, "%.0f min", s / 60);
-    else snprintf(out, cap, "%.1f h", s / 3600);
-    return out;
-}
 
 static bool state_is(const struct json *session, const char *state) { return json_is(json_get(session, "state"), state); }
 static long long session_process(const struct json *session) { return (long long)json_int(json_get(session, "process"), 0); }
@@ -57,8 +52,8 @@ static void put_status(const struct json *j, struct buf *b) {
     buf_fmt(b, "%.*s, process %lld, up %s; %lld answer%s; %s of memory, %s of them KV caches\n", name && name->type == JSON_STRING ? (int)name->n : 0,
             name && name->type == JSON_STRING ? name->string : "", (long long)json_int(json_get(j, "pid"), 0),
             format_duration(json_num(json_get(j, "up_s"), 0), up, sizeof up), answered, answered == 1 ? "" : "s",
-            report_bytes((uint64_t)json_int(json_path(j, "memory.resident_bytes"), 0), memory, sizeof memory),
-            report_bytes((uint64_t)json_int(json_path(j, "memory.kv_bytes"), 0), kv, sizeof kv));
+            format_bytes((uint64_t)json_int(json_path(j, "memory.resident_bytes"), 0), memory, sizeof memory),
+            format_bytes((uint64_t)json_int(json_path(j, "memory.kv_bytes"), 0), kv, sizeof kv));
     for (uint32_t i = 0; sessions && sessions->type == JSON_ARRAY && i < sessions->n; i++) put_session(sessions, i, b);
 }
 
@@ -92,6 +87,6 @@ int resident_status_stop(struct app *a, struct error *e) {
         nanosleep(&(struct timespec){.tv_nsec = STEP_MS * 1000000L}, NULL);
     if (rc) return error_set(e, ERR_RUNTIME, "the resident engine did not exit within 30 seconds");
     close(lock);
-    report_note(a, "the resident engine has exited");
+    report_note("the resident engine has exited");
     return 0;
 }

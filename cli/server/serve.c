@@ -1,4 +1,4 @@
-#include "cli/server/server.h"
+#include "cli/server/serve.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -11,12 +11,14 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "cli/open.h"
 #include "cli/server/resident.h"
+#include "cli/server/server.h"
 #include "cli/terminal/out.h"
 #include "cli/terminal/progress.h"
 #include "cli/terminal/sig.h"
+#include "cli/turn/engine_client_local.h"
 #include "engine/base/clock.h"
-#include "engine/base/test_limits.h"
 
 /* --- sockets --------------------------------------------------------------------------------------------------------- */
 
@@ -51,75 +53,7 @@ static int listen_port(struct server *s, const char *where, struct error *e) {
     return 0;
 }
 
-/* True if a client has more than its share of connections. All clients at the port count as one, which has its own limit. */
-static bool exceeds_share(const struct server *s, pid_t job) {
-    int n = 0;
-    for (const struct http_connection *k = s->connections; k; k = k->next) n += k->job == job;
-    return job && n > SERVE_CLIENT_SHARE * (SERVE_MAX_CONNECTIONS - s->n_connections);
-}
-
-static void on_connection(void *server, struct MHD_Connection *c, void **state, enum MHD_ConnectionNotificationCode what) {
-    struct server *s = server;
-    s->n_connections += what == MHD_CONNECTION_NOTIFY_STARTED ? 1 : -1;
-    if (what == MHD_CONNECTION_NOTIFY_STARTED) {
-        const union MHD_ConnectionInfo *info = mhd.get_connection_info(c, MHD_CONNECTION_INFO_CONNECTION_FD);
-        struct http_connection *k = *state = mem_calloc(1, sizeof *k);
-        if (!k) return; /* MHD's own timeout remains */
-        *k = (struct http_connection){.next = s->connections, .fd = info ? info->connect_fd : -1};
-        k->pid = resident_peer(k->fd, &k->job);
-        s->connections = k;
-        k->over_share = exceeds_share(s, k->job);
-        serve_set_deadline(s, c, k->over_share ? SERVE_OVER_SHARE_S : SERVE_HEAD_S);
-    } else if (*state) {
-        struct http_connection **at = &s->connections;
-        while (*at != *state) at = &(*at)->next;
-        *at = (*at)->next;
-        mem_free(*state);
-    }
-    if (what != MHD_CONNECTION_NOTIFY_STARTED) s->accept_again_s = 0;
-}
-
-void serve_set_deadline(struct server *s, struct MHD_Connection *c, int seconds) {
-    const union MHD_ConnectionInfo *info = mhd.get_connection_info(c, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
-    struct http_connection *k = info ? info->socket_context : NULL;
-    if (k) k->deadline_s = seconds ? clock_now() + seconds * 1e-3 * (double)test_limits_get(TEST_LIMIT_SERVE_SECOND_MS, 1000) : 0;
-}
-
-/* Closes connections that miss their deadline. MHD's timeout restarts with each byte, so a slow sender would never reach it. */
-static void close_slow_connections(struct server *s, double now) {
-    for (struct http_connection *k = s->connections; k; k = k->next) {
-        if (!k->deadline_s || now < k->deadline_s) continue;
-        k->deadline_s = 0;
-        shutdown(k->fd, SHUT_RDWR); /* MHD then sees the end */
-    }
-}
-
-/* Returns false when accepting must pause. */
-static bool accept_all(struct server *s, int fd) {
-    while (s->n_connections < (fd == s->fd ? SERVE_MAX_CONNECTIONS : SERVE_MAX_PORT_CONNECTIONS)) {
-        struct sockaddr_storage sa = {0};
-        socklen_t size = sizeof sa;
-        int c = accept4(fd, (struct sockaddr *)&sa, &size, SOCK_CLOEXEC | SOCK_NONBLOCK);
-        if (c < 0) return errno == EAGAIN || errno == EINTR || errno == ECONNABORTED;
-        if (fd == s->fd && !resident_peer_is_user(c)) close(c);
-        else mhd.add_connection(s->http, c, (struct sockaddr *)&sa, size); /* closes it on failure */
-    }
-    return true;
-}
-
 /* --- the loop -------------------------------------------------------------------------------------------------------- */
-
-/* MHD does not poll suspended connections, so a hangup of a waiting client is detected here. */
-static void detect_hangups(struct server *s, const struct pollfd *fds, int n) {
-    for (int i = 0; i < n; i++) {
-        if (!(fds[i].revents & (POLLRDHUP | POLLHUP | POLLERR))) continue;
-        for (struct http_request *x = s->requests; x; x = x->next) {
-            if (x->fd != fds[i].fd || !x->conn || !x->suspended || x->hung_up) continue;
-            x->hung_up = true;
-            serve_wake(x);
-        }
-    }
-}
 
 /* MHD's epoll mode is edge-triggered, and loses a client that writes and closes at once. So MHD lists its descriptors, we poll them
  * and pass the results back. */
@@ -171,7 +105,7 @@ static void serve_loop(struct server *s) {
         }
         if (until && (!s->requests || now >= until)) return;
         if (until) wait = wait < 20 ? wait : 20;
-        close_slow_connections(s, now);
+        serve_connection_close_slow(s, now);
         fds[0] = (struct pollfd){.fd = engine_client_fd(s->app), .events = POLLIN};
         fds[1] = (struct pollfd){.fd = sig_fd(), .events = POLLIN};
         fds[2] = (struct pollfd){.fd = accepting ? s->fd : -1, .events = POLLIN};
@@ -186,12 +120,12 @@ static void serve_loop(struct server *s) {
         if (ready) n_idle_rounds = 0;
         sig_drain();
         if (sig_interrupted() || sig_terminated()) s->stopping = true;
-        detect_hangups(s, fds + waiting, n - waiting);
+        serve_connection_detect_hangups(s, fds + waiting, n - waiting);
         for (int i = 0; i < NEWS && engine_client_poll(s->app, &news, 0); i++) serve_handle_event(s, &news);
         serve_start_waiting(s);
         watch_end(s, &watch, fds + http, waiting - http);
         for (int i = 2; i < FIXED; i++)
-            if (fds[i].fd >= 0 && (fds[i].revents & POLLIN) && !accept_all(s, fds[i].fd)) s->accept_again_s = clock_now() + 0.1;
+            if (fds[i].fd >= 0 && (fds[i].revents & POLLIN) && !serve_connection_accept(s, fds[i].fd)) s->accept_again_s = clock_now() + 0.1;
         serve_start_waiting(s);
     }
 }
@@ -206,8 +140,8 @@ static int start_server(struct server *s, struct error *e) {
     if (lib_mhd(e)) return ERR_RUNTIME;
     s->http = mhd.start_daemon(MHD_ALLOW_SUSPEND_RESUME | MHD_USE_NO_LISTEN_SOCKET, 0, NULL, NULL, serve_request, s, MHD_OPTION_CONNECTION_LIMIT,
                                (unsigned)SERVE_MAX_CONNECTIONS, MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)SERVE_HEAD_BYTES, MHD_OPTION_CONNECTION_TIMEOUT,
-                               (unsigned)SERVE_IDLE_S, MHD_OPTION_NOTIFY_COMPLETED, serve_completed, s, MHD_OPTION_NOTIFY_CONNECTION, on_connection, s,
-                               MHD_OPTION_END);
+                               (unsigned)SERVE_IDLE_S, MHD_OPTION_NOTIFY_COMPLETED, serve_completed, s, MHD_OPTION_NOTIFY_CONNECTION, serve_connection_notify,
+                               s, MHD_OPTION_END);
     if (!s->http) return error_set(e, ERR_RUNTIME, "--serve: libmicrohttpd failed to start");
     int rc = a->opts.v[OPT_LISTEN].text ? listen_port(s, a->opts.v[OPT_LISTEN].text, e) : 0;
     if (!rc) rc = resident_listen(&s->fd, s->path, e);
@@ -223,7 +157,7 @@ static int start_server(struct server *s, struct error *e) {
 static void stop_server(struct server *s) {
     for (struct http_request *x = s->requests; x; x = x->next) {
         x->hung_up = true;
-        serve_wake(x);
+        serve_connection_wake(x);
     }
     if (s->fd >= 0) unlink(s->path); /* first, so that no new client connects */
     if (s->http) {
@@ -248,10 +182,10 @@ int serve_run(struct app *a, struct error *e) {
     if (!rc) rc = resident_claim(&s.lock, e);
     if (!rc) rc = open_find_model(a, e);
     if (!rc) rc = resident_identity(a, &s.identity, e);
-    if (!rc) rc = open_text_local(a, e);
-    if (!rc) rc = open_engine_local(a, e);
+    if (!rc) rc = backend_local.open_text(a, e);
+    if (!rc) rc = backend_local.open_engine(a, e);
     if (!rc) {
-        sig_defer(NULL);
+        sig_defer(NULL, NULL);
         rc = start_server(&s, e);
     }
     out_err_nonblocking();

@@ -58,13 +58,6 @@ static void suspend_until_woken(struct http_request *x) {
     mhd.suspend_connection(x->conn);
 }
 
-void serve_wake(struct http_request *x) {
-    if (!x->suspended || !x->conn) return;
-    if (!x->request.stream && x->state != HTTP_REQUEST_DONE && !x->hung_up) return;
-    x->suspended = false;
-    mhd.resume_connection(x->conn);
-}
-
 static ssize_t read_stream(void *ask, uint64_t at, char *to, size_t max) {
     struct http_request *x = ask;
     if (x->hung_up) return MHD_CONTENT_READER_END_WITH_ERROR;
@@ -237,7 +230,7 @@ enum MHD_Result serve_request(void *server, struct MHD_Connection *c, const char
     struct http_request *x = *state;
     if (!x) {
         if (!(x = *state = request_new(s, c))) return MHD_NO;
-        serve_set_deadline(s, c, SERVE_BODY_S);
+        serve_connection_set_deadline(s, c, SERVE_BODY_S);
         const char *length = mhd.lookup_connection_value(c, MHD_HEADER_KIND, MHD_HTTP_HEADER_CONTENT_LENGTH);
         if (x->over_share) set_refusal(x, 503, NULL, "too many connections from this client");
         else if (x->local || check_key(x)) find_route(x, url, method);
@@ -252,7 +245,7 @@ enum MHD_Result serve_request(void *server, struct MHD_Connection *c, const char
         *n = 0;
         return x->dropped_bytes > SERVE_BODY_BYTES ? MHD_NO : MHD_YES;
     }
-    serve_set_deadline(s, c, 0);
+    serve_connection_set_deadline(s, c, 0);
     if (x->status) return send_reply(x, x->status, &x->refusal);
     if (x->state == HTTP_REQUEST_READING && x->route->fn == on_chat) s->last_activity_s = clock_now();
     return x->route->fn(x);
@@ -261,7 +254,7 @@ enum MHD_Result serve_request(void *server, struct MHD_Connection *c, const char
 void serve_completed(void *server, struct MHD_Connection *c, void **state, enum MHD_RequestTerminationCode why) {
     struct http_request *x = *state;
     if (!x) return;
-    serve_set_deadline(server, c, SERVE_HEAD_S);
+    serve_connection_set_deadline(server, c, SERVE_HEAD_S);
     *state = NULL;
     x->conn = NULL;
     x->suspended = false;

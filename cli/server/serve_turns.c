@@ -7,6 +7,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "cli/open.h"
 #include "cli/server/resident.h"
 #include "cli/server/server.h"
 #include "cli/terminal/out.h"
@@ -141,7 +142,7 @@ static void finish_request(struct http_request *x) {
     x->state = HTTP_REQUEST_DONE;
     s->last_activity_s = clock_now();
     if (!x->conn) serve_request_free(x);
-    else serve_wake(x);
+    else serve_connection_wake(x);
 }
 
 /* Sends the disk-cache keys before anything of the prompt can be on disk. */
@@ -150,7 +151,7 @@ static void add_disk_keys_comment(struct http_request *x) {
     size_t n = engine_client_disk_keys(x->session->client, &keys);
     for (size_t i = 0; i < n; i++) buf_fmt(&x->comments, "%s%016llx", i ? " " : ": kept ", (unsigned long long)keys[i]);
     if (n) buf_str(&x->comments, "\n\n");
-    if (n) serve_wake(x);
+    if (n) serve_connection_wake(x);
 }
 
 /* True if the request continues the chat of the session's last request: its messages and more. *said: hash of the messages. */
@@ -195,7 +196,7 @@ static int begin_turn(struct http_request *x, struct serve_session *k, struct er
     if (x->request.report_disk_keys && x->request.stream) add_disk_keys_comment(x);
     if (alone && x->request.markup && x->request.stream) {
         buf_str(&x->comments, ": alone\n\n");
-        serve_wake(x);
+        serve_connection_wake(x);
     }
     return 0;
 }
@@ -246,7 +247,7 @@ void serve_handle_event(struct server *s, const struct engine_event *news) {
         snprintf(x->progress_comment, sizeof x->progress_comment, ": prompt %d of %d, %.3f s left\n\n", news->event.done, news->event.total,
                  news->event.left_s);
     if (x->turn.running) {
-        if (x->n_generated || *x->progress_comment) serve_wake(x);
+        if (x->n_generated || *x->progress_comment) serve_connection_wake(x);
         return;
     }
     s->n_answered++;

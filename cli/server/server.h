@@ -2,10 +2,10 @@
 /* --serve: serves the chat-completions protocol on a Unix socket and, with --listen, on a local port. One thread handles sockets,
  * engine events and signals, and never blocks on one of them. Clients are identified by their job at the Unix socket, by the program's
  * name at the port, and by the request's own "user"; they are served round-robin (base/fair_queue.h). Texts are never logged. */
+#include <poll.h>
 
 #include "cli/server/api.h"
 #include "cli/server/lib_mhd.h"
-#include "cli/server/serve.h"
 #include "engine/base/fair_queue.h"
 
 enum {
@@ -94,13 +94,18 @@ struct server {
     bool stopping;
 };
 
+/* serve_connection.c: connections */
+void serve_connection_notify(void *server, struct MHD_Connection *c, void **state, enum MHD_ConnectionNotificationCode what);
+bool serve_connection_accept(struct server *s, int fd);                                      /* accepts all that wait; false: accepting must pause */
+void serve_connection_set_deadline(struct server *s, struct MHD_Connection *c, int seconds); /* for complete input; 0: none */
+void serve_connection_close_slow(struct server *s, double now);                              /* closes those past their deadline */
+void serve_connection_detect_hangups(struct server *s, const struct pollfd *fds, int n);
+void serve_connection_wake(struct http_request *x); /* there is something to send */
+
 /* serve_http.c: requests and replies */
 enum MHD_Result serve_request(void *server, struct MHD_Connection *c, const char *url, const char *method, const char *version, const char *upload, size_t *n,
                               void **state);
 void serve_completed(void *server, struct MHD_Connection *c, void **state, enum MHD_RequestTerminationCode why);
-void serve_wake(struct http_request *x); /* there is something to send */
-/* serve.c: sets the deadline, in seconds, for complete input on a connection; 0: none. */
-void serve_set_deadline(struct server *s, struct MHD_Connection *c, int seconds);
 
 /* serve_turns.c: sessions and their turns */
 int serve_make_prompt(struct http_request *x, struct error *e); /* parses the body and makes the prompt */

@@ -5,10 +5,10 @@
 #include <unistd.h>
 
 #include "cli/options/paths.h"
-#include "cli/terminal/utf8.h"
 #include "engine/base/buf.h"
 #include "engine/base/file.h"
 #include "engine/base/mem.h"
+#include "engine/base/utf8.h"
 
 /* One entry per line: line feed and backslash are written as \n and \\. */
 static void put_escaped(struct buf *b, const char *s) {

@@ -4,8 +4,8 @@
 #include <string.h>
 
 #include "cli/terminal/sanitize.h"
-#include "cli/terminal/utf8.h"
 #include "engine/base/mem.h"
+#include "engine/base/utf8.h"
 
 #define CTRL(letter) ((letter)&0x1F)
 enum { ESC = 0x1B, DEL = 0x7F };

@@ -4,15 +4,13 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
-#include <signal.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "cli/terminal/sanitize.h"
-#include "cli/terminal/sig.h"
-#include "cli/terminal/utf8.h"
 #include "engine/base/file.h"
 #include "engine/base/json.h"
+#include "engine/base/utf8.h"
 
 static bool stdin_closed, stderr_nonblocking;
 static int stdout_errno; /* errno of the first failure */
@@ -94,7 +92,7 @@ void out_signal(const char *text) {
 int out_check(struct error *e) {
     out_draw(1, "", 0); /* flushes a held partial character */
     if (!stdout_errno) return 0;
-    if (stdout_errno == EPIPE) sig_die(SIGPIPE); /* the reader closed the pipe: end quietly, as cat does */
+    if (stdout_errno == EPIPE) return OUT_CLOSED_PIPE;
     return error_set(e, ERR_RUNTIME, "stdout: %s", stdout_errno == EBADF ? "closed" : strerror(stdout_errno));
 }
 

@@ -14,7 +14,8 @@ bool out_stdin_closed(void);
 bool out_terminal(int fd); /* 0..2, as at start */
 /* Writes to stdout. After a failure later calls do nothing. Returns 0 or ERR_RUNTIME. */
 int out_write(const void *data, size_t n);
-/* Reports the state of stdout at exit: 0, or ERR_RUNTIME with the reason. A closed pipe ends the process as SIGPIPE would. */
+enum { OUT_CLOSED_PIPE = 1 };
+/* Reports the state of stdout: 0; ERR_RUNTIME with the reason; or OUT_CLOSED_PIPE, which is to end the process as SIGPIPE would. */
 int out_check(struct error *e);
 bool out_failed(void);
 /* Writes to stderr; failures are ignored. Allocates nothing. */

@@ -1,9 +1,12 @@
 #include "cli/terminal/progress.h"
 
+#include <math.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 
+#include "cli/options/trim.h"
+#include "cli/terminal/format.h"
 #include "cli/terminal/markdown.h"
 #include "cli/terminal/out.h"
 #include "cli/terminal/term.h"
@@ -56,12 +59,6 @@ void progress_begin(const char *what) {
     pthread_mutex_unlock(&lock);
 }
 
-static void format_time_left(char *out, size_t cap, double s) {
-    if (s < 90) snprintf(out, cap, "%.0f s left", s < 1 ? 1 : s);
-    else if (s < 5400) snprintf(out, cap, "%.0f min left", s / 60);
-    else snprintf(out, cap, "%.1f h left", s / 3600);
-}
-
 /* Draws the bar, extrapolated from the last report: reports can be 15 s apart (a streamed layer). The bar moves at the expected
  * speed, slower towards the end, and never back. */
 static void draw_bar(double now) {
@@ -69,10 +66,10 @@ static void draw_bar(double now) {
     double since = now - progress.told, on = progress.left > 0 ? since / (since + progress.left) : 0, share = progress.share + (1 - progress.share) * on;
     if (share < progress.most) share = progress.most;
     progress.most = share;
-    format_time_left(left, sizeof left, progress.left - since);
+    format_duration(fmax(progress.left - since, 1), left, sizeof left);
     int full = (int)(share * 20);
     for (int i = 0; i < 20; i++) memcpy(bar + i, i < full ? "#" : "-", 2);
-    snprintf(text, sizeof text, "%s [%s] %.0f %%  %s", progress.what, bar, share * 100, progress.left >= 0 ? left : "");
+    snprintf(text, sizeof text, "%s [%s] %.0f %%  %s%s", progress.what, bar, share * 100, progress.left >= 0 ? left : "", progress.left >= 0 ? " left" : "");
     draw_line(text);
 }
 
@@ -131,7 +128,7 @@ static void print_wrapped(const char *text, size_t n) {
 void progress_print(const char *text) {
     pthread_mutex_lock(&lock);
     size_t n = strlen(text), had = progress.queue.len;
-    while (n && text[n - 1] == '\n') n--;
+    n = trim_end(text, n, "\n");
     if (progress.held && (buf_add(&progress.queue, text, n) || buf_char(&progress.queue, '\n'))) progress.queue.len = had;
     if (!progress.held || progress.queue.len == had) { /* no memory to queue it: print it at once */
         clear_locked();

@@ -7,15 +7,15 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "cli/saved/saver.h"
 #include "cli/terminal/out.h"
 #include "cli/terminal/term.h"
-#include "cli/turn/engine_client.h"
 #include "engine/base/file.h"
 
 /* Handlers may run on any thread. */
 static _Atomic int deferring, interrupted, terminated, resized, continued;
-static struct engine_client *_Atomic cancel_client;
+static void (*_Atomic cancel_fn)(void *);
+static void *_Atomic cancel_ctx;
+static void (*_Atomic at_exit)(void);
 static int wake_pipe[2] = {-1, -1};
 
 void sig_wake(void) {
@@ -27,7 +27,7 @@ void sig_wake(void) {
 _Noreturn void sig_die(int sig) {
     sigset_t set;
     term_restore();
-    saver_wait_briefly();
+    if (at_exit) at_exit();
     file_out_abandon();
     signal(sig, SIG_DFL);
     sigemptyset(&set);
@@ -42,8 +42,8 @@ static void on_end(int sig) {
     if (!deferring || (sig == SIGINT ? interrupted : terminated)) sig_die(sig);
     if (sig == SIGINT) interrupted = 1;
     else terminated = sig;
-    struct engine_client *s = cancel_client;
-    if (s) engine_client_cancel(s);
+    void *ctx = cancel_ctx;
+    if (ctx) cancel_fn(ctx);
     sig_wake();
     errno = saved;
 }
@@ -126,14 +126,17 @@ void sig_init(void) {
     sigaction(SIGBUS, &bus, NULL); /* replaces a sanitizer's handler too: a shrunken file is not a bug */
 }
 
-void sig_defer(struct engine_client *s) {
-    cancel_client = s;
+void sig_defer(void (*cancel)(void *ctx), void *ctx) {
+    cancel_ctx = NULL;
+    cancel_fn = cancel;
+    cancel_ctx = ctx;
     deferring = 1;
 }
 void sig_undefer(void) {
     deferring = 0;
-    cancel_client = NULL;
+    cancel_ctx = NULL;
 }
+void sig_at_exit(void (*fn)(void)) { at_exit = fn; }
 void sig_clear_interrupt(void) { interrupted = 0; }
 bool sig_interrupted(void) { return interrupted; }
 int sig_terminated(void) { return terminated; }

@@ -4,12 +4,10 @@
 #include <signal.h>
 #include <stdbool.h>
 
-struct engine_client;
-
 void sig_init(void);
-/* After sig_defer, SIGINT cancels s (may be NULL) and is recorded; a second one before sig_clear_interrupt ends the process. SIGTERM and SIGHUP
- * likewise. sig_undefer restores the default. */
-void sig_defer(struct engine_client *s);
+/* After sig_defer, SIGINT is recorded and calls cancel(ctx), unless ctx is NULL; a second one before sig_clear_interrupt ends the process.
+ * SIGTERM and SIGHUP likewise. sig_undefer restores the default. cancel is async-signal-safe. */
+void sig_defer(void (*cancel)(void *ctx), void *ctx);
 void sig_undefer(void);
 void sig_clear_interrupt(void); /* clears the recorded SIGINT */
 bool sig_interrupted(void);
@@ -18,5 +16,6 @@ bool sig_resized(void);   /* SIGWINCH or SIGCONT since the last call */
 bool sig_continued(void); /* stopped and continued since the last call: the shell has written below what was drawn */
 int sig_fd(void);         /* readable after a signal was recorded; sig_drain empties it */
 void sig_drain(void);
-void sig_wake(void);             /* makes sig_fd readable, from another thread */
-_Noreturn void sig_die(int sig); /* restores the terminal, then the default action */
+void sig_wake(void);                /* makes sig_fd readable, from another thread */
+void sig_at_exit(void (*fn)(void)); /* sets the function that sig_die calls after it restores the terminal; async-signal-safe */
+_Noreturn void sig_die(int sig);    /* restores the terminal, then the default action */

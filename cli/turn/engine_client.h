@@ -39,7 +39,6 @@ struct backend {
     bool (*poll)(struct app *a, struct engine_event *out, int timeout_ms);
     int (*fd)(const struct app *a);
 };
-extern const struct backend backend_local;
 
 /* Runs the turns of one conversation in sequence: a session of the local engine, or requests to a server. */
 struct engine_client {
@@ -56,6 +55,7 @@ void engine_client_fork(struct engine_client *from, struct engine_client **s);
 /* Queues a turn, as session_submit; r has no tokens, they come from the prompt. With --no-save nothing is stored on disk. */
 int engine_client_submit(struct engine_client *s, const struct prompt *p, const struct request *r, struct error *e);
 void engine_client_cancel(struct engine_client *s);
+void engine_client_defer_signals(struct engine_client *s); /* sig_defer; SIGINT, SIGTERM and SIGHUP cancel s (may be NULL) */
 /* Returns the keys under which the engine caches the last prompt on disk, as session_disk_keys. An attached engine reports them with
  * an EVENT_NONE; a remote one never does. */
 size_t engine_client_disk_keys(const struct engine_client *s, const uint64_t **keys);

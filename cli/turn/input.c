@@ -5,6 +5,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "cli/options/trim.h"
+#include "cli/report.h"
 #include "cli/terminal/out.h"
 #include "engine/base/fault.h"
 #include "engine/base/file.h"
@@ -61,7 +63,7 @@ static int add_clean_text(struct app *a, const char *what, const struct buf *raw
         return error_set(e, ERR_RUNTIME, "%s: UTF-16 text; convert it to UTF-8 first: iconv -f UTF-16 -t UTF-8", what);
     if (n >= 3 && !memcmp(s, "\xEF\xBB\xBF", 3)) s += 3, n -= 3;
     size_t broken = out_utf8(out, s, n);
-    if (broken) report_note(a, "%s: %zu invalid UTF-8 sequences were replaced by U+FFFD", what, broken);
+    if (broken) report_note("%s: %zu invalid UTF-8 sequences were replaced by U+FFFD", what, broken);
     return out->failed ? error_set(e, ERR_MEMORY, "%s: no memory", what) : 0;
 }
 
@@ -111,10 +113,6 @@ int input_document(struct app *a, const char *path, struct buf *out, struct erro
     return rc;
 }
 
-static void trim_line_ends(struct buf *b) {
-    while (b->len && strchr("\n\r", b->data[b->len - 1])) b->data[--b->len] = 0;
-}
-
 int input_prompt(struct app *a, struct buf *out, struct error *e) {
     const struct opt_value *v = a->opts.v;
     const char *p = v[OPT_PROMPT].text;
@@ -128,7 +126,7 @@ int input_prompt(struct app *a, struct buf *out, struct error *e) {
     bool files_only = v[OPT_FILE].n_items && !p;
     if (!rc && (p_is_stdin || (!stdin_taken && !a->tty_in))) {
         if (!(rc = input_stdin(&in, e))) rc = add_clean_text(a, "stdin", &in, &text, e);
-        if (!v[OPT_RAW].on) trim_line_ends(&text);
+        if (!v[OPT_RAW].on) text.len = trim_end(text.data, text.len, "\n\r");
         if (!rc && text.len) {
             buf_add(out, text.data, text.len);
             if (p && !p_is_stdin && *p) buf_str(out, v[OPT_RAW].on ? "" : "\n\n");

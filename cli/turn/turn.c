@@ -2,6 +2,7 @@
 
 #include <string.h>
 
+#include "cli/turn/engine_client.h"
 #include "engine/base/clock.h"
 
 const char *turn_reason_name(enum done_reason r) {

@@ -2,7 +2,8 @@
 /* One answer: turns token ids into text, thinking, a finish reason and statistics. The caller polls the app and passes the events; new
  * text goes to a callback. */
 #include "cli/app.h"
-#include "cli/turn/conversation.h"
+#include "cli/turn/engine_client.h"
+#include "cli/turn/prompt.h"
 
 /* Receives final text as it arrives. Non-zero cancels the turn. */
 typedef int (*turn_fn)(void *ctx, enum output_kind part, const char *data, size_t n);

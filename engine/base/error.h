@@ -21,5 +21,12 @@ struct error {
 int error_set(struct error *e, int code, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 /* Prepends "prefix: " to the text; returns e->code. */
 int error_prefix(struct error *e, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+/* Returns a failed call's code from the calling function. */
+#define TRY(call) \
+    do { \
+        int rc_ = (call); \
+        if (rc_) return rc_; \
+    } while (0)
+
 /* The process exit code for a negative error code. */
 int error_exit_code(int code);

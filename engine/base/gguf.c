@@ -4,7 +4,9 @@
 #include <string.h>
 
 #include "engine/base/file.h"
+#include "engine/base/mem.h"
 #include "engine/base/minifloat.h"
+#include "engine/base/utf8.h"
 
 enum { max_keys = 4096, max_items = 1 << 24, max_depth = 4, max_name = 512, max_alignment = 1 << 20 };
 
@@ -44,7 +46,7 @@ static int take_string(struct reader *r, struct json *out) {
     if (n > UINT32_MAX) return bad(r, "a string of more than 4 GB");
     *out = (struct json){.type = JSON_STRING, .n = (uint32_t)n, .string = (const char *)r->data + r->at};
     r->at += n;
-    return json_is_utf8(out->string, n) ? 0 : bad(r, "a string that is not UTF-8");
+    return utf8_valid(out->string, n) == n ? 0 : bad(r, "a string that is not UTF-8");
 }
 
 enum value_type { V_U8, V_I8, V_U16, V_I16, V_U32, V_I32, V_F32, V_BOOL, V_STRING, V_ARRAY, V_U64, V_I64, V_F64, V_COUNT };
@@ -202,11 +204,9 @@ static int take_tensor(struct reader *r, struct gguf_tensor *t) {
     return 0;
 }
 
-static uint64_t up(uint64_t n, uint64_t to) { return (n + to - 1) / to * to; }
-
 /* Tensors are stored in header order, each at a multiple of the alignment, and fill the file. */
 static int assign_offsets(struct reader *r, struct gguf *g, uint64_t alignment) {
-    uint64_t begin = up(r->at, alignment), room = r->size > begin ? r->size - begin : 0, at = 0;
+    uint64_t begin = align_up(r->at, alignment), room = r->size > begin ? r->size - begin : 0, at = 0;
     for (size_t i = 0; i < g->n_tensors; i++) {
         struct gguf_tensor *t = &g->tensors[i];
         if (t->offset != at)
@@ -216,7 +216,7 @@ static int assign_offsets(struct reader *r, struct gguf *g, uint64_t alignment) 
             return error_set(r->e, ERR_MODEL, "%s: tensor %.200s ends at byte %llu of %llu: the file is truncated", r->what, t->name,
                              (unsigned long long)(at + t->size), (unsigned long long)room);
         t->offset += begin;
-        at = up(at + t->size, alignment);
+        at = align_up(at + t->size, alignment);
         if (at > room) at = room; /* the last one may omit its padding */
     }
     if (room - at >= alignment)

@@ -8,6 +8,7 @@
 
 #include "engine/base/buf.h"
 #include "engine/base/hash.h"
+#include "engine/base/utf8.h"
 
 enum { max_depth = 128 };
 
@@ -41,24 +42,6 @@ static void skip_space(struct parser *p) {
     while (p->at < p->end && (*p->at == ' ' || *p->at == '\n' || *p->at == '\r' || *p->at == '\t')) p->at++;
 }
 
-/* Returns the length of the UTF-8 sequence at s, or 0 if it is malformed, overlong or a surrogate. */
-static int utf8_len(const unsigned char *s, const unsigned char *end) {
-    if (s[0] < 0x80) return 1;
-    int n = s[0] >= 0xF0 ? 4 : s[0] >= 0xE0 ? 3 : 2;
-    if (s[0] < 0xC2 || s[0] > 0xF4 || end - s < n) return 0;
-    for (int i = 1; i < n; i++)
-        if ((s[i] & 0xC0) != 0x80) return 0;
-    if ((s[0] == 0xE0 && s[1] < 0xA0) || (s[0] == 0xED && s[1] > 0x9F) || (s[0] == 0xF0 && s[1] < 0x90) || (s[0] == 0xF4 && s[1] > 0x8F)) return 0;
-    return n;
-}
-
-bool json_is_utf8(const char *s, size_t n) {
-    const unsigned char *at = (const unsigned char *)s, *end = at + n;
-    for (int k; at < end; at += k)
-        if (!(k = utf8_len(at, end))) return false;
-    return true;
-}
-
 static int hex4(const char *s) {
     int v = 0;
     for (int i = 0; i < 4; i++) {
@@ -67,14 +50,6 @@ static int hex4(const char *s) {
         v = v << 4 | d;
     }
     return v;
-}
-
-static char *put_utf8(char *o, unsigned c) {
-    if (c < 0x80) *o++ = (char)c;
-    else if (c < 0x800) *o++ = (char)(0xC0 | c >> 6), *o++ = (char)(0x80 | (c & 63));
-    else if (c < 0x10000) *o++ = (char)(0xE0 | c >> 12), *o++ = (char)(0x80 | (c >> 6 & 63)), *o++ = (char)(0x80 | (c & 63));
-    else *o++ = (char)(0xF0 | c >> 18), *o++ = (char)(0x80 | (c >> 12 & 63)), *o++ = (char)(0x80 | (c >> 6 & 63)), *o++ = (char)(0x80 | (c & 63));
-    return o;
 }
 
 /* Skips 8 bytes at a time while none of them ends the run: a quote, a backslash, a control byte or a non-ASCII byte. */
@@ -104,7 +79,7 @@ static int parse_string(struct parser *p, struct json *out) {
             if (p->end - p->at < 2) return fail(p, "string without end");
             p->at += 2;
         } else {
-            int n = utf8_len((const unsigned char *)p->at, (const unsigned char *)p->end);
+            size_t n = utf8_whole(p->at, (size_t)(p->end - p->at));
             if (!n) return fail(p, "not UTF-8");
             p->at += n;
         }
@@ -139,7 +114,7 @@ static int parse_string(struct parser *p, struct json *out) {
             c = 0x10000 + ((c - 0xD800) << 10) + (d - 0xDC00);
             s += 6;
         } else if (c >= 0xDC00 && c < 0xE000) return fail(p, "half of a surrogate pair");
-        o = put_utf8(o, (unsigned)c);
+        o += utf8_put((uint32_t)c, o);
     }
     out->n = (uint32_t)(o - out->string);
     p->at = end + 1;

@@ -37,8 +37,7 @@ bool json_is(const struct json *j, const char *text);                   /* a str
 bool json_bool(const struct json *j, bool none);
 int64_t json_int(const struct json *j, int64_t none); /* accepts whole floats */
 double json_num(const struct json *j, double none);
-char *json_strdup(const struct json *j);    /* mem_alloc'd, NULL if not a string */
-bool json_is_utf8(const char *s, size_t n); /* strict, as JSON requires */
+char *json_strdup(const struct json *j); /* mem_alloc'd, NULL if not a string */
 /* Appends text as a JSON string, quotes included, ensure_ascii=False; for writers. Returns 0 or ERR_MEMORY. */
 struct buf;
 int json_quote(struct buf *b, const char *s, size_t n);

@@ -180,7 +180,7 @@ struct arena_chunk {
 
 void *arena_alloc(struct arena *a, size_t size) {
     if (size > SIZE_MAX / 2) return NULL;
-    size = (size + 15) & ~(size_t)15;
+    size = align_up(size, 16);
     if (!a->head || a->size - a->used < size) {
         size_t want = a->size < 1u << 20 ? (a->size ? a->size * 2 : 4096) : 1u << 20;
         if (want < size) want = size;

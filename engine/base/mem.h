@@ -4,6 +4,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+static inline size_t align_up(size_t n, size_t to) { return (n + to - 1) / to * to; } /* the next multiple of `to` */
+
 void *mem_alloc(size_t size);            /* uninitialised; 16-byte aligned; size 0 gives a valid pointer */
 void *mem_calloc(size_t n, size_t size); /* zeroed; NULL when n * size overflows */
 void *mem_realloc(void *p, size_t size); /* p stays valid on failure */

@@ -83,15 +83,6 @@ void mtp_rewind(struct mtp_session *c, int pos) { /* a row depends on its positi
     else if (c->n_rows + c->n_waiting > left) c->n_waiting = left - c->n_rows;
 }
 
-/* Views the last of n rows of the workspace. */
-static struct work last_row(const struct config *c, const struct work *w, int n) {
-    struct work r = *w;
-    const size_t at = (size_t)n - 1;
-    r.x += at * (size_t)c->hidden, r.xn += at * (size_t)c->hidden, r.tokens += at, r.pos += at;
-    r.cos += at * (size_t)(c->rope.dim / 2), r.sin += at * (size_t)(c->rope.dim / 2);
-    return r;
-}
-
 /* Computes cache rows [row, row + n) from h [n, hidden] and the next tokens. If out is not NULL, runs the whole layer for the last row; its output is in
  * out->x. final: h is the model's output, to which its final norm is applied first. */
 static int run_rows(struct mtp *m, struct mtp_session *chat, const int32_t *tokens, int row, int n, const float *h, bool final, struct work *out) {
@@ -111,7 +102,7 @@ static int run_rows(struct mtp *m, struct mtp_session *chat, const int32_t *toke
     TRY(block_rope(m->exec, c, w, m->w->rope_mscale, n, 0));
     TRY(block_kv(m->exec, c, y, 0, w, &span, 1, n));
     if (!out) return 0;
-    struct work v = last_row(c, w, n);
+    struct work v = work_slice(c, w, n - 1);
     span.pos += n - 1, span.n = 1;
     TRY(block_query(m->exec, c, y, 0, &v, 1));
     TRY(block_attend(m->exec, c, y, 0, &v, &span, (struct key_range){.n = span.pos + 1, .piece = PIECE_ALL}));

@@ -4,6 +4,7 @@
 
 #include "engine/base/mem.h"
 #include "engine/exec/cpu_layer.h"
+#include "engine/experts/expert_pool.h"
 
 enum { SLOTS_LEAST = 4, GROUP_ROWS = 256, GROUP_RESIDENT = 8, GROUP_MOVED = 4 };
 
@@ -24,13 +25,12 @@ static void work_release(void *ctx, void *p) {
     gpu_free(b->g, p);
 }
 
-static size_t slot_bytes(const struct runtime *m) { return (m->expert_bytes + 4096) & ~(size_t)255; }
 static size_t rows_bytes(const struct config *c, int rows) { return (size_t)rows * (size_t)c->hidden * 4; }
 static size_t pairs_bytes(const struct config *c, int rows) { return (size_t)rows * (size_t)c->topk * 4; }
 /* Beside the rows: a minimal ring, what attention grows by, and the operations' own buffers. */
 static size_t beside_bytes(const struct runtime *m, const struct decode_device *d, int rows, int end) {
     const struct config *c = &m->w->config;
-    return SLOTS_LEAST * slot_bytes(m) + (d ? block_grown_bytes(c, end) : 0) + work_bytes(c, rows) / 2;
+    return SLOTS_LEAST * expert_pool_slot_bytes(m) + (d ? block_grown_bytes(c, end) : 0) + work_bytes(c, rows) / 2;
 }
 
 size_t blend_device_min_bytes(const struct runtime *m, const struct decode_device *d, int pos, int n) {
@@ -41,7 +41,7 @@ size_t blend_device_min_bytes(const struct runtime *m, const struct decode_devic
 }
 size_t blend_device_good_bytes(const struct runtime *m, const struct decode_device *d, int pos, int n) {
     enum { RING = 32 };
-    return blend_device_min_bytes(m, d, pos, n) + RING * slot_bytes(m);
+    return blend_device_min_bytes(m, d, pos, n) + RING * expert_pool_slot_bytes(m);
 }
 
 bool blend_device_try_rows(struct blend_device *p, int rows, int end) {
@@ -49,14 +49,13 @@ bool blend_device_try_rows(struct blend_device *p, int rows, int end) {
     const size_t beside = beside_bytes(m, p->d, rows, end);
     if (!p->d) return gpu_mem_free(p->g) > beside + 2 * (rows_bytes(p->s->c, rows) + pairs_bytes(p->s->c, rows));
     if (!work_open(&p->work, p->s->c, rows, work_alloc, work_release, p, &(struct error){0}) && gpu_mem_free(p->g) > beside) return true;
-    if (p->work.release) work_close(&p->work);
-    p->work = (struct work){0};
+    work_close(&p->work);
     return false;
 }
 
 static int open_slots(struct blend_device *p, size_t keep, struct error *e) {
     const int most = p->s->c->n_experts;
-    const size_t bytes = slot_bytes(p->s->m);
+    const size_t bytes = expert_pool_slot_bytes(p->s->m);
     if (!(p->slots = mem_calloc((size_t)most, sizeof *p->slots))) return error_set(e, ERR_MEMORY, "no memory for a prefill");
     if (keep < gpu_mem_free(p->g) / 16) keep = gpu_mem_free(p->g) / 16;
     while (p->n_slots < most && (p->n_slots < SLOTS_LEAST || gpu_mem_free(p->g) > keep + bytes)) {
@@ -81,7 +80,7 @@ int blend_device_alloc(struct blend_device *p, int rows, int end, bool alone, st
     if (!rc) rc = gpu_host_alloc(p->g, (void **)&p->pair_token, pairs, e);
     if (!rc) rc = gpu_host_alloc(p->g, (void **)&p->pair_weight, pairs, e);
     if (!rc && !alone) rc = gpu_host_alloc(p->g, (void **)&p->sum, hidden, e);
-    return rc ? rc : open_slots(p, beside_bytes(p->s->m, p->d, rows, end) - SLOTS_LEAST * slot_bytes(p->s->m), e);
+    return rc ? rc : open_slots(p, beside_bytes(p->s->m, p->d, rows, end) - SLOTS_LEAST * expert_pool_slot_bytes(p->s->m), e);
 }
 
 int blend_device_open(struct blend_device *p, struct error *e) {
@@ -113,7 +112,7 @@ void blend_device_close(struct blend_device *p) {
     if (p->link) gpu_stream_sync(p->link);
     if (blend_device_stream(p)) gpu_stream_sync(blend_device_stream(p));
     gpu_stream_close(&p->link);
-    if (p->work.release) work_close(&p->work);
+    work_close(&p->work);
     for (int i = 0; i < p->n_slots; i++) gpu_free(p->g, p->slots[i].mem);
     gpu_free(p->g, p->token), gpu_free(p->g, p->weight);
     if (!p->d) gpu_free(p->g, p->xn), gpu_free(p->g, p->y);

@@ -3,6 +3,7 @@
  * micro-batch CPU and GPU alternate; with two, one's experts overlap the other's attention; without devices the CPU does both. */
 #include "engine/exec/decode.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -175,32 +176,15 @@ static int signal_cpu_done(struct decode *s, struct decode_micro_batch *m) {
     return 0;
 }
 
-/* Returns the workspace as seen by rows from `row` on; buffers that do not outlive an operation are shared. */
-static struct work work_from_row(const struct config *c, const struct work *w, int row) {
-    struct work r = *w;
-    size_t at = (size_t)row;
-    r.x += at * (size_t)c->hidden, r.xn += at * (size_t)c->hidden;
-    if (r.streams) r.streams += at * (size_t)(c->streams.n * c->hidden), r.post += at * (size_t)c->streams.n;
-    r.tokens += at;
-    if (r.selected_keys) r.selected_keys += at * (size_t)c->index_topk;
-    r.cos += at * (size_t)(c->rope.dim / 2), r.sin += at * (size_t)(c->rope.dim / 2);
-    if (r.long_cos) r.long_cos += at * (size_t)(c->rope.dim / 2), r.long_sin += at * (size_t)(c->rope.dim / 2);
-    if (r.router) r.router += at * (size_t)c->n_experts;
-    if (r.ids) r.ids += at * (size_t)c->topk, r.weights += at * (size_t)c->topk;
-    if (r.shared_weight) r.shared_weight += at;
-    return r;
-}
-
 static int cpu_attention(struct decode *s, struct decode_micro_batch *m, int layer, struct error *e) {
     int first = n_device_rows(s, m, layer);
     if (m->n_dev && layer == s->n_resident) TRY(wait_rows(s, m, layer)); /* the residual stream comes from the last device */
     if (first == m->n) return 0;
-    struct work w = work_from_row(s->c, &m->host, first);
+    struct work w = work_slice(s->c, &m->host, first);
     double t = trace_now(s->m->trace);
     int rc = cpu_attention_block(s->m, &w, first ? m->cpu_spans : m->spans, m->n_spans - (first ? m->n_dev_spans : 0), layer, m->n - first, s->cancel, e);
     trace_cpu(s->m->trace, t, "attention", layer, (int)(m - s->micro_batch));
-    m->host.latent = w.latent, m->host.latent_floats = w.latent_floats; /* buffers that an operation grew */
-    m->host.expanded_kv = w.expanded_kv, m->host.expanded_floats = w.expanded_floats;
+    work_keep_grown(&m->host, &w);
     return rc;
 }
 
@@ -214,7 +198,7 @@ static bool ids_are_valid(const struct decode *s, const struct decode_micro_batc
 static void trace_routing(struct decode *s, const struct decode_micro_batch *m, int layer) {
     for (int k = 0; k < m->n_spans && s->m->routing && !s->cpu_queue; k++) {
         const struct span *t = &m->spans[k];
-        struct work w = work_from_row(s->c, &m->host, t->row);
+        struct work w = work_slice(s->c, &m->host, t->row);
         routing_trace_add(s->m->routing, &s->routing_lines,
                           &(struct routing_trace_rows){.batch = s->routing_batch,
                                                        .chat = s->caller_spans[m->caller_span[k]].kv,
@@ -233,7 +217,7 @@ static int run_draft_experts(struct decode *s, struct decode_micro_batch *m, int
     const struct decode_draft *v = s->draft;
     struct layer y = *numa_copy_layer(s->m->numa_copy, s->m->w, layer);
     const int there = draft_experts_of(s, layer) ? first : 0;
-    struct work rest = work_from_row(s->c, &m->host, first), own = work_from_row(s->c, &m->host, there);
+    struct work rest = work_slice(s->c, &m->host, first), own = work_slice(s->c, &m->host, there);
     const double t = trace_now(s->m->trace);
     y.experts = v->experts[layer], y.shards = NULL;
     for (int i = 0; i < m->n_spans && v->lookahead; i++)
@@ -251,7 +235,7 @@ static int run_draft_experts(struct decode *s, struct decode_micro_batch *m, int
 
 static int cpu_experts(struct decode *s, struct decode_micro_batch *m, int layer, struct error *e) {
     int first = n_device_rows(s, m, layer);
-    struct work *w = &m->host, rest = work_from_row(s->c, w, first);
+    struct work *w = &m->host, rest = work_slice(s->c, w, first);
     const struct layer *y = numa_copy_layer(s->m->numa_copy, s->m->w, layer);
     double t = trace_now(s->m->trace);
     if (!y->experts) {
@@ -360,7 +344,7 @@ static int run_layers(struct decode *s, int n, int32_t *top, struct error *e) {
     for (int i = 0; i < s->n_micros; i++) { /* rows whose last layer ran on the CPU */
         struct decode_micro_batch *m = &s->micro_batch[i];
         int first = n_device_rows(s, m, s->c->n_layers - 1);
-        struct work own = work_from_row(s->c, &m->host, first);
+        struct work own = work_slice(s->c, &m->host, first);
         if (first < m->n) TRY(block_merge_streams(s->m->cpu, s->m->w, &own, m->n - first));
     }
     TRY(run_head(s, n, top));
@@ -407,7 +391,7 @@ static int check_results(struct decode *s, int n, int32_t *top, struct error *e)
             if (places[k] >= 0 && (at < 0 || places[k] < at)) at = places[k];
     }
     atomic_store(s->head.first_bad, at);
-    TRY(exec_check_finite(s->m->w, &s->head, e));
+    TRY(exec_check_finite(at, e));
     for (int row = 0, i = 0; i < s->n_micros; row += s->micro_batch[i++].n) {
         const struct decode_micro_batch *m = &s->micro_batch[i];
         bool there = m->n_dev && s->n_resident == s->c->n_layers && s->dev[s->n_dev - 1].has_head;
@@ -486,22 +470,22 @@ static void add_span(struct decode *s, struct decode_micro_batch *m, const struc
 
 /* Splits spans into micro-batches, rows with device KV first in each. Each next span, longest KV first, goes to the micro-batch
  * with the fewest rows relative to its share, so that both attend to similar lengths. Returns all rows. */
-static int split_batch(struct decode *s, enum decode_exec how, const struct decode_span *spans, int n_spans) {
+static int split_batch(struct decode *s, enum exec_mode how, const struct decode_span *spans, int n_spans) {
     const struct device_kv *copies[DECODE_MAX_ROWS];
     struct kv_state_step moves[DECODE_MAX_ROWS];
     int order[DECODE_MAX_ROWS], n = 0, on_devices = 0;
     s->clock++;
     for (int i = 0; i < n_spans; i++) {
         moves[i] = kv_state_begin(spans[i].kv, spans[i].pos, spans[i].n, 0);
-        copies[i] = how == DECODE_EXEC_CPU || !s->n_dev ? NULL : device_kv_acquire(s, spans[i].kv, moves[i].from_row, spans[i].pos, spans[i].pos + spans[i].n);
+        copies[i] = how == DECODE_CPU || !s->n_dev ? NULL : device_kv_acquire(s, spans[i].kv, moves[i].from_row, spans[i].pos, spans[i].pos + spans[i].n);
         on_devices += copies[i] != NULL;
         int k = i;
         while (k && spans[order[k - 1]].pos < spans[i].pos) order[k] = order[k - 1], k--;
         order[k] = i;
     }
     const int first = s->first_spans > 0 && s->first_spans < n_spans ? s->first_spans : n_spans - n_spans / 2;
-    s->n_micros = how == DECODE_EXEC_DUAL && on_devices > 1 ? 2 : 1;
-    s->last_exec = !on_devices ? DECODE_EXEC_CPU : s->n_micros > 1 ? DECODE_EXEC_DUAL : DECODE_EXEC_HYBRID;
+    s->n_micros = how == DECODE_DUAL && on_devices > 1 ? 2 : 1;
+    s->last_exec = !on_devices ? DECODE_CPU : s->n_micros > 1 ? DECODE_DUAL : DECODE_HYBRID;
     for (int i = 0; i < DECODE_MICRO_BATCHES; i++)
         s->micro_batch[i].n = s->micro_batch[i].n_dev = s->micro_batch[i].n_spans = s->micro_batch[i].n_dev_spans = 0;
     for (int pass = 0; pass < 2; pass++)
@@ -516,12 +500,12 @@ static int split_batch(struct decode *s, enum decode_exec how, const struct deco
     return n;
 }
 
-static int run_batch(struct decode *s, enum decode_exec how, struct decode_span *spans, int n_spans, struct error *e) {
+static int run_batch(struct decode *s, enum exec_mode how, struct decode_span *spans, int n_spans, struct error *e) {
     s->caller_spans = spans;
     if (!s->draft) s->routing_batch = routing_trace_begin(s->m->routing);
     routing_trace_end(s->m->routing, &s->routing_lines, false); /* lines of a failed batch */
-    if (s->is_yielded) how = DECODE_EXEC_CPU;
-    if (how != DECODE_EXEC_CPU && s->n_dev && !s->weights_loaded) {
+    if (s->residency == RESIDENCY_YIELDED) how = DECODE_CPU;
+    if (how != DECODE_CPU && s->n_dev && !decode_weights_loaded(s)) {
         int rc = s->clock >= s->retry_clock ? decode_weights_load(s, e) : ERR_MEMORY;
         if (rc && rc != ERR_MEMORY) return rc;
         if (rc && s->clock >= s->retry_clock) { /* a prefill has the memory; retry later */
@@ -529,9 +513,9 @@ static int run_batch(struct decode *s, enum decode_exec how, struct decode_span 
             *e = (struct error){0};
             s->retry_clock = s->clock + 64;
         }
-        if (rc) how = DECODE_EXEC_CPU;
+        if (rc) how = DECODE_CPU;
     }
-    for (int i = 0; i < s->n_dev && how != DECODE_EXEC_CPU && !s->experts_evicted; i++) {
+    for (int i = 0; i < s->n_dev && how != DECODE_CPU && s->residency == RESIDENCY_FULL; i++) {
         int rc = expert_pool_open(&s->dev[i], e);
         if (rc) return rc;
         if (!s->draft) expert_pool_begin_batch(&s->dev[i]);
@@ -570,7 +554,7 @@ static int run_batch(struct decode *s, enum decode_exec how, struct decode_span 
     return 0;
 }
 
-int decode_run(struct decode *s, enum decode_exec how, struct decode_span *spans, int n_spans, const _Atomic int *cancel, struct error *e) {
+int decode_run(struct decode *s, enum exec_mode how, struct decode_span *spans, int n_spans, const _Atomic int *cancel, struct error *e) {
     struct error device = {0};
     s->cancel = cancel;
     device_kv_reap(s);
@@ -584,7 +568,7 @@ int decode_run(struct decode *s, enum decode_exec how, struct decode_span *spans
     if (s->n_dev && (failed || reset_devices(s, !streams_are_shared(s), &device))) {
         log_say(LOG_WARN, "%s; sessions now decode on the CPU", device.text);
         rc = decode_fall_back(s, device.text, e);
-        if (!rc && (rc = run_batch(s, DECODE_EXEC_CPU, spans, n_spans, e)) && !e->code) exec_op_error(rc, e);
+        if (!rc && (rc = run_batch(s, DECODE_CPU, spans, n_spans, e)) && !e->code) exec_op_error(rc, e);
     }
     return rc;
 }
@@ -597,25 +581,32 @@ void decode_set_draft(struct decode *s, const struct decode_draft *v) { s->draft
 int decode_prefetch(struct decode *s, const struct lookahead *a, enum decode_prefetch_phase phase, double before) {
     if (s->m->disk_prefetch)
         disk_prefetch_announce(s->m->disk_prefetch, a, phase == PREFETCH_ALL); /* pauses disk reads until a later phase: nothing waits for it */
-    for (int i = 0; i < s->n_dev && !s->experts_evicted && !s->is_yielded; i++) TRY(expert_pool_prefetch(&s->dev[i], a, phase, before));
+    for (int i = 0; i < s->n_dev && s->residency == RESIDENCY_FULL; i++) TRY(expert_pool_prefetch(&s->dev[i], a, phase, before));
     return 0;
 }
 void decode_set_first_spans(struct decode *s, int spans) { s->first_spans = spans; }
 void decode_want_hidden(struct decode *s, bool wanted) { s->want_hidden = wanted; }
-enum decode_exec decode_last_exec(const struct decode *s) { return s->last_exec; }
+enum exec_mode decode_last_exec(const struct decode *s) { return s->last_exec; }
+
+static void set_residency(struct decode *s, enum residency_state to) {
+    assert(to == RESIDENCY_FULL || to > s->residency);
+    assert(to != RESIDENCY_YIELDED || (!decode_weights_loaded(s) && !s->device_kvs));
+    s->residency = to;
+}
 bool decode_yield(struct decode *s) {
-    if (s->is_yielded || (!s->weights_loaded && !s->device_kvs)) return false;
+    if (s->residency == RESIDENCY_YIELDED || (!decode_weights_loaded(s) && !s->device_kvs)) return false;
     while (s->device_kvs) device_kv_drop(s, s->device_kvs);
     decode_weights_unload(s);
-    return s->is_yielded = true;
+    set_residency(s, RESIDENCY_YIELDED);
+    return true;
 }
-void decode_reclaim(struct decode *s) { s->is_yielded = s->experts_evicted = false; }
+void decode_reclaim(struct decode *s) { set_residency(s, RESIDENCY_FULL); }
 void decode_evict_experts(struct decode *s, size_t free) {
     for (int i = 0; i < s->n_dev; i++) {
         if (gpu_mem_free(s->dev[i].g) < free) draft_experts_close(&s->dev[i]);
         if (s->dev[i].pool && gpu_mem_free(s->dev[i].g) < free) expert_pool_close(&s->dev[i]);
     }
-    s->experts_evicted = true;
+    if (s->residency == RESIDENCY_FULL) set_residency(s, RESIDENCY_NO_EXPERTS);
 }
 struct decode_counts decode_counts(const struct decode *s) {
     return s->counts;
@@ -626,7 +617,7 @@ void decode_expert_map(const struct decode *s, uint32_t *used, int8_t *where) {
     memset(where, -1, n);
     for (int i = 0; i < s->n_dev; i++) expert_pool_mark_resident(&s->dev[i], where);
 }
-bool decode_is_yielded(const struct decode *s) { return s->is_yielded; }
+bool decode_is_yielded(const struct decode *s) { return s->residency == RESIDENCY_YIELDED; }
 size_t decode_held_bytes(const struct decode *s, int device) {
     for (int i = 0; i < s->n_dev; i++)
         if (s->dev[i].rank == device) return s->dev[i].held_bytes;
@@ -642,7 +633,9 @@ bool decode_holds_layers(const struct decode *s, int device) {
         if (s->dev[i].rank == device) return true;
     return false;
 }
-bool decode_uses_devices(const struct decode *s) { return s->n_resident && !s->is_yielded && (s->weights_loaded || s->clock >= s->retry_clock); }
+bool decode_uses_devices(const struct decode *s) {
+    return s->n_resident && s->residency != RESIDENCY_YIELDED && (decode_weights_loaded(s) || s->clock >= s->retry_clock);
+}
 
 int decode_resident_layers(const struct decode *s) { return s->n_resident; }
 const char *decode_placement_why(const struct decode *s) { return s->placement_why; }
@@ -657,6 +650,7 @@ int decode_open(struct decode **out, struct runtime *m, enum dtype kv, struct er
     s->c = &m->w->config;
     pthread_mutex_init(&s->lock, NULL);
     s->kv = kv;
+    s->last_exec = DECODE_CPU;
     s->cpu_queue = m->cpu_queue;
     decode_set_placement_why(s, m->no_device_decode ? "nothing (CPU requested)" : "nothing (no devices)");
     int rc = kv_writeback_layout_open(&s->layout, s->c, kv, e);

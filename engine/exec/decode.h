@@ -11,7 +11,6 @@
 #include "engine/placement/placement_report.h"
 
 enum { DECODE_MAX_ROWS = BATCH_INVARIANT_ROWS, DECODE_MICRO_BATCHES = 2 }; /* batch-invariant limit on rows; micro-batches */
-enum decode_exec { DECODE_EXEC_CPU, DECODE_EXEC_HYBRID, DECODE_EXEC_DUAL };
 
 struct decode_span { /* n tokens of one session at positions pos .. pos + n - 1; its KV cache holds all positions before pos */
     struct kv *kv;
@@ -30,7 +29,7 @@ int decode_open(struct decode **s, struct runtime *m, enum dtype kv, struct erro
 void decode_close(struct decode **s);
 /* Runs one batch of at most DECODE_MAX_ROWS tokens. On success the host KV caches contain the new positions. If a device fails,
  * decode drops all devices with a warning and repeats the batch on the CPU. Returns 0, ERR_CANCELLED, ERR_MODEL or ERR_MEMORY. */
-int decode_run(struct decode *s, enum decode_exec cut, struct decode_span *spans, int n_spans, const _Atomic int *cancel, struct error *e);
+int decode_run(struct decode *s, enum exec_mode cut, struct decode_span *spans, int n_spans, const _Atomic int *cancel, struct error *e);
 /* Drops all devices, without a log line: a prefill has already reported the lost device. */
 void decode_on_device_lost(struct decode *s, const char *why);
 void decode_want_hidden(struct decode *s, bool wanted); /* sets whether later batches return the residual stream */
@@ -50,8 +49,8 @@ void decode_set_draft(struct decode *s, const struct decode_draft *v);
 enum decode_prefetch_phase { PREFETCH_NONE, PREFETCH_LIKELY, PREFETCH_ALL };
 struct lookahead;
 int decode_prefetch(struct decode *s, const struct lookahead *a, enum decode_prefetch_phase phase, double before);
-void decode_set_first_spans(struct decode *s, int spans);  /* DECODE_EXEC_DUAL: spans in the first micro-batch of later batches; 0: half */
-enum decode_exec decode_last_exec(const struct decode *s); /* how the last batch ran (DECODE_EXEC_DUAL needs two rows on devices) */
+void decode_set_first_spans(struct decode *s, int spans); /* DECODE_DUAL: spans in the first micro-batch of later batches; 0: half */
+enum exec_mode decode_last_exec(const struct decode *s);  /* how the last batch ran (DECODE_DUAL needs two rows on devices) */
 /* rewind: positions from pos on are about to change. forget: the cache is about to be closed, no batch uses it; any thread. */
 void decode_rewind(struct decode *s, struct kv *kv, int pos);
 void decode_forget(struct decode *s, const struct kv *kv);

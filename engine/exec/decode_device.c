@@ -35,7 +35,7 @@ static size_t ranges_bytes(struct copy_range *ranges, int n) {
     struct copy_run runs[COPY_RANGES_MAX];
     size_t bytes;
     copy_runs_merge(ranges, n, runs, &bytes);
-    return (bytes + 511) & ~(size_t)255;
+    return align_up(bytes + 256, 256);
 }
 
 /* Lists a whole layer, or a rank's shard; c is the shard's config. */
@@ -77,11 +77,13 @@ static int load_device(struct decode_device *d, struct error *e) {
     return rc ? rc : gpu_stream_sync(d->main);
 }
 
+bool decode_weights_loaded(const struct decode *s) { return s->n_dev && s->dev[0].loaded_bytes; } /* a failed load unloads all devices */
+
 int decode_weights_load(struct decode *s, struct error *e) {
     int rc = 0;
-    for (int i = 0; i < s->n_dev && !rc && !s->weights_loaded; i++) rc = load_device(&s->dev[i], e);
+    if (decode_weights_loaded(s)) return 0;
+    for (int i = 0; i < s->n_dev && !rc; i++) rc = load_device(&s->dev[i], e);
     if (rc) decode_weights_unload(s);
-    s->weights_loaded = !rc;
     return rc;
 }
 
@@ -102,7 +104,6 @@ void decode_weights_unload(struct decode *s) {
         d->held_bytes -= d->loaded_bytes;
         d->loaded_bytes = 0;
     }
-    s->weights_loaded = false;
 }
 
 /* --- Opening ----------------------------------------------------------------------------------------------------------------------  */
@@ -351,8 +352,7 @@ void decode_devices_close(struct decode *s) {
     close_timelines(s);
     for (int i = 0; i < s->n_dev; i++) {
         struct decode_device *d = &s->dev[i];
-        for (int k = 0; k < DECODE_MICRO_BATCHES; k++)
-            if (d->work[k].release) work_close(&d->work[k]);
+        for (int k = 0; k < DECODE_MICRO_BATCHES; k++) work_close(&d->work[k]);
         void *all[] = {d->kv_rows, d->x, d->xn, d->logits, d->partial[0], d->partial[1]};
         for (size_t k = 0; k < sizeof all / sizeof *all; k++) gpu_free(d->g, all[k]);
         device_kv_uploads_close(d);
@@ -403,9 +403,8 @@ int decode_host_open(struct decode *s, struct error *e) {
 }
 
 void decode_host_close(struct decode *s) {
-    for (int i = 0; i < DECODE_MICRO_BATCHES; i++)
-        if (s->micro_batch[i].host.release) work_close(&s->micro_batch[i].host);
-    if (s->head.release) work_close(&s->head);
+    for (int i = 0; i < DECODE_MICRO_BATCHES; i++) work_close(&s->micro_batch[i].host);
+    work_close(&s->head);
     host_free(s, s->logits);
     host_free(s, s->host_rows);
     host_free(s, s->host_states);

@@ -139,6 +139,12 @@ struct device_kv {                             /* device copy of a session's KV 
     struct kv_state_step move;       /* state rows of the batch; `marked` is the last row */
 };
 
+/* Device memory that a prefill or paged batches borrow. Memory returns all at once, by decode_reclaim(). */
+enum residency_state {
+    RESIDENCY_FULL,       /* batches load weights, expert pools and device KV as they need them */
+    RESIDENCY_NO_EXPERTS, /* experts were evicted and stay away */
+    RESIDENCY_YIELDED     /* all memory was freed; batches run on the CPU */
+};
 struct decode {
     struct runtime *m;
     const struct config *c;
@@ -147,11 +153,9 @@ struct decode {
     int n_dev, n_resident;   /* devices that hold layers; the layers they hold are [0, n_resident) */
     bool is_tensor_parallel; /* tensor parallel: each device has a shard of every layer (decode_tensor.c); else whole layers */
     float *tp_parts;         /* pinned, decode_tensor.c */
-    bool weights_loaded;     /* weights are on the devices */
-    bool experts_evicted;    /* expert pools were released for a prefill */
+    enum residency_state residency;
     struct decode_counts counts;
     uint32_t *expert_rows;   /* [n_layers, n_experts] rows that selected each expert */
-    bool is_yielded;         /* all device memory was released for a prefill */
     uint64_t retry_clock;    /* clock at which loading is tried again */
     char layers_why[320];    /* reason for the layer assignment */
     char placement_why[480]; /* all reasons, from placement_report.h */
@@ -172,7 +176,7 @@ struct decode {
     struct device_slab *slabs;
     bool has_block_copies; /* blocks may be the source of enqueued copies: synchronize before reuse */
     uint64_t clock;        /* batches so far */
-    enum decode_exec last_exec;
+    enum exec_mode last_exec;
     int first_spans;                        /* spans of the first micro-batch; 0: half */
     const struct decode_draft *draft;       /* the draft whose experts are used; NULL: the model's */
     bool want_hidden;                       /* download the residual stream to head.x wherever the head runs */
@@ -185,6 +189,7 @@ struct decode {
 /* decode_device.c */
 int decode_devices_open(struct decode *s, struct error *e); /* assigns layers to devices and opens them; loads no weights */
 void decode_devices_close(struct decode *s);
+bool decode_weights_loaded(const struct decode *s);
 int decode_weights_load(struct decode *s, struct error *e); /* uploads weights before the first batch that needs them */
 void decode_weights_unload(struct decode *s);
 int decode_host_open(struct decode *s, struct error *e); /* host buffers, pinned if there are devices */
@@ -234,8 +239,6 @@ struct device_block *device_block_acquire(struct decode *s); /* a block with one
 struct device_block *device_block_ref(struct device_block *b);
 void device_block_unref(struct decode *s, struct device_block *b);
 struct kv_block device_block_address(const struct device_block *b, const struct decode_device *d);
-
-static inline size_t device_align(size_t bytes) { return (bytes + 255) & ~(size_t)255; } /* device memory alignment */
 
 /* A rank's heads of a plane, starting at some row; strided. */
 struct kv_head_range {

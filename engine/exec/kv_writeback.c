@@ -16,7 +16,7 @@ static size_t bytes_before(const struct kv_row_layout *p, int layer, int n) {
     return p->row_bytes_before[layer] * (size_t)n + p->multi_bytes_before[layer] * max_multi_rows(p, n);
 }
 
-static size_t row_data_bytes(const struct kv_plane *p) { return (kv_row_range_of(p, 0, 1).bytes + 15) & ~(size_t)15; } /* of a row */
+static size_t row_data_bytes(const struct kv_plane *p) { return align_up(kv_row_range_of(p, 0, 1).bytes, 16); } /* of a row */
 static size_t row_scale_bytes(const struct kv_plane *p) { return kv_row_range_of(p, 0, 1).n_scales * 4; }
 
 int kv_writeback_layout_open(struct kv_row_layout *p, const struct config *c, enum dtype kv, struct error *e) {
@@ -32,7 +32,7 @@ int kv_writeback_layout_open(struct kv_row_layout *p, const struct config *c, en
         for (int k = p->planes[l]; k-- > 0;) {
             const struct cache_desc *d = &p->desc[l][k];
             struct kv_plane plane = kv_plane_of(d, kv);
-            if (d->fixed_rows) p->state_bytes_before[l + 1] += device_align(kv_row_range_of(&plane, 0, 1).bytes);
+            if (d->fixed_rows) p->state_bytes_before[l + 1] += align_up(kv_row_range_of(&plane, 0, 1).bytes, 256);
             else (d->tokens_per_row ? p->multi_bytes_before : p->row_bytes_before)[l + 1] += row_data_bytes(&plane) + row_scale_bytes(&plane);
             if (d->tokens_per_row && (!p->min_every || d->tokens_per_row < p->min_every)) p->min_every = d->tokens_per_row;
         }
@@ -100,7 +100,7 @@ static size_t state_offset(const struct decode *s, int layer, int plane) {
     for (int p = 0; p < plane; p++)
         if (s->layout.desc[layer][p].fixed_rows) {
             struct kv_plane before = kv_plane_of(&s->layout.desc[layer][p], s->kv);
-            at += device_align(kv_row_range_of(&before, 0, 1).bytes);
+            at += align_up(kv_row_range_of(&before, 0, 1).bytes, 256);
         }
     return at;
 }

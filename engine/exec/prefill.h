@@ -1,6 +1,7 @@
 #pragma once
 /* Prefill modes, and the context that the engine hands to execution. One file and one table row per mode. Does not choose the
  * mode: policy.h. */
+#include "engine/base/exec_mode.h"
 #include "engine/exec/routing_trace.h"
 #include "engine/experts/budget.h"
 #include "engine/experts/disk_prefetch.h"
@@ -74,7 +75,7 @@ struct prefill_job {
 
 enum { PREFILL_MORE = 1 };
 struct prefill_driver {
-    const char *name;
+    enum exec_mode mode;
     const char *unit; /* of done and total */
     /* Called by the engine thread. open starts the prefill; after an error nothing is left open. advance, while j->is_ready, does at most
      * one layer or the head of a few rows. It returns PREFILL_MORE, 0 at the end, or an error code with *e filled; once *cancel is
@@ -88,12 +89,13 @@ extern const struct prefill_driver prefill_mode_cpu, prefill_mode_blend, prefill
 size_t blend_min_bytes(const struct runtime *m, int device, int pos, int n); /* least bytes that prefill_mode_blend needs on the device, beside layer weights */
 size_t blend_good_bytes(const struct runtime *m, int pos, int n);            /* bytes that it can use well on any device, beside these */
 
-/* Returns ERR_MODEL naming the layer if w->bad was set, else 0. */
-int exec_check_finite(const struct weights *m, const struct work *w, struct error *e);
-/* The same; also ERR_MODEL if one of logits [vocab] is not finite. */
-int exec_check_logits(const struct weights *m, const struct work *w, const float *logits, struct error *e);
-/* Checks the logits [n, vocab] of tokens [at, at + n) of a job and passes them on; w: the workspace of the head that made them. */
-int prefill_report_logits(struct runtime *m, struct prefill_job *j, const struct work *w, int at, int n, const float *logits, struct error *e);
+/* Returns ERR_MODEL naming the layer if first_bad (as in struct work) is set, else 0. */
+int exec_check_finite(int first_bad, struct error *e);
+int exec_check_logits(const float *logits, int vocab, struct error *e); /* ERR_MODEL if one is not finite */
+enum { HEAD_ROWS = 16 };                                                /* most rows per call of prefill_head */
+/* Computes the logits [n, vocab] of tokens [at, at + n) of a job on the CPU, checks them and passes them on. x [n, hidden] is the output of the
+ * last layer; NULL: rows [row, row + n) of m->prefill_work. In virtual time nothing is checked. Engine thread. */
+int prefill_head(struct runtime *m, struct prefill_job *j, const float *x, int row, int at, int n, float *logits, struct error *e);
 /* Returns where a batch of at most `rows` starting at pos ends: at a multiple of rows, or earlier at `cut`. */
 int prefill_batch_end(int rows, int cut, int pos);
 /* Returns after how many of the tokens [at, at + n) the state is marked; 0: not among them. */

@@ -74,8 +74,7 @@ static int open_devices(struct blend *b, const struct prefill_job *j, struct err
         bool all = true;
         for (int i = 0; i < b->n_dev; i++) all = all && blend_device_try_rows(&b->dev[i], b->rows, end);
         if (all) break;
-        for (int i = 0; i < b->n_dev; i++)
-            if (b->dev[i].work.release) work_close(&b->dev[i].work);
+        for (int i = 0; i < b->n_dev; i++) work_close(&b->dev[i].work);
     }
     for (int i = 0; i < set->n; i++)
         if (!decode_device_at(b->s, i) && !blend_device_try_rows(add_device(b, i), b->rows, end)) b->n_dev--;
@@ -184,7 +183,7 @@ static int blend_open(struct runtime *m, struct prefill_job *j, struct error *e)
                gpu_mem_free(s->dev[i].g) + s->dev[i].loaded_bytes < s->dev[i].weight_bytes + blend_device_min_bytes(m, &s->dev[i], j->pos, j->n))
             device_kv_drop(s, s->device_kvs);
     int rc = kv_commit(j->kv, j->pos + j->n, e);
-    if (!rc && !s->weights_loaded) rc = decode_weights_load(s, e);
+    if (!rc) rc = decode_weights_load(s, e);
     b->move = kv_state_begin(j->kv, j->pos, j->n, 0);
     if (!rc && !device_kv_acquire(s, j->kv, b->move.from_row, j->pos, j->pos + j->n))
         rc = error_set(e, ERR_MEMORY, "no device memory for a KV cache of %d tokens", j->pos + j->n);
@@ -408,11 +407,6 @@ static int cpu_experts(struct blend *b, struct error *e) {
     return add_sum(b, b->x);
 }
 
-static int report_non_finite(struct blend *b, int at, struct error *e) {
-    atomic_store(b->s->head.first_bad, at);
-    return exec_check_finite(b->s->m->w, &b->s->head, e);
-}
-
 static int run_layer(struct blend *b, const struct prefill_job *j, struct error *e) {
     struct decode *s = b->s;
     struct runtime *m = s->m;
@@ -427,7 +421,7 @@ static int run_layer(struct blend *b, const struct prefill_job *j, struct error 
     if (s->cpu_queue) TRY(gpu_timeline_wait(b->arrived, b->n_arrived, s->cpu_queue));
     else {
         TRY(gpu_timeline_wait_host(b->arrived, b->n_arrived, s->cancel));
-        if (*b->bad >= 0) return report_non_finite(b, *b->bad, e);
+        if (*b->bad >= 0) return exec_check_finite(*b->bad, e);
         TRY(nan_scan_experts(&m->scan, b->layer, b->ids, b->n * s->c->topk, e));
     }
     if (!s->cpu_queue)
@@ -478,7 +472,6 @@ static int begin_batch(struct blend *b, struct prefill_job *j, struct error *e) 
 
 /* Stores the batch in the host KV and computes the wanted logits. */
 static int end_batch(struct blend *b, struct prefill_job *j, struct error *e) {
-    enum { HEAD_ROWS = 16 };
     struct decode *s = b->s;
     struct runtime *m = s->m;
     size_t hidden = (size_t)s->c->hidden;
@@ -494,21 +487,14 @@ static int end_batch(struct blend *b, struct prefill_job *j, struct error *e) {
         TRY(gpu_timeline_wait(b->arrived, b->n_arrived, s->cpu_queue));
         return gpu_stream_sync(s->cpu_queue);
     }
-    if (*b->bad >= 0) return report_non_finite(b, *b->bad, e);
+    if (*b->bad >= 0) return exec_check_finite(*b->bad, e);
     kv_writeback_store_prefill(s, j->kv, &b->move, j->pos + b->at, b->n, b->kv);
     device_kv_set_valid(s, j->kv, j->pos + b->at + b->n);
     prefill_complete(j, b->at, b->n, &b->move);
     routing_trace_end(m->routing, &b->routing_lines, true);
     for (int i = first; i < b->n; i += HEAD_ROWS) {
-        struct work *w = m->prefill_work;
-        int n = b->n - i < HEAD_ROWS ? b->n - i : HEAD_ROWS;
-        *w->first_bad = -1;
-        memcpy(w->x, b->x + (size_t)i * hidden, (size_t)n * hidden * 4);
         cpu_count_read(m, mat_bytes(&m->w->head));
-        double t = trace_now(m->trace);
-        TRY(block_head(m->cpu, numa_copy_head(m->numa_copy, m->w), w, 0, n, b->logits, NULL));
-        trace_cpu(m->trace, t, "head", -1, -1);
-        TRY(prefill_report_logits(m, j, w, b->at + i, n, b->logits, e));
+        TRY(prefill_head(m, j, b->x + (size_t)i * hidden, 0, b->at + i, b->n - i < HEAD_ROWS ? b->n - i : HEAD_ROWS, b->logits, e));
     }
     return 0;
 }
@@ -536,4 +522,4 @@ static int blend_advance(struct runtime *m, struct prefill_job *j, struct error 
     return b->at < j->n ? PREFILL_MORE : 0;
 }
 
-const struct prefill_driver prefill_mode_blend = {.name = "blend", .unit = "prefill", .open = blend_open, .advance = blend_advance, .close = blend_close};
+const struct prefill_driver prefill_mode_blend = {.mode = PREFILL_BLEND, .unit = "prefill", .open = blend_open, .advance = blend_advance, .close = blend_close};

@@ -1,26 +1,10 @@
 /* Prefill on the CPU alone: all layers over a batch of rows, tokens grouped by expert. */
-#include <math.h>
 #include <string.h>
 
 #include "engine/base/mem.h"
 #include "engine/exec/cpu_layer.h"
 #include "engine/exec/prefill.h"
 #include "engine/transfer/trace.h"
-
-int exec_op_error(int rc, struct error *e) {
-    if (rc == ERR_MEMORY) return error_set(e, rc, "no memory for the workspace of a layer; set a smaller context with -c");
-    if (rc == ERR_CANCELLED) return error_set(e, rc, "stopped");
-    return error_set(e, rc, "an operation failed");
-}
-
-int exec_check_finite(const struct weights *m, const struct work *w, struct error *e) {
-    int at = *w->first_bad;
-    if (at < 0) return 0;
-    const char *hint = "the weights may be damaged; check them with --verify";
-    if (at == 0) return error_set(e, ERR_MODEL, "the embedding produced a non-finite number; %s", hint);
-    int layer = (at - 1) / 2;
-    return error_set(e, ERR_MODEL, "the %s of layer %d produced a non-finite number; %s", at % 2 ? "attention" : "feed-forward", layer, hint);
-}
 
 static int run_layer(struct runtime *m, struct work *w, int i, const struct span *spans, int n_spans, int n, const _Atomic int *cancel, struct error *e) {
     const struct layer *y = numa_copy_layer(m->numa_copy, m->w, i);
@@ -33,49 +17,11 @@ static int run_layer(struct runtime *m, struct work *w, int i, const struct span
     if ((rc = block_experts(m->cpu, &m->w->config, y, i, w, PART_ROUTED_SHARED, w->x, n))) return exec_op_error(rc, e);
     if (i + 1 == m->w->config.n_layers && (rc = block_merge_streams(m->cpu, m->w, w, n))) return exec_op_error(rc, e);
     trace_cpu(m->trace, t, y->experts ? "experts" : "ffn", i, -1);
-    return exec_check_finite(m->w, w, e);
-}
-
-int exec_check_logits(const struct weights *m, const struct work *w, const float *logits, struct error *e) {
-    int rc = exec_check_finite(m, w, e);
-    for (int i = 0; i < m->config.vocab && !rc; i++)
-        if (!isfinite(logits[i]))
-            rc = error_set(e, ERR_MODEL, "the LM head produced a non-finite logit (token %d); the weights may be damaged; check them with --verify", i);
-    return rc;
-}
-
-int prefill_report_logits(struct runtime *m, struct prefill_job *j, const struct work *w, int at, int n, const float *logits, struct error *e) {
-    size_t vocab = (size_t)m->w->config.vocab;
-    int rc = 0;
-    for (int i = 0; i < n && !rc; i++, logits += vocab) {
-        rc = exec_check_logits(m->w, w, logits, e);
-        if (!rc && j->on_logits && j->on_logits(j->on_logits_ctx, j->pos + at + i, logits)) rc = error_set(e, ERR_CANCELLED, "stopped");
-        if (!rc) j->n_reported = at + i + 1;
-        if (!rc && j->n_reported == j->n) memcpy(j->last_logits, logits, vocab * sizeof *logits);
-    }
-    return rc;
-}
-
-int prefill_batch_end(int rows, int cut, int pos) {
-    int end = (pos / rows + 1) * rows;
-    return cut > pos && cut < end ? cut : end;
-}
-
-/* Only in the last batch: earlier batches must depend on their tokens alone, and their ends are kept anyway. */
-int prefill_mark_row(const struct prefill_job *j, int at, int n) {
-    int mark = kv_state_mark(j->pos, j->n) - at;
-    return mark > 0 && at + n == j->n ? mark : 0;
-}
-
-void prefill_complete(struct prefill_job *j, int at, int n, const struct kv_state_step *move) {
-    j->n_complete = at + n;
-    kv_state_commit(j->kv, move, j->pos + at, n);
-    if (j->n_complete < j->n) kv_state_keep(j->kv, j->pos + j->n_complete);
+    return exec_check_finite(*w->first_bad, e);
 }
 
 /* --- Prefill: batch by batch, one layer or the head of a few rows at a time ---------------------------------------------- */
 
-enum { HEAD_ROWS = 16 };
 struct cpu_prefill {
     int at, n;      /* the batch: tokens [at, at + n) of the job; n 0: none started */
     int layer, row; /* next to do: layers, then rows of the head */
@@ -141,13 +87,8 @@ static void trace_routing(struct runtime *m, const struct prefill_job *j, struct
 
 static int run_head(struct runtime *m, struct prefill_job *j, struct cpu_prefill *p, struct error *e) {
     int n = p->n - p->row < HEAD_ROWS ? p->n - p->row : HEAD_ROWS;
-    m->cpu->cancel = j->cancel;
-    double t = trace_now(m->trace);
-    int rc = block_head(m->cpu, numa_copy_head(m->numa_copy, m->w), m->prefill_work, p->row, n, p->logits, NULL);
-    trace_cpu(m->trace, t, "head", -1, -1);
     cpu_count_read(m, mat_bytes(&m->w->head));
-    if (rc) rc = exec_op_error(rc, e);
-    else if (!m->cpu_queue) rc = prefill_report_logits(m, j, m->prefill_work, p->at + p->row, n, p->logits, e);
+    int rc = prefill_head(m, j, NULL, p->row, p->at + p->row, n, p->logits, e);
     p->row += n;
     return rc;
 }
@@ -174,4 +115,4 @@ static int advance_cpu(struct runtime *m, struct prefill_job *j, struct error *e
     return p->at < j->n ? PREFILL_MORE : 0;
 }
 
-const struct prefill_driver prefill_mode_cpu = {.name = "cpu", .unit = "prefill", .open = open_cpu, .advance = advance_cpu, .close = close_cpu};
+const struct prefill_driver prefill_mode_cpu = {.mode = PREFILL_CPU, .unit = "prefill", .open = open_cpu, .advance = advance_cpu, .close = close_cpu};

@@ -34,8 +34,8 @@ size_t device_slab_layout(const struct decode_device *d, struct kv_layer *planes
             struct kv_row_range all = kv_row_range_of(&plane, 0, kv_complete_rows(&desc[p], s->slab_blocks * s->block_positions));
             plane.block_rows = kv_complete_rows(&desc[p], s->block_positions);
             plane.at = bytes;
-            plane.scale_at = bytes += device_align(all.bytes);
-            bytes += device_align(all.n_scales * sizeof(float));
+            plane.scale_at = bytes += align_up(all.bytes, 256);
+            bytes += align_up(all.n_scales * sizeof(float), 256);
             if (planes) planes[l].p[p] = plane;
         }
     }

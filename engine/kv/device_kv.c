@@ -46,7 +46,7 @@ static int blocks_of(const struct decode *s, int positions) { return positions /
 
 /* Lays out the device memory beside blocks: the block table, then states. planes NULL: only returns the bytes. */
 static size_t lay_out_own(const struct decode_device *d, int most_blocks, char *mem, struct kv_layer *planes) {
-    size_t bytes = device_align((size_t)most_blocks * sizeof(struct kv_block));
+    size_t bytes = align_up((size_t)most_blocks * sizeof(struct kv_block), 256);
     for (int l = d->first; l < d->last; l++) {
         struct cache_desc desc[CACHE_PLANES];
         const int n = kv_planes(d->c, l, desc);
@@ -57,7 +57,7 @@ static size_t lay_out_own(const struct decode_device *d, int most_blocks, char *
                 continue;
             }
             plane.data = mem + bytes;
-            bytes += device_align(kv_row_range_of(&plane, 0, DEVICE_KV_STATES).bytes);
+            bytes += align_up(kv_row_range_of(&plane, 0, DEVICE_KV_STATES).bytes, 256);
             if (planes) planes[l].p[p] = plane;
         }
     }

@@ -3,8 +3,6 @@
 #include "engine/base/mem.h"
 #include "engine/layer/attention.h"
 
-static size_t page_up(size_t n) { return (n + 4095) & ~(size_t)4095; }
-
 int kv_planes(const struct config *c, int layer, struct cache_desc out[CACHE_PLANES]) { return attention_of(c, layer)->cache_planes(c, layer, out); }
 
 struct kv_plane kv_plane_of(const struct cache_desc *d, enum dtype dtype) {
@@ -56,8 +54,8 @@ int kv_each_plane(const struct kv *kv, int (*fn)(void *ctx, const struct kv_plan
             struct kv_plane_layout place = {
                 .layer = i, .plane = k, .fixed_rows = d[k].fixed_rows, .tokens_per_row = d[k].tokens_per_row ? d[k].tokens_per_row : 1, .data = at};
             struct kv_row_range all = kv_row_range_of(&p, 0, d[k].fixed_rows ? d[k].fixed_rows : kv->capacity / place.tokens_per_row);
-            place.scale = at + page_up(all.bytes);
-            at = place.end = place.scale + page_up(all.n_scales * sizeof(float));
+            place.scale = at + align_up(all.bytes, MEM_PAGE);
+            at = place.end = place.scale + align_up(all.n_scales * sizeof(float), MEM_PAGE);
             rc = fn(ctx, &p, &place);
         }
     }
@@ -94,7 +92,8 @@ struct commit_call {
     int end;
 };
 static int commit_range(uint8_t *base, size_t from, size_t to) {
-    return page_up(to) > page_up(from) ? mem_commit(base + page_up(from), page_up(to) - page_up(from)) : 0;
+    return align_up(to, MEM_PAGE) > align_up(from, MEM_PAGE) ? mem_commit(base + align_up(from, MEM_PAGE), align_up(to, MEM_PAGE) - align_up(from, MEM_PAGE))
+                                                             : 0;
 }
 static int commit_plane(void *ctx, const struct kv_plane *p, const struct kv_plane_layout *at) {
     const struct commit_call *r = ctx;

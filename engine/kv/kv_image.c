@@ -5,9 +5,9 @@
 #include <unistd.h>
 
 #include "engine/base/fault.h"
+#include "engine/base/mem.h"
 #include "engine/layer/attention.h"
 
-static size_t page_up(size_t n) { return (n + MEM_PAGE - 1) & ~(size_t)(MEM_PAGE - 1); }
 static size_t page_down(size_t n) { return n & ~(size_t)(MEM_PAGE - 1); }
 
 /* --- Ranges ---------------------------------------------------------------------------------------------------------------------- */
@@ -22,7 +22,7 @@ struct image_walk {
 static int visit_range(struct image_walk *w, size_t at, size_t bytes, bool state) {
     if (!bytes) return 0;
     struct kv_image_range p = {at, bytes, w->off + (state ? 0 : at % MEM_PAGE), state};
-    w->off = page_up(p.off + bytes);
+    w->off = align_up(p.off + bytes, MEM_PAGE);
     return w->fn(w->ctx, &p);
 }
 static int visit_plane(void *ctx, const struct kv_plane *p, const struct kv_plane_layout *at) {
@@ -37,7 +37,7 @@ int kv_image_each(const struct kv *kv, int from, int to, int state, int (*fn)(vo
     return kv_each_plane(kv, visit_plane, &w);
 }
 
-static int measure_range(void *ctx, const struct kv_image_range *p) { return *(size_t *)ctx = page_up(p->off + p->bytes), 0; }
+static int measure_range(void *ctx, const struct kv_image_range *p) { return *(size_t *)ctx = align_up(p->off + p->bytes, MEM_PAGE), 0; }
 size_t kv_image_bytes(const struct kv *kv, int from, int to, bool state) {
     size_t end = 0;
     kv_image_each(kv, from, to, state ? 0 : -1, measure_range, &end);
@@ -81,7 +81,7 @@ static bool map_pages(uint8_t *to, size_t bytes, int fd, off_t at) {
 
 static int replace_range(void *ctx, const struct kv_image_range *p) {
     const struct move *m = ctx;
-    size_t begin = page_up(p->at), end = page_down(p->at + p->bytes);
+    size_t begin = align_up(p->at, MEM_PAGE), end = page_down(p->at + p->bytes);
     if (begin < end && !p->is_state) map_pages(m->kv->pages + begin, end - begin, m->fd, m->at + (off_t)(p->off + (begin - p->at)));
     return 0;
 }
@@ -93,10 +93,10 @@ void kv_image_replace(struct kv *kv, int from, int to, int state, int fd, off_t 
 static int map_range(void *ctx, const struct kv_image_range *p) {
     const struct move *m = ctx;
     uint8_t *to = m->kv->pages;
-    size_t end = p->at + p->bytes, begin = p->is_state ? end : page_up(p->at), head = begin < end ? begin - p->at : p->bytes;
+    size_t end = p->at + p->bytes, begin = p->is_state ? end : align_up(p->at, MEM_PAGE), head = begin < end ? begin - p->at : p->bytes;
     off_t from = m->at + (off_t)p->off;
     if (head && io_full(pread, m->fd, to + p->at, head, from)) return ERR_MEMORY;
-    if (begin >= end || map_pages(to + begin, page_up(end) - begin, m->fd, from + (off_t)head)) return 0;
+    if (begin >= end || map_pages(to + begin, align_up(end, MEM_PAGE) - begin, m->fd, from + (off_t)head)) return 0;
     return io_full(pread, m->fd, to + begin, end - begin, from + (off_t)head);
 }
 
@@ -114,7 +114,7 @@ static int renew_plane(void *ctx, const struct kv_plane *p, const struct kv_plan
     struct kv *kv = ctx;
     struct kv_row_range is = kv_row_range_of(p, 0, kv->committed / at->tokens_per_row);
     if (at->fixed_rows) return 0;
-    int rc = is.bytes ? mem_zero_pages(kv->pages + at->data, page_up(is.bytes)) : 0;
-    return !rc && is.n_scales ? mem_zero_pages(kv->pages + at->scale, page_up(is.n_scales * sizeof(float))) : rc;
+    int rc = is.bytes ? mem_zero_pages(kv->pages + at->data, align_up(is.bytes, MEM_PAGE)) : 0;
+    return !rc && is.n_scales ? mem_zero_pages(kv->pages + at->scale, align_up(is.n_scales * sizeof(float), MEM_PAGE)) : rc;
 }
 int kv_image_unmap(struct kv *kv) { return kv_each_plane(kv, renew_plane, kv); }

@@ -46,7 +46,7 @@ void prefix_open(struct engine *e) {
 }
 void prefix_close(struct engine *e) {
     kv_disk_close(&e->kv_disk);
-    if (e->prefix_store.fd > 0) close(e->prefix_store.fd);
+    if (e->prefix_store.fd >= 0) close(e->prefix_store.fd);
     e->prefix_store.fd = -1;
 }
 
@@ -308,8 +308,7 @@ bool prefix_load_next(struct session *s) {
     struct prefix *p = &s->prefix;
     int from = p->exact_end, end = next_chunk_end(s, from);
     bool state, found = e->kv_disk && !s->request.logits && !(s->request.flags & REQ_NO_PREFIX_REUSE) && s->n_kv <= from &&
-                        from == (p->n_chunks ? p->chunks[p->n_chunks - 1].end : 0) && end < s->n_tokens &&
-                        !atomic_load(&s->cancel[atomic_load(&s->live_cancel)]);
+                        from == (p->n_chunks ? p->chunks[p->n_chunks - 1].end : 0) && end < s->n_tokens && !atomic_load(session_cancel_flag(s));
     uint64_t key = found ? chunk_key(p->n_chunks ? p->chunks[p->n_chunks - 1].key : root_key(s), s->tokens, from, end) : 0;
     if (found) found = !mem_grow(&p->tokens, &p->tokens_cap, (size_t)end, sizeof *p->tokens) && !push_chunk(p, end, key);
     if (found && !kv_disk_read(e->kv_disk, e->pool, &s->kv, key, s->tokens, from, end, &state)) found = false, p->n_chunks--;

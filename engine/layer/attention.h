@@ -18,12 +18,6 @@ struct attention_kind {
 extern const struct attention_kind attention_gqa, attention_mla, attention_dsa, attention_compressed, attention_delta;
 const struct attention_kind *attention_of(const struct config *c, int layer);
 
-#define TRY(call) \
-    do { \
-        int rc_ = (call); \
-        if (rc_) return rc_; \
-    } while (0)
-
 /* Applies the model's norm to `rows` rows of dim. bias may be NULL. */
 int block_norm(struct exec *x, const struct config *c, float *out, int ldo, const float *in, int ldx, const float *weight, const float *bias, int rows, int dim,
                int tag, _Atomic int *bad);

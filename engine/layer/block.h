@@ -17,6 +17,7 @@ struct span {
 
 /* Workspace for up to `rows` tokens. All pointers are in the executor's memory. */
 struct work {
+    const struct config *config;
     int rows;
     float *x;                    /* [rows, hidden] the residual stream; with several streams, the output of the current block */
     float *xn;                   /* [rows, hidden] normed */
@@ -57,9 +58,12 @@ struct work {
     void *ctx;
 };
 
-/* Allocates through alloc/release (host memory: NULL, NULL, NULL). */
+/* Allocates through alloc/release (host memory: NULL, NULL, NULL). c must outlive w. */
 int work_open(struct work *w, const struct config *c, int rows, void *(*alloc)(void *, size_t), void (*release)(void *, void *), void *ctx, struct error *e);
-void work_close(struct work *w);
+void work_close(struct work *w); /* safe on a zeroed one */
+/* Views rows [row, ...) of w. The buffers of one operation (q, kv, att, ...) are shared; work_keep_grown returns those that it grew. */
+struct work work_slice(const struct config *c, const struct work *w, int row);
+void work_keep_grown(struct work *w, const struct work *slice);
 size_t work_bytes(const struct config *c, int rows); /* bytes that work_open allocates */
 
 /* Whether MLA over n rows is cheaper with expanded keys and values than in absorbed form. False up to BATCH_INVARIANT_ROWS rows. Pure. */

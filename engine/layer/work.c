@@ -6,7 +6,7 @@ static void *host_alloc(void *ctx, size_t size) { return mem_aligned(64, size); 
 static void host_release(void *ctx, void *p) { mem_free(p); }
 
 /* The list of buffers, shared by allocation and sizing so that they agree. */
-enum { max_parts = 38 };
+enum { max_parts = 40 };
 struct part {
     void **p;
     size_t bytes;
@@ -92,7 +92,7 @@ size_t work_bytes(const struct config *c, int rows) {
 }
 
 int work_open(struct work *w, const struct config *c, int rows, void *(*alloc)(void *, size_t), void (*release)(void *, void *), void *ctx, struct error *e) {
-    *w = (struct work){.rows = rows, .alloc = alloc ? alloc : host_alloc, .release = release ? release : host_release, .ctx = ctx};
+    *w = (struct work){.config = c, .rows = rows, .alloc = alloc ? alloc : host_alloc, .release = release ? release : host_release, .ctx = ctx};
     struct part p[max_parts];
     int n = list_buffers(w, c, rows, p);
     for (int i = 0; i < n; i++)
@@ -104,13 +104,29 @@ int work_open(struct work *w, const struct config *c, int rows, void *(*alloc)(v
 }
 
 void work_close(struct work *w) {
-    void *all[] = {w->x,         w->xn,       w->q,           w->kv,         w->q_latent, w->absorbed_q,    w->absorbed_out,
-                   w->att,       w->latent,   w->expanded_kv, w->router,     w->ids,      w->weights,       w->shared_weight,
-                   w->cos,       w->sin,      w->pos,         w->tokens,     w->inv_freq, w->first_bad,     w->seq_length,
-                   w->fused,     w->mixed,    w->z,           w->beta_alpha, w->index_q,  w->index_weights, w->selected_keys,
-                   w->long_cos,  w->long_sin, w->streams,     w->post,       w->mix,      w->entries,       w->entry_cos,
-                   w->entry_sin, w->own_lse};
-    for (size_t i = 0; i < sizeof all / sizeof *all && w->release; i++)
-        if (all[i]) w->release(w->ctx, all[i]);
+    struct part p[max_parts] = {{(void **)&w->latent, 0}, {(void **)&w->expanded_kv, 0}};
+    for (int i = w->release ? 2 + list_buffers(w, w->config, w->rows, p + 2) : 0; i-- > 0;)
+        if (*p[i].p) w->release(w->ctx, *p[i].p);
     *w = (struct work){0};
+}
+
+struct work work_slice(const struct config *c, const struct work *w, int row) {
+    struct work r = *w;
+    const size_t at = (size_t)row, half = (size_t)(c->rope.dim / 2);
+    r.x += at * (size_t)c->hidden, r.xn += at * (size_t)c->hidden;
+    if (r.streams) r.streams += at * (size_t)(c->streams.n * c->hidden), r.post += at * (size_t)c->streams.n;
+    r.pos += at, r.tokens += at;
+    if (r.seq_length) r.seq_length += at;
+    if (r.selected_keys) r.selected_keys += at * (size_t)c->index_topk;
+    r.cos += at * half, r.sin += at * half;
+    if (r.long_cos) r.long_cos += at * half, r.long_sin += at * half;
+    if (r.router) r.router += at * (size_t)c->n_experts;
+    if (r.ids) r.ids += at * (size_t)c->topk, r.weights += at * (size_t)c->topk;
+    if (r.shared_weight) r.shared_weight += at;
+    return r;
+}
+
+void work_keep_grown(struct work *w, const struct work *slice) {
+    w->latent = slice->latent, w->latent_floats = slice->latent_floats;
+    w->expanded_kv = slice->expanded_kv, w->expanded_floats = slice->expanded_floats;
 }

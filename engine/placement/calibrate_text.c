@@ -8,6 +8,7 @@
 #include "engine/base/file.h"
 #include "engine/base/json.h"
 #include "engine/base/mem.h"
+#include "engine/base/utf8.h"
 #include "engine/placement/calibrate.h"
 #include "engine/placement/datasheet.h"
 #include "engine/placement/numa_cost.h"
@@ -252,7 +253,7 @@ static int fill_from_datasheet(struct cost_machine *m, const struct datasheet *b
 
 /* Valid UTF-8 without control characters, since names are displayed. */
 static bool is_text(const char *text, size_t n) {
-    if (!json_is_utf8(text, n)) return false;
+    if (utf8_valid(text, n) != n) return false;
     for (size_t i = 0; i < n; i++) {
         unsigned char c = (unsigned char)text[i];
         if ((c < 32 && c != '\t' && c != '\n' && c != '\r') || c == 127 || (c == 0xc2 && i + 1 < n && (unsigned char)text[i + 1] < 0xa0)) return false;

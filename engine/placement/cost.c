@@ -329,7 +329,7 @@ static struct layer_time layer_time(const struct cost_machine *m, const struct c
 }
 
 double cost_decode(const struct cost_machine *m, const struct cost_model *q, const struct cost_decode *s) {
-    bool dual = s->mode == COST_DECODE_DUAL && s->first_rows > 0 && s->first_rows < s->rows, devices = s->mode != COST_DECODE_CPU && s->device < m->n_devices;
+    bool dual = s->mode == DECODE_DUAL && s->first_rows > 0 && s->first_rows < s->rows, devices = s->mode != DECODE_CPU && s->device < m->n_devices;
     int on = devices ? s->n_device_layers : 0, part[2] = {dual ? s->first_rows : s->rows, dual ? s->rows - s->first_rows : 0};
     double taken = s->beside_prefill && m->n_devices ? m->domain[1].link[COST_H2D].rate : 0, sum = 0;
     if (s->rows < 1) return 0;
@@ -443,11 +443,10 @@ static double prefill_blend_time(const struct cost_machine *m, const struct cost
 }
 
 double cost_prefill(const struct cost_machine *m, const struct cost_model *q, const struct cost_prefill *p) {
-    int ranks = p->mode == COST_PREFILL_DSLP || (p->mode == COST_PREFILL_BLEND && p->ranks > 1) ? p->ranks : 1;
-    if (p->mode != COST_PREFILL_CPU && (ranks < 1 || ranks > m->n_devices)) return INFINITY;
-    double t = p->mode == COST_PREFILL_CPU
-                   ? prefill_cpu_time(m, q, p)
-                   : m->prefill_start_s + (p->mode == COST_PREFILL_BLEND ? prefill_blend_time(m, q, p) : prefill_stream_time(m, q, p, ranks));
+    int ranks = p->mode == PREFILL_DSLP || (p->mode == PREFILL_BLEND && p->ranks > 1) ? p->ranks : 1;
+    if (p->mode != PREFILL_CPU && (ranks < 1 || ranks > m->n_devices)) return INFINITY;
+    double t = p->mode == PREFILL_CPU ? prefill_cpu_time(m, q, p)
+                                      : m->prefill_start_s + (p->mode == PREFILL_BLEND ? prefill_blend_time(m, q, p) : prefill_stream_time(m, q, p, ranks));
     return t * cost_factor(m, &m->observed[p->mode], p->n);
 }
 

@@ -13,6 +13,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "engine/base/exec_mode.h"
 #include "engine/base/mat.h"
 #include "engine/model/config.h"
 
@@ -50,8 +51,6 @@ struct cost_node {               /* a NUMA node of the CPU */
     double memory;               /* bytes; 0: unknown */
     double bw_share, rate_share; /* its shares of domain 0's read bandwidth and compute rate */
 };
-/* Whole prefills and decode batches; their predictions are compared with measured times. */
-enum cost_mode { COST_PREFILL_CPU, COST_PREFILL_BLEND, COST_PREFILL_SLP, COST_PREFILL_DSLP, COST_DECODE_CPU, COST_DECODE_HYBRID, COST_DECODE_DUAL, COST_MODES };
 struct cost_machine {
     char name[96];
     int n_domains; /* domains 1 .. n_devices are the devices; near-memory units follow */
@@ -65,7 +64,7 @@ struct cost_machine {
     double prefill_start_s;                 /* start-up time of a stream-loaded or blended prefill: buffers, threads */
     int cpu_chunk_rows, gpu_chunk_rows;     /* rows per pass of a prefill through a layer */
     bool is_deterministic;                  /* use the table only: cost_factor is 1 */
-    struct cost_observed observed[COST_MODES];
+    struct cost_observed observed[EXEC_MODES]; /* whole prefills and decode batches */
     struct cost_node node[COST_NODES];
     struct cost_domain domain[COST_DOMAINS];
 };
@@ -130,7 +129,7 @@ double cost_compute_bound_rows(const struct cost_machine *m, int domain, const s
 
 /* --- Decode batches and prefills --- */
 struct cost_decode {
-    enum cost_mode mode;   /* COST_STEP_* */
+    enum exec_mode mode;   /* DECODE_CPU, DECODE_HYBRID or DECODE_DUAL */
     int rows;              /* one token per session */
     double keys;           /* mean cached positions */
     int first_rows;        /* DUAL: rows of the first micro-batch */
@@ -144,7 +143,7 @@ double cost_decode(const struct cost_machine *m, const struct cost_model *q, con
 int cost_best_cut(const struct cost_machine *m, const struct cost_model *q, const struct cost_decode *s); /* the best size of DUAL's first micro-batch */
 enum { COST_BLEND_ROWS = 4096 };                                                                          /* most rows per pass of a blended prefill */
 struct cost_prefill {
-    enum cost_mode mode; /* COST_PREFILL_* */
+    enum exec_mode mode; /* PREFILL_* */
     int n, pos;          /* new rows; cached positions */
     int ranks;           /* DSLP, BLEND: devices */
     int n_decoding;      /* rows of a concurrent decode batch */

@@ -10,23 +10,11 @@ static const double min_gain = 0.97;
 /* Modes by increasing use of the machine, and the slowdown of concurrent decode: a CPU prefill takes half of the speed, a weight
  * stream 15% (paper A). */
 static const struct {
-    enum policy_mode mode;
+    enum exec_mode mode;
     double disturbs;
-} modes_by_cost[] = {{POLICY_CPU, 0.5}, {POLICY_SLP, 0.15}, {POLICY_BLEND, 0.5}, {POLICY_DSLP, 0.15}};
+} modes_by_cost[] = {{PREFILL_CPU, 0.5}, {PREFILL_SLP, 0.15}, {PREFILL_BLEND, 0.5}, {PREFILL_DSLP, 0.15}};
 /* An added session must bring at least this fraction of the previous per-session throughput. */
 static const double min_session_gain = 0.5;
-
-static const char *const prefill_names[POLICY_MODES] = {"auto", "cpu", "blend", "slp", "dslp"};
-static const char *const decode_names[POLICY_DECODES] = {"auto", "cpu", "hybrid", "dual", "paged"};
-const char *policy_prefill_name(enum policy_mode m) { return prefill_names[m]; }
-const char *policy_decode_name(enum policy_decode m) { return decode_names[m]; }
-static int find_name(const char *const *names, int n, const char *name) {
-    int i = 0;
-    while (i < n && strcmp(names[i], name)) i++;
-    return i;
-}
-enum policy_mode policy_prefill_find(const char *name) { return (enum policy_mode)find_name(prefill_names, POLICY_MODES, name); }
-enum policy_decode policy_decode_find(const char *name) { return (enum policy_decode)find_name(decode_names, POLICY_DECODES, name); }
 
 static void __attribute__((format(printf, 3, 4))) append_why(char *why, size_t cap, const char *fmt, ...) { /* appends */
     size_t n = strlen(why);
@@ -36,14 +24,14 @@ static void __attribute__((format(printf, 3, 4))) append_why(char *why, size_t c
     va_end(ap);
 }
 /* "expected 1.30 s; cpu 4.20 s, slp 11.8 s" */
-static void append_times(char *why, size_t cap, const char *const *names, const double *seconds, int n, int chosen) {
+static void append_times(char *why, size_t cap, const double seconds[EXEC_MODES], enum exec_mode chosen) {
     const char *sep = "; ";
-    for (int k = -1; k < n; k++) {
-        int i = k < 0 ? chosen : k;
+    for (int k = -1; k < EXEC_MODES; k++) {
+        int i = k < 0 ? (int)chosen : k;
         double t = seconds[i];
-        if ((k >= 0 && i == chosen) || !(t > 0) || isinf(t)) continue;
+        if ((k >= 0 && i == (int)chosen) || !(t > 0) || isinf(t)) continue;
         if (k < 0) append_why(why, cap, "expected ");
-        else append_why(why, cap, "%s%s ", sep, names[i]);
+        else append_why(why, cap, "%s%s ", sep, exec_modes[i].name);
         append_why(why, cap, t < 1 ? "%.3g ms" : "%.3g s", t < 1 ? t * 1e3 : t);
         if (k >= 0) sep = ", ";
     }
@@ -58,7 +46,7 @@ static int usable_devices(const struct policy_machine *m) { return m->is_lost ? 
 static int stream_device(const struct policy_machine *m, const struct policy_prefill_in *in) {
     int best = -1;
     for (int i = 0; i < usable_devices(m); i++) {
-        if (m->free[i] < in->need_bytes[POLICY_SLP]) continue;
+        if (m->free[i] < in->need_bytes[PREFILL_SLP]) continue;
         if (best < 0 || (m->decode_uses[i] == m->decode_uses[best] ? m->free[i] > m->free[best] : m->decode_uses[best])) best = i;
     }
     return best;
@@ -75,23 +63,23 @@ static int count_blend_devices(const struct policy_machine *m, const struct poli
     int n = 0;
     for (int i = 0; i < usable_devices(m); i++) {
         double room = m->free[i] - m->blend_stays[i];
-        if (has_layers(m, i) && room < in->need_bytes[POLICY_BLEND]) return 0;
+        if (has_layers(m, i) && room < in->need_bytes[PREFILL_BLEND]) return 0;
         n += has_layers(m, i) || room >= in->helper_need_bytes;
     }
     return n;
 }
 
 /* Why a mode cannot prefill this prompt, or may not unless forced; NULL: it can. blend: devices that would take part in a blend. */
-static const char *refusal(const struct policy_machine *m, const struct policy_prefill_in *in, enum policy_mode mode, bool asked, int blend) {
+static const char *refusal(const struct policy_machine *m, const struct policy_prefill_in *in, enum exec_mode mode, bool asked, int blend) {
     int n = usable_devices(m), short_of = 0;
-    if (mode == POLICY_CPU) return NULL;
+    if (mode == PREFILL_CPU) return NULL;
     if (m->is_lost) return "a device was lost";
     if (!n) return "no device";
     if (!(m->prefill_mask >> mode & 1)) return "not with the current device contents";
     for (int i = 0; i < n; i++) short_of += m->free[i] < in->need_bytes[mode];
-    if (mode == POLICY_SLP ? stream_device(m, in) < 0 : mode == POLICY_BLEND && !blend) return "too little memory free on the device";
-    if (mode == POLICY_BLEND && !is_calibrated(m) && !asked) return "the machine is not calibrated";
-    if (mode != POLICY_DSLP) return NULL;
+    if (mode == PREFILL_SLP ? stream_device(m, in) < 0 : mode == PREFILL_BLEND && !blend) return "too little memory free on the device";
+    if (mode == PREFILL_BLEND && !is_calibrated(m) && !asked) return "the machine is not calibrated";
+    if (mode != PREFILL_DSLP) return NULL;
     if (n < 2) return "one device";
     if (short_of) return short_of < n ? "too little memory free on one of the devices" : "too little memory free on the devices";
     if (asked) return NULL;
@@ -100,85 +88,80 @@ static const char *refusal(const struct policy_machine *m, const struct policy_p
     return NULL;
 }
 
-static double expected_prefill_s(const struct policy_machine *m, const struct policy_prefill_in *in, enum policy_mode mode, int blend) {
-    struct cost_prefill p = {.mode = COST_PREFILL_CPU + (mode - POLICY_CPU),
+static double expected_prefill_s(const struct policy_machine *m, const struct policy_prefill_in *in, enum exec_mode mode, int blend) {
+    struct cost_prefill p = {.mode = mode,
                              .n = in->n_new,
                              .pos = in->n_cached,
-                             .ranks = mode == POLICY_BLEND ? blend : usable_devices(m),
+                             .ranks = mode == PREFILL_BLEND ? blend : usable_devices(m),
                              .n_decoding = in->n_decoding,
                              .keys = in->keys,
                              .is_resident = in->dense_resident};
-    if (mode == POLICY_SLP || mode == POLICY_DSLP) p.n_decoding = 0; /* decoding sessions run elsewhere */
+    if (mode == PREFILL_SLP || mode == PREFILL_DSLP) p.n_decoding = 0; /* decoding sessions run elsewhere */
     return cost_prefill(m->cost, m->model, &p);
 }
 
 void policy_prefill(const struct policy_machine *m, const struct policy_prefill_in *in, struct policy_prefill_out *out) {
-    *out = (struct policy_prefill_out){.mode = POLICY_CPU};
+    *out = (struct policy_prefill_out){.mode = PREFILL_CPU};
     const size_t cap = sizeof out->why;
-    const char *refused[POLICY_MODES] = {0}, *of_asked = NULL;
+    const char *refused[EXEC_MODES] = {0}, *of_asked = NULL;
     const int to = stream_device(m, in), blend = usable_devices(m) ? count_blend_devices(m, in) : 0;
     out->device = to < 0 ? 0 : to;
     if (in->n_queued > 0) {
-        out->mode = POLICY_AUTO;
+        out->mode = MODE_AUTO;
         out->must_wait = true;
         return append_why(out->why, cap, "first come, first served: %d prompt%s before it", in->n_queued, in->n_queued > 1 ? "s" : "");
     }
-    for (int i = POLICY_CPU; i < POLICY_MODES; i++) {
-        refused[i] = refusal(m, in, (enum policy_mode)i, m->forced_prefill == (enum policy_mode)i, blend);
-        if (is_calibrated(m)) out->seconds[i] = refused[i] ? INFINITY : expected_prefill_s(m, in, (enum policy_mode)i, blend);
+    for (int i = PREFILL_CPU; i <= PREFILL_DSLP; i++) {
+        refused[i] = refusal(m, in, (enum exec_mode)i, m->forced_prefill == (enum exec_mode)i, blend);
+        if (is_calibrated(m)) out->seconds[i] = refused[i] ? INFINITY : expected_prefill_s(m, in, (enum exec_mode)i, blend);
     }
-    if (m->forced_prefill > POLICY_AUTO && m->forced_prefill < POLICY_MODES) {
+    if (m->forced_prefill) {
         of_asked = refused[m->forced_prefill];
         if (!of_asked) {
             out->mode = m->forced_prefill;
-            out->ranks = out->mode == POLICY_BLEND ? blend : usable_devices(m);
+            out->ranks = out->mode == PREFILL_BLEND ? blend : usable_devices(m);
             return append_why(out->why, cap, "requested");
         }
-        append_why(out->why, cap, "%s was requested, but: %s; ", prefill_names[m->forced_prefill], of_asked);
+        append_why(out->why, cap, "%s was requested, but: %s; ", exec_mode_name(m->forced_prefill), of_asked);
     }
-    if (refused[POLICY_SLP] && refused[POLICY_BLEND] && refused[POLICY_DSLP]) return append_why(out->why, cap, "%s", refused[POLICY_SLP]);
+    if (refused[PREFILL_SLP] && refused[PREFILL_BLEND] && refused[PREFILL_DSLP]) return append_why(out->why, cap, "%s", refused[PREFILL_SLP]);
     if (is_calibrated(m)) {
         double least = INFINITY; /* cost to this prompt and the decoding sessions together */
         for (int k = 0; k < (int)(sizeof modes_by_cost / sizeof *modes_by_cost); k++) {
             double lost = out->seconds[modes_by_cost[k].mode] * (1 + in->n_decoding * modes_by_cost[k].disturbs);
             if (lost < least * min_gain) least = lost, out->mode = modes_by_cost[k].mode;
         }
-        append_times(out->why, cap, prefill_names, out->seconds, POLICY_MODES, out->mode);
+        append_times(out->why, cap, out->seconds, out->mode);
     } else {
-        if (in->n_new >= POLICY_STREAM_TOKENS && !refused[POLICY_SLP]) out->mode = refused[POLICY_DSLP] ? POLICY_SLP : POLICY_DSLP;
+        if (in->n_new >= POLICY_STREAM_TOKENS && !refused[PREFILL_SLP]) out->mode = refused[PREFILL_DSLP] ? PREFILL_SLP : PREFILL_DSLP;
         append_why(out->why, cap, "%s than %d tokens, where streaming is assumed to become faster",
                    in->n_new < POLICY_STREAM_TOKENS ? "shorter" : "not shorter", POLICY_STREAM_TOKENS);
     }
-    out->ranks = out->mode == POLICY_BLEND ? blend : usable_devices(m);
-    if (out->mode == POLICY_SLP && refused[POLICY_DSLP] && usable_devices(m) > 1) append_why(out->why, cap, "; not on all devices: %s", refused[POLICY_DSLP]);
+    out->ranks = out->mode == PREFILL_BLEND ? blend : usable_devices(m);
+    if (out->mode == PREFILL_SLP && refused[PREFILL_DSLP] && usable_devices(m) > 1)
+        append_why(out->why, cap, "; not on all devices: %s", refused[PREFILL_DSLP]);
 }
 
 /* --- Decode ----------------------------------------------------------------------------------------------------------- */
 
-static double expected_decode_s(const struct policy_machine *m, const struct policy_decode_in *in, enum policy_decode mode, int rows, int layers, int *cut) {
-    struct cost_decode s = {.mode = COST_DECODE_CPU + (mode - POLICY_DECODE_CPU),
-                            .rows = rows,
-                            .keys = in->keys,
-                            .n_device_layers = layers,
-                            .beside_prefill = in->beside_prefill,
-                            .ranks = m->ranks};
-    if (mode == POLICY_DECODE_DUAL) *cut = s.first_rows = cost_best_cut(m->cost, m->model, &s);
+static double expected_decode_s(const struct policy_machine *m, const struct policy_decode_in *in, enum exec_mode mode, int rows, int layers, int *cut) {
+    struct cost_decode s = {.mode = mode, .rows = rows, .keys = in->keys, .n_device_layers = layers, .beside_prefill = in->beside_prefill, .ranks = m->ranks};
+    if (mode == DECODE_DUAL) *cut = s.first_rows = cost_best_cut(m->cost, m->model, &s);
     return cost_decode(m->cost, m->model, &s);
 }
 
 /* Picks the fastest mode that is not refused for `rows` sessions; returns its time and fills those of all modes. */
 static double best_decode(const struct policy_machine *m, const struct policy_decode_in *in, int rows, struct policy_decode_out *out) {
     const char *const *refused = out->refused;
-    enum policy_decode asked =
-        m->forced_decode > POLICY_DECODE_AUTO && m->forced_decode < POLICY_DECODES && !refused[m->forced_decode] ? m->forced_decode : POLICY_DECODE_AUTO;
-    out->mode = asked ? asked : POLICY_DECODE_CPU;
-    for (int i = POLICY_DECODE_CPU; i < POLICY_DECODES; i++) {
-        bool one = i == POLICY_DECODE_DUAL && rows < 2;
-        out->seconds[i] = refused[i] || one ? INFINITY : expected_decode_s(m, in, (enum policy_decode)i, rows, out->n_device_layers, &out->first_rows);
-        if (!asked && out->seconds[i] < out->seconds[out->mode] * min_gain) out->mode = (enum policy_decode)i;
+    const enum exec_mode asked = refused[m->forced_decode] ? MODE_AUTO : m->forced_decode;
+    out->mode = asked ? asked : DECODE_CPU;
+    for (int i = DECODE_CPU; i <= DECODE_PAGED; i++) {
+        bool one = i == DECODE_DUAL && rows < 2;
+        out->seconds[i] = refused[i] || one ? INFINITY : expected_decode_s(m, in, (enum exec_mode)i, rows, out->n_device_layers, &out->first_rows);
+        if (!asked && out->seconds[i] < out->seconds[out->mode] * min_gain) out->mode = (enum exec_mode)i;
     }
-    if (out->mode == POLICY_DECODE_DUAL && rows < 2) out->mode = POLICY_DECODE_HYBRID; /* forced, but there is only one session */
-    if (out->mode != POLICY_DECODE_DUAL) out->first_rows = 0;
+    if (out->mode == DECODE_DUAL && rows < 2) out->mode = DECODE_HYBRID; /* forced, but there is only one session */
+    if (out->mode != DECODE_DUAL) out->first_rows = 0;
     return out->seconds[out->mode];
 }
 
@@ -187,27 +170,25 @@ void policy_parallel(const struct cost_machine *cost, const struct cost_model *m
     for (int tensor = 0; tensor < 2; tensor++) {
         double *read = &out->question[tensor];
         *read = INFINITY;
-        for (int how = COST_PREFILL_CPU; how <= COST_PREFILL_DSLP; how++) {
-            double t = how == COST_PREFILL_BLEND && tensor
+        for (int how = PREFILL_CPU; how <= PREFILL_DSLP; how++) {
+            double t = how == PREFILL_BLEND && tensor
                            ? INFINITY
                            : cost_prefill(cost, model,
                                           &(struct cost_prefill){
-                                              .mode = (enum cost_mode)how, .n = POLICY_QUESTION, .ranks = ranks, .is_resident = how == COST_PREFILL_BLEND});
+                                              .mode = (enum exec_mode)how, .n = POLICY_QUESTION, .ranks = ranks, .is_resident = how == PREFILL_BLEND});
             if (t < *read) *read = t;
         }
-        out->step[tensor] = cost_decode(cost, model,
-                                        &(struct cost_decode){.mode = COST_DECODE_HYBRID,
-                                                              .rows = 1,
-                                                              .keys = POLICY_QUESTION + POLICY_ANSWER / 2,
-                                                              .n_device_layers = model->layers,
-                                                              .ranks = tensor ? ranks : 1});
+        out->step[tensor] = cost_decode(
+            cost, model,
+            &(struct cost_decode){
+                .mode = DECODE_HYBRID, .rows = 1, .keys = POLICY_QUESTION + POLICY_ANSWER / 2, .n_device_layers = model->layers, .ranks = tensor ? ranks : 1});
         sum[tensor] = *read + POLICY_ANSWER * out->step[tensor];
     }
     out->tensor = sum[1] < sum[0] * min_gain;
 }
 
 void policy_decode_batch(const struct policy_machine *m, const struct policy_decode_in *in, struct policy_decode_out *out) {
-    *out = (struct policy_decode_out){.mode = POLICY_DECODE_CPU};
+    *out = (struct policy_decode_out){.mode = DECODE_CPU};
     int n = in->n_decoding < in->max_rows ? in->n_decoding : in->max_rows, b = n < POLICY_BATCH ? n : POLICY_BATCH;
     out->batch = b;
     if (!is_calibrated(m)) {
@@ -218,15 +199,15 @@ void policy_decode_batch(const struct policy_machine *m, const struct policy_dec
     for (int i = 0; i < usable_devices(m) && !m->n_device_layers; i++) out->n_device_layers += cost_layers_fit(m->model, m->free[i], in->context_tokens * b);
     if (out->n_device_layers > m->model->layers) out->n_device_layers = m->model->layers;
     const char **refused = out->refused;
-    refused[POLICY_DECODE_PAGED] = "paged mode is for throughput batches"; /* search.h */
-    for (int i = POLICY_DECODE_HYBRID; i < POLICY_DECODE_PAGED; i++)
+    refused[DECODE_PAGED] = "paged mode is for throughput batches"; /* search.h */
+    for (int i = DECODE_HYBRID; i < DECODE_PAGED; i++)
         refused[i] = m->is_lost                   ? "a device was lost"
                      : !usable_devices(m)         ? "no device"
                      : m->is_yielded              ? "the devices are in use by a prefill"
                      : !(m->decode_mask >> i & 1) ? "not with the current device contents"
                      : !out->n_device_layers      ? "no layer's attention block fits on the device"
                                                   : NULL;
-    if (refused[POLICY_DECODE_HYBRID]) refused[POLICY_DECODE_DUAL] = refused[POLICY_DECODE_HYBRID];
+    if (refused[DECODE_HYBRID]) refused[DECODE_DUAL] = refused[DECODE_HYBRID];
     double now = best_decode(m, in, b, out);
     while (b < n) {
         struct policy_decode_out more = *out;
@@ -238,16 +219,16 @@ void policy_decode_batch(const struct policy_machine *m, const struct policy_dec
 
 void policy_decode_why(const struct policy_machine *m, const struct policy_decode_in *in, const struct policy_decode_out *out, char *why, size_t cap) {
     const char *const *refused = out->refused;
-    enum policy_decode asked = m->forced_decode;
+    enum exec_mode asked = m->forced_decode;
     *why = 0;
     if (!is_calibrated(m)) return append_why(why, cap, m->n_devices ? "the machine is not calibrated" : "no device");
-    if (asked > POLICY_DECODE_AUTO && asked < POLICY_DECODES) {
+    if (asked) {
         if (asked == out->mode) append_why(why, cap, "requested");
-        else append_why(why, cap, "%s was requested, but: %s", decode_names[asked], refused[asked] ? refused[asked] : "one session");
+        else append_why(why, cap, "%s was requested, but: %s", exec_mode_name(asked), refused[asked] ? refused[asked] : "one session");
         append_why(why, cap, "; ");
-    } else if (refused[POLICY_DECODE_HYBRID]) append_why(why, cap, "%s; ", refused[POLICY_DECODE_HYBRID]);
-    append_times(why, cap, decode_names, out->seconds, POLICY_DECODES, out->mode);
-    if (out->mode != POLICY_DECODE_CPU && out->n_device_layers < m->model->layers)
+    } else if (refused[DECODE_HYBRID]) append_why(why, cap, "%s; ", refused[DECODE_HYBRID]);
+    append_times(why, cap, out->seconds, out->mode);
+    if (out->mode != DECODE_CPU && out->n_device_layers < m->model->layers)
         append_why(why, cap, "; %d of %d layers fit on the devices", out->n_device_layers, m->model->layers);
     if (in->n_decoding > out->batch) append_why(why, cap, "; %d of %d sessions at once", out->batch, in->n_decoding);
 }

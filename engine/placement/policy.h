@@ -17,14 +17,7 @@
 
 #include "engine/placement/cost.h"
 
-enum policy_mode { POLICY_AUTO, POLICY_CPU, POLICY_BLEND, POLICY_SLP, POLICY_DSLP, POLICY_MODES };
-enum policy_decode { POLICY_DECODE_AUTO, POLICY_DECODE_CPU, POLICY_DECODE_HYBRID, POLICY_DECODE_DUAL, POLICY_DECODE_PAGED, POLICY_DECODES };
 enum { POLICY_STREAM_TOKENS = 2048, POLICY_WINDOW_S = 300, POLICY_BATCH = 6, POLICY_DEVICES = 8 };
-
-const char *policy_prefill_name(enum policy_mode m); /* "auto", "cpu", ...: --prefill */
-const char *policy_decode_name(enum policy_decode m);
-enum policy_mode policy_prefill_find(const char *name); /* POLICY_MODES: unknown name */
-enum policy_decode policy_decode_find(const char *name);
 
 /* The machine and forced modes, for both decisions. */
 struct policy_machine {
@@ -39,25 +32,25 @@ struct policy_machine {
     bool is_lost;                       /* a device failed permanently */
     bool is_yielded;                    /* resident weights were evicted for a running prefill */
     unsigned prefill_mask, decode_mask; /* bit m: the engine can run mode m; the CPU modes are always available */
-    enum policy_mode forced_prefill;    /* --prefill */
-    enum policy_decode forced_decode;   /* --decode */
+    enum exec_mode forced_prefill;      /* --prefill */
+    enum exec_mode forced_decode;       /* --decode */
 };
 
 struct policy_prefill_in {
-    int n_new, n_cached;             /* prompt tokens not in a cache; cached ones */
-    int n_decoding, n_queued;        /* sessions in decode; prefills submitted earlier that have not started */
-    double keys;                     /* mean positions of the decoding sessions */
-    double since_decode_s;           /* seconds since the last decode batch; < 0: never */
-    double need_bytes[POLICY_MODES]; /* least bytes that the mode needs on each participating device; 0: unknown */
-    double helper_need_bytes;        /* the same for a blend on a device without layers, which gets experts of all layers */
-    bool dense_resident;             /* attention blocks are already on the device */
+    int n_new, n_cached;           /* prompt tokens not in a cache; cached ones */
+    int n_decoding, n_queued;      /* sessions in decode; prefills submitted earlier that have not started */
+    double keys;                   /* mean positions of the decoding sessions */
+    double since_decode_s;         /* seconds since the last decode batch; < 0: never */
+    double need_bytes[EXEC_MODES]; /* least bytes that the mode needs on each participating device; 0: unknown */
+    double helper_need_bytes;      /* the same for a blend on a device without layers, which gets experts of all layers */
+    bool dense_resident;           /* attention blocks are already on the device */
 };
 struct policy_prefill_out {
-    enum policy_mode mode;
-    int device;                   /* slp: the device */
-    int ranks;                    /* blend, dslp: number of devices */
-    bool must_wait;               /* earlier prefills first: ask again when they have started */
-    double seconds[POLICY_MODES]; /* predicted time per mode; 0: not predicted, INFINITY: not possible */
+    enum exec_mode mode;
+    int device;                 /* slp: the device */
+    int ranks;                  /* blend, dslp: number of devices */
+    bool must_wait;             /* earlier prefills first: ask again when they have started */
+    double seconds[EXEC_MODES]; /* predicted time per mode; 0: not predicted, INFINITY: not possible */
     char why[200];
 };
 void policy_prefill(const struct policy_machine *m, const struct policy_prefill_in *in, struct policy_prefill_out *out);
@@ -70,12 +63,12 @@ struct policy_decode_in {
     bool beside_prefill;   /* a concurrent prefill streams weights */
 };
 struct policy_decode_out {
-    enum policy_decode mode;
-    int batch;                           /* sessions per batch; the others take turns */
-    int first_rows;                      /* dual: sessions in the first micro-batch */
-    int n_device_layers;                 /* hybrid, dual: layers whose attention block is on a device */
-    double seconds[POLICY_DECODES];      /* per batch of `batch` sessions; 0: not predicted, INFINITY: not possible */
-    const char *refused[POLICY_DECODES]; /* reason; NULL: possible */
+    enum exec_mode mode;
+    int batch;                       /* sessions per batch; the others take turns */
+    int first_rows;                  /* dual: sessions in the first micro-batch */
+    int n_device_layers;             /* hybrid, dual: layers whose attention block is on a device */
+    double seconds[EXEC_MODES];      /* per batch of `batch` sessions; 0: not predicted, INFINITY: not possible */
+    const char *refused[EXEC_MODES]; /* reason; NULL: possible */
 };
 
 /* Decides how several devices that hold all layers share them: tensor parallel, or whole layers each. Tensor parallelism shortens a decode batch of one

@@ -175,9 +175,9 @@ static double prefill_time(const struct search_in *in, const struct search_polic
         struct rows r = {.n = all / passes, .keys = (in->prompt_tokens + 1) / 2, .share = together, .alone = together};
         return passes * pass_time(in, &q, &r, t, NULL) + head_time(in, p, p->n_rows);
     }
-    struct cost_prefill one = {.mode = COST_PREFILL_CPU, .n = (int)max_of(in->prompt_tokens, 1), .ranks = 1, .is_resident = true};
+    struct cost_prefill one = {.mode = PREFILL_CPU, .n = (int)max_of(in->prompt_tokens, 1), .ranks = 1, .is_resident = true};
     double best = cost_prefill(in->cost, in->model, &one);
-    for (one.mode = COST_PREFILL_BLEND; one.mode <= COST_PREFILL_SLP && p->placement == SEARCH_HYBRID; one.mode++)
+    for (one.mode = PREFILL_BLEND; one.mode <= PREFILL_SLP && p->placement == SEARCH_HYBRID; one.mode++)
         best = min_of(best, cost_prefill(in->cost, in->model, &one));
     return p->n_rows * best;
 }

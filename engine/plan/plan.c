@@ -39,8 +39,7 @@ static const int upgrade_lengths[ASKED] = {2048, 32768}, upgrade_batches[ASKED] 
  * alike, the difference extrapolates to the rest. */
 struct plan_query {
     const struct cost_machine *cost;
-    enum policy_mode mode; /* mode of a prefill; AUTO: a decode batch */
-    enum decode_exec exec;
+    enum exec_mode mode;
     int n;                                /* tokens, or sessions */
     double stream_rate;                   /* virtual_options */
     struct virtual_throughput throughput; /* n > 0: paged batches; the fields above are unused */
@@ -48,6 +47,7 @@ struct plan_query {
     struct virtual_used used;
     bool is_infeasible; /* does not fit, or the machine lacks the devices */
 };
+static bool is_prefill(const struct plan_query *q) { return exec_modes[q->mode].stage == STAGE_PREFILL; }
 struct plan_queries {
     const struct weights *w;
     enum dtype kv;
@@ -74,7 +74,7 @@ static int simulate_layers(const struct plan_queries *r, struct plan_query *q, i
     struct virtual *v;
     int rc = virtual_open(&v, &o, e);
     if (rc) return rc;
-    rc = q->mode ? virtual_prefill(v, q->mode, q->n, seconds, e) : virtual_decode(v, q->exec, q->n, KEYS, seconds, NULL, e);
+    rc = is_prefill(q) ? virtual_prefill(v, q->mode, q->n, seconds, e) : virtual_decode(v, q->mode, q->n, KEYS, seconds, NULL, e);
     if (!rc) q->used = *virtual_used(v);
     virtual_close(&v);
     return rc;
@@ -93,7 +93,7 @@ static int simulate_throughput(const struct plan_queries *r, struct plan_query *
 static int simulate_query(const struct plan_queries *r, struct plan_query *q, struct error *e) {
     if (q->throughput.n_prompts) return simulate_throughput(r, q, e);
     const struct config *c = &r->w->config;
-    int few = q->mode ? simulated_layers(c) : c->n_layers, rc;
+    int few = is_prefill(q) ? simulated_layers(c) : c->n_layers, rc;
     double less, more;
     if ((rc = simulate_layers(r, q, few, &less, e))) return rc;
     q->seconds = less;
@@ -101,7 +101,7 @@ static int simulate_query(const struct plan_queries *r, struct plan_query *q, st
     if ((rc = simulate_layers(r, q, few + MORE, &more, e))) return rc;
     struct cost_model model;
     cost_model_of(&model, c, DT_BF16, DT_BF16, r->kv);
-    double head = q->mode == POLICY_CPU ? 0 : cost_head(q->cost, 0, &model, 1); /* included in CPU prefills */
+    double head = q->mode == PREFILL_CPU ? 0 : cost_head(q->cost, 0, &model, 1); /* included in CPU prefills */
     q->seconds = more + (more - less) / MORE * (c->n_layers - few - MORE) + head;
     return 0;
 }
@@ -142,8 +142,7 @@ static int simulate_all(struct plan_queries *r, int (*progress)(void *ctx, doubl
 static int add_query(struct plan_queries *r, struct plan_query q, struct error *e) {
     for (int i = 0; i < r->n; i++) {
         const struct plan_query *p = &r->query[i];
-        if (p->cost == q.cost && p->mode == q.mode && p->n == q.n && p->stream_rate == q.stream_rate && !p->throughput.n_prompts && !q.throughput.n_prompts &&
-            (q.mode || p->exec == q.exec))
+        if (p->cost == q.cost && p->mode == q.mode && p->n == q.n && p->stream_rate == q.stream_rate && !p->throughput.n_prompts && !q.throughput.n_prompts)
             return i;
     }
     if (mem_grow(&r->query, &r->cap, (size_t)r->n + 1, sizeof *r->query)) return error_set(e, ERR_MEMORY, "no memory for a plan");
@@ -187,9 +186,9 @@ static int choice_open(struct machine_choice *c, struct cost_machine *cost, cons
     c->policy = (struct policy_machine){.n_devices = cost->n_devices,
                                         .n_device_layers = c->n_resident_layers,
                                         .ranks = decode_tp_ranks(virtual_decode_state(v)),
-                                        .prefill_mask = 1u << POLICY_SLP | 1u << POLICY_DSLP};
-    if (decode_can_blend(virtual_decode_state(v))) c->policy.prefill_mask |= 1u << POLICY_BLEND;
-    if (c->n_resident_layers) c->policy.decode_mask = 1u << POLICY_DECODE_HYBRID | 1u << POLICY_DECODE_DUAL;
+                                        .prefill_mask = 1u << PREFILL_SLP | 1u << PREFILL_DSLP};
+    if (decode_can_blend(virtual_decode_state(v))) c->policy.prefill_mask |= 1u << PREFILL_BLEND;
+    if (c->n_resident_layers) c->policy.decode_mask = 1u << DECODE_HYBRID | 1u << DECODE_DUAL;
     for (int i = 0; i < cost->n_devices && i < POLICY_DEVICES; i++) {
         c->policy.free[i] = cost->domain[1 + i].memory;
         c->policy.decode_uses[i] = decode_holds_layers(virtual_decode_state(v), i);
@@ -199,7 +198,7 @@ static int choice_open(struct machine_choice *c, struct cost_machine *cost, cons
     virtual_close(&v);
     return 0;
 }
-static enum policy_mode choose_prefill(const struct machine_choice *c, int n) {
+static enum exec_mode choose_prefill(const struct machine_choice *c, int n) {
     struct policy_machine m = c->policy;
     struct policy_prefill_out out;
     m.cost = c->cost, m.model = &c->model;
@@ -222,15 +221,15 @@ struct plan {
     struct cost_machine *machine;          /* [1 + CHANGES] */
     struct machine_choice choice[1 + CHANGES];
     int n_machines;
-    int prefill_query[LENGTHS][POLICY_MODES], n_lengths; /* indices of runs; < 0: the machine lacks the mode */
-    enum policy_mode chosen_mode[LENGTHS];
+    int prefill_query[LENGTHS][PREFILL_DSLP + 1], n_lengths; /* indices of runs; < 0: the machine lacks the mode */
+    enum exec_mode chosen_mode[LENGTHS];
     int decode_query[BATCHES], beside_query[BATCHES];
     struct policy_decode_out decided[BATCHES];
     struct batch { /* --batch */
         struct search_out search;
         int paged_query, prefill_query, decode_query; /* indices of runs. many: paged, < 0: not used; otherwise a prompt, and a batch of `with.batch` rows */
         struct policy_decode_out decode_decision;
-        enum policy_mode mode; /* mode of `read` */
+        enum exec_mode mode; /* mode of `read` */
     } batch[1 + CHANGES];
     int upgrade_prefill[1 + CHANGES][ASKED], upgrade_decode[1 + CHANGES][ASKED], upgrade_batch[1 + CHANGES][ASKED];
 };
@@ -239,9 +238,7 @@ static int add_decode_query(struct plan *p, int machine, int sessions, bool besi
     const struct cost_machine *cost = &p->machine[machine];
     *decided = choose_decode(&p->choice[machine], sessions);
     double taken = beside && cost->n_devices ? cost->domain[1].link[COST_H2D].rate : 0;
-    return add_query(
-        &p->runs, (struct plan_query){.cost = cost, .exec = (enum decode_exec)(decided->mode - POLICY_DECODE_CPU), .n = decided->batch, .stream_rate = taken},
-        e);
+    return add_query(&p->runs, (struct plan_query){.cost = cost, .mode = decided->mode, .n = decided->batch, .stream_rate = taken}, e);
 }
 
 /* The same query as the engine's for announced prompts. */
@@ -322,11 +319,11 @@ static int add_all_queries(struct plan *p, const struct config *c, struct error 
     int most = c->max_context, rc;
     for (int i = 0; i < LENGTHS && lengths[i] <= most; i++, p->n_lengths++) {
         p->chosen_mode[i] = choose_prefill(&p->choice[0], lengths[i]);
-        for (int m = POLICY_CPU; m < POLICY_MODES; m++) {
-            int devices = m == POLICY_CPU ? 0 : m == POLICY_DSLP ? 2 : 1;
-            bool can = p->machine[0].n_devices >= devices && (m != POLICY_BLEND || p->choice[0].policy.prefill_mask >> m & 1);
+        for (int m = PREFILL_CPU; m <= PREFILL_DSLP; m++) {
+            int devices = exec_modes[m].min_devices;
+            bool can = p->machine[0].n_devices >= devices && (m != PREFILL_BLEND || p->choice[0].policy.prefill_mask >> m & 1);
             if ((p->prefill_query[i][m] =
-                     can ? add_query(&p->runs, (struct plan_query){.cost = &p->machine[0], .mode = (enum policy_mode)m, .n = lengths[i]}, e) : -1) < 0 &&
+                     can ? add_query(&p->runs, (struct plan_query){.cost = &p->machine[0], .mode = (enum exec_mode)m, .n = lengths[i]}, e) : -1) < 0 &&
                 can)
                 return e->code;
         }
@@ -377,9 +374,9 @@ static double tpot_ms(const struct plan_query *q, int sessions, int batch) { ret
 static void replace_infeasible(struct plan *p) {
     for (int i = 0; i < p->n_lengths; i++) {
         const bool refused = p->runs.query[p->prefill_query[i][p->chosen_mode[i]]].is_infeasible;
-        for (int m = POLICY_CPU; m < POLICY_MODES && refused; m++)
+        for (int m = PREFILL_CPU; m <= PREFILL_DSLP && refused; m++)
             if (p->prefill_query[i][m] >= 0 && p->runs.query[p->prefill_query[i][m]].seconds < p->runs.query[p->prefill_query[i][p->chosen_mode[i]]].seconds)
-                p->chosen_mode[i] = (enum policy_mode)m;
+                p->chosen_mode[i] = (enum exec_mode)m;
     }
     if (p->n_lengths) p->batch[0].mode = p->chosen_mode[0], p->batch[0].prefill_query = p->prefill_query[0][p->chosen_mode[0]];
 }
@@ -387,11 +384,11 @@ static void replace_infeasible(struct plan *p) {
 static void json_prefill(struct buf *b, const struct plan *p) {
     buf_str(b, ",\"prefill\":[");
     for (int i = 0; i < p->n_lengths; i++) {
-        buf_fmt(b, "%s{\"tokens\":%d,\"chosen\":\"%s\",\"modes\":{", i ? "," : "", lengths[i], policy_prefill_name(p->chosen_mode[i]));
+        buf_fmt(b, "%s{\"tokens\":%d,\"chosen\":\"%s\",\"modes\":{", i ? "," : "", lengths[i], exec_mode_name(p->chosen_mode[i]));
         const char *sep = "";
-        for (int m = POLICY_CPU; m < POLICY_MODES; m++) {
+        for (int m = PREFILL_CPU; m <= PREFILL_DSLP; m++) {
             if (p->prefill_query[i][m] < 0) continue;
-            buf_fmt(b, "%s\"%s\":", sep, policy_prefill_name((enum policy_mode)m));
+            buf_fmt(b, "%s\"%s\":", sep, exec_mode_name((enum exec_mode)m));
             json_seconds(b, &p->runs.query[p->prefill_query[i][m]]);
             sep = ",";
         }
@@ -410,7 +407,7 @@ static void json_decode(struct buf *b, const struct plan *p) {
         double t = tpot_ms(q, batches[i], batch), with = tpot_ms(beside, batches[i], batch);
         if (!p->machine[0].n_devices) with = 2 * t; /* a prefill on the CPU gets half of the time */
         buf_fmt(b, "%s{\"sessions\":%d,\"mode\":\"%s\",\"tpot_ms\":%.4g,\"tokens_per_s\":%.4g,\"tpot_beside_prefill_ms\":%.4g,", i ? "," : "", batches[i],
-                policy_decode_name(p->decided[i].mode), t, 1e3 * batches[i] / t, with);
+                exec_mode_name(p->decided[i].mode), t, 1e3 * batches[i] / t, with);
         json_limit(b, &q->used);
         buf_str(b, "}");
     }
@@ -446,10 +443,10 @@ static void json_paged_batch(struct buf *b, const struct plan *p) {
 static void json_batch(struct buf *b, const struct plan *p) {
     const struct batch *batch = &p->batch[0];
     if (is_paged(p, batch)) return json_paged_batch(b, p);
-    bool cards = batch->decode_decision.mode != POLICY_DECODE_CPU;
+    bool cards = batch->decode_decision.mode != DECODE_CPU;
     buf_fmt(b, ",\"batch\":{\"tokens_per_s\":%.4g,\"prompt\":%d,\"answer\":%d,\"policy\":{\"prompts\":%d,\"in_a_step\":%d,\"read\":\"%s\",\"decode\":\"%s\",",
-            batch_rate(p, batch), lengths[0], ANSWER, PROMPTS, batch->decode_decision.batch, policy_prefill_name(batch->mode),
-            policy_decode_name(batch->decode_decision.mode));
+            batch_rate(p, batch), lengths[0], ANSWER, PROMPTS, batch->decode_decision.batch, exec_mode_name(batch->mode),
+            exec_mode_name(batch->decode_decision.mode));
     buf_fmt(b, "\"attention\":\"%s\",\"experts\":\"processor\"},", cards ? "cards" : "processor");
     json_limit(b, &p->runs.query[batch->decode_query].used);
     buf_str(b, "}");

@@ -130,7 +130,7 @@ void virtual_close(struct virtual **vp) {
     if (!v) return;
     *vp = NULL;
     decode_close(&v->runtime.decode);
-    if (v->prefill.release) work_close(&v->prefill);
+    work_close(&v->prefill);
     if (v->clock) gpu_event_close(&v->clock);
     if (v->runtime.cpu_queue) gpu_stream_close(&v->runtime.cpu_queue);
     gpu_set_close(&v->runtime.gpus);
@@ -185,7 +185,7 @@ static int open_virtual_kv(struct virtual *v, struct kv *kv, int capacity, struc
     return rc;
 }
 
-int virtual_decode(struct virtual *v, enum decode_exec cut, int sessions, int keys, double *seconds, enum decode_exec *ran, struct error *e) {
+int virtual_decode(struct virtual *v, enum exec_mode cut, int sessions, int keys, double *seconds, enum exec_mode *ran, struct error *e) {
     enum { STEPS = 3 };
     struct kv kv[DECODE_MAX_ROWS] = {0};
     struct decode_span spans[DECODE_MAX_ROWS];
@@ -196,7 +196,7 @@ int virtual_decode(struct virtual *v, enum decode_exec cut, int sessions, int ke
         if ((rc = open_virtual_kv(v, &kv[opened], keys + STEPS + 1, e))) break;
     for (int i = 0; i <= STEPS && !rc; i++) {
         for (int k = 0; k < sessions; k++) spans[k] = (struct decode_span){.kv = &kv[k], .tokens = &token, .pos = keys + i, .n = 1};
-        struct cost_decode dual = {.mode = COST_DECODE_DUAL,
+        struct cost_decode dual = {.mode = DECODE_DUAL,
                                    .rows = sessions,
                                    .keys = keys,
                                    .n_device_layers = decode_resident_layers(v->runtime.decode),
@@ -275,7 +275,7 @@ static int prefill_blended(struct virtual *v, struct prefill_job *j, double *sec
     }
     if (!rc && !decode_can_blend(v->runtime.decode))
         rc = error_set(e, ERR_MEMORY, "devices do not hold all layers: %s", decode_placement_why(v->runtime.decode));
-    if (!rc) rc = virtual_decode(v, DECODE_EXEC_HYBRID, 1, 1, &t, NULL, e);
+    if (!rc) rc = virtual_decode(v, DECODE_HYBRID, 1, 1, &t, NULL, e);
     if (!rc) {
         struct measurement s = begin_measurement(v);
         rc = run_driver(v, &prefill_mode_blend, j, e);
@@ -292,20 +292,20 @@ static int prefill_blended(struct virtual *v, struct prefill_job *j, double *sec
     return rc;
 }
 
-int virtual_prefill(struct virtual *v, enum policy_mode mode, int n, double *seconds, struct error *e) {
+int virtual_prefill(struct virtual *v, enum exec_mode mode, int n, double *seconds, struct error *e) {
     struct kv kv;
     struct prefill_job j = {.n = n, .kv = &kv};
-    int ranks = mode == POLICY_DSLP ? v->cost.n_devices : 1, rc;
-    if (mode != POLICY_CPU && v->cost.n_devices < (mode == POLICY_DSLP ? 2 : 1)) return error_set(e, ERR_RUNTIME, "too few devices");
+    int ranks = mode == PREFILL_DSLP ? v->cost.n_devices : 1, rc;
+    if (mode != PREFILL_CPU && v->cost.n_devices < exec_modes[mode].min_devices) return error_set(e, ERR_RUNTIME, "too few devices");
     if (mem_grow(&v->tokens, &v->cap, (size_t)n, sizeof *v->tokens)) return error_set(e, ERR_MEMORY, "no memory for a prompt");
     memset(v->tokens, 0, (size_t)n * sizeof *v->tokens);
     j.tokens = v->tokens;
     if ((rc = open_virtual_kv(v, &kv, n + 1, e))) return rc;
     struct measurement s = begin_measurement(v);
-    if (mode == POLICY_BLEND) rc = prefill_blended(v, &j, seconds, e);
-    else if (mode != POLICY_CPU) rc = prefill_streamed(v, &j, ranks, seconds, e);
+    if (mode == PREFILL_BLEND) rc = prefill_blended(v, &j, seconds, e);
+    else if (mode != PREFILL_CPU) rc = prefill_streamed(v, &j, ranks, seconds, e);
     else if (!(rc = prefill_on_cpu(v, &j, e))) *seconds = virtual_now(v) - s.began_at, record_used(v, NULL, &s, *seconds, 1);
-    if (!rc && mode != POLICY_CPU && v->w.config.n_layers == v->all_layers) *seconds += cost_head(&v->cost, 0, &v->model, 1); /* on the CPU, at the end */
+    if (!rc && mode != PREFILL_CPU && v->w.config.n_layers == v->all_layers) *seconds += cost_head(&v->cost, 0, &v->model, 1); /* on the CPU, at the end */
     decode_forget(v->runtime.decode, &kv);
     kv_close(&kv);
     return rc;

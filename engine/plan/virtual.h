@@ -25,10 +25,10 @@ void virtual_close(struct virtual **v);
 
 /* Seconds of a decode batch of `sessions` sessions with `keys` cached positions each: the mean of several batches, after a warm-up that loads weights
  * and caches. *ran: the mode that ran; may be NULL. */
-int virtual_decode(struct virtual *v, enum decode_exec cut, int sessions, int keys, double *seconds, enum decode_exec *ran, struct error *e);
-/* Seconds until the first token of an n-token prompt can be sampled; mode POLICY_CPU .. POLICY_DSLP. ERR_MEMORY if the prompt does not fit
+int virtual_decode(struct virtual *v, enum exec_mode cut, int sessions, int keys, double *seconds, enum exec_mode *ran, struct error *e);
+/* Seconds until the first token of an n-token prompt can be sampled; mode PREFILL_CPU .. PREFILL_DSLP. ERR_MEMORY if the prompt does not fit
  * on a device. Excludes the LM head if only some layers are simulated; extrapolate from two layer counts. */
-int virtual_prefill(struct virtual *v, enum policy_mode mode, int n, double *seconds, struct error *e);
+int virtual_prefill(struct virtual *v, enum exec_mode mode, int n, double *seconds, struct error *e);
 /* Simulates n prompts in paged batches with micro-batches of `micro` rows (exec/throughput/paged.h). *read: seconds to prefill all; *step: seconds of a decode
  * batch halfway through the answers. Uses fresh devices. ERR_MEMORY; ERR_RUNTIME if the model cannot be paged. */
 struct virtual_throughput {

@@ -16,8 +16,8 @@ struct policy_machine decode_batch_policy_machine(const struct engine *e) {
                                .n_device_layers = decode_resident_layers(s),
                                .ranks = decode_tp_ranks(s),
                                .is_yielded = decode_is_yielded(s),
-                               .prefill_mask = 1u << POLICY_SLP | 1u << POLICY_DSLP | (decode_can_blend(s) ? 1u << POLICY_BLEND : 0),
-                               .decode_mask = decode_uses_devices(s) ? 1u << POLICY_DECODE_HYBRID | 1u << POLICY_DECODE_DUAL : 0};
+                               .prefill_mask = 1u << PREFILL_SLP | 1u << PREFILL_DSLP | (decode_can_blend(s) ? 1u << PREFILL_BLEND : 0),
+                               .decode_mask = decode_uses_devices(s) ? 1u << DECODE_HYBRID | 1u << DECODE_DUAL : 0};
     for (int i = 0; i < m.n_devices; i++) m.decode_uses[i] = decode_holds_layers(s, i);
     return m;
 }
@@ -38,21 +38,14 @@ int decode_batch_pick(const struct engine *e, struct session *batch[ENGINE_MAX_B
 
 /* Chooses the mode of the next batch and how many sessions it takes; the others wait for the batch after it. */
 static int choose_exec(struct engine *e, struct session **batch, int n) {
-    static const enum policy_decode asks[] = {[DECODE_AUTO] = POLICY_DECODE_AUTO,
-                                              [DECODE_CPU] = POLICY_DECODE_CPU,
-                                              [DECODE_HYBRID] = POLICY_DECODE_HYBRID,
-                                              [DECODE_DUAL] = POLICY_DECODE_DUAL,
-                                              [DECODE_PAGED] = POLICY_DECODE_PAGED};
-    static const enum decode_exec cuts[] = {
-        [POLICY_DECODE_CPU] = DECODE_EXEC_CPU, [POLICY_DECODE_HYBRID] = DECODE_EXEC_HYBRID, [POLICY_DECODE_DUAL] = DECODE_EXEC_DUAL};
     struct policy_machine m = decode_batch_policy_machine(e);
     struct policy_decode_in in = {.n_decoding = n, .max_rows = ENGINE_MAX_BATCH, .beside_prefill = e->prefill_driver && e->prefill_driver != &prefill_mode_cpu};
     struct policy_decode_out out, *last = &e->explained_decision;
-    m.forced_decode = asks[e->params.decode];
+    m.forced_decode = e->params.decode;
     for (int i = 0; i < n; i++) in.keys += batch[i]->n_tokens / (double)n;
     in.context_tokens = in.keys + 1024;
     policy_decode_batch(&m, &in, &out);
-    e->next_exec = cuts[out.mode];
+    e->next_exec = out.mode;
     decode_set_first_spans(e->machine.decode, out.first_rows);
     e->batch_expected_s = out.seconds[out.mode];
     bool same = *e->decode_why && out.mode == last->mode && out.batch == last->batch && out.n_device_layers == last->n_device_layers &&
@@ -78,7 +71,7 @@ static int resume_pos(const struct session *s) { return kv_resume_pos(&s->kv, s-
 
 static struct batch_entry make_entry(struct session *s) {
     struct batch_entry r = {
-        .s = s, .cancel = &s->cancel[atomic_load(&s->live_cancel)], .turn_id = s->turn_id, .pos = resume_pos(s), .event_room = ENGINE_MAX_UNREAD - s->n_unread};
+        .s = s, .cancel = session_cancel_flag(s), .turn_id = s->turn_id, .pos = resume_pos(s), .event_room = ENGINE_MAX_UNREAD - s->n_unread};
     r.n = r.n_known = s->n_tokens - r.pos;
     memcpy(r.tokens, s->tokens + r.pos, (size_t)r.n * sizeof *r.tokens);
     return r;
@@ -92,7 +85,8 @@ int decode_batch_fill(struct engine *e, struct session **batch, int n, struct ba
         struct session *s = batch[i];
         rows[i] = make_entry(s);
         if ((room -= rows[i].n) < 0) return i; /* the others wait */
-        s->is_held = true, s->last_batch = e->n_batches;
+        session_set_hold(s, HOLD_CLAIMED);
+        s->last_batch = e->n_batches;
     }
     return n;
 }
@@ -134,7 +128,7 @@ static int run_batch(struct engine *e, const struct batch_entry *rows, int n, st
                                   (e->machine.scan.n_experts_scanned - routed_before) * FEW_COLD > (uint64_t)all * experts_per_token(&e->weights.config),
                                   counts_diff(decode_counts(e->machine.decode), &was)};
     if (!rc && all == n && e->batch_expected_s > 0 && now - begin < 10 * e->batch_expected_s) /* the first batch may read weights from disk */
-        cost_observe(&e->cost, &e->cost.observed[COST_DECODE_CPU + decode_last_exec(e->machine.decode)], n, e->batch_expected_s, now - begin);
+        cost_observe(&e->cost, &e->cost.observed[decode_last_exec(e->machine.decode)], n, e->batch_expected_s, now - begin);
     e->last_decode_at = now;
     return rc;
 }
@@ -144,7 +138,7 @@ static bool entry_still_current(struct engine *e, const struct batch_entry *r) {
     struct session *s = r->s;
     pthread_mutex_lock(&e->lock);
     bool same = atomic_load(&s->state) == SESSION_DECODE && s->turn_id == r->turn_id;
-    s->in_use = false;
+    session_set_hold(s, same ? HOLD_CLAIMED : HOLD_NONE);
     pthread_cond_broadcast(&e->ended_cond);
     pthread_mutex_unlock(&e->lock);
     return same;
@@ -154,13 +148,12 @@ static bool entry_still_current(struct engine *e, const struct batch_entry *r) {
  * token equals the sampled one. Cache rows of rejected tokens are overwritten later. Returns the number of accepted tokens. */
 static int finish_entry(struct engine *e, const struct batch_entry *r, const struct batch_result *took, int rc, const struct error *why,
                         const struct decode_span *t) {
-    static const char *const ran[] = {[DECODE_EXEC_CPU] = "cpu", [DECODE_EXEC_HYBRID] = "hybrid", [DECODE_EXEC_DUAL] = "dual"};
     struct session *s = r->s;
     int n_accepted = 0;
     if (!entry_still_current(e, r)) return 0;
     s->stats.bytes_read += took->weight_bytes;
     add_expert_stats(&s->stats, &took->experts);
-    s->stats.decode_mode = ran[decode_last_exec(e->machine.decode)];
+    s->stats.decode_mode = exec_mode_name(decode_last_exec(e->machine.decode));
     s->stats.batch_expected_s = e->batch_expected_s;
     s->stats.batch_s = took->seconds;
     memcpy(s->stats.decode_why, e->decode_why, sizeof e->decode_why);
@@ -199,7 +192,7 @@ void decode_batch_run(struct engine *e, struct batch_entry *rows, int n) {
         n_accepted += finish_entry(e, &rows[i], &took, rc, &err, &spans[i]);
     }
     struct governor_sample *t = &e->next_sample;
-    t->mode = (int)decode_last_exec(e->machine.decode), t->n = n, t->rows = n_known, t->n_drafted = n_drafted, t->n_accepted = n_accepted,
+    t->mode = decode_last_exec(e->machine.decode) - DECODE_CPU, t->n = n, t->rows = n_known, t->n_drafted = n_drafted, t->n_accepted = n_accepted,
     t->is_cold = took.is_cold, t->seconds = took.seconds;
     e->draft_saved_s = rc || one_by_one ? 0 : governor_record(&e->governor, t) / n;
     *t = (struct governor_sample){0};

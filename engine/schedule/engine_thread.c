@@ -88,7 +88,7 @@ static enum look choose_work(struct engine *e, struct loop_round *r) {
     r->throughput = throughput_ready(e);
     if (!r->throughput) prompt_pick(e);
     const int n = r->throughput ? 0 : decode_batch_pick(e, batch);
-    if (!e->is_calibrated && !e->prefill_driver && ((n && e->params.decode == DECODE_AUTO) || (e->prefilling && e->params.prefill == PREFILL_AUTO)))
+    if (!e->is_calibrated && !e->prefill_driver && ((n && e->params.decode == MODE_AUTO) || (e->prefilling && e->params.prefill == MODE_AUTO)))
         return LOOP_CALIBRATE;
     r->task = e->tasks;
     r->prefill_ready = prompt_ready(e);
@@ -105,7 +105,7 @@ static void run_decode_batch(struct engine *e, struct loop_round *r) {
     if (e->params.draft) drafts_add(e, r->rows, r->n_batch);
     pthread_mutex_lock(&e->lock);
     e->batch_running = true;
-    for (int i = 0; i < r->n_batch; i++) r->rows[i].s->in_use = true;
+    for (int i = 0; i < r->n_batch; i++) session_set_hold(r->rows[i].s, HOLD_BATCH);
     session_reap_cancelled(e); /* cancelled turns need not wait for the batch */
     pthread_mutex_unlock(&e->lock);
     decode_batch_run(e, r->rows, r->n_batch);

@@ -25,6 +25,13 @@ enum { ENGINE_MAX_UNREAD = 1024, ENGINE_MAX_BATCH = 16 }; /* unread tokens after
 _Static_assert((int)ENGINE_MAX_BATCH <= (int)DECODE_MAX_ROWS, "a step takes a row of each");
 /* ENDED: the turn is over and its last event is unread. Only session_set_state() changes the state. */
 enum session_state { SESSION_IDLE, SESSION_QUEUED, SESSION_PREFILL, SESSION_DECODE, SESSION_ENDED };
+/* What the engine thread does with a session without the lock. Only session_set_hold() changes it. */
+enum session_hold {
+    HOLD_NONE,    /* nothing, or the running prefill: a lock holder may end the turn as may_end_turn() says */
+    HOLD_CLAIMED, /* works on the turn, which only the engine thread may end */
+    HOLD_BATCH,   /* a batch computes its rows: the turn may end, but the session must not be freed */
+    HOLD_DRAINING /* the turn has ended, but the batch or the stopping prefill still uses the session */
+};
 struct draft_tokens { /* drafted tokens at positions from .. from + n - 1; the first `seen` match tokens generated since */
     int first_pos, n, n_checked, confidence;
     int32_t token[DRAFT_MAX];
@@ -33,10 +40,9 @@ struct session {
     struct engine *engine;
     struct session *next; /* in engine->sessions */
     _Atomic int state;
+    enum session_hold hold;
     _Atomic int cancel[2], live_cancel; /* cancel[live] belongs to the turn; a cancelled prefill that has not stopped yet watches the other flag */
-    bool is_held;                       /* the engine thread works on the session without the lock; while false, any lock holder may end the turn */
-    bool in_use;                        /* in use by the running decode batch or a stopping prefill: the turn may end, but the session must not be freed */
-    int n_borrowers;                    /* number of readers of its cache: it must not be freed */
+    int n_borrowers;                    /* readers of its cache; > 0: it must not be freed */
     struct kv kv;
     struct prefix prefix;
     int32_t *tokens; /* tokens in the KV cache, then tokens to prefill */
@@ -67,6 +73,9 @@ struct session {
 
 struct throughput;  /* throughput.c */
 struct engine_task; /* engine_thread.c */
+
+/* The flag that cancels the current turn. */
+static inline _Atomic int *session_cancel_flag(struct session *s) { return &s->cancel[atomic_load(&s->live_cancel)]; }
 
 struct engine {
     struct engine_params params;
@@ -110,7 +119,7 @@ struct engine {
     double prefill_began, prefill_thread_s, progress_emitted; /* start time; seconds of the engine thread in it; time of the last progress event */
     double prefill_expected_s;                                /* seconds predicted by the cost model */
     double last_decode_at;                                    /* time of the last decode batch; 0: none */
-    enum decode_exec next_exec;                               /* mode of the next decode batch */
+    enum exec_mode next_exec;                                 /* mode of the next decode batch */
     double batch_expected_s;                                  /* predicted seconds of it */
     struct policy_decode_out explained_decision;              /* decision that decode_why describes */
     char decode_why[400];
@@ -127,6 +136,7 @@ struct engine {
 
 /* session.c; under the lock, except engine_wake() */
 void session_set_state(struct session *s, enum session_state to);
+void session_set_hold(struct session *s, enum session_hold to); /* the same hold: no change */
 void session_end_turn(struct session *s, enum done_reason reason, int rc, const struct error *why);
 void session_emit_token(struct session *s, int32_t id);
 void session_emit_progress(struct session *s, const struct event *ev);

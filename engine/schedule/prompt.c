@@ -9,26 +9,24 @@
 #include "engine/schedule/engine_thread.h"
 
 static const struct prefill_driver *choose_prefill_driver(struct engine *e, struct session *s, int n) {
-    static const enum policy_mode asks[] = {
-        [PREFILL_AUTO] = POLICY_AUTO, [PREFILL_CPU] = POLICY_CPU, [PREFILL_BLEND] = POLICY_BLEND, [PREFILL_SLP] = POLICY_SLP, [PREFILL_DSLP] = POLICY_DSLP};
-    static const struct prefill_driver *const modes[] = {
-        [POLICY_CPU] = &prefill_mode_cpu, [POLICY_BLEND] = &prefill_mode_blend, [POLICY_SLP] = &prefill_mode_slp, [POLICY_DSLP] = &prefill_mode_dslp};
+    static const struct prefill_driver *const drivers[] = {
+        [PREFILL_CPU] = &prefill_mode_cpu, [PREFILL_BLEND] = &prefill_mode_blend, [PREFILL_SLP] = &prefill_mode_slp, [PREFILL_DSLP] = &prefill_mode_dslp};
     struct gpu_set *g = e->machine.gpus;
     struct policy_machine m = decode_batch_policy_machine(e);
     struct policy_prefill_in in = {.n_new = n,
                                    .n_cached = s->n_kv,
                                    .since_decode_s = e->last_decode_at > 0 ? clock_now() - e->last_decode_at : -1,
                                    .dense_resident = decode_resident_layers(e->machine.decode) == e->info.n_layers};
-    m.forced_prefill = asks[e->params.prefill];
+    m.forced_prefill = e->params.prefill;
     for (int i = 0; i < m.n_devices; i++) m.free[i] = (double)(gpu_mem_free(g->gpu[i]) + decode_held_bytes(e->machine.decode, i));
     if (m.n_devices && !m.is_lost)
-        in.need_bytes[POLICY_SLP] =
+        in.need_bytes[PREFILL_SLP] =
             (double)slp_min_bytes(&(struct slp_job){.w = &e->weights, .set = g, .ranks = 1, .cache = s->kv.layer, .pos = s->n_kv, .n = n});
     if (m.n_devices > 1 && !m.is_lost)
-        in.need_bytes[POLICY_DSLP] =
+        in.need_bytes[PREFILL_DSLP] =
             (double)slp_min_bytes(&(struct slp_job){.w = &e->weights, .set = g, .ranks = g->n, .cache = s->kv.layer, .pos = s->n_kv, .n = n});
-    for (int i = 0; i < m.n_devices && m.prefill_mask >> POLICY_BLEND & 1; i++) {
-        double *need = m.decode_uses[i] ? &in.need_bytes[POLICY_BLEND] : &in.helper_need_bytes;
+    for (int i = 0; i < m.n_devices && m.prefill_mask >> PREFILL_BLEND & 1; i++) {
+        double *need = m.decode_uses[i] ? &in.need_bytes[PREFILL_BLEND] : &in.helper_need_bytes;
         m.blend_stays[i] = (double)decode_weight_bytes(e->machine.decode, i);
         *need = fmax(*need, (double)blend_min_bytes(&e->machine, i, s->n_kv, n));
     }
@@ -37,14 +35,14 @@ static const struct prefill_driver *choose_prefill_driver(struct engine *e, stru
     pthread_mutex_unlock(&e->lock);
     struct policy_prefill_out out;
     policy_prefill(&m, &in, &out);
-    const struct prefill_driver *mode = modes[out.mode];
+    const struct prefill_driver *mode = drivers[out.mode];
     e->prefill_job.device = out.device;
     e->prefill_expected_s = s->stats.prefill_expected_s = out.seconds[out.mode];
     char where[100], weights[80] = "", nodes[80] = "";
-    if (mode == &prefill_mode_cpu) snprintf(where, sizeof where, "on the CPU (%s, %d threads)", e->info.level, e->info.threads);
+    if (mode == &prefill_mode_cpu) snprintf(where, sizeof where, "%s (%s, %d threads)", exec_modes[out.mode].what, e->info.level, e->info.threads);
     else
-        snprintf(where, sizeof where, "%s on %d of %d devices (%.40s)", mode == &prefill_mode_blend ? "blended" : "stream-loaded",
-                 mode == &prefill_mode_slp ? 1 : out.ranks, g->n, gpu_info(g->gpu[mode == &prefill_mode_slp ? out.device : 0])->name);
+        snprintf(where, sizeof where, "%s on %d of %d devices (%.40s)", exec_modes[out.mode].what, mode == &prefill_mode_slp ? 1 : out.ranks, g->n,
+                 gpu_info(g->gpu[mode == &prefill_mode_slp ? out.device : 0])->name);
     if (mode != &prefill_mode_cpu && g->pin)
         snprintf(weights, sizeof weights, "; weights %s, %.3g GB/s expected", pin_name(pin_get_choice(g->pin)->path),
                  e->cost.domain[1 + out.device].link[COST_H2D].rate * 1e-9);
@@ -61,7 +59,7 @@ static int begin_driver(struct engine *e, const struct prefill_driver *mode, str
     atomic_store(&j->is_ready, 0);
     atomic_store(&j->done, 0);
     atomic_store(&j->total, 0);
-    e->prefilling->stats.prefill_mode = mode->name;
+    e->prefilling->stats.prefill_mode = exec_mode_name(mode->mode);
     e->prefill_driver = mode;
     if (mode != &prefill_mode_cpu)
         decode_evict_experts(e->machine.decode, mode == &prefill_mode_blend ? blend_good_bytes(&e->machine, j->pos, j->n) : SIZE_MAX);
@@ -105,7 +103,7 @@ static int begin_turn(struct engine *e, struct error *err) {
         .on_logits_ctx = s->request.logits_ctx,
         .on_hidden = e->mtp ? feed_mtp : NULL,
         .on_hidden_ctx = e,
-        .cancel = &s->cancel[atomic_load(&s->live_cancel)],
+        .cancel = session_cancel_flag(s),
         .is_aligned = prefix_is_exact(s),
         .cut = prefix_shared_end(s),
     };
@@ -124,16 +122,16 @@ static void advance_prefill(struct engine *e) {
     else if ((rc = e->prefill_driver->advance(&e->machine, &e->prefill_job, &err)) != PREFILL_MORE) e->prefill_driver->close(&e->machine, &e->prefill_job);
     if (rc == ERR_MEMORY && (e->prefill_driver == &prefill_mode_slp || e->prefill_driver == &prefill_mode_dslp) &&
         decode_yield(e->machine.decode)) { /* evict resident weights */
-        log_say(LOG_INFO, "%s prefill: %s; evicting resident weights until the prefill ends", e->prefill_driver->name, err.text);
+        log_say(LOG_INFO, "%s prefill: %s; evicting resident weights until the prefill ends", exec_mode_name(e->prefill_driver->mode), err.text);
         size_t at = strlen(s->stats.prefill_why);
         snprintf(s->stats.prefill_why + at, sizeof s->stats.prefill_why - at, "; resident weights were evicted");
         err = (struct error){0};
         rc = begin_driver(e, e->prefill_driver, &err);
     }
     if ((rc == ERR_MEMORY || rc == ERR_RUNTIME) && e->prefill_driver && e->prefill_driver != &prefill_mode_cpu) { /* fall back to the CPU */
-        log_say(LOG_WARN, "%s prefill: %s; using the CPU instead", e->prefill_driver->name, err.text);
+        log_say(LOG_WARN, "%s prefill: %s; using the CPU instead", exec_mode_name(e->prefill_driver->mode), err.text);
         if (e->machine.gpus->is_lost) decode_on_device_lost(e->machine.decode, err.text);
-        snprintf(s->stats.prefill_why, sizeof s->stats.prefill_why, "%s failed: %.200s", e->prefill_driver->name, err.text);
+        snprintf(s->stats.prefill_why, sizeof s->stats.prefill_why, "%s failed: %.200s", exec_mode_name(e->prefill_driver->mode), err.text);
         err = (struct error){0};
         e->prefill_expected_s = s->stats.prefill_expected_s = 0;
         rc = begin_driver(e, &prefill_mode_cpu, &err);
@@ -141,14 +139,9 @@ static void advance_prefill(struct engine *e) {
     s->stats.bytes_read += atomic_load(&e->machine.bytes_read) - bytes;
     e->prefill_thread_s += clock_now() - t;
     if (rc == PREFILL_MORE) return;
-    if (!rc && !s->request.logits && e->prefill_expected_s > 0) { /* feed the measured time back to the cost model */
-        static const struct prefill_driver *const modes[] = {&prefill_mode_cpu, &prefill_mode_blend, &prefill_mode_slp,
-                                                             &prefill_mode_dslp}; /* order of enum cost_mode */
-        for (int i = 0; i < 4; i++)
-            if (e->prefill_driver == modes[i])
-                cost_observe(&e->cost, &e->cost.observed[COST_PREFILL_CPU + i], e->prefill_job.n, e->prefill_expected_s,
-                             e->prefill_driver == &prefill_mode_cpu ? e->prefill_thread_s : clock_now() - e->prefill_began);
-    }
+    if (!rc && !s->request.logits && e->prefill_expected_s > 0) /* feed the measured time back to the cost model */
+        cost_observe(&e->cost, &e->cost.observed[e->prefill_driver->mode], e->prefill_job.n, e->prefill_expected_s,
+                     e->prefill_driver == &prefill_mode_cpu ? e->prefill_thread_s : clock_now() - e->prefill_began);
     decode_reclaim(e->machine.decode);
     const struct prefill_driver *mode = e->prefill_driver;
     e->prefill_driver = NULL;
@@ -171,7 +164,7 @@ static void advance_abandoned(struct engine *e) {
     decode_reclaim(e->machine.decode);
     e->prefill_driver = NULL;
     pthread_mutex_lock(&e->lock);
-    e->abandoned->in_use = false;
+    session_set_hold(e->abandoned, HOLD_NONE);
     e->abandoned = NULL;
     pthread_cond_broadcast(&e->ended_cond);
     pthread_mutex_unlock(&e->lock);

@@ -30,16 +30,27 @@ void session_set_state(struct session *s, enum session_state to) {
     else if (from == SESSION_QUEUED) fair_queue_remove(&e->prefill_queue, &s->queue_entry);
     if (to == SESSION_QUEUED) fair_queue_push(&e->prefill_queue, &s->queue_entry, s->request.client, s->turn_id);
     switch (to) {
-    case SESSION_IDLE: assert(!s->n_unread && !s->progress_serial && !s->end_serial && !s->is_held); break;
+    case SESSION_IDLE: assert(!s->n_unread && !s->progress_serial && !s->end_serial && s->hold != HOLD_CLAIMED && s->hold != HOLD_BATCH); break;
     case SESSION_QUEUED: assert(s->n_kv < s->n_tokens && (!s->n_answered || !s->n_kv) && (s->n_answered || !s->n_unread) && !s->end_serial); break;
     case SESSION_PREFILL:
         assert(!e->prefilling);
         e->prefilling = s;
         break;
     case SESSION_DECODE: assert(s->n_kv == s->n_tokens - 1 && s->n_answered >= 1); break;
-    case SESSION_ENDED: assert(s->end_serial && !s->is_held && !s->stop_ids); break;
+    case SESSION_ENDED: assert(s->end_serial && s->hold != HOLD_CLAIMED && s->hold != HOLD_BATCH && !s->stop_ids); break;
     }
     atomic_store(&s->state, (int)to);
+}
+
+void session_set_hold(struct session *s, enum session_hold to) {
+    static const int may_follow[] = {
+        [HOLD_NONE] = 1 << HOLD_CLAIMED | 1 << HOLD_BATCH | 1 << HOLD_DRAINING,
+        [HOLD_CLAIMED] = 1 << HOLD_NONE | 1 << HOLD_BATCH,
+        [HOLD_BATCH] = 1 << HOLD_NONE | 1 << HOLD_CLAIMED | 1 << HOLD_DRAINING,
+        [HOLD_DRAINING] = 1 << HOLD_NONE,
+    };
+    assert(to == s->hold || may_follow[s->hold] >> to & 1);
+    s->hold = to;
 }
 
 static void signal_fd(int fd) {
@@ -65,7 +76,7 @@ void session_end_turn(struct session *s, enum done_reason reason, int rc, const 
     if (rc) s->end.error = *why;
     mem_free(s->stop_ids);
     s->stop_ids = NULL;
-    s->is_held = false;
+    session_set_hold(s, s->hold == HOLD_BATCH || s->hold == HOLD_DRAINING ? HOLD_DRAINING : HOLD_NONE);
     s->end_serial = next_serial(e);
     session_set_state(s, SESSION_ENDED);
     pthread_cond_broadcast(&e->ended_cond);
@@ -76,7 +87,7 @@ static bool may_end_turn(const struct session *s) {
     switch (atomic_load(&s->state)) {
     case SESSION_QUEUED: return true;
     case SESSION_PREFILL: return s->engine->batch_running && !s->request.logits; /* request.logits runs the caller's code, which must not outlive the turn */
-    case SESSION_DECODE: return !s->is_held || s->in_use;
+    case SESSION_DECODE: return s->hold != HOLD_CLAIMED;
     default: return false;
     }
 }
@@ -87,13 +98,13 @@ static void abandon_prefill(struct session *s) {
     if (!e->prefill_driver) return; /* not begun */
     s->n_kv += e->prefill_job.n_complete;
     if (!s->n_answered) s->stats.prefill_s = clock_now() - e->prefill_began;
-    s->in_use = true;
+    session_set_hold(s, HOLD_DRAINING);
     e->abandoned = s;
 }
 
 void session_reap_cancelled(struct engine *e) {
     for (struct session *s = e->sessions; s; s = s->next) {
-        if (!may_end_turn(s) || !atomic_load(&s->cancel[atomic_load(&s->live_cancel)])) continue;
+        if (!may_end_turn(s) || !atomic_load(session_cancel_flag(s))) continue;
         if (atomic_load(&s->state) == SESSION_PREFILL) abandon_prefill(s);
         session_end_turn(s, DONE_CANCELLED, 0, NULL);
     }
@@ -183,7 +194,7 @@ void session_close(struct session **sp) {
     pthread_mutex_lock(&e->lock);
     session_reap_cancelled(e);
     int state;
-    while (((state = atomic_load(&s->state)) != SESSION_IDLE && state != SESSION_ENDED) || s->in_use || s->n_borrowers)
+    while (((state = atomic_load(&s->state)) != SESSION_IDLE && state != SESSION_ENDED) || s->hold || s->n_borrowers)
         pthread_cond_wait(&e->ended_cond, &e->lock);
     while (next_event_serial(s)) take_event(s, &(struct event){0}); /* events must not point to a closed session */
     struct session **p = &e->sessions;
@@ -207,7 +218,7 @@ int session_fork(struct session *from, struct session *to, struct error *err) {
 }
 
 void session_cancel(struct session *s) {
-    atomic_store(&s->cancel[atomic_load(&s->live_cancel)], 1);
+    atomic_store(session_cancel_flag(s), 1);
     engine_wake(s->engine);
     signal_fd(s->engine->event_fd); /* the thread that polls events may react sooner than the engine thread */
 }

@@ -13,7 +13,6 @@
 #include "engine/schedule/engine_thread.h"
 
 enum { SESSIONS = 4096, MAX_BATCH_ROWS = SEARCH_PREFILL_ROWS, DEFAULT_PROMPTS = 64, DEFAULT_PROMPT_TOKENS = 256, DEFAULT_ANSWER_TOKENS = 256 };
-static const char paged_mode_name[] = "paged";
 static const double leave_factor = 1.25; /* hysteresis: leave paged batches only if another mode is clearly faster */
 
 struct part { /* a session's entry in a batch */
@@ -114,7 +113,7 @@ int throughput_announce(struct engine *e, const struct announced_load *load) {
     if (!e->is_calibrated) engine_calibrate(e);
     m->load = *load;
     if (!m->is_forced) release_devices(e);
-    if (e->params.decode != DECODE_AUTO && !m->is_forced) return 0;
+    if (e->params.decode != MODE_AUTO && !m->is_forced) return 0;
     choose_policy(e);
     log_say(LOG_INFO, "%d prompts: %s", load->n_prompts, m->why);
     m->is_waiting = m->is_chosen;
@@ -133,7 +132,7 @@ static bool is_worth_it(struct engine *e, int rows, double keys) {
     struct policy_machine pm = {.cost = &e->cost,
                                 .model = &e->cost_model,
                                 .n_devices = e->machine.gpus->n,
-                                .decode_mask = 1u << POLICY_DECODE_HYBRID,
+                                .decode_mask = 1u << DECODE_HYBRID,
                                 .n_device_layers = decode_resident_layers(e->machine.decode)};
     struct policy_decode_out out;
     policy_decode_batch(&pm, &(struct policy_decode_in){.n_decoding = rows, .max_rows = ENGINE_MAX_BATCH, .keys = keys, .context_tokens = keys + 1024}, &out);
@@ -234,12 +233,12 @@ enum throughput_next throughput_ready(struct engine *e) {
 }
 
 static void begin_prompt(struct engine *e, struct session *s) {
-    if (s->stats.prefill_mode == paged_mode_name) return;
+    if (s->stats.prefill_mode == exec_mode_name(DECODE_PAGED)) return;
     decode_rewind(e->machine.decode, &s->kv, s->n_kv);
     mtp_rewind(&s->mtp, s->n_kv);
     prefix_begin_turn(s);
     s->is_long_rope = config_long_rope(&e->weights.config, s->n_tokens);
-    s->stats.prefill_mode = paged_mode_name;
+    s->stats.prefill_mode = exec_mode_name(DECODE_PAGED);
     if (s->n_answered) return;
     s->stats.queue_s = clock_now() - s->submitted_at;
     s->stats.cached_tokens = s->n_kv;
@@ -257,7 +256,7 @@ static void collect_entries(struct engine *e) {
             while (i > 0 && (atomic_load(&m->entries[i - 1].s->state) == state) && m->entries[i - 1].s->last_batch > s->last_batch)
                 m->entries[i] = m->entries[i - 1], i--;
             m->entries[i] = (struct part){.s = s, .turn_id = s->turn_id, .pos = s->n_kv};
-            s->is_held = s->in_use = true;
+            session_set_hold(s, HOLD_BATCH);
         }
 }
 
@@ -328,10 +327,9 @@ static bool paged_entry_still_current(struct engine *e, struct part *p, bool dra
     struct session *s = p->s;
     pthread_mutex_lock(&e->lock);
     bool same = is_same_turn(p);
-    s->in_use = false;
+    session_set_hold(s, same && draws ? HOLD_CLAIMED : HOLD_NONE);
     if (same && p->n) s->n_kv = p->pos + p->n;
     if (same && draws && atomic_load(&s->state) == SESSION_QUEUED) session_set_state(s, SESSION_PREFILL);
-    if (same && !draws) s->is_held = false;
     pthread_cond_broadcast(&e->ended_cond);
     pthread_mutex_unlock(&e->lock);
     return same;
@@ -355,14 +353,14 @@ static void on_logits(void *ctx, int span, float *logits, int32_t top) {
     if (!entry_is_live(e, p, &in_prefill)) return; /* its turn is over; another one may have begun */
     if (in_prefill && s->request.logits && !s->n_answered) {
         p->gave_logits = true;
-        if (s->request.logits(s->request.logits_ctx, t->pos, logits)) atomic_store(&s->cancel[atomic_load(&s->live_cancel)], 1);
+        if (s->request.logits(s->request.logits_ctx, t->pos, logits)) atomic_store(session_cancel_flag(s), 1);
     }
     if (t->pos + t->n < t->total) return; /* not the last row of the prompt */
     p->is_sampled = true;
     if (!paged_entry_still_current(e, p, true)) return;
     double now = clock_now();
     if (in_prefill && !s->n_answered) s->stats.prefill_s = now - m->began_at;
-    s->stats.decode_mode = paged_mode_name;
+    s->stats.decode_mode = exec_mode_name(DECODE_PAGED);
     s->stats.batch_expected_s = m->expected_s, s->stats.batch_s = now - m->began_at;
     const char *guesses = e->params.draft ? "; no drafts: a row of another prompt yields more than a drafted token" : "";
     snprintf(s->stats.decode_why, sizeof s->stats.decode_why, "%.*s%s", (int)(sizeof s->stats.decode_why - 1 - strlen(guesses)), m->why, guesses);

@@ -49,13 +49,13 @@ bool turn_sample(struct session *s, float *logits, int32_t top, int32_t drafted)
     s->n_answered++;
     session_emit_token(s, id);
     bool continues = false;
-    s->is_held = false;
+    session_set_hold(s, HOLD_NONE);
     if (s->n_answered >= s->request.max_tokens) session_end_turn(s, s->n_tokens >= e->info.context ? DONE_CONTEXT : DONE_LENGTH, 0, NULL);
     else if (config_long_rope(&e->weights.config, s->n_tokens) != s->is_long_rope) {
         s->n_kv = 0; /* the RoPE factors change: all keys are invalid */
         session_set_state(s, SESSION_QUEUED);
     } else if (atomic_load(&s->state) == SESSION_PREFILL) session_set_state(s, SESSION_DECODE);
-    else s->is_held = continues = id == drafted;
+    else if ((continues = id == drafted)) session_set_hold(s, HOLD_CLAIMED);
     pthread_mutex_unlock(&e->lock);
     return continues;
 }

@@ -2,6 +2,7 @@
 
 #include <stdlib.h>
 
+#include "engine/base/mem.h"
 #include "gpu/op.h"
 
 struct collect {
@@ -48,7 +49,7 @@ int copy_runs_merge(struct copy_range *r, int n, struct copy_run *runs, size_t *
     for (int i = 0; i < n; i++) {
         const char *end = r[i].host + r[i].bytes;
         if (!k || r[i].row || runs[k - 1].row || r[i].host > runs[k - 1].host + runs[k - 1].bytes) {
-            at = ((at + 255) & ~(size_t)255) + (size_t)r[i].host % 256; /* same alignment as on the host, for aligned loads */
+            at = align_up(at, 256) + (size_t)r[i].host % 256; /* same alignment as on the host, for aligned loads */
             runs[k++] = (struct copy_run){.host = r[i].host, .bytes = r[i].bytes, .at = at, .row = r[i].row, .pitch = r[i].pitch};
         } else if (end > runs[k - 1].host + runs[k - 1].bytes) {
             runs[k - 1].bytes = (size_t)(end - runs[k - 1].host);

@@ -157,7 +157,7 @@ static void lay_out_extents(struct pin *p) {
 int pin_open(struct pin **out, struct gpu *g, const struct weights *w, struct error *e) {
     struct pin *p = mem_calloc(1, sizeof *p);
     *out = p;
-    if (!p || !(p->first = mem_calloc((size_t)w->files.n_shards + 1, sizeof *p->first))) goto fail;
+    if (!p || !(p->first = mem_calloc((size_t)w->files.n_shards + 1, sizeof *p->first))) goto no_memory;
     p->gpu = g;
     p->files = &w->files;
     p->begin_s = clock_now();
@@ -167,7 +167,7 @@ int pin_open(struct pin **out, struct gpu *g, const struct weights *w, struct er
     numa_read(&p->nodes);
     if (p->choice.path == PIN_COPIED && numa_ranges_open(&p->spans, w, &p->nodes, e)) goto fail;
     lay_out_extents(p);
-    if (!(p->extents = mem_calloc((size_t)p->n_extents, sizeof *p->extents))) goto fail;
+    if (!(p->extents = mem_calloc((size_t)p->n_extents, sizeof *p->extents))) goto no_memory;
     lay_out_extents(p);
     int n = p->choice.path == PIN_COPIED ? pin_stage_threads() : 1; /* the driver registers one range at a time */
     for (; p->n_threads < n; p->n_threads++) {
@@ -177,9 +177,13 @@ int pin_open(struct pin **out, struct gpu *g, const struct weights *w, struct er
         break;
     }
     if (p->n_threads) return 0;
+    error_set(e, ERR_MEMORY, "cannot start a thread to pin the weights");
+    goto fail;
+no_memory:
+    error_set(e, ERR_MEMORY, "no memory to pin the weights");
 fail:
     pin_close(out);
-    return error_set(e, ERR_MEMORY, "cannot start a thread to pin the weights");
+    return e->code;
 }
 
 void pin_close(struct pin **pp) {

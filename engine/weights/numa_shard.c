@@ -2,6 +2,7 @@
 
 #include <string.h>
 
+#include "engine/base/mem.h"
 #include "engine/weights/nan_scan.h"
 
 enum { CHUNK = 256 << 10 }; /* looked at while it is still in the cache */
@@ -26,7 +27,7 @@ static size_t scale_cols(const struct mat *m) { return ((size_t)m->cols + (size_
 
 static void *reserve(uint8_t *base, size_t *at, size_t size) {
     void *p = base ? base + *at : NULL;
-    *at += (size + 63) & ~(size_t)63;
+    *at += align_up(size, 64);
     return p;
 }
 

@@ -3,12 +3,13 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "engine/base/mem.h"
 #include "engine/model/arch.h"
 #include "engine/model/rope.h"
 
 static char *reserve(char **at, size_t n) {
     char *p = *at;
-    *at += (n + 63) & ~(size_t)63;
+    *at += align_up(n, 64);
     return p;
 }
 

@@ -24,7 +24,7 @@ static void die(const char *what, const struct error *err) {
     printf("FAIL %s: %s\n", what, err->text);
     exit(1);
 }
-static void open_engine(const char *gpus, enum prefill_mode prefill, enum decode_mode decode) {
+static void open_engine(const char *gpus, enum exec_mode prefill, enum exec_mode decode) {
     struct error err = {0};
     struct engine_params p = {
         .dir = "ember:", .threads = 1, .cpu_level = CPU_SCALAR + 1, .gpus = gpus, .prefill = prefill, .decode = decode, .context = 4096, .trace = "/dev/null"};
@@ -44,7 +44,7 @@ static struct event next(void) {
     return ev;
 }
 /* Returns the seconds to read a prompt, in an engine of its own. */
-static double prompt_seconds(int from, enum prefill_mode mode, const char *gpus, double *both) {
+static double prompt_seconds(int from, enum exec_mode mode, const char *gpus, double *both) {
     open_engine(gpus, mode, DECODE_CPU);
     struct session *warm = submit(prompt + 7, 40, 1), *s; /* reads weights, opens caches */
     while (next().kind != EVENT_DONE) {

@@ -138,7 +138,7 @@ int main(int argc, char **argv) {
         for (int s = 0; s < n; s++) tokens[s] = (i % steps * 7919 + s * 104729 + 13) % c->vocab, spans[s].pos = arg[1] + i % steps;
         if (i == warm) memset(kinds, 0, sizeof kinds), m->cpu->ops = &outer;
         double before = i >= warm ? read_once(engine->pool) : 0, bytes = (double)atomic_load(&m->bytes_read), t = clock_now();
-        if (decode_run(m->decode, DECODE_EXEC_CPU, spans, n, NULL, &e)) return fail(&e);
+        if (decode_run(m->decode, DECODE_CPU, spans, n, NULL, &e)) return fail(&e);
         t = clock_now() - t;
         if (i < warm) continue;
         bytes = (double)atomic_load(&m->bytes_read) - bytes;

@@ -107,20 +107,18 @@ static int many(int n, char **word) {
 static void narrow(struct mat *m, enum dtype t) { m->dtype = (uint8_t)t, m->stride = dtype_bytes(t, (size_t)m->cols); }
 
 static int question(int n, char **word) {
-    static const char *const cuts[] = {"cpu", "hybrid", "dual"};
     static struct cost_machine m;
     static struct config c;
     struct error e = {0};
     bool step = n > 5 && !strcmp(word[0], "step");
-    int from = step ? 6 : 5, cut = 0, layers = 0, size = n > 4 ? atoi(word[4]) : 0;
+    int from = step ? 6 : 5, layers = 0, size = n > 4 ? atoi(word[4]) : 0;
     double seconds, taken = 0;
     bool mixed = false;
     if (n && !strcmp(word[0], "paged")) return many(n, word);
     if (n < from || size < 1 || (!step && strcmp(word[0], "prefill")))
         return fail("step MACHINE MODEL CUT SESSIONS KEYS, or prefill MACHINE MODEL MODE TOKENS");
-    while (step && cut < 3 && strcmp(cuts[cut], word[3])) cut++;
-    enum policy_mode mode = step ? POLICY_AUTO : policy_prefill_find(word[3]);
-    if (cut == 3 || mode == POLICY_MODES) return fail("no such mode");
+    enum exec_mode mode = exec_mode_find(step ? STAGE_DECODE : STAGE_PREFILL, word[3]);
+    if (mode == MODE_AUTO || mode == DECODE_PAGED || mode == EXEC_MODES) return fail("no such mode");
     if (calibrate_read(&m, word[1], &e)) return fail(e.text);
     const struct known_model *k = known_model_find(word[2]);
     enum dtype dense = k ? k->dense : DT_NONE, experts = k ? k->experts : DT_NONE;
@@ -157,7 +155,7 @@ static int question(int n, char **word) {
     struct virtual *v = NULL;
     if (!rc)
         rc = virtual_open(&v, &(struct virtual_options){.cost = &m, .w = k ? &shape.w : &w, .kv = DT_BF16, .stream_rate = taken, .max_layers = layers}, &e);
-    if (!rc) rc = step ? virtual_decode(v, (enum decode_exec)cut, size, atoi(word[5]), &seconds, NULL, &e) : virtual_prefill(v, mode, size, &seconds, &e);
+    if (!rc) rc = step ? virtual_decode(v, mode, size, atoi(word[5]), &seconds, NULL, &e) : virtual_prefill(v, mode, size, &seconds, &e);
     if (!rc) printf("%.6g\n", seconds);
     fflush(stdout);
     virtual_close(&v);
@@ -270,7 +268,7 @@ static int measure(struct engine *engine, struct watched *w, const struct what *
         forget(w);
         struct gpu_stats before = on_device(m);
         double begin = clock_now();
-        rc = decode_run(m->decode, devices ? DECODE_EXEC_HYBRID : DECODE_EXEC_CPU, spans, sessions, NULL, e);
+        rc = decode_run(m->decode, devices ? DECODE_HYBRID : DECODE_CPU, spans, sessions, NULL, e);
         double t = clock_now() - begin;
         if (i == 1 || (i && t < *seconds)) *seconds = t, memcpy(best, w->op, sizeof best), *used = less(on_device(m), &before);
     }
@@ -301,8 +299,8 @@ static int predict(const struct cost_machine *m, const struct weights *w, const 
     struct virtual *v;
     int rc = virtual_open(&v, &(struct virtual_options){.cost = m, .w = w, .kv = DT_BF16, .n_chosen = h->chosen, .expert_shares = h->shares}, e);
     if (rc) return rc;
-    rc = q->step ? virtual_decode(v, devices ? DECODE_EXEC_HYBRID : DECODE_EXEC_CPU, q->n, KEYS, seconds, NULL, e)
-                 : virtual_prefill(v, devices ? POLICY_SLP : POLICY_CPU, q->n, seconds, e);
+    rc = q->step ? virtual_decode(v, devices ? DECODE_HYBRID : DECODE_CPU, q->n, KEYS, seconds, NULL, e)
+                 : virtual_prefill(v, devices ? PREFILL_SLP : PREFILL_CPU, q->n, seconds, e);
     *used = *virtual_used(v);
     virtual_close(&v);
     return rc;

@@ -46,8 +46,8 @@ static struct policy_machine machine(void) {
                                .model = &shape,
                                .n_devices = 2,
                                .n_device_layers = shape.layers,
-                               .prefill_mask = 1 << POLICY_BLEND | 1 << POLICY_SLP | 1 << POLICY_DSLP,
-                               .decode_mask = 1 << POLICY_DECODE_HYBRID | 1 << POLICY_DECODE_DUAL};
+                               .prefill_mask = 1 << PREFILL_BLEND | 1 << PREFILL_SLP | 1 << PREFILL_DSLP,
+                               .decode_mask = 1 << DECODE_HYBRID | 1 << DECODE_DUAL};
     m.free[0] = m.free[1] = 31e9;
     m.decode_uses[0] = true;
     return m;
@@ -66,7 +66,7 @@ static double step(struct request *const *batch, int n, bool beside, int *took) 
     *took = out.batch;
     return out.seconds[out.mode];
 }
-static double prefill(const struct request *r, int decoding, double keys, double since, enum policy_mode *mode) {
+static double prefill(const struct request *r, int decoding, double keys, double since, enum exec_mode *mode) {
     struct policy_machine m = machine();
     struct policy_prefill_in in = {.n_new = r->prompt, .n_decoding = decoding, .keys = keys, .since_decode_s = since, .dense_resident = true};
     struct policy_prefill_out out;
@@ -112,7 +112,7 @@ static void begins_to_answer(struct server *s, struct request *r) {
 
 static void together(struct server *s) {
     struct request *reading = NULL;
-    enum policy_mode mode = POLICY_CPU;
+    enum exec_mode mode = PREFILL_CPU;
     double left = 0; /* remaining seconds of the prompt, without competition */
     for (int took; s->next < REQUESTS || reading || s->n;) {
         if (!reading && s->next < REQUESTS && all[s->next].at <= s->now) {
@@ -123,7 +123,7 @@ static void together(struct server *s) {
             s->now = all[s->next].at;
             continue;
         }
-        bool streams = reading && (mode == POLICY_SLP || mode == POLICY_DSLP), shares = reading && !streams;
+        bool streams = reading && (mode == PREFILL_SLP || mode == PREFILL_DSLP), shares = reading && !streams;
         if (s->n) { /* a prompt that needs the CPU gets half of its time */
             double t = step(s->answering, s->n, streams, &took), given = !shares ? 0 : t < left ? t : left;
             s->now += t + given;
@@ -138,7 +138,7 @@ static void together(struct server *s) {
 }
 
 static void one_at_a_time(struct server *s) {
-    enum policy_mode mode;
+    enum exec_mode mode;
     int took;
     for (; s->next < REQUESTS; s->next++) {
         struct request *r = &all[s->next];

@@ -31,27 +31,27 @@ static double largest;
 static const struct {
     const char *gpus;                  /* LIST of --gpus; NULL: CPU only */
     const struct prefill_driver *mode; /* of the prefills */
-    enum decode_exec cut;              /* of the decoded tokens */
+    enum exec_mode cut;                /* of the decoded tokens */
     const char *split;
     bool turns; /* every other decode batch is on the CPU only */
     int layers; /* maximum layers per device; 0: as many as fit */
 } places[] = {
-    {NULL, &prefill_mode_cpu, DECODE_EXEC_CPU},
-    {"emu:1,cpu=scalar,chunk=7", &prefill_mode_slp, DECODE_EXEC_CPU},
-    {"emu:1,cpu=scalar", &prefill_mode_cpu, DECODE_EXEC_HYBRID, .turns = true},
-    {"emu:1,cpu=avx2,ring=2", &prefill_mode_slp, DECODE_EXEC_HYBRID},
-    {"emu:2,cpu=scalar", &prefill_mode_dslp, DECODE_EXEC_HYBRID},
-    {"emu:2,cpu=scalar,parallel=layers", &prefill_mode_cpu, DECODE_EXEC_HYBRID, .layers = 1}, /* some layers on each, others on the CPU */
-    {"emu:3,cpu=scalar,nopeer,chunk=5,ring=3", &prefill_mode_dslp, DECODE_EXEC_CPU},
-    {"emu:4,cpu=avx2,alltoall", &prefill_mode_dslp, DECODE_EXEC_DUAL},
-    {"emu:1,cpu=scalar", &prefill_mode_blend, DECODE_EXEC_HYBRID, "host"},
-    {"emu:1,cpu=scalar,h2d=1", &prefill_mode_blend, DECODE_EXEC_HYBRID, "stream"},
-    {"emu:1,cpu=avx2", &prefill_mode_blend, DECODE_EXEC_CPU, "trimoe"},
-    {"emu:1,cpu=scalar,bw=1", &prefill_mode_blend, DECODE_EXEC_DUAL, "hybrimoe"},
-    {"emu:2,cpu=scalar,h2d=1", &prefill_mode_blend, DECODE_EXEC_HYBRID, "stream"}, /* the second device has experts only */
-    {"emu:3,cpu=scalar,h2d=1,bw=1", &prefill_mode_blend, DECODE_EXEC_DUAL, "auto", .layers = 2},
-    {"emu:2,cpu=scalar,parallel=tensor", &prefill_mode_cpu, DECODE_EXEC_HYBRID, .turns = true}, /* a shard of each layer on each, where possible */
-    {"emu:3,cpu=scalar,parallel=tensor", &prefill_mode_slp, DECODE_EXEC_DUAL},
+    {NULL, &prefill_mode_cpu, DECODE_CPU},
+    {"emu:1,cpu=scalar,chunk=7", &prefill_mode_slp, DECODE_CPU},
+    {"emu:1,cpu=scalar", &prefill_mode_cpu, DECODE_HYBRID, .turns = true},
+    {"emu:1,cpu=avx2,ring=2", &prefill_mode_slp, DECODE_HYBRID},
+    {"emu:2,cpu=scalar", &prefill_mode_dslp, DECODE_HYBRID},
+    {"emu:2,cpu=scalar,parallel=layers", &prefill_mode_cpu, DECODE_HYBRID, .layers = 1}, /* some layers on each, others on the CPU */
+    {"emu:3,cpu=scalar,nopeer,chunk=5,ring=3", &prefill_mode_dslp, DECODE_CPU},
+    {"emu:4,cpu=avx2,alltoall", &prefill_mode_dslp, DECODE_DUAL},
+    {"emu:1,cpu=scalar", &prefill_mode_blend, DECODE_HYBRID, "host"},
+    {"emu:1,cpu=scalar,h2d=1", &prefill_mode_blend, DECODE_HYBRID, "stream"},
+    {"emu:1,cpu=avx2", &prefill_mode_blend, DECODE_CPU, "trimoe"},
+    {"emu:1,cpu=scalar,bw=1", &prefill_mode_blend, DECODE_DUAL, "hybrimoe"},
+    {"emu:2,cpu=scalar,h2d=1", &prefill_mode_blend, DECODE_HYBRID, "stream"}, /* the second device has experts only */
+    {"emu:3,cpu=scalar,h2d=1,bw=1", &prefill_mode_blend, DECODE_DUAL, "auto", .layers = 2},
+    {"emu:2,cpu=scalar,parallel=tensor", &prefill_mode_cpu, DECODE_HYBRID, .turns = true}, /* a shard of each layer on each, where possible */
+    {"emu:3,cpu=scalar,parallel=tensor", &prefill_mode_slp, DECODE_DUAL},
 };
 /* Where a prefill ends, in 24ths of the sequence; the rest is decoded. */
 static const int cuts[][4] = {{24}, {1, 11, 12, 24}, {8, 24}, {7, 21}};
@@ -88,7 +88,7 @@ static int prefill(struct runtime *m, const struct prefill_driver *mode, struct 
 }
 
 /* A token that is replaced later: the devices' rows of it are stale. */
-static int mislead(struct engine *e, enum decode_exec cut, struct session *s, const int32_t *wrong, int at, struct error *err) {
+static int mislead(struct engine *e, enum exec_mode cut, struct session *s, const int32_t *wrong, int at, struct error *err) {
     _Atomic int never = 0;
     int rc = decode_run(e->machine.decode, cut, &(struct decode_span){.kv = &s->kv, .tokens = wrong, .pos = at, .n = 1}, 1, &never, err);
     decode_rewind(e->machine.decode, &s->kv, at);
@@ -99,8 +99,8 @@ static int mislead(struct engine *e, enum decode_exec cut, struct session *s, co
 static int decode(struct engine *e, int place, struct session *const *s, int at, struct rows *r, struct error *err) {
     int rc = 0;
     for (_Atomic int never = 0; at < n_tokens && !rc; at++) {
-        enum decode_exec cut = places[place].turns && at % 2 ? DECODE_EXEC_CPU : places[place].cut;
-        int n = cut == DECODE_EXEC_DUAL ? 2 : 1;
+        enum exec_mode cut = places[place].turns && at % 2 ? DECODE_CPU : places[place].cut;
+        int n = cut == DECODE_DUAL ? 2 : 1;
         struct decode_span spans[2];
         for (int k = 0; k < n; k++) spans[(k + at) % n] = (struct decode_span){.kv = &s[k]->kv, .tokens = &tokens[k][at], .pos = at, .n = 1};
         rc = decode_run(e->machine.decode, cut, spans, n, &never, err);
@@ -114,7 +114,7 @@ static int run(struct engine *e, int place, const int *cut, struct rows *r, stru
     struct session *s[2];
     float *logits = mem_alloc((size_t)r->vocab * sizeof *logits);
     _Atomic int never = 0;
-    int at = 0, rc = logits ? session_open(e, &s[0], err) : ERR_MEMORY, both = places[place].cut == DECODE_EXEC_DUAL ? 2 : 1;
+    int at = 0, rc = logits ? session_open(e, &s[0], err) : ERR_MEMORY, both = places[place].cut == DECODE_DUAL ? 2 : 1;
     if (!rc && (rc = session_open(e, &s[1], err))) session_close(&s[0]);
     if (rc) return rc;
     for (int k = both; k-- > 0 && !rc;) { /* the first one is checked */

@@ -77,8 +77,8 @@ static void open_bench(double attn) { /* TFLOP/s of attention */
         if (kv_open(&b.kv[i], &b.w.config, 256, DT_F32, &err)) die("session", &err);
         for (int k = 0; k < KEYS; k++) tokens[k] = (k * 37 + i * 11) % 500;
         for (int at = 0; at < KEYS; at += DECODE_MAX_ROWS)
-            if (decode_run(b.m.decode, DECODE_EXEC_CPU, &(struct decode_span){.kv = &b.kv[i], .tokens = tokens + at, .pos = at, .n = DECODE_MAX_ROWS}, 1,
-                           &never, &err))
+            if (decode_run(b.m.decode, DECODE_CPU, &(struct decode_span){.kv = &b.kv[i], .tokens = tokens + at, .pos = at, .n = DECODE_MAX_ROWS}, 1, &never,
+                           &err))
                 die("keys", &err);
     }
 }
@@ -92,7 +92,7 @@ static void close_bench(void) {
 struct times {
     double wall, device, processor, share; /* seconds; fraction of the device's time that overlaps the CPU's */
 };
-static struct times step(int n, enum decode_exec cut) {
+static struct times step(int n, enum exec_mode cut) {
     struct decode_span spans[SESSIONS];
     struct error err = {0};
     _Atomic int never = 0;
@@ -122,7 +122,7 @@ static double match(int n) { /* finds the attention speed at which two micro-bat
     for (int i = 0; i < 2; i++) {
         struct times one = {0};
         open_bench(attn);
-        for (int k = 0; k < ROUNDS; k++) better(&one, step(n, DECODE_EXEC_DUAL));
+        for (int k = 0; k < ROUNDS; k++) better(&one, step(n, DECODE_DUAL));
         close_bench();
         printf("%d sessions, attn=%.3g: device %.2f ms, processor %.2f ms of %.2f ms\n", n, attn, one.device * 1e3, one.processor * 1e3, one.wall * 1e3);
         attn *= one.device / one.processor;
@@ -138,10 +138,10 @@ static void overlap(int n, int other, double least) {
         double longest = 1;
         open_bench(match(n));
         for (int k = 0; k < ROUNDS; k++) {
-            struct times t = step(other, DECODE_EXEC_HYBRID);
+            struct times t = step(other, DECODE_HYBRID);
             longest = t.share < longest ? t.share : longest;
             better(&turns, t);
-            better(&dual, step(n, DECODE_EXEC_DUAL));
+            better(&dual, step(n, DECODE_DUAL));
         }
         close_bench();
         double gain = turns.wall / other / (dual.wall / n);
@@ -159,7 +159,7 @@ static void overlap(int n, int other, double least) {
 }
 
 /* A batch takes seconds here; a cancel must not. */
-static void cancel(enum prefill_mode prefill, double after) {
+static void cancel(enum exec_mode prefill, double after) {
     struct engine *e;
     struct session *s;
     struct error err = {0};

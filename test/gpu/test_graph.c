@@ -37,7 +37,7 @@ static uint64_t cached(const struct session *s) {
 }
 
 /* Counts replayed parts; answers [SESSIONS, ANSWER]; checksums of their caches [SESSIONS]. */
-static uint64_t run(const char *dir, const char *gpus, enum decode_mode decode, const char *cache, int guesses, const int *prompt, int answer, int32_t *out,
+static uint64_t run(const char *dir, const char *gpus, enum exec_mode decode, const char *cache, int guesses, const int *prompt, int answer, int32_t *out,
                     uint64_t *caches) {
     struct engine *e;
     struct session *s[SESSIONS];
@@ -83,7 +83,7 @@ static void quiet(void *ctx, enum log_level level, const char *text) {}
 
 struct graph_case {
     const char *gpus;
-    enum decode_mode decode;
+    enum exec_mode decode;
     const char *cache;
     int guesses, prompt[SESSIONS];
 };

@@ -43,14 +43,14 @@ static void make_prompts(void) {
     }
 }
 
-static struct engine *open_engine(const char *dir, const char *gpus, enum decode_mode decode, int level, enum dtype kv) {
+static struct engine *open_engine(const char *dir, const char *gpus, enum exec_mode decode, int level, enum dtype kv) {
     struct engine *e;
     struct error err = {0};
     struct engine_params p = {.dir = dir,
                               .threads = 2,
                               .cpu_level = level,
                               .gpus = gpus,
-                              .prefill = decode == DECODE_CPU ? PREFILL_CPU : PREFILL_AUTO,
+                              .prefill = decode == DECODE_CPU ? PREFILL_CPU : MODE_AUTO,
                               .decode = decode,
                               .context = 128,
                               .kv = kv,
@@ -261,7 +261,7 @@ static void cancel(const char *dir) {
 static void policy_on(const char *dir, const char *gpus, struct answer *want) {
     static struct answer got[PROMPTS];
     enum { SOME = 14 };
-    struct engine *e = open_engine(dir, gpus, DECODE_AUTO, 1, DT_F32);
+    struct engine *e = open_engine(dir, gpus, MODE_AUTO, 1, DT_F32);
     run(e, 0, 1, 0, 0, got);
     CHECK(strcmp(got[0].mode, "paged") && throughput_resident_share(e) < 0, "%s: one prompt was answered in paged steps", dir);
     run(e, 0, SOME, 0, 0, got);

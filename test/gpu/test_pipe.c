@@ -26,7 +26,7 @@ static int32_t prompt[4 * PROMPT];
         } \
     } while (0)
 
-static struct engine *open_engine(const char *gpus, enum prefill_mode mode) {
+static struct engine *open_engine(const char *gpus, enum exec_mode mode) {
     struct engine_params p = {.dir = dir,
                               .threads = 1,
                               .cpu_level = strcmp(cpu, "avx2") ? CPU_SCALAR + 1 : CPU_AVX2 + 1,

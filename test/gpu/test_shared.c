@@ -25,8 +25,8 @@ static void check(bool right, const char *dir, const char *gpus, const char *wha
 
 struct setting {
     const char *dir, *gpus;
-    enum decode_mode decode;
-    enum prefill_mode prefill;
+    enum exec_mode decode;
+    enum exec_mode prefill;
     uint8_t kv;
     bool apart; /* each session has its own copy */
 };
@@ -226,8 +226,8 @@ static void crowded(void) {
 int main(int argc, char **argv) {
     static const struct {
         const char *gpus;
-        enum decode_mode decode;
-        enum prefill_mode prefill;
+        enum exec_mode decode;
+        enum exec_mode prefill;
         uint8_t kv;
     } set[] = {{"emu:1", DECODE_HYBRID, PREFILL_CPU, DT_BF16},
                {"emu:2", DECODE_DUAL, PREFILL_BLEND, DT_E4M3},

@@ -48,8 +48,7 @@ static size_t own_bytes(const struct engine *e) {
 }
 
 /* Runs a prompt, and one that continues after its answer; counts copies that blocked, on all devices. wait: for pinning to end. */
-static long run(const char *dir, const char *gpus, enum prefill_mode prefill, enum pin_path way, bool wait, int prompt, int32_t out[2][ANSWER],
-                uint64_t *bytes) {
+static long run(const char *dir, const char *gpus, enum exec_mode prefill, enum pin_path way, bool wait, int prompt, int32_t out[2][ANSWER], uint64_t *bytes) {
     static const char *const names[] = {[PREFILL_CPU] = "cpu", [PREFILL_BLEND] = "blend", [PREFILL_SLP] = "slp", [PREFILL_DSLP] = "dslp"};
     struct engine *e;
     struct session *s;
@@ -116,7 +115,7 @@ int main(void) {
     static const char *const built_in = "ember:";
     static const struct {
         const char *dir, *plain, *gpus;
-        enum prefill_mode prefill;
+        enum exec_mode prefill;
         enum pin_path way;
         bool wait;   /* wait until pinning has ended */
         size_t most; /* limit of pinned memory; 0: what fits */

@@ -44,7 +44,7 @@ static void die(const char *what, const char *why) {
     printf("FAIL %s: %s\n", what, why);
     exit(1);
 }
-static enum decode_mode decode_mode;
+static enum exec_mode decode_mode;
 static const char *split;
 static int guesses;
 /* Float32, because where devices and the CPU both read parts of a prompt they differ in the last bit, and BF16 would turn that into another answer. */
@@ -62,7 +62,7 @@ static int guess(void *ctx, const int32_t *tokens, int n, int most, int32_t *out
     return 0;
 }
 
-static struct engine *open_engine(const char *gpus, enum prefill_mode mode) {
+static struct engine *open_engine(const char *gpus, enum exec_mode mode) {
     struct engine *e;
     struct error err = {0};
     if (engine_open(&e,
@@ -91,7 +91,7 @@ static struct event next(struct engine *e) {
 }
 
 /* Runs each request alone, in a session of its own. */
-static void answers_alone(const char *gpus, enum prefill_mode mode, int which) {
+static void answers_alone(const char *gpus, enum exec_mode mode, int which) {
     struct engine *e = open_engine(gpus, mode);
     int vocab = engine_info(e)->vocab;
     for (int k = 0; k < KINDS; k++) {
@@ -231,7 +231,7 @@ int main(int argc, char **argv) {
     for (int i = 4; i < argc; i++) {
         if ((value = value_of(argv[i], "gpus="))) gpus = value;
         else if ((value = value_of(argv[i], "prefill="))) prefill = value;
-        else if ((value = value_of(argv[i], "decode="))) decode_mode = (enum decode_mode)policy_decode_find(value);
+        else if ((value = value_of(argv[i], "decode="))) decode_mode = exec_mode_find(STAGE_DECODE, value);
         else if ((value = value_of(argv[i], "split="))) split = value;
         else if ((value = value_of(argv[i], "draft="))) guesses = atoi(value);
         else return 2;
@@ -241,8 +241,8 @@ int main(int argc, char **argv) {
     if (gpus) kv = DT_F32;
     int requests = atoi(argv[2]);
     state = strtoull(argv[3], NULL, 10) * 2654435761u + 88172645463325252ull;
-    enum prefill_mode mode = !gpus ? PREFILL_CPU : gpus[4] == '1' ? PREFILL_SLP : PREFILL_DSLP;
-    if (prefill) mode = (enum prefill_mode)policy_prefill_find(prefill);
+    enum exec_mode mode = !gpus ? PREFILL_CPU : gpus[4] == '1' ? PREFILL_SLP : PREFILL_DSLP;
+    if (prefill) mode = exec_mode_find(STAGE_PREFILL, prefill);
     guesses = 0;
     answers_alone(NULL, PREFILL_CPU, 0);
     answers_alone(gpus ? gpus[4] == '1' ? "emu:1,cpu=scalar" : "emu:2,cpu=scalar" : NULL, mode, 1);

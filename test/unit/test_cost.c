@@ -126,7 +126,7 @@ static void distinct(void **st) {
  * 38 that are asked for, and than the paper's 46.5. */
 static void decode_floor(void **st) {
     assert_true(cost_preset(&m, "paper-a-1"));
-    struct cost_decode one = {.mode = COST_DECODE_HYBRID, .rows = 1, .n_device_layers = 61};
+    struct cost_decode one = {.mode = DECODE_HYBRID, .rows = 1, .n_device_layers = 61};
     double real = cost_decode(&m, &v3, &one);
     for (int d = 0; d < 2; d++) memset(m.domain[d].latency, 0, sizeof m.domain[d].latency);
     m.hand_off_s = 0;
@@ -140,11 +140,11 @@ static void decode_floor(void **st) {
      * the CPU (2 * 8 experts, as each micro-batch reads its own), or one micro-batch's attention and then its experts. At 947 GB/s: experts 2 * 372.1 us = 744
      * us a layer, attention (125.5 + 29 of the shared) * 2 = 309 us, chain 125.5 + 372.1 = 498 us. So 58 * 744.2 us, 3 layers of 2 * 386.4 us, 2 heads. */
     m.domain[0].bw[COST_FFN].value[0] = 947e9f;
-    struct cost_decode two = {.mode = COST_DECODE_DUAL, .rows = 2, .n_device_layers = 61, .first_rows = 1};
+    struct cost_decode two = {.mode = DECODE_DUAL, .rows = 2, .n_device_layers = 61, .first_rows = 1};
     near(cost_decode(&m, &v3, &two), 58 * 744.2e-6 + 3 * 2 * 386.4e-6 + 2 * 1.219e-3, 5e-3);
-    two.mode = COST_DECODE_HYBRID;
+    two.mode = DECODE_HYBRID;
     near(cost_decode(&m, &v3, &two), 58 * (125.5e-6 + 15.75 * 46.52e-6) + 3 * 386.4e-6 + 1.219e-3, 5e-3);
-    assert_int_equal(cost_best_cut(&m, &v3, &(struct cost_decode){.mode = COST_DECODE_DUAL, .rows = 2, .n_device_layers = 61}), 1);
+    assert_int_equal(cost_best_cut(&m, &v3, &(struct cost_decode){.mode = DECODE_DUAL, .rows = 2, .n_device_layers = 61}), 1);
     /* Where attention takes as long as the experts, an even split is best: 4 rows, 2 + 2. */
     struct cost_model even = {.layers = 10,
                               .n_experts = 1000000,
@@ -154,10 +154,10 @@ static void decode_floor(void **st) {
                               .expert_bytes = 947e6,
                               .attn_block_bytes = 1.52e6,
                               .attn_block_flops = 335e9};
-    assert_int_equal(cost_best_cut(&m, &even, &(struct cost_decode){.mode = COST_DECODE_DUAL, .rows = 4, .n_device_layers = 10}), 2);
+    assert_int_equal(cost_best_cut(&m, &even, &(struct cost_decode){.mode = DECODE_DUAL, .rows = 4, .n_device_layers = 10}), 2);
     /* Layers that do not fit stay on the CPU; with none on the device it is a CPU batch. */
     one.n_device_layers = 0;
-    struct cost_decode cpu = {.mode = COST_DECODE_CPU, .rows = 1, .n_device_layers = 61};
+    struct cost_decode cpu = {.mode = DECODE_CPU, .rows = 1, .n_device_layers = 61};
     near(cost_decode(&m, &v3, &one), cost_decode(&m, &v3, &cpu), 1e-9);
     one.n_device_layers = 30;
     double half = cost_decode(&m, &v3, &one);
@@ -172,7 +172,7 @@ static void decode_floor(void **st) {
  * it: the 21.58 ms of experts become 22.63. With 60 in all: an eighth, at the least. */
 static void beside_a_stream(void **st) {
     assert_true(cost_preset(&m, "paper-a-2"));
-    struct cost_decode s = {.mode = COST_DECODE_HYBRID, .rows = 1, .n_device_layers = 61};
+    struct cost_decode s = {.mode = DECODE_HYBRID, .rows = 1, .n_device_layers = 61};
     double alone = cost_decode(&m, &v3, &s);
     s.beside_prefill = true;
     near(cost_decode(&m, &v3, &s) - alone, 20.44e9 / 903e9 - 20.44e9 / 947e9, 1e-2);
@@ -185,34 +185,34 @@ static void beside_a_stream(void **st) {
  * paper's 2K and 4K; what both do together is sooner than either, at most twice. */
 static void prefills(void **st) {
     assert_true(cost_preset(&m, "paper-a-2"));
-    struct cost_prefill p = {.mode = COST_PREFILL_SLP, .n = 4096, .ranks = 2, .is_resident = true};
+    struct cost_prefill p = {.mode = PREFILL_SLP, .n = 4096, .ranks = 2, .is_resident = true};
     near(cost_prefill(&m, &v3, &p), 11.476, 2e-3);
     p.is_resident = false;
     near(cost_prefill(&m, &v3, &p), 11.746, 2e-3);
-    p.mode = COST_PREFILL_DSLP;
+    p.mode = PREFILL_DSLP;
     near(cost_prefill(&m, &v3, &p), 5.738 + 0.270 + 58 * 4096.0 * 7168 * 4 / 2 / 57e9, 5e-3);
-    p.n = 32768, p.mode = COST_PREFILL_SLP; /* as in virtual time: 29.5 s and 15.7 s (test/bench/NOTES.md) */
+    p.n = 32768, p.mode = PREFILL_SLP; /* as in virtual time: 29.5 s and 15.7 s (test/bench/NOTES.md) */
     near(cost_prefill(&m, &v3, &p), 29.5, 0.08);
-    p.mode = COST_PREFILL_DSLP;
+    p.mode = PREFILL_DSLP;
     near(cost_prefill(&m, &v3, &p), 15.7, 0.10);
-    p.mode = COST_PREFILL_SLP, p.n = 1, p.is_resident = true; /* one row uploads what it chose: 8 experts per layer */
+    p.mode = PREFILL_SLP, p.n = 1, p.is_resident = true; /* one row uploads what it chose: 8 experts per layer */
     near(cost_prefill(&m, &v3, &p), 58 * 8 * 44.05e6 / 57e9, 0.02);
     int cross = 0;
     for (int n = 256; n <= 8192; n += 256) {
-        double t[3];
+        double t[EXEC_MODES];
         p = (struct cost_prefill){.n = n};
-        for (int how = 0; how < 3; how++) p.mode = (enum cost_mode)how, t[how] = cost_prefill(&m, &v3, &p);
-        if (!cross && t[COST_PREFILL_CPU] > t[COST_PREFILL_SLP]) cross = n;
-        double least = t[COST_PREFILL_CPU] < t[COST_PREFILL_SLP] ? t[COST_PREFILL_CPU] : t[COST_PREFILL_SLP];
-        assert_true(t[COST_PREFILL_BLEND] < least * 1.03);
-        if (n <= 2048) assert_true(t[COST_PREFILL_BLEND] > least / 4); /* its attention is on the device as well */
+        for (int how = PREFILL_CPU; how <= PREFILL_SLP; how++) p.mode = (enum exec_mode)how, t[how] = cost_prefill(&m, &v3, &p);
+        if (!cross && t[PREFILL_CPU] > t[PREFILL_SLP]) cross = n;
+        double least = t[PREFILL_CPU] < t[PREFILL_SLP] ? t[PREFILL_CPU] : t[PREFILL_SLP];
+        assert_true(t[PREFILL_BLEND] < least * 1.03);
+        if (n <= 2048) assert_true(t[PREFILL_BLEND] > least / 4); /* its attention is on the device as well */
     }
     printf("CPU prefill and streaming take equally long at %d tokens\n", cross);
     assert_true(cross >= 2048 && cross <= 4096);
-    p = (struct cost_prefill){.mode = COST_PREFILL_DSLP, .n = 4096, .ranks = 3};
+    p = (struct cost_prefill){.mode = PREFILL_DSLP, .n = 4096, .ranks = 3};
     assert_true(isinf(cost_prefill(&m, &v3, &p)));
     m.n_devices = 0;
-    p.mode = COST_PREFILL_BLEND;
+    p.mode = PREFILL_BLEND;
     assert_true(isinf(cost_prefill(&m, &v3, &p)));
 }
 
@@ -226,7 +226,7 @@ static void blend(void **st) {
     m.domain[1].bw[COST_LINEAR] = (struct cost_curve){1, {1}, {1e9f}};
     m.domain[1].link[COST_H2D].rate = 1e9, m.domain[1].link[COST_D2H].rate = 1e9;
     struct cost_model q = {.layers = 1, .n_experts = 10, .topk = 1, .expert_bytes = 1e6, .expert_flops = 0, .attn_block_bytes = 1e6};
-    struct cost_prefill p = {.mode = COST_PREFILL_BLEND, .n = 1000, .is_resident = true};
+    struct cost_prefill p = {.mode = PREFILL_BLEND, .n = 1000, .is_resident = true};
     near(cost_prefill(&m, &q, &p), 6e-3, 1e-6);
     p.n = 4096 + 1000; /* two batches of 4,096 rows at most: the first one's attention takes 4.096 ms, and twice its work waits for the experts */
     double both = cost_prefill(&m, &q, &p);
@@ -244,7 +244,7 @@ static void blend(void **st) {
     p.ranks = 3; /* there are two */
     assert_true(isinf(cost_prefill(&m, &q, &p)));
     q.row_bytes = 0, p.ranks = 0, m.n_devices = 1, m.n_domains = 2;
-    p.mode = COST_PREFILL_SLP;
+    p.mode = PREFILL_SLP;
     near(cost_prefill(&m, &q, &p), 10e-3, 1e-6);
     /* Two devices that compute a millisecond per expert: five each, besides half of the uploads. */
     m.n_devices = 2, m.n_domains = 3;
@@ -253,7 +253,7 @@ static void blend(void **st) {
     m.domain[2] = m.domain[1];
     q.attn_block_bytes = 0;
     near(cost_prefill(&m, &q, &p), 10e-3, 1e-6);
-    p.mode = COST_PREFILL_DSLP, p.ranks = 2;
+    p.mode = PREFILL_DSLP, p.ranks = 2;
     near(cost_prefill(&m, &q, &p), 5e-3, 1e-6);
 }
 
@@ -309,9 +309,9 @@ static void one_length_does_not_mislead(void **st) {
     m.n_domains = 1;
     m.domain[0].bw[COST_FFN] = (struct cost_curve){1, {1}, {210e9f}};
     m.domain[0].rate[COST_FFN][COST_8BIT] = (struct cost_curve){2, {1, 1024}, {8.9e12f, 8.9e12f}};
-    struct cost_prefill few = {.mode = COST_PREFILL_CPU, .n = 64}, many = few;
+    struct cost_prefill few = {.mode = PREFILL_CPU, .n = 64}, many = few;
     many.n = 1024;
-    struct cost_observed *seen = &m.observed[COST_PREFILL_CPU];
+    struct cost_observed *seen = &m.observed[PREFILL_CPU];
     const double real_few = 64 / 57.0, real_many = 1024 / 332.0;
     double before = cost_prefill(&m, &q, &many);
     assert_true(real_few / 64 * 1024 / real_many > 5.8); /* the old policy: 18 s for 3.1 */
@@ -371,7 +371,7 @@ static void tables(void **st) {
     }
     assert_false(cost_preset(&m, "paper-z"));
     cost_assumed(&m, 2, 2, 1, 0, 0, 0);
-    assert_true(m.n_domains == 2 && cost_prefill(&m, &v3, &(struct cost_prefill){.mode = COST_PREFILL_CPU, .n = 100}) > 0);
+    assert_true(m.n_domains == 2 && cost_prefill(&m, &v3, &(struct cost_prefill){.mode = PREFILL_CPU, .n = 100}) > 0);
 }
 
 int main(void) {

@@ -28,7 +28,7 @@ static void some_caches_have_no_room(void **st) {
         if (session_open(e, &s[i], &err)) fail_msg("%s", err.text);
         tokens[i] = 100 + 7 * i;
     }
-    for (enum decode_exec cut = DECODE_EXEC_HYBRID; cut <= DECODE_EXEC_DUAL; cut++) {
+    for (enum exec_mode cut = DECODE_HYBRID; cut <= DECODE_DUAL; cut++) {
         int mixed = 0, n_dev = 0;
         for (int i = 0; i < DECODE_MAX_ROWS; i++) spans[i] = (struct decode_span){.kv = &s[i]->kv, .tokens = &tokens[i], .pos = 300 + i * 37 % 200, .n = 1};
         if (decode_run(step, cut, spans, DECODE_MAX_ROWS, &never, &err)) fail_msg("%s", err.text);
@@ -40,17 +40,17 @@ static void some_caches_have_no_room(void **st) {
             memcpy(logits + (size_t)i * vocab, spans[i].logits, vocab * sizeof *logits);
             top[i] = *spans[i].top;
         }
-        int same[DECODE_EXEC_DUAL] = {0}; /* bit for bit equal: sums on a device have an order of their own */
+        int same[DECODE_DUAL] = {0}; /* bit for bit equal: sums on a device have an order of their own */
         for (int i = 0; i < DECODE_MAX_ROWS; i++) {
             bool any = false;
-            for (enum decode_exec alone = DECODE_EXEC_CPU; alone <= DECODE_EXEC_HYBRID && !any; alone++) {
+            for (enum exec_mode alone = DECODE_CPU; alone <= DECODE_HYBRID && !any; alone++) {
                 if (decode_run(step, alone, &spans[i], 1, &never, &err)) fail_msg("%s", err.text);
                 any = !memcmp(logits + (size_t)i * vocab, spans[i].logits, vocab * sizeof *logits) && top[i] == *spans[i].top;
                 same[alone] += any;
             }
             if (!any) fail_msg("row %d is another one alone", i);
         }
-        assert_int_equal(same[DECODE_EXEC_HYBRID], n_dev);
+        assert_int_equal(same[DECODE_HYBRID], n_dev);
         for (int i = 0; i < DECODE_MAX_ROWS; i++) tokens[i]++;
     }
     for (int i = 0; i < DECODE_MAX_ROWS; i++) session_close(&s[i]);
@@ -62,7 +62,7 @@ static void some_caches_have_no_room(void **st) {
 
 enum { LONG = 500, ANSWER = 400 };
 
-static struct engine *open_with(size_t mem, enum prefill_mode prefill, enum decode_mode decode) {
+static struct engine *open_with(size_t mem, enum exec_mode prefill, enum exec_mode decode) {
     char gpus[80];
     snprintf(gpus, sizeof gpus, "emu:1,cpu=scalar,h2d=0.1,mem=%zu", mem);
     struct engine *e;

@@ -111,7 +111,7 @@ static void text_is_the_same_at_the_best_level(void **st) {
 }
 static void text_is_the_same_on_devices(void **st) {
     for (size_t i = 0; i < sizeof families / sizeof *families; i++)
-        for (enum decode_mode m = DECODE_HYBRID; m <= DECODE_DUAL; m++)
+        for (enum exec_mode m = DECODE_HYBRID; m <= DECODE_DUAL; m++)
             if (all || (i + m) % 2)
                 same_text(families[i],
                           (struct engine_params){.kv = DT_BF16,
@@ -165,7 +165,7 @@ static void converse(const struct engine_params *p, int32_t text[2][QUESTIONS][T
 static void the_prediction_layer_guesses_well(void **st) {
     static const struct {
         const char *gpus;
-        enum decode_mode mode;
+        enum exec_mode mode;
         int level;
     } how[] = {{NULL, DECODE_CPU, CPU_SCALAR + 1}, {NULL, DECODE_CPU, 0}, {"emu:1", DECODE_HYBRID, 0}, {"emu:2", DECODE_DUAL, 0}};
     int32_t want[2][QUESTIONS][TEXT], got[2][QUESTIONS][TEXT];
@@ -428,7 +428,7 @@ static void first_steps_teach_nothing(void **st) {
         session_close(&s);
         engine_run_on_thread(e, nothing, NULL); /* the batch is counted after its last token */
         assert_int_equal(e->governor.n_batches, i + 1);
-        assert_int_equal(e->governor.cost[DECODE_EXEC_CPU][1].n_samples, i);
+        assert_int_equal(e->governor.cost[0][1].n_samples, i); /* the mode of batches on the CPU */
     }
     engine_close(&e);
 }

@@ -64,18 +64,12 @@ EXCEPTIONS = {
     ("engine/kv/prefix.c", "engine/engine.h"),
     ("engine/kv/kv_disk.c", "engine/engine.h"),
     ("engine/kv/device_kv.c", "engine/transfer/pin.h"),
-    # Unicode properties by utf8proc
-    ("tokenizer/tokenizer.c", "tokenizer/jinja/str.h"),
-    # signals cancel the running answer and finish writing
-    ("cli/terminal/sig.c", "cli/saved/saver.h"),
-    ("cli/terminal/sig.c", "cli/turn/engine_client.h"),
-    ("cli/terminal/answer_printer.h", "cli/app.h"),
 }
 # The emulated device runs its operations on the CPU's.
 EXTRA = {r"^gpu/emu": ["cpu/cpu.h", "cpu/pool.h"]}
 # Decisions take numbers and give an answer: no clock, no files, nothing that could know where it runs.
 PURE = re.compile(r"^engine/(placement/(cost|numa_cost|preset|split\w*|policy)|experts/(score|budget|lookahead|predict)|draft/(governor|lookup))\.[ch]$")
-PURE_MAY = re.compile(r"^(engine/placement/(cost|numa_cost|split|split_internal|policy)\.h|engine/experts/(score|budget|lookahead|predict)\.h|engine/draft/(governor|lookup)\.h|engine/model/[^/]*\.h|engine/base/(mat|ops)\.h|(float|limits|math|stdarg|stdbool|stddef|stdint|stdio|string)\.h)$")
+PURE_MAY = re.compile(r"^(engine/placement/(cost|numa_cost|split|split_internal|policy)\.h|engine/experts/(score|budget|lookahead|predict)\.h|engine/draft/(governor|lookup)\.h|engine/model/[^/]*\.h|engine/base/(exec_mode|mat|ops)\.h|(float|limits|math|stdarg|stdbool|stddef|stdint|stdio|string)\.h)$")
 CUDA = re.compile(r"^gpu/(cuda[^/]*\.(c|h|cuh)|[^/]*\.cu)$")
 # cli/terminal/out.c is where everything passes the filter of a terminal; term.c sets its modes; main.c speaks before there is either.
 PRINTS = re.compile(r"\b(v?f?printf|vdprintf|dprintf|f?puts|f?putc|putchar|fwrite|perror)\s*\(|\b(write|file_write_all)\s*\(\s*[12]\b|/dev/tty")
@@ -116,6 +110,51 @@ def prototypes(files):
     return found
 
 
+def strip_comments(text):
+    return re.sub(r"/\*.*?\*/|\"(?:\\.|[^\"\\\n])*\"", " ", text, flags=re.S)
+
+
+def called(code):
+    """Returns the names of the functions that code may call."""
+    return set(re.findall(r"(?<![\w.>])(\w+)\s*\(", code))
+
+
+def find_cycle(edges):
+    """Returns a cycle of a graph {node: set of nodes} as a list of nodes, or None."""
+    done, path = set(), []
+
+    def visit(node):
+        if node in path:
+            return path[path.index(node):] + [node]
+        if node in done:
+            return None
+        path.append(node)
+        found = next(filter(None, map(visit, sorted(edges.get(node, ())))), None)
+        path.pop()
+        done.add(node)
+        return found
+
+    return next(filter(None, map(visit, sorted(edges))), None)
+
+
+def cycles(files, top):
+    """Yields a cycle of includes and a cycle of calls among the files below top, where there are any. For includes a file is a .c and .h
+    of one stem, for calls a .c."""
+    includes, calls, defined = {}, {}, {}
+    code = {path: strip_comments(text) for path, text in files if path.startswith(top)}
+    for path in code:
+        for m in re.finditer(r"^(?!static|typedef|#)[A-Za-z_][\w *]*?\b(\w+)\([^;{]*\)\s*\{", code[path], re.M):
+            defined.setdefault(m.group(1), path)
+    for path, text in files:
+        if path in code:
+            stem = path.rsplit(".", 1)[0]
+            targets = {h.rsplit(".", 1)[0] for h in re.findall(r'^#include "([^"]+)"', text, re.M) if h in code}
+            includes.setdefault(stem, set()).update(targets - {stem})
+            if path.endswith(".c"):
+                calls[path] = {defined[name] for name in called(code[path]) & defined.keys()} - {path}
+    yield from filter(None, map(find_cycle, (includes, calls)))
+
+
 def main():
     bad = 0
     files = list(sources())
@@ -147,14 +186,16 @@ def main():
                 breach(path, i, f"include {target} by its path from the top")
         # a call may reach a forbidden area through an indirect include
         if path.endswith(".c"):
-            code = re.sub(r"/\*.*?\*/|\"(?:\\.|[^\"\\\n])*\"", " ", text, flags=re.S)
-            for name in set(re.findall(r"(?<![\w.>])(\w+)\s*\(", code)) & declared.keys():
+            code = strip_comments(text)
+            for name in called(code) & declared.keys():
                 header = declared[name]
                 used.add((path, header))
                 if not allowed(path, header) and not re.search(rf"^[\w *]+\b{name}\([^;]*$", code, re.M):
                     breach(path, 0, f"calls {name}() of {header}")
     for path, target in sorted(EXCEPTIONS - used):
         breach(path, 0, f"no longer includes {target}: remove the exception")
+    for cycle in cycles(files, "cli/"):
+        breach(cycle[0], 0, "a cycle: " + " -> ".join(cycle))
     print(f"{len(files)} files, {bad} breaches")
     return 1 if bad or not files else 0
 

@@ -58,7 +58,7 @@ static void wait_for_int4(struct engine *e) {
 static void the_int4_draft_guesses_well(void **st) {
     static const struct {
         const char *gpus;
-        enum decode_mode mode;
+        enum exec_mode mode;
         int level;
         enum dtype kv;
     } how[] = {

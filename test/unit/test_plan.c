@@ -56,7 +56,7 @@ static void shapes_have_their_bytes(void **st) {
     assert_true(shape.w.layers[0].experts[0].is_transposed);
 }
 
-static double prefill(enum policy_mode mode, int layers, int n) {
+static double prefill(enum exec_mode mode, int layers, int n) {
     struct virtual *v;
     struct error e = {0};
     double t;
@@ -64,7 +64,7 @@ static double prefill(enum policy_mode mode, int layers, int n) {
     if (virtual_prefill(v, mode, n, &t, &e)) fail_msg("%s", e.text);
     const struct virtual_used *u = virtual_used(v);
     const double expert = (double)weights_expert_bytes(&shape.w) / machine.domain[1].link[COST_H2D].rate;
-    const double unused = mode == POLICY_BLEND ? 2 * expert + 0.02 * u->seconds : 0; /* a blend's look-ahead in its last layer is unused */
+    const double unused = mode == PREFILL_BLEND ? 2 * expert + 0.02 * u->seconds : 0; /* a blend's look-ahead in its last layer is unused */
     assert_true(u->seconds > 0 && u->gpu.h2d_s <= u->seconds * 1.001 + unused && u->gpu.arithmetic_s + u->gpu.memory_s <= u->seconds * 1.001);
     virtual_close(&v);
     return t;
@@ -74,15 +74,15 @@ static double prefill(enum policy_mode mode, int layers, int n) {
 static void few_layers_say_what_all_take(void **st) {
     static const struct {
         const char *model;
-        enum policy_mode mode;
+        enum exec_mode mode;
         int dense, n;
-    } cases[] = {{"deepseek-v3", POLICY_SLP, 3, 2048},   {"deepseek-v3", POLICY_SLP, 3, 20480}, {"deepseek-v3", POLICY_DSLP, 3, 16384},
-                 {"deepseek-v3", POLICY_BLEND, 3, 1024}, {"deepseek-v3", POLICY_CPU, 3, 4096},  {"gpt-oss-120b", POLICY_SLP, 0, 4096},
-                 {"gpt-oss-120b", POLICY_BLEND, 0, 512}, {"mixtral-8x7b", POLICY_SLP, 0, 8192}};
+    } cases[] = {{"deepseek-v3", PREFILL_SLP, 3, 2048},   {"deepseek-v3", PREFILL_SLP, 3, 20480}, {"deepseek-v3", PREFILL_DSLP, 3, 16384},
+                 {"deepseek-v3", PREFILL_BLEND, 3, 1024}, {"deepseek-v3", PREFILL_CPU, 3, 4096},  {"gpt-oss-120b", PREFILL_SLP, 0, 4096},
+                 {"gpt-oss-120b", PREFILL_BLEND, 0, 512}, {"mixtral-8x7b", PREFILL_SLP, 0, 8192}};
     assert_true(cost_preset(&machine, "paper-a-2"));
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         open_known(cases[i].model);
-        double head = cases[i].mode == POLICY_CPU ? 0 : 2.0 * config.vocab * config.hidden / 947e9,
+        double head = cases[i].mode == PREFILL_CPU ? 0 : 2.0 * config.vocab * config.hidden / 947e9,
                few = prefill(cases[i].mode, cases[i].dense + 4, cases[i].n);
         double more = prefill(cases[i].mode, cases[i].dense + 12, cases[i].n), all = prefill(cases[i].mode, 0, cases[i].n);
         double said = more + (more - few) / 8 * (config.n_layers - cases[i].dense - 12) + head;
@@ -95,11 +95,11 @@ static void few_layers_say_what_all_take(void **st) {
 static void threads_do_not_matter(void **st) {
     static const struct {
         const char *machine, *model;
-        enum policy_mode mode;
+        enum exec_mode mode;
         int layers, n;
-    } cases[] = {{"paper-a-2", "gpt-oss-120b", POLICY_BLEND, 8, 2048},
-                 {"paper-a-2", "gpt-oss-120b", POLICY_DSLP, 8, 16384},
-                 {"paper-b-4t4", "dbrx", POLICY_BLEND, 8, 1024}};
+    } cases[] = {{"paper-a-2", "gpt-oss-120b", PREFILL_BLEND, 8, 2048},
+                 {"paper-a-2", "gpt-oss-120b", PREFILL_DSLP, 8, 16384},
+                 {"paper-b-4t4", "dbrx", PREFILL_BLEND, 8, 1024}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         assert_true(cost_preset(&machine, cases[i].machine));
         open_known(cases[i].model);
@@ -119,7 +119,7 @@ static void blends_over_four_links(void **st) {
     assert_true(cost_preset(&machine, "paper-b-4t4"));
     open_known("dbrx");
     for (int i = 0; i < 3; i++) {
-        double few = prefill(POLICY_BLEND, 4, n[i]), more = prefill(POLICY_BLEND, 12, n[i]), all = prefill(POLICY_BLEND, 0, n[i]);
+        double few = prefill(PREFILL_BLEND, 4, n[i]), more = prefill(PREFILL_BLEND, 12, n[i]), all = prefill(PREFILL_BLEND, 0, n[i]);
         double said = more + (more - few) / 8 * (config.n_layers - 12);
         if (fabs(said / all - 1) > 0.03) fail_msg("%d tokens: %.4f s from a few layers, %.4f s with all", n[i], said, all);
         if (all < 0.99 * last) fail_msg("%d tokens are read in %.4f s, fewer in %.4f s", n[i], all, last);
@@ -226,11 +226,11 @@ static void plan_says_what_ran(void **st) {
     const struct json *rows = json_get(&root, "prefill"), *row = json_at(rows, 2), *decode = json_get(&root, "decode");
     assert_int_equal(rows->n, 9);
     assert_true(num(row, "tokens") == 2048 && !json_path(row, "modes.dslp")); /* one card */
-    assert_true(fabs(num(row, "modes.slp") / prefill(POLICY_SLP, 0, 2048) - 1) < 0.015);
-    assert_true(fabs(num(row, "modes.cpu") / prefill(POLICY_CPU, 0, 2048) - 1) < 0.01);
+    assert_true(fabs(num(row, "modes.slp") / prefill(PREFILL_SLP, 0, 2048) - 1) < 0.015);
+    assert_true(fabs(num(row, "modes.cpu") / prefill(PREFILL_CPU, 0, 2048) - 1) < 0.01);
     assert_int_equal(decode->n, 5);
     assert_int_equal(virtual_open(&v, &(struct virtual_options){.cost = &machine, .w = &shape.w, .kv = DT_BF16}, &e), 0);
-    assert_int_equal(virtual_decode(v, DECODE_EXEC_HYBRID, 1, 1024, &t, NULL, &e), 0);
+    assert_int_equal(virtual_decode(v, DECODE_HYBRID, 1, 1024, &t, NULL, &e), 0);
     virtual_close(&v);
     assert_true(json_is(json_path(json_at(decode, 0), "mode"), "hybrid") && fabs(num(json_at(decode, 0), "tpot_ms") / (t * 1e3) - 1) < 0.001);
     double last = 0;

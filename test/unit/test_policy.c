@@ -7,7 +7,7 @@
 #include "engine/base/clock.h"
 #include "engine/placement/policy.h"
 
-enum { ALL = 1 << POLICY_BLEND | 1 << POLICY_SLP | 1 << POLICY_DSLP, STEPS = 1 << POLICY_DECODE_HYBRID | 1 << POLICY_DECODE_DUAL };
+enum { ALL = 1 << PREFILL_BLEND | 1 << PREFILL_SLP | 1 << PREFILL_DSLP, STEPS = 1 << DECODE_HYBRID | 1 << DECODE_DUAL };
 
 static struct cost_machine paper;
 static struct cost_model v3;
@@ -51,34 +51,34 @@ static struct policy_prefill_out ask(struct policy_machine m, struct policy_pref
     assert_true(strlen(out.why) < sizeof out.why - 1);
     return out;
 }
-static enum policy_mode pick(struct policy_machine m, struct policy_prefill_in in) { return ask(m, in).mode; }
+static enum exec_mode pick(struct policy_machine m, struct policy_prefill_in in) { return ask(m, in).mode; }
 
 /* Without measurements: the fixed lengths of paper A, as far as the engine has the modes. */
 static void lengths_are_assumed(void **st) {
-    struct policy_machine m = {.n_devices = 2, .prefill_mask = 1 << POLICY_SLP | 1 << POLICY_DSLP};
-    assert_int_equal(pick(m, prompt(9000)), POLICY_DSLP);
+    struct policy_machine m = {.n_devices = 2, .prefill_mask = 1 << PREFILL_SLP | 1 << PREFILL_DSLP};
+    assert_int_equal(pick(m, prompt(9000)), PREFILL_DSLP);
     m.n_devices = 1;
-    assert_int_equal(pick(m, prompt(9000)), POLICY_SLP);
+    assert_int_equal(pick(m, prompt(9000)), PREFILL_SLP);
     m.n_devices = 0;
-    assert_int_equal(pick(m, prompt(9000)), POLICY_CPU);
+    assert_int_equal(pick(m, prompt(9000)), PREFILL_CPU);
     m.n_devices = 2;
     struct policy_prefill_in in = prompt(9000);
     in.n_decoding = 1;
-    assert_int_equal(pick(m, in), POLICY_SLP);
+    assert_int_equal(pick(m, in), PREFILL_SLP);
     in = prompt(9000), in.since_decode_s = 299;
-    assert_int_equal(pick(m, in), POLICY_SLP);
+    assert_int_equal(pick(m, in), PREFILL_SLP);
     in.since_decode_s = 300;
-    assert_int_equal(pick(m, in), POLICY_DSLP);
-    assert_int_equal(pick(m, prompt(2047)), POLICY_CPU);
-    assert_int_equal(pick(m, prompt(2048)), POLICY_DSLP);
-    m.prefill_mask |= 1 << POLICY_BLEND; /* not without measurements */
-    assert_int_equal(pick(m, prompt(2047)), POLICY_CPU);
-    m.prefill_mask = 1 << POLICY_SLP;
-    assert_int_equal(pick(m, prompt(9000)), POLICY_SLP);
+    assert_int_equal(pick(m, in), PREFILL_DSLP);
+    assert_int_equal(pick(m, prompt(2047)), PREFILL_CPU);
+    assert_int_equal(pick(m, prompt(2048)), PREFILL_DSLP);
+    m.prefill_mask |= 1 << PREFILL_BLEND; /* not without measurements */
+    assert_int_equal(pick(m, prompt(2047)), PREFILL_CPU);
+    m.prefill_mask = 1 << PREFILL_SLP;
+    assert_int_equal(pick(m, prompt(9000)), PREFILL_SLP);
     m.prefill_mask = 0;
-    assert_int_equal(pick(m, prompt(9000)), POLICY_CPU);
-    m = machine(2), m.is_lost = true, m.forced_prefill = POLICY_SLP;
-    assert_int_equal(pick(m, prompt(9000)), POLICY_CPU);
+    assert_int_equal(pick(m, prompt(9000)), PREFILL_CPU);
+    m = machine(2), m.is_lost = true, m.forced_prefill = PREFILL_SLP;
+    assert_int_equal(pick(m, prompt(9000)), PREFILL_CPU);
 }
 
 /* Each row of the table, on paper A's machine with two devices: 0.3 s or less for a few words on the CPU, 3.8 s by a blend on both for
@@ -86,37 +86,37 @@ static void lengths_are_assumed(void **st) {
 static void rows_of_the_table(void **st) {
     struct policy_machine two = machine(2), one = machine(1), none = machine(0);
     struct policy_prefill_in in = prompt(9000);
-    assert_int_equal(pick(none, in), POLICY_CPU);
+    assert_int_equal(pick(none, in), PREFILL_CPU);
     assert_non_null(strstr(ask(none, in).why, "no device"));
-    assert_int_equal(pick(two, prompt(1)), POLICY_CPU);
-    assert_int_equal(pick(two, prompt(8)), POLICY_CPU);
-    for (int n = 128; n <= 4096; n *= 2) assert_int_equal(pick(two, prompt(n)), POLICY_BLEND);
-    assert_int_equal(pick(two, prompt(8192)), POLICY_DSLP);
-    assert_int_equal(pick(two, prompt(50000)), POLICY_DSLP);
-    assert_int_equal(pick(one, prompt(50000)), POLICY_SLP);  /* one device */
-    assert_int_equal(pick(one, prompt(8192)), POLICY_BLEND); /* 10.9 s in two batches against 11.9 s */
-    assert_int_equal(pick(one, prompt(16384)), POLICY_SLP);  /* 23.6 s in four against 12.3 s */
+    assert_int_equal(pick(two, prompt(1)), PREFILL_CPU);
+    assert_int_equal(pick(two, prompt(8)), PREFILL_CPU);
+    for (int n = 128; n <= 4096; n *= 2) assert_int_equal(pick(two, prompt(n)), PREFILL_BLEND);
+    assert_int_equal(pick(two, prompt(8192)), PREFILL_DSLP);
+    assert_int_equal(pick(two, prompt(50000)), PREFILL_DSLP);
+    assert_int_equal(pick(one, prompt(50000)), PREFILL_SLP);  /* one device */
+    assert_int_equal(pick(one, prompt(8192)), PREFILL_BLEND); /* 10.9 s in two batches against 11.9 s */
+    assert_int_equal(pick(one, prompt(16384)), PREFILL_SLP);  /* 23.6 s in four against 12.3 s */
     in = prompt(50000), in.n_decoding = 1, in.keys = 1000;
     struct policy_prefill_out out = ask(two, in);
-    assert_int_equal(out.mode, POLICY_SLP);
+    assert_int_equal(out.mode, PREFILL_SLP);
     assert_non_null(strstr(out.why, "a session is decoding"));
-    assert_true(isinf(out.seconds[POLICY_DSLP]));
+    assert_true(isinf(out.seconds[PREFILL_DSLP]));
     in.n_decoding = 0, in.since_decode_s = 299.9;
-    assert_int_equal(pick(two, in), POLICY_SLP);
+    assert_int_equal(pick(two, in), PREFILL_SLP);
     in.since_decode_s = 300;
-    assert_int_equal(pick(two, in), POLICY_DSLP);
+    assert_int_equal(pick(two, in), PREFILL_DSLP);
     in.since_decode_s = 0;
-    assert_int_equal(pick(two, in), POLICY_SLP);
+    assert_int_equal(pick(two, in), PREFILL_SLP);
     /* Modes that the engine cannot run are never chosen: today slp and dslp. */
-    two.prefill_mask = 1 << POLICY_SLP | 1 << POLICY_DSLP;
-    assert_int_equal(pick(two, prompt(1000)), POLICY_CPU);
-    assert_int_equal(pick(two, prompt(4096)), POLICY_DSLP);
-    two.prefill_mask = 1 << POLICY_SLP;
-    assert_int_equal(pick(two, prompt(2000)), POLICY_CPU);
-    assert_int_equal(pick(two, prompt(2600)), POLICY_SLP); /* they meet at 2,304 */
+    two.prefill_mask = 1 << PREFILL_SLP | 1 << PREFILL_DSLP;
+    assert_int_equal(pick(two, prompt(1000)), PREFILL_CPU);
+    assert_int_equal(pick(two, prompt(4096)), PREFILL_DSLP);
+    two.prefill_mask = 1 << PREFILL_SLP;
+    assert_int_equal(pick(two, prompt(2000)), PREFILL_CPU);
+    assert_int_equal(pick(two, prompt(2600)), PREFILL_SLP); /* they meet at 2,304 */
     /* A cached prefix makes attention longer, not the stream. */
     in = prompt(2200), in.n_cached = 60000;
-    assert_int_equal(pick(two, in), POLICY_SLP);
+    assert_int_equal(pick(two, in), PREFILL_SLP);
 }
 
 /* A prompt on the CPU halves the speed of answering sessions: the more there are, the earlier streaming pays. */
@@ -124,12 +124,12 @@ static void those_who_answer_count(void **st) {
     struct policy_machine m = machine(1);
     struct policy_prefill_in in = prompt(5000);
     in.n_decoding = 1, in.keys = 500;
-    assert_int_equal(pick(m, in), POLICY_BLEND); /* 7.2 s * 1.5 against 11.7 s * 1.15 */
+    assert_int_equal(pick(m, in), PREFILL_BLEND); /* 7.2 s * 1.5 against 11.7 s * 1.15 */
     in.n_decoding = 4;
-    assert_int_equal(pick(m, in), POLICY_SLP);            /* 7.2 s * 3 against 11.7 s * 1.6 */
-    assert_int_equal(pick(machine(2), in), POLICY_BLEND); /* 5.2 s * 3 on two */
+    assert_int_equal(pick(m, in), PREFILL_SLP);            /* 7.2 s * 3 against 11.7 s * 1.6 */
+    assert_int_equal(pick(machine(2), in), PREFILL_BLEND); /* 5.2 s * 3 on two */
     in = prompt(256), in.n_decoding = 4;
-    assert_int_equal(pick(m, in), POLICY_BLEND); /* 0.9 s against 11.7 s */
+    assert_int_equal(pick(m, in), PREFILL_BLEND); /* 0.9 s against 11.7 s */
 }
 
 static void first_come_first_served(void **st) {
@@ -137,64 +137,64 @@ static void first_come_first_served(void **st) {
     assert_false(ask(machine(2), in).must_wait);
     in.n_queued = 1;
     struct policy_prefill_out out = ask(machine(2), in);
-    assert_true(out.must_wait && out.mode == POLICY_AUTO);
+    assert_true(out.must_wait && out.mode == MODE_AUTO);
     assert_string_equal(out.why, "first come, first served: 1 prompt before it");
     struct policy_machine m = machine(2);
-    m.forced_prefill = POLICY_SLP, in.n_queued = 3; /* a forced mode does not jump the queue */
+    m.forced_prefill = PREFILL_SLP, in.n_queued = 3; /* a forced mode does not jump the queue */
     assert_true(ask(m, in).must_wait);
 }
 
 static void memory_of_the_devices(void **st) {
     struct policy_machine m = machine(2);
     struct policy_prefill_in in = prompt(50000);
-    in.need_bytes[POLICY_SLP] = in.need_bytes[POLICY_DSLP] = in.need_bytes[POLICY_BLEND] = 17e9;
-    assert_int_equal(pick(m, in), POLICY_DSLP);
+    in.need_bytes[PREFILL_SLP] = in.need_bytes[PREFILL_DSLP] = in.need_bytes[PREFILL_BLEND] = 17e9;
+    assert_int_equal(pick(m, in), PREFILL_DSLP);
     m.free[1] = 16e9;
     struct policy_prefill_out out = ask(m, in);
-    assert_int_equal(out.mode, POLICY_SLP);
+    assert_int_equal(out.mode, PREFILL_SLP);
     assert_non_null(strstr(out.why, "too little memory free on one of the devices"));
     m.free[0] = 16e9;
     out = ask(m, in);
-    assert_int_equal(out.mode, POLICY_CPU);
+    assert_int_equal(out.mode, PREFILL_CPU);
     assert_non_null(strstr(out.why, "too little memory free on the device"));
-    m.forced_prefill = POLICY_SLP; /* requested and impossible: reported, then runs on the CPU */
+    m.forced_prefill = PREFILL_SLP; /* requested and impossible: reported, then runs on the CPU */
     out = ask(m, in);
-    assert_int_equal(out.mode, POLICY_CPU);
+    assert_int_equal(out.mode, PREFILL_CPU);
     assert_non_null(strstr(out.why, "slp was requested, but: too little memory"));
     m.free[0] = m.free[1] = 17e9; /* exactly enough */
-    m.forced_prefill = POLICY_AUTO;
-    assert_int_equal(pick(m, in), POLICY_DSLP);
+    m.forced_prefill = MODE_AUTO;
+    assert_int_equal(pick(m, in), PREFILL_DSLP);
 }
 
 /* Each mode has its own memory need, and a mode that does not fit is never chosen, whatever its time. */
 static void each_mode_has_its_need(void **st) {
     struct policy_machine m = machine(2);
     struct policy_prefill_in in = prompt(50000);
-    in.need_bytes[POLICY_DSLP] = 32e9; /* each has half of the rows, but sums of all */
+    in.need_bytes[PREFILL_DSLP] = 32e9; /* each has half of the rows, but sums of all */
     struct policy_prefill_out out = ask(m, in);
-    assert_int_equal(out.mode, POLICY_SLP);
+    assert_int_equal(out.mode, PREFILL_SLP);
     assert_non_null(strstr(out.why, "not on all devices: too little memory free on the devices"));
-    in = prompt(1000), in.need_bytes[POLICY_BLEND] = 31e9;
-    assert_int_equal(pick(m, in), POLICY_BLEND); /* exactly enough */
-    in.need_bytes[POLICY_BLEND] = 31e9 + 1;
-    assert_true(pick(m, in) != POLICY_BLEND);
+    in = prompt(1000), in.need_bytes[PREFILL_BLEND] = 31e9;
+    assert_int_equal(pick(m, in), PREFILL_BLEND); /* exactly enough */
+    in.need_bytes[PREFILL_BLEND] = 31e9 + 1;
+    assert_true(pick(m, in) != PREFILL_BLEND);
     m.free[0] = 8e9, m.free[1] = 64e9; /* the second device's room does not help: blend runs where the layers are */
-    assert_true(pick(m, in) != POLICY_BLEND);
-    in.need_bytes[POLICY_SLP] = in.need_bytes[POLICY_DSLP] = 65e9;
+    assert_true(pick(m, in) != PREFILL_BLEND);
+    in.need_bytes[PREFILL_SLP] = in.need_bytes[PREFILL_DSLP] = 65e9;
     out = ask(m, in);
-    assert_int_equal(out.mode, POLICY_CPU);
-    assert_true(isinf(out.seconds[POLICY_BLEND]) && isinf(out.seconds[POLICY_SLP]) && isinf(out.seconds[POLICY_DSLP]));
-    for (int ask_for = POLICY_AUTO; ask_for < POLICY_MODES; ask_for++) /* requested or not */
+    assert_int_equal(out.mode, PREFILL_CPU);
+    assert_true(isinf(out.seconds[PREFILL_BLEND]) && isinf(out.seconds[PREFILL_SLP]) && isinf(out.seconds[PREFILL_DSLP]));
+    for (int ask_for = MODE_AUTO; ask_for <= PREFILL_DSLP; ask_for++) /* requested or not */
         for (int k = 0; k < 200; k++) {
-            m.forced_prefill = (enum policy_mode)ask_for;
+            m.forced_prefill = (enum exec_mode)ask_for;
             m.free[0] = k % 7 * 5e9, m.free[1] = k % 5 * 8e9;
             in = prompt(1 << k % 17), in.n_decoding = k % 3;
-            for (int i = POLICY_BLEND; i < POLICY_MODES; i++) in.need_bytes[i] = (k * i * 3 % 11) * 4e9;
+            for (int i = PREFILL_BLEND; i <= PREFILL_DSLP; i++) in.need_bytes[i] = (k * i * 3 % 11) * 4e9;
             out = ask(m, in);
             const double *need = &in.need_bytes[out.mode];
-            if (out.mode == POLICY_BLEND) assert_true(m.free[0] >= *need);
-            if (out.mode == POLICY_SLP) assert_true(m.free[out.device] >= *need);
-            if (out.mode == POLICY_DSLP) assert_true(m.free[0] >= *need && m.free[1] >= *need);
+            if (out.mode == PREFILL_BLEND) assert_true(m.free[0] >= *need);
+            if (out.mode == PREFILL_SLP) assert_true(m.free[out.device] >= *need);
+            if (out.mode == PREFILL_DSLP) assert_true(m.free[0] >= *need && m.free[1] >= *need);
         }
 }
 
@@ -206,27 +206,27 @@ static void who_takes_part(void **st) {
     three.n_devices = 3, three.n_domains = 4, three.domain[3] = three.domain[2];
     m.cost = &three;
     struct policy_prefill_out all = ask(m, in), out;
-    assert_true(all.mode == POLICY_BLEND && all.ranks == 3);
-    in.need_bytes[POLICY_BLEND] = 3e9, in.helper_need_bytes = 2e9;
+    assert_true(all.mode == PREFILL_BLEND && all.ranks == 3);
+    in.need_bytes[PREFILL_BLEND] = 3e9, in.helper_need_bytes = 2e9;
     m.decode_uses[1] = true, m.blend_stays[1] = 28e9;
     out = ask(m, in);
-    assert_true(out.mode == POLICY_BLEND && out.ranks == 3);
+    assert_true(out.mode == PREFILL_BLEND && out.ranks == 3);
     m.free[0] = 1e9; /* the first has no layers and cannot help */
     out = ask(m, in);
-    assert_true(out.mode == POLICY_BLEND && out.ranks == 2);
-    assert_true(out.seconds[POLICY_BLEND] > 1.05 * all.seconds[POLICY_BLEND]);
+    assert_true(out.mode == PREFILL_BLEND && out.ranks == 2);
+    assert_true(out.seconds[PREFILL_BLEND] > 1.05 * all.seconds[PREFILL_BLEND]);
     m.free[2] = 1.9e9;
     assert_int_equal(ask(m, in).ranks, 1);
     m.blend_stays[1] = 28.1e9; /* memory in use there is not available */
-    assert_true(isinf(ask(m, in).seconds[POLICY_BLEND]));
+    assert_true(isinf(ask(m, in).seconds[PREFILL_BLEND]));
     m.blend_stays[1] = 0;
-    assert_int_equal(pick(m, in), POLICY_BLEND);
+    assert_int_equal(pick(m, in), PREFILL_BLEND);
     m.decode_uses[2] = true; /* two share the layers: both need the room */
-    assert_true(isinf(ask(m, in).seconds[POLICY_BLEND]));
-    m.free[2] = 3e9, m.forced_prefill = POLICY_BLEND;
+    assert_true(isinf(ask(m, in).seconds[PREFILL_BLEND]));
+    m.free[2] = 3e9, m.forced_prefill = PREFILL_BLEND;
     out = ask(m, in);
-    assert_true(out.mode == POLICY_BLEND && out.ranks == 2);
-    m = machine(2), m.forced_prefill = POLICY_DSLP;
+    assert_true(out.mode == PREFILL_BLEND && out.ranks == 2);
+    m = machine(2), m.forced_prefill = PREFILL_DSLP;
     assert_int_equal(ask(m, in).ranks, 2);
 }
 
@@ -234,7 +234,7 @@ static void who_takes_part(void **st) {
 static void where_a_prompt_goes(void **st) {
     struct policy_machine m = machine(3);
     struct policy_prefill_in in = prompt(50000);
-    in.n_decoding = 1, in.need_bytes[POLICY_SLP] = 17e9;
+    in.n_decoding = 1, in.need_bytes[PREFILL_SLP] = 17e9;
     assert_int_equal(ask(m, in).device, 0);
     m.decode_uses[0] = true;
     assert_int_equal(ask(m, in).device, 1);
@@ -244,37 +244,37 @@ static void where_a_prompt_goes(void **st) {
     assert_int_equal(ask(m, in).device, 0);
     m.decode_uses[1] = m.decode_uses[2] = true, m.free[2] = 40e9;
     assert_int_equal(ask(m, in).device, 2);
-    m.forced_prefill = POLICY_SLP;
+    m.forced_prefill = PREFILL_SLP;
     assert_int_equal(ask(m, in).device, 2);
 }
 
 static void forced(void **st) {
-    for (int mode = POLICY_CPU; mode < POLICY_MODES; mode++)
+    for (int mode = PREFILL_CPU; mode <= PREFILL_DSLP; mode++)
         for (int n = 1; n < 100000; n *= 30) {
             struct policy_machine m = machine(2);
             struct policy_prefill_in in = prompt(n);
-            m.forced_prefill = (enum policy_mode)mode;
+            m.forced_prefill = (enum exec_mode)mode;
             in.n_decoding = 2, in.since_decode_s = 0; /* not even the window fits */
             struct policy_prefill_out out = ask(m, in);
             assert_int_equal(out.mode, mode);
             assert_string_equal(out.why, "requested");
-            assert_int_equal(policy_prefill_find(policy_prefill_name((enum policy_mode)mode)), mode);
+            assert_int_equal(exec_mode_find(STAGE_PREFILL, exec_mode_name((enum exec_mode)mode)), mode);
         }
     struct policy_machine m = machine(1);
-    m.forced_prefill = POLICY_DSLP;
+    m.forced_prefill = PREFILL_DSLP;
     struct policy_prefill_out out = ask(m, prompt(50000));
-    assert_int_equal(out.mode, POLICY_SLP);
+    assert_int_equal(out.mode, PREFILL_SLP);
     assert_non_null(strstr(out.why, "dslp was requested, but: one device; "));
-    m = machine(2), m.forced_prefill = POLICY_BLEND, m.prefill_mask = 1 << POLICY_SLP;
+    m = machine(2), m.forced_prefill = PREFILL_BLEND, m.prefill_mask = 1 << PREFILL_SLP;
     out = ask(m, prompt(50000));
-    assert_int_equal(out.mode, POLICY_SLP);
+    assert_int_equal(out.mode, PREFILL_SLP);
     assert_non_null(strstr(out.why, "blend was requested, but: not with the current device contents; "));
-    m = machine(2), m.forced_prefill = POLICY_SLP, m.is_lost = true;
+    m = machine(2), m.forced_prefill = PREFILL_SLP, m.is_lost = true;
     out = ask(m, prompt(50000));
-    assert_int_equal(out.mode, POLICY_CPU);
+    assert_int_equal(out.mode, PREFILL_CPU);
     assert_non_null(strstr(out.why, "a device was lost"));
-    assert_int_equal(policy_prefill_find("single"), POLICY_MODES);
-    assert_int_equal(policy_prefill_find("auto"), POLICY_AUTO);
+    assert_int_equal(exec_mode_find(STAGE_PREFILL, "single"), EXEC_MODES);
+    assert_int_equal(exec_mode_find(STAGE_PREFILL, "auto"), MODE_AUTO);
 }
 
 /* The case of a policy that took one prefill's speed for all lengths: 57 tok/s at 64 tokens, 332 at 1,024, a stream of 9 s. By 57 tok/s
@@ -286,15 +286,15 @@ static void a_short_prompt_does_not_mislead(void **st) {
     c.domain[0].rate[COST_FFN][COST_8BIT] = (struct cost_curve){1, {1}, {8.9e12f}};
     c.domain[1].class = COST_GPU;
     c.domain[1].link[COST_H2D].rate = c.domain[1].link[COST_D2H].rate = 160 * 1.1e9 / 9;
-    struct policy_machine m = {.cost = &c, .model = &q, .n_devices = 1, .free = {1e12}, .prefill_mask = 1 << POLICY_SLP};
+    struct policy_machine m = {.cost = &c, .model = &q, .n_devices = 1, .free = {1e12}, .prefill_mask = 1 << PREFILL_SLP};
     for (int i = 0; i < 8; i++) {
-        double expected = ask(m, prompt(64)).seconds[POLICY_CPU];
-        cost_observe(&c, &c.observed[COST_PREFILL_CPU], 64, expected, 64 / 57.0);
+        double expected = ask(m, prompt(64)).seconds[PREFILL_CPU];
+        cost_observe(&c, &c.observed[PREFILL_CPU], 64, expected, 64 / 57.0);
     }
     struct policy_prefill_out out = ask(m, prompt(1024));
-    assert_int_equal(out.mode, POLICY_CPU);
-    assert_true(out.seconds[POLICY_CPU] < 1.3 * 1024 / 332 && out.seconds[POLICY_CPU] > 1024 / 332.0 / 1.3);
-    assert_int_equal(pick(m, prompt(6000)), POLICY_SLP);
+    assert_int_equal(out.mode, PREFILL_CPU);
+    assert_true(out.seconds[PREFILL_CPU] < 1.3 * 1024 / 332 && out.seconds[PREFILL_CPU] > 1024 / 332.0 / 1.3);
+    assert_int_equal(pick(m, prompt(6000)), PREFILL_SLP);
 }
 
 /* --- Decode --- */
@@ -307,7 +307,7 @@ static struct policy_decode_out step(struct policy_machine m, struct policy_deco
     assert_true(why[0]);
     assert_true(strlen(why) < sizeof why - 1);
     assert_true(out.batch >= 1 && out.batch <= in.max_rows && out.batch <= in.n_decoding);
-    if (out.mode == POLICY_DECODE_DUAL) assert_true(out.first_rows >= 1 && out.first_rows < out.batch);
+    if (out.mode == DECODE_DUAL) assert_true(out.first_rows >= 1 && out.first_rows < out.batch);
     else assert_int_equal(out.first_rows, 0);
     return out;
 }
@@ -315,48 +315,48 @@ static struct policy_decode_in sessions(int n) { return (struct policy_decode_in
 
 static void steps_of_the_table(void **st) {
     struct policy_decode_out out = step(machine(0), sessions(1));
-    assert_int_equal(out.mode, POLICY_DECODE_CPU);
+    assert_int_equal(out.mode, DECODE_CPU);
     assert_non_null(strstr(why, "no device"));
     out = step(machine(1), sessions(1));
-    assert_int_equal(out.mode, POLICY_DECODE_HYBRID);
+    assert_int_equal(out.mode, DECODE_HYBRID);
     assert_int_equal(out.n_device_layers, 61);
-    assert_true(out.seconds[POLICY_DECODE_HYBRID] < 38e-3 && out.seconds[POLICY_DECODE_CPU] > 45e-3);
-    assert_true(isinf(out.seconds[POLICY_DECODE_DUAL]));
+    assert_true(out.seconds[DECODE_HYBRID] < 38e-3 && out.seconds[DECODE_CPU] > 45e-3);
+    assert_true(isinf(out.seconds[DECODE_DUAL]));
     out = step(machine(1), sessions(2));
-    assert_int_equal(out.mode, POLICY_DECODE_DUAL);
+    assert_int_equal(out.mode, DECODE_DUAL);
     assert_int_equal(out.first_rows, 1);
     /* Dual must pay: where experts take nearly all the time, reading them twice costs more than the overlap saves. */
     struct cost_machine slow = paper;
     slow.domain[0].bw[COST_FFN].value[0] = 95e9f;
     struct policy_machine m = machine(1);
     m.cost = &slow;
-    assert_int_equal(step(m, sessions(2)).mode, POLICY_DECODE_HYBRID);
+    assert_int_equal(step(m, sessions(2)).mode, DECODE_HYBRID);
     m = machine(1), m.is_lost = true;
     out = step(m, sessions(2));
-    assert_int_equal(out.mode, POLICY_DECODE_CPU);
+    assert_int_equal(out.mode, DECODE_CPU);
     assert_non_null(strstr(why, "a device was lost"));
     m = machine(1), m.decode_mask = 0; /* no layers on the device */
-    assert_int_equal(step(m, sessions(2)).mode, POLICY_DECODE_CPU);
+    assert_int_equal(step(m, sessions(2)).mode, DECODE_CPU);
     m = machine(1), m.is_yielded = true;
-    assert_int_equal(step(m, sessions(2)).mode, POLICY_DECODE_CPU);
+    assert_int_equal(step(m, sessions(2)).mode, DECODE_CPU);
     assert_non_null(strstr(why, "the devices are in use by a prefill"));
     m = machine(1), m.n_device_layers = 17, m.free[0] = 0; /* the layers on the device, whatever memory is free */
     out = step(m, sessions(1));
-    assert_true(out.mode == POLICY_DECODE_HYBRID && out.n_device_layers == 17);
-    m.decode_mask = 1 << POLICY_DECODE_HYBRID;
-    assert_int_equal(step(m, sessions(2)).mode, POLICY_DECODE_HYBRID);
-    m.decode_mask = 1 << POLICY_DECODE_DUAL; /* dual is hybrid twice */
-    assert_int_equal(step(m, sessions(2)).mode, POLICY_DECODE_CPU);
+    assert_true(out.mode == DECODE_HYBRID && out.n_device_layers == 17);
+    m.decode_mask = 1 << DECODE_HYBRID;
+    assert_int_equal(step(m, sessions(2)).mode, DECODE_HYBRID);
+    m.decode_mask = 1 << DECODE_DUAL; /* dual is hybrid twice */
+    assert_int_equal(step(m, sessions(2)).mode, DECODE_CPU);
     m = machine(1), m.cost = NULL;
     out = step(m, sessions(9));
-    assert_true(out.mode == POLICY_DECODE_CPU && out.batch == 9);
+    assert_true(out.mode == DECODE_CPU && out.batch == 9);
 }
 
 static void small_devices(void **st) {
     struct policy_machine m = machine(1);
     m.free[0] = 5e9; /* 3 dense layers of 0.59 GB each, then 0.24 GB */
     struct policy_decode_out out = step(m, sessions(1));
-    assert_int_equal(out.mode, POLICY_DECODE_HYBRID);
+    assert_int_equal(out.mode, DECODE_HYBRID);
     assert_true(out.n_device_layers > 10 && out.n_device_layers < 20);
     assert_non_null(strstr(why, "of 61 layers fit on the devices"));
     int with_one = out.n_device_layers;
@@ -364,7 +364,7 @@ static void small_devices(void **st) {
     assert_true(step(m, sessions(1)).n_device_layers > with_one);
     m.n_devices = 1, m.free[0] = 1e8;
     out = step(m, sessions(1));
-    assert_true(out.mode == POLICY_DECODE_CPU && out.n_device_layers == 0);
+    assert_true(out.mode == DECODE_CPU && out.n_device_layers == 0);
     assert_non_null(strstr(why, "no layer's attention block fits"));
     m = machine(1);
     struct policy_decode_in in = sessions(6);
@@ -405,36 +405,37 @@ static void batches(void **st) {
 }
 
 static void forced_steps(void **st) {
-    for (int mode = POLICY_DECODE_CPU; mode < POLICY_DECODE_PAGED; mode++) {
+    for (int mode = DECODE_CPU; mode < DECODE_PAGED; mode++) {
         struct policy_machine m = machine(1);
-        m.forced_decode = (enum policy_decode)mode;
+        m.forced_decode = (enum exec_mode)mode;
         for (int n = 2; n < 6; n++) {
             struct policy_decode_out out = step(m, sessions(n));
             assert_int_equal(out.mode, mode);
             assert_non_null(strstr(why, "requested"));
         }
-        assert_int_equal(policy_decode_find(policy_decode_name((enum policy_decode)mode)), mode);
+        assert_int_equal(exec_mode_find(STAGE_DECODE, exec_mode_name((enum exec_mode)mode)), mode);
     }
     struct policy_machine m = machine(1);
-    m.forced_decode = POLICY_DECODE_DUAL;
+    m.forced_decode = DECODE_DUAL;
     struct policy_decode_out out = step(m, sessions(1));
-    assert_int_equal(out.mode, POLICY_DECODE_HYBRID);
+    assert_int_equal(out.mode, DECODE_HYBRID);
     assert_non_null(strstr(why, "dual was requested, but: one session"));
-    m = machine(0), m.forced_decode = POLICY_DECODE_HYBRID;
+    m = machine(0), m.forced_decode = DECODE_HYBRID;
     out = step(m, sessions(2));
-    assert_int_equal(out.mode, POLICY_DECODE_CPU);
+    assert_int_equal(out.mode, DECODE_CPU);
     assert_non_null(strstr(why, "hybrid was requested, but: no device"));
-    m = machine(1), m.forced_decode = POLICY_DECODE_PAGED; /* chat sessions do not decode paged */
+    m = machine(1), m.forced_decode = DECODE_PAGED; /* chat sessions do not decode paged */
     out = step(m, sessions(2));
-    assert_int_equal(out.mode, POLICY_DECODE_DUAL);
+    assert_int_equal(out.mode, DECODE_DUAL);
     assert_non_null(strstr(why, "paged was requested, but: paged mode is for throughput batches; expected "));
-    assert_true(isinf(out.seconds[POLICY_DECODE_PAGED]));
-    static const char *const names[POLICY_DECODES] = {"auto", "cpu", "hybrid", "dual", "paged"};
-    for (int i = 0; i < POLICY_DECODES; i++) {
-        assert_string_equal(policy_decode_name((enum policy_decode)i), names[i]);
-        assert_int_equal(policy_decode_find(names[i]), i);
+    assert_true(isinf(out.seconds[DECODE_PAGED]));
+    static const char *const names[] = {"cpu", "hybrid", "dual", "paged"};
+    for (int i = 0; i < 4; i++) {
+        assert_string_equal(exec_mode_name((enum exec_mode)(DECODE_CPU + i)), names[i]);
+        assert_int_equal(exec_mode_find(STAGE_DECODE, names[i]), DECODE_CPU + i);
     }
-    assert_int_equal(policy_decode_find("single"), POLICY_DECODES);
+    assert_int_equal(exec_mode_find(STAGE_DECODE, "auto"), MODE_AUTO);
+    assert_int_equal(exec_mode_find(STAGE_DECODE, "single"), EXEC_MODES);
 }
 
 /* The time that a decision takes of the engine's thread: printed, not asserted. */
@@ -453,7 +454,7 @@ static void own_time(void **st) {
     double begin = clock_now();
     for (int k = 0; k < 500; k++) policy_prefill(&m, &in, &out);
     printf("how a prompt of 2,048 tokens is read: %.1f us\n", (clock_now() - begin) / 500 * 1e6);
-    assert_int_equal(out.mode, POLICY_BLEND);
+    assert_int_equal(out.mode, PREFILL_BLEND);
 }
 
 int main(void) {

@@ -197,7 +197,7 @@ static void as_fresh(struct engine *e, const int32_t *tokens, int n, const int32
     assert_memory_equal(got, want, sizeof want);
 }
 
-static void conversation(const char *gpus, enum prefill_mode prefill, enum decode_mode decode) {
+static void conversation(const char *gpus, enum exec_mode prefill, enum exec_mode decode) {
     struct engine *e = open_with((struct engine_params){.gpus = gpus, .prefill = prefill, .decode = decode});
     struct session *s = new_session(e), *other;
     int32_t out[ANSWER], again[ANSWER], talk[LONG];

@@ -67,11 +67,11 @@ static double step(enum gpu_parallel parallel, int sessions, int keys, double *e
     struct error e = {0};
     double t;
     if (virtual_open(&v, &(struct virtual_options){.cost = &machine, .w = &shape.w, .kv = DT_BF16, .parallel = parallel}, &e)) fail_msg("%s", e.text);
-    if (virtual_decode(v, DECODE_EXEC_HYBRID, sessions, keys, &t, NULL, &e)) fail_msg("%s", e.text);
+    if (virtual_decode(v, DECODE_HYBRID, sessions, keys, &t, NULL, &e)) fail_msg("%s", e.text);
     struct cost_model q;
     const struct layer *y = &shape.w.layers[config.n_layers - 1];
     cost_model_of(&q, &config, (enum dtype)y->o.dtype, (enum dtype)y->experts[0].gate.dtype, DT_BF16);
-    struct cost_decode s = {.mode = COST_DECODE_HYBRID,
+    struct cost_decode s = {.mode = DECODE_HYBRID,
                             .rows = sessions,
                             .keys = keys,
                             .n_device_layers = decode_resident_layers(virtual_decode_state(v)),

@@ -202,7 +202,7 @@ static bool is_read(struct engine *e, const struct session *s) { /* as seen by t
 static void a_cancelled_prefill_waits_for_no_step(void **st) {
     static const struct {
         const char *gpus, *name;
-        enum prefill_mode mode;
+        enum exec_mode mode;
     } cases[] = {{NULL, "cpu", PREFILL_CPU}, {"emu:1,cpu=scalar,h2d=0.02", "slp", PREFILL_SLP}, {"emu:1,cpu=scalar,h2d=0.02", "blend", PREFILL_BLEND}};
     enum { N = 6 };
     for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {

@@ -28,7 +28,7 @@ static struct jval f_replace(struct jrun *r, struct jval v, struct jval *a) {
     return jtext_replace(r, to_plain(r, v), to_plain(r, a[0]), to_plain(r, a[1]), jtext_int(r, a[2], -1));
 }
 /* For this filter words also begin after "-", "(", "{", "[" and "<", unlike str.title(). */
-static bool is_title_break(uint32_t c) { return junicode_is_space(c) || (c && c < 0x80 && strchr("-({[<", (int)c)); }
+static bool is_title_break(uint32_t c) { return unicode_is_python_space(c) || (c && c < 0x80 && strchr("-({[<", (int)c)); }
 static struct jval f_title(struct jrun *r, struct jval v, struct jval *a) {
     struct jstr *s = soft_str(r, v);
     struct jbuf b = {0};

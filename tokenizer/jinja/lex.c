@@ -35,7 +35,7 @@ static struct jtoken *push_token(struct lexer *x, uint8_t type, size_t pos) {
     return &x->tokens[x->count++];
 }
 
-static bool is_space_at(const struct lexer *x, size_t i, size_t *len) { return i < x->n && junicode_is_space(junicode_decode(x->s + i, x->n - i, len)); }
+static bool is_space_at(const struct lexer *x, size_t i, size_t *len) { return i < x->n && unicode_is_python_space(junicode_decode(x->s + i, x->n - i, len)); }
 static size_t skip_space(const struct lexer *x, size_t i) {
     size_t k;
     while (is_space_at(x, i, &k)) i += k;
@@ -45,7 +45,7 @@ static size_t strip_right(const struct lexer *x, size_t from, size_t end) {
     while (end > from) {
         size_t i = end - 1, k;
         while (i > from && ((unsigned char)x->s[i] & 0xC0) == 0x80) i--;
-        if (!junicode_is_space(junicode_decode(x->s + i, end - i, &k))) break;
+        if (!unicode_is_python_space(junicode_decode(x->s + i, end - i, &k))) break;
         end = i;
     }
     return end;

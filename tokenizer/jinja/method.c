@@ -122,14 +122,14 @@ static struct jval split_space(struct jrun *r, struct jstr *s, int64_t max) {
     struct pieces p = {0};
     size_t i = 0, k;
     for (;;) {
-        while (i < s->n && junicode_is_space(junicode_decode(s->s + i, s->n - i, &k))) i += k;
+        while (i < s->n && unicode_is_python_space(junicode_decode(s->s + i, s->n - i, &k))) i += k;
         if (i >= s->n) break;
         if (max-- == 0) {
             add_item(r, &p, jstr_sub(r, s, i, s->n - i)); /* Python keeps the white space at the other end */
             break;
         }
         size_t from = i;
-        while (i < s->n && !junicode_is_space(junicode_decode(s->s + i, s->n - i, &k))) i += k;
+        while (i < s->n && !unicode_is_python_space(junicode_decode(s->s + i, s->n - i, &k))) i += k;
         add_item(r, &p, jstr_sub(r, s, from, i - from));
     }
     return list_of(r, &p, false);
@@ -138,14 +138,14 @@ static struct jval rsplit_space(struct jrun *r, struct jstr *s, int64_t max) {
     struct pieces p = {0};
     size_t i = s->n, k;
     for (;;) {
-        while (i > 0 && junicode_is_space(junicode_decode(s->s + char_before(s, i), i - char_before(s, i), &k))) i = char_before(s, i);
+        while (i > 0 && unicode_is_python_space(junicode_decode(s->s + char_before(s, i), i - char_before(s, i), &k))) i = char_before(s, i);
         if (!i) break;
         if (max-- == 0) {
             add_item(r, &p, jstr_sub(r, s, 0, i));
             break;
         }
         size_t to = i;
-        while (i > 0 && !junicode_is_space(junicode_decode(s->s + char_before(s, i), i - char_before(s, i), &k))) i = char_before(s, i);
+        while (i > 0 && !unicode_is_python_space(junicode_decode(s->s + char_before(s, i), i - char_before(s, i), &k))) i = char_before(s, i);
         add_item(r, &p, jstr_sub(r, s, i, to - i));
     }
     return list_of(r, &p, true);
@@ -313,7 +313,7 @@ static struct jval s_isascii(struct jrun *r, struct jval self, struct jval *a) {
 static struct jval s_isdecimal(struct jrun *r, struct jval self, struct jval *a) { return all_chars(self, is_decimal, false); }
 static struct jval s_isdigit(struct jrun *r, struct jval self, struct jval *a) { return all_chars(self, is_digit, false); }
 static struct jval s_isnumeric(struct jrun *r, struct jval self, struct jval *a) { return all_chars(self, is_numeric, false); }
-static struct jval s_isspace(struct jrun *r, struct jval self, struct jval *a) { return all_chars(self, junicode_is_space, false); }
+static struct jval s_isspace(struct jrun *r, struct jval self, struct jval *a) { return all_chars(self, unicode_is_python_space, false); }
 static struct jval s_isprintable(struct jrun *r, struct jval self, struct jval *a) { return all_chars(self, junicode_is_printable, true); }
 static struct jval s_isidentifier(struct jrun *r, struct jval self, struct jval *a) {
     return jval_bool(self.s->n && !(self.s->s[0] >= '0' && self.s->s[0] <= '9') && all_chars(self, junicode_is_word, false).b);

@@ -39,12 +39,7 @@ void jbuf_str(struct jrun *r, struct jbuf *b, const struct jstr *s) {
 void jbuf_cstr(struct jrun *r, struct jbuf *b, const char *s, uint8_t origin) { jbuf_add(r, b, s, strlen(s), origin); }
 void jbuf_char(struct jrun *r, struct jbuf *b, uint32_t c, uint8_t origin) {
     char o[4];
-    size_t n;
-    if (c < 0x80) o[0] = (char)c, n = 1;
-    else if (c < 0x800) o[0] = (char)(0xC0 | c >> 6), o[1] = (char)(0x80 | (c & 63)), n = 2;
-    else if (c < 0x10000) o[0] = (char)(0xE0 | c >> 12), o[1] = (char)(0x80 | (c >> 6 & 63)), o[2] = (char)(0x80 | (c & 63)), n = 3;
-    else o[0] = (char)(0xF0 | c >> 18), o[1] = (char)(0x80 | (c >> 12 & 63)), o[2] = (char)(0x80 | (c >> 6 & 63)), o[3] = (char)(0x80 | (c & 63)), n = 4;
-    jbuf_add(r, b, o, n, origin);
+    jbuf_add(r, b, o, utf8_put(c, o), origin);
 }
 struct jval jbuf_finish(struct jrun *r, struct jbuf *b) {
     struct jstr *s = jalloc(r, sizeof *s);

@@ -1,6 +1,7 @@
 #pragma once
 /* Strings of a running template: bytes with their origin, with the semantics of Python's str (by code point). */
 #include "tokenizer/jinja/value.h"
+#include "tokenizer/unicode.h"
 
 static inline bool jascii_is_digit(char c) { return c >= '0' && c <= '9'; }
 static inline bool jascii_is_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
@@ -34,7 +35,6 @@ const char *jstr_for_error(struct jrun *r, const struct jstr *s);               
 
 /* -- code points (unicode.c) */
 uint32_t junicode_decode(const char *s, size_t n, size_t *len);
-bool junicode_is_space(uint32_t c);     /* str.isspace of one character */
 bool junicode_is_printable(uint32_t c); /* str.isprintable of one character */
 bool junicode_is_word(uint32_t c);      /* \w */
 bool junicode_is_alpha(uint32_t c);

@@ -7,7 +7,7 @@
 int64_t jtext_int(struct jrun *r, struct jval v, int64_t none) { return v.type == J_MISSING || v.type == J_NONE ? none : jval_index(r, v, "the argument"); }
 
 static bool in_set(const struct jstr *set, uint32_t c) { /* set NULL: white space */
-    if (!set) return junicode_is_space(c);
+    if (!set) return unicode_is_python_space(c);
     for (size_t i = 0, k; i < set->n; i += k)
         if (junicode_decode(set->s + i, set->n - i, &k) == c) return true;
     return false;

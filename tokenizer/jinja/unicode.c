@@ -18,10 +18,6 @@ uint32_t junicode_decode(const char *s, size_t n, size_t *len) {
 }
 static utf8proc_category_t general_category(uint32_t c) { return utf8proc_category((utf8proc_int32_t)c); }
 
-bool junicode_is_space(uint32_t c) {
-    if (c < 0x80) return (c >= 9 && c <= 13) || (c >= 28 && c <= 32);
-    return c == 0x85 || c == 0xA0 || c == 0x1680 || (c >= 0x2000 && c <= 0x200A) || c == 0x2028 || c == 0x2029 || c == 0x202F || c == 0x205F || c == 0x3000;
-}
 bool junicode_is_printable(uint32_t c) {
     if (c < 0x7F) return c >= 32;
     switch (general_category(c)) {

@@ -4,12 +4,6 @@
 
 #include "engine/base/mem.h"
 
-#define TRY(call) \
-    do { \
-        int rc_ = (call); \
-        if (rc_) return rc_; \
-    } while (0)
-
 /* Pairs of rank q for experts of rank r: *begin in q's sorted list, and the number. */
 static size_t pairs_for(const struct slp_rank *q, const struct slp_rank *r, size_t *begin) {
     const int32_t *offset = q->exchange->offset;

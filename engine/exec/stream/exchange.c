@@ -2,12 +2,6 @@
 
 #include "engine/base/mem.h"
 
-#define TRY(call) \
-    do { \
-        int rc_ = (call); \
-        if (rc_) return rc_; \
-    } while (0)
-
 int exchange_first_row(const struct slp_rank *r) { return r->exchange ? r->exchange->first_row : 0; }
 
 int exchange_open(struct slp_rank *r, struct error *e) {

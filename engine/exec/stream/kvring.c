@@ -15,13 +15,8 @@
 
 #include <string.h>
 
+#include "engine/base/mem.h"
 #include "engine/exec/stream/exchange.h"
-
-#define TRY(call) \
-    do { \
-        int rc_ = (call); \
-        if (rc_) return rc_; \
-    } while (0)
 
 static int n_planes(const struct slp_rank *r, int layer) {
     struct cache_desc d[CACHE_PLANES];
@@ -65,7 +60,6 @@ static struct slp_rank *maker_at(const struct slp_rank *r, int step) { /* the ra
 }
 static uint64_t use_of(int layer) { return (uint64_t)layer / 2 + 1; } /* use number of events by parity */
 
-static size_t align256(size_t n) { return (n + 255) & ~(size_t)255; }
 /* Lays out a layer's planes consecutively at mem; returns the bytes. mem is NULL in virtual time. */
 static size_t lay_out_planes(const struct slp_rank *r, int layer, int rows, int states, char *mem, struct kv_plane out[CACHE_PLANES]) {
     struct cache_desc d[CACHE_PLANES];
@@ -74,9 +68,9 @@ static size_t lay_out_planes(const struct slp_rank *r, int layer, int rows, int 
         out[i] = r->p->job->cache[layer].p[i];
         struct kv_row_range all = kv_row_range_of(&out[i], 0, d[i].fixed_rows ? states : d[i].tokens_per_row ? rows / d[i].tokens_per_row + STRIPES : rows);
         out[i].data = mem ? mem + at : NULL;
-        at += align256(all.bytes);
+        at += align_up(all.bytes, 256);
         out[i].scale = mem && all.n_scales ? (float *)(mem + at) : NULL;
-        at += align256(all.n_scales * 4);
+        at += align_up(all.n_scales * 4, 256);
     }
     return at;
 }
@@ -125,9 +119,11 @@ int kvring_open(struct slp_rank *r, struct error *e) {
 
 void kvring_abort(struct slp_rank *r) {
     for (int i = 0; i < 2; i++) {
-        struct gpu_pair *own[] = {r->kv_made[i], r->kv_downloaded[i], r->kv_read[i], r->state_made[i][0], r->state_made[i][1]};
-        for (int k = 0; k < 3 + STRIPES; k++)
+        struct gpu_pair *own[] = {r->kv_made[i], r->kv_downloaded[i], r->kv_read[i]};
+        for (int k = 0; k < 3; k++)
             if (own[k]) gpu_pair_abort(own[k]);
+        for (int k = 0; k < STRIPES; k++)
+            if (r->state_made[i][k]) gpu_pair_abort(r->state_made[i][k]);
         for (int k = 0; r->exchange && k < GPU_MAX; k++)
             if (r->exchange->hop[i][k]) gpu_pair_abort(r->exchange->hop[i][k]);
     }

@@ -9,7 +9,6 @@
 #include "engine/exec/stream/slp.h"
 #include "engine/transfer/trace.h"
 
-enum { HEAD_ROWS = 16 };
 struct slp_state {
     struct runtime *m;
     struct prefill_job *j;
@@ -43,15 +42,7 @@ static int embed_prompt(void *ctx, float *out, int row, int n) {
 
 static int run_head_rows(void *arg) {
     struct cpu_rows *r = arg;
-    struct runtime *m = r->s->m;
-    struct work *w = m->prefill_work;
-    m->cpu->cancel = r->s->j->cancel;
-    *w->first_bad = -1;
-    memcpy(w->x, r->x, (size_t)r->n * (size_t)m->w->config.hidden * sizeof *w->x);
-    double t = trace_now(m->trace);
-    int rc = block_head(m->cpu, m->w, w, 0, r->n, r->s->logits, NULL);
-    trace_cpu(m->trace, t, "head", -1, -1);
-    return rc ? exec_op_error(rc, &r->s->cpu_error) : prefill_report_logits(m, r->s->j, w, r->row, r->n, r->s->logits, &r->s->cpu_error);
+    return prefill_head(r->s->m, r->s->j, r->x, 0, r->row, r->n, r->s->logits, &r->s->cpu_error);
 }
 static int report_rows(void *ctx, const float *x, int row, int n) {
     struct slp_state *s = ctx;
@@ -165,5 +156,5 @@ static void close_run(struct runtime *m, struct prefill_job *j) {
     mem_free(s);
 }
 
-const struct prefill_driver prefill_mode_slp = {.name = "slp", .unit = "layer", .open = open_slp, .advance = finish_run, .close = close_run};
-const struct prefill_driver prefill_mode_dslp = {.name = "dslp", .unit = "layer", .open = open_dslp, .advance = finish_run, .close = close_run};
+const struct prefill_driver prefill_mode_slp = {.mode = PREFILL_SLP, .unit = "layer", .open = open_slp, .advance = finish_run, .close = close_run};
+const struct prefill_driver prefill_mode_dslp = {.mode = PREFILL_DSLP, .unit = "layer", .open = open_dslp, .advance = finish_run, .close = close_run};

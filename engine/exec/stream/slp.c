@@ -91,7 +91,7 @@ static size_t largest_module_bytes(struct gpu_set *set, const struct weights *w,
             most = bytes > most ? bytes : most;
         }
     }
-    return set->max_module_bytes[which] = (most + 255) & ~(size_t)255;
+    return set->max_module_bytes[which] = align_up(most, 256);
 }
 
 /* Returns the bytes of a position, or of a state, in the layer with most of them. */
@@ -243,7 +243,7 @@ void slp_rank_close(struct slp_rank *r) {
     stage_close(&r->stage);
     gpu_stream_close(&r->load_stream);
     gpu_stream_close(&r->unload_stream);
-    if (r->work.release) work_close(&r->work);
+    work_close(&r->work);
     gpu_stream_close(&r->compute_stream);
     ring_close(&r->dense, r->g);
     ring_close(&r->experts, r->g);

@@ -3,43 +3,28 @@
 #include <math.h>
 #include <string.h>
 
+#include "engine/exec/prefill.h"
 #include "engine/exec/stream/exchange.h"
 #include "engine/exec/stream/kvring.h"
-
-#define TRY(call) \
-    do { \
-        int rc_ = (call); \
-        if (rc_) return rc_; \
-    } while (0)
 
 static struct exec *exec_of(struct slp_rank *r) { return gpu_stream_exec(r->compute_stream); }
 
 /* Returns the workspace of rows [row, ...); buffers that outlive a chunk are the rank's. */
 static struct work work_from_row(struct slp_rank *r, int row) {
+    const struct config *c = r->p->c;
+    const size_t first = (size_t)exchange_first_row(r);
     struct work w = r->work;
-    size_t at = (size_t)row;
-    w.x = r->x + at * (size_t)r->p->c->hidden;
-    w.xn = r->xn + (at + (size_t)exchange_first_row(r)) * (size_t)r->p->c->hidden;
-    w.cos = r->cos + at * (size_t)(r->p->c->rope.dim / 2);
-    w.sin = r->sin + at * (size_t)(r->p->c->rope.dim / 2);
-    if (r->far_cos) w.long_cos = r->far_cos + at * (size_t)(r->p->c->rope.dim / 2), w.long_sin = r->far_sin + at * (size_t)(r->p->c->rope.dim / 2);
-    if (r->streams) w.streams = r->streams + at * (size_t)(r->p->c->streams.n * r->p->c->hidden), w.post = r->post + at * (size_t)r->p->c->streams.n;
-    w.pos = r->pos + at;
-    w.tokens = r->tokens + at;
-    if (r->ids) {
-        w.ids = r->ids + (at + (size_t)exchange_first_row(r)) * (size_t)r->p->c->topk;
-        w.weights = r->weights + (at + (size_t)exchange_first_row(r)) * (size_t)r->p->c->topk;
-    }
-    if (r->selected_keys) w.selected_keys = r->selected_keys + at * (size_t)r->p->c->index_topk;
-    if (r->shared_weight) w.shared_weight = r->shared_weight + at;
+    w.x = r->x, w.xn = r->xn + first * (size_t)c->hidden;
+    w.cos = r->cos, w.sin = r->sin, w.long_cos = r->far_cos, w.long_sin = r->far_sin;
+    w.pos = r->pos, w.tokens = r->tokens;
+    w.streams = r->streams, w.post = r->post;
+    if (r->ids) w.ids = r->ids + first * (size_t)c->topk, w.weights = r->weights + first * (size_t)c->topk;
+    w.shared_weight = r->shared_weight;
+    w.selected_keys = r->selected_keys, w.router = NULL, w.seq_length = NULL;
+    w = work_slice(c, &w, row);
+    w.router = r->work.router;
+    if (!r->selected_keys) w.selected_keys = r->work.selected_keys;
     return w;
-}
-/* Keeps buffers that an operation grew. */
-static void keep_grown(struct slp_rank *r, const struct work *w) {
-    r->work.latent = w->latent;
-    r->work.expanded_kv = w->expanded_kv;
-    r->work.latent_floats = w->latent_floats;
-    r->work.expanded_floats = w->expanded_floats;
 }
 
 /* Runs a chunk's attention over all visible keys. While blocks of other ranks are missing it goes range by range as they arrive; else in
@@ -65,7 +50,7 @@ static int ring_attention(struct slp_rank *r, const struct layer *y, int layer, 
             span = trace_begin(r->p->trace, r->compute_stream, r->id, LANE_COMPUTE, "attention", layer, *steps);
         }
         int rc = block_attend(x, c, y, layer, w, s, (struct key_range){pieces[i].first, pieces[i].n, which});
-        keep_grown(r, w);
+        work_keep_grown(&r->work, w);
         if (rc) return rc;
     }
     TRY(block_output(x, c, y, w, s->n));
@@ -95,7 +80,7 @@ static int attention_rows(struct slp_rank *r, const struct layer *y, int layer, 
             if (pass == PASS_ALL) rc = block_attention(x, c, y, layer, &w, &span, 1, n);
             else if (pass == PASS_KV) rc = block_kv(x, c, y, layer, &w, &span, 1, n);
             else rc = ring_attention(r, y, layer, &w, &span, steps);
-            keep_grown(r, &w);
+            work_keep_grown(&r->work, &w);
             if (rc) return rc;
             if (state && mark == n) TRY(kvring_state_mark(r, layer, i));
             TRY(pace_unit(r, &r->pace_main, r->compute_stream));
@@ -251,10 +236,7 @@ static int report_non_finite(struct slp_rank *r, int at) {
     struct error e = {0};
     for (int i = 0; i < r->p->n_ranks; i++)
         if (gpu_error(r->p->rank[i].g, &e)) return slp_fail(r->p, e.code, &e);
-    if (at == 0) error_set(&e, ERR_RUNTIME, "the embedding produced a non-finite number; the weights may be damaged; check them with --verify");
-    else
-        error_set(&e, ERR_RUNTIME, "the %s of layer %d produced a non-finite number; the weights may be damaged; check them with --verify",
-                  at % 2 ? "attention" : "feed-forward", (at - 1) / 2);
+    exec_check_finite(at, &e);
     return slp_fail(r->p, ERR_MODEL, &e);
 }
 

@@ -210,7 +210,7 @@ static void plan_plane_offsets(struct paged *p) {
         for (int i = kv_planes(p->c, l, d); i-- > 0;) {
             struct kv_plane one = kv_plane_of(&d[i], p->kv);
             struct kv_row_range r = kv_row_range_of(&one, 0, p->o.micro);
-            size_t bytes = ((r.bytes + 255) & ~(size_t)255) + ((r.n_scales * 4 + 255) & ~(size_t)255);
+            size_t bytes = align_up(r.bytes, 256) + align_up(r.n_scales * 4, 256);
             if (bytes > most[i]) most[i] = bytes;
         }
     }

@@ -18,19 +18,14 @@ static size_t hidden_bytes(const struct paged *p, int n) { return (size_t)n * (s
 static size_t query_floats(const struct paged *p) { return (size_t)(p->c->n_heads * p->c->head_dim); }
 static size_t result_floats(const struct paged *p) { return (size_t)(p->c->n_heads * p->c->v_dim); }
 
-/* Rows from `at` on of a micro-batch; buffers that outlive an operation are offset, the rest is shared. */
+/* Rows from `at` on of a micro-batch; x, positions and tokens are the batch's. */
 static struct work work_from_row(const struct paged_device *d, const struct micro_batch *m, int at) {
-    const struct paged *p = d->p;
-    const struct config *c = p->c;
     struct work w = d->work;
-    size_t row = (size_t)(m->row + at), within = (size_t)at;
-    w.x = d->x + row * (size_t)c->hidden;
-    w.xn += within * (size_t)c->hidden;
-    w.q += within * query_floats(p), w.att += within * result_floats(p);
-    w.pos = d->pos + row, w.tokens = d->tokens + row;
+    const size_t row = (size_t)m->row;
+    w.x = d->x + row * (size_t)d->p->c->hidden, w.pos = d->pos + row, w.tokens = d->tokens + row;
     if (d->length) w.seq_length = d->length + row;
-    w.ids += within * (size_t)c->topk, w.weights += within * (size_t)c->topk;
-    if (w.shared_weight) w.shared_weight += within;
+    w = work_slice(d->p->c, &w, at);
+    w.q += (size_t)at * query_floats(d->p), w.att += (size_t)at * result_floats(d->p);
     return w;
 }
 
@@ -41,7 +36,7 @@ int paged_planes(const struct paged *p, int layer, char *mem, struct kv_plane ou
         out[i] = kv_plane_of(&d[i], p->kv);
         struct kv_row_range all = kv_row_range_of(&out[i], 0, p->o.micro);
         out[i].data = mem + p->plane_at[i];
-        out[i].scale = all.n_scales ? (float *)(void *)(mem + p->plane_at[i] + ((all.bytes + 255) & ~(size_t)255)) : NULL;
+        out[i].scale = all.n_scales ? (float *)(void *)(mem + p->plane_at[i] + align_up(all.bytes, 256)) : NULL;
     }
     return n;
 }
@@ -255,12 +250,11 @@ int paged_device_head(struct paged_device *d, const int *which, const int *row, 
     TRY(gpu_copy(d->main, d->host_bad, (const void *)d->work.first_bad, 4, GPU_D2H));
     TRY(gpu_stream_sync(d->main));
     if (p->m->cpu_queue) return 0;
-    _Atomic int bad = *d->host_bad;
-    TRY(exec_check_finite(p->m->w, &(struct work){.first_bad = &bad}, e));
+    TRY(exec_check_finite(*d->host_bad, e));
     for (int i = 0; i < n; i++) {
         float *logits = d->host_logits + (size_t)i * (size_t)p->c->vocab;
         int32_t top = 0;
-        TRY(exec_check_logits(p->m->w, &(struct work){.first_bad = &bad}, logits, e));
+        TRY(exec_check_logits(logits, p->c->vocab, e));
         for (int32_t k = 1; k < p->c->vocab; k++)
             if (logits[k] > logits[top]) top = k;
         p->calls->on_logits(p->calls->ctx, which[i], logits, top);
@@ -356,7 +350,7 @@ int paged_device_open(struct paged_device *d, const _Atomic int *cancel, struct 
 /* All streams must be idle. */
 void paged_device_close(struct paged_device *d) {
     if (d->w.m) paged_weights_close(&d->w);
-    if (d->work.release) work_close(&d->work);
+    work_close(&d->work);
     void *device[] = {d->x, d->head_x, d->head_xn, d->logits, d->pos, d->tokens, d->length, d->planes, d->offset, d->token, d->weight};
     void *host[] = {d->host_logits, d->host_ids, d->host_bad};
     for (size_t i = 0; i < sizeof device / sizeof *device; i++) gpu_free(d->g, device[i]);

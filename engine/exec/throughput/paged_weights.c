@@ -5,7 +5,6 @@
 #include "engine/exec/throughput/paged_internal.h"
 #include "engine/transfer/stage.h"
 
-static size_t align256(size_t n) { return (n + 255) & ~(size_t)255; }
 static bool has_layer(const struct paged_weights *w, int layer) { return layer % w->ranks == w->rank; }
 static bool has_experts(const struct paged_weights *w, int layer) { return has_layer(w, layer) && w->m->w->config.layer[layer].moe; }
 bool paged_weights_has_head(const struct paged_weights *w) { return has_layer(w, w->n_layers - 1); }
@@ -41,7 +40,7 @@ static size_t ranges_bytes(struct copy_range *ranges, int n) {
     struct copy_run runs[COPY_RANGES_MAX];
     size_t bytes = 0;
     if (n) copy_runs_merge(ranges, n, runs, &bytes);
-    return align256(bytes);
+    return align_up(bytes, 256);
 }
 
 /* Uploads ranges to `to` and points their fields there. */

@@ -1,10 +1,11 @@
 #pragma once
-/* Shared by remote.c and remote_request.c. */
+/* A connection to a server, and its requests (remote_request.c). */
 #include <pthread.h>
 #include <stdatomic.h>
 
 #include "cli/remote/lib_curl.h"
-#include "cli/remote/remote.h"
+#include "cli/turn/engine_client.h"
+#include "engine/base/buf.h"
 
 enum { REMOTE_MAX_TRIES = 6, REMOTE_MAX_RETRY_AFTER_S = 600 }; /* attempts against a busy server; longest Retry-After that is honoured */
 
@@ -57,11 +58,11 @@ struct remote {
 };
 
 /* Sets the options common to all requests. */
-int remote_setup(struct remote *r, CURL *easy, const char *path);
+int remote_connection_setup(struct remote *r, CURL *easy, const char *path);
 /* Sets e to the message of an error reply, or to the meaning of its status. */
-int remote_error(const struct remote *r, long status, const struct buf *body, struct error *e);
+int remote_connection_error(const struct remote *r, long status, const struct buf *body, struct error *e);
 
-/* remote_request.c */
+/* remote_request.c: requests that run */
 int remote_request_start_thread(struct remote *r, struct error *e);
 void remote_request_stop_thread(struct remote *r);
 int remote_request_submit(struct engine_client *s, const struct prompt *p, const struct request *q, struct error *e);

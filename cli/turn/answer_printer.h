@@ -1,11 +1,14 @@
 #pragma once
 /* Prints an answer as it grows: text on stdout, thinking on stderr, dimmed on a terminal. On a terminal both are laid out by
  * markdown.h, otherwise they are unchanged. Trailing line ends are held back, so that exactly one ends the answer. */
-#include "cli/app.h"
 #include "cli/terminal/markdown.h"
+#include "tokenizer/chat/chat_template.h"
 
+struct answer_style {
+    bool color_text, color_thinking, no_thinking, plain;
+};
 struct answer_printer {
-    struct app *app;
+    struct answer_style style;
     struct markdown text, thinking;
     size_t held_line_ends, held_thinking_line_ends; /* held back */
     bool thinking_open;                             /* thinking was printed on stderr and its line is not ended */
@@ -13,11 +16,11 @@ struct answer_printer {
     void (*before_output)(void *ctx);               /* called before any output; may be NULL */
     void *ctx;
 };
-void answer_printer_init(struct answer_printer *p, struct app *a);
+void answer_printer_init(struct answer_printer *p, const struct answer_style *style);
 int answer_printer_add(void *p, enum output_kind part, const char *data, size_t n); /* a turn_fn */
 void answer_printer_end(struct answer_printer *p);
 void answer_printer_free(struct answer_printer *p);
 /* Adapts to a new screen width. fresh_row: the cursor has moved to an empty row. */
 void answer_printer_resize(struct answer_printer *p, int cols, bool fresh_row);
 /* Prints a whole answer and one line end. */
-void answer_printer_print(struct app *a, const char *text, size_t n);
+void answer_printer_print(const struct answer_style *style, const char *text, size_t n);

@@ -1,17 +1,18 @@
-#include "cli/terminal/answer_printer.h"
+#include "cli/turn/answer_printer.h"
 
 #include <string.h>
 
+#include "cli/options/trim.h"
 #include "cli/terminal/out.h"
 #include "cli/terminal/term.h"
 
-void answer_printer_init(struct answer_printer *p, struct app *a) {
+void answer_printer_init(struct answer_printer *p, const struct answer_style *style) {
     int rows, cols;
     term_size(&rows, &cols);
-    *p = (struct answer_printer){.app = a};
-    markdown_init(&p->text, cols, a->color_out);
+    *p = (struct answer_printer){.style = *style};
+    markdown_init(&p->text, cols, style->color_text);
     markdown_init(&p->thinking, cols, false);
-    p->text.plain = p->thinking.plain = a->opts.v[OPT_PLAIN].on;
+    p->text.plain = p->thinking.plain = style->plain;
 }
 
 void answer_printer_resize(struct answer_printer *p, int cols, bool fresh_row) {
@@ -24,7 +25,7 @@ void answer_printer_resize(struct answer_printer *p, int cols, bool fresh_row) {
 /* Prints text, or flushes held text if n is 0. */
 static int print_part(struct answer_printer *p, int fd, const char *data, size_t n) {
     struct markdown *s = fd == 1 ? &p->text : &p->thinking;
-    bool dim = fd == 2 && p->app->color_err;
+    bool dim = fd == 2 && p->style.color_thinking;
     if (!out_terminal(fd)) {
         if (n && p->before_output) p->before_output(p->ctx);
         if (fd == 1) return out_write(data, n);
@@ -49,23 +50,17 @@ static int print_part(struct answer_printer *p, int fd, const char *data, size_t
 static void end_thinking(struct answer_printer *p) {
     print_part(p, 2, "", 0);
     if (p->before_output) p->before_output(p->ctx);
-    out_err("\n\n", p->app->tty_err ? 2 : 1);
+    out_err("\n\n", out_terminal(2) ? 2 : 1);
     p->col = 0;
     p->held_thinking_line_ends = 0;
     p->thinking_open = false;
 }
 
-/* Returns the length of data without trailing line ends. */
-static size_t length_without_line_ends(const char *data, size_t n) {
-    while (n && data[n - 1] == '\n') n--;
-    return n;
-}
-
 static void print_thinking(struct answer_printer *p, const char *data, size_t n) {
     if (!p->thinking_open) /* skip leading blank lines */
         while (n && *data == '\n') data++, n--;
-    if (!n || p->app->quiet) return;
-    size_t end = length_without_line_ends(data, n);
+    if (!n || p->style.no_thinking) return;
+    size_t end = trim_end(data, n, "\n");
     if (end) {
         for (; p->held_thinking_line_ends; p->held_thinking_line_ends--) print_part(p, 2, "\n", 1);
         print_part(p, 2, data, end);
@@ -82,7 +77,7 @@ int answer_printer_add(void *ctx, enum output_kind part, const char *data, size_
         return 0;
     }
     if (p->thinking_open) end_thinking(p);
-    size_t end = length_without_line_ends(data, n);
+    size_t end = trim_end(data, n, "\n");
     int rc = 0;
     if (end) {
         for (; p->held_line_ends; p->held_line_ends--) print_part(p, 1, "\n", 1);
@@ -106,9 +101,9 @@ void answer_printer_free(struct answer_printer *p) {
     markdown_free(&p->thinking);
 }
 
-void answer_printer_print(struct app *a, const char *text, size_t n) {
+void answer_printer_print(const struct answer_style *style, const char *text, size_t n) {
     struct answer_printer p;
-    answer_printer_init(&p, a);
+    answer_printer_init(&p, style);
     answer_printer_add(&p, OUTPUT_TEXT, text, n);
     answer_printer_end(&p);
     answer_printer_free(&p);

@@ -1,0 +1,114 @@
+#pragma once
+/* The interactive chat: sessions, their turns, and the loop over keys, engine events and signals. */
+#include "cli/app.h"
+#include "cli/saved/store.h"
+#include "cli/terminal/line.h"
+#include "cli/turn/answer_printer.h"
+#include "cli/turn/conversation.h"
+#include "cli/turn/turn.h"
+
+struct cleared_conversation { /* the conversation before /clear, for /undo */
+    struct conversation conv;
+    struct store store;
+    char name[128];
+    bool named;
+};
+
+struct repl;
+struct chat_session { /* one session of the chat */
+    int number;       /* as /sessions shows it */
+    char name[128];
+    bool named;                                                /* by the user; otherwise the prompt shows the number */
+    bool answer_seen;                                          /* the last answer was shown whole */
+    bool continues_answer;                                     /* the running turn continues the last answer */
+    bool closing;                                              /* the session is being closed: print nothing more about it */
+    size_t n_summarised;                                       /* number of messages summarised; the others did not fit into the prompt */
+    void (*on_finish)(struct repl *r, struct chat_session *t); /* takes the text of the running turn, a summary; NULL: the turn is an answer */
+    struct conversation conv;
+    struct buf attached; /* documents for the next question */
+    struct cleared_conversation cleared;
+    struct engine_client *client; /* opened with the first turn */
+    struct store store;
+    struct turn turn;     /* running, or the last one */
+    struct prompt prompt; /* last prompt plus the generated ids: for /continue */
+    struct turn_stats stats;
+    bool has_stats;
+    uint64_t seed;
+};
+
+struct repl {
+    struct app *app;
+    struct chat_session **sessions;
+    size_t n_sessions, cap_sessions;
+    struct chat_session *active;    /* the active session */
+    struct chat_session *on_screen; /* == active while its answer is on the screen, or NULL */
+    int last_number;
+    struct line line;
+    bool line_below_answer; /* the edited line is one row below the end of the running answer */
+    struct history history;
+    struct answer_printer printer;
+    struct buf input; /* bytes typed ahead */
+    char **queue;     /* lines entered during an answer, oldest first */
+    size_t n_queue, cap_queue;
+    double status_drawn_s;
+    bool prompt_shown; /* the prompt is on the last row of a dumb terminal */
+    bool dumb, leaving;
+    bool exit_warned; /* warned that leaving stops background answers; reset when a new one starts */
+    char prompt[160];
+};
+
+int repl_run(struct app *a, struct error *e);
+
+/* screen.c: prints and draws */
+void screen_print(struct repl *r, const char *fmt, ...) __attribute__((format(printf, 2, 3)));             /* prints a line on the terminal */
+void screen_print_styled(struct repl *r, const char *style, const char *head, const char *text, size_t n); /* prints text in a style, and a line end */
+void screen_print_held(struct repl *r);                                                                    /* prints the messages held by progress.h */
+void screen_flush(struct repl *r);                                                                         /* writes what the line editor has drawn */
+void screen_hide_line(struct repl *r);      /* hides the edited line, so that output can follow; during an answer the cursor returns to its end */
+void screen_open_row_below(struct repl *r); /* opens a row for the edited line below the running answer */
+void screen_redraw_line(struct repl *r);    /* below a running answer the line is shown only when it has contents */
+void screen_begin_line(struct repl *r);     /* starts a line; text typed during the answer is already in it */
+void screen_format_prompt(struct repl *r);  /* sets r->prompt */
+void screen_update_status(struct repl *r);  /* shows running answers and queued lines below the edited line */
+bool screen_any_running(const struct repl *r);
+void screen_label(const struct chat_session *t, char *out, size_t cap); /* its name, or its number */
+
+/* queue.c: lines entered during an answer */
+void queue_add(struct repl *r, const char *text, size_t n);
+char *queue_take(struct repl *r);   /* removes the first line, which must exist; free with mem_free */
+void queue_discard(struct repl *r); /* moves all lines to the history */
+void queue_add_to_history(struct repl *r, const char *text, size_t n);
+
+void editor_open(struct repl *r);
+
+/* chat_session.c: sessions */
+struct chat_session *chat_session_new(struct repl *r, const char *name);  /* NULL: no memory */
+struct chat_session *chat_session_find(struct repl *r, const char *name); /* by name or number */
+void chat_session_free(struct repl *r, struct chat_session *t);           /* removes it from the list; it must not be answering */
+void chat_session_save(struct repl *r, struct chat_session *t);           /* saves soon, without waiting for the disk */
+bool chat_session_report_unsaved(struct repl *r);                         /* reports failed writes since the last call; true if there were any */
+bool chat_session_is_busy(struct repl *r, struct chat_session *t);        /* prints a message if a turn is running */
+bool chat_session_attach(struct repl *r, struct chat_session *t, const char *path);
+void chat_session_clear(struct repl *r, struct chat_session *t);
+bool chat_session_undo_clear(struct repl *r, struct chat_session *t); /* restores what chat_session_clear put aside; false if there is nothing */
+
+/* chat_turn.c: turns. All print their errors, and return the code. */
+int chat_turn_answer(struct repl *r, struct chat_session *t, bool background); /* answers the current conversation */
+int chat_turn_continue(struct repl *r, struct chat_session *t);
+int chat_turn_start(struct repl *r, struct chat_session *t, bool background, struct error *e); /* starts the turn of t->prompt */
+int chat_turn_send(struct repl *r, const char *text, size_t n, bool background);
+void chat_turn_poll(struct repl *r);                              /* handles queued engine events */
+void chat_turn_to_background(struct repl *r);                     /* moves the answer on the screen to the background */
+void chat_turn_to_screen(struct repl *r, struct chat_session *t); /* shows its running answer on the screen */
+
+/* chat_switch.c */
+void chat_switch_to(struct repl *r, struct chat_session *t);    /* activates it: prints its last exchange, attaches to its running answer */
+void chat_switch_close(struct repl *r, struct chat_session *t); /* cancels, saves, closes */
+
+/* compact.c: the model summarises the conversation; the summary replaces it when the turn ends. */
+int compact_start(struct repl *r, struct chat_session *t);
+
+/* command.c: lines that begin with '/' */
+void command_run(struct repl *r, const char *text);
+void command_request_exit(struct repl *r, bool key); /* asks first if leaving stops background answers; key: a line is being edited */
+void command_complete(void *ctx, const char *text, size_t cursor, size_t *from, struct buf *candidates);

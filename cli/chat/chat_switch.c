@@ -1,0 +1,39 @@
+/* Switches between sessions and closes them. */
+#include <poll.h>
+
+#include "cli/chat/chat.h"
+#include "engine/base/clock.h"
+
+static void print_message(struct repl *r, const struct message *m) {
+    struct buf b = {0};
+    if (m->role == ROLE_USER) {
+        const char *text = conversation_question(m, &b);
+        if (text) buf_fmt(&b, "%s%s", b.len ? " " : "", text);
+        screen_print_styled(r, "\033[1m", "> ", b.data ? b.data : "", b.len);
+    } else if (m->role == ROLE_ASSISTANT) answer_printer_print(&r->app->answer_style, m->text.data, m->text.len);
+    buf_free(&b);
+}
+
+/* Activates a session: prints its last exchange, and attaches to its answer if one is running. */
+void chat_switch_to(struct repl *r, struct chat_session *t) {
+    r->active = t;
+    size_t from = t->conv.n;
+    while (from && t->conv.messages[from - 1].role != ROLE_USER) from--;
+    if (from) from--;
+    for (size_t i = from; i < t->conv.n; i++) print_message(r, &t->conv.messages[i]);
+    t->answer_seen = true;
+    if (t->turn.running) chat_turn_to_screen(r, t);
+}
+
+void chat_switch_close(struct repl *r, struct chat_session *t) {
+    t->closing = true;
+    if (t->turn.running) {
+        engine_client_cancel(t->client);
+        for (double until = clock_now() + 5; t->turn.running && clock_now() < until;) {
+            struct pollfd p = {.fd = engine_client_fd(r->app), .events = POLLIN};
+            poll(&p, 1, 50);
+            chat_turn_poll(r);
+        }
+    }
+    chat_session_free(r, t);
+}

@@ -1,0 +1,149 @@
+/* The screen of the chat: messages, the prompt, the edited line and its status. */
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "cli/chat/chat.h"
+#include "cli/terminal/out.h"
+#include "cli/terminal/progress.h"
+#include "cli/terminal/sanitize.h"
+#include "cli/terminal/term.h"
+#include "engine/base/clock.h"
+
+void screen_flush(struct repl *r) {
+    if (r->line.out.len) out_draw(1, r->line.out.data, r->line.out.len);
+    r->line.out.len = 0;
+    r->line.out.failed = false;
+}
+void screen_hide_line(struct repl *r) {
+    if (r->dumb && r->prompt_shown) out_write("\n", 1); /* the terminal keeps what was typed */
+    r->prompt_shown = false;
+    if (r->dumb || (!r->line.shown && !r->line_below_answer)) return;
+    int col = r->on_screen ? r->printer.col : 0;
+    line_hide(&r->line);
+    if (r->line_below_answer) buf_str(&r->line.out, "\033[A");
+    if (r->line_below_answer && col) buf_fmt(&r->line.out, "\033[%dC", col);
+    r->line_below_answer = false;
+    screen_flush(r);
+}
+/* After a full row the answer continues on the row of the line. */
+void screen_open_row_below(struct repl *r) {
+    int col = r->printer.col;
+    if (r->line.shown || r->line_below_answer) return;
+    progress_clear();
+    if (col) buf_str(&r->line.out, "\r\n");
+    r->line_below_answer = col && col < r->line.cols;
+}
+void screen_print_styled(struct repl *r, const char *style, const char *head, const char *text, size_t n) {
+    struct markdown s;
+    struct buf out = {0};
+    int rows, cols;
+    term_size(&rows, &cols);
+    markdown_init(&s, cols, false);
+    if (r->app->color_out) buf_str(&out, style);
+    markdown_add(&s, head, strlen(head), &out);
+    markdown_add(&s, text, n, &out);
+    markdown_flush(&s, &out);
+    if (r->app->color_out) buf_str(&out, "\033[0m");
+    if (!out.failed) out_draw(1, out.data, out.len);
+    out_write("\n", 1);
+    markdown_free(&s);
+    buf_free(&out);
+}
+
+void screen_print(struct repl *r, const char *fmt, ...) {
+    char text[2048];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    screen_print_styled(r, "\033[2m", "", text, strlen(text));
+}
+
+void screen_print_held(struct repl *r) {
+    if (!progress_has_held()) return;
+    screen_hide_line(r);
+    progress_flush();
+}
+
+/* Truncates a name to leave room for typing. */
+void screen_format_prompt(struct repl *r) {
+    enum { LONG_PROMPT = 20 };
+    if (r->n_sessions == 1 && !r->active->named) snprintf(r->prompt, sizeof r->prompt, "> ");
+    else if (r->active->named) {
+        struct buf name = {0};
+        columns_truncate(r->active->name, strlen(r->active->name), LONG_PROMPT, &name);
+        snprintf(r->prompt, sizeof r->prompt, "%s> ", name.data ? name.data : "");
+        buf_free(&name);
+    } else snprintf(r->prompt, sizeof r->prompt, "%d> ", r->active->number);
+}
+
+bool screen_any_running(const struct repl *r) {
+    for (size_t i = 0; i < r->n_sessions; i++)
+        if (r->sessions[i]->turn.running) return true;
+    return false;
+}
+
+void screen_label(const struct chat_session *t, char *out, size_t cap) {
+    if (t->named) snprintf(out, cap, "%s", t->name);
+    else snprintf(out, cap, "%d", t->number);
+}
+
+/* Limits updates: a status redrawn a hundred times a second flickers. */
+void screen_update_status(struct repl *r) {
+    double now = clock_now();
+    struct buf b = {0};
+    if (screen_any_running(r) && now - r->status_drawn_s < 0.25) return;
+    r->status_drawn_s = now;
+    for (size_t i = 0; i < r->n_sessions; i++) {
+        const struct chat_session *t = r->sessions[i];
+        const struct turn *u = &t->turn;
+        char label[140];
+        if (!u->running || (t == r->on_screen && u->n_tokens)) continue;
+        screen_label(t, label, sizeof label);
+        buf_str(&b, b.len ? "   " : "");
+        if (t != r->on_screen) buf_fmt(&b, "%s: ", label);
+        if (u->n_tokens > 1) buf_fmt(&b, "%d tokens, %.1f tok/s", u->n_tokens, (u->n_tokens - 1) / (u->last_token - u->first_token + 1e-9));
+        else if (u->prefill_total > 0) {
+            buf_fmt(&b, "reading %d %%", 100 * u->prefill_done / u->prefill_total);
+            if (u->prefill_left_s >= 0) buf_fmt(&b, ", %.0f s left", u->prefill_left_s);
+        } else buf_str(&b, "reading");
+    }
+    if (r->n_queue) buf_fmt(&b, "%s%zu queued: %s", b.len ? "   " : "", r->n_queue, r->queue[0]);
+    line_status(&r->line, b.data ? b.data : "");
+    screen_flush(r);
+    buf_free(&b);
+}
+
+static void print_prompt(struct repl *r) {
+    screen_format_prompt(r);
+    out_write(r->prompt, strlen(r->prompt));
+    r->prompt_shown = true;
+}
+
+void screen_redraw_line(struct repl *r) {
+    if (r->leaving) return;
+    if (r->dumb) {
+        if (!r->on_screen && !r->prompt_shown && !r->line.text.len) print_prompt(r);
+        return;
+    }
+    if (r->on_screen && !r->line.text.len && !r->n_queue) screen_hide_line(r);
+    else {
+        if (r->on_screen) screen_open_row_below(r);
+        line_show(&r->line);
+        screen_flush(r);
+    }
+}
+
+void screen_begin_line(struct repl *r) {
+    if (r->dumb) {
+        buf_free(&r->line.text);
+        print_prompt(r);
+        return;
+    }
+    screen_format_prompt(r);
+    term_raw();
+    term_size(&r->line.rows, &r->line.cols);
+    line_open(&r->line, r->prompt);
+    screen_flush(r);
+}

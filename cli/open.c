@@ -1,0 +1,66 @@
+#include "cli/open.h"
+
+#include <math.h>
+#include <string.h>
+#include <sys/random.h>
+
+#include "cli/options/model_path.h"
+#include "cli/remote/remote.h"
+#include "cli/turn/engine_client.h"
+#include "cli/turn/engine_client_local.h"
+
+void open_init(struct app *a) { a->backend = &backend_local; }
+
+int open_find_model(struct app *a, struct error *e) { return model_path_find(&a->opts, a->model_dir, sizeof a->model_dir, e); }
+
+bool open_is_builtin(const struct app *a) { return !strncmp(a->model_dir, "ember:", 6) && !strcmp(a->info->name, "ember"); }
+
+int open_text(struct app *a, struct error *e) {
+    const bool url = model_path_is_url(a->opts.v[OPT_MODEL].text);
+    int rc = url ? remote_check_options(a, e) : open_find_model(a, e);
+    a->backend = rc ? &backend_local : url ? &backend_remote : remote_attach(a) ? &backend_attached : &backend_local;
+    return rc ? rc : a->backend->open_text(a, e);
+}
+int open_engine(struct app *a, struct error *e) { return a->backend->open_engine(a, e); }
+void open_close(struct app *a) {
+    a->backend->close(a);
+    a->info = NULL;
+}
+
+int open_other_model(struct app *a, const char *name, struct error *e) {
+    struct opt_value was = a->opts.v[OPT_MODEL];
+    struct error again;
+    int rc = opt_set(&a->opts, OPT_MODEL, name, ORIGIN_CHAT, "/model", e);
+    if (!rc && !model_path_is_url(name)) rc = open_find_model(a, e);
+    if (!rc) {
+        open_close(a);
+        rc = open_text(a, e);
+        if (!rc) rc = open_engine(a, e);
+        if (!rc) return 0;
+        open_close(a);
+    }
+    a->opts.v[OPT_MODEL] = was;
+    if (a->info) return rc;
+    if (open_text(a, &again) || open_engine(a, &again)) open_close(a);
+    return rc;
+}
+
+void open_sampling(const struct app *a, const struct opts *o, struct sampling *s) {
+    const struct opt_value *v = o->v;
+    const struct engine_info *i = a->info;
+    *s = (struct sampling){.temperature = 1, .top_p = 1, .repeat_penalty = 1};
+    if (a->backend->omits_unset_sampling) *s = (struct sampling){.temperature = NAN, .top_p = NAN, .min_p = NAN, .repeat_penalty = NAN, .top_k = -1};
+    if (!isnan(i->temperature)) s->temperature = (float)i->temperature;
+    if (!i->do_sample) s->temperature = 0;
+    if (!isnan(i->top_p)) s->top_p = (float)i->top_p;
+    if (!isnan(i->min_p)) s->min_p = (float)i->min_p;
+    if (!isnan(i->repeat_penalty)) s->repeat_penalty = (float)i->repeat_penalty;
+    if (!a->backend->omits_unset_sampling) s->top_k = i->top_k;
+    if (v[OPT_TEMP].text) s->temperature = (float)v[OPT_TEMP].num;
+    if (v[OPT_TOP_P].text) s->top_p = (float)v[OPT_TOP_P].num;
+    if (v[OPT_MIN_P].text) s->min_p = (float)v[OPT_MIN_P].num;
+    if (v[OPT_REPEAT_PENALTY].text) s->repeat_penalty = (float)v[OPT_REPEAT_PENALTY].num;
+    if (v[OPT_TOP_K].text) s->top_k = (int)v[OPT_TOP_K].integer;
+    if (v[OPT_SEED].text) s->seed = (uint64_t)v[OPT_SEED].integer;
+    else if (getrandom(&s->seed, sizeof s->seed, GRND_NONBLOCK) == (ssize_t)sizeof s->seed) s->seed >>= 11; /* exact in any JSON reader */
+}

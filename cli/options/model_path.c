@@ -1,0 +1,213 @@
+#include "cli/options/model_path.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+#include "engine/base/file.h"
+#include "engine/base/gguf.h"
+
+bool model_path_is_url(const char *model) { return model && (!strncasecmp(model, "http://", 7) || !strncasecmp(model, "https://", 8)); }
+
+struct model_list {
+    struct model *v;
+    size_t n, cap;
+    const char *dir; /* being listed */
+};
+
+static bool is_model_dir(const char *dir) {
+    char path[PATHS_MAX];
+    return (!file_join(path, sizeof path, dir, "config.json", NULL) && file_exists(path)) || gguf_find(dir, path, sizeof path, NULL) > 0;
+}
+/* True for a GGUF file that represents a model: not a later part of a split one. */
+static bool is_gguf_model(const char *path) {
+    char file[PATHS_MAX];
+    int number, count;
+    size_t stem;
+    return !file_is_dir(path) && gguf_find(path, file, sizeof file, NULL) > 0 && (!gguf_split(path, &number, &count, &stem) || number == 1);
+}
+
+static int add_model(struct model_list *l, const char *name, const char *dir) {
+    if (mem_grow(&l->v, &l->cap, l->n + 1, sizeof *l->v)) return ERR_MEMORY;
+    struct model *m = &l->v[l->n++];
+    snprintf(m->name, sizeof m->name, "%s", name);
+    snprintf(m->dir, sizeof m->dir, "%s", dir);
+    return 0;
+}
+
+static int compare_name(const void *a, const void *b) { return strcmp(((const struct model *)a)->name, ((const struct model *)b)->name); }
+
+/* --- the cache of Hugging Face --------------------------------------------------------------------------------------- */
+
+/* Finds the cache directory by Hugging Face's own variables. */
+static int hub_dir(char *out, size_t cap) {
+    static const struct {
+        const char *env, *below;
+    } parents[] = {{"HF_HUB_CACHE", ""}, {"HF_HOME", "/hub"}, {"XDG_CACHE_HOME", "/huggingface/hub"}, {"HOME", "/.cache/huggingface/hub"}};
+    for (size_t i = 0; i < sizeof parents / sizeof *parents; i++) {
+        const char *at = getenv(parents[i].env);
+        if (!at || *at != '/') continue;
+        return (size_t)snprintf(out, cap, "%s%s", at, parents[i].below) < cap && file_is_dir(out) ? 0 : ERR_RUNTIME;
+    }
+    return ERR_RUNTIME;
+}
+
+static int add_snapshot(void *ctx, const char *name) {
+    struct model_list *l = ctx;
+    char dir[PATHS_MAX];
+    if (*name == '.' || file_join(dir, sizeof dir, l->dir, name, NULL) || !is_model_dir(dir)) return 0;
+    return add_model(l, name, dir);
+}
+
+/* Lists the snapshots of HUB/models--ORG--NAME. */
+static int list_snapshots(struct model_list *l, const char *repo, struct error *e) {
+    char dir[PATHS_MAX];
+    *l = (struct model_list){.dir = dir};
+    if (file_join(dir, sizeof dir, repo, "snapshots", NULL) || !file_is_dir(dir)) return 0;
+    int rc = file_list(dir, add_snapshot, l, e);
+    l->dir = NULL;
+    if (l->n) qsort(l->v, l->n, sizeof *l->v, compare_name);
+    return rc;
+}
+
+/* Copies the only entry, or fails with the names of all. Frees the list. */
+static int take_only_model(struct model_list *l, const char *what, char *dir, size_t cap, struct error *e) {
+    int rc = 0;
+    if (l->n == 1) snprintf(dir, cap, "%s", l->v[0].dir);
+    else {
+        rc = error_set(e, ERR_USAGE, "%s: contains %zu models; give -m one of:", what, l->n);
+        for (size_t i = 0; i < l->n; i++) {
+            size_t n = strlen(e->text);
+            snprintf(e->text + n, sizeof e->text - n, " %s", strchr(l->v[i].name, '/') ? l->v[i].name : l->v[i].dir);
+        }
+    }
+    mem_free(l->v);
+    return rc;
+}
+
+/* Resolves ORG/NAME to its snapshot in the cache. ERR_CANCELLED: not such a name, or not cached; ERR_MODEL: several snapshots. */
+static int resolve_snapshot(const char *name, char *dir, size_t cap, struct error *e) {
+    char hub[PATHS_MAX], repo[PATHS_MAX];
+    const char *slash = strchr(name, '/');
+    struct model_list l;
+    if (!slash || slash == name || !slash[1] || strchr(slash + 1, '/') || *name == '.' || *name == '~') return ERR_CANCELLED;
+    if (hub_dir(hub, sizeof hub)) return ERR_CANCELLED;
+    if ((size_t)snprintf(repo, sizeof repo, "%s/models--%.*s--%s", hub, (int)(slash - name), name, slash + 1) >= sizeof repo) return ERR_CANCELLED;
+    int rc = list_snapshots(&l, repo, e);
+    if (!rc && !l.n) rc = ERR_CANCELLED;
+    if (!rc) return take_only_model(&l, name, dir, cap, e);
+    mem_free(l.v);
+    return rc;
+}
+
+/* Adds models--ORG--NAME as ORG/NAME if it has a snapshot. */
+static int add_repo(void *ctx, const char *name) {
+    struct model_list *l = ctx, inside;
+    char repo[PATHS_MAX], plain[sizeof l->v->name];
+    const char *org = name + 8, *sep = strstr(name, "--");
+    if (strncmp(name, "models--", 8) || !(sep = strstr(org, "--")) || file_join(repo, sizeof repo, l->dir, name, NULL)) return 0;
+    snprintf(plain, sizeof plain, "%.*s/%s", (int)(sep - org), org, sep + 2);
+    int rc = list_snapshots(&inside, repo, &(struct error){0});
+    for (size_t i = 0; i < inside.n && !rc; i++) rc = add_model(l, inside.n > 1 ? inside.v[i].dir : plain, inside.v[i].dir);
+    mem_free(inside.v);
+    return rc == ERR_MEMORY ? rc : 0;
+}
+
+/* Adds an entry of a directory of models, such as ~/models. */
+static int add_dir_entry(void *ctx, const char *name) {
+    struct model_list *l = ctx;
+    char dir[PATHS_MAX];
+    if (*name == '.' || file_join(dir, sizeof dir, l->dir, name, NULL) || !(file_is_dir(dir) ? is_model_dir(dir) : is_gguf_model(dir))) return 0;
+    return add_model(l, name, dir);
+}
+
+/* A directory with only a tokenizer serves --tokenize. */
+static bool has_tokenizer(const char *dir) {
+    static const char *const names[] = {"tokenizer.json", "tiktoken.model"};
+    char path[PATHS_MAX];
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (!file_join(path, sizeof path, dir, names[i], NULL) && file_exists(path)) return true;
+    return false;
+}
+
+/* Resolves a directory to the model in it: a model folder of the cache, the cache itself, or a directory of models. A directory
+ * that is a model or has a tokenizer is left as is. ERR_MODEL: no model, or several, which are named. */
+static int resolve_dir(const char *given, char *dir, size_t cap, struct error *e) {
+    struct model_list l;
+    if (!strncmp(given, "ember:", 6) || is_model_dir(given) || has_tokenizer(given)) return 0;
+    int rc = list_snapshots(&l, given, e);
+    if (!rc && !l.n) {
+        l.dir = given;
+        rc = file_list(given, add_repo, &l, e);
+        if (!rc && !l.n) rc = file_list(given, add_dir_entry, &l, e);
+        if (l.n) qsort(l.v, l.n, sizeof *l.v, compare_name);
+    }
+    if (!rc && l.n) return take_only_model(&l, given, dir, cap, e);
+    mem_free(l.v);
+    return rc ? rc : error_set(e, ERR_MODEL, "%s: no model found: neither config.json nor a GGUF file", given);
+}
+
+/* --- search ---------------------------------------------------------------------------------------------------------- */
+
+/* Copies the i-th directory of --model-path; false after the last. */
+static bool path_entry(const struct opts *o, int i, char *out, size_t cap) {
+    const char *s = o->v[OPT_MODEL_PATH].text;
+    for (; s && i > 0; i--) {
+        s = strchr(s, ':');
+        if (s) s++;
+    }
+    if (!s || !*s) return false;
+    snprintf(out, cap, "%.*s", (int)strcspn(s, ":"), s);
+    return true;
+}
+
+static bool is_gguf_file(const char *path) {
+    size_t n = strlen(path);
+    return n > 5 && !strcmp(path + n - 5, ".gguf") && file_exists(path);
+}
+
+int model_path_find(const struct opts *o, char *out, size_t cap, struct error *e) {
+    const char *m = o->v[OPT_MODEL].text;
+    if (model_path_is_url(m)) return error_set(e, ERR_USAGE, "-m %.200s: a remote engine cannot be used here; give a model on this machine", m);
+    if (!m) m = "ember:";
+    if (strlen(m) >= cap) return error_set(e, ERR_USAGE, "-m: the path is too long");
+    snprintf(out, cap, "%s", m);
+    if (file_is_dir(m)) return resolve_dir(m, out, cap, e);
+    if (!strncmp(m, "ember:", 6)) return error_set(e, ERR_MODEL, "this build has no built-in model; give one with -m DIR");
+    if (is_gguf_file(m)) return 0;
+    if (file_exists(m)) return error_set(e, ERR_MODEL, "%s: not a GGUF file; -m takes a GGUF file or a checkpoint directory", m);
+    char dir[PATHS_MAX];
+    for (int i = 0; !strchr(m, '/') && path_entry(o, i, dir, sizeof dir); i++)
+        if (!file_join(out, cap, dir, m, NULL) && (file_is_dir(out) || is_gguf_file(out))) return 0;
+    if (!strcmp(m, "ember")) { /* the name in /model and --models */
+        snprintf(out, cap, "ember:");
+        if (file_is_dir(out)) return 0;
+    }
+    int rc = resolve_snapshot(m, out, cap, e);
+    if (rc != ERR_CANCELLED) return rc;
+    if (!strchr(m, '/') && o->v[OPT_MODEL_PATH].text)
+        return error_set(e, ERR_MODEL, "%s: no such directory or GGUF file, nor one in the model path %s", m, o->v[OPT_MODEL_PATH].text);
+    bool like_hub = strchr(m, '/') && strchr(m, '/') == strrchr(m, '/') && !strchr("/.~", *m); /* ORG/NAME */
+    return error_set(e, ERR_MODEL, "%s: no such directory or GGUF file%s", m,
+                     like_hub ? ", and not in the Hugging Face cache; hearth does not download models" : "");
+}
+
+/* --- list ------------------------------------------------------------------------------------------------------------ */
+
+int model_path_list(const struct opts *o, struct model **out, size_t *n, struct error *e) {
+    struct model_list l = {0};
+    char dir[PATHS_MAX];
+    int rc = file_is_dir("ember:") ? add_model(&l, "ember", "ember:") : 0;
+    l.dir = dir;
+    for (int i = 0; !rc && path_entry(o, i, dir, sizeof dir); i++)
+        if (file_is_dir(dir)) rc = file_list(dir, add_dir_entry, &l, e);
+    if (!rc && !hub_dir(dir, sizeof dir)) rc = file_list(dir, add_repo, &l, e);
+    if (rc == ERR_MEMORY) error_set(e, rc, "no memory for the list");
+    if (rc) mem_free(l.v);
+    if (rc) return rc;
+    if (l.n > 1) qsort(l.v + 1, l.n - 1, sizeof *l.v, compare_name);
+    *out = l.v;
+    *n = l.n;
+    return 0;
+}

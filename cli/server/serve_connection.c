@@ -1,0 +1,85 @@
+/* The connections of --serve: accepting, deadlines, hangups, and waking a suspended one. */
+#include <errno.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "cli/server/resident.h"
+#include "cli/server/server.h"
+#include "engine/base/clock.h"
+#include "engine/base/test_limits.h"
+
+void serve_connection_wake(struct http_request *x) {
+    if (!x->suspended || !x->conn) return;
+    if (!x->request.stream && x->state != HTTP_REQUEST_DONE && !x->hung_up) return;
+    x->suspended = false;
+    mhd.resume_connection(x->conn);
+}
+
+void serve_connection_set_deadline(struct server *s, struct MHD_Connection *c, int seconds) {
+    const union MHD_ConnectionInfo *info = mhd.get_connection_info(c, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
+    struct http_connection *k = info ? info->socket_context : NULL;
+    if (k) k->deadline_s = seconds ? clock_now() + seconds * 1e-3 * (double)test_limits_get(TEST_LIMIT_SERVE_SECOND_MS, 1000) : 0;
+}
+
+/* True if a client has more than its share of connections. All clients at the port count as one, which has its own limit. */
+static bool exceeds_share(const struct server *s, pid_t job) {
+    int n = 0;
+    for (const struct http_connection *k = s->connections; k; k = k->next) n += k->job == job;
+    return job && n > SERVE_CLIENT_SHARE * (SERVE_MAX_CONNECTIONS - s->n_connections);
+}
+
+void serve_connection_notify(void *server, struct MHD_Connection *c, void **state, enum MHD_ConnectionNotificationCode what) {
+    struct server *s = server;
+    s->n_connections += what == MHD_CONNECTION_NOTIFY_STARTED ? 1 : -1;
+    if (what == MHD_CONNECTION_NOTIFY_STARTED) {
+        const union MHD_ConnectionInfo *info = mhd.get_connection_info(c, MHD_CONNECTION_INFO_CONNECTION_FD);
+        struct http_connection *k = *state = mem_calloc(1, sizeof *k);
+        if (!k) return; /* MHD's own timeout remains */
+        *k = (struct http_connection){.next = s->connections, .fd = info ? info->connect_fd : -1};
+        k->pid = resident_peer(k->fd, &k->job);
+        s->connections = k;
+        k->over_share = exceeds_share(s, k->job);
+        serve_connection_set_deadline(s, c, k->over_share ? SERVE_OVER_SHARE_S : SERVE_HEAD_S);
+    } else if (*state) {
+        struct http_connection **at = &s->connections;
+        while (*at != *state) at = &(*at)->next;
+        *at = (*at)->next;
+        mem_free(*state);
+    }
+    if (what != MHD_CONNECTION_NOTIFY_STARTED) s->accept_again_s = 0;
+}
+
+/* Closes connections that miss their deadline. MHD's timeout restarts with each byte, so a slow sender would never reach it. */
+void serve_connection_close_slow(struct server *s, double now) {
+    for (struct http_connection *k = s->connections; k; k = k->next) {
+        if (!k->deadline_s || now < k->deadline_s) continue;
+        k->deadline_s = 0;
+        shutdown(k->fd, SHUT_RDWR); /* MHD then sees the end */
+    }
+}
+
+/* Returns false when accepting must pause. */
+bool serve_connection_accept(struct server *s, int fd) {
+    while (s->n_connections < (fd == s->fd ? SERVE_MAX_CONNECTIONS : SERVE_MAX_PORT_CONNECTIONS)) {
+        struct sockaddr_storage sa = {0};
+        socklen_t size = sizeof sa;
+        int c = accept4(fd, (struct sockaddr *)&sa, &size, SOCK_CLOEXEC | SOCK_NONBLOCK);
+        if (c < 0) return errno == EAGAIN || errno == EINTR || errno == ECONNABORTED;
+        if (fd == s->fd && !resident_peer_is_user(c)) close(c);
+        else mhd.add_connection(s->http, c, (struct sockaddr *)&sa, size); /* closes it on failure */
+    }
+    return true;
+}
+
+/* MHD does not poll suspended connections, so a hangup of a waiting client is detected here. */
+void serve_connection_detect_hangups(struct server *s, const struct pollfd *fds, int n) {
+    for (int i = 0; i < n; i++) {
+        if (!(fds[i].revents & (POLLRDHUP | POLLHUP | POLLERR))) continue;
+        for (struct http_request *x = s->requests; x; x = x->next) {
+            if (x->fd != fds[i].fd || !x->conn || !x->suspended || x->hung_up) continue;
+            x->hung_up = true;
+            serve_connection_wake(x);
+        }
+    }
+}

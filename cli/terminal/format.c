@@ -1,0 +1,24 @@
+#include "cli/terminal/format.h"
+
+#include <stdio.h>
+
+const char *format_bytes(uint64_t n, char *buf, size_t cap) {
+    static const char *const unit[] = {"B", "kB", "MB", "GB", "TB"};
+    double v = (double)n;
+    int u = 0;
+    while (v >= 1000 && u < 4) v /= 1000, u++;
+    snprintf(buf, cap, u && v < 100 ? "%.1f %s" : "%.0f %s", v, unit[u]);
+    return buf;
+}
+
+const char *format_seconds(double s, char *buf, size_t cap) {
+    snprintf(buf, cap, s < 1 ? "%.3g ms" : "%.3g s", s < 1 ? s * 1e3 : s);
+    return buf;
+}
+
+const char *format_duration(double s, char *buf, size_t cap) {
+    if (s < 90) snprintf(buf, cap, "%.0f s", s);
+    else if (s < 5400) snprintf(buf, cap, "%.0f min", s / 60);
+    else snprintf(buf, cap, "%.1f h", s / 3600);
+    return buf;
+}

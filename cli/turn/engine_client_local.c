@@ -1,0 +1,143 @@
+#include "cli/turn/engine_client_local.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "cli/app.h"
+#include "cli/options/paths.h"
+#include "cli/terminal/progress.h"
+#include "cli/turn/engine_client.h"
+#include "cli/turn/prompt.h"
+#include "engine/ember/topic.h"
+
+/* --- opening --------------------------------------------------------------------------------------------------------- */
+
+/* Shows progress before anything slow starts. */
+static void show_opening(const struct app *a) {
+    char what[64];
+    const char *slash = strrchr(a->model_dir, '/');
+    snprintf(what, sizeof what, "opening %.40s", !strncmp(a->model_dir, "ember:", 6) ? "ember" : slash && slash[1] ? slash + 1 : a->model_dir);
+    progress_begin(what);
+}
+
+int engine_client_local_tokenizer(struct app *a, struct error *e) {
+    int rc = tokenizer_open(&a->tokenizer, a->model_dir, e);
+    return rc == ERR_RUNTIME ? (e->code = ERR_MODEL) : rc; /* a checkpoint without a tokenizer is a bad model */
+}
+
+static int local_open_text(struct app *a, struct error *e) {
+    show_opening(a);
+    int rc = engine_client_local_tokenizer(a, e);
+    if (rc) return rc;
+    if (a->opts.v[OPT_RAW].on) return 0;
+    rc = chat_template_open(&a->template, a->model_dir, a->opts.v[OPT_TEMPLATE].text, e);
+    if (rc == ERR_MODEL && !a->opts.v[OPT_TEMPLATE].text) error_prefix(e, "chat template (use --template FILE, or --raw for none)");
+    return rc;
+}
+
+static int on_progress(void *ctx, const char *what, double share) {
+    progress_update(what, share, -1);
+    return 0;
+}
+
+void engine_client_local_params(struct app *a, struct engine_params *p) {
+    const struct opt_value *v = a->opts.v;
+    static const char *const levels[] = {"scalar", "avx2", "avx512", "amx"}, *const drafts[] = {"none", "auto", "lookup", "mtp", "int4"};
+    *p = (struct engine_params){.dir = a->model_dir,
+                                .gpus = v[OPT_GPUS].text,
+                                .trace = v[OPT_TRACE].text,
+                                .trace_routing = v[OPT_TRACE_ROUTING].text,
+                                .force = v[OPT_FORCE].on,
+                                .hugepages = v[OPT_HUGEPAGES].on,
+                                .topology = v[OPT_TOPOLOGY].text,
+                                .progress = on_progress};
+    if (v[OPT_CONTEXT].text) p->context = (int)v[OPT_CONTEXT].integer;
+    if (v[OPT_THREADS].text) p->threads = (int)v[OPT_THREADS].integer;
+    for (int i = 0; i < 5; i++) {
+        if (i < 4 && v[OPT_CPU].text && !strcmp(v[OPT_CPU].text, levels[i])) p->cpu_level = i + 1;
+        if (!strcmp(v[OPT_DRAFT].text, drafts[i])) p->draft = (enum draft_kind)i;
+    }
+    p->prefill = exec_mode_find(STAGE_PREFILL, v[OPT_PREFILL].text);
+    p->decode = exec_mode_find(STAGE_DECODE, v[OPT_DECODE].text);
+    if (v[OPT_BENCH].on) p->draft = DRAFT_NONE; /* synthetic text repeats itself; the benchmark measures plain decode steps */
+    if (v[OPT_DRAFT_LEN].text) p->max_drafted = (int)v[OPT_DRAFT_LEN].integer;
+    p->split = v[OPT_SPLIT].text;
+    p->expert_cache = v[OPT_EXPERT_CACHE].text;
+    p->evict = v[OPT_EVICT].text;
+    p->deterministic = v[OPT_DETERMINISTIC].on;
+    p->kv = !strcmp(v[OPT_KV].text, "f32") ? DT_F32 : !strcmp(v[OPT_KV].text, "fp8") ? DT_E4M3 : DT_BF16;
+}
+
+static int local_open_engine(struct app *a, struct error *e) {
+    struct engine_params p;
+    engine_client_local_params(a, &p);
+    char kept[PATHS_MAX]; /* without a home directory calibration is neither run nor stored */
+    if (p.gpus && strcmp(p.gpus, "none") && !paths_make(PATHS_CACHE, "machine", kept, sizeof kept, &(struct error){0}))
+        *strrchr(kept, '/') = 0, p.calibration_dir = kept;
+    char prompts[PATHS_MAX]; /* benchmarks and inspections store no prompts */
+    const struct opt_value *v = a->opts.v;
+    bool chats = !v[OPT_TOKENS].text && !v[OPT_BENCH].text && !v[OPT_VERIFY].on && (!v[OPT_KV_CACHE].text || v[OPT_KV_CACHE].integer);
+    if (chats && !paths_make(PATHS_CACHE, "kv", prompts, sizeof prompts, &(struct error){0}))
+        p.kv_dir = prompts, p.kv_limit = (uint64_t)v[OPT_KV_CACHE].integer;
+    char kept_drafts[PATHS_MAX];
+    if (p.draft == DRAFT_INT4 && !paths_make(PATHS_CACHE, "draft", kept_drafts, sizeof kept_drafts, &(struct error){0})) p.draft_dir = kept_drafts;
+    show_opening(a);
+    int rc = engine_open(&a->engine, &p, e);
+    progress_clear();
+    if (!rc) a->info = engine_info(a->engine);
+    return rc;
+}
+
+/* --- clients --------------------------------------------------------------------------------------------------------- */
+
+static void local_close(struct app *a) {
+    engine_close(&a->engine);
+    chat_template_close(&a->template);
+    topic_close(&a->topic);
+    tokenizer_close(&a->tokenizer);
+}
+static int local_client_open(struct engine_client *s, struct error *e) { return session_open(s->app->engine, &s->session, e); }
+static void local_client_close(struct engine_client *s) { session_close(&s->session); }
+static void local_cancel(struct engine_client *s) { session_cancel(s->session); }
+static int local_fd(const struct app *a) { return engine_event_fd(a->engine); }
+
+static int local_submit(struct engine_client *s, const struct prompt *p, const struct request *r, struct error *e) {
+    struct request q = *r;
+    if (p->fixed_answer.n) return session_submit_answer(s->session, (int)p->ids.n, p->fixed_answer.data, (int)p->fixed_answer.n, r->max_tokens, e);
+    if (p->document_dropped) prompt_note_dropped_document();
+    q.tokens = p->ids.data;
+    q.n = (int)p->ids.n;
+    q.n_shared = p->n_shareable;
+    return session_submit(s->session, &q, e);
+}
+
+static size_t local_disk_keys(const struct engine_client *s, const uint64_t **keys) { return session_disk_keys(s->session, keys); }
+
+static int local_count_tokens(struct app *a, const struct prompt *p, size_t *n, struct error *e) {
+    *n = p->ids.n;
+    return 0;
+}
+
+static bool local_poll(struct app *a, struct engine_event *out, int timeout_ms) {
+    *out = (struct engine_event){0};
+    if (!engine_poll(a->engine, &out->event, timeout_ms)) return false;
+    out->client = a->clients;
+    while (out->client && out->client->session != out->event.session) out->client = out->client->next;
+    return true;
+}
+
+const struct backend backend_local = {.name = "local",
+                                      .is_local = true,
+                                      .can_continue = true,
+                                      .open_text = local_open_text,
+                                      .open_engine = local_open_engine,
+                                      .close = local_close,
+                                      .make_prompt = prompt_from_json_local,
+                                      .count_tokens = local_count_tokens,
+                                      .client_open = local_client_open,
+                                      .client_close = local_client_close,
+                                      .submit = local_submit,
+                                      .cancel = local_cancel,
+                                      .disk_keys = local_disk_keys,
+                                      .poll = local_poll,
+                                      .fd = local_fd};

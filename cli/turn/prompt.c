@@ -1,0 +1,151 @@
+#include "cli/turn/prompt.h"
+
+#include <string.h>
+
+#include "cli/app.h"
+#include "cli/report.h"
+#include "cli/turn/engine_client.h"
+#include "engine/ember/topic.h"
+
+enum { PROMPT_TAIL_BYTES = 512 };
+
+void prompt_free(struct prompt *p) {
+    ids_free(&p->ids);
+    ids_free(&p->fixed_answer);
+    buf_free(&p->tail);
+    buf_free(&p->body);
+    *p = (struct prompt){0};
+}
+
+int prompt_think_option(const struct opts *o) { return o->v[OPT_THINK].text ? o->v[OPT_THINK].on : -1; }
+
+int prompt_from_json(struct app *a, const struct json *conv, struct prompt *out, struct error *e) { return a->backend->make_prompt(a, conv, out, e); }
+
+/* Returns the length of the shareable prefix in tokens: the system prompt and the documents before the last paragraph of the first
+ * question, measured by rendering only these. 0 if it is short, or cannot be rendered separately. Negative: no memory, which is an error,
+ * since a prompt that is prefilled in other parts may give another answer. */
+static int count_shareable(struct app *a, const struct json *conv, const struct ids *all, struct error *e) {
+    enum { SHORT = 1024 }; /* bytes */
+    const struct json *list = json_get(conv, "messages"), *text = NULL;
+    uint32_t n = 0;
+    size_t keep = 0, before = 0;
+    while (list && list->type == JSON_ARRAY && n < list->n && !text) {
+        const struct json *m = &list->items[n++], *content = json_get(m, "content");
+        bool user = json_is(json_get(m, "role"), "user");
+        if (!content || content->type != JSON_STRING) return 0;
+        if (user) text = content;
+        else before += content->n;
+    }
+    for (size_t i = 0; text && i + 1 < text->n; i++)
+        if (text->string[i] == '\n' && text->string[i + 1] == '\n') keep = i + 2;
+    if (!text || before + keep < SHORT) return 0;
+    struct json *items = mem_alloc(n * sizeof *items), *members = mem_alloc(2 * conv->n * sizeof *members), *last = NULL, root = *conv;
+    const struct json *m = &list->items[n - 1];
+    struct text rendered = {0};
+    struct ids ids = {0};
+    int same = 0, rc = ERR_MEMORY;
+    if (items && members && (last = mem_alloc(2 * m->n * sizeof *last))) {
+        memcpy(items, list->items, n * sizeof *items);
+        memcpy(last, m->items, 2 * m->n * sizeof *last);
+        memcpy(members, conv->items, 2 * conv->n * sizeof *members);
+        for (uint32_t i = 0; i < m->n; i++)
+            if (json_is(&last[2 * i], "content")) last[2 * i + 1].n = (uint32_t)keep;
+        for (uint32_t i = 0; i < conv->n; i++)
+            if (json_is(&members[2 * i], "messages")) members[2 * i + 1].items = items, members[2 * i + 1].n = n;
+        items[n - 1].items = last;
+        root.items = members;
+        struct error why;
+        rc = chat_template_render(a->template, &root, &rendered, &why);
+        if (!rc) rc = tokenizer_encode_text(a->tokenizer, &rendered, &ids, &why);
+        while (!rc && (size_t)same < ids.n && (size_t)same < all->n && ids.data[same] == all->data[same]) same++;
+    }
+    text_free(&rendered);
+    ids_free(&ids);
+    mem_free(items);
+    mem_free(members);
+    mem_free(last);
+    return rc == ERR_MEMORY ? error_set(e, ERR_MEMORY, "no memory") : same;
+}
+
+static int render_local(struct app *a, const struct json *conv, struct prompt *out, struct error *e) {
+    struct text text = {0};
+    int rc = chat_template_render(a->template, conv, &text, e);
+    if (rc) return rc;
+    rc = tokenizer_encode_text(a->tokenizer, &text, &out->ids, e);
+    size_t keep = text.n < PROMPT_TAIL_BYTES ? text.n : PROMPT_TAIL_BYTES;
+    if (!rc && keep && buf_add(&out->tail, text.data + text.n - keep, keep)) rc = error_set(e, ERR_MEMORY, "no memory");
+    out->n_given = out->ids.n;
+    text_free(&text);
+    int shared = rc ? rc : count_shareable(a, conv, &out->ids, e);
+    if (shared < 0) return shared;
+    out->n_shareable = shared;
+    return 0;
+}
+
+int prompt_from_json_local(struct app *a, const struct json *conv, struct prompt *out, struct error *e) {
+    struct arena arena = {0};
+    if (strcmp(a->model_dir, "ember:") != 0) return render_local(a, conv, out, e);
+    int rc = a->topic ? 0 : topic_open(&a->topic, e);
+    if (!rc && !a->topic) return render_local(a, conv, out, e);
+    const struct json *known = rc ? NULL : topic_fixed_answer(a->topic, conv), *asked = rc ? NULL : topic_model_input(a->topic, conv, &arena);
+    if (!rc && !asked) rc = error_set(e, ERR_MEMORY, "no memory");
+    if (!rc) rc = render_local(a, asked, out, e);
+    const struct json *list = json_get(conv, "messages"), *left = json_get(asked, "messages");
+    if (!rc && !known && list != left && left->n)
+        out->document_dropped = json_get(&list->items[list->n - 1], "content") != json_get(&left->items[left->n - 1], "content");
+    if (!rc && known) rc = tokenizer_encode(a->tokenizer, known->string, known->n, TEXT_VALUE, &out->fixed_answer, e);
+    arena_free(&arena);
+    return rc;
+}
+
+void prompt_note_dropped_document(void) { report_note("ember, the built-in model, cannot read documents; it gets only the question"); }
+
+static int render_messages(struct app *a, const struct conversation *c, int think, const char *how, struct prompt *out, struct error *e) {
+    struct buf b = {0};
+    struct arena arena = {0};
+    struct json root;
+    buf_str(&b, "{\"messages\": [");
+    for (size_t i = 0; i < c->n; i++) {
+        buf_str(&b, i ? ", " : "");
+        conversation_message_json(&c->messages[i], "reasoning_content", &b);
+        buf_char(&b, '}');
+    }
+    buf_fmt(&b, "], \"%s\": true", how);
+    if (think >= 0) buf_fmt(&b, ", \"enable_thinking\": %s, \"thinking\": %s", think ? "true" : "false", think ? "true" : "false");
+    buf_char(&b, '}');
+    int rc = b.failed ? error_set(e, ERR_MEMORY, "no memory for the conversation") : json_parse(&arena, b.data, b.len, 0, "conversation", &root, e);
+    if (!rc) rc = prompt_from_json(a, &root, out, e);
+    arena_free(&arena);
+    buf_free(&b);
+    return rc;
+}
+int prompt_make(struct app *a, const struct conversation *c, int think, struct prompt *out, struct error *e) {
+    return render_messages(a, c, think, "add_generation_prompt", out, e);
+}
+
+int prompt_add_partial(struct app *a, const char *text, size_t n, struct prompt *out, struct error *e) {
+    int rc = tokenizer_encode(a->tokenizer, text, n, TEXT_VALUE, &out->ids, e);
+    out->n_given = out->ids.n;
+    ids_free(&out->fixed_answer);
+    return !rc && buf_add(&out->tail, text, n) ? error_set(e, ERR_MEMORY, "no memory") : rc;
+}
+int prompt_make_partial(struct app *a, const struct conversation *c, int think, struct prompt *out, struct error *e) {
+    if (!a->backend->is_local) return render_messages(a, c, think, "continue_final_message", out, e);
+    const struct conversation before = {.messages = c->messages, .n = c->n - 1};
+    const struct buf *text = &c->messages[c->n - 1].text;
+    int rc = prompt_make(a, &before, think, out, e);
+    return rc ? rc : prompt_add_partial(a, text->data ? text->data : "", text->len, out, e);
+}
+
+int prompt_from_raw(struct app *a, const char *text, size_t n, struct prompt *out, struct error *e) {
+    if (!a->backend->is_local) return error_set(e, ERR_USAGE, "--raw: a remote engine takes only conversations, not prompt text");
+    int32_t bos = tokenizer_bos(a->tokenizer);
+    if (bos >= 0) {
+        if (mem_grow(&out->ids.data, &out->ids.cap, 1, sizeof *out->ids.data)) return error_set(e, ERR_MEMORY, "no memory");
+        out->ids.data[out->ids.n++] = bos;
+    }
+    int rc = tokenizer_encode(a->tokenizer, text, n, a->opts.v[OPT_SPECIAL].on ? TEXT_TEMPLATE : TEXT_VALUE, &out->ids, e);
+    if (!rc && !out->ids.n) rc = error_set(e, ERR_USAGE, "no prompt: the text is empty and the model has no BOS");
+    out->n_given = out->ids.n;
+    return rc;
+}

@@ -1,0 +1,25 @@
+#pragma once
+/* Execution modes of prefills and decode batches: option values, decisions, predictions, drivers and reports all use this enum. */
+enum exec_mode {
+    MODE_AUTO, /* option value: the policy chooses for each prefill or batch */
+    PREFILL_CPU,
+    PREFILL_BLEND,
+    PREFILL_SLP,
+    PREFILL_DSLP,
+    DECODE_CPU,
+    DECODE_HYBRID,
+    DECODE_DUAL,
+    DECODE_PAGED,
+    EXEC_MODES
+};
+enum exec_stage { STAGE_ANY, STAGE_PREFILL, STAGE_DECODE };
+
+struct exec_mode_row {
+    const char *name; /* option value and JSON name; unique within its stage */
+    enum exec_stage stage;
+    int min_devices;
+    const char *what; /* of a prefill, for its explanation; NULL for decode */
+};
+extern const struct exec_mode_row exec_modes[EXEC_MODES];
+static inline const char *exec_mode_name(enum exec_mode m) { return exec_modes[m].name; }
+enum exec_mode exec_mode_find(enum exec_stage stage, const char *name); /* "auto" belongs to both stages; EXEC_MODES: unknown name */

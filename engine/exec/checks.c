@@ -1,0 +1,67 @@
+/* What all prefill modes and decode share: errors of operations, non-finite numbers, the LM head on the CPU, and the progress of a job. */
+#include <math.h>
+#include <string.h>
+
+#include "engine/exec/prefill.h"
+#include "engine/transfer/trace.h"
+
+int exec_op_error(int rc, struct error *e) {
+    if (rc == ERR_MEMORY) return error_set(e, rc, "no memory for the workspace of a layer; set a smaller context with -c");
+    if (rc == ERR_CANCELLED) return error_set(e, rc, "stopped");
+    return error_set(e, rc, "an operation failed");
+}
+
+int exec_check_finite(int first_bad, struct error *e) {
+    const char *hint = "the weights may be damaged; check them with --verify";
+    if (first_bad < 0) return 0;
+    if (first_bad == 0) return error_set(e, ERR_MODEL, "the embedding produced a non-finite number; %s", hint);
+    return error_set(e, ERR_MODEL, "the %s of layer %d produced a non-finite number; %s", first_bad % 2 ? "attention" : "feed-forward", (first_bad - 1) / 2,
+                     hint);
+}
+
+int exec_check_logits(const float *logits, int vocab, struct error *e) {
+    for (int i = 0; i < vocab; i++)
+        if (!isfinite(logits[i]))
+            return error_set(e, ERR_MODEL, "the LM head produced a non-finite logit (token %d); the weights may be damaged; check them with --verify", i);
+    return 0;
+}
+
+int prefill_head(struct runtime *m, struct prefill_job *j, const float *x, int row, int at, int n, float *logits, struct error *e) {
+    struct work *w = m->prefill_work;
+    const size_t vocab = (size_t)m->w->config.vocab;
+    m->cpu->cancel = j->cancel;
+    if (x) {
+        *w->first_bad = -1;
+        memcpy(w->x, x, (size_t)n * (size_t)m->w->config.hidden * sizeof *x);
+    }
+    double t = trace_now(m->trace);
+    int rc = block_head(m->cpu, numa_copy_head(m->numa_copy, m->w), w, row, n, logits, NULL);
+    trace_cpu(m->trace, t, "head", -1, -1);
+    if (rc) return exec_op_error(rc, e);
+    if (m->cpu_queue) return 0;
+    TRY(exec_check_finite(*w->first_bad, e));
+    for (int i = 0; i < n; i++, logits += vocab) {
+        TRY(exec_check_logits(logits, (int)vocab, e));
+        if (j->on_logits && j->on_logits(j->on_logits_ctx, j->pos + at + i, logits)) return error_set(e, ERR_CANCELLED, "stopped");
+        j->n_reported = at + i + 1;
+        if (j->n_reported == j->n) memcpy(j->last_logits, logits, vocab * sizeof *logits);
+    }
+    return 0;
+}
+
+int prefill_batch_end(int rows, int cut, int pos) {
+    int end = (pos / rows + 1) * rows;
+    return cut > pos && cut < end ? cut : end;
+}
+
+/* Only in the last batch: earlier batches must depend on their tokens alone, and their ends are kept anyway. */
+int prefill_mark_row(const struct prefill_job *j, int at, int n) {
+    int mark = kv_state_mark(j->pos, j->n) - at;
+    return mark > 0 && at + n == j->n ? mark : 0;
+}
+
+void prefill_complete(struct prefill_job *j, int at, int n, const struct kv_state_step *move) {
+    j->n_complete = at + n;
+    kv_state_commit(j->kv, move, j->pos + at, n);
+    if (j->n_complete < j->n) kv_state_keep(j->kv, j->pos + j->n_complete);
+}
