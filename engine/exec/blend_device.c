@@ -142,14 +142,9 @@ struct blend_slot *blend_device_free_slot(struct blend_device *p, int layer) {
 
 int blend_device_upload(struct blend_device *p, struct blend_slot *t, int layer, int expert) {
     struct copy_range ranges[COPY_RANGES_MAX];
-    struct copy_run runs[COPY_RANGES_MAX];
-    size_t bytes;
-    int n = copy_ranges_list(p->s->c, layer, MODULE_EXPERT, &p->s->m->w->layers[layer].experts[expert], &t->view, ranges),
-        k = copy_runs_merge(ranges, n, runs, &bytes);
-    struct stage_unit u = {.runs = runs, .n = k, .to = t->mem, .after = t->freed_value, .loaded = ++p->n_loaded, .layer = layer, .item = expert};
-    TRY(stage_send(p->stage, &u));
-    for (int i = 0; i < n; i++) *ranges[i].field = t->mem + ranges[i].at;
-    t->loaded_value = u.loaded;
+    const int n = copy_ranges_list(p->s->c, layer, MODULE_EXPERT, &p->s->m->w->layers[layer].experts[expert], &t->view, ranges);
+    TRY(stage_send_ranges(p->stage, ranges, n, t->mem, (struct stage_unit){.after = t->freed_value, .loaded = ++p->n_loaded, .layer = layer, .item = expert}));
+    t->loaded_value = p->n_loaded;
     t->layer = layer;
     t->expert = expert;
     cpu_count_read(p->s->m, p->s->m->expert_bytes);

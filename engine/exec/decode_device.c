@@ -23,19 +23,11 @@ struct decode_device *decode_device_of(struct decode *s, int layer) {
 
 /* Allocates memory for a module's ranges, starts the uploads and points the fields to the device. */
 static int load_ranges(struct decode_device *d, struct stage *stage, char **mem, struct copy_range *ranges, int n, struct error *e) {
-    struct copy_run runs[COPY_RANGES_MAX];
-    size_t bytes;
-    int k = copy_runs_merge(ranges, n, runs, &bytes), rc = gpu_alloc(d->g, (void **)mem, bytes, e);
-    if (!rc) d->held_bytes += bytes, d->loaded_bytes += bytes;
-    if (!rc) rc = stage_send(stage, &(struct stage_unit){.runs = runs, .n = k, .to = *mem});
-    for (int i = 0; i < n && !rc; i++) *ranges[i].field = *mem + ranges[i].at;
-    return rc;
-}
-static size_t ranges_bytes(struct copy_range *ranges, int n) {
-    struct copy_run runs[COPY_RANGES_MAX];
-    size_t bytes;
-    copy_runs_merge(ranges, n, runs, &bytes);
-    return align_up(bytes + 256, 256);
+    const size_t bytes = copy_ranges_bytes(ranges, n);
+    int rc = gpu_alloc(d->g, (void **)mem, bytes, e);
+    if (rc) return rc;
+    d->held_bytes += bytes, d->loaded_bytes += bytes;
+    return stage_send_ranges(stage, ranges, n, *mem, (struct stage_unit){0});
 }
 
 /* Lists a whole layer, or a rank's shard; c is the shard's config. */
@@ -44,15 +36,9 @@ static int layer_ranges(const struct weights *w, const struct config *c, const s
     *view = (struct layer){0};
     return copy_ranges_list(c, layer, MODULE_LAYER, &w->layers[layer], view, out);
 }
-/* The final norm and LM head, without the embedding. block_merge_streams's weights go with the last layer. */
-static int head_ranges(const struct weights *w, struct weights *view, struct copy_range *out) {
-    int n = copy_ranges_list(&w->config, 0, MODULE_EMBED_HEAD, w, view, out), kept = 0;
-    for (int i = 0; i < n; i++)
-        if (out[i].field != &view->embed.data && out[i].field != &view->embed.scale) out[kept++] = out[i];
-    return kept;
-}
-static int close_ranges(const struct weights *w, struct weights *view, struct copy_range *out) {
-    return copy_ranges_list(&w->config, 0, MODULE_STREAM_MERGE, w, view, out);
+/* Lists the final norm and LM head, or (MODULE_STREAM_MERGE) block_merge_streams's weights, which go with the last layer. */
+static int end_ranges(const struct weights *w, enum module which, struct weights *view, struct copy_range *out) {
+    return copy_ranges_list(&w->config, 0, which, w, view, out);
 }
 
 /* Uploads everything assigned to the device. */
@@ -67,9 +53,9 @@ static int load_device(struct decode_device *d, struct error *e) {
         if (!d->s->cpu_queue && (rc = nan_scan_dense(&d->s->m->scan, l, e))) break;
         rc = load_ranges(d, stage, &d->layers[l].mem, ranges, layer_ranges(w, d->c, d->shard_config ? &d->shard : NULL, l, &d->layers[l].view, ranges), e);
     }
-    int close = d->last == w->config.n_layers ? close_ranges(w, d->head_weights, ranges) : 0;
+    int close = d->last == w->config.n_layers ? end_ranges(w, MODULE_STREAM_MERGE, d->head_weights, ranges) : 0;
     if (!rc && close) rc = load_ranges(d, stage, &d->close_mem, ranges, close, e);
-    if (!rc && d->has_head) rc = load_ranges(d, stage, &d->head_mem, ranges, head_ranges(w, d->head_weights, ranges), e);
+    if (!rc && d->has_head) rc = load_ranges(d, stage, &d->head_mem, ranges, end_ranges(w, MODULE_HEAD, d->head_weights, ranges), e);
     if (!rc) rc = stage_flush(stage);
     stage_close(&stage);
     for (int i = 0; i < DECODE_MICRO_BATCHES && !rc; i++)
@@ -193,7 +179,7 @@ static int choose_ranks(struct decode *s, const struct layer_assign_in *in, cons
         if (!tp_shard_split(w, ranks, share, why, cap)) continue;
         for (int r = 0; r < ranks; r++) {
             const struct config own = tp_shard_config(&w->config, &share[r]);
-            for (int l = 0; l < in->n_layers; l++) bytes[r] += ranges_bytes(ranges, layer_ranges(w, &own, &share[r], l, &view, ranges));
+            for (int l = 0; l < in->n_layers; l++) bytes[r] += copy_ranges_bytes(ranges, layer_ranges(w, &own, &share[r], l, &view, ranges));
         }
         cut = layer_assign_tensor(in, ranks, bytes, out);
         if (!cut) snprintf(why, cap, "a shard does not fit on its device");
@@ -219,9 +205,9 @@ static int assign_layers(struct decode *s, struct error *e) {
     struct copy_range ranges[COPY_RANGES_MAX];
     struct layer view;
     struct weights head;
-    for (int l = 0; l < s->c->n_layers; l++) layers[l] = ranges_bytes(ranges, layer_ranges(w, s->c, NULL, l, &view, ranges));
-    layers[s->c->n_layers - 1] += ranges_bytes(ranges, close_ranges(w, &head, ranges));
-    in.head_bytes = ranges_bytes(ranges, head_ranges(w, &head, ranges));
+    for (int l = 0; l < s->c->n_layers; l++) layers[l] = copy_ranges_bytes(ranges, layer_ranges(w, s->c, NULL, l, &view, ranges));
+    layers[s->c->n_layers - 1] += copy_ranges_bytes(ranges, end_ranges(w, MODULE_STREAM_MERGE, &head, ranges));
+    in.head_bytes = copy_ranges_bytes(ranges, end_ranges(w, MODULE_HEAD, &head, ranges));
     for (int i = 0; i < set->n; i++) {
         in.free_bytes[i] = gpu_mem_free(set->gpu[i]);
         in.reserve_bytes[i] = decode_reserve_bytes(s, set->gpu[i]);
@@ -251,7 +237,7 @@ static int assign_layers(struct decode *s, struct error *e) {
         }
         if (s->is_tensor_parallel) *d->shard_config = tp_shard_config(s->c, &d->shard);
         for (int l = d->first; l < d->last; l++)
-            d->weight_bytes += s->is_tensor_parallel ? ranges_bytes(ranges, layer_ranges(w, d->shard_config, &d->shard, l, &view, ranges)) : layers[l];
+            d->weight_bytes += s->is_tensor_parallel ? copy_ranges_bytes(ranges, layer_ranges(w, d->shard_config, &d->shard, l, &view, ranges)) : layers[l];
         if (s->dev[i].has_head) s->dev[i].weight_bytes += in.head_bytes;
         d->draft_full = s->is_tensor_parallel; /* no draft experts: one device would need all of a layer */
         if (!s->is_tensor_parallel) plan_expert_pool(s, &s->dev[i], in.free_bytes[s->dev[i].rank], in.reserve_bytes[s->dev[i].rank]);
@@ -268,7 +254,7 @@ void decode_placement(const struct decode *s, struct placement_report *out) {
     struct copy_range ranges[COPY_RANGES_MAX];
     struct weights ends = *w;
     struct layer view;
-    const size_t head = ranges_bytes(ranges, head_ranges(w, &ends, ranges));
+    const size_t head = copy_ranges_bytes(ranges, end_ranges(w, MODULE_HEAD, &ends, ranges));
     size_t rest = 0;
     int moe = 0;
     bool headed = false;
@@ -289,7 +275,7 @@ void decode_placement(const struct decode *s, struct placement_report *out) {
         if (d->pool_per_layer) placement_report_add(out, experts, d->pool_why);
         placement_report_add(out, room, "kept free of weights");
     }
-    for (int l = s->n_resident; l < n_layers; l++) rest += ranges_bytes(ranges, layer_ranges(w, s->c, NULL, l, &view, ranges));
+    for (int l = s->n_resident; l < n_layers; l++) rest += copy_ranges_bytes(ranges, layer_ranges(w, s->c, NULL, l, &view, ranges));
     placement_report_add(out, (struct placement_row){.item = PLACED_EMBEDDING, .device = -1, .bytes = w->bytes_embed}, "one row is read per token");
     if (s->n_resident < n_layers)
         placement_report_add(out, (struct placement_row){.item = PLACED_LAYERS, .device = -1, .first = s->n_resident, .last = n_layers, .bytes = rest},

@@ -258,20 +258,15 @@ int expert_pool_reset(struct decode_device *d, struct error *e) {
 static int upload_expert(struct expert_pool *x, int layer, int k, int expert, bool ahead) {
     struct decode *s = x->d->s;
     struct copy_range ranges[COPY_RANGES_MAX];
-    struct copy_run runs[COPY_RANGES_MAX];
     struct expert_slot *t = &layer_slots(x, layer)[k];
-    size_t bytes;
-    int n = copy_ranges_list(s->c, layer, MODULE_EXPERT, &s->m->w->layers[layer].experts[expert], &t->view, ranges),
-        many = copy_runs_merge(ranges, n, runs, &bytes);
+    const int n = copy_ranges_list(s->c, layer, MODULE_EXPERT, &s->m->w->layers[layer].experts[expert], &t->view, ranges);
     if (t->expert >= 0) {
         *slot_index(x, layer, t->expert) = -1;
         s->counts.wasted += !t->was_used;
         s->counts.prefetched_wasted += !t->was_used && t->is_prefetched;
     }
     t->expert = -1;
-    TRY(stage_send(x->stage, &(struct stage_unit){
-                                 .runs = runs, .n = many, .to = t->mem, .after = t->freed_value, .loaded = ++x->n_loaded, .layer = layer, .item = expert}));
-    for (int i = 0; i < n; i++) *ranges[i].field = t->mem + ranges[i].at;
+    TRY(stage_send_ranges(x->stage, ranges, n, t->mem, (struct stage_unit){.after = t->freed_value, .loaded = ++x->n_loaded, .layer = layer, .item = expert}));
     t->loaded_value = x->n_loaded, t->expert = expert, t->was_used = false, t->is_prefetched = ahead;
     *slot_index(x, layer, expert) = (int16_t)k;
     s->counts.uploaded++, s->counts.prefetched += ahead;

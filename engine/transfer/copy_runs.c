@@ -60,3 +60,10 @@ int copy_runs_merge(struct copy_range *r, int n, struct copy_run *runs, size_t *
     *bytes = at;
     return k;
 }
+
+size_t copy_ranges_bytes(struct copy_range *r, int n) {
+    struct copy_run runs[COPY_RANGES_MAX];
+    size_t bytes;
+    copy_runs_merge(r, n, runs, &bytes);
+    return align_up(bytes, 256);
+}

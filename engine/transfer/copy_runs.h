@@ -17,6 +17,7 @@ struct copy_run {
     size_t row, pitch; /* as in copy_range */
 };
 int copy_runs_merge(struct copy_range *r, int n, struct copy_run *runs, size_t *bytes);
+size_t copy_ranges_bytes(struct copy_range *r, int n); /* bytes that n <= COPY_RANGES_MAX ranges occupy, a multiple of 256 */
 /* Copies the fields of these modules from src to view, both struct layer (MODULE_EXPERT: struct expert), and lists their host memory
  * with the addresses of the pointers in view, which the caller then points to device memory. Returns the number of ranges. */
 enum { COPY_RANGES_MAX = 2 * PARAMS_MAX };

@@ -174,6 +174,16 @@ int stage_send(struct stage *s, const struct stage_unit *u) {
     return rc;
 }
 
+int stage_send_ranges(struct stage *s, struct copy_range *ranges, int n, char *to, struct stage_unit u) {
+    struct copy_run runs[COPY_RANGES_MAX];
+    size_t bytes;
+    if (!n) return 0;
+    u.runs = runs, u.n = copy_runs_merge(ranges, n, runs, &bytes), u.to = to;
+    int rc = stage_send(s, &u);
+    for (int i = 0; i < n && !rc; i++) *ranges[i].field = to + ranges[i].at;
+    return rc;
+}
+
 int stage_flush(struct stage *s) {
     pthread_mutex_lock(&s->lock);
     while (s->n) pthread_cond_wait(&s->chunk_sent, &s->lock);

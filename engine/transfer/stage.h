@@ -31,5 +31,7 @@ int stage_threads(const struct gpu_set *set, const struct weights *w);
 int stage_open(struct stage **s, const struct stage_options *o, struct error *e);
 /* Sends a unit; units keep their order. One thread sends. Copies the runs. ERR_MEMORY, or the stream's first error. */
 int stage_send(struct stage *s, const struct stage_unit *u);
+/* Merges ranges, sends them to `to` as one unit with u's values and layer, and points their fields there. 0 ranges: sends nothing. */
+int stage_send_ranges(struct stage *s, struct copy_range *ranges, int n, char *to, struct stage_unit u);
 int stage_flush(struct stage *s);   /* waits until everything is enqueued on the stream; same codes */
 void stage_close(struct stage **s); /* enqueues what was sent; set *stop first to drop it. The stream may still be running. */

@@ -61,11 +61,11 @@ int params_list(const struct config *c, int layer, unsigned modules, struct para
         struct param p;
         bool when;
     } all[] = {
-        MAT(weights, embed, embed, EMBED_HEAD, c->vocab, hidden, true),
-        VEC(weights, norm, norm, ".weight", EMBED_HEAD, hidden, true),
-        VEC(weights, norm_bias, norm, ".bias", EMBED_HEAD, hidden, norm_bias),
-        {{OF(weights, head, head, EMBED_HEAD), .suffix = ".weight", .rows = c->vocab, .cols = hidden, .optional = c->tied}, true},
-        VEC(weights, head_bias, head, ".bias", EMBED_HEAD, c->vocab, c->head_bias),
+        MAT(weights, embed, embed, EMBED, c->vocab, hidden, true),
+        VEC(weights, norm, norm, ".weight", HEAD, hidden, true),
+        VEC(weights, norm_bias, norm, ".bias", HEAD, hidden, norm_bias),
+        {{OF(weights, head, head, HEAD), .suffix = ".weight", .rows = c->vocab, .cols = hidden, .optional = c->tied}, true},
+        VEC(weights, head_bias, head, ".bias", HEAD, c->vocab, c->head_bias),
 
         MIX(weights, head_mix, head_mix, STREAM_MERGE, c->streams.n, 1, streams),
 

@@ -50,9 +50,10 @@ enum module {
     MODULE_ROUTER = 2,        /* also the norm before it, which a dense layer has too, and the shared expert's gate */
     MODULE_SHARED = 4,        /* the shared expert or the dense FFN */
     MODULE_EXPERT = 8,        /* one routed expert: fields of struct expert */
-    MODULE_EMBED_HEAD = 16,   /* fields of struct weights (the layer index is ignored): embedding, final norm, head */
-    MODULE_STREAM_MERGE = 32, /* merges several residual streams before the final norm */
-    MODULE_MODEL = MODULE_EMBED_HEAD | MODULE_STREAM_MERGE,
+    MODULE_EMBED = 16,        /* these three: fields of struct weights (the layer index is ignored) */
+    MODULE_HEAD = 32,         /* final norm and head */
+    MODULE_STREAM_MERGE = 64, /* merges several residual streams before the final norm */
+    MODULE_MODEL = MODULE_EMBED | MODULE_HEAD | MODULE_STREAM_MERGE,
     MODULE_FFN = MODULE_ROUTER | MODULE_SHARED,
     MODULE_LAYER = MODULE_ATTENTION | MODULE_FFN,
 };

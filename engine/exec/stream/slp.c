@@ -79,19 +79,18 @@ static void assign_rank(struct slp_run *p, int id) {
 static size_t largest_module_bytes(struct gpu_set *set, const struct weights *w, int which) {
     static const enum module modules[] = {MODULE_ATTENTION, MODULE_FFN, MODULE_EXPERT};
     struct copy_range ranges[COPY_RANGES_MAX];
-    struct copy_run runs[COPY_RANGES_MAX];
     struct layer view; /* or an expert, which is smaller */
-    size_t most = set->max_module_bytes[which], bytes;
+    size_t most = set->max_module_bytes[which];
     for (int l = 0; l < w->config.n_layers && !set->max_module_bytes[which]; l++) {
         const struct layer *y = &w->layers[l];
         int n = which < 2 ? 1 : y->experts ? w->config.n_experts : 0;
         for (int i = 0; i < n; i++) {
             const void *src = which < 2 ? (const void *)y : &y->experts[i];
-            copy_runs_merge(ranges, copy_ranges_list(&w->config, l, modules[which], src, &view, ranges), runs, &bytes);
+            const size_t bytes = copy_ranges_bytes(ranges, copy_ranges_list(&w->config, l, modules[which], src, &view, ranges));
             most = bytes > most ? bytes : most;
         }
     }
-    return set->max_module_bytes[which] = align_up(most, 256);
+    return set->max_module_bytes[which] = most;
 }
 
 /* Returns the bytes of a position, or of a state, in the layer with most of them. */

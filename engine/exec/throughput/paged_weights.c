@@ -15,13 +15,6 @@ static int layer_ranges(const struct paged_weights *w, int layer, struct layer *
     *view = (struct layer){0};
     return copy_ranges_list(&w->m->w->config, layer, MODULE_LAYER, &w->m->w->layers[layer], view, out);
 }
-/* Without the embedding, which the CPU reads. */
-static int head_ranges(const struct paged_weights *w, struct weights *view, struct copy_range *out) {
-    int n = copy_ranges_list(&w->m->w->config, 0, MODULE_EMBED_HEAD, w->m->w, view, out), kept = 0;
-    for (int i = 0; i < n; i++)
-        if (out[i].field != &view->embed.data && out[i].field != &view->embed.scale) out[kept++] = out[i];
-    return kept;
-}
 /* Lists an expert's ranges, those of the second page after the first; *first: number of the first. */
 static int expert_ranges(const struct paged_weights *w, int layer, int expert, struct expert *view, struct copy_range out[COPY_RANGES_MAX], int *first) {
     struct copy_range all[COPY_RANGES_MAX];
@@ -36,31 +29,13 @@ static int expert_ranges(const struct paged_weights *w, int layer, int expert, s
     }
     return n;
 }
-static size_t ranges_bytes(struct copy_range *ranges, int n) {
-    struct copy_run runs[COPY_RANGES_MAX];
-    size_t bytes = 0;
-    if (n) copy_runs_merge(ranges, n, runs, &bytes);
-    return align_up(bytes, 256);
-}
-
-/* Uploads ranges to `to` and points their fields there. */
-static int upload_ranges(struct paged_weights *w, struct copy_range *ranges, int n, char *to, struct stage_unit u) {
-    struct copy_run runs[COPY_RANGES_MAX];
-    size_t bytes;
-    if (!n) return 0;
-    u.runs = runs, u.to = to;
-    u.n = copy_runs_merge(ranges, n, runs, &bytes);
-    int rc = stage_send(w->stage, &u);
-    for (int i = 0; i < n; i++) *ranges[i].field = to + ranges[i].at;
-    return rc;
-}
 
 /* --- Resident weights -----------------------------------------------------------------------------------------------------------  */
 
 static int load_resident(struct paged_weights *w, struct copy_range *ranges, int n, char **mem, struct error *e) {
-    int rc = gpu_alloc(w->g, (void **)mem, ranges_bytes(ranges, n) + 256, e);
+    int rc = gpu_alloc(w->g, (void **)mem, copy_ranges_bytes(ranges, n) + 256, e);
     if (rc) return rc;
-    if ((rc = upload_ranges(w, ranges, n, *mem, (struct stage_unit){.layer = -1, .item = -1})) && !e->code) exec_op_error(rc, e);
+    if ((rc = stage_send_ranges(w->stage, ranges, n, *mem, (struct stage_unit){.layer = -1, .item = -1})) && !e->code) exec_op_error(rc, e);
     return rc;
 }
 
@@ -73,7 +48,8 @@ static int load_dense(struct paged_weights *w, const _Atomic int *cancel, struct
         if (!w->m->cpu_queue && (rc = nan_scan_dense(&w->m->scan, l, e))) return rc;
         rc = load_resident(w, ranges, layer_ranges(w, l, &w->views[l], ranges), &w->mem[l], e);
     }
-    return rc || !paged_weights_has_head(w) ? rc : load_resident(w, ranges, head_ranges(w, &w->head, ranges), &w->head_mem, e);
+    if (rc || !paged_weights_has_head(w)) return rc;
+    return load_resident(w, ranges, copy_ranges_list(&w->m->w->config, 0, MODULE_HEAD, w->m->w, &w->head, ranges), &w->head_mem, e);
 }
 
 /* Finds the largest page sizes of all experts. */
@@ -84,7 +60,7 @@ static void measure_pages(struct paged_weights *w) {
     for (int l = 0; l < w->n_layers; l++)
         for (int k = 0; k < w->n_experts && has_experts(w, l); k++) {
             int n = expert_ranges(w, l, k, &view, ranges, &first);
-            size_t in = ranges_bytes(ranges, first), out = ranges_bytes(ranges + first, n - first);
+            size_t in = copy_ranges_bytes(ranges, first), out = copy_ranges_bytes(ranges + first, n - first);
             if (in > w->page_bytes[PAGE_GATE_UP]) w->page_bytes[PAGE_GATE_UP] = in;
             if (out > w->page_bytes[PAGE_DOWN]) w->page_bytes[PAGE_DOWN] = out;
         }
@@ -190,9 +166,9 @@ int paged_weights_send(struct paged_weights *w, uint64_t until) {
         struct stage_unit u = {
             .after = w->sent >= (uint64_t)w->ring ? number - 2 * (uint32_t)w->ring : 0, .loaded = number, .layer = w->next_layer, .item = w->next_expert};
         w->sent++;
-        TRY(upload_ranges(w, ranges, first, w->pages[PAGE_GATE_UP] + slot * w->page_bytes[PAGE_GATE_UP], u));
+        TRY(stage_send_ranges(w->stage, ranges, first, w->pages[PAGE_GATE_UP] + slot * w->page_bytes[PAGE_GATE_UP], u));
         u.after = 0, u.loaded++;
-        TRY(upload_ranges(w, ranges + first, n - first, w->pages[PAGE_DOWN] + slot * w->page_bytes[PAGE_DOWN], u));
+        TRY(stage_send_ranges(w->stage, ranges + first, n - first, w->pages[PAGE_DOWN] + slot * w->page_bytes[PAGE_DOWN], u));
         atomic_fetch_add(&w->m->bytes_read, w->m->expert_bytes);
     }
     return 0;
