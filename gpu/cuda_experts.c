@@ -230,29 +230,47 @@ static int shared_op(struct cuda_stream *s, const struct op_experts *a, char *sp
     return cuda_check(s->g, cuda_scatter_add(s->stream, a->y, (float *)space, NULL, a->shared_weight, a->n, a->hidden, a->hidden), "scatter");
 }
 
-/* --- INT4 draft experts ----------------------------------------------------------------------------------------------------- */
+/* --- Few tokens: the choices stay on the device ------------------------------------------------------------------------------------ */
 
-/* True if the experts are at equal distances in memory, as engine/draft lays them out, and have no biases. */
-static bool int4_is_uniform(const struct op_experts *a, struct cuda_int4 *out) {
+/* Whether all experts have the same layout at equal distances in memory, as in engine/draft and experts/resident_experts.h. */
+static bool is_uniform(const struct op_experts *a, struct cuda_routed *out) {
     const struct expert *e = a->experts;
-    if (!a->ids || a->n > CUDA_INVARIANT_ROWS || e[0].gate.dtype != DT_INT4 || a->n_experts < 2 || e[0].is_transposed) return false;
+    if (!a->ids || a->n > CUDA_INVARIANT_ROWS || a->n_experts < 2 || e[0].is_transposed) return false;
     const size_t each = (size_t)((const char *)e[1].gate.data - (const char *)e[0].gate.data);
-    for (int i = 0; i < a->n_experts; i++) {
+    for (int i = 1; i < a->n_experts; i++) {
         const struct mat *first[3] = {&e[0].gate, &e[0].up, &e[0].down}, *m[3] = {&e[i].gate, &e[i].up, &e[i].down};
-        if (e[i].gate_bias || e[i].up_bias || e[i].down_bias) return false;
-        for (int k = 0; k < 3; k++)
-            if (m[k]->data != (const char *)first[k]->data + (size_t)i * each || m[k]->scale != (const char *)first[k]->scale + (size_t)i * each) return false;
+        const float *first_bias[3] = {e[0].gate_bias, e[0].up_bias, e[0].down_bias}, *bias[3] = {e[i].gate_bias, e[i].up_bias, e[i].down_bias};
+        for (int k = 0; k < 3; k++) {
+            const size_t at = (size_t)i * each;
+            if (m[k]->dtype != first[k]->dtype || m[k]->data != (const char *)first[k]->data + at) return false;
+            if (first[k]->scale && m[k]->scale != (const char *)first[k]->scale + at) return false;
+            if (first_bias[k] && (const char *)bias[k] != (const char *)first_bias[k] + at) return false;
+        }
     }
-    *out = (struct cuda_int4){a->y, a->x, a->ids, a->weights, NULL, e[0].gate, e[0].up, e[0].down, each, glu_of(&e[0]), a->n, a->topk, a->n_experts};
-    return cuda_int4_fits(out);
+    *out = (struct cuda_routed){.y = a->y,
+                                .x = a->x,
+                                .ids = a->ids,
+                                .weights = a->weights,
+                                .gate = e[0].gate,
+                                .up = e[0].up,
+                                .down = e[0].down,
+                                .gate_bias = e[0].gate_bias,
+                                .up_bias = e[0].up_bias,
+                                .down_bias = e[0].down_bias,
+                                .each = each,
+                                .glu = glu_of(&e[0]),
+                                .n = a->n,
+                                .topk = a->topk,
+                                .n_experts = a->n_experts};
+    return cuda_int4_fits(out) || cuda_routed_fits(out);
 }
-/* The host does not read the choices. */
-static int int4_op(struct cuda_stream *s, const struct op_experts *a, struct cuda_int4 *o) {
+/* The host does not read the choices, so that this can be recorded. */
+static int routed_op(struct cuda_stream *s, const struct op_experts *a, struct cuda_routed *o) {
     size_t h = align_up((size_t)a->n * (size_t)a->topk * (size_t)o->gate.rows * 4, 256), rows = align_up((size_t)a->n * (size_t)a->hidden * 4, 256);
     char *space = cuda_workspace(s, h + (a->shared ? ffn_plan(s, a->shared, a->n, rows).size : 0));
     if (!space) return ERR_RUNTIME;
     o->h = (float *)space;
-    if (cuda_check(s->g, cuda_int4_experts(s->stream, o), "int4")) return ERR_RUNTIME;
+    if (cuda_check(s->g, cuda_int4_fits(o) ? cuda_int4_experts(s->stream, o) : cuda_routed_experts(s->stream, o), "routed experts")) return ERR_RUNTIME;
     return a->shared ? shared_op(s, a, space + h) : 0;
 }
 
@@ -260,8 +278,8 @@ static int int4_op(struct cuda_stream *s, const struct op_experts *a, struct cud
  * steps itself as experts arrive.) */
 int cuda_experts_op(struct cuda_stream *s, const struct op_experts *a) {
     if (a->n < 1) return 0;
-    struct cuda_int4 draft;
-    if (int4_is_uniform(a, &draft)) return int4_op(s, a, &draft);
+    struct cuda_routed few;
+    if (is_uniform(a, &few)) return routed_op(s, a, &few);
     size_t picks = a->ids ? (size_t)a->n * (size_t)a->topk : 0, row = (size_t)a->hidden * 4;
     size_t at_token = align_up(((size_t)a->n_experts + 1) * 4, 256), at_weight = at_token + align_up(picks * 4, 256);
     size_t base = at_weight + align_up(picks * 4, 256), rows = align_up((size_t)a->n * row, 256), size = 0;

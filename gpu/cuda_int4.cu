@@ -102,7 +102,7 @@ template <int N> __device__ inline void dots(float out[N][ROWS], const struct ma
 }
 
 /* h[pair] = glu(gate x, up x): grid (rows of inter, (token, choice) pairs). */
-static __global__ void __launch_bounds__(WARPS * 32) int4_up_kernel(const __grid_constant__ struct cuda_int4 a) {
+static __global__ void __launch_bounds__(WARPS * 32) int4_up_kernel(const __grid_constant__ struct cuda_routed a) {
     extern __shared__ __align__(16) uint8_t space[];
     int pair = (int)blockIdx.y, id = a.ids[pair], groups = (a.gate.cols + GROUP - 1) / GROUP, inter = a.gate.rows;
     if (id < 0 || id >= a.n_experts) return;
@@ -120,7 +120,7 @@ static __global__ void __launch_bounds__(WARPS * 32) int4_up_kernel(const __grid
     }
 }
 /* y[t] += sum over its choices, in their order, of weight * down h: grid (rows of hidden, tokens). */
-static __global__ void __launch_bounds__(WARPS * 32) int4_down_kernel(const __grid_constant__ struct cuda_int4 a) {
+static __global__ void __launch_bounds__(WARPS * 32) int4_down_kernel(const __grid_constant__ struct cuda_routed a) {
     extern __shared__ __align__(16) uint8_t space[];
     int t = (int)blockIdx.y, groups = (a.down.cols + GROUP - 1) / GROUP, r = ((int)blockIdx.x * WARPS + (int)threadIdx.x / 32) * ROWS;
     struct planes p = planes_at(space, groups);
@@ -147,8 +147,10 @@ static int whole(const struct mat *m) {
     return m->dtype == DT_INT4 && m->scale && m->scale_dtype == DT_BF16 && m->block_rows == 1 && m->block_cols == GROUP && !m->row0 && m->row_step == 1 &&
            ((size_t)m->data | m->stride) % 16 == 0 && planes_bytes((m->cols + GROUP - 1) / GROUP) <= (48u << 10);
 }
-int cuda_int4_fits(const struct cuda_int4 *a) { return a->each % 16 == 0 && whole(&a->gate) && whole(&a->up) && whole(&a->down); }
-cudaError_t cuda_int4_experts(cudaStream_t s, const struct cuda_int4 *a) {
+int cuda_int4_fits(const struct cuda_routed *a) {
+    return a->each % 16 == 0 && !a->gate_bias && !a->up_bias && !a->down_bias && whole(&a->gate) && whole(&a->up) && whole(&a->down);
+}
+cudaError_t cuda_int4_experts(cudaStream_t s, const struct cuda_routed *a) {
     dim3 up(blocks_of((size_t)a->gate.rows, WARPS * ROWS), (unsigned)(a->n * a->topk)), down(blocks_of((size_t)a->down.rows, WARPS * ROWS), (unsigned)a->n);
     int4_up_kernel<<<up, WARPS * 32, planes_bytes((a->gate.cols + GROUP - 1) / GROUP), s>>>(*a);
     int4_down_kernel<<<down, WARPS * 32, planes_bytes((a->down.cols + GROUP - 1) / GROUP), s>>>(*a);

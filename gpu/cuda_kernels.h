@@ -206,20 +206,24 @@ struct cuda_expand {
 };
 cudaError_t cuda_expand_rest(cudaStream_t s, const struct cuda_expand *e);
 
-/* Routed INT4 experts for few tokens: y[t] += sum over its choices of weight * expert(x[t]); invalid ids are skipped. */
-struct cuda_int4 {
-    float *y;                  /* [n, hidden] */
-    const float *x;            /* [n, hidden] */
-    const int32_t *ids;        /* [n, topk] */
-    const float *weights;      /* [n, topk] */
-    float *h;                  /* scratch [n, topk, inter] */
-    struct mat gate, up, down; /* the first expert's; data and scales of expert i are at an offset of i * `each` bytes */
+/* Routed experts for few tokens, without the host: y[t] += sum over its choices of weight * expert(x[t]); invalid ids are skipped.
+ * A token's result does not depend on the other tokens. */
+struct cuda_routed {
+    float *y;                                     /* [n, hidden] */
+    const float *x;                               /* [n, hidden] */
+    const int32_t *ids;                           /* [n, topk] */
+    const float *weights;                         /* [n, topk] */
+    float *h;                                     /* scratch [n, topk, inter] */
+    struct mat gate, up, down;                    /* the first expert's; everything of expert i is at an offset of i * `each` bytes */
+    const float *gate_bias, *up_bias, *down_bias; /* or NULL */
     size_t each;
     struct cuda_glu glu;
     int n, topk, n_experts;
 };
-int cuda_int4_fits(const struct cuda_int4 *a); /* cuda_int4_experts supports these arguments */
-cudaError_t cuda_int4_experts(cudaStream_t s, const struct cuda_int4 *a);
+int cuda_int4_fits(const struct cuda_routed *a); /* cuda_int4_experts supports these arguments: INT4 drafts */
+cudaError_t cuda_int4_experts(cudaStream_t s, const struct cuda_routed *a);
+int cuda_routed_fits(const struct cuda_routed *a); /* cuda_routed_experts supports these arguments: any format */
+cudaError_t cuda_routed_experts(cudaStream_t s, const struct cuda_routed *a);
 
 /* Rows index[i] (NULL: i) of x as BF16, or as E4M3 with one scale per 128 columns: max(largest, 1e-4) / 448. */
 cudaError_t cuda_gather_bf16(cudaStream_t s, void *out, const float *x, const int32_t *index, int n, int dim, int ldx, int ldo);

@@ -1,5 +1,5 @@
 #pragma once
-/* Shared by the product kernels without tiles: heads of a batch, and storing a result. */
+/* Shared by the product kernels without tiles: heads of a batch, loading activations, and storing a result. */
 #include "gpu/cuda_device.cuh"
 
 /* The weights of one head of a batch. */
@@ -16,4 +16,20 @@ __device__ inline void linear_store(const struct cuda_linear &l, int t, int o, i
     float *y = l.y + (size_t)t * (size_t)l.ldy + (size_t)blockIdx.z * (size_t)l.batch_y + (size_t)o;
     if (l.bias) v += l.bias[(size_t)blockIdx.z * (size_t)outs + (size_t)o];
     *y = l.accumulate ? *y + v : v;
+}
+
+/* 16 numbers of a row; those from `left` on are zero. wide: p is 16-byte aligned. */
+__device__ inline void load_x(float v[16], const float *p, int left, bool wide) {
+#pragma unroll
+    for (int i = 0; i < 16; i += 4) {
+        float4 f = make_float4(0, 0, 0, 0);
+        if (wide && i + 4 <= left) f = *(const float4 *)(p + i);
+        else {
+            if (i < left) f.x = p[i];
+            if (i + 1 < left) f.y = p[i + 1];
+            if (i + 2 < left) f.z = p[i + 2];
+            if (i + 3 < left) f.w = p[i + 3];
+        }
+        v[i] = f.x, v[i + 1] = f.y, v[i + 2] = f.z, v[i + 3] = f.w;
+    }
 }

@@ -19,20 +19,6 @@ __device__ static inline uint4 load16(const uint8_t *p, int left, bool wide) {
         if (i < left) v[i / 4] |= (uint32_t)p[i] << i % 4 * 8;
     return make_uint4(v[0], v[1], v[2], v[3]);
 }
-__device__ static inline void load_x(float v[16], const float *p, int left, bool wide) {
-#pragma unroll
-    for (int i = 0; i < 16; i += 4) {
-        float4 f = make_float4(0, 0, 0, 0);
-        if (wide && i + 4 <= left) f = *(const float4 *)(p + i);
-        else {
-            if (i < left) f.x = p[i];
-            if (i + 1 < left) f.y = p[i + 1];
-            if (i + 2 < left) f.z = p[i + 2];
-            if (i + 3 < left) f.w = p[i + 3];
-        }
-        v[i] = f.x, v[i + 1] = f.y, v[i + 2] = f.z, v[i + 3] = f.w;
-    }
-}
 /* Splits x and y into three BF16 pairs that sum to them. */
 __device__ static inline void planes(uint32_t out[3], float x, float y) {
 #pragma unroll

@@ -1,6 +1,7 @@
 #pragma once
 /* Cases of GGUF formats and INT4: products of few and of many tokens, the embedding, transposed heads, feed-forward blocks, and a draft's
  * experts. */
+#include "engine/base/mem.h"
 #include "test/gpu/conform_oracle.h"
 
 static void blocks(void) {
@@ -52,6 +53,57 @@ static void int4_experts(struct expert *out, int count, int hidden, int inter) {
         }
         out[e] = (struct expert){.gate = m[0], .up = m[1], .down = m[2], .glu = {.limit = 30}};
     }
+}
+/* Experts in the layout of experts/resident_experts.h, with biases or without. */
+static void uniform_experts(struct expert *out, int count, int hidden, int inter, enum dtype t, bool biased) {
+    const int br = t == DT_E4M3 ? 128 : t == DT_E2M1, bc = t == DT_E4M3 ? 128 : 32;
+    const struct expert like = {.gate = matrix(inter, hidden, t, br, bc), .up = matrix(inter, hidden, t, br, bc), .down = matrix(hidden, inter, t, br, bc)};
+    const struct mat *m[3] = {&like.gate, &like.up, &like.down};
+    size_t data[3], scale[3], bias[3], each = 0;
+    for (int i = 0; i < 3; i++) {
+        data[i] = each, each += align_up((size_t)m[i]->rows * m[i]->stride, 256);
+        scale[i] = each, each += m[i]->scale ? align_up((size_t)((m[i]->rows + m[i]->block_rows - 1) / m[i]->block_rows * m[i]->scale_stride) * 4, 256) : 0;
+        bias[i] = each, each += align_up((size_t)m[i]->rows * 4, 256);
+    }
+    uint8_t *p = buf_new(each * (size_t)count, 'c');
+    for (int e = 0; e < count; e++, p += each) {
+        const struct mat own[3] = {matrix(inter, hidden, t, br, bc), matrix(inter, hidden, t, br, bc), matrix(hidden, inter, t, br, bc)};
+        struct mat r[3];
+        float *b[3];
+        for (int i = 0; i < 3; i++) {
+            r[i] = own[i];
+            memcpy(p + data[i], own[i].data, (size_t)own[i].rows * own[i].stride), r[i].data = p + data[i];
+            if (own[i].scale)
+                memcpy(p + scale[i], own[i].scale, (size_t)((own[i].rows + own[i].block_rows - 1) / own[i].block_rows * own[i].scale_stride) * 4),
+                    r[i].scale = p + scale[i];
+            b[i] = (float *)(void *)(p + bias[i]);
+            for (int k = 0; k < own[i].rows; k++) b[i][k] = rnd_float();
+        }
+        out[e] = (struct expert){.gate = r[0], .up = r[1], .down = r[2], .glu = {.limit = 7, .alpha = 1.7f, .shift = 1}};
+        if (biased) out[e].gate_bias = b[0], out[e].up_bias = b[1], out[e].down_bias = b[2];
+    }
+}
+static void resident(void) {
+    static const enum dtype types[] = {DT_E4M3, DT_BF16, DT_F32, DT_E2M1, DT_Q8_0, DT_Q4_K, DT_Q6_K};
+    static const struct {
+        int n, topk, count, hidden, inter;
+        bool biased;
+    } c[] = {{1, 2, 4, 256, 256, false}, {3, 4, 6, 512, 256, true}, {17, 3, 5, 256, 768, false}};
+    for (size_t k = 0; k < sizeof types / sizeof *types; k++)
+        for (size_t i = 0; i < sizeof c / sizeof *c; i++) {
+            struct expert e[8];
+            char name[80];
+            snprintf(name, sizeof name, "resident experts %s, %d tokens, %d of %d, %d and %d", dtype_name(types[k]), c[i].n, c[i].topk, c[i].count, c[i].hidden,
+                     c[i].inter);
+            uniform_experts(e, c[i].count, c[i].hidden, c[i].inter, types[k], c[i].biased);
+            int32_t *ids = buf_new((size_t)(c[i].n * c[i].topk) * 4, 'c');
+            for (int t = 0; t < c[i].n; t++) /* each token at most once, not in order; one is skipped */
+                for (int j = 0, first = (int)(rnd() % (uint32_t)c[i].count); j < c[i].topk; j++)
+                    ids[t * c[i].topk + j] = i == 1 && j == 2 ? -1 : (first + 2 * c[i].count - j) % c[i].count;
+            CHECK(name, experts, OP_EXPERTS, .y = floats((size_t)(c[i].n * c[i].hidden), 'f'), .x = floats((size_t)(c[i].n * c[i].hidden), 'c'), .ids = ids,
+                  .weights = floats((size_t)(c[i].n * c[i].topk), 'c'), .experts = e, .n = c[i].n, .topk = c[i].topk, .n_experts = c[i].count,
+                  .hidden = c[i].hidden);
+        }
 }
 static void drafts(void) {
     static const struct {

@@ -1,0 +1,148 @@
+/* A layer's routed experts for few tokens, in any format: two launches that read the choices on the device, so that the host does not
+ * wait and a layer can be recorded. Bound by reading the weights: a lane has 16 neighbouring columns, and a warp keeps the loads of
+ * several rows in flight. A product is summed over columns in one fixed order, and a token's experts are added in rising order. */
+#include "gpu/cuda_linear.cuh"
+#include "gpu/cuda_mma.cuh"
+
+enum { WARPS = 8, COLUMNS = 16, UP_ROWS = 2, DOWN_ROWS = 4, MAX_TOPK = 64 };
+enum weight_kind { WEIGHT_FP8, WEIGHT_BF16, WEIGHT_OTHER };
+
+__device__ static inline struct mat expert_mat(const struct mat &first, size_t at) {
+    struct mat m = first;
+    m.data = (const uint8_t *)m.data + at;
+    if (m.scale) m.scale = (const uint8_t *)m.scale + at;
+    return m;
+}
+
+/* Columns c .. c + 15 of a row, without scales that are stored apart; columns past the last are zero. */
+template <enum weight_kind KIND> __device__ static inline void load_codes(float v[COLUMNS], const struct mat &m, int r, int c) {
+    const uint8_t *row = (const uint8_t *)m.data + (size_t)r * m.stride;
+    const bool whole = c + COLUMNS <= m.cols, wide = whole && ((size_t)row & 15) == 0;
+    if (KIND == WEIGHT_FP8 && wide) {
+        const uint4 codes = *(const uint4 *)(row + c);
+        const uint32_t w[4] = {codes.x, codes.y, codes.z, codes.w};
+#pragma unroll
+        for (int i = 0; i < 4; i++) { /* of four codes the pairs (0, 1) and (2, 3) */
+            const uint32_t a = e4m3_pair((w[i] & 0xff) << 8 | (w[i] & 0xff00) << 16), b = e4m3_pair((w[i] >> 8 & 0xff00) | (w[i] & 0xff000000));
+            v[4 * i] = __uint_as_float(a << 16), v[4 * i + 1] = __uint_as_float(a & 0xffff0000);
+            v[4 * i + 2] = __uint_as_float(b << 16), v[4 * i + 3] = __uint_as_float(b & 0xffff0000);
+        }
+        return;
+    }
+    if (KIND == WEIGHT_BF16 && wide) {
+        const uint4 pairs[2] = {*(const uint4 *)(row + 2 * c), *(const uint4 *)(row + 2 * c + 16)};
+        const uint32_t *w = (const uint32_t *)pairs;
+#pragma unroll
+        for (int i = 0; i < 8; i++) v[2 * i] = __uint_as_float(w[i] << 16), v[2 * i + 1] = __uint_as_float(w[i] & 0xffff0000);
+        return;
+    }
+    if (KIND == WEIGHT_OTHER && whole && m.dtype == DT_E2M1 && ((size_t)row & 7) == 0) {
+        const uint2 codes = *(const uint2 *)(row + c / 2);
+#pragma unroll
+        for (int i = 0; i < COLUMNS; i++) v[i] = e2m1_decode((i < 8 ? codes.x : codes.y) >> i % 8 * 4 & 15);
+        return;
+    }
+    if (KIND == WEIGHT_OTHER && whole && is_blocks(m.dtype)) {
+        blocks_at<8>(v, row, m.dtype, c);
+        blocks_at<8>(v + 8, row, m.dtype, c + 8);
+        return;
+    }
+#pragma unroll
+    for (int i = 0; i < COLUMNS; i++) v[i] = c + i < m.cols ? code_at(m, r, c + i) : 0.0f;
+}
+
+/* Products of x with N rows of each of M matrices, from row r on: every lane gets them. Rows past the last are computed again from the
+ * last one. */
+template <enum weight_kind KIND, int M, int N> __device__ static inline void dots(float out[M][N], const struct mat m[M], int r, const float *x) {
+    const int lane = threadIdx.x % 32, cols = m[0].cols;
+    const bool wide = ((size_t)x & 15) == 0;
+#pragma unroll
+    for (int k = 0; k < M; k++)
+#pragma unroll
+        for (int i = 0; i < N; i++) out[k][i] = 0;
+    for (int c = lane * COLUMNS; c < cols; c += 32 * COLUMNS) {
+        float a[COLUMNS];
+        load_x(a, x + c, cols - c, wide);
+#pragma unroll
+        for (int k = 0; k < M; k++)
+#pragma unroll
+            for (int i = 0; i < N; i++) {
+                const int row = r + i < m[k].rows ? r + i : m[k].rows - 1;
+                float w[COLUMNS], sum = 0;
+                load_codes<KIND>(w, m[k], row, c);
+#pragma unroll
+                for (int j = 0; j < COLUMNS; j++) sum = fmaf(w[j], a[j], sum);
+                out[k][i] = fmaf(sum, scale_of(m[k], row, c), out[k][i]);
+            }
+    }
+#pragma unroll
+    for (int k = 0; k < M; k++)
+#pragma unroll
+        for (int i = 0; i < N; i++) out[k][i] = warp_sum(out[k][i]);
+}
+
+__device__ static inline float bias_at(const float *first, size_t at, int r) { return first ? ((const float *)((const char *)first + at))[r] : 0.0f; }
+
+/* h[pair] = glu(gate x, up x): grid (rows of inter, (token, choice) pairs). */
+template <enum weight_kind KIND> static __global__ void __launch_bounds__(WARPS * 32) up_kernel(const __grid_constant__ struct cuda_routed a) {
+    const int pair = (int)blockIdx.y, id = a.ids[pair], inter = a.gate.rows, r = ((int)blockIdx.x * WARPS + (int)threadIdx.x / 32) * UP_ROWS;
+    if (id < 0 || id >= a.n_experts || r >= inter) return;
+    const size_t at = (size_t)id * a.each;
+    const struct mat m[2] = {expert_mat(a.gate, at), expert_mat(a.up, at)};
+    float v[2][UP_ROWS];
+    dots<KIND, 2, UP_ROWS>(v, m, r, a.x + (size_t)(pair / a.topk) * (size_t)a.gate.cols);
+#pragma unroll
+    for (int i = 0; i < UP_ROWS; i++)
+        if (threadIdx.x % 32 == 0 && r + i < inter)
+            a.h[(size_t)pair * (size_t)inter + (size_t)(r + i)] =
+                glu(v[0][i] + bias_at(a.gate_bias, at, r + i), v[1][i] + bias_at(a.up_bias, at, r + i), a.glu);
+}
+
+/* Returns the choice after `last` in rising order of expert, then of position, as id * MAX_TOPK + position; -1: there is none. */
+__device__ static inline int next_choice(const int32_t *ids, int topk, int n_experts, int last) {
+    int best = -1;
+    for (int k = 0; k < topk; k++) {
+        const int at = ids[k] >= 0 && ids[k] < n_experts ? ids[k] * MAX_TOPK + k : -1;
+        if (at > last && (best < 0 || at < best)) best = at;
+    }
+    return best;
+}
+
+/* y[t] += sum over its choices of weight * down h: grid (rows of hidden, tokens); the warps of a block alternate over the choices. */
+template <enum weight_kind KIND> static __global__ void __launch_bounds__(WARPS * 32) down_kernel(const __grid_constant__ struct cuda_routed a) {
+    __shared__ float part[MAX_TOPK][DOWN_ROWS];
+    const int t = (int)blockIdx.y, r = (int)blockIdx.x * DOWN_ROWS, rows = a.down.rows, inter = a.down.cols;
+    const int32_t *ids = a.ids + t * a.topk;
+    for (int k = (int)threadIdx.x / 32; k < a.topk; k += WARPS) {
+        if (ids[k] < 0 || ids[k] >= a.n_experts) continue;
+        const size_t at = (size_t)ids[k] * a.each;
+        const struct mat m[1] = {expert_mat(a.down, at)};
+        float v[1][DOWN_ROWS];
+        dots<KIND, 1, DOWN_ROWS>(v, m, r, a.h + ((size_t)t * (size_t)a.topk + (size_t)k) * (size_t)inter);
+#pragma unroll
+        for (int i = 0; i < DOWN_ROWS; i++)
+            if (threadIdx.x % 32 == 0) part[k][i] = v[0][i] + bias_at(a.down_bias, at, r + i < rows ? r + i : rows - 1);
+    }
+    __syncthreads();
+    const int i = (int)threadIdx.x;
+    if (i >= DOWN_ROWS || r + i >= rows) return;
+    float sum = a.y[(size_t)t * (size_t)rows + (size_t)(r + i)];
+    for (int at = next_choice(ids, a.topk, a.n_experts, -1); at >= 0; at = next_choice(ids, a.topk, a.n_experts, at))
+        sum = fmaf(a.weights[t * a.topk + at % MAX_TOPK], part[at % MAX_TOPK][i], sum);
+    a.y[(size_t)t * (size_t)rows + (size_t)(r + i)] = sum;
+}
+
+static int mat_fits(const struct mat *m) { return !m->scale || m->block_cols % COLUMNS == 0 || m->block_cols >= m->cols; }
+int cuda_routed_fits(const struct cuda_routed *a) {
+    return a->topk <= MAX_TOPK && a->gate.dtype == a->up.dtype && a->gate.cols == a->up.cols && mat_fits(&a->gate) && mat_fits(&a->up) && mat_fits(&a->down);
+}
+cudaError_t cuda_routed_experts(cudaStream_t s, const struct cuda_routed *a) {
+    const dim3 up(blocks_of((size_t)a->gate.rows, WARPS * UP_ROWS), (unsigned)(a->n * a->topk)), down(blocks_of((size_t)a->down.rows, DOWN_ROWS), (unsigned)a->n);
+    if (a->gate.dtype == DT_E4M3) up_kernel<WEIGHT_FP8><<<up, WARPS * 32, 0, s>>>(*a);
+    else if (a->gate.dtype == DT_BF16) up_kernel<WEIGHT_BF16><<<up, WARPS * 32, 0, s>>>(*a);
+    else up_kernel<WEIGHT_OTHER><<<up, WARPS * 32, 0, s>>>(*a);
+    if (a->down.dtype == DT_E4M3) down_kernel<WEIGHT_FP8><<<down, WARPS * 32, 0, s>>>(*a);
+    else if (a->down.dtype == DT_BF16) down_kernel<WEIGHT_BF16><<<down, WARPS * 32, 0, s>>>(*a);
+    else down_kernel<WEIGHT_OTHER><<<down, WARPS * 32, 0, s>>>(*a);
+    return cudaGetLastError();
+}
