@@ -40,8 +40,8 @@ int engine_check_level(const struct engine_params *p, struct error *e) {
 int engine_parse_expert_cache(const char *text, enum budget_request *ask, size_t *n) {
     char *end;
     *n = 0;
-    *ask = !text || !strcmp(text, "off") ? BUDGET_OFF : BUDGET_AUTO;
-    if (!text || !strcmp(text, "auto") || !strcmp(text, "off")) return 0;
+    *ask = !text || !strcmp(text, "off") ? BUDGET_OFF : !strcmp(text, "layers") ? BUDGET_LAYERS : BUDGET_AUTO;
+    if (*ask == BUDGET_OFF || *ask == BUDGET_LAYERS || !strcmp(text, "auto")) return 0;
     double x = strtod(text, &end);
     const char *units = "KMGT", *unit = *end ? strchr(units, *end) : NULL;
     if (!(text[0] >= '0' && text[0] <= '9') || !(x < 1e9) || (*end && (!unit || end[1])) || (!*end && x != (double)(size_t)x)) return ERR_USAGE;
@@ -68,7 +68,7 @@ int engine_check_modes(const struct engine_params *p, struct error *e) {
     enum budget_request ask;
     size_t n;
     if (engine_parse_expert_cache(p->expert_cache, &ask, &n))
-        return error_set(e, ERR_USAGE, "--expert-cache %s: use auto, off, experts per layer (8) or memory per device (4G)", p->expert_cache);
+        return error_set(e, ERR_USAGE, "--expert-cache %s: use layers, auto, off, experts per layer (8) or memory per device (4G)", p->expert_cache);
     if (p->evict && !score_find(p->evict)) return error_set(e, ERR_USAGE, "--evict %s: unknown policy", p->evict);
     return p->split && !split_find(p->split) ? error_set(e, ERR_USAGE, "--split %s: unknown policy", p->split) : 0;
 }

@@ -24,10 +24,9 @@ static struct work *device_work(struct decode_device *d, const struct decode_mic
 /* rows of m whose attention block of the layer runs on a device */
 static int n_device_rows(const struct decode *s, const struct decode_micro_batch *m, int layer) { return layer < s->n_resident ? m->n_dev : 0; }
 
-/* Returns a draft's experts of a layer if its rows are on a device that has them; NULL: the CPU computes them. */
-static struct expert *draft_experts_of(const struct decode *s, int layer) {
-    const struct decode_device *d = s->draft ? decode_device_of((struct decode *)s, layer) : NULL;
-    return d ? d->layers[layer].draft : NULL;
+/* Whether the CPU reads the rows that a device sends for a layer's experts: to compute some, or to record what routers select. */
+static bool cpu_reads_rows(const struct decode *s, int layer) {
+    return s->c->layer[layer].moe && (s->draft || s->m->routing || !decode_device_experts(s, layer));
 }
 
 /* --- Devices: attention block, shared expert, hand-off ----------------------------------------------------------------------------  */
@@ -55,7 +54,7 @@ static int attention_block(struct decode_device *d, struct decode_micro_batch *m
 int decode_download_inputs(struct decode_device *d, struct decode_micro_batch *m, int layer) {
     struct decode *s = d->s;
     const struct work *w = device_work(d, m);
-    if (!s->c->layer[layer].moe) return 0;
+    if (!cpu_reads_rows(s, layer)) return 0;
     size_t topk = (size_t)m->n_dev * (size_t)s->c->topk * 4;
     TRY(gpu_copy(d->main, m->host.xn, w->xn, row_bytes(s, m->n_dev), GPU_D2H));
     TRY(gpu_copy(d->main, m->host.ids, w->ids, topk, GPU_D2H));
@@ -63,9 +62,23 @@ int decode_download_inputs(struct decode_device *d, struct decode_micro_batch *m
     if (!s->m->routing && !d->pool) return 0;
     return gpu_copy(d->main, m->host.router, w->router, (size_t)m->n_dev * (size_t)s->c->n_experts * 4, GPU_D2H);
 }
-static int shared_expert(struct decode_device *d, struct decode_micro_batch *m, int layer, int total, const struct span *spans) {
+/* Adds the outputs of routed experts that are all on the device. They are summed apart first, as the CPU's are, so that both give the
+ * same bits; the sum uses the micro-batch's rows of d->x, which are free until the head. */
+static int all_experts(struct decode_device *d, struct decode_micro_batch *m, int layer) {
+    struct decode *s = d->s;
     struct work *w = device_work(d, m);
-    return block_experts(exec_of(d), d->s->c, &d->layers[layer].view, layer, w, PART_SHARED, w->x, m->n_dev);
+    struct layer y = d->layers[layer].view;
+    float *sum = d->x + (size_t)m->row0 * (size_t)s->c->hidden;
+    y.experts = (struct expert *)decode_device_experts(s, layer);
+    TRY(gpu_fill(d->main, sum, 0, row_bytes(s, m->n_dev)));
+    TRY(block_experts(exec_of(d), s->c, &y, layer, w, PART_ROUTED, sum, m->n_dev));
+    return exec_of(d)->ops->add(exec_of(d), &(struct op_add){.y = w->x, .x = sum, .n = m->n_dev, .m = s->c->hidden});
+}
+/* Runs the dense FFN or shared expert, and resident routed experts. A draft's wait until the CPU has read their selection. */
+static int device_ffn(struct decode_device *d, struct decode_micro_batch *m, int layer, int total, const struct span *spans) {
+    struct work *w = device_work(d, m);
+    TRY(block_experts(exec_of(d), d->s->c, &d->layers[layer].view, layer, w, PART_SHARED, w->x, m->n_dev));
+    return !d->s->draft && d->s->c->layer[layer].moe && decode_device_experts(d->s, layer) ? all_experts(d, m, layer) : 0;
 }
 
 static int device_attention(struct decode *s, struct decode_micro_batch *m, int layer, int total) {
@@ -74,12 +87,12 @@ static int device_attention(struct decode *s, struct decode_micro_batch *m, int 
     if (s->is_tensor_parallel) return decode_tensor_attention(s, m, layer, total);
     int span = begin_compute_span(d, "attention", layer, (int)(m - s->micro_batch));
     TRY(decode_graph_run(d, m, layer, PART_ATTENTION, total, attention_block));
-    if (moe) {
+    if (cpu_reads_rows(s, layer)) {
         TRY(signal_arrived(d, m));
         m->sent_value[layer % 2] = m->n_arrived;
         if (!s->draft) TRY(expert_pool_save_rows(d, (int)(m - s->micro_batch), layer, device_work(d, m)->x, m->n_dev));
     }
-    TRY(decode_graph_run(d, m, layer, PART_FFN, total, shared_expert));
+    TRY(decode_graph_run(d, m, layer, PART_FFN, total, device_ffn));
     end_compute_span(d, span);
     return moe && !s->draft ? expert_pool_rows_ready(d, (int)(m - s->micro_batch), layer) : 0;
 }
@@ -90,11 +103,10 @@ static int device_add_outputs(struct decode *s, struct decode_micro_batch *m, in
     struct work *w = device_work(d, m);
     if (s->is_tensor_parallel) return decode_tensor_join(s, m, layer);
     if (!s->c->layer[layer].moe) return 0;
-    if (draft_experts_of(s, layer)) {
-        struct layer y = d->layers[layer].view;
+    if (decode_device_experts(s, layer)) {
+        if (!s->draft) return 0; /* device_ffn() has added them */
         int span = begin_compute_span(d, "draft", layer, (int)(m - s->micro_batch));
-        y.experts = draft_experts_of(s, layer);
-        TRY(block_experts(exec_of(d), s->c, &y, layer, w, PART_ROUTED, w->x, m->n_dev));
+        TRY(all_experts(d, m, layer));
         end_compute_span(d, span);
         s->counts.draft_layers++;
         return 0;
@@ -216,7 +228,7 @@ static void trace_routing(struct decode *s, const struct decode_micro_batch *m, 
 static int run_draft_experts(struct decode *s, struct decode_micro_batch *m, int layer, int first) {
     const struct decode_draft *v = s->draft;
     struct layer y = *numa_copy_layer(s->m->numa_copy, s->m->w, layer);
-    const int there = draft_experts_of(s, layer) ? first : 0;
+    const int there = first && decode_device_experts(s, layer) ? first : 0;
     struct work rest = work_slice(s->c, &m->host, first), own = work_slice(s->c, &m->host, there);
     const double t = trace_now(s->m->trace);
     y.experts = v->experts[layer], y.shards = NULL;
@@ -243,7 +255,8 @@ static int cpu_experts(struct decode *s, struct decode_micro_batch *m, int layer
         if (first < m->n) trace_cpu(s->m->trace, t, "ffn", layer, (int)(m - s->micro_batch));
         return 0;
     }
-    if (first) {
+    const bool there = first && decode_device_experts(s, layer); /* the device computes its rows' experts */
+    if (first && cpu_reads_rows(s, layer)) {
         TRY(wait_rows(s, m, layer));
         if (!s->cpu_queue) memset(w->x, 0, row_bytes(s, first));
         if (!s->cpu_queue && !ids_are_valid(s, m, first)) {
@@ -252,9 +265,16 @@ static int cpu_experts(struct decode *s, struct decode_micro_batch *m, int layer
     }
     if (s->draft) return run_draft_experts(s, m, layer, first);
     trace_routing(s, m, layer);
-    for (int i = 0; i < m->n * s->c->topk && !s->cpu_queue; i++)
+    for (int i = there && !s->m->routing ? first * s->c->topk : 0; i < m->n * s->c->topk && !s->cpu_queue; i++)
         if (w->ids[i] >= 0) s->expert_rows[(size_t)layer * (size_t)s->c->n_experts + (size_t)w->ids[i]]++;
     t = trace_now(s->m->trace);
+    if (there) {
+        if (first == m->n) return 0;
+        TRY(cpu_prepare_experts(s->m, &rest, layer, m->n - first, e));
+        TRY(block_experts(s->m->cpu, s->c, y, layer, &rest, PART_ROUTED_SHARED, rest.x, m->n - first));
+        trace_cpu(s->m->trace, t, "experts", layer, (int)(m - s->micro_batch));
+        return 0;
+    }
     struct decode_device *d = first ? decode_device_of(s, layer) : NULL;
     struct work own = *w; /* minus what the device computes */
     double expected = 0;
@@ -335,7 +355,8 @@ static int run_layers(struct decode *s, int n, int32_t *top, struct error *e) {
     for (int l = 0; l < s->c->n_layers; l++)
         for (int i = 0; i < s->n_micros; i++) {
             struct decode_micro_batch *m = &s->micro_batch[i];
-            const bool goes_on = !draft_experts_of(s, l); /* else the device would run ahead before the CPU has read the draft router's selection */
+            /* else the device would overwrite a selection that the CPU only reads */
+            const bool goes_on = !cpu_reads_rows(s, l) || !decode_device_experts(s, l);
             if (goes_on) TRY(device_advance(s, m, l, n));
             TRY(cpu_experts(s, m, l, e));
             if (!goes_on) TRY(device_advance(s, m, l, n));
@@ -516,7 +537,8 @@ static int run_batch(struct decode *s, enum exec_mode how, struct decode_span *s
         if (rc) how = DECODE_CPU;
     }
     for (int i = 0; i < s->n_dev && how != DECODE_CPU && s->residency == RESIDENCY_FULL; i++) {
-        int rc = expert_pool_open(&s->dev[i], e);
+        int rc = decode_experts_load(&s->dev[i], e);
+        if (!rc) rc = expert_pool_open(&s->dev[i], e);
         if (rc) return rc;
         if (!s->draft) expert_pool_begin_batch(&s->dev[i]);
         else if ((rc = draft_experts_load(&s->dev[i], e))) return rc;
@@ -605,6 +627,8 @@ void decode_evict_experts(struct decode *s, size_t free) {
     for (int i = 0; i < s->n_dev; i++) {
         if (gpu_mem_free(s->dev[i].g) < free) draft_experts_close(&s->dev[i]);
         if (s->dev[i].pool && gpu_mem_free(s->dev[i].g) < free) expert_pool_close(&s->dev[i]);
+        while (gpu_mem_free(s->dev[i].g) < free && decode_experts_evict_layer(&s->dev[i])) {
+        }
     }
     if (s->residency == RESIDENCY_FULL) set_residency(s, RESIDENCY_NO_EXPERTS);
 }

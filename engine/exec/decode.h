@@ -81,8 +81,10 @@ void decode_expert_map(const struct decode *s, uint32_t *used, int8_t *where);
 size_t decode_held_bytes(const struct decode *s, int device);
 bool decode_holds_layers(const struct decode *s, int device);
 bool decode_uses_devices(const struct decode *s); /* whether devices will take part in the next batch */
-/* Layers [0, n) have their attention blocks on devices; the second returns the reason, one sentence. */
+/* Layers [0, n) have their attention blocks on devices; the last returns the reason, one sentence. Of these layers
+ * decode_expert_layers have all routed experts on the device too. */
 int decode_resident_layers(const struct decode *s);
+int decode_expert_layers(const struct decode *s);
 const char *decode_placement_why(const struct decode *s);
 void decode_placement(const struct decode *s, struct placement_report *out); /* lists the current residency of every part of the model */
 size_t decode_weight_bytes(const struct decode *s, int device);              /* bytes of weights assigned to the device, loaded or not yet */

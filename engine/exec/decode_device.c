@@ -80,6 +80,8 @@ void decode_weights_unload(struct decode *s) {
         decode_graph_drop(d);
         expert_pool_close(d);
         draft_experts_close(d);
+        while (decode_experts_evict_layer(d)) {
+        }
         for (int l = 0; l < s->c->n_layers && d->layers; l++) {
             gpu_free(d->g, d->layers[l].mem);
             d->layers[l].mem = NULL;
@@ -139,25 +141,6 @@ size_t decode_reserve_bytes(const struct decode *s, struct gpu *gpu) {
     return own + (cache < rest ? cache : rest) + 8 * s->m->expert_bytes + rest;
 }
 
-/* Gives what is left to routed experts. */
-static void plan_expert_pool(struct decode *s, struct decode_device *d, size_t free, size_t keep) {
-    const struct runtime *m = s->m;
-    struct budget_out out;
-    struct budget_in in = {.free_bytes = free,
-                           .weight_bytes = d->weight_bytes,
-                           .reserve_bytes = keep + (size_t)DECODE_MAX_ROWS * (9 * (size_t)s->c->hidden + (size_t)s->c->n_experts) *
-                                                       4, /* expert_pool.c, router_lookahead.c */
-                           .slot_bytes = expert_pool_slot_bytes(m),
-                           .n_experts = s->c->n_experts,
-                           .request = s->cpu_queue ? BUDGET_OFF : m->pool_request,
-                           .requested = m->pool_request_n};
-    for (int l = d->first; l < d->last; l++) in.layers += s->c->layer[l].moe;
-    budget_split(&in, &out);
-    d->pool_per_layer = out.per_layer;
-    snprintf(d->pool_why, sizeof d->pool_why, "%s", out.why);
-    log_say(LOG_INFO, "routed experts on device %d: %s", d->rank, out.why);
-}
-
 /* Returns the ranks of tensor parallelism and each one's shard; 0: use whole layers, as in by_layers. why: the reason. */
 static int choose_ranks(struct decode *s, const struct layer_assign_in *in, const struct layer_assign_out *by_layers, struct tp_shard share[GPU_MAX],
                         struct layer_assign_out *out, char *why, size_t cap) {
@@ -172,7 +155,8 @@ static int choose_ranks(struct decode *s, const struct layer_assign_in *in, cons
     if (!asked && (most < 2 || in->max_layers || by_layers->end_layer[most - 1] < in->n_layers))
         return 0; /* one device holds all layers, or all devices together do not */
     if (!asked && s->m->whole_layers) return snprintf(why, cap, "blended prefill needs whole layers"), 0;
-    if (!asked && !s->cpu_queue && s->m->pool_request != BUDGET_OFF) return snprintf(why, cap, "an expert pool needs whole layers"), 0;
+    if (!asked && (s->m->pool_request == BUDGET_EXPERTS || s->m->pool_request == BUDGET_BYTES))
+        return snprintf(why, cap, "an expert pool needs whole layers"), 0;
     int ranks = most;
     for (bool cut = false; ranks > 1 && !cut; ranks -= !cut) {
         size_t bytes[GPU_MAX] = {0};
@@ -188,7 +172,13 @@ static int choose_ranks(struct decode *s, const struct layer_assign_in *in, cons
     *why = 0;
     if (!s->m->cost || !s->m->cost_model) return asked ? ranks : (snprintf(why, cap, "the machine is not calibrated"), 0);
     struct policy_parallel_out p;
-    policy_parallel(s->m->cost, s->m->cost_model, ranks, &p);
+    int expert_layers = 0;
+    for (int i = 0, first = 0; i < by_layers->n; first = by_layers->end_layer[i++]) {
+        size_t weights = by_layers->head_device == i ? in->head_bytes : 0;
+        for (int l = first; l < by_layers->end_layer[i]; l++) weights += in->layer_bytes[l];
+        expert_layers += decode_experts_budget(s, i, first, by_layers->end_layer[i], weights, in).whole_layers;
+    }
+    policy_parallel(s->m->cost, s->m->cost_model, ranks, expert_layers, &p);
     snprintf(why, cap, "prefill of %d tokens in %.3g s, by layers %.3g s, decode of %d more in %.3g ms each, by layers %.3g ms", POLICY_QUESTION, p.question[1],
              p.question[0], POLICY_ANSWER, p.step[1] * 1e3, p.step[0] * 1e3);
     return asked || p.tensor ? ranks : 0;
@@ -240,7 +230,11 @@ static int assign_layers(struct decode *s, struct error *e) {
             d->weight_bytes += s->is_tensor_parallel ? copy_ranges_bytes(ranges, layer_ranges(w, d->shard_config, &d->shard, l, &view, ranges)) : layers[l];
         if (s->dev[i].has_head) s->dev[i].weight_bytes += in.head_bytes;
         d->draft_full = s->is_tensor_parallel; /* no draft experts: one device would need all of a layer */
-        if (!s->is_tensor_parallel) plan_expert_pool(s, &s->dev[i], in.free_bytes[s->dev[i].rank], in.reserve_bytes[s->dev[i].rank]);
+        if (s->is_tensor_parallel) continue;
+        const struct budget_out experts = decode_experts_budget(s, d->rank, d->first, d->last, d->weight_bytes, &in);
+        d->n_expert_layers = experts.whole_layers, d->pool_per_layer = experts.per_layer, d->expert_bytes = experts.bytes;
+        snprintf(d->pool_why, sizeof d->pool_why, "%s", experts.why);
+        log_say(LOG_INFO, "routed experts on device %d: %s", d->rank, d->pool_why);
     }
     mem_free(layers);
     decode_set_placement_why(s, all);
@@ -256,7 +250,6 @@ void decode_placement(const struct decode *s, struct placement_report *out) {
     struct layer view;
     const size_t head = copy_ranges_bytes(ranges, end_ranges(w, MODULE_HEAD, &ends, ranges));
     size_t rest = 0;
-    int moe = 0;
     bool headed = false;
     out->n = 0;
     for (int i = 0; i < s->n_dev; i++) {
@@ -268,11 +261,9 @@ void decode_placement(const struct decode *s, struct placement_report *out) {
         placement_report_add(out, layers, s->layers_why);
         headed |= d->has_head;
         if (d->has_head) placement_report_add(out, ends_row, "after the last layer");
-        moe = 0;
-        for (int l = d->first; l < d->last; l++) moe += s->c->layer[l].moe;
-        experts.item = PLACED_EXPERTS, experts.per_layer = d->pool_per_layer,
-        experts.bytes = (size_t)d->pool_per_layer * (size_t)moe * expert_pool_slot_bytes(s->m);
-        if (d->pool_per_layer) placement_report_add(out, experts, d->pool_why);
+        experts.item = PLACED_EXPERTS, experts.per_layer = d->n_expert_layers ? s->c->n_experts : d->pool_per_layer, experts.bytes = d->expert_bytes;
+        for (int l = d->first, n = 0; n < d->n_expert_layers; l++) n += s->c->layer[l].moe, experts.last = l + 1;
+        if (experts.per_layer) placement_report_add(out, experts, d->pool_why);
         placement_report_add(out, room, "kept free of weights");
     }
     for (int l = s->n_resident; l < n_layers; l++) rest += copy_ranges_bytes(ranges, layer_ranges(w, s->c, NULL, l, &view, ranges));

@@ -41,7 +41,7 @@ void decode_graph_close(struct decode_device *d) {
 
 static bool same_shape(const struct graph_shape *a, const struct graph_shape *b) {
     return a->micro == b->micro && a->n == b->n && a->row0 == b->row0 && a->n_total == b->n_total && a->keys == b->keys && a->has_router == b->has_router &&
-           a->few_spans == b->few_spans && !memcmp(a->rows, b->rows, sizeof a->rows);
+           a->few_spans == b->few_spans && a->is_draft == b->is_draft && !memcmp(a->rows, b->rows, sizeof a->rows);
 }
 /* Returns the slot of an equal shape, or reuses the least recently used one. */
 static struct graph_shape *find_shape(struct decode_device *d, const struct graph_shape *like) {
@@ -84,7 +84,8 @@ int decode_graph_begin(struct decode_device *d, struct decode_micro_batch *m, in
     const int i = (int)(m - s->micro_batch);
     d->active_shape[i] = NULL;
     if (!d->places || s->m->trace || !m->n_dev) return 0; /* trace spans are events, which cannot be recorded */
-    struct graph_shape like = {.micro = i, .n = m->n_dev, .row0 = m->row0, .n_total = total, .keys = KEYS_LEAST, .has_router = s->m->routing || d->pool};
+    struct graph_shape like = {
+        .micro = i, .n = m->n_dev, .row0 = m->row0, .n_total = total, .keys = KEYS_LEAST, .has_router = s->m->routing || d->pool, .is_draft = s->draft != NULL};
     const int few = few_keys_limit(d);
     for (int k = 0; k < m->n_dev_spans; k++) {
         const struct span *t = &m->dev_spans[k];
@@ -137,7 +138,8 @@ static int record_graph(struct decode_device *d, struct decode_micro_batch *m, i
 int decode_graph_run(struct decode_device *d, struct decode_micro_batch *m, int layer, enum graph_part part, int total, graph_fn fn) {
     struct graph_shape *t = d->active_shape[m - d->s->micro_batch];
     struct span own[DECODE_MAX_ROWS];
-    if (!t || t->is_unrecordable || !block_is_recordable(d->s->c, layer)) return fn(d, m, layer, total, decode_graph_spans(d, m, own));
+    if (!t || t->is_unrecordable || t->unrecordable_parts >> part & 1 || !block_is_recordable(d->s->c, layer))
+        return fn(d, m, layer, total, decode_graph_spans(d, m, own));
     struct gpu_graph **g = &t->graph[part][layer];
     int rc = *g ? gpu_graph_run(*g) : GPU_STALE;
     if (rc == GPU_STALE) {
@@ -149,6 +151,6 @@ int decode_graph_run(struct decode_device *d, struct decode_micro_batch *m, int 
         d->s->counts.graph_launches++;
         return rc;
     }
-    t->is_unrecordable = true;
+    t->unrecordable_parts |= 1u << part;
     return fn(d, m, layer, total, decode_graph_spans(d, m, own));
 }

@@ -5,19 +5,20 @@
 #include "engine/exec/decode.h"
 #include "engine/exec/stream/slp.h"
 #include "engine/exec/tp_shard.h"
+#include "engine/experts/budget.h"
 #include "engine/experts/predict.h"
+#include "engine/experts/resident_experts.h"
 #include "engine/experts/score.h"
 #include "engine/layer/attention.h" /* TRY */
 #include "engine/transfer/trace.h"
 #include "gpu/op.h"
 
-/* One layer on a device without its routed experts: one allocation, and the layer's view with device pointers. draft_experts.c
- * keeps a draft's routed experts in a second allocation; draft is NULL without one. */
+/* One layer on a device: one allocation without routed experts, and the layer's view with device pointers. Routed experts, all of a
+ * layer or none, have allocations of their own: the model's, and a draft's (draft_experts.c). */
 struct device_layer {
-    char *mem, *draft_mem;
+    char *mem;
     struct layer view;
-    struct expert *draft; /* [n_experts] */
-    size_t draft_bytes;
+    struct resident_experts experts, draft;
 };
 
 /* CUDA graphs of the attention blocks and shared experts of one batch shape, one per layer (gpu.h). Graphs read positions and KV
@@ -31,7 +32,9 @@ struct graph_shape {
     int keys;                              /* upper bound on the keys a row may see */
     bool has_router;                       /* router logits are downloaded too */
     uint64_t last_used;                    /* clock of the last batch of this shape; 0: slot is free */
+    bool is_draft;                         /* experts of a draft: the CPU may need rows that it does not need otherwise */
     bool is_unrecordable;                  /* cannot be recorded */
+    unsigned unrecordable_parts;           /* bit p: enum graph_part p cannot, e.g. because the host reads the routers' selection */
     struct gpu_graph **graph[GRAPH_PARTS]; /* [n_layers]; NULL: not recorded yet */
 };
 
@@ -70,8 +73,10 @@ struct decode_device {
     char *head_mem, *close_mem;
     struct weights *head_weights; /* the head's view; also block_merge_streams after the last layer */
     bool draft_full;              /* no further draft layer fits (draft_experts.c) */
+    int n_expert_layers;          /* of its MoE layers the first ones, whose routed experts are all resident */
     int pool_per_layer;           /* routed experts per layer that the pool may hold (expert_pool.h) */
-    char pool_why[160];           /* reason for pool_per_layer */
+    size_t expert_bytes;          /* bytes of both, as planned */
+    char pool_why[160];           /* reason for them */
     struct expert_pool *pool;     /* NULL: no pool at present */
     struct score score;           /* scores of all experts of its layers, resident or not */
     struct predict predict;       /* router predictions and their accuracy */
@@ -213,6 +218,19 @@ int decode_download_inputs(struct decode_device *d, struct decode_micro_batch *m
 int decode_tensor_attention(struct decode *s, struct decode_micro_batch *m, int layer, int total);
 int decode_tensor_join(struct decode *s, struct decode_micro_batch *m, int layer);
 size_t decode_tensor_parts_bytes(const struct decode *s); /* bytes of s->tp_parts */
+
+/* decode_experts.c */
+/* Returns the layer's routed experts on its device that rows of the running batch use: the draft's, or the model's. NULL: the CPU
+ * computes them, or some of them (expert_pool.h). */
+const struct expert *decode_device_experts(const struct decode *s, int layer);
+/* Splits what layers [first, last) and `weights` bytes leave of a device's free memory (in `room`). Virtual time has no pool, because
+ * routers select nothing there. */
+struct layer_assign_in;
+struct budget_out decode_experts_budget(const struct decode *s, int device, int first, int last, size_t weights, const struct layer_assign_in *room);
+/* Uploads the planned layers' experts that are missing; as many as memory allows. Returns a device's failure, or that of a damaged
+ * weight. */
+int decode_experts_load(struct decode_device *d, struct error *e);
+bool decode_experts_evict_layer(struct decode_device *d); /* evicts the last layer's experts, after queued work; false: there are none */
 
 /* decode_graph.c */
 int decode_graph_open(struct decode_device *d, struct error *e); /* ERR_MEMORY */

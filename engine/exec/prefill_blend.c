@@ -243,6 +243,10 @@ static int move_rows(struct blend *b) {
     return decode_carry(b->s->c, blend_device_stream(to), &to->work, &b->carry, b->n, b->layer, GPU_H2D);
 }
 
+/* The owner's copies of all of the layer's routed experts; NULL: they are split. */
+static const struct expert *resident_experts(const struct blend *b) { return b->dev[b->owner].d->layers[b->layer].experts.view; }
+static bool host_reads_selection(const struct blend *b) { return b->s->c->layer[b->layer].moe && (b->s->m->routing || !resident_experts(b)); }
+
 static int attention_block(struct blend *b, const struct prefill_job *j, const struct device_kv *copy) {
     const struct config *c = b->s->c;
     struct blend_device *p = &b->dev[b->owner];
@@ -255,7 +259,7 @@ static int attention_block(struct blend *b, const struct prefill_job *j, const s
     TRY(block_attention(x, c, y, b->layer, &p->work, &t, 1, b->n));
     TRY(kv_writeback_download_prefill(b->s, copy, main, b->layer, t.pos, b->n, b->kv));
     TRY(block_route(x, c, y, b->layer, &p->work, b->n));
-    if (c->layer[b->layer].moe) {
+    if (host_reads_selection(b)) {
         TRY(gpu_copy(main, b->xn, p->work.xn, hidden, GPU_D2H));
         TRY(gpu_copy(main, b->ids, p->work.ids, pairs, GPU_D2H));
         TRY(gpu_copy(main, b->weights, p->work.weights, pairs, GPU_D2H));
@@ -407,6 +411,19 @@ static int cpu_experts(struct blend *b, struct error *e) {
     return add_sum(b, b->x);
 }
 
+static int device_all_experts(struct blend *b) {
+    struct blend_device *p = &b->dev[b->owner];
+    struct gpu_stream *main = blend_device_stream(p);
+    struct layer y = p->d->layers[b->layer].view;
+    y.experts = (struct expert *)resident_experts(b);
+    const int span = trace_begin(b->s->m->trace, main, p->rank, LANE_COMPUTE, "experts", b->layer, -1);
+    TRY(block_experts(gpu_stream_exec(main), b->s->c, &y, b->layer, &p->work, PART_ROUTED, p->work.x, b->n));
+    trace_end(b->s->m->trace, span, main);
+    return 0;
+}
+/* Whether the experts of a layer are split over devices and CPU. */
+static bool is_split(const struct blend *b, int layer) { return b->s->c->layer[layer].moe && !decode_device_of(b->s, layer)->layers[layer].experts.view; }
+
 static int run_layer(struct blend *b, const struct prefill_job *j, struct error *e) {
     struct decode *s = b->s;
     struct runtime *m = s->m;
@@ -415,9 +432,9 @@ static int run_layer(struct blend *b, const struct prefill_job *j, struct error 
     if (!copy) return error_set(e, ERR_MEMORY, "no device memory for a KV cache of %d tokens", j->pos + j->n);
     copy->move.mark = b->move.mark;
     TRY(move_rows(b));
-    if (moe && (!b->layer || !s->c->layer[b->layer - 1].moe)) TRY(upload_ahead(b, j, b->layer, false, e));
+    if (moe && !resident_experts(b) && (!b->layer || !is_split(b, b->layer - 1))) TRY(upload_ahead(b, j, b->layer, false, e));
     TRY(attention_block(b, j, copy));
-    if (!moe) return 0;
+    if (!host_reads_selection(b)) return moe ? device_all_experts(b) : 0;
     if (s->cpu_queue) TRY(gpu_timeline_wait(b->arrived, b->n_arrived, s->cpu_queue));
     else {
         TRY(gpu_timeline_wait_host(b->arrived, b->n_arrived, s->cancel));
@@ -435,10 +452,11 @@ static int run_layer(struct blend *b, const struct prefill_job *j, struct error 
                                                        .tokens = j->tokens + b->at,
                                                        .ids = b->ids,
                                                        .weights = b->weights});
+    if (resident_experts(b)) return device_all_experts(b);
     split_layer(b);
     TRY(device_experts(b));
     const int next = b->layer + 1;
-    if (next < s->c->n_layers && s->c->layer[next].moe) TRY(upload_ahead(b, j, next, true, e)); /* links do not wait for the CPU's part */
+    if (next < s->c->n_layers && is_split(b, next)) TRY(upload_ahead(b, j, next, true, e)); /* links do not wait for the CPU's part */
     return cpu_experts(b, e);
 }
 

@@ -37,24 +37,22 @@ static int upload_layer(struct decode_device *d, const void *from, char *to, siz
 
 static int load_layer(struct decode_device *d, int layer, struct error *e) {
     const struct decode *s = d->s;
-    struct device_layer *l = &d->layers[layer];
+    struct resident_experts *x = &d->layers[layer].draft;
     const struct expert *from = s->draft->experts[layer];
     size_t bytes = layer_bytes(s, s->draft->expert_bytes);
     if (gpu_mem_free(d->g) < bytes + decode_reserve_bytes(s, d->g)) return error_set(e, ERR_MEMORY, "no room");
-    if (gpu_alloc(d->g, (void **)&l->draft_mem, bytes, e)) return e->code;
-    d->held_bytes += l->draft_bytes = bytes;
-    int rc = upload_layer(d, from[0].gate.data, l->draft_mem, bytes, e);
-    if (!rc && !(l->draft = copy_views(from, s->c->n_experts, l->draft_mem))) rc = error_set(e, ERR_MEMORY, "no memory for draft experts on a device");
+    if (gpu_alloc(d->g, (void **)&x->mem, bytes, e)) return e->code;
+    d->held_bytes += x->bytes = bytes;
+    int rc = upload_layer(d, from[0].gate.data, x->mem, bytes, e);
+    if (!rc && !(x->view = copy_views(from, s->c->n_experts, x->mem))) rc = error_set(e, ERR_MEMORY, "no memory for draft experts on a device");
     return rc;
 }
 
 static bool drop_layer(struct decode_device *d, int layer) {
-    struct device_layer *l = &d->layers[layer];
-    if (!l->draft_mem) return false;
-    gpu_free(d->g, l->draft_mem);
-    d->held_bytes -= l->draft_bytes;
-    mem_free(l->draft);
-    l->draft_mem = NULL, l->draft = NULL, l->draft_bytes = 0;
+    struct resident_experts *x = &d->layers[layer].draft;
+    if (!x->mem) return false;
+    d->held_bytes -= x->bytes;
+    resident_experts_free(x, d->g);
     return true;
 }
 
@@ -62,7 +60,7 @@ int draft_experts_load(struct decode_device *d, struct error *e) {
     const struct decode *s = d->s;
     int layer = d->first, there = 0;
     if (d->draft_full || s->cpu_queue) return 0;
-    while (layer < d->last && (!s->c->layer[layer].moe || d->layers[layer].draft)) there += d->layers[layer++].draft != NULL;
+    while (layer < d->last && (!s->c->layer[layer].moe || d->layers[layer].draft.view)) there += d->layers[layer++].draft.view != NULL;
     const struct expert *x = layer < d->last ? s->draft->experts[layer] : NULL;
     d->draft_full = !x || x->gate_bias || x->up_bias || x->down_bias; /* biases belong to the checkpoint and are stored elsewhere */
     int rc = d->draft_full ? 0 : load_layer(d, layer, e);
@@ -77,7 +75,7 @@ int draft_experts_load(struct decode_device *d, struct error *e) {
 
 bool draft_experts_evict_layer(struct decode_device *d) {
     int layer = d->last - 1;
-    while (layer >= d->first && !d->layers[layer].draft_mem) layer--;
+    while (layer >= d->first && !d->layers[layer].draft.mem) layer--;
     d->draft_full = true;
     if (layer < d->first) return false;
     gpu_stream_sync(d->main);

@@ -146,11 +146,18 @@ static struct device_kv *eviction_victim(struct decode *s) {
         if (m->last_used < s->clock && m->mem[0] && !m->is_locked && (!best || m->last_used < best->last_used)) best = m;
     return best;
 }
-/* Frees memory for a session that decodes: another session's copy, or one routed expert per layer. */
+/* Evicts a layer's experts for good. */
+static bool give_up_expert_layer(struct decode_device *d) {
+    if (!decode_experts_evict_layer(d)) return false;
+    d->n_expert_layers--;
+    return true;
+}
+/* Frees memory for a session that decodes: another session's copy, one routed expert per layer, or those of a layer. */
 static bool evict_memory(struct decode *s) {
     struct device_kv *other = eviction_victim(s);
     bool less = false;
-    for (int i = 0; i < s->n_dev && !other; i++) less |= draft_experts_evict_layer(&s->dev[i]) || expert_pool_shrink(&s->dev[i]);
+    for (int i = 0; i < s->n_dev && !other; i++)
+        less |= draft_experts_evict_layer(&s->dev[i]) || expert_pool_shrink(&s->dev[i]) || give_up_expert_layer(&s->dev[i]);
     if (other) device_kv_drop(s, other);
     return other || less;
 }

@@ -89,7 +89,7 @@ void cost_model_of(struct cost_model *q, const struct config *c, enum dtype dens
     q->head_bytes = 2.0 * hidden * c->vocab, q->head_flops = 2.0 * hidden * c->vocab;                           /* so are LM heads */
     q->row_bytes = 4 * hidden, q->query_bytes = 4 * heads * max_of(dim, v);
     q->n_linear_ops = mla ? (c->q_lora ? 7 : 6) : 5;
-    q->n_elem_ops = mla ? 9 : 7;
+    q->n_elem_ops = mla ? 9 : c->qk_norm ? 9 : 7;
     q->elem_bytes += 4 * (3.0 * q->n_elem_ops * hidden + 4 * heads * (dim + v)); /* rows in, in and out; queries and results between operations */
 }
 
@@ -306,8 +306,10 @@ static double all_reduce_time(const struct cost_machine *m, int d, const struct 
 struct layer_time {
     double cpu, gpu, chain;
 };
+/* Operations that count where the device alone limits a layer: KV rows staged for the host, and the experts' sum zeroed and added. */
+enum { DEVICE_ONLY_OPS = 4 };
 static struct layer_time layer_time(const struct cost_machine *m, const struct cost_model *q, const struct cost_decode *s, int rows, bool on_device,
-                                    bool experts, double taken) {
+                                    bool experts, double resident, double taken) {
     struct cost_rows r = cost_decode_rows(rows, s->keys);
     int d = on_device ? 1 + s->device : 0, ranks = on_device && s->ranks > 1 ? s->ranks : 1;
     struct cost_model share;
@@ -324,7 +326,8 @@ static struct layer_time layer_time(const struct cost_machine *m, const struct c
         half += shared + routed_time(m, 0, q, rows, 1, taken);
         return (struct layer_time){half, 0, half};
     }
-    double cpu = routed_time(m, 0, q, rows, 1 - s->resident_share, taken), gpu = shared + routed_time(m, d, q, rows, s->resident_share, 0);
+    double cpu = routed_time(m, 0, q, rows, 1 - resident, taken), gpu = shared + routed_time(m, d, q, rows, resident, 0);
+    if (resident >= 1) gpu += DEVICE_ONLY_OPS * m->domain[d].latency[COST_ELEM];
     return (struct layer_time){cpu, half + gpu, half + max_of(cpu > 0 ? cpu + hand_off_time(m, d, q, rows) : 0, gpu)};
 }
 
@@ -333,14 +336,22 @@ double cost_decode(const struct cost_machine *m, const struct cost_model *q, con
     int on = devices ? s->n_device_layers : 0, part[2] = {dual ? s->first_rows : s->rows, dual ? s->rows - s->first_rows : 0};
     double taken = s->beside_prefill && m->n_devices ? m->domain[1].link[COST_H2D].rate : 0, sum = 0;
     if (s->rows < 1) return 0;
-    for (int kind = 0; kind < 4; kind++) { /* with or without experts, on the device or not */
-        bool experts = kind & 1, there = kind & 2;
-        int dense_there = on < q->dense_layers ? on : q->dense_layers, all = experts ? q->layers - q->dense_layers : q->dense_layers;
-        int count = experts ? on - dense_there : dense_there;
-        if (!there) count = all - count;
-        if (count < 1) continue;
-        struct layer_time a = layer_time(m, q, s, part[0], there, experts, taken), b = {0};
-        if (dual) b = layer_time(m, q, s, part[1], there, experts, taken);
+    const int dense_there = on < q->dense_layers ? on : q->dense_layers, moe = q->layers - q->dense_layers, moe_there = on - dense_there,
+              whole = devices ? (s->n_expert_layers < moe_there ? s->n_expert_layers : moe_there) : 0;
+    const struct {
+        int count;
+        bool on_device, experts;
+        double resident;
+    } kinds[] = {{q->dense_layers - dense_there, false, false, 0},
+                 {moe - moe_there, false, true, 0},
+                 {dense_there, true, false, 0},
+                 {moe_there - whole, true, true, s->resident_share},
+                 {whole, true, true, 1}};
+    for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
+        if (kinds[k].count < 1) continue;
+        const int count = kinds[k].count;
+        struct layer_time a = layer_time(m, q, s, part[0], kinds[k].on_device, kinds[k].experts, kinds[k].resident, taken), b = {0};
+        if (dual) b = layer_time(m, q, s, part[1], kinds[k].on_device, kinds[k].experts, kinds[k].resident, taken);
         sum += count * max_of(max_of(a.chain, b.chain), max_of(a.cpu + b.cpu, a.gpu + b.gpu));
     }
     int head = on == q->layers ? 1 + s->device : 0;
@@ -431,9 +442,10 @@ static double blend_batch_time(const struct cost_machine *m, const struct cost_m
                gpu = half + max_of(max_of(shared + work, moved > 1 ? help + work : 0), cpu);
         layer = min_of(layer, max_of(dense + each * move, gpu));
     }
+    const double whole = min_of(p->n_expert_layers, moe), resident = half + shared + cost_routed(m, 1, q, n + p->n_decoding);
     double plain = half + ffn_time(m, 1, q, n, q->ffn_bytes, q->ffn_flops, 1, 0);
     if (!p->is_resident) plain = max_of(plain, cost_transfer(m, 1, COST_H2D, q->attn_block_bytes + q->ffn_bytes));
-    return moe * max_of(layer, disk) + q->dense_layers * plain;
+    return (moe - whole) * max_of(layer, disk) + whole * resident + q->dense_layers * plain;
 }
 /* Like the stream, but in batches that each upload the weights again. */
 static double prefill_blend_time(const struct cost_machine *m, const struct cost_model *q, const struct cost_prefill *p) {

@@ -95,7 +95,8 @@ static double expected_prefill_s(const struct policy_machine *m, const struct po
                              .ranks = mode == PREFILL_BLEND ? blend : usable_devices(m),
                              .n_decoding = in->n_decoding,
                              .keys = in->keys,
-                             .is_resident = in->dense_resident};
+                             .is_resident = in->dense_resident,
+                             .n_expert_layers = m->n_expert_layers};
     if (mode == PREFILL_SLP || mode == PREFILL_DSLP) p.n_decoding = 0; /* decoding sessions run elsewhere */
     return cost_prefill(m->cost, m->model, &p);
 }
@@ -145,7 +146,13 @@ void policy_prefill(const struct policy_machine *m, const struct policy_prefill_
 /* --- Decode ----------------------------------------------------------------------------------------------------------- */
 
 static double expected_decode_s(const struct policy_machine *m, const struct policy_decode_in *in, enum exec_mode mode, int rows, int layers, int *cut) {
-    struct cost_decode s = {.mode = mode, .rows = rows, .keys = in->keys, .n_device_layers = layers, .beside_prefill = in->beside_prefill, .ranks = m->ranks};
+    struct cost_decode s = {.mode = mode,
+                            .rows = rows,
+                            .keys = in->keys,
+                            .n_device_layers = layers,
+                            .n_expert_layers = m->n_expert_layers,
+                            .beside_prefill = in->beside_prefill,
+                            .ranks = m->ranks};
     if (mode == DECODE_DUAL) *cut = s.first_rows = cost_best_cut(m->cost, m->model, &s);
     return cost_decode(m->cost, m->model, &s);
 }
@@ -165,23 +172,28 @@ static double best_decode(const struct policy_machine *m, const struct policy_de
     return out->seconds[out->mode];
 }
 
-void policy_parallel(const struct cost_machine *cost, const struct cost_model *model, int ranks, struct policy_parallel_out *out) {
+void policy_parallel(const struct cost_machine *cost, const struct cost_model *model, int ranks, int n_expert_layers, struct policy_parallel_out *out) {
     double sum[2];
     for (int tensor = 0; tensor < 2; tensor++) {
         double *read = &out->question[tensor];
         *read = INFINITY;
         for (int how = PREFILL_CPU; how <= PREFILL_DSLP; how++) {
-            double t = how == PREFILL_BLEND && tensor
-                           ? INFINITY
-                           : cost_prefill(cost, model,
-                                          &(struct cost_prefill){
-                                              .mode = (enum exec_mode)how, .n = POLICY_QUESTION, .ranks = ranks, .is_resident = how == PREFILL_BLEND});
+            double t = how == PREFILL_BLEND && tensor ? INFINITY
+                                                      : cost_prefill(cost, model,
+                                                                     &(struct cost_prefill){.mode = (enum exec_mode)how,
+                                                                                            .n = POLICY_QUESTION,
+                                                                                            .ranks = ranks,
+                                                                                            .is_resident = how == PREFILL_BLEND,
+                                                                                            .n_expert_layers = n_expert_layers});
             if (t < *read) *read = t;
         }
-        out->step[tensor] = cost_decode(
-            cost, model,
-            &(struct cost_decode){
-                .mode = DECODE_HYBRID, .rows = 1, .keys = POLICY_QUESTION + POLICY_ANSWER / 2, .n_device_layers = model->layers, .ranks = tensor ? ranks : 1});
+        out->step[tensor] = cost_decode(cost, model,
+                                        &(struct cost_decode){.mode = DECODE_HYBRID,
+                                                              .rows = 1,
+                                                              .keys = POLICY_QUESTION + POLICY_ANSWER / 2,
+                                                              .n_device_layers = model->layers,
+                                                              .n_expert_layers = tensor ? 0 : n_expert_layers,
+                                                              .ranks = tensor ? ranks : 1});
         sum[tensor] = *read + POLICY_ANSWER * out->step[tensor];
     }
     out->tensor = sum[1] < sum[0] * min_gain;

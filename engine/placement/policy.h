@@ -28,6 +28,7 @@ struct policy_machine {
     double blend_stays[POLICY_DEVICES]; /* layer weights, part of `free`, that a blended prefill leaves in place */
     bool decode_uses[POLICY_DEVICES];   /* decode uses this device: prefills prefer others */
     int n_device_layers;                /* layers whose attention block is on devices; 0: as many as fit */
+    int n_expert_layers;                /* of these, layers whose routed experts are all on devices too */
     int ranks;                          /* devices that share each of these layers; 0, 1: not shared */
     bool is_lost;                       /* a device failed permanently */
     bool is_yielded;                    /* resident weights were evicted for a running prefill */
@@ -73,13 +74,14 @@ struct policy_decode_out {
 
 /* Decides how several devices that hold all layers share them: tensor parallel, or whole layers each. Tensor parallelism shortens a decode batch of one
  * session, except for two reductions per layer; but a blended prefill needs whole layers. So the decision minimizes the time of a
- * question of POLICY_QUESTION tokens plus an answer of POLICY_ANSWER. */
+ * question of POLICY_QUESTION tokens plus an answer of POLICY_ANSWER. n_expert_layers: layers whose experts would be resident with whole
+ * layers. */
 enum { POLICY_QUESTION = 1024, POLICY_ANSWER = 512 };
 struct policy_parallel_out {
     bool tensor;
     double step[2], question[2]; /* seconds per decode batch, and to prefill the question; [1]: tensor parallel */
 };
-void policy_parallel(const struct cost_machine *cost, const struct cost_model *model, int ranks, struct policy_parallel_out *out);
+void policy_parallel(const struct cost_machine *cost, const struct cost_model *model, int ranks, int n_expert_layers, struct policy_parallel_out *out);
 void policy_decode_batch(const struct policy_machine *m, const struct policy_decode_in *in, struct policy_decode_out *out);
 /* Formats the reason of a decision; separate because decode batches rarely need it. */
 void policy_decode_why(const struct policy_machine *m, const struct policy_decode_in *in, const struct policy_decode_out *out, char *why, size_t cap);

@@ -90,10 +90,25 @@ static int simulate_throughput(const struct plan_queries *r, struct plan_query *
     return rc;
 }
 
+/* Whether a blended prefill finds experts on devices: then its layers differ, and all are simulated. */
+static int finds_experts(const struct plan_queries *r, const struct plan_query *q, bool *finds, struct error *e) {
+    struct virtual *v;
+    *finds = false;
+    if (q->mode != PREFILL_BLEND) return 0;
+    int rc = virtual_open(&v, &(struct virtual_options){.cost = q->cost, .w = r->w, .kv = r->kv}, e);
+    if (rc) return rc;
+    *finds = decode_expert_layers(virtual_decode_state(v)) > 0;
+    virtual_close(&v);
+    return 0;
+}
+
 static int simulate_query(const struct plan_queries *r, struct plan_query *q, struct error *e) {
     if (q->throughput.n_prompts) return simulate_throughput(r, q, e);
     const struct config *c = &r->w->config;
-    int few = is_prefill(q) ? simulated_layers(c) : c->n_layers, rc;
+    bool finds;
+    int rc = finds_experts(r, q, &finds, e);
+    if (rc) return rc;
+    int few = is_prefill(q) && !finds ? simulated_layers(c) : c->n_layers;
     double less, more;
     if ((rc = simulate_layers(r, q, few, &less, e))) return rc;
     q->seconds = less;
@@ -185,6 +200,7 @@ static int choice_open(struct machine_choice *c, struct cost_machine *cost, cons
     make_cost_model(&c->model, w, kv);
     c->policy = (struct policy_machine){.n_devices = cost->n_devices,
                                         .n_device_layers = c->n_resident_layers,
+                                        .n_expert_layers = decode_expert_layers(virtual_decode_state(v)),
                                         .ranks = decode_tp_ranks(virtual_decode_state(v)),
                                         .prefill_mask = 1u << PREFILL_SLP | 1u << PREFILL_DSLP};
     if (decode_can_blend(virtual_decode_state(v))) c->policy.prefill_mask |= 1u << PREFILL_BLEND;
@@ -489,7 +505,8 @@ static void json_fits(struct buf *b, const struct cost_machine *cost, const stru
         json_quote(b, cost->domain[i].name, strlen(cost->domain[i].name));
         buf_fmt(b, ",\"bytes\":%.0f}", cost->domain[i].memory);
     }
-    buf_fmt(b, "],\"layers\":%d,\"resident_layers\":%d,\"resident\":", w->config.n_layers, c->n_resident_layers);
+    buf_fmt(b, "],\"layers\":%d,\"resident_layers\":%d,\"expert_layers\":%d,\"resident\":", w->config.n_layers, c->n_resident_layers,
+            c->policy.n_expert_layers);
     json_quote(b, c->why, strlen(c->why));
     buf_str(b, "}");
 }

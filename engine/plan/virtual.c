@@ -113,6 +113,7 @@ int virtual_open(struct virtual **out, const struct virtual_options *o, struct e
                                   .cost = &v->cost,
                                   .cost_model = &v->model,
                                   .split_policy = o->split ? o->split : &split_policies[0],
+                                  .pool_request = o->experts,
                                   .expert_bytes = weights_expert_bytes(o->w)};
     int rc = gpu_open(&v->host, &v->spec, GPU_HOST, e);
     if (!rc) rc = gpu_stream_open(v->host, &v->runtime.cpu_queue, "processor", true, NULL, e);
@@ -200,6 +201,7 @@ int virtual_decode(struct virtual *v, enum exec_mode cut, int sessions, int keys
                                    .rows = sessions,
                                    .keys = keys,
                                    .n_device_layers = decode_resident_layers(v->runtime.decode),
+                                   .n_expert_layers = decode_expert_layers(v->runtime.decode),
                                    .ranks = decode_tp_ranks(v->runtime.decode)};
         decode_set_first_spans(v->runtime.decode, cost_best_cut(&v->cost, &v->model, &dual)); /* as the policy sets it */
         rc = decode_run(v->runtime.decode, cut, spans, sessions, NULL, e);
@@ -277,8 +279,10 @@ static int prefill_blended(struct virtual *v, struct prefill_job *j, double *sec
         rc = error_set(e, ERR_MEMORY, "devices do not hold all layers: %s", decode_placement_why(v->runtime.decode));
     if (!rc) rc = virtual_decode(v, DECODE_HYBRID, 1, 1, &t, NULL, e);
     if (!rc) {
+        decode_evict_experts(v->runtime.decode, blend_good_bytes(&v->runtime, 0, j->n)); /* as the engine does */
         struct measurement s = begin_measurement(v);
         rc = run_driver(v, &prefill_mode_blend, j, e);
+        decode_reclaim(v->runtime.decode);
         double disk = 0; /* shared by CPU and device */
         for (int at = 0; at < j->n; at += COST_BLEND_ROWS)
             disk += cost_disk_reads(&v->cost, &v->model, j->n - at < COST_BLEND_ROWS ? j->n - at : COST_BLEND_ROWS);

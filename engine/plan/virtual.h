@@ -15,6 +15,7 @@ struct virtual_options {
     const struct split_policy *split; /* NULL: the cheapest */
     double stream_rate;               /* bytes/s of host memory taken by a concurrent prefill's weight stream; lowers the CPU's read rate */
     int max_layers;                   /* only the first layers; 0: all */
+    enum budget_request experts;      /* of routed experts on devices: BUDGET_AUTO or BUDGET_LAYERS, or BUDGET_OFF */
     enum gpu_parallel parallel;       /* how devices share layers; 0: the cost model decides */
     double n_chosen;                  /* distinct experts of a layer that the rows of a call choose; 0: as with uniform routing */
     const float *expert_shares; /* [n_experts] share of each expert in the choices of a streamed prompt, sum 1; must outlive the simulation; NULL: uniform */

@@ -14,6 +14,7 @@ struct policy_machine decode_batch_policy_machine(const struct engine *e) {
                                .n_devices = g ? g->n : 0,
                                .is_lost = g && g->is_lost,
                                .n_device_layers = decode_resident_layers(s),
+                               .n_expert_layers = decode_expert_layers(s),
                                .ranks = decode_tp_ranks(s),
                                .is_yielded = decode_is_yielded(s),
                                .prefill_mask = 1u << PREFILL_SLP | 1u << PREFILL_DSLP | (decode_can_blend(s) ? 1u << PREFILL_BLEND : 0),

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Answers made with emulated devices equal the CPU's: attention on devices with experts on the CPU
-(--decode hybrid), prompts read by both (--prefill blend, every --split), whole models and as many layers as fit, all number
+(--decode hybrid, --expert-cache off), prompts read by both (--prefill blend, every --split), whole models and as many layers as fit, all number
 formats of the KV cache; and the same seed gives the same text alone, in a batch, in two micro-batches, and beside a prefill.
 
 usage: test_step.py HEARTH FIXTURES_DIR [full]    without fixtures only the built-in model"""
@@ -8,6 +8,7 @@ import array, json, os, re, sys, tempfile
 
 from against import FULL, SCALAR, check, end, greedy, known, run  # FULL: all families at both levels
 
+os.environ["HEARTH_EXPERT_CACHE"] = "off"  # experts on the CPU; test_layers.py has them on devices
 models = known("deepseek_v3", "deepseek_v2_lite", "deepseek_v3_nogroup", "qwen2_moe", "qwen3_moe", "mixtral", "gpt_oss", "dbrx", "qwen3_next", "deepseek_v32", "glm_moe_dsa", "deepseek_v4")
 
 

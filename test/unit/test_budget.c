@@ -32,6 +32,36 @@ static void as_asked(void **state) {
     assert_int_equal(give(1000, BUDGET_OFF, 0).per_layer, 0);
     assert_non_null(strstr(give(1000, BUDGET_OFF, 0).why, "requested"));
 }
+/* All experts of a layer take 80: 40 of the 190 bytes are left for them, then 80, 399 and 400. */
+static struct budget_out give_layers(size_t free, enum budget_request ask, size_t layer_bytes) {
+    struct budget_out out;
+    budget_split(&(struct budget_in){.free_bytes = free,
+                                     .weight_bytes = 100,
+                                     .reserve_bytes = 50,
+                                     .slot_bytes = 10,
+                                     .layer_bytes = layer_bytes,
+                                     .layers = 4,
+                                     .n_experts = 8,
+                                     .request = ask},
+                 &out);
+    return out;
+}
+static void whole_layers_first(void **state) {
+    assert_int_equal(give_layers(190, BUDGET_LAYERS, 80).whole_layers, 0);
+    assert_int_equal(give_layers(190, BUDGET_LAYERS, 80).per_layer, 0);
+    assert_non_null(strstr(give_layers(190, BUDGET_LAYERS, 80).why, "do not fit"));
+    assert_non_null(strstr(give_layers(9000, BUDGET_LAYERS, 0).why, "CPU is expected to be faster"));
+    assert_int_equal(give_layers(190, BUDGET_AUTO, 80).per_layer, 1); /* some of every layer instead */
+    for (enum budget_request ask = BUDGET_AUTO; ask <= BUDGET_LAYERS; ask++) {
+        assert_int_equal(give_layers(230, ask, 80).whole_layers, 1);
+        assert_int_equal(give_layers(230, ask, 80).per_layer, 0);
+        assert_int_equal(give_layers(469, ask, 80).whole_layers, 3);
+        assert_int_equal(give_layers(469, ask, 80).bytes, 240);
+        assert_int_equal(give_layers(9000, ask, 80).whole_layers, 4);
+    }
+    assert_int_equal(give_layers(9000, BUDGET_OFF, 80).whole_layers, 0);
+    assert_int_equal(give_layers(9000, BUDGET_EXPERTS, 80).whole_layers, 0);
+}
 static void without_experts(void **state) {
     struct budget_out out;
     budget_split(&(struct budget_in){.free_bytes = 1000, .slot_bytes = 10, .n_experts = 8}, &out);
@@ -40,6 +70,7 @@ static void without_experts(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(all_that_is_left), cmocka_unit_test(as_asked), cmocka_unit_test(without_experts)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(all_that_is_left), cmocka_unit_test(as_asked), cmocka_unit_test(whole_layers_first),
+                                       cmocka_unit_test(without_experts)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -60,7 +60,8 @@ static double prefill(enum exec_mode mode, int layers, int n) {
     struct virtual *v;
     struct error e = {0};
     double t;
-    if (virtual_open(&v, &(struct virtual_options){.cost = &machine, .w = &shape.w, .kv = DT_BF16, .max_layers = layers}, &e)) fail_msg("%s", e.text);
+    if (virtual_open(&v, &(struct virtual_options){.cost = &machine, .w = &shape.w, .kv = DT_BF16, .max_layers = layers, .experts = BUDGET_OFF}, &e))
+        fail_msg("%s", e.text);
     if (virtual_prefill(v, mode, n, &t, &e)) fail_msg("%s", e.text);
     const struct virtual_used *u = virtual_used(v);
     const double expert = (double)weights_expert_bytes(&shape.w) / machine.domain[1].link[COST_H2D].rate;
@@ -261,6 +262,50 @@ static void plan_says_what_ran(void **st) {
     buf_free(&b);
 }
 
+/* Layers whose experts are all on the card: faster than without, never above what the card's and the host's memory read together,
+ * and the cost model's time is virtual time's. */
+static double decode_time(const struct cost_machine *m, enum budget_request experts, int *layers) {
+    struct virtual *v;
+    struct error e = {0};
+    double t;
+    if (virtual_open(&v, &(struct virtual_options){.cost = m, .w = &shape.w, .kv = DT_BF16, .experts = experts}, &e)) fail_msg("%s", e.text);
+    if (virtual_decode(v, DECODE_HYBRID, 1, 1024, &t, NULL, &e)) fail_msg("%s", e.text);
+    *layers = decode_expert_layers(virtual_decode_state(v));
+    struct cost_model q;
+    const struct layer *y = &shape.w.layers[shape.w.config.n_layers - 1];
+    cost_model_of(&q, &shape.w.config, (enum dtype)y->o.dtype, (enum dtype)y->experts[0].gate.dtype, DT_BF16);
+    const struct cost_decode s = {
+        .mode = DECODE_HYBRID, .rows = 1, .keys = 1024, .n_device_layers = decode_resident_layers(virtual_decode_state(v)), .n_expert_layers = *layers};
+    near(cost_decode(m, &q, &s), t, 0.08);
+    virtual_close(&v);
+    return t;
+}
+static void experts_fill_the_card(void **st) {
+    static const struct {
+        const char *model;
+        int least, most; /* layers with resident experts on a card of 32 GB */
+        double gain;
+    } asked[] = {{"qwen3-30b", 36, 47, 3}, {"gpt-oss-120b", 10, 20, 1.3}, {"glm-4.5-air", 5, 15, 1.05}, {"deepseek-v3", 0, 0, 1}};
+    for (size_t i = 0; i < sizeof asked / sizeof *asked; i++) {
+        struct cost_machine m;
+        int layers, none;
+        open_known(asked[i].model);
+        assert_true(cost_preset(&m, "paper-a-1"));
+        for (int k = 0; k < COST_KINDS; k++) m.domain[0].bw[k] = (struct cost_curve){1, {1}, {74e9f}}; /* two channels of DDR5-6000 */
+        m.dram_bw = 96e9, m.n_nodes = 0;
+        const double with = decode_time(&m, BUDGET_LAYERS, &layers), without = decode_time(&m, BUDGET_OFF, &none);
+        assert_int_equal(none, 0);
+        if (layers < asked[i].least || layers > asked[i].most) fail_msg("%s: experts of %d layers are resident", asked[i].model, layers);
+        if (!(without >= asked[i].gain * with)) fail_msg("%s: %g ms with %d layers, %g ms without", asked[i].model, with * 1e3, layers, without * 1e3);
+        const struct config *c = &shape.w.config;
+        int moe = 0;
+        for (int l = 0; l < c->n_layers; l++) moe += c->layer[l].moe;
+        const double routed = (double)weights_expert_bytes(&shape.w) * c->topk,
+                     bound = (double)(moe - layers) * routed / 96e9 + (double)layers * routed / 1792e9;
+        if (with < bound) fail_msg("%s: %g ms, below the %g ms that reading the chosen experts takes", asked[i].model, with * 1e3, bound * 1e3);
+    }
+}
+
 /* Host memory as an expert cache in front of a disk: a token takes the time of its disk reads; more memory means fewer. */
 static void experts_come_from_a_disk(void **st) {
     struct error e = {0};
@@ -278,7 +323,7 @@ static void experts_come_from_a_disk(void **st) {
         assert_true(tpot < last);
         last = tpot;
         if (memory < 30e9) {
-            double read = (1 - found) * 48 * 8 * (double)weights_expert_bytes(&shape.w) / 3e9 * 1e3;
+            double read = (1 - found) * (48 - num(&root, "fits.expert_layers")) * 8 * (double)weights_expert_bytes(&shape.w) / 3e9 * 1e3;
             assert_true(found > num(&root, "fits.disk.experts_in_memory") && json_is(json_path(json_at(json_get(&root, "decode"), 0), "limit"), "disk"));
             assert_true(tpot > read && tpot < 1.25 * read);
             assert_true(num(json_at(json_get(&root, "prefill"), 3), "modes.slp") > 0.9 * (1 - num(&root, "fits.disk.experts_in_memory")) * 29e9 / 3e9);
@@ -326,6 +371,7 @@ int main(void) {
                                        cmocka_unit_test(plan_says_what_ran),
                                        cmocka_unit_test(cards_take_turns),
                                        cmocka_unit_test(many_prompts_beside_paper_b),
+                                       cmocka_unit_test(experts_fill_the_card),
                                        cmocka_unit_test(experts_come_from_a_disk),
                                        cmocka_unit_test(what_does_not_fit_is_said),
                                        cmocka_unit_test(a_plan_can_be_stopped)};

@@ -66,7 +66,8 @@ static double step(enum gpu_parallel parallel, int sessions, int keys, double *e
     struct virtual *v;
     struct error e = {0};
     double t;
-    if (virtual_open(&v, &(struct virtual_options){.cost = &machine, .w = &shape.w, .kv = DT_BF16, .parallel = parallel}, &e)) fail_msg("%s", e.text);
+    if (virtual_open(&v, &(struct virtual_options){.cost = &machine, .w = &shape.w, .kv = DT_BF16, .parallel = parallel, .experts = BUDGET_OFF}, &e))
+        fail_msg("%s", e.text);
     if (virtual_decode(v, DECODE_HYBRID, sessions, keys, &t, NULL, &e)) fail_msg("%s", e.text);
     struct cost_model q;
     const struct layer *y = &shape.w.layers[config.n_layers - 1];
@@ -126,7 +127,7 @@ static int chosen(double memory, double bandwidth, char why[480]) {
         for (int kind = 0; kind < COST_KINDS; kind++)
             for (int i = 0; i < machine.domain[k].bw[kind].n; i++) machine.domain[k].bw[kind].value[i] *= (float)bandwidth;
     }
-    if (virtual_open(&v, &(struct virtual_options){.cost = &machine, .w = &shape.w, .kv = DT_BF16}, &e)) fail_msg("%s", e.text);
+    if (virtual_open(&v, &(struct virtual_options){.cost = &machine, .w = &shape.w, .kv = DT_BF16, .experts = BUDGET_OFF}, &e)) fail_msg("%s", e.text);
     int ranks = decode_tp_ranks(virtual_decode_state(v));
     snprintf(why, 480, "%s", decode_placement_why(virtual_decode_state(v)));
     assert_int_equal(decode_can_blend(virtual_decode_state(v)), ranks == 1);

@@ -1,0 +1,103 @@
+/* Routed experts that stay on devices, all of a layer: how many layers, their uploads and evictions. The copies are
+ * experts/resident_experts.h; some experts of every layer are experts/expert_pool.h. */
+#include "engine/base/log.h"
+#include "engine/exec/cpu_layer.h"
+#include "engine/exec/decode_internal.h"
+#include "engine/experts/expert_pool.h"
+#include "engine/placement/layer_assign.h"
+
+const struct expert *decode_device_experts(const struct decode *s, int layer) {
+    const struct decode_device *d = decode_device_of((struct decode *)s, layer);
+    return !d ? NULL : s->draft ? d->layers[layer].draft.view : d->layers[layer].experts.view;
+}
+int decode_expert_layers(const struct decode *s) {
+    int n = 0;
+    for (int i = 0; i < s->n_dev; i++) n += s->dev[i].n_expert_layers;
+    return n;
+}
+/* Whether a device computes a token's routed experts of a layer faster than the CPU, without the hand-off. */
+static bool device_experts_pay(const struct runtime *m, int device) {
+    if (!m->cost || !m->cost_model || !m->cost_model->n_experts) return true;
+    return cost_routed(m->cost, 1 + device, m->cost_model, 1) < cost_routed(m->cost, 0, m->cost_model, 1);
+}
+
+struct budget_out decode_experts_budget(const struct decode *s, int device, int first, int last, size_t weights, const struct layer_assign_in *room) {
+    const struct runtime *m = s->m;
+    const size_t buffers = (size_t)DECODE_MAX_ROWS * (9 * (size_t)s->c->hidden + (size_t)s->c->n_experts) * 4; /* expert_pool.c, router_lookahead.c */
+    struct budget_out out;
+    struct budget_in in = {.free_bytes = room->free_bytes[device],
+                           .weight_bytes = weights,
+                           .reserve_bytes = room->reserve_bytes[device] + buffers,
+                           .slot_bytes = expert_pool_slot_bytes(m),
+                           .n_experts = s->c->n_experts,
+                           .request = m->pool_request,
+                           .requested = m->pool_request_n};
+    for (int l = first; l < last; l++) {
+        const size_t bytes = m->pool_request <= BUDGET_LAYERS && device_experts_pay(m, device) ? resident_experts_bytes(m->w, l) : 0;
+        in.layers += s->c->layer[l].moe;
+        if (bytes > in.layer_bytes) in.layer_bytes = bytes;
+    }
+    budget_split(&in, &out);
+    if (s->cpu_queue) out.per_layer = 0;
+    return out;
+}
+
+/* Sends the experts of layers that lack them. *n_loaded: layers that have them. */
+static int send_layers(struct decode_device *d, struct stage *stage, int *n_loaded, struct error *e) {
+    struct runtime *m = d->s->m;
+    const struct config *c = d->s->c;
+    int32_t ids[SPLIT_EXPERTS];
+    for (int i = 0; i < c->n_experts; i++) ids[i] = i;
+    for (int l = d->first; l < d->last && *n_loaded < d->n_expert_layers; l++) {
+        struct resident_experts *x = &d->layers[l].experts;
+        if (!c->layer[l].moe) continue;
+        if (!x->view) {
+            if (gpu_mem_free(d->g) < resident_experts_bytes(m->w, l)) return error_set(e, ERR_MEMORY, "no room");
+            if (!d->s->cpu_queue) TRY(nan_scan_experts(&m->scan, l, ids, c->n_experts, e));
+            TRY(resident_experts_load(x, m->w, l, d->g, stage, e));
+            d->held_bytes += x->bytes, d->loaded_bytes += x->bytes;
+            cpu_count_read(m, x->bytes);
+        }
+        ++*n_loaded;
+    }
+    return 0;
+}
+
+static bool lacks_experts(const struct decode_device *d) {
+    int n = 0;
+    for (int l = d->first; l < d->last; l++) n += d->layers[l].experts.view != NULL;
+    return n < d->n_expert_layers;
+}
+
+int decode_experts_load(struct decode_device *d, struct error *e) {
+    struct runtime *m = d->s->m;
+    struct stage *stage;
+    int n = 0;
+    if (!lacks_experts(d)) return 0;
+    int rc = stage_open(
+        &stage,
+        &(struct stage_options){.set = m->gpus, .g = d->g, .stream = d->main, .stop = &d->stop, .threads = stage_threads(m->gpus, m->w), .rank = d->rank}, e);
+    if (!rc) rc = send_layers(d, stage, &n, e);
+    if (rc == ERR_MEMORY) { /* the CPU computes the rest */
+        log_say(LOG_INFO, "device %d has room for the experts of %d layers, %d were planned", d->rank, n, d->n_expert_layers);
+        *e = (struct error){0};
+        d->n_expert_layers = n, rc = 0;
+    }
+    if (!rc) rc = stage_flush(stage);
+    stage_close(&stage);
+    decode_graph_drop(d); /* recordings hand the layers' rows to the CPU */
+    return rc ? rc : gpu_stream_sync(d->main);
+}
+
+bool decode_experts_evict_layer(struct decode_device *d) {
+    for (int l = d->last - 1; l >= d->first && d->layers; l--) {
+        struct resident_experts *x = &d->layers[l].experts;
+        if (!x->mem) continue;
+        gpu_stream_sync(d->main); /* queued work and recordings read them */
+        decode_graph_drop(d);
+        d->held_bytes -= x->bytes, d->loaded_bytes -= x->bytes;
+        resident_experts_free(x, d->g);
+        return true;
+    }
+    return false;
+}

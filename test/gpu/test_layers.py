@@ -1,0 +1,118 @@
+#!/usr/bin/env python3
+"""Layers whose routed experts are all on a device (--expert-cache layers, the default): the same text and the same logits, bit for bit, as
+with experts on the CPU, on one to three devices, with one chat and with several, beside prompts that take the memory, with drafts, and
+on devices that fail or have room for a part of the layers; the CPU computes no expert of such a layer.
+
+usage: test_layers.py HEARTH FIXTURES_DIR [full]    without fixtures only the built-in model"""
+import json, os, re, sys, tempfile
+
+from against import FULL, SCALAR, check, end, greedy, known, run
+
+models = known("qwen3_moe", "deepseek_v3", "gpt_oss", "mixtral", "qwen3_next", "deepseek_v4", "phimoe")
+models = models if FULL else models[:4]
+LAYERS, NONE = ["--expert-cache", "layers"], ["--expert-cache", "off"]
+
+
+def device(n, more=""):
+    return ["--gpus", f"emu:{n},cpu=scalar{more}"]
+
+
+def resident(err):
+    """Layers with resident experts, and layers with experts, over all devices."""
+    m = re.findall(r"all experts of (\d+) of (\d+) layers", err)
+    return (sum(int(a) for a, _ in m), sum(int(b) for _, b in m)) if m else (0, 0)
+
+
+# --- The same text in every mode; all layers fit
+for i, model in enumerate(models):
+    want = greedy(model, 9, SCALAR, 15)[1]
+    for k, (n, prefill, decode) in enumerate(((1, "cpu", "hybrid"), (2, "blend", "hybrid"), (1, "slp", "dual"), (3, "cpu", "hybrid"), (1, "blend", "auto"))):
+        if not FULL and (i + k) % 2:
+            continue
+        rc, out, err = greedy(model, 9, SCALAR + device(n) + ["--prefill", prefill, "--decode", decode, *LAYERS], 15)
+        have, of = resident(err)
+        check(not rc and out == want and have == of > 0, model, n, prefill, decode, rc, out, want, err)
+
+# --- The same logits, bit for bit, wherever the experts run
+for model in models:
+    got = []
+    for more in (NONE, LAYERS):
+        with tempfile.TemporaryDirectory() as tmp:
+            name = os.path.join(tmp, "logits")
+            rc, _, err = run("-m", model, "--tokens", ",".join(str(5 + 3 * i) for i in range(12)), "--logits-out", name, *SCALAR, *device(1), "--prefill", "cpu", "--decode", "hybrid", *more)
+            got.append((rc, open(name, "rb").read() if not rc else err))
+    check(got[0][0] == got[1][0] == 0 and got[0][1] == got[1][1], model, "logits differ with resident experts", got[0][0], got[1][0])
+
+# --- The CPU computes experts of the other layers only; a trace has one span per layer and step on each side
+for mem, all_of_them in (("", True), (",mem=12M", False)):
+    with tempfile.TemporaryDirectory() as tmp:
+        name = os.path.join(tmp, "trace")
+        rc, out, err = run("-p", "hi", "--raw", "-n", "8", "--temp", "0", "--draft", "none", *SCALAR, *device(1, mem), "--prefill", "slp" if all_of_them else "cpu", "--decode", "hybrid", "-c", "512", "--explain", "--trace", name, *LAYERS)
+        spans = [(e["pid"], e["name"]) for e in json.load(open(name))["traceEvents"] if e.get("ph") == "X"] if not rc else []
+    have, of = resident(err)
+    steps = sum(s == (0, "attention") for s in spans)
+    check(not rc and of == 4 and (have == of) == all_of_them and have, "memory", mem, rc, have, of, err)
+    if all_of_them:
+        check(steps and (8, "experts") not in spans and not any(n == "join" for _, n in spans), "the CPU took part", set(spans))
+    else:
+        check(steps and sum(n == "join" for _, n in spans) > 0, "no layer was left to the CPU", set(spans))
+
+# --- Little memory: layer by layer; KV caches come first, and the text stays
+want = greedy("ember:", 9, SCALAR, 20)[1]
+seen = set()
+for mem in ("4M", "6M", "7M", "8M", "9M", "10M", "11M", "12M", "14M", "20M"):
+    rc, out, err = greedy("ember:", 9, SCALAR + device(1, ",mem=" + mem) + ["--prefill", "cpu", "--decode", "auto", "-c", "512", *LAYERS], 20)
+    seen.add(resident(err)[0])
+    check(not rc and out == want and "instead" not in err, "memory of", mem, rc, out, want, err)
+check(len(seen) >= 3 and 4 in seen, "numbers of resident layers seen", seen)
+
+
+# --- Several chats at once, and prompts that need the memory of the experts: they return
+def batch(model, n, args):
+    with tempfile.TemporaryDirectory() as tmp:
+        name = os.path.join(tmp, "batch")
+        with open(name, "w") as f:
+            for i in range(n):
+                f.write(json.dumps({"prompt": "How do I " + "list files in a directory? " * (i * 7 % 5) + str(i), "seed": i, "temperature": 1, "max_tokens": 9 + i % 5}) + "\n")
+        rc, out, err = run("-m", model, "--raw", "--batch", name, *SCALAR, *args)
+    return [rc] + [a["text"] for a in sorted(map(json.loads, out.splitlines()), key=lambda a: a["index"])], err
+
+
+for model in models[:2]:
+    want = batch(model, 6, [])[0]
+    for devices, decode, prefill in ((1, "dual", "cpu"), (1, "hybrid", "blend"), (1, "dual", "slp"), (2, "hybrid", "dslp")):
+        got, err = batch(model, 6, device(devices) + ["--decode", decode, "--prefill", prefill, *LAYERS])
+        check(got == want and not err, model, devices, decode, prefill, got, want, err)
+
+# --- Drafts do not change the text
+for model in models[:2]:
+    want = greedy(model, 9, SCALAR, 15)[1]
+    for draft in ("lookup", "int4"):
+        rc, out, err = greedy(model, 9, SCALAR + device(1) + ["--prefill", "cpu", "--decode", "hybrid", "--draft", draft, *LAYERS], 15)
+        check(not rc and out == want, model, "draft", draft, rc, out, want, err)
+
+# --- The routing trace still has every selection
+with tempfile.TemporaryDirectory() as tmp:
+    lines = []
+    for more in (NONE, LAYERS):
+        name = os.path.join(tmp, "routing")
+        rc, out, err = run("-p", "hi", "--raw", "-n", "6", "--temp", "0", "--draft", "none", *SCALAR, *device(1), "--prefill", "cpu", "--decode", "hybrid", "--trace-routing", name, *more)
+        lines.append([{k: v for k, v in json.loads(line).items() if k in ("pos", "layer", "ids", "token")} for line in open(name)][1:])
+    check(lines[0] and lines[0] == lines[1], "routing traces differ", len(lines[0]), len(lines[1]))
+
+# --- A device that fails at the nth copy, launch or allocation, or for good: the answer is complete, and a warning says so
+want = greedy("ember:", 9, SCALAR, 10)[1]
+for kind, first, step in (("copy", 20, 61), ("launch", 20, 97), ("alloc", 3, 37), ("die", 40, 211)):
+    n, clean, at = first, 0, 0
+    while clean < 2 and at < (1000 if FULL else 4):
+        rc, out, err = greedy("ember:", 9, SCALAR + device(1, f",fail={kind}:{n}") + ["--prefill", "cpu", "--decode", "hybrid", *LAYERS], 10)
+        said = [line for line in err.splitlines() if "hearth: " in line and "expected" not in line]
+        opening = rc in (1, 5) and kind in ("alloc", "die") and re.search("--decode hybrid", said[-1])
+        check(opening or not rc and out == want and len(said) <= 1, f"fail={kind}:{n}", rc, out, err)
+        clean, n, at = (0 if said else clean + 1), n + step, at + 1
+
+# --- The report names them; layers are the default
+for more, has in (([], True), (NONE, False), (LAYERS, True), (["--expert-cache", "auto"], True)):
+    rc, out, err = run("--gpus", "emu:1", "--inspect", *more)
+    check(not rc and bool(re.search(r"routed experts: all experts of 4 of 4 layers", " ".join(out.split()))) == has, "--inspect", *more, out, err)
+sys.exit(end())
