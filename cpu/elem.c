@@ -25,8 +25,11 @@ static int run_rows(struct exec *base, const void *op, int rows, int cols, exec_
 static void embed_task(void *arg, int task, int thread) {
     const struct job *j = arg;
     const struct op_embed *o = j->op;
-    for (int i = task * j->per, end = task_end(task, j->per, j->rows); i < end; i++)
-        j->x->k.decode[o->table.dtype](o->out + (size_t)i * (size_t)o->table.cols, &o->table, o->ids[i], 0, o->table.cols);
+    for (int i = task * j->per, end = task_end(task, j->per, j->rows); i < end; i++) {
+        float *out = o->out + (size_t)i * (size_t)o->table.cols;
+        j->x->k.decode[o->table.dtype](out, &o->table, o->ids[i], 0, o->table.cols);
+        for (int c = 0; c < o->table.cols && o->scale != 0 && o->scale != 1; c++) out[c] *= o->scale;
+    }
 }
 int elem_embed(struct exec *base, const struct op_embed *o) { return run_rows(base, o, o->n, o->table.cols, embed_task); }
 

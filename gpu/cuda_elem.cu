@@ -1,12 +1,12 @@
 /* All operations except matrix products and attention. One row or one head per block, so that the order of sums is fixed. */
 #include "gpu/cuda_device.cuh"
 
-static __global__ void embed_kernel(float *out, const int32_t *ids, struct mat table) {
+static __global__ void embed_kernel(float *out, const int32_t *ids, struct mat table, float scale) {
     size_t row = blockIdx.x;
-    for (int c = threadIdx.x; c < table.cols; c += blockDim.x) out[row * (size_t)table.cols + (size_t)c] = weight_at(table, ids[row], c);
+    for (int c = threadIdx.x; c < table.cols; c += blockDim.x) out[row * (size_t)table.cols + (size_t)c] = weight_at(table, ids[row], c) * scale;
 }
-cudaError_t cuda_embed(cudaStream_t s, float *out, const int32_t *ids, struct mat table, int n) {
-    embed_kernel<<<(unsigned)n, 256, 0, s>>>(out, ids, table);
+cudaError_t cuda_embed(cudaStream_t s, float *out, const int32_t *ids, struct mat table, int n, float scale) {
+    embed_kernel<<<(unsigned)n, 256, 0, s>>>(out, ids, table, scale);
     return cudaGetLastError();
 }
 

@@ -72,7 +72,7 @@ struct cuda_route {                                                  /* struct o
 cudaError_t cuda_timeline_launch_signal(cudaStream_t s, uint32_t *word, uint32_t value);
 cudaError_t cuda_timeline_launch_wait(cudaStream_t s, const uint32_t *word, uint32_t value);
 
-cudaError_t cuda_embed(cudaStream_t s, float *out, const int32_t *ids, struct mat table, int n);
+cudaError_t cuda_embed(cudaStream_t s, float *out, const int32_t *ids, struct mat table, int n, float scale);
 cudaError_t cuda_norm(cudaStream_t s, float *out, const float *x, const void *w, const void *bias, int w_dtype, int rows, int dim, int ldx, int ldo, float eps,
                       float add, int layer_norm, int tag, int *bad);
 struct cuda_rope_table { /* struct op_rope_table */

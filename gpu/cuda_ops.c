@@ -168,7 +168,7 @@ int cuda_run_op(struct op_exec *x, enum op_code code, const union op_args *u) {
     switch (code) {
     case OP_EMBED:
         if (!cuda_mat_is_supported(u->embed.table.dtype)) r = cudaErrorNotSupported;
-        else if (u->embed.n > 0) r = cuda_embed(s->stream, u->embed.out, u->embed.ids, u->embed.table, u->embed.n);
+        else if (u->embed.n > 0) r = cuda_embed(s->stream, u->embed.out, u->embed.ids, u->embed.table, u->embed.n, u->embed.scale != 0 ? u->embed.scale : 1);
         break;
     case OP_NORM: return norm(s, &u->norm);
     case OP_LINEAR: return cuda_linear_op(s, &u->linear);

@@ -23,12 +23,13 @@ struct exec { /* the executor; each backend's own struct begins with it */
     const _Atomic int *cancel; /* may be NULL; non-zero: return ERR_CANCELLED soon */
 };
 
-/* out[i] = row ids[i] of table, float32 [n, cols] */
+/* out[i] = scale * row ids[i] of table, float32 [n, cols] */
 struct op_embed {
     float *out;
     const int32_t *ids;
     struct mat table;
     int n;
+    float scale; /* 0: 1 */
 };
 
 /* out = x / sqrt(mean(x^2) + eps) * (w + add), for `rows` rows of `dim` (e.g. n tokens or n * heads). w NULL: all 1 (RMS only). mean != 0: LayerNorm

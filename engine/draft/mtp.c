@@ -94,12 +94,12 @@ static int run_rows(struct mtp *m, struct mtp_session *chat, const int32_t *toke
     for (int i = 0; i < n; i++) w->tokens[i] = tokens[i], w->pos[i] = chat->first + row + i;
     *w->first_bad = -1;
     TRY(kv_commit(&chat->kv, row + n, &(struct error){0}));
-    TRY(block_embed(m->exec, m->w, w, n));
-    TRY(block_norm(m->exec, c, m->pair, 2 * hidden, w->x, hidden, m->prediction->enorm, NULL, n, hidden, 0, NULL));
-    if (final) TRY(block_norm(m->exec, c, w->xn, hidden, h, hidden, m->w->norm, m->w->norm_bias, n, hidden, 0, NULL));
-    TRY(block_norm(m->exec, c, m->pair + hidden, 2 * hidden, final ? w->xn : h, hidden, m->prediction->hnorm, NULL, n, hidden, 0, NULL));
+    TRY(block_embed(m->exec, m->w, w->x, w->tokens, n));
+    TRY(block_norm(m->exec, c, m->pair, 2 * hidden, w->x, hidden, m->prediction->enorm, NULL, n, hidden));
+    if (final) TRY(block_norm(m->exec, c, w->xn, hidden, h, hidden, m->w->norm, m->w->norm_bias, n, hidden));
+    TRY(block_norm(m->exec, c, m->pair + hidden, 2 * hidden, final ? w->xn : h, hidden, m->prediction->hnorm, NULL, n, hidden));
     TRY(block_linear(m->exec, c, w->x, hidden, m->pair, 2 * hidden, m->prediction->eh, NULL, n, false));
-    TRY(block_rope(m->exec, c, w, m->w->rope_mscale, n, 0));
+    TRY(block_rope(m->exec, m->w, w, n, 0));
     TRY(block_kv(m->exec, c, y, 0, w, &span, 1, n));
     if (!out) return 0;
     struct work v = work_slice(c, w, n - 1);
@@ -116,7 +116,7 @@ static int run_rows(struct mtp *m, struct mtp_session *chat, const int32_t *toke
 /* Computes logits and argmax from the layer's output; *top < 0: a logit is NaN. */
 static int compute_logits(struct mtp *m, const struct work *v, float *logits, int32_t *top) {
     const struct config *c = &m->c;
-    TRY(block_norm(m->exec, c, v->xn, c->hidden, v->x, c->hidden, m->prediction->norm, NULL, 1, c->hidden, 0, NULL));
+    TRY(block_norm(m->exec, c, v->xn, c->hidden, v->x, c->hidden, m->prediction->norm, NULL, 1, c->hidden));
     return m->exec->ops->linear(m->exec,
                                 &(struct op_linear){.y = logits, .x = v->xn, .w = m->prediction->head, .n = 1, .ldx = c->hidden, .ldy = c->vocab, .top = top});
 }

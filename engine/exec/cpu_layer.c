@@ -48,8 +48,8 @@ int cpu_begin_batch(struct runtime *m, struct work *w, int n, int total, const _
     m->cpu->cancel = cancel;
     *w->first_bad = -1;
     if (!m->cpu_queue) memcpy(w->inv_freq, m->w->inv_freq, (size_t)rope_floats(c) * sizeof(float));
-    int rc = block_embed(m->cpu, m->w, w, n);
-    if (!rc) rc = block_rope(m->cpu, c, w, m->w->rope_mscale, n, total);
+    int rc = block_embed(m->cpu, m->w, w->x, w->tokens, n);
+    if (!rc) rc = block_rope(m->cpu, m->w, w, n, total);
     return rc ? exec_op_error(rc, e) : 0;
 }
 

@@ -173,7 +173,7 @@ static int device_begin_batch(struct decode *s, struct decode_micro_batch *m, in
         TRY(gpu_copy(d->main, w->pos, m->host.pos, (size_t)m->n_dev * 4, GPU_H2D));
         TRY(gpu_copy(d->main, w->tokens, m->host.tokens, (size_t)m->n_dev * 4, GPU_H2D));
         if (w->seq_length) TRY(gpu_copy(d->main, w->seq_length, m->host.seq_length, (size_t)m->n_dev * 4, GPU_H2D));
-        TRY(block_rope(exec_of(d), s->c, w, s->m->w->rope_mscale, m->n_dev, 0));
+        TRY(block_rope(exec_of(d), s->m->w, w, m->n_dev, 0));
         TRY(decode_graph_begin(d, m, total));
         if (!i || s->is_tensor_parallel) TRY(gpu_copy(d->main, w->x, m->host.x, row_bytes(s, m->n_dev), GPU_H2D));
     }

@@ -472,7 +472,7 @@ static int begin_batch(struct blend *b, struct prefill_job *j, struct error *e) 
     m->cpu->cancel = j->cancel;
     int32_t *tokens = b->pos + b->rows;
     for (int i = 0; i < b->n; i++) b->pos[i] = j->pos + b->at + i, tokens[i] = s->cpu_queue ? 0 : j->tokens[b->at + i];
-    if (!s->cpu_queue) TRY(m->cpu->ops->embed(m->cpu, &(struct op_embed){.out = b->x, .ids = j->tokens + b->at, .table = m->w->embed, .n = b->n}));
+    if (!s->cpu_queue) TRY(block_embed(m->cpu, m->w, b->x, j->tokens + b->at, b->n));
     for (int i = 0; i < b->n_dev; i++) {
         struct blend_device *p = &b->dev[i];
         struct gpu_stream *main = blend_device_stream(p);
@@ -480,7 +480,7 @@ static int begin_batch(struct blend *b, struct prefill_job *j, struct error *e) 
         TRY(gpu_fill(main, (void *)p->work.first_bad, 0xff, 4));
         TRY(gpu_copy(main, p->work.pos, b->pos, (size_t)b->n * 4, GPU_H2D));
         TRY(gpu_copy(main, p->work.tokens, tokens, (size_t)b->n * 4, GPU_H2D));
-        TRY(block_rope(gpu_stream_exec(main), s->c, &p->work, m->w->rope_mscale, b->n, j->pos + j->n));
+        TRY(block_rope(gpu_stream_exec(main), m->w, &p->work, b->n, j->pos + j->n));
         if (p->d != decode_device_of(s, 0)) continue;
         TRY(gpu_copy(main, p->work.x, b->x, (size_t)b->n * (size_t)s->c->hidden * 4, GPU_H2D));
         b->owner = i;

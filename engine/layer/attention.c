@@ -6,6 +6,21 @@ static const struct attention_kind *const kinds[] = {
     [ATTN_GQA] = &attention_gqa, [ATTN_MLA] = &attention_mla, [ATTN_DSA] = &attention_dsa, [ATTN_COMPRESSED] = &attention_compressed};
 const struct attention_kind *attention_of(const struct config *c, int layer) { return c->layer[layer].delta ? &attention_delta : kinds[c->attn]; }
 
+int attention_rotate(struct exec *x, const struct config *c, int layer, const struct work *w, float *v, int heads, int ld, int head_ld, int n) {
+    const bool second = c->layer[layer].rope == LAYER_ROPE_SECOND;
+    const struct rope_config *rope = second ? &c->second_rope : &c->rope;
+    if (c->layer[layer].rope == LAYER_ROPE_NONE) return 0;
+    return x->ops->rope(x, &(struct op_rope){.x = v,
+                                             .cos = second ? w->second_cos : w->cos,
+                                             .sin = second ? w->second_sin : w->sin,
+                                             .n = n,
+                                             .heads = heads,
+                                             .ld = ld,
+                                             .head_ld = head_ld,
+                                             .half = rope->dim / 2,
+                                             .interleaved = rope->interleaved});
+}
+
 struct kv_plane attention_plane(struct kv_plane p, int row) {
     size_t width = (size_t)p.heads * (size_t)p.dim;
     assert(!p.blocks || !row);

@@ -18,14 +18,16 @@ struct attention_kind {
 extern const struct attention_kind attention_gqa, attention_mla, attention_dsa, attention_compressed, attention_delta;
 const struct attention_kind *attention_of(const struct config *c, int layer);
 
-/* Applies the model's norm to `rows` rows of dim. bias may be NULL. */
-int block_norm(struct exec *x, const struct config *c, float *out, int ldo, const float *in, int ldx, const float *weight, const float *bias, int rows, int dim,
-               int tag, _Atomic int *bad);
+/* Applies the model's norm to `rows` rows of dim, other than rows of the residual stream. weight and bias may be NULL. */
+int block_norm(struct exec *x, const struct config *c, float *out, int ldo, const float *in, int ldx, const float *weight, const float *bias, int rows,
+               int dim);
 /* Absorbed MLA for a span of at most w->absorb_rows rows. chosen: NULL, or as in op_attention, index_topk per row. */
 int attention_absorbed(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *s, struct key_range keys,
                        const int32_t *chosen);
 /* y[n] = m in[n] (+ bias) (+ y[n]) */
 int block_linear(struct exec *x, const struct config *c, float *y, int ldy, const float *in, int ldx, struct mat m, const float *bias, int n, bool accumulate);
+/* Rotates `heads` heads of n rows, at v and head_ld floats apart, as the layer does: not at all in a layer without rope. */
+int attention_rotate(struct exec *x, const struct config *c, int layer, const struct work *w, float *v, int heads, int ld, int head_ld, int n);
 struct kv_plane attention_plane(struct kv_plane p, int row);                          /* the plane starting at `row` */
 const struct op_place *attention_address(const struct span *s, int layer, int plane); /* NULL: as the span says */
 /* Attention over all keys of a span, or over one piece of them. */

@@ -30,8 +30,8 @@ static int rotate_heads(struct exec *x, const struct config *c, int layer, const
     const size_t at = (size_t)row * (size_t)(c->rope.dim / 2);
     const bool far = ratio_of(c, layer) > 0;
     return x->ops->rope(x, &(struct op_rope){.x = v + dim - c->rope.dim,
-                                             .cos = (far ? w->long_cos : w->cos) + at,
-                                             .sin = (far ? w->long_sin : w->sin) + at,
+                                             .cos = (far ? w->second_cos : w->cos) + at,
+                                             .sin = (far ? w->second_sin : w->sin) + at,
                                              .n = n,
                                              .heads = heads,
                                              .ld = heads * dim,
@@ -80,8 +80,8 @@ static int make_entries(struct exec *x, const struct config *c, int layer, const
     const int made = op_compressed(&o); /* when recorded: the most possible; the cache stores only completed ones */
     TRY(x->ops->compress(x, &o));
     if (!made) return 0;
-    TRY(block_norm(x, c, w->entries, k->dim, w->entries, k->dim, k->norm, NULL, made, k->dim, 0, NULL));
-    const float *inv_freq = w->inv_freq + half; /* far_rope's */
+    TRY(block_norm(x, c, w->entries, k->dim, w->entries, k->dim, k->norm, NULL, made, k->dim));
+    const float *inv_freq = w->inv_freq + half; /* second_rope's */
     TRY(x->ops->rope_table(x, &(struct op_rope_table){.cos = w->entry_cos,
                                                       .sin = w->entry_sin,
                                                       .inv_freq = inv_freq,
@@ -130,7 +130,7 @@ static int compressed_store_kv(struct exec *x, const struct config *c, const str
                                int n) {
     const int dim = c->head_dim;
     TRY(block_linear(x, c, w->kv, dim, w->xn, c->hidden, y->kv_a, NULL, n, false));
-    TRY(block_norm(x, c, w->kv, dim, w->kv, dim, y->kv_a_norm, NULL, n, dim, 0, NULL));
+    TRY(block_norm(x, c, w->kv, dim, w->kv, dim, y->kv_a_norm, NULL, n, dim));
     TRY(rotate_heads(x, c, layer, w, 0, w->kv, n, 1, dim, false));
     for (int i = 0; i < n_spans; i++) {
         const struct span *s = &spans[i];
@@ -152,9 +152,9 @@ static int compressed_store_kv(struct exec *x, const struct config *c, const str
 static int compressed_make_queries(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, int n) {
     const int dim = c->head_dim, qd = c->n_heads * dim;
     TRY(block_linear(x, c, w->q_latent, c->q_lora, w->xn, c->hidden, y->q_a, NULL, n, false));
-    TRY(block_norm(x, c, w->q_latent, c->q_lora, w->q_latent, c->q_lora, y->q_a_norm, NULL, n, c->q_lora, 0, NULL));
+    TRY(block_norm(x, c, w->q_latent, c->q_lora, w->q_latent, c->q_lora, y->q_a_norm, NULL, n, c->q_lora));
     TRY(block_linear(x, c, w->q, qd, w->q_latent, c->q_lora, y->q_b, NULL, n, false));
-    TRY(block_norm(x, c, w->q, dim, w->q, dim, NULL, NULL, n * c->n_heads, dim, 0, NULL));
+    TRY(block_norm(x, c, w->q, dim, w->q, dim, NULL, NULL, n * c->n_heads, dim));
     TRY(rotate_heads(x, c, layer, w, 0, w->q, n, c->n_heads, dim, false));
     if (!has_selection(c, layer)) return 0;
     const int width = c->index_heads * c->index_dim;

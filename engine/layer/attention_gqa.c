@@ -6,13 +6,18 @@ static int gqa_cache_planes(const struct config *c, int layer, struct cache_desc
     return 2;
 }
 
-/* Clips and norms n projected rows of `heads` keys, queries or values (norm NULL) before RoPE. */
-static int gqa_clip_and_norm(struct exec *x, const struct config *c, float *v, int heads, const float *norm, int n) {
+static int gqa_clip(struct exec *x, const struct config *c, float *v, int width, int n) {
+    return c->qkv_clip > 0 ? x->ops->clip(x, &(struct op_clip){.x = v, .n = n, .m = width, .limit = c->qkv_clip}) : 0;
+}
+
+/* Norms, clips and rotates n projected rows of `heads` keys or queries, in the family's order. */
+static int gqa_norm_and_rotate(struct exec *x, const struct config *c, int layer, const struct work *w, float *v, int heads, const float *norm, int n) {
     const int dim = c->head_dim, all = heads * dim;
-    if (c->qkv_clip > 0) TRY(x->ops->clip(x, &(struct op_clip){.x = v, .n = n, .m = all, .limit = c->qkv_clip}));
-    if (!norm) return 0;
-    if (c->qk_norm == QK_NORM_ALL) return block_norm(x, c, v, all, v, all, norm, NULL, n, all, 0, NULL);
-    return block_norm(x, c, v, dim, v, dim, norm, NULL, n * heads, dim, 0, NULL);
+    if (c->qk_norm_after_rope) TRY(attention_rotate(x, c, layer, w, v, heads, all, dim, n));
+    if (c->qk_norm == QK_NORM_ALL) TRY(block_norm(x, c, v, all, v, all, norm, NULL, n, all));
+    if (c->qk_norm == QK_NORM_HEAD) TRY(block_norm(x, c, v, dim, v, dim, norm, NULL, n * heads, dim));
+    TRY(gqa_clip(x, c, v, all, n));
+    return c->qk_norm_after_rope ? 0 : attention_rotate(x, c, layer, w, v, heads, all, dim, n);
 }
 
 static int gqa_store_kv(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *spans, int n_spans,
@@ -21,17 +26,8 @@ static int gqa_store_kv(struct exec *x, const struct config *c, const struct lay
     float *k = w->kv, *v = w->kv + (size_t)n * (size_t)kd;
     TRY(block_linear(x, c, k, kd, w->xn, c->hidden, y->k, y->k_bias, n, false));
     TRY(block_linear(x, c, v, kd, w->xn, c->hidden, y->v, y->v_bias, n, false));
-    TRY(gqa_clip_and_norm(x, c, k, c->n_kv_heads, y->k_norm, n));
-    TRY(gqa_clip_and_norm(x, c, v, c->n_kv_heads, NULL, n));
-    TRY(x->ops->rope(x, &(struct op_rope){.x = k,
-                                          .cos = w->cos,
-                                          .sin = w->sin,
-                                          .n = n,
-                                          .heads = c->n_kv_heads,
-                                          .ld = kd,
-                                          .head_ld = dim,
-                                          .half = c->rope.dim / 2,
-                                          .interleaved = c->rope.interleaved}));
+    TRY(gqa_norm_and_rotate(x, c, layer, w, k, c->n_kv_heads, y->k_norm, n));
+    TRY(gqa_clip(x, c, v, kd, n));
     for (int i = 0; i < n_spans; i++) {
         const struct span *s = &spans[i];
         size_t row = (size_t)s->row;
@@ -53,16 +49,7 @@ static int gqa_make_queries(struct exec *x, const struct config *c, const struct
         TRY(x->ops->copy(
             x, &(struct op_copy){
                    .y = w->q, .x = q, .n = n, .heads = c->n_heads, .dim = dim, .ldx = c->n_heads * each, .ldy = qd, .head_ldx = each, .head_ldy = dim}));
-    TRY(gqa_clip_and_norm(x, c, w->q, c->n_heads, y->q_norm, n));
-    return x->ops->rope(x, &(struct op_rope){.x = w->q,
-                                             .cos = w->cos,
-                                             .sin = w->sin,
-                                             .n = n,
-                                             .heads = c->n_heads,
-                                             .ld = qd,
-                                             .head_ld = dim,
-                                             .half = c->rope.dim / 2,
-                                             .interleaved = c->rope.interleaved});
+    return gqa_norm_and_rotate(x, c, layer, w, w->q, c->n_heads, y->q_norm, n);
 }
 
 static int gqa_attend(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *s, struct key_range keys) {

@@ -176,15 +176,7 @@ static int mla_store_kv(struct exec *x, const struct config *c, const struct lay
     int latent = c->kv_lora + c->qk_rope;
     TRY(block_linear(x, c, w->kv, latent, w->xn, c->hidden, y->kv_a, y->kv_a_bias, n, false));
     TRY(latent_norm(x, w->kv, latent, y->kv_a_norm, n, c->kv_lora));
-    TRY(x->ops->rope(x, &(struct op_rope){.x = w->kv + c->kv_lora,
-                                          .cos = w->cos,
-                                          .sin = w->sin,
-                                          .n = n,
-                                          .heads = 1,
-                                          .ld = latent,
-                                          .head_ld = latent,
-                                          .half = c->rope.dim / 2,
-                                          .interleaved = c->rope.interleaved}));
+    TRY(attention_rotate(x, c, layer, w, w->kv + c->kv_lora, 1, latent, latent, n));
     for (int i = 0; i < n_spans; i++) {
         const struct span *s = &spans[i];
         TRY(x->ops->kv_store(x, &(struct op_kv_store){.plane = s->cache[layer].p[0],
@@ -204,15 +196,7 @@ static int mla_make_queries(struct exec *x, const struct config *c, const struct
         TRY(latent_norm(x, w->q_latent, c->q_lora, y->q_a_norm, n, c->q_lora));
         TRY(block_linear(x, c, w->q, qd, w->q_latent, c->q_lora, y->q_b, NULL, n, false));
     } else TRY(block_linear(x, c, w->q, qd, w->xn, c->hidden, y->q, NULL, n, false));
-    return x->ops->rope(x, &(struct op_rope){.x = w->q + c->qk_nope,
-                                             .cos = w->cos,
-                                             .sin = w->sin,
-                                             .n = n,
-                                             .heads = c->n_heads,
-                                             .ld = qd,
-                                             .head_ld = c->head_dim,
-                                             .half = c->rope.dim / 2,
-                                             .interleaved = c->rope.interleaved});
+    return attention_rotate(x, c, layer, w, w->q + c->qk_nope, c->n_heads, qd, c->head_dim, n);
 }
 static int mla_attend(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *s, struct key_range keys) {
     return block_expands_mla(c, s->n) ? attend_expanded(x, c, y, layer, w, s, keys) : attention_absorbed(x, c, y, layer, w, s, keys, NULL);

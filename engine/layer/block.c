@@ -1,22 +1,34 @@
 #include "engine/layer/attention.h"
+#include "engine/model/rope.h"
 
-int block_embed(struct exec *x, const struct weights *m, struct work *w, int n) {
-    return x->ops->embed(x, &(struct op_embed){.out = w->x, .ids = w->tokens, .table = m->embed, .n = n});
+/* With a residual scale r the stream is kept divided by r: blocks then add their outputs unscaled, and a norm of the stream with eps / r^2 equals the norm of
+ * the unscaled stream with eps. */
+static float stream_eps(const struct config *c) { return c->residual_scale > 0 ? c->norm_eps / (c->residual_scale * c->residual_scale) : c->norm_eps; }
+int block_embed(struct exec *x, const struct weights *m, float *out, const int32_t *ids, int n) {
+    const struct config *c = &m->config;
+    const float scale = (c->embed_scale > 0 ? c->embed_scale : 1) / (c->residual_scale > 0 ? c->residual_scale : 1);
+    return x->ops->embed(x, &(struct op_embed){.out = out, .ids = ids, .table = m->embed, .n = n, .scale = scale});
 }
 
-int block_rope(struct exec *x, const struct config *c, struct work *w, float mscale, int n, int total) {
-    struct op_rope_table o = {.cos = w->cos, .sin = w->sin, .pos = w->pos, .inv_freq = w->inv_freq, .n = n, .half = c->rope.dim / 2, .mscale = mscale};
+int block_rope(struct exec *x, const struct weights *m, struct work *w, int n, int total) {
+    const struct config *c = &m->config;
+    struct op_rope_table o = {
+        .cos = w->cos, .sin = w->sin, .pos = w->pos, .inv_freq = w->inv_freq, .n = n, .half = c->rope.dim / 2, .mscale = m->rope_mscale[0]};
     if (c->rope.kind == ROPE_LONG)
         o.length = total ? NULL : w->seq_length, o.total = total, o.longest = (int)c->rope.original_max, o.long_mscale = c->rope.factors_mscale[1];
     TRY(x->ops->rope_table(x, &o));
-    if (!c->compressed_rope.dim) return 0;
-    return x->ops->rope_table(
-        x,
-        &(struct op_rope_table){.cos = w->long_cos, .sin = w->long_sin, .pos = w->pos, .inv_freq = w->inv_freq + o.half, .n = n, .half = o.half, .mscale = 1});
+    if (!c->second_rope.dim) return 0;
+    return x->ops->rope_table(x, &(struct op_rope_table){.cos = w->second_cos,
+                                                         .sin = w->second_sin,
+                                                         .pos = w->pos,
+                                                         .inv_freq = w->inv_freq + rope_first_floats(c),
+                                                         .n = n,
+                                                         .half = c->second_rope.dim / 2,
+                                                         .mscale = m->rope_mscale[1]});
 }
 
-int block_norm(struct exec *x, const struct config *c, float *out, int ldo, const float *in, int ldx, const float *weight, const float *bias, int rows, int dim,
-               int tag, _Atomic int *bad) {
+static int norm_rows(struct exec *x, const struct config *c, float *out, int ldo, const float *in, int ldx, const float *weight, const float *bias, int rows,
+                     int dim, float eps, int tag, _Atomic int *bad) {
     return x->ops->norm(x, &(struct op_norm){.out = out,
                                              .x = in,
                                              .w = weight,
@@ -25,12 +37,16 @@ int block_norm(struct exec *x, const struct config *c, float *out, int ldo, cons
                                              .dim = dim,
                                              .ldx = ldx,
                                              .ldo = ldo,
-                                             .eps = c->norm_eps,
+                                             .eps = eps,
                                              .add = c->norm == NORM_RMS_PLUS_ONE,
                                              .w_dtype = DT_F32,
                                              .layer_norm = c->norm == NORM_LAYER,
                                              .tag = tag,
                                              .bad = bad});
+}
+int block_norm(struct exec *x, const struct config *c, float *out, int ldo, const float *in, int ldx, const float *weight, const float *bias, int rows,
+               int dim) {
+    return norm_rows(x, c, out, ldo, in, ldx, weight, bias, rows, dim, c->norm_eps, 0, NULL);
 }
 
 int block_linear(struct exec *x, const struct config *c, float *y, int ldy, const float *in, int ldx, struct mat m, const float *bias, int n, bool accumulate) {
@@ -69,7 +85,7 @@ int block_merge_streams(struct exec *x, const struct weights *m, struct work *w,
 static int norm_input(struct exec *x, const struct config *c, const struct stream_mix *m, const float *weight, const float *bias, struct work *w, int n,
                       int tag) {
     if (c->streams.n) TRY(mix_streams(x, c, m, w, tag == 0, false, n));
-    return block_norm(x, c, w->xn, c->hidden, c->streams.n ? w->xn : w->x, c->hidden, weight, bias, n, c->hidden, tag, w->first_bad);
+    return norm_rows(x, c, w->xn, c->hidden, c->streams.n ? w->xn : w->x, c->hidden, weight, bias, n, c->hidden, stream_eps(c), tag, w->first_bad);
 }
 
 /* --- The attention block ----------------------------------------------------------------------------------------------- */
@@ -159,7 +175,7 @@ int block_experts(struct exec *x, const struct config *c, const struct layer *y,
 int block_head(struct exec *x, const struct weights *m, struct work *w, int row, int n, float *logits, int32_t *top) {
     const struct config *c = &m->config;
     size_t at = (size_t)row * (size_t)c->hidden;
-    TRY(block_norm(x, c, w->xn + at, c->hidden, w->x + at, c->hidden, m->norm, m->norm_bias, n, c->hidden, 2 * c->n_layers, w->first_bad));
+    TRY(norm_rows(x, c, w->xn + at, c->hidden, w->x + at, c->hidden, m->norm, m->norm_bias, n, c->hidden, stream_eps(c), 2 * c->n_layers, w->first_bad));
     return x->ops->linear(
         x, &(struct op_linear){.y = logits, .x = w->xn + at, .bias = m->head_bias, .w = m->head, .n = n, .ldx = c->hidden, .ldy = c->vocab, .top = top});
 }

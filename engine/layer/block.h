@@ -48,7 +48,7 @@ struct work {
     const uint8_t *late_experts;            /* [n_experts] or NULL: as in op_experts; not owned */
     float gpu_share;                        /* as in op_experts */
     float *cos, *sin;                       /* [rows, rope.dim / 2] */
-    float *long_cos, *long_sin;             /* the same for far_rope, if the model has it */
+    float *second_cos, *second_sin;         /* [rows, second_rope.dim / 2], if the model has one */
     int32_t *pos, *tokens;                  /* [rows] */
     int32_t *seq_length;                    /* [rows] sequence length of a row; LongRoPE only, otherwise NULL */
     float *inv_freq;
@@ -74,7 +74,7 @@ size_t block_grown_bytes(const struct config *c, int keys);
 /* Each of these adds its result to w->x. With several residual streams w->x is the block's output, which the next block adds to the streams.
  * n: rows of the batch, with cos/sin filled. Return 0 or an operation's error code. */
 /* total: sequence length of all rows; 0: use w->length. Only LongRoPE depends on it. */
-int block_rope(struct exec *x, const struct config *c, struct work *w, float mscale, int n, int total);
+int block_rope(struct exec *x, const struct weights *m, struct work *w, int n, int total);
 bool block_is_recordable(const struct config *c, int layer); /* whether its attention block can be recorded: everything that varies by token is in memory */
 int block_few_keys_limit(const struct config *c, int layer); /* rows that see at most this many keys are recorded separately; 0: no distinction */
 int block_attention(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *spans, int n_spans, int n);
@@ -100,5 +100,5 @@ enum { PART_ROUTED = 1, PART_SHARED = 2, PART_ROUTED_SHARED = 3 };
 int block_experts(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, int parts, float *out, int n);
 /* Final norm of rows [row, row + n) and their logits [n, vocab]. top: [n] argmax of each (op_linear), or NULL. */
 int block_head(struct exec *x, const struct weights *w, struct work *k, int row, int n, float *logits, int32_t *top);
-/* Embeds w->tokens[0..n) into w->x. */
-int block_embed(struct exec *x, const struct weights *m, struct work *w, int n);
+/* Embeds ids [n] into out [n, hidden]: the residual stream before the first layer. */
+int block_embed(struct exec *x, const struct weights *m, float *out, const int32_t *ids, int n);

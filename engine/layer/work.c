@@ -27,7 +27,7 @@ static int list_buffers(struct work *w, const struct config *c, int rows, struct
         wide = att > in ? att : in;
         att = att > low ? att : low;
     }
-    const size_t half = (size_t)(c->rope.dim / 2);
+    const size_t half = (size_t)(c->rope.dim / 2), second = (size_t)(c->second_rope.dim / 2);
     while (c->kv_lora && absorb > 1 && block_expands_mla(c, absorb)) absorb--;
     out[k++] = (struct part){(void **)&w->x, n * (size_t)c->hidden * f};
     out[k++] = (struct part){(void **)&w->xn, n * (size_t)c->hidden * f};
@@ -36,9 +36,9 @@ static int list_buffers(struct work *w, const struct config *c, int rows, struct
     out[k++] = (struct part){(void **)&w->att, n * att * f};
     out[k++] = (struct part){(void **)&w->cos, n * half * f};
     out[k++] = (struct part){(void **)&w->sin, n * half * f};
-    if (c->compressed_rope.dim) {
-        out[k++] = (struct part){(void **)&w->long_cos, n * half * f};
-        out[k++] = (struct part){(void **)&w->long_sin, n * half * f};
+    if (c->second_rope.dim) {
+        out[k++] = (struct part){(void **)&w->second_cos, n * second * f};
+        out[k++] = (struct part){(void **)&w->second_sin, n * second * f};
     }
     out[k++] = (struct part){(void **)&w->inv_freq, (size_t)rope_floats(c) * f};
     out[k++] = (struct part){(void **)&w->pos, n * sizeof(int32_t)};
@@ -112,14 +112,14 @@ void work_close(struct work *w) {
 
 struct work work_slice(const struct config *c, const struct work *w, int row) {
     struct work r = *w;
-    const size_t at = (size_t)row, half = (size_t)(c->rope.dim / 2);
+    const size_t at = (size_t)row, half = (size_t)(c->rope.dim / 2), second = (size_t)(c->second_rope.dim / 2);
     r.x += at * (size_t)c->hidden, r.xn += at * (size_t)c->hidden;
     if (r.streams) r.streams += at * (size_t)(c->streams.n * c->hidden), r.post += at * (size_t)c->streams.n;
     r.pos += at, r.tokens += at;
     if (r.seq_length) r.seq_length += at;
     if (r.selected_keys) r.selected_keys += at * (size_t)c->index_topk;
     r.cos += at * half, r.sin += at * half;
-    if (r.long_cos) r.long_cos += at * half, r.long_sin += at * half;
+    if (r.second_cos) r.second_cos += at * second, r.second_sin += at * second;
     if (r.router) r.router += at * (size_t)c->n_experts;
     if (r.ids) r.ids += at * (size_t)c->topk, r.weights += at * (size_t)c->topk;
     if (r.shared_weight) r.shared_weight += at;

@@ -15,9 +15,10 @@ enum attn_kind { /* DSA: MLA over keys selected by an indexer; COMPRESSED: a win
                  ATTN_DSA,
                  ATTN_COMPRESSED
 };
-enum index_kind { INDEX_OWN, INDEX_PREVIOUS };              /* the layer's own indexer, or the selection of the layer before */
-enum norm_kind { NORM_RMS, NORM_RMS_PLUS_ONE, NORM_LAYER }; /* x / rms * w; x / rms * (1 + w); (x - mean) / deviation * w, and a bias */
-enum qk_norm { QK_NORM_NONE, QK_NORM_HEAD, QK_NORM_ALL };   /* per head before rope; over all heads together */
+enum index_kind { INDEX_OWN, INDEX_PREVIOUS };                            /* the layer's own indexer, or the selection of the layer before */
+enum norm_kind { NORM_RMS, NORM_RMS_PLUS_ONE, NORM_LAYER };               /* x / rms * w; x / rms * (1 + w); (x - mean) / deviation * w, and a bias */
+enum qk_norm { QK_NORM_NONE, QK_NORM_HEAD, QK_NORM_ALL };                 /* per head before rope; over all heads together */
+enum layer_rope { LAYER_ROPE_FIRST, LAYER_ROPE_SECOND, LAYER_ROPE_NONE }; /* a layer uses config.rope, config.second_rope, or no rotation */
 enum rope_kind { ROPE_DEFAULT, ROPE_LINEAR, ROPE_YARN, ROPE_LLAMA3, ROPE_LONG, ROPE_FACTORS };
 enum { ROPE_PAIRS_MAX = 512 };
 
@@ -41,9 +42,12 @@ struct config {
     char model_type[64];
     int vocab, hidden, n_layers, max_context;
     float norm_eps;
-    uint8_t norm;   /* enum norm_kind */
-    bool norm_bias; /* with NORM_LAYER */
-    bool tied;      /* lm_head is the embedding */
+    float embed_scale;    /* factor of the embeddings; 0: 1 */
+    float residual_scale; /* factor of what attention and FFN blocks add to the residual stream; 0: 1 */
+    float logit_scale;    /* factor of the logits; 0: 1 */
+    uint8_t norm;         /* enum norm_kind */
+    bool norm_bias;       /* with NORM_LAYER */
+    bool tied;            /* lm_head is the embedding */
     bool head_bias;
 
     uint8_t attn; /* enum attn_kind */
@@ -56,12 +60,13 @@ struct config {
     bool index_interleaved;                 /* rope layout of the indexer, as rope.interleaved */
     bool qkv_bias, o_bias;
     uint8_t qk_norm; /* enum qk_norm */
-    bool sinks;      /* a logit per head that takes part in the softmax without a value */
-    bool attn_gate;  /* GQA: q_proj yields query and gate per head; the attention output is multiplied by sigmoid(gate) */
-    float qkv_clip;  /* q, k and v are clamped to +-this; 0: no clamp */
+    bool qk_norm_after_rope;
+    bool sinks;     /* a logit per head that takes part in the softmax without a value */
+    bool attn_gate; /* GQA: q_proj yields query and gate per head; the attention output is multiplied by sigmoid(gate) */
+    float qkv_clip; /* q, k and v are clamped to +-this; 0: no clamp */
     float attn_scale;
-    struct rope_config rope, compressed_rope; /* far_rope: for layers with compressed keys */
-    struct delta_config {                     /* layers with gated DeltaNet instead of attention; taps 0: none */
+    struct rope_config rope, second_rope; /* second_rope: of the layers that select it, and of compressed keys; dim 0: none */
+    struct delta_config {                 /* layers with gated DeltaNet instead of attention; taps 0: none */
         int k_heads, v_heads, k_dim, v_dim, taps;
         bool fused;           /* inputs in two tensors, grouped by key head, instead of four */
         bool fused_ba;        /* only b and a are fused */
@@ -70,6 +75,7 @@ struct config {
     struct layer_config {
         bool moe, delta, hashed; /* hashed: a token's experts come from a table */
         uint8_t index;           /* enum index_kind */
+        uint8_t rope;            /* enum layer_rope, of GQA layers */
         int window;              /* number of keys a query sees, including its own; 0: all */
         int ratio;               /* COMPRESSED: tokens per key outside the window; 0: no such keys */
         bool overlap;            /* a key also covers the window of tokens before it; such keys are selected by an indexer */

@@ -52,20 +52,20 @@ static void read_ropes(struct config_reader *r, struct config *c, int dim) {
         struct config_reader in;
         config_open(r, "rope_parameters", &in);
         config_read_rope_object(&in, c, "compress", c->head_dim, far);
-        c->compressed_rope = c->rope;
+        c->second_rope = c->rope;
         config_read_rope_object(&in, c, "main", c->head_dim, theta);
         config_has(&in, "rope_type"), config_has(&in, "rope_theta"), config_has(&in, "type");
         config_close(r, "rope_parameters", &in);
     } else {
         config_read_rope_object(r, c, both ? "rope_parameters" : "rope_scaling", c->head_dim, far);
-        c->compressed_rope = c->rope;
-        c->compressed_rope.theta = far;
+        c->second_rope = c->rope;
+        c->second_rope.theta = far;
         c->rope = (struct rope_config){.kind = ROPE_DEFAULT, .interleaved = true, .truncate = true, .theta = theta};
     }
-    c->rope.dim = c->compressed_rope.dim = dim;
+    c->rope.dim = c->second_rope.dim = dim;
     if (c->rope.kind != ROPE_DEFAULT) config_fail(r, "rope of the layers without compressed keys is scaled: the reference's is not");
-    if (c->compressed_rope.kind == ROPE_YARN && c->compressed_rope.attention_factor == 0) c->compressed_rope.attention_factor = 1;
-    if (c->compressed_rope.kind > ROPE_YARN || (c->compressed_rope.kind == ROPE_YARN && c->compressed_rope.attention_factor != 1))
+    if (c->second_rope.kind == ROPE_YARN && c->second_rope.attention_factor == 0) c->second_rope.attention_factor = 1;
+    if (c->second_rope.kind > ROPE_YARN || (c->second_rope.kind == ROPE_YARN && c->second_rope.attention_factor != 1))
         config_fail(r, "rope of compressed keys is scaled in a way that hearth does not know");
 }
 

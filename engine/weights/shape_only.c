@@ -44,7 +44,7 @@ static void layout_all(struct weights *w, char **at, enum dtype dense, enum dtyp
     if (c->tied) w->head = w->embed;
     w->bytes_embed = mat_bytes(&w->embed) + (c->tied ? 0 : mat_bytes(&w->head));
     w->inv_freq = (float *)(void *)reserve(at, (size_t)rope_floats(c) * sizeof(float));
-    w->rope_mscale = 1;
+    w->rope_mscale[0] = w->rope_mscale[1] = 1;
     for (int l = 0; l < c->n_layers; l++) {
         struct layer *y = &w->layers[l];
         w->bytes_dense += layout_modules(at, c, MODULE_LAYER, y, l, dense);

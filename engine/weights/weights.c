@@ -62,6 +62,7 @@ static bool has_shape(struct loader *l, const struct tensor *t, const struct par
     const int64_t experts = p->slice.stacked ? l->w->config.n_experts : 1, *s = t->shape;
     const int own = (cols ? 2 : 1) + inner; /* dimensions without the expert dimension */
     const bool gguf = l->w->files.gguf;
+    if (!cols && !p->slice.stacked && t->ndim == 2 && s[0] == 1 && s[1] == rows) return true; /* a vector as one row of a matrix */
     bool apart = t->ndim == own + 1 && p->slice.stacked && s[0] == experts && s[1] == rows, together = t->ndim == own && s[0] == rows * experts;
     if (p->slice.stacked && !cols) together = false;
     if (gguf && cols && !p->slice.stacked) together |= (t->ndim == 1 && rows == 1) || (t->ndim == 3 && s[0] * s[1] == rows);
@@ -358,7 +359,7 @@ static void load_mtp(struct weights *w) {
 }
 
 static bool harmless_tensor(const char *name) {
-    static const char *const parts[] = {"rotary_emb.inv_freq", ".k_scale", ".v_scale", ".q_scale"};
+    static const char *const parts[] = {"rotary_emb.inv_freq", ".k_scale", ".v_scale", ".q_scale", "input_scale", "activation_scale"};
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
         if (strstr(name, parts[i])) return true;
     return false;
@@ -473,12 +474,23 @@ static int read_head(struct weights *w, const char *dir, bool force, struct erro
     return 0;
 }
 
+/* Folds the factor of the logits into the final norm. */
+static void scale_logits(struct weights *w) {
+    const struct config *c = &w->config;
+    const float by = c->logit_scale, add = c->norm == NORM_RMS_PLUS_ONE ? 1 : 0;
+    for (int i = 0; i < c->hidden && by > 0; i++) {
+        w->norm[i] = (w->norm[i] + add) * by - add;
+        if (w->norm_bias) w->norm_bias[i] *= by;
+    }
+}
+
 int weights_open(struct weights *w, const char *dir, bool force, struct error *e) {
     *w = (struct weights){0};
     struct loader l = {.w = w, .e = e};
     struct config *c = &w->config;
     if ((l.rc = read_head(w, dir, force, e))) goto out;
     load_modules(&l, MODULE_MODEL, w, 0, 0);
+    if (!l.rc) scale_logits(w);
     c->tied &= !w->head.data; /* a head in the checkpoint overrides tying, as in transformers */
     if (c->tied) w->head = w->embed;
     w->layers = arena_calloc(&w->arena, (size_t)c->n_layers, sizeof *w->layers);
@@ -487,8 +499,8 @@ int weights_open(struct weights *w, const char *dir, bool force, struct error *e
         l.rc = error_set(e, ERR_MEMORY, "%s: no memory for its layers", dir);
         goto out;
     }
-    w->rope_mscale = rope_frequencies(&c->rope, w->inv_freq);
-    if (c->compressed_rope.dim) rope_frequencies(&c->compressed_rope, w->inv_freq + rope_floats(c) - c->compressed_rope.dim / 2); /* its factor is 1 */
+    w->rope_mscale[0] = rope_frequencies(&c->rope, w->inv_freq);
+    if (c->second_rope.dim) w->rope_mscale[1] = rope_frequencies(&c->second_rope, w->inv_freq + rope_first_floats(c));
     for (int i = 0; i < c->n_layers && !l.rc; i++) load_layer(&l, &w->layers[i], i);
     if (l.rc) goto out;
     load_mtp(w);

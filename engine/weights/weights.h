@@ -25,8 +25,8 @@ struct weights {
     float *head_bias;     /* [vocab] */
     struct layer *layers; /* [n_layers] */
     struct mtp_weights prediction;
-    float *inv_freq; /* [rope_floats] */
-    float rope_mscale;
+    float *inv_freq;      /* [rope_floats] */
+    float rope_mscale[2]; /* factors of cos and sin: rope, second_rope */
     /* For --inspect: bytes by kind; bytes of unused tensors. */
     size_t bytes_routed, bytes_dense, bytes_embed, bytes_skipped;
     size_t n_skipped, n_mtp_tensors;

@@ -569,7 +569,7 @@ static void check_small(void) {
     }
     struct shape s = {11, 333, 128, 128, DT_E4M3, DT_F32, 0, 1};
     float *rows = vec(N * 333), *zero = aligned(N * 333 * 4);
-    struct op_embed embed = {rows, ids, make(&s), N};
+    struct op_embed embed = {rows, ids, make(&s), N, 0};
     EACH_THREADS("embed", rows, N * 333, zero, on->ops->embed(on, &embed));
     for (int i = 0; i < N; i++)
         for (int c = 0; c < 333; c++)

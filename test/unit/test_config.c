@@ -180,8 +180,7 @@ static void keys_of_several_tokens(void **st) {
         if (parse(&c, same[i], false, &e)) fail_msg("%s", e.text);
         assert_true(c.attn == ATTN_COMPRESSED && c.streams.n == 4 && c.streams.iters == 20 && c.sinks && c.score == SCORE_SQRT_SOFTPLUS && c.glu.limit == 10);
         assert_true(c.rope.kind == ROPE_DEFAULT && c.rope.theta == 10000 && c.rope.dim == 64 && c.rope.interleaved);
-        assert_true(c.compressed_rope.kind == ROPE_YARN && c.compressed_rope.theta == 160000 && c.compressed_rope.dim == 64 &&
-                    c.compressed_rope.attention_factor == 1);
+        assert_true(c.second_rope.kind == ROPE_YARN && c.second_rope.theta == 160000 && c.second_rope.dim == 64 && c.second_rope.attention_factor == 1);
         for (int l = 0; l < 6; l++) {
             assert_true(c.layer[l].ratio == ratios[l] && c.layer[l].overlap == (ratios[l] == 4) && c.layer[l].hashed == (l < 3) && c.layer[l].moe);
             assert_int_equal(c.layer[l].window, 128);

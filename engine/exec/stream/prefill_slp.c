@@ -33,7 +33,7 @@ static int embed_rows(void *arg) {
     struct cpu_rows *r = arg;
     struct exec *x = r->s->m->cpu;
     x->cancel = r->s->j->cancel;
-    return x->ops->embed(x, &(struct op_embed){.out = r->out, .ids = r->s->j->tokens + r->row, .table = r->s->m->w->embed, .n = r->n});
+    return block_embed(x, r->s->m->w, r->out, r->s->j->tokens + r->row, r->n);
 }
 static int embed_prompt(void *ctx, float *out, int row, int n) {
     struct slp_state *s = ctx;

@@ -168,7 +168,7 @@ static int open_rows(struct slp_rank *r, struct error *e) {
     struct slp_run *p = r->p;
     const struct config *c = p->c;
     size_t n = (size_t)r->n, all = (size_t)p->job->n, hidden = (size_t)c->hidden * 4, half = (size_t)(c->rope.dim / 2) * 4, topk = (size_t)c->topk * 4,
-           streams = (size_t)c->streams.n, far = c->compressed_rope.dim ? half : 0;
+           streams = (size_t)c->streams.n, second = (size_t)(c->second_rope.dim / 2) * 4;
     struct {
         void **p;
         size_t bytes;
@@ -176,8 +176,8 @@ static int open_rows(struct slp_rank *r, struct error *e) {
                 {(void **)&r->xn, all * hidden},
                 {(void **)&r->cos, n * half},
                 {(void **)&r->sin, n * half},
-                {(void **)&r->far_cos, n * far},
-                {(void **)&r->far_sin, n * far},
+                {(void **)&r->second_cos, n * second},
+                {(void **)&r->second_sin, n * second},
                 {(void **)&r->streams, n * streams * hidden},
                 {(void **)&r->post, n * streams * 4},
                 {(void **)&r->pos, n * 4},
@@ -246,8 +246,8 @@ void slp_rank_close(struct slp_rank *r) {
     gpu_stream_close(&r->compute_stream);
     ring_close(&r->dense, r->g);
     ring_close(&r->experts, r->g);
-    void *all[] = {r->x,         r->xn,     r->cos,    r->sin,           r->far_cos,       r->far_sin, r->streams, r->post,
-                   r->close_mem, r->pos,    r->tokens, r->selected_keys, r->shared_weight, r->ids,     r->weights, r->token,
+    void *all[] = {r->x,         r->xn,     r->cos,    r->sin,           r->second_cos,    r->second_sin, r->streams, r->post,
+                   r->close_mem, r->pos,    r->tokens, r->selected_keys, r->shared_weight, r->ids,        r->weights, r->token,
                    r->weight,    r->offset, r->sum};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) gpu_free(r->g, all[i]);
     for (int i = 0; i < 3; i++) gpu_event_close(&r->last_event[i]);

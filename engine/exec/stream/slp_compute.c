@@ -15,7 +15,7 @@ static struct work work_from_row(struct slp_rank *r, int row) {
     const size_t first = (size_t)exchange_first_row(r);
     struct work w = r->work;
     w.x = r->x, w.xn = r->xn + first * (size_t)c->hidden;
-    w.cos = r->cos, w.sin = r->sin, w.long_cos = r->far_cos, w.long_sin = r->far_sin;
+    w.cos = r->cos, w.sin = r->sin, w.second_cos = r->second_cos, w.second_sin = r->second_sin;
     w.pos = r->pos, w.tokens = r->tokens;
     w.streams = r->streams, w.post = r->post;
     if (r->ids) w.ids = r->ids + first * (size_t)c->topk, w.weights = r->weights + first * (size_t)c->topk;
@@ -267,9 +267,9 @@ static int run_layers(struct slp_rank *r) {
     const struct config *c = r->p->c;
     if (r->n)
         TRY(block_rope(
-            exec_of(r), c,
-            &(struct work){.cos = r->cos, .sin = r->sin, .long_cos = r->far_cos, .long_sin = r->far_sin, .pos = r->pos, .inv_freq = r->work.inv_freq},
-            j->w->rope_mscale, r->n, j->pos + j->n));
+            exec_of(r), j->w,
+            &(struct work){.cos = r->cos, .sin = r->sin, .second_cos = r->second_cos, .second_sin = r->second_sin, .pos = r->pos, .inv_freq = r->work.inv_freq},
+            r->n, j->pos + j->n));
     for (int l = 0; l < c->n_layers; l++) TRY(run_layer(r, l, &dense, &module));
     for (int at = 0; at < r->n; at += r->plan.chunk_rows) {
         struct work w = work_from_row(r, at);

@@ -65,8 +65,8 @@ static int attend_unit(struct paged_device *d, int unit) {
 
 static int embed_rows(struct paged *p) {
     for (int at = 0; at < p->n; at += BATCH_INVARIANT_ROWS) {
-        struct work w = {.x = p->host_x + (size_t)at * (size_t)p->c->hidden, .tokens = p->host_tokens + at};
-        TRY(block_embed(p->m->cpu, p->m->w, &w, p->n - at < BATCH_INVARIANT_ROWS ? p->n - at : BATCH_INVARIANT_ROWS));
+        float *x = p->host_x + (size_t)at * (size_t)p->c->hidden;
+        TRY(block_embed(p->m->cpu, p->m->w, x, p->host_tokens + at, p->n - at < BATCH_INVARIANT_ROWS ? p->n - at : BATCH_INVARIANT_ROWS));
     }
     for (int i = 0; i < p->n_dev && p->m->cpu_queue; i++) TRY(signal_attended(&p->dev[i], p->base_value));
     return 0;

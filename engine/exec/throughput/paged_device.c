@@ -64,7 +64,7 @@ static int project_unit(struct paged_device *d, int unit) {
     for (const struct row_extent *t = p->extents + m->extent; t < p->extents + m->extent + m->n_extents && !rc; t++) {
         struct work w = work_from_row(d, m, t->at);
         const int k = t->n;
-        rc = block_rope(exec_of(d), p->c, &w, p->m->w->rope_mscale, k, 0);
+        rc = block_rope(exec_of(d), p->m->w, &w, k, 0);
         if (!rc) rc = block_kv(exec_of(d), p->c, y, layer, &w, &(struct span){.cache = d->cache, .n = k, .pos = t->at}, 1, k);
         if (!rc) rc = block_query(exec_of(d), p->c, y, layer, &w, k);
     }
