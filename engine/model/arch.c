@@ -4,8 +4,10 @@
 #include <string.h>
 
 static const struct arch *const table[] = {
-    &arch_deepseek_v3, &arch_deepseek_v2, &arch_qwen3_moe,  &arch_mixtral,     &arch_qwen2_moe,        &arch_glm4_moe,     &arch_minimax_m2,  &arch_gpt_oss,
-    &arch_phimoe,      &arch_dbrx,        &arch_qwen3_next, &arch_qwen3_5_moe, &arch_qwen3_5_moe_text, &arch_deepseek_v32, &arch_deepseek_v4, &arch_glm_moe_dsa,
+    &arch_deepseek_v3, &arch_deepseek_v2, &arch_qwen3_moe, &arch_mixtral,    &arch_qwen2_moe,        &arch_glm4_moe,         &arch_minimax_m2,
+    &arch_gpt_oss,     &arch_phimoe,      &arch_dbrx,      &arch_qwen3_next, &arch_qwen3_5_moe,      &arch_qwen3_5_moe_text, &arch_deepseek_v32,
+    &arch_deepseek_v4, &arch_glm_moe_dsa, &arch_olmoe,     &arch_granitemoe, &arch_granitemoeshared, &arch_ernie4_5_moe,     &arch_glm4_moe_lite,
+    &arch_glm4v_moe,   &arch_solar_open,  &arch_dots1,     &arch_hy_v3,      &arch_bailing_moe,      &arch_hunyuan_v1_moe,
 };
 
 const struct arch *arch_find(const struct json *model_type) {

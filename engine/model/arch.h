@@ -27,11 +27,12 @@ struct tensor_names {
 /* Tensors that hold more than one matrix. */
 enum gate_up { GATE_UP_SEPARATE, GATE_UP_STACKED, GATE_UP_INTERLEAVED }; /* all rows of gate, then all of up; or alternating rows */
 struct layout {
-    bool qkv;             /* rows of q, then k, then v */
-    bool experts;         /* all experts of a layer, names without .weight: [n_experts, rows, cols] or [n_experts * rows, cols] */
-    bool has_suffix;      /* with experts: names with .weight and .bias */
-    bool transposed_down; /* the routed experts' down is stored as [inter, hidden] */
-    uint8_t gate_up;      /* enum gate_up, of the routed experts */
+    bool qkv;              /* rows of q, then k, then v */
+    bool experts;          /* all experts of a layer, names without .weight: [n_experts, rows, cols] or [n_experts * rows, cols] */
+    bool has_suffix;       /* with experts: names with .weight and .bias */
+    bool transposed_down;  /* the routed experts' down is stored as [inter, hidden] */
+    uint8_t gate_up;       /* enum gate_up, of the routed experts */
+    uint8_t dense_gate_up; /* of the dense FFN and the shared expert */
 };
 
 struct arch {
@@ -53,4 +54,6 @@ void arch_list(char *buf, size_t cap);
 extern const struct arch arch_deepseek_v3, arch_deepseek_v32, arch_deepseek_v4, arch_glm_moe_dsa, arch_deepseek_v2, arch_qwen3_moe, arch_mixtral,
     arch_qwen2_moe;
 extern const struct arch arch_glm4_moe, arch_minimax_m2, arch_gpt_oss, arch_phimoe, arch_dbrx;
+extern const struct arch arch_olmoe, arch_granitemoe, arch_granitemoeshared, arch_ernie4_5_moe, arch_glm4_moe_lite, arch_glm4v_moe, arch_solar_open, arch_dots1,
+    arch_hy_v3, arch_bailing_moe, arch_hunyuan_v1_moe;
 extern const struct arch arch_qwen3_next, arch_qwen3_5_moe, arch_qwen3_5_moe_text;

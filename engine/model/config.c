@@ -143,7 +143,8 @@ void config_read_rope_object(struct config_reader *r, struct config *c, const ch
     if (config_has(r, key)) {
         struct config_reader in;
         config_open(r, key, &in);
-        static const char *const kinds[] = {"default", "linear", "yarn", "llama3", "longrope", "factors", NULL};
+        static const char *const kinds[] = {"default", "linear", "yarn", "llama3", "longrope", "factors", "dynamic", NULL};
+        enum { ALPHA = ROPE_FACTORS + 1 };
         const char *type = config_has(&in, "rope_type") ? "rope_type" : "type";
         config_has(&in, "type"); /* both spellings may be present */
         k->kind = (uint8_t)config_choice(&in, type, kinds, 0);
@@ -161,6 +162,12 @@ void config_read_rope_object(struct config_reader *r, struct config *c, const ch
         k->attention_factor = config_num(&in, "attention_factor", 0, 0, 1e3);
         k->truncate = config_bool(&in, "truncate", true);
         config_has(&in, "mrope_section"), config_has(&in, "mrope_interleaved"); /* the three positions are equal for text */
+        if (k->kind == ALPHA) {                                                 /* Hunyuan's NTK scaling: one factor for all lengths */
+            const double alpha = config_num(&in, "alpha", 0, 1e-6, 1e9);
+            if (alpha == 0) config_fail(&in, "'rope_scaling' of type dynamic is known to hearth with 'alpha' only");
+            if (dim > 2 && alpha > 0) k->theta *= pow(alpha, dim / (dim - 2.0));
+            k->kind = ROPE_DEFAULT;
+        }
         k->low_freq = config_num(&in, "low_freq_factor", 0, 0, 1e6);
         k->high_freq = config_num(&in, "high_freq_factor", 0, 0, 1e6);
         if (!in.rc && k->kind == ROPE_YARN && k->factor == 0) k->factor = c->max_context / k->original_max;
@@ -203,6 +210,40 @@ void config_read_windows(struct config_reader *r, struct config *c, int window, 
         }
         c->layer[i].window = sliding ? window : 0;
     }
+}
+
+void config_read_mlp_types(struct config_reader *r, struct config *c) {
+    const struct json *types = config_get(r, "mlp_layer_types");
+    if (!types) return;
+    if (types->type != JSON_ARRAY || (int)types->n < c->n_layers) config_fail(r, "'mlp_layer_types' is not a list of %d", c->n_layers);
+    for (int i = 0; i < c->n_layers && !r->rc; i++) {
+        const struct json *t = json_at(types, (uint32_t)i);
+        c->layer[i].moe = json_is(t, "sparse");
+        if (!c->layer[i].moe && !json_is(t, "dense")) config_fail(r, "'mlp_layer_types' of layer %d is neither dense nor sparse", i);
+    }
+}
+
+void config_skip_vision(struct config_reader *r, struct config *c) {
+    static const char *const keys[] = {"vision_config",
+                                       "image_token_id",
+                                       "image_token_index",
+                                       "image_start_token_id",
+                                       "image_end_token_id",
+                                       "video_token_id",
+                                       "video_start_token_id",
+                                       "video_end_token_id",
+                                       "vision_start_token_id",
+                                       "vision_end_token_id",
+                                       "boi_token_index",
+                                       "eoi_token_index",
+                                       "multimodal_projector_bias",
+                                       "projector_hidden_act",
+                                       "projector_bias",
+                                       "spatial_merge_size",
+                                       "understand_projector_stride",
+                                       "vision_feature_layer"};
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) config_has(r, keys[i]);
+    c->tied = json_bool(json_get(r->outer, "tie_word_embeddings"), c->tied); /* the references tie by the outer one */
 }
 
 void config_read_sparse_step(struct config_reader *r, struct config *c) {
@@ -398,7 +439,7 @@ int config_parse(struct config *c, const struct json *root, const char *what, bo
     int rc;
     c->arch = arch_find(type);
     if (!c->arch) {
-        char all[300];
+        char all[1000];
         arch_list(all, sizeof all);
         if (!type || type->type != JSON_STRING) return error_set(e, ERR_MODEL, "%s: 'model_type' is missing; hearth knows %s", what, all);
         return error_set(e, ERR_MODEL, "%s: the family '%.*s' is unknown to hearth; it knows %s", what, (int)(type->n < 60 ? type->n : 60), type->string, all);

@@ -137,5 +137,9 @@ void config_read_rope_object(struct config_reader *r, struct config *c, const ch
 void config_read_gqa(struct config_reader *r, struct config *c);
 /* Reads layer[i].window from layer_types; without it, every other one of the first `layers` layers gets `window` */
 void config_read_windows(struct config_reader *r, struct config *c, int window, int layers);
+/* Reads layer[i].moe from mlp_layer_types, if present ("dense" or "sparse") */
+void config_read_mlp_types(struct config_reader *r, struct config *c);
+/* For the language model of a multimodal checkpoint: marks the keys of its other parts as read; c->tied as the outer object says, if it does */
+void config_skip_vision(struct config_reader *r, struct config *c);
 /* Reads layer[i].moe from mlp_only_layers and decoder_sparse_step (Qwen) */
 void config_read_sparse_step(struct config_reader *r, struct config *c);

@@ -13,6 +13,8 @@ struct deepseek_defaults {
 extern const struct deepseek_defaults deepseek_v3_defaults;
 void deepseek_attention(struct config_reader *r, struct config *c);
 void deepseek_experts(struct config_reader *r, struct config *c, const struct deepseek_defaults *d);
+/* Reads n_group and topk_group, with defaults: groups ranked by the sum of their two best experts, and a selection bias. */
+void deepseek_groups(struct config_reader *r, struct config *c, int groups, int best);
 void deepseek_router(struct config_reader *r, struct config *c, const struct deepseek_defaults *d); /* noaux_tc */
 /* Reads V3.2's indexer. heads, interleaved: defaults for its heads and rope layout. */
 void deepseek_indexer(struct config_reader *r, struct config *c, int heads, bool interleaved);

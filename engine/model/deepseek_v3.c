@@ -46,17 +46,22 @@ void deepseek_experts(struct config_reader *r, struct config *c, const struct de
     c->norm_topk = config_bool(r, "norm_topk_prob", d->norm);
     int first = config_int(r, "first_k_dense_replace", d->dense, 0, CONFIG_MAX_LAYERS), freq = config_int(r, "moe_layer_freq", 1, 1, CONFIG_MAX_LAYERS);
     for (int i = 0; i < c->n_layers; i++) c->layer[i].moe = i >= first && i % freq == 0;
+    config_read_mlp_types(r, c);
 }
 
-void deepseek_router(struct config_reader *r, struct config *c, const struct deepseek_defaults *d) {
-    static const char *const scores[] = {"softmax", "sigmoid", NULL}, *const methods[] = {"noaux_tc", NULL};
-    c->score = config_choice(r, "scoring_func", scores, 1) ? SCORE_SIGMOID : SCORE_SOFTMAX;
-    config_choice(r, "topk_method", methods, 0);
-    c->n_group = config_int(r, "n_group", d->groups, 1, 4096);
-    c->topk_group = config_int(r, "topk_group", d->best, 1, 4096);
+void deepseek_groups(struct config_reader *r, struct config *c, int groups, int best) {
+    c->n_group = config_int(r, "n_group", groups, 1, 4096);
+    c->topk_group = config_int(r, "topk_group", best, 1, 4096);
     c->group_top2 = true;
     c->router_bias = true;
     if (c->n_group > 1 && c->n_experts / c->n_group < 2) config_fail(r, "%d experts in %d groups: a group needs two", c->n_experts, c->n_group);
+}
+
+void deepseek_router(struct config_reader *r, struct config *c, const struct deepseek_defaults *d) {
+    static const char *const scores[] = {"softmax", "sigmoid", "noaux_tc", NULL}, *const methods[] = {"noaux_tc", NULL};
+    c->score = config_choice(r, "scoring_func", scores, 1) ? SCORE_SIGMOID : SCORE_SOFTMAX; /* dots.llm1 repeats the method there and means sigmoid */
+    config_choice(r, "topk_method", methods, 0);
+    deepseek_groups(r, c, d->groups, d->best);
 }
 
 static void parse(struct config_reader *r, struct config *c) {

@@ -1,33 +1,39 @@
-/* GLM-4.5, 4.6 and 4.7: GQA with half-rotary heads, DeepSeek-V3's router, a shared expert. Reference: transformers, models/glm4_moe. Attention bias applies to
- * q, k and v; Air has no norm over q and k. */
+/* GLM-4.5, 4.6 and 4.7, the language model of GLM-4.5V, and Solar Open: GQA with partly rotated heads, DeepSeek-V3's router, a shared expert. Reference:
+ * transformers, models/glm4_moe, models/glm4v_moe and models/solar_open. Attention bias applies to q, k and v; Air has no norm over q and k. */
 #include "engine/base/ops.h"
 #include "engine/model/arch.h"
 #include "engine/model/deepseek.h"
 #include "engine/model/names.h"
 
-static const struct deepseek_defaults defaults = {.scale = 1, .dense = 1, .norm = true};
+static const struct deepseek_defaults defaults = {.scale = 1, .dense = 1, .norm = true}, no_dense = {.scale = 1, .norm = true};
 
-static void parse(struct config_reader *r, struct config *c) {
+static void parse_with(struct config_reader *r, struct config *c, const struct deepseek_defaults *d, double partial, double theta) {
     config_read_gqa(r, c);
     c->qkv_bias = config_bool(r, "attention_bias", false);
     c->qk_norm = config_bool(r, "use_qk_norm", false) ? QK_NORM_HEAD : QK_NORM_NONE;
-    c->rope.default_partial_factor = 0.5;
-    config_read_rope(r, c, c->head_dim, 10000);
-    deepseek_experts(r, c, &defaults);
+    c->rope.default_partial_factor = partial;
+    config_read_rope(r, c, c->head_dim, theta);
+    deepseek_experts(r, c, d);
     c->score = SCORE_SIGMOID;
-    c->n_group = config_int(r, "n_group", 1, 1, 4096);
-    c->topk_group = config_int(r, "topk_group", 1, 1, 4096);
-    c->group_top2 = true;
-    c->router_bias = true;
-    if (c->n_group > 1 && c->n_experts / c->n_group < 2) config_fail(r, "%d experts in %d groups: a group needs two", c->n_experts, c->n_group);
+    deepseek_groups(r, c, 1, 1);
+}
+static void parse(struct config_reader *r, struct config *c) { parse_with(r, c, &defaults, 0.5, 10000); }
+static void parse_solar(struct config_reader *r, struct config *c) { parse_with(r, c, &no_dense, 1, 1000000); }
+/* Positions of text have three equal parts, so that its rotation is the plain one. */
+static void parse_vision(struct config_reader *r, struct config *c) {
+    config_skip_vision(r, c);
+    parse(r, c);
 }
 
-static const char *const types[] = {"glm4_moe", NULL};
-const struct arch arch_glm4_moe = {
-    .model_types = types,
-    .title = "GLM-4 MoE",
-    .norm_eps = 1e-5,
-    .parse = parse,
-    .names = {NAMES_GQA("model."), NAMES_QK_NORM("model."), NAMES_ROUTER("model."), .router_bias = "model.layers.%d.mlp.gate.e_score_correction_bias",
-              NAMES_EXPERTS("model."), NAMES_SHARED("model.", "shared_experts"), NAMES_DENSE("model.")},
-};
+#define NAMES(m) \
+    NAMES_GQA(m), NAMES_QK_NORM(m), NAMES_ROUTER(m), .router_bias = m "layers.%d.mlp.gate.e_score_correction_bias", NAMES_EXPERTS(m), \
+                                                     NAMES_SHARED(m, "shared_experts"), NAMES_DENSE(m)
+static const char *const types[] = {"glm4_moe", NULL}, *const vision[] = {"glm4v_moe", NULL}, *const solar[] = {"solar_open", NULL};
+const struct arch arch_glm4_moe = {.model_types = types, .title = "GLM-4 MoE", .norm_eps = 1e-5, .parse = parse, .names = {NAMES("model.")}};
+const struct arch arch_glm4v_moe = {.model_types = vision,
+                                    .title = "GLM-4V MoE",
+                                    .norm_eps = 1e-5,
+                                    .text_config_key = "text_config",
+                                    .parse = parse_vision,
+                                    .names = {NAMES("model.language_model.")}};
+const struct arch arch_solar_open = {.model_types = solar, .title = "Solar Open", .norm_eps = 1e-5, .parse = parse_solar, .names = {NAMES("model.")}};

@@ -72,9 +72,7 @@ static void parse_3_5(struct config_reader *r, struct config *c) {
     c->norm_topk = true;
 }
 static void parse_3_5_nested(struct config_reader *r, struct config *c) {
-    static const char *const vision[] = {"vision_config", "image_token_id", "video_token_id", "vision_start_token_id", "vision_end_token_id"};
-    for (size_t i = 0; i < sizeof vision / sizeof *vision; i++) config_has(r, vision[i]);
-    c->tied = json_bool(json_get(r->outer, "tie_word_embeddings"), c->tied); /* the reference ties by the outer one */
+    config_skip_vision(r, c);
     parse_3_5(r, c);
 }
 

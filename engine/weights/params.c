@@ -28,12 +28,11 @@ static struct tensor_slice in_qkv(const struct config *c, int first) {
     const int all = c->n_heads * c->head_dim + 2 * c->n_kv_heads * c->head_dim;
     return c->layout->qkv ? (struct tensor_slice){.total_rows = all, .first = first, .step = 1} : (struct tensor_slice){0};
 }
-/* Gate (which 0) or up (1) of a routed expert. */
-static struct tensor_slice in_gate_up(const struct config *c, int which) {
-    const struct layout *l = c->layout;
-    struct tensor_slice s = {.total_rows = c->moe_inter, .step = 1, .stacked = l->experts};
-    if (l->gate_up == GATE_UP_STACKED) s.total_rows *= 2, s.first = which * c->moe_inter;
-    if (l->gate_up == GATE_UP_INTERLEAVED) s.total_rows *= 2, s.first = which, s.step = 2;
+/* Gate (which 0) or up (1) of an FFN, `inter` wide. */
+static struct tensor_slice in_gate_up(enum gate_up order, bool stacked, int inter, int which) {
+    struct tensor_slice s = {.total_rows = inter, .step = 1, .stacked = stacked};
+    if (order == GATE_UP_STACKED) s.total_rows *= 2, s.first = which * inter;
+    if (order == GATE_UP_INTERLEAVED) s.total_rows *= 2, s.first = which, s.step = 2;
     return s;
 }
 static struct tensor_slice in_experts(const struct config *c, int rows) {
@@ -55,8 +54,13 @@ int params_list(const struct config *c, int layer, unsigned modules, struct para
     const char *bare = c->layout->experts && !c->layout->has_suffix ? "" : ".weight",
                *bare_bias = c->layout->experts && !c->layout->has_suffix ? "_bias" : ".bias";
     const int down_rows = turned ? c->moe_inter : hidden, down_cols = turned ? hidden : c->moe_inter;
-    const struct tensor_slice gate_in = in_gate_up(c, 0), up_in = in_gate_up(c, 1), down_in = in_experts(c, down_rows), down_bias_in = in_experts(c, hidden);
+    const struct tensor_slice gate_in = in_gate_up(c->layout->gate_up, c->layout->experts, c->moe_inter, 0),
+                              up_in = in_gate_up(c->layout->gate_up, c->layout->experts, c->moe_inter, 1), down_in = in_experts(c, down_rows),
+                              down_bias_in = in_experts(c, hidden);
     const struct tensor_slice q_in = in_qkv(c, 0), k_in = in_qkv(c, q), v_in = in_qkv(c, q + kv);
+    const enum gate_up ffn = c->layout->dense_gate_up;
+    const int inter = moe ? c->shared_inter : c->dense_inter; /* of the dense FFN or the shared expert */
+    const struct tensor_slice ffn_gate = in_gate_up(ffn, false, inter, 0), ffn_up = in_gate_up(ffn, false, inter, 1);
     const struct {
         struct param p;
         bool when;
@@ -131,11 +135,11 @@ int params_list(const struct config *c, int layer, unsigned modules, struct para
          moe && hashed},
         MAT(layer, shared_gate, shared_gate, ROUTER, 1, hidden, moe && c->shared_gate),
 
-        MAT(layer, dense.gate, dense_gate, SHARED, c->dense_inter, hidden, !moe),
-        MAT(layer, dense.up, dense_up, SHARED, c->dense_inter, hidden, !moe),
+        MAT_IN(ffn_gate, layer, dense.gate, dense_gate, ".weight", SHARED, c->dense_inter, hidden, !moe),
+        MAT_IN(ffn_up, layer, dense.up, dense_up, ".weight", SHARED, c->dense_inter, hidden, !moe),
         MAT(layer, dense.down, dense_down, SHARED, hidden, c->dense_inter, !moe),
-        MAT(layer, dense.gate, shared_gate_proj, SHARED, c->shared_inter, hidden, shared),
-        MAT(layer, dense.up, shared_up, SHARED, c->shared_inter, hidden, shared),
+        MAT_IN(ffn_gate, layer, dense.gate, shared_gate_proj, ".weight", SHARED, c->shared_inter, hidden, shared),
+        MAT_IN(ffn_up, layer, dense.up, shared_up, ".weight", SHARED, c->shared_inter, hidden, shared),
         MAT(layer, dense.down, shared_down, SHARED, hidden, c->shared_inter, shared),
 
         MAT_IN(gate_in, expert, gate, expert_gate, bare, EXPERT, c->moe_inter, hidden, moe),

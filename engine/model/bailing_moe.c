@@ -1,0 +1,59 @@
+/* Ling and Ring, 1.x and 2.0, and Sarvam: GQA with q, k and v in one matrix, leading dense layers, shared experts. Version 2 and Sarvam have per-head norms of
+ * q and k and DeepSeek-V3's router; version 1 has a softmax router. Reference: the vendor's modeling_bailing_moe_v2.py; vLLM, models/bailing_moe. */
+#include "engine/base/ops.h"
+#include "engine/model/arch.h"
+#include "engine/model/deepseek.h"
+#include "engine/model/names.h"
+
+static const struct deepseek_defaults defaults = {.scale = 1, .norm = true};
+
+static void read_experts(struct config_reader *r, struct config *c) {
+    static const char *const scores[] = {"softmax", "sigmoid", NULL}, *const dtypes[] = {"fp32", NULL};
+    const int shared = config_int(r, "n_shared_experts", 0, 0, 64);
+    deepseek_experts(r, c, &defaults);
+    c->shared_inter = shared * config_int(r, "moe_shared_expert_intermediate_size", c->moe_inter, 1, 1 << 20);
+    config_choice(r, "router_dtype", dtypes, 0);
+    c->score = config_choice(r, "score_function", scores, 0) ? SCORE_SIGMOID : SCORE_SOFTMAX;
+    deepseek_groups(r, c, 1, 1);
+    c->router_bias = config_bool(r, "moe_router_enable_expert_bias", false);
+}
+
+static void parse(struct config_reader *r, struct config *c) {
+    config_read_gqa(r, c);
+    c->qk_norm = config_bool(r, "use_qk_norm", false) ? QK_NORM_HEAD : QK_NORM_NONE;
+    c->qkv_bias = config_bool(r, "use_qkv_bias", false);
+    c->o_bias = config_bool(r, "use_bias", false);
+    if (!config_bool(r, "use_rmsnorm", true)) config_fail(r, "'use_rmsnorm' is false: the reference has RMSNorm only");
+    config_has(r, "max_window_layers"); /* windows need use_sliding_window, which is refused unless false */
+    config_has(r, "embedding_dropout"), config_has(r, "output_dropout"), config_has(r, "mtp_loss_scaling_factor");
+    config_read_rope(r, c, c->head_dim, 600000);
+    read_experts(r, c);
+}
+
+#define LAYER "model.layers.%d."
+static const char *const types[] = {"bailing_moe", "bailing_moe_v2", "sarvam_moe", NULL}, *const aliases[][2] = {{"n_routed_experts", "num_experts"},
+                                                                                                                 {"n_shared_experts", "num_shared_experts"},
+                                                                                                                 {NULL, NULL}};
+const struct arch arch_bailing_moe = {
+    .model_types = types,
+    .title = "Bailing MoE",
+    .parse = parse,
+    .key_aliases = aliases,
+    .names = {.embed = "model.word_embeddings",
+              .norm = "model.norm",
+              .head = "lm_head",
+              .attn_norm = LAYER "input_layernorm",
+              .ffn_norm = LAYER "post_attention_layernorm",
+              .q = LAYER "attention.query_key_value",
+              .k = LAYER "attention.query_key_value",
+              .v = LAYER "attention.query_key_value",
+              .o = LAYER "attention.dense",
+              .q_norm = LAYER "attention.query_layernorm",
+              .k_norm = LAYER "attention.key_layernorm",
+              NAMES_ROUTER("model."),
+              .router_bias = LAYER "mlp.gate.expert_bias",
+              NAMES_EXPERTS("model."),
+              NAMES_SHARED("model.", "shared_experts"),
+              NAMES_DENSE("model.")},
+    .layout = {.qkv = true},
+};
