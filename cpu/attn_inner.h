@@ -1,4 +1,5 @@
 /* Attention tiles and element-wise kernels in the SIMD wrappers of simd_<isa>.h, compiled once per ISA. */
+#include <float.h>
 #include <math.h>
 
 /* Loads once: FMAs with memory operands would load again for each sum. */
@@ -145,13 +146,13 @@ static SCALE_FN(scale_row) {
         else vstore(out + i, vmul(vmul(vload(x + i), vs), vadd(vload(w + i), va)));
     }
 }
-struct glu_v { /* struct glu in vectors */
-    V limit, low, alpha, shift;
+struct glu_v {                         /* struct glu in vectors */
+    V limit, low, alpha, shift, cubic; /* alpha and cubic negated */
 };
 INLINE V glu_of(V g, V u, const struct glu_v *a, const bool plain) {
     if (plain) return vmul(vdiv(g, vadd(vset1(1), vexp(vsub(vzero(), g)))), u);
     g = vmin(a->limit, g), u = vmax(a->low, vmin(a->limit, u));
-    return vmul(vdiv(g, vadd(vset1(1), vexp(vmul(a->alpha, g)))), vadd(u, a->shift));
+    return vmul(vdiv(g, vadd(vset1(1), vexp(vmul(g, vfma(a->cubic, vmin(vset1(FLT_MAX), vmul(g, g)), a->alpha))))), vadd(u, a->shift));
 }
 INLINE void glu_all(float *h, const float *g, const float *u, int n, const struct glu_v *a, const bool plain) {
     for (int i = 0; i < n; i += LANES) {
@@ -162,8 +163,8 @@ INLINE void glu_all(float *h, const float *g, const float *u, int n, const struc
 }
 static GLU_FN(glu) {
     const float limit = a->limit > 0 ? a->limit : INFINITY;
-    const struct glu_v v = {vset1(limit), vset1(-limit), vset1(a->alpha > 0 ? -a->alpha : -1), vset1(a->shift)};
-    if (a->limit > 0 || a->alpha > 0 || a->shift != 0) glu_all(h, g, u, n, &v, false);
+    const struct glu_v v = {vset1(limit), vset1(-limit), vset1(a->alpha > 0 ? -a->alpha : -1), vset1(a->shift), vset1(-a->cubic)};
+    if (a->limit > 0 || a->alpha > 0 || a->shift != 0 || a->cubic > 0) glu_all(h, g, u, n, &v, false);
     else glu_all(h, g, u, n, &v, true);
 }
 static AXPY_FN(axpy) {

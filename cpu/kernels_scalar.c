@@ -137,7 +137,8 @@ static GLU_FN(glu_scalar) {
     const float limit = a->limit > 0 ? a->limit : INFINITY, alpha = a->alpha > 0 ? a->alpha : 1;
     for (int i = 0; i < n; i++) { /* NaN fails every comparison and stays */
         float x = g[i] > limit ? limit : g[i], y = u[i] > limit ? limit : u[i] < -limit ? -limit : u[i];
-        h[i] = x / (1 + expf(-alpha * x)) * (y + a->shift);
+        const float rate = a->cubic > 0 ? alpha + a->cubic * x * x : alpha;
+        h[i] = x / (1 + expf(-rate * x)) * (y + a->shift);
     }
 }
 static AXPY_FN(axpy_scalar) {

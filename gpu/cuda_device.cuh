@@ -118,5 +118,6 @@ __device__ inline float glu(float gate, float up, const struct cuda_glu &a) {
         gate = gate > a.limit ? a.limit : gate;
         up = up > a.limit ? a.limit : up < -a.limit ? -a.limit : up;
     }
-    return gate / (1.0f + expf(-(a.alpha > 0 ? a.alpha : 1.0f) * gate)) * (up + a.shift);
+    const float rate = (a.alpha > 0 ? a.alpha : 1.0f) + (a.cubic > 0 ? a.cubic * gate * gate : 0.0f);
+    return gate / (1.0f + expf(-rate * gate)) * (up + a.shift);
 }

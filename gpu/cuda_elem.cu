@@ -260,6 +260,14 @@ cudaError_t cuda_sigmoid(cudaStream_t s, float *x, size_t n) {
     return cudaGetLastError();
 }
 
+static __global__ void fill_kernel(float *x, size_t n, float value) {
+    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += (size_t)gridDim.x * blockDim.x) x[i] = value;
+}
+cudaError_t cuda_fill(cudaStream_t s, float *x, size_t n, float value) {
+    fill_kernel<<<grid_of(n), 256, 0, s>>>(x, n, value);
+    return cudaGetLastError();
+}
+
 static __global__ void clip_kernel(float *x, size_t n, float limit) {
     for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += (size_t)gridDim.x * blockDim.x)
         x[i] = x[i] > limit ? limit : x[i] < -limit ? -limit : x[i];

@@ -96,6 +96,7 @@ cudaError_t cuda_copy(cudaStream_t s, float *y, const float *x, int n, int heads
 cudaError_t cuda_add(cudaStream_t s, float *y, const float *x, size_t n);
 cudaError_t cuda_sigmoid(cudaStream_t s, float *x, size_t n);
 cudaError_t cuda_clip(cudaStream_t s, float *x, size_t n, float limit);
+cudaError_t cuda_fill(cudaStream_t s, float *x, size_t n, float value);
 /* y *= sigmoid(g), or with silu g * sigmoid(g); [n, heads, dim] each */
 cudaError_t cuda_gate(cudaStream_t s, float *y, const float *g, int n, int heads, int dim, int ldy, int ldg, int head_ldy, int head_ldg, int silu);
 struct cuda_conv { /* struct op_conv */
@@ -142,7 +143,7 @@ cudaError_t cuda_scatter_add(cudaStream_t s, float *y, const float *x, const int
 cudaError_t cuda_merge(cudaStream_t s, float *out, float *lse, const float *out2, const float *lse2, int n, int heads, int dim, int ldo, int ldo2);
 cudaError_t cuda_bias(cudaStream_t s, float *y, const float *bias, int n, int m, int ldy);
 struct cuda_glu { /* struct glu */
-    float limit, alpha, shift;
+    float limit, alpha, shift, cubic;
 };
 /* out [n, inter] = glu(gate, up); a row holds gate, then up: [n, 2 * inter] */
 cudaError_t cuda_glu(cudaStream_t s, float *out, const float *gate_up, int n, int inter, struct cuda_glu a);

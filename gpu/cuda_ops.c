@@ -208,6 +208,9 @@ int cuda_run_op(struct op_exec *x, enum op_code code, const union op_args *u) {
     case OP_CLIP:
         if (u->clip.n > 0) r = cuda_clip(s->stream, u->clip.x, (size_t)u->clip.n * (size_t)u->clip.m, u->clip.limit);
         break;
+    case OP_FILL:
+        if (u->fill.n > 0) r = cuda_fill(s->stream, u->fill.x, (size_t)u->fill.n * (size_t)u->fill.m, u->fill.value);
+        break;
     case OP_COPY: {
         const struct op_copy *a = &u->copy;
         if (a->n > 0) r = cuda_copy(s->stream, a->y, a->x, a->n, a->heads, a->dim, a->ldx, a->ldy, a->head_ldx, a->head_ldy);

@@ -19,6 +19,7 @@ enum op_code {
     OP_ADD,
     OP_SIGMOID,
     OP_CLIP,
+    OP_FILL,
     OP_COPY,
     OP_MERGE,
     OP_GATE,
@@ -101,6 +102,7 @@ union op_args {
     struct op_add add;
     struct op_sigmoid sigmoid;
     struct op_clip clip;
+    struct op_fill fill;
     struct op_copy copy;
     struct op_merge merge;
     struct op_gate gate;

@@ -206,11 +206,12 @@ struct op_route {
     float scale, jitter;
 };
 
-/* Activation of an FFN: g * sigmoid(alpha * g) * (u + shift), with g clamped to <= limit and u to +-limit. All zero: silu(g) * u. */
+/* Activation of an FFN: g * sigmoid(alpha * g + cubic * g^3) * (u + shift), with g clamped to <= limit and u to +-limit. All zero: silu(g) * u. GELU in its
+ * tanh form (Hendrycks and Gimpel 2016) is alpha = 2 * sqrt(2 / pi), cubic = 0.044715 * alpha, because (1 + tanh(z)) / 2 = sigmoid(2 * z). */
 struct glu {
     float limit; /* 0: none */
     float alpha; /* 0: 1 */
-    float shift;
+    float shift, cubic;
 };
 struct expert {                 /* one FFN: down(glu(gate x, up x)) */
     struct mat gate, up;        /* [inter, hidden] */
@@ -262,6 +263,12 @@ struct op_clip {
     int n, m;
     float limit;
 }; /* x = min(max(x, -limit), limit); NaN stays NaN */
+
+struct op_fill {
+    float *x;
+    int n, m;
+    float value;
+}; /* x = value */
 
 /* y[i * ldy + h * head_ldy + d] = x[i * ldx + h * head_ldx + d], d < dim; head_ldx 0 repeats one head for all. No overlap. */
 struct op_copy {
@@ -373,6 +380,7 @@ struct ops {
     int (*add)(struct exec *, const struct op_add *);
     int (*sigmoid)(struct exec *, const struct op_sigmoid *);
     int (*clip)(struct exec *, const struct op_clip *);
+    int (*fill)(struct exec *, const struct op_fill *);
     int (*copy)(struct exec *, const struct op_copy *);
     int (*merge)(struct exec *, const struct op_merge *);
     int (*gate)(struct exec *, const struct op_gate *);

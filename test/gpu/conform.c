@@ -43,6 +43,7 @@ static void elementwise(void) {
     CHECK("add", add, OP_ADD, .y = floats(999, 'f'), .x = floats(999, 'c'), .n = 27, .m = 37);
     CHECK("sigmoid", sigmoid, OP_SIGMOID, .x = floats(77, 'f'), .n = 7, .m = 11);
     CHECK("clip", clip, OP_CLIP, .x = floats(700, 'f'), .n = 7, .m = 100, .limit = 0.3f);
+    CHECK("fill", fill, OP_FILL, .x = floats(700, 'f'), .n = 7, .m = 100, .value = -3);
     CHECK("copy", copy, OP_COPY, .y = floats(5 * 100, 'f'), .x = floats(5 * 70, 'c'), .n = 5, .heads = 4, .dim = 16, .ldx = 70, .ldy = 100, .head_ldx = 17,
           .head_ldy = 25);
     CHECK("copy, one head for all", copy, OP_COPY, .y = floats(5 * 100, 'f'), .x = floats(5 * 70, 'c'), .n = 5, .heads = 4, .dim = 16, .ldx = 70, .ldy = 100,

@@ -108,7 +108,7 @@ static struct expert expert_other(int hidden, int inter, bool mxfp4) {
                        .gate_bias = floats((size_t)inter, 'c'),
                        .up_bias = floats((size_t)inter, 'c'),
                        .down_bias = floats((size_t)hidden, 'c'),
-                       .glu = {.limit = 0.7f, .alpha = 1.702f, .shift = 1}};
+                       .glu = {.limit = 0.7f, .alpha = 1.702f, .shift = 1, .cubic = 0.07f}};
     e.up = e.gate;
     e.up.data = (const uint8_t *)e.up.data + e.up.stride;
     e.gate.rows = e.up.rows = inter, e.gate.row_step = e.up.row_step = 2, e.up.row0 = 1;

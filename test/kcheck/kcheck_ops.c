@@ -91,6 +91,7 @@ static const struct expert_kind expert_kinds[] = {
     {DT_E2M1, DT_E8M0, 1, 32, .turns = true, .bias = true, .glu = {.limit = 7, .alpha = 1.702f, .shift = 1}},
     {DT_BF16, DT_NONE, 1, 0, .turned = true},
     {DT_F32, DT_NONE, 1, 0, .turned = true, .bias = true},
+    {DT_BF16, DT_NONE, 1, 0, .glu = {.alpha = 1.5957691f, .cubic = 0.0713548f}},
 };
 static struct expert expert_make(const struct expert_kind *k, int inter, int hidden) {
     struct shape up = {k->turns ? 2 * inter : inter, hidden, k->block_rows, k->block_cols, k->dtype, k->scale, 0, 1};
@@ -157,7 +158,7 @@ static void check_experts(int n, int n_experts, int topk, bool shared, const str
                 }
                 if (q->gate_bias) g += q->gate_bias[r], up += q->up_bias[r];
                 if (q->glu.limit > 0) g = fmin(g, q->glu.limit), up = fmax(fmin(up, q->glu.limit), -(double)q->glu.limit);
-                double s = g / (1 + exp(-(q->glu.alpha > 0 ? (double)q->glu.alpha : 1) * g));
+                double s = g / (1 + exp(-(q->glu.alpha > 0 ? (double)q->glu.alpha : 1) * g - (double)q->glu.cubic * g * g * g));
                 up += (double)q->glu.shift;
                 h[r] = s * up;
                 h_off[r] = 1.21 * g_off * up * up + s * s * up_off + h[r] * h[r] * u * u; /* the slope of swish is at most 1.1 */
@@ -586,6 +587,9 @@ static void check_small(void) {
     for (int i = 0; i < N * 333; i++)
         if (i != 5) near("clip", i, 0, held[i], fmax(-1, fmin(1, (i % 7 - 3) * 0.5)), 0);
     if (!isnan(held[5])) fail("clip hides what is no number", 5, 0, held[5], NAN);
+    struct op_fill fill = {held, N, 333, -3};
+    execs[2]->ops->fill(execs[2], &fill);
+    for (int i = 0; i < N * 333; i++) near("fill", i, 0, held[i], -3, 0);
     struct op_add add = {rows, zero, N, 333};
     memcpy(out, rows, N * 333 * 4);
     execs[2]->ops->add(execs[2], &add);
