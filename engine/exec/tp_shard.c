@@ -24,6 +24,7 @@ static int shard_end(const struct weights *w, int n, int ranks, int r, int from,
 }
 
 static const char *why_unsplittable(const struct config *c) {
+    if (c->streams.is_plain) return "its blocks' outputs are kept apart from the residual stream";
     if (c->streams.n) return "it has several residual streams";
     if (c->attn == ATTN_COMPRESSED) return "its output projection is grouped by heads";
     if (c->delta.taps) return "it has DeltaNet layers, whose states must be on one device";
@@ -78,9 +79,10 @@ static void take_from(float **v, int first) {
 int tp_shard_ranges(const struct config *own, const struct tp_shard *s, const struct weights *w, int layer, struct layer *view, struct copy_range *out) {
     const struct config *c = &w->config;
     struct layer y = w->layers[layer];
-    const int query = (c->attn_gate ? 2 : 1) * c->head_dim, wide = c->qk_nope + c->v_dim, dim = c->head_dim, moe = c->layer[layer].moe;
+    const int query = (c->attn_gate == ATTN_GATE_IN_QUERY ? 2 : 1) * c->head_dim, wide = c->qk_nope + c->v_dim, dim = c->head_dim, moe = c->layer[layer].moe;
     take_rows(c->q_lora ? &y.q_b : &y.q, s->head0 * query, s->heads * query);
     take_from(&y.q_bias, s->head0 * query);
+    take_rows(&y.attn_gate, s->head0 * dim, s->heads * dim);
     take_rows(&y.k, s->kv_head0 * dim, s->kv_heads * dim);
     take_from(&y.k_bias, s->kv_head0 * dim);
     take_rows(&y.v, s->kv_head0 * dim, s->kv_heads * dim);
@@ -94,6 +96,9 @@ int tp_shard_ranges(const struct config *own, const struct tp_shard *s, const st
     take_rows(&y.dense.gate, first, n);
     take_rows(&y.dense.up, first, n);
     take_cols(&y.dense.down, first, n);
+    take_from(&y.dense.gate_bias, first);
+    take_from(&y.dense.up_bias, first);
+    if (s->rank) y.dense.down_bias = NULL; /* added once */
     if (!n) y.dense = (struct expert){.glu = y.dense.glu};
     *view = (struct layer){0};
     int k = copy_ranges_list(own, layer, MODULE_LAYER, &y, view, out);

@@ -42,10 +42,12 @@ static int gqa_store_kv(struct exec *x, const struct config *c, const struct lay
 }
 
 static int gqa_make_queries(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, int n) {
-    int dim = c->head_dim, qd = c->n_heads * dim, each = c->attn_gate ? 2 * dim : dim; /* a head's query, followed by its gate */
-    float *q = c->attn_gate ? w->fused : w->q;
+    const bool gate_in_q = c->attn_gate == ATTN_GATE_IN_QUERY;
+    int dim = c->head_dim, qd = c->n_heads * dim, each = gate_in_q ? 2 * dim : dim; /* a head's query, followed by its gate */
+    float *q = gate_in_q ? w->fused : w->q;
     TRY(block_linear(x, c, q, c->n_heads * each, w->xn, c->hidden, y->q, y->q_bias, n, false));
-    if (c->attn_gate)
+    if (c->attn_gate == ATTN_GATE_ELEMENT) TRY(block_linear(x, c, w->fused, qd, w->xn, c->hidden, y->attn_gate, NULL, n, false));
+    if (gate_in_q)
         TRY(x->ops->copy(
             x, &(struct op_copy){
                    .y = w->q, .x = q, .n = n, .heads = c->n_heads, .dim = dim, .ldx = c->n_heads * each, .ldy = qd, .head_ldx = each, .head_ldy = dim}));
@@ -74,15 +76,16 @@ static int gqa_attend(struct exec *x, const struct config *c, const struct layer
                              .v_at = attention_address(s, layer, 1)};
     TRY(attention_by_pieces(x, w, &o, keys.piece, w->lse));
     if (!c->attn_gate || !(keys.piece & PIECE_LAST)) return 0;
+    const int parts = c->attn_gate == ATTN_GATE_IN_QUERY ? 2 : 1; /* a head's query, if it is there, then its gate */
     return x->ops->gate(x, &(struct op_gate){.y = o.out,
-                                             .g = w->fused + 2 * row * (size_t)qd + (size_t)dim,
+                                             .g = w->fused + (size_t)parts * row * (size_t)qd + (size_t)((parts - 1) * dim),
                                              .n = s->n,
                                              .heads = c->n_heads,
                                              .dim = dim,
                                              .ldy = qd,
-                                             .ldg = 2 * qd,
+                                             .ldg = parts * qd,
                                              .head_ldy = dim,
-                                             .head_ldg = 2 * dim});
+                                             .head_ldg = parts * dim});
 }
 
 const struct attention_kind attention_gqa = {

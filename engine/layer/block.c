@@ -77,15 +77,46 @@ static int mix_streams(struct exec *x, const struct config *c, const struct stre
                                            .eps = c->streams.eps,
                                            .norm_eps = c->norm_eps});
 }
-int block_merge_streams(struct exec *x, const struct weights *m, struct work *w, int n) {
-    return m->config.streams.n ? mix_streams(x, &m->config, &m->head_mix, w, false, true, n) : 0;
+
+static int copy_rows(struct exec *x, const struct config *c, float *to, const float *from, int n) {
+    return x->ops->copy(x, &(struct op_copy){.y = to, .x = from, .n = n, .heads = 1, .dim = c->hidden, .ldx = c->hidden, .ldy = c->hidden});
 }
 
-/* Computes the normed input of a block in w->xn. tag: its index as counted by work.bad. */
-static int norm_input(struct exec *x, const struct config *c, const struct stream_mix *m, const float *weight, const float *bias, struct work *w, int n,
-                      int tag) {
-    if (c->streams.n) TRY(mix_streams(x, c, m, w, tag == 0, false, n));
-    return norm_rows(x, c, w->xn, c->hidden, c->streams.n ? w->xn : w->x, c->hidden, weight, bias, n, c->hidden, stream_eps(c), tag, w->first_bad);
+/* With a plain stream: adds the previous block's output w->x, normed if the family does so, to the stream and clears w->x. tag 0: no previous block, w->x is
+ * the embedding. */
+static int add_output(struct exec *x, const struct config *c, const float *out_norm, struct work *w, int n, int tag) {
+    const int hidden = c->hidden;
+    if (tag && out_norm) TRY(norm_rows(x, c, w->x, hidden, w->x, hidden, out_norm, NULL, n, hidden, c->norm_eps, tag, w->first_bad));
+    if (tag) TRY(x->ops->add(x, &(struct op_add){.y = w->streams, .x = w->x, .n = n, .m = hidden}));
+    else TRY(copy_rows(x, c, w->streams, w->x, n));
+    return x->ops->fill(x, &(struct op_fill){.x = w->x, .n = n, .m = hidden});
+}
+
+int block_merge_streams(struct exec *x, const struct weights *m, struct work *w, int n) {
+    const struct config *c = &m->config;
+    if (!c->streams.n) return 0;
+    if (!c->streams.is_plain) return mix_streams(x, c, &m->head_mix, w, false, true, n);
+    TRY(add_output(x, c, m->last_out_norm, w, n, 2 * c->n_layers));
+    return copy_rows(x, c, w->x, w->streams, n);
+}
+
+/* Inputs of a block: how it takes the streams, the norm of the previous block's output, and its own norm. */
+struct block_input {
+    const struct stream_mix *mix;
+    const float *out_norm, *weight, *bias;
+    int tag; /* the block's index as counted by work.bad */
+};
+
+/* Computes the normed input of a block in w->xn. */
+static int norm_input(struct exec *x, const struct config *c, const struct block_input *in, struct work *w, int n) {
+    const int tag = in->tag;
+    const bool reads_same = c->parallel_block && tag % 2; /* the FFN of a parallel block: the attention's output waits for the FFN's in w->x */
+    if (c->streams.is_plain && !reads_same) TRY(add_output(x, c, in->out_norm, w, n, tag));
+    if (c->streams.n && !c->streams.is_plain) TRY(mix_streams(x, c, in->mix, w, tag == 0, false, n));
+    if (c->no_input_norm) return copy_rows(x, c, w->xn, w->streams, n);
+    const float *weight = in->weight, *bias = in->bias;
+    const float *from = c->streams.n && !c->streams.is_plain ? w->xn : c->streams.n ? w->streams : w->x;
+    return norm_rows(x, c, w->xn, c->hidden, from, c->hidden, weight, bias, n, c->hidden, stream_eps(c), tag, w->first_bad);
 }
 
 /* --- The attention block ----------------------------------------------------------------------------------------------- */
@@ -101,7 +132,8 @@ size_t block_grown_bytes(const struct config *c, int keys) {
 }
 
 int block_kv(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *spans, int n_spans, int n) {
-    TRY(norm_input(x, c, &y->attn_mix, y->attn_norm, y->attn_norm_bias, w, n, 2 * layer));
+    const struct block_input in = {&y->attn_mix, y->previous_out_norm, y->attn_norm, y->attn_norm_bias, 2 * layer};
+    TRY(norm_input(x, c, &in, w, n));
     return attention_of(c, layer)->store_kv(x, c, y, layer, w, spans, n_spans, n);
 }
 bool block_needs_all_keys(const struct config *c, int layer) { return attention_of(c, layer)->needs_all_keys; }
@@ -129,7 +161,8 @@ int block_attention(struct exec *x, const struct config *c, const struct layer *
 /* --- Experts and head ---------------------------------------------------------------------------------------------------- */
 
 int block_route(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, int n) {
-    TRY(norm_input(x, c, &y->ffn_mix, y->ffn_norm, y->ffn_norm_bias, w, n, 2 * layer + 1));
+    const struct block_input in = {&y->ffn_mix, y->attn_out_norm, y->ffn_norm, y->ffn_norm_bias, 2 * layer + 1};
+    TRY(norm_input(x, c, &in, w, n));
     if (!c->layer[layer].moe) return 0;
     TRY(x->ops->linear(x,
                        &(struct op_linear){
@@ -151,6 +184,7 @@ int block_route(struct exec *x, const struct config *c, const struct layer *y, i
                                             .norm = c->norm_topk,
                                             .scale = c->routed_scale,
                                             .jitter = c->router_jitter}));
+    if (c->shared_scale > 0) return x->ops->fill(x, &(struct op_fill){.x = w->shared_weight, .n = n, .m = 1, .value = c->shared_scale});
     if (!c->shared_gate) return 0;
     TRY(x->ops->linear(x, &(struct op_linear){.y = w->shared_weight, .x = w->xn, .w = y->shared_gate, .n = n, .ldx = c->hidden, .ldy = 1, .exact = true}));
     return x->ops->sigmoid(x, &(struct op_sigmoid){.x = w->shared_weight, .n = n, .m = 1});
@@ -164,7 +198,7 @@ int block_experts(struct exec *x, const struct config *c, const struct layer *y,
         o.ids = w->ids, o.weights = w->weights, o.is_loading = w->late_experts, o.computed_fraction = w->gpu_share, o.experts = y->experts, o.topk = c->topk,
         o.n_experts = c->n_experts;
     if (y->dense.gate.data && parts & PART_SHARED) o.shared = &y->dense;
-    if (moe && c->shared_gate) o.shared_weight = w->shared_weight;
+    if (moe && config_weighs_shared(c)) o.shared_weight = w->shared_weight;
     if (moe && !routed && y->shards) { /* without routed experts the shared expert's shards come first */
         shared = (struct expert_shards){y->shards->part + (size_t)c->n_experts * (size_t)y->shards->n_nodes, y->shards->rows, y->shards->n_nodes};
         o.shards = &shared;

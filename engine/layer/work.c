@@ -79,7 +79,7 @@ static int list_buffers(struct work *w, const struct config *c, int rows, struct
         out[k++] = (struct part){(void **)&w->ids, n * (size_t)c->topk * sizeof(int32_t)};
         out[k++] = (struct part){(void **)&w->weights, n * (size_t)c->topk * f};
     }
-    if (c->shared_gate) out[k++] = (struct part){(void **)&w->shared_weight, n * f};
+    if (config_weighs_shared(c)) out[k++] = (struct part){(void **)&w->shared_weight, n * f};
     return k;
 }
 

@@ -7,6 +7,8 @@
 struct tensor_names {
     const char *embed, *norm, *head;
     const char *attn_norm, *ffn_norm;
+    const char *attn_out_norm, *ffn_out_norm;                                /* norms of the outputs of attention and FFN blocks */
+    const char *attn_gate;                                                   /* gate of the attention output */
     const char *q, *k, *v, *o, *q_norm, *k_norm, *sinks;                     /* GQA; q and o also MLA; sinks is a whole name */
     const char *q_a, *q_a_norm, *q_b, *kv_a, *kv_a_norm, *kv_b;              /* MLA */
     const char *k_b, *v_b;                                                   /* kv_b split in two, as in llama.cpp */
@@ -35,11 +37,18 @@ struct layout {
     uint8_t dense_gate_up; /* of the dense FFN and the shared expert */
 };
 
+/* Values of common keys that a family's configs may omit; 0: the key is required, false: the usual default. */
+struct config_defaults {
+    int vocab, hidden, layers, context, inter, heads, kv_heads, head_dim;
+    bool tied, is_gelu; /* is_gelu: gelu_pytorch_tanh instead of silu */
+};
+
 struct arch {
     const char *const *model_types; /* NULL-terminated */
     const char *title;              /* for --inspect: "DeepSeek-V3" */
     double norm_eps;                /* default if the config has none; 0: 1e-6 */
-    const char *text_config_key;    /* member of config.json that holds the text model's config; NULL: the whole file */
+    struct config_defaults defaults;
+    const char *text_config_key; /* member of config.json that holds the text model's config; NULL: the whole file */
     void (*parse)(struct config_reader *r, struct config *c);
     struct tensor_names names;
     struct layout layout;
@@ -56,4 +65,7 @@ extern const struct arch arch_deepseek_v3, arch_deepseek_v32, arch_deepseek_v4, 
 extern const struct arch arch_glm4_moe, arch_minimax_m2, arch_gpt_oss, arch_phimoe, arch_dbrx;
 extern const struct arch arch_olmoe, arch_granitemoe, arch_granitemoeshared, arch_ernie4_5_moe, arch_glm4_moe_lite, arch_glm4v_moe, arch_solar_open, arch_dots1,
     arch_hy_v3, arch_bailing_moe, arch_hunyuan_v1_moe;
+extern const struct arch arch_llama, arch_mistral, arch_qwen2, arch_qwen3, arch_smollm3, arch_phi3, arch_gemma3, arch_gemma3_text;
+extern const struct arch arch_glm4, arch_olmo2, arch_olmo3, arch_seed_oss, arch_granite;
+extern const struct arch arch_afmoe, arch_exaone_moe, arch_cohere2_moe;
 extern const struct arch arch_qwen3_next, arch_qwen3_5_moe, arch_qwen3_5_moe_text;

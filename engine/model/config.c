@@ -186,12 +186,19 @@ void config_read_rope_object(struct config_reader *r, struct config *c, const ch
 
 void config_read_gqa(struct config_reader *r, struct config *c) {
     c->attn = ATTN_GQA;
-    c->n_heads = config_int(r, "num_attention_heads", 0, 1, 1024);
-    c->n_kv_heads = config_int(r, "num_key_value_heads", c->n_heads, 1, 1024);
-    c->head_dim = c->v_dim = config_int(r, "head_dim", c->hidden / (c->n_heads ? c->n_heads : 1), 2, 1024);
+    const struct config_defaults *d = &c->arch->defaults;
+    c->n_heads = config_int(r, "num_attention_heads", d->heads, 1, 1024);
+    c->n_kv_heads = config_int(r, "num_key_value_heads", d->kv_heads ? d->kv_heads : c->n_heads, 1, 1024);
+    c->head_dim = c->v_dim = config_int(r, "head_dim", d->head_dim ? d->head_dim : c->hidden / (c->n_heads ? c->n_heads : 1), 2, 1024);
     if (c->n_heads % c->n_kv_heads) config_fail(r, "%d attention heads do not divide among %d key-value heads", c->n_heads, c->n_kv_heads);
-    if (!config_has(r, "head_dim") && c->hidden % c->n_heads) config_fail(r, "hidden_size %d does not divide among %d heads", c->hidden, c->n_heads);
+    if (!d->head_dim && !config_has(r, "head_dim") && c->hidden % c->n_heads)
+        config_fail(r, "hidden_size %d does not divide among %d heads", c->hidden, c->n_heads);
     c->attn_scale = (float)(1 / sqrt(c->head_dim));
+}
+
+void config_read_dense(struct config_reader *r, struct config *c) {
+    config_read_gqa(r, c);
+    c->dense_inter = config_int(r, "intermediate_size", c->arch->defaults.inter, 1, 1 << 20);
 }
 
 void config_read_windows(struct config_reader *r, struct config *c, int window, int layers) {
@@ -258,6 +265,19 @@ void config_read_sparse_step(struct config_reader *r, struct config *c) {
     }
 }
 
+bool config_read_flags(struct config_reader *r, const struct config *c, const char *key, bool out[CONFIG_MAX_LAYERS]) {
+    const struct json *v = config_get(r, key);
+    if (!v) return false;
+    if (v->type != JSON_ARRAY || v->n != (uint32_t)c->n_layers) config_fail(r, "'%s' is not a list of %d", key, c->n_layers);
+    for (int i = 0; i < c->n_layers && !r->rc; i++) {
+        const struct json *t = json_at(v, (uint32_t)i);
+        int64_t k = t->type == JSON_BOOL ? t->boolean : json_int(t, -1);
+        if (k != 0 && k != 1) config_fail(r, "'%s' of layer %d is neither true nor false", key, i);
+        out[i] = k == 1;
+    }
+    return true;
+}
+
 /* --- The whole file -------------------------------------------------------------------------------------------------- */
 
 /* Keys about training, storage or other programs that do not affect the forward pass. */
@@ -268,6 +288,7 @@ static const char *const ignored_keys[] = {
     "aux_loss_alpha",
     "bad_words_ids",
     "begin_suppress_tokens",
+    "cache_implementation",
     "chunk_size_feed_forward",
     "decoder_start_token_id",
     "diversity_penalty",
@@ -418,6 +439,13 @@ static void read_tokens(struct config_reader *r, struct config *c) {
     }
 }
 
+/* Families with an activation of their own overwrite c->glu. */
+static void read_activation(struct config_reader *r, struct config *c) {
+    static const char *const acts[] = {"silu", "gelu_pytorch_tanh", NULL};
+    const float alpha = 2 * sqrtf(2 / (float)M_PI);
+    if (config_choice(r, "hidden_act", acts, c->arch->defaults.is_gelu)) c->glu = (struct glu){.alpha = alpha, .cubic = 0.044715f * alpha};
+}
+
 /* Continues with the member that describes the text model; keys that it lacks are read from the outer object. */
 static int enter_text_config(struct config_reader *r, const char *member) {
     const struct json *inner = config_get(r, member);
@@ -448,16 +476,16 @@ int config_parse(struct config *c, const struct json *root, const char *what, bo
     snprintf(c->model_type, sizeof c->model_type, "%.*s", (int)type->n, type->string);
     r.key_aliases = c->arch->key_aliases;
     if (c->arch->text_config_key && (rc = enter_text_config(&r, c->arch->text_config_key))) return rc;
-    c->vocab = config_int(&r, "vocab_size", 0, 1, 1 << 22);
-    c->hidden = config_int(&r, "hidden_size", 0, 1, 65536);
-    c->n_layers = config_int(&r, "num_hidden_layers", 0, 1, CONFIG_MAX_LAYERS);
-    c->max_context = config_int(&r, "max_position_embeddings", 0, 1, 1 << 24);
+    const struct config_defaults *d = &c->arch->defaults;
+    c->vocab = config_int(&r, "vocab_size", d->vocab, 1, 1 << 22);
+    c->hidden = config_int(&r, "hidden_size", d->hidden, 1, 65536);
+    c->n_layers = config_int(&r, "num_hidden_layers", d->layers, 1, CONFIG_MAX_LAYERS);
+    c->max_context = config_int(&r, "max_position_embeddings", d->context, 1, 1 << 24);
     c->norm_eps = (float)config_num(&r, "rms_norm_eps", c->arch->norm_eps > 0 ? c->arch->norm_eps : 1e-6, 0, 1);
-    c->tied = config_bool(&r, "tie_word_embeddings", false);
+    c->tied = config_bool(&r, "tie_word_embeddings", d->tied);
     c->n_mtp = config_int(&r, "num_nextn_predict_layers", 0, 0, 16);
     if (r.outer) config_get(&r, "model_type"); /* the text model's own type adds nothing */
-    static const char *const acts[] = {"silu", NULL};
-    config_choice(&r, "hidden_act", acts, 0);
+    read_activation(&r, c);
     read_quantization(&r, c);
     if (!r.rc) read_tokens(&r, c);
     if (!r.rc) c->arch->parse(&r, c);

@@ -17,6 +17,7 @@ enum attn_kind { /* DSA: MLA over keys selected by an indexer; COMPRESSED: a win
 };
 enum index_kind { INDEX_OWN, INDEX_PREVIOUS };                            /* the layer's own indexer, or the selection of the layer before */
 enum norm_kind { NORM_RMS, NORM_RMS_PLUS_ONE, NORM_LAYER };               /* x / rms * w; x / rms * (1 + w); (x - mean) / deviation * w, and a bias */
+enum attn_gate { ATTN_GATE_NONE, ATTN_GATE_IN_QUERY, ATTN_GATE_ELEMENT };         /* q_proj yields query and gate per head; a projection of its own */
 enum qk_norm { QK_NORM_NONE, QK_NORM_HEAD, QK_NORM_ALL };                 /* per head before rope; over all heads together */
 enum layer_rope { LAYER_ROPE_FIRST, LAYER_ROPE_SECOND, LAYER_ROPE_NONE }; /* a layer uses config.rope, config.second_rope, or no rotation */
 enum rope_kind { ROPE_DEFAULT, ROPE_LINEAR, ROPE_YARN, ROPE_LLAMA3, ROPE_LONG, ROPE_FACTORS };
@@ -61,9 +62,9 @@ struct config {
     bool qkv_bias, o_bias;
     uint8_t qk_norm; /* enum qk_norm */
     bool qk_norm_after_rope;
-    bool sinks;     /* a logit per head that takes part in the softmax without a value */
-    bool attn_gate; /* GQA: q_proj yields query and gate per head; the attention output is multiplied by sigmoid(gate) */
-    float qkv_clip; /* q, k and v are clamped to +-this; 0: no clamp */
+    bool sinks;        /* a logit per head that takes part in the softmax without a value */
+    uint8_t attn_gate; /* enum attn_gate, GQA: the attention output is multiplied by sigmoid(gate) */
+    float qkv_clip;    /* q, k and v are clamped to +-this; 0: no clamp */
     float attn_scale;
     struct rope_config rope, second_rope; /* second_rope: of the layers that select it, and of compressed keys; dim 0: none */
     struct delta_config {                 /* layers with gated DeltaNet instead of attention; taps 0: none */
@@ -81,14 +82,20 @@ struct config {
         bool overlap;            /* a key also covers the window of tokens before it; such keys are selected by an indexer */
     } layer[CONFIG_MAX_LAYERS];
 
-    struct residual_streams { /* several residual streams (hyper-connections); n 0: one stream */
+    struct residual_streams { /* several residual streams (hyper-connections); n 0: one stream, to which blocks add directly */
         int n, iters;
         float eps;
+        bool is_plain; /* one stream, to which a block's output is added when the next block begins (config_keep_stream) */
     } streams;
+    bool no_input_norm;  /* blocks read the residual stream as it is */
+    bool output_norm;    /* the outputs of attention and FFN blocks are normed before they are added; needs config_keep_stream */
+    bool parallel_block; /* attention and FFN read the same stream; needs config_keep_stream */
 
-    int dense_inter; /* of dense layers */
-    int n_experts, topk, n_group, topk_group, moe_inter;
-    int shared_inter; /* all shared experts together; 0: none */
+    int dense_inter;                                     /* of dense layers */
+    bool dense_bias;                                     /* of gate, up and down in dense layers */
+    int n_experts, topk, n_group, topk_group, moe_inter; /* n_experts 0: a dense model */
+    int shared_inter;                                    /* all shared experts together; 0: none */
+    float shared_scale;                                  /* factor of the shared experts' output; 0: 1. Not with shared_gate */
     bool shared_gate, router_bias, group_top2, norm_topk;
     bool router_shift; /* bias of the router's logits; router_bias affects the selection only */
     bool expert_bias;
@@ -100,6 +107,10 @@ struct config {
     int n_mtp;                  /* MTP layers after the last layer, not part of the main model */
     int bos, n_eos, eos[CONFIG_MAX_EOS];
 };
+/* Whether the shared experts' output has a weight per row (work.shared_weight). */
+static inline bool config_weighs_shared(const struct config *c) { return c->shared_gate || c->shared_scale > 0; }
+/* Keeps the residual stream apart from the output of the current block, so that the output can be normed, and the FFN can read what attention read. */
+static inline void config_keep_stream(struct config *c) { c->streams = (struct residual_streams){.n = 1, .is_plain = true}; }
 /* Indexers select keys by the results of all earlier products. Such models keep 16 bits of an activation, so that rounding does not change the selection. */
 static inline bool config_needs_wide_activations(const struct config *c) { return c->index_topk > 0; }
 
@@ -135,6 +146,8 @@ void config_read_rope(struct config_reader *r, struct config *c, int dim, double
 void config_read_rope_object(struct config_reader *r, struct config *c, const char *key, int dim, double theta); /* the same from that object only */
 /* Reads standard attention: heads, KV heads, head_dim, max_position_embeddings, scale = head_dim^-0.5 */
 void config_read_gqa(struct config_reader *r, struct config *c);
+/* Reads what dense models have in common: standard attention, one FFN of intermediate_size per layer. hidden_size / heads: default of head_dim. */
+void config_read_dense(struct config_reader *r, struct config *c);
 /* Reads layer[i].window from layer_types; without it, every other one of the first `layers` layers gets `window` */
 void config_read_windows(struct config_reader *r, struct config *c, int window, int layers);
 /* Reads layer[i].moe from mlp_layer_types, if present ("dense" or "sparse") */
@@ -143,3 +156,5 @@ void config_read_mlp_types(struct config_reader *r, struct config *c);
 void config_skip_vision(struct config_reader *r, struct config *c);
 /* Reads layer[i].moe from mlp_only_layers and decoder_sparse_step (Qwen) */
 void config_read_sparse_step(struct config_reader *r, struct config *c);
+/* Reads a list of n_layers numbers or booleans from `key` into out; returns false if the key is absent. */
+bool config_read_flags(struct config_reader *r, const struct config *c, const char *key, bool out[CONFIG_MAX_LAYERS]);

@@ -1,9 +1,17 @@
 #pragma once
 /* Common tensor names, for the rows of struct arch. m: prefix of the text model's names, usually "model.". */
-#define NAMES_USUAL(m) \
-    .embed = m "embed_tokens", .norm = m "norm", .head = "lm_head", .attn_norm = m "layers.%d.input_layernorm", \
-    .ffn_norm = m "layers.%d.post_attention_layernorm", .q = m "layers.%d.self_attn.q_proj", .o = m "layers.%d.self_attn.o_proj"
-#define NAMES_GQA(m)     NAMES_USUAL(m), .k = m "layers.%d.self_attn.k_proj", .v = m "layers.%d.self_attn.v_proj"
+#define NAMES_NORMS_BEFORE(m) .attn_norm = m "layers.%d.input_layernorm", .ffn_norm = m "layers.%d.post_attention_layernorm"
+/* Norms before and behind both blocks, as in Gemma. */
+#define NAMES_NORMS_AROUND(m) \
+    .attn_norm = m "layers.%d.input_layernorm", .attn_out_norm = m "layers.%d.post_attention_layernorm", .ffn_norm = m "layers.%d.pre_feedforward_layernorm", \
+    .ffn_out_norm = m "layers.%d.post_feedforward_layernorm"
+#define NAMES_ENDS(m)  .embed = m "embed_tokens", .norm = m "norm", .head = "lm_head"
+#define NAMES_USUAL(m) NAMES_ENDS(m), NAMES_NORMS_BEFORE(m), .q = m "layers.%d.self_attn.q_proj", .o = m "layers.%d.self_attn.o_proj"
+/* GQA without the norms. */
+#define NAMES_ATTENTION(m) \
+    NAMES_ENDS(m), .q = m "layers.%d.self_attn.q_proj", .k = m "layers.%d.self_attn.k_proj", .v = m "layers.%d.self_attn.v_proj", \
+                   .o = m "layers.%d.self_attn.o_proj"
+#define NAMES_GQA(m)     NAMES_ATTENTION(m), NAMES_NORMS_BEFORE(m)
 #define NAMES_QK_NORM(m) .q_norm = m "layers.%d.self_attn.q_norm", .k_norm = m "layers.%d.self_attn.k_norm"
 #define NAMES_ROUTER(m)  .router = m "layers.%d.mlp.gate"
 #define NAMES_EXPERTS(m) \

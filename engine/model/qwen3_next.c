@@ -35,7 +35,7 @@ static void parse_common(struct config_reader *r, struct config *c) {
     config_read_gqa(r, c);
     c->qk_norm = QK_NORM_HEAD;
     c->norm = NORM_RMS_PLUS_ONE;
-    c->attn_gate = true;
+    c->attn_gate = ATTN_GATE_IN_QUERY;
     c->qkv_bias = c->o_bias = config_bool(r, "attention_bias", false);
     if (!config_bool(r, "attn_output_gate", true)) config_fail(r, "'attn_output_gate' is false: the reference has no such attention");
     c->rope.default_partial_factor = 0.25;

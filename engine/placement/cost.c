@@ -61,7 +61,9 @@ void cost_model_of(struct cost_model *q, const struct config *c, enum dtype dens
         half = hidden * (heads + c->n_kv_heads) * (dim + v);
         q->pair_flops = 2 * heads * (dim + v);
     }
-    if (c->delta.taps) { /* mixed layers: averages. A recurrent state costs as much as a few keys, whatever the context */
+    if (c->attn_gate == ATTN_GATE_ELEMENT) half += hidden * heads * dim;
+    if (c->streams.is_plain) q->elem_bytes = 4 * 8 * hidden; /* the output's norm, its sum with the stream, and its clearing */
+    if (c->delta.taps) {                                     /* mixed layers: averages. A recurrent state costs as much as a few keys, whatever the context */
         const struct delta_config *d = &c->delta;
         double keys = (double)d->k_heads * d->k_dim, values = (double)d->v_heads * d->v_dim, own = hidden * (2 * keys + 3 * values + 2 * d->v_heads), some = 0;
         for (int i = 0; i < c->n_layers; i++) some += c->layer[i].delta / (double)c->n_layers;

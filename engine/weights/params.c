@@ -16,6 +16,10 @@
 #define VEC_IN(s, type, field, name, end, module, n, when) \
     { {OF(type, field, name, module), .suffix = end, .rows = n, .slice = s}, when }
 
+/* A vector of the layer `shift` layers away. */
+#define VEC_OF(shift, type, field, name, module, n, when) \
+    { {OF(type, field, name, module), .suffix = ".weight", .rows = n, .layer_shift = (int16_t)(shift)}, when }
+
 /* A vector published as a table, and the weights that mix residual streams: n weights in `parts` parts. */
 #define TABLE(field, name, module, n, w, when) \
     { {OF(layer, field, name, module), .suffix = "", .rows = n, .table_cols = w}, when }
@@ -43,13 +47,15 @@ int params_list(const struct config *c, int layer, unsigned modules, struct para
     const int hidden = c->hidden, q = c->n_heads * c->head_dim, kv = c->n_kv_heads * c->head_dim, compressed = c->attn == ATTN_COMPRESSED,
               latent = compressed ? c->head_dim : c->kv_lora + c->qk_rope;
     const struct delta_config *d = &c->delta;
-    const int keys = d->k_heads * d->k_dim, values = d->v_heads * d->v_dim, channels = 2 * keys + values, q_rows = c->attn_gate ? 2 * q : q;
+    const int keys = d->k_heads * d->k_dim, values = d->v_heads * d->v_dim, channels = 2 * keys + values, q_rows = c->attn_gate == ATTN_GATE_IN_QUERY ? 2 * q : q;
     const bool delta = c->layer[layer].delta, gqa = c->attn == ATTN_GQA && !delta, low = c->attn != ATTN_GQA && !delta, mla = low && !compressed,
-               low_q = low && c->q_lora, bias = c->qkv_bias, index = c->attn == ATTN_DSA && c->layer[layer].index == INDEX_OWN, streams = c->streams.n > 0,
-               squeeze = compressed && c->layer[layer].ratio > 0, overlap = squeeze && c->layer[layer].overlap, hashed = c->layer[layer].hashed;
+               low_q = low && c->q_lora, bias = c->qkv_bias, index = c->attn == ATTN_DSA && c->layer[layer].index == INDEX_OWN,
+               streams = c->streams.n > 0 && !c->streams.is_plain, squeeze = compressed && c->layer[layer].ratio > 0,
+               overlap = squeeze && c->layer[layer].overlap, hashed = c->layer[layer].hashed;
     const int series = overlap ? 2 : 1, ratio = c->layer[layer].ratio, mixes = (2 + c->streams.n) * c->streams.n,
               o_cols = compressed ? c->o_groups * c->o_lora : c->n_heads * c->v_dim;
     const bool moe = c->layer[layer].moe, shared = moe && c->shared_inter, norm_bias = c->norm == NORM_LAYER && c->norm_bias;
+    const bool dense_bias = !moe && c->dense_bias, in_norm = !c->no_input_norm, out_norm = c->output_norm;
     const bool all_heads = c->qk_norm == QK_NORM_ALL, turned = c->layout->transposed_down;
     const char *bare = c->layout->experts && !c->layout->has_suffix ? "" : ".weight",
                *bare_bias = c->layout->experts && !c->layout->has_suffix ? "_bias" : ".bias";
@@ -72,9 +78,11 @@ int params_list(const struct config *c, int layer, unsigned modules, struct para
         VEC(weights, head_bias, head, ".bias", HEAD, c->vocab, c->head_bias),
 
         MIX(weights, head_mix, head_mix, STREAM_MERGE, c->streams.n, 1, streams),
+        VEC_OF(c->n_layers - 1, weights, last_out_norm, ffn_out_norm, STREAM_MERGE, hidden, out_norm),
 
         MIX(layer, attn_mix, attn_mix, ATTENTION, mixes, 3, streams),
-        VEC(layer, attn_norm, attn_norm, ".weight", ATTENTION, hidden, true),
+        VEC_OF(-1, layer, previous_out_norm, ffn_out_norm, ATTENTION, hidden, out_norm && layer > 0),
+        VEC(layer, attn_norm, attn_norm, ".weight", ATTENTION, hidden, in_norm),
         VEC(layer, attn_norm_bias, attn_norm, ".bias", ATTENTION, hidden, norm_bias),
         MAT_IN(q_in, layer, q, q, ".weight", ATTENTION, q_rows, hidden, !low_q && !delta),
         VEC_IN(q_in, layer, q_bias, q, ".bias", ATTENTION, q_rows, gqa && bias),
@@ -84,6 +92,7 @@ int params_list(const struct config *c, int layer, unsigned modules, struct para
         VEC(layer, k_norm, k_norm, ".weight", ATTENTION, all_heads ? kv : c->head_dim, gqa && c->qk_norm),
         MAT_IN(v_in, layer, v, v, ".weight", ATTENTION, kv, hidden, gqa),
         VEC_IN(v_in, layer, v_bias, v, ".bias", ATTENTION, kv, gqa && bias),
+        MAT(layer, attn_gate, attn_gate, ATTENTION, q, hidden, gqa && c->attn_gate == ATTN_GATE_ELEMENT),
         VEC(layer, sinks, sinks, "", ATTENTION, c->n_heads, (gqa || compressed) && c->sinks),
         MAT(layer, q_a, q_a, ATTENTION, c->q_lora, hidden, low_q),
         VEC(layer, q_a_bias, q_a, ".bias", ATTENTION, c->q_lora, low_q && bias),
@@ -126,7 +135,8 @@ int params_list(const struct config *c, int layer, unsigned modules, struct para
         VEC(layer, o_bias, o, ".bias", ATTENTION, hidden, c->o_bias && !delta),
 
         MIX(layer, ffn_mix, ffn_mix, ROUTER, mixes, 3, streams),
-        VEC(layer, ffn_norm, ffn_norm, ".weight", ROUTER, hidden, true),
+        VEC(layer, attn_out_norm, attn_out_norm, ".weight", ROUTER, hidden, out_norm),
+        VEC(layer, ffn_norm, ffn_norm, ".weight", ROUTER, hidden, in_norm),
         VEC(layer, ffn_norm_bias, ffn_norm, ".bias", ROUTER, hidden, norm_bias),
         MAT(layer, router, router, ROUTER, c->n_experts, hidden, moe),
         VEC(layer, router_shift, router, ".bias", ROUTER, c->n_experts, moe && c->router_shift),
@@ -138,6 +148,9 @@ int params_list(const struct config *c, int layer, unsigned modules, struct para
         MAT_IN(ffn_gate, layer, dense.gate, dense_gate, ".weight", SHARED, c->dense_inter, hidden, !moe),
         MAT_IN(ffn_up, layer, dense.up, dense_up, ".weight", SHARED, c->dense_inter, hidden, !moe),
         MAT(layer, dense.down, dense_down, SHARED, hidden, c->dense_inter, !moe),
+        VEC_IN(ffn_gate, layer, dense.gate_bias, dense_gate, ".bias", SHARED, c->dense_inter, dense_bias),
+        VEC_IN(ffn_up, layer, dense.up_bias, dense_up, ".bias", SHARED, c->dense_inter, dense_bias),
+        VEC(layer, dense.down_bias, dense_down, ".bias", SHARED, hidden, dense_bias),
         MAT_IN(ffn_gate, layer, dense.gate, shared_gate_proj, ".weight", SHARED, c->shared_inter, hidden, shared),
         MAT_IN(ffn_up, layer, dense.up, shared_up, ".weight", SHARED, c->shared_inter, hidden, shared),
         MAT(layer, dense.down, shared_down, SHARED, hidden, c->shared_inter, shared),

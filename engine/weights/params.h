@@ -16,7 +16,10 @@ struct layer {
     struct stream_mix attn_mix, ffn_mix; /* several residual streams */
     float *attn_norm, *ffn_norm;         /* [hidden] */
     float *attn_norm_bias, *ffn_norm_bias;
-    struct mat q, k, v, o; /* GQA: [heads * dim, hidden]; o [hidden, n_heads * v_dim] */
+    float *attn_out_norm;     /* [hidden] norm of the attention block's output */
+    float *previous_out_norm; /* [hidden] norm of the previous layer's FFN output, which this layer adds to the residual stream; layer 0: NULL */
+    struct mat attn_gate;     /* [n_heads * head_dim, hidden] */
+    struct mat q, k, v, o;    /* GQA: [heads * dim, hidden]; o [hidden, n_heads * v_dim] */
     float *q_bias, *k_bias, *v_bias, *o_bias;
     float *q_norm, *k_norm;          /* [head_dim], or over all heads */
     float *sinks;                    /* [n_heads] */
@@ -69,15 +72,16 @@ struct param {
     size_t name_offset; /* offset of its name pattern in struct tensor_names */
     const char *suffix; /* suffix of a vector's name; a matrix has .weight and the suffixes of its scales */
     uint8_t module;
-    bool optional;  /* may be absent from a checkpoint */
-    int rows, cols; /* cols 0: a vector, float32 once loaded; else a struct mat */
+    int16_t layer_shift; /* added to the layer's index in the name */
+    bool optional;       /* may be absent from a checkpoint */
+    int rows, cols;      /* cols 0: a vector, float32 once loaded; else a struct mat */
     struct tensor_slice slice;
     uint8_t conversion; /* enum vector_conversion: conversion of a vector at load time */
     int taps;           /* of CONVERT_TRANSPOSE: published as [rows / taps, 1, taps] */
     int table_cols;     /* vector published as [rows / across, across]; 0: one dimension */
 };
 enum vector_conversion { CONVERT_NONE, CONVERT_MINUS_EXP, CONVERT_TRANSPOSE, CONVERT_EXPERT_IDS }; /* w; -exp(w); [taps, channels]; expert ids as int32_t */
-enum { PARAMS_MAX = 90 };
+enum { PARAMS_MAX = 100 };
 
 /* Lists the tensors of these modules in layer `layer`, in the order of use. Returns their number. */
 int params_list(const struct config *c, int layer, unsigned modules, struct param out[PARAMS_MAX]);

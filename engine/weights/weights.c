@@ -310,8 +310,8 @@ static size_t load_modules(struct loader *l, unsigned modules, void *base, int l
     for (int i = 0; i < n; i++) {
         const struct param *p = &list[i];
         const char *pattern = *(const char *const *)((const char *)c->names + p->name_offset);
-        if (p->cols) *params_mat(base, p) = load_matrix(l, p, pattern, layer, expert);
-        else *params_vector(base, p) = load_vector(l, p, pattern, layer, expert);
+        if (p->cols) *params_mat(base, p) = load_matrix(l, p, pattern, layer + p->layer_shift, expert);
+        else *params_vector(base, p) = load_vector(l, p, pattern, layer + p->layer_shift, expert);
     }
     return l->rc ? 0 : params_bytes(base, list, n);
 }

@@ -22,6 +22,7 @@ struct weights {
     float *norm;      /* [hidden] */
     float *norm_bias; /* [hidden] */
     struct stream_mix head_mix;
+    float *last_out_norm; /* [hidden] norm of the last layer's FFN output */
     float *head_bias;     /* [vocab] */
     struct layer *layers; /* [n_layers] */
     struct mtp_weights prediction;

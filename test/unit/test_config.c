@@ -75,7 +75,7 @@ static void refusals_name_the_key(void **st) {
         {V3 ",\"sliding_window\":128}", "sliding_window"},
         {V3 ",\"hidden_act\":\"relu\"}", "relu"},
         {V3 ",\"qk_head_dim\":100}", "qk_head_dim"},
-        {"{\"model_type\":\"llama\",\"vocab_size\":3}", "llama"},
+        {"{\"model_type\":\"gpt2\",\"vocab_size\":3}", "gpt2"},
         {"{}", "model_type"},
     };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {

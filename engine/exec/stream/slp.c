@@ -183,7 +183,7 @@ static int open_rows(struct slp_rank *r, struct error *e) {
                 {(void **)&r->pos, n * 4},
                 {(void **)&r->tokens, n * 4},
                 {(void **)&r->selected_keys, slp_selection_bytes(c) * n},
-                {(void **)&r->shared_weight, c->shared_gate ? n * 4 : 0},
+                {(void **)&r->shared_weight, config_weighs_shared(c) ? n * 4 : 0},
                 {(void **)&r->ids, c->n_experts ? all * topk : 0},
                 {(void **)&r->weights, c->n_experts ? all * topk : 0},
                 {(void **)&r->token, c->n_experts ? all * topk : 0},

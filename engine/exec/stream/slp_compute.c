@@ -131,7 +131,7 @@ static int dense_ffn(struct slp_rank *r, const struct layer *y, int layer) {
         TRY(op_run(exec_of(r), OP_SCATTER_ADD,
                    &(struct op_scatter_add){.y = w.x,
                                             .x = r->work.xn,
-                                            .weight = c->layer[layer].moe && c->shared_gate ? w.shared_weight : NULL,
+                                            .weight = c->layer[layer].moe && config_weighs_shared(c) ? w.shared_weight : NULL,
                                             .n = n,
                                             .dim = c->hidden,
                                             .ldy = c->hidden}));
