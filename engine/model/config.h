@@ -17,7 +17,7 @@ enum attn_kind { /* DSA: MLA over keys selected by an indexer; COMPRESSED: a win
 };
 enum index_kind { INDEX_OWN, INDEX_PREVIOUS };                            /* the layer's own indexer, or the selection of the layer before */
 enum norm_kind { NORM_RMS, NORM_RMS_PLUS_ONE, NORM_LAYER };               /* x / rms * w; x / rms * (1 + w); (x - mean) / deviation * w, and a bias */
-enum attn_gate { ATTN_GATE_NONE, ATTN_GATE_IN_QUERY, ATTN_GATE_ELEMENT };         /* q_proj yields query and gate per head; a projection of its own */
+enum attn_gate { ATTN_GATE_NONE, ATTN_GATE_IN_QUERY, ATTN_GATE_ELEMENT }; /* q_proj yields query and gate per head; a projection of its own */
 enum qk_norm { QK_NORM_NONE, QK_NORM_HEAD, QK_NORM_ALL };                 /* per head before rope; over all heads together */
 enum layer_rope { LAYER_ROPE_FIRST, LAYER_ROPE_SECOND, LAYER_ROPE_NONE }; /* a layer uses config.rope, config.second_rope, or no rotation */
 enum rope_kind { ROPE_DEFAULT, ROPE_LINEAR, ROPE_YARN, ROPE_LLAMA3, ROPE_LONG, ROPE_FACTORS };

@@ -47,7 +47,8 @@ int params_list(const struct config *c, int layer, unsigned modules, struct para
     const int hidden = c->hidden, q = c->n_heads * c->head_dim, kv = c->n_kv_heads * c->head_dim, compressed = c->attn == ATTN_COMPRESSED,
               latent = compressed ? c->head_dim : c->kv_lora + c->qk_rope;
     const struct delta_config *d = &c->delta;
-    const int keys = d->k_heads * d->k_dim, values = d->v_heads * d->v_dim, channels = 2 * keys + values, q_rows = c->attn_gate == ATTN_GATE_IN_QUERY ? 2 * q : q;
+    const int keys = d->k_heads * d->k_dim, values = d->v_heads * d->v_dim, channels = 2 * keys + values,
+              q_rows = c->attn_gate == ATTN_GATE_IN_QUERY ? 2 * q : q;
     const bool delta = c->layer[layer].delta, gqa = c->attn == ATTN_GQA && !delta, low = c->attn != ATTN_GQA && !delta, mla = low && !compressed,
                low_q = low && c->q_lora, bias = c->qkv_bias, index = c->attn == ATTN_DSA && c->layer[layer].index == INDEX_OWN,
                streams = c->streams.n > 0 && !c->streams.is_plain, squeeze = compressed && c->layer[layer].ratio > 0,

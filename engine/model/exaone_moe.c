@@ -1,0 +1,64 @@
+/* K-EXAONE: GQA with a norm per head on q and k, DeepSeek-V3's router. Layers with a window are rotated, the others are not; without a window all are.
+ * Reference: transformers, models/exaone_moe. */
+#include "engine/base/ops.h"
+#include "engine/model/arch.h"
+#include "engine/model/deepseek.h"
+#include "engine/model/names.h"
+
+/* Returns whether layer i of the pattern has a window: a text such as "LLLG", or every which layer has none. */
+static bool is_local(struct config_reader *r, const struct config *c, const struct json *pattern, int i) {
+    if (pattern && pattern->type == JSON_STRING && pattern->n) {
+        const char kind = pattern->string[(uint32_t)i % pattern->n];
+        if (kind != 'L' && kind != 'G') config_fail(r, "'sliding_window_pattern' has '%c'; hearth knows L and G", kind);
+        return kind == 'L';
+    }
+    const int64_t every = pattern ? json_int(pattern, 0) : 4;
+    if (every < 1) config_fail(r, "'sliding_window_pattern' is neither a text nor a number of 1 or more");
+    return every > 0 && (i + 1) % every != 0 && i < c->n_layers;
+}
+
+static void read_layers(struct config_reader *r, struct config *c) {
+    const struct json *pattern = config_get(r, "sliding_window_pattern"), *kinds = config_get(r, "mlp_layer_types");
+    const int window = config_has(r, "sliding_window") ? config_int(r, "sliding_window", 0, 1, 1 << 24) : 0;
+    const bool listed = config_has(r, "layer_types");
+    bool moe[CONFIG_MAX_LAYERS];
+    if (listed) config_read_windows(r, c, window, 0);
+    if (kinds && (kinds->type != JSON_ARRAY || kinds->n != (uint32_t)c->n_layers)) {
+        config_fail(r, "'mlp_layer_types' is not a list of %d", c->n_layers);
+        return;
+    }
+    const bool flags = config_read_flags(r, c, "is_moe_layer", moe);
+    for (int i = 0; i < c->n_layers; i++) {
+        struct layer_config *l = &c->layer[i];
+        if (!listed) l->window = is_local(r, c, pattern, i) ? window : 0;
+        l->rope = window && !l->window ? LAYER_ROPE_NONE : LAYER_ROPE_FIRST;
+        if (flags) l->moe = moe[i];
+        if (!kinds) continue;
+        l->moe = json_is(json_at(kinds, (uint32_t)i), "sparse");
+        if (!l->moe && !json_is(json_at(kinds, (uint32_t)i), "dense")) config_fail(r, "'mlp_layer_types' of layer %d is neither dense nor sparse", i);
+    }
+}
+
+static const struct deepseek_defaults defaults = {.scale = 2.5, .dense = 1, .norm = true, .groups = 1, .best = 1};
+
+static void parse(struct config_reader *r, struct config *c) {
+    config_read_gqa(r, c);
+    c->qk_norm = QK_NORM_HEAD;
+    config_has(r, "attention_bias"); /* the reference has none */
+    config_read_rope(r, c, c->head_dim, 1000000);
+    deepseek_experts(r, c, &defaults);
+    read_layers(r, c);
+    deepseek_router(r, c, &defaults);
+}
+
+static const char *const types[] = {"exaone_moe", NULL};
+static const char *const keys[][2] = {{"n_routed_experts", "num_experts"}, {"n_shared_experts", "num_shared_experts"}, {NULL, NULL}};
+const struct arch arch_exaone_moe = {
+    .model_types = types,
+    .title = "K-EXAONE",
+    .norm_eps = 1e-5,
+    .parse = parse,
+    .names = {NAMES_GQA("model."), NAMES_QK_NORM("model."), NAMES_ROUTER("model."), .router_bias = "model.layers.%d.mlp.e_score_correction_bias",
+              NAMES_EXPERTS("model."), NAMES_SHARED("model.", "shared_experts"), NAMES_DENSE("model.")},
+    .key_aliases = keys,
+};

@@ -1,0 +1,75 @@
+/* Gemma 3: dense GQA, (1 + w) norms before and behind attention and FFN, a norm per head on q and k, GELU, embeddings times sqrt(hidden), and a window with its
+ * own rotary base in all but every sixth layer. Reference: transformers, models/gemma3; Google's code rounds sqrt(hidden) to BF16. */
+#include <math.h>
+
+#include "engine/base/minifloat.h"
+#include "engine/model/arch.h"
+#include "engine/model/names.h"
+
+/* Layers with a window rotate with the second table, which is never scaled. */
+static void read_layers(struct config_reader *r, struct config *c) {
+    const int window = config_int(r, "sliding_window", 4096, 1, 1 << 24), every = config_int(r, "sliding_window_pattern", 6, 1, CONFIG_MAX_LAYERS);
+    const double local = config_num(r, "rope_local_base_freq", 10000, 1, 1e12);
+    c->second_rope = (struct rope_config){.kind = ROPE_DEFAULT, .dim = c->rope.dim, .theta = local, .truncate = true};
+    if (config_has(r, "layer_types")) config_read_windows(r, c, window, 0);
+    for (int i = 0; i < c->n_layers; i++) {
+        if (!config_has(r, "layer_types")) c->layer[i].window = (i + 1) % every ? window : 0;
+        c->layer[i].rope = c->layer[i].window ? LAYER_ROPE_SECOND : LAYER_ROPE_FIRST;
+    }
+}
+
+/* transformers 5 keeps the parameters of both kinds of layers in rope_parameters. */
+static void read_ropes(struct config_reader *r, struct config *c) {
+    const struct json *p = config_get(r, "rope_parameters");
+    if (!p || p->type != JSON_OBJECT || !json_get(p, "full_attention")) {
+        config_read_rope(r, c, c->head_dim, 1000000);
+        read_layers(r, c);
+        return;
+    }
+    struct config_reader in;
+    config_open(r, "rope_parameters", &in);
+    config_read_rope_object(&in, c, "sliding_attention", c->head_dim, 10000);
+    const struct rope_config local = c->rope;
+    config_read_rope_object(&in, c, "full_attention", c->head_dim, 1000000);
+    config_close(r, "rope_parameters", &in);
+    read_layers(r, c);
+    c->second_rope = local;
+}
+
+static void parse_text(struct config_reader *r, struct config *c) {
+    c->norm = NORM_RMS_PLUS_ONE;
+    c->qk_norm = QK_NORM_HEAD;
+    c->attn = ATTN_GQA;
+    config_read_dense(r, c);
+    c->qkv_bias = c->o_bias = config_bool(r, "attention_bias", false);
+    c->attn_scale = (float)(1 / sqrt(config_num(r, "query_pre_attn_scalar", 256, 1e-6, 1e6)));
+    c->embed_scale = bf16_to_f32(f32_to_bf16(sqrtf((float)c->hidden)));
+    c->output_norm = true;
+    config_keep_stream(c);
+    read_ropes(r, c);
+}
+static void parse(struct config_reader *r, struct config *c) {
+    static const char *const vision[] = {"vision_config", "image_token_index", "boi_token_index", "eoi_token_index", "mm_tokens_per_image", NULL};
+    for (int i = 0; vision[i]; i++) config_has(r, vision[i]);
+    parse_text(r, c);
+}
+
+static const char *const text[] = {"gemma3_text", NULL}, *const with_vision[] = {"gemma3", NULL};
+static const char *const keys[][2] = {{"hidden_act", "hidden_activation"}, {NULL, NULL}};
+/* m: prefix of the language model's tensor names */
+#define NAMES(m) \
+    { NAMES_ATTENTION(m), NAMES_NORMS_AROUND(m), NAMES_QK_NORM(m), NAMES_DENSE(m) }
+#define DEFAULTS \
+    { \
+        .vocab = 262208, .hidden = 2304, .layers = 26, .context = 131072, .inter = 9216, .heads = 8, .kv_heads = 4, .head_dim = 256, .tied = true, \
+        .is_gelu = true \
+    }
+const struct arch arch_gemma3_text = {
+    .model_types = text, .title = "Gemma 3", .defaults = DEFAULTS, .parse = parse_text, .names = NAMES("model."), .key_aliases = keys};
+const struct arch arch_gemma3 = {.model_types = with_vision,
+                                 .title = "Gemma 3",
+                                 .text_config_key = "text_config",
+                                 .defaults = DEFAULTS,
+                                 .parse = parse,
+                                 .names = NAMES("language_model.model."),
+                                 .key_aliases = keys};

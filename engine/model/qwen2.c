@@ -1,0 +1,34 @@
+/* Qwen2, Qwen2.5 and Qwen3: dense GQA, Qwen2 with bias on q, k, v, Qwen3 with a norm per head on q and k. With use_sliding_window, layers from
+ * max_window_layers on have a window, unless layer_types lists them. Reference: transformers, models/qwen2 and models/qwen3. */
+#include "engine/model/arch.h"
+#include "engine/model/names.h"
+
+static void read_windows(struct config_reader *r, struct config *c) {
+    const bool use = config_bool(r, "use_sliding_window", false);
+    const int window = config_has(r, "sliding_window") ? config_int(r, "sliding_window", 0, 0, 1 << 24) : 4096,
+              first = config_int(r, "max_window_layers", 28, 0, 1 << 20);
+    if (use && !window) config_fail(r, "'sliding_window' is 0 and in force");
+    config_read_windows(r, c, use ? window : 0, 0);
+    for (int i = first; i < c->n_layers && use && !config_has(r, "layer_types"); i++) c->layer[i].window = window;
+}
+
+static void parse_common(struct config_reader *r, struct config *c) {
+    config_read_dense(r, c);
+    config_read_rope(r, c, c->head_dim, 10000);
+    read_windows(r, c);
+}
+static void parse_2(struct config_reader *r, struct config *c) {
+    parse_common(r, c);
+    c->qkv_bias = true;
+    config_has(r, "attention_bias"); /* the reference has the bias whatever the config says */
+}
+static void parse_3(struct config_reader *r, struct config *c) {
+    parse_common(r, c);
+    c->qk_norm = QK_NORM_HEAD;
+    c->qkv_bias = c->o_bias = config_bool(r, "attention_bias", false);
+}
+
+static const char *const qwen2[] = {"qwen2", NULL}, *const qwen3[] = {"qwen3", NULL};
+const struct arch arch_qwen2 = {.model_types = qwen2, .title = "Qwen2", .parse = parse_2, .names = {NAMES_GQA("model."), NAMES_DENSE("model.")}};
+const struct arch arch_qwen3 = {
+    .model_types = qwen3, .title = "Qwen3", .parse = parse_3, .names = {NAMES_GQA("model."), NAMES_QK_NORM("model."), NAMES_DENSE("model.")}};
