@@ -146,13 +146,14 @@ static SCALE_FN(scale_row) {
         else vstore(out + i, vmul(vmul(vload(x + i), vs), vadd(vload(w + i), va)));
     }
 }
-struct glu_v {                         /* struct glu in vectors */
-    V limit, low, alpha, shift, cubic; /* alpha and cubic negated */
+struct glu_v {                                      /* struct glu in vectors */
+    V limit, low, high, alpha, shift, cubic, after; /* limit of g; bounds of u; alpha and cubic negated; limit of the activation of g */
 };
 INLINE V glu_of(V g, V u, const struct glu_v *a, const bool plain) {
     if (plain) return vmul(vdiv(g, vadd(vset1(1), vexp(vsub(vzero(), g)))), u);
-    g = vmin(a->limit, g), u = vmax(a->low, vmin(a->limit, u));
-    return vmul(vdiv(g, vadd(vset1(1), vexp(vmul(g, vfma(a->cubic, vmin(vset1(FLT_MAX), vmul(g, g)), a->alpha))))), vadd(u, a->shift));
+    g = vmin(a->limit, g), u = vmax(a->low, vmin(a->high, u));
+    V rate = vfma(a->cubic, vmin(vset1(FLT_MAX), vmul(g, g)), a->alpha);
+    return vmul(vmin(a->after, vdiv(g, vadd(vset1(1), vexp(vmul(g, rate))))), vadd(u, a->shift));
 }
 INLINE void glu_all(float *h, const float *g, const float *u, int n, const struct glu_v *a, const bool plain) {
     for (int i = 0; i < n; i += LANES) {
@@ -163,7 +164,13 @@ INLINE void glu_all(float *h, const float *g, const float *u, int n, const struc
 }
 static GLU_FN(glu) {
     const float limit = a->limit > 0 ? a->limit : INFINITY;
-    const struct glu_v v = {vset1(limit), vset1(-limit), vset1(a->alpha > 0 ? -a->alpha : -1), vset1(a->shift), vset1(-a->cubic)};
+    const struct glu_v v = {.limit = vset1(a->clamp_after ? INFINITY : limit),
+                            .low = vset1(-limit),
+                            .high = vset1(limit),
+                            .alpha = vset1(a->alpha > 0 ? -a->alpha : -1),
+                            .shift = vset1(a->shift),
+                            .cubic = vset1(-a->cubic),
+                            .after = vset1(a->clamp_after ? limit : INFINITY)};
     if (a->limit > 0 || a->alpha > 0 || a->shift != 0 || a->cubic > 0) glu_all(h, g, u, n, &v, false);
     else glu_all(h, g, u, n, &v, true);
 }

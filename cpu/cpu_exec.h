@@ -53,6 +53,7 @@ int elem_fill(struct exec *, const struct op_fill *);
 int elem_copy(struct exec *, const struct op_copy *);
 int elem_merge(struct exec *, const struct op_merge *);
 int elem_gate(struct exec *, const struct op_gate *);
+int elem_scale(struct exec *, const struct op_scale *);
 int conv_run(struct exec *, const struct op_conv *);
 int delta_run(struct exec *, const struct op_delta *);
 int compress_run(struct exec *, const struct op_compress *);

@@ -175,6 +175,10 @@ static void merge_task(void *arg, int task, int thread) {
 }
 int elem_merge(struct exec *base, const struct op_merge *o) { return run_rows(base, o, o->n, o->heads * o->dim, merge_task); }
 
+static float gate_of(enum gate_kind kind, float g) {
+    const float s = 1 / (1 + expf(-g));
+    return kind == GATE_SIGMOID ? s : kind == GATE_SILU ? g * s : g > 20 ? g : log1pf(expf(g));
+}
 static void gate_task(void *arg, int task, int thread) {
     const struct job *j = arg;
     const struct op_gate *o = j->op;
@@ -182,11 +186,24 @@ static void gate_task(void *arg, int task, int thread) {
         for (int h = 0; h < o->heads; h++) {
             float *y = o->y + (ptrdiff_t)i * o->ldy + (ptrdiff_t)h * o->head_ldy;
             const float *g = o->g + (ptrdiff_t)i * o->ldg + (ptrdiff_t)h * o->head_ldg;
-            if (o->silu) j->x->k.glu(y, g, y, o->dim, &(struct glu){0});
+            if (o->per_head || o->kind == GATE_SOFTPLUS)
+                for (int d = 0; d < o->dim; d++) y[d] *= gate_of((enum gate_kind)o->kind, g[o->per_head ? 0 : d]);
+            else if (o->kind == GATE_SILU) j->x->k.glu(y, g, y, o->dim, &(struct glu){0});
             else j->x->k.gate(y, g, o->dim);
         }
 }
 int elem_gate(struct exec *base, const struct op_gate *o) { return run_rows(base, o, o->n, o->heads * o->dim, gate_task); }
+
+static void scale_task(void *arg, int task, int thread) {
+    const struct job *j = arg;
+    const struct op_scale *o = j->op;
+    for (int i = task * j->per, end = task_end(task, j->per, j->rows); i < end; i++) {
+        float *x = o->x + (size_t)i * (size_t)o->ld, by = o->by;
+        if (o->slope != 0) by *= 1 + o->slope * logf((float)(1 + (o->pos[i] + o->shift) / o->every));
+        for (int c = 0; c < o->m; c++) x[c] *= by;
+    }
+}
+int elem_scale(struct exec *base, const struct op_scale *o) { return run_rows(base, o, o->n, o->m, scale_task); }
 
 /* --- KV cache --- */
 

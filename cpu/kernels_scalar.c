@@ -136,9 +136,10 @@ static SCALE_FN(scale_scalar) {
 static GLU_FN(glu_scalar) {
     const float limit = a->limit > 0 ? a->limit : INFINITY, alpha = a->alpha > 0 ? a->alpha : 1;
     for (int i = 0; i < n; i++) { /* NaN fails every comparison and stays */
-        float x = g[i] > limit ? limit : g[i], y = u[i] > limit ? limit : u[i] < -limit ? -limit : u[i];
+        float x = g[i] > limit && !a->clamp_after ? limit : g[i], y = u[i] > limit ? limit : u[i] < -limit ? -limit : u[i];
         const float rate = a->cubic > 0 ? alpha + a->cubic * x * x : alpha;
-        h[i] = x / (1 + expf(-rate * x)) * (y + a->shift);
+        x /= 1 + expf(-rate * x);
+        h[i] = (x > limit && a->clamp_after ? limit : x) * (y + a->shift);
     }
 }
 static AXPY_FN(axpy_scalar) {

@@ -115,9 +115,11 @@ inline unsigned blocks_of(size_t n, size_t per) { return (unsigned)((n + per - 1
 /* Combines gate and up of an FFN; NaN stays NaN. */
 __device__ inline float glu(float gate, float up, const struct cuda_glu &a) {
     if (a.limit > 0) {
-        gate = gate > a.limit ? a.limit : gate;
+        gate = gate > a.limit && !a.clamp_after ? a.limit : gate;
         up = up > a.limit ? a.limit : up < -a.limit ? -a.limit : up;
     }
     const float rate = (a.alpha > 0 ? a.alpha : 1.0f) + (a.cubic > 0 ? a.cubic * gate * gate : 0.0f);
-    return gate / (1.0f + expf(-rate * gate)) * (up + a.shift);
+    gate /= 1.0f + expf(-rate * gate);
+    if (a.clamp_after && a.limit > 0 && gate > a.limit) gate = a.limit;
+    return gate * (up + a.shift);
 }

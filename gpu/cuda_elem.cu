@@ -268,6 +268,15 @@ cudaError_t cuda_fill(cudaStream_t s, float *x, size_t n, float value) {
     return cudaGetLastError();
 }
 
+static __global__ void scale_kernel(float *x, const int32_t *pos, int m, int ld, int every, int shift, float by, float slope) {
+    if (slope != 0) by *= 1 + slope * logf((float)(1 + (pos[blockIdx.x] + shift) / every));
+    for (int c = threadIdx.x; c < m; c += blockDim.x) x[(size_t)blockIdx.x * (size_t)ld + (size_t)c] *= by;
+}
+cudaError_t cuda_scale(cudaStream_t s, float *x, const int32_t *pos, int n, int m, int ld, int every, int shift, float by, float slope) {
+    scale_kernel<<<(unsigned)n, 256, 0, s>>>(x, pos, m, ld, every, shift, by, slope);
+    return cudaGetLastError();
+}
+
 static __global__ void clip_kernel(float *x, size_t n, float limit) {
     for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += (size_t)gridDim.x * blockDim.x)
         x[i] = x[i] > limit ? limit : x[i] < -limit ? -limit : x[i];

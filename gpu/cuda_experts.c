@@ -69,7 +69,7 @@ static int run_tiles(struct cuda_stream *s, const struct product_group *g, const
     return 0;
 }
 
-static struct cuda_glu glu_of(const struct expert *e) { return (struct cuda_glu){e->glu.limit, e->glu.alpha, e->glu.shift, e->glu.cubic}; }
+static struct cuda_glu glu_of(const struct expert *e) { return (struct cuda_glu){e->glu.limit, e->glu.alpha, e->glu.shift, e->glu.cubic, e->glu.clamp_after}; }
 static int n_outputs(const struct expert *e) { return e->is_transposed ? e->down.cols : e->down.rows; }
 
 /* y [rows, hidden] = the experts' results for rows index[i] (NULL: i) of x, not weighted. */

@@ -97,8 +97,11 @@ cudaError_t cuda_add(cudaStream_t s, float *y, const float *x, size_t n);
 cudaError_t cuda_sigmoid(cudaStream_t s, float *x, size_t n);
 cudaError_t cuda_clip(cudaStream_t s, float *x, size_t n, float limit);
 cudaError_t cuda_fill(cudaStream_t s, float *x, size_t n, float value);
-/* y *= sigmoid(g), or with silu g * sigmoid(g); [n, heads, dim] each */
-cudaError_t cuda_gate(cudaStream_t s, float *y, const float *g, int n, int heads, int dim, int ldy, int ldg, int head_ldy, int head_ldg, int silu);
+/* struct op_gate */
+cudaError_t cuda_gate(cudaStream_t s, float *y, const float *g, int n, int heads, int dim, int ldy, int ldg, int head_ldy, int head_ldg, int kind,
+                      int per_head); /* kind: as enum gate_kind */
+enum { CUDA_GATE_SIGMOID, CUDA_GATE_SILU, CUDA_GATE_SOFTPLUS };
+cudaError_t cuda_scale(cudaStream_t s, float *x, const int32_t *pos, int n, int m, int ld, int every, int shift, float by, float slope);
 struct cuda_conv { /* struct op_conv */
     float *out;
     const float *x, *w, *before;
@@ -144,6 +147,7 @@ cudaError_t cuda_merge(cudaStream_t s, float *out, float *lse, const float *out2
 cudaError_t cuda_bias(cudaStream_t s, float *y, const float *bias, int n, int m, int ldy);
 struct cuda_glu { /* struct glu */
     float limit, alpha, shift, cubic;
+    int clamp_after;
 };
 /* out [n, inter] = glu(gate, up); a row holds gate, then up: [n, 2 * inter] */
 cudaError_t cuda_glu(cudaStream_t s, float *out, const float *gate_up, int n, int inter, struct cuda_glu a);

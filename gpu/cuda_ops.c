@@ -143,6 +143,7 @@ static int norm(struct cuda_stream *s, const struct op_norm *a) {
 _Static_assert((int)SCORE_SOFTMAX == CUDA_SOFTMAX && (int)SCORE_SIGMOID == CUDA_SIGMOID && (int)SCORE_MIXER == CUDA_MIXER &&
                    (int)SCORE_SQRT_SOFTPLUS == CUDA_SQRT_SOFTPLUS,
                "scores");
+_Static_assert((int)GATE_SIGMOID == CUDA_GATE_SIGMOID && (int)GATE_SILU == CUDA_GATE_SILU && (int)GATE_SOFTPLUS == CUDA_GATE_SOFTPLUS, "gates");
 static int route(struct cuda_stream *s, const struct op_route *o) {
     struct cuda_route r = {o->ids,  o->weights, o->logits,     o->bias,  o->table,      o->tokens, o->n,     o->n_experts,
                            o->topk, o->n_group, o->topk_group, o->score, o->group_top2, o->norm,   o->scale, o->jitter};
@@ -218,7 +219,12 @@ int cuda_run_op(struct op_exec *x, enum op_code code, const union op_args *u) {
     }
     case OP_GATE: {
         const struct op_gate *a = &u->gate;
-        if (a->n > 0) r = cuda_gate(s->stream, a->y, a->g, a->n, a->heads, a->dim, a->ldy, a->ldg, a->head_ldy, a->head_ldg, a->silu);
+        if (a->n > 0) r = cuda_gate(s->stream, a->y, a->g, a->n, a->heads, a->dim, a->ldy, a->ldg, a->head_ldy, a->head_ldg, a->kind, a->per_head);
+        break;
+    }
+    case OP_SCALE: {
+        const struct op_scale *a = &u->scale;
+        if (a->n > 0) r = cuda_scale(s->stream, a->x, a->pos, a->n, a->m, a->ld, a->every, a->shift, a->by, a->slope);
         break;
     }
     case OP_CONV: {

@@ -107,6 +107,7 @@ int emu_compute(struct exec *cpu, enum op_code code, const union op_args *u) {
     case OP_COPY: return ops->copy(cpu, &u->copy);
     case OP_MERGE: return ops->merge(cpu, &u->merge);
     case OP_GATE: return ops->gate(cpu, &u->gate);
+    case OP_SCALE: return ops->scale(cpu, &u->scale);
     case OP_CONV: return ops->conv(cpu, &u->conv);
     case OP_DELTA: return ops->delta(cpu, &u->delta);
     case OP_COMPRESS: return ops->compress(cpu, &u->compress);

@@ -28,6 +28,7 @@ static const struct {
     [OP_SCATTER_ADD] = {"scatter_add", sizeof(struct op_scatter_add)},
     [OP_MERGE] = {"merge", sizeof(struct op_merge)},
     [OP_GATE] = {"gate", sizeof(struct op_gate)},
+    [OP_SCALE] = {"scale", sizeof(struct op_scale)},
     [OP_CONV] = {"conv", sizeof(struct op_conv)},
     [OP_DELTA] = {"delta", sizeof(struct op_delta)},
     [OP_COMPRESS] = {"compress", sizeof(struct op_compress)},
@@ -65,6 +66,7 @@ ENTRY(fill, OP_FILL)
 ENTRY(copy, OP_COPY)
 ENTRY(merge, OP_MERGE)
 ENTRY(gate, OP_GATE)
+ENTRY(scale, OP_SCALE)
 ENTRY(conv, OP_CONV)
 ENTRY(delta, OP_DELTA)
 ENTRY(compress, OP_COMPRESS)
@@ -93,6 +95,7 @@ void op_exec_init(struct op_exec *x, const char *name, int (*run)(struct op_exec
         .copy = run_copy,
         .merge = run_merge,
         .gate = run_gate,
+        .scale = run_scale,
         .conv = run_conv,
         .delta = run_delta,
         .compress = run_compress,
@@ -329,8 +332,12 @@ int op_visit(enum op_code code, union op_args *a, op_visit_fn fn, void *ctx) {
         VISIT(a->copy.y, span(a->copy.n, a->copy.ldy, (size_t)(a->copy.heads - 1) * (size_t)a->copy.head_ldy + (size_t)a->copy.dim), VISIT_OUT);
         return 0;
     case OP_GATE:
-        VISIT(a->gate.g, heads_span(a->gate.n, a->gate.ldg, a->gate.heads, a->gate.head_ldg, a->gate.dim), VISIT_IN);
+        VISIT(a->gate.g, heads_span(a->gate.n, a->gate.ldg, a->gate.heads, a->gate.head_ldg, a->gate.per_head ? 1 : a->gate.dim), VISIT_IN);
         VISIT(a->gate.y, heads_span(a->gate.n, a->gate.ldy, a->gate.heads, a->gate.head_ldy, a->gate.dim), VISIT_OUT);
+        return 0;
+    case OP_SCALE:
+        VISIT(a->scale.pos, a->scale.slope != 0 ? (size_t)a->scale.n * 4 : 0, VISIT_IN);
+        VISIT(a->scale.x, span(a->scale.n, a->scale.ld, (size_t)a->scale.m), VISIT_OUT);
         return 0;
     case OP_CONV: {
         struct op_conv *o = &a->conv;

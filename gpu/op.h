@@ -23,6 +23,7 @@ enum op_code {
     OP_COPY,
     OP_MERGE,
     OP_GATE,
+    OP_SCALE,
     OP_CONV,
     OP_DELTA,
     OP_COMPRESS,
@@ -106,6 +107,7 @@ union op_args {
     struct op_copy copy;
     struct op_merge merge;
     struct op_gate gate;
+    struct op_scale scale;
     struct op_conv conv;
     struct op_delta delta;
     struct op_compress compress;

@@ -106,6 +106,7 @@ struct op_cost_work op_cost_work(enum op_code code, const union op_args *u, doub
     case OP_FILL: w.bytes = 4.0 * u->fill.n * u->fill.m; break;
     case OP_COPY: w.bytes = 8.0 * u->copy.n * u->copy.heads * u->copy.dim; break;
     case OP_GATE: w.bytes = 12.0 * u->gate.n * u->gate.heads * u->gate.dim; break;
+    case OP_SCALE: w.bytes = 8.0 * u->scale.n * u->scale.m; break;
     case OP_CONV: w.bytes = 8.0 * u->conv.n * u->conv.channels; break;
     case OP_DELTA: { /* the state is read and written once; per row two products with it and the update */
         const struct op_delta *a = &u->delta;

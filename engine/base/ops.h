@@ -206,12 +206,14 @@ struct op_route {
     float scale, jitter;
 };
 
-/* Activation of an FFN: g * sigmoid(alpha * g + cubic * g^3) * (u + shift), with g clamped to <= limit and u to +-limit. All zero: silu(g) * u. GELU in its
- * tanh form (Hendrycks and Gimpel 2016) is alpha = 2 * sqrt(2 / pi), cubic = 0.044715 * alpha, because (1 + tanh(z)) / 2 = sigmoid(2 * z). */
+/* Activation of an FFN: g * sigmoid(alpha * g + cubic * g^3) * (u + shift), with g clamped to <= limit and u to +-limit. clamp_after: the activated g is
+ * clamped instead of g. All zero: silu(g) * u. GELU in its tanh form (Hendrycks and Gimpel 2016) is alpha = 2 * sqrt(2 / pi), cubic = 0.044715 * alpha, because
+ * (1 + tanh(z)) / 2 = sigmoid(2 * z). */
 struct glu {
     float limit; /* 0: none */
     float alpha; /* 0: 1 */
     float shift, cubic;
+    bool clamp_after;
 };
 struct expert {                 /* one FFN: down(glu(gate x, up x)) */
     struct mat gate, up;        /* [inter, hidden] */
@@ -277,12 +279,23 @@ struct op_copy {
     int n, heads, dim, ldx, ldy, head_ldx, head_ldy;
 };
 
-/* y *= f(g), where g has its own row and head strides: f the sigmoid, or with silu g * sigmoid(g). */
+/* y *= f(g), where g has its own row and head strides. per_head: one g for all dim elements of a head. */
+enum gate_kind { GATE_SIGMOID, GATE_SILU, GATE_SOFTPLUS }; /* 1 / (1 + exp(-g)); g times that; log(1 + exp(g)) */
 struct op_gate {
     float *y;       /* [n, heads, dim], rows ldy apart, heads head_ldy */
-    const float *g; /* the same, with strides ldg and head_ldg */
+    const float *g; /* the same, with strides ldg and head_ldg; per_head [n, heads, 1] */
     int n, heads, dim, ldy, ldg, head_ldy, head_ldg;
-    bool silu;
+    uint8_t kind; /* enum gate_kind */
+    bool per_head;
+};
+
+/* x *= by * (1 + slope * log(1 + floor((pos + shift) / every))), rows ld apart. slope 0: pos and the rest are not read. Scales queries by their position, as
+ * Llama 4 and Mistral 4 do. */
+struct op_scale {
+    float *x;           /* [n, m] */
+    const int32_t *pos; /* [n] */
+    int n, m, ld, every, shift;
+    float by, slope;
 };
 
 /* Causal convolution of each channel along the rows, then SiLU: out[i][c] = silu(sum of w[j][c] * x[i - taps + 1 + j][c]). Rows before the first come from
@@ -384,6 +397,7 @@ struct ops {
     int (*copy)(struct exec *, const struct op_copy *);
     int (*merge)(struct exec *, const struct op_merge *);
     int (*gate)(struct exec *, const struct op_gate *);
+    int (*scale)(struct exec *, const struct op_scale *);
     int (*conv)(struct exec *, const struct op_conv *);
     int (*delta)(struct exec *, const struct op_delta *);
     int (*compress)(struct exec *, const struct op_compress *);

@@ -28,6 +28,8 @@ static const char *why_unsplittable(const struct config *c) {
     if (c->streams.n) return "it has several residual streams";
     if (c->attn == ATTN_COMPRESSED) return "its output projection is grouped by heads";
     if (c->delta.taps) return "it has DeltaNet layers, whose states must be on one device";
+    for (int i = 0; i < c->n_layers; i++)
+        if (config_heads(c, i) != c->n_heads || config_kv_heads(c, i) != c->n_kv_heads) return "its layers differ in their numbers of heads";
     if (c->attn == ATTN_GQA && c->qk_norm == QK_NORM_ALL) return "its queries are normed over all heads together";
     return NULL;
 }
@@ -79,14 +81,15 @@ static void take_from(float **v, int first) {
 int tp_shard_ranges(const struct config *own, const struct tp_shard *s, const struct weights *w, int layer, struct layer *view, struct copy_range *out) {
     const struct config *c = &w->config;
     struct layer y = w->layers[layer];
-    const int query = (c->attn_gate == ATTN_GATE_IN_QUERY ? 2 : 1) * c->head_dim, wide = c->qk_nope + c->v_dim, dim = c->head_dim, moe = c->layer[layer].moe;
+    const int query = (c->attn_gate == ATTN_GATE_IN_QUERY ? 2 : 1) * c->head_dim, gate = c->attn_gate == ATTN_GATE_HEAD ? 1 : c->v_dim,
+              wide = c->qk_nope + c->v_dim, dim = c->head_dim, moe = c->layer[layer].moe;
     take_rows(c->q_lora ? &y.q_b : &y.q, s->head0 * query, s->heads * query);
     take_from(&y.q_bias, s->head0 * query);
-    take_rows(&y.attn_gate, s->head0 * dim, s->heads * dim);
     take_rows(&y.k, s->kv_head0 * dim, s->kv_heads * dim);
     take_from(&y.k_bias, s->kv_head0 * dim);
-    take_rows(&y.v, s->kv_head0 * dim, s->kv_heads * dim);
-    take_from(&y.v_bias, s->kv_head0 * dim);
+    take_rows(&y.v, s->kv_head0 * c->v_dim, s->kv_heads * c->v_dim);
+    take_from(&y.v_bias, s->kv_head0 * c->v_dim);
+    take_rows(&y.attn_gate, s->head0 * gate, s->heads * gate);
     take_from(&y.sinks, s->head0);
     take_rows(&y.kv_b, s->head0 * wide, s->heads * wide);
     take_rows(&y.k_b, s->head0 * c->kv_lora, s->heads * c->kv_lora);

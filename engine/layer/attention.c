@@ -21,6 +21,13 @@ int attention_rotate(struct exec *x, const struct config *c, int layer, const st
                                              .interleaved = rope->interleaved});
 }
 
+int attention_scale_queries(struct exec *x, const struct config *c, int layer, const struct work *w, int ld, int n) {
+    const struct query_scale *s = &c->query_scale;
+    if (s->slope == 0 || (s->no_rope_only && c->layer[layer].rope != LAYER_ROPE_NONE)) return 0;
+    return x->ops->scale(
+        x, &(struct op_scale){.x = w->q, .pos = w->pos, .n = n, .m = ld, .ld = ld, .every = s->every, .shift = s->shift, .by = 1, .slope = s->slope});
+}
+
 struct kv_plane attention_plane(struct kv_plane p, int row) {
     size_t width = (size_t)p.heads * (size_t)p.dim;
     assert(!p.blocks || !row);

@@ -28,6 +28,8 @@ int attention_absorbed(struct exec *x, const struct config *c, const struct laye
 int block_linear(struct exec *x, const struct config *c, float *y, int ldy, const float *in, int ldx, struct mat m, const float *bias, int n, bool accumulate);
 /* Rotates `heads` heads of n rows, at v and head_ld floats apart, as the layer does: not at all in a layer without rope. */
 int attention_rotate(struct exec *x, const struct config *c, int layer, const struct work *w, float *v, int heads, int ld, int head_ld, int n);
+/* Scales n queries in w->q, ld floats apart, by their positions, if the family does that in this layer. */
+int attention_scale_queries(struct exec *x, const struct config *c, int layer, const struct work *w, int ld, int n);
 struct kv_plane attention_plane(struct kv_plane p, int row);                          /* the plane starting at `row` */
 const struct op_place *attention_address(const struct span *s, int layer, int plane); /* NULL: as the span says */
 /* Attention over all keys of a span, or over one piece of them. */

@@ -129,10 +129,14 @@ static int delta_attend(struct exec *x, const struct config *c, const struct lay
                                           .ldo = d->v_dim,
                                           .eps = c->norm_eps,
                                           .w_dtype = DT_F32})); /* this norm does not add 1 */
-    return x->ops->gate(
-        x,
-        &(struct op_gate){
-            .y = out, .g = w->z + (size_t)s->row * (size_t)m.values, .n = s->n, .heads = 1, .dim = m.values, .ldy = m.values, .ldg = m.values, .silu = true});
+    return x->ops->gate(x, &(struct op_gate){.y = out,
+                                             .g = w->z + (size_t)s->row * (size_t)m.values,
+                                             .n = s->n,
+                                             .heads = 1,
+                                             .dim = m.values,
+                                             .ldy = m.values,
+                                             .ldg = m.values,
+                                             .kind = GATE_SILU});
 }
 
 const struct attention_kind attention_delta = {.name = "deltanet",

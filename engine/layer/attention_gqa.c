@@ -1,8 +1,9 @@
-/* Grouped-query attention: each of n_kv_heads key and value heads serves a group of query heads. */
+/* Grouped-query attention: each of the layer's KV heads serves a group of its query heads. Layers of a model may differ in their numbers of heads. */
 #include "engine/layer/attention.h"
 
 static int gqa_cache_planes(const struct config *c, int layer, struct cache_desc *out) {
-    out[0] = out[1] = (struct cache_desc){.heads = c->n_kv_heads, .dim = c->head_dim};
+    out[0] = (struct cache_desc){.heads = config_kv_heads(c, layer), .dim = c->head_dim};
+    out[1] = (struct cache_desc){.heads = config_kv_heads(c, layer), .dim = c->v_dim};
     return 2;
 }
 
@@ -13,60 +14,81 @@ static int gqa_clip(struct exec *x, const struct config *c, float *v, int width,
 /* Norms, clips and rotates n projected rows of `heads` keys or queries, in the family's order. */
 static int gqa_norm_and_rotate(struct exec *x, const struct config *c, int layer, const struct work *w, float *v, int heads, const float *norm, int n) {
     const int dim = c->head_dim, all = heads * dim;
+    const bool by_head = c->qk_norm == QK_NORM_HEAD || (c->qk_norm == QK_NORM_UNIT && c->layer[layer].rope != LAYER_ROPE_NONE);
     if (c->qk_norm_after_rope) TRY(attention_rotate(x, c, layer, w, v, heads, all, dim, n));
     if (c->qk_norm == QK_NORM_ALL) TRY(block_norm(x, c, v, all, v, all, norm, NULL, n, all));
-    if (c->qk_norm == QK_NORM_HEAD) TRY(block_norm(x, c, v, dim, v, dim, norm, NULL, n * heads, dim));
+    if (by_head) TRY(block_norm(x, c, v, dim, v, dim, norm, NULL, n * heads, dim));
     TRY(gqa_clip(x, c, v, all, n));
     return c->qk_norm_after_rope ? 0 : attention_rotate(x, c, layer, w, v, heads, all, dim, n);
 }
 
 static int gqa_store_kv(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *spans, int n_spans,
                         int n) {
-    int dim = c->head_dim, kd = c->n_kv_heads * dim;
-    float *k = w->kv, *v = w->kv + (size_t)n * (size_t)kd;
-    TRY(block_linear(x, c, k, kd, w->xn, c->hidden, y->k, y->k_bias, n, false));
-    TRY(block_linear(x, c, v, kd, w->xn, c->hidden, y->v, y->v_bias, n, false));
-    TRY(gqa_norm_and_rotate(x, c, layer, w, k, c->n_kv_heads, y->k_norm, n));
-    TRY(gqa_clip(x, c, v, kd, n));
-    for (int i = 0; i < n_spans; i++) {
-        const struct span *s = &spans[i];
-        size_t row = (size_t)s->row;
-        TRY(x->ops->kv_store(
-            x, &(struct op_kv_store){
-                   .plane = s->cache[layer].p[0], .x = k + row * (size_t)kd, .row0 = s->pos, .n = s->n, .ldx = kd, .at = attention_address(s, layer, 0)}));
-        TRY(x->ops->kv_store(
-            x, &(struct op_kv_store){
-                   .plane = s->cache[layer].p[1], .x = v + row * (size_t)kd, .row0 = s->pos, .n = s->n, .ldx = kd, .at = attention_address(s, layer, 1)}));
-    }
+    const int heads = config_kv_heads(c, layer), width[2] = {heads * c->head_dim, heads * c->v_dim};
+    float *const rows[2] = {w->kv, w->kv + (size_t)n * (size_t)width[0]};
+    TRY(block_linear(x, c, rows[0], width[0], w->xn, c->hidden, y->k, y->k_bias, n, false));
+    TRY(block_linear(x, c, rows[1], width[1], w->xn, c->hidden, y->v, y->v_bias, n, false));
+    TRY(gqa_norm_and_rotate(x, c, layer, w, rows[0], heads, y->k_norm, n));
+    TRY(gqa_clip(x, c, rows[1], width[1], n));
+    if (c->v_scale > 0) TRY(x->ops->scale(x, &(struct op_scale){.x = rows[1], .n = n, .m = width[1], .ld = width[1], .by = c->v_scale}));
+    for (int i = 0; i < n_spans; i++)
+        for (int p = 0; p < 2; p++) {
+            const struct span *s = &spans[i];
+            TRY(x->ops->kv_store(x, &(struct op_kv_store){.plane = s->cache[layer].p[p],
+                                                          .x = rows[p] + (size_t)s->row * (size_t)width[p],
+                                                          .row0 = s->pos,
+                                                          .n = s->n,
+                                                          .ldx = width[p],
+                                                          .at = attention_address(s, layer, p)}));
+        }
     return 0;
 }
 
+/* Computes the queries and, in gated attention, the gates in w->fused. */
 static int gqa_make_queries(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, int n) {
-    const bool gate_in_q = c->attn_gate == ATTN_GATE_IN_QUERY;
-    int dim = c->head_dim, qd = c->n_heads * dim, each = gate_in_q ? 2 * dim : dim; /* a head's query, followed by its gate */
-    float *q = gate_in_q ? w->fused : w->q;
-    TRY(block_linear(x, c, q, c->n_heads * each, w->xn, c->hidden, y->q, y->q_bias, n, false));
-    if (c->attn_gate == ATTN_GATE_ELEMENT) TRY(block_linear(x, c, w->fused, qd, w->xn, c->hidden, y->attn_gate, NULL, n, false));
-    if (gate_in_q)
+    const bool both = c->attn_gate == ATTN_GATE_IN_QUERY; /* a head's query, followed by its gate */
+    const int dim = c->head_dim, heads = config_heads(c, layer), qd = heads * dim, each = both ? 2 * dim : dim;
+    float *q = both ? w->fused : w->q;
+    TRY(block_linear(x, c, q, heads * each, w->xn, c->hidden, y->q, y->q_bias, n, false));
+    if (both)
         TRY(x->ops->copy(
-            x, &(struct op_copy){
-                   .y = w->q, .x = q, .n = n, .heads = c->n_heads, .dim = dim, .ldx = c->n_heads * each, .ldy = qd, .head_ldx = each, .head_ldy = dim}));
-    return gqa_norm_and_rotate(x, c, layer, w, w->q, c->n_heads, y->q_norm, n);
+            x, &(struct op_copy){.y = w->q, .x = q, .n = n, .heads = heads, .dim = dim, .ldx = heads * each, .ldy = qd, .head_ldx = each, .head_ldy = dim}));
+    if (y->attn_gate.data) TRY(block_linear(x, c, w->fused, y->attn_gate.rows, w->xn, c->hidden, y->attn_gate, NULL, n, false));
+    TRY(gqa_norm_and_rotate(x, c, layer, w, w->q, heads, y->q_norm, n));
+    return attention_scale_queries(x, c, layer, w, qd, n);
+}
+
+/* Multiplies the attention's output of a span by the gates. */
+static int gqa_gate(struct exec *x, const struct config *c, int layer, struct work *w, const struct span *s, float *out) {
+    const int heads = config_heads(c, layer);
+    const bool both = c->attn_gate == ATTN_GATE_IN_QUERY, per_head = c->attn_gate == ATTN_GATE_HEAD;
+    const int each = both ? 2 * c->head_dim : per_head ? 1 : c->v_dim; /* numbers of a head in w->fused */
+    return x->ops->gate(x, &(struct op_gate){.y = out,
+                                             .g = w->fused + (size_t)s->row * (size_t)(heads * each) + (both ? c->head_dim : 0),
+                                             .n = s->n,
+                                             .heads = heads,
+                                             .dim = c->v_dim,
+                                             .ldy = heads * c->v_dim,
+                                             .ldg = heads * each,
+                                             .head_ldy = c->v_dim,
+                                             .head_ldg = each,
+                                             .kind = c->attn_gate_kind,
+                                             .per_head = per_head});
 }
 
 static int gqa_attend(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *s, struct key_range keys) {
-    int dim = c->head_dim, qd = c->n_heads * dim;
-    size_t row = (size_t)s->row;
-    struct op_attention o = {.out = w->att + row * (size_t)qd,
+    const int heads = config_heads(c, layer), qd = heads * c->head_dim, od = heads * c->v_dim;
+    const size_t row = (size_t)s->row;
+    struct op_attention o = {.out = w->att + row * (size_t)od,
                              .q = w->q + row * (size_t)qd,
                              .k = attention_plane(s->cache[layer].p[0], keys.first),
                              .v = attention_plane(s->cache[layer].p[1], keys.first),
                              .sinks = keys.piece & PIECE_FIRST ? y->sinks : NULL, /* added once */
                              .n = s->n,
-                             .n_heads = c->n_heads,
-                             .v_dim = dim,
+                             .n_heads = heads,
+                             .v_dim = c->v_dim,
                              .ldq = qd,
-                             .ldo = qd,
+                             .ldo = od,
                              .q_pos0 = s->pos,
                              .k_pos0 = keys.first,
                              .n_keys = keys.n,
@@ -75,17 +97,7 @@ static int gqa_attend(struct exec *x, const struct config *c, const struct layer
                              .at = attention_address(s, layer, 0),
                              .v_at = attention_address(s, layer, 1)};
     TRY(attention_by_pieces(x, w, &o, keys.piece, w->lse));
-    if (!c->attn_gate || !(keys.piece & PIECE_LAST)) return 0;
-    const int parts = c->attn_gate == ATTN_GATE_IN_QUERY ? 2 : 1; /* a head's query, if it is there, then its gate */
-    return x->ops->gate(x, &(struct op_gate){.y = o.out,
-                                             .g = w->fused + (size_t)parts * row * (size_t)qd + (size_t)((parts - 1) * dim),
-                                             .n = s->n,
-                                             .heads = c->n_heads,
-                                             .dim = dim,
-                                             .ldy = qd,
-                                             .ldg = parts * qd,
-                                             .head_ldy = dim,
-                                             .head_ldg = parts * dim});
+    return c->attn_gate && keys.piece & PIECE_LAST ? gqa_gate(x, c, layer, w, s, o.out) : 0;
 }
 
 const struct attention_kind attention_gqa = {

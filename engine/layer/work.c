@@ -11,11 +11,19 @@ struct part {
     void **p;
     size_t bytes;
 };
+static size_t gate_floats(const struct config *c) { /* per row, of w->fused in gated GQA */
+    switch (c->attn_gate) {
+    case ATTN_GATE_IN_QUERY: return 2 * (size_t)(c->n_heads * c->head_dim);
+    case ATTN_GATE_ELEMENT: return (size_t)(c->n_heads * c->v_dim);
+    case ATTN_GATE_HEAD: return (size_t)c->n_heads;
+    default: return 0;
+    }
+}
 static int list_buffers(struct work *w, const struct config *c, int rows, struct part *out) {
     size_t n = (size_t)rows, f = sizeof(float), cached = 0;
     int k = 0, absorb = rows;
     for (int i = 0; i < c->n_layers; i++) cached = kv_row_bytes(c, i, DT_F32) > cached ? kv_row_bytes(c, i, DT_F32) : cached;
-    size_t att = (size_t)(c->n_heads * c->v_dim), channels = 0, values = 0, wide = c->attn_gate ? 2 * (size_t)(c->n_heads * c->head_dim) : 0;
+    size_t att = (size_t)(c->n_heads * c->v_dim), channels = 0, values = 0, wide = gate_floats(c);
     if (c->delta.taps) {
         const struct delta_config *d = &c->delta;
         values = (size_t)(d->v_heads * d->v_dim), channels = 2 * (size_t)(d->k_heads * d->k_dim) + values;

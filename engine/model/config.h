@@ -15,10 +15,15 @@ enum attn_kind { /* DSA: MLA over keys selected by an indexer; COMPRESSED: a win
                  ATTN_DSA,
                  ATTN_COMPRESSED
 };
-enum index_kind { INDEX_OWN, INDEX_PREVIOUS };                            /* the layer's own indexer, or the selection of the layer before */
-enum norm_kind { NORM_RMS, NORM_RMS_PLUS_ONE, NORM_LAYER };               /* x / rms * w; x / rms * (1 + w); (x - mean) / deviation * w, and a bias */
-enum attn_gate { ATTN_GATE_NONE, ATTN_GATE_IN_QUERY, ATTN_GATE_ELEMENT }; /* q_proj yields query and gate per head; a projection of its own */
-enum qk_norm { QK_NORM_NONE, QK_NORM_HEAD, QK_NORM_ALL };                 /* per head before rope; over all heads together */
+enum index_kind { INDEX_OWN, INDEX_PREVIOUS };                          /* the layer's own indexer, or the selection of the layer before */
+enum norm_kind { NORM_RMS, NORM_RMS_PLUS_ONE, NORM_LAYER };             /* x / rms * w; x / rms * (1 + w); (x - mean) / deviation * w, and a bias */
+enum qk_norm { QK_NORM_NONE, QK_NORM_HEAD, QK_NORM_ALL, QK_NORM_UNIT }; /* per head; over all heads together; per head without weights, in layers with rope */
+enum attn_gate {
+    ATTN_GATE_NONE,
+    ATTN_GATE_IN_QUERY,
+    ATTN_GATE_ELEMENT,
+    ATTN_GATE_HEAD
+};                                                                        /* q_proj yields query and gate per head; a matrix of gates by element; by head */
 enum layer_rope { LAYER_ROPE_FIRST, LAYER_ROPE_SECOND, LAYER_ROPE_NONE }; /* a layer uses config.rope, config.second_rope, or no rotation */
 enum rope_kind { ROPE_DEFAULT, ROPE_LINEAR, ROPE_YARN, ROPE_LLAMA3, ROPE_LONG, ROPE_FACTORS };
 enum { ROPE_PAIRS_MAX = 512 };
@@ -51,8 +56,8 @@ struct config {
     bool tied;            /* lm_head is the embedding */
     bool head_bias;
 
-    uint8_t attn; /* enum attn_kind */
-    int n_heads, n_kv_heads;
+    uint8_t attn;                           /* enum attn_kind */
+    int n_heads, n_kv_heads;                /* the largest of any layer */
     int head_dim, v_dim;                    /* query/key head and value head; MLA: nope + rope, v_head_dim */
     int q_lora, kv_lora, qk_nope, qk_rope;  /* MLA; q_lora 0: q is projected from hidden */
     bool split_kv_b;                        /* MLA: k_b and v_b instead of kv_b */
@@ -62,9 +67,15 @@ struct config {
     bool qkv_bias, o_bias;
     uint8_t qk_norm; /* enum qk_norm */
     bool qk_norm_after_rope;
-    bool sinks;        /* a logit per head that takes part in the softmax without a value */
-    uint8_t attn_gate; /* enum attn_gate, GQA: the attention output is multiplied by sigmoid(gate) */
-    float qkv_clip;    /* q, k and v are clamped to +-this; 0: no clamp */
+    bool sinks;                        /* a logit per head that takes part in the softmax without a value */
+    uint8_t attn_gate, attn_gate_kind; /* GQA: enum attn_gate; enum gate_kind: the function of the gate that multiplies the attention output */
+    float v_scale;                     /* GQA: factor of the values; 0: 1 */
+    struct query_scale {               /* queries are multiplied by 1 + slope * log(1 + floor((pos + shift) / every)); slope 0: not */
+        float slope;
+        int every, shift;
+        bool no_rope_only; /* in layers without rope only */
+    } query_scale;
+    float qkv_clip; /* q, k and v are clamped to +-this; 0: no clamp */
     float attn_scale;
     struct rope_config rope, second_rope; /* second_rope: of the layers that select it, and of compressed keys; dim 0: none */
     struct delta_config {                 /* layers with gated DeltaNet instead of attention; taps 0: none */
@@ -76,7 +87,10 @@ struct config {
     struct layer_config {
         bool moe, delta, hashed; /* hashed: a token's experts come from a table */
         uint8_t index;           /* enum index_kind */
-        uint8_t rope;            /* enum layer_rope, of GQA layers */
+        uint8_t rope;            /* enum layer_rope */
+        bool no_sinks;           /* has no sinks though the model does */
+        int n_heads, n_kv_heads; /* GQA; 0: the model's */
+        float glu_limit[2];      /* limit of the activation: routed experts; shared expert or dense FFN. 0: config.glu's */
         int window;              /* number of keys a query sees, including its own; 0: all */
         int ratio;               /* COMPRESSED: tokens per key outside the window; 0: no such keys */
         bool overlap;            /* a key also covers the window of tokens before it; such keys are selected by an indexer */
@@ -111,6 +125,14 @@ struct config {
 static inline bool config_weighs_shared(const struct config *c) { return c->shared_gate || c->shared_scale > 0; }
 /* Keeps the residual stream apart from the output of the current block, so that the output can be normed, and the FFN can read what attention read. */
 static inline void config_keep_stream(struct config *c) { c->streams = (struct residual_streams){.n = 1, .is_plain = true}; }
+static inline int config_heads(const struct config *c, int layer) { return c->layer[layer].n_heads ? c->layer[layer].n_heads : c->n_heads; }
+static inline int config_kv_heads(const struct config *c, int layer) { return c->layer[layer].n_kv_heads ? c->layer[layer].n_kv_heads : c->n_kv_heads; }
+/* The activation of a layer's routed experts, or of its shared expert or dense FFN. */
+static inline struct glu config_glu(const struct config *c, int layer, bool routed) {
+    struct glu g = c->glu;
+    if (c->layer[layer].glu_limit[!routed] > 0) g.limit = c->layer[layer].glu_limit[!routed];
+    return g;
+}
 /* Indexers select keys by the results of all earlier products. Such models keep 16 bits of an activation, so that rounding does not change the selection. */
 static inline bool config_needs_wide_activations(const struct config *c) { return c->index_topk > 0; }
 

@@ -44,7 +44,8 @@ static void compressed_attention(struct cost_model *q, const struct config *c, e
 }
 
 void cost_model_of(struct cost_model *q, const struct config *c, enum dtype dense, enum dtype experts, enum dtype kv) {
-    double hidden = c->hidden, heads = c->n_heads, dim = c->head_dim, v = c->v_dim, latent = c->kv_lora, rope = c->qk_rope;
+    double hidden = c->hidden, heads = 0, kv_heads = 0, dim = c->head_dim, v = c->v_dim, latent = c->kv_lora, rope = c->qk_rope;
+    for (int i = 0; i < c->n_layers; i++) heads += config_heads(c, i) / (double)c->n_layers, kv_heads += config_kv_heads(c, i) / (double)c->n_layers;
     bool mla = c->kv_lora;
     double attended = 1, expert = 3.0 * c->moe_inter * hidden, shared = 3.0 * c->shared_inter * hidden, ffn = 3.0 * c->dense_inter * hidden, half,
            router = hidden * c->n_experts;
@@ -58,10 +59,10 @@ void cost_model_of(struct cost_model *q, const struct config *c, enum dtype dens
         q->expanded_pair_flops = 2 * heads * (dim + v);
         q->expand_flops = 2 * expand;
     } else {
-        half = hidden * (heads + c->n_kv_heads) * (dim + v);
+        half = hidden * (heads + kv_heads) * (dim + v);
         q->pair_flops = 2 * heads * (dim + v);
     }
-    if (c->attn_gate == ATTN_GATE_ELEMENT) half += hidden * heads * dim;
+    if (c->attn_gate == ATTN_GATE_ELEMENT || c->attn_gate == ATTN_GATE_HEAD) half += hidden * heads * (c->attn_gate == ATTN_GATE_HEAD ? 1 : v);
     if (c->streams.is_plain) q->elem_bytes = 4 * 8 * hidden; /* the output's norm, its sum with the stream, and its clearing */
     if (c->delta.taps) {                                     /* mixed layers: averages. A recurrent state costs as much as a few keys, whatever the context */
         const struct delta_config *d = &c->delta;
@@ -80,10 +81,10 @@ void cost_model_of(struct cost_model *q, const struct config *c, enum dtype dens
         q->index_flops = own * 2.0 * c->index_heads * c->index_dim;
         half += own * (c->index_heads * (c->index_dim * (double)c->q_lora + hidden) + c->index_dim * hidden);
     }
-    double row = mla ? latent + rope : c->n_kv_heads * (dim + v);
+    double row = mla ? latent + rope : kv_heads * (dim + v);
     row *= attended;
     if (c->attn == ATTN_COMPRESSED) compressed_attention(q, c, kv, &half, &row);
-    q->kv_row_bytes = row * (double)dtype_bytes(kv, 256) / 256 + (kv == DT_E4M3 ? 4.0 * c->n_kv_heads * (mla ? 1 : 2) : 0);
+    q->kv_row_bytes = row * (double)dtype_bytes(kv, 256) / 256 + (kv == DT_E4M3 ? 4.0 * kv_heads * (mla ? 1 : 2) : 0);
     q->expert_bytes = weight_bytes(c, experts, expert), q->expert_flops = 2 * expert;
     q->shared_bytes = weight_bytes(c, dense, shared), q->shared_flops = 2 * shared;
     q->ffn_bytes = weight_bytes(c, dense, ffn), q->ffn_flops = 2 * ffn;

@@ -28,8 +28,8 @@
         VEC(type, field.base, name##_base, "", module, weights, when), VEC(type, field.scale, name##_scale, "", module, parts, when)
 
 /* Rows [first, first + rows) of q, k and v if they are one tensor. */
-static struct tensor_slice in_qkv(const struct config *c, int first) {
-    const int all = c->n_heads * c->head_dim + 2 * c->n_kv_heads * c->head_dim;
+static struct tensor_slice in_qkv(const struct config *c, int layer, int first) {
+    const int all = config_heads(c, layer) * c->head_dim + config_kv_heads(c, layer) * (c->head_dim + c->v_dim);
     return c->layout->qkv ? (struct tensor_slice){.total_rows = all, .first = first, .step = 1} : (struct tensor_slice){0};
 }
 /* Gate (which 0) or up (1) of an FFN, `inter` wide. */
@@ -44,8 +44,8 @@ static struct tensor_slice in_experts(const struct config *c, int rows) {
 }
 
 int params_list(const struct config *c, int layer, unsigned modules, struct param out[PARAMS_MAX]) {
-    const int hidden = c->hidden, q = c->n_heads * c->head_dim, kv = c->n_kv_heads * c->head_dim, compressed = c->attn == ATTN_COMPRESSED,
-              latent = compressed ? c->head_dim : c->kv_lora + c->qk_rope;
+    const int hidden = c->hidden, heads = config_heads(c, layer), q = heads * c->head_dim, k = config_kv_heads(c, layer) * c->head_dim,
+              v = config_kv_heads(c, layer) * c->v_dim, compressed = c->attn == ATTN_COMPRESSED, latent = compressed ? c->head_dim : c->kv_lora + c->qk_rope;
     const struct delta_config *d = &c->delta;
     const int keys = d->k_heads * d->k_dim, values = d->v_heads * d->v_dim, channels = 2 * keys + values,
               q_rows = c->attn_gate == ATTN_GATE_IN_QUERY ? 2 * q : q;
@@ -54,7 +54,7 @@ int params_list(const struct config *c, int layer, unsigned modules, struct para
                streams = c->streams.n > 0 && !c->streams.is_plain, squeeze = compressed && c->layer[layer].ratio > 0,
                overlap = squeeze && c->layer[layer].overlap, hashed = c->layer[layer].hashed;
     const int series = overlap ? 2 : 1, ratio = c->layer[layer].ratio, mixes = (2 + c->streams.n) * c->streams.n,
-              o_cols = compressed ? c->o_groups * c->o_lora : c->n_heads * c->v_dim;
+              o_cols = compressed ? c->o_groups * c->o_lora : heads * c->v_dim;
     const bool moe = c->layer[layer].moe, shared = moe && c->shared_inter, norm_bias = c->norm == NORM_LAYER && c->norm_bias;
     const bool dense_bias = !moe && c->dense_bias, in_norm = !c->no_input_norm, out_norm = c->output_norm;
     const bool all_heads = c->qk_norm == QK_NORM_ALL, turned = c->layout->transposed_down;
@@ -64,7 +64,9 @@ int params_list(const struct config *c, int layer, unsigned modules, struct para
     const struct tensor_slice gate_in = in_gate_up(c->layout->gate_up, c->layout->experts, c->moe_inter, 0),
                               up_in = in_gate_up(c->layout->gate_up, c->layout->experts, c->moe_inter, 1), down_in = in_experts(c, down_rows),
                               down_bias_in = in_experts(c, hidden);
-    const struct tensor_slice q_in = in_qkv(c, 0), k_in = in_qkv(c, q), v_in = in_qkv(c, q + kv);
+    const struct tensor_slice q_in = in_qkv(c, layer, 0), k_in = in_qkv(c, layer, q), v_in = in_qkv(c, layer, q + k);
+    const bool gates = gqa && (c->attn_gate == ATTN_GATE_ELEMENT || c->attn_gate == ATTN_GATE_HEAD),
+               qk_weights = gqa && c->qk_norm && c->qk_norm != QK_NORM_UNIT;
     const enum gate_up ffn = c->layout->dense_gate_up;
     const int inter = moe ? c->shared_inter : c->dense_inter; /* of the dense FFN or the shared expert */
     const struct tensor_slice ffn_gate = in_gate_up(ffn, false, inter, 0), ffn_up = in_gate_up(ffn, false, inter, 1);
@@ -87,14 +89,14 @@ int params_list(const struct config *c, int layer, unsigned modules, struct para
         VEC(layer, attn_norm_bias, attn_norm, ".bias", ATTENTION, hidden, norm_bias),
         MAT_IN(q_in, layer, q, q, ".weight", ATTENTION, q_rows, hidden, !low_q && !delta),
         VEC_IN(q_in, layer, q_bias, q, ".bias", ATTENTION, q_rows, gqa && bias),
-        VEC(layer, q_norm, q_norm, ".weight", ATTENTION, all_heads ? q : c->head_dim, gqa && c->qk_norm),
-        MAT_IN(k_in, layer, k, k, ".weight", ATTENTION, kv, hidden, gqa),
-        VEC_IN(k_in, layer, k_bias, k, ".bias", ATTENTION, kv, gqa && bias),
-        VEC(layer, k_norm, k_norm, ".weight", ATTENTION, all_heads ? kv : c->head_dim, gqa && c->qk_norm),
-        MAT_IN(v_in, layer, v, v, ".weight", ATTENTION, kv, hidden, gqa),
-        VEC_IN(v_in, layer, v_bias, v, ".bias", ATTENTION, kv, gqa && bias),
-        MAT(layer, attn_gate, attn_gate, ATTENTION, q, hidden, gqa && c->attn_gate == ATTN_GATE_ELEMENT),
-        VEC(layer, sinks, sinks, "", ATTENTION, c->n_heads, (gqa || compressed) && c->sinks),
+        VEC(layer, q_norm, q_norm, ".weight", ATTENTION, all_heads ? q : c->head_dim, qk_weights),
+        MAT_IN(k_in, layer, k, k, ".weight", ATTENTION, k, hidden, gqa),
+        VEC_IN(k_in, layer, k_bias, k, ".bias", ATTENTION, k, gqa && bias),
+        VEC(layer, k_norm, k_norm, ".weight", ATTENTION, all_heads ? k : c->head_dim, qk_weights),
+        MAT_IN(v_in, layer, v, v, ".weight", ATTENTION, v, hidden, gqa),
+        VEC_IN(v_in, layer, v_bias, v, ".bias", ATTENTION, v, gqa && bias),
+        MAT(layer, attn_gate, attn_gate, ATTENTION, c->attn_gate == ATTN_GATE_HEAD ? heads : heads * c->v_dim, hidden, gates),
+        VEC(layer, sinks, sinks, "", ATTENTION, heads, (gqa || compressed) && c->sinks && !c->layer[layer].no_sinks),
         MAT(layer, q_a, q_a, ATTENTION, c->q_lora, hidden, low_q),
         VEC(layer, q_a_bias, q_a, ".bias", ATTENTION, c->q_lora, low_q && bias),
         VEC(layer, q_a_norm, q_a_norm, ".weight", ATTENTION, c->q_lora, low_q),

@@ -18,9 +18,9 @@ struct layer {
     float *attn_norm_bias, *ffn_norm_bias;
     float *attn_out_norm;     /* [hidden] norm of the attention block's output */
     float *previous_out_norm; /* [hidden] norm of the previous layer's FFN output, which this layer adds to the residual stream; layer 0: NULL */
-    struct mat attn_gate;     /* [n_heads * head_dim, hidden] */
     struct mat q, k, v, o;    /* GQA: [heads * dim, hidden]; o [hidden, n_heads * v_dim] */
     float *q_bias, *k_bias, *v_bias, *o_bias;
+    struct mat attn_gate;            /* GQA: [n_heads * v_dim, hidden] or [n_heads, hidden] */
     float *q_norm, *k_norm;          /* [head_dim], or over all heads */
     float *sinks;                    /* [n_heads] */
     struct mat q_a, q_b, kv_a, kv_b; /* MLA; without low-rank q, q is used. kv_b: rows of head h: nope, then v */

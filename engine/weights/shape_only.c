@@ -48,10 +48,10 @@ static void layout_all(struct weights *w, char **at, enum dtype dense, enum dtyp
     for (int l = 0; l < c->n_layers; l++) {
         struct layer *y = &w->layers[l];
         w->bytes_dense += layout_modules(at, c, MODULE_LAYER, y, l, dense);
-        y->dense.glu = c->glu;
+        y->dense.glu = config_glu(c, l, false);
         for (int k = 0; k < c->n_experts && y->experts; k++) {
             w->bytes_routed += layout_modules(at, c, MODULE_EXPERT, &y->experts[k], l, experts);
-            y->experts[k].glu = c->glu, y->experts[k].is_transposed = c->layout->transposed_down;
+            y->experts[k].glu = config_glu(c, l, true), y->experts[k].is_transposed = c->layout->transposed_down;
         }
     }
 }

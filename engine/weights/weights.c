@@ -320,7 +320,7 @@ static void load_layer(struct loader *l, struct layer *y, int i) {
     struct weights *w = l->w;
     const struct config *c = &w->config;
     load_modules(l, MODULE_LAYER, y, i, 0);
-    y->dense.glu = c->glu;
+    y->dense.glu = config_glu(c, i, false);
     if (l->rc || !c->layer[i].moe) return;
     if (!(y->experts = arena_calloc(&w->arena, (size_t)c->n_experts, sizeof *y->experts))) {
         l->rc = error_set(l->e, ERR_MEMORY, "%s: no memory for its list of experts", w->files.dir);
@@ -328,7 +328,7 @@ static void load_layer(struct loader *l, struct layer *y, int i) {
     }
     for (int k = 0; k < c->n_experts && !l->rc; k++) {
         w->bytes_routed += load_modules(l, MODULE_EXPERT, &y->experts[k], i, k);
-        y->experts[k].glu = c->glu, y->experts[k].is_transposed = c->layout->transposed_down;
+        y->experts[k].glu = config_glu(c, i, true), y->experts[k].is_transposed = c->layout->transposed_down;
     }
 }
 

@@ -42,6 +42,9 @@ static void elementwise(void) {
               .half = 8, .interleaved = il & 1, .inverse = il > 1);
     CHECK("add", add, OP_ADD, .y = floats(999, 'f'), .x = floats(999, 'c'), .n = 27, .m = 37);
     CHECK("sigmoid", sigmoid, OP_SIGMOID, .x = floats(77, 'f'), .n = 7, .m = 11);
+    static int32_t at[] = {0, 6, 7, 63, 64, 100000};
+    CHECK("scale", scale, OP_SCALE, .x = floats(700, 'f'), .n = 7, .m = 90, .ld = 100, .by = 0.7f);
+    CHECK("scale by position", scale, OP_SCALE, .x = floats(600, 'f'), .pos = at, .n = 6, .m = 90, .ld = 100, .every = 8, .shift = 1, .by = 1, .slope = 0.1f);
     CHECK("clip", clip, OP_CLIP, .x = floats(700, 'f'), .n = 7, .m = 100, .limit = 0.3f);
     CHECK("fill", fill, OP_FILL, .x = floats(700, 'f'), .n = 7, .m = 100, .value = -3);
     CHECK("copy", copy, OP_COPY, .y = floats(5 * 100, 'f'), .x = floats(5 * 70, 'c'), .n = 5, .heads = 4, .dim = 16, .ldx = 70, .ldy = 100, .head_ldx = 17,
@@ -55,9 +58,10 @@ static void deltas(void) {
     static const struct {
         int n, k_heads, v_heads, k_dim, v_dim, taps;
     } c[] = {{1, 2, 4, 32, 32, 4}, {7, 1, 1, 5, 7, 2}, {40, 2, 6, 64, 40, 4}, {3, 1, 2, 128, 128, 4}, {6, 1, 1, 200, 9, 3}, {2, 1, 1, 300, 3, 1}};
-    for (int silu = 0; silu < 2; silu++)
-        CHECK(silu ? "gate, silu" : "gate", gate, OP_GATE, .y = floats(6 * 100, 'f'), .g = floats(6 * 210, 'c'), .n = 6, .heads = 3, .dim = 30, .ldy = 100,
-              .ldg = 210, .head_ldy = 31, .head_ldg = 70, .silu = silu);
+    static const char *const gates[] = {"gate", "gate, silu", "gate, softplus", "gate per head", "gate per head, silu", "gate per head, softplus"};
+    for (int i = 0; i < 6; i++)
+        CHECK(gates[i], gate, OP_GATE, .y = floats(6 * 100, 'f'), .g = floats(6 * 210, 'c'), .n = 6, .heads = 3, .dim = 30, .ldy = 100, .ldg = 210,
+              .head_ldy = 31, .head_ldg = 70, .kind = (uint8_t)(i % 3), .per_head = i > 2);
     for (size_t i = 0; i < sizeof c / sizeof c[0]; i++)
         for (int how = 0; how < 3; how++) { /* no state before; a state; the same memory */
             int n = c[i].n, keys = c[i].k_heads * c[i].k_dim, values = c[i].v_heads * c[i].v_dim, channels = 2 * keys + values;

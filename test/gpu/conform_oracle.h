@@ -53,8 +53,10 @@ static void oracle_expert(double *y, const struct expert *e, const float *x, boo
     multiply(up, &e->up, x, exact ? AS_IS : narrow_of(&e->up));
     double limit = e->glu.limit > 0 ? (double)e->glu.limit : INFINITY, alpha = e->glu.alpha > 0 ? (double)e->glu.alpha : 1;
     for (size_t i = 0; i < inter; i++) {
-        double a = fmin(gate[i] + (e->gate_bias ? (double)e->gate_bias[i] : 0), limit), b = up[i] + (e->up_bias ? (double)e->up_bias[i] : 0);
-        h[i] = (float)(a / (1 + exp(-alpha * a - (double)e->glu.cubic * a * a * a)) * (fmax(fmin(b, limit), -limit) + (double)e->glu.shift));
+        double a = fmin(gate[i] + (e->gate_bias ? (double)e->gate_bias[i] : 0), e->glu.clamp_after ? INFINITY : limit),
+               b = up[i] + (e->up_bias ? (double)e->up_bias[i] : 0);
+        h[i] = (float)(fmin(a / (1 + exp(-alpha * a - (double)e->glu.cubic * a * a * a)), e->glu.clamp_after ? limit : INFINITY) *
+                       (fmax(fmin(b, limit), -limit) + (double)e->glu.shift));
     }
     if (!e->is_transposed) multiply(y, &e->down, h, exact ? AS_IS : narrow_of(&e->down));
     for (int d = 0; d < e->down.cols && e->is_transposed; d++) {
@@ -92,6 +94,7 @@ BASE(clip, OP_CLIP)
 BASE(fill, OP_FILL)
 BASE(copy, OP_COPY)
 BASE(gate, OP_GATE)
+BASE(scale, OP_SCALE)
 BASE(conv, OP_CONV)
 BASE(delta, OP_DELTA)
 static double latent_at(const struct kv_plane *p, int row, int c) {

@@ -13,7 +13,7 @@ static void check_gate(int n, int heads, int dim, bool silu) {
     memcpy(was, y, size * 4);
     for (int t = 0; t < THREADS; t++) {
         memcpy(y, was, size * 4);
-        must(execs[t]->ops->gate(execs[t], &(struct op_gate){y, g, n, heads, dim, ldy, ldg, head_ldy, head_ldg, silu}));
+        must(execs[t]->ops->gate(execs[t], &(struct op_gate){y, g, n, heads, dim, ldy, ldg, head_ldy, head_ldg, silu ? GATE_SILU : GATE_SIGMOID, false}));
         if (!t) memcpy(kept, y, size * 4);
         else if (!equal(kept, y, size)) fail("gate differs between threads", t, 0, 0, 0);
     }

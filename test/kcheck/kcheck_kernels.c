@@ -237,16 +237,21 @@ static void check_elements(int n) {
     k.scale(y, x, 1.5f, w, 1.0f, n);
     for (int i = 0; i < n; i++) near("scale", n, i, y[i], (double)x[i] * 1.5 * ((double)w[i] + 1), 4e-7 * fabs(x[i]) * (fabs(w[i]) + 1));
     for (int i = 0; i < n; i++) g[i] = normal() * 40;
-    static const struct glu joins[] = {{0},           {.limit = 7, .alpha = 1.702f, .shift = 1}, {.limit = 2.5f}, {.alpha = 0.5f},
-                                       {.shift = -2}, {.alpha = 1.5957691f, .cubic = 0.0713548f}};
+    static const struct glu joins[] = {{0},
+                                       {.limit = 7, .alpha = 1.702f, .shift = 1},
+                                       {.limit = 2.5f},
+                                       {.alpha = 0.5f},
+                                       {.shift = -2},
+                                       {.alpha = 1.5957691f, .cubic = 0.0713548f},
+                                       {.limit = 1.5f, .clamp_after = true}};
     for (size_t j = 0; j < sizeof joins / sizeof *joins; j++) {
         const struct glu *a = &joins[j];
         double limit = a->limit > 0 ? (double)a->limit : INFINITY, alpha = a->alpha > 0 ? (double)a->alpha : 1;
         k.glu(y, g, w, n, a);
         for (int i = 0; i < n; i++) {
-            double top = fmin(g[i], limit), add = fmax(fmin(w[i], limit), -limit) + (double)a->shift,
-                   gate = 1 + exp(-alpha * top - (double)a->cubic * top * top * top), v = top / gate * add;
-            near("glu", n, i, y[i], v, fabs(top) / gate * (fabs(add) + 1) * 2e-5 + 1e-36);
+            double top = a->clamp_after ? (double)g[i] : fmin(g[i], limit), add = fmax(fmin(w[i], limit), -limit) + (double)a->shift,
+                   s = top / (1 + exp(-alpha * top - (double)a->cubic * top * top * top));
+            near("glu", n, i, y[i], (a->clamp_after ? fmin(s, limit) : s) * add, fabs(s) * (fabs(add) + 1) * 2e-5 + 1e-36);
         }
     }
     float *before = aligned((size_t)n * 4);

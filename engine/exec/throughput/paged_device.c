@@ -15,17 +15,17 @@ size_t paged_max_runs(int micro) { return 2 * ((size_t)micro / (BATCH_INVARIANT_
 
 static struct exec *exec_of(struct paged_device *d) { return gpu_stream_exec(d->main); }
 static size_t hidden_bytes(const struct paged *p, int n) { return (size_t)n * (size_t)p->c->hidden * 4; }
-static size_t query_floats(const struct paged *p) { return (size_t)(p->c->n_heads * p->c->head_dim); }
-static size_t result_floats(const struct paged *p) { return (size_t)(p->c->n_heads * p->c->v_dim); }
+static size_t query_floats(const struct config *c, int layer) { return (size_t)(config_heads(c, layer) * c->head_dim); }
+static size_t result_floats(const struct config *c, int layer) { return (size_t)(config_heads(c, layer) * c->v_dim); }
 
 /* Rows from `at` on of a micro-batch; x, positions and tokens are the batch's. */
-static struct work work_from_row(const struct paged_device *d, const struct micro_batch *m, int at) {
+static struct work work_from_row(const struct paged_device *d, const struct micro_batch *m, int layer, int at) {
     struct work w = d->work;
     const size_t row = (size_t)m->row;
     w.x = d->x + row * (size_t)d->p->c->hidden, w.pos = d->pos + row, w.tokens = d->tokens + row;
     if (d->length) w.seq_length = d->length + row;
     w = work_slice(d->p->c, &w, at);
-    w.q += (size_t)at * query_floats(d->p), w.att += (size_t)at * result_floats(d->p);
+    w.q += (size_t)at * query_floats(d->p->c, layer), w.att += (size_t)at * result_floats(d->p->c, layer);
     return w;
 }
 
@@ -62,13 +62,13 @@ static int project_unit(struct paged_device *d, int unit) {
     if (!rc && (!layer || p->n_dev > 1))
         rc = gpu_copy(d->main, row_at(d->x, m, p->c->hidden), row_at(p->host_x, m, p->c->hidden), hidden_bytes(p, m->n), GPU_H2D);
     for (const struct row_extent *t = p->extents + m->extent; t < p->extents + m->extent + m->n_extents && !rc; t++) {
-        struct work w = work_from_row(d, m, t->at);
+        struct work w = work_from_row(d, m, layer, t->at);
         const int k = t->n;
         rc = block_rope(exec_of(d), p->m->w, &w, k, 0);
         if (!rc) rc = block_kv(exec_of(d), p->c, y, layer, &w, &(struct span){.cache = d->cache, .n = k, .pos = t->at}, 1, k);
         if (!rc) rc = block_query(exec_of(d), p->c, y, layer, &w, k);
     }
-    if (!rc) rc = gpu_copy(d->main, b->q, d->work.q, (size_t)m->n * query_floats(p) * 4, GPU_D2H);
+    if (!rc) rc = gpu_copy(d->main, b->q, d->work.q, (size_t)m->n * query_floats(p->c, layer) * 4, GPU_D2H);
     for (int i = 0; i < n && !rc; i++) {
         struct kv_row_range r = kv_row_range_of(&to[i], 0, m->n);
         rc = gpu_copy(d->main, to[i].data, d->cache[layer].p[i].data, r.bytes, GPU_D2H);
@@ -189,17 +189,17 @@ static int finish_unit(struct paged_device *d, int unit) {
     if (p->m->cpu_queue) TRY(gpu_timeline_wait(d->attended, paged_value(d, unit), d->main));
     else TRY(gpu_timeline_wait_host(d->attended, paged_value(d, unit), &p->stop));
     int span = trace_begin(p->m->trace, d->main, d->rank, LANE_COMPUTE, "output", layer, (int)(m - p->micro));
-    TRY(gpu_copy(d->main, d->work.att, d->buffer[unit % PAGED_BUFFERS].att, (size_t)m->n * result_floats(p) * 4, GPU_H2D));
+    TRY(gpu_copy(d->main, d->work.att, d->buffer[unit % PAGED_BUFFERS].att, (size_t)m->n * result_floats(p->c, layer) * 4, GPU_H2D));
     const struct row_extent *first = p->extents + m->extent, *end = first + m->n_extents;
     for (const struct row_extent *t = first; t < end; t++) {
-        struct work w = work_from_row(d, m, t->at);
+        struct work w = work_from_row(d, m, layer, t->at);
         TRY(block_output(exec_of(d), p->c, y, &w, t->n));
         TRY(block_route(exec_of(d), p->c, y, layer, &w, t->n));
     }
     trace_end(p->m->trace, span, d->main);
     if (p->c->layer[layer].moe) TRY(run_experts(d, layer, m));
     for (const struct row_extent *t = first; t < end; t++) {
-        struct work w = work_from_row(d, m, t->at);
+        struct work w = work_from_row(d, m, layer, t->at);
         TRY(block_experts(exec_of(d), p->c, y, layer, &w, PART_SHARED, w.x, t->n));
     }
     if (p->n_dev == 1 || layer == p->c->n_layers - 1) return 0;
@@ -303,8 +303,8 @@ static int open_memory(struct paged_device *d, struct error *e) {
     for (size_t i = 0; i < sizeof all / sizeof *all && !rc; i++)
         if (all[i].bytes) rc = all[i].host ? gpu_host_alloc(d->g, all[i].to, all[i].bytes, e) : gpu_alloc(d->g, all[i].to, all[i].bytes, e);
     for (int i = 0; i < PAGED_BUFFERS && !rc; i++) {
-        rc = gpu_host_alloc(d->g, (void **)&d->buffer[i].q, micro * query_floats(p) * 4, e);
-        if (!rc) rc = gpu_host_alloc(d->g, (void **)&d->buffer[i].att, micro * result_floats(p) * 4, e);
+        rc = gpu_host_alloc(d->g, (void **)&d->buffer[i].q, micro * (size_t)(p->c->n_heads * p->c->head_dim) * 4, e);
+        if (!rc) rc = gpu_host_alloc(d->g, (void **)&d->buffer[i].att, micro * (size_t)(p->c->n_heads * p->c->v_dim) * 4, e);
         if (!rc) rc = gpu_host_alloc(d->g, (void **)&d->buffer[i].kv, planes, e);
     }
     d->cache = mem_calloc((size_t)c->n_layers, sizeof *d->cache);
