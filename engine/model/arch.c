@@ -31,6 +31,12 @@ static const struct arch *const table[] = {
     &arch_hy_v3,
     &arch_bailing_moe,
     &arch_hunyuan_v1_moe,
+    &arch_laguna,
+    &arch_mellum,
+    &arch_mimo_v2_flash,
+    &arch_step3p5,
+    &arch_step3p7,
+    &arch_mistral4,
     &arch_afmoe,
     &arch_exaone_moe,
     &arch_cohere2_moe,
@@ -50,10 +56,14 @@ static const struct arch *const table[] = {
     &arch_granite,
 };
 
-const struct arch *arch_find(const struct json *model_type) {
+static bool has_text_type(const struct arch *a, const struct json *root) {
+    const struct json *text = a->text_type ? json_get(root, a->text_config_key) : NULL;
+    return !a->text_type || (text && text->type == JSON_OBJECT && json_is(json_get(text, "model_type"), a->text_type));
+}
+const struct arch *arch_find(const struct json *model_type, const struct json *root) {
     for (size_t i = 0; i < sizeof table / sizeof *table; i++)
         for (const char *const *t = table[i]->model_types; *t; t++)
-            if (json_is(model_type, *t)) return table[i];
+            if (json_is(model_type, *t) && has_text_type(table[i], root)) return table[i];
     return NULL;
 }
 
@@ -62,7 +72,8 @@ void arch_list(char *buf, size_t cap) {
     buf[0] = 0;
     for (size_t i = 0; i < sizeof table / sizeof *table; i++)
         for (const char *const *t = table[i]->model_types; *t; t++) {
-            int n = snprintf(buf + at, cap - at, "%s%s", at ? ", " : "", *t);
+            const char *text = table[i]->text_type;
+            int n = snprintf(buf + at, cap - at, "%s%s%s%s", at ? ", " : "", *t, text ? " with " : "", text ? text : "");
             if (n < 0 || (size_t)n >= cap - at) return;
             at += (size_t)n;
         }

@@ -137,8 +137,13 @@ void config_read_rope(struct config_reader *r, struct config *c, int dim, double
 
 void config_read_rope_object(struct config_reader *r, struct config *c, const char *key, int dim, double theta) {
     struct rope_config *k = &c->rope;
-    *k = (struct rope_config){
-        .kind = ROPE_DEFAULT, .dim = dim, .theta = theta, .truncate = true, .interleaved = k->interleaved, .default_partial_factor = k->default_partial_factor};
+    *k = (struct rope_config){.kind = ROPE_DEFAULT,
+                              .dim = dim,
+                              .theta = theta,
+                              .truncate = true,
+                              .interleaved = k->interleaved,
+                              .default_partial_factor = k->default_partial_factor,
+                              .partial_of = k->partial_of};
     double partial = config_num(r, "partial_rotary_factor", k->default_partial_factor > 0 ? k->default_partial_factor : 1, 0, 1);
     if (config_has(r, key)) {
         struct config_reader in;
@@ -161,6 +166,9 @@ void config_read_rope_object(struct config_reader *r, struct config *c, const ch
         k->mscale_all_dim = config_num(&in, "mscale_all_dim", 0, 0, 1e3);
         k->attention_factor = config_num(&in, "attention_factor", 0, 0, 1e3);
         k->truncate = config_bool(&in, "truncate", true);
+        config_has(&in, "max_position_embeddings");
+        const double slope = config_num(&in, "llama_4_scaling_beta", 0, 0, 1e3); /* Mistral */
+        if (slope > 0) c->query_scale = (struct query_scale){.slope = (float)slope, .every = (int)k->original_max};
         config_has(&in, "mrope_section"), config_has(&in, "mrope_interleaved"); /* the three positions are equal for text */
         if (k->kind == ALPHA) {                                                 /* Hunyuan's NTK scaling: one factor for all lengths */
             const double alpha = config_num(&in, "alpha", 0, 1e-6, 1e9);
@@ -179,7 +187,7 @@ void config_read_rope_object(struct config_reader *r, struct config *c, const ch
             config_fail(&in, "'rope_scaling' of type llama3 needs 0 < low_freq_factor < high_freq_factor");
         config_close(r, "rope_scaling", &in);
     }
-    k->dim = (int)(dim * partial);
+    k->dim = (int)((k->partial_of ? k->partial_of : dim) * partial);
     if (!r->rc && (k->dim < 2 || k->dim % 2)) config_fail(r, "%d rotary dimensions of a head of %d: must be even and at least 2", k->dim, dim);
     if (!r->rc && k->theta <= 1) config_fail(r, "'rope_theta' is %g; hearth takes more than 1", k->theta);
 }
@@ -203,7 +211,8 @@ void config_read_dense(struct config_reader *r, struct config *c) {
 
 void config_read_windows(struct config_reader *r, struct config *c, int window, int layers) {
     const struct json *types = config_get(r, "layer_types");
-    if (types && (types->type != JSON_ARRAY || types->n != (uint32_t)c->n_layers)) {
+    const bool fits = types && types->type == JSON_ARRAY && ((int)types->n == c->n_layers || (int)types->n == c->n_layers + c->n_mtp);
+    if (types && !fits) {
         config_fail(r, "'layer_types' is not a list of %d", c->n_layers);
         return;
     }
@@ -217,6 +226,31 @@ void config_read_windows(struct config_reader *r, struct config *c, int window, 
         }
         c->layer[i].window = sliding ? window : 0;
     }
+}
+
+void config_set_heads(struct config_reader *r, struct config *c, int layer, int64_t heads, int64_t kv_heads) {
+    if (heads < 1 || heads > 1024 || kv_heads < 1 || heads % kv_heads) {
+        config_fail(r, "%lld attention heads and %lld key-value heads in layer %d", (long long)heads, (long long)kv_heads, layer);
+        return;
+    }
+    c->layer[layer].n_heads = (int)heads, c->layer[layer].n_kv_heads = (int)kv_heads;
+    if (heads > c->n_heads) c->n_heads = (int)heads;
+    if (kv_heads > c->n_kv_heads) c->n_kv_heads = (int)kv_heads;
+}
+
+void config_read_ropes(struct config_reader *r, struct config *c, double full, double sliding) {
+    const struct json *all = config_get(r, "rope_parameters");
+    struct config_reader in;
+    if (!all || all->type != JSON_OBJECT || !json_get(all, "full_attention")) {
+        config_read_rope(r, c, c->head_dim, full);
+        return;
+    }
+    config_open(r, "rope_parameters", &in);
+    config_read_rope_object(&in, c, "sliding_attention", c->head_dim, sliding);
+    c->second_rope = c->rope;
+    config_read_rope_object(&in, c, "full_attention", c->head_dim, full);
+    config_close(r, "rope_parameters", &in);
+    for (int i = 0; i < c->n_layers; i++) c->layer[i].rope = c->layer[i].window ? LAYER_ROPE_SECOND : LAYER_ROPE_FIRST;
 }
 
 void config_read_mlp_types(struct config_reader *r, struct config *c) {
@@ -465,7 +499,7 @@ int config_parse(struct config *c, const struct json *root, const char *what, bo
     if (root->n > 64 * sizeof r.seen / sizeof *r.seen) return error_set(e, ERR_MODEL, "%s: %u keys, more than a model's config has", what, root->n);
     const struct json *type = config_get(&r, "model_type");
     int rc;
-    c->arch = arch_find(type);
+    c->arch = arch_find(type, root);
     if (!c->arch) {
         char all[1000];
         arch_list(all, sizeof all);

@@ -36,6 +36,7 @@ struct rope_config {
     double theta, factor, original_max, beta_fast, beta_slow, mscale, mscale_all_dim, attention_factor; /* attention_factor 0: derive */
     double low_freq, high_freq;                                                                         /* llama3 */
     double default_partial_factor;                                                                      /* default rotary fraction of a head; 0: all */
+    int partial_of; /* dimensions that the fraction is of; 0: those asked for */
     /* LongRoPE: divisors of the frequencies, and the factor for cos and sin: [0] up to original_max tokens, [1] for longer sequences */
     float factors[2][ROPE_PAIRS_MAX], factors_mscale[2];
 };
@@ -116,6 +117,7 @@ struct config {
     struct glu glu; /* the activation in every FFN */
     uint8_t score;  /* enum score_fn */
     float routed_scale, router_jitter;
+    float router_cap; /* logits become cap * tanh(logits / cap); 0: not */
 
     int block_rows, block_cols; /* FP8 scale block; 128 unless quantization_config differs */
     int n_mtp;                  /* MTP layers after the last layer, not part of the main model */
@@ -172,6 +174,11 @@ void config_read_gqa(struct config_reader *r, struct config *c);
 void config_read_dense(struct config_reader *r, struct config *c);
 /* Reads layer[i].window from layer_types; without it, every other one of the first `layers` layers gets `window` */
 void config_read_windows(struct config_reader *r, struct config *c, int window, int layers);
+/* Sets a GQA layer's numbers of heads */
+void config_set_heads(struct config_reader *r, struct config *c, int layer, int64_t heads, int64_t kv_heads);
+/* Reads rope_parameters with an object for full_attention (c->rope) and one for sliding_attention (c->second_rope, of layers with a window); without them, one
+ * rotation for all layers. full, sliding: default theta */
+void config_read_ropes(struct config_reader *r, struct config *c, double full, double sliding);
 /* Reads layer[i].moe from mlp_layer_types, if present ("dense" or "sparse") */
 void config_read_mlp_types(struct config_reader *r, struct config *c);
 /* For the language model of a multimodal checkpoint: marks the keys of its other parts as read; c->tied as the outer object says, if it does */

@@ -12,6 +12,7 @@ struct deepseek_defaults {
 };
 extern const struct deepseek_defaults deepseek_v3_defaults;
 void deepseek_attention(struct config_reader *r, struct config *c);
+void deepseek_moe(struct config_reader *r, struct config *c, const struct deepseek_defaults *d); /* without the choice of layers */
 void deepseek_experts(struct config_reader *r, struct config *c, const struct deepseek_defaults *d);
 /* Reads n_group and topk_group, with defaults: groups ranked by the sum of their two best experts, and a selection bias. */
 void deepseek_groups(struct config_reader *r, struct config *c, int groups, int best);
@@ -24,8 +25,10 @@ void deepseek_indexer(struct config_reader *r, struct config *c, int heads, bool
     .index_q = DEEPSEEK_LAYER "self_attn.indexer.wq_b", .index_k = DEEPSEEK_LAYER "self_attn.indexer.wk", \
     .index_k_norm = DEEPSEEK_LAYER "self_attn.indexer.k_norm", .index_weights = DEEPSEEK_LAYER "self_attn.indexer.weights_proj"
 #define DEEPSEEK_BIAS_NAME .router_bias = DEEPSEEK_LAYER "mlp.gate.e_score_correction_bias"
+/* m: prefix of the text model's names */
+#define DEEPSEEK_MLA_NAMES(m) \
+    .q_a = m "layers.%d.self_attn.q_a_proj", .q_a_norm = m "layers.%d.self_attn.q_a_layernorm", .q_b = m "layers.%d.self_attn.q_b_proj", \
+    .kv_a = m "layers.%d.self_attn.kv_a_proj_with_mqa", .kv_a_norm = m "layers.%d.self_attn.kv_a_layernorm", .kv_b = m "layers.%d.self_attn.kv_b_proj"
 #define DEEPSEEK_NAMES \
-    NAMES_USUAL("model."), .q_a = DEEPSEEK_LAYER "self_attn.q_a_proj", .q_a_norm = DEEPSEEK_LAYER "self_attn.q_a_layernorm", \
-                           .q_b = DEEPSEEK_LAYER "self_attn.q_b_proj", .kv_a = DEEPSEEK_LAYER "self_attn.kv_a_proj_with_mqa", \
-                           .kv_a_norm = DEEPSEEK_LAYER "self_attn.kv_a_layernorm", .kv_b = DEEPSEEK_LAYER "self_attn.kv_b_proj", NAMES_ROUTER("model."), \
-                           NAMES_EXPERTS("model."), NAMES_SHARED("model.", "shared_experts"), NAMES_DENSE("model.")
+    NAMES_USUAL("model."), DEEPSEEK_MLA_NAMES("model."), NAMES_ROUTER("model."), NAMES_EXPERTS("model."), NAMES_SHARED("model.", "shared_experts"), \
+        NAMES_DENSE("model.")

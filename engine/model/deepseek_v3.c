@@ -35,7 +35,7 @@ void deepseek_attention(struct config_reader *r, struct config *c) {
 
 const struct deepseek_defaults deepseek_v3_defaults = {.scale = 2.5, .dense = 3, .norm = true, .groups = 8, .best = 4};
 
-void deepseek_experts(struct config_reader *r, struct config *c, const struct deepseek_defaults *d) {
+void deepseek_moe(struct config_reader *r, struct config *c, const struct deepseek_defaults *d) {
     c->dense_inter = config_int(r, "intermediate_size", 0, 1, 1 << 20);
     c->n_experts = config_int(r, "n_routed_experts", 0, 1, 4096);
     c->topk = config_int(r, "num_experts_per_tok", 0, 1, 64);
@@ -44,6 +44,10 @@ void deepseek_experts(struct config_reader *r, struct config *c, const struct de
     c->shared_inter = shared * c->moe_inter;
     c->routed_scale = (float)config_num(r, "routed_scaling_factor", d->scale, 0, 1e4);
     c->norm_topk = config_bool(r, "norm_topk_prob", d->norm);
+}
+
+void deepseek_experts(struct config_reader *r, struct config *c, const struct deepseek_defaults *d) {
+    deepseek_moe(r, c, d);
     int first = config_int(r, "first_k_dense_replace", d->dense, 0, CONFIG_MAX_LAYERS), freq = config_int(r, "moe_layer_freq", 1, 1, CONFIG_MAX_LAYERS);
     for (int i = 0; i < c->n_layers; i++) c->layer[i].moe = i >= first && i % freq == 0;
     config_read_mlp_types(r, c);

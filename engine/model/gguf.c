@@ -437,7 +437,7 @@ static void put_tokens(struct config_builder *t) {
 
 /* Keys with a family-specific name in config.json. */
 static void apply_key_aliases(struct config_builder *t) {
-    const struct arch *arch = arch_find(&t->items[1]); /* model_type is the first entry */
+    const struct arch *arch = arch_find(&t->items[1], NULL); /* model_type is the first entry */
     for (int k = 0; arch && arch->key_aliases && arch->key_aliases[k][0]; k++)
         for (uint32_t i = 0; i < t->n; i++)
             if (json_is(&t->items[2 * i], arch->key_aliases[k][0]))

@@ -1,0 +1,42 @@
+/* Mistral Small 4, language model only: DeepSeek-V3's attention with queries scaled by position, a softmax router, a shared expert. Reference: transformers,
+ * models/mistral4. */
+#include "engine/base/ops.h"
+#include "engine/model/deepseek.h"
+
+static const struct deepseek_defaults defaults = {.scale = 1, .norm = true, .groups = 1, .best = 1};
+
+static void parse(struct config_reader *r, struct config *c) {
+    config_skip_vision(r, c);
+    c->rope.partial_of = config_int(r, "qk_nope_head_dim", 0, 1, 1024) + config_int(r, "qk_rope_head_dim", 0, 2, 1024);
+    const double share = (double)config_int(r, "qk_rope_head_dim", 0, 2, 1024) / c->rope.partial_of;
+    c->rope.default_partial_factor = share;
+    deepseek_attention(r, c);
+    if (c->rope.dim != c->qk_rope)
+        config_fail(r, "'partial_rotary_factor' rotates %d of %d dimensions; 'qk_rope_head_dim' is %d", c->rope.dim, c->head_dim, c->qk_rope);
+    deepseek_experts(r, c, &defaults);
+    deepseek_groups(r, c, 1, 1);
+    c->router_bias = false;
+    c->score = SCORE_SOFTMAX;
+}
+
+#define M "language_model.model."
+static const char *const types[] = {"mistral3", NULL};
+const struct arch arch_mistral4 = {
+    .model_types = types,
+    .title = "Mistral 4",
+    .text_config_key = "text_config",
+    .text_type = "mistral4",
+    .parse = parse,
+    .names = {.embed = M "embed_tokens",
+              .norm = M "norm",
+              .head = "language_model.lm_head",
+              NAMES_NORMS_BEFORE(M),
+              .q = M "layers.%d.self_attn.q_proj",
+              .o = M "layers.%d.self_attn.o_proj",
+              DEEPSEEK_MLA_NAMES(M),
+              NAMES_ROUTER(M),
+              NAMES_STACKED(M),
+              NAMES_SHARED(M, "shared_experts"),
+              NAMES_DENSE(M)},
+    .layout = {.experts = true, .gate_up = GATE_UP_STACKED},
+};
