@@ -134,6 +134,17 @@ static void apply_kv_scales(const struct job *j, const struct kv_plane *p, int h
     for (int i = 0; i < rows; i++) j->x->k.scale(s + i * TILE, s + i * TILE, 1, by, 0, n);
 }
 
+/* cap * tanh(s / cap) = 2 * cap * sigmoid(2 * s / cap) - cap. */
+static void cap_scores(const struct job *j, int rows, float *s, int n) {
+    const float cap = j->o->softcap;
+    float twice[TILE], at[TILE];
+    for (int i = 0; i < rows; i++, s += TILE) {
+        for (int c = 0; c < n; c++) at[c] = s[c] * (2 / cap), twice[c] = 2 * cap;
+        j->x->k.gate(twice, at, n);
+        for (int c = 0; c < n; c++) s[c] = twice[c] - cap;
+    }
+}
+
 /* One tile of keys of a KV head for rows [r0, r1). Rows that see no key of it are unchanged. */
 static void attend_tile(const struct job *j, struct rows *r, int r0, int r1, const struct scratch *w, int kv_head, int j0, int n) {
     const struct op_attention *o = j->o;
@@ -155,6 +166,7 @@ static void attend_tile(const struct job *j, struct rows *r, int r0, int r1, con
     if (j->bf16) k->qk16(w->s, TILE, w->q16 + (size_t)(r0 / rows * j->pitch16) * (size_t)q16_row(j), rows, k16, ldk, n, o->k.dim, j->split, &ak);
     else k->qk(w->s, TILE, r->q + r0, rows, kt, ldk, n, o->k.dim, o->scale);
     apply_kv_scales(j, &o->k, kv_head, rows, pick, w->s, j0, n);
+    if (o->softcap > 0) cap_scores(j, rows, w->s, n);
     mask_tile(r, r0, r1, w->s, j0, n);
     for (int i = r0; i < r1; i++) {
         float *s = w->s + (i - r0) * TILE;

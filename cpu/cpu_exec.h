@@ -50,6 +50,7 @@ int elem_add(struct exec *, const struct op_add *);
 int elem_sigmoid(struct exec *, const struct op_sigmoid *);
 int elem_clip(struct exec *, const struct op_clip *);
 int elem_fill(struct exec *, const struct op_fill *);
+int elem_softcap(struct exec *, const struct op_softcap *);
 int elem_copy(struct exec *, const struct op_copy *);
 int elem_merge(struct exec *, const struct op_merge *);
 int elem_gate(struct exec *, const struct op_gate *);

@@ -112,7 +112,7 @@ static void rope_task(void *arg, int task, int thread) {
 }
 int elem_rope(struct exec *base, const struct op_rope *o) { return run_rows(base, o, o->n, o->heads * o->half * 2, rope_task); }
 
-/* --- y += x, sigmoid, clip, fill, copy --- */
+/* --- y += x, sigmoid, clip, fill, softcap, copy --- */
 
 static void add_task(void *arg, int task, int thread) {
     const struct job *j = arg;
@@ -146,6 +146,14 @@ static void fill_task(void *arg, int task, int thread) {
     for (int i = 0, m = (task_end(task, j->per, j->rows) - task * j->per) * o->m; i < m; i++) x[i] = o->value;
 }
 int elem_fill(struct exec *base, const struct op_fill *o) { return run_rows(base, o, o->n, o->m, fill_task); }
+
+static void softcap_task(void *arg, int task, int thread) {
+    const struct job *j = arg;
+    const struct op_softcap *o = j->op;
+    float *x = o->x + (size_t)(task * j->per) * (size_t)o->m;
+    for (int i = 0, m = (task_end(task, j->per, j->rows) - task * j->per) * o->m; i < m; i++) x[i] = o->cap * tanhf(x[i] / o->cap);
+}
+int elem_softcap(struct exec *base, const struct op_softcap *o) { return run_rows(base, o, o->n, o->m, softcap_task); }
 
 static void copy_task(void *arg, int task, int thread) {
     const struct job *j = arg;

@@ -48,7 +48,7 @@ template <int HEADS> static __global__ void __launch_bounds__(THREADS) attention
             for (int h = 0; h < HEADS; h++) {
                 if (h >= heads) break;
                 float v = warp_sum(dot[h]);
-                if (!lane) p[h][k] = v;
+                if (!lane) p[h][k] = a.softcap > 0 ? a.softcap * tanhf(v / a.softcap) : v;
             }
         }
         __syncthreads();

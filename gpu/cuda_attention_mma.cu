@@ -130,6 +130,7 @@ static __global__ void __launch_bounds__(32 * WR * WD, 1) attention_mma_kernel(s
 #pragma unroll
                 for (int e = 0; e < 4; e++) {
                     int k = k1 + j * 8 + 2 * t + e % 2, r = e / 2;
+                    if (a.softcap > 0) s[j][e] = a.softcap * tanhf(s[j][e] * a.scale / a.softcap) / a.scale;
                     s[j][e] = all || (k >= lo[r] && k < hi[r]) ? s[j][e] * c : -INFINITY;
                     most[r] = fmaxf(most[r], s[j][e]);
                 }

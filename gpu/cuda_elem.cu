@@ -277,6 +277,14 @@ cudaError_t cuda_scale(cudaStream_t s, float *x, const int32_t *pos, int n, int 
     return cudaGetLastError();
 }
 
+static __global__ void softcap_kernel(float *x, size_t n, float cap) {
+    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += (size_t)gridDim.x * blockDim.x) x[i] = cap * tanhf(x[i] / cap);
+}
+cudaError_t cuda_softcap(cudaStream_t s, float *x, size_t n, float cap) {
+    softcap_kernel<<<grid_of(n), 256, 0, s>>>(x, n, cap);
+    return cudaGetLastError();
+}
+
 static __global__ void clip_kernel(float *x, size_t n, float limit) {
     for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += (size_t)gridDim.x * blockDim.x)
         x[i] = x[i] > limit ? limit : x[i] < -limit ? -limit : x[i];

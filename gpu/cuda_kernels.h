@@ -41,7 +41,7 @@ struct cuda_attention { /* struct op_attention, and scratch for split keys */
     float *lse;
     const int32_t *q_pos, *chosen;
     int n, n_heads, q_dim, v_dim, ldq, ldo, lse_ld, q_pos0, k_pos0, k_step, n_keys, window, n_chosen; /* k_step at least 1 */
-    float scale;
+    float scale, softcap;
     int chunked;     /* few queries: keys are split at fixed boundaries (cuda_attention_chunks), independent of the number of queries and keys */
     int splits;      /* at least 1; > 1: partial results go to part, then are combined */
     float *part;     /* [splits, n, n_heads, v_dim] */
@@ -97,6 +97,7 @@ cudaError_t cuda_add(cudaStream_t s, float *y, const float *x, size_t n);
 cudaError_t cuda_sigmoid(cudaStream_t s, float *x, size_t n);
 cudaError_t cuda_clip(cudaStream_t s, float *x, size_t n, float limit);
 cudaError_t cuda_fill(cudaStream_t s, float *x, size_t n, float value);
+cudaError_t cuda_softcap(cudaStream_t s, float *x, size_t n, float cap);
 /* struct op_gate */
 cudaError_t cuda_gate(cudaStream_t s, float *y, const float *g, int n, int heads, int dim, int ldy, int ldg, int head_ldy, int head_ldg, int kind,
                       int per_head); /* kind: as enum gate_kind */

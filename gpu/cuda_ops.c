@@ -85,6 +85,7 @@ static int attention(struct cuda_stream *s, const struct op_attention *o) {
                                .window = o->window,
                                .n_chosen = o->n_chosen,
                                .scale = o->scale,
+                               .softcap = o->softcap,
                                .chunked = o->n <= CUDA_INVARIANT_ROWS,
                                .at = to_cuda_place(o->at),
                                .v_at = to_cuda_place(o->v_at),
@@ -211,6 +212,9 @@ int cuda_run_op(struct op_exec *x, enum op_code code, const union op_args *u) {
         break;
     case OP_FILL:
         if (u->fill.n > 0) r = cuda_fill(s->stream, u->fill.x, (size_t)u->fill.n * (size_t)u->fill.m, u->fill.value);
+        break;
+    case OP_SOFTCAP:
+        if (u->softcap.n > 0) r = cuda_softcap(s->stream, u->softcap.x, (size_t)u->softcap.n * (size_t)u->softcap.m, u->softcap.cap);
         break;
     case OP_COPY: {
         const struct op_copy *a = &u->copy;

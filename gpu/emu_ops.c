@@ -104,6 +104,7 @@ int emu_compute(struct exec *cpu, enum op_code code, const union op_args *u) {
     case OP_SIGMOID: return ops->sigmoid(cpu, &u->sigmoid);
     case OP_CLIP: return ops->clip(cpu, &u->clip);
     case OP_FILL: return ops->fill(cpu, &u->fill);
+    case OP_SOFTCAP: return ops->softcap(cpu, &u->softcap);
     case OP_COPY: return ops->copy(cpu, &u->copy);
     case OP_MERGE: return ops->merge(cpu, &u->merge);
     case OP_GATE: return ops->gate(cpu, &u->gate);

@@ -21,6 +21,7 @@ static const struct {
     [OP_SIGMOID] = {"sigmoid", sizeof(struct op_sigmoid)},
     [OP_CLIP] = {"clip", sizeof(struct op_clip)},
     [OP_FILL] = {"fill", sizeof(struct op_fill)},
+    [OP_SOFTCAP] = {"softcap", sizeof(struct op_softcap)},
     [OP_COPY] = {"copy", sizeof(struct op_copy)},
     [OP_SORT] = {"sort", sizeof(struct op_sort)},
     [OP_GATHER] = {"gather", sizeof(struct op_gather)},
@@ -63,6 +64,7 @@ ENTRY(add, OP_ADD)
 ENTRY(sigmoid, OP_SIGMOID)
 ENTRY(clip, OP_CLIP)
 ENTRY(fill, OP_FILL)
+ENTRY(softcap, OP_SOFTCAP)
 ENTRY(copy, OP_COPY)
 ENTRY(merge, OP_MERGE)
 ENTRY(gate, OP_GATE)
@@ -92,6 +94,7 @@ void op_exec_init(struct op_exec *x, const char *name, int (*run)(struct op_exec
         .sigmoid = run_sigmoid,
         .clip = run_clip,
         .fill = run_fill,
+        .softcap = run_softcap,
         .copy = run_copy,
         .merge = run_merge,
         .gate = run_gate,
@@ -365,6 +368,7 @@ int op_visit(enum op_code code, union op_args *a, op_visit_fn fn, void *ctx) {
     case OP_SIGMOID: VISIT(a->sigmoid.x, (size_t)a->sigmoid.n * (size_t)a->sigmoid.m * 4, VISIT_OUT); return 0;
     case OP_CLIP: VISIT(a->clip.x, (size_t)a->clip.n * (size_t)a->clip.m * 4, VISIT_OUT); return 0;
     case OP_FILL: VISIT(a->fill.x, (size_t)a->fill.n * (size_t)a->fill.m * 4, VISIT_OUT); return 0;
+    case OP_SOFTCAP: VISIT(a->softcap.x, (size_t)a->softcap.n * (size_t)a->softcap.m * 4, VISIT_OUT); return 0;
     case OP_SORT: {
         struct op_sort *o = &a->sort;
         size_t picks = (size_t)o->n * (size_t)o->topk * 4;

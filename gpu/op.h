@@ -20,6 +20,7 @@ enum op_code {
     OP_SIGMOID,
     OP_CLIP,
     OP_FILL,
+    OP_SOFTCAP,
     OP_COPY,
     OP_MERGE,
     OP_GATE,
@@ -104,6 +105,7 @@ union op_args {
     struct op_sigmoid sigmoid;
     struct op_clip clip;
     struct op_fill fill;
+    struct op_softcap softcap;
     struct op_copy copy;
     struct op_merge merge;
     struct op_gate gate;

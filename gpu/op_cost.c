@@ -104,6 +104,7 @@ struct op_cost_work op_cost_work(enum op_code code, const union op_args *u, doub
     case OP_SIGMOID: w.bytes = 8.0 * u->sigmoid.n * u->sigmoid.m; break;
     case OP_CLIP: w.bytes = 8.0 * u->clip.n * u->clip.m; break;
     case OP_FILL: w.bytes = 4.0 * u->fill.n * u->fill.m; break;
+    case OP_SOFTCAP: w.bytes = 8.0 * u->softcap.n * u->softcap.m; break;
     case OP_COPY: w.bytes = 8.0 * u->copy.n * u->copy.heads * u->copy.dim; break;
     case OP_GATE: w.bytes = 12.0 * u->gate.n * u->gate.heads * u->gate.dim; break;
     case OP_SCALE: w.bytes = 8.0 * u->scale.n * u->scale.m; break;

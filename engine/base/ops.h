@@ -152,6 +152,7 @@ struct op_attention {
     int n, n_heads, v_dim, ldq, ldo;
     int q_pos0, k_pos0, k_step, n_keys, window, n_chosen;
     float scale;
+    float softcap; /* > 0: scores, scaled, become softcap * tanh(score / softcap) */
     /* NULL, or supplies the addresses of k and v, and q_pos0. Keys then end at the last query's position; n_keys is an upper bound for the launch. At most
      * BATCH_INVARIANT_ROWS rows. */
     const struct op_place *at, *v_at;
@@ -271,6 +272,11 @@ struct op_fill {
     int n, m;
     float value;
 }; /* x = value */
+struct op_softcap {
+    float *x;
+    int n, m;
+    float cap;
+}; /* x = cap * tanh(x / cap); NaN stays NaN */
 
 /* y[i * ldy + h * head_ldy + d] = x[i * ldx + h * head_ldx + d], d < dim; head_ldx 0 repeats one head for all. No overlap. */
 struct op_copy {
@@ -394,6 +400,7 @@ struct ops {
     int (*sigmoid)(struct exec *, const struct op_sigmoid *);
     int (*clip)(struct exec *, const struct op_clip *);
     int (*fill)(struct exec *, const struct op_fill *);
+    int (*softcap)(struct exec *, const struct op_softcap *);
     int (*copy)(struct exec *, const struct op_copy *);
     int (*merge)(struct exec *, const struct op_merge *);
     int (*gate)(struct exec *, const struct op_gate *);

@@ -94,6 +94,7 @@ static int gqa_attend(struct exec *x, const struct config *c, const struct layer
                              .n_keys = keys.n,
                              .window = c->layer[layer].window,
                              .scale = c->attn_scale,
+                             .softcap = c->score_cap,
                              .at = attention_address(s, layer, 0),
                              .v_at = attention_address(s, layer, 1)};
     TRY(attention_by_pieces(x, w, &o, keys.piece, w->lse));

@@ -210,6 +210,7 @@ int block_head(struct exec *x, const struct weights *m, struct work *w, int row,
     const struct config *c = &m->config;
     size_t at = (size_t)row * (size_t)c->hidden;
     TRY(norm_rows(x, c, w->xn + at, c->hidden, w->x + at, c->hidden, m->norm, m->norm_bias, n, c->hidden, stream_eps(c), 2 * c->n_layers, w->first_bad));
-    return x->ops->linear(
-        x, &(struct op_linear){.y = logits, .x = w->xn + at, .bias = m->head_bias, .w = m->head, .n = n, .ldx = c->hidden, .ldy = c->vocab, .top = top});
+    TRY(x->ops->linear(
+        x, &(struct op_linear){.y = logits, .x = w->xn + at, .bias = m->head_bias, .w = m->head, .n = n, .ldx = c->hidden, .ldy = c->vocab, .top = top}));
+    return c->logit_cap > 0 ? x->ops->softcap(x, &(struct op_softcap){.x = logits, .n = n, .m = c->vocab, .cap = c->logit_cap}) : 0; /* keeps the order */
 }

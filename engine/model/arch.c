@@ -47,6 +47,7 @@ static const struct arch *const table[] = {
     &arch_qwen3,
     &arch_smollm3,
     &arch_phi3,
+    &arch_gemma2,
     &arch_gemma3,
     &arch_gemma3_text,
     &arch_glm4,

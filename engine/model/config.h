@@ -51,6 +51,7 @@ struct config {
     float norm_eps;
     float embed_scale;    /* factor of the embeddings; 0: 1 */
     float residual_scale; /* factor of what attention and FFN blocks add to the residual stream; 0: 1 */
+    float logit_cap;      /* logits become cap * tanh(logit / cap); 0: not */
     float logit_scale;    /* factor of the logits; 0: 1 */
     uint8_t norm;         /* enum norm_kind */
     bool norm_bias;       /* with NORM_LAYER */
@@ -76,8 +77,8 @@ struct config {
         int every, shift;
         bool no_rope_only; /* in layers without rope only */
     } query_scale;
-    float qkv_clip; /* q, k and v are clamped to +-this; 0: no clamp */
-    float attn_scale;
+    float qkv_clip;                       /* q, k and v are clamped to +-this; 0: no clamp */
+    float attn_scale, score_cap;          /* score_cap: scores become cap * tanh(score / cap); 0: not */
     struct rope_config rope, second_rope; /* second_rope: of the layers that select it, and of compressed keys; dim 0: none */
     struct delta_config {                 /* layers with gated DeltaNet instead of attention; taps 0: none */
         int k_heads, v_heads, k_dim, v_dim, taps;

@@ -47,6 +47,7 @@ static void elementwise(void) {
     CHECK("scale by position", scale, OP_SCALE, .x = floats(600, 'f'), .pos = at, .n = 6, .m = 90, .ld = 100, .every = 8, .shift = 1, .by = 1, .slope = 0.1f);
     CHECK("clip", clip, OP_CLIP, .x = floats(700, 'f'), .n = 7, .m = 100, .limit = 0.3f);
     CHECK("fill", fill, OP_FILL, .x = floats(700, 'f'), .n = 7, .m = 100, .value = -3);
+    CHECK("softcap", softcap, OP_SOFTCAP, .x = floats(700, 'f'), .n = 7, .m = 100, .cap = 0.6f);
     CHECK("copy", copy, OP_COPY, .y = floats(5 * 100, 'f'), .x = floats(5 * 70, 'c'), .n = 5, .heads = 4, .dim = 16, .ldx = 70, .ldy = 100, .head_ldx = 17,
           .head_ldy = 25);
     CHECK("copy, one head for all", copy, OP_COPY, .y = floats(5 * 100, 'f'), .x = floats(5 * 70, 'c'), .n = 5, .heads = 4, .dim = 16, .ldx = 70, .ldy = 100,
@@ -179,7 +180,7 @@ static void attentions(void) {
                   .q = floats((size_t)(c[i].n * c[i].heads * c[i].dim), 'c'), .k = k, .v = v, .sinks = c[i].sinks ? floats((size_t)c[i].heads, 'c') : NULL,
                   .lse = floats((size_t)(c[i].n * c[i].heads), 'f'), .q_pos = pos, .n = c[i].n, .n_heads = c[i].heads, .v_dim = c[i].v,
                   .ldq = c[i].heads * c[i].dim, .ldo = c[i].heads * c[i].v, .q_pos0 = c[i].q0, .k_pos0 = c[i].k0, .n_keys = c[i].keys, .window = c[i].window,
-                  .scale = 0.1f);
+                  .scale = 0.1f, .softcap = i % 3 == 2 ? 0.5f : 0);
         }
     choosers();
     float *lse = floats(15, 'f'), *lse2 = floats(15, 'c');

@@ -242,6 +242,7 @@ struct attention_case {
     uint8_t dtype;
     bool same, sinks, positions;
     int n_chosen;
+    float softcap;
 };
 static void check_attention(const struct attention_case *c) {
     size_t krow = (size_t)(c->kv_heads * c->dim), vrow = (size_t)(c->kv_heads * (c->same ? c->dim : c->v_dim)), esize = dtype_bytes(c->dtype, 1);
@@ -286,7 +287,8 @@ static void check_attention(const struct attention_case *c) {
                              .window = c->window,
                              .chosen = c->n_chosen ? chosen : NULL,
                              .n_chosen = c->n_chosen,
-                             .scale = 0.3f};
+                             .scale = 0.3f,
+                             .softcap = c->softcap};
     EACH_THREADS("attention", both, n_out + rows, was, on->ops->attention(on, &o));
     double *p = malloc((keys + 1) * sizeof *p);
     /* Where pairs of BF16 are multiplied, queries and probabilities are rounded to BF16; for few tokens, to twice its bits. */
@@ -304,7 +306,9 @@ static void check_attention(const struct attention_case *c) {
                     seen &= listed;
                 }
                 for (int i = 0; i < c->dim; i++) d += (double)q[t * ldq + h * c->dim + i] * kl[(size_t)j * krow + (size_t)(g * c->dim + i)];
-                p[j] = seen ? d * (double)0.3f : -INFINITY;
+                d *= (double)0.3f;
+                if (c->softcap > 0) d = (double)c->softcap * tanh(d / (double)c->softcap);
+                p[j] = seen ? d : -INFINITY;
                 max = fmax(max, p[j]);
             }
             for (int j = 0; j < c->n_keys; j++) sum += p[j] = max > -INFINITY ? exp(p[j] - max) : 0;
@@ -590,6 +594,13 @@ static void check_small(void) {
     struct op_fill fill = {held, N, 333, -3};
     execs[2]->ops->fill(execs[2], &fill);
     for (int i = 0; i < N * 333; i++) near("fill", i, 0, held[i], -3, 0);
+    struct op_softcap softcap = {held, N, 333, 1.5f};
+    for (int i = 0; i < N * 333; i++) held[i] = (float)(i % 17 - 8) * 0.5f;
+    held[5] = NAN;
+    execs[2]->ops->softcap(execs[2], &softcap);
+    for (int i = 0; i < N * 333; i++)
+        if (i != 5) near("softcap", i, 0, held[i], 1.5 * tanh((i % 17 - 8) * 0.5 / 1.5), 3e-7);
+    if (!isnan(held[5])) fail("softcap hides what is no number", 5, 0, held[5], NAN);
     struct op_add add = {rows, zero, N, 333};
     memcpy(out, rows, N * 333 * 4);
     execs[2]->ops->add(execs[2], &add);
@@ -645,6 +656,10 @@ static void cases(enum cpu_level l) {
         {3, 40, 1, 32, 32, 500, 0, 503, 0, DT_E4M3, true, false, false, 129},
         {40, 4, 2, 24, 16, 100, 0, 140, 0, DT_BF16, false, false, false, 33},
         {9, 8, 1, 64, 64, 900, 0, 910, 0, DT_E4M3, true, false, true, 20},
+        /* with capped scores */
+        {1, 8, 2, 24, 24, 1299, 0, 1300, 0, DT_BF16, false, true, false, 0, 2},
+        {5, 4, 2, 16, 16, 900, 0, 910, 200, DT_F32, false, false, false, 0, 50},
+        {70, 4, 2, 32, 32, 60, 0, 131, 0, DT_E4M3, false, false, false, 0, 0.5f},
     };
     for (size_t i = 0; i < sizeof attention / sizeof *attention; i++) check_attention(&attention[i]);
     static const struct select_case select[] = {

@@ -1,5 +1,6 @@
-/* Gemma 3: dense GQA, (1 + w) norms before and behind attention and FFN, a norm per head on q and k, GELU, embeddings times sqrt(hidden), and a window with its
- * own rotary base in all but every sixth layer. Reference: transformers, models/gemma3; Google's code rounds sqrt(hidden) to BF16. */
+/* Gemma 2 and 3: dense GQA, (1 + w) norms before and behind attention and FFN, GELU, embeddings times sqrt(hidden). Gemma 2 caps scores and logits and has a
+ * window in every other layer. Gemma 3 has a norm per head on q and k, and a window with its own rotary base in all but every sixth layer. Reference:
+ * transformers, models/gemma2 and models/gemma3; Google's code rounds sqrt(hidden) to BF16. */
 #include <math.h>
 
 #include "engine/base/minifloat.h"
@@ -36,16 +37,37 @@ static void read_ropes(struct config_reader *r, struct config *c) {
     c->second_rope = local;
 }
 
-static void parse_text(struct config_reader *r, struct config *c) {
+static float read_cap(struct config_reader *r, const char *key, double none) {
+    const struct json *v = json_get(r->root, key); /* null: no cap */
+    return (float)config_num(r, key, v && v->type == JSON_NULL ? 0 : none, 0, 1e6);
+}
+
+/* What all generations have. caps: defaults of the caps on scores and logits. */
+static void parse_common(struct config_reader *r, struct config *c, double score_cap, double logit_cap) {
     c->norm = NORM_RMS_PLUS_ONE;
-    c->qk_norm = QK_NORM_HEAD;
-    c->attn = ATTN_GQA;
     config_read_dense(r, c);
+    c->score_cap = read_cap(r, "attn_logit_softcapping", score_cap);
+    c->logit_cap = read_cap(r, "final_logit_softcapping", logit_cap);
     c->qkv_bias = c->o_bias = config_bool(r, "attention_bias", false);
     c->attn_scale = (float)(1 / sqrt(config_num(r, "query_pre_attn_scalar", 256, 1e-6, 1e6)));
     c->embed_scale = bf16_to_f32(f32_to_bf16(sqrtf((float)c->hidden)));
     c->output_norm = true;
     config_keep_stream(c);
+}
+
+static void parse_2(struct config_reader *r, struct config *c) {
+    static const char *const acts[] = {"gelu_pytorch_tanh", NULL};
+    parse_common(r, c, 50, 30);
+    config_choice(r, "hidden_activation", acts, 0); /* beside hidden_act in published configs; the reference reads this one */
+    config_read_rope(r, c, c->head_dim, 10000);
+    const int window = config_int(r, "sliding_window", 4096, 1, 1 << 24);
+    config_has(r, "sliding_window_size"); /* the same, in published configs */
+    config_read_windows(r, c, window, c->n_layers);
+}
+
+static void parse_text(struct config_reader *r, struct config *c) {
+    parse_common(r, c, 0, 0);
+    c->qk_norm = QK_NORM_HEAD;
     read_ropes(r, c);
 }
 static void parse(struct config_reader *r, struct config *c) {
@@ -54,7 +76,7 @@ static void parse(struct config_reader *r, struct config *c) {
     parse_text(r, c);
 }
 
-static const char *const text[] = {"gemma3_text", NULL}, *const with_vision[] = {"gemma3", NULL};
+static const char *const gemma2[] = {"gemma2", NULL}, *const text[] = {"gemma3_text", NULL}, *const with_vision[] = {"gemma3", NULL};
 static const char *const keys[][2] = {{"hidden_act", "hidden_activation"}, {NULL, NULL}};
 /* m: prefix of the language model's tensor names */
 #define NAMES(m) \
@@ -64,6 +86,20 @@ static const char *const keys[][2] = {{"hidden_act", "hidden_activation"}, {NULL
         .vocab = 262208, .hidden = 2304, .layers = 26, .context = 131072, .inter = 9216, .heads = 8, .kv_heads = 4, .head_dim = 256, .tied = true, \
         .is_gelu = true \
     }
+const struct arch arch_gemma2 = {.model_types = gemma2,
+                                 .title = "Gemma 2",
+                                 .defaults = {.vocab = 256000,
+                                              .hidden = 2304,
+                                              .layers = 26,
+                                              .context = 8192,
+                                              .inter = 9216,
+                                              .heads = 8,
+                                              .kv_heads = 4,
+                                              .head_dim = 256,
+                                              .tied = true,
+                                              .is_gelu = true},
+                                 .parse = parse_2,
+                                 .names = {NAMES_ATTENTION("model."), NAMES_NORMS_AROUND("model."), NAMES_DENSE("model.")}};
 const struct arch arch_gemma3_text = {
     .model_types = text, .title = "Gemma 3", .defaults = DEFAULTS, .parse = parse_text, .names = NAMES("model."), .key_aliases = keys};
 const struct arch arch_gemma3 = {.model_types = with_vision,
