@@ -43,6 +43,8 @@ static const struct arch *const table[] = {
     /* without experts */
     &arch_llama,
     &arch_mistral,
+    &arch_mistral3,
+    &arch_ministral3,
     &arch_qwen2,
     &arch_qwen3,
     &arch_smollm3,

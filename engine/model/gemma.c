@@ -71,8 +71,8 @@ static void parse_text(struct config_reader *r, struct config *c) {
     read_ropes(r, c);
 }
 static void parse(struct config_reader *r, struct config *c) {
-    static const char *const vision[] = {"vision_config", "image_token_index", "boi_token_index", "eoi_token_index", "mm_tokens_per_image", NULL};
-    for (int i = 0; vision[i]; i++) config_has(r, vision[i]);
+    config_skip_vision(r, c);
+    config_has(r, "mm_tokens_per_image");
     parse_text(r, c);
 }
 

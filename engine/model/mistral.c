@@ -1,13 +1,30 @@
-/* Mistral 7B, NeMo, Small: dense GQA with a sliding window in every layer if the config has one. Reference: transformers, models/mistral. */
+/* Mistral 7B, NeMo, Small and Ministral 3: dense GQA with a sliding window in every layer if the config has one. Ministral 3 scales queries by their positions
+ * (llama_4_scaling_beta). Reference: transformers, models/mistral, models/ministral3 and, for the vision models' language part, models/mistral3. */
 #include "engine/model/arch.h"
 #include "engine/model/names.h"
 
 static void parse(struct config_reader *r, struct config *c) {
+    config_skip_vision(r, c);
     config_read_dense(r, c);
     config_read_rope(r, c, c->head_dim, 10000);
     const int window = config_has(r, "sliding_window") ? config_int(r, "sliding_window", 0, 1, 1 << 24) : 0;
     for (int i = 0; i < c->n_layers; i++) c->layer[i].window = window;
 }
 
-static const char *const types[] = {"mistral", NULL};
+static const char *const types[] = {"mistral", "ministral3", NULL}, *const with_vision[] = {"mistral3", NULL};
 const struct arch arch_mistral = {.model_types = types, .title = "Mistral", .parse = parse, .names = {NAMES_GQA("model."), NAMES_DENSE("model.")}};
+#define M "language_model.model."
+#define WITH_VISION(type) \
+    { \
+        .model_types = with_vision, .title = "Mistral", .text_config_key = "text_config", .text_type = type, .parse = parse, \
+        .names = {.embed = M "embed_tokens", \
+                  .norm = M "norm", \
+                  .head = "language_model.lm_head", \
+                  NAMES_NORMS_BEFORE(M), \
+                  .q = M "layers.%d.self_attn.q_proj", \
+                  .k = M "layers.%d.self_attn.k_proj", \
+                  .v = M "layers.%d.self_attn.v_proj", \
+                  .o = M "layers.%d.self_attn.o_proj", \
+                  NAMES_DENSE(M)}, \
+    }
+const struct arch arch_mistral3 = WITH_VISION("mistral"), arch_ministral3 = WITH_VISION("ministral3");
