@@ -255,7 +255,7 @@ change("attention-window", "a window is one key too wide", "kcheck_ops", ("cpu/a
 change("compress-window", "a compressed key lacks the previous window", "kcheck_streams; golden_streams", ("cpu/compress.c", "if (o->overlap) add_token(next", "if (0) add_token(next"))
 change("compress-state", "an open window is forgotten between two calls", "kcheck_streams; golden_streams", ("cpu/compress.c", "i < 3 * series && o->pos0", "i < 3 * series && 0 && o->pos0"))
 change("streams-mix", "residual streams are mixed by the transposed matrix", "kcheck_streams; golden_streams", ("cpu/streams.c", "comb[s * n + t], old[s]", "comb[t * n + s], old[s]"))
-change("streams-close", "the head gets one of several residual streams", "golden_streams", ("engine/layer/block.c", "m->config.streams.n ? mix_streams", "0 ? mix_streams"))
+change("streams-close", "the head gets one of several residual streams", "golden_streams", ("engine/layer/block.c", "if (!c->streams.is_plain) return mix_streams(x, c, &m->head_mix", "if (0) return mix_streams(x, c, &m->head_mix"))
 change("compressed-seen", "a query attends to a compressed key of its own window", "golden_streams", ("engine/layer/attention_compressed.c", "o.k_pos0 = ratio - 1,", "o.k_pos0 = 0,"))
 change("step-streams", "residual streams are not copied to the next layer's device", "golden_streams", (STEP, "TRY(gpu_copy(stream, to->streams, from->streams, streams * row, dir)); /* 0 bytes: no copy */", ""))
 change("step-made", "compressed keys made on a device are not stored in the host's cache", "golden_streams", ("engine/exec/kv_writeback.c", "if (desc->tokens_per_row) TRY(", "if (0) TRY("))
