@@ -72,17 +72,41 @@ static void apply_glu(const struct wave *w, const struct expert *e, float *h, fl
     w->x->k.glu(h, gate, up, n, &e->glu);
 }
 
+/* Columns [c0, c1) of a matrix, transposed to rows of a matrix in buf. */
+static struct mat transpose_columns(const struct mat *m, int c0, int c1, uint8_t *buf) {
+    const size_t size = dtype_bytes(m->dtype, 1), stride = size * (size_t)m->rows;
+    for (int r = 0; r < m->rows; r++) {
+        const uint8_t *from = (const uint8_t *)m->data + (size_t)r * m->stride + size * (size_t)c0;
+        for (int c = 0; c < c1 - c0; c++) memcpy(buf + (size_t)c * stride + size * (size_t)r, from + size * (size_t)c, size);
+    }
+    return (struct mat){.data = buf, .stride = stride, .rows = c1 - c0, .cols = m->rows, .row_step = 1, .dtype = m->dtype};
+}
+/* Outputs [r0, r1) of a matrix for the group's packed rows, [n, ldy]. */
+static void rows_many(const struct wave *w, const struct group *g, const struct mat *m, bool turned, int r0, int r1, const void *packed, float *y, int ldy,
+                      uint8_t *scratch) {
+    if (turned) {
+        struct mat rows = transpose_columns(m, r0, r1, scratch + w->inner_bytes);
+        g->gemm->rows(&rows, 0, r1 - r0, packed, g->n, y, ldy, false, scratch);
+    } else g->gemm->rows(m, r0, r1, packed, g->n, y - r0, ldy, false, scratch);
+}
+
 static void gate_up_few(const struct wave *w, const struct group *g, const struct node_part *p, int r0, int r1) {
     float gate[KERNEL_TOKENS][TASK_ROWS], up[KERNEL_TOKENS][TASK_ROWS];
     float *gates[KERNEL_TOKENS], *ups[KERNEL_TOKENS], *h = (float *)(w->space + g->h) + p->row + r0;
     const float *xs[KERNEL_TOKENS];
-    struct mat mg = mat_rows(p->expert->gate, r0, r1), mu = mat_rows(p->expert->up, r0, r1);
+    const bool turned = p->expert->gate_up_transposed;
+    struct mat mg = turned ? p->expert->gate : mat_rows(p->expert->gate, r0, r1), mu = turned ? p->expert->up : mat_rows(p->expert->up, r0, r1);
     for (int i = 0; i < KERNEL_TOKENS; i++) gates[i] = gate[i], ups[i] = up[i];
     for (int t = 0; t < g->n; t += KERNEL_TOKENS) {
         int n = g->n - t < KERNEL_TOKENS ? g->n - t : KERNEL_TOKENS;
         for (int i = 0; i < n; i++) xs[i] = w->o->x + (size_t)g->tokens[t + i] * (size_t)w->o->hidden;
-        kernels_gemv(&w->x->k, mg.dtype, false)(gates, xs, n, &mg);
-        kernels_gemv(&w->x->k, mu.dtype, false)(ups, xs, n, &mu);
+        if (turned) {
+            w->x->k.gevm[mg.dtype](gates, xs, n, &mg, r0, r1);
+            w->x->k.gevm[mu.dtype](ups, xs, n, &mu, r0, r1);
+        } else {
+            kernels_gemv(&w->x->k, mg.dtype, false)(gates, xs, n, &mg);
+            kernels_gemv(&w->x->k, mu.dtype, false)(ups, xs, n, &mu);
+        }
         for (int i = 0; i < n; i++) apply_glu(w, p->expert, h + (size_t)(t + i) * (size_t)g->inter, gate[i], up[i], r0, r1 - r0);
     }
 }
@@ -90,8 +114,8 @@ static void gate_up_few(const struct wave *w, const struct group *g, const struc
 static void gate_up_many(const struct wave *w, const struct group *g, const struct node_part *p, int r0, int r1, uint8_t *scratch) {
     float *gate = (float *)scratch, *up = gate + (size_t)g->n * (size_t)g->per, *h = (float *)(w->space + g->h) + p->row + r0;
     uint8_t *inner = scratch + w->tile_bytes;
-    g->gemm->rows(&p->expert->gate, r0, r1, w->space + g->packed_x, g->n, gate - r0, g->per, false, inner);
-    g->gemm->rows(&p->expert->up, r0, r1, w->space + g->packed_x, g->n, up - r0, g->per, false, inner);
+    rows_many(w, g, &p->expert->gate, p->expert->gate_up_transposed, r0, r1, w->space + g->packed_x, gate, g->per, inner);
+    rows_many(w, g, &p->expert->up, p->expert->gate_up_transposed, r0, r1, w->space + g->packed_x, up, g->per, inner);
     for (int i = 0; i < g->n; i++)
         apply_glu(w, p->expert, h + (size_t)i * (size_t)g->inter, gate + (size_t)i * (size_t)g->per, up + (size_t)i * (size_t)g->per, r0, r1 - r0);
 }
@@ -105,7 +129,7 @@ static void run_stage1(const struct wave *w, int task, uint8_t *scratch) {
     }
     const struct node_part *p = &w->node_parts[w->start_order ? w->start_order[lo] : lo];
     const struct group *g = &w->groups[p->group];
-    int r0 = (task - p->first) * g->per, rows = p->expert->gate.rows, r1 = r0 + g->per < rows ? r0 + g->per : rows;
+    int r0 = (task - p->first) * g->per, rows = expert_inter(p->expert), r1 = r0 + g->per < rows ? r0 + g->per : rows;
     if (g->gemm) gate_up_many(w, g, p, r0, r1, scratch);
     else gate_up_few(w, g, p, r0, r1);
     _Atomic int *left = &w->counters[p->group].left;
@@ -142,24 +166,6 @@ static void down_few(const struct wave *w, const struct group *g, const struct e
     }
 }
 
-/* Columns [c0, c1) of a matrix, transposed to rows of a matrix in buf. */
-static struct mat transpose_columns(const struct mat *m, int c0, int c1, uint8_t *buf) {
-    const size_t size = dtype_bytes(m->dtype, 1), stride = size * (size_t)m->rows;
-    for (int r = 0; r < m->rows; r++) {
-        const uint8_t *from = (const uint8_t *)m->data + (size_t)r * m->stride + size * (size_t)c0;
-        for (int c = 0; c < c1 - c0; c++) memcpy(buf + (size_t)c * stride + size * (size_t)r, from + size * (size_t)c, size);
-    }
-    return (struct mat){.data = buf, .stride = stride, .rows = c1 - c0, .cols = m->rows, .row_step = 1, .dtype = m->dtype};
-}
-static void down_many(const struct wave *w, const struct group *g, const struct expert *e, int r0, int r1, float *tile, uint8_t *scratch) {
-    const struct mat *down = &e->down;
-    const void *packed = w->space + g->packed_h;
-    if (e->is_transposed) {
-        struct mat rows = transpose_columns(down, r0, r1, scratch + w->inner_bytes);
-        g->gemm->rows(&rows, 0, r1 - r0, packed, g->n, tile, r1 - r0, false, scratch);
-    } else g->gemm->rows(down, r0, r1, packed, g->n, tile - r0, r1 - r0, false, scratch);
-}
-
 /* First row of y on a node. */
 static int y_first(const struct op_experts *o, int node) { return o->shards ? o->shards->rows[node] : 0; }
 static int y_rows(const struct op_experts *o, int node) { return o->shards ? o->shards->rows[node + 1] - o->shards->rows[node] : o->hidden; }
@@ -174,7 +180,7 @@ static void run_stage2(const struct wave *w, int task, uint8_t *scratch) {
         const struct group *g = &w->groups[i];
         const struct expert *e = w->node_parts[node * w->n + i].expert;
         if (!wait_stage1(w, i)) return;
-        if (g->gemm) down_many(w, g, e, r0, r1, tile, scratch + w->tile_bytes);
+        if (g->gemm) rows_many(w, g, &e->down, e->is_transposed, r0, r1, w->space + g->packed_h, tile, rows, scratch + w->tile_bytes);
         else down_few(w, g, e, r0, r1, tile);
         for (int t = 0; t < g->n; t++) {
             add_bias(tile + (size_t)t * (size_t)rows, e->down_bias, r0, rows);
@@ -212,7 +218,7 @@ static void number_tasks(struct wave *w, bool any_late) {
             const struct group *g = &w->groups[p->group];
             if ((any_late && g->id < w->o->n_experts && late[g->id]) != pass) continue;
             if (any_late) w->start_order[at++] = i;
-            p->first = w->tasks, w->tasks += (p->expert->gate.rows + g->per - 1) / g->per;
+            p->first = w->tasks, w->tasks += (expert_inter(p->expert) + g->per - 1) / g->per;
         }
     if (!any_late) w->start_order = NULL;
 }
@@ -234,10 +240,10 @@ static const struct gemm *select_gemm(const struct cpu_exec *x, const struct gro
     const struct expert *e = g->expert;
     const struct gemm *few = gemm_skinny_for(x->level, g->n, batch);
     if (wide && batch > BATCH_INVARIANT_ROWS) few = NULL; /* it would round to BF16, or quantise over many columns */
-    if (e->is_transposed) few = NULL;                     /* transposing a matrix pays off only from some tokens on */
+    const bool turned = e->is_transposed || e->gate_up_transposed;
+    if (turned) few = NULL; /* transposing a matrix pays off only from some tokens on */
     if (few && few->supports(&e->gate, g->n) && few->supports(&e->up, g->n) && few->supports(&e->down, g->n)) return few;
-    const int most =
-        x->level == CPU_AVX2 && !e->is_transposed ? 2 * KERNEL_TOKENS : KERNEL_TOKENS; /* filling gemm_avx2's panels costs more than 16 tokens save */
+    const int most = x->level == CPU_AVX2 && !turned ? 2 * KERNEL_TOKENS : KERNEL_TOKENS; /* filling gemm_avx2's panels costs more than 16 tokens save */
     return batch > BATCH_INVARIANT_ROWS && g->n > most ? gemm_for(x->level, wide) : NULL;
 }
 
@@ -245,13 +251,13 @@ static int wave_run(struct wave *w) {
     struct cpu_exec *x = w->x;
     const struct op_experts *o = w->o;
     int n_threads = pool_threads(x->pool), most = 0;
-    size_t size = 0, inner = 0, turned = 0;
+    size_t size = 0, inner = 0, down = 0, gate = 0; /* bytes of a transposed row of down, of a task's rows of gate */
     bool any_late = false;
     int tile = 16;
     w->any_many = false;
     for (int i = 0; i < w->n; i++) {
         struct group *g = &w->groups[i];
-        g->inter = g->expert->gate.rows;
+        g->inter = expert_inter(g->expert);
         g->gemm = select_gemm(x, g, o->n, o->wide);
         w->any_many |= g->gemm != NULL;
         any_late |= o->is_loading && g->id < o->n_experts && o->is_loading[g->id];
@@ -268,11 +274,12 @@ static int wave_run(struct wave *w) {
             inner = a > inner ? a : inner, inner = b > inner ? b : inner;
             most = g->n * g->per * 2 > most ? g->n * g->per * 2 : most;
             a = g->expert->is_transposed ? dtype_bytes(g->expert->down.dtype, (size_t)g->inter) : 0;
-            turned = a > turned ? a : turned;
+            b = g->expert->gate_up_transposed ? dtype_bytes(g->expert->gate.dtype, (size_t)o->hidden) * (size_t)g->per : 0;
+            down = a > down ? a : down, gate = b > gate ? b : gate;
         }
         g->h = size, size += align64((size_t)g->n * (size_t)g->inter * 4);
         g->tasks = 0;
-        for (int a = 0; a < w->nodes; a++) g->tasks += (w->node_parts[a * w->n + i].expert->gate.rows + g->per - 1) / g->per;
+        for (int a = 0; a < w->nodes; a++) g->tasks += (expert_inter(w->node_parts[a * w->n + i].expert) + g->per - 1) / g->per;
     }
     if (tile > PANEL && o->hidden < tile * n_threads) tile = PANEL; /* else there would be fewer tasks than threads; fewer rows then share a decoded panel */
     w->rows = round_up(o->hidden / (n_threads * 4), tile);
@@ -282,7 +289,8 @@ static int wave_run(struct wave *w) {
     for (int i = 0; i < w->n; i++) most = w->groups[i].n * w->rows > most ? w->groups[i].n * w->rows : most;
     w->tile_bytes = align64((size_t)most * 4);
     w->inner_bytes = align64(inner);
-    w->scratch_part = w->tile_bytes + w->inner_bytes + align64(turned * (size_t)w->rows);
+    down *= (size_t)w->rows;
+    w->scratch_part = w->tile_bytes + w->inner_bytes + align64(down > gate ? down : gate);
     size_t counters = (size_t)w->n * sizeof *w->counters, transpose_columns = any_late ? align64((size_t)(w->n * w->nodes) * sizeof *w->start_order) : 0;
     uint8_t *space = exec_workspace(x, counters + transpose_columns + size + w->scratch_part * (size_t)n_threads);
     if (!space) return ERR_MEMORY;
@@ -299,9 +307,11 @@ static int wave_run(struct wave *w) {
 
 /* --- Grouping --- */
 
+static bool has_kernel(const struct cpu_exec *x, const struct mat *m, bool turned) {
+    return m->data && (turned ? x->k.gevm[m->dtype] && !m->scale : x->k.gemv[m->dtype] != NULL);
+}
 static bool is_supported(const struct cpu_exec *x, const struct expert *e) {
-    return e->gate.data && e->up.data && e->down.data && x->k.gemv[e->gate.dtype] && x->k.gemv[e->up.dtype] &&
-           (e->is_transposed ? x->k.gevm[e->down.dtype] && !e->down.scale : x->k.gemv[e->down.dtype] != NULL);
+    return has_kernel(x, &e->gate, e->gate_up_transposed) && has_kernel(x, &e->up, e->gate_up_transposed) && has_kernel(x, &e->down, e->is_transposed);
 }
 
 struct plan {        /* tokens and weights sorted by expert; the shared one has index n_experts */
@@ -360,7 +370,7 @@ static void split_groups(const struct op_experts *o, const struct group *groups,
         for (int a = 0, row = 0; a < nodes; a++) {
             const struct expert *e = o->shards ? &o->shards->part[(size_t)groups[i].id * (size_t)nodes + (size_t)a] : groups[i].expert;
             out[a * n + i] = (struct node_part){.expert = e, .group = i, .row = row};
-            row += e->gate.rows;
+            row += expert_inter(e);
         }
 }
 

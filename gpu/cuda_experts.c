@@ -74,7 +74,7 @@ static int n_outputs(const struct expert *e) { return e->is_transposed ? e->down
 
 /* y [rows, hidden] = the experts' results for rows index[i] (NULL: i) of x, not weighted. */
 static int run_products(struct cuda_stream *s, const struct product_group *g, float *y, const float *x, const int32_t *index, char *space) {
-    int n = g->begin[g->n] - g->begin[0], hidden = g->e[0]->gate.cols, inter = g->e[0]->gate.rows, out = n_outputs(g->e[0]);
+    int n = g->begin[g->n] - g->begin[0], hidden = expert_hidden(g->e[0]), inter = expert_inter(g->e[0]), out = n_outputs(g->e[0]);
     struct tile_layout p = tiled_plan(s, g->e[0], n);
     float *x_scale = (float *)(space + p.x_scale), *h_scale = (float *)(space + p.h_scale);
     struct cuda_tiles up = {.x = space, .x_scale = x_scale, .y = space + p.h, .ldx = p.ldx, .scale_ld = n, .ldy = p.ldh, .gated = 1, .glu = glu_of(g->e[0])};
@@ -98,7 +98,7 @@ struct ffn {
     size_t size;
 };
 static struct ffn ffn_plan(const struct cuda_stream *s, const struct expert *e, int n, size_t base) {
-    struct ffn f = {.inter = e->gate.rows, .e = e, .tiled = cuda_linear_is_tiled(s, e, n), .gate_up = base};
+    struct ffn f = {.inter = expert_inter(e), .e = e, .tiled = cuda_linear_is_tiled(s, e, n), .gate_up = base};
     if (f.tiled) {
         f.piece = n < TILED_TOKENS ? n : TILED_TOKENS;
         f.size = base + tiled_plan(s, e, f.piece).size;
@@ -106,8 +106,10 @@ static struct ffn ffn_plan(const struct cuda_stream *s, const struct expert *e, 
     }
     size_t piece = ffn_space / (12 * (size_t)f.inter);
     f.piece = piece < 64 ? 64 : piece > (size_t)n ? n : (int)piece;
-    f.gate = (struct cuda_linear){.w = e->gate, .bias = e->gate_bias, .n = f.piece, .ldx = e->gate.cols, .ldy = 2 * f.inter};
-    f.up = (struct cuda_linear){.w = e->up, .bias = e->up_bias, .n = f.piece, .ldx = e->up.cols, .ldy = 2 * f.inter};
+    f.gate = (struct cuda_linear){
+        .w = e->gate, .bias = e->gate_bias, .n = f.piece, .ldx = expert_hidden(e), .ldy = 2 * f.inter, .transposed = e->gate_up_transposed};
+    f.up = f.gate;
+    f.up.w = e->up, f.up.bias = e->up_bias;
     f.down = (struct cuda_linear){.w = e->down, .bias = e->down_bias, .n = f.piece, .ldx = f.inter, .ldy = n_outputs(e), .transposed = e->is_transposed};
     f.act = f.gate_up + align_up((size_t)f.piece * 2 * (size_t)f.inter * 4, 256);
     f.scratch = f.act + align_up((size_t)f.piece * (size_t)f.inter * 4, 256);
@@ -120,7 +122,7 @@ static int ffn_run(struct cuda_stream *s, struct ffn *f, float *y, const float *
     for (int t = 0; t < n; t += f->piece) {
         int m = t + f->piece < n ? f->piece : n - t;
         float *to = y + (size_t)t * (size_t)n_outputs(f->e);
-        const float *from = x + (size_t)t * (size_t)f->e->gate.cols;
+        const float *from = x + (size_t)t * (size_t)expert_hidden(f->e);
         if (f->tiled) {
             struct product_group one = {&f->e, (int[]){0, m}, 1};
             if (run_products(s, &one, to, from, NULL, space + f->gate_up)) return ERR_RUNTIME;
@@ -235,7 +237,7 @@ static int shared_op(struct cuda_stream *s, const struct op_experts *a, char *sp
 /* Whether all experts have the same layout at equal distances in memory, as in engine/draft and experts/resident_experts.h. */
 static bool is_uniform(const struct op_experts *a, struct cuda_routed *out) {
     const struct expert *e = a->experts;
-    if (!a->ids || a->n > CUDA_INVARIANT_ROWS || a->n_experts < 2 || e[0].is_transposed) return false;
+    if (!a->ids || a->n > CUDA_INVARIANT_ROWS || a->n_experts < 2 || e[0].is_transposed || e[0].gate_up_transposed) return false;
     const size_t each = (size_t)((const char *)e[1].gate.data - (const char *)e[0].gate.data);
     for (int i = 1; i < a->n_experts; i++) {
         const struct mat *first[3] = {&e[0].gate, &e[0].up, &e[0].down}, *m[3] = {&e[i].gate, &e[i].up, &e[i].down};

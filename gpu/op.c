@@ -159,8 +159,8 @@ int op_visit_expert(struct expert *x, op_visit_fn fn, void *ctx) {
     if (!r) r = op_visit_mat(&x->up, fn, ctx);
     if (!r) r = op_visit_mat(&x->down, fn, ctx);
     if (r) return r;
-    VISIT(x->gate_bias, (size_t)x->gate.rows * 4, VISIT_CONST);
-    VISIT(x->up_bias, (size_t)x->up.rows * 4, VISIT_CONST);
+    VISIT(x->gate_bias, (size_t)expert_inter(x) * 4, VISIT_CONST);
+    VISIT(x->up_bias, (size_t)expert_inter(x) * 4, VISIT_CONST);
     VISIT(x->down_bias, (size_t)(x->is_transposed ? x->down.cols : x->down.rows) * 4, VISIT_CONST);
     return 0;
 }

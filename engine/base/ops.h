@@ -217,13 +217,15 @@ struct glu {
     bool clamp_after;
 };
 struct expert {                 /* one FFN: down(glu(gate x, up x)) */
-    struct mat gate, up;        /* [inter, hidden] */
-    struct mat down;            /* [hidden, inter]; turned: transposed, stored as [inter, hidden] */
+    struct mat gate, up;        /* [inter, hidden]; gate_up_transposed: stored as [hidden, inter] */
+    struct mat down;            /* [hidden, inter]; is_transposed: stored as [inter, hidden] */
     float *gate_bias, *up_bias; /* [inter] or NULL */
     float *down_bias;           /* [hidden] or NULL */
     struct glu glu;
-    bool is_transposed; /* plain formats without scales only */
+    bool is_transposed, gate_up_transposed; /* plain formats without scales only */
 };
+static inline int expert_inter(const struct expert *e) { return e->gate_up_transposed ? e->gate.cols : e->gate.rows; }
+static inline int expert_hidden(const struct expert *e) { return e->gate_up_transposed ? e->gate.rows : e->gate.cols; }
 /* The same experts split by NUMA node: part [e * n_nodes + a] is node a's part of expert e, the shared expert follows the last: some rows of gate and up, in
  * node order, and rows [rows[a], rows[a + 1]) of down (columns if transposed). Each row is computed as in the unsplit expert, so the split does not change
  * results. */

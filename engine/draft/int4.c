@@ -107,11 +107,14 @@ void int4_row(const float *x, int n, uint8_t *codes, uint16_t *scales) {
 static uint64_t code_bytes(int rows, int cols) { return (uint64_t)rows * dtype_bytes(DT_INT4, (size_t)cols); }
 static uint64_t scale_bytes(int rows, int cols) { return ((uint64_t)rows * (uint64_t)((cols + INT4_GROUP - 1) / INT4_GROUP) * 2 + ALIGN - 1) / ALIGN * ALIGN; }
 
+static bool is_turned(const struct expert *e, int i) { return i < 2 ? e->gate_up_transposed : e->is_transposed; } /* of gate, up and down */
 /* Rows and columns of an expert's gate, up and down as multiplied. */
 static void expert_shapes(const struct expert *e, int shape[3][2]) {
     const struct mat *m[3] = {&e->gate, &e->up, &e->down};
-    for (int i = 0; i < 3; i++) shape[i][0] = m[i]->rows, shape[i][1] = m[i]->cols;
-    if (e->is_transposed) shape[2][0] = e->down.cols, shape[2][1] = e->down.rows;
+    for (int i = 0; i < 3; i++) {
+        const bool turned = is_turned(e, i);
+        shape[i][0] = turned ? m[i]->cols : m[i]->rows, shape[i][1] = turned ? m[i]->rows : m[i]->cols;
+    }
 }
 static uint64_t expert_bytes(const struct expert *e) {
     uint64_t sum = 0;
@@ -127,7 +130,7 @@ static struct expert expert_view(const struct expert *e, const uint8_t *p) {
     struct mat *m[3] = {&v.gate, &v.up, &v.down};
     int shape[3][2];
     expert_shapes(e, shape);
-    v.is_transposed = false;
+    v.is_transposed = v.gate_up_transposed = false;
     for (int i = 0; i < 3; i++) {
         const int rows = shape[i][0], cols = shape[i][1];
         *m[i] = (struct mat){.data = p,
@@ -150,20 +153,23 @@ static struct expert expert_view(const struct expert *e, const uint8_t *p) {
 static void convert_row(const struct mat *to, int r, const float *x) {
     int4_row(x, to->cols, (uint8_t *)(uintptr_t)to->data + (size_t)r * to->stride, (uint16_t *)(uintptr_t)to->scale + (size_t)r * (size_t)to->scale_stride);
 }
+static void convert_turned(struct int4 *d, const struct mat *m, const struct mat *to, float *row, float *stripe) {
+    for (int c0 = 0; c0 < m->cols && pace(d); c0 += STRIPE) {
+        const int c1 = c0 + STRIPE < m->cols ? c0 + STRIPE : m->cols;
+        for (int r = 0; r < m->rows; r++) d->k.decode[m->dtype](stripe + (size_t)r * STRIPE, m, r, c0, c1);
+        for (int c = c0; c < c1; c++) {
+            for (int r = 0; r < m->rows; r++) row[r] = stripe[(size_t)r * STRIPE + (size_t)(c - c0)];
+            convert_row(to, c, row);
+        }
+    }
+}
 static void convert_expert(struct int4 *d, const struct expert *from, const struct expert *to, float *row, float *stripe) {
     const struct mat *m[3] = {&from->gate, &from->up, &from->down}, *out[3] = {&to->gate, &to->up, &to->down};
-    for (int i = 0; i < 3 - from->is_transposed; i++)
-        for (int r = 0; r < m[i]->rows && pace(d); r++) {
+    for (int i = 0; i < 3; i++) {
+        if (is_turned(from, i)) convert_turned(d, m[i], out[i], row, stripe);
+        for (int r = 0; r < m[i]->rows && !is_turned(from, i) && pace(d); r++) {
             d->k.decode[m[i]->dtype](row, m[i], r, 0, m[i]->cols);
             convert_row(out[i], r, row);
-        }
-    const struct mat *down = &from->down;
-    for (int c0 = 0; from->is_transposed && c0 < down->cols && pace(d); c0 += STRIPE) {
-        const int c1 = c0 + STRIPE < down->cols ? c0 + STRIPE : down->cols;
-        for (int r = 0; r < down->rows; r++) d->k.decode[down->dtype](stripe + (size_t)r * STRIPE, down, r, c0, c1);
-        for (int c = c0; c < c1; c++) {
-            for (int r = 0; r < down->rows; r++) row[r] = stripe[(size_t)r * STRIPE + (size_t)(c - c0)];
-            convert_row(&to->down, c, row);
         }
     }
 }
@@ -206,8 +212,9 @@ static int convert_all(struct int4 *d, struct error *e) {
     int shape[3][2];
     expert_shapes(first, shape);
     size_t widest = (size_t)(shape[0][1] > shape[2][1] ? shape[0][1] : shape[2][1]);
-    float *row = mem_alloc((widest + 64) * sizeof *row), *stripe = first->is_transposed ? mem_alloc((size_t)shape[2][1] * STRIPE * sizeof *stripe) : NULL;
-    int rc = !row || (first->is_transposed && !stripe) ? error_set(e, ERR_MEMORY, "not enough memory to convert the experts") : 0;
+    const bool turned = first->is_transposed || first->gate_up_transposed;
+    float *row = mem_alloc((widest + 64) * sizeof *row), *stripe = turned ? mem_alloc(widest * STRIPE * sizeof *stripe) : NULL;
+    int rc = !row || (turned && !stripe) ? error_set(e, ERR_MEMORY, "not enough memory to convert the experts") : 0;
     if (!rc && !(d->data = mem_pages(d->size, 0))) rc = error_set(e, ERR_MEMORY, "no memory for %" PRIu64 " MB of experts", d->size >> 20);
     d->owns_pages = d->data != NULL;
     if (!rc) set_views(d);

@@ -37,6 +37,7 @@ static const struct arch *const table[] = {
     &arch_step3p5,
     &arch_step3p7,
     &arch_mistral4,
+    &arch_qwen3_vl_moe,
     &arch_afmoe,
     &arch_exaone_moe,
     &arch_cohere2_moe,

@@ -29,12 +29,13 @@ struct tensor_names {
 /* Tensors that hold more than one matrix. */
 enum gate_up { GATE_UP_SEPARATE, GATE_UP_STACKED, GATE_UP_INTERLEAVED }; /* all rows of gate, then all of up; or alternating rows */
 struct layout {
-    bool qkv;              /* rows of q, then k, then v */
-    bool experts;          /* all experts of a layer, names without .weight: [n_experts, rows, cols] or [n_experts * rows, cols] */
-    bool has_suffix;       /* with experts: names with .weight and .bias */
-    bool transposed_down;  /* the routed experts' down is stored as [inter, hidden] */
-    uint8_t gate_up;       /* enum gate_up, of the routed experts */
-    uint8_t dense_gate_up; /* of the dense FFN and the shared expert */
+    bool qkv;                /* rows of q, then k, then v */
+    bool experts;            /* all experts of a layer, names without .weight: [n_experts, rows, cols] or [n_experts * rows, cols] */
+    bool has_suffix;         /* with experts: names with .weight and .bias */
+    bool transposed_down;    /* the routed experts' down is stored as [inter, hidden] */
+    bool transposed_gate_up; /* their gate and up as [hidden, inter]; GATE_UP_STACKED: columns of gate, then of up */
+    uint8_t gate_up;         /* enum gate_up, of the routed experts */
+    uint8_t dense_gate_up;   /* of the dense FFN and the shared expert */
 };
 
 /* Values of common keys that a family's configs may omit; 0: the key is required, false: the usual default. */
@@ -66,7 +67,8 @@ extern const struct arch arch_deepseek_v3, arch_deepseek_v32, arch_deepseek_v4, 
     arch_qwen2_moe;
 extern const struct arch arch_glm4_moe, arch_minimax_m2, arch_gpt_oss, arch_phimoe, arch_dbrx;
 extern const struct arch arch_olmoe, arch_granitemoe, arch_granitemoeshared, arch_ernie4_5_moe, arch_glm4_moe_lite, arch_glm4v_moe, arch_solar_open, arch_dots1,
-    arch_hy_v3, arch_bailing_moe, arch_hunyuan_v1_moe, arch_laguna, arch_mellum, arch_mimo_v2_flash, arch_step3p5, arch_step3p7, arch_mistral4;
+    arch_hy_v3, arch_bailing_moe, arch_hunyuan_v1_moe, arch_laguna, arch_mellum, arch_mimo_v2_flash, arch_step3p5, arch_step3p7, arch_mistral4,
+    arch_qwen3_vl_moe;
 extern const struct arch arch_llama, arch_mistral, arch_mistral3, arch_ministral3, arch_qwen2, arch_qwen3, arch_smollm3, arch_phi3, arch_gemma2, arch_gemma3,
     arch_gemma3_text;
 extern const struct arch arch_glm4, arch_olmo2, arch_olmo3, arch_seed_oss, arch_granite;

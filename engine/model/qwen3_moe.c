@@ -1,5 +1,5 @@
-/* Qwen3-MoE: GQA with per-head RMSNorm on q and k, softmax router, no shared expert. Reference: transformers, models/qwen3_moe. A sliding window, if enabled,
- * applies to every layer. */
+/* Qwen3-MoE, and the language model of Qwen3-VL-MoE: GQA with per-head RMSNorm on q and k, softmax router, no shared expert. Reference: transformers,
+ * models/qwen3_moe and models/qwen3_vl_moe, which always normalizes the experts' weights. A sliding window, if enabled, applies to every layer. */
 #include "engine/base/ops.h"
 #include "engine/model/arch.h"
 #include "engine/model/names.h"
@@ -26,10 +26,26 @@ static void parse(struct config_reader *r, struct config *c) {
     c->routed_scale = 1;
 }
 
-static const char *const types[] = {"qwen3_moe", NULL};
+/* Positions of text have three equal parts, so that its rotation is the plain one. */
+static void parse_vision(struct config_reader *r, struct config *c) {
+    config_skip_vision(r, c);
+    parse(r, c);
+    c->norm_topk = true;
+}
+
+#define NAMES(m) NAMES_GQA(m), NAMES_QK_NORM(m), NAMES_ROUTER(m), NAMES_DENSE(m)
+static const char *const types[] = {"qwen3_moe", NULL}, *const vision[] = {"qwen3_vl_moe", NULL};
 const struct arch arch_qwen3_moe = {
     .model_types = types,
     .title = "Qwen3-MoE",
     .parse = parse,
-    .names = {NAMES_GQA("model."), NAMES_QK_NORM("model."), NAMES_ROUTER("model."), NAMES_EXPERTS("model."), NAMES_DENSE("model.")},
+    .names = {NAMES("model."), NAMES_EXPERTS("model.")},
 };
+/* Experts published stacked and transposed in BF16, one by one in FP8. */
+#define M "model.language_model."
+#define VISION(experts, ...) \
+    { .model_types = vision, .title = "Qwen3-VL-MoE", .text_config_key = "text_config", .parse = parse_vision, .names = {NAMES(M), experts(M)}, __VA_ARGS__ }
+static const struct arch arch_qwen3_vl_moe_apart = VISION(NAMES_EXPERTS, .layout = {0});
+const struct arch arch_qwen3_vl_moe =
+    VISION(NAMES_STACKED, .layout = {.experts = true, .transposed_down = true, .transposed_gate_up = true, .gate_up = GATE_UP_STACKED},
+           .unstacked = &arch_qwen3_vl_moe_apart);

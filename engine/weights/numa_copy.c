@@ -64,7 +64,7 @@ static int slots(const struct numa_copy *p, const struct layer *y) { return y->e
 /* Returns node a's part of an expert: a view of the mapping. */
 static struct expert node_part(const struct numa_copy *p, const struct expert *e, int a) {
     struct numa_part inter[NUMA_NODES];
-    numa_split(&p->nodes, e->gate.rows, NUMA_SHARD_UNIT, inter);
+    numa_split(&p->nodes, expert_inter(e), NUMA_SHARD_UNIT, inter);
     return numa_shard_view(e, inter[a], p->hidden[a]);
 }
 

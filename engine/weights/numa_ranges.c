@@ -17,7 +17,7 @@ static void add_matrix(struct numa_ranges *s, const struct mat *m, const struct 
     }
 }
 static void add_expert(struct numa_ranges *s, const struct expert *e, const struct numa *nodes) {
-    if (!e->gate.data || e->is_transposed) return;
+    if (!e->gate.data || e->is_transposed || e->gate_up_transposed) return;
     add_matrix(s, &e->gate, nodes, NUMA_SHARD_UNIT), add_matrix(s, &e->up, nodes, NUMA_SHARD_UNIT), add_matrix(s, &e->down, nodes, NUMA_SHARD_UNIT);
 }
 static void add_all(struct numa_ranges *s, const struct weights *w, const struct numa *nodes) {

@@ -43,6 +43,13 @@ static struct tensor_slice in_experts(const struct config *c, int rows) {
     return (struct tensor_slice){.total_rows = rows, .step = 1, .stacked = c->layout->experts};
 }
 
+/* The same of a routed expert with transposed matrices [hidden, inter]: columns instead of rows. */
+static struct tensor_slice in_gate_up_columns(const struct config *c, int which) {
+    struct tensor_slice s = {.total_rows = c->hidden, .step = 1, .stacked = c->layout->experts, .total_cols = c->moe_inter};
+    if (c->layout->gate_up == GATE_UP_STACKED) s.total_cols *= 2, s.first_col = which * c->moe_inter;
+    return s;
+}
+
 int params_list(const struct config *c, int layer, unsigned modules, struct param out[PARAMS_MAX]) {
     const int hidden = c->hidden, heads = config_heads(c, layer), q = heads * c->head_dim, k = config_kv_heads(c, layer) * c->head_dim,
               v = config_kv_heads(c, layer) * c->v_dim, compressed = c->attn == ATTN_COMPRESSED, latent = compressed ? c->head_dim : c->kv_lora + c->qk_rope;
@@ -61,9 +68,11 @@ int params_list(const struct config *c, int layer, unsigned modules, struct para
     const char *bare = c->layout->experts && !c->layout->has_suffix ? "" : ".weight",
                *bare_bias = c->layout->experts && !c->layout->has_suffix ? "_bias" : ".bias";
     const int down_rows = turned ? c->moe_inter : hidden, down_cols = turned ? hidden : c->moe_inter;
-    const struct tensor_slice gate_in = in_gate_up(c->layout->gate_up, c->layout->experts, c->moe_inter, 0),
-                              up_in = in_gate_up(c->layout->gate_up, c->layout->experts, c->moe_inter, 1), down_in = in_experts(c, down_rows),
-                              down_bias_in = in_experts(c, hidden);
+    const bool columns = c->layout->transposed_gate_up;
+    const int gate_rows = columns ? hidden : c->moe_inter, gate_cols = columns ? c->moe_inter : hidden;
+    const struct tensor_slice gate_in = columns ? in_gate_up_columns(c, 0) : in_gate_up(c->layout->gate_up, c->layout->experts, c->moe_inter, 0),
+                              up_in = columns ? in_gate_up_columns(c, 1) : in_gate_up(c->layout->gate_up, c->layout->experts, c->moe_inter, 1),
+                              down_in = in_experts(c, down_rows), down_bias_in = in_experts(c, hidden);
     const struct tensor_slice q_in = in_qkv(c, layer, 0), k_in = in_qkv(c, layer, q), v_in = in_qkv(c, layer, q + k);
     const bool gates = gqa && (c->attn_gate == ATTN_GATE_ELEMENT || c->attn_gate == ATTN_GATE_HEAD),
                qk_weights = gqa && c->qk_norm && c->qk_norm != QK_NORM_UNIT;
@@ -158,8 +167,8 @@ int params_list(const struct config *c, int layer, unsigned modules, struct para
         MAT_IN(ffn_up, layer, dense.up, shared_up, ".weight", SHARED, c->shared_inter, hidden, shared),
         MAT(layer, dense.down, shared_down, SHARED, hidden, c->shared_inter, shared),
 
-        MAT_IN(gate_in, expert, gate, expert_gate, bare, EXPERT, c->moe_inter, hidden, moe),
-        MAT_IN(up_in, expert, up, expert_up, bare, EXPERT, c->moe_inter, hidden, moe),
+        MAT_IN(gate_in, expert, gate, expert_gate, bare, EXPERT, gate_rows, gate_cols, moe),
+        MAT_IN(up_in, expert, up, expert_up, bare, EXPERT, gate_rows, gate_cols, moe),
         MAT_IN(down_in, expert, down, expert_down, bare, EXPERT, down_rows, down_cols, moe),
         VEC_IN(gate_in, expert, gate_bias, expert_gate, bare_bias, EXPERT, c->moe_inter, moe && c->expert_bias),
         VEC_IN(up_in, expert, up_bias, expert_up, bare_bias, EXPERT, c->moe_inter, moe && c->expert_bias),
@@ -178,7 +187,9 @@ size_t params_bytes(const void *base, const struct param *list, int n) {
     return sum;
 }
 
-static void expert_kind(const struct expert *src, struct expert *view) { view->glu = src->glu, view->is_transposed = src->is_transposed; }
+static void expert_kind(const struct expert *src, struct expert *view) {
+    view->glu = src->glu, view->is_transposed = src->is_transposed, view->gate_up_transposed = src->gate_up_transposed;
+}
 void params_copy_traits(unsigned modules, const void *src, void *view) {
     if (modules & MODULE_EXPERT) expert_kind(src, view);
     else if (modules & MODULE_SHARED) expert_kind(&((const struct layer *)src)->dense, &((struct layer *)view)->dense);

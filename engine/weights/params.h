@@ -64,7 +64,8 @@ enum module {
 /* The part of a stored tensor that a parameter occupies: rows first, first + step, ... of `of`. All zero: the whole tensor. */
 struct tensor_slice {
     int total_rows, first, step;
-    bool stacked; /* one expert of a tensor that holds all experts */
+    int total_cols, first_col; /* columns of the stored tensor, and the first of the parameter; 0: its own */
+    bool stacked;              /* one expert of a tensor that holds all experts */
 };
 
 struct param {

@@ -51,7 +51,8 @@ static void layout_all(struct weights *w, char **at, enum dtype dense, enum dtyp
         y->dense.glu = config_glu(c, l, false);
         for (int k = 0; k < c->n_experts && y->experts; k++) {
             w->bytes_routed += layout_modules(at, c, MODULE_EXPERT, &y->experts[k], l, experts);
-            y->experts[k].glu = config_glu(c, l, true), y->experts[k].is_transposed = c->layout->transposed_down;
+            y->experts[k].glu = config_glu(c, l, true), y->experts[k].is_transposed = c->layout->transposed_down,
+            y->experts[k].gate_up_transposed = c->layout->transposed_gate_up;
         }
     }
 }

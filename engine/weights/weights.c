@@ -75,7 +75,7 @@ static bool has_shape(struct loader *l, const struct tensor *t, const struct par
     else snprintf(text, sizeof text, "%s for [%d]", asks, rows);
     if (p->slice.stacked && t->ndim == 3 && s[1] == cols && s[2] == rows) { /* transformers saves unquantized gpt-oss this way */
         const size_t at = strlen(text);
-        snprintf(text + at, sizeof text - at, "; transposed experts are supported for DBRX only");
+        snprintf(text + at, sizeof text - at, "; hearth knows this family's experts the other way round");
     }
     fail_tensor(l, t, text);
     return false;
@@ -252,14 +252,20 @@ static struct mat load_mxfp4(struct loader *l, const struct param *p, const char
     return view_fp4(p, t, s, expert, rows);
 }
 
+static bool is_transposed(const struct loader *l, const struct param *p) {
+    const struct layout *y = l->w->config.layout;
+    return p->module == MODULE_EXPERT && p->cols && (p->offset == offsetof(struct expert, down) ? y->transposed_down : y->transposed_gate_up);
+}
+
 static struct mat load_plain(struct loader *l, const struct param *p, const char *pattern, int layer, int expert, int rows, struct tensor *t) {
-    struct mat m = {.rows = rows, .cols = p->cols, .row_step = 1, .dtype = t->dtype};
+    const int cols = p->slice.total_cols ? p->slice.total_cols : p->cols; /* of the stored tensor */
+    struct mat m = {.rows = rows, .cols = cols, .row_step = 1, .dtype = t->dtype};
     static const char *const endings[] = {".weight_scale_inv", ".weight_scale", ".scale", "_scale_inv", "_scale"};
     struct tensor *s = NULL;
     for (size_t i = 0; i < sizeof endings / sizeof *endings && !s; i++) s = find_tensor(l, pattern, layer, expert, endings[i]);
     if ((t->dtype == DT_I8 || t->dtype == DT_U8) && s) return load_fp4(l, p, t, s, expert, rows);
-    if (!has_shape(l, t, p, rows, p->cols, 0)) return m;
-    m.stride = dtype_bytes(t->dtype, (size_t)p->cols);
+    if (!has_shape(l, t, p, rows, cols, 0)) return m;
+    m.stride = dtype_bytes(t->dtype, (size_t)cols);
     m.data = t->data + (p->slice.stacked ? (size_t)expert * (size_t)rows * m.stride : 0);
     switch (t->dtype) {
     case DT_F32:
@@ -281,8 +287,7 @@ static struct mat load_plain(struct loader *l, const struct param *p, const char
         break;
     default: fail_tensor(l, t, "hearth supports F32, BF16, F16 and F8_E4M3 weights, and FP4 with a scale per 32 columns");
     }
-    if (p->offset == offsetof(struct expert, down) && p->module == MODULE_EXPERT && l->w->config.layout->transposed_down && m.scale)
-        fail_tensor(l, t, "a transposed matrix must not have scales");
+    if (is_transposed(l, p) && (m.scale || dtype_block(t->dtype) > 1)) fail_tensor(l, t, "a transposed matrix must be F32, BF16 or F16, without scales");
     find_tensor(l, pattern, layer, expert, ".input_scale"); /* static activation scales, used by other engines only */
     return m;
 }
@@ -299,7 +304,7 @@ static struct mat load_matrix(struct loader *l, const struct param *p, const cha
     m.data = (const uint8_t *)m.data + (size_t)p->slice.first * m.stride;
     m.row0 = p->slice.first, m.row_step = p->slice.step, m.rows = p->rows;
     m.stride *= (size_t)p->slice.step;
-    return m;
+    return p->slice.total_cols ? mat_cols(m, p->slice.first_col, p->slice.first_col + p->cols) : m;
 }
 
 /* Loads the tensors of these modules into the fields of base; returns their bytes. */
@@ -328,7 +333,8 @@ static void load_layer(struct loader *l, struct layer *y, int i) {
     }
     for (int k = 0; k < c->n_experts && !l->rc; k++) {
         w->bytes_routed += load_modules(l, MODULE_EXPERT, &y->experts[k], i, k);
-        y->experts[k].glu = config_glu(c, i, true), y->experts[k].is_transposed = c->layout->transposed_down;
+        y->experts[k].glu = config_glu(c, i, true), y->experts[k].is_transposed = c->layout->transposed_down,
+        y->experts[k].gate_up_transposed = c->layout->transposed_gate_up;
     }
 }
 

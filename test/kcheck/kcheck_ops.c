@@ -81,8 +81,8 @@ static void check_linear(int n, bool transposed, bool accumulate, int batch, uin
 /* Formats of experts: FP8 in blocks or by rows, MXFP4 with interleaved gate and up rows, BF16 with a transposed down matrix. */
 struct expert_kind {
     uint8_t dtype, scale;
-    int block_rows, block_cols; /* block_cols 0: no scale */
-    bool turns, bias, turned;
+    int block_rows, block_cols;        /* block_cols 0: no scale */
+    bool turns, bias, turned, columns; /* columns: gate and up are stored transposed */
     struct glu glu;
 };
 static const struct expert_kind expert_kinds[] = {
@@ -91,12 +91,14 @@ static const struct expert_kind expert_kinds[] = {
     {DT_E2M1, DT_E8M0, 1, 32, .turns = true, .bias = true, .glu = {.limit = 7, .alpha = 1.702f, .shift = 1}},
     {DT_BF16, DT_NONE, 1, 0, .turned = true},
     {DT_F32, DT_NONE, 1, 0, .turned = true, .bias = true},
+    {DT_BF16, DT_NONE, 1, 0, .turned = true, .columns = true},
+    {DT_F32, DT_NONE, 1, 0, .columns = true, .bias = true},
     {DT_BF16, DT_NONE, 1, 0, .glu = {.alpha = 1.5957691f, .cubic = 0.0713548f}},
 };
 static struct expert expert_make(const struct expert_kind *k, int inter, int hidden) {
-    struct shape up = {k->turns ? 2 * inter : inter, hidden, k->block_rows, k->block_cols, k->dtype, k->scale, 0, 1};
+    struct shape up = {k->columns ? hidden : k->turns ? 2 * inter : inter, k->columns ? inter : hidden, k->block_rows, k->block_cols, k->dtype, k->scale, 0, 1};
     struct shape down = {k->turned ? inter : hidden, k->turned ? hidden : inter, k->block_rows, k->block_cols, k->dtype, k->scale, 0, 1};
-    struct expert e = {.gate = make(&up), .down = make(&down), .glu = k->glu, .is_transposed = k->turned};
+    struct expert e = {.gate = make(&up), .down = make(&down), .glu = k->glu, .is_transposed = k->turned, .gate_up_transposed = k->columns};
     e.up = k->turns ? e.gate : make(&up);
     if (k->turns) {
         e.gate.rows = e.up.rows = inter, e.gate.row_step = e.up.row_step = 2, e.up.row0 = 1;
@@ -153,7 +155,8 @@ static void check_experts(int n, int n_experts, int topk, bool shared, const str
             for (int r = 0; r < INTER; r++) {
                 double g = 0, up = 0, g_off = 0, up_off = 0;
                 for (int c = 0; c < HIDDEN; c++) {
-                    double a = mat_at(&q->gate, r, c), b = mat_at(&q->up, r, c);
+                    const int row = q->gate_up_transposed ? c : r, col = q->gate_up_transposed ? r : c;
+                    double a = mat_at(&q->gate, row, col), b = mat_at(&q->up, row, col);
                     g += a * in[c], up += b * in[c], g_off += a * a * lost[c], up_off += b * b * lost[c];
                 }
                 if (q->gate_bias) g += q->gate_bias[r], up += q->up_bias[r];
