@@ -10,7 +10,7 @@ static void pad_column(struct buf *out, size_t from, size_t width) {
 }
 
 void opt_help_print(struct buf *out) {
-    buf_str(out, "hearth: chat with large Mixture-of-Experts models at a terminal\n\n"
+    buf_str(out, "hearth: chat with large language models at a terminal, above all Mixtures of Experts\n\n"
                  "  hearth                                      chat with the small built-in model\n"
                  "  hearth -m DIR                               chat with the checkpoint in DIR\n"
                  "  hearth -m DIR -p \"one question\"             one answer on stdout\n"

@@ -4,7 +4,7 @@
 #include "engine/model/names.h"
 
 static void parse(struct config_reader *r, struct config *c) {
-    config_skip_vision(r, c);
+    if (r->outer) config_skip_vision(r, c);
     config_read_dense(r, c);
     config_read_rope(r, c, c->head_dim, 10000);
     const int window = config_has(r, "sliding_window") ? config_int(r, "sliding_window", 0, 1, 1 << 24) : 0;
