@@ -7,12 +7,14 @@
 
 #include "cli/app.h"
 #include "cli/chat/chat.h"
+#include "cli/chat/picker.h"
 #include "cli/modes/batch.h"
 #include "cli/modes/bench.h"
 #include "cli/modes/inspect.h"
 #include "cli/modes/models.h"
 #include "cli/modes/oneshot.h"
 #include "cli/modes/plan.h"
+#include "cli/modes/use.h"
 #include "cli/open.h"
 #include "cli/report.h"
 #include "cli/saved/store.h"
@@ -73,7 +75,7 @@ static int print_version(struct app *a, struct error *e) {
 
 static int print_help(struct app *a, struct error *e) {
     struct buf b = {0};
-    opt_help_print(&b);
+    opt_help_print(*a->opts.v[OPT_HELP].text || !a->tty_out, &b); /* a pipe gets everything to search */
     return print_buf(&b, e);
 }
 static int print_completion(struct app *a, struct error *e) {
@@ -93,16 +95,35 @@ static int delete_chat(struct app *a, struct error *e) {
     return rc;
 }
 
+/* Resolves --last and --continue to a name, and -m to the model of that conversation. */
+static int find_conversation(struct app *a, bool asks, struct error *e) {
+    const struct opt_value *v = a->opts.v;
+    char name[128];
+    int rc = 0;
+    if (v[OPT_LAST].on) rc = store_list_last(name, sizeof name, e);
+    else if (!v[OPT_CONTINUE].text) return 0;
+    else if (*v[OPT_CONTINUE].text) snprintf(name, sizeof name, "%s", v[OPT_CONTINUE].text);
+    else if (!asks) rc = error_set(e, ERR_USAGE, "--continue needs a name here; --list shows the saved conversations, and --last continues the newest");
+    else rc = picker_choose_chat(a, name, sizeof name, e);
+    if (!rc) rc = opt_set(&a->opts, OPT_CONTINUE, name, ORIGIN_FLAG, "--continue", e);
+    return rc ? rc : store_select_model(a, name, e);
+}
+
+static bool reads_prompt(const struct app *a) {
+    const struct opt_value *v = a->opts.v;
+    if (v[OPT_PROMPT].text || v[OPT_PROMPT_FILE].text || !a->tty_in) return true;
+    for (size_t i = 0; i < v[OPT_FILE].n_items; i++)
+        if (!strcmp(v[OPT_FILE].items[i], "-")) return true;
+    return false;
+}
+
 /* Without a mode option: answers a prompt or piped input, or opens the chat on a terminal. */
 static int answer_or_chat(struct app *a, struct error *e) {
     const struct opt_value *v = a->opts.v;
-    char last[128];
-    int rc = v[OPT_LAST].on ? store_list_last(last, sizeof last, e) : 0;
-    if (!rc && v[OPT_LAST].on) rc = opt_set(&a->opts, OPT_CONTINUE, last, ORIGIN_FLAG, "--last", e);
+    bool oneshot = reads_prompt(a);
+    int rc = find_conversation(a, !oneshot && a->tty_out, e);
     if (rc) return rc;
-    if (v[OPT_PROMPT].text || !a->tty_in) return oneshot_run(a, e);
-    for (size_t i = 0; i < v[OPT_FILE].n_items; i++)
-        if (!strcmp(v[OPT_FILE].items[i], "-")) return oneshot_run(a, e);
+    if (oneshot) return oneshot_run(a, e);
     static const enum opt_id scripted[] = {OPT_JSON, OPT_JSON_LINES, OPT_EXTRACT, OPT_RAW};
     for (size_t i = 0; i < sizeof scripted / sizeof *scripted; i++)
         if (v[scripted[i]].text) return error_set(e, ERR_USAGE, "no prompt for --%s: give one with -p TEXT or on stdin", opt_table[scripted[i]].name);
@@ -127,6 +148,7 @@ static int run_mode(struct app *a, struct error *e) {
                  {OPT_STOP, resident_status_stop},
                  {OPT_PLAN, plan_run},
                  {OPT_MODELS, models_print},
+                 {OPT_USE, use_run},
                  {OPT_LIST_CHATS, store_list_print},
                  {OPT_DELETE, delete_chat},
                  {OPT_PRINT_CONFIG, print_config},

@@ -1,22 +1,47 @@
 #include "cli/open.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/random.h>
 
 #include "cli/options/model_path.h"
 #include "cli/remote/remote.h"
+#include "cli/report.h"
 #include "cli/turn/engine_client.h"
 #include "cli/turn/engine_client_local.h"
 
 void open_init(struct app *a) { a->backend = &backend_local; }
 
-int open_find_model(struct app *a, struct error *e) { return model_path_find(&a->opts, a->model_dir, sizeof a->model_dir, e); }
+int open_find_model(struct app *a, struct error *e) {
+    char dir[PATHS_MAX];
+    int rc = model_path_find(&a->opts, dir, sizeof dir, e);
+    if (!rc) snprintf(a->model_dir, sizeof a->model_dir, "%s", dir);
+    return rc;
+}
 
 bool open_is_builtin(const struct app *a) { return !strncmp(a->model_dir, "ember:", 6) && !strcmp(a->info->name, "ember"); }
 
+/* Without -m or HEARTH_MODEL: attaches to a running resident engine, whatever its model. */
+static bool attach_by_default(struct app *a) {
+    struct opt_value *model = &a->opts.v[OPT_MODEL], was = *model;
+    char before[PATHS_MAX], resident[PATHS_MAX];
+    if (model->origin > ORIGIN_FILE || !remote_resident_model(a, resident, sizeof resident)) return false;
+    bool other = open_find_model(a, &(struct error){0}) || (snprintf(before, sizeof before, "%s", a->model_dir), false);
+    if (!opt_set(&a->opts, OPT_MODEL, resident, (enum opt_origin)was.origin, "the resident engine", NULL) && !open_find_model(a, NULL) && remote_attach(a)) {
+        if (other || strcmp(before, a->model_dir)) report_note("the resident engine answers, with its model %s; -m NAME opens another", a->model_dir);
+        return true;
+    }
+    *model = was;
+    return false;
+}
+
 int open_text(struct app *a, struct error *e) {
     const bool url = model_path_is_url(a->opts.v[OPT_MODEL].text);
+    if (!url && attach_by_default(a)) {
+        a->backend = &backend_attached;
+        return a->backend->open_text(a, e);
+    }
     int rc = url ? remote_check_options(a, e) : open_find_model(a, e);
     a->backend = rc ? &backend_local : url ? &backend_remote : remote_attach(a) ? &backend_attached : &backend_local;
     return rc ? rc : a->backend->open_text(a, e);

@@ -14,6 +14,16 @@ struct cleared_conversation { /* the conversation before /clear, for /undo */
     bool named;
 };
 
+struct attachment {
+    char *name;
+    struct buf text; /* the document, wrapped in its tag */
+    size_t bytes;    /* size of the file */
+};
+struct attachments { /* documents for the next question; empty when zero-initialised */
+    struct attachment *v;
+    size_t n, cap;
+};
+
 struct repl;
 struct chat_session { /* one session of the chat */
     int number;       /* as /sessions shows it */
@@ -22,10 +32,11 @@ struct chat_session { /* one session of the chat */
     bool answer_seen;                                          /* the last answer was shown whole */
     bool continues_answer;                                     /* the running turn continues the last answer */
     bool closing;                                              /* the session is being closed: print nothing more about it */
+    unsigned last_used;                                        /* grows with each switch */
     size_t n_summarised;                                       /* number of messages summarised; the others did not fit into the prompt */
     void (*on_finish)(struct repl *r, struct chat_session *t); /* takes the text of the running turn, a summary; NULL: the turn is an answer */
     struct conversation conv;
-    struct buf attached; /* documents for the next question */
+    struct attachments attached;
     struct cleared_conversation cleared;
     struct engine_client *client; /* opened with the first turn */
     struct store store;
@@ -43,6 +54,8 @@ struct repl {
     struct chat_session *active;    /* the active session */
     struct chat_session *on_screen; /* == active while its answer is on the screen, or NULL */
     int last_number;
+    unsigned n_switches;
+    double escape_s; /* clock when a lone ESC arrived during an answer; 0: none */
     struct line line;
     bool line_below_answer; /* the edited line is one row below the end of the running answer */
     struct history history;
@@ -53,7 +66,8 @@ struct repl {
     double status_drawn_s;
     bool prompt_shown; /* the prompt is on the last row of a dumb terminal */
     bool dumb, leaving;
-    bool exit_warned; /* warned that leaving stops background answers; reset when a new one starts */
+    bool choosing_model; /* /model has listed the models: a number as the next line chooses one */
+    bool exit_warned;    /* warned that leaving stops background answers; reset when a new one starts */
     char prompt[160];
 };
 
@@ -88,9 +102,17 @@ void chat_session_free(struct repl *r, struct chat_session *t);           /* rem
 void chat_session_save(struct repl *r, struct chat_session *t);           /* saves soon, without waiting for the disk */
 bool chat_session_report_unsaved(struct repl *r);                         /* reports failed writes since the last call; true if there were any */
 bool chat_session_is_busy(struct repl *r, struct chat_session *t);        /* prints a message if a turn is running */
-bool chat_session_attach(struct repl *r, struct chat_session *t, const char *path);
 void chat_session_clear(struct repl *r, struct chat_session *t);
 bool chat_session_undo_clear(struct repl *r, struct chat_session *t); /* restores what chat_session_clear put aside; false if there is nothing */
+
+/* attachments.c */
+/* Attaches the files that words name (input_paths_add_words). On error all are left out; ERR_CONTEXT: they do not fit. */
+int attachments_add(struct app *a, struct chat_session *t, const char *words, struct error *e);
+void attachments_put(const struct attachments *l, struct buf *out); /* appends the documents */
+size_t attachments_bytes(const struct attachments *l);              /* of their files */
+void attachments_remove(struct attachments *l, size_t i);
+void attachments_truncate(struct attachments *l, size_t n); /* keeps the first n */
+void attachments_free(struct attachments *l);
 
 /* chat_turn.c: turns. All print their errors, and return the code. */
 int chat_turn_answer(struct repl *r, struct chat_session *t, bool background); /* answers the current conversation */
@@ -109,6 +131,8 @@ void chat_switch_close(struct repl *r, struct chat_session *t); /* cancels, save
 int compact_start(struct repl *r, struct chat_session *t);
 
 /* command.c: lines that begin with '/' */
+bool command_is(const char *text);          /* false for a question, also one that begins with a path such as /etc/fstab */
+bool command_runs_beside(const char *text); /* true if the command runs at once while an answer runs */
 void command_run(struct repl *r, const char *text);
 void command_request_exit(struct repl *r, bool key); /* asks first if leaving stops background answers; key: a line is being edited */
 void command_complete(void *ctx, const char *text, size_t cursor, size_t *from, struct buf *candidates);

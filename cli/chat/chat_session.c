@@ -1,4 +1,4 @@
-/* The sessions of a chat: their list, files, attachments, and /clear. */
+/* The sessions of a chat: their list, files, and /clear. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -6,7 +6,6 @@
 #include "cli/chat/chat.h"
 #include "cli/report.h"
 #include "cli/saved/saver.h"
-#include "cli/turn/input.h"
 
 struct chat_session *chat_session_new(struct repl *r, const char *name) {
     struct chat_session *t = mem_calloc(1, sizeof *t);
@@ -74,27 +73,11 @@ void chat_session_free(struct repl *r, struct chat_session *t) {
     prompt_free(&t->prompt);
     conversation_free(&t->conv);
     cleared_free(&t->cleared);
-    buf_free(&t->attached);
+    attachments_free(&t->attached);
     mem_free(t);
 }
 
-/* --- attachments and /clear ------------------------------------------------------------------------------------------ */
-
-bool chat_session_attach(struct repl *r, struct chat_session *t, const char *path) {
-    struct error e;
-    char real[PATHS_MAX];
-    size_t had = t->attached.len;
-    int rc = paths_expand(path, real, sizeof real);
-    if (rc) error_set(&e, rc, "the path is too long");
-    if (rc || input_document(r->app, real, &t->attached, &e)) {
-        screen_print(r, "%s", e.text);
-        t->attached.len = had;
-        t->attached.failed = false;
-        return false;
-    }
-    screen_print(r, "%s: %zu bytes attached to your next question", path, t->attached.len - had);
-    return true;
-}
+/* --- /clear ---------------------------------------------------------------------------------------------------------- */
 
 /* Keeps the system prompt. The old conversation keeps its file; the new one gets its own later. */
 void chat_session_clear(struct repl *r, struct chat_session *t) {
@@ -112,7 +95,7 @@ void chat_session_clear(struct repl *r, struct chat_session *t) {
         *t->name = 0;
     } else conversation_free(&t->conv);
     t->conv = fresh;
-    t->attached.len = 0;
+    attachments_truncate(&t->attached, 0);
     prompt_free(&t->prompt);
 }
 

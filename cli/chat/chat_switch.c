@@ -17,6 +17,7 @@ static void print_message(struct repl *r, const struct message *m) {
 /* Activates a session: prints its last exchange, and attaches to its answer if one is running. */
 void chat_switch_to(struct repl *r, struct chat_session *t) {
     r->active = t;
+    t->last_used = ++r->n_switches;
     size_t from = t->conv.n;
     while (from && t->conv.messages[from - 1].role != ROLE_USER) from--;
     if (from) from--;

@@ -168,7 +168,9 @@ int chat_turn_answer(struct repl *r, struct chat_session *t, bool background) {
     int rc = prompt_make(r->app, &t->conv, prompt_think_option(&r->app->opts), &t->prompt, &e);
     if (!rc) rc = chat_turn_start(r, t, background, &e);
     if (rc) report_error(&e);
-    if (rc == ERR_CONTEXT) screen_print(r, "nothing was sent; /compact shortens the conversation, /new starts another");
+    if (rc == ERR_CONTEXT)
+        screen_print(r, "nothing was sent; /compact shortens the conversation, /new starts another%s",
+                     t->attached.n ? ", /detach drops the attached files" : "");
     return rc;
 }
 
@@ -205,7 +207,7 @@ int chat_turn_send(struct repl *r, const char *text, size_t n, bool background) 
     struct chat_session *t = r->active;
     struct buf clean = {0};
     if (chat_session_is_busy(r, t)) return ERR_RUNTIME;
-    if (t->attached.len) buf_add(&clean, t->attached.data, t->attached.len);
+    attachments_put(&t->attached, &clean);
     out_utf8(&clean, text, n);
     int rc = clean.failed ? ERR_MEMORY : conversation_add(&t->conv, ROLE_USER, clean.data, clean.len, NULL, 0);
     buf_free(&clean);
@@ -217,7 +219,7 @@ int chat_turn_send(struct repl *r, const char *text, size_t n, bool background) 
         conversation_truncate(&t->conv, t->conv.n - 1);
         return rc;
     }
-    t->attached.len = 0;
+    attachments_truncate(&t->attached, 0);
     chat_session_save(r, t);
     return 0;
 }

@@ -11,23 +11,62 @@
 #include "cli/options/trim.h"
 #include "engine/base/file.h"
 
+enum { TAKES_SESSION = 1, RUNS_BESIDE = 2 }; /* the argument is the name of an open session; runs at once while an answer runs */
 struct command {
-    const char *name, *args, *help;
+    const char *group, *name, *args, *help;
     void (*fn)(struct repl *r, const char *arg);
-    bool takes_session; /* its argument is the name of an open session */
+    int flags;
+    const char *detail; /* more lines for /help NAME, or NULL */
 };
 static const struct command commands[];
 static const size_t n_commands;
 
+/* Names used by other programs. */
+static const struct { const char *name, *means; } aliases[] = {{"exit", "bye"}, {"quit", "bye"}, {"?", "help"}, {"list", "sessions"}};
+
+static const char *next_command(void *ctx) {
+    size_t *i = ctx;
+    return *i < n_commands ? commands[(*i)++].name : NULL;
+}
+
+/* Finds a command or alias; NULL if there is none. */
+static const struct command *find_command(const char *word, size_t n) {
+    for (size_t k = 0; k < sizeof aliases / sizeof *aliases; k++)
+        if (strlen(aliases[k].name) == n && !memcmp(aliases[k].name, word, n)) return find_command(aliases[k].means, strlen(aliases[k].means));
+    for (size_t i = 0; i < n_commands; i++)
+        if (strlen(commands[i].name) == n && !memcmp(commands[i].name, word, n)) return &commands[i];
+    return NULL;
+}
+
+static void report_unknown(struct repl *r, const char *word) {
+    char near[40];
+    size_t at = 0;
+    if (opt_nearest(word, next_command, &at, near, sizeof near)) screen_print(r, "no command /%s; did you mean /%s?", word, near);
+    else screen_print(r, "no command /%s; /help lists them (to begin a question with '/', put a blank before it)", word);
+}
+
+static void print_command(struct repl *r, const struct command *c) {
+    char left[48];
+    snprintf(left, sizeof left, "/%s %s", c->name, c->args);
+    screen_print(r, "  %-22s %s", left, c->help);
+}
+
 static void cmd_help(struct repl *r, const char *arg) {
+    const char *name = arg + (*arg == '/'), *group = "";
+    const struct command *c = *arg ? find_command(name, strlen(name)) : NULL;
+    if (c) {
+        print_command(r, c);
+        if (c->detail) screen_print(r, "%s", c->detail);
+    } else if (*arg) report_unknown(r, name);
+    if (*arg) return;
     for (size_t i = 0; i < n_commands; i++) {
-        char left[48];
-        snprintf(left, sizeof left, "/%s %s", commands[i].name, commands[i].args);
-        screen_print(r, "  %-22s %s", left, commands[i].help);
+        if (strcmp(group, commands[i].group)) screen_print(r, "%s:", commands[i].group);
+        group = commands[i].group;
+        print_command(r, &commands[i]);
     }
-    screen_print(r, "Several lines: \"\"\" before and after, a \\ at the end, Ctrl-J, or paste. A trailing & answers in the background.\n"
+    screen_print(r, "Several lines: \"\"\" before and after, a \\ at the end, Ctrl-J, or paste. /help COMMAND tells more about one.\n"
                     "While an answer runs you can keep typing: lines you enter are sent when it ends; & alone moves that answer to the background.\n"
-                    "Ctrl-C stops an answer, Ctrl-R searches the history, Ctrl-G opens $EDITOR, Tab completes, Ctrl-D leaves.");
+                    "Esc or Ctrl-C stops an answer, Ctrl-R searches the history, Ctrl-G opens $EDITOR, Tab completes, Ctrl-D leaves.");
 }
 
 void command_request_exit(struct repl *r, bool key) {
@@ -46,60 +85,86 @@ void command_request_exit(struct repl *r, bool key) {
 
 static void cmd_bye(struct repl *r, const char *arg) { command_request_exit(r, false); }
 
+#define TALK    "Conversation"
+#define FILES   "Documents and text"
+#define SESSION "Sessions"
+#define MODEL   "Model and settings"
+#define TELL    "Information"
 static const struct command commands[] = {
-    {"help", "", "this list", cmd_help, false},
-    {"new", "[NAME]", "open another session", cmd_new, false},
-    {"sessions", "", "list open and saved sessions", cmd_sessions, false},
-    {"switch", "NAME", "switch to another open session, by name or number", cmd_switch, true},
-    {"close", "[NAME]", "close this session; it stays on disk", cmd_close, true},
-    {"save", "[NAME]", "save the conversation as NAME", cmd_save, false},
-    {"load", "NAME", "open a saved conversation", cmd_load, false},
-    {"delete", "NAME", "delete a saved conversation", cmd_delete, false},
-    {"read", "FILE", "attach FILE to the next question", cmd_read, false},
-    {"model", "[NAME]", "list models, or switch to another", cmd_model, false},
-    {"system", "[TEXT]", "show or set the system prompt; - removes it", cmd_system, false},
-    {"set", "NAME VALUE", "change a setting: /set temp 0.2", cmd_set, false},
-    {"show", "", "show the current settings", cmd_show, false},
-    {"regen", "", "replace the last answer with a new one", cmd_regen, false},
-    {"continue", "", "continue the last answer", cmd_continue, false},
-    {"undo", "", "undo the last question and its answer, or /clear", cmd_undo, false},
-    {"fork", "[NAME]", "copy the conversation into a new session", cmd_fork, false},
-    {"bg", "TEXT", "answer TEXT in the background; alone: move the running answer there", cmd_bg, false},
-    {"compact", "", "replace the conversation with a summary", cmd_compact, false},
-    {"tokens", "", "show how full the context is", cmd_tokens, false},
-    {"stats", "", "show counts and speeds of the last answer", cmd_stats, false},
-    {"explain", "", "show why its mode was chosen", cmd_explain, false},
-    {"experts", "[LAYER]", "show which experts the answers used, and where they are", cmd_experts, false},
-    {"copy", "", "copy the last answer to the clipboard", cmd_copy, false},
-    {"clear", "", "start over, on an empty screen", cmd_clear, false},
-    {"bye", "", "leave; also /exit and /quit", cmd_bye, false},
+    {TALK, "regen", "", "replace the last answer with a new one", cmd_regen, 0, NULL},
+    {TALK, "continue", "", "continue the last answer", cmd_continue, 0, NULL},
+    {TALK, "undo", "", "undo the last question and its answer, or /clear", cmd_undo, 0, NULL},
+    {TALK, "clear", "", "start over, on an empty screen", cmd_clear, 0, NULL},
+    {TALK, "compact", "", "replace the conversation with a summary", cmd_compact, 0,
+     "The model summarises the conversation; the summary takes the place of the earlier messages, so that the context has room again."},
+    {TALK, "system", "[TEXT]", "show or set the system prompt; - removes it", cmd_system, 0, NULL},
+    {TALK, "bg", "TEXT", "answer TEXT in the background; alone: move the running answer there", cmd_bg, 0,
+     "While an answer runs, & alone does the same as /bg. /switch shows the answer later."},
+    {TALK, "edit", "[TEXT]", "write the next question in $EDITOR", cmd_edit, 0, NULL},
+    {FILES, "read", "FILE...", "attach files to the next question", cmd_read, 0,
+     "Names with blanks go in quotes; *.c is a pattern; a directory gives its text files, at most 200, without hidden ones."},
+    {FILES, "attachments", "", "list the attached files", cmd_attachments, RUNS_BESIDE, NULL},
+    {FILES, "detach", "[NAME]", "drop an attached file, or all", cmd_detach, 0, NULL},
+    {FILES, "copy", "[code [N]]", "copy the last answer, or its Nth code block, to the clipboard", cmd_copy, RUNS_BESIDE,
+     "The terminal must accept OSC 52. Control characters are copied as symbols."},
+    {FILES, "export", "FILE", "write the conversation to FILE as Markdown", cmd_export, 0, NULL},
+    {FILES, "search", "TEXT", "find TEXT in the saved conversations", cmd_search, RUNS_BESIDE, NULL},
+    {SESSION, "new", "[NAME]", "open another session", cmd_new, 0, NULL},
+    {SESSION, "sessions", "", "list open and saved sessions; also /list", cmd_sessions, RUNS_BESIDE, NULL},
+    {SESSION, "switch", "NAME", "switch to another open session, by name or number", cmd_switch, TAKES_SESSION, NULL},
+    {SESSION, "fork", "[NAME]", "copy the conversation into a new session", cmd_fork, 0, NULL},
+    {SESSION, "close", "[NAME]", "close this session; it stays on disk", cmd_close, TAKES_SESSION, NULL},
+    {SESSION, "save", "[NAME]", "save the conversation as NAME", cmd_save, 0, NULL},
+    {SESSION, "load", "NAME", "open a saved conversation", cmd_load, 0, NULL},
+    {SESSION, "delete", "NAME", "delete a saved conversation", cmd_delete, 0, NULL},
+    {MODEL, "model", "[NAME]", "list models, or switch to another", cmd_model, 0, "NAME may be the number in the list, or the beginning of a name."},
+    {MODEL, "preset", "[NAME]", "list presets, or use one", cmd_preset, 0,
+     "A preset is a section [NAME] of the configuration file: settings such as temp, a system prompt, and a model."},
+    {MODEL, "set", "NAME VALUE", "change a setting: /set temp 0.2", cmd_set, 0, "/set NAME default resets a setting. /show lists them."},
+    {MODEL, "show", "", "show the current settings", cmd_show, RUNS_BESIDE, NULL},
+    {TELL, "tokens", "", "show how full the context is", cmd_tokens, RUNS_BESIDE, NULL},
+    {TELL, "stats", "", "show counts and speeds of the last answer", cmd_stats, RUNS_BESIDE, NULL},
+    {TELL, "explain", "", "show why its mode was chosen", cmd_explain, RUNS_BESIDE, NULL},
+    {TELL, "experts", "[LAYER]", "show which experts the answers used, and where they are", cmd_experts, 0, NULL},
+    {TELL, "help", "[COMMAND]", "this list, or more about one command", cmd_help, RUNS_BESIDE, NULL},
+    {TELL, "bye", "", "leave; also /exit and /quit", cmd_bye, 0, NULL},
 };
 static const size_t n_commands = sizeof commands / sizeof *commands;
 
-/* Names used by other programs. */
-static const struct { const char *name, *means; } aliases[] = {{"exit", "bye"}, {"quit", "bye"}, {"?", "help"}, {"list", "sessions"}};
+/* Returns the length of a command's name at text, which begins with '/'; 0 if the word cannot be one, such as a path. */
+static size_t name_length(const char *text) {
+    size_t n = 1;
+    while ((text[n] >= 'a' && text[n] <= 'z') || (text[n] >= 'A' && text[n] <= 'Z') || text[n] == '?') n++;
+    return !text[n] || strchr(" \t\n", text[n]) ? n - 1 : 0;
+}
 
-static const char *next_command(void *ctx) {
-    size_t *i = ctx;
-    return *i < n_commands ? commands[(*i)++].name : NULL;
+bool command_is(const char *text) {
+    char path[PATHS_MAX];
+    if (*text != '/') return false;
+    size_t n = name_length(text);
+    if (find_command(text + 1, n)) return true;
+    size_t word = strcspn(text + 1, " \t\n"), part = strcspn(text + 1, " \t\n/.");
+    if (part < word) return false; /* "/x/y", "/x.c" */
+    snprintf(path, sizeof path, "%.*s", (int)word + 1, text);
+    return !word || !(file_exists(path) || file_is_dir(path));
+}
+
+bool command_runs_beside(const char *text) {
+    const struct command *c = *text == '/' ? find_command(text + 1, name_length(text)) : NULL;
+    return c && c->flags & RUNS_BESIDE;
 }
 
 void command_run(struct repl *r, const char *text) {
-    size_t n = strcspn(++text, " \t\n"), i = 0;
-    char word[40], near[40];
+    size_t n = strcspn(++text, " \t\n");
+    char word[40];
     snprintf(word, sizeof word, "%.*s", (int)(n > 39 ? 39 : n), text);
     const char *arg = text + n + strspn(text + n, " \t\n");
+    const struct command *c = find_command(text, n);
     char *copy = mem_strdup(arg);
     if (!copy) return;
     copy[trim_end(copy, strlen(copy), " \t\n")] = 0;
-    for (size_t k = 0; k < sizeof aliases / sizeof *aliases; k++)
-        if (!strcmp(aliases[k].name, word)) snprintf(word, sizeof word, "%s", aliases[k].means);
-    for (; i < n_commands; i++)
-        if (!strcmp(commands[i].name, word)) break;
-    size_t at = 0;
-    if (i < n_commands) commands[i].fn(r, copy);
-    else if (opt_nearest(word, next_command, &at, near, sizeof near)) screen_print(r, "no command /%s; did you mean /%s?", word, near);
-    else screen_print(r, "no command /%s; /help lists them (to begin a question with '/', put a blank before it)", word);
+    if (c) c->fn(r, copy);
+    else report_unknown(r, word);
     mem_free(copy);
 }
 
@@ -162,13 +227,14 @@ void command_complete(void *ctx, const char *text, size_t cursor, size_t *from, 
     if (memchr(typed, ' ', n)) return;
     for (size_t i = 0; i < n_commands; i++) {
         if (strlen(commands[i].name) != word - 1 || strncmp(commands[i].name, text + 1, word - 1)) continue;
-        for (size_t k = 0; commands[i].takes_session && k < r->n_sessions; k++) {
+        for (size_t k = 0; commands[i].flags & TAKES_SESSION && k < r->n_sessions; k++) {
             screen_label(r->sessions[k], name, sizeof name);
             offer_match(candidates, "", name, typed, n);
         }
         for (int id = 0; commands[i].fn == cmd_set && id < OPT_COUNT; id++)
             if (opt_table[id].flags & OPT_LIVE && id != OPT_SYSTEM) offer_match(candidates, "", opt_table[id].name, typed, n);
         if (commands[i].fn == cmd_load || commands[i].fn == cmd_delete) offer_saved(candidates, typed, n);
+        for (size_t k = 0; commands[i].fn == cmd_preset && k < r->app->opts.n_presets; k++) offer_match(candidates, "", r->app->opts.presets[k], typed, n);
         if (commands[i].fn == cmd_model) offer_models(r, candidates, typed, n);
     }
 }

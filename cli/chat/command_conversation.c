@@ -72,30 +72,8 @@ void cmd_compact(struct repl *r, const char *arg) {
 }
 
 void cmd_bg(struct repl *r, const char *arg) {
-    if (!*arg) screen_print(r, "/bg TEXT answers TEXT in the background; so does a trailing &");
+    if (!*arg) screen_print(r, "/bg TEXT answers TEXT in the background");
     else chat_turn_send(r, arg, strlen(arg), true);
-}
-
-void cmd_copy(struct repl *r, const char *arg) {
-    static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    const struct message *m = conversation_last(&r->active->conv, ROLE_ASSISTANT);
-    struct buf b = {0};
-    if (!m) {
-        screen_print(r, "there is no answer to copy");
-        return;
-    }
-    buf_str(&b, "\033]52;c;");
-    for (size_t i = 0; i < m->text.len; i += 3) {
-        size_t n = m->text.len - i;
-        const unsigned char *s = (const unsigned char *)m->text.data + i;
-        unsigned v = (unsigned)s[0] << 16 | (n > 1 ? (unsigned)s[1] << 8 : 0) | (n > 2 ? s[2] : 0);
-        char q[4] = {digits[v >> 18], digits[v >> 12 & 63], n > 1 ? digits[v >> 6 & 63] : '=', n > 2 ? digits[v & 63] : '='};
-        buf_add(&b, q, 4);
-    }
-    buf_char(&b, '\a');
-    if (!b.failed) out_draw(1, b.data, b.len);
-    screen_print(r, b.failed ? "no memory" : "%zu bytes sent to the terminal's clipboard (if it allows that)", m->text.len);
-    buf_free(&b);
 }
 
 /* Starts a new conversation on an empty screen. */
@@ -104,10 +82,4 @@ void cmd_clear(struct repl *r, const char *arg) {
     chat_session_clear(r, r->active);
     if (!r->dumb) out_draw(1, "\033[H\033[2J\033[3J", 11);
     screen_print(r, r->active->cleared.conv.n ? "a new conversation; /undo restores the old one" : "a new conversation");
-}
-
-void cmd_read(struct repl *r, const char *arg) {
-    if (!*arg) screen_print(r, "/read FILE attaches FILE to your next question");
-    else if (!strcmp(arg, "-")) screen_print(r, "cannot read stdin: it is the terminal");
-    else chat_session_attach(r, r->active, arg);
 }

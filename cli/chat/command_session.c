@@ -1,10 +1,8 @@
-/* Commands about sessions: list, open, save, close, and the model that answers. */
+/* Commands about sessions: list, open, save and close. */
 #include <stdio.h>
 #include <string.h>
 
 #include "cli/chat/command.h"
-#include "cli/modes/models.h"
-#include "cli/open.h"
 #include "cli/saved/saver.h"
 #include "cli/terminal/term.h"
 
@@ -29,7 +27,7 @@ static struct chat_session *open_new_session(struct repl *r, const char *name) {
     struct chat_session *t = chat_session_new(r, *name ? name : NULL);
     if (!t) screen_print(r, "no memory");
     else if (*name && store_open(&t->store, r->app, name, STORE_NEW, &t->conv, &e)) {
-        screen_print(r, "%s; /load %s opens it", e.text, name);
+        screen_print(r, "%s", e.text);
         chat_switch_close(r, t);
         return NULL;
     }
@@ -66,7 +64,7 @@ static void print_saved(struct repl *r) {
             continue;
         }
         if (!shown++) screen_print(r, "saved; /load NAME opens one:");
-        store_list_entry_text(&v[i], store_list_name_width(v, n), cols - 3, &line);
+        store_list_entry_text(&v[i], store_list_name_width(v, n, cols - 3), cols - 3, &line);
         screen_print(r, "  %s", line.data ? line.data : "");
         buf_free(&line);
     }
@@ -76,7 +74,8 @@ static void print_saved(struct repl *r) {
 
 static void format_state(const struct chat_session *t, char *out, size_t cap) {
     const struct turn *u = &t->turn;
-    if (u->running && u->n_tokens > 1) snprintf(out, cap, "decoding, %.1f tok/s", (u->n_tokens - 1) / (u->last_token - u->first_token + 1e-9));
+    char rate[32];
+    if (u->running && u->n_tokens > 1) snprintf(out, cap, "decoding, %s tok/s", turn_speed(u, rate, sizeof rate));
     else if (u->running && u->prefill_total) snprintf(out, cap, "prefilling %d %%", 100 * u->prefill_done / u->prefill_total);
     else if (u->running) snprintf(out, cap, "prefilling");
     else snprintf(out, cap, "%s", t->answer_seen ? "" : "has answered");
@@ -116,6 +115,14 @@ void cmd_switch(struct repl *r, const char *arg) {
     else chat_switch_to(r, t);
 }
 
+/* Returns the open session that was active most recently. */
+static struct chat_session *latest_session(const struct repl *r) {
+    struct chat_session *latest = r->sessions[0];
+    for (size_t i = 1; i < r->n_sessions; i++)
+        if (r->sessions[i]->last_used > latest->last_used) latest = r->sessions[i];
+    return latest;
+}
+
 void cmd_close(struct repl *r, const char *arg) {
     struct chat_session *t = *arg ? chat_session_find(r, arg) : r->active;
     if (!t) {
@@ -126,7 +133,7 @@ void cmd_close(struct repl *r, const char *arg) {
     if (*t->name) screen_print(r, "closed; /load %s opens it again", t->name);
     chat_switch_close(r, t);
     if (!r->n_sessions && !chat_session_new(r, NULL)) r->leaving = true;
-    else if (front) chat_switch_to(r, r->sessions[r->n_sessions - 1]);
+    else if (front) chat_switch_to(r, latest_session(r));
 }
 
 void cmd_save(struct repl *r, const char *arg) {
@@ -203,26 +210,11 @@ void cmd_delete(struct repl *r, const char *arg) {
     else screen_print(r, "deleted %s", arg);
 }
 
-void cmd_model(struct repl *r, const char *arg) {
-    struct error e;
-    if (!*arg) {
-        struct buf list = {0};
-        if (models_text(r->app, &list, &e)) screen_print(r, "%s", e.text);
-        else screen_print_styled(r, "\033[2m", "", list.data, list.len);
-        screen_print(r, "open: %s; /model NAME switches to another and keeps the chats", r->app->info->name);
-        buf_free(&list);
-        return;
+/* Opens an empty line in the editor, or TEXT. */
+void cmd_edit(struct repl *r, const char *arg) {
+    if (r->dumb) screen_print(r, "this terminal cannot show the edited line");
+    else {
+        line_set_text(&r->line, arg, strlen(arg));
+        editor_open(r);
     }
-    for (size_t i = 0; i < r->n_sessions; i++)
-        if (r->sessions[i]->turn.running) {
-            screen_print(r, "session %d is still answering; Ctrl-C stops it, or wait", r->sessions[i]->number);
-            return;
-        }
-    for (size_t i = 0; i < r->n_sessions; i++) { /* clients and prompts belong to the old model; the conversations stay */
-        engine_client_close(&r->sessions[i]->client);
-        prompt_free(&r->sessions[i]->prompt);
-    }
-    if (open_other_model(r->app, arg, &e)) screen_print(r, "%s", e.text);
-    if (!r->app->info) r->leaving = true;
-    else screen_print(r, "now using %s", r->app->info->name);
 }

@@ -9,7 +9,7 @@
 static void print_setting(struct repl *r, const char *name, const char *value, const char *from) { screen_print(r, "  %-16s %-14s %s", name, value, from); }
 
 void cmd_show(struct repl *r, const char *arg) {
-    static const char *const origins[] = {"default", "default", "configuration file", "environment", "flag", "/set"};
+    static const char *const origins[] = {"default", "default", "configuration file", "environment", "preset", "flag", "/set"};
     const struct engine_info *i = r->app->info;
     struct sampling s;
     char v[64];

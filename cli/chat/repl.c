@@ -1,4 +1,5 @@
 #include "cli/chat/chat.h"
+#include "cli/chat/command.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -13,7 +14,7 @@
 #include "cli/terminal/progress.h"
 #include "cli/terminal/sig.h"
 #include "cli/terminal/term.h"
-#include "cli/turn/input.h"
+#include "engine/base/clock.h"
 
 /* --- entered lines --------------------------------------------------------------------------------------------------- */
 
@@ -29,15 +30,14 @@ static void strip_triple_quotes(const char **s, size_t *n) {
 static void handle_line(struct repl *r, const char *text, size_t n) {
     queue_add_to_history(r, text, n);
     n = trim_end(text, n, " \t\n");
-    bool background = n > 1 && text[n - 1] == '&' && strchr(" \t\n\"", text[n - 2]);
-    if (background) {
-        n = trim_end(text, n - 1, " \t\n");
-    }
     strip_triple_quotes(&text, &n);
     char *copy = mem_strndup(text, n);
+    bool chooses = r->choosing_model && n && strspn(text, "0123456789") == n;
+    r->choosing_model = false;
     if (!copy) screen_print(r, "no memory");
-    else if (*copy == '/') command_run(r, copy); /* commands may span lines, and never run in the background */
-    else if (n) chat_turn_send(r, copy, n, background);
+    else if (chooses) cmd_model(r, copy);
+    else if (command_is(copy)) command_run(r, copy); /* commands may span lines */
+    else if (n) chat_turn_send(r, copy, n, false);
     mem_free(copy);
 }
 
@@ -53,10 +53,26 @@ static void send_queued_line(struct repl *r) {
     mem_free(text);
 }
 
-/* Handles a line entered below a running answer: queues it, except & and /bg, which send the answer to the background. */
+/* Runs a command above the rest of the running answer, which continues on a row of its own. */
+static void run_beside(struct repl *r, const char *text, size_t n) {
+    char *copy = mem_strndup(text, n);
+    int rows, cols;
+    queue_add_to_history(r, text, n);
+    progress_clear();
+    if (r->printer.col) out_write("\n", 1);
+    screen_print_styled(r, "\033[1m", r->prompt, text, n);
+    if (copy) command_run(r, copy);
+    term_size(&rows, &cols);
+    answer_printer_resize(&r->printer, cols, true);
+    mem_free(copy);
+}
+
+/* Handles a line entered below a running answer: queues it, except & and /bg, which send the answer to the background, and commands that
+ * run at once. */
 static void handle_line_below(struct repl *r, const char *text, size_t n) {
     n = trim_end(text, n, " \t\n");
     if ((n == 1 && *text == '&') || (n == 3 && !memcmp(text, "/bg", 3))) chat_turn_to_background(r);
+    else if (n && command_runs_beside(text)) run_beside(r, text, n);
     else if (n) queue_add(r, text, n);
 }
 
@@ -145,6 +161,20 @@ static void handle_resize(struct repl *r) {
     screen_flush(r);
 }
 
+/* Notes when a lone ESC arrives during an answer, which may begin the sequence of another key. */
+static void watch_escape(struct repl *r) {
+    bool lone = r->on_screen && !r->dumb && r->line.escaping && !r->line.n_esc;
+    r->escape_s = lone ? clock_now() : 0;
+}
+/* Stops the answer when nothing has followed the ESC. */
+static void stop_after_escape(struct repl *r) {
+    enum { WAIT_MS = 50 };
+    if (!r->escape_s || clock_now() - r->escape_s < WAIT_MS / 1e3) return;
+    r->escape_s = 0;
+    r->line.escaping = false;
+    if (r->on_screen) engine_client_cancel(r->on_screen->client);
+}
+
 /* --- the loop -------------------------------------------------------------------------------------------------------- */
 
 static void process_events(struct repl *r, bool keys) {
@@ -159,6 +189,7 @@ static void process_events(struct repl *r, bool keys) {
         if (free_screen) progress_hold(false);
         read_keys(r);
         process_input(r);
+        watch_escape(r);
     }
     if (!r->on_screen) {
         progress_hold(false);
@@ -177,12 +208,13 @@ static void run_loop(struct repl *r) {
         bool reads = !r->dumb || !r->on_screen;
         struct pollfd fds[3] = {
             {.fd = engine_client_fd(r->app), .events = POLLIN}, {.fd = sig_fd(), .events = POLLIN}, {.fd = reads ? 0 : -1, .events = POLLIN}};
-        int wait = screen_any_running(r) ? 200 : progress_has_held() || r->n_queue ? 0 : 1000;
+        int wait = r->escape_s ? 10 : screen_any_running(r) ? 200 : progress_has_held() || r->n_queue ? 0 : 1000;
         if (poll(fds, 3, wait) < 0 && errno != EINTR) break;
         sig_drain();
         if (sig_resized()) handle_resize(r);
         if (sig_interrupted() && !r->on_screen) handle_interrupt(r);
         process_events(r, fds[2].revents != 0);
+        stop_after_escape(r);
     }
 }
 
@@ -201,7 +233,6 @@ static int open_first_session(struct repl *r, struct error *e) {
         r->active->named = false;
         *r->active->name = 0;
     }
-    for (size_t i = 0; i < v[OPT_FILE].n_items && !rc; i++) rc = input_document(a, v[OPT_FILE].items[i], &r->active->attached, e);
     return rc;
 }
 
@@ -216,6 +247,8 @@ int repl_run(struct app *a, struct error *e) {
     int rc = open_text(a, e);
     if (!rc) rc = open_first_session(r, e);
     if (!rc) rc = open_engine(a, e);
+    if (!rc && v[OPT_CONTINUE].text) rc = store_model_check(a, v[OPT_CONTINUE].text, &r->active->store.model, e);
+    for (size_t i = 0; i < v[OPT_FILE].n_items && !rc; i++) rc = attachments_add(a, r->active, v[OPT_FILE].items[i], e);
     progress_clear();
     history_open(&r->history, !v[OPT_NO_SAVE].on);
     line_init(&r->line, &r->history);
@@ -226,9 +259,13 @@ int repl_run(struct app *a, struct error *e) {
         sig_defer(NULL, NULL);
         if (!v[OPT_QUIET].on && open_is_builtin(a))
             screen_print(r, "%s, the built-in model, knows only hearth; hearth -m DIR opens a real one.", a->info->name);
-        if (!v[OPT_QUIET].on)
-            screen_print(r, "%s%sType a question, or /help; Ctrl-D leaves.", open_is_builtin(a) ? "" : a->info->name, open_is_builtin(a) ? "" : ". ");
-        if (v[OPT_FILE].n_items) screen_print(r, "%zu bytes of documents are attached to your first question", r->active->attached.len);
+        if (!v[OPT_QUIET].on) {
+            const char *from = v[OPT_MODEL].origin == ORIGIN_FILE ? ", the default model" : "";
+            if (!strcmp(a->backend->name, "attached")) screen_print(r, "The resident engine answers; --no-attach opens the model in this process.");
+            screen_print(r, "%s%s%sType a question, or /help; Ctrl-D leaves.", open_is_builtin(a) ? "" : a->info->name, open_is_builtin(a) ? "" : from,
+                         open_is_builtin(a) ? "" : ". ");
+        }
+        if (v[OPT_FILE].n_items) screen_print(r, "%zu bytes of documents are attached to your first question", attachments_bytes(&r->active->attached));
         if (r->active->conv.n) chat_switch_to(r, r->active);
         run_loop(r);
         if (!r->dumb) line_end(&r->line);

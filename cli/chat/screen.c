@@ -98,12 +98,12 @@ void screen_update_status(struct repl *r) {
     for (size_t i = 0; i < r->n_sessions; i++) {
         const struct chat_session *t = r->sessions[i];
         const struct turn *u = &t->turn;
-        char label[140];
+        char label[140], rate[32];
         if (!u->running || (t == r->on_screen && u->n_tokens)) continue;
         screen_label(t, label, sizeof label);
         buf_str(&b, b.len ? "   " : "");
         if (t != r->on_screen) buf_fmt(&b, "%s: ", label);
-        if (u->n_tokens > 1) buf_fmt(&b, "%d tokens, %.1f tok/s", u->n_tokens, (u->n_tokens - 1) / (u->last_token - u->first_token + 1e-9));
+        if (u->n_tokens > 1) buf_fmt(&b, "%d tokens, %s tok/s", u->n_tokens, turn_speed(u, rate, sizeof rate));
         else if (u->prefill_total > 0) {
             buf_fmt(&b, "reading %d %%", 100 * u->prefill_done / u->prefill_total);
             if (u->prefill_left_s >= 0) buf_fmt(&b, ", %.0f s left", u->prefill_left_s);

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "cli/open.h"
+#include "cli/options/trim.h"
 #include "cli/report.h"
 #include "cli/terminal/out.h"
 #include "cli/terminal/progress.h"
@@ -51,6 +52,7 @@ struct batch {
     char **past_keys; /* [n_past] sorted: keys (id or index) of the lines already in the output */
     size_t n_past, cap_past;
     bool *past_matched; /* [n_past] matched with an input line */
+    bool plain;         /* each line is a prompt in plain text, not JSON */
 };
 
 static void job_begin(const struct batch *b, struct batch_job *j, const struct json *id) {
@@ -128,7 +130,8 @@ static void start_job(struct batch *b, struct batch_session *s, struct batch_job
     const struct opt_value *v = b->app->opts.v;
     struct request q = {.max_tokens = v[OPT_MAX_TOKENS].text ? (int)v[OPT_MAX_TOKENS].integer : -1};
     open_sampling(b->app, &b->app->opts, &q.sampling);
-    int rc = json_parse(&arena, j->text, j->n, 0, "line", &line, &e);
+    int rc = b->plain ? 0 : json_parse(&arena, j->text, j->n, 0, "line", &line, &e);
+    if (b->plain) line = (struct json){.type = JSON_STRING, .string = j->text, .n = (uint32_t)trim_end(j->text, j->n, "\r")};
     if (rc == ERR_MODEL) rc = e.code = ERR_USAGE;
     job_begin(b, j, rc ? NULL : json_get(&line, "id"));
     if (!rc) {
@@ -143,6 +146,7 @@ static void start_job(struct batch *b, struct batch_session *s, struct batch_job
         if (seed >= 0) q.sampling.seed = (uint64_t)seed;
     }
     if (!rc) rc = make_job_prompt(b, &line, &p, &e);
+    if (!rc) rc = prompt_refused(&p, &e);
     if (!rc && !s->client) rc = engine_client_open(b->app, &s->client, &e);
     if (!rc) rc = turn_start(&s->turn, b->app, s->client, &p, &q, NULL, NULL, &e);
     if (rc) {
@@ -269,7 +273,7 @@ static int order_jobs(struct batch *b, struct error *e) {
         struct batch_job *j = &b->jobs[i];
         struct arena arena = {0};
         struct json line;
-        bool parsed = b->n_past && !json_parse(&arena, j->text, j->n, 0, "line", &line, NULL);
+        bool parsed = b->n_past && !b->plain && !json_parse(&arena, j->text, j->n, 0, "line", &line, NULL);
         char *key = b->n_past ? make_key(parsed ? json_get(&line, "id") : NULL, (long long)i) : NULL;
         if (b->n_past && !key) rc = error_set(e, ERR_MEMORY, "no memory");
         else if (key && match_past_key(b, key)) done++;
@@ -292,6 +296,7 @@ static int split_lines(struct batch *b, struct error *e) {
         while (blank < n && strchr(" \t\r", s[blank])) blank++;
         if (blank < n) {
             if (mem_grow(&b->jobs, &b->cap_jobs, b->n_order + 1, sizeof *b->jobs)) return error_set(e, ERR_MEMORY, "no memory");
+            if (!b->n_order) b->plain = s[blank] != '{' && s[blank] != '"';
             b->jobs[b->n_order++] = (struct batch_job){.text = s, .n = n, .line_number = number};
         }
         s += n + 1;

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "cli/open.h"
+#include "cli/terminal/format.h"
 #include "cli/terminal/out.h"
 #include "cli/terminal/progress.h"
 #include "engine/base/clock.h"
@@ -107,6 +108,7 @@ static int run_sessions(struct bench *b, int sessions, int prompt, int decode, s
 
 static void print_prefill_row(struct bench *b, int n, const struct bench_result *r) {
     struct buf line = {0};
+    char speed[32];
     double rate = n / r->prefill_s, gflops = rate * (double)engine_token_flops(b->app->engine) / 1e9;
     double limit = n / ((double)engine_token_bytes(b->app->engine) / b->limit);
     if (b->json)
@@ -115,13 +117,14 @@ static void print_prefill_row(struct bench *b, int n, const struct bench_result 
                 "\"share\": %.4f}",
                 n, rate, r->ttft_s, gflops, limit, rate / limit);
     else
-        buf_fmt(&line, "prefill  %6d tokens            %9.1f tok/s  %8.1f GFLOP/s  first token %.3f s  %.1f %% of the bandwidth limit", n, rate, gflops,
-                r->ttft_s, 100 * rate / limit);
+        buf_fmt(&line, "prefill  %6d tokens            %9s tok/s  %8.1f GFLOP/s  first token %.3f s  %.1f %% of the bandwidth limit", n,
+                format_rate(rate, speed, sizeof speed), gflops, r->ttft_s, 100 * rate / limit);
     print_row(b, &line);
 }
 
 static void print_decode_row(struct bench *b, int prompt, int sessions, const struct bench_result *r) {
     struct buf line = {0};
+    char speed[32], most[32];
     int steps = r->tokens - sessions;
     double rate = r->decode_s > 0 ? steps / r->decode_s : 0, limit = b->limit / (double)engine_token_bytes(b->app->engine);
     if (b->json)
@@ -130,8 +133,8 @@ static void print_decode_row(struct bench *b, int prompt, int sessions, const st
                 "\"share\": %.4f}",
                 prompt, sessions, rate, sessions / rate, rate * (double)engine_token_bytes(b->app->engine) / 1e9, limit, rate / limit);
     else
-        buf_fmt(&line, "decode   %6d tokens before, %d session%s %7.1f tok/s  of %9.1f at memory bandwidth  %3.0f %%", prompt, sessions,
-                sessions > 1 ? "s" : " ", rate, limit, 100 * rate / limit);
+        buf_fmt(&line, "decode   %6d tokens before, %d session%s %7s tok/s  of %9s at memory bandwidth  %3.0f %%", prompt, sessions, sessions > 1 ? "s" : " ",
+                format_rate(rate, speed, sizeof speed), format_rate(limit, most, sizeof most), 100 * rate / limit);
     print_row(b, &line);
 }
 

@@ -175,7 +175,11 @@ int inspect_render(struct app *a, struct error *e) {
     if (rc || (rc = chat_template_open(&a->template, no_dir ? NULL : a->model_dir, template, e))) return rc;
     if ((rc = input_file(path, &conv_text, e)) || (rc = json_parse(&arena, conv_text.data ? conv_text.data : "", conv_text.len, 0, path, &conv, e))) {
         if (rc == ERR_MODEL) rc = e->code = ERR_RUNTIME;
-    } else if (!(rc = chat_template_render(a->template, &conv, &text, e)) && text.n) out_write(text.data, text.n);
+    } else if (!(rc = chat_template_render(a->template, &conv, &text, e)) && text.n) {
+        const struct json *tools = json_get(&conv, "tools");
+        if (tools && tools->type == JSON_ARRAY && tools->n && !chat_template_takes_tools(a->template)) report_note("the chat template does not use tools");
+        out_write(text.data, text.n);
+    }
     text_free(&text);
     arena_free(&arena);
     buf_free(&conv_text);

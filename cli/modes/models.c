@@ -48,7 +48,7 @@ static double measure_bandwidth(struct app *a) {
 }
 
 static void put_model_row(const struct model *m, int width, const struct model_facts *f, double rate, bool json, struct buf *out) {
-    char bytes[32];
+    char bytes[32], number[32];
     bool fits = (uint64_t)f->bytes < mem_total();
     double speed = fits && f->token_bytes > 0 && rate > 0 ? rate / (double)f->token_bytes : 0;
     if (json) {
@@ -66,12 +66,12 @@ static void put_model_row(const struct model *m, int width, const struct model_f
     } else if (f->rc) buf_fmt(out, "%-*s  cannot be opened: %s", width, m->name, f->error.text);
     else {
         buf_fmt(out, "%-*s  %-14s %8s  ", width, m->name, f->family, format_bytes((uint64_t)f->bytes, bytes, sizeof bytes));
-        if (fits) buf_fmt(out, "fits in memory, at most %.*f tok/s", speed < 10 ? 1 : 0, speed);
+        if (fits) buf_fmt(out, "fits in memory, at most %s tok/s", format_rate(speed, number, sizeof number));
         else buf_fmt(out, "larger than the %s of memory: read from disk", format_bytes(mem_total(), bytes, sizeof bytes));
     }
 }
 
-static int put_model_rows(struct app *a, bool json, struct buf *out, struct error *e) {
+static int put_model_rows(struct app *a, bool json, bool numbered, struct buf *out, struct error *e) {
     struct model *v;
     struct model_facts f;
     size_t n;
@@ -85,6 +85,7 @@ static int put_model_rows(struct app *a, bool json, struct buf *out, struct erro
     for (size_t i = 0; i < n; i++) {
         inspect_facts(a, &v[i], &f);
         buf_str(out, json && i ? ",\n " : "");
+        if (numbered) buf_fmt(out, "%2zu  ", i + 1);
         put_model_row(&v[i], width, &f, rate, json, out);
         if (!json) buf_char(out, '\n');
     }
@@ -93,13 +94,13 @@ static int put_model_rows(struct app *a, bool json, struct buf *out, struct erro
     return out->failed ? error_set(e, ERR_MEMORY, "no memory for the list") : 0;
 }
 
-int models_text(struct app *a, struct buf *out, struct error *e) { return put_model_rows(a, false, out, e); }
+int models_text(struct app *a, struct buf *out, struct error *e) { return put_model_rows(a, false, true, out, e); }
 
 int models_print(struct app *a, struct error *e) {
     struct buf b = {0};
     bool json = a->opts.v[OPT_JSON].on;
     if (json) buf_char(&b, '[');
-    int rc = put_model_rows(a, json, &b, e);
+    int rc = put_model_rows(a, json, false, &b, e);
     if (json) buf_str(&b, "]\n");
     if (!rc) out_write(b.data, b.len);
     buf_free(&b);

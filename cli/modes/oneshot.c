@@ -10,8 +10,9 @@
 #include "cli/terminal/progress.h"
 #include "cli/terminal/sig.h"
 #include "cli/turn/answer_printer.h"
+#include "cli/turn/code_block.h"
 #include "cli/turn/conversation.h"
-#include "cli/turn/input.h"
+#include "cli/turn/input_prompt.h"
 #include "cli/turn/turn.h"
 
 /* --- JSON forms ------------------------------------------------------------------------------------------------------ */
@@ -70,31 +71,6 @@ static int report_partial(struct app *a, const struct turn *t, struct error *e) 
     return ERR_CONTEXT;
 }
 
-/* Finds the first fenced code block, without its fence; an unfinished one extends to the end. */
-static bool find_code_block(const struct buf *text, const char **begin, size_t *n) {
-    const char *s = text->data ? text->data : "", *end = s + text->len, *line = s;
-    const char *open = NULL;
-    size_t ticks = 0;
-    char mark = 0;
-    for (; line < end; line++) {
-        const char *stop = memchr(line, '\n', (size_t)(end - line)), *at = line;
-        if (!stop) stop = end;
-        while (at < stop && *at == ' ' && at - line < 3) at++;
-        size_t k = 0;
-        while (at + k < stop && (*at == '`' || *at == '~') && at[k] == *at) k++;
-        if (!open && k >= 3) {
-            mark = *at;
-            ticks = k;
-            open = stop < end ? stop + 1 : end;
-        } else if (open && k >= ticks && *at == mark && at + k + strspn(at + k, " \t\r") >= stop) break;
-        line = stop;
-    }
-    if (!open) return false;
-    *begin = open;
-    *n = (size_t)((line > end ? end : line) - open);
-    return true;
-}
-
 static int print_json_answer(struct app *a, const struct turn *t, uint64_t seed, struct error *e) {
     struct buf b = {0};
     const char *code;
@@ -106,7 +82,7 @@ static int print_json_answer(struct app *a, const struct turn *t, uint64_t seed,
     turn_json_answer(t, &b);
     if (a->opts.v[OPT_EXTRACT].on) {
         buf_str(&b, ", \"code\": ");
-        if (find_code_block(&t->text, &code, &n)) out_json_string(&b, code, n);
+        if (code_block_find(&t->text, 1, &code, &n)) out_json_string(&b, code, n);
         else buf_str(&b, "null");
     }
     buf_fmt(&b, ", \"seed\": %llu, \"timing\": ", (unsigned long long)seed);
@@ -143,7 +119,7 @@ static int print_answer(struct app *a, struct turn *t, struct answer_printer *p,
     if (v[OPT_JSON].on) rc = print_json_answer(a, t, seed, e);
     else if (v[OPT_JSON_LINES].on) print_json_end(t);
     else if (v[OPT_EXTRACT].on) {
-        if (!find_code_block(&t->text, &code, &n)) return error_set(e, ERR_RUNTIME, "--extract: there is no code block in the answer");
+        if (!code_block_find(&t->text, 1, &code, &n)) return error_set(e, ERR_RUNTIME, "--extract: there is no code block in the answer");
         answer_printer_add(p, OUTPUT_TEXT, code, n);
         answer_printer_end(p);
     } else {
@@ -226,7 +202,9 @@ int oneshot_run(struct app *a, struct error *e) {
         if (!rc && conversation_add(&conv, ROLE_USER, text.data, text.len, NULL, 0)) rc = error_set(e, ERR_MEMORY, "no memory");
         if (!rc) rc = prompt_make(a, &conv, prompt_think_option(&a->opts), &prompt, e);
     }
+    if (!rc) rc = prompt_refused(&prompt, e);
     if (!rc) rc = open_engine(a, e);
+    if (!rc && v[OPT_CONTINUE].text) rc = store_model_check(a, name, &store.model, e);
     if (!rc) rc = answer_prompt(a, &conv, &prompt, name ? &store : NULL, e);
 out:
     store_close(&store);

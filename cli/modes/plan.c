@@ -41,6 +41,9 @@ static const char *format_count(int64_t n, char *out, size_t cap) {
 }
 static const char *json_bytes(const struct json *j, char *out, size_t cap) { return format_bytes((uint64_t)json_num(j, 0), out, cap); }
 
+/* Formats the member tokens_per_s. */
+static const char *json_rate(const struct json *row, char *out, size_t cap) { return format_rate(json_num(json_get(row, "tokens_per_s"), 0), out, cap); }
+
 static void put_heading(struct plan_view *v, const char *text) { buf_fmt(v->out, v->color ? "\n\033[1m%s\033[0m\n" : "\n%s\n", text); }
 /* Wraps words at the width, indented by two blanks. */
 static void put_paragraph(struct plan_view *v, const char *text) {
@@ -162,14 +165,14 @@ static void put_plot(struct plan_view *v, const struct json *rows) {
 }
 
 static void put_decode(struct plan_view *v, const struct json *rows) {
-    char mode[16];
+    char mode[16], rate[32];
     if (!rows || !rows->n) return;
     put_heading(v, "Decoding, after 1,024 tokens");
     buf_str(v->out, "  sessions  mode   per token   all sessions        during a prefill  busiest\n");
     for (uint32_t i = 0; i < rows->n; i++) {
         const struct json *row = json_at(rows, i);
-        buf_fmt(v->out, "  %8d  %-6s %6.1f ms  %7.1f tok/s  %19.1f ms  ", (int)json_int(json_get(row, "sessions"), 0),
-                json_text(json_get(row, "mode"), mode, sizeof mode), json_num(json_get(row, "tpot_ms"), 0), json_num(json_get(row, "tokens_per_s"), 0),
+        buf_fmt(v->out, "  %8d  %-6s %6.1f ms  %7s tok/s  %19.1f ms  ", (int)json_int(json_get(row, "sessions"), 0),
+                json_text(json_get(row, "mode"), mode, sizeof mode), json_num(json_get(row, "tpot_ms"), 0), json_rate(row, rate, sizeof rate),
                 json_num(json_get(row, "tpot_beside_prefill_ms"), 0));
         put_busiest(v, row, v->color);
         buf_char(v->out, '\n');
@@ -178,7 +181,7 @@ static void put_decode(struct plan_view *v, const struct json *rows) {
 
 static void put_batch(struct plan_view *v, const struct json *b) {
     const struct json *policy = json_get(b, "policy");
-    char read[16], decode[16], line[500];
+    char read[16], decode[16], rate[32], line[500];
     if (!policy) return;
     put_heading(v, "Many prompts (--batch)");
     if (json_is(json_get(policy, "decode"), "paged")) {
@@ -186,9 +189,9 @@ static void put_batch(struct plan_view *v, const struct json *b) {
         const int n = (int)json_int(json_get(policy, "cards"), 1);
         if (n > 1) snprintf(cards, sizeof cards, "%d GPUs, layers round-robin", n);
         snprintf(line, sizeof line,
-                 "Generates %.1f tok/s: %d prompts of %d tokens prefilled and decoded together in paged mode, %d tokens each, in "
+                 "Generates %s tok/s: %d prompts of %d tokens prefilled and decoded together in paged mode, %d tokens each, in "
                  "micro-batches of %d; attention on the CPU, experts on the %s (%.0f %% of them resident). A decode step takes %.3g s, the prefill %.3g s.",
-                 json_num(json_get(b, "tokens_per_s"), 0), (int)json_int(json_get(policy, "prompts"), 0), (int)json_int(json_get(b, "prompt"), 0),
+                 json_rate(b, rate, sizeof rate), (int)json_int(json_get(policy, "prompts"), 0), (int)json_int(json_get(b, "prompt"), 0),
                  (int)json_int(json_get(b, "answer"), 0), (int)json_int(json_get(policy, "micro_batch"), 0), cards,
                  100 * json_num(json_get(policy, "weights_on_cards"), 0), json_num(json_get(b, "step_s"), 0), json_num(json_get(b, "read_s"), 0));
         put_paragraph(v, line);
@@ -197,8 +200,8 @@ static void put_batch(struct plan_view *v, const struct json *b) {
         return put_paragraph(v, line);
     }
     snprintf(line, sizeof line,
-             "Generates %.1f tok/s: %d prompts of %d tokens prefilled one after the other (%s), then %d tokens each, %d sessions at a time (%s).",
-             json_num(json_get(b, "tokens_per_s"), 0), (int)json_int(json_get(policy, "prompts"), 0), (int)json_int(json_get(b, "prompt"), 0),
+             "Generates %s tok/s: %d prompts of %d tokens prefilled one after the other (%s), then %d tokens each, %d sessions at a time (%s).",
+             json_rate(b, rate, sizeof rate), (int)json_int(json_get(policy, "prompts"), 0), (int)json_int(json_get(b, "prompt"), 0),
              json_text(json_get(policy, "read"), read, sizeof read), (int)json_int(json_get(b, "answer"), 0), (int)json_int(json_get(policy, "in_a_step"), 0),
              json_text(json_get(policy, "decode"), decode, sizeof decode));
     put_paragraph(v, line);
@@ -225,7 +228,7 @@ static void put_upgrades(struct plan_view *v, const struct json *rows) {
                     json_num(json_get(one, "now"), 0));
         }
         const struct json *batch = json_get(row, "batch");
-        buf_fmt(&line, "; many prompts %.1f tok/s (now %.1f)", json_num(json_get(batch, "tokens_per_s"), 0), json_num(json_get(batch, "now"), 0));
+        buf_fmt(&line, "; many prompts %s tok/s (now %s)", json_rate(batch, a, sizeof a), format_rate(json_num(json_get(batch, "now"), 0), b, sizeof b));
         if (!line.failed) put_paragraph(v, line.data);
         buf_free(&line);
     }

@@ -71,16 +71,27 @@ static int list_snapshots(struct model_list *l, const char *repo, struct error *
     return rc;
 }
 
+/* Appends the names of the models to an error: whole ones, as many as fit. */
+static void append_names(const struct model_list *l, struct error *e) {
+    enum { REST = 80 }; /* bytes for the number of the others */
+    for (size_t i = 0; i < l->n; i++) {
+        const char *name = strchr(l->v[i].name, '/') ? l->v[i].name : l->v[i].dir;
+        size_t n = strlen(e->text);
+        if (n + strlen(name) + REST < sizeof e->text) snprintf(e->text + n, sizeof e->text - n, " %s", name);
+        else {
+            snprintf(e->text + n, sizeof e->text - n, " and %zu more (hearth --models --model-path DIR lists all)", l->n - i);
+            return;
+        }
+    }
+}
+
 /* Copies the only entry, or fails with the names of all. Frees the list. */
 static int take_only_model(struct model_list *l, const char *what, char *dir, size_t cap, struct error *e) {
     int rc = 0;
     if (l->n == 1) snprintf(dir, cap, "%s", l->v[0].dir);
     else {
         rc = error_set(e, ERR_USAGE, "%s: contains %zu models; give -m one of:", what, l->n);
-        for (size_t i = 0; i < l->n; i++) {
-            size_t n = strlen(e->text);
-            snprintf(e->text + n, sizeof e->text - n, " %s", strchr(l->v[i].name, '/') ? l->v[i].name : l->v[i].dir);
-        }
+        append_names(l, e);
     }
     mem_free(l->v);
     return rc;
@@ -167,6 +178,67 @@ static bool is_gguf_file(const char *path) {
     return n > 5 && !strcmp(path + n - 5, ".gguf") && file_exists(path);
 }
 
+/* --- list ------------------------------------------------------------------------------------------------------------ */
+
+int model_path_list(const struct opts *o, struct model **out, size_t *n, struct error *e) {
+    struct model_list l = {0};
+    char dir[PATHS_MAX];
+    int rc = file_is_dir("ember:") ? add_model(&l, "ember", "ember:") : 0;
+    l.dir = dir;
+    for (int i = 0; !rc && path_entry(o, i, dir, sizeof dir); i++)
+        if (file_is_dir(dir)) rc = file_list(dir, add_dir_entry, &l, e);
+    if (!rc && !hub_dir(dir, sizeof dir)) rc = file_list(dir, add_repo, &l, e);
+    if (rc == ERR_MEMORY) error_set(e, rc, "no memory for the list");
+    if (rc) mem_free(l.v);
+    if (rc) return rc;
+    if (l.n > 1) qsort(l.v + 1, l.n - 1, sizeof *l.v, compare_name);
+    *out = l.v;
+    *n = l.n;
+    return 0;
+}
+
+/* --- find ------------------------------------------------------------------------------------------------------------ */
+
+/* Finds a model by its name without regard to case, or by the beginning of one name. ERR_CANCELLED: there is none; ERR_USAGE: several,
+ * which are named. A name counts also without its ORG/. */
+static int find_similar(const struct opts *o, const char *name, char *out, size_t cap, struct error *e) {
+    struct model_list l = {0}, matches[2] = {{0}, {0}}; /* whole names; beginnings */
+    size_t k = strlen(name);
+    int rc = strchr("/.~", *name) ? ERR_CANCELLED : model_path_list(o, &l.v, &l.n, e);
+    for (size_t i = 0; i < l.n && !rc; i++) {
+        const char *slash = strchr(l.v[i].name, '/'), *whole = l.v[i].name, *last = slash ? slash + 1 : whole;
+        bool begins = !strncasecmp(whole, name, k) || !strncasecmp(last, name, k);
+        bool equal = !strcasecmp(whole, name) || !strcasecmp(last, name);
+        if (begins) rc = add_model(&matches[!equal], l.v[i].name, l.v[i].dir);
+    }
+    const struct model_list *found = matches[0].n ? &matches[0] : &matches[1];
+    if (!rc && found->n == 1) snprintf(out, cap, "%s", found->v[0].dir);
+    else if (!rc && !found->n) rc = ERR_CANCELLED;
+    else if (!rc) {
+        rc = error_set(e, ERR_USAGE, "-m %s: the beginning of %zu names:", name, found->n);
+        for (size_t i = 0; i < found->n && strlen(e->text) + strlen(found->v[i].name) + 2 < sizeof e->text; i++) {
+            size_t n = strlen(e->text);
+            snprintf(e->text + n, sizeof e->text - n, " %s", found->v[i].name);
+        }
+    }
+    mem_free(l.v);
+    mem_free(matches[0].v);
+    mem_free(matches[1].v);
+    return rc == ERR_MEMORY ? error_set(e, rc, "no memory for the list of models") : rc;
+}
+
+/* Reports an unknown model, and how to download one. */
+static int not_found(const struct opts *o, const char *m, struct error *e) {
+    bool like_hub = strchr(m, '/') && strchr(m, '/') == strrchr(m, '/') && !strchr("/.~", *m); /* ORG/NAME */
+    if (like_hub)
+        return error_set(e, ERR_MODEL, "%s: no such directory or GGUF file, and not in the Hugging Face cache; this downloads it: hf download %s", m, m);
+    if (strchr(m, '/')) return error_set(e, ERR_MODEL, "%s: no such directory or GGUF file", m);
+    return error_set(e, ERR_MODEL,
+                     "%s: no such directory or GGUF file, nor one in the model path%s%s; hearth --models lists the models on this machine, and hf download "
+                     "ORG/NAME gets one",
+                     m, o->v[OPT_MODEL_PATH].text ? " " : "", o->v[OPT_MODEL_PATH].text ? o->v[OPT_MODEL_PATH].text : "");
+}
+
 int model_path_find(const struct opts *o, char *out, size_t cap, struct error *e) {
     const char *m = o->v[OPT_MODEL].text;
     if (model_path_is_url(m)) return error_set(e, ERR_USAGE, "-m %.200s: a remote engine cannot be used here; give a model on this machine", m);
@@ -185,29 +257,6 @@ int model_path_find(const struct opts *o, char *out, size_t cap, struct error *e
         if (file_is_dir(out)) return 0;
     }
     int rc = resolve_snapshot(m, out, cap, e);
-    if (rc != ERR_CANCELLED) return rc;
-    if (!strchr(m, '/') && o->v[OPT_MODEL_PATH].text)
-        return error_set(e, ERR_MODEL, "%s: no such directory or GGUF file, nor one in the model path %s", m, o->v[OPT_MODEL_PATH].text);
-    bool like_hub = strchr(m, '/') && strchr(m, '/') == strrchr(m, '/') && !strchr("/.~", *m); /* ORG/NAME */
-    return error_set(e, ERR_MODEL, "%s: no such directory or GGUF file%s", m,
-                     like_hub ? ", and not in the Hugging Face cache; hearth does not download models" : "");
-}
-
-/* --- list ------------------------------------------------------------------------------------------------------------ */
-
-int model_path_list(const struct opts *o, struct model **out, size_t *n, struct error *e) {
-    struct model_list l = {0};
-    char dir[PATHS_MAX];
-    int rc = file_is_dir("ember:") ? add_model(&l, "ember", "ember:") : 0;
-    l.dir = dir;
-    for (int i = 0; !rc && path_entry(o, i, dir, sizeof dir); i++)
-        if (file_is_dir(dir)) rc = file_list(dir, add_dir_entry, &l, e);
-    if (!rc && !hub_dir(dir, sizeof dir)) rc = file_list(dir, add_repo, &l, e);
-    if (rc == ERR_MEMORY) error_set(e, rc, "no memory for the list");
-    if (rc) mem_free(l.v);
-    if (rc) return rc;
-    if (l.n > 1) qsort(l.v + 1, l.n - 1, sizeof *l.v, compare_name);
-    *out = l.v;
-    *n = l.n;
-    return 0;
+    if (rc == ERR_CANCELLED) rc = find_similar(o, m, out, cap, e);
+    return rc == ERR_CANCELLED ? not_found(o, m, e) : rc;
 }

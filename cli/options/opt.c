@@ -8,6 +8,8 @@
 #include <string.h>
 #include <strings.h>
 
+#include "engine/base/file.h"
+
 void opt_init(struct opts *o) {
     *o = (struct opts){0};
     for (int id = 0; id < OPT_COUNT; id++)
@@ -17,6 +19,7 @@ void opt_init(struct opts *o) {
 void opt_free(struct opts *o) {
     for (int id = 0; id < OPT_COUNT; id++) mem_free(o->v[id].items);
     mem_free(o->config_path);
+    mem_free(o->presets);
     arena_free(&o->arena);
     *o = (struct opts){0};
 }
@@ -89,11 +92,17 @@ static int unknown_option(const char *given, const char *name, struct error *e) 
 /* --- values ---------------------------------------------------------------------------------------------------------- */
 
 enum opt_id opt_find(const char *name, size_t n, bool *negated) {
+    static const struct {
+        const char *name;
+        enum opt_id id;
+    } aliases[] = {{"resume", OPT_CONTINUE}};
     char clean[40];
     if (negated) *negated = false;
     if (n >= sizeof clean) return OPT_COUNT;
     for (size_t i = 0; i < n; i++) clean[i] = name[i] == '_' ? '-' : name[i];
     clean[n] = 0;
+    for (size_t i = 0; i < sizeof aliases / sizeof *aliases; i++)
+        if (!strcmp(aliases[i].name, clean)) return aliases[i].id;
     for (int id = 0; id < OPT_COUNT; id++) {
         if (!strcmp(opt_table[id].name, clean)) return (enum opt_id)id;
         if (opt_table[id].kind == OPT_SWITCH && !strncmp(clean, "no-", 3) && !strcmp(opt_table[id].name, clean + 3)) {
@@ -202,6 +211,8 @@ static enum opt_id find_letter(char c) {
     return OPT_COUNT;
 }
 static bool takes_value(enum opt_id id) { return opt_table[id].kind >= OPT_TEXT && opt_table[id].kind != OPT_FLAG_CHOICE; }
+/* Returns the next argument, or "" if it is missing or another option. */
+static const char *maybe_next(int argc, char **argv, int *i) { return *i + 1 < argc && *argv[*i + 1] != '-' ? argv[++*i] : ""; }
 
 static int parse_long_option(struct opts *o, int argc, char **argv, int *i, struct error *e) {
     const char *arg = argv[*i], *name = arg + 2, *eq = strchr(name, '=');
@@ -222,6 +233,7 @@ static int parse_long_option(struct opts *o, int argc, char **argv, int *i, stru
         return opt_set(o, id, v, ORIGIN_FLAG, where, e);
     }
     if (eq) return opt_set(o, id, eq + 1, ORIGIN_FLAG, where, e);
+    if (d->kind == OPT_TEXT_MAYBE) return opt_set(o, id, maybe_next(argc, argv, i), ORIGIN_FLAG, where, e);
     if (*i + 1 >= argc) return error_set(e, ERR_USAGE, "%s needs a value: %s %s", where, where, d->arg);
     return opt_set(o, id, argv[++*i], ORIGIN_FLAG, where, e);
 }
@@ -236,30 +248,56 @@ static int parse_short_option(struct opts *o, int argc, char **argv, int *i, str
         char where[4] = {'-', *s, 0, 0};
         if (id == OPT_COUNT) return unknown_option(arg, arg + 1, e);
         if (!takes_value(id)) {
-            int rc = opt_set(o, id, "yes", ORIGIN_FLAG, where, e);
+            int rc = opt_set(o, id, opt_table[id].kind == OPT_FLAG_CHOICE ? "" : "yes", ORIGIN_FLAG, where, e);
             if (rc) return rc;
             continue;
         }
         if (s[1]) return opt_set(o, id, s + 1 + (s[1] == '='), ORIGIN_FLAG, where, e);
+        if (opt_table[id].kind == OPT_TEXT_MAYBE) return opt_set(o, id, maybe_next(argc, argv, i), ORIGIN_FLAG, where, e);
         if (*i + 1 >= argc) return error_set(e, ERR_USAGE, "%s needs a value: %s %s", where, where, opt_table[id].arg);
         return opt_set(o, id, argv[++*i], ORIGIN_FLAG, where, e);
     }
     return 0;
 }
 
+/* True if a word that is an argument by itself looks like a subcommand of another program: "hearth serve". */
+static bool is_option_word(const char *word) {
+    enum opt_id id = opt_find(word, strlen(word), NULL);
+    return id != OPT_COUNT && !(opt_table[id].flags & OPT_HIDDEN);
+}
+
+/* Arguments without a dash are the prompt. A single word that is the name of a file or an option is a mistake. */
+static int set_words(struct opts *o, char **words, int n, bool literal, struct error *e) {
+    struct buf text = {0};
+    if (!n) return 0;
+    if (n == 1 && !literal && !strcmp(words[0], "help")) return opt_set(o, OPT_HELP, "", ORIGIN_FLAG, "help", e);
+    if (n == 1 && !literal && !strcmp(words[0], "version")) return opt_set(o, OPT_VERSION, "yes", ORIGIN_FLAG, "version", e);
+    if (o->v[OPT_PROMPT].text) return error_set(e, ERR_USAGE, "unexpected argument '%s': -p gives the prompt already; see hearth --help", words[0]);
+    if (n == 1 && !literal && is_option_word(words[0]))
+        return error_set(e, ERR_USAGE, "'%s' is not a command; did you mean --%s? To ask a question of one word: -p %s", words[0], words[0], words[0]);
+    if (n == 1 && !literal && (file_exists(words[0]) || file_is_dir(words[0])))
+        return error_set(e, ERR_USAGE, "'%s' is a file or directory: -f attaches it to a question, -m opens it as a model", words[0]);
+    for (int i = 0; i < n; i++) buf_fmt(&text, "%s%s", i ? " " : "", words[i]);
+    int rc = text.failed ? error_set(e, ERR_MEMORY, "no memory") : opt_set(o, OPT_PROMPT, text.data, ORIGIN_FLAG, "the prompt", e);
+    buf_free(&text);
+    return rc;
+}
+
 static int parse_arguments(struct opts *o, int argc, char **argv, struct error *e) {
-    int rc = 0;
+    int rc = 0, n = 0;
+    bool literal = false;
+    char **words = mem_alloc((size_t)(argc + 1) * sizeof *words);
+    if (!words) return error_set(e, ERR_MEMORY, "no memory");
     for (int i = 1; i < argc && !rc; i++) {
         const char *a = argv[i];
-        if (!strcmp(a, "--")) {
-            if (i + 1 < argc) rc = error_set(e, ERR_USAGE, "unexpected argument '%s'; give a prompt with -p, see hearth --help", argv[i + 1]);
-            break;
-        }
-        if (a[0] == '-' && a[1] == '-') rc = parse_long_option(o, argc, argv, &i, e);
-        else if (a[0] == '-' && a[1]) rc = parse_short_option(o, argc, argv, &i, e);
-        else if (a[0] == '-') rc = opt_set(o, OPT_PROMPT, "-", ORIGIN_FLAG, "-", e);
-        else rc = error_set(e, ERR_USAGE, "unexpected argument '%s'; give a prompt with -p, see hearth --help", a);
+        if (literal || a[0] != '-') words[n++] = argv[i];
+        else if (!strcmp(a, "--")) literal = true;
+        else if (a[1] == '-') rc = parse_long_option(o, argc, argv, &i, e);
+        else if (a[1]) rc = parse_short_option(o, argc, argv, &i, e);
+        else rc = opt_set(o, OPT_PROMPT, "-", ORIGIN_FLAG, "-", e);
     }
+    if (!rc) rc = set_words(o, words, n, literal, e);
+    mem_free(words);
     return rc;
 }
 
@@ -277,11 +315,15 @@ static int check_combinations(const struct opts *o, struct error *e) {
     for (int id = mode + 1; id < OPT_COUNT && mode != OPT_COUNT; id++)
         if (opt_table[id].flags & OPT_SELECTS_MODE && v[id].origin == ORIGIN_FLAG)
             return error_set(e, ERR_USAGE, "--%s and --%s cannot be combined", opt_table[mode].name, opt_table[id].name);
+    static const enum opt_id for_prompts[] = {OPT_PROMPT, OPT_PROMPT_FILE, OPT_FILE, OPT_EXTRACT, OPT_SAVE, OPT_CONTINUE, OPT_LAST};
+    for (size_t i = 0; i < sizeof for_prompts / sizeof *for_prompts && mode != OPT_COUNT; i++)
+        if (v[for_prompts[i]].origin == ORIGIN_FLAG)
+            return error_set(e, ERR_USAGE, "--%s and --%s cannot be combined", opt_table[mode].name, opt_table[for_prompts[i]].name);
     static const struct {
         enum opt_id a, b;
     } apart[] = {{OPT_JSON, OPT_JSON_LINES}, {OPT_QUIET, OPT_VERBOSE}, {OPT_RAW, OPT_SYSTEM},         {OPT_RAW, OPT_TEMPLATE},
                  {OPT_RAW, OPT_SAVE},        {OPT_RAW, OPT_CONTINUE},  {OPT_EXTRACT, OPT_JSON_LINES}, {OPT_LOGITS_OUT, OPT_IDS},
-                 {OPT_RAW, OPT_LAST},        {OPT_LAST, OPT_CONTINUE}, {OPT_NO_SAVE, OPT_SAVE}};
+                 {OPT_RAW, OPT_LAST},        {OPT_LAST, OPT_CONTINUE}, {OPT_NO_SAVE, OPT_SAVE},       {OPT_PROMPT, OPT_PROMPT_FILE}};
     for (size_t i = 0; i < sizeof apart / sizeof *apart; i++)
         if (v[apart[i].a].origin == ORIGIN_FLAG && v[apart[i].b].origin == ORIGIN_FLAG)
             return error_set(e, ERR_USAGE, "--%s and --%s cannot be combined", opt_table[apart[i].a].name, opt_table[apart[i].b].name);
@@ -289,6 +331,7 @@ static int check_combinations(const struct opts *o, struct error *e) {
     if (!v[OPT_TOKENS].text && (v[OPT_IDS].on || v[OPT_LOGITS_OUT].text))
         return error_set(e, ERR_USAGE, "--%s needs --tokens", v[OPT_IDS].on ? "ids" : "logits-out");
     if (v[OPT_SPECIAL].on && !v[OPT_TOKENIZE].on && !v[OPT_RAW].on) return error_set(e, ERR_USAGE, "--special needs --tokenize or --raw");
+    if (v[OPT_VAR].n_items && !v[OPT_PROMPT_FILE].text) return error_set(e, ERR_USAGE, "--var needs --prompt-file");
     return 0;
 }
 

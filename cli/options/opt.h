@@ -1,6 +1,6 @@
 #pragma once
 /* The option table, the single source for parsing, help, completions, the configuration file, the environment and /set. Each value
- * records its origin; precedence: flag > HEARTH_* > configuration file > built-in. */
+ * records its origin; precedence: flag > preset > HEARTH_* > configuration file > built-in. */
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -15,9 +15,14 @@ enum opt_id {
     OPT_CONTEXT,
     OPT_TEMPLATE,
     OPT_MODELS,
+    OPT_USE,
+    OPT_PRESET,
     OPT_RAW,
     OPT_PROMPT,
+    OPT_PROMPT_FILE,
+    OPT_VAR,
     OPT_FILE,
+    OPT_NO_STDIN,
     OPT_SYSTEM,
     OPT_BATCH,
     OPT_JSON,
@@ -99,6 +104,7 @@ enum opt_kind {
     OPT_NUM,
     OPT_CHOICE,      /* one of choices */
     OPT_FLAG_CHOICE, /* a flag that may be followed by one of choices */
+    OPT_TEXT_MAYBE,  /* text that may be missing: empty then */
 };
 
 enum {
@@ -106,8 +112,9 @@ enum {
     OPT_LIVE = 2,         /* /set may change it in a running chat */
     OPT_HIDDEN = 4,       /* omitted from --help */
     OPT_SELECTS_MODE = 8, /* selects the mode: at most one */
-    OPT_FILE_PATH = 16
-}; /* completes to files */
+    OPT_FILE_PATH = 16,   /* completes to files */
+    OPT_EVERYDAY = 32     /* shown by --help on a terminal; the others by --help all */
+};
 
 struct opt_def {
     const char *name; /* long, without the dashes; also the key in the configuration file */
@@ -120,7 +127,7 @@ struct opt_def {
 };
 extern const struct opt_def opt_table[OPT_COUNT];
 
-enum opt_origin { ORIGIN_NONE, ORIGIN_DEFAULT, ORIGIN_FILE, ORIGIN_ENV, ORIGIN_FLAG, ORIGIN_CHAT };
+enum opt_origin { ORIGIN_NONE, ORIGIN_DEFAULT, ORIGIN_FILE, ORIGIN_ENV, ORIGIN_PRESET, ORIGIN_FLAG, ORIGIN_CHAT };
 struct opt_value {
     const char *text;   /* as given; NULL when unset */
     const char **items; /* OPT_LIST */
@@ -133,7 +140,9 @@ struct opt_value {
 struct opts {
     struct opt_value v[OPT_COUNT];
     struct arena arena;
-    char *config_path; /* the file that was read; NULL: none */
+    char *config_path;    /* the file that was read; NULL: none */
+    const char **presets; /* [n_presets] names of the sections in that file */
+    size_t n_presets, cap_presets;
 };
 
 void opt_init(struct opts *o); /* sets built-in values */
@@ -145,6 +154,11 @@ int opt_parse(struct opts *o, int argc, char **argv, struct error *e);
 typedef void (*opt_warn)(void *ctx, const char *text);
 int opt_config_environment(struct opts *o, opt_warn warn, void *ctx, struct error *e);
 int opt_config_file(struct opts *o, opt_warn warn, void *ctx, struct error *e);
+/* Applies a preset, a section [NAME] of the configuration file, in a running chat: live settings and the model get its values or else
+ * those of the file's general part. ERR_USAGE for an unknown name, with the known ones. */
+int opt_config_preset(struct opts *o, const char *name, struct error *e);
+/* Writes `key = value` into the general part of the configuration file in place of an earlier value. */
+int opt_config_write(const char *key, const char *value, struct error *e);
 /* Validates and stores one value; where is its place for error messages ("--temp", "HEARTH_TEMP", "FILE:3: temp"). */
 int opt_set(struct opts *o, enum opt_id id, const char *text, enum opt_origin origin, const char *where, struct error *e);
 /* Looks up a long name (no dashes; '_' counts as '-'); OPT_COUNT if unknown. *negated is set for --no-x of a switch. */
@@ -154,7 +168,8 @@ enum opt_id opt_mode(const struct opts *o); /* the given option flagged OPT_SELE
 /* Finds the word nearest to a mistyped one among those that next returns until NULL; false without a near match. */
 bool opt_nearest(const char *word, const char *(*next)(void *ctx), void *ctx, char *best, size_t cap);
 
-void opt_help_print(struct buf *out);
+/* all: every option, otherwise the everyday ones. */
+void opt_help_print(bool all, struct buf *out);
 void opt_config_print(const struct opts *o, bool json, struct buf *out);
 /* shell: bash, zsh or fish; ERR_USAGE for others. */
 int opt_help_completion(const char *shell, struct buf *out, struct error *e);

@@ -1,4 +1,5 @@
-/* Settings from the environment (HEARTH_NAME) and from the configuration file (lines of `key = value`). */
+/* Settings from the environment (HEARTH_NAME) and from the configuration file: lines of `key = value`, first the general ones, then
+ * presets, each below its name in brackets. */
 #include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -82,14 +83,49 @@ static const char *expand_home(struct opts *o, const char *v) {
     return out ? strcpy(out, path) : v;
 }
 
-static int parse_config_line(struct opts *o, char *line, int number, opt_warn warn, void *ctx, struct error *e) {
-    char text[512];
+struct config_reader {
+    struct opts *o;
+    opt_warn warn; /* NULL: no warnings */
+    void *ctx;
+    int number;             /* line number, from 1 */
+    enum opt_origin origin; /* origin of the values in this part of the file */
+    bool skipped, found;    /* skipped: in the section of another preset; found: the preset's section was read */
+};
+
+static void warn_line(const struct config_reader *r, const char *what, const char *text) {
+    char line[512];
+    if (!r->warn) return;
+    snprintf(line, sizeof line, "%s:%d: %s '%.100s'; the line is ignored", r->o->config_path, r->number, what, text);
+    r->warn(r->ctx, line);
+}
+
+/* Begins the section of a preset. name ends with a bracket. */
+static int begin_section(struct config_reader *r, char *name, struct error *e) {
+    struct opts *o = r->o;
+    size_t n = strlen(name);
+    if (n < 2 || name[n - 1] != ']') {
+        warn_line(r, "no ']' in", name);
+        return 0;
+    }
+    name[n - 1] = 0;
+    name = trim_blanks(name);
+    const char *copy = arena_strndup(&o->arena, name, strlen(name));
+    if (!copy || mem_grow(&o->presets, &o->cap_presets, o->n_presets + 1, sizeof *o->presets)) return error_set(e, ERR_MEMORY, "no memory");
+    o->presets[o->n_presets++] = copy;
+    r->skipped = !o->v[OPT_PRESET].text || strcmp(o->v[OPT_PRESET].text, name) != 0;
+    r->found |= !r->skipped;
+    r->origin = ORIGIN_PRESET;
+    return 0;
+}
+
+static int parse_config_line(struct config_reader *r, char *line, struct error *e) {
+    struct opts *o = r->o;
     line = trim_blanks(line);
     if (!*line || *line == '#') return 0;
+    if (*line == '[') return begin_section(r, line + 1, e);
     char *eq = strchr(line, '=');
     if (!eq) {
-        snprintf(text, sizeof text, "%s:%d: no '=' in '%.100s'; the line is ignored", o->config_path, number, line);
-        warn(ctx, text);
+        warn_line(r, "no '=' in", line);
         return 0;
     }
     *eq = 0;
@@ -97,30 +133,82 @@ static int parse_config_line(struct opts *o, char *line, int number, opt_warn wa
     const char *value = unquote(o, trim_blanks(eq + 1));
     bool no = false;
     enum opt_id id = opt_find(key, strlen(key), &no);
-    if (id == OPT_COUNT || no || !(opt_table[id].flags & OPT_SETTING)) {
-        snprintf(text, sizeof text, "%s:%d: unknown key '%.100s'; the line is ignored", o->config_path, number, key);
-        warn(ctx, text);
+    if (id == OPT_COUNT || no || !(opt_table[id].flags & OPT_SETTING) || (r->origin == ORIGIN_PRESET && id == OPT_PRESET)) {
+        warn_line(r, "unknown key", key);
         return 0;
     }
-    if (o->v[id].origin >= ORIGIN_ENV) return 0;
-    snprintf(where, sizeof where, "%s:%d: %s", o->config_path, number, opt_table[id].name);
-    return opt_set(o, id, opt_table[id].flags & OPT_FILE_PATH ? expand_home(o, value) : value, ORIGIN_FILE, where, e);
+    if (r->skipped || o->v[id].origin > r->origin) return 0;
+    snprintf(where, sizeof where, "%s:%d: %s", o->config_path, r->number, opt_table[id].name);
+    return opt_set(o, id, opt_table[id].flags & OPT_FILE_PATH ? expand_home(o, value) : value, r->origin, where, e);
 }
 
-int opt_config_file(struct opts *o, opt_warn warn, void *ctx, struct error *e) {
-    char path[PATHS_MAX];
-    if (paths_get(PATHS_CONFIG, "config", path, sizeof path) || !file_exists(path)) return 0;
-    char *data;
+static int no_preset(const struct opts *o, struct error *e) {
+    struct buf names = {0};
+    for (size_t i = 0; i < o->n_presets; i++) buf_fmt(&names, "%s%s", i ? ", " : "", o->presets[i]);
+    int rc = error_set(e, ERR_USAGE, "no preset '%.60s': %s%s", o->v[OPT_PRESET].text,
+                       o->n_presets ? "the configuration file has " : "a preset is a section [NAME] of the configuration file, ",
+                       names.len        ? names.data
+                       : o->config_path ? o->config_path
+                                        : "~/.config/hearth/config");
+    buf_free(&names);
+    return rc;
+}
+
+static int read_config(struct opts *o, opt_warn warn, void *ctx, struct error *e) {
+    struct config_reader r = {.o = o, .warn = warn, .ctx = ctx, .origin = ORIGIN_FILE};
+    char path[PATHS_MAX], *data;
     size_t size;
+    o->n_presets = 0;
+    if (paths_get(PATHS_CONFIG, "config", path, sizeof path) || !file_exists(path)) return o->v[OPT_PRESET].text ? no_preset(o, e) : 0;
     int rc = file_read(path, MAX_CONFIG_BYTES, &data, &size, e);
     if (rc) return rc;
+    mem_free(o->config_path);
     if (!(o->config_path = mem_strdup(path))) rc = error_set(e, ERR_MEMORY, "no memory");
-    int number = 1;
-    for (char *line = data, *end; !rc && line; line = end, number++) {
+    for (char *line = data, *end; !rc && line; line = end) {
         if ((end = strchr(line, '\n'))) *end++ = 0;
-        rc = parse_config_line(o, line, number, warn, ctx, e);
+        r.number++;
+        rc = parse_config_line(&r, line, e);
     }
     mem_free(data);
+    return !rc && o->v[OPT_PRESET].text && !r.found ? no_preset(o, e) : rc;
+}
+
+int opt_config_file(struct opts *o, opt_warn warn, void *ctx, struct error *e) { return read_config(o, warn, ctx, e); }
+
+int opt_config_preset(struct opts *o, const char *name, struct error *e) {
+    struct opt_value was[OPT_COUNT];
+    memcpy(was, o->v, sizeof was);
+    for (int id = 0; id < OPT_COUNT; id++) /* forget what an earlier preset and /set have set */
+        if (opt_table[id].flags & OPT_LIVE && (o->v[id].origin == ORIGIN_PRESET || o->v[id].origin == ORIGIN_CHAT))
+            o->v[id] = (struct opt_value){.text = opt_table[id].def};
+    if (o->v[OPT_MODEL].origin >= ORIGIN_FLAG) o->v[OPT_MODEL].origin = ORIGIN_ENV; /* the preset's model replaces it */
+    int rc = opt_set(o, OPT_PRESET, name, ORIGIN_CHAT, "/preset", e);
+    if (!rc) rc = read_config(o, NULL, NULL, e);
+    for (int id = 0; id < OPT_COUNT; id++) /* the others were used when the model was opened */
+        if (rc || (!(opt_table[id].flags & OPT_LIVE) && id != OPT_MODEL && id != OPT_PRESET)) o->v[id] = was[id];
+    return rc;
+}
+
+int opt_config_write(const char *key, const char *value, struct error *e) {
+    char path[PATHS_MAX], *data = NULL;
+    struct buf b = {0};
+    size_t size;
+    int rc = paths_make(PATHS_CONFIG, "config", path, sizeof path, e);
+    if (!rc && file_exists(path)) rc = file_read(path, MAX_CONFIG_BYTES, &data, &size, e);
+    if (rc) return rc;
+    bool done = false, general = true;
+    for (char *line = data, *end; line && *line; line = end) {
+        size_t n = strcspn(line, "\n"), head = strspn(line, " \t"), k = strlen(key);
+        end = line + n + (line[n] == '\n');
+        if (line[head] == '[') general = false;
+        bool same = general && !strncmp(line + head, key, k) && line[head + k + strspn(line + head + k, " \t")] == '=';
+        if (!done && (same || !general)) done = !buf_fmt(&b, "%s = %s\n", key, value);
+        if (!same) buf_fmt(&b, "%.*s\n", (int)n, line);
+    }
+    if (!done) buf_fmt(&b, "%s = %s\n", key, value);
+    rc = b.failed ? error_set(e, ERR_MEMORY, "no memory") : file_write(path, b.data, b.len, e);
+    mem_free(data);
+    buf_free(&b);
     return rc;
 }
 
@@ -129,14 +217,15 @@ static const char *origin_text(const struct opts *o, enum opt_id id, char *buf, 
     case ORIGIN_FLAG: return "flag";
     case ORIGIN_CHAT: return "/set";
     case ORIGIN_ENV: env_name(id, buf, cap); return buf;
-    case ORIGIN_FILE: return o->config_path;
+    case ORIGIN_FILE:
+    case ORIGIN_PRESET: return o->config_path;
     default: return "default";
     }
 }
 
 /* Prints a configuration file that restores the same settings, grouped by origin. */
 static void print_config_lines(const struct opts *o, struct buf *out) {
-    static const uint8_t origins[] = {ORIGIN_FLAG, ORIGIN_ENV, ORIGIN_FILE, ORIGIN_DEFAULT, ORIGIN_NONE};
+    static const uint8_t origins[] = {ORIGIN_FLAG, ORIGIN_PRESET, ORIGIN_ENV, ORIGIN_FILE, ORIGIN_DEFAULT, ORIGIN_NONE};
     for (size_t k = 0; k < sizeof origins; k++) {
         char last[64] = "", name[64];
         for (int id = 0; id < OPT_COUNT; id++) {

@@ -9,18 +9,18 @@ static void pad_column(struct buf *out, size_t from, size_t width) {
     while (out->len - from < width && !out->failed);
 }
 
-void opt_help_print(struct buf *out) {
+void opt_help_print(bool all, struct buf *out) {
     buf_str(out, "hearth: chat with large language models at a terminal, above all Mixtures of Experts\n\n"
                  "  hearth                                      chat with the small built-in model\n"
                  "  hearth -m DIR                               chat with the checkpoint in DIR\n"
-                 "  hearth -m DIR -p \"one question\"             one answer on stdout\n"
+                 "  hearth -m DIR -p \"one question\"             one answer on stdout; also without -p\n"
                  "  cat notes.txt | hearth -m DIR -p \"Summarise this\"\n"
                  "  hearth -m DIR -f a.txt -f b.txt -p \"Compare these\" | less\n"
                  "  hearth -m DIR --inspect                     describe a checkpoint\n");
     const char *group = NULL;
     for (int id = 0; id < OPT_COUNT; id++) {
         const struct opt_def *d = &opt_table[id];
-        if (d->flags & OPT_HIDDEN) continue;
+        if (d->flags & OPT_HIDDEN || (!all && !(d->flags & OPT_EVERYDAY))) continue;
         if (!group || strcmp(group, d->group)) buf_fmt(out, "\n%s:\n", d->group);
         group = d->group;
         size_t from = out->len;
@@ -29,7 +29,7 @@ void opt_help_print(struct buf *out) {
         else buf_str(out, "    ");
         buf_fmt(out, "--%s", d->name);
         if (d->kind == OPT_SWITCH) buf_fmt(out, ", --no-%s", d->name);
-        else if (d->kind == OPT_FLAG_CHOICE) buf_fmt(out, " [%s]", d->arg);
+        else if (d->kind == OPT_FLAG_CHOICE || d->kind == OPT_TEXT_MAYBE) buf_fmt(out, " [%s]", d->arg);
         else if (d->arg) buf_fmt(out, " %s", d->arg);
         pad_column(out, from, 29);
         buf_str(out, d->help);
@@ -41,6 +41,7 @@ void opt_help_print(struct buf *out) {
         }
         buf_char(out, '\n');
     }
+    if (!all) buf_str(out, "\nhearth --help all shows every option.\n");
     buf_str(out, "\nSettings can also be given in $XDG_CONFIG_HOME/hearth/config (key = value) and as HEARTH_NAME; --print-config shows them.\n"
                  "Exit codes: 0 ok, 1 runtime, 2 usage, 3 bad model, 4 context overflow, 5 not enough memory.\n"
                  "In a chat type /help. The manual is hearth(1).\n");

@@ -259,6 +259,23 @@ static bool json_strings_equal(const struct json *a, const struct json *b) {
     return a && a->type == JSON_STRING && a->n == b->n && !memcmp(a->string, b->string, b->n);
 }
 
+bool remote_resident_model(struct app *a, char *out, size_t cap) {
+    char path[RESIDENT_PATH];
+    struct buf body = {0};
+    struct arena arena = {0};
+    struct json j;
+    bool found = false;
+    if (a->opts.v[OPT_NO_ATTACH].on || resident_path(path, NULL) || !resident_is_alive(path)) return false;
+    if (!resident_request("GET", "/hearth/status", NULL, &body, NULL) && !json_parse(&arena, body.data, body.len, 0, "status", &j, NULL)) {
+        const struct json *dir = json_get(&j, "dir");
+        found = dir && dir->type == JSON_STRING && dir->n && dir->n < cap;
+        if (found) snprintf(out, cap, "%.*s", (int)dir->n, dir->string);
+    }
+    arena_free(&arena);
+    buf_free(&body);
+    return found;
+}
+
 bool remote_attach(struct app *a) {
     static const enum opt_id alone[] = {OPT_NO_ATTACH, OPT_RAW, OPT_SPECIAL, OPT_TRACE};
     char path[RESIDENT_PATH];

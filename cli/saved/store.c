@@ -14,6 +14,7 @@
 #include "cli/report.h"
 #include "cli/saved/saver.h"
 #include "cli/terminal/out.h"
+#include "cli/terminal/sanitize.h"
 #include "cli/turn/engine_client.h"
 #include "engine/base/fault.h"
 #include "engine/base/file.h"
@@ -24,11 +25,24 @@ static const char session_head_format[] = "{\"hearth\": \"session\", \"version\"
 static const char session_tail[] = "}\n";
 enum { HEAD_BYTES = 76, HEAD_FIXED_BYTES = 49, MAX_SESSION_BYTES = 1 << 28 };
 
+/* True for a character, with its accents, that a name may have: printable, no blank, no '/'. */
+static bool is_name_char(const char *s, size_t n, int width) {
+    const unsigned char c = (unsigned char)*s;
+    if (c < 0x80) return c > ' ' && c != '/' && c != 0x7F;
+    return width > 0 && !sanitize_is_harmful((const unsigned char *)s, n) && strncmp(s, "\u3000", 3) && strncmp(s, "\u00a0", 2) && strncmp(s, "\u200b", 3);
+}
+
 int store_check_name(const char *name, struct error *e) {
-    size_t n = strlen(name);
-    bool bad = !n || n > 100 || *name == '.' || *name == '-';
-    for (size_t i = 0; i < n; i++) bad |= (unsigned char)name[i] <= ' ' || name[i] == '/' || name[i] == 0x7f || (signed char)name[i] < 0;
-    return bad ? error_set(e, ERR_USAGE, "'%.100s' is not a session name: use letters, digits and -._ (up to 100)", name) : 0;
+    size_t n = strlen(name), k;
+    struct buf clean = {0};
+    int width;
+    bool bad = !n || n > 100 || *name == '.' || *name == '-' || out_utf8(&clean, name, n);
+    buf_free(&clean);
+    for (size_t i = 0; i < n && !bad; i += k) {
+        k = columns_of_char(name + i, n - i, &width);
+        bad |= !is_name_char(name + i, k, width);
+    }
+    return bad ? error_set(e, ERR_USAGE, "'%.100s' is not a session name: use letters, digits and -._ (up to 100 bytes)", name) : 0;
 }
 
 static int session_path(const char *name, const char *ending, bool make, char *out, struct error *e) {
@@ -53,23 +67,6 @@ static int add_message(const struct json *m, const char *what, struct conversati
     return 0;
 }
 
-static const char *model_name(const struct app *a) {
-    const char *slash = strrchr(a->model_dir, '/');
-    return !strncmp(a->model_dir, "ember:", 6) ? "ember" : slash && slash[1] ? slash + 1 : a->model_dir;
-}
-
-static void note_changed_model(struct app *a, const char *what, const struct json *body) {
-    char was[128], hash[24];
-    const struct json *model = json_get(body, "model"), *template = json_get(body, "template");
-    if (!a) return;
-    snprintf(was, sizeof was, "%.*s", model && model->type == JSON_STRING ? (int)model->n : 0, model && model->type == JSON_STRING ? model->string : "");
-    if (*was && strcmp(was, model_name(a))) report_note("%s: started with the model %s, continues with %s", what, was, model_name(a));
-    else if (a->template && template) {
-        snprintf(hash, sizeof hash, "%016llx", (unsigned long long)chat_template_hash(a->template));
-        if (!json_is(template, hash)) report_note("%s: the chat template has changed since", what);
-    }
-}
-
 static int add_disk_key(struct disk_keys *kept, uint64_t key) {
     for (size_t i = 0; i < kept->n; i++)
         if (kept->keys[i] == key) return 0;
@@ -92,7 +89,7 @@ static int add_disk_keys(const struct json *list, const char *what, struct disk_
     return 0;
 }
 
-int store_parse(const char *data, size_t n, const char *what, struct app *a, struct conversation *conv, struct disk_keys *kept, struct error *e) {
+int store_parse(const char *data, size_t n, const char *what, struct conversation *conv, struct disk_keys *kept, struct store_model *model, struct error *e) {
     char want[HEAD_BYTES + 1];
     size_t tail_n = sizeof session_tail - 1, keep = conv->n;
     if (n < HEAD_BYTES + tail_n || memcmp(data, session_head_format, HEAD_FIXED_BYTES) || memcmp(data + n - tail_n, session_tail, tail_n))
@@ -109,7 +106,7 @@ int store_parse(const char *data, size_t n, const char *what, struct app *a, str
     for (uint32_t i = 0; !rc && i < list->n; i++) rc = add_message(&list->items[i], what, conv, e);
     if (!rc && kept) rc = add_disk_keys(json_get(&body, "kept"), what, kept, e);
     if (rc) conversation_truncate(conv, keep);
-    else note_changed_model(a, what, &body);
+    else if (model) store_model_parse(&body, model);
     arena_free(&arena);
     return rc;
 }
@@ -121,13 +118,37 @@ static int load_session(struct store *s, struct app *a, struct conversation *con
     int rc = session_path(s->name, ".json", false, path, e);
     if (!rc && !file_exists(path)) rc = error_set(e, ERR_RUNTIME, "no saved conversation '%s'", s->name);
     if (rc || (rc = file_read(path, MAX_SESSION_BYTES, &data, &n, e))) return rc;
-    rc = store_parse(data, n, s->name, a, conv, &s->disk_keys, e);
+    rc = store_parse(data, n, s->name, conv, &s->disk_keys, &s->model, e);
     mem_free(data);
+    if (!rc) store_model_note(a, s->name, &s->model);
     if (rc != ERR_MODEL) return rc;
     e->code = ERR_RUNTIME; /* the session is bad, not the model */
     if (!session_path(s->name, ".damaged", false, aside, &(struct error){0}) && !rename(path, aside))
         snprintf(e->text + strlen(e->text), sizeof e->text - strlen(e->text), "; the file was renamed to %s", aside);
     return e->code;
+}
+
+/* Reads a file that another process may replace at any time. */
+static int read_unlocked(const char *name, struct conversation *conv, struct store_model *model, struct error *e) {
+    char path[PATHS_MAX], *data;
+    size_t n;
+    int rc = store_check_name(name, e);
+    if (!rc) rc = session_path(name, ".json", false, path, e);
+    if (!rc) rc = file_read(path, MAX_SESSION_BYTES, &data, &n, e);
+    if (rc) return rc;
+    rc = store_parse(data, n, name, conv, NULL, model, e);
+    mem_free(data);
+    return rc;
+}
+
+int store_read(const char *name, struct conversation *conv, struct error *e) { return read_unlocked(name, conv, NULL, e); }
+
+int store_select_model(struct app *a, const char *name, struct error *e) {
+    struct conversation conv = {0};
+    struct store_model model = {0};
+    int rc = read_unlocked(name, &conv, &model, &(struct error){0});
+    conversation_free(&conv);
+    return rc ? 0 : store_model_select(a, name, &model, e);
 }
 
 /* --- locking --------------------------------------------------------------------------------------------------------- */
@@ -216,6 +237,7 @@ int store_open(struct store *s, struct app *a, const char *name, enum store_mode
     snprintf(s->name, sizeof s->name, "%s", name);
     rc = take_lock(name, &s->lock, e);
     if (rc == ERR_CONTEXT) return e->code = ERR_RUNTIME;
+    if (rc && mode == STORE_NEW) return error_prefix(e, "nothing can be saved");
     if (rc) {
         s->disabled = true;
         if (!warned) report_note("%s; conversations are not saved", e->text);
@@ -229,11 +251,18 @@ int store_open(struct store *s, struct app *a, const char *name, enum store_mode
     return rc;
 }
 
-/* Makes a name of a title: letters and digits in lower case, dashes between; "chat" if there are none. */
+/* Makes a name of a title: ASCII letters in lower case, digits and all letters of other scripts, dashes between; "chat" if there are
+ * none. */
 static void make_slug(const char *title, char *out, size_t cap) {
-    size_t n = 0;
-    for (; *title && n + 1 < cap; title++) {
-        if (isalnum((unsigned char)*title)) out[n++] = (char)tolower((unsigned char)*title);
+    size_t n = 0, len = strlen(title), k;
+    int width;
+    for (size_t i = 0; i < len; i += k) {
+        const char *s = title + i;
+        k = columns_of_char(s, len - i, &width);
+        bool ascii = (unsigned char)*s < 0x80, dash = ascii ? !isalnum((unsigned char)*s) : !is_name_char(s, k, width) || !strncmp(s, "\u2026", 3);
+        if (n + k >= cap) break;
+        if (!dash && ascii && k == 1) out[n++] = (char)tolower((unsigned char)*s);
+        else if (!dash) memcpy(out + n, s, k), n += k;
         else if (n && out[n - 1] != '-') out[n++] = '-';
     }
     while (n && out[n - 1] == '-') n--;
@@ -242,7 +271,7 @@ static void make_slug(const char *title, char *out, size_t cap) {
 }
 
 int store_open_unnamed(struct store *s, struct app *a, const struct conversation *conv, struct error *e) {
-    char base[48], name[64];
+    char base[64], name[80];
     struct buf title = {0};
     conversation_title(conv, 40, &title);
     make_slug(title.data ? title.data : "", base, sizeof base);
@@ -271,7 +300,7 @@ static void read_disk_keys(const char *path, const char *name, struct disk_keys 
     char *data;
     size_t n;
     if (file_read(path, MAX_SESSION_BYTES, &data, &n, NULL)) return;
-    store_parse(data, n, name, NULL, &conv, kept, NULL); /* a damaged file has no keys */
+    store_parse(data, n, name, &conv, kept, NULL, NULL); /* a damaged file has no keys */
     mem_free(data);
     conversation_free(&conv);
 }
@@ -338,13 +367,10 @@ int store_rename(struct store *s, const char *name, struct error *e) {
 /* Formats the file's bytes and path; all stays empty if the conversation is not saved. */
 static int format_session(const struct store *s, const struct app *a, const struct conversation *conv, struct buf *all, char *path, struct error *e) {
     struct buf body = {0};
-    char hash[24] = "";
     if (s->disabled || !*s->name) return 0;
-    if (a->template) snprintf(hash, sizeof hash, "%016llx", (unsigned long long)chat_template_hash(a->template));
-    buf_str(&body, "{\"model\": ");
-    out_json_string(&body, model_name(a), strlen(model_name(a)));
-    buf_fmt(&body, ", \"template\": \"%s\", \"fingerprint\": \"%016llx\", \"saved\": %lld,\n ", hash, a->info ? (unsigned long long)a->info->fingerprint : 0ull,
-            (long long)time(NULL));
+    buf_char(&body, '{');
+    store_model_write(a, &body);
+    buf_fmt(&body, ", \"saved\": %lld,\n ", (long long)time(NULL));
     for (size_t i = 0; i < s->disk_keys.n; i++) buf_fmt(&body, "%s\"%016llx\"", i ? ", " : "\"kept\": [", (unsigned long long)s->disk_keys.keys[i]);
     buf_str(&body, s->disk_keys.n ? "],\n \"messages\": [" : "\"messages\": [");
     for (size_t i = 0; i < conv->n; i++) {

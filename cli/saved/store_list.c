@@ -28,7 +28,7 @@ static void read_entry(struct store_entry *t, const char *path) {
     size_t n;
     t->damaged = file_read(path, MAX_LISTED_BYTES, &data, &n, NULL) != 0;
     if (t->damaged) return;
-    t->damaged = store_parse(data, n, t->name, NULL, &conv, NULL, NULL) != 0;
+    t->damaged = store_parse(data, n, t->name, &conv, NULL, NULL, NULL) != 0;
     conversation_title(&conv, TITLE_COLS, &title);
     snprintf(t->title, sizeof t->title, "%s", title.data ? title.data : "");
     t->n_questions = conversation_n_questions(&conv);
@@ -72,27 +72,32 @@ int store_list_entries(struct store_entry **out, size_t *n, struct error *e) {
     return 0;
 }
 
+enum { WHEN_COLS = 18, COUNT_COLS = 22, LEAST_TITLE = 12 };
+
+/* Names wider than the column move the rest of their own row. */
 void store_list_entry_text(const struct store_entry *t, int width, int cols, struct buf *out) {
-    enum { LEAST = 12, COUNTS = 22 }; /* shortest useful title; columns of the counts */
     char when[32];
-    size_t start = out->len;
     time_t saved = (time_t)t->saved_at;
     struct tm tm;
-    bool narrow = cols && (int)strlen("YYYY-MM-DD HH:MM  ") + width + 1 + COUNTS >= cols;
+    const int name = columns_of_text(t->name, strlen(t->name)), taken = WHEN_COLS + (name > width ? name : width) + 1 + COUNT_COLS;
+    bool narrow = cols && taken >= cols;
     strftime(when, sizeof when, narrow ? "%Y-%m-%d" : "%Y-%m-%d %H:%M", localtime_r(&saved, &tm));
-    buf_fmt(out, "%s  %-*s ", when, narrow ? 0 : width, t->name);
+    buf_fmt(out, "%s  %s%*s ", when, t->name, narrow || name > width ? 0 : width - name, "");
     if (t->damaged) buf_fmt(out, "damaged, %zu bytes", t->bytes);
-    else if (narrow && (int)(out->len - start) + (int)strlen("(10)") < cols) buf_fmt(out, "(%zu)", t->n_questions);
+    else if (narrow && (int)strlen(when) + 3 + name + (int)strlen("(10)") < cols) buf_fmt(out, "(%zu)", t->n_questions);
     else if (!narrow) buf_fmt(out, "%3zu question%s %4zu kB  ", t->n_questions, t->n_questions == 1 ? ", " : "s,", (t->bytes + 999) / 1000);
-    int left = cols ? cols - (int)(out->len - start) : TITLE_COLS;
-    if (!t->damaged && !narrow && *t->title && left >= LEAST) columns_truncate(t->title, strlen(t->title), left, out);
+    int left = cols ? cols - taken : TITLE_COLS;
+    if (!t->damaged && !narrow && *t->title && left >= LEAST_TITLE) columns_truncate(t->title, strlen(t->title), left, out);
 }
 
-int store_list_name_width(const struct store_entry *v, size_t n) {
-    size_t w = 0;
-    for (size_t i = 0; i < n; i++)
-        if (strlen(v[i].name) > w) w = strlen(v[i].name);
-    return w < NAME_COLS ? (int)w : NAME_COLS;
+int store_list_name_width(const struct store_entry *v, size_t n, int cols) {
+    int w = 0, most = cols ? cols - WHEN_COLS - 1 - COUNT_COLS - 2 * LEAST_TITLE : NAME_COLS;
+    if (most > NAME_COLS) most = NAME_COLS;
+    for (size_t i = 0; i < n; i++) {
+        int name = columns_of_text(v[i].name, strlen(v[i].name));
+        if (name > w && name <= most) w = name;
+    }
+    return w;
 }
 
 int store_list_last(char *name, size_t cap, struct error *e) {
@@ -127,7 +132,7 @@ int store_list_print(struct app *a, struct error *e) {
     for (size_t i = 0; i < n; i++) {
         buf_str(&b, json && i ? ",\n " : "");
         if (json) put_entry_json(&v[i], &b);
-        else store_list_entry_text(&v[i], store_list_name_width(v, n), cols, &b);
+        else store_list_entry_text(&v[i], store_list_name_width(v, n, cols), cols, &b);
         if (!json) buf_char(&b, '\n');
     }
     if (json) buf_str(&b, "]\n");

@@ -36,7 +36,8 @@ static void put_session(const struct json *list, uint32_t i, struct buf *b) {
         buf_fmt(b, "  prefill: %.0f %%", 100 * json_num(json_get(j, "share"), 0));
         if (seconds >= 0) buf_fmt(b, ", %s left", format_duration(seconds, left, sizeof left));
     } else if (state_is(j, "decode"))
-        buf_fmt(b, "  decode: %lld tokens, %.1f tok/s", (long long)json_int(json_get(j, "tokens"), 0), json_num(json_get(j, "tokens_per_s"), 0));
+        buf_fmt(b, "  decode: %lld tokens, %s tok/s", (long long)json_int(json_get(j, "tokens"), 0),
+                format_rate(json_num(json_get(j, "tokens_per_s"), 0), left, sizeof left));
     else if (state_is(j, "waiting") && n == 1) buf_fmt(b, "  waiting, with a prompt of %lld tokens", tokens);
     else if (state_is(j, "waiting")) buf_fmt(b, "  %lld waiting, with prompts of %lld tokens", n, tokens);
     else if (n == 1) buf_fmt(b, "  idle, %lld tokens cached", tokens);

@@ -2,6 +2,7 @@
  * caches the longest prefix of its prompt. Generated text is stored and formatted into chunks when its connection can send. */
 #include <stddef.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
 #include <time.h>
@@ -359,6 +360,11 @@ void serve_put_status(struct server *s, struct buf *b) {
     bool first = true;
     buf_str(b, "{\"model\": ");
     out_json_string(b, i->name, strlen(i->name));
+    char *real = realpath(s->app->model_dir, NULL);
+    const char *dir = real ? real : s->app->model_dir;
+    buf_str(b, ", \"dir\": ");
+    out_json_string(b, dir, strlen(dir));
+    free(real);
     buf_str(b, ", \"identity\": ");
     buf_add(b, s->identity.data, s->identity.len);
     buf_str(b, ", \"build\": ");

@@ -16,6 +16,11 @@ const char *format_seconds(double s, char *buf, size_t cap) {
     return buf;
 }
 
+const char *format_rate(double v, char *buf, size_t cap) {
+    snprintf(buf, cap, "%.*f", v >= 999.5 ? 0 : v >= 0.995 ? 1 : v >= 0.0995 ? 2 : 3, v);
+    return buf;
+}
+
 const char *format_duration(double s, char *buf, size_t cap) {
     if (s < 90) snprintf(buf, cap, "%.0f s", s);
     else if (s < 5400) snprintf(buf, cap, "%.0f min", s / 60);

@@ -221,7 +221,7 @@ bool line_wants_more(struct line *l) {
     size_t n = l->text.len;
     if (!s) return false;
     if (starts_block(l)) {
-        while (n > 3 && (isspace((unsigned char)s[n - 1]) || s[n - 1] == '&')) n--; /* a block may end in & (background) */
+        while (n > 3 && isspace((unsigned char)s[n - 1])) n--;
         return n < 6 || strncmp(s + n - 3, "\"\"\"", 3);
     }
     size_t slashes = 0;

@@ -4,6 +4,7 @@
 
 #include "cli/options/trim.h"
 #include "cli/terminal/out.h"
+#include "cli/terminal/out_lines.h"
 #include "cli/terminal/term.h"
 
 void answer_printer_init(struct answer_printer *p, const struct answer_style *style) {
@@ -28,7 +29,7 @@ static int print_part(struct answer_printer *p, int fd, const char *data, size_t
     bool dim = fd == 2 && p->style.color_thinking;
     if (!out_terminal(fd)) {
         if (n && p->before_output) p->before_output(p->ctx);
-        if (fd == 1) return out_write(data, n);
+        if (fd == 1) return out_lines_write(data, n);
         if (dim && n) out_draw(2, "\033[2m", 4);
         out_err(data, n);
         if (dim && n) out_draw(2, "\033[0m", 4);
@@ -90,13 +91,18 @@ int answer_printer_add(void *ctx, enum output_kind part, const char *data, size_
 void answer_printer_end(struct answer_printer *p) {
     if (p->thinking_open) end_thinking(p);
     print_part(p, 1, "", 0);
-    out_write("\n", 1);
+    if (out_terminal(1)) out_write("\n", 1);
+    else {
+        out_lines_write("\n", 1);
+        out_lines_end();
+    }
     p->held_line_ends = 0;
     p->col = 0;
 }
 
 void answer_printer_free(struct answer_printer *p) {
     if (p->thinking_open) end_thinking(p);
+    out_lines_end(); /* in case the answer was not ended */
     markdown_free(&p->text);
     markdown_free(&p->thinking);
 }

@@ -1,6 +1,7 @@
 #pragma once
 /* Prints an answer as it grows: text on stdout, thinking on stderr, dimmed on a terminal. On a terminal both are laid out by
- * markdown.h, otherwise they are unchanged. Trailing line ends are held back, so that exactly one ends the answer. */
+ * markdown.h, otherwise they are unchanged. Trailing line ends are held back, so that exactly one ends the answer. Outside a terminal
+ * lines of several processes with one stdout do not mix (out_lines.h). */
 #include "cli/terminal/markdown.h"
 #include "tokenizer/chat/chat_template.h"
 

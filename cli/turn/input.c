@@ -5,11 +5,11 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "cli/options/trim.h"
 #include "cli/report.h"
 #include "cli/terminal/out.h"
 #include "engine/base/fault.h"
 #include "engine/base/file.h"
+#include "engine/base/mem.h"
 
 static int read_fd(int fd, const char *what, struct buf *out, struct error *e) {
     char *chunk = mem_alloc(1 << 16);
@@ -53,9 +53,7 @@ int input_file(const char *path, struct buf *out, struct error *e) {
     return rc;
 }
 
-/* Appends raw bytes as text for the model: without a byte order mark, as valid UTF-8. Refuses what is clearly not text, since a model
- * would answer with nonsense. */
-static int add_clean_text(struct app *a, const char *what, const struct buf *raw, struct buf *out, struct error *e) {
+int input_clean_text(const char *what, const struct buf *raw, struct buf *out, struct error *e) {
     const char *s = raw->data ? raw->data : "";
     size_t n = raw->len;
     if (n >= 5 && !memcmp(s, "%PDF-", 5)) return error_set(e, ERR_RUNTIME, "%s: not a text file (PDF); convert it first: pdftotext FILE - | hearth ...", what);
@@ -67,8 +65,7 @@ static int add_clean_text(struct app *a, const char *what, const struct buf *raw
     return out->failed ? error_set(e, ERR_MEMORY, "%s: no memory", what) : 0;
 }
 
-/* Refuses files that are not text: known formats, NUL bytes, or many invalid UTF-8 sequences. */
-static int refuse_binary(const char *path, const struct buf *raw, struct error *e) {
+int input_check_text(const char *path, const struct buf *raw, struct error *e) {
     static const struct {
         const char *begin, *what;
     } kinds[] = {{"PK\003\004", "zip archive or office document"},
@@ -85,7 +82,7 @@ static int refuse_binary(const char *path, const struct buf *raw, struct error *
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
         if (n >= 4 && !strncmp(raw->data, kinds[i].begin, strlen(kinds[i].begin)))
             return error_set(e, ERR_RUNTIME, "%s: not a text file (%s)", path, kinds[i].what);
-    if (n >= 2 && (!memcmp(raw->data, "\xFF\xFE", 2) || !memcmp(raw->data, "\xFE\xFF", 2))) return 0; /* add_text has a better message */
+    if (n >= 2 && (!memcmp(raw->data, "\xFF\xFE", 2) || !memcmp(raw->data, "\xFE\xFF", 2))) return 0; /* input_clean_text has a better message */
     if (n && memchr(raw->data, 0, n)) return error_set(e, ERR_RUNTIME, "%s: not a text file (contains NUL bytes)", path);
     broken = n ? out_utf8(&waste, raw->data, n) : 0;
     buf_free(&waste);
@@ -94,54 +91,20 @@ static int refuse_binary(const char *path, const struct buf *raw, struct error *
     return 0;
 }
 
-int input_document(struct app *a, const char *path, struct buf *out, struct error *e) {
+int input_document(const struct input_path *f, struct buf *out, size_t *bytes, struct error *e) {
     struct buf raw = {0};
-    const char *name = strrchr(path, '/');
-    name = name && name[1] ? name + 1 : path;
-    int rc = input_file(path, &raw, e);
-    if (!rc) rc = refuse_binary(path, &raw, e);
+    int rc = input_file(f->path, &raw, e);
+    if (!rc) rc = input_check_text(f->path, &raw, e);
     if (!rc) {
         buf_str(out, "<document name=\"");
-        out_utf8(out, name, strlen(name));
+        out_utf8(out, f->name, strlen(f->name));
         buf_str(out, "\">\n");
-        rc = add_clean_text(a, path, &raw, out, e);
+        rc = input_clean_text(f->path, &raw, out, e);
         if (out->len && out->data[out->len - 1] != '\n') buf_char(out, '\n');
         buf_str(out, "</document>\n\n");
     }
+    if (bytes) *bytes = raw.len;
     buf_free(&raw);
-    if (!rc && out->failed) rc = error_set(e, ERR_MEMORY, "%s: no memory", path);
+    if (!rc && out->failed) rc = error_set(e, ERR_MEMORY, "%s: no memory", f->path);
     return rc;
-}
-
-int input_prompt(struct app *a, struct buf *out, struct error *e) {
-    const struct opt_value *v = a->opts.v;
-    const char *p = v[OPT_PROMPT].text;
-    bool p_is_stdin = p && !strcmp(p, "-"), stdin_taken = p_is_stdin;
-    struct buf in = {0}, text = {0};
-    int rc = 0;
-    for (size_t i = 0; i < v[OPT_FILE].n_items && !rc; i++) {
-        if (!strcmp(v[OPT_FILE].items[i], "-")) stdin_taken = true;
-        rc = input_document(a, v[OPT_FILE].items[i], out, e);
-    }
-    bool files_only = v[OPT_FILE].n_items && !p;
-    if (!rc && (p_is_stdin || (!stdin_taken && !a->tty_in))) {
-        if (!(rc = input_stdin(&in, e))) rc = add_clean_text(a, "stdin", &in, &text, e);
-        if (!v[OPT_RAW].on) text.len = trim_end(text.data, text.len, "\n\r");
-        if (!rc && text.len) {
-            buf_add(out, text.data, text.len);
-            if (p && !p_is_stdin && *p) buf_str(out, v[OPT_RAW].on ? "" : "\n\n");
-            files_only = false;
-        }
-    }
-    if (!rc && p && !p_is_stdin) {
-        struct buf given = {.data = (char *)p, .len = strlen(p)};
-        rc = add_clean_text(a, "-p", &given, out, e);
-    }
-    buf_free(&in);
-    buf_free(&text);
-    if (rc) return rc;
-    if (out->failed) return error_set(e, ERR_MEMORY, "no memory");
-    if (!out->len) return error_set(e, ERR_USAGE, "no prompt: give one with -p TEXT or on stdin");
-    if (files_only) return error_set(e, ERR_USAGE, "files but no question: give one with -p TEXT");
-    return 0;
 }

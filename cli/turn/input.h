@@ -1,9 +1,9 @@
 #pragma once
-/* Input: stdin, attached files, and the prompt built from them. */
+/* Input: stdin and files as text and documents for the model. */
 #include <stddef.h>
 
-#include "cli/app.h"
 #include "engine/base/buf.h"
+#include "engine/base/error.h"
 
 enum { INPUT_MAX = 1 << 30 };
 /* Reads all of stdin. ERR_RUNTIME past INPUT_MAX bytes or on a read error. */
@@ -11,8 +11,15 @@ int input_stdin(struct buf *out, struct error *e);
 /* Reads a file, stdin for "-", or an embedded file. */
 int input_file(const char *path, struct buf *out, struct error *e);
 
-/* Builds the user message of a one-shot run: attached files as documents, then stdin unless it is a terminal, then -p. Invalid UTF-8
- * is replaced, with a note. ERR_USAGE when all of it is empty. */
-int input_prompt(struct app *a, struct buf *out, struct error *e);
-/* Appends one document, wrapped in a tag with its name. */
-int input_document(struct app *a, const char *path, struct buf *out, struct error *e);
+/* Appends raw bytes as text for the model: without a byte order mark, as valid UTF-8, with a note if bytes were replaced. Refuses what
+ * is clearly not text, since a model would answer with nonsense. what names the input in messages. */
+int input_clean_text(const char *what, const struct buf *raw, struct buf *out, struct error *e);
+/* Refuses files that are not text: known formats, NUL bytes, or many invalid UTF-8 sequences. ERR_RUNTIME. */
+int input_check_text(const char *path, const struct buf *raw, struct error *e);
+
+struct input_path {
+    char *path; /* "-": stdin */
+    char *name; /* as the model reads it: the last component, or the path below a given directory */
+};
+/* Appends one document, wrapped in a tag with its name. *bytes (may be NULL) is the size of the file. */
+int input_document(const struct input_path *f, struct buf *out, size_t *bytes, struct error *e);

@@ -14,12 +14,38 @@ void prompt_free(struct prompt *p) {
     ids_free(&p->fixed_answer);
     buf_free(&p->tail);
     buf_free(&p->body);
+    buf_free(&p->refusal);
     *p = (struct prompt){0};
 }
 
 int prompt_think_option(const struct opts *o) { return o->v[OPT_THINK].text ? o->v[OPT_THINK].on : -1; }
 
-int prompt_from_json(struct app *a, const struct json *conv, struct prompt *out, struct error *e) { return a->backend->make_prompt(a, conv, out, e); }
+/* Sets out->refusal if the built-in model refuses the conversation; also when a resident engine runs it. */
+static int find_refusal(struct app *a, const struct json *conv, struct prompt *out, struct error *e) {
+    if (strcmp(a->model_dir, "ember:") != 0) return 0;
+    int rc = a->topic ? 0 : topic_open(&a->topic, e);
+    const struct json *refusal = rc || !a->topic ? NULL : topic_fixed_answer(a->topic, conv);
+    if (refusal && buf_add(&out->refusal, refusal->string, refusal->n)) rc = error_set(e, ERR_MEMORY, "no memory");
+    return rc;
+}
+
+int prompt_from_json(struct app *a, const struct json *conv, struct prompt *out, struct error *e) {
+    int rc = a->backend->make_prompt(a, conv, out, e);
+    return rc ? rc : find_refusal(a, conv, out, e);
+}
+
+int prompt_refused(const struct prompt *p, struct error *e) {
+    struct buf line = {0};
+    if (!p->refusal.len) return 0;
+    for (size_t i = 0; i < p->refusal.len; i++) {
+        bool blank = (unsigned char)p->refusal.data[i] <= ' ';
+        if (!blank) buf_char(&line, p->refusal.data[i]);
+        else if (line.len && line.data[line.len - 1] != ' ') buf_char(&line, ' ');
+    }
+    int rc = error_set(e, ERR_USAGE, "%s", line.data ? line.data : "");
+    buf_free(&line);
+    return rc;
+}
 
 /* Returns the length of the shareable prefix in tokens: the system prompt and the documents before the last paragraph of the first
  * question, measured by rendering only these. 0 if it is short, or cannot be rendered separately. Negative: no memory, which is an error,
@@ -84,6 +110,9 @@ static int render_local(struct app *a, const struct json *conv, struct prompt *o
 
 int prompt_from_json_local(struct app *a, const struct json *conv, struct prompt *out, struct error *e) {
     struct arena arena = {0};
+    const struct json *tools = json_get(conv, "tools");
+    if (tools && tools->type == JSON_ARRAY && tools->n && !chat_template_takes_tools(a->template))
+        return error_set(e, ERR_USAGE, "tools are not supported: this model's chat template does not use them");
     if (strcmp(a->model_dir, "ember:") != 0) return render_local(a, conv, out, e);
     int rc = a->topic ? 0 : topic_open(&a->topic, e);
     if (!rc && !a->topic) return render_local(a, conv, out, e);

@@ -12,6 +12,7 @@ struct prompt {
     struct buf tail;         /* end of the rendered text: it may open a thinking block */
     int n_shareable;         /* length of the shareable prefix, in tokens (request.shared) */
     struct buf body;         /* for an attached or remote engine, instead of ids: members of a request */
+    struct buf refusal;      /* the built-in model's refusal of the question; empty: it is answered */
     struct ids fixed_answer; /* the answer, if the program gives it without the model; empty: run the model */
     bool document_dropped;   /* the attached document was dropped; only the question is in the prompt */
     size_t n_given;          /* number of ids from the template; the ids after them were generated */
@@ -21,6 +22,8 @@ void prompt_free(struct prompt *p);
 int prompt_make(struct app *a, const struct conversation *c, int think, struct prompt *out, struct error *e);
 /* Notes on stderr that the prompt went without its document (prompt.document_dropped). */
 void prompt_note_dropped_document(void);
+/* ERR_USAGE with the refusal if the built-in model refuses the question: for scripts, which would take it for an answer. */
+int prompt_refused(const struct prompt *p, struct error *e);
 /* As prompt_make, from a JSON object: messages and any template variables. */
 int prompt_from_json(struct app *a, const struct json *conv, struct prompt *out, struct error *e);
 /* The same with the template and tokenizer of this process. */

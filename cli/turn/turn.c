@@ -2,12 +2,17 @@
 
 #include <string.h>
 
+#include "cli/terminal/format.h"
 #include "cli/turn/engine_client.h"
 #include "engine/base/clock.h"
 
 const char *turn_reason_name(enum done_reason r) {
     static const char *const names[] = {[DONE_STOP] = "stop", [DONE_LENGTH] = "length", [DONE_CONTEXT] = "context", [DONE_CANCELLED] = "cancelled"};
     return names[r];
+}
+
+const char *turn_speed(const struct turn *t, char *out, size_t cap) {
+    return format_rate((t->n_tokens - 1) / (t->last_token - t->first_token + 1e-9), out, cap);
 }
 
 void turn_free(struct turn *t) {

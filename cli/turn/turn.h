@@ -37,6 +37,8 @@ int turn_start(struct turn *t, struct app *a, struct engine_client *s, const str
 void turn_set_stops(struct turn *t, const char *const *stop, size_t n);
 /* Handles an event of this turn's client; t->running becomes false with the last one. */
 void turn_event(struct turn *t, const struct engine_event *news);
+/* Formats the decode speed in tokens per second; returns out. */
+const char *turn_speed(const struct turn *t, char *out, size_t cap);
 void turn_free(struct turn *t);
 const char *turn_reason_name(enum done_reason r); /* "stop", "length", "context", "cancelled" */
 

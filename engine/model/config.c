@@ -504,7 +504,8 @@ int config_parse(struct config *c, const struct json *root, const char *what, bo
         char all[1000];
         arch_list(all, sizeof all);
         if (!type || type->type != JSON_STRING) return error_set(e, ERR_MODEL, "%s: 'model_type' is missing; hearth knows %s", what, all);
-        return error_set(e, ERR_MODEL, "%s: the family '%.*s' is unknown to hearth; it knows %s", what, (int)(type->n < 60 ? type->n : 60), type->string, all);
+        return error_set(e, ERR_MODEL, "%s: the architecture '%.*s' is unknown to hearth (llama.cpp or vLLM may run it); it knows %s", what,
+                         (int)(type->n < 60 ? type->n : 60), type->string, all);
     }
     c->names = &c->arch->names, c->layout = &c->arch->layout;
     snprintf(c->model_type, sizeof c->model_type, "%.*s", (int)type->n, type->string);

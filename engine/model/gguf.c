@@ -451,8 +451,8 @@ int gguf_config(struct arena *a, const struct json *meta, const struct gguf_fact
         char all[300];
         gguf_list(all, sizeof all);
         if (!arch || arch->type != JSON_STRING) return error_set(e, ERR_MODEL, "%s: metadata 'general.architecture' is missing; hearth knows %s", what, all);
-        return error_set(e, ERR_MODEL, "%s: the architecture '%.*s' is unknown to hearth; of GGUF it knows %s", what, (int)(arch->n < 60 ? arch->n : 60),
-                         arch->string, all);
+        return error_set(e, ERR_MODEL, "%s: the architecture '%.*s' is unknown to hearth (llama.cpp may run it); of GGUF it knows %s", what,
+                         (int)(arch->n < 60 ? arch->n : 60), arch->string, all);
     }
     struct config_builder t = {.arena = a, .meta = meta, .facts = f, .what = what, .arch = k->name, .e = e};
     if (!(t.items = arena_alloc(a, 2 * MAX_MEMBERS * sizeof *t.items))) return error_set(e, ERR_MEMORY, "%s: no memory for its metadata", what);

@@ -108,6 +108,7 @@ int chat_template_render(const struct chat_template *c, const struct json *conv,
     *out = (struct text){.data = b.data, .n = b.len};
     return 0;
 }
+bool chat_template_takes_tools(const struct chat_template *c) { return !getenv("FAKE_NO_TOOLS"); }
 bool chat_template_mentions(const struct chat_template *c, const char *word, size_t n) { return n == 8 && !memcmp(word, "narrator", n); }
 struct output_parser {
     bool thinking, call;
@@ -397,6 +398,9 @@ static void make_plan(struct session *s, const struct request *r, const char *pr
     } else if (!strcmp(word, "slow")) {
         for (int i = 0; i < 60; i++) buf_fmt(b, "w%d ", i);
         s->token_s = 0.02;
+    } else if (!strcmp(word, "rows")) {
+        for (int i = 0; i < 60; i++) buf_fmt(b, "row %d\n", i);
+        s->token_s = 0.005;
     } else if (!strcmp(word, "Summarise")) buf_str(b, "the gist");
     else if (!strcmp(word, "sampling")) {
         const struct sampling *a = &r->sampling;

@@ -160,7 +160,7 @@ class OneShot(driver.Case):
         for args, words in (
             (["--tmep", "1"], ["--tmep", "did you mean '--temp'"]), (["--temperature=1"], ["'--temp'"]), (["-model", "x"], ["--model"]), (["-Z"], ["-Z"]),
             (["--temp", "1000", "-m", "/nowhere"], ["0 to 100"]), (["-n", "0"], ["-n"]), (["-n", "x"], ["whole number"]), (["--kv", "f8"], ["f32 bf16 fp8"]),
-            (["--seed"], ["needs a value"]), (["--json=1"], ["no value"]), (["stray"], ["-p"]), (["-qv"], ["combined"]), (["--ids"], ["--tokens"]),
+            (["--seed"], ["needs a value"]), (["--json=1"], ["no value"]), (["-p", "x", "stray"], ["stray", "-p"]), (["serve"], ["--serve", "-p serve"]), (["/etc"], ["-f", "-m"]), (["-qv"], ["combined"]), (["--ids"], ["--tokens"]),
             (["--inspect", "--verify"], ["combined"])):
             rc, out, err = self.run_bin(*args, data="x")
             self.assertEqual((rc, out), (2, b""), args)

@@ -27,15 +27,14 @@ class Told(driver.Case):
         with open(path, "w", encoding="utf-8") as f:
             f.writelines(json.dumps(q, ensure_ascii=False) + "\n" for q in questions)
         rc, out, err = self.run_bin("--batch", path, "--kv-cache", "off", *args)
-        self.assertEqual(rc, 0, err)
-        lines = {j["index"]: j["text"] for j in map(json.loads, out.splitlines())}
+        lines = {j["index"]: j["text"] if "text" in j else j["error"] for j in map(json.loads, out.splitlines())}
+        self.assertEqual(rc, int(any(isinstance(text, dict) for text in lines.values())), err)
         return [lines[i] for i in range(len(questions))]
 
     def test_as_the_script(self):
         questions = [q for _, _, q in scope.asked()][::3]
         questions += ["42", "...", "ß Ü 日本 naïve", "x" * 300, "-- --kv //undo a-b_c", "what is --temp 0.7?", "PLEASE STOP IT", "word " * 79, "is hearth a fireplace?", "don't", "gpus?", "a _b_ c"]
-        begin = OTHER[:9]
-        got = [text.startswith(begin) for text in self.batch(questions, "-n", "4")]
+        got = [isinstance(text, dict) for text in self.batch(questions, "-n", "4")]
         self.assertEqual([q for q, refused in zip(questions, got) if refused != SCOPE.refuses(q)], [])
         self.assertEqual((True, True), (True in got, False in got))
 
@@ -45,7 +44,7 @@ class Told(driver.Case):
         asked = [(on, q, SCOPE.refuses(q, "follow" if "later" in name else "limit")) for name, on, q in scope.asked()]
         declined = " ".join(corpus.load_topics()[corpus.OUT_OF_SCOPE].answer.split())
         left = [q for on, q, refused in asked if not on and not refused]
-        by_ember = {q for q, text in zip(left, self.batch(left, "--temp", "0")) if " ".join(text.split()) == declined}
+        by_ember = {q for q, text in zip(left, self.batch(left, "--temp", "0")) if isinstance(text, str) and " ".join(text.split()) == declined}
         for part in (asked, asked[1::2]):
             on, other = [r for o, _, r in part if o], [r or q in by_ember for o, q, r in part if not o]
             print(f"refused {sum(on)} of {len(on)} on hearth; declined {sum(other)} of {len(other)} on other things")
@@ -57,21 +56,20 @@ class Told(driver.Case):
         self.assertEqual((OTHER, DOCUMENT), (other.program, other.document))
 
     def test_one_shot(self):
+        """A script must not take a refusal for an answer: it goes to stderr, with exit status 2."""
         path = os.path.join(self.home, "a.txt")
         with open(path, "w") as f:
             f.write(TEXT * 30)
         for args, data, want in ((("-p", "sing a song"), "", OTHER), ((), "sing a song\n", OTHER), (("-p", "Summarise this"), "a short note\n" * 4, DOCUMENT), (("-p", "Summarise this"), TEXT * 2000, DOCUMENT),
                                  ((), TEXT * 60, DOCUMENT), (("-p", "Summarise this", "-f", path), "", DOCUMENT), (("-s", "Be short.", "-p", "sing a song"), "", OTHER)):
-            rc, out, err = self.run_bin(*args, data=data)
-            self.assertEqual((rc, out.decode(), err), (0, want + "\n", ""), args)
-            j = json.loads(self.run_bin("--json", *args, data=data)[1])
-            self.assertEqual((j["text"], j["reason"]), (want, "stop"))
-            lines = [json.loads(line) for line in self.run_bin("--json-lines", *args, data=data)[1].splitlines()]
-            self.assertEqual("".join(x["text"] for x in lines if x["type"] == "delta"), want)
-        rc, out, err = self.run_bin("-n", "3", "-p", "sing a song", "--stats", "--explain")
-        self.assertTrue(OTHER.startswith(out.decode().rstrip()) and len(out) < 30, out)
-        self.assertRegex(err, "(?s)cut at the -n limit of 3.*answer: 3 tokens.*known without the model")
-        self.assertEqual(self.batch(["sing a song", "what is hearth?", TEXT * 30])[::2], [OTHER, DOCUMENT])
+            rc, out, err = self.run_bin("-q", *args, data=data)
+            self.assertEqual((rc, out, err), (2, b"", "hearth: " + " ".join(want.split()) + "\n"), args)
+            rc, out, err = self.run_bin("--json", *args, data=data)
+            self.assertEqual((rc, json.loads(out)["error"]["code"]), (2, 2))
+            rc, out, err = self.run_bin("--json-lines", *args, data=data)
+            self.assertEqual((rc, [json.loads(line)["type"] for line in out.splitlines()]), (2, ["error"]))
+        refused = self.batch(["sing a song", "what is hearth?", TEXT * 30])[::2]
+        self.assertEqual([(x["code"], x["message"]) for x in refused], [(2, f"line {n}: " + " ".join(want.split())) for n, want in ((1, OTHER), (3, DOCUMENT))])
         rc, out, _ = self.run_bin("-m", os.path.join(EMBER, "model"), "-n", "8", "-p", "sing a song")  # opened as any other model, it answers itself
         self.assertFalse(OTHER.startswith(out.decode().rstrip()))
 
@@ -98,10 +96,15 @@ class Told(driver.Case):
         for q in ("why?", "and then?", *alone):
             rc, out, err = self.run_bin("-p", q, "--temp", "0", "--continue", "a", "--no-save")
             self.assertEqual((rc, OTHER in out.decode()), (0, False), (first, q))
-        self.assertEqual(self.run_bin("-p", "what is the capital of Peru?", "--continue", "a")[1].decode(), OTHER + "\n")
-        self.assertEqual(self.run_bin("-p", "sing a song", "--save", "b")[1].decode(), OTHER + "\n")
+        self.assertEqual(self.run_bin("-p", "what is the capital of Peru?", "--continue", "a")[:2], (2, b""))
+        t = self.terminal("--save", "b")  # a chat shows the refusal as an answer, and saves it
+        t.prompt(text="b> ")
+        t.send("sing a song\r")
+        t.prompt(t.until("say so in the question."), "b> ")
+        t.send("/bye\r")
+        t.wait()
         for q in alone:
-            self.assertEqual(self.run_bin("-p", q, "--continue", "b", "--no-save")[1].decode(), OTHER + "\n", q)  # nothing about hearth was answered there
+            self.assertEqual(self.run_bin("-p", q, "--continue", "b", "--no-save")[:2], (2, b""), q)  # nothing about hearth was answered there
         alone = self.run_bin("-p", "how do I quit?", "--temp", "0", "--json")[1]
         after = self.run_bin("-p", "how do I quit?", "--temp", "0", "--json", "--continue", "b")[1]
         self.assertEqual([json.loads(x)["text"] for x in (alone, after)], [json.loads(alone)["text"]] * 2)
@@ -147,7 +150,7 @@ class Served(server.Case):
         s = self.serve("--kv-cache", "off")
         self.assertEqual(s.chat("sing a song")[1]["choices"][0]["message"]["content"], OTHER)
         self.assertEqual(s.chat(TEXT * 3000 + "\nSummarise this")[1]["choices"][0]["message"]["content"], DOCUMENT)
-        self.assertEqual(self.run_bin("-p", "sing a song")[1].decode(), OTHER + "\n")  # attached
+        self.assertEqual(self.run_bin("-p", "sing a song")[:2], (2, b""))  # attached
         self.assertNotEqual(s.chat("what is hearth?", max_tokens=8)[1]["choices"][0]["message"]["content"], OTHER)
 
 

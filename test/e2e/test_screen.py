@@ -267,7 +267,7 @@ class Screens(driver.Case):
         self.ask(t, "\u65e5\u672c", "You said", "2> ")
         t.send("/exit\r")
         self.assertEqual(t.wait(), 0)
-        names = ["chat", "what-is-the-best-way-to-learn-the-names", "what-is-the-best-way-to-learn-the-names-2"]
+        names = ["what-is-the-best-way-to-learn-the-names", "what-is-the-best-way-to-learn-the-names-2", "\u65e5\u672c"]
         self.assertEqual(self.saved(), names)
         rc, out, err = self.run_bin("--list")
         rows = out.decode().splitlines()
@@ -280,11 +280,11 @@ class Screens(driver.Case):
         self.assertEqual({r["questions"] for r in rows}, {1})
         t = self.chat()
         self.ask(t, "/sessions", rb"saved; /load NAME(?s:.*)names-2")
-        self.ask(t, "/delete chat", "deleted chat")
-        self.assertEqual(self.saved(), names[1:])
+        self.ask(t, "/delete \u65e5\u672c", "deleted \u65e5\u672c")
+        self.assertEqual(self.saved(), names[:2])
         self.ask(t, "/delete chat", "no saved conversation 'chat'")
-        self.assertEqual(self.run_bin("--delete", names[2])[:2], (0, b""))
-        self.assertEqual(self.saved(), names[1:2])
+        self.assertEqual(self.run_bin("--delete", names[1])[:2], (0, b""))
+        self.assertEqual(self.saved(), names[:1])
         self.assertEqual(self.run_bin("--delete", "none")[0], 1)
 
     def test_a_row_for_each_session(self):
@@ -388,10 +388,14 @@ class Screens(driver.Case):
     def test_model(self):
         t = self.chat()
         self.ask(t, "one", "You said: one")
-        self.ask(t, "/model /nowhere", "/nowhere: no such directory")
+        self.ask(t, "/model /nowhere", rb"(?s)/nowhere: no such directory.*still using")
+        with open(os.path.join(self.home, "config.json"), "w") as f:
+            f.write("{}")
         self.ask(t, "/model " + self.home, "now using")
         self.ask(t, "prompt two", "[user]one[assistant]You said: one[user]prompt two[assistant]")
-        self.ask(t, "/model", "/model NAME switches to another")
+        self.ask(t, "/model", rb"(?s) 1  ember .*/model NAME, switches to another")
+        self.ask(t, "1", "now using")  # the number in the list
+        self.ask(t, "1", "You said: 1")  # and then it is text again
 
     def test_long_layers_move_the_bar(self):
         """Progress reports come every two seconds; in between the bar advances, and never goes back."""

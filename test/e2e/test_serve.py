@@ -61,6 +61,14 @@ class Protocol(Case):
         got, done = chunks(self.s.stream("hello"))
         self.assertFalse([c for c in got if "usage" in c])
 
+    def test_tools_that_the_template_drops(self):
+        tools = [{"type": "function", "function": {"name": "a", "parameters": {"type": "object", "properties": {}}}}]
+        self.s.end()
+        self.env["FAKE_NO_TOOLS"] = "1"
+        self.s = self.serve()
+        self.refused(400, "tools are not supported", ask("x", tools=tools))
+        self.assertEqual(self.s.chat("x", tools=tools, tool_choice="none")[0], 200)
+
     def test_calls(self):
         """Tool calls complete and streamed, after thinking and text; one where only one is requested; invalid calls are text."""
         tools = [{"type": "function", "function": {"name": n, "parameters": {"type": "object", "properties": {}}}} for n in ("weather", "time")]

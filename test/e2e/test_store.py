@@ -173,8 +173,8 @@ class Store(driver.Case):
 
     def test_no_home(self):
         rc, out, err = self.run_bin("--save", "x", "-p", "hi", env={"HOME": ""})
-        self.assertEqual((rc, out), (0, b"You said: hi\n"))
-        self.assertIn("not saved", err)
+        self.assertEqual((rc, out), (1, b""))
+        self.assertIn("nothing can be saved", err)
         self.assertEqual(self.run_bin("-p", "hi", env={"HOME": "/nonexistent"}), (0, b"You said: hi\n", ""))
 
     def test_xdg(self):

@@ -18,7 +18,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         buf_str(&b, "}\n");
     } else buf_add(&b, data, size);
     struct disk_keys kept = {0};
-    int rc = store_parse(b.data ? b.data : "", b.len, "fuzz", NULL, &c, &kept, &e);
+    struct store_model model = {0};
+    int rc = store_parse(b.data ? b.data : "", b.len, "fuzz", &c, &kept, &model, &e);
     if (rc && (c.n || !e.code || !strstr(e.text, "fuzz"))) abort();
     if (rc && kept.n) abort();
     mem_free(kept.keys);

@@ -63,7 +63,7 @@ static void test_errors(void **state) {
                 {{"--threads=0"}, "1 to 1024"},
                 {{"--cpu=sse"}, "avx2"},
                 {{"--model="}, "empty"},
-                {{"--", "x"}, "unexpected"},
+                {{"-py", "--", "x"}, "unexpected"},
                 {{"--special"}, "--tokenize"}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         assert_int_equal(parse(&o, &e, rows[i].args[0], rows[i].args[1], rows[i].args[2], NULL), ERR_USAGE);

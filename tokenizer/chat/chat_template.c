@@ -208,6 +208,18 @@ const char *chat_template_source(const struct chat_template *c, size_t *n) {
     return jinja_source(c->default_template ? c->default_template : c->tool_template, n);
 }
 
+static bool is_word_char(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_'; }
+
+bool chat_template_takes_tools(const struct chat_template *c) {
+    static const char word[] = "tools";
+    size_t m, n = sizeof word - 1;
+    const char *s = chat_template_source(c, &m), *end = s + m;
+    if (c->tool_template) return true;
+    for (const char *at = s; (at = memmem(at, (size_t)(end - at), word, n)); at++)
+        if (at > s && at + n < end && !is_word_char(at[-1]) && at[-1] != '\'' && at[-1] != '"' && !is_word_char(at[n])) return true;
+    return false;
+}
+
 bool chat_template_mentions(const struct chat_template *c, const char *word, size_t n) {
     size_t m;
     const char *s = chat_template_source(c, &m), *end = s + m;

@@ -12,6 +12,8 @@ struct chat_template; /* A parsed template and its special tokens. Read-only aft
 int chat_template_open(struct chat_template **c, const char *dir, const char *template_file, struct error *e);
 void chat_template_close(struct chat_template **c);
 uint64_t chat_template_hash(const struct chat_template *c); /* Hash of the template text, stored in saved sessions to detect a changed template. */
+/* True if the template has a version for tool use, or reads the variable `tools`. */
+bool chat_template_takes_tools(const struct chat_template *c);
 /* Returns whether the template text contains this word in quotes, as it does for the roles that it handles separately. */
 bool chat_template_mentions(const struct chat_template *c, const char *word, size_t n);
 

@@ -1,0 +1,89 @@
+/* The documents attached to the next question of a session. */
+#include <string.h>
+
+#include "cli/chat/chat.h"
+#include "cli/terminal/format.h"
+#include "cli/turn/input_paths.h"
+
+static void attachment_free(struct attachment *f) {
+    mem_free(f->name);
+    buf_free(&f->text);
+}
+
+void attachments_truncate(struct attachments *l, size_t n) {
+    while (l->n > n) attachment_free(&l->v[--l->n]);
+}
+
+void attachments_free(struct attachments *l) {
+    attachments_truncate(l, 0);
+    mem_free(l->v);
+    *l = (struct attachments){0};
+}
+
+void attachments_remove(struct attachments *l, size_t i) {
+    attachment_free(&l->v[i]);
+    memmove(&l->v[i], &l->v[i + 1], (--l->n - i) * sizeof *l->v);
+}
+
+void attachments_put(const struct attachments *l, struct buf *out) {
+    for (size_t i = 0; i < l->n; i++) buf_add(out, l->v[i].text.data ? l->v[i].text.data : "", l->v[i].text.len);
+}
+
+size_t attachments_bytes(const struct attachments *l) {
+    size_t n = 0;
+    for (size_t i = 0; i < l->n; i++) n += l->v[i].bytes;
+    return n;
+}
+
+static int add_document(struct attachments *l, const struct input_path *f, struct error *e) {
+    struct attachment a = {.name = mem_strdup(f->name)};
+    int rc = a.name && !mem_grow(&l->v, &l->cap, l->n + 1, sizeof *l->v) ? input_document(f, &a.text, &a.bytes, e) : error_set(e, ERR_MEMORY, "no memory");
+    if (rc) attachment_free(&a);
+    else l->v[l->n++] = a;
+    return rc;
+}
+
+/* Counts the tokens of the conversation with the documents. False if the engine cannot tell. */
+static bool count_with_documents(struct app *a, const struct chat_session *t, size_t *n) {
+    struct conversation c = {.messages = mem_alloc((t->conv.n + 1) * sizeof *c.messages), .n = t->conv.n + 1};
+    struct prompt p = {0};
+    struct message *last = c.messages ? &c.messages[t->conv.n] : NULL;
+    bool known = false;
+    if (!last || !a->backend->count_tokens) goto out;
+    if (t->conv.n) memcpy(c.messages, t->conv.messages, t->conv.n * sizeof *c.messages);
+    *last = (struct message){.role = ROLE_USER};
+    attachments_put(&t->attached, &last->text);
+    if (!last->text.failed && !prompt_make(a, &c, prompt_think_option(&a->opts), &p, NULL)) known = !a->backend->count_tokens(a, &p, n, NULL);
+    buf_free(&last->text);
+    prompt_free(&p);
+out:
+    mem_free(c.messages);
+    return known;
+}
+
+/* Refuses documents that leave no room for a question. what names them. */
+static int check_fits(struct app *a, const struct chat_session *t, const char *what, size_t bytes, struct error *e) {
+    enum { LONG_TOKEN = 32 }; /* bytes; a text of longer tokens on average is not counted exactly */
+    char size[32];
+    size_t n = 0;
+    const int context = a->info->context;
+    format_bytes(bytes, size, sizeof size);
+    if (!context) return 0;
+    if (attachments_bytes(&t->attached) / LONG_TOKEN > (size_t)context)
+        return error_set(e, ERR_CONTEXT, "%.200s: %s is more than the context of %d tokens holds; nothing was attached", what, size, context);
+    if (!count_with_documents(a, t, &n) || n < (size_t)context) return 0;
+    return error_set(e, ERR_CONTEXT, "%.200s: with these %s the prompt would have %zu tokens, the context holds %d; nothing was attached", what, size, n,
+                     context);
+}
+
+int attachments_add(struct app *a, struct chat_session *t, const char *words, struct error *e) {
+    struct attachments *l = &t->attached;
+    struct input_paths files = {0};
+    size_t had = l->n, bytes = attachments_bytes(l);
+    int rc = input_paths_add_words(&files, words, e);
+    for (size_t i = 0; i < files.n && !rc; i++) rc = add_document(l, &files.v[i], e);
+    if (!rc) rc = check_fits(a, t, words, attachments_bytes(l) - bytes, e);
+    if (rc) attachments_truncate(l, had);
+    input_paths_free(&files);
+    return rc;
+}

@@ -1,0 +1,55 @@
+/* Commands about the documents of the next question. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli/chat/command.h"
+#include "cli/terminal/format.h"
+
+static void print_attachment(struct repl *r, const struct attachments *l, size_t i) {
+    char size[32];
+    screen_print(r, "  %zu  %s, %s", i + 1, l->v[i].name, format_bytes(l->v[i].bytes, size, sizeof size));
+}
+
+void cmd_read(struct repl *r, const char *arg) {
+    struct attachments *l = &r->active->attached;
+    struct error e;
+    char size[32];
+    size_t had = l->n, bytes = attachments_bytes(l);
+    if (!*arg) screen_print(r, "/read FILE attaches FILE to your next question; also several files, patterns and directories");
+    else if (!strcmp(arg, "-")) screen_print(r, "cannot read stdin: it is the terminal");
+    else if (attachments_add(r->app, r->active, arg, &e)) screen_print(r, "%s", e.text);
+    else if (l->n == had + 1) screen_print(r, "%s: %s attached to your next question", l->v[had].name, format_bytes(l->v[had].bytes, size, sizeof size));
+    else {
+        for (size_t i = had; i < l->n; i++) print_attachment(r, l, i);
+        screen_print(r, "%zu files, %s attached to your next question", l->n - had, format_bytes(attachments_bytes(l) - bytes, size, sizeof size));
+    }
+}
+
+void cmd_attachments(struct repl *r, const char *arg) {
+    const struct attachments *l = &r->active->attached;
+    for (size_t i = 0; i < l->n; i++) print_attachment(r, l, i);
+    screen_print(r, l->n ? "/detach NAME drops one, /detach all of them" : "nothing is attached; /read FILE attaches a file to your next question");
+}
+
+/* Finds an attachment by its number or name. Returns l->n if there is none. */
+static size_t find_attachment(const struct attachments *l, const char *arg) {
+    char *end;
+    unsigned long number = strtoul(arg, &end, 10);
+    size_t i = 0;
+    while (i < l->n && strcmp(l->v[i].name, arg)) i++;
+    return i == l->n && !*end && number >= 1 && number <= l->n ? number - 1 : i;
+}
+
+void cmd_detach(struct repl *r, const char *arg) {
+    struct attachments *l = &r->active->attached;
+    size_t i = find_attachment(l, arg);
+    if (!l->n) screen_print(r, "nothing is attached");
+    else if (*arg && i == l->n) screen_print(r, "no attachment '%s'; /attachments lists them", arg);
+    else if (*arg) {
+        screen_print(r, "%s: no longer attached", l->v[i].name);
+        attachments_remove(l, i);
+    } else {
+        screen_print(r, "%zu file%s no longer attached", l->n, l->n == 1 ? " is" : "s are");
+        attachments_truncate(l, 0);
+    }
+}

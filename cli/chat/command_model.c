@@ -1,0 +1,84 @@
+/* Commands that change the model, and the settings with it. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli/chat/command.h"
+#include "cli/modes/models.h"
+#include "cli/open.h"
+#include "cli/options/model_path.h"
+
+static void list_models(struct repl *r) {
+    struct buf list = {0};
+    struct error e;
+    if (models_text(r->app, &list, &e)) screen_print(r, "%s", e.text);
+    else screen_print_styled(r, "\033[2m", "", list.data, list.len);
+    screen_print(r, "open: %s; a number, or /model NAME, switches to another and keeps the chats", r->app->info->name);
+    r->choosing_model = true;
+    buf_free(&list);
+}
+
+/* Copies the name of the model with this number in the list; false if arg is not one of its numbers. */
+static bool numbered_model(struct repl *r, const char *arg, char *out, size_t cap) {
+    struct model *v;
+    size_t n;
+    char *end;
+    unsigned long number = strtoul(arg, &end, 10);
+    if (*end || number < 1 || model_path_list(&r->app->opts, &v, &n, &(struct error){0})) return false;
+    if (number <= n) snprintf(out, cap, "%s", v[number - 1].dir);
+    mem_free(v);
+    return number <= n;
+}
+
+static bool any_running(struct repl *r) {
+    for (size_t i = 0; i < r->n_sessions; i++)
+        if (r->sessions[i]->turn.running) {
+            screen_print(r, "session %d is still answering; Ctrl-C stops it, or wait", r->sessions[i]->number);
+            return true;
+        }
+    return false;
+}
+
+/* Opens another model. Clients and prompts belong to the old one; the conversations stay. */
+static void switch_model(struct repl *r, const char *name) {
+    struct error e;
+    for (size_t i = 0; i < r->n_sessions; i++) {
+        engine_client_close(&r->sessions[i]->client);
+        prompt_free(&r->sessions[i]->prompt);
+    }
+    int rc = open_other_model(r->app, name, &e);
+    if (rc) screen_print(r, "%s", e.text);
+    if (!r->app->info) r->leaving = true;
+    else screen_print(r, rc ? "still using %s" : "now using %s", r->app->info->name);
+}
+
+void cmd_model(struct repl *r, const char *arg) {
+    char numbered[PATHS_MAX];
+    if (!*arg) list_models(r);
+    else if (!any_running(r)) switch_model(r, numbered_model(r, arg, numbered, sizeof numbered) ? numbered : arg);
+}
+
+static void list_presets(struct repl *r) {
+    const struct opts *o = &r->app->opts;
+    for (size_t i = 0; i < o->n_presets; i++) screen_print(r, "  %s", o->presets[i]);
+    if (o->n_presets) screen_print(r, "in use: %s; /preset NAME uses another", o->v[OPT_PRESET].text ? o->v[OPT_PRESET].text : "none");
+    else screen_print(r, "there are no presets; a preset is a section [NAME] of the configuration file, with settings, system and model");
+}
+
+void cmd_preset(struct repl *r, const char *arg) {
+    struct opts *o = &r->app->opts;
+    struct opt_value model = o->v[OPT_MODEL];
+    struct error e;
+    if (!*arg) list_presets(r);
+    if (!*arg || any_running(r)) return;
+    if (opt_config_preset(o, arg, &e)) {
+        screen_print(r, "%s", e.text);
+        return;
+    }
+    struct opt_value wanted = o->v[OPT_MODEL];
+    const char *system = o->v[OPT_SYSTEM].origin == ORIGIN_PRESET ? o->v[OPT_SYSTEM].text : NULL;
+    o->v[OPT_MODEL] = model;
+    if (wanted.text && (!model.text || strcmp(wanted.text, model.text))) switch_model(r, wanted.text);
+    if (system && conversation_set_system(&r->active->conv, system)) screen_print(r, "no memory for the system prompt");
+    screen_print(r, "preset %s%s, starting with the next question; /show lists the settings", arg, system ? ", with its system prompt" : "");
+}

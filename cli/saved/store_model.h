@@ -1,0 +1,20 @@
+#pragma once
+/* The model of a saved conversation: written with it, and opened again when it is continued. */
+#include "cli/app.h"
+#include "engine/base/json.h"
+
+struct store_model { /* empty when zero-initialised */
+    char name[128];
+    char path[PATHS_MAX];   /* absolute path, "ember:" or a URL; empty in files of earlier versions */
+    char template_hash[24]; /* chat_template_hash in hexadecimal digits */
+    uint64_t fingerprint;   /* engine_info.fingerprint; 0: unknown */
+};
+/* Appends the members model, path, template and fingerprint of the open model, without braces. */
+void store_model_write(const struct app *a, struct buf *out);
+void store_model_parse(const struct json *body, struct store_model *out);
+/* Notes that conversation `what` continues with another model or chat template. */
+void store_model_note(const struct app *a, const char *what, const struct store_model *m);
+/* Sets -m to the conversation's model unless the command line has -m. ERR_MODEL if the model cannot be found: names the remedy. */
+int store_model_select(struct app *a, const char *what, const struct store_model *m, struct error *e);
+/* Compares the open model with the conversation's. ERR_MODEL if the files at its path have changed, unless the command line has -m. */
+int store_model_check(const struct app *a, const char *what, const struct store_model *m, struct error *e);

@@ -1,0 +1,73 @@
+#include "cli/turn/input_prompt.h"
+
+#include <string.h>
+
+#include "cli/options/trim.h"
+#include "cli/report.h"
+#include "cli/terminal/format.h"
+#include "cli/terminal/out.h"
+#include "cli/turn/input_paths.h"
+#include "cli/turn/prompt_file.h"
+
+static bool is_blank(const char *s, size_t n) { return !n || !trim_end(s, n, " \t\r\n\v\f"); }
+
+/* Appends the files of -f as documents. */
+static int add_files(const struct opt_value *files, struct buf *out, struct error *e) {
+    struct input_paths l = {0};
+    int rc = 0;
+    for (size_t i = 0; i < files->n_items && !rc; i++) rc = input_paths_add(&l, files->items[i], e);
+    for (size_t i = 0; i < l.n && !rc; i++) rc = input_document(&l.v[i], out, NULL, e);
+    if (!rc && l.n_skipped) report_note("%zu files that are not text were skipped", l.n_skipped);
+    input_paths_free(&l);
+    return rc;
+}
+
+static bool reads_stdin(const struct app *a, const struct opt_value *files) {
+    if (a->tty_in || a->opts.v[OPT_NO_STDIN].on) return false;
+    for (size_t i = 0; i < files->n_items; i++)
+        if (!strcmp(files->items[i], "-")) return false; /* taken by -f */
+    return true;
+}
+
+/* Reads stdin into text; a blank one counts as empty, except with --raw. */
+static int read_stdin(const struct app *a, struct buf *text, struct error *e) {
+    struct buf in = {0};
+    int rc = input_stdin(&in, e);
+    if (!rc) rc = input_clean_text("stdin", &in, text, e);
+    buf_free(&in);
+    if (a->opts.v[OPT_RAW].on) return rc;
+    text->len = is_blank(text->data, text->len) ? 0 : trim_end(text->data, text->len, "\n\r");
+    return rc;
+}
+
+int input_prompt(struct app *a, struct buf *out, struct error *e) {
+    const struct opt_value *v = a->opts.v;
+    const char *p = v[OPT_PROMPT].text;
+    bool p_is_stdin = p && !strcmp(p, "-") && !v[OPT_PROMPT_FILE].text, raw = v[OPT_RAW].on;
+    struct buf text = {0}, given = {0}, from_file = {0};
+    char size[32];
+    if (v[OPT_PROMPT_FILE].text) {
+        int rc = prompt_file_read(v[OPT_PROMPT_FILE].text, &v[OPT_VAR], &from_file, e);
+        if (rc || buf_add(&from_file, "", 0)) {
+            buf_free(&from_file);
+            return rc ? rc : error_set(e, ERR_MEMORY, "no memory");
+        }
+        p = from_file.data;
+    }
+    if (p && !p_is_stdin && (raw || !is_blank(p, strlen(p)))) given = (struct buf){.data = (char *)p, .len = strlen(p)};
+    int rc = add_files(&v[OPT_FILE], out, e);
+    if (!rc && (p_is_stdin || reads_stdin(a, &v[OPT_FILE]))) rc = read_stdin(a, &text, e);
+    if (!rc && text.len) {
+        buf_add(out, text.data, text.len);
+        if (given.len && !raw) buf_str(out, "\n\n");
+        if (given.len) report_note("stdin is a document of %s beside the prompt; --no-stdin leaves it unread", format_bytes(text.len, size, sizeof size));
+    }
+    if (!rc && given.len) rc = input_clean_text("-p", &given, out, e);
+    bool asked = text.len || given.len;
+    buf_free(&text);
+    buf_free(&from_file);
+    if (rc) return rc;
+    if (out->failed) return error_set(e, ERR_MEMORY, "no memory");
+    if (asked && out->len) return 0;
+    return error_set(e, ERR_USAGE, v[OPT_FILE].n_items ? "files but no question: give one with -p TEXT" : "no prompt: give one with -p TEXT or on stdin");
+}

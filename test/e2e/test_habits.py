@@ -1,0 +1,274 @@
+"""Habits from other programs: a prompt without -p, names of models, default model, presets, prompt files, loops and pipes, keys during
+an answer. Runs on the fake engine."""
+import json
+import os
+import re
+import subprocess
+import time
+
+import driver
+
+
+class Habits(driver.Case):
+    def chat(self, *args, prompt="> ", cols=200, **more):
+        t = self.terminal(*args, cols=cols, **more)
+        self.last = t.prompt(text=prompt)
+        return t
+
+    def ask(self, t, text, answer, prompt="> "):
+        """Types a line and waits for the answer and the next prompt; returns the output in between."""
+        begin = self.last
+        t.send(text + "\r")
+        self.last = t.prompt(t.until(answer, begin), prompt)
+        return t.out[begin:self.last].decode()
+
+    def write(self, name, text):
+        path = os.path.join(self.home, name)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "w") as f:
+            f.write(text)
+        return path
+
+    def model(self, name):
+        self.write(os.path.join("models", name, "config.json"), "{}")
+        return os.path.join(self.home, "models", name)
+
+    # --- arguments
+
+    def test_prompt_without_an_option(self):
+        for args in (("what is it",), ("what", "is", "it"), ("--temp", "0", "what", "is it"), ("--", "what is it"), ("what is it", "-q")):
+            self.assertEqual(self.run_bin(*args), (0, b"You said: what is it\n", ""), args)
+        self.assertEqual(self.run_bin("--", "-x")[1], b"You said: -x\n")
+        rc, out, err = self.run_bin("and this?", data="a document\n")
+        self.assertEqual((rc, out), (0, b"You said: a document\n\nand this?\n"))
+        self.assertIn("stdin is a document of 10 B beside the prompt; --no-stdin", err)
+
+    def test_help_and_version(self):
+        everything = self.run_bin("--help")[1]
+        self.assertEqual(self.run_bin("--help", "all")[1], everything)
+        self.assertEqual(self.run_bin("help")[1], everything)
+        self.assertEqual(self.run_bin("-V"), self.run_bin("--version"))
+        self.assertEqual(self.run_bin("version"), self.run_bin("--version"))
+        t = self.terminal("--help", rows=60)  # on a screen: what is used every day
+        self.assertEqual(t.wait(), 0)
+        shown = re.findall(r"(?m)^  (?:-\w, |    )--([a-z-]+)", t.out.decode().replace("\r", ""))
+        self.assertEqual(len(shown), 25)
+        self.assertIn("--help all shows every option", t.out.decode())
+        self.assertLess(t.out.count(b"\n"), 60)
+
+    def test_resume(self):
+        self.run_bin("--save", "first", "-p", "one")
+        os.utime(self.session_file("first"), (1, 1))
+        self.run_bin("--save", "second", "-p", "two")
+        for args in (("-r", "first"), ("--resume", "first"), ("--resume=first",)):
+            self.assertEqual(self.run_bin(*args, "-p", "prompt x")[0], 0)
+        self.assertIn(b"[user]one", self.run_bin("-r", "first", "-p", "prompt x")[1])
+        rc, out, err = self.run_bin("-r", "-p", "x")
+        self.assertEqual((rc, out), (2, b""))
+        self.assertIn("--last", err)
+        os.utime(self.session_file("first"), (1, 1))
+        for answer, name in (("\r", "second> "), ("2\r", "first> "), ("first\r", "first> ")):
+            t = self.terminal("--continue")
+            t.until(rb"(?s) 1  .*second.* 2  .*first.*Number or name \(Enter: 1\): ")
+            t.send(answer)
+            t.prompt(text=name)
+            t.send("/bye\r")
+            self.assertEqual(t.wait(), 0)
+            os.utime(self.session_file("first"), (1, 1))
+        t = self.terminal("-r")
+        t.until("Number or name")
+        t.send("9\r")
+        self.assertEqual(t.wait(), 2)
+
+    # --- models
+
+    def test_default_model(self):
+        path = self.model("deep")
+        rc, out, err = self.run_bin("--use", path)
+        self.assertEqual((rc, out), (0, b""))
+        self.assertIn(path + " is the default model now", err)
+        config = os.path.join(self.home, ".config/hearth/config")
+        with open(config) as f:
+            self.assertEqual(f.read(), f"model = {path}\n")
+        self.run_bin("--save", "talk", "-p", "x")
+        with open(self.session_file("talk")) as f:
+            self.assertEqual(json.load(f)["body"]["path"], path)
+        t = self.chat()
+        self.assertIn(b"default model", t.out)
+        with open(config, "w") as f:
+            f.write("# mine\ntemp = 0.5\nmodel = /old\n\n[other]\nmodel = /kept\n")
+        self.assertEqual(self.run_bin("--use", path)[0], 0)
+        with open(config) as f:
+            self.assertEqual(f.read(), f"# mine\ntemp = 0.5\nmodel = {path}\n\n[other]\nmodel = /kept\n")
+        self.assertEqual(self.run_bin("--use", "ember")[0], 0)
+        self.assertIn("model = ember\n", open(config).read())
+        self.assertEqual(self.run_bin("--use", "nosuch")[0], 3)
+
+    def test_names_of_models(self):
+        for name in ("DeepSeek-V3", "DeepSeek-R1", "Mixtral"):
+            self.model(name)
+        path = os.path.join(self.home, "models")
+
+        def opened(name):
+            rc, out, err = self.run_bin("-m", name, "--model-path", path, "--save", "x", "-p", "x")
+            if rc:
+                return rc, err
+            with open(self.session_file("x")) as f:
+                got = json.load(f)["body"]["model"]
+            os.unlink(self.session_file("x"))
+            return got
+        self.assertEqual([opened(n) for n in ("mixtral", "MIX", "deepseek-v3", "deepseek-r")], ["Mixtral", "Mixtral", "DeepSeek-V3", "DeepSeek-R1"])
+        rc, err = opened("deepseek")
+        self.assertEqual(rc, 2)
+        self.assertIn("the beginning of 2 names: DeepSeek-R1 DeepSeek-V3", err)
+        rc, err = opened("nosuch")
+        self.assertEqual(rc, 3)
+        self.assertIn("hf download ORG/NAME", err)
+        rc, err = opened("Qwen/Qwen3-30B")
+        self.assertEqual(rc, 3)
+        self.assertIn("this downloads it: hf download Qwen/Qwen3-30B", err)
+
+    def test_long_list_of_models(self):
+        for i in range(40):
+            self.model(f"a-model-with-a-long-name-{i:02}")
+        rc, out, err = self.run_bin("-m", os.path.join(self.home, "models"), "-p", "x")
+        self.assertEqual(rc, 2)
+        names = re.findall(r"(\S*a-model\S*)", err)
+        self.assertTrue(names and all(re.search(r"name-\d\d$", n) for n in names), err)  # none is cut
+        self.assertIn(f"and {40 - len(names)} more", err)
+
+    # --- scripts
+
+    def test_no_stdin(self):
+        script = 'while read -r x; do "$0" --no-stdin -p "$x"; done'
+        p = subprocess.run(["sh", "-c", script, driver.BIN], input=b"a\nb\nc\n", capture_output=True, env=self.env)
+        self.assertEqual((p.stdout, p.stderr), (b"You said: a\nYou said: b\nYou said: c\n", b""))
+        self.assertEqual(self.run_bin("--no-stdin", data="text")[0], 2)
+
+    def test_batch_of_plain_lines(self):
+        path = self.write("plain.txt", "first question\n\n[1, 2]\n{\"prompt\": \"x\"}\n")
+        rc, out, err = self.run_bin("--batch", path)
+        lines = sorted((json.loads(line) for line in out.splitlines()), key=lambda x: x["index"])
+        self.assertEqual((rc, [x["text"] for x in lines]), (0, ["You said: first question", "You said: [1, 2]", 'You said: {"prompt": "x"}']))
+        path = self.write("b.jsonl", '{"prompt": "x"}\nnot json\n')  # a file of JSON: a broken line is an error
+        rc, out, err = self.run_bin("--batch", path)
+        self.assertEqual((rc, out.count(b'"error"')), (1, 1))
+
+    def test_parallel_runs_do_not_mix_within_lines(self):
+        p = subprocess.run(["xargs", "-P", "4", "-I", "{}", driver.BIN, "--no-stdin", "-p", "slow {}"], input=b"".join(b"%d\n" % i for i in range(8)), capture_output=True, env=self.env)
+        want = "".join(f"w{i} " for i in range(60)).strip()
+        self.assertEqual([line.strip() for line in p.stdout.decode().splitlines()], [want] * 8)
+
+    def test_lines_are_passed_on_when_complete(self):
+        """A reader of a pipe sees each line at once, not only at the end."""
+        p = subprocess.Popen([driver.BIN, "-p", "rows"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, env=self.env)
+        self.assertEqual(p.stdout.readline(), b"row 0\n")
+        self.assertIsNone(p.poll())
+        self.assertEqual(len(p.stdout.read().splitlines()), 59)
+        self.assertEqual(p.wait(), 0)
+        p.stdout.close()
+
+    def test_prompt_file(self):
+        path = self.write("ask.txt", "prompt Translate {{text}} into {{ lang }}; {{}} and {x} stay.\n")
+        rc, out, err = self.run_bin("--prompt-file", path, "--var", "text=a=b {{lang}}", "--var", "lang=French")
+        self.assertEqual((rc, out), (0, b"[user]prompt Translate a=b {{lang}} into French; {{}} and {x} stay.\n[assistant]\n"))
+        for args, why in ((["--var", "text=x"], "{{lang}} has no value; give --var lang=VALUE"), (["--var", "text=x", "--var", "lang=y", "--var", "z=1"], "has no {{z}}"),
+                          (["--var", "text"], "NAME=VALUE"), (["--var", "text=x", "-p", "y"], "cannot be combined")):
+            rc, out, err = self.run_bin("--prompt-file", path, *args)
+            self.assertEqual((rc, out), (2, b""), args)
+            self.assertIn(why, err)
+        self.assertEqual(self.run_bin("-p", "x", "--var", "a=b")[0], 2)
+
+    # --- presets
+
+    def test_presets(self):
+        path = self.model("deep")
+        self.write(".config/hearth/config", f"temp = 0.1\n[review]\nsystem = Be brief.\ntemp = 0.7\ntop-k = 5\nmodel = {path}\n[other]\nseed = 3\nnosuch = 1\n")
+        self.assertRegex(self.run_bin("-p", "sampling")[1].decode(), "temp 0.1 .*top-k 0")
+        rc, out, err = self.run_bin("--preset", "review", "-p", "sampling", "--save", "x")
+        self.assertRegex(out.decode(), "temp 0.7 .*top-k 5")
+        self.assertIn("unknown key 'nosuch'", err)
+        with open(self.session_file("x")) as f:
+            self.assertEqual(json.load(f)["body"]["path"], path)
+        self.assertIn(b"[system]Be brief.[user]", self.run_bin("--preset", "review", "-p", "prompt")[1])
+        self.assertIn(b"temp 0.2 ", self.run_bin("--preset", "review", "--temp", "0.2", "-p", "sampling")[1])
+        self.assertIn(b"temp 0.7 ", self.run_bin("--preset", "review", "-p", "sampling", env={"HEARTH_TEMP": "0.3"})[1])
+        rc, out, err = self.run_bin("--preset", "nosuch", "-p", "x")
+        self.assertEqual((rc, out), (2, b""))
+        self.assertIn("the configuration file has review, other", err)
+        t = self.chat("-q")
+        self.ask(t, "/preset", rb"(?s)review.*other.*in use: none")
+        self.ask(t, "/preset nosuch", "no preset 'nosuch'")
+        self.ask(t, "/preset review", rb"(?s)now using.*preset review, with its system prompt")
+        self.ask(t, "sampling", "temp 0.7 .*top-k 5".encode())
+        self.ask(t, "prompt", "[system]Be brief.[user]sampling")
+        self.ask(t, "/preset other", "preset other, starting")
+        self.ask(t, "sampling", b"temp 0.1 .*top-k 0 .*seed 3 ")  # what the other preset had set is gone
+
+    # --- during an answer
+
+    def test_commands_during_an_answer(self):
+        t = self.chat()
+        t.send("slow\r")
+        t.until("w5 ")
+        t.send("/help tokens\r")
+        at = t.until("show how full the context is", self.last)
+        self.assertNotIn(b"w59", t.out)
+        at = t.until("w20 ", at)  # the answer goes on below
+        t.send("/list\r")
+        at = t.until("decoding,", at)
+        t.send("/tokens\r")
+        at = t.until("of 65536 tokens", at)
+        self.assertNotIn(b"w59", t.out)
+        self.last = t.prompt(t.until("w59", at))
+        words = re.findall(r"\bw(\d+)\b", " ".join(t.screen(24, 200)))
+        self.assertEqual([int(w) for w in words], list(range(60)))
+
+    def test_escape_stops(self):
+        t = self.chat()
+        t.send("slow\r")
+        t.until("w5 ")
+        t.send("\x1b")
+        self.last = t.prompt(t.until("(stopped; /continue resumes it)"))
+        self.assertNotIn(b"w59", t.out)
+        t.send("slow\r")
+        at = t.until("w5 ", self.last)
+        t.send("\x1b[D")  # a key that begins with ESC
+        self.last = t.prompt(t.until("w59", at))
+
+    def test_paths_are_questions(self):
+        t = self.chat()
+        self.ask(t, "/etc/fstab has a bug", "You said: /etc/fstab has a bug")
+        self.ask(t, "/tmp is full, why?", "You said: /tmp is full")
+        self.ask(t, "/nosuch", "no command /nosuch")
+        self.ask(t, "/toknes", "did you mean /tokens")
+
+    # --- text
+
+    def test_edit_and_export(self):
+        editor = self.write("ed.sh", "#!/bin/sh\nprintf '%s edited' \"$(cat \"$1\")\" > \"$1\"\n")
+        os.chmod(editor, 0o700)
+        t = self.chat(env={"EDITOR": editor})
+        t.send("/edit my text\r")
+        at = t.until(rb"my text edited\r", self.last)
+        t.send("\r")
+        self.last = t.prompt(t.until("You said: my text edited", at))
+        path = os.path.join(self.home, "out.md")
+        self.ask(t, "/export " + path, "2 messages written to")
+        with open(path) as f:
+            self.assertEqual(f.read(), "## Question\n\nmy text edited\n\n## Answer\n\nYou said: my text edited\n")
+        self.ask(t, "/export " + path, "exists already")
+
+    def test_search(self):
+        self.run_bin("--save", "a", "-p", "the Red fox")
+        self.run_bin("--save", "b", "-p", "a blue bird")
+        t = self.chat()
+        shown = self.ask(t, "/search red", "1 found")
+        self.assertIn("a: the Red fox", shown)
+        self.ask(t, "/search green", "no saved conversation contains")
+        self.ask(t, "/help read", "at most 200")
+        self.ask(t, "/help nosuch", "no command /nosuch")
+
+
+if __name__ == "__main__":
+    driver.unittest.main()
