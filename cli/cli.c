@@ -49,7 +49,7 @@ static void set_streams(struct app *a) {
     const bool quiet = a->opts.v[OPT_QUIET].on;
     a->color_out = use_color(a, a->tty_out);
     a->color_err = use_color(a, a->tty_err);
-    a->answer_style = (struct answer_style){a->color_out, a->color_err, quiet, a->opts.v[OPT_PLAIN].on};
+    a->answer_style = (struct answer_style){a->color_out, a->color_err, quiet || !strcmp(a->opts.v[OPT_SHOW_THINKING].text, "never"), a->opts.v[OPT_PLAIN].on};
     progress_init(a->tty_err, a->color_err, quiet);
     report_set_quiet(quiet);
     log_set(on_log, a, a->opts.v[OPT_VERBOSE].on ? LOG_DEBUG : LOG_WARN);

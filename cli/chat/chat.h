@@ -44,7 +44,14 @@ struct chat_session { /* one session of the chat */
     struct prompt prompt; /* last prompt plus the generated ids: for /continue */
     struct turn_stats stats;
     bool has_stats;
+    double started_s; /* clock at the start of the running turn, or the last one */
     uint64_t seed;
+};
+
+struct thinking_fold {
+    double since;    /* clock when the folded thinking began; 0: none */
+    int first_token; /* tokens of the answer before it */
+    bool unfolded;   /* Ctrl-O: print the rest of it */
 };
 
 struct repl {
@@ -64,7 +71,9 @@ struct repl {
     char **queue;     /* lines entered during an answer, oldest first */
     size_t n_queue, cap_queue;
     double status_drawn_s;
-    bool prompt_shown; /* the prompt is on the last row of a dumb terminal */
+    struct thinking_fold thinking;
+    bool answer_status_shown; /* on the row below the running answer */
+    bool prompt_shown;        /* the prompt is on the last row of a dumb terminal */
     bool dumb, leaving;
     bool choosing_model; /* /model has listed the models: a number as the next line chooses one */
     bool exit_warned;    /* warned that leaving stops background answers; reset when a new one starts */
@@ -78,12 +87,13 @@ void screen_print(struct repl *r, const char *fmt, ...) __attribute__((format(pr
 void screen_print_styled(struct repl *r, const char *style, const char *head, const char *text, size_t n); /* prints text in a style, and a line end */
 void screen_print_held(struct repl *r);                                                                    /* prints the messages held by progress.h */
 void screen_flush(struct repl *r);                                                                         /* writes what the line editor has drawn */
-void screen_hide_line(struct repl *r);      /* hides the edited line, so that output can follow; during an answer the cursor returns to its end */
-void screen_open_row_below(struct repl *r); /* opens a row for the edited line below the running answer */
-void screen_redraw_line(struct repl *r);    /* below a running answer the line is shown only when it has contents */
-void screen_begin_line(struct repl *r);     /* starts a line; text typed during the answer is already in it */
-void screen_format_prompt(struct repl *r);  /* sets r->prompt */
-void screen_update_status(struct repl *r);  /* shows running answers and queued lines below the edited line */
+void screen_hide_line(struct repl *r);          /* hides the edited line, so that output can follow; during an answer the cursor returns to its end */
+void screen_open_row_below(struct repl *r);     /* opens a row for the edited line below the running answer */
+void screen_redraw_line(struct repl *r);        /* below a running answer the line is shown only when it has contents */
+void screen_begin_line(struct repl *r);         /* starts a line; text typed during the answer is already in it */
+void screen_format_prompt(struct repl *r);      /* sets r->prompt */
+void screen_update_status(struct repl *r);      /* shows running answers and queued lines below the edited line */
+void screen_show_answer_status(struct repl *r); /* shows tokens and speed of the running answer on the row below */
 bool screen_any_running(const struct repl *r);
 void screen_label(const struct chat_session *t, char *out, size_t cap); /* its name, or its number */
 
@@ -122,6 +132,12 @@ int chat_turn_send(struct repl *r, const char *text, size_t n, bool background);
 void chat_turn_poll(struct repl *r);                              /* handles queued engine events */
 void chat_turn_to_background(struct repl *r);                     /* moves the answer on the screen to the background */
 void chat_turn_to_screen(struct repl *r, struct chat_session *t); /* shows its running answer on the screen */
+
+/* thinking.c */
+void thinking_begin(struct repl *r);                                                /* an answer goes to the screen */
+int thinking_on_text(void *ctx, enum output_kind part, const char *data, size_t n); /* a turn_fn: prints text, folds thinking; ctx: the repl */
+void thinking_end(struct repl *r);                                                  /* prints the line that stands for folded thinking */
+void thinking_show(struct repl *r);                                                 /* Ctrl-O: unfolds it, or prints the thinking of the last answer */
 
 /* chat_switch.c */
 void chat_switch_to(struct repl *r, struct chat_session *t);    /* activates it: prints its last exchange, attaches to its running answer */

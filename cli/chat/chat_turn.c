@@ -8,6 +8,7 @@
 #include "cli/terminal/out.h"
 #include "cli/terminal/progress.h"
 #include "cli/terminal/sig.h"
+#include "engine/base/clock.h"
 
 /* --- end ------------------------------------------------------------------------------------------------------------- */
 
@@ -46,6 +47,7 @@ static const char *describe_partial(const struct repl *r, const struct turn *u, 
 /* Releases the screen after the answer on it has ended or moved to the background. */
 static void release_screen(struct repl *r) {
     screen_hide_line(r);
+    thinking_end(r);
     progress_clear();
     answer_printer_end(&r->printer);
     answer_printer_free(&r->printer);
@@ -84,6 +86,12 @@ static void finish_in_background(struct repl *r, struct chat_session *t) {
     else report_note("session %s has answered (%d tokens); /switch %s shows it", label, u->stats.answer_tokens, label);
 }
 
+/* Rings the bell after a long answer, for a user who works in another window. */
+static void ring_bell(struct repl *r, const struct chat_session *t) {
+    enum { LONG_S = 10 };
+    if (r->line.unfocused && r->app->tty_out && clock_now() - t->started_s > LONG_S) out_draw(1, "\a", 1);
+}
+
 static void finish_turn(struct repl *r, struct chat_session *t) {
     bool front = r->on_screen == t, summary = t->on_finish != NULL;
     t->stats = t->turn.stats;
@@ -95,6 +103,7 @@ static void finish_turn(struct repl *r, struct chat_session *t) {
     chat_session_save(r, t);
     if (front) finish_on_screen(r, t, summary);
     else if (!summary && !t->closing) finish_in_background(r, t);
+    if (!t->closing) ring_bell(r, t);
 }
 
 void chat_turn_poll(struct repl *r) {
@@ -120,19 +129,22 @@ void chat_turn_poll(struct repl *r) {
 static void hide_line_before_output(void *ctx) { screen_hide_line(ctx); }
 
 static void acquire_screen(struct repl *r, struct chat_session *t) {
+    struct answer_style style = r->app->answer_style;
+    style.no_thinking = false; /* thinking_on_text decides */
     r->on_screen = t;
-    answer_printer_init(&r->printer, &r->app->answer_style);
+    answer_printer_init(&r->printer, &style);
     r->printer.before_output = hide_line_before_output;
     r->printer.ctx = r;
-    t->turn.on_text = answer_printer_add;
-    t->turn.ctx = &r->printer;
+    t->turn.on_text = thinking_on_text;
+    t->turn.ctx = r;
+    thinking_begin(r);
     engine_client_defer_signals(t->client);
 }
 
 void chat_turn_to_screen(struct repl *r, struct chat_session *t) {
     acquire_screen(r, t);
-    answer_printer_add(&r->printer, OUTPUT_THINKING, t->turn.thinking.data, t->turn.thinking.len);
-    answer_printer_add(&r->printer, OUTPUT_TEXT, t->turn.text.data, t->turn.n_shown);
+    thinking_on_text(r, OUTPUT_THINKING, t->turn.thinking.data, t->turn.thinking.len);
+    thinking_on_text(r, OUTPUT_TEXT, t->turn.text.data, t->turn.n_shown);
 }
 
 void chat_turn_to_background(struct repl *r) {
@@ -155,6 +167,7 @@ int chat_turn_start(struct repl *r, struct chat_session *t, bool background, str
     turn_free(&t->turn);
     if ((rc = turn_start(&t->turn, r->app, t->client, &t->prompt, &q, NULL, NULL, e))) return rc;
     r->exit_warned = false;
+    t->started_s = clock_now();
     if (background) return 0;
     acquire_screen(r, t);
     progress_begin("reading the prompt");

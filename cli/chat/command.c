@@ -64,9 +64,10 @@ static void cmd_help(struct repl *r, const char *arg) {
         group = commands[i].group;
         print_command(r, &commands[i]);
     }
-    screen_print(r, "Several lines: \"\"\" before and after, a \\ at the end, Ctrl-J, or paste. /help COMMAND tells more about one.\n"
-                    "While an answer runs you can keep typing: lines you enter are sent when it ends; & alone moves that answer to the background.\n"
-                    "Esc or Ctrl-C stops an answer, Ctrl-R searches the history, Ctrl-G opens $EDITOR, Tab completes, Ctrl-D leaves.");
+    screen_print(r,
+                 "Several lines: \"\"\" before and after, a \\ at the end, Ctrl-J, or paste. /help COMMAND tells more about one.\n"
+                 "While an answer runs you can keep typing: lines you enter are sent when it ends; & alone moves that answer to the background.\n"
+                 "Esc or Ctrl-C stops an answer, Ctrl-O shows the thinking, Ctrl-R searches the history, Ctrl-G opens $EDITOR, Tab completes, Ctrl-D leaves.");
 }
 
 void command_request_exit(struct repl *r, bool key) {

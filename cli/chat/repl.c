@@ -114,6 +114,7 @@ static void process_input(struct repl *r) {
         screen_flush(r);
         if (res == LINE_EDITOR && r->on_screen) line_hint(&r->line, "the editor opens when the answer has ended");
         else if (res == LINE_EDITOR) editor_open(r);
+        else if (res == LINE_THINKING) thinking_show(r);
         else if (res == LINE_EOF && r->on_screen) queue_add(r, "/bye", 4);
         else if (res == LINE_EOF) command_request_exit(r, true);
         else if (res == LINE_DONE) {
@@ -154,6 +155,7 @@ static void handle_interrupt(struct repl *r) {
 static void handle_resize(struct repl *r) {
     int rows, cols;
     if (sig_continued()) r->line.shown = false; /* redrawn at the current cursor */
+    if (r->on_screen && !r->line.shown) screen_hide_line(r);
     r->line_below_answer = false;
     term_size(&rows, &cols);
     line_resize(&r->line, rows, cols);
@@ -200,6 +202,7 @@ static void process_events(struct repl *r, bool keys) {
     if (r->leaving) return;
     screen_redraw_line(r);
     if (r->line.shown) screen_update_status(r);
+    screen_show_answer_status(r);
 }
 
 static void run_loop(struct repl *r) {

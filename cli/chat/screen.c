@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "cli/chat/chat.h"
+#include "cli/terminal/format.h"
 #include "cli/terminal/out.h"
 #include "cli/terminal/progress.h"
 #include "cli/terminal/sanitize.h"
@@ -15,7 +16,13 @@ void screen_flush(struct repl *r) {
     r->line.out.len = 0;
     r->line.out.failed = false;
 }
+static void hide_answer_status(struct repl *r) {
+    if (r->answer_status_shown) out_draw(1, "\033[J", 3); /* the cursor is at the end of the answer */
+    r->answer_status_shown = false;
+}
+
 void screen_hide_line(struct repl *r) {
+    hide_answer_status(r);
     if (r->dumb && r->prompt_shown) out_write("\n", 1); /* the terminal keeps what was typed */
     r->prompt_shown = false;
     if (r->dumb || (!r->line.shown && !r->line_below_answer)) return;
@@ -29,6 +36,7 @@ void screen_hide_line(struct repl *r) {
 /* After a full row the answer continues on the row of the line. */
 void screen_open_row_below(struct repl *r) {
     int col = r->printer.col;
+    hide_answer_status(r);
     if (r->line.shown || r->line_below_answer) return;
     progress_clear();
     if (col) buf_str(&r->line.out, "\r\n");
@@ -112,6 +120,27 @@ void screen_update_status(struct repl *r) {
     if (r->n_queue) buf_fmt(&b, "%s%zu queued: %s", b.len ? "   " : "", r->n_queue, r->queue[0]);
     line_status(&r->line, b.data ? b.data : "");
     screen_flush(r);
+    buf_free(&b);
+}
+
+/* Appears after a second, so that short answers do not flicker. Not after a full row, where the cursor could not return. */
+void screen_show_answer_status(struct repl *r) {
+    enum { AFTER_S = 1 };
+    const struct turn *u = r->on_screen ? &r->on_screen->turn : NULL;
+    const double now = clock_now();
+    struct buf b = {0};
+    char rate[32], time[32];
+    if (!u || r->dumb || !r->app->tty_out || r->app->opts.v[OPT_QUIET].on || r->app->answer_style.plain || r->line.shown || r->line_below_answer) return;
+    if (u->n_tokens < 2 || now - u->first_token < AFTER_S || r->printer.col >= r->line.cols) return;
+    if (r->answer_status_shown && now - r->status_drawn_s < 0.25) return;
+    r->status_drawn_s = now;
+    buf_fmt(&b, "\r\n%s", r->line.color ? "\033[2m" : "");
+    if (r->thinking.since) buf_fmt(&b, "thinking for %s, ", format_duration(now - r->thinking.since, time, sizeof time));
+    buf_fmt(&b, "%d tokens, %s tok/s%s\033[K%s\033[A\r", u->n_tokens, turn_speed(u, rate, sizeof rate), r->thinking.since ? "; Ctrl-O shows the thinking" : "",
+            r->line.color ? "\033[0m" : "");
+    if (r->printer.col) buf_fmt(&b, "\033[%dC", r->printer.col);
+    if (!b.failed) out_draw(1, b.data, b.len);
+    r->answer_status_shown = !b.failed;
     buf_free(&b);
 }
 

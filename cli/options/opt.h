@@ -35,6 +35,7 @@ enum opt_id {
     OPT_QUIET,
     OPT_VERBOSE,
     OPT_COLOR,
+    OPT_SHOW_THINKING,
     OPT_MAX_TOKENS,
     OPT_TEMP,
     OPT_TOP_P,

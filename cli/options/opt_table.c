@@ -49,6 +49,8 @@ const struct opt_def opt_table[OPT_COUNT] = {
     [OPT_QUIET] = {"quiet", 'q', OPT_FLAG, SETTING | OPT_EVERYDAY, OUTPUT, .help = "no thinking, progress or notes on stderr"},
     [OPT_VERBOSE] = {"verbose", 'v', OPT_FLAG, SETTING, OUTPUT, .help = "more messages on stderr"},
     [OPT_COLOR] = {"color", 0, OPT_CHOICE, SETTING, OUTPUT, "WHEN", "auto always never", .def = "auto", .help = "colour on stdout and stderr"},
+    [OPT_SHOW_THINKING] = {"show-thinking", 0, OPT_CHOICE, LIVE, OUTPUT, "WHEN", "auto always never", .def = "auto",
+                           .help = "thinking of an answer; auto folds it in a chat"},
 
     [OPT_MAX_TOKENS] = {"max-tokens", 'n', OPT_INT, LIVE | OPT_EVERYDAY, ANSWER, "N", .lo = 1, .hi = MAX_CTX,
                         .help = "stop the answer after N tokens (until the context is full)"},

@@ -268,6 +268,8 @@ static void kill_row_end(struct line *l) { /* at the end of a row: its line end 
 static void yank_killed(struct line *l) { insert_text(l, l->kill_buffer.data ? l->kill_buffer.data : "", l->kill_buffer.len); }
 static void insert_row(struct line *l) { insert_text(l, "\n", 1); }
 static void begin_paste(struct line *l) { l->pasting = true; }
+static void note_focus(struct line *l) { l->unfocused = false; }
+static void note_no_focus(struct line *l) { l->unfocused = true; }
 static void clear_screen(struct line *l) {
     buf_str(&l->out, "\033[H\033[2J");
     l->shown = false;
@@ -281,6 +283,7 @@ static enum line_result handle_control(struct line *l, unsigned char c) {
         [CTRL('W')] = kill_blank_left, [CTRL('Y')] = yank_killed,   [DEL] = delete_left};
     if (c == CTRL('D') && !l->text.len) return LINE_EOF;
     if (c == CTRL('G')) return LINE_EDITOR;
+    if (c == CTRL('O')) return LINE_THINKING;
     if (c == CTRL('M')) return handle_enter(l);
     if (keys[c & 127]) keys[c & 127](l);
     return LINE_MORE;
@@ -309,6 +312,8 @@ static void run_escape(struct line *l, const char *s) {
                 {"[8~", go_row_end},
                 {"[3~", delete_right},
                 {"[200~", begin_paste},
+                {"[I", note_focus},
+                {"[O", note_no_focus},
                 {"b", go_word_left},
                 {"[1;5D", go_word_left},
                 {"[1;3D", go_word_left},

@@ -9,9 +9,10 @@
 
 enum line_result {
     LINE_MORE,
-    LINE_DONE,   /* Enter: text is complete */
-    LINE_EOF,    /* Ctrl-D on an empty line */
-    LINE_EDITOR, /* Ctrl-G: open text in $EDITOR, then line_set_text */
+    LINE_DONE,     /* Enter: text is complete */
+    LINE_EOF,      /* Ctrl-D on an empty line */
+    LINE_EDITOR,   /* Ctrl-G: open text in $EDITOR, then line_set_text */
+    LINE_THINKING, /* Ctrl-O: show the thinking */
 };
 
 struct line_row {    /* one row of the screen */
@@ -34,6 +35,7 @@ struct line {
     size_t history_index; /* index in history; history->n is the draft */
     struct buf draft, kill_buffer, status, hint, query;
     bool searching, pasting, escaping, shown;
+    bool unfocused;    /* the terminal has reported that another window has the focus */
     size_t search_hit; /* history index + 1 of the search hit */
     unsigned char esc[32], utf[4];
     int n_esc, n_utf, utf_len;

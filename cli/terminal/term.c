@@ -10,8 +10,8 @@ static struct termios saved_mode, raw_mode;
 static volatile bool mode_saved, is_raw;
 static volatile int n_early;
 
-/* bracketed paste: a pasted line end does not send the line */
-static const char paste_on[] = "\033[?2004h", paste_off[] = "\033[?2004l";
+/* bracketed paste: a pasted line end does not send the line; and reports of the focus */
+static const char reports_on[] = "\033[?2004h\033[?1004h", reports_off[] = "\033[?2004l\033[?1004l";
 
 static void write_escape(const char *s) {
     if (write(2, s, strlen(s)) < 0) return;
@@ -34,7 +34,7 @@ int term_raw(void) {
     if (tcsetattr(0, TCSADRAIN, &t)) return -1;
     if (!ioctl(0, FIONREAD, &waiting)) n_early = waiting; /* read after the switch: what arrives in between still has line feeds */
     is_raw = true;
-    if (!term_dumb()) write_escape(paste_on);
+    if (!term_dumb()) write_escape(reports_on);
     return 0;
 }
 
@@ -42,13 +42,13 @@ void term_restore(void) {
     if (!is_raw) return;
     is_raw = false;
     tcsetattr(0, TCSADRAIN, &saved_mode);
-    if (!term_dumb()) write_escape(paste_off);
+    if (!term_dumb()) write_escape(reports_off);
 }
 
 void term_restore_raw(void) {
     if (!is_raw || tcgetpgrp(0) != getpgrp()) return; /* in the background the terminal belongs to another job */
     tcsetattr(0, TCSADRAIN, &raw_mode);
-    if (!term_dumb()) write_escape(paste_on);
+    if (!term_dumb()) write_escape(reports_on);
 }
 
 bool term_is_raw(void) { return is_raw; }

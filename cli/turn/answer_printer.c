@@ -48,8 +48,16 @@ static int print_part(struct answer_printer *p, int fd, const char *data, size_t
     return rc;
 }
 
+/* Without colour, lines around the thinking tell it from the answer. */
+static bool needs_marks(const struct answer_printer *p) { return out_terminal(2) && !p->style.color_thinking; }
+static void print_mark(struct answer_printer *p, const char *text) {
+    if (p->before_output) p->before_output(p->ctx);
+    out_err(text, strlen(text));
+}
+
 static void end_thinking(struct answer_printer *p) {
     print_part(p, 2, "", 0);
+    if (needs_marks(p)) print_mark(p, "\n[answer]");
     if (p->before_output) p->before_output(p->ctx);
     out_err("\n\n", out_terminal(2) ? 2 : 1);
     p->col = 0;
@@ -62,6 +70,7 @@ static void print_thinking(struct answer_printer *p, const char *data, size_t n)
         while (n && *data == '\n') data++, n--;
     if (!n || p->style.no_thinking) return;
     size_t end = trim_end(data, n, "\n");
+    if (!p->thinking_open && needs_marks(p)) print_mark(p, "[thinking]\n");
     if (end) {
         for (; p->held_thinking_line_ends; p->held_thinking_line_ends--) print_part(p, 2, "\n", 1);
         print_part(p, 2, data, end);

@@ -369,7 +369,12 @@ static void make_plan(struct session *s, const struct request *r, const char *pr
     if (!strcmp(word, "escape"))
         buf_str(b, "A\033[31mred\033]0;title\007B\b\bC\rD\xC2\x9B"
                    "31mE\x7F.");
-    else if (!strcmp(word, "think")) buf_str(b, "\x0Ereasoning here\x0F\n\nthe answer");
+    else if (!strcmp(word, "ponder")) { /* thinks for more than a second, then answers for more than ten */ buf_char(b, 0x0E);
+        for (int i = 0; i < 60; i++) buf_fmt(b, "idea%d ", i);
+        buf_str(b, "\x0F\n\n");
+        for (int i = 0; i < 60; i++) buf_fmt(b, "w%d ", i);
+        s->token_s = 0.02;
+    } else if (!strcmp(word, "think")) buf_str(b, "\x0Ereasoning here\x0F\n\nthe answer");
     else if (!strcmp(word, "call"))
         buf_str(b, "\x0Ewhich one?\x0F"
                    "Let me see.\x10{\"name\": \"weather\", \"arguments\": {\"city\": \"Bern \\ud83d\\ude00\"}}\x11\x10{\"name\": \"time\"}\x11");

@@ -298,7 +298,7 @@ class Repl(driver.Case):
 
     def test_continue_while_thinking(self):
         """Cut off during thinking: what follows is still thinking, on the screen and on disk."""
-        t = self.chat("-n", "5", "--save", "kept", "--color=always", text="kept> ")
+        t = self.chat("-n", "5", "--save", "kept", "--color=always", "--show-thinking=always", text="kept> ")
         end = lambda at: t.prompt(t.until("limit of 5 tokens", at), "kept> ")
         at = len(t.out)
         t.send("think\r")

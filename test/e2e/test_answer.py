@@ -1,0 +1,96 @@
+"""How an answer appears on the screen: folded thinking, its status, the bell. Runs on the fake engine."""
+import re
+
+import driver
+
+
+class Answer(driver.Case):
+    def chat(self, *args, cols=80, rows=24, **more):
+        t = self.terminal(*args, rows=rows, cols=cols, **more)
+        self.last = t.prompt()
+        return t
+
+    def ask(self, t, text, answer):
+        begin = self.last
+        t.send(text + "\r")
+        self.last = t.prompt(t.until(answer, begin))
+        return t.out[begin:self.last].decode()
+
+    def test_thinking_is_folded(self):
+        for env in ({}, {"NO_COLOR": "1"}):
+            t = self.terminal(env=env)
+            prompt = b"> \r\x1b\\[2C" if env else b"\x1b\\[1m> \x1b\\[0m\r"
+            at = t.until(prompt)
+            t.send("think\r")
+            at = t.until(prompt, t.until("the answer", at))
+            lines = [line for line in t.screen() if line]
+            self.assertRegex(lines[-3], r"^\(thought for 0 s, \d+ tokens; Ctrl-O shows it\)$")
+            self.assertEqual(lines[-2], "the answer")
+            t.send("\x0f")  # Ctrl-O
+            t.until("reasoning here", at)
+            t.quiet()
+            self.assertEqual([line for line in t.screen() if line][-2:], ["reasoning here", ">"])
+
+    def test_thinking_unfolds_while_it_runs(self):
+        t = self.chat()
+        t.send("ponder\r")
+        t.until("thinking for 1 s, ")
+        self.assertNotIn(b"idea0", t.out)
+        t.send("\x0f")
+        at = t.until("idea59", t.until("idea0"))
+        t.until("w3 ", at)
+        t.send("\x03")
+        t.prompt(t.until("stopped", at))
+        self.assertNotIn(b"thought for", t.out)
+
+    def test_show_thinking(self):
+        t = self.chat("--show-thinking", "always")
+        self.assertRegex(self.ask(t, "think", "the answer"), "reasoning.* here")
+        self.ask(t, "/set show-thinking never", "starting with the next answer")
+        shown = self.ask(t, "think", "the answer")
+        self.assertNotIn("reasoning", shown)
+        self.assertNotIn("thought for", shown)
+        self.ask(t, "/set show-thinking auto", "starting with the next answer")
+        self.assertIn("thought for", self.ask(t, "think", "the answer"))
+        self.assertEqual(self.run_bin("-p", "think", "--show-thinking", "never"), (0, b"the answer\n", ""))
+        self.assertEqual(self.run_bin("-p", "think"), (0, b"the answer\n", "reasoning here\n"))
+
+    def test_thinking_without_colour(self):
+        t = self.terminal("-p", "think", env={"NO_COLOR": "1"})
+        self.assertEqual(t.wait(), 0)
+        self.assertEqual([line for line in t.screen() if line], ["[thinking]", "reasoning here", "[answer]", "the answer"])
+
+    def test_status_of_the_running_answer(self):
+        """On the row below, from the first second on; the text is the same as without it, also after a typed line."""
+        for rows, cols in ((24, 80), (6, 30)):
+            t = self.chat(rows=rows, cols=cols)
+            t.send("slow\r")
+            t.until(rb"\d+ tokens, [0-9.]+ tok/s")
+            t.quiet(0.02)
+            t.send("x")
+            t.until(rb"w5\d")
+            t.send("\x7f")
+            self.last = t.prompt(t.until("w59", self.last))
+            lines = t.screen(rows, cols)
+            self.assertNotIn("tok/s", " ".join(lines))
+            words = [int(w) for w in re.findall(r"\bw(\d+)\b", " ".join(lines))]
+            self.assertEqual(words, list(range(words[0], 60)))
+            self.assertTrue(rows < 10 or words[0] == 0)
+
+    def test_bell_after_a_long_answer(self):
+        """Only when the answer took over ten seconds and the terminal has reported that another window has the focus."""
+        t = self.chat()
+        self.assertIn(b"\x1b[?1004h", t.out)
+        t.send("\x1b[O")
+        self.ask(t, "short", "You said: short")
+        self.assertNotIn(b"\x07", t.out)
+        t.send("ponder\r")
+        self.last = t.prompt(t.until("w59", self.last))
+        self.assertEqual(t.out.count(b"\x07"), 1)
+        t.send("/bye\r")
+        self.assertEqual(t.wait(), 0)
+        self.assertTrue(t.out.rstrip().endswith(b"\x1b[?1004l"), t.out[-40:])
+
+
+if __name__ == "__main__":
+    driver.unittest.main()
