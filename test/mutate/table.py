@@ -272,7 +272,7 @@ change("scalar-softmax", "the running sum of a softmax is not corrected", "kchec
 
 change("company-linear", "nine rows and more take the kernel for many rows", "kcheck_batch_invariance", ("cpu/linear.c", "!o->exact && o->n > BATCH_INVARIANT_ROWS", "!o->exact && o->n > 8"))
 change("company-experts", "experts with nine tokens and more take the kernel for many rows", "kcheck_batch_invariance", ("cpu/experts.c", "return batch > BATCH_INVARIANT_ROWS && g->n > most", "return batch > 8 && g->n > KERNEL_TOKENS"))
-change("experts-node-rows", "the second memory node's gate and up outputs overwrite the first's", "kcheck_shard", ("cpu/experts.c", "row += e->gate.rows;", "row += e->gate.rows * 0;"))
+change("experts-node-rows", "the second memory node's gate and up outputs overwrite the first's", "kcheck_shard", ("cpu/experts.c", "row += expert_inter(e);", "row += expert_inter(e) * 0;"))
 change("nodes-way", "traffic from a memory node to others costs nothing", "unit_nodes", ("engine/placement/numa_cost.c", "out = l->is_local ? 0", "out = true ? 0"))
 change("span-least", "a page goes to the memory node that computes the least of it", "unit_nodes", ("engine/weights/numa_ranges.c", "has[a] > has[best]", "has[a] < has[best]"))
 change("company-attention", "nine queries and more share their chunks", "kcheck_batch_invariance", ("cpu/attention.c", "if (o->n > BATCH_INVARIANT_ROWS) return run_tokens", "if (o->n > 8) return run_tokens"))
@@ -329,7 +329,7 @@ change("style-link", "links are broken", "unit_style", ("cli/terminal/markdown.c
 change("style-table", "a table that is too wide is aligned", "unit_style; e2e_screen", ("cli/terminal/markdown_table.c", "fits = fits && (!room || total <= room);", ""))
 change("no-save", "--no-save saves chats", "e2e_screen", ("cli/chat/chat_session.c", "if (r->app->opts.v[OPT_NO_SAVE].on || !conversation_last", "if (!conversation_last"))
 change("clear-undo", "/undo does not restore what /clear removed", "e2e_screen", ("cli/chat/chat_session.c", "if (!t->cleared.conv.n) return false;", "return false;"))
-change("binary-document", "an executable is attached as a document", "e2e_oneshot", ("cli/turn/input.c", "if (!rc) rc = refuse_binary(path, &raw, e);", ""))
+change("binary-document", "an executable is attached as a document", "e2e_oneshot", ("cli/turn/input.c", "if (!rc) rc = input_check_text(f->path, &raw, e);", ""))
 change("batch-line", "--batch counts lines from the start of the prompt", "e2e_oneshot", ("cli/modes/batch.c", ".line_number = number}", ".number = 1}"))
 change("bench-sessions", "--bench reports one session's tokens for all", "e2e_bench", ("cli/modes/bench.c", "rate, sessions / rate,", "rate, 1 / rate,"))
 change("choice-placed", "an indexer's selection replays with the keys of the session it was recorded for", "gpu_graph_families",
