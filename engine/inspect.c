@@ -12,14 +12,14 @@
 int engine_describe(const struct engine_params *p, struct buf *out, struct error *e) {
     int rc = engine_check_level(p, e);
     if (rc) return rc;
-    char all[300];
-    arch_list(all, sizeof all);
     char devices[400];
     gpu_describe(devices, sizeof devices);
     buf_fmt(out, "cpu: %s\n", cpu_describe());
     if (*autotune_describe()) buf_fmt(out, "kernels: %s\n", autotune_describe());
     if (p->cpu_level) buf_fmt(out, "level: %s\n", cpu_level_name((enum cpu_level)(p->cpu_level - 1)));
-    buf_fmt(out, "devices: %s\nfamilies: %s\n", devices, all);
+    buf_fmt(out, "devices: %s\nfamilies: ", devices);
+    arch_list(out);
+    buf_char(out, '\n');
     return out->failed ? error_set(e, ERR_MEMORY, "no memory") : 0;
 }
 

@@ -71,14 +71,11 @@ const struct arch *arch_find(const struct json *model_type, const struct json *r
     return NULL;
 }
 
-void arch_list(char *buf, size_t cap) {
-    size_t at = 0;
-    buf[0] = 0;
+void arch_list(struct buf *out) {
+    const char *separator = "";
     for (size_t i = 0; i < sizeof table / sizeof *table; i++)
-        for (const char *const *t = table[i]->model_types; *t; t++) {
+        for (const char *const *t = table[i]->model_types; *t; t++, separator = ", ") {
             const char *text = table[i]->text_type;
-            int n = snprintf(buf + at, cap - at, "%s%s%s%s", at ? ", " : "", *t, text ? " with " : "", text ? text : "");
-            if (n < 0 || (size_t)n >= cap - at) return;
-            at += (size_t)n;
+            buf_fmt(out, "%s%s%s%s", separator, *t, text ? " with " : "", text ? text : "");
         }
 }

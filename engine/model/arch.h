@@ -1,5 +1,6 @@
 #pragma once
 /* A model family: how its config.json is read, and its tensor names. A new family is one file in this folder and one row in arch.c. */
+#include "engine/base/buf.h"
 #include "engine/model/config.h"
 
 /* Names without the suffixes .weight, .bias or of scales. %d: layer, then expert. NULL: the family has no such tensor. If a tensor holds several of these
@@ -60,8 +61,7 @@ struct arch {
 
 /* Returns the family of a config.json, or NULL: unknown. */
 const struct arch *arch_find(const struct json *model_type, const struct json *root);
-/* Lists all families as "deepseek_v3, kimi_k2, ...", for messages. */
-void arch_list(char *buf, size_t cap);
+void arch_list(struct buf *out); /* appends all families as "deepseek_v3, kimi_k2, ..." */
 
 extern const struct arch arch_deepseek_v3, arch_deepseek_v32, arch_deepseek_v4, arch_glm_moe_dsa, arch_deepseek_v2, arch_qwen3_moe, arch_mixtral,
     arch_qwen2_moe;

@@ -501,11 +501,10 @@ int config_parse(struct config *c, const struct json *root, const char *what, bo
     int rc;
     c->arch = arch_find(type, root);
     if (!c->arch) {
-        char all[1000];
-        arch_list(all, sizeof all);
-        if (!type || type->type != JSON_STRING) return error_set(e, ERR_MODEL, "%s: 'model_type' is missing; hearth knows %s", what, all);
-        return error_set(e, ERR_MODEL, "%s: the architecture '%.*s' is unknown to hearth (llama.cpp or vLLM may run it); it knows %s", what,
-                         (int)(type->n < 60 ? type->n : 60), type->string, all);
+        static const char list[] = "hearth --version -v lists the architectures that it opens";
+        if (!type || type->type != JSON_STRING) return error_set(e, ERR_MODEL, "%s: 'model_type' is missing; %s", what, list);
+        return error_set(e, ERR_MODEL, "%s: hearth cannot open the architecture '%.*s', which llama.cpp or vLLM may run; %s", what,
+                         (int)(type->n < 60 ? type->n : 60), type->string, list);
     }
     c->names = &c->arch->names, c->layout = &c->arch->layout;
     snprintf(c->model_type, sizeof c->model_type, "%.*s", (int)type->n, type->string);
