@@ -1,4 +1,4 @@
-/* AFMoE (Arcee Trinity): GQA with a norm per head on q and k and a gated output, norms before and behind both blocks, a sigmoid router with a selection bias.
+/* AFMoE (Arcee Trinity): GQA with a norm per head on q and k and a gated output, norms before and after both blocks, a sigmoid router with a selection bias.
  * Layers with a window are rotated, the others are not. Reference: transformers, models/afmoe. */
 #include <math.h>
 

@@ -206,6 +206,7 @@ void config_read_gqa(struct config_reader *r, struct config *c) {
 
 void config_read_dense(struct config_reader *r, struct config *c) {
     config_read_gqa(r, c);
+    c->rope.interleaved = config_bool(r, "rope_interleave", false); /* GGUF only */
     c->dense_inter = config_int(r, "intermediate_size", c->arch->defaults.inter, 1, 1 << 20);
 }
 

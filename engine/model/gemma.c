@@ -1,4 +1,4 @@
-/* Gemma 2 and 3: dense GQA, (1 + w) norms before and behind attention and FFN, GELU, embeddings times sqrt(hidden). Gemma 2 caps scores and logits and has a
+/* Gemma 2 and 3: dense GQA, (1 + w) norms before and after attention and FFN, GELU, embeddings times sqrt(hidden). Gemma 2 caps scores and logits and has a
  * window in every other layer. Gemma 3 has a norm per head on q and k, and a window with its own rotary base in all but every sixth layer. Reference:
  * transformers, models/gemma2 and models/gemma3; Google's code rounds sqrt(hidden) to BF16. */
 #include <math.h>
@@ -42,7 +42,7 @@ static float read_cap(struct config_reader *r, const char *key, double none) {
     return (float)config_num(r, key, v && v->type == JSON_NULL ? 0 : none, 0, 1e6);
 }
 
-/* What all generations have. caps: defaults of the caps on scores and logits. */
+/* Reads what all generations have. caps: defaults of the caps on scores and logits. */
 static void parse_common(struct config_reader *r, struct config *c, double score_cap, double logit_cap) {
     c->norm = NORM_RMS_PLUS_ONE;
     config_read_dense(r, c);

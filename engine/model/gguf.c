@@ -15,8 +15,9 @@
     .shared_down = B "ffn_down_shexp", .shared_gate = B "ffn_gate_inp_shexp", .dense_gate = B "ffn_gate", .dense_up = B "ffn_up", .dense_down = B "ffn_down", \
     .delta_qkvz = B "ssm_in", .delta_qkv = B "attn_qkv", .delta_z = B "attn_gate", .delta_ba = B "ssm_ba", .delta_out = B "ssm_out", \
     .delta_conv = B "ssm_conv1d", .delta_rate = B "ssm_a", .delta_dt = B "ssm_dt.bias", .delta_norm = B "ssm_norm"
-static const struct tensor_names usual = {NAMES, .ffn_norm = B "ffn_norm"}, post_norm = {NAMES, .ffn_norm = B "post_attention_norm"},
-                                 out_norm = {NAMES, .ffn_norm = B "attn_output_norm"};
+static const struct tensor_names usual = {NAMES, .ffn_norm = B "ffn_norm"},
+                                 around = {NAMES, .ffn_norm = B "ffn_norm", .attn_out_norm = B "post_attention_norm", .ffn_out_norm = B "post_ffw_norm"},
+                                 post_norm = {NAMES, .ffn_norm = B "post_attention_norm"}, out_norm = {NAMES, .ffn_norm = B "attn_output_norm"};
 
 /* --- Metadata as config.json --------------------------------------------------------------------------------------------- */
 
@@ -191,6 +192,30 @@ static void put_llama(struct config_builder *t) {
     tell_heads(t);
     put_bool(t, "rope_interleave", true);
 }
+static const char *llama_family(const struct config_builder *t) { return json_int(meta_of(t, "expert_count"), 0) > 0 ? "mixtral" : "llama"; }
+
+/* --- Models without experts --- */
+
+/* Biases of q, k and v show in the tensors; no family has one of o there. */
+static void tell_seed_oss(struct config_builder *t) {
+    tell_heads(t);
+    put_bool(t, "attention_bias", t->facts->qkv_bias);
+}
+/* layers: those of the largest model, whose scale is by hidden / heads; of the others by the size of a head. */
+static void tell_gemma(struct config_builder *t, int64_t layers) {
+    const int64_t heads = json_int(meta_of(t, "attention.head_count"), 0), hidden = json_int(meta_of(t, "embedding_length"), 0);
+    tell_heads(t);
+    put_int(t, "query_pre_attn_scalar", json_int(meta_of(t, "block_count"), 0) == layers && heads > 0 ? hidden / heads : head_dim(t));
+}
+static void tell_gemma2(struct config_builder *t) { tell_gemma(t, 46); }
+static void tell_gemma3(struct config_builder *t) { tell_gemma(t, 62); }
+static void tell_phi3(struct config_builder *t) {
+    const struct json *window = meta_of(t, "attention.sliding_window");
+    tell_heads(t);
+    put_bool(t, "lm_head_bias", t->facts->head_bias);
+    if (window && json_int(window, 0) > 0) put_json(t, "sliding_window", *window);
+}
+static const char *olmo_family(const struct config_builder *t) { return meta_of(t, "attention.sliding_window") ? "olmo3" : "olmo2"; }
 
 static const char *deepseek_family(const struct config_builder *t) {
     int64_t gating = json_int(meta_of(t, "expert_gating_func"), 0);
@@ -289,6 +314,22 @@ static const struct row qwen2_keys[] = {{"attention.key_length", NULL},
                                         {"expert_weights_norm", "norm_topk_prob"},
                                         {NULL, NULL}},
                         llama_keys[] = {{"attention.key_length", NULL}, {"attention.value_length", NULL}, {"expert_count", "num_local_experts"}, {NULL, NULL}},
+                        heads_keys[] = {{"attention.key_length", NULL}, {"attention.value_length", NULL}, {NULL, NULL}},
+                        window_keys[] = {{"attention.key_length", NULL},
+                                         {"attention.sliding_window", "sliding_window"},
+                                         {"attention.value_length", NULL},
+                                         {"attn_logit_softcapping", "attn_logit_softcapping"},
+                                         {"final_logit_softcapping", "final_logit_softcapping"},
+                                         {"rope.freq_base_swa", "rope_local_base_freq"},
+                                         {NULL, NULL}},
+                        phi3_keys[] = {{"attention.key_length", NULL}, {"attention.sliding_window", NULL}, {"attention.value_length", NULL}, {NULL, NULL}},
+                        granite_keys[] = {{"attention.key_length", NULL},
+                                          {"attention.scale", "attention_multiplier"},
+                                          {"attention.value_length", NULL},
+                                          {"embedding_scale", "embedding_multiplier"},
+                                          {"logit_scale", "logits_scaling"},
+                                          {"residual_scale", "residual_multiplier"},
+                                          {NULL, NULL}},
                         gpt_oss_keys[] = {{"attention.key_length", NULL},
                                           {"attention.sliding_window", "sliding_window"},
                                           {"attention.value_length", NULL},
@@ -366,11 +407,26 @@ static const struct known {
     void (*tell)(struct config_builder *t);
     const char *(*family)(const struct config_builder *t);
 } table[] = {
-    {"dbrx", "dbrx", &out_norm, dbrx_keys, tell_dbrx, NULL},         {"deepseek2", NULL, &usual, deepseek_keys, tell_deepseek, deepseek_family},
-    {"glm4moe", "glm4_moe", &post_norm, glm4_keys, tell_glm4, NULL}, {"gpt-oss", "gpt_oss", &post_norm, gpt_oss_keys, tell_gpt_oss, NULL},
-    {"llama", "mixtral", &usual, llama_keys, put_llama, NULL},       {"minimax-m2", "minimax_m2", &usual, minimax_keys, tell_minimax, NULL},
-    {"phimoe", "phimoe", &usual, phimoe_keys, tell_phimoe, NULL},    {"qwen2moe", "qwen2_moe", &usual, qwen2_keys, tell_qwen2, NULL},
-    {"qwen3moe", "qwen3_moe", &usual, qwen3_keys, tell_qwen3, NULL}, {"qwen3next", "qwen3_next", &post_norm, qwen3next_keys, tell_qwen3next, NULL},
+    {"dbrx", "dbrx", &out_norm, dbrx_keys, tell_dbrx, NULL},
+    {"deepseek2", NULL, &usual, deepseek_keys, tell_deepseek, deepseek_family},
+    {"glm4moe", "glm4_moe", &post_norm, glm4_keys, tell_glm4, NULL},
+    {"gpt-oss", "gpt_oss", &post_norm, gpt_oss_keys, tell_gpt_oss, NULL},
+    {"llama", NULL, &usual, llama_keys, put_llama, llama_family},
+    {"minimax-m2", "minimax_m2", &usual, minimax_keys, tell_minimax, NULL},
+    {"phimoe", "phimoe", &usual, phimoe_keys, tell_phimoe, NULL},
+    {"qwen2moe", "qwen2_moe", &usual, qwen2_keys, tell_qwen2, NULL},
+    {"qwen3moe", "qwen3_moe", &usual, qwen3_keys, tell_qwen3, NULL},
+    {"qwen3next", "qwen3_next", &post_norm, qwen3next_keys, tell_qwen3next, NULL},
+    {"qwen2", "qwen2", &usual, heads_keys, tell_heads, NULL},
+    {"qwen3", "qwen3", &usual, heads_keys, tell_heads, NULL},
+    {"gemma2", "gemma2", &around, window_keys, tell_gemma2, NULL},
+    {"gemma3", "gemma3_text", &around, window_keys, tell_gemma3, NULL},
+    {"phi3", "phi3", &usual, phi3_keys, tell_phi3, NULL},
+    {"smollm3", "smollm3", &usual, heads_keys, put_llama, NULL},
+    {"glm4", "glm4", &around, heads_keys, tell_seed_oss, NULL},
+    {"olmo2", NULL, &around, window_keys, tell_heads, olmo_family},
+    {"seed_oss", "seed_oss", &post_norm, heads_keys, tell_seed_oss, NULL},
+    {"granite", "granite", &usual, granite_keys, put_llama, NULL},
 };
 
 static const struct known *find_known(const struct json *meta) {
@@ -388,9 +444,11 @@ int gguf_names(struct config *c, struct arena *a, const struct json *meta, const
     *layout = (struct layout){.experts = true, .has_suffix = true, .qkv = f->qkv && !c->delta.taps, .gate_up = f->gate_up ? GATE_UP_STACKED : GATE_UP_SEPARATE};
     if (layout->qkv) names->q = names->k = names->v = B "attn_qkv";
     if (f->gate_up) names->expert_gate = names->expert_up = B "ffn_gate_up_exps";
-    if (c->delta.taps) { /* q, k, v and z are split unless the file is old; rates are precomputed and norms have 1 added */
+    layout->dense_gate_up = c->arch->layout.dense_gate_up;
+    if (layout->dense_gate_up) names->dense_gate = names->dense_up;
+    if (c->norm == NORM_RMS_PLUS_ONE) c->norm = NORM_RMS; /* the files' weights include the 1 */
+    if (c->delta.taps) {                                  /* q, k, v and z are split unless the file is old; rates are precomputed */
         c->delta.fused = f->delta_in, c->delta.fused_ba = true, c->delta.rates_converted = true;
-        c->norm = NORM_RMS;
     }
     c->names = names;
     c->layout = layout;
@@ -448,7 +506,7 @@ int gguf_config(struct arena *a, const struct json *meta, const struct gguf_fact
     const struct json *arch = json_get(meta, "general.architecture");
     const struct known *k = find_known(meta);
     if (!k) {
-        char all[300];
+        char all[400];
         gguf_list(all, sizeof all);
         if (!arch || arch->type != JSON_STRING) return error_set(e, ERR_MODEL, "%s: metadata 'general.architecture' is missing; hearth knows %s", what, all);
         return error_set(e, ERR_MODEL, "%s: the architecture '%.*s' is unknown to hearth (llama.cpp may run it); of GGUF it knows %s", what,
@@ -456,8 +514,6 @@ int gguf_config(struct arena *a, const struct json *meta, const struct gguf_fact
     }
     struct config_builder t = {.arena = a, .meta = meta, .facts = f, .what = what, .arch = k->name, .e = e};
     if (!(t.items = arena_alloc(a, 2 * MAX_MEMBERS * sizeof *t.items))) return error_set(e, ERR_MEMORY, "%s: no memory for its metadata", what);
-    if (!strcmp(t.arch, "llama") && json_int(meta_of(&t, "expert_count"), 0) < 1)
-        return error_set(e, ERR_MODEL, "%s: a model of the architecture llama without experts; hearth reads it with experts (Mixtral)", what);
     put_text(&t, "model_type", k->family ? k->family(&t) : k->model_type);
     put_int(&t, "vocab_size", f->vocab);
     put_int(&t, "num_hidden_layers", json_int(meta_of(&t, "block_count"), 0) - json_int(meta_of(&t, "nextn_predict_layers"), 0));

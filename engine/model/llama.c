@@ -6,7 +6,6 @@ static void parse(struct config_reader *r, struct config *c) {
     config_read_dense(r, c);
     c->qkv_bias = c->o_bias = config_bool(r, "attention_bias", false);
     c->dense_bias = config_bool(r, "mlp_bias", false);
-    c->rope.interleaved = config_bool(r, "rope_interleave", false); /* GGUF only */
     config_read_rope(r, c, c->head_dim, 10000);
     config_has(r, "is_llama_config"), config_has(r, "transformers.js_config"); /* SmolLM2 */
 }

@@ -1,7 +1,7 @@
 #pragma once
 /* Common tensor names, for the rows of struct arch. m: prefix of the text model's names, usually "model.". */
 #define NAMES_NORMS_BEFORE(m) .attn_norm = m "layers.%d.input_layernorm", .ffn_norm = m "layers.%d.post_attention_layernorm"
-/* Norms before and behind both blocks, as in Gemma. */
+/* Norms before and after both blocks, as in Gemma. */
 #define NAMES_NORMS_AROUND(m) \
     .attn_norm = m "layers.%d.input_layernorm", .attn_out_norm = m "layers.%d.post_attention_layernorm", .ffn_norm = m "layers.%d.pre_feedforward_layernorm", \
     .ffn_out_norm = m "layers.%d.post_feedforward_layernorm"

@@ -15,8 +15,10 @@ import gguf_file  # noqa: E402
 
 HEARTH = os.path.abspath(sys.argv[1])
 LENGTHS, TOLERANCE = (3, 40, 90), 1e-4
+ROUGH = {"gemma2": 5e-3, "gemma3": 5e-3}  # llama.cpp reads GELU from a table of float16
 # Cases where llama.cpp computes something other than was published (test_gguf.py then compares with the twin in safetensors), or does not read the file.
-OTHERWISE = {"phimoe": "it takes RMS norms for layer norms, and a plain softmax over the experts",
+OTHERWISE = {"phi3": "it accepts Phi-3's own vocabulary only",
+             "phimoe": "it takes RMS norms for layer norms, and a plain softmax over the experts",
              "gpt-oss": "it rounds the bounds of YaRN's ramp to whole dimensions, which the published configuration does not",
              "qwen3moe fused": "it knows no fused experts of this architecture",
              "deepseek2 v2": "it takes a model for one without low-rank queries by its 27 layers",
@@ -84,8 +86,8 @@ def main():
                     failed += 1
                 worst = max([worst] + [abs(here[i] - x) for i, x in there if x > -1e30])
         done += 1
-        failed += not worst <= TOLERANCE
-        print(f"{'FAIL ' if not worst <= TOLERANCE else ''}{arch}: log probabilities differ by up to {worst:.2g}", flush=True)
+        failed += not worst <= ROUGH.get(arch, TOLERANCE)
+        print(f"{'FAIL ' if not worst <= ROUGH.get(arch, TOLERANCE) else ''}{arch}: log probabilities differ by up to {worst:.2g}", flush=True)
     print(f"{done} architectures, {failed} failed")
     return failed != 0 or not done
 
