@@ -65,6 +65,7 @@ static int64_t q_pos(const struct op_attention *o, int i) { return o->q_pos ? o-
 /* The keys that token i sees: [*lo, *hi), indexes of rows or into its list of selected rows. */
 static void visible_keys(const struct op_attention *o, int i, int *lo, int *hi) {
     int64_t p = q_pos(o, i), begin = o->window > 0 ? p - o->k_pos0 + 1 - o->window : 0;
+    if (o->chunk_keys > 0 && p - p % o->chunk_keys - o->k_pos0 > begin) begin = p - p % o->chunk_keys - o->k_pos0;
     *hi = op_seen_step(p, o->k_pos0, o->k_step, o->n_keys);
     if (o->chosen && *hi > o->n_chosen) *hi = o->n_chosen; /* indexes into the list, not rows */
     *lo = begin < 0 ? 0 : begin < *hi ? (int)begin : *hi;

@@ -185,7 +185,7 @@ int elem_merge(struct exec *base, const struct op_merge *o) { return run_rows(ba
 
 static float gate_of(enum gate_kind kind, float g) {
     const float s = 1 / (1 + expf(-g));
-    return kind == GATE_SIGMOID ? s : kind == GATE_SILU ? g * s : g > 20 ? g : log1pf(expf(g));
+    return kind == GATE_SIGMOID ? s : kind == GATE_SILU ? g * s : kind == GATE_LINEAR ? g : g > 20 ? g : log1pf(expf(g));
 }
 static void gate_task(void *arg, int task, int thread) {
     const struct job *j = arg;
@@ -194,7 +194,7 @@ static void gate_task(void *arg, int task, int thread) {
         for (int h = 0; h < o->heads; h++) {
             float *y = o->y + (ptrdiff_t)i * o->ldy + (ptrdiff_t)h * o->head_ldy;
             const float *g = o->g + (ptrdiff_t)i * o->ldg + (ptrdiff_t)h * o->head_ldg;
-            if (o->per_head || o->kind == GATE_SOFTPLUS)
+            if (o->per_head || o->kind >= GATE_SOFTPLUS)
                 for (int d = 0; d < o->dim; d++) y[d] *= gate_of((enum gate_kind)o->kind, g[o->per_head ? 0 : d]);
             else if (o->kind == GATE_SILU) j->x->k.glu(y, g, y, o->dim, &(struct glu){0});
             else j->x->k.gate(y, g, o->dim);

@@ -26,7 +26,7 @@ static int best_of(const float *v, const uint8_t *taken, int n) {
 }
 
 static void scores_of(const struct op_route *o, const float *logits, float *score) {
-    int n = o->n_experts;
+    int n = o->n_experts + o->n_idle;
     if (o->score == SCORE_SIGMOID) {
         for (int i = 0; i < n; i++) score[i] = 1 / (1 + expf(-logits[i]));
         return;
@@ -68,8 +68,21 @@ static float mixer_weight(const struct op_route *o, const float *logits, const u
     return 1 / sum;
 }
 
+/* Sums the weights of a token's idle experts and replaces these by others, with weight 0. */
+static void replace_idle(const struct op_route *o, int t, const float *choice, uint8_t *mark) {
+    int32_t *ids = o->ids + (size_t)t * (size_t)o->topk;
+    float *weights = o->weights + (size_t)t * (size_t)o->topk;
+    o->idle[t] = 0;
+    for (int k = 0; k < o->topk; k++) {
+        if (ids[k] < o->n_experts) continue;
+        o->idle[t] += weights[k];
+        ids[k] = best_of(choice, mark, o->n_experts), weights[k] = 0;
+        mark[ids[k]] = 1;
+    }
+}
+
 static void route_token(const struct op_route *o, int t, uint8_t *space) {
-    int n = o->n_experts, n_group = o->n_group > 1 ? o->n_group : 0;
+    int n = o->n_experts + o->n_idle, n_group = o->n_group > 1 ? o->n_group : 0;
     float *score = (float *)space, *choice = score + n, *group = choice + n;
     uint8_t *mark = (uint8_t *)(group + n_group);
     const float *logits = o->logits + (size_t)t * (size_t)n;
@@ -88,6 +101,7 @@ static void route_token(const struct op_route *o, int t, uint8_t *space) {
         ids[k] = i;
     }
     for (int k = 0; k < o->topk; k++) weights[k] = (o->norm ? weights[k] / (sum + 1e-20f) : weights[k]) * o->scale;
+    if (o->n_idle) replace_idle(o, t, choice, mark);
 }
 
 static void route_task(void *arg, int task, int thread) {
@@ -98,10 +112,11 @@ static void route_task(void *arg, int task, int thread) {
 
 int route_run(struct exec *base, const struct op_route *o) {
     struct cpu_exec *x = (struct cpu_exec *)base;
+    const int all = o->n_experts + o->n_idle;
     if (o->topk > o->n_experts || (o->n_group > 1 && o->n_experts % o->n_group)) return ERR_RUNTIME;
     struct job j = {.o = o};
     int n_group = o->n_group > 1 ? o->n_group : 0;
-    j.part = ((size_t)(2 * o->n_experts + n_group) * 4 + (size_t)(o->n_experts + n_group) + 63) / 64 * 64;
+    j.part = ((size_t)(2 * all + n_group) * 4 + (size_t)(all + n_group) + 63) / 64 * 64;
     j.space = exec_workspace(x, j.part * (size_t)pool_threads(x->pool));
     if (!j.space) return ERR_MEMORY;
     return exec_for_each(x, (o->n + TOKENS_PER_TASK - 1) / TOKENS_PER_TASK, route_task, &j);

@@ -20,6 +20,7 @@ __device__ inline struct where where_of(const struct cuda_attention &a) {
 __device__ inline void seen(const struct cuda_attention &a, const struct where &w, int pos, int *lo, int *hi) {
     int h = pos < a.k_pos0 ? 0 : (pos - a.k_pos0) / a.k_step + 1, l = a.window > 0 ? pos - a.window + 1 - a.k_pos0 : 0;
     *hi = h > w.n_keys ? w.n_keys : h;
+    if (a.chunk_keys > 0) l = max(l, pos - pos % a.chunk_keys - a.k_pos0);
     if (a.chosen && *hi > a.n_chosen) *hi = a.n_chosen;
     *lo = l < 0 ? 0 : l;
 }

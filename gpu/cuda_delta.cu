@@ -9,6 +9,7 @@ static __global__ void gate_kernel(float *y, const float *g, int heads, int dim,
     float v = g[i * (size_t)ldg + h * (size_t)head_ldg + (per_head ? 0 : d)], f = 1.0f / (1.0f + expf(-v));
     if (kind == CUDA_GATE_SILU) f *= v;
     if (kind == CUDA_GATE_SOFTPLUS) f = v > 20.0f ? v : log1pf(expf(v));
+    if (kind == CUDA_GATE_LINEAR) f = v;
     y[i * (size_t)ldy + h * (size_t)head_ldy + d] *= f;
 }
 cudaError_t cuda_gate(cudaStream_t s, float *y, const float *g, int n, int heads, int dim, int ldy, int ldg, int head_ldy, int head_ldg,

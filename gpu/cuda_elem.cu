@@ -154,7 +154,7 @@ __device__ static float mixer_weight(const struct cuda_route &r, const float *lo
 __device__ static float softplus(float x) { return x > 20.0f ? x : log1pf(expf(x)); }
 static __global__ void route_kernel(struct cuda_route r) {
     extern __shared__ float space[];
-    int n = r.n_experts, lane = threadIdx.x;
+    int n = r.n_experts + r.n_idle, lane = threadIdx.x;
     bool softmax = r.score == CUDA_SOFTMAX, mixer = r.score == CUDA_MIXER;
     const int32_t *known = r.table ? r.table + (size_t)r.tokens[blockIdx.x] * (size_t)r.topk : NULL;
     float *score = space, *choice = space + n, *group = choice + n;
@@ -218,12 +218,24 @@ static __global__ void route_kernel(struct cuda_route r) {
         float w = weights[k];
         weights[k] = (r.norm ? w / (total + 1e-20f) : w) * r.scale;
     }
+    if (!r.n_idle) return;
+    __syncwarp();
+    float idle = 0;
+    for (int k = 0; k < r.topk; k++) {
+        if (ids[k] < r.n_experts) continue;
+        int i = best_of(choice, mark, r.n_experts);
+        idle += weights[k];
+        __syncwarp();
+        if (!lane) mark[i] = 1, ids[k] = i, weights[k] = 0;
+        __syncwarp();
+    }
+    if (!lane) r.idle[blockIdx.x] = idle;
 }
 cudaError_t cuda_route_tokens(cudaStream_t s, const struct cuda_route *r) {
     struct cuda_route c = *r;
     if (c.n_group < 1) c.n_group = 1;
-    size_t marks = (size_t)(c.n_experts > c.n_group ? c.n_experts : c.n_group);
-    size_t bytes = (2 * (size_t)c.n_experts + (size_t)c.n_group) * sizeof(float) + marks;
+    size_t all = (size_t)(c.n_experts + c.n_idle), marks = all > (size_t)c.n_group ? all : (size_t)c.n_group;
+    size_t bytes = (2 * all + (size_t)c.n_group) * sizeof(float) + marks;
     route_kernel<<<(unsigned)c.n, 32, bytes, s>>>(c);
     return cudaGetLastError();
 }

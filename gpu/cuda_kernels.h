@@ -40,7 +40,7 @@ struct cuda_attention { /* struct op_attention, and scratch for split keys */
     const float *sinks;
     float *lse;
     const int32_t *q_pos, *chosen;
-    int n, n_heads, q_dim, v_dim, ldq, ldo, lse_ld, q_pos0, k_pos0, k_step, n_keys, window, n_chosen; /* k_step at least 1 */
+    int n, n_heads, q_dim, v_dim, ldq, ldo, lse_ld, q_pos0, k_pos0, k_step, n_keys, window, chunk_keys, n_chosen; /* k_step at least 1 */
     float scale, softcap;
     int chunked;     /* few queries: keys are split at fixed boundaries (cuda_attention_chunks), independent of the number of queries and keys */
     int splits;      /* at least 1; > 1: partial results go to part, then are combined */
@@ -66,6 +66,8 @@ struct cuda_route {                                                  /* struct o
     const int32_t *table, *tokens; /* table NULL: select by score */
     int n, n_experts, topk, n_group, topk_group, score, group_top2, norm;
     float scale, jitter;
+    int n_idle;
+    float *idle;
 };
 
 /* Timelines (gpu.h): word [2] in pinned host memory. wait polls. */
@@ -101,7 +103,7 @@ cudaError_t cuda_softcap(cudaStream_t s, float *x, size_t n, float cap);
 /* struct op_gate */
 cudaError_t cuda_gate(cudaStream_t s, float *y, const float *g, int n, int heads, int dim, int ldy, int ldg, int head_ldy, int head_ldg, int kind,
                       int per_head); /* kind: as enum gate_kind */
-enum { CUDA_GATE_SIGMOID, CUDA_GATE_SILU, CUDA_GATE_SOFTPLUS };
+enum { CUDA_GATE_SIGMOID, CUDA_GATE_SILU, CUDA_GATE_SOFTPLUS, CUDA_GATE_LINEAR };
 cudaError_t cuda_scale(cudaStream_t s, float *x, const int32_t *pos, int n, int m, int ld, int every, int shift, float by, float slope);
 struct cuda_conv { /* struct op_conv */
     float *out;

@@ -83,6 +83,7 @@ static int attention(struct cuda_stream *s, const struct op_attention *o) {
                                .k_step = o->k_step ? o->k_step : 1,
                                .n_keys = o->n_keys,
                                .window = o->window,
+                               .chunk_keys = o->chunk_keys,
                                .n_chosen = o->n_chosen,
                                .scale = o->scale,
                                .softcap = o->softcap,
@@ -144,10 +145,12 @@ static int norm(struct cuda_stream *s, const struct op_norm *a) {
 _Static_assert((int)SCORE_SOFTMAX == CUDA_SOFTMAX && (int)SCORE_SIGMOID == CUDA_SIGMOID && (int)SCORE_MIXER == CUDA_MIXER &&
                    (int)SCORE_SQRT_SOFTPLUS == CUDA_SQRT_SOFTPLUS,
                "scores");
-_Static_assert((int)GATE_SIGMOID == CUDA_GATE_SIGMOID && (int)GATE_SILU == CUDA_GATE_SILU && (int)GATE_SOFTPLUS == CUDA_GATE_SOFTPLUS, "gates");
+_Static_assert((int)GATE_SIGMOID == CUDA_GATE_SIGMOID && (int)GATE_SILU == CUDA_GATE_SILU && (int)GATE_SOFTPLUS == CUDA_GATE_SOFTPLUS &&
+                   (int)GATE_LINEAR == CUDA_GATE_LINEAR,
+               "gates");
 static int route(struct cuda_stream *s, const struct op_route *o) {
-    struct cuda_route r = {o->ids,  o->weights, o->logits,     o->bias,  o->table,      o->tokens, o->n,     o->n_experts,
-                           o->topk, o->n_group, o->topk_group, o->score, o->group_top2, o->norm,   o->scale, o->jitter};
+    struct cuda_route r = {o->ids,     o->weights,    o->logits, o->bias,       o->table, o->tokens, o->n,      o->n_experts, o->topk,
+                           o->n_group, o->topk_group, o->score,  o->group_top2, o->norm,  o->scale,  o->jitter, o->n_idle,    o->idle};
     return o->n < 1 ? 0 : cuda_check(s->g, cuda_route_tokens(s->stream, &r), "route");
 }
 

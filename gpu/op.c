@@ -317,8 +317,10 @@ int op_visit(enum op_code code, union op_args *a, op_visit_fn fn, void *ctx) {
     }
     case OP_ROUTE: {
         struct op_route *o = &a->route;
-        VISIT(o->logits, (size_t)o->n * (size_t)o->n_experts * 4, VISIT_IN);
-        VISIT(o->bias, (size_t)o->n_experts * 4, VISIT_CONST);
+        const size_t all = (size_t)(o->n_experts + o->n_idle) * 4;
+        VISIT(o->logits, (size_t)o->n * all, VISIT_IN);
+        VISIT(o->bias, all, VISIT_CONST);
+        VISIT(o->idle, o->n_idle ? (size_t)o->n * 4 : 0, VISIT_OUT);
         VISIT(o->table, (size_t)o->vocab * (size_t)o->topk * 4, VISIT_CONST);
         VISIT(o->tokens, o->table ? (size_t)o->n * 4 : 0, VISIT_IN);
         VISIT(o->ids, (size_t)o->n * (size_t)o->topk * 4, VISIT_OUT);

@@ -136,11 +136,12 @@ struct op_expand {
 };
 
 /* Causal attention with online softmax. Query row i is at position q_pos0 + i (or q_pos[i]); key row j at k_pos0 + j, or with k_step (without window) at
- * k_pos0 + j * k_step. A key is visible if its position <= the query's, and > query's - window if window > 0. Query head h uses KV head
- * h / (n_heads / k.heads). The value is the first v_dim elements of v's row (absorbed MLA: v is k's own plane). With `chosen`, a row sees only those visible
- * keys that op_select chose for it. sinks [n_heads]: a logit that takes part in the softmax without a value. lse, if set, receives log(sum exp) [n, n_heads] of
- * the scaled scores, for merging partial results (zig-zag stripes, split KV); a query without visible keys gives 0 and -inf. In a call of at most
- * BATCH_INVARIANT_ROWS rows, a row's bits do not depend on n_keys or on keys that it does not see. */
+ * k_pos0 + j * k_step. A key is visible if its position <= the query's, and > query's - window if window > 0, and if chunk_keys > 0 in the query's chunk of
+ * that many positions, counted from 0. Query head h uses KV head h / (n_heads / k.heads). The value is the first v_dim elements of v's row (absorbed MLA: v is
+ * k's own plane). With `chosen`, a row sees only those visible keys that op_select chose for it. sinks [n_heads]: a logit that takes part in the softmax
+ * without a value. lse, if set, receives log(sum exp) [n, n_heads] of the scaled scores, for merging partial results (zig-zag stripes, split KV); a query
+ * without visible keys gives 0 and -inf. In a call of at most BATCH_INVARIANT_ROWS rows, a row's bits do not depend on n_keys or on keys that it does not see.
+ */
 struct op_attention {
     float *out;     /* [n, n_heads, v_dim], rows ldo apart */
     const float *q; /* [n, n_heads, k.dim], rows ldq apart */
@@ -150,7 +151,7 @@ struct op_attention {
     const int32_t *q_pos;  /* NULL: q_pos0 + i */
     const int32_t *chosen; /* NULL, or [n, n_chosen] rows of k and v; not with window */
     int n, n_heads, v_dim, ldq, ldo;
-    int q_pos0, k_pos0, k_step, n_keys, window, n_chosen;
+    int q_pos0, k_pos0, k_step, n_keys, window, chunk_keys, n_chosen;
     float scale;
     float softcap; /* > 0: scores, scaled, become softcap * tanh(score / softcap) */
     /* NULL, or supplies the addresses of k and v, and q_pos0. Keys then end at the last query's position; n_keys is an upper bound for the launch. At most
@@ -192,7 +193,8 @@ struct op_merge {
  * order of choice, ties to the lower index, never -1; weights = scores of the chosen, divided by their sum (+ 1e-20) if norm, times scale. SCORE_MIXER
  * (Phi-3.5-MoE's sparse mixer): the best logit, then the best of the others; an expert's weight is its share of the softmax over the logits within 2 * jitter
  * (relative) of it, without those chosen before. With `table` nothing is chosen: ids are table[tokens[i]], in its order, and scores weight them (DeepSeek-V4's
- * hash layers). */
+ * hash layers). With n_idle the logits are [n, n_experts + n_idle]: the last ones are of experts that return their input. A token's weights of the
+ * idle experts that it chose are summed in idle, and in their place ids has the next best of the others, with weight 0. */
 enum score_fn { SCORE_SOFTMAX, SCORE_SIGMOID, SCORE_MIXER, SCORE_SQRT_SOFTPLUS };
 struct op_route {
     int32_t *ids;
@@ -201,7 +203,8 @@ struct op_route {
     const float *bias;     /* [n_experts] or NULL */
     const int32_t *table;  /* [vocab, topk], valid experts; NULL: choose */
     const int32_t *tokens; /* [n], with table */
-    int n, n_experts, topk, n_group, topk_group, vocab;
+    float *idle;           /* [n], with n_idle */
+    int n, n_experts, n_idle, topk, n_group, topk_group, vocab;
     uint8_t score; /* enum score_fn */
     bool group_top2, norm;
     float scale, jitter;
@@ -288,7 +291,7 @@ struct op_copy {
 };
 
 /* y *= f(g), where g has its own row and head strides. per_head: one g for all dim elements of a head. */
-enum gate_kind { GATE_SIGMOID, GATE_SILU, GATE_SOFTPLUS }; /* 1 / (1 + exp(-g)); g times that; log(1 + exp(g)) */
+enum gate_kind { GATE_SIGMOID, GATE_SILU, GATE_SOFTPLUS, GATE_LINEAR }; /* 1 / (1 + exp(-g)); g times that; log(1 + exp(g)); g */
 struct op_gate {
     float *y;       /* [n, heads, dim], rows ldy apart, heads head_ldy */
     const float *g; /* the same, with strides ldg and head_ldg; per_head [n, heads, 1] */

@@ -33,7 +33,7 @@ static void prefetch_experts(struct runtime *m, struct work *w, int i, int n) {
     w->late_experts = disk_prefetch_selected(m->disk_prefetch, i, w->ids, n * c->topk);
     disk_prefetch_score(m->disk_prefetch, i, w->ids, w->router, n);
     const struct layer *next = i + 1 < c->n_layers ? &m->w->layers[i + 1] : NULL;
-    if (!next || !next->experts || !disk_prefetch_is_useful(m->disk_prefetch) || c->streams.n)
+    if (!next || !next->experts || !disk_prefetch_is_useful(m->disk_prefetch) || c->streams.n || c->layer[i + 1].routes_kept)
         return; /* several residual streams: the next layer's mix is not known yet */
     if (n <= m->lookahead_work->rows) {
         struct work guess = *m->lookahead_work;

@@ -60,7 +60,7 @@ int decode_download_inputs(struct decode_device *d, struct decode_micro_batch *m
     TRY(gpu_copy(d->main, m->host.ids, w->ids, topk, GPU_D2H));
     TRY(gpu_copy(d->main, m->host.weights, w->weights, topk, GPU_D2H));
     if (!s->m->routing && !d->pool) return 0;
-    return gpu_copy(d->main, m->host.router, w->router, (size_t)m->n_dev * (size_t)s->c->n_experts * 4, GPU_D2H);
+    return gpu_copy(d->main, m->host.router, w->router, (size_t)m->n_dev * (size_t)config_n_choices(s->c) * 4, GPU_D2H);
 }
 /* Adds the outputs of routed experts that are all on the device. They are summed apart first, as the CPU's are, so that both give the
  * same bits; the sum uses the micro-batch's rows of d->x, which are free until the head. */
@@ -127,6 +127,7 @@ int decode_carry(const struct config *c, struct gpu_stream *stream, const struct
     TRY(gpu_copy(stream, to->x, from->x, row, dir));
     TRY(gpu_copy(stream, to->streams, from->streams, streams * row, dir)); /* 0 bytes: no copy */
     TRY(gpu_copy(stream, to->post, from->post, (size_t)n * streams * sizeof(float), dir));
+    TRY(gpu_copy(stream, to->kept, from->kept, layer < c->n_layers && c->layer[layer].routes_kept ? row : 0, dir));
     return gpu_copy(stream, to->selected_keys, from->selected_keys, takes ? (size_t)n * (size_t)c->index_topk * sizeof(int32_t) : 0, dir);
 }
 

@@ -101,6 +101,7 @@ static int open_host_buffers(struct blend *b, const struct prefill_job *j, struc
                 {&b->kv, kv_writeback_prefill_bytes(s, b->rows)},
                 {&b->carry.streams, moves ? hidden * (size_t)c->streams.n : 0},
                 {&b->carry.post, moves ? n * (size_t)c->streams.n * 4 : 0},
+                {&b->carry.kept, moves && config_keeps_input(c) ? hidden : 0},
                 {&b->carry.selected_keys, moves ? n * (size_t)c->index_topk * 4 : 0}};
     int rc = 0;
     for (size_t i = 0; i < sizeof want / sizeof *want && !rc; i++)
@@ -141,7 +142,8 @@ static void blend_close(struct runtime *m, struct prefill_job *j) {
     trace_settle(m->trace);
     for (int i = 0; i < b->n_dev; i++)
         if (b->dev[i].d && b->dev[i].stop) atomic_store(b->dev[i].stop, 0);
-    void *pinned[] = {b->x, b->xn, b->ids, b->cpu_ids, b->weights, b->pos, (void *)b->bad, b->kv, b->carry.streams, b->carry.post, b->carry.selected_keys};
+    void *pinned[] = {b->x,           b->xn, b->ids,           b->cpu_ids,    b->weights,    b->pos,
+                      (void *)b->bad, b->kv, b->carry.streams, b->carry.post, b->carry.kept, b->carry.selected_keys};
     for (size_t i = 0; i < sizeof pinned / sizeof *pinned; i++) gpu_host_free(m->gpus->gpu[0], pinned[i]);
     gpu_timeline_close(&b->answered);
     gpu_timeline_close(&b->arrived);

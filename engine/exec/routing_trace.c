@@ -102,7 +102,7 @@ void routing_trace_add(struct routing_trace *r, struct buf *lines, const struct 
         add_array(lines, "ids", rows->ids + at, NULL, c->topk);
         add_array(lines, "weights", NULL, rows->weights + at, c->topk);
         if (rows->router && !y->router_table) {
-            score_best(c->score, y->router_bias, rows->router + (size_t)i * (size_t)c->n_experts, c->n_experts, p, near, chance);
+            score_best(c->score, y->router_bias, rows->router + (size_t)i * (size_t)config_n_choices(c), c->n_experts, p, near, chance);
             while (p && near[p - 1] < 0) p--;
             add_array(lines, "near", near, NULL, p);
             add_array(lines, "chances", NULL, chance, p);

@@ -206,7 +206,7 @@ void disk_prefetch_score(struct disk_prefetch *f, int layer, const int32_t *ids,
     size_t p = 2 * (size_t)c->topk;
     bool known = router && n <= ROWS && !y->router_table;
     for (int i = 0; i < n && known; i++)
-        score_best(c->score, y->router_bias, router + (size_t)i * (size_t)c->n_experts, c->n_experts, (int)p, f->near + (size_t)i * p,
+        score_best(c->score, y->router_bias, router + (size_t)i * (size_t)config_n_choices(c), c->n_experts, (int)p, f->near + (size_t)i * p,
                    f->chance + (size_t)i * p);
     score_update(&f->score, layer, &(struct score_rows){n, ids, known ? f->near : NULL, f->chance});
     for (int i = 0; i < n * c->topk; i++)

@@ -102,7 +102,7 @@ static int open_buffers(struct expert_pool *x, struct error *e) {
     if (rc) return rc;
     x->cpu_ids = mem_alloc(pairs);
     x->ids = mem_alloc(pairs);
-    x->router = mem_alloc((size_t)DECODE_MAX_ROWS * n * sizeof *x->router);
+    x->router = mem_alloc((size_t)DECODE_MAX_ROWS * (size_t)config_n_choices(c) * sizeof *x->router);
     x->near = mem_alloc(2 * pairs);
     x->chance = mem_alloc(2 * pairs);
     x->expert_rows = mem_alloc(n * sizeof *x->expert_rows);
@@ -510,7 +510,7 @@ int expert_pool_run(struct decode_device *d, struct decode_micro_batch *m, int l
     *mine = x->cpu_ids;
     memcpy(x->cpu_ids, m->host.ids, (size_t)(m->n * topk) * sizeof *x->cpu_ids);
     memcpy(x->ids, x->cpu_ids, (size_t)(m->n * topk) * sizeof *x->ids);
-    memcpy(x->router, m->host.router, (size_t)m->n * (size_t)s->c->n_experts * sizeof *x->router);
+    memcpy(x->router, m->host.router, (size_t)m->n * (size_t)config_n_choices(s->c) * sizeof *x->router);
     for (int i = 0; i < n; i++) {
         int id = x->expert_ids[i], k;
         if (p->domain[i] != 1) {
@@ -571,7 +571,7 @@ int expert_pool_after(struct decode_device *d, struct decode_micro_batch *m, int
     }
     if ((s->clock % 16 == 0 || !(s->clock & (s->clock - 1))) && layer == d->last - 1) fill_cost_tables(x); /* more often at first */
     for (int i = 0; i < m->n && known; i++)
-        score_best(c->score, y->router_bias, x->router + (size_t)i * (size_t)c->n_experts, c->n_experts, (int)p, x->near + (size_t)i * p,
+        score_best(c->score, y->router_bias, x->router + (size_t)i * (size_t)config_n_choices(c), c->n_experts, (int)p, x->near + (size_t)i * p,
                    x->chance + (size_t)i * p);
     score_update(&d->score, layer, &(struct score_rows){m->n, x->ids, known ? x->near : NULL, x->chance});
     predict_update_rates(&d->predict, layer, x->expert_rows);

@@ -4,7 +4,7 @@
 
 static bool is_predicted(const struct router_lookahead *g, int layer) {
     const struct decode *s = g->d->s;
-    return layer < g->d->last && s->c->layer[layer].moe && !s->m->w->layers[layer].router_table;
+    return layer < g->d->last && s->c->layer[layer].moe && !s->c->layer[layer].routes_kept && !s->m->w->layers[layer].router_table;
 }
 static size_t max_pairs(const struct router_lookahead *g) { return (size_t)DECODE_MAX_ROWS * (size_t)g->d->s->c->topk; }
 static int32_t *predicted_at(const struct router_lookahead *g, int micro, int layer, int distance) {
@@ -36,7 +36,7 @@ void router_lookahead_close_stream(struct router_lookahead *g) {
 int router_lookahead_open(struct router_lookahead *g, struct decode_device *d, const _Atomic int *stop, struct error *e) {
     const struct config *c = d->s->c;
     const size_t rows = DECODE_MAX_ROWS, row = rows * (size_t)c->hidden * 4, pairs = rows * (size_t)c->topk * 4;
-    const size_t bytes[] = {row, row, row, row, row, rows * (size_t)c->n_experts * 4, pairs, pairs, rows * 4, 4};
+    const size_t bytes[] = {row, row, row, row, row, rows * (size_t)config_n_choices(c) * 4, pairs, pairs, rows * 4, 4};
     int rc = 0;
     *g = (struct router_lookahead){0};
     if (c->streams.n) return 0;

@@ -93,6 +93,7 @@ static int gqa_attend(struct exec *x, const struct config *c, const struct layer
                              .k_pos0 = keys.first,
                              .n_keys = keys.n,
                              .window = c->layer[layer].window,
+                             .chunk_keys = c->layer[layer].chunk_keys,
                              .scale = c->attn_scale,
                              .softcap = c->score_cap,
                              .at = attention_address(s, layer, 0),

@@ -160,13 +160,45 @@ int block_attention(struct exec *x, const struct config *c, const struct layer *
 
 /* --- Experts and head ---------------------------------------------------------------------------------------------------- */
 
+/* Multiplies row i of v by weight[i]. */
+static int weigh_rows(struct exec *x, const struct config *c, float *v, const float *weight, int n) {
+    return x->ops->gate(x, &(struct op_gate){.y = v,
+                                             .g = weight,
+                                             .n = n,
+                                             .heads = 1,
+                                             .dim = c->hidden,
+                                             .ldy = c->hidden,
+                                             .ldg = 1,
+                                             .head_ldy = c->hidden,
+                                             .head_ldg = 1,
+                                             .kind = GATE_LINEAR,
+                                             .per_head = true});
+}
+/* Adds what idle experts return, their input times their weights. Reuses w->kept, which the layer has read, as scratch. */
+static int add_idle(struct exec *x, const struct config *c, struct work *w, int n) {
+    TRY(weigh_rows(x, c, w->kept, w->idle, n));
+    return x->ops->add(x, &(struct op_add){.y = w->x, .x = w->kept, .n = n, .m = c->hidden});
+}
+/* Weighs the chosen expert's input instead of its output. The shared expert's input remains as it is. A workspace of predictions has no room for that one. */
+static int weigh_input(struct exec *x, const struct config *c, struct work *w, int n) {
+    if (w->ffn_in) TRY(copy_rows(x, c, w->ffn_in, w->xn, n));
+    TRY(weigh_rows(x, c, w->xn, w->weights, n));
+    return x->ops->fill(x, &(struct op_fill){.x = w->weights, .n = n, .m = c->topk, .value = 1});
+}
+
 int block_route(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, int n) {
     const struct block_input in = {&y->ffn_mix, y->attn_out_norm, y->ffn_norm, y->ffn_norm_bias, 2 * layer + 1};
+    const int logits = config_n_choices(c);
     TRY(norm_input(x, c, &in, w, n));
+    if (c->layer[layer].keeps_input) TRY(copy_rows(x, c, w->kept, w->xn, n));
     if (!c->layer[layer].moe) return 0;
-    TRY(x->ops->linear(x,
-                       &(struct op_linear){
-                           .y = w->router, .x = w->xn, .bias = y->router_shift, .w = y->router, .n = n, .ldx = c->hidden, .ldy = c->n_experts, .exact = true}));
+    if (c->layer[layer].routes_kept) {
+        TRY(copy_rows(x, c, w->ffn_in, w->xn, n));
+        TRY(copy_rows(x, c, w->xn, w->kept, n));
+    }
+    TRY(x->ops->linear(
+        x, &(struct op_linear){.y = w->router, .x = w->xn, .bias = y->router_shift, .w = y->router, .n = n, .ldx = c->hidden, .ldy = logits, .exact = true}));
+    if (c->router_cap > 0) TRY(x->ops->softcap(x, &(struct op_softcap){.x = w->router, .n = n, .m = logits, .cap = c->router_cap}));
     TRY(x->ops->route(x, &(struct op_route){.ids = w->ids,
                                             .weights = w->weights,
                                             .logits = w->router,
@@ -176,6 +208,8 @@ int block_route(struct exec *x, const struct config *c, const struct layer *y, i
                                             .vocab = c->vocab,
                                             .n = n,
                                             .n_experts = c->n_experts,
+                                            .n_idle = c->n_idle_experts,
+                                            .idle = w->idle,
                                             .topk = c->topk,
                                             .n_group = c->n_group,
                                             .topk_group = c->topk_group,
@@ -184,6 +218,8 @@ int block_route(struct exec *x, const struct config *c, const struct layer *y, i
                                             .norm = c->norm_topk,
                                             .scale = c->routed_scale,
                                             .jitter = c->router_jitter}));
+    if (c->n_idle_experts) TRY(add_idle(x, c, w, n));
+    if (c->weighs_input) TRY(weigh_input(x, c, w, n));
     if (c->shared_scale > 0) return x->ops->fill(x, &(struct op_fill){.x = w->shared_weight, .n = n, .m = 1, .value = c->shared_scale});
     if (!c->shared_gate) return 0;
     TRY(x->ops->linear(x, &(struct op_linear){.y = w->shared_weight, .x = w->xn, .w = y->shared_gate, .n = n, .ldx = c->hidden, .ldy = 1, .exact = true}));
@@ -191,8 +227,13 @@ int block_route(struct exec *x, const struct config *c, const struct layer *y, i
 }
 
 int block_experts(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, int parts, float *out, int n) {
+    if (parts == PART_ROUTED_SHARED && config_has_ffn_in(c, layer)) {
+        TRY(block_experts(x, c, y, layer, w, PART_ROUTED, out, n));
+        parts = PART_SHARED;
+    }
     bool moe = c->layer[layer].moe, routed = moe && parts & PART_ROUTED;
-    struct op_experts o = {.y = out, .x = w->xn, .shards = y->shards, .n = n, .hidden = c->hidden, .wide = config_needs_wide_activations(c)};
+    const float *in = parts == PART_SHARED && config_has_ffn_in(c, layer) ? w->ffn_in : w->xn;
+    struct op_experts o = {.y = out, .x = in, .shards = y->shards, .n = n, .hidden = c->hidden, .wide = config_needs_wide_activations(c)};
     struct expert_shards shared;
     if (routed)
         o.ids = w->ids, o.weights = w->weights, o.is_loading = w->late_experts, o.computed_fraction = w->gpu_share, o.experts = y->experts, o.topk = c->topk,

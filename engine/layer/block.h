@@ -41,7 +41,10 @@ struct work {
     float *own_lse;                         /* [2, rows, n_heads] of the window and of multi-token keys */
     float *index_q, *index_weights;         /* indexer: [rows, index_heads * index_dim] queries, [rows, index_heads] head weights */
     int32_t *selected_keys;                 /* [rows, index_topk] selected cache rows; kept for layers that reuse the selection */
-    float *router;                          /* [rows, n_experts] */
+    float *ffn_in;                          /* [rows, hidden] input of shared experts where it is not xn (config_has_ffn_in), otherwise NULL */
+    float *kept;                            /* [rows, hidden] the FFN input that a layer keeps for the next; NULL: no layer does */
+    float *idle;                            /* [rows] weights of idle experts; NULL: the model has none */
+    float *router;                          /* [rows, n_experts + n_idle_experts] */
     int32_t *ids;                           /* [rows, topk] */
     float *weights;                         /* [rows, topk] */
     float *shared_weight;                   /* [rows] */

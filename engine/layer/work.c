@@ -83,10 +83,13 @@ static int list_buffers(struct work *w, const struct config *c, int rows, struct
         out[k++] = (struct part){(void **)&w->selected_keys, n * (size_t)c->index_topk * sizeof(int32_t)};
     }
     if (c->n_experts) {
-        out[k++] = (struct part){(void **)&w->router, n * (size_t)c->n_experts * f};
+        out[k++] = (struct part){(void **)&w->router, n * (size_t)config_n_choices(c) * f};
         out[k++] = (struct part){(void **)&w->ids, n * (size_t)c->topk * sizeof(int32_t)};
         out[k++] = (struct part){(void **)&w->weights, n * (size_t)c->topk * f};
     }
+    if (config_needs_ffn_in(c)) out[k++] = (struct part){(void **)&w->ffn_in, n * (size_t)c->hidden * f};
+    if (config_keeps_input(c)) out[k++] = (struct part){(void **)&w->kept, n * (size_t)c->hidden * f};
+    if (c->n_idle_experts) out[k++] = (struct part){(void **)&w->idle, n * f};
     if (config_weighs_shared(c)) out[k++] = (struct part){(void **)&w->shared_weight, n * f};
     return k;
 }
@@ -128,7 +131,10 @@ struct work work_slice(const struct config *c, const struct work *w, int row) {
     if (r.selected_keys) r.selected_keys += at * (size_t)c->index_topk;
     r.cos += at * half, r.sin += at * half;
     if (r.second_cos) r.second_cos += at * second, r.second_sin += at * second;
-    if (r.router) r.router += at * (size_t)c->n_experts;
+    if (r.router) r.router += at * (size_t)config_n_choices(c);
+    if (r.ffn_in) r.ffn_in += at * (size_t)c->hidden;
+    if (r.kept) r.kept += at * (size_t)c->hidden;
+    if (r.idle) r.idle += at;
     if (r.ids) r.ids += at * (size_t)c->topk, r.weights += at * (size_t)c->topk;
     if (r.shared_weight) r.shared_weight += at;
     return r;

@@ -38,6 +38,8 @@ static const struct arch *const table[] = {
     &arch_step3p7,
     &arch_mistral4,
     &arch_qwen3_vl_moe,
+    &arch_llama4,
+    &arch_llama4_text,
     &arch_afmoe,
     &arch_exaone_moe,
     &arch_cohere2_moe,

@@ -183,8 +183,8 @@ void config_read_rope_object(struct config_reader *r, struct config *c, const ch
         if (!in.rc && k->kind == ROPE_FACTORS) read_factors(&in, "factors", k->factors[0], (int)(dim * partial) / 2);
         if (!in.rc && k->kind != ROPE_DEFAULT && k->kind < ROPE_LONG && !(k->factor >= 1))
             config_fail(&in, "'rope_scaling.factor' is %g; hearth takes 1 or more", k->factor);
-        if (!in.rc && k->kind == ROPE_LLAMA3 && !(k->high_freq > k->low_freq && k->low_freq > 0))
-            config_fail(&in, "'rope_scaling' of type llama3 needs 0 < low_freq_factor < high_freq_factor");
+        if (!in.rc && k->kind == ROPE_LLAMA3 && !(k->high_freq >= k->low_freq && k->low_freq > 0))
+            config_fail(&in, "'rope_scaling' of type llama3 needs 0 < low_freq_factor <= high_freq_factor");
         config_close(r, "rope_scaling", &in);
     }
     k->dim = (int)((k->partial_of ? k->partial_of : dim) * partial);

@@ -94,6 +94,9 @@ struct config {
         int n_heads, n_kv_heads; /* GQA; 0: the model's */
         float glu_limit[2];      /* limit of the activation: routed experts; shared expert or dense FFN. 0: config.glu's */
         int window;              /* number of keys a query sees, including its own; 0: all */
+        int chunk_keys;          /* GQA: a query sees keys of its own chunk of this many positions; 0: all */
+        bool keeps_input;        /* its normed FFN input is kept for the router and the routed experts of the next layer */
+        bool routes_kept;        /* has them: its own normed input is the shared expert's only */
         int ratio;               /* COMPRESSED: tokens per key outside the window; 0: no such keys */
         bool overlap;            /* a key also covers the window of tokens before it; such keys are selected by an indexer */
     } layer[CONFIG_MAX_LAYERS];
@@ -118,12 +121,28 @@ struct config {
     struct glu glu; /* the activation in every FFN */
     uint8_t score;  /* enum score_fn */
     float routed_scale, router_jitter;
-    float router_cap; /* logits become cap * tanh(logits / cap); 0: not */
+    bool weighs_input;  /* the weight of the one chosen expert multiplies its input instead of its output; needs topk 1 */
+    int n_idle_experts; /* the router also chooses among so many experts that return their input */
+    float router_cap;   /* logits become cap * tanh(logits / cap); 0: not */
 
     int block_rows, block_cols; /* FP8 scale block; 128 unless quantization_config differs */
     int n_mtp;                  /* MTP layers after the last layer, not part of the main model */
     int bos, n_eos, eos[CONFIG_MAX_EOS];
 };
+/* Whether the shared expert of a layer reads other numbers than the router and the routed experts (work.ffn_in instead of work.xn). */
+static inline bool config_has_ffn_in(const struct config *c, int layer) { return c->layer[layer].moe && (c->weighs_input || c->layer[layer].routes_kept); }
+static inline bool config_needs_ffn_in(const struct config *c) {
+    for (int i = 0; i < c->n_layers; i++)
+        if (config_has_ffn_in(c, i)) return true;
+    return false;
+}
+/* Logits of a router. */
+static inline int config_n_choices(const struct config *c) { return c->n_experts + c->n_idle_experts; }
+static inline bool config_keeps_input(const struct config *c) {
+    for (int i = 0; i < c->n_layers; i++)
+        if (c->layer[i].keeps_input) return true;
+    return false;
+}
 /* Whether the shared experts' output has a weight per row (work.shared_weight). */
 static inline bool config_weighs_shared(const struct config *c) { return c->shared_gate || c->shared_scale > 0; }
 /* Keeps the residual stream apart from the output of the current block, so that the output can be normed, and the FFN can read what attention read. */

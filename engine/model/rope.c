@@ -29,7 +29,7 @@ static void llama3(const struct rope_config *r, float *inv_freq) {
     for (int j = 0; j < r->dim / 2; j++) {
         double wave = 2 * M_PI / inv_freq[j];
         if (wave > r->original_max / r->low_freq) inv_freq[j] = (float)(inv_freq[j] / r->factor);
-        else if (wave >= r->original_max / r->high_freq) {
+        else if (r->high_freq > r->low_freq && wave >= r->original_max / r->high_freq) {
             double s = (r->original_max / wave - r->low_freq) / (r->high_freq - r->low_freq);
             inv_freq[j] = (float)((1 - s) * inv_freq[j] / r->factor + s * inv_freq[j]);
         }

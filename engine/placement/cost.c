@@ -48,7 +48,7 @@ void cost_model_of(struct cost_model *q, const struct config *c, enum dtype dens
     for (int i = 0; i < c->n_layers; i++) heads += config_heads(c, i) / (double)c->n_layers, kv_heads += config_kv_heads(c, i) / (double)c->n_layers;
     bool mla = c->kv_lora;
     double attended = 1, expert = 3.0 * c->moe_inter * hidden, shared = 3.0 * c->shared_inter * hidden, ffn = 3.0 * c->dense_inter * hidden, half,
-           router = hidden * c->n_experts;
+           router = hidden * config_n_choices(c);
     *q = (struct cost_model){
         .layers = c->n_layers, .n_experts = c->n_experts, .topk = c->topk, .experts = format_of(experts), .dense = format_of(dense), .kv = format_of(kv)};
     for (int i = 0; i < c->n_layers; i++) q->dense_layers += !c->layer[i].moe;

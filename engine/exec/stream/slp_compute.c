@@ -19,10 +19,10 @@ static struct work work_from_row(struct slp_rank *r, int row) {
     w.pos = r->pos, w.tokens = r->tokens;
     w.streams = r->streams, w.post = r->post;
     if (r->ids) w.ids = r->ids + first * (size_t)c->topk, w.weights = r->weights + first * (size_t)c->topk;
-    w.shared_weight = r->shared_weight;
+    w.shared_weight = r->shared_weight, w.ffn_in = r->ffn_in, w.kept = r->kept, w.idle = NULL;
     w.selected_keys = r->selected_keys, w.router = NULL, w.seq_length = NULL;
     w = work_slice(c, &w, row);
-    w.router = r->work.router;
+    w.router = r->work.router, w.idle = r->work.idle;
     if (!r->selected_keys) w.selected_keys = r->work.selected_keys;
     return w;
 }
@@ -127,7 +127,12 @@ static int dense_ffn(struct slp_rank *r, const struct layer *y, int layer) {
         int n = r->n - at < r->plan.chunk_rows ? r->n - at : r->plan.chunk_rows;
         struct work w = work_from_row(r, at);
         TRY(op_run(exec_of(r), OP_FFN,
-                   &(struct op_ffn){.y = r->work.xn, .x = w.xn, .expert = y->dense, .n = n, .hidden = c->hidden, .wide = config_needs_wide_activations(c)}));
+                   &(struct op_ffn){.y = r->work.xn,
+                                    .x = config_has_ffn_in(c, layer) ? w.ffn_in : w.xn,
+                                    .expert = y->dense,
+                                    .n = n,
+                                    .hidden = c->hidden,
+                                    .wide = config_needs_wide_activations(c)}));
         TRY(op_run(exec_of(r), OP_SCATTER_ADD,
                    &(struct op_scatter_add){.y = w.x,
                                             .x = r->work.xn,
