@@ -40,6 +40,7 @@ static const struct arch *const table[] = {
     &arch_qwen3_vl_moe,
     &arch_llama4,
     &arch_llama4_text,
+    &arch_longcat_flash,
     &arch_afmoe,
     &arch_exaone_moe,
     &arch_cohere2_moe,

@@ -515,6 +515,8 @@ int config_parse(struct config *c, const struct json *root, const char *what, bo
     c->vocab = config_int(&r, "vocab_size", d->vocab, 1, 1 << 22);
     c->hidden = config_int(&r, "hidden_size", d->hidden, 1, 65536);
     c->n_layers = config_int(&r, "num_hidden_layers", d->layers, 1, CONFIG_MAX_LAYERS);
+    if (c->arch->sublayers > 1) c->n_layers *= c->arch->sublayers;
+    if (c->n_layers > CONFIG_MAX_LAYERS) config_fail(&r, "%d layers; hearth takes up to %d", c->n_layers, CONFIG_MAX_LAYERS);
     c->max_context = config_int(&r, "max_position_embeddings", d->context, 1, 1 << 24);
     c->norm_eps = (float)config_num(&r, "rms_norm_eps", c->arch->norm_eps > 0 ? c->arch->norm_eps : 1e-6, 0, 1);
     c->tied = config_bool(&r, "tie_word_embeddings", d->tied);

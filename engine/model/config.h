@@ -62,6 +62,7 @@ struct config {
     int n_heads, n_kv_heads;                /* the largest of any layer */
     int head_dim, v_dim;                    /* query/key head and value head; MLA: nope + rope, v_head_dim */
     int q_lora, kv_lora, qk_nope, qk_rope;  /* MLA; q_lora 0: q is projected from hidden */
+    float q_latent_scale, kv_latent_scale;  /* factors of the normed latents; 0: 1 */
     bool split_kv_b;                        /* MLA: k_b and v_b instead of kv_b */
     int o_groups, o_lora;                   /* COMPRESSED: head groups of the low-rank output projection, and its rank */
     int index_heads, index_dim, index_topk; /* lightning indexer of DSA and COMPRESSED */

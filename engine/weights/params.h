@@ -79,6 +79,7 @@ struct param {
     struct tensor_slice slice;
     uint8_t conversion; /* enum vector_conversion: conversion of a vector at load time */
     int taps;           /* of CONVERT_TRANSPOSE: published as [rows / taps, 1, taps] */
+    float factor;       /* of a vector at load time; 0: 1 */
     int table_cols;     /* vector published as [rows / across, across]; 0: one dimension */
 };
 enum vector_conversion { CONVERT_NONE, CONVERT_MINUS_EXP, CONVERT_TRANSPOSE, CONVERT_EXPERT_IDS }; /* w; -exp(w); [taps, channels]; expert ids as int32_t */

@@ -159,6 +159,7 @@ static float *load_vector(struct loader *l, const struct param *p, const char *p
     for (int i = 0; i < p->rows; i++) {
         m.data = t->data + dtype_bytes(t->dtype, first + (size_t)i * (size_t)step);
         mat_row(&m, 0, &out[i]);
+        if (p->factor > 0) out[i] *= p->factor;
     }
     return convert_vector(out, p, turned);
 }
@@ -311,7 +312,10 @@ static struct mat load_matrix(struct loader *l, const struct param *p, const cha
 static size_t load_modules(struct loader *l, unsigned modules, void *base, int layer, int expert) {
     const struct config *c = &l->w->config;
     struct param list[PARAMS_MAX];
+    const int parts = c->arch->sublayers > 1 ? c->arch->sublayers : 1;
     int n = params_list(c, layer, modules, list);
+    if (!(modules & MODULE_EXPERT)) expert = layer % parts; /* the second number in a name */
+    layer /= parts;
     for (int i = 0; i < n; i++) {
         const struct param *p = &list[i];
         const char *pattern = *(const char *const *)((const char *)c->names + p->name_offset);
