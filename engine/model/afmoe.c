@@ -34,7 +34,7 @@ static void parse(struct config_reader *r, struct config *c) {
     only_published(r);
     read_layers(r, c);
     if (config_bool(r, "mup_enabled", false)) c->embed_scale = sqrtf((float)c->hidden);
-    c->output_norm = true;
+    c->output_norm = OUTPUT_NORM_BLOCKS;
     config_keep_stream(c);
     c->n_experts = config_int(r, "num_experts", 0, 1, 4096);
     c->topk = config_int(r, "num_experts_per_tok", 0, 1, 64);

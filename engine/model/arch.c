@@ -41,6 +41,7 @@ static const struct arch *const table[] = {
     &arch_llama4,
     &arch_llama4_text,
     &arch_longcat_flash,
+    &arch_axk1,
     &arch_afmoe,
     &arch_exaone_moe,
     &arch_cohere2_moe,

@@ -15,8 +15,9 @@ enum attn_kind { /* DSA: MLA over keys selected by an indexer; COMPRESSED: a win
                  ATTN_DSA,
                  ATTN_COMPRESSED
 };
-enum index_kind { INDEX_OWN, INDEX_PREVIOUS };                          /* the layer's own indexer, or the selection of the layer before */
-enum norm_kind { NORM_RMS, NORM_RMS_PLUS_ONE, NORM_LAYER };             /* x / rms * w; x / rms * (1 + w); (x - mean) / deviation * w, and a bias */
+enum output_norm { OUTPUT_NORM_NONE, OUTPUT_NORM_BLOCKS, OUTPUT_NORM_EXPERTS }; /* norms what is added to the stream: by both blocks, by FFNs with experts */
+enum index_kind { INDEX_OWN, INDEX_PREVIOUS };                                  /* the layer's own indexer, or the selection of the layer before */
+enum norm_kind { NORM_RMS, NORM_RMS_PLUS_ONE, NORM_LAYER };                     /* x / rms * w; x / rms * (1 + w); (x - mean) / deviation * w, and a bias */
 enum qk_norm { QK_NORM_NONE, QK_NORM_HEAD, QK_NORM_ALL, QK_NORM_UNIT }; /* per head; over all heads together; per head without weights, in layers with rope */
 enum attn_gate {
     ATTN_GATE_NONE,
@@ -108,7 +109,7 @@ struct config {
         bool is_plain; /* one stream, to which a block's output is added when the next block begins (config_keep_stream) */
     } streams;
     bool no_input_norm;  /* blocks read the residual stream as it is */
-    bool output_norm;    /* the outputs of attention and FFN blocks are normed before they are added; needs config_keep_stream */
+    uint8_t output_norm; /* enum output_norm; needs config_keep_stream */
     bool parallel_block; /* attention and FFN read the same stream; needs config_keep_stream */
 
     int dense_inter;                                     /* of dense layers */

@@ -51,7 +51,7 @@ static void parse_common(struct config_reader *r, struct config *c, double score
     c->qkv_bias = c->o_bias = config_bool(r, "attention_bias", false);
     c->attn_scale = (float)(1 / sqrt(config_num(r, "query_pre_attn_scalar", 256, 1e-6, 1e6)));
     c->embed_scale = bf16_to_f32(f32_to_bf16(sqrtf((float)c->hidden)));
-    c->output_norm = true;
+    c->output_norm = OUTPUT_NORM_BLOCKS;
     config_keep_stream(c);
 }
 

@@ -9,7 +9,7 @@ static void parse(struct config_reader *r, struct config *c) {
     c->rope.interleaved = true;
     c->rope.default_partial_factor = 0.5;
     config_read_rope(r, c, c->head_dim, 10000);
-    c->output_norm = true;
+    c->output_norm = OUTPUT_NORM_BLOCKS;
     config_keep_stream(c);
 }
 

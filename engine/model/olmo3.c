@@ -8,7 +8,8 @@ static void parse(struct config_reader *r, struct config *c) {
     c->qk_norm = QK_NORM_ALL;
     c->qkv_bias = c->o_bias = config_bool(r, "attention_bias", false);
     config_read_rope(r, c, c->head_dim, 500000);
-    c->no_input_norm = c->output_norm = true;
+    c->no_input_norm = true;
+    c->output_norm = OUTPUT_NORM_BLOCKS;
     config_keep_stream(c);
 }
 

@@ -50,6 +50,10 @@ static struct tensor_slice in_gate_up_columns(const struct config *c, int which)
     return s;
 }
 
+static bool has_ffn_out_norm(const struct config *c, int layer) {
+    return c->output_norm == OUTPUT_NORM_BLOCKS || (c->output_norm == OUTPUT_NORM_EXPERTS && c->layer[layer].moe);
+}
+
 int params_list(const struct config *c, int layer, unsigned modules, struct param out[PARAMS_MAX]) {
     const int hidden = c->hidden, heads = config_heads(c, layer), q = heads * c->head_dim, k = config_kv_heads(c, layer) * c->head_dim,
               v = config_kv_heads(c, layer) * c->v_dim, compressed = c->attn == ATTN_COMPRESSED, latent = compressed ? c->head_dim : c->kv_lora + c->qk_rope;
@@ -63,7 +67,8 @@ int params_list(const struct config *c, int layer, unsigned modules, struct para
     const int series = overlap ? 2 : 1, ratio = c->layer[layer].ratio, mixes = (2 + c->streams.n) * c->streams.n,
               o_cols = compressed ? c->o_groups * c->o_lora : heads * c->v_dim;
     const bool moe = c->layer[layer].moe, shared = moe && c->shared_inter, norm_bias = c->norm == NORM_LAYER && c->norm_bias;
-    const bool dense_bias = !moe && c->dense_bias, in_norm = !c->no_input_norm, out_norm = c->output_norm;
+    const bool dense_bias = !moe && c->dense_bias, in_norm = !c->no_input_norm, out_norm = c->output_norm == OUTPUT_NORM_BLOCKS,
+               last_norm = has_ffn_out_norm(c, c->n_layers - 1), previous_norm = layer > 0 && has_ffn_out_norm(c, layer - 1);
     const bool all_heads = c->qk_norm == QK_NORM_ALL, turned = c->layout->transposed_down;
     const char *bare = c->layout->experts && !c->layout->has_suffix ? "" : ".weight",
                *bare_bias = c->layout->experts && !c->layout->has_suffix ? "_bias" : ".bias";
@@ -90,10 +95,10 @@ int params_list(const struct config *c, int layer, unsigned modules, struct para
         VEC(weights, head_bias, head, ".bias", HEAD, c->vocab, c->head_bias),
 
         MIX(weights, head_mix, head_mix, STREAM_MERGE, c->streams.n, 1, streams),
-        VEC_OF(c->n_layers - 1, weights, last_out_norm, ffn_out_norm, STREAM_MERGE, hidden, out_norm),
+        VEC_OF(c->n_layers - 1, weights, last_out_norm, ffn_out_norm, STREAM_MERGE, hidden, last_norm),
 
         MIX(layer, attn_mix, attn_mix, ATTENTION, mixes, 3, streams),
-        VEC_OF(-1, layer, previous_out_norm, ffn_out_norm, ATTENTION, hidden, out_norm && layer > 0),
+        VEC_OF(-1, layer, previous_out_norm, ffn_out_norm, ATTENTION, hidden, previous_norm),
         VEC(layer, attn_norm, attn_norm, ".weight", ATTENTION, hidden, in_norm),
         VEC(layer, attn_norm_bias, attn_norm, ".bias", ATTENTION, hidden, norm_bias),
         MAT_IN(q_in, layer, q, q, ".weight", ATTENTION, q_rows, hidden, !low_q && !delta),

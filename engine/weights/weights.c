@@ -368,10 +368,12 @@ static void load_mtp(struct weights *w) {
     if (l.rc) log_say(LOG_INFO, "MTP layer skipped: %s", e.text);
 }
 
-static bool harmless_tensor(const char *name) {
+static bool harmless_tensor(const struct arch *a, const char *name) {
     static const char *const parts[] = {"rotary_emb.inv_freq", ".k_scale", ".v_scale", ".q_scale", "input_scale", "activation_scale"};
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
         if (strstr(name, parts[i])) return true;
+    for (const char *const *p = a->skipped_tensors; p && *p; p++)
+        if (strstr(name, *p)) return true;
     return false;
 }
 
@@ -389,7 +391,7 @@ static void check_left_over(struct loader *l, bool force) {
         int k, at = 0;
         if (!strncmp(t->name, pattern, prefix) && sscanf(t->name + prefix, "%d.%n", &k, &at) == 1 && at) {
             if (k >= w->config.n_layers) w->n_mtp_tensors++;
-            else if (!harmless_tensor(t->name)) {
+            else if (!harmless_tensor(w->config.arch, t->name)) {
                 if (force) log_say(LOG_WARN, "%s: tensor %s is unknown to hearth and ignored", w->files.dir, t->name);
                 else fail_tensor(l, t, "unknown tensor for this family; --force ignores it");
             }
