@@ -37,7 +37,12 @@ static const struct gguf_pretok {
 } gguf_pretoks[] = {
     {"gpt-2", GPT2, false, false, false},
     {"phi-2", GPT2, false, false, false},
+    {"olmo", GPT2, false, false, false},
     {"starcoder", SPLIT("\\\\p{N}") GPT2, false, false, false},
+    {"smollm", SPLIT("\\\\p{N}") GPT2, false, false, false},
+    {"refact", SPLIT("\\\\p{N}") GPT2, false, false, false},
+    {"command-r", SPLIT("\\\\p{N}") GPT2, false, false, false},
+    {"codeshell", SPLIT("\\\\p{N}") GPT2, false, false, false},
     {"llama-bpe", WORDS("\\\\p{L}", "\\\\p{N}{1,3}"), false, true, true},
     {"llama3", WORDS("\\\\p{L}", "\\\\p{N}{1,3}"), false, true, true},
     {"llama-v3", WORDS("\\\\p{L}", "\\\\p{N}{1,3}"), false, true, true},
