@@ -42,9 +42,9 @@ static void elementwise(void) {
               .half = 8, .interleaved = il & 1, .inverse = il > 1);
     CHECK("add", add, OP_ADD, .y = floats(999, 'f'), .x = floats(999, 'c'), .n = 27, .m = 37);
     CHECK("sigmoid", sigmoid, OP_SIGMOID, .x = floats(77, 'f'), .n = 7, .m = 11);
+    CHECK("scale", scale, OP_SCALE, .x = floats(700, 'f'), .n = 7, .m = 90, .ld = 100, .by = 0.7f);
     int32_t *at = buf_new(6 * 4, 'c');
     memcpy(at, (const int32_t[]){0, 6, 7, 63, 64, 100000}, 6 * 4);
-    CHECK("scale", scale, OP_SCALE, .x = floats(700, 'f'), .n = 7, .m = 90, .ld = 100, .by = 0.7f);
     CHECK("scale by position", scale, OP_SCALE, .x = floats(600, 'f'), .pos = at, .n = 6, .m = 90, .ld = 100, .every = 8, .shift = 1, .by = 1, .slope = 0.1f);
     CHECK("clip", clip, OP_CLIP, .x = floats(700, 'f'), .n = 7, .m = 100, .limit = 0.3f);
     CHECK("fill", fill, OP_FILL, .x = floats(700, 'f'), .n = 7, .m = 100, .value = -3);
