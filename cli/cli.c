@@ -46,10 +46,17 @@ static bool use_color(const struct app *a, bool tty) {
 }
 
 static void set_streams(struct app *a) {
+    enum { TEXT_COLS = 100 }; /* longer rows are hard to read */
     const bool quiet = a->opts.v[OPT_QUIET].on;
     a->color_out = use_color(a, a->tty_out);
     a->color_err = use_color(a, a->tty_err);
-    a->answer_style = (struct answer_style){a->color_out, a->color_err, quiet || !strcmp(a->opts.v[OPT_SHOW_THINKING].text, "never"), a->opts.v[OPT_PLAIN].on};
+    const struct opt_value *v = a->opts.v;
+    a->answer_style = (struct answer_style){.color_text = a->color_out,
+                                            .color_thinking = a->color_err,
+                                            .no_thinking = quiet || !strcmp(v[OPT_SHOW_THINKING].text, "never"),
+                                            .plain = v[OPT_PLAIN].on || !strcmp(v[OPT_MARKDOWN].text, "off"),
+                                            .hide_marks = !strcmp(v[OPT_MARKDOWN].text, "full"),
+                                            .text_cols = v[OPT_WIDTH].text ? (int)v[OPT_WIDTH].integer : TEXT_COLS};
     progress_init(a->tty_err, a->color_err, quiet);
     report_set_quiet(quiet);
     log_set(on_log, a, a->opts.v[OPT_VERBOSE].on ? LOG_DEBUG : LOG_WARN);

@@ -36,6 +36,8 @@ enum opt_id {
     OPT_VERBOSE,
     OPT_COLOR,
     OPT_SHOW_THINKING,
+    OPT_MARKDOWN,
+    OPT_WIDTH,
     OPT_MAX_TOKENS,
     OPT_TEMP,
     OPT_TOP_P,

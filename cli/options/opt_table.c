@@ -51,6 +51,9 @@ const struct opt_def opt_table[OPT_COUNT] = {
     [OPT_COLOR] = {"color", 0, OPT_CHOICE, SETTING, OUTPUT, "WHEN", "auto always never", .def = "auto", .help = "colour on stdout and stderr"},
     [OPT_SHOW_THINKING] = {"show-thinking", 0, OPT_CHOICE, LIVE, OUTPUT, "WHEN", "auto always never", .def = "auto",
                            .help = "thinking of an answer; auto folds it in a chat"},
+    [OPT_MARKDOWN] = {"markdown", 0, OPT_CHOICE, SETTING, OUTPUT, "HOW", "full marks off", .def = "marks",
+                      .help = "styles on a terminal; full hides the marks, off is --plain"},
+    [OPT_WIDTH] = {"width", 0, OPT_INT, SETTING, OUTPUT, "N", .lo = 0, .hi = 10000, .help = "most columns of text on a terminal; 0 is all of them (100)"},
 
     [OPT_MAX_TOKENS] = {"max-tokens", 'n', OPT_INT, LIVE | OPT_EVERYDAY, ANSWER, "N", .lo = 1, .hi = MAX_CTX,
                         .help = "stop the answer after N tokens (until the context is full)"},

@@ -21,7 +21,8 @@ void markdown_resize(struct markdown *s, int cols) {
 }
 
 /* The last column stays free: a terminal that filled it delays the wrap until the next character. */
-static int usable_cols(const struct markdown *s) { return s->cols < 5 ? 4 : s->cols - 1; }
+static int screen_cols(const struct markdown *s) { return s->cols < 5 ? 4 : s->cols - 1; }
+static int usable_cols(const struct markdown *s) { return s->text_cols && s->text_cols < screen_cols(s) ? s->text_cols : screen_cols(s); }
 
 /* --- output ---------------------------------------------------------------------------------------------------------- */
 
@@ -49,6 +50,15 @@ static void clear_buf(struct buf *b) {
     b->failed = false;
 }
 
+/* Colours a word of code by its language. */
+static void highlight_code(struct markdown *s) {
+    static const unsigned char looks[] = {[HIGHLIGHT_PLAIN] = 0, [HIGHLIGHT_KEYWORD] = CODE, [HIGHLIGHT_STRING] = MARK, [HIGHLIGHT_COMMENT] = QUOTE};
+    if (!s->verbatim || s->fence_line || !s->code.lang || s->looks.len < s->word.len) return;
+    unsigned char *kinds = (unsigned char *)s->looks.data;
+    highlight_word(&s->code, s->word.data, s->word.len, kinds);
+    for (size_t i = 0; i < s->word.len; i++) kinds[i] = looks[kinds[i]];
+}
+
 /* Flushes a word. Colours begin and end with each word, so that other output may be printed between words. */
 static void end_word(struct markdown *s, struct buf *out) {
     const char *p = s->word.data;
@@ -58,6 +68,7 @@ static void end_word(struct markdown *s, struct buf *out) {
     out->failed |= s->word.failed || s->looks.failed;
     int hang = s->indent < usable_cols(s) / 2 ? s->indent : usable_cols(s) / 2, w;
     if (!n) return;
+    highlight_code(s);
     if (broken && s->pending_blanks > usable_cols(s) / 2) s->pending_blanks = usable_cols(s) / 2;
     if (broken && s->col && s->col + s->pending_blanks + s->width > usable_cols(s)) {
         next_row(s, out);
@@ -117,7 +128,7 @@ static void toggle_look(struct markdown *s, unsigned look, bool opens, bool clos
 /* Ends a run of equal marks; next is the following character, a blank at the end of a line. */
 static void end_marks(struct markdown *s, char next, struct buf *out) {
     bool opens = !isspace((unsigned char)next), closes = !isspace((unsigned char)s->prev_char) && s->prev_char;
-    unsigned shown = s->look;
+    unsigned shown = s->look, was = s->look;
     if (!s->mark) return;
     if (s->mark == '`' && (!s->code_ticks || s->code_ticks == s->n_marks)) {
         shown |= CODE;
@@ -127,7 +138,8 @@ static void end_marks(struct markdown *s, char next, struct buf *out) {
         bool inside = isalnum((unsigned char)s->prev_char) && (s->mark == '_' || s->n_marks == 1), goes_on = isalnum((unsigned char)next) && s->mark == '_';
         toggle_look(s, s->n_marks == 1 ? ITALIC : s->n_marks == 2 ? BOLD : BOLD | ITALIC, opens && !inside, closes && !goes_on, &shown);
     }
-    for (int i = 0; i < s->n_marks; i++) add_to_word(s, &s->mark, 1, 1, s->line_look | shown, out);
+    bool hidden = s->hide_marks && s->color && s->look != was;
+    for (int i = 0; i < s->n_marks && !hidden; i++) add_to_word(s, &s->mark, 1, 1, s->line_look | shown, out);
     s->prev_char = s->mark;
     s->mark = 0;
     s->n_marks = 0;
@@ -220,7 +232,8 @@ static void end_line(struct markdown *s, struct buf *out) {
     s->pending_blanks = s->indent = s->code_ticks = 0;
     s->line_look = s->look = 0;
     s->prev_char = 0;
-    s->escaped = s->verbatim = false;
+    if (s->verbatim && !s->fence_line) highlight_end_line(&s->code);
+    s->escaped = s->verbatim = s->fence_line = false;
     s->line_undecided = true;
 }
 
@@ -231,7 +244,7 @@ static void flush_table(struct markdown *s, struct buf *out) {
     s->table = (struct buf){0};
     out->failed |= t.failed;
     if (s->col) next_row(s, out); /* after a resize */
-    if (!markdown_table_format(&t, s->cols ? usable_cols(s) : 0, s->color, out))
+    if (!markdown_table_format(&t, s->cols ? screen_cols(s) : 0, s->color, s->wrap_tables, out))
         for (size_t i = 0, n; i < t.len; i += n + 1) {
             n = strcspn(t.data + i, "\n");
             s->indent = 2;
@@ -240,6 +253,16 @@ static void flush_table(struct markdown *s, struct buf *out) {
             if (i + n < t.len) next_row(s, out);
         }
     buf_free(&t);
+}
+
+/* p: an opening fence with the name of a language, or a closing one. */
+static void begin_or_end_fence(struct markdown *s, const char *p, size_t n) {
+    size_t k = run_length(p, n, "`~"), name = k + strspn(p + k, " ");
+    s->fence_len = (int)k;
+    s->fence = s->fence ? 0 : *p;
+    s->code = (struct highlight){0};
+    s->fence_line = true;
+    if (s->fence && name < n) highlight_begin(&s->code, p + name, strcspn(p + name, " \t{:"));
 }
 
 /* Decides on the kind of the line in head; whole: the line is complete. */
@@ -262,11 +285,11 @@ static void decide_line(struct markdown *s, bool whole, struct buf *out) {
     if (k.kind == HEADING) s->line_look = TITLE, s->indent = 0;
     if (k.kind == QUOTED) s->line_look = QUOTE;
     s->verbatim = s->fence || k.kind == FENCE;
-    if (k.kind == FENCE) {
-        s->fence_len = (int)run_length(h.data + k.mark, h.len - k.mark, "`~");
-        s->fence = s->fence ? 0 : h.data[k.mark];
-    }
     size_t from = 0;
+    if (k.kind == FENCE) begin_or_end_fence(s, h.data + k.mark, h.len - k.mark);
+    if (s->hide_marks && s->color && k.kind == FENCE) s->dropped_row = true, from = h.len;
+    if (s->hide_marks && s->color && k.kind == HEADING)
+        for (from = k.mark; from < h.len && h.data[from] == ' ';) from++;
     for (; k.kind == ITEM && from < k.mark; from++) {
         if (h.data[from] == ' ') put_blank(s, ' ', out);
         else add_to_word(s, h.data + from, 1, 1, MARK, out);
@@ -295,7 +318,8 @@ static void put_cluster(struct markdown *s, const char *p, size_t n, int w, stru
         if (s->line_undecided && s->line_start.len) decide_line(s, true, out);
         flush_table(s, out);
         end_line(s, out);
-        next_row(s, out);
+        if (!s->dropped_row) next_row(s, out);
+        s->dropped_row = false;
     } else if (s->line_undecided) {
         buf_add(&s->line_start, p, n);
         decide_line(s, false, out);
@@ -333,5 +357,7 @@ void markdown_flush(struct markdown *s, struct buf *out) {
     flush_table(s, out);
     end_line(s, out);
     s->fence = 0;
+    s->dropped_row = false;
+    s->code = (struct highlight){0};
     s->col = 0;
 }

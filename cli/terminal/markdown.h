@@ -1,16 +1,26 @@
 #pragma once
 /* Lays out an answer for a terminal: breaks lines between words, aligns tables, colours light Markdown. Input is untrusted text;
  * output is safe for a terminal (sanitize.h filters it). The text itself is unchanged except for colours, blanks, line ends and the
- * dashes of table rules, and does not depend on how the input is split. Words are held back until complete, tables until they end. */
+ * dashes of table rules (except with the fields that a caller may set), and does not depend on how the input is split. Words are held back until complete,
+ * tables until they end. */
+#include "cli/terminal/highlight.h"
 #include "cli/terminal/sanitize.h"
 
 struct markdown {
-    int cols;                      /* screen width; 0: do not break lines */
-    bool color;                    /* colour the markup; its characters always stay */
-    int col;                       /* cursor column; == cols after a full row */
-    int indent;                    /* indent of continuation rows of a line */
-    int pending_blanks;            /* pending columns before the word */
-    bool plain;                    /* set after markdown_init: only filter and count columns */
+    int cols;           /* screen width; 0: do not break lines */
+    bool color;         /* colour the markup; its characters always stay */
+    int col;            /* cursor column; == cols after a full row */
+    int indent;         /* indent of continuation rows of a line */
+    int pending_blanks; /* pending columns before the word */
+    /* a caller may set these after markdown_init */
+    bool plain;       /* only filter and count columns */
+    bool wrap_tables; /* break cells of tables that do not fit */
+    bool hide_marks;  /* with color: leave out the marks of emphasis, headings and code blocks */
+    int text_cols;    /* most columns of text, but not of code and tables; 0: cols */
+
+    bool dropped_row; /* the row has only hidden marks */
+    bool fence_line;  /* the line begins or ends a code block */
+    struct highlight code;
     bool line_undecided, verbatim; /* at_head: the kind of the line is not known yet; whole_rows: code, broken only by the terminal */
     struct sanitizer filter;
     struct buf filtered;                  /* filtered text after the last complete character */
@@ -33,5 +43,6 @@ void markdown_free(struct markdown *s);
 /* Adapts to a new width. The cursor position is unknown afterwards, so the next word starts a row. */
 void markdown_resize(struct markdown *s, int cols);
 
-/* markdown_table.c: formats lines as a table with equal columns; false, and nothing appended, if they are not a table or too wide. */
-bool markdown_table_format(struct buf *table, int room, bool color, struct buf *out);
+/* markdown_table.c: formats lines as a table with equal columns; wrap: breaks cells if it is wider than room. False, and nothing appended,
+ * if they are not a table or it is too wide. */
+bool markdown_table_format(struct buf *table, int room, bool color, bool wrap, struct buf *out);

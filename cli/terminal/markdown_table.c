@@ -19,7 +19,7 @@ struct markdown_table {
     size_t n_cells, cap_cells;
     struct table_row *rows;
     size_t n_rows, cap_rows;
-    int *widths; /* of columns */
+    int *widths; /* [n_cols] */
     size_t n_cols, cap_widths;
 };
 
@@ -97,20 +97,57 @@ static void put_cell(const struct markdown_table *t, size_t column, const struct
     put_repeated(out, ' ', pad - before);
 }
 
-static void put_table_row(const struct markdown_table *t, size_t i, bool color, struct buf *out) {
-    const struct table_row *r = &t->rows[i];
-    if (color && !i) buf_str(out, "\033[0;1m");
-    for (size_t c = 0; c < r->n; c++) {
-        buf_str(out, "| ");
-        if (i == 1) put_rule(&t->cells[r->first + c], t->widths[c], out);
-        else put_cell(t, c, &t->cells[r->first + c], out);
-        if (c + 1 < r->n || r->closed) buf_char(out, ' ');
+/* Removes the beginning of a cell that fits in the column, up to a blank if there is one, and returns it. */
+static struct table_cell take_piece(struct table_cell *rest, int width) {
+    size_t n = columns_fit(rest->text, rest->n, width), cut = n;
+    if (n < rest->n) {
+        while (cut && rest->text[cut] != ' ') cut--;
+        if (cut) n = cut;
     }
-    if (r->closed || !r->n) buf_char(out, '|');
-    if (color && !i) buf_str(out, "\033[0m");
+    struct table_cell piece = {rest->text, n, columns_of_text(rest->text, n)};
+    rest->text += n, rest->n -= n;
+    while (rest->n && *rest->text == ' ') rest->text++, rest->n--;
+    return piece;
 }
 
-bool markdown_table_format(struct buf *text, int room, bool color, struct buf *out) {
+/* Prints a row. Cells that are wider than their columns take several lines. */
+static void put_table_row(struct markdown_table *t, size_t i, bool color, struct buf *out) {
+    const struct table_row *r = &t->rows[i];
+    struct table_cell *cells = t->cells + r->first;
+    for (bool more = true, first = true; more; first = false) {
+        if (!first) buf_char(out, '\n');
+        if (color && !i) buf_str(out, "\033[0;1m");
+        more = false;
+        for (size_t c = 0; c < r->n; c++) {
+            buf_str(out, "| ");
+            if (i == 1) put_rule(&cells[c], t->widths[c], out);
+            else {
+                struct table_cell piece = take_piece(&cells[c], t->widths[c]);
+                put_cell(t, c, &piece, out);
+                more |= cells[c].n > 0;
+            }
+            if (c + 1 < r->n || r->closed) buf_char(out, ' ');
+        }
+        if (r->closed || !r->n) buf_char(out, '|');
+        if (color && !i) buf_str(out, "\033[0m");
+    }
+}
+
+/* Narrows the widest columns until the table fits. False if the room is too small. */
+static bool narrow_columns(struct markdown_table *t, int total, int room) {
+    enum { LEAST = 6 };
+    while (total > room) {
+        size_t widest = 0;
+        for (size_t c = 1; c < t->n_cols; c++)
+            if (t->widths[c] > t->widths[widest]) widest = c;
+        if (t->widths[widest] <= LEAST) return false;
+        t->widths[widest]--;
+        total--;
+    }
+    return true;
+}
+
+bool markdown_table_format(struct buf *text, int room, bool color, bool wrap, struct buf *out) {
     struct markdown_table t = {0};
     int rc = 0, total = 1;
     for (size_t i = 0; i < text->len; i++)
@@ -124,7 +161,7 @@ bool markdown_table_format(struct buf *text, int room, bool color, struct buf *o
     fits = fits && !rc;
     out->failed |= rc != 0;
     for (size_t c = 0; fits && c < t.n_cols; c++) total += t.widths[c] + 3;
-    fits = fits && (!room || total <= room);
+    fits = fits && (!room || total <= room || (wrap && narrow_columns(&t, total, room)));
     for (size_t i = 0; fits && i < t.n_rows; i++) {
         put_table_row(&t, i, color, out);
         if (i + 1 < t.n_rows || text->data[text->len - 1] == '\n') buf_char(out, '\n');

@@ -14,6 +14,9 @@ void answer_printer_init(struct answer_printer *p, const struct answer_style *st
     markdown_init(&p->text, cols, style->color_text);
     markdown_init(&p->thinking, cols, false);
     p->text.plain = p->thinking.plain = style->plain;
+    p->text.text_cols = p->thinking.text_cols = style->text_cols;
+    p->text.hide_marks = style->hide_marks;
+    p->text.wrap_tables = true;
 }
 
 void answer_printer_resize(struct answer_printer *p, int cols, bool fresh_row) {

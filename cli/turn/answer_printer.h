@@ -7,6 +7,8 @@
 
 struct answer_style {
     bool color_text, color_thinking, no_thinking, plain;
+    bool hide_marks; /* of Markdown */
+    int text_cols;   /* most columns of text; 0: the whole screen */
 };
 struct answer_printer {
     struct answer_style style;

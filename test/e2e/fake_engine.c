@@ -369,6 +369,12 @@ static void make_plan(struct session *s, const struct request *r, const char *pr
     if (!strcmp(word, "escape"))
         buf_str(b, "A\033[31mred\033]0;title\007B\b\bC\rD\xC2\x9B"
                    "31mE\x7F.");
+    else if (!strcmp(word, "table"))
+        buf_str(b, "| name | what it does |\n|---|---|\n| first | one two three four five six seven eight nine ten eleven twelve thirteen fourteen |\n| second "
+                   "| short |\n");
+    else if (!strcmp(word, "source"))
+        buf_str(b, "# Head\n\nSome **bold** text.\n\n```python\ndef f(x):  # a comment if any\n    return \"a string for it\" + x\n```\n\n```\nif "
+                   "plain\n```\n\nend of it");
     else if (!strcmp(word, "ponder")) { /* thinks for more than a second, then answers for more than ten */ buf_char(b, 0x0E);
         for (int i = 0; i < 60; i++) buf_fmt(b, "idea%d ", i);
         buf_str(b, "\x0F\n\n");

@@ -91,6 +91,46 @@ class Answer(driver.Case):
         self.assertEqual(t.wait(), 0)
         self.assertTrue(t.out.rstrip().endswith(b"\x1b[?1004l"), t.out[-40:])
 
+    def test_code_is_highlighted(self):
+        t = self.chat(rows=40)
+        self.ask(t, "source", "end of it")
+        s = t.emulated(40)
+        self.assertEqual({w: s.look_of(w) for w in ("def f", "f(x)", "# a comment", "if any", "return", '"a string', "for it", "x", "if plain")},
+                         {"def f": "0;36", "f(x)": "", "# a comment": "0;2", "if any": "0;2", "return": "0;36", '"a string': "0;33", "for it": "0;33", "x": "", "if plain": "0;36"})
+
+    def test_marks(self):
+        want = ["Head", "", "Some bold text.", "", "def f(x):  # a comment if any", '    return "a string for it" + x', "", "if plain", "", "end of it"]
+        for args, first in (([], "# Head"), (["--markdown", "full"], "Head"), (["--markdown=off"], "# Head")):
+            t = self.chat(*args, rows=40)
+            self.ask(t, "source", "end of it")
+            lines = t.screen(40)
+            at = lines.index(first)
+            if "full" in args:
+                self.assertEqual(lines[at:at + len(want)], want)
+                self.assertEqual(t.emulated(40).look_of("bold"), "0;1")
+            else:
+                self.assertIn("Some **bold** text.", lines)
+            self.assertEqual(t.emulated(40).look_of(first), "" if "--markdown=off" in args else "0;1;35")
+
+    def test_width(self):
+        for args, most in (([], 100), (["--width", "60"], 60), (["--width", "0"], 149)):
+            t = self.chat(*args, rows=40, cols=150)
+            self.ask(t, "slow", "w59")
+            rows = [len(line) for line in t.screen(40, 150) if line.startswith("w")]
+            self.assertLessEqual(max(rows), most)
+            self.assertGreater(max(rows), most - 6)
+
+    def test_wide_table(self):
+        t = self.chat(rows=40, cols=60)
+        self.ask(t, "table", "short")
+        lines = t.screen(40, 60)
+        at = next(i for i, line in enumerate(lines) if line.startswith("| name"))
+        table = lines[at:at + 5]
+        self.assertEqual({len(line) for line in table}, {59}, table)
+        self.assertTrue(all(line.startswith("| ") and line.endswith(" |") for line in table))
+        self.assertEqual(" ".join(line[11:-1].strip() for line in table[2:4]), "one two three four five six seven eight nine ten eleven twelve thirteen fourteen")
+        self.assertTrue(table[4].startswith("| second | short"))
+
 
 if __name__ == "__main__":
     driver.unittest.main()
