@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "cli/modes/bandwidth.h"
 #include "cli/options/model_path.h"
 #include "cli/terminal/format.h"
 #include "cli/terminal/out.h"
@@ -36,17 +37,6 @@ static void inspect_facts(struct app *a, const struct model *m, struct model_fac
     buf_free(&json);
 }
 
-/* Measures memory bandwidth with the open engine, or with the built-in model's. */
-static double measure_bandwidth(struct app *a) {
-    struct engine *own = NULL;
-    struct engine_params p = {.dir = "ember:"};
-    struct error e;
-    if (!a->engine && engine_open(&own, &p, &e)) return 0;
-    double rate = engine_read_bandwidth(a->engine ? a->engine : own, 1);
-    engine_close(&own);
-    return rate;
-}
-
 static void put_model_row(const struct model *m, int width, const struct model_facts *f, double rate, bool json, struct buf *out) {
     char bytes[32], number[32];
     bool fits = (uint64_t)f->bytes < mem_total();
@@ -78,7 +68,7 @@ static int put_model_rows(struct app *a, bool json, bool numbered, struct buf *o
     int rc = model_path_list(&a->opts, &v, &n, e);
     if (rc) return rc;
     progress_begin("looking for models");
-    double rate = measure_bandwidth(a);
+    double rate = bandwidth_of_machine(a);
     int width = 0;
     for (size_t i = 0; i < n; i++)
         if ((int)strlen(v[i].name) > width) width = (int)strlen(v[i].name);

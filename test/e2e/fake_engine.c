@@ -288,7 +288,8 @@ void engine_close(struct engine **out) {
 }
 const struct engine_info *engine_info(const struct engine *e) { return &e->info; }
 int engine_inspect(const struct engine_params *p, struct buf *json, struct error *e) {
-    return buf_str(json, "{\"family\": \"fake\", \"layers\": 1, \"total_bytes\": 123456789, \"dtypes\": {\"F8_E4M3\": 3}, \"skipped\": [\"a\", "
+    return buf_str(json, "{\"family\": \"fake\", \"bytes\": {\"all\": 1000, \"per_token\": 500}, \"layers\": 1, \"total_bytes\": 123456789, \"dtypes\": "
+                         "{\"F8_E4M3\": 3}, \"skipped\": [\"a\", "
                          "\"b\\u001b]0;title\\u0007\\u009b31m\"]}");
 }
 int engine_verify(const struct engine_params *p, struct error *e) {

@@ -128,6 +128,20 @@ class Habits(driver.Case):
         self.assertEqual(rc, 3)
         self.assertIn("this downloads it: hf download Qwen/Qwen3-30B", err)
 
+    def test_bandwidth_is_measured_once(self):
+        self.env["HEARTH_MODEL_PATH"] = os.path.join(self.home, "models")
+        self.assertEqual(self.run_bin("--models", "--json")[0], 0)
+        path = os.path.join(self.home, ".cache/hearth/bandwidth")
+        with open(path) as f:
+            host, rate = f.read().split()
+        self.assertEqual(float(rate), 1e9)
+        rows = lambda: json.loads(self.run_bin("--models", "--json")[1])[0]["tokens_per_s_at_most"]
+        first = rows()
+        for text, want in ((f"{host} 3e9\n", 3 * first), ("other 3e9\n", first), ("damaged", first)):
+            with open(path, "w") as f:
+                f.write(text)
+            self.assertAlmostEqual(rows(), want, delta=first / 100)
+
     def test_long_list_of_models(self):
         for i in range(40):
             self.model(f"a-model-with-a-long-name-{i:02}")

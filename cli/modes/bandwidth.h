@@ -1,0 +1,6 @@
+#pragma once
+#include "cli/app.h"
+
+/* Returns the memory bandwidth of this machine in bytes/s. Measured once, which takes seconds, with the open engine or else the built-in
+ * model's, and kept in the cache directory for a month. 0: unknown. */
+double bandwidth_of_machine(struct app *a);
