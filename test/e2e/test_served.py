@@ -319,5 +319,58 @@ class Faults(Case):
         os.close(r)
 
 
+class Chosen(Case):
+    """Which model answers when none is given, and when a saved chat is continued."""
+
+    def copy_ember(self, name):
+        path = os.path.join(self.home, name)
+        shutil.copytree(os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../engine/ember/model"), path)
+        return path
+
+    def test_resident_engine_answers(self):
+        path = self.copy_ember("big")
+        ask = ("-p", "how do I save a chat?", "--temp", "0", "-n", "4")
+        self.assertEqual(self.run_bin(*ask, "-q")[0], 0)
+        s = self.serve("-m", path)
+        rc, out, err = self.run_bin(*ask)
+        self.assertEqual((rc, s.status()["answered"]), (0, 1))
+        self.assertIn(f"the resident engine answers, with its model {path}; -m NAME opens another", err)
+        self.run_bin("-m", "ember", *ask)
+        self.run_bin("--no-attach", *ask)
+        self.run_bin(*ask, env={"HEARTH_MODEL": "ember"})
+        self.assertEqual(s.status()["answered"], 1)
+        t = self.terminal()
+        t.prompt(t.until("The resident engine answers; --no-attach opens the model in this process."))
+        t.send("/bye\r")
+        t.wait()
+        os.makedirs(os.path.join(self.home, ".config/hearth"))
+        with open(os.path.join(self.home, ".config/hearth/config"), "w") as f:
+            f.write(f"model = {self.copy_ember('other')}\n")
+        self.assertIn("resident engine answers", self.run_bin(*ask)[2])
+        s.p.send_signal(signal.SIGTERM)
+        s.p.wait()
+        t = self.terminal()
+        t.prompt(t.until("other, the default model. Type a question"))
+
+    def test_changed_files(self):
+        path = self.copy_ember("model")
+        self.assertEqual(self.run_bin("-m", path, "--save", "talk", "-p", "hi", "-n", "2", "-q")[0], 0)
+        again = ("--continue", "talk", "-p", "hi", "-n", "2", "-q")
+        self.assertEqual(self.run_bin(*again)[0], 0)
+        with open(path + "/model.safetensors", "rb") as f:
+            data = f.read()
+        head = struct.unpack("<Q", data[:8])[0]
+        with open(path + "/model.safetensors", "wb") as f:  # the same tensors at other places
+            f.write(struct.pack("<Q", head + 8) + data[8:8 + head] + b" " * 8 + data[8 + head:])
+        for args in (again, ("--last", *again[2:])):
+            rc, out, err = self.run_bin(*args)
+            self.assertEqual((rc, out), (3, b""))
+            self.assertRegex(err, "have changed since the conversation 'talk'; -m .*/model continues it with the new files")
+        t = self.terminal("--last")
+        self.assertEqual(t.wait(), 3)
+        self.assertEqual(self.run_bin("-m", path, *again)[0], 0)
+        self.assertEqual(self.run_bin(*again)[0], 0)  # the new files are the conversation's now
+
+
 if __name__ == "__main__":
     unittest.main()
