@@ -52,7 +52,10 @@ void editor_open(struct repl *r) {
         line_hint(&r->line, "cannot create a temporary file");
         return;
     }
-    int rc = file_write_all(fd, r->line.text.data ? r->line.text.data : "", r->line.text.len);
+    struct buf whole = {0};
+    line_paste_expand(&r->line, &r->line.text, &whole);
+    int rc = whole.failed ? ERR_MEMORY : file_write_all(fd, whole.data, whole.len);
+    buf_free(&whole);
     close(fd);
     line_hide(&r->line);
     screen_flush(r);

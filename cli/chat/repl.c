@@ -90,8 +90,10 @@ static void finish_line(struct repl *r) {
     if (below) screen_hide_line(r);
     else if (!r->dumb) line_end(&r->line);
     screen_flush(r);
-    struct buf text = r->line.text;
-    r->line.text = (struct buf){0};
+    struct buf text = {0};
+    line_paste_expand(&r->line, &r->line.text, &text);
+    buf_free(&r->line.text);
+    if (text.failed) screen_print(r, "no memory; a part of the line is lost");
     if (!r->dumb) line_reset(&r->line);
     if (below) handle_line_below(r, text.data ? text.data : "", text.len);
     else handle_line(r, text.data ? text.data : "", text.len);

@@ -21,8 +21,7 @@ static void hide_answer_status(struct repl *r) {
     r->answer_status_shown = false;
 }
 
-void screen_hide_line(struct repl *r) {
-    hide_answer_status(r);
+static void hide_edited_line(struct repl *r) {
     if (r->dumb && r->prompt_shown) out_write("\n", 1); /* the terminal keeps what was typed */
     r->prompt_shown = false;
     if (r->dumb || (!r->line.shown && !r->line_below_answer)) return;
@@ -33,6 +32,11 @@ void screen_hide_line(struct repl *r) {
     r->line_below_answer = false;
     screen_flush(r);
 }
+void screen_hide_line(struct repl *r) {
+    hide_answer_status(r);
+    hide_edited_line(r);
+}
+
 /* After a full row the answer continues on the row of the line. */
 void screen_open_row_below(struct repl *r) {
     int col = r->printer.col;
@@ -156,7 +160,7 @@ void screen_redraw_line(struct repl *r) {
         if (!r->on_screen && !r->prompt_shown && !r->line.text.len) print_prompt(r);
         return;
     }
-    if (r->on_screen && !r->line.text.len && !r->n_queue) screen_hide_line(r);
+    if (r->on_screen && !r->line.text.len && !r->n_queue) hide_edited_line(r);
     else {
         if (r->on_screen) screen_open_row_below(r);
         line_show(&r->line);

@@ -15,6 +15,7 @@ void line_init(struct line *l, struct history *h) { *l = (struct line){.history 
 void line_free(struct line *l) {
     struct buf *all[] = {&l->text, &l->out, &l->draft, &l->kill_buffer, &l->status, &l->hint, &l->query};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) buf_free(all[i]);
+    line_paste_free(l);
     mem_free(l->layout);
     mem_free(l->drawn_widths);
     *l = (struct line){0};
@@ -267,7 +268,17 @@ static void kill_row_end(struct line *l) { /* at the end of a row: its line end 
 }
 static void yank_killed(struct line *l) { insert_text(l, l->kill_buffer.data ? l->kill_buffer.data : "", l->kill_buffer.len); }
 static void insert_row(struct line *l) { insert_text(l, "\n", 1); }
-static void begin_paste(struct line *l) { l->pasting = true; }
+static void begin_paste(struct line *l) {
+    l->pasting = true;
+    l->paste_from = l->cursor;
+}
+static void end_paste(struct line *l) {
+    char token[64];
+    l->pasting = false;
+    if (l->paste_from > l->cursor || !line_paste_fold(l, l->paste_from, token, sizeof token)) return;
+    erase_range(l, l->paste_from, l->cursor, false);
+    insert_text(l, token, strlen(token));
+}
 static void note_focus(struct line *l) { l->unfocused = false; }
 static void note_no_focus(struct line *l) { l->unfocused = true; }
 static void clear_screen(struct line *l) {
@@ -341,8 +352,8 @@ static void handle_paste_byte(struct line *l, unsigned char c) {
     l->esc[l->n_esc++] = c;
     if (!memcmp(l->esc, end, (size_t)l->n_esc)) {
         if (l->n_esc == (int)sizeof end - 1) {
-            l->pasting = false;
             l->n_esc = 0;
+            end_paste(l);
         }
         return;
     }
@@ -409,13 +420,14 @@ enum line_result line_feed(struct line *l, const char *data, size_t n, size_t *u
     size_t i = 0;
     while (i < n && r == LINE_MORE) r = handle_key(l, (unsigned char)data[i++]);
     *used = i;
-    if (r == LINE_MORE) line_draw(l);
+    if (r == LINE_MORE && !l->pasting) line_draw(l);
     return r;
 }
 
 /* --- state ----------------------------------------------------------------------------------------------------------- */
 
 void line_reset(struct line *l) {
+    line_paste_free(l);
     clear_buf(&l->text);
     clear_buf(&l->hint);
     l->cursor = 0;

@@ -40,6 +40,9 @@ struct line {
     unsigned char esc[32], utf[4];
     int n_esc, n_utf, utf_len;
 
+    struct line_paste *pastes;               /* [n_pastes] long pastes, of which text has only a token */
+    size_t n_pastes, cap_pastes, paste_from; /* paste_from: cursor at the beginning of the running paste */
+
     struct line_row *layout;
     size_t n_layout, cap_layout;
     int first_row;                 /* first layout row on the screen, when the layout is taller than the screen */
@@ -66,6 +69,13 @@ void line_hide(struct line *l);
 void line_show(struct line *l);
 void line_resize(struct line *l, int rows, int cols);
 void line_end(struct line *l); /* moves the cursor below the text: the next output starts on a fresh row */
+
+/* line_paste.c */
+/* Stores the text between from and the cursor if it has many lines, and copies the token that is to replace it. False: leave it. */
+bool line_paste_fold(struct line *l, size_t from, char *token, size_t cap);
+/* Appends text with the pastes in the places of their tokens. */
+void line_paste_expand(const struct line *l, const struct buf *text, struct buf *out);
+void line_paste_free(struct line *l);
 
 /* line_draw.c */
 void line_draw(struct line *l);

@@ -259,6 +259,23 @@ class Habits(driver.Case):
 
     # --- text
 
+    def test_long_paste_is_folded(self):
+        t = self.chat()
+        lines = "".join(f"line {i}\r" for i in range(2000))
+        t.send("code of it: \x1b[200~" + lines + "\x1b[201~ end")
+        t.until("[paste 1: 2001 lines, 18.9 kB] end", self.last)
+        t.quiet()
+        self.assertEqual([line for line in t.screen(24, 200) if line][-1], "> code of it: [paste 1: 2001 lines, 18.9 kB] end")
+        t.send("\r")
+        self.last = t.prompt(t.until("Sure:", self.last))
+        t.send("/save kept\r")
+        t.prompt(t.until("saved as kept", self.last), "kept> ")
+        with open(self.session_file("kept")) as f:
+            said = json.load(f)["body"]["messages"][0]["content"]
+        self.assertEqual(said, "code of it: " + lines.replace("\r", "\n") + " end")
+        t.send("\x1b[200~a\rb\x1b[201~\r")  # a short one is shown whole
+        t.prompt(t.until(rb"You said: a\r?\nb", self.last), "kept> ")
+
     def test_edit_and_export(self):
         editor = self.write("ed.sh", "#!/bin/sh\nprintf '%s edited' \"$(cat \"$1\")\" > \"$1\"\n")
         os.chmod(editor, 0o700)

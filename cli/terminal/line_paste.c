@@ -1,0 +1,55 @@
+/* Long pastes in the edited line: a short text stands for each of them until the line is entered. */
+#include <stdio.h>
+#include <string.h>
+
+#include "cli/terminal/format.h"
+#include "cli/terminal/line.h"
+#include "engine/base/mem.h"
+
+enum { MOST_ROWS = 20 }; /* of a paste that is shown whole */
+
+struct line_paste {
+    char token[64]; /* stands for the paste */
+    struct buf text;
+};
+
+bool line_paste_fold(struct line *l, size_t from, char *token, size_t cap) {
+    const char *s = l->text.data + from;
+    size_t n = l->cursor - from, rows = 1;
+    char size[32];
+    for (size_t i = 0; i < n; i++) rows += s[i] == '\n';
+    if (rows <= MOST_ROWS || mem_grow(&l->pastes, &l->cap_pastes, l->n_pastes + 1, sizeof *l->pastes)) return false;
+    struct line_paste *p = &l->pastes[l->n_pastes];
+    *p = (struct line_paste){0};
+    snprintf(p->token, sizeof p->token, "[paste %zu: %zu lines, %s]", l->n_pastes + 1, rows, format_bytes(n, size, sizeof size));
+    if (buf_add(&p->text, s, n)) {
+        buf_free(&p->text);
+        return false;
+    }
+    l->n_pastes++;
+    snprintf(token, cap, "%s", p->token);
+    return true;
+}
+
+void line_paste_expand(const struct line *l, const struct buf *text, struct buf *out) {
+    const char *s = text->data ? text->data : "", *end = s + text->len;
+    buf_add(out, "", 0);
+    while (s < end) {
+        const struct line_paste *first = NULL;
+        const char *at = end;
+        for (size_t i = 0; i < l->n_pastes; i++) {
+            const char *hit = strstr(s, l->pastes[i].token);
+            if (hit && hit < at) at = hit, first = &l->pastes[i];
+        }
+        buf_add(out, s, (size_t)(at - s));
+        if (first) buf_add(out, first->text.data, first->text.len);
+        s = first ? at + strlen(first->token) : end;
+    }
+}
+
+void line_paste_free(struct line *l) {
+    for (size_t i = 0; i < l->n_pastes; i++) buf_free(&l->pastes[i].text);
+    mem_free(l->pastes);
+    l->pastes = NULL;
+    l->n_pastes = l->cap_pastes = 0;
+}
