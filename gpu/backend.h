@@ -35,6 +35,7 @@ struct gpu_backend {
     int (*event_sync)(struct gpu_event *ev);
     bool (*event_is_done)(struct gpu_event *ev);
     double (*event_time)(struct gpu_event *ev);
+    double (*event_elapsed)(struct gpu_event *from, struct gpu_event *to);
     int (*timeline_open)(struct gpu *g, struct gpu_timeline **n, struct error *e); /* sets word */
     void (*timeline_close)(struct gpu_timeline *n);
     int (*timeline_signal)(struct gpu_timeline *n, uint32_t value, struct gpu_stream *s);

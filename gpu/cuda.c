@@ -403,6 +403,12 @@ static bool event_is_done(struct gpu_event *base) {
     struct cuda_event *ev = (struct cuda_event *)base;
     return !ev->is_recorded || cudaEventQuery(ev->ev) != cudaErrorNotReady;
 }
+/* A float holds milliseconds to seven digits: between two near events that is enough, since the device was opened it is not. */
+static double event_elapsed(struct gpu_event *from, struct gpu_event *to) {
+    const struct cuda_event *a = (struct cuda_event *)from, *b = (struct cuda_event *)to;
+    float ms = 0;
+    return !a->is_recorded || !b->is_recorded || cudaEventElapsedTime(&ms, a->ev, b->ev) ? 0 : (double)ms * 1e-3;
+}
 static double event_time(struct gpu_event *base) {
     struct cuda_event *ev = (struct cuda_event *)base;
     struct cuda *g = (struct cuda *)base->g;
@@ -442,6 +448,7 @@ const struct gpu_backend gpu_cuda = {
     .event_sync = event_sync,
     .event_is_done = event_is_done,
     .event_time = event_time,
+    .event_elapsed = event_elapsed,
     .timeline_open = cuda_timeline_open,
     .timeline_close = cuda_timeline_close,
     .timeline_signal = cuda_timeline_signal,

@@ -167,7 +167,7 @@ struct cuda_linear {
 };
 int cuda_mat_is_supported(int dtype); /* supported by cuda_gemv, cuda_gemm_f32 and embed */
 /* Up to CUDA_INVARIANT_ROWS tokens: a token's result does not depend on the number of tokens. */
-enum { CUDA_INVARIANT_ROWS = 18 };
+enum { CUDA_INVARIANT_ROWS = 24 };                                                    /* BATCH_INVARIANT_ROWS of base/ops.h */
 int cuda_skinny_fits(const struct mat *w);                                            /* cuda_skinny supports this type */
 cudaError_t cuda_skinny(cudaStream_t s, const struct cuda_linear *l, int processors); /* not transposed */
 cudaError_t cuda_skinny_transposed(cudaStream_t s, const struct cuda_linear *l);      /* transposed */

@@ -142,6 +142,7 @@ static int norm(struct cuda_stream *s, const struct op_norm *a) {
         cuda_norm(s->stream, a->out, a->x, a->w, a->bias, a->w_dtype, a->rows, a->dim, a->ldx, a->ldo, a->eps, a->add, a->layer_norm, a->tag, (int *)a->bad),
         "norm");
 }
+_Static_assert((int)CUDA_INVARIANT_ROWS == (int)BATCH_INVARIANT_ROWS, "a device keeps bits for as many rows as the CPU");
 _Static_assert((int)SCORE_SOFTMAX == CUDA_SOFTMAX && (int)SCORE_SIGMOID == CUDA_SIGMOID && (int)SCORE_MIXER == CUDA_MIXER &&
                    (int)SCORE_SQRT_SOFTPLUS == CUDA_SQRT_SOFTPLUS,
                "scores");

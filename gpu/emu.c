@@ -389,6 +389,7 @@ const struct gpu_backend gpu_emu = {
     .event_sync = emu_event_sync,
     .event_is_done = emu_event_is_done,
     .event_time = emu_event_time,
+    .event_elapsed = emu_event_elapsed,
     .timeline_open = emu_timeline_open,
     .timeline_close = emu_timeline_close,
     .timeline_signal = emu_timeline_signal,

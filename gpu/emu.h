@@ -147,6 +147,7 @@ int emu_event_wait(struct gpu_event *ev, struct gpu_stream *s);
 int emu_event_sync(struct gpu_event *ev);
 bool emu_event_is_done(struct gpu_event *ev);
 double emu_event_time(struct gpu_event *ev);
+double emu_event_elapsed(struct gpu_event *from, struct gpu_event *to);
 bool emu_stream_drops(struct emu_stream *s);                           /* cancelled, or its device has failed */
 int emu_stream_enqueue(struct emu_stream *s, const struct emu_cmd *c); /* 0, or why the stream will drop it */
 

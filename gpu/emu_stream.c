@@ -483,3 +483,4 @@ double emu_event_time(struct gpu_event *base) {
     pthread_mutex_unlock(&ev->lock);
     return t;
 }
+double emu_event_elapsed(struct gpu_event *from, struct gpu_event *to) { return emu_event_time(to) - emu_event_time(from); }

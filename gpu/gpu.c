@@ -155,6 +155,7 @@ int gpu_event_record(struct gpu_event *ev, struct gpu_stream *s) { return ev->g-
 int gpu_event_wait(struct gpu_event *ev, struct gpu_stream *s) { return ev->g->b->event_wait(ev, s); }
 int gpu_event_sync(struct gpu_event *ev) { return ev->g->b->event_sync(ev); }
 bool gpu_event_is_done(struct gpu_event *ev) { return ev->g->b->event_is_done(ev); }
+double gpu_event_elapsed(struct gpu_event *from, struct gpu_event *to) { return to->g->b->event_elapsed(from, to); }
 double gpu_event_time(struct gpu_event *ev) { return ev->g->b->event_time(ev); }
 
 /* Pairs. The host part counts records under a lock; the device part is the event itself. A record for the next use, made before a

@@ -82,6 +82,8 @@ int gpu_event_record(struct gpu_event *ev, struct gpu_stream *s);
 int gpu_event_wait(struct gpu_event *ev, struct gpu_stream *s); /* the stream waits for the latest record so far, if any */
 int gpu_event_sync(struct gpu_event *ev);                       /* the host waits */
 bool gpu_event_is_done(struct gpu_event *ev);
+/* Seconds from one timed event of a device to another; precise even when the clock has run for days. */
+double gpu_event_elapsed(struct gpu_event *from, struct gpu_event *to);
 double gpu_event_time(struct gpu_event *ev); /* completion time of a timed event in seconds; one clock for all devices, virtual in virtual time */
 
 /* An ON or OFF event of a module: a device event and a host-side record count. A waiter first blocks on the host until

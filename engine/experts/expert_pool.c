@@ -485,7 +485,7 @@ static void record_device_time(struct expert_pool *x, int micro, int n) {
     struct decode *s = x->d->s;
     struct cost_machine *cost = s->m->cost;
     if (x->is_timed[micro] && gpu_event_is_done(x->end[micro])) {
-        double took = gpu_event_time(x->end[micro]) - gpu_event_time(x->begin[micro]);
+        double took = gpu_event_elapsed(x->begin[micro], x->end[micro]);
         s->counts.device_s += took;
         if (!cost->is_deterministic) cost_observe(cost, &cost->domain[1 + x->d->rank].observed[COST_FFN], n, x->expected_s[micro], took);
     }

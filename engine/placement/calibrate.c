@@ -157,7 +157,7 @@ static int time_pass(struct side *s, struct measured_op *t, double *seconds) {
     if (!rc) rc = run_pass[t->kind](s, t);
     if (!rc && s->gpu) rc = gpu_event_record(s->end, s->stream);
     if (!rc && s->gpu) rc = gpu_stream_sync(s->stream);
-    *seconds = s->gpu ? gpu_event_time(s->end) - gpu_event_time(s->begin) : clock_now() - begin;
+    *seconds = s->gpu ? gpu_event_elapsed(s->begin, s->end) : clock_now() - begin;
     if (!rc && s->o->cancel && atomic_load(s->o->cancel)) rc = ERR_CANCELLED;
     return rc;
 }
@@ -337,7 +337,7 @@ static int time_copies(struct side *s, void *host, size_t bytes, int count, enum
         rc = dir == GPU_H2D ? gpu_copy(s->stream, s->weights, host, bytes, dir) : gpu_copy(s->stream, host, s->weights, bytes, dir);
     if (!rc) rc = gpu_event_record(s->end, s->stream);
     if (!rc) rc = gpu_stream_sync(s->stream);
-    *seconds = gpu_event_time(s->end) - gpu_event_time(s->begin);
+    *seconds = gpu_event_elapsed(s->begin, s->end);
     return rc;
 }
 static int measure_links(struct side *s, struct cost_domain *d, void *host) {

@@ -118,7 +118,7 @@ static void ref_expand(const union op_args *u) {
         for (int d = 0; d < rope; d++) k[a->nope + d] = f32_to_bf16((float)latent_at(&a->latent, t, lora + d));
     }
 }
-enum { FEW = 18 }; /* up to this many tokens activations stay float32 */
+enum { FEW = BATCH_INVARIANT_ROWS }; /* up to this many tokens activations stay float32 */
 static void ref_linear(const union op_args *u) {
     const struct op_linear *a = &u->linear;
     bool plain = a->n > FEW && !a->exact && !a->transposed && a->batch <= 1;
