@@ -264,6 +264,9 @@ static int parse_markup(struct markup_range t, const struct json *tools, struct 
     if (find_text(t, "<|message|>")) return parse_gpt_oss(c, t);
     if (find_text(t, "<tool_call>")) return parse_each(c, t, "<tool_call>", "</tool_call>", tools, NULL);
     if (find_text(t, "<seed:tool_call>")) return parse_each(c, t, "<seed:tool_call>", "</seed:tool_call>", tools, NULL);
+    if (find_text(t, "<longcat_tool_call>")) return parse_each(c, t, "<longcat_tool_call>", "</longcat_tool_call>", tools, NULL);
+    if (find_text(t, "<tool_calls>")) return parse_each(c, t, "<tool_calls>", "</tool_calls>", tools, parse_json_calls);
+    if (find_text(t, "<|python_start|>")) return parse_each(c, t, "<|python_start|>", "<|python_end|>", tools, parse_json_calls);
     if (find_text(t, "<|tool_call|>")) return parse_each(c, t, "<|tool_call|>", "<|/tool_call|>", tools, parse_json_calls);
     if (take_between(&t, "[TOOL_CALLS]", NULL, &in)) {
         t = in;

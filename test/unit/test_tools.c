@@ -58,7 +58,10 @@ static void test_markup(void **state) {
           one);
     check("[TOOL_CALLS] [{\"name\": \"weather\", \"arguments\": {\"city\": \"Bern\", \"days\": 3}}]", one); /* Mistral */
     check("[TOOL_CALLS]weather[ARGS]{\"city\": \"Bern\", \"days\": 3}", one);
-    check("<|python_tag|>{\"name\": \"weather\", \"parameters\": {\"city\": \"Bern\", \"days\": 3}}", one);                         /* Llama */
+    check("<|python_tag|>{\"name\": \"weather\", \"parameters\": {\"city\": \"Bern\", \"days\": 3}}", one);                 /* Llama */
+    check("<|python_start|>{\"name\": \"weather\", \"parameters\": {\"city\": \"Bern\", \"days\": 3}}<|python_end|>", one); /* Llama 4 */
+    check("<longcat_tool_call>{\"name\": \"weather\", \"arguments\": {\"city\": \"Bern\", \"days\": 3}}</longcat_tool_call>", one);
+    check("<tool_calls>[{\"name\": \"weather\", \"arguments\": {\"city\": \"Bern\", \"days\": 3}}]</tool_calls>", one);             /* Hunyuan */
     check("<|channel|>commentary to=functions.weather <|constrain|>json<|message|>{\"city\": \"Bern\", \"days\": 3}<|call|>", one); /* gpt-oss */
 }
 

@@ -16,16 +16,20 @@ static const struct marker_pair marker_pairs[] = {
     {"<think>", "</think>", OUTPUT_THINKING}, /* DeepSeek, Qwen, GLM, Kimi K2 Thinking, MiniMax */
     {"◁think▷", "◁/think▷", OUTPUT_THINKING}, /* Kimi */
     {"<seed:think>", "</seed:think>", OUTPUT_THINKING},
+    {"<longcat_think>", "</longcat_think>", OUTPUT_THINKING},
     {"[THINK]", "[/THINK]", OUTPUT_THINKING},          /* Mistral */
     {"<tool_call>", "</tool_call>", OUTPUT_TOOL_CALL}, /* Qwen, GLM, Hermes */
     {"<seed:tool_call>", "</seed:tool_call>", OUTPUT_TOOL_CALL},
+    {"<longcat_tool_call>", "</longcat_tool_call>", OUTPUT_TOOL_CALL},
+    {"<tool_calls>", "</tool_calls>", OUTPUT_TOOL_CALL}, /* Hunyuan */
     {"<minimax:tool_call>", "</minimax:tool_call>", OUTPUT_TOOL_CALL},
     {"<|tool_calls_section_begin|>", "<|tool_calls_section_end|>", OUTPUT_TOOL_CALL}, /* Kimi K2 */
     {"<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>", OUTPUT_TOOL_CALL},             /* DeepSeek R1, V3, V3.1 */
     {"<｜DSML｜function_calls>", "</｜DSML｜function_calls>", OUTPUT_TOOL_CALL},      /* V3.2 */
     {"<｜DSML｜tool_calls>", "</｜DSML｜tool_calls>", OUTPUT_TOOL_CALL},              /* V4 */
     {"[TOOL_CALLS]", NULL, OUTPUT_TOOL_CALL},
-    {"<|python_tag|>", NULL, OUTPUT_TOOL_CALL}, /* Llama 3 */
+    {"<|python_tag|>", NULL, OUTPUT_TOOL_CALL},               /* Llama 3 */
+    {"<|python_start|>", "<|python_end|>", OUTPUT_TOOL_CALL}, /* Llama 4 */
     {"<|tool_call|>", "<|/tool_call|>", OUTPUT_TOOL_CALL},
 };
 /* gpt-oss puts the channel in a header: <|channel|>analysis<|message|> ... <|end|> */
