@@ -11,7 +11,8 @@ import tempfile
 
 FAMILIES = ["deepseek_v3", "deepseek_v3_nogroup", "deepseek_v2_lite", "qwen3_moe", "mixtral", "qwen2_moe", "glm4_moe", "minimax_m2",
             "gpt_oss", "phimoe", "dbrx", "deepseek_v32", "glm_moe_dsa", "qwen3_next", "qwen3_5_moe", "deepseek_v4",
-            "afmoe", "exaone_moe", "cohere2_moe",
+            "afmoe", "exaone_moe", "cohere2_moe", "olmoe", "granitemoe", "ernie4_5_moe", "glm4_moe_lite", "qwen3_vl_moe", "hunyuan_v1_moe",
+            "hy_v3", "dots1", "bailing_moe_v2", "mistral4", "mimo_v2_flash", "step3p7", "longcat_flash", "laguna", "llama4",
             # without experts
             "llama", "qwen2", "qwen3", "qwen3_fp8", "mistral", "gemma3", "phi3", "smollm3", "gemma2", "gemma3_text", "ministral3", "glm4", "olmo3", "seed_oss", "granite"]
 

@@ -9,9 +9,37 @@
 
 #include "engine/exec/stream/slp_internal.h"
 
-static const char *const families[] = {"deepseek_v3", "deepseek_v3_nogroup", "deepseek_v2_lite", "qwen3_moe",  "mixtral", "qwen2_moe",
-                                       "glm4_moe",    "minimax_m2",          "gpt_oss",          "phimoe",     "dbrx",    "qwen3_next",
-                                       "qwen3_5_moe", "deepseek_v32",        "glm_moe_dsa",      "deepseek_v4"};
+static const char *const families[] = {"deepseek_v3",
+                                       "deepseek_v3_nogroup",
+                                       "deepseek_v2_lite",
+                                       "qwen3_moe",
+                                       "mixtral",
+                                       "qwen2_moe",
+                                       "glm4_moe",
+                                       "minimax_m2",
+                                       "gpt_oss",
+                                       "phimoe",
+                                       "dbrx",
+                                       "qwen3_next",
+                                       "qwen3_5_moe",
+                                       "deepseek_v32",
+                                       "glm_moe_dsa",
+                                       "deepseek_v4",
+                                       "olmoe",
+                                       "granitemoe",
+                                       "ernie4_5_moe",
+                                       "glm4_moe_lite",
+                                       "qwen3_vl_moe",
+                                       "hunyuan_v1_moe",
+                                       "hy_v3",
+                                       "dots1",
+                                       "bailing_moe_v2",
+                                       "mistral4",
+                                       "mimo_v2_flash",
+                                       "step3p7",
+                                       "longcat_flash",
+                                       "laguna",
+                                       "llama4"};
 static struct { uintptr_t begin, end; } maps[4096];
 static int n_maps;
 static char *device; /* addresses that nothing is mapped at */
@@ -110,7 +138,7 @@ static void test_flops(void **state) {
             if (!t->is_claimed || t->ndim < 2 || !in_layer || beside) continue;
             uint64_t one = t->dtype == DT_U8 || t->dtype == DT_I8 ? 4 : 2; /* two codes per byte */
             for (int d = 0; d < t->ndim; d++) one *= (uint64_t)t->shape[d];
-            sum += strstr(t->name, "experts.") && !strstr(t->name, "shared") ? one * (uint64_t)c->topk : one * (uint64_t)c->n_experts;
+            sum += t->ndim == 3 || (strstr(t->name, "experts.") && !strstr(t->name, "shared")) ? one * (uint64_t)c->topk : one * (uint64_t)c->n_experts;
         }
         assert_int_equal(weights_token_flops(&w), sum / (uint64_t)c->n_experts);
         weights_close(&w);
