@@ -60,10 +60,11 @@ static void deltas(void) {
     static const struct {
         int n, k_heads, v_heads, k_dim, v_dim, taps;
     } c[] = {{1, 2, 4, 32, 32, 4}, {7, 1, 1, 5, 7, 2}, {40, 2, 6, 64, 40, 4}, {3, 1, 2, 128, 128, 4}, {6, 1, 1, 200, 9, 3}, {2, 1, 1, 300, 3, 1}};
-    static const char *const gates[] = {"gate", "gate, silu", "gate, softplus", "gate per head", "gate per head, silu", "gate per head, softplus"};
-    for (int i = 0; i < 6; i++)
+    static const char *const gates[] = {"gate",          "gate, silu",          "gate, softplus",          "gate, linear",
+                                        "gate per head", "gate per head, silu", "gate per head, softplus", "gate per head, linear"};
+    for (int i = 0; i < 8; i++)
         CHECK(gates[i], gate, OP_GATE, .y = floats(6 * 100, 'f'), .g = floats(6 * 210, 'c'), .n = 6, .heads = 3, .dim = 30, .ldy = 100, .ldg = 210,
-              .head_ldy = 31, .head_ldg = 70, .kind = (uint8_t)(i % 3), .per_head = i > 2);
+              .head_ldy = 31, .head_ldg = 70, .kind = (uint8_t)(i % 4), .per_head = i > 3);
     for (size_t i = 0; i < sizeof c / sizeof c[0]; i++)
         for (int how = 0; how < 3; how++) { /* no state before; a state; the same memory */
             int n = c[i].n, keys = c[i].k_heads * c[i].k_dim, values = c[i].v_heads * c[i].v_dim, channels = 2 * keys + values;
@@ -181,7 +182,7 @@ static void attentions(void) {
                   .q = floats((size_t)(c[i].n * c[i].heads * c[i].dim), 'c'), .k = k, .v = v, .sinks = c[i].sinks ? floats((size_t)c[i].heads, 'c') : NULL,
                   .lse = floats((size_t)(c[i].n * c[i].heads), 'f'), .q_pos = pos, .n = c[i].n, .n_heads = c[i].heads, .v_dim = c[i].v,
                   .ldq = c[i].heads * c[i].dim, .ldo = c[i].heads * c[i].v, .q_pos0 = c[i].q0, .k_pos0 = c[i].k0, .n_keys = c[i].keys, .window = c[i].window,
-                  .scale = 0.1f, .softcap = i % 3 == 2 ? 0.5f : 0);
+                  .scale = 0.1f, .softcap = i % 3 == 2 ? 0.5f : 0, .chunk_keys = i % 4 == 2 ? 24 : 0);
         }
     choosers();
     float *lse = floats(15, 'f'), *lse2 = floats(15, 'c');
@@ -233,14 +234,20 @@ static void mixtures(void) {
     for (int n = 2; n < 100; n = n * 4 + 1)
         CHECK("route, mixer", route, OP_ROUTE, .ids = buf_new(40 * 2 * 4, 'i'), .weights = floats(40 * 2, 'f'), .logits = floats((size_t)(40 * n), 'c'),
               .n = 40, .n_experts = n, .topk = 2, .n_group = 1, .topk_group = 1, .score = SCORE_MIXER, .scale = 1, .jitter = 0.1f);
-    for (int kind = 0; kind < 2; kind++) {
+    for (int n = 1; n < 50; n += 16)
+        CHECK("route, idle experts", route, OP_ROUTE, .ids = buf_new((size_t)(n * 6) * 4, 'i'), .weights = floats((size_t)(n * 6), 'f'),
+              .logits = floats((size_t)(n * 60), 'c'), .bias = floats(60, 'c'), .idle = floats((size_t)n, 'f'), .n = n, .n_experts = 40, .n_idle = 20,
+              .topk = 6, .score = SCORE_SOFTMAX, .scale = 6);
+    static const char *const others[][2] = {
+        {"ffn, turned", "experts, turned"}, {"ffn, mxfp4 in turns", "experts, mxfp4 in turns"}, {"ffn, gate and up turned", "experts, gate and up turned"}};
+    for (int kind = 0; kind < 3; kind++) {
         for (int n = 1; n < 100; n = n * 4 + 3)
-            CHECK(kind ? "ffn, mxfp4 in turns" : "ffn, turned", ffn, OP_FFN, .y = floats((size_t)(n * 192), 'f'), .x = floats((size_t)(n * 192), 'c'),
+            CHECK(others[kind][0], ffn, OP_FFN, .y = floats((size_t)(n * 192), 'f'), .x = floats((size_t)(n * 192), 'c'),
                   .expert = expert_other(192, 160, kind), .n = n, .hidden = 192);
         struct expert other[8];
         for (int i = 0; i < 8; i++) other[i] = expert_other(192, 160, kind);
-        CHECK(kind ? "experts, mxfp4 in turns" : "experts, turned", experts, OP_EXPERTS, .y = floats(60 * 192, 'f'), .x = floats(60 * 192, 'c'),
-              .ids = choices(60, 2, 8), .weights = floats(120, 'c'), .experts = other, .n = 60, .topk = 2, .n_experts = 8, .hidden = 192);
+        CHECK(others[kind][1], experts, OP_EXPERTS, .y = floats(60 * 192, 'f'), .x = floats(60 * 192, 'c'), .ids = choices(60, 2, 8),
+              .weights = floats(120, 'c'), .experts = other, .n = 60, .topk = 2, .n_experts = 8, .hidden = 192);
     }
     struct expert table[8], shared = expert_new(256, 128);
     for (int i = 0; i < 8; i++) table[i] = expert_new(256, 128);

@@ -33,6 +33,13 @@ static void multiply(double *y, const struct mat *w, const float *x, enum narrow
     }
     free(in);
 }
+/* y = W^T x */
+static void multiply_turned(double *y, const struct mat *w, const float *x) {
+    for (int o = 0; o < w->cols; o++) {
+        y[o] = 0;
+        for (int i = 0; i < w->rows; i++) y[o] += (double)mat_at(w, i, o) * (double)x[i];
+    }
+}
 static void oracle_linear(const union op_args *u) {
     const struct op_linear *a = &u->linear;
     double *y = malloc((size_t)a->w.rows * sizeof *y);
@@ -46,11 +53,15 @@ static void oracle_linear(const union op_args *u) {
     free(y);
 }
 static void oracle_expert(double *y, const struct expert *e, const float *x, bool exact) {
-    size_t inter = (size_t)e->gate.rows;
+    size_t inter = (size_t)expert_inter(e);
     double *gate = malloc(2 * inter * sizeof *gate), *up = gate + inter;
     float *h = malloc(inter * 4);
-    multiply(gate, &e->gate, x, exact ? AS_IS : narrow_of(&e->gate));
-    multiply(up, &e->up, x, exact ? AS_IS : narrow_of(&e->up));
+    if (e->gate_up_transposed) {
+        multiply_turned(gate, &e->gate, x), multiply_turned(up, &e->up, x);
+    } else {
+        multiply(gate, &e->gate, x, exact ? AS_IS : narrow_of(&e->gate));
+        multiply(up, &e->up, x, exact ? AS_IS : narrow_of(&e->up));
+    }
     double limit = e->glu.limit > 0 ? (double)e->glu.limit : INFINITY, alpha = e->glu.alpha > 0 ? (double)e->glu.alpha : 1;
     for (size_t i = 0; i < inter; i++) {
         double a = fmin(gate[i] + (e->gate_bias ? (double)e->gate_bias[i] : 0), e->glu.clamp_after ? INFINITY : limit),
@@ -58,11 +69,8 @@ static void oracle_expert(double *y, const struct expert *e, const float *x, boo
         h[i] = (float)(fmin(a / (1 + exp(-alpha * a - (double)e->glu.cubic * a * a * a)), e->glu.clamp_after ? limit : INFINITY) *
                        (fmax(fmin(b, limit), -limit) + (double)e->glu.shift));
     }
-    if (!e->is_transposed) multiply(y, &e->down, h, exact ? AS_IS : narrow_of(&e->down));
-    for (int d = 0; d < e->down.cols && e->is_transposed; d++) {
-        y[d] = 0;
-        for (size_t i = 0; i < inter; i++) y[d] += (double)mat_at(&e->down, (int)i, d) * (double)h[i];
-    }
+    if (e->is_transposed) multiply_turned(y, &e->down, h);
+    else multiply(y, &e->down, h, exact ? AS_IS : narrow_of(&e->down));
     for (int d = 0; d < e->down.rows && e->down_bias; d++) y[d] += (double)e->down_bias[d];
     free(gate);
     free(h);

@@ -246,6 +246,7 @@ struct attention_case {
     bool same, sinks, positions;
     int n_chosen;
     float softcap;
+    int chunk;
 };
 static void check_attention(const struct attention_case *c) {
     size_t krow = (size_t)(c->kv_heads * c->dim), vrow = (size_t)(c->kv_heads * (c->same ? c->dim : c->v_dim)), esize = dtype_bytes(c->dtype, 1);
@@ -291,7 +292,8 @@ static void check_attention(const struct attention_case *c) {
                              .chosen = c->n_chosen ? chosen : NULL,
                              .n_chosen = c->n_chosen,
                              .scale = 0.3f,
-                             .softcap = c->softcap};
+                             .softcap = c->softcap,
+                             .chunk_keys = c->chunk};
     EACH_THREADS("attention", both, n_out + rows, was, on->ops->attention(on, &o));
     double *p = malloc((keys + 1) * sizeof *p);
     /* Where pairs of BF16 are multiplied, queries and probabilities are rounded to BF16; for few tokens, to twice its bits. */
@@ -303,6 +305,7 @@ static void check_attention(const struct attention_case *c) {
             for (int j = 0; j < c->n_keys; j++) {
                 double d = 0;
                 bool seen = c->k_pos0 + j <= at && (c->window <= 0 || c->k_pos0 + j > at - c->window);
+                if (c->chunk) seen &= (c->k_pos0 + j) / c->chunk == at / c->chunk;
                 if (c->n_chosen) {
                     bool listed = false;
                     for (int m = 0; m < c->n_chosen; m++) listed |= chosen[t * c->n_chosen + m] == j;
@@ -493,6 +496,35 @@ static void check_mixer(int n, int experts, float jitter) {
     drop();
 }
 
+/* Idle experts against a router without them: their weights are summed, and others take their places with weight 0. */
+static void check_idle(int n, int experts, int idle, int topk) {
+    const int all = experts + idle;
+    float *logits = vec((size_t)(n * all)), *w = vec((size_t)(n * topk)), *plain = vec((size_t)(n * topk)), *sum = vec((size_t)n);
+    float *was = aligned((size_t)(n * topk) * 4);
+    int32_t *ids = guarded((size_t)(n * topk) * 4), *known = guarded((size_t)(n * topk) * 4);
+    struct op_route o = {.ids = known, .weights = plain, .logits = logits, .n = n, .n_experts = all, .topk = topk, .scale = 6};
+    execs[2]->ops->route(execs[2], &o);
+    o.ids = ids, o.weights = w, o.n_experts = experts, o.n_idle = idle, o.idle = sum;
+    EACH_THREADS("idle experts", w, n * topk, was, on->ops->route(on, &o));
+    for (int t = 0; t < n; t++) {
+        bool used[64] = {0};
+        double want = 0;
+        for (int k = 0; k < topk; k++)
+            if (known[t * topk + k] < experts) used[known[t * topk + k]] = true;
+        for (int k = 0; k < topk; k++) {
+            const int id = ids[t * topk + k], was_id = known[t * topk + k];
+            if (was_id < experts && (id != was_id || w[t * topk + k] != plain[t * topk + k])) fail("an expert beside idle ones", t, k, id, was_id);
+            if (was_id < experts) continue;
+            want += plain[t * topk + k];
+            if (id < 0 || id >= experts || used[id] || w[t * topk + k] != 0) fail("the place of an idle expert", t, k, id, w[t * topk + k]);
+            else used[id] = true;
+        }
+        near("idle weights", t, 0, sum[t], want, 1e-6);
+    }
+    free(was);
+    drop();
+}
+
 static void check_small(void) {
     enum { N = 9, DIM = 700, HALF = 32 };
     float *x = vec(N * DIM), *out = vec(N * DIM), *was = aligned(N * DIM * 4), *w = vec(DIM), *b = vec(DIM);
@@ -663,6 +695,10 @@ static void cases(enum cpu_level l) {
         {1, 8, 2, 24, 24, 1299, 0, 1300, 0, DT_BF16, false, true, false, 0, 2},
         {5, 4, 2, 16, 16, 900, 0, 910, 200, DT_F32, false, false, false, 0, 50},
         {70, 4, 2, 32, 32, 60, 0, 131, 0, DT_E4M3, false, false, false, 0, 0.5f},
+        /* in chunks */
+        {1, 8, 2, 24, 24, 1299, 0, 1300, 0, DT_BF16, false, false, false, 0, 0, 512},
+        {5, 4, 2, 16, 16, 94, 0, 99, 0, DT_F32, false, false, false, 0, 0, 48},
+        {70, 4, 2, 32, 32, 60, 20, 111, 0, DT_E4M3, false, true, true, 0, 0, 48},
     };
     for (size_t i = 0; i < sizeof attention / sizeof *attention; i++) check_attention(&attention[i]);
     static const struct select_case select[] = {
@@ -672,6 +708,7 @@ static void cases(enum cpu_level l) {
     for (size_t i = 0; i < sizeof select / sizeof *select; i++)
         for (int ties = 0; ties < 2; ties++) check_select(&select[i], ties);
     for (int i = 0; i < 16; i++) check_route(1 + i * 3, 32, 4, (int[]){1, 8, 4, 0}[i % 4], 3, i & 1, i & 2, i & 4, i & 8);
+    for (int i = 0; i < 8; i++) check_idle(1 + i * 5, 12 + i, 1 + i * 3, 1 + i);
     for (int i = 0; i < 4; i++) check_mixer(1 + i * 9, (int[]){16, 9, 2, 60}[i], (float[]){0.01f, 0.06f, 0.3f, 0}[i]);
     check_small();
     check_cancel();
