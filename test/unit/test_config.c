@@ -272,11 +272,14 @@ static void other_ropes(void **st) {
     assert_true(fabs(rope_frequencies(&r, f) - (0.1 * log(4) + 1)) < 1e-6); /* no mscale given */
 }
 
-#define BARE(type, more) \
+#define BARE(type, more) BARE_OF(type, "\"num_experts_per_tok\":2", more)
+#define BARE_OF(type, topk, more) \
     "{\"model_type\":\"" type "\",\"vocab_size\":100,\"hidden_size\":64,\"num_hidden_layers\":6,\"max_position_embeddings\":512," \
-    "\"num_attention_heads\":4,\"num_experts_per_tok\":2,\"intermediate_size\":64," more "}"
-#define ROUTED "\"moe_intermediate_size\":32,\"n_routed_experts\":16,\"n_shared_experts\":1"
-#define LATENT "\"q_lora_rank\":32,\"kv_lora_rank\":32,\"qk_nope_head_dim\":16,\"qk_rope_head_dim\":16,\"v_head_dim\":16," ROUTED
+    "\"num_attention_heads\":4,\"intermediate_size\":64," topk "," more "}"
+#define ROUTED      "\"moe_intermediate_size\":32,\"n_routed_experts\":16,\"n_shared_experts\":1"
+#define ROUTED_ONLY "\"moe_intermediate_size\":32,\"n_routed_experts\":16"
+#define NUMBERED    "\"moe_intermediate_size\":32,\"num_experts\":8"
+#define LATENT      "\"q_lora_rank\":32,\"kv_lora_rank\":32,\"qk_nope_head_dim\":16,\"qk_rope_head_dim\":16,\"v_head_dim\":16," ROUTED
 
 /* Copied by hand from transformers' configuration classes, which supply the defaults of keys that a config omits. */
 static void what_a_config_leaves_out(void **st) {
@@ -297,6 +300,18 @@ static void what_a_config_leaves_out(void **st) {
         {BARE("minimax_m2", "\"num_local_experts\":8,\"rotary_dim\":16"), 1e-6, 5e6, 1, 0, 1, 1, true},
         {BARE("qwen3_moe", "\"num_experts\":8,\"moe_intermediate_size\":32"), 1e-6, 10000, 1, 0, 1, 1, false},
         {BARE("qwen2_moe", "\"num_experts\":8,\"moe_intermediate_size\":32,\"shared_expert_intermediate_size\":32"), 1e-6, 10000, 1, 0, 1, 1, false},
+        {BARE("olmoe", "\"num_experts\":8"), 1e-5, 10000, 1, 0, 1, 1, false},
+        {BARE("granitemoe", "\"num_local_experts\":8"), 1e-6, 10000, 1, 0, 1, 1, true},
+        {BARE_OF("ernie4_5_moe", "\"moe_k\":2", "\"moe_num_experts\":8,\"moe_intermediate_size\":32"), 1e-5, 500000, 1, 1, 1, 1, true},
+        {BARE("glm4_moe_lite", LATENT), 1e-5, 10000, 1.8, 1, 1, 1, true},
+        {BARE("solar_open", ROUTED), 1e-5, 1e6, 1, 0, 1, 1, true},
+        {BARE("dots1", ROUTED), 1e-6, 10000, 1, 0, 1, 1, false},
+        {BARE("hy_v3", NUMBERED), 1e-5, 11158840, 1, 1, 1, 1, true},
+        {BARE("bailing_moe_v2", NUMBERED), 1e-6, 600000, 1, 0, 1, 1, true},
+        {BARE_OF("hunyuan_v1_moe", "\"moe_topk\":2", NUMBERED), 1e-5, 10000, 1, 0, 1, 1, true},
+        {BARE("laguna", NUMBERED ",\"shared_expert_intermediate_size\":32"), 1e-6, 500000, 1, 1, 1, 1, true},
+        {BARE("axk1", LATENT), 1e-6, 10000, 2.5, 1, 8, 4, true},
+        {BARE_OF("llama4_text", "\"num_experts_per_tok\":1", "\"num_local_experts\":8"), 1e-5, 500000, 1, 0, 1, 1, false},
     };
     for (size_t i = 0; i < sizeof want / sizeof *want; i++) {
         struct config c;
@@ -313,10 +328,79 @@ static void what_a_config_leaves_out(void **st) {
     }
 }
 
+/* Layers that differ in heads, rotation, windows and activation. */
+static void layers_of_several_kinds(void **st) {
+    struct config c;
+    struct error e = {0};
+    static const char laguna[] =
+        BARE("laguna",
+             NUMBERED ",\"shared_expert_intermediate_size\":32,\"num_key_value_heads\":2,\"num_attention_heads_per_layer\":[4,6,6,6,4,6],"
+                      "\"sliding_window\":40,\"layer_types\":[\"full_attention\",\"sliding_attention\",\"sliding_attention\",\"sliding_attention\","
+                      "\"full_attention\",\"sliding_attention\"],\"rope_parameters\":{\"full_attention\":{\"rope_theta\":5e5,\"partial_rotary_factor\":0.5},"
+                      "\"sliding_attention\":{\"rope_theta\":1e4}},\"gating\":\"per-element\",\"moe_router_logit_softcapping\":30");
+    if (parse(&c, laguna, false, &e)) fail_msg("%s", e.text);
+    assert_true(c.n_heads == 6 && config_heads(&c, 0) == 4 && config_heads(&c, 1) == 6 && config_kv_heads(&c, 1) == 2);
+    assert_true(c.rope.dim == 8 && c.second_rope.dim == 16 && c.second_rope.theta == 1e4 && c.layer[0].rope == LAYER_ROPE_FIRST);
+    assert_true(c.layer[1].rope == LAYER_ROPE_SECOND && c.layer[1].window == 40 && !c.layer[4].window);
+    assert_true(c.attn_gate == ATTN_GATE_ELEMENT && c.attn_gate_kind == GATE_SOFTPLUS && c.router_cap == 30);
+    static const char llama4[] = BARE_OF("llama4_text", "\"num_experts_per_tok\":1",
+                                         "\"num_local_experts\":8,\"attention_chunk_size\":48,\"attn_temperature_tuning\":4,\"moe_layers\":[1,3,5]");
+    if (parse(&c, llama4, false, &e)) fail_msg("%s", e.text);
+    assert_true(c.layer[0].chunk_keys == 48 && c.layer[3].chunk_keys == 0 && c.layer[3].rope == LAYER_ROPE_NONE && !c.layer[0].moe && c.layer[5].moe);
+    assert_true(c.query_scale.every == 8192 && c.query_scale.shift == 1 && c.query_scale.no_rope_only && c.weighs_input && c.qk_norm == QK_NORM_UNIT);
+    static const char mimo[] =
+        BARE("mimo_v2_flash",
+             ROUTED_ONLY ",\"head_dim\":24,\"v_head_dim\":16,\"num_key_value_heads\":1,\"swa_num_key_value_heads\":2,\"sliding_window\":8,"
+                         "\"hybrid_layer_pattern\":[0,1,1,1,1,0],\"moe_layer_freq\":[0,1,1,1,1,1],\"swa_rope_theta\":100,\"attention_value_scale\":0.5");
+    if (parse(&c, mimo, false, &e)) fail_msg("%s", e.text);
+    assert_true(c.v_dim == 16 && c.v_scale == 0.5f && config_kv_heads(&c, 0) == 1 && config_kv_heads(&c, 1) == 2 && c.layer[1].window == 9);
+    assert_true(c.layer[0].no_sinks && !c.layer[1].no_sinks && c.second_rope.theta == 100 && !c.layer[0].moe && c.layer[1].moe);
+    assert_int_equal(kv_row_bytes(&c, 1, DT_F32), 2 * (24 + 16) * 4);
+    static const char hunyuan[] =
+        BARE_OF("hunyuan_v1_moe", "\"moe_topk\":[2,2,2,2,2,2]", NUMBERED ",\"rope_scaling\":{\"type\":\"dynamic\",\"alpha\":1000.0,\"factor\":1.0}");
+    if (parse(&c, hunyuan, false, &e)) fail_msg("%s", e.text);
+    assert_true(c.topk == 2 && c.rope.kind == ROPE_DEFAULT && fabs(c.rope.theta / (10000 * pow(1000, 16.0 / 14)) - 1) < 1e-9);
+}
+
+static void options_that_no_published_model_uses(void **st) {
+    static const struct {
+        const char *text, *word;
+    } bad[] = {
+        {BARE_OF("llama4_text", "\"num_experts_per_tok\":2", "\"num_local_experts\":8"), "num_experts_per_tok"},
+        {BARE_OF("llama4_text", "\"num_experts_per_tok\":1", "\"num_local_experts\":8,\"no_rope_layers\":[1,0]"), "no_rope_layers"},
+        {BARE_OF("hunyuan_v1_moe", "\"moe_topk\":[2,2,2,2,2,3]", NUMBERED), "moe_topk"},
+        {BARE_OF("hunyuan_v1_moe", "\"moe_topk\":2", NUMBERED ",\"use_cla\":true"), "use_cla"},
+        {BARE_OF("hunyuan_v1_moe", "\"moe_topk\":2", NUMBERED ",\"rope_scaling\":{\"type\":\"dynamic\",\"factor\":2.0}"), "alpha"},
+        {BARE_OF("ernie4_5_moe", "\"moe_k\":2", "\"moe_num_experts\":8,\"moe_intermediate_size\":32,\"use_bias\":true"), "use_bias"},
+        {BARE("laguna", NUMBERED ",\"shared_expert_intermediate_size\":32,\"num_attention_heads_per_layer\":[4,3,4,4,4,4],\"num_key_value_heads\":2"),
+         "layer 1"},
+        {BARE("laguna", NUMBERED ",\"shared_expert_intermediate_size\":32,\"gating\":false"), "gating"},
+        {BARE("mimo_v2_flash", ROUTED_ONLY), "hybrid_layer_pattern"},
+        {BARE("mimo_v2_flash", ROUTED_ONLY ",\"hybrid_layer_pattern\":[0,1,1,1,1,0],\"swa_head_dim\":32"), "swa_head_dim"},
+        {BARE("hy_v3", NUMBERED ",\"expert_hidden_dim\":64"), "expert_hidden_dim"},
+        {BARE("bailing_moe", NUMBERED ",\"norm_head\":true"), "norm_head"},
+        {BARE("olmoe", "\"num_experts\":8,\"clip_qkv\":-1"), "clip_qkv"},
+        {"{\"model_type\":\"mistral3\",\"text_config\":{\"model_type\":\"nonesuch\"}}", "mistral3"},
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        struct config c;
+        struct error e = {0};
+        assert_int_equal(parse(&c, bad[i].text, false, &e), ERR_MODEL);
+        if (!strstr(e.text, bad[i].word)) fail_msg("%s: %s", bad[i].word, e.text);
+    }
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(deepseek_v3_as_published),  cmocka_unit_test(blocks_of_compressed_tensors), cmocka_unit_test(refusals_name_the_key),
-        cmocka_unit_test(keys_chosen_by_an_indexer), cmocka_unit_test(windows_only_where_in_force),  cmocka_unit_test(other_ropes),
-        cmocka_unit_test(what_a_config_leaves_out),  cmocka_unit_test(keys_of_several_tokens),       cmocka_unit_test(linear_attention_where_it_is_asked_for)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(deepseek_v3_as_published),
+                                       cmocka_unit_test(blocks_of_compressed_tensors),
+                                       cmocka_unit_test(refusals_name_the_key),
+                                       cmocka_unit_test(keys_chosen_by_an_indexer),
+                                       cmocka_unit_test(windows_only_where_in_force),
+                                       cmocka_unit_test(other_ropes),
+                                       cmocka_unit_test(what_a_config_leaves_out),
+                                       cmocka_unit_test(keys_of_several_tokens),
+                                       cmocka_unit_test(linear_attention_where_it_is_asked_for),
+                                       cmocka_unit_test(layers_of_several_kinds),
+                                       cmocka_unit_test(options_that_no_published_model_uses)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
