@@ -176,7 +176,10 @@ static void convert_expert(struct int4 *d, const struct expert *from, const stru
 
 /* --- Memory ------------------------------------------------------------------------------------------------------------------------ */
 
-static bool has_experts(const struct int4 *d, int layer) { return d->w->layers[layer].experts != NULL; }
+/* FFNs of a layer that are converted: its routed experts; in a model without experts its dense FFN. NULL: none. */
+static const struct expert *ffns_of(const struct weights *w, int layer) { return w->config.n_experts ? w->layers[layer].experts : &w->layers[layer].dense; }
+static int n_ffns(const struct weights *w) { return w->config.n_experts ? w->config.n_experts : 1; }
+static bool has_experts(const struct int4 *d, int layer) { return ffns_of(d->w, layer) != NULL; }
 static uint8_t *layer_at(const struct int4 *d, int layer) {
     uint64_t at = 0;
     for (int i = 0; i < layer; i++) at += has_experts(d, i) ? d->layer_bytes : 0;
@@ -184,8 +187,8 @@ static uint8_t *layer_at(const struct int4 *d, int layer) {
 }
 static void set_views(struct int4 *d) {
     for (int l = 0; l < d->w->config.n_layers; l++)
-        for (int i = 0; i < d->w->config.n_experts && has_experts(d, l); i++)
-            d->experts[l][i] = expert_view(&d->w->layers[l].experts[i], layer_at(d, l) + (uint64_t)i * d->expert_bytes);
+        for (int i = 0; i < n_ffns(d->w) && has_experts(d, l); i++)
+            d->experts[l][i] = expert_view(&ffns_of(d->w, l)[i], layer_at(d, l) + (uint64_t)i * d->expert_bytes);
 }
 /* Incomplete if the thread is stopped. */
 static uint64_t layer_sum(struct int4 *d, int layer) {
@@ -198,17 +201,17 @@ static uint64_t layer_sum(struct int4 *d, int layer) {
 /* Two trainings of one model have equal headers: hash some rows, too. */
 static uint64_t sample_hash(const struct int4 *d) {
     uint64_t sum = 0;
-    for (int l = 0; l < d->w->config.n_layers; l++)
-        if (has_experts(d, l))
-            sum = hash64(d->w->layers[l].experts[0].gate.data, dtype_bytes(d->w->layers[l].experts[0].gate.dtype, (size_t)d->w->layers[l].experts[0].gate.cols),
-                         sum);
+    for (int l = 0; l < d->w->config.n_layers; l++) {
+        const struct expert *x = ffns_of(d->w, l);
+        if (x) sum = hash64(x->gate.data, dtype_bytes(x->gate.dtype, (size_t)x->gate.cols), sum);
+    }
     return sum;
 }
 
 static int convert_all(struct int4 *d, struct error *e) {
     const struct config *c = &d->w->config;
     const struct expert *first = NULL;
-    for (int l = 0; !first; l++) first = d->w->layers[l].experts;
+    for (int l = 0; !first; l++) first = ffns_of(d->w, l);
     int shape[3][2];
     expert_shapes(first, shape);
     size_t widest = (size_t)(shape[0][1] > shape[2][1] ? shape[0][1] : shape[2][1]);
@@ -219,8 +222,8 @@ static int convert_all(struct int4 *d, struct error *e) {
     d->owns_pages = d->data != NULL;
     if (!rc) set_views(d);
     for (int l = 0; l < c->n_layers && !rc; l++) {
-        for (int i = 0; i < c->n_experts && has_experts(d, l) && !atomic_load(&d->stop); i++)
-            convert_expert(d, &d->w->layers[l].experts[i], &d->experts[l][i], row, stripe);
+        for (int i = 0; i < n_ffns(d->w) && has_experts(d, l) && !atomic_load(&d->stop); i++)
+            convert_expert(d, &ffns_of(d->w, l)[i], &d->experts[l][i], row, stripe);
         if (atomic_load(&d->stop)) rc = error_set(e, ERR_CANCELLED, "stopped");
         else d->sums[l] = has_experts(d, l) ? layer_sum(d, l) : 0;
     }
@@ -237,7 +240,7 @@ static struct int4_header make_header(const struct int4 *d) {
     struct int4_header h = {.magic = "hearthI4", /* without the terminator */
                             .version = INT4_VERSION,
                             .n_layers = (uint32_t)c->n_layers,
-                            .n_experts = (uint32_t)c->n_experts,
+                            .n_experts = (uint32_t)n_ffns(d->w),
                             .group = INT4_GROUP,
                             .fingerprint = d->w->files.fingerprint,
                             .sample = sample_hash(d),
@@ -347,8 +350,7 @@ int int4_open(struct int4 **out, const struct weights *w, enum cpu_level level, 
     struct int4 *d;
     int moe = 0, rc = 0;
     *out = NULL;
-    for (int l = 0; l < c->n_layers; l++) moe += w->layers[l].experts != NULL;
-    if (!moe) return error_set(e, ERR_USAGE, "--draft int4 needs a model with routed experts");
+    for (int l = 0; l < c->n_layers; l++) moe += ffns_of(w, l) != NULL;
     if (!(d = mem_calloc(1, sizeof *d))) return error_set(e, ERR_MEMORY, "no memory for an INT4 draft");
     *out = d;
     pthread_condattr_t clock;
@@ -359,8 +361,8 @@ int int4_open(struct int4 **out, const struct weights *w, enum cpu_level level, 
     pthread_mutex_init(&d->lock, NULL);
     d->w = w;
     for (int l = 0; l < c->n_layers && !d->expert_bytes; l++)
-        if (w->layers[l].experts) d->expert_bytes = expert_bytes(w->layers[l].experts);
-    d->layer_bytes = d->expert_bytes * (uint64_t)c->n_experts;
+        if (ffns_of(w, l)) d->expert_bytes = expert_bytes(ffns_of(w, l));
+    d->layer_bytes = d->expert_bytes * (uint64_t)n_ffns(w);
     d->size = d->layer_bytes * (uint64_t)moe;
     uint64_t weights = w->files.bytes - w->bytes_skipped, have = mem_available();
     if (have && weights > have) weights = w->bytes_dense + (uint64_t)moe * (uint64_t)c->topk * weights_expert_bytes(w); /* then experts are read on demand */
@@ -370,7 +372,7 @@ int int4_open(struct int4 **out, const struct weights *w, enum cpu_level level, 
     d->sums = mem_calloc((size_t)c->n_layers, sizeof *d->sums);
     d->experts = mem_calloc((size_t)c->n_layers, sizeof *d->experts);
     for (int l = 0; l < c->n_layers && d->experts && !rc; l++)
-        if (w->layers[l].experts && !(d->experts[l] = mem_calloc((size_t)c->n_experts, sizeof **d->experts)))
+        if (ffns_of(w, l) && !(d->experts[l] = mem_calloc((size_t)n_ffns(w), sizeof **d->experts)))
             rc = error_set(e, ERR_MEMORY, "no memory for an INT4 draft");
     if (!rc && (!d->sums || !d->experts)) rc = error_set(e, ERR_MEMORY, "no memory for an INT4 draft");
     if (!rc && pthread_create(&d->thread, NULL, int4_thread, d)) rc = error_set(e, ERR_RUNTIME, "cannot start the INT4 draft thread");

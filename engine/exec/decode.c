@@ -252,7 +252,9 @@ static int cpu_experts(struct decode *s, struct decode_micro_batch *m, int layer
     const struct layer *y = numa_copy_layer(s->m->numa_copy, s->m->w, layer);
     double t = trace_now(s->m->trace);
     if (!y->experts) {
-        if (first < m->n) TRY(block_experts(s->m->cpu, s->c, y, layer, &rest, PART_SHARED, rest.x, m->n - first));
+        struct layer own = *y;
+        if (s->draft && s->draft->experts[layer]) own.dense = s->draft->experts[layer][0], own.shards = NULL; /* a model without experts */
+        if (first < m->n) TRY(block_experts(s->m->cpu, s->c, &own, layer, &rest, PART_SHARED, rest.x, m->n - first));
         if (first < m->n) trace_cpu(s->m->trace, t, "ffn", layer, (int)(m - s->micro_batch));
         return 0;
     }

@@ -34,8 +34,8 @@ int decode_run(struct decode *s, enum exec_mode cut, struct decode_span *spans, 
 void decode_on_device_lost(struct decode *s, const char *why);
 void decode_want_hidden(struct decode *s, bool wanted); /* sets whether later batches return the residual stream */
 /* Replaces the routed experts of later batches with those of a draft (NULL: back to the model's). They run on the CPU, or on a
- * device that has room for them. `lookahead` records the experts that the draft's routers select. All views of one decode must have
- * the same experts. */
+ * device that has room for them. In a model without experts a layer has one: its dense FFN, replaced where the CPU computes it. `lookahead` records the experts
+ * that the draft's routers select. All views of one decode must have the same experts. */
 struct decode_draft {
     struct expert *const *experts; /* [n_layers] of [n_experts], NULL for a layer without; a layer's experts are contiguous, each starting with its gate */
     uint64_t expert_bytes;
