@@ -97,6 +97,22 @@ MODELS = {
         "norm_topk_prob": True, "rope_theta": 1000000, "full_attention_interval": 3, "mlp_only_layers": [1], "linear_conv_kernel_dim": 4, "linear_key_head_dim": 20,
         "linear_value_head_dim": 28, "linear_num_key_heads": 2, "linear_num_value_heads": 6, "quantization_config": FP8,
     },
+    # No experts: norms by 1 + w before and after both blocks, GELU, a scaled embedding, capped scores and logits, a window with unscaled rotation in
+    # two of three layers
+    "dense_around": {
+        **{k: v for k, v in COMMON.items() if k != "hidden_act"}, "model_type": "gemma3_text", "num_hidden_layers": 4, "intermediate_size": 168,
+        "num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 28, "hidden_activation": "gelu_pytorch_tanh", "query_pre_attn_scalar": 40,
+        "sliding_window": 11, "sliding_window_pattern": 3, "rope_theta": 1000000, "rope_local_base_freq": 10000,
+        "rope_scaling": {"rope_type": "linear", "factor": 4}, "attn_logit_softcapping": 3, "final_logit_softcapping": 2, "tie_word_embeddings": True,
+    },
+    # Attention and experts side by side after one LayerNorm, the mean of routed and shared experts, adjacent rotated elements, layers without rotation
+    "beside": {
+        **{k: v for k, v in COMMON.items() if k != "rms_norm_eps"}, "model_type": "cohere2_moe", "num_hidden_layers": 4, "intermediate_size": 72,
+        "num_attention_heads": 6, "num_key_value_heads": 3, "head_dim": 28, "layer_norm_eps": 1e-5, "num_experts": 8, "num_experts_per_tok": 3,
+        "num_shared_experts": 2, "norm_topk_prob": True, "expert_selection_fn": "softmax", "shared_expert_combination_strategy": "average",
+        "first_k_dense_replace": 1, "prefix_dense_intermediate_size": 168, "prefix_dense_sliding_window_pattern": 1, "sliding_window": 9,
+        "sliding_window_pattern": 3, "rope_theta": 50000, "logit_scale": 0.25, "tie_word_embeddings": False, "quantization_config": FP8,
+    },
     # A prediction layer with a head of its own
     "guess_mla": {
         **COMMON, "model_type": "deepseek_v3", "num_hidden_layers": 2, "intermediate_size": 200, "moe_intermediate_size": 72, "num_attention_heads": 3,
@@ -280,7 +296,7 @@ def attention(out, c, p):
         weight(out, c, p + name + "_proj", n * dim * (2 if name == "q" and c["model_type"] == "qwen3_next" else 1), h, 2 if name == "q" else 1)
         if c["model_type"] == "qwen2_moe" or c.get("attention_bias"):
             out[p + name + "_proj.bias"] = tensor(p + name + "_bias", [n * dim], 0.5)
-    if c["model_type"] in ("qwen3_moe", "minimax_m2", "qwen3_next"):
+    if c["model_type"] in ("qwen3_moe", "minimax_m2", "qwen3_next", "gemma3_text"):
         for name, n in (("q_norm", heads), ("k_norm", kv)):
             out[p + name + ".weight"] = tensor(p + name, [n * dim if c["model_type"] == "minimax_m2" else dim], 0.3, 1.2 - one(c))
     if c["model_type"] == "gpt_oss":
@@ -336,7 +352,13 @@ def routed(out, c, p):
 
 def one(c):
     """The offset that a norm's published weight omits."""
-    return 1 if c["model_type"] == "qwen3_next" else 0
+    return 1 if c["model_type"] in ("qwen3_next", "gemma3_text") else 0
+
+
+def norms(c):
+    """The norms of a layer."""
+    around = ("pre_feedforward_layernorm", "post_feedforward_layernorm") if c["model_type"] == "gemma3_text" else ()
+    return ("input_layernorm",) + (("post_attention_layernorm",) if c["model_type"] != "cohere2_moe" else ()) + around
 
 
 def tensors(c):
@@ -354,7 +376,7 @@ def tensors(c):
             weight(out, c, p + "eh_proj", h, 2 * h, 2, fp8=False)
             if c["model_type"] == "deepseek_v3":
                 weight(out, c, p + "shared_head.head", c["vocab_size"], h, fp8=False)
-        for name in ("input_layernorm", "post_attention_layernorm"):
+        for name in norms(c):
             out[p + name + ".weight"] = tensor(p + name, [h], 0.3, 1 - one(c))
             if c["model_type"] == "phimoe":
                 out[p + name + ".bias"] = tensor(p + name + " bias", [h], 0.2)
@@ -364,17 +386,18 @@ def tensors(c):
             attention(out, c, p + "self_attn.")
         if routed(out, c, p):
             continue
-        if i < c.get("first_k_dense_replace", 0) or i in c.get("mlp_only_layers", []):
-            mlp(out, c, p + "mlp.", c["intermediate_size"])
+        n = c.get("n_routed_experts") or c.get("num_experts")
+        if not n or i < c.get("first_k_dense_replace", 0) or i in c.get("mlp_only_layers", []):
+            mlp(out, c, p + "mlp.", c.get("prefix_dense_intermediate_size", c["intermediate_size"]))
             continue
-        n = c.get("n_routed_experts") or c["num_experts"]
+        inter = c.get("moe_intermediate_size", c["intermediate_size"])
         weight(out, c, p + "mlp.gate", n, h, 1.5, fp8=False)
         if c["model_type"] == "glm4_moe" or c.get("topk_method") == "noaux_tc":
             out[p + "mlp.gate.e_score_correction_bias"] = "F32", [n], b"".join(struct.pack("<f", (b - 127.5) / 500) for b in stream(p, "bias").digest(n))
         for e in range(n):
-            mlp(out, c, f"{p}mlp.experts.{e}.", c["moe_intermediate_size"])
-        if c.get("n_shared_experts"):
-            mlp(out, c, p + "mlp.shared_experts.", c["n_shared_experts"] * c["moe_intermediate_size"])
+            mlp(out, c, f"{p}mlp.experts.{e}.", inter)
+        if c.get("n_shared_experts") or c.get("num_shared_experts"):
+            mlp(out, c, p + "mlp.shared_experts.", (c.get("n_shared_experts") or c["num_shared_experts"]) * inter)
         if c.get("shared_expert_intermediate_size"):
             mlp(out, c, p + "mlp.shared_expert.", c["shared_expert_intermediate_size"])
             weight(out, c, p + "mlp.shared_expert_gate", 1, h, 2, fp8=False)

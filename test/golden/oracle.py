@@ -144,6 +144,12 @@ def frequencies(config, dim, length):
     return freq, 0.1 * math.log(factor) + 1
 
 
+def bf16(x):
+    """Rounded to BF16."""
+    u = np.array([x], "<f4").view("<u4")
+    return float(((u + 0x7FFF + ((u >> 16) & 1)) >> 16 << 16).astype("<u4").view("<f4")[0])
+
+
 def rotate(x, config, pairs):
     """x [T, heads, dim] rotated by its position; pairs: adjacent elements form pairs (DeepSeek), otherwise halves do."""
     half = x.shape[-1] // 2
@@ -493,8 +499,72 @@ def forward_v4(m, tokens):
 BLOCKS = {"dbrx": "ffn.", "mixtral": "block_sparse_moe.", "minimax_m2": "block_sparse_moe.", "phimoe": "block_sparse_moe."}
 
 
+# --- Norms around the blocks, blocks side by side ---------------------------------------------------------------------------
+
+def capped(x, cap):
+    return np.tanh(x / cap) * cap
+
+
+def heads_of(m, x, name):
+    return (m.linear(x, f"{name}self_attn.{p}_proj").reshape(len(x), -1, m.config["head_dim"]) for p in "qkv")
+
+
+def forward_gemma(m, tokens):
+    """Gemma 3: x += norm(attention(norm(x))), the same for the FFN. Layers with a window rotate by their own base."""
+    c = m.config
+    x = m["model.embed_tokens.weight"][tokens] * bf16(math.sqrt(c["hidden_size"]))
+    def one(y, name):
+        return rms_norm(y, 1 + m[name + ".weight"], c["rms_norm_eps"])
+    for layer in range(c["num_hidden_layers"]):
+        name = f"model.layers.{layer}."
+        local = (layer + 1) % c["sliding_window_pattern"] != 0
+        rope = {"rope_theta": c["rope_local_base_freq"]} if local else c
+        q, k, v = heads_of(m, one(x, name + "input_layernorm"), name)
+        q, k = (rotate(one(y, f"{name}self_attn.{p}_norm"), rope, False) for y, p in ((q, "q"), (k, "k")))
+        t, out = np.arange(len(x)), []
+        seen = (t[None] <= t[:, None]) & (t[None] > t[:, None] - (c["sliding_window"] if local else 1 << 30))
+        for h in range(c["num_attention_heads"]):
+            g = h // (c["num_attention_heads"] // c["num_key_value_heads"])
+            score = capped(q[:, h] @ k[:, g].T * c["query_pre_attn_scalar"] ** -0.5, c["attn_logit_softcapping"])
+            out.append(softmax(np.where(seen, score, -np.inf)) @ v[:, g])
+        x = x + one(m.linear(np.concatenate(out, -1), name + "self_attn.o_proj"), name + "post_attention_layernorm")
+        y = one(x, name + "pre_feedforward_layernorm")
+        gate = m.linear(y, name + "mlp.gate_proj")
+        gate = 0.5 * gate * (1 + np.tanh(math.sqrt(2 / math.pi) * (gate + 0.044715 * gate**3)))
+        x = x + one(m.linear(gate * m.linear(y, name + "mlp.up_proj"), name + "mlp.down_proj"), name + "post_feedforward_layernorm")
+    return capped(m.linear(one(x, "model.norm"), "model.embed_tokens"), c["final_logit_softcapping"]), math.inf
+
+
+def forward_cohere(m, tokens):
+    """Cohere 2 MoE: x += attention(h) + FFN(h), h = LayerNorm(x)."""
+    c, nearest = m.config, math.inf
+    x = m["model.embed_tokens.weight"][tokens]
+
+    def layer_norm(y, name):
+        y = y - y.mean(-1, keepdims=True)
+        return y / np.sqrt((y * y).mean(-1, keepdims=True) + c["layer_norm_eps"]) * m[name + ".weight"]
+    for layer in range(c["num_hidden_layers"]):
+        name, dense = f"model.layers.{layer}.", layer < c["first_k_dense_replace"]
+        local = not dense and (layer - c["first_k_dense_replace"] + 1) % c["sliding_window_pattern"] != 0
+        h = layer_norm(x, name + "input_layernorm")
+        q, k, v = heads_of(m, h, name)
+        if local or dense:
+            q, k = rotate(q, c, True), rotate(k, c, True)
+        k, v = (np.repeat(y, c["num_attention_heads"] // c["num_key_value_heads"], 1) for y in (k, v))
+        y = m.linear(attend(q, k, v, c["head_dim"] ** -0.5, c["sliding_window"] if local else 0), name + "self_attn.o_proj")
+        if dense:
+            x = x + y + mlp(m, h, name + "mlp.")
+            continue
+        both, gap = experts(m, h, name + "mlp.")
+        nearest = min(nearest, gap)
+        x = x + y + both / 2
+    return m.linear(layer_norm(x, "model.norm"), "lm_head") * c["logit_scale"], nearest
+
+
 def forward(m, tokens):
     """Logits [T, vocab] of a sequence, and the smallest distance of any router's choice to a tie."""
+    if m.config["model_type"] in ("gemma3_text", "cohere2_moe"):
+        return (forward_gemma if m.config["model_type"] == "gemma3_text" else forward_cohere)(m, tokens)
     if m.config["model_type"] == "deepseek_v4":
         return forward_v4(m, tokens)
     x, nearest, head, last = stack(m, tokens)
