@@ -91,6 +91,24 @@ static void the_int4_draft_guesses_well(void **st) {
     assert_true(right * 100 > guessed * 22 && right * 100 < guessed * 40); /* chance accepts 1 %; with the model's own experts on the CPU half are accepted */
 }
 
+/* A model without experts drafts with its dense FFNs in INT4: the text stays, and some guesses are wrong. */
+static void a_dense_model_drafts_with_its_ffns(void **st) {
+    int32_t want[SESSIONS + 1][PROMPT + ANSWER], got[SESSIONS + 1][PROMPT + ANSWER];
+    int drafted, accepted;
+    struct engine_params p = {.decode = DECODE_CPU, .prefill = PREFILL_CPU};
+    struct engine *e = open_model("dense_around", p);
+    answer_all(e, want, &drafted, &accepted);
+    engine_close(&e);
+    p.draft = DRAFT_INT4, p.max_drafted = 3;
+    e = open_model("dense_around", p);
+    wait_for_int4(e);
+    answer_all(e, got, &drafted, &accepted);
+    engine_close(&e);
+    assert_memory_equal(want, got, sizeof want);
+    print_message("%d of %d guesses were right\n", accepted, drafted);
+    assert_true(drafted > ANSWER && accepted * 5 > drafted && accepted < drafted);
+}
+
 /* A turn that is cancelled while sixteen tokens are drafted waits for one of them, not for all; measured by the weights read afterwards. */
 static void who_stops_a_draft_waits_for_a_step(void **st) {
     struct error err = {0};
@@ -297,6 +315,7 @@ int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(a_row_is_rounded_to_the_nearest_of_fifteen),
                                        cmocka_unit_test(the_int4_draft_guesses_well),
                                        cmocka_unit_test(the_int4_draft_is_kept_on_disk),
+                                       cmocka_unit_test(a_dense_model_drafts_with_its_ffns),
                                        cmocka_unit_test(who_stops_a_draft_waits_for_a_step),
                                        cmocka_unit_test(the_soonest_and_surest_experts_come_first),
                                        cmocka_unit_test(what_is_foreseen_comes_in_three_phases),
