@@ -26,6 +26,7 @@ static int shard_end(const struct weights *w, int n, int ranks, int r, int from,
 static const char *why_unsplittable(const struct config *c) {
     if (c->streams.is_plain) return "its blocks' outputs are kept apart from the residual stream";
     if (c->streams.n) return "it has several residual streams";
+    if (c->dense_bias) return "its dense FFNs have biases";
     if (c->attn == ATTN_COMPRESSED) return "its output projection is grouped by heads";
     if (c->delta.taps) return "it has DeltaNet layers, whose states must be on one device";
     for (int i = 0; i < c->n_layers; i++)
@@ -99,9 +100,6 @@ int tp_shard_ranges(const struct config *own, const struct tp_shard *s, const st
     take_rows(&y.dense.gate, first, n);
     take_rows(&y.dense.up, first, n);
     take_cols(&y.dense.down, first, n);
-    take_from(&y.dense.gate_bias, first);
-    take_from(&y.dense.up_bias, first);
-    if (s->rank) y.dense.down_bias = NULL; /* added once */
     if (!n) y.dense = (struct expert){.glu = y.dense.glu};
     *view = (struct layer){0};
     int k = copy_ranges_list(own, layer, MODULE_LAYER, &y, view, out);
