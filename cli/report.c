@@ -48,12 +48,15 @@ static void put_expert_stats(const struct expert_stats *x, struct buf *out) {
 void report_stats_text(const struct turn_stats *s, struct buf *out) {
     char text[32], rate[32];
     int fresh = s->prompt_tokens - s->cached_tokens, steps = s->answer_tokens - 1;
+    if (s->ttft_s > 0 && steps > 0 && s->decode_s > 0)
+        buf_fmt(out, "%s tokens a second, first token after %s\n", format_rate(steps / s->decode_s, rate, sizeof rate),
+                format_seconds(s->ttft_s, text, sizeof text));
     buf_fmt(out, "prompt: %d tokens", s->prompt_tokens);
     if (s->cached_tokens) buf_fmt(out, ", %d of them cached", s->cached_tokens);
     if (s->ttft_s <= 0) buf_str(out, ", stopped during prefill");
     else if (s->prefill_s > 0 && fresh > 0)
         buf_fmt(out, ", prefilled in %s (%s tokens/s)", format_seconds(s->prefill_s, text, sizeof text), format_rate(fresh / s->prefill_s, rate, sizeof rate));
-    if (s->ttft_s > 0) buf_fmt(out, "; first token after %s", format_seconds(s->ttft_s, text, sizeof text));
+    if (s->ttft_s > 0 && (steps <= 0 || s->decode_s <= 0)) buf_fmt(out, "; first token after %s", format_seconds(s->ttft_s, text, sizeof text));
     buf_fmt(out, "; answer: %d tokens", s->answer_tokens);
     if (steps > 0 && s->decode_s > 0)
         buf_fmt(out, " in %s (%s tokens/s)", format_seconds(s->decode_s, text, sizeof text), format_rate(steps / s->decode_s, rate, sizeof rate));

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "cli/open.h"
+#include "cli/report.h"
 #include "cli/terminal/format.h"
 #include "cli/terminal/out.h"
 #include "cli/terminal/progress.h"
@@ -147,10 +148,18 @@ static int run_with_limit(struct bench *b, int sessions, int prompt, struct benc
     return rc;
 }
 
+/* Sums up the longest prompt and its answer. */
+static void note_verdict(double answer, double prompt, double limit) {
+    char a[32], p[32];
+    report_note("in short: answers at %s tokens/s, %.0f %% of what memory allows; reads long prompts at %s tokens/s", format_rate(answer, a, sizeof a),
+                100 * answer / limit, format_rate(prompt, p, sizeof p));
+}
+
 static int bench_model(struct bench *b, struct error *e) {
     static const int prompts[] = {1, 16, 128, 512, 2048};
     struct app *a = b->app;
     struct bench_result r;
+    double answer = 0, prompt = 0, limit = 0;
     int rc = open_find_model(a, e), context;
     if (rc || (rc = open_engine(a, e))) return rc;
     context = engine_info(a->engine)->context;
@@ -170,11 +179,15 @@ static int bench_model(struct bench *b, struct error *e) {
     for (size_t k = 0; k < sizeof prompts / sizeof *prompts && !rc && !out_failed() && prompts[k] + DECODE_TOKENS <= context; k++) {
         if ((rc = run_with_limit(b, 1, prompts[k], &r, e))) break;
         if (prompts[k] > 1) print_prefill_row(b, prompts[k], &r);
+        prompt = prompts[k] / r.prefill_s;
+        answer = r.decode_s > 0 ? (r.tokens - 1) / r.decode_s : answer;
+        limit = b->limit / (double)engine_token_bytes(a->engine);
         print_decode_row(b, prompts[k], 1, &r);
     }
     for (int s = 2; s <= MAX_SESSIONS && !rc && !out_failed() && 16 + DECODE_TOKENS <= context; s *= 2) {
         if (!(rc = run_with_limit(b, s, 16, &r, e))) print_decode_row(b, 16, s, &r);
     }
+    if (!rc && !b->json && answer > 0) note_verdict(answer, prompt, limit);
     return rc;
 }
 

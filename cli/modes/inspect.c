@@ -81,6 +81,25 @@ static void put_value(struct buf *out, const struct json *j, int indent, bool by
     }
 }
 
+/* Answers first what a reader wants to know, in sentences. */
+static void put_verdict(struct buf *out, const struct json *root) {
+    const struct json *family = json_get(root, "family"), *experts = json_get(root, "experts");
+    const uint64_t all = (uint64_t)json_int(json_path(root, "bytes.all"), 0), memory = mem_total();
+    const long long layers = json_int(json_get(root, "layers"), 0), files = json_int(json_get(root, "files"), 0);
+    char bytes[32], have[32], token[32], kv[32];
+    if (!experts || !all || !family || family->type != JSON_STRING) return;
+    buf_fmt(out, "%.*s, %s in %lld file%s: ", (int)family->n, family->string, format_bytes(all, bytes, sizeof bytes), files, files == 1 ? "" : "s");
+    format_bytes(memory, have, sizeof have);
+    if (all < memory) buf_fmt(out, "fits in this machine's %s of memory.\n", have);
+    else buf_fmt(out, "larger than this machine's %s of memory, so that weights are read from disk.\n", have);
+    buf_fmt(out, "%lld layers, %lld of them with %lld experts, of which %lld compute each token. At most %lld tokens of context.\n", layers,
+            (long long)json_int(json_get(root, "layers_with_experts"), 0), (long long)json_int(json_get(experts, "routed"), 0),
+            (long long)json_int(json_get(experts, "active"), 0), (long long)json_int(json_get(root, "context"), 0));
+    buf_fmt(out, "A token of an answer reads %s of weights, and %s of KV cache for each token before it.\n\n",
+            format_bytes((uint64_t)json_int(json_path(root, "bytes.per_token"), 0), token, sizeof token),
+            format_bytes((uint64_t)json_int(json_path(root, "bytes.kv_per_token"), 0), kv, sizeof kv));
+}
+
 int inspect_model(struct app *a, struct error *e) {
     struct engine_params p;
     struct buf json = {0}, text = {0};
@@ -95,8 +114,10 @@ int inspect_model(struct app *a, struct error *e) {
     }
     struct arena arena = {0};
     struct json root;
-    if (!(rc = json_parse(&arena, json.data, json.len, 0, "inspection", &root, e)))
+    if (!(rc = json_parse(&arena, json.data, json.len, 0, "inspection", &root, e))) {
+        put_verdict(&text, &root);
         for (uint32_t i = 0; i < root.n; i++) put_member(&text, &root.items[2 * i], &root.items[2 * i + 1], 0);
+    }
     if (!rc) rc = write_buf(&text, e);
     arena_free(&arena);
     buf_free(&json);

@@ -255,11 +255,41 @@ static void put_list(struct plan_view *v, const struct json *root) {
     buf_free(&all);
 }
 
+/* Returns the row of this many tokens or sessions; NULL if the plan has none. */
+static const struct json *find_row(const struct json *rows, const char *key, int64_t value) {
+    for (uint32_t i = 0; rows && i < rows->n; i++)
+        if (json_int(json_get(json_at(rows, i), key), -1) == value) return json_at(rows, i);
+    return NULL;
+}
+
+static const char *chosen_time(const struct json *row, char *out, size_t cap) {
+    char mode[16];
+    return json_seconds(json_get(json_get(row, "modes"), json_text(json_get(row, "chosen"), mode, sizeof mode)), out, cap);
+}
+
+/* Answers first what a reader wants to know: does it run, and how fast. */
+static void put_verdict(struct plan_view *v, const struct json *root) {
+    const struct json *short_row = find_row(json_get(root, "prefill"), "tokens", 2048), *long_row = find_row(json_get(root, "prefill"), "tokens", 32768);
+    const struct json *one = find_row(json_get(root, "decode"), "sessions", 1), *batch = json_get(root, "batch");
+    char a[32], b[32], line[400];
+    if (!one || !short_row || !long_row) return;
+    bool fits = json_bool(json_get(json_path(root, "fits.host"), "fits"), true);
+    snprintf(line, sizeof line, "The model %s. One answer runs at %s tok/s; a prompt of 2,048 tokens takes", fits ? "fits in memory" : "does not fit in memory",
+             json_rate(one, a, sizeof a));
+    size_t n = strlen(line);
+    n += (size_t)snprintf(line + n, sizeof line - n, " %s, one of 32,768", chosen_time(short_row, a, sizeof a));
+    n += (size_t)snprintf(line + n, sizeof line - n, " %s.", chosen_time(long_row, b, sizeof b));
+    if (json_num(json_get(batch, "tokens_per_s"), 0) > 0)
+        snprintf(line + n, sizeof line - n, " Many prompts together run at %s tok/s.", json_rate(batch, a, sizeof a));
+    put_paragraph(v, line);
+}
+
 static void put_plan(struct plan_view *v, const struct json *root) {
     char machine[128], model[64];
     if (json_get(root, "machines")) return put_list(v, root);
     buf_fmt(v->out, v->color ? "\033[1m%s\033[0m with %s, in virtual time\n" : "%s with %s, in virtual time\n",
             json_text(json_get(root, "machine"), machine, sizeof machine), json_text(json_get(root, "model"), model, sizeof model));
+    put_verdict(v, root);
     put_fits(v, json_get(root, "fits"));
     put_prefill(v, json_get(root, "prefill"));
     put_plot(v, json_get(root, "prefill"));

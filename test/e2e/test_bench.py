@@ -33,8 +33,20 @@ class Bench(driver.Case):
         self.assertEqual((rc, len(lines), lines[0].split(",")[0]), (0, 6, "model"))
         self.assertRegex(lines[1], r"^decode +1 tokens before, 1 session +[\d.]+ tok/s +of +[\d.]+ at memory bandwidth +\d+ %$")
         self.assertRegex(lines[2], r"^prefill +16 tokens +[\d.]+ tok/s +[\d.]+ GFLOP/s +first token [\d.]+ s +[\d.]+ % of the bandwidth limit$")
+        self.assertRegex(err, r"^hearth: in short: answers at [\d.]+ tokens/s, \d+ % of what memory allows; reads long prompts at [\d.]+ tokens/s\n$")
         self.assertEqual(self.run_bin("-m", "/nowhere", "--bench")[:2], (3, b""))
         self.assertEqual(self.run_bin("--bench", "nonsense")[0], 2)
+
+    def test_inspection_begins_with_a_verdict(self):
+        d = os.path.join(self.home, "model")
+        tiny.make(d)
+        rc, out, err = self.run_bin("-m", d, "--inspect")
+        lines = out.decode().splitlines()
+        self.assertEqual((rc, err), (0, ""))
+        self.assertRegex(lines[0], r"^DeepSeek-V3, [\d.]+ [kM]B in 2 files: fits in this machine's [\d.]+ [MGT]B of memory\.$")
+        self.assertEqual(lines[1], "2 layers, 1 of them with 4 experts, of which 2 compute each token. At most 512 tokens of context.")
+        self.assertRegex(lines[2], r"^A token of an answer reads [\d.]+ kB of weights, and [\d.]+ k?B of KV cache for each token before it\.$")
+        self.assertEqual(lines[3], "")
 
 
 if __name__ == "__main__":

@@ -103,6 +103,7 @@ class OneShot(driver.Case):
         self.assertEqual((rc, out), (0, b"You said: hi\n"))
         for word in ("prompt: ", "first token after", "tokens/s", "of weights read", "only one mode"):
             self.assertIn(word, err)
+        self.assertRegex(err.splitlines()[0], r"^[\d.]+ tokens a second, first token after [\d.]+ m?s$")
 
     def test_json(self):
         rc, out, err = self.run_bin("-p", "think", "--json", "--seed", "5")
