@@ -269,16 +269,19 @@ static const char *chosen_time(const struct json *row, char *out, size_t cap) {
 
 /* Answers first what a reader wants to know: does it run, and how fast. */
 static void put_verdict(struct plan_view *v, const struct json *root) {
-    const struct json *short_row = find_row(json_get(root, "prefill"), "tokens", 2048), *long_row = find_row(json_get(root, "prefill"), "tokens", 32768);
-    const struct json *one = find_row(json_get(root, "decode"), "sessions", 1), *batch = json_get(root, "batch");
+    const struct json *rows = json_get(root, "prefill"), *batch = json_get(root, "batch"), *one = find_row(json_get(root, "decode"), "sessions", 1);
+    const struct json *shown[] = {find_row(rows, "tokens", 2048), find_row(rows, "tokens", 32768)};
     char a[32], b[32], line[400];
-    if (!one || !short_row || !long_row) return;
+    if (!one || !rows || !rows->n) return;
+    if (!shown[0]) shown[0] = json_at(rows, 0);
+    if (!shown[1]) shown[1] = json_at(rows, rows->n - 1);
     bool fits = json_bool(json_get(json_path(root, "fits.host"), "fits"), true);
-    snprintf(line, sizeof line, "The model %s. One answer runs at %s tok/s; a prompt of 2,048 tokens takes", fits ? "fits in memory" : "does not fit in memory",
-             json_rate(one, a, sizeof a));
-    size_t n = strlen(line);
-    n += (size_t)snprintf(line + n, sizeof line - n, " %s, one of 32,768", chosen_time(short_row, a, sizeof a));
-    n += (size_t)snprintf(line + n, sizeof line - n, " %s.", chosen_time(long_row, b, sizeof b));
+    size_t n = (size_t)snprintf(line, sizeof line, "The model %s. One answer runs at %s tok/s;", fits ? "fits in memory" : "does not fit in memory",
+                                json_rate(one, a, sizeof a));
+    for (int i = 0; i < 2 && (!i || shown[1] != shown[0]); i++)
+        n += (size_t)snprintf(line + n, sizeof line - n, "%s a prompt of %s tokens takes %s", i ? "," : "",
+                              format_count(json_int(json_get(shown[i], "tokens"), 0), a, sizeof a), chosen_time(shown[i], b, sizeof b));
+    n += (size_t)snprintf(line + n, sizeof line - n, ".");
     if (json_num(json_get(batch, "tokens_per_s"), 0) > 0)
         snprintf(line + n, sizeof line - n, " Many prompts together run at %s tok/s.", json_rate(batch, a, sizeof a));
     put_paragraph(v, line);

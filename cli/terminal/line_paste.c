@@ -1,4 +1,4 @@
-/* Long pastes in the edited line: a short text stands for each of them until the line is entered. */
+/* Long pastes in the edited line: a token replaces each of them until the line is entered. */
 #include <stdio.h>
 #include <string.h>
 
@@ -6,10 +6,10 @@
 #include "cli/terminal/line.h"
 #include "engine/base/mem.h"
 
-enum { MOST_ROWS = 20 }; /* of a paste that is shown whole */
+enum { MOST_ROWS = 20 }; /* rows of the longest paste that is shown whole */
 
 struct line_paste {
-    char token[64]; /* stands for the paste */
+    char token[64]; /* replaces the paste in the edited text */
     struct buf text;
 };
 
