@@ -211,6 +211,16 @@ static void offer_files(struct buf *out, const char *typed, size_t n) {
     if (all >= 0) free(files);
 }
 
+/* Completes the name of a file, which may contain blanks, or else the last of several names. */
+static void complete_file(const char *text, size_t cursor, size_t *from, struct buf *candidates) {
+    size_t last = cursor;
+    offer_files(candidates, text + *from, cursor - *from);
+    while (last > *from && text[last - 1] != ' ') last--;
+    if (candidates->len || last == *from) return;
+    *from = last;
+    offer_files(candidates, text + last, cursor - last);
+}
+
 /* Completes commands, then the argument of those that take a session, a saved name, a model, a file or a setting. */
 void command_complete(void *ctx, const char *text, size_t cursor, size_t *from, struct buf *candidates) {
     struct repl *r = ctx;
@@ -224,7 +234,10 @@ void command_complete(void *ctx, const char *text, size_t cursor, size_t *from, 
     *from = word + 1;
     const char *typed = text + *from;
     size_t n = cursor - *from;
-    if (!strncmp(text, "/read ", 6)) offer_files(candidates, typed, n); /* a name may contain blanks */
+    if (!strncmp(text, "/read ", 6) || !strncmp(text, "/export ", 8)) {
+        complete_file(text, cursor, from, candidates);
+        return;
+    }
     if (memchr(typed, ' ', n)) return;
     for (size_t i = 0; i < n_commands; i++) {
         if (strlen(commands[i].name) != word - 1 || strncmp(commands[i].name, text + 1, word - 1)) continue;

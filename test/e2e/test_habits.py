@@ -250,6 +250,12 @@ class Habits(driver.Case):
         t.send("\x1b[D")  # a key that begins with ESC
         self.last = t.prompt(t.until("w59", at))
 
+    def test_completion_of_several_files(self):
+        self.write("one.txt", "1")
+        self.write("two.txt", "2")
+        t = self.chat()
+        self.ask(t, "/read ~/on\t ~/tw\t", "2 files, 2 B attached")
+
     def test_paths_are_questions(self):
         t = self.chat()
         self.ask(t, "/etc/fstab has a bug", "You said: /etc/fstab has a bug")
