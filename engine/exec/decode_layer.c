@@ -1,0 +1,286 @@
+/* A layer of a decode batch: what devices enqueue and what the CPU computes for a micro-batch, and the hand-off of rows between them.
+ * For each layer and micro-batch its rows arrive in host memory and the CPU computes their experts; the device's queue already
+ * contains the wait for that sum and the attention block of the next layer. The order of layers and micro-batches is decode.c's. */
+#include "engine/exec/decode_layer.h"
+
+#include <string.h>
+
+#include "engine/base/clock.h"
+#include "engine/exec/cpu_layer.h"
+#include "engine/experts/expert_pool.h"
+#include "engine/experts/lookahead.h"
+
+int decode_layer_begin_span(struct decode_device *d, const char *name, int layer, int item) {
+    return trace_begin(d->s->m->trace, d->main, d->rank, LANE_COMPUTE, name, layer, item);
+}
+void decode_layer_end_span(struct decode_device *d, int span) { trace_end(d->s->m->trace, span, d->main); }
+int decode_layer_device_rows(const struct decode *s, const struct decode_micro_batch *m, int layer) { return layer < s->n_resident ? m->n_dev : 0; }
+
+/* Whether the CPU reads the rows that a device sends for a layer's experts: to compute some, or to record what routers select. */
+static bool cpu_reads_rows(const struct decode *s, int layer) {
+    return s->c->layer[layer].moe && (s->draft || s->m->routing || !decode_device_experts(s, layer));
+}
+
+/* --- Devices: attention block, shared expert, hand-off ----------------------------------------------------------------------------  */
+
+int decode_layer_signal_arrived(struct decode_device *d, struct decode_micro_batch *m) { return gpu_timeline_signal(m->arrived, ++m->n_arrived, d->main); }
+
+/* Makes the CPU wait until the rows sent for `layer` are in host memory. */
+int decode_layer_wait_rows(struct decode *s, struct decode_micro_batch *m, int layer) {
+    uint32_t value = m->sent_value[layer % 2];
+    return s->cpu_queue ? gpu_timeline_wait(m->arrived, value, s->cpu_queue) : gpu_timeline_wait_host(m->arrived, value, s->cancel);
+}
+
+/* Runs the attention block and downloads the CPU's inputs for the experts. */
+static int attention_block(struct decode_device *d, struct decode_micro_batch *m, int layer, int total, const struct span *spans) {
+    struct decode *s = d->s;
+    struct work *w = decode_layer_work(d, m);
+    const struct layer *y = &d->layers[layer].view;
+    TRY(block_attention(decode_layer_exec(d), s->c, y, layer, w, spans, m->n_dev_spans, m->n_dev));
+    TRY(kv_writeback_stage_rows(d, layer, m, total));
+    TRY(block_route(decode_layer_exec(d), s->c, y, layer, w, m->n_dev));
+    return decode_download_inputs(d, m, layer);
+}
+int decode_download_inputs(struct decode_device *d, struct decode_micro_batch *m, int layer) {
+    struct decode *s = d->s;
+    const struct work *w = decode_layer_work(d, m);
+    if (!cpu_reads_rows(s, layer)) return 0;
+    size_t topk = (size_t)m->n_dev * (size_t)s->c->topk * 4;
+    TRY(gpu_copy(d->main, m->host.xn, w->xn, decode_layer_row_bytes(s, m->n_dev), GPU_D2H));
+    TRY(gpu_copy(d->main, m->host.ids, w->ids, topk, GPU_D2H));
+    TRY(gpu_copy(d->main, m->host.weights, w->weights, topk, GPU_D2H));
+    if (!s->m->routing && !d->pool) return 0;
+    return gpu_copy(d->main, m->host.router, w->router, (size_t)m->n_dev * (size_t)config_n_choices(s->c) * 4, GPU_D2H);
+}
+/* Adds the outputs of routed experts that are all on the device. They are summed apart first, as the CPU's are, so that both give the
+ * same bits; the sum uses the micro-batch's rows of d->x, which are free until the head. */
+static int all_experts(struct decode_device *d, struct decode_micro_batch *m, int layer) {
+    struct decode *s = d->s;
+    struct work *w = decode_layer_work(d, m);
+    struct layer y = d->layers[layer].view;
+    float *sum = d->x + (size_t)m->row0 * (size_t)s->c->hidden;
+    y.experts = (struct expert *)decode_device_experts(s, layer);
+    TRY(gpu_fill(d->main, sum, 0, decode_layer_row_bytes(s, m->n_dev)));
+    TRY(block_experts(decode_layer_exec(d), s->c, &y, layer, w, PART_ROUTED, sum, m->n_dev));
+    return decode_layer_exec(d)->ops->add(decode_layer_exec(d), &(struct op_add){.y = w->x, .x = sum, .n = m->n_dev, .m = s->c->hidden});
+}
+/* Runs the dense FFN or shared expert, and resident routed experts. A draft's wait until the CPU has read their selection. */
+static int device_ffn(struct decode_device *d, struct decode_micro_batch *m, int layer, int total, const struct span *spans) {
+    struct work *w = decode_layer_work(d, m);
+    TRY(block_experts(decode_layer_exec(d), d->s->c, &d->layers[layer].view, layer, w, PART_SHARED, w->x, m->n_dev));
+    return !d->s->draft && d->s->c->layer[layer].moe && decode_device_experts(d->s, layer) ? all_experts(d, m, layer) : 0;
+}
+
+static int device_attention(struct decode *s, struct decode_micro_batch *m, int layer, int total) {
+    struct decode_device *d = decode_device_of(s, layer);
+    const bool moe = s->c->layer[layer].moe;
+    if (s->is_tensor_parallel) return decode_tensor_attention(s, m, layer, total);
+    int span = decode_layer_begin_span(d, "attention", layer, (int)(m - s->micro_batch));
+    TRY(decode_graph_run(d, m, layer, PART_ATTENTION, total, attention_block));
+    if (cpu_reads_rows(s, layer)) {
+        TRY(decode_layer_signal_arrived(d, m));
+        m->sent_value[layer % 2] = m->n_arrived;
+        if (!s->draft) TRY(expert_pool_save_rows(d, (int)(m - s->micro_batch), layer, decode_layer_work(d, m)->x, m->n_dev));
+    }
+    TRY(decode_graph_run(d, m, layer, PART_FFN, total, device_ffn));
+    decode_layer_end_span(d, span);
+    return moe && !s->draft ? expert_pool_rows_ready(d, (int)(m - s->micro_batch), layer) : 0;
+}
+
+/* Adds the GPU's and the CPU's expert outputs once both are ready. Reuses w->xn as scratch. */
+static int device_add_outputs(struct decode *s, struct decode_micro_batch *m, int layer) {
+    struct decode_device *d = decode_device_of(s, layer);
+    struct work *w = decode_layer_work(d, m);
+    if (s->is_tensor_parallel) return decode_tensor_join(s, m, layer);
+    if (!s->c->layer[layer].moe) return 0;
+    if (decode_device_experts(s, layer)) {
+        if (!s->draft) return 0; /* device_ffn() has added them */
+        int span = decode_layer_begin_span(d, "draft", layer, (int)(m - s->micro_batch));
+        TRY(all_experts(d, m, layer));
+        decode_layer_end_span(d, span);
+        s->counts.draft_layers++;
+        return 0;
+    }
+    if (!s->draft) TRY(expert_pool_join(d, (int)(m - s->micro_batch), w->x, m->n_dev));
+    TRY(gpu_timeline_wait(m->cpu_done, ++m->n_awaited, d->main));
+    int span = decode_layer_begin_span(d, "join", layer, (int)(m - s->micro_batch));
+    TRY(gpu_copy(d->main, w->xn, m->host.x, decode_layer_row_bytes(s, m->n_dev), GPU_H2D));
+    TRY(decode_layer_exec(d)->ops->add(decode_layer_exec(d), &(struct op_add){.y = w->x, .x = w->xn, .n = m->n_dev, .m = s->c->hidden}));
+    decode_layer_end_span(d, span);
+    return 0;
+}
+
+int decode_carry(const struct config *c, struct gpu_stream *stream, const struct work *to, const struct work *from, int n, int layer, enum gpu_dir dir) {
+    const size_t streams = layer < c->n_layers ? (size_t)c->streams.n : 0;
+    const size_t row = (size_t)n * (size_t)c->hidden * 4;
+    const bool takes = c->attn == ATTN_DSA && layer < c->n_layers && c->layer[layer].index == INDEX_PREVIOUS;
+    TRY(gpu_copy(stream, to->x, from->x, row, dir));
+    TRY(gpu_copy(stream, to->streams, from->streams, streams * row, dir)); /* 0 bytes: no copy */
+    TRY(gpu_copy(stream, to->post, from->post, (size_t)n * streams * sizeof(float), dir));
+    TRY(gpu_copy(stream, to->kept, from->kept, layer < c->n_layers && c->layer[layer].routes_kept ? row : 0, dir));
+    return gpu_copy(stream, to->selected_keys, from->selected_keys, takes ? (size_t)n * (size_t)c->index_topk * sizeof(int32_t) : 0, dir);
+}
+
+/* Moves rows to the executor of `layer`; layer n_layers: to the LM head's. */
+static int device_move_rows(struct decode *s, struct decode_micro_batch *m, int layer) {
+    struct decode_device *from = decode_device_of(s, layer - 1), *to = decode_device_of(s, layer);
+    if (from == to) return 0;
+    if (s->is_tensor_parallel && s->dev[s->n_dev - 1].has_head) from = &s->dev[s->n_dev - 1]; /* every rank has the rows */
+    if (layer == s->c->n_layers && from->has_head)
+        return gpu_copy(from->main, from->x + (size_t)m->row0 * (size_t)s->c->hidden, decode_layer_work(from, m)->x, decode_layer_row_bytes(s, m->n_dev),
+                        GPU_D2D);
+    TRY(decode_carry(s->c, from->main, &m->host, decode_layer_work(from, m), m->n_dev, layer, GPU_D2H));
+    TRY(decode_layer_signal_arrived(from, m));
+    if (!to) { /* the CPU waits for it */
+        m->sent_value[layer % 2] = m->n_arrived;
+        return 0;
+    }
+    TRY(gpu_timeline_wait(m->arrived, m->n_arrived, to->main));
+    return decode_carry(s->c, to->main, decode_layer_work(to, m), &m->host, m->n_dev, layer, GPU_H2D);
+}
+
+/* Enqueues everything after layer `after` (-1: the embedding) on devices, until the CPU is needed again. */
+int decode_layer_advance(struct decode *s, struct decode_micro_batch *m, int after, int total) {
+    if (!m->n_dev || after >= s->n_resident) return 0;
+    if (after >= 0) {
+        struct decode_device *d = decode_device_of(s, after);
+        TRY(device_add_outputs(s, m, after));
+        if (after + 1 == s->c->n_layers) TRY(block_merge_streams(decode_layer_exec(d), d->head_weights, decode_layer_work(d, m), m->n_dev));
+        TRY(device_move_rows(s, m, after + 1));
+    }
+    return after + 1 < s->n_resident ? device_attention(s, m, after + 1, total) : 0;
+}
+
+/* Uploads rows and positions, and resets the non-finite mark. */
+int decode_layer_begin(struct decode *s, struct decode_micro_batch *m, int total) {
+    if (s->cpu_queue && m->n_dev) { /* otherwise the embedding is complete already */
+        TRY(gpu_timeline_signal(m->cpu_done, ++m->n_cpu_done, s->cpu_queue));
+        m->n_awaited++;
+        for (int i = 0; i < (s->is_tensor_parallel ? s->n_dev : 1); i++) TRY(gpu_timeline_wait(m->cpu_done, m->n_awaited, s->dev[i].main));
+    }
+    for (int i = 0; i < s->n_dev && m->n_dev; i++) {
+        struct decode_device *d = &s->dev[i];
+        struct work *w = decode_layer_work(d, m);
+        TRY(gpu_fill(d->main, (void *)w->first_bad, 0xff, 4));
+        TRY(gpu_copy(d->main, w->pos, m->host.pos, (size_t)m->n_dev * 4, GPU_H2D));
+        TRY(gpu_copy(d->main, w->tokens, m->host.tokens, (size_t)m->n_dev * 4, GPU_H2D));
+        if (w->seq_length) TRY(gpu_copy(d->main, w->seq_length, m->host.seq_length, (size_t)m->n_dev * 4, GPU_H2D));
+        TRY(block_rope(decode_layer_exec(d), s->m->w, w, m->n_dev, 0));
+        TRY(decode_graph_begin(d, m, total));
+        if (!i || s->is_tensor_parallel) TRY(gpu_copy(d->main, w->x, m->host.x, decode_layer_row_bytes(s, m->n_dev), GPU_H2D));
+    }
+    return 0;
+}
+
+/* --- The CPU: attention block of its own rows, experts of all rows -------------------------------------------------------------  */
+
+static int signal_cpu_done(struct decode *s, struct decode_micro_batch *m) {
+    if (s->cpu_queue) return gpu_timeline_signal(m->cpu_done, ++m->n_cpu_done, s->cpu_queue);
+    gpu_timeline_signal_host(m->cpu_done, ++m->n_cpu_done);
+    return 0;
+}
+
+int decode_layer_cpu_attention(struct decode *s, struct decode_micro_batch *m, int layer, struct error *e) {
+    int first = decode_layer_device_rows(s, m, layer);
+    if (m->n_dev && layer == s->n_resident) TRY(decode_layer_wait_rows(s, m, layer)); /* the residual stream comes from the last device */
+    if (first == m->n) return 0;
+    struct work w = work_slice(s->c, &m->host, first);
+    double t = trace_now(s->m->trace);
+    int rc = cpu_attention_block(s->m, &w, first ? m->cpu_spans : m->spans, m->n_spans - (first ? m->n_dev_spans : 0), layer, m->n - first, s->cancel, e);
+    trace_cpu(s->m->trace, t, "attention", layer, (int)(m - s->micro_batch));
+    work_keep_grown(&m->host, &w);
+    return rc;
+}
+
+/* Checks ids from a device: a selection made from non-finite numbers may be anything. The mark says where they came from. */
+static bool ids_are_valid(const struct decode *s, const struct decode_micro_batch *m, int n) {
+    for (int i = 0; i < n * s->c->topk; i++)
+        if (m->host.ids[i] < 0 || m->host.ids[i] >= s->c->n_experts) return false;
+    return true;
+}
+
+static void trace_routing(struct decode *s, const struct decode_micro_batch *m, int layer) {
+    for (int k = 0; k < m->n_spans && s->m->routing && !s->cpu_queue; k++) {
+        const struct span *t = &m->spans[k];
+        struct work w = work_slice(s->c, &m->host, t->row);
+        routing_trace_add(s->m->routing, &s->routing_lines,
+                          &(struct routing_trace_rows){.batch = s->routing_batch,
+                                                       .chat = s->caller_spans[m->caller_span[k]].kv,
+                                                       .layer = layer,
+                                                       .n = t->n,
+                                                       .pos = t->pos,
+                                                       .tokens = w.tokens,
+                                                       .ids = w.ids,
+                                                       .weights = w.weights,
+                                                       .router = w.router});
+    }
+}
+
+/* Runs a draft's experts. A device that has them computes its own rows; the CPU computes the rest. */
+static int run_draft_experts(struct decode *s, struct decode_micro_batch *m, int layer, int first) {
+    const struct decode_draft *v = s->draft;
+    struct layer y = *numa_copy_layer(s->m->numa_copy, s->m->w, layer);
+    const int there = first && decode_device_experts(s, layer) ? first : 0;
+    struct work rest = work_slice(s->c, &m->host, first), own = work_slice(s->c, &m->host, there);
+    const double t = trace_now(s->m->trace);
+    y.experts = v->experts[layer], y.shards = NULL;
+    for (int i = 0; i < m->n_spans && v->lookahead; i++)
+        for (int k = 0; k < m->spans[i].n; k++) {
+            const size_t at = (size_t)(m->spans[i].row + k) * (size_t)s->c->topk;
+            lookahead_record(v->lookahead, v->first_token + m->caller_span[i], layer, m->host.ids + at, m->host.weights + at);
+        }
+    if (there == m->n) return 0;
+    cpu_count_read(s->m, (uint64_t)((m->n - there) * s->c->topk) * v->expert_bytes);
+    TRY(block_experts(s->m->cpu, s->c, &y, layer, &own, first ? PART_ROUTED : PART_ROUTED_SHARED, own.x, m->n - there));
+    if (first && first < m->n) TRY(block_experts(s->m->cpu, s->c, &y, layer, &rest, PART_SHARED, rest.x, m->n - first));
+    trace_cpu(s->m->trace, t, "draft", layer, (int)(m - s->micro_batch));
+    return first && !there ? signal_cpu_done(s, m) : 0;
+}
+
+int decode_layer_cpu_experts(struct decode *s, struct decode_micro_batch *m, int layer, struct error *e) {
+    int first = decode_layer_device_rows(s, m, layer);
+    struct work *w = &m->host, rest = work_slice(s->c, w, first);
+    const struct layer *y = numa_copy_layer(s->m->numa_copy, s->m->w, layer);
+    double t = trace_now(s->m->trace);
+    if (!y->experts) {
+        struct layer own = *y;
+        if (s->draft && s->draft->experts[layer]) own.dense = s->draft->experts[layer][0], own.shards = NULL; /* a model without experts */
+        if (first < m->n) TRY(block_experts(s->m->cpu, s->c, &own, layer, &rest, PART_SHARED, rest.x, m->n - first));
+        if (first < m->n) trace_cpu(s->m->trace, t, "ffn", layer, (int)(m - s->micro_batch));
+        return 0;
+    }
+    const bool there = first && decode_device_experts(s, layer); /* the device computes its rows' experts */
+    if (first && cpu_reads_rows(s, layer)) {
+        TRY(decode_layer_wait_rows(s, m, layer));
+        if (!s->cpu_queue) memset(w->x, 0, decode_layer_row_bytes(s, first));
+        if (!s->cpu_queue && !ids_are_valid(s, m, first)) {
+            for (int i = 0; i < first * s->c->topk; i++) w->ids[i] = 0, w->weights[i] = 0; /* the end of the batch reports it */
+        }
+    }
+    if (s->draft) return run_draft_experts(s, m, layer, first);
+    trace_routing(s, m, layer);
+    for (int i = there && !s->m->routing ? first * s->c->topk : 0; i < m->n * s->c->topk && !s->cpu_queue; i++)
+        if (w->ids[i] >= 0) s->expert_rows[(size_t)layer * (size_t)s->c->n_experts + (size_t)w->ids[i]]++;
+    t = trace_now(s->m->trace);
+    if (there) {
+        if (first == m->n) return 0;
+        TRY(cpu_prepare_experts(s->m, &rest, layer, m->n - first, e));
+        TRY(block_experts(s->m->cpu, s->c, y, layer, &rest, PART_ROUTED_SHARED, rest.x, m->n - first));
+        trace_cpu(s->m->trace, t, "experts", layer, (int)(m - s->micro_batch));
+        return 0;
+    }
+    struct decode_device *d = first ? decode_device_of(s, layer) : NULL;
+    struct work own = *w; /* minus what the device computes */
+    double expected = 0;
+    if (d && d->pool) TRY(expert_pool_run(d, m, layer, &own.ids, &expected));
+    TRY(cpu_prepare_experts(s->m, &own, layer, m->n, e));
+    double begin = clock_now();
+    TRY(block_experts(s->m->cpu, s->c, y, layer, &own, first ? PART_ROUTED : PART_ROUTED_SHARED, w->x, m->n));
+    double took = clock_now() - begin;
+    if (first && first < m->n) TRY(block_experts(s->m->cpu, s->c, y, layer, &rest, PART_SHARED, rest.x, m->n - first));
+    trace_cpu(s->m->trace, t, "experts", layer, (int)(m - s->micro_batch));
+    if (first) TRY(signal_cpu_done(s, m));
+    return d && d->pool ? expert_pool_after(d, m, layer, expected, took) : 0;
+}
+
+bool decode_layer_runs_ahead(const struct decode *s, int layer) { return !cpu_reads_rows(s, layer) || !decode_device_experts(s, layer); }
