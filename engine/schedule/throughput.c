@@ -369,7 +369,7 @@ static void on_logits(void *ctx, int span, float *logits, int32_t top) {
     turn_sample(s, logits, top, -1);
 }
 
-/* Stops the batch when no turn needs it any more. */
+/* Stops the batch when no turn needs it any more. A session that was sampled is no longer held and may be closed. */
 static int no_turn_left(void *ctx) {
     struct engine *e = ctx;
     struct throughput *m = e->throughput;
@@ -377,7 +377,7 @@ static int no_turn_left(void *ctx) {
     pthread_mutex_lock(&e->lock);
     session_reap_cancelled(e);
     bool any = false;
-    for (int i = 0; i < m->n_entries && !any; i++) any = is_same_turn(&m->entries[i]);
+    for (int i = 0; i < m->n_entries && !any; i++) any = !m->entries[i].is_sampled && is_same_turn(&m->entries[i]);
     pthread_mutex_unlock(&e->lock);
     return !any;
 }
