@@ -16,14 +16,14 @@ MODELS = {
     r"DeepSeek V2\b": "deepseek_v2", r"\bV3(?!\.2)(?:\.1)?\b": "deepseek_v3", r"\bR1\b": "deepseek_v3", r"\bKimi\b": "kimi_k2", r"\bQwen2\b": "qwen2_moe",
     r"\bQwen3\b(?![-.])": "qwen3_moe", r"\bQwen3-Next\b": "qwen3_next", r"\bQwen3\.5\b": "qwen3_5_moe", r"\bQwen3\.5 MoE\b": "qwen3_5_moe_text",
     r"\bMixtral\b": "mixtral", r"\bV3\.2\b": "deepseek_v32", r"\bV4\b": "deepseek_v4", r"\bGLM\b(?!-5)": "glm4_moe", r"\bGLM-5\b": "glm_moe_dsa", r"\bMiniMax\b": "minimax_m2",
-    r"\bgpt-oss\b": "gpt_oss", r"\bPhi\b": "phimoe", r"\bDBRX\b": "dbrx", r"\bLlama\b": "llama4", r"\bGrok\b": "grok", r"\bGemma\b": "gemma",
+    r"\bgpt-oss\b": "gpt_oss", r"\bPhi\b": "phimoe", r"\bDBRX\b": "dbrx", r"\bLlama\b": "llama", r"\bMistral\b": "mistral", r"\bGrok\b": "grok", r"\bGemma\b": "gemma3",
 }
 # Features, and the options that come with them.
 FEATURES = {
     r"expert cache|hot experts": "expert-cache", r"[Ss]peculat|\bdraft\b|\bMTP\b": "draft", r"on disk too|KV caches? in|on disk yet": "kv-cache",
     r"\bAPI\b|server mode": "serve",
 }
-FORMATS = r"NVFP4|\bFP4\b|INT4|AWQ|GPTQ|other 4-bit"  # none of them can be opened
+FORMATS = r"EXL[23]|HQQ|bitsandbytes"  # none of them can be opened
 
 
 class Corpus(driver.Case):
@@ -96,7 +96,9 @@ class Corpus(driver.Case):
         self.wrong(wrong)
         opened = " ".join(s for n, s, refusing in self.sentences() if n == "families" and not refusing)
         named = {family for pattern, family in MODELS.items() if re.search(pattern, opened)}
-        self.assertEqual(named, self.families)
+        self.assertLessEqual(named, self.families)
+        self.assertGreater(len(named), 10)
+        self.assertIn("--version -v", opened)  # names the rest
 
     def test_features(self):
         wrong = []
