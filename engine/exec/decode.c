@@ -98,6 +98,7 @@ static int run_layers(struct decode *s, int n, int32_t *top, struct error *e) {
     for (int i = 0; i < s->n_dev && any_on_device(s); i++) {
         struct decode_device *d = &s->dev[i];
         TRY(kv_writeback_download_rows(d, n));
+        TRY(decode_experts_record_download(d));
         for (int k = 0, span = 0; k < s->n_micros; k++)
             for (int t = 0; t < s->micro_batch[k].n_dev_spans; t++)
                 TRY(kv_writeback_download_states(d, span++, &s->micro_batch[k].dev_spans[t], &s->micro_batch[k].spans[t]));
@@ -298,7 +299,7 @@ static int run_batch(struct decode *s, enum exec_mode how, struct decode_span *s
             kv_state_commit(spans[s->micro_batch[i].caller_span[k]].kv, &t->state_step, t->pos, t->n);
         }
     for (int i = 0; i < n_spans; i++) device_kv_set_valid(s, spans[i].kv, spans[i].pos + spans[i].n);
-    if (!s->draft) routing_trace_end(s->m->routing, &s->routing_lines, true);
+    if (!s->draft) decode_experts_record_count(s), routing_trace_end(s->m->routing, &s->routing_lines, true);
     return 0;
 }
 
@@ -365,7 +366,12 @@ void decode_expert_map(const struct decode *s, uint32_t *used, int8_t *where) {
     size_t n = (size_t)s->c->n_layers * (size_t)s->c->n_experts;
     memcpy(used, s->expert_rows, n * sizeof *used);
     memset(where, -1, n);
-    for (int i = 0; i < s->n_dev; i++) expert_pool_mark_resident(&s->dev[i], where);
+    for (int i = 0; i < s->n_dev; i++) {
+        const struct decode_device *d = &s->dev[i];
+        expert_pool_mark_resident(d, where);
+        for (int l = d->first; l < d->last; l++)
+            if (d->layers[l].experts.view) memset(where + (size_t)l * (size_t)s->c->n_experts, d->rank, (size_t)s->c->n_experts);
+    }
 }
 bool decode_is_yielded(const struct decode *s) { return s->residency == RESIDENCY_YIELDED; }
 size_t decode_held_bytes(const struct decode *s, int device) {

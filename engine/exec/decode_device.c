@@ -126,6 +126,7 @@ static int open_device(struct decode_device *d, struct error *e) {
     if (!rc) rc = gpu_alloc(d->g, (void **)&d->kv_rows, kv_writeback_rows_bytes(d->layout, DECODE_MAX_ROWS), e);
     if (!rc) rc = gpu_alloc(d->g, (void **)&d->x, hidden, e);
     if (!rc) rc = decode_graph_open(d, e);
+    if (!rc) rc = decode_experts_record_open(d, e);
     if (!rc && d->has_head) rc = gpu_alloc(d->g, (void **)&d->xn, hidden, e);
     if (!rc && d->has_head) rc = gpu_alloc(d->g, (void **)&d->logits, (size_t)DECODE_MAX_ROWS * (size_t)c->vocab * 4, e);
     return rc;
@@ -329,6 +330,7 @@ void decode_devices_close(struct decode *s) {
     close_timelines(s);
     for (int i = 0; i < s->n_dev; i++) {
         struct decode_device *d = &s->dev[i];
+        decode_experts_record_close(d);
         for (int k = 0; k < DECODE_MICRO_BATCHES; k++) work_close(&d->work[k]);
         void *all[] = {d->kv_rows, d->x, d->xn, d->logits, d->partial[0], d->partial[1]};
         for (size_t k = 0; k < sizeof all / sizeof *all; k++) gpu_free(d->g, all[k]);
@@ -374,6 +376,8 @@ int decode_host_open(struct decode *s, struct error *e) {
         s->dev[i].host_kv_rows = at, at += s->is_tensor_parallel ? kv_writeback_rows_bytes(s->dev[i].layout, DECODE_MAX_ROWS) : 0;
     if (!rc && s->is_tensor_parallel && !(s->tp_parts = host_alloc(s, decode_tensor_parts_bytes(s), e))) rc = e->code;
     if (!rc && s->n_dev) rc = kv_writeback_states_open(s, e);
+    const size_t picks = (size_t)DECODE_MICRO_BATCHES * (size_t)s->c->n_layers * DECODE_MAX_ROWS * (size_t)s->c->topk;
+    if (!rc && decode_expert_layers(s) && !(s->layer_ids = host_alloc(s, picks * sizeof *s->layer_ids, e))) rc = e->code;
     if (!rc && s->n_dev && !(s->bad = host_alloc(s, GPU_MAX * DECODE_MICRO_BATCHES * sizeof *s->bad, e))) rc = e->code;
     if (rc) decode_host_close(s);
     return rc;
@@ -386,6 +390,8 @@ void decode_host_close(struct decode *s) {
     host_free(s, s->host_rows);
     host_free(s, s->host_states);
     host_free(s, s->tp_parts);
+    host_free(s, s->layer_ids);
+    s->layer_ids = NULL;
     host_free(s, (void *)s->bad);
     s->logits = s->tp_parts = NULL;
     s->host_rows = s->host_states = NULL;

@@ -101,3 +101,45 @@ bool decode_experts_evict_layer(struct decode_device *d) {
     }
     return false;
 }
+
+/* --- Which experts were selected -------------------------------------------------------------------------------------------------- */
+
+static size_t layer_picks(const struct decode *s) { return (size_t)DECODE_MAX_ROWS * (size_t)s->c->topk; }
+static size_t record_place(const struct decode *s, int micro, int layer) { return ((size_t)micro * (size_t)s->c->n_layers + (size_t)layer) * layer_picks(s); }
+static bool is_recorded(const struct decode_device *d, int layer) { return d->s->c->layer[layer].moe && !d->s->draft && d->layers[layer].experts.view; }
+
+int decode_experts_record_open(struct decode_device *d, struct error *e) {
+    for (int i = 0; i < DECODE_MICRO_BATCHES; i++) d->own_ids[i] = d->work[i].ids;
+    if (!d->n_expert_layers) return 0;
+    return gpu_alloc(d->g, (void **)&d->layer_ids, record_place(d->s, DECODE_MICRO_BATCHES, 0) * sizeof *d->layer_ids, e);
+}
+void decode_experts_record_close(struct decode_device *d) {
+    for (int i = 0; i < DECODE_MICRO_BATCHES; i++)
+        if (d->own_ids[i]) d->work[i].ids = d->own_ids[i];
+    gpu_free(d->g, d->layer_ids);
+    d->layer_ids = NULL;
+}
+
+void decode_experts_record_layer(struct decode_device *d, struct work *w, int micro, int layer) {
+    w->ids = is_recorded(d, layer) && d->layer_ids ? d->layer_ids + record_place(d->s, micro, layer) : d->own_ids[micro];
+}
+
+int decode_experts_record_download(struct decode_device *d) {
+    const struct decode *s = d->s;
+    const size_t bytes = (size_t)(d->last - d->first) * layer_picks(s) * sizeof *s->layer_ids;
+    for (int i = 0; i < s->n_micros && d->layer_ids && !s->draft; i++) {
+        const size_t at = record_place(s, i, d->first);
+        if (s->micro_batch[i].n_dev) TRY(gpu_copy(d->main, s->layer_ids + at, d->layer_ids + at, bytes, GPU_D2H));
+    }
+    return 0;
+}
+
+void decode_experts_record_count(struct decode *s) {
+    for (int i = 0; i < s->n_dev; i++)
+        for (int l = s->dev[i].first; l < s->dev[i].last && s->dev[i].layer_ids; l++)
+            for (int k = 0; k < s->n_micros && is_recorded(&s->dev[i], l); k++) {
+                const int32_t *ids = s->layer_ids + record_place(s, k, l);
+                for (int p = 0; p < s->micro_batch[k].n_dev * s->c->topk; p++)
+                    if (ids[p] >= 0 && ids[p] < s->c->n_experts) s->expert_rows[(size_t)l * (size_t)s->c->n_experts + (size_t)ids[p]]++;
+            }
+}

@@ -75,11 +75,13 @@ struct decode_device {
     bool draft_full;              /* no further draft layer fits (draft_experts.c) */
     int n_expert_layers;          /* of its MoE layers the first ones, whose routed experts are all resident */
     int pool_per_layer;           /* routed experts per layer that the pool may hold (expert_pool.h) */
-    size_t expert_bytes;          /* bytes of both, as planned */
-    char pool_why[160];           /* reason for them */
-    struct expert_pool *pool;     /* NULL: no pool at present */
-    struct score score;           /* scores of all experts of its layers, resident or not */
-    struct predict predict;       /* router predictions and their accuracy */
+    int32_t *layer_ids;           /* [DECODE_MICRO_BATCHES, n_layers, DECODE_MAX_ROWS * topk] selections of layers with resident experts; NULL: none */
+    int32_t *own_ids[DECODE_MICRO_BATCHES]; /* work[].ids as allocated: the other layers' selections */
+    size_t expert_bytes;                    /* bytes of both, as planned */
+    char pool_why[160];                     /* reason for them */
+    struct expert_pool *pool;               /* NULL: no pool at present */
+    struct score score;                     /* scores of all experts of its layers, resident or not */
+    struct predict predict;                 /* router predictions and their accuracy */
     void *score_mem, *predict_mem;
     float *x, *xn, *logits; /* LM head: [DECODE_MAX_ROWS, hidden] twice, [DECODE_MAX_ROWS, vocab] */
     /* decode_graph.c: [DECODE_MICRO_BATCHES, DECODE_MAX_ROWS, n_layers, CACHE_PLANES] on the device and pinned; the shape of the running batch, NULL:
@@ -171,9 +173,10 @@ struct decode {
     char *host_rows;             /* pinned, layout of decode_device.kv_rows: all layers, or one shard after another */
     char *host_states;           /* pinned [n_host_states]: the states that a span produces in all layers (kv_writeback.c) */
     int n_host_states;
-    _Atomic int *bad; /* pinned [GPU_MAX][DECODE_MICRO_BATCHES] */
-    struct work head; /* x, xn and bad of all rows, host memory */
-    float *logits;    /* [DECODE_MAX_ROWS, vocab] */
+    int32_t *layer_ids; /* pinned, as decode_device.layer_ids */
+    _Atomic int *bad;   /* pinned [GPU_MAX][DECODE_MICRO_BATCHES] */
+    struct work head;   /* x, xn and bad of all rows, host memory */
+    float *logits;      /* [DECODE_MAX_ROWS, vocab] */
     int32_t top[DECODE_MAX_ROWS];
     pthread_mutex_t lock; /* protects the list and device_kv.kv */
     struct device_kv *device_kvs;
@@ -230,6 +233,13 @@ struct budget_out decode_experts_budget(const struct decode *s, int device, int 
 /* Uploads the planned layers' experts that are missing; as many as memory allows. Returns a device's failure, or that of a damaged
  * weight. */
 int decode_experts_load(struct decode_device *d, struct error *e);
+/* Allocates the buffers that record which experts of resident layers are selected: layers of a batch write to different places, so
+ * that one copy at its end suffices. ERR_MEMORY. */
+int decode_experts_record_open(struct decode_device *d, struct error *e);
+void decode_experts_record_close(struct decode_device *d);
+void decode_experts_record_layer(struct decode_device *d, struct work *w, int micro, int layer); /* directs w->ids to the layer's place */
+int decode_experts_record_download(struct decode_device *d);                                     /* enqueued, at the end of a batch */
+void decode_experts_record_count(struct decode *s);                                              /* adds them to s->expert_rows */
 bool decode_experts_evict_layer(struct decode_device *d); /* evicts the last layer's experts, after queued work; false: there are none */
 
 /* decode_graph.c */

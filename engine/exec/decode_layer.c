@@ -38,6 +38,7 @@ static int attention_block(struct decode_device *d, struct decode_micro_batch *m
     const struct layer *y = &d->layers[layer].view;
     TRY(block_attention(decode_layer_exec(d), s->c, y, layer, w, spans, m->n_dev_spans, m->n_dev));
     TRY(kv_writeback_stage_rows(d, layer, m, total));
+    decode_experts_record_layer(d, w, (int)(m - s->micro_batch), layer);
     TRY(block_route(decode_layer_exec(d), s->c, y, layer, w, m->n_dev));
     return decode_download_inputs(d, m, layer);
 }
@@ -259,7 +260,7 @@ int decode_layer_cpu_experts(struct decode *s, struct decode_micro_batch *m, int
     }
     if (s->draft) return run_draft_experts(s, m, layer, first);
     trace_routing(s, m, layer);
-    for (int i = there && !s->m->routing ? first * s->c->topk : 0; i < m->n * s->c->topk && !s->cpu_queue; i++)
+    for (int i = there ? first * s->c->topk : 0; i < m->n * s->c->topk && !s->cpu_queue; i++) /* decode_experts_record_count() adds the others */
         if (w->ids[i] >= 0) s->expert_rows[(size_t)layer * (size_t)s->c->n_experts + (size_t)w->ids[i]]++;
     t = trace_now(s->m->trace);
     if (there) {

@@ -36,6 +36,8 @@ static uint64_t cached(const struct session *s) {
     return sum;
 }
 
+static uint64_t selections; /* hash of the experts that the last run selected, and how often */
+
 /* Counts replayed parts; answers [SESSIONS, ANSWER]; checksums of their caches [SESSIONS]. */
 static uint64_t run(const char *dir, const char *gpus, enum exec_mode decode, const char *cache, int guesses, const int *prompt, int answer, int32_t *out,
                     uint64_t *caches) {
@@ -74,6 +76,10 @@ static uint64_t run(const char *dir, const char *gpus, enum exec_mode decode, co
         left -= ev.kind == EVENT_DONE;
     }
     uint64_t replayed = decode_counts(e->machine.decode).graph_launches;
+    struct expert_map m;
+    if (engine_expert_map(e, &m, &err)) die(gpus, &err);
+    selections = hash64(m.n_used, (size_t)m.n_layers * (size_t)m.n_experts * sizeof *m.n_used, 0);
+    engine_expert_map_free(&m);
     for (int i = 0; i < SESSIONS && prompt[i]; i++) caches[i] = cached(s[i]), session_close(&s[i]);
     engine_close(&e);
     return replayed;
@@ -101,11 +107,28 @@ static void check(const char *dir, const struct graph_case *c, int answer) {
     if (memcmp(held[0], held[1], sizeof held[0])) failed++, printf("FAIL: other bits in caches than piece by piece\n");
 }
 
+/* Tokens, caches and selections are the same whether a layer's experts are on the device or on the CPU. */
+static void check_resident(const char *dir, enum exec_mode decode) {
+    static const int prompt[SESSIONS] = {30, 9};
+    int32_t out[2][SESSIONS * ANSWER] = {{0}};
+    uint64_t held[2][SESSIONS] = {{0}}, selected[2];
+    for (int k = 0; k < 2; k++) {
+        run(dir, "emu:1,cpu=scalar", decode, k ? "layers" : "off", 0, prompt, ANSWER, out[k], held[k]);
+        selected[k] = selections;
+    }
+    if (memcmp(out[0], out[1], sizeof out[0]) || memcmp(held[0], held[1], sizeof held[0])) failed++, printf("FAIL: %s: resident experts change bits\n", dir);
+    if (selected[0] != selected[1]) failed++, printf("FAIL: %s: selections of resident experts are not counted as the CPU's\n", dir);
+}
+
 int main(int argc, char **argv) {
     static const struct graph_case own[] = {{"emu:1,cpu=scalar", DECODE_HYBRID, NULL, 0, {20, 0}},
                                             {"emu:1,cpu=scalar", DECODE_HYBRID, NULL, 0, {505, 9}}, /* passes 512 keys */
                                             {"emu:1,cpu=scalar", DECODE_DUAL, NULL, 0, {30, 9}},
                                             {"emu:1,cpu=scalar", DECODE_DUAL, "6", 0, {30, 9}},
+                                            {"emu:1,cpu=scalar", DECODE_HYBRID, "layers", 0, {30, 9}},
+                                            {"emu:1,cpu=scalar", DECODE_DUAL, "layers", 0, {30, 9}},
+                                            {"emu:1,cpu=scalar,mem=12M", DECODE_HYBRID, "layers", 0, {30, 9}}, /* a part of the layers */
+                                            {"emu:1,cpu=scalar", DECODE_HYBRID, "layers", 2, {30, 0}},
                                             {"emu:2,cpu=scalar,mem=5M,parallel=layers", DECODE_HYBRID, NULL, 0, {30, 9}},
                                             {"emu:2,cpu=scalar,parallel=tensor", DECODE_DUAL, NULL, 0, {505, 9}},
                                             {"emu:1,cpu=scalar", DECODE_HYBRID, NULL, 2, {506, 0}},
@@ -115,14 +138,15 @@ int main(int argc, char **argv) {
                                                {"emu:1,cpu=scalar", DECODE_HYBRID, NULL, 0, {40, 0}},
                                                {"emu:2,cpu=scalar", DECODE_DUAL, NULL, 0, {40, 33}},
                                                {"emu:1,cpu=scalar", DECODE_HYBRID, NULL, 2, {33, 0}}},
-                                   card[] = {{"0,math=f32", DECODE_HYBRID, NULL, 0, {12, 0}}};
+                                   card[] = {{"0,math=f32", DECODE_HYBRID, NULL, 0, {12, 0}}, {"0,math=f32", DECODE_HYBRID, "layers", 0, {12, 0}}};
     const bool cuda = argc > 1 && !strcmp(argv[1], "cuda");
     log_set(quiet, NULL, LOG_WARN);
     file_embed(ember_files);
     for (size_t i = 0; argc == 1 && i < sizeof own / sizeof *own; i++) check("ember:", &own[i], ANSWER);
-    if (cuda && argc == 2) check("ember:", &card[0], 4);
+    for (enum exec_mode mode = DECODE_HYBRID; argc == 1 && mode <= DECODE_DUAL; mode++) check_resident("ember:", mode);
+    for (int i = 0; cuda && argc == 2 && i < 2; i++) check("ember:", &card[i], 4);
     for (int k = 1 + cuda; k < argc; k++) {
-        if (cuda) check(argv[k], &card[0], 5);
+        for (int i = 0; cuda && i < 2; i++) check(argv[k], &card[i], 5);
         for (size_t i = 0; !cuda && i < sizeof models / sizeof *models; i++) check(argv[k], &models[i], ANSWER);
     }
     return failed != 0;

@@ -100,6 +100,13 @@ with tempfile.TemporaryDirectory() as tmp:
         lines.append([{k: v for k, v in json.loads(line).items() if k in ("pos", "layer", "ids", "token")} for line in open(name)][1:])
     check(lines[0] and lines[0] == lines[1], "routing traces differ", len(lines[0]), len(lines[1]))
 
+# --- The selections of resident experts are counted, as those of the CPU's
+shown = []
+for more in (NONE, LAYERS):
+    rc, out, err = run("-p", "hi", "--raw", "-n", "12", "--temp", "0", "--draft", "none", "--json", *SCALAR, *device(1), "--prefill", "cpu", "--decode", "hybrid", *more)
+    shown.append((rc, json.loads(out).get("text")))
+check(shown[0] == shown[1], "answers differ", shown)
+
 # --- A device that fails at the nth copy, launch or allocation, or for good: the answer is complete, and a warning says so
 want = greedy("ember:", 9, SCALAR, 10)[1]
 for kind, first, step in (("copy", 20, 61), ("launch", 20, 97), ("alloc", 3, 37), ("die", 40, 211)):
