@@ -258,6 +258,22 @@ static void tell_minimax(struct config_builder *t) {
     put_rope(t, 0);
 }
 
+static const char *granite_family(const struct config_builder *t) {
+    return meta_of(t, "expert_shared_feed_forward_length") ? "granitemoeshared" : "granitemoe";
+}
+static void tell_dots1(struct config_builder *t) {
+    tell_heads(t);
+    put_bool(t, "norm_topk_prob", false);
+    if (json_int(meta_of(t, "expert_gating_func"), 2) != 2 && !t->rc)
+        t->rc = error_set(t->e, ERR_MODEL, "%s: metadata '%s.expert_gating_func' is not 2, sigmoid", t->what, t->arch);
+}
+static void tell_bailing(struct config_builder *t) {
+    tell_dots1(t);
+    put_text(t, "score_function", "sigmoid");
+    put_bool(t, "use_qk_norm", t->facts->qk_norm);
+    put_bool(t, "moe_router_enable_expert_bias", t->facts->router_bias);
+}
+
 /* DBRX's config has two nested objects: attention and experts. */
 static void put_nested(struct config_builder *in, const struct config_builder *t, const char *key, const char *name) {
     const struct json *v = meta_of(t, key);
@@ -303,7 +319,48 @@ static void tell_qwen3next(struct config_builder *t) {
     put_json(t, "layer_types", (struct json){.type = JSON_ARRAY, .n = (uint32_t)n, .items = types});
 }
 
-static const struct row qwen2_keys[] = {{"attention.key_length", NULL},
+static const struct row olmoe_keys[] = {{"attention.key_length", NULL}, {"attention.value_length", NULL}, {"expert_count", "num_experts"}, {NULL, NULL}},
+                        qwen3vl_keys[] = {{"attention.key_length", NULL},    {"attention.value_length", NULL},
+                                          {"expert_count", "num_experts"},   {"n_deepstack_layers", NULL}, /* of images */
+                                          {"rope.dimension_sections", NULL}, {NULL, NULL}},
+                        granitemoe_keys[] = {{"attention.key_length", NULL},
+                                             {"attention.scale", "attention_multiplier"},
+                                             {"attention.value_length", NULL},
+                                             {"embedding_scale", "embedding_multiplier"},
+                                             {"expert_count", "num_local_experts"},
+                                             {"expert_shared_feed_forward_length", "shared_intermediate_size"},
+                                             {"logit_scale", "logits_scaling"},
+                                             {"residual_scale", "residual_multiplier"},
+                                             {NULL, NULL}},
+                        ernie_keys[] = {{"attention.key_length", NULL},
+                                        {"attention.value_length", NULL},
+                                        {"expert_count", "moe_num_experts"},
+                                        {"expert_shared_count", "moe_num_shared_experts"},
+                                        {"expert_shared_feed_forward_length", NULL},
+                                        {"expert_used_count", "moe_k"},
+                                        {"interleave_moe_layer_step", "moe_layer_interval"},
+                                        {"leading_dense_block_count", "moe_layer_start_index"},
+                                        {NULL, NULL}},
+                        hunyuan_keys[] = {{"attention.key_length", NULL},
+                                          {"attention.value_length", NULL},
+                                          {"expert_count", "num_experts"},
+                                          {"expert_shared_count", "num_shared_expert"},
+                                          {"expert_shared_feed_forward_length", NULL},
+                                          {"expert_used_count", "moe_topk"},
+                                          {NULL, NULL}},
+                        bailing_keys[] = {{"attention.key_length", NULL},
+                                          {"attention.value_length", NULL},
+                                          {"expert_count", "n_routed_experts"},
+                                          {"expert_gating_func", NULL},
+                                          {"expert_group_count", "n_group"},
+                                          {"expert_group_used_count", "topk_group"},
+                                          {"expert_shared_count", "n_shared_experts"},
+                                          {"expert_shared_feed_forward_length", NULL},
+                                          {"expert_weights_norm", "norm_topk_prob"},
+                                          {"expert_weights_scale", "routed_scaling_factor"},
+                                          {"leading_dense_block_count", "first_k_dense_replace"},
+                                          {NULL, NULL}},
+                        qwen2_keys[] = {{"attention.key_length", NULL},
                                         {"attention.value_length", NULL},
                                         {"expert_count", "num_experts"},
                                         {"expert_shared_feed_forward_length", "shared_expert_intermediate_size"},
@@ -417,6 +474,13 @@ static const struct known {
     {"qwen2moe", "qwen2_moe", &usual, qwen2_keys, tell_qwen2, NULL},
     {"qwen3moe", "qwen3_moe", &usual, qwen3_keys, tell_qwen3, NULL},
     {"qwen3next", "qwen3_next", &post_norm, qwen3next_keys, tell_qwen3next, NULL},
+    {"olmoe", "olmoe", &usual, olmoe_keys, tell_qwen2, NULL},
+    {"granitemoe", NULL, &usual, granitemoe_keys, put_llama, granite_family},
+    {"ernie4_5-moe", "ernie4_5_moe", &usual, ernie_keys, tell_heads, NULL},
+    {"qwen3vlmoe", "qwen3_moe", &usual, qwen3vl_keys, tell_qwen3, NULL},
+    {"hunyuan-moe", "hunyuan_v1_moe", &usual, hunyuan_keys, tell_heads, NULL},
+    {"dots1", "dots1", &usual, glm4_keys, tell_dots1, NULL},
+    {"bailingmoe2", "bailing_moe_v2", &usual, bailing_keys, tell_bailing, NULL},
     {"qwen2", "qwen2", &usual, heads_keys, tell_heads, NULL},
     {"qwen3", "qwen3", &usual, heads_keys, tell_heads, NULL},
     {"gemma2", "gemma2", &around, window_keys, tell_gemma2, NULL},
@@ -444,7 +508,7 @@ int gguf_names(struct config *c, struct arena *a, const struct json *meta, const
     *layout = (struct layout){.experts = true, .has_suffix = true, .qkv = f->qkv && !c->delta.taps, .gate_up = f->gate_up ? GATE_UP_STACKED : GATE_UP_SEPARATE};
     if (layout->qkv) names->q = names->k = names->v = B "attn_qkv";
     if (f->gate_up) names->expert_gate = names->expert_up = B "ffn_gate_up_exps";
-    layout->dense_gate_up = c->arch->layout.dense_gate_up;
+    layout->dense_gate_up = c->n_experts ? GATE_UP_SEPARATE : c->arch->layout.dense_gate_up; /* shared experts are split */
     if (layout->dense_gate_up) names->dense_gate = names->dense_up;
     if (c->norm == NORM_RMS_PLUS_ONE) c->norm = NORM_RMS; /* the files' weights include the 1 */
     if (c->delta.taps) {                                  /* q, k, v and z are split unless the file is old; rates are precomputed */

@@ -7,6 +7,7 @@
 static void parse(struct config_reader *r, struct config *c) {
     config_read_gqa(r, c);
     c->qkv_bias = c->o_bias = config_bool(r, "attention_bias", false);
+    c->rope.interleaved = config_bool(r, "rope_interleave", false); /* GGUF only: it stores rotated pairs adjacently */
     config_read_rope(r, c, c->head_dim, 10000);
     c->attn_scale = (float)config_num(r, "attention_multiplier", 1, 1e-9, 1e6);
     c->embed_scale = (float)config_num(r, "embedding_multiplier", 1, 1e-9, 1e6);

@@ -748,7 +748,141 @@ def granite(fmt):
     return p
 
 
-MODELS = {"llama dense": llama_dense, "qwen2": qwen2, "qwen3": qwen3, "gemma2": gemma2, "gemma3": gemma3, "phi3": phi3, "smollm3": smollm3, "glm4": glm4,
+def olmoe(fmt):
+    p = Pair("olmoe", fmt, 41)
+    usual(p)
+    p.key(attention__head_count=4, attention__head_count_kv=4, feed_forward_length=256, rope__freq_base=1e4)
+    p.config.update(model_type="olmoe", num_attention_heads=4, num_key_value_heads=4, intermediate_size=256, num_experts=4, norm_topk_prob=False, rope_theta=1e4)
+    for i in range(2):
+        gqa(p, i, 256, 4, 4, 64)
+        p.norm(f"blk.{i}.attn_q_norm", 256, f"model.layers.{i}.self_attn.q_norm.weight")
+        p.norm(f"blk.{i}.attn_k_norm", 256, f"model.layers.{i}.self_attn.k_norm.weight")
+        experts(p, i, 256, 256, 4, "mlp.experts.{}.")
+    return p
+
+
+def granitemoe(fmt, shared=False):
+    """In safetensors gate and up are one tensor."""
+    p = Pair("granitemoe", fmt, 42)
+    usual(p)
+    p.key(attention__head_count=4, attention__head_count_kv=2, feed_forward_length=256, rope__freq_base=1e4, rope__dimension_count=64, attention__scale=0.02,
+          embedding_scale=12.0, residual_scale=0.22, logit_scale=6.0)
+    p.config.update(model_type="granitemoe", num_attention_heads=4, num_key_value_heads=2, intermediate_size=256, num_local_experts=4, rope_theta=1e4,
+                    attention_multiplier=0.02, embedding_multiplier=12.0, residual_multiplier=0.22, logits_scaling=6.0)
+    if shared:
+        p.key(expert_shared_feed_forward_length=512)
+        p.config.update(model_type="granitemoeshared", shared_intermediate_size=512)
+    for i in range(2):
+        h = f"model.layers.{i}."
+        gqa(p, i, 256, 4, 2, 64, permute=True)
+        experts(p, i, 256, 256, 4, "experts.{}.", router="block_sparse_moe.router.layer.weight")
+        parts = {g: [p.hf.pop(f"{h}experts.{k}.{g}_proj.weight")[1] for k in range(4)] for g in ("gate", "up", "down")}
+        both = sum((g + u for g, u in zip(parts["gate"], parts["up"])), array.array("f"))
+        p.hf[h + "block_sparse_moe.input_linear.weight"] = ([4, 512, 256], both)
+        p.hf[h + "block_sparse_moe.output_linear.weight"] = ([4, 256, 256], sum(parts["down"], array.array("f")))
+        if shared:
+            dense(p, i, 256, 512, "shared", "_shexp")
+            gate, up, down = (p.hf.pop(f"{h}shared.{g}_proj.weight") for g in ("gate", "up", "down"))
+            p.hf[h + "shared_mlp.input_linear.weight"] = ([1024, 256], gate[1] + up[1])
+            p.hf[h + "shared_mlp.output_linear.weight"] = down
+    return p
+
+
+def ernie(fmt):
+    p = Pair("ernie4_5-moe", fmt, 43)
+    usual(p, layers=3)
+    p.key(attention__head_count=4, attention__head_count_kv=2, feed_forward_length=512, expert_feed_forward_length=256, expert_shared_count=2,
+          expert_shared_feed_forward_length=512, interleave_moe_layer_step=1, leading_dense_block_count=1, rope__freq_base=5e5, attention__key_length=64,
+          attention__value_length=64)
+    p.config.update(model_type="ernie4_5_moe", num_attention_heads=4, num_key_value_heads=2, intermediate_size=512, moe_intermediate_size=256, moe_num_experts=4,
+                    moe_k=2, moe_num_shared_experts=2, moe_layer_start_index=1, moe_layer_interval=1, rope_theta=5e5)
+    del p.config["num_experts_per_tok"]
+    for i in range(3):
+        gqa(p, i, 256, 4, 2, 64)
+        if i < 1:
+            dense(p, i, 256, 512, "mlp")
+            continue
+        experts(p, i, 256, 256, 4, "mlp.experts.{}.")
+        dense(p, i, 256, 512, "mlp.shared_experts", "_shexp")
+        p.both(f"blk.{i}.exp_probs_b.bias", [4], f"model.layers.{i}.mlp.moe_statics.e_score_correction_bias", "F32", 0.05)
+    return p
+
+
+def qwen3vlmoe(fmt):
+    p = qwen3moe(fmt, 44)
+    p.arch = "qwen3vlmoe"
+    p.meta = {k.replace("qwen3moe", "qwen3vlmoe"): v.replace("qwen3moe", "qwen3vlmoe") if isinstance(v, str) else v for k, v in p.meta.items()}
+    p.key(rope__dimension_sections=[12, 10, 10, 0], n_deepstack_layers=0)
+    return p
+
+
+def hunyuan(fmt):
+    p = Pair("hunyuan-moe", fmt, 45)
+    usual(p)
+    p.key(attention__head_count=4, attention__head_count_kv=2, attention__key_length=64, attention__value_length=64, feed_forward_length=256,
+          expert_feed_forward_length=256, expert_shared_feed_forward_length=256, expert_shared_count=1, rope__freq_base=1e4 * 1000 ** (64 / 62),
+          rope__scaling__type="none", rope__scaling__factor=1.0)
+    p.config.update(model_type="hunyuan_v1_moe", num_attention_heads=4, num_key_value_heads=2, head_dim=64, intermediate_size=256, moe_intermediate_size=256,
+                    num_experts=4, moe_topk=2, num_shared_expert=1, rope_theta=1e4, rope_scaling={"type": "dynamic", "alpha": 1000.0, "factor": 1.0})
+    del p.config["num_experts_per_tok"]
+    for i in range(2):
+        gqa(p, i, 256, 4, 2, 64)
+        p.norm(f"blk.{i}.attn_q_norm", 64, f"model.layers.{i}.self_attn.query_layernorm.weight")
+        p.norm(f"blk.{i}.attn_k_norm", 64, f"model.layers.{i}.self_attn.key_layernorm.weight")
+        experts(p, i, 256, 256, 4, "mlp.experts.{}.", router="mlp.gate.wg.weight")
+        dense(p, i, 256, 256, "mlp.shared_mlp", "_shexp")
+    return p
+
+
+def dots1(fmt):
+    p = Pair("dots1", fmt, 46)
+    usual(p, layers=3)
+    p.key(attention__head_count=4, attention__head_count_kv=4, feed_forward_length=512, expert_feed_forward_length=256, expert_shared_count=2,
+          leading_dense_block_count=1, expert_weights_scale=2.5, expert_weights_norm=True, expert_gating_func=2, rope__freq_base=1e7)
+    p.config.update(model_type="dots1", num_attention_heads=4, num_key_value_heads=4, intermediate_size=512, moe_intermediate_size=256, n_routed_experts=4,
+                    n_shared_experts=2, first_k_dense_replace=1, routed_scaling_factor=2.5, norm_topk_prob=True, rope_theta=1e7)
+    for i in range(3):
+        gqa(p, i, 256, 4, 4, 64, qk_norm=True)
+        if i < 1:
+            dense(p, i, 256, 512, "mlp")
+            continue
+        experts(p, i, 256, 256, 4, "mlp.experts.{}.")
+        dense(p, i, 256, 512, "mlp.shared_experts", "_shexp")
+        p.both(f"blk.{i}.exp_probs_b.bias", [4], f"model.layers.{i}.mlp.gate.e_score_correction_bias", "F32", 0.05)
+    return p
+
+
+def bailingmoe2(fmt):
+    p = Pair("bailingmoe2", fmt, 47)
+    usual(p, layers=3, experts=8)
+    p.key(attention__head_count=4, attention__head_count_kv=2, attention__key_length=64, attention__value_length=64, rope__dimension_count=32,
+          rope__freq_base=6e5, feed_forward_length=512, expert_feed_forward_length=256, expert_shared_feed_forward_length=256, expert_shared_count=1,
+          leading_dense_block_count=1, expert_weights_scale=2.5, expert_weights_norm=True, expert_gating_func=2, expert_group_count=4, expert_group_used_count=2,
+          vocab_size=288)
+    p.config.update(model_type="bailing_moe_v2", num_attention_heads=4, num_key_value_heads=2, head_dim=64, partial_rotary_factor=0.5, rope_theta=6e5,
+                    intermediate_size=512, moe_intermediate_size=256, num_experts=8, num_shared_experts=1, first_k_dense_replace=1, n_group=4, topk_group=2,
+                    routed_scaling_factor=2.5, norm_topk_prob=True, use_qk_norm=True, score_function="sigmoid", moe_router_enable_expert_bias=True)
+    p.hf["model.word_embeddings.weight"] = p.hf.pop("model.embed_tokens.weight")
+    for i in range(3):
+        b, h = f"blk.{i}.", f"model.layers.{i}."
+        p.norm(b + "attn_norm", 256, h + "input_layernorm.weight")
+        p.norm(b + "ffn_norm", 256, h + "post_attention_layernorm.weight")
+        p.both(b + "attn_qkv", [512, 256], h + "attention.query_key_value.weight")
+        p.both(b + "attn_output", [256, 256], h + "attention.dense.weight")
+        p.norm(b + "attn_q_norm", 64, h + "attention.query_layernorm.weight")
+        p.norm(b + "attn_k_norm", 64, h + "attention.key_layernorm.weight")
+        if i < 1:
+            dense(p, i, 256, 512, "mlp")
+            continue
+        experts(p, i, 256, 256, 8, "mlp.experts.{}.")
+        dense(p, i, 256, 256, "mlp.shared_experts", "_shexp")
+        p.both(b + "exp_probs_b.bias", [8], h + "mlp.gate.expert_bias", "F32", 0.05)
+    return p
+
+
+MODELS = {"olmoe": olmoe, "granitemoe": granitemoe, "granitemoe shared": lambda fmt: granitemoe(fmt, True), "ernie4_5-moe": ernie, "qwen3vlmoe": qwen3vlmoe,
+          "hunyuan-moe": hunyuan, "dots1": dots1, "bailingmoe2": bailingmoe2,
+          "llama dense": llama_dense, "qwen2": qwen2, "qwen3": qwen3, "gemma2": gemma2, "gemma3": gemma3, "phi3": phi3, "smollm3": smollm3, "glm4": glm4,
           "olmo2": olmo2, "seed_oss": seed_oss, "granite": granite,
           "dbrx": dbrx, "phimoe": phimoe, "qwen3next": qwen3next, "qwen3next old": lambda fmt: qwen3next(fmt, old=True),
           "qwen3moe fused": lambda fmt: qwen3moe(fmt, fused=True), "llama freqs": lambda fmt: llama(fmt, freqs=True), "gpt-oss": gpt_oss, "gpt-oss plain": lambda fmt: gpt_oss(fmt, yarn=False), "glm4moe": glm4moe, "minimax-m2": minimax, "qwen3moe": qwen3moe, "qwen2moe": qwen2moe, "llama": llama, "deepseek2": deepseek2,
