@@ -218,6 +218,7 @@ static int open_runtime(struct engine *e, struct error *err) {
         return rc;
     if (e->params.draft == DRAFT_MTP && !e->mtp) return error_set(err, ERR_USAGE, "--draft mtp: %s has no supported prediction layer", e->name);
     if (e->params.draft == DRAFT_INT4 && !e->params.custom_draft && (rc = open_int4(e, level, err))) return rc;
+    if (e->params.draft == DRAFT_MODEL && (rc = model_draft_open(&e->model_draft, e->params.draft_model, &e->params, err))) return rc;
     decode_want_hidden(e->machine.decode, e->mtp);
     int lacks = e->machine.gpus && e->machine.gpus->is_lost ? ERR_RUNTIME : ERR_MEMORY;
     if (e->params.prefill == PREFILL_BLEND && decode_tp_ranks(e->machine.decode) > 1)
@@ -320,6 +321,7 @@ void engine_close(struct engine **ep) {
     decode_close(&e->machine.decode);
     mtp_close(&e->mtp);
     int4_close(&e->int4);
+    model_draft_close(&e->model_draft);
     mem_free(e->lookahead_mem);
     trace_save(e->machine.trace, e->params.trace, true);
     trace_close(&e->machine.trace);

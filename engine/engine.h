@@ -13,8 +13,9 @@
 struct engine;
 struct session;
 
-enum draft_kind { DRAFT_NONE, DRAFT_AUTO, DRAFT_LOOKUP, DRAFT_MTP, DRAFT_INT4 }; /* source of drafted tokens; INT4: the model itself with INT4 experts */
-enum { DRAFT_MAX = 16 };                                                         /* drafted tokens per round */
+/* Source of drafted tokens. INT4: the model itself with INT4 experts; MODEL: the checkpoint draft_model. */
+enum draft_kind { DRAFT_NONE, DRAFT_AUTO, DRAFT_LOOKUP, DRAFT_MTP, DRAFT_INT4, DRAFT_MODEL };
+enum { DRAFT_MAX = 16 }; /* drafted tokens per round */
 
 struct engine_params {         /* zero-initialized: all defaults */
     const char *dir;           /* checkpoint directory or "ember:" */
@@ -37,8 +38,9 @@ struct engine_params {         /* zero-initialized: all defaults */
     bool hugepages;              /* use 2 MB pages for caches, workspaces, and weights copied into memory */
     const char *topology;        /* file that describes the NUMA nodes (cpu/numa.h), for tests; NULL: ask the system */
     enum draft_kind draft;
-    const char *draft_dir; /* directory that keeps INT4 drafts of checkpoints; NULL: none */
-    int max_drafted;       /* most drafted tokens per round; 0: DRAFT_MAX. A draft chosen by name always drafts this many, otherwise as many as pay off */
+    const char *draft_model; /* with DRAFT_MODEL: checkpoint of a small model. The caller ensures that it has the same tokenizer */
+    const char *draft_dir;   /* directory that keeps INT4 drafts of checkpoints; NULL: none */
+    int max_drafted;         /* most drafted tokens per round; 0: DRAFT_MAX. A draft chosen by name always drafts this many, otherwise as many as pay off */
     /* The caller's own draft for DRAFT_LOOKUP, or NULL. Writes up to `most` tokens that may follow tokens[0..n) to out and returns their
      * number. Never changes the generated text. Called on the engine thread. */
     int (*custom_draft)(void *ctx, const int32_t *tokens, int n, int most, int32_t *out);
@@ -173,7 +175,7 @@ struct turn_stats {
     int prompt_tokens, cached_tokens, answer_tokens;
     double queue_s, ttft_s, prefill_s, decode_s; /* ttft: submit to first token; decode: first to last token */
     uint64_t bytes_read;                         /* weight bytes that operations read; a decode batch's bytes are divided among its sessions */
-    const char *draft;                           /* "lookup", "mtp", "mtp and lookup", "int4"; NULL: none, or not made yet */
+    const char *draft;                           /* "lookup", "mtp", "mtp and lookup", "int4", "model"; NULL: none, or not made yet */
     int drafted, accepted, max_drafted;          /* drafted tokens that were verified, accepted ones, and most in one batch */
     double draft_saved_s;                        /* decode time saved by drafts, estimated; < 0: lost */
     struct expert_stats experts;                 /* chosen 0: no decode batch ran on devices with experts */

@@ -179,6 +179,7 @@ int opt_set(struct opts *o, enum opt_id id, const char *text, enum opt_origin or
             return error_set(e, ERR_USAGE, "%s: %s is outside %s to %s", where, text, format_bound(d->lo, lo, sizeof lo), format_bound(d->hi, hi, sizeof hi));
         break;
     case OPT_CHOICE:
+        if (d->flags & OPT_OR_PATH && strchr(text, '/')) break;
         if (!in_choices(d->choices, text)) return error_set(e, ERR_USAGE, "%s: '%s' is not one of: %s", where, text, d->choices);
         break;
     case OPT_FLAG_CHOICE:

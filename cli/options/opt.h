@@ -116,6 +116,7 @@ enum {
     OPT_HIDDEN = 4,       /* omitted from --help */
     OPT_SELECTS_MODE = 8, /* selects the mode: at most one */
     OPT_FILE_PATH = 16,   /* completes to files */
+    OPT_OR_PATH = 64,     /* OPT_CHOICE: a text with a / is accepted too */
     OPT_EVERYDAY = 32     /* shown by --help on a terminal; the others by --help all */
 };
 

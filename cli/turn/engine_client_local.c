@@ -59,6 +59,7 @@ void engine_client_local_params(struct app *a, struct engine_params *p) {
     }
     p->prefill = exec_mode_find(STAGE_PREFILL, v[OPT_PREFILL].text);
     p->decode = exec_mode_find(STAGE_DECODE, v[OPT_DECODE].text);
+    if (strchr(v[OPT_DRAFT].text, '/')) p->draft = DRAFT_MODEL, p->draft_model = v[OPT_DRAFT].text;
     if (v[OPT_BENCH].on) p->draft = DRAFT_NONE; /* synthetic text repeats itself; the benchmark measures plain decode steps */
     if (v[OPT_DRAFT_LEN].text) p->max_drafted = (int)v[OPT_DRAFT_LEN].integer;
     p->split = v[OPT_SPLIT].text;
@@ -68,9 +69,28 @@ void engine_client_local_params(struct app *a, struct engine_params *p) {
     p->kv = !strcmp(v[OPT_KV].text, "f32") ? DT_F32 : !strcmp(v[OPT_KV].text, "fp8") ? DT_E4M3 : DT_BF16;
 }
 
+/* A draft model must give the same ids to the same text. Ids that one of the two lacks are never drafted or read by it. */
+static int check_draft_tokenizer(const struct app *a, const char *draft, struct error *e) {
+    struct tokenizer *own = NULL, *other = NULL;
+    int rc = tokenizer_open(&own, a->model_dir, e);
+    if (!rc && (rc = tokenizer_open(&other, draft, e))) error_prefix(e, "--draft");
+    const int n = rc ? 0 : tokenizer_n_ids(own) < tokenizer_n_ids(other) ? tokenizer_n_ids(own) : tokenizer_n_ids(other);
+    for (int32_t i = 0; i < n && !rc; i++) {
+        size_t na = 0, nb = 0;
+        bool sa = false, sb = false;
+        const char *x = tokenizer_token_bytes(own, i, &na, &sa), *y = tokenizer_token_bytes(other, i, &nb, &sb);
+        if (x && y && (na != nb || memcmp(x, y, na)))
+            rc = error_set(e, ERR_USAGE, "--draft %s: token %d is another text than in %s; a draft needs the model's own tokenizer", draft, i, a->model_dir);
+    }
+    tokenizer_close(&own);
+    tokenizer_close(&other);
+    return rc;
+}
+
 static int local_open_engine(struct app *a, struct error *e) {
     struct engine_params p;
     engine_client_local_params(a, &p);
+    if (p.draft == DRAFT_MODEL && check_draft_tokenizer(a, p.draft_model, e)) return e->code;
     char kept[PATHS_MAX]; /* without a home directory calibration is neither run nor stored */
     if (p.gpus && strcmp(p.gpus, "none") && !paths_make(PATHS_CACHE, "machine", kept, sizeof kept, &(struct error){0}))
         *strrchr(kept, '/') = 0, p.calibration_dir = kept;

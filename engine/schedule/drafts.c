@@ -5,7 +5,8 @@
 #include "engine/draft/lookup.h"
 #include "engine/schedule/engine_thread.h"
 
-static const char *const draft_names[] = {[DRAFT_AUTO] = "lookup", [DRAFT_LOOKUP] = "lookup", [DRAFT_MTP] = "mtp", [DRAFT_INT4] = "int4"};
+static const char *const draft_names[] = {
+    [DRAFT_AUTO] = "lookup", [DRAFT_LOOKUP] = "lookup", [DRAFT_MTP] = "mtp", [DRAFT_INT4] = "int4", [DRAFT_MODEL] = "model"};
 
 const char *drafts_name(const struct engine *e) {
     return e->mtp && e->params.draft == DRAFT_AUTO ? "mtp and lookup" : e->int4 && !int4_ready(e->int4) ? NULL : draft_names[e->params.draft];
@@ -103,6 +104,35 @@ static void draft_int4(struct engine *e, struct batch_entry *rows, int n, int *k
     for (int i = 0; i < n; i++) k[i] = made[i], rows[i].s->stats.bytes_read += bytes / (uint64_t)n;
 }
 
+struct draft_rows {
+    const struct engine *e;
+    const struct batch_entry *rows;
+    int n;
+};
+static bool should_stop(void *ctx) {
+    const struct draft_rows *d = ctx;
+    return any_cancelled(d->e, d->rows, d->n);
+}
+
+/* Drafts with another model, for all sessions together. */
+static void draft_model(struct engine *e, struct batch_entry *rows, int n, int *k) {
+    struct model_draft_row r[ENGINE_MAX_BATCH];
+    int m = 0, who[ENGINE_MAX_BATCH];
+    for (int i = 0; i < n; i++) {
+        struct session *s = rows[i].s;
+        if (!k[i]) continue;
+        who[m] = i;
+        r[m++] = (struct model_draft_row){
+            .chat = &s->model_chat, .tokens = s->tokens, .n = s->n_tokens, .most = k[i], .sampling = s->request.sampling, .out = rows[i].tokens + rows[i].n};
+    }
+    model_draft_run(e->model_draft, r, m, should_stop, &(struct draft_rows){e, rows, n});
+    for (int j = 0; j < m; j++) {
+        int made = 0; /* the draft model's vocabulary may be padded further */
+        while (made < r[j].made && r[j].out[made] < e->info.vocab) made++;
+        k[who[j]] = made;
+    }
+}
+
 /* A lookup match of CLEAR tokens beats MTP. A draft counts the MTP rows to catch up from FAR on. */
 enum { MODEL_CONFIDENCE = GOVERNOR_LEVELS - 1, CLEAR = 3, FAR = 4 };
 
@@ -119,9 +149,10 @@ static void propose_draft(struct engine *e, struct batch_entry *r, int i, int mo
          : e->params.custom_draft       ? e->params.custom_draft(e->params.custom_draft_ctx, s->tokens, s->n_tokens, most, out)
          : e->params.draft == DRAFT_MTP ? most
          : e->int4                      ? most * int4_ready(e->int4)
+         : e->model_draft               ? most * model_draft_ready(e->model_draft, &s->model_chat, s->tokens, s->n_tokens, most)
                                         : lookup_draft(s->tokens, s->n_tokens, most, out, &matched);
     in->confidence[i] = lookup_confidence(matched);
-    in->is_model_draft[i] = e->int4 ? *k > 0 : e->mtp && most > 0 && (e->params.draft == DRAFT_MTP || matched < CLEAR);
+    in->is_model_draft[i] = e->int4 || e->model_draft ? *k > 0 : e->mtp && most > 0 && (e->params.draft == DRAFT_MTP || matched < CLEAR);
     if (in->is_model_draft[i]) *k = most, in->confidence[i] = MODEL_CONFIDENCE;
     else save_draft(s, &s->drafts[0], in->confidence[i], out, *k);
     in->max_drafted[i] = *k;
@@ -149,6 +180,7 @@ static void run_model_drafts(struct engine *e, struct batch_entry *rows, int n, 
     }
     if (!any) return;
     if (e->int4) draft_int4(e, rows, n, k);
+    if (e->model_draft) draft_model(e, rows, n, k);
     for (int i = 0; i < n; i++) {
         struct session *s = rows[i].s;
         int32_t *out = rows[i].tokens + rows[i].n;

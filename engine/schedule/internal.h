@@ -17,6 +17,7 @@
 #include "engine/kv/prefix.h"
 #include "engine/placement/policy.h"
 #include "engine/placement/split.h"
+#include "engine/schedule/model_draft.h"
 #include "engine/schedule/sample.h"
 #include "engine/weights/huge_pages.h"
 
@@ -59,6 +60,7 @@ struct session {
     int n_answered;
     struct draft_tokens drafts[2]; /* from lookup, from a model; n 0: no draft to judge */
     struct mtp_session mtp;
+    struct model_draft_chat model_chat;
     double submitted_at, first_token_at;
     struct turn_stats stats;
     /* Unread events, each with its serial number: the latest progress, tokens, the end. */
@@ -123,9 +125,10 @@ struct engine {
     double batch_expected_s;                                  /* predicted seconds of it */
     struct policy_decode_out explained_decision;              /* decision that decode_why describes */
     char decode_why[400];
-    struct mtp *mtp;            /* NULL: unused */
-    struct int4 *int4;          /* NULL: unused */
-    struct lookahead lookahead; /* experts that the INT4 draft's routers selected */
+    struct mtp *mtp;                 /* NULL: unused */
+    struct int4 *int4;               /* NULL: unused */
+    struct model_draft *model_draft; /* NULL: unused */
+    struct lookahead lookahead;      /* experts that the INT4 draft's routers selected */
     void *lookahead_mem;
     struct governor governor;           /* of drafts */
     struct governor_sample next_sample; /* draft figures of the next decode batch, for the governor */

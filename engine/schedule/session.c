@@ -206,6 +206,7 @@ void session_close(struct session **sp) {
     kv_close(&s->kv);
     prefix_free(s);
     mtp_session_close(&s->mtp);
+    model_draft_chat_close(e->model_draft, &s->model_chat);
     mem_free(s->disk_keys.v);
     mem_free(s->tokens);
     mem_free(s);

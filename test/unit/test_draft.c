@@ -409,6 +409,32 @@ static void draws_are_distributed_as_the_logits_say(void **st) {
     engine_close(&e);
 }
 
+/* --- Another model as the draft ------------------------------------------------------------------------------------------------- */
+
+/* The model itself drafts what it then says, also with random numbers; another model drafts other tokens. Neither changes the text. The last session of
+ * answer_all() is cancelled. */
+static void another_model_drafts(void **st) {
+    static const char *const drafts[] = {"dense_around", "gqa_flat"};
+    static int32_t want[SESSIONS + 1][PROMPT + ANSWER], got[SESSIONS + 1][PROMPT + ANSWER];
+    for (int i = 0; i < 4; i++) {
+        char dir[4096];
+        struct engine_params p = {.gpus = i > 1 ? "emu:1" : NULL, .decode = i > 1 ? DECODE_HYBRID : DECODE_CPU, .prefill = PREFILL_CPU};
+        int drafted, accepted;
+        snprintf(dir, sizeof dir, "%s/%s", root, drafts[i % 2]);
+        struct engine *e = open_model("dense_around", p);
+        answer_all(e, want, &drafted, &accepted);
+        engine_close(&e);
+        p.draft = DRAFT_MODEL, p.draft_model = dir, p.max_drafted = 3;
+        e = open_model("dense_around", p);
+        answer_all(e, got, &drafted, &accepted);
+        engine_close(&e);
+        print_message("%s: %d of %d guesses were right\n", drafts[i % 2], accepted, drafted);
+        assert_memory_equal(want, got, sizeof want);
+        if (i % 2) assert_true(drafted > ANSWER / 2 && accepted < drafted / 4);
+        else assert_true(drafted > ANSWER / 2 && accepted > drafted / 2);
+    }
+}
+
 /* --- Measured decode times ---------------------------------------------------------------------------------------------------------- */
 
 static int nothing(void *arg) { return 0; }
@@ -446,6 +472,7 @@ int main(int argc, char **argv) {
                                        cmocka_unit_test(the_prediction_layer_says_what_the_reference_says),
                                        cmocka_unit_test(nothing_is_guessed_in_paged_steps),
                                        cmocka_unit_test(draws_are_distributed_as_the_logits_say),
+                                       cmocka_unit_test(another_model_drafts),
                                        cmocka_unit_test(first_steps_teach_nothing)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
