@@ -7,12 +7,13 @@
 #include "cli/modes/models.h"
 #include "cli/open.h"
 #include "cli/options/model_path.h"
+#include "cli/options/trim.h"
 
 static void list_models(struct repl *r) {
     struct buf list = {0};
     struct error e;
     if (models_text(r->app, &list, &e)) screen_print(r, "%s", e.text);
-    else screen_print_styled(r, "\033[2m", "", list.data, list.len);
+    else screen_print_styled(r, "\033[2m", "", list.data, trim_end(list.data, list.len, "\n"));
     screen_print(r, "open: %s; a number, or /model NAME, switches to another and keeps the chats", r->app->info->name);
     r->choosing_model = true;
     buf_free(&list);

@@ -234,7 +234,8 @@ static void print_config_lines(const struct opts *o, struct buf *out) {
             const char *origin = v->text ? origin_text(o, (enum opt_id)id, name, sizeof name) : "not set";
             if (strncmp(last, origin, sizeof last - 1)) buf_fmt(out, "# %s\n", origin);
             snprintf(last, sizeof last, "%s", origin);
-            buf_fmt(out, v->text ? "%s = " : "# %s =", opt_table[id].name);
+            bool live = v->text && id != OPT_PRESET; /* the values of the preset are printed, its section is not */
+            buf_fmt(out, live ? "%s = " : v->text ? "# %s = " : "# %s =", opt_table[id].name);
             size_t n = v->text ? strlen(v->text) : 0;
             bool quote = n && (strpbrk(v->text, "\n\r") || strchr(" \t\"", v->text[0]) || strchr(" \t", v->text[n - 1]));
             if (quote) json_quote(out, v->text, n);

@@ -207,6 +207,13 @@ class Habits(driver.Case):
         self.assertIn(b"[system]Be brief.[user]", self.run_bin("--preset", "review", "-p", "prompt")[1])
         self.assertIn(b"temp 0.2 ", self.run_bin("--preset", "review", "--temp", "0.2", "-p", "sampling")[1])
         self.assertIn(b"temp 0.7 ", self.run_bin("--preset", "review", "-p", "sampling", env={"HEARTH_TEMP": "0.3"})[1])
+        printed = self.run_bin("--preset", "review", "--print-config", "-q")[1].decode()  # is a configuration file with the same values
+        with open(os.path.join(self.home, "printed"), "w") as f:
+            f.write(printed)
+        other = os.path.join(self.home, "xdg")
+        os.makedirs(other + "/hearth")
+        os.rename(os.path.join(self.home, "printed"), other + "/hearth/config")
+        self.assertRegex(self.run_bin("-p", "sampling", env={"XDG_CONFIG_HOME": other})[1].decode(), "temp 0.7 .*top-k 5")
         rc, out, err = self.run_bin("--preset", "nosuch", "-p", "x")
         self.assertEqual((rc, out), (2, b""))
         self.assertIn("the configuration file has review, other", err)
