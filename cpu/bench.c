@@ -217,7 +217,8 @@ static int run_all(struct bench *b) {
     static const struct gemv_case gemv[] = {{DT_E4M3, HIDDEN, 1},   {DT_E4M3, INTER, 1},   {DT_E4M3, HIDDEN, 2}, {DT_E4M3, HIDDEN, 4}, {DT_E4M3, HIDDEN, 8},
                                             {DT_E4M3, HIDDEN, 16},  {DT_BF16, HIDDEN, 1},  {DT_F32, HIDDEN, 1},  {DT_E2M1, HIDDEN, 1}, {DT_Q8_0, HIDDEN, 1},
                                             {DT_Q4_0, HIDDEN, 1},   {DT_Q4_K, HIDDEN, 1},  {DT_Q5_K, HIDDEN, 1}, {DT_Q6_K, HIDDEN, 1}, {DT_IQ4_NL, HIDDEN, 1},
-                                            {DT_IQ4_XS, HIDDEN, 1}, {DT_MXFP4, HIDDEN, 1}, {DT_INT4, HIDDEN, 1}};
+                                            {DT_IQ4_XS, HIDDEN, 1}, {DT_MXFP4, HIDDEN, 1}, {DT_INT4, HIDDEN, 1}, {DT_Q4_1, HIDDEN, 1}, {DT_Q5_0, HIDDEN, 1},
+                                            {DT_Q5_1, HIDDEN, 1},   {DT_Q2_K, HIDDEN, 1},  {DT_Q3_K, HIDDEN, 1}};
     static const struct attention_case attention[] = {{1, 128, 1, 576, 512, 8192, DT_BF16},
                                                       {1, 32, 4, 128, 128, 8192, DT_BF16},
                                                       {1, 32, 4, 128, 128, 8192, DT_E4M3},

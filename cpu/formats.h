@@ -22,7 +22,13 @@
 #define FORMAT_iq4_xs (DT_IQ4_XS, 256, 136, 0)
 #define FORMAT_mxfp4  (DT_MXFP4, 32, 17, 0)
 #define FORMAT_int4   (DT_INT4, 128, 64, 0)
-#define FORMATS(X)    X(f32) X(bf16) X(f16) X(e4m3) X(e2m1) X(q8_0) X(q4_0) X(q4_k) X(q5_k) X(q6_k) X(iq4_nl) X(iq4_xs) X(mxfp4) X(int4)
+#define FORMAT_q4_1   (DT_Q4_1, 32, 20, 0)
+#define FORMAT_q5_0   (DT_Q5_0, 32, 22, 0)
+#define FORMAT_q5_1   (DT_Q5_1, 32, 24, 0)
+#define FORMAT_q2_k   (DT_Q2_K, 256, 84, 0)
+#define FORMAT_q3_k   (DT_Q3_K, 256, 110, 0)
+#define FORMATS(X) \
+    X(f32) X(bf16) X(f16) X(e4m3) X(e2m1) X(q8_0) X(q4_0) X(q4_k) X(q5_k) X(q6_k) X(iq4_nl) X(iq4_xs) X(mxfp4) X(int4) X(q4_1) X(q5_0) X(q5_1) X(q2_k) X(q3_k)
 
 #define FORMAT_JOIN_(a, b)    a##b
 #define FORMAT_JOIN(a, b)     FORMAT_JOIN_(a, b)

@@ -145,6 +145,77 @@ INLINE void iq4_xs_scales(const uint8_t *b, float *scale) {
         } \
     } while (0)
 
+/* 32 columns in 16 bytes, low nibbles first, with a scale and an addend. */
+#define EACH_q4_1(p, n, use) \
+    EACH (int b_ = 0; b_ < 2; b_++) { \
+        const uint8_t *q_ = (p) + 20 * b_; \
+        if (32 * b_ >= (n)) continue; \
+        struct nibble t_ = nibble_make(half_at(q_), -half_at(q_ + 2)); \
+        EACH (int j_ = 0; j_ < 16; j_ += LANES) { \
+            V v0_, v1_; \
+            nibble_v(q_ + 4 + j_, t_, t_, &v0_, &v1_); \
+            use(32 * b_ + j_, v0_); \
+            use(32 * b_ + 16 + j_, v1_); \
+        } \
+    }
+/* The same with fifth bits, bit i for column i, in four bytes before the codes. */
+#define EACH_Q5(bytes, head, addend, p, n, use) \
+    EACH (int b_ = 0; b_ < 2; b_++) { \
+        const uint8_t *q_ = (p) + (bytes)*b_; \
+        uint32_t h_; \
+        if (32 * b_ >= (n)) continue; \
+        memcpy(&h_, q_ + (head), sizeof h_); \
+        const float d_ = half_at(q_); \
+        const V s_ = vset1(d_), m_ = vset1(addend); \
+        EACH (int j_ = 0; j_ < 32; j_ += LANES) use(32 * b_ + j_, vfma(q5_bits_v(q_ + (head) + 4 + j_ % 16, h_ >> j_, j_ < 16), s_, m_)); \
+    }
+#define EACH_q5_0(p, n, use) EACH_Q5(22, 2, -16 * d_, p, n, use)
+#define EACH_q5_1(p, n, use) EACH_Q5(24, 4, half_at(q_ + 2), p, n, use)
+
+/* Sixteen parts of 16 columns, two bits each: bits 2k and 2k + 1 of 32 bytes are part pair k of four. */
+INLINE void q2_k_scales(const uint8_t *b, float *scale, float *min) {
+    const __m128i all = _mm_loadu_si128((const __m128i *)(const void *)b), four = _mm_set1_epi8(15);
+    const __m128i sc = _mm_and_si128(all, four), mn = _mm_and_si128(_mm_srli_epi16(all, 4), four);
+    const __m256 d = _mm256_set1_ps(half_at(b + 80)), least = _mm256_set1_ps(-half_at(b + 82));
+    EACH (int k = 0; k < 2; k++) {
+        _mm256_storeu_ps(scale + 8 * k, _mm256_mul_ps(d, _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(k ? _mm_srli_si128(sc, 8) : sc))));
+        _mm256_storeu_ps(min + 8 * k, _mm256_mul_ps(least, _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(k ? _mm_srli_si128(mn, 8) : mn))));
+    }
+}
+#define EACH_q2_k(p, n, use) \
+    do { \
+        float sc_[16], mn_[16]; \
+        q2_k_scales(p, sc_, mn_); \
+        EACH (int h_ = 0; h_ < 2; h_++) \
+            EACH (int i_ = 0; i_ < 4; i_++) \
+                EACH (int j_ = 0; j_ < 32; j_ += LANES) { \
+                    const int k_ = 8 * h_ + 2 * i_ + j_ / 16; \
+                    use(128 * h_ + 32 * i_ + j_, vfma(q2_v((p) + 16 + 32 * h_ + j_, 2 * i_), vset1(sc_[k_]), vset1(mn_[k_]))); \
+                } \
+    } while (0)
+
+INLINE void q3_k_scales(const uint8_t *b, float *scale) {
+    uint64_t low;
+    uint32_t high;
+    memcpy(&low, b + 96, sizeof low);
+    memcpy(&high, b + 104, sizeof high);
+    const uint64_t top = (high & 0x03030303) | (uint64_t)(high >> 2 & 0x03030303) << 32, last = (high >> 4 & 0x03030303) | (uint64_t)(high >> 6 & 0x03030303)
+                                                                                                                               << 32;
+    const uint64_t first = (low & 0x0f0f0f0f0f0f0f0f) | top << 4, second = (low >> 4 & 0x0f0f0f0f0f0f0f0f) | last << 4;
+    const __m128i six = _mm_sub_epi8(_mm_set_epi64x((long long)second, (long long)first), _mm_set1_epi8(32));
+    const __m256 d = _mm256_set1_ps(half_at(b + 108));
+    EACH (int k = 0; k < 2; k++) _mm256_storeu_ps(scale + 8 * k, _mm256_mul_ps(d, _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(k ? _mm_srli_si128(six, 8) : six))));
+}
+/* The same two bits, and a third in 32 separate bytes, bit k of which belongs to part pair k of eight. */
+#define EACH_q3_k(p, n, use) \
+    do { \
+        float sc_[16]; \
+        q3_k_scales(p, sc_); \
+        EACH (int i_ = 0; i_ < 8; i_++) \
+            EACH (int j_ = 0; j_ < 32; j_ += LANES) \
+                use(32 * i_ + j_, vmul(q3_v((p) + 32 + i_ / 4 * 32 + j_, (p) + j_, i_ % 4 * 2, i_), vset1(sc_[2 * i_ + j_ / 16]))); \
+    } while (0)
+
 /* hearth's own format: a block may end before its 128 columns. */
 #define EACH_int4(p, n, use) \
     do { \

@@ -168,3 +168,22 @@ INLINE V q6_v(const uint8_t *ql, const uint8_t *qh, const bool low, const int sh
     h = _mm_and_si128(shift < 4 ? _mm_slli_epi16(h, 4 - shift) : _mm_srli_epi16(h, shift - 4), _mm_set1_epi8(0x30));
     return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_sub_epi8(_mm_or_si128(l, h), _mm_set1_epi8(32))));
 }
+/* Four bits and a fifth, bit i of `bits` for lane i. */
+INLINE V q5_bits_v(const uint8_t *ql, uint32_t bits, const bool low) {
+    __m128i l = load8(ql);
+    l = _mm_and_si128(low ? l : _mm_srli_epi16(l, 4), _mm_set1_epi8(15));
+    const __m128i each = _mm_setr_epi8(1, 2, 4, 8, 16, 32, 64, (char)128, 0, 0, 0, 0, 0, 0, 0, 0);
+    const __m128i is_set = _mm_cmpeq_epi8(_mm_and_si128(_mm_set1_epi8((char)bits), each), each);
+    l = _mm_or_si128(l, _mm_and_si128(is_set, _mm_set1_epi8(0x10)));
+    return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(l));
+}
+/* Bits shift and shift + 1 of each byte. */
+INLINE V q2_v(const uint8_t *q, const int shift) {
+    return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_and_si128(_mm_srli_epi16(load8(q), shift), _mm_set1_epi8(3))));
+}
+/* The same, and a third, bit number `bit` of another byte, minus 4. */
+INLINE V q3_v(const uint8_t *q, const uint8_t *qh, const int shift, const int bit) {
+    __m128i l = _mm_and_si128(_mm_srli_epi16(load8(q), shift), _mm_set1_epi8(3)), h = load8(qh);
+    h = _mm_and_si128(bit < 2 ? _mm_slli_epi16(h, 2 - bit) : _mm_srli_epi16(h, bit - 2), _mm_set1_epi8(4));
+    return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_sub_epi8(_mm_or_si128(l, h), _mm_set1_epi8(4))));
+}

@@ -216,3 +216,21 @@ INLINE V q6_v(const uint8_t *ql, const uint8_t *qh, const bool low, const int sh
     h = _mm_and_si128(shift < 4 ? _mm_slli_epi16(h, 4 - shift) : _mm_srli_epi16(h, shift - 4), _mm_set1_epi8(0x30));
     return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_sub_epi8(_mm_or_si128(l, h), _mm_set1_epi8(32))));
 }
+/* Four bits and a fifth, bit i of `bits` for lane i. */
+INLINE V q5_bits_v(const uint8_t *ql, uint32_t bits, const bool low) {
+    __m128i l = _mm_loadu_si128((const __m128i *)(const void *)ql);
+    l = _mm_and_si128(low ? l : _mm_srli_epi16(l, 4), _mm_set1_epi8(15));
+    l = _mm_or_si128(l, _mm_maskz_mov_epi8((__mmask16)bits, _mm_set1_epi8(0x10)));
+    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(l));
+}
+/* Bits shift and shift + 1 of each byte. */
+INLINE V q2_v(const uint8_t *q, const int shift) {
+    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_and_si128(_mm_srli_epi16(_mm_loadu_si128((const __m128i *)(const void *)q), shift), _mm_set1_epi8(3))));
+}
+/* The same, and a third, bit number `bit` of another byte, minus 4. */
+INLINE V q3_v(const uint8_t *q, const uint8_t *qh, const int shift, const int bit) {
+    __m128i l = _mm_and_si128(_mm_srli_epi16(_mm_loadu_si128((const __m128i *)(const void *)q), shift), _mm_set1_epi8(3)),
+            h = _mm_loadu_si128((const __m128i *)(const void *)qh);
+    h = _mm_and_si128(bit < 2 ? _mm_slli_epi16(h, 2 - bit) : _mm_srli_epi16(h, bit - 2), _mm_set1_epi8(4));
+    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_sub_epi8(_mm_or_si128(l, h), _mm_set1_epi8(4))));
+}

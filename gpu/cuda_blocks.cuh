@@ -58,6 +58,30 @@ template <int N> __device__ inline void iq4_xs(float *v, const uint8_t *b, int i
     nibbles<N>(v, b + 8 + 16 * k, i % 32, block_half(b) * (float)((low | high << 4) - 32), DT_IQ4_NL);
 }
 
+/* Q4_1, Q5_0 and Q5_1: 32 codes at q; fifth bits, bit i for column i, in four bytes before them. */
+template <int N> __device__ inline void nibbles_plus(float *v, const uint8_t *q, int i, float d, float m, bool five) {
+    int shift = i / 16 * 4;
+#pragma unroll
+    for (int k = 0; k < N; k++) {
+        uint32_t code = (uint32_t)q[i % 16 + k] >> shift & 15;
+        if (five) code |= ((uint32_t)(q - 4)[(i + k) / 8] >> ((i + k) % 8) & 1) << 4;
+        v[k] = d * (float)code + m;
+    }
+}
+template <int N> __device__ inline void q2_k_columns(float *v, const uint8_t *b, int i) {
+    float d = block_half(b + 80) * (float)(b[i / 16] & 15), m = block_half(b + 82) * (float)(b[i / 16] >> 4);
+    const uint8_t *q = b + 16 + i / 128 * 32 + i % 32;
+#pragma unroll
+    for (int k = 0; k < N; k++) v[k] = d * (float)((uint32_t)q[k] >> (i % 128 / 32 * 2) & 3) - m;
+}
+template <int N> __device__ inline void q3_k_columns(float *v, const uint8_t *b, int i) {
+    const uint8_t *s = b + 96, *q = b + 32 + i / 128 * 32 + i % 32, *high = b + i % 32;
+    int part = i / 16, scale = (int)(((uint32_t)s[part % 8] >> (part / 8 * 4) & 15) | ((uint32_t)s[8 + part % 4] >> (part / 4 * 2) & 3) << 4) - 32;
+    float d = block_half(b + 108) * (float)scale;
+#pragma unroll
+    for (int k = 0; k < N; k++) v[k] = d * (float)((int)(((uint32_t)q[k] >> (i % 128 / 32 * 2) & 3) | ((uint32_t)high[k] >> (i / 32) & 1) << 2) - 4);
+}
+
 __device__ inline bool is_blocks(int dtype) { return dtype >= DT_Q8_0; }
 /* Columns c .. c + N - 1 of a row. */
 template <int N> __device__ inline void blocks_at(float *v, const uint8_t *row, int dtype, int c) {
@@ -83,6 +107,11 @@ template <int N> __device__ inline void blocks_at(float *v, const uint8_t *row, 
 #pragma unroll
         for (int k = 0; k < N; k++) v[k] = (float)((int)((uint32_t)row[c / 128 * 64 + c % 64 + k] >> (c % 128 / 64 * 4) & 15) - 8);
         return;
+    case DT_Q4_1: b = row + c / 32 * 20; nibbles_plus<N>(v, b + 4, c % 32, block_half(b), block_half(b + 2), false); return;
+    case DT_Q5_0: b = row + c / 32 * 22; nibbles_plus<N>(v, b + 6, c % 32, block_half(b), -16 * block_half(b), true); return;
+    case DT_Q5_1: b = row + c / 32 * 24; nibbles_plus<N>(v, b + 8, c % 32, block_half(b), block_half(b + 2), true); return;
+    case DT_Q2_K: q2_k_columns<N>(v, row + c / 256 * 84, c % 256); return;
+    case DT_Q3_K: q3_k_columns<N>(v, row + c / 256 * 110, c % 256); return;
     case DT_IQ4_XS: iq4_xs<N>(v, row + c / 256 * 136, c % 256); return;
     case DT_Q4_K: b = row + c / 256 * 144; q45_k_columns<N>(v, b, NULL, b + 16, c % 256); return;
     case DT_Q5_K: b = row + c / 256 * 176; q45_k_columns<N>(v, b, b + 16, b + 48, c % 256); return;

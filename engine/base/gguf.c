@@ -147,8 +147,8 @@ static const struct {
     const char *name;
     uint8_t dtype; /* DT_NONE: unsupported */
 } formats[] = {
-    [0] = {"F32", DT_F32},      [1] = {"F16", DT_F16},        [2] = {"Q4_0", DT_Q4_0},   [3] = {"Q4_1", DT_NONE},      [6] = {"Q5_0", DT_NONE},
-    [7] = {"Q5_1", DT_NONE},    [8] = {"Q8_0", DT_Q8_0},      [9] = {"Q8_1", DT_NONE},   [10] = {"Q2_K", DT_NONE},     [11] = {"Q3_K", DT_NONE},
+    [0] = {"F32", DT_F32},      [1] = {"F16", DT_F16},        [2] = {"Q4_0", DT_Q4_0},   [3] = {"Q4_1", DT_Q4_1},      [6] = {"Q5_0", DT_Q5_0},
+    [7] = {"Q5_1", DT_Q5_1},    [8] = {"Q8_0", DT_Q8_0},      [9] = {"Q8_1", DT_NONE},   [10] = {"Q2_K", DT_Q2_K},     [11] = {"Q3_K", DT_Q3_K},
     [12] = {"Q4_K", DT_Q4_K},   [13] = {"Q5_K", DT_Q5_K},     [14] = {"Q6_K", DT_Q6_K},  [15] = {"Q8_K", DT_NONE},     [16] = {"IQ2_XXS", DT_NONE},
     [17] = {"IQ2_XS", DT_NONE}, [18] = {"IQ3_XXS", DT_NONE},  [19] = {"IQ1_S", DT_NONE}, [20] = {"IQ4_NL", DT_IQ4_NL}, [21] = {"IQ3_S", DT_NONE},
     [22] = {"IQ2_S", DT_NONE},  [23] = {"IQ4_XS", DT_IQ4_XS}, [24] = {"I8", DT_NONE},    [25] = {"I16", DT_NONE},      [26] = {"I32", DT_NONE},
@@ -158,7 +158,7 @@ static const struct {
 enum { n_formats = sizeof formats / sizeof *formats };
 
 static int take_format(struct reader *r, struct gguf_tensor *t, uint32_t type) {
-    char known[160] = "";
+    char known[320] = "";
     if (type < n_formats && formats[type].dtype) return t->dtype = formats[type].dtype, 0;
     for (size_t i = 0, at = 0; i < n_formats; i++)
         if (formats[i].dtype) at += (size_t)snprintf(known + at, sizeof known - at, "%s%s", at ? ", " : "", formats[i].name);

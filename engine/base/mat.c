@@ -1,5 +1,6 @@
 #include "engine/base/mat.h"
 
+#include "engine/base/blocks.h"
 #include "engine/base/scale.h"
 
 static const struct {
@@ -12,6 +13,8 @@ static const struct {
     [DT_BOOL] = {"BOOL", 1, 1},       [DT_F64] = {"F64", 1, 8},           [DT_E5M2] = {"F8_E5M2", 1, 1},  [DT_Q8_0] = {"Q8_0", 32, 34},
     [DT_Q4_0] = {"Q4_0", 32, 18},     [DT_Q4_K] = {"Q4_K", 256, 144},     [DT_Q5_K] = {"Q5_K", 256, 176}, [DT_Q6_K] = {"Q6_K", 256, 210},
     [DT_IQ4_NL] = {"IQ4_NL", 32, 18}, [DT_IQ4_XS] = {"IQ4_XS", 256, 136}, [DT_MXFP4] = {"MXFP4", 32, 17}, [DT_INT4] = {"INT4", 128, 64},
+    [DT_Q4_1] = {"Q4_1", 32, 20},     [DT_Q5_0] = {"Q5_0", 32, 22},       [DT_Q5_1] = {"Q5_1", 32, 24},   [DT_Q2_K] = {"Q2_K", 256, 84},
+    [DT_Q3_K] = {"Q3_K", 256, 110},
 };
 
 size_t dtype_bytes(enum dtype t, size_t n) { return (n + types[t].block - 1) / types[t].block * types[t].bytes; }
@@ -34,40 +37,9 @@ struct mat mat_cols(struct mat m, int32_t begin, int32_t end) {
 
 float scale_at(const struct mat *m, int32_t r, int32_t c) { return m->scale ? scale_load(m, scale_row(m, r) + (size_t)(c / m->block_cols)) : 1; }
 
-/* Source of the block formats: ggml-quants.c. The codes' values and their scales are exact in float32. */
 const int8_t mat_q4_0[16] = {-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7};
 const int8_t mat_iq4[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
 const int8_t mat_mxfp4[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12}; /* twice E2M1, without its negative zero */
-
-static float half_at(const uint8_t *b) { return f16_to_f32((uint16_t)(b[0] | b[1] << 8)); }
-/* Code i of 32 in 16 bytes: low nibbles first. */
-static int nibble_at(const uint8_t *q, int i) { return i < 16 ? q[i] & 15 : q[i - 16] >> 4; }
-
-static float iq4_xs_at(const uint8_t *b, int i) {
-    int k = i / 32, low = b[4 + k / 2] >> (k % 2 * 4) & 15, high = (b[2] | b[3] << 8) >> (2 * k) & 3;
-    return half_at(b) * (float)((low | high << 4) - 32) * (float)mat_iq4[nibble_at(b + 8 + 16 * k, i % 32)];
-}
-
-/* Q4_K and Q5_K: eight sub-blocks, each with a scale and a minimum of six bits; qh: the fifth bits, NULL for Q4_K. */
-static float q45_k_at(const uint8_t *b, const uint8_t *qh, const uint8_t *q, int i) {
-    const uint8_t *s = b + 4;
-    int j = i / 32, sc, mn;
-    if (j < 4) sc = s[j] & 63, mn = s[j + 4] & 63;
-    else sc = (s[j + 4] & 15) | (s[j - 4] >> 6) << 4, mn = (s[j + 4] >> 4) | (s[j] >> 6) << 4;
-    uint8_t byte = q[i / 64 * 32 + i % 32];
-    int v = (j % 2 ? byte >> 4 : byte & 15) | (qh ? (qh[i % 32] >> j & 1) << 4 : 0);
-    return half_at(b) * (float)sc * (float)v - half_at(b + 2) * (float)mn;
-}
-static float q6_k_at(const uint8_t *b, int i) {
-    const uint8_t *ql = b, *qh = b + 128;
-    const int8_t *sc = (const int8_t *)b + 192;
-    float d = half_at(b + 208);
-    int half = i / 128, k = i % 128, l = k % 32, part = k / 32;
-    int low = ql[half * 64 + l + (part & 1) * 32];
-    low = part < 2 ? low & 15 : low >> 4;
-    int q = (low | (qh[half * 32 + l] >> (2 * part) & 3) << 4) - 32;
-    return d * (float)sc[half * 8 + l / 16 + 2 * part] * (float)q;
-}
 
 float mat_at(const struct mat *m, int32_t r, int32_t c) {
     const uint8_t *p = (const uint8_t *)m->data + (size_t)r * m->stride;
@@ -86,15 +58,8 @@ float mat_at(const struct mat *m, int32_t r, int32_t c) {
     case DT_E4M3: v = e4m3_to_f32(p[c]); break;
     case DT_E2M1: v = e2m1_to_f32((uint8_t)(p[c / 2] >> (c % 2 * 4))); break;
     case DT_I8: v = (float)(int8_t)p[c]; break;
-    case DT_Q8_0: v = half_at(p + c / 32 * 34) * (float)(int8_t)p[c / 32 * 34 + 2 + c % 32]; break;
-    case DT_Q4_0: v = half_at(p + c / 32 * 18) * (float)mat_q4_0[nibble_at(p + c / 32 * 18 + 2, c % 32)]; break;
-    case DT_IQ4_NL: v = half_at(p + c / 32 * 18) * (float)mat_iq4[nibble_at(p + c / 32 * 18 + 2, c % 32)]; break;
-    case DT_MXFP4: v = e8m0_half(p[c / 32 * 17]) * (float)mat_mxfp4[nibble_at(p + c / 32 * 17 + 1, c % 32)]; break;
     case DT_INT4: v = (float)((p[c / 128 * 64 + c % 64] >> (c % 128 / 64 * 4) & 15) - 8); break;
-    case DT_IQ4_XS: v = iq4_xs_at(p + c / 256 * 136, c % 256); break;
-    case DT_Q4_K: v = q45_k_at(p + c / 256 * 144, NULL, p + c / 256 * 144 + 16, c % 256); break;
-    case DT_Q5_K: v = q45_k_at(p + c / 256 * 176, p + c / 256 * 176 + 16, p + c / 256 * 176 + 48, c % 256); break;
-    case DT_Q6_K: v = q6_k_at(p + c / 256 * 210, c % 256); break;
+    default: v = blocks_at(m->dtype, p + dtype_bytes(m->dtype, (size_t)(c / types[m->dtype].block * types[m->dtype].block)), c % types[m->dtype].block);
     }
     return m->scale ? v * scale_at(m, r, c) : v;
 }

@@ -28,6 +28,11 @@ enum dtype {
     DT_IQ4_XS,
     DT_MXFP4, /* E2M1 and E8M0 in one block, low nibbles first */
     DT_INT4,  /* hearth's own: 128 columns in 64 bytes, columns i and 64 + i in byte i, low nibble first, biased by 8; scales in a separate array */
+    DT_Q4_1,  /* more of GGUF's */
+    DT_Q5_0,
+    DT_Q5_1,
+    DT_Q2_K,
+    DT_Q3_K,
     DT_COUNT
 };
 /* Bytes of n consecutive elements, starting on a block boundary. */

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "engine/base/blocks.h"
 #include "engine/base/gguf.h"
 #include "engine/base/json.h"
 #include "engine/base/log.h"
@@ -272,21 +273,16 @@ static struct mat load_plain(struct loader *l, const struct param *p, const char
     case DT_F32:
     case DT_BF16:
     case DT_F16:
-    case DT_Q8_0:
-    case DT_Q4_0:
-    case DT_Q4_K:
-    case DT_Q5_K:
-    case DT_Q6_K:
-    case DT_IQ4_NL:
-    case DT_IQ4_XS:
-    case DT_MXFP4:
         if (s) fail_tensor(l, s, "unexpected scale: the weight needs none or carries its own");
         break;
     case DT_E4M3:
         if (!s) fail_tensor(l, t, "no scale tensor (.weight_scale_inv or .weight_scale)");
         else attach_scale(l, &m, p, s, expert);
         break;
-    default: fail_tensor(l, t, "hearth supports F32, BF16, F16 and F8_E4M3 weights, and FP4 with a scale per 32 columns");
+    default:
+        if (dtype_block(t->dtype) >= 32) { /* GGUF's */
+            if (s) fail_tensor(l, s, "unexpected scale: the weight needs none or carries its own");
+        } else fail_tensor(l, t, "hearth supports F32, BF16, F16 and F8_E4M3 weights, and FP4 with a scale per 32 columns");
     }
     if (is_transposed(l, p) && (m.scale || dtype_block(t->dtype) > 1)) fail_tensor(l, t, "a transposed matrix must be F32, BF16 or F16, without scales");
     find_tensor(l, pattern, layer, expert, ".input_scale"); /* static activation scales, used by other engines only */
@@ -554,28 +550,13 @@ uint64_t weights_token_flops(const struct weights *w) {
 
 /* --- --verify -------------------------------------------------------------------------------------------------------- */
 
-/* Formats that carry their scales in the block: offsets of a block's float16 numbers, -1: none. All codes are valid numbers. */
-static const struct scales {
-    uint8_t dtype;
-    int16_t half[2];
-} scales_inside[] = {{DT_Q8_0, {0, -1}},   {DT_Q4_0, {0, -1}},   {DT_Q4_K, {0, 2}},    {DT_Q5_K, {0, 2}},
-                     {DT_Q6_K, {208, -1}}, {DT_IQ4_NL, {0, -1}}, {DT_IQ4_XS, {0, -1}}, {DT_MXFP4, {-1, -1}}};
-
 static bool half_finite(const uint8_t *p) {
     uint16_t h;
     memcpy(&h, p, 2);
     return (h & 0x7c00) != 0x7c00;
 }
-static bool block_finite(const struct scales *s, const uint8_t *b) {
-    if (s->dtype == DT_MXFP4) return b[0] != 255;
-    return half_finite(b + s->half[0]) && (s->half[1] < 0 || half_finite(b + s->half[1]));
-}
-
 static bool all_finite(const struct tensor *t, size_t begin, size_t end, size_t *bad) {
     const uint8_t *p = t->data;
-    const struct scales *inside = NULL;
-    for (size_t i = 0; i < sizeof scales_inside / sizeof *scales_inside; i++)
-        if (scales_inside[i].dtype == t->dtype) inside = &scales_inside[i];
     for (size_t i = begin, step = dtype_block(t->dtype); i < end; i += step) {
         bool ok = true;
         uint32_t u;
@@ -588,7 +569,7 @@ static bool all_finite(const struct tensor *t, size_t begin, size_t end, size_t 
             memcpy(&u, p + 4 * i, 4);
             ok = (u & 0x7f800000) != 0x7f800000;
             break;
-        default: ok = !inside || block_finite(inside, p + dtype_bytes(t->dtype, i));
+        default: ok = blocks_finite(t->dtype, p + dtype_bytes(t->dtype, i));
         }
         if (!ok) {
             *bad = i;

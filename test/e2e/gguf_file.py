@@ -9,7 +9,7 @@ import random
 import struct
 
 U32, I32, F32, BOOL, STR, ARR, U64 = 4, 5, 6, 7, 8, 9, 10
-TYPES = {"F32": 0, "F16": 1, "Q4_0": 2, "Q8_0": 8, "Q4_K": 12, "Q5_K": 13, "Q6_K": 14, "IQ4_NL": 20, "IQ4_XS": 23, "BF16": 30, "MXFP4": 39}
+TYPES = {"F32": 0, "F16": 1, "Q4_0": 2, "Q4_1": 3, "Q5_0": 6, "Q5_1": 7, "Q8_0": 8, "Q2_K": 10, "Q3_K": 11, "Q4_K": 12, "Q5_K": 13, "Q6_K": 14, "IQ4_NL": 20, "IQ4_XS": 23, "BF16": 30, "MXFP4": 39}
 ALIGN = 32
 
 
@@ -86,6 +86,40 @@ def de_q4_0(b):
     return [d * ((b[2 + i % 16] >> (4 * (i // 16)) & 15) - 8) for i in range(32)]
 
 
+def de_q4_1(b):
+    d, m = half(b, 0), half(b, 2)
+    return [d * (b[4 + i % 16] >> (4 * (i // 16)) & 15) + m for i in range(32)]
+
+
+def fifth(b, at, i):
+    return (b[at + i // 8] >> (i % 8) & 1) << 4
+
+
+def de_q5_0(b):
+    d = half(b, 0)
+    return [d * ((b[6 + i % 16] >> (4 * (i // 16)) & 15 | fifth(b, 2, i)) - 16) for i in range(32)]
+
+
+def de_q5_1(b):
+    d, m = half(b, 0), half(b, 2)
+    return [d * (b[8 + i % 16] >> (4 * (i // 16)) & 15 | fifth(b, 4, i)) + m for i in range(32)]
+
+
+def two_bits(b, at, i):
+    return b[at + i // 128 * 32 + i % 32] >> (2 * (i % 128 // 32)) & 3
+
+
+def de_q2_k(b):
+    d, m = half(b, 80), half(b, 82)
+    return [d * (b[i // 16] & 15) * two_bits(b, 16, i) - m * (b[i // 16] >> 4) for i in range(256)]
+
+
+def de_q3_k(b):
+    d, s = half(b, 108), b[96:108]
+    scales = [(s[k % 8] >> (4 * (k // 8)) & 15 | (s[8 + k % 4] >> (2 * (k // 4)) & 3) << 4) - 32 for k in range(16)]
+    return [d * scales[i // 16] * (two_bits(b, 32, i) - (0 if b[i % 32] >> (i // 32) & 1 else 4)) for i in range(256)]
+
+
 def de_q8_0(b):
     d = half(b, 0)
     return [d * q for q in struct.unpack_from("<32b", b, 2)]
@@ -138,9 +172,12 @@ def de_mxfp4(b):
 
 # elements, bytes, decode, places of float16 scales
 BLOCKS = {"Q4_0": (32, 18, de_q4_0, (0,)), "Q8_0": (32, 34, de_q8_0, (0,)), "Q4_K": (256, 144, de_q4_k, (0, 2)), "Q5_K": (256, 176, de_q5_k, (0, 2)),
-          "Q6_K": (256, 210, de_q6_k, (208,)), "IQ4_NL": (32, 18, de_iq4_nl, (0,)), "IQ4_XS": (256, 136, de_iq4_xs, (0,)), "MXFP4": (32, 17, de_mxfp4, ())}
+          "Q6_K": (256, 210, de_q6_k, (208,)), "IQ4_NL": (32, 18, de_iq4_nl, (0,)), "IQ4_XS": (256, 136, de_iq4_xs, (0,)), "MXFP4": (32, 17, de_mxfp4, ()),
+          "Q4_1": (32, 20, de_q4_1, (0, 2)), "Q5_0": (32, 22, de_q5_0, (0,)), "Q5_1": (32, 24, de_q5_1, (0, 2)), "Q2_K": (256, 84, de_q2_k, (80, 82)),
+          "Q3_K": (256, 110, de_q3_k, (108,))}
 # upper limits of the scales, such that weights are near 0.1
-REACH = {"Q4_0": 8, "Q8_0": 127, "Q4_K": 63 * 15, "Q5_K": 63 * 31, "Q6_K": 127 * 32, "IQ4_NL": 127, "IQ4_XS": 31 * 127}
+REACH = {"Q4_0": 8, "Q8_0": 127, "Q4_K": 63 * 15, "Q5_K": 63 * 31, "Q6_K": 127 * 32, "IQ4_NL": 127, "IQ4_XS": 31 * 127, "Q4_1": 15,
+         "Q5_0": 16, "Q5_1": 31, "Q2_K": 45, "Q3_K": 128}
 
 
 def random_block(rng, fmt):

@@ -54,8 +54,9 @@ static void block_scales(uint8_t *b, enum dtype t) {
     static const struct {
         uint8_t dtype, at[2];
         float reach;
-    } halves[] = {{DT_Q8_0, {0, 0}, 127},     {DT_Q4_0, {0, 0}, 8},       {DT_IQ4_NL, {0, 0}, 127},       {DT_IQ4_XS, {0, 0}, 31 * 127},
-                  {DT_Q4_K, {0, 2}, 63 * 15}, {DT_Q5_K, {0, 2}, 63 * 31}, {DT_Q6_K, {208, 208}, 127 * 32}};
+    } halves[] = {{DT_Q8_0, {0, 0}, 127},     {DT_Q4_0, {0, 0}, 8},       {DT_IQ4_NL, {0, 0}, 127},        {DT_IQ4_XS, {0, 0}, 31 * 127},
+                  {DT_Q4_K, {0, 2}, 63 * 15}, {DT_Q5_K, {0, 2}, 63 * 31}, {DT_Q6_K, {208, 208}, 127 * 32}, {DT_Q4_1, {0, 2}, 15},
+                  {DT_Q5_0, {0, 0}, 16},      {DT_Q5_1, {0, 2}, 31},      {DT_Q2_K, {80, 82}, 45},         {DT_Q3_K, {108, 108}, 128}};
     if (t == DT_MXFP4) b[0] = (uint8_t)(124 + rnd() % 4);
     for (size_t i = 0; i < sizeof halves / sizeof *halves; i++)
         for (int k = 0; k < 2 && halves[i].dtype == t; k++) {

@@ -185,6 +185,19 @@ static const struct shape shapes[] = {
     {67, 640, 1, 128, DT_INT4, DT_BF16, 0, 1},
     {300, 136, 1, 128, DT_INT4, DT_BF16, 0, 1},
     {5, 300, 1, 300, DT_INT4, DT_F32, 0, 1},
+    {13, 1024, 1, 0, DT_Q4_1, 0, 0, 1},
+    {11, 352, 1, 0, DT_Q4_1, 0, 0, 3},
+    {5, 32, 1, 0, DT_Q4_1, 0, 0, 1},
+    {13, 1024, 1, 0, DT_Q5_0, 0, 0, 1},
+    {11, 352, 1, 0, DT_Q5_0, 0, 0, 3},
+    {5, 32, 1, 0, DT_Q5_0, 0, 0, 1},
+    {13, 1024, 1, 0, DT_Q5_1, 0, 0, 1},
+    {11, 352, 1, 0, DT_Q5_1, 0, 0, 3},
+    {5, 32, 1, 0, DT_Q5_1, 0, 0, 1},
+    {13, 1024, 1, 0, DT_Q2_K, 0, 0, 1},
+    {5, 256, 1, 0, DT_Q2_K, 0, 0, 3},
+    {13, 1024, 1, 0, DT_Q3_K, 0, 0, 1},
+    {5, 256, 1, 0, DT_Q3_K, 0, 0, 3},
 };
 /* Checks every `step`th number of tokens, and both kernels of a format that has two. */
 static void check_level(const struct kernels *k, const char *level, uint64_t start, int step) {

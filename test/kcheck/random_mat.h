@@ -53,6 +53,12 @@ struct shape {
     bool powers; /* scales are powers of two */
 };
 
+/* Offsets of a block's float16 scale and minimum; 0: no minimum. */
+static const struct {
+    uint8_t dtype, scale, min;
+} halves_inside[] = {{DT_Q8_0, 0, 0},   {DT_Q4_0, 0, 0}, {DT_Q4_1, 0, 2}, {DT_Q5_0, 0, 0},   {DT_Q5_1, 0, 2},   {DT_Q2_K, 80, 82},
+                     {DT_Q3_K, 108, 0}, {DT_Q4_K, 0, 2}, {DT_Q5_K, 0, 2}, {DT_Q6_K, 208, 0}, {DT_IQ4_NL, 0, 0}, {DT_IQ4_XS, 0, 0}};
+
 static __attribute__((unused)) struct mat make(const struct shape *s) {
     struct mat m = {.rows = s->rows,
                     .cols = s->cols,
@@ -83,18 +89,11 @@ static __attribute__((unused)) struct mat make(const struct shape *s) {
             }
         }
         uint16_t d16 = f32_to_f16(0.01f), m16 = f32_to_f16(0.02f);
-        if (s->dtype == DT_Q8_0)
-            for (size_t b = 0; b < row; b += 34) memcpy(p + b, &d16, 2), p[b] = (uint8_t)(p[b] ^ (rnd() & 3));
-        if (s->dtype == DT_Q4_K)
-            for (size_t b = 0; b < row; b += 144) memcpy(p + b, &d16, 2), memcpy(p + b + 2, &m16, 2);
-        if (s->dtype == DT_Q6_K)
-            for (size_t b = 0; b < row; b += 210) memcpy(p + b + 208, &d16, 2);
-        if (s->dtype == DT_Q5_K)
-            for (size_t b = 0; b < row; b += 176) memcpy(p + b, &d16, 2), memcpy(p + b + 2, &m16, 2);
-        if (s->dtype == DT_Q4_0 || s->dtype == DT_IQ4_NL)
-            for (size_t b = 0; b < row; b += 18) memcpy(p + b, &d16, 2), p[b] = (uint8_t)(p[b] ^ (rnd() & 3));
-        if (s->dtype == DT_IQ4_XS)
-            for (size_t b = 0; b < row; b += 136) memcpy(p + b, &d16, 2);
+        for (size_t k = 0; k < sizeof halves_inside / sizeof *halves_inside; k++) /* finite scales inside blocks, most of them equal */
+            for (size_t b = 0; halves_inside[k].dtype == s->dtype && b < row; b += dtype_bytes(s->dtype, 1)) {
+                memcpy(p + b + halves_inside[k].scale, &d16, 2), p[b + halves_inside[k].scale] ^= (uint8_t)(rnd() & 3);
+                if (halves_inside[k].min) memcpy(p + b + halves_inside[k].min, &m16, 2);
+            }
         if (s->dtype == DT_MXFP4)
             for (size_t b = 0; b < row; b += 17) p[b] = (uint8_t)(120 + rnd() % 12);
     }
