@@ -13,6 +13,8 @@
 #define FORMAT_f16    (DT_F16, 1, 2, 1)
 #define FORMAT_e4m3   (DT_E4M3, 1, 1, 1)
 #define FORMAT_e2m1   (DT_E2M1, 2, 1, 0)
+#define FORMAT_i8     (DT_I8, 1, 1, 1)
+#define FORMAT_i4     (DT_I4, 2, 1, 0)
 #define FORMAT_q8_0   (DT_Q8_0, 32, 34, 0)
 #define FORMAT_q4_0   (DT_Q4_0, 32, 18, 0)
 #define FORMAT_q4_k   (DT_Q4_K, 256, 144, 0)
@@ -28,7 +30,9 @@
 #define FORMAT_q2_k   (DT_Q2_K, 256, 84, 0)
 #define FORMAT_q3_k   (DT_Q3_K, 256, 110, 0)
 #define FORMATS(X) \
-    X(f32) X(bf16) X(f16) X(e4m3) X(e2m1) X(q8_0) X(q4_0) X(q4_k) X(q5_k) X(q6_k) X(iq4_nl) X(iq4_xs) X(mxfp4) X(int4) X(q4_1) X(q5_0) X(q5_1) X(q2_k) X(q3_k)
+    X(f32) \
+    X(bf16) \
+    X(f16) X(e4m3) X(e2m1) X(i8) X(i4) X(q8_0) X(q4_0) X(q4_k) X(q5_k) X(q6_k) X(iq4_nl) X(iq4_xs) X(mxfp4) X(int4) X(q4_1) X(q5_0) X(q5_1) X(q2_k) X(q3_k)
 
 #define FORMAT_JOIN_(a, b)    a##b
 #define FORMAT_JOIN(a, b)     FORMAT_JOIN_(a, b)

@@ -15,6 +15,7 @@
 #define EACH_f32(p, n, use)  EACH_PLAIN(f32, 4, p, n, use)
 #define EACH_bf16(p, n, use) EACH_PLAIN(bf16, 2, p, n, use)
 #define EACH_f16(p, n, use)  EACH_PLAIN(f16, 2, p, n, use)
+#define EACH_i8(p, n, use)   EACH_PLAIN(i8, 1, p, n, use)
 #ifdef E4M3_LINE
 #define EACH_e4m3(p, n, use) \
     do { \
@@ -37,6 +38,22 @@
         use(2 * u_ * LANES, a_); \
         if (m_ > LANES) use((2 * u_ + 1) * LANES, b_); \
     }
+
+/* The same with integers, minus the zero point zero_ of the caller's columns. */
+#define EACH_i4(p, n, use) \
+    do { \
+        const struct look t_ = look_minus(zero_); \
+        EACH (int u_ = 0; u_ < 32 / LANES; u_++) { \
+            const int m_ = (n)-2 * u_ * LANES; \
+            V even_, odd_, a_, b_; \
+            if (m_ <= 0) continue; \
+            if (m_ >= 2 * LANES) look_v((p) + u_ * LANES, t_, &even_, &odd_); \
+            else look_vm((p) + u_ * LANES, (m_ + 1) / 2, t_, &even_, &odd_); \
+            vjoin(even_, odd_, &a_, &b_); \
+            use(2 * u_ * LANES, a_); \
+            if (m_ > LANES) use((2 * u_ + 1) * LANES, b_); \
+        } \
+    } while (0)
 
 /* --- GGUF blocks --- */
 

@@ -16,8 +16,10 @@
 enum {
     BLOCK = FORMAT_BLOCK(FORMAT),
     BYTES = FORMAT_BYTES(FORMAT),
-    UNIT = BLOCK > 64 ? BLOCK : 64,                                  /* columns decoded together */
-    SMALL = FORMAT_DTYPE(FORMAT) == DT_E2M1 ? 32 : 0,                /* columns of this format's usual scale blocks; 0: at least a unit */
+    UNIT = BLOCK > 64 ? BLOCK : 64, /* columns decoded together */
+    FOUR_BITS = FORMAT_DTYPE(FORMAT) == DT_E2M1 || FORMAT_DTYPE(FORMAT) == DT_I4,
+    SMALL = FOUR_BITS ? 32 : 0,                                      /* columns of this format's usual scale blocks; 0: at least a unit */
+    FINE = FOUR_BITS ? 16 : 0,                                       /* columns of scale blocks whose scales multiply each weight (NVFP4) */
     LINES = (UNIT / BLOCK * BYTES + 63) / 64,                        /* cache lines that a unit spans */
     AHEAD = 2560,                                                    /* prefetch distance per row, in bytes */
     PART = 512,                                                      /* columns of a partial sum if no scale block ends it first */
@@ -56,10 +58,11 @@ struct piece {
     const struct mat *w;
     const float *const *x;
     int r, gap, k0, k1;
-    int last;      /* rows past it repeat it; their sums are discarded */
-    int block;     /* columns of a scale block; at least PART without blocks */
-    int64_t ahead; /* prefetch distance in bytes within a row, at most [k0, k1) */
-    int64_t jump;  /* prefetch past k1 continues here: offset from row r */
+    const struct mat *fine; /* W with scales of FINE columns, which w then lacks; else NULL */
+    int last;               /* rows past it repeat it; their sums are discarded */
+    int block;              /* columns of a scale block; at least PART without blocks */
+    int64_t ahead;          /* prefetch distance in bytes within a row, at most [k0, k1) */
+    int64_t jump;           /* prefetch past k1 continues here: offset from row r */
 };
 /* A partial sum ends with its scale block, after PART columns, and with the row. */
 INLINE int part_end(int c, int edge, int k1) {
@@ -77,8 +80,21 @@ INLINE void piece_scale(const struct piece *p, V *sum, V part[8][KERNEL_TOKENS],
 INLINE V lift_x(V x, const int N) { return N == 1 && X_LIFT != 1 ? vmul(x, vset1(X_LIFT)) : x; }
 INLINE V load_x(const float *x, int n, const int N) { return lift_x(n < LANES ? vloadm(x, n) : vload(x), N); }
 
+/* What the rows of a piece have beside their codes, for the current columns. */
+struct row_scales {
+    size_t first[8]; /* index of a row's first scale */
+    int zero[8];     /* zero points of DT_I4 */
+    float fine[8][UNIT / 16];
+};
+/* Loads the scales of n columns from column c on. */
+INLINE void load_fine(const struct piece *p, struct row_scales *s, int c, int n, const int R) {
+    EACH (int i = 0; i < R; i++)
+        for (int k = 0; k < (n + FINE - 1) / (FINE ? FINE : 1); k++) s->fine[i][k] = scale_load(p->fine, s->first[i] + (size_t)(c / (FINE ? FINE : 1) + k));
+}
+
 /* part[row][token] += products of n columns starting at c; n is constant. */
-INLINE void unit(const struct piece *p, const uint8_t *const *row, V part[8][KERNEL_TOKENS], int c, const int n, const int R, const int N) {
+INLINE void unit(const struct piece *p, const uint8_t *const *row, V part[8][KERNEL_TOKENS], const struct row_scales *s, int c, const int n, const int R,
+                 const int N, const bool is_fine) {
 #if defined BY_SPLIT
     EACH (int u = 0; u < n; u += GROUP) {
         struct e4m3_split codes[8];
@@ -124,10 +140,11 @@ INLINE void unit(const struct piece *p, const uint8_t *const *row, V part[8][KER
 #else
     EACH (int i = 0; i < R; i++) {
         const uint8_t *from = row[i] + bytes_to(c);
+        const int zero_ __attribute__((unused)) = s->zero[i];
 #define USE(j, v) \
     do { \
         const int at_ = (j); \
-        V v__ = (v); \
+        V v__ = is_fine ? vmul(v, vset1(s->fine[i][at_ / 16])) : (v); \
         EACH (int t = 0; t < N; t++) part[i][t] = vfma(v__, load_x(p->x[t] + c + at_, LANES, N), part[i][t]); \
     } while (0)
         EACH_WEIGHT(from, n, USE);
@@ -137,7 +154,8 @@ INLINE void unit(const struct piece *p, const uint8_t *const *row, V part[8][KER
 }
 #ifdef BY_SPLIT
 /* Same for the remaining columns of a part; weights past them meet zeros of x. */
-INLINE void rest(const struct piece *p, const uint8_t *const *row, V part[8][KERNEL_TOKENS], int c, int n, const int R, const int N) {
+INLINE void rest(const struct piece *p, const uint8_t *const *row, V part[8][KERNEL_TOKENS], const struct row_scales *s, int c, int n, const int R, const int N,
+                 const bool is_fine) {
     uint8_t edge[8][UNIT * BYTES];
     const uint8_t *at[8];
     EACH (int i = 0; i < R; i++) {
@@ -145,58 +163,68 @@ INLINE void rest(const struct piece *p, const uint8_t *const *row, V part[8][KER
         memcpy(edge[i], row[i] + bytes_to(c), bytes_to(n));
         at[i] = edge[i] - bytes_to(c);
     }
-    unit(p, at, part, c, UNIT, R, N);
+    unit(p, at, part, s, c, UNIT, R, N, is_fine);
 }
 #else
 /* Same for the remaining columns of a part, shared by all R and N. */
-static __attribute__((noinline)) void rest_weights(float *out, const uint8_t *from, int n) {
+static __attribute__((noinline)) void rest_weights(float *out, const uint8_t *from, int n, int zero) {
+    const int zero_ __attribute__((unused)) = zero;
 #define USE(j, v) vstore(out + (j), v)
     EACH_WEIGHT(from, n, USE);
 #undef USE
 }
-INLINE void rest(const struct piece *p, const uint8_t *const *row, V part[8][KERNEL_TOKENS], int c, int n, const int R, const int N) {
+INLINE void rest(const struct piece *p, const uint8_t *const *row, V part[8][KERNEL_TOKENS], const struct row_scales *s, int c, int n, const int R, const int N,
+                 const bool is_fine) {
     float w[UNIT] __attribute__((aligned(64)));
     EACH (int i = 0; i < R; i++) {
-        rest_weights(w, row[i] + bytes_to(c), n);
+        rest_weights(w, row[i] + bytes_to(c), n, s->zero[i]);
+        for (int u = 0; is_fine && u < n; u += LANES) vstore(w + u, vmul(vload(w + u), vset1(s->fine[i][u / 16])));
         for (int u = 0; u < n; u += LANES)
             EACH (int t = 0; t < N; t++) part[i][t] = vfma(vload(w + u), load_x(p->x[t] + c + u, n - u, N), part[i][t]);
     }
 }
 #endif
 
-INLINE void piece(const struct piece *p, V *sum, const int R, const int N) {
+INLINE void piece(const struct piece *p, V *sum, const int R, const int N, const bool is_fine) {
     const int64_t past = (int64_t)bytes_to(p->k1);
     const uint8_t *row[8];
-    size_t scales[8];
+    struct row_scales s;
     EACH (int i = 0; i < R; i++) {
         const int at = p->r + i * p->gap, r = at < p->last ? at : p->last;
         row[i] = (const uint8_t *)p->w->data + (size_t)r * p->w->stride;
-        scales[i] = scale_row(p->w, r);
+        s.first[i] = scale_row(is_fine ? p->fine : p->w, r);
+        s.zero[i] = zero_default(DTYPE);
     }
     for (int c = p->k0, b = p->k0 / p->block, edge = (b + 1) * p->block; c < p->k1;) {
         const int end = part_end(c, edge, p->k1);
         V part[8][KERNEL_TOKENS];
-        EACH (int i = 0; i < R; i++)
+        EACH (int i = 0; i < R; i++) {
             EACH (int t = 0; t < N; t++) part[i][t] = vzero();
+            if (DTYPE == DT_I4 && !is_fine) s.zero[i] = zero_load(p->w, s.first[i] + (size_t)b);
+        }
         for (; c + UNIT <= end; c += UNIT) {
             int64_t ahead = (int64_t)bytes_to(c) + p->ahead;
             if (ahead >= past) ahead += p->jump - past;
             EACH (int i = 0; i < R; i++)
                 EACH (int line = 0; line < LINES; line++) _mm_prefetch((const char *)row[i] + ahead + 64 * line, _MM_HINT_T0);
-            unit(p, row, part, c, UNIT, R, N);
+            if (is_fine) load_fine(p, &s, c, UNIT, R);
+            unit(p, row, part, &s, c, UNIT, R, N, is_fine);
         }
-        if (SMALL && c + SMALL == end) { /* scale blocks of half a unit */
+        if (SMALL && !is_fine && c + SMALL == end) { /* scale blocks of half a unit */
             int64_t ahead = (int64_t)bytes_to(c) + p->ahead;
             if (ahead >= past) ahead += p->jump - past;
             if (c / (SMALL ? SMALL : 1) % 4 == 0) { /* a cache line holds four blocks */
                 EACH (int i = 0; i < R; i++) _mm_prefetch((const char *)row[i] + ahead, _MM_HINT_T0);
             }
-            unit(p, row, part, c, SMALL, R, N);
+            unit(p, row, part, &s, c, SMALL, R, N, false);
             c = end;
         }
-        if ((UNIT > BLOCK || DTYPE == DT_INT4) && c < end) rest(p, row, part, c, end - c, R, N);
+        if ((UNIT > BLOCK || DTYPE == DT_INT4) && c < end) {
+            if (is_fine) load_fine(p, &s, c, end - c, R);
+            rest(p, row, part, &s, c, end - c, R, N, is_fine);
+        }
         c = end;
-        piece_scale(p, sum, part, scales, b, R, N);
+        piece_scale(p, sum, part, s.first, b, R, N);
         if (c == edge) b++, edge += p->block;
     }
 }
@@ -204,7 +232,7 @@ INLINE void piece(const struct piece *p, V *sum, const int R, const int N) {
 /* Each of R streams walks a contiguous part of a chunk's rows: few streams, far apart, each sequential, which memory serves best.
  * Compared to neighbouring rows this gains 10 % for one token and up to 50 % for several. */
 
-INLINE void streams(const struct piece *span, V *sum, int r0, int rows, const int R, const int N) {
+INLINE void streams(const struct piece *span, V *sum, int r0, int rows, const int R, const int N, const bool is_fine) {
     const int64_t stride = (int64_t)span->w->stride, from = (int64_t)bytes_to(span->k0), to = (int64_t)bytes_to(span->k1), len = to - from;
     struct piece p = *span;
     const int gap = rows / R, left = rows - gap * R, further = len < AHEAD ? (int)(AHEAD / (len + 1)) + 1 : 1; /* in rows, if they are short */
@@ -216,7 +244,7 @@ INLINE void streams(const struct piece *span, V *sum, int r0, int rows, const in
             else p.jump += (rows - gap) * stride - from;
         }
         if (i == gap) p.r = r0 + gap * R, p.gap = 1; /* remainder of the chunk */
-        piece(&p, sum + (p.r - r0) * N, R, N);
+        piece(&p, sum + (p.r - r0) * N, R, N, is_fine);
     }
 }
 INLINE int scale_cols(const struct mat *w) { return w->scale && w->block_cols < w->cols ? w->block_cols : w->cols; }
@@ -225,13 +253,15 @@ INLINE int scale_cols(const struct mat *w) { return w->scale && w->block_cols < 
 INLINE bool shared_scales(const struct mat *w) { return DTYPE == DT_E4M3 && w->scale && w->block_cols < w->cols && w->block_rows >= 64 && w->row_step == 1; }
 
 #ifndef BY_SPLIT
-INLINE void all_rows_1(float *y, const float *const *x, const struct mat *w, const int R) {
-    const struct piece p = {.w = w, .x = x, .k1 = w->cols, .block = scale_cols(w)};
+INLINE void all_rows_1(float *y, const float *const *x, const struct mat *w, const int R, const bool is_fine) {
+    struct mat plain = *w;
+    if (is_fine) plain.scale = NULL;
+    const struct piece p = {.w = &plain, .fine = w, .x = x, .k1 = w->cols, .block = scale_cols(&plain)};
     for (int r0 = 0; r0 < w->rows; r0 += STREAM) {
         const int rows = w->rows - r0 < STREAM ? w->rows - r0 : STREAM;
         V sum[STREAM + 8];
         for (int i = 0; i < rows; i++) sum[i] = vzero();
-        streams(&p, sum, r0, rows, R, 1);
+        streams(&p, sum, r0, rows, R, 1, is_fine);
         for (int i = 0; i < rows; i++) y[r0 + i] = vsum(sum[i]);
     }
 }
@@ -282,10 +312,10 @@ INLINE void copy_span(float *span, const float **copied, const float *const *x, 
 }
 
 /* Runs n tokens with the kernel for N; surplus tokens repeat the first and are discarded. Kernels for every n would take long to build. */
-INLINE void all_rows(float *const *y, const float *const *x, int n, const struct mat *w, const int R, const int N) {
+INLINE void all_rows(float *const *y, const float *const *x, int n, const struct mat *w, const int R, const int N, const bool is_fine) {
     const bool shared = shared_scales(w);
     struct mat plain = *w;
-    if (shared) plain.scale = NULL;
+    if (shared || is_fine) plain.scale = NULL;
     const int block = scale_cols(&plain), chunk = STREAM * 4 / N < STREAM ? STREAM * 4 / N : STREAM;
     float span_x[SPAN_FLOATS + KERNEL_TOKENS * (UNIT + 16)] __attribute__((aligned(64)));
     V sum[STREAM * 4 + 8 * KERNEL_TOKENS];
@@ -300,44 +330,54 @@ INLINE void all_rows(float *const *y, const float *const *x, int n, const struct
             k1 = span_end(k0, w->cols, block, (R > 1 ? SPAN_FLOATS : SPAN_ALONE) / N);
             const float *copied[KERNEL_TOKENS];
             copy_span(span_x, copied, x, n, k0, k1, shared ? w : NULL, scale_row(w, r0), N);
-            const struct piece p = {.w = &plain, .x = copied, .k0 = k0, .k1 = k1, .block = block};
-            streams(&p, sum, r0, rows, R, N);
+            const struct piece p = {.w = &plain, .fine = w, .x = copied, .k0 = k0, .k1 = k1, .block = block};
+            streams(&p, sum, r0, rows, R, N, is_fine);
         }
         for (int i = 0; i < rows; i++)
             for (int t = 0; t < n; t++) y[t][r0 + i] = vsum(sum[i * N + t]);
     }
 }
+/* NVFP4's scales: a float of its own for each 16 columns would cost more than multiplying each weight by its scale. */
+INLINE bool fine_scales(const struct mat *w) { return FINE && w->scale && w->block_cols == FINE && w->cols > FINE && w->scale_dtype != DT_F32Z; }
 static GEMV_FN(gemv) {
     const int whole = VECTORS > 1 ? GROUP : BLOCK;
-    if (w->scale && w->block_cols % whole && w->block_cols < w->cols) { /* a byte or a load that spans two blocks: no published model has that */
+    const bool odd_blocks = w->scale && w->block_cols % whole && w->block_cols < w->cols; /* a byte or a load that spans two blocks: no published model */
+    if (odd_blocks || (DTYPE == DT_I8 && w->scale && w->scale_dtype == DT_F32Z)) {
         gemv_scalar(y, x, n, w);
         return;
     }
+#ifndef BY_SPLIT
+    if (fine_scales(w)) {
+        if (n == 1) all_rows_1(y[0], x, w, ROWS_1, true);
+        for (int t = 0; n > 1 && t < n; t += 4) all_rows(y + t, x + t, n - t < 4 ? n - t : 4, w, ROWS_4, 4, true);
+        return;
+    }
+#endif
     if (n == 1) {
 #ifndef BY_SPLIT
         if (!shared_scales(w)) {
-            all_rows_1(y[0], x, w, ROWS_1);
+            all_rows_1(y[0], x, w, ROWS_1, false);
             return;
         }
 #endif
-        all_rows(y, x, n, w, ROWS_1, 1);
+        all_rows(y, x, n, w, ROWS_1, 1, false);
         return;
     }
     if (RARE) {
-        for (int t = 0; t < n; t += 4) all_rows(y + t, x + t, n - t < 4 ? n - t : 4, w, ROWS_4, 4);
+        for (int t = 0; t < n; t += 4) all_rows(y + t, x + t, n - t < 4 ? n - t : 4, w, ROWS_4, 4, false);
         return;
     }
     switch (n) {
-    case 2: all_rows(y, x, n, w, ROWS_2, 2); break;
+    case 2: all_rows(y, x, n, w, ROWS_2, 2, false); break;
 #if FORMAT_PLAIN(FORMAT) && defined ROWS_3
-    case 3: all_rows(y, x, n, w, ROWS_3, 3); break;
+    case 3: all_rows(y, x, n, w, ROWS_3, 3, false); break;
 #else
     case 3:
 #endif
-    case 4: all_rows(y, x, n, w, ROWS_4, 4); break;
+    case 4: all_rows(y, x, n, w, ROWS_4, 4, false); break;
     case 5:
-    case 6: all_rows(y, x, n, w, ROWS_8, 6); break;
-    default: all_rows(y, x, n, w, ROWS_8, 8);
+    case 6: all_rows(y, x, n, w, ROWS_8, 6, false); break;
+    default: all_rows(y, x, n, w, ROWS_8, 8, false);
     }
 }
 
@@ -372,6 +412,10 @@ INLINE void cols_block(float *const *y, const float *const *x, const struct mat 
     for (; c < end; c += LANES) cols(y, x, w, c, c - c0, end - c < LANES ? end - c : 0, 1, N);
 }
 static GEVM_FN(gevm) {
+    if (w->scale && w->scale_dtype == DT_F32Z) {
+        gevm_scalar(y, x, n, w, c0, c1);
+        return;
+    }
     for (int t = 0; t < n;) {
         int step = n - t >= 4 ? 4 : n - t >= 2 ? 2 : 1;
         for (int c = c0; c < c1;) {
@@ -394,6 +438,7 @@ static GEVM_FN(gevm) {
 
 INLINE V widened(V v) { return DTYPE == DT_E4M3 ? e4m3_nan(vmul(vmul(v, vset1(E4M3_X)), vset1(E4M3_POST))) : v; }
 static WIDEN_FN(widen) {
+    const int zero_ __attribute__((unused)) = zero_default(DTYPE);
     int i = 0;
     for (; n - i >= UNIT; i += UNIT) {
 #define USE(j, v) vstore(out + i + (j), widened(v))
@@ -422,9 +467,14 @@ static DECODE_FN(decode) {
     for (int c = c0; c < c1;) {
         int end = c - c % w->block_cols + w->block_cols;
         float f = scale_load(w, scale_row(w, r) + (size_t)(c / w->block_cols));
-        V s = vset1(f);
-        for (end = end < c1 ? end : c1; c + LANES <= end; c += LANES) vstore(out + c - c0, vmul(vload(out + c - c0), s));
-        for (; c < end; c++) out[c - c0] *= f;
+        const bool has_zero = (DTYPE == DT_I4 || DTYPE == DT_I8) && w->scale_dtype == DT_F32Z;
+        const float z = has_zero ? (float)(zero_default(DTYPE) - zero_load(w, scale_row(w, r) + (size_t)(c / w->block_cols))) : 0;
+        const V s = vset1(f), add = vset1(z);
+        for (end = end < c1 ? end : c1; c + LANES <= end; c += LANES) {
+            const V v = vload(out + c - c0);
+            vstore(out + c - c0, vmul(has_zero ? vadd(v, add) : v, s));
+        }
+        for (; c < end; c++) out[c - c0] = (out[c - c0] + z) * f;
     }
 }
 

@@ -18,6 +18,7 @@ GEMV_FN(gemv_scalar); /* supports every format and shape */
 /* y[t][c - c0] = sum over r of w[r][c] * x[t][r], c0 <= c < c1, summed in rising r. */
 #define GEVM_FN(name) void name(float *const *y, const float *const *x, int n, const struct mat *w, int c0, int c1)
 typedef GEVM_FN((*gevm_fn));
+GEVM_FN(gevm_scalar); /* supports every format and shape */
 
 /* out[c - c0] = w[r][c] scaled, c0 <= c < c1. Bit-identical to mat_at. */
 #define DECODE_FN(name) void name(float *out, const struct mat *w, int r, int c0, int c1)

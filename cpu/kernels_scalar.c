@@ -81,7 +81,7 @@ GEMV_FN(gemv_scalar) {
     }
 }
 
-static GEVM_FN(gevm_scalar) {
+GEVM_FN(gevm_scalar) {
     float span[SPAN];
     decode_fn decode = decoder(w->dtype);
     for (int t = 0; t < n; t++) memset(y[t], 0, (size_t)(c1 - c0) * 4);

@@ -72,6 +72,8 @@ INLINE V load_bf16(const uint8_t *p) { return bf16_v(_mm_loadu_si128((const __m1
 INLINE V load_bf16m(const uint8_t *p, int n) { return bf16_v(bytes_m(p, 2 * n)); }
 INLINE V load_f16(const uint8_t *p) { return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)p)); }
 INLINE V load_f16m(const uint8_t *p, int n) { return _mm256_cvtph_ps(bytes_m(p, 2 * n)); }
+INLINE V load_i8(const uint8_t *p) { return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)p))); }
+INLINE V load_i8m(const uint8_t *p, int n) { return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes_m(p, n))); }
 /* See simd_avx512.h. */
 #ifndef E4M3_SUBNORMAL
 #define E4M3_X    1.0f
@@ -129,7 +131,7 @@ INLINE void vjoin(V even, V odd, V *a, V *b) {
 /* --- Parts of GGUF blocks; see simd_avx512.h --- */
 
 INLINE __m128i load8(const uint8_t *p) { return _mm_loadl_epi64((const __m128i *)(const void *)p); }
-INLINE V i8_v(const uint8_t *p) { return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(load8(p))); }
+INLINE V i8_v(const uint8_t *p) { return load_i8(p); }
 
 struct nibble {
     V scale, min;
@@ -150,10 +152,14 @@ INLINE struct look look_make(const int8_t *values, float s) { return (struct loo
 INLINE V look_i(__m128i code, struct look t) {
     return _mm256_mul_ps(_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_shuffle_epi8(t.values, _mm_and_si128(code, _mm_set1_epi8(15))))), t.scale);
 }
-INLINE void look_v(const uint8_t *p, struct look t, V *lo, V *hi) {
-    __m128i b = load8(p);
+INLINE void look_bytes(__m128i b, struct look t, V *lo, V *hi) {
     *lo = look_i(b, t);
     *hi = look_i(_mm_srli_epi16(b, 4), t);
+}
+INLINE void look_v(const uint8_t *p, struct look t, V *lo, V *hi) { look_bytes(load8(p), t, lo, hi); }
+INLINE void look_vm(const uint8_t *p, int bytes, struct look t, V *lo, V *hi) { look_bytes(bytes_m(p, bytes), t, lo, hi); }
+INLINE struct look look_minus(int zero) {
+    return (struct look){_mm_sub_epi8(_mm_setr_epi8(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15), _mm_set1_epi8((char)zero)), vset1(1)};
 }
 /* Four bits and a fifth, bit number `bit` of another byte. */
 INLINE V q5_v(const uint8_t *ql, const uint8_t *qh, const bool low, const int bit) {

@@ -68,6 +68,8 @@ INLINE V load_bf16(const uint8_t *p) { return bf16_v(_mm256_loadu_si256((const _
 INLINE V load_bf16m(const uint8_t *p, int n) { return bf16_v(_mm256_maskz_loadu_epi16(vmask(n), p)); }
 INLINE V load_f16(const uint8_t *p) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(const void *)p)); }
 INLINE V load_f16m(const uint8_t *p, int n) { return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(vmask(n), p)); }
+INLINE V load_i8(const uint8_t *p) { return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)(const void *)p))); }
+INLINE V load_i8m(const uint8_t *p, int n) { return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_maskz_loadu_epi8(vmask(n), p))); }
 /* E4M3, exact for all 254 finite codes, but too small by a power of two that the caller applies: in part to x (E4M3_X, which keeps
  * products out of the subnormals), the rest to the scale (E4M3_POST). Codes 0x7f and 0xff decode as 480.
  *
@@ -176,7 +178,7 @@ INLINE void vjoin(V even, V odd, V *a, V *b) {
 /* --- Parts of GGUF blocks: signed bytes; int4 values q * s - m, rounded once, low nibbles with a and high ones with b; Q6_K's nibbles of ql
  * with two bits of qh, minus 32 --- */
 
-INLINE V i8_v(const uint8_t *p) { return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)(const void *)p))); }
+INLINE V i8_v(const uint8_t *p) { return load_i8(p); }
 
 /* All sixteen values in a register; a look-up uses the low four bits of each lane and ignores the others. */
 struct nibble {
@@ -198,10 +200,16 @@ struct look {
     V values;
 };
 INLINE struct look look_make(const int8_t *values, float s) { return (struct look){vmul(i8_v((const uint8_t *)values), vset1(s))}; }
-INLINE void look_v(const uint8_t *p, struct look t, V *lo, V *hi) {
-    __m512i i = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(const void *)p));
+INLINE void look_bytes(__m128i b, struct look t, V *lo, V *hi) {
+    __m512i i = _mm512_cvtepu8_epi32(b);
     *lo = _mm512_permutexvar_ps(i, t.values);
     *hi = _mm512_permutexvar_ps(_mm512_srli_epi32(i, 4), t.values);
+}
+INLINE void look_v(const uint8_t *p, struct look t, V *lo, V *hi) { look_bytes(_mm_loadu_si128((const __m128i *)(const void *)p), t, lo, hi); }
+INLINE void look_vm(const uint8_t *p, int bytes, struct look t, V *lo, V *hi) { look_bytes(_mm_maskz_loadu_epi8(vmask(bytes), p), t, lo, hi); }
+/* The codes themselves, minus a number. */
+INLINE struct look look_minus(int zero) {
+    return (struct look){_mm512_sub_ps(_mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15), vset1((float)zero))};
 }
 /* Four bits and a fifth, bit number `bit` of another byte. */
 INLINE V q5_v(const uint8_t *ql, const uint8_t *qh, const bool low, const int bit) {

@@ -41,12 +41,22 @@ __device__ inline float scalar_at(const void *p, int dtype, size_t i) {
     default: return ((const float *)p)[i];
     }
 }
+__device__ inline size_t scale_index(const struct mat &m, int r, int c) {
+    return (size_t)((m.row0 + r * m.row_step) / m.block_rows) * (size_t)m.scale_stride + (size_t)(c / m.block_cols);
+}
 __device__ inline float scale_of(const struct mat &m, int r, int c) {
     if (!m.scale) return 1;
-    return scalar_at(m.scale, m.scale_dtype,
-        (size_t)((m.row0 + r * m.row_step) / m.block_rows) * (size_t)m.scale_stride + (size_t)(c / m.block_cols));
+    const size_t i = scale_index(m, r, c);
+    if (m.scale_dtype == DT_E4M3) return e4m3_decode(((const uint8_t *)m.scale)[i]) * m.scale_gain;
+    if (m.scale_dtype == DT_F32Z) return __uint_as_float(((const uint32_t *)m.scale)[i] & ~255u);
+    return scalar_at(m.scale, m.scale_dtype, i);
 }
-/* The stored number, without its scale. */
+/* Amount by which the zero point of a block differs from the one that code_at subtracts. */
+__device__ inline float zero_shift(const struct mat &m, int r, int c) {
+    if (!m.scale || m.scale_dtype != DT_F32Z) return 0;
+    return (float)((m.dtype == DT_I4 ? 8 : 128) - (int)(((const uint32_t *)m.scale)[scale_index(m, r, c)] & 255));
+}
+/* The stored number, without its scale or the zero point of its block. */
 __device__ inline float code_at(const struct mat &m, int r, int c) {
     const uint8_t *p = (const uint8_t *)m.data + (size_t)r * m.stride;
     switch (m.dtype) {
@@ -55,13 +65,14 @@ __device__ inline float code_at(const struct mat &m, int r, int c) {
     case DT_E4M3: return e4m3_decode(p[c]);
     case DT_E2M1: return e2m1_decode((uint32_t)p[c / 2] >> (c % 2 * 4) & 15);
     case DT_I8: return (float)(int8_t)p[c];
+    case DT_I4: return (float)((int)((uint32_t)p[c / 2] >> (c % 2 * 4) & 15) - 8);
     case DT_F32: return ((const float *)p)[c];
     }
     float v;
     blocks_at<1>(&v, p, m.dtype, c);
     return v;
 }
-__device__ inline float weight_at(const struct mat &m, int r, int c) { return code_at(m, r, c) * scale_of(m, r, c); }
+__device__ inline float weight_at(const struct mat &m, int r, int c) { return (code_at(m, r, c) + zero_shift(m, r, c)) * scale_of(m, r, c); }
 
 /* Address of a plane row: row `row` of data and scale. */
 struct plane_row {

@@ -6,10 +6,14 @@
 #include "gpu/cuda_mma.cuh"
 
 int cuda_mat_is_supported(int dtype) {
-    return dtype == DT_F32 || dtype == DT_BF16 || dtype == DT_F16 || dtype == DT_E4M3 || dtype == DT_E2M1 || dtype == DT_I8 ||
+    return dtype == DT_F32 || dtype == DT_BF16 || dtype == DT_F16 || dtype == DT_E4M3 || dtype == DT_E2M1 || dtype == DT_I8 || dtype == DT_I4 ||
            (dtype >= DT_Q8_0 && dtype < DT_COUNT);
 }
 
+/* Eight columns of codes that share a scale. */
+__device__ static inline bool integers_fit(const struct mat &w, int c) {
+    return (w.dtype == DT_I4 || w.dtype == DT_E2M1 || w.dtype == DT_I8) && c + 8 <= w.cols && (!w.scale || w.block_cols % 8 == 0 || w.block_cols >= w.cols);
+}
 /* Eight weights of a row starting at column c, scaled. wide: alignment allows one load. */
 __device__ static inline void eight(float v[8], const struct mat &w, int r, const uint8_t *row, int c, bool wide) {
     if (is_blocks(w.dtype)) {
@@ -23,6 +27,10 @@ __device__ static inline void eight(float v[8], const struct mat &w, int r, cons
         float scale = scale_of(w, r, c);
 #pragma unroll
         for (int i = 0; i < 8; i++) v[i] = e4m3_decode(((const uint8_t *)&codes)[i]) * scale;
+    } else if (integers_fit(w, c)) {
+        float scale = scale_of(w, r, c), shift = zero_shift(w, r, c);
+#pragma unroll
+        for (int i = 0; i < 8; i++) v[i] = (code_at(w, r, c + i) + shift) * scale;
     } else if (wide) {
         uint4 pairs = *(const uint4 *)(row + 2 * c);
 #pragma unroll
@@ -228,8 +236,8 @@ static __global__ void __launch_bounds__(256) gemm_mma_kernel(struct cuda_linear
 }
 int cuda_gemm_mma_fits(const struct cuda_linear *l) {
     const struct mat *w = &l->w;
-    int exact = w->dtype == DT_E4M3 || w->dtype == DT_BF16 || w->dtype == DT_E2M1 || w->dtype == DT_I8;
-    return exact && !l->transposed && (!w->scale || w->block_cols % MMA_K == 0 || w->block_cols >= w->cols) &&
+    int exact = w->dtype == DT_E4M3 || w->dtype == DT_BF16 || w->dtype == DT_E2M1 || w->dtype == DT_I8 || w->dtype == DT_I4;
+    return exact && !l->transposed && (!w->scale || w->scale_dtype != DT_F32Z) && (!w->scale || w->block_cols % MMA_K == 0 || w->block_cols >= w->cols) &&
            (w->rows + MMA_N - 1) / MMA_N < 65536;
 }
 cudaError_t cuda_gemm_mma(cudaStream_t s, const struct cuda_linear *l) {

@@ -161,7 +161,7 @@ template <int TM> static cudaError_t launch_any(cudaStream_t s, const struct cud
 int cuda_tiles_fit(const struct mat *w) {
     if (cuda_tiles_blocks_fit(w)) return 1;
     int exact = w->dtype == DT_E4M3 || w->dtype == DT_E2M1 || w->dtype == DT_BF16;
-    return exact && (!w->scale || w->block_cols % CHUNK == 0 || w->block_cols >= w->cols);
+    return exact && (!w->scale || (w->scale_dtype != DT_E4M3 && (w->block_cols % CHUNK == 0 || w->block_cols >= w->cols)));
 }
 cudaError_t cuda_tiles_bf16(cudaStream_t s, const struct cuda_tiles *t, int tokens) {
     if (t->n_parts < 1) return cudaSuccess;

@@ -7,14 +7,14 @@ static const struct {
     const char *name;
     uint16_t block, bytes; /* elements and bytes per block */
 } types[DT_COUNT] = {
-    [DT_NONE] = {"none", 1, 0},       [DT_F32] = {"F32", 1, 4},           [DT_BF16] = {"BF16", 1, 2},     [DT_F16] = {"F16", 1, 2},
-    [DT_E4M3] = {"F8_E4M3", 1, 1},    [DT_E8M0] = {"F8_E8M0", 1, 1},      [DT_E2M1] = {"F4_E2M1", 2, 1},  [DT_I8] = {"I8", 1, 1},
-    [DT_U8] = {"U8", 1, 1},           [DT_I16] = {"I16", 1, 2},           [DT_I32] = {"I32", 1, 4},       [DT_I64] = {"I64", 1, 8},
-    [DT_BOOL] = {"BOOL", 1, 1},       [DT_F64] = {"F64", 1, 8},           [DT_E5M2] = {"F8_E5M2", 1, 1},  [DT_Q8_0] = {"Q8_0", 32, 34},
-    [DT_Q4_0] = {"Q4_0", 32, 18},     [DT_Q4_K] = {"Q4_K", 256, 144},     [DT_Q5_K] = {"Q5_K", 256, 176}, [DT_Q6_K] = {"Q6_K", 256, 210},
-    [DT_IQ4_NL] = {"IQ4_NL", 32, 18}, [DT_IQ4_XS] = {"IQ4_XS", 256, 136}, [DT_MXFP4] = {"MXFP4", 32, 17}, [DT_INT4] = {"INT4", 128, 64},
-    [DT_Q4_1] = {"Q4_1", 32, 20},     [DT_Q5_0] = {"Q5_0", 32, 22},       [DT_Q5_1] = {"Q5_1", 32, 24},   [DT_Q2_K] = {"Q2_K", 256, 84},
-    [DT_Q3_K] = {"Q3_K", 256, 110},
+    [DT_NONE] = {"none", 1, 0},     [DT_F32] = {"F32", 1, 4},       [DT_BF16] = {"BF16", 1, 2},       [DT_F16] = {"F16", 1, 2},
+    [DT_E4M3] = {"F8_E4M3", 1, 1},  [DT_E8M0] = {"F8_E8M0", 1, 1},  [DT_E2M1] = {"F4_E2M1", 2, 1},    [DT_I8] = {"I8", 1, 1},
+    [DT_U8] = {"U8", 1, 1},         [DT_I16] = {"I16", 1, 2},       [DT_I32] = {"I32", 1, 4},         [DT_I64] = {"I64", 1, 8},
+    [DT_BOOL] = {"BOOL", 1, 1},     [DT_F64] = {"F64", 1, 8},       [DT_E5M2] = {"F8_E5M2", 1, 1},    [DT_I4] = {"I4", 2, 1},
+    [DT_F32Z] = {"F32Z", 1, 4},     [DT_Q8_0] = {"Q8_0", 32, 34},   [DT_Q4_0] = {"Q4_0", 32, 18},     [DT_Q4_K] = {"Q4_K", 256, 144},
+    [DT_Q5_K] = {"Q5_K", 256, 176}, [DT_Q6_K] = {"Q6_K", 256, 210}, [DT_IQ4_NL] = {"IQ4_NL", 32, 18}, [DT_IQ4_XS] = {"IQ4_XS", 256, 136},
+    [DT_MXFP4] = {"MXFP4", 32, 17}, [DT_INT4] = {"INT4", 128, 64},  [DT_Q4_1] = {"Q4_1", 32, 20},     [DT_Q5_0] = {"Q5_0", 32, 22},
+    [DT_Q5_1] = {"Q5_1", 32, 24},   [DT_Q2_K] = {"Q2_K", 256, 84},  [DT_Q3_K] = {"Q3_K", 256, 110},
 };
 
 size_t dtype_bytes(enum dtype t, size_t n) { return (n + types[t].block - 1) / types[t].block * types[t].bytes; }
@@ -41,6 +41,10 @@ const int8_t mat_q4_0[16] = {-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6
 const int8_t mat_iq4[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
 const int8_t mat_mxfp4[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12}; /* twice E2M1, without its negative zero */
 
+static int zero_at(const struct mat *m, int32_t r, int32_t c) {
+    return m->scale ? zero_load(m, scale_row(m, r) + (size_t)(c / m->block_cols)) : zero_default(m->dtype);
+}
+
 float mat_at(const struct mat *m, int32_t r, int32_t c) {
     const uint8_t *p = (const uint8_t *)m->data + (size_t)r * m->stride;
     float v = 0;
@@ -57,7 +61,8 @@ float mat_at(const struct mat *m, int32_t r, int32_t c) {
         break;
     case DT_E4M3: v = e4m3_to_f32(p[c]); break;
     case DT_E2M1: v = e2m1_to_f32((uint8_t)(p[c / 2] >> (c % 2 * 4))); break;
-    case DT_I8: v = (float)(int8_t)p[c]; break;
+    case DT_I8: v = (float)((int8_t)p[c] + 128 - zero_at(m, r, c)); break;
+    case DT_I4: v = (float)((p[c / 2] >> (c % 2 * 4) & 15) - zero_at(m, r, c)); break;
     case DT_INT4: v = (float)((p[c / 128 * 64 + c % 64] >> (c % 128 / 64 * 4) & 15) - 8); break;
     default: v = blocks_at(m->dtype, p + dtype_bytes(m->dtype, (size_t)(c / types[m->dtype].block * types[m->dtype].block)), c % types[m->dtype].block);
     }

@@ -19,6 +19,8 @@ enum dtype {
     DT_BOOL,
     DT_F64,
     DT_E5M2,
+    DT_I4,   /* four-bit integers, two per byte, even column in the low nibble, minus a zero point: that of DT_F32Z, else 8 */
+    DT_F32Z, /* scales: float32 whose low eight bits are replaced by the zero point of the codes (of DT_I8: plus 128) */
     DT_Q8_0, /* this and the following: GGUF's block formats, with scales inside the data */
     DT_Q4_0,
     DT_Q4_K,
@@ -41,7 +43,8 @@ size_t dtype_block(enum dtype t);     /* elements of the smallest unit */
 const char *dtype_name(enum dtype t); /* safetensors' or GGUF's name */
 
 /* W of y = W x. A view: owns nothing. The pointers are host or device memory, as the operation requires. w[r][c] = decode(data + r * stride)[c] *
- * scale[(row0 + r * row_step) / block_rows][c / block_cols] (scale NULL: 1). Per-row scales: block_rows 1, block_cols >= cols. */
+ * scale[(row0 + r * row_step) / block_rows][c / block_cols] (scale NULL: 1). Per-row scales: block_rows 1, block_cols >= cols. With DT_F32Z scales the zero
+ * point of the block is subtracted from the code. */
 struct mat {
     const void *data;
     const void *scale;
@@ -51,6 +54,7 @@ struct mat {
     int32_t scale_stride;   /* scales per block row */
     int32_t row0, row_step; /* a view into a fused tensor keeps that tensor's scale blocks; otherwise row_step is 1 */
     uint8_t dtype, scale_dtype;
+    float scale_gain; /* factor of DT_E4M3 scales; unused with others */
 };
 /* Returns rows [begin, end) of m as a matrix. */
 struct mat mat_rows(struct mat m, int32_t begin, int32_t end);

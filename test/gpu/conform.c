@@ -586,7 +586,7 @@ int main(int argc, char **argv) {
     printf("%s: %s, seed %llu, tolerance %.0e of the largest value\n", gpu_info(g)->backend, gpu_info(g)->name, (unsigned long long)seed, tol);
     if (argc < 4 || math) {
         if (!math) elementwise(), deltas(), compressed();
-        if (!math || spec.math != GPU_MATH_FP8) blocks(), drafts(), resident();
+        if (!math || spec.math != GPU_MATH_FP8) blocks(), integers(), drafts(), resident();
         linears();
         if (!math || spec.math != GPU_MATH_FP8) attentions();
         expansions();

@@ -2,6 +2,7 @@
 /* Cases of GGUF formats and INT4: products of few and of many tokens, the embedding, transposed heads, feed-forward blocks, and a draft's
  * experts. */
 #include "engine/base/mem.h"
+#include "engine/base/scale.h"
 #include "test/gpu/conform_oracle.h"
 
 static void blocks(void) {
@@ -30,6 +31,52 @@ static void blocks(void) {
             snprintf(name, sizeof name, "ffn %s, %d tokens", dtype_name(t), n);
             CHECK(name, ffn, OP_FFN, .y = floats((size_t)(n * 256), 'f'), .x = floats((size_t)(n * 256), 'c'),
                   .expert = {matrix(256, 256, t, br, bc), matrix(256, 256, t, br, bc), matrix(256, 256, t, br, bc)}, .n = n, .hidden = 256);
+        }
+    }
+}
+
+/* Scales of another dtype in place of m's float32 ones. */
+static struct mat rescaled(struct mat m, enum dtype t) {
+    float *f = (float *)(uintptr_t)m.scale;
+    const int n = (m.rows + m.block_rows - 1) / m.block_rows * m.scale_stride;
+    for (int i = 0; i < n; i++) { /* in place: each is at most as long, and read before it is overwritten */
+        const float v = f[i];
+        const uint16_t h = t == DT_F16 ? f32_to_f16(v) : f32_to_bf16(v);
+        uint32_t packed;
+        if (t == DT_BF16 || t == DT_F16) memcpy((uint8_t *)f + 2 * i, &h, 2);
+        if (t == DT_E4M3) ((uint8_t *)f)[i] = (uint8_t)(rnd() % 60);
+        if (t == DT_F32Z) scale_with_zero(bf16_to_f32(f32_to_bf16(v)), (int)(rnd() % (m.dtype == DT_I4 ? 16 : 256)), &packed), memcpy(f + i, &packed, 4);
+    }
+    m.scale_dtype = (uint8_t)t, m.scale_gain = 0.3f;
+    return m;
+}
+/* Integers and NVFP4, whose scales are stored separately: few tokens and many, ragged ends, the embedding, and a feed-forward block. */
+static void integers(void) {
+    static const struct {
+        enum dtype t, scale;
+        int columns;
+    } kinds[] = {{DT_I4, DT_BF16, 32}, {DT_I4, DT_F32Z, 128}, {DT_I4, DT_F16, 4096}, {DT_E2M1, DT_E4M3, 16}, {DT_I8, DT_F32, 4096}, {DT_I8, DT_F32Z, 32}};
+    static const int sizes[][3] = {{1, 40, 512}, {5, 33, 272}, {30, 20, 96}, {70, 70, 256}};
+    char name[80];
+    for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
+        const enum dtype t = kinds[k].t, scale = kinds[k].scale;
+        const int bc = kinds[k].columns;
+        for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+            int n = sizes[i][0], rows = sizes[i][1], cols = sizes[i][2];
+            snprintf(name, sizeof name, "linear %s by %s/%d, %d x %d x %d", dtype_name(t), dtype_name(scale), bc, n, rows, cols);
+            CHECK(name, linear, OP_LINEAR, .y = floats((size_t)(n * (rows + 1)), 'f'), .x = floats((size_t)(n * (cols + 4)), 'c'),
+                  .bias = i & 1 ? floats((size_t)rows, 'c') : NULL, .w = rescaled(matrix(rows, cols, t, 1, bc), scale), .n = n, .ldx = cols + 4,
+                  .ldy = rows + 1, .accumulate = i == 1);
+        }
+        int32_t *ids = buf_new(3 * 4, 'c');
+        for (int i = 0; i < 3; i++) ids[i] = (int32_t)(rnd() % 9);
+        snprintf(name, sizeof name, "embed %s by %s/%d", dtype_name(t), dtype_name(scale), bc);
+        CHECK(name, embed, OP_EMBED, .out = floats(3 * 96, 'f'), .ids = ids, .table = rescaled(matrix(9, 96, t, 1, bc), scale), .n = 3);
+        for (int n = 2; n < 30; n += 23) {
+            snprintf(name, sizeof name, "ffn %s by %s/%d, %d tokens", dtype_name(t), dtype_name(scale), bc, n);
+            CHECK(name, ffn, OP_FFN, .y = floats((size_t)(n * 96), 'f'), .x = floats((size_t)(n * 96), 'c'),
+                  .expert = {rescaled(matrix(64, 96, t, 1, bc), scale), rescaled(matrix(64, 96, t, 1, bc), scale), rescaled(matrix(96, 64, t, 1, bc), scale)},
+                  .n = n, .hidden = 96);
         }
     }
 }

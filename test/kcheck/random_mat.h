@@ -9,6 +9,7 @@
 
 #include "engine/base/mat.h"
 #include "engine/base/minifloat.h"
+#include "engine/base/scale.h"
 
 static int failures;
 static uint64_t state;
@@ -67,7 +68,8 @@ static __attribute__((unused)) struct mat make(const struct shape *s) {
                     .row0 = s->row0,
                     .row_step = s->row_step ? s->row_step : 1,
                     .dtype = s->dtype,
-                    .scale_dtype = s->scale_dtype};
+                    .scale_dtype = s->scale_dtype,
+                    .scale_gain = 0.37f};
     size_t row = dtype_bytes(s->dtype, (size_t)s->cols);
     m.stride = row + (s->row_step > 1 ? 7 : 0);
     uint8_t *d = guarded(m.stride * (size_t)(s->rows - 1) + row);
@@ -108,6 +110,10 @@ static __attribute__((unused)) struct mat make(const struct shape *s) {
             if (s->scale_dtype == DT_F32) memcpy(q + 4 * i, &v, 4);
             if (s->scale_dtype == DT_BF16) h = f32_to_bf16(v), memcpy(q + 2 * i, &h, 2);
             if (s->scale_dtype == DT_F16) h = f32_to_f16(v), memcpy(q + 2 * i, &h, 2);
+            if (s->scale_dtype == DT_E4M3) q[i] = (uint8_t)(rnd() % 0x7f); /* subnormal ones too */
+            uint32_t packed;
+            if (s->scale_dtype == DT_F32Z)
+                scale_with_zero(bf16_to_f32(f32_to_bf16(v)), (int)(rnd() % (s->dtype == DT_I4 ? 17 : 256)), &packed), memcpy(q + 4 * i, &packed, 4);
             if (s->scale_dtype == DT_E8M0) q[i] = (uint8_t)(120 + rnd() % 12);
         }
         m.scale = q;
