@@ -7,6 +7,7 @@
 
 #include "engine/base/log.h"
 #include "engine/model/arch.h"
+#include "engine/model/quantization.h"
 
 /* --- Reading keys and marking them as known ------------------------------------------------------------------------- */
 
@@ -410,58 +411,6 @@ static void refuse_unknown(struct config_reader *r, const struct json *root, con
     }
 }
 
-static void read_block(struct config_reader *in, struct config *c, const struct json *block, const char *key) {
-    if (!block || block->type == JSON_NULL) return;
-    const bool two = block->type == JSON_ARRAY && block->n == 2;
-    const int64_t a = two ? json_int(json_at(block, 0), 0) : 0, b = two ? json_int(json_at(block, 1), 0) : 0;
-    if (a < 1 || b < 1 || a > 4096 || b > 4096) config_fail(in, "'quantization_config.%s' must be two numbers of 1 to 4096", key);
-    else c->block_rows = (int)a, c->block_cols = (int)b;
-}
-
-/* compressed-tensors: quantization groups, under any name. All must have the same block size. */
-static void read_groups(struct config_reader *in, struct config *c) {
-    const struct json *groups = config_get(in, "config_groups");
-    bool found = false;
-    for (uint32_t i = 0; groups && groups->type == JSON_OBJECT && i < groups->n && !in->rc; i++) {
-        const struct json *group = &groups->items[2 * i + 1], *w = group->type == JSON_OBJECT ? json_get(group, "weights") : NULL;
-        if (!w || w->type != JSON_OBJECT) continue;
-        const struct json *type = json_get(w, "type"), *block = json_get(w, "block_structure");
-        const int64_t bits = json_int(json_get(w, "num_bits"), 8);
-        if (bits != 8 || (type && !json_is(type, "float")))
-            config_fail(in, "'quantization_config.config_groups' has weights of %lld bits%s; hearth reads floats of 8", (long long)bits,
-                        type && !json_is(type, "float") ? " that are no floats" : "");
-        if (!block || block->type == JSON_NULL) continue;
-        const int rows = c->block_rows, cols = c->block_cols;
-        read_block(in, c, block, "config_groups.weights.block_structure");
-        if (found && (c->block_rows != rows || c->block_cols != cols))
-            config_fail(in, "'quantization_config.config_groups' has blocks of %d x %d and of %d x %d; hearth takes one size", rows, cols, c->block_rows,
-                        c->block_cols);
-        found = true;
-    }
-}
-
-static void read_quantization(struct config_reader *r, struct config *c) {
-    c->block_rows = c->block_cols = 128;
-    const struct json *q = config_get(r, "quantization_config");
-    if (!q) return;
-    if (q->type != JSON_OBJECT) {
-        config_fail(r, "'quantization_config' is not an object");
-        return;
-    }
-    struct config_reader in = {.root = q, .what = r->what, .e = r->e, .rc = r->rc};
-    static const char *const methods[] = {"fp8", "compressed-tensors", "modelopt", "mxfp4", NULL};
-    if (!config_has(&in, "quant_method")) config_fail(&in, "'quantization_config.quant_method' is missing");
-    config_choice(&in, "quant_method", methods, 0);
-    static const char *const formats[] = {"float-quantized", "naive-quantized", NULL}; /* of compressed-tensors */
-    config_choice(&in, "format", formats, 0);
-    read_block(&in, c, config_get(&in, "weight_block_size"), "weight_block_size");
-    read_groups(&in, c);
-    const struct json *fmt = config_get(&in, "fmt");
-    if (fmt && !json_is(fmt, "e4m3") && !json_is(fmt, "float8_e4m3fn") && !json_is(fmt, "e4m3fn"))
-        config_fail(&in, "'quantization_config.fmt' is \"%.*s\"; hearth knows e4m3", (int)(fmt->n < 40 ? fmt->n : 40), fmt->n ? fmt->string : "");
-    r->rc = in.rc;
-}
-
 static void read_tokens(struct config_reader *r, struct config *c) {
     c->bos = config_int(r, "bos_token_id", -1, -1, c->vocab - 1);
     const struct json *eos = config_get(r, "eos_token_id");
@@ -523,7 +472,7 @@ int config_parse(struct config *c, const struct json *root, const char *what, bo
     c->n_mtp = config_int(&r, "num_nextn_predict_layers", 0, 0, 16);
     if (r.outer) config_get(&r, "model_type"); /* the text model's own type adds nothing */
     read_activation(&r, c);
-    read_quantization(&r, c);
+    quantization_read(&r, c);
     if (!r.rc) read_tokens(&r, c);
     if (!r.rc) c->arch->parse(&r, c);
     if (!r.rc && c->topk > c->n_experts) config_fail(&r, "%d experts a token of %d", c->topk, c->n_experts);

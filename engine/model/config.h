@@ -127,6 +127,11 @@ struct config {
     int n_idle_experts; /* the router also chooses among so many experts that return their input */
     float router_cap;   /* logits become cap * tanh(logits / cap); 0: not */
 
+    struct quant_config {     /* integer weights, as far as their tensors leave it open */
+        uint8_t method;       /* enum quant_method */
+        int bits, group;      /* per code; columns per scale, 0: a whole row or unknown */
+        bool zeros_minus_one; /* GPTQ stores zero points minus one */
+    } quant;
     int block_rows, block_cols; /* FP8 scale block; 128 unless quantization_config differs */
     int n_mtp;                  /* MTP layers after the last layer, not part of the main model */
     int bos, n_eos, eos[CONFIG_MAX_EOS];
@@ -157,6 +162,8 @@ static inline struct glu config_glu(const struct config *c, int layer, bool rout
     if (c->layer[layer].glu_limit[!routed] > 0) g.limit = c->layer[layer].glu_limit[!routed];
     return g;
 }
+enum quant_method { QUANT_NONE, QUANT_FLOAT, QUANT_COMPRESSED, QUANT_MODELOPT, QUANT_GPTQ, QUANT_AWQ };
+
 /* Indexers select keys by the results of all earlier products. Such models keep 16 bits of an activation, so that rounding does not change the selection. */
 static inline bool config_needs_wide_activations(const struct config *c) { return c->index_topk > 0; }
 

@@ -11,76 +11,10 @@
 #include "engine/base/minifloat.h"
 #include "engine/model/gguf.h"
 #include "engine/model/rope.h"
+#include "engine/weights/loader.h"
+#include "engine/weights/matrix.h"
 
 /* --- Loading: one tensor after another, claimed by name and checked against the config ------------------------------ */
-
-struct loader {
-    struct weights *w;
-    struct error *e;
-    int rc;
-    bool aside; /* loading an optional part (MTP): its bytes do not count as the model's */
-};
-
-static int fail_tensor(struct loader *l, const struct tensor *t, const char *what) {
-    if (l->rc) return l->rc;
-    const struct checkpoint *f = &l->w->files;
-    char shape[96] = "";
-    for (int i = 0, at = 0; i < t->ndim && at < 80; i++) at += snprintf(shape + at, sizeof shape - (size_t)at, "%s%lld", i ? ", " : "", (long long)t->shape[i]);
-    return l->rc = error_set(l->e, ERR_MODEL, "%s/%s: tensor %s %s [%s]: %s", f->dir, f->shards[t->shard].name, t->name, dtype_name(t->dtype), shape, what);
-}
-
-static struct tensor *claim(struct loader *l, const char *name) {
-    struct tensor *t = checkpoint_find(&l->w->files, name);
-    if (t && !l->aside) t->is_claimed = true;
-    return t;
-}
-
-static void format_name(char *buf, size_t cap, const char *pattern, int layer, int expert, const char *ending) {
-    char name[400];
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wformat-nonliteral"
-    snprintf(name, sizeof name, pattern, layer, expert);
-#pragma GCC diagnostic pop
-    snprintf(buf, cap, "%s%s", name, ending);
-}
-
-static struct tensor *find_tensor(struct loader *l, const char *pattern, int layer, int expert, const char *ending) {
-    char name[512];
-    format_name(name, sizeof name, pattern, layer, expert, ending);
-    return claim(l, name);
-}
-static void fail_missing(struct loader *l, const char *pattern, int layer, int expert, const char *ending) {
-    char name[512];
-    format_name(name, sizeof name, pattern, layer, expert, ending);
-    const struct checkpoint *f = &l->w->files;
-    const char *file = f->gguf ? f->shards[0].name : ""; /* the name of one of many files helps little */
-    if (!l->rc) l->rc = error_set(l->e, ERR_MODEL, "%s%s%s: tensor %s is missing", f->dir, *file ? "/" : "", file, name);
-}
-
-/* Checks that t has the shape that the config requires: rows x cols (cols 0: a vector), once or per expert, followed by the `inner` dimensions that the format
- * adds to a row. llama.cpp stores the number of heads as a dimension, and drops the dimension of a single row. */
-static bool has_shape(struct loader *l, const struct tensor *t, const struct param *p, int rows, int cols, int inner) {
-    const int64_t experts = p->slice.stacked ? l->w->config.n_experts : 1, *s = t->shape;
-    const int own = (cols ? 2 : 1) + inner; /* dimensions without the expert dimension */
-    const bool gguf = l->w->files.gguf;
-    if (!cols && !p->slice.stacked && t->ndim == 2 && s[0] == 1 && s[1] == rows) return true; /* a vector as one row of a matrix */
-    bool apart = t->ndim == own + 1 && p->slice.stacked && s[0] == experts && s[1] == rows, together = t->ndim == own && s[0] == rows * experts;
-    if (p->slice.stacked && !cols) together = false;
-    if (gguf && cols && !p->slice.stacked) together |= (t->ndim == 1 && rows == 1) || (t->ndim == 3 && s[0] * s[1] == rows);
-    if ((apart || together) && (!cols || inner || s[t->ndim - 1] == cols)) return true;
-    char text[192];
-    const char *asks = gguf ? "its metadata asks" : "config.json asks";
-    if (p->slice.stacked && cols) snprintf(text, sizeof text, "%s for [%lld, %d, %d]", asks, (long long)experts, rows, cols);
-    else if (p->slice.stacked) snprintf(text, sizeof text, "%s for [%lld, %d]", asks, (long long)experts, rows);
-    else if (cols) snprintf(text, sizeof text, "%s for [%d, %d]", asks, rows, cols);
-    else snprintf(text, sizeof text, "%s for [%d]", asks, rows);
-    if (p->slice.stacked && t->ndim == 3 && s[1] == cols && s[2] == rows) { /* transformers saves unquantized gpt-oss this way */
-        const size_t at = strlen(text);
-        snprintf(text + at, sizeof text - at, "; hearth knows this family's experts the other way round");
-    }
-    fail_tensor(l, t, text);
-    return false;
-}
 
 /* Converts a vector for the kernels. turned: destination for a transposed vector. */
 static float *convert_vector(float *v, const struct param *p, float *turned) {
@@ -93,7 +27,7 @@ static bool is_taps(struct loader *l, const struct tensor *t, const struct param
     if (t->ndim == 3 && t->shape[0] == p->rows / p->taps && t->shape[1] == 1 && t->shape[2] == p->taps) return true;
     if (l->w->files.gguf && t->ndim == 2 && t->shape[0] == p->rows / p->taps && t->shape[1] == p->taps) return true; /* without the dimension of size one */
     snprintf(text, sizeof text, "config.json asks for [%d, 1, %d]", p->rows / p->taps, p->taps);
-    fail_tensor(l, t, text);
+    loader_fail(l, t, text);
     return false;
 }
 
@@ -101,7 +35,7 @@ static bool is_table(struct loader *l, const struct tensor *t, const struct para
     char text[64];
     if (t->ndim == 2 && t->shape[0] == p->rows / p->table_cols && t->shape[1] == p->table_cols) return true;
     snprintf(text, sizeof text, "config.json asks for [%d, %d]", p->rows / p->table_cols, p->table_cols);
-    fail_tensor(l, t, text);
+    loader_fail(l, t, text);
     return false;
 }
 
@@ -110,7 +44,7 @@ static float *load_experts(struct loader *l, const struct param *p, const struct
     const size_t size = dtype_bytes(t->dtype, 1);
     int32_t *out = NULL;
     if (t->dtype != DT_I64 && t->dtype != DT_I32) {
-        fail_tensor(l, t, "a table of experts must be I64 or I32");
+        loader_fail(l, t, "a table of experts must be I64 or I32");
         return NULL;
     }
     if (!(out = arena_alloc(&l->w->arena, (size_t)p->rows * sizeof *out))) {
@@ -126,7 +60,7 @@ static float *load_experts(struct loader *l, const struct param *p, const struct
         if (id < 0 || id >= l->w->config.n_experts) {
             char text[96];
             snprintf(text, sizeof text, "it gives token %d expert %lld of %d", i / p->table_cols, (long long)id, l->w->config.n_experts);
-            fail_tensor(l, t, text);
+            loader_fail(l, t, text);
             return NULL;
         }
         out[i] = (int32_t)id;
@@ -137,16 +71,16 @@ static float *load_experts(struct loader *l, const struct param *p, const struct
 /* Loads a vector as float32 into the arena. NULL if it is absent and optional. */
 static float *load_vector(struct loader *l, const struct param *p, const char *pattern, int layer, int expert) {
     if (l->rc) return NULL;
-    struct tensor *t = find_tensor(l, pattern, layer, expert, p->suffix);
+    struct tensor *t = loader_find(l, pattern, layer, expert, p->suffix);
     if (!t) {
-        if (!p->optional) fail_missing(l, pattern, layer, expert, p->suffix);
+        if (!p->optional) loader_missing(l, pattern, layer, expert, p->suffix);
         return NULL;
     }
     const int of = p->slice.total_rows ? p->slice.total_rows : p->rows, step = p->slice.total_rows ? p->slice.step : 1;
-    if (p->taps ? !is_taps(l, t, p) : p->table_cols ? !is_table(l, t, p) : !has_shape(l, t, p, of, 0, 0)) return NULL;
+    if (p->taps ? !is_taps(l, t, p) : p->table_cols ? !is_table(l, t, p) : !loader_has_shape(l, t, p, of, 0, 0)) return NULL;
     if (p->conversion == CONVERT_EXPERT_IDS) return load_experts(l, p, t);
     if (t->dtype != DT_F32 && t->dtype != DT_BF16 && t->dtype != DT_F16) {
-        fail_tensor(l, t, "a vector must be F32, BF16 or F16");
+        loader_fail(l, t, "a vector must be F32, BF16 or F16");
         return NULL;
     }
     float *out = arena_alloc(&l->w->arena, (size_t)p->rows * sizeof *out);
@@ -165,145 +99,6 @@ static float *load_vector(struct loader *l, const struct param *p, const char *p
     return convert_vector(out, p, turned);
 }
 
-/* Kernels read scales as aligned numbers. A header of odd length leaves the data unaligned; then the few scales are copied. */
-static const void *aligned_scale(struct loader *l, const struct tensor *s, const uint8_t *data, size_t size) {
-    if ((uintptr_t)data % dtype_bytes(s->dtype, 1) == 0) return data;
-    void *copy = arena_alloc(&l->w->arena, size);
-    if (copy) return memcpy(copy, data, size);
-    if (!l->rc) l->rc = error_set(l->e, ERR_MEMORY, "%s: no memory for its scales", l->w->files.dir);
-    return data;
-}
-
-/* Derives the scale layout from the shape of the scale tensor: per tensor, per row or per block. m is a whole matrix, of expert `expert` if the tensor holds
- * one per expert. */
-static void attach_scale(struct loader *l, struct mat *m, const struct param *p, const struct tensor *s, int expert) {
-    const struct config *c = &l->w->config;
-    if (s->dtype != DT_F32 && s->dtype != DT_BF16 && s->dtype != DT_F16 && s->dtype != DT_E8M0) {
-        fail_tensor(l, s, "a scale must be F32, BF16, F16 or F8_E8M0");
-        return;
-    }
-    const int lead = p->slice.stacked;
-    int64_t rows = s->ndim > lead ? s->shape[lead] : 1, cols = s->ndim > lead + 1 ? s->shape[lead + 1] : 1;
-    int64_t br = (m->rows + c->block_rows - 1) / c->block_rows, bc = (m->cols + c->block_cols - 1) / c->block_cols;
-    bool flat = s->ndim <= lead + 2 && (!lead || (s->ndim && s->shape[0] == c->n_experts));
-    m->scale_dtype = s->dtype;
-    if (flat && rows == br && cols == bc) m->block_rows = c->block_rows, m->block_cols = c->block_cols;
-    else if (flat && rows == m->rows && cols == 1) m->block_rows = 1, m->block_cols = m->cols;
-    else if (rows == 1 && cols == 1 && (!lead || flat)) m->block_rows = m->rows, m->block_cols = m->cols;
-    else {
-        char text[200];
-        snprintf(text, sizeof text, "as the scale of [%d, %d] it must be [%lld, %lld] (blocks of %d x %d), [%d, 1] (one a row) or one number", m->rows, m->cols,
-                 (long long)br, (long long)bc, c->block_rows, c->block_cols, m->rows);
-        fail_tensor(l, s, text);
-        return;
-    }
-    m->scale_stride = (int32_t)(m->block_cols >= m->cols ? 1 : cols);
-    size_t size = dtype_bytes(s->dtype, (size_t)(rows * cols));
-    m->scale = aligned_scale(l, s, s->data + (lead ? (size_t)expert * size : 0), size);
-}
-
-/* Views FP4 weights in blocks of 32, of expert `expert` if the tensors hold all experts. */
-static struct mat view_fp4(const struct param *p, const struct tensor *t, struct tensor *s, int expert, int rows) {
-    enum { BLOCK = 32 };
-    struct mat m = {.data = t->data, .scale = s->data, .rows = rows, .cols = p->cols, .block_rows = 1, .block_cols = BLOCK, .row_step = 1, .dtype = DT_E2M1};
-    s->dtype = DT_E8M0; /* the real dtype, for verification */
-    m.stride = dtype_bytes(DT_E2M1, (size_t)p->cols), m.scale_dtype = DT_E8M0, m.scale_stride = p->cols / BLOCK;
-    if (!p->slice.stacked) return m;
-    m.data = t->data + (size_t)expert * (size_t)rows * m.stride;
-    m.scale = s->data + (size_t)expert * (size_t)rows * (size_t)m.scale_stride;
-    return m;
-}
-
-/* DeepSeek-V4's layout: NAME.weight I8 [rows, cols / 2] with two codes per byte, NAME.scale F8_E8M0 [rows, cols / 32]. */
-static struct mat load_fp4(struct loader *l, const struct param *p, const struct tensor *t, struct tensor *s, int expert, int rows) {
-    struct mat m = {0};
-    struct param half = *p, scales = *p;
-    half.cols = p->cols / 2, scales.cols = p->cols / 32;
-    if (p->cols % 32) {
-        fail_tensor(l, t, "FP4 in blocks of 32 columns");
-        return m;
-    }
-    if (!has_shape(l, t, &half, rows, half.cols, 0) || !has_shape(l, s, &scales, rows, scales.cols, 0)) return m;
-    if (s->dtype != DT_E8M0 && s->dtype != DT_U8) {
-        fail_tensor(l, s, "the scales of FP4 must be F8_E8M0");
-        return m;
-    }
-    return view_fp4(p, t, s, expert, rows);
-}
-
-/* gpt-oss's MXFP4 layout: NAME_blocks [.., rows, cols / 32, 16] with two codes per byte, NAME_scales [.., rows, cols / 32] of exponents. */
-static struct mat load_mxfp4(struct loader *l, const struct param *p, const char *pattern, int layer, int expert, int rows, struct tensor *t) {
-    enum { BLOCK = 32 };
-    const int cols = p->cols, blocks = cols / BLOCK;
-    struct mat m = {0};
-    struct tensor *s = find_tensor(l, pattern, layer, expert, "_scales");
-    if (!s) {
-        fail_missing(l, pattern, layer, expert, "_scales");
-        return m;
-    }
-    if (!has_shape(l, t, p, rows, cols, 1)) return m;
-    if (t->dtype != DT_U8 || cols % BLOCK || t->shape[t->ndim - 1] != BLOCK / 2 || t->shape[t->ndim - 2] != blocks) {
-        fail_tensor(l, t, "not MXFP4: U8 [.., columns / 32, 16]");
-        return m;
-    }
-    if (!has_shape(l, s, p, rows, blocks, 0)) return m;
-    if (s->dtype != DT_U8 && s->dtype != DT_E8M0) {
-        fail_tensor(l, s, "the scales of MXFP4 must be U8");
-        return m;
-    }
-    return view_fp4(p, t, s, expert, rows);
-}
-
-static bool is_transposed(const struct loader *l, const struct param *p) {
-    const struct layout *y = l->w->config.layout;
-    return p->module == MODULE_EXPERT && p->cols && (p->offset == offsetof(struct expert, down) ? y->transposed_down : y->transposed_gate_up);
-}
-
-static struct mat load_plain(struct loader *l, const struct param *p, const char *pattern, int layer, int expert, int rows, struct tensor *t) {
-    const int cols = p->slice.total_cols ? p->slice.total_cols : p->cols; /* of the stored tensor */
-    struct mat m = {.rows = rows, .cols = cols, .row_step = 1, .dtype = t->dtype};
-    static const char *const endings[] = {".weight_scale_inv", ".weight_scale", ".scale", "_scale_inv", "_scale"};
-    struct tensor *s = NULL;
-    for (size_t i = 0; i < sizeof endings / sizeof *endings && !s; i++) s = find_tensor(l, pattern, layer, expert, endings[i]);
-    if ((t->dtype == DT_I8 || t->dtype == DT_U8) && s) return load_fp4(l, p, t, s, expert, rows);
-    if (!has_shape(l, t, p, rows, cols, 0)) return m;
-    m.stride = dtype_bytes(t->dtype, (size_t)cols);
-    m.data = t->data + (p->slice.stacked ? (size_t)expert * (size_t)rows * m.stride : 0);
-    switch (t->dtype) {
-    case DT_F32:
-    case DT_BF16:
-    case DT_F16:
-        if (s) fail_tensor(l, s, "unexpected scale: the weight needs none or carries its own");
-        break;
-    case DT_E4M3:
-        if (!s) fail_tensor(l, t, "no scale tensor (.weight_scale_inv or .weight_scale)");
-        else attach_scale(l, &m, p, s, expert);
-        break;
-    default:
-        if (dtype_block(t->dtype) >= 32) { /* GGUF's */
-            if (s) fail_tensor(l, s, "unexpected scale: the weight needs none or carries its own");
-        } else fail_tensor(l, t, "hearth supports F32, BF16, F16 and F8_E4M3 weights, and FP4 with a scale per 32 columns");
-    }
-    if (is_transposed(l, p) && (m.scale || dtype_block(t->dtype) > 1)) fail_tensor(l, t, "a transposed matrix must be F32, BF16 or F16, without scales");
-    find_tensor(l, pattern, layer, expert, ".input_scale"); /* static activation scales, used by other engines only */
-    return m;
-}
-
-static struct mat load_matrix(struct loader *l, const struct param *p, const char *pattern, int layer, int expert) {
-    struct mat m = {0};
-    if (l->rc) return m;
-    const int rows = p->slice.total_rows ? p->slice.total_rows : p->rows; /* rows of the stored tensor */
-    struct tensor *t = find_tensor(l, pattern, layer, expert, p->suffix), *blocks = t ? NULL : find_tensor(l, pattern, layer, expert, "_blocks");
-    if (t) m = load_plain(l, p, pattern, layer, expert, rows, t);
-    else if (blocks) m = load_mxfp4(l, p, pattern, layer, expert, rows, blocks);
-    else if (!p->optional) fail_missing(l, pattern, layer, expert, p->suffix);
-    if (!m.data || !p->slice.total_rows) return m;
-    m.data = (const uint8_t *)m.data + (size_t)p->slice.first * m.stride;
-    m.row0 = p->slice.first, m.row_step = p->slice.step, m.rows = p->rows;
-    m.stride *= (size_t)p->slice.step;
-    return p->slice.total_cols ? mat_cols(m, p->slice.first_col, p->slice.first_col + p->cols) : m;
-}
-
 /* Loads the tensors of these modules into the fields of base; returns their bytes. */
 static size_t load_modules(struct loader *l, unsigned modules, void *base, int layer, int expert) {
     const struct config *c = &l->w->config;
@@ -315,7 +110,7 @@ static size_t load_modules(struct loader *l, unsigned modules, void *base, int l
     for (int i = 0; i < n; i++) {
         const struct param *p = &list[i];
         const char *pattern = *(const char *const *)((const char *)c->names + p->name_offset);
-        if (p->cols) *params_mat(base, p) = load_matrix(l, p, pattern, layer + p->layer_shift, expert);
+        if (p->cols) *params_mat(base, p) = matrix_load(l, p, pattern, layer + p->layer_shift, expert);
         else *params_vector(base, p) = load_vector(l, p, pattern, layer + p->layer_shift, expert);
     }
     return l->rc ? 0 : params_bytes(base, list, n);
@@ -349,12 +144,12 @@ static void load_mtp(struct weights *w) {
     const size_t routed = w->bytes_routed;
     const int i = c->n_layers;
     if (!c->n_mtp || i >= CONFIG_MAX_LAYERS || c->streams.n || c->delta.taps || (c->attn != ATTN_GQA && c->attn != ATTN_MLA) ||
-        !find_tensor(&l, "model.layers.%d.eh_proj", i, 0, ".weight"))
+        !loader_find(&l, "model.layers.%d.eh_proj", i, 0, ".weight"))
         return;
     c->layer[i] = c->layer[i - 1];
     load_layer(&l, &p->layer, i);
-    p->eh = load_matrix(&l, &eh, "model.layers.%d.eh_proj", i, 0);
-    p->head = load_matrix(&l, &head, "model.layers.%d.shared_head.head", i, 0);
+    p->eh = matrix_load(&l, &eh, "model.layers.%d.eh_proj", i, 0);
+    p->head = matrix_load(&l, &head, "model.layers.%d.shared_head.head", i, 0);
     p->enorm = load_vector(&l, &norm, "model.layers.%d.enorm", i, 0);
     p->hnorm = load_vector(&l, &norm, "model.layers.%d.hnorm", i, 0);
     p->norm = load_vector(&l, &norm, "model.layers.%d.shared_head.norm", i, 0);
@@ -389,12 +184,12 @@ static void check_left_over(struct loader *l, bool force) {
             if (k >= w->config.n_layers) w->n_mtp_tensors++;
             else if (!harmless_tensor(w->config.arch, t->name)) {
                 if (force) log_say(LOG_WARN, "%s: tensor %s is unknown to hearth and ignored", w->files.dir, t->name);
-                else fail_tensor(l, t, "unknown tensor for this family; --force ignores it");
+                else loader_fail(l, t, "unknown tensor for this family; --force ignores it");
             }
         } else if (!strncmp(t->name, "mtp.", 4)) w->n_mtp_tensors++;
         else if (w->files.gguf) { /* e.g. rotary factors: a GGUF file holds one model and nothing else */
             if (force) log_say(LOG_WARN, "%s: tensor %s is unknown to hearth and ignored", w->files.dir, t->name);
-            else fail_tensor(l, t, "unknown tensor for this family; --force ignores it");
+            else loader_fail(l, t, "unknown tensor for this family; --force ignores it");
         }
     }
 }
@@ -422,7 +217,7 @@ static void choose_layout(struct weights *w) {
     char name[512];
     int first = 0;
     while (first < c->n_layers - 1 && !c->layer[first].moe) first++;
-    format_name(name, sizeof name, c->arch->names.expert_gate, first, 0, "");
+    loader_name(name, sizeof name, c->arch->names.expert_gate, first, 0, "");
     if (c->arch->unstacked && !checkpoint_find(&w->files, name)) c->arch = c->arch->unstacked;
     c->names = &c->arch->names, c->layout = &c->arch->layout;
 }
@@ -514,7 +309,7 @@ int weights_open(struct weights *w, const char *dir, bool force, struct error *e
     load_mtp(w);
     check_left_over(&l, force);
     w->bytes_embed = mat_bytes(&w->embed) + (c->tied ? 0 : mat_bytes(&w->head));
-    w->bytes_dense = w->files.bytes - w->bytes_skipped - w->bytes_routed - w->bytes_embed;
+    w->bytes_dense = w->files.bytes + w->bytes_repacked - w->bytes_replaced - w->bytes_skipped - w->bytes_routed - w->bytes_embed;
 out:
     if (l.rc) weights_close(w);
     return l.rc;

@@ -30,6 +30,8 @@ struct weights {
     float rope_mscale[2]; /* factors of cos and sin: rope, second_rope */
     /* For --inspect: bytes by kind; bytes of unused tensors. */
     size_t bytes_routed, bytes_dense, bytes_embed, bytes_skipped;
+    size_t bytes_repacked, bytes_replaced; /* memory of repacked matrices and scales; bytes of the tensors that they replace */
+    bool is_expanded;                      /* some matrices were expanded to float32 */
     size_t n_skipped, n_mtp_tensors;
 };
 

@@ -63,11 +63,29 @@ static void blocks_of_compressed_tensors(void **st) {
     assert_true(c.block_rows == 128 && c.block_cols == 128);
 }
 
+static void integers_of_each_method(void **st) {
+    struct config c;
+    struct error e = {0};
+    assert_int_equal(parse(&c, GROUPS(GROUP("group_0", "\"num_bits\":4,\"type\":\"int\",\"group_size\":32")), false, &e), 0);
+    assert_true(c.quant.method == QUANT_COMPRESSED && c.quant.group == 32);
+    assert_int_equal(parse(&c, GROUPS(GROUP("a", "\"num_bits\":4,\"group_size\":32") "," GROUP("b", "\"num_bits\":8,\"group_size\":128")), false, &e), 0);
+    assert_int_equal(c.quant.group, 0); /* the shapes tell */
+    assert_int_equal(parse(&c, V3_PLAIN ",\"quantization_config\":{\"quant_method\":\"gptq\",\"bits\":4,\"group_size\":128}}", false, &e), 0);
+    assert_true(c.quant.method == QUANT_GPTQ && c.quant.group == 128 && c.quant.zeros_minus_one);
+    assert_int_equal(parse(&c, V3_PLAIN ",\"quantization_config\":{\"quant_method\":\"gptq\",\"group_size\":-1,\"checkpoint_format\":\"gptq_v2\"}}", false, &e),
+                     0);
+    assert_true(c.quant.bits == 4 && c.quant.group == 0 && !c.quant.zeros_minus_one);
+    assert_int_equal(parse(&c, V3_PLAIN ",\"quantization_config\":{\"quant_method\":\"awq\",\"w_bit\":4,\"q_group_size\":64,\"version\":\"gemm\"}}", false, &e),
+                     0);
+    assert_true(c.quant.method == QUANT_AWQ && c.quant.group == 64);
+}
+
 static void refusals_name_the_key(void **st) {
     static const struct {
         const char *text, *word;
     } bad[] = {
-        {GROUPS(GROUP("group_0", "\"num_bits\":4,\"type\":\"int\"")), "4 bits that are no floats"},
+        {GROUPS(GROUP("group_0", "\"num_bits\":3,\"type\":\"int\"")), "3 bits"},
+        {GROUPS(GROUP("group_0", "\"num_bits\":4,\"type\":\"int\",\"group_size\":31")), "group_size"},
         {GROUPS(GROUP("group_0", "\"block_structure\":[64]")), "block_structure"},
         {GROUPS(GROUP("a", "\"block_structure\":[64,64]") "," GROUP("b", "\"block_structure\":[128,128]")), "64 x 64 and of 128 x 128"},
         {V3 ",\"query_pre_attn_scalar\":256}", "query_pre_attn_scalar"},
@@ -393,6 +411,7 @@ static void options_that_no_published_model_uses(void **st) {
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(deepseek_v3_as_published),
                                        cmocka_unit_test(blocks_of_compressed_tensors),
+                                       cmocka_unit_test(integers_of_each_method),
                                        cmocka_unit_test(refusals_name_the_key),
                                        cmocka_unit_test(keys_chosen_by_an_indexer),
                                        cmocka_unit_test(windows_only_where_in_force),

@@ -1,0 +1,22 @@
+#pragma once
+/* What loading needs in every file of it: finding a tensor by the family's name for it, checking its shape, and the first error. */
+#include "engine/weights/weights.h"
+
+struct loader {
+    struct weights *w;
+    struct error *e;
+    int rc;     /* of the first error, whose text is in e */
+    bool aside; /* loading an optional part (MTP): its bytes do not count as the model's */
+};
+
+/* Fails with ERR_MODEL, naming file, tensor, dtype and shape, unless loading has failed before. Returns l->rc. */
+int loader_fail(struct loader *l, const struct tensor *t, const char *what);
+/* The same for a tensor that is absent. */
+void loader_missing(struct loader *l, const char *pattern, int layer, int expert, const char *ending);
+/* Writes a tensor's name: the pattern with the numbers of layer and expert, and the ending. */
+void loader_name(char *buf, size_t cap, const char *pattern, int layer, int expert, const char *ending);
+/* Finds a tensor and marks it as claimed. NULL: absent. */
+struct tensor *loader_find(struct loader *l, const char *pattern, int layer, int expert, const char *ending);
+/* Checks that t has the shape that the config requires: rows x cols (cols 0: a vector), once or per expert, followed by the `inner` dimensions that the format
+ * adds to a row. llama.cpp stores the number of heads as a dimension, and drops the dimension of a single row. Fails otherwise. */
+bool loader_has_shape(struct loader *l, const struct tensor *t, const struct param *p, int rows, int cols, int inner);

@@ -1,0 +1,170 @@
+#!/usr/bin/env python3
+"""Quantized safetensors against the same weights in float32: equal logits for every format in every mode; damaged files and unknown schemes are refused by name.
+test_quantized.py HEARTH"""
+import array
+import os
+import struct
+import sys
+import tempfile
+
+import quant_file
+from checks import check, end, run
+
+IDS = ",".join(str((i * 37 + 11) % 60) for i in range(40))
+SCALAR = ["--cpu", "scalar", "--kv", "f32"]
+MODES = ([], ["--gpus", "emu:1", "--decode", "hybrid"], ["--gpus", "emu:1", "--prefill", "blend"], ["--gpus", "emu:1", "--prefill", "slp"],
+         ["--gpus", "emu:2", "--prefill", "dslp"])
+
+
+def logits(model, out, *args):
+    rc, _, err = run("-m", model, "--tokens", IDS, "--logits-out", out, *args)
+    f = array.array("f")
+    if not rc:
+        with open(out, "rb") as h:
+            f.frombytes(h.read())
+    return f, f"exit {rc} {err.strip()}"
+
+
+def rows_off(a, b):
+    """The differences of each position, relative to the largest value, sorted."""
+    n = IDS.count(",") + 1
+    each, top = len(b) // n, max(map(abs, b))
+    if len(a) != len(b):
+        return [float("inf")] * n
+    return sorted(max(abs(x - y) for x, y in zip(a[i * each:(i + 1) * each], b[i * each:(i + 1) * each])) / top for i in range(n))
+
+
+def twins(tmp):
+    out = os.path.join(tmp, "logits")
+    for name in quant_file.FORMATS:
+        model, twin = quant_file.make(os.path.join(tmp, "pair"), name)
+        want, why = logits(twin, out, *SCALAR)
+        check(want, f"{name}: the twin in float32", why)
+        got, why = logits(model, out, *SCALAR)
+        check(got and rows_off(got, want)[-1] <= 2e-5, f"{name}: logits", f"{why}, off by {got and rows_off(got, want)[-1]}")
+        for args in MODES:  # rounding may flip a choice of experts, and thereby one position: hence the median
+            got, why = logits(model, out, "--kv", "f32", *args)
+            n = len(want) and rows_off(got, want)
+            check(got and n[len(n) // 2] < 1e-2, f"{name} {args}", f"{why}, usually off by {got and n[len(n) // 2]:.3g}")
+        rc, _, err = run("-m", model, "--verify")
+        check(rc == 0, f"{name} verifies", err)
+        rc, text, err = run("-m", model, "--inspect", "--json")
+        check(rc == 0, f"{name} is shown", err)
+
+
+GATE, DOWN = "model.layers.1.mlp.experts.2.gate_proj.", "model.layers.1.mlp.experts.2.down_proj."
+
+
+def cut(ending, lines=1, name=GATE):
+    """The last lines of a tensor are missing, in its shape too."""
+    def change(tensors):
+        dtype, shape, raw = tensors[name + ending]
+        tensors[name + ending] = dtype, [shape[0] - lines, *shape[1:]], raw[:len(raw) // shape[0] * (shape[0] - lines)]
+    return change
+
+
+def halved(ending, name=GATE):
+    """Every row of a tensor has half of its columns."""
+    def change(tensors):
+        dtype, (rows, cols), raw = tensors[name + ending]
+        each = len(raw) // rows
+        size = each // cols * (cols // 2)
+        tensors[name + ending] = dtype, [rows, cols // 2], b"".join(raw[r * each:r * each + size] for r in range(rows))
+    return change
+
+
+def gone(ending, name=GATE):
+    return lambda tensors: tensors.pop(name + ending)
+
+
+def typed(ending, dtype, name=GATE):
+    """The same bytes under another dtype of the same size."""
+    def change(tensors):
+        tensors[name + ending] = dtype, *tensors[name + ending][1:]
+    return change
+
+
+def patched(ending, at, raw, name=GATE):
+    def change(tensors):
+        dtype, shape, old = tensors[name + ending]
+        tensors[name + ending] = dtype, shape, old[:at] + raw + old[at + len(raw):]
+    return change
+
+
+NAN16, NAN_F16 = b"\xc0\x7f", b"\x00\x7e"
+DAMAGES = [
+    ("int4", "scales of too few rows", cut("weight_scale"), [GATE + "weight_scale", "[64, groups]"]),
+    ("int4", "scales of too few groups", cut("weight_scale", 32), [GATE + "weight_scale"]),
+    ("int4", "scales of groups of 64", halved("weight_scale", DOWN), [DOWN + "weight_scale"]),
+    ("int4", "no scales", gone("weight_scale"), [GATE + "weight_scale", "missing"]),
+    ("int4", "codes of too few rows", cut("weight_packed"), [GATE + "weight_packed", "[64, 12]"]),
+    ("int4", "codes of half the columns", halved("weight_packed"), [GATE + "weight_packed", "[64, 12]"]),
+    ("int4", "another shape stated", patched("weight_shape", 0, struct.pack("<q", 65)), [GATE + "weight_shape", "[65, 96]", "[64, 96]"]),
+    ("int4", "scales of another type", typed("weight_scale", "I16"), [GATE + "weight_scale", "I16"]),
+    ("int4 with zeros", "zero points of too few groups", halved("weight_zero_point", DOWN), [DOWN + "weight_zero_point", "[12, 2]"]),
+    ("int4 in activation order", "a group out of range", patched("weight_g_idx", 4 * 95, struct.pack("<i", 3)), [GATE + "weight_g_idx", "column 95", "group 3 of 3"]),
+    ("int8", "no scales", gone("weight_scale"), [GATE + "weight", "weight_scale"]),
+    ("int8", "scales of too few rows", cut("weight_scale"), [GATE + "weight_scale"]),
+    ("int8 with zeros", "zero points of too few rows", cut("weight_zero_point"), [GATE + "weight_zero_point"]),
+    ("nvfp4", "no factor", gone("weight_scale_2"), [GATE + "weight", "weight_scale_2"]),
+    ("nvfp4", "a factor of 0", patched("weight_scale_2", 0, bytes(4)), [GATE + "weight_scale_2", "positive"]),
+    ("nvfp4", "scales of too few rows", cut("weight_scale"), [GATE + "weight_scale", "[64, 6]"]),
+    ("nvfp4", "scales of blocks of 32", halved("weight_scale"), [GATE + "weight_scale", "[64, 6]"]),
+    ("nvfp4 packed", "an infinite factor", patched("weight_global_scale", 0, b"\0\0\x80\x7f"), [GATE + "weight_global_scale", "positive"]),
+    ("nvfp4 packed", "codes of too few rows", cut("weight_packed"), [GATE + "weight_packed", "[64, 48]"]),
+    ("mxfp4", "scales of another type", typed("weight_scale", "I8"), [GATE + "weight_scale", "F8_E8M0"]),
+    ("mxfp8", "scales of too few rows", cut("weight_scale"), [GATE + "weight_scale"]),
+    ("awq", "scales of too few groups", cut("scales"), [GATE + "scales", "[3, 64]"]),
+    ("awq", "zero points of too few groups", cut("qzeros"), [GATE + "qzeros", "[3, 8]"]),
+    ("awq", "codes of too few columns", cut("qweight"), [GATE + "qweight", "[96, 8]"]),
+    ("awq", "no zero points", gone("qzeros"), [GATE + "qzeros", "missing"]),
+    ("gptq", "scales of too few groups", cut("scales"), [GATE + "scales", "[3, 64]"]),
+    ("gptq", "zero points of too few groups", cut("qzeros"), [GATE + "qzeros", "[3, 8]"]),
+    ("gptq", "codes of too few columns", cut("qweight"), [GATE + "qweight", "[12, 64]"]),
+    ("gptq", "a list of too few columns", cut("g_idx"), [GATE + "g_idx", "[96]"]),
+    ("gptq", "a group out of range", patched("g_idx", 4 * 7, struct.pack("<i", -1)), [GATE + "g_idx", "column 7", "group -1 of 3"]),
+    ("gptq", "scales of another type", typed("scales", "I16"), [GATE + "scales", "F16"]),
+]
+DAMAGES_FOUND_BY_VERIFY = [
+    ("int4", "a scale that is not a number", patched("weight_scale", 2 * 5, NAN16), [GATE + "weight_scale", "row 1, column 2"]),
+    ("gptq", "a scale that is not a number", patched("scales", 2 * 65, NAN_F16), [GATE + "scales", "row 1, column 1"]),
+    ("awq", "a scale that is not a number", patched("scales", 2 * 65, NAN_F16), [GATE + "scales", "row 1, column 1"]),
+    ("nvfp4", "a scale that is not a number", patched("weight_scale", 7, b"\x7f"), [GATE + "weight_scale", "row 1, column 1"]),
+    ("mxfp8", "a scale that is not a number", patched("weight_scale", 4, b"\xff"), [GATE + "weight_scale", "row 1, column 1"]),
+    ("int8", "a scale that is not a number", patched("weight_scale", 2 * 3, NAN16), [GATE + "weight_scale", "row 3, column 0"]),
+]
+# Members of quantization_config that hearth does not compute with.
+SCHEMES = [
+    ("int4", {"quant_method": "bitsandbytes"}, ["bitsandbytes", "gptq"]),
+    ("int4", {"format": "marlin-24"}, ["marlin-24"]),
+    ("int4", {"config_groups": {"group_0": {"weights": {"num_bits": 3, "type": "int"}}}}, ["3 bits"]),
+    ("int4", {"transform_config": {"config_groups": {"R1": {}}}}, ["transform_config"]),
+    ("int4", {"sparsity_config": {"format": "sparse-24-bitmask"}}, ["sparse-24-bitmask"]),
+    ("gptq", {"bits": 3}, ["bits", "3"]),
+    ("gptq", {"checkpoint_format": "marlin"}, ["marlin"]),
+    ("gptq", {"group_size": 0}, ["group_size"]),
+    ("awq", {"version": "gemv"}, ["gemv"]),
+    ("awq", {"bits": 8}, ["bits", "8"]),
+    ("nvfp4", {"quant_algo": "W4A8_AWQ"}, ["W4A8_AWQ"]),
+]
+
+
+def refusals(tmp):
+    for name, what, change, words in DAMAGES:
+        model, _ = quant_file.make(os.path.join(tmp, "bad"), name, change)
+        rc, out, err = run("-m", model, "--inspect")
+        check(rc == 3 and not out and all(w in err for w in words), f"{name}, {what}", f"exit {rc}, {err.strip()!r}, wanted 3 and {words}")
+    for name, what, change, words in DAMAGES_FOUND_BY_VERIFY:
+        model, _ = quant_file.make(os.path.join(tmp, "bad"), name, change)
+        rc, _, err = run("-m", model, "--verify")
+        check(rc == 3 and all(w in err for w in words), f"{name}, {what}", f"exit {rc}, {err.strip()!r}, wanted 3 and {words}")
+    for name, method, words in SCHEMES:
+        model, _ = quant_file.make(os.path.join(tmp, "bad"), name, None, method)
+        rc, out, err = run("-m", model, "--inspect")
+        check(rc == 3 and not out and all(w in err for w in words), f"{name} with {method}", f"exit {rc}, {err.strip()!r}, wanted 3 and {words}")
+
+
+with tempfile.TemporaryDirectory() as tmp:
+    twins(tmp)
+    refusals(tmp)
+sys.exit(end())
