@@ -5,6 +5,7 @@
 
 static const struct arch *const table[] = {
     &arch_deepseek_v3,
+    &arch_kimi_k25,
     &arch_deepseek_v2,
     &arch_qwen3_moe,
     &arch_mixtral,

@@ -1,4 +1,5 @@
-/* DeepSeek-V3, R1, V3.1 and Kimi-K2 (same architecture, other sizes). Reference: the vendor's inference/model.py; config.json as published. */
+/* DeepSeek-V3, R1, V3.1 and Kimi-K2 (same architecture, other sizes), and Kimi-K2.5's language model. Reference: the vendor's inference/model.py; config.json
+ * as published. */
 #include <math.h>
 
 #include "engine/base/ops.h"
@@ -76,3 +77,32 @@ static void parse(struct config_reader *r, struct config *c) {
 
 static const char *const types[] = {"deepseek_v3", "kimi_k2", NULL};
 const struct arch arch_deepseek_v3 = {.model_types = types, .title = "DeepSeek-V3", .parse = parse, .names = {DEEPSEEK_NAMES, DEEPSEEK_BIAS_NAME}};
+
+/* Keys of images, which hearth does not read, and of training. */
+static void parse_k25(struct config_reader *r, struct config *c) {
+    config_skip_vision(r, c);
+    config_has(r, "media_placeholder_token_id");
+    config_has(r, "ignore_index");
+    parse(r, c);
+}
+
+#define M "language_model.model."
+static const char *const k25[] = {"kimi_k25", NULL};
+const struct arch arch_kimi_k25 = {
+    .model_types = k25,
+    .title = "Kimi-K2.5",
+    .text_config_key = "text_config",
+    .parse = parse_k25,
+    .names = {.embed = M "embed_tokens",
+              .norm = M "norm",
+              .head = "language_model.lm_head",
+              NAMES_NORMS_BEFORE(M),
+              .q = M "layers.%d.self_attn.q_proj",
+              .o = M "layers.%d.self_attn.o_proj",
+              DEEPSEEK_MLA_NAMES(M),
+              NAMES_ROUTER(M),
+              .router_bias = M "layers.%d.mlp.gate.e_score_correction_bias",
+              NAMES_EXPERTS(M),
+              NAMES_SHARED(M, "shared_experts"),
+              NAMES_DENSE(M)},
+};
