@@ -245,3 +245,5 @@ INLINE void q3_k_scales(const uint8_t *b, float *scale) {
             if (64 + j_ < (n)) use(64 + j_, v1_); \
         } \
     } while (0)
+
+#include "cpu/formats_grid.h"

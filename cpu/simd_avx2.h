@@ -193,3 +193,13 @@ INLINE V q3_v(const uint8_t *q, const uint8_t *qh, const int shift, const int bi
     h = _mm_and_si128(bit < 2 ? _mm_slli_epi16(h, 2 - bit) : _mm_srli_epi16(h, bit - 2), _mm_set1_epi8(4));
     return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_sub_epi8(_mm_or_si128(l, h), _mm_set1_epi8(4))));
 }
+INLINE V signed_v(uint64_t a, uint64_t b, uint32_t signs) {
+    const V v = _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_cvtsi64_si128((long long)a)));
+    const __m256i top = _mm256_sllv_epi32(_mm256_set1_epi32((int)signs), _mm256_setr_epi32(31, 30, 29, 28, 27, 26, 25, 24));
+    return _mm256_xor_ps(v, _mm256_castsi256_ps(_mm256_and_si256(top, _mm256_set1_epi32((int)0x80000000))));
+}
+INLINE V tq1_v(const uint8_t *p, const int power) {
+    __m128i w = _mm_cvtepu8_epi16(load8(p));
+    w = _mm_and_si128(_mm_mullo_epi16(w, _mm_set1_epi16((short)power)), _mm_set1_epi16(255));
+    return _mm256_cvtepi32_ps(_mm256_cvtepi16_epi32(_mm_srli_epi16(_mm_mullo_epi16(w, _mm_set1_epi16(3)), 8)));
+}

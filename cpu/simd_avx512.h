@@ -242,3 +242,14 @@ INLINE V q3_v(const uint8_t *q, const uint8_t *qh, const int shift, const int bi
     h = _mm_and_si128(bit < 2 ? _mm_slli_epi16(h, 2 - bit) : _mm_srli_epi16(h, bit - 2), _mm_set1_epi8(4));
     return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_sub_epi8(_mm_or_si128(l, h), _mm_set1_epi8(4))));
 }
+/* Eight bytes of a and of b, negative where `signs` has the lane's bit. */
+INLINE V signed_v(uint64_t a, uint64_t b, uint32_t signs) {
+    const V v = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_set_epi64x((long long)b, (long long)a)));
+    return _mm512_mask_sub_ps(v, (__mmask16)signs, vzero(), v);
+}
+/* Ternary digit of each byte, 0 to 2: the upper part of three times the fraction byte * power. */
+INLINE V tq1_v(const uint8_t *p, const int power) {
+    __m256i w = _mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i *)(const void *)p));
+    w = _mm256_and_si256(_mm256_mullo_epi16(w, _mm256_set1_epi16((short)power)), _mm256_set1_epi16(255));
+    return _mm512_cvtepi32_ps(_mm512_cvtepi16_epi32(_mm256_srli_epi16(_mm256_mullo_epi16(w, _mm256_set1_epi16(3)), 8)));
+}

@@ -82,6 +82,8 @@ template <int N> __device__ inline void q3_k_columns(float *v, const uint8_t *b,
     for (int k = 0; k < N; k++) v[k] = d * (float)((int)(((uint32_t)q[k] >> (i % 128 / 32 * 2) & 3) | ((uint32_t)high[k] >> (i / 32) & 1) << 2) - 4);
 }
 
+#include "gpu/cuda_grid_blocks.cuh"
+
 __device__ inline bool is_blocks(int dtype) { return dtype >= DT_Q8_0; }
 /* Columns c .. c + N - 1 of a row. */
 template <int N> __device__ inline void blocks_at(float *v, const uint8_t *row, int dtype, int c) {
@@ -112,6 +114,15 @@ template <int N> __device__ inline void blocks_at(float *v, const uint8_t *row, 
     case DT_Q5_1: b = row + c / 32 * 24; nibbles_plus<N>(v, b + 8, c % 32, block_half(b), block_half(b + 2), true); return;
     case DT_Q2_K: q2_k_columns<N>(v, row + c / 256 * 84, c % 256); return;
     case DT_Q3_K: q3_k_columns<N>(v, row + c / 256 * 110, c % 256); return;
+    case DT_IQ1_S: iq1_columns<N>(v, row + c / 256 * 50, dtype, c % 256); return;
+    case DT_IQ1_M: iq1_columns<N>(v, row + c / 256 * 56, dtype, c % 256); return;
+    case DT_IQ2_XXS: iq2_columns<N>(v, row + c / 256 * 66, dtype, c % 256); return;
+    case DT_IQ2_XS: iq2_columns<N>(v, row + c / 256 * 74, dtype, c % 256); return;
+    case DT_IQ2_S: iq2_columns<N>(v, row + c / 256 * 82, dtype, c % 256); return;
+    case DT_IQ3_XXS: iq3_columns<N>(v, row + c / 256 * 98, dtype, c % 256); return;
+    case DT_IQ3_S: iq3_columns<N>(v, row + c / 256 * 110, dtype, c % 256); return;
+    case DT_TQ1_0: tq1_columns<N>(v, row + c / 256 * 54, c % 256); return;
+    case DT_TQ2_0: tq2_columns<N>(v, row + c / 256 * 66, c % 256); return;
     case DT_IQ4_XS: iq4_xs<N>(v, row + c / 256 * 136, c % 256); return;
     case DT_Q4_K: b = row + c / 256 * 144; q45_k_columns<N>(v, b, NULL, b + 16, c % 256); return;
     case DT_Q5_K: b = row + c / 256 * 176; q45_k_columns<N>(v, b, b + 16, b + 48, c % 256); return;

@@ -147,13 +147,13 @@ static const struct {
     const char *name;
     uint8_t dtype; /* DT_NONE: unsupported */
 } formats[] = {
-    [0] = {"F32", DT_F32},      [1] = {"F16", DT_F16},        [2] = {"Q4_0", DT_Q4_0},   [3] = {"Q4_1", DT_Q4_1},      [6] = {"Q5_0", DT_Q5_0},
-    [7] = {"Q5_1", DT_Q5_1},    [8] = {"Q8_0", DT_Q8_0},      [9] = {"Q8_1", DT_NONE},   [10] = {"Q2_K", DT_Q2_K},     [11] = {"Q3_K", DT_Q3_K},
-    [12] = {"Q4_K", DT_Q4_K},   [13] = {"Q5_K", DT_Q5_K},     [14] = {"Q6_K", DT_Q6_K},  [15] = {"Q8_K", DT_NONE},     [16] = {"IQ2_XXS", DT_NONE},
-    [17] = {"IQ2_XS", DT_NONE}, [18] = {"IQ3_XXS", DT_NONE},  [19] = {"IQ1_S", DT_NONE}, [20] = {"IQ4_NL", DT_IQ4_NL}, [21] = {"IQ3_S", DT_NONE},
-    [22] = {"IQ2_S", DT_NONE},  [23] = {"IQ4_XS", DT_IQ4_XS}, [24] = {"I8", DT_NONE},    [25] = {"I16", DT_NONE},      [26] = {"I32", DT_NONE},
-    [27] = {"I64", DT_NONE},    [28] = {"F64", DT_NONE},      [29] = {"IQ1_M", DT_NONE}, [30] = {"BF16", DT_BF16},     [34] = {"TQ1_0", DT_NONE},
-    [35] = {"TQ2_0", DT_NONE},  [39] = {"MXFP4", DT_MXFP4},
+    [0] = {"F32", DT_F32},        [1] = {"F16", DT_F16},          [2] = {"Q4_0", DT_Q4_0},    [3] = {"Q4_1", DT_Q4_1},      [6] = {"Q5_0", DT_Q5_0},
+    [7] = {"Q5_1", DT_Q5_1},      [8] = {"Q8_0", DT_Q8_0},        [9] = {"Q8_1", DT_NONE},    [10] = {"Q2_K", DT_Q2_K},     [11] = {"Q3_K", DT_Q3_K},
+    [12] = {"Q4_K", DT_Q4_K},     [13] = {"Q5_K", DT_Q5_K},       [14] = {"Q6_K", DT_Q6_K},   [15] = {"Q8_K", DT_NONE},     [16] = {"IQ2_XXS", DT_IQ2_XXS},
+    [17] = {"IQ2_XS", DT_IQ2_XS}, [18] = {"IQ3_XXS", DT_IQ3_XXS}, [19] = {"IQ1_S", DT_IQ1_S}, [20] = {"IQ4_NL", DT_IQ4_NL}, [21] = {"IQ3_S", DT_IQ3_S},
+    [22] = {"IQ2_S", DT_IQ2_S},   [23] = {"IQ4_XS", DT_IQ4_XS},   [24] = {"I8", DT_NONE},     [25] = {"I16", DT_NONE},      [26] = {"I32", DT_NONE},
+    [27] = {"I64", DT_NONE},      [28] = {"F64", DT_NONE},        [29] = {"IQ1_M", DT_IQ1_M}, [30] = {"BF16", DT_BF16},     [34] = {"TQ1_0", DT_TQ1_0},
+    [35] = {"TQ2_0", DT_TQ2_0},   [39] = {"MXFP4", DT_MXFP4},
 };
 enum { n_formats = sizeof formats / sizeof *formats };
 

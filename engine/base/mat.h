@@ -35,6 +35,15 @@ enum dtype {
     DT_Q5_1,
     DT_Q2_K,
     DT_Q3_K,
+    DT_IQ1_S,
+    DT_IQ1_M,
+    DT_IQ2_XXS,
+    DT_IQ2_XS,
+    DT_IQ2_S,
+    DT_IQ3_XXS,
+    DT_IQ3_S,
+    DT_TQ1_0,
+    DT_TQ2_0,
     DT_COUNT
 };
 /* Bytes of n consecutive elements, starting on a block boundary. */

@@ -81,7 +81,7 @@ PARTS = [
     ("alignment 3", meta(general__alignment=3), ["general.alignment"]),
     ("arrays in arrays", meta(a=[[[[["x"]]]]]), ["too deep"]),
     ("a tensor twice", more("blk.0.attn_q.weight", "F32", [256], bytes(1024)), ["blk.0.attn_q.weight", "is also in"]),
-    ("IQ2_XXS", tensor(GATE, type=16, raw=bytes(4 * 256 * 66)), [GATE, "IQ2_XXS", "Q4_K"]),
+    ("Q8_K", tensor(GATE, type=15, raw=bytes(4 * 256 * 292)), [GATE, "Q8_K", "Q4_K"]),
     ("an unknown format", tensor(GATE, type=99), [GATE, "unknown format 99"]),
     ("rows of no whole blocks", more("x", "Q4_K", [2, 100], bytes(288)), ["x", "no whole blocks of Q4_K"]),
     ("no architecture", meta(general__architecture=None), ["general.architecture", "qwen3moe"]),

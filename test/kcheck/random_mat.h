@@ -57,8 +57,9 @@ struct shape {
 /* Offsets of a block's float16 scale and minimum; 0: no minimum. */
 static const struct {
     uint8_t dtype, scale, min;
-} halves_inside[] = {{DT_Q8_0, 0, 0},   {DT_Q4_0, 0, 0}, {DT_Q4_1, 0, 2}, {DT_Q5_0, 0, 0},   {DT_Q5_1, 0, 2},   {DT_Q2_K, 80, 82},
-                     {DT_Q3_K, 108, 0}, {DT_Q4_K, 0, 2}, {DT_Q5_K, 0, 2}, {DT_Q6_K, 208, 0}, {DT_IQ4_NL, 0, 0}, {DT_IQ4_XS, 0, 0}};
+} halves_inside[] = {{DT_Q8_0, 0, 0},   {DT_Q4_0, 0, 0},  {DT_Q4_1, 0, 2},    {DT_Q5_0, 0, 0},   {DT_Q5_1, 0, 2},   {DT_Q2_K, 80, 82}, {DT_Q3_K, 108, 0},
+                     {DT_Q4_K, 0, 2},   {DT_Q5_K, 0, 2},  {DT_Q6_K, 208, 0},  {DT_IQ4_NL, 0, 0}, {DT_IQ4_XS, 0, 0}, {DT_IQ1_S, 0, 0},  {DT_IQ2_XXS, 0, 0},
+                     {DT_IQ2_XS, 0, 0}, {DT_IQ2_S, 0, 0}, {DT_IQ3_XXS, 0, 0}, {DT_IQ3_S, 0, 0},  {DT_TQ1_0, 52, 0}, {DT_TQ2_0, 64, 0}};
 
 static __attribute__((unused)) struct mat make(const struct shape *s) {
     struct mat m = {.rows = s->rows,
@@ -96,6 +97,8 @@ static __attribute__((unused)) struct mat make(const struct shape *s) {
                 memcpy(p + b + halves_inside[k].scale, &d16, 2), p[b + halves_inside[k].scale] ^= (uint8_t)(rnd() & 3);
                 if (halves_inside[k].min) memcpy(p + b + halves_inside[k].min, &m16, 2);
             }
+        for (size_t b = 0; s->dtype == DT_IQ1_M && b < row; b += 56) /* a float16 in the upper bits of four words */
+            for (int k = 0; k < 4; k++) p[b + 49 + 2 * (size_t)k] = (uint8_t)((p[b + 49 + 2 * (size_t)k] & 15) | (d16 >> 4 * k & 15) << 4);
         if (s->dtype == DT_MXFP4)
             for (size_t b = 0; b < row; b += 17) p[b] = (uint8_t)(120 + rnd() % 12);
     }
