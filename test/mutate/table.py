@@ -103,7 +103,7 @@ change("foreseen-order", "experts of the last drafted token are uploaded before 
 change("rope-halves", "DeepSeek's rope pairs halves instead of neighbours", "golden_positions", ("engine/model/deepseek_v3.c", '"rope_interleave", true', '"rope_interleave", false'))
 change("yarn-ramp", "YaRN scales the fast dimensions instead of the slow ones", "golden_positions; unit_config", ("engine/model/rope.c", "* ramp + inv_freq[j] * (1 - ramp)", "* (1 - ramp) + inv_freq[j] * ramp"))
 change("yarn-scale", "YaRN's mscale enters the softmax once instead of twice", "golden_positions; unit_config", ("engine/model/deepseek_v3.c", "scale *= m * m", "scale *= m"))
-change("scale-stride", "the stride omits the scale of a partial block at the edge", "golden_positions", (WEIGHTS, "m->block_cols >= m->cols ? 1 : cols", "m->block_cols >= m->cols ? 1 : m->cols / m->block_cols"))
+change("scale-stride", "the stride omits the scale of a partial block at the edge", "golden_positions", ("engine/weights/matrix.c", "m->block_cols >= m->cols ? 1 : cols", "m->block_cols >= m->cols ? 1 : m->cols / m->block_cols"))
 change("slot-early", "a ring slot is freed before its use has ended", "golden_positions",
        ("engine/exec/stream/ring.c", "int rc = gpu_pair_wait(ring_at(r, k)->freed, use_of(r, k), NULL);", "int rc = 0;"),
        ("engine/exec/stream/ring.c", "return gpu_pair_wait((*out)->freed, use_of(r, k) - 1, s);", "return 0;"))
