@@ -124,7 +124,7 @@ struct config {
     uint8_t score;  /* enum score_fn */
     float routed_scale, router_jitter;
     bool weighs_input;  /* the weight of the one chosen expert multiplies its input instead of its output; needs topk 1 */
-    int n_idle_experts; /* the router also chooses among so many experts that return their input */
+    int n_idle_experts; /* experts after the others that return their input; the router chooses among all */
     float router_cap;   /* logits become cap * tanh(logits / cap); 0: not */
 
     struct quant_config {     /* integer weights, as far as their tensors leave it open */

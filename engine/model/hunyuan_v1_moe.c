@@ -25,7 +25,7 @@ static void only_published(struct config_reader *r) {
                              *const norms[] = {"rms", NULL};
     for (int i = 0; off[i]; i++)
         if (config_bool(r, off[i], false)) config_fail(r, "'%s' is true: hearth does not know that of this family", off[i]);
-    for (int i = 0; training[i]; i++) config_has(r, training[i]); /* of what is off */
+    for (int i = 0; training[i]; i++) config_has(r, training[i]); /* settings of the features above, or of training */
     config_choice(r, "norm_type", norms, 0);
     if (!config_bool(r, "use_rotary_pos_emb", true)) config_fail(r, "'use_rotary_pos_emb' is false: the reference rotates");
     if (config_num(r, "routed_scaling_factor", 1, 0, 1e4) != 1) config_fail(r, "'routed_scaling_factor' is not 1: the reference ignores it");

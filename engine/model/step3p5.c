@@ -7,7 +7,7 @@
 #include "engine/model/arch.h"
 #include "engine/model/names.h"
 
-/* Entry `layer` of a list with an entry per layer, which may go on with those of the MTP layers; or the number that stands for all. */
+/* Entry `layer` of a list with an entry per layer, and possibly per MTP layer after them; or the number that applies to all layers. */
 static double entry(struct config_reader *r, const struct config *c, const char *key, int layer, double none) {
     const struct json *v = config_get(r, key);
     if (!v) return none;
