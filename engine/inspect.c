@@ -104,13 +104,16 @@ int engine_inspect(const struct engine_params *p, struct buf *b, struct error *e
     const struct config *c = &w.config;
     enum dtype kv = p->kv ? p->kv : DT_BF16;
     enum cpu_level level = p->cpu_level ? (enum cpu_level)(p->cpu_level - 1) : cpu_level_best();
-    int moe = 0, first = -1, kind = 0, delta = 0;
+    int moe = 0, first = -1, kind = 0, delta = 0, window = 0, windows = 0, dense = 0;
     for (int i = 0; i < c->n_layers; i++) {
         moe += c->layer[i].moe;
         delta += c->layer[i].delta;
+        windows += c->layer[i].window > 0;
+        if (c->layer[i].window > window) window = c->layer[i].window;
         if (c->layer[i].moe && first < 0) first = i;
     }
     while (kind < c->n_layers - 1 && c->layer[kind].delta) kind++; /* first layer with attention, if any */
+    while (dense < c->n_layers && c->layer[dense].moe) dense++;    /* first layer without experts */
     buf_str(b, "{\"path\":");
     json_quote(b, p->dir, strlen(p->dir));
     buf_fmt(b, ",\"family\":\"%s\",\"model_type\":", c->arch->title);
@@ -131,11 +134,13 @@ int engine_inspect(const struct engine_params *p, struct buf *b, struct error *e
         buf_fmt(b, ",\"index_heads\":%d,\"index_head_dim\":%d,\"index_topk\":%d", c->index_heads, c->index_dim, c->index_topk);
     static const char *const ropes[] = {"default", "linear", "yarn", "llama3", "longrope", "factors"};
     static const char *const scores[] = {"softmax", "sigmoid", "mixer", "sqrtsoftplus"};
-    buf_fmt(b, ",\"window\":%d},\"rope\":{\"kind\":\"%s\",\"dim\":%d,\"theta\":%.10g", c->layer[0].window, ropes[c->rope.kind], c->rope.dim, c->rope.theta);
+    buf_fmt(b, ",\"window\":%d,\"layers_with_window\":%d},\"rope\":{\"kind\":\"%s\",\"dim\":%d,\"theta\":%.10g", window, windows, ropes[c->rope.kind],
+            c->rope.dim, c->rope.theta);
     if (c->rope.kind) buf_fmt(b, ",\"factor\":%g", c->rope.factor);
     buf_fmt(b, "},\"experts\":{\"routed\":%d,\"active\":%d,\"groups\":%d,\"inter\":%d,\"shared_inter\":%d,\"score\":\"%s\"}", c->n_experts, c->topk,
             c->n_group > 1 ? c->n_group : 1, c->moe_inter, c->shared_inter, scores[c->score]);
-    if (c->streams.n) buf_fmt(b, ",\"residual_streams\":%d", c->streams.n);
+    if (moe < c->n_layers) buf_fmt(b, ",\"dense\":{\"layers\":%d,\"inter\":%d}", c->n_layers - moe, c->dense_inter);
+    if (c->streams.n && !c->streams.is_plain) buf_fmt(b, ",\"residual_streams\":%d", c->streams.n);
     buf_str(b, ",\"formats\":{");
     json_mat(b, "embedding", &w.embed);
     json_mat(b, "head", &w.head);
@@ -144,6 +149,10 @@ int engine_inspect(const struct engine_params *p, struct buf *b, struct error *e
         json_mat(b, "router", &w.layers[first].router);
         json_mat(b, "expert_gate", &w.layers[first].experts[0].gate);
         json_mat(b, "expert_down", &w.layers[first].experts[0].down);
+    }
+    if (dense < c->n_layers) {
+        json_mat(b, "dense_gate", &w.layers[dense].dense.gate);
+        json_mat(b, "dense_down", &w.layers[dense].dense.down);
     }
     buf_fmt(b, "},\"bytes\":{\"routed\":%zu,\"dense\":%zu,\"embedding\":%zu,\"skipped\":%zu,\"all\":%zu,\"per_token\":%zu,\"kv_per_token\":%zu}",
             w.bytes_routed, w.bytes_dense, w.bytes_embed, w.bytes_skipped, w.files.bytes, weights_token_bytes(&w), kv_token_bytes(c, kv));
