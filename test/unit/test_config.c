@@ -408,6 +408,63 @@ static void options_that_no_published_model_uses(void **st) {
     }
 }
 
+/* Published configs of models without experts, as sparse as they are. */
+static void dense_families(void **st) {
+    struct config c;
+    struct error e = {0};
+    static const char gemma3[] = "{\"model_type\":\"gemma3\",\"eos_token_id\":[1,106],\"mm_tokens_per_image\":256,\"text_config\":{\"hidden_size\":2560,"
+                                 "\"intermediate_size\":10240,\"model_type\":\"gemma3_text\",\"num_hidden_layers\":34,\"rope_scaling\":{\"factor\":8.0,"
+                                 "\"rope_type\":\"linear\"},\"sliding_window\":1024},\"vision_config\":{\"hidden_size\":1152}}";
+    assert_int_equal(parse(&c, gemma3, false, &e), 0);
+    assert_true(c.vocab == 262208 && c.n_heads == 8 && c.n_kv_heads == 4 && c.head_dim == 256 && c.tied && c.n_experts == 0 && c.max_context == 131072);
+    assert_true(c.norm == NORM_RMS_PLUS_ONE && c.qk_norm == QK_NORM_HEAD && c.output_norm && c.streams.is_plain && c.glu.cubic > 0 && c.n_eos == 2);
+    assert_true(c.embed_scale == 50.5f && fabsf(c.attn_scale - 0.0625f) < 1e-7f && c.score_cap == 0 && c.logit_cap == 0); /* sqrt(2560) = 50.596 in BF16 */
+    assert_true(c.rope.kind == ROPE_LINEAR && c.rope.theta == 1e6 && c.second_rope.kind == ROPE_DEFAULT && c.second_rope.theta == 1e4);
+    for (int i = 0; i < 34; i++)
+        assert_true(c.layer[i].window == (i % 6 == 5 ? 0 : 1024) && c.layer[i].rope == (i % 6 == 5 ? LAYER_ROPE_FIRST : LAYER_ROPE_SECOND) && !c.layer[i].moe);
+
+#define DENSE(type, more) \
+    "{\"model_type\":\"" type "\",\"vocab_size\":1000,\"hidden_size\":256,\"num_hidden_layers\":5,\"num_attention_heads\":4,\"num_key_value_heads\":2," \
+    "\"intermediate_size\":512,\"max_position_embeddings\":4096" more "}"
+    assert_int_equal(parse(&c, DENSE("qwen2", ",\"use_sliding_window\":true,\"sliding_window\":64,\"max_window_layers\":3"), false, &e), 0);
+    assert_true(c.qkv_bias && !c.o_bias && !c.layer[2].window && c.layer[3].window == 64 && c.layer[4].window == 64);
+    assert_int_equal(parse(&c, DENSE("smollm3", ""), false, &e), 0);
+    assert_true(c.tied && c.layer[2].rope == LAYER_ROPE_FIRST && c.layer[3].rope == LAYER_ROPE_NONE && c.layer[4].rope == LAYER_ROPE_FIRST);
+    assert_int_equal(parse(&c, DENSE("gemma2", ",\"final_logit_softcapping\":null"), false, &e), 0);
+    assert_true(c.score_cap == 50 && c.logit_cap == 0 && c.layer[0].window == 4096 && !c.layer[1].window);
+    assert_int_equal(parse(&c, DENSE("granite", ",\"residual_multiplier\":0.5,\"logits_scaling\":8"), false, &e), 0);
+    assert_true(c.residual_scale == 0.5f && c.logit_scale == 0.125f);
+    assert_int_equal(parse(&c, DENSE("olmo2", ""), false, &e), 0);
+    assert_true(c.no_input_norm && c.output_norm && c.qk_norm == QK_NORM_ALL);
+    assert_int_equal(parse(&c, DENSE("llama", ",\"mlp_bias\":true,\"attention_bias\":true"), false, &e), 0);
+    assert_true(c.dense_bias && c.qkv_bias && c.o_bias && !c.tied);
+    assert_int_equal(parse(&c, DENSE("smollm3", ",\"no_rope_layers\":[1,1,2,0,1]"), false, &e), ERR_MODEL);
+    assert_non_null(strstr(e.text, "'no_rope_layers' of layer 2"));
+}
+
+/* K-EXAONE's layers by a pattern; Cohere's leading dense layers have one of their own. */
+static void layers_by_pattern(void **st) {
+    struct config c;
+    struct error e = {0};
+#define EXPERTS ",\"num_experts\":8,\"num_experts_per_tok\":2,\"moe_intermediate_size\":64"
+    assert_int_equal(parse(&c, DENSE("exaone_moe", EXPERTS ",\"num_shared_experts\":1,\"sliding_window\":128,\"sliding_window_pattern\":\"LLG\""), false, &e),
+                     0);
+    for (int i = 0; i < 5; i++) {
+        assert_int_equal(c.layer[i].window, i % 3 == 2 ? 0 : 128);
+        assert_int_equal(c.layer[i].rope, i % 3 == 2 ? LAYER_ROPE_NONE : LAYER_ROPE_FIRST);
+        assert_int_equal(c.layer[i].moe, i > 0);
+    }
+    assert_int_equal(parse(&c,
+                           DENSE("cohere2_moe", ",\"num_experts\":8,\"num_experts_per_tok\":2,\"num_shared_experts\":1,\"first_k_dense_replace\":2,"
+                                                "\"prefix_dense_intermediate_size\":700,\"sliding_window\":16,\"sliding_window_pattern\":3"),
+                           false, &e),
+                     0);
+    static const int windows[] = {0, 0, 16, 16, 0};
+    for (int i = 0; i < 5; i++) assert_int_equal(c.layer[i].window, windows[i]);
+    assert_true(c.layer[0].rope == LAYER_ROPE_FIRST && c.layer[4].rope == LAYER_ROPE_NONE && c.dense_inter == 700 && c.moe_inter == 512 && !c.layer[1].moe);
+    assert_true(c.parallel_block && c.routed_scale == 0.5f && c.shared_scale == 0.5f && c.norm == NORM_LAYER && c.rope.interleaved);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(deepseek_v3_as_published),
                                        cmocka_unit_test(blocks_of_compressed_tensors),
@@ -420,6 +477,8 @@ int main(void) {
                                        cmocka_unit_test(keys_of_several_tokens),
                                        cmocka_unit_test(linear_attention_where_it_is_asked_for),
                                        cmocka_unit_test(layers_of_several_kinds),
-                                       cmocka_unit_test(options_that_no_published_model_uses)};
+                                       cmocka_unit_test(options_that_no_published_model_uses),
+                                       cmocka_unit_test(dense_families),
+                                       cmocka_unit_test(layers_by_pattern)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
