@@ -26,8 +26,11 @@ class Refuse(driver.Case):
         for args in (("-p", "x"), ("--inspect",), ("--verify",), ("--tokens", "1", "-n", "1", "--ids"), ("-p", "x", "--force")):
             rc, out, err = self.run_bin("-m", d, *args)
             self.assertEqual((rc, out), (3, b""), args)
-            for word in ("'hearth_9000'", "cannot open the architecture", "--version -v", "config.json"):
+            for word in ("hearth_9000", "cannot open", "llama.cpp", "hearth --version -v", "config.json"):
                 self.assertIn(word, err)
+        listed = self.run_bin("--version", "-v")[1].decode()
+        for word in ("deepseek_v3", "qwen3_moe", "mixtral"):
+            self.assertIn(word, listed)
         self.assertEqual(json.loads(self.run_bin("-m", d, "-p", "x", "--json")[1])["error"]["code"], 3)
 
     def test_keys_that_change_the_computation(self):
