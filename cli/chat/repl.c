@@ -1,5 +1,4 @@
 #include "cli/chat/chat.h"
-#include "cli/chat/command.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -31,14 +30,15 @@ static void handle_line(struct repl *r, const char *text, size_t n) {
     queue_add_to_history(r, text, n);
     n = trim_end(text, n, " \t\n");
     strip_triple_quotes(&text, &n);
-    char *copy = mem_strndup(text, n);
+    struct buf line = {0};
     bool chooses = r->choosing_model && n && strspn(text, "0123456789") == n;
     r->choosing_model = false;
-    if (!copy) screen_print(r, "no memory");
-    else if (chooses) cmd_model(r, copy);
-    else if (command_is(copy)) command_run(r, copy); /* commands may span lines */
-    else if (n) chat_turn_send(r, copy, n, false);
-    mem_free(copy);
+    buf_str(&line, chooses ? "/model " : "");
+    buf_add(&line, text, n);
+    if (line.failed) screen_print(r, "no memory");
+    else if (command_is(line.data)) command_run(r, line.data); /* commands may span lines */
+    else if (n) chat_turn_send(r, line.data, n, false);
+    buf_free(&line);
 }
 
 /* --- lines entered during an answer ---------------------------------------------------------------------------------- */
