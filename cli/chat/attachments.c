@@ -43,6 +43,17 @@ static int add_document(struct attachments *l, const struct input_path *f, struc
     return rc;
 }
 
+/* Counts the tokens of the documents alone, with the tokenizer of this process. The built-in model's prompts leave documents out. */
+static size_t count_documents(struct app *a, const struct attachments *l) {
+    struct buf text = {0};
+    struct ids ids = {0};
+    attachments_put(l, &text);
+    size_t n = a->tokenizer && !text.failed && !tokenizer_encode(a->tokenizer, text.data, text.len, TEXT_VALUE, &ids, NULL) ? ids.n : 0;
+    ids_free(&ids);
+    buf_free(&text);
+    return n;
+}
+
 /* Counts the tokens of the conversation with the documents. False if the engine cannot tell. */
 static bool count_with_documents(struct app *a, const struct chat_session *t, size_t *n) {
     struct conversation c = {.messages = mem_alloc((t->conv.n + 1) * sizeof *c.messages), .n = t->conv.n + 1};
@@ -71,7 +82,10 @@ static int check_fits(struct app *a, const struct chat_session *t, const char *w
     if (!context) return 0;
     if (attachments_bytes(&t->attached) / LONG_TOKEN > (size_t)context)
         return error_set(e, ERR_CONTEXT, "%.200s: %s is more than the context of %d tokens holds; nothing was attached", what, size, context);
-    if (!count_with_documents(a, t, &n) || n < (size_t)context) return 0;
+    if (!count_with_documents(a, t, &n)) return 0;
+    size_t alone = n < (size_t)context ? count_documents(a, &t->attached) : 0;
+    if (alone > n) n = alone;
+    if (n < (size_t)context) return 0;
     return error_set(e, ERR_CONTEXT, "%.200s: with these %s the prompt would have %zu tokens, the context holds %d; nothing was attached", what, size, n,
                      context);
 }

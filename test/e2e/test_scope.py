@@ -137,6 +137,18 @@ class Told(driver.Case):
             t.send("/bye\r")
             t.wait()
 
+    def test_file_larger_than_the_context(self):
+        """Is refused at once, although the built-in model would not get it."""
+        path = os.path.join(self.home, "a.txt")
+        with open(path, "w") as f:
+            f.write(TEXT * 2000)
+        t = self.terminal(cols=200)
+        at = t.prompt()
+        t.send(f"/read {path}\r")
+        at = t.prompt(t.until(rb"a.txt: with these 84.0 kB the prompt would have \d+ tokens, the context holds 8192; nothing was attached", at))
+        t.send("how do I quit?\r")
+        t.prompt(t.until("Every turn is saved already.", at))
+
     def test_dumb_terminal(self):
         t = driver.Terminal([driver.BIN], {**self.env, "TERM": "dumb", "LANG": "C"}, 24, 80)
         t.until("> ")

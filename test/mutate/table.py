@@ -301,7 +301,7 @@ change("second-interrupt", "a second Ctrl-C waits like the first", "e2e_reach; e
 change("terminal-restore", "a signal leaves the terminal raw", "e2e_commands", (SIG, "term_restore();\n    if (at_exit) at_exit();\n    file_out_abandon();\n    signal(sig, SIG_DFL);\n    sigemptyset", "file_out_abandon();\n    signal(sig, SIG_DFL);\n    sigemptyset"))
 change("chat-model", "a saved chat continues with the model that happens to be selected", "e2e_daily", ("cli/saved/store_model.c", "return opt_set(&a->opts, OPT_MODEL, m->path, ORIGIN_CHAT, what, e);", "return 0;"))
 change("chat-files", "a saved chat continues with changed files of its model", "e2e_served", ("cli/saved/store_model.c", "m->fingerprint == a->info->fingerprint ||", "true ||"))
-change("attach-large", "a file larger than the context is attached", "e2e_daily", ("cli/chat/attachments.c", "n < (size_t)context) return 0;", "true) return 0;"))
+change("attach-large", "a file larger than the context is attached", "e2e_daily", ("cli/chat/attachments.c", "    if (n < (size_t)context) return 0;", "    return 0;"))
 change("copy-raw", "control characters reach the clipboard", "e2e_daily", ("cli/chat/command_text.c", "sanitize_add(&filter, text, n, &clean);", "buf_add(&clean, text, n);"))
 change("refusal-answer", "a refusal of the built-in model counts as an answer", "e2e_scope", ("cli/turn/prompt.c", "if (!p->refusal.len) return 0;", "return 0;"))
 change("lines-mixed", "lines of parallel runs mix", "e2e_habits", ("cli/terminal/out_lines.c", "if (!locked) locked = set_lock(F_WRLCK, false);", "locked = true;"))
