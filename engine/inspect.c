@@ -33,6 +33,43 @@ static void json_mat(struct buf *b, const char *key, const struct mat *m) {
     buf_str(b, "}");
 }
 
+struct weight_mix {
+    uint64_t weights, bytes; /* numbers, and their bytes with scales */
+};
+static void count_matrices(struct weight_mix mix[DT_COUNT], const void *base, const struct param *list, int n) {
+    for (int i = 0; i < n; i++) {
+        const struct mat *m = params_mat(base, &list[i]);
+        if (!list[i].cols || !m->data) continue;
+        mix[m->dtype].weights += (uint64_t)m->rows * (uint64_t)m->cols, mix[m->dtype].bytes += mat_bytes(m);
+    }
+}
+/* Appends the mean bits per weight, scales included, of all matrices, and how many weights are stored in each format, the most frequent first. */
+static void json_mix(struct buf *b, const struct weights *w) {
+    const struct config *c = &w->config;
+    struct param list[PARAMS_MAX];
+    struct weight_mix mix[DT_COUNT] = {{0}}, all = {0};
+    const struct mat *ends[] = {&w->embed, c->tied ? NULL : &w->head};
+    for (int i = 0; i < 2; i++)
+        if (ends[i]) mix[ends[i]->dtype].weights += (uint64_t)ends[i]->rows * (uint64_t)ends[i]->cols, mix[ends[i]->dtype].bytes += mat_bytes(ends[i]);
+    for (int l = 0; l < c->n_layers; l++) {
+        count_matrices(mix, &w->layers[l], list, params_list(c, l, MODULE_LAYER, list));
+        const int n = w->layers[l].experts ? params_list(c, l, MODULE_EXPERT, list) : 0;
+        for (int k = 0; n && k < c->n_experts; k++) count_matrices(mix, &w->layers[l].experts[k], list, n);
+    }
+    for (int t = 0; t < DT_COUNT; t++) all.weights += mix[t].weights, all.bytes += mix[t].bytes;
+    buf_fmt(b, ",\"bits_per_weight\":%.2f,\"mix\":[", all.weights ? 8.0 * (double)all.bytes / (double)all.weights : 0);
+    for (int shown = 0;; shown++) {
+        int most = 0;
+        for (int t = 0; t < DT_COUNT; t++)
+            if (mix[t].weights > mix[most].weights) most = t;
+        if (!mix[most].weights) break;
+        buf_fmt(b, "%s{\"dtype\":\"%s\",\"weights\":%llu,\"bits\":%.2f,\"bytes\":%llu}", shown ? "," : "", dtype_name((enum dtype)most),
+                (unsigned long long)mix[most].weights, 8.0 * (double)mix[most].bytes / (double)mix[most].weights, (unsigned long long)mix[most].bytes);
+        mix[most].weights = 0;
+    }
+    buf_str(b, "]");
+}
+
 static void json_skipped(struct buf *b, const struct checkpoint *f) {
     int shown = 0;
     for (size_t i = 0; i < f->n_tensors && shown < 8; i++)
@@ -154,8 +191,11 @@ int engine_inspect(const struct engine_params *p, struct buf *b, struct error *e
         json_mat(b, "dense_gate", &w.layers[dense].dense.gate);
         json_mat(b, "dense_down", &w.layers[dense].dense.down);
     }
-    buf_fmt(b, "},\"bytes\":{\"routed\":%zu,\"dense\":%zu,\"embedding\":%zu,\"skipped\":%zu,\"all\":%zu,\"per_token\":%zu,\"kv_per_token\":%zu}",
-            w.bytes_routed, w.bytes_dense, w.bytes_embed, w.bytes_skipped, w.files.bytes, weights_token_bytes(&w), kv_token_bytes(c, kv));
+    buf_str(b, "}");
+    json_mix(b, &w);
+    buf_fmt(b,
+            ",\"bytes\":{\"routed\":%zu,\"dense\":%zu,\"embedding\":%zu,\"skipped\":%zu,\"all\":%zu,\"repacked\":%zu,\"per_token\":%zu,\"kv_per_token\":%zu}",
+            w.bytes_routed, w.bytes_dense, w.bytes_embed, w.bytes_skipped, w.files.bytes, w.bytes_repacked, weights_token_bytes(&w), kv_token_bytes(c, kv));
     buf_fmt(b, ",\"files\":%d,\"tensors\":%zu,\"skipped\":{\"tensors\":%zu,\"prediction_layers\":%zu,\"first\":[", w.files.n_shards, w.files.n_tensors,
             w.n_skipped, w.n_mtp_tensors);
     json_skipped(b, &w.files);

@@ -244,6 +244,7 @@ static bool is_uniform(const struct op_experts *a, struct cuda_routed *out) {
         const float *first_bias[3] = {e[0].gate_bias, e[0].up_bias, e[0].down_bias}, *bias[3] = {e[i].gate_bias, e[i].up_bias, e[i].down_bias};
         for (int k = 0; k < 3; k++) {
             const size_t at = (size_t)i * each;
+            if (m[k]->scale_dtype != first[k]->scale_dtype || (m[k]->scale_dtype == DT_E4M3 && m[k]->scale_gain != first[k]->scale_gain)) return false;
             if (m[k]->dtype != first[k]->dtype || m[k]->data != (const char *)first[k]->data + at) return false;
             if (first[k]->scale && m[k]->scale != (const char *)first[k]->scale + at) return false;
             if (first_bias[k] && (const char *)bias[k] != (const char *)first_bias[k] + at) return false;

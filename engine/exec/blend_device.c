@@ -30,7 +30,7 @@ static size_t pairs_bytes(const struct config *c, int rows) { return (size_t)row
 /* Beside the rows: a minimal ring, what attention grows by, and the operations' own buffers. */
 static size_t beside_bytes(const struct runtime *m, const struct decode_device *d, int rows, int end) {
     const struct config *c = &m->w->config;
-    return SLOTS_LEAST * expert_pool_slot_bytes(m) + (d ? block_grown_bytes(c, end) : 0) + work_bytes(c, rows) / 2;
+    return SLOTS_LEAST * expert_pool_slot_bytes(m, -1) + (d ? block_grown_bytes(c, end) : 0) + work_bytes(c, rows) / 2;
 }
 
 size_t blend_device_min_bytes(const struct runtime *m, const struct decode_device *d, int pos, int n) {
@@ -41,7 +41,7 @@ size_t blend_device_min_bytes(const struct runtime *m, const struct decode_devic
 }
 size_t blend_device_good_bytes(const struct runtime *m, const struct decode_device *d, int pos, int n) {
     enum { RING = 32 };
-    return blend_device_min_bytes(m, d, pos, n) + RING * expert_pool_slot_bytes(m);
+    return blend_device_min_bytes(m, d, pos, n) + RING * expert_pool_slot_bytes(m, -1);
 }
 
 bool blend_device_try_rows(struct blend_device *p, int rows, int end) {
@@ -55,7 +55,7 @@ bool blend_device_try_rows(struct blend_device *p, int rows, int end) {
 
 static int open_slots(struct blend_device *p, size_t keep, struct error *e) {
     const int most = p->s->c->n_experts;
-    const size_t bytes = expert_pool_slot_bytes(p->s->m);
+    const size_t bytes = expert_pool_slot_bytes(p->s->m, -1);
     if (!(p->slots = mem_calloc((size_t)most, sizeof *p->slots))) return error_set(e, ERR_MEMORY, "no memory for a prefill");
     if (keep < gpu_mem_free(p->g) / 16) keep = gpu_mem_free(p->g) / 16;
     while (p->n_slots < most && (p->n_slots < SLOTS_LEAST || gpu_mem_free(p->g) > keep + bytes)) {
@@ -80,7 +80,7 @@ int blend_device_alloc(struct blend_device *p, int rows, int end, bool alone, st
     if (!rc) rc = gpu_host_alloc(p->g, (void **)&p->pair_token, pairs, e);
     if (!rc) rc = gpu_host_alloc(p->g, (void **)&p->pair_weight, pairs, e);
     if (!rc && !alone) rc = gpu_host_alloc(p->g, (void **)&p->sum, hidden, e);
-    return rc ? rc : open_slots(p, beside_bytes(p->s->m, p->d, rows, end) - SLOTS_LEAST * expert_pool_slot_bytes(p->s->m), e);
+    return rc ? rc : open_slots(p, beside_bytes(p->s->m, p->d, rows, end) - SLOTS_LEAST * expert_pool_slot_bytes(p->s->m, -1), e);
 }
 
 int blend_device_open(struct blend_device *p, struct error *e) {

@@ -28,13 +28,13 @@ struct budget_out decode_experts_budget(const struct decode *s, int device, int 
     struct budget_in in = {.free_bytes = room->free_bytes[device],
                            .weight_bytes = weights,
                            .reserve_bytes = room->reserve_bytes[device] + buffers,
-                           .slot_bytes = expert_pool_slot_bytes(m),
                            .n_experts = s->c->n_experts,
                            .request = m->pool_request,
                            .requested = m->pool_request_n};
     for (int l = first; l < last; l++) {
         const size_t bytes = m->pool_request <= BUDGET_LAYERS && device_experts_pay(m, device) ? resident_experts_bytes(m->w, l) : 0;
         in.layers += s->c->layer[l].moe;
+        if (s->c->layer[l].moe) in.row_bytes += expert_pool_slot_bytes(m, l);
         if (bytes > in.layer_bytes) in.layer_bytes = bytes;
     }
     budget_split(&in, &out);

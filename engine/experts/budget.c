@@ -4,8 +4,7 @@
 
 void budget_split(const struct budget_in *in, struct budget_out *out) {
     *out = (struct budget_out){0};
-    size_t taken = in->weight_bytes + in->reserve_bytes, rest = in->free_bytes > taken ? in->free_bytes - taken : 0,
-           row = in->slot_bytes * (size_t)(in->layers > 0 ? in->layers : 0);
+    size_t taken = in->weight_bytes + in->reserve_bytes, rest = in->free_bytes > taken ? in->free_bytes - taken : 0, row = in->layers > 0 ? in->row_bytes : 0;
     if (in->request == BUDGET_OFF || !row) {
         snprintf(out->why, sizeof out->why, "no experts: %s", in->request == BUDGET_OFF ? "requested" : "no layer with experts on the device");
         return;

@@ -12,8 +12,8 @@ struct budget_in {
     size_t free_bytes;     /* bytes free on the device */
     size_t weight_bytes;   /* attention blocks, shared experts, dense FFNs and head assigned to it */
     size_t reserve_bytes;  /* KV caches, workspaces, a prefill's ring */
-    size_t slot_bytes;     /* one expert */
-    size_t layer_bytes;    /* all experts of a layer; 0: whole layers cannot be resident */
+    size_t row_bytes;      /* one expert of each of the layers */
+    size_t layer_bytes;    /* all experts of the largest layer; 0: whole layers cannot be resident */
     int layers, n_experts; /* MoE layers whose attention block it has; experts in each */
     enum budget_request request;
     size_t requested; /* requested experts or bytes */

@@ -12,7 +12,14 @@
 #include "engine/transfer/stage.h"
 
 enum { USED_MOST = 256 }; /* experts of a layer that the device computes at most */
-size_t expert_pool_slot_bytes(const struct runtime *m) { return (m->expert_bytes + 4096) & ~(size_t)255; }
+size_t expert_pool_slot_bytes(const struct runtime *m, int layer) {
+    size_t most = 0;
+    for (int l = layer < 0 ? 0 : layer; l < (layer < 0 ? m->w->config.n_layers : layer + 1); l++) {
+        const size_t bytes = weights_largest_expert(m->w, l);
+        if (bytes > most) most = bytes;
+    }
+    return (most + 4096) & ~(size_t)255; /* parts keep their alignment on the host */
+}
 static struct expert_slot *layer_slots(const struct expert_pool *x, int layer) { return x->slots + (size_t)layer * (size_t)x->slots_per_layer; }
 static int16_t *slot_index(const struct expert_pool *x, int layer, int expert) {
     return &x->slot_of[(size_t)layer * (size_t)x->d->s->c->n_experts + (size_t)expert];
@@ -121,12 +128,12 @@ static int open_buffers(struct expert_pool *x, struct error *e) {
 /* Allocates slots, one per layer at a time, until memory runs out. */
 static void open_slots(struct expert_pool *x) {
     struct decode_device *d = x->d;
-    size_t bytes = expert_pool_slot_bytes(d->s->m);
     for (int k = 0; k < x->slots_per_layer; k++)
         for (int l = d->first; l < d->last; l++) {
             struct expert_slot *t = &layer_slots(x, l)[k];
             t->expert = -1;
             if (!is_pool_layer(d, l)) continue;
+            const size_t bytes = expert_pool_slot_bytes(d->s->m, l);
             if (gpu_alloc(d->g, (void **)&t->mem, bytes, NULL)) {
                 log_say(LOG_INFO, "a device has room for %d experts per layer, %d were planned", k, x->slots_per_layer);
                 while (x->slots_per_layer > k) expert_pool_shrink(d);
@@ -178,7 +185,7 @@ static void free_slot(struct expert_pool *x, int layer, struct expert_slot *t) {
     if (!t->mem) return;
     if (t->expert >= 0) *slot_index(x, layer, t->expert) = -1;
     gpu_free(x->d->g, t->mem);
-    x->d->held_bytes -= expert_pool_slot_bytes(x->d->s->m);
+    x->d->held_bytes -= expert_pool_slot_bytes(x->d->s->m, layer);
     *t = (struct expert_slot){.expert = -1};
 }
 

@@ -53,7 +53,8 @@ struct expert_pool {
     struct split_plan *plan;
 };
 
-size_t expert_pool_slot_bytes(const struct runtime *m); /* bytes of a slot */
+/* Bytes of a slot of a layer, whose experts may be stored in another format than those of other layers; layer -1: of the largest slot. */
+size_t expert_pool_slot_bytes(const struct runtime *m, int layer);
 /* Allocates as many slots as the budget allows, after the device's weights are loaded. Runs without a pool if not even one fits; not an error. */
 int expert_pool_open(struct decode_device *d, struct error *e);
 void expert_pool_close(struct decode_device *d);

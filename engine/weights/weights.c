@@ -327,6 +327,18 @@ size_t weights_expert_bytes(const struct weights *w) {
     return moe && w->config.n_experts ? w->bytes_routed / (size_t)moe / (size_t)w->config.n_experts : 0;
 }
 
+size_t weights_largest_expert(const struct weights *w, int layer) {
+    struct param list[PARAMS_MAX];
+    const struct layer *y = &w->layers[layer];
+    size_t most = 0;
+    const int n = y->experts ? params_list(&w->config, layer, MODULE_EXPERT, list) : 0;
+    for (int k = 0; n && k < w->config.n_experts; k++) {
+        const size_t bytes = params_bytes(&y->experts[k], list, n);
+        if (bytes > most) most = bytes;
+    }
+    return most;
+}
+
 size_t weights_token_bytes(const struct weights *w) {
     const struct config *c = &w->config;
     size_t routed = c->n_experts ? w->bytes_routed / (size_t)c->n_experts * (size_t)c->topk : 0;

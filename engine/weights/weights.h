@@ -43,5 +43,6 @@ void weights_close(struct weights *w);
 int weights_verify(const struct weights *w, int (*progress)(void *ctx, double share), void *ctx, struct error *e);
 /* Bytes of routed experts, dense weights and head that one token reads; multiply-adds in matrices, without the head. */
 size_t weights_token_bytes(const struct weights *w);
-size_t weights_expert_bytes(const struct weights *w); /* one routed expert; 0: none */
+size_t weights_expert_bytes(const struct weights *w);              /* one routed expert, the mean if they differ; 0: none */
+size_t weights_largest_expert(const struct weights *w, int layer); /* bytes of the largest routed expert of a layer; 0: none */
 uint64_t weights_token_flops(const struct weights *w);

@@ -416,11 +416,11 @@ def gqa(p, i, hidden, heads, kv, dim, qk_norm=False, bias=False, permute=False, 
         p.norm(b + "attn_k_norm", dim, h + "self_attn.k_norm.weight")
 
 
-def experts(p, i, hidden, inter, n, pattern, names=("gate_proj", "up_proj", "down_proj"), router="mlp.gate.weight"):
+def experts(p, i, hidden, inter, n, pattern, names=("gate_proj", "up_proj", "down_proj"), router="mlp.gate.weight", down=None):
     b, h = f"blk.{i}.", f"model.layers.{i}."
     p.both(b + "ffn_gate_inp", [n, hidden], h + router, "F32")
     for g, shape, name in (("gate", [n, inter, hidden], names[0]), ("up", [n, inter, hidden], names[1]), ("down", [n, hidden, inter], names[2])):
-        p.both(f"{b}ffn_{g}_exps", shape, [h + pattern.format(k) + name + ".weight" for k in range(n)])
+        p.both(f"{b}ffn_{g}_exps", shape, [h + pattern.format(k) + name + ".weight" for k in range(n)], down if g == "down" else None)
 
 
 def dense(p, i, hidden, inter, name, end=""):
@@ -456,6 +456,22 @@ def qwen3moe(fmt, seed=1, fused=False):
         experts(p, i, 256, 256, 4, "mlp.experts.{}.")
     if fused:
         together(p, 2)
+    return p
+
+
+def mixed(fmt, seed=9):
+    """Layers whose experts are stored in different formats, gate and up in another one than down, as quantizers choose by layer."""
+    p = Pair("qwen3moe", fmt, seed)
+    usual(p, layers=3)
+    p.key(attention__head_count=4, attention__head_count_kv=2, attention__key_length=64, attention__value_length=64, feed_forward_length=512,
+          expert_feed_forward_length=256, rope__freq_base=1e6)
+    p.config.update(model_type="qwen3_moe", num_attention_heads=4, num_key_value_heads=2, head_dim=64, intermediate_size=512, moe_intermediate_size=256,
+                    num_experts=4, norm_topk_prob=True, rope_theta=1e6)
+    for i, (up, down) in enumerate(((fmt, "Q8_0"), ("IQ2_XS", "IQ3_S"), ("Q8_0", "BF16"))):
+        gqa(p, i, 256, 4, 2, 64, qk_norm=True)
+        p.fmt = up
+        experts(p, i, 256, 256, 4, "mlp.experts.{}.", down=down)
+        p.fmt = fmt
     return p
 
 

@@ -67,6 +67,32 @@ def twins(tmp):
             check(got[0] == 0 and got[1] == want[1], f"{arch} {fmt} {args}: the same ids", f"{got} instead of {want}")
 
 
+def mixes(tmp):
+    """Experts in another format in each layer: slots of different sizes, and the same text in every mode."""
+    out = os.path.join(tmp, "logits")
+    file, hf = gguf_file.mixed("Q5_1").save(os.path.join(tmp, "mixed"))
+    want, why = logits(hf, out, *SCALAR)
+    got, why = logits(file, out, *SCALAR)
+    check(got and distance(got, want) <= 2e-4, "mixed: logits", why or f"off by {distance(got, want):.3g}")
+    for args in (["--prefill", "slp"], ["--prefill", "blend"]):
+        got, why = logits(file, out, "--kv", "f32", "--gpus", "emu:1", *args)
+        check(got and usual(got, want) < 2e-2, f"mixed {args}", why or f"usually off by {usual(got, want):.3g}")
+    rc, text, err = run("-m", file, "--tokens", IDS, "-n", "12", "--temp", "0", "--ids")
+    check(rc == 0, "mixed: ids", err)
+    for args in (["--gpus", "emu:1", "--decode", "hybrid"], ["--gpus", "emu:1", "--decode", "hybrid", "--expert-cache", "2"], ["--gpus", "emu:1", "--expert-cache", "layers"],
+                 ["--gpus", "emu:2", "--decode", "hybrid", "--expert-cache", "1"], ["--gpus", "emu:1", "--decode", "dual"], ["--gpus", "emu:1", "--decode", "paged"]):
+        got = run("-m", file, "--tokens", IDS, "-n", "12", "--temp", "0", "--ids", *args)
+        check(got[:2] == (rc, text), f"mixed {args}: the same ids", f"{got} instead of {text}")
+    rc, info, err = run("-m", file, "--inspect", "--json")
+    info = json.loads(info) if rc == 0 else {}
+    stored = {m["dtype"]: m for m in info.get("mix", [])}
+    kinds = {"Q5_1", "Q8_0", "IQ2_XS", "IQ3_S", "BF16", "F32"}
+    check(set(stored) == kinds and stored["IQ3_S"]["bits"] == 3.44 and stored["IQ3_S"]["weights"] == 4 * 256 * 256, "--inspect lists the formats", (info.get("mix"), err))
+    check(4 < info.get("bits_per_weight", 0) < 12, "--inspect gives bits per weight", info.get("bits_per_weight"))
+    rc, _, err = run("-m", file, "--plan", "paper-b-t4")
+    check(rc == 0, "--plan with mixed formats", err)
+
+
 def text(tmp):
     d = os.path.join(tmp, "text")
     file, _ = gguf_file.qwen3moe("Q8_0").save(d)
@@ -138,6 +164,7 @@ def main():
         sentencepiece(tmp)
         places(tmp)
         twins(tmp)
+        mixes(tmp)
     return end()
 
 

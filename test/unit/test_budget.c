@@ -8,7 +8,7 @@ static struct budget_out give(size_t free, enum budget_request ask, size_t n) {
     struct budget_out out; /* 100 and 50 are reserved first; an expert of each of 4 layers takes 40 */
     budget_split(
         &(struct budget_in){
-            .free_bytes = free, .weight_bytes = 100, .reserve_bytes = 50, .slot_bytes = 10, .layers = 4, .n_experts = 8, .request = ask, .requested = n},
+            .free_bytes = free, .weight_bytes = 100, .reserve_bytes = 50, .row_bytes = 40, .layers = 4, .n_experts = 8, .request = ask, .requested = n},
         &out);
     return out;
 }
@@ -38,7 +38,7 @@ static struct budget_out give_layers(size_t free, enum budget_request ask, size_
     budget_split(&(struct budget_in){.free_bytes = free,
                                      .weight_bytes = 100,
                                      .reserve_bytes = 50,
-                                     .slot_bytes = 10,
+                                     .row_bytes = 40,
                                      .layer_bytes = layer_bytes,
                                      .layers = 4,
                                      .n_experts = 8,
@@ -64,7 +64,7 @@ static void whole_layers_first(void **state) {
 }
 static void without_experts(void **state) {
     struct budget_out out;
-    budget_split(&(struct budget_in){.free_bytes = 1000, .slot_bytes = 10, .n_experts = 8}, &out);
+    budget_split(&(struct budget_in){.free_bytes = 1000, .row_bytes = 40, .n_experts = 8}, &out);
     assert_int_equal(out.per_layer, 0);
     assert_non_null(strstr(out.why, "no layer with experts"));
 }
