@@ -46,8 +46,29 @@
     X(e2m1) \
     X(i8) \
     X(i4) \
-    X(q8_0) X(q4_0) X(q4_k) X(q5_k) X(q6_k) X(iq4_nl) X(iq4_xs) X(mxfp4) X(int4) X(q4_1) X(q5_0) X(q5_1) X(q2_k) X(q3_k) X(iq1_s) X(iq1_m) X(iq2_xxs) \
-        X(iq2_xs) X(iq2_s) X(iq3_xxs) X(iq3_s) X(tq1_0) X(tq2_0)
+    X(q8_0) \
+    X(q4_0) \
+    X(q4_k) \
+    X(q5_k) \
+    X(q6_k) \
+    X(iq4_nl) \
+    X(iq4_xs) \
+    X(mxfp4) \
+    X(int4) \
+    X(q4_1) \
+    X(q5_0) \
+    X(q5_1) \
+    X(q2_k) \
+    X(q3_k) \
+    X(iq1_s) \
+    X(iq1_m) \
+    X(iq2_xxs) \
+    X(iq2_xs) \
+    X(iq2_s) \
+    X(iq3_xxs) \
+    X(iq3_s) \
+    X(tq1_0) \
+    X(tq2_0)
 
 #define FORMAT_JOIN_(a, b)    a##b
 #define FORMAT_JOIN(a, b)     FORMAT_JOIN_(a, b)
