@@ -1,10 +1,10 @@
 /* A layer's routed experts for few tokens, in any format: two launches that read the choices on the device, so that the host does not
- * wait and a layer can be recorded. Bound by reading the weights: a lane has 16 neighbouring columns, and a warp keeps the loads of
- * several rows in flight. A product is summed over columns in one fixed order, and a token's experts are added in rising order. */
+ * wait and a layer can be recorded. Bound by reading the weights: a lane has 16 neighbouring columns (8 of formats other than FP8 and
+ * BF16), and a warp keeps the loads of several rows in flight. A product is summed over columns in one fixed order, and a token's experts are added in rising order. */
 #include "gpu/cuda_linear.cuh"
 #include "gpu/cuda_mma.cuh"
 
-enum { WARPS = 8, COLUMNS = 16, UP_ROWS = 2, DOWN_ROWS = 4, MAX_TOPK = 64 };
+enum { WARPS = 8, COLUMNS = 16, ANY_COLUMNS = 8, UP_ROWS = 2, DOWN_ROWS = 4, MAX_TOPK = 64 };
 enum weight_kind { WEIGHT_FP8, WEIGHT_BF16, WEIGHT_OTHER };
 
 __device__ static inline struct mat expert_mat(const struct mat &first, size_t at) {
@@ -14,10 +14,10 @@ __device__ static inline struct mat expert_mat(const struct mat &first, size_t a
     return m;
 }
 
-/* Columns c .. c + 15 of a row, without scales that are stored apart; columns past the last are zero. */
+/* Columns c .. c + 15 of a row of FP8 or BF16, without scales that are stored apart; columns past the last are zero. */
 template <enum weight_kind KIND> __device__ static inline void load_codes(float v[COLUMNS], const struct mat &m, int r, int c) {
     const uint8_t *row = (const uint8_t *)m.data + (size_t)r * m.stride;
-    const bool whole = c + COLUMNS <= m.cols, wide = whole && ((size_t)row & 15) == 0;
+    const bool wide = c + COLUMNS <= m.cols && ((size_t)row & 15) == 0;
     if (KIND == WEIGHT_FP8 && wide) {
         const uint4 codes = *(const uint4 *)(row + c);
         const uint32_t w[4] = {codes.x, codes.y, codes.z, codes.w};
@@ -29,26 +29,15 @@ template <enum weight_kind KIND> __device__ static inline void load_codes(float 
         }
         return;
     }
-    if (KIND == WEIGHT_BF16 && wide) {
+    if (wide) {
         const uint4 pairs[2] = {*(const uint4 *)(row + 2 * c), *(const uint4 *)(row + 2 * c + 16)};
         const uint32_t *w = (const uint32_t *)pairs;
 #pragma unroll
         for (int i = 0; i < 8; i++) v[2 * i] = __uint_as_float(w[i] << 16), v[2 * i + 1] = __uint_as_float(w[i] & 0xffff0000);
         return;
     }
-    if (KIND == WEIGHT_OTHER && whole && m.dtype == DT_E2M1 && ((size_t)row & 7) == 0) {
-        const uint2 codes = *(const uint2 *)(row + c / 2);
 #pragma unroll
-        for (int i = 0; i < COLUMNS; i++) v[i] = e2m1_decode((i < 8 ? codes.x : codes.y) >> i % 8 * 4 & 15);
-        return;
-    }
-    if (KIND == WEIGHT_OTHER && whole && is_blocks(m.dtype)) {
-        blocks_at<8>(v, row, m.dtype, c);
-        blocks_at<8>(v + 8, row, m.dtype, c + 8);
-        return;
-    }
-#pragma unroll
-    for (int i = 0; i < COLUMNS; i++) v[i] = c + i < m.cols ? code_at(m, r, c + i) : 0.0f;
+    for (int i = 0; i < COLUMNS; i++) v[i] = c + i >= m.cols ? 0.0f : KIND == WEIGHT_FP8 ? e4m3_decode(row[c + i]) : bf16_at(row, (size_t)(c + i));
 }
 
 /* Products of x with N rows of each of M matrices, from row r on: every lane gets them. Rows past the last are computed again from the
@@ -81,6 +70,46 @@ template <enum weight_kind KIND, int M, int N> __device__ static inline void dot
         for (int i = 0; i < N; i++) out[k][i] = warp_sum(out[k][i]);
 }
 
+/* --- Any other format: its decoder is large, so it occurs once in each kernel, and rows follow one another --------------------------- */
+
+__device__ static __noinline__ float code_of(const struct mat &m, int r, int c) { return code_at(m, r, c); }
+
+/* Columns c .. c + 7 of a row; columns past the last are zero. */
+__device__ static inline void load_any(float v[ANY_COLUMNS], const struct mat &m, int r, int c) {
+    if (is_blocks(m.dtype)) {
+        blocks_at<ANY_COLUMNS>(v, (const uint8_t *)m.data + (size_t)r * m.stride, m.dtype, c);
+        return;
+    }
+#pragma unroll 1
+    for (int i = 0; i < ANY_COLUMNS; i++) {
+        const float code = c + i < m.cols ? code_of(m, r, c + i) : 0.0f;
+#pragma unroll
+        for (int k = 0; k < ANY_COLUMNS; k++) v[k] = k == i ? code : v[k];
+    }
+}
+__device__ static inline float dot_any(const struct mat &m, int r, const float *x) {
+    const int row = r < m.rows ? r : m.rows - 1;
+    float all = 0;
+#pragma unroll 1
+    for (int c = (int)(threadIdx.x % 32) * ANY_COLUMNS; c < m.cols; c += 32 * ANY_COLUMNS) {
+        float w[ANY_COLUMNS], sum = 0;
+        load_any(w, m, row, c);
+#pragma unroll
+        for (int j = 0; j < ANY_COLUMNS; j++) sum = fmaf(w[j], c + j < m.cols ? x[c + j] : 0.0f, sum);
+        all = fmaf(sum, scale_of(m, row, c), all);
+    }
+    return warp_sum(all);
+}
+template <int M, int N> __device__ static inline void dots_any(float out[M][N], const struct mat m[M], int r, const float *x) {
+#pragma unroll 1
+    for (int at = 0; at < M * N; at++) {
+        const float all = dot_any(M > 1 && at >= N ? m[M - 1] : m[0], r + at % N, x);
+#pragma unroll
+        for (int k = 0; k < M * N; k++)
+            if (k == at) out[k / N][k % N] = all;
+    }
+}
+
 __device__ static inline float bias_at(const float *first, size_t at, int r) { return first ? ((const float *)((const char *)first + at))[r] : 0.0f; }
 
 /* h[pair] = glu(gate x, up x): grid (rows of inter, (token, choice) pairs). */
@@ -90,7 +119,9 @@ template <enum weight_kind KIND> static __global__ void __launch_bounds__(WARPS 
     const size_t at = (size_t)id * a.each;
     const struct mat m[2] = {expert_mat(a.gate, at), expert_mat(a.up, at)};
     float v[2][UP_ROWS];
-    dots<KIND, 2, UP_ROWS>(v, m, r, a.x + (size_t)(pair / a.topk) * (size_t)a.gate.cols);
+    const float *x = a.x + (size_t)(pair / a.topk) * (size_t)a.gate.cols;
+    if (KIND == WEIGHT_OTHER) dots_any<2, UP_ROWS>(v, m, r, x);
+    else dots<KIND, 2, UP_ROWS>(v, m, r, x);
 #pragma unroll
     for (int i = 0; i < UP_ROWS; i++)
         if (threadIdx.x % 32 == 0 && r + i < inter)
@@ -118,7 +149,9 @@ template <enum weight_kind KIND> static __global__ void __launch_bounds__(WARPS 
         const size_t at = (size_t)ids[k] * a.each;
         const struct mat m[1] = {expert_mat(a.down, at)};
         float v[1][DOWN_ROWS];
-        dots<KIND, 1, DOWN_ROWS>(v, m, r, a.h + ((size_t)t * (size_t)a.topk + (size_t)k) * (size_t)inter);
+        const float *h = a.h + ((size_t)t * (size_t)a.topk + (size_t)k) * (size_t)inter;
+        if (KIND == WEIGHT_OTHER) dots_any<1, DOWN_ROWS>(v, m, r, h);
+        else dots<KIND, 1, DOWN_ROWS>(v, m, r, h);
 #pragma unroll
         for (int i = 0; i < DOWN_ROWS; i++)
             if (threadIdx.x % 32 == 0) part[k][i] = v[0][i] + bias_at(a.down_bias, at, r + i < rows ? r + i : rows - 1);
