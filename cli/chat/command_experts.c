@@ -82,6 +82,10 @@ void cmd_experts(struct repl *r, const char *arg) {
         screen_print(r, "experts are shown only for an engine in this process; start hearth with --no-attach");
         return;
     }
+    if (!r->app->info->n_experts) {
+        screen_print(r, "this model has no experts");
+        return;
+    }
     if (engine_expert_map(r->app->engine, &m, &e)) {
         screen_print(r, "%s", e.text);
         return;

@@ -12,12 +12,13 @@ void cmd_show(struct repl *r, const char *arg) {
     static const char *const origins[] = {"default", "default", "configuration file", "environment", "preset", "flag", "/set"};
     const struct engine_info *i = r->app->info;
     struct sampling s;
-    char v[64];
+    char v[64], experts[64];
     open_sampling(r->app, &r->app->opts, &s);
     if (!r->app->backend->is_local) screen_print(r, "%s, %s", i->name, r->app->backend->name);
-    else
-        screen_print(r, "%s (%s), %d of %d experts a token, context %d, %d threads, %s", i->name, i->model_type, i->topk, i->n_experts, i->context, i->threads,
-                     i->level);
+    else {
+        snprintf(experts, sizeof experts, i->n_experts ? "%d of %d experts a token" : "no experts", i->topk, i->n_experts);
+        screen_print(r, "%s (%s), %s, context %d, %d threads, %s", i->name, i->model_type, experts, i->context, i->threads, i->level);
+    }
     for (int id = 0; id < OPT_COUNT; id++) {
         const struct opt_value *o = &r->app->opts.v[id];
         if (!(opt_table[id].flags & OPT_LIVE) || id == OPT_SYSTEM) continue;

@@ -92,9 +92,12 @@ static void put_verdict(struct buf *out, const struct json *root) {
     format_bytes(memory, have, sizeof have);
     if (all < memory) buf_fmt(out, "fits in this machine's %s of memory.\n", have);
     else buf_fmt(out, "larger than this machine's %s of memory, so that weights are read from disk.\n", have);
-    buf_fmt(out, "%lld layers, %lld of them with %lld experts, of which %lld compute each token. At most %lld tokens of context.\n", layers,
-            (long long)json_int(json_get(root, "layers_with_experts"), 0), (long long)json_int(json_get(experts, "routed"), 0),
-            (long long)json_int(json_get(experts, "active"), 0), (long long)json_int(json_get(root, "context"), 0));
+    const long long moe = json_int(json_get(root, "layers_with_experts"), 0);
+    if (!moe) buf_fmt(out, "%lld layers without experts.", layers);
+    else
+        buf_fmt(out, "%lld layers, %lld of them with %lld experts, of which %lld compute each token.", layers, moe,
+                (long long)json_int(json_get(experts, "routed"), 0), (long long)json_int(json_get(experts, "active"), 0));
+    buf_fmt(out, " At most %lld tokens of context.\n", (long long)json_int(json_get(root, "context"), 0));
     buf_fmt(out, "A token of an answer reads %s of weights, and %s of KV cache for each token before it.\n\n",
             format_bytes((uint64_t)json_int(json_path(root, "bytes.per_token"), 0), token, sizeof token),
             format_bytes((uint64_t)json_int(json_path(root, "bytes.kv_per_token"), 0), kv, sizeof kv));
