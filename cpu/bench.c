@@ -110,11 +110,13 @@ static double read_pass(struct bench *b, void *arg, int round) {
 static struct mat matrix(const struct bench *b, const uint8_t *data, int rows, int cols, uint8_t format) {
     struct mat m = {.data = data, .rows = rows, .cols = cols, .row_step = 1, .block_rows = 128, .block_cols = 128, .dtype = format};
     m.stride = dtype_bytes(format, (size_t)cols);
-    if (format == DT_E4M3 || format == DT_E2M1 || format == DT_INT4) {
+    if (format == DT_E4M3 || format == DT_E2M1 || format == DT_INT4 || format == DT_I4 || format == DT_I8) {
         m.scale = b->scales;
         m.scale_dtype = DT_F32;
         if (format == DT_E2M1) m.block_rows = 1, m.block_cols = 32, m.scale_dtype = DT_E8M0;
         if (format == DT_INT4) m.block_rows = 1, m.scale_dtype = DT_BF16;
+        if (format == DT_I4) m.block_rows = 1, m.block_cols = 32, m.scale_dtype = DT_BF16; /* as in Kimi-K2-Thinking */
+        if (format == DT_I8) m.block_rows = 1, m.block_cols = cols;
         m.scale_stride = (cols + m.block_cols - 1) / m.block_cols;
     }
     return m;
@@ -123,6 +125,7 @@ static struct mat matrix(const struct bench *b, const uint8_t *data, int rows, i
 struct gemv_case {
     uint8_t format;
     int cols, tokens;
+    bool nvfp4; /* DT_E2M1 with an E4M3 scale for 16 columns */
 };
 static double gemv_pass(struct bench *b, void *arg, int round) {
     const struct gemv_case *c = arg;
@@ -130,8 +133,9 @@ static double gemv_pass(struct bench *b, void *arg, int round) {
     int rows = (int)(b->bytes / row);
     struct op_linear o = {.y = b->out, .x = b->in, .n = c->tokens, .ldx = c->cols, .ldy = rows};
     o.w = matrix(b, b->weights, rows, c->cols, c->format);
+    if (c->nvfp4) o.w.block_cols = 16, o.w.scale_stride = c->cols / 16, o.w.scale_dtype = DT_E4M3, o.w.scale_gain = 1;
     b->x->base.ops->linear(&b->x->base, &o);
-    return (double)mat_bytes(&o.w); /* including separate scales: a sixteenth for FP4 */
+    return (double)mat_bytes(&o.w); /* including separate scales: a sixteenth for MXFP4, an eighth for INT4 and NVFP4 */
 }
 
 struct experts_case {
@@ -214,11 +218,13 @@ static double gemm_pass(struct bench *b, void *arg, int round) {
 }
 
 static int run_all(struct bench *b) {
-    static const struct gemv_case gemv[] = {{DT_E4M3, HIDDEN, 1},   {DT_E4M3, INTER, 1},   {DT_E4M3, HIDDEN, 2}, {DT_E4M3, HIDDEN, 4}, {DT_E4M3, HIDDEN, 8},
-                                            {DT_E4M3, HIDDEN, 16},  {DT_BF16, HIDDEN, 1},  {DT_F32, HIDDEN, 1},  {DT_E2M1, HIDDEN, 1}, {DT_Q8_0, HIDDEN, 1},
-                                            {DT_Q4_0, HIDDEN, 1},   {DT_Q4_K, HIDDEN, 1},  {DT_Q5_K, HIDDEN, 1}, {DT_Q6_K, HIDDEN, 1}, {DT_IQ4_NL, HIDDEN, 1},
-                                            {DT_IQ4_XS, HIDDEN, 1}, {DT_MXFP4, HIDDEN, 1}, {DT_INT4, HIDDEN, 1}, {DT_Q4_1, HIDDEN, 1}, {DT_Q5_0, HIDDEN, 1},
-                                            {DT_Q5_1, HIDDEN, 1},   {DT_Q2_K, HIDDEN, 1},  {DT_Q3_K, HIDDEN, 1}};
+    static const struct gemv_case gemv[] = {
+        {DT_E4M3, HIDDEN, 1},  {DT_E4M3, INTER, 1},        {DT_E4M3, HIDDEN, 2},   {DT_E4M3, HIDDEN, 4},   {DT_E4M3, HIDDEN, 8},    {DT_E4M3, HIDDEN, 16},
+        {DT_BF16, HIDDEN, 1},  {DT_F32, HIDDEN, 1},        {DT_E2M1, HIDDEN, 1},   {DT_Q8_0, HIDDEN, 1},   {DT_Q4_0, HIDDEN, 1},    {DT_Q4_K, HIDDEN, 1},
+        {DT_Q5_K, HIDDEN, 1},  {DT_Q6_K, HIDDEN, 1},       {DT_IQ4_NL, HIDDEN, 1}, {DT_IQ4_XS, HIDDEN, 1}, {DT_MXFP4, HIDDEN, 1},   {DT_INT4, HIDDEN, 1},
+        {DT_Q4_1, HIDDEN, 1},  {DT_Q5_0, HIDDEN, 1},       {DT_Q5_1, HIDDEN, 1},   {DT_Q2_K, HIDDEN, 1},   {DT_Q3_K, HIDDEN, 1},    {DT_I4, HIDDEN, 1},
+        {DT_I8, HIDDEN, 1},    {DT_E2M1, HIDDEN, 1, true}, {DT_IQ1_S, HIDDEN, 1},  {DT_IQ1_M, HIDDEN, 1},  {DT_IQ2_XXS, HIDDEN, 1}, {DT_IQ2_XS, HIDDEN, 1},
+        {DT_IQ2_S, HIDDEN, 1}, {DT_IQ3_XXS, HIDDEN, 1},    {DT_IQ3_S, HIDDEN, 1},  {DT_TQ1_0, HIDDEN, 1},  {DT_TQ2_0, HIDDEN, 1}};
     static const struct attention_case attention[] = {{1, 128, 1, 576, 512, 8192, DT_BF16},
                                                       {1, 32, 4, 128, 128, 8192, DT_BF16},
                                                       {1, 32, 4, 128, 128, 8192, DT_E4M3},
@@ -231,7 +237,7 @@ static int run_all(struct bench *b) {
     struct bench_row row = {.kernel = "read", .format = ""};
     int rc = measure(b, row, read_pass, NULL);
     for (size_t i = 0; !rc && i < sizeof gemv / sizeof *gemv; i++) {
-        row = (struct bench_row){.kernel = "gemv", .format = dtype_name(gemv[i].format), .tokens = gemv[i].tokens};
+        row = (struct bench_row){.kernel = "gemv", .format = gemv[i].nvfp4 ? "NVFP4" : dtype_name(gemv[i].format), .tokens = gemv[i].tokens};
         snprintf(row.shape, sizeof row.shape, "%d columns, %zu MiB", gemv[i].cols, b->bytes >> 20);
         rc = measure(b, row, gemv_pass, (void *)&gemv[i]);
     }
@@ -260,7 +266,7 @@ int bench_kernels(const struct bench_options *o, bench_fn fn, void *ctx, struct 
     b.bytes = bytes / ((size_t)1 << 21) << 21;
     if (b.bytes < (size_t)64 << 20) return error_set(e, ERR_MEMORY, "the measurement needs at least 64 MiB of weights, not %zu MiB", bytes >> 20);
     const size_t n_in = (size_t)512 * HIDDEN, n_out = b.bytes / 256 > n_in ? b.bytes / 256 : n_in; /* rows of 8 tokens, 2048 bytes each, or of 16, 7168 bytes */
-    const size_t scales = b.bytes / 16 + 4096;
+    const size_t scales = b.bytes / 8 + 4096;
     int rc = pool_open(&b.pool, o->threads, true, e);
     if (rc) return rc;
     b.x = (struct cpu_exec *)cpu_exec_open(b.pool, o->level, e);

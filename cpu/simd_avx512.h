@@ -251,5 +251,5 @@ INLINE V signed_v(uint64_t a, uint64_t b, uint32_t signs) {
 INLINE V tq1_v(const uint8_t *p, const int power) {
     __m256i w = _mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i *)(const void *)p));
     w = _mm256_and_si256(_mm256_mullo_epi16(w, _mm256_set1_epi16((short)power)), _mm256_set1_epi16(255));
-    return _mm512_cvtepi32_ps(_mm512_cvtepi16_epi32(_mm256_srli_epi16(_mm256_mullo_epi16(w, _mm256_set1_epi16(3)), 8)));
+    return _mm512_cvtepi32_ps(_mm512_cvtepu16_epi32(_mm256_srli_epi16(_mm256_mullo_epi16(w, _mm256_set1_epi16(3)), 8)));
 }

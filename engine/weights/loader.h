@@ -1,11 +1,11 @@
 #pragma once
-/* What loading needs in every file of it: finding a tensor by the family's name for it, checking its shape, and the first error. */
+/* Shared by the files that load weights: finds a tensor by the family's name, checks its shape, keeps the first error. */
 #include "engine/weights/weights.h"
 
 struct loader {
     struct weights *w;
     struct error *e;
-    int rc;     /* of the first error, whose text is in e */
+    int rc;     /* code of the first error; e has its text */
     bool aside; /* loading an optional part (MTP): its bytes do not count as the model's */
 };
 

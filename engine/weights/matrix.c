@@ -146,7 +146,7 @@ static bool is_transposed(const struct loader *l, const struct param *p) {
 static struct mat load_plain(const struct matrix_source *src, struct tensor *t) {
     struct loader *l = src->l;
     const struct param *p = src->p;
-    const int cols = p->slice.total_cols ? p->slice.total_cols : p->cols; /* of the stored tensor */
+    const int cols = p->slice.total_cols ? p->slice.total_cols : p->cols; /* columns of the stored tensor */
     struct mat m = {.rows = src->rows, .cols = cols, .row_step = 1, .dtype = t->dtype};
     static const char *const endings[] = {".weight_scale_inv", ".weight_scale", ".scale", "_scale_inv", "_scale"};
     struct tensor *s = NULL;

@@ -7,9 +7,9 @@
 struct matrix_source {
     struct loader *l;
     const struct param *p;
-    const char *pattern; /* of its name */
+    const char *pattern; /* pattern of the tensors' names */
     int layer, expert;
-    int rows; /* of the stored tensor, which may hold more matrices than this one */
+    int rows; /* rows of the stored tensor, which may hold more matrices */
 };
 struct tensor *matrix_find(const struct matrix_source *s, const char *ending); /* loader_find with this parameter's name */
 

@@ -188,7 +188,7 @@ static void turn_scales(struct loader *l, struct mat *m, const struct tensor *sc
     m->scale = out, m->scale_dtype = scale->dtype;
 }
 
-/* Which of the two layouts, and bits per code, from the shapes; config.json has said which method. */
+/* Fills the layout and the bits per code from config.json's method and the tensor's shape. Fails if they disagree. */
 static bool find_layout(struct loader *l, const struct tensor *t, struct repack *r) {
     const struct quant_config *q = &l->w->config.quant;
     r->awq = q->method == QUANT_AWQ;

@@ -104,6 +104,10 @@ change("rope-halves", "DeepSeek's rope pairs halves instead of neighbours", "gol
 change("yarn-ramp", "YaRN scales the fast dimensions instead of the slow ones", "golden_positions; unit_config", ("engine/model/rope.c", "* ramp + inv_freq[j] * (1 - ramp)", "* (1 - ramp) + inv_freq[j] * ramp"))
 change("yarn-scale", "YaRN's mscale enters the softmax once instead of twice", "golden_positions; unit_config", ("engine/model/deepseek_v3.c", "scale *= m * m", "scale *= m"))
 change("scale-stride", "the stride omits the scale of a partial block at the edge", "golden_positions", ("engine/weights/matrix.c", "m->block_cols >= m->cols ? 1 : cols", "m->block_cols >= m->cols ? 1 : m->cols / m->block_cols"))
+change("gptq-zero", "GPTQ's zero points lack the one that they are stored without", "e2e_quantized", ("engine/weights/packed.c", " + z->add) & mask", ") & mask"))
+change("nvfp4-gain", "the factor of NVFP4 that divides multiplies", "e2e_quantized", ("engine/weights/matrix.c", "return times ? f : 1 / f;", "return f;"))
+change("awq-order", "AWQ's codes are taken in order", "e2e_quantized", ("engine/weights/repack.c", "return k % 2 * 4 + k / 2;", "return k;"))
+change("fine-scales", "NVFP4's scales are those of the block before", "kcheck_quant", ("cpu/gemv_inner.h", "vset1(s->fine[i][at_ / 16])", "vset1(s->fine[i][at_ / 32])"))
 change("slot-early", "a ring slot is freed before its use has ended", "golden_positions",
        ("engine/exec/stream/ring.c", "int rc = gpu_pair_wait(ring_at(r, k)->freed, use_of(r, k), NULL);", "int rc = 0;"),
        ("engine/exec/stream/ring.c", "return gpu_pair_wait((*out)->freed, use_of(r, k) - 1, s);", "return 0;"))
