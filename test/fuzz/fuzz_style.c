@@ -7,9 +7,13 @@
 
 #include "cli/terminal/markdown.h"
 
+static bool rich; /* with hidden marks, wrapped tables and narrow text */
+
 static void run(const char *data, size_t n, size_t step, int cols, bool color, struct buf *out) {
     struct markdown s;
     markdown_init(&s, cols, color);
+    s.hide_marks = s.wrap_tables = rich;
+    s.text_cols = rich ? 30 : 0;
     for (size_t i = 0; i < n; i += step) markdown_add(&s, data + i, i + step < n ? step : n - i, out);
     markdown_flush(&s, out);
     markdown_free(&s);
@@ -60,6 +64,21 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         n = end ? (size_t)(end - shown.data) - i : shown.len - i;
         if (columns_of_text(shown.data + i, n) >= cols) abort();
     }
+    struct buf c = {0}, d = {0}, clean = {0};
+    rich = true; /* letters may move between the rows of a table; all else holds */
+    run(text, size, size ? size : 1, cols, true, &c);
+    run(text, size, step, cols, true, &d);
+    rich = false;
+    same(&c, &d);
+    strip(&c, &clean);
+    for (size_t i = 0, n; i < clean.len && cols >= 5 && !wide_rows; i += n + 1) {
+        const char *end = memchr(clean.data + i, '\n', clean.len - i);
+        n = end ? (size_t)(end - clean.data) - i : clean.len - i;
+        if (columns_of_text(clean.data + i, n) >= cols) abort();
+    }
+    buf_free(&c);
+    buf_free(&d);
+    buf_free(&clean);
     sanitize_add(&f, text, size, &plain);
     sanitize_flush(&f, &plain);
     letters(&plain);
