@@ -251,8 +251,8 @@ static void mixtures(void) {
     }
     struct expert table[8], shared = expert_new(256, 128);
     for (int i = 0; i < 8; i++) table[i] = expert_new(256, 128);
-    CHECK("experts, shared and routed", experts, OP_EXPERTS, .y = floats(20 * 256, 'f'), .x = floats(20 * 256, 'c'), .ids = choices(20, 2, 8),
-          .weights = floats(40, 'c'), .experts = table, .shared = &shared, .shared_weight = floats(20, 'c'), .n = 20, .topk = 2, .n_experts = 8, .hidden = 256);
+    CHECK("experts, shared and routed", experts, OP_EXPERTS, .y = floats(26 * 256, 'f'), .x = floats(26 * 256, 'c'), .ids = choices(26, 2, 8),
+          .weights = floats(52, 'c'), .experts = table, .shared = &shared, .shared_weight = floats(26, 'c'), .n = 26, .topk = 2, .n_experts = 8, .hidden = 256);
     shared = expert_new(256, 384);
     CHECK("experts, dense", experts, OP_EXPERTS, .y = floats(70 * 256, 'f'), .x = floats(70 * 256, 'c'), .shared = &shared, .n = 70, .hidden = 256);
     for (int half = 0; half < 2; half++) {
@@ -350,7 +350,7 @@ static void tiles(void) {
         enum dtype t, scale;
         int br, bc;
     } kinds[] = {{DT_E4M3, DT_F32, 128, 128}, {DT_E4M3, DT_F32, 1, 4096}, {DT_BF16, DT_F32, 0, 0}, {DT_E2M1, DT_E8M0, 1, 32}, {DT_E4M3, DT_E8M0, 128, 128}};
-    static const int sizes[][3] = {{19, 100, 256}, {32, 130, 200}, {20, 128, 328},  {33, 70, 132}, {65, 300, 130},
+    static const int sizes[][3] = {{25, 100, 256}, {32, 130, 200}, {26, 128, 328},  {33, 70, 132}, {65, 300, 130},
                                    {100, 128, 64}, {129, 130, 33}, {130, 260, 391}, {77, 200, 400}};
     double wide = tol;
     if (!spec.is_emulated && spec.math != GPU_MATH_F32 && spec.gemm != GPU_GEMM_CUBLAS) tol = spec.math == GPU_MATH_FP8 ? 2e-3 : 1e-4;
@@ -370,11 +370,11 @@ static void tiles(void) {
         enum dtype t = i ? DT_E2M1 : DT_E4M3;
         struct mat w = codes(256, t, i ? 32 : 128);
         check(i ? "tiles, all codes of E2M1" : "tiles, all codes of E4M3", OP_LINEAR,
-              &(union op_args){.linear = {.y = floats((size_t)(20 * w.rows), 'f'), .x = floats(20 * 256, 'c'), .w = w, .n = 20, .ldx = 256, .ldy = w.rows}},
+              &(union op_args){.linear = {.y = floats((size_t)(26 * w.rows), 'f'), .x = floats(26 * 256, 'c'), .w = w, .n = 26, .ldx = 256, .ldy = w.rows}},
               oracle_linear);
     }
     static const enum dtype types[] = {DT_Q8_0, DT_Q4_0, DT_Q4_K, DT_Q5_K, DT_Q6_K, DT_IQ4_NL, DT_IQ4_XS, DT_MXFP4};
-    static const int shapes[][3] = {{19, 100, 256}, {33, 130, 512}, {65, 70, 768}, {129, 140, 256}, {40, 129, 288}};
+    static const int shapes[][3] = {{25, 100, 256}, {33, 130, 512}, {65, 70, 768}, {129, 140, 256}, {40, 129, 288}};
     for (size_t k = 0; k < sizeof types / sizeof types[0]; k++)
         for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {
             char name[80];
