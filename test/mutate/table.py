@@ -267,7 +267,7 @@ change("plain-parallel", "a parallel block's FFN reads the attention's result", 
 change("shared-mean", "shared experts count fully where the mean is taken", "golden_beside", ("engine/layer/block.c", "if (moe && config_weighs_shared(c))", "if (moe && c->shared_gate)"))
 change("score-cap", "scores of attention are not capped", "kcheck_ops; golden_dense_around", ("cpu/attention.c", "if (o->softcap > 0) cap_scores(", "if (0) cap_scores("))
 change("glu-cubic", "GELU is computed as a plain swish in vectors", "kcheck_kernels; golden_dense_around", ("cpu/attn_inner.h", "vset1(-a->cubic)", "vset1(0)"))
-change("int4-dense", "a model without experts drafts with its own FFNs", "unit_int4", (LAYER, "own.dense = s->draft->experts[layer][0], own.shards = NULL;", ""))
+change("int4-dense", "a model without experts drafts with its own FFNs", "unit_int4", (LAYER, "own.dense = s->draft->experts[layer][0], own.shards = NULL;", ";"))
 change("draft-model", "the tokens of a draft model are taken from another row", "unit_draft", ("engine/schedule/model_draft.c", "if (rows[i].chat->session == s) return &rows[i];", "if (s) return &rows[0];"))
 change("compressed-seen", "a query attends to a compressed key of its own window", "golden_streams", ("engine/layer/attention_compressed.c", "o.k_pos0 = ratio - 1,", "o.k_pos0 = 0,"))
 change("step-streams", "residual streams are not copied to the next layer's device", "golden_streams", (LAYER, "TRY(gpu_copy(stream, to->streams, from->streams, streams * row, dir)); /* 0 bytes: no copy */", ""))

@@ -431,7 +431,7 @@ static void another_model_drafts(void **st) {
         print_message("%s: %d of %d guesses were right\n", drafts[i % 2], accepted, drafted);
         assert_memory_equal(want, got, sizeof want);
         if (i % 2) assert_true(drafted > ANSWER / 2 && accepted < drafted / 4);
-        else assert_true(drafted > ANSWER / 2 && accepted > drafted / 2);
+        else assert_true(drafted > ANSWER / 2 && accepted * 10 > drafted * 9);
     }
 }
 

@@ -106,7 +106,7 @@ static void a_dense_model_drafts_with_its_ffns(void **st) {
     engine_close(&e);
     assert_memory_equal(want, got, sizeof want);
     print_message("%d of %d guesses were right\n", accepted, drafted);
-    assert_true(drafted > ANSWER && accepted * 5 > drafted && accepted < drafted);
+    assert_true(drafted > ANSWER && accepted * 5 > drafted && accepted * 4 < drafted * 3); /* the model itself is right in most cases */
 }
 
 /* A turn that is cancelled while sixteen tokens are drafted waits for one of them, not for all; measured by the weights read afterwards. */
