@@ -68,7 +68,10 @@ static int measure_columns(struct markdown_table *t) {
     for (size_t i = 0; i < t->n_rows; i++)
         if (t->rows[i].n > t->n_cols) t->n_cols = t->rows[i].n;
     if (mem_grow(&t->widths, &t->cap_widths, t->n_cols, sizeof *t->widths)) return ERR_MEMORY;
-    for (size_t c = 0; c < t->n_cols; c++) t->widths[c] = 1;
+    for (size_t c = 0; c < t->n_cols; c++) {
+        const struct table_cell *rule = c < t->rows[1].n ? &t->cells[t->rows[1].first + c] : NULL;
+        t->widths[c] = 1 + (rule && rule->text[0] == ':') + (rule && rule->n > 1 && rule->text[rule->n - 1] == ':'); /* a dash and its colons */
+    }
     for (size_t i = 0; i < t->n_rows; i++)
         for (size_t c = 0; c < t->rows[i].n && i != 1; c++) {
             int w = t->cells[t->rows[i].first + c].width;

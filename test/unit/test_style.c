@@ -33,6 +33,7 @@ static const struct {
     /* tables */
     {40, false, "|a|longer|\n|-|-:|\n|something|1|\n", "| a         | longer |\n| --------- | -----: |\n| something |      1 |\n"},
     {20, false, "|a|longer|\n|-|-|\n|something wide|1|\n", "|a|longer|\n|-|-|\n|something wide|1|\n"},
+    {40, false, "|a|b|\n|-|:-:|\n|1|2|\n", "| a |  b  |\n| - | :-: |\n| 1 |  2  |\n"},
     {40, false, "|no table\nat all", "|no table\nat all"},
     /* looks */
     {40, true, "# Head", "\033[0;1;35m#\033[0m \033[0;1;35mHead\033[0m"},
