@@ -6,7 +6,8 @@
 enum {
     FP4 = DTYPE == DT_E2M1 || DTYPE == DT_MXFP4,
     IQ4 = DTYPE == DT_IQ4_NL || DTYPE == DT_IQ4_XS,
-    BIAS = FP4   ? 12 /* decoded codes are at least -BIAS */
+    NEIGHBOURS = DTYPE == DT_E2M1 || DTYPE == DT_I4, /* a byte's nibbles are two neighbouring columns, low first; scales are stored separately */
+    BIAS = FP4   ? 12                                /* decoded codes are at least -BIAS */
            : IQ4 ? 127
                  : 8,
 };

@@ -1,5 +1,5 @@
 /* Blocks of 32 columns in 16 bytes, two of them per vector with half of its lanes each: a byte's low nibble is one column, its
- * high nibble another of the same block. The sums of eight blocks then become one lane each. Q4_0, IQ4_NL, MXFP4, E2M1, IQ4_XS.
+ * high nibble another of the same block. The sums of eight blocks then become one lane each. Q4_0, IQ4_NL, MXFP4, E2M1, I4, IQ4_XS.
  *
  * Instructions per 256 columns, 128 to 144 bytes: 4 or 8 to collect the codes, 24 to convert them to 16-bit words, or 36 with a table, 28 for
  * products, 9 for eight lanes, 4 to 13 for the scales, 4 to add: 78 to 98.
@@ -34,7 +34,7 @@ INLINE void two_blocks(int16_t to[4][16], const float *x, V f, V g) {
         split_16(x + 16 * i, f, &a[2 * i], &a[2 * i + 1]);
         split_16(x + 32 + 16 * i, g, &b[2 * i], &b[2 * i + 1]);
     }
-    if (DTYPE != DT_E2M1) {
+    if (!NEIGHBOURS) {
         EACH (int i = 0; i < 4; i++) words_16(to[i], a[i], b[i]);
         return;
     }
@@ -111,6 +111,10 @@ INLINE V broadcast_half(const uint8_t *p) {
 INLINE V load_scales(const uint8_t *p, const uint8_t *s) {
     if (DTYPE == DT_E2M1)
         return power_v(_mm256_cvtepu8_epi32(_mm_shuffle_epi8(load8(s), _mm_setr_epi8(0, 2, 4, 6, 1, 3, 5, 7, -1, -1, -1, -1, -1, -1, -1, -1))));
+    if (DTYPE == DT_I4) {
+        const __m128i in_turn = _mm_setr_epi8(0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15);
+        return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_shuffle_epi8(load_16(s), in_turn)), 16));
+    }
     if (DTYPE == DT_IQ4_XS) { /* six bits: the low four of two scales per byte from the fifth byte on, two bits of each from the third */
         uint32_t two, four;
         memcpy(&two, p, 4), memcpy(&four, p + 4, 4);
@@ -130,12 +134,12 @@ INLINE V load_scales(const uint8_t *p, const uint8_t *s) {
 }
 
 INLINE void group_dot(V *sum, const uint8_t *p, const uint8_t *s, const struct group *x, int ld, const int n, const int N) {
-    uint8_t codes[BYTES], scales[8] = {0};
+    uint8_t codes[BYTES], scales[16] = {0};
     __m256i dot[4][2];
     if (n < GROUP) { /* nothing past a row is read; x and scales are zero there */
         memset(codes, 0, sizeof codes);
         memcpy(codes, p, (size_t)(n + FORMAT_BLOCK(FORMAT) - 1) / FORMAT_BLOCK(FORMAT) * FORMAT_BYTES(FORMAT));
-        if (BESIDE) memcpy(scales, s, (size_t)(n + 31) / 32);
+        if (BESIDE) memcpy(scales, s, (size_t)(n + 31) / 32 * SCALE_BYTES);
         p = codes, s = scales;
     }
     const V scale = load_scales(p, s);

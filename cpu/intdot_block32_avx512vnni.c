@@ -1,5 +1,5 @@
 /* Blocks of 32 columns in 16 bytes, four of them per vector with four lanes each: a byte's low nibble is one column, its high
- * nibble another of the same block, and a lane's sum has one scale. Q4_0, IQ4_NL, MXFP4, E2M1, and IQ4_XS eight at a time.
+ * nibble another of the same block, and a lane's sum has one scale. Q4_0, IQ4_NL, MXFP4, E2M1, I4, and IQ4_XS eight at a time.
  *
  * Instructions per 128 columns, 64 to 72 bytes: 2 to collect the codes, 3 to decode them, 2 to 4 for the scales, 4 products, 2 to
  * join the planes, 1 conversion, 2 to add: 16 to 18.
@@ -38,7 +38,7 @@ INLINE void group_make(struct group *g, const float *x, int n) {
         float f[8];
         V u[8];
         EACH (int i = 0; i < 8; i++) u[i] = load_left(x + 16 * i, n - 16 * i);
-        if (DTYPE == DT_E2M1) /* a byte's nibbles are two neighbours, low first */
+        if (NEIGHBOURS)
             EACH (int i = 0; i < 8; i += 2) vsplit(u[i], u[i + 1], &u[i], &u[i + 1]);
         const V unit = _mm512_permutexvar_ps(lanes, _mm512_castps256_ps512(units_8(u, f, true)));
         EACH (int h = 0; h < 2; h++) planes_64(to->high[h], to->low[h], u[h], u[2 + h], u[4 + h], u[6 + h], f[h], f[2 + h], f[4 + h], f[6 + h]);
@@ -63,6 +63,9 @@ static const uint8_t halves[64] __attribute__((aligned(64))) = {HALVES(0), HALVE
 #define POWERS_1(b) 0, 0, (b), 0
 #define POWERS(b)   POWERS_1(b), POWERS_1(b), POWERS_1(b), POWERS_1(b)
 static const uint8_t powers_mxfp4[64] __attribute__((aligned(64))) = {POWERS(0), POWERS(17), POWERS(34), POWERS(51)};
+#define BF16_1(b) 0, 0, 2 * (b), 2 * (b) + 1
+#define BF16_4(b) BF16_1(b), BF16_1(b), BF16_1(b), BF16_1(b)
+static const uint8_t scales_i4[64] __attribute__((aligned(64))) = {BF16_4(0), BF16_4(1), BF16_4(2), BF16_4(3)};
 static const uint8_t powers_e2m1[64] __attribute__((aligned(64))) = {POWERS(0), POWERS(1), POWERS(2), POWERS(3)};
 
 INLINE __mmask64 first(int n) { return n >= 64 ? ~(__mmask64)0 : n > 0 ? ((__mmask64)1 << n) - 1 : 0; }
@@ -78,6 +81,13 @@ INLINE __m512i load_blocks(const uint8_t *p, const uint8_t *s, V *scale, const i
         if (all) memcpy(&e, s, 4);
         else memcpy(&e, s, (size_t)(n + 31) / 32);
         *scale = power_v(_mm512_maskz_shuffle_epi8(0x4444444444444444, _mm512_set1_epi32((int)e), _mm512_load_si512(powers_e2m1)));
+        return bytes(p, (n + 1) / 2, all);
+    }
+    if (DTYPE == DT_I4) {
+        uint64_t h = 0;
+        if (all) memcpy(&h, s, 8);
+        else memcpy(&h, s, 2 * (size_t)((n + 31) / 32));
+        *scale = _mm512_castsi512_ps(_mm512_maskz_shuffle_epi8(0xcccccccccccccccc, _mm512_set1_epi64((long long)h), _mm512_load_si512(scales_i4)));
         return bytes(p, (n + 1) / 2, all);
     }
     const int size = n / 32 * SIZE;

@@ -19,13 +19,16 @@
 #include "engine/base/scale.h"
 
 enum {
-    AHEAD = 2560,                               /* prefetch distance per row, in bytes */
-    SCALES_AHEAD = AHEAD / 16 + 64,             /* same for the separate scales, rounded up to include a whole line */
-    ROWS = 4,                                   /* row streams, far apart, each sequential, which memory serves best (gemv_inner.h) */
-    STREAM = 256,                               /* rows of one token's chunk */
-    CHUNK = 32,                                 /* rows that stay in a cache while several tokens are processed */
-    COLUMNS = 32768,                            /* total over all tokens processed together */
-    BESIDE = DTYPE == DT_E2M1 ? GROUP / 32 : 0, /* separate scale bytes per group: an E8M0 per 32 columns */
+    AHEAD = 2560, /* prefetch distance per row, in bytes */
+    SCALE_BYTES = DTYPE == DT_E2M1 ? 1
+                  : DTYPE == DT_I4 ? 2
+                                   : 0,           /* of a separate scale for 32 columns: E8M0, BF16; 0: none */
+    SCALES_AHEAD = AHEAD * SCALE_BYTES / 16 + 64, /* same for the separate scales, rounded up to include a whole line */
+    ROWS = 4,                                     /* row streams, far apart, each sequential, which memory serves best (gemv_inner.h) */
+    STREAM = 256,                                 /* rows of one token's chunk */
+    CHUNK = 32,                                   /* rows that stay in a cache while several tokens are processed */
+    COLUMNS = 32768,                              /* total over all tokens processed together */
+    BESIDE = GROUP / 32 * SCALE_BYTES,            /* separate scale bytes per group */
 };
 
 /* Packs n <= GROUP columns, and zeros after them. */
@@ -41,7 +44,7 @@ INLINE void group_rows(float *const *y, const struct mat *w, const struct group 
     EACH (int i = 0; i < ROWS; i++) {
         at[i] = r0 + i * gap < last ? r0 + i * gap : last;
         row[i] = (const uint8_t *)w->data + (size_t)at[i] * w->stride;
-        scale[i] = BESIDE ? (const uint8_t *)w->scale + scale_row(w, at[i]) : row[i];
+        scale[i] = BESIDE ? (const uint8_t *)w->scale + SCALE_BYTES * scale_row(w, at[i]) : row[i];
         EACH (int t = 0; t < N; t++) sum[i][t] = vzero();
     }
     int left = w->cols / GROUP;
@@ -86,7 +89,7 @@ INLINE void some_tokens(float *const *y, const float *const *x, int n, const str
 /* True if group_dot supports the scales' layout; else float32 kernels are used. */
 static bool takes(const struct mat *w) {
     if (w->cols > COLUMNS) return false;
-    return BESIDE ? w->scale && w->scale_dtype == DT_E8M0 && w->block_cols == 32 : !w->scale;
+    return BESIDE ? w->scale && w->scale_dtype == (DTYPE == DT_I4 ? DT_BF16 : DT_E8M0) && w->block_cols == 32 : !w->scale;
 }
 
 extern const struct format_kernels FLOATS;

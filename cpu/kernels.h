@@ -145,7 +145,7 @@ extern const struct format_kernels avx2sub_e4m3, avx512sub_e4m3, avx512vbmi_e4m3
 GEMV_FN(int4_gemv_avx2);
 GEMV_FN(int4_gemv_avxvnni);
 GEMV_FN(int4_gemv_avx512vnni);
-#define FORMATS_INTDOT(X) X(e2m1) X(q4_0) X(q4_k) X(q5_k) X(q6_k) X(iq4_nl) X(iq4_xs) X(mxfp4)
+#define FORMATS_INTDOT(X) X(e2m1) X(i4) X(q4_0) X(q4_k) X(q5_k) X(q6_k) X(iq4_nl) X(iq4_xs) X(mxfp4)
 #define WHOLE(name) \
     GEMV_FN(intdot_avx2_##name); \
     GEMV_FN(intdot_avxvnni_##name); /* the same bits */ \
