@@ -29,7 +29,7 @@ static void conv_task(void *arg, int task, int thread) {
     int c = task % j->blocks * CHANNELS, n = o->channels - c < CHANNELS ? o->channels - c : CHANNELS;
     for (int i = task / j->blocks * ROWS, end = i + ROWS < o->n ? i + ROWS : o->n; i < end; i++) {
         for (int t = 0; t < o->taps; t++) x[t] = row_at(j, i - o->taps + 1 + t) + c;
-        j->x->k.conv(o->out + (size_t)i * (size_t)o->ldo + (size_t)c, x, o->w + c, o->channels, o->taps, n);
+        j->x->k.conv(o->out + (size_t)i * (size_t)o->ldo + (size_t)c, x, o->w + c, o->channels, o->taps, n, o->bias ? o->bias + c : NULL, o->is_linear);
     }
 }
 
@@ -49,7 +49,7 @@ int conv_run(struct exec *base, const struct op_conv *o) {
     return rc;
 }
 
-/* --- The delta rule --------------------------------------------------------------------------------------------------------- */
+/* --- Recurrences ------------------------------------------------------------------------------------------------------------ */
 
 struct delta {
     struct cpu_exec *x;
@@ -59,20 +59,36 @@ struct delta {
 
 static float softplus(float x) { return x > 20 ? x : log1pf(expf(x)); }
 
+/* The factors of row i in head h, whose q and k are set. */
+static void set_factors(const struct delta *j, struct delta_row *r, int i, int h) {
+    const struct op_delta *o = j->o;
+    const size_t gate = (size_t)i * (size_t)o->ldg + (size_t)h;
+    if (o->rule == DELTA_LIGHTNING) {
+        r->decay = expf(-o->slope * exp2f(-8.0f * (float)(h + 1) / (float)o->v_heads));
+        return;
+    }
+    const float t = softplus(o->a[gate] + o->dt[h]);
+    r->decay = expf(o->rate[h] * t);
+    if (o->rule == DELTA_MAMBA2) {
+        r->beta = t, r->skip = o->skip[h];
+        return;
+    }
+    r->qs = 1 / sqrtf((float)o->k_dim) / sqrtf(j->x->k.sumsq(r->q, o->k_dim) + 1e-6f);
+    r->ks = 1 / sqrtf(j->x->k.sumsq(r->k, o->k_dim) + 1e-6f);
+    r->beta = 1 / (1 + expf(-o->b[gate]));
+}
+
 static void delta_task(void *arg, int task, int thread) {
     const struct delta *j = arg;
     const struct op_delta *o = j->o;
     int h = task / j->blocks, c = task % j->blocks * DELTA_COLUMNS, n = o->v_dim - c < DELTA_COLUMNS ? o->v_dim - c : DELTA_COLUMNS;
     size_t state = (size_t)h * (size_t)o->k_dim * (size_t)o->v_dim + (size_t)c, key = (size_t)(h / (o->v_heads / o->k_heads)) * (size_t)o->k_dim;
     size_t value = (size_t)h * (size_t)o->v_dim + (size_t)c;
-    const float *from = o->before ? o->before + state : NULL, scale = 1 / sqrtf((float)o->k_dim);
+    const float *from = o->before ? o->before + state : NULL;
     for (int i = 0; i < o->n && !exec_is_cancelled(j->x); i++, from = o->after + state) {
-        size_t row = (size_t)i * (size_t)o->ldx, gate = (size_t)i * (size_t)o->ldg + (size_t)h;
-        struct delta_row r = {.q = o->q + row + key, .k = o->k + row + key};
-        r.qs = scale / sqrtf(j->x->k.sumsq(r.q, o->k_dim) + 1e-6f);
-        r.ks = 1 / sqrtf(j->x->k.sumsq(r.k, o->k_dim) + 1e-6f);
-        r.decay = expf(o->rate[h] * softplus(o->a[gate] + o->dt[h]));
-        r.beta = 1 / (1 + expf(-o->b[gate]));
+        size_t row = (size_t)i * (size_t)o->ldx;
+        struct delta_row r = {.q = o->q + row + key, .k = o->k + row + key, .qs = 1, .ks = 1, .beta = 1, .ignores_seen = o->rule != DELTA_GATED};
+        set_factors(j, &r, i, h);
         j->x->k.delta(o->out + (size_t)i * (size_t)o->ldo + value, o->after + state, from, o->v_dim, &r, o->v + row + value, o->k_dim, n);
     }
 }

@@ -11,12 +11,12 @@ static GATE_FN(gate) {
 static CONV_FN(conv) {
     for (int c = 0; c < n; c += LANES) {
         const int m = n - c;
-        V sum = vzero();
+        V sum = !bias ? vzero() : m < LANES ? vloadm(bias + c, m) : vload(bias + c);
         for (int j = 0; j < taps; j++) {
             const float *row = w + (size_t)j * (size_t)ldw + c;
             sum = m < LANES ? vfma(vloadm(row, m), vloadm(x[j] + c, m), sum) : vfma(vload(row), vload(x[j] + c), sum);
         }
-        sum = vdiv(sum, vadd(vset1(1), vexp(vsub(vzero(), sum))));
+        if (!is_linear) sum = vdiv(sum, vadd(vset1(1), vexp(vsub(vzero(), sum))));
         if (m < LANES) vstorem(out + c, sum, m);
         else vstore(out + c, sum);
     }
@@ -28,7 +28,7 @@ INLINE V delta_load(const float *p, int last) { return last ? vloadm(p, last) : 
 INLINE void delta_columns(float *o, float *to, const float *from, int ld, const struct delta_row *r, const float *v, int k_dim, int last, const int D) {
     V u[2][4], d[4];
     EACH (int c = 0; c < D; c++) u[0][c] = u[1][c] = vzero();
-    for (int i = 0; from && i < k_dim; i++) {
+    for (int i = 0; from && !r->ignores_seen && i < k_dim; i++) {
         V k = vset1(r->k[i]);
         EACH (int c = 0; c < D; c++) {
             V s = delta_load(from + (size_t)i * (size_t)ld + c * LANES, c == D - 1 ? last : 0);
@@ -57,6 +57,7 @@ INLINE void delta_columns(float *o, float *to, const float *from, int ld, const 
     }
     EACH (int c = 0; c < D; c++) {
         V sum = vmul(vset1(r->qs), vadd(u[0][c], u[1][c]));
+        if (r->skip != 0) sum = vfma(vset1(r->skip), delta_load(v + c * LANES, c == D - 1 ? last : 0), sum);
         if (c == D - 1 && last) vstorem(o + c * LANES, sum, last);
         else vstore(o + c * LANES, sum);
     }

@@ -77,15 +77,17 @@ typedef ROPE_FN((*rope_fn));
 #define GATE_FN(name) void name(float *y, const float *g, int n) /* y / (1 + exp(-g)) */
 typedef GATE_FN((*gate_fn));
 /* out[c] = silu(sum over j < taps of w[j * ldw + c] * x[j][c]), j rising */
-#define CONV_FN(name) void name(float *out, const float *const *x, const float *w, int ldw, int taps, int n)
+#define CONV_FN(name) void name(float *out, const float *const *x, const float *w, int ldw, int taps, int n, const float *bias, bool is_linear)
 typedef CONV_FN((*conv_fn));
 /* One row of the delta rule for n columns of a head's state, rows ld apart, from `from` (NULL: zeros) to `to` (may be equal
- * to `from`): with u = S^T k, d = beta * (v - decay * ks * u), S becomes decay * S + (ks * k) (x) d, o = qs * S^T q. Sums over
- * rising rows of S. */
+ * to `from`): with u = S^T k, d = beta * (v - decay * ks * u), S becomes decay * S + (ks * k) (x) d, o = qs * S^T q + skip * v. Sums over
+ * rising rows of S. ignores_seen: u = 0. */
 enum { DELTA_COLUMNS = 64 }; /* maximum of n */
 struct delta_row {
     const float *q, *k;        /* [k_dim] */
     float qs, ks, decay, beta; /* qs, ks normalise q and k */
+    float skip;
+    bool ignores_seen;
 };
 #define DELTA_FN(name) void name(float *o, float *to, const float *from, int ld, const struct delta_row *r, const float *v, int k_dim, int n)
 typedef DELTA_FN((*delta_fn));

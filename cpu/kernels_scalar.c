@@ -159,14 +159,14 @@ static GATE_FN(gate_scalar) {
 }
 static CONV_FN(conv_scalar) {
     for (int c = 0; c < n; c++) {
-        float sum = 0;
+        float sum = bias ? bias[c] : 0;
         for (int j = 0; j < taps; j++) sum += w[(size_t)j * (size_t)ldw + (size_t)c] * x[j][c];
-        out[c] = sum / (1 + expf(-sum));
+        out[c] = is_linear ? sum : sum / (1 + expf(-sum));
     }
 }
 static DELTA_FN(delta_scalar) {
     float d[DELTA_COLUMNS] = {0};
-    for (int i = 0; from && i < k_dim; i++)
+    for (int i = 0; from && !r->ignores_seen && i < k_dim; i++)
         for (int c = 0; c < n; c++) d[c] += from[(size_t)i * (size_t)ld + (size_t)c] * r->k[i];
     for (int c = 0; c < n; c++) {
         d[c] = r->beta * (v[c] - r->decay * r->ks * d[c]) * r->ks;
@@ -178,7 +178,7 @@ static DELTA_FN(delta_scalar) {
             to[at] = (from ? r->decay * from[at] : 0) + r->k[i] * d[c];
             o[c] += to[at] * r->q[i];
         }
-    for (int c = 0; c < n; c++) o[c] *= r->qs;
+    for (int c = 0; c < n; c++) o[c] = o[c] * r->qs + r->skip * v[c];
 }
 
 /* --- Limits --- */

@@ -34,9 +34,9 @@ static __global__ void conv_kernel(struct cuda_conv called) {
     const struct cuda_conv o = placed(called);
     int c = (int)(blockIdx.x * blockDim.x + threadIdx.x);
     for (int i = (int)blockIdx.y; i < o.n && c < o.channels; i += (int)gridDim.y) {
-        float sum = 0;
+        float sum = o.bias ? o.bias[c] : 0;
         for (int j = 0; j < o.taps; j++) sum += o.w[(size_t)j * (size_t)o.channels + (size_t)c] * conv_at(o, i - o.taps + 1 + j, c);
-        o.out[(size_t)i * (size_t)o.ldo + (size_t)c] = sum / (1.0f + expf(-sum));
+        o.out[(size_t)i * (size_t)o.ldo + (size_t)c] = o.is_linear ? sum : sum / (1.0f + expf(-sum));
     }
 }
 /* In rising order of rows: each is read from a later row than it is written to, if both are the same memory. */
@@ -56,6 +56,17 @@ cudaError_t cuda_conv_rows(cudaStream_t s, const struct cuda_conv *o) {
 /* A block has several columns of a head's state, one per warp: a lane holds rows lane, lane + 32, ... */
 enum { DELTA_COLUMNS = 8, DELTA_LANES = 32, DELTA_KEPT = CUDA_DELTA_MAX_K_DIM / DELTA_LANES };
 
+/* A row's decay of the state, and the factor of what it adds. */
+struct delta_factors {
+    float decay, beta;
+};
+__device__ inline delta_factors factors_of(const struct cuda_delta &o, int t, int h) {
+    if (o.rule == CUDA_DELTA_LIGHTNING) return {expf(-o.slope * exp2f(-8.0f * (float)(h + 1) / (float)o.v_heads)), 1.0f};
+    const size_t gate = (size_t)t * (size_t)o.ldg + (size_t)h;
+    const float a = o.a[gate] + o.dt[h], plus = a > 20.0f ? a : log1pf(expf(a));
+    return {expf(o.rate[h] * plus), o.rule == CUDA_DELTA_MAMBA2 ? plus : 1.0f / (1.0f + expf(-o.b[gate]))};
+}
+
 template <int KEPT> static __global__ void delta_kernel(struct cuda_delta called) {
     const struct cuda_delta o = placed(called);
     extern __shared__ float row[]; /* q [k_dim], k [k_dim] */
@@ -65,7 +76,9 @@ template <int KEPT> static __global__ void delta_kernel(struct cuda_delta called
     bool mine = c < o.v_dim;
     size_t state = ((size_t)h * (size_t)o.k_dim) * (size_t)o.v_dim + (size_t)c;
     size_t key = (size_t)(h / (o.v_heads / o.k_heads)) * (size_t)o.k_dim;
-    float s[KEPT], rate = o.rate[h], dt = o.dt[h];
+    float s[KEPT];
+    const bool gated = o.rule == CUDA_DELTA_GATED;
+    const float skip = o.rule == CUDA_DELTA_MAMBA2 ? o.skip[h] : 0;
     for (int r = 0; r < KEPT; r++) {
         int i = r * DELTA_LANES + lane;
         s[r] = mine && o.before && i < o.k_dim ? o.before[state + (size_t)i * (size_t)o.v_dim] : 0;
@@ -79,20 +92,19 @@ template <int KEPT> static __global__ void delta_kernel(struct cuda_delta called
             float sum = 0;
             for (int i = lane; i < o.k_dim; i += DELTA_LANES) sum += row[warp * o.k_dim + i] * row[warp * o.k_dim + i];
             sum = warp_sum(sum);
-            if (!lane) scale[warp] = (warp ? 1.0f : 1.0f / sqrtf((float)o.k_dim)) / sqrtf(sum + 1e-6f);
+            if (!lane) scale[warp] = !gated ? 1.0f : (warp ? 1.0f : 1.0f / sqrtf((float)o.k_dim)) / sqrtf(sum + 1e-6f);
         }
         __syncthreads();
-        float a = o.a[(size_t)t * (size_t)o.ldg + (size_t)h] + dt, b = o.b[(size_t)t * (size_t)o.ldg + (size_t)h];
-        float decay = expf(rate * (a > 20.0f ? a : log1pf(expf(a)))), beta = 1.0f / (1.0f + expf(-b));
+        const delta_factors f = factors_of(o, t, h);
         float seen = 0, out = 0;
         for (int r = 0; r < KEPT; r++) {
             int i = r * DELTA_LANES + lane;
-            s[r] *= decay;
+            s[r] *= f.decay;
             if (i < o.k_dim) seen += s[r] * row[o.k_dim + i];
         }
-        seen = warp_sum(seen) * scale[1];
+        seen = gated ? warp_sum(seen) * scale[1] : 0;
         float v = mine ? o.v[(size_t)t * (size_t)o.ldx + (size_t)h * (size_t)o.v_dim + (size_t)c] : 0;
-        float d = beta * (v - seen) * scale[1];
+        float d = f.beta * (v - seen) * scale[1];
         for (int r = 0; r < KEPT; r++) {
             int i = r * DELTA_LANES + lane;
             if (i < o.k_dim) {
@@ -100,7 +112,7 @@ template <int KEPT> static __global__ void delta_kernel(struct cuda_delta called
                 out += s[r] * row[i];
             }
         }
-        out = warp_sum(out) * scale[0];
+        out = warp_sum(out) * scale[0] + skip * v;
         if (mine && !lane) o.out[(size_t)t * (size_t)o.ldo + (size_t)h * (size_t)o.v_dim + (size_t)c] = out;
     }
     for (int r = 0; r < KEPT; r++) {

@@ -111,6 +111,8 @@ struct cuda_conv { /* struct op_conv */
     float *after;
     int n, channels, taps, ldx, ldo;
     const struct cuda_place *at;
+    const float *bias;
+    int is_linear;
 };
 cudaError_t cuda_conv_rows(cudaStream_t s, const struct cuda_conv *c);
 struct cuda_delta { /* struct op_delta */
@@ -119,7 +121,11 @@ struct cuda_delta { /* struct op_delta */
     float *after;
     int n, k_heads, v_heads, k_dim, v_dim, ldx, ldg, ldo;
     const struct cuda_place *at;
+    const float *skip;
+    float slope;
+    int rule; /* as enum delta_rule */
 };
+enum { CUDA_DELTA_GATED, CUDA_DELTA_MAMBA2, CUDA_DELTA_LIGHTNING };
 enum { CUDA_DELTA_MAX_K_DIM = 1024 }; /* largest k_dim */
 cudaError_t cuda_delta_rows(cudaStream_t s, const struct cuda_delta *d);
 enum { CUDA_MAX_RESIDUAL_STREAMS = 16 };

@@ -155,9 +155,30 @@ static int route(struct cuda_stream *s, const struct op_route *o) {
     return o->n < 1 ? 0 : cuda_check(s->g, cuda_route_tokens(s->stream, &r), "route");
 }
 
+_Static_assert((int)DELTA_GATED == CUDA_DELTA_GATED && (int)DELTA_MAMBA2 == CUDA_DELTA_MAMBA2 && (int)DELTA_LIGHTNING == CUDA_DELTA_LIGHTNING, "rules");
 static int delta(struct cuda_stream *s, const struct op_delta *o) {
-    struct cuda_delta d = {o->out, o->q,       o->k,       o->v,     o->b,     o->a,   o->rate, o->dt,  o->before,           o->after,
-                           o->n,   o->k_heads, o->v_heads, o->k_dim, o->v_dim, o->ldx, o->ldg,  o->ldo, to_cuda_place(o->at)};
+    struct cuda_delta d = {o->out,
+                           o->q,
+                           o->k,
+                           o->v,
+                           o->b,
+                           o->a,
+                           o->rate,
+                           o->dt,
+                           o->before,
+                           o->after,
+                           o->n,
+                           o->k_heads,
+                           o->v_heads,
+                           o->k_dim,
+                           o->v_dim,
+                           o->ldx,
+                           o->ldg,
+                           o->ldo,
+                           to_cuda_place(o->at),
+                           o->skip,
+                           o->slope,
+                           o->rule};
     if (o->n < 1) return 0;
     return cuda_check(s->g, o->k_dim > CUDA_DELTA_MAX_K_DIM ? cudaErrorNotSupported : cuda_delta_rows(s->stream, &d), "delta");
 }
@@ -237,7 +258,7 @@ int cuda_run_op(struct op_exec *x, enum op_code code, const union op_args *u) {
     }
     case OP_CONV: {
         const struct op_conv *a = &u->conv;
-        struct cuda_conv c = {a->out, a->x, a->w, a->before, a->after, a->n, a->channels, a->taps, a->ldx, a->ldo, to_cuda_place(a->at)};
+        struct cuda_conv c = {a->out, a->x, a->w, a->before, a->after, a->n, a->channels, a->taps, a->ldx, a->ldo, to_cuda_place(a->at), a->bias, a->is_linear};
         if (a->n > 0) r = cuda_conv_rows(s->stream, &c);
         break;
     }

@@ -220,6 +220,7 @@ static int visit_delta(struct op_delta *a, op_visit_fn fn, void *ctx) {
     VISIT(a->k, span(a->n, a->ldx, keys), VISIT_IN);
     VISIT(a->v, span(a->n, a->ldx, values), VISIT_IN);
     VISIT(a->b, span(a->n, a->ldg, heads), VISIT_IN);
+    VISIT(a->skip, heads * 4, VISIT_CONST);
     VISIT(a->a, span(a->n, a->ldg, heads), VISIT_IN);
     VISIT(a->rate, heads * 4, VISIT_CONST);
     VISIT(a->dt, heads * 4, VISIT_CONST);
@@ -349,6 +350,7 @@ int op_visit(enum op_code code, union op_args *a, op_visit_fn fn, void *ctx) {
         size_t kept = (size_t)(o->taps - 1) * (size_t)o->channels * 4;
         VISIT(o->x, span(o->n, o->ldx, (size_t)o->channels), VISIT_IN);
         VISIT(o->w, (size_t)o->taps * (size_t)o->channels * 4, VISIT_CONST);
+        VISIT(o->bias, (size_t)o->channels * 4, VISIT_CONST);
         VISIT(o->at, sizeof *o->at, VISIT_IN);
         VISIT(o->before, kept, VISIT_IN);
         VISIT(o->after, kept, VISIT_OUT);

@@ -309,8 +309,8 @@ struct op_scale {
     float by, slope;
 };
 
-/* Causal convolution of each channel along the rows, then SiLU: out[i][c] = silu(sum of w[j][c] * x[i - taps + 1 + j][c]). Rows before the first come from
- * `before`, NULL: zeros; `after` receives the last taps - 1 rows, including those from `before`, and may be the same memory. */
+/* Causal convolution of each channel along the rows, then SiLU: out[i][c] = silu(bias[c] + sum of w[j][c] * x[i - taps + 1 + j][c]). Rows before the first
+ * come from `before`, NULL: zeros; `after` receives the last taps - 1 rows, including those from `before`, and may be the same memory. */
 struct op_conv {
     float *out;          /* [n, channels], rows ldo apart */
     const float *x;      /* [n, channels], rows ldx apart */
@@ -319,15 +319,22 @@ struct op_conv {
     float *after;
     int n, channels, taps, ldx, ldo;
     const struct op_place *at; /* NULL, or supplies before and after */
+    const float *bias;         /* [channels] or NULL */
+    bool is_linear;            /* without SiLU */
 };
 
-/* The gated delta rule, row by row over one sequence, for each value head h with its key head h / (v_heads / k_heads), all in float32: q, k normalized to unit
- * length (x / sqrt(sum x^2 + 1e-6)), q times k_dim^-0.5
+/* Recurrences of linear attention, row by row over one sequence, for each value head h with its key head h / (v_heads / k_heads), all in float32.
+ * DELTA_GATED, the gated delta rule: q, k normalized to unit length (x / sqrt(sum x^2 + 1e-6)), q times k_dim^-0.5
  *   S *= exp(rate[h] * softplus(a + dt[h]))
  *   S += k (x) sigmoid(b) (v - S^T k)
  *   out = S^T q
+ * DELTA_MAMBA2 (Dao and Gu 2024, where k is B, q is C, v is x), with t = softplus(a + dt[h]); b is not read:
+ *   S = exp(rate[h] * t) S + k (x) t v;  out = S^T q + skip[h] * v
+ * DELTA_LIGHTNING (MiniMax-01), a fixed decay per head; b, a, rate and dt are not read:
+ *   S = exp(-slope * 2^(-8 (h + 1) / v_heads)) S + k (x) v;  out = S^T q
  * The state S is `before` before the first row (NULL: zeros) and `after` after the last; both may be the same memory. A row's bits do not depend on the number
  * of rows in the call. */
+enum delta_rule { DELTA_GATED, DELTA_MAMBA2, DELTA_LIGHTNING };
 struct op_delta {
     float *out;             /* [n, v_heads, v_dim], rows ldo apart */
     const float *q, *k, *v; /* [n, k_heads, k_dim] twice, [n, v_heads, v_dim]; rows ldx apart */
@@ -337,6 +344,9 @@ struct op_delta {
     float *after;
     int n, k_heads, v_heads, k_dim, v_dim, ldx, ldg, ldo;
     const struct op_place *at; /* NULL, or supplies before and after */
+    const float *skip;         /* [v_heads], DELTA_MAMBA2 */
+    float slope;               /* DELTA_LIGHTNING */
+    uint8_t rule;              /* enum delta_rule */
 };
 
 /* Compresses windows of `ratio` tokens into one entry each: for every element the mean of the window's kv, weighted by the softmax of its gates, gate +

@@ -31,17 +31,18 @@ static void check_gate(int n, int heads, int dim, bool silu) {
     drop();
 }
 
-static void check_conv(int n, int channels, int taps, bool begun, bool in_place) {
+static void check_conv(int n, int channels, int taps, bool begun, bool in_place, bool biased, bool linear) {
     int ldx = channels + 3, ldo = channels + 1, past = taps - 1;
     size_t kept = (size_t)(past * channels), size = (size_t)(n * ldo);
     float *x = vec((size_t)(n * ldx)), *w = vec((size_t)(taps * channels)), *before = vec(kept), *after = in_place ? before : vec(kept), *out = vec(size),
           *was = aligned(kept * 4), *first = aligned(size * 4), *end = aligned(kept * 4);
+    const float *bias = biased ? vec((size_t)channels) : NULL;
     memcpy(was, before, kept * 4);
     for (int t = 0; t < THREADS + 1; t++) { /* the last time row by row */
         struct exec *on = execs[t % THREADS];
         memcpy(before, was, kept * 4);
         memset(out, 0xff, size * 4);
-        struct op_conv o = {out, x, w, begun ? before : NULL, after, n, channels, taps, ldx, ldo};
+        struct op_conv o = {out, x, w, begun ? before : NULL, after, n, channels, taps, ldx, ldo, .bias = bias, .is_linear = linear};
         if (t < THREADS) must(on->ops->conv(on, &o));
         for (int i = 0; t == THREADS && i < n; i++) {
             o.n = 1, o.out = out + i * ldo, o.x = x + i * ldx;
@@ -56,12 +57,12 @@ static void check_conv(int n, int channels, int taps, bool begun, bool in_place)
 #define SEEN(i, c) ((i) >= 0 ? x[(i)*ldx + (c)] : begun ? was[((i) + past) * channels + (c)] : 0.0f)
     for (int i = 0; i < n; i++)
         for (int c = 0; c < channels; c++) {
-            double sum = 0, all = 0;
+            double sum = bias ? (double)bias[c] : 0, all = fabs(sum);
             for (int j = 0; j < taps; j++) {
                 double v = (double)w[j * channels + c] * (double)SEEN(i - past + j, c);
                 sum += v, all += fabs(v);
             }
-            near("conv", i, c, first[i * ldo + c], sum * sigmoid(sum), all * 4e-6 + 1e-30);
+            near("conv", i, c, first[i * ldo + c], linear ? sum : sum * sigmoid(sum), all * 4e-6 + 1e-30);
         }
     for (int i = 0; i < past; i++)
         for (int c = 0; c < channels; c++)
@@ -73,20 +74,54 @@ static void check_conv(int n, int channels, int taps, bool begun, bool in_place)
 struct dims {
     int k_heads, v_heads, k_dim, v_dim;
 };
-static void check_delta(int n, const struct dims *d, bool begun, bool in_place) {
+/* What a row does to a state, in double: factors of q and k, the decay, and the factors of the added row and of the value in the result. */
+struct factors {
+    double q, k, decay, beta, skip;
+};
+static struct factors factors_of(const struct op_delta *o, int h, const float *q, const float *k, const float *ba) {
+    if (o->rule == DELTA_LIGHTNING) return (struct factors){1, 1, exp(-(double)o->slope * pow(2, -8.0 * (h + 1) / o->v_heads)), 1, 0};
+    const double t = log1p(exp((double)ba[o->v_heads + h] + o->dt[h])), decay = exp(o->rate[h] * t);
+    if (o->rule == DELTA_MAMBA2) return (struct factors){1, 1, decay, t, o->skip[h]};
+    double qq = 1e-6, kk = 1e-6;
+    for (int i = 0; i < o->k_dim; i++) qq += (double)q[i] * q[i], kk += (double)k[i] * k[i];
+    return (struct factors){1 / sqrt(qq * o->k_dim), 1 / sqrt(kk), decay, sigmoid(ba[h]), 0};
+}
+static void check_delta(int n, const struct dims *d, bool begun, bool in_place, enum delta_rule rule) {
     int keys = d->k_heads * d->k_dim, values = d->v_heads * d->v_dim, ldx = 2 * keys + values + 1, ldo = values + 2, ldg = 2 * d->v_heads;
     size_t kept = (size_t)(values * d->k_dim), size = (size_t)(n * ldo);
-    float *x = vec((size_t)(n * ldx)), *ba = vec((size_t)(n * ldg)), *rate = vec((size_t)d->v_heads), *dt = vec((size_t)d->v_heads);
+    float *x = vec((size_t)(n * ldx)), *ba = vec((size_t)(n * ldg)), *rate = vec((size_t)d->v_heads), *dt = vec((size_t)d->v_heads),
+          *skip = vec((size_t)d->v_heads);
     float *before = vec(kept), *after = in_place ? before : vec(kept), *out = vec(size), *was = aligned(kept * 4), *first = aligned(size * 4),
           *end = aligned(kept * 4);
     for (int h = 0; h < d->v_heads; h++) rate[h] = -expf(rate[h]);
     memcpy(was, before, kept * 4);
+    struct op_delta of;
     for (int t = 0; t < THREADS + 2; t++) { /* then row by row, then in two calls */
         struct exec *on = execs[t % THREADS];
         memcpy(before, was, kept * 4);
         memset(out, 0xff, size * 4);
-        struct op_delta o = {out,   x, x + keys,   x + 2 * keys, ba,       ba + d->v_heads, rate, dt,  begun ? before : NULL,
-                             after, n, d->k_heads, d->v_heads,   d->k_dim, d->v_dim,        ldx,  ldg, ldo};
+        struct op_delta o = {out,
+                             x,
+                             x + keys,
+                             x + 2 * keys,
+                             ba,
+                             ba + d->v_heads,
+                             rate,
+                             dt,
+                             begun ? before : NULL,
+                             after,
+                             n,
+                             d->k_heads,
+                             d->v_heads,
+                             d->k_dim,
+                             d->v_dim,
+                             ldx,
+                             ldg,
+                             ldo,
+                             .skip = skip,
+                             .slope = 0.7f,
+                             .rule = (uint8_t)rule};
+        of = o;
         if (t < THREADS) must(on->ops->delta(on, &o));
         for (int i = 0, some = t == THREADS ? 1 : (n + 1) / 2; t >= THREADS && i < n; i += some) {
             o.n = n - i < some ? n - i : some, o.out = out + i * ldo, o.q = x + i * ldx, o.k = o.q + keys, o.v = o.k + keys, o.b = ba + i * ldg;
@@ -105,19 +140,17 @@ static void check_delta(int n, const struct dims *d, bool begun, bool in_place) 
             for (int c = 0; c < d->v_dim; c++) s[i][c] = begun ? was[(h * d->k_dim + i) * d->v_dim + c] : 0;
         for (int t = 0; t < n; t++) {
             const float *q = x + t * ldx + h / (d->v_heads / d->k_heads) * d->k_dim, *k = q + keys, *v = x + t * ldx + 2 * keys + h * d->v_dim;
-            double qq = 1e-6, kk = 1e-6, a = (double)ba[t * ldg + d->v_heads + h] + dt[h], decay = exp(rate[h] * log1p(exp(a))),
-                   beta = sigmoid(ba[t * ldg + h]);
-            for (int i = 0; i < d->k_dim; i++) qq += (double)q[i] * q[i], kk += (double)k[i] * k[i];
-            qq = 1 / sqrt(qq * d->k_dim), kk = 1 / sqrt(kk);
+            const struct factors f = factors_of(&of, h, q, k, ba + t * ldg);
             for (int c = 0; c < d->v_dim; c++) {
-                double seen = 0, y = 0;
-                for (int i = 0; i < d->k_dim; i++) s[i][c] *= decay, seen += s[i][c] * k[i] * kk;
+                double seen = 0, y = f.skip * v[c];
+                for (int i = 0; i < d->k_dim; i++) s[i][c] *= f.decay, seen += s[i][c] * k[i] * f.k;
+                if (rule != DELTA_GATED) seen = 0;
                 for (int i = 0; i < d->k_dim; i++) {
-                    s[i][c] += k[i] * kk * beta * (v[c] - seen);
-                    y += s[i][c] * q[i] * qq;
+                    s[i][c] += k[i] * f.k * f.beta * (v[c] - seen);
+                    y += s[i][c] * q[i] * f.q;
                     most = fmax(most, fabs(s[i][c]));
                 }
-                near("delta", t, h * d->v_dim + c, first[t * ldo + h * d->v_dim + c], y, 1e-5 * most);
+                near("delta", t, h * d->v_dim + c, first[t * ldo + h * d->v_dim + c], y, 1e-5 * most * (rule == DELTA_GATED ? 1 : d->k_dim));
             }
         }
         for (int i = 0; i < d->k_dim; i++)
@@ -132,8 +165,8 @@ static void cases(enum cpu_level l) {
     for (int i = 0; i < 24; i++) {
         int n = (int[]){1, 2, 3, 5, N}[i % 5];
         check_gate(n, 1 + i % 3, (int[]){1, 15, 16, 33, 200}[i / 2 % 5], i % 2);
-        check_conv(n, (int[]){1, 24, 130, 5000}[i % 4], (int[]){4, 1, 2, 9}[i / 4 % 4], i % 3, i & 1);
-        check_delta(n, &dims[i % 6], i % 4 != 1, i / 6 % 2);
+        check_conv(n, (int[]){1, 24, 130, 5000}[i % 4], (int[]){4, 1, 2, 9}[i / 4 % 4], i % 3, i & 1, i / 2 % 2, i / 3 % 2);
+        for (int rule = DELTA_GATED; rule <= DELTA_LIGHTNING; rule++) check_delta(n, &dims[i % 6], i % 4 != 1, i / 6 % 2, (enum delta_rule)rule);
     }
 }
 
