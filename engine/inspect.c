@@ -141,15 +141,15 @@ int engine_inspect(const struct engine_params *p, struct buf *b, struct error *e
     const struct config *c = &w.config;
     enum dtype kv = p->kv ? p->kv : DT_BF16;
     enum cpu_level level = p->cpu_level ? (enum cpu_level)(p->cpu_level - 1) : cpu_level_best();
-    int moe = 0, first = -1, kind = 0, delta = 0, window = 0, windows = 0, dense = 0;
+    int moe = 0, first = -1, kind = 0, states = 0, mixer = 0, window = 0, windows = 0, dense = 0;
     for (int i = 0; i < c->n_layers; i++) {
         moe += c->layer[i].moe;
-        delta += c->layer[i].delta;
+        if (c->layer[i].mixer) states++, mixer = i;
         windows += c->layer[i].window > 0;
         if (c->layer[i].window > window) window = c->layer[i].window;
         if (c->layer[i].moe && first < 0) first = i;
     }
-    while (kind < c->n_layers - 1 && c->layer[kind].delta) kind++; /* first layer with attention, if any */
+    while (kind < c->n_layers - 1 && c->layer[kind].mixer) kind++; /* first layer with attention, if any */
     while (dense < c->n_layers && c->layer[dense].moe) dense++;    /* first layer without experts */
     buf_str(b, "{\"path\":");
     json_quote(b, p->dir, strlen(p->dir));
@@ -158,9 +158,10 @@ int engine_inspect(const struct engine_params *p, struct buf *b, struct error *e
     buf_fmt(b, ",\"layers\":%d,\"layers_with_experts\":%d,\"hidden\":%d,\"vocab\":%d,\"context\":%d", c->n_layers, moe, c->hidden, c->vocab, c->max_context);
     buf_fmt(b, ",\"attention\":{\"kind\":\"%s\",\"heads\":%d,\"kv_heads\":%d,\"head_dim\":%d,\"v_dim\":%d", attention_of(c, kind)->name, c->n_heads,
             c->kv_lora ? c->n_heads : c->n_kv_heads, c->head_dim, c->v_dim);
-    if (delta)
-        buf_fmt(b, ",\"deltanet\":{\"layers\":%d,\"key_heads\":%d,\"value_heads\":%d,\"key_dim\":%d,\"value_dim\":%d,\"state_bytes\":%zu}", delta,
+    if (config_has_mixer(c, MIXER_DELTA))
+        buf_fmt(b, ",\"deltanet\":{\"layers\":%d,\"key_heads\":%d,\"value_heads\":%d,\"key_dim\":%d,\"value_dim\":%d,\"state_bytes\":%zu}", states,
                 c->delta.k_heads, c->delta.v_heads, c->delta.k_dim, c->delta.v_dim, kv_state_bytes(c));
+    else if (states) buf_fmt(b, ",\"%s\":{\"layers\":%d,\"state_bytes\":%zu}", attention_of(c, mixer)->name, states, kv_state_bytes(c));
     if (c->kv_lora) buf_fmt(b, ",\"q_lora_rank\":%d,\"kv_lora_rank\":%d,\"qk_nope\":%d,\"qk_rope\":%d", c->q_lora, c->kv_lora, c->qk_nope, c->qk_rope);
     if (c->attn == ATTN_COMPRESSED) {
         buf_fmt(b, ",\"q_lora_rank\":%d,\"o_groups\":%d,\"o_lora_rank\":%d,\"tokens_a_key\":[", c->q_lora, c->o_groups, c->o_lora);

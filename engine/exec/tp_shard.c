@@ -28,7 +28,7 @@ static const char *why_unsplittable(const struct config *c) {
     if (c->streams.n) return "it has several residual streams";
     if (c->dense_bias) return "its dense FFNs have biases";
     if (c->attn == ATTN_COMPRESSED) return "its output projection is grouped by heads";
-    if (c->delta.taps) return "it has DeltaNet layers, whose states must be on one device";
+    if (config_has_states(c)) return "it has layers with a state instead of keys (as DeltaNet), which must be on one device";
     for (int i = 0; i < c->n_layers; i++)
         if (config_heads(c, i) != c->n_heads || config_kv_heads(c, i) != c->n_kv_heads) return "its layers differ in their numbers of heads";
     if (c->attn == ATTN_GQA && c->qk_norm == QK_NORM_ALL) return "its queries are normed over all heads together";

@@ -2,9 +2,11 @@
 
 #include <assert.h>
 
+static const struct attention_kind *const mixers[] = {
+    [MIXER_DELTA] = &attention_delta, [MIXER_CONV] = &attention_conv, [MIXER_LIGHTNING] = &attention_lightning, [MIXER_MAMBA2] = &attention_mamba};
 static const struct attention_kind *const kinds[] = {
     [ATTN_GQA] = &attention_gqa, [ATTN_MLA] = &attention_mla, [ATTN_DSA] = &attention_dsa, [ATTN_COMPRESSED] = &attention_compressed};
-const struct attention_kind *attention_of(const struct config *c, int layer) { return c->layer[layer].delta ? &attention_delta : kinds[c->attn]; }
+const struct attention_kind *attention_of(const struct config *c, int layer) { return c->layer[layer].mixer ? mixers[c->layer[layer].mixer] : kinds[c->attn]; }
 
 int attention_rotate(struct exec *x, const struct config *c, int layer, const struct work *w, float *v, int heads, int ld, int head_ld, int n) {
     const bool second = c->layer[layer].rope == LAYER_ROPE_SECOND;
@@ -65,3 +67,19 @@ int attention_by_pieces(struct exec *x, struct work *w, struct op_attention *o, 
     }
     return 0;
 }
+
+/* --- Mixers with states ---------------------------------------------------------------------------------------------------- */
+
+float *attention_state(const struct span *s, int layer, int plane, int row) {
+    return row < 0 ? NULL : (float *)attention_plane(s->cache[layer].p[plane], row).data;
+}
+int attention_step(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *s, attention_rows_fn rows) {
+    const struct kv_state_step *v = &s->state_step;
+    int from = v->from_row;
+    if (v->mark) {
+        TRY(rows(x, c, y, layer, w, s, s->row, v->mark, from, v->mark_row));
+        from = v->mark_row;
+    }
+    return rows(x, c, y, layer, w, s, s->row + v->mark, s->n - v->mark, from, v->to_row);
+}
+int attention_no_queries(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, int n) { return 0; }

@@ -15,7 +15,8 @@ struct attention_kind {
     int (*attend)(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *s, struct key_range keys);
     size_t (*grown_bytes)(const struct config *c, int keys); /* memory grown on demand beyond the workspace; NULL: none */
 };
-extern const struct attention_kind attention_gqa, attention_mla, attention_dsa, attention_compressed, attention_delta;
+extern const struct attention_kind attention_gqa, attention_mla, attention_dsa, attention_compressed, attention_delta, attention_conv, attention_lightning,
+    attention_mamba;
 const struct attention_kind *attention_of(const struct config *c, int layer);
 
 /* Applies the model's norm to `rows` rows of dim, other than rows of the residual stream. weight and bias may be NULL. */
@@ -32,5 +33,13 @@ int attention_rotate(struct exec *x, const struct config *c, int layer, const st
 int attention_scale_queries(struct exec *x, const struct config *c, int layer, const struct work *w, int ld, int n);
 struct kv_plane attention_plane(struct kv_plane p, int row);                          /* the plane starting at `row` */
 const struct op_place *attention_address(const struct span *s, int layer, int plane); /* NULL: as the span says */
+/* For mixers with states: the address of a plane's row, NULL for row -1. */
+float *attention_state(const struct span *s, int layer, int plane, int row);
+/* Calls rows() for all rows of a span, in two parts if an intermediate state is to be saved: `n` rows from `row` of the workspace, between two states. */
+typedef int (*attention_rows_fn)(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *s, int row, int n,
+                                 int from, int to);
+int attention_step(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *s, attention_rows_fn rows);
+/* make_queries of mixers without queries. */
+int attention_no_queries(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, int n);
 /* Attention over all keys of a span, or over one piece of them. */
 int attention_by_pieces(struct exec *x, struct work *w, struct op_attention *o, int piece, float *lse);

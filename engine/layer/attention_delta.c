@@ -62,11 +62,6 @@ static int delta_inputs(struct exec *x, const struct config *c, const struct lay
     TRY(project_input(x, c, w, w->beta_alpha, 2 * heads, y->delta_b, n));
     return project_input(x, c, w, w->beta_alpha + heads, 2 * heads, y->delta_a, n);
 }
-static int delta_make_queries(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, int n) { return 0; }
-
-static float *state_at(const struct span *s, int layer, int plane, int row) {
-    return row < 0 ? NULL : (float *)attention_plane(s->cache[layer].p[plane], row).data;
-}
 
 /* Processes rows [row, row + n) of the workspace from one state to another. */
 static int delta_process_rows(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *s, int row, int n,
@@ -79,8 +74,8 @@ static int delta_process_rows(struct exec *x, const struct config *c, const stru
     TRY(x->ops->conv(x, &(struct op_conv){.out = out,
                                           .x = w->mixed + at * (size_t)m.channels,
                                           .w = y->delta_conv,
-                                          .before = state_at(s, layer, CONV, from),
-                                          .after = state_at(s, layer, CONV, to),
+                                          .before = attention_state(s, layer, CONV, from),
+                                          .after = attention_state(s, layer, CONV, to),
                                           .n = n,
                                           .channels = m.channels,
                                           .taps = d->taps,
@@ -95,8 +90,8 @@ static int delta_process_rows(struct exec *x, const struct config *c, const stru
                                                .a = b + d->v_heads,
                                                .rate = y->delta_rate,
                                                .dt = y->delta_dt,
-                                               .before = state_at(s, layer, STATE, from),
-                                               .after = state_at(s, layer, STATE, to),
+                                               .before = attention_state(s, layer, STATE, from),
+                                               .after = attention_state(s, layer, STATE, to),
                                                .n = n,
                                                .k_heads = d->k_heads,
                                                .v_heads = d->v_heads,
@@ -108,17 +103,10 @@ static int delta_process_rows(struct exec *x, const struct config *c, const stru
                                                .at = attention_address(s, layer, STATE)});
 }
 
-/* Processes the span's rows, in two parts if an intermediate state is wanted. */
 static int delta_attend(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *s, struct key_range keys) {
     const struct delta_config *d = &c->delta;
     struct dims m = dims_of(c);
-    const struct kv_state_step *v = &s->state_step;
-    int from = v->from_row;
-    if (v->mark) {
-        TRY(delta_process_rows(x, c, y, layer, w, s, s->row, v->mark, from, v->mark_row));
-        from = v->mark_row;
-    }
-    TRY(delta_process_rows(x, c, y, layer, w, s, s->row + v->mark, s->n - v->mark, from, v->to_row));
+    TRY(attention_step(x, c, y, layer, w, s, delta_process_rows));
     float *out = w->att + (size_t)s->row * (size_t)m.values;
     TRY(x->ops->norm(x, &(struct op_norm){.out = out,
                                           .x = out,
@@ -143,5 +131,5 @@ const struct attention_kind attention_delta = {.name = "deltanet",
                                                .is_recordable = true,
                                                .cache_planes = delta_cache_planes,
                                                .store_kv = delta_inputs,
-                                               .make_queries = delta_make_queries,
+                                               .make_queries = attention_no_queries,
                                                .attend = delta_attend};

@@ -82,11 +82,16 @@ static int copy_rows(struct exec *x, const struct config *c, float *to, const fl
     return x->ops->copy(x, &(struct op_copy){.y = to, .x = from, .n = n, .heads = 1, .dim = c->hidden, .ldx = c->hidden, .ldy = c->hidden});
 }
 
-/* With a plain stream: adds the previous block's output w->x, normed if the family does so, to the stream and clears w->x. tag 0: no previous block, w->x is
- * the embedding. */
+static int scale_rows(struct exec *x, const struct config *c, float *v, float by, int n) {
+    return x->ops->scale(x, &(struct op_scale){.x = v, .n = n, .m = c->hidden, .ld = c->hidden, .by = by});
+}
+
+/* With a plain stream: adds the previous block's output w->x, normed or scaled if the family does so, to the stream and clears w->x. tag 0: no previous block,
+ * w->x is the embedding. */
 static int add_output(struct exec *x, const struct config *c, const float *out_norm, struct work *w, int n, int tag) {
     const int hidden = c->hidden;
     if (tag && out_norm) TRY(norm_rows(x, c, w->x, hidden, w->x, hidden, out_norm, NULL, n, hidden, c->norm_eps, tag, w->first_bad));
+    if (tag && c->norms_stream) TRY(scale_rows(x, c, w->x, c->layer[(tag - 1) / 2].branch[(tag - 1) % 2].output, n));
     if (tag) TRY(x->ops->add(x, &(struct op_add){.y = w->streams, .x = w->x, .n = n, .m = hidden}));
     else TRY(copy_rows(x, c, w->streams, w->x, n));
     return x->ops->fill(x, &(struct op_fill){.x = w->x, .n = n, .m = hidden});
@@ -116,7 +121,10 @@ static int norm_input(struct exec *x, const struct config *c, const struct block
     if (c->no_input_norm) return copy_rows(x, c, w->xn, w->streams, n);
     const float *weight = in->weight, *bias = in->bias;
     const float *from = c->streams.n && !c->streams.is_plain ? w->xn : c->streams.n ? w->streams : w->x;
-    return norm_rows(x, c, w->xn, c->hidden, from, c->hidden, weight, bias, n, c->hidden, stream_eps(c), tag, w->first_bad);
+    TRY(norm_rows(x, c, w->xn, c->hidden, from, c->hidden, weight, bias, n, c->hidden, stream_eps(c), tag, w->first_bad));
+    if (!c->norms_stream) return 0;
+    TRY(copy_rows(x, c, w->streams, w->xn, n));
+    return scale_rows(x, c, w->streams, c->layer[tag / 2].branch[tag % 2].stream, n);
 }
 
 /* --- The attention block ----------------------------------------------------------------------------------------------- */

@@ -29,8 +29,8 @@ struct work {
     float *absorbed_q;           /* [absorb_rows, n_heads * (kv_lora + rope)] absorbed queries */
     float *absorbed_out;         /* [absorb_rows, n_heads * kv_lora] */
     float *att;                  /* [rows, n_heads * v_dim] */
-    float *fused;                /* [rows, ..] gated attention: output of q_proj; DeltaNet: fused inputs, then convolution output */
-    float *mixed, *z;            /* DeltaNet: [rows, channels] convolution input, [rows, v_heads * v_dim] */
+    float *fused;                /* [rows, ..] gated attention: output of q_proj; DeltaNet: fused inputs, then convolution output; other mixers: inputs */
+    float *mixed, *z;            /* mixers: [rows, channels] input of the convolution (Mamba-2: output; lightning: q, k, v), [rows, v_heads * v_dim] gates */
     float *beta_alpha;           /* [rows, b [v_heads], a [v_heads]] */
     float *latent, *expanded_kv; /* expanded prefill: [keys, kv_lora + rope]; [keys, G, head_dim] then [keys, G, v_dim]; grown on demand */
     size_t latent_floats, expanded_floats;

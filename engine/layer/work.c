@@ -19,17 +19,36 @@ static size_t gate_floats(const struct config *c) { /* per row, of w->fused in g
     default: return 0;
     }
 }
+static size_t max_of(size_t a, size_t b) { return a > b ? a : b; }
+/* Per row, what mixers with states need of the buffers of those names: the most of any. */
+struct mixer_floats {
+    size_t att, fused, mixed, z;
+};
+static struct mixer_floats mixer_floats(const struct config *c) {
+    struct mixer_floats f = {0};
+    if (c->delta.taps) {
+        const struct delta_config *d = &c->delta;
+        const size_t values = (size_t)(d->v_heads * d->v_dim), channels = 2 * (size_t)(d->k_heads * d->k_dim) + values;
+        f = (struct mixer_floats){.att = values, .fused = channels + values, .mixed = channels, .z = values};
+    }
+    if (config_has_mixer(c, MIXER_CONV)) f = (struct mixer_floats){.att = (size_t)c->hidden, .fused = 3 * (size_t)c->hidden};
+    if (config_has_mixer(c, MIXER_LIGHTNING)) {
+        const size_t all = (size_t)(c->n_heads * c->head_dim);
+        f = (struct mixer_floats){.att = all, .fused = 3 * all, .mixed = 3 * all, .z = all};
+    }
+    if (config_has_mixer(c, MIXER_MAMBA2)) {
+        const struct mamba_config *m = &c->mamba;
+        const size_t inner = (size_t)(m->heads * m->head_dim), channels = inner + 2 * (size_t)(m->groups * m->state);
+        f = (struct mixer_floats){.att = inner, .fused = inner + channels + (size_t)m->heads, .mixed = channels};
+    }
+    return f;
+}
 static int list_buffers(struct work *w, const struct config *c, int rows, struct part *out) {
     size_t n = (size_t)rows, f = sizeof(float), cached = 0;
     int k = 0, absorb = rows;
     for (int i = 0; i < c->n_layers; i++) cached = kv_row_bytes(c, i, DT_F32) > cached ? kv_row_bytes(c, i, DT_F32) : cached;
-    size_t att = (size_t)(c->n_heads * c->v_dim), channels = 0, values = 0, wide = gate_floats(c);
-    if (c->delta.taps) {
-        const struct delta_config *d = &c->delta;
-        values = (size_t)(d->v_heads * d->v_dim), channels = 2 * (size_t)(d->k_heads * d->k_dim) + values;
-        wide = wide > channels + values ? wide : channels + values;
-        att = att > values ? att : values;
-    }
+    const struct mixer_floats mixer = mixer_floats(c);
+    size_t att = max_of((size_t)(c->n_heads * c->v_dim), mixer.att), wide = max_of(gate_floats(c), mixer.fused);
     if (c->attn == ATTN_COMPRESSED) { /* results of the window; before that the inputs of multi-token entries */
         size_t low = (size_t)(c->o_groups * c->o_lora), in = 4 * (size_t)(c->head_dim > c->index_dim ? c->head_dim : c->index_dim);
         wide = att > in ? att : in;
@@ -54,11 +73,9 @@ static int list_buffers(struct work *w, const struct config *c, int rows, struct
     out[k++] = (struct part){(void **)&w->first_bad, sizeof(int)};
     if (c->rope.kind == ROPE_LONG) out[k++] = (struct part){(void **)&w->seq_length, n * sizeof(int32_t)};
     if (wide) out[k++] = (struct part){(void **)&w->fused, n * wide * f};
-    if (values) {
-        out[k++] = (struct part){(void **)&w->mixed, n * channels * f};
-        out[k++] = (struct part){(void **)&w->z, n * values * f};
-        out[k++] = (struct part){(void **)&w->beta_alpha, 2 * n * (size_t)c->delta.v_heads * f};
-    }
+    if (mixer.mixed) out[k++] = (struct part){(void **)&w->mixed, n * mixer.mixed * f};
+    if (mixer.z) out[k++] = (struct part){(void **)&w->z, n * mixer.z * f};
+    if (c->delta.taps) out[k++] = (struct part){(void **)&w->beta_alpha, 2 * n * (size_t)c->delta.v_heads * f};
     if (c->streams.n) {
         size_t s = (size_t)c->streams.n;
         out[k++] = (struct part){(void **)&w->streams, n * s * (size_t)c->hidden * f};

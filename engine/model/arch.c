@@ -46,6 +46,9 @@ static const struct arch *const table[] = {
     &arch_afmoe,
     &arch_exaone_moe,
     &arch_cohere2_moe,
+    &arch_lfm2_moe,
+    &arch_minimax,
+    &arch_granitemoehybrid,
     /* without experts */
     &arch_llama,
     &arch_mistral,

@@ -21,9 +21,10 @@ struct tensor_names {
     const char *attn_mix, *attn_mix_base, *attn_mix_scale, *ffn_mix, *ffn_mix_base, *ffn_mix_scale; /* residual streams: whole names */
     const char *head_mix, *head_mix_base, *head_mix_scale;
     const char *expert_gate, *expert_up, *expert_down;
-    const char *delta_qkvz, *delta_ba, *delta_qkv, *delta_z, *delta_b, *delta_a, *delta_out; /* gated DeltaNet; the first two or the next four */
-    const char *delta_conv, *delta_rate, *delta_dt, *delta_norm;                             /* rate and dt are whole names */
-    const char *shared_gate_proj, *shared_up, *shared_down, *shared_gate;                    /* shared_gate: [1, hidden] */
+    const char *delta_qkvz, *delta_ba, *delta_qkv, *delta_z, *delta_b, *delta_a, *delta_out;      /* gated DeltaNet; the first two or the next four */
+    const char *delta_conv, *delta_rate, *delta_dt, *delta_norm;                                  /* rate and dt are whole names */
+    const char *mix_in, *mix_gate, *mix_out, *mix_conv, *mix_rate, *mix_dt, *mix_skip, *mix_norm; /* other mixers; rate, dt and skip are whole names */
+    const char *shared_gate_proj, *shared_up, *shared_down, *shared_gate;                         /* shared_gate: [1, hidden] */
     const char *dense_gate, *dense_up, *dense_down;
 };
 
@@ -75,4 +76,5 @@ extern const struct arch arch_llama, arch_mistral, arch_mistral3, arch_ministral
     arch_gemma3_text;
 extern const struct arch arch_glm4, arch_olmo2, arch_olmo3, arch_seed_oss, arch_granite;
 extern const struct arch arch_afmoe, arch_exaone_moe, arch_cohere2_moe;
+extern const struct arch arch_lfm2_moe, arch_minimax, arch_granitemoehybrid;
 extern const struct arch arch_qwen3_next, arch_qwen3_5_moe, arch_qwen3_5_moe_text;

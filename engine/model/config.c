@@ -230,6 +230,17 @@ void config_read_windows(struct config_reader *r, struct config *c, int window, 
     }
 }
 
+void config_read_mixers(struct config_reader *r, struct config *c, const char *key, enum mixer kind, const char *name, const char *attention) {
+    const struct json *types = config_get(r, key);
+    const bool fits = types && types->type == JSON_ARRAY && types->n == (uint32_t)c->n_layers;
+    if (!fits) config_fail(r, "'%s' is not a list of %d", key, c->n_layers);
+    for (int i = 0; fits && i < c->n_layers; i++) {
+        const struct json *t = json_at(types, (uint32_t)i);
+        c->layer[i].mixer = (uint8_t)(json_is(t, name) ? kind : MIXER_ATTENTION);
+        if (!c->layer[i].mixer && !json_is(t, attention)) config_fail(r, "'%s' of layer %d is neither %s nor %s", key, i, name, attention);
+    }
+}
+
 void config_set_heads(struct config_reader *r, struct config *c, int layer, int64_t heads, int64_t kv_heads) {
     if (heads < 1 || heads > 1024 || kv_heads < 1 || heads % kv_heads) {
         config_fail(r, "%lld attention heads and %lld key-value heads in layer %d", (long long)heads, (long long)kv_heads, layer);

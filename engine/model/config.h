@@ -15,6 +15,13 @@ enum attn_kind { /* DSA: MLA over keys selected by an indexer; COMPRESSED: a win
                  ATTN_DSA,
                  ATTN_COMPRESSED
 };
+enum mixer { /* what mixes the tokens of a layer: attention, or a mixer with a state instead of keys */
+             MIXER_ATTENTION,
+             MIXER_DELTA,
+             MIXER_CONV,
+             MIXER_LIGHTNING,
+             MIXER_MAMBA2
+};
 enum output_norm { OUTPUT_NORM_NONE, OUTPUT_NORM_BLOCKS, OUTPUT_NORM_EXPERTS }; /* norms what is added to the stream: by both blocks, by FFNs with experts */
 enum index_kind { INDEX_OWN, INDEX_PREVIOUS };                                  /* the layer's own indexer, or the selection of the layer before */
 enum norm_kind { NORM_RMS, NORM_RMS_PLUS_ONE, NORM_LAYER };                     /* x / rms * w; x / rms * (1 + w); (x - mean) / deviation * w, and a bias */
@@ -88,8 +95,21 @@ struct config {
         bool fused_ba;        /* only b and a are fused */
         bool rates_converted; /* the tensor of rates is already -exp(A_log) */
     } delta;
+    struct conv_config { /* layers with a short gated convolution instead of attention */
+        int taps;
+        bool bias; /* of both projections and of the convolution */
+    } conv;
+    struct mamba_config {              /* layers with Mamba-2 instead of attention; its inner width is heads * head_dim */
+        int heads, head_dim, groups;   /* each group of heads has its own B and C */
+        int state, taps;               /* state: rows of a head's state */
+        bool conv_bias, projects_bias; /* biases of the convolution, of both projections */
+    } mamba;
     struct layer_config {
-        bool moe, delta, hashed; /* hashed: a token's experts come from a table */
+        bool moe, hashed;     /* hashed: a token's experts come from a table */
+        uint8_t mixer;        /* enum mixer */
+        struct branch_scale { /* with config.norms_stream, of the attention block and of the FFN */
+            float stream, output;
+        } branch[2];
         uint8_t index;           /* enum index_kind */
         uint8_t rope;            /* enum layer_rope */
         bool no_sinks;           /* has no sinks though the model does */
@@ -108,6 +128,7 @@ struct config {
         float eps;
         bool is_plain; /* one stream, to which a block's output is added when the next block begins (config_keep_stream) */
     } streams;
+    bool norms_stream;   /* a block leaves branch.stream * norm(stream) + branch.output * its output; needs config_keep_stream */
     bool no_input_norm;  /* blocks read the residual stream as it is */
     uint8_t output_norm; /* enum output_norm; needs config_keep_stream */
     bool parallel_block; /* attention and FFN read the same stream; needs config_keep_stream */
@@ -141,6 +162,17 @@ static inline bool config_has_ffn_in(const struct config *c, int layer) { return
 static inline bool config_needs_ffn_in(const struct config *c) {
     for (int i = 0; i < c->n_layers; i++)
         if (config_has_ffn_in(c, i)) return true;
+    return false;
+}
+static inline bool config_has_mixer(const struct config *c, enum mixer kind) {
+    for (int i = 0; i < c->n_layers; i++)
+        if (c->layer[i].mixer == kind) return true;
+    return false;
+}
+/* Whether some layer has a state instead of keys. */
+static inline bool config_has_states(const struct config *c) {
+    for (int i = 0; i < c->n_layers; i++)
+        if (c->layer[i].mixer) return true;
     return false;
 }
 /* Logits of a router. */
@@ -203,6 +235,8 @@ void config_read_gqa(struct config_reader *r, struct config *c);
 void config_read_dense(struct config_reader *r, struct config *c);
 /* Reads layer[i].window from layer_types; without it, every other one of the first `layers` layers gets `window` */
 void config_read_windows(struct config_reader *r, struct config *c, int window, int layers);
+/* Reads layer[i].mixer from the list `key`: `kind` where it says `name`, attention where it says `attention` */
+void config_read_mixers(struct config_reader *r, struct config *c, const char *key, enum mixer kind, const char *name, const char *attention);
 /* Sets a GQA layer's numbers of heads */
 void config_set_heads(struct config_reader *r, struct config *c, int layer, int64_t heads, int64_t kv_heads);
 /* Reads rope_parameters with an object for full_attention (c->rope) and one for sliding_attention (c->second_rope, of layers with a window); without them, one

@@ -7,18 +7,8 @@
 /* layer_types if present, else every full_attention_interval-th layer has attention. */
 static void read_mixers(struct config_reader *r, struct config *c) {
     int interval = config_int(r, "full_attention_interval", 4, 1, CONFIG_MAX_LAYERS);
-    const struct json *types = config_get(r, "layer_types");
-    if (types && (types->type != JSON_ARRAY || types->n != (uint32_t)c->n_layers)) {
-        config_fail(r, "'layer_types' is not a list of %d", c->n_layers);
-        return;
-    }
-    for (int i = 0; i < c->n_layers; i++) {
-        c->layer[i].delta = (i + 1) % interval != 0;
-        if (!types) continue;
-        const struct json *t = json_at(types, (uint32_t)i);
-        c->layer[i].delta = json_is(t, "linear_attention");
-        if (!c->layer[i].delta && !json_is(t, "full_attention")) config_fail(r, "'layer_types' of layer %d is neither linear_attention nor full_attention", i);
-    }
+    for (int i = 0; i < c->n_layers; i++) c->layer[i].mixer = (i + 1) % interval ? MIXER_DELTA : MIXER_ATTENTION;
+    if (config_has(r, "layer_types")) config_read_mixers(r, c, "layer_types", MIXER_DELTA, "linear_attention", "full_attention");
 }
 
 static void read_delta(struct config_reader *r, struct config *c) {

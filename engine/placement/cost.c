@@ -43,6 +43,20 @@ static void compressed_attention(struct cost_model *q, const struct config *c, e
     q->elem_bytes = 4 * hidden * (2 + 4.0 * c->streams.n); /* each block reads and writes the streams */
 }
 
+/* Weights of a layer's mixer with a state. */
+static double mixer_weights(const struct config *c, int layer) {
+    const struct delta_config *d = &c->delta;
+    const struct mamba_config *m = &c->mamba;
+    const double hidden = c->hidden, keys = (double)d->k_heads * d->k_dim, values = (double)d->v_heads * d->v_dim, inner = (double)m->heads * m->head_dim;
+    switch (c->layer[layer].mixer) {
+    case MIXER_DELTA: return hidden * (2 * keys + 3 * values + 2 * d->v_heads);
+    case MIXER_CONV: return hidden * 4 * hidden;
+    case MIXER_LIGHTNING: return hidden * 5 * c->n_heads * c->head_dim;
+    case MIXER_MAMBA2: return hidden * (3 * inner + 2.0 * m->groups * m->state + m->heads);
+    default: return 0;
+    }
+}
+
 void cost_model_of(struct cost_model *q, const struct config *c, enum dtype dense, enum dtype experts, enum dtype kv) {
     double hidden = c->hidden, heads = 0, kv_heads = 0, dim = c->head_dim, v = c->v_dim, latent = c->kv_lora, rope = c->qk_rope;
     for (int i = 0; i < c->n_layers; i++) heads += config_heads(c, i) / (double)c->n_layers, kv_heads += config_kv_heads(c, i) / (double)c->n_layers;
@@ -64,11 +78,10 @@ void cost_model_of(struct cost_model *q, const struct config *c, enum dtype dens
     }
     if (c->attn_gate == ATTN_GATE_ELEMENT || c->attn_gate == ATTN_GATE_HEAD) half += hidden * heads * (c->attn_gate == ATTN_GATE_HEAD ? 1 : v);
     if (c->streams.is_plain) q->elem_bytes = 4 * 8 * hidden; /* the output's norm, its sum with the stream, and its clearing */
-    if (c->delta.taps) {                                     /* mixed layers: averages. A recurrent state costs as much as a few keys, whatever the context */
-        const struct delta_config *d = &c->delta;
-        double keys = (double)d->k_heads * d->k_dim, values = (double)d->v_heads * d->v_dim, own = hidden * (2 * keys + 3 * values + 2 * d->v_heads), some = 0;
-        for (int i = 0; i < c->n_layers; i++) some += c->layer[i].delta / (double)c->n_layers;
-        half = some * own + (1 - some) * (half + (c->attn_gate ? hidden * heads * dim : 0));
+    if (config_has_states(c)) {                              /* mixed layers: averages. A recurrent state costs as much as a few keys, whatever the context */
+        double own = 0, some = 0;
+        for (int i = 0; i < c->n_layers; i++) own += mixer_weights(c, i) / c->n_layers, some += (c->layer[i].mixer != MIXER_ATTENTION) / (double)c->n_layers;
+        half = own + (1 - some) * (half + (c->attn_gate ? hidden * heads * dim : 0));
         attended = 1 - some;
         q->pair_flops *= attended;
     }

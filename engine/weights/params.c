@@ -54,18 +54,36 @@ static bool has_ffn_out_norm(const struct config *c, int layer) {
     return c->output_norm == OUTPUT_NORM_BLOCKS || (c->output_norm == OUTPUT_NORM_EXPERTS && c->layer[layer].moe);
 }
 
+/* Sizes of a mixer with a state, other than DeltaNet: rows of its input and columns of its output projection, its convolution, and its biases. */
+struct mixer_params {
+    int in, out, channels, taps;
+    bool bias, conv_bias;
+};
+static struct mixer_params mixer_params_of(const struct config *c, int layer) {
+    const struct mamba_config *m = &c->mamba;
+    const int inner = m->heads * m->head_dim, channels = inner + 2 * m->groups * m->state, all = c->n_heads * c->head_dim;
+    switch (c->layer[layer].mixer) {
+    case MIXER_CONV: return (struct mixer_params){3 * c->hidden, c->hidden, c->hidden, c->conv.taps, c->conv.bias, c->conv.bias};
+    case MIXER_LIGHTNING: return (struct mixer_params){.in = 3 * all, .out = all};
+    case MIXER_MAMBA2: return (struct mixer_params){inner + channels + m->heads, inner, channels, m->taps, m->projects_bias, m->conv_bias};
+    default: return (struct mixer_params){0};
+    }
+}
+
 int params_list(const struct config *c, int layer, unsigned modules, struct param out[PARAMS_MAX]) {
     const int hidden = c->hidden, heads = config_heads(c, layer), q = heads * c->head_dim, k = config_kv_heads(c, layer) * c->head_dim,
               v = config_kv_heads(c, layer) * c->v_dim, compressed = c->attn == ATTN_COMPRESSED, latent = compressed ? c->head_dim : c->kv_lora + c->qk_rope;
     const struct delta_config *d = &c->delta;
     const int keys = d->k_heads * d->k_dim, values = d->v_heads * d->v_dim, channels = 2 * keys + values,
               q_rows = c->attn_gate == ATTN_GATE_IN_QUERY ? 2 * q : q;
-    const bool delta = c->layer[layer].delta, gqa = c->attn == ATTN_GQA && !delta, low = c->attn != ATTN_GQA && !delta, mla = low && !compressed,
-               low_q = low && c->q_lora, bias = c->qkv_bias, index = c->attn == ATTN_DSA && c->layer[layer].index == INDEX_OWN,
+    const uint8_t mixer = c->layer[layer].mixer;
+    const bool delta = mixer == MIXER_DELTA, attends = !mixer, gqa = c->attn == ATTN_GQA && attends, low = c->attn != ATTN_GQA && attends,
+               mla = low && !compressed, low_q = low && c->q_lora, bias = c->qkv_bias, index = c->attn == ATTN_DSA && c->layer[layer].index == INDEX_OWN,
                streams = c->streams.n > 0 && !c->streams.is_plain, squeeze = compressed && c->layer[layer].ratio > 0,
                overlap = squeeze && c->layer[layer].overlap, hashed = c->layer[layer].hashed;
     const int series = overlap ? 2 : 1, ratio = c->layer[layer].ratio, mixes = (2 + c->streams.n) * c->streams.n,
               o_cols = compressed ? c->o_groups * c->o_lora : heads * c->v_dim;
+    const bool mamba = mixer == MIXER_MAMBA2;
     const bool moe = c->layer[layer].moe, shared = moe && c->shared_inter, norm_bias = c->norm == NORM_LAYER && c->norm_bias;
     const bool dense_bias = !moe && c->dense_bias, in_norm = !c->no_input_norm, out_norm = c->output_norm == OUTPUT_NORM_BLOCKS,
                last_norm = has_ffn_out_norm(c, c->n_layers - 1), previous_norm = layer > 0 && has_ffn_out_norm(c, layer - 1);
@@ -84,6 +102,7 @@ int params_list(const struct config *c, int layer, unsigned modules, struct para
     const enum gate_up ffn = c->layout->dense_gate_up;
     const int inter = moe ? c->shared_inter : c->dense_inter; /* of the dense FFN or the shared expert */
     const struct tensor_slice ffn_gate = in_gate_up(ffn, false, inter, 0), ffn_up = in_gate_up(ffn, false, inter, 1);
+    const struct mixer_params mix = mixer_params_of(c, layer);
     const struct {
         struct param p;
         bool when;
@@ -101,7 +120,7 @@ int params_list(const struct config *c, int layer, unsigned modules, struct para
         VEC_OF(-1, layer, previous_out_norm, ffn_out_norm, ATTENTION, hidden, previous_norm),
         VEC(layer, attn_norm, attn_norm, ".weight", ATTENTION, hidden, in_norm),
         VEC(layer, attn_norm_bias, attn_norm, ".bias", ATTENTION, hidden, norm_bias),
-        MAT_IN(q_in, layer, q, q, ".weight", ATTENTION, q_rows, hidden, !low_q && !delta),
+        MAT_IN(q_in, layer, q, q, ".weight", ATTENTION, q_rows, hidden, !low_q && attends),
         VEC_IN(q_in, layer, q_bias, q, ".bias", ATTENTION, q_rows, gqa && bias),
         VEC(layer, q_norm, q_norm, ".weight", ATTENTION, all_heads ? q : c->head_dim, qk_weights),
         MAT_IN(k_in, layer, k, k, ".weight", ATTENTION, k, hidden, gqa),
@@ -148,8 +167,20 @@ int params_list(const struct config *c, int layer, unsigned modules, struct para
         VEC(layer, delta_dt, delta_dt, "", ATTENTION, d->v_heads, delta),
         VEC(layer, delta_norm, delta_norm, ".weight", ATTENTION, d->v_dim, delta),
         MAT(layer, o, delta_out, ATTENTION, hidden, values, delta),
-        MAT(layer, o, o, ATTENTION, hidden, o_cols, !delta),
-        VEC(layer, o_bias, o, ".bias", ATTENTION, hidden, c->o_bias && !delta),
+        MAT(layer, mix_in, mix_in, ATTENTION, mix.in, hidden, mix.in > 0),
+        VEC(layer, mix_in_bias, mix_in, ".bias", ATTENTION, mix.in, mix.bias),
+        MAT(layer, mix_gate, mix_gate, ATTENTION, mix.out, hidden, mixer == MIXER_LIGHTNING),
+        {{OF(layer, mix_conv, mix_conv, ATTENTION), .suffix = ".weight", .rows = mix.channels * mix.taps, .taps = mix.taps, .conversion = CONVERT_TRANSPOSE},
+         mix.taps > 0},
+        VEC(layer, mix_conv_bias, mix_conv, ".bias", ATTENTION, mix.channels, mix.conv_bias),
+        {{OF(layer, mix_rate, mix_rate, ATTENTION), .suffix = "", .rows = c->mamba.heads, .conversion = CONVERT_MINUS_EXP}, mamba},
+        VEC(layer, mix_dt, mix_dt, "", ATTENTION, c->mamba.heads, mamba),
+        VEC(layer, mix_skip, mix_skip, "", ATTENTION, c->mamba.heads, mamba),
+        VEC(layer, mix_norm, mix_norm, ".weight", ATTENTION, mix.out, mamba || mixer == MIXER_LIGHTNING),
+        MAT(layer, o, mix_out, ATTENTION, hidden, mix.out, mix.in > 0),
+        VEC(layer, o_bias, mix_out, ".bias", ATTENTION, hidden, mix.bias),
+        MAT(layer, o, o, ATTENTION, hidden, o_cols, attends),
+        VEC(layer, o_bias, o, ".bias", ATTENTION, hidden, c->o_bias && attends),
 
         MIX(layer, ffn_mix, ffn_mix, ROUTER, mixes, 3, streams),
         VEC(layer, attn_out_norm, attn_out_norm, ".weight", ROUTER, hidden, out_norm),

@@ -37,14 +37,20 @@ struct layer {
     struct mat delta_qkv, delta_z, delta_b, delta_a;   /* the same, separate; the output projection is o [hidden, v_heads * v_dim] */
     float *delta_conv;                                 /* [taps, channels] */
     float *delta_rate, *delta_dt, *delta_norm;         /* [v_heads] -exp(A_log), [v_heads], [v_dim] */
-    struct mat router;                                 /* [n_experts, hidden] */
-    float *router_bias;                                /* [n_experts], added to the scores for the selection only */
-    float *router_table;                               /* [vocab, topk] of int32_t: experts by token */
-    float *router_shift;                               /* [n_experts], added to the logits */
-    struct mat shared_gate;                            /* [1, hidden] */
-    struct expert dense;                               /* the dense FFN, or the shared expert of a layer with experts; gate.data NULL: none */
-    struct expert *experts;                            /* [n_experts]; NULL: dense layer */
-    const struct expert_shards *shards;                /* experts and dense, split by NUMA node (numa_copy.h); NULL: not split */
+    struct mat mix_in;                                 /* conv [3 * hidden, hidden]: B, C, x; lightning: q, k, v per head; Mamba-2: z, x, B, C, dt */
+    struct mat mix_gate;                               /* lightning [n_heads * head_dim, hidden] */
+    float *mix_in_bias;
+    float *mix_conv, *mix_conv_bias;     /* [taps, channels], [channels] */
+    float *mix_rate, *mix_dt, *mix_skip; /* Mamba-2: [heads] -exp(A_log), [heads], [heads] */
+    float *mix_norm;                     /* lightning [n_heads * head_dim], Mamba-2 [inner]; the output projection is o */
+    struct mat router;                   /* [n_experts, hidden] */
+    float *router_bias;                  /* [n_experts], added to the scores for the selection only */
+    float *router_table;                 /* [vocab, topk] of int32_t: experts by token */
+    float *router_shift;                 /* [n_experts], added to the logits */
+    struct mat shared_gate;              /* [1, hidden] */
+    struct expert dense;                 /* the dense FFN, or the shared expert of a layer with experts; gate.data NULL: none */
+    struct expert *experts;              /* [n_experts]; NULL: dense layer */
+    const struct expert_shards *shards;  /* experts and dense, split by NUMA node (numa_copy.h); NULL: not split */
 };
 
 /* Groups of tensors, as a bit mask: the stages of a block, and tensors outside the layers. */

@@ -143,7 +143,7 @@ static void load_mtp(struct weights *w) {
                        head = {.rows = c->vocab, .cols = c->hidden, .suffix = ".weight", .optional = true}, norm = {.rows = c->hidden, .suffix = ".weight"};
     const size_t routed = w->bytes_routed;
     const int i = c->n_layers;
-    if (!c->n_mtp || i >= CONFIG_MAX_LAYERS || c->streams.n || c->delta.taps || (c->attn != ATTN_GQA && c->attn != ATTN_MLA) ||
+    if (!c->n_mtp || i >= CONFIG_MAX_LAYERS || c->streams.n || config_has_states(c) || (c->attn != ATTN_GQA && c->attn != ATTN_MLA) ||
         !loader_find(&l, "model.layers.%d.eh_proj", i, 0, ".weight"))
         return;
     c->layer[i] = c->layer[i - 1];

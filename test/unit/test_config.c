@@ -249,12 +249,12 @@ static void linear_attention_where_it_is_asked_for(void **st) {
     struct config c;
     struct error e = {0};
     assert_int_equal(parse(&c, NEXT "}", false, &e), 0);
-    assert_true(c.layer[0].delta && c.layer[2].delta && !c.layer[3].delta && c.layer[4].delta); /* every fourth layer has full attention */
+    assert_true(c.layer[0].mixer == MIXER_DELTA && c.layer[2].mixer && !c.layer[3].mixer && c.layer[4].mixer); /* every fourth layer has full attention */
     assert_true(c.rope.dim == 8 && c.delta.v_heads == 32 && c.delta.k_heads == 16 && c.delta.k_dim == 128 && c.delta.taps == 4 && c.delta.fused);
     assert_int_equal(kv_token_bytes(&c, DT_BF16), 2 * 2 * 32 * 2);
     assert_int_equal(kv_state_bytes(&c), 5 * 4 * (3 * (2 * 16 * 128 + 32 * 128) + 32 * 128 * 128));
     assert_int_equal(parse(&c, NEXT ",\"full_attention_interval\":2,\"partial_rotary_factor\":0.5}", false, &e), 0);
-    assert_true(c.layer[0].delta && !c.layer[1].delta && c.rope.dim == 16);
+    assert_true(c.layer[0].mixer && !c.layer[1].mixer && c.rope.dim == 16);
     assert_int_equal(parse(&c, WITH_VISION("", ",\"tie_word_embeddings\":true"), false, &e), 0);
     assert_true(c.tied && !c.delta.fused && c.norm_topk && !strcmp(c.model_type, "qwen3_5_moe"));
     static const struct {
@@ -465,8 +465,43 @@ static void layers_by_pattern(void **st) {
     assert_true(c.parallel_block && c.routed_scale == 0.5f && c.shared_scale == 0.5f && c.norm == NORM_LAYER && c.rope.interleaved);
 }
 
+/* Mixers with a state instead of keys, by layer. */
+static void mixers_by_layer(void **st) {
+#define CONV            ",\"layer_types\":[\"conv\",\"full_attention\",\"conv\",\"conv\",\"conv\"],\"num_experts\":8,\"num_experts_per_tok\":2"
+#define MAMBA(more)     ",\"layer_types\":[\"mamba\",\"attention\",\"mamba\",\"mamba\",\"mamba\"],\"mamba_n_heads\":16,\"mamba_expand\":2" more
+#define LIGHTNING(more) ",\"attn_type_list\":[0,1,0,0,0],\"num_local_experts\":8,\"num_experts_per_tok\":2" more
+    struct config c;
+    struct error e = {0};
+    assert_int_equal(parse(&c, DENSE("lfm2_moe", CONV ",\"conv_L_cache\":5,\"tie_embedding\":false"), false, &e), 0);
+    assert_true(c.layer[0].mixer == MIXER_CONV && !c.layer[1].mixer && c.conv.taps == 5 && !c.tied && !c.layer[1].moe && c.layer[2].moe && c.router_bias);
+    assert_int_equal(
+        parse(&c, DENSE("granitemoehybrid", MAMBA(",\"mamba_d_head\":\"auto\",\"num_local_experts\":0,\"shared_intermediate_size\":48")), false, &e), 0);
+    assert_true(c.layer[0].mixer == MIXER_MAMBA2 && c.layer[1].rope == LAYER_ROPE_NONE && c.mamba.head_dim * 16 == 2 * c.hidden && !c.layer[0].moe &&
+                c.dense_inter == 48);
+    assert_int_equal(parse(&c, DENSE("minimax_m1", LIGHTNING(",\"postnorm\":true,\"layernorm_mlp_alpha\":3,\"layernorm_linear_attention_beta\":2")), false, &e),
+                     0);
+    assert_true(c.layer[0].mixer == MIXER_LIGHTNING && !c.layer[1].mixer && c.norms_stream && c.layer[0].branch[1].stream == 3 &&
+                c.layer[0].branch[0].output == 2);
+    assert_true(c.layer[1].branch[0].output == 1);
+    static const struct {
+        const char *text, *word;
+    } bad[] = {
+        {DENSE("lfm2_moe", ",\"num_experts\":8,\"num_experts_per_tok\":2"), "layer_types"},
+        {DENSE("granitemoehybrid", MAMBA(",\"mamba_d_head\":7")), "mamba_expand"},
+        {DENSE("granitemoehybrid", MAMBA(",\"mamba_n_groups\":3")), "groups"},
+        {DENSE("granitemoehybrid", MAMBA(",\"position_embedding_type\":\"alibi\"")), "position_embedding_type"},
+        {DENSE("minimax_text_01", LIGHTNING("")), "postnorm"},
+        {DENSE("minimax_text_01", ",\"attn_type_list\":[0,1,2,0,0],\"num_local_experts\":8,\"num_experts_per_tok\":2,\"postnorm\":true"), "layer 2"},
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        assert_int_equal(parse(&c, bad[i].text, false, &e), ERR_MODEL);
+        if (!strstr(e.text, bad[i].word)) fail_msg("%s: %s", bad[i].word, e.text);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(deepseek_v3_as_published),
+                                       cmocka_unit_test(mixers_by_layer),
                                        cmocka_unit_test(blocks_of_compressed_tensors),
                                        cmocka_unit_test(integers_of_each_method),
                                        cmocka_unit_test(refusals_name_the_key),

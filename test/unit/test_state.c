@@ -22,7 +22,7 @@ static struct config model(bool delta) {
                            .head_dim = 4,
                            .v_dim = 4,
                            .delta = {.k_heads = 1, .v_heads = 2, .k_dim = 4, .v_dim = 8, .taps = 4},
-                           .layer = {[0] = {.delta = delta}}};
+                           .layer = {[0] = {.mixer = delta ? MIXER_DELTA : MIXER_ATTENTION}}};
 }
 static void open_kv(struct kv *kv, const struct config *c) {
     struct error e = {0};

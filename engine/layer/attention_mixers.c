@@ -1,0 +1,193 @@
+/* Token mixers with a state that are simpler than DeltaNet: short gated convolutions (LFM2), lightning attention (MiniMax-01) and Mamba-2. Sources:
+ * transformers, models/lfm2_moe and models/minimax; "MiniMax-01" (2025); "Transformers are SSMs" (Dao and Gu 2024); transformers, models/granitemoehybrid. */
+#include "engine/layer/attention.h"
+
+/* Errors in the state persist for all later rows, so inputs are not rounded to BF16. */
+static int project_input(struct exec *x, const struct config *c, const struct work *w, float *y, struct mat m, const float *bias, int n) {
+    return x->ops->linear(x, &(struct op_linear){.y = y, .x = w->xn, .bias = bias, .w = m, .n = n, .ldx = c->hidden, .ldy = m.rows, .wide = true});
+}
+/* Multiplies n rows of y by a function of the gates. */
+static int gate_rows(struct exec *x, float *y, int ldy, const float *g, int ldg, int n, int dim, enum gate_kind kind) {
+    return x->ops->gate(x, &(struct op_gate){.y = y, .g = g, .n = n, .heads = 1, .dim = dim, .ldy = ldy, .ldg = ldg, .kind = (uint8_t)kind});
+}
+
+/* --- Short gated convolutions: C * conv(B * x), where in_proj gives B, C and x. w->fused has all three. ---------------------- */
+
+static int conv_cache_planes(const struct config *c, int layer, struct cache_desc *out) {
+    out[0] = (struct cache_desc){.heads = c->conv.taps - 1, .dim = c->hidden, .fixed_rows = KV_STATES, .dtype = DT_F32};
+    return 1;
+}
+static int conv_inputs(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *spans, int n_spans, int n) {
+    const int hidden = c->hidden, all = 3 * hidden;
+    TRY(project_input(x, c, w, w->fused, y->mix_in, y->mix_in_bias, n));
+    return gate_rows(x, w->fused + 2 * hidden, all, w->fused, all, n, hidden, GATE_LINEAR);
+}
+static int conv_rows(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *s, int row, int n, int from,
+                     int to) {
+    const size_t hidden = (size_t)c->hidden, at = (size_t)row;
+    return x->ops->conv(x, &(struct op_conv){.out = w->att + at * hidden,
+                                             .x = w->fused + at * 3 * hidden + 2 * hidden,
+                                             .w = y->mix_conv,
+                                             .bias = y->mix_conv_bias,
+                                             .is_linear = true,
+                                             .before = attention_state(s, layer, 0, from),
+                                             .after = attention_state(s, layer, 0, to),
+                                             .n = n,
+                                             .channels = c->hidden,
+                                             .taps = c->conv.taps,
+                                             .ldx = 3 * c->hidden,
+                                             .ldo = c->hidden,
+                                             .at = attention_address(s, layer, 0)});
+}
+static int conv_attend(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *s, struct key_range keys) {
+    const size_t hidden = (size_t)c->hidden, at = (size_t)s->row;
+    TRY(attention_step(x, c, y, layer, w, s, conv_rows));
+    return gate_rows(x, w->att + at * hidden, c->hidden, w->fused + at * 3 * hidden + hidden, 3 * c->hidden, s->n, c->hidden, GATE_LINEAR);
+}
+
+/* --- Lightning attention: queries, keys and values with SiLU, a fixed decay per head, then a norm over all heads and a gate --- */
+
+static int lightning_cache_planes(const struct config *c, int layer, struct cache_desc *out) {
+    out[0] = (struct cache_desc){.heads = c->n_heads, .dim = c->head_dim * c->head_dim, .fixed_rows = KV_STATES, .dtype = DT_F32};
+    return 1;
+}
+/* in_proj's rows are q, k and v of a head, then those of the next; w->mixed gets all q, then all k, then all v. */
+static int lightning_inputs(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *spans, int n_spans,
+                            int n) {
+    const int dim = c->head_dim, heads = c->n_heads, all = heads * dim;
+    TRY(project_input(x, c, w, w->fused, y->mix_in, NULL, n));
+    TRY(gate_rows(x, w->fused, 3 * all, w->fused, 3 * all, n, 3 * all, GATE_SIGMOID));
+    for (int i = 0; i < 3; i++)
+        TRY(x->ops->copy(x, &(struct op_copy){.y = w->mixed + i * all,
+                                              .x = w->fused + i * dim,
+                                              .n = n,
+                                              .heads = heads,
+                                              .dim = dim,
+                                              .ldx = 3 * all,
+                                              .ldy = 3 * all,
+                                              .head_ldx = 3 * dim,
+                                              .head_ldy = dim}));
+    return project_input(x, c, w, w->z, y->mix_gate, NULL, n);
+}
+/* How fast the states of a layer decay: later layers remember longer. */
+static float lightning_slope(const struct config *c, int layer) { return (float)(1 - layer / (c->n_layers - 1 + 1e-5) + 1e-5); }
+static int lightning_rows(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *s, int row, int n,
+                          int from, int to) {
+    const int all = c->n_heads * c->head_dim;
+    const float *q = w->mixed + (size_t)row * 3 * (size_t)all;
+    return x->ops->delta(x, &(struct op_delta){.out = w->att + (size_t)row * (size_t)all,
+                                               .q = q,
+                                               .k = q + all,
+                                               .v = q + 2 * all,
+                                               .before = attention_state(s, layer, 0, from),
+                                               .after = attention_state(s, layer, 0, to),
+                                               .n = n,
+                                               .k_heads = c->n_heads,
+                                               .v_heads = c->n_heads,
+                                               .k_dim = c->head_dim,
+                                               .v_dim = c->head_dim,
+                                               .ldx = 3 * all,
+                                               .ldo = all,
+                                               .rule = DELTA_LIGHTNING,
+                                               .slope = lightning_slope(c, layer),
+                                               .at = attention_address(s, layer, 0)});
+}
+static int lightning_attend(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *s,
+                            struct key_range keys) {
+    const int all = c->n_heads * c->head_dim;
+    const size_t at = (size_t)s->row * (size_t)all;
+    float *out = w->att + at;
+    TRY(attention_step(x, c, y, layer, w, s, lightning_rows));
+    TRY(x->ops->norm(
+        x, &(struct op_norm){.out = out, .x = out, .w = y->mix_norm, .rows = s->n, .dim = all, .ldx = all, .ldo = all, .eps = 1e-6f, .w_dtype = DT_F32}));
+    return gate_rows(x, out, all, w->z + at, all, s->n, all, GATE_SIGMOID);
+}
+
+/* --- Mamba-2: w->fused has z, x, B, C and dt of each row, w->mixed the convolved x, B and C ----------------------------------- */
+
+struct mamba_dims {
+    int inner, groups, channels, all; /* groups: B or C of all groups together */
+};
+static struct mamba_dims mamba_dims(const struct config *c) {
+    const struct mamba_config *m = &c->mamba;
+    const int inner = m->heads * m->head_dim, groups = m->groups * m->state, channels = inner + 2 * groups;
+    return (struct mamba_dims){inner, groups, channels, inner + channels + m->heads};
+}
+enum { MAMBA_CONV, MAMBA_STATE };
+static int mamba_cache_planes(const struct config *c, int layer, struct cache_desc *out) {
+    const struct mamba_config *m = &c->mamba;
+    out[MAMBA_CONV] = (struct cache_desc){.heads = m->taps - 1, .dim = mamba_dims(c).channels, .fixed_rows = KV_STATES, .dtype = DT_F32};
+    out[MAMBA_STATE] = (struct cache_desc){.heads = m->heads, .dim = m->state * m->head_dim, .fixed_rows = KV_STATES, .dtype = DT_F32};
+    return 2;
+}
+static int mamba_inputs(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *spans, int n_spans,
+                        int n) {
+    return project_input(x, c, w, w->fused, y->mix_in, y->mix_in_bias, n);
+}
+static int mamba_rows(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *s, int row, int n, int from,
+                      int to) {
+    const struct mamba_config *m = &c->mamba;
+    const struct mamba_dims d = mamba_dims(c);
+    const size_t at = (size_t)row;
+    const float *in = w->fused + at * (size_t)d.all;
+    float *mixed = w->mixed + at * (size_t)d.channels;
+    TRY(x->ops->conv(x, &(struct op_conv){.out = mixed,
+                                          .x = in + d.inner,
+                                          .w = y->mix_conv,
+                                          .bias = y->mix_conv_bias,
+                                          .before = attention_state(s, layer, MAMBA_CONV, from),
+                                          .after = attention_state(s, layer, MAMBA_CONV, to),
+                                          .n = n,
+                                          .channels = d.channels,
+                                          .taps = m->taps,
+                                          .ldx = d.all,
+                                          .ldo = d.channels,
+                                          .at = attention_address(s, layer, MAMBA_CONV)}));
+    return x->ops->delta(x, &(struct op_delta){.out = w->att + at * (size_t)d.inner,
+                                               .q = mixed + d.inner + d.groups,
+                                               .k = mixed + d.inner,
+                                               .v = mixed,
+                                               .a = in + d.inner + d.channels,
+                                               .rate = y->mix_rate,
+                                               .dt = y->mix_dt,
+                                               .skip = y->mix_skip,
+                                               .before = attention_state(s, layer, MAMBA_STATE, from),
+                                               .after = attention_state(s, layer, MAMBA_STATE, to),
+                                               .n = n,
+                                               .k_heads = m->groups,
+                                               .v_heads = m->heads,
+                                               .k_dim = m->state,
+                                               .v_dim = m->head_dim,
+                                               .ldx = d.channels,
+                                               .ldg = d.all,
+                                               .ldo = d.inner,
+                                               .rule = DELTA_MAMBA2,
+                                               .at = attention_address(s, layer, MAMBA_STATE)});
+}
+/* The gate comes before the norm, which is over each group of heads. */
+static int mamba_attend(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *s, struct key_range keys) {
+    const struct mamba_dims d = mamba_dims(c);
+    const int dim = d.inner / c->mamba.groups;
+    float *out = w->att + (size_t)s->row * (size_t)d.inner;
+    TRY(attention_step(x, c, y, layer, w, s, mamba_rows));
+    TRY(gate_rows(x, out, d.inner, w->fused + (size_t)s->row * (size_t)d.all, d.all, s->n, d.inner, GATE_SILU));
+    for (int at = 0; at < d.inner; at += dim)
+        TRY(x->ops->norm(x, &(struct op_norm){.out = out + at,
+                                              .x = out + at,
+                                              .w = y->mix_norm + at,
+                                              .rows = s->n,
+                                              .dim = dim,
+                                              .ldx = d.inner,
+                                              .ldo = d.inner,
+                                              .eps = c->norm_eps,
+                                              .w_dtype = DT_F32}));
+    return 0;
+}
+
+#define KIND(name_, prefix) \
+    { \
+        .name = name_, .is_recordable = true, .cache_planes = prefix##_cache_planes, .store_kv = prefix##_inputs, .make_queries = attention_no_queries, \
+        .attend = prefix##_attend \
+    }
+const struct attention_kind attention_conv = KIND("convolution", conv), attention_lightning = KIND("lightning", lightning),
+                            attention_mamba = KIND("mamba2", mamba);

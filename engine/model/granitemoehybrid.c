@@ -1,0 +1,71 @@
+/* Granite 4 H: Mamba-2 in most layers, GQA without rotation in the others, stacked experts and a shared FFN, which small models have alone; Granite's factors
+ * of the embeddings, the scores, the residual stream and the logits. Reference: transformers, models/granitemoehybrid. */
+#include "engine/base/ops.h"
+#include "engine/model/arch.h"
+#include "engine/model/names.h"
+
+static void read_mamba(struct config_reader *r, struct config *c) {
+    struct mamba_config *m = &c->mamba;
+    static const char *const init[] = {"mamba_chunk_size", "time_step_min", "time_step_max",
+                                       "time_step_floor",  "init_method",   NULL}; /* of kernels and of training */
+    const int expand = config_int(r, "mamba_expand", 2, 1, 64);
+    const struct json *dim = config_get(r, "mamba_d_head");
+    m->heads = config_int(r, "mamba_n_heads", 128, 1, 4096);
+    m->head_dim = !dim || json_is(dim, "auto") ? expand * c->hidden / m->heads : config_int(r, "mamba_d_head", 0, 1, 4096);
+    m->groups = config_int(r, "mamba_n_groups", 1, 1, 1024);
+    m->state = config_int(r, "mamba_d_state", 256, 1, 1024);
+    m->taps = config_int(r, "mamba_d_conv", 4, 2, 64);
+    m->conv_bias = config_bool(r, "mamba_conv_bias", true);
+    m->projects_bias = config_bool(r, "mamba_proj_bias", false);
+    for (int i = 0; init[i]; i++) config_has(r, init[i]);
+    if (m->heads % m->groups) config_fail(r, "%d heads of Mamba do not divide into %d groups", m->heads, m->groups);
+    if (m->heads * m->head_dim != expand * c->hidden)
+        config_fail(r, "'mamba_expand' is %d, but %d heads of %d are not %d times as wide as the model", expand, m->heads, m->head_dim, expand);
+}
+
+static void read_positions(struct config_reader *r, struct config *c) {
+    static const char *const kinds[] = {"nope", "rope", NULL};
+    const bool rotates = config_choice(r, "position_embedding_type", kinds, 0) == 1;
+    config_read_rope(r, c, c->head_dim, 10000);
+    for (int i = 0; i < c->n_layers; i++) c->layer[i].rope = rotates ? LAYER_ROPE_FIRST : LAYER_ROPE_NONE;
+}
+
+static void parse(struct config_reader *r, struct config *c) {
+    config_read_gqa(r, c);
+    config_read_mixers(r, c, config_has(r, "layer_types") ? "layer_types" : "layers_block_type", MIXER_MAMBA2, "mamba", "attention");
+    c->qkv_bias = c->o_bias = config_bool(r, "attention_bias", false);
+    static const char *const norms[] = {"rmsnorm", NULL};
+    config_choice(r, "normalization_function", norms, 0);
+    read_positions(r, c);
+    read_mamba(r, c);
+    c->attn_scale = (float)config_num(r, "attention_multiplier", 1, 1e-9, 1e6);
+    c->embed_scale = (float)config_num(r, "embedding_multiplier", 1, 1e-9, 1e6);
+    c->residual_scale = (float)config_num(r, "residual_multiplier", 1, 1e-9, 1e6);
+    c->logit_scale = (float)(1 / config_num(r, "logits_scaling", 1, 1e-9, 1e6));
+    c->n_experts = config_int(r, "num_local_experts", 8, 0, 4096);
+    c->moe_inter = config_int(r, "intermediate_size", 0, 1, 1 << 20);
+    c->shared_inter = c->dense_inter = config_int(r, "shared_intermediate_size", 1024, 1, 1 << 20);
+    const int topk = config_int(r, "num_experts_per_tok", 2, 0, 64);
+    if (c->n_experts) c->topk = topk;
+    else c->shared_inter = 0;
+    for (int i = 0; i < c->n_layers; i++) c->layer[i].moe = c->n_experts > 0;
+    c->norm_topk = true; /* softmax over all and renormalization equals softmax over the chosen */
+    c->score = SCORE_SOFTMAX;
+    c->routed_scale = 1;
+}
+
+#define L "model.layers.%d."
+
+static const char *const types[] = {"granitemoehybrid", NULL};
+const struct arch arch_granitemoehybrid = {
+    .model_types = types,
+    .title = "Granite 4 H",
+    .parse = parse,
+    .names = {NAMES_GQA("model."), .mix_in = L "mamba.in_proj", .mix_conv = L "mamba.conv1d", .mix_rate = L "mamba.A_log", .mix_dt = L "mamba.dt_bias",
+              .mix_skip = L "mamba.D", .mix_norm = L "mamba.norm", .mix_out = L "mamba.out_proj", .router = L "block_sparse_moe.router.layer",
+              .expert_gate = L "block_sparse_moe.input_linear", .expert_up = L "block_sparse_moe.input_linear",
+              .expert_down = L "block_sparse_moe.output_linear", .dense_gate = L "shared_mlp.input_linear", .dense_up = L "shared_mlp.input_linear",
+              .dense_down = L "shared_mlp.output_linear", .shared_gate_proj = L "shared_mlp.input_linear", .shared_up = L "shared_mlp.input_linear",
+              .shared_down = L "shared_mlp.output_linear"},
+    .layout = {.experts = true, .has_suffix = true, .gate_up = GATE_UP_STACKED, .dense_gate_up = GATE_UP_STACKED},
+};
