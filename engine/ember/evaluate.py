@@ -69,10 +69,12 @@ def binary_answers(binary, timeout):
         name = saved[earlier] if earlier else f"talk{next(number)}"
         command += ["--continue" if earlier else "--save", name]
         done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout, env=env)
-        if done.returncode:
-            message = done.stderr.decode(errors="replace").strip()
-            print(f"exit {done.returncode} on {history[-1][1]!r}: {message}", file=sys.stderr)
+        message = done.stderr.decode(errors="replace").strip()
         answer = done.stdout.decode("utf-8", errors="replace")
+        if done.returncode == 2 and message.startswith("hearth: "):  # the program declines, so that no script takes it for an answer
+            answer = message.removeprefix("hearth: ")
+        elif done.returncode:
+            print(f"exit {done.returncode} on {history[-1][1]!r}: {message}", file=sys.stderr)
         saved[(*earlier, history[-1][1], answer)] = name
         return answer
 
