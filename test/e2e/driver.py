@@ -87,6 +87,34 @@ class Case(unittest.TestCase):
         return t
 
 
+class ChatCase(Case):
+    """A chat on the fake engine: `last` is the offset in the terminal's output after the newest prompt."""
+
+    def chat(self, *args, prompt="> ", cols=200, **more):
+        t = self.terminal(*args, cols=cols, **more)
+        self.last = t.prompt(text=prompt)
+        return t
+
+    def ask(self, t, text, answer, prompt="> "):
+        """Types a line and waits for the answer and the next prompt; returns the output in between."""
+        begin = self.last
+        t.send(text + "\r")
+        self.last = t.prompt(t.until(answer, begin), prompt)
+        return t.out[begin:self.last].decode()
+
+    def write(self, name, text):
+        """Writes a file below the home directory and returns its path."""
+        path = os.path.join(self.home, name)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "w") as f:
+            f.write(text)
+        return path
+
+    def model(self, name):
+        """Makes a directory that the fake engine opens as a model."""
+        return os.path.dirname(self.write(os.path.join("models", name, "config.json"), "{}"))
+
+
 class Terminal:
     """A child on a pseudo-terminal. `out` is everything it has written."""
 

@@ -1,6 +1,5 @@
 """Slash commands that change the request to the engine, and the second Ctrl-C, in a pseudo-terminal on the fake engine."""
 import json
-import os
 import re
 import signal
 import time
@@ -8,19 +7,7 @@ import time
 import driver
 
 
-class Commands(driver.Case):
-    def chat(self, *args, prompt="> ", **more):
-        t = self.terminal(*args, cols=200, **more)
-        self.last = t.prompt(text=prompt)
-        return t
-
-    def ask(self, t, text, answer, prompt="> "):
-        """Types a line and waits for the next prompt; the answer must come in between. Returns the output in between."""
-        begin = self.last
-        t.send(text + "\r")
-        self.last = t.prompt(t.until(answer, begin), prompt)
-        return t.out[begin:self.last].decode()
-
+class Commands(driver.ChatCase):
     def messages(self, name):
         with open(self.session_file(name)) as f:
             return [(m["role"], m["content"]) for m in json.load(f)["body"]["messages"]]

@@ -7,37 +7,10 @@ import re
 import driver
 
 
-class Daily(driver.Case):
-    def chat(self, *args, prompt="> ", cols=200, **more):
-        t = self.terminal(*args, cols=cols, **more)
-        self.last = t.prompt(text=prompt)
-        return t
-
-    def ask(self, t, text, answer, prompt="> "):
-        """Types a line and waits for the answer and the next prompt; returns the output in between."""
-        begin = self.last
-        t.send(text + "\r")
-        self.last = t.prompt(t.until(answer, begin), prompt)
-        return t.out[begin:self.last].decode()
-
-    def model(self, name):
-        """Makes a directory that the fake engine opens as a model."""
-        path = os.path.join(self.home, "models", name)
-        os.makedirs(path)
-        with open(os.path.join(path, "config.json"), "w") as f:
-            f.write("{}")
-        return path
-
+class Daily(driver.ChatCase):
     def saved(self, name):
         with open(self.session_file(name)) as f:
             return json.load(f)["body"]
-
-    def write(self, name, text):
-        path = os.path.join(self.home, name)
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        with open(path, "w") as f:
-            f.write(text)
-        return path
 
     # --- the model of a saved chat
 

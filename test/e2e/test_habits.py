@@ -4,35 +4,11 @@ import json
 import os
 import re
 import subprocess
-import time
 
 import driver
 
 
-class Habits(driver.Case):
-    def chat(self, *args, prompt="> ", cols=200, **more):
-        t = self.terminal(*args, cols=cols, **more)
-        self.last = t.prompt(text=prompt)
-        return t
-
-    def ask(self, t, text, answer, prompt="> "):
-        """Types a line and waits for the answer and the next prompt; returns the output in between."""
-        begin = self.last
-        t.send(text + "\r")
-        self.last = t.prompt(t.until(answer, begin), prompt)
-        return t.out[begin:self.last].decode()
-
-    def write(self, name, text):
-        path = os.path.join(self.home, name)
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        with open(path, "w") as f:
-            f.write(text)
-        return path
-
-    def model(self, name):
-        self.write(os.path.join("models", name, "config.json"), "{}")
-        return os.path.join(self.home, "models", name)
-
+class Habits(driver.ChatCase):
     # --- arguments
 
     def test_prompt_without_an_option(self):

@@ -1,6 +1,6 @@
 """Helpers for tests that compare answers of devices with the CPU's: checks are counted, and one failure does not hide
 the next. The script's arguments: HEARTH FIXTURES_DIR [full]."""
-import os, subprocess, sys
+import json, os, subprocess, sys, tempfile
 
 HEARTH, FIXTURES = sys.argv[1:3]
 FULL = sys.argv[3:] == ["full"]
@@ -30,6 +30,17 @@ def greedy(model, n_prompt, args, n):
     """Generates greedily after a prompt of n_prompt tokens; prints ids."""
     prompt = ",".join(str((i * 37 + 11) % 250) for i in range(n_prompt))
     return run("-m", model, "--tokens", prompt, "-n", str(n), "--temp", "0", "--ids", "--stats", "--explain", *args)
+
+
+def batch(model, n, args):
+    """Answers n prompts of different lengths in one batch; returns the exit code and the texts, and stderr."""
+    with tempfile.TemporaryDirectory() as tmp:
+        name = os.path.join(tmp, "batch")
+        with open(name, "w") as f:
+            for i in range(n):
+                f.write(json.dumps({"prompt": "How do I " + "list files in a directory? " * (i * 7 % 5) + str(i), "seed": i, "temperature": 1, "max_tokens": 9 + i % 5}) + "\n")
+        rc, out, err = run("-m", model, "--raw", "--batch", name, *SCALAR, *args)
+    return [rc] + [a["text"] for a in sorted(map(json.loads, out.splitlines()), key=lambda a: a["index"])], err
 
 
 def end():

@@ -3,9 +3,9 @@
 several, with devices that fail at any transfer; and the figures of --stats add up.
 
 usage: test_cache.py HEARTH FIXTURES_DIR [full]    without fixtures only the built-in model"""
-import json, os, re, sys, tempfile
+import json, re, sys
 
-from against import FULL, SCALAR, check, end, greedy, known, run
+from against import FULL, SCALAR, batch, check, end, greedy, known, run
 
 models = known("deepseek_v3", "qwen2_moe", "mixtral", "gpt_oss", "qwen3_next", "deepseek_v4", "minimax_m2")
 models = models if FULL else models[:3]
@@ -67,16 +67,6 @@ check(f["moved_in_vain"] <= f["moved"] <= x["moved"] and f["moved_in_vain"] <= x
 
 
 # --- Several chats at once, in one or two micro-batches; beside prompts that take the devices' memory
-def batch(model, n, args):
-    with tempfile.TemporaryDirectory() as tmp:
-        name = os.path.join(tmp, "batch")
-        with open(name, "w") as f:
-            for i in range(n):
-                f.write(json.dumps({"prompt": "How do I " + "list files in a directory? " * (i * 7 % 5) + str(i), "seed": i, "temperature": 1, "max_tokens": 9 + i % 5}) + "\n")
-        rc, out, err = run("-m", model, "--raw", "--batch", name, *SCALAR, *args)
-    return [rc] + [a["text"] for a in sorted(map(json.loads, out.splitlines()), key=lambda a: a["index"])], err
-
-
 for i, model in enumerate(models[:2]):
     want = batch(model, 6, [])[0]
     for k, (devices, decode, prefill) in enumerate(((1, "dual", "cpu"), (1, "hybrid", "blend"), (1, "dual", "slp"), (2, "dual", "dslp"))):

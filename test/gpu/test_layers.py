@@ -6,7 +6,7 @@ on devices that fail or have room for a part of the layers; the CPU computes no 
 usage: test_layers.py HEARTH FIXTURES_DIR [full]    without fixtures only the built-in model"""
 import json, os, re, sys, tempfile
 
-from against import FULL, SCALAR, check, end, greedy, known, run
+from against import FULL, SCALAR, batch, check, end, greedy, known, run
 
 models = known("qwen3_moe", "deepseek_v3", "gpt_oss", "mixtral", "qwen3_next", "deepseek_v4", "phimoe")
 models = models if FULL else models[:4]
@@ -68,16 +68,6 @@ check(len(seen) >= 3 and 4 in seen, "numbers of resident layers seen", seen)
 
 
 # --- Several chats at once, and prompts that need the memory of the experts: they return
-def batch(model, n, args):
-    with tempfile.TemporaryDirectory() as tmp:
-        name = os.path.join(tmp, "batch")
-        with open(name, "w") as f:
-            for i in range(n):
-                f.write(json.dumps({"prompt": "How do I " + "list files in a directory? " * (i * 7 % 5) + str(i), "seed": i, "temperature": 1, "max_tokens": 9 + i % 5}) + "\n")
-        rc, out, err = run("-m", model, "--raw", "--batch", name, *SCALAR, *args)
-    return [rc] + [a["text"] for a in sorted(map(json.loads, out.splitlines()), key=lambda a: a["index"])], err
-
-
 for model in models[:2]:
     want = batch(model, 6, [])[0]
     for devices, decode, prefill in ((1, "dual", "cpu"), (1, "hybrid", "blend"), (1, "dual", "slp"), (2, "hybrid", "dslp")):
