@@ -10,6 +10,7 @@ import sys
 import tempfile
 
 import gguf_file as g
+import gguf_formats
 from checks import HEARTH, check, end, run
 
 GATE = "blk.1.ffn_gate_exps.weight"
@@ -128,7 +129,7 @@ def splits(tmp, model):
     p = g.qwen3moe("Q8_0")
     p.save(os.path.join(tmp, "s"))
     name = os.path.join(tmp, "m.gguf")
-    first = g.write(name, p.meta, p.gguf, 3)
+    first = gguf_formats.write(name, p.meta, p.gguf, 3)
     files = [first.replace("00001-of", f"{i:05d}-of") for i in (1, 2, 3)]
     check(run("-m", first, "--inspect")[0] == 0, "split files open")
     good = [open(f, "rb").read() for f in files]
@@ -149,7 +150,7 @@ def splits(tmp, model):
     def other():
         q = g.qwen2moe("Q8_0")
         q.save(os.path.join(tmp, "o"))
-        g.write(os.path.join(tmp, "o", "m.gguf"), q.meta, q.gguf, 3)
+        gguf_formats.write(os.path.join(tmp, "o", "m.gguf"), q.meta, q.gguf, 3)
         os.replace(os.path.join(tmp, "o", os.path.basename(files[2])), files[2])
 
     case("a split file missing", lambda: os.remove(files[2]), [os.path.basename(files[2]), "missing"])
@@ -180,7 +181,7 @@ def main():
                 m, t = copy.deepcopy(p.meta), list(p.gguf)
                 damage(m, t)
                 render = what.endswith("template") or what.startswith("a template")
-                case(what, g.pack(m, t), words, *(args or (["-p", "x", "-n", "1"] if render else ["--tokenize"])))
+                case(what, gguf_formats.pack(m, t), words, *(args or (["-p", "x", "-n", "1"] if render else ["--tokenize"])))
         splits(tmp, model)
     return end()
 

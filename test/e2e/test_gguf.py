@@ -12,6 +12,7 @@ import sys
 import tempfile
 
 import gguf_file
+import gguf_formats
 from checks import HEARTH, check, end, run
 
 IDS = ",".join(str((i * 37 + 11) % 270) for i in range(40))
@@ -41,7 +42,7 @@ def usual(a, b):
 
 def twins(tmp):
     out = os.path.join(tmp, "logits")
-    every = [f for f in gguf_file.TYPES if f not in ("F32", "F16", "BF16")]
+    every = [f for f in gguf_formats.TYPES if f not in ("F32", "F16", "BF16")]
     cases = [(a, f) for a in gguf_file.MODELS for f in ("F32",)] + [("qwen3moe", "BF16"), ("deepseek2", "BF16")] + [("qwen3moe", f) for f in ["F16"] + every] + [("deepseek2", "Q4_K"), ("llama", "Q8_0"), ("gpt-oss", "MXFP4"), ("qwen3next", "Q8_0")]
     for arch, fmt in cases:
         d = os.path.join(tmp, "pair")
@@ -125,7 +126,7 @@ def sentencepiece(tmp):
     pieces += [(c, 1, -100.0 - i) for i, c in enumerate("\u2581helo<s>")]
     file = os.path.join(tmp, "spm.gguf")
     names = [p[0] for p in pieces]
-    gguf_file.write(file, {"general.architecture": "llama", "tokenizer.ggml.model": "llama", "tokenizer.ggml.tokens": names,
+    gguf_formats.write(file, {"general.architecture": "llama", "tokenizer.ggml.model": "llama", "tokenizer.ggml.tokens": names,
                            "tokenizer.ggml.token_type": [p[1] for p in pieces], "tokenizer.ggml.scores": [p[2] for p in pieces]}, [])
     for text, args, want in (("hello", [], ["\u2581he", "llo"]), ("h\u00e9 hello", [], ["\u2581", "h", "<0xC3>", "<0xA9>", "\u2581he", "llo"]),
                              ("<s>", [], ["\u2581", "<", "s>"]), ("<s>he", ["--special"], ["<s>", "\u2581he"])):

@@ -7,7 +7,7 @@ import subprocess
 import tempfile
 
 import driver
-import gguf_file
+import gguf_formats
 import transcript
 
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
@@ -42,7 +42,7 @@ class Readme(driver.Case):
     def test_gguf(self):
         """README and the manual name the families of the message that refuses an architecture."""
         with tempfile.TemporaryDirectory() as place:
-            file = gguf_file.write(os.path.join(place, "m.gguf"), {"general.architecture": "nonesuch"}, [])
+            file = gguf_formats.write(os.path.join(place, "m.gguf"), {"general.architecture": "nonesuch"}, [])
             code, _, said = self.run_bin("-m", file, "--inspect")
         self.assertEqual(code, 3, said)
         known = set(re.search(r"of GGUF it knows (.*)$", said.strip())[1].split(", "))

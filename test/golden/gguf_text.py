@@ -9,7 +9,7 @@ import sys
 import tempfile
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "e2e"))
-import gguf_file  # noqa: E402
+import gguf_formats  # noqa: E402
 
 HEARTH, SHARED = os.path.abspath(sys.argv[1]), sys.argv[2]
 DIR = os.path.join(SHARED, "tokenizers")
@@ -26,7 +26,7 @@ def convert(source, target, pre):
     for i, a in added.items():
         tokens[i], kinds[i] = a["content"], 3 if a["special"] else 4
     merges = [m if isinstance(m, str) else " ".join(m) for m in j["model"]["merges"]]
-    gguf_file.write(target, {"general.architecture": "none", "tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": pre, "tokenizer.ggml.tokens": tokens,
+    gguf_formats.write(target, {"general.architecture": "none", "tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": pre, "tokenizer.ggml.tokens": tokens,
                              "tokenizer.ggml.token_type": kinds, "tokenizer.ggml.merges": merges}, [])
 
 
