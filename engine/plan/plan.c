@@ -1,12 +1,8 @@
 #include "engine/plan/plan.h"
 
 #include <math.h>
-#include <pthread.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
-#include <unistd.h>
 
 #include "cpu/cpu.h"
 #include "cpu/pool.h"
@@ -18,11 +14,11 @@
 #include "engine/placement/calibrate.h"
 #include "engine/placement/datasheet.h"
 #include "engine/placement/search.h"
-#include "engine/plan/virtual.h"
+#include "engine/plan/plan_query.h"
 #include "engine/schedule/internal.h"
 #include "engine/weights/shape_only.h"
 
-enum { LENGTHS = 9, BATCHES = 5, CHANGES = 5, ASKED = 2, KEYS = 1024, THREADS = 16 };
+enum { LENGTHS = 9, BATCHES = 5, CHANGES = 5, ASKED = 2 };
 enum {
     PROMPTS = POLICY_BATCH,
     ANSWER = 256,
@@ -32,138 +28,6 @@ enum {
     * per batch that is not paged */
 static const int lengths[LENGTHS] = {512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072}, batches[BATCHES] = {1, 2, 4, 6, 8};
 static const int upgrade_lengths[ASKED] = {2048, 32768}, upgrade_batches[ASKED] = {1, 4}; /* for a modified machine */
-
-/* --- Runs ---------------------------------------------------------------------------------------------------------------------- */
-
-/* One query to a machine in virtual time. A prefill is simulated with some layers and with MORE more of them; since layers of a kind are
- * alike, the difference extrapolates to the rest. */
-struct plan_query {
-    const struct cost_machine *cost;
-    enum exec_mode mode;
-    int n;                                /* tokens, or sessions */
-    double stream_rate;                   /* virtual_options */
-    struct virtual_throughput throughput; /* n > 0: paged batches; the fields above are unused */
-    double seconds, prefill_s;            /* read: prefill of all the prompts */
-    struct virtual_used used;
-    bool is_infeasible; /* does not fit, or the machine lacks the devices */
-};
-static bool is_prefill(const struct plan_query *q) { return exec_modes[q->mode].stage == STAGE_PREFILL; }
-struct plan_queries {
-    const struct weights *w;
-    enum dtype kv;
-    struct plan_query *query; /* [n] */
-    int n;
-    size_t cap;
-    _Atomic int next, done, failed;
-    pthread_mutex_t lock;
-    struct error error; /* the first error */
-};
-
-enum {
-    PERIOD = 4,
-    MORE = 2 * PERIOD
-}; /* Layer kinds repeat with at most this period. Thread order changes the time by a few milliseconds, so more than one period is added. */
-static int simulated_layers(const struct config *c) {
-    int dense = 0;
-    while (dense < c->n_layers && !c->layer[dense].moe) dense++;
-    return dense + PERIOD + MORE < c->n_layers ? dense + PERIOD : c->n_layers;
-}
-
-static int simulate_layers(const struct plan_queries *r, struct plan_query *q, int layers, double *seconds, struct error *e) {
-    struct virtual_options o = {.cost = q->cost, .w = r->w, .kv = r->kv, .stream_rate = q->stream_rate, .max_layers = layers};
-    struct virtual *v;
-    int rc = virtual_open(&v, &o, e);
-    if (rc) return rc;
-    rc = is_prefill(q) ? virtual_prefill(v, q->mode, q->n, seconds, e) : virtual_decode(v, q->mode, q->n, KEYS, seconds, NULL, e);
-    if (!rc) q->used = *virtual_used(v);
-    virtual_close(&v);
-    return rc;
-}
-
-static int simulate_throughput(const struct plan_queries *r, struct plan_query *q, struct error *e) {
-    struct virtual *v;
-    int rc = virtual_open(&v, &(struct virtual_options){.cost = q->cost, .w = r->w, .kv = r->kv, .stream_rate = q->stream_rate}, e);
-    if (rc) return rc;
-    rc = virtual_paged(v, &q->throughput, &q->prefill_s, &q->seconds, e);
-    if (!rc) q->used = *virtual_used(v);
-    virtual_close(&v);
-    return rc;
-}
-
-/* Whether a blended prefill finds experts on devices: then its layers differ, and all are simulated. */
-static int finds_experts(const struct plan_queries *r, const struct plan_query *q, bool *finds, struct error *e) {
-    struct virtual *v;
-    *finds = false;
-    if (q->mode != PREFILL_BLEND) return 0;
-    int rc = virtual_open(&v, &(struct virtual_options){.cost = q->cost, .w = r->w, .kv = r->kv}, e);
-    if (rc) return rc;
-    *finds = decode_expert_layers(virtual_decode_state(v)) > 0;
-    virtual_close(&v);
-    return 0;
-}
-
-static int simulate_query(const struct plan_queries *r, struct plan_query *q, struct error *e) {
-    if (q->throughput.n_prompts) return simulate_throughput(r, q, e);
-    const struct config *c = &r->w->config;
-    bool finds;
-    int rc = finds_experts(r, q, &finds, e);
-    if (rc) return rc;
-    int few = is_prefill(q) && !finds ? simulated_layers(c) : c->n_layers;
-    double less, more;
-    if ((rc = simulate_layers(r, q, few, &less, e))) return rc;
-    q->seconds = less;
-    if (few == c->n_layers) return 0;
-    if ((rc = simulate_layers(r, q, few + MORE, &more, e))) return rc;
-    struct cost_model model;
-    cost_model_of(&model, c, DT_BF16, DT_BF16, r->kv);
-    double head = q->mode == PREFILL_CPU ? 0 : cost_head(q->cost, 0, &model, 1); /* included in CPU prefills */
-    q->seconds = more + (more - less) / MORE * (c->n_layers - few - MORE) + head;
-    return 0;
-}
-
-static void *query_thread(void *arg) {
-    struct plan_queries *r = arg;
-    for (int i; !atomic_load(&r->failed) && (i = atomic_fetch_add(&r->next, 1)) < r->n; atomic_fetch_add(&r->done, 1)) {
-        struct error e = {0};
-        struct plan_query *q = &r->query[r->n - 1 - i]; /* longest runs are last: start with them */
-        int rc = simulate_query(r, q, &e);
-        if (!rc) continue;
-        q->is_infeasible = true, q->seconds = INFINITY;
-        if (rc == ERR_MEMORY) continue;
-        pthread_mutex_lock(&r->lock);
-        if (!atomic_exchange(&r->failed, rc)) r->error = e;
-        pthread_mutex_unlock(&r->lock);
-    }
-    return NULL;
-}
-
-static int simulate_all(struct plan_queries *r, int (*progress)(void *ctx, double share), void *ctx, struct error *e) {
-    pthread_t thread[THREADS];
-    int started = 0, cancelled = 0;
-    long most = sysconf(_SC_NPROCESSORS_ONLN);
-    while (started < THREADS && started < most && started < r->n && !pthread_create(&thread[started], NULL, query_thread, r)) started++;
-    if (!started) return error_set(e, ERR_RUNTIME, "cannot start a thread for virtual time");
-    while (progress && !cancelled && !atomic_load(&r->failed) && atomic_load(&r->done) < r->n) {
-        nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL);
-        if (progress(ctx, atomic_load(&r->done) / (double)r->n)) cancelled = 1, atomic_store(&r->failed, ERR_CANCELLED);
-    }
-    for (int i = 0; i < started; i++) pthread_join(thread[i], NULL);
-    if (cancelled) return error_set(e, ERR_CANCELLED, "stopped");
-    if (atomic_load(&r->failed)) return *e = r->error, e->code;
-    return 0;
-}
-
-/* Returns the index of the query in the list, added if new. */
-static int add_query(struct plan_queries *r, struct plan_query q, struct error *e) {
-    for (int i = 0; i < r->n; i++) {
-        const struct plan_query *p = &r->query[i];
-        if (p->cost == q.cost && p->mode == q.mode && p->n == q.n && p->stream_rate == q.stream_rate && !p->throughput.n_prompts && !q.throughput.n_prompts)
-            return i;
-    }
-    if (mem_grow(&r->query, &r->cap, (size_t)r->n + 1, sizeof *r->query)) return error_set(e, ERR_MEMORY, "no memory for a plan");
-    r->query[r->n] = q;
-    return r->n++;
-}
 
 /* --- The engine's decisions on a machine ------------------------------------------------------------------------------------------- */
 
@@ -225,7 +89,7 @@ static struct policy_decode_out choose_decode(const struct machine_choice *c, in
     struct policy_machine m = c->policy;
     struct policy_decode_out out;
     m.cost = c->cost, m.model = &c->model;
-    policy_decode_batch(&m, &(struct policy_decode_in){.n_decoding = sessions, .max_rows = 16, .keys = KEYS, .context_tokens = 4 * KEYS}, &out);
+    policy_decode_batch(&m, &(struct policy_decode_in){.n_decoding = sessions, .max_rows = 16, .keys = PLAN_KEYS, .context_tokens = 4 * PLAN_KEYS}, &out);
     return out;
 }
 
@@ -250,11 +114,16 @@ struct plan {
     int upgrade_prefill[1 + CHANGES][ASKED], upgrade_decode[1 + CHANGES][ASKED], upgrade_batch[1 + CHANGES][ASKED];
 };
 
+static int add_prefill_query(struct plan *p, int machine, enum exec_mode mode, int n, struct error *e) {
+    const bool is_uneven = mode == PREFILL_BLEND && p->choice[machine].policy.n_expert_layers > 0;
+    return plan_query_add(&p->runs, &(struct plan_query){.cost = &p->machine[machine], .mode = mode, .n = n, .is_uneven = is_uneven}, e);
+}
+
 static int add_decode_query(struct plan *p, int machine, int sessions, bool beside, struct policy_decode_out *decided, struct error *e) {
     const struct cost_machine *cost = &p->machine[machine];
     *decided = choose_decode(&p->choice[machine], sessions);
     double taken = beside && cost->n_devices ? cost->domain[1].link[COST_H2D].rate : 0;
-    return add_query(&p->runs, (struct plan_query){.cost = cost, .mode = decided->mode, .n = decided->batch, .stream_rate = taken}, e);
+    return plan_query_add(&p->runs, &(struct plan_query){.cost = cost, .mode = decided->mode, .n = decided->batch, .stream_rate = taken}, e);
 }
 
 /* The same query as the engine's for announced prompts. */
@@ -273,16 +142,14 @@ static int add_throughput_query(struct plan *p, int machine, struct error *e) {
     search_run(&in, found);
     const struct search_policy *q = &found->policy;
     if (!found->is_found || q->placement != SEARCH_PAGED) return -1;
-    return add_query(&p->runs,
-                     (struct plan_query){
-                         .cost = c->cost, .stream_rate = found->cost.link_rate, .throughput = {q->n_rows, q->micro_rows, lengths[0], ANSWER, q->n_devices, -1}},
-                     e);
+    const struct virtual_throughput paged = {q->n_rows, q->micro_rows, lengths[0], ANSWER, q->n_devices, -1};
+    return plan_query_add(&p->runs, &(struct plan_query){.cost = c->cost, .stream_rate = found->cost.link_rate, .throughput = paged}, e);
 }
 
 static int add_batch_queries(struct plan *p, int machine, struct error *e) {
     struct batch *b = &p->batch[machine];
     b->mode = choose_prefill(&p->choice[machine], lengths[0]);
-    if ((b->prefill_query = add_query(&p->runs, (struct plan_query){.cost = &p->machine[machine], .mode = b->mode, .n = lengths[0]}, e)) < 0) return e->code;
+    if ((b->prefill_query = add_prefill_query(p, machine, b->mode, lengths[0], e)) < 0) return e->code;
     if ((b->decode_query = add_decode_query(p, machine, PROMPTS, false, &b->decode_decision, e)) < 0) return e->code;
     return (b->paged_query = add_throughput_query(p, machine, e)) < 0 ? e->code : 0;
 }
@@ -338,10 +205,7 @@ static int add_all_queries(struct plan *p, const struct config *c, struct error 
         for (int m = PREFILL_CPU; m <= PREFILL_DSLP; m++) {
             int devices = exec_modes[m].min_devices;
             bool can = p->machine[0].n_devices >= devices && (m != PREFILL_BLEND || p->choice[0].policy.prefill_mask >> m & 1);
-            if ((p->prefill_query[i][m] =
-                     can ? add_query(&p->runs, (struct plan_query){.cost = &p->machine[0], .mode = (enum exec_mode)m, .n = lengths[i]}, e) : -1) < 0 &&
-                can)
-                return e->code;
+            if ((p->prefill_query[i][m] = can ? add_prefill_query(p, 0, (enum exec_mode)m, lengths[i], e) : -1) < 0 && can) return e->code;
         }
     }
     for (int i = 0; i < BATCHES; i++) {
@@ -355,8 +219,8 @@ static int add_all_queries(struct plan *p, const struct config *c, struct error 
         if (k && (rc = choice_open(&p->choice[k], &p->machine[k], p->runs.w, p->runs.kv, e))) return rc;
         for (int i = 0; i < ASKED; i++) {
             struct policy_decode_out d;
-            struct plan_query q = {.cost = &p->machine[k], .n = upgrade_lengths[i], .mode = choose_prefill(&p->choice[k], upgrade_lengths[i])};
-            if ((p->upgrade_prefill[k][i] = q.n <= most ? add_query(&p->runs, q, e) : -1) < 0 && q.n <= most) return e->code;
+            const int n = upgrade_lengths[i];
+            if ((p->upgrade_prefill[k][i] = n <= most ? add_prefill_query(p, k, choose_prefill(&p->choice[k], n), n, e) : -1) < 0 && n <= most) return e->code;
             if ((p->upgrade_decode[k][i] = add_decode_query(p, k, upgrade_batches[i], false, &d, e)) < 0) return e->code;
             p->upgrade_batch[k][i] = d.batch;
         }
@@ -517,12 +381,12 @@ int plan_write(const struct cost_machine *cost, const struct weights *w, const c
     int rc = 0;
     if (!p || !(p->machine = mem_calloc(1 + CHANGES, sizeof *p->machine))) rc = error_set(e, ERR_MEMORY, "no memory for a plan");
     if (rc) goto out;
-    p->runs = (struct plan_queries){.w = w, .kv = kv, .lock = PTHREAD_MUTEX_INITIALIZER};
+    p->runs = (struct plan_queries){.w = w, .kv = kv};
     p->machine[p->n_machines++] = *cost;
     if ((rc = choice_open(&p->choice[0], &p->machine[0], w, kv, e))) goto out;
     bool fits = fits_in_memory(cost, w) || p->machine[0].disk_share > 0;
     if (fits) rc = add_all_queries(p, &w->config, e);
-    if (!rc && fits) rc = simulate_all(&p->runs, progress, ctx, e);
+    if (!rc && fits) rc = plan_query_run(&p->runs, progress, ctx, e);
     if (rc) goto out;
     replace_infeasible(p);
     buf_str(out, "{\"machine\":");
@@ -537,7 +401,7 @@ int plan_write(const struct cost_machine *cost, const struct weights *w, const c
     buf_str(out, "}");
     if (out->failed) rc = error_set(e, ERR_MEMORY, "no memory for a plan");
 out:
-    if (p) mem_free(p->runs.query), mem_free(p->machine);
+    if (p) plan_query_free(&p->runs), mem_free(p->machine);
     mem_free(p);
     return rc;
 }
