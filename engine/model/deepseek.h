@@ -29,6 +29,13 @@ void deepseek_indexer(struct config_reader *r, struct config *c, int heads, bool
 #define DEEPSEEK_MLA_NAMES(m) \
     .q_a = m "layers.%d.self_attn.q_a_proj", .q_a_norm = m "layers.%d.self_attn.q_a_layernorm", .q_b = m "layers.%d.self_attn.q_b_proj", \
     .kv_a = m "layers.%d.self_attn.kv_a_proj_with_mqa", .kv_a_norm = m "layers.%d.self_attn.kv_a_layernorm", .kv_b = m "layers.%d.self_attn.kv_b_proj"
+/* A text model inside a multimodal checkpoint; without the experts' names. */
+#define DEEPSEEK_LANGUAGE_MODEL "language_model.model."
+#define DEEPSEEK_LANGUAGE_MODEL_NAMES \
+    .embed = DEEPSEEK_LANGUAGE_MODEL "embed_tokens", .norm = DEEPSEEK_LANGUAGE_MODEL "norm", .head = "language_model.lm_head", \
+    NAMES_NORMS_BEFORE(DEEPSEEK_LANGUAGE_MODEL), .q = DEEPSEEK_LANGUAGE_MODEL "layers.%d.self_attn.q_proj", \
+    .o = DEEPSEEK_LANGUAGE_MODEL "layers.%d.self_attn.o_proj", DEEPSEEK_MLA_NAMES(DEEPSEEK_LANGUAGE_MODEL), NAMES_ROUTER(DEEPSEEK_LANGUAGE_MODEL), \
+    NAMES_SHARED(DEEPSEEK_LANGUAGE_MODEL, "shared_experts"), NAMES_DENSE(DEEPSEEK_LANGUAGE_MODEL)
 #define DEEPSEEK_NAMES \
     NAMES_USUAL("model."), DEEPSEEK_MLA_NAMES("model."), NAMES_ROUTER("model."), NAMES_EXPERTS("model."), NAMES_SHARED("model.", "shared_experts"), \
         NAMES_DENSE("model.")

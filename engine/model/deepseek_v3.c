@@ -86,23 +86,12 @@ static void parse_k25(struct config_reader *r, struct config *c) {
     parse(r, c);
 }
 
-#define M "language_model.model."
 static const char *const k25[] = {"kimi_k25", NULL};
 const struct arch arch_kimi_k25 = {
     .model_types = k25,
     .title = "Kimi-K2.5",
     .text_config_key = "text_config",
     .parse = parse_k25,
-    .names = {.embed = M "embed_tokens",
-              .norm = M "norm",
-              .head = "language_model.lm_head",
-              NAMES_NORMS_BEFORE(M),
-              .q = M "layers.%d.self_attn.q_proj",
-              .o = M "layers.%d.self_attn.o_proj",
-              DEEPSEEK_MLA_NAMES(M),
-              NAMES_ROUTER(M),
-              .router_bias = M "layers.%d.mlp.gate.e_score_correction_bias",
-              NAMES_EXPERTS(M),
-              NAMES_SHARED(M, "shared_experts"),
-              NAMES_DENSE(M)},
+    .names = {DEEPSEEK_LANGUAGE_MODEL_NAMES, NAMES_EXPERTS(DEEPSEEK_LANGUAGE_MODEL),
+              .router_bias = DEEPSEEK_LANGUAGE_MODEL "layers.%d.mlp.gate.e_score_correction_bias"},
 };

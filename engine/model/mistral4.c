@@ -19,7 +19,6 @@ static void parse(struct config_reader *r, struct config *c) {
     c->score = SCORE_SOFTMAX;
 }
 
-#define M "language_model.model."
 static const char *const types[] = {"mistral3", NULL};
 const struct arch arch_mistral4 = {
     .model_types = types,
@@ -27,16 +26,6 @@ const struct arch arch_mistral4 = {
     .text_config_key = "text_config",
     .text_type = "mistral4",
     .parse = parse,
-    .names = {.embed = M "embed_tokens",
-              .norm = M "norm",
-              .head = "language_model.lm_head",
-              NAMES_NORMS_BEFORE(M),
-              .q = M "layers.%d.self_attn.q_proj",
-              .o = M "layers.%d.self_attn.o_proj",
-              DEEPSEEK_MLA_NAMES(M),
-              NAMES_ROUTER(M),
-              NAMES_STACKED(M),
-              NAMES_SHARED(M, "shared_experts"),
-              NAMES_DENSE(M)},
+    .names = {DEEPSEEK_LANGUAGE_MODEL_NAMES, NAMES_STACKED(DEEPSEEK_LANGUAGE_MODEL)},
     .layout = {.experts = true, .gate_up = GATE_UP_STACKED},
 };
