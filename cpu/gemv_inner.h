@@ -80,7 +80,7 @@ INLINE void piece_scale(const struct piece *p, V *sum, V part[8][KERNEL_TOKENS],
 INLINE V lift_x(V x, const int N) { return N == 1 && X_LIFT != 1 ? vmul(x, vset1(X_LIFT)) : x; }
 INLINE V load_x(const float *x, int n, const int N) { return lift_x(n < LANES ? vloadm(x, n) : vload(x), N); }
 
-/* What the rows of a piece have beside their codes, for the current columns. */
+/* Scales and zero points of a few rows, for the current columns. */
 struct row_scales {
     size_t first[8]; /* index of a row's first scale */
     int zero[8];     /* zero points of DT_I4 */

@@ -22,9 +22,9 @@ enum {
     AHEAD = 2560, /* prefetch distance per row, in bytes */
     SCALE_BYTES = DTYPE == DT_E2M1 ? 1
                   : DTYPE == DT_I4 ? 2
-                                   : 0,           /* of a separate scale for 32 columns: E8M0, BF16; 0: none */
-    SCALES_AHEAD = AHEAD * SCALE_BYTES / 16 + 64, /* same for the separate scales, rounded up to include a whole line */
-    ROWS = 4,                                     /* row streams, far apart, each sequential, which memory serves best (gemv_inner.h) */
+                                   : 0,           /* size of the separate scale of 32 columns (E8M0 or BF16); 0: none */
+    SCALES_AHEAD = AHEAD * SCALE_BYTES / 16 + 64, /* prefetch distance for the separate scales; the 64 rounds up to a cache line */
+    ROWS = 4,                                     /* rows read at a time: each is a sequential stream, which memory serves best (gemv_inner.h) */
     STREAM = 256,                                 /* rows of one token's chunk */
     CHUNK = 32,                                   /* rows that stay in a cache while several tokens are processed */
     COLUMNS = 32768,                              /* total over all tokens processed together */

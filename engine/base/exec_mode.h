@@ -18,7 +18,7 @@ struct exec_mode_row {
     const char *name; /* option value and JSON name; unique within its stage */
     enum exec_stage stage;
     int min_devices;
-    const char *what; /* of a prefill, for its explanation; NULL for decode */
+    const char *what; /* description of a prefill mode for --explain; NULL for decode modes */
 };
 extern const struct exec_mode_row exec_modes[EXEC_MODES];
 static inline const char *exec_mode_name(enum exec_mode m) { return exec_modes[m].name; }

@@ -1,4 +1,4 @@
-/* What all prefill modes and decode share: errors of operations, non-finite numbers, the LM head on the CPU, and the progress of a job. */
+/* Shared by all prefill modes and decode: errors of operations, non-finite numbers, the LM head on the CPU, and the progress of a job. */
 #include <math.h>
 #include <string.h>
 

@@ -102,7 +102,7 @@ bool decode_experts_evict_layer(struct decode_device *d) {
     return false;
 }
 
-/* --- Which experts were selected -------------------------------------------------------------------------------------------------- */
+/* --- Record of selected experts -------------------------------------------------------------------------------------------------- */
 
 static size_t layer_picks(const struct decode *s) { return (size_t)DECODE_MAX_ROWS * (size_t)s->c->topk; }
 static size_t record_place(const struct decode *s, int micro, int layer) { return ((size_t)micro * (size_t)s->c->n_layers + (size_t)layer) * layer_picks(s); }

@@ -73,12 +73,12 @@ struct decode_device {
     char *head_mem, *close_mem;
     struct weights *head_weights; /* the head's view; also block_merge_streams after the last layer */
     bool draft_full;              /* no further draft layer fits (draft_experts.c) */
-    int n_expert_layers;          /* of its MoE layers the first ones, whose routed experts are all resident */
+    int n_expert_layers;          /* its first n MoE layers have all their routed experts here */
     int pool_per_layer;           /* routed experts per layer that the pool may hold (expert_pool.h) */
     int32_t *layer_ids;           /* [DECODE_MICRO_BATCHES, n_layers, DECODE_MAX_ROWS * topk] selections of layers with resident experts; NULL: none */
     int32_t *own_ids[DECODE_MICRO_BATCHES]; /* work[].ids as allocated: the other layers' selections */
-    size_t expert_bytes;                    /* bytes of both, as planned */
-    char pool_why[160];                     /* reason for them */
+    size_t expert_bytes;                    /* planned bytes of resident layers and pool */
+    char pool_why[160];                     /* reason for these sizes */
     struct expert_pool *pool;               /* NULL: no pool at present */
     struct score score;                     /* scores of all experts of its layers, resident or not */
     struct predict predict;                 /* router predictions and their accuracy */

@@ -35,9 +35,9 @@ struct layout {
     bool experts;            /* all experts of a layer, names without .weight: [n_experts, rows, cols] or [n_experts * rows, cols] */
     bool has_suffix;         /* with experts: names with .weight and .bias */
     bool transposed_down;    /* the routed experts' down is stored as [inter, hidden] */
-    bool transposed_gate_up; /* their gate and up as [hidden, inter]; GATE_UP_STACKED: columns of gate, then of up */
+    bool transposed_gate_up; /* the routed experts' gate and up are stored as [hidden, inter]; with GATE_UP_STACKED gate's columns come before up's */
     uint8_t gate_up;         /* enum gate_up, of the routed experts */
-    uint8_t dense_gate_up;   /* of the dense FFN and the shared expert */
+    uint8_t dense_gate_up;   /* enum gate_up, of the dense FFN and the shared expert */
 };
 
 /* Values of common keys that a family's configs may omit; 0: the key is required, false: the usual default. */

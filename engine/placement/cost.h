@@ -135,8 +135,8 @@ struct cost_decode {
     int first_rows;        /* DUAL: rows of the first micro-batch */
     int device;            /* rank with the attention blocks */
     int n_device_layers;   /* layers whose attention block is on the device; the CPU has the rest */
-    int n_expert_layers;   /* of these, layers whose experts are all resident on the device */
-    double resident_share; /* share of the chosen experts that is resident on the device in its other layers */
+    int n_expert_layers;   /* how many of the device's layers have all their experts there too */
+    double resident_share; /* share of the chosen experts that the pool holds, in the device's other layers */
     bool beside_prefill;   /* a concurrent prefill streams weights, which takes host memory bandwidth */
     int ranks;             /* devices that share each of these layers (tensor parallel); 0, 1: not shared */
 };
@@ -150,7 +150,7 @@ struct cost_prefill {
     int n_decoding;      /* rows of a concurrent decode batch */
     double keys;         /* mean cached positions of those */
     bool is_resident;    /* all weights but routed experts are already on the device */
-    int n_expert_layers; /* BLEND: layers whose routed experts are there too */
+    int n_expert_layers; /* BLEND: number of layers whose routed experts are already on the device */
 };
 double cost_prefill(const struct cost_machine *m, const struct cost_model *q, const struct cost_prefill *p);
 /* Number of layers whose attention block, shared expert and KV cache of `positions` fit into `bytes`. */

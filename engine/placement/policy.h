@@ -28,7 +28,7 @@ struct policy_machine {
     double blend_stays[POLICY_DEVICES]; /* layer weights, part of `free`, that a blended prefill leaves in place */
     bool decode_uses[POLICY_DEVICES];   /* decode uses this device: prefills prefer others */
     int n_device_layers;                /* layers whose attention block is on devices; 0: as many as fit */
-    int n_expert_layers;                /* of these, layers whose routed experts are all on devices too */
+    int n_expert_layers;                /* how many of these have all their routed experts on devices too */
     int ranks;                          /* devices that share each of these layers; 0, 1: not shared */
     bool is_lost;                       /* a device failed permanently */
     bool is_yielded;                    /* resident weights were evicted for a running prefill */
