@@ -290,7 +290,7 @@ static void put_verdict(struct plan_view *v, const struct json *root) {
 static void put_plan(struct plan_view *v, const struct json *root) {
     char machine[128], model[64];
     if (json_get(root, "machines")) return put_list(v, root);
-    buf_fmt(v->out, v->color ? "\033[1m%s\033[0m with %s, in virtual time\n" : "%s with %s, in virtual time\n",
+    buf_fmt(v->out, v->color ? "\033[1m%s\033[0m with %s: modelled, not measured\n" : "%s with %s: modelled, not measured\n",
             json_text(json_get(root, "machine"), machine, sizeof machine), json_text(json_get(root, "model"), model, sizeof model));
     put_verdict(v, root);
     put_fits(v, json_get(root, "fits"));

@@ -389,7 +389,7 @@ int plan_write(const struct cost_machine *cost, const struct weights *w, const c
     if (!rc && fits) rc = plan_query_run(&p->runs, progress, ctx, e);
     if (rc) goto out;
     replace_infeasible(p);
-    buf_str(out, "{\"machine\":");
+    buf_str(out, "{\"basis\":\"modelled, not measured\",\"machine\":");
     json_quote(out, cost->name, strlen(cost->name));
     buf_str(out, ",\"model\":");
     json_quote(out, title, strlen(title));

@@ -31,6 +31,7 @@ class Plan(driver.Case):
         rc, out, err = self.run_bin("--plan", "paper-a-2", "--arch", "gpt-oss-120b", "--json")
         self.assertEqual((rc, err), (0, ""))
         p = json.loads(out)
+        self.assertEqual(p["basis"], "modelled, not measured")
         self.assertEqual((p["machine"], p["model"]), ("two EPYC 9355, two RTX 5090", "gpt-oss-120b"))
         self.assertTrue(p["fits"]["host"]["fits"])
         self.assertEqual([r["tokens"] for r in p["prefill"]], [512 << i for i in range(9)])
@@ -63,7 +64,7 @@ class Plan(driver.Case):
         rc, out, err = self.run_bin("--plan", file, "-m", d)
         text = out.decode()
         self.assertEqual((rc, err), (0, ""))
-        for part in ("What fits where", "Time to first token", "Decoding", "With one upgrade", "one card more", "RTX 4090"):
+        for part in ("modelled, not measured", "What fits where", "Time to first token", "Decoding", "With one upgrade", "one card more", "RTX 4090"):
             self.assertIn(part, text)
         verdict = " ".join(text[:text.index("What fits where")].split("\n", 1)[1].split())  # first, in sentences
         self.assertRegex(verdict, r"^The model fits in memory\. One answer runs at [\d.]+ tok/s; a prompt of \d+ tokens takes [\d.]+ m?s(, a prompt of \d+ tokens takes [\d.]+ m?s)?\.( Many prompts together run at [\d.]+ tok/s\.)?$")
