@@ -30,10 +30,11 @@ void report_note(const char *fmt, ...) {
     progress_print(text);
 }
 
+/* A line of its own. */
 static void put_expert_stats(const struct expert_stats *x, struct buf *out) {
     char text[32], other[32];
     if (!x->chosen) return;
-    buf_fmt(out, "; %.0f%% of its experts on a device, %llu uploaded (%s), %llu unused", 100.0 * (double)x->hits / (double)x->chosen,
+    buf_fmt(out, "\nexperts: %.0f%% of its experts on a device, %llu uploaded (%s), %llu unused", 100.0 * (double)x->hits / (double)x->chosen,
             (unsigned long long)x->uploaded, format_bytes(x->upload_bytes, text, sizeof text), (unsigned long long)x->wasted);
     if (x->predicted[0]) {
         buf_str(out, "; expert predictions correct:");
@@ -57,7 +58,7 @@ void report_stats_text(const struct turn_stats *s, struct buf *out) {
     else if (s->prefill_s > 0 && fresh > 0)
         buf_fmt(out, ", prefilled in %s (%s tokens/s)", format_seconds(s->prefill_s, text, sizeof text), format_rate(fresh / s->prefill_s, rate, sizeof rate));
     if (s->ttft_s > 0 && (steps <= 0 || s->decode_s <= 0)) buf_fmt(out, "; first token after %s", format_seconds(s->ttft_s, text, sizeof text));
-    buf_fmt(out, "; answer: %d tokens", s->answer_tokens);
+    buf_fmt(out, "\nanswer: %d tokens", s->answer_tokens);
     if (steps > 0 && s->decode_s > 0)
         buf_fmt(out, " in %s (%s tokens/s)", format_seconds(s->decode_s, text, sizeof text), format_rate(steps / s->decode_s, rate, sizeof rate));
     buf_fmt(out, "; %s of weights read", format_bytes(s->bytes_read, text, sizeof text));
@@ -76,20 +77,20 @@ void report_stats(const struct turn_stats *s) {
 
 void report_explain_text(const struct turn_stats *s, struct buf *out) {
     char expected[32], took[32];
-    buf_str(out, *s->prefill_why ? s->prefill_why : "the engine gave no reason");
+    buf_fmt(out, "prompt: %s", *s->prefill_why ? s->prefill_why : "the engine gave no reason");
     if (s->prefill_expected_s > 0 && s->prefill_s > 0)
         buf_fmt(out, " (expected %s, took %s)", format_seconds(s->prefill_expected_s, expected, sizeof expected),
                 format_seconds(s->prefill_s, took, sizeof took));
     if (!s->decode_mode || !*s->decode_why) return;
-    buf_fmt(out, "; decoded by %s: %s", s->decode_mode, s->decode_why);
+    buf_fmt(out, "\nanswer: decoded by %s: %s", s->decode_mode, s->decode_why);
     if (s->batch_expected_s > 0)
         buf_fmt(out, " (a decode step: expected %s, took %s)", format_seconds(s->batch_expected_s, expected, sizeof expected),
                 format_seconds(s->batch_s, took, sizeof took));
     put_expert_stats(&s->experts, out);
     if (!s->draft) return;
-    if (!s->drafted) buf_fmt(out, "; drafts by %s: none, not expected to pay off", s->draft);
+    if (!s->drafted) buf_fmt(out, "\ndrafts: by %s, none, not expected to pay off", s->draft);
     else
-        buf_fmt(out, "; drafts by %s: %d of %d drafted tokens accepted, up to %d per step, about %.2f times as fast as without", s->draft, s->accepted,
+        buf_fmt(out, "\ndrafts: by %s, %d of %d drafted tokens accepted, up to %d per step, about %.2f times as fast as without", s->draft, s->accepted,
                 s->drafted, s->max_drafted, s->decode_s > 0 ? fmax(1 + s->draft_saved_s / s->decode_s, 0) : 1);
 }
 
