@@ -36,14 +36,19 @@ static void json_mat(struct buf *b, const char *key, const struct mat *m) {
 struct weight_mix {
     uint64_t weights, bytes; /* numbers, and their bytes with scales */
 };
-static void count_matrices(struct weight_mix mix[DT_COUNT], const void *base, const struct param *list, int n) {
+/* Returns the number of weights. */
+static uint64_t count_matrices(struct weight_mix mix[DT_COUNT], const void *base, const struct param *list, int n) {
+    uint64_t all = 0;
     for (int i = 0; i < n; i++) {
         const struct mat *m = params_mat(base, &list[i]);
         if (!list[i].cols || !m->data) continue;
-        mix[m->dtype].weights += (uint64_t)m->rows * (uint64_t)m->cols, mix[m->dtype].bytes += mat_bytes(m);
+        const uint64_t weights = (uint64_t)m->rows * (uint64_t)m->cols;
+        mix[m->dtype].weights += weights, mix[m->dtype].bytes += mat_bytes(m), all += weights;
     }
+    return all;
 }
-/* Appends the mean bits per weight, scales included, of all matrices, and how many weights are stored in each format, the most frequent first. */
+/* Appends the number of weights in matrices, how many of them a token uses, the mean bits per weight, scales included, and how many weights are stored in each
+ * format, the most frequent first. */
 static void json_mix(struct buf *b, const struct weights *w) {
     const struct config *c = &w->config;
     struct param list[PARAMS_MAX];
@@ -51,12 +56,15 @@ static void json_mix(struct buf *b, const struct weights *w) {
     const struct mat *ends[] = {&w->embed, c->tied ? NULL : &w->head};
     for (int i = 0; i < 2; i++)
         if (ends[i]) mix[ends[i]->dtype].weights += (uint64_t)ends[i]->rows * (uint64_t)ends[i]->cols, mix[ends[i]->dtype].bytes += mat_bytes(ends[i]);
+    uint64_t routed = 0;
     for (int l = 0; l < c->n_layers; l++) {
         count_matrices(mix, &w->layers[l], list, params_list(c, l, MODULE_LAYER, list));
         const int n = w->layers[l].experts ? params_list(c, l, MODULE_EXPERT, list) : 0;
-        for (int k = 0; n && k < c->n_experts; k++) count_matrices(mix, &w->layers[l].experts[k], list, n);
+        for (int k = 0; n && k < c->n_experts; k++) routed += count_matrices(mix, &w->layers[l].experts[k], list, n);
     }
     for (int t = 0; t < DT_COUNT; t++) all.weights += mix[t].weights, all.bytes += mix[t].bytes;
+    const uint64_t active = all.weights - routed + (c->n_experts ? routed / (uint64_t)c->n_experts * (uint64_t)c->topk : 0);
+    buf_fmt(b, ",\"parameters\":{\"all\":%llu,\"active\":%llu}", (unsigned long long)all.weights, (unsigned long long)active);
     buf_fmt(b, ",\"bits_per_weight\":%.2f,\"mix\":[", all.weights ? 8.0 * (double)all.bytes / (double)all.weights : 0);
     for (int shown = 0;; shown++) {
         int most = 0;

@@ -32,12 +32,18 @@ static double read_cache(const char *path, const char *host) {
     return rate > 0 && rate < 1e15 ? rate : 0;
 }
 
+double bandwidth_known(void) {
+    struct utsname u;
+    char path[PATHS_MAX];
+    return uname(&u) || paths_get(PATHS_CACHE, "bandwidth", path, sizeof path) ? 0 : read_cache(path, u.nodename);
+}
+
 double bandwidth_of_machine(struct app *a) {
     struct utsname u;
     char path[PATHS_MAX], line[256];
-    bool kept = !uname(&u) && !paths_make(PATHS_CACHE, "bandwidth", path, sizeof path, &(struct error){0});
-    double rate = kept ? read_cache(path, u.nodename) : 0;
+    double rate = bandwidth_known();
     if (rate > 0) return rate;
+    const bool kept = !uname(&u) && !paths_make(PATHS_CACHE, "bandwidth", path, sizeof path, &(struct error){0});
     rate = measure(a);
     int n = kept ? snprintf(line, sizeof line, "%s %.6g\n", u.nodename, rate) : 0;
     if (n > 0 && rate > 0) file_write(path, line, (size_t)n, NULL);

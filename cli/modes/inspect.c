@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cli/modes/bandwidth.h"
 #include "cli/open.h"
 #include "cli/report.h"
 #include "cli/terminal/format.h"
@@ -81,26 +82,72 @@ static void put_value(struct buf *out, const struct json *j, int indent, bool by
     }
 }
 
-/* Answers first what a reader wants to know, in sentences. */
+/* --- verdict: what a reader wants to know first, in three lines --- */
+
+static const struct { const char *stored, *name; } format_names[] = {{"F8_E4M3", "FP8"}, {"F4_E2M1", "FP4"}};
+
+/* Names the number format of most weights. */
+static void put_format(struct buf *out, const struct json *root) {
+    const struct json *stored = json_get(json_at(json_get(root, "mix"), 0), "dtype");
+    if (!stored || stored->type != JSON_STRING) return;
+    for (size_t i = 0; i < sizeof format_names / sizeof *format_names; i++)
+        if (stored->n == strlen(format_names[i].stored) && !memcmp(stored->string, format_names[i].stored, stored->n)) {
+            buf_fmt(out, " · %s", format_names[i].name);
+            return;
+        }
+    buf_fmt(out, " · %.*s", (int)stored->n, stored->string);
+}
+
+static void put_model(struct buf *out, const struct json *root) {
+    const struct json *family = json_get(root, "family");
+    const long long layers = json_int(json_get(root, "layers"), 0), moe = json_int(json_get(root, "layers_with_experts"), 0);
+    char all[32], active[32];
+    if (family && family->type == JSON_STRING) buf_add(out, family->string, family->n);
+    buf_fmt(out, " · %s", format_weights((uint64_t)json_int(json_path(root, "parameters.all"), 0), all, sizeof all));
+    if (moe) buf_fmt(out, " (%s active)", format_weights((uint64_t)json_int(json_path(root, "parameters.active"), 0), active, sizeof active));
+    put_format(out, root);
+    buf_fmt(out, " · %lld layers, ", layers);
+    if (!moe) buf_str(out, "no experts");
+    else {
+        if (moe < layers) buf_fmt(out, "%lld with ", moe);
+        buf_fmt(out, "%lld experts, %lld used", (long long)json_int(json_path(root, "experts.routed"), 0),
+                (long long)json_int(json_path(root, "experts.active"), 0));
+    }
+    const long long context = json_int(json_get(root, "context"), 0);
+    if (context >= 4096) buf_fmt(out, " · context %lldk\n", context / 1024);
+    else buf_fmt(out, " · context %lld\n", context);
+}
+
+static void put_fit(struct buf *out, const struct json *root) {
+    const uint64_t all = (uint64_t)json_int(json_path(root, "bytes.all"), 0), token = (uint64_t)json_int(json_path(root, "bytes.per_token"), 0);
+    const double rate = bandwidth_known();
+    char bytes[32], have[32], read[32], number[32];
+    format_bytes(all, bytes, sizeof bytes), format_bytes(mem_total(), have, sizeof have);
+    if (all >= mem_total()) {
+        buf_fmt(out, "does not fit: %s, %s of memory; weights are read from the disk, at its speed\n", bytes, have);
+        return;
+    }
+    buf_fmt(out, "fits: %s of %s    ", bytes, have);
+    if (rate > 0 && token)
+        buf_fmt(out, "speed: at most %s tok/s (memory reads %s/s)\n", format_rate(rate / (double)token, number, sizeof number),
+                format_bytes((uint64_t)rate, read, sizeof read));
+    else buf_fmt(out, "speed: memory must read %s per token (--models measures how fast it is)\n", format_bytes(token, read, sizeof read));
+}
+
+static void put_runs(struct buf *out, const struct json *root) {
+    const struct json *level = json_path(root, "runs.attention"), *gpus = json_path(root, "runs.gpus"), *resident = json_path(root, "runs.resident");
+    char kv[32];
+    if (gpus && gpus->n && resident && resident->type == JSON_STRING)
+        buf_fmt(out, "runs on GPUs: %.*s\nruns on the CPU: the rest", (int)resident->n, resident->string);
+    else buf_str(out, "runs: attention and experts on the CPU");
+    if (level && level->type == JSON_STRING && level->n > 4) buf_fmt(out, " (%.*s)", (int)level->n - 4, level->string + 4);
+    buf_fmt(out, "    KV cache: %s per token\n", format_bytes((uint64_t)json_int(json_path(root, "bytes.kv_per_token"), 0), kv, sizeof kv));
+}
+
 static void put_verdict(struct buf *out, const struct json *root) {
-    const struct json *family = json_get(root, "family"), *experts = json_get(root, "experts");
-    const uint64_t all = (uint64_t)json_int(json_path(root, "bytes.all"), 0), memory = mem_total();
-    const long long layers = json_int(json_get(root, "layers"), 0), files = json_int(json_get(root, "files"), 0);
-    char bytes[32], have[32], token[32], kv[32];
-    if (!experts || !all || !family || family->type != JSON_STRING) return;
-    buf_fmt(out, "%.*s, %s in %lld file%s: ", (int)family->n, family->string, format_bytes(all, bytes, sizeof bytes), files, files == 1 ? "" : "s");
-    format_bytes(memory, have, sizeof have);
-    if (all < memory) buf_fmt(out, "fits in this machine's %s of memory.\n", have);
-    else buf_fmt(out, "larger than this machine's %s of memory, so that weights are read from disk.\n", have);
-    const long long moe = json_int(json_get(root, "layers_with_experts"), 0);
-    if (!moe) buf_fmt(out, "%lld layers without experts.", layers);
-    else
-        buf_fmt(out, "%lld layers, %lld of them with %lld experts, of which %lld compute each token.", layers, moe,
-                (long long)json_int(json_get(experts, "routed"), 0), (long long)json_int(json_get(experts, "active"), 0));
-    buf_fmt(out, " At most %lld tokens of context.\n", (long long)json_int(json_get(root, "context"), 0));
-    buf_fmt(out, "A token of an answer reads %s of weights, and %s of KV cache for each token before it.\n\n",
-            format_bytes((uint64_t)json_int(json_path(root, "bytes.per_token"), 0), token, sizeof token),
-            format_bytes((uint64_t)json_int(json_path(root, "bytes.kv_per_token"), 0), kv, sizeof kv));
+    put_model(out, root);
+    put_fit(out, root);
+    put_runs(out, root);
 }
 
 int inspect_model(struct app *a, struct error *e) {
@@ -119,7 +166,8 @@ int inspect_model(struct app *a, struct error *e) {
     struct json root;
     if (!(rc = json_parse(&arena, json.data, json.len, 0, "inspection", &root, e))) {
         put_verdict(&text, &root);
-        for (uint32_t i = 0; i < root.n; i++) put_member(&text, &root.items[2 * i], &root.items[2 * i + 1], 0);
+        if (a->opts.v[OPT_VERBOSE].on) buf_char(&text, '\n');
+        for (uint32_t i = 0; i < root.n && a->opts.v[OPT_VERBOSE].on; i++) put_member(&text, &root.items[2 * i], &root.items[2 * i + 1], 0);
     }
     if (!rc) rc = write_buf(&text, e);
     arena_free(&arena);

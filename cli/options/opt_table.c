@@ -111,7 +111,7 @@ const struct opt_def opt_table[OPT_COUNT] = {
     [OPT_FORCE] = {"force", 0, OPT_FLAG, 0, MACHINE, .help = "continue even if memory seems insufficient"},
 
     [OPT_INSPECT] = {"inspect", 0, OPT_FLAG, OPT_SELECTS_MODE | OPT_EVERYDAY, INSPECT,
-                     .help = "describe the checkpoint and what would run where; also with --json"},
+                     .help = "say what the checkpoint is and what would run where; details with -v or --json"},
     [OPT_VERIFY] = {"verify", 0, OPT_FLAG, OPT_SELECTS_MODE, INSPECT, .help = "read every tensor; exit 3 at the first bad one"},
     [OPT_TOKENIZE] = {"tokenize", 0, OPT_FLAG, OPT_SELECTS_MODE, INSPECT, .help = "convert text on stdin to ids, a JSON array on one line, without BOS"},
     [OPT_SPECIAL] = {"special", 0, OPT_FLAG, 0, INSPECT, .help = "recognise control tokens in the text (with --tokenize or --raw)"},

@@ -11,6 +11,14 @@ const char *format_bytes(uint64_t n, char *buf, size_t cap) {
     return buf;
 }
 
+const char *format_weights(uint64_t n, char *buf, size_t cap) {
+    double v = (double)n;
+    int u = 0;
+    while (v >= 1000 && u < 4) v /= 1000, u++;
+    snprintf(buf, cap, u && v < 99.5 ? "%.1f%.1s" : "%.0f%.1s", v, &"\0kMBT"[u]);
+    return buf;
+}
+
 const char *format_seconds(double s, char *buf, size_t cap) {
     snprintf(buf, cap, s < 1 ? "%.3g ms" : "%.3g s", s < 1 ? s * 1e3 : s);
     return buf;

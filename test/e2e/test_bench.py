@@ -41,12 +41,17 @@ class Bench(driver.Case):
         d = os.path.join(self.home, "model")
         tiny.make(d)
         rc, out, err = self.run_bin("-m", d, "--inspect")
-        lines = out.decode().splitlines()
         self.assertEqual((rc, err), (0, ""))
-        self.assertRegex(lines[0], r"^DeepSeek-V3, [\d.]+ [kM]B in 2 files: fits in this machine's [\d.]+ [MGT]B of memory\.$")
-        self.assertEqual(lines[1], "2 layers, 1 of them with 4 experts, of which 2 compute each token. At most 512 tokens of context.")
-        self.assertRegex(lines[2], r"^A token of an answer reads [\d.]+ kB of weights, and [\d.]+ k?B of KV cache for each token before it\.$")
-        self.assertEqual(lines[3], "")
+        model, fits, runs = out.decode().splitlines()
+        self.assertRegex(model, r"^DeepSeek-V3 · [\d.]+k \([\d.]+k active\) · FP8 · 2 layers, 1 with 4 experts, 2 used · context 512$")
+        self.assertRegex(fits, r"^fits: [\d.]+ [kM]B of [\d.]+ [MGT]B    speed: memory must read [\d.]+ kB per token \(--models measures how fast it is\)$")
+        self.assertRegex(runs, r"^runs: attention and experts on the CPU \(\w+\)    KV cache: [\d.]+ k?B per token$")
+        os.makedirs(os.path.join(self.home, ".cache/hearth"), exist_ok=True)
+        with open(os.path.join(self.home, ".cache/hearth/bandwidth"), "w") as f:
+            f.write(f"{os.uname().nodename} 50e9\n")
+        lines = self.run_bin("-m", d, "--inspect", "-v")[1].decode().splitlines()
+        self.assertRegex(lines[1], r"    speed: at most \d+ tok/s \(memory reads 50\.0 GB/s\)$")
+        self.assertTrue(lines[3] == "" and len(lines) > 60 and any(l.split() == ["hidden", "160"] for l in lines), lines)
 
 
 if __name__ == "__main__":

@@ -275,10 +275,10 @@ class OneShot(driver.Case):
 
     def test_untrusted_names(self):
         """Names from a checkpoint, and paths: sanitised on a terminal, unchanged in a pipe."""
-        t = self.terminal("--inspect")
+        t = self.terminal("--inspect", "-v")
         self.assertEqual(t.wait(), 0)
         self.assertIn("b\u241b]0;title\u2407\ufffd31m", t.out.decode())
-        self.assertIn("b\x1b]0;title\x07\u009b31m", self.run_bin("--inspect")[1].decode())
+        self.assertIn("b\x1b]0;title\x07\u009b31m", self.run_bin("--inspect", "-v")[1].decode())
         for term in ("xterm", "dumb"):
             t = self.terminal("-m", "/nowhere/\u009b31m\u202e", "-p", "x", env={"TERM": term})
             self.assertEqual(t.wait(), 3)
