@@ -149,6 +149,7 @@ int compact_start(struct repl *r, struct chat_session *t);
 /* command.c: lines that begin with '/' */
 bool command_is(const char *text);          /* false for a question, also one that begins with a path such as /etc/fstab */
 bool command_runs_beside(const char *text); /* true if the command runs at once while an answer runs */
+bool command_leaves(const char *text);      /* true for /bye and its aliases */
 void command_run(struct repl *r, const char *text);
 void command_request_exit(struct repl *r, bool key); /* asks first if leaving stops background answers; key: a line is being edited */
 void command_complete(void *ctx, const char *text, size_t cursor, size_t *from, struct buf *candidates);

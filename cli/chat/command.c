@@ -155,6 +155,11 @@ bool command_runs_beside(const char *text) {
     return c && c->flags & RUNS_BESIDE;
 }
 
+bool command_leaves(const char *text) {
+    const struct command *c = *text == '/' ? find_command(text + 1, name_length(text)) : NULL;
+    return c && c->fn == cmd_bye;
+}
+
 void command_run(struct repl *r, const char *text) {
     size_t n = strcspn(++text, " \t\n");
     char word[40];

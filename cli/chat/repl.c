@@ -67,11 +67,22 @@ static void run_beside(struct repl *r, const char *text, size_t n) {
     mem_free(copy);
 }
 
+/* Leaves when the answer on the screen has ended; asked again, at once. What has arrived of the answer is kept. */
+static void leave_below(struct repl *r) {
+    if (r->n_queue && command_leaves(r->queue[r->n_queue - 1])) {
+        r->leaving = true;
+        return;
+    }
+    queue_add(r, "/bye", 4);
+    line_hint(&r->line, "leaves when the answer has ended; repeat to leave now");
+}
+
 /* Handles a line entered below a running answer: queues it, except & and /bg, which send the answer to the background, and commands that
  * run at once. */
 static void handle_line_below(struct repl *r, const char *text, size_t n) {
     n = trim_end(text, n, " \t\n");
     if ((n == 1 && *text == '&') || (n == 3 && !memcmp(text, "/bg", 3))) chat_turn_to_background(r);
+    else if (n && command_leaves(text)) leave_below(r);
     else if (n && command_runs_beside(text)) run_beside(r, text, n);
     else if (n) queue_add(r, text, n);
 }
@@ -117,7 +128,7 @@ static void process_input(struct repl *r) {
         if (res == LINE_EDITOR && r->on_screen) line_hint(&r->line, "the editor opens when the answer has ended");
         else if (res == LINE_EDITOR) editor_open(r);
         else if (res == LINE_THINKING) thinking_show(r);
-        else if (res == LINE_EOF && r->on_screen) queue_add(r, "/bye", 4);
+        else if (res == LINE_EOF && r->on_screen) leave_below(r);
         else if (res == LINE_EOF) command_request_exit(r, true);
         else if (res == LINE_DONE) {
             finish_line(r);

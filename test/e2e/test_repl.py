@@ -258,6 +258,22 @@ class Repl(driver.Case):
                 self.assertIn("w3", f.read())
             os.unlink(self.session_file("kept"))
 
+    def test_leaving_during_an_answer(self):
+        """The first request waits for the answer's end, the second leaves; the text so far is kept."""
+        for leave in ("\x04", "/bye\r"):
+            t = self.chat("--save", "kept", text="kept> ")
+            t.send("slow\r")
+            t.until("w3")
+            t.send(leave)
+            t.until("leaves when the answer has ended; repeat to leave now")
+            t.until("w6")
+            t.send(leave)
+            self.assertEqual(t.wait(), 0)
+            self.assertTrue(t.restored())
+            with open(self.session_file("kept"), encoding="utf-8") as f:
+                self.assertIn("w6", f.read())
+            os.unlink(self.session_file("kept"))
+
     def test_sessions(self):
         t = self.chat()
         self.ask(t, "one")
