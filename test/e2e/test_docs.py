@@ -46,7 +46,7 @@ class Docs(driver.Case):
     def test_manual(self):
         with open(MAN) as f:
             text = f.read()
-        text = text[text.index(".Sh OPTIONS"):text.index(".Sh THE CHAT")]
+        text = text[text.index(".Sh OPTIONS"):text.index(".Sh SERVING")]
         items = {}
         for line in text.splitlines():
             if line.startswith(".It Fl"):

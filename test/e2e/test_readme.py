@@ -10,6 +10,7 @@ import driver
 import gguf_formats
 import transcript
 
+PROMPT = rb"> \x1b\[0m\r"
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
 
 
@@ -25,7 +26,7 @@ class Readme(driver.Case):
         self.help = self.run_bin("--help")[1].decode()
 
     def test_short(self):
-        self.assertLess(self.readme.count("\n"), 150)
+        self.assertLess(self.readme.count("\n"), 170)
 
     def test_transcript(self):
         """If this fails after a change, run test/e2e/transcript.py --write."""
@@ -86,18 +87,27 @@ class Examples(driver.Case):
         with open(os.path.join(tools, "pdftotext"), "w", encoding="utf-8") as f:
             f.write("#!/bin/sh\necho text of a paper\n")
         os.chmod(os.path.join(tools, "pdftotext"), 0o755)
-        with open(os.path.join(work, "paper.txt"), "w", encoding="utf-8") as f:
-            f.write("text of a paper\n")
-        env = {**self.env, "PATH": tools + ":" + self.env["PATH"]}
+        for name, text in (("paper.txt", "text of a paper\n"), ("words.txt", "one\ntwo\n"), ("questions.txt", "What is hearth?\nWho made it?\n")):
+            with open(os.path.join(work, name), "w", encoding="utf-8") as f:
+                f.write(text)
+        os.makedirs(os.path.join(self.home, ".config", "hearth"))
+        with open(os.path.join(self.home, ".config", "hearth", "config"), "w", encoding="utf-8") as f:
+            f.write(f"[review]\nmodel = {model}\nmax-tokens = 20\n")
+        # a short measurement of the bandwidth
+        env = {**self.env, "PATH": tools + ":" + self.env["PATH"], "HEARTH_LIMITS": "read=33554432"}
         seen = list(self.examples())
-        self.assertGreaterEqual(len(seen), 5)
+        self.assertGreaterEqual(len(seen), 20)
         for line in seen:
             # there may be no cards; emulated devices run the same code
-            command = "cd " + work + " && " + line.replace("DIR", model).replace("--gpus 0,1", "--gpus emu:2")
-            t = driver.Terminal(["bash", "-c", command], env)
+            command = line.replace("DIR", model).replace("--gpus 0,1", "--gpus emu:2").replace(":8080", ":0")
+            if "--serve" in line:
+                command += " & until hearth --status; do sleep 0.1; done; hearth --stop; wait"
+            t = driver.Terminal(["bash", "-c", "cd " + work + " && " + command], env)
             self.addCleanup(t.close)
-            if " -p " not in line and "--" not in line:
-                t.prompt()
+            if re.fullmatch(r"hearth( (-m|-f) \S+| --last)*", line):  # a chat
+                at = t.until(PROMPT)
+                t.send("What is hearth?\r")
+                t.until(PROMPT, t.until("What is hearth?", at))
                 t.send("\x04")
             # a small model writes no code, and --extract says so
             self.assertIn(t.wait(), (0, 1) if "--extract" in line else (0,), (line, t.out))
