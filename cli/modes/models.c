@@ -37,7 +37,7 @@ static void inspect_facts(struct app *a, const struct model *m, struct model_fac
     buf_free(&json);
 }
 
-static void put_model_row(const struct model *m, int width, const struct model_facts *f, double rate, bool json, struct buf *out) {
+static void put_model_row(const struct model *m, int width, const struct model_facts *f, double rate, bool is_default, bool json, struct buf *out) {
     char bytes[32], number[32];
     bool fits = (uint64_t)f->bytes < mem_total();
     double speed = fits && f->token_bytes > 0 && rate > 0 ? rate / (double)f->token_bytes : 0;
@@ -52,20 +52,41 @@ static void put_model_row(const struct model *m, int width, const struct model_f
         } else
             buf_fmt(out, ", \"family\": \"%s\", \"bytes\": %lld, \"token_bytes\": %lld, \"fits\": %s, \"tokens_per_s_at_most\": %.3f", f->family,
                     (long long)f->bytes, (long long)f->token_bytes, fits ? "true" : "false", speed);
-        buf_char(out, '}');
+        buf_str(out, is_default ? ", \"default\": true}" : "}");
     } else if (f->rc) buf_fmt(out, "%-*s  cannot be opened: %s", width, m->name, f->error.text);
     else {
         buf_fmt(out, "%-*s  %-14s %8s  ", width, m->name, f->family, format_bytes((uint64_t)f->bytes, bytes, sizeof bytes));
         if (fits) buf_fmt(out, "fits in memory, at most %s tok/s", format_rate(speed, number, sizeof number));
         else buf_fmt(out, "larger than the %s of memory: read from disk", format_bytes(mem_total(), bytes, sizeof bytes));
+        if (is_default) buf_str(out, "; the default");
     }
+}
+
+/* Lists all models. *chosen: index of the default model, which may be elsewhere and is then added; the number of models if there is no default. */
+static int list_models(struct app *a, struct model **v, size_t *n, size_t *chosen, struct error *e) {
+    const struct opt_value *m = &a->opts.v[OPT_MODEL];
+    char dir[PATHS_MAX];
+    int rc = model_path_list(&a->opts, v, n, e);
+    *chosen = *n;
+    if (rc || !m->text || m->origin == ORIGIN_FLAG || model_path_is_url(m->text) || model_path_find(&a->opts, dir, sizeof dir, &(struct error){0})) return rc;
+    for (*chosen = 0; *chosen < *n && strcmp((*v)[*chosen].dir, dir) != 0;) ++*chosen;
+    if (*chosen < *n) return 0;
+    size_t cap = *n;
+    if (mem_grow(v, &cap, *n + 1, sizeof **v)) {
+        mem_free(*v);
+        return error_set(e, ERR_MEMORY, "no memory for the list");
+    }
+    struct model *added = &(*v)[(*n)++];
+    snprintf(added->name, sizeof added->name, "%.*s", (int)sizeof added->name - 1, m->text);
+    snprintf(added->dir, sizeof added->dir, "%s", dir);
+    return 0;
 }
 
 static int put_model_rows(struct app *a, bool json, bool numbered, struct buf *out, struct error *e) {
     struct model *v;
     struct model_facts f;
-    size_t n;
-    int rc = model_path_list(&a->opts, &v, &n, e);
+    size_t n, chosen;
+    int rc = list_models(a, &v, &n, &chosen, e);
     if (rc) return rc;
     progress_begin("looking for models");
     double rate = bandwidth_of_machine(a);
@@ -76,7 +97,7 @@ static int put_model_rows(struct app *a, bool json, bool numbered, struct buf *o
         inspect_facts(a, &v[i], &f);
         buf_str(out, json && i ? ",\n " : "");
         if (numbered) buf_fmt(out, "%2zu  ", i + 1);
-        put_model_row(&v[i], width, &f, rate, json, out);
+        put_model_row(&v[i], width, &f, rate, i == chosen, json, out);
         if (!json) buf_char(out, '\n');
     }
     progress_clear();

@@ -8,6 +8,17 @@
 #include "cli/report.h"
 #include "engine/base/file.h"
 
+/* Finds the ORG/NAME of a model in the Hugging Face cache, whose snapshot may move. */
+static bool hub_name(struct app *a, const char *dir, char out[PATHS_MAX]) {
+    struct model *v;
+    size_t n, i = 0;
+    if (model_path_list(&a->opts, &v, &n, &(struct error){0})) return false;
+    while (i < n && (strcmp(v[i].dir, dir) != 0 || *v[i].name == '/' || !strchr(v[i].name, '/'))) i++;
+    if (i < n) snprintf(out, PATHS_MAX, "%s", v[i].name);
+    mem_free(v);
+    return i < n;
+}
+
 /* Copies what the configuration file is to say: a URL, a name that a search finds again, or the absolute path of a given one. */
 static int lasting_name(struct app *a, const char *name, char out[PATHS_MAX], struct error *e) {
     char dir[PATHS_MAX];
@@ -19,8 +30,8 @@ static int lasting_name(struct app *a, const char *name, char out[PATHS_MAX], st
         snprintf(out, PATHS_MAX, "ember");
         return rc;
     }
-    bool cached = !file_exists(name) && !file_is_dir(name) && strchr(name, '/'); /* ORG/NAME: its snapshot may move */
-    char *real = cached ? NULL : realpath(dir, NULL);
+    bool is_path = file_exists(name) || file_is_dir(name);
+    char *real = !is_path && hub_name(a, dir, out) ? NULL : realpath(dir, NULL);
     if (real) snprintf(out, PATHS_MAX, "%s", real);
     free(real);
     return 0;

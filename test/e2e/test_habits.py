@@ -104,6 +104,19 @@ class Habits(driver.ChatCase):
         self.assertEqual(rc, 3)
         self.assertIn("this downloads it: hf download Qwen/Qwen3-30B", err)
 
+    def test_default_model_is_listed(self):
+        path = self.write("elsewhere/model/config.json", "{}")[: -len("/config.json")]
+        self.assertFalse(any("default" in row for row in json.loads(self.run_bin("--models", "--json")[1])))
+        self.assertEqual(self.run_bin("--use", path)[0], 0)
+        rows = json.loads(self.run_bin("--models", "--json")[1])
+        self.assertEqual([(row["name"], row["dir"]) for row in rows if row.get("default")], [(path, path)])
+        self.assertRegex(self.run_bin("--models")[1].decode(), r"(?m)^\S+/elsewhere/model .*; the default$")
+        hub = ".cache/huggingface/hub/models--Org--Small"
+        self.write(hub + "/refs/main", "abc")
+        self.write(hub + "/snapshots/abc/config.json", "{}")
+        self.assertIn("Org/Small is the default model now", self.run_bin("--use", "small")[2])  # not its snapshot
+        self.assertEqual([row["name"] for row in json.loads(self.run_bin("--models", "--json")[1]) if row.get("default")], ["Org/Small"])
+
     def test_bandwidth_is_measured_once(self):
         self.env["HEARTH_MODEL_PATH"] = os.path.join(self.home, "models")
         self.assertEqual(self.run_bin("--models", "--json")[0], 0)
