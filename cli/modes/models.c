@@ -56,9 +56,9 @@ static void put_model_row(const struct model *m, int width, const struct model_f
     } else if (f->rc) buf_fmt(out, "%-*s  cannot be opened: %s", width, m->name, f->error.text);
     else {
         buf_fmt(out, "%-*s  %-14s %8s  ", width, m->name, f->family, format_bytes((uint64_t)f->bytes, bytes, sizeof bytes));
-        if (fits) buf_fmt(out, "fits in memory, at most %s tok/s", format_rate(speed, number, sizeof number));
+        if (fits) buf_fmt(out, "fits, at most %s tok/s", format_rate(speed, number, sizeof number));
         else buf_fmt(out, "larger than the %s of memory: read from disk", format_bytes(mem_total(), bytes, sizeof bytes));
-        if (is_default) buf_str(out, "; the default");
+        if (is_default) buf_str(out, " (default)");
     }
 }
 

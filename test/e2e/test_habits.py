@@ -110,7 +110,7 @@ class Habits(driver.ChatCase):
         self.assertEqual(self.run_bin("--use", path)[0], 0)
         rows = json.loads(self.run_bin("--models", "--json")[1])
         self.assertEqual([(row["name"], row["dir"]) for row in rows if row.get("default")], [(path, path)])
-        self.assertRegex(self.run_bin("--models")[1].decode(), r"(?m)^\S+/elsewhere/model .*; the default$")
+        self.assertRegex(self.run_bin("--models")[1].decode(), r"(?m)^\S+/elsewhere/model .* \(default\)$")
         hub = ".cache/huggingface/hub/models--Org--Small"
         self.write(hub + "/refs/main", "abc")
         self.write(hub + "/snapshots/abc/config.json", "{}")
