@@ -62,7 +62,7 @@ struct repl {
     struct chat_session *on_screen; /* == active while its answer is on the screen, or NULL */
     int last_number;
     unsigned n_switches;
-    double escape_s; /* clock when a lone ESC arrived during an answer; 0: none */
+    double escape_s; /* clock when a lone ESC arrived; 0: none */
     struct line line;
     bool line_below_answer; /* the edited line is one row below the end of the running answer */
     struct history history;

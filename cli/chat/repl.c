@@ -176,15 +176,15 @@ static void handle_resize(struct repl *r) {
     screen_flush(r);
 }
 
-/* Notes when a lone ESC arrives during an answer, which may begin the sequence of another key. */
+/* Notes when a lone ESC arrives, which may begin the sequence of another key. */
 static void watch_escape(struct repl *r) {
-    bool lone = r->on_screen && !r->dumb && r->line.escaping && !r->line.n_esc;
+    bool lone = !r->dumb && r->line.escaping && !r->line.n_esc;
     r->escape_s = lone ? clock_now() : 0;
 }
-/* Stops the answer when nothing has followed the ESC. */
-static void stop_after_escape(struct repl *r) {
-    enum { WAIT_MS = 50 };
-    if (!r->escape_s || clock_now() - r->escape_s < WAIT_MS / 1e3) return;
+/* When nothing has followed the ESC, stops the answer; without one, the next key is no part of a sequence. */
+static void end_escape(struct repl *r) {
+    enum { ANSWER_MS = 50, LINE_MS = 500 };
+    if (!r->escape_s || clock_now() - r->escape_s < (r->on_screen ? ANSWER_MS : LINE_MS) / 1e3) return;
     r->escape_s = 0;
     r->line.escaping = false;
     if (r->on_screen) engine_client_cancel(r->on_screen->client);
@@ -230,7 +230,7 @@ static void run_loop(struct repl *r) {
         if (sig_resized()) handle_resize(r);
         if (sig_interrupted() && !r->on_screen) handle_interrupt(r);
         process_events(r, fds[2].revents != 0);
-        stop_after_escape(r);
+        end_escape(r);
     }
 }
 

@@ -81,10 +81,12 @@ void screen_print_held(struct repl *r) {
 /* Truncates a name to leave room for typing. */
 void screen_format_prompt(struct repl *r) {
     enum { LONG_PROMPT = 20 };
+    int rows, cols;
+    term_size(&rows, &cols);
     if (r->n_sessions == 1 && !r->active->named) snprintf(r->prompt, sizeof r->prompt, "> ");
     else if (r->active->named) {
         struct buf name = {0};
-        columns_truncate(r->active->name, strlen(r->active->name), LONG_PROMPT, &name);
+        columns_truncate(r->active->name, strlen(r->active->name), cols / 2 - 3 < LONG_PROMPT ? cols / 2 - 3 : LONG_PROMPT, &name);
         snprintf(r->prompt, sizeof r->prompt, "%s> ", name.data ? name.data : "");
         buf_free(&name);
     } else snprintf(r->prompt, sizeof r->prompt, "%d> ", r->active->number);

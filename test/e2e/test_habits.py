@@ -4,6 +4,7 @@ import json
 import os
 import re
 import subprocess
+import time
 
 import driver
 
@@ -245,6 +246,13 @@ class Habits(driver.ChatCase):
         at = t.until("w5 ", self.last)
         t.send("\x1b[D")  # a key that begins with ESC
         self.last = t.prompt(t.until("w59", at))
+
+    def test_escape_at_the_prompt(self):
+        """A lone ESC does not swallow the key that comes much later."""
+        t = self.chat()
+        t.send("\x1b")
+        time.sleep(1)
+        self.ask(t, "/tokens", "of 65536 tokens")
 
     def test_completion_of_several_files(self):
         self.write("one.txt", "1")

@@ -313,6 +313,12 @@ class Screens(driver.Case):
             t.send("/exit\r")
             t.wait()
 
+    def test_long_name_in_a_narrow_prompt(self):
+        t = self.terminal("--save", "a-name-longer-than-half-a-row", rows=10, cols=40)
+        t.prompt(text="a-name-longer-th\u2026> ")
+        t.send("typed")
+        self.until_shown(t, 10, 40, ["a-name-longer-th\u2026> typed"])
+
     def test_saving_renames(self):
         t = self.chat()
         self.ask(t, "/save", "the conversation is empty")
