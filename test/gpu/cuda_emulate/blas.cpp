@@ -12,10 +12,12 @@ struct handle {
     std::vector<std::vector<int64_t>> asked; /* cache of the heuristics' answers: they are expensive, and repeatable */
 };
 static int create(handle **h) {
+    driver_alone alone(driver_setting("BLAS_WAITS", 1), "cublasCreate");
     *h = new handle{NULL, {}};
     return 0;
 }
 static int destroy(handle *h) {
+    driver_alone alone(driver_setting("BLAS_WAITS", 1), "cublasDestroy");
     delete h;
     return 0;
 }
@@ -196,12 +198,12 @@ static const struct {
     {"libcublasLt.so.13", "cublasLtMatmulAlgoGetHeuristic", (void *)lt_heuristics},
     {"libcublasLt.so.13", "cublasLtMatmul", (void *)lt_matmul},
 };
-void *cuda_emulate_dlopen(const char *name, int) {
-    if (!host_setting("BLAS", 1)) return NULL;
 static int libraries;
 int cuda_emulate_libraries(void) { return libraries; }
-    for (const auto &f : functions)
+void *cuda_emulate_dlopen(const char *name, int) {
     libraries++;
+    if (!host_setting("BLAS", 1)) return NULL;
+    for (const auto &f : functions)
         if (!strcmp(f.library, name)) return (void *)f.library;
     return NULL;
 }

@@ -447,6 +447,7 @@ extern "C" void cuda_emulate_run(const char *name, const void *kernel, dim3 grid
         host_error(cudaErrorInvalidConfiguration);
         return;
     }
+    driver_load(kernel);
     std::shared_ptr<char[]> copy(new char[size]);
     memcpy(copy.get(), args, size);
     int device = host_stream_device(s);

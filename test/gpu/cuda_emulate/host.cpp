@@ -36,7 +36,12 @@ struct cuda_emulate_stream {
     int device;
     std::mutex lock;
     std::condition_variable changed;
-    std::deque<std::function<void()>> tasks;
+    struct command {
+        std::function<void()> run;
+        uint64_t number; /* in its hardware queue */
+    };
+    std::deque<command> tasks;
+    driver_queue *queue; /* NULL: none that it shares */
     bool busy = false, closing = false;
     std::shared_ptr<std::vector<std::function<void()>>> recorded; /* set: commands are recorded there, and queries fail */
     bool spoilt = false;
@@ -128,9 +133,11 @@ static cudaError_t wrong(cudaError_t e, const char *fmt, ...) {
     return host_error(e);
 }
 static double seconds() {
+    static std::atomic<int> asked;
     timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+    double hour = asked++ && driver_setting("HOUR", 1) ? 3600 : 0;
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9 + hour;
 }
 
 /* Cards. */
@@ -204,9 +211,15 @@ cudaError_t cudaDeviceGetStreamPriorityRange(int *low, int *high) {
     *high = -5;
     return cudaSuccess;
 }
+cudaError_t cudaFuncGetAttributes(struct cudaFuncAttributes *a, const void *kernel) {
+    *a = {};
+    driver_load(kernel);
+    return done();
+}
 cudaError_t cudaFuncSetAttribute(const void *kernel, cudaFuncAttribute a, int value) {
     if (a != cudaFuncAttributeMaxDynamicSharedMemorySize) return cudaSuccess;
     if (value < 0 || value > host_shared()) return wrong(cudaErrorInvalidValue, "%d bytes of dynamic shared memory, a block may have %d", value, host_shared());
+    driver_load(kernel);
     device_shared_set(kernel, value);
     return cudaSuccess;
 }
@@ -215,7 +228,7 @@ cudaError_t cudaFuncSetAttribute(const void *kernel, cudaFuncAttribute a, int va
 static void serve(cuda_emulate_stream *s) {
     current = s->device;
     for (;;) {
-        std::function<void()> task;
+        cuda_emulate_stream::command task;
         {
             std::unique_lock<std::mutex> hold(s->lock);
             s->busy = false;
@@ -230,7 +243,9 @@ static void serve(cuda_emulate_stream *s) {
             s->random = s->random * 6364136223846793005ull + 1442695040888963407ull;
             if (s->random >> 62 == 0) usleep((useconds_t)(s->random >> 40 & 255));
         }
-        task();
+        if (s->queue) driver_queue_begin(s->queue, task.number);
+        task.run();
+        if (s->queue) driver_queue_end(s->queue);
     }
 }
 static cuda_emulate_stream *stream_new(int device) {
@@ -238,7 +253,8 @@ static cuda_emulate_stream *stream_new(int device) {
     std::lock_guard<std::mutex> hold(lock);
     int seed = host_setting("SEED", 0);
     s->device = device;
-    s->random = seed ? (uint64_t)seed * 0x9e3779b97f4a7c15ull + ++streams_made : 0;
+    s->queue = driver_queue_of(device, streams_made++);
+    s->random = seed ? (uint64_t)seed * 0x9e3779b97f4a7c15ull + streams_made : 0;
     s->thread = std::thread(serve, s);
     return s;
 }
@@ -250,9 +266,10 @@ static cuda_emulate_stream *real(cudaStream_t s) {
 int host_stream_device(cudaStream_t s) { return real(s)->device; }
 void host_enqueue(cudaStream_t stream, std::function<void()> task) {
     cuda_emulate_stream *s = real(stream);
+    driver_call call(s->device);
     std::lock_guard<std::mutex> hold(s->lock);
     if (s->recorded) return s->recorded->push_back(std::move(task));
-    s->tasks.push_back(std::move(task));
+    s->tasks.push_back({std::move(task), s->queue ? driver_queue_take(s->queue) : 0});
     s->changed.notify_all();
 }
 static std::atomic<int> graphs;
@@ -271,6 +288,15 @@ static void drain(cuda_emulate_stream *s) {
 }
 static std::mutex all_lock;
 static std::map<cuda_emulate_stream *, int> all;
+void host_drain_device(int device) {
+    std::vector<cuda_emulate_stream *> list;
+    {
+        std::lock_guard<std::mutex> hold(all_lock);
+        for (auto &s : all)
+            if (s.first->device == device && !s.first->recorded) list.push_back(s.first);
+    }
+    for (cuda_emulate_stream *s : list) drain(s); /* cudaStreamDestroy shares the context lock */
+}
 
 /* Anything left at the end fails the program. */
 static std::atomic<int> events;
@@ -299,6 +325,7 @@ cudaError_t cudaStreamCreateWithPriority(cudaStream_t *s, unsigned, int priority
     return done();
 }
 cudaError_t cudaStreamDestroy(cudaStream_t s) {
+    driver_call call(s->device);
     {
         std::lock_guard<std::mutex> hold(all_lock);
         if (!all.erase(s)) return wrong(cudaErrorInvalidResourceHandle, "destroying what is not a stream");
@@ -360,6 +387,7 @@ cudaError_t cudaStreamSynchronize(cudaStream_t s) {
 cudaError_t cudaStreamQuery(cudaStream_t stream) {
     cuda_emulate_stream *s = real(stream);
     if (spoils(s, "a question")) return host_error(cudaErrorStreamCaptureUnsupported);
+    driver_call call(s->device);
     std::lock_guard<std::mutex> hold(s->lock);
     return s->busy || !s->tasks.empty() ? cudaErrorNotReady : done(cudaSuccess, s->device);
 }
@@ -392,6 +420,7 @@ cudaError_t cudaGetDriverEntryPointByVersion(const char *symbol, void **fn, unsi
 
 /* Memory. */
 cudaError_t cudaMemGetInfo(size_t *here, size_t *total) {
+    driver_call call(current);
     size_t used = memory_used(current);
     *total = (size_t)host_setting("MEM", 4096) << 20;
     *here = used < *total ? *total - used : 0;
@@ -399,6 +428,7 @@ cudaError_t cudaMemGetInfo(size_t *here, size_t *total) {
 }
 cudaError_t cudaMalloc(void **p, size_t size) {
     if (recording) return wrong(cudaErrorStreamCaptureUnsupported, "an allocation by a thread that records");
+    driver_alone alone(driver_setting("MALLOC_WAITS", 1), "cudaMalloc");
     size_t here, total;
     cudaError_t e = cudaMemGetInfo(&here, &total);
     if (e) return e;
@@ -407,7 +437,8 @@ cudaError_t cudaMalloc(void **p, size_t size) {
 }
 cudaError_t cudaFree(void *p) {
     if (!p) return cudaSuccess;
-    cudaDeviceSynchronize();
+    driver_alone alone(true, "cudaFree");
+    if (!alone.held) cudaDeviceSynchronize();
     if (!memory_delete(p)) return wrong(cudaErrorInvalidValue, "free of %p, which is not an allocation", p);
     return done();
 }
@@ -433,6 +464,7 @@ bool host_mapped(const void *p, size_t size) {
     return i != pinned.begin() && (--i)->first + i->second.size >= (const char *)p + size && i->second.mapped;
 }
 cudaError_t cudaHostAlloc(void **p, size_t size, unsigned flags) {
+    driver_alone alone(driver_setting("MALLOC_WAITS", 1), "cudaHostAlloc");
     *p = host_fails("alloc") ? MAP_FAILED : mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (*p == MAP_FAILED) return *p = NULL, host_error(cudaErrorMemoryAllocation);
     memset(*p, 0xff, size);
@@ -440,6 +472,7 @@ cudaError_t cudaHostAlloc(void **p, size_t size, unsigned flags) {
 }
 cudaError_t cudaFreeHost(void *p) {
     if (!p) return cudaSuccess;
+    driver_alone alone(true, "cudaFreeHost");
     size_t size;
     {
         std::lock_guard<std::mutex> hold(lock);
@@ -468,7 +501,10 @@ cudaError_t cudaHostRegister(void *p, size_t size, unsigned flags) {
     if (host_fails("alloc")) return host_error(cudaErrorMemoryAllocation);
     return pin((char *)p, size, false);
 }
-cudaError_t cudaHostUnregister(void *p) { return unpin(p); }
+cudaError_t cudaHostUnregister(void *p) {
+    driver_alone alone(true, "cudaHostUnregister");
+    return unpin(p);
+}
 
 /* Copies. From unpinned memory a card's driver copies before the call returns; into unpinned memory it waits. */
 static cudaError_t copy_wrong(const char *what, const void *dst, const void *src, size_t size, bool to_device, bool from_device, int device, int other) {
@@ -494,7 +530,8 @@ cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t size, cudaMemcpyK
         if (!copy_wrong("copy, as it runs", dst, src, size, to, from, device, device)) memmove(dst, early ? early.get() : src, size);
         else host_fault("a copy's memory was freed before it ran");
     });
-    if (!to && !is_pinned(dst, size)) drain(real(s));
+    bool waits = size > 64 << 10 && driver_setting("PAGEABLE", 1);
+    if ((!to && !is_pinned(dst, size)) || (early && waits)) drain(real(s));
     return done();
 }
 cudaError_t cudaMemcpyPeerAsync(void *dst, int dst_device, const void *src, int src_device, size_t size, cudaStream_t s) {
@@ -555,6 +592,7 @@ cudaError_t cudaEventSynchronize(cudaEvent_t e) {
     return done();
 }
 cudaError_t cudaEventQuery(cudaEvent_t e) {
+    driver_call call(e->device);
     std::lock_guard<std::mutex> hold(e->st->lock);
     return e->st->passed < e->st->recorded ? cudaErrorNotReady : cudaSuccess;
 }

@@ -41,6 +41,28 @@ void host_fault(const char *text);            /* the sticky error of the thread'
 bool host_lost();                             /* the thread's device had a fault: it runs nothing more */
 cudaError_t host_error(cudaError_t e);        /* kept for cudaGetLastError */
 int host_stream_device(cudaStream_t s);
+void host_drain_device(int device); /* waits until all streams of the device are empty */
+
+/* driver.cpp */
+int driver_setting(const char *name, int value); /* CUDA_EMULATE_name, 0 without CUDA_EMULATE_DRIVER */
+struct driver_call {                             /* shares the device's context lock while it exists */
+    int device;
+    bool held;
+    explicit driver_call(int device);
+    ~driver_call();
+};
+struct driver_alone { /* holds the current device's context lock alone, once the device has drained */
+    int device;
+    bool held;
+    driver_alone(bool drains, const char *what);
+    ~driver_alone();
+};
+void driver_load(const void *kernel); /* at a launch, or when its attributes are read */
+struct driver_queue;
+driver_queue *driver_queue_of(int device, uint64_t nth); /* of its nth stream; NULL: the stream has its own */
+uint64_t driver_queue_take(driver_queue *q);
+void driver_queue_begin(driver_queue *q, uint64_t number);
+void driver_queue_end(driver_queue *q);
 
 /* device.cpp: one launch at a time runs in the process */
 int device_thread();          /* in its block */
@@ -54,5 +76,5 @@ void device_touch(const void *p, size_t size, bool write, const void *pc);
 extern "C" void *cuda_emulate_dlopen(const char *name, int flags);
 extern "C" void *cuda_emulate_dlsym(void *so, const char *name);
 extern "C" int cuda_emulate_dlclose(void *so);
-extern "C" int cuda_emulate_faults(char *text, size_t size); /* for tests: faults so far, the last one's text; begins anew */
 extern "C" int cuda_emulate_libraries(void); /* for tests: libraries asked for so far */
+extern "C" int cuda_emulate_faults(char *text, size_t size); /* for tests: faults so far, the last one's text; begins anew */

@@ -73,6 +73,6 @@ while "<<<" in text:
     after = close(text, opening, "(", ")")
     grid, block, size, stream = (split(text[at + 3:end]) + ["0", "0"])[:4]
     args = text[opening + 1:after - 1]
-    text = (text[:begin] + f"cuda_emulate_launch(\"{kernel}\", {kernel}, dim3({grid}), dim3({block}), {size}, {stream}"
+    text = (text[:begin] + f"cuda_emulate_launch<{kernel}>(\"{kernel}\", {kernel}, dim3({grid}), dim3({block}), {size}, {stream}"
             + (f", {args}" if args.strip() else "") + ")" + text[after:])
 open(out, "w").write(f'#include "cuda_emulate.h"\n#line 1 "{source}"\n{text}')

@@ -4,6 +4,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
+
+#include <functional>
+#include <thread>
 
 #include "gpu/cuda_mma.cuh"
 
@@ -85,6 +89,55 @@ static void check(const char *name, const char *expect) {
     if (!ok) failures++, printf("  wanted: %s\n  got %d, %s: %s\n", expect ? expect : "nothing", n, cudaGetErrorString(e), text);
 }
 
+/* The rules of driver.cpp: whether a call waits for work of another stream that waits for the host. */
+static volatile bool released; /* the instrumentation has no atomics for host code */
+static void hold(void *) {
+    while (!released) usleep(100);
+}
+static void check_waits(const char *name, bool expect, cudaStream_t busy, std::function<void()> call) {
+    volatile bool done = false;
+    released = false;
+    cudaLaunchHostFunc(busy, hold, NULL);
+    std::thread caller([&] {
+        cudaSetDevice(0);
+        call();
+        done = true;
+    });
+    for (int i = 0; i < (expect ? 50 : 2000) && !done; i++) usleep(1000);
+    bool ok = done != expect;
+    released = true;
+    caller.join();
+    cudaDeviceSynchronize();
+    printf("%-44s %s\n", name, ok ? "ok" : "FAIL");
+    failures += !ok;
+}
+static __global__ void first(float *y) { y[0] = 1; }
+static __global__ void loaded(float *y) { y[0] = 2; }
+static void check_rules(float *y, bool strict) {
+    enum { STREAMS = 9, LARGE = 128 << 10 };
+    cudaStream_t s[STREAMS];
+    cudaFuncAttributes a;
+    static char host[LARGE];
+    char *large, *small;
+    for (cudaStream_t &one : s) cudaStreamCreateWithPriority(&one, cudaStreamNonBlocking, 0);
+    cudaMalloc((void **)&large, LARGE);
+    cudaFuncGetAttributes(&a, (const void *)loaded);
+    check_waits("a query", false, s[0], [&] { cudaStreamQuery(s[1]); });
+    check_waits("a launch of a loaded kernel", false, s[0], [&] { loaded<<<1, 1, 0, s[1]>>>(y); });
+    check_waits("the first launch of a kernel", strict, s[0], [&] { first<<<1, 1, 0, s[1]>>>(y); });
+    check_waits("an allocation", strict, s[0], [&] { cudaMalloc((void **)&small, 100); });
+    check_waits("a small copy of memory that is not pinned", false, s[0], [&] { cudaMemcpyAsync(large, host, 4096, cudaMemcpyHostToDevice, s[0]); });
+    check_waits("a large copy of memory that is not pinned", strict, s[0], [&] { cudaMemcpyAsync(large, host, LARGE, cudaMemcpyHostToDevice, s[0]); });
+    check_waits("a stream of another queue", false, s[0], [&] { cudaStreamSynchronize(s[1]); });
+    check_waits("a stream of the same queue", strict, s[0], [&] {
+        loaded<<<1, 1, 0, s[8]>>>(y);
+        cudaStreamSynchronize(s[8]);
+    });
+    check_waits("a free", true, s[0], [&] { cudaFree(large); });
+    cudaFree(small);
+    for (cudaStream_t one : s) cudaStreamDestroy(one);
+}
+
 int main(void) {
     float *x, *y, *gone;
     cudaStream_t s;
@@ -160,6 +213,8 @@ int main(void) {
     failures += cudaMemcpyAsync(y, host, sizeof host + 4, cudaMemcpyHostToDevice, s) == cudaSuccess;
     failures += cudaMemcpyAsync(y, host, sizeof host, cudaMemcpyDeviceToHost, s) == cudaSuccess;
     cudaGetLastError();
+    const char *driver = getenv("CUDA_EMULATE_DRIVER");
+    check_rules(y, driver && *driver == '1');
     cudaEventDestroy(e);
     cudaStreamDestroy(s);
     cudaFree(x);

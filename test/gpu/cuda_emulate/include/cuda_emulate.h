@@ -19,7 +19,8 @@
  * declared here. Instructions without a C name belong in gpu/cuda_mma.cuh, with a function in warp.cpp.
  *
  * CUDA_EMULATE_SEED=n (n > 0) runs the warps, lanes, blocks and streams in a random order of that seed; _DEVICES (2), _SM (90),
- * _MEM (4096 MiB), _PROCESSORS (4), _BLAS=0 (cuBLAS is missing) describe the cards. _FAIL=kind:n: the nth alloc, copy or launch fails. */
+ * _MEM (4096 MiB), _PROCESSORS (4), _BLAS=0 (cuBLAS is missing) describe the cards. _FAIL=kind:n: the nth alloc, copy or launch fails.
+ * _DRIVER=1: calls block as a driver's do; driver.cpp has the rules. */
 #include <math.h>
 #include <stdint.h>
 #include <string.h>
@@ -86,6 +87,8 @@ int cuda_emulate_atomic_int(int *p, int op, int value, int compare);
 float cuda_emulate_atomic_float(float *p, float add);
 void cuda_emulate_run(const char *name, const void *kernel, dim3 grid, dim3 block, size_t shared, cudaStream_t s, void (*call)(void *), const void *args,
                       size_t size);
+void __cudaRegisterFunction(void **file, const char *kernel, char *device, const char *name, int threads, void *tid, void *bid, void *block, void *grid,
+                            int *warp);
 }
 #define threadIdx cuda_emulate_thread()
 #define blockIdx  cuda_emulate_block()
@@ -93,8 +96,16 @@ void cuda_emulate_run(const char *name, const void *kernel, dim3 grid, dim3 bloc
 #define gridDim   cuda_emulate_grid_dim()
 #define warpSize  32
 
+/* Registers kernels before main(), as nvcc's code does. */
+static void *cuda_emulate_file; /* its address stands for the file */
+template <auto K> struct cuda_emulate_kernel {
+    static inline const bool known = [] {
+        __cudaRegisterFunction(&cuda_emulate_file, (const char *)K, NULL, "", 0, NULL, NULL, NULL, NULL, NULL);
+        return true;
+    }();
+};
 /* Arguments are converted to the kernel's types now and kept by value, as CUDA does. */
-template <class... P, class... A>
+template <auto K, class... P, class... A>
 static inline void cuda_emulate_launch(const char *name, void (*kernel)(P...), dim3 grid, dim3 block, size_t shared, cudaStream_t s, A &&...args) {
     struct call {
         void (*kernel)(P...);
@@ -104,6 +115,7 @@ static inline void cuda_emulate_launch(const char *name, void (*kernel)(P...), d
             std::apply(c->kernel, c->args);
         }
     };
+    (void)&cuda_emulate_kernel<K>::known;
     call c = {kernel, std::tuple<std::remove_cv_t<P>...>((P)(args)...)};
     cuda_emulate_run(name, (const void *)kernel, grid, block, shared, s, call::run, &c, sizeof c);
 }

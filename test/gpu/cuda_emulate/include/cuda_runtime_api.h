@@ -105,6 +105,10 @@ cudaError_t cudaEventSynchronize(cudaEvent_t e);
 cudaError_t cudaEventQuery(cudaEvent_t e);
 cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t from, cudaEvent_t to);
 cudaError_t cudaFuncSetAttribute(const void *kernel, enum cudaFuncAttribute a, int value);
+struct cudaFuncAttributes {
+    int numRegs;
+};
+cudaError_t cudaFuncGetAttributes(struct cudaFuncAttributes *a, const void *kernel);
 
 #ifdef __cplusplus
 }

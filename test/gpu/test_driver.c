@@ -1,0 +1,75 @@
+/* A session answers through a device and the CPU while other prompts are streamed to the same device, under the rules by which a driver
+ * blocks its callers (cuda_emulate/driver.cpp): a call of one must not wait for work that the other has yet to release. The built-in model.
+ * usage: test_driver [prompts] [tokens of a prompt] */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/log.h"
+#include "engine/ember/ember.h"
+#include "engine/engine.h"
+
+enum { SESSIONS = 12, TOKENS = 400, GAP = 3, PATIENCE_MS = 60000 };
+
+static int32_t tokens[TOKENS];
+
+static void die(const char *what, const struct error *err) {
+    printf("FAIL %s: %s\n", what, err->text);
+    fflush(stdout);
+    _Exit(1); /* what hangs cannot be closed */
+}
+static void submit(struct session *s, int from, int n, int most) {
+    struct error err = {0};
+    if (session_submit(s, &(struct request){.tokens = tokens + from, .n = n, .max_tokens = most, .flags = REQ_IGNORE_EOS | REQ_NO_PREFIX_REUSE}, &err))
+        die("submit", &err);
+}
+static void quiet(void *ctx, enum log_level level, const char *text) {}
+
+int main(int argc, char **argv) {
+    const int n = argc > 1 ? atoi(argv[1]) : 6, len = argc > 2 ? atoi(argv[2]) : 60;
+    struct engine *e;
+    struct session *answer, *prompt[SESSIONS];
+    struct error err = {0};
+    struct event ev;
+    const struct engine_params p = {.dir = "ember:",
+                                    .threads = 1,
+                                    .cpu_level = 1,
+                                    .gpus = "0,math=f32",
+                                    .prefill = PREFILL_SLP,
+                                    .decode = DECODE_HYBRID,
+                                    .context = 1024,
+                                    .deterministic = true};
+    int begun = 0, done = 0, answered = 0;
+    if (n < 1 || n > SESSIONS || len < 1 || len + n > TOKENS) die("arguments", &(struct error){.text = "out of range"});
+    for (int i = 0; i < TOKENS; i++) tokens[i] = (i * 37 + 11) % 500;
+    log_set(quiet, NULL, LOG_WARN);
+    file_embed(ember_files);
+    if (engine_open(&e, &p, &err) || session_open(e, &answer, &err)) die("open", &err);
+    for (int i = 0; i < n; i++)
+        if (session_open(e, &prompt[i], &err)) die("open", &err);
+    submit(answer, 0, 8, 2000);
+    while (done < n) {
+        if (!engine_poll(e, &ev, PATIENCE_MS)) {
+            printf("%d tokens, %d of %d prompts begun, %d done\n", answered, begun, n, done);
+            die("hangs", &(struct error){.text = "nothing for a minute"});
+        }
+        if (ev.kind == EVENT_ERROR) die("a turn", &ev.error);
+        answered += ev.kind == EVENT_TOKEN && ev.session == answer;
+        if (ev.kind == EVENT_DONE && ev.session == answer) die("the answer", &(struct error){.text = "it ended before the prompts"});
+        if (ev.kind == EVENT_DONE) {
+            done++;
+            if (strcmp(ev.stats.prefill_mode, "slp")) die(ev.stats.prefill_mode, &(struct error){.text = "a prompt was not streamed"});
+        }
+        if (begun < n && answered >= GAP * (begun + 1)) submit(prompt[begun], begun, len, 2), begun++;
+    }
+    session_cancel(answer);
+    do {
+        if (!engine_poll(e, &ev, PATIENCE_MS)) die("hangs", &(struct error){.text = "the answer does not end"});
+    } while (ev.kind != EVENT_DONE || ev.session != answer);
+    if (strcmp(ev.stats.decode_mode, "hybrid")) die(ev.stats.decode_mode, &(struct error){.text = "the answer did not use the device"});
+    for (int i = 0; i < n; i++) session_close(&prompt[i]);
+    session_close(&answer);
+    engine_close(&e);
+    printf("%d tokens beside %d prompts\n", answered, n);
+    return 0;
+}
