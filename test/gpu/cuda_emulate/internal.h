@@ -76,5 +76,5 @@ void device_touch(const void *p, size_t size, bool write, const void *pc);
 extern "C" void *cuda_emulate_dlopen(const char *name, int flags);
 extern "C" void *cuda_emulate_dlsym(void *so, const char *name);
 extern "C" int cuda_emulate_dlclose(void *so);
-extern "C" int cuda_emulate_libraries(void); /* for tests: libraries asked for so far */
+extern "C" int cuda_emulate_libraries(void);                 /* for tests: libraries asked for so far */
 extern "C" int cuda_emulate_faults(char *text, size_t size); /* for tests: faults so far, the last one's text; begins anew */
