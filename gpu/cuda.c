@@ -2,12 +2,18 @@
 #include "gpu/cuda.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "engine/base/clock.h"
 
+/* Streams that share a hardware queue wait for each other, and a stream may wait for the CPU. The driver reads this when it starts. */
+static void want_queues(void) { setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0); }
+
 /* CUDA 11 on a driver without a card, and a missing driver, both end here with a readable message. */
 static int count_cards(struct error *e) {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, want_queues);
     int n = 0;
     cudaError_t r = cudaGetDeviceCount(&n);
     if (r == cudaSuccess && n > 0) return n;
