@@ -199,6 +199,11 @@ static int open_device(struct gpu **out, const struct gpu_spec *spec, int rank, 
         close_device(&g->base);
         return ERR_USAGE;
     }
+    int rc = cuda_load_kernels(e);
+    if (rc) {
+        close_device(&g->base);
+        return rc;
+    }
     /* ranks on one card share its memory; the runtime and cuBLAS reserve some */
     int sharing = 0, peer = !spec->nopeer;
     for (int i = 0; i < spec->n; i++) sharing += spec->id[i] == card;

@@ -110,6 +110,8 @@ bool cuda_timeline_sweep(void);                         /* aborts timelines whos
 void cuda_timeline_sweep_pause(void);                   /* sleeps between two sweeps */
 void cuda_timeline_forget_stream(struct cuda_stream *s);
 void cuda_timeline_set_recording(struct cuda_stream *s, bool recording); /* sets s->is_recording, serialised with queries of the stream */
+/* cuda_load.c */
+int cuda_load_kernels(struct error *e); /* into the current device */
 /* cuda_experts.c */
 int cuda_ffn_op(struct cuda_stream *s, const struct op_ffn *a);
 int cuda_group_op(struct cuda_stream *s, const struct op_group *a);
