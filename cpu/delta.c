@@ -58,6 +58,17 @@ struct delta {
 };
 
 static float softplus(float x) { return x > 20 ? x : log1pf(expf(x)); }
+static float sigmoid(float x) { return 1 / (1 + expf(-x)); }
+
+/* The decays of row i's k_dim channels in head h. */
+static void channel_decays(const struct op_delta *o, int i, int h, float *out) {
+    const size_t at = (size_t)h * (size_t)o->k_dim;
+    const float *a = o->a + (size_t)i * (size_t)o->ldg + at, *dt = o->dt + at, rate = o->rate[h];
+    for (int c = 0; c < o->k_dim; c++) {
+        const float f = a[c] + dt[c];
+        out[c] = expf(o->bound < 0 ? o->bound * sigmoid(-rate * f) : rate * softplus(f));
+    }
+}
 
 /* The factors of row i in head h, whose q and k are set. */
 static void set_factors(const struct delta *j, struct delta_row *r, int i, int h) {
@@ -67,15 +78,17 @@ static void set_factors(const struct delta *j, struct delta_row *r, int i, int h
         r->decay = expf(-o->slope * exp2f(-8.0f * (float)(h + 1) / (float)o->v_heads));
         return;
     }
-    const float t = softplus(o->a[gate] + o->dt[h]);
-    r->decay = expf(o->rate[h] * t);
-    if (o->rule == DELTA_MAMBA2) {
-        r->beta = t, r->skip = o->skip[h];
-        return;
+    if (o->rule != DELTA_CHANNELS) {
+        const float t = softplus(o->a[gate] + o->dt[h]);
+        r->decay = expf(o->rate[h] * t);
+        if (o->rule == DELTA_MAMBA2) {
+            r->beta = t, r->skip = o->skip[h];
+            return;
+        }
     }
     r->qs = 1 / sqrtf((float)o->k_dim) / sqrtf(j->x->k.sumsq(r->q, o->k_dim) + 1e-6f);
     r->ks = 1 / sqrtf(j->x->k.sumsq(r->k, o->k_dim) + 1e-6f);
-    r->beta = 1 / (1 + expf(-o->b[gate]));
+    r->beta = sigmoid(o->b[gate]);
 }
 
 static void delta_task(void *arg, int task, int thread) {
@@ -85,15 +98,19 @@ static void delta_task(void *arg, int task, int thread) {
     size_t state = (size_t)h * (size_t)o->k_dim * (size_t)o->v_dim + (size_t)c, key = (size_t)(h / (o->v_heads / o->k_heads)) * (size_t)o->k_dim;
     size_t value = (size_t)h * (size_t)o->v_dim + (size_t)c;
     const float *from = o->before ? o->before + state : NULL;
+    const bool by_channel = o->rule == DELTA_CHANNELS, seen = o->rule == DELTA_GATED || by_channel;
+    float decays[DELTA_MAX_K_DIM];
     for (int i = 0; i < o->n && !exec_is_cancelled(j->x); i++, from = o->after + state) {
         size_t row = (size_t)i * (size_t)o->ldx;
-        struct delta_row r = {.q = o->q + row + key, .k = o->k + row + key, .qs = 1, .ks = 1, .beta = 1, .ignores_seen = o->rule != DELTA_GATED};
+        struct delta_row r = {.q = o->q + row + key, .k = o->k + row + key, .qs = 1, .ks = 1, .decay = 1, .beta = 1, .ignores_seen = !seen};
         set_factors(j, &r, i, h);
+        if (by_channel) channel_decays(o, i, h, decays), r.decays = decays;
         j->x->k.delta(o->out + (size_t)i * (size_t)o->ldo + value, o->after + state, from, o->v_dim, &r, o->v + row + value, o->k_dim, n);
     }
 }
 
 int delta_run(struct exec *base, const struct op_delta *o) {
     struct delta j = {.x = (struct cpu_exec *)base, .o = o, .blocks = (o->v_dim + DELTA_COLUMNS - 1) / DELTA_COLUMNS};
+    if (o->k_dim > DELTA_MAX_K_DIM) return ERR_RUNTIME;
     return o->n < 1 ? 0 : exec_for_each(j.x, o->v_heads * j.blocks, delta_task, &j);
 }

@@ -81,13 +81,14 @@ typedef GATE_FN((*gate_fn));
 typedef CONV_FN((*conv_fn));
 /* One row of the delta rule for n columns of a head's state, rows ld apart, from `from` (NULL: zeros) to `to` (may be equal
  * to `from`): with u = S^T k, d = beta * (v - decay * ks * u), S becomes decay * S + (ks * k) (x) d, o = qs * S^T q + skip * v. Sums over
- * rising rows of S. ignores_seen: u = 0. */
+ * rising rows of S. ignores_seen: u = 0. decays: a decay per row of S, which applies before u, instead of one for all. */
 enum { DELTA_COLUMNS = 64 }; /* maximum of n */
 struct delta_row {
     const float *q, *k;        /* [k_dim] */
     float qs, ks, decay, beta; /* qs, ks normalise q and k */
     float skip;
     bool ignores_seen;
+    const float *decays; /* [k_dim] or NULL; decay is 1 then */
 };
 #define DELTA_FN(name) void name(float *o, float *to, const float *from, int ld, const struct delta_row *r, const float *v, int k_dim, int n)
 typedef DELTA_FN((*delta_fn));

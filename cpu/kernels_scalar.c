@@ -167,7 +167,7 @@ static CONV_FN(conv_scalar) {
 static DELTA_FN(delta_scalar) {
     float d[DELTA_COLUMNS] = {0};
     for (int i = 0; from && !r->ignores_seen && i < k_dim; i++)
-        for (int c = 0; c < n; c++) d[c] += from[(size_t)i * (size_t)ld + (size_t)c] * r->k[i];
+        for (int c = 0; c < n; c++) d[c] += from[(size_t)i * (size_t)ld + (size_t)c] * (r->decays ? r->decays[i] : 1) * r->k[i];
     for (int c = 0; c < n; c++) {
         d[c] = r->beta * (v[c] - r->decay * r->ks * d[c]) * r->ks;
         o[c] = 0;
@@ -175,7 +175,7 @@ static DELTA_FN(delta_scalar) {
     for (int i = 0; i < k_dim; i++)
         for (int c = 0; c < n; c++) {
             size_t at = (size_t)i * (size_t)ld + (size_t)c;
-            to[at] = (from ? r->decay * from[at] : 0) + r->k[i] * d[c];
+            to[at] = (from ? (r->decays ? r->decays[i] : r->decay) * from[at] : 0) + r->k[i] * d[c];
             o[c] += to[at] * r->q[i];
         }
     for (int c = 0; c < n; c++) o[c] = o[c] * r->qs + r->skip * v[c];

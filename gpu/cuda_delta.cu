@@ -63,13 +63,21 @@ struct delta_factors {
 __device__ inline delta_factors factors_of(const struct cuda_delta &o, int t, int h) {
     if (o.rule == CUDA_DELTA_LIGHTNING) return {expf(-o.slope * exp2f(-8.0f * (float)(h + 1) / (float)o.v_heads)), 1.0f};
     const size_t gate = (size_t)t * (size_t)o.ldg + (size_t)h;
+    if (o.rule == CUDA_DELTA_CHANNELS) return {1.0f, 1.0f / (1.0f + expf(-o.b[gate]))};
     const float a = o.a[gate] + o.dt[h], plus = a > 20.0f ? a : log1pf(expf(a));
     return {expf(o.rate[h] * plus), o.rule == CUDA_DELTA_MAMBA2 ? plus : 1.0f / (1.0f + expf(-o.b[gate]))};
 }
 
+/* Row t's decay of row i of head h's state. */
+__device__ inline float channel_decay(const struct cuda_delta &o, int t, int h, int i) {
+    const size_t at = (size_t)h * (size_t)o.k_dim + (size_t)i;
+    const float f = o.a[(size_t)t * (size_t)o.ldg + at] + o.dt[at], rate = o.rate[h];
+    return expf(o.bound < 0 ? o.bound / (1.0f + expf(rate * f)) : rate * (f > 20.0f ? f : log1pf(expf(f))));
+}
+
 template <int KEPT> static __global__ void delta_kernel(struct cuda_delta called) {
     const struct cuda_delta o = placed(called);
-    extern __shared__ float row[]; /* q [k_dim], k [k_dim] */
+    extern __shared__ float row[]; /* q [k_dim], k [k_dim]; by channel: decays [k_dim] */
     __shared__ float scale[2];
     int lane = threadIdx.x % DELTA_LANES, warp = threadIdx.x / DELTA_LANES;
     int h = (int)blockIdx.x, c = (int)blockIdx.y * DELTA_COLUMNS + warp;
@@ -77,7 +85,7 @@ template <int KEPT> static __global__ void delta_kernel(struct cuda_delta called
     size_t state = ((size_t)h * (size_t)o.k_dim) * (size_t)o.v_dim + (size_t)c;
     size_t key = (size_t)(h / (o.v_heads / o.k_heads)) * (size_t)o.k_dim;
     float s[KEPT];
-    const bool gated = o.rule == CUDA_DELTA_GATED;
+    const bool by_channel = o.rule == CUDA_DELTA_CHANNELS, gated = o.rule == CUDA_DELTA_GATED || by_channel;
     const float skip = o.rule == CUDA_DELTA_MAMBA2 ? o.skip[h] : 0;
     for (int r = 0; r < KEPT; r++) {
         int i = r * DELTA_LANES + lane;
@@ -86,7 +94,10 @@ template <int KEPT> static __global__ void delta_kernel(struct cuda_delta called
     for (int t = 0; t < o.n; t++) {
         const float *q = o.q + (size_t)t * (size_t)o.ldx + key, *k = o.k + (size_t)t * (size_t)o.ldx + key;
         __syncthreads(); /* all threads have read the previous row */
-        for (int i = threadIdx.x; i < o.k_dim; i += blockDim.x) row[i] = q[i], row[o.k_dim + i] = k[i];
+        for (int i = threadIdx.x; i < o.k_dim; i += blockDim.x) {
+            row[i] = q[i], row[o.k_dim + i] = k[i];
+            if (by_channel) row[2 * o.k_dim + i] = channel_decay(o, t, h, i);
+        }
         __syncthreads();
         if (warp < 2) { /* norms of q and k */
             float sum = 0;
@@ -99,7 +110,7 @@ template <int KEPT> static __global__ void delta_kernel(struct cuda_delta called
         float seen = 0, out = 0;
         for (int r = 0; r < KEPT; r++) {
             int i = r * DELTA_LANES + lane;
-            s[r] *= f.decay;
+            s[r] *= by_channel && i < o.k_dim ? row[2 * o.k_dim + i] : f.decay;
             if (i < o.k_dim) seen += s[r] * row[o.k_dim + i];
         }
         seen = gated ? warp_sum(seen) * scale[1] : 0;
@@ -123,7 +134,7 @@ template <int KEPT> static __global__ void delta_kernel(struct cuda_delta called
 cudaError_t cuda_delta_rows(cudaStream_t s, const struct cuda_delta *d) {
     dim3 grid((unsigned)d->v_heads, blocks_of((size_t)d->v_dim, DELTA_COLUMNS));
     unsigned threads = DELTA_COLUMNS * DELTA_LANES;
-    size_t shared = (size_t)d->k_dim * 2 * sizeof(float);
+    size_t shared = (size_t)d->k_dim * (d->rule == CUDA_DELTA_CHANNELS ? 3 : 2) * sizeof(float);
     if (d->k_dim <= 4 * DELTA_LANES) delta_kernel<4><<<grid, threads, shared, s>>>(*d);
     else if (d->k_dim <= 8 * DELTA_LANES) delta_kernel<8><<<grid, threads, shared, s>>>(*d);
     else delta_kernel<DELTA_KEPT><<<grid, threads, shared, s>>>(*d);

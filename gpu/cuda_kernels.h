@@ -122,10 +122,10 @@ struct cuda_delta { /* struct op_delta */
     int n, k_heads, v_heads, k_dim, v_dim, ldx, ldg, ldo;
     const struct cuda_place *at;
     const float *skip;
-    float slope;
+    float slope, bound;
     int rule; /* as enum delta_rule */
 };
-enum { CUDA_DELTA_GATED, CUDA_DELTA_MAMBA2, CUDA_DELTA_LIGHTNING };
+enum { CUDA_DELTA_GATED, CUDA_DELTA_MAMBA2, CUDA_DELTA_LIGHTNING, CUDA_DELTA_CHANNELS };
 enum { CUDA_DELTA_MAX_K_DIM = 1024 }; /* largest k_dim */
 cudaError_t cuda_delta_rows(cudaStream_t s, const struct cuda_delta *d);
 enum { CUDA_MAX_RESIDUAL_STREAMS = 16 };

@@ -155,7 +155,9 @@ static int route(struct cuda_stream *s, const struct op_route *o) {
     return o->n < 1 ? 0 : cuda_check(s->g, cuda_route_tokens(s->stream, &r), "route");
 }
 
-_Static_assert((int)DELTA_GATED == CUDA_DELTA_GATED && (int)DELTA_MAMBA2 == CUDA_DELTA_MAMBA2 && (int)DELTA_LIGHTNING == CUDA_DELTA_LIGHTNING, "rules");
+_Static_assert((int)DELTA_GATED == CUDA_DELTA_GATED && (int)DELTA_MAMBA2 == CUDA_DELTA_MAMBA2 && (int)DELTA_LIGHTNING == CUDA_DELTA_LIGHTNING &&
+                   (int)DELTA_CHANNELS == CUDA_DELTA_CHANNELS && (int)DELTA_MAX_K_DIM == CUDA_DELTA_MAX_K_DIM,
+               "rules");
 static int delta(struct cuda_stream *s, const struct op_delta *o) {
     struct cuda_delta d = {o->out,
                            o->q,
@@ -178,6 +180,7 @@ static int delta(struct cuda_stream *s, const struct op_delta *o) {
                            to_cuda_place(o->at),
                            o->skip,
                            o->slope,
+                           o->bound,
                            o->rule};
     if (o->n < 1) return 0;
     return cuda_check(s->g, o->k_dim > CUDA_DELTA_MAX_K_DIM ? cudaErrorNotSupported : cuda_delta_rows(s->stream, &d), "delta");

@@ -216,14 +216,15 @@ static size_t heads_span(int n, int ld, int heads, int head_ld, int dim) { retur
 
 static int visit_delta(struct op_delta *a, op_visit_fn fn, void *ctx) {
     size_t heads = (size_t)a->v_heads, keys = (size_t)a->k_heads * (size_t)a->k_dim, values = heads * (size_t)a->v_dim;
+    const size_t decays = a->rule == DELTA_CHANNELS ? heads * (size_t)a->k_dim : heads;
     VISIT(a->q, span(a->n, a->ldx, keys), VISIT_IN);
     VISIT(a->k, span(a->n, a->ldx, keys), VISIT_IN);
     VISIT(a->v, span(a->n, a->ldx, values), VISIT_IN);
     VISIT(a->b, span(a->n, a->ldg, heads), VISIT_IN);
     VISIT(a->skip, heads * 4, VISIT_CONST);
-    VISIT(a->a, span(a->n, a->ldg, heads), VISIT_IN);
+    VISIT(a->a, span(a->n, a->ldg, decays), VISIT_IN);
     VISIT(a->rate, heads * 4, VISIT_CONST);
-    VISIT(a->dt, heads * 4, VISIT_CONST);
+    VISIT(a->dt, decays * 4, VISIT_CONST);
     VISIT(a->at, sizeof *a->at, VISIT_IN);
     VISIT(a->before, values * (size_t)a->k_dim * 4, VISIT_IN);
     VISIT(a->after, values * (size_t)a->k_dim * 4, VISIT_OUT);

@@ -113,7 +113,8 @@ struct op_cost_work op_cost_work(enum op_code code, const union op_args *u, doub
         const struct op_delta *a = &u->delta;
         double state = (double)a->v_heads * a->k_dim * a->v_dim;
         w.attn_flops = 6.0 * a->n * state;
-        w.bytes = 8.0 * state + 4.0 * a->n * (2.0 * a->k_heads * a->k_dim + 2.0 * a->v_heads * a->v_dim);
+        w.bytes = 8.0 * state +
+                  4.0 * a->n * (2.0 * a->k_heads * a->k_dim + 2.0 * a->v_heads * a->v_dim + (a->rule == DELTA_CHANNELS ? (double)a->v_heads * a->k_dim : 0));
         break;
     }
     case OP_COMPRESS: w.bytes = 8.0 * u->compress.n * u->compress.dim * (u->compress.overlap ? 2 : 1); break;

@@ -332,20 +332,24 @@ struct op_conv {
  *   S = exp(rate[h] * t) S + k (x) t v;  out = S^T q + skip[h] * v
  * DELTA_LIGHTNING (MiniMax-01), a fixed decay per head; b, a, rate and dt are not read:
  *   S = exp(-slope * 2^(-8 (h + 1) / v_heads)) S + k (x) v;  out = S^T q
+ * DELTA_CHANNELS (Kimi delta attention), DELTA_GATED with a decay per row of the state instead of per head, S = diag(exp(g)) S: g = rate[h] * softplus(f), or
+ *   with bound < 0 g = bound * sigmoid(-rate[h] * f), where f = a[h][i] + dt[h][i]
  * The state S is `before` before the first row (NULL: zeros) and `after` after the last; both may be the same memory. A row's bits do not depend on the number
  * of rows in the call. */
-enum delta_rule { DELTA_GATED, DELTA_MAMBA2, DELTA_LIGHTNING };
+enum delta_rule { DELTA_GATED, DELTA_MAMBA2, DELTA_LIGHTNING, DELTA_CHANNELS };
+enum { DELTA_MAX_K_DIM = 1024 };
 struct op_delta {
     float *out;             /* [n, v_heads, v_dim], rows ldo apart */
     const float *q, *k, *v; /* [n, k_heads, k_dim] twice, [n, v_heads, v_dim]; rows ldx apart */
-    const float *b, *a;     /* [n, v_heads], rows ldg apart */
-    const float *rate, *dt; /* [v_heads]; rate is negative */
+    const float *b, *a;     /* [n, v_heads], rows ldg apart; DELTA_CHANNELS: a [n, v_heads, k_dim] */
+    const float *rate, *dt; /* [v_heads], rate is negative; DELTA_CHANNELS: dt [v_heads, k_dim] */
     const float *before;    /* [v_heads, k_dim, v_dim] */
     float *after;
     int n, k_heads, v_heads, k_dim, v_dim, ldx, ldg, ldo;
     const struct op_place *at; /* NULL, or supplies before and after */
     const float *skip;         /* [v_heads], DELTA_MAMBA2 */
     float slope;               /* DELTA_LIGHTNING */
+    float bound;               /* DELTA_CHANNELS: least g; 0: none */
     uint8_t rule;              /* enum delta_rule */
 };
 

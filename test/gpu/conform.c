@@ -66,8 +66,8 @@ static void deltas(void) {
         CHECK(gates[i], gate, OP_GATE, .y = floats(6 * 100, 'f'), .g = floats(6 * 210, 'c'), .n = 6, .heads = 3, .dim = 30, .ldy = 100, .ldg = 210,
               .head_ldy = 31, .head_ldg = 70, .kind = (uint8_t)(i % 4), .per_head = i > 3);
     for (size_t i = 0; i < sizeof c / sizeof c[0]; i++)
-        for (int how = 0; how < 9; how++) { /* no state before; a state; the same memory: with each rule */
-            const int rule = how / 3;
+        for (int how = 0; how < 15; how++) { /* no state before; a state; the same memory: with each rule, the last with both kinds of gates */
+            const int rule = how < 12 ? how / 3 : DELTA_CHANNELS, decays = c[i].v_heads * (rule == DELTA_CHANNELS ? c[i].k_dim : 1);
             int n = c[i].n, keys = c[i].k_heads * c[i].k_dim, values = c[i].v_heads * c[i].v_dim, channels = 2 * keys + values;
             size_t kept = (size_t)((c[i].taps - 1) * channels), state = (size_t)(values * c[i].k_dim);
             float *after = floats(kept + 1, 'f'), *before = how % 3 == 0 ? NULL : how % 3 == 1 ? floats(kept + 1, 'c') : after;
@@ -76,14 +76,14 @@ static void deltas(void) {
             CHECK(name, conv, OP_CONV, .out = floats((size_t)(n * (channels + 2)), 'f'), .x = floats((size_t)(n * (channels + 3)), 'c'),
                   .w = floats((size_t)(c[i].taps * channels), 'c'), .before = before, .after = after, .n = n, .channels = channels, .taps = c[i].taps,
                   .ldx = channels + 3, .ldo = channels + 2, .bias = rule ? floats((size_t)channels, 'c') : NULL, .is_linear = rule == 1);
-            float *x = floats((size_t)(n * channels), 'c'), *ba = floats((size_t)(2 * n * c[i].v_heads), 'c'), *rate = floats((size_t)c[i].v_heads, 'c');
+            float *x = floats((size_t)(n * channels), 'c'), *ba = floats((size_t)(n * (c[i].v_heads + decays)), 'c'), *rate = floats((size_t)c[i].v_heads, 'c');
             for (int h = 0; h < c[i].v_heads; h++) rate[h] = -expf(rate[h]);
             after = floats(state, 'f'), before = how % 3 == 0 ? NULL : how % 3 == 1 ? floats(state, 'c') : after;
             snprintf(name, sizeof name, "delta of %d/%d heads, %d x %d, n %d, %d", c[i].k_heads, c[i].v_heads, c[i].k_dim, c[i].v_dim, n, how);
             CHECK(name, delta, OP_DELTA, .out = floats((size_t)(n * (values + 1)), 'f'), .q = x, .k = x + keys, .v = x + 2 * keys, .b = ba,
-                  .a = ba + c[i].v_heads, .rate = rate, .dt = floats((size_t)c[i].v_heads, 'c'), .before = before, .after = after, .n = n,
-                  .k_heads = c[i].k_heads, .v_heads = c[i].v_heads, .k_dim = c[i].k_dim, .v_dim = c[i].v_dim, .ldx = channels, .ldg = 2 * c[i].v_heads,
-                  .ldo = values + 1, .skip = floats((size_t)c[i].v_heads, 'c'), .slope = 0.7f, .rule = (uint8_t)rule);
+                  .a = ba + c[i].v_heads, .rate = rate, .dt = floats((size_t)decays, 'c'), .before = before, .after = after, .n = n, .k_heads = c[i].k_heads,
+                  .v_heads = c[i].v_heads, .k_dim = c[i].k_dim, .v_dim = c[i].v_dim, .ldx = channels, .ldg = c[i].v_heads + decays, .ldo = values + 1,
+                  .skip = floats((size_t)c[i].v_heads, 'c'), .slope = 0.7f, .bound = how < 12 ? 0 : -5, .rule = (uint8_t)rule);
         }
 }
 

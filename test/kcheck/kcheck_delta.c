@@ -84,12 +84,20 @@ static struct factors factors_of(const struct op_delta *o, int h, const float *q
     if (o->rule == DELTA_MAMBA2) return (struct factors){1, 1, decay, t, o->skip[h]};
     double qq = 1e-6, kk = 1e-6;
     for (int i = 0; i < o->k_dim; i++) qq += (double)q[i] * q[i], kk += (double)k[i] * k[i];
-    return (struct factors){1 / sqrt(qq * o->k_dim), 1 / sqrt(kk), decay, sigmoid(ba[h]), 0};
+    return (struct factors){1 / sqrt(qq * o->k_dim), 1 / sqrt(kk), o->rule == DELTA_CHANNELS ? 1 : decay, sigmoid(ba[h]), 0};
 }
-static void check_delta(int n, const struct dims *d, bool begun, bool in_place, enum delta_rule rule) {
-    int keys = d->k_heads * d->k_dim, values = d->v_heads * d->v_dim, ldx = 2 * keys + values + 1, ldo = values + 2, ldg = 2 * d->v_heads;
+/* The decay of channel i of a head's state by DELTA_CHANNELS; by other rules 1. */
+static double channel_decay_of(const struct op_delta *o, int h, int i, const float *ba) {
+    if (o->rule != DELTA_CHANNELS) return 1;
+    const double f = (double)ba[o->v_heads + h * o->k_dim + i] + o->dt[h * o->k_dim + i];
+    return exp(o->bound < 0 ? (double)o->bound * sigmoid(-(double)o->rate[h] * f) : o->rate[h] * log1p(exp(f)));
+}
+static void check_delta(int n, const struct dims *d, bool begun, bool in_place, enum delta_rule rule, float bound) {
+    const int decays = d->v_heads * (rule == DELTA_CHANNELS ? d->k_dim : 1);
+    const bool forgets = rule == DELTA_GATED || rule == DELTA_CHANNELS;
+    int keys = d->k_heads * d->k_dim, values = d->v_heads * d->v_dim, ldx = 2 * keys + values + 1, ldo = values + 2, ldg = d->v_heads + decays;
     size_t kept = (size_t)(values * d->k_dim), size = (size_t)(n * ldo);
-    float *x = vec((size_t)(n * ldx)), *ba = vec((size_t)(n * ldg)), *rate = vec((size_t)d->v_heads), *dt = vec((size_t)d->v_heads),
+    float *x = vec((size_t)(n * ldx)), *ba = vec((size_t)(n * ldg)), *rate = vec((size_t)d->v_heads), *dt = vec((size_t)decays),
           *skip = vec((size_t)d->v_heads);
     float *before = vec(kept), *after = in_place ? before : vec(kept), *out = vec(size), *was = aligned(kept * 4), *first = aligned(size * 4),
           *end = aligned(kept * 4);
@@ -120,6 +128,7 @@ static void check_delta(int n, const struct dims *d, bool begun, bool in_place, 
                              ldo,
                              .skip = skip,
                              .slope = 0.7f,
+                             .bound = bound,
                              .rule = (uint8_t)rule};
         of = o;
         if (t < THREADS) must(on->ops->delta(on, &o));
@@ -143,14 +152,14 @@ static void check_delta(int n, const struct dims *d, bool begun, bool in_place, 
             const struct factors f = factors_of(&of, h, q, k, ba + t * ldg);
             for (int c = 0; c < d->v_dim; c++) {
                 double seen = 0, y = f.skip * v[c];
-                for (int i = 0; i < d->k_dim; i++) s[i][c] *= f.decay, seen += s[i][c] * k[i] * f.k;
-                if (rule != DELTA_GATED) seen = 0;
+                for (int i = 0; i < d->k_dim; i++) s[i][c] *= f.decay * channel_decay_of(&of, h, i, ba + t * ldg), seen += s[i][c] * k[i] * f.k;
+                if (!forgets) seen = 0;
                 for (int i = 0; i < d->k_dim; i++) {
                     s[i][c] += k[i] * f.k * f.beta * (v[c] - seen);
                     y += s[i][c] * q[i] * f.q;
                     most = fmax(most, fabs(s[i][c]));
                 }
-                near("delta", t, h * d->v_dim + c, first[t * ldo + h * d->v_dim + c], y, 1e-5 * most * (rule == DELTA_GATED ? 1 : d->k_dim));
+                near("delta", t, h * d->v_dim + c, first[t * ldo + h * d->v_dim + c], y, 1e-5 * most * (forgets ? 1 : d->k_dim));
             }
         }
         for (int i = 0; i < d->k_dim; i++)
@@ -166,7 +175,8 @@ static void cases(enum cpu_level l) {
         int n = (int[]){1, 2, 3, 5, N}[i % 5];
         check_gate(n, 1 + i % 3, (int[]){1, 15, 16, 33, 200}[i / 2 % 5], i % 2);
         check_conv(n, (int[]){1, 24, 130, 5000}[i % 4], (int[]){4, 1, 2, 9}[i / 4 % 4], i % 3, i & 1, i / 2 % 2, i / 3 % 2);
-        for (int rule = DELTA_GATED; rule <= DELTA_LIGHTNING; rule++) check_delta(n, &dims[i % 6], i % 4 != 1, i / 6 % 2, (enum delta_rule)rule);
+        for (int rule = DELTA_GATED; rule <= DELTA_CHANNELS; rule++) check_delta(n, &dims[i % 6], i % 4 != 1, i / 6 % 2, (enum delta_rule)rule, 0);
+        check_delta(n, &dims[i % 6], i % 4 != 1, i / 6 % 2, DELTA_CHANNELS, -5);
     }
 }
 
