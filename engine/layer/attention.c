@@ -2,8 +2,11 @@
 
 #include <assert.h>
 
-static const struct attention_kind *const mixers[] = {
-    [MIXER_DELTA] = &attention_delta, [MIXER_CONV] = &attention_conv, [MIXER_LIGHTNING] = &attention_lightning, [MIXER_MAMBA2] = &attention_mamba};
+static const struct attention_kind *const mixers[] = {[MIXER_DELTA] = &attention_delta,
+                                                      [MIXER_CONV] = &attention_conv,
+                                                      [MIXER_LIGHTNING] = &attention_lightning,
+                                                      [MIXER_MAMBA2] = &attention_mamba,
+                                                      [MIXER_KDA] = &attention_kda};
 static const struct attention_kind *const kinds[] = {
     [ATTN_GQA] = &attention_gqa, [ATTN_MLA] = &attention_mla, [ATTN_DSA] = &attention_dsa, [ATTN_COMPRESSED] = &attention_compressed};
 const struct attention_kind *attention_of(const struct config *c, int layer) { return c->layer[layer].mixer ? mixers[c->layer[layer].mixer] : kinds[c->attn]; }
@@ -28,6 +31,27 @@ int attention_scale_queries(struct exec *x, const struct config *c, int layer, c
     if (s->slope == 0 || (s->no_rope_only && c->layer[layer].rope != LAYER_ROPE_NONE)) return 0;
     return x->ops->scale(
         x, &(struct op_scale){.x = w->q, .pos = w->pos, .n = n, .m = ld, .ld = ld, .every = s->every, .shift = s->shift, .by = 1, .slope = s->slope});
+}
+
+int attention_project_gates(struct exec *x, const struct config *c, const struct layer *y, struct work *w, int n) {
+    return y->attn_gate.data ? block_linear(x, c, w->fused, y->attn_gate.rows, w->xn, c->hidden, y->attn_gate, NULL, n, false) : 0;
+}
+int attention_gate_output(struct exec *x, const struct config *c, int layer, struct work *w, const struct span *s, float *out) {
+    const int heads = config_heads(c, layer);
+    const bool both = c->attn_gate == ATTN_GATE_IN_QUERY, per_head = c->attn_gate == ATTN_GATE_HEAD;
+    const int each = both ? 2 * c->head_dim : per_head ? 1 : c->v_dim; /* numbers of a head in w->fused */
+    if (!c->attn_gate) return 0;
+    return x->ops->gate(x, &(struct op_gate){.y = out,
+                                             .g = w->fused + (size_t)s->row * (size_t)(heads * each) + (both ? c->head_dim : 0),
+                                             .n = s->n,
+                                             .heads = heads,
+                                             .dim = c->v_dim,
+                                             .ldy = heads * c->v_dim,
+                                             .ldg = heads * each,
+                                             .head_ldy = c->v_dim,
+                                             .head_ldg = each,
+                                             .kind = c->attn_gate_kind,
+                                             .per_head = per_head});
 }
 
 struct kv_plane attention_plane(struct kv_plane p, int row) {

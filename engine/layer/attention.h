@@ -16,7 +16,7 @@ struct attention_kind {
     size_t (*grown_bytes)(const struct config *c, int keys); /* memory grown on demand beyond the workspace; NULL: none */
 };
 extern const struct attention_kind attention_gqa, attention_mla, attention_dsa, attention_compressed, attention_delta, attention_conv, attention_lightning,
-    attention_mamba;
+    attention_mamba, attention_kda;
 const struct attention_kind *attention_of(const struct config *c, int layer);
 
 /* Applies the model's norm to `rows` rows of dim, other than rows of the residual stream. weight and bias may be NULL. */
@@ -31,6 +31,9 @@ int block_linear(struct exec *x, const struct config *c, float *y, int ldy, cons
 int attention_rotate(struct exec *x, const struct config *c, int layer, const struct work *w, float *v, int heads, int ld, int head_ld, int n);
 /* Scales n queries in w->q, ld floats apart, by their positions, if the family does that in this layer. */
 int attention_scale_queries(struct exec *x, const struct config *c, int layer, const struct work *w, int ld, int n);
+/* For families that gate the attention's output: computes the gates of n rows in w->fused, unless q_proj has; multiplies a span's output by them. */
+int attention_project_gates(struct exec *x, const struct config *c, const struct layer *y, struct work *w, int n);
+int attention_gate_output(struct exec *x, const struct config *c, int layer, struct work *w, const struct span *s, float *out);
 struct kv_plane attention_plane(struct kv_plane p, int row);                          /* the plane starting at `row` */
 const struct op_place *attention_address(const struct span *s, int layer, int plane); /* NULL: as the span says */
 /* For mixers with states: the address of a plane's row, NULL for row -1. */

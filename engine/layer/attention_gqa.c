@@ -53,27 +53,9 @@ static int gqa_make_queries(struct exec *x, const struct config *c, const struct
     if (both)
         TRY(x->ops->copy(
             x, &(struct op_copy){.y = w->q, .x = q, .n = n, .heads = heads, .dim = dim, .ldx = heads * each, .ldy = qd, .head_ldx = each, .head_ldy = dim}));
-    if (y->attn_gate.data) TRY(block_linear(x, c, w->fused, y->attn_gate.rows, w->xn, c->hidden, y->attn_gate, NULL, n, false));
+    TRY(attention_project_gates(x, c, y, w, n));
     TRY(gqa_norm_and_rotate(x, c, layer, w, w->q, heads, y->q_norm, n));
     return attention_scale_queries(x, c, layer, w, qd, n);
-}
-
-/* Multiplies the attention's output of a span by the gates. */
-static int gqa_gate(struct exec *x, const struct config *c, int layer, struct work *w, const struct span *s, float *out) {
-    const int heads = config_heads(c, layer);
-    const bool both = c->attn_gate == ATTN_GATE_IN_QUERY, per_head = c->attn_gate == ATTN_GATE_HEAD;
-    const int each = both ? 2 * c->head_dim : per_head ? 1 : c->v_dim; /* numbers of a head in w->fused */
-    return x->ops->gate(x, &(struct op_gate){.y = out,
-                                             .g = w->fused + (size_t)s->row * (size_t)(heads * each) + (both ? c->head_dim : 0),
-                                             .n = s->n,
-                                             .heads = heads,
-                                             .dim = c->v_dim,
-                                             .ldy = heads * c->v_dim,
-                                             .ldg = heads * each,
-                                             .head_ldy = c->v_dim,
-                                             .head_ldg = each,
-                                             .kind = c->attn_gate_kind,
-                                             .per_head = per_head});
 }
 
 static int gqa_attend(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *s, struct key_range keys) {
@@ -99,7 +81,7 @@ static int gqa_attend(struct exec *x, const struct config *c, const struct layer
                              .at = attention_address(s, layer, 0),
                              .v_at = attention_address(s, layer, 1)};
     TRY(attention_by_pieces(x, w, &o, keys.piece, w->lse));
-    return c->attn_gate && keys.piece & PIECE_LAST ? gqa_gate(x, c, layer, w, s, o.out) : 0;
+    return keys.piece & PIECE_LAST ? attention_gate_output(x, c, layer, w, s, o.out) : 0;
 }
 
 const struct attention_kind attention_gqa = {

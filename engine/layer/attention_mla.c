@@ -2,9 +2,17 @@
 #include "engine/base/test_limits.h"
 #include "engine/layer/attention.h"
 
-/* The inner norms. Their eps is fixed, whatever rms_norm_eps is (the vendor's model.py and transformers agree). */
-static int latent_norm(struct exec *x, float *v, int ld, const float *weight, int rows, int dim) {
-    return x->ops->norm(x, &(struct op_norm){.out = v, .x = v, .w = weight, .rows = rows, .dim = dim, .ldx = ld, .ldo = ld, .eps = 1e-6f, .w_dtype = DT_F32});
+/* The inner norms. Most families fix their eps, whatever rms_norm_eps is (DeepSeek's model.py and transformers agree). */
+static int latent_norm(struct exec *x, const struct config *c, float *v, int ld, const float *weight, int rows, int dim) {
+    return x->ops->norm(x, &(struct op_norm){.out = v,
+                                             .x = v,
+                                             .w = weight,
+                                             .rows = rows,
+                                             .dim = dim,
+                                             .ldx = ld,
+                                             .ldo = ld,
+                                             .eps = c->latent_eps > 0 ? c->latent_eps : 1e-6f,
+                                             .w_dtype = DT_F32});
 }
 
 static int mla_cache_planes(const struct config *c, int layer, struct cache_desc *out) {
@@ -71,17 +79,18 @@ int attention_absorbed(struct exec *x, const struct config *c, const struct laye
     }
     TRY(attention_by_pieces(x, w, &o, keys.piece, w->lse));
     if (!(keys.piece & PIECE_LAST)) return 0;
-    return x->ops->linear(x, &(struct op_linear){.y = out,
-                                                 .x = w->absorbed_out,
-                                                 .w = cut ? mat_rows(y->v_b, 0, c->v_dim) : mat_rows(y->kv_b, c->qk_nope, rows),
-                                                 .n = s->n,
-                                                 .ldx = heads * c->kv_lora,
-                                                 .ldy = heads * c->v_dim,
-                                                 .wide = config_needs_wide_activations(c),
-                                                 .batch = heads,
-                                                 .batch_rows = cut ? c->v_dim : rows,
-                                                 .batch_x = c->kv_lora,
-                                                 .batch_y = c->v_dim});
+    TRY(x->ops->linear(x, &(struct op_linear){.y = out,
+                                              .x = w->absorbed_out,
+                                              .w = cut ? mat_rows(y->v_b, 0, c->v_dim) : mat_rows(y->kv_b, c->qk_nope, rows),
+                                              .n = s->n,
+                                              .ldx = heads * c->kv_lora,
+                                              .ldy = heads * c->v_dim,
+                                              .wide = config_needs_wide_activations(c),
+                                              .batch = heads,
+                                              .batch_rows = cut ? c->v_dim : rows,
+                                              .batch_x = c->kv_lora,
+                                              .batch_y = c->v_dim}));
+    return attention_gate_output(x, c, layer, w, s, out);
 }
 
 static float *grow_buffer(struct work *w, float **p, size_t *have, size_t need) {
@@ -168,14 +177,14 @@ static int attend_expanded(struct exec *x, const struct config *c, const struct 
                                  .scale = c->attn_scale};
         TRY(attention_by_pieces(x, w, &o, keys.piece, w->lse ? w->lse + (size_t)h * (size_t)s->n : NULL));
     }
-    return 0;
+    return keys.piece & PIECE_LAST ? attention_gate_output(x, c, layer, w, s, w->att + (size_t)s->row * (size_t)(heads * c->v_dim)) : 0;
 }
 
 static int mla_store_kv(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *spans, int n_spans,
                         int n) {
     int latent = c->kv_lora + c->qk_rope;
     TRY(block_linear(x, c, w->kv, latent, w->xn, c->hidden, y->kv_a, y->kv_a_bias, n, false));
-    TRY(latent_norm(x, w->kv, latent, y->kv_a_norm, n, c->kv_lora));
+    TRY(latent_norm(x, c, w->kv, latent, y->kv_a_norm, n, c->kv_lora));
     TRY(attention_rotate(x, c, layer, w, w->kv + c->kv_lora, 1, latent, latent, n));
     for (int i = 0; i < n_spans; i++) {
         const struct span *s = &spans[i];
@@ -193,9 +202,10 @@ static int mla_make_queries(struct exec *x, const struct config *c, const struct
     int qd = c->n_heads * c->head_dim;
     if (c->q_lora) {
         TRY(block_linear(x, c, w->q_latent, c->q_lora, w->xn, c->hidden, y->q_a, y->q_a_bias, n, false));
-        TRY(latent_norm(x, w->q_latent, c->q_lora, y->q_a_norm, n, c->q_lora));
+        TRY(latent_norm(x, c, w->q_latent, c->q_lora, y->q_a_norm, n, c->q_lora));
         TRY(block_linear(x, c, w->q, qd, w->q_latent, c->q_lora, y->q_b, NULL, n, false));
     } else TRY(block_linear(x, c, w->q, qd, w->xn, c->hidden, y->q, NULL, n, false));
+    TRY(attention_project_gates(x, c, y, w, n));
     TRY(attention_rotate(x, c, layer, w, w->q + c->qk_nope, c->n_heads, qd, c->head_dim, n));
     return attention_scale_queries(x, c, layer, w, qd, n);
 }

@@ -31,7 +31,7 @@ struct work {
     float *att;                  /* [rows, n_heads * v_dim] */
     float *fused;                /* [rows, ..] gated attention: output of q_proj; DeltaNet: fused inputs, then convolution output; other mixers: inputs */
     float *mixed, *z;            /* mixers: [rows, channels] input of the convolution (Mamba-2: output; lightning: q, k, v), [rows, v_heads * v_dim] gates */
-    float *beta_alpha;           /* [rows, b [v_heads], a [v_heads]] */
+    float *beta_alpha;           /* [rows, b [v_heads], a [v_heads]]; KDA: [rows, b [heads], f [heads * dim]] */
     float *latent, *expanded_kv; /* expanded prefill: [keys, kv_lora + rope]; [keys, G, head_dim] then [keys, G, v_dim]; grown on demand */
     size_t latent_floats, expanded_floats;
     float *lse, *piece_out,

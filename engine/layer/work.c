@@ -22,14 +22,14 @@ static size_t gate_floats(const struct config *c) { /* per row, of w->fused in g
 static size_t max_of(size_t a, size_t b) { return a > b ? a : b; }
 /* Per row, what mixers with states need of the buffers of those names: the most of any. */
 struct mixer_floats {
-    size_t att, fused, mixed, z;
+    size_t att, fused, mixed, z, gates;
 };
 static struct mixer_floats mixer_floats(const struct config *c) {
     struct mixer_floats f = {0};
     if (c->delta.taps) {
         const struct delta_config *d = &c->delta;
         const size_t values = (size_t)(d->v_heads * d->v_dim), channels = 2 * (size_t)(d->k_heads * d->k_dim) + values;
-        f = (struct mixer_floats){.att = values, .fused = channels + values, .mixed = channels, .z = values};
+        f = (struct mixer_floats){.att = values, .fused = channels + values, .mixed = channels, .z = values, .gates = 2 * (size_t)d->v_heads};
     }
     if (config_has_mixer(c, MIXER_CONV)) f = (struct mixer_floats){.att = (size_t)c->hidden, .fused = 3 * (size_t)c->hidden};
     if (config_has_mixer(c, MIXER_LIGHTNING)) {
@@ -40,6 +40,11 @@ static struct mixer_floats mixer_floats(const struct config *c) {
         const struct mamba_config *m = &c->mamba;
         const size_t inner = (size_t)(m->heads * m->head_dim), channels = inner + 2 * (size_t)(m->groups * m->state);
         f = (struct mixer_floats){.att = inner, .fused = inner + channels + (size_t)m->heads, .mixed = channels};
+    }
+    if (config_has_mixer(c, MIXER_KDA)) {
+        const size_t width = (size_t)(c->kda.heads * c->kda.dim);
+        f = (struct mixer_floats){
+            .att = width, .fused = max_of(3 * width, (size_t)c->kda.rank), .mixed = 3 * width, .z = width, .gates = (size_t)c->kda.heads + width};
     }
     return f;
 }
@@ -75,7 +80,7 @@ static int list_buffers(struct work *w, const struct config *c, int rows, struct
     if (wide) out[k++] = (struct part){(void **)&w->fused, n * wide * f};
     if (mixer.mixed) out[k++] = (struct part){(void **)&w->mixed, n * mixer.mixed * f};
     if (mixer.z) out[k++] = (struct part){(void **)&w->z, n * mixer.z * f};
-    if (c->delta.taps) out[k++] = (struct part){(void **)&w->beta_alpha, 2 * n * (size_t)c->delta.v_heads * f};
+    if (mixer.gates) out[k++] = (struct part){(void **)&w->beta_alpha, n * mixer.gates * f};
     if (c->streams.n) {
         size_t s = (size_t)c->streams.n;
         out[k++] = (struct part){(void **)&w->streams, n * s * (size_t)c->hidden * f};

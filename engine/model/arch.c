@@ -49,6 +49,8 @@ static const struct arch *const table[] = {
     &arch_lfm2_moe,
     &arch_minimax,
     &arch_granitemoehybrid,
+    &arch_kimi_linear,
+    &arch_bailing_hybrid,
     /* without experts */
     &arch_llama,
     &arch_mistral,

@@ -24,7 +24,9 @@ struct tensor_names {
     const char *delta_qkvz, *delta_ba, *delta_qkv, *delta_z, *delta_b, *delta_a, *delta_out;      /* gated DeltaNet; the first two or the next four */
     const char *delta_conv, *delta_rate, *delta_dt, *delta_norm;                                  /* rate and dt are whole names */
     const char *mix_in, *mix_gate, *mix_out, *mix_conv, *mix_rate, *mix_dt, *mix_skip, *mix_norm; /* other mixers; rate, dt and skip are whole names */
-    const char *shared_gate_proj, *shared_up, *shared_down, *shared_gate;                         /* shared_gate: [1, hidden] */
+    const char *kda_beta, *kda_decay, *kda_decay_up, *kda_gate, *kda_gate_up; /* Kimi delta attention; the others are q, k, v, o, mix_rate, mix_dt, mix_norm */
+    const char *kda_q_conv, *kda_k_conv, *kda_v_conv;
+    const char *shared_gate_proj, *shared_up, *shared_down, *shared_gate; /* shared_gate: [1, hidden] */
     const char *dense_gate, *dense_up, *dense_down;
 };
 
@@ -77,4 +79,5 @@ extern const struct arch arch_llama, arch_mistral, arch_mistral3, arch_ministral
 extern const struct arch arch_glm4, arch_olmo2, arch_olmo3, arch_seed_oss, arch_granite;
 extern const struct arch arch_afmoe, arch_exaone_moe, arch_cohere2_moe;
 extern const struct arch arch_lfm2_moe, arch_minimax, arch_granitemoehybrid;
+extern const struct arch arch_kimi_linear, arch_bailing_hybrid;
 extern const struct arch arch_qwen3_next, arch_qwen3_5_moe, arch_qwen3_5_moe_text;

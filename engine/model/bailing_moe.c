@@ -2,12 +2,13 @@
  * q and k and DeepSeek-V3's router; version 1 has a softmax router. Reference: the vendor's modeling_bailing_moe_v2.py; vLLM, models/bailing_moe. */
 #include "engine/base/ops.h"
 #include "engine/model/arch.h"
+#include "engine/model/bailing.h"
 #include "engine/model/deepseek.h"
 #include "engine/model/names.h"
 
 static const struct deepseek_defaults defaults = {.scale = 1, .norm = true};
 
-static void read_experts(struct config_reader *r, struct config *c) {
+void bailing_read_experts(struct config_reader *r, struct config *c) {
     static const char *const scores[] = {"softmax", "sigmoid", NULL}, *const dtypes[] = {"fp32", NULL};
     const int shared = config_int(r, "n_shared_experts", 0, 0, 64);
     deepseek_experts(r, c, &defaults);
@@ -27,18 +28,17 @@ static void parse(struct config_reader *r, struct config *c) {
     config_has(r, "max_window_layers"); /* windows need use_sliding_window, which is refused unless false */
     config_has(r, "embedding_dropout"), config_has(r, "output_dropout"), config_has(r, "mtp_loss_scaling_factor");
     config_read_rope(r, c, c->head_dim, 600000);
-    read_experts(r, c);
+    bailing_read_experts(r, c);
 }
 
 #define LAYER "model.layers.%d."
-static const char *const types[] = {"bailing_moe", "bailing_moe_v2", "sarvam_moe", NULL}, *const aliases[][2] = {{"n_routed_experts", "num_experts"},
-                                                                                                                 {"n_shared_experts", "num_shared_experts"},
-                                                                                                                 {NULL, NULL}};
+static const char *const types[] = {"bailing_moe", "bailing_moe_v2", "sarvam_moe", NULL};
+const char *const bailing_keys[][2] = {{"n_routed_experts", "num_experts"}, {"n_shared_experts", "num_shared_experts"}, {NULL, NULL}};
 const struct arch arch_bailing_moe = {
     .model_types = types,
     .title = "Bailing MoE",
     .parse = parse,
-    .key_aliases = aliases,
+    .key_aliases = bailing_keys,
     .names = {.embed = "model.word_embeddings",
               .norm = "model.norm",
               .head = "lm_head",

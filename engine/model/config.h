@@ -20,7 +20,8 @@ enum mixer { /* what mixes the tokens of a layer: attention, or a mixer with a s
              MIXER_DELTA,
              MIXER_CONV,
              MIXER_LIGHTNING,
-             MIXER_MAMBA2
+             MIXER_MAMBA2,
+             MIXER_KDA
 };
 enum output_norm { OUTPUT_NORM_NONE, OUTPUT_NORM_BLOCKS, OUTPUT_NORM_EXPERTS }; /* norms what is added to the stream: by both blocks, by FFNs with experts */
 enum index_kind { INDEX_OWN, INDEX_PREVIOUS };                                  /* the layer's own indexer, or the selection of the layer before */
@@ -71,6 +72,7 @@ struct config {
     int head_dim, v_dim;                    /* query/key head and value head; MLA: nope + rope, v_head_dim */
     int q_lora, kv_lora, qk_nope, qk_rope;  /* MLA; q_lora 0: q is projected from hidden */
     float q_latent_scale, kv_latent_scale;  /* factors of the normed latents; 0: 1 */
+    float latent_eps;                       /* of their norms; 0: 1e-6 */
     bool split_kv_b;                        /* MLA: k_b and v_b instead of kv_b */
     int o_groups, o_lora;                   /* COMPRESSED: head groups of the low-rank output projection, and its rank */
     int index_heads, index_dim, index_topk; /* lightning indexer of DSA and COMPRESSED */
@@ -79,7 +81,7 @@ struct config {
     uint8_t qk_norm; /* enum qk_norm */
     bool qk_norm_after_rope;
     bool sinks;                        /* a logit per head that takes part in the softmax without a value */
-    uint8_t attn_gate, attn_gate_kind; /* GQA: enum attn_gate; enum gate_kind: the function of the gate that multiplies the attention output */
+    uint8_t attn_gate, attn_gate_kind; /* GQA, MLA: enum attn_gate; enum gate_kind: the function of the gate that multiplies the attention output */
     float v_scale;                     /* GQA: factor of the values; 0: 1 */
     struct query_scale {               /* queries are multiplied by 1 + slope * log(1 + floor((pos + shift) / every)); slope 0: not */
         float slope;
@@ -104,6 +106,11 @@ struct config {
         int state, taps;               /* state: rows of a head's state */
         bool conv_bias, projects_bias; /* biases of the convolution, of both projections */
     } mamba;
+    struct kda_config { /* layers with Kimi delta attention */
+        int heads, dim, taps;
+        int rank;    /* of the projections of decays and gates; 0: full */
+        float bound; /* negative: decays are exp(bound * sigmoid), so never less than exp(bound); 0: exp(-rate * softplus) */
+    } kda;
     struct layer_config {
         bool moe, hashed;     /* hashed: a token's experts come from a table */
         uint8_t mixer;        /* enum mixer */

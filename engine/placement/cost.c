@@ -47,12 +47,15 @@ static void compressed_attention(struct cost_model *q, const struct config *c, e
 static double mixer_weights(const struct config *c, int layer) {
     const struct delta_config *d = &c->delta;
     const struct mamba_config *m = &c->mamba;
-    const double hidden = c->hidden, keys = (double)d->k_heads * d->k_dim, values = (double)d->v_heads * d->v_dim, inner = (double)m->heads * m->head_dim;
+    const struct kda_config *k = &c->kda;
+    const double hidden = c->hidden, keys = (double)d->k_heads * d->k_dim, values = (double)d->v_heads * d->v_dim, inner = (double)m->heads * m->head_dim,
+                 width = (double)k->heads * k->dim;
     switch (c->layer[layer].mixer) {
     case MIXER_DELTA: return hidden * (2 * keys + 3 * values + 2 * d->v_heads);
     case MIXER_CONV: return hidden * 4 * hidden;
     case MIXER_LIGHTNING: return hidden * 5 * c->n_heads * c->head_dim;
     case MIXER_MAMBA2: return hidden * (3 * inner + 2.0 * m->groups * m->state + m->heads);
+    case MIXER_KDA: return hidden * (4 * width + k->heads) + 2 * (k->rank ? k->rank * (hidden + width) : hidden * width);
     default: return 0;
     }
 }
@@ -81,7 +84,7 @@ void cost_model_of(struct cost_model *q, const struct config *c, enum dtype dens
     if (config_has_states(c)) {                              /* mixed layers: averages. A recurrent state costs as much as a few keys, whatever the context */
         double own = 0, some = 0;
         for (int i = 0; i < c->n_layers; i++) own += mixer_weights(c, i) / c->n_layers, some += (c->layer[i].mixer != MIXER_ATTENTION) / (double)c->n_layers;
-        half = own + (1 - some) * (half + (c->attn_gate ? hidden * heads * dim : 0));
+        half = own + (1 - some) * (half + (c->attn_gate == ATTN_GATE_IN_QUERY ? hidden * heads * dim : 0));
         attended = 1 - some;
         q->pair_flops *= attended;
     }

@@ -39,11 +39,17 @@ void loader_missing(struct loader *l, const char *pattern, int layer, int expert
     if (!l->rc) l->rc = error_set(l->e, ERR_MODEL, "%s%s%s: tensor %s is missing", f->dir, *file ? "/" : "", file, name);
 }
 
+/* Whether all dimensions but one, which is n, are 1. */
+static bool is_vector(const struct tensor *t, int n) {
+    int64_t longest = 1, all = 1;
+    for (int i = 0; i < t->ndim; i++) longest = t->shape[i] > longest ? t->shape[i] : longest, all *= t->shape[i];
+    return longest == n && all == n;
+}
 bool loader_has_shape(struct loader *l, const struct tensor *t, const struct param *p, int rows, int cols, int inner) {
     const int64_t experts = p->slice.stacked ? l->w->config.n_experts : 1, *s = t->shape;
     const int own = (cols ? 2 : 1) + inner; /* dimensions without the expert dimension */
     const bool gguf = l->w->files.gguf;
-    if (!cols && !p->slice.stacked && t->ndim == 2 && s[0] == 1 && s[1] == rows) return true; /* a vector as one row of a matrix */
+    if (!cols && !p->slice.stacked && t->ndim > 1 && is_vector(t, rows)) return true;
     bool apart = t->ndim == own + 1 && p->slice.stacked && s[0] == experts && s[1] == rows, together = t->ndim == own && s[0] == rows * experts;
     if (p->slice.stacked && !cols) together = false;
     if (gguf && cols && !p->slice.stacked) together |= (t->ndim == 1 && rows == 1) || (t->ndim == 3 && s[0] * s[1] == rows);

@@ -23,6 +23,9 @@
 /* A vector published as a table, and the weights that mix residual streams: n weights in `parts` parts. */
 #define TABLE(field, name, module, n, w, when) \
     { {OF(layer, field, name, module), .suffix = "", .rows = n, .table_cols = w}, when }
+/* The taps of a convolution of n channels. */
+#define TAPS(field, name, n, length, when) \
+    { {OF(layer, field, name, ATTENTION), .suffix = ".weight", .rows = (n) * (length), .taps = length, .conversion = CONVERT_TRANSPOSE}, when }
 #define MIX(type, field, name, module, weights, parts, when) \
     {{OF(type, field.fn, name, module), .suffix = "", .rows = weights, .cols = c->streams.n * hidden}, when}, \
         VEC(type, field.base, name##_base, "", module, weights, when), VEC(type, field.scale, name##_scale, "", module, parts, when)
@@ -78,12 +81,14 @@ int params_list(const struct config *c, int layer, unsigned modules, struct para
               q_rows = c->attn_gate == ATTN_GATE_IN_QUERY ? 2 * q : q;
     const uint8_t mixer = c->layer[layer].mixer;
     const bool delta = mixer == MIXER_DELTA, attends = !mixer, gqa = c->attn == ATTN_GQA && attends, low = c->attn != ATTN_GQA && attends,
-               mla = low && !compressed, low_q = low && c->q_lora, bias = c->qkv_bias, index = c->attn == ATTN_DSA && c->layer[layer].index == INDEX_OWN,
-               streams = c->streams.n > 0 && !c->streams.is_plain, squeeze = compressed && c->layer[layer].ratio > 0,
-               overlap = squeeze && c->layer[layer].overlap, hashed = c->layer[layer].hashed;
+               mla = low && !compressed, low_q = low && c->q_lora, bias = c->qkv_bias,
+               index = attends && c->attn == ATTN_DSA && c->layer[layer].index == INDEX_OWN, streams = c->streams.n > 0 && !c->streams.is_plain,
+               squeeze = compressed && c->layer[layer].ratio > 0, overlap = squeeze && c->layer[layer].overlap, hashed = c->layer[layer].hashed;
     const int series = overlap ? 2 : 1, ratio = c->layer[layer].ratio, mixes = (2 + c->streams.n) * c->streams.n,
               o_cols = compressed ? c->o_groups * c->o_lora : heads * c->v_dim;
-    const bool mamba = mixer == MIXER_MAMBA2;
+    const bool mamba = mixer == MIXER_MAMBA2, kda = mixer == MIXER_KDA;
+    const struct kda_config *a = &c->kda;
+    const int width = a->heads * a->dim;
     const bool moe = c->layer[layer].moe, shared = moe && c->shared_inter, norm_bias = c->norm == NORM_LAYER && c->norm_bias;
     const bool dense_bias = !moe && c->dense_bias, in_norm = !c->no_input_norm, out_norm = c->output_norm == OUTPUT_NORM_BLOCKS,
                last_norm = has_ffn_out_norm(c, c->n_layers - 1), previous_norm = layer > 0 && has_ffn_out_norm(c, layer - 1);
@@ -97,7 +102,7 @@ int params_list(const struct config *c, int layer, unsigned modules, struct para
                               up_in = columns ? in_gate_up_columns(c, 1) : in_gate_up(c->layout->gate_up, c->layout->experts, c->moe_inter, 1),
                               down_in = in_experts(c, down_rows), down_bias_in = in_experts(c, hidden);
     const struct tensor_slice q_in = in_qkv(c, layer, 0), k_in = in_qkv(c, layer, q), v_in = in_qkv(c, layer, q + k);
-    const bool gates = gqa && (c->attn_gate == ATTN_GATE_ELEMENT || c->attn_gate == ATTN_GATE_HEAD),
+    const bool gates = (gqa || mla) && (c->attn_gate == ATTN_GATE_ELEMENT || c->attn_gate == ATTN_GATE_HEAD),
                qk_weights = gqa && c->qk_norm && c->qk_norm != QK_NORM_UNIT;
     const enum gate_up ffn = c->layout->dense_gate_up;
     const int inter = moe ? c->shared_inter : c->dense_inter; /* of the dense FFN or the shared expert */
@@ -160,8 +165,7 @@ int params_list(const struct config *c, int layer, unsigned modules, struct para
         MAT(layer, delta_z, delta_z, ATTENTION, values, hidden, delta && !d->fused),
         MAT(layer, delta_b, delta_b, ATTENTION, d->v_heads, hidden, delta && !d->fused && !d->fused_ba),
         MAT(layer, delta_a, delta_a, ATTENTION, d->v_heads, hidden, delta && !d->fused && !d->fused_ba),
-        {{OF(layer, delta_conv, delta_conv, ATTENTION), .suffix = ".weight", .rows = channels * d->taps, .taps = d->taps, .conversion = CONVERT_TRANSPOSE},
-         delta},
+        TAPS(delta_conv, delta_conv, channels, d->taps, delta),
         {{OF(layer, delta_rate, delta_rate, ATTENTION), .suffix = "", .rows = d->v_heads, .conversion = d->rates_converted ? CONVERT_NONE : CONVERT_MINUS_EXP},
          delta},
         VEC(layer, delta_dt, delta_dt, "", ATTENTION, d->v_heads, delta),
@@ -170,13 +174,24 @@ int params_list(const struct config *c, int layer, unsigned modules, struct para
         MAT(layer, mix_in, mix_in, ATTENTION, mix.in, hidden, mix.in > 0),
         VEC(layer, mix_in_bias, mix_in, ".bias", ATTENTION, mix.in, mix.bias),
         MAT(layer, mix_gate, mix_gate, ATTENTION, mix.out, hidden, mixer == MIXER_LIGHTNING),
-        {{OF(layer, mix_conv, mix_conv, ATTENTION), .suffix = ".weight", .rows = mix.channels * mix.taps, .taps = mix.taps, .conversion = CONVERT_TRANSPOSE},
-         mix.taps > 0},
+        TAPS(mix_conv, mix_conv, mix.channels, mix.taps, mix.taps > 0),
         VEC(layer, mix_conv_bias, mix_conv, ".bias", ATTENTION, mix.channels, mix.conv_bias),
-        {{OF(layer, mix_rate, mix_rate, ATTENTION), .suffix = "", .rows = c->mamba.heads, .conversion = CONVERT_MINUS_EXP}, mamba},
-        VEC(layer, mix_dt, mix_dt, "", ATTENTION, c->mamba.heads, mamba),
+        {{OF(layer, mix_rate, mix_rate, ATTENTION), .suffix = "", .rows = kda ? a->heads : c->mamba.heads, .conversion = CONVERT_MINUS_EXP}, mamba || kda},
+        VEC(layer, mix_dt, mix_dt, "", ATTENTION, kda ? width : c->mamba.heads, mamba || kda),
         VEC(layer, mix_skip, mix_skip, "", ATTENTION, c->mamba.heads, mamba),
-        VEC(layer, mix_norm, mix_norm, ".weight", ATTENTION, mix.out, mamba || mixer == MIXER_LIGHTNING),
+        VEC(layer, mix_norm, mix_norm, ".weight", ATTENTION, kda ? a->dim : mix.out, mamba || mixer == MIXER_LIGHTNING || kda),
+        MAT(layer, q, q, ATTENTION, width, hidden, kda),
+        MAT(layer, k, k, ATTENTION, width, hidden, kda),
+        MAT(layer, v, v, ATTENTION, width, hidden, kda),
+        TAPS(kda_conv[0], kda_q_conv, width, a->taps, kda),
+        TAPS(kda_conv[1], kda_k_conv, width, a->taps, kda),
+        TAPS(kda_conv[2], kda_v_conv, width, a->taps, kda),
+        MAT(layer, kda_beta, kda_beta, ATTENTION, a->heads, hidden, kda),
+        MAT(layer, kda_decay, kda_decay, ATTENTION, a->rank ? a->rank : width, hidden, kda),
+        MAT(layer, kda_decay_up, kda_decay_up, ATTENTION, width, a->rank, kda && a->rank),
+        MAT(layer, kda_gate, kda_gate, ATTENTION, a->rank ? a->rank : width, hidden, kda),
+        MAT(layer, kda_gate_up, kda_gate_up, ATTENTION, width, a->rank, kda && a->rank),
+        MAT(layer, o, o, ATTENTION, hidden, width, kda),
         MAT(layer, o, mix_out, ATTENTION, hidden, mix.out, mix.in > 0),
         VEC(layer, o_bias, mix_out, ".bias", ATTENTION, hidden, mix.bias),
         MAT(layer, o, o, ATTENTION, hidden, o_cols, attends),

@@ -20,7 +20,7 @@ struct layer {
     float *previous_out_norm; /* [hidden] norm of the previous layer's FFN output, which this layer adds to the residual stream; layer 0: NULL */
     struct mat q, k, v, o;    /* GQA: [heads * dim, hidden]; o [hidden, n_heads * v_dim] */
     float *q_bias, *k_bias, *v_bias, *o_bias;
-    struct mat attn_gate;            /* GQA: [n_heads * v_dim, hidden] or [n_heads, hidden] */
+    struct mat attn_gate;            /* GQA, MLA: [n_heads * v_dim, hidden] or [n_heads, hidden] */
     float *q_norm, *k_norm;          /* [head_dim], or over all heads */
     float *sinks;                    /* [n_heads] */
     struct mat q_a, q_b, kv_a, kv_b; /* MLA; without low-rank q, q is used. kv_b: rows of head h: nope, then v */
@@ -38,11 +38,15 @@ struct layer {
     float *delta_conv;                                 /* [taps, channels] */
     float *delta_rate, *delta_dt, *delta_norm;         /* [v_heads] -exp(A_log), [v_heads], [v_dim] */
     struct mat mix_in;                                 /* conv [3 * hidden, hidden]: B, C, x; lightning: q, k, v per head; Mamba-2: z, x, B, C, dt */
+    struct mat kda_beta;                               /* Kimi delta attention [heads, hidden] */
+    struct mat kda_decay, kda_decay_up;                /* [heads * dim, hidden], or [rank, hidden] and [heads * dim, rank] */
+    struct mat kda_gate, kda_gate_up;                  /* the same */
+    float *kda_conv[3];                                /* of q, k, v: [taps, heads * dim] */
     struct mat mix_gate;                               /* lightning [n_heads * head_dim, hidden] */
     float *mix_in_bias;
     float *mix_conv, *mix_conv_bias;     /* [taps, channels], [channels] */
-    float *mix_rate, *mix_dt, *mix_skip; /* Mamba-2: [heads] -exp(A_log), [heads], [heads] */
-    float *mix_norm;                     /* lightning [n_heads * head_dim], Mamba-2 [inner]; the output projection is o */
+    float *mix_rate, *mix_dt, *mix_skip; /* Mamba-2: [heads] -exp(A_log), [heads], [heads]; KDA: dt [heads * dim] */
+    float *mix_norm;                     /* lightning [n_heads * head_dim], Mamba-2 [inner], KDA [dim]; the output projection is o */
     struct mat router;                   /* [n_experts, hidden] */
     float *router_bias;                  /* [n_experts], added to the scores for the selection only */
     float *router_table;                 /* [vocab, topk] of int32_t: experts by token */
@@ -89,7 +93,7 @@ struct param {
     int table_cols;     /* vector published as [rows / across, across]; 0: one dimension */
 };
 enum vector_conversion { CONVERT_NONE, CONVERT_MINUS_EXP, CONVERT_TRANSPOSE, CONVERT_EXPERT_IDS }; /* w; -exp(w); [taps, channels]; expert ids as int32_t */
-enum { PARAMS_MAX = 100 };
+enum { PARAMS_MAX = 120 };
 
 /* Lists the tensors of these modules in layer `layer`, in the order of use. Returns their number. */
 int params_list(const struct config *c, int layer, unsigned modules, struct param out[PARAMS_MAX]);

@@ -10,15 +10,7 @@
 #include "engine/layer/block.h"
 #include "engine/model/arch.h"
 #include "engine/model/rope.h"
-
-static int parse(struct config *c, const char *text, bool force, struct error *e) {
-    struct arena a = {0};
-    struct json j;
-    int rc = json_parse(&a, text, strlen(text), JSON_UNIQUE, "config.json", &j, e);
-    if (!rc) rc = config_parse(c, &j, "config.json", force, e);
-    arena_free(&a);
-    return rc;
-}
+#include "test/unit/parse_config.h"
 
 #define V3_PLAIN \
     "{\"model_type\":\"deepseek_v3\",\"vocab_size\":129280,\"hidden_size\":7168,\"num_hidden_layers\":61,\"max_position_embeddings\":163840," \

@@ -1,0 +1,93 @@
+/* Kimi delta attention: the gated delta rule with a decay per channel, after a short convolution each of queries, keys and values; then a norm per head and a
+ * sigmoid gate. Sources: "Kimi Linear" (Kimi Team 2025); transformers, models/kimi_linear. */
+#include "engine/layer/attention.h"
+
+/* Planes 0 to 2: the last inputs of the convolutions of q, k and v. */
+enum { PARTS = 3, STATE = PARTS };
+static int width_of(const struct config *c) { return c->kda.heads * c->kda.dim; }
+static int gates_width(const struct config *c) { return c->kda.heads + width_of(c); } /* a row of w->beta_alpha */
+
+static int kda_cache_planes(const struct config *c, int layer, struct cache_desc *out) {
+    const struct kda_config *d = &c->kda;
+    for (int i = 0; i < PARTS; i++) out[i] = (struct cache_desc){.heads = d->taps - 1, .dim = width_of(c), .fixed_rows = KV_STATES, .dtype = DT_F32};
+    out[STATE] = (struct cache_desc){.heads = d->heads, .dim = d->dim * d->dim, .fixed_rows = KV_STATES, .dtype = DT_F32};
+    return PARTS + 1;
+}
+
+/* Errors in the state persist for all later rows, so inputs are not rounded to BF16. */
+static int project_wide(struct exec *x, float *y, int ldy, const float *in, int ldx, struct mat m, int n) {
+    return x->ops->linear(x, &(struct op_linear){.y = y, .x = in, .w = m, .n = n, .ldx = ldx, .ldy = ldy, .wide = true});
+}
+/* Projects w->xn by `down`, and its result by `up` if the projection has a low rank. Uses w->fused as scratch. */
+static int project_low(struct exec *x, const struct config *c, const struct work *w, float *y, int ldy, struct mat down, struct mat up, int n) {
+    if (!c->kda.rank) return project_wide(x, y, ldy, w->xn, c->hidden, down, n);
+    TRY(project_wide(x, w->fused, c->kda.rank, w->xn, c->hidden, down, n));
+    return project_wide(x, y, ldy, w->fused, c->kda.rank, up, n);
+}
+
+static int kda_inputs(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *spans, int n_spans, int n) {
+    const int width = width_of(c), gates = gates_width(c);
+    const struct mat in[PARTS] = {y->q, y->k, y->v};
+    for (int i = 0; i < PARTS; i++) TRY(project_wide(x, w->mixed + i * width, PARTS * width, w->xn, c->hidden, in[i], n));
+    TRY(project_wide(x, w->beta_alpha, gates, w->xn, c->hidden, y->kda_beta, n));
+    TRY(project_low(x, c, w, w->beta_alpha + c->kda.heads, gates, y->kda_decay, y->kda_decay_up, n));
+    return project_low(x, c, w, w->z, width, y->kda_gate, y->kda_gate_up, n);
+}
+
+/* Processes rows [row, row + n) of the workspace from one state to another. */
+static int kda_rows(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *s, int row, int n, int from,
+                    int to) {
+    const struct kda_config *d = &c->kda;
+    const int width = width_of(c), all = PARTS * width, gates = gates_width(c);
+    const size_t at = (size_t)row;
+    float *out = w->fused + at * (size_t)all;
+    const float *in = w->mixed + at * (size_t)all, *b = w->beta_alpha + at * (size_t)gates;
+    for (int i = 0; i < PARTS; i++)
+        TRY(x->ops->conv(x, &(struct op_conv){.out = out + i * width,
+                                              .x = in + i * width,
+                                              .w = y->kda_conv[i],
+                                              .before = attention_state(s, layer, i, from),
+                                              .after = attention_state(s, layer, i, to),
+                                              .n = n,
+                                              .channels = width,
+                                              .taps = d->taps,
+                                              .ldx = all,
+                                              .ldo = all,
+                                              .at = attention_address(s, layer, i)}));
+    return x->ops->delta(x, &(struct op_delta){.out = w->att + at * (size_t)width,
+                                               .q = out,
+                                               .k = out + width,
+                                               .v = out + 2 * width,
+                                               .b = b,
+                                               .a = b + d->heads,
+                                               .rate = y->mix_rate,
+                                               .dt = y->mix_dt,
+                                               .before = attention_state(s, layer, STATE, from),
+                                               .after = attention_state(s, layer, STATE, to),
+                                               .n = n,
+                                               .k_heads = d->heads,
+                                               .v_heads = d->heads,
+                                               .k_dim = d->dim,
+                                               .v_dim = d->dim,
+                                               .ldx = all,
+                                               .ldg = gates,
+                                               .ldo = width,
+                                               .rule = DELTA_CHANNELS,
+                                               .bound = d->bound,
+                                               .at = attention_address(s, layer, STATE)});
+}
+
+static int kda_attend(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *s, struct key_range keys) {
+    const int dim = c->kda.dim, width = width_of(c);
+    const size_t at = (size_t)s->row * (size_t)width;
+    float *out = w->att + at;
+    TRY(attention_step(x, c, y, layer, w, s, kda_rows));
+    TRY(x->ops->norm(
+        x,
+        &(struct op_norm){
+            .out = out, .x = out, .w = y->mix_norm, .rows = s->n * c->kda.heads, .dim = dim, .ldx = dim, .ldo = dim, .eps = c->norm_eps, .w_dtype = DT_F32}));
+    return x->ops->gate(x, &(struct op_gate){.y = out, .g = w->z + at, .n = s->n, .heads = 1, .dim = width, .ldy = width, .ldg = width, .kind = GATE_SIGMOID});
+}
+
+const struct attention_kind attention_kda = {
+    .name = "kda", .is_recordable = true, .cache_planes = kda_cache_planes, .store_kv = kda_inputs, .make_queries = attention_no_queries, .attend = kda_attend};

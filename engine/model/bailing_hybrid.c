@@ -1,0 +1,76 @@
+/* Ling 3: Kimi delta attention with a bound on its decays, every few layers MLA with a gate per head, Ling 2's experts. Reference: transformers,
+ * models/bailing_hybrid. */
+#include "engine/model/bailing.h"
+#include "engine/model/deepseek.h"
+#include "engine/model/kda.h"
+
+static void read_kda(struct config_reader *r, struct config *c) {
+    static const char *const kinds[] = {"kda", NULL};
+    const int period = config_int(r, "layer_group_size", 0, 1, CONFIG_MAX_LAYERS), whole = c->n_layers / period * period; /* layers in complete groups */
+    for (int i = 0; i < whole; i++) c->layer[i].mixer = (i + 1) % period ? MIXER_KDA : MIXER_ATTENTION;
+    config_choice(r, "linear_attention", kinds, 0);
+    if (!config_bool(r, "no_kda_lora", true)) config_fail(r, "'no_kda_lora' is false: the reference's projections of gates have full rank");
+    c->kda.heads = c->n_heads;
+    c->kda.dim = config_int(r, "head_dim", 0, 1, DELTA_MAX_K_DIM);
+    c->kda.taps = config_int(r, "short_conv_kernel_size", 4, 2, 64);
+    const double bound = config_num(r, "kda_lower_bound", -5, -100, 0);
+    if (config_bool(r, "kda_safe_gate", true)) c->kda.bound = (float)bound;
+}
+
+/* Reads a list with a limit of the activation per layer, 0: none, into glu_limit[which]. */
+static void read_limits(struct config_reader *r, struct config *c, const char *key, int which) {
+    const struct json *list = config_get(r, key);
+    if (!list) return;
+    if (list->type != JSON_ARRAY || (int)list->n < c->n_layers) config_fail(r, "'%s' is not a list of %d", key, c->n_layers);
+    for (int i = 0; i < c->n_layers && !r->rc; i++) {
+        const struct json *v = json_at(list, (uint32_t)i);
+        const double limit = v->type == JSON_NULL ? 0 : json_num(v, -1);
+        if (!(limit >= 0 && limit <= 1e6)) config_fail(r, "'%s' of layer %d is not a number of 0 or more", key, i);
+        else if (c->layer[i].moe) c->layer[i].glu_limit[which] = (float)limit;
+    }
+}
+
+static void parse(struct config_reader *r, struct config *c) {
+    deepseek_attention(r, c);
+    if (c->qkv_bias || config_bool(r, "use_qkv_bias", false) || config_bool(r, "use_bias", false))
+        config_fail(r, "its projections have biases: the reference's have none");
+    static const char *const gates[] = {"head_wise", NULL};
+    config_choice(r, "gated_attention_proj_granularity_type", gates, 0);
+    c->attn_gate = ATTN_GATE_HEAD;
+    c->attn_gate_kind = GATE_SIGMOID;
+    read_kda(r, c);
+    bailing_read_experts(r, c);
+    c->glu.clamp_after = true; /* as the vendor's vLLM; transformers has no limits */
+    read_limits(r, c, "expert_swiglu_limit_list", 0);
+    read_limits(r, c, "share_expert_swiglu_limit_list", 1);
+}
+
+#define L "model.layers.%d."
+static const char *const types[] = {"bailing_hybrid", NULL};
+const struct arch arch_bailing_hybrid = {
+    .model_types = types,
+    .title = "Ling 3",
+    .parse = parse,
+    .key_aliases = bailing_keys,
+    .names = {.embed = "model.word_embeddings",
+              .norm = "model.norm",
+              .head = "lm_head",
+              NAMES_NORMS_BEFORE("model."),
+              .q = L "attention.q_proj",
+              .q_a = L "attention.q_a_proj",
+              .q_a_norm = L "attention.q_a_layernorm",
+              .q_b = L "attention.q_b_proj",
+              .kv_a = L "attention.kv_a_proj_with_mqa",
+              .kv_a_norm = L "attention.kv_a_layernorm",
+              .kv_b = L "attention.kv_b_proj",
+              .o = L "attention.o_proj",
+              .attn_gate = L "attention.g_proj",
+              KDA_NAMES(L "attention."),
+              .kda_decay = L "attention.f_proj",
+              .kda_gate = L "attention.g_proj",
+              NAMES_ROUTER("model."),
+              .router_bias = L "mlp.gate.expert_bias",
+              NAMES_EXPERTS("model."),
+              NAMES_SHARED("model.", "shared_experts"),
+              NAMES_DENSE("model.")},
+};

@@ -1,0 +1,41 @@
+/* Kimi Linear: Kimi delta attention in most layers, MLA without rotation in the others, DeepSeek-V3's experts under Mixtral's names. Reference: the vendor's
+ * modeling_kimi.py; transformers, models/kimi_linear. */
+#include <math.h>
+
+#include "engine/model/deepseek.h"
+#include "engine/model/kda.h"
+
+static const struct deepseek_defaults defaults = {.scale = 1, .norm = true, .groups = 1, .best = 1};
+
+static void parse(struct config_reader *r, struct config *c) {
+    c->max_context = config_int(r, "model_max_length", c->max_context, 1, 1 << 24);
+    deepseek_attention(r, c);
+    if (!config_bool(r, "mla_use_nope", false)) config_fail(r, "'mla_use_nope' is not true: the reference rotates no keys");
+    if (c->rope.kind != ROPE_DEFAULT) config_fail(r, "'rope_scaling' is set: the reference rotates no keys");
+    for (int i = 0; i < c->n_layers; i++) c->layer[i].rope = LAYER_ROPE_NONE;
+    if (c->qkv_bias) config_fail(r, "'attention_bias' is true: the reference has none");
+    kda_read_layers(r, c, 1);
+    deepseek_experts(r, c, &defaults);
+    deepseek_router(r, c, &defaults);
+    if (!config_bool(r, "use_grouped_topk", true) && c->n_group > 1) config_fail(r, "'use_grouped_topk' is false with %d groups of experts", c->n_group);
+}
+
+#define L "model.layers.%d."
+static const char *const types[] = {"kimi_linear", NULL};
+static const char *const keys[][2] = {{"num_experts_per_tok", "num_experts_per_token"},
+                                      {"n_routed_experts", "num_experts"},
+                                      {"n_shared_experts", "num_shared_experts"},
+                                      {"norm_topk_prob", "moe_renormalize"},
+                                      {"scoring_func", "moe_router_activation_func"},
+                                      {"n_group", "num_expert_group"},
+                                      {NULL, NULL}};
+const struct arch arch_kimi_linear = {
+    .model_types = types,
+    .title = "Kimi Linear",
+    .defaults = {.context = 4096},
+    .parse = parse,
+    .names = {NAMES_USUAL("model."), DEEPSEEK_MLA_NAMES("model."), KDA_NAMES(L "self_attn."), KDA_LOW_NAMES(L "self_attn."), NAMES_SPARSE("model."),
+              .router_bias = L "block_sparse_moe.gate.e_score_correction_bias", .shared_gate_proj = L "block_sparse_moe.shared_experts.gate_proj",
+              .shared_up = L "block_sparse_moe.shared_experts.up_proj", .shared_down = L "block_sparse_moe.shared_experts.down_proj", NAMES_DENSE("model.")},
+    .key_aliases = keys,
+};

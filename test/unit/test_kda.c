@@ -1,0 +1,67 @@
+/* config.json of the families with Kimi delta attention: which layers have it, both kinds of decay, and what is refused. */
+#include "test/unit/unit.h"
+
+#include "engine/base/ops.h"
+#include "engine/kv/kv_cache.h"
+#include "test/unit/parse_config.h"
+
+#define MODEL(type, more) \
+    "{\"model_type\":\"" type "\",\"vocab_size\":1000,\"hidden_size\":256,\"num_hidden_layers\":5,\"num_attention_heads\":4," \
+    "\"intermediate_size\":512,\"max_position_embeddings\":4096,\"kv_lora_rank\":64,\"qk_nope_head_dim\":32,\"qk_rope_head_dim\":16,\"v_head_dim\":24," \
+    "\"num_experts\":8,\"moe_intermediate_size\":64" more "}"
+#define KIMI(layers, more) \
+    MODEL("kimi_linear", ",\"linear_attn_config\":{\"kda_layers\":" layers ",\"num_heads\":3,\"head_dim\":20},\"num_experts_per_token\":2" more)
+#define NOPE       ",\"mla_use_nope\":true"
+#define LING(more) MODEL("bailing_hybrid", ",\"layer_group_size\":2,\"head_dim\":20,\"num_experts_per_tok\":2" more)
+
+static void kimi_counts_layers_from_one(void **st) {
+    struct config c;
+    struct error e = {0};
+    assert_int_equal(parse(&c, KIMI("[1,2,5]", NOPE ",\"model_max_length\":9000,\"moe_renormalize\":false"), false, &e), 0);
+    assert_true(c.layer[1].mixer == MIXER_KDA && !c.layer[2].mixer && c.layer[4].mixer == MIXER_KDA && c.max_context == 9000 && !c.norm_topk);
+    assert_true(c.kda.heads == 3 && c.kda.dim == 20 && c.kda.rank == 20 && c.kda.taps == 4 && c.kda.bound == 0 && c.layer[2].rope == LAYER_ROPE_NONE);
+    assert_int_equal(kv_state_bytes(&c), 3 * 4 * (3 * 3 * 3 * 20 + 3 * 20 * 20)); /* three convolutions of four taps, and the state */
+}
+
+static void ling_alternates(void **st) {
+    struct config c;
+    struct error e = {0};
+    assert_int_equal(parse(&c, LING(",\"expert_swiglu_limit_list\":[1,2,3,4,null],\"first_k_dense_replace\":1"), false, &e), 0);
+    assert_true(c.layer[0].mixer == MIXER_KDA && !c.layer[1].mixer && c.layer[2].mixer == MIXER_KDA);
+    assert_int_equal(c.layer[4].mixer, MIXER_ATTENTION); /* in no complete group */
+    assert_true(c.kda.heads == 4 && !c.kda.rank && c.kda.bound == -5 && c.attn_gate == ATTN_GATE_HEAD && c.layer[1].rope == LAYER_ROPE_FIRST);
+    assert_true(c.layer[0].glu_limit[0] == 0 && c.layer[1].glu_limit[0] == 2 && c.layer[4].glu_limit[0] == 0 && c.glu.clamp_after);
+    assert_int_equal(parse(&c, LING(",\"kda_safe_gate\":false"), false, &e), 0);
+    assert_true(c.kda.bound == 0);
+}
+
+static void refusals_name_the_key(void **st) {
+    static const struct {
+        const char *text, *word;
+    } bad[] = {
+        {KIMI("[1,2,6]", NOPE), "kda_layers"},
+        {KIMI("[1,2,2]", NOPE), "kda_layers"},
+        {KIMI("[0,2]", NOPE), "kda_layers"},
+        {KIMI("3", NOPE), "kda_layers"},
+        {KIMI("[1],\"full_attn_layers\":[2,3,4]", NOPE), "layer 5"},
+        {KIMI("[1],\"gate\":2", NOPE), "linear_attn_config.gate"},
+        {KIMI("[1]", ",\"mla_use_nope\":false"), "mla_use_nope"},
+        {KIMI("[1]", NOPE ",\"use_grouped_topk\":false,\"num_expert_group\":2"), "use_grouped_topk"},
+        {LING(",\"no_kda_lora\":false"), "no_kda_lora"},
+        {LING(",\"gated_attention_proj_granularity_type\":\"none\""), "head_wise"},
+        {LING(",\"use_qkv_bias\":true"), "biases"},
+        {LING(",\"share_expert_swiglu_limit_list\":[1,2]"), "share_expert_swiglu_limit_list"},
+    };
+    struct config c;
+    struct error e = {0};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        assert_int_equal(parse(&c, bad[i].text, false, &e), ERR_MODEL);
+        if (!strstr(e.text, bad[i].word)) fail_msg("%s: %s", bad[i].word, e.text);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(kimi_counts_layers_from_one), cmocka_unit_test(ling_alternates),
+                                       cmocka_unit_test(refusals_name_the_key)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
