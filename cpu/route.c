@@ -101,6 +101,7 @@ static void route_token(const struct op_route *o, int t, uint8_t *space) {
         ids[k] = i;
     }
     for (int k = 0; k < o->topk; k++) weights[k] = (o->norm ? weights[k] / (sum + 1e-20f) : weights[k]) * o->scale;
+    for (int k = 0; o->expert_scale && k < o->topk; k++) weights[k] *= o->expert_scale[ids[k]];
     if (o->n_idle) replace_idle(o, t, choice, mark);
 }
 

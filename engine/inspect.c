@@ -178,7 +178,7 @@ int engine_inspect(const struct engine_params *p, struct buf *b, struct error *e
     }
     if (c->attn == ATTN_DSA || c->attn == ATTN_COMPRESSED)
         buf_fmt(b, ",\"index_heads\":%d,\"index_head_dim\":%d,\"index_topk\":%d", c->index_heads, c->index_dim, c->index_topk);
-    static const char *const ropes[] = {"default", "linear", "yarn", "llama3", "longrope", "factors"};
+    static const char *const ropes[] = {"default", "linear", "yarn", "llama3", "longrope", "factors", "proportional"};
     static const char *const scores[] = {"softmax", "sigmoid", "mixer", "sqrtsoftplus"};
     buf_fmt(b, ",\"window\":%d,\"layers_with_window\":%d},\"rope\":{\"kind\":\"%s\",\"dim\":%d,\"theta\":%.10g", window, windows, ropes[c->rope.kind],
             c->rope.dim, c->rope.theta);

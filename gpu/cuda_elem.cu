@@ -216,7 +216,7 @@ static __global__ void route_kernel(struct cuda_route r) {
     }
     for (int k = lane; k < r.topk; k += 32) {
         float w = weights[k];
-        weights[k] = (r.norm ? w / (total + 1e-20f) : w) * r.scale;
+        weights[k] = (r.norm ? w / (total + 1e-20f) : w) * r.scale * (r.expert_scale ? r.expert_scale[ids[k]] : 1.0f);
     }
     if (!r.n_idle) return;
     __syncwarp();

@@ -68,6 +68,7 @@ struct cuda_route {                                                  /* struct o
     float scale, jitter;
     int n_idle;
     float *idle;
+    const float *expert_scale;
 };
 
 /* Timelines (gpu.h): word [2] in pinned host memory. wait polls. */

@@ -322,6 +322,7 @@ int op_visit(enum op_code code, union op_args *a, op_visit_fn fn, void *ctx) {
         const size_t all = (size_t)(o->n_experts + o->n_idle) * 4;
         VISIT(o->logits, (size_t)o->n * all, VISIT_IN);
         VISIT(o->bias, all, VISIT_CONST);
+        VISIT(o->expert_scale, (size_t)o->n_experts * 4, VISIT_CONST);
         VISIT(o->idle, o->n_idle ? (size_t)o->n * 4 : 0, VISIT_OUT);
         VISIT(o->table, (size_t)o->vocab * (size_t)o->topk * 4, VISIT_CONST);
         VISIT(o->tokens, o->table ? (size_t)o->n * 4 : 0, VISIT_IN);

@@ -194,16 +194,18 @@ struct op_merge {
  * (Phi-3.5-MoE's sparse mixer): the best logit, then the best of the others; an expert's weight is its share of the softmax over the logits within 2 * jitter
  * (relative) of it, without those chosen before. With `table` nothing is chosen: ids are table[tokens[i]], in its order, and scores weight them (DeepSeek-V4's
  * hash layers). With n_idle the logits are [n, n_experts + n_idle]: the last ones are of experts that return their input. A token's weights of the
- * idle experts that it chose are summed in idle, and in their place ids has the next best of the others, with weight 0. */
+ * idle experts that it chose are summed in idle, and in their place ids has the next best of the others, with weight 0. With expert_scale a chosen expert's
+ * weight is also multiplied by its own factor, after the normalization. */
 enum score_fn { SCORE_SOFTMAX, SCORE_SIGMOID, SCORE_MIXER, SCORE_SQRT_SOFTPLUS };
 struct op_route {
     int32_t *ids;
     float *weights;
     const float *logits;
-    const float *bias;     /* [n_experts] or NULL */
-    const int32_t *table;  /* [vocab, topk], valid experts; NULL: choose */
-    const int32_t *tokens; /* [n], with table */
-    float *idle;           /* [n], with n_idle */
+    const float *bias;         /* [n_experts] or NULL */
+    const int32_t *table;      /* [vocab, topk], valid experts; NULL: choose */
+    const int32_t *tokens;     /* [n], with table */
+    float *idle;               /* [n], with n_idle */
+    const float *expert_scale; /* [n_experts] or NULL; not with n_idle */
     int n, n_experts, n_idle, topk, n_group, topk_group, vocab;
     uint8_t score; /* enum score_fn */
     bool group_top2, norm;

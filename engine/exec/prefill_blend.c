@@ -101,7 +101,7 @@ static int open_host_buffers(struct blend *b, const struct prefill_job *j, struc
                 {&b->kv, kv_writeback_prefill_bytes(s, b->rows)},
                 {&b->carry.streams, moves ? hidden * (size_t)c->streams.n : 0},
                 {&b->carry.post, moves ? n * (size_t)c->streams.n * 4 : 0},
-                {&b->carry.kept, moves && config_keeps_input(c) ? hidden : 0},
+                {&b->carry.kept, moves && config_keeps_rows(c) ? hidden : 0},
                 {&b->carry.selected_keys, moves ? n * (size_t)c->index_topk * 4 : 0}};
     int rc = 0;
     for (size_t i = 0; i < sizeof want / sizeof *want && !rc; i++)

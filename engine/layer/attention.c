@@ -37,18 +37,18 @@ int attention_project_gates(struct exec *x, const struct config *c, const struct
     return y->attn_gate.data ? block_linear(x, c, w->fused, y->attn_gate.rows, w->xn, c->hidden, y->attn_gate, NULL, n, false) : 0;
 }
 int attention_gate_output(struct exec *x, const struct config *c, int layer, struct work *w, const struct span *s, float *out) {
-    const int heads = config_heads(c, layer);
+    const int heads = config_heads(c, layer), dim = config_head_dim(c, layer), v_dim = config_v_dim(c, layer);
     const bool both = c->attn_gate == ATTN_GATE_IN_QUERY, per_head = c->attn_gate == ATTN_GATE_HEAD;
-    const int each = both ? 2 * c->head_dim : per_head ? 1 : c->v_dim; /* numbers of a head in w->fused */
+    const int each = both ? 2 * dim : per_head ? 1 : v_dim; /* numbers of a head in w->fused */
     if (!c->attn_gate) return 0;
     return x->ops->gate(x, &(struct op_gate){.y = out,
-                                             .g = w->fused + (size_t)s->row * (size_t)(heads * each) + (both ? c->head_dim : 0),
+                                             .g = w->fused + (size_t)s->row * (size_t)(heads * each) + (both ? dim : 0),
                                              .n = s->n,
                                              .heads = heads,
-                                             .dim = c->v_dim,
-                                             .ldy = heads * c->v_dim,
+                                             .dim = v_dim,
+                                             .ldy = heads * v_dim,
                                              .ldg = heads * each,
-                                             .head_ldy = c->v_dim,
+                                             .head_ldy = v_dim,
                                              .head_ldg = each,
                                              .kind = c->attn_gate_kind,
                                              .per_head = per_head});

@@ -2,8 +2,8 @@
 #include "engine/layer/attention.h"
 
 static int gqa_cache_planes(const struct config *c, int layer, struct cache_desc *out) {
-    out[0] = (struct cache_desc){.heads = config_kv_heads(c, layer), .dim = c->head_dim};
-    out[1] = (struct cache_desc){.heads = config_kv_heads(c, layer), .dim = c->v_dim};
+    out[0] = (struct cache_desc){.heads = config_kv_heads(c, layer), .dim = config_head_dim(c, layer)};
+    out[1] = (struct cache_desc){.heads = config_kv_heads(c, layer), .dim = config_v_dim(c, layer)};
     return 2;
 }
 
@@ -13,7 +13,7 @@ static int gqa_clip(struct exec *x, const struct config *c, float *v, int width,
 
 /* Norms, clips and rotates n projected rows of `heads` keys or queries, in the family's order. */
 static int gqa_norm_and_rotate(struct exec *x, const struct config *c, int layer, const struct work *w, float *v, int heads, const float *norm, int n) {
-    const int dim = c->head_dim, all = heads * dim;
+    const int dim = config_head_dim(c, layer), all = heads * dim;
     const bool by_head = c->qk_norm == QK_NORM_HEAD || (c->qk_norm == QK_NORM_UNIT && c->layer[layer].rope != LAYER_ROPE_NONE);
     if (c->qk_norm_after_rope) TRY(attention_rotate(x, c, layer, w, v, heads, all, dim, n));
     if (c->qk_norm == QK_NORM_ALL) TRY(block_norm(x, c, v, all, v, all, norm, NULL, n, all));
@@ -24,10 +24,13 @@ static int gqa_norm_and_rotate(struct exec *x, const struct config *c, int layer
 
 static int gqa_store_kv(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *spans, int n_spans,
                         int n) {
-    const int heads = config_kv_heads(c, layer), width[2] = {heads * c->head_dim, heads * c->v_dim};
+    const int heads = config_kv_heads(c, layer), v_dim = config_v_dim(c, layer), width[2] = {heads * config_head_dim(c, layer), heads * v_dim};
     float *const rows[2] = {w->kv, w->kv + (size_t)n * (size_t)width[0]};
     TRY(block_linear(x, c, rows[0], width[0], w->xn, c->hidden, y->k, y->k_bias, n, false));
-    TRY(block_linear(x, c, rows[1], width[1], w->xn, c->hidden, y->v, y->v_bias, n, false));
+    if (c->layer[layer].v_is_k)
+        TRY(x->ops->copy(x, &(struct op_copy){.y = rows[1], .x = rows[0], .n = n, .heads = 1, .dim = width[1], .ldx = width[1], .ldy = width[1]}));
+    else TRY(block_linear(x, c, rows[1], width[1], w->xn, c->hidden, y->v, y->v_bias, n, false));
+    if (c->v_norm) TRY(block_norm(x, c, rows[1], v_dim, rows[1], v_dim, NULL, NULL, n * heads, v_dim));
     TRY(gqa_norm_and_rotate(x, c, layer, w, rows[0], heads, y->k_norm, n));
     TRY(gqa_clip(x, c, rows[1], width[1], n));
     if (c->v_scale > 0) TRY(x->ops->scale(x, &(struct op_scale){.x = rows[1], .n = n, .m = width[1], .ld = width[1], .by = c->v_scale}));
@@ -47,7 +50,7 @@ static int gqa_store_kv(struct exec *x, const struct config *c, const struct lay
 /* Computes the queries and, in gated attention, the gates in w->fused. */
 static int gqa_make_queries(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, int n) {
     const bool both = c->attn_gate == ATTN_GATE_IN_QUERY; /* a head's query, followed by its gate */
-    const int dim = c->head_dim, heads = config_heads(c, layer), qd = heads * dim, each = both ? 2 * dim : dim;
+    const int dim = config_head_dim(c, layer), heads = config_heads(c, layer), qd = heads * dim, each = both ? 2 * dim : dim;
     float *q = both ? w->fused : w->q;
     TRY(block_linear(x, c, q, heads * each, w->xn, c->hidden, y->q, y->q_bias, n, false));
     if (both)
@@ -59,7 +62,7 @@ static int gqa_make_queries(struct exec *x, const struct config *c, const struct
 }
 
 static int gqa_attend(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *s, struct key_range keys) {
-    const int heads = config_heads(c, layer), qd = heads * c->head_dim, od = heads * c->v_dim;
+    const int heads = config_heads(c, layer), qd = heads * config_head_dim(c, layer), od = heads * config_v_dim(c, layer);
     const size_t row = (size_t)s->row;
     struct op_attention o = {.out = w->att + row * (size_t)od,
                              .q = w->q + row * (size_t)qd,
@@ -68,7 +71,7 @@ static int gqa_attend(struct exec *x, const struct config *c, const struct layer
                              .sinks = keys.piece & PIECE_FIRST ? y->sinks : NULL, /* added once */
                              .n = s->n,
                              .n_heads = heads,
-                             .v_dim = c->v_dim,
+                             .v_dim = config_v_dim(c, layer),
                              .ldq = qd,
                              .ldo = od,
                              .q_pos0 = s->pos,

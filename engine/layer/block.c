@@ -86,14 +86,43 @@ static int scale_rows(struct exec *x, const struct config *c, float *v, float by
     return x->ops->scale(x, &(struct op_scale){.x = v, .n = n, .m = c->hidden, .ld = c->hidden, .by = by});
 }
 
+/* Inputs of a block: weights that mix the streams, norms and factors of the previous block's output, and the block's own norm. */
+struct block_input {
+    const struct stream_mix *mix;
+    const float *out_norm, *experts_norm, *stream_scale;
+    const float *weight, *bias;
+    int tag; /* the block's index as counted by work.bad */
+};
+
+/* Multiplies n rows of v by factors: one per row, or (by_row false) the same for all. */
+static int weigh_rows(struct exec *x, const struct config *c, float *v, const float *weight, bool by_row, int n) {
+    return x->ops->gate(x, &(struct op_gate){.y = v,
+                                             .g = weight,
+                                             .n = n,
+                                             .heads = 1,
+                                             .dim = c->hidden,
+                                             .ldy = c->hidden,
+                                             .ldg = by_row,
+                                             .head_ldy = c->hidden,
+                                             .head_ldg = 1,
+                                             .kind = GATE_LINEAR,
+                                             .per_head = true});
+}
+
 /* With a plain stream: adds the previous block's output w->x, normed or scaled if the family does so, to the stream and clears w->x. tag 0: no previous block,
  * w->x is the embedding. */
-static int add_output(struct exec *x, const struct config *c, const float *out_norm, struct work *w, int n, int tag) {
-    const int hidden = c->hidden;
+static int add_output(struct exec *x, const struct config *c, const struct block_input *in, struct work *w, int n) {
+    const int hidden = c->hidden, tag = in->tag;
+    const float *out_norm = in->out_norm;
+    if (tag && in->experts_norm) { /* so far w->x has the experts' sum only */
+        TRY(norm_rows(x, c, w->x, hidden, w->x, hidden, in->experts_norm, NULL, n, hidden, c->norm_eps, tag, w->first_bad));
+        TRY(x->ops->add(x, &(struct op_add){.y = w->x, .x = w->kept, .n = n, .m = hidden}));
+    }
     if (tag && out_norm) TRY(norm_rows(x, c, w->x, hidden, w->x, hidden, out_norm, NULL, n, hidden, c->norm_eps, tag, w->first_bad));
     if (tag && c->norms_stream) TRY(scale_rows(x, c, w->x, c->layer[(tag - 1) / 2].branch[(tag - 1) % 2].output, n));
     if (tag) TRY(x->ops->add(x, &(struct op_add){.y = w->streams, .x = w->x, .n = n, .m = hidden}));
     else TRY(copy_rows(x, c, w->streams, w->x, n));
+    if (tag && in->stream_scale) TRY(weigh_rows(x, c, w->streams, in->stream_scale, false, n));
     return x->ops->fill(x, &(struct op_fill){.x = w->x, .n = n, .m = hidden});
 }
 
@@ -101,22 +130,16 @@ int block_merge_streams(struct exec *x, const struct weights *m, struct work *w,
     const struct config *c = &m->config;
     if (!c->streams.n) return 0;
     if (!c->streams.is_plain) return mix_streams(x, c, &m->head_mix, w, false, true, n);
-    TRY(add_output(x, c, m->last_out_norm, w, n, 2 * c->n_layers));
+    const struct block_input in = {.out_norm = m->last_out_norm, .experts_norm = m->last_experts_norm, .stream_scale = m->last_scale, .tag = 2 * c->n_layers};
+    TRY(add_output(x, c, &in, w, n));
     return copy_rows(x, c, w->x, w->streams, n);
 }
-
-/* Inputs of a block: how it takes the streams, the norm of the previous block's output, and its own norm. */
-struct block_input {
-    const struct stream_mix *mix;
-    const float *out_norm, *weight, *bias;
-    int tag; /* the block's index as counted by work.bad */
-};
 
 /* Computes the normed input of a block in w->xn. */
 static int norm_input(struct exec *x, const struct config *c, const struct block_input *in, struct work *w, int n) {
     const int tag = in->tag;
     const bool reads_same = c->parallel_block && tag % 2; /* the FFN of a parallel block: the attention's output waits for the FFN's in w->x */
-    if (c->streams.is_plain && !reads_same) TRY(add_output(x, c, in->out_norm, w, n, tag));
+    if (c->streams.is_plain && !reads_same) TRY(add_output(x, c, in, w, n));
     if (c->streams.n && !c->streams.is_plain) TRY(mix_streams(x, c, in->mix, w, tag == 0, false, n));
     if (c->no_input_norm) return copy_rows(x, c, w->xn, w->streams, n);
     const float *weight = in->weight, *bias = in->bias;
@@ -140,7 +163,7 @@ size_t block_grown_bytes(const struct config *c, int keys) {
 }
 
 int block_kv(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *spans, int n_spans, int n) {
-    const struct block_input in = {&y->attn_mix, y->previous_out_norm, y->attn_norm, y->attn_norm_bias, 2 * layer};
+    const struct block_input in = {&y->attn_mix, y->previous_out_norm, y->previous_experts_norm, y->previous_scale, y->attn_norm, y->attn_norm_bias, 2 * layer};
     TRY(norm_input(x, c, &in, w, n));
     return attention_of(c, layer)->store_kv(x, c, y, layer, w, spans, n_spans, n);
 }
@@ -168,35 +191,33 @@ int block_attention(struct exec *x, const struct config *c, const struct layer *
 
 /* --- Experts and head ---------------------------------------------------------------------------------------------------- */
 
-/* Multiplies row i of v by weight[i]. */
-static int weigh_rows(struct exec *x, const struct config *c, float *v, const float *weight, int n) {
-    return x->ops->gate(x, &(struct op_gate){.y = v,
-                                             .g = weight,
-                                             .n = n,
-                                             .heads = 1,
-                                             .dim = c->hidden,
-                                             .ldy = c->hidden,
-                                             .ldg = 1,
-                                             .head_ldy = c->hidden,
-                                             .head_ldg = 1,
-                                             .kind = GATE_LINEAR,
-                                             .per_head = true});
-}
 /* Adds what idle experts return, their input times their weights. Reuses w->kept, which the layer has read, as scratch. */
 static int add_idle(struct exec *x, const struct config *c, struct work *w, int n) {
-    TRY(weigh_rows(x, c, w->kept, w->idle, n));
+    TRY(weigh_rows(x, c, w->kept, w->idle, true, n));
     return x->ops->add(x, &(struct op_add){.y = w->x, .x = w->kept, .n = n, .m = c->hidden});
 }
 /* Weighs the chosen expert's input instead of its output. The shared expert's input remains as it is. A workspace of predictions has no room for that one. */
 static int weigh_input(struct exec *x, const struct config *c, struct work *w, int n) {
     if (w->ffn_in) TRY(copy_rows(x, c, w->ffn_in, w->xn, n));
-    TRY(weigh_rows(x, c, w->xn, w->weights, n));
+    TRY(weigh_rows(x, c, w->xn, w->weights, true, n));
     return x->ops->fill(x, &(struct op_fill){.x = w->weights, .n = n, .m = c->topk, .value = 1});
 }
 
+static int norm_stream(struct exec *x, const struct config *c, struct work *w, const float *weight, int n) {
+    return block_norm(x, c, w->xn, c->hidden, w->streams, c->hidden, weight, NULL, n, c->hidden);
+}
+/* Computes the dense FFN beside the experts in w->kept, normed, and then the router's input in w->xn. */
+static int compute_beside(struct exec *x, const struct config *c, const struct layer *y, struct work *w, int n) {
+    TRY(x->ops->fill(x, &(struct op_fill){.x = w->kept, .n = n, .m = c->hidden}));
+    TRY(x->ops->experts(x, &(struct op_experts){.y = w->kept, .x = w->xn, .shared = &y->beside, .n = n, .hidden = c->hidden}));
+    TRY(block_norm(x, c, w->kept, c->hidden, w->kept, c->hidden, y->dense_out_norm, NULL, n, c->hidden));
+    return norm_stream(x, c, w, y->router_norm, n);
+}
+
 int block_route(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, int n) {
-    const struct block_input in = {&y->ffn_mix, y->attn_out_norm, y->ffn_norm, y->ffn_norm_bias, 2 * layer + 1};
+    const struct block_input in = {&y->ffn_mix, y->attn_out_norm, NULL, NULL, y->ffn_norm, y->ffn_norm_bias, 2 * layer + 1};
     const int logits = config_n_choices(c);
+    const bool beside = y->beside.gate.data;
     TRY(norm_input(x, c, &in, w, n));
     if (c->layer[layer].keeps_input) TRY(copy_rows(x, c, w->kept, w->xn, n));
     if (!c->layer[layer].moe) return 0;
@@ -204,6 +225,7 @@ int block_route(struct exec *x, const struct config *c, const struct layer *y, i
         TRY(copy_rows(x, c, w->ffn_in, w->xn, n));
         TRY(copy_rows(x, c, w->xn, w->kept, n));
     }
+    if (beside) TRY(compute_beside(x, c, y, w, n));
     TRY(x->ops->linear(
         x, &(struct op_linear){.y = w->router, .x = w->xn, .bias = y->router_shift, .w = y->router, .n = n, .ldx = c->hidden, .ldy = logits, .exact = true}));
     if (c->router_cap > 0) TRY(x->ops->softcap(x, &(struct op_softcap){.x = w->router, .n = n, .m = logits, .cap = c->router_cap}));
@@ -211,6 +233,7 @@ int block_route(struct exec *x, const struct config *c, const struct layer *y, i
                                             .weights = w->weights,
                                             .logits = w->router,
                                             .bias = y->router_bias,
+                                            .expert_scale = y->expert_scale,
                                             .table = (const int32_t *)y->router_table,
                                             .tokens = w->tokens,
                                             .vocab = c->vocab,
@@ -226,6 +249,7 @@ int block_route(struct exec *x, const struct config *c, const struct layer *y, i
                                             .norm = c->norm_topk,
                                             .scale = c->routed_scale,
                                             .jitter = c->router_jitter}));
+    if (beside) return norm_stream(x, c, w, y->experts_norm, n);
     if (c->n_idle_experts) TRY(add_idle(x, c, w, n));
     if (c->weighs_input) TRY(weigh_input(x, c, w, n));
     if (c->shared_scale > 0) return x->ops->fill(x, &(struct op_fill){.x = w->shared_weight, .n = n, .m = 1, .value = c->shared_scale});

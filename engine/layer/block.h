@@ -42,7 +42,7 @@ struct work {
     float *index_q, *index_weights;         /* indexer: [rows, index_heads * index_dim] queries, [rows, index_heads] head weights */
     int32_t *selected_keys;                 /* [rows, index_topk] selected cache rows; kept for layers that reuse the selection */
     float *ffn_in;                          /* [rows, hidden] input of shared experts where it is not xn (config_has_ffn_in), otherwise NULL */
-    float *kept;                            /* [rows, hidden] the FFN input that a layer keeps for the next; NULL: no layer does */
+    float *kept;                            /* [rows, hidden] what a layer keeps for the next: its FFN input, or a dense FFN's output; NULL: no layer does */
     float *idle;                            /* [rows] weights of idle experts; NULL: the model has none */
     float *router;                          /* [rows, n_experts + n_idle_experts] */
     int32_t *ids;                           /* [rows, topk] */

@@ -110,7 +110,7 @@ static int list_buffers(struct work *w, const struct config *c, int rows, struct
         out[k++] = (struct part){(void **)&w->weights, n * (size_t)c->topk * f};
     }
     if (config_needs_ffn_in(c)) out[k++] = (struct part){(void **)&w->ffn_in, n * (size_t)c->hidden * f};
-    if (config_keeps_input(c)) out[k++] = (struct part){(void **)&w->kept, n * (size_t)c->hidden * f};
+    if (config_keeps_rows(c)) out[k++] = (struct part){(void **)&w->kept, n * (size_t)c->hidden * f};
     if (c->n_idle_experts) out[k++] = (struct part){(void **)&w->idle, n * f};
     if (config_weighs_shared(c)) out[k++] = (struct part){(void **)&w->shared_weight, n * f};
     return k;

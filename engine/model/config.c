@@ -149,8 +149,8 @@ void config_read_rope_object(struct config_reader *r, struct config *c, const ch
     if (config_has(r, key)) {
         struct config_reader in;
         config_open(r, key, &in);
-        static const char *const kinds[] = {"default", "linear", "yarn", "llama3", "longrope", "factors", "dynamic", NULL};
-        enum { ALPHA = ROPE_FACTORS + 1 };
+        static const char *const kinds[] = {"default", "linear", "yarn", "llama3", "longrope", "factors", "proportional", "dynamic", NULL};
+        enum { ALPHA = ROPE_PROPORTIONAL + 1 };
         const char *type = config_has(&in, "rope_type") ? "rope_type" : "type";
         config_has(&in, "type"); /* both spellings may be present */
         k->kind = (uint8_t)config_choice(&in, type, kinds, 0);
@@ -180,6 +180,7 @@ void config_read_rope_object(struct config_reader *r, struct config *c, const ch
         k->low_freq = config_num(&in, "low_freq_factor", 0, 0, 1e6);
         k->high_freq = config_num(&in, "high_freq_factor", 0, 0, 1e6);
         if (!in.rc && k->kind == ROPE_YARN && k->factor == 0) k->factor = c->max_context / k->original_max;
+        if (!in.rc && k->kind == ROPE_PROPORTIONAL && k->factor == 0) k->factor = 1;
         if (!in.rc && k->kind == ROPE_LONG) read_long(&in, k, c->max_context, (int)(dim * partial) / 2);
         if (!in.rc && k->kind == ROPE_FACTORS) read_factors(&in, "factors", k->factors[0], (int)(dim * partial) / 2);
         if (!in.rc && k->kind != ROPE_DEFAULT && k->kind < ROPE_LONG && !(k->factor >= 1))
@@ -189,6 +190,7 @@ void config_read_rope_object(struct config_reader *r, struct config *c, const ch
         config_close(r, "rope_scaling", &in);
     }
     k->dim = (int)((k->partial_of ? k->partial_of : dim) * partial);
+    if (k->kind == ROPE_PROPORTIONAL) k->turning_pairs = k->dim / 2, k->dim = dim;
     if (!r->rc && (k->dim < 2 || k->dim % 2)) config_fail(r, "%d rotary dimensions of a head of %d: must be even and at least 2", k->dim, dim);
     if (!r->rc && k->theta <= 1) config_fail(r, "'rope_theta' is %g; hearth takes more than 1", k->theta);
 }

@@ -34,7 +34,7 @@ enum attn_gate {
     ATTN_GATE_HEAD
 };                                                                        /* q_proj yields query and gate per head; a matrix of gates by element; by head */
 enum layer_rope { LAYER_ROPE_FIRST, LAYER_ROPE_SECOND, LAYER_ROPE_NONE }; /* a layer uses config.rope, config.second_rope, or no rotation */
-enum rope_kind { ROPE_DEFAULT, ROPE_LINEAR, ROPE_YARN, ROPE_LLAMA3, ROPE_LONG, ROPE_FACTORS };
+enum rope_kind { ROPE_DEFAULT, ROPE_LINEAR, ROPE_YARN, ROPE_LLAMA3, ROPE_LONG, ROPE_FACTORS, ROPE_PROPORTIONAL };
 enum { ROPE_PAIRS_MAX = 512 };
 
 struct rope_config {
@@ -45,7 +45,8 @@ struct rope_config {
     double theta, factor, original_max, beta_fast, beta_slow, mscale, mscale_all_dim, attention_factor; /* attention_factor 0: derive */
     double low_freq, high_freq;                                                                         /* llama3 */
     double default_partial_factor;                                                                      /* default rotary fraction of a head; 0: all */
-    int partial_of; /* dimensions that the fraction is of; 0: those asked for */
+    int partial_of;    /* dimensions that the fraction is of; 0: those asked for */
+    int turning_pairs; /* ROPE_PROPORTIONAL: the first pairs, which turn; the others have frequency 0 */
     /* LongRoPE: divisors of the frequencies, and the factor for cos and sin: [0] up to original_max tokens, [1] for longer sequences */
     float factors[2][ROPE_PAIRS_MAX], factors_mscale[2];
 };
@@ -69,7 +70,7 @@ struct config {
 
     uint8_t attn;                           /* enum attn_kind */
     int n_heads, n_kv_heads;                /* the largest of any layer */
-    int head_dim, v_dim;                    /* query/key head and value head; MLA: nope + rope, v_head_dim */
+    int head_dim, v_dim;                    /* query/key head and value head, the largest of any layer; MLA: nope + rope, v_head_dim */
     int q_lora, kv_lora, qk_nope, qk_rope;  /* MLA; q_lora 0: q is projected from hidden */
     float q_latent_scale, kv_latent_scale;  /* factors of the normed latents; 0: 1 */
     float latent_eps;                       /* of their norms; 0: 1e-6 */
@@ -83,6 +84,7 @@ struct config {
     bool sinks;                        /* a logit per head that takes part in the softmax without a value */
     uint8_t attn_gate, attn_gate_kind; /* GQA, MLA: enum attn_gate; enum gate_kind: the function of the gate that multiplies the attention output */
     float v_scale;                     /* GQA: factor of the values; 0: 1 */
+    bool v_norm;                       /* GQA: values are normed per head, without weights */
     struct query_scale {               /* queries are multiplied by 1 + slope * log(1 + floor((pos + shift) / every)); slope 0: not */
         float slope;
         int every, shift;
@@ -121,6 +123,8 @@ struct config {
         uint8_t rope;            /* enum layer_rope */
         bool no_sinks;           /* has no sinks though the model does */
         int n_heads, n_kv_heads; /* GQA; 0: the model's */
+        int head_dim;            /* GQA: of queries, keys and values; 0: the model's */
+        bool v_is_k;             /* GQA: values are the projected keys, before norm and rotation */
         float glu_limit[2];      /* limit of the activation: routed experts; shared expert or dense FFN. 0: config.glu's */
         int window;              /* number of keys a query sees, including its own; 0: all */
         int chunk_keys;          /* GQA: a query sees keys of its own chunk of this many positions; 0: all */
@@ -139,6 +143,8 @@ struct config {
     bool no_input_norm;  /* blocks read the residual stream as it is */
     uint8_t output_norm; /* enum output_norm; needs config_keep_stream */
     bool parallel_block; /* attention and FFN read the same stream; needs config_keep_stream */
+    bool dense_beside;   /* layers with experts have a dense FFN beside them (struct layer's beside); needs config_keep_stream */
+    bool stream_scale;   /* a layer's factor multiplies the stream after its FFN; needs config_keep_stream */
 
     int dense_inter;                                     /* of dense layers */
     bool dense_bias;                                     /* of gate, up and down in dense layers */
@@ -184,7 +190,9 @@ static inline bool config_has_states(const struct config *c) {
 }
 /* Logits of a router. */
 static inline int config_n_choices(const struct config *c) { return c->n_experts + c->n_idle_experts; }
-static inline bool config_keeps_input(const struct config *c) {
+/* Whether a layer keeps rows for the next in work.kept. */
+static inline bool config_keeps_rows(const struct config *c) {
+    if (c->dense_beside) return true;
     for (int i = 0; i < c->n_layers; i++)
         if (c->layer[i].keeps_input) return true;
     return false;
@@ -195,6 +203,8 @@ static inline bool config_weighs_shared(const struct config *c) { return c->shar
 static inline void config_keep_stream(struct config *c) { c->streams = (struct residual_streams){.n = 1, .is_plain = true}; }
 static inline int config_heads(const struct config *c, int layer) { return c->layer[layer].n_heads ? c->layer[layer].n_heads : c->n_heads; }
 static inline int config_kv_heads(const struct config *c, int layer) { return c->layer[layer].n_kv_heads ? c->layer[layer].n_kv_heads : c->n_kv_heads; }
+static inline int config_head_dim(const struct config *c, int layer) { return c->layer[layer].head_dim ? c->layer[layer].head_dim : c->head_dim; }
+static inline int config_v_dim(const struct config *c, int layer) { return c->layer[layer].head_dim ? c->layer[layer].head_dim : c->v_dim; }
 /* The activation of a layer's routed experts, or of its shared expert or dense FFN. */
 static inline struct glu config_glu(const struct config *c, int layer, bool routed) {
     struct glu g = c->glu;

@@ -61,8 +61,12 @@ static double mixer_weights(const struct config *c, int layer) {
 }
 
 void cost_model_of(struct cost_model *q, const struct config *c, enum dtype dense, enum dtype experts, enum dtype kv) {
-    double hidden = c->hidden, heads = 0, kv_heads = 0, dim = c->head_dim, v = c->v_dim, latent = c->kv_lora, rope = c->qk_rope;
-    for (int i = 0; i < c->n_layers; i++) heads += config_heads(c, i) / (double)c->n_layers, kv_heads += config_kv_heads(c, i) / (double)c->n_layers;
+    double hidden = c->hidden, heads = 0, kv_heads = 0, dim = 0, v = 0, latent = c->kv_lora, rope = c->qk_rope;
+    const double layers = c->n_layers; /* layers differ: averages */
+    for (int i = 0; i < c->n_layers; i++) {
+        heads += config_heads(c, i) / layers, kv_heads += config_kv_heads(c, i) / layers;
+        dim += config_head_dim(c, i) / layers, v += config_v_dim(c, i) / layers;
+    }
     bool mla = c->kv_lora;
     double attended = 1, expert = 3.0 * c->moe_inter * hidden, shared = 3.0 * c->shared_inter * hidden, ffn = 3.0 * c->dense_inter * hidden, half,
            router = hidden * config_n_choices(c);

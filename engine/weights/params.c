@@ -1,5 +1,7 @@
 #include "engine/weights/params.h"
 
+#include <math.h>
+
 #include "engine/model/arch.h"
 #include "engine/weights/weights.h"
 
@@ -17,8 +19,8 @@
     { {OF(type, field, name, module), .suffix = end, .rows = n, .slice = s}, when }
 
 /* A vector of the layer `shift` layers away. */
-#define VEC_OF(shift, type, field, name, module, n, when) \
-    { {OF(type, field, name, module), .suffix = ".weight", .rows = n, .layer_shift = (int16_t)(shift)}, when }
+#define VEC_OF(shift, type, field, name, end, module, n, when) \
+    { {OF(type, field, name, module), .suffix = end, .rows = n, .layer_shift = (int16_t)(shift)}, when }
 
 /* A vector published as a table, and the weights that mix residual streams: n weights in `parts` parts. */
 #define TABLE(field, name, module, n, w, when) \
@@ -32,7 +34,7 @@
 
 /* Rows [first, first + rows) of q, k and v if they are one tensor. */
 static struct tensor_slice in_qkv(const struct config *c, int layer, int first) {
-    const int all = config_heads(c, layer) * c->head_dim + config_kv_heads(c, layer) * (c->head_dim + c->v_dim);
+    const int dim = config_head_dim(c, layer), all = config_heads(c, layer) * dim + config_kv_heads(c, layer) * (dim + config_v_dim(c, layer));
     return c->layout->qkv ? (struct tensor_slice){.total_rows = all, .first = first, .step = 1} : (struct tensor_slice){0};
 }
 /* Gate (which 0) or up (1) of an FFN, `inter` wide. */
@@ -74,8 +76,9 @@ static struct mixer_params mixer_params_of(const struct config *c, int layer) {
 }
 
 int params_list(const struct config *c, int layer, unsigned modules, struct param out[PARAMS_MAX]) {
-    const int hidden = c->hidden, heads = config_heads(c, layer), q = heads * c->head_dim, k = config_kv_heads(c, layer) * c->head_dim,
-              v = config_kv_heads(c, layer) * c->v_dim, compressed = c->attn == ATTN_COMPRESSED, latent = compressed ? c->head_dim : c->kv_lora + c->qk_rope;
+    const int hidden = c->hidden, heads = config_heads(c, layer), dim = config_head_dim(c, layer), v_dim = config_v_dim(c, layer), q = heads * dim,
+              k = config_kv_heads(c, layer) * dim, v = config_kv_heads(c, layer) * v_dim, compressed = c->attn == ATTN_COMPRESSED,
+              latent = compressed ? c->head_dim : c->kv_lora + c->qk_rope;
     const struct delta_config *d = &c->delta;
     const int keys = d->k_heads * d->k_dim, values = d->v_heads * d->v_dim, channels = 2 * keys + values,
               q_rows = c->attn_gate == ATTN_GATE_IN_QUERY ? 2 * q : q;
@@ -85,13 +88,15 @@ int params_list(const struct config *c, int layer, unsigned modules, struct para
                index = attends && c->attn == ATTN_DSA && c->layer[layer].index == INDEX_OWN, streams = c->streams.n > 0 && !c->streams.is_plain,
                squeeze = compressed && c->layer[layer].ratio > 0, overlap = squeeze && c->layer[layer].overlap, hashed = c->layer[layer].hashed;
     const int series = overlap ? 2 : 1, ratio = c->layer[layer].ratio, mixes = (2 + c->streams.n) * c->streams.n,
-              o_cols = compressed ? c->o_groups * c->o_lora : heads * c->v_dim;
+              o_cols = compressed ? c->o_groups * c->o_lora : heads * v_dim;
     const bool mamba = mixer == MIXER_MAMBA2, kda = mixer == MIXER_KDA;
     const struct kda_config *a = &c->kda;
     const int width = a->heads * a->dim;
     const bool moe = c->layer[layer].moe, shared = moe && c->shared_inter, norm_bias = c->norm == NORM_LAYER && c->norm_bias;
     const bool dense_bias = !moe && c->dense_bias, in_norm = !c->no_input_norm, out_norm = c->output_norm == OUTPUT_NORM_BLOCKS,
                last_norm = has_ffn_out_norm(c, c->n_layers - 1), previous_norm = layer > 0 && has_ffn_out_norm(c, layer - 1);
+    const bool beside = moe && c->dense_beside, last_beside = c->dense_beside && c->layer[c->n_layers - 1].moe,
+               previous_beside = c->dense_beside && layer > 0 && c->layer[layer - 1].moe;
     const bool all_heads = c->qk_norm == QK_NORM_ALL, turned = c->layout->transposed_down;
     const char *bare = c->layout->experts && !c->layout->has_suffix ? "" : ".weight",
                *bare_bias = c->layout->experts && !c->layout->has_suffix ? "_bias" : ".bias";
@@ -105,7 +110,7 @@ int params_list(const struct config *c, int layer, unsigned modules, struct para
     const bool gates = (gqa || mla) && (c->attn_gate == ATTN_GATE_ELEMENT || c->attn_gate == ATTN_GATE_HEAD),
                qk_weights = gqa && c->qk_norm && c->qk_norm != QK_NORM_UNIT;
     const enum gate_up ffn = c->layout->dense_gate_up;
-    const int inter = moe ? c->shared_inter : c->dense_inter; /* of the dense FFN or the shared expert */
+    const int inter = moe && !beside ? c->shared_inter : c->dense_inter; /* of the dense FFN or the shared expert */
     const struct tensor_slice ffn_gate = in_gate_up(ffn, false, inter, 0), ffn_up = in_gate_up(ffn, false, inter, 1);
     const struct mixer_params mix = mixer_params_of(c, layer);
     const struct {
@@ -119,21 +124,25 @@ int params_list(const struct config *c, int layer, unsigned modules, struct para
         VEC(weights, head_bias, head, ".bias", HEAD, c->vocab, c->head_bias),
 
         MIX(weights, head_mix, head_mix, STREAM_MERGE, c->streams.n, 1, streams),
-        VEC_OF(c->n_layers - 1, weights, last_out_norm, ffn_out_norm, STREAM_MERGE, hidden, last_norm),
+        VEC_OF(c->n_layers - 1, weights, last_out_norm, ffn_out_norm, ".weight", STREAM_MERGE, hidden, last_norm),
+        VEC_OF(c->n_layers - 1, weights, last_experts_norm, experts_out_norm, ".weight", STREAM_MERGE, hidden, last_beside),
+        VEC_OF(c->n_layers - 1, weights, last_scale, stream_scale, "", STREAM_MERGE, 1, c->stream_scale),
 
         MIX(layer, attn_mix, attn_mix, ATTENTION, mixes, 3, streams),
-        VEC_OF(-1, layer, previous_out_norm, ffn_out_norm, ATTENTION, hidden, previous_norm),
+        VEC_OF(-1, layer, previous_out_norm, ffn_out_norm, ".weight", ATTENTION, hidden, previous_norm),
+        VEC_OF(-1, layer, previous_experts_norm, experts_out_norm, ".weight", ATTENTION, hidden, previous_beside),
+        VEC_OF(-1, layer, previous_scale, stream_scale, "", ATTENTION, 1, c->stream_scale && layer > 0),
         VEC(layer, attn_norm, attn_norm, ".weight", ATTENTION, hidden, in_norm),
         VEC(layer, attn_norm_bias, attn_norm, ".bias", ATTENTION, hidden, norm_bias),
         MAT_IN(q_in, layer, q, q, ".weight", ATTENTION, q_rows, hidden, !low_q && attends),
         VEC_IN(q_in, layer, q_bias, q, ".bias", ATTENTION, q_rows, gqa && bias),
-        VEC(layer, q_norm, q_norm, ".weight", ATTENTION, all_heads ? q : c->head_dim, qk_weights),
+        VEC(layer, q_norm, q_norm, ".weight", ATTENTION, all_heads ? q : dim, qk_weights),
         MAT_IN(k_in, layer, k, k, ".weight", ATTENTION, k, hidden, gqa),
         VEC_IN(k_in, layer, k_bias, k, ".bias", ATTENTION, k, gqa && bias),
-        VEC(layer, k_norm, k_norm, ".weight", ATTENTION, all_heads ? k : c->head_dim, qk_weights),
-        MAT_IN(v_in, layer, v, v, ".weight", ATTENTION, v, hidden, gqa),
+        VEC(layer, k_norm, k_norm, ".weight", ATTENTION, all_heads ? k : dim, qk_weights),
+        MAT_IN(v_in, layer, v, v, ".weight", ATTENTION, v, hidden, gqa && !c->layer[layer].v_is_k),
         VEC_IN(v_in, layer, v_bias, v, ".bias", ATTENTION, v, gqa && bias),
-        MAT(layer, attn_gate, attn_gate, ATTENTION, c->attn_gate == ATTN_GATE_HEAD ? heads : heads * c->v_dim, hidden, gates),
+        MAT(layer, attn_gate, attn_gate, ATTENTION, c->attn_gate == ATTN_GATE_HEAD ? heads : heads * v_dim, hidden, gates),
         VEC(layer, sinks, sinks, "", ATTENTION, heads, (gqa || compressed) && c->sinks && !c->layer[layer].no_sinks),
         MAT(layer, q_a, q_a, ATTENTION, c->q_lora, hidden, low_q),
         VEC(layer, q_a_bias, q_a, ".bias", ATTENTION, c->q_lora, low_q && bias),
@@ -201,6 +210,13 @@ int params_list(const struct config *c, int layer, unsigned modules, struct para
         VEC(layer, attn_out_norm, attn_out_norm, ".weight", ROUTER, hidden, out_norm),
         VEC(layer, ffn_norm, ffn_norm, ".weight", ROUTER, hidden, in_norm),
         VEC(layer, ffn_norm_bias, ffn_norm, ".bias", ROUTER, hidden, norm_bias),
+        MAT_IN(ffn_gate, layer, beside.gate, dense_gate, ".weight", ROUTER, c->dense_inter, hidden, beside),
+        MAT_IN(ffn_up, layer, beside.up, dense_up, ".weight", ROUTER, c->dense_inter, hidden, beside),
+        MAT(layer, beside.down, dense_down, ROUTER, hidden, c->dense_inter, beside),
+        VEC(layer, dense_out_norm, dense_out_norm, ".weight", ROUTER, hidden, beside),
+        {{OF(layer, router_norm, router_norm, ROUTER), .suffix = "", .rows = hidden, .factor = 1 / sqrtf((float)hidden)}, beside},
+        VEC(layer, expert_scale, expert_scale, "", ROUTER, c->n_experts, beside),
+        VEC(layer, experts_norm, experts_norm, ".weight", ROUTER, hidden, beside),
         MAT(layer, router, router, ROUTER, config_n_choices(c), hidden, moe),
         VEC(layer, router_shift, router, ".bias", ROUTER, config_n_choices(c), moe && c->router_shift),
         VEC(layer, router_bias, router_bias, "", ROUTER, config_n_choices(c), moe && c->router_bias && !hashed),
@@ -243,5 +259,6 @@ static void expert_kind(const struct expert *src, struct expert *view) {
 }
 void params_copy_traits(unsigned modules, const void *src, void *view) {
     if (modules & MODULE_EXPERT) expert_kind(src, view);
-    else if (modules & MODULE_SHARED) expert_kind(&((const struct layer *)src)->dense, &((struct layer *)view)->dense);
+    if (modules & MODULE_ROUTER) expert_kind(&((const struct layer *)src)->beside, &((struct layer *)view)->beside);
+    if (modules & MODULE_SHARED) expert_kind(&((const struct layer *)src)->dense, &((struct layer *)view)->dense);
 }

@@ -18,7 +18,8 @@ struct layer {
     float *attn_norm_bias, *ffn_norm_bias;
     float *attn_out_norm;     /* [hidden] norm of the attention block's output */
     float *previous_out_norm; /* [hidden] norm of the previous layer's FFN output, which this layer adds to the residual stream; layer 0: NULL */
-    struct mat q, k, v, o;    /* GQA: [heads * dim, hidden]; o [hidden, n_heads * v_dim] */
+    float *previous_experts_norm, *previous_scale; /* [hidden], [1]: of the previous layer's experts beside a dense FFN; factor of the stream after it */
+    struct mat q, k, v, o;                         /* GQA: [heads * dim, hidden]; o [hidden, n_heads * v_dim] */
     float *q_bias, *k_bias, *v_bias, *o_bias;
     struct mat attn_gate;            /* GQA, MLA: [n_heads * v_dim, hidden] or [n_heads, hidden] */
     float *q_norm, *k_norm;          /* [head_dim], or over all heads */
@@ -51,6 +52,10 @@ struct layer {
     float *router_bias;                  /* [n_experts], added to the scores for the selection only */
     float *router_table;                 /* [vocab, topk] of int32_t: experts by token */
     float *router_shift;                 /* [n_experts], added to the logits */
+    float *expert_scale;                 /* [n_experts], factors of the chosen experts' weights */
+    struct expert beside;                /* the dense FFN beside experts that have input and output norms of their own */
+    float *dense_out_norm;               /* [hidden] norm of its output */
+    float *router_norm, *experts_norm;   /* [hidden] norms of the stream for the router, and for the experts */
     struct mat shared_gate;              /* [1, hidden] */
     struct expert dense;                 /* the dense FFN, or the shared expert of a layer with experts; gate.data NULL: none */
     struct expert *experts;              /* [n_experts]; NULL: dense layer */

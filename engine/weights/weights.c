@@ -120,7 +120,7 @@ static void load_layer(struct loader *l, struct layer *y, int i) {
     struct weights *w = l->w;
     const struct config *c = &w->config;
     load_modules(l, MODULE_LAYER, y, i, 0);
-    y->dense.glu = config_glu(c, i, false);
+    y->dense.glu = y->beside.glu = config_glu(c, i, false);
     if (l->rc || !c->layer[i].moe) return;
     if (!(y->experts = arena_calloc(&w->arena, (size_t)c->n_experts, sizeof *y->experts))) {
         l->rc = error_set(l->e, ERR_MEMORY, "%s: no memory for its list of experts", w->files.dir);

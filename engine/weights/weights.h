@@ -22,9 +22,10 @@ struct weights {
     float *norm;      /* [hidden] */
     float *norm_bias; /* [hidden] */
     struct stream_mix head_mix;
-    float *last_out_norm; /* [hidden] norm of the last layer's FFN output */
-    float *head_bias;     /* [vocab] */
-    struct layer *layers; /* [n_layers] */
+    float *last_out_norm;                  /* [hidden] norm of the last layer's FFN output */
+    float *last_experts_norm, *last_scale; /* as struct layer's previous_.. */
+    float *head_bias;                      /* [vocab] */
+    struct layer *layers;                  /* [n_layers] */
     struct mtp_weights prediction;
     float *inv_freq;      /* [rope_floats] */
     float rope_mscale[2]; /* factors of cos and sin: rope, second_rope */

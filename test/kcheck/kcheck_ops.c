@@ -400,11 +400,13 @@ static void check_route(int n, int experts, int topk, int n_group, int topk_grou
     float *logits = vec((size_t)(n * experts)), *bias = vec((size_t)experts), *w = vec((size_t)(n * topk)), *was = aligned((size_t)(n * topk) * 4);
     for (int i = 0; i < n * experts && ties; i++) logits[i] = (float)(int)(logits[i] * 2);
     for (int i = 0; i < experts; i++) bias[i] = ties ? 0 : bias[i] * 0.1f;
+    float *factor = n % 2 ? vec((size_t)experts) : NULL; /* of each expert */
     int32_t *ids = guarded((size_t)(n * topk) * 4);
     struct op_route o = {.ids = ids,
                          .weights = w,
                          .logits = logits,
                          .bias = bias,
+                         .expert_scale = factor,
                          .n = n,
                          .n_experts = experts,
                          .topk = topk,
@@ -451,8 +453,8 @@ static void check_route(int n, int experts, int topk, int n_group, int topk_grou
             total += score[at];
         }
         for (int j = 0; j < topk; j++) {
-            double want = score[ids[t * topk + j]] / (norm ? total : 1) * 2.5;
-            near("route weight", t, j, w[t * topk + j], want, 2e-6 * want + 1e-12);
+            double want = score[ids[t * topk + j]] / (norm ? total : 1) * 2.5 * (factor ? factor[ids[t * topk + j]] : 1);
+            near("route weight", t, j, w[t * topk + j], want, 2e-6 * fabs(want) + 1e-12);
         }
     }
     free(was);

@@ -262,7 +262,7 @@ change("compress-state", "an open window is forgotten between two calls", "kchec
 change("streams-mix", "residual streams are mixed by the transposed matrix", "kcheck_streams; golden_streams", ("cpu/streams.c", "comb[s * n + t], old[s]", "comb[t * n + s], old[s]"))
 change("streams-close", "the head gets one of several residual streams", "golden_streams", ("engine/layer/block.c", "if (!c->streams.is_plain) return mix_streams(x, c, &m->head_mix", "if (0) return mix_streams(x, c, &m->head_mix"))
 change("plain-norm", "a block's output is added to the stream without its norm", "golden_dense_around", ("engine/layer/block.c", "if (tag && out_norm) TRY(", "if (0) TRY("))
-change("plain-last", "the last layer's output is added without its norm", "golden_dense_around", ("engine/layer/block.c", "add_output(x, c, m->last_out_norm, w,", "add_output(x, c, NULL, w,"))
+change("plain-last", "the last layer's output is added without its norm", "golden_dense_around", ("engine/layer/block.c", ".out_norm = m->last_out_norm,", ".out_norm = NULL,"))
 change("plain-parallel", "a parallel block's FFN reads the attention's result", "golden_beside", ("engine/layer/block.c", "c->parallel_block && tag % 2", "false && tag % 2"))
 change("shared-mean", "shared experts count fully where the mean is taken", "golden_beside", ("engine/layer/block.c", "if (moe && config_weighs_shared(c))", "if (moe && c->shared_gate)"))
 change("score-cap", "scores of attention are not capped", "kcheck_ops; golden_dense_around", ("cpu/attention.c", "if (o->softcap > 0) cap_scores(", "if (0) cap_scores("))

@@ -491,8 +491,40 @@ static void mixers_by_layer(void **st) {
     }
 }
 
+/* Gemma 4: two kinds of layers with other heads, and what hearth refuses of its smaller models. */
+static void gemma_4(void **st) {
+#define PLAIN ",\"hidden_size_per_layer_input\":0"
+    struct config c;
+    struct error e = {0};
+    assert_int_equal(parse(&c, DENSE("gemma4_text", PLAIN ",\"attention_k_eq_v\":true,\"num_global_key_value_heads\":1"), false, &e), 0);
+    assert_true(c.layer[0].window == 512 && c.layer[0].head_dim == 256 && c.layer[0].n_kv_heads == 2 && !c.layer[0].v_is_k && !c.layer[0].moe);
+    assert_true(!c.layer[4].window && c.layer[4].head_dim == 512 && c.layer[4].n_kv_heads == 1 && c.layer[4].v_is_k && c.head_dim == 512 && c.v_dim == 512);
+    assert_true(c.rope.kind == ROPE_PROPORTIONAL && c.rope.dim == 512 && c.rope.turning_pairs == 64 && c.rope.theta == 1e6 && c.second_rope.dim == 256);
+    assert_true(c.tied && c.v_norm && c.stream_scale && c.attn_scale == 1 && c.embed_scale == 16 && !c.dense_beside && c.logit_cap == 0);
+    assert_int_equal(parse(&c,
+                           DENSE("gemma4_text", PLAIN ",\"num_global_key_value_heads\":1,\"global_head_dim\":64,\"enable_moe_block\":true,"
+                                                      "\"num_experts\":8,\"top_k_experts\":2,\"moe_intermediate_size\":64"),
+                           false, &e),
+                     0);
+    assert_true(c.layer[4].n_kv_heads == 2 && !c.layer[4].v_is_k && c.head_dim == 256 && c.layer[4].head_dim == 64); /* keys differ from values */
+    assert_true(c.dense_beside && c.layer[0].moe && c.topk == 2 && c.norm_topk && !c.shared_inter && c.dense_inter == 512);
+    static const struct {
+        const char *text, *word;
+    } bad[] = {
+        {DENSE("gemma4_text", ""), "hidden_size_per_layer_input"},
+        {DENSE("gemma4_text", PLAIN ",\"num_kv_shared_layers\":2"), "num_kv_shared_layers"},
+        {DENSE("gemma4_text", PLAIN ",\"use_bidirectional_attention\":\"all\""), "use_bidirectional_attention"},
+        {DENSE("gemma4_text", PLAIN ",\"attention_bias\":true"), "attention_bias"},
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        assert_int_equal(parse(&c, bad[i].text, false, &e), ERR_MODEL);
+        if (!strstr(e.text, bad[i].word)) fail_msg("%s: %s", bad[i].word, e.text);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(deepseek_v3_as_published),
+                                       cmocka_unit_test(gemma_4),
                                        cmocka_unit_test(mixers_by_layer),
                                        cmocka_unit_test(blocks_of_compressed_tensors),
                                        cmocka_unit_test(integers_of_each_method),

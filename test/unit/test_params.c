@@ -44,7 +44,8 @@ static const char *const families[] = {"deepseek_v3",
                                        "minimax",
                                        "granitemoehybrid",
                                        "kimi_linear",
-                                       "bailing_hybrid"};
+                                       "bailing_hybrid",
+                                       "gemma4"};
 static struct { uintptr_t begin, end; } maps[4096];
 static int n_maps;
 static char *device; /* addresses that nothing is mapped at */

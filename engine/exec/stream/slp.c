@@ -184,7 +184,7 @@ static int open_rows(struct slp_rank *r, struct error *e) {
                 {(void **)&r->tokens, n * 4},
                 {(void **)&r->selected_keys, slp_selection_bytes(c) * n},
                 {(void **)&r->ffn_in, config_needs_ffn_in(c) ? n * hidden : 0},
-                {(void **)&r->kept, config_keeps_input(c) ? n * hidden : 0},
+                {(void **)&r->kept, config_keeps_rows(c) ? n * hidden : 0},
                 {(void **)&r->shared_weight, config_weighs_shared(c) ? n * 4 : 0},
                 {(void **)&r->ids, c->n_experts ? all * topk : 0},
                 {(void **)&r->weights, c->n_experts ? all * topk : 0},

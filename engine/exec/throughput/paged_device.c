@@ -15,8 +15,8 @@ size_t paged_max_runs(int micro) { return 2 * ((size_t)micro / (BATCH_INVARIANT_
 
 static struct exec *exec_of(struct paged_device *d) { return gpu_stream_exec(d->main); }
 static size_t hidden_bytes(const struct paged *p, int n) { return (size_t)n * (size_t)p->c->hidden * 4; }
-static size_t query_floats(const struct config *c, int layer) { return (size_t)(config_heads(c, layer) * c->head_dim); }
-static size_t result_floats(const struct config *c, int layer) { return (size_t)(config_heads(c, layer) * c->v_dim); }
+static size_t query_floats(const struct config *c, int layer) { return (size_t)(config_heads(c, layer) * config_head_dim(c, layer)); }
+static size_t result_floats(const struct config *c, int layer) { return (size_t)(config_heads(c, layer) * config_v_dim(c, layer)); }
 
 /* Rows from `at` on of a micro-batch; x, positions and tokens are the batch's. */
 static struct work work_from_row(const struct paged_device *d, const struct micro_batch *m, int layer, int at) {

@@ -1,0 +1,122 @@
+/* Gemma 4 without per-layer embeddings (26B-A4B, 31B, and 12B, which has no encoders): 5 layers with a window to a global one, whose heads have another size
+ * and whose values are the keys' projections; a dense FFN beside the experts, with norms of its own; a factor of the stream after every layer; a cap on the
+ * logits. The global layers rotate only the first frequencies of the whole head ("proportional"). Reference: transformers, models/gemma4 (language model only).
+ */
+#include <math.h>
+
+#include "engine/base/ops.h"
+#include "engine/model/arch.h"
+#include "engine/model/names.h"
+
+/* Layers with a window are first in each group of six; the last layer has none, whatever the list says. */
+static void read_layers(struct config_reader *r, struct config *c, int default_window) {
+    const int window = config_int(r, "sliding_window", default_window, 1, 1 << 24), dim = config_int(r, "head_dim", 256, 2, 1024),
+              global_dim = config_int(r, "global_head_dim", 512, 2, 1024), heads = c->n_heads, kv_heads = c->n_kv_heads;
+    const bool same = config_bool(r, "attention_k_eq_v", false);
+    int global_kv_heads = config_int(r, "num_global_key_value_heads", kv_heads, 1, 1024);
+    if (!same) global_kv_heads = kv_heads;
+    if (config_has(r, "layer_types")) config_read_windows(r, c, window, 0);
+    for (int i = 0; i < c->n_layers && !r->rc; i++) {
+        if (!config_has(r, "layer_types")) c->layer[i].window = (i + 1) % 6 ? window : 0;
+        if (i == c->n_layers - 1) c->layer[i].window = 0;
+        const bool global = !c->layer[i].window;
+        config_set_heads(r, c, i, heads, global ? global_kv_heads : kv_heads);
+        c->layer[i].head_dim = global ? global_dim : dim;
+        c->layer[i].v_is_k = global && same;
+        c->layer[i].rope = global ? LAYER_ROPE_FIRST : LAYER_ROPE_SECOND;
+    }
+    c->head_dim = c->v_dim = global_dim > dim ? global_dim : dim;
+    struct config_reader in;
+    config_open(r, "rope_parameters", &in);
+    config_read_rope_object(&in, c, "sliding_attention", dim, 10000);
+    c->second_rope = c->rope;
+    const bool given = config_has(&in, "full_attention");
+    config_read_rope_object(&in, c, "full_attention", global_dim, 1000000);
+    config_close(r, "rope_parameters", &in);
+    if (!given) c->rope.kind = ROPE_PROPORTIONAL, c->rope.factor = 1, c->rope.turning_pairs = global_dim / 8;
+}
+
+static void read_experts(struct config_reader *r, struct config *c) {
+    c->dense_beside = true;
+    c->n_experts = config_int(r, "num_experts", 0, 1, 4096);
+    c->topk = config_int(r, "top_k_experts", 0, 1, 64);
+    c->moe_inter = config_int(r, "moe_intermediate_size", 0, 1, 1 << 20);
+    c->score = SCORE_SOFTMAX;
+    c->norm_topk = true;
+    c->routed_scale = 1;
+    for (int i = 0; i < c->n_layers; i++) c->layer[i].moe = true;
+}
+
+/* Reads what the generations with and without encoders share. window, per_layer: defaults of the window and of the width of per-layer embeddings. */
+static void parse_common(struct config_reader *r, struct config *c, int window, int per_layer) {
+    static const char *const directions[] = {"vision", NULL};
+    config_read_dense(r, c);
+    read_layers(r, c, window);
+    c->attn_scale = 1;
+    c->qk_norm = QK_NORM_HEAD;
+    c->v_norm = true;
+    c->embed_scale = sqrtf((float)c->hidden);
+    c->logit_cap = (float)config_num(r, "final_logit_softcapping", 0, 0, 1e6);
+    c->output_norm = OUTPUT_NORM_BLOCKS;
+    c->stream_scale = true;
+    config_keep_stream(c);
+    if (config_bool(r, "enable_moe_block", false)) read_experts(r, c);
+    config_has(r, "num_experts"), config_has(r, "top_k_experts"), config_has(r, "moe_intermediate_size"); /* of a dense model: unused */
+    config_choice(r, "use_bidirectional_attention", directions, 0);                                       /* images only */
+    config_has(r, "vocab_size_per_layer_input");
+    config_bool(r, "use_double_wide_mlp", false); /* of layers that share keys */
+    if (config_bool(r, "attention_bias", false)) config_fail(r, "'attention_bias' is true: hearth reads no such tensors of Gemma 4");
+    if (config_int(r, "hidden_size_per_layer_input", per_layer, 0, 65536))
+        config_fail(r, "'hidden_size_per_layer_input' is not 0: hearth does not know per-layer embeddings (E2B, E4B)");
+    if (config_int(r, "num_kv_shared_layers", 0, 0, CONFIG_MAX_LAYERS))
+        config_fail(r, "'num_kv_shared_layers' is not 0: hearth does not know layers that share keys (E2B, E4B)");
+}
+static void parse_text(struct config_reader *r, struct config *c) { parse_common(r, c, 512, 256); }
+static void skip_media(struct config_reader *r, struct config *c) {
+    static const char *const media[] = {"audio_config", "audio_token_id",  "boa_token_id", "boi_token_id",
+                                        "eoa_token_id", "eoa_token_index", "eoi_token_id", "vision_soft_tokens_per_image"};
+    config_skip_vision(r, c);
+    for (size_t i = 0; i < sizeof media / sizeof *media; i++) config_has(r, media[i]);
+}
+static void parse(struct config_reader *r, struct config *c) {
+    skip_media(r, c);
+    parse_text(r, c);
+}
+static void parse_unified(struct config_reader *r, struct config *c) {
+    skip_media(r, c);
+    parse_common(r, c, 1024, 0);
+}
+
+static const char *const with_media[] = {"gemma4", NULL}, *const text[] = {"gemma4_text", NULL}, *const unified[] = {"gemma4_unified", NULL};
+static const char *const keys[][2] = {{"hidden_act", "hidden_activation"}, {NULL, NULL}};
+/* m: prefix of the language model's tensor names */
+#define NAMES(m) \
+    NAMES_ATTENTION(m), NAMES_NORMS_AROUND(m), NAMES_QK_NORM(m), NAMES_DENSE(m), \
+        .stream_scale = m "layers.%d.layer_scalar", .dense_out_norm = m "layers.%d.post_feedforward_layernorm_1", \
+        .experts_out_norm = m "layers.%d.post_feedforward_layernorm_2", .experts_norm = m "layers.%d.pre_feedforward_layernorm_2", \
+        .router_norm = m "layers.%d.router.scale", .router = m "layers.%d.router.proj", .expert_scale = m "layers.%d.router.per_expert_scale"
+#define STACKED(m) \
+    .expert_gate = m "layers.%d.experts.gate_up_proj", .expert_up = m "layers.%d.experts.gate_up_proj", .expert_down = m "layers.%d.experts.down_proj"
+#define APART(m) \
+    .expert_gate = m "layers.%d.experts.%d.gate_proj", .expert_up = m "layers.%d.experts.%d.up_proj", .expert_down = m "layers.%d.experts.%d.down_proj"
+#define ARCH(types, member, parser, m, experts, ...) \
+    { \
+        .model_types = types, .title = "Gemma 4", .text_config_key = member, .parse = parser, .names = {NAMES(m), experts(m)}, .key_aliases = keys, \
+        .defaults = {.vocab = 262144, \
+                     .hidden = 2304, \
+                     .layers = 30, \
+                     .context = 131072, \
+                     .inter = 9216, \
+                     .heads = 8, \
+                     .kv_heads = 4, \
+                     .head_dim = 256, \
+                     .tied = true, \
+                     .is_gelu = true}, \
+        __VA_ARGS__ \
+    }
+#define WAYS(name, ...) \
+    static const struct arch name##_apart = ARCH(__VA_ARGS__, APART, .layout = {0}); \
+    const struct arch name = ARCH(__VA_ARGS__, STACKED, .layout = {.experts = true, .gate_up = GATE_UP_STACKED}, .unstacked = &name##_apart)
+WAYS(arch_gemma4, with_media, "text_config", parse, "model.language_model.");
+const struct arch arch_gemma4_unified = ARCH(unified, "text_config", parse_unified, "model.language_model.", STACKED, .layout = {0});
+WAYS(arch_gemma4_text, text, NULL, parse_text, "model.");
