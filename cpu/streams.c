@@ -49,25 +49,25 @@ static void sinkhorn(float *comb, int n, int iters, float eps) {
 static void mix_task(void *arg, int i, int thread) {
     const struct job *j = arg;
     const struct op_mix *o = j->op;
-    const int n = o->n_streams, all = o->post ? (2 + n) * n : n;
+    const int n = o->n_streams, all = o->post ? op_mix_weights(n, o->iters) : n;
     const size_t hidden = (size_t)o->hidden, row = (size_t)i;
+    const bool mixes = o->post && o->iters;
     float *x = o->streams + row * (size_t)n * hidden, w[(2 + STREAMS_MOST) * STREAMS_MOST], old[STREAMS_MOST][SPAN];
     const float *mix = o->mix + row * (size_t)all;
     float r = 1 / sqrtf(j->x->k.sumsq(x, n * o->hidden) / (float)(n * o->hidden) + o->norm_eps);
     for (int k = 0; k < all; k++) w[k] = mix[k] * r * o->scale[k < n ? 0 : k < 2 * n ? 1 : 2] + o->base[k];
     for (int s = 0; s < n; s++) w[s] = sigmoid(w[s]) + o->eps;
     const float *comb = w + 2 * n;
-    if (o->post) {
-        for (int s = 0; s < n; s++) o->post[row * (size_t)n + (size_t)s] = 2 * sigmoid(w[n + s]);
-        sinkhorn(w + 2 * n, n, o->iters, o->eps);
-    }
+    const float magnitude = o->magnitude > 0 ? o->magnitude : 2;
+    for (int s = 0; s < n && o->post; s++) o->post[row * (size_t)n + (size_t)s] = magnitude * sigmoid(w[n + s]) + o->post_eps;
+    if (mixes) sinkhorn(w + 2 * n, n, o->iters, o->eps);
     for (int at = 0; at < o->hidden; at += SPAN) {
         const int m = o->hidden - at < SPAN ? o->hidden - at : SPAN;
         float *in = o->in + row * hidden + at;
         for (int s = 0; s < n; s++) memcpy(old[s], x + (size_t)s * hidden + at, (size_t)m * sizeof(float));
         memset(in, 0, (size_t)m * sizeof(float));
         for (int s = 0; s < n; s++) j->x->k.axpy(in, w[s], old[s], m);
-        for (int t = 0; t < n && o->post; t++) {
+        for (int t = 0; t < n && mixes; t++) {
             float *to = x + (size_t)t * hidden + at;
             memset(to, 0, (size_t)m * sizeof(float));
             for (int s = 0; s < n; s++) j->x->k.axpy(to, comb[s * n + t], old[s], m);

@@ -135,7 +135,7 @@ struct cuda_mix {                                                               
     float *in, *out, *streams, *post;
     const float *mix, *base, *scale;
     int n, hidden, n_streams, iters;
-    float eps, norm_eps;
+    float eps, norm_eps, magnitude, post_eps;
 };
 cudaError_t cuda_mix_streams(cudaStream_t s, const struct cuda_mix *o);
 struct cuda_compress { /* struct op_compress */

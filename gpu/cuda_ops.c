@@ -281,7 +281,9 @@ int cuda_run_op(struct op_exec *x, enum op_code code, const union op_args *u) {
     }
     case OP_MIX: {
         const struct op_mix *a = &u->mix;
-        struct cuda_mix c = {a->in, a->out, a->streams, a->post, a->mix, a->base, a->scale, a->n, a->hidden, a->n_streams, a->iters, a->eps, a->norm_eps};
+        struct cuda_mix c = {a->in,      a->out,    a->streams,   a->post,  a->mix, a->base,     a->scale,
+                             a->n,       a->hidden, a->n_streams, a->iters, a->eps, a->norm_eps, a->magnitude > 0 ? a->magnitude : 2.0f,
+                             a->post_eps};
         if (a->n_streams > CUDA_MAX_RESIDUAL_STREAMS) r = cudaErrorNotSupported;
         else if (a->n > 0) r = cuda_mix_streams(s->stream, &c);
         break;

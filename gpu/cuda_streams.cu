@@ -23,8 +23,8 @@ __device__ inline float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
 /* One block per row. Each thread has one of comb's n * n elements, then elements of all streams. */
 static __global__ void __launch_bounds__(MIXERS) mix_kernel(struct cuda_mix o) {
     __shared__ float shared[32], pre[MOST], comb[MOST * MOST], total[MOST];
-    int n = o.n_streams, all = o.post ? (2 + n) * n : n, tid = threadIdx.x, from = tid / n, to = tid % n;
-    bool mine = o.post && tid < n * n;
+    int n = o.n_streams, all = !o.post ? n : o.iters ? (2 + n) * n : 2 * n, tid = threadIdx.x, from = tid / n, to = tid % n;
+    bool mixes = o.post && o.iters, mine = mixes && tid < n * n;
     size_t hidden = (size_t)o.hidden, row = blockIdx.x, width = (size_t)n * hidden;
     float *x = o.streams + row * width, sum = 0;
     const float *mix = o.mix + row * (size_t)all;
@@ -32,18 +32,18 @@ static __global__ void __launch_bounds__(MIXERS) mix_kernel(struct cuda_mix o) {
     float r = 1.0f / sqrtf(block_sum(sum, shared) / (float)width + o.norm_eps);
     if (tid < n) {
         pre[tid] = sigmoid(mix[tid] * r * o.scale[0] + o.base[tid]) + o.eps;
-        if (o.post) o.post[row * (size_t)n + (size_t)tid] = 2.0f * sigmoid(mix[n + tid] * r * o.scale[1] + o.base[n + tid]);
+        if (o.post) o.post[row * (size_t)n + (size_t)tid] = o.magnitude * sigmoid(mix[n + tid] * r * o.scale[1] + o.base[n + tid]) + o.post_eps;
     }
     if (mine) comb[tid] = mix[2 * n + tid] * r * o.scale[2] + o.base[2 * n + tid];
     __syncthreads();
-    if (tid < n && o.post) { /* softmax of a row */
+    if (tid < n && mixes) { /* softmax of a row */
         float *c = comb + tid * n, top = c[0], s = 0;
         for (int t = 1; t < n; t++) top = fmaxf(top, c[t]);
         for (int t = 0; t < n; t++) s += c[t] = expf(c[t] - top);
         for (int t = 0; t < n; t++) c[t] = c[t] / s + o.eps;
     }
     __syncthreads();
-    for (int i = 0; i < 2 * o.iters - 1 && o.post; i++) { /* columns first, then alternately rows and columns */
+    for (int i = 0; i < 2 * o.iters - 1 && mixes; i++) { /* columns first, then alternately rows and columns */
         if (tid < n) {
             float s = o.eps;
             for (int b = 0; b < n; b++) s += i % 2 ? comb[tid * n + b] : comb[b * n + tid];
@@ -60,7 +60,7 @@ static __global__ void __launch_bounds__(MIXERS) mix_kernel(struct cuda_mix o) {
             if (s < n) old[s] = x[(size_t)s * hidden + d], in += pre[s] * old[s];
         o.in[row * hidden + d] = in;
         if (o.out) o.out[row * hidden + d] = 0;
-        for (int t = 0; t < n && o.post; t++) {
+        for (int t = 0; t < n && mixes; t++) {
             float v = 0;
 #pragma unroll
             for (int s = 0; s < MOST; s++)

@@ -245,10 +245,10 @@ static int visit_compress(struct op_compress *a, op_visit_fn fn, void *ctx) {
 }
 
 static int visit_mix(struct op_mix *a, op_visit_fn fn, void *ctx) {
-    size_t n = (size_t)a->n, s = (size_t)a->n_streams, row = n * (size_t)a->hidden * 4, weights = a->post ? (2 + s) * s : s;
+    size_t n = (size_t)a->n, s = (size_t)a->n_streams, row = n * (size_t)a->hidden * 4, weights = a->post ? (size_t)op_mix_weights(a->n_streams, a->iters) : s;
     VISIT(a->mix, n * weights * 4, VISIT_IN);
     VISIT(a->base, weights * 4, VISIT_CONST);
-    VISIT(a->scale, a->post ? 12 : 4, VISIT_CONST);
+    VISIT(a->scale, a->post ? (size_t)op_mix_parts(a->iters) * 4 : 4, VISIT_CONST);
     VISIT(a->streams, s * row, VISIT_OUT);
     VISIT(a->post, n * s * 4, VISIT_OUT);
     VISIT(a->in, row, VISIT_OUT);

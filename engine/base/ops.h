@@ -386,22 +386,26 @@ struct op_spread {
 };
 /* Computes the next block's input from the streams and mixes them. With r = 1 / sqrt(mean of all streams' squares + norm_eps), and the parts pre [s], post [s],
  * comb [s, s] of mix, m * r * scale[part] + base:
- *   pre = sigmoid(.) + eps, post = 2 * sigmoid(.)
+ *   pre = sigmoid(.) + eps, post = magnitude * sigmoid(.) + post_eps
  *   comb = softmax over its last dimension + eps, then divided by the sums (+ eps) of its columns, and iters - 1 times by those of its rows and of its columns
  *   (Sinkhorn-Knopp)
  *   in = sum of pre[s] * streams[s];  streams[t] = sum over s of comb[s][t] * streams[s];  out = 0
- * post NULL: after the last block; mix has pre only and the streams stay. */
+ * iters 0 (independent hyper-connections): mix has no comb and the streams stay. post NULL: after the last block; mix has pre only and the streams stay. */
 struct op_mix {
     float *in;          /* [n, hidden] */
     float *out;         /* [n, hidden] or NULL: the block's accumulator */
     float *streams;     /* [n, n_streams, hidden] */
     float *post;        /* [n, n_streams] */
-    const float *mix;   /* [n, (2 + s) * s], or [n, s] */
-    const float *base;  /* [(2 + s) * s], or [s] */
-    const float *scale; /* [3], or [1] */
+    const float *mix;   /* [n, (2 + s) * s], iters 0: [n, 2 * s]; or [n, s] */
+    const float *base;  /* a row of that */
+    const float *scale; /* [3], iters 0: [2]; or [1] */
     int n, hidden, n_streams, iters;
     float eps, norm_eps;
+    float magnitude, post_eps; /* magnitude 0: 2 */
 };
+/* Parts of op_mix's mix that has them all, and its numbers per row. */
+static inline int op_mix_parts(int iters) { return iters ? 3 : 2; }
+static inline int op_mix_weights(int n_streams, int iters) { return (2 + (iters ? n_streams : 0)) * n_streams; }
 enum { STREAMS_MOST = 16 };
 
 struct ops {

@@ -17,9 +17,9 @@ static int dsa_cache_planes(const struct config *c, int layer, struct cache_desc
 static int linear_exact(struct exec *x, float *y, const float *in, int ldx, struct mat m, int n) {
     return x->ops->linear(x, &(struct op_linear){.y = y, .x = in, .w = m, .n = n, .ldx = ldx, .ldy = m.rows, .exact = true});
 }
-/* Rotates the first dimensions of each head. */
+/* Rotates the first dimensions of each head, or the last. */
 static int rotate_index(struct exec *x, const struct config *c, const struct work *w, float *v, int n, int heads) {
-    return x->ops->rope(x, &(struct op_rope){.x = v,
+    return x->ops->rope(x, &(struct op_rope){.x = v + (c->index_rope_last ? c->index_dim - c->rope.dim : 0),
                                              .cos = w->cos,
                                              .sin = w->sin,
                                              .n = n,
@@ -45,7 +45,7 @@ static int dsa_store_kv(struct exec *x, const struct config *c, const struct lay
                                           .dim = dim,
                                           .ldx = dim,
                                           .ldo = dim,
-                                          .eps = 1e-6f,
+                                          .eps = c->index_eps > 0 ? c->index_eps : 1e-6f,
                                           .w_dtype = DT_F32,
                                           .layer_norm = true}));
     TRY(rotate_index(x, c, w, k, n, 1));

@@ -40,6 +40,7 @@ int attention_absorbed(struct exec *x, const struct config *c, const struct laye
                              .q = w->absorbed_q,
                              .k = plane,
                              .v = plane,
+                             .sinks = keys.piece & PIECE_FIRST ? y->sinks : NULL, /* added once */
                              .n = s->n,
                              .n_heads = heads,
                              .v_dim = c->kv_lora,
@@ -165,6 +166,7 @@ static int attend_expanded(struct exec *x, const struct config *c, const struct 
                                  .q = w->q + (size_t)s->row * (size_t)(heads * dim) + (size_t)(h * dim),
                                  .k = {.data = k, .heads = g, .dim = dim, .dtype = dtype},
                                  .v = {.data = v, .heads = g, .dim = c->v_dim, .dtype = dtype},
+                                 .sinks = y->sinks && keys.piece & PIECE_FIRST ? y->sinks + h : NULL,
                                  .n = s->n,
                                  .n_heads = g,
                                  .v_dim = c->v_dim,

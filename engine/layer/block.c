@@ -75,6 +75,8 @@ static int mix_streams(struct exec *x, const struct config *c, const struct stre
                                            .n_streams = s,
                                            .iters = c->streams.iters,
                                            .eps = c->streams.eps,
+                                           .magnitude = c->streams.magnitude,
+                                           .post_eps = c->streams.post_eps,
                                            .norm_eps = c->norm_eps});
 }
 

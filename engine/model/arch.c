@@ -54,6 +54,7 @@ static const struct arch *const table[] = {
     &arch_gemma4,
     &arch_gemma4_text,
     &arch_gemma4_unified,
+    &arch_hy_v4,
     /* without experts */
     &arch_llama,
     &arch_mistral,

@@ -78,11 +78,13 @@ struct config {
     int o_groups, o_lora;                   /* COMPRESSED: head groups of the low-rank output projection, and its rank */
     int index_heads, index_dim, index_topk; /* lightning indexer of DSA and COMPRESSED */
     bool index_interleaved;                 /* rope layout of the indexer, as rope.interleaved */
+    bool index_rope_last;                   /* DSA: the indexer's last dimensions rotate, not its first */
+    float index_eps;                        /* DSA: of the norm of its keys; 0: 1e-6 */
     bool qkv_bias, o_bias;
     uint8_t qk_norm; /* enum qk_norm */
     bool qk_norm_after_rope;
     bool sinks;                        /* a logit per head that takes part in the softmax without a value */
-    uint8_t attn_gate, attn_gate_kind; /* GQA, MLA: enum attn_gate; enum gate_kind: the function of the gate that multiplies the attention output */
+    uint8_t attn_gate, attn_gate_kind; /* enum attn_gate; enum gate_kind: the function of the gate that multiplies the attention output */
     float v_scale;                     /* GQA: factor of the values; 0: 1 */
     bool v_norm;                       /* GQA: values are normed per head, without weights */
     struct query_scale {               /* queries are multiplied by 1 + slope * log(1 + floor((pos + shift) / every)); slope 0: not */
@@ -135,9 +137,10 @@ struct config {
     } layer[CONFIG_MAX_LAYERS];
 
     struct residual_streams { /* several residual streams (hyper-connections); n 0: one stream, to which blocks add directly */
-        int n, iters;
+        int n, iters;         /* iters 0: blocks only add to the streams, which are not mixed with each other */
         float eps;
-        bool is_plain; /* one stream, to which a block's output is added when the next block begins (config_keep_stream) */
+        float magnitude, post_eps; /* as in op_mix */
+        bool is_plain;             /* one stream, to which a block's output is added when the next block begins (config_keep_stream) */
     } streams;
     bool norms_stream;   /* a block leaves branch.stream * norm(stream) + branch.output * its output; needs config_keep_stream */
     bool no_input_norm;  /* blocks read the residual stream as it is */

@@ -20,6 +20,10 @@ void deepseek_router(struct config_reader *r, struct config *c, const struct dee
 /* Reads V3.2's indexer. heads, interleaved: defaults for its heads and rope layout. */
 void deepseek_indexer(struct config_reader *r, struct config *c, int heads, bool interleaved);
 
+/* Reads which layers have their own indexer: a list of "full" and "shared", a string of F and S, or every `freq`th layer after a given one. every: default
+ * of freq. */
+void deepseek_index_sharing(struct config_reader *r, struct config *c, int every);
+
 #define DEEPSEEK_LAYER "model.layers.%d."
 #define DEEPSEEK_INDEX_NAMES \
     .index_q = DEEPSEEK_LAYER "self_attn.indexer.wq_b", .index_k = DEEPSEEK_LAYER "self_attn.indexer.wk", \

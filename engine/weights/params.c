@@ -87,8 +87,8 @@ int params_list(const struct config *c, int layer, unsigned modules, struct para
                mla = low && !compressed, low_q = low && c->q_lora, bias = c->qkv_bias,
                index = attends && c->attn == ATTN_DSA && c->layer[layer].index == INDEX_OWN, streams = c->streams.n > 0 && !c->streams.is_plain,
                squeeze = compressed && c->layer[layer].ratio > 0, overlap = squeeze && c->layer[layer].overlap, hashed = c->layer[layer].hashed;
-    const int series = overlap ? 2 : 1, ratio = c->layer[layer].ratio, mixes = (2 + c->streams.n) * c->streams.n,
-              o_cols = compressed ? c->o_groups * c->o_lora : heads * v_dim;
+    const int series = overlap ? 2 : 1, ratio = c->layer[layer].ratio, mixes = op_mix_weights(c->streams.n, c->streams.iters),
+              parts = op_mix_parts(c->streams.iters), o_cols = compressed ? c->o_groups * c->o_lora : heads * v_dim;
     const bool mamba = mixer == MIXER_MAMBA2, kda = mixer == MIXER_KDA;
     const struct kda_config *a = &c->kda;
     const int width = a->heads * a->dim;
@@ -107,7 +107,7 @@ int params_list(const struct config *c, int layer, unsigned modules, struct para
                               up_in = columns ? in_gate_up_columns(c, 1) : in_gate_up(c->layout->gate_up, c->layout->experts, c->moe_inter, 1),
                               down_in = in_experts(c, down_rows), down_bias_in = in_experts(c, hidden);
     const struct tensor_slice q_in = in_qkv(c, layer, 0), k_in = in_qkv(c, layer, q), v_in = in_qkv(c, layer, q + k);
-    const bool gates = (gqa || mla) && (c->attn_gate == ATTN_GATE_ELEMENT || c->attn_gate == ATTN_GATE_HEAD),
+    const bool gates = attends && (c->attn_gate == ATTN_GATE_ELEMENT || c->attn_gate == ATTN_GATE_HEAD),
                qk_weights = gqa && c->qk_norm && c->qk_norm != QK_NORM_UNIT;
     const enum gate_up ffn = c->layout->dense_gate_up;
     const int inter = moe && !beside ? c->shared_inter : c->dense_inter; /* of the dense FFN or the shared expert */
@@ -128,7 +128,7 @@ int params_list(const struct config *c, int layer, unsigned modules, struct para
         VEC_OF(c->n_layers - 1, weights, last_experts_norm, experts_out_norm, ".weight", STREAM_MERGE, hidden, last_beside),
         VEC_OF(c->n_layers - 1, weights, last_scale, stream_scale, "", STREAM_MERGE, 1, c->stream_scale),
 
-        MIX(layer, attn_mix, attn_mix, ATTENTION, mixes, 3, streams),
+        MIX(layer, attn_mix, attn_mix, ATTENTION, mixes, parts, streams),
         VEC_OF(-1, layer, previous_out_norm, ffn_out_norm, ".weight", ATTENTION, hidden, previous_norm),
         VEC_OF(-1, layer, previous_experts_norm, experts_out_norm, ".weight", ATTENTION, hidden, previous_beside),
         VEC_OF(-1, layer, previous_scale, stream_scale, "", ATTENTION, 1, c->stream_scale && layer > 0),
@@ -143,7 +143,7 @@ int params_list(const struct config *c, int layer, unsigned modules, struct para
         MAT_IN(v_in, layer, v, v, ".weight", ATTENTION, v, hidden, gqa && !c->layer[layer].v_is_k),
         VEC_IN(v_in, layer, v_bias, v, ".bias", ATTENTION, v, gqa && bias),
         MAT(layer, attn_gate, attn_gate, ATTENTION, c->attn_gate == ATTN_GATE_HEAD ? heads : heads * v_dim, hidden, gates),
-        VEC(layer, sinks, sinks, "", ATTENTION, heads, (gqa || compressed) && c->sinks && !c->layer[layer].no_sinks),
+        VEC(layer, sinks, sinks, "", ATTENTION, heads, attends && c->sinks && !c->layer[layer].no_sinks),
         MAT(layer, q_a, q_a, ATTENTION, c->q_lora, hidden, low_q),
         VEC(layer, q_a_bias, q_a, ".bias", ATTENTION, c->q_lora, low_q && bias),
         {{OF(layer, q_a_norm, q_a_norm, ATTENTION), .suffix = ".weight", .rows = c->q_lora, .factor = c->q_latent_scale}, low_q},
@@ -206,7 +206,7 @@ int params_list(const struct config *c, int layer, unsigned modules, struct para
         MAT(layer, o, o, ATTENTION, hidden, o_cols, attends),
         VEC(layer, o_bias, o, ".bias", ATTENTION, hidden, c->o_bias && attends),
 
-        MIX(layer, ffn_mix, ffn_mix, ROUTER, mixes, 3, streams),
+        MIX(layer, ffn_mix, ffn_mix, ROUTER, mixes, parts, streams),
         VEC(layer, attn_out_norm, attn_out_norm, ".weight", ROUTER, hidden, out_norm),
         VEC(layer, ffn_norm, ffn_norm, ".weight", ROUTER, hidden, in_norm),
         VEC(layer, ffn_norm_bias, ffn_norm, ".bias", ROUTER, hidden, norm_bias),

@@ -6,7 +6,8 @@
 #include "engine/base/ops.h"
 #include "engine/model/config.h"
 
-/* Weights of op_mix and the product before it: fn [(2 + s) * s, s * hidden], base [(2 + s) * s], scale [3]; before the head [s, s * hidden], [s], [1]. */
+/* Weights of op_mix and the product before it: fn [op_mix_weights(), s * hidden], base [op_mix_weights()], scale [op_mix_parts()]; before the head [s, s *
+ * hidden], [s], [1]. */
 struct stream_mix {
     struct mat fn;
     float *base, *scale;
@@ -21,7 +22,7 @@ struct layer {
     float *previous_experts_norm, *previous_scale; /* [hidden], [1]: of the previous layer's experts beside a dense FFN; factor of the stream after it */
     struct mat q, k, v, o;                         /* GQA: [heads * dim, hidden]; o [hidden, n_heads * v_dim] */
     float *q_bias, *k_bias, *v_bias, *o_bias;
-    struct mat attn_gate;            /* GQA, MLA: [n_heads * v_dim, hidden] or [n_heads, hidden] */
+    struct mat attn_gate;            /* [n_heads * v_dim, hidden] or [n_heads, hidden] */
     float *q_norm, *k_norm;          /* [head_dim], or over all heads */
     float *sinks;                    /* [n_heads] */
     struct mat q_a, q_b, kv_a, kv_b; /* MLA; without low-rank q, q is used. kv_b: rows of head h: nope, then v */

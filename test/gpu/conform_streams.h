@@ -8,17 +8,17 @@ BASE(mix, OP_MIX)
 
 static void residual_streams(void) {
     for (int s = 1; s <= STREAMS_MOST; s = s * 4 - (s == 4)) /* 1, 4, 15 */
-        for (int last = 0; last < 2; last++) {
-            int n = 5, hidden = 300, weights = last ? s : (2 + s) * s;
+        for (int how = 0; how < 3; how++) {                  /* Sinkhorn, the last time, independent */
+            const int last = how == 1, iters = how == 2 ? 0 : 20, n = 5, hidden = 300, weights = last ? s : op_mix_weights(s, iters);
             char name[80];
             snprintf(name, sizeof name, "spread to %d streams%s", s, last ? ", the first time" : "");
             CHECK(name, spread, OP_SPREAD, .streams = floats((size_t)(n * s * hidden), 'f'), .x = floats((size_t)(n * hidden), 'c'),
                   .post = last ? NULL : floats((size_t)(n * s), 'c'), .n = n, .hidden = hidden, .n_streams = s);
-            snprintf(name, sizeof name, "mix of %d streams%s", s, last ? ", the last time" : "");
+            snprintf(name, sizeof name, "mix of %d streams%s", s, last ? ", the last time" : iters ? "" : ", independent");
             CHECK(name, mix, OP_MIX, .in = floats((size_t)(n * hidden), 'f'), .out = last ? NULL : floats((size_t)(n * hidden), 'f'),
                   .streams = floats((size_t)(n * s * hidden), last ? 'c' : 'f'), .post = last ? NULL : floats((size_t)(n * s), 'f'),
                   .mix = floats((size_t)(n * weights), 'c'), .base = floats((size_t)weights, 'c'), .scale = floats(3, 'c'), .n = n, .hidden = hidden,
-                  .n_streams = s, .iters = 20, .eps = 1e-6f, .norm_eps = 1e-6f);
+                  .n_streams = s, .iters = iters, .eps = 1e-6f, .norm_eps = 1e-6f, .magnitude = iters ? 0 : 1.5f, .post_eps = iters ? 0 : 0.25f);
         }
 }
 

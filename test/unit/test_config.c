@@ -145,6 +145,22 @@ static void keys_chosen_by_an_indexer(void **st) {
     }
 }
 
+/* Hunyuan 4's own: sinks and gates beside MLA, a clamp of the routed experts only, streams that are not mixed. */
+static void hunyuan_4(void **st) {
+    struct config c;
+    struct error e = {0};
+    assert_int_equal(parse_as(&c, "hy_v4", ",\"enable_ihc\":true,\"hc_magnitude\":1.5,\"swiglu_limit\":7", &e), 0);
+    assert_true(c.attn == ATTN_DSA && c.index_heads == 16 && c.index_rope_last && !c.index_interleaved && !c.rope.interleaved && c.index_eps == c.norm_eps);
+    for (int l = 0; l < 6; l++) assert_int_equal(c.layer[l].index, "FFSSSF"[l] == 'F' ? INDEX_OWN : INDEX_PREVIOUS);
+    assert_true(c.sinks && c.attn_gate == ATTN_GATE_ELEMENT && c.attn_gate_kind == GATE_SIGMOID);
+    assert_true(c.streams.n == 4 && !c.streams.iters && c.streams.magnitude == 1.5f && c.streams.post_eps == 1e-6f && !c.streams.is_plain);
+    assert_true(config_glu(&c, 5, true).limit == 7 && config_glu(&c, 5, false).limit == 0);
+    assert_int_equal(parse_as(&c, "hy_v4", ",\"swiglu_limit\":-1", &e), 0);
+    assert_true(config_glu(&c, 5, true).limit == 0);
+    assert_int_equal(parse_as(&c, "hy_v4", ",\"gated_mla\":false", &e), ERR_MODEL);
+    assert_non_null(strstr(e.text, "gated_mla"));
+}
+
 #define V4 \
     "{\"model_type\":\"deepseek_v4\",\"vocab_size\":129280,\"hidden_size\":4096,\"num_hidden_layers\":6,\"max_position_embeddings\":1048576," \
     "\"num_attention_heads\":64,\"num_key_value_heads\":1,\"head_dim\":512,\"q_lora_rank\":1024,\"qk_rope_head_dim\":64,\"o_groups\":8,\"o_lora_rank\":1024," \
@@ -525,6 +541,7 @@ static void gemma_4(void **st) {
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(deepseek_v3_as_published),
                                        cmocka_unit_test(gemma_4),
+                                       cmocka_unit_test(hunyuan_4),
                                        cmocka_unit_test(mixers_by_layer),
                                        cmocka_unit_test(blocks_of_compressed_tensors),
                                        cmocka_unit_test(integers_of_each_method),

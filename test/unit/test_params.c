@@ -45,7 +45,8 @@ static const char *const families[] = {"deepseek_v3",
                                        "granitemoehybrid",
                                        "kimi_linear",
                                        "bailing_hybrid",
-                                       "gemma4"};
+                                       "gemma4",
+                                       "hy_v4"};
 static struct { uintptr_t begin, end; } maps[4096];
 static int n_maps;
 static char *device; /* addresses that nothing is mapped at */

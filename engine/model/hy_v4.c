@@ -1,0 +1,50 @@
+/* Hunyuan 4: DeepSeek-V3.2 whose attention has sinks and a gate per element, whose indexer rotates its last dimensions and is shared by layers, and whose
+ * several residual streams are not mixed with each other (independent hyper-connections). Reference: transformers, models/hy_v4. */
+#include "engine/model/deepseek.h"
+
+static const struct deepseek_defaults defaults = {.scale = 2.827, .dense = 1, .norm = true, .groups = 1, .best = 1};
+
+static void read_streams(struct config_reader *r, struct config *c) {
+    c->streams.n = config_int(r, "hc_mult", 4, 1, STREAMS_MOST);
+    c->streams.eps = c->streams.post_eps = (float)config_num(r, "hc_eps", 1e-6, 0, 1);
+    c->streams.magnitude = (float)config_num(r, "hc_magnitude", 2, 1e-6, 1e6);
+}
+
+static void parse(struct config_reader *r, struct config *c) {
+    static const char *const always[] = {"enable_ihc", "gated_mla", "learnable_sink"};
+    for (size_t i = 0; i < sizeof always / sizeof *always; i++)
+        if (!config_bool(r, always[i], true)) config_fail(r, "'%s' is false: the reference has no such attention or streams", always[i]);
+    config_has(r, "learnable_sink_init");
+    deepseek_attention(r, c);
+    c->rope.interleaved = config_bool(r, "rope_interleave", false);
+    c->sinks = true;
+    c->attn_gate = ATTN_GATE_ELEMENT, c->attn_gate_kind = GATE_SIGMOID;
+    deepseek_experts(r, c, &defaults);
+    deepseek_router(r, c, &defaults);
+    deepseek_indexer(r, c, 16, false);
+    deepseek_index_sharing(r, c, 4);
+    c->index_rope_last = true;
+    c->index_eps = c->norm_eps;
+    const float limit = (float)config_num(r, "swiglu_limit", 10, -1e6, 1e6); /* of routed experts; 0 or less: none */
+    for (int i = 0; i < c->n_layers; i++) c->layer[i].glu_limit[0] = limit;
+    read_streams(r, c);
+}
+
+#define L "model.layers.%d."
+/* s: "attn_layer" or "mlp_layer" */
+#define MIX(part, s) .part##_mix = L s ".hc_pre.hc_fn", .part##_mix_base = L s ".hc_pre.hc_base", .part##_mix_scale = L s ".hc_pre.hc_scale"
+#define NAMES \
+    NAMES_USUAL("model."), DEEPSEEK_MLA_NAMES("model."), DEEPSEEK_INDEX_NAMES, DEEPSEEK_BIAS_NAME, NAMES_ROUTER("model."), \
+        NAMES_SHARED("model.", "shared_experts"), NAMES_DENSE("model."), \
+        .sinks = L "self_attn.learnable_sink_param", .attn_gate = L "self_attn.linear_gate", MIX(attn, "hc_attn_layer"), MIX(ffn, "hc_mlp_layer"), \
+        .head_mix = "model.hc_head.hc_head_fn", .head_mix_base = "model.hc_head.hc_head_base", .head_mix_scale = "model.hc_head.hc_head_scale"
+
+static const char *const types[] = {"hy_v4", NULL};
+static const struct arch apart = {.model_types = types, .title = "Hunyuan 4", .norm_eps = 1e-5, .parse = parse, .names = {NAMES, NAMES_EXPERTS("model.")}};
+const struct arch arch_hy_v4 = {.model_types = types,
+                                .title = "Hunyuan 4",
+                                .norm_eps = 1e-5,
+                                .parse = parse,
+                                .names = {NAMES, NAMES_STACKED("model.")},
+                                .layout = {.experts = true, .gate_up = GATE_UP_STACKED},
+                                .unstacked = &apart};
