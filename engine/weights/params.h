@@ -99,7 +99,7 @@ struct param {
     int table_cols;     /* vector published as [rows / across, across]; 0: one dimension */
 };
 enum vector_conversion { CONVERT_NONE, CONVERT_MINUS_EXP, CONVERT_TRANSPOSE, CONVERT_EXPERT_IDS }; /* w; -exp(w); [taps, channels]; expert ids as int32_t */
-enum { PARAMS_MAX = 120 };
+enum { PARAMS_MAX = 160 };
 
 /* Lists the tensors of these modules in layer `layer`, in the order of use. Returns their number. */
 int params_list(const struct config *c, int layer, unsigned modules, struct param out[PARAMS_MAX]);
