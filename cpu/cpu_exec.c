@@ -58,6 +58,7 @@ void kernels_fill(struct kernels *k, enum cpu_level level) {
             k->whole[DT_INT4] = int4_gemv_avx512vnni;
 #define FILL(name) k->whole[FORMAT_DTYPE(name)] = intdot_avx512vnni_##name;
             FORMATS_INTDOT(FILL)
+            FORMATS_INTDOT_512(FILL)
         }
     }
 }

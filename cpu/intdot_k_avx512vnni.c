@@ -1,11 +1,11 @@
-/* K blocks: 256 columns in parts of 32 (Q4_K, Q5_K) or 16 (Q6_K), each with its own scale. Codes are ordered so that a lane of a sum
- * has columns of one part only: even parts of 32 in one sum, odd ones in another; four parts of 16 in each of four sums. vpdpbusd
- * multiplies them with the high plane of x, the sum is shifted left by eight bits, and vpdpbusd adds the low plane; then the sum is
- * converted to float and multiplied by its part's scale and unit.
+/* K blocks: 256 columns in parts of 32 (Q4_K, Q5_K) or 16 (Q2_K, Q3_K, Q6_K), each with its own scale; and TQ2_0, whose codes are those of Q2_K. Codes are
+ * ordered so that a lane of a sum has columns of one part only: even parts of 32 in one sum, odd ones in another; four parts of 16 in each of four sums.
+ * vpdpbusd multiplies them with the high plane of x, the sum is shifted left by eight bits, and vpdpbusd adds the low plane; then the sum is converted to float
+ * and multiplied by its part's scale and unit.
  *
- * Instructions per block of 144, 176 or 210 bytes: 8, 16 or 14 to unpack codes, 8 products, 2 or 4 each to join the planes, convert,
- * spread the scales and add, 6 for scales and minima: 30 to 44. Integer sums are exact: at most 8 * 31 * 32,640 (Q5_K)
- * and 4 * 63 * 32,640, which fit a float's 24 bits. */
+ * Instructions per block of 144, 176 or 210 bytes (Q4_K to Q6_K), 84 or 110 (Q2_K, Q3_K): 8, 16 or 14, 10 or 19 to unpack codes, 8 products, 2 or 4 each to
+ * join the planes, convert, spread the scales and add, 6 for scales and minima: 30 to 44. Integer sums are exact: at most 8 * 31 * 32,640 (Q5_K) and 4 * 63 *
+ * 32,640, which fit a float's 24 bits. */
 #include <stdint.h>
 
 #include "cpu/formats.h"
@@ -18,10 +18,14 @@ enum {
     GROUP = 256,
     TURN = 1,
     BYTES = FORMAT_BYTES(FORMAT),
+    Q2 = DTYPE == DT_Q2_K,
+    Q3 = DTYPE == DT_Q3_K,
     Q6 = DTYPE == DT_Q6_K,
-    PART = Q6 ? 16 : 32,
+    TQ2 = DTYPE == DT_TQ2_0,
+    NARROW = Q2 || Q3 || Q6 || TQ2,
+    PART = NARROW ? 16 : 32,
     PARTS = GROUP / PART,
-    SUMS = Q6 ? 4 : 2,
+    SUMS = NARROW ? 4 : 2,
     VECTORS = 4 / SUMS, /* of codes per sum */
 };
 struct group {
@@ -33,7 +37,7 @@ struct group {
 /* --- x --- */
 
 /* The vector of x that quarter i of code vector v starts at. */
-INLINE int quarter(int v, int i) { return Q6 ? 4 * v + i : 4 * i + v; }
+INLINE int quarter(int v, int i) { return NARROW ? 4 * v + i : 4 * i + v; }
 
 INLINE void group_make(struct group *g, const float *x, int n) {
     const __m512i ones = _mm512_set1_epi8(1), evens = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 0, 0, 0, 0, 0, 0, 0, 0);
@@ -41,9 +45,9 @@ INLINE void group_make(struct group *g, const float *x, int n) {
     V u[16];
     __m512i s[4];
     EACH (int i = 0; i < 16; i++) u[i] = vload(x + 16 * i);
-    const __m256 first = units_8(u, f, !Q6), second = units_8(u + 8, f + 8, !Q6);
+    const __m256 first = units_8(u, f, !NARROW), second = units_8(u + 8, f + 8, !NARROW);
     const V all = _mm512_insertf32x8(_mm512_castps256_ps512(first), second, 1);
-    const V unit = Q6 ? all : _mm512_maskz_permutexvar_ps(0xff, evens, all);
+    const V unit = NARROW ? all : _mm512_maskz_permutexvar_ps(0xff, evens, all);
     EACH (int v = 0; v < 4; v++) {
         const int a = quarter(v, 0), b = quarter(v, 1), c = quarter(v, 2), d = quarter(v, 3);
         planes_64(g->high[v], g->low[v], u[a], u[b], u[c], u[d], f[a], f[b], f[c], f[d]);
@@ -52,8 +56,8 @@ INLINE void group_make(struct group *g, const float *x, int n) {
     const __m512i t = _mm512_add_epi32(_mm512_unpacklo_epi32(s[0], s[1]), _mm512_unpackhi_epi32(s[0], s[1]));
     const __m512i w = _mm512_add_epi32(_mm512_unpacklo_epi32(s[2], s[3]), _mm512_unpackhi_epi32(s[2], s[3]));
     const __m512i sums = _mm512_add_epi32(_mm512_unpacklo_epi64(t, w), _mm512_unpackhi_epi64(t, w)); /* lane 4 * i + v */
-    const __m512i turned = Q6 ? _mm512_permutexvar_epi32(_mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15), sums)
-                              : _mm512_permutexvar_epi32(evens, _mm512_add_epi32(sums, _mm512_shuffle_epi32(sums, 0xb1)));
+    const __m512i turned = NARROW ? _mm512_permutexvar_epi32(_mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15), sums)
+                                  : _mm512_permutexvar_epi32(evens, _mm512_add_epi32(sums, _mm512_shuffle_epi32(sums, 0xb1)));
     vstore(g->unit, unit);
     vstore(g->sum, vmul(_mm512_cvtepi32_ps(turned), unit));
 }
@@ -68,6 +72,21 @@ INLINE void group_make(struct group *g, const float *x, int n) {
     { FROM_16(a), FROM_16(b), FROM_16(c), FROM_16(d) }
 static const uint8_t bits_q5_k[2][64] __attribute__((aligned(64))) = {FROM(0, 2, 4, 6), FROM(1, 3, 5, 7)};
 static const uint8_t bits_q6_k[2][64] __attribute__((aligned(64))) = {FROM(0, 0, 2, 2), FROM(4, 4, 6, 6)};
+
+/* Codes of two bits, 32 columns in each two bits of 32 bytes; Q3_K's third bit, 32 columns in each bit of 32 bytes. */
+static const uint8_t bits_two[2][64] __attribute__((aligned(64))) = {FROM(4, 4, 6, 6), FROM(8, 8, 10, 10)};
+static const uint8_t bits_third[4][64] __attribute__((aligned(64))) = {FROM(2, 2, 3, 3), FROM(4, 4, 5, 5), FROM(6, 6, 7, 7), FROM(8, 8, 9, 9)};
+INLINE __m512i twice_32(const uint8_t *p) { return _mm512_broadcast_i64x4(_mm256_loadu_si256((const __m256i *)(const void *)p)); }
+INLINE void load_two_bits(__m512i w[4], const uint8_t *p) {
+    const uint8_t *q = p + (Q2 ? 16 : Q3 ? 32 : 0);
+    EACH (int v = 0; v < 4; v++) {
+        const __m512i code = _mm512_multishift_epi64_epi8(_mm512_load_si512(bits_two[v % 2]), twice_32(q + 32 * (v / 2)));
+        w[v] = _mm512_and_si512(code, _mm512_set1_epi8(3));
+        if (!Q3) continue;
+        const __m512i third = _mm512_multishift_epi64_epi8(_mm512_load_si512(bits_third[v]), twice_32(p));
+        w[v] = _mm512_ternarylogic_epi32(w[v], third, _mm512_set1_epi8(4), 0xf8); /* codes | (third & 4) */
+    }
+}
 
 /* Low and high nibbles of bytes; quarters of a vector are parts of 16, or 16 columns of every other part of 32. */
 INLINE void load_codes(__m512i w[4], const uint8_t *p) {
@@ -85,13 +104,41 @@ INLINE void load_codes(__m512i w[4], const uint8_t *p) {
         *to = _mm512_ternarylogic_epi32(*to, bits, _mm512_set1_epi8(Q6 ? 0x30 : 0x10), 0xf8); /* codes | (bits & mask) */
     }
 }
-/* Each part's scale, and the factor of its sum of x that is subtracted: a minimum, or 32 scales. */
+INLINE V half_v(const uint8_t *p) {
+    uint16_t h;
+    memcpy(&h, p, 2);
+    return _mm512_broadcastss_ps(_mm_cvtph_ps(_mm_cvtsi32_si128(h)));
+}
+INLINE V bytes_v(__m128i b) { return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(b)); }
+/* Q3_K's scales of six bits: four of each in eight bytes, low nibbles first, and two in four bytes. */
+INLINE __m128i scales_q3_k(const uint8_t *p) {
+    uint64_t x;
+    uint32_t h;
+    memcpy(&x, p, 8);
+    memcpy(&h, p + 8, 4);
+    const uint64_t low = (x & 0x0f0f0f0f0f0f0f0f) | (h << 4 & 0x30303030) | (uint64_t)(h << 2 & 0x30303030) << 32;
+    const uint64_t high = (x >> 4 & 0x0f0f0f0f0f0f0f0f) | (h & 0x30303030) | (uint64_t)(h >> 2 & 0x30303030) << 32;
+    return _mm_set_epi64x((long long)high, (long long)low);
+}
+/* Each part's scale, and the factor of its sum of x that is subtracted: a minimum, or so many scales as are subtracted from a code. */
 INLINE void load_scales(V *scale, V *off, const uint8_t *p) {
+    if (Q2) {
+        const __m128i both = _mm_loadu_si128((const __m128i *)(const void *)p), four = _mm_set1_epi8(15);
+        *scale = vmul(bytes_v(_mm_and_si128(both, four)), half_v(p + 80));
+        *off = vmul(bytes_v(_mm_and_si128(_mm_srli_epi16(both, 4), four)), half_v(p + 82));
+        return;
+    }
+    if (Q3) {
+        *scale = vmul(bytes_v(_mm_sub_epi8(scales_q3_k(p + 96), _mm_set1_epi8(32))), half_v(p + 108));
+        *off = vmul(*scale, vset1(4));
+        return;
+    }
+    if (TQ2) {
+        *scale = *off = half_v(p + 64);
+        return;
+    }
     if (Q6) {
-        uint16_t d;
-        memcpy(&d, p + 208, 2);
-        const V s = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)(const void *)(p + 192))));
-        *scale = vmul(s, _mm512_broadcastss_ps(_mm_cvtph_ps(_mm_cvtsi32_si128(d))));
+        *scale = vmul(bytes_v(_mm_loadu_si128((const __m128i *)(const void *)(p + 192))), half_v(p + 208));
         *off = vmul(*scale, vset1(32));
         return;
     }
@@ -108,13 +155,14 @@ INLINE void load_scales(V *scale, V *off, const uint8_t *p) {
 /* Indexes of the part whose scale applies to each lane of a sum. */
 INLINE __m512i part_of(const int s) {
     const __m512i quarter = _mm512_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3);
-    return _mm512_add_epi32(Q6 ? quarter : _mm512_slli_epi32(quarter, 1), _mm512_set1_epi32(Q6 ? 4 * s : s));
+    return _mm512_add_epi32(NARROW ? quarter : _mm512_slli_epi32(quarter, 1), _mm512_set1_epi32(NARROW ? 4 * s : s));
 }
 
 INLINE void group_dot(V *sum, const uint8_t *p, const uint8_t *s, const struct group *x, int ld, const int n, const int N) {
     __m512i w[4];
     V scale, off;
-    load_codes(w, p);
+    if (Q2 || Q3 || TQ2) load_two_bits(w, p);
+    else load_codes(w, p);
     load_scales(&scale, &off, p);
     EACH (int t = 0; t < N; t++, x += ld) {
         const V unit = vmul(scale, vload(x->unit));

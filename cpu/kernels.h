@@ -155,6 +155,11 @@ GEMV_FN(int4_gemv_avx512vnni);
     GEMV_FN(intdot_avx512vnni_##name);
 FORMATS_INTDOT(WHOLE)
 #undef WHOLE
+/* Formats that have this kernel only with AVX-512 VNNI and VBMI. */
+#define FORMATS_INTDOT_512(X) X(q2_k) X(q3_k) X(tq2_0)
+#define WHOLE_512(name)       GEMV_FN(intdot_avx512vnni_##name);
+FORMATS_INTDOT_512(WHOLE_512)
+#undef WHOLE_512
 /* The kernel of a product whose activations may have 16 bits, or with `exact` must be float32. */
 static inline gemv_fn kernels_gemv(const struct kernels *k, uint8_t dtype, bool exact) { return !exact && k->whole[dtype] ? k->whole[dtype] : k->gemv[dtype]; }
 
