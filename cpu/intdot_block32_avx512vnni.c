@@ -1,8 +1,8 @@
 /* Blocks of 32 columns in 16 bytes, four of them per vector with four lanes each: a byte's low nibble is one column, its high
- * nibble another of the same block, and a lane's sum has one scale. Q4_0, IQ4_NL, MXFP4, E2M1, I4, and IQ4_XS eight at a time.
+ * nibble another of the same block, and a lane's sum has one scale. Q4_0, Q4_1, Q5_0, Q5_1, IQ4_NL, MXFP4, E2M1, I4, and IQ4_XS eight at a time.
  *
  * Instructions per 128 columns, 64 to 72 bytes: 2 to collect the codes, 3 to decode them, 2 to 4 for the scales, 4 products, 2 to
- * join the planes, 1 conversion, 2 to add: 16 to 18.
+ * join the planes, 1 conversion, 2 to add: 16 to 18; 6 more for fifth bits, 3 for minima.
  *
  * Decoded values may be negative, but the first operand of vpdpbusd is unsigned. So BIAS is added to them, and BIAS * x is subtracted in
  * integers, lane by lane. */
@@ -23,7 +23,10 @@ enum {
 struct group {
     struct pair {
         int8_t high[2][64], low[2][64]; /* factors of the low and the high nibbles of bytes */
-        int32_t start[16];              /* -BIAS * x, over the columns of each lane */
+        union {
+            int32_t start[16]; /* -BIAS * x, over the columns of each lane */
+            float sum[16];     /* HAS_MIN: x */
+        };
         float unit[16];
     } pair[PAIRS];
 } __attribute__((aligned(64)));
@@ -32,7 +35,8 @@ struct group {
 /* --- x --- */
 
 INLINE void group_make(struct group *g, const float *x, int n) {
-    const __m512i bias[2] = {_mm512_set1_epi8(BIAS), _mm512_set1_epi8(BIAS)}, lanes = _mm512_setr_epi32(0, 0, 0, 0, 2, 2, 2, 2, 4, 4, 4, 4, 6, 6, 6, 6);
+    const __m512i factor = _mm512_set1_epi8(HAS_MIN ? 1 : BIAS), factors[2] = {factor, factor},
+                  lanes = _mm512_setr_epi32(0, 0, 0, 0, 2, 2, 2, 2, 4, 4, 4, 4, 6, 6, 6, 6);
     for (int k = 0; k < PAIRS; k++, x += PAIR, n -= PAIR) {
         struct pair *to = &g->pair[k];
         float f[8];
@@ -43,23 +47,41 @@ INLINE void group_make(struct group *g, const float *x, int n) {
         const V unit = _mm512_permutexvar_ps(lanes, _mm512_castps256_ps512(units_8(u, f, true)));
         EACH (int h = 0; h < 2; h++) planes_64(to->high[h], to->low[h], u[h], u[2 + h], u[4 + h], u[6 + h], f[h], f[2 + h], f[4 + h], f[6 + h]);
         vstore(to->unit, FP4 ? vmul(unit, vset1(0.5f)) : unit); /* FP4 values are stored doubled */
-        _mm512_store_si512(to->start, _mm512_sub_epi32(_mm512_setzero_si512(), dot_planes(bias, to->high, to->low, 2)));
+        const __m512i dot = dot_planes(factors, to->high, to->low, 2);
+        if (HAS_MIN) vstore(to->sum, vmul(_mm512_cvtepi32_ps(dot), unit));
+        else _mm512_store_si512(to->start, _mm512_sub_epi32(_mm512_setzero_si512(), dot));
     }
 }
 
 /* --- Weights --- */
 
-/* Byte 16 * b + i of the codes of four blocks, SIZE bytes apart with codes at offset AT: in the blocks at p, and for the last one in the
- * load at PAST. */
-enum { SIZE = DTYPE == DT_MXFP4 ? 17 : 18, AT = SIZE - 16, PAST = 4 * SIZE - 64 };
-#define CODES_1(b, i) (uint8_t)((b)*SIZE + AT + (i) - ((b) == 3 ? PAST : 0))
+/* Four blocks, SIZE bytes apart with codes at offset AT, are two loads: at p, and at PAST. As an index into both, byte n of the blocks. */
+enum {
+    SIZE = DTYPE == DT_MXFP4                                                  ? 17
+           : FORMAT_BLOCK(FORMAT) == 32 && DTYPE != DT_E2M1 && DTYPE != DT_I4 ? FORMAT_BYTES(FORMAT)
+                                                                              : 18,
+    AT = SIZE - 16,
+    PAST = 4 * SIZE - 64
+};
+#define INDEX(n)      (uint8_t)((n) < 64 ? (n) : 64 + (n)-PAST)
+#define CODES_1(b, i) (uint8_t)((b) == 3 ? 64 + 3 * SIZE + AT + (i)-PAST : INDEX((b)*SIZE + AT + (i)))
 #define CODES_4(b, i) CODES_1(b, i), CODES_1(b, i + 1), CODES_1(b, i + 2), CODES_1(b, i + 3)
 #define CODES(b)      CODES_4(b, 0), CODES_4(b, 4), CODES_4(b, 8), CODES_4(b, 12)
 static const uint8_t where[64] __attribute__((aligned(64))) = {CODES(0), CODES(1), CODES(2), CODES(3)};
-/* The two bytes of an fp16 for each of four lanes; an E8M0 in the third byte of each. */
-#define HALF(b)   (b) * 18, (b)*18 + 1
-#define HALVES(b) HALF(b), HALF(b), HALF(b), HALF(b)
-static const uint8_t halves[64] __attribute__((aligned(64))) = {HALVES(0), HALVES(1), HALVES(2), HALVES(3)};
+/* The two bytes of an fp16 for each of four lanes: scales, and minima; an E8M0 in the third byte of each. */
+#define HALF(b, at)   INDEX((b)*SIZE + (at)), INDEX((b)*SIZE + (at) + 1)
+#define HALVES(b, at) HALF(b, at), HALF(b, at), HALF(b, at), HALF(b, at)
+static const uint8_t halves[2][64]
+    __attribute__((aligned(64))) = {{HALVES(0, 0), HALVES(1, 0), HALVES(2, 0), HALVES(3, 0)}, {HALVES(0, 2), HALVES(1, 2), HALVES(2, 2), HALVES(3, 2)}};
+/* The byte with the fifth bit of columns 0 to 15 (high: 16 to 31) of each block, and the bit. */
+#define FIFTH_8(b, i) FIFTH_4(b, i), FIFTH_4(b, i)
+#define FIFTH_4(b, i) INDEX((b)*SIZE + AT - 4 + (i)), INDEX((b)*SIZE + AT - 4 + (i)), INDEX((b)*SIZE + AT - 4 + (i)), INDEX((b)*SIZE + AT - 4 + (i))
+#define FIFTH(high) \
+    { \
+        FIFTH_8(0, 2 * high), FIFTH_8(0, 2 * high + 1), FIFTH_8(1, 2 * high), FIFTH_8(1, 2 * high + 1), FIFTH_8(2, 2 * high), FIFTH_8(2, 2 * high + 1), \
+            FIFTH_8(3, 2 * high), FIFTH_8(3, 2 * high + 1) \
+    }
+static const uint8_t fifths[2][64] __attribute__((aligned(64))) = {FIFTH(0), FIFTH(1)};
 #define POWERS_1(b) 0, 0, (b), 0
 #define POWERS(b)   POWERS_1(b), POWERS_1(b), POWERS_1(b), POWERS_1(b)
 static const uint8_t powers_mxfp4[64] __attribute__((aligned(64))) = {POWERS(0), POWERS(17), POWERS(34), POWERS(51)};
@@ -73,37 +95,61 @@ INLINE __m512i bytes(const uint8_t *p, int n, const bool all) { return all ? _mm
 /* 2^(e - 127) of a byte e in the third of each lane; 0 gives 2^-127, NaN gives infinity. */
 INLINE V power_v(__m512i e) { return _mm512_castsi512_ps(_mm512_max_epu32(_mm512_slli_epi32(e, 7), _mm512_set1_epi32(0x00400000))); }
 
-/* 64 bytes of codes and the scale of each lane. */
-INLINE __m512i load_blocks(const uint8_t *p, const uint8_t *s, V *scale, const int n) {
+/* Four blocks: 64 bytes of codes, fifth bits as the bits of two masks, and the scale and minimum of each lane. */
+struct blocks {
+    __m512i codes;
+    __mmask64 fifth[2];
+    V scale, min;
+};
+/* Numbers of the first load; of both, where the blocks are so long that some are in the second. */
+INLINE V halves_of(__m512i u, __m512i v, const int i) {
+    const __m512i at = _mm512_load_si512(halves[i]), h = SIZE > 20 ? _mm512_permutex2var_epi8(u, at, v) : _mm512_permutexvar_epi8(at, u);
+    return _mm512_cvtph_ps(_mm512_castsi512_si256(h));
+}
+INLINE __m512i codes_of(__m512i u, __m512i v) {
+    const __m512i at = _mm512_load_si512(where);
+    if (SIZE > 20) return _mm512_permutex2var_epi8(u, at, v);
+    return _mm512_mask_permutexvar_epi8(_mm512_permutexvar_epi8(at, u), 0xffff000000000000, at, v); /* the fourth block: cheaper on Intel */
+}
+INLINE struct blocks load_blocks(const uint8_t *p, const uint8_t *s, const int n) {
+    struct blocks b;
     const bool all = n >= PAIR;
     if (DTYPE == DT_E2M1) {
         uint32_t e = 0;
         if (all) memcpy(&e, s, 4);
         else memcpy(&e, s, (size_t)(n + 31) / 32);
-        *scale = power_v(_mm512_maskz_shuffle_epi8(0x4444444444444444, _mm512_set1_epi32((int)e), _mm512_load_si512(powers_e2m1)));
-        return bytes(p, (n + 1) / 2, all);
+        b.scale = power_v(_mm512_maskz_shuffle_epi8(0x4444444444444444, _mm512_set1_epi32((int)e), _mm512_load_si512(powers_e2m1)));
+        b.codes = bytes(p, (n + 1) / 2, all);
+        return b;
     }
     if (DTYPE == DT_I4) {
         uint64_t h = 0;
         if (all) memcpy(&h, s, 8);
         else memcpy(&h, s, 2 * (size_t)((n + 31) / 32));
-        *scale = _mm512_castsi512_ps(_mm512_maskz_shuffle_epi8(0xcccccccccccccccc, _mm512_set1_epi64((long long)h), _mm512_load_si512(scales_i4)));
-        return bytes(p, (n + 1) / 2, all);
+        b.scale = _mm512_castsi512_ps(_mm512_maskz_shuffle_epi8(0xcccccccccccccccc, _mm512_set1_epi64((long long)h), _mm512_load_si512(scales_i4)));
+        b.codes = bytes(p, (n + 1) / 2, all);
+        return b;
     }
     const int size = n / 32 * SIZE;
     const __m512i u = bytes(p, size, all), v = bytes(p + PAST, size - PAST, all);
-    if (DTYPE == DT_MXFP4) *scale = power_v(_mm512_maskz_permutexvar_epi8(0x4444444444444444, _mm512_load_si512(powers_mxfp4), u));
-    else *scale = _mm512_cvtph_ps(_mm512_castsi512_si256(_mm512_permutexvar_epi8(_mm512_load_si512(halves), u)));
-    const __m512i at = _mm512_load_si512(where);
-    return _mm512_mask_permutexvar_epi8(_mm512_permutexvar_epi8(at, u), 0xffff000000000000, at, v);
+    if (DTYPE == DT_MXFP4) b.scale = power_v(_mm512_maskz_permutexvar_epi8(0x4444444444444444, _mm512_load_si512(powers_mxfp4), u));
+    else b.scale = halves_of(u, v, 0);
+    if (HAS_MIN) b.min = halves_of(u, v, 1);
+    const __m512i bit = _mm512_set1_epi64((long long)0x8040201008040201);
+    EACH (int i = 0; i < 2; i++)
+        if (FIVE) b.fifth[i] = _mm512_test_epi8_mask(_mm512_permutex2var_epi8(u, _mm512_load_si512(fifths[i]), v), bit);
+    b.codes = codes_of(u, v);
+    return b;
 }
 /* Codes as biased values. Looks up six bits in a repeating table, so that bits above a code are ignored. */
-INLINE void numbers(__m512i codes, __m512i out[2]) {
-    const __m512i high = _mm512_srli_epi16(codes, 4);
+INLINE void numbers(const struct blocks *b, __m512i out[2]) {
+    const __m512i codes = b->codes, high = _mm512_srli_epi16(codes, 4);
     if (!FP4 && !IQ4) {
         const __m512i four = _mm512_set1_epi8(15);
         out[0] = _mm512_and_si512(codes, four);
         out[1] = _mm512_and_si512(high, four);
+        EACH (int i = 0; i < 2; i++)
+            if (FIVE) out[i] = _mm512_mask_add_epi8(out[i], b->fifth[i], out[i], _mm512_set1_epi8(16));
         return;
     }
     const __m128i values = _mm_loadu_si128((const __m128i *)(const void *)(FP4 ? mat_mxfp4 : mat_iq4));
@@ -111,20 +157,21 @@ INLINE void numbers(__m512i codes, __m512i out[2]) {
     out[0] = _mm512_permutexvar_epi8(codes, table);
     out[1] = _mm512_permutexvar_epi8(high, table);
 }
-INLINE void pair_dot(V *sum, __m512i codes, V scale, const struct group *x, int ld, const int k, const int N) {
+INLINE void pair_dot(V *sum, const struct blocks *b, const struct group *x, int ld, const int k, const int N) {
     __m512i w[2];
-    numbers(codes, w);
+    numbers(b, w);
     EACH (int t = 0; t < N; t++) {
         const struct pair *g = &x[t * ld].pair[k];
-        const V v = _mm512_cvtepi32_ps(_mm512_add_epi32(dot_planes(w, g->high, g->low, 2), _mm512_load_si512(g->start)));
-        sum[t] = vfma(v, vmul(scale, vload(g->unit)), sum[t]);
+        __m512i dot = dot_planes(w, g->high, g->low, 2);
+        if (!HAS_MIN) dot = _mm512_add_epi32(dot, _mm512_load_si512(g->start));
+        sum[t] = vfma(_mm512_cvtepi32_ps(dot), vmul(b->scale, vload(g->unit)), sum[t]);
+        if (HAS_MIN) sum[t] = vfma(b->min, vload(g->sum), sum[t]);
     }
 }
 INLINE void group_dot(V *sum, const uint8_t *p, const uint8_t *s, const struct group *x, int ld, const int n, const int N) {
     if (DTYPE != DT_IQ4_XS) {
-        V scale;
-        const __m512i codes = load_blocks(p, s, &scale, n);
-        pair_dot(sum, codes, scale, x, ld, 0, N);
+        const struct blocks b = load_blocks(p, s, n);
+        pair_dot(sum, &b, x, ld, 0, N);
         return;
     }
     /* Six-bit scales: two bits of each from the third byte on, four from the fifth. */
@@ -135,6 +182,7 @@ INLINE void group_dot(V *sum, const uint8_t *p, const uint8_t *s, const struct g
     const __m256 scales = _mm256_mul_ps(_mm256_cvtepi32_ps(_mm256_sub_epi32(whole6, _mm256_set1_epi32(32))), _mm256_broadcastss_ps(_mm_cvtph_ps(head)));
     EACH (int k = 0; k < PAIRS; k++) {
         const __m512i lanes = _mm512_add_epi32(_mm512_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3), _mm512_set1_epi32(4 * k));
-        pair_dot(sum, _mm512_loadu_si512(p + 8 + 64 * k), _mm512_permutexvar_ps(lanes, _mm512_castps256_ps512(scales)), x, ld, k, N);
+        const struct blocks b = {.codes = _mm512_loadu_si512(p + 8 + 64 * k), .scale = _mm512_permutexvar_ps(lanes, _mm512_castps256_ps512(scales))};
+        pair_dot(sum, &b, x, ld, k, N);
     }
 }

@@ -156,7 +156,7 @@ GEMV_FN(int4_gemv_avx512vnni);
 FORMATS_INTDOT(WHOLE)
 #undef WHOLE
 /* Formats that have this kernel only with AVX-512 VNNI and VBMI. */
-#define FORMATS_INTDOT_512(X) X(q2_k) X(q3_k) X(tq2_0)
+#define FORMATS_INTDOT_512(X) X(q4_1) X(q5_0) X(q5_1) X(q2_k) X(q3_k) X(tq2_0)
 #define WHOLE_512(name)       GEMV_FN(intdot_avx512vnni_##name);
 FORMATS_INTDOT_512(WHOLE_512)
 #undef WHOLE_512
