@@ -95,6 +95,16 @@ INLINE __m512i bytes(const uint8_t *p, int n, const bool all) { return all ? _mm
 /* 2^(e - 127) of a byte e in the third of each lane; 0 gives 2^-127, NaN gives infinity. */
 INLINE V power_v(__m512i e) { return _mm512_castsi512_ps(_mm512_max_epu32(_mm512_slli_epi32(e, 7), _mm512_set1_epi32(0x00400000))); }
 
+/* Eight E4M3 in two lanes each, divided by E4M3_AS_F16. */
+#define UPPER(b) 128, (b), 128, (b)
+static const uint8_t upper[32] __attribute__((aligned(32))) = {UPPER(0), UPPER(1), UPPER(2), UPPER(3), UPPER(4), UPPER(5), UPPER(6), UPPER(7)};
+INLINE V e4m3_scales(uint64_t e) {
+    const __m256i word = _mm256_shuffle_epi8(_mm256_set1_epi64x((long long)e), _mm256_load_si256((const __m256i *)(const void *)upper));
+    const __m256i half = _mm256_and_si256(_mm256_srai_epi16(word, 1), _mm256_set1_epi16((short)0xbf80));
+    const __mmask16 nan = _mm256_cmpeq_epi16_mask(_mm256_or_si256(half, _mm256_set1_epi16((short)0x8000)), _mm256_set1_epi16((short)0xbf80));
+    return _mm512_mask_mov_ps(_mm512_cvtph_ps(half), nan, vset1(NAN));
+}
+
 /* Four blocks: 64 bytes of codes, fifth bits as the bits of two masks, and the scale and minimum of each lane. */
 struct blocks {
     __m512i codes;
@@ -114,6 +124,14 @@ INLINE __m512i codes_of(__m512i u, __m512i v) {
 INLINE struct blocks load_blocks(const uint8_t *p, const uint8_t *s, const int n) {
     struct blocks b;
     const bool all = n >= PAIR;
+    if (SCALES == 2) {
+        uint64_t h = 0;
+        if (all) memcpy(&h, s, 8);
+        else memcpy(&h, s, (size_t)(n + 15) / 16);
+        b.scale = e4m3_scales(h);
+        b.codes = bytes(p, (n + 1) / 2, all);
+        return b;
+    }
     if (DTYPE == DT_E2M1) {
         uint32_t e = 0;
         if (all) memcpy(&e, s, 4);

@@ -18,17 +18,23 @@
 
 #include "engine/base/scale.h"
 
+enum { E4M3_AS_F16 = 256 }; /* an E4M3 whose bits are shifted into an fp16 is 256 times smaller */
 enum {
     AHEAD = 2560, /* prefetch distance per row, in bytes */
     SCALE_BYTES = DTYPE == DT_E2M1 ? 1
                   : DTYPE == DT_I4 ? 2
-                                   : 0,           /* size of the separate scale of 32 columns (E8M0 or BF16); 0: none */
-    SCALES_AHEAD = AHEAD * SCALE_BYTES / 16 + 64, /* prefetch distance for the separate scales; the 64 rounds up to a cache line */
-    ROWS = 4,                                     /* rows read at a time: each is a sequential stream, which memory serves best (gemv_inner.h) */
-    STREAM = 256,                                 /* rows of one token's chunk */
-    CHUNK = 32,                                   /* rows that stay in a cache while several tokens are processed */
-    COLUMNS = 32768,                              /* total over all tokens processed together */
-    BESIDE = GROUP / 32 * SCALE_BYTES,            /* separate scale bytes per group */
+                                   : 0, /* size of a separate scale (E8M0 or E4M3, BF16); 0: none */
+#ifdef NVFP4
+    SCALES = 2, /* scales of 32 columns */
+#else
+    SCALES = 1,
+#endif
+    SCALES_AHEAD = AHEAD * SCALE_BYTES * SCALES / 16 + 64, /* prefetch distance for the separate scales; the 64 rounds up to a cache line */
+    ROWS = 4,                                              /* rows read at a time: each is a sequential stream, which memory serves best (gemv_inner.h) */
+    STREAM = 256,                                          /* rows of one token's chunk */
+    CHUNK = 32,                                            /* rows that stay in a cache while several tokens are processed */
+    COLUMNS = 32768,                                       /* total over all tokens processed together */
+    BESIDE = GROUP / 32 * SCALES * SCALE_BYTES,            /* separate scale bytes per group */
 };
 
 /* Packs n <= GROUP columns, and zeros after them. */
@@ -67,7 +73,7 @@ INLINE void group_rows(float *const *y, const struct mat *w, const struct group 
     }
     if (FORMAT_BLOCK(FORMAT) < GROUP && w->cols % GROUP) EACH_ROW(int i = 0; i < ROWS; i++) group_dot(sum[i], row[i], scale[i], x, ld, w->cols % GROUP, N);
     EACH (int i = 0; i < ROWS; i++)
-        EACH (int t = 0; t < N; t++) y[t][at[i]] = vsum(sum[i][t]);
+        EACH (int t = 0; t < N; t++) y[t][at[i]] = vsum(sum[i][t]) * (SCALES == 2 ? w->scale_gain * E4M3_AS_F16 : 1);
 }
 INLINE void chunk_rows(float *const *y, const struct mat *w, const struct group *x, int ld, int base, int rows, const int N) {
     const int gap = rows / ROWS, last = base + rows - 1;
@@ -89,14 +95,24 @@ INLINE void some_tokens(float *const *y, const float *const *x, int n, const str
 /* True if group_dot supports the scales' layout; else float32 kernels are used. */
 static bool takes(const struct mat *w) {
     if (w->cols > COLUMNS) return false;
+    if (SCALES == 2) return w->scale && w->scale_dtype == DT_E4M3 && w->block_cols == 16;
     return BESIDE ? w->scale && w->scale_dtype == (DTYPE == DT_I4 ? DT_BF16 : DT_E8M0) && w->block_cols == 32 : !w->scale;
 }
 
 extern const struct format_kernels FLOATS;
+#ifdef OTHERWISE /* a kernel for other scales, which has the float32 kernel behind it */
+GEMV_FN(OTHERWISE);
+#else
+#define OTHERWISE FLOATS.gemv
+#endif
+#ifdef NVFP4 /* built with FORMAT e2m1, for E4M3 scales of 16 columns */
+GEMV_FN(FORMAT_JOIN(FORMAT_JOIN(intdot_, ISA), _nvfp4)) {
+#else
 GEMV_FN(FORMAT_JOIN(FORMAT_JOIN(FORMAT_JOIN(intdot_, ISA), _), FORMAT)) {
+#endif
     const int groups = (w->cols + GROUP - 1) / GROUP, most = groups ? COLUMNS / GROUP / groups : 1;
     if (!takes(w)) {
-        FLOATS.gemv(y, x, n, w);
+        OTHERWISE(y, x, n, w);
         return;
     }
     for (int t = 0; t < n; t += most) some_tokens(y + t, x + t, n - t < most ? n - t : most, w, groups);
