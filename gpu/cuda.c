@@ -164,6 +164,7 @@ static void close_device(struct gpu *base) {
     struct cuda *g = (struct cuda *)base;
     cudaSetDevice(g->card);
     cudaDeviceSynchronize();
+    cuda_blas_close(&g->blas);
     for (size_t i = 0; i < g->n_blocks; i++) cudaFree(g->blocks[i].p);
     if (g->origin_event) cudaEventDestroy(g->origin_event);
     mem_free(g->blocks);
@@ -204,6 +205,7 @@ static int open_device(struct gpu **out, const struct gpu_spec *spec, int rank, 
         close_device(&g->base);
         return rc;
     }
+    if (g->math != GPU_MATH_F32 && g->gemm != GPU_GEMM_OWN) g->blas = cuda_blas_open();
     /* ranks on one card share its memory; the runtime and cuBLAS reserve some */
     int sharing = 0, peer = !spec->nopeer;
     for (int i = 0; i < spec->n; i++) sharing += spec->id[i] == card;
@@ -246,7 +248,6 @@ static void stream_close(struct gpu_stream *base) {
     drop_outgrown(s);
     mem_free(s->outgrown);
     cuda_timeline_forget_stream(s);
-    cuda_blas_close(&s->blas);
     if (s->workspace) free_block(&s->g->base, s->workspace);
     if (s->stream) cudaStreamDestroy(s->stream);
     cudaGetLastError();

@@ -15,6 +15,7 @@ struct cuda {
     int card, sm; /* 90: compute capability 9.0 */
     enum gpu_math math;
     enum gpu_gemm gemm;
+    struct cuda_blas *blas;   /* NULL: not found, gemm=own or math=f32 */
     cudaEvent_t origin_event; /* origin of event times */
     double origin_clock_s;    /* host clock at that moment */
     size_t used_bytes;        /* of base.info.mem */
@@ -32,8 +33,6 @@ struct cuda_stream {
     struct cuda *g;
     cudaStream_t stream;
     const _Atomic int *cancel;
-    struct cuda_blas *blas; /* NULL: not opened yet, not found, or math=f32 */
-    bool blas_tried;
     _Atomic bool is_recording; /* do not query the stream */
     size_t wanted_bytes;       /* while recording: size of the workspace that an operation needs but lacks */
     void *workspace;           /* workspace: grows in the first layer, then stays */
@@ -56,23 +55,28 @@ cudaError_t cuda_stream_drain(struct cuda_stream *s);
  * caller may be the one that must signal. */
 void *cuda_workspace(struct cuda_stream *s, size_t size);
 
-/* A handle on the stream; NULL when the library is not found. */
-struct cuda_blas *cuda_blas_open(cudaStream_t s);
+/* A handle on the current device; NULL when the library is not found. Opening and closing may wait for the device. Calls are locked. */
+struct cuda_blas *cuda_blas_open(void);
 bool cuda_blas_has_fp8(const struct cuda_blas *b); /* cuBLASLt was found as well; b may be NULL */
 void cuda_blas_close(struct cuda_blas **b);
 const char *cuda_blas_name(void); /* the loaded library, NULL: none */
-/* y [n, rows] (+)= x [n, cols] w^T with BF16 x, rows ldx apart, and dense BF16 w; float32 y with rows ldy apart. */
-int cuda_blas_gemm(struct cuda_blas *b, float *y, const void *x, const void *w, int n, int rows, int cols, int ldx, int ldy, bool accumulate);
-/* Same in E4M3: x with scales [cols / 128, n], w with scales [rows / 128, cols / 128 rounded up to a multiple of 4]. Returns 1 when the
- * library has no kernel for the shape, negative on failure. */
-struct cuda_fp8_gemm {
+/* y [n, rows] (+)= x [n, cols] w^T with BF16 x, rows ldx apart, and dense BF16 w; float32 y with rows ldy apart. `space` is the library's
+ * workspace; enqueued products of one stream may share it. */
+struct cuda_gemm {
     float *y;
     const void *x, *w;
-    const float *x_scale, *w_scale;
-    int n, rows, cols, ldx, ldw, ldy;
+    int n, rows, cols, ldx, ldy;
     bool accumulate;
     void *space;
     size_t space_size;
+};
+int cuda_blas_gemm(struct cuda_blas *b, const struct cuda_gemm *f, cudaStream_t s);
+/* Same in E4M3: x with scales [cols / 128, n], w, rows ldw apart, with scales [rows / 128, cols / 128 rounded up to a multiple of 4].
+ * Returns 1 when the library has no kernel for the shape, negative on failure. */
+struct cuda_fp8_gemm {
+    struct cuda_gemm gemm;
+    const float *x_scale, *w_scale;
+    int ldw;
 };
 int cuda_blas_fp8(struct cuda_blas *b, const struct cuda_fp8_gemm *f, cudaStream_t s);
 

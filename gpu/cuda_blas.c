@@ -27,6 +27,7 @@ static struct {
     int (*create)(void **);
     int (*destroy)(void *);
     int (*set_stream)(void *, cudaStream_t);
+    int (*set_workspace)(void *, void *, size_t);
     int (*gemm)(void *, int, int, int, int, int, const void *, const void *, int, int, const void *, int, int, const void *, void *, int, int, int, int);
     /* cuBLASLt; its handle may be a cuBLAS handle */
     bool has_fp8;
@@ -46,8 +47,11 @@ static struct {
 static void load(void) {
     static const char *const names[] = {"libcublas.so.13", "libcublas.so.12", "libcublas.so.11", NULL};
     static const char *const lt[] = {"libcublasLt.so.13", "libcublasLt.so.12", NULL};
-    const struct dynlib_symbol calls[] = {
-        {"cublasCreate_v2", &lib.create}, {"cublasDestroy_v2", &lib.destroy}, {"cublasSetStream_v2", &lib.set_stream}, {"cublasGemmEx", &lib.gemm}};
+    const struct dynlib_symbol calls[] = {{"cublasCreate_v2", &lib.create},
+                                          {"cublasDestroy_v2", &lib.destroy},
+                                          {"cublasSetStream_v2", &lib.set_stream},
+                                          {"cublasSetWorkspace_v2", &lib.set_workspace},
+                                          {"cublasGemmEx", &lib.gemm}};
     const struct dynlib_symbol lt_calls[] = {{"cublasLtMatmulDescCreate", &lib.desc_create},          {"cublasLtMatmulDescSetAttribute", &lib.desc_set},
                                              {"cublasLtMatmulDescDestroy", &lib.desc_destroy},        {"cublasLtMatrixLayoutCreate", &lib.layout_create},
                                              {"cublasLtMatrixLayoutDestroy", &lib.layout_destroy},    {"cublasLtMatmulPreferenceCreate", &lib.pref_create},
@@ -72,6 +76,7 @@ struct plan {
 enum { PLANS = 64 };
 struct cuda_blas {
     void *handle;
+    pthread_mutex_t lock;    /* the handle has one stream at a time; protects all */
     struct plan plan[PLANS]; /* the oldest is replaced */
     uint64_t n_plans;
 };
@@ -81,11 +86,12 @@ const char *cuda_blas_name(void) {
     return lib.name;
 }
 
-struct cuda_blas *cuda_blas_open(cudaStream_t s) {
+struct cuda_blas *cuda_blas_open(void) {
     if (!cuda_blas_name()) return NULL;
     struct cuda_blas *b = mem_calloc(1, sizeof *b);
     if (!b) return NULL;
-    if (lib.create(&b->handle) || lib.set_stream(b->handle, s)) cuda_blas_close(&b);
+    pthread_mutex_init(&b->lock, NULL);
+    if (lib.create(&b->handle)) cuda_blas_close(&b);
     return b;
 }
 static void drop_plan(struct plan *p) {
@@ -96,8 +102,10 @@ static void drop_plan(struct plan *p) {
     *p = (struct plan){0};
 }
 void cuda_blas_close(struct cuda_blas **b) {
-    for (uint64_t i = 0; *b && i < (*b)->n_plans && i < PLANS; i++) drop_plan(&(*b)->plan[i]);
-    if (*b && (*b)->handle) lib.destroy((*b)->handle);
+    if (!*b) return;
+    for (uint64_t i = 0; i < (*b)->n_plans && i < PLANS; i++) drop_plan(&(*b)->plan[i]);
+    if ((*b)->handle) lib.destroy((*b)->handle);
+    pthread_mutex_destroy(&(*b)->lock);
     mem_free(*b);
     *b = NULL;
 }
@@ -105,9 +113,16 @@ void cuda_blas_close(struct cuda_blas **b) {
 bool cuda_blas_has_fp8(const struct cuda_blas *b) { return b && lib.has_fp8; }
 
 /* cuBLAS is column-major: its y is our rows, [rows, n] with ldy, its w^T and x our row-major matrices. */
-int cuda_blas_gemm(struct cuda_blas *b, float *y, const void *x, const void *w, int n, int rows, int cols, int ldx, int ldy, bool accumulate) {
-    const float one = 1, beta = accumulate ? 1 : 0;
-    return lib.gemm(b->handle, OP_T, OP_N, rows, n, cols, &one, w, TYPE_BF16, cols, x, TYPE_BF16, ldx, &beta, y, TYPE_F32, ldy, COMPUTE_F32, ALGO_DEFAULT);
+int cuda_blas_gemm(struct cuda_blas *b, const struct cuda_gemm *f, cudaStream_t s) {
+    const float one = 1, beta = f->accumulate ? 1 : 0;
+    pthread_mutex_lock(&b->lock);
+    int r = lib.set_stream(b->handle, s); /* takes the last workspace away */
+    if (!r) r = lib.set_workspace(b->handle, f->space, f->space_size);
+    if (!r)
+        r = lib.gemm(b->handle, OP_T, OP_N, f->rows, f->n, f->cols, &one, f->w, TYPE_BF16, f->cols, f->x, TYPE_BF16, f->ldx, &beta, f->y, TYPE_F32, f->ldy,
+                     COMPUTE_F32, ALGO_DEFAULT);
+    pthread_mutex_unlock(&b->lock);
+    return r;
 }
 
 static uint32_t alignment(const void *p) {
@@ -135,16 +150,17 @@ static void make_plan(struct cuda_blas *b, struct plan *p, const struct cuda_fp8
     p->none = lib.desc_create(&p->desc, COMPUTE_F32, TYPE_F32) || lib.desc_set(p->desc, DESC_TRANSA, &trans, sizeof trans) ||
               lib.desc_set(p->desc, DESC_TRANSB, &no_trans, sizeof no_trans) || lib.desc_set(p->desc, DESC_A_SCALE_MODE, &blocks, sizeof blocks) ||
               lib.desc_set(p->desc, DESC_B_SCALE_MODE, &vectors, sizeof vectors) || set_scales(p, f) ||
-              lib.layout_create(&p->w, TYPE_E4M3, (uint64_t)f->cols, (uint64_t)f->rows, f->ldw) ||
-              lib.layout_create(&p->x, TYPE_E4M3, (uint64_t)f->cols, (uint64_t)f->n, f->ldx) ||
-              lib.layout_create(&p->y, TYPE_F32, (uint64_t)f->rows, (uint64_t)f->n, f->ldy) || lib.pref_create(&pref) ||
-              lib.pref_set(pref, PREF_SPACE, &f->space_size, sizeof f->space_size) || set_alignment(pref, &p->shape) ||
+              lib.layout_create(&p->w, TYPE_E4M3, (uint64_t)f->gemm.cols, (uint64_t)f->gemm.rows, f->ldw) ||
+              lib.layout_create(&p->x, TYPE_E4M3, (uint64_t)f->gemm.cols, (uint64_t)f->gemm.n, f->gemm.ldx) ||
+              lib.layout_create(&p->y, TYPE_F32, (uint64_t)f->gemm.rows, (uint64_t)f->gemm.n, f->gemm.ldy) || lib.pref_create(&pref) ||
+              lib.pref_set(pref, PREF_SPACE, &f->gemm.space_size, sizeof f->gemm.space_size) || set_alignment(pref, &p->shape) ||
               lib.heuristics(b->handle, p->desc, p->w, p->x, p->y, p->y, pref, 1, &found, &n) || n < 1 || found.state;
     if (!p->none) memcpy(p->algo, found.algo, sizeof p->algo);
     if (pref) lib.pref_destroy(pref);
 }
 static struct plan *find_plan(struct cuda_blas *b, const struct cuda_fp8_gemm *f) {
-    const struct shape shape = {f->n, f->rows, f->cols, f->ldx, f->ldw, f->ldy, {alignment(f->w), alignment(f->x), alignment(f->y)}};
+    const struct shape shape = {
+        f->gemm.n, f->gemm.rows, f->gemm.cols, f->gemm.ldx, f->ldw, f->gemm.ldy, {alignment(f->gemm.w), alignment(f->gemm.x), alignment(f->gemm.y)}};
     for (uint64_t i = 0; i < b->n_plans && i < PLANS; i++)
         if (!memcmp(&b->plan[i].shape, &shape, sizeof shape)) return &b->plan[i];
     struct plan *p = &b->plan[b->n_plans++ % PLANS];
@@ -155,9 +171,14 @@ static struct plan *find_plan(struct cuda_blas *b, const struct cuda_fp8_gemm *f
 }
 
 int cuda_blas_fp8(struct cuda_blas *b, const struct cuda_fp8_gemm *f, cudaStream_t s) {
-    const float one = 1, beta = f->accumulate ? 1 : 0;
+    const struct cuda_gemm *g = &f->gemm;
+    const float one = 1, beta = g->accumulate ? 1 : 0;
+    int r = 1;
+    pthread_mutex_lock(&b->lock);
     const struct plan *p = find_plan(b, f);
-    if (p->none) return 1;
-    if (set_scales(p, f)) return -1;
-    return lib.matmul(b->handle, p->desc, &one, f->w, p->w, f->x, p->x, &beta, f->y, p->y, f->y, p->y, p->algo, f->space, f->space_size, s) ? -1 : 0;
+    if (!p->none && set_scales(p, f)) r = -1;
+    else if (!p->none)
+        r = lib.matmul(b->handle, p->desc, &one, g->w, p->w, g->x, p->x, &beta, g->y, p->y, g->y, p->y, p->algo, g->space, g->space_size, s) ? -1 : 0;
+    pthread_mutex_unlock(&b->lock);
+    return r;
 }

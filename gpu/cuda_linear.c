@@ -9,7 +9,7 @@ enum {
     EXPAND = 512,    /* tokens from which expanding W to BF16 for cuBLAS pays off (an estimate: see NOTES) */
 };
 static const size_t blas_weights = (size_t)128 << 20; /* of one matrix as BF16; larger ones are split */
-static const size_t fp8_space = (size_t)32 << 20;     /* for cuBLASLt itself */
+static const size_t blas_space = (size_t)32 << 20;    /* for cuBLAS itself: what its makers advise for sm_90, the most */
 
 enum path { FEW, GEMV, TURNED, FLOAT, SPLIT, TILES, TILES_FP8, BLAS, BLAS_FP8 };
 
@@ -17,8 +17,8 @@ static bool is_dense_bf16(const struct mat *w) { return w->dtype == DT_BF16 && !
 
 /* cuBLASLt requirements: FP8 in 128 x 128 blocks, rows a multiple of 16 bytes, outputs a multiple of 4. */
 static bool blas_fp8_fits(const struct cuda_stream *s, const struct mat *w) {
-    return s->g->sm == 90 && cuda_blas_has_fp8(s->blas) && w->scale && w->block_rows == 128 && w->block_cols == 128 && w->row_step == 1 && w->row0 % 128 == 0 &&
-           w->rows % 4 == 0 && w->cols % 16 == 0 && w->stride % 16 == 0 && (size_t)w->data % 16 == 0;
+    return s->g->sm == 90 && cuda_blas_has_fp8(s->g->blas) && w->scale && w->block_rows == 128 && w->block_cols == 128 && w->row_step == 1 &&
+           w->row0 % 128 == 0 && w->rows % 4 == 0 && w->cols % 16 == 0 && w->stride % 16 == 0 && (size_t)w->data % 16 == 0;
 }
 
 /* `exact` operations run in float32: rounding must not change the router's choice. */
@@ -29,7 +29,7 @@ static enum path select_path(const struct cuda_stream *s, const struct cuda_line
     if (!plain) return !l->exact && cuda_gemm_mma_fits(l) ? SPLIT : FLOAT;
     if (g->math == GPU_MATH_FP8 && cuda_tiles_fp8_fit(&l->w))
         return g->gemm != GPU_GEMM_OWN && l->n >= BLAS_LEAST && blas_fp8_fits(s, &l->w) ? BLAS_FP8 : TILES_FP8;
-    bool tiles = cuda_tiles_fit(&l->w), blas = s->blas && l->n >= BLAS_LEAST;
+    bool tiles = cuda_tiles_fit(&l->w), blas = s->g->blas && l->n >= BLAS_LEAST;
     if (blas && g->gemm == GPU_GEMM_AUTO && tiles && l->n < EXPAND && !is_dense_bf16(&l->w)) blas = false;
     return blas ? BLAS : tiles ? TILES : cuda_gemm_mma_fits(l) ? SPLIT : FLOAT;
 }
@@ -50,10 +50,10 @@ static int scale_columns(const struct mat *w) { return cuda_round_up((w->cols + 
 
 size_t cuda_linear_workspace_bytes(const struct cuda_stream *s, const struct cuda_linear *l) {
     switch (select_path(s, l)) {
-    case BLAS: return align_up((size_t)rows_per_pass(&l->w) * (size_t)l->w.cols * 2, 256) + x_bytes(l, 2);
+    case BLAS: return align_up((size_t)rows_per_pass(&l->w) * (size_t)l->w.cols * 2, 256) + x_bytes(l, 2) + blas_space;
     case TILES: return x_bytes(l, 2);
     case TILES_FP8: return x_bytes(l, 1) + scale_bytes(l);
-    case BLAS_FP8: return x_bytes(l, 1) + scale_bytes(l) + align_up((size_t)((l->w.rows + 127) / 128) * (size_t)scale_columns(&l->w) * 4, 256) + fp8_space;
+    case BLAS_FP8: return x_bytes(l, 1) + scale_bytes(l) + align_up((size_t)((l->w.rows + 127) / 128) * (size_t)scale_columns(&l->w) * 4, 256) + blas_space;
     default: return 0;
     }
 }
@@ -71,7 +71,18 @@ static int linear_blas(struct cuda_stream *s, const struct cuda_linear *l, char 
             float *y = l->y + (size_t)t * (size_t)l->ldy + (size_t)r;
             if (cuda_check(s->g, cuda_gather_bf16(s->stream, xs, l->x + (size_t)t * (size_t)l->ldx, NULL, n, w.cols, l->ldx, ld), "activations"))
                 return ERR_RUNTIME;
-            if (cuda_blas_gemm(s->blas, y, xs, wb, n, w.rows, w.cols, ld, l->ldy, l->accumulate)) return cuda_check(s->g, cudaErrorUnknown, "cublasGemmEx");
+            struct cuda_gemm f = {.y = y,
+                                  .x = xs,
+                                  .w = wb,
+                                  .n = n,
+                                  .rows = w.rows,
+                                  .cols = w.cols,
+                                  .ldx = ld,
+                                  .ldy = l->ldy,
+                                  .accumulate = l->accumulate,
+                                  .space = xs + x_bytes(l, 2),
+                                  .space_size = blas_space};
+            if (cuda_blas_gemm(s->g->blas, &f, s->stream)) return cuda_check(s->g, cudaErrorUnknown, "cublasGemmEx");
         }
     }
     return l->bias ? cuda_check(s->g, cuda_bias(s->stream, l->y, l->bias, l->n, l->w.rows, l->ldy), "bias") : 0;
@@ -117,23 +128,23 @@ static int fp8_tokens(struct cuda_stream *s, const struct cuda_linear *l, char *
     if (blas) {
         char *own = w_scale + align_up((size_t)((l->w.rows + 127) / 128) * (size_t)columns * 4, 256);
         if (!t && cuda_check(s->g, cuda_expand_scales(s->stream, (float *)w_scale, l->w, columns), "scales")) return ERR_RUNTIME;
-        struct cuda_fp8_gemm f = {.y = (float *)p.y,
-                                  .x = space,
+        struct cuda_fp8_gemm f = {.gemm = {.y = (float *)p.y,
+                                           .x = space,
+                                           .w = l->w.data,
+                                           .n = n,
+                                           .rows = l->w.rows,
+                                           .cols = l->w.cols,
+                                           .ldx = ld,
+                                           .ldy = l->ldy,
+                                           .accumulate = l->accumulate,
+                                           .space = own,
+                                           .space_size = blas_space},
                                   .x_scale = (float *)scale,
-                                  .w = l->w.data,
                                   .w_scale = (float *)w_scale,
-                                  .n = n,
-                                  .rows = l->w.rows,
-                                  .cols = l->w.cols,
-                                  .ldx = ld,
-                                  .ldw = (int)l->w.stride,
-                                  .ldy = l->ldy,
-                                  .accumulate = l->accumulate,
-                                  .space = own,
-                                  .space_size = fp8_space};
-        int r = cuda_blas_fp8(s->blas, &f, s->stream);
+                                  .ldw = (int)l->w.stride};
+        int r = cuda_blas_fp8(s->g->blas, &f, s->stream);
         if (r < 0) return cuda_check(s->g, cudaErrorUnknown, "cublasLtMatmul");
-        if (!r) return l->bias ? cuda_check(s->g, cuda_bias(s->stream, f.y, l->bias, n, l->w.rows, l->ldy), "bias") : 0;
+        if (!r) return l->bias ? cuda_check(s->g, cuda_bias(s->stream, f.gemm.y, l->bias, n, l->w.rows, l->ldy), "bias") : 0;
     }
     return cuda_check(s->g, cuda_tiles_fp8(s->stream, &p, tile_tokens(s->g, n, l->w.rows)), "tiles_fp8");
 }

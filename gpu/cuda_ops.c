@@ -193,8 +193,6 @@ int cuda_run_op(struct op_exec *x, enum op_code code, const union op_args *u) {
     if (s->cancel && atomic_load_explicit(s->cancel, memory_order_relaxed)) return ERR_CANCELLED;
     if (g->base.b->error(&g->base, NULL)) return ERR_RUNTIME;
     if (cuda_check(g, cudaSetDevice(g->card), "device")) return ERR_RUNTIME;
-    if (!s->blas_tried && g->math != GPU_MATH_F32 && g->gemm != GPU_GEMM_OWN) s->blas = cuda_blas_open(s->stream);
-    s->blas_tried = true;
     switch (code) {
     case OP_EMBED:
         if (!cuda_mat_is_supported(u->embed.table.dtype)) r = cudaErrorNotSupported;

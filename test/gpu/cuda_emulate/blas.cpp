@@ -9,11 +9,13 @@
 enum { NOT_SUPPORTED = 15, INVALID_VALUE = 7 };
 struct handle {
     cudaStream_t stream;
+    void *space; /* the caller's workspace; a stream that is set takes it away */
+    size_t space_size;
     std::vector<std::vector<int64_t>> asked; /* cache of the heuristics' answers: they are expensive, and repeatable */
 };
 static int create(handle **h) {
     driver_alone alone(driver_setting("BLAS_WAITS", 1), "cublasCreate");
-    *h = new handle{NULL, {}};
+    *h = new handle{NULL, NULL, 0, {}};
     return 0;
 }
 static int destroy(handle *h) {
@@ -23,6 +25,13 @@ static int destroy(handle *h) {
 }
 static int set_stream(handle *h, cudaStream_t s) {
     h->stream = s;
+    h->space = NULL;
+    return 0;
+}
+static int set_workspace(handle *h, void *space, size_t size) {
+    if ((uintptr_t)space % 256 || memory_check(space, size, host_stream_device(h->stream))) return INVALID_VALUE;
+    h->space = space;
+    h->space_size = size;
     return 0;
 }
 
@@ -35,7 +44,11 @@ static int gemm(handle *h, int op_a, int op_b, int m, int n, int k, const void *
     if (m < 0 || n < 0 || k < 0 || lda < k || ldb < k || ldc < m) return INVALID_VALUE;
     int device = host_stream_device(h->stream);
     float al = *(const float *)alpha, be = *(const float *)beta;
+    void *space = h->space;
+    size_t space_size = h->space_size;
+    if (!space || space_size < 4 << 20) host_fault("cublasGemmEx: without a workspace the library allocates one");
     host_enqueue(h->stream, [=] {
+        if (space && !memory_check(space, space_size, device)) memset(space, 0xff, space_size); /* it may hold anything */
         size_t size_a = ((size_t)(m - 1) * (size_t)lda + (size_t)k) * 2, size_b = ((size_t)(n - 1) * (size_t)ldb + (size_t)k) * 2;
         size_t size_c = ((size_t)(n - 1) * (size_t)ldc + (size_t)m) * 4;
         if (memory_check(a, size_a, device) || memory_check(b, size_b, device) || memory_check(c, size_c, device)) {
@@ -186,6 +199,7 @@ static const struct {
     {"libcublas.so.13", "cublasCreate_v2", (void *)create},
     {"libcublas.so.13", "cublasDestroy_v2", (void *)destroy},
     {"libcublas.so.13", "cublasSetStream_v2", (void *)set_stream},
+    {"libcublas.so.13", "cublasSetWorkspace_v2", (void *)set_workspace},
     {"libcublas.so.13", "cublasGemmEx", (void *)gemm},
     {"libcublasLt.so.13", "cublasLtMatmulDescCreate", (void *)lt_desc_create},
     {"libcublasLt.so.13", "cublasLtMatmulDescSetAttribute", (void *)lt_desc_set},
