@@ -146,6 +146,19 @@ static void cap_scores(const struct job *j, int rows, float *s, int n) {
     }
 }
 
+/* Adds the bias of each key by its distance from the query. */
+static void add_bias(const struct job *j, const struct rows *r, int r0, int r1, const int32_t *pick, float *s, int j0, int n) {
+    const struct op_attention *o = j->o;
+    for (int i = r0; i < r1; i++, s += TILE) {
+        const float *bias = o->bias + ((size_t)r->token[i] * (size_t)o->n_heads + (size_t)r->head[i]) * (size_t)o->extent;
+        const int64_t pos = q_pos(o, r->token[i]) - o->k_pos0;
+        for (int c = 0; c < n; c++) {
+            const int64_t far = pos - (pick ? pick[c] : j0 + c);
+            if (far >= 0 && far < o->extent) s[c] += bias[far];
+        }
+    }
+}
+
 /* One tile of keys of a KV head for rows [r0, r1). Rows that see no key of it are unchanged. */
 static void attend_tile(const struct job *j, struct rows *r, int r0, int r1, const struct scratch *w, int kv_head, int j0, int n) {
     const struct op_attention *o = j->o;
@@ -168,6 +181,7 @@ static void attend_tile(const struct job *j, struct rows *r, int r0, int r1, con
     else k->qk(w->s, TILE, r->q + r0, rows, kt, ldk, n, o->k.dim, o->scale);
     apply_kv_scales(j, &o->k, kv_head, rows, pick, w->s, j0, n);
     if (o->softcap > 0) cap_scores(j, rows, w->s, n);
+    if (o->bias) add_bias(j, r, r0, r1, pick, w->s, j0, n);
     mask_tile(r, r0, r1, w->s, j0, n);
     for (int i = r0; i < r1; i++) {
         float *s = w->s + (i - r0) * TILE;

@@ -207,7 +207,8 @@ static void scale_task(void *arg, int task, int thread) {
     const struct op_scale *o = j->op;
     for (int i = task * j->per, end = task_end(task, j->per, j->rows); i < end; i++) {
         float *x = o->x + (size_t)i * (size_t)o->ld, by = o->by;
-        if (o->slope != 0) by *= 1 + o->slope * logf((float)(1 + (o->pos[i] + o->shift) / o->every));
+        const int at = o->slope != 0 ? o->pos[i] + o->shift : 0;
+        if (o->slope != 0) by *= 1 + o->slope * logf(!o->smooth ? (float)(1 + at / o->every) : at > o->every ? (float)at / (float)o->every : 1);
         for (int c = 0; c < o->m; c++) x[c] *= by;
     }
 }

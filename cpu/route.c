@@ -95,7 +95,8 @@ static void route_token(const struct op_route *o, int t, uint8_t *space) {
     memset(mark, 0, (size_t)n);
     const int32_t *table = o->table ? o->table + (size_t)o->tokens[t] * (size_t)o->topk : NULL;
     for (int k = 0; k < o->topk; k++) {
-        int i = table ? table[k] : best_of(choice, mark, n);
+        const int left = o->topk - k; /* the last ones are those that are always chosen */
+        int i = table ? table[k] : left <= o->n_always ? n - left : best_of(choice, mark, n - o->n_always);
         sum += weights[k] = mixer ? mixer_weight(o, logits, mark, i) : score[i];
         mark[i] = 1;
         ids[k] = i;

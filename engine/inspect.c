@@ -149,8 +149,9 @@ int engine_inspect(const struct engine_params *p, struct buf *b, struct error *e
     const struct config *c = &w.config;
     enum dtype kv = p->kv ? p->kv : DT_BF16;
     enum cpu_level level = p->cpu_level ? (enum cpu_level)(p->cpu_level - 1) : cpu_level_best();
+    const int layers = c->n_layers - config_has_mixer(c, MIXER_TAIL); /* as published */
     int moe = 0, first = -1, kind = 0, states = 0, mixer = 0, window = 0, windows = 0, dense = 0;
-    for (int i = 0; i < c->n_layers; i++) {
+    for (int i = 0; i < layers; i++) {
         moe += c->layer[i].moe;
         if (c->layer[i].mixer) states++, mixer = i;
         windows += c->layer[i].window > 0;
@@ -158,12 +159,12 @@ int engine_inspect(const struct engine_params *p, struct buf *b, struct error *e
         if (c->layer[i].moe && first < 0) first = i;
     }
     while (kind < c->n_layers - 1 && c->layer[kind].mixer) kind++; /* first layer with attention, if any */
-    while (dense < c->n_layers && c->layer[dense].moe) dense++;    /* first layer without experts */
+    while (dense < layers && c->layer[dense].moe) dense++;         /* first layer without experts */
     buf_str(b, "{\"path\":");
     json_quote(b, p->dir, strlen(p->dir));
     buf_fmt(b, ",\"family\":\"%s\",\"model_type\":", c->arch->title);
     json_quote(b, c->model_type, strlen(c->model_type));
-    buf_fmt(b, ",\"layers\":%d,\"layers_with_experts\":%d,\"hidden\":%d,\"vocab\":%d,\"context\":%d", c->n_layers, moe, c->hidden, c->vocab, c->max_context);
+    buf_fmt(b, ",\"layers\":%d,\"layers_with_experts\":%d,\"hidden\":%d,\"vocab\":%d,\"context\":%d", layers, moe, c->hidden, c->vocab, c->max_context);
     buf_fmt(b, ",\"attention\":{\"kind\":\"%s\",\"heads\":%d,\"kv_heads\":%d,\"head_dim\":%d,\"v_dim\":%d", attention_of(c, kind)->name, c->n_heads,
             c->kv_lora ? c->n_heads : c->n_kv_heads, c->head_dim, c->v_dim);
     if (config_has_mixer(c, MIXER_DELTA))
@@ -185,7 +186,7 @@ int engine_inspect(const struct engine_params *p, struct buf *b, struct error *e
     if (c->rope.kind) buf_fmt(b, ",\"factor\":%g", c->rope.factor);
     buf_fmt(b, "},\"experts\":{\"routed\":%d,\"active\":%d,\"groups\":%d,\"inter\":%d,\"shared_inter\":%d,\"score\":\"%s\"}", c->n_experts, c->topk,
             c->n_group > 1 ? c->n_group : 1, c->moe_inter, c->shared_inter, scores[c->score]);
-    if (moe < c->n_layers) buf_fmt(b, ",\"dense\":{\"layers\":%d,\"inter\":%d}", c->n_layers - moe, c->dense_inter);
+    if (moe < layers) buf_fmt(b, ",\"dense\":{\"layers\":%d,\"inter\":%d}", layers - moe, c->dense_inter);
     if (c->streams.n && !c->streams.is_plain) buf_fmt(b, ",\"residual_streams\":%d", c->streams.n);
     buf_str(b, ",\"formats\":{");
     json_mat(b, "embedding", &w.embed);
@@ -196,7 +197,7 @@ int engine_inspect(const struct engine_params *p, struct buf *b, struct error *e
         json_mat(b, "expert_gate", &w.layers[first].experts[0].gate);
         json_mat(b, "expert_down", &w.layers[first].experts[0].down);
     }
-    if (dense < c->n_layers) {
+    if (dense < layers) {
         json_mat(b, "dense_gate", &w.layers[dense].dense.gate);
         json_mat(b, "dense_down", &w.layers[dense].dense.down);
     }

@@ -37,7 +37,8 @@ template <int HEADS> static __global__ void __launch_bounds__(THREADS) attention
         int m = hi - k0 < KEYS ? hi - k0 : KEYS;
         for (int k = warp; k < m; k += THREADS / 32) { /* one warp per key */
             float dot[HEADS] = {0};
-            const struct plane_row row = plane_row(at.k, (size_t)(chosen ? chosen[k0 + k] : k0 + k));
+            const int key = chosen ? chosen[k0 + k] : k0 + k, far = a.bias ? position(a, at, i) - a.k_pos0 - key : 0;
+            const struct plane_row row = plane_row(at.k, (size_t)key);
             for (int d = lane; d < a.k.dim; d += 32) {
                 float v = plane_value(at.k, row, kv, d);
 #pragma unroll
@@ -48,7 +49,9 @@ template <int HEADS> static __global__ void __launch_bounds__(THREADS) attention
             for (int h = 0; h < HEADS; h++) {
                 if (h >= heads) break;
                 float v = warp_sum(dot[h]);
-                if (!lane) p[h][k] = a.softcap > 0 ? a.softcap * tanhf(v / a.softcap) : v;
+                if (a.softcap > 0) v = a.softcap * tanhf(v / a.softcap);
+                if (a.bias && far >= 0 && far < a.extent) v += a.bias[((size_t)i * (size_t)a.n_heads + (size_t)(h0 + h)) * (size_t)a.extent + (size_t)far];
+                if (!lane) p[h][k] = v;
             }
         }
         __syncthreads();

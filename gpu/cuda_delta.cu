@@ -30,8 +30,16 @@ __device__ inline float conv_at(const struct cuda_conv &o, int i, int c) {
     if (i >= 0) return o.x[(size_t)i * (size_t)o.ldx + (size_t)c];
     return o.before ? o.before[(size_t)(i + o.taps - 1) * (size_t)o.channels + (size_t)c] : 0;
 }
+/* The same of a convolution, whose state may be a part of what the addresses name. */
+__device__ inline struct cuda_conv conv_placed(struct cuda_conv o) {
+    if (!o.at) return o;
+    o = placed(o);
+    if (o.before) o.before += o.state_at;
+    o.after += o.state_at;
+    return o;
+}
 static __global__ void conv_kernel(struct cuda_conv called) {
-    const struct cuda_conv o = placed(called);
+    const struct cuda_conv o = conv_placed(called);
     int c = (int)(blockIdx.x * blockDim.x + threadIdx.x);
     for (int i = (int)blockIdx.y; i < o.n && c < o.channels; i += (int)gridDim.y) {
         float sum = o.bias ? o.bias[c] : 0;
@@ -41,7 +49,7 @@ static __global__ void conv_kernel(struct cuda_conv called) {
 }
 /* In rising order of rows: each is read from a later row than it is written to, if both are the same memory. */
 static __global__ void conv_keep_kernel(struct cuda_conv called) {
-    const struct cuda_conv o = placed(called);
+    const struct cuda_conv o = conv_placed(called);
     int c = (int)(blockIdx.x * blockDim.x + threadIdx.x);
     if (c >= o.channels) return;
     for (int i = 0; i < o.taps - 1; i++) o.after[(size_t)i * (size_t)o.channels + (size_t)c] = conv_at(o, o.n - o.taps + 1 + i, c);

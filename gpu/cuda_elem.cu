@@ -203,7 +203,8 @@ static __global__ void route_kernel(struct cuda_route r) {
     float *weights = r.weights + (size_t)blockIdx.x * (size_t)r.topk;
     float total = 0;
     for (int k = 0; k < r.topk; k++) {
-        int i = known ? known[k] : best_of(choice, mark, n);
+        int left = r.topk - k; /* the last ones are those that are always chosen */
+        int i = known ? known[k] : left <= r.n_always ? n - left : best_of(choice, mark, n - r.n_always);
         float weight = mixer ? mixer_weight(r, logits, mark, i) : score[i];
         total += weight;
         __syncwarp();
@@ -280,12 +281,13 @@ cudaError_t cuda_fill(cudaStream_t s, float *x, size_t n, float value) {
     return cudaGetLastError();
 }
 
-static __global__ void scale_kernel(float *x, const int32_t *pos, int m, int ld, int every, int shift, float by, float slope) {
-    if (slope != 0) by *= 1 + slope * logf((float)(1 + (pos[blockIdx.x] + shift) / every));
+static __global__ void scale_kernel(float *x, const int32_t *pos, int m, int ld, int every, int shift, float by, float slope, int smooth) {
+    const int at = slope != 0 ? pos[blockIdx.x] + shift : 0;
+    if (slope != 0) by *= 1 + slope * logf(!smooth ? (float)(1 + at / every) : at > every ? (float)at / (float)every : 1.0f);
     for (int c = threadIdx.x; c < m; c += blockDim.x) x[(size_t)blockIdx.x * (size_t)ld + (size_t)c] *= by;
 }
-cudaError_t cuda_scale(cudaStream_t s, float *x, const int32_t *pos, int n, int m, int ld, int every, int shift, float by, float slope) {
-    scale_kernel<<<(unsigned)n, 256, 0, s>>>(x, pos, m, ld, every, shift, by, slope);
+cudaError_t cuda_scale(cudaStream_t s, float *x, const int32_t *pos, int n, int m, int ld, int every, int shift, float by, float slope, int smooth) {
+    scale_kernel<<<(unsigned)n, 256, 0, s>>>(x, pos, m, ld, every, shift, by, slope, smooth);
     return cudaGetLastError();
 }
 

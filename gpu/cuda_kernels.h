@@ -42,6 +42,8 @@ struct cuda_attention { /* struct op_attention, and scratch for split keys */
     const int32_t *q_pos, *chosen;
     int n, n_heads, q_dim, v_dim, ldq, ldo, lse_ld, q_pos0, k_pos0, k_step, n_keys, window, chunk_keys, n_chosen; /* k_step at least 1 */
     float scale, softcap;
+    const float *bias;
+    int extent;
     int chunked;     /* few queries: keys are split at fixed boundaries (cuda_attention_chunks), independent of the number of queries and keys */
     int splits;      /* at least 1; > 1: partial results go to part, then are combined */
     float *part;     /* [splits, n, n_heads, v_dim] */
@@ -69,6 +71,7 @@ struct cuda_route {                                                  /* struct o
     int n_idle;
     float *idle;
     const float *expert_scale;
+    int n_always;
 };
 
 /* Timelines (gpu.h): word [2] in pinned host memory. wait polls. */
@@ -105,7 +108,7 @@ cudaError_t cuda_softcap(cudaStream_t s, float *x, size_t n, float cap);
 cudaError_t cuda_gate(cudaStream_t s, float *y, const float *g, int n, int heads, int dim, int ldy, int ldg, int head_ldy, int head_ldg, int kind,
                       int per_head); /* kind: as enum gate_kind */
 enum { CUDA_GATE_SIGMOID, CUDA_GATE_SILU, CUDA_GATE_SOFTPLUS, CUDA_GATE_LINEAR };
-cudaError_t cuda_scale(cudaStream_t s, float *x, const int32_t *pos, int n, int m, int ld, int every, int shift, float by, float slope);
+cudaError_t cuda_scale(cudaStream_t s, float *x, const int32_t *pos, int n, int m, int ld, int every, int shift, float by, float slope, int smooth);
 struct cuda_conv { /* struct op_conv */
     float *out;
     const float *x, *w, *before;
@@ -113,7 +116,7 @@ struct cuda_conv { /* struct op_conv */
     int n, channels, taps, ldx, ldo;
     const struct cuda_place *at;
     const float *bias;
-    int is_linear;
+    int is_linear, state_at;
 };
 cudaError_t cuda_conv_rows(cudaStream_t s, const struct cuda_conv *c);
 struct cuda_delta { /* struct op_delta */

@@ -87,6 +87,8 @@ static int attention(struct cuda_stream *s, const struct op_attention *o) {
                                .n_chosen = o->n_chosen,
                                .scale = o->scale,
                                .softcap = o->softcap,
+                               .bias = o->bias,
+                               .extent = o->extent,
                                .chunked = o->n <= CUDA_INVARIANT_ROWS,
                                .at = to_cuda_place(o->at),
                                .v_at = to_cuda_place(o->v_at),
@@ -94,7 +96,8 @@ static int attention(struct cuda_stream *s, const struct op_attention *o) {
     if (o->n < 1) return 0;
     /* converting the keys pays off from a few queries on; a BF16 cache needs no conversion */
     bool direct = cuda_attention_mma_direct(&a);
-    if (s->g->math != GPU_MATH_F32 && o->n_keys > 0 && !o->chosen && cuda_attention_mma_rows(&a) && (direct || !a.chunked)) return attention_mma(s, &a, direct);
+    if (s->g->math != GPU_MATH_F32 && o->n_keys > 0 && !o->chosen && !o->bias && cuda_attention_mma_rows(&a) && (direct || !a.chunked))
+        return attention_mma(s, &a, direct);
     int group = o->n_heads / o->k.heads, heads = cuda_attention_f32_heads(&a);
     int keys = o->chosen && o->n_chosen < o->n_keys ? o->n_chosen : o->n_keys;
     a.splits = a.chunked ? cuda_attention_chunks(keys) : splits_for(s, (long)o->n * o->k.heads * ((group + heads - 1) / heads), keys, 128);
@@ -150,8 +153,8 @@ _Static_assert((int)GATE_SIGMOID == CUDA_GATE_SIGMOID && (int)GATE_SILU == CUDA_
                    (int)GATE_LINEAR == CUDA_GATE_LINEAR,
                "gates");
 static int route(struct cuda_stream *s, const struct op_route *o) {
-    struct cuda_route r = {o->ids,        o->weights, o->logits,     o->bias, o->table, o->tokens, o->n,      o->n_experts, o->topk,        o->n_group,
-                           o->topk_group, o->score,   o->group_top2, o->norm, o->scale, o->jitter, o->n_idle, o->idle,      o->expert_scale};
+    struct cuda_route r = {o->ids,        o->weights, o->logits,     o->bias, o->table, o->tokens, o->n,      o->n_experts, o->topk,         o->n_group,
+                           o->topk_group, o->score,   o->group_top2, o->norm, o->scale, o->jitter, o->n_idle, o->idle,      o->expert_scale, o->n_always};
     return o->n < 1 ? 0 : cuda_check(s->g, cuda_route_tokens(s->stream, &r), "route");
 }
 
@@ -254,12 +257,13 @@ int cuda_run_op(struct op_exec *x, enum op_code code, const union op_args *u) {
     }
     case OP_SCALE: {
         const struct op_scale *a = &u->scale;
-        if (a->n > 0) r = cuda_scale(s->stream, a->x, a->pos, a->n, a->m, a->ld, a->every, a->shift, a->by, a->slope);
+        if (a->n > 0) r = cuda_scale(s->stream, a->x, a->pos, a->n, a->m, a->ld, a->every, a->shift, a->by, a->slope, a->smooth);
         break;
     }
     case OP_CONV: {
         const struct op_conv *a = &u->conv;
-        struct cuda_conv c = {a->out, a->x, a->w, a->before, a->after, a->n, a->channels, a->taps, a->ldx, a->ldo, to_cuda_place(a->at), a->bias, a->is_linear};
+        struct cuda_conv c = {a->out,  a->x,         a->w,       a->before, a->after, a->n, a->channels, a->taps, a->ldx, a->ldo, to_cuda_place(a->at),
+                              a->bias, a->is_linear, a->state_at};
         if (a->n > 0) r = cuda_conv_rows(s->stream, &c);
         break;
     }

@@ -170,7 +170,8 @@ static int read_places(struct emu_stream *s, enum op_code code, union op_args *u
     int r = 0;
     if (code == OP_KV_STORE && (r = read_place(s, &u->kv_store.at, &k)) > 0) set_row_range(&u->kv_store, &k);
     if (code == OP_ROPE_TABLE && (r = read_place(s, &u->rope_table.at, &k)) > 0) u->rope_table.pos0 = k.pos / u->rope_table.step * u->rope_table.step;
-    if (code == OP_CONV && (r = read_place(s, &u->conv.at, &k)) > 0) u->conv.before = k.data, u->conv.after = k.after;
+    if (code == OP_CONV && (r = read_place(s, &u->conv.at, &k)) > 0)
+        u->conv.before = k.data ? (const float *)k.data + u->conv.state_at : NULL, u->conv.after = (float *)k.after + u->conv.state_at;
     if (code == OP_DELTA && (r = read_place(s, &u->delta.at, &k)) > 0) u->delta.before = k.data, u->delta.after = k.after;
     if (code == OP_COMPRESS && (r = read_place(s, &u->compress.at, &k)) > 0) {
         struct op_compress *a = &u->compress;

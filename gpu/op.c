@@ -196,6 +196,7 @@ static int visit_attention(struct op_attention *a, op_visit_fn fn, void *ctx) {
     VISIT(a->at, sizeof *a->at, VISIT_IN);
     VISIT(a->v_at, sizeof *a->v_at, VISIT_IN);
     VISIT(a->sinks, (size_t)a->n_heads * 4, VISIT_CONST);
+    VISIT(a->bias, (size_t)a->n * (size_t)a->n_heads * (size_t)a->extent * 4, VISIT_IN);
     VISIT(a->lse, (size_t)a->n * (size_t)a->n_heads * 4, VISIT_OUT);
     VISIT(a->out, span(a->n, a->ldo, (size_t)a->n_heads * (size_t)a->v_dim), VISIT_OUT);
     return 0;

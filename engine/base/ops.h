@@ -153,7 +153,9 @@ struct op_attention {
     int n, n_heads, v_dim, ldq, ldo;
     int q_pos0, k_pos0, k_step, n_keys, window, chunk_keys, n_chosen;
     float scale;
-    float softcap; /* > 0: scores, scaled, become softcap * tanh(score / softcap) */
+    float softcap;     /* > 0: scores, scaled, become softcap * tanh(score / softcap) */
+    const float *bias; /* NULL, or [n, n_heads, extent]: added to the score of a key at distance 0 .. extent - 1; not with k_step above 1 */
+    int extent;
     /* NULL, or supplies the addresses of k and v, and q_pos0. Keys then end at the last query's position; n_keys is an upper bound for the launch. At most
      * BATCH_INVARIANT_ROWS rows. */
     const struct op_place *at, *v_at;
@@ -195,7 +197,8 @@ struct op_merge {
  * (relative) of it, without those chosen before. With `table` nothing is chosen: ids are table[tokens[i]], in its order, and scores weight them (DeepSeek-V4's
  * hash layers). With n_idle the logits are [n, n_experts + n_idle]: the last ones are of experts that return their input. A token's weights of the
  * idle experts that it chose are summed in idle, and in their place ids has the next best of the others, with weight 0. With expert_scale a chosen expert's
- * weight is also multiplied by its own factor, after the normalization. */
+ * weight is also multiplied by its own factor, after the normalization. With n_always the last experts are always chosen, after the topk - n_always best of
+ * the others. */
 enum score_fn { SCORE_SOFTMAX, SCORE_SIGMOID, SCORE_MIXER, SCORE_SQRT_SOFTPLUS };
 struct op_route {
     int32_t *ids;
@@ -206,7 +209,7 @@ struct op_route {
     const int32_t *tokens;     /* [n], with table */
     float *idle;               /* [n], with n_idle */
     const float *expert_scale; /* [n_experts] or NULL; not with n_idle */
-    int n, n_experts, n_idle, topk, n_group, topk_group, vocab;
+    int n, n_experts, n_idle, n_always, topk, n_group, topk_group, vocab;
     uint8_t score; /* enum score_fn */
     bool group_top2, norm;
     float scale, jitter;
@@ -302,13 +305,14 @@ struct op_gate {
     bool per_head;
 };
 
-/* x *= by * (1 + slope * log(1 + floor((pos + shift) / every))), rows ld apart. slope 0: pos and the rest are not read. Scales queries by their position, as
- * Llama 4 and Mistral 4 do. */
+/* x *= by * (1 + slope * log(1 + floor((pos + shift) / every))), rows ld apart. smooth: log(max((pos + shift) / every, 1)) instead. slope 0: pos and the rest
+ * are not read. Scales queries by their position, as Llama 4, Mistral 4 and Inkling do. */
 struct op_scale {
     float *x;           /* [n, m] */
     const int32_t *pos; /* [n] */
     int n, m, ld, every, shift;
     float by, slope;
+    bool smooth;
 };
 
 /* Causal convolution of each channel along the rows, then SiLU: out[i][c] = silu(bias[c] + sum of w[j][c] * x[i - taps + 1 + j][c]). Rows before the first
@@ -323,6 +327,7 @@ struct op_conv {
     const struct op_place *at; /* NULL, or supplies before and after */
     const float *bias;         /* [channels] or NULL */
     bool is_linear;            /* without SiLU */
+    int state_at;              /* with at: offset of the state from its addresses, floats */
 };
 
 /* Recurrences of linear attention, row by row over one sequence, for each value head h with its key head h / (v_heads / k_heads), all in float32.

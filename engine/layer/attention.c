@@ -2,11 +2,9 @@
 
 #include <assert.h>
 
-static const struct attention_kind *const mixers[] = {[MIXER_DELTA] = &attention_delta,
-                                                      [MIXER_CONV] = &attention_conv,
-                                                      [MIXER_LIGHTNING] = &attention_lightning,
-                                                      [MIXER_MAMBA2] = &attention_mamba,
-                                                      [MIXER_KDA] = &attention_kda};
+static const struct attention_kind *const mixers[] = {
+    [MIXER_DELTA] = &attention_delta,  [MIXER_CONV] = &attention_conv, [MIXER_LIGHTNING] = &attention_lightning,
+    [MIXER_MAMBA2] = &attention_mamba, [MIXER_KDA] = &attention_kda,   [MIXER_TAIL] = &attention_tail};
 static const struct attention_kind *const kinds[] = {
     [ATTN_GQA] = &attention_gqa, [ATTN_MLA] = &attention_mla, [ATTN_DSA] = &attention_dsa, [ATTN_COMPRESSED] = &attention_compressed};
 const struct attention_kind *attention_of(const struct config *c, int layer) { return c->layer[layer].mixer ? mixers[c->layer[layer].mixer] : kinds[c->attn]; }
@@ -26,11 +24,12 @@ int attention_rotate(struct exec *x, const struct config *c, int layer, const st
                                              .interleaved = rope->interleaved});
 }
 
-int attention_scale_queries(struct exec *x, const struct config *c, int layer, const struct work *w, int ld, int n) {
+int attention_scale_queries(struct exec *x, const struct config *c, int layer, const struct work *w, float *q, int ld, int n) {
     const struct query_scale *s = &c->query_scale;
-    if (s->slope == 0 || (s->no_rope_only && c->layer[layer].rope != LAYER_ROPE_NONE)) return 0;
+    if (s->slope == 0 || (s->no_rope_only && c->layer[layer].rope != LAYER_ROPE_NONE) || (s->smooth && c->layer[layer].window)) return 0;
     return x->ops->scale(
-        x, &(struct op_scale){.x = w->q, .pos = w->pos, .n = n, .m = ld, .ld = ld, .every = s->every, .shift = s->shift, .by = 1, .slope = s->slope});
+        x, &(struct op_scale){
+               .x = q, .pos = w->pos, .n = n, .m = ld, .ld = ld, .every = s->every, .shift = s->shift, .by = 1, .slope = s->slope, .smooth = s->smooth});
 }
 
 int attention_project_gates(struct exec *x, const struct config *c, const struct layer *y, struct work *w, int n) {
@@ -52,6 +51,12 @@ int attention_gate_output(struct exec *x, const struct config *c, int layer, str
                                              .head_ldg = each,
                                              .kind = c->attn_gate_kind,
                                              .per_head = per_head});
+}
+
+struct span attention_sub_span(const struct span *s, int from, int n) {
+    struct span p = *s;
+    p.row += from, p.pos += from, p.n = n;
+    return p;
 }
 
 struct kv_plane attention_plane(struct kv_plane p, int row) {

@@ -16,7 +16,7 @@ struct attention_kind {
     size_t (*grown_bytes)(const struct config *c, int keys); /* memory grown on demand beyond the workspace; NULL: none */
 };
 extern const struct attention_kind attention_gqa, attention_mla, attention_dsa, attention_compressed, attention_delta, attention_conv, attention_lightning,
-    attention_mamba, attention_kda;
+    attention_mamba, attention_kda, attention_tail;
 const struct attention_kind *attention_of(const struct config *c, int layer);
 
 /* Applies the model's norm to `rows` rows of dim, other than rows of the residual stream. weight and bias may be NULL. */
@@ -29,8 +29,18 @@ int attention_absorbed(struct exec *x, const struct config *c, const struct laye
 int block_linear(struct exec *x, const struct config *c, float *y, int ldy, const float *in, int ldx, struct mat m, const float *bias, int n, bool accumulate);
 /* Rotates `heads` heads of n rows, at v and head_ld floats apart, as the layer does: not at all in a layer without rope. */
 int attention_rotate(struct exec *x, const struct config *c, int layer, const struct work *w, float *v, int heads, int ld, int head_ld, int n);
-/* Scales n queries in w->q, ld floats apart, by their positions, if the family does that in this layer. */
-int attention_scale_queries(struct exec *x, const struct config *c, int layer, const struct work *w, int ld, int n);
+/* Scales n rows of queries (or of what is linear in them) at q, ld floats apart, by their positions, if the family does that in this layer. */
+int attention_scale_queries(struct exec *x, const struct config *c, int layer, const struct work *w, float *q, int ld, int n);
+/* Short convolutions (short_conv.c): the plane of their states; of keys and values, from in to out, [rows, width] each; of the attention block's output and of
+ * the previous layer's FFN output in w->x, which use w->xn as scratch and do nothing in layers without them. */
+struct cache_desc short_conv_plane(const struct config *c, int layer);
+int short_conv_keys(struct exec *x, const struct config *c, const struct layer *y, int layer, float *const out[2], float *const in[2], const struct span *spans,
+                    int n_spans);
+int short_conv_attention(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *spans, int n_spans,
+                         int n);
+int short_conv_ffn(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *spans, int n_spans, int n);
+/* Rows [from, from + n) of a span as a span. */
+struct span attention_sub_span(const struct span *s, int from, int n);
 /* For families that gate the attention's output: computes the gates of n rows in w->fused, unless q_proj has; multiplies a span's output by them. */
 int attention_project_gates(struct exec *x, const struct config *c, const struct layer *y, struct work *w, int n);
 int attention_gate_output(struct exec *x, const struct config *c, int layer, struct work *w, const struct span *s, float *out);

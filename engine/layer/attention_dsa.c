@@ -85,24 +85,17 @@ static int select_keys(struct exec *x, const struct config *c, int layer, const 
                                                  .at = attention_address(s, layer, 1)});
 }
 
-/* Rows [from, from + n) of a span as a span. */
-static struct span sub_span(const struct span *s, int from, int n) {
-    struct span p = *s;
-    p.row += from, p.pos += from, p.n = n;
-    return p;
-}
-
 static int dsa_attend(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *s, struct key_range keys) {
     int all = c->index_topk - s->pos; /* rows that see at most index_topk keys */
     if (all < 0) all = 0;
     if (all > s->n) all = s->n;
     if (all) {
-        struct span p = sub_span(s, 0, all);
+        struct span p = attention_sub_span(s, 0, all);
         TRY(attention_mla.attend(x, c, y, layer, w, &p, (struct key_range){.n = p.pos + p.n, .piece = PIECE_ALL}));
     }
     for (int at = all, n; at < s->n; at += n) {
         n = s->n - at < w->absorb_rows ? s->n - at : w->absorb_rows;
-        struct span p = sub_span(s, at, n);
+        struct span p = attention_sub_span(s, at, n);
         int32_t *chosen = w->selected_keys + (size_t)p.row * (size_t)c->index_topk;
         if (has_indexer(c, layer)) TRY(select_keys(x, c, layer, w, &p, chosen));
         TRY(attention_absorbed(x, c, y, layer, w, &p, (struct key_range){.n = p.pos + p.n, .piece = PIECE_ALL}, chosen));

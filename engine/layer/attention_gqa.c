@@ -4,7 +4,8 @@
 static int gqa_cache_planes(const struct config *c, int layer, struct cache_desc *out) {
     out[0] = (struct cache_desc){.heads = config_kv_heads(c, layer), .dim = config_head_dim(c, layer)};
     out[1] = (struct cache_desc){.heads = config_kv_heads(c, layer), .dim = config_v_dim(c, layer)};
-    return 2;
+    if (c->short_taps) out[2] = short_conv_plane(c, layer);
+    return c->short_taps ? 3 : 2;
 }
 
 static int gqa_clip(struct exec *x, const struct config *c, float *v, int width, int n) {
@@ -25,11 +26,13 @@ static int gqa_norm_and_rotate(struct exec *x, const struct config *c, int layer
 static int gqa_store_kv(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *spans, int n_spans,
                         int n) {
     const int heads = config_kv_heads(c, layer), v_dim = config_v_dim(c, layer), width[2] = {heads * config_head_dim(c, layer), heads * v_dim};
-    float *const rows[2] = {w->kv, w->kv + (size_t)n * (size_t)width[0]};
-    TRY(block_linear(x, c, rows[0], width[0], w->xn, c->hidden, y->k, y->k_bias, n, false));
+    float *const rows[2] = {w->kv, w->kv + (size_t)n * (size_t)width[0]}, *const mixed[2] = {w->mixed, w->mixed + (size_t)n * (size_t)width[0]};
+    float *const *in = c->short_taps ? mixed : rows;
+    TRY(block_linear(x, c, in[0], width[0], w->xn, c->hidden, y->k, y->k_bias, n, false));
     if (c->layer[layer].v_is_k)
         TRY(x->ops->copy(x, &(struct op_copy){.y = rows[1], .x = rows[0], .n = n, .heads = 1, .dim = width[1], .ldx = width[1], .ldy = width[1]}));
-    else TRY(block_linear(x, c, rows[1], width[1], w->xn, c->hidden, y->v, y->v_bias, n, false));
+    else TRY(block_linear(x, c, in[1], width[1], w->xn, c->hidden, y->v, y->v_bias, n, false));
+    if (c->short_taps) TRY(short_conv_keys(x, c, y, layer, rows, in, spans, n_spans));
     if (c->v_norm) TRY(block_norm(x, c, rows[1], v_dim, rows[1], v_dim, NULL, NULL, n * heads, v_dim));
     TRY(gqa_norm_and_rotate(x, c, layer, w, rows[0], heads, y->k_norm, n));
     TRY(gqa_clip(x, c, rows[1], width[1], n));
@@ -58,10 +61,13 @@ static int gqa_make_queries(struct exec *x, const struct config *c, const struct
             x, &(struct op_copy){.y = w->q, .x = q, .n = n, .heads = heads, .dim = dim, .ldx = heads * each, .ldy = qd, .head_ldx = each, .head_ldy = dim}));
     TRY(attention_project_gates(x, c, y, w, n));
     TRY(gqa_norm_and_rotate(x, c, layer, w, w->q, heads, y->q_norm, n));
-    return attention_scale_queries(x, c, layer, w, qd, n);
+    if (!c->rel_dim) return attention_scale_queries(x, c, layer, w, w->q, qd, n);
+    TRY(attention_scale_queries(x, c, layer, w, w->q, qd, n));
+    TRY(block_linear(x, c, w->fused, y->rel.rows, w->xn, c->hidden, y->rel, NULL, n, false));
+    return attention_scale_queries(x, c, layer, w, w->fused, y->rel.rows, n);
 }
 
-static int gqa_attend(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *s, struct key_range keys) {
+static int attend_rows(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *s, struct key_range keys) {
     const int heads = config_heads(c, layer), qd = heads * config_head_dim(c, layer), od = heads * config_v_dim(c, layer);
     const size_t row = (size_t)s->row;
     struct op_attention o = {.out = w->att + row * (size_t)od,
@@ -79,12 +85,33 @@ static int gqa_attend(struct exec *x, const struct config *c, const struct layer
                              .n_keys = keys.n,
                              .window = c->layer[layer].window,
                              .chunk_keys = c->layer[layer].chunk_keys,
-                             .scale = c->attn_scale,
+                             .scale = config_attn_scale(c, layer),
                              .softcap = c->score_cap,
+                             .bias = c->rel_dim ? w->rel_bias : NULL,
+                             .extent = c->layer[layer].extent,
                              .at = attention_address(s, layer, 0),
                              .v_at = attention_address(s, layer, 1)};
     TRY(attention_by_pieces(x, w, &o, keys.piece, w->lse));
     return keys.piece & PIECE_LAST ? attention_gate_output(x, c, layer, w, s, o.out) : 0;
+}
+
+/* Biases by distance are computed for some rows at a time. */
+static int gqa_attend(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *s, struct key_range keys) {
+    if (!c->rel_dim) return attend_rows(x, c, y, layer, w, s, keys);
+    for (int at = 0, n; at < s->n; at += n) {
+        n = s->n - at < w->rel_rows ? s->n - at : w->rel_rows;
+        const struct span p = attention_sub_span(s, at, n);
+        TRY(x->ops->linear(x, &(struct op_linear){.y = w->rel_bias,
+                                                  .x = w->fused + (size_t)p.row * (size_t)y->rel.rows,
+                                                  .w = y->rel_table,
+                                                  .n = n * config_heads(c, layer),
+                                                  .ldx = c->rel_dim,
+                                                  .ldy = c->layer[layer].extent,
+                                                  .transposed = true,
+                                                  .exact = true}));
+        TRY(attend_rows(x, c, y, layer, w, &p, (struct key_range){.n = p.pos + p.n, .piece = PIECE_ALL}));
+    }
+    return 0;
 }
 
 const struct attention_kind attention_gqa = {

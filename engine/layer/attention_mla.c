@@ -209,7 +209,7 @@ static int mla_make_queries(struct exec *x, const struct config *c, const struct
     } else TRY(block_linear(x, c, w->q, qd, w->xn, c->hidden, y->q, NULL, n, false));
     TRY(attention_project_gates(x, c, y, w, n));
     TRY(attention_rotate(x, c, layer, w, w->q + c->qk_nope, c->n_heads, qd, c->head_dim, n));
-    return attention_scale_queries(x, c, layer, w, qd, n);
+    return attention_scale_queries(x, c, layer, w, w->q, qd, n);
 }
 static int mla_attend(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *s, struct key_range keys) {
     return block_expands_mla(c, s->n) ? attend_expanded(x, c, y, layer, w, s, keys) : attention_absorbed(x, c, y, layer, w, s, keys, NULL);

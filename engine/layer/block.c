@@ -7,7 +7,8 @@ static float stream_eps(const struct config *c) { return c->residual_scale > 0 ?
 int block_embed(struct exec *x, const struct weights *m, float *out, const int32_t *ids, int n) {
     const struct config *c = &m->config;
     const float scale = (c->embed_scale > 0 ? c->embed_scale : 1) / (c->residual_scale > 0 ? c->residual_scale : 1);
-    return x->ops->embed(x, &(struct op_embed){.out = out, .ids = ids, .table = m->embed, .n = n, .scale = scale});
+    TRY(x->ops->embed(x, &(struct op_embed){.out = out, .ids = ids, .table = m->embed, .n = n, .scale = scale}));
+    return m->embed_norm ? block_norm(x, c, out, c->hidden, out, c->hidden, m->embed_norm, NULL, n, c->hidden) : 0;
 }
 
 int block_rope(struct exec *x, const struct weights *m, struct work *w, int n, int total) {
@@ -166,10 +167,12 @@ size_t block_grown_bytes(const struct config *c, int keys) {
 
 int block_kv(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *spans, int n_spans, int n) {
     const struct block_input in = {&y->attn_mix, y->previous_out_norm, y->previous_experts_norm, y->previous_scale, y->attn_norm, y->attn_norm_bias, 2 * layer};
+    if (y->previous_ffn_scale) TRY(weigh_rows(x, c, w->x, y->previous_ffn_scale, false, n));
+    TRY(short_conv_ffn(x, c, y, layer, w, spans, n_spans, n));
     TRY(norm_input(x, c, &in, w, n));
     return attention_of(c, layer)->store_kv(x, c, y, layer, w, spans, n_spans, n);
 }
-bool block_needs_all_keys(const struct config *c, int layer) { return attention_of(c, layer)->needs_all_keys; }
+bool block_needs_all_keys(const struct config *c, int layer) { return attention_of(c, layer)->needs_all_keys || c->rel_dim; }
 bool block_is_recordable(const struct config *c, int layer) { return attention_of(c, layer)->is_recordable; }
 int block_few_keys_limit(const struct config *c, int layer) {
     const struct attention_kind *a = attention_of(c, layer);
@@ -182,13 +185,15 @@ int block_attend(struct exec *x, const struct config *c, const struct layer *y, 
     return attention_of(c, layer)->attend(x, c, y, layer, w, s, keys);
 }
 int block_output(struct exec *x, const struct config *c, const struct layer *y, struct work *w, int n) {
+    if (!y->o.data) return 0;
     return block_linear(x, c, w->x, c->hidden, w->att, y->o.cols, y->o, y->o_bias, n, true);
 }
 int block_attention(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *spans, int n_spans, int n) {
     TRY(block_kv(x, c, y, layer, w, spans, n_spans, n));
     TRY(block_query(x, c, y, layer, w, n));
     for (int i = 0; i < n_spans; i++) TRY(block_attend(x, c, y, layer, w, &spans[i], (struct key_range){.n = spans[i].pos + spans[i].n, .piece = PIECE_ALL}));
-    return block_output(x, c, y, w, n);
+    TRY(block_output(x, c, y, w, n));
+    return short_conv_attention(x, c, y, layer, w, spans, n_spans, n);
 }
 
 /* --- Experts and head ---------------------------------------------------------------------------------------------------- */
@@ -236,6 +241,7 @@ int block_route(struct exec *x, const struct config *c, const struct layer *y, i
                                             .logits = w->router,
                                             .bias = y->router_bias,
                                             .expert_scale = y->expert_scale,
+                                            .n_always = c->n_always,
                                             .table = (const int32_t *)y->router_table,
                                             .tokens = w->tokens,
                                             .vocab = c->vocab,

@@ -26,11 +26,12 @@ struct work {
     float *kv;                   /* [rows, cached floats of a layer]: latent and rope key, or k [rows, n_kv_heads * head_dim], then v */
     float *q_latent;             /* [rows, q_lora] */
     int absorb_rows;
-    float *absorbed_q;           /* [absorb_rows, n_heads * (kv_lora + rope)] absorbed queries */
-    float *absorbed_out;         /* [absorb_rows, n_heads * kv_lora] */
-    float *att;                  /* [rows, n_heads * v_dim] */
-    float *fused;                /* [rows, ..] gated attention: output of q_proj; DeltaNet: fused inputs, then convolution output; other mixers: inputs */
-    float *mixed, *z;            /* mixers: [rows, channels] input of the convolution (Mamba-2: output; lightning: q, k, v), [rows, v_heads * v_dim] gates */
+    float *absorbed_q;   /* [absorb_rows, n_heads * (kv_lora + rope)] absorbed queries */
+    float *absorbed_out; /* [absorb_rows, n_heads * kv_lora] */
+    float *att;          /* [rows, n_heads * v_dim] */
+    float *fused;        /* [rows, ..] gated attention: output of q_proj; DeltaNet: fused inputs, then convolution output; other mixers: inputs */
+    float *mixed, *z; /* short convolutions: keys, then values before them; mixers: [rows, channels] input of the convolution (Mamba-2: output; lightning: q, k,
+                         v), [rows, v_heads * v_dim] gates */
     float *beta_alpha;           /* [rows, b [v_heads], a [v_heads]]; KDA: [rows, b [heads], f [heads * dim]] */
     float *latent, *expanded_kv; /* expanded prefill: [keys, kv_lora + rope]; [keys, G, head_dim] then [keys, G, v_dim]; grown on demand */
     size_t latent_floats, expanded_floats;
@@ -40,20 +41,22 @@ struct work {
     float *entries, *entry_cos, *entry_sin; /* multi-token keys: [rows, head_dim], [rows, rope.dim / 2] */
     float *own_lse;                         /* [2, rows, n_heads] of the window and of multi-token keys */
     float *index_q, *index_weights;         /* indexer: [rows, index_heads * index_dim] queries, [rows, index_heads] head weights */
-    int32_t *selected_keys;                 /* [rows, index_topk] selected cache rows; kept for layers that reuse the selection */
-    float *ffn_in;                          /* [rows, hidden] input of shared experts where it is not xn (config_has_ffn_in), otherwise NULL */
-    float *kept;                            /* [rows, hidden] what a layer keeps for the next: its FFN input, or a dense FFN's output; NULL: no layer does */
-    float *idle;                            /* [rows] weights of idle experts; NULL: the model has none */
-    float *router;                          /* [rows, n_experts + n_idle_experts] */
-    int32_t *ids;                           /* [rows, topk] */
-    float *weights;                         /* [rows, topk] */
-    float *shared_weight;                   /* [rows] */
-    const uint8_t *late_experts;            /* [n_experts] or NULL: as in op_experts; not owned */
-    float gpu_share;                        /* as in op_experts */
-    float *cos, *sin;                       /* [rows, rope.dim / 2] */
-    float *second_cos, *second_sin;         /* [rows, second_rope.dim / 2], if the model has one */
-    int32_t *pos, *tokens;                  /* [rows] */
-    int32_t *seq_length;                    /* [rows] sequence length of a row; LongRoPE only, otherwise NULL */
+    float *rel_bias;                        /* [rel_rows, n_heads, extent] biases by distance of the rows being attended */
+    int rel_rows;
+    int32_t *selected_keys;         /* [rows, index_topk] selected cache rows; kept for layers that reuse the selection */
+    float *ffn_in;                  /* [rows, hidden] input of shared experts where it is not xn (config_has_ffn_in), otherwise NULL */
+    float *kept;                    /* [rows, hidden] what a layer keeps for the next: its FFN input, or a dense FFN's output; NULL: no layer does */
+    float *idle;                    /* [rows] weights of idle experts; NULL: the model has none */
+    float *router;                  /* [rows, n_experts + n_idle_experts] */
+    int32_t *ids;                   /* [rows, topk] */
+    float *weights;                 /* [rows, topk] */
+    float *shared_weight;           /* [rows] */
+    const uint8_t *late_experts;    /* [n_experts] or NULL: as in op_experts; not owned */
+    float gpu_share;                /* as in op_experts */
+    float *cos, *sin;               /* [rows, rope.dim / 2] */
+    float *second_cos, *second_sin; /* [rows, second_rope.dim / 2], if the model has one */
+    int32_t *pos, *tokens;          /* [rows] */
+    int32_t *seq_length;            /* [rows] sequence length of a row; LongRoPE only, otherwise NULL */
     float *inv_freq;
     _Atomic int *first_bad;                 /* first non-finite value: 2 * layer before its attention, + 1 before its FFN */
     void *(*alloc)(void *ctx, size_t size); /* allocates executor memory; NULL: out of memory */

@@ -36,6 +36,7 @@ static struct mixer_floats mixer_floats(const struct config *c) {
         const size_t all = (size_t)(c->n_heads * c->head_dim);
         f = (struct mixer_floats){.att = all, .fused = 3 * all, .mixed = 3 * all, .z = all};
     }
+    if (c->short_taps) f.mixed = (size_t)(c->n_kv_heads * (c->head_dim + c->v_dim));
     if (config_has_mixer(c, MIXER_MAMBA2)) {
         const struct mamba_config *m = &c->mamba;
         const size_t inner = (size_t)(m->heads * m->head_dim), channels = inner + 2 * (size_t)(m->groups * m->state);
@@ -59,6 +60,9 @@ static int list_buffers(struct work *w, const struct config *c, int rows, struct
         wide = att > in ? att : in;
         att = att > low ? att : low;
     }
+    size_t extent = 0; /* of biases by distance: rows that fit in 64 MB, or those of a small batch */
+    for (int i = 0; i < c->n_layers; i++) extent = max_of(extent, (size_t)c->n_heads * (size_t)c->layer[i].extent);
+    wide = max_of(wide, (size_t)(c->n_heads * c->rel_dim));
     const size_t half = (size_t)(c->rope.dim / 2), second = (size_t)(c->second_rope.dim / 2);
     while (c->kv_lora && absorb > 1 && block_expands_mla(c, absorb)) absorb--;
     out[k++] = (struct part){(void **)&w->x, n * (size_t)c->hidden * f};
@@ -81,6 +85,11 @@ static int list_buffers(struct work *w, const struct config *c, int rows, struct
     if (mixer.mixed) out[k++] = (struct part){(void **)&w->mixed, n * mixer.mixed * f};
     if (mixer.z) out[k++] = (struct part){(void **)&w->z, n * mixer.z * f};
     if (mixer.gates) out[k++] = (struct part){(void **)&w->beta_alpha, n * mixer.gates * f};
+    if (extent) {
+        const size_t fit = max_of((64u << 20) / (extent * f), BATCH_INVARIANT_ROWS);
+        w->rel_rows = (int)(n < fit ? n : fit);
+        out[k++] = (struct part){(void **)&w->rel_bias, (size_t)w->rel_rows * extent * f};
+    }
     if (c->streams.n) {
         size_t s = (size_t)c->streams.n;
         out[k++] = (struct part){(void **)&w->streams, n * s * (size_t)c->hidden * f};

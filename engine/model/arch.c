@@ -55,6 +55,7 @@ static const struct arch *const table[] = {
     &arch_gemma4_text,
     &arch_gemma4_unified,
     &arch_hy_v4,
+    &arch_inkling,
     /* without experts */
     &arch_llama,
     &arch_mistral,

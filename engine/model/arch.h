@@ -12,6 +12,9 @@ struct tensor_names {
     const char *dense_out_norm, *experts_out_norm, *experts_norm;            /* a dense FFN beside experts: norms of both outputs, and of the experts' input */
     const char *router_norm, *expert_scale, *stream_scale;                   /* whole names */
     const char *attn_gate;                                                   /* gate of the attention output */
+    const char *embed_norm, *rel, *rel_table;                                /* rel_table is a whole name */
+    const char *k_conv, *v_conv, *attn_conv, *ffn_conv;                      /* short convolutions */
+    const char *dense_scale, *router_scale;                                  /* whole names */
     const char *q, *k, *v, *o, *q_norm, *k_norm, *sinks;                     /* GQA; q and o also MLA; sinks is a whole name */
     const char *q_a, *q_a_norm, *q_b, *kv_a, *kv_a_norm, *kv_b;              /* MLA */
     const char *k_b, *v_b;                                                   /* kv_b split in two, as in llama.cpp */
@@ -82,5 +85,5 @@ extern const struct arch arch_glm4, arch_olmo2, arch_olmo3, arch_seed_oss, arch_
 extern const struct arch arch_afmoe, arch_exaone_moe, arch_cohere2_moe;
 extern const struct arch arch_lfm2_moe, arch_minimax, arch_granitemoehybrid;
 extern const struct arch arch_kimi_linear, arch_bailing_hybrid;
-extern const struct arch arch_gemma4, arch_gemma4_text, arch_gemma4_unified, arch_hy_v4;
+extern const struct arch arch_gemma4, arch_gemma4_text, arch_gemma4_unified, arch_hy_v4, arch_inkling;
 extern const struct arch arch_qwen3_next, arch_qwen3_5_moe, arch_qwen3_5_moe_text;

@@ -180,7 +180,6 @@ void config_read_rope_object(struct config_reader *r, struct config *c, const ch
         k->low_freq = config_num(&in, "low_freq_factor", 0, 0, 1e6);
         k->high_freq = config_num(&in, "high_freq_factor", 0, 0, 1e6);
         if (!in.rc && k->kind == ROPE_YARN && k->factor == 0) k->factor = c->max_context / k->original_max;
-        if (!in.rc && k->kind == ROPE_PROPORTIONAL && k->factor == 0) k->factor = 1;
         if (!in.rc && k->kind == ROPE_LONG) read_long(&in, k, c->max_context, (int)(dim * partial) / 2);
         if (!in.rc && k->kind == ROPE_FACTORS) read_factors(&in, "factors", k->factors[0], (int)(dim * partial) / 2);
         if (!in.rc && k->kind != ROPE_DEFAULT && k->kind < ROPE_LONG && !(k->factor >= 1))

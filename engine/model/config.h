@@ -21,7 +21,8 @@ enum mixer { /* what mixes the tokens of a layer: attention, or a mixer with a s
              MIXER_CONV,
              MIXER_LIGHTNING,
              MIXER_MAMBA2,
-             MIXER_KDA
+             MIXER_KDA,
+             MIXER_TAIL /* none, and no FFN: a last layer that only adds the output of the layer before, whose convolution has a state */
 };
 enum output_norm { OUTPUT_NORM_NONE, OUTPUT_NORM_BLOCKS, OUTPUT_NORM_EXPERTS }; /* norms what is added to the stream: by both blocks, by FFNs with experts */
 enum index_kind { INDEX_OWN, INDEX_PREVIOUS };                                  /* the layer's own indexer, or the selection of the layer before */
@@ -58,6 +59,8 @@ struct config {
     const struct layout *layout;
     char model_type[64];
     int vocab, hidden, n_layers, max_context;
+    int embed_rows;  /* of the embedding, if it has more than vocab; 0: vocab */
+    bool embed_norm; /* embeddings are normed */
     float norm_eps;
     float embed_scale;    /* factor of the embeddings; 0: 1 */
     float residual_scale; /* factor of what attention and FFN blocks add to the residual stream; 0: 1 */
@@ -87,10 +90,13 @@ struct config {
     uint8_t attn_gate, attn_gate_kind; /* enum attn_gate; enum gate_kind: the function of the gate that multiplies the attention output */
     float v_scale;                     /* GQA: factor of the values; 0: 1 */
     bool v_norm;                       /* GQA: values are normed per head, without weights */
-    struct query_scale {               /* queries are multiplied by 1 + slope * log(1 + floor((pos + shift) / every)); slope 0: not */
+    int rel_dim;                       /* GQA: scores get a bias by distance, a query's coefficients [rel_dim] times a table; 0: none */
+    int short_taps;      /* GQA: causal convolutions of keys, values and of both blocks' outputs, each plus its input; needs config_keep_stream. 0: none */
+    struct query_scale { /* queries are multiplied by 1 + slope * log(1 + floor((pos + shift) / every)); slope 0: not */
         float slope;
         int every, shift;
         bool no_rope_only; /* in layers without rope only */
+        bool smooth;       /* as op_scale's; in layers without a window only */
     } query_scale;
     float qkv_clip;                       /* q, k and v are clamped to +-this; 0: no clamp */
     float attn_scale, score_cap;          /* score_cap: scores become cap * tanh(score / cap); 0: not */
@@ -126,6 +132,8 @@ struct config {
         bool no_sinks;           /* has no sinks though the model does */
         int n_heads, n_kv_heads; /* GQA; 0: the model's */
         int head_dim;            /* GQA: of queries, keys and values; 0: the model's */
+        float attn_scale;        /* GQA; 0: the model's */
+        int extent;              /* with config.rel_dim: distances that have a bias */
         bool v_is_k;             /* GQA: values are the projected keys, before norm and rotation */
         float glu_limit[2];      /* limit of the activation: routed experts; shared expert or dense FFN. 0: config.glu's */
         int window;              /* number of keys a query sees, including its own; 0: all */
@@ -147,6 +155,7 @@ struct config {
     uint8_t output_norm; /* enum output_norm; needs config_keep_stream */
     bool parallel_block; /* attention and FFN read the same stream; needs config_keep_stream */
     bool dense_beside;   /* layers with experts have a dense FFN beside them (struct layer's beside); needs config_keep_stream */
+    bool ffn_scale;      /* a layer has a factor of its dense FFN's output, or of its experts' weights; needs config_keep_stream */
     bool stream_scale;   /* a layer's factor multiplies the stream after its FFN; needs config_keep_stream */
 
     int dense_inter;                                     /* of dense layers */
@@ -161,6 +170,7 @@ struct config {
     uint8_t score;  /* enum score_fn */
     float routed_scale, router_jitter;
     bool weighs_input;  /* the weight of the one chosen expert multiplies its input instead of its output; needs topk 1 */
+    int n_always;       /* the last experts, which every token chooses: shared experts inside the router's normalization */
     int n_idle_experts; /* experts after the others that return their input; the router chooses among all */
     float router_cap;   /* logits become cap * tanh(logits / cap); 0: not */
 
@@ -208,6 +218,7 @@ static inline int config_heads(const struct config *c, int layer) { return c->la
 static inline int config_kv_heads(const struct config *c, int layer) { return c->layer[layer].n_kv_heads ? c->layer[layer].n_kv_heads : c->n_kv_heads; }
 static inline int config_head_dim(const struct config *c, int layer) { return c->layer[layer].head_dim ? c->layer[layer].head_dim : c->head_dim; }
 static inline int config_v_dim(const struct config *c, int layer) { return c->layer[layer].head_dim ? c->layer[layer].head_dim : c->v_dim; }
+static inline float config_attn_scale(const struct config *c, int layer) { return c->layer[layer].attn_scale > 0 ? c->layer[layer].attn_scale : c->attn_scale; }
 /* The activation of a layer's routed experts, or of its shared expert or dense FFN. */
 static inline struct glu config_glu(const struct config *c, int layer, bool routed) {
     struct glu g = c->glu;

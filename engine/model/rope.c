@@ -54,7 +54,7 @@ float rope_frequencies(const struct rope_config *r, float *inv_freq) {
     case ROPE_LLAMA3: llama3(r, inv_freq); break;
     case ROPE_LONG: return longrope(r, inv_freq);
     case ROPE_PROPORTIONAL:
-        for (int j = 0; j < half; j++) inv_freq[j] = j < r->turning_pairs ? (float)(inv_freq[j] / r->factor) : 0;
+        for (int j = 0; j < half; j++) inv_freq[j] = j < r->turning_pairs ? (float)(inv_freq[j] / (r->factor > 0 ? r->factor : 1)) : 0;
         break;
     case ROPE_FACTORS:
         for (int j = 0; j < half; j++) inv_freq[j] /= r->factors[0][j];

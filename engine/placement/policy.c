@@ -81,6 +81,7 @@ static const char *refusal(const struct policy_machine *m, const struct policy_p
     if (mode == PREFILL_BLEND && !is_calibrated(m) && !asked) return "the machine is not calibrated";
     if (mode != PREFILL_DSLP) return NULL;
     if (n < 2) return "one device";
+    if (m->why_unsplittable) return m->why_unsplittable;
     if (short_of) return short_of < n ? "too little memory free on one of the devices" : "too little memory free on the devices";
     if (asked) return NULL;
     if (in->n_decoding) return "a session is decoding";

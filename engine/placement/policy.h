@@ -32,6 +32,7 @@ struct policy_machine {
     int ranks;                          /* devices that share each of these layers; 0, 1: not shared */
     bool is_lost;                       /* a device failed permanently */
     bool is_yielded;                    /* resident weights were evicted for a running prefill */
+    const char *why_unsplittable;       /* why a prompt cannot be split over devices; NULL: it can */
     unsigned prefill_mask, decode_mask; /* bit m: the engine can run mode m; the CPU modes are always available */
     enum exec_mode forced_prefill;      /* --prefill */
     enum exec_mode forced_decode;       /* --decode */

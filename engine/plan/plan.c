@@ -63,6 +63,7 @@ static int choice_open(struct machine_choice *c, struct cost_machine *cost, cons
     *c = (struct machine_choice){.cost = cost, .n_resident_layers = decode_resident_layers(virtual_decode_state(v))};
     make_cost_model(&c->model, w, kv);
     c->policy = (struct policy_machine){.n_devices = cost->n_devices,
+                                        .why_unsplittable = slp_why_unsplittable(&w->config),
                                         .n_device_layers = c->n_resident_layers,
                                         .n_expert_layers = decode_expert_layers(virtual_decode_state(v)),
                                         .ranks = decode_tp_ranks(virtual_decode_state(v)),

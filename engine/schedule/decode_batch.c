@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "engine/base/clock.h"
+#include "engine/exec/stream/slp.h"
 #include "engine/schedule/engine_thread.h"
 
 struct policy_machine decode_batch_policy_machine(const struct engine *e) {
@@ -17,6 +18,7 @@ struct policy_machine decode_batch_policy_machine(const struct engine *e) {
                                .n_expert_layers = decode_expert_layers(s),
                                .ranks = decode_tp_ranks(s),
                                .is_yielded = decode_is_yielded(s),
+                               .why_unsplittable = slp_why_unsplittable(&e->weights.config),
                                .prefill_mask = 1u << PREFILL_SLP | 1u << PREFILL_DSLP | (decode_can_blend(s) ? 1u << PREFILL_BLEND : 0),
                                .decode_mask = decode_uses_devices(s) ? 1u << DECODE_HYBRID | 1u << DECODE_DUAL : 0};
     for (int i = 0; i < m.n_devices; i++) m.decode_uses[i] = decode_holds_layers(s, i);

@@ -46,7 +46,7 @@ static bool is_vector(const struct tensor *t, int n) {
     return longest == n && all == n;
 }
 bool loader_has_shape(struct loader *l, const struct tensor *t, const struct param *p, int rows, int cols, int inner) {
-    const int64_t experts = p->slice.stacked ? l->w->config.n_experts : 1, *s = t->shape;
+    const int64_t experts = p->slice.stacked ? loader_stacked(l) : 1, *s = t->shape;
     const int own = (cols ? 2 : 1) + inner; /* dimensions without the expert dimension */
     const bool gguf = l->w->files.gguf;
     if (!cols && !p->slice.stacked && t->ndim > 1 && is_vector(t, rows)) return true;

@@ -41,7 +41,7 @@ void matrix_attach_scale(const struct matrix_source *src, struct mat *m, struct 
     const int lead = src->p->slice.stacked;
     int64_t rows = s->ndim > lead ? s->shape[lead] : 1, cols = s->ndim > lead + 1 ? s->shape[lead + 1] : 1;
     int64_t br = (m->rows + c->block_rows - 1) / c->block_rows, bc = (m->cols + c->block_cols - 1) / c->block_cols;
-    bool flat = s->ndim <= lead + 2 && (!lead || (s->ndim && s->shape[0] == c->n_experts));
+    bool flat = s->ndim <= lead + 2 && (!lead || (s->ndim && s->shape[0] == loader_stacked(l)));
     const bool by_group = (m->dtype == DT_I4 || m->dtype == DT_I8) && c->quant.group > 0 && c->quant.group < m->cols; /* as config.json says */
     const int group = flat && rows == m->rows && cols > 1 ? group_columns(c, m->cols, cols) : 0;
     m->scale_dtype = s->dtype;
@@ -65,7 +65,7 @@ void matrix_attach_scale(const struct matrix_source *src, struct mat *m, struct 
 static float scale_gain(const struct matrix_source *src, const struct tensor *weight) {
     const struct tensor *times = matrix_find(src, ".weight_scale_2"), *over = times ? NULL : matrix_find(src, ".weight_global_scale"),
                         *t = times ? times : over;
-    const size_t count = src->p->slice.stacked ? (size_t)src->l->w->config.n_experts : 1, at = t && t->size == 4 * count ? (size_t)src->expert % count : 0;
+    const size_t count = src->p->slice.stacked ? (size_t)loader_stacked(src->l) : 1, at = t && t->size == 4 * count ? (size_t)src->expert % count : 0;
     float f = 0;
     if (!t) {
         loader_fail(src->l, weight, "no factor of its scales (.weight_scale_2 or .weight_global_scale)");

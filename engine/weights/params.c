@@ -22,6 +22,15 @@
 #define VEC_OF(shift, type, field, name, end, module, n, when) \
     { {OF(type, field, name, module), .suffix = end, .rows = n, .layer_shift = (int16_t)(shift)}, when }
 
+/* Weights of a short convolution over n channels, `shift` layers away. */
+#define CONV_OF(shift, field, name, module, n, when) \
+    { \
+        { \
+            OF(layer, field, name, module), .suffix = ".weight", .rows = (n)*taps, .taps = taps, .layer_shift = (int16_t)(shift), \
+            .conversion = CONVERT_ADD_INPUT}, \
+            when \
+    }
+
 /* A vector published as a table, and the weights that mix residual streams: n weights in `parts` parts. */
 #define TABLE(field, name, module, n, w, when) \
     { {OF(layer, field, name, module), .suffix = "", .rows = n, .table_cols = w}, when }
@@ -92,8 +101,11 @@ int params_list(const struct config *c, int layer, unsigned modules, struct para
     const bool mamba = mixer == MIXER_MAMBA2, kda = mixer == MIXER_KDA;
     const struct kda_config *a = &c->kda;
     const int width = a->heads * a->dim;
+    const bool tail = mixer == MIXER_TAIL, dense = !c->layer[layer].moe && !tail, rel = gqa && c->rel_dim, conv = gqa && c->short_taps,
+               previous_conv = c->short_taps && layer > 0;
+    const int taps = c->short_taps;
     const bool moe = c->layer[layer].moe, shared = moe && c->shared_inter, norm_bias = c->norm == NORM_LAYER && c->norm_bias;
-    const bool dense_bias = !moe && c->dense_bias, in_norm = !c->no_input_norm, out_norm = c->output_norm == OUTPUT_NORM_BLOCKS,
+    const bool dense_bias = dense && c->dense_bias, in_norm = !c->no_input_norm && !tail, out_norm = c->output_norm == OUTPUT_NORM_BLOCKS,
                last_norm = has_ffn_out_norm(c, c->n_layers - 1), previous_norm = layer > 0 && has_ffn_out_norm(c, layer - 1);
     const bool beside = moe && c->dense_beside, last_beside = c->dense_beside && c->layer[c->n_layers - 1].moe,
                previous_beside = c->dense_beside && layer > 0 && c->layer[layer - 1].moe;
@@ -113,11 +125,13 @@ int params_list(const struct config *c, int layer, unsigned modules, struct para
     const int inter = moe && !beside ? c->shared_inter : c->dense_inter; /* of the dense FFN or the shared expert */
     const struct tensor_slice ffn_gate = in_gate_up(ffn, false, inter, 0), ffn_up = in_gate_up(ffn, false, inter, 1);
     const struct mixer_params mix = mixer_params_of(c, layer);
+    const struct tensor_slice routed = {.total_rows = config_n_choices(c) - c->n_always, .step = 1}, same = {.total_rows = 1};
     const struct {
         struct param p;
         bool when;
     } all[] = {
-        MAT(weights, embed, embed, EMBED, c->vocab, hidden, true),
+        MAT(weights, embed, embed, EMBED, c->embed_rows ? c->embed_rows : c->vocab, hidden, true),
+        VEC(weights, embed_norm, embed_norm, ".weight", EMBED, hidden, c->embed_norm),
         VEC(weights, norm, norm, ".weight", HEAD, hidden, true),
         VEC(weights, norm_bias, norm, ".bias", HEAD, hidden, norm_bias),
         {{OF(weights, head, head, HEAD), .suffix = ".weight", .rows = c->vocab, .cols = hidden, .optional = c->tied}, true},
@@ -131,6 +145,8 @@ int params_list(const struct config *c, int layer, unsigned modules, struct para
         MIX(layer, attn_mix, attn_mix, ATTENTION, mixes, parts, streams),
         VEC_OF(-1, layer, previous_out_norm, ffn_out_norm, ".weight", ATTENTION, hidden, previous_norm),
         VEC_OF(-1, layer, previous_experts_norm, experts_out_norm, ".weight", ATTENTION, hidden, previous_beside),
+        CONV_OF(-1, previous_conv, ffn_conv, ATTENTION, hidden, previous_conv),
+        VEC_OF(-1, layer, previous_ffn_scale, dense_scale, "", ATTENTION, 1, c->ffn_scale && layer > 0 && !c->layer[layer - 1].moe),
         VEC_OF(-1, layer, previous_scale, stream_scale, "", ATTENTION, 1, c->stream_scale && layer > 0),
         VEC(layer, attn_norm, attn_norm, ".weight", ATTENTION, hidden, in_norm),
         VEC(layer, attn_norm_bias, attn_norm, ".bias", ATTENTION, hidden, norm_bias),
@@ -142,6 +158,11 @@ int params_list(const struct config *c, int layer, unsigned modules, struct para
         VEC(layer, k_norm, k_norm, ".weight", ATTENTION, all_heads ? k : dim, qk_weights),
         MAT_IN(v_in, layer, v, v, ".weight", ATTENTION, v, hidden, gqa && !c->layer[layer].v_is_k),
         VEC_IN(v_in, layer, v_bias, v, ".bias", ATTENTION, v, gqa && bias),
+        CONV_OF(0, k_conv, k_conv, ATTENTION, k, conv),
+        CONV_OF(0, v_conv, v_conv, ATTENTION, v, conv),
+        CONV_OF(0, attn_conv, attn_conv, ATTENTION, hidden, conv),
+        MAT(layer, rel, rel, ATTENTION, heads * c->rel_dim, hidden, rel),
+        {{OF(layer, rel_table, rel_table, ATTENTION), .suffix = "", .rows = c->rel_dim, .cols = c->layer[layer].extent}, rel},
         MAT(layer, attn_gate, attn_gate, ATTENTION, c->attn_gate == ATTN_GATE_HEAD ? heads : heads * v_dim, hidden, gates),
         VEC(layer, sinks, sinks, "", ATTENTION, heads, attends && c->sinks && !c->layer[layer].no_sinks),
         MAT(layer, q_a, q_a, ATTENTION, c->q_lora, hidden, low_q),
@@ -219,14 +240,15 @@ int params_list(const struct config *c, int layer, unsigned modules, struct para
         VEC(layer, experts_norm, experts_norm, ".weight", ROUTER, hidden, beside),
         MAT(layer, router, router, ROUTER, config_n_choices(c), hidden, moe),
         VEC(layer, router_shift, router, ".bias", ROUTER, config_n_choices(c), moe && c->router_shift),
-        VEC(layer, router_bias, router_bias, "", ROUTER, config_n_choices(c), moe && c->router_bias && !hashed),
+        VEC_IN(routed, layer, router_bias, router_bias, "", ROUTER, config_n_choices(c), moe && c->router_bias && !hashed),
+        VEC_IN(same, layer, expert_scale, router_scale, "", ROUTER, c->n_experts, moe && c->ffn_scale),
         {{OF(layer, router_table, router_table, ROUTER), .suffix = "", .rows = c->vocab * c->topk, .table_cols = c->topk, .conversion = CONVERT_EXPERT_IDS},
          moe && hashed},
         MAT(layer, shared_gate, shared_gate, ROUTER, 1, hidden, moe && c->shared_gate),
 
-        MAT_IN(ffn_gate, layer, dense.gate, dense_gate, ".weight", SHARED, c->dense_inter, hidden, !moe),
-        MAT_IN(ffn_up, layer, dense.up, dense_up, ".weight", SHARED, c->dense_inter, hidden, !moe),
-        MAT(layer, dense.down, dense_down, SHARED, hidden, c->dense_inter, !moe),
+        MAT_IN(ffn_gate, layer, dense.gate, dense_gate, ".weight", SHARED, c->dense_inter, hidden, dense),
+        MAT_IN(ffn_up, layer, dense.up, dense_up, ".weight", SHARED, c->dense_inter, hidden, dense),
+        MAT(layer, dense.down, dense_down, SHARED, hidden, c->dense_inter, dense),
         VEC_IN(ffn_gate, layer, dense.gate_bias, dense_gate, ".bias", SHARED, c->dense_inter, dense_bias),
         VEC_IN(ffn_up, layer, dense.up_bias, dense_up, ".bias", SHARED, c->dense_inter, dense_bias),
         VEC(layer, dense.down_bias, dense_down, ".bias", SHARED, hidden, dense_bias),

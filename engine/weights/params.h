@@ -22,7 +22,12 @@ struct layer {
     float *previous_experts_norm, *previous_scale; /* [hidden], [1]: of the previous layer's experts beside a dense FFN; factor of the stream after it */
     struct mat q, k, v, o;                         /* GQA: [heads * dim, hidden]; o [hidden, n_heads * v_dim] */
     float *q_bias, *k_bias, *v_bias, *o_bias;
-    struct mat attn_gate;            /* [n_heads * v_dim, hidden] or [n_heads, hidden] */
+    struct mat rel, rel_table;       /* biases by distance: coefficients [n_heads * rel_dim, hidden], table [rel_dim, extent] */
+    float *k_conv, *v_conv;          /* [taps, kv_heads * dim] short convolutions, with the input added to the last tap, as in the next ones */
+    float *attn_conv;                /* [taps, hidden] of the attention block's output */
+    float *previous_conv;            /* [taps, hidden] of the previous layer's FFN output */
+    float *previous_ffn_scale;       /* [1] factor of the previous layer's dense FFN */
+    struct mat attn_gate;            /* GQA, MLA: [n_heads * v_dim, hidden] or [n_heads, hidden] */
     float *q_norm, *k_norm;          /* [head_dim], or over all heads */
     float *sinks;                    /* [n_heads] */
     struct mat q_a, q_b, kv_a, kv_b; /* MLA; without low-rank q, q is used. kv_b: rows of head h: nope, then v */
@@ -77,7 +82,8 @@ enum module {
     MODULE_LAYER = MODULE_ATTENTION | MODULE_FFN,
 };
 
-/* The part of a stored tensor that a parameter occupies: rows first, first + step, ... of `of`. All zero: the whole tensor. */
+/* The part of a stored tensor that a parameter occupies: rows first, first + step, ... of total_rows. A vector's elements past the tensor are 0; with step 0
+ * all are the same. All zero: the whole tensor. */
 struct tensor_slice {
     int total_rows, first, step;
     int total_cols, first_col; /* columns of the stored tensor, and the first of the parameter; 0: its own */
@@ -98,7 +104,8 @@ struct param {
     float factor;       /* of a vector at load time; 0: 1 */
     int table_cols;     /* vector published as [rows / across, across]; 0: one dimension */
 };
-enum vector_conversion { CONVERT_NONE, CONVERT_MINUS_EXP, CONVERT_TRANSPOSE, CONVERT_EXPERT_IDS }; /* w; -exp(w); [taps, channels]; expert ids as int32_t */
+/* w; -exp(w); [taps, channels]; the same, plus 1 in the last tap; expert ids as int32_t */
+enum vector_conversion { CONVERT_NONE, CONVERT_MINUS_EXP, CONVERT_TRANSPOSE, CONVERT_ADD_INPUT, CONVERT_EXPERT_IDS };
 enum { PARAMS_MAX = 160 };
 
 /* Lists the tensors of these modules in layer `layer`, in the order of use. Returns their number. */

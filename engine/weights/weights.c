@@ -19,8 +19,11 @@
 /* Converts a vector for the kernels. turned: destination for a transposed vector. */
 static float *convert_vector(float *v, const struct param *p, float *turned) {
     for (int i = 0; i < p->rows && p->conversion == CONVERT_MINUS_EXP; i++) v[i] = -expf(v[i]);
-    for (int i = 0; i < p->rows && p->conversion == CONVERT_TRANSPOSE; i++) turned[i % p->taps * (p->rows / p->taps) + i / p->taps] = v[i];
-    return p->conversion == CONVERT_TRANSPOSE ? turned : v;
+    if (p->conversion != CONVERT_TRANSPOSE && p->conversion != CONVERT_ADD_INPUT) return v;
+    const int channels = p->rows / p->taps;
+    for (int i = 0; i < p->rows; i++) turned[i % p->taps * channels + i / p->taps] = v[i];
+    for (int i = 0; i < channels && p->conversion == CONVERT_ADD_INPUT; i++) turned[(p->taps - 1) * channels + i] += 1;
+    return turned;
 }
 static bool is_taps(struct loader *l, const struct tensor *t, const struct param *p) {
     char text[64];
@@ -84,7 +87,7 @@ static float *load_vector(struct loader *l, const struct param *p, const char *p
         return NULL;
     }
     float *out = arena_alloc(&l->w->arena, (size_t)p->rows * sizeof *out);
-    float *turned = p->conversion == CONVERT_TRANSPOSE ? arena_alloc(&l->w->arena, (size_t)p->rows * sizeof *out) : out;
+    float *turned = p->taps ? arena_alloc(&l->w->arena, (size_t)p->rows * sizeof *out) : out;
     if (!out || !turned) {
         l->rc = error_set(l->e, ERR_MEMORY, "%s: no memory for its small tensors", l->w->files.dir);
         return NULL;
@@ -93,7 +96,8 @@ static float *load_vector(struct loader *l, const struct param *p, const char *p
     size_t first = (size_t)p->slice.first + (p->slice.stacked ? (size_t)expert * (size_t)of : 0);
     for (int i = 0; i < p->rows; i++) {
         m.data = t->data + dtype_bytes(t->dtype, first + (size_t)i * (size_t)step);
-        mat_row(&m, 0, &out[i]);
+        if (p->slice.first + i * step < of) mat_row(&m, 0, &out[i]);
+        else out[i] = 0;
         if (p->factor > 0) out[i] *= p->factor;
     }
     return convert_vector(out, p, turned);
@@ -107,9 +111,17 @@ static size_t load_modules(struct loader *l, unsigned modules, void *base, int l
     int n = params_list(c, layer, modules, list);
     if (!(modules & MODULE_EXPERT)) expert = layer % parts; /* the second number in a name */
     layer /= parts;
+    struct tensor_names names = *c->names;
+    l->stacked = 0;
+    if (modules & MODULE_EXPERT && c->n_always) { /* the last experts are the family's shared ones, stacked apart */
+        const int routed = c->n_experts - c->n_always;
+        l->stacked = expert < routed ? routed : c->n_always;
+        if (expert >= routed)
+            expert -= routed, names.expert_gate = names.shared_gate_proj, names.expert_up = names.shared_up, names.expert_down = names.shared_down;
+    }
     for (int i = 0; i < n; i++) {
         const struct param *p = &list[i];
-        const char *pattern = *(const char *const *)((const char *)c->names + p->name_offset);
+        const char *pattern = *(const char *const *)((const char *)&names + p->name_offset);
         if (p->cols) *params_mat(base, p) = matrix_load(l, p, pattern, layer + p->layer_shift, expert);
         else *params_vector(base, p) = load_vector(l, p, pattern, layer + p->layer_shift, expert);
     }

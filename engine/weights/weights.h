@@ -19,8 +19,9 @@ struct weights {
     struct checkpoint files;
     struct arena arena;
     struct mat embed, head;
-    float *norm;      /* [hidden] */
-    float *norm_bias; /* [hidden] */
+    float *embed_norm; /* [hidden] */
+    float *norm;       /* [hidden] */
+    float *norm_bias;  /* [hidden] */
     struct stream_mix head_mix;
     float *last_out_norm;                  /* [hidden] norm of the last layer's FFN output */
     float *last_experts_norm, *last_scale; /* as struct layer's previous_.. */

@@ -13,6 +13,7 @@
 #include "engine/base/mem.h"
 #include "engine/base/test_limits.h"
 #include "engine/ember/ember.h"
+#include "engine/exec/stream/slp.h"
 #include "engine/schedule/internal.h"
 
 /* Tolerances relative to the reference's largest logit. Levels with float32 activations differ by the order of summation only (up to
@@ -78,6 +79,7 @@ static int by_size(const void *a, const void *b) {
 }
 
 static int prefill(struct runtime *m, const struct prefill_driver *mode, struct prefill_job *j, struct error *err) {
+    if (mode == &prefill_mode_dslp && slp_why_unsplittable(&m->w->config)) mode = &prefill_mode_slp;
     int rc = mode->open(m, j, err);
     if (rc) return rc;
     do {

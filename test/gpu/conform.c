@@ -46,6 +46,10 @@ static void elementwise(void) {
     int32_t *at = buf_new(6 * 4, 'c');
     memcpy(at, (const int32_t[]){0, 6, 7, 63, 64, 100000}, 6 * 4);
     CHECK("scale by position", scale, OP_SCALE, .x = floats(600, 'f'), .pos = at, .n = 6, .m = 90, .ld = 100, .every = 8, .shift = 1, .by = 1, .slope = 0.1f);
+    at = buf_new(6 * 4, 'c');
+    memcpy(at, (const int32_t[]){0, 6, 7, 63, 64, 100000}, 6 * 4);
+    CHECK("scale by position, smooth", scale, OP_SCALE, .x = floats(600, 'f'), .pos = at, .n = 6, .m = 90, .ld = 100, .every = 8, .shift = 1, .by = 1,
+          .slope = 0.1f, .smooth = true);
     CHECK("clip", clip, OP_CLIP, .x = floats(700, 'f'), .n = 7, .m = 100, .limit = 0.3f);
     CHECK("fill", fill, OP_FILL, .x = floats(700, 'f'), .n = 7, .m = 100, .value = -3);
     CHECK("softcap", softcap, OP_SOFTCAP, .x = floats(700, 'f'), .n = 7, .m = 100, .cap = 0.6f);
@@ -183,7 +187,8 @@ static void attentions(void) {
                   .q = floats((size_t)(c[i].n * c[i].heads * c[i].dim), 'c'), .k = k, .v = v, .sinks = c[i].sinks ? floats((size_t)c[i].heads, 'c') : NULL,
                   .lse = floats((size_t)(c[i].n * c[i].heads), 'f'), .q_pos = pos, .n = c[i].n, .n_heads = c[i].heads, .v_dim = c[i].v,
                   .ldq = c[i].heads * c[i].dim, .ldo = c[i].heads * c[i].v, .q_pos0 = c[i].q0, .k_pos0 = c[i].k0, .n_keys = c[i].keys, .window = c[i].window,
-                  .scale = 0.1f, .softcap = i % 3 == 2 ? 0.5f : 0, .chunk_keys = i % 4 == 2 ? 24 : 0);
+                  .scale = 0.1f, .softcap = i % 3 == 2 ? 0.5f : 0, .chunk_keys = i % 4 == 2 ? 24 : 0,
+                  .bias = i % 5 == 1 ? floats((size_t)(c[i].n * c[i].heads * 40), 'c') : NULL, .extent = i % 5 == 1 ? 40 : 0);
         }
     choosers();
     float *lse = floats(15, 'f'), *lse2 = floats(15, 'c');
@@ -229,8 +234,8 @@ static void mixtures(void) {
     for (int i = 0; i < 8; i++) {
         int groups = i & 2 ? 4 : 1;
         CHECK("route", route, OP_ROUTE, .ids = buf_new(40 * 6 * 4, 'i'), .weights = floats(40 * 6, 'f'), .logits = floats(40 * 64, 'c'),
-              .bias = i & 1 ? floats(64, 'c') : NULL, .expert_scale = i & 2 ? floats(64, 'c') : NULL, .n = 40, .n_experts = 64, .topk = 6, .n_group = groups,
-              .topk_group = 2, .score = i & 4 ? SCORE_SIGMOID : SCORE_SOFTMAX, .group_top2 = i & 1, .norm = i & 4, .scale = 2.5f);
+              .bias = i & 1 ? floats(64, 'c') : NULL, .expert_scale = i & 2 ? floats(64, 'c') : NULL, .n_always = i == 1 ? 2 : 0, .n = 40, .n_experts = 64,
+              .topk = 6, .n_group = groups, .topk_group = 2, .score = i & 4 ? SCORE_SIGMOID : SCORE_SOFTMAX, .group_top2 = i & 1, .norm = i & 4, .scale = 2.5f);
     }
     for (int n = 2; n < 100; n = n * 4 + 1)
         CHECK("route, mixer", route, OP_ROUTE, .ids = buf_new(40 * 2 * 4, 'i'), .weights = floats(40 * 2, 'f'), .logits = floats((size_t)(40 * n), 'c'),

@@ -265,6 +265,8 @@ static void check_attention(const struct attention_case *c) {
     int ldq = c->heads * c->dim + 2, ldo = c->heads * c->v_dim + 1;
     size_t n_out = (size_t)(c->n * ldo), rows = (size_t)(c->n * c->heads);
     float *q = vec((size_t)(c->n * ldq)), *both = aligned((n_out + rows) * 4), *was = aligned((n_out + rows) * 4), *sinks = vec((size_t)c->heads);
+    const int extent = c->n % 2 && c->softcap == 0 ? c->n_keys / 2 + 1 : 0; /* of biases by distance */
+    float *bias = vec(rows * (size_t)extent + 1);
     int32_t *pos = guarded((size_t)c->n * 4);
     for (int i = 0; i < c->n; i++) pos[i] = c->q_pos0 + i * 3 % 7;
     int32_t *chosen = guarded((size_t)(c->n * c->n_chosen + 1) * 4);
@@ -293,6 +295,8 @@ static void check_attention(const struct attention_case *c) {
                              .n_chosen = c->n_chosen,
                              .scale = 0.3f,
                              .softcap = c->softcap,
+                             .bias = extent ? bias : NULL,
+                             .extent = extent,
                              .chunk_keys = c->chunk};
     EACH_THREADS("attention", both, n_out + rows, was, on->ops->attention(on, &o));
     double *p = malloc((keys + 1) * sizeof *p);
@@ -314,6 +318,8 @@ static void check_attention(const struct attention_case *c) {
                 for (int i = 0; i < c->dim; i++) d += (double)q[t * ldq + h * c->dim + i] * kl[(size_t)j * krow + (size_t)(g * c->dim + i)];
                 d *= (double)0.3f;
                 if (c->softcap > 0) d = (double)c->softcap * tanh(d / (double)c->softcap);
+                const int far = at - c->k_pos0 - j;
+                if (far >= 0 && far < extent) d += (double)bias[(size_t)(t * c->heads + h) * (size_t)extent + (size_t)far];
                 p[j] = seen ? d : -INFINITY;
                 max = fmax(max, p[j]);
             }
@@ -401,12 +407,14 @@ static void check_route(int n, int experts, int topk, int n_group, int topk_grou
     for (int i = 0; i < n * experts && ties; i++) logits[i] = (float)(int)(logits[i] * 2);
     for (int i = 0; i < experts; i++) bias[i] = ties ? 0 : bias[i] * 0.1f;
     float *factor = n % 2 ? vec((size_t)experts) : NULL; /* of each expert */
+    const int always = n_group <= 1 && n % 2 ? 2 : 0;
     int32_t *ids = guarded((size_t)(n * topk) * 4);
     struct op_route o = {.ids = ids,
                          .weights = w,
                          .logits = logits,
                          .bias = bias,
                          .expert_scale = factor,
+                         .n_always = always,
                          .n = n,
                          .n_experts = experts,
                          .topk = topk,
@@ -446,8 +454,9 @@ static void check_route(int n, int experts, int topk, int n_group, int topk_grou
         }
         for (int j = 0; j < topk; j++) {
             int at = -1;
-            for (int i = 0; i < experts; i++)
+            for (int i = 0; i < experts - always; i++)
                 if (!used[i] && (at < 0 || choice[i] > choice[at] + (ties ? 1e-6f : 0))) at = i;
+            if (topk - j <= always) at = experts - topk + j;
             used[at] = true;
             if (ids[t * topk + j] != at) fail("route id", t, j, ids[t * topk + j], at);
             total += score[at];

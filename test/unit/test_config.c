@@ -161,6 +161,29 @@ static void hunyuan_4(void **st) {
     assert_non_null(strstr(e.text, "gated_mla"));
 }
 
+/* Inkling: other heads and biases in layers with a window, shared experts as the last ones, one layer more than published. */
+static void inkling(void **st) {
+#define INKLING(more) \
+    "{\"model_type\":\"inkling_mm_model\",\"text_config\":{\"vocab_size\":320,\"hidden_size\":128,\"num_hidden_layers\":4," \
+    "\"num_attention_heads\":4,\"num_key_value_heads\":1,\"head_dim\":32,\"swa_num_attention_heads\":6,\"swa_num_key_value_heads\":2,\"swa_head_dim\":24," \
+    "\"sliding_window_size\":32,\"rel_extent\":96,\"d_rel\":8,\"n_routed_experts\":8,\"num_experts_per_tok\":3,\"intermediate_size\":48," \
+    "\"dense_intermediate_size\":200,\"dense_mlp_idx\":1" more "}}"
+    struct config c;
+    struct error e = {0};
+    assert_int_equal(parse(&c, INKLING(",\"local_layer_ids\":[0,3],\"log_scaling_n_floor\":64,\"unpadded_vocab_size\":300"), false, &e), 0);
+    assert_true(c.n_layers == 5 && c.layer[4].mixer == MIXER_TAIL && c.vocab == 300 && c.embed_rows == 320 && c.embed_norm && c.streams.is_plain);
+    assert_true(c.n_experts == 10 && c.n_always == 2 && c.topk == 5 && c.moe_inter == 48 && c.dense_inter == 200 && !c.layer[0].moe && c.layer[1].moe);
+    assert_true(c.layer[0].window == 32 && c.layer[0].extent == 32 && c.layer[0].n_heads == 6 && c.layer[0].head_dim == 24 && c.layer[0].n_kv_heads == 2);
+    assert_true(!c.layer[1].window && c.layer[1].extent == 96 && c.layer[1].n_heads == 4 && c.layer[1].head_dim == 32 && c.layer[1].attn_scale == 1 / 32.0f);
+    assert_true(c.n_heads == 6 && c.head_dim == 32 && c.query_scale.smooth && c.query_scale.every == 64 && c.short_taps == 4);
+    assert_int_equal(kv_row_bytes(&c, 1, DT_BF16), 2 * 2 * 32);
+    assert_int_equal(kv_state_bytes(&c), 4 * 3 * (2 * 2 * (2 * 24 + 128) + 2 * 2 * (32 + 128) + 128)); /* keys, values, two outputs; the last layer one */
+    assert_int_equal(parse(&c, INKLING(",\"shared_expert_sink\":false"), false, &e), ERR_MODEL);
+    assert_non_null(strstr(e.text, "shared_expert_sink"));
+    assert_int_equal(parse(&c, INKLING(",\"local_layer_ids\":[4]"), false, &e), ERR_MODEL);
+    assert_non_null(strstr(e.text, "layer 4 of 4"));
+}
+
 #define V4 \
     "{\"model_type\":\"deepseek_v4\",\"vocab_size\":129280,\"hidden_size\":4096,\"num_hidden_layers\":6,\"max_position_embeddings\":1048576," \
     "\"num_attention_heads\":64,\"num_key_value_heads\":1,\"head_dim\":512,\"q_lora_rank\":1024,\"qk_rope_head_dim\":64,\"o_groups\":8,\"o_lora_rank\":1024," \
@@ -542,6 +565,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(deepseek_v3_as_published),
                                        cmocka_unit_test(gemma_4),
                                        cmocka_unit_test(hunyuan_4),
+                                       cmocka_unit_test(inkling),
                                        cmocka_unit_test(mixers_by_layer),
                                        cmocka_unit_test(blocks_of_compressed_tensors),
                                        cmocka_unit_test(integers_of_each_method),

@@ -137,7 +137,10 @@ static int open_run(struct runtime *m, struct prefill_job *j, int ranks, struct 
     return rc;
 }
 static int open_slp(struct runtime *m, struct prefill_job *j, struct error *e) { return open_run(m, j, 1, e); }
-static int open_dslp(struct runtime *m, struct prefill_job *j, struct error *e) { return open_run(m, j, m->gpus->n, e); }
+static int open_dslp(struct runtime *m, struct prefill_job *j, struct error *e) {
+    const char *why = slp_why_unsplittable(&m->w->config);
+    return why ? error_set(e, ERR_RUNTIME, "no prefill on several devices: %s", why) : open_run(m, j, m->gpus->n, e);
+}
 
 /* Called after the thread has ended. */
 static int finish_run(struct runtime *m, struct prefill_job *j, struct error *e) {

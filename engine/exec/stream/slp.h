@@ -67,6 +67,8 @@ struct slp_stats {
     double load_s, compute_s, exchange_s, overlap_s, span_s;
     uint64_t h2d, d2h, exchanged; /* bytes enqueued; valid after a failure too */
 };
+/* Returns why a prompt cannot be split over devices; NULL: it can. Pure. */
+const char *slp_why_unsplittable(const struct config *c);
 /* Returns the bytes that must be free on each device, with the smallest ring. */
 size_t slp_min_bytes(const struct slp_job *j);
 /* Runs the prefill on the caller's thread; returns 0 or the first failure of any rank. Frees everything on the devices. A trace that

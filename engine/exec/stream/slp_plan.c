@@ -3,6 +3,10 @@
 
 static const size_t dense_budget = (size_t)1 << 30;
 
+const char *slp_why_unsplittable(const struct config *c) {
+    return c->short_taps ? "its attention blocks' outputs are convolved along the prompt, so no device can begin in its middle" : NULL;
+}
+
 size_t slp_partial_floats(const struct config *c, int chunk) {
     size_t row = (size_t)c->n_heads * (size_t)c->v_dim, rows = chunk < 1024 ? (size_t)chunk : 1024, least = (size_t)c->n_heads * (size_t)c->kv_lora;
     return row * rows > least ? row * rows : least;

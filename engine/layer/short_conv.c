@@ -1,0 +1,94 @@
+/* Short convolutions beside attention (Inkling): of projected keys and values, of the attention block's output and of the FFN's. Each adds its input, which
+ * weights.c has put into the last tap. A layer's state has the last taps - 1 rows of what goes into each: keys, values, attention output, and the FFN output of
+ * the layer before, which is complete only when this layer begins. After the last layer, MIXER_TAIL's does that. Reference: transformers, models/inkling. */
+#include "engine/layer/attention.h"
+
+/* Offset of an input's rows in a state, and their width. */
+struct state_part {
+    int at, channels;
+};
+enum part { PART_KEYS, PART_VALUES, PART_ATTENTION, PART_FFN, PARTS };
+static struct state_part state_part(const struct config *c, int layer, enum part which) {
+    const int heads = config_kv_heads(c, layer), kept = c->short_taps - 1,
+              channels[PARTS] = {heads * config_head_dim(c, layer), heads * config_v_dim(c, layer), c->hidden, c->hidden};
+    struct state_part p = {.channels = channels[which]};
+    if (c->layer[layer].mixer == MIXER_TAIL) return p; /* it has only one */
+    for (int i = 0; i < (int)which; i++) p.at += kept * channels[i];
+    return p;
+}
+
+struct cache_desc short_conv_plane(const struct config *c, int layer) {
+    const struct state_part last = state_part(c, layer, PART_FFN);
+    return (struct cache_desc){.heads = 1, .dim = last.at + (c->short_taps - 1) * last.channels, .fixed_rows = KV_STATES, .dtype = DT_F32};
+}
+
+/* Convolves the rows of all spans; in and out have the part's width. */
+static int convolve(struct exec *x, const struct config *c, int layer, enum part which, int plane, float *out, const float *in, const float *weights,
+                    const struct span *spans, int n_spans) {
+    const struct state_part part = state_part(c, layer, which);
+    for (int i = 0; i < n_spans; i++) {
+        const struct span *s = &spans[i];
+        const struct kv_state_step *v = &s->state_step;
+        for (int row = 0, end, from = v->from_row; row < s->n; row = end) { /* two parts if an intermediate state is to be saved */
+            const bool first = row < v->mark;
+            const int to = first ? v->mark_row : v->to_row;
+            const size_t at = (size_t)(s->row + row) * (size_t)part.channels;
+            const float *before = attention_state(s, layer, plane, from);
+            end = first ? v->mark : s->n;
+            TRY(x->ops->conv(x, &(struct op_conv){.out = out + at,
+                                                  .x = in + at,
+                                                  .w = weights,
+                                                  .is_linear = true,
+                                                  .before = before ? before + part.at : NULL,
+                                                  .after = attention_state(s, layer, plane, to) + part.at,
+                                                  .n = end - row,
+                                                  .channels = part.channels,
+                                                  .taps = c->short_taps,
+                                                  .ldx = part.channels,
+                                                  .ldo = part.channels,
+                                                  .at = attention_address(s, layer, plane),
+                                                  .state_at = part.at}));
+            from = to;
+        }
+    }
+    return 0;
+}
+
+enum { GQA_STATES = 2, TAIL_STATES = 0 }; /* planes */
+
+int short_conv_keys(struct exec *x, const struct config *c, const struct layer *y, int layer, float *const out[2], float *const in[2], const struct span *spans,
+                    int n_spans) {
+    TRY(convolve(x, c, layer, PART_KEYS, GQA_STATES, out[0], in[0], y->k_conv, spans, n_spans));
+    return convolve(x, c, layer, PART_VALUES, GQA_STATES, out[1], in[1], y->v_conv, spans, n_spans);
+}
+
+int short_conv_attention(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *spans, int n_spans,
+                         int n) {
+    if (!y->attn_conv) return 0;
+    TRY(convolve(x, c, layer, PART_ATTENTION, GQA_STATES, w->xn, w->x, y->attn_conv, spans, n_spans));
+    return x->ops->copy(x, &(struct op_copy){.y = w->x, .x = w->xn, .n = n, .heads = 1, .dim = c->hidden, .ldx = c->hidden, .ldy = c->hidden});
+}
+
+int short_conv_ffn(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *spans, int n_spans, int n) {
+    if (!y->previous_conv) return 0;
+    const int plane = c->layer[layer].mixer == MIXER_TAIL ? TAIL_STATES : GQA_STATES;
+    TRY(convolve(x, c, layer, PART_FFN, plane, w->xn, w->x, y->previous_conv, spans, n_spans));
+    return x->ops->copy(x, &(struct op_copy){.y = w->x, .x = w->xn, .n = n, .heads = 1, .dim = c->hidden, .ldx = c->hidden, .ldy = c->hidden});
+}
+
+/* --- The layer after the last -------------------------------------------------------------------------------------------------- */
+
+static int tail_cache_planes(const struct config *c, int layer, struct cache_desc *out) { return out[TAIL_STATES] = short_conv_plane(c, layer), 1; }
+static int tail_store_kv(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *spans, int n_spans,
+                         int n) {
+    return 0;
+}
+static int tail_attend(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *s, struct key_range keys) {
+    return 0;
+}
+const struct attention_kind attention_tail = {.name = "tail",
+                                              .is_recordable = true,
+                                              .cache_planes = tail_cache_planes,
+                                              .store_kv = tail_store_kv,
+                                              .make_queries = attention_no_queries,
+                                              .attend = tail_attend};
