@@ -67,7 +67,8 @@ static void visible_keys(const struct op_attention *o, int i, int *lo, int *hi) 
     int64_t p = q_pos(o, i), begin = o->window > 0 ? p - o->k_pos0 + 1 - o->window : 0;
     if (o->chunk_keys > 0 && p - p % o->chunk_keys - o->k_pos0 > begin) begin = p - p % o->chunk_keys - o->k_pos0;
     *hi = op_seen_step(p, o->k_pos0, o->k_step, o->n_keys);
-    if (o->chosen && *hi > o->n_chosen) *hi = o->n_chosen; /* indexes into the list, not rows */
+    if (o->chosen_block) *hi = op_seen_blocks(*hi, o->n_chosen, o->chosen_block);
+    else if (o->chosen && *hi > o->n_chosen) *hi = o->n_chosen; /* indexes into the list, not rows */
     *lo = begin < 0 ? 0 : begin < *hi ? (int)begin : *hi;
 }
 
@@ -166,7 +167,13 @@ static void attend_tile(const struct job *j, struct rows *r, int r0, int r1, con
     int ldk, ldv;
     const float *kt = NULL, *vt = NULL;
     const uint16_t *k16 = NULL, *v16 = NULL;
+    int32_t listed[TILE];
     const int32_t *pick = o->chosen ? o->chosen + (size_t)r->token[r0] * (size_t)o->n_chosen + j0 : NULL;
+    if (o->chosen_block) {
+        const int seen = op_seen_step(q_pos(o, r->token[r0]), o->k_pos0, 1, o->n_keys);
+        for (int c = 0; c < n; c++) listed[c] = j0 + c < r->hi[r0] ? op_listed_key(pick - j0, seen, o->n_chosen, o->chosen_block, j0 + c) : 0;
+        pick = listed;
+    }
     if (j->bf16) v16 = k16 = tile16(j, &o->k, kv_head, j0, n, o->k.dim, pick, w->k16, &ldk);
     else vt = kt = tile_of(j, &o->k, kv_head, j0, n, o->k.dim, pick, w->k, &ldk);
     if (j->same) ldv = ldk;
@@ -278,7 +285,10 @@ static int keys_per_chunk(int n_keys) {
 }
 
 /* Most keys that a token attends to. */
-static int max_keys(const struct op_attention *o) { return o->chosen && o->n_chosen < o->n_keys ? o->n_chosen : o->n_keys; }
+static int max_keys(const struct op_attention *o) {
+    if (o->chosen_block) return op_seen_blocks(o->n_keys, o->n_chosen, o->chosen_block) + o->chosen_block;
+    return o->chosen && o->n_chosen < o->n_keys ? o->n_chosen : o->n_keys;
+}
 
 static bool reads_as_bf16(const struct job *j, const struct kv_plane *p) {
     return j->x->k.qk16 && (p->dtype == DT_BF16 || (p->dtype == DT_E4M3 && j->x->k.widen16));
@@ -322,7 +332,7 @@ int attention_run(struct exec *base, const struct op_attention *o) {
     for (int i = 0, n; !rc && i < o->n; i += n) { /* consecutive tokens with the same chunk length: mostly all */
         struct op_attention part = *o;
         visible_keys(o, i, &lo, &hi);
-        part.n_keys = hi;
+        if (!o->chosen_block) part.n_keys = hi;
         const int chunk = keys_per_chunk(hi);
         const size_t each = (size_t)(hi / chunk + 1) * (size_t)o->n_heads * (size_t)(o->v_dim + 2) * sizeof(float);
         for (n = 1; i + n < o->n && (size_t)n * each < PART_BYTES; n++) {

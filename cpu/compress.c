@@ -16,7 +16,7 @@ struct job {
 /* Adds one token to n elements of an entry. */
 static void add_token(float *max, float *sum, float *acc, const float *kv, const float *gate, const float *bias, int n) {
     for (int c = 0; c < n; c++) {
-        float g = gate[c] + bias[c], top = g > max[c] ? g : max[c], keep = expf(max[c] - top), w = expf(g - top);
+        float g = (gate ? gate[c] : 0) + (bias ? bias[c] : 0), top = g > max[c] ? g : max[c], keep = expf(max[c] - top), w = expf(g - top);
         if (g != g) top = keep = w = g; /* NaN must propagate */
         sum[c] = sum[c] * keep + w;
         acc[c] = acc[c] * keep + w * kv[c];
@@ -36,9 +36,9 @@ static void compress_task(void *arg, int task, int thread) {
     for (int i = 0; i < series && !o->pos0; i++) clear_entry(open + 3 * i * dim, dim, n);
     for (int i = 0; i < o->n; i++) {
         const int place = (o->pos0 + i) % o->ratio, own = o->overlap ? dim : 0;
-        const float *kv = o->kv + (size_t)i * (size_t)o->ldx + c, *gate = o->gate + (size_t)i * (size_t)o->ldx + c;
-        const float *bias = o->bias + (size_t)place * (size_t)(series * dim) + c;
-        add_token(open, open + dim, open + 2 * dim, kv + own, gate + own, bias + own, n);
+        const float *kv = o->kv + (size_t)i * (size_t)o->ldx + c, *gate = o->gate ? o->gate + (size_t)i * (size_t)o->ldx + c : NULL;
+        const float *bias = o->bias ? o->bias + (size_t)place * (size_t)(series * dim) + c : NULL;
+        add_token(open, open + dim, open + 2 * dim, kv + own, gate ? gate + own : NULL, bias ? bias + own : NULL, n);
         if (o->overlap) add_token(next, next + dim, next + 2 * dim, kv, gate, bias, n);
         if (place < o->ratio - 1) continue;
         for (int k = 0; k < n; k++) out[k] = open[2 * dim + k] / open[dim + k];

@@ -58,5 +58,7 @@ int elem_scale(struct exec *, const struct op_scale *);
 int conv_run(struct exec *, const struct op_conv *);
 int delta_run(struct exec *, const struct op_delta *);
 int compress_run(struct exec *, const struct op_compress *);
+int ngram_run(struct exec *, const struct op_ngram *);
+int relate_run(struct exec *, const struct op_relate *);
 int streams_spread(struct exec *, const struct op_spread *);
 int streams_mix(struct exec *, const struct op_mix *);

@@ -117,8 +117,11 @@ int elem_rope(struct exec *base, const struct op_rope *o) { return run_rows(base
 static void add_task(void *arg, int task, int thread) {
     const struct job *j = arg;
     const struct op_add *o = j->op;
+    const int end = task_end(task, j->per, j->rows);
+    for (int i = task * j->per; i < end && o->ldx; i++) j->x->k.axpy(o->y + (size_t)i * (size_t)o->m, 1, o->x + (size_t)i * (size_t)o->ldx, o->m);
+    if (o->ldx) return;
     size_t from = (size_t)(task * j->per) * (size_t)o->m;
-    j->x->k.axpy(o->y + from, 1, o->x + from, (task_end(task, j->per, j->rows) - task * j->per) * o->m);
+    j->x->k.axpy(o->y + from, 1, o->x + from, (end - task * j->per) * o->m);
 }
 int elem_add(struct exec *base, const struct op_add *o) { return run_rows(base, o, o->n, o->m, add_task); }
 

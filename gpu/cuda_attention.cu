@@ -37,7 +37,7 @@ template <int HEADS> static __global__ void __launch_bounds__(THREADS) attention
         int m = hi - k0 < KEYS ? hi - k0 : KEYS;
         for (int k = warp; k < m; k += THREADS / 32) { /* one warp per key */
             float dot[HEADS] = {0};
-            const int key = chosen ? chosen[k0 + k] : k0 + k, far = a.bias ? position(a, at, i) - a.k_pos0 - key : 0;
+            const int pos = position(a, at, i), key = key_row(a, at, chosen, pos, k0 + k), far = a.bias ? pos - a.k_pos0 - key : 0;
             const struct plane_row row = plane_row(at.k, (size_t)key);
             for (int d = lane; d < a.k.dim; d += 32) {
                 float v = plane_value(at.k, row, kv, d);
@@ -70,7 +70,7 @@ template <int HEADS> static __global__ void __launch_bounds__(THREADS) attention
                 for (int w = 0; w < WIDE; w++) acc[h][w] *= fade[h];
             }
         for (int k = 0; k < m; k++) {
-            const struct plane_row row = plane_row(at.v, (size_t)(chosen ? chosen[k0 + k] : k0 + k));
+            const struct plane_row row = plane_row(at.v, (size_t)key_row(a, at, chosen, position(a, at, i), k0 + k));
 #pragma unroll
             for (int w = 0; w < WIDE; w++) {
                 int d = tid + w * THREADS;

@@ -21,8 +21,19 @@ __device__ inline void seen(const struct cuda_attention &a, const struct where &
     int h = pos < a.k_pos0 ? 0 : (pos - a.k_pos0) / a.k_step + 1, l = a.window > 0 ? pos - a.window + 1 - a.k_pos0 : 0;
     *hi = h > w.n_keys ? w.n_keys : h;
     if (a.chunk_keys > 0) l = max(l, pos - pos % a.chunk_keys - a.k_pos0);
-    if (a.chosen && *hi > a.n_chosen) *hi = a.n_chosen;
+    if (a.chosen_block) { /* of the selected blocks, and after the last complete one */
+        const int complete = *hi / a.chosen_block;
+        *hi = min(complete, a.n_chosen) * a.chosen_block + *hi % a.chosen_block;
+    } else if (a.chosen && *hi > a.n_chosen) *hi = a.n_chosen;
     *lo = l < 0 ? 0 : l;
+}
+/* Row of a query's key at index i among those that it sees; pos: the query's position. */
+__device__ inline int key_row(const struct cuda_attention &a, const struct where &w, const int32_t *chosen, int pos, int i) {
+    if (!chosen) return i;
+    if (!a.chosen_block) return chosen[i];
+    const int seen = min(pos < a.k_pos0 ? 0 : pos - a.k_pos0 + 1, w.n_keys), complete = seen / a.chosen_block;
+    const int listed = min(complete, a.n_chosen) * a.chosen_block;
+    return i < listed ? chosen[i / a.chosen_block] * a.chosen_block + i % a.chosen_block : complete * a.chosen_block + i - listed;
 }
 __device__ inline int position(const struct cuda_attention &a, const struct where &w, int i) { return a.q_pos ? a.q_pos[i] : w.q_pos0 + i; }
 

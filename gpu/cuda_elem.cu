@@ -253,15 +253,16 @@ cudaError_t cuda_copy(cudaStream_t s, float *y, const float *x, int n, int heads
     return cudaGetLastError();
 }
 
-static __global__ void add_kernel(float *y, const float *x, size_t n) {
-    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += (size_t)gridDim.x * blockDim.x) y[i] += x[i];
+static __global__ void add_kernel(float *y, const float *x, size_t n, size_t m, size_t ldx) {
+    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += (size_t)gridDim.x * blockDim.x) y[i] += m == ldx ? x[i] : x[i / m * ldx + i % m];
 }
 static unsigned grid_of(size_t n) {
     size_t b = (n + 255) / 256;
     return (unsigned)(b < 65536 ? b : 65536);
 }
-cudaError_t cuda_add(cudaStream_t s, float *y, const float *x, size_t n) {
-    add_kernel<<<grid_of(n), 256, 0, s>>>(y, x, n);
+cudaError_t cuda_add(cudaStream_t s, float *y, const float *x, int n, int m, int ldx) {
+    const size_t all = (size_t)n * (size_t)m;
+    add_kernel<<<grid_of(all), 256, 0, s>>>(y, x, all, (size_t)m, (size_t)(ldx ? ldx : m));
     return cudaGetLastError();
 }
 static __global__ void sigmoid_kernel(float *x, size_t n) {

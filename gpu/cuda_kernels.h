@@ -43,7 +43,7 @@ struct cuda_attention { /* struct op_attention, and scratch for split keys */
     int n, n_heads, q_dim, v_dim, ldq, ldo, lse_ld, q_pos0, k_pos0, k_step, n_keys, window, chunk_keys, n_chosen; /* k_step at least 1 */
     float scale, softcap;
     const float *bias;
-    int extent;
+    int extent, chosen_block;
     int chunked;     /* few queries: keys are split at fixed boundaries (cuda_attention_chunks), independent of the number of queries and keys */
     int splits;      /* at least 1; > 1: partial results go to part, then are combined */
     float *part;     /* [splits, n, n_heads, v_dim] */
@@ -99,7 +99,7 @@ cudaError_t cuda_select_keys(cudaStream_t s, const struct cuda_select *a);
 cudaError_t cuda_route_tokens(cudaStream_t s, const struct cuda_route *r);
 /* y[i * ldy + h * head_ldy + d] = x[i * ldx + h * head_ldx + d] */
 cudaError_t cuda_copy(cudaStream_t s, float *y, const float *x, int n, int heads, int dim, int ldx, int ldy, int head_ldx, int head_ldy);
-cudaError_t cuda_add(cudaStream_t s, float *y, const float *x, size_t n);
+cudaError_t cuda_add(cudaStream_t s, float *y, const float *x, int n, int m, int ldx);
 cudaError_t cuda_sigmoid(cudaStream_t s, float *x, size_t n);
 cudaError_t cuda_clip(cudaStream_t s, float *x, size_t n, float limit);
 cudaError_t cuda_fill(cudaStream_t s, float *x, size_t n, float value);
@@ -133,6 +133,16 @@ enum { CUDA_DELTA_GATED, CUDA_DELTA_MAMBA2, CUDA_DELTA_LIGHTNING, CUDA_DELTA_CHA
 enum { CUDA_DELTA_MAX_K_DIM = 1024 }; /* largest k_dim */
 cudaError_t cuda_delta_rows(cudaStream_t s, const struct cuda_delta *d);
 enum { CUDA_MAX_RESIDUAL_STREAMS = 16 };
+struct cuda_ngram { /* struct op_ngram */
+    int32_t *rows;
+    const int32_t *tokens, *before;
+    int32_t *after;
+    int n, size, per, end;
+    unsigned long long multiplier[8];
+    uint32_t vocab[32], offset[32];
+};
+cudaError_t cuda_ngram_rows(cudaStream_t s, const struct cuda_ngram *o);
+cudaError_t cuda_relate(cudaStream_t s, float *out, const float *x, const float *y, int rows, int dim, float scale);          /* struct op_relate */
 cudaError_t cuda_spread(cudaStream_t s, float *streams, const float *x, const float *post, int n, int hidden, int n_streams); /* struct op_spread */
 struct cuda_mix {                                                                                                             /* struct op_mix */
     float *in, *out, *streams, *post;

@@ -89,6 +89,7 @@ static int attention(struct cuda_stream *s, const struct op_attention *o) {
                                .softcap = o->softcap,
                                .bias = o->bias,
                                .extent = o->extent,
+                               .chosen_block = o->chosen_block,
                                .chunked = o->n <= CUDA_INVARIANT_ROWS,
                                .at = to_cuda_place(o->at),
                                .v_at = to_cuda_place(o->v_at),
@@ -100,6 +101,7 @@ static int attention(struct cuda_stream *s, const struct op_attention *o) {
         return attention_mma(s, &a, direct);
     int group = o->n_heads / o->k.heads, heads = cuda_attention_f32_heads(&a);
     int keys = o->chosen && o->n_chosen < o->n_keys ? o->n_chosen : o->n_keys;
+    if (o->chosen_block) keys = op_seen_blocks(o->n_keys, o->n_chosen, o->chosen_block) + o->chosen_block;
     a.splits = a.chunked ? cuda_attention_chunks(keys) : splits_for(s, (long)o->n * o->k.heads * ((group + heads - 1) / heads), keys, 128);
     if (a.splits > 1) {
         char *space = cuda_workspace(s, parts_size(&a));
@@ -231,7 +233,7 @@ int cuda_run_op(struct op_exec *x, enum op_code code, const union op_args *u) {
     case OP_ROUTE: return route(s, &u->route);
     case OP_EXPERTS: return cuda_experts_op(s, &u->experts);
     case OP_ADD:
-        if (u->add.n > 0) r = cuda_add(s->stream, u->add.y, u->add.x, (size_t)u->add.n * (size_t)u->add.m);
+        if (u->add.n > 0) r = cuda_add(s->stream, u->add.y, u->add.x, u->add.n, u->add.m, u->add.ldx);
         break;
     case OP_SIGMOID:
         if (u->sigmoid.n > 0) r = cuda_sigmoid(s->stream, u->sigmoid.x, (size_t)u->sigmoid.n * (size_t)u->sigmoid.m);
@@ -274,6 +276,18 @@ int cuda_run_op(struct op_exec *x, enum op_code code, const union op_args *u) {
                                   a->pos0,    a->ratio, a->dim,  a->ldx,  a->overlap, op_compressed(a), to_cuda_place(a->at),
                                   a->state_at};
         if (a->n > 0) r = cuda_compress_rows(s->stream, &c);
+        break;
+    }
+    case OP_NGRAM: {
+        const struct op_ngram *a = &u->ngram;
+        struct cuda_ngram c = {a->rows, a->tokens, a->before, a->after, a->n, a->size, a->per, a->end, {0}, {0}, {0}};
+        memcpy(c.multiplier, a->multiplier, sizeof c.multiplier), memcpy(c.vocab, a->vocab, sizeof c.vocab), memcpy(c.offset, a->offset, sizeof c.offset);
+        if (a->n > 0) r = cuda_ngram_rows(s->stream, &c);
+        break;
+    }
+    case OP_RELATE: {
+        const struct op_relate *a = &u->relate;
+        if (a->n > 0) r = cuda_relate(s->stream, a->out, a->x, a->y, a->n * a->heads, a->dim, a->scale);
         break;
     }
     case OP_SPREAD: {

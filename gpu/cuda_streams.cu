@@ -17,6 +17,48 @@ cudaError_t cuda_spread(cudaStream_t s, float *streams, const float *x, const fl
     return cudaGetLastError();
 }
 
+/* --- Hashed n-grams ------------------------------------------------------------------------------------------------------------------ */
+
+__device__ inline int32_t token_at(const struct cuda_ngram &o, int i) {
+    if (i >= 0) return o.tokens[i];
+    return o.before ? o.before[i + o.size - 1] : o.end;
+}
+static __global__ void ngram_kernel(const __grid_constant__ struct cuda_ngram o) {
+    int i = (int)(blockIdx.x * blockDim.x + threadIdx.x);
+    if (i >= o.n) return;
+    int32_t *rows = o.rows + (size_t)i * (size_t)((o.size - 1) * o.per);
+    unsigned long long mixed = (unsigned long long)token_at(o, i) * o.multiplier[0];
+    bool ended = false;
+    for (int back = 1; back < o.size; back++) {
+        int32_t token = token_at(o, i - back);
+        ended |= token == o.end;
+        mixed ^= (unsigned long long)(ended ? o.end : token) * o.multiplier[back];
+        for (int k = (back - 1) * o.per; k < back * o.per; k++) rows[k] = (int32_t)(mixed % o.vocab[k] + o.offset[k]);
+    }
+}
+/* After the rows are made: both states may be the same memory. In rising order, each is read from a later row than it is written to. */
+static __global__ void ngram_keep_kernel(const __grid_constant__ struct cuda_ngram o) {
+    for (int i = 0; i < o.size - 1; i++) o.after[i] = token_at(o, o.n - o.size + 1 + i);
+}
+cudaError_t cuda_ngram_rows(cudaStream_t s, const struct cuda_ngram *o) {
+    ngram_kernel<<<blocks_of((size_t)o->n, 128), 128, 0, s>>>(*o);
+    ngram_keep_kernel<<<1, 1, 0, s>>>(*o);
+    return cudaGetLastError();
+}
+static __global__ void relate_kernel(float *out, const float *x, const float *y, int dim, float scale) {
+    __shared__ float shared[32];
+    const size_t at = (size_t)blockIdx.x * (size_t)dim;
+    float sum = 0;
+    for (int d = (int)threadIdx.x; d < dim; d += (int)blockDim.x) sum += x[at + (size_t)d] * y[at + (size_t)d];
+    sum = block_sum(sum, shared) * scale;
+    const float root = sqrtf(fmaxf(fabsf(sum), 1e-6f));
+    if (!threadIdx.x) out[blockIdx.x] = 1.0f / (1.0f + expf(sum > 0 ? -root : sum < 0 ? root : 0.0f));
+}
+cudaError_t cuda_relate(cudaStream_t s, float *out, const float *x, const float *y, int rows, int dim, float scale) {
+    relate_kernel<<<(unsigned)rows, 256, 0, s>>>(out, x, y, dim, scale);
+    return cudaGetLastError();
+}
+
 enum { MIXERS = 256, MOST = CUDA_MAX_RESIDUAL_STREAMS };
 __device__ inline float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
 
@@ -87,7 +129,7 @@ __device__ inline void add_tokens(const struct cuda_compress &o, struct entry *e
     int width = (o.overlap ? 2 : 1) * o.dim, at = series * o.dim + c;
     for (int pos = from; pos < to; pos++) {
         size_t row = (size_t)(pos - o.pos0) * (size_t)o.ldx + (size_t)at;
-        float g = o.gate[row] + o.bias[(size_t)(pos % o.ratio) * (size_t)width + (size_t)at];
+        float g = (o.gate ? o.gate[row] : 0.0f) + (o.bias ? o.bias[(size_t)(pos % o.ratio) * (size_t)width + (size_t)at] : 0.0f);
         float top = g > e->top ? g : e->top, keep = expf(e->top - top), w = expf(g - top);
         if (g != g) top = keep = w = g; /* NaN must propagate */
         e->sum = e->sum * keep + w;

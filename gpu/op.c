@@ -35,6 +35,8 @@ static const struct {
     [OP_COMPRESS] = {"compress", sizeof(struct op_compress)},
     [OP_SPREAD] = {"spread", sizeof(struct op_spread)},
     [OP_MIX] = {"mix", sizeof(struct op_mix)},
+    [OP_NGRAM] = {"ngram", sizeof(struct op_ngram)},
+    [OP_RELATE] = {"relate", sizeof(struct op_relate)},
     [OP_EXPAND] = {"expand", sizeof(struct op_expand)},
     [OP_GROUP] = {"group", sizeof(struct op_group)},
 };
@@ -74,6 +76,8 @@ ENTRY(delta, OP_DELTA)
 ENTRY(compress, OP_COMPRESS)
 ENTRY(spread, OP_SPREAD)
 ENTRY(mix, OP_MIX)
+ENTRY(ngram, OP_NGRAM)
+ENTRY(relate, OP_RELATE)
 ENTRY(expand, OP_EXPAND)
 
 void op_exec_init(struct op_exec *x, const char *name, int (*run)(struct op_exec *, enum op_code, const union op_args *), const _Atomic int *cancel) {
@@ -104,6 +108,8 @@ void op_exec_init(struct op_exec *x, const char *name, int (*run)(struct op_exec
         .compress = run_compress,
         .spread = run_spread,
         .mix = run_mix,
+        .ngram = run_ngram,
+        .relate = run_relate,
         .expand = run_expand,
     };
     x->base = (struct exec){.ops = &x->table, .cancel = cancel};
@@ -333,7 +339,7 @@ int op_visit(enum op_code code, union op_args *a, op_visit_fn fn, void *ctx) {
     }
     case OP_EXPERTS: return visit_experts(&a->experts, fn, ctx);
     case OP_ADD:
-        VISIT(a->add.x, (size_t)a->add.n * (size_t)a->add.m * 4, VISIT_IN);
+        VISIT(a->add.x, span(a->add.n, a->add.ldx ? a->add.ldx : a->add.m, (size_t)a->add.m), VISIT_IN);
         VISIT(a->add.y, (size_t)a->add.n * (size_t)a->add.m * 4, VISIT_OUT);
         return 0;
     case OP_COPY:
@@ -371,6 +377,23 @@ int op_visit(enum op_code code, union op_args *a, op_visit_fn fn, void *ctx) {
         return 0;
     }
     case OP_MIX: return visit_mix(&a->mix, fn, ctx);
+    case OP_NGRAM: {
+        struct op_ngram *o = &a->ngram;
+        const size_t kept = (size_t)(o->size - 1) * 4;
+        VISIT(o->tokens, (size_t)o->n * 4, VISIT_IN);
+        VISIT(o->before, kept, VISIT_IN);
+        VISIT(o->after, kept, VISIT_OUT);
+        VISIT(o->rows, (size_t)o->n * (size_t)((o->size - 1) * o->per) * 4, VISIT_OUT);
+        return 0;
+    }
+    case OP_RELATE: {
+        struct op_relate *o = &a->relate;
+        const size_t heads = (size_t)o->n * (size_t)o->heads * 4;
+        VISIT(o->x, heads * (size_t)o->dim, VISIT_IN);
+        VISIT(o->y, heads * (size_t)o->dim, VISIT_IN);
+        VISIT(o->out, heads, VISIT_OUT);
+        return 0;
+    }
     case OP_EXPAND: return visit_expand(&a->expand, fn, ctx);
     case OP_SIGMOID: VISIT(a->sigmoid.x, (size_t)a->sigmoid.n * (size_t)a->sigmoid.m * 4, VISIT_OUT); return 0;
     case OP_CLIP: VISIT(a->clip.x, (size_t)a->clip.n * (size_t)a->clip.m * 4, VISIT_OUT); return 0;

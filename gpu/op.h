@@ -30,6 +30,8 @@ enum op_code {
     OP_COMPRESS,
     OP_SPREAD,
     OP_MIX,
+    OP_NGRAM,
+    OP_RELATE,
     OP_EXPAND,
     OP_BASE, /* the rest exist only on devices */
     OP_SORT = OP_BASE,
@@ -115,6 +117,8 @@ union op_args {
     struct op_compress compress;
     struct op_spread spread;
     struct op_mix mix;
+    struct op_ngram ngram;
+    struct op_relate relate;
     struct op_expand expand;
     struct op_sort sort;
     struct op_gather gather;

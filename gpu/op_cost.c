@@ -118,6 +118,8 @@ struct op_cost_work op_cost_work(enum op_code code, const union op_args *u, doub
         break;
     }
     case OP_COMPRESS: w.bytes = 8.0 * u->compress.n * u->compress.dim * (u->compress.overlap ? 2 : 1); break;
+    case OP_NGRAM: w.bytes = 4.0 * u->ngram.n * u->ngram.size * (1 + u->ngram.per); break;
+    case OP_RELATE: w.bytes = 8.0 * u->relate.n * u->relate.heads * u->relate.dim; break;
     case OP_SPREAD: w.bytes = 4.0 * u->spread.n * u->spread.hidden * (1 + 2.0 * u->spread.n_streams); break;
     case OP_MIX: w.bytes = 4.0 * u->mix.n * u->mix.hidden * (2 + 2.0 * u->mix.n_streams); break;
     case OP_EXPAND: {

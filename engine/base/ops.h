@@ -156,6 +156,7 @@ struct op_attention {
     float softcap;     /* > 0: scores, scaled, become softcap * tanh(score / softcap) */
     const float *bias; /* NULL, or [n, n_heads, extent]: added to the score of a key at distance 0 .. extent - 1; not with k_step above 1 */
     int extent;
+    int chosen_block; /* with chosen: its entries are blocks of so many keys. The keys after a query's last complete block are seen too. 0: keys */
     /* NULL, or supplies the addresses of k and v, and q_pos0. Keys then end at the last query's position; n_keys is an upper bound for the launch. At most
      * BATCH_INVARIANT_ROWS rows. */
     const struct op_place *at, *v_at;
@@ -180,6 +181,16 @@ static inline int op_seen_step(int64_t pos, int k_pos0, int k_step, int n_keys) 
     return n < n_keys ? (int)n : n_keys;
 }
 static inline int op_seen(int64_t pos, int k_pos0, int n_keys) { return op_seen_step(pos, k_pos0, 1, n_keys); }
+
+/* With chosen_block: number of keys that a query sees of those `seen` that its position admits; and the key at index i of them, in rising order of keys. */
+static inline int op_seen_blocks(int seen, int n_chosen, int block) {
+    const int complete = seen / block;
+    return (complete < n_chosen ? complete : n_chosen) * block + seen % block;
+}
+static inline int op_listed_key(const int32_t *chosen, int seen, int n_chosen, int block, int i) {
+    const int complete = seen / block, listed = (complete < n_chosen ? complete : n_chosen) * block;
+    return i < listed ? chosen[i / block] * block + i % block : complete * block + i - listed;
+}
 
 /* Merges two partial attentions over disjoint keys into the first: lse = log(exp(lse) + exp(lse2)), out weighted accordingly. */
 struct op_merge {
@@ -265,8 +276,8 @@ struct op_experts {
 struct op_add {
     float *y;
     const float *x;
-    int n, m;
-}; /* y += x */
+    int n, m, ldx; /* ldx: of x; 0: m */
+};                 /* y += x */
 struct op_sigmoid {
     float *x;
     int n, m;
@@ -368,8 +379,8 @@ struct op_delta {
  * call. */
 struct op_compress {
     float *out;             /* [entries, dim] */
-    const float *kv, *gate; /* [n, series * dim], rows ldx apart */
-    const float *bias;      /* [ratio, series * dim] */
+    const float *kv, *gate; /* [n, series * dim], rows ldx apart; gate NULL: 0, for a plain mean */
+    const float *bias;      /* [ratio, series * dim]; NULL: 0 */
     const float *before;    /* [series, 3, dim] */
     float *after;
     int n, pos0, ratio, dim, ldx;
@@ -413,6 +424,27 @@ static inline int op_mix_parts(int iters) { return iters ? 3 : 2; }
 static inline int op_mix_weights(int n_streams, int iters) { return (2 + (iters ? n_streams : 0)) * n_streams; }
 enum { STREAMS_MOST = 16 };
 
+/* Rows of a table that the last 2, 3 .. size tokens hash to, for `per` hashes of each length: (xor of token * multiplier, the latest token first) % vocab +
+ * offset. A token before the first, or with `end` between it and the row's, counts as `end`. before: the size - 1 tokens before the first row, the latest last;
+ * NULL: none. after receives those of the last row, and may be the same memory. */
+enum { NGRAM_MOST = 8, NGRAM_HASHES_MOST = 32 };
+struct op_ngram {
+    int32_t *rows;         /* [n, (size - 1) * per] */
+    const int32_t *tokens; /* [n] */
+    const int32_t *before; /* [size - 1] */
+    int32_t *after;
+    int n, size, per, end;
+    uint64_t multiplier[NGRAM_MOST];
+    uint32_t vocab[NGRAM_HASHES_MOST], offset[NGRAM_HASHES_MOST];
+};
+/* out[i][h] = sigmoid(root(scale * x[i][h] . y[i][h])), root(g) = sign(g) * sqrt(max(|g|, 1e-6)) */
+struct op_relate {
+    float *out;         /* [n, heads] */
+    const float *x, *y; /* [n, heads, dim] */
+    int n, heads, dim;
+    float scale;
+};
+
 struct ops {
     const char *name; /* "scalar", "avx2", "avx512", "amx", "emu", "cuda" */
     int (*embed)(struct exec *, const struct op_embed *);
@@ -440,5 +472,7 @@ struct ops {
     int (*compress)(struct exec *, const struct op_compress *);
     int (*spread)(struct exec *, const struct op_spread *);
     int (*mix)(struct exec *, const struct op_mix *);
+    int (*ngram)(struct exec *, const struct op_ngram *);
+    int (*relate)(struct exec *, const struct op_relate *);
     int (*expand)(struct exec *, const struct op_expand *); /* may be NULL */
 };

@@ -3,7 +3,11 @@
 #include "engine/base/mem.h"
 #include "engine/layer/attention.h"
 
-int kv_planes(const struct config *c, int layer, struct cache_desc out[CACHE_PLANES]) { return attention_of(c, layer)->cache_planes(c, layer, out); }
+int kv_planes(const struct config *c, int layer, struct cache_desc out[CACHE_PLANES]) {
+    const int n = attention_of(c, layer)->cache_planes(c, layer, out);
+    if (c->layer[layer].ngram) out[n] = ngram_plane(c, layer);
+    return n + (c->layer[layer].ngram > 0);
+}
 
 struct kv_plane kv_plane_of(const struct cache_desc *d, enum dtype dtype) {
     if (d->is_fine && dtype == DT_E4M3) dtype = DT_BF16;

@@ -7,7 +7,10 @@ static const struct attention_kind *const mixers[] = {
     [MIXER_MAMBA2] = &attention_mamba, [MIXER_KDA] = &attention_kda,   [MIXER_TAIL] = &attention_tail};
 static const struct attention_kind *const kinds[] = {
     [ATTN_GQA] = &attention_gqa, [ATTN_MLA] = &attention_mla, [ATTN_DSA] = &attention_dsa, [ATTN_COMPRESSED] = &attention_compressed};
-const struct attention_kind *attention_of(const struct config *c, int layer) { return c->layer[layer].mixer ? mixers[c->layer[layer].mixer] : kinds[c->attn]; }
+const struct attention_kind *attention_of(const struct config *c, int layer) {
+    if (c->layer[layer].mixer) return mixers[c->layer[layer].mixer];
+    return c->index_block ? &attention_blocks : kinds[c->attn];
+}
 
 int attention_rotate(struct exec *x, const struct config *c, int layer, const struct work *w, float *v, int heads, int ld, int head_ld, int n) {
     const bool second = c->layer[layer].rope == LAYER_ROPE_SECOND;

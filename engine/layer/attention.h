@@ -16,8 +16,20 @@ struct attention_kind {
     size_t (*grown_bytes)(const struct config *c, int keys); /* memory grown on demand beyond the workspace; NULL: none */
 };
 extern const struct attention_kind attention_gqa, attention_mla, attention_dsa, attention_compressed, attention_delta, attention_conv, attention_lightning,
-    attention_mamba, attention_kda, attention_tail;
+    attention_mamba, attention_kda, attention_tail, attention_blocks;
 const struct attention_kind *attention_of(const struct config *c, int layer);
+
+/* Makes keys that represent several tokens (op_compress) from inputs in w->fused, two parts of `ld` / 2 or one, and stores those that n rows of a span
+ * complete. */
+struct attention_compressor {
+    const float *bias, *norm;
+    const float *inv_freq; /* of their rotation, in w->inv_freq */
+    int dim, ld, plane, state_plane, state_at, ratio;
+    int rotate_at;       /* first dimension that rotates */
+    bool overlap, plain; /* plain: the mean, without gates */
+};
+int attention_make_entries(struct exec *x, const struct config *c, int layer, const struct attention_compressor *k, struct work *w, const struct span *s,
+                           int row, int n, int from, int to);
 
 /* Applies the model's norm to `rows` rows of dim, other than rows of the residual stream. weight and bias may be NULL. */
 int block_norm(struct exec *x, const struct config *c, float *out, int ldo, const float *in, int ldx, const float *weight, const float *bias, int rows,
@@ -31,6 +43,12 @@ int block_linear(struct exec *x, const struct config *c, float *y, int ldy, cons
 int attention_rotate(struct exec *x, const struct config *c, int layer, const struct work *w, float *v, int heads, int ld, int head_ld, int n);
 /* Scales n rows of queries (or of what is linear in them) at q, ld floats apart, by their positions, if the family does that in this layer. */
 int attention_scale_queries(struct exec *x, const struct config *c, int layer, const struct work *w, float *q, int ld, int n);
+/* Gated streams (gated_streams.c): adds the previous block's output w->x to them, or initializes them with it, and clears w->x; computes a block's input, and
+ * the weights of its output. */
+int gated_streams_add(struct exec *x, const struct config *c, struct work *w, bool first, int n);
+int gated_streams_mix(struct exec *x, const struct config *c, const struct gated_mix *m, struct work *w, float *out, int n, int tag);
+/* Adds the n-gram embedding before a layer, if it has one, to the streams. */
+int ngram_add(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *spans, int n_spans, int n);
 /* Short convolutions (short_conv.c): the plane of their states; of keys and values, from in to out, [rows, width] each; of the attention block's output and of
  * the previous layer's FFN output in w->x, which use w->xn as scratch and do nothing in layers without them. */
 struct cache_desc short_conv_plane(const struct config *c, int layer);

@@ -47,51 +47,42 @@ static int linear_exact(struct exec *x, float *y, int ldy, const float *in, int 
 
 /* --- Multi-token keys ------------------------------------------------------------------------------------------------------------ */
 
-/* One of a layer's two compressors: weights, destination plane, and offset of its sums within a state. */
-struct compressor {
-    struct mat kv, gate;
-    const float *bias, *norm;
-    int dim, plane, state_at;
-};
-
-static float *state_of(const struct config *c, int layer, const struct span *s, const struct compressor *k, int row) {
-    return row < 0 ? NULL : (float *)attention_plane(s->cache[layer].p[states_plane(c, layer)], row).data + k->state_at;
+static float *state_of(int layer, const struct span *s, const struct attention_compressor *k, int row) {
+    return row < 0 ? NULL : (float *)attention_plane(s->cache[layer].p[k->state_plane], row).data + k->state_at;
 }
 
-/* Processes rows [row, row + n) of a span from one state to another; stores completed entries in the cache. */
-static int make_entries(struct exec *x, const struct config *c, int layer, const struct compressor *k, struct work *w, const struct span *s, int row, int n,
-                        int from, int to) {
-    const int ratio = ratio_of(c, layer), width = series_of(c, layer) * k->dim, half = c->rope.dim / 2, first = (s->pos + row) / ratio;
-    const float *in = w->fused + (size_t)(s->row + row) * 2 * (size_t)width;
+int attention_make_entries(struct exec *x, const struct config *c, int layer, const struct attention_compressor *k, struct work *w, const struct span *s,
+                           int row, int n, int from, int to) {
+    const int ratio = k->ratio, half = c->rope.dim / 2, first = (s->pos + row) / ratio;
+    const float *in = w->fused + (size_t)(s->row + row) * (size_t)k->ld;
     struct op_compress o = {.out = w->entries,
                             .kv = in,
-                            .gate = in + width,
+                            .gate = k->plain ? NULL : in + k->ld / 2,
                             .bias = k->bias,
-                            .before = state_of(c, layer, s, k, from),
-                            .after = state_of(c, layer, s, k, to),
+                            .before = state_of(layer, s, k, from),
+                            .after = state_of(layer, s, k, to),
                             .n = n,
                             .pos0 = s->pos + row,
                             .ratio = ratio,
                             .dim = k->dim,
-                            .ldx = 2 * width,
-                            .overlap = c->layer[layer].overlap,
-                            .at = attention_address(s, layer, states_plane(c, layer)),
+                            .ldx = k->ld,
+                            .overlap = k->overlap,
+                            .at = attention_address(s, layer, k->state_plane),
                             .state_at = k->state_at};
     const int made = op_compressed(&o); /* when recorded: the most possible; the cache stores only completed ones */
     TRY(x->ops->compress(x, &o));
     if (!made) return 0;
     TRY(block_norm(x, c, w->entries, k->dim, w->entries, k->dim, k->norm, NULL, made, k->dim));
-    const float *inv_freq = w->inv_freq + half; /* second_rope's */
     TRY(x->ops->rope_table(x, &(struct op_rope_table){.cos = w->entry_cos,
                                                       .sin = w->entry_sin,
-                                                      .inv_freq = inv_freq,
+                                                      .inv_freq = k->inv_freq,
                                                       .n = made,
                                                       .half = half,
                                                       .pos0 = first * ratio,
                                                       .step = ratio,
                                                       .mscale = 1,
                                                       .at = o.at}));
-    TRY(x->ops->rope(x, &(struct op_rope){.x = w->entries + k->dim - c->rope.dim,
+    TRY(x->ops->rope(x, &(struct op_rope){.x = w->entries + k->rotate_at,
                                           .cos = w->entry_cos,
                                           .sin = w->entry_sin,
                                           .n = made,
@@ -110,16 +101,34 @@ static int make_entries(struct exec *x, const struct config *c, int layer, const
                                                      .tokens = n});
 }
 
+/* One of a layer's two compressors: weights, destination plane, and offset of its sums within a state. */
+struct compressor {
+    struct mat kv, gate;
+    const float *bias, *norm;
+    int dim, plane, state_at;
+};
+
 static int compress_spans(struct exec *x, const struct config *c, int layer, const struct compressor *k, struct work *w, const struct span *spans, int n_spans,
                           int n) {
     const int width = series_of(c, layer) * k->dim;
     TRY(linear_exact(x, w->fused, 2 * width, w->xn, c->hidden, k->kv, n));
     TRY(linear_exact(x, w->fused + width, 2 * width, w->xn, c->hidden, k->gate, n));
+    const struct attention_compressor made = {.bias = k->bias,
+                                              .norm = k->norm,
+                                              .inv_freq = w->inv_freq + c->rope.dim / 2, /* second_rope's */
+                                              .dim = k->dim,
+                                              .ld = 2 * width,
+                                              .plane = k->plane,
+                                              .state_plane = states_plane(c, layer),
+                                              .state_at = k->state_at,
+                                              .ratio = ratio_of(c, layer),
+                                              .rotate_at = k->dim - c->rope.dim,
+                                              .overlap = c->layer[layer].overlap};
     for (int i = 0; i < n_spans; i++) {
         const struct span *s = &spans[i];
         const struct kv_state_step *v = &s->state_step; /* two parts if an intermediate state is wanted */
-        if (v->mark) TRY(make_entries(x, c, layer, k, w, s, 0, v->mark, v->from_row, v->mark_row));
-        TRY(make_entries(x, c, layer, k, w, s, v->mark, s->n - v->mark, v->mark ? v->mark_row : v->from_row, v->to_row));
+        if (v->mark) TRY(attention_make_entries(x, c, layer, &made, w, s, 0, v->mark, v->from_row, v->mark_row));
+        TRY(attention_make_entries(x, c, layer, &made, w, s, v->mark, s->n - v->mark, v->mark ? v->mark_row : v->from_row, v->to_row));
     }
     return 0;
 }

@@ -124,7 +124,7 @@ static int delta_attend(struct exec *x, const struct config *c, const struct lay
                                              .dim = m.values,
                                              .ldy = m.values,
                                              .ldg = m.values,
-                                             .kind = GATE_SILU});
+                                             .kind = c->delta.sigmoid_gate ? GATE_SIGMOID : GATE_SILU});
 }
 
 const struct attention_kind attention_delta = {.name = "deltanet",

@@ -89,6 +89,9 @@ static int attend_rows(struct exec *x, const struct config *c, const struct laye
                              .softcap = c->score_cap,
                              .bias = c->rel_dim ? w->rel_bias : NULL,
                              .extent = c->layer[layer].extent,
+                             .chosen = c->index_block ? w->selected_keys + row * (size_t)c->index_topk : NULL,
+                             .n_chosen = c->index_topk,
+                             .chosen_block = c->index_block,
                              .at = attention_address(s, layer, 0),
                              .v_at = attention_address(s, layer, 1)};
     TRY(attention_by_pieces(x, w, &o, keys.piece, w->lse));

@@ -132,6 +132,10 @@ static int add_output(struct exec *x, const struct config *c, const struct block
 int block_merge_streams(struct exec *x, const struct weights *m, struct work *w, int n) {
     const struct config *c = &m->config;
     if (!c->streams.n) return 0;
+    if (c->streams.is_gated) {
+        TRY(gated_streams_add(x, c, w, false, n));
+        return gated_streams_mix(x, c, &m->head_gated, w, w->x, n, 2 * c->n_layers);
+    }
     if (!c->streams.is_plain) return mix_streams(x, c, &m->head_mix, w, false, true, n);
     const struct block_input in = {.out_norm = m->last_out_norm, .experts_norm = m->last_experts_norm, .stream_scale = m->last_scale, .tag = 2 * c->n_layers};
     TRY(add_output(x, c, &in, w, n));
@@ -167,13 +171,19 @@ size_t block_grown_bytes(const struct config *c, int keys) {
 
 int block_kv(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *spans, int n_spans, int n) {
     const struct block_input in = {&y->attn_mix, y->previous_out_norm, y->previous_experts_norm, y->previous_scale, y->attn_norm, y->attn_norm_bias, 2 * layer};
+    if (c->streams.is_gated) {
+        TRY(gated_streams_add(x, c, w, layer == 0, n));
+        TRY(ngram_add(x, c, y, layer, w, spans, n_spans, n));
+        TRY(gated_streams_mix(x, c, &y->attn_gated, w, w->xn, n, 2 * layer));
+        return attention_of(c, layer)->store_kv(x, c, y, layer, w, spans, n_spans, n);
+    }
     if (y->previous_ffn_scale) TRY(weigh_rows(x, c, w->x, y->previous_ffn_scale, false, n));
     TRY(short_conv_ffn(x, c, y, layer, w, spans, n_spans, n));
     TRY(norm_input(x, c, &in, w, n));
     return attention_of(c, layer)->store_kv(x, c, y, layer, w, spans, n_spans, n);
 }
 bool block_needs_all_keys(const struct config *c, int layer) { return attention_of(c, layer)->needs_all_keys || c->rel_dim; }
-bool block_is_recordable(const struct config *c, int layer) { return attention_of(c, layer)->is_recordable; }
+bool block_is_recordable(const struct config *c, int layer) { return attention_of(c, layer)->is_recordable && !c->layer[layer].ngram; }
 int block_few_keys_limit(const struct config *c, int layer) {
     const struct attention_kind *a = attention_of(c, layer);
     return a->few_keys_limit ? a->few_keys_limit(c) : 0;
@@ -225,7 +235,10 @@ int block_route(struct exec *x, const struct config *c, const struct layer *y, i
     const struct block_input in = {&y->ffn_mix, y->attn_out_norm, NULL, NULL, y->ffn_norm, y->ffn_norm_bias, 2 * layer + 1};
     const int logits = config_n_choices(c);
     const bool beside = y->beside.gate.data;
-    TRY(norm_input(x, c, &in, w, n));
+    if (c->streams.is_gated) {
+        TRY(gated_streams_add(x, c, w, false, n));
+        TRY(gated_streams_mix(x, c, &y->ffn_gated, w, w->xn, n, in.tag));
+    } else TRY(norm_input(x, c, &in, w, n));
     if (c->layer[layer].keeps_input) TRY(copy_rows(x, c, w->kept, w->xn, n));
     if (!c->layer[layer].moe) return 0;
     if (c->layer[layer].routes_kept) {
@@ -290,7 +303,8 @@ int block_experts(struct exec *x, const struct config *c, const struct layer *y,
 int block_head(struct exec *x, const struct weights *m, struct work *w, int row, int n, float *logits, int32_t *top) {
     const struct config *c = &m->config;
     size_t at = (size_t)row * (size_t)c->hidden;
-    TRY(norm_rows(x, c, w->xn + at, c->hidden, w->x + at, c->hidden, m->norm, m->norm_bias, n, c->hidden, stream_eps(c), 2 * c->n_layers, w->first_bad));
+    if (c->streams.is_gated) TRY(copy_rows(x, c, w->xn + at, w->x + at, n)); /* has no last norm */
+    else TRY(norm_rows(x, c, w->xn + at, c->hidden, w->x + at, c->hidden, m->norm, m->norm_bias, n, c->hidden, stream_eps(c), 2 * c->n_layers, w->first_bad));
     TRY(x->ops->linear(
         x, &(struct op_linear){.y = logits, .x = w->xn + at, .bias = m->head_bias, .w = m->head, .n = n, .ldx = c->hidden, .ldy = c->vocab, .top = top}));
     return c->logit_cap > 0 ? x->ops->softcap(x, &(struct op_softcap){.x = logits, .n = n, .m = c->vocab, .cap = c->logit_cap}) : 0; /* keeps the order */

@@ -19,12 +19,15 @@ struct span {
 struct work {
     const struct config *config;
     int rows;
-    float *x;                    /* [rows, hidden] the residual stream; with several streams, the output of the current block */
-    float *xn;                   /* [rows, hidden] normed */
-    float *streams, *post, *mix; /* several streams: [rows, n, hidden], [rows, n] weight of x in each stream, [rows, (2 + n) * n] input of op_mix */
-    float *q;                    /* [rows, n_heads * head_dim] */
-    float *kv;                   /* [rows, cached floats of a layer]: latent and rope key, or k [rows, n_kv_heads * head_dim], then v */
-    float *q_latent;             /* [rows, q_lora] */
+    float *x;                          /* [rows, hidden] the residual stream; with several streams, the output of the current block */
+    float *xn;                         /* [rows, hidden] normed */
+    float *stream_norm, *stream_gates; /* gated streams: [rows, n, hidden] each */
+    float *ngram;                      /* [rows, dim] embeddings of n-grams */
+    int32_t *ngram_rows;               /* [rows, hashes] their rows of the table */
+    float *streams, *post, *mix;       /* several streams: [rows, n, hidden], [rows, n] weight of x in each stream, [rows, (2 + n) * n] input of op_mix */
+    float *q;                          /* [rows, n_heads * head_dim] */
+    float *kv;                         /* [rows, cached floats of a layer]: latent and rope key, or k [rows, n_kv_heads * head_dim], then v */
+    float *q_latent;                   /* [rows, q_lora] */
     int absorb_rows;
     float *absorbed_q;   /* [absorb_rows, n_heads * (kv_lora + rope)] absorbed queries */
     float *absorbed_out; /* [absorb_rows, n_heads * kv_lora] */

@@ -6,7 +6,7 @@ static void *host_alloc(void *ctx, size_t size) { return mem_aligned(64, size); 
 static void host_release(void *ctx, void *p) { mem_free(p); }
 
 /* The list of buffers, shared by allocation and sizing so that they agree. */
-enum { max_parts = 40 };
+enum { max_parts = 48 };
 struct part {
     void **p;
     size_t bytes;
@@ -63,6 +63,7 @@ static int list_buffers(struct work *w, const struct config *c, int rows, struct
     size_t extent = 0; /* of biases by distance: rows that fit in 64 MB, or those of a small batch */
     for (int i = 0; i < c->n_layers; i++) extent = max_of(extent, (size_t)c->n_heads * (size_t)c->layer[i].extent);
     wide = max_of(wide, (size_t)(c->n_heads * c->rel_dim));
+    if (c->index_block) wide = max_of(wide, (size_t)c->index_dim);
     const size_t half = (size_t)(c->rope.dim / 2), second = (size_t)(c->second_rope.dim / 2);
     while (c->kv_lora && absorb > 1 && block_expands_mla(c, absorb)) absorb--;
     out[k++] = (struct part){(void **)&w->x, n * (size_t)c->hidden * f};
@@ -94,9 +95,20 @@ static int list_buffers(struct work *w, const struct config *c, int rows, struct
         size_t s = (size_t)c->streams.n;
         out[k++] = (struct part){(void **)&w->streams, n * s * (size_t)c->hidden * f};
         out[k++] = (struct part){(void **)&w->post, n * s * f};
-        out[k++] = (struct part){(void **)&w->mix, n * (2 + s) * s * f};
+        out[k++] = (struct part){(void **)&w->mix, n * max_of((2 + s) * s, (size_t)c->streams.rank) * f};
+        if (c->streams.is_gated) {
+            out[k++] = (struct part){(void **)&w->stream_norm, n * s * (size_t)c->hidden * f};
+            out[k++] = (struct part){(void **)&w->stream_gates, n * s * (size_t)c->hidden * f};
+        }
     }
-    if (c->attn == ATTN_COMPRESSED) {
+    size_t dim = 0, hashes = 0;
+    for (int i = 0; i < CONFIG_NGRAMS_MOST; i++)
+        if (c->ngram[i].size) dim = max_of(dim, (size_t)c->ngram[i].dim), hashes = max_of(hashes, (size_t)config_ngram_hashes(&c->ngram[i]));
+    if (dim) {
+        out[k++] = (struct part){(void **)&w->ngram, n * dim * f};
+        out[k++] = (struct part){(void **)&w->ngram_rows, n * hashes * sizeof(int32_t)};
+    }
+    if (c->attn == ATTN_COMPRESSED || c->index_block) {
         out[k++] = (struct part){(void **)&w->entries, n * (size_t)(c->head_dim > c->index_dim ? c->head_dim : c->index_dim) * f};
         out[k++] = (struct part){(void **)&w->entry_cos, n * half * f};
         out[k++] = (struct part){(void **)&w->entry_sin, n * half * f};

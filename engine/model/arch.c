@@ -56,6 +56,7 @@ static const struct arch *const table[] = {
     &arch_gemma4_unified,
     &arch_hy_v4,
     &arch_inkling,
+    &arch_qwen4_exp,
     /* without experts */
     &arch_llama,
     &arch_mistral,

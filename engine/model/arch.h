@@ -25,6 +25,11 @@ struct tensor_names {
     const char *router, *router_bias, *router_table;                                                /* router_bias and router_table are whole names */
     const char *attn_mix, *attn_mix_base, *attn_mix_scale, *ffn_mix, *ffn_mix_base, *ffn_mix_scale; /* residual streams: whole names */
     const char *head_mix, *head_mix_base, *head_mix_scale;
+    const char *attn_gated_norm, *attn_gated_down, *attn_gated_up, *attn_gated_inject; /* gated streams */
+    const char *ffn_gated_norm, *ffn_gated_down, *ffn_gated_up, *ffn_gated_inject;
+    const char *head_gated_norm, *head_gated_down, *head_gated_up;
+    const char *ngram_table, *ngram_key, *ngram_value, *ngram_key_norm, *ngram_query_norm, *ngram_conv_norm, *ngram_conv; /* table: %d: layer, part */
+    const char *index_qk, *index_q_norm;                                                                                  /* an indexer of blocks */
     const char *expert_gate, *expert_up, *expert_down;
     const char *delta_qkvz, *delta_ba, *delta_qkv, *delta_z, *delta_b, *delta_a, *delta_out;      /* gated DeltaNet; the first two or the next four */
     const char *delta_conv, *delta_rate, *delta_dt, *delta_norm;                                  /* rate and dt are whole names */
@@ -64,6 +69,7 @@ struct arch {
     void (*parse)(struct config_reader *r, struct config *c);
     struct tensor_names names;
     struct layout layout;
+    const char *const *ngram_numbers;    /* patterns of the tensors with the numbers of n-grams' hashes: multipliers, vocabularies, offsets; NULL: none */
     const struct arch *unstacked;        /* variant with separate tensors per routed expert, as quantization tools may write it */
     const char *const *skipped_tensors;  /* parts of names of layers' tensors that checkpoints have and the reference does not use; NULL: none */
     const char *const (*key_aliases)[2]; /* this family's names of common config keys: {common, own}, ends with NULL; NULL: the same */
@@ -85,5 +91,5 @@ extern const struct arch arch_glm4, arch_olmo2, arch_olmo3, arch_seed_oss, arch_
 extern const struct arch arch_afmoe, arch_exaone_moe, arch_cohere2_moe;
 extern const struct arch arch_lfm2_moe, arch_minimax, arch_granitemoehybrid;
 extern const struct arch arch_kimi_linear, arch_bailing_hybrid;
-extern const struct arch arch_gemma4, arch_gemma4_text, arch_gemma4_unified, arch_hy_v4, arch_inkling;
+extern const struct arch arch_gemma4, arch_gemma4_text, arch_gemma4_unified, arch_hy_v4, arch_inkling, arch_qwen4_exp;
 extern const struct arch arch_qwen3_next, arch_qwen3_5_moe, arch_qwen3_5_moe_text;

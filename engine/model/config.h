@@ -7,7 +7,7 @@
 #include "engine/base/json.h"
 #include "engine/base/ops.h"
 
-enum { CONFIG_MAX_LAYERS = 512, CONFIG_MAX_EOS = 16 };
+enum { CONFIG_MAX_LAYERS = 512, CONFIG_MAX_EOS = 16, CONFIG_NGRAMS_MOST = 4 };
 
 enum attn_kind { /* DSA: MLA over keys selected by an indexer; COMPRESSED: a window of keys, plus keys that represent several tokens */
                  ATTN_GQA,
@@ -79,6 +79,7 @@ struct config {
     float latent_eps;                       /* of their norms; 0: 1e-6 */
     bool split_kv_b;                        /* MLA: k_b and v_b instead of kv_b */
     int o_groups, o_lora;                   /* COMPRESSED: head groups of the low-rank output projection, and its rank */
+    int index_block;                        /* GQA over blocks of so many keys, index_topk of which an indexer selects; 0: none */
     int index_heads, index_dim, index_topk; /* lightning indexer of DSA and COMPRESSED */
     bool index_interleaved;                 /* rope layout of the indexer, as rope.interleaved */
     bool index_rope_last;                   /* DSA: the indexer's last dimensions rotate, not its first */
@@ -105,6 +106,7 @@ struct config {
         int k_heads, v_heads, k_dim, v_dim, taps;
         bool fused;           /* inputs in two tensors, grouped by key head, instead of four */
         bool fused_ba;        /* only b and a are fused */
+        bool sigmoid_gate;    /* of the output, instead of SiLU */
         bool rates_converted; /* the tensor of rates is already -exp(A_log) */
     } delta;
     struct conv_config { /* layers with a short gated convolution instead of attention */
@@ -128,6 +130,7 @@ struct config {
             float stream, output;
         } branch[2];
         uint8_t index;           /* enum index_kind */
+        uint8_t ngram;           /* 1 + index in config.ngram; 0: none */
         uint8_t rope;            /* enum layer_rope */
         bool no_sinks;           /* has no sinks though the model does */
         int n_heads, n_kv_heads; /* GQA; 0: the model's */
@@ -148,6 +151,8 @@ struct config {
         int n, iters;         /* iters 0: blocks only add to the streams, which are not mixed with each other */
         float eps;
         float magnitude, post_eps; /* as in op_mix */
+        bool is_gated;             /* a block reads a mean of the streams' norms, weighted by gates of low rank, and has no other norm */
+        int rank;                  /* of these gates */
         bool is_plain;             /* one stream, to which a block's output is added when the next block begins (config_keep_stream) */
     } streams;
     bool norms_stream;   /* a block leaves branch.stream * norm(stream) + branch.output * its output; needs config_keep_stream */
@@ -179,8 +184,14 @@ struct config {
         int bits, group;      /* per code; columns per scale, 0: a whole row or unknown */
         bool zeros_minus_one; /* GPTQ stores zero points minus one */
     } quant;
-    int block_rows, block_cols; /* FP8 scale block; 128 unless quantization_config differs */
-    int n_mtp;                  /* MTP layers after the last layer, not part of the main model */
+    int block_rows, block_cols;   /* FP8 scale block; 128 unless quantization_config differs */
+    struct ngram_config {         /* embeddings of hashed n-grams, added to the streams before some layers (op_ngram) */
+        int size, per, dim, taps; /* dim: of all hashes together; taps: of the convolution, whose rows are `size` apart */
+        int rows, parts;          /* of a table, and tensors that it is published as */
+        uint64_t multiplier[NGRAM_MOST];
+        uint32_t vocab[NGRAM_HASHES_MOST], offset[NGRAM_HASHES_MOST];
+    } ngram[CONFIG_NGRAMS_MOST];
+    int n_mtp; /* MTP layers after the last layer, not part of the main model */
     int bos, n_eos, eos[CONFIG_MAX_EOS];
 };
 /* Whether the shared expert of a layer reads other numbers than the router and the routed experts (work.ffn_in instead of work.xn). */
@@ -201,6 +212,12 @@ static inline bool config_has_states(const struct config *c) {
         if (c->layer[i].mixer) return true;
     return false;
 }
+/* The n-gram embedding before a layer; NULL: none. */
+static inline const struct ngram_config *config_ngram(const struct config *c, int layer) {
+    return c->layer[layer].ngram ? &c->ngram[c->layer[layer].ngram - 1] : NULL;
+}
+static inline int config_ngram_hashes(const struct ngram_config *g) { return (g->size - 1) * g->per; }
+static inline int config_ngram_taps(const struct ngram_config *g) { return (g->taps - 1) * g->size + 1; } /* with zeros between the published ones */
 /* Logits of a router. */
 static inline int config_n_choices(const struct config *c) { return c->n_experts + c->n_idle_experts; }
 /* Whether a layer keeps rows for the next in work.kept. */

@@ -61,7 +61,7 @@ static void parse_common(struct config_reader *r, struct config *c, int window, 
     c->stream_scale = true;
     config_keep_stream(c);
     if (config_bool(r, "enable_moe_block", false)) read_experts(r, c);
-    config_has(r, "num_experts"), config_has(r, "top_k_experts"), config_has(r, "moe_intermediate_size"); /* of a dense model: unused */
+    config_has(r, "num_experts"), config_has(r, "top_k_experts"), config_has(r, "moe_intermediate_size"); /* a dense model may have them and uses none */
     config_choice(r, "use_bidirectional_attention", directions, 0);                                       /* images only */
     config_has(r, "vocab_size_per_layer_input");
     config_bool(r, "use_double_wide_mlp", false); /* of layers that share keys */

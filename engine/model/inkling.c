@@ -81,7 +81,7 @@ static void parse(struct config_reader *r, struct config *c) {
     const int floor = config_int(r, "log_scaling_n_floor", 0, 0, 1 << 24);
     const float alpha = (float)config_num(r, "log_scaling_alpha", 0.1, 0, 1e3);
     if (floor) c->query_scale = (struct query_scale){.slope = alpha, .every = floor, .shift = 1, .smooth = true};
-    const int rows = config_int(r, "unpadded_vocab_size", c->vocab, 1, c->vocab); /* of the head */
+    const int rows = config_int(r, "unpadded_vocab_size", c->vocab, 1, c->vocab); /* rows of the head */
     if (rows < c->vocab) c->embed_rows = c->vocab, c->vocab = rows;
 }
 

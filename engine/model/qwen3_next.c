@@ -1,14 +1,15 @@
 /* Qwen3-Next and Qwen3.5-MoE: gated DeltaNet in most layers, gated GQA with a quarter of each head rotated in the others, norms by 1 + w, and a gated shared
  * expert plus routed ones. Reference: transformers, models/qwen3_next and models/qwen3_5_moe (language model only). */
+#include "engine/model/qwen3_next.h"
 #include "engine/base/ops.h"
 #include "engine/model/arch.h"
 #include "engine/model/names.h"
 
 /* layer_types if present, else every full_attention_interval-th layer has attention. */
-static void read_mixers(struct config_reader *r, struct config *c) {
+static void read_mixers(struct config_reader *r, struct config *c, const char *attention) {
     int interval = config_int(r, "full_attention_interval", 4, 1, CONFIG_MAX_LAYERS);
     for (int i = 0; i < c->n_layers; i++) c->layer[i].mixer = (i + 1) % interval ? MIXER_DELTA : MIXER_ATTENTION;
-    if (config_has(r, "layer_types")) config_read_mixers(r, c, "layer_types", MIXER_DELTA, "linear_attention", "full_attention");
+    if (config_has(r, "layer_types")) config_read_mixers(r, c, "layer_types", MIXER_DELTA, "linear_attention", attention);
 }
 
 static void read_delta(struct config_reader *r, struct config *c) {
@@ -21,7 +22,7 @@ static void read_delta(struct config_reader *r, struct config *c) {
     if (d->v_heads % d->k_heads) config_fail(r, "%d value heads do not divide among %d key heads of linear attention", d->v_heads, d->k_heads);
 }
 
-static void parse_common(struct config_reader *r, struct config *c) {
+void qwen3_next_parse(struct config_reader *r, struct config *c, const char *attention) {
     config_read_gqa(r, c);
     c->qk_norm = QK_NORM_HEAD;
     c->norm = NORM_RMS_PLUS_ONE;
@@ -30,7 +31,7 @@ static void parse_common(struct config_reader *r, struct config *c) {
     if (!config_bool(r, "attn_output_gate", true)) config_fail(r, "'attn_output_gate' is false: the reference has no such attention");
     c->rope.default_partial_factor = 0.25;
     config_read_rope(r, c, c->head_dim, 10000);
-    read_mixers(r, c);
+    read_mixers(r, c, attention);
     read_delta(r, c);
     static const char *const state[] = {"float32", NULL};
     config_choice(r, "mamba_ssm_dtype", state, 0);
@@ -45,7 +46,7 @@ static void parse_common(struct config_reader *r, struct config *c) {
 }
 
 static void parse_next(struct config_reader *r, struct config *c) {
-    parse_common(r, c);
+    qwen3_next_parse(r, c, "full_attention");
     c->delta.fused = true;
     config_read_sparse_step(r, c);
     c->dense_inter = config_int(r, "intermediate_size", 5632, 1, 1 << 20);
@@ -54,7 +55,7 @@ static void parse_next(struct config_reader *r, struct config *c) {
 
 /* Every layer has experts, whose weights are always normalized. */
 static void parse_3_5(struct config_reader *r, struct config *c) {
-    parse_common(r, c);
+    qwen3_next_parse(r, c, "full_attention");
     const struct json *dense = config_get(r, "mlp_only_layers");
     if (dense && dense->n) config_fail(r, "'mlp_only_layers' is not empty: the reference has experts in every layer");
     if (!config_bool(r, "norm_topk_prob", true)) config_fail(r, "'norm_topk_prob' is false: the reference always normalizes");
@@ -66,21 +67,15 @@ static void parse_3_5_nested(struct config_reader *r, struct config *c) {
     parse_3_5(r, c);
 }
 
-/* model: prefix of the language model's tensor names */
-#define NAMES(model) \
-    NAMES_GQA(model), NAMES_QK_NORM(model), .delta_qkvz = model "layers.%d.linear_attn.in_proj_qkvz", .delta_ba = model "layers.%d.linear_attn.in_proj_ba", \
-                                            .delta_qkv = model "layers.%d.linear_attn.in_proj_qkv", .delta_z = model "layers.%d.linear_attn.in_proj_z", \
-                                            .delta_b = model "layers.%d.linear_attn.in_proj_b", .delta_a = model "layers.%d.linear_attn.in_proj_a", \
-                                            .delta_out = model "layers.%d.linear_attn.out_proj", .delta_conv = model "layers.%d.linear_attn.conv1d", \
-                                            .delta_rate = model "layers.%d.linear_attn.A_log", .delta_dt = model "layers.%d.linear_attn.dt_bias", \
-                                            .delta_norm = model "layers.%d.linear_attn.norm", NAMES_ROUTER(model), NAMES_SHARED(model, "shared_expert"), \
-                                            .shared_gate = model "layers.%d.mlp.shared_expert_gate", NAMES_DENSE(model)
-
 static const char *const next[] = {"qwen3_next", NULL}, *const with_vision[] = {"qwen3_5_moe", NULL}, *const text[] = {"qwen3_5_moe_text", NULL};
-const struct arch arch_qwen3_next = {.model_types = next, .title = "Qwen3-Next", .parse = parse_next, .names = {NAMES("model."), NAMES_EXPERTS("model.")}};
+const struct arch arch_qwen3_next = {
+    .model_types = next, .title = "Qwen3-Next", .parse = parse_next, .names = {QWEN3_NEXT_NAMES("model."), NAMES_EXPERTS("model.")}};
 /* Published stacked in BF16, one by one in FP8. */
 #define ARCH(types, member, parser, model, experts, ...) \
-    { .model_types = types, .title = "Qwen3.5-MoE", .text_config_key = member, .parse = parser, .names = {NAMES(model), experts(model)}, __VA_ARGS__ }
+    { \
+        .model_types = types, .title = "Qwen3.5-MoE", .text_config_key = member, .parse = parser, .names = {QWEN3_NEXT_NAMES(model), experts(model)}, \
+        __VA_ARGS__ \
+    }
 #define WAYS(name, ...) \
     static const struct arch name##_apart = ARCH(__VA_ARGS__, NAMES_EXPERTS, .layout = {0}); \
     const struct arch name = ARCH(__VA_ARGS__, NAMES_STACKED, .layout = {.experts = true, .gate_up = GATE_UP_STACKED}, .unstacked = &name##_apart)

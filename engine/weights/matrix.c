@@ -179,12 +179,35 @@ static struct mat load_plain(const struct matrix_source *src, struct tensor *t) 
     return m;
 }
 
+/* Joins the tensors of a matrix that is published in parts, in memory of its own. */
+static struct mat load_parts(struct loader *l, const struct param *p, const char *pattern, int layer) {
+    struct param part = *p;
+    struct mat all = {0};
+    part.parts = 0, part.rows /= p->parts;
+    for (int i = 0; i < p->parts && !l->rc; i++) {
+        const struct mat m = matrix_load(l, &part, pattern, layer, i);
+        if (l->rc) break;
+        const size_t size = (size_t)m.rows * m.stride;
+        if (!i) {
+            all = m;
+            all.rows = p->rows;
+            if (!(all.data = arena_alloc(&l->w->arena, size * (size_t)p->parts)))
+                l->rc = error_set(l->e, ERR_MEMORY, "%s: no memory for a table in parts", l->w->files.dir);
+        }
+        if (!l->rc && (m.dtype != all.dtype || m.scale || dtype_block(m.dtype) > 1))
+            l->rc = error_set(l->e, ERR_MODEL, "%s: a table in parts must be F32, BF16 or F16", l->w->files.dir);
+        if (!l->rc) memcpy((char *)all.data + (size_t)i * size, m.data, size);
+    }
+    return all;
+}
+
 struct mat matrix_load(struct loader *l, const struct param *p, const char *pattern, int layer, int expert) {
     struct mat m = {0};
     const struct matrix_source src = {l, p, pattern, layer, expert, p->slice.total_rows ? p->slice.total_rows : p->rows};
     static const char *const unused[] = {".input_scale", ".input_global_scale"}; /* static activation scales, used by other engines only */
     struct tensor *t;
     if (l->rc) return m;
+    if (p->parts) return load_parts(l, p, pattern, layer);
     if ((t = matrix_find(&src, p->suffix))) m = load_plain(&src, t);
     else if ((t = matrix_find(&src, "_blocks"))) m = load_mxfp4(&src, t);
     else if ((t = matrix_find(&src, ".weight_packed"))) m = packed_load(&src, t);

@@ -41,6 +41,12 @@
     {{OF(type, field.fn, name, module), .suffix = "", .rows = weights, .cols = c->streams.n * hidden}, when}, \
         VEC(type, field.base, name##_base, "", module, weights, when), VEC(type, field.scale, name##_scale, "", module, parts, when)
 
+/* Norms and gates of gated streams. */
+#define GATED(type, field, module, when) \
+    VEC(type, field.norm, field##_norm, ".weight", module, c->streams.n *hidden, when), \
+        MAT(type, field.down, field##_down, module, c->streams.rank, c->streams.n *hidden, when), \
+        MAT(type, field.up, field##_up, module, c->streams.n *hidden, c->streams.rank, when)
+
 /* Rows [first, first + rows) of q, k and v if they are one tensor. */
 static struct tensor_slice in_qkv(const struct config *c, int layer, int first) {
     const int dim = config_head_dim(c, layer), all = config_heads(c, layer) * dim + config_kv_heads(c, layer) * (dim + config_v_dim(c, layer));
@@ -94,8 +100,9 @@ int params_list(const struct config *c, int layer, unsigned modules, struct para
     const uint8_t mixer = c->layer[layer].mixer;
     const bool delta = mixer == MIXER_DELTA, attends = !mixer, gqa = c->attn == ATTN_GQA && attends, low = c->attn != ATTN_GQA && attends,
                mla = low && !compressed, low_q = low && c->q_lora, bias = c->qkv_bias,
-               index = attends && c->attn == ATTN_DSA && c->layer[layer].index == INDEX_OWN, streams = c->streams.n > 0 && !c->streams.is_plain,
-               squeeze = compressed && c->layer[layer].ratio > 0, overlap = squeeze && c->layer[layer].overlap, hashed = c->layer[layer].hashed;
+               index = attends && c->attn == ATTN_DSA && c->layer[layer].index == INDEX_OWN,
+               streams = c->streams.n > 0 && !c->streams.is_plain && !c->streams.is_gated, squeeze = compressed && c->layer[layer].ratio > 0,
+               overlap = squeeze && c->layer[layer].overlap, hashed = c->layer[layer].hashed;
     const int series = overlap ? 2 : 1, ratio = c->layer[layer].ratio, mixes = op_mix_weights(c->streams.n, c->streams.iters),
               parts = op_mix_parts(c->streams.iters), o_cols = compressed ? c->o_groups * c->o_lora : heads * v_dim;
     const bool mamba = mixer == MIXER_MAMBA2, kda = mixer == MIXER_KDA;
@@ -103,10 +110,14 @@ int params_list(const struct config *c, int layer, unsigned modules, struct para
     const int width = a->heads * a->dim;
     const bool tail = mixer == MIXER_TAIL, dense = !c->layer[layer].moe && !tail, rel = gqa && c->rel_dim, conv = gqa && c->short_taps,
                previous_conv = c->short_taps && layer > 0;
-    const int taps = c->short_taps;
+    const int taps = c->short_taps, wide = c->streams.n * hidden;
+    const bool gated = c->streams.is_gated, ngram = config_ngram(c, layer), blocks = gqa && c->index_block;
+    const struct ngram_config g = ngram ? *config_ngram(c, layer) : (struct ngram_config){.size = 2, .per = 1};
+    const int hashes = config_ngram_hashes(&g);
     const bool moe = c->layer[layer].moe, shared = moe && c->shared_inter, norm_bias = c->norm == NORM_LAYER && c->norm_bias;
-    const bool dense_bias = dense && c->dense_bias, in_norm = !c->no_input_norm && !tail, out_norm = c->output_norm == OUTPUT_NORM_BLOCKS,
-               last_norm = has_ffn_out_norm(c, c->n_layers - 1), previous_norm = layer > 0 && has_ffn_out_norm(c, layer - 1);
+    const bool dense_bias = dense && c->dense_bias, in_norm = !c->no_input_norm && !tail && !c->streams.is_gated,
+               out_norm = c->output_norm == OUTPUT_NORM_BLOCKS, last_norm = has_ffn_out_norm(c, c->n_layers - 1),
+               previous_norm = layer > 0 && has_ffn_out_norm(c, layer - 1);
     const bool beside = moe && c->dense_beside, last_beside = c->dense_beside && c->layer[c->n_layers - 1].moe,
                previous_beside = c->dense_beside && layer > 0 && c->layer[layer - 1].moe;
     const bool all_heads = c->qk_norm == QK_NORM_ALL, turned = c->layout->transposed_down;
@@ -132,16 +143,28 @@ int params_list(const struct config *c, int layer, unsigned modules, struct para
     } all[] = {
         MAT(weights, embed, embed, EMBED, c->embed_rows ? c->embed_rows : c->vocab, hidden, true),
         VEC(weights, embed_norm, embed_norm, ".weight", EMBED, hidden, c->embed_norm),
-        VEC(weights, norm, norm, ".weight", HEAD, hidden, true),
+        VEC(weights, norm, norm, ".weight", HEAD, hidden, !gated),
         VEC(weights, norm_bias, norm, ".bias", HEAD, hidden, norm_bias),
         {{OF(weights, head, head, HEAD), .suffix = ".weight", .rows = c->vocab, .cols = hidden, .optional = c->tied}, true},
         VEC(weights, head_bias, head, ".bias", HEAD, c->vocab, c->head_bias),
 
+        GATED(weights, head_gated, STREAM_MERGE, gated),
         MIX(weights, head_mix, head_mix, STREAM_MERGE, c->streams.n, 1, streams),
         VEC_OF(c->n_layers - 1, weights, last_out_norm, ffn_out_norm, ".weight", STREAM_MERGE, hidden, last_norm),
         VEC_OF(c->n_layers - 1, weights, last_experts_norm, experts_out_norm, ".weight", STREAM_MERGE, hidden, last_beside),
         VEC_OF(c->n_layers - 1, weights, last_scale, stream_scale, "", STREAM_MERGE, 1, c->stream_scale),
 
+        {{OF(layer, ngram_table, ngram_table, ATTENTION), .suffix = ".weight", .rows = g.rows, .cols = g.dim / hashes, .parts = g.parts}, ngram},
+        MAT(layer, ngram_key, ngram_key, ATTENTION, wide, g.dim, ngram),
+        MAT(layer, ngram_value, ngram_value, ATTENTION, hidden, g.dim, ngram),
+        VEC(layer, ngram_key_norm, ngram_key_norm, ".weight", ATTENTION, wide, ngram),
+        VEC(layer, ngram_query_norm, ngram_query_norm, ".weight", ATTENTION, wide, ngram),
+        VEC(layer, ngram_conv_norm, ngram_conv_norm, ".weight", ATTENTION, wide, ngram),
+        {{OF(layer, ngram_conv, ngram_conv, ATTENTION), .suffix = ".weight", .rows = wide * config_ngram_taps(&g), .taps = g.taps, .dilation = g.size,
+          .conversion = CONVERT_TRANSPOSE},
+         ngram},
+        GATED(layer, attn_gated, ATTENTION, gated),
+        MAT(layer, attn_gated.inject, attn_gated_inject, ATTENTION, c->streams.n, wide, gated),
         MIX(layer, attn_mix, attn_mix, ATTENTION, mixes, parts, streams),
         VEC_OF(-1, layer, previous_out_norm, ffn_out_norm, ".weight", ATTENTION, hidden, previous_norm),
         VEC_OF(-1, layer, previous_experts_norm, experts_out_norm, ".weight", ATTENTION, hidden, previous_beside),
@@ -176,8 +199,10 @@ int params_list(const struct config *c, int layer, unsigned modules, struct para
         MAT(layer, k_b, k_b, ATTENTION, c->n_heads * c->kv_lora, c->qk_nope, mla && c->split_kv_b),
         MAT(layer, v_b, v_b, ATTENTION, c->n_heads * c->v_dim, c->kv_lora, mla && c->split_kv_b),
         MAT(layer, index_q, index_q, ATTENTION, c->index_heads * c->index_dim, c->q_lora, index || overlap),
+        MAT(layer, index_qk, index_qk, ATTENTION, (c->index_heads + 1) * c->index_dim, hidden, blocks),
+        VEC(layer, index_q_norm, index_q_norm, ".weight", ATTENTION, c->index_dim, blocks),
         MAT(layer, index_k, index_k, ATTENTION, c->index_dim, hidden, index),
-        VEC(layer, index_k_norm, index_k_norm, ".weight", ATTENTION, c->index_dim, index),
+        VEC(layer, index_k_norm, index_k_norm, ".weight", ATTENTION, c->index_dim, index || blocks),
         VEC(layer, index_k_bias, index_k_norm, ".bias", ATTENTION, c->index_dim, index),
         MAT(layer, index_weights, index_weights, ATTENTION, c->index_heads, hidden, index || overlap),
         MAT(layer, compress_kv, compress_kv, ATTENTION, series * c->head_dim, hidden, squeeze),
@@ -227,6 +252,8 @@ int params_list(const struct config *c, int layer, unsigned modules, struct para
         MAT(layer, o, o, ATTENTION, hidden, o_cols, attends),
         VEC(layer, o_bias, o, ".bias", ATTENTION, hidden, c->o_bias && attends),
 
+        GATED(layer, ffn_gated, ROUTER, gated),
+        MAT(layer, ffn_gated.inject, ffn_gated_inject, ROUTER, c->streams.n, wide, gated),
         MIX(layer, ffn_mix, ffn_mix, ROUTER, mixes, parts, streams),
         VEC(layer, attn_out_norm, attn_out_norm, ".weight", ROUTER, hidden, out_norm),
         VEC(layer, ffn_norm, ffn_norm, ".weight", ROUTER, hidden, in_norm),

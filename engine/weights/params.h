@@ -13,9 +13,22 @@ struct stream_mix {
     float *base, *scale;
 };
 
+/* Weights of a block's input from gated streams: norms [streams * hidden], down [rank, streams * hidden] and up [streams * hidden, rank] of the gates, inject
+ * [streams, streams * hidden] of the weights of its output. */
+struct gated_mix {
+    float *norm;
+    struct mat down, up, inject;
+};
+
 struct layer {
-    struct stream_mix attn_mix, ffn_mix; /* several residual streams */
-    float *attn_norm, *ffn_norm;         /* [hidden] */
+    struct gated_mix attn_gated, ffn_gated;
+    struct mat ngram_table, ngram_key, ngram_value;             /* [rows, dim / hashes], [streams * hidden, dim], [hidden, dim] */
+    float *ngram_key_norm, *ngram_query_norm, *ngram_conv_norm; /* [streams * hidden] */
+    float *ngram_conv;                                          /* [taps, streams * hidden] */
+    struct mat index_qk;                                        /* blocks: [(index_heads + 1) * index_dim, hidden] queries, then the key */
+    float *index_q_norm;                                        /* [index_dim] */
+    struct stream_mix attn_mix, ffn_mix;                        /* several residual streams */
+    float *attn_norm, *ffn_norm;                                /* [hidden] */
     float *attn_norm_bias, *ffn_norm_bias;
     float *attn_out_norm;     /* [hidden] norm of the attention block's output */
     float *previous_out_norm; /* [hidden] norm of the previous layer's FFN output, which this layer adds to the residual stream; layer 0: NULL */
@@ -100,7 +113,9 @@ struct param {
     int rows, cols;      /* cols 0: a vector, float32 once loaded; else a struct mat */
     struct tensor_slice slice;
     uint8_t conversion; /* enum vector_conversion: conversion of a vector at load time */
-    int taps;           /* of CONVERT_TRANSPOSE: published as [rows / taps, 1, taps] */
+    int taps;           /* of CONVERT_TRANSPOSE: published as [channels, 1, taps] */
+    int dilation;       /* distance of these taps, with zeros between them; 0: 1 */
+    int parts;          /* a matrix published as so many tensors of rows, whose number follows the layer's in the name; 0: 1 */
     float factor;       /* of a vector at load time; 0: 1 */
     int table_cols;     /* vector published as [rows / across, across]; 0: one dimension */
 };
@@ -116,4 +131,5 @@ size_t params_bytes(const void *base, const struct param *list, int n);
 void params_copy_traits(unsigned modules, const void *src, void *view);
 /* The parameter's field in its struct. */
 static inline struct mat *params_mat(const void *base, const struct param *p) { return (struct mat *)((char *)base + p->offset); }
+static inline int params_taps(const struct param *p) { return (p->taps - 1) * (p->dilation ? p->dilation : 1) + 1; } /* as loaded */
 static inline float **params_vector(const void *base, const struct param *p) { return (float **)((char *)base + p->offset); }

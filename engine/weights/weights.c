@@ -20,16 +20,18 @@
 static float *convert_vector(float *v, const struct param *p, float *turned) {
     for (int i = 0; i < p->rows && p->conversion == CONVERT_MINUS_EXP; i++) v[i] = -expf(v[i]);
     if (p->conversion != CONVERT_TRANSPOSE && p->conversion != CONVERT_ADD_INPUT) return v;
-    const int channels = p->rows / p->taps;
-    for (int i = 0; i < p->rows; i++) turned[i % p->taps * channels + i / p->taps] = v[i];
-    for (int i = 0; i < channels && p->conversion == CONVERT_ADD_INPUT; i++) turned[(p->taps - 1) * channels + i] += 1;
+    const int taps = params_taps(p), channels = p->rows / taps, apart = p->dilation ? p->dilation : 1;
+    memset(turned, 0, (size_t)p->rows * sizeof *turned);
+    for (int i = 0; i < channels * p->taps; i++) turned[i % p->taps * apart * channels + i / p->taps] = v[i];
+    for (int i = 0; i < channels && p->conversion == CONVERT_ADD_INPUT; i++) turned[(taps - 1) * channels + i] += 1;
     return turned;
 }
 static bool is_taps(struct loader *l, const struct tensor *t, const struct param *p) {
+    const int channels = p->rows / params_taps(p);
     char text[64];
-    if (t->ndim == 3 && t->shape[0] == p->rows / p->taps && t->shape[1] == 1 && t->shape[2] == p->taps) return true;
-    if (l->w->files.gguf && t->ndim == 2 && t->shape[0] == p->rows / p->taps && t->shape[1] == p->taps) return true; /* without the dimension of size one */
-    snprintf(text, sizeof text, "config.json asks for [%d, 1, %d]", p->rows / p->taps, p->taps);
+    if (t->ndim == 3 && t->shape[0] == channels && t->shape[1] == 1 && t->shape[2] == p->taps) return true;
+    if (l->w->files.gguf && t->ndim == 2 && t->shape[0] == channels && t->shape[1] == p->taps) return true; /* without the dimension of size one */
+    snprintf(text, sizeof text, "config.json asks for [%d, 1, %d]", channels, p->taps);
     loader_fail(l, t, text);
     return false;
 }
@@ -94,7 +96,8 @@ static float *load_vector(struct loader *l, const struct param *p, const char *p
     }
     struct mat m = {.data = t->data, .rows = 1, .cols = 1, .dtype = t->dtype};
     size_t first = (size_t)p->slice.first + (p->slice.stacked ? (size_t)expert * (size_t)of : 0);
-    for (int i = 0; i < p->rows; i++) {
+    const int stored = p->taps ? p->rows / params_taps(p) * p->taps : p->rows;
+    for (int i = 0; i < stored; i++) {
         m.data = t->data + dtype_bytes(t->dtype, first + (size_t)i * (size_t)step);
         if (p->slice.first + i * step < of) mat_row(&m, 0, &out[i]);
         else out[i] = 0;
@@ -128,11 +131,28 @@ static size_t load_modules(struct loader *l, unsigned modules, void *base, int l
     return l->rc ? 0 : params_bytes(base, list, n);
 }
 
+/* Compares the published numbers of a layer's hashes with those that the config gives. */
+static void check_hashes(struct loader *l, int layer, const struct ngram_config *g) {
+    const char *const *patterns = l->w->config.arch->ngram_numbers; /* multipliers, vocabularies, offsets */
+    for (int k = 0; k < 3 && patterns; k++) {
+        const struct tensor *t = loader_find(l, patterns[k], layer, 0, "");
+        const int n = k ? config_ngram_hashes(g) : g->size;
+        bool same = t && t->dtype == DT_I64 && t->ndim == 1 && t->shape[0] == n;
+        for (int i = 0; i < n && same; i++) {
+            uint64_t v;
+            memcpy(&v, t->data + (size_t)i * sizeof v, sizeof v);
+            same = v == (k == 0 ? g->multiplier[i] : k == 1 ? g->vocab[i] : g->offset[i]);
+        }
+        if (t && !same) loader_fail(l, t, "the numbers of the hashes differ from those that config.json gives");
+    }
+}
+
 static void load_layer(struct loader *l, struct layer *y, int i) {
     struct weights *w = l->w;
     const struct config *c = &w->config;
     load_modules(l, MODULE_LAYER, y, i, 0);
     y->dense.glu = y->beside.glu = config_glu(c, i, false);
+    if (c->layer[i].ngram && !l->rc) check_hashes(l, i, config_ngram(c, i));
     if (l->rc || !c->layer[i].moe) return;
     if (!(y->experts = arena_calloc(&w->arena, (size_t)c->n_experts, sizeof *y->experts))) {
         l->rc = error_set(l->e, ERR_MEMORY, "%s: no memory for its list of experts", w->files.dir);
@@ -293,7 +313,7 @@ static int read_head(struct weights *w, const char *dir, bool force, struct erro
 static void scale_logits(struct weights *w) {
     const struct config *c = &w->config;
     const float by = c->logit_scale, add = c->norm == NORM_RMS_PLUS_ONE ? 1 : 0;
-    for (int i = 0; i < c->hidden && by > 0; i++) {
+    for (int i = 0; i < c->hidden && by > 0 && w->norm; i++) {
         w->norm[i] = (w->norm[i] + add) * by - add;
         if (w->norm_bias) w->norm_bias[i] *= by;
     }
@@ -321,6 +341,8 @@ int weights_open(struct weights *w, const char *dir, bool force, struct error *e
     load_mtp(w);
     check_left_over(&l, force);
     w->bytes_embed = mat_bytes(&w->embed) + (c->tied ? 0 : mat_bytes(&w->head));
+    for (int i = 0; i < c->n_layers; i++)
+        if (w->layers[i].ngram_table.data) w->bytes_embed += mat_bytes(&w->layers[i].ngram_table); /* a token reads a few rows */
     w->bytes_dense = w->files.bytes + w->bytes_repacked - w->bytes_replaced - w->bytes_skipped - w->bytes_routed - w->bytes_embed;
 out:
     if (l.rc) weights_close(w);
@@ -363,7 +385,8 @@ uint64_t weights_token_flops(const struct weights *w) {
     uint64_t sum = 0;
     for (int i = 0; i < c->n_layers; i++)
         for (int k = params_list(c, i, MODULE_LAYER | MODULE_EXPERT, list); k-- > 0;)
-            sum += 2 * (uint64_t)list[k].rows * (uint64_t)list[k].cols * (list[k].module == MODULE_EXPERT ? (uint64_t)c->topk : 1);
+            if (!list[k].parts) /* not a table */
+                sum += 2 * (uint64_t)list[k].rows * (uint64_t)list[k].cols * (list[k].module == MODULE_EXPERT ? (uint64_t)c->topk : 1);
     return sum;
 }
 

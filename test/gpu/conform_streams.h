@@ -5,6 +5,8 @@
 BASE(compress, OP_COMPRESS)
 BASE(spread, OP_SPREAD)
 BASE(mix, OP_MIX)
+BASE(ngram, OP_NGRAM)
+BASE(relate, OP_RELATE)
 
 static void residual_streams(void) {
     for (int s = 1; s <= STREAMS_MOST; s = s * 4 - (s == 4)) /* 1, 4, 15 */
@@ -20,6 +22,40 @@ static void residual_streams(void) {
                   .mix = floats((size_t)(n * weights), 'c'), .base = floats((size_t)weights, 'c'), .scale = floats(3, 'c'), .n = n, .hidden = hidden,
                   .n_streams = s, .iters = iters, .eps = 1e-6f, .norm_eps = 1e-6f, .magnitude = iters ? 0 : 1.5f, .post_eps = iters ? 0 : 0.25f);
         }
+}
+
+/* Hashed n-grams and the gates of their embeddings; means of windows; a sum of rows that are further apart. */
+static void ngrams(void) {
+    enum { END = 3, SIZE = 3, PER = 2, HASHES = (SIZE - 1) * PER };
+    for (int i = 0; i < 6; i++) {
+        const int n = i % 3 * 20 + 1;
+        int32_t *tokens = buf_new((size_t)n * 4, 'c'), *after = buf_new((SIZE - 1) * 4, 'i'),
+                *before = i < 3    ? NULL
+                          : i == 3 ? after
+                                   : buf_new((SIZE - 1) * 4, 'c');
+        for (int k = 0; k < n; k++) tokens[k] = k % 7 == 4 ? END : k + 4;
+        for (int k = 0; before && k < SIZE - 1; k++) before[k] = k ? 9 : END;
+        CHECK("ngram", ngram, OP_NGRAM, .rows = buf_new((size_t)(n * HASHES) * 4, 'i'), .tokens = tokens, .before = before, .after = after, .n = n,
+              .size = SIZE, .per = PER, .end = END, .multiplier = {0x5DEECE66Du, 0x3779B97F4A7C15u, 77777}, .vocab = {1009, 1013, 1019, 1021},
+              .offset = {0, 1009, 2022, 3041});
+    }
+    CHECK("relate", relate, OP_RELATE, .out = floats(7 * 4, 'f'), .x = floats(7 * 4 * 300, 'c'), .y = floats(7 * 4 * 300, 'c'), .n = 7, .heads = 4, .dim = 300,
+          .scale = 0.1f);
+    float *state = floats(3 * 40, 'f');
+    CHECK("compress to means", compress, OP_COMPRESS, .out = floats(5 * 40, 'f'), .kv = floats(21 * 40, 'c'), .before = state, .after = state, .n = 21,
+          .ratio = 4, .dim = 40, .ldx = 40);
+    CHECK("add of rows apart", add, OP_ADD, .y = floats(7 * 30, 'f'), .x = floats(7 * 90, 'c'), .n = 7, .m = 30, .ldx = 90);
+    for (int n = 1; n < 60; n += 29) {
+        int32_t *list = buf_new((size_t)(n * 5) * 4, 'c');
+        for (int k = 0; k < n * 5; k++) {
+            const int complete = (100 + k / 5 + 1) / 4;
+            list[k] = complete - 9 + 2 * (k % 5);
+        }
+        CHECK("attention over blocks", attention, OP_ATTENTION, .out = floats((size_t)(n * 4 * 32), 'f'), .q = floats((size_t)(n * 4 * 32), 'c'),
+              .k = plane_new(100 + n, 2, 32, DT_BF16, 'c'), .v = plane_new(100 + n, 2, 32, DT_BF16, 'c'), .chosen = list, .n_chosen = 5, .chosen_block = 4,
+              .lse = floats((size_t)(n * 4), 'f'), .n = n, .n_heads = 4, .v_dim = 32, .ldq = 4 * 32, .ldo = 4 * 32, .q_pos0 = 100, .n_keys = 100 + n,
+              .scale = 0.1f);
+    }
 }
 
 /* Windows that are open before, completed, and open after; states separate and in place. */
@@ -80,6 +116,7 @@ static void stepped(void) {
 
 static void compressed(void) {
     residual_streams();
+    ngrams();
     windows();
     stepped();
     CHECK("norm without weights", norm, OP_NORM, .out = floats(5 * 70, 'f'), .x = floats(5 * 70, 'c'), .rows = 5, .dim = 70, .ldx = 70, .ldo = 70, .eps = 1e-6f,

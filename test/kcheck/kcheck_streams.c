@@ -209,11 +209,131 @@ static void check_small(int n, int half) {
     drop();
 }
 
+/* Means of windows, without gates. */
+static void check_means(int n, int ratio, int dim) {
+    const int made = n / ratio;
+    float *x = vec((size_t)(n * dim)), *sums = vec((size_t)(3 * dim)), *out = vec((size_t)(made * dim + 1));
+    struct op_compress o = {.out = out, .kv = x, .before = sums, .after = sums, .n = n, .ratio = ratio, .dim = dim, .ldx = dim};
+    must(execs[0]->ops->compress(execs[0], &o));
+    for (int w = 0; w < made; w++)
+        for (int d = 0; d < dim; d++) {
+            double sum = 0;
+            for (int i = w * ratio; i < (w + 1) * ratio; i++) sum += (double)x[i * dim + d];
+            near("mean", w, d, out[w * dim + d], sum / ratio, 1e-5);
+        }
+    drop();
+}
+
+/* A query sees the keys of some complete blocks and those after the last complete one. */
+static void check_blocks(int n, int pos, int block, int topk) {
+    enum { HEADS = 4, KV = 2, DIM = 24 };
+    const int keys = pos + n;
+    struct kv_plane k = {vec((size_t)(keys * KV * DIM)), NULL, KV, DIM, DT_F32}, v = {vec((size_t)(keys * KV * DIM)), NULL, KV, DIM, DT_F32};
+    const float *kx = k.data, *vx = v.data;
+    float *q = vec((size_t)(n * HEADS * DIM)), *out = vec((size_t)(n * HEADS * DIM)), *was = aligned((size_t)(n * HEADS * DIM) * 4);
+    int32_t *chosen = guarded((size_t)(n * topk) * 4);
+    for (int i = 0; i < n; i++)
+        for (int j = 0, complete = (pos + i + 1) / block; j < topk; j++)
+            chosen[i * topk + j] = complete <= topk ? (j < complete ? j : -1) : complete - topk + j - (j < topk - 1 && complete > topk + 1);
+    struct op_attention o = {.out = out,
+                             .q = q,
+                             .k = k,
+                             .v = v,
+                             .chosen = chosen,
+                             .n_chosen = topk,
+                             .chosen_block = block,
+                             .n = n,
+                             .n_heads = HEADS,
+                             .v_dim = DIM,
+                             .ldq = HEADS * DIM,
+                             .ldo = HEADS * DIM,
+                             .q_pos0 = pos,
+                             .n_keys = keys,
+                             .scale = 0.3f};
+    for (int t = 0; t < THREADS; t++) {
+        must(execs[t]->ops->attention(execs[t], &o));
+        if (!t) memcpy(was, out, (size_t)(n * HEADS * DIM) * 4);
+        if (!equal(was, out, (size_t)(n * HEADS * DIM))) fail("attention over blocks differs between threads", t, 0, 0, 0);
+    }
+    double *p = malloc((size_t)keys * sizeof *p);
+    for (int i = 0; i < n; i++)
+        for (int h = 0; h < HEADS; h++) {
+            const int seen = pos + i + 1, tail = seen / block * block;
+            double sum = 0;
+            for (int j = 0; j < keys; j++) {
+                bool sees = j >= tail && j < seen;
+                for (int m = 0; m < topk; m++) sees |= chosen[i * topk + m] >= 0 && j / block == chosen[i * topk + m];
+                double dot = 0;
+                for (int d = 0; d < DIM; d++) dot += (double)q[(i * HEADS + h) * DIM + d] * (double)kx[(j * KV + h / (HEADS / KV)) * DIM + d];
+                sum += p[j] = sees ? exp(dot * (double)0.3f) : 0;
+            }
+            for (int d = 0; d < DIM; d++) {
+                double want = 0;
+                for (int j = 0; j < keys; j++) want += p[j] * (double)vx[(j * KV + h / (HEADS / KV)) * DIM + d];
+                near("attention over blocks", i, h, out[(i * HEADS + h) * DIM + d], want / sum, 2e-5);
+            }
+        }
+    free(p), free(was);
+    drop();
+}
+
+/* Hashes of a text with its end inside, at once and in two calls whose second begins with the first's state. */
+static void check_ngram(int n, int size, int per) {
+    enum { END = 3 };
+    const int hashes = (size - 1) * per;
+    struct op_ngram o = {.n = n, .size = size, .per = per, .end = END};
+    for (int i = 0; i < size; i++) o.multiplier[i] = 0x5DEECE66DABCDu * (uint64_t)(2 * i + 1);
+    for (int i = 0; i < hashes; i++) o.vocab[i] = 1009 + 2 * (uint32_t)i, o.offset[i] = 5000 * (uint32_t)i;
+    int32_t *tokens = guarded((size_t)n * 4), *rows = guarded((size_t)(n * hashes) * 4), *kept = guarded((size_t)(size - 1) * 4);
+    for (int i = 0; i < n; i++) tokens[i] = i % 7 == 4 ? END : (int32_t)(i * 37 % 101 + 4);
+    for (int cut = 0; cut < n; cut += n / 2 + 1) {
+        memset(rows, 0xff, (size_t)(n * hashes) * 4);
+        for (int at = 0; at < n; at = at < cut ? cut : n) {
+            o.rows = rows + at * hashes, o.tokens = tokens + at, o.before = at ? kept : NULL, o.after = kept, o.n = at < cut ? cut : n - at;
+            must(execs[0]->ops->ngram(execs[0], &o));
+        }
+        for (int i = 0; i < n; i++)
+            for (int k = 0; k < hashes; k++) {
+                uint64_t mixed = 0;
+                for (int back = 0, ended = 0; back < k / per + 2; back++) {
+                    ended |= i < back || (back && tokens[i - back] == END);
+                    mixed ^= (uint64_t)(ended ? END : tokens[i - back]) * o.multiplier[back];
+                }
+                const int want = (int)(mixed % o.vocab[k] + o.offset[k]);
+                if (rows[i * hashes + k] != want) fail("row of an n-gram", i, k, rows[i * hashes + k], want);
+            }
+    }
+    drop();
+}
+
+static void check_relate(int n, int heads, int dim) {
+    const size_t size = (size_t)(n * heads * dim);
+    float *x = vec(size), *y = vec(size), *out = vec((size_t)(n * heads));
+    if (n > 1) memset(x, 0, (size_t)dim * 4); /* no relation at all */
+    must(execs[0]->ops->relate(execs[0], &(struct op_relate){.out = out, .x = x, .y = y, .n = n, .heads = heads, .dim = dim, .scale = 0.5f}));
+    for (int i = 0; i < n * heads; i++) {
+        double g = 0;
+        for (int d = 0; d < dim; d++) g += 0.5 * (double)x[i * dim + d] * (double)y[i * dim + d];
+        near("relate", i, 0, out[i], sigmoid((g > 0 ? 1 : g < 0 ? -1 : 0) * sqrt(fmax(fabs(g), 1e-6))), 1e-5);
+    }
+    /* a sum of rows that are further apart */
+    float *sum = vec((size_t)(n * dim)), *was = aligned((size_t)(n * dim) * 4);
+    memcpy(was, sum, (size_t)(n * dim) * 4);
+    must(execs[0]->ops->add(execs[0], &(struct op_add){.y = sum, .x = x, .n = n, .m = dim, .ldx = heads * dim}));
+    for (int i = 0; i < n * dim; i++) near("add", i, 0, sum[i], (double)was[i] + (double)x[i / dim * heads * dim + i % dim], 1e-6);
+    free(was);
+    drop();
+}
+
 static void cases(enum cpu_level l) {
     for (int i = 0; i < 24; i++) {
         const int n = (int[]){1, 2, 3, 21, 40}[i % 5];
         check_compress(n, (int[]){4, 1, 3, 16}[i % 4], (int[]){8, 64, 65, 200}[i / 2 % 4], i % 2, i / 4 % 2);
         check_mix(n, (int[]){7, 256, 300}[i % 3], (int[]){4, 1, 3, STREAMS_MOST}[i / 3 % 4], (int[]){1, 2, 20, 0}[i % 4], i % 5 == 4);
+        check_means(n, (int[]){4, 1, 3, 16}[i % 4], (int[]){8, 65}[i % 2]);
+        check_blocks(n, (int[]){0, 5, 70, 300}[i % 4], (int[]){4, 3, 16}[i % 3], (int[]){2, 6}[i / 2 % 2]);
+        check_ngram(n, (int[]){2, 3, 4}[i % 3], (int[]){1, 2, 8}[i / 3 % 3]);
+        check_relate(n, (int[]){1, 4}[i % 2], (int[]){3, 64, 200}[i % 3]);
         check_route(n, (int[]){3, 8, 40}[i % 3], (int[]){1, 2, 3}[i / 3 % 3]);
         check_steps(n, (int[]){0, 5, 130, 1000}[i % 4], (int[]){4, 3, 16}[i % 3], (int[]){2, 9}[i % 2]);
         check_small(n, (int[]){1, 8, 33}[i % 3]);

@@ -184,6 +184,40 @@ static void inkling(void **st) {
     assert_non_null(strstr(e.text, "layer 4 of 4"));
 }
 
+/* Qwen4-Exp: gated streams, blocks of keys, and the numbers of hashed n-grams. */
+static void qwen_4(void **st) {
+#define QWEN_4(more) \
+    "{\"model_type\":\"qwen4_exp\",\"text_config\":{\"vocab_size\":320,\"hidden_size\":128,\"num_hidden_layers\":4,\"num_attention_heads\":4,\"head_dim\":48," \
+    "\"num_key_value_heads\":2,\"max_position_embeddings\":8192,\"num_experts\":8,\"num_experts_per_tok\":3,\"moe_intermediate_size\":32," \
+    "\"shared_expert_intermediate_size\":40,\"ngram_size\":3,\"heads_per_ngram\":2,\"ngram_vocab_size_base\":200,\"ple_embed_dim\":48,\"split_ngram_parts\":" \
+    "4," \
+    "\"make_ngram_vocab_size_divisible_by\":16" more "}}"
+#define BLOCKS ",\"indexer_n_heads\":4,\"indexer_kv_heads\":1,\"indexer_head_dim\":32,\"indexer_compress_ratio\":4,\"indexer_budget\":24"
+    struct config c;
+    struct error e = {0};
+    assert_int_equal(
+        parse(&c, QWEN_4(BLOCKS ",\"ple_layer_ids\":[3,2],\"eos_token_id\":[304,3],\"hc_lowrank\":24,\"output_gate_type\":\"sigmoid\""), false, &e), 0);
+    assert_true(c.streams.n == 4 && c.streams.is_gated && c.streams.rank == 24 && c.delta.sigmoid_gate && c.layer[0].mixer == MIXER_DELTA && !c.layer[3].mixer);
+    assert_true(c.index_block == 4 && c.index_topk == 6 && c.layer[0].moe && c.shared_gate && c.norm_topk);
+    assert_true(!c.layer[0].ngram && c.layer[1].ngram == 1 && c.layer[2].ngram == 2); /* in the order of layers */
+    static const uint32_t primes[] = {211, 223, 227, 229}, next[] = {233, 239, 241, 251};
+    for (int i = 0; i < 4; i++) assert_true(c.ngram[0].vocab[i] == primes[i] && c.ngram[1].vocab[i] == next[i]);
+    assert_true(c.ngram[0].offset[3] == 211 + 223 + 227 && c.ngram[0].rows == 896 && c.ngram[1].rows == 976 && c.ngram[0].multiplier[0] % 2 == 1);
+    assert_int_equal(kv_state_bytes(&c) - 3 * 4 * (3 * (2 * 16 * 128 + 32 * 128) + 32 * 128 * 128), 2 * 4 * (2 + 9 * 4 * 128) + 4 * 3 * 32);
+    static const struct {
+        const char *text, *word;
+    } bad[] = {
+        {QWEN_4(",\"ple_layer_ids\":[2]"), "eos_token_id"},
+        {QWEN_4(",\"ple_layer_ids\":[5],\"eos_token_id\":3"), "layer 5 of 4"},
+        {QWEN_4(BLOCKS ",\"partial_rotary_factor\":1"), "indexer_head_dim"},
+        {QWEN_4(",\"hc_count\":1"), "hc_count"},
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        assert_int_equal(parse(&c, bad[i].text, false, &e), ERR_MODEL);
+        if (!strstr(e.text, bad[i].word)) fail_msg("%s: %s", bad[i].word, e.text);
+    }
+}
+
 #define V4 \
     "{\"model_type\":\"deepseek_v4\",\"vocab_size\":129280,\"hidden_size\":4096,\"num_hidden_layers\":6,\"max_position_embeddings\":1048576," \
     "\"num_attention_heads\":64,\"num_key_value_heads\":1,\"head_dim\":512,\"q_lora_rank\":1024,\"qk_rope_head_dim\":64,\"o_groups\":8,\"o_lora_rank\":1024," \
@@ -566,6 +600,7 @@ int main(void) {
                                        cmocka_unit_test(gemma_4),
                                        cmocka_unit_test(hunyuan_4),
                                        cmocka_unit_test(inkling),
+                                       cmocka_unit_test(qwen_4),
                                        cmocka_unit_test(mixers_by_layer),
                                        cmocka_unit_test(blocks_of_compressed_tensors),
                                        cmocka_unit_test(integers_of_each_method),

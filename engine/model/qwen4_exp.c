@@ -1,0 +1,121 @@
+/* Qwen3.8-Flash-Next (Qwen4-Exp): Qwen3.5-MoE's DeltaNet, attention and experts with gated residual streams instead of norms, attention over selected blocks of
+ * keys, and embeddings of hashed n-grams before some layers. Reference: transformers, models/qwen4_exp (language model only). */
+#include "engine/base/ops.h"
+#include "engine/model/arch.h"
+#include "engine/model/names.h"
+#include "engine/model/qwen3_next.h"
+
+static void read_indexer(struct config_reader *r, struct config *c) {
+    if (!config_has(r, "indexer_n_heads")) return;
+    c->index_heads = config_int(r, "indexer_n_heads", 0, 1, 1024);
+    config_int(r, "indexer_kv_heads", 1, 1, 1);
+    c->index_dim = config_int(r, "indexer_head_dim", 0, 2, 1024);
+    c->index_block = config_int(r, "indexer_compress_ratio", 0, 1, 1 << 16);
+    c->index_topk = config_int(r, "indexer_budget", 0, 1, 1 << 24) / (c->index_block > 0 ? c->index_block : 1); /* the budget counts tokens */
+    if (!r->rc && c->index_topk < 1) config_fail(r, "'indexer_budget' has no room for a block of %d", c->index_block);
+    if (!r->rc && c->rope.dim > c->index_dim) config_fail(r, "'indexer_head_dim' is %d, of which %d are to be rotated", c->index_dim, c->rope.dim);
+}
+
+static uint64_t splitmix64(uint64_t v) {
+    v += 0x9E3779B97F4A7C15u;
+    v = (v ^ v >> 30) * 0xBF58476D1CE4E5B9u;
+    v = (v ^ v >> 27) * 0x94D049BB133111EBu;
+    return v ^ v >> 31;
+}
+static bool is_prime(int64_t n) {
+    for (int64_t d = 2; d * d <= n; d++)
+        if (n % d == 0) return false;
+    return n > 1;
+}
+
+/* Derives the numbers of the nth embedding. Multipliers are odd numbers from the seed. Vocabularies are primes from base on, a different one for each hash of
+ * all embeddings. Offsets place the rows of the hashes one after the other. */
+static void derive_hashes(struct config_reader *r, struct ngram_config *g, int nth, int64_t base, int64_t pad, int64_t seed, int vocab) {
+    const int hashes = config_ngram_hashes(g);
+    const uint64_t bound = INT64_MAX / (uint64_t)vocab / 2;
+    for (int i = 0; i < g->size; i++)
+        g->multiplier[i] = 2 * (splitmix64((uint64_t)seed + 10007 * (uint64_t)nth + 0x9E3779B97F4A7C15u * (uint64_t)(i + 1)) % (bound ? bound : 1)) + 1;
+    int64_t prime = base - 1, rows = 0;
+    for (int i = -nth * hashes; i < hashes; i++) {
+        for (prime++; !is_prime(prime);) prime++;
+        if (i < 0) continue;
+        g->vocab[i] = (uint32_t)prime, g->offset[i] = (uint32_t)rows;
+        rows += prime;
+    }
+    rows = (rows + pad - 1) / pad * pad;
+    if (rows > INT32_MAX) config_fail(r, "a table of n-grams of %lld rows; hearth takes up to %d", (long long)rows, INT32_MAX);
+    else if (rows % g->parts) config_fail(r, "a table of n-grams of %lld rows in %d parts", (long long)rows, g->parts);
+    g->rows = (int)rows;
+}
+
+static void read_ngrams(struct config_reader *r, struct config *c) {
+    const struct json *layers = config_get(r, "ple_layer_ids"); /* counted from 1 */
+    const struct ngram_config all = {.size = config_int(r, "ngram_size", 3, 2, NGRAM_MOST),
+                                     .per = config_int(r, "heads_per_ngram", 8, 1, NGRAM_HASHES_MOST),
+                                     .dim = config_int(r, "ple_embed_dim", c->hidden, 1, 1 << 20),
+                                     .taps = config_int(r, "ple_conv_kernel_size", 4, 2, 8),
+                                     .parts = config_int(r, "split_ngram_parts", 512, 1, 1 << 16)};
+    const int base = config_int(r, "ngram_vocab_size_base", 20000000, 2, 1 << 28), pad = config_int(r, "make_ngram_vocab_size_divisible_by", 128, 1, 1 << 20),
+              seed = config_int(r, "seed", 1234, 0, INT32_MAX), hashes = config_ngram_hashes(&all);
+    if (!layers || r->rc) return;
+    if (layers->type != JSON_ARRAY || layers->n > CONFIG_NGRAMS_MOST) config_fail(r, "'ple_layer_ids' is not a list of up to %d layers", CONFIG_NGRAMS_MOST);
+    else if (hashes > NGRAM_HASHES_MOST) config_fail(r, "%d hashes of n-grams; hearth takes up to %d", hashes, NGRAM_HASHES_MOST);
+    else if (all.dim % hashes) config_fail(r, "'ple_embed_dim' %d does not divide among %d hashes", all.dim, hashes);
+    for (uint32_t i = 0; i < layers->n && !r->rc; i++) {
+        const int64_t k = json_int(json_at(layers, i), -1);
+        if (k < 1 || k > c->n_layers) config_fail(r, "'ple_layer_ids' names layer %lld of %d", (long long)k, c->n_layers);
+        else c->layer[k - 1].ngram = 1;
+    }
+    for (int i = 0, nth = 0; i < c->n_layers && !r->rc; i++) { /* in the order of layers */
+        if (!c->layer[i].ngram) continue;
+        c->ngram[nth] = all;
+        derive_hashes(r, &c->ngram[nth], nth, base, pad, seed, c->vocab);
+        c->layer[i].ngram = (uint8_t)++nth;
+    }
+    if (!r->rc && c->n_eos < 1) config_fail(r, "'eos_token_id' is missing: n-grams end at it");
+}
+
+/* Returns the name that layer_types has for layers with attention; published configs and those of transformers differ. */
+static const char *attention_name(struct config_reader *r) {
+    const struct json *types = config_get(r, "layer_types");
+    for (uint32_t i = 0; types && types->type == JSON_ARRAY && i < types->n; i++)
+        if (json_is(json_at(types, i), "indexed_attention")) return "indexed_attention";
+    return "full_attention";
+}
+
+static void parse(struct config_reader *r, struct config *c) {
+    static const char *const gates[] = {"silu", "sigmoid", NULL};
+    config_skip_vision(r, c);
+    qwen3_next_parse(r, c, attention_name(r));
+    c->delta.sigmoid_gate = config_choice(r, "output_gate_type", gates, 0);
+    c->norm_topk = config_bool(r, "norm_topk_prob", true);
+    for (int i = 0; i < c->n_layers; i++) c->layer[i].moe = true;
+    c->streams =
+        (struct residual_streams){.n = config_int(r, "hc_count", 4, 2, STREAMS_MOST), .rank = config_int(r, "hc_lowrank", 320, 1, 1 << 16), .is_gated = true};
+    read_indexer(r, c);
+    read_ngrams(r, c);
+}
+
+#define M "model.language_model."
+#define L M "layers.%d."
+/* field: attn, ffn or head; p: prefix of the names */
+#define GATED(field, p) .field##_gated_norm = p "hc_norm", .field##_gated_down = p "input_mix_weight_down", .field##_gated_up = p "input_mix_weight_up"
+#define NAMES \
+    QWEN3_NEXT_NAMES(M), GATED(attn, L "attn_hyper_connection."), \
+        .attn_gated_inject = L "attn_hyper_connection.block_inject_weight", GATED(ffn, L "mlp_hyper_connection."), \
+        .ffn_gated_inject = L "mlp_hyper_connection.block_inject_weight", GATED(head, M "hyper_connection_mixer."), \
+        .ngram_table = L "ple.ple_embedding.ngram_embedding.shard_%d", .ngram_key = L "ple.key_proj", .ngram_value = L "ple.value_proj", \
+        .ngram_key_norm = L "ple.norm_key", .ngram_query_norm = L "ple.norm_query", .ngram_conv_norm = L "ple.norm_conv", .ngram_conv = L "ple.conv1d", \
+        .index_qk = L "self_attn.indexer.index_qk_proj", .index_q_norm = L "self_attn.indexer.q_layernorm", .index_k_norm = L "self_attn.indexer.k_layernorm"
+
+static const char *const types[] = {"qwen4_exp", NULL};
+/* The numbers of the hashes, which derive_hashes() derives as the reference does: multipliers, vocabularies, offsets. */
+static const char *const numbers[] = {L "ple.ple_embedding.layer_multipliers", L "ple.ple_embedding.ngram_heads_vocab_sizes",
+                                      L "ple.ple_embedding.ngram_heads_offsets"};
+#define ARCH(experts, ...) \
+    { \
+        .model_types = types, .title = "Qwen4-Exp", .text_config_key = "text_config", .parse = parse, .names = {NAMES, experts(M)}, .ngram_numbers = numbers, \
+        __VA_ARGS__ \
+    }
+static const struct arch apart = ARCH(NAMES_EXPERTS, .layout = {0});
+const struct arch arch_qwen4_exp = ARCH(NAMES_STACKED, .layout = {.experts = true, .gate_up = GATE_UP_STACKED}, .unstacked = &apart);
