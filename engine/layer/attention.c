@@ -9,7 +9,7 @@ static const struct attention_kind *const kinds[] = {
     [ATTN_GQA] = &attention_gqa, [ATTN_MLA] = &attention_mla, [ATTN_DSA] = &attention_dsa, [ATTN_COMPRESSED] = &attention_compressed};
 const struct attention_kind *attention_of(const struct config *c, int layer) {
     if (c->layer[layer].mixer) return mixers[c->layer[layer].mixer];
-    return c->index_block ? &attention_blocks : kinds[c->attn];
+    return c->attn == ATTN_GQA && c->index_block ? &attention_blocks : kinds[c->attn];
 }
 
 int attention_rotate(struct exec *x, const struct config *c, int layer, const struct work *w, float *v, int heads, int ld, int head_ld, int n) {

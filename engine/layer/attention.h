@@ -19,17 +19,16 @@ extern const struct attention_kind attention_gqa, attention_mla, attention_dsa, 
     attention_mamba, attention_kda, attention_tail, attention_blocks;
 const struct attention_kind *attention_of(const struct config *c, int layer);
 
-/* Makes keys that represent several tokens (op_compress) from inputs in w->fused, two parts of `ld` / 2 or one, and stores those that n rows of a span
- * complete. */
+/* Makes keys that represent several tokens (op_compress) from inputs in w->fused, two parts of `ld` / 2 or one, and stores those that spans complete. */
 struct attention_compressor {
-    const float *bias, *norm;
-    const float *inv_freq; /* of their rotation, in w->inv_freq */
+    const float *bias, *norm; /* norm NULL: entries are neither normed nor rotated */
+    const float *inv_freq;    /* of their rotation, in w->inv_freq */
     int dim, ld, plane, state_plane, state_at, ratio;
     int rotate_at;       /* first dimension that rotates */
     bool overlap, plain; /* plain: the mean, without gates */
 };
-int attention_make_entries(struct exec *x, const struct config *c, int layer, const struct attention_compressor *k, struct work *w, const struct span *s,
-                           int row, int n, int from, int to);
+int attention_make_entries(struct exec *x, const struct config *c, int layer, const struct attention_compressor *k, struct work *w, const struct span *spans,
+                           int n_spans);
 
 /* Applies the model's norm to `rows` rows of dim, other than rows of the residual stream. weight and bias may be NULL. */
 int block_norm(struct exec *x, const struct config *c, float *out, int ldo, const float *in, int ldx, const float *weight, const float *bias, int rows,

@@ -23,13 +23,7 @@ static int blocks_store_kv(struct exec *x, const struct config *c, const struct 
         .norm = y->index_k_norm, .inv_freq = w->inv_freq, .dim = dim, .ld = dim, .plane = INDEX, .state_plane = STATES, .ratio = c->index_block, .plain = true};
     TRY(attention_gqa.store_kv(x, c, y, layer, w, spans, n_spans, n));
     TRY(project(x, c, w, w->fused, mat_rows(y->index_qk, queries, queries + dim), n));
-    for (int i = 0; i < n_spans; i++) {
-        const struct span *s = &spans[i];
-        const struct kv_state_step *v = &s->state_step; /* two parts if an intermediate state is wanted */
-        if (v->mark) TRY(attention_make_entries(x, c, layer, &k, w, s, 0, v->mark, v->from_row, v->mark_row));
-        TRY(attention_make_entries(x, c, layer, &k, w, s, v->mark, s->n - v->mark, v->mark ? v->mark_row : v->from_row, v->to_row));
-    }
-    return 0;
+    return attention_make_entries(x, c, layer, &k, w, spans, n_spans);
 }
 
 static int blocks_make_queries(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, int n) {

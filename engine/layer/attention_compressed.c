@@ -51,9 +51,35 @@ static float *state_of(int layer, const struct span *s, const struct attention_c
     return row < 0 ? NULL : (float *)attention_plane(s->cache[layer].p[k->state_plane], row).data + k->state_at;
 }
 
-int attention_make_entries(struct exec *x, const struct config *c, int layer, const struct attention_compressor *k, struct work *w, const struct span *s,
-                           int row, int n, int from, int to) {
-    const int ratio = k->ratio, half = c->rope.dim / 2, first = (s->pos + row) / ratio;
+/* Norms and rotates `made` entries, the first of which is entry `first` of its sequence. */
+static int finish_entries(struct exec *x, const struct config *c, const struct attention_compressor *k, struct work *w, const struct op_place *at, int first,
+                          int made) {
+    const int half = c->rope.dim / 2;
+    TRY(block_norm(x, c, w->entries, k->dim, w->entries, k->dim, k->norm, NULL, made, k->dim));
+    TRY(x->ops->rope_table(x, &(struct op_rope_table){.cos = w->entry_cos,
+                                                      .sin = w->entry_sin,
+                                                      .inv_freq = k->inv_freq,
+                                                      .n = made,
+                                                      .half = half,
+                                                      .pos0 = first * k->ratio,
+                                                      .step = k->ratio,
+                                                      .mscale = 1,
+                                                      .at = at}));
+    return x->ops->rope(x, &(struct op_rope){.x = w->entries + k->rotate_at,
+                                             .cos = w->entry_cos,
+                                             .sin = w->entry_sin,
+                                             .n = made,
+                                             .heads = 1,
+                                             .ld = k->dim,
+                                             .head_ld = k->dim,
+                                             .half = half,
+                                             .interleaved = c->rope.interleaved});
+}
+
+/* Adds rows [row, row + n) of a span to its entries, from one state to another; stores those that they complete. */
+static int make_entries(struct exec *x, const struct config *c, int layer, const struct attention_compressor *k, struct work *w, const struct span *s, int row,
+                        int n, int from, int to) {
+    const int ratio = k->ratio, first = (s->pos + row) / ratio;
     const float *in = w->fused + (size_t)(s->row + row) * (size_t)k->ld;
     struct op_compress o = {.out = w->entries,
                             .kv = in,
@@ -72,25 +98,7 @@ int attention_make_entries(struct exec *x, const struct config *c, int layer, co
     const int made = op_compressed(&o); /* when recorded: the most possible; the cache stores only completed ones */
     TRY(x->ops->compress(x, &o));
     if (!made) return 0;
-    TRY(block_norm(x, c, w->entries, k->dim, w->entries, k->dim, k->norm, NULL, made, k->dim));
-    TRY(x->ops->rope_table(x, &(struct op_rope_table){.cos = w->entry_cos,
-                                                      .sin = w->entry_sin,
-                                                      .inv_freq = k->inv_freq,
-                                                      .n = made,
-                                                      .half = half,
-                                                      .pos0 = first * ratio,
-                                                      .step = ratio,
-                                                      .mscale = 1,
-                                                      .at = o.at}));
-    TRY(x->ops->rope(x, &(struct op_rope){.x = w->entries + k->rotate_at,
-                                          .cos = w->entry_cos,
-                                          .sin = w->entry_sin,
-                                          .n = made,
-                                          .heads = 1,
-                                          .ld = k->dim,
-                                          .head_ld = k->dim,
-                                          .half = half,
-                                          .interleaved = c->rope.interleaved}));
+    if (k->norm) TRY(finish_entries(x, c, k, w, o.at, first, made));
     return x->ops->kv_store(x, &(struct op_kv_store){.plane = s->cache[layer].p[k->plane],
                                                      .x = w->entries,
                                                      .row0 = first,
@@ -99,6 +107,17 @@ int attention_make_entries(struct exec *x, const struct config *c, int layer, co
                                                      .at = attention_address(s, layer, k->plane),
                                                      .every = ratio,
                                                      .tokens = n});
+}
+
+int attention_make_entries(struct exec *x, const struct config *c, int layer, const struct attention_compressor *k, struct work *w, const struct span *spans,
+                           int n_spans) {
+    for (int i = 0; i < n_spans; i++) {
+        const struct span *s = &spans[i];
+        const struct kv_state_step *v = &s->state_step; /* two parts if an intermediate state is wanted */
+        if (v->mark) TRY(make_entries(x, c, layer, k, w, s, 0, v->mark, v->from_row, v->mark_row));
+        TRY(make_entries(x, c, layer, k, w, s, v->mark, s->n - v->mark, v->mark ? v->mark_row : v->from_row, v->to_row));
+    }
+    return 0;
 }
 
 /* One of a layer's two compressors: weights, destination plane, and offset of its sums within a state. */
@@ -124,13 +143,7 @@ static int compress_spans(struct exec *x, const struct config *c, int layer, con
                                               .ratio = ratio_of(c, layer),
                                               .rotate_at = k->dim - c->rope.dim,
                                               .overlap = c->layer[layer].overlap};
-    for (int i = 0; i < n_spans; i++) {
-        const struct span *s = &spans[i];
-        const struct kv_state_step *v = &s->state_step; /* two parts if an intermediate state is wanted */
-        if (v->mark) TRY(attention_make_entries(x, c, layer, &made, w, s, 0, v->mark, v->from_row, v->mark_row));
-        TRY(attention_make_entries(x, c, layer, &made, w, s, v->mark, s->n - v->mark, v->mark ? v->mark_row : v->from_row, v->to_row));
-    }
-    return 0;
+    return attention_make_entries(x, c, layer, &made, w, spans, n_spans);
 }
 
 /* --- Attention ------------------------------------------------------------------------------------------------------------------ */

@@ -1,6 +1,7 @@
 /* DeepSeek sparse attention: MLA over the keys that a lightning indexer selects for each query. The indexer stores its own key
  * per token next to the latent in the cache; later layers may reuse its selection. A query with no more visible
- * keys than the selection size uses plain MLA. */
+ * keys than the selection size uses plain MLA. The indexer may select blocks of consecutive keys; the keys after the last complete block are then
+ * always seen. */
 #include <math.h>
 
 #include "engine/layer/attention.h"
@@ -9,16 +10,21 @@ static bool has_indexer(const struct config *c, int layer) { return c->layer[lay
 
 static int dsa_cache_planes(const struct config *c, int layer, struct cache_desc *out) {
     int n = attention_mla.cache_planes(c, layer, out);
-    if (has_indexer(c, layer)) out[n++] = (struct cache_desc){.heads = 1, .dim = c->index_dim, .is_fine = true};
+    if (!has_indexer(c, layer)) return n;
+    out[n++] = (struct cache_desc){.heads = 1, .dim = c->index_dim, .tokens_per_row = c->index_block, .is_fine = true};
+    if (c->index_block) out[n++] = (struct cache_desc){.heads = 1, .dim = 3 * c->index_dim, .fixed_rows = KV_STATES, .dtype = DT_F32};
     return n;
 }
+/* A query that sees no more keys than this sees all of them. */
+static int dsa_few_keys_limit(const struct config *c) { return c->index_block ? c->index_topk * c->index_block + c->index_block - 1 : c->index_topk; }
 
 /* The indexer runs in float32, so that rounding does not change the selection. */
-static int linear_exact(struct exec *x, float *y, const float *in, int ldx, struct mat m, int n) {
-    return x->ops->linear(x, &(struct op_linear){.y = y, .x = in, .w = m, .n = n, .ldx = ldx, .ldy = m.rows, .exact = true});
+static int linear_exact(struct exec *x, float *y, int ldy, const float *in, int ldx, struct mat m, int n) {
+    return x->ops->linear(x, &(struct op_linear){.y = y, .x = in, .w = m, .n = n, .ldx = ldx, .ldy = ldy, .exact = true});
 }
-/* Rotates the first dimensions of each head, or the last. */
+/* Rotates the first dimensions of each head, or the last, if the model rotates any. */
 static int rotate_index(struct exec *x, const struct config *c, const struct work *w, float *v, int n, int heads) {
+    if (!c->qk_rope) return 0;
     return x->ops->rope(x, &(struct op_rope){.x = v + (c->index_rope_last ? c->index_dim - c->rope.dim : 0),
                                              .cos = w->cos,
                                              .sin = w->sin,
@@ -30,25 +36,41 @@ static int rotate_index(struct exec *x, const struct config *c, const struct wor
                                              .interleaved = c->index_interleaved});
 }
 
+/* Computes the indexer's keys of n rows, ld apart. */
+static int index_keys(struct exec *x, const struct config *c, const struct layer *y, const struct work *w, float *k, int ld, int n) {
+    TRY(linear_exact(x, k, ld, w->xn, c->hidden, y->index_k, n));
+    TRY(x->ops->norm(x, &(struct op_norm){.out = k,
+                                          .x = k,
+                                          .w = y->index_k_norm,
+                                          .bias = y->index_k_bias,
+                                          .rows = n,
+                                          .dim = c->index_dim,
+                                          .ldx = ld,
+                                          .ldo = ld,
+                                          .eps = c->index_eps > 0 ? c->index_eps : 1e-6f,
+                                          .w_dtype = DT_F32,
+                                          .layer_norm = true}));
+    return rotate_index(x, c, w, k, n, 1);
+}
+/* Stores a key per complete block: the mean of its tokens' keys, weighted by a softmax of their gates. */
+static int store_blocks(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *spans, int n_spans,
+                        int n) {
+    const int ld = 2 * c->index_dim;
+    const struct attention_compressor k = {
+        .bias = y->index_compress_bias, .dim = c->index_dim, .ld = ld, .plane = 1, .state_plane = 2, .ratio = c->index_block};
+    TRY(index_keys(x, c, y, w, w->fused, ld, n));
+    TRY(linear_exact(x, w->fused + c->index_dim, ld, w->xn, c->hidden, y->index_compress_gate, n));
+    return attention_make_entries(x, c, layer, &k, w, spans, n_spans);
+}
+
 static int dsa_store_kv(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *spans, int n_spans,
                         int n) {
     int dim = c->index_dim;
     float *k = w->kv + (size_t)n * (size_t)(c->kv_lora + c->qk_rope);
     TRY(attention_mla.store_kv(x, c, y, layer, w, spans, n_spans, n));
     if (!has_indexer(c, layer)) return 0;
-    TRY(linear_exact(x, k, w->xn, c->hidden, y->index_k, n));
-    TRY(x->ops->norm(x, &(struct op_norm){.out = k,
-                                          .x = k,
-                                          .w = y->index_k_norm,
-                                          .bias = y->index_k_bias,
-                                          .rows = n,
-                                          .dim = dim,
-                                          .ldx = dim,
-                                          .ldo = dim,
-                                          .eps = c->index_eps > 0 ? c->index_eps : 1e-6f,
-                                          .w_dtype = DT_F32,
-                                          .layer_norm = true}));
-    TRY(rotate_index(x, c, w, k, n, 1));
+    if (c->index_block) return store_blocks(x, c, y, layer, w, spans, n_spans, n);
+    TRY(index_keys(x, c, y, w, k, dim, n));
     for (int i = 0; i < n_spans; i++) {
         const struct span *s = &spans[i];
         TRY(x->ops->kv_store(x, &(struct op_kv_store){.plane = s->cache[layer].p[1],
@@ -64,13 +86,13 @@ static int dsa_store_kv(struct exec *x, const struct config *c, const struct lay
 static int dsa_make_queries(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, int n) {
     TRY(attention_mla.make_queries(x, c, y, layer, w, n));
     if (!has_indexer(c, layer)) return 0;
-    TRY(linear_exact(x, w->index_q, w->q_latent, c->q_lora, y->index_q, n));
+    TRY(linear_exact(x, w->index_q, c->index_heads * c->index_dim, w->q_latent, c->q_lora, y->index_q, n));
     TRY(rotate_index(x, c, w, w->index_q, n, c->index_heads));
-    return linear_exact(x, w->index_weights, w->xn, c->hidden, y->index_weights, n);
+    return linear_exact(x, w->index_weights, c->index_heads, w->xn, c->hidden, y->index_weights, n);
 }
 
 static int select_keys(struct exec *x, const struct config *c, int layer, const struct work *w, const struct span *s, int32_t *chosen) {
-    int qd = c->index_heads * c->index_dim;
+    const int qd = c->index_heads * c->index_dim, block = c->index_block ? c->index_block : 1;
     return x->ops->select(x, &(struct op_select){.chosen = chosen,
                                                  .q = w->index_q + (size_t)s->row * (size_t)qd,
                                                  .weight = w->index_weights + (size_t)s->row * (size_t)c->index_heads,
@@ -80,13 +102,15 @@ static int select_keys(struct exec *x, const struct config *c, int layer, const 
                                                  .topk = c->index_topk,
                                                  .ldq = qd,
                                                  .q_pos0 = s->pos,
-                                                 .n_keys = s->pos + s->n,
+                                                 .k_pos0 = block - 1,
+                                                 .k_step = block,
+                                                 .n_keys = (s->pos + s->n) / block,
                                                  .scale = (float)(1 / sqrt((double)c->index_heads * c->index_dim)),
                                                  .at = attention_address(s, layer, 1)});
 }
 
 static int dsa_attend(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *s, struct key_range keys) {
-    int all = c->index_topk - s->pos; /* rows that see at most index_topk keys */
+    int all = dsa_few_keys_limit(c) - s->pos; /* rows that see all their keys */
     if (all < 0) all = 0;
     if (all > s->n) all = s->n;
     if (all) {
@@ -103,8 +127,10 @@ static int dsa_attend(struct exec *x, const struct config *c, const struct layer
     return 0;
 }
 
-static int dsa_few_keys_limit(const struct config *c) { return c->index_topk; }
-static size_t dsa_grown_bytes(const struct config *c, int keys) { return attention_mla.grown_bytes(c, keys < c->index_topk ? keys : c->index_topk); }
+static size_t dsa_grown_bytes(const struct config *c, int keys) {
+    const int few = dsa_few_keys_limit(c);
+    return attention_mla.grown_bytes(c, keys < few ? keys : few);
+}
 
 const struct attention_kind attention_dsa = {.name = "dsa",
                                              .needs_all_keys = true,

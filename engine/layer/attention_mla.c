@@ -52,6 +52,7 @@ int attention_absorbed(struct exec *x, const struct config *c, const struct laye
                              .window = c->layer[layer].window,
                              .chosen = chosen,
                              .n_chosen = c->index_topk,
+                             .chosen_block = chosen ? c->index_block : 0,
                              .scale = c->attn_scale,
                              .at = attention_address(s, layer, 0),
                              .v_at = attention_address(s, layer, 0)};
@@ -68,15 +69,16 @@ int attention_absorbed(struct exec *x, const struct config *c, const struct laye
                                                   .batch_rows = cut ? c->kv_lora : rows,
                                                   .batch_x = dim,
                                                   .batch_y = latent}));
-        TRY(x->ops->copy(x, &(struct op_copy){.y = w->absorbed_q + c->kv_lora,
-                                              .x = q + c->qk_nope,
-                                              .n = s->n,
-                                              .heads = heads,
-                                              .dim = c->qk_rope,
-                                              .ldx = heads * dim,
-                                              .ldy = heads * latent,
-                                              .head_ldx = dim,
-                                              .head_ldy = latent}));
+        if (c->qk_rope)
+            TRY(x->ops->copy(x, &(struct op_copy){.y = w->absorbed_q + c->kv_lora,
+                                                  .x = q + c->qk_nope,
+                                                  .n = s->n,
+                                                  .heads = heads,
+                                                  .dim = c->qk_rope,
+                                                  .ldx = heads * dim,
+                                                  .ldy = heads * latent,
+                                                  .head_ldx = dim,
+                                                  .head_ldy = latent}));
     }
     TRY(attention_by_pieces(x, w, &o, keys.piece, w->lse));
     if (!(keys.piece & PIECE_LAST)) return 0;
@@ -130,6 +132,7 @@ static int expand_float(struct exec *x, const struct config *c, struct mat kv_b,
     TRY(x->ops->linear(x, &part));
     part.y = v, part.w = mat_rows(kv_b, c->qk_nope, rows), part.ldy = heads * c->v_dim, part.batch_y = c->v_dim;
     TRY(x->ops->linear(x, &part));
+    if (!c->qk_rope) return 0;
     return x->ops->copy(x, &(struct op_copy){.y = k + c->qk_nope,
                                              .x = w->latent + c->kv_lora,
                                              .n = n,

@@ -129,6 +129,15 @@ static int add_output(struct exec *x, const struct config *c, const struct block
     return x->ops->fill(x, &(struct op_fill){.x = w->x, .n = n, .m = hidden});
 }
 
+/* The mean of the streams, after the last block's output was added to them. */
+static int average_streams(struct exec *x, const struct config *c, struct work *w, int n) {
+    const int s = c->streams.n, hidden = c->hidden;
+    TRY(x->ops->spread(x, &(struct op_spread){.streams = w->streams, .x = w->x, .post = w->post, .n = n, .hidden = hidden, .n_streams = s}));
+    TRY(x->ops->copy(x, &(struct op_copy){.y = w->x, .x = w->streams, .n = n, .heads = 1, .dim = hidden, .ldx = s * hidden, .ldy = hidden}));
+    for (int i = 1; i < s; i++) TRY(x->ops->add(x, &(struct op_add){.y = w->x, .x = w->streams + i * hidden, .n = n, .m = hidden, .ldx = s * hidden}));
+    return scale_rows(x, c, w->x, 1 / (float)s, n);
+}
+
 int block_merge_streams(struct exec *x, const struct weights *m, struct work *w, int n) {
     const struct config *c = &m->config;
     if (!c->streams.n) return 0;
@@ -136,6 +145,7 @@ int block_merge_streams(struct exec *x, const struct weights *m, struct work *w,
         TRY(gated_streams_add(x, c, w, false, n));
         return gated_streams_mix(x, c, &m->head_gated, w, w->x, n, 2 * c->n_layers);
     }
+    if (c->streams.is_averaged) return average_streams(x, c, w, n);
     if (!c->streams.is_plain) return mix_streams(x, c, &m->head_mix, w, false, true, n);
     const struct block_input in = {.out_norm = m->last_out_norm, .experts_norm = m->last_experts_norm, .stream_scale = m->last_scale, .tag = 2 * c->n_layers};
     TRY(add_output(x, c, &in, w, n));

@@ -63,7 +63,7 @@ static int list_buffers(struct work *w, const struct config *c, int rows, struct
     size_t extent = 0; /* of biases by distance: rows that fit in 64 MB, or those of a small batch */
     for (int i = 0; i < c->n_layers; i++) extent = max_of(extent, (size_t)c->n_heads * (size_t)c->layer[i].extent);
     wide = max_of(wide, (size_t)(c->n_heads * c->rel_dim));
-    if (c->index_block) wide = max_of(wide, (size_t)c->index_dim);
+    if (c->index_block) wide = max_of(wide, 2 * (size_t)c->index_dim);
     const size_t half = (size_t)(c->rope.dim / 2), second = (size_t)(c->second_rope.dim / 2);
     while (c->kv_lora && absorb > 1 && block_expands_mla(c, absorb)) absorb--;
     out[k++] = (struct part){(void **)&w->x, n * (size_t)c->hidden * f};

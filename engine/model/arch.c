@@ -51,6 +51,7 @@ static const struct arch *const table[] = {
     &arch_granitemoehybrid,
     &arch_kimi_linear,
     &arch_bailing_hybrid,
+    &arch_glm5_next,
     &arch_gemma4,
     &arch_gemma4_text,
     &arch_gemma4_unified,

@@ -79,7 +79,7 @@ struct config {
     float latent_eps;                       /* of their norms; 0: 1e-6 */
     bool split_kv_b;                        /* MLA: k_b and v_b instead of kv_b */
     int o_groups, o_lora;                   /* COMPRESSED: head groups of the low-rank output projection, and its rank */
-    int index_block;                        /* GQA over blocks of so many keys, index_topk of which an indexer selects; 0: none */
+    int index_block;                        /* GQA and DSA over blocks of so many keys, index_topk of which an indexer selects; 0: none */
     int index_heads, index_dim, index_topk; /* lightning indexer of DSA and COMPRESSED */
     bool index_interleaved;                 /* rope layout of the indexer, as rope.interleaved */
     bool index_rope_last;                   /* DSA: the indexer's last dimensions rotate, not its first */
@@ -153,6 +153,7 @@ struct config {
         float magnitude, post_eps; /* as in op_mix */
         bool is_gated;             /* a block reads a mean of the streams' norms, weighted by gates of low rank, and has no other norm */
         int rank;                  /* of these gates */
+        bool is_averaged;          /* merged by their mean before the final norm, without weights */
         bool is_plain;             /* one stream, to which a block's output is added when the next block begins (config_keep_stream) */
     } streams;
     bool norms_stream;   /* a block leaves branch.stream * norm(stream) + branch.output * its output; needs config_keep_stream */

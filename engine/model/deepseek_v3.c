@@ -6,6 +6,12 @@
 #include "engine/model/arch.h"
 #include "engine/model/deepseek.h"
 
+/* Without rotary dimensions the tables of angles have the least size, and no layer reads them. */
+static void read_no_rope(struct config *c) {
+    c->rope = (struct rope_config){.kind = ROPE_DEFAULT, .dim = 2, .theta = 10000, .truncate = true};
+    for (int i = 0; i < c->n_layers; i++) c->layer[i].rope = LAYER_ROPE_NONE;
+}
+
 /* YaRN's mscale, squared, multiplies the softmax scale whenever the config scales rope (vendor: MLA.__init__). */
 void deepseek_attention(struct config_reader *r, struct config *c) {
     c->attn = ATTN_MLA;
@@ -16,7 +22,7 @@ void deepseek_attention(struct config_reader *r, struct config *c) {
     c->q_lora = config_has(r, "q_lora_rank") ? config_int(r, "q_lora_rank", 0, 1, 16384) : 0;
     c->kv_lora = config_int(r, "kv_lora_rank", 0, 1, 8192);
     c->qk_nope = config_int(r, "qk_nope_head_dim", 0, 1, 1024);
-    c->qk_rope = config_int(r, "qk_rope_head_dim", 0, 2, 1024);
+    c->qk_rope = config_int(r, "qk_rope_head_dim", -1, 0, 1024);
     c->v_dim = config_int(r, "v_head_dim", 0, 1, 1024);
     c->head_dim = c->qk_nope + c->qk_rope;
     int qk = config_int(r, "qk_head_dim", c->head_dim, 1, 4096);
@@ -25,7 +31,8 @@ void deepseek_attention(struct config_reader *r, struct config *c) {
     c->qkv_bias = c->o_bias = config_bool(r, "attention_bias", false);
     c->rope.interleaved = config_bool(r, "rope_interleave", true);
     c->split_kv_b = config_bool(r, "split_kv_b", false); /* GGUF only */
-    config_read_rope(r, c, c->qk_rope, 10000);
+    if (c->qk_rope) config_read_rope(r, c, c->qk_rope, 10000);
+    else read_no_rope(c);
     double scale = 1 / sqrt(c->head_dim);
     if (c->rope.kind != ROPE_DEFAULT && c->rope.mscale_all_dim > 0 && c->rope.factor > 1) {
         double m = 0.1 * c->rope.mscale_all_dim * log(c->rope.factor) + 1;

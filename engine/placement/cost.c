@@ -94,12 +94,13 @@ void cost_model_of(struct cost_model *q, const struct config *c, enum dtype dens
     }
     if (c->attn == ATTN_DSA) { /* averages over layers: a layer that reuses a selection has no indexer */
         double own = 0;
-        for (int i = 0; i < c->n_layers; i++) own += c->layer[i].index == INDEX_OWN;
+        for (int i = 0; i < c->n_layers; i++) own += !c->layer[i].mixer && c->layer[i].index == INDEX_OWN;
         own /= c->n_layers;
-        q->max_keys = c->index_topk;
-        q->index_bytes = own * c->index_dim * (double)dtype_bytes(kv, 256) / 256;
-        q->index_flops = own * 2.0 * c->index_heads * c->index_dim;
-        half += own * (c->index_heads * (c->index_dim * (double)c->q_lora + hidden) + c->index_dim * hidden);
+        const double block = c->index_block ? c->index_block : 1;
+        q->max_keys = c->index_topk * block;
+        q->index_bytes = own / block * c->index_dim * (double)dtype_bytes(kv, 256) / 256;
+        q->index_flops = own / block * 2.0 * c->index_heads * c->index_dim;
+        half += own * (c->index_heads * (c->index_dim * (double)c->q_lora + hidden) + (c->index_block ? 2 : 1) * c->index_dim * hidden);
     }
     double row = mla ? latent + rope : kv_heads * (dim + v);
     row *= attended;

@@ -149,7 +149,7 @@ int params_list(const struct config *c, int layer, unsigned modules, struct para
         VEC(weights, head_bias, head, ".bias", HEAD, c->vocab, c->head_bias),
 
         GATED(weights, head_gated, STREAM_MERGE, gated),
-        MIX(weights, head_mix, head_mix, STREAM_MERGE, c->streams.n, 1, streams),
+        MIX(weights, head_mix, head_mix, STREAM_MERGE, c->streams.n, 1, streams && !c->streams.is_averaged),
         VEC_OF(c->n_layers - 1, weights, last_out_norm, ffn_out_norm, ".weight", STREAM_MERGE, hidden, last_norm),
         VEC_OF(c->n_layers - 1, weights, last_experts_norm, experts_out_norm, ".weight", STREAM_MERGE, hidden, last_beside),
         VEC_OF(c->n_layers - 1, weights, last_scale, stream_scale, "", STREAM_MERGE, 1, c->stream_scale),
@@ -211,6 +211,8 @@ int params_list(const struct config *c, int layer, unsigned modules, struct para
         TABLE(compress_bias, compress_bias, ATTENTION, ratio * series * c->head_dim, series * c->head_dim, squeeze),
         MAT(layer, index_compress_kv, index_compress_kv, ATTENTION, 2 * c->index_dim, hidden, overlap),
         MAT(layer, index_compress_gate, index_compress_gate, ATTENTION, 2 * c->index_dim, hidden, overlap),
+        {{OF(layer, index_compress_gate, index_compress_gate, ATTENTION), .suffix = "", .rows = c->index_dim, .cols = hidden}, index && c->index_block},
+        TABLE(index_compress_bias, index_compress_bias, ATTENTION, c->index_block * c->index_dim, c->index_dim, index && c->index_block),
         VEC(layer, index_compress_norm, index_compress_norm, ".weight", ATTENTION, c->index_dim, overlap),
         TABLE(index_compress_bias, index_compress_bias, ATTENTION, ratio * 2 * c->index_dim, 2 * c->index_dim, overlap),
         MAT(layer, o_a, o_a, ATTENTION, c->o_groups * c->o_lora, c->n_heads * c->head_dim / (c->o_groups ? c->o_groups : 1), compressed),

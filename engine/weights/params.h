@@ -49,7 +49,7 @@ struct layer {
     struct mat compress_kv, compress_gate;             /* compressed keys: [series * head_dim, hidden] */
     float *compress_norm, *compress_bias;              /* [head_dim], [ratio, series * head_dim] */
     struct mat index_compress_kv, index_compress_gate; /* the indexer's: [2 * index_dim, hidden] */
-    float *index_compress_norm, *index_compress_bias;  /* [index_dim], [ratio, 2 * index_dim] */
+    float *index_compress_norm, *index_compress_bias;  /* [index_dim], [ratio, 2 * index_dim]; DSA over blocks: gate and bias of one series */
     struct mat o_a;                                    /* [o_groups * o_lora, n_heads * head_dim / o_groups]; then o is [hidden, o_groups * o_lora] */
     struct mat index_q, index_k, index_weights;        /* DSA: [index_heads * index_dim, q_lora], [index_dim, hidden], [index_heads, hidden] */
     float *index_k_norm, *index_k_bias;                /* [index_dim] */

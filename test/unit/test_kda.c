@@ -35,6 +35,27 @@ static void ling_alternates(void **st) {
     assert_true(c.kda.bound == 0);
 }
 
+#define GLM(more) \
+    "{\"model_type\":\"glm5_next\",\"text_config\":{\"vocab_size\":1000,\"hidden_size\":256,\"num_hidden_layers\":5,\"num_attention_heads\":4," \
+    "\"intermediate_size\":512,\"max_position_embeddings\":4096,\"q_lora_rank\":64,\"kv_lora_rank\":64,\"qk_nope_head_dim\":40,\"qk_rope_head_dim\":0," \
+    "\"v_head_dim\":24,\"n_routed_experts\":8,\"num_experts_per_tok\":2,\"moe_intermediate_size\":64,\"rms_norm_eps\":1e-5" more "}}"
+#define GLM_LAYERS(layers) ",\"linear_attn_config\":{\"kda_layers\":" layers ",\"num_heads\":3,\"head_dim\":20,\"gate_lower_bound\":-5}"
+static void glm_selects_blocks(void **st) {
+    struct config c;
+    struct error e = {0};
+    assert_int_equal(parse(&c,
+                           GLM(GLM_LAYERS("[0,2]") ",\"index_topk\":26,\"index_kpool\":4,\"swiglu_limit\":2.5,"
+                                                   "\"indexer_types\":[\"full\",\"full\",\"full\",\"shared\",\"full\"]"),
+                           false, &e),
+                     0);
+    assert_true(c.layer[0].mixer == MIXER_KDA && !c.layer[1].mixer && c.kda.bound == -5 && c.kda.rank == 20 && c.attn == ATTN_DSA);
+    assert_true(c.index_block == 4 && c.index_topk == 6);                                             /* six blocks of four hold 24 of the 26 keys */
+    static const uint8_t index[] = {INDEX_OWN, INDEX_OWN, INDEX_PREVIOUS, INDEX_PREVIOUS, INDEX_OWN}; /* layer 2 hands on layer 1's choice */
+    for (int i = 0; i < 5; i++) assert_int_equal(c.layer[i].index, index[i]);
+    assert_true(c.layer[1].rope == LAYER_ROPE_NONE && c.qk_rope == 0 && c.head_dim == 40 && c.latent_eps == c.norm_eps && c.glu.limit == 2.5f);
+    assert_true(c.streams.n == 4 && c.streams.iters == 20 && c.streams.is_averaged && !c.layer[0].moe && c.layer[1].moe);
+}
+
 static void refusals_name_the_key(void **st) {
     static const struct {
         const char *text, *word;
@@ -47,6 +68,12 @@ static void refusals_name_the_key(void **st) {
         {KIMI("[1],\"gate\":2", NOPE), "linear_attn_config.gate"},
         {KIMI("[1]", ",\"mla_use_nope\":false"), "mla_use_nope"},
         {KIMI("[1]", NOPE ",\"use_grouped_topk\":false,\"num_expert_group\":2"), "use_grouped_topk"},
+        {GLM(GLM_LAYERS("[0,5]")), "kda_layers"},
+        {GLM(GLM_LAYERS("[0]") ",\"layer_types\":[\"linear_attention\",0,0,0,0]"), "layer 1"},
+        {GLM(GLM_LAYERS("[0]") ",\"index_kpool\":1"), "index_kpool"},
+        {GLM(GLM_LAYERS("[0]") ",\"index_kpool_always_select_tail\":false"), "index_kpool_always_select_tail"},
+        {GLM(GLM_LAYERS("[0]") ",\"mhc\":false"), "mhc"},
+        {GLM(GLM_LAYERS("[0]") ",\"indexer_types\":[\"full\",\"shared\",\"full\",\"full\",\"full\"]"), "layer 1"},
         {LING(",\"no_kda_lora\":false"), "no_kda_lora"},
         {LING(",\"gated_attention_proj_granularity_type\":\"none\""), "head_wise"},
         {LING(",\"use_qkv_bias\":true"), "biases"},
@@ -61,7 +88,7 @@ static void refusals_name_the_key(void **st) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(kimi_counts_layers_from_one), cmocka_unit_test(ling_alternates),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(kimi_counts_layers_from_one), cmocka_unit_test(ling_alternates), cmocka_unit_test(glm_selects_blocks),
                                        cmocka_unit_test(refusals_name_the_key)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

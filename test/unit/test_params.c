@@ -45,6 +45,7 @@ static const char *const families[] = {"deepseek_v3",
                                        "granitemoehybrid",
                                        "kimi_linear",
                                        "bailing_hybrid",
+                                       "glm5_next",
                                        "gemma4",
                                        "hy_v4",
                                        "inkling",
@@ -145,7 +146,7 @@ static void test_flops(void **state) {
             bool in_layer = strstr(t->name, ".layers.") || strstr(t->name, ".blocks.") || !strncmp(t->name, "layers.", 7),
                  beside = strstr(t->name, "scale") || strstr(t->name, "bias") || strstr(t->name, "conv1d") || strstr(t->name, "conv.conv") ||
                           strstr(t->name, "sconv") || strstr(t->name, "ngram_embedding") || strstr(t->name, "A_log") || strstr(t->name, ".ape") ||
-                          strstr(t->name, "tid2eid");
+                          strstr(t->name, "_ape") || strstr(t->name, "tid2eid");
             if (!t->is_claimed || t->ndim < 2 || !in_layer || beside) continue;
             uint64_t one = t->dtype == DT_U8 || t->dtype == DT_I8 ? 4 : 2; /* two codes per byte */
             for (int d = 0; d < t->ndim; d++) one *= (uint64_t)t->shape[d];
