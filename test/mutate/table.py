@@ -199,6 +199,7 @@ change("state-rewind", "a recurrent state of rewound tokens is resumed", "unit_s
 change("state-mark", "the state at a mark is that of the end", "unit_state", ("engine/layer/attention.c", "from = v->mark_row;", "from = v->from_row;"))
 change("state-ring", "a rank resumes from the state before the prompt", "golden_delta_fused", ("engine/exec/stream/kvring.c", "if (!q || q == r) return 0;", "if (q || q == r) return 0;"))
 change("delta-decay", "the delta rule does not decay", "kcheck_delta", ("cpu/delta.c", "r->decay = expf(o->rate[h]", "r->decay = 1 + 0 * expf(o->rate[h]"))
+change("kda-bound", "a bounded decay ignores its head's rate", "kcheck_delta", ("cpu/delta.c", "o->bound * sigmoid(-rate * f)", "o->bound * sigmoid(f)"))
 change("conv-keep", "the convolution keeps the first rows instead of the last", "kcheck_delta", ("cpu/delta.c", "row_at(&j, o->n - o->taps + 1 + i)", "row_at(&j, 1 - o->taps + i)"))
 change("blend-helper", "a device without layers adds its experts to those of the previous layer", "golden_mla_plain", (BLEND, "TRY(gpu_fill(main, p->y, 0, hidden));", ""))
 change("tensor-bias", "an attention bias is added once per rank", "gpu_tensor_parallel", ("engine/exec/tp_shard.c", "if (s->rank) own.o_bias = false;", ""))
