@@ -34,7 +34,8 @@ struct tensor_names {
     const char *delta_qkvz, *delta_ba, *delta_qkv, *delta_z, *delta_b, *delta_a, *delta_out;      /* gated DeltaNet; the first two or the next four */
     const char *delta_conv, *delta_rate, *delta_dt, *delta_norm;                                  /* rate and dt are whole names */
     const char *mix_in, *mix_gate, *mix_out, *mix_conv, *mix_rate, *mix_dt, *mix_skip, *mix_norm; /* other mixers; rate, dt and skip are whole names */
-    const char *kda_beta, *kda_decay, *kda_decay_up, *kda_gate, *kda_gate_up; /* Kimi delta attention; the others are q, k, v, o, mix_rate, mix_dt, mix_norm */
+    const char *kda_beta, *kda_decay, *kda_decay_up, *kda_gate,
+        *kda_gate_up; /* Kimi delta attention; the others are q, k, v, mix_rate, mix_dt, mix_norm, mix_out */
     const char *kda_q_conv, *kda_k_conv, *kda_v_conv;
     const char *shared_gate_proj, *shared_up, *shared_down, *shared_gate; /* shared_gate: [1, hidden] */
     const char *dense_gate, *dense_up, *dense_down;
@@ -69,8 +70,10 @@ struct arch {
     void (*parse)(struct config_reader *r, struct config *c);
     struct tensor_names names;
     struct layout layout;
-    const char *const *ngram_numbers;    /* patterns of the tensors with the numbers of n-grams' hashes: multipliers, vocabularies, offsets; NULL: none */
-    const struct arch *unstacked;        /* variant with separate tensors per routed expert, as quantization tools may write it */
+    const char *const *ngram_numbers; /* patterns of the tensors with the numbers of n-grams' hashes: multipliers, vocabularies, offsets; NULL: none */
+    const struct arch *unstacked;     /* variant with separate tensors per routed expert, as quantization tools may write it */
+    const struct arch *variant;       /* the family with other tensor names: if some layer has this tensor, `variant_tensor` with its suffix */
+    const char *variant_tensor;
     const char *const *skipped_tensors;  /* parts of names of layers' tensors that checkpoints have and the reference does not use; NULL: none */
     const char *const (*key_aliases)[2]; /* this family's names of common config keys: {common, own}, ends with NULL; NULL: the same */
 };

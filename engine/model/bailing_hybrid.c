@@ -32,11 +32,12 @@ static void read_limits(struct config_reader *r, struct config *c, const char *k
 
 static void parse(struct config_reader *r, struct config *c) {
     deepseek_attention(r, c);
+    c->rope.dim = c->qk_rope;     /* partial_rotary_factor is of families before */
+    config_has(r, "use_qk_norm"); /* KDA always normalizes, MLA never */
     if (c->qkv_bias || config_bool(r, "use_qkv_bias", false) || config_bool(r, "use_bias", false))
         config_fail(r, "its projections have biases: the reference's have none");
-    static const char *const gates[] = {"head_wise", NULL};
-    config_choice(r, "gated_attention_proj_granularity_type", gates, 0);
-    c->attn_gate = ATTN_GATE_HEAD;
+    static const char *const gates[] = {"head_wise", "element_wise", NULL};
+    c->attn_gate = config_choice(r, "gated_attention_proj_granularity_type", gates, 0) ? ATTN_GATE_ELEMENT : ATTN_GATE_HEAD;
     c->attn_gate_kind = GATE_SIGMOID;
     read_kda(r, c);
     bailing_read_experts(r, c);
@@ -47,30 +48,32 @@ static void parse(struct config_reader *r, struct config *c) {
 
 #define L "model.layers.%d."
 static const char *const types[] = {"bailing_hybrid", NULL};
-const struct arch arch_bailing_hybrid = {
-    .model_types = types,
-    .title = "Ling 3",
-    .parse = parse,
-    .key_aliases = bailing_keys,
-    .names = {.embed = "model.word_embeddings",
-              .norm = "model.norm",
-              .head = "lm_head",
-              NAMES_NORMS_BEFORE("model."),
-              .q = L "attention.q_proj",
-              .q_a = L "attention.q_a_proj",
-              .q_a_norm = L "attention.q_a_layernorm",
-              .q_b = L "attention.q_b_proj",
-              .kv_a = L "attention.kv_a_proj_with_mqa",
-              .kv_a_norm = L "attention.kv_a_layernorm",
-              .kv_b = L "attention.kv_b_proj",
-              .o = L "attention.o_proj",
-              .attn_gate = L "attention.g_proj",
-              KDA_NAMES(L "attention."),
-              .kda_decay = L "attention.f_proj",
-              .kda_gate = L "attention.g_proj",
-              NAMES_ROUTER("model."),
-              .router_bias = L "mlp.gate.expert_bias",
-              NAMES_EXPERTS("model."),
-              NAMES_SHARED("model.", "shared_experts"),
-              NAMES_DENSE("model.")},
-};
+/* Its projection of the attention output is `dense` in published files, o_proj in those that transformers writes. */
+#define ARCH(output, ...) \
+    { \
+        .model_types = types, .title = "Ling 3", .parse = parse, .key_aliases = bailing_keys, __VA_ARGS__, .names = { \
+            .embed = "model.word_embeddings", \
+            .norm = "model.norm", \
+            .head = "lm_head", \
+            NAMES_NORMS_BEFORE("model."), \
+            .q = L "attention.q_proj", \
+            .q_a = L "attention.q_a_proj", \
+            .q_a_norm = L "attention.q_a_layernorm", \
+            .q_b = L "attention.q_b_proj", \
+            .kv_a = L "attention.kv_a_proj_with_mqa", \
+            .kv_a_norm = L "attention.kv_a_layernorm", \
+            .kv_b = L "attention.kv_b_proj", \
+            .o = L output, \
+            .attn_gate = L "attention.g_proj", \
+            KDA_NAMES(L "attention."), \
+            .kda_decay = L "attention.f_proj", \
+            .kda_gate = L "attention.g_proj", \
+            NAMES_ROUTER("model."), \
+            .router_bias = L "mlp.gate.expert_bias", \
+            NAMES_EXPERTS("model."), \
+            NAMES_SHARED("model.", "shared_experts"), \
+            NAMES_DENSE("model.") \
+        } \
+    }
+static const struct arch published = ARCH("attention.dense", .variant = NULL);
+const struct arch arch_bailing_hybrid = ARCH("attention.o_proj", .variant = &published, .variant_tensor = L "attention.dense.weight");

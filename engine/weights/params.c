@@ -248,7 +248,7 @@ int params_list(const struct config *c, int layer, unsigned modules, struct para
         MAT(layer, kda_decay_up, kda_decay_up, ATTENTION, width, a->rank, kda && a->rank),
         MAT(layer, kda_gate, kda_gate, ATTENTION, a->rank ? a->rank : width, hidden, kda),
         MAT(layer, kda_gate_up, kda_gate_up, ATTENTION, width, a->rank, kda && a->rank),
-        MAT(layer, o, o, ATTENTION, hidden, width, kda),
+        MAT(layer, o, mix_out, ATTENTION, hidden, width, kda),
         MAT(layer, o, mix_out, ATTENTION, hidden, mix.out, mix.in > 0),
         VEC(layer, o_bias, mix_out, ".bias", ATTENTION, hidden, mix.bias),
         MAT(layer, o, o, ATTENTION, hidden, o_cols, attends),

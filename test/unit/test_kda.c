@@ -31,8 +31,9 @@ static void ling_alternates(void **st) {
     assert_int_equal(c.layer[4].mixer, MIXER_ATTENTION); /* in no complete group */
     assert_true(c.kda.heads == 4 && !c.kda.rank && c.kda.bound == -5 && c.attn_gate == ATTN_GATE_HEAD && c.layer[1].rope == LAYER_ROPE_FIRST);
     assert_true(c.layer[0].glu_limit[0] == 0 && c.layer[1].glu_limit[0] == 2 && c.layer[4].glu_limit[0] == 0 && c.glu.clamp_after);
-    assert_int_equal(parse(&c, LING(",\"kda_safe_gate\":false"), false, &e), 0);
-    assert_true(c.kda.bound == 0);
+    assert_int_equal(
+        parse(&c, LING(",\"kda_safe_gate\":false,\"partial_rotary_factor\":0.5,\"gated_attention_proj_granularity_type\":\"element_wise\""), false, &e), 0);
+    assert_true(c.kda.bound == 0 && c.rope.dim == 16 && c.attn_gate == ATTN_GATE_ELEMENT);
 }
 
 #define GLM(more) \
@@ -75,7 +76,7 @@ static void refusals_name_the_key(void **st) {
         {GLM(GLM_LAYERS("[0]") ",\"mhc\":false"), "mhc"},
         {GLM(GLM_LAYERS("[0]") ",\"indexer_types\":[\"full\",\"shared\",\"full\",\"full\",\"full\"]"), "layer 1"},
         {LING(",\"no_kda_lora\":false"), "no_kda_lora"},
-        {LING(",\"gated_attention_proj_granularity_type\":\"none\""), "head_wise"},
+        {LING(",\"gated_attention_proj_granularity_type\":\"none\""), "element_wise"},
         {LING(",\"use_qkv_bias\":true"), "biases"},
         {LING(",\"share_expert_swiglu_limit_list\":[1,2]"), "share_expert_swiglu_limit_list"},
     };
