@@ -4,9 +4,22 @@
 #include "engine/model/arch.h"
 #include "engine/model/names.h"
 
-/* Reads a list of layers' numbers into flags; without it, each layer but every `every`th. */
+/* Reads from a list with a name per layer which ones are called `name` rather than `other`; returns false if the key is absent. */
+static bool read_named(struct config_reader *r, const char *key, int layers, const char *name, const char *other, bool out[CONFIG_MAX_LAYERS]) {
+    const struct json *list = config_get(r, key);
+    if (!list) return false;
+    if (list->type != JSON_ARRAY || list->n != (uint32_t)layers) config_fail(r, "'%s' is not a list of %d", key, layers);
+    for (int i = 0; i < layers && !r->rc; i++) {
+        out[i] = json_is(json_at(list, (uint32_t)i), name);
+        if (!out[i] && !json_is(json_at(list, (uint32_t)i), other)) config_fail(r, "'%s' of layer %d is neither %s nor %s", key, i, name, other);
+    }
+    return true;
+}
+
+/* Reads which layers have a window: layer_types, or a list of numbers; without them, each layer but every `every`th. */
 static void read_local_layers(struct config_reader *r, const struct config *c, int layers, int every, bool local[CONFIG_MAX_LAYERS]) {
     const struct json *list = config_get(r, "local_layer_ids");
+    if (read_named(r, "layer_types", layers, "hybrid_sliding", "hybrid", local)) return;
     if (list && list->type != JSON_ARRAY) config_fail(r, "'local_layer_ids' is not a list");
     for (int i = 0; i < layers && !list; i++) local[i] = (i + 1) % every;
     for (uint32_t k = 0; list && list->type == JSON_ARRAY && k < list->n; k++) {
@@ -51,7 +64,9 @@ static void read_ffns(struct config_reader *r, struct config *c, int layers) {
     c->routed_scale = (float)config_num(r, "route_scale", 8, 0, 1e4);
     if (!config_bool(r, "shared_expert_sink", true)) config_fail(r, "'shared_expert_sink' is false: the reference always scores the shared experts");
     config_has(r, "rms_norm_eps_moe_gate"); /* the reference's router has no norm */
-    for (int i = 0; i < layers; i++) c->layer[i].moe = i >= dense;
+    bool sparse[CONFIG_MAX_LAYERS] = {0};
+    const bool named = read_named(r, "mlp_layer_types", layers, "sparse", "dense", sparse);
+    for (int i = 0; i < layers; i++) c->layer[i].moe = named ? sparse[i] : i >= dense;
 }
 
 static void skip_media(struct config_reader *r) {
@@ -70,7 +85,6 @@ static void parse(struct config_reader *r, struct config *c) {
     c->layer[layers].mixer = MIXER_TAIL;
     skip_media(r);
     read_layers(r, c, layers);
-    config_read_mlp_types(r, c);
     read_ffns(r, c, layers);
     c->rel_dim = config_int(r, "d_rel", 16, 1, 1024);
     c->short_taps = config_int(r, "sconv_kernel_size", 4, 2, 64);

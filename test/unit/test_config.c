@@ -178,6 +178,14 @@ static void inkling(void **st) {
     assert_true(c.n_heads == 6 && c.head_dim == 32 && c.query_scale.smooth && c.query_scale.every == 64 && c.short_taps == 4);
     assert_int_equal(kv_row_bytes(&c, 1, DT_BF16), 2 * 2 * 32);
     assert_int_equal(kv_state_bytes(&c), 4 * 3 * (2 * 2 * (2 * 24 + 128) + 2 * 2 * (32 + 128) + 128)); /* keys, values, two outputs; the last layer one */
+    assert_int_equal(
+        parse(&c,
+              INKLING(",\"layer_types\":[\"hybrid\",\"hybrid_sliding\",\"hybrid\",\"hybrid\"],\"mlp_layer_types\":[\"dense\",\"sparse\",\"dense\",\"sparse\"]"),
+              false, &e),
+        0);
+    assert_true(!c.layer[0].window && c.layer[1].window && !c.layer[3].window && c.layer[1].moe && !c.layer[2].moe && c.layer[3].moe);
+    assert_int_equal(parse(&c, INKLING(",\"mlp_layer_types\":[\"dense\"]"), false, &e), ERR_MODEL);
+    assert_non_null(strstr(e.text, "not a list of 4"));
     assert_int_equal(parse(&c, INKLING(",\"shared_expert_sink\":false"), false, &e), ERR_MODEL);
     assert_non_null(strstr(e.text, "shared_expert_sink"));
     assert_int_equal(parse(&c, INKLING(",\"local_layer_ids\":[4]"), false, &e), ERR_MODEL);
