@@ -56,7 +56,7 @@ static int error_code(struct cuda *g) {
 }
 static bool cancelled(const struct cuda_stream *s) { return s->cancel && atomic_load_explicit(s->cancel, memory_order_relaxed); }
 
-static int get_error(struct gpu *base, struct error *e) {
+int cuda_error(struct gpu *base, struct error *e) {
     struct cuda *g = (struct cuda *)base;
     pthread_mutex_lock(&g->lock);
     int r = g->error.code;
@@ -77,97 +77,15 @@ static int clear_error(struct gpu *base, struct error *e) {
     return 0;
 }
 
-/* Memory, counted against the cap. A run has a few dozen blocks, kept in an unsorted array. */
-static size_t free_bytes(struct cuda *g) {
-    size_t here = 0, total = 0, left = g->base.info.mem - g->used_bytes;
-    cudaSetDevice(g->card);
-    if (cudaMemGetInfo(&here, &total)) return 0;
-    return here < left ? here : left;
-}
-static size_t mem_left(struct gpu *base) {
-    struct cuda *g = (struct cuda *)base;
-    pthread_mutex_lock(&g->lock);
-    size_t n = free_bytes(g);
-    pthread_mutex_unlock(&g->lock);
-    return n;
-}
-static int alloc(struct gpu *base, void **p, size_t size, struct error *e) {
-    struct cuda *g = (struct cuda *)base;
-    size = align_up(size, 4); /* kernels may read a word that only partly belongs to the block */
-    pthread_mutex_lock(&g->lock);
-    size_t left = free_bytes(g);
-    cudaError_t r = cudaErrorMemoryAllocation;
-    if (size <= left && !mem_grow(&g->blocks, &g->cap_blocks, g->n_blocks + 1, sizeof *g->blocks)) r = cudaMalloc(p, size);
-    if (r == cudaSuccess) {
-        g->blocks[g->n_blocks++] = (struct cuda_block){*p, size};
-        g->used_bytes += size;
-    }
-    pthread_mutex_unlock(&g->lock);
-    if (r == cudaSuccess) return 0;
-    cudaGetLastError();
-    *p = NULL;
-    if (r != cudaErrorMemoryAllocation) {
-        cuda_check(g, r, "allocation");
-        return get_error(base, e);
-    }
-    return error_set(e, ERR_MEMORY, "device %d (%s): cannot allocate %zu bytes, %zu of %zu are free", base->info.rank, base->info.name, size, left,
-                     base->info.mem);
-}
-static void free_block(struct gpu *base, void *p) {
-    struct cuda *g = (struct cuda *)base;
-    pthread_mutex_lock(&g->lock);
-    for (size_t i = 0; i < g->n_blocks; i++)
-        if (g->blocks[i].p == p) {
-            g->used_bytes -= g->blocks[i].size;
-            g->blocks[i] = g->blocks[--g->n_blocks];
-            break;
-        }
-    pthread_mutex_unlock(&g->lock);
-    cudaSetDevice(g->card);
-    cuda_check(g, cudaFree(p), "free");
-}
-
-static int host_alloc(struct gpu *base, void **p, size_t size, struct error *e) {
-    struct cuda *g = (struct cuda *)base;
-    cudaSetDevice(g->card);
-    cudaError_t r = cudaHostAlloc(p, size, cudaHostAllocPortable);
-    if (r == cudaSuccess) return 0;
-    cudaGetLastError();
-    if (r != cudaErrorMemoryAllocation) {
-        cuda_check(g, r, "pinned memory");
-        return get_error(base, e);
-    }
-    return error_set(e, ERR_MEMORY, "cannot allocate %zu bytes of pinned memory: %s", size, cudaGetErrorString(r));
-}
-static void host_free(struct gpu *base, void *p) {
-    cudaSetDevice(((struct cuda *)base)->card);
-    cudaFreeHost(p);
-}
-/* Mapped checkpoints are read-only; registering them needs a flag that not every system supports. Without it only writable memory can be
- * pinned. */
-static int host_register(struct gpu *base, const void *p, size_t size, struct error *e) {
-    int card = ((struct cuda *)base)->card, read_only = 0;
-    cudaSetDevice(card);
-    cudaDeviceGetAttribute(&read_only, cudaDevAttrHostRegisterReadOnlySupported, card);
-    cudaError_t r = cudaHostRegister((void *)p, size, cudaHostRegisterPortable | (read_only ? cudaHostRegisterReadOnly : 0));
-    if (r == cudaSuccess) return 0;
-    cudaGetLastError();
-    return error_set(e, ERR_MEMORY, "cannot pin %zu bytes: %s%s", size, cudaGetErrorString(r), read_only ? "" : " (this system cannot pin read-only mappings)");
-}
-static void host_unregister(struct gpu *base, const void *p) {
-    cudaSetDevice(((struct cuda *)base)->card);
-    cudaHostUnregister((void *)p);
-    cudaGetLastError();
-}
-
 static void close_device(struct gpu *base) {
     struct cuda *g = (struct cuda *)base;
     cudaSetDevice(g->card);
     cudaDeviceSynchronize();
     cuda_blas_close(&g->blas);
-    for (size_t i = 0; i < g->n_blocks; i++) cudaFree(g->blocks[i].p);
+    for (int k = 0; k < 2; k++)
+        while (g->n_idle[k]) cudaStreamDestroy(g->idle[k][--g->n_idle[k]]);
+    cuda_memory_close(g);
     if (g->origin_event) cudaEventDestroy(g->origin_event);
-    mem_free(g->blocks);
     pthread_mutex_destroy(&g->lock);
     mem_free(g);
 }
@@ -223,33 +141,39 @@ static int open_device(struct gpu **out, const struct gpu_spec *spec, int rank, 
     g->base.info.mem = here / (size_t)sharing;
     if (spec->mem && spec->mem < g->base.info.mem) g->base.info.mem = spec->mem;
     snprintf(g->base.info.name, sizeof g->base.info.name, "%.90s", p.name);
+    cuda_memory_open(g);
     *out = &g->base;
     return 0;
 }
 
 int cuda_stream_state(struct cuda_stream *s) { return cancelled(s) ? ERR_CANCELLED : error_code(s->g) ? ERR_RUNTIME : 0; }
 
-/* While timelines are open the stream may be blocked by one. Then poll instead of waiting. */
-cudaError_t cuda_stream_drain(struct cuda_stream *s) {
-    while (cuda_timeline_sweep()) {
-        cudaError_t r = cudaStreamQuery(s->stream);
-        if (r != cudaErrorNotReady) return r;
-        cuda_timeline_sweep_pause();
-    }
-    return cudaStreamSynchronize(s->stream);
+/* Closed streams are kept: creating one may wait for the device, and a new one could share a hardware queue with one that waits. */
+static cudaStream_t reuse_stream(struct cuda *g, bool urgent) {
+    pthread_mutex_lock(&g->lock);
+    cudaStream_t s = g->n_idle[urgent] ? g->idle[urgent][--g->n_idle[urgent]] : NULL;
+    pthread_mutex_unlock(&g->lock);
+    return s;
+}
+static void keep_stream(struct cuda *g, bool urgent, cudaStream_t s) {
+    pthread_mutex_lock(&g->lock);
+    const bool room = g->n_idle[urgent] < CUDA_IDLE_STREAMS;
+    if (room) g->idle[urgent][g->n_idle[urgent]++] = s;
+    pthread_mutex_unlock(&g->lock);
+    if (!room) cudaStreamDestroy(s);
 }
 static void drop_outgrown(struct cuda_stream *s) {
-    while (s->n_outgrown) free_block(&s->g->base, s->outgrown[--s->n_outgrown]);
+    while (s->n_outgrown) cuda_memory_free(&s->g->base, s->outgrown[--s->n_outgrown]);
 }
 static void stream_close(struct gpu_stream *base) {
     struct cuda_stream *s = (struct cuda_stream *)base;
     cudaSetDevice(s->g->card);
-    if (s->stream) cuda_stream_drain(s);
+    if (s->stream) cudaStreamSynchronize(s->stream);
     drop_outgrown(s);
     mem_free(s->outgrown);
     cuda_timeline_forget_stream(s);
-    if (s->workspace) free_block(&s->g->base, s->workspace);
-    if (s->stream) cudaStreamDestroy(s->stream);
+    if (s->workspace) cuda_memory_free(&s->g->base, s->workspace);
+    if (s->stream) keep_stream(s->g, s->is_urgent, s->stream);
     cudaGetLastError();
     mem_free(s);
 }
@@ -260,11 +184,13 @@ static int stream_open(struct gpu *base, struct gpu_stream **out, const char *na
     int low = 0, high = 0;
     s->g = g;
     s->cancel = cancel;
+    s->is_urgent = urgent;
     cudaSetDevice(g->card);
     cudaDeviceGetStreamPriorityRange(&low, &high);
-    if (cuda_check(g, cudaStreamCreateWithPriority(&s->stream, cudaStreamNonBlocking, urgent ? high : low), "stream")) {
+    if (!(s->stream = reuse_stream(g, urgent)) &&
+        cuda_check(g, cudaStreamCreateWithPriority(&s->stream, cudaStreamNonBlocking, urgent ? high : low), "stream")) {
         stream_close(&s->base);
-        return get_error(base, e);
+        return cuda_error(base, e);
     }
     op_exec_init(&s->base.exec, "cuda", cuda_run_op, cancel);
     if (g->math == GPU_MATH_F32) s->base.exec.table.expand = NULL;
@@ -274,7 +200,7 @@ static int stream_open(struct gpu *base, struct gpu_stream **out, const char *na
 static int stream_sync(struct gpu_stream *base) {
     struct cuda_stream *s = (struct cuda_stream *)base;
     cudaSetDevice(s->g->card);
-    int r = cuda_check(s->g, cuda_stream_drain(s), "running");
+    int r = cuda_check(s->g, cudaStreamSynchronize(s->stream), "running");
     drop_outgrown(s);
     return r && !cancelled(s) ? r : cuda_stream_state(s);
 }
@@ -289,13 +215,13 @@ void *cuda_workspace(struct cuda_stream *s, size_t size) {
     if (s->workspace && cuda_timeline_blocks(s) && !mem_grow(&s->outgrown, &s->cap_outgrown, s->n_outgrown + 1, sizeof *s->outgrown)) {
         s->outgrown[s->n_outgrown++] = s->workspace;
     } else {
-        cuda_check(s->g, cuda_stream_drain(s), "running");
+        cuda_check(s->g, cudaStreamSynchronize(s->stream), "running");
         drop_outgrown(s);
-        if (s->workspace) free_block(&s->g->base, s->workspace);
+        if (s->workspace) cuda_memory_free(&s->g->base, s->workspace);
     }
     s->workspace_size = 0;
     s->workspace = NULL;
-    if (alloc(&s->g->base, &s->workspace, size, &e)) {
+    if (cuda_memory_alloc(&s->g->base, &s->workspace, size, &e)) {
         pthread_mutex_lock(&s->g->lock);
         if (!s->g->error.code) s->g->error = e;
         pthread_mutex_unlock(&s->g->lock);
@@ -386,7 +312,7 @@ static int event_open(struct gpu *base, struct gpu_event **out, bool timed, stru
     unsigned flags = cudaEventBlockingSync | (timed ? 0 : cudaEventDisableTiming); /* a waiting thread sleeps instead of spinning */
     if (cuda_check(g, cudaEventCreateWithFlags(&ev->ev, flags), "event")) {
         event_close(&ev->base);
-        return get_error(base, e);
+        return cuda_error(base, e);
     }
     *out = &ev->base;
     return 0;
@@ -408,7 +334,6 @@ static int event_wait(struct gpu_event *base, struct gpu_stream *stream) {
 }
 static int event_sync(struct gpu_event *base) {
     struct cuda_event *ev = (struct cuda_event *)base;
-    while (ev->is_recorded && cudaEventQuery(ev->ev) == cudaErrorNotReady && cuda_timeline_sweep()) cuda_timeline_sweep_pause();
     return ev->is_recorded ? cuda_check((struct cuda *)base->g, cudaEventSynchronize(ev->ev), "running") : 0;
 }
 static bool event_is_done(struct gpu_event *base) {
@@ -434,15 +359,15 @@ const struct gpu_backend gpu_cuda = {
     .describe = cuda_describe,
     .open = open_device,
     .close = close_device,
-    .mem_free = mem_left,
-    .alloc = alloc,
-    .free = free_block,
-    .error = get_error,
+    .mem_free = cuda_memory_left,
+    .alloc = cuda_memory_alloc,
+    .free = cuda_memory_free,
+    .error = cuda_error,
     .clear = clear_error,
-    .host_alloc = host_alloc,
-    .host_free = host_free,
-    .host_register = host_register,
-    .host_unregister = host_unregister,
+    .host_alloc = cuda_memory_host_alloc,
+    .host_free = cuda_memory_host_free,
+    .host_register = cuda_memory_register,
+    .host_unregister = cuda_memory_unregister,
     .stream_open = stream_open,
     .stream_close = stream_close,
     .stream_sync = stream_sync,

@@ -6,10 +6,12 @@
 
 #include "engine/base/mem.h"
 #include "gpu/backend.h"
+#include "gpu/cuda_arena.h"
 #include "gpu/cuda_kernels.h"
 
 struct cuda_blas; /* cuBLAS of one device */
 
+enum { CUDA_IDLE_STREAMS = 16 };
 struct cuda {
     struct gpu base;
     int card, sm; /* 90: compute capability 9.0 */
@@ -18,14 +20,12 @@ struct cuda {
     struct cuda_blas *blas;   /* NULL: not found, gemm=own or math=f32 */
     cudaEvent_t origin_event; /* origin of event times */
     double origin_clock_s;    /* host clock at that moment */
-    size_t used_bytes;        /* of base.info.mem */
-    struct cuda_block {
-        void *p;
-        size_t size;
-    } * blocks;
-    size_t n_blocks, cap_blocks;
     int n_sms;
-    pthread_mutex_t lock; /* protects used, blocks, error */
+    pthread_mutex_t lock;                    /* protects all below; not held while the driver is called */
+    struct cuda_arena memory, host;          /* device memory, at most base.info.mem; pinned memory */
+    void *spare;                             /* part of memory, for workspaces that grow while a stream waits for the CPU; NULL: it is in use */
+    cudaStream_t idle[2][CUDA_IDLE_STREAMS]; /* closed streams [urgent] */
+    int n_idle[2];
     struct error error;
 };
 struct cuda_stream {
@@ -33,6 +33,7 @@ struct cuda_stream {
     struct cuda *g;
     cudaStream_t stream;
     const _Atomic int *cancel;
+    bool is_urgent;
     _Atomic bool is_recording; /* do not query the stream */
     size_t wanted_bytes;       /* while recording: size of the workspace that an operation needs but lacks */
     void *workspace;           /* workspace: grows in the first layer, then stays */
@@ -49,8 +50,11 @@ struct cuda_event {
 /* Records the first failure of a device; returns ERR_RUNTIME, or 0 for cudaSuccess. */
 int cuda_check(struct cuda *g, cudaError_t r, const char *what);
 int cuda_stream_state(struct cuda_stream *s); /* 0, ERR_CANCELLED, ERR_RUNTIME */
-/* Waits for the stream without hanging on a timeline. Records no failure. */
-cudaError_t cuda_stream_drain(struct cuda_stream *s);
+int cuda_error(struct gpu *g, struct error *e);
+/* Emulations check accesses by allocation; this tells them which part of a block is one. */
+#ifndef CUDA_MEMORY_NOTE
+#define CUDA_MEMORY_NOTE(p, size, is_live) ((void)0)
+#endif
 /* Workspace of a stream; NULL after a failure, which is recorded. Growing waits for the stream, unless it is blocked by a timeline: the
  * caller may be the one that must signal. */
 void *cuda_workspace(struct cuda_stream *s, size_t size);
@@ -102,6 +106,17 @@ int cuda_expand_op(struct cuda_stream *s, const struct op_expand *a);
  * the first product. */
 bool cuda_linear_is_tiled(const struct cuda_stream *s, const struct expert *e, int n);
 bool cuda_linear_can_batch(const struct mat *a, const struct mat *b); /* may share a launch */
+/* cuda_memory.c: the backend's calls for memory. Freed memory is kept (cuda_arena.h). The driver is only asked for memory, or given some
+ * back, while no stream waits for the CPU: such calls may wait for the whole device. */
+void cuda_memory_open(struct cuda *g); /* once base.info is set */
+void cuda_memory_close(struct cuda *g);
+size_t cuda_memory_left(struct gpu *g);
+int cuda_memory_alloc(struct gpu *g, void **p, size_t size, struct error *e);
+void cuda_memory_free(struct gpu *g, void *p);
+int cuda_memory_host_alloc(struct gpu *g, void **p, size_t size, struct error *e);
+void cuda_memory_host_free(struct gpu *g, void *p);
+int cuda_memory_register(struct gpu *g, const void *p, size_t size, struct error *e);
+void cuda_memory_unregister(struct gpu *g, const void *p);
 /* cuda_timeline.c */
 int cuda_timeline_open(struct gpu *g, struct gpu_timeline **n, struct error *e);
 void cuda_timeline_close(struct gpu_timeline *n);
@@ -110,8 +125,10 @@ int cuda_timeline_wait(struct gpu_timeline *n, uint32_t value, struct gpu_stream
 void cuda_timeline_wake(struct gpu_timeline *n);
 void cuda_timeline_sleep(struct gpu_timeline *n, uint32_t value);
 bool cuda_timeline_blocks(const struct cuda_stream *s); /* the stream waits, or will wait, for a timeline value not yet reached */
-bool cuda_timeline_sweep(void);                         /* aborts timelines whose wait cannot end; returns whether any timeline is open */
-void cuda_timeline_sweep_pause(void);                   /* sleeps between two sweeps */
+/* Waits until no stream waits for a timeline, and holds off such waits until cuda_timeline_end_calm(). False, and nothing is held off: a wait
+ * that this thread enqueued is open, or others' do not end. */
+bool cuda_timeline_begin_calm(void);
+void cuda_timeline_end_calm(void);
 void cuda_timeline_forget_stream(struct cuda_stream *s);
 void cuda_timeline_set_recording(struct cuda_stream *s, bool recording); /* sets s->is_recording, serialised with queries of the stream */
 /* cuda_load.c */

@@ -301,7 +301,7 @@ int cuda_experts_op(struct cuda_stream *s, const struct op_experts *a) {
         if (a->n_experts > 1024) return cuda_check(s->g, cudaErrorInvalidValue, "more than 1024 experts");
         if (cuda_check(s->g, cuda_sort(s->stream, offset, token, weight, a->ids, a->weights, a->n, a->topk, 0, a->n_experts), "sort") ||
             cuda_check(s->g, cudaMemcpyAsync(host, offset, ((size_t)a->n_experts + 1) * 4, cudaMemcpyDeviceToHost, s->stream), "group sizes") ||
-            cuda_check(s->g, cuda_stream_drain(s), "running"))
+            cuda_check(s->g, cudaStreamSynchronize(s->stream), "running"))
             return ERR_RUNTIME;
         struct groups g = {a->y, a->x, token, weight, a->experts, host, a->n_experts, a->hidden};
         if (run_groups(s, &g, space)) return ERR_RUNTIME;

@@ -2,13 +2,15 @@
  * stream write cannot, and would lower an aborted value). It waits with the driver's cuStreamWaitValue32, which occupies no SM;
  * where the driver lacks it, with a polling kernel.
  * CUDA cannot tell that a stream waits for a timeline that will never be signalled. So all open timelines are in one list with
- * their waiting streams: a host thread that waits for a stream sweeps the list and aborts the timelines whose waiting stream was
- * cancelled or has failed. */
+ * their waiting streams: a thread sweeps the list while anything waits, and aborts the timelines whose waiting stream was cancelled or has
+ * failed. Threads that wait for a timeline make no call of CUDA, which could block. */
 #include <time.h>
 
+#include "engine/base/clock.h"
 #include "engine/base/mem.h"
 #include "gpu/cuda.h"
 
+static const double CALM_POLL_S = 200e-6, CALM_PATIENCE_S = 10, WATCH_S = 1e-3;
 enum { WAITERS = 16, WAIT_GEQ = 0, DRIVER = 12000 }; /* from this driver version on, cuStreamWaitValue32 needs no system setting */
 
 struct cuda_timeline {
@@ -18,10 +20,17 @@ struct cuda_timeline {
     struct {
         struct cuda_stream *s;
         uint32_t value;
+        pthread_t by;  /* enqueued the wait */
     } waiter[WAITERS]; /* the latest value per stream; s NULL: unused */
 };
 static pthread_mutex_t list_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct cuda_timeline *timelines;
+static pthread_cond_t wait_added = PTHREAD_COND_INITIALIZER, calm_ended = PTHREAD_COND_INITIALIZER;
+static int n_calm;                                             /* threads in or before cuda_timeline_begin_calm() */
+static atomic_int n_host_waits;                                /* threads asleep in cuda_timeline_sleep() */
+static pthread_mutex_t watch_lock = PTHREAD_MUTEX_INITIALIZER; /* protects the watching thread's start and end */
+static pthread_t watcher;
+static bool is_watched;
 
 typedef int (*wait_value)(cudaStream_t s, unsigned long long address, uint32_t value, unsigned flags);
 static wait_value driver_wait;
@@ -37,42 +46,6 @@ static void find_driver_wait(void) {
 #endif
     cudaGetLastError();
     driver_wait = (wait_value)p;
-}
-
-int cuda_timeline_open(struct gpu *base, struct gpu_timeline **out, struct error *e) {
-    static pthread_once_t once = PTHREAD_ONCE_INIT;
-    struct cuda_timeline *n = mem_calloc(1, sizeof *n);
-    void *word = NULL;
-    if (!n) return error_set(e, ERR_MEMORY, "no memory for a timeline");
-    cudaSetDevice(((struct cuda *)base)->card);
-    cudaError_t r = cudaHostAlloc(&word, 2 * sizeof *n->base.word, cudaHostAllocPortable | cudaHostAllocMapped);
-    if (r != cudaSuccess) {
-        cudaGetLastError();
-        mem_free(n);
-        return error_set(e, ERR_MEMORY, "cannot allocate a timeline in pinned memory: %s", cudaGetErrorString(r));
-    }
-    pthread_once(&once, find_driver_wait);
-    n->base.g = base; /* before the timeline is in the list */
-    n->base.word = word;
-    atomic_init(&n->base.word[0], 0);
-    atomic_init(&n->base.word[1], 0);
-    pthread_mutex_lock(&list_lock);
-    n->next = timelines;
-    timelines = n;
-    pthread_mutex_unlock(&list_lock);
-    *out = &n->base;
-    return 0;
-}
-void cuda_timeline_close(struct gpu_timeline *base) {
-    struct cuda_timeline *n = (struct cuda_timeline *)base;
-    pthread_mutex_lock(&list_lock);
-    struct cuda_timeline **p = &timelines;
-    while (*p != n) p = &(*p)->next;
-    *p = n->next;
-    pthread_mutex_unlock(&list_lock);
-    cudaSetDevice(((struct cuda *)base->g)->card);
-    cudaFreeHost((void *)base->word);
-    mem_free(n);
 }
 
 /* Call under the lock. Querying the stream surfaces faults of its work. */
@@ -96,14 +69,100 @@ bool cuda_timeline_blocks(const struct cuda_stream *s) {
     pthread_mutex_unlock(&list_lock);
     return any;
 }
-bool cuda_timeline_sweep(void) {
-    pthread_mutex_lock(&list_lock);
-    for (struct cuda_timeline *n = timelines; n; n = n->next) sweep_timeline(n);
-    bool any = timelines;
-    pthread_mutex_unlock(&list_lock);
+/* Call under the lock. *own, if not NULL: the calling thread enqueued one of them. */
+static bool any_wait_is_open(bool *own) {
+    bool any = false;
+    for (struct cuda_timeline *n = timelines; n; n = n->next)
+        for (int i = 0; i < WAITERS; i++) {
+            if (!n->waiter[i].s || gpu_timeline_reached(&n->base, n->waiter[i].value)) continue;
+            any = true;
+            if (own) *own |= pthread_equal(n->waiter[i].by, pthread_self());
+        }
     return any;
 }
-void cuda_timeline_sweep_pause(void) { nanosleep(&(struct timespec){.tv_nsec = 20000}, NULL); }
+static void pause_until(pthread_cond_t *c, double seconds) {
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_nsec += (long)(seconds * 1e9);
+    if (until.tv_nsec >= 1000000000) until.tv_sec++, until.tv_nsec -= 1000000000;
+    pthread_cond_timedwait(c, &list_lock, &until);
+}
+bool cuda_timeline_begin_calm(void) {
+    const double begin_s = clock_now();
+    bool own = false, late = false;
+    pthread_mutex_lock(&list_lock);
+    n_calm++;
+    while (any_wait_is_open(&own) && !own && !late) {
+        pause_until(&calm_ended, CALM_POLL_S);
+        late = clock_now() - begin_s > CALM_PATIENCE_S;
+    }
+    if (!own && !late) return true;
+    cuda_timeline_end_calm();
+    return false;
+}
+void cuda_timeline_end_calm(void) {
+    n_calm--;
+    pthread_cond_broadcast(&calm_ended);
+    pthread_mutex_unlock(&list_lock);
+}
+
+static void *watch(void *arg) {
+    pthread_mutex_lock(&list_lock);
+    while (timelines) {
+        const bool waits = any_wait_is_open(NULL) || atomic_load(&n_host_waits);
+        for (struct cuda_timeline *n = timelines; n && waits; n = n->next) sweep_timeline(n);
+        if (waits) pause_until(&wait_added, WATCH_S);
+        else pthread_cond_wait(&wait_added, &list_lock);
+    }
+    pthread_mutex_unlock(&list_lock);
+    return NULL;
+}
+
+int cuda_timeline_open(struct gpu *base, struct gpu_timeline **out, struct error *e) {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    struct cuda_timeline *n = mem_calloc(1, sizeof *n);
+    void *word = NULL;
+    if (!n) return error_set(e, ERR_MEMORY, "no memory for a timeline");
+    int rc = cuda_memory_host_alloc(base, &word, 2 * sizeof *n->base.word, e);
+    if (rc) {
+        mem_free(n);
+        return rc;
+    }
+    pthread_once(&once, find_driver_wait);
+    n->base.g = base; /* before the timeline is in the list */
+    n->base.word = word;
+    atomic_init(&n->base.word[0], 0);
+    atomic_init(&n->base.word[1], 0);
+    pthread_mutex_lock(&watch_lock);
+    pthread_mutex_lock(&list_lock);
+    n->next = timelines;
+    timelines = n;
+    pthread_mutex_unlock(&list_lock);
+    is_watched = is_watched || !pthread_create(&watcher, NULL, watch, NULL);
+    const bool ok = is_watched;
+    pthread_mutex_unlock(&watch_lock);
+    *out = &n->base;
+    if (ok) return 0;
+    cuda_timeline_close(&n->base);
+    *out = NULL;
+    return error_set(e, ERR_RUNTIME, "cannot start a thread that watches timelines");
+}
+void cuda_timeline_close(struct gpu_timeline *base) {
+    struct cuda_timeline *n = (struct cuda_timeline *)base;
+    pthread_mutex_lock(&watch_lock);
+    pthread_mutex_lock(&list_lock);
+    struct cuda_timeline **p = &timelines;
+    while (*p != n) p = &(*p)->next;
+    *p = n->next;
+    const bool last = !timelines;
+    pthread_cond_signal(&wait_added);
+    pthread_mutex_unlock(&list_lock);
+    if (last && is_watched) pthread_join(watcher, NULL), is_watched = false;
+    pthread_mutex_unlock(&watch_lock);
+    cuda_memory_host_free(base->g, (void *)base->word);
+    mem_free(n);
+}
+
 void cuda_timeline_forget_stream(struct cuda_stream *s) {
     pthread_mutex_lock(&list_lock);
     for (struct cuda_timeline *n = timelines; n; n = n->next) {
@@ -139,7 +198,9 @@ int cuda_timeline_wait(struct gpu_timeline *base, uint32_t value, struct gpu_str
     pthread_mutex_lock(&list_lock);
     for (int i = 0; i < WAITERS && (at < 0 || n->waiter[at].s != s); i++)
         if (n->waiter[i].s == s || (!n->waiter[i].s && at < 0)) at = i;
-    if (at >= 0 && !r) n->waiter[at].s = s, n->waiter[at].value = value;
+    while (n_calm && !any_wait_is_open(NULL)) pthread_cond_wait(&calm_ended, &list_lock);
+    if (at >= 0 && !r) n->waiter[at].s = s, n->waiter[at].value = value, n->waiter[at].by = pthread_self();
+    pthread_cond_signal(&wait_added);
     pthread_mutex_unlock(&list_lock);
     if (!r && at < 0) r = cuda_check(s->g, cudaErrorInvalidValue, "timeline with too many streams");
     if (!r) r = cuda_check(s->g, cudaSetDevice(s->g->card), "device");
@@ -154,6 +215,7 @@ int cuda_timeline_wait(struct gpu_timeline *base, uint32_t value, struct gpu_str
 }
 void cuda_timeline_wake(struct gpu_timeline *n) {}
 void cuda_timeline_sleep(struct gpu_timeline *n, uint32_t value) {
-    cuda_timeline_sweep();
-    cuda_timeline_sweep_pause();
+    if (!atomic_fetch_add(&n_host_waits, 1)) pthread_cond_signal(&wait_added);
+    nanosleep(&(struct timespec){.tv_nsec = 20000}, NULL);
+    atomic_fetch_sub(&n_host_waits, 1);
 }

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 
+#include <map>
 #include <mutex>
 #include <vector>
 
@@ -15,6 +16,7 @@ static std::vector<block *> blocks(1); /* 0: none */
 static uint32_t *page_block;           /* [RANGE / PAGE] */
 static char *base;
 static size_t next_free, used[8];
+static std::map<const void *, block *> driver_blocks; /* what cudaMalloc gave; the owner may tell of parts */
 
 static void *reserve(size_t size, int prot) {
     void *p = mmap(NULL, size, prot, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -46,6 +48,17 @@ const char *memory_check(const void *p, size_t size, int device) {
     return host_reaches(device, b->device) ? NULL : "on a device that this one cannot reach";
 }
 
+/* Makes b the allocation of `pages` pages at p; NULL: none has them. */
+static bool claim(char *p, size_t pages, block *b) {
+    if (b) {
+        blocks.reserve(1 << 20); /* readers do not lock, so it must not be reallocated */
+        if (blocks.size() == blocks.capacity()) return false;
+        blocks.push_back(b);
+    }
+    for (size_t i = 0; i < pages; i++) page_block[(size_t)(p - base) / PAGE + i] = b ? (uint32_t)(blocks.size() - 1) : 0;
+    return true;
+}
+
 void *memory_new(size_t size, int device) {
     begin();
     std::lock_guard<std::mutex> hold(lock);
@@ -56,23 +69,41 @@ void *memory_new(size_t size, int device) {
     mprotect(p, pages * PAGE, PROT_READ | PROT_WRITE);
     memset(p, 0xff, pages * PAGE);
     block *b = new block{p, size, device, (shade *)reserve(size * sizeof(shade), PROT_READ | PROT_WRITE)};
-    blocks.reserve(1 << 20); /* readers do not lock, so it must not be reallocated */
-    if (blocks.size() == blocks.capacity()) return NULL;
-    blocks.push_back(b);
-    for (size_t i = 0; i <= pages; i++) page_block[(size_t)(p - base) / PAGE + i] = (uint32_t)(blocks.size() - 1);
+    if (!claim(p, pages + 1, b)) return NULL;
+    driver_blocks[p] = b;
     used[device] += size;
     return p;
 }
 
+/* A part of a block becomes an allocation, or ceases to be one. Parts start on a page of their own. */
+extern "C" void cuda_emulate_note(void *at, size_t size, int is_live) {
+    std::lock_guard<std::mutex> hold(lock);
+    char *p = (char *)at;
+    auto whole = driver_blocks.upper_bound(p);
+    if (!p || whole == driver_blocks.begin()) return;
+    whole--;
+    if (const block *old = is_live ? NULL : memory_find(p)) {
+        claim(p, (old->size + PAGE - 1) / PAGE, NULL);
+        if (old != whole->second) delete old;
+    }
+    if (!is_live) return;
+    block *b = new block{p, size, whole->second->device, whole->second->shades + (p - whole->second->p)};
+    memset(p, 0xff, size);
+    memset((void *)b->shades, 0, size * sizeof(shade));
+    claim(p, (size + PAGE - 1) / PAGE, b);
+}
+
 bool memory_delete(void *p) {
     std::lock_guard<std::mutex> hold(lock);
-    const block *b = memory_find(p);
-    if (!b || b->p != p) return false;
-    size_t pages = (b->size + PAGE - 1) / PAGE, first = (size_t)((char *)p - base) / PAGE;
-    for (size_t i = 0; i <= pages; i++) page_block[first + i] = 0;
+    auto i = driver_blocks.find(p);
+    if (i == driver_blocks.end()) return false;
+    const block *b = i->second;
+    size_t pages = (b->size + PAGE - 1) / PAGE;
+    claim((char *)p, pages + 1, NULL);
     mmap(p, pages * PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
     munmap(b->shades, b->size * sizeof(shade));
     used[b->device] -= b->size;
+    driver_blocks.erase(i);
     delete b;
     return true;
 }

@@ -108,6 +108,7 @@ cudaError_t cudaFuncSetAttribute(const void *kernel, enum cudaFuncAttribute a, i
 struct cudaFuncAttributes {
     int numRegs;
 };
+void cuda_emulate_note(void *p, size_t size, int is_live); /* a part of a block is an allocation of its own, or no longer */
 cudaError_t cudaFuncGetAttributes(struct cudaFuncAttributes *a, const void *kernel);
 
 #ifdef __cplusplus

@@ -1,0 +1,187 @@
+#include "gpu/cuda.h"
+
+static const size_t spare_bytes = (size_t)64 << 20, host_block_bytes = (size_t)64 << 10, host_keep_bytes = (size_t)256 << 20;
+
+static size_t whole(size_t size) { return align_up(size ? size : 1, CUDA_ARENA_GRAIN); }
+
+/* How driver calls of one kind of memory are made. */
+struct source {
+    struct cuda_arena *arena;
+    size_t most_bytes; /* to hold */
+    cudaError_t (*alloc)(void **p, size_t size);
+    cudaError_t (*free)(void *p);
+};
+static cudaError_t alloc_pinned(void **p, size_t size) { return cudaHostAlloc(p, size, cudaHostAllocPortable | cudaHostAllocMapped); }
+static cudaError_t alloc_device(void **p, size_t size) { return cudaMalloc(p, size); }
+static struct source device_memory(struct cuda *g) { return (struct source){&g->memory, g->base.info.mem, alloc_device, cudaFree}; }
+static struct source pinned_memory(struct cuda *g) { return (struct source){&g->host, SIZE_MAX, alloc_pinned, cudaFreeHost}; }
+
+/* A kept part. any: also of a much larger one, which is then split. */
+static void *take(struct cuda *g, const struct source *from, size_t size, bool any) {
+    pthread_mutex_lock(&g->lock);
+    void *p = cuda_arena_take(from->arena, size, any ? SIZE_MAX : size + size / 4);
+    pthread_mutex_unlock(&g->lock);
+    return p;
+}
+static bool release_block(struct cuda *g, const struct source *from) {
+    pthread_mutex_lock(&g->lock);
+    void *p = cuda_arena_remove(from->arena, false);
+    pthread_mutex_unlock(&g->lock);
+    if (p) cuda_check(g, from->free(p), "free");
+    return p != NULL;
+}
+static bool has_room(struct cuda *g, const struct source *from, size_t size) {
+    pthread_mutex_lock(&g->lock);
+    const size_t held = from->arena->held_bytes;
+    pthread_mutex_unlock(&g->lock);
+    return held <= from->most_bytes && size <= from->most_bytes - held;
+}
+static size_t kept_bytes(struct cuda *g, const struct source *from) {
+    pthread_mutex_lock(&g->lock);
+    const size_t bytes = from->arena->held_bytes - from->arena->used_bytes;
+    pthread_mutex_unlock(&g->lock);
+    return bytes;
+}
+/* A new block. calm: unused ones may be given back for it. */
+static cudaError_t grow(struct cuda *g, const struct source *from, void **p, size_t size, bool calm) {
+    cudaError_t r = cudaErrorMemoryAllocation;
+    do {
+        if (!has_room(g, from, size)) continue;
+        r = from->alloc(p, size);
+        if (r != cudaSuccess) cudaGetLastError();
+    } while (r == cudaErrorMemoryAllocation && calm && release_block(g, from));
+    if (r != cudaSuccess) return r;
+    pthread_mutex_lock(&g->lock);
+    const bool added = cuda_arena_add(from->arena, *p, size);
+    pthread_mutex_unlock(&g->lock);
+    if (added) return cudaSuccess;
+    from->free(*p);
+    return cudaErrorMemoryAllocation;
+}
+static void use_spare(struct cuda *g) {
+    pthread_mutex_lock(&g->lock);
+    cuda_arena_give(&g->memory, g->spare);
+    g->spare = NULL;
+    pthread_mutex_unlock(&g->lock);
+}
+static void refill_spare(struct cuda *g) {
+    const struct source from = device_memory(g);
+    const size_t size = whole(g->base.info.mem / 64 < spare_bytes ? g->base.info.mem / 64 : spare_bytes);
+    void *p = take(g, &from, size, false);
+    if (!p && grow(g, &from, &p, size, false)) return;
+    pthread_mutex_lock(&g->lock);
+    g->spare = p;
+    pthread_mutex_unlock(&g->lock);
+}
+
+static cudaError_t obtain(struct cuda *g, const struct source *from, void **p, size_t size) {
+    const bool is_device = from->arena == &g->memory;
+    cudaError_t r = cudaSuccess;
+    if ((*p = take(g, from, size, false))) return r;
+    const bool calm = cuda_timeline_begin_calm();
+    if (!calm && !(*p = take(g, from, size, true)) && is_device) {
+        use_spare(g);
+        *p = take(g, from, size, true);
+    }
+    if (!*p && (r = grow(g, from, p, size, calm)) == cudaErrorMemoryAllocation && (*p = take(g, from, size, true))) r = cudaSuccess;
+    if (calm && is_device && !g->spare && *p) refill_spare(g);
+    while (calm && !is_device && kept_bytes(g, from) > host_keep_bytes && release_block(g, from)) {
+    }
+    if (calm) cuda_timeline_end_calm();
+    return r;
+}
+
+void cuda_memory_open(struct cuda *g) { refill_spare(g); }
+void cuda_memory_close(struct cuda *g) {
+    void *p;
+    while ((p = cuda_arena_remove(&g->memory, true))) cudaFree(p);
+    while ((p = cuda_arena_remove(&g->host, false))) cudaFreeHost(p); /* others still have an owner */
+    cuda_arena_close(&g->memory);
+    cuda_arena_close(&g->host);
+}
+
+size_t cuda_memory_left(struct gpu *base) {
+    struct cuda *g = (struct cuda *)base;
+    size_t here = 0, total = 0;
+    pthread_mutex_lock(&g->lock);
+    const size_t used = g->memory.used_bytes, kept = g->memory.held_bytes - used, left = base->info.mem > used ? base->info.mem - used : 0;
+    pthread_mutex_unlock(&g->lock);
+    cudaSetDevice(g->card);
+    if (cudaMemGetInfo(&here, &total)) return 0;
+    return here + kept < left ? here + kept : left;
+}
+
+int cuda_memory_alloc(struct gpu *base, void **p, size_t size, struct error *e) {
+    struct cuda *g = (struct cuda *)base;
+    const struct source from = device_memory(g);
+    cudaSetDevice(g->card);
+    cudaError_t r = obtain(g, &from, p, whole(size));
+    if (r == cudaSuccess) {
+        CUDA_MEMORY_NOTE(*p, align_up(size, 4), 1); /* kernels may read a word that only partly belongs to the block */
+        return 0;
+    }
+    *p = NULL;
+    if (r != cudaErrorMemoryAllocation) {
+        cuda_check(g, r, "allocation");
+        return cuda_error(base, e);
+    }
+    return error_set(e, ERR_MEMORY, "device %d (%s): cannot allocate %zu bytes, %zu of %zu are free", base->info.rank, base->info.name, size,
+                     cuda_memory_left(base), base->info.mem);
+}
+void cuda_memory_free(struct gpu *base, void *p) {
+    struct cuda *g = (struct cuda *)base;
+    CUDA_MEMORY_NOTE(p, 0, 0);
+    pthread_mutex_lock(&g->lock);
+    cuda_arena_give(&g->memory, p);
+    pthread_mutex_unlock(&g->lock);
+}
+
+int cuda_memory_host_alloc(struct gpu *base, void **p, size_t size, struct error *e) {
+    struct cuda *g = (struct cuda *)base;
+    const struct source from = pinned_memory(g);
+    const size_t block = whole(size) < host_block_bytes ? host_block_bytes : whole(size);
+    cudaSetDevice(g->card);
+    if ((*p = take(g, &from, whole(size), block == host_block_bytes))) return 0;
+    cudaError_t r = obtain(g, &from, p, block);
+    if (r == cudaSuccess && block > whole(size)) { /* the rest of the block is for others */
+        pthread_mutex_lock(&g->lock);
+        cuda_arena_give(&g->host, *p);
+        pthread_mutex_unlock(&g->lock);
+        *p = take(g, &from, whole(size), true);
+        r = *p ? cudaSuccess : cudaErrorMemoryAllocation;
+    }
+    if (r == cudaSuccess) return 0;
+    *p = NULL;
+    if (r != cudaErrorMemoryAllocation) {
+        cuda_check(g, r, "pinned memory");
+        return cuda_error(base, e);
+    }
+    return error_set(e, ERR_MEMORY, "cannot allocate %zu bytes of pinned memory: %s", size, cudaGetErrorString(r));
+}
+void cuda_memory_host_free(struct gpu *base, void *p) {
+    struct cuda *g = (struct cuda *)base;
+    pthread_mutex_lock(&g->lock);
+    cuda_arena_give(&g->host, p);
+    pthread_mutex_unlock(&g->lock);
+}
+
+/* Mapped checkpoints are read-only; registering them needs a flag that not every system supports. Without it only writable memory can be
+ * pinned. */
+int cuda_memory_register(struct gpu *base, const void *p, size_t size, struct error *e) {
+    int card = ((struct cuda *)base)->card, read_only = 0;
+    cudaSetDevice(card);
+    cudaDeviceGetAttribute(&read_only, cudaDevAttrHostRegisterReadOnlySupported, card);
+    const bool calm = cuda_timeline_begin_calm();
+    cudaError_t r = cudaHostRegister((void *)p, size, cudaHostRegisterPortable | (read_only ? cudaHostRegisterReadOnly : 0));
+    if (calm) cuda_timeline_end_calm();
+    if (r == cudaSuccess) return 0;
+    cudaGetLastError();
+    return error_set(e, ERR_MEMORY, "cannot pin %zu bytes: %s%s", size, cudaGetErrorString(r), read_only ? "" : " (this system cannot pin read-only mappings)");
+}
+void cuda_memory_unregister(struct gpu *base, const void *p) {
+    cudaSetDevice(((struct cuda *)base)->card);
+    const bool calm = cuda_timeline_begin_calm();
+    cudaHostUnregister((void *)p);
+    if (calm) cuda_timeline_end_calm();
+    cudaGetLastError();
+}
