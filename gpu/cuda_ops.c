@@ -1,5 +1,7 @@
 /* Selects the kernel of an operation. Its workspace is sized before anything is enqueued, so that growing it (in the first
  * layer) is the only wait. */
+#include <string.h>
+
 #include "gpu/cuda.h"
 
 static const size_t attention_space = (size_t)128 << 20; /* of keys and values as BF16; larger ones run in groups of heads */

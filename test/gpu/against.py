@@ -43,6 +43,11 @@ def batch(model, n, args):
     return [rc] + [a["text"] for a in sorted(map(json.loads, out.splitlines()), key=lambda a: a["index"])], err
 
 
+def warnings(err):
+    """Returns what the program says on stderr beside statistics and the explanation of its modes."""
+    return [line for line in err.splitlines() if "hearth: " in line and not line.startswith("hearth: prompt: ")]
+
+
 def end():
     print(f"{ran} cases, {failed} failed")
     return failed != 0 or not ran

@@ -5,7 +5,7 @@ several, with devices that fail at any transfer; and the figures of --stats add 
 usage: test_cache.py HEARTH FIXTURES_DIR [full]    without fixtures only the built-in model"""
 import json, re, sys
 
-from against import FULL, SCALAR, batch, check, end, greedy, known, run
+from against import FULL, SCALAR, batch, check, end, greedy, known, run, warnings
 
 models = known("deepseek_v3", "qwen2_moe", "mixtral", "gpt_oss", "qwen3_next", "deepseek_v4", "minimax_m2")
 models = models if FULL else models[:3]
@@ -88,7 +88,7 @@ for kind, first, step in (("copy", 20, 61), ("launch", 20, 97), ("alloc", 3, 37)
     n, clean, at = first, 0, 0
     while clean < 2 and at < (1000 if FULL else 4):
         rc, out, err = ids("ember:", DEVICE[:1] + [DEVICE[1] + f",fail={kind}:{n}"] + DEVICE[2:] + ["--expert-cache", "4"], 10)
-        said = [line for line in err.splitlines() if "hearth: " in line and "expected" not in line]
+        said = warnings(err)
         opening = rc in (1, 5) and kind in ("alloc", "die") and re.search("--decode hybrid", said[-1])
         check(opening or not rc and out == want and len(said) <= 1, f"fail={kind}:{n}", rc, out, err)
         clean, n, at = (0 if said else clean + 1), n + step, at + 1

@@ -6,7 +6,7 @@ formats of the KV cache; and the same seed gives the same text alone, in a batch
 usage: test_step.py HEARTH FIXTURES_DIR [full]    without fixtures only the built-in model"""
 import array, json, os, re, sys, tempfile
 
-from against import FULL, SCALAR, check, end, greedy, known, run  # FULL: all families at both levels
+from against import FULL, SCALAR, check, end, greedy, known, run, warnings  # FULL: all families at both levels
 
 os.environ["HEARTH_EXPERT_CACHE"] = "off"  # experts on the CPU; test_layers.py has them on devices
 models = known("deepseek_v3", "deepseek_v2_lite", "deepseek_v3_nogroup", "qwen2_moe", "qwen3_moe", "mixtral", "gpt_oss", "dbrx", "qwen3_next", "deepseek_v32", "glm_moe_dsa", "deepseek_v4")
@@ -153,7 +153,7 @@ def fault(gpus, kind, n, args):
     """Returns whether the device failed at all."""
     rank = "@1" if gpus.startswith("emu:2") and n % 2 else ""
     rc, out, err = ids("ember:", 24, SCALAR + ["--gpus", f"{gpus},fail={kind}:{n}{rank}", *args], 8)
-    said = [line for line in err.splitlines() if "hearth: " in line and "expected" not in line]
+    said = warnings(err)
     opening = rc == {"alloc": 5, "die": 1}.get(kind) and re.search("--(decode|prefill) (hybrid|blend)", said[-1])
     check(opening or not rc and out == want("ember:", 24, SCALAR) and len(said) <= 1, *args, "--gpus", gpus, f"fail={kind}:{n}{rank}", rc, out, err)
     return bool(said)
