@@ -149,17 +149,19 @@ static SCALE_FN(scale_row) {
 struct glu_v {                                      /* struct glu in vectors */
     V limit, low, high, alpha, shift, cubic, after; /* limit of g; bounds of u; alpha and cubic negated; limit of the activation of g */
 };
-INLINE V glu_of(V g, V u, const struct glu_v *a, const bool plain) {
-    if (plain) return vmul(vdiv(g, vadd(vset1(1), vexp(vsub(vzero(), g)))), u);
+enum glu_kind { GLU_SILU, GLU_RELU, GLU_ANY };
+INLINE V glu_of(V g, V u, const struct glu_v *a, const enum glu_kind kind) {
+    if (kind == GLU_RELU) return vmul(vmax(vzero(), g), u);
+    if (kind == GLU_SILU) return vmul(vdiv(g, vadd(vset1(1), vexp(vsub(vzero(), g)))), u);
     g = vmin(a->limit, g), u = vmax(a->low, vmin(a->high, u));
     V rate = vfma(a->cubic, vmin(vset1(FLT_MAX), vmul(g, g)), a->alpha);
     return vmul(vmin(a->after, vdiv(g, vadd(vset1(1), vexp(vmul(g, rate))))), vadd(u, a->shift));
 }
-INLINE void glu_all(float *h, const float *g, const float *u, int n, const struct glu_v *a, const bool plain) {
+INLINE void glu_all(float *h, const float *g, const float *u, int n, const struct glu_v *a, const enum glu_kind kind) {
     for (int i = 0; i < n; i += LANES) {
         const int m = n - i;
-        if (m < LANES) vstorem(h + i, glu_of(vloadm(g + i, m), vloadm(u + i, m), a, plain), m);
-        else vstore(h + i, glu_of(vload(g + i), vload(u + i), a, plain));
+        if (m < LANES) vstorem(h + i, glu_of(vloadm(g + i, m), vloadm(u + i, m), a, kind), m);
+        else vstore(h + i, glu_of(vload(g + i), vload(u + i), a, kind));
     }
 }
 static GLU_FN(glu) {
@@ -171,8 +173,9 @@ static GLU_FN(glu) {
                             .shift = vset1(a->shift),
                             .cubic = vset1(-a->cubic),
                             .after = vset1(a->clamp_after ? limit : INFINITY)};
-    if (a->limit > 0 || a->alpha > 0 || a->shift != 0 || a->cubic > 0) glu_all(h, g, u, n, &v, false);
-    else glu_all(h, g, u, n, &v, true);
+    if (a->is_relu) glu_all(h, g, u, n, &v, GLU_RELU);
+    else if (a->limit > 0 || a->alpha > 0 || a->shift != 0 || a->cubic > 0) glu_all(h, g, u, n, &v, GLU_ANY);
+    else glu_all(h, g, u, n, &v, GLU_SILU);
 }
 static AXPY_FN(axpy) {
     V va = vset1(a);

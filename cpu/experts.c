@@ -68,8 +68,8 @@ static void add_bias(float *y, const float *bias, int from, int n) {
 }
 static void apply_glu(const struct wave *w, const struct expert *e, float *h, float *gate, float *up, int r0, int n) {
     add_bias(gate, e->gate_bias, r0, n);
-    add_bias(up, e->up_bias, r0, n);
-    w->x->k.glu(h, gate, up, n, &e->glu);
+    if (e->up.data) add_bias(up, e->up_bias, r0, n);
+    w->x->k.glu(h, gate, e->up.data ? up : gate, n, &e->glu);
 }
 
 /* Columns [c0, c1) of a matrix, transposed to rows of a matrix in buf. */
@@ -94,18 +94,18 @@ static void gate_up_few(const struct wave *w, const struct group *g, const struc
     float gate[KERNEL_TOKENS][TASK_ROWS], up[KERNEL_TOKENS][TASK_ROWS];
     float *gates[KERNEL_TOKENS], *ups[KERNEL_TOKENS], *h = (float *)(w->space + g->h) + p->row + r0;
     const float *xs[KERNEL_TOKENS];
-    const bool turned = p->expert->gate_up_transposed;
-    struct mat mg = turned ? p->expert->gate : mat_rows(p->expert->gate, r0, r1), mu = turned ? p->expert->up : mat_rows(p->expert->up, r0, r1);
+    const bool turned = p->expert->gate_up_transposed, both = p->expert->up.data != NULL;
+    struct mat mg = turned ? p->expert->gate : mat_rows(p->expert->gate, r0, r1), mu = turned || !both ? p->expert->up : mat_rows(p->expert->up, r0, r1);
     for (int i = 0; i < KERNEL_TOKENS; i++) gates[i] = gate[i], ups[i] = up[i];
     for (int t = 0; t < g->n; t += KERNEL_TOKENS) {
         int n = g->n - t < KERNEL_TOKENS ? g->n - t : KERNEL_TOKENS;
         for (int i = 0; i < n; i++) xs[i] = w->o->x + (size_t)g->tokens[t + i] * (size_t)w->o->hidden;
         if (turned) {
             w->x->k.gevm[mg.dtype](gates, xs, n, &mg, r0, r1);
-            w->x->k.gevm[mu.dtype](ups, xs, n, &mu, r0, r1);
+            if (both) w->x->k.gevm[mu.dtype](ups, xs, n, &mu, r0, r1);
         } else {
             kernels_gemv(&w->x->k, mg.dtype, false)(gates, xs, n, &mg);
-            kernels_gemv(&w->x->k, mu.dtype, false)(ups, xs, n, &mu);
+            if (both) kernels_gemv(&w->x->k, mu.dtype, false)(ups, xs, n, &mu);
         }
         for (int i = 0; i < n; i++) apply_glu(w, p->expert, h + (size_t)(t + i) * (size_t)g->inter, gate[i], up[i], r0, r1 - r0);
     }
@@ -115,7 +115,7 @@ static void gate_up_many(const struct wave *w, const struct group *g, const stru
     float *gate = (float *)scratch, *up = gate + (size_t)g->n * (size_t)g->per, *h = (float *)(w->space + g->h) + p->row + r0;
     uint8_t *inner = scratch + w->tile_bytes;
     rows_many(w, g, &p->expert->gate, p->expert->gate_up_transposed, r0, r1, w->space + g->packed_x, gate, g->per, inner);
-    rows_many(w, g, &p->expert->up, p->expert->gate_up_transposed, r0, r1, w->space + g->packed_x, up, g->per, inner);
+    if (p->expert->up.data) rows_many(w, g, &p->expert->up, p->expert->gate_up_transposed, r0, r1, w->space + g->packed_x, up, g->per, inner);
     for (int i = 0; i < g->n; i++)
         apply_glu(w, p->expert, h + (size_t)i * (size_t)g->inter, gate + (size_t)i * (size_t)g->per, up + (size_t)i * (size_t)g->per, r0, r1 - r0);
 }
@@ -242,7 +242,7 @@ static const struct gemm *select_gemm(const struct cpu_exec *x, const struct gro
     if (wide && batch > BATCH_INVARIANT_ROWS) few = NULL; /* it would round to BF16, or quantise over many columns */
     const bool turned = e->is_transposed || e->gate_up_transposed;
     if (turned) few = NULL; /* transposing a matrix pays off only from some tokens on */
-    if (few && few->supports(&e->gate, g->n) && few->supports(&e->up, g->n) && few->supports(&e->down, g->n)) return few;
+    if (few && few->supports(&e->gate, g->n) && few->supports(expert_up(e), g->n) && few->supports(&e->down, g->n)) return few;
     const int most = x->level == CPU_AVX2 && !turned ? 2 * KERNEL_TOKENS : KERNEL_TOKENS; /* filling gemm_avx2's panels costs more than 16 tokens save */
     return batch > BATCH_INVARIANT_ROWS && g->n > most ? gemm_for(x->level, wide) : NULL;
 }
@@ -311,7 +311,7 @@ static bool has_kernel(const struct cpu_exec *x, const struct mat *m, bool turne
     return m->data && (turned ? x->k.gevm[m->dtype] && !m->scale : x->k.gemv[m->dtype] != NULL);
 }
 static bool is_supported(const struct cpu_exec *x, const struct expert *e) {
-    return has_kernel(x, &e->gate, e->gate_up_transposed) && has_kernel(x, &e->up, e->gate_up_transposed) && has_kernel(x, &e->down, e->is_transposed);
+    return has_kernel(x, &e->gate, e->gate_up_transposed) && has_kernel(x, expert_up(e), e->gate_up_transposed) && has_kernel(x, &e->down, e->is_transposed);
 }
 
 struct plan {        /* tokens and weights sorted by expert; the shared one has index n_experts */

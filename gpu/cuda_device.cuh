@@ -125,6 +125,7 @@ inline unsigned blocks_of(size_t n, size_t per) { return (unsigned)((n + per - 1
 
 /* Combines gate and up of an FFN; NaN stays NaN. */
 __device__ inline float glu(float gate, float up, const struct cuda_glu &a) {
+    if (a.is_relu) return (gate < 0 ? 0.0f : gate) * up;
     if (a.limit > 0) {
         gate = gate > a.limit && !a.clamp_after ? a.limit : gate;
         up = up > a.limit ? a.limit : up < -a.limit ? -a.limit : up;

@@ -53,9 +53,9 @@ static int run_tiles(struct cuda_stream *s, const struct product_group *g, const
             split_group(g->begin[k + 1] - g->begin[k], part);
             for (int i = 0; i < c; i++) row += part[i];
             t.w[k] = like->gated ? g->e[k]->gate : g->e[k]->down;
-            t.w2[k] = g->e[k]->up;
+            t.w2[k] = *expert_up(g->e[k]);
             t.bias[k] = like->gated ? g->e[k]->gate_bias : g->e[k]->down_bias;
-            t.bias2[k] = g->e[k]->up_bias;
+            t.bias2[k] = expert_up_bias(g->e[k]);
             if (part[c]) {
                 t.part[t.n_parts].w = k;
                 t.part[t.n_parts].row = row;
@@ -69,7 +69,9 @@ static int run_tiles(struct cuda_stream *s, const struct product_group *g, const
     return 0;
 }
 
-static struct cuda_glu glu_of(const struct expert *e) { return (struct cuda_glu){e->glu.limit, e->glu.alpha, e->glu.shift, e->glu.cubic, e->glu.clamp_after}; }
+static struct cuda_glu glu_of(const struct expert *e) {
+    return (struct cuda_glu){e->glu.limit, e->glu.alpha, e->glu.shift, e->glu.cubic, e->glu.clamp_after, e->glu.is_relu};
+}
 static int n_outputs(const struct expert *e) { return e->is_transposed ? e->down.cols : e->down.rows; }
 
 /* y [rows, hidden] = the experts' results for rows index[i] (NULL: i) of x, not weighted. */
@@ -109,7 +111,7 @@ static struct ffn ffn_plan(const struct cuda_stream *s, const struct expert *e, 
     f.gate = (struct cuda_linear){
         .w = e->gate, .bias = e->gate_bias, .n = f.piece, .ldx = expert_hidden(e), .ldy = 2 * f.inter, .transposed = e->gate_up_transposed};
     f.up = f.gate;
-    f.up.w = e->up, f.up.bias = e->up_bias;
+    f.up.w = *expert_up(e), f.up.bias = expert_up_bias(e);
     f.down = (struct cuda_linear){.w = e->down, .bias = e->down_bias, .n = f.piece, .ldx = f.inter, .ldy = n_outputs(e), .transposed = e->is_transposed};
     f.act = f.gate_up + align_up((size_t)f.piece * 2 * (size_t)f.inter * 4, 256);
     f.scratch = f.act + align_up((size_t)f.piece * (size_t)f.inter * 4, 256);
@@ -240,8 +242,9 @@ static bool is_uniform(const struct op_experts *a, struct cuda_routed *out) {
     if (!a->ids || a->n > CUDA_INVARIANT_ROWS || a->n_experts < 2 || e[0].is_transposed || e[0].gate_up_transposed) return false;
     const size_t each = (size_t)((const char *)e[1].gate.data - (const char *)e[0].gate.data);
     for (int i = 1; i < a->n_experts; i++) {
-        const struct mat *first[3] = {&e[0].gate, &e[0].up, &e[0].down}, *m[3] = {&e[i].gate, &e[i].up, &e[i].down};
-        const float *first_bias[3] = {e[0].gate_bias, e[0].up_bias, e[0].down_bias}, *bias[3] = {e[i].gate_bias, e[i].up_bias, e[i].down_bias};
+        const struct mat *first[3] = {&e[0].gate, expert_up(&e[0]), &e[0].down}, *m[3] = {&e[i].gate, expert_up(&e[i]), &e[i].down};
+        const float *first_bias[3] = {e[0].gate_bias, expert_up_bias(&e[0]), e[0].down_bias},
+                    *bias[3] = {e[i].gate_bias, expert_up_bias(&e[i]), e[i].down_bias};
         for (int k = 0; k < 3; k++) {
             const size_t at = (size_t)i * each;
             if (m[k]->scale_dtype != first[k]->scale_dtype || (m[k]->scale_dtype == DT_E4M3 && m[k]->scale_gain != first[k]->scale_gain)) return false;
@@ -255,10 +258,10 @@ static bool is_uniform(const struct op_experts *a, struct cuda_routed *out) {
                                 .ids = a->ids,
                                 .weights = a->weights,
                                 .gate = e[0].gate,
-                                .up = e[0].up,
+                                .up = *expert_up(&e[0]),
                                 .down = e[0].down,
                                 .gate_bias = e[0].gate_bias,
-                                .up_bias = e[0].up_bias,
+                                .up_bias = expert_up_bias(&e[0]),
                                 .down_bias = e[0].down_bias,
                                 .each = each,
                                 .glu = glu_of(&e[0]),

@@ -170,7 +170,7 @@ cudaError_t cuda_merge(cudaStream_t s, float *out, float *lse, const float *out2
 cudaError_t cuda_bias(cudaStream_t s, float *y, const float *bias, int n, int m, int ldy);
 struct cuda_glu { /* struct glu */
     float limit, alpha, shift, cubic;
-    int clamp_after;
+    int clamp_after, is_relu;
 };
 /* out [n, inter] = glu(gate, up); a row holds gate, then up: [n, 2 * inter] */
 cudaError_t cuda_glu(cudaStream_t s, float *out, const float *gate_up, int n, int inter, struct cuda_glu a);

@@ -243,7 +243,7 @@ int cuda_expand_op(struct cuda_stream *s, const struct op_expand *a) {
 bool cuda_linear_is_tiled(const struct cuda_stream *s, const struct expert *e, int n) {
     struct cuda_linear gate = {.w = e->gate, .n = n, .transposed = e->gate_up_transposed}, down = {.w = e->down, .n = n, .transposed = e->is_transposed};
     enum path a = select_path(s, &gate), b = select_path(s, &down);
-    return (a == TILES || a == TILES_FP8) && a == b && cuda_linear_can_batch(&e->gate, &e->up);
+    return (a == TILES || a == TILES_FP8) && a == b && cuda_linear_can_batch(&e->gate, expert_up(e));
 }
 bool cuda_linear_can_batch(const struct mat *a, const struct mat *b) {
     return a->dtype == b->dtype && a->rows == b->rows && a->cols == b->cols && !a->scale == !b->scale && (!a->scale || a->block_cols == b->block_cols);

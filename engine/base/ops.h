@@ -228,21 +228,23 @@ struct op_route {
 
 /* Activation of an FFN: g * sigmoid(alpha * g + cubic * g^3) * (u + shift), with g clamped to <= limit and u to +-limit. clamp_after: the activated g is
  * clamped instead of g. All zero: silu(g) * u. GELU in its tanh form (Hendrycks and Gimpel 2016) is alpha = 2 * sqrt(2 / pi), cubic = 0.044715 * alpha, because
- * (1 + tanh(z)) / 2 = sigmoid(2 * z). */
+ * (1 + tanh(z)) / 2 = sigmoid(2 * z). is_relu: max(g, 0) * u and nothing else; without up, u is g, which gives squared ReLU (So et al. 2021). */
 struct glu {
     float limit; /* 0: none */
     float alpha; /* 0: 1 */
     float shift, cubic;
-    bool clamp_after;
+    bool clamp_after, is_relu;
 };
 struct expert {                 /* one FFN: down(glu(gate x, up x)) */
-    struct mat gate, up;        /* [inter, hidden]; gate_up_transposed: stored as [hidden, inter] */
+    struct mat gate, up;        /* [inter, hidden]; gate_up_transposed: stored as [hidden, inter]. up.data NULL: there is none, and gate x takes its place */
     struct mat down;            /* [hidden, inter]; is_transposed: stored as [inter, hidden] */
     float *gate_bias, *up_bias; /* [inter] or NULL */
     float *down_bias;           /* [hidden] or NULL */
     struct glu glu;
     bool is_transposed, gate_up_transposed; /* plain formats without scales only */
 };
+static inline const struct mat *expert_up(const struct expert *e) { return e->up.data ? &e->up : &e->gate; }
+static inline const float *expert_up_bias(const struct expert *e) { return e->up.data ? e->up_bias : e->gate_bias; }
 static inline int expert_inter(const struct expert *e) { return e->gate_up_transposed ? e->gate.cols : e->gate.rows; }
 static inline int expert_hidden(const struct expert *e) { return e->gate_up_transposed ? e->gate.rows : e->gate.cols; }
 /* The same experts split by NUMA node: part [e * n_nodes + a] is node a's part of expert e, the shared expert follows the last: some rows of gate and up, in
@@ -252,6 +254,7 @@ struct expert_shards {
     const struct expert *part;
     const int32_t *rows; /* [n_nodes + 1] */
     int n_nodes;
+    const int32_t *shared_rows; /* rows for a call with the shared expert alone, whose y may be wider; op_experts does not read them */
 };
 /* y += sum over the token's experts of weight * expert(x), plus the shared expert (weight 1, or shared_weight[i]). The sum runs in ascending order of expert
  * id, then the shared expert, whatever the threads and the batch. An id of -1 is skipped (another executor computes that expert): the others are summed as if

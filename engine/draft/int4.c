@@ -133,6 +133,7 @@ static struct expert expert_view(const struct expert *e, const uint8_t *p) {
     v.is_transposed = v.gate_up_transposed = false;
     for (int i = 0; i < 3; i++) {
         const int rows = shape[i][0], cols = shape[i][1];
+        if (!rows) continue; /* no up */
         *m[i] = (struct mat){.data = p,
                              .stride = dtype_bytes(DT_INT4, (size_t)cols),
                              .rows = rows,
@@ -145,7 +146,8 @@ static struct expert expert_view(const struct expert *e, const uint8_t *p) {
                              .scale_dtype = DT_BF16};
         p += code_bytes(rows, cols);
     }
-    for (int i = 0; i < 3; i++) m[i]->scale = p, p += scale_bytes(shape[i][0], shape[i][1]);
+    for (int i = 0; i < 3; i++)
+        if (shape[i][0]) m[i]->scale = p, p += scale_bytes(shape[i][0], shape[i][1]);
     return v;
 }
 

@@ -16,6 +16,7 @@ static struct expert *copy_views(const struct expert *from, int n, const char *m
         struct mat *m[3] = {&to[i].gate, &to[i].up, &to[i].down};
         to[i] = from[i];
         for (int k = 0; k < 3; k++) {
+            if (!m[k]->data) continue; /* no up */
             m[k]->data = mem + ((const char *)m[k]->data - base);
             m[k]->scale = mem + ((const char *)m[k]->scale - base);
         }

@@ -11,9 +11,10 @@ struct expert numa_shard_view(const struct expert *e, struct numa_part inter, st
     if (!e->gate.data) return (struct expert){0};
     struct expert part = *e;
     part.gate = (e->gate_up_transposed ? mat_cols : mat_rows)(e->gate, inter.first, inter.first + inter.count);
-    part.up = (e->gate_up_transposed ? mat_cols : mat_rows)(e->up, inter.first, inter.first + inter.count);
+    if (e->up.data) part.up = (e->gate_up_transposed ? mat_cols : mat_rows)(e->up, inter.first, inter.first + inter.count);
     part.down = (e->is_transposed ? mat_cols : mat_rows)(e->down, hidden.first, hidden.first + hidden.count);
-    if (e->gate_bias) part.gate_bias += inter.first, part.up_bias += inter.first;
+    if (e->gate_bias) part.gate_bias += inter.first;
+    if (e->up_bias) part.up_bias += inter.first;
     if (e->down_bias) part.down_bias += hidden.first;
     return part;
 }

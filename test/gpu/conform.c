@@ -244,9 +244,11 @@ static void mixtures(void) {
         CHECK("route, idle experts", route, OP_ROUTE, .ids = buf_new((size_t)(n * 6) * 4, 'i'), .weights = floats((size_t)(n * 6), 'f'),
               .logits = floats((size_t)(n * 60), 'c'), .bias = floats(60, 'c'), .idle = floats((size_t)n, 'f'), .n = n, .n_experts = 40, .n_idle = 20,
               .topk = 6, .score = SCORE_SOFTMAX, .scale = 6);
-    static const char *const others[][2] = {
-        {"ffn, turned", "experts, turned"}, {"ffn, mxfp4 in turns", "experts, mxfp4 in turns"}, {"ffn, gate and up turned", "experts, gate and up turned"}};
-    for (int kind = 0; kind < 3; kind++) {
+    static const char *const others[][2] = {{"ffn, turned", "experts, turned"},
+                                            {"ffn, mxfp4 in turns", "experts, mxfp4 in turns"},
+                                            {"ffn, gate and up turned", "experts, gate and up turned"},
+                                            {"ffn, no up", "experts, no up"}};
+    for (int kind = 0; kind < 4; kind++) {
         for (int n = 1; n < 100; n = n * 4 + 3)
             CHECK(others[kind][0], ffn, OP_FFN, .y = floats((size_t)(n * 192), 'f'), .x = floats((size_t)(n * 192), 'c'),
                   .expert = expert_other(192, 160, kind), .n = n, .hidden = 192);

@@ -102,8 +102,8 @@ static void int4_experts(struct expert *out, int count, int hidden, int inter) {
         out[e] = (struct expert){.gate = m[0], .up = m[1], .down = m[2], .glu = {.limit = 30}};
     }
 }
-/* Experts in the layout of experts/resident_experts.h, with biases or without. */
-static void uniform_experts(struct expert *out, int count, int hidden, int inter, enum dtype t, bool biased) {
+/* Experts in the layout of experts/resident_experts.h, with biases or without; no_up: with squared ReLU. */
+static void uniform_experts(struct expert *out, int count, int hidden, int inter, enum dtype t, bool biased, bool no_up) {
     const int br = t == DT_E4M3 ? 128 : t == DT_E2M1, bc = t == DT_E4M3 ? 128 : 32;
     const struct expert like = {.gate = matrix(inter, hidden, t, br, bc), .up = matrix(inter, hidden, t, br, bc), .down = matrix(hidden, inter, t, br, bc)};
     const struct mat *m[3] = {&like.gate, &like.up, &like.down};
@@ -129,21 +129,22 @@ static void uniform_experts(struct expert *out, int count, int hidden, int inter
         }
         out[e] = (struct expert){.gate = r[0], .up = r[1], .down = r[2], .glu = {.limit = 7, .alpha = 1.7f, .shift = 1}};
         if (biased) out[e].gate_bias = b[0], out[e].up_bias = b[1], out[e].down_bias = b[2];
+        if (no_up) out[e].up = (struct mat){0}, out[e].up_bias = NULL, out[e].glu = (struct glu){.is_relu = true};
     }
 }
 static void resident(void) {
     static const enum dtype types[] = {DT_E4M3, DT_BF16, DT_F32, DT_E2M1, DT_Q8_0, DT_Q4_K, DT_Q6_K};
     static const struct {
         int n, topk, count, hidden, inter;
-        bool biased;
-    } c[] = {{1, 2, 4, 256, 256, false}, {3, 4, 6, 512, 256, true}, {17, 3, 5, 256, 256, false}};
+        bool biased, no_up;
+    } c[] = {{1, 2, 4, 256, 256, false}, {3, 4, 6, 512, 256, true}, {17, 3, 5, 256, 256, false}, {2, 2, 4, 256, 512, true, true}};
     for (size_t k = 0; k < sizeof types / sizeof *types; k++)
         for (size_t i = 0; i < sizeof c / sizeof *c; i++) {
             struct expert e[8];
             char name[80];
-            snprintf(name, sizeof name, "resident experts %s, %d tokens, %d of %d, %d and %d", dtype_name(types[k]), c[i].n, c[i].topk, c[i].count, c[i].hidden,
-                     c[i].inter);
-            uniform_experts(e, c[i].count, c[i].hidden, c[i].inter, types[k], c[i].biased);
+            snprintf(name, sizeof name, "resident experts %s, %d tokens, %d of %d, %d and %d%s", dtype_name(types[k]), c[i].n, c[i].topk, c[i].count,
+                     c[i].hidden, c[i].inter, c[i].no_up ? ", no up" : "");
+            uniform_experts(e, c[i].count, c[i].hidden, c[i].inter, types[k], c[i].biased, c[i].no_up);
             int32_t *ids = buf_new((size_t)(c[i].n * c[i].topk) * 4, 'c');
             for (int t = 0; t < c[i].n; t++) /* each token at most once, not in order; one is skipped */
                 for (int j = 0, first = (int)(rnd() % (uint32_t)c[i].count); j < c[i].topk; j++)

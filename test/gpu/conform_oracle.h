@@ -57,17 +57,19 @@ static void oracle_expert(double *y, const struct expert *e, const float *x, boo
     double *gate = malloc(2 * inter * sizeof *gate), *up = gate + inter;
     float *h = malloc(inter * 4);
     if (e->gate_up_transposed) {
-        multiply_turned(gate, &e->gate, x), multiply_turned(up, &e->up, x);
+        multiply_turned(gate, &e->gate, x), multiply_turned(up, expert_up(e), x);
     } else {
         multiply(gate, &e->gate, x, exact ? AS_IS : narrow_of(&e->gate));
-        multiply(up, &e->up, x, exact ? AS_IS : narrow_of(&e->up));
+        multiply(up, expert_up(e), x, exact ? AS_IS : narrow_of(expert_up(e)));
     }
     double limit = e->glu.limit > 0 ? (double)e->glu.limit : INFINITY, alpha = e->glu.alpha > 0 ? (double)e->glu.alpha : 1;
     for (size_t i = 0; i < inter; i++) {
         double a = fmin(gate[i] + (e->gate_bias ? (double)e->gate_bias[i] : 0), e->glu.clamp_after ? INFINITY : limit),
-               b = up[i] + (e->up_bias ? (double)e->up_bias[i] : 0);
-        h[i] = (float)(fmin(a / (1 + exp(-alpha * a - (double)e->glu.cubic * a * a * a)), e->glu.clamp_after ? limit : INFINITY) *
-                       (fmax(fmin(b, limit), -limit) + (double)e->glu.shift));
+               b = up[i] + (expert_up_bias(e) ? (double)expert_up_bias(e)[i] : 0);
+        if (e->glu.is_relu) h[i] = (float)(fmax(a, 0) * b);
+        else
+            h[i] = (float)(fmin(a / (1 + exp(-alpha * a - (double)e->glu.cubic * a * a * a)), e->glu.clamp_after ? limit : INFINITY) *
+                           (fmax(fmin(b, limit), -limit) + (double)e->glu.shift));
     }
     if (e->is_transposed) multiply_turned(y, &e->down, h);
     else multiply(y, &e->down, h, exact ? AS_IS : narrow_of(&e->down));

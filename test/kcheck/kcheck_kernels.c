@@ -244,14 +244,15 @@ static void check_elements(int n) {
                                        {.alpha = 0.5f},
                                        {.shift = -2},
                                        {.alpha = 1.5957691f, .cubic = 0.0713548f},
-                                       {.limit = 1.5f, .clamp_after = true}};
+                                       {.limit = 1.5f, .clamp_after = true},
+                                       {.is_relu = true}};
     for (size_t j = 0; j < sizeof joins / sizeof *joins; j++) {
         const struct glu *a = &joins[j];
         double limit = a->limit > 0 ? (double)a->limit : INFINITY, alpha = a->alpha > 0 ? (double)a->alpha : 1;
         k.glu(y, g, w, n, a);
         for (int i = 0; i < n; i++) {
             double top = a->clamp_after ? (double)g[i] : fmin(g[i], limit), add = fmax(fmin(w[i], limit), -limit) + (double)a->shift,
-                   s = top / (1 + exp(-alpha * top - (double)a->cubic * top * top * top));
+                   s = a->is_relu ? fmax(g[i], 0) : top / (1 + exp(-alpha * top - (double)a->cubic * top * top * top));
             near("glu", n, i, y[i], (a->clamp_after ? fmin(s, limit) : s) * add, fabs(s) * (fabs(add) + 1) * 2e-5 + 1e-36);
         }
     }
@@ -291,6 +292,8 @@ static void check_exp(void) { /* through softmax: far tails, and NaN must stay N
     if (!isnan(h[2]) || !isinf(h[4])) fail("silu of what is not finite", 2, 4, h[2], NAN, 0);
     near("silu", 8, 0, h[8], 200, 1e-3);
     near("silu", 10, 0, h[10], 0, 1e-30);
+    k.glu(h, g, g, 20, &(struct glu){.is_relu = true});
+    if (!isnan(h[2]) || !isinf(h[4]) || h[10] != 0) fail("relu of what is not finite", 2, 4, h[2], NAN, 0);
     u[12] = u[13] = NAN;
     k.glu(h, g, u, 20, &(struct glu){.limit = 7, .alpha = 1.702f, .shift = 1});
     if (!isnan(h[2]) || !isnan(h[12]) || !isnan(h[13])) fail("a limit hides what is no number", 2, 12, h[2], NAN, 0);

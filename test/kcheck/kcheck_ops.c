@@ -81,8 +81,8 @@ static void check_linear(int n, bool transposed, bool accumulate, int batch, uin
 /* Formats of experts: FP8 in blocks or by rows, MXFP4 with interleaved gate and up rows, BF16 with a transposed down matrix. */
 struct expert_kind {
     uint8_t dtype, scale;
-    int block_rows, block_cols;        /* block_cols 0: no scale */
-    bool turns, bias, turned, columns; /* columns: gate and up are stored transposed */
+    int block_rows, block_cols;               /* block_cols 0: no scale */
+    bool turns, bias, turned, columns, no_up; /* columns: gate and up are stored transposed */
     struct glu glu;
 };
 static const struct expert_kind expert_kinds[] = {
@@ -94,18 +94,21 @@ static const struct expert_kind expert_kinds[] = {
     {DT_BF16, DT_NONE, 1, 0, .turned = true, .columns = true},
     {DT_F32, DT_NONE, 1, 0, .columns = true, .bias = true},
     {DT_BF16, DT_NONE, 1, 0, .glu = {.alpha = 1.5957691f, .cubic = 0.0713548f}},
+    {DT_BF16, DT_NONE, 1, 0, .no_up = true, .glu = {.is_relu = true}},
+    {DT_E4M3, DT_F32, 128, 128, .no_up = true, .bias = true, .glu = {.is_relu = true}},
+    {DT_F32, DT_NONE, 1, 0, .no_up = true, .columns = true, .turned = true, .glu = {.is_relu = true}},
 };
 static struct expert expert_make(const struct expert_kind *k, int inter, int hidden) {
     struct shape up = {k->columns ? hidden : k->turns ? 2 * inter : inter, k->columns ? inter : hidden, k->block_rows, k->block_cols, k->dtype, k->scale, 0, 1};
     struct shape down = {k->turned ? inter : hidden, k->turned ? hidden : inter, k->block_rows, k->block_cols, k->dtype, k->scale, 0, 1};
     struct expert e = {.gate = make(&up), .down = make(&down), .glu = k->glu, .is_transposed = k->turned, .gate_up_transposed = k->columns};
-    e.up = k->turns ? e.gate : make(&up);
+    if (!k->no_up) e.up = k->turns ? e.gate : make(&up);
     if (k->turns) {
         e.gate.rows = e.up.rows = inter, e.gate.row_step = e.up.row_step = 2, e.up.row0 = 1;
         e.up.data = (const uint8_t *)e.up.data + e.up.stride;
         e.gate.stride *= 2, e.up.stride *= 2;
     }
-    if (k->bias) e.gate_bias = vec((size_t)inter), e.up_bias = vec((size_t)inter), e.down_bias = vec((size_t)hidden);
+    if (k->bias) e.gate_bias = vec((size_t)inter), e.up_bias = k->no_up ? NULL : vec((size_t)inter), e.down_bias = vec((size_t)hidden);
     return e;
 }
 
@@ -156,15 +159,15 @@ static void check_experts(int n, int n_experts, int topk, bool shared, const str
                 double g = 0, up = 0, g_off = 0, up_off = 0;
                 for (int c = 0; c < HIDDEN; c++) {
                     const int row = q->gate_up_transposed ? c : r, col = q->gate_up_transposed ? r : c;
-                    double a = mat_at(&q->gate, row, col), b = mat_at(&q->up, row, col);
+                    double a = mat_at(&q->gate, row, col), b = mat_at(expert_up(q), row, col);
                     g += a * in[c], up += b * in[c], g_off += a * a * lost[c], up_off += b * b * lost[c];
                 }
-                if (q->gate_bias) g += q->gate_bias[r], up += q->up_bias[r];
+                if (q->gate_bias) g += q->gate_bias[r], up += expert_up_bias(q)[r];
                 if (q->glu.limit > 0) g = fmin(g, q->glu.limit), up = fmax(fmin(up, q->glu.limit), -(double)q->glu.limit);
-                double s = g / (1 + exp(-(q->glu.alpha > 0 ? (double)q->glu.alpha : 1) * g - (double)q->glu.cubic * g * g * g));
+                double s = q->glu.is_relu ? fmax(g, 0) : g / (1 + exp(-(q->glu.alpha > 0 ? (double)q->glu.alpha : 1) * g - (double)q->glu.cubic * g * g * g));
                 up += (double)q->glu.shift;
                 h[r] = s * up;
-                h_off[r] = 1.21 * g_off * up * up + s * s * up_off + h[r] * h[r] * u * u; /* the slope of swish is at most 1.1 */
+                h_off[r] = (q->up.data ? 1.21 : 4) * g_off * up * up + s * s * up_off + h[r] * h[r] * u * u; /* slopes: swish at most 1.1, a square 2 */
             }
             for (int r = 0; r < INTER && whole; r++) h_off[r] += lost_whole(h, INTER, r);
             for (int r = 0; r < HIDDEN; r++) {
