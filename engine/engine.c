@@ -134,9 +134,7 @@ static void apply_emulated_speeds(struct cost_machine *m, const struct gpu_spec 
 static void assume_speeds(struct engine *e, enum cpu_level level) {
     const struct gpu_set *g = e->machine.gpus;
     const struct gpu_info *info = g ? gpu_info(g->gpu[0]) : NULL;
-    const struct layer *last = &e->weights.layers[e->weights.config.n_layers - 1];
-    enum dtype experts = (enum dtype)(last->experts ? last->experts[0].gate.dtype : last->dense.gate.dtype);
-    cost_model_of(&e->cost_model, &e->weights.config, (enum dtype)last->o.dtype, experts, (enum dtype)e->params.kv);
+    cost_model_of(&e->cost_model, &e->weights.config, weights_dense_dtype(&e->weights), weights_ffn_dtype(&e->weights), (enum dtype)e->params.kv);
     cost_assumed(&e->cost, pool_threads(e->pool), (int)level, g ? g->n : 0, info ? info->h2d : 0, info ? info->d2h : 0, 0);
     if (g && g->spec.is_emulated) apply_emulated_speeds(&e->cost, &g->spec);
     e->cost.is_deterministic = e->params.deterministic;

@@ -150,16 +150,16 @@ int engine_inspect(const struct engine_params *p, struct buf *b, struct error *e
     enum dtype kv = p->kv ? p->kv : DT_BF16;
     enum cpu_level level = p->cpu_level ? (enum cpu_level)(p->cpu_level - 1) : cpu_level_best();
     const int layers = c->n_layers - config_has_mixer(c, MIXER_TAIL); /* as published */
-    int moe = 0, first = -1, kind = 0, states = 0, mixer = 0, window = 0, windows = 0, dense = 0;
+    int moe = 0, ffns = 0, first = -1, kind = 0, states = 0, mixer = 0, window = 0, windows = 0, dense = 0;
     for (int i = 0; i < layers; i++) {
-        moe += c->layer[i].moe;
-        if (c->layer[i].mixer) states++, mixer = i;
+        moe += c->layer[i].moe, ffns += !c->layer[i].no_ffn;
+        if (config_is_stateful(c, i)) states++, mixer = i;
         windows += c->layer[i].window > 0;
         if (c->layer[i].window > window) window = c->layer[i].window;
         if (c->layer[i].moe && first < 0) first = i;
     }
     while (kind < c->n_layers - 1 && c->layer[kind].mixer) kind++; /* first layer with attention, if any */
-    while (dense < layers && c->layer[dense].moe) dense++;         /* first layer without experts */
+    while (dense < layers && (c->layer[dense].moe || c->layer[dense].no_ffn)) dense++;         /* first layer without experts */
     buf_str(b, "{\"path\":");
     json_quote(b, p->dir, strlen(p->dir));
     buf_fmt(b, ",\"family\":\"%s\",\"model_type\":", c->arch->title);
@@ -186,12 +186,12 @@ int engine_inspect(const struct engine_params *p, struct buf *b, struct error *e
     if (c->rope.kind) buf_fmt(b, ",\"factor\":%g", c->rope.factor);
     buf_fmt(b, "},\"experts\":{\"routed\":%d,\"active\":%d,\"groups\":%d,\"inter\":%d,\"shared_inter\":%d,\"score\":\"%s\"}", c->n_experts, c->topk,
             c->n_group > 1 ? c->n_group : 1, c->moe_inter, c->shared_inter, scores[c->score]);
-    if (moe < layers) buf_fmt(b, ",\"dense\":{\"layers\":%d,\"inter\":%d}", layers - moe, c->dense_inter);
+    if (moe < ffns) buf_fmt(b, ",\"dense\":{\"layers\":%d,\"inter\":%d}", ffns - moe, c->dense_inter);
     if (c->streams.n && !c->streams.is_plain) buf_fmt(b, ",\"residual_streams\":%d", c->streams.n);
     buf_str(b, ",\"formats\":{");
     json_mat(b, "embedding", &w.embed);
     json_mat(b, "head", &w.head);
-    json_mat(b, "attention_out", &w.layers[0].o);
+    json_mat(b, "attention_out", &w.layers[kind].o);
     if (first >= 0) {
         json_mat(b, "router", &w.layers[first].router);
         json_mat(b, "expert_gate", &w.layers[first].experts[0].gate);

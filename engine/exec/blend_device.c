@@ -159,7 +159,8 @@ int blend_device_run_experts(struct blend_device *p, int layer, const int16_t *o
         struct blend_slot *slots[OP_GROUP_MAX], *t;
         uint32_t on = 0;
         for (; next < n && (t = blend_device_free_slot(p, layer)); next++) TRY(blend_device_upload(p, t, layer, order[next]));
-        struct op_group g = {.y = y, .x = x, .token = p->token, .weight = p->weight, .hidden = c->hidden, .wide = config_needs_wide_activations(c)};
+        struct op_group g = {
+            .y = y, .x = x, .token = p->token, .weight = p->weight, .hidden = config_routed_width(c), .wide = config_needs_wide_activations(c)};
         for (int most = i < there ? GROUP_RESIDENT : GROUP_MOVED; i < n && g.n < most && (i < there || i < next); i++) {
             if (g.n && rows_of[order[i]] > GROUP_ROWS) break;
             slots[g.n] = blend_device_slot(p, layer, order[i]);

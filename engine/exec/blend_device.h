@@ -23,7 +23,7 @@ struct blend_device {
     _Atomic int own_stop, *stop; /* cancel flag of both streams */
     struct stage *stage;         /* feeds the link */
     struct work work;            /* with layers; else empty */
-    float *xn, *y;               /* device [rows, hidden]: expert input and output sum for a layer of another device */
+    float *xn, *y;               /* device [rows, config_routed_width]: expert input and output sum for a layer of another device */
     int32_t *token;              /* device [rows * topk]: token of each pair, sorted by expert */
     float *weight;
     struct blend_slot *slots;

@@ -23,7 +23,8 @@ static bool device_experts_pay(const struct runtime *m, int device) {
 
 struct budget_out decode_experts_budget(const struct decode *s, int device, int first, int last, size_t weights, const struct layer_assign_in *room) {
     const struct runtime *m = s->m;
-    const size_t buffers = (size_t)DECODE_MAX_ROWS * (9 * (size_t)s->c->hidden + (size_t)s->c->n_experts) * 4; /* expert_pool.c, router_lookahead.c */
+    const size_t buffers = (size_t)DECODE_MAX_ROWS * (9 * (size_t)s->c->hidden + 2 * (size_t)s->c->moe_latent + (size_t)s->c->n_experts) *
+                           4; /* expert_pool.c, router_lookahead.c */
     struct budget_out out;
     struct budget_in in = {.free_bytes = room->free_bytes[device],
                            .weight_bytes = weights,

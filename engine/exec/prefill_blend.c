@@ -22,6 +22,7 @@ struct blend {
     int at, n, rows, layer;           /* the batch: tokens [at, at + n) of the job, at most `rows`; its next layer */
     /* pinned */
     float *x, *xn, *weights;
+    float *routed_in;             /* experts in a latent space: their input, for devices without the layer */
     int32_t *ids, *cpu_ids, *pos; /* pos: [rows], then the tokens [rows] */
     struct work carry;            /* x and what decode_carry moves with it between devices */
     _Atomic int *bad;
@@ -36,6 +37,7 @@ struct blend {
     int8_t *device_of;           /* [n_experts]: index of the device that computes it; -1: the CPU */
     struct split_plan plan;
     float *logits;
+    float *cpu_latent;      /* [2, rows, moe_latent] of the CPU's experts */
     uint64_t routing_batch; /* number and lines in the routing trace */
     struct buf routing_lines;
 };
@@ -93,6 +95,7 @@ static int open_host_buffers(struct blend *b, const struct prefill_job *j, struc
         size_t bytes;
     } want[] = {{&b->x, hidden},
                 {&b->xn, hidden},
+                {&b->routed_in, b->n_dev > 1 ? n * (size_t)c->moe_latent * 4 : 0},
                 {&b->ids, pairs},
                 {&b->cpu_ids, pairs},
                 {&b->weights, pairs},
@@ -113,7 +116,9 @@ static int open_host_buffers(struct blend *b, const struct prefill_job *j, struc
     b->pairs_of = mem_alloc(2 * experts * sizeof *b->pairs_of);
     b->device_of = mem_alloc(experts);
     b->logits = mem_alloc((size_t)(j->on_logits ? 16 : 1) * (size_t)c->vocab * sizeof *b->logits);
-    if (!b->experts || !b->expert_ids || !b->pairs_of || !b->device_of || !b->logits) return error_set(e, ERR_MEMORY, "no memory for a prefill");
+    b->cpu_latent = mem_alloc(2 * n * (size_t)c->moe_latent * sizeof *b->cpu_latent + 1);
+    if (!b->experts || !b->expert_ids || !b->pairs_of || !b->device_of || !b->logits || !b->cpu_latent)
+        return error_set(e, ERR_MEMORY, "no memory for a prefill");
     b->pair_at = b->pairs_of + experts;
     return 0;
 }
@@ -142,12 +147,23 @@ static void blend_close(struct runtime *m, struct prefill_job *j) {
     trace_settle(m->trace);
     for (int i = 0; i < b->n_dev; i++)
         if (b->dev[i].d && b->dev[i].stop) atomic_store(b->dev[i].stop, 0);
-    void *pinned[] = {b->x,           b->xn, b->ids,           b->cpu_ids,    b->weights,    b->pos,
-                      (void *)b->bad, b->kv, b->carry.streams, b->carry.post, b->carry.kept, b->carry.selected_keys};
+    void *pinned[] = {b->x,
+                      b->xn,
+                      b->ids,
+                      b->cpu_ids,
+                      b->weights,
+                      b->pos,
+                      b->routed_in,
+                      (void *)b->bad,
+                      b->kv,
+                      b->carry.streams,
+                      b->carry.post,
+                      b->carry.kept,
+                      b->carry.selected_keys};
     for (size_t i = 0; i < sizeof pinned / sizeof *pinned; i++) gpu_host_free(m->gpus->gpu[0], pinned[i]);
     gpu_timeline_close(&b->answered);
     gpu_timeline_close(&b->arrived);
-    void *own[] = {b->experts, b->expert_ids, b->pairs_of, b->device_of, b->logits, b};
+    void *own[] = {b->experts, b->expert_ids, b->pairs_of, b->device_of, b->logits, b->cpu_latent, b};
     routing_trace_end(m->routing, &b->routing_lines, false);
     buf_free(&b->routing_lines);
     for (size_t i = 0; i < sizeof own / sizeof *own; i++) mem_free(own[i]);
@@ -273,6 +289,28 @@ static int attention_block(struct blend *b, const struct prefill_job *j, const s
     return 0;
 }
 
+/* Input and sum of the owner's routed experts: those of the residual stream, or of experts in a latent space. */
+static int begin_routed(struct blend *b, const float **in, float **sum) {
+    const struct config *c = b->s->c;
+    struct blend_device *p = &b->dev[b->owner];
+    struct gpu_stream *main = blend_device_stream(p);
+    const size_t latent = (size_t)b->n * (size_t)c->moe_latent * 4;
+    *in = p->work.xn, *sum = p->work.x;
+    if (!latent) return 0;
+    *in = p->work.routed_in, *sum = p->work.routed_sum;
+    TRY(block_routed_input(gpu_stream_exec(main), c, &p->d->layers[b->layer].view, p->work.xn, p->work.routed_in, b->n));
+    TRY(gpu_fill(main, p->work.routed_sum, 0, latent));
+    if (b->n_dev == 1) return 0;
+    TRY(gpu_copy(main, b->routed_in, p->work.routed_in, latent, GPU_D2H));
+    return gpu_timeline_signal(b->arrived, ++b->n_arrived, main);
+}
+static int end_routed(struct blend *b) {
+    const struct config *c = b->s->c;
+    const struct blend_device *p = &b->dev[b->owner];
+    struct exec *x = gpu_stream_exec(blend_device_stream(p));
+    return c->moe_latent ? block_routed_output(x, c, &p->d->layers[b->layer].view, p->work.routed_sum, p->work.x, b->n) : 0;
+}
+
 /* Counts the pairs of each expert and splits them. Domain 1 + i is device i. */
 static void split_layer(struct blend *b) {
     const struct config *c = b->s->c;
@@ -332,22 +370,27 @@ static void sort_pairs(struct blend *b) {
     }
 }
 
-/* Adds a sum in host memory to the layer's own rows; reuses xn as scratch. */
-static int add_sum(struct blend *b, const float *sum) {
+/* Adds a sum in host memory, [n, width], to one of the owner's; reuses xn as scratch. */
+static int add_sum(struct blend *b, float *to, const float *sum, int width) {
     struct blend_device *p = &b->dev[b->owner];
     struct exec *x = gpu_stream_exec(blend_device_stream(p));
-    TRY(gpu_copy(blend_device_stream(p), p->work.xn, sum, (size_t)b->n * (size_t)b->s->c->hidden * 4, GPU_H2D));
-    return x->ops->add(x, &(struct op_add){.y = p->work.x, .x = p->work.xn, .n = b->n, .m = b->s->c->hidden});
+    TRY(gpu_copy(blend_device_stream(p), p->work.xn, sum, (size_t)b->n * (size_t)width * 4, GPU_H2D));
+    return x->ops->add(x, &(struct op_add){.y = to, .x = p->work.xn, .n = b->n, .m = width});
 }
 
 static int device_experts(struct blend *b) {
     int16_t all[SPLIT_EXPERTS], *order[GPU_MAX];
     int n[GPU_MAX], there[GPU_MAX], sum = 0;
     int32_t pairs[GPU_MAX];
-    const size_t hidden = (size_t)b->n * (size_t)b->s->c->hidden * 4;
+    const int width = config_routed_width(b->s->c);
+    const size_t bytes = (size_t)b->n * (size_t)width * 4;
+    const float *own_in;
+    float *own_sum;
     memset(b->device_of, -1, (size_t)b->s->c->n_experts);
     for (int i = 0; i < b->n_dev; sum += n[i++]) n[i] = order_experts(b, i, order[i] = all + sum, &there[i], &pairs[i]);
     sort_pairs(b);
+    if (!sum) return 0;
+    TRY(begin_routed(b, &own_in, &own_sum));
     for (int i = 0; i < b->n_dev; i++) {
         struct blend_device *p = &b->dev[i];
         struct gpu_stream *main = blend_device_stream(p);
@@ -355,22 +398,22 @@ static int device_experts(struct blend *b) {
         TRY(gpu_copy(main, p->token, p->pair_token, (size_t)pairs[i] * 4, GPU_H2D));
         TRY(gpu_copy(main, p->weight, p->pair_weight, (size_t)pairs[i] * 4, GPU_H2D));
         if (i == b->owner) {
-            TRY(blend_device_run_experts(p, b->layer, order[i], there[i], n[i], b->pairs_of, p->work.xn, p->work.x));
+            TRY(blend_device_run_experts(p, b->layer, order[i], there[i], n[i], b->pairs_of, own_in, own_sum));
             continue;
         }
         TRY(gpu_timeline_wait(b->arrived, b->n_arrived, main));
-        TRY(gpu_copy(main, p->xn, b->xn, hidden, GPU_H2D));
-        TRY(gpu_fill(main, p->y, 0, hidden));
+        TRY(gpu_copy(main, p->xn, b->routed_in ? b->routed_in : b->xn, bytes, GPU_H2D));
+        TRY(gpu_fill(main, p->y, 0, bytes));
         TRY(blend_device_run_experts(p, b->layer, order[i], there[i], n[i], b->pairs_of, p->xn, p->y));
-        TRY(gpu_copy(main, p->sum, p->y, hidden, GPU_D2H));
+        TRY(gpu_copy(main, p->sum, p->y, bytes, GPU_D2H));
         TRY(gpu_timeline_signal(p->summed, ++p->n_summed, main));
     }
     for (int i = 0; i < b->n_dev; i++) {
         if (i == b->owner || !n[i]) continue;
         TRY(gpu_timeline_wait(b->dev[i].summed, b->dev[i].n_summed, blend_device_stream(&b->dev[b->owner])));
-        TRY(add_sum(b, b->dev[i].sum));
+        TRY(add_sum(b, own_sum, b->dev[i].sum, width));
     }
-    return 0;
+    return end_routed(b);
 }
 
 static int count_pairs(const struct blend *b, int from, int to) {
@@ -392,9 +435,16 @@ static void observe_cpu_time(struct blend *b, double took) {
 /* Runs the CPU's experts into b->x and uploads their sum. */
 static int cpu_experts(struct blend *b, struct error *e) {
     struct decode *s = b->s;
-    struct work w = {.x = b->x, .xn = b->xn, .ids = b->cpu_ids, .weights = b->weights, .first_bad = s->head.first_bad};
+    struct work w = {.x = b->x,
+                     .xn = b->xn,
+                     .ids = b->cpu_ids,
+                     .weights = b->weights,
+                     .first_bad = s->head.first_bad,
+                     .routed_in = b->cpu_latent,
+                     .routed_sum = b->cpu_latent + (size_t)b->rows * (size_t)s->c->moe_latent};
     size_t hidden = (size_t)b->n * (size_t)s->c->hidden * 4;
-    struct gpu_stream *main = blend_device_stream(&b->dev[b->owner]);
+    const struct blend_device *p = &b->dev[b->owner];
+    struct gpu_stream *main = blend_device_stream(p);
     if (b->plan.queue_begin[1] == b->plan.queue_begin[0]) return 0;
     if (!s->cpu_queue) {
         memset(b->x, 0, hidden);
@@ -410,7 +460,7 @@ static int cpu_experts(struct blend *b, struct error *e) {
         TRY(gpu_timeline_signal(b->answered, ++b->n_answered, s->cpu_queue));
         TRY(gpu_timeline_wait(b->answered, b->n_answered, main));
     }
-    return add_sum(b, b->x);
+    return add_sum(b, p->work.x, b->x, s->c->hidden);
 }
 
 static int device_all_experts(struct blend *b) {

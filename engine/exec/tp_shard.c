@@ -29,6 +29,7 @@ static const char *why_unsplittable(const struct config *c) {
     if (c->dense_bias) return "its dense FFNs have biases";
     if (c->attn == ATTN_COMPRESSED) return "its output projection is grouped by heads";
     if (config_has_states(c)) return "it has layers with a state instead of keys (as DeltaNet), which must be on one device";
+    if (config_has_single_blocks(c)) return "some of its layers have attention or an FFN only";
     for (int i = 0; i < c->n_layers; i++)
         if (config_heads(c, i) != c->n_heads || config_kv_heads(c, i) != c->n_kv_heads) return "its layers differ in their numbers of heads";
     if (c->attn == ATTN_GQA && c->qk_norm == QK_NORM_ALL) return "its queries are normed over all heads together";
@@ -98,7 +99,7 @@ int tp_shard_ranges(const struct config *own, const struct tp_shard *s, const st
     take_cols(&y.o, s->head0 * c->v_dim, s->heads * c->v_dim);
     const int first = moe ? s->shared0 : s->dense0, n = moe ? s->shared : s->dense;
     take_rows(&y.dense.gate, first, n);
-    take_rows(&y.dense.up, first, n);
+    if (y.dense.up.data) take_rows(&y.dense.up, first, n);
     take_cols(&y.dense.down, first, n);
     if (!n) y.dense = (struct expert){.glu = y.dense.glu};
     *view = (struct layer){0};

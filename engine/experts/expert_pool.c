@@ -96,9 +96,12 @@ static void fill_cost_tables(struct expert_pool *x) {
 static int open_buffers(struct expert_pool *x, struct error *e) {
     const struct config *c = x->d->s->c;
     struct gpu *g = x->d->g;
-    size_t rows = (size_t)DECODE_MAX_ROWS * (size_t)c->hidden * 4, pairs = (size_t)DECODE_MAX_ROWS * (size_t)c->topk * 4, n = (size_t)c->n_experts;
+    size_t rows = (size_t)DECODE_MAX_ROWS * (size_t)c->hidden * 4, pairs = (size_t)DECODE_MAX_ROWS * (size_t)c->topk * 4, n = (size_t)c->n_experts,
+           latent = (size_t)DECODE_MAX_ROWS * (size_t)c->moe_latent * 4;
     int rc = gpu_alloc(g, (void **)&x->expert_in, rows, e);
     if (!rc) rc = gpu_alloc(g, (void **)&x->expert_out, rows, e);
+    if (!rc && latent) rc = gpu_alloc(g, (void **)&x->routed_in, latent, e);
+    if (!rc && latent) rc = gpu_alloc(g, (void **)&x->routed_sum, latent, e);
     for (int i = 0; i < DECODE_MICRO_BATCHES && !rc; i++) {
         rc = gpu_alloc(g, (void **)&x->y[i], rows, e);
         if (!rc) rc = gpu_alloc(g, (void **)&x->token[i], pairs, e);
@@ -201,7 +204,7 @@ void expert_pool_close(struct decode_device *d) {
         gpu_free(d->g, x->y[i]), gpu_free(d->g, x->token[i]), gpu_free(d->g, x->weight[i]);
         gpu_host_free(d->g, x->host_token[i]), gpu_host_free(d->g, x->host_weight[i]);
     }
-    gpu_free(d->g, x->expert_in), gpu_free(d->g, x->expert_out);
+    gpu_free(d->g, x->expert_in), gpu_free(d->g, x->expert_out), gpu_free(d->g, x->routed_in), gpu_free(d->g, x->routed_sum);
     void *own[] = {x->cpu_ids, x->ids, x->router, x->near, x->chance, x->expert_rows, x->expert_ids, x->split_experts, x->plan, x->slots, x->slot_of, x};
     for (size_t i = 0; i < sizeof own / sizeof *own; i++) mem_free(own[i]);
     d->pool = NULL;
@@ -478,13 +481,27 @@ static struct upload_choice pick_upload(struct expert_pool *x, int micro, int la
 /* Computes one expert: gathers its rows, runs it with the small-batch kernels, adds its output. */
 static int run_expert(struct expert_pool *x, const struct work *w, int micro, const struct expert_slot *t, int at, int n) {
     struct exec *exec = gpu_stream_exec(x->compute);
-    int hidden = x->d->s->c->hidden;
-    TRY(op_run(exec, OP_GATHER, &(struct op_gather){.out = x->expert_in, .x = w->xn, .index = x->token[micro] + at, .n = n, .dim = hidden, .ldx = hidden}));
+    const int hidden = config_routed_width(x->d->s->c);
+    const float *from = x->routed_in ? x->routed_in : w->xn;
+    float *to = x->routed_sum ? x->routed_sum : x->y[micro];
+    TRY(op_run(exec, OP_GATHER, &(struct op_gather){.out = x->expert_in, .x = from, .index = x->token[micro] + at, .n = n, .dim = hidden, .ldx = hidden}));
     TRY(op_run(exec, OP_FFN, &(struct op_ffn){.y = x->expert_out, .x = x->expert_in, .expert = t->view, .n = n, .hidden = hidden}));
-    return op_run(
-        exec, OP_SCATTER_ADD,
-        &(struct op_scatter_add){
-            .y = x->y[micro], .x = x->expert_out, .index = x->token[micro] + at, .weight = x->weight[micro] + at, .n = n, .dim = hidden, .ldy = hidden});
+    return op_run(exec, OP_SCATTER_ADD,
+                  &(struct op_scatter_add){
+                      .y = to, .x = x->expert_out, .index = x->token[micro] + at, .weight = x->weight[micro] + at, .n = n, .dim = hidden, .ldy = hidden});
+}
+
+/* Prepares the input and the sum of experts in a latent space; and adds that sum to the micro-batch's. */
+static int begin_latent(struct expert_pool *x, const struct work *w, int layer, int n) {
+    const struct config *c = x->d->s->c;
+    if (!c->moe_latent) return 0;
+    TRY(gpu_fill(x->compute, x->routed_sum, 0, (size_t)n * (size_t)c->moe_latent * 4));
+    return block_routed_input(gpu_stream_exec(x->compute), c, &x->d->layers[layer].view, w->xn, x->routed_in, n);
+}
+static int end_latent(struct expert_pool *x, int micro, int layer, int n) {
+    const struct config *c = x->d->s->c;
+    if (!c->moe_latent) return 0;
+    return block_routed_output(gpu_stream_exec(x->compute), c, &x->d->layers[layer].view, x->routed_sum, x->y[micro], n);
 }
 
 /* Records the device's time for the previous layer, which has ended since its rows have moved on. */
@@ -547,10 +564,12 @@ int expert_pool_run(struct decode_device *d, struct decode_micro_batch *m, int l
     TRY(gpu_copy(x->compute, x->weight[micro], x->host_weight[micro], (size_t)pairs * 4, GPU_H2D));
     if (many) TRY(gpu_event_record(x->begin[micro], x->compute));
     int span = many ? trace_begin(s->m->trace, x->compute, d->rank, LANE_COMPUTE, "experts", layer, micro) : -1;
+    if (many) TRY(begin_latent(x, &d->work[micro], layer, m->n_dev));
     for (int i = 0; i < many; i++) {
         TRY(gpu_timeline_wait(x->loaded, use[i]->loaded_value, x->compute));
         TRY(run_expert(x, &d->work[micro], micro, use[i], begin[i], (i + 1 < many ? begin[i + 1] : pairs) - begin[i]));
     }
+    if (many) TRY(end_latent(x, micro, layer, m->n_dev));
     trace_end(s->m->trace, span, x->compute);
     if (many) {
         TRY(gpu_event_record(x->end[micro], x->compute));

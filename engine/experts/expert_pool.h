@@ -36,6 +36,7 @@ struct expert_pool {
     bool is_timed[DECODE_MICRO_BATCHES];                                       /* end is pending and not counted yet */
     uint32_t n_loaded, n_freed, n_done[DECODE_MICRO_BATCHES], n_awaited[DECODE_MICRO_BATCHES];
     float *y[DECODE_MICRO_BATCHES], *expert_in, *expert_out; /* device [DECODE_MAX_ROWS, hidden]: sum of a micro-batch; input and output of one expert */
+    float *routed_in, *routed_sum;                           /* device [DECODE_MAX_ROWS, moe_latent]; NULL: experts not in a latent space */
     int32_t *token[DECODE_MICRO_BATCHES];                    /* device [DECODE_MAX_ROWS * topk], and the pinned copies below */
     float *weight[DECODE_MICRO_BATCHES];
     int32_t *host_token[DECODE_MICRO_BATCHES];

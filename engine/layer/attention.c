@@ -4,7 +4,8 @@
 
 static const struct attention_kind *const mixers[] = {
     [MIXER_DELTA] = &attention_delta,  [MIXER_CONV] = &attention_conv, [MIXER_LIGHTNING] = &attention_lightning,
-    [MIXER_MAMBA2] = &attention_mamba, [MIXER_KDA] = &attention_kda,   [MIXER_TAIL] = &attention_tail};
+    [MIXER_MAMBA2] = &attention_mamba, [MIXER_KDA] = &attention_kda,   [MIXER_TAIL] = &attention_tail,
+    [MIXER_NONE] = &attention_none};
 static const struct attention_kind *const kinds[] = {
     [ATTN_GQA] = &attention_gqa, [ATTN_MLA] = &attention_mla, [ATTN_DSA] = &attention_dsa, [ATTN_COMPRESSED] = &attention_compressed};
 const struct attention_kind *attention_of(const struct config *c, int layer) {
@@ -115,3 +116,15 @@ int attention_step(struct exec *x, const struct config *c, const struct layer *y
     return rows(x, c, y, layer, w, s, s->row + v->mark, s->n - v->mark, from, v->to_row);
 }
 int attention_no_queries(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, int n) { return 0; }
+
+/* --- Layers without a mixer ------------------------------------------------------------------------------------------------ */
+
+static int no_planes(const struct config *c, int layer, struct cache_desc *out) { return 0; }
+static int no_kv(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *spans, int n_spans, int n) {
+    return 0;
+}
+static int no_attention(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *s, struct key_range keys) {
+    return 0;
+}
+const struct attention_kind attention_none = {
+    .name = "none", .is_recordable = true, .cache_planes = no_planes, .store_kv = no_kv, .make_queries = attention_no_queries, .attend = no_attention};

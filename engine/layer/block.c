@@ -181,6 +181,7 @@ size_t block_grown_bytes(const struct config *c, int keys) {
 
 int block_kv(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *spans, int n_spans, int n) {
     const struct block_input in = {&y->attn_mix, y->previous_out_norm, y->previous_experts_norm, y->previous_scale, y->attn_norm, y->attn_norm_bias, 2 * layer};
+    if (c->layer[layer].mixer == MIXER_NONE) return 0;
     if (c->streams.is_gated) {
         TRY(gated_streams_add(x, c, w, layer == 0, n));
         TRY(ngram_add(x, c, y, layer, w, spans, n_spans, n));
@@ -205,7 +206,7 @@ int block_attend(struct exec *x, const struct config *c, const struct layer *y, 
     return attention_of(c, layer)->attend(x, c, y, layer, w, s, keys);
 }
 int block_output(struct exec *x, const struct config *c, const struct layer *y, struct work *w, int n) {
-    if (!y->o.data) return 0;
+    if (!y->o.rows) return 0; /* no mixer */
     return block_linear(x, c, w->x, c->hidden, w->att, y->o.cols, y->o, y->o_bias, n, true);
 }
 int block_attention(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *spans, int n_spans, int n) {
@@ -245,6 +246,7 @@ int block_route(struct exec *x, const struct config *c, const struct layer *y, i
     const struct block_input in = {&y->ffn_mix, y->attn_out_norm, NULL, NULL, y->ffn_norm, y->ffn_norm_bias, 2 * layer + 1};
     const int logits = config_n_choices(c);
     const bool beside = y->beside.gate.data;
+    if (c->layer[layer].no_ffn) return 0;
     if (c->streams.is_gated) {
         TRY(gated_streams_add(x, c, w, false, n));
         TRY(gated_streams_mix(x, c, &y->ffn_gated, w, w->xn, n, in.tag));
@@ -289,12 +291,42 @@ int block_route(struct exec *x, const struct config *c, const struct layer *y, i
     return x->ops->sigmoid(x, &(struct op_sigmoid){.x = w->shared_weight, .n = n, .m = 1});
 }
 
+int block_routed_input(struct exec *x, const struct config *c, const struct layer *y, const float *xn, float *in, int n) {
+    return block_linear(x, c, in, c->moe_latent, xn, c->hidden, y->routed_in, NULL, n, false);
+}
+int block_routed_output(struct exec *x, const struct config *c, const struct layer *y, const float *sum, float *out, int n) {
+    return block_linear(x, c, out, c->hidden, sum, c->moe_latent, y->routed_out, NULL, n, true);
+}
+
+/* PART_ROUTED of experts in a latent space. */
+static int latent_experts(struct exec *x, const struct config *c, const struct layer *y, struct work *w, float *out, int n) {
+    struct op_experts o = {.y = w->routed_sum,
+                           .x = w->routed_in,
+                           .ids = w->ids,
+                           .weights = w->weights,
+                           .experts = y->experts,
+                           .shards = y->shards,
+                           .is_loading = w->late_experts,
+                           .computed_fraction = w->gpu_share,
+                           .n = n,
+                           .topk = c->topk,
+                           .n_experts = c->n_experts,
+                           .hidden = c->moe_latent,
+                           .wide = config_needs_wide_activations(c)};
+    TRY(block_routed_input(x, c, y, w->xn, w->routed_in, n));
+    TRY(x->ops->fill(x, &(struct op_fill){.x = w->routed_sum, .n = n, .m = c->moe_latent}));
+    TRY(x->ops->experts(x, &o));
+    return block_routed_output(x, c, y, w->routed_sum, out, n);
+}
+
 int block_experts(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, int parts, float *out, int n) {
-    if (parts == PART_ROUTED_SHARED && config_has_ffn_in(c, layer)) {
+    const bool moe = c->layer[layer].moe, is_latent = moe && c->moe_latent;
+    if (parts == PART_ROUTED_SHARED && (config_has_ffn_in(c, layer) || is_latent)) {
         TRY(block_experts(x, c, y, layer, w, PART_ROUTED, out, n));
         parts = PART_SHARED;
     }
-    bool moe = c->layer[layer].moe, routed = moe && parts & PART_ROUTED;
+    if (is_latent && parts == PART_ROUTED) return latent_experts(x, c, y, w, out, n);
+    const bool routed = moe && parts & PART_ROUTED;
     const float *in = parts == PART_SHARED && config_has_ffn_in(c, layer) ? w->ffn_in : w->xn;
     struct op_experts o = {.y = out, .x = in, .shards = y->shards, .n = n, .hidden = c->hidden, .wide = config_needs_wide_activations(c)};
     struct expert_shards shared;
@@ -304,7 +336,7 @@ int block_experts(struct exec *x, const struct config *c, const struct layer *y,
     if (y->dense.gate.data && parts & PART_SHARED) o.shared = &y->dense;
     if (moe && config_weighs_shared(c)) o.shared_weight = w->shared_weight;
     if (moe && !routed && y->shards) { /* without routed experts the shared expert's shards come first */
-        shared = (struct expert_shards){y->shards->part + (size_t)c->n_experts * (size_t)y->shards->n_nodes, y->shards->rows, y->shards->n_nodes};
+        shared = (struct expert_shards){y->shards->part + (size_t)c->n_experts * (size_t)y->shards->n_nodes, y->shards->shared_rows, y->shards->n_nodes, NULL};
         o.shards = &shared;
     }
     return routed || o.shared ? x->ops->experts(x, &o) : 0;

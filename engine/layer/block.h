@@ -48,6 +48,7 @@ struct work {
     int rel_rows;
     int32_t *selected_keys;         /* [rows, index_topk] selected cache rows; kept for layers that reuse the selection */
     float *ffn_in;                  /* [rows, hidden] input of shared experts where it is not xn (config_has_ffn_in), otherwise NULL */
+    float *routed_in, *routed_sum;  /* [rows, moe_latent] input and output of experts in a latent space; NULL: the model has none */
     float *kept;                    /* [rows, hidden] what a layer keeps for the next: its FFN input, or a dense FFN's output; NULL: no layer does */
     float *idle;                    /* [rows] weights of idle experts; NULL: the model has none */
     float *router;                  /* [rows, n_experts + n_idle_experts] */
@@ -107,6 +108,10 @@ int block_route(struct exec *x, const struct config *c, const struct layer *y, i
  * shared expert or dense FFN, or both in one operation, which saves the CPU pool a barrier. */
 enum { PART_ROUTED = 1, PART_SHARED = 2, PART_ROUTED_SHARED = 3 };
 int block_experts(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, int parts, float *out, int n);
+/* What block_experts does around PART_ROUTED of experts in a latent space (config.moe_latent): in [n, moe_latent] is projected from xn [n, hidden]; the
+ * projection of sum [n, moe_latent] is added to out [n, hidden]. For modes that run single experts. */
+int block_routed_input(struct exec *x, const struct config *c, const struct layer *y, const float *xn, float *in, int n);
+int block_routed_output(struct exec *x, const struct config *c, const struct layer *y, const float *sum, float *out, int n);
 /* Final norm of rows [row, row + n) and their logits [n, vocab]. top: [n] argmax of each (op_linear), or NULL. */
 int block_head(struct exec *x, const struct weights *w, struct work *k, int row, int n, float *logits, int32_t *top);
 /* Embeds ids [n] into out [n, hidden]: the residual stream before the first layer. */

@@ -6,7 +6,7 @@ static void *host_alloc(void *ctx, size_t size) { return mem_aligned(64, size); 
 static void host_release(void *ctx, void *p) { mem_free(p); }
 
 /* The list of buffers, shared by allocation and sizing so that they agree. */
-enum { max_parts = 48 };
+enum { max_parts = 52 };
 struct part {
     void **p;
     size_t bytes;
@@ -131,6 +131,10 @@ static int list_buffers(struct work *w, const struct config *c, int rows, struct
         out[k++] = (struct part){(void **)&w->weights, n * (size_t)c->topk * f};
     }
     if (config_needs_ffn_in(c)) out[k++] = (struct part){(void **)&w->ffn_in, n * (size_t)c->hidden * f};
+    if (c->moe_latent) {
+        out[k++] = (struct part){(void **)&w->routed_in, n * (size_t)c->moe_latent * f};
+        out[k++] = (struct part){(void **)&w->routed_sum, n * (size_t)c->moe_latent * f};
+    }
     if (config_keeps_rows(c)) out[k++] = (struct part){(void **)&w->kept, n * (size_t)c->hidden * f};
     if (c->n_idle_experts) out[k++] = (struct part){(void **)&w->idle, n * f};
     if (config_weighs_shared(c)) out[k++] = (struct part){(void **)&w->shared_weight, n * f};

@@ -58,6 +58,7 @@ static const struct arch *const table[] = {
     &arch_hy_v4,
     &arch_inkling,
     &arch_qwen4_exp,
+    &arch_nemotron_h,
     /* without experts */
     &arch_llama,
     &arch_mistral,

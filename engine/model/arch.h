@@ -30,7 +30,8 @@ struct tensor_names {
     const char *head_gated_norm, *head_gated_down, *head_gated_up;
     const char *ngram_table, *ngram_key, *ngram_value, *ngram_key_norm, *ngram_query_norm, *ngram_conv_norm, *ngram_conv; /* table: %d: layer, part */
     const char *index_qk, *index_q_norm;                                                                                  /* an indexer of blocks */
-    const char *expert_gate, *expert_up, *expert_down;
+    const char *expert_gate, *expert_up, *expert_down;                                            /* gate: the one matrix of FFNs without up, here and below */
+    const char *routed_in, *routed_out;                                                           /* projections around experts in a latent space */
     const char *delta_qkvz, *delta_ba, *delta_qkv, *delta_z, *delta_b, *delta_a, *delta_out;      /* gated DeltaNet; the first two or the next four */
     const char *delta_conv, *delta_rate, *delta_dt, *delta_norm;                                  /* rate and dt are whole names */
     const char *mix_in, *mix_gate, *mix_out, *mix_conv, *mix_rate, *mix_dt, *mix_skip, *mix_norm; /* other mixers; rate, dt and skip are whole names */
@@ -95,4 +96,5 @@ extern const struct arch arch_afmoe, arch_exaone_moe, arch_cohere2_moe;
 extern const struct arch arch_lfm2_moe, arch_minimax, arch_granitemoehybrid;
 extern const struct arch arch_kimi_linear, arch_bailing_hybrid, arch_glm5_next;
 extern const struct arch arch_gemma4, arch_gemma4_text, arch_gemma4_unified, arch_hy_v4, arch_inkling, arch_qwen4_exp;
+extern const struct arch arch_nemotron_h;
 extern const struct arch arch_qwen3_next, arch_qwen3_5_moe, arch_qwen3_5_moe_text;

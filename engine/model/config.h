@@ -15,14 +15,15 @@ enum attn_kind { /* DSA: MLA over keys selected by an indexer; COMPRESSED: a win
                  ATTN_DSA,
                  ATTN_COMPRESSED
 };
-enum mixer { /* what mixes the tokens of a layer: attention, or a mixer with a state instead of keys */
+enum mixer { /* what mixes the tokens of a layer: attention, a mixer with a state instead of keys, or nothing (the layer is an FFN only) */
              MIXER_ATTENTION,
              MIXER_DELTA,
              MIXER_CONV,
              MIXER_LIGHTNING,
              MIXER_MAMBA2,
              MIXER_KDA,
-             MIXER_TAIL /* none, and no FFN: a last layer that only adds the output of the layer before, whose convolution has a state */
+             MIXER_TAIL, /* none, and no FFN: a last layer that only adds the output of the layer before, whose convolution has a state */
+             MIXER_NONE
 };
 enum output_norm { OUTPUT_NORM_NONE, OUTPUT_NORM_BLOCKS, OUTPUT_NORM_EXPERTS }; /* norms what is added to the stream: by both blocks, by FFNs with experts */
 enum index_kind { INDEX_OWN, INDEX_PREVIOUS };                                  /* the layer's own indexer, or the selection of the layer before */
@@ -125,6 +126,7 @@ struct config {
     } kda;
     struct layer_config {
         bool moe, hashed;     /* hashed: a token's experts come from a table */
+        bool no_ffn;          /* is a mixer only; neither this nor MIXER_NONE with residual streams */
         uint8_t mixer;        /* enum mixer */
         struct branch_scale { /* with config.norms_stream, of the attention block and of the FFN */
             float stream, output;
@@ -168,11 +170,13 @@ struct config {
     bool dense_bias;                                     /* of gate, up and down in dense layers */
     int n_experts, topk, n_group, topk_group, moe_inter; /* n_experts 0: a dense model */
     int shared_inter;                                    /* all shared experts together; 0: none */
+    int moe_latent;                                      /* width of the routed experts' inputs and outputs, which two matrices project; 0: hidden */
     float shared_scale;                                  /* factor of the shared experts' output; 0: 1. Not with shared_gate */
     bool shared_gate, router_bias, group_top2, norm_topk;
     bool router_shift; /* bias of the router's logits; router_bias affects the selection only */
     bool expert_bias;
     struct glu glu; /* the activation in every FFN */
+    bool no_up;     /* FFNs have one matrix before the activation, and glu.is_relu */
     uint8_t score;  /* enum score_fn */
     float routed_scale, router_jitter;
     bool weighs_input;  /* the weight of the one chosen expert multiplies its input instead of its output; needs topk 1 */
@@ -207,10 +211,13 @@ static inline bool config_has_mixer(const struct config *c, enum mixer kind) {
         if (c->layer[i].mixer == kind) return true;
     return false;
 }
-/* Whether some layer has a state instead of keys. */
+/* Whether a layer, or some layer, has a state instead of keys. */
+static inline bool config_is_stateful(const struct config *c, int layer) {
+    return c->layer[layer].mixer != MIXER_ATTENTION && c->layer[layer].mixer != MIXER_NONE;
+}
 static inline bool config_has_states(const struct config *c) {
     for (int i = 0; i < c->n_layers; i++)
-        if (c->layer[i].mixer) return true;
+        if (config_is_stateful(c, i)) return true;
     return false;
 }
 /* The n-gram embedding before a layer; NULL: none. */
@@ -219,6 +226,14 @@ static inline const struct ngram_config *config_ngram(const struct config *c, in
 }
 static inline int config_ngram_hashes(const struct ngram_config *g) { return (g->size - 1) * g->per; }
 static inline int config_ngram_taps(const struct ngram_config *g) { return (g->taps - 1) * g->size + 1; } /* with zeros between the published ones */
+/* Whether some layer is a mixer only, or an FFN only. */
+static inline bool config_has_single_blocks(const struct config *c) {
+    for (int i = 0; i < c->n_layers; i++)
+        if (c->layer[i].no_ffn || c->layer[i].mixer == MIXER_NONE) return true;
+    return false;
+}
+/* Width of the routed experts' inputs and outputs. */
+static inline int config_routed_width(const struct config *c) { return c->moe_latent ? c->moe_latent : c->hidden; }
 /* Logits of a router. */
 static inline int config_n_choices(const struct config *c) { return c->n_experts + c->n_idle_experts; }
 /* Whether a layer keeps rows for the next in work.kept. */

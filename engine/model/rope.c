@@ -62,3 +62,8 @@ float rope_frequencies(const struct rope_config *r, float *inv_freq) {
     }
     return 1;
 }
+
+void rope_set_none(struct config *c) {
+    c->rope = (struct rope_config){.kind = ROPE_DEFAULT, .dim = 2, .theta = 10000};
+    for (int i = 0; i < c->n_layers; i++) c->layer[i].rope = LAYER_ROPE_NONE;
+}

@@ -68,11 +68,13 @@ void cost_model_of(struct cost_model *q, const struct config *c, enum dtype dens
         dim += config_head_dim(c, i) / layers, v += config_v_dim(c, i) / layers;
     }
     bool mla = c->kv_lora;
-    double attended = 1, expert = 3.0 * c->moe_inter * hidden, shared = 3.0 * c->shared_inter * hidden, ffn = 3.0 * c->dense_inter * hidden, half,
-           router = hidden * config_n_choices(c);
+    const double mats = c->no_up ? 2 : 3, projected = 2.0 * hidden * c->moe_latent; /* matrices of an FFN; around experts in a latent space */
+    double attended = 1, expert = mats * c->moe_inter * config_routed_width(c), shared = mats * c->shared_inter * hidden + projected,
+           ffn = mats * c->dense_inter * hidden, ffns = 0, half, router = hidden * config_n_choices(c);
     *q = (struct cost_model){
         .layers = c->n_layers, .n_experts = c->n_experts, .topk = c->topk, .experts = format_of(experts), .dense = format_of(dense), .kv = format_of(kv)};
-    for (int i = 0; i < c->n_layers; i++) q->dense_layers += !c->layer[i].moe;
+    for (int i = 0; i < c->n_layers; i++) q->dense_layers += !c->layer[i].moe, ffns += !c->layer[i].moe && !c->layer[i].no_ffn;
+    if (q->dense_layers) ffn *= ffns / q->dense_layers; /* on average: some layers have none */
     if (mla) {
         double query = c->q_lora ? c->q_lora * (hidden + heads * dim) : hidden * heads * dim, expand = latent * heads * (c->qk_nope + v);
         half = query + (latent + rope) * hidden + expand + hidden * heads * v;
@@ -84,8 +86,8 @@ void cost_model_of(struct cost_model *q, const struct config *c, enum dtype dens
         q->pair_flops = 2 * heads * (dim + v);
     }
     if (c->attn_gate == ATTN_GATE_ELEMENT || c->attn_gate == ATTN_GATE_HEAD) half += hidden * heads * (c->attn_gate == ATTN_GATE_HEAD ? 1 : v);
-    if (c->streams.is_plain) q->elem_bytes = 4 * 8 * hidden; /* the output's norm, its sum with the stream, and its clearing */
-    if (config_has_states(c)) {                              /* mixed layers: averages. A recurrent state costs as much as a few keys, whatever the context */
+    if (c->streams.is_plain) q->elem_bytes = 4 * 8 * hidden;   /* the output's norm, its sum with the stream, and its clearing */
+    if (config_has_states(c) || config_has_single_blocks(c)) { /* mixed layers: averages. A recurrent state costs as much as a few keys, whatever the context */
         double own = 0, some = 0;
         for (int i = 0; i < c->n_layers; i++) own += mixer_weights(c, i) / c->n_layers, some += (c->layer[i].mixer != MIXER_ATTENTION) / (double)c->n_layers;
         half = own + (1 - some) * (half + (c->attn_gate == ATTN_GATE_IN_QUERY ? hidden * heads * dim : 0));

@@ -44,8 +44,7 @@ static bool fits_in_memory(const struct cost_machine *cost, const struct weights
     return !(cost->domain[0].memory > 0) || weight_bytes(w) < cost->domain[0].memory;
 }
 static void make_cost_model(struct cost_model *q, const struct weights *w, enum dtype kv) {
-    const struct layer *last = &w->layers[w->config.n_layers - 1];
-    cost_model_of(q, &w->config, (enum dtype)last->o.dtype, (enum dtype)(last->experts ? last->experts[0].gate : last->dense.gate).dtype, kv);
+    cost_model_of(q, &w->config, weights_dense_dtype(w), weights_ffn_dtype(w), kv);
 }
 /* Whether weights fit in memory, or memory can cache experts of a disk with known speed. Sets cost->missing and cost->absent. */
 static bool set_disk_spill(struct cost_machine *cost, const struct weights *w, enum dtype kv) {

@@ -92,7 +92,6 @@ static double omitted_bytes(const struct virtual *v, int positions) {
 
 int virtual_open(struct virtual **out, const struct virtual_options *o, struct error *e) {
     const struct config *c = &o->w->config;
-    const struct layer *last = &o->w->layers[c->n_layers - 1];
     *out = NULL;
     if (o->cost->n_devices > GPU_MAX) return error_set(e, ERR_RUNTIME, "%d devices; hearth uses at most %d", o->cost->n_devices, GPU_MAX);
     struct virtual *v = mem_calloc(1, sizeof *v);
@@ -102,7 +101,7 @@ int virtual_open(struct virtual **out, const struct virtual_options *o, struct e
     v->all_layers = c->n_layers;
     if (o->max_layers > 0 && o->max_layers < c->n_layers) v->w.config.n_layers = o->max_layers;
     v->kv = o->kv;
-    cost_model_of(&v->model, &v->w.config, (enum dtype)last->o.dtype, (enum dtype)(last->experts ? last->experts[0].gate : last->dense.gate).dtype, o->kv);
+    cost_model_of(&v->model, &v->w.config, weights_dense_dtype(o->w), weights_ffn_dtype(o->w), o->kv);
     for (int k = 0; k < COST_KINDS && o->stream_rate > 0 && v->cost.dram_bw > 0; k++)
         for (int i = 0; i < v->cost.domain[0].bw[k].n; i++) v->cost.domain[0].bw[k].value[i] *= (float)fmax(1 - o->stream_rate / v->cost.dram_bw, 0.125);
     v->spec = (struct gpu_spec){.n = 1, .has_cpu_rank = true};

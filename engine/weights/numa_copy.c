@@ -28,9 +28,8 @@ struct numa_copy {
     struct expert_shards *shards;   /* [n_layers] */
     struct expert *parts;           /* all parts */
     size_t n_parts;
-    struct numa_part hidden[NUMA_NODES]; /* rows of every down */
-    int32_t row_begin[NUMA_NODES + 1];   /* where these parts begin */
-    struct weights head_weights;         /* w with the copied head */
+    int32_t row_begin[2][NUMA_NODES + 1]; /* where the nodes' rows of down begin: of routed experts; of dense FFNs and shared experts */
+    struct weights head_weights;          /* w with the copied head */
     _Atomic(const struct weights *) head;
     _Atomic int *n_items_left;      /* [n_layers + 1] items still to copy */
     _Atomic int *has_nan;           /* [n_layers + 1] a NaN was found */
@@ -63,9 +62,10 @@ static int slots(const struct numa_copy *p, const struct layer *y) { return y->e
 
 /* Returns node a's part of an expert: a view of the mapping. */
 static struct expert node_part(const struct numa_copy *p, const struct expert *e, int a) {
-    struct numa_part inter[NUMA_NODES];
+    struct numa_part inter[NUMA_NODES], hidden[NUMA_NODES];
     numa_split(&p->nodes, expert_inter(e), NUMA_SHARD_UNIT, inter);
-    return numa_shard_view(e, inter[a], p->hidden[a]);
+    numa_split(&p->nodes, expert_hidden(e), NUMA_SHARD_UNIT, hidden);
+    return numa_shard_view(e, inter[a], hidden[a]);
 }
 
 /* Splits layer i and lays out the copies. pages NULL: sizes only. *part: next free entries for the parts. */
@@ -85,7 +85,7 @@ static void layout_layer(struct numa_copy *p, int i, struct expert **part, size_
     *yp = *y;
     for (int k = 0, mats = list_spread_matrices(p, i, list); k < mats && p->copies; k++)
         *params_mat(yp, &list[k]) = numa_shard_layout(params_mat(y, &list[k]), p->pages[p->n_nodes], &at[p->n_nodes]);
-    p->shards[i] = (struct expert_shards){placed, p->row_begin, p->n_nodes};
+    p->shards[i] = (struct expert_shards){placed, p->row_begin[!y->experts], p->n_nodes, p->row_begin[1]};
     yp->shards = &p->shards[i];
 }
 
@@ -229,8 +229,11 @@ int numa_copy_open(struct numa_copy **out, const struct weights *w, const struct
     p->has_nan = mem_calloc(layers + 1, sizeof *p->has_nan);
     p->copiers = mem_calloc((size_t)p->n_nodes * COPIERS, sizeof *p->copiers);
     if (!p->layers || !p->shards || !p->parts || !p->n_items_left || !p->has_nan || !p->copiers) goto no_memory;
-    numa_split(&p->nodes, w->config.hidden, NUMA_SHARD_UNIT, p->hidden);
-    for (int a = 0; a < p->n_nodes; a++) p->row_begin[a + 1] = p->row_begin[a] + p->hidden[a].count;
+    for (int i = 0; i < 2; i++) {
+        struct numa_part part[NUMA_NODES];
+        numa_split(&p->nodes, i ? w->config.hidden : config_routed_width(&w->config), NUMA_SHARD_UNIT, part);
+        for (int a = 0; a < p->n_nodes; a++) p->row_begin[i][a + 1] = p->row_begin[i][a] + part[a].count;
+    }
     lay_all(p);
     p->head = w;
     *out = p;

@@ -65,7 +65,7 @@ static struct tensor_slice in_experts(const struct config *c, int rows) {
 
 /* The same of a routed expert with transposed matrices [hidden, inter]: columns instead of rows. */
 static struct tensor_slice in_gate_up_columns(const struct config *c, int which) {
-    struct tensor_slice s = {.total_rows = c->hidden, .step = 1, .stacked = c->layout->experts, .total_cols = c->moe_inter};
+    struct tensor_slice s = {.total_rows = config_routed_width(c), .step = 1, .stacked = c->layout->experts, .total_cols = c->moe_inter};
     if (c->layout->gate_up == GATE_UP_STACKED) s.total_cols *= 2, s.first_col = which * c->moe_inter;
     return s;
 }
@@ -91,14 +91,14 @@ static struct mixer_params mixer_params_of(const struct config *c, int layer) {
 }
 
 int params_list(const struct config *c, int layer, unsigned modules, struct param out[PARAMS_MAX]) {
-    const int hidden = c->hidden, heads = config_heads(c, layer), dim = config_head_dim(c, layer), v_dim = config_v_dim(c, layer), q = heads * dim,
+    const int hidden = c->hidden, latent_in = config_routed_width(c), heads = config_heads(c, layer), dim = config_head_dim(c, layer), v_dim = config_v_dim(c, layer), q = heads * dim,
               k = config_kv_heads(c, layer) * dim, v = config_kv_heads(c, layer) * v_dim, compressed = c->attn == ATTN_COMPRESSED,
               latent = compressed ? c->head_dim : c->kv_lora + c->qk_rope;
     const struct delta_config *d = &c->delta;
     const int keys = d->k_heads * d->k_dim, values = d->v_heads * d->v_dim, channels = 2 * keys + values,
               q_rows = c->attn_gate == ATTN_GATE_IN_QUERY ? 2 * q : q;
     const uint8_t mixer = c->layer[layer].mixer;
-    const bool delta = mixer == MIXER_DELTA, attends = !mixer, gqa = c->attn == ATTN_GQA && attends, low = c->attn != ATTN_GQA && attends,
+    const bool delta = mixer == MIXER_DELTA, attends = mixer == MIXER_ATTENTION, gqa = c->attn == ATTN_GQA && attends, low = c->attn != ATTN_GQA && attends,
                mla = low && !compressed, low_q = low && c->q_lora, bias = c->qkv_bias,
                index = attends && c->attn == ATTN_DSA && c->layer[layer].index == INDEX_OWN,
                streams = c->streams.n > 0 && !c->streams.is_plain && !c->streams.is_gated, squeeze = compressed && c->layer[layer].ratio > 0,
@@ -108,13 +108,14 @@ int params_list(const struct config *c, int layer, unsigned modules, struct para
     const bool mamba = mixer == MIXER_MAMBA2, kda = mixer == MIXER_KDA;
     const struct kda_config *a = &c->kda;
     const int width = a->heads * a->dim;
-    const bool tail = mixer == MIXER_TAIL, dense = !c->layer[layer].moe && !tail, rel = gqa && c->rel_dim, conv = gqa && c->short_taps,
+    const bool tail = mixer == MIXER_TAIL, ffn = !c->layer[layer].no_ffn && !tail, dense = !c->layer[layer].moe && ffn, rel = gqa && c->rel_dim, conv = gqa && c->short_taps,
                previous_conv = c->short_taps && layer > 0;
     const int taps = c->short_taps, wide = c->streams.n * hidden;
     const bool gated = c->streams.is_gated, ngram = config_ngram(c, layer), blocks = gqa && c->index_block;
     const struct ngram_config g = ngram ? *config_ngram(c, layer) : (struct ngram_config){.size = 2, .per = 1};
     const int hashes = config_ngram_hashes(&g);
-    const bool moe = c->layer[layer].moe, shared = moe && c->shared_inter, norm_bias = c->norm == NORM_LAYER && c->norm_bias;
+    const bool moe = c->layer[layer].moe, shared = moe && c->shared_inter, up = !c->no_up,
+               latent_moe = moe && c->moe_latent, mixes_tokens = mixer != MIXER_NONE, norm_bias = c->norm == NORM_LAYER && c->norm_bias;
     const bool dense_bias = dense && c->dense_bias, in_norm = !c->no_input_norm && !tail && !c->streams.is_gated,
                out_norm = c->output_norm == OUTPUT_NORM_BLOCKS, last_norm = has_ffn_out_norm(c, c->n_layers - 1),
                previous_norm = layer > 0 && has_ffn_out_norm(c, layer - 1);
@@ -123,18 +124,18 @@ int params_list(const struct config *c, int layer, unsigned modules, struct para
     const bool all_heads = c->qk_norm == QK_NORM_ALL, turned = c->layout->transposed_down;
     const char *bare = c->layout->experts && !c->layout->has_suffix ? "" : ".weight",
                *bare_bias = c->layout->experts && !c->layout->has_suffix ? "_bias" : ".bias";
-    const int down_rows = turned ? c->moe_inter : hidden, down_cols = turned ? hidden : c->moe_inter;
+    const int down_rows = turned ? c->moe_inter : latent_in, down_cols = turned ? latent_in : c->moe_inter;
     const bool columns = c->layout->transposed_gate_up;
-    const int gate_rows = columns ? hidden : c->moe_inter, gate_cols = columns ? c->moe_inter : hidden;
+    const int gate_rows = columns ? latent_in : c->moe_inter, gate_cols = columns ? c->moe_inter : latent_in;
     const struct tensor_slice gate_in = columns ? in_gate_up_columns(c, 0) : in_gate_up(c->layout->gate_up, c->layout->experts, c->moe_inter, 0),
                               up_in = columns ? in_gate_up_columns(c, 1) : in_gate_up(c->layout->gate_up, c->layout->experts, c->moe_inter, 1),
-                              down_in = in_experts(c, down_rows), down_bias_in = in_experts(c, hidden);
+                              down_in = in_experts(c, down_rows), down_bias_in = in_experts(c, latent_in);
     const struct tensor_slice q_in = in_qkv(c, layer, 0), k_in = in_qkv(c, layer, q), v_in = in_qkv(c, layer, q + k);
     const bool gates = attends && (c->attn_gate == ATTN_GATE_ELEMENT || c->attn_gate == ATTN_GATE_HEAD),
                qk_weights = gqa && c->qk_norm && c->qk_norm != QK_NORM_UNIT;
-    const enum gate_up ffn = c->layout->dense_gate_up;
+    const enum gate_up order = c->layout->dense_gate_up;
     const int inter = moe && !beside ? c->shared_inter : c->dense_inter; /* of the dense FFN or the shared expert */
-    const struct tensor_slice ffn_gate = in_gate_up(ffn, false, inter, 0), ffn_up = in_gate_up(ffn, false, inter, 1);
+    const struct tensor_slice ffn_gate = in_gate_up(order, false, inter, 0), ffn_up = in_gate_up(order, false, inter, 1);
     const struct mixer_params mix = mixer_params_of(c, layer);
     const struct tensor_slice routed = {.total_rows = config_n_choices(c) - c->n_always, .step = 1}, same = {.total_rows = 1};
     const struct {
@@ -171,8 +172,8 @@ int params_list(const struct config *c, int layer, unsigned modules, struct para
         CONV_OF(-1, previous_conv, ffn_conv, ATTENTION, hidden, previous_conv),
         VEC_OF(-1, layer, previous_ffn_scale, dense_scale, "", ATTENTION, 1, c->ffn_scale && layer > 0 && !c->layer[layer - 1].moe),
         VEC_OF(-1, layer, previous_scale, stream_scale, "", ATTENTION, 1, c->stream_scale && layer > 0),
-        VEC(layer, attn_norm, attn_norm, ".weight", ATTENTION, hidden, in_norm),
-        VEC(layer, attn_norm_bias, attn_norm, ".bias", ATTENTION, hidden, norm_bias),
+        VEC(layer, attn_norm, attn_norm, ".weight", ATTENTION, hidden, in_norm && mixes_tokens),
+        VEC(layer, attn_norm_bias, attn_norm, ".bias", ATTENTION, hidden, norm_bias && mixes_tokens),
         MAT_IN(q_in, layer, q, q, ".weight", ATTENTION, q_rows, hidden, !low_q && attends),
         VEC_IN(q_in, layer, q_bias, q, ".bias", ATTENTION, q_rows, gqa && bias),
         VEC(layer, q_norm, q_norm, ".weight", ATTENTION, all_heads ? q : dim, qk_weights),
@@ -258,8 +259,8 @@ int params_list(const struct config *c, int layer, unsigned modules, struct para
         MAT(layer, ffn_gated.inject, ffn_gated_inject, ROUTER, c->streams.n, wide, gated),
         MIX(layer, ffn_mix, ffn_mix, ROUTER, mixes, parts, streams),
         VEC(layer, attn_out_norm, attn_out_norm, ".weight", ROUTER, hidden, out_norm),
-        VEC(layer, ffn_norm, ffn_norm, ".weight", ROUTER, hidden, in_norm),
-        VEC(layer, ffn_norm_bias, ffn_norm, ".bias", ROUTER, hidden, norm_bias),
+        VEC(layer, ffn_norm, ffn_norm, ".weight", ROUTER, hidden, in_norm && ffn),
+        VEC(layer, ffn_norm_bias, ffn_norm, ".bias", ROUTER, hidden, norm_bias && ffn),
         MAT_IN(ffn_gate, layer, beside.gate, dense_gate, ".weight", ROUTER, c->dense_inter, hidden, beside),
         MAT_IN(ffn_up, layer, beside.up, dense_up, ".weight", ROUTER, c->dense_inter, hidden, beside),
         MAT(layer, beside.down, dense_down, ROUTER, hidden, c->dense_inter, beside),
@@ -274,23 +275,25 @@ int params_list(const struct config *c, int layer, unsigned modules, struct para
         {{OF(layer, router_table, router_table, ROUTER), .suffix = "", .rows = c->vocab * c->topk, .table_cols = c->topk, .conversion = CONVERT_EXPERT_IDS},
          moe && hashed},
         MAT(layer, shared_gate, shared_gate, ROUTER, 1, hidden, moe && c->shared_gate),
+        MAT(layer, routed_in, routed_in, ROUTER, latent_in, hidden, latent_moe),
+        MAT(layer, routed_out, routed_out, ROUTER, hidden, latent_in, latent_moe),
 
         MAT_IN(ffn_gate, layer, dense.gate, dense_gate, ".weight", SHARED, c->dense_inter, hidden, dense),
-        MAT_IN(ffn_up, layer, dense.up, dense_up, ".weight", SHARED, c->dense_inter, hidden, dense),
+        MAT_IN(ffn_up, layer, dense.up, dense_up, ".weight", SHARED, c->dense_inter, hidden, dense && up),
         MAT(layer, dense.down, dense_down, SHARED, hidden, c->dense_inter, dense),
         VEC_IN(ffn_gate, layer, dense.gate_bias, dense_gate, ".bias", SHARED, c->dense_inter, dense_bias),
-        VEC_IN(ffn_up, layer, dense.up_bias, dense_up, ".bias", SHARED, c->dense_inter, dense_bias),
+        VEC_IN(ffn_up, layer, dense.up_bias, dense_up, ".bias", SHARED, c->dense_inter, dense_bias && up),
         VEC(layer, dense.down_bias, dense_down, ".bias", SHARED, hidden, dense_bias),
         MAT_IN(ffn_gate, layer, dense.gate, shared_gate_proj, ".weight", SHARED, c->shared_inter, hidden, shared),
-        MAT_IN(ffn_up, layer, dense.up, shared_up, ".weight", SHARED, c->shared_inter, hidden, shared),
+        MAT_IN(ffn_up, layer, dense.up, shared_up, ".weight", SHARED, c->shared_inter, hidden, shared && up),
         MAT(layer, dense.down, shared_down, SHARED, hidden, c->shared_inter, shared),
 
         MAT_IN(gate_in, expert, gate, expert_gate, bare, EXPERT, gate_rows, gate_cols, moe),
-        MAT_IN(up_in, expert, up, expert_up, bare, EXPERT, gate_rows, gate_cols, moe),
+        MAT_IN(up_in, expert, up, expert_up, bare, EXPERT, gate_rows, gate_cols, moe && up),
         MAT_IN(down_in, expert, down, expert_down, bare, EXPERT, down_rows, down_cols, moe),
         VEC_IN(gate_in, expert, gate_bias, expert_gate, bare_bias, EXPERT, c->moe_inter, moe && c->expert_bias),
-        VEC_IN(up_in, expert, up_bias, expert_up, bare_bias, EXPERT, c->moe_inter, moe && c->expert_bias),
-        VEC_IN(down_bias_in, expert, down_bias, expert_down, bare_bias, EXPERT, hidden, moe && c->expert_bias),
+        VEC_IN(up_in, expert, up_bias, expert_up, bare_bias, EXPERT, c->moe_inter, moe && up && c->expert_bias),
+        VEC_IN(down_bias_in, expert, down_bias, expert_down, bare_bias, EXPERT, latent_in, moe && c->expert_bias),
     };
     _Static_assert(sizeof all / sizeof *all <= PARAMS_MAX, "PARAMS_MAX");
     int n = 0;

@@ -76,6 +76,7 @@ struct layer {
     float *dense_out_norm;               /* [hidden] norm of its output */
     float *router_norm, *experts_norm;   /* [hidden] norms of the stream for the router, and for the experts */
     struct mat shared_gate;              /* [1, hidden] */
+    struct mat routed_in, routed_out;    /* experts in a latent space: [moe_latent, hidden], [hidden, moe_latent] */
     struct expert dense;                 /* the dense FFN, or the shared expert of a layer with experts; gate.data NULL: none */
     struct expert *experts;              /* [n_experts]; NULL: dense layer */
     const struct expert_shards *shards;  /* experts and dense, split by NUMA node (numa_copy.h); NULL: not split */
@@ -121,7 +122,7 @@ struct param {
 };
 /* w; -exp(w); [taps, channels]; the same, plus 1 in the last tap; expert ids as int32_t */
 enum vector_conversion { CONVERT_NONE, CONVERT_MINUS_EXP, CONVERT_TRANSPOSE, CONVERT_ADD_INPUT, CONVERT_EXPERT_IDS };
-enum { PARAMS_MAX = 160 };
+enum { PARAMS_MAX = 192 };
 
 /* Lists the tensors of these modules in layer `layer`, in the order of use. Returns their number. */
 int params_list(const struct config *c, int layer, unsigned modules, struct param out[PARAMS_MAX]);

@@ -175,8 +175,8 @@ static void load_mtp(struct weights *w) {
                        head = {.rows = c->vocab, .cols = c->hidden, .suffix = ".weight", .optional = true}, norm = {.rows = c->hidden, .suffix = ".weight"};
     const size_t routed = w->bytes_routed;
     const int i = c->n_layers;
-    if (!c->n_mtp || i >= CONFIG_MAX_LAYERS || c->streams.n || config_has_states(c) || (c->attn != ATTN_GQA && c->attn != ATTN_MLA) ||
-        !loader_find(&l, "model.layers.%d.eh_proj", i, 0, ".weight"))
+    if (!c->n_mtp || i >= CONFIG_MAX_LAYERS || c->streams.n || config_has_states(c) || config_has_single_blocks(c) || c->moe_latent ||
+        (c->attn != ATTN_GQA && c->attn != ATTN_MLA) || !loader_find(&l, "model.layers.%d.eh_proj", i, 0, ".weight"))
         return;
     c->layer[i] = c->layer[i - 1];
     load_layer(&l, &p->layer, i);
@@ -392,6 +392,19 @@ uint64_t weights_token_flops(const struct weights *w) {
             if (!list[k].parts) /* not a table */
                 sum += 2 * (uint64_t)list[k].rows * (uint64_t)list[k].cols * (list[k].module == MODULE_EXPERT ? (uint64_t)c->topk : 1);
     return sum;
+}
+
+enum dtype weights_dense_dtype(const struct weights *w) {
+    for (int i = w->config.n_layers; i-- > 0;)
+        if (w->layers[i].o.rows) return (enum dtype)w->layers[i].o.dtype;
+    return DT_BF16;
+}
+enum dtype weights_ffn_dtype(const struct weights *w) {
+    for (int i = w->config.n_layers; i-- > 0;) {
+        const struct mat *m = w->layers[i].experts ? &w->layers[i].experts[0].gate : &w->layers[i].dense.gate;
+        if (m->rows) return (enum dtype)m->dtype;
+    }
+    return DT_BF16;
 }
 
 /* --- --verify -------------------------------------------------------------------------------------------------------- */

@@ -49,3 +49,6 @@ size_t weights_token_bytes(const struct weights *w);
 size_t weights_expert_bytes(const struct weights *w);              /* one routed expert, the mean if they differ; 0: none */
 size_t weights_largest_expert(const struct weights *w, int layer); /* bytes of the largest routed expert of a layer; 0: none */
 uint64_t weights_token_flops(const struct weights *w);
+/* Formats of the last output projection, and of the last layer's experts or FFN; DT_BF16 if no layer has any. */
+enum dtype weights_dense_dtype(const struct weights *w);
+enum dtype weights_ffn_dtype(const struct weights *w);

@@ -49,9 +49,9 @@ static const struct {
     {"emu:1,cpu=scalar,h2d=1", &prefill_mode_blend, DECODE_HYBRID, "stream"},
     {"emu:1,cpu=avx2", &prefill_mode_blend, DECODE_CPU, "trimoe"},
     {"emu:1,cpu=scalar,bw=1", &prefill_mode_blend, DECODE_DUAL, "hybrimoe"},
-    {"emu:2,cpu=scalar,h2d=1", &prefill_mode_blend, DECODE_HYBRID, "stream"}, /* the second device has experts only */
-    {"emu:3,cpu=scalar,h2d=1,bw=1", &prefill_mode_blend, DECODE_DUAL, "auto", .layers = 2},
-    {"emu:2,cpu=scalar,parallel=tensor", &prefill_mode_cpu, DECODE_HYBRID, .turns = true}, /* a shard of each layer on each, where possible */
+    {"emu:2,cpu=scalar,h2d=1", &prefill_mode_blend, DECODE_HYBRID, "stream"},               /* the second device has experts only */
+    {"emu:3,cpu=scalar,h2d=1,bw=1", &prefill_mode_blend, DECODE_DUAL, "auto", .layers = 3}, /* together all layers of each reference */
+    {"emu:2,cpu=scalar,parallel=tensor", &prefill_mode_cpu, DECODE_HYBRID, .turns = true},  /* a shard of each layer on each, where possible */
     {"emu:3,cpu=scalar,parallel=tensor", &prefill_mode_slp, DECODE_DUAL},
 };
 /* Where a prefill ends, in 24ths of the sequence; the rest is decoded. */

@@ -603,6 +603,52 @@ static void gemma_4(void **st) {
     }
 }
 
+/* Layers that are a mixer only or an FFN only, whichever way the config lists them; FFNs without up; experts in a latent space. */
+static void layers_of_one_block(void **st) {
+#define NEMOTRON(more) \
+    DENSE("nemotron_h", ",\"n_routed_experts\":8,\"moe_intermediate_size\":48,\"moe_shared_expert_intermediate_size\":96,\"mamba_num_heads\":16" more)
+#define PATTERN ",\"hybrid_override_pattern\":\"M*-E\""
+    static const char *const texts[] = {
+        NEMOTRON(PATTERN ",\"moe_latent_size\":64,\"time_step_limit\":[0.0,1e38]"),
+        NEMOTRON(
+            ",\"layers_block_type\":[\"mamba\",\"attention\",\"mlp\",\"moe\"],\"moe_latent_size\":64,\"time_step_limit\":[0,{\"__float__\":\"Infinity\"}]")};
+    struct config c;
+    struct error e = {0};
+    for (int i = 0; i < 2; i++) {
+        if (parse(&c, texts[i], false, &e)) fail_msg("%s", e.text);
+        assert_true(c.n_layers == 4 && c.layer[0].mixer == MIXER_MAMBA2 && c.layer[0].no_ffn && !c.layer[1].mixer && c.layer[1].no_ffn);
+        assert_true(c.layer[2].mixer == MIXER_NONE && !c.layer[2].no_ffn && !c.layer[2].moe && c.layer[3].mixer == MIXER_NONE && c.layer[3].moe);
+        assert_true(c.layer[1].rope == LAYER_ROPE_NONE && config_has_states(&c) && config_has_single_blocks(&c) && !config_is_stateful(&c, 2));
+        assert_true(c.no_up && c.glu.is_relu && c.moe_latent == 64 && config_routed_width(&c) == 64 && c.shared_inter == 96 && c.norm_eps == 1e-5f);
+        struct param list[PARAMS_MAX];
+        assert_int_equal(params_list(&c, 0, MODULE_FFN, list), 0);
+        assert_int_equal(params_list(&c, 2, MODULE_ATTENTION, list), 0);
+        assert_int_equal(params_list(&c, 3, MODULE_EXPERT, list), 2);
+    }
+    assert_int_equal(parse(&c, NEMOTRON(PATTERN), false, &e), 0);
+    assert_true(!c.moe_latent && config_routed_width(&c) == 256);
+    assert_int_equal(parse(&c, NEMOTRON(",\"hybrid_override_pattern\":\"M*-\""), false, &e), 0);
+    assert_int_equal(c.n_experts, 0);
+    static const struct {
+        const char *text, *word;
+    } bad[] = {
+        {NEMOTRON(""), "layers_block_type"},
+        {NEMOTRON(",\"hybrid_override_pattern\":\"M*X\""), "layer 2"},
+        {NEMOTRON(",\"layers_block_type\":[\"mamba\",3]"), "layer 1"},
+        {NEMOTRON(PATTERN ",\"n_groups\":3"), "groups"},
+        {NEMOTRON(PATTERN ",\"mlp_bias\":true"), "mlp_bias"},
+        {NEMOTRON(PATTERN ",\"mlp_hidden_act\":\"silu\""), "mlp_hidden_act"},
+        {NEMOTRON(PATTERN ",\"time_step_limit\":[0.0,0.1]"), "time_step_limit"},
+        {NEMOTRON(PATTERN ",\"moe_latent_size\":300"), "moe_latent_size"},
+        {NEMOTRON(PATTERN ",\"sliding_window\":64"), "sliding_window"},
+        {NEMOTRON(PATTERN ",\"mamba_gain\":2"), "mamba_gain"},
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        assert_int_equal(parse(&c, bad[i].text, false, &e), ERR_MODEL);
+        if (!strstr(e.text, bad[i].word)) fail_msg("%s: %s", bad[i].word, e.text);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(deepseek_v3_as_published),
                                        cmocka_unit_test(gemma_4),
@@ -610,6 +656,7 @@ int main(void) {
                                        cmocka_unit_test(inkling),
                                        cmocka_unit_test(qwen_4),
                                        cmocka_unit_test(mixers_by_layer),
+                                       cmocka_unit_test(layers_of_one_block),
                                        cmocka_unit_test(blocks_of_compressed_tensors),
                                        cmocka_unit_test(integers_of_each_method),
                                        cmocka_unit_test(refusals_name_the_key),

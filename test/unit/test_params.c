@@ -49,7 +49,8 @@ static const char *const families[] = {"deepseek_v3",
                                        "gemma4",
                                        "hy_v4",
                                        "inkling",
-                                       "qwen4_exp"};
+                                       "qwen4_exp",
+                                       "nemotron_h"};
 static struct { uintptr_t begin, end; } maps[4096];
 static int n_maps;
 static char *device; /* addresses that nothing is mapped at */
@@ -84,7 +85,8 @@ static uintptr_t word_at(const void *base, size_t i) {
 static void look(const struct config *c, int layer, unsigned modules, const void *src, void *view, size_t size, int *host, int *there) {
     struct copy_range ranges[COPY_RANGES_MAX];
     int n = copy_ranges_list(c, layer, modules, src, view, ranges), at = 64;
-    assert_true(n > 0 && n <= COPY_RANGES_MAX);
+    const bool empty = modules == MODULE_ATTENTION ? c->layer[layer].mixer == MIXER_NONE : modules == MODULE_FFN && c->layer[layer].no_ffn;
+    assert_true(n >= 0 && n <= COPY_RANGES_MAX && !n == empty);
     for (int i = 0; i < n; i++) {
         assert_true(*ranges[i].field == (const void *)ranges[i].host && on_host((uintptr_t)ranges[i].host) && ranges[i].bytes);
         *ranges[i].field = device + at, at += 64;

@@ -14,7 +14,7 @@ static size_t pairs_for(const struct slp_rank *q, const struct slp_rank *r, size
 int all_to_all_open(struct slp_rank *r, struct error *e) {
     struct slp_run *p = r->p;
     struct exchange *x = r->exchange;
-    size_t hidden = (size_t)p->c->hidden * 4, topk = (size_t)p->c->topk, experts = (size_t)p->c->n_experts;
+    size_t hidden = (size_t)config_routed_width(p->c) * 4, topk = (size_t)p->c->topk, experts = (size_t)p->c->n_experts;
     int rc = gpu_alloc(r->g, (void **)&x->pack, (size_t)r->n * topk * hidden, e);
     if (!rc) rc = gpu_alloc(r->g, (void **)&x->in, (size_t)p->job->n * topk * hidden, e);
     if (!rc) rc = gpu_alloc(r->g, (void **)&x->offset_device, (experts + 1) * 4, e);
@@ -77,8 +77,8 @@ static size_t received_row(const struct slp_rank *r, const struct slp_rank *q) {
 static int dispatch_pairs(struct slp_rank *r, int layer) {
     struct slp_run *p = r->p;
     struct exchange *x = r->exchange;
-    size_t hidden = (size_t)p->c->hidden, begin, n = (size_t)x->offset[p->c->n_experts];
-    const float *xn = r->xn + (size_t)x->first_row * hidden;
+    size_t hidden = (size_t)config_routed_width(p->c), begin, n = (size_t)x->offset[p->c->n_experts];
+    const float *xn = p->c->moe_latent ? r->routed_in : r->xn + (size_t)x->first_row * hidden;
     if (n)
         TRY(op_run(gpu_stream_exec(r->compute_stream), OP_GATHER,
                    &(struct op_gather){.out = x->pack, .x = xn, .index = r->token, .n = (int)n, .dim = (int)hidden, .ldx = (int)hidden}));
@@ -106,7 +106,7 @@ static int dispatch_pairs(struct slp_rank *r, int layer) {
 /* Runs an expert on the pairs from each rank; results replace their inputs. */
 static int run_expert(struct slp_rank *r, const struct expert *e, int expert) {
     struct slp_run *p = r->p;
-    size_t hidden = (size_t)p->c->hidden;
+    size_t hidden = (size_t)config_routed_width(p->c);
     for (int i = 0; i < p->n_ranks; i++) {
         const int32_t *offset = p->rank[i].exchange->offset;
         float *rows = r->exchange->in + (received_row(r, &p->rank[i]) + (size_t)(offset[expert] - offset[r->first_expert])) * hidden;
@@ -129,7 +129,7 @@ static int run_expert(struct slp_rank *r, const struct expert *e, int expert) {
 static int combine_pairs(struct slp_rank *r, int layer) {
     struct slp_run *p = r->p;
     struct exchange *x = r->exchange;
-    size_t hidden = (size_t)p->c->hidden, begin, all = 0;
+    size_t hidden = (size_t)config_routed_width(p->c), begin, all = 0;
     for (int i = 0; i < p->n_ranks; i++) all += pairs_for(&p->rank[i], r, &begin);
     TRY(exchange_announce(r));
     if (!exchange_all_are_peers(r)) TRY(gpu_copy(x->send, x->in_host, x->in, all * hidden * 4, GPU_D2H));
@@ -152,7 +152,7 @@ static int combine_pairs(struct slp_rank *r, int layer) {
         int at = x->offset[e], n = x->offset[e + 1] - at;
         if (n)
             TRY(op_run(gpu_stream_exec(r->compute_stream), OP_SCATTER_ADD,
-                       &(struct op_scatter_add){.y = r->x,
+                       &(struct op_scatter_add){.y = p->c->moe_latent ? r->routed_sum : r->x,
                                                 .x = x->pack + (size_t)at * hidden,
                                                 .index = r->token + at,
                                                 .weight = r->weight + at,

@@ -19,7 +19,7 @@ static struct work work_from_row(struct slp_rank *r, int row) {
     w.pos = r->pos, w.tokens = r->tokens;
     w.streams = r->streams, w.post = r->post;
     if (r->ids) w.ids = r->ids + first * (size_t)c->topk, w.weights = r->weights + first * (size_t)c->topk;
-    w.shared_weight = r->shared_weight, w.ffn_in = r->ffn_in, w.kept = r->kept, w.idle = NULL;
+    w.shared_weight = r->shared_weight, w.ffn_in = r->ffn_in, w.kept = r->kept, w.idle = NULL, w.routed_in = w.routed_sum = NULL;
     w.selected_keys = r->selected_keys, w.router = NULL, w.seq_length = NULL;
     w = work_slice(c, &w, row);
     w.router = r->work.router, w.idle = r->work.idle;
@@ -165,11 +165,12 @@ static int read_groups(struct slp_rank *r, int all) {
 }
 
 static int run_expert(struct slp_rank *r, const struct expert *e, float *y, int begin, int end) {
-    int hidden = r->p->c->hidden;
+    const int hidden = config_routed_width(r->p->c);
+    const float *x = r->p->c->moe_latent ? r->routed_in : r->xn;
     bool wide = config_needs_wide_activations(r->p->c);
     for (int at = begin; at < end; at += r->plan.chunk_rows) {
         int n = end - at < r->plan.chunk_rows ? end - at : r->plan.chunk_rows;
-        TRY(op_run(exec_of(r), OP_GATHER, &(struct op_gather){.out = r->work.x, .x = r->xn, .index = r->token + at, .n = n, .dim = hidden, .ldx = hidden}));
+        TRY(op_run(exec_of(r), OP_GATHER, &(struct op_gather){.out = r->work.x, .x = x, .index = r->token + at, .n = n, .dim = hidden, .ldx = hidden}));
         TRY(op_run(exec_of(r), OP_FFN, &(struct op_ffn){.y = r->work.xn, .x = r->work.x, .expert = *e, .n = n, .hidden = hidden, .wide = wide}));
         TRY(op_run(exec_of(r), OP_SCATTER_ADD,
                    &(struct op_scatter_add){.y = y, .x = r->work.xn, .index = r->token + at, .weight = r->weight + at, .n = n, .dim = hidden, .ldy = hidden}));
@@ -194,13 +195,34 @@ static int group_experts(const struct slp_rank *r, int layer, int e, int n, stru
     return e;
 }
 
+/* Projects the inputs of n tokens before, or adds the projected sums to out after, experts in a latent space, in chunks. */
+static int project_input(struct slp_rank *r, const struct layer *y, const float *xn, int n) {
+    const struct config *c = r->p->c;
+    for (int at = 0; at < n; at += r->plan.chunk_rows)
+        TRY(block_routed_input(exec_of(r), c, y, xn + (size_t)at * (size_t)c->hidden, r->routed_in + (size_t)at * (size_t)c->moe_latent,
+                               n - at < r->plan.chunk_rows ? n - at : r->plan.chunk_rows));
+    return gpu_fill(r->compute_stream, r->routed_sum, 0, (size_t)n * (size_t)c->moe_latent * 4);
+}
+static int project_output(struct slp_rank *r, const struct layer *y, float *out, int n) {
+    const struct config *c = r->p->c;
+    for (int at = 0; at < n; at += r->plan.chunk_rows)
+        TRY(block_routed_output(exec_of(r), c, y, r->routed_sum + (size_t)at * (size_t)c->moe_latent, out + (size_t)at * (size_t)c->hidden,
+                                n - at < r->plan.chunk_rows ? n - at : r->plan.chunk_rows));
+    return 0;
+}
+
 /* Runs the routed experts in order as their weights arrive. One rank adds to the residual stream directly; several compute partial sums
  * of all tokens and exchange them. */
-static int run_experts(struct slp_rank *r, uint64_t *module, int layer) {
+static int run_experts(struct slp_rank *r, const struct layer *own, uint64_t *module, int layer) {
     struct slp_run *p = r->p;
+    const bool is_latent = p->c->moe_latent > 0;
     int all = p->job->n, n = r->last_expert - r->first_expert;
-    float *y = p->n_ranks == 1 ? r->x : r->sum;
-    if (p->n_ranks > 1 && p->job->set->spec.all_to_all) return all_to_all_experts(r, module, layer);
+    float *out = p->n_ranks == 1 ? r->x : r->sum, *y = is_latent ? r->routed_sum : out;
+    if (p->n_ranks > 1 && p->job->set->spec.all_to_all) {
+        if (is_latent) TRY(project_input(r, own, r->xn + (size_t)exchange_first_row(r) * (size_t)p->c->hidden, r->n));
+        TRY(all_to_all_experts(r, module, layer));
+        return is_latent ? project_output(r, own, r->x, r->n) : 0;
+    }
     if (p->n_ranks > 1) {
         TRY(exchange_tokens(r, layer));
         TRY(gpu_fill(r->compute_stream, r->sum, 0, (size_t)all * (size_t)p->c->hidden * 4));
@@ -218,8 +240,14 @@ static int run_experts(struct slp_rank *r, uint64_t *module, int layer) {
     TRY(read_groups(r, all));
     if (r->host_offset[n + 1] >= 0) return 0; /* non-finite: the selection may be garbage; the end of the run reports where */
     ring_publish_selected(r, layer);
+    if (is_latent) TRY(project_input(r, own, r->xn, all));
     for (int e = 0, end; e < n; e = end) {
-        struct op_group g = {.y = y, .x = r->xn, .token = r->token, .weight = r->weight, .hidden = p->c->hidden, .wide = config_needs_wide_activations(p->c)};
+        struct op_group g = {.y = y,
+                             .x = is_latent ? r->routed_in : r->xn,
+                             .token = r->token,
+                             .weight = r->weight,
+                             .hidden = config_routed_width(p->c),
+                             .wide = config_needs_wide_activations(p->c)};
         end = group_experts(r, layer, e, n, &g);
         if (!g.n) continue;
         for (int k = 0; k < g.n; k++) {
@@ -233,6 +261,7 @@ static int run_experts(struct slp_rank *r, uint64_t *module, int layer) {
         trace_end(p->trace, span, r->compute_stream);
         for (int k = 0; k < g.n; k++) TRY(ring_used(&r->experts, (*module)++, r->compute_stream));
     }
+    if (is_latent) TRY(project_output(r, own, out, all));
     return p->n_ranks > 1 ? exchange_sums(r, layer) : 0;
 }
 
@@ -255,7 +284,7 @@ static int run_layer(struct slp_rank *r, int layer, uint64_t *dense, uint64_t *m
     trace_end(p->trace, span, r->compute_stream);
     bool moe = p->c->layer[layer].moe;
     if (moe) {
-        TRY(run_experts(r, module, layer));
+        TRY(run_experts(r, y, module, layer));
         if (r->host_offset[r->last_expert - r->first_expert + 1] >= 0) return report_non_finite(r, r->host_offset[r->last_expert - r->first_expert + 1]);
     }
     span = trace_begin(p->trace, r->compute_stream, r->id, LANE_COMPUTE, moe ? "shared" : "ffn", layer, -1);
