@@ -152,8 +152,12 @@ int kvring_load_prefix(struct slp_rank *r, int layer) {
     const struct slp_job *j = r->p->job;
     if (!j->pos) return 0;
     if (layer >= 2) TRY(gpu_pair_wait(r->kv_read[layer % 2], use_of(layer) - 1, r->load_stream)); /* the plane's previous layer has been read */
-    /* If that layer had another layout, its rows overlap this prefix, and their download must be complete. */
-    if (layer >= 2 && !same_layout(r, layer, layer - 2)) TRY(gpu_pair_wait(r->kv_downloaded[layer % 2], use_of(layer) - 1, r->load_stream));
+    /* If that layer had another layout, its rows and states overlap this prefix: their download must be complete, and the other ranks must have read them,
+     * which they have once this rank has received all blocks of the layer in between. */
+    if (layer >= 2 && !same_layout(r, layer, layer - 2)) {
+        TRY(gpu_pair_wait(r->kv_downloaded[layer % 2], use_of(layer) - 1, r->load_stream));
+        if (r->p->n_ranks > 1) TRY(gpu_pair_wait(r->kv_read[(layer - 1) % 2], use_of(layer - 1), r->load_stream));
+    }
     struct kv_plane to[CACHE_PLANES];
     for (int i = kvring_planes(r, layer, to); i-- > 0;) {
         const struct kv_plane *from = &j->cache[layer].p[i];
