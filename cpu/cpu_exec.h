@@ -57,6 +57,7 @@ int elem_gate(struct exec *, const struct op_gate *);
 int elem_scale(struct exec *, const struct op_scale *);
 int conv_run(struct exec *, const struct op_conv *);
 int delta_run(struct exec *, const struct op_delta *);
+int scan_run(struct exec *, const struct op_scan *);
 int compress_run(struct exec *, const struct op_compress *);
 int ngram_run(struct exec *, const struct op_ngram *);
 int relate_run(struct exec *, const struct op_relate *);

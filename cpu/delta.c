@@ -19,7 +19,7 @@ struct conv {
 static const float *row_at(const struct conv *j, int i) {
     const struct op_conv *o = j->o;
     if (i >= 0) return o->x + (size_t)i * (size_t)o->ldx;
-    return o->before ? o->before + (size_t)(i + o->taps - 1) * (size_t)o->channels : j->zeros;
+    return o->before ? o->before + (size_t)(i + op_conv_past(o)) * (size_t)o->channels : j->zeros;
 }
 
 static void conv_task(void *arg, int task, int thread) {
@@ -28,8 +28,10 @@ static void conv_task(void *arg, int task, int thread) {
     const float *x[TAPS_MOST];
     int c = task % j->blocks * CHANNELS, n = o->channels - c < CHANNELS ? o->channels - c : CHANNELS;
     for (int i = task / j->blocks * ROWS, end = i + ROWS < o->n ? i + ROWS : o->n; i < end; i++) {
-        for (int t = 0; t < o->taps; t++) x[t] = row_at(j, i - o->taps + 1 + t) + c;
-        j->x->k.conv(o->out + (size_t)i * (size_t)o->ldo + (size_t)c, x, o->w + c, o->channels, o->taps, n, o->bias ? o->bias + c : NULL, o->is_linear);
+        float *out = o->out + (size_t)i * (size_t)o->ldo + (size_t)c;
+        for (int t = 0; t < o->taps; t++) x[t] = row_at(j, i - o->delay - o->taps + 1 + t) + c;
+        if (!o->w) memcpy(out, x[0], (size_t)n * sizeof *out);
+        else j->x->k.conv(out, x, o->w + c, o->channels, o->taps, n, o->bias ? o->bias + c : NULL, o->is_linear);
     }
 }
 
@@ -37,15 +39,16 @@ int conv_run(struct exec *base, const struct op_conv *o) {
     struct conv j = {.x = (struct cpu_exec *)base, .o = o, .blocks = (o->channels + CHANNELS - 1) / CHANNELS};
     size_t row = (size_t)o->channels * sizeof(float);
     float *zeros = NULL;
-    if (o->taps > TAPS_MOST) return ERR_RUNTIME;
+    const int past = op_conv_past(o);
+    if (o->taps > TAPS_MOST || past < o->taps - 1 + o->delay || (!o->w && (o->taps > 1 || o->bias || !o->is_linear))) return ERR_RUNTIME;
     if (!o->before) {
         if (!(zeros = exec_workspace(j.x, row))) return ERR_MEMORY;
         memset(zeros, 0, row);
         j.zeros = zeros;
     }
     int rc = exec_for_each(j.x, (o->n + ROWS - 1) / ROWS * j.blocks, conv_task, &j);
-    for (int i = 0; i < o->taps - 1 && !rc; i++) /* in rising order: each source row is later than its target */
-        memmove(o->after + (size_t)i * (size_t)o->channels, row_at(&j, o->n - o->taps + 1 + i), row);
+    for (int i = 0; i < past && !rc && !o->is_peek; i++) /* in rising order: each source row is later than its target */
+        memmove(o->after + (size_t)i * (size_t)o->channels, row_at(&j, o->n - past + i), row);
     return rc;
 }
 

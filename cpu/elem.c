@@ -187,6 +187,7 @@ static void merge_task(void *arg, int task, int thread) {
 int elem_merge(struct exec *base, const struct op_merge *o) { return run_rows(base, o, o->n, o->heads * o->dim, merge_task); }
 
 static float gate_of(enum gate_kind kind, float g) {
+    if (kind == GATE_NORMAL) return 0.5f * (1 + erff(g * 0.70710678f));
     const float s = 1 / (1 + expf(-g));
     return kind == GATE_SIGMOID ? s : kind == GATE_SILU ? g * s : kind == GATE_LINEAR ? g : g > 20 ? g : log1pf(expf(g));
 }

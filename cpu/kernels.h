@@ -92,6 +92,17 @@ struct delta_row {
 };
 #define DELTA_FN(name) void name(float *o, float *to, const float *from, int ld, const struct delta_row *r, const float *v, int k_dim, int n)
 typedef DELTA_FN((*delta_fn));
+/* One row of the selective scan for n channels: with S [state, n], rows ld apart, from `from` (NULL: zeros) to `to` (may be equal to `from`),
+ * S[i] = exp(rate[i] * step) * S[i] + b[i] * step * x, o = sum of c[i] * S[i] + skip * x. */
+enum { SCAN_COLUMNS = 64 }; /* maximum of n */
+struct scan_row {
+    const float *x, *step, *skip; /* [n] */
+    const float *rate;            /* [state, n], rows ld apart */
+    const float *b, *c;           /* [state] */
+    int ld, state;
+};
+#define SCAN_FN(name) void name(float *o, float *to, const float *from, const struct scan_row *r, int n)
+typedef SCAN_FN((*scan_fn));
 
 /* Limits for bench.c: read returns a value that depends on every byte read; peak returns the number of float operations. */
 #define READ_FN(name) float name(const uint8_t *p, size_t bytes, int streams, int ahead)
@@ -122,6 +133,7 @@ struct kernels {
     gate_fn gate;
     conv_fn conv;
     delta_fn delta;
+    scan_fn scan;
     read_fn read;
     peak_fn peak;
 };

@@ -181,6 +181,17 @@ static DELTA_FN(delta_scalar) {
         }
     for (int c = 0; c < n; c++) o[c] = o[c] * r->qs + r->skip * v[c];
 }
+static SCAN_FN(scan_scalar) {
+    for (int c = 0; c < n; c++) {
+        float sum = 0;
+        for (int i = 0; i < r->state; i++) {
+            const size_t at = (size_t)i * (size_t)r->ld + (size_t)c;
+            to[at] = (from ? expf(r->rate[at] * r->step[c]) * from[at] : 0) + r->b[i] * (r->step[c] * r->x[c]);
+            sum += r->c[i] * to[at];
+        }
+        o[c] = sum + r->skip[c] * r->x[c];
+    }
+}
 
 /* --- Limits --- */
 
@@ -224,6 +235,7 @@ void kernels_scalar(struct kernels *k) {
     k->gate = gate_scalar;
     k->conv = conv_scalar;
     k->delta = delta_scalar;
+    k->scan = scan_scalar;
     k->read = read_scalar;
     k->peak = peak_scalar;
 }

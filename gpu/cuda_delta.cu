@@ -10,6 +10,7 @@ static __global__ void gate_kernel(float *y, const float *g, int heads, int dim,
     if (kind == CUDA_GATE_SILU) f *= v;
     if (kind == CUDA_GATE_SOFTPLUS) f = v > 20.0f ? v : log1pf(expf(v));
     if (kind == CUDA_GATE_LINEAR) f = v;
+    if (kind == CUDA_GATE_NORMAL) f = 0.5f * (1.0f + erff(v * 0.70710678f));
     y[i * (size_t)ldy + h * (size_t)head_ldy + d] *= f;
 }
 cudaError_t cuda_gate(cudaStream_t s, float *y, const float *g, int n, int heads, int dim, int ldy, int ldg, int head_ldy, int head_ldg,
@@ -28,7 +29,7 @@ template <typename T> __device__ inline T placed(T o) {
 /* Input row i of channel c; i < 0: before the first row. */
 __device__ inline float conv_at(const struct cuda_conv &o, int i, int c) {
     if (i >= 0) return o.x[(size_t)i * (size_t)o.ldx + (size_t)c];
-    return o.before ? o.before[(size_t)(i + o.taps - 1) * (size_t)o.channels + (size_t)c] : 0;
+    return o.before ? o.before[(size_t)(i + o.past) * (size_t)o.channels + (size_t)c] : 0;
 }
 /* The same of a convolution, whose state may be a part of what the addresses name. */
 __device__ inline struct cuda_conv conv_placed(struct cuda_conv o) {
@@ -43,7 +44,10 @@ static __global__ void conv_kernel(struct cuda_conv called) {
     int c = (int)(blockIdx.x * blockDim.x + threadIdx.x);
     for (int i = (int)blockIdx.y; i < o.n && c < o.channels; i += (int)gridDim.y) {
         float sum = o.bias ? o.bias[c] : 0;
-        for (int j = 0; j < o.taps; j++) sum += o.w[(size_t)j * (size_t)o.channels + (size_t)c] * conv_at(o, i - o.taps + 1 + j, c);
+        for (int j = 0; j < o.taps; j++) {
+            const float x = conv_at(o, i - o.delay - o.taps + 1 + j, c);
+            sum += o.w ? o.w[(size_t)j * (size_t)o.channels + (size_t)c] * x : x;
+        }
         o.out[(size_t)i * (size_t)o.ldo + (size_t)c] = o.is_linear ? sum : sum / (1.0f + expf(-sum));
     }
 }
@@ -52,12 +56,12 @@ static __global__ void conv_keep_kernel(struct cuda_conv called) {
     const struct cuda_conv o = conv_placed(called);
     int c = (int)(blockIdx.x * blockDim.x + threadIdx.x);
     if (c >= o.channels) return;
-    for (int i = 0; i < o.taps - 1; i++) o.after[(size_t)i * (size_t)o.channels + (size_t)c] = conv_at(o, o.n - o.taps + 1 + i, c);
+    for (int i = 0; i < o.past; i++) o.after[(size_t)i * (size_t)o.channels + (size_t)c] = conv_at(o, o.n - o.past + i, c);
 }
 cudaError_t cuda_conv_rows(cudaStream_t s, const struct cuda_conv *o) {
     unsigned blocks = blocks_of((size_t)o->channels, 256), rows = o->n < 1024 ? (unsigned)o->n : 1024;
     conv_kernel<<<dim3(blocks, rows), 256, 0, s>>>(*o);
-    conv_keep_kernel<<<blocks, 256, 0, s>>>(*o);
+    if (!o->is_peek && o->past > 0) conv_keep_kernel<<<blocks, 256, 0, s>>>(*o);
     return cudaGetLastError();
 }
 

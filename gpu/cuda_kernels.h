@@ -107,7 +107,7 @@ cudaError_t cuda_softcap(cudaStream_t s, float *x, size_t n, float cap);
 /* struct op_gate */
 cudaError_t cuda_gate(cudaStream_t s, float *y, const float *g, int n, int heads, int dim, int ldy, int ldg, int head_ldy, int head_ldg, int kind,
                       int per_head); /* kind: as enum gate_kind */
-enum { CUDA_GATE_SIGMOID, CUDA_GATE_SILU, CUDA_GATE_SOFTPLUS, CUDA_GATE_LINEAR };
+enum { CUDA_GATE_SIGMOID, CUDA_GATE_SILU, CUDA_GATE_SOFTPLUS, CUDA_GATE_LINEAR, CUDA_GATE_NORMAL };
 cudaError_t cuda_scale(cudaStream_t s, float *x, const int32_t *pos, int n, int m, int ld, int every, int shift, float by, float slope, int smooth);
 struct cuda_conv { /* struct op_conv */
     float *out;
@@ -116,7 +116,7 @@ struct cuda_conv { /* struct op_conv */
     int n, channels, taps, ldx, ldo;
     const struct cuda_place *at;
     const float *bias;
-    int is_linear, state_at;
+    int is_linear, is_peek, delay, past, state_at;
 };
 cudaError_t cuda_conv_rows(cudaStream_t s, const struct cuda_conv *c);
 struct cuda_delta { /* struct op_delta */
@@ -132,6 +132,14 @@ struct cuda_delta { /* struct op_delta */
 enum { CUDA_DELTA_GATED, CUDA_DELTA_MAMBA2, CUDA_DELTA_LIGHTNING, CUDA_DELTA_CHANNELS };
 enum { CUDA_DELTA_MAX_K_DIM = 1024 }; /* largest k_dim */
 cudaError_t cuda_delta_rows(cudaStream_t s, const struct cuda_delta *d);
+struct cuda_scan { /* struct op_scan */
+    float *out;
+    const float *x, *a, *b, *c, *rate, *dt, *skip, *before;
+    float *after;
+    int n, channels, state, ldx, lda, ldbc, ldo;
+    const struct cuda_place *at;
+};
+cudaError_t cuda_scan_rows(cudaStream_t s, const struct cuda_scan *o);
 enum { CUDA_MAX_RESIDUAL_STREAMS = 16 };
 struct cuda_ngram { /* struct op_ngram */
     int32_t *rows;

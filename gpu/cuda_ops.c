@@ -154,7 +154,7 @@ _Static_assert((int)SCORE_SOFTMAX == CUDA_SOFTMAX && (int)SCORE_SIGMOID == CUDA_
                    (int)SCORE_SQRT_SOFTPLUS == CUDA_SQRT_SOFTPLUS,
                "scores");
 _Static_assert((int)GATE_SIGMOID == CUDA_GATE_SIGMOID && (int)GATE_SILU == CUDA_GATE_SILU && (int)GATE_SOFTPLUS == CUDA_GATE_SOFTPLUS &&
-                   (int)GATE_LINEAR == CUDA_GATE_LINEAR,
+                   (int)GATE_LINEAR == CUDA_GATE_LINEAR && (int)GATE_NORMAL == CUDA_GATE_NORMAL,
                "gates");
 static int route(struct cuda_stream *s, const struct op_route *o) {
     struct cuda_route r = {o->ids,        o->weights, o->logits,     o->bias, o->table, o->tokens, o->n,      o->n_experts, o->topk,         o->n_group,
@@ -266,12 +266,19 @@ int cuda_run_op(struct op_exec *x, enum op_code code, const union op_args *u) {
     }
     case OP_CONV: {
         const struct op_conv *a = &u->conv;
-        struct cuda_conv c = {a->out,  a->x,         a->w,       a->before, a->after, a->n, a->channels, a->taps, a->ldx, a->ldo, to_cuda_place(a->at),
-                              a->bias, a->is_linear, a->state_at};
+        struct cuda_conv c = {a->out,  a->x,         a->w,       a->before, a->after,       a->n, a->channels, a->taps, a->ldx, a->ldo, to_cuda_place(a->at),
+                              a->bias, a->is_linear, a->is_peek, a->delay,  op_conv_past(a), a->state_at};
         if (a->n > 0) r = cuda_conv_rows(s->stream, &c);
         break;
     }
     case OP_DELTA: return delta(s, &u->delta);
+    case OP_SCAN: {
+        const struct op_scan *a = &u->scan;
+        const struct cuda_scan c = {a->out,   a->x, a->a,        a->b,     a->c,   a->rate, a->dt,   a->skip, a->before,
+                                    a->after, a->n, a->channels, a->state, a->ldx, a->lda,  a->ldbc, a->ldo,  to_cuda_place(a->at)};
+        if (a->n > 0) r = cuda_scan_rows(s->stream, &c);
+        break;
+    }
     case OP_COMPRESS: {
         const struct op_compress *a = &u->compress;
         struct cuda_compress c = {a->out,     a->kv,    a->gate, a->bias, a->before,  a->after,         a->n,

@@ -111,6 +111,7 @@ int emu_compute(struct exec *cpu, enum op_code code, const union op_args *u) {
     case OP_SCALE: return ops->scale(cpu, &u->scale);
     case OP_CONV: return ops->conv(cpu, &u->conv);
     case OP_DELTA: return ops->delta(cpu, &u->delta);
+    case OP_SCAN: return ops->scan(cpu, &u->scan);
     case OP_COMPRESS: return ops->compress(cpu, &u->compress);
     case OP_NGRAM: return ops->ngram(cpu, &u->ngram);
     case OP_RELATE: return ops->relate(cpu, &u->relate);

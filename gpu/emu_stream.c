@@ -173,6 +173,7 @@ static int read_places(struct emu_stream *s, enum op_code code, union op_args *u
     if (code == OP_CONV && (r = read_place(s, &u->conv.at, &k)) > 0)
         u->conv.before = k.data ? (const float *)k.data + u->conv.state_at : NULL, u->conv.after = (float *)k.after + u->conv.state_at;
     if (code == OP_DELTA && (r = read_place(s, &u->delta.at, &k)) > 0) u->delta.before = k.data, u->delta.after = k.after;
+    if (code == OP_SCAN && (r = read_place(s, &u->scan.at, &k)) > 0) u->scan.before = k.data, u->scan.after = k.after;
     if (code == OP_COMPRESS && (r = read_place(s, &u->compress.at, &k)) > 0) {
         struct op_compress *a = &u->compress;
         a->before = k.data ? (const float *)k.data + a->state_at : NULL, a->after = (float *)k.after + a->state_at, a->pos0 = k.pos;

@@ -32,6 +32,7 @@ static const struct {
     [OP_SCALE] = {"scale", sizeof(struct op_scale)},
     [OP_CONV] = {"conv", sizeof(struct op_conv)},
     [OP_DELTA] = {"delta", sizeof(struct op_delta)},
+    [OP_SCAN] = {"scan", sizeof(struct op_scan)},
     [OP_COMPRESS] = {"compress", sizeof(struct op_compress)},
     [OP_SPREAD] = {"spread", sizeof(struct op_spread)},
     [OP_MIX] = {"mix", sizeof(struct op_mix)},
@@ -73,6 +74,7 @@ ENTRY(gate, OP_GATE)
 ENTRY(scale, OP_SCALE)
 ENTRY(conv, OP_CONV)
 ENTRY(delta, OP_DELTA)
+ENTRY(scan, OP_SCAN)
 ENTRY(compress, OP_COMPRESS)
 ENTRY(spread, OP_SPREAD)
 ENTRY(mix, OP_MIX)
@@ -105,6 +107,7 @@ void op_exec_init(struct op_exec *x, const char *name, int (*run)(struct op_exec
         .scale = run_scale,
         .conv = run_conv,
         .delta = run_delta,
+        .scan = run_scan,
         .compress = run_compress,
         .spread = run_spread,
         .mix = run_mix,
@@ -239,6 +242,22 @@ static int visit_delta(struct op_delta *a, op_visit_fn fn, void *ctx) {
     return 0;
 }
 
+static int visit_scan(struct op_scan *a, op_visit_fn fn, void *ctx) {
+    const size_t channels = (size_t)a->channels, state = (size_t)a->state, all = state * channels * 4;
+    VISIT(a->x, span(a->n, a->ldx, channels), VISIT_IN);
+    VISIT(a->a, span(a->n, a->lda, channels), VISIT_IN);
+    VISIT(a->b, span(a->n, a->ldbc, state), VISIT_IN);
+    VISIT(a->c, span(a->n, a->ldbc, state), VISIT_IN);
+    VISIT(a->rate, all, VISIT_CONST);
+    VISIT(a->dt, channels * 4, VISIT_CONST);
+    VISIT(a->skip, channels * 4, VISIT_CONST);
+    VISIT(a->at, sizeof *a->at, VISIT_IN);
+    VISIT(a->before, all, VISIT_IN);
+    VISIT(a->after, all, VISIT_OUT);
+    VISIT(a->out, span(a->n, a->ldo, channels), VISIT_OUT);
+    return 0;
+}
+
 static int visit_compress(struct op_compress *a, op_visit_fn fn, void *ctx) {
     size_t series = a->overlap ? 2 : 1, width = series * (size_t)a->dim, state = 3 * width * 4;
     VISIT(a->kv, span(a->n, a->ldx, width), VISIT_IN);
@@ -356,17 +375,18 @@ int op_visit(enum op_code code, union op_args *a, op_visit_fn fn, void *ctx) {
         return 0;
     case OP_CONV: {
         struct op_conv *o = &a->conv;
-        size_t kept = (size_t)(o->taps - 1) * (size_t)o->channels * 4;
+        size_t kept = (size_t)op_conv_past(o) * (size_t)o->channels * 4;
         VISIT(o->x, span(o->n, o->ldx, (size_t)o->channels), VISIT_IN);
         VISIT(o->w, (size_t)o->taps * (size_t)o->channels * 4, VISIT_CONST);
         VISIT(o->bias, (size_t)o->channels * 4, VISIT_CONST);
         VISIT(o->at, sizeof *o->at, VISIT_IN);
         VISIT(o->before, kept, VISIT_IN);
-        VISIT(o->after, kept, VISIT_OUT);
+        if (!o->is_peek) VISIT(o->after, kept, VISIT_OUT);
         VISIT(o->out, span(o->n, o->ldo, (size_t)o->channels), VISIT_OUT);
         return 0;
     }
     case OP_DELTA: return visit_delta(&a->delta, fn, ctx);
+    case OP_SCAN: return visit_scan(&a->scan, fn, ctx);
     case OP_COMPRESS: return visit_compress(&a->compress, fn, ctx);
     case OP_SPREAD: {
         struct op_spread *o = &a->spread;

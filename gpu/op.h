@@ -27,6 +27,7 @@ enum op_code {
     OP_SCALE,
     OP_CONV,
     OP_DELTA,
+    OP_SCAN,
     OP_COMPRESS,
     OP_SPREAD,
     OP_MIX,
@@ -114,6 +115,7 @@ union op_args {
     struct op_scale scale;
     struct op_conv conv;
     struct op_delta delta;
+    struct op_scan scan;
     struct op_compress compress;
     struct op_spread spread;
     struct op_mix mix;

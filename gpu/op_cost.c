@@ -117,6 +117,13 @@ struct op_cost_work op_cost_work(enum op_code code, const union op_args *u, doub
                   4.0 * a->n * (2.0 * a->k_heads * a->k_dim + 2.0 * a->v_heads * a->v_dim + (a->rule == DELTA_CHANNELS ? (double)a->v_heads * a->k_dim : 0));
         break;
     }
+    case OP_SCAN: { /* the same; an exponential counts as one operation */
+        const struct op_scan *a = &u->scan;
+        const double state = (double)a->state * a->channels;
+        w.attn_flops = 7.0 * a->n * state;
+        w.bytes = 12.0 * state + 12.0 * a->n * a->channels;
+        break;
+    }
     case OP_COMPRESS: w.bytes = 8.0 * u->compress.n * u->compress.dim * (u->compress.overlap ? 2 : 1); break;
     case OP_NGRAM: w.bytes = 4.0 * u->ngram.n * u->ngram.size * (1 + u->ngram.per); break;
     case OP_RELATE: w.bytes = 8.0 * u->relate.n * u->relate.heads * u->relate.dim; break;
@@ -180,7 +187,8 @@ static enum gpu_op_kind kind_of(enum op_code code) {
     case OP_LINEAR: return GPU_OP_LINEAR;
     case OP_ATTENTION:
     case OP_SELECT:
-    case OP_DELTA: return GPU_OP_ATTENTION;
+    case OP_DELTA:
+    case OP_SCAN: return GPU_OP_ATTENTION;
     default: return GPU_OP_ELEM;
     }
 }

@@ -310,10 +310,11 @@ struct op_copy {
 };
 
 /* y *= f(g), where g has its own row and head strides. per_head: one g for all dim elements of a head. */
-enum gate_kind { GATE_SIGMOID, GATE_SILU, GATE_SOFTPLUS, GATE_LINEAR }; /* 1 / (1 + exp(-g)); g times that; log(1 + exp(g)); g */
+/* 1 / (1 + exp(-g)); g times that; log(1 + exp(g)); g; the normal distribution up to g, which makes y = g its exact GELU */
+enum gate_kind { GATE_SIGMOID, GATE_SILU, GATE_SOFTPLUS, GATE_LINEAR, GATE_NORMAL };
 struct op_gate {
     float *y;       /* [n, heads, dim], rows ldy apart, heads head_ldy */
-    const float *g; /* the same, with strides ldg and head_ldg; per_head [n, heads, 1] */
+    const float *g; /* the same, with strides ldg and head_ldg, ldg 0: one row for all; per_head [n, heads, 1] */
     int n, heads, dim, ldy, ldg, head_ldy, head_ldg;
     uint8_t kind; /* enum gate_kind */
     bool per_head;
@@ -330,7 +331,9 @@ struct op_scale {
 };
 
 /* Causal convolution of each channel along the rows, then SiLU: out[i][c] = silu(bias[c] + sum of w[j][c] * x[i - taps + 1 + j][c]). Rows before the first
- * come from `before`, NULL: zeros; `after` receives the last taps - 1 rows, including those from `before`, and may be the same memory. */
+ * come from `before`, NULL: zeros; `after` receives the last taps - 1 rows, including those from `before`, and may be the same memory. With a delay, out is
+ * that of `delay` rows earlier. `past` rows are kept instead of taps - 1, at least taps - 1 + delay, so that calls with several delays share a state: all but
+ * the last of them leave `after` alone (is_peek). w NULL, with one tap: 1. */
 struct op_conv {
     float *out;          /* [n, channels], rows ldo apart */
     const float *x;      /* [n, channels], rows ldx apart */
@@ -342,7 +345,10 @@ struct op_conv {
     const float *bias;         /* [channels] or NULL */
     bool is_linear;            /* without SiLU */
     int state_at;              /* with at: offset of the state from its addresses, floats */
+    bool is_peek;
+    int delay, past; /* past 0: taps - 1 + delay */
 };
+static inline int op_conv_past(const struct op_conv *o) { return o->past ? o->past : o->taps - 1 + o->delay; }
 
 /* Recurrences of linear attention, row by row over one sequence, for each value head h with its key head h / (v_heads / k_heads), all in float32.
  * DELTA_GATED, the gated delta rule: q, k normalized to unit length (x / sqrt(sum x^2 + 1e-6)), q times k_dim^-0.5
@@ -372,6 +378,20 @@ struct op_delta {
     float slope;               /* DELTA_LIGHTNING */
     float bound;               /* DELTA_CHANNELS: least g; 0: none */
     uint8_t rule;              /* enum delta_rule */
+};
+
+/* Mamba's selective scan (Gu and Dao 2023), row by row over one sequence, for each channel, all in float32: with t = softplus(a + dt[ch])
+ *   S[i][ch] = exp(rate[i][ch] * t) S[i][ch] + b[i] * t * x[ch];  out[ch] = sum over i of c[i] * S[i][ch] + skip[ch] * x[ch]
+ * The state S is as in op_delta. */
+struct op_scan {
+    float *out;                    /* [n, channels], rows ldo apart */
+    const float *x, *a;            /* [n, channels], rows ldx and lda apart */
+    const float *b, *c;            /* [n, state], rows ldbc apart */
+    const float *rate, *dt, *skip; /* [state, channels], negative; [channels]; [channels] */
+    const float *before;           /* [state, channels] */
+    float *after;
+    int n, channels, state, ldx, lda, ldbc, ldo;
+    const struct op_place *at; /* NULL, or supplies before and after */
 };
 
 /* Compresses windows of `ratio` tokens into one entry each: for every element the mean of the window's kv, weighted by the softmax of its gates, gate +
@@ -472,6 +492,7 @@ struct ops {
     int (*scale)(struct exec *, const struct op_scale *);
     int (*conv)(struct exec *, const struct op_conv *);
     int (*delta)(struct exec *, const struct op_delta *);
+    int (*scan)(struct exec *, const struct op_scan *);
     int (*compress)(struct exec *, const struct op_compress *);
     int (*spread)(struct exec *, const struct op_spread *);
     int (*mix)(struct exec *, const struct op_mix *);

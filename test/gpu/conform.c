@@ -59,16 +59,37 @@ static void elementwise(void) {
           .head_ldy = 25);
 }
 
+/* Mamba's selective scan: at the start and later, states separate and in place, in registers and in memory. */
+static void scans(void) {
+    static const struct { int n, channels, state; } c[] = {{1, 130, 16}, {5, 64, 7}, {33, 200, 16}, {3, 24, 40}};
+    for (size_t i = 0; i < sizeof c / sizeof *c; i++)
+        for (int how = 0; how < 3; how++) { /* no state before; a state; the same memory */
+            const int n = c[i].n, channels = c[i].channels, state = c[i].state;
+            const size_t all = (size_t)(channels * state), rows = (size_t)(n * (channels + 2));
+            float *after = floats(all, 'f'), *rate = floats(all, 'c'), *bc = floats((size_t)(2 * n * state), 'c');
+            char name[80];
+            for (size_t k = 0; k < all; k++) rate[k] = -expf(rate[k]);
+            snprintf(name, sizeof name, "scan of %d channels, %d, n %d, %d", channels, state, n, how);
+            CHECK(name, scan, OP_SCAN, .out = floats((size_t)(n * (channels + 1)), 'f'), .x = floats(rows, 'c'), .a = floats(rows, 'c'), .b = bc,
+                  .c = bc + state, .rate = rate, .dt = floats((size_t)channels, 'c'), .skip = floats((size_t)channels, 'c'),
+                  .before = how == 0   ? NULL
+                            : how == 1 ? floats(all, 'c')
+                                       : after,
+                  .after = after, .n = n, .channels = channels, .state = state, .ldx = channels + 2, .lda = channels + 2, .ldbc = 2 * state,
+                  .ldo = channels + 1);
+        }
+}
+
 /* Gated DeltaNet: at the start and later, states separate and in place. */
 static void deltas(void) {
     static const struct {
         int n, k_heads, v_heads, k_dim, v_dim, taps;
     } c[] = {{1, 2, 4, 32, 32, 4}, {7, 1, 1, 5, 7, 2}, {40, 2, 6, 64, 40, 4}, {3, 1, 2, 128, 128, 4}, {6, 1, 1, 200, 9, 3}, {2, 1, 1, 300, 3, 1}};
-    static const char *const gates[] = {"gate",          "gate, silu",          "gate, softplus",          "gate, linear",
-                                        "gate per head", "gate per head, silu", "gate per head, softplus", "gate per head, linear"};
-    for (int i = 0; i < 8; i++)
+    static const char *const gates[] = {"gate",          "gate, silu",          "gate, softplus",          "gate, linear",          "gate, normal",
+                                        "gate per head", "gate per head, silu", "gate per head, softplus", "gate per head, linear", "gate per head, normal"};
+    for (int i = 0; i < 10; i++)
         CHECK(gates[i], gate, OP_GATE, .y = floats(6 * 100, 'f'), .g = floats(6 * 210, 'c'), .n = 6, .heads = 3, .dim = 30, .ldy = 100, .ldg = 210,
-              .head_ldy = 31, .head_ldg = 70, .kind = (uint8_t)(i % 4), .per_head = i > 3);
+              .head_ldy = 31, .head_ldg = 70, .kind = (uint8_t)(i % 5), .per_head = i > 4);
     for (size_t i = 0; i < sizeof c / sizeof c[0]; i++)
         for (int how = 0; how < 15; how++) { /* no state before; a state; the same memory: with each rule, the last with both kinds of gates */
             const int rule = how < 12 ? how / 3 : DELTA_CHANNELS, decays = c[i].v_heads * (rule == DELTA_CHANNELS ? c[i].k_dim : 1);
@@ -80,6 +101,14 @@ static void deltas(void) {
             CHECK(name, conv, OP_CONV, .out = floats((size_t)(n * (channels + 2)), 'f'), .x = floats((size_t)(n * (channels + 3)), 'c'),
                   .w = floats((size_t)(c[i].taps * channels), 'c'), .before = before, .after = after, .n = n, .channels = channels, .taps = c[i].taps,
                   .ldx = channels + 3, .ldo = channels + 2, .bias = rule ? floats((size_t)channels, 'c') : NULL, .is_linear = rule == 1);
+            for (int k = 0; k < 3 && rule == 1; k++) { /* with delays, that share a state; the last one without weights */
+                const size_t past = (size_t)((c[i].taps + 2) * channels);
+                float *late = floats(past, 'f'), *early = how % 3 == 0 ? NULL : how % 3 == 1 ? floats(past, 'c') : late;
+                CHECK(name, conv, OP_CONV, .out = floats((size_t)(n * channels), 'f'), .x = floats((size_t)(n * channels), 'c'),
+                      .w = k < 2 ? floats((size_t)(c[i].taps * channels), 'c') : NULL, .before = early, .after = late, .n = n, .channels = channels,
+                      .taps = k < 2 ? c[i].taps : 1, .ldx = channels, .ldo = channels, .is_linear = true, .is_peek = k != 1, .delay = 2 - k,
+                      .past = c[i].taps + 2);
+            }
             float *x = floats((size_t)(n * channels), 'c'), *ba = floats((size_t)(n * (c[i].v_heads + decays)), 'c'), *rate = floats((size_t)c[i].v_heads, 'c');
             for (int h = 0; h < c[i].v_heads; h++) rate[h] = -expf(rate[h]);
             after = floats(state, 'f'), before = how % 3 == 0 ? NULL : how % 3 == 1 ? floats(state, 'c') : after;
@@ -593,7 +622,7 @@ int main(int argc, char **argv) {
     seed = some ? strtoull(argv[3], NULL, 10) : 1;
     printf("%s: %s, seed %llu, tolerance %.0e of the largest value\n", gpu_info(g)->backend, gpu_info(g)->name, (unsigned long long)seed, tol);
     if (argc < 4 || math) {
-        if (!math) elementwise(), deltas(), compressed();
+        if (!math) elementwise(), deltas(), scans(), compressed();
         if (!math || spec.math != GPU_MATH_FP8) blocks(), integers(), drafts(), resident();
         linears();
         if (!math || spec.math != GPU_MATH_FP8) attentions();

@@ -108,6 +108,7 @@ BASE(gate, OP_GATE)
 BASE(scale, OP_SCALE)
 BASE(conv, OP_CONV)
 BASE(delta, OP_DELTA)
+BASE(scan, OP_SCAN)
 static double latent_at(const struct kv_plane *p, int row, int c) {
     size_t i = (size_t)row * (size_t)p->dim + (size_t)c;
     if (p->dtype == DT_E4M3) return (double)(e4m3_to_f32(((const uint8_t *)p->data)[i]) * p->scale[row]);

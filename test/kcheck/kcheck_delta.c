@@ -1,11 +1,11 @@
-/* Checks the parts of gated DeltaNet (gates, convolution, delta rule) on the CPU at every level against double precision written
+/* Checks the parts of gated DeltaNet (gates, convolution, delta rule) and of Mamba (selective scan) on the CPU at every level against double precision written
  * from the comments in engine/base/ops.h: any width, states separate and in place, the same bits for 1, 2 and 5 threads, and a row
  * the same alone, in a call of many rows, and in two calls with the state in between. */
 #include "test/kcheck/levels.h"
 
 enum { N = 21 };
 
-static void check_gate(int n, int heads, int dim, bool silu) {
+static void check_gate(int n, int heads, int dim, enum gate_kind kind) {
     int head_ldy = dim + 1, head_ldg = 2 * dim, ldy = heads * head_ldy + 2, ldg = heads * head_ldg;
     size_t size = (size_t)(n * ldy);
     float *y = vec(size), *was = aligned(size * 4), *g = vec((size_t)(n * ldg)), *kept = aligned(size * 4);
@@ -13,7 +13,7 @@ static void check_gate(int n, int heads, int dim, bool silu) {
     memcpy(was, y, size * 4);
     for (int t = 0; t < THREADS; t++) {
         memcpy(y, was, size * 4);
-        must(execs[t]->ops->gate(execs[t], &(struct op_gate){y, g, n, heads, dim, ldy, ldg, head_ldy, head_ldg, silu ? GATE_SILU : GATE_SIGMOID, false}));
+        must(execs[t]->ops->gate(execs[t], &(struct op_gate){y, g, n, heads, dim, ldy, ldg, head_ldy, head_ldg, (uint8_t)kind, false}));
         if (!t) memcpy(kept, y, size * 4);
         else if (!equal(kept, y, size)) fail("gate differs between threads", t, 0, 0, 0);
     }
@@ -24,15 +24,17 @@ static void check_gate(int n, int heads, int dim, bool silu) {
                 if (y[at] != was[at]) fail("gate wrote beside its heads", i, k, y[at], was[at]);
                 continue;
             }
-            double v = g[i * ldg + h * head_ldg + d], want = was[at] * sigmoid(v) * (silu ? v : 1);
-            near("gate", i, k, y[at], want, fabs(want) * 2e-6 + 1e-30);
+            double v = g[i * ldg + h * head_ldg + d],
+                   want = was[at] * (kind == GATE_NORMAL ? 0.5 * erfc(-v / sqrt(2)) : sigmoid(v) * (kind == GATE_SILU ? v : 1));
+            near("gate", i, k, y[at], want, fabs(want) * 2e-6 + (kind == GATE_NORMAL ? 6e-8 * fabs(was[at]) : 0) + 1e-30);
         }
     free(was), free(kept);
     drop();
 }
 
-static void check_conv(int n, int channels, int taps, bool begun, bool in_place, bool biased, bool linear) {
-    int ldx = channels + 3, ldo = channels + 1, past = taps - 1;
+/* delay > 0: with a row more of state than needed, as calls with larger delays keep it. */
+static void check_conv(int n, int channels, int taps, bool begun, bool in_place, bool biased, bool linear, int delay) {
+    int ldx = channels + 3, ldo = channels + 1, past = taps - 1 + delay + (delay > 0);
     size_t kept = (size_t)(past * channels), size = (size_t)(n * ldo);
     float *x = vec((size_t)(n * ldx)), *w = vec((size_t)(taps * channels)), *before = vec(kept), *after = in_place ? before : vec(kept), *out = vec(size),
           *was = aligned(kept * 4), *first = aligned(size * 4), *end = aligned(kept * 4);
@@ -42,7 +44,8 @@ static void check_conv(int n, int channels, int taps, bool begun, bool in_place,
         struct exec *on = execs[t % THREADS];
         memcpy(before, was, kept * 4);
         memset(out, 0xff, size * 4);
-        struct op_conv o = {out, x, w, begun ? before : NULL, after, n, channels, taps, ldx, ldo, .bias = bias, .is_linear = linear};
+        struct op_conv o = {
+            out, x, w, begun ? before : NULL, after, n, channels, taps, ldx, ldo, .bias = bias, .is_linear = linear, .delay = delay, .past = delay ? past : 0};
         if (t < THREADS) must(on->ops->conv(on, &o));
         for (int i = 0; t == THREADS && i < n; i++) {
             o.n = 1, o.out = out + i * ldo, o.x = x + i * ldx;
@@ -59,7 +62,7 @@ static void check_conv(int n, int channels, int taps, bool begun, bool in_place,
         for (int c = 0; c < channels; c++) {
             double sum = bias ? (double)bias[c] : 0, all = fabs(sum);
             for (int j = 0; j < taps; j++) {
-                double v = (double)w[j * channels + c] * (double)SEEN(i - past + j, c);
+                double v = (double)w[j * channels + c] * (double)SEEN(i - delay - taps + 1 + j, c);
                 sum += v, all += fabs(v);
             }
             near("conv", i, c, first[i * ldo + c], linear ? sum : sum * sigmoid(sum), all * 4e-6 + 1e-30);
@@ -169,12 +172,55 @@ static void check_delta(int n, const struct dims *d, bool begun, bool in_place, 
     drop();
 }
 
+static void check_scan(int n, int channels, int state, bool begun, bool in_place) {
+    const int ldx = channels + 3, ldo = channels + 1, ldbc = 2 * state + 1;
+    const size_t kept = (size_t)(channels * state), size = (size_t)(n * ldo);
+    float *x = vec((size_t)(n * ldx)), *a = vec((size_t)(n * ldx)), *bc = vec((size_t)(n * ldbc)), *rate = vec(kept), *dt = vec((size_t)channels),
+          *skip = vec((size_t)channels), *before = vec(kept), *after = in_place ? before : vec(kept), *out = vec(size), *was = aligned(kept * 4),
+          *first = aligned(size * 4), *end = aligned(kept * 4);
+    for (size_t i = 0; i < kept; i++) rate[i] = -expf(rate[i]);
+    memcpy(was, before, kept * 4);
+    for (int t = 0; t < THREADS + 2; t++) { /* then row by row, then in two calls */
+        struct exec *on = execs[t % THREADS];
+        memcpy(before, was, kept * 4);
+        memset(out, 0xff, size * 4);
+        struct op_scan o = {out, x, a, bc, bc + state, rate, dt, skip, begun ? before : NULL, after, n, channels, state, ldx, ldx, ldbc, ldo};
+        if (t < THREADS) must(on->ops->scan(on, &o));
+        for (int i = 0, some = t == THREADS ? 1 : (n + 1) / 2; t >= THREADS && i < n; i += some) {
+            o.n = n - i < some ? n - i : some, o.out = out + i * ldo, o.x = x + i * ldx, o.a = a + i * ldx, o.b = bc + i * ldbc, o.c = o.b + state;
+            must(on->ops->scan(on, &o));
+            o.before = after;
+        }
+        for (int i = 0; i < n; i++) memset(out + i * ldo + channels, 0, 4);
+        if (!t) memcpy(first, out, size * 4), memcpy(end, after, kept * 4);
+        else if (!equal(first, out, size) || !equal(end, after, kept)) fail("scan differs by threads or rows", t, n, 0, 0);
+    }
+    for (int ch = 0; ch < channels; ch++) {
+        double s[64], most = 1;
+        for (int i = 0; i < state; i++) s[i] = begun ? was[i * channels + ch] : 0;
+        for (int t = 0; t < n; t++) {
+            const double in = x[t * ldx + ch], step = log1p(exp((double)a[t * ldx + ch] + dt[ch]));
+            double y = skip[ch] * in;
+            for (int i = 0; i < state; i++) {
+                s[i] = exp(rate[i * channels + ch] * step) * s[i] + bc[t * ldbc + i] * step * in;
+                y += bc[t * ldbc + state + i] * s[i];
+                most = fmax(most, fabs(s[i]));
+            }
+            near("scan", t, ch, first[t * ldo + ch], y, 1e-5 * most * state);
+        }
+        for (int i = 0; i < state; i++) near("scan's state", i, ch, end[i * channels + ch], s[i], 1e-5 * most);
+    }
+    free(was), free(first), free(end);
+    drop();
+}
+
 static void cases(enum cpu_level l) {
     static const struct dims dims[] = {{2, 4, 32, 32}, {1, 1, 7, 5}, {3, 3, 16, 72}, {2, 6, 33, 70}, {1, 2, 64, 64}, {2, 2, 1, 1}};
     for (int i = 0; i < 24; i++) {
         int n = (int[]){1, 2, 3, 5, N}[i % 5];
-        check_gate(n, 1 + i % 3, (int[]){1, 15, 16, 33, 200}[i / 2 % 5], i % 2);
-        check_conv(n, (int[]){1, 24, 130, 5000}[i % 4], (int[]){4, 1, 2, 9}[i / 4 % 4], i % 3, i & 1, i / 2 % 2, i / 3 % 2);
+        check_gate(n, 1 + i % 3, (int[]){1, 15, 16, 33, 200}[i / 2 % 5], (enum gate_kind[]){GATE_SIGMOID, GATE_SILU, GATE_NORMAL}[i % 3]);
+        check_conv(n, (int[]){1, 24, 130, 5000}[i % 4], (int[]){4, 1, 2, 9}[i / 4 % 4], i % 3, i & 1, i / 2 % 2, i / 3 % 2, i / 5 % 3);
+        check_scan(n, (int[]){1, 24, 130, 500}[i % 4], (int[]){16, 1, 7, 33}[i / 4 % 4], i % 3, i & 1);
         for (int rule = DELTA_GATED; rule <= DELTA_CHANNELS; rule++) check_delta(n, &dims[i % 6], i % 4 != 1, i / 6 % 2, (enum delta_rule)rule, 0);
         check_delta(n, &dims[i % 6], i % 4 != 1, i / 6 % 2, DELTA_CHANNELS, -5);
     }
