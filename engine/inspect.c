@@ -158,8 +158,8 @@ int engine_inspect(const struct engine_params *p, struct buf *b, struct error *e
         if (c->layer[i].window > window) window = c->layer[i].window;
         if (c->layer[i].moe && first < 0) first = i;
     }
-    while (kind < c->n_layers - 1 && c->layer[kind].mixer) kind++; /* first layer with attention, if any */
-    while (dense < layers && (c->layer[dense].moe || c->layer[dense].no_ffn)) dense++;         /* first layer without experts */
+    while (kind < c->n_layers - 1 && c->layer[kind].mixer) kind++;                     /* first layer with attention, if any */
+    while (dense < layers && (c->layer[dense].moe || c->layer[dense].no_ffn)) dense++; /* first layer without experts */
     buf_str(b, "{\"path\":");
     json_quote(b, p->dir, strlen(p->dir));
     buf_fmt(b, ",\"family\":\"%s\",\"model_type\":", c->arch->title);

@@ -266,8 +266,9 @@ int cuda_run_op(struct op_exec *x, enum op_code code, const union op_args *u) {
     }
     case OP_CONV: {
         const struct op_conv *a = &u->conv;
-        struct cuda_conv c = {a->out,  a->x,         a->w,       a->before, a->after,       a->n, a->channels, a->taps, a->ldx, a->ldo, to_cuda_place(a->at),
-                              a->bias, a->is_linear, a->is_peek, a->delay,  op_conv_past(a), a->state_at};
+        struct cuda_conv c = {
+            a->out,  a->x,         a->w,       a->before, a->after,        a->n,       a->channels, a->taps, a->ldx, a->ldo, to_cuda_place(a->at),
+            a->bias, a->is_linear, a->is_peek, a->delay,  op_conv_past(a), a->state_at};
         if (a->n > 0) r = cuda_conv_rows(s->stream, &c);
         break;
     }

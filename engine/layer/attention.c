@@ -3,11 +3,13 @@
 #include <assert.h>
 
 static const struct attention_kind *const mixers[] = {
-    [MIXER_DELTA] = &attention_delta,  [MIXER_CONV] = &attention_conv, [MIXER_LIGHTNING] = &attention_lightning,
-    [MIXER_MAMBA2] = &attention_mamba, [MIXER_KDA] = &attention_kda,   [MIXER_TAIL] = &attention_tail,
-    [MIXER_NONE] = &attention_none};
-static const struct attention_kind *const kinds[] = {
-    [ATTN_GQA] = &attention_gqa, [ATTN_MLA] = &attention_mla, [ATTN_DSA] = &attention_dsa, [ATTN_COMPRESSED] = &attention_compressed};
+    [MIXER_DELTA] = &attention_delta, [MIXER_CONV] = &attention_conv, [MIXER_LIGHTNING] = &attention_lightning, [MIXER_MAMBA2] = &attention_mamba,
+    [MIXER_KDA] = &attention_kda,     [MIXER_TAIL] = &attention_tail, [MIXER_MAMBA1] = &attention_scan,         [MIXER_NONE] = &attention_none};
+static const struct attention_kind *const kinds[] = {[ATTN_GQA] = &attention_gqa,
+                                                     [ATTN_MLA] = &attention_mla,
+                                                     [ATTN_DSA] = &attention_dsa,
+                                                     [ATTN_COMPRESSED] = &attention_compressed,
+                                                     [ATTN_CCA] = &attention_cca};
 const struct attention_kind *attention_of(const struct config *c, int layer) {
     if (c->layer[layer].mixer) return mixers[c->layer[layer].mixer];
     return c->attn == ATTN_GQA && c->index_block ? &attention_blocks : kinds[c->attn];

@@ -5,6 +5,7 @@
 struct attention_kind {
     const char *name;                                                               /* as shown by --inspect */
     bool needs_all_keys;                                                            /* a query needs all its keys at once: pieces are not possible */
+    bool makes_queries_first;                                                       /* store_kv fills w->q, which must last until attend */
     bool is_recordable;                                                             /* supports span.at for spans without a mark */
     int (*few_keys_limit)(const struct config *c);                                  /* key count up to which rows take a different path; NULL: one path */
     int (*cache_planes)(const struct config *c, int layer, struct cache_desc *out); /* describes a layer's cache planes; returns their number */
@@ -16,7 +17,7 @@ struct attention_kind {
     size_t (*grown_bytes)(const struct config *c, int keys); /* memory grown on demand beyond the workspace; NULL: none */
 };
 extern const struct attention_kind attention_gqa, attention_mla, attention_dsa, attention_compressed, attention_delta, attention_conv, attention_lightning,
-    attention_mamba, attention_kda, attention_tail, attention_blocks, attention_none;
+    attention_mamba, attention_kda, attention_scan, attention_tail, attention_blocks, attention_none, attention_cca;
 const struct attention_kind *attention_of(const struct config *c, int layer);
 
 /* Makes keys that represent several tokens (op_compress) from inputs in w->fused, two parts of `ld` / 2 or one, and stores those that spans complete. */

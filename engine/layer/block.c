@@ -92,6 +92,7 @@ static int scale_rows(struct exec *x, const struct config *c, float *v, float by
 /* Inputs of a block: weights that mix the streams, norms and factors of the previous block's output, and the block's own norm. */
 struct block_input {
     const struct stream_mix *mix;
+    const struct stream_merge *merge;
     const float *out_norm, *experts_norm, *stream_scale;
     const float *weight, *bias;
     int tag; /* the block's index as counted by work.bad */
@@ -112,6 +113,13 @@ static int weigh_rows(struct exec *x, const struct config *c, float *v, const fl
                                              .per_head = true});
 }
 
+/* v = (v + bias) * scale per channel. */
+static int merge_rows(struct exec *x, const struct config *c, float *v, const float *bias, const float *scale, float *scratch, int n) {
+    TRY(x->ops->copy(x, &(struct op_copy){.y = scratch, .x = bias, .n = n, .heads = 1, .dim = c->hidden, .ldy = c->hidden}));
+    TRY(x->ops->add(x, &(struct op_add){.y = v, .x = scratch, .n = n, .m = c->hidden}));
+    return x->ops->gate(x, &(struct op_gate){.y = v, .g = scale, .n = n, .heads = 1, .dim = c->hidden, .ldy = c->hidden, .kind = GATE_LINEAR});
+}
+
 /* With a plain stream: adds the previous block's output w->x, normed or scaled if the family does so, to the stream and clears w->x. tag 0: no previous block,
  * w->x is the embedding. */
 static int add_output(struct exec *x, const struct config *c, const struct block_input *in, struct work *w, int n) {
@@ -121,6 +129,8 @@ static int add_output(struct exec *x, const struct config *c, const struct block
         TRY(norm_rows(x, c, w->x, hidden, w->x, hidden, in->experts_norm, NULL, n, hidden, c->norm_eps, tag, w->first_bad));
         TRY(x->ops->add(x, &(struct op_add){.y = w->x, .x = w->kept, .n = n, .m = hidden}));
     }
+    if (c->merges_stream) TRY(merge_rows(x, c, w->x, in->merge->output_bias, in->merge->output_scale, w->xn, n));
+    if (c->merges_stream && tag) TRY(merge_rows(x, c, w->streams, in->merge->stream_bias, in->merge->stream_scale, w->xn, n));
     if (tag && out_norm) TRY(norm_rows(x, c, w->x, hidden, w->x, hidden, out_norm, NULL, n, hidden, c->norm_eps, tag, w->first_bad));
     if (tag && c->norms_stream) TRY(scale_rows(x, c, w->x, c->layer[(tag - 1) / 2].branch[(tag - 1) % 2].output, n));
     if (tag) TRY(x->ops->add(x, &(struct op_add){.y = w->streams, .x = w->x, .n = n, .m = hidden}));
@@ -147,7 +157,8 @@ int block_merge_streams(struct exec *x, const struct weights *m, struct work *w,
     }
     if (c->streams.is_averaged) return average_streams(x, c, w, n);
     if (!c->streams.is_plain) return mix_streams(x, c, &m->head_mix, w, false, true, n);
-    const struct block_input in = {.out_norm = m->last_out_norm, .experts_norm = m->last_experts_norm, .stream_scale = m->last_scale, .tag = 2 * c->n_layers};
+    const struct block_input in = {
+        .merge = &m->last_merge, .out_norm = m->last_out_norm, .experts_norm = m->last_experts_norm, .stream_scale = m->last_scale, .tag = 2 * c->n_layers};
     TRY(add_output(x, c, &in, w, n));
     return copy_rows(x, c, w->x, w->streams, n);
 }
@@ -180,7 +191,8 @@ size_t block_grown_bytes(const struct config *c, int keys) {
 }
 
 int block_kv(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *spans, int n_spans, int n) {
-    const struct block_input in = {&y->attn_mix, y->previous_out_norm, y->previous_experts_norm, y->previous_scale, y->attn_norm, y->attn_norm_bias, 2 * layer};
+    const struct block_input in = {&y->attn_mix,      &y->previous_merge, y->previous_out_norm, y->previous_experts_norm,
+                                   y->previous_scale, y->attn_norm,       y->attn_norm_bias,    2 * layer};
     if (c->layer[layer].mixer == MIXER_NONE) return 0;
     if (c->streams.is_gated) {
         TRY(gated_streams_add(x, c, w, layer == 0, n));
@@ -193,6 +205,7 @@ int block_kv(struct exec *x, const struct config *c, const struct layer *y, int 
     TRY(norm_input(x, c, &in, w, n));
     return attention_of(c, layer)->store_kv(x, c, y, layer, w, spans, n_spans, n);
 }
+bool block_makes_queries_first(const struct config *c, int layer) { return attention_of(c, layer)->makes_queries_first; }
 bool block_needs_all_keys(const struct config *c, int layer) { return attention_of(c, layer)->needs_all_keys || c->rel_dim; }
 bool block_is_recordable(const struct config *c, int layer) { return attention_of(c, layer)->is_recordable && !c->layer[layer].ngram; }
 int block_few_keys_limit(const struct config *c, int layer) {
@@ -242,8 +255,32 @@ static int compute_beside(struct exec *x, const struct config *c, const struct l
     return norm_stream(x, c, w, y->router_norm, n);
 }
 
+/* A layer of the router's MLP with GELU. */
+static int router_layer(struct exec *x, const struct config *c, float *to, const float *from, struct mat m, const float *bias, int n) {
+    const int inter = c->router_inter;
+    TRY(x->ops->linear(x, &(struct op_linear){.y = to, .x = from, .w = m, .bias = bias, .n = n, .ldx = inter, .ldy = inter, .exact = true}));
+    return x->ops->gate(x, &(struct op_gate){.y = to, .g = to, .n = n, .heads = 1, .dim = inter, .ldy = inter, .ldg = inter, .kind = GATE_NORMAL});
+}
+/* Runs the router's MLP up to its last matrix; *out receives its rows. Its first layer adds the previous layer's, and is kept for the next one. */
+static int router_hidden(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, int n, const float **out) {
+    const int inter = c->router_inter;
+    float *a = w->router_mlp, *b = a + (size_t)n * (size_t)inter;
+    TRY(x->ops->linear(
+        x, &(struct op_linear){.y = a, .x = w->xn, .w = y->router_down, .bias = y->router_down_bias, .n = n, .ldx = c->hidden, .ldy = inter, .exact = true}));
+    if (y->router_carry) {
+        TRY(x->ops->gate(x,
+                         &(struct op_gate){.y = w->router_state, .g = y->router_carry, .n = n, .heads = 1, .dim = inter, .ldy = inter, .kind = GATE_LINEAR}));
+        TRY(x->ops->add(x, &(struct op_add){.y = a, .x = w->router_state, .n = n, .m = inter}));
+    }
+    TRY(x->ops->copy(x, &(struct op_copy){.y = w->router_state, .x = a, .n = n, .heads = 1, .dim = inter, .ldx = inter, .ldy = inter}));
+    TRY(block_norm(x, c, a, inter, a, inter, y->router_mlp_norm, NULL, n, inter));
+    TRY(router_layer(x, c, b, a, y->router_fc1, y->router_fc1_bias, n));
+    *out = a;
+    return router_layer(x, c, a, b, y->router_fc2, y->router_fc2_bias, n);
+}
+
 int block_route(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, int n) {
-    const struct block_input in = {&y->ffn_mix, y->attn_out_norm, NULL, NULL, y->ffn_norm, y->ffn_norm_bias, 2 * layer + 1};
+    const struct block_input in = {&y->ffn_mix, &y->attn_merge, y->attn_out_norm, NULL, NULL, y->ffn_norm, y->ffn_norm_bias, 2 * layer + 1};
     const int logits = config_n_choices(c);
     const bool beside = y->beside.gate.data;
     if (c->layer[layer].no_ffn) return 0;
@@ -258,8 +295,10 @@ int block_route(struct exec *x, const struct config *c, const struct layer *y, i
         TRY(copy_rows(x, c, w->xn, w->kept, n));
     }
     if (beside) TRY(compute_beside(x, c, y, w, n));
+    const float *of = w->xn;
+    if (c->router_inter) TRY(router_hidden(x, c, y, layer, w, n, &of));
     TRY(x->ops->linear(
-        x, &(struct op_linear){.y = w->router, .x = w->xn, .bias = y->router_shift, .w = y->router, .n = n, .ldx = c->hidden, .ldy = logits, .exact = true}));
+        x, &(struct op_linear){.y = w->router, .x = of, .bias = y->router_shift, .w = y->router, .n = n, .ldx = y->router.cols, .ldy = logits, .exact = true}));
     if (c->router_cap > 0) TRY(x->ops->softcap(x, &(struct op_softcap){.x = w->router, .n = n, .m = logits, .cap = c->router_cap}));
     TRY(x->ops->route(x, &(struct op_route){.ids = w->ids,
                                             .weights = w->weights,

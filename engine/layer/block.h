@@ -33,9 +33,9 @@ struct work {
     float *absorbed_out; /* [absorb_rows, n_heads * kv_lora] */
     float *att;          /* [rows, n_heads * v_dim] */
     float *fused;        /* [rows, ..] gated attention: output of q_proj; DeltaNet: fused inputs, then convolution output; other mixers: inputs */
-    float *mixed, *z; /* short convolutions: keys, then values before them; mixers: [rows, channels] input of the convolution (Mamba-2: output; lightning: q, k,
-                         v), [rows, v_heads * v_dim] gates */
-    float *beta_alpha;           /* [rows, b [v_heads], a [v_heads]]; KDA: [rows, b [heads], f [heads * dim]] */
+    float *mixed, *z;  /* short convolutions: keys, then values before them; mixers: [rows, channels] input of the convolution (Mamba: output; lightning: q, k,
+                          v), [rows, v_heads * v_dim] gates */
+    float *beta_alpha; /* [rows, b [v_heads], a [v_heads]]; KDA: [rows, b [heads], f [heads * dim]] */
     float *latent, *expanded_kv; /* expanded prefill: [keys, kv_lora + rope]; [keys, G, head_dim] then [keys, G, v_dim]; grown on demand */
     size_t latent_floats, expanded_floats;
     float *lse, *piece_out,
@@ -46,21 +46,22 @@ struct work {
     float *index_q, *index_weights;         /* indexer: [rows, index_heads * index_dim] queries, [rows, index_heads] head weights */
     float *rel_bias;                        /* [rel_rows, n_heads, extent] biases by distance of the rows being attended */
     int rel_rows;
-    int32_t *selected_keys;         /* [rows, index_topk] selected cache rows; kept for layers that reuse the selection */
-    float *ffn_in;                  /* [rows, hidden] input of shared experts where it is not xn (config_has_ffn_in), otherwise NULL */
-    float *routed_in, *routed_sum;  /* [rows, moe_latent] input and output of experts in a latent space; NULL: the model has none */
-    float *kept;                    /* [rows, hidden] what a layer keeps for the next: its FFN input, or a dense FFN's output; NULL: no layer does */
-    float *idle;                    /* [rows] weights of idle experts; NULL: the model has none */
-    float *router;                  /* [rows, n_experts + n_idle_experts] */
-    int32_t *ids;                   /* [rows, topk] */
-    float *weights;                 /* [rows, topk] */
-    float *shared_weight;           /* [rows] */
-    const uint8_t *late_experts;    /* [n_experts] or NULL: as in op_experts; not owned */
-    float gpu_share;                /* as in op_experts */
-    float *cos, *sin;               /* [rows, rope.dim / 2] */
-    float *second_cos, *second_sin; /* [rows, second_rope.dim / 2], if the model has one */
-    int32_t *pos, *tokens;          /* [rows] */
-    int32_t *seq_length;            /* [rows] sequence length of a row; LongRoPE only, otherwise NULL */
+    int32_t *selected_keys;           /* [rows, index_topk] selected cache rows; kept for layers that reuse the selection */
+    float *ffn_in;                    /* [rows, hidden] input of shared experts where it is not xn (config_has_ffn_in), otherwise NULL */
+    float *routed_in, *routed_sum;    /* [rows, moe_latent] input and output of experts in a latent space; NULL: the model has none */
+    float *kept;                      /* [rows, hidden] what a layer keeps for the next: its FFN input, or a dense FFN's output; NULL: no layer does */
+    float *idle;                      /* [rows] weights of idle experts; NULL: the model has none */
+    float *router_state, *router_mlp; /* [rows, router_inter] what a router's MLP passes to the next layer's; [2, rows, router_inter] scratch */
+    float *router;                    /* [rows, n_experts + n_idle_experts] */
+    int32_t *ids;                     /* [rows, topk] */
+    float *weights;                   /* [rows, topk] */
+    float *shared_weight;             /* [rows] */
+    const uint8_t *late_experts;      /* [n_experts] or NULL: as in op_experts; not owned */
+    float gpu_share;                  /* as in op_experts */
+    float *cos, *sin;                 /* [rows, rope.dim / 2] */
+    float *second_cos, *second_sin;   /* [rows, second_rope.dim / 2], if the model has one */
+    int32_t *pos, *tokens;            /* [rows] */
+    int32_t *seq_length;              /* [rows] sequence length of a row; LongRoPE only, otherwise NULL */
     float *inv_freq;
     _Atomic int *first_bad;                 /* first non-finite value: 2 * layer before its attention, + 1 before its FFN */
     void *(*alloc)(void *ctx, size_t size); /* allocates executor memory; NULL: out of memory */
@@ -95,7 +96,8 @@ enum { PIECE_FIRST = 1, PIECE_LAST = 2, PIECE_ALL = 3 };
 struct key_range {
     int first, n, piece;
 };
-bool block_needs_all_keys(const struct config *c, int layer); /* keys cannot come in pieces */
+bool block_makes_queries_first(const struct config *c, int layer); /* block_kv fills w->q; block_query does nothing */
+bool block_needs_all_keys(const struct config *c, int layer);      /* keys cannot come in pieces */
 int block_kv(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *spans, int n_spans, int n);
 int block_query(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, int n);
 int block_attend(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *s, struct key_range keys);

@@ -6,7 +6,7 @@ static void *host_alloc(void *ctx, size_t size) { return mem_aligned(64, size); 
 static void host_release(void *ctx, void *p) { mem_free(p); }
 
 /* The list of buffers, shared by allocation and sizing so that they agree. */
-enum { max_parts = 52 };
+enum { max_parts = 56 };
 struct part {
     void **p;
     size_t bytes;
@@ -46,6 +46,15 @@ static struct mixer_floats mixer_floats(const struct config *c) {
         const size_t width = (size_t)(c->kda.heads * c->kda.dim);
         f = (struct mixer_floats){
             .att = width, .fused = max_of(3 * width, (size_t)c->kda.rank), .mixed = 3 * width, .z = width, .gates = (size_t)c->kda.heads + width};
+    }
+    if (c->attn == ATTN_CCA) {
+        const size_t qk = (size_t)((c->n_heads + c->n_kv_heads) * c->head_dim), half = (size_t)(c->n_kv_heads * c->head_dim) / 2;
+        f = (struct mixer_floats){.fused = qk, .mixed = (size_t)c->cca.taps[1] * qk + half, .z = half};
+    }
+    if (config_has_mixer(c, MIXER_MAMBA1)) {
+        const struct mamba_config *m = &c->mamba;
+        const size_t inner = (size_t)(m->heads * m->head_dim);
+        f = (struct mixer_floats){.att = inner, .fused = 2 * inner, .mixed = inner + (size_t)(m->rank + 2 * m->state), .z = inner};
     }
     return f;
 }
@@ -130,6 +139,10 @@ static int list_buffers(struct work *w, const struct config *c, int rows, struct
         out[k++] = (struct part){(void **)&w->ids, n * (size_t)c->topk * sizeof(int32_t)};
         out[k++] = (struct part){(void **)&w->weights, n * (size_t)c->topk * f};
     }
+    if (c->router_inter) {
+        out[k++] = (struct part){(void **)&w->router_state, n * (size_t)c->router_inter * f};
+        out[k++] = (struct part){(void **)&w->router_mlp, 2 * n * (size_t)c->router_inter * f};
+    }
     if (config_needs_ffn_in(c)) out[k++] = (struct part){(void **)&w->ffn_in, n * (size_t)c->hidden * f};
     if (c->moe_latent) {
         out[k++] = (struct part){(void **)&w->routed_in, n * (size_t)c->moe_latent * f};
@@ -181,6 +194,7 @@ struct work work_slice(const struct config *c, const struct work *w, int row) {
     if (r.router) r.router += at * (size_t)config_n_choices(c);
     if (r.ffn_in) r.ffn_in += at * (size_t)c->hidden;
     if (r.kept) r.kept += at * (size_t)c->hidden;
+    if (r.router_state) r.router_state += at * (size_t)c->router_inter;
     if (r.idle) r.idle += at;
     if (r.ids) r.ids += at * (size_t)c->topk, r.weights += at * (size_t)c->topk;
     if (r.shared_weight) r.shared_weight += at;

@@ -59,6 +59,8 @@ static const struct arch *const table[] = {
     &arch_inkling,
     &arch_qwen4_exp,
     &arch_nemotron_h,
+    &arch_jamba,
+    &arch_zaya,
     /* without experts */
     &arch_llama,
     &arch_mistral,

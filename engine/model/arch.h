@@ -38,7 +38,11 @@ struct tensor_names {
     const char *kda_beta, *kda_decay, *kda_decay_up, *kda_gate,
         *kda_gate_up; /* Kimi delta attention; the others are q, k, v, mix_rate, mix_dt, mix_norm, mix_out */
     const char *kda_q_conv, *kda_k_conv, *kda_v_conv;
-    const char *shared_gate_proj, *shared_up, *shared_down, *shared_gate; /* shared_gate: [1, hidden] */
+    const char *v_delayed, *cca_taps, *cca_bias, *cca_temp;                             /* CCA; bias and temp are whole names */
+    const char *attn_merge[4], *ffn_merge[4], *embed_merge[2];                          /* merges_stream: whole names, in the order of struct stream_merge */
+    const char *router_down, *router_carry, *router_mlp_norm, *router_fc1, *router_fc2; /* router_inter; router_carry is a whole name */
+    const char *mix_select, *mix_step, *mix_dt_norm, *mix_b_norm, *mix_c_norm;          /* Mamba-1 */
+    const char *shared_gate_proj, *shared_up, *shared_down, *shared_gate;               /* shared_gate: [1, hidden] */
     const char *dense_gate, *dense_up, *dense_down;
 };
 
@@ -96,5 +100,5 @@ extern const struct arch arch_afmoe, arch_exaone_moe, arch_cohere2_moe;
 extern const struct arch arch_lfm2_moe, arch_minimax, arch_granitemoehybrid;
 extern const struct arch arch_kimi_linear, arch_bailing_hybrid, arch_glm5_next;
 extern const struct arch arch_gemma4, arch_gemma4_text, arch_gemma4_unified, arch_hy_v4, arch_inkling, arch_qwen4_exp;
-extern const struct arch arch_nemotron_h;
+extern const struct arch arch_nemotron_h, arch_jamba, arch_zaya;
 extern const struct arch arch_qwen3_next, arch_qwen3_5_moe, arch_qwen3_5_moe_text;

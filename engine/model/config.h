@@ -9,11 +9,13 @@
 
 enum { CONFIG_MAX_LAYERS = 512, CONFIG_MAX_EOS = 16, CONFIG_NGRAMS_MOST = 4 };
 
-enum attn_kind { /* DSA: MLA over keys selected by an indexer; COMPRESSED: a window of keys, plus keys that represent several tokens */
+enum attn_kind { /* DSA: MLA over keys selected by an indexer; COMPRESSED: a window of keys, plus keys that represent several tokens; CCA: GQA with convolved
+                    queries and keys */
                  ATTN_GQA,
                  ATTN_MLA,
                  ATTN_DSA,
-                 ATTN_COMPRESSED
+                 ATTN_COMPRESSED,
+                 ATTN_CCA
 };
 enum mixer { /* what mixes the tokens of a layer: attention, a mixer with a state instead of keys, or nothing (the layer is an FFN only) */
              MIXER_ATTENTION,
@@ -23,6 +25,7 @@ enum mixer { /* what mixes the tokens of a layer: attention, a mixer with a stat
              MIXER_MAMBA2,
              MIXER_KDA,
              MIXER_TAIL, /* none, and no FFN: a last layer that only adds the output of the layer before, whose convolution has a state */
+             MIXER_MAMBA1,
              MIXER_NONE
 };
 enum output_norm { OUTPUT_NORM_NONE, OUTPUT_NORM_BLOCKS, OUTPUT_NORM_EXPERTS }; /* norms what is added to the stream: by both blocks, by FFNs with experts */
@@ -114,9 +117,10 @@ struct config {
         int taps;
         bool bias; /* of both projections and of the convolution */
     } conv;
-    struct mamba_config {              /* layers with Mamba-2 instead of attention; its inner width is heads * head_dim */
+    struct mamba_config {              /* layers with Mamba-2 or Mamba-1 instead of attention; the inner width is heads * head_dim */
         int heads, head_dim, groups;   /* each group of heads has its own B and C */
         int state, taps;               /* state: rows of a head's state */
+        int rank;                      /* Mamba-1, of one head and group: width of the steps before their projection */
         bool conv_bias, projects_bias; /* biases of the convolution, of both projections */
     } mamba;
     struct kda_config { /* layers with Kimi delta attention */
@@ -124,6 +128,9 @@ struct config {
         int rank;    /* of the projections of decays and gates; 0: full */
         float bound; /* negative: decays are exp(bound * sigmoid), so never less than exp(bound); 0: exp(-rate * softplus) */
     } kda;
+    struct cca_config {
+        int taps[2]; /* CCA: of the convolutions within channels and within heads */
+    } cca;
     struct layer_config {
         bool moe, hashed;     /* hashed: a token's experts come from a table */
         bool no_ffn;          /* is a mixer only; neither this nor MIXER_NONE with residual streams */
@@ -158,6 +165,7 @@ struct config {
         bool is_averaged;          /* merged by their mean before the final norm, without weights */
         bool is_plain;             /* one stream, to which a block's output is added when the next block begins (config_keep_stream) */
     } streams;
+    bool merges_stream;  /* the stream and a block's output get a bias and a factor per channel before they are added; needs config_keep_stream */
     bool norms_stream;   /* a block leaves branch.stream * norm(stream) + branch.output * its output; needs config_keep_stream */
     bool no_input_norm;  /* blocks read the residual stream as it is */
     uint8_t output_norm; /* enum output_norm; needs config_keep_stream */
@@ -182,6 +190,7 @@ struct config {
     bool weighs_input;  /* the weight of the one chosen expert multiplies its input instead of its output; needs topk 1 */
     int n_always;       /* the last experts, which every token chooses: shared experts inside the router's normalization */
     int n_idle_experts; /* experts after the others that return their input; the router chooses among all */
+    int router_inter;   /* width of the router's MLP, which continues the previous layer's; 0: the router is one matrix */
     float router_cap;   /* logits become cap * tanh(logits / cap); 0: not */
 
     struct quant_config {     /* integer weights, as far as their tensors leave it open */

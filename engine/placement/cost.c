@@ -56,6 +56,7 @@ static double mixer_weights(const struct config *c, int layer) {
     case MIXER_LIGHTNING: return hidden * 5 * c->n_heads * c->head_dim;
     case MIXER_MAMBA2: return hidden * (3 * inner + 2.0 * m->groups * m->state + m->heads);
     case MIXER_KDA: return hidden * (4 * width + k->heads) + 2 * (k->rank ? k->rank * (hidden + width) : hidden * width);
+    case MIXER_MAMBA1: return hidden * 3 * inner + inner * 2.0 * (m->state + m->rank);
     default: return 0;
     }
 }

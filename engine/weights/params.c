@@ -47,6 +47,13 @@
         MAT(type, field.down, field##_down, module, c->streams.rank, c->streams.n *hidden, when), \
         MAT(type, field.up, field##_up, module, c->streams.n *hidden, c->streams.rank, when)
 
+/* The four vectors of a block's stream_merge, of the layer `shift` layers away. */
+#define MERGE_ROW(shift, type, field, part, name, i, module, when) \
+    { {OF(type, field.part, name[i], module), .suffix = "", .rows = hidden, .layer_shift = (int16_t)(shift)}, when }
+#define MERGE(shift, type, field, name, module, when) \
+    MERGE_ROW(shift, type, field, output_bias, name, 0, module, when), MERGE_ROW(shift, type, field, output_scale, name, 1, module, when), \
+        MERGE_ROW(shift, type, field, stream_bias, name, 2, module, when), MERGE_ROW(shift, type, field, stream_scale, name, 3, module, when)
+
 /* Rows [first, first + rows) of q, k and v if they are one tensor. */
 static struct tensor_slice in_qkv(const struct config *c, int layer, int first) {
     const int dim = config_head_dim(c, layer), all = config_heads(c, layer) * dim + config_kv_heads(c, layer) * (dim + config_v_dim(c, layer));
@@ -78,6 +85,7 @@ static bool has_ffn_out_norm(const struct config *c, int layer) {
 struct mixer_params {
     int in, out, channels, taps;
     bool bias, conv_bias;
+    int steps; /* of Mamba: heads, or channels */
 };
 static struct mixer_params mixer_params_of(const struct config *c, int layer) {
     const struct mamba_config *m = &c->mamba;
@@ -85,37 +93,43 @@ static struct mixer_params mixer_params_of(const struct config *c, int layer) {
     switch (c->layer[layer].mixer) {
     case MIXER_CONV: return (struct mixer_params){3 * c->hidden, c->hidden, c->hidden, c->conv.taps, c->conv.bias, c->conv.bias};
     case MIXER_LIGHTNING: return (struct mixer_params){.in = 3 * all, .out = all};
-    case MIXER_MAMBA2: return (struct mixer_params){inner + channels + m->heads, inner, channels, m->taps, m->projects_bias, m->conv_bias};
+    case MIXER_ATTENTION:
+        if (c->attn != ATTN_CCA) return (struct mixer_params){0};
+        return (struct mixer_params){.channels = all + c->n_kv_heads * c->head_dim, .taps = c->cca.taps[0], .conv_bias = true};
+    case MIXER_MAMBA2: return (struct mixer_params){inner + channels + m->heads, inner, channels, m->taps, m->projects_bias, m->conv_bias, m->heads};
+    case MIXER_MAMBA1: return (struct mixer_params){2 * inner, inner, inner, m->taps, m->projects_bias, m->conv_bias, inner};
     default: return (struct mixer_params){0};
     }
 }
 
 int params_list(const struct config *c, int layer, unsigned modules, struct param out[PARAMS_MAX]) {
-    const int hidden = c->hidden, latent_in = config_routed_width(c), heads = config_heads(c, layer), dim = config_head_dim(c, layer), v_dim = config_v_dim(c, layer), q = heads * dim,
-              k = config_kv_heads(c, layer) * dim, v = config_kv_heads(c, layer) * v_dim, compressed = c->attn == ATTN_COMPRESSED,
-              latent = compressed ? c->head_dim : c->kv_lora + c->qk_rope;
+    const int hidden = c->hidden, latent_in = config_routed_width(c), heads = config_heads(c, layer), dim = config_head_dim(c, layer),
+              v_dim = config_v_dim(c, layer), q = heads * dim, k = config_kv_heads(c, layer) * dim, v = config_kv_heads(c, layer) * v_dim,
+              compressed = c->attn == ATTN_COMPRESSED, latent = compressed ? c->head_dim : c->kv_lora + c->qk_rope;
     const struct delta_config *d = &c->delta;
     const int keys = d->k_heads * d->k_dim, values = d->v_heads * d->v_dim, channels = 2 * keys + values,
               q_rows = c->attn_gate == ATTN_GATE_IN_QUERY ? 2 * q : q;
     const uint8_t mixer = c->layer[layer].mixer;
-    const bool delta = mixer == MIXER_DELTA, attends = mixer == MIXER_ATTENTION, gqa = c->attn == ATTN_GQA && attends, low = c->attn != ATTN_GQA && attends,
-               mla = low && !compressed, low_q = low && c->q_lora, bias = c->qkv_bias,
+    const bool delta = mixer == MIXER_DELTA, attends = mixer == MIXER_ATTENTION, gqa = c->attn == ATTN_GQA && attends, cca = c->attn == ATTN_CCA && attends,
+               low = attends && !gqa && !cca, mla = low && !compressed, low_q = low && c->q_lora, bias = c->qkv_bias,
                index = attends && c->attn == ATTN_DSA && c->layer[layer].index == INDEX_OWN,
                streams = c->streams.n > 0 && !c->streams.is_plain && !c->streams.is_gated, squeeze = compressed && c->layer[layer].ratio > 0,
                overlap = squeeze && c->layer[layer].overlap, hashed = c->layer[layer].hashed;
     const int series = overlap ? 2 : 1, ratio = c->layer[layer].ratio, mixes = op_mix_weights(c->streams.n, c->streams.iters),
               parts = op_mix_parts(c->streams.iters), o_cols = compressed ? c->o_groups * c->o_lora : heads * v_dim;
-    const bool mamba = mixer == MIXER_MAMBA2, kda = mixer == MIXER_KDA;
+    const bool mamba = mixer == MIXER_MAMBA2, scan = mixer == MIXER_MAMBA1, kda = mixer == MIXER_KDA;
+    const bool merges = c->merges_stream, mlp = c->layer[layer].moe && c->router_inter;
+    const int inner = c->router_inter, cca_taps = c->cca.taps[1], state = c->mamba.state, rank = c->mamba.rank;
     const struct kda_config *a = &c->kda;
     const int width = a->heads * a->dim;
-    const bool tail = mixer == MIXER_TAIL, ffn = !c->layer[layer].no_ffn && !tail, dense = !c->layer[layer].moe && ffn, rel = gqa && c->rel_dim, conv = gqa && c->short_taps,
-               previous_conv = c->short_taps && layer > 0;
+    const bool tail = mixer == MIXER_TAIL, ffn = !c->layer[layer].no_ffn && !tail, dense = !c->layer[layer].moe && ffn, rel = gqa && c->rel_dim,
+               conv = gqa && c->short_taps, previous_conv = c->short_taps && layer > 0;
     const int taps = c->short_taps, wide = c->streams.n * hidden;
     const bool gated = c->streams.is_gated, ngram = config_ngram(c, layer), blocks = gqa && c->index_block;
     const struct ngram_config g = ngram ? *config_ngram(c, layer) : (struct ngram_config){.size = 2, .per = 1};
     const int hashes = config_ngram_hashes(&g);
-    const bool moe = c->layer[layer].moe, shared = moe && c->shared_inter, up = !c->no_up,
-               latent_moe = moe && c->moe_latent, mixes_tokens = mixer != MIXER_NONE, norm_bias = c->norm == NORM_LAYER && c->norm_bias;
+    const bool moe = c->layer[layer].moe, shared = moe && c->shared_inter, up = !c->no_up, latent_moe = moe && c->moe_latent,
+               mixes_tokens = mixer != MIXER_NONE, norm_bias = c->norm == NORM_LAYER && c->norm_bias;
     const bool dense_bias = dense && c->dense_bias, in_norm = !c->no_input_norm && !tail && !c->streams.is_gated,
                out_norm = c->output_norm == OUTPUT_NORM_BLOCKS, last_norm = has_ffn_out_norm(c, c->n_layers - 1),
                previous_norm = layer > 0 && has_ffn_out_norm(c, layer - 1);
@@ -154,6 +168,7 @@ int params_list(const struct config *c, int layer, unsigned modules, struct para
         VEC_OF(c->n_layers - 1, weights, last_out_norm, ffn_out_norm, ".weight", STREAM_MERGE, hidden, last_norm),
         VEC_OF(c->n_layers - 1, weights, last_experts_norm, experts_out_norm, ".weight", STREAM_MERGE, hidden, last_beside),
         VEC_OF(c->n_layers - 1, weights, last_scale, stream_scale, "", STREAM_MERGE, 1, c->stream_scale),
+        MERGE(c->n_layers - 1, weights, last_merge, ffn_merge, STREAM_MERGE, merges),
 
         {{OF(layer, ngram_table, ngram_table, ATTENTION), .suffix = ".weight", .rows = g.rows, .cols = g.dim / hashes, .parts = g.parts}, ngram},
         MAT(layer, ngram_key, ngram_key, ATTENTION, wide, g.dim, ngram),
@@ -172,15 +187,25 @@ int params_list(const struct config *c, int layer, unsigned modules, struct para
         CONV_OF(-1, previous_conv, ffn_conv, ATTENTION, hidden, previous_conv),
         VEC_OF(-1, layer, previous_ffn_scale, dense_scale, "", ATTENTION, 1, c->ffn_scale && layer > 0 && !c->layer[layer - 1].moe),
         VEC_OF(-1, layer, previous_scale, stream_scale, "", ATTENTION, 1, c->stream_scale && layer > 0),
+        MERGE_ROW(0, layer, previous_merge, output_bias, embed_merge, 0, ATTENTION, merges && !layer),
+        MERGE_ROW(0, layer, previous_merge, output_scale, embed_merge, 1, ATTENTION, merges && !layer),
+        MERGE(-1, layer, previous_merge, ffn_merge, ATTENTION, merges && layer > 0),
         VEC(layer, attn_norm, attn_norm, ".weight", ATTENTION, hidden, in_norm && mixes_tokens),
         VEC(layer, attn_norm_bias, attn_norm, ".bias", ATTENTION, hidden, norm_bias && mixes_tokens),
         MAT_IN(q_in, layer, q, q, ".weight", ATTENTION, q_rows, hidden, !low_q && attends),
         VEC_IN(q_in, layer, q_bias, q, ".bias", ATTENTION, q_rows, gqa && bias),
         VEC(layer, q_norm, q_norm, ".weight", ATTENTION, all_heads ? q : dim, qk_weights),
-        MAT_IN(k_in, layer, k, k, ".weight", ATTENTION, k, hidden, gqa),
+        MAT_IN(k_in, layer, k, k, ".weight", ATTENTION, k, hidden, gqa || cca),
         VEC_IN(k_in, layer, k_bias, k, ".bias", ATTENTION, k, gqa && bias),
         VEC(layer, k_norm, k_norm, ".weight", ATTENTION, all_heads ? k : dim, qk_weights),
         MAT_IN(v_in, layer, v, v, ".weight", ATTENTION, v, hidden, gqa && !c->layer[layer].v_is_k),
+        MAT(layer, v, v, ATTENTION, v / 2, hidden, cca),
+        MAT(layer, v_delayed, v_delayed, ATTENTION, v / 2, hidden, cca),
+        {{OF(layer, cca_taps, cca_taps, ATTENTION), .suffix = ".weight", .rows = (q + k) * dim * cca_taps, .taps = cca_taps, .taps_in = dim,
+          .conversion = CONVERT_TRANSPOSE},
+         cca},
+        VEC(layer, cca_bias, cca_bias, "", ATTENTION, q + k, cca),
+        VEC(layer, cca_temp, cca_temp, "", ATTENTION, config_kv_heads(c, layer), cca),
         VEC_IN(v_in, layer, v_bias, v, ".bias", ATTENTION, v, gqa && bias),
         CONV_OF(0, k_conv, k_conv, ATTENTION, k, conv),
         CONV_OF(0, v_conv, v_conv, ATTENTION, v, conv),
@@ -234,9 +259,9 @@ int params_list(const struct config *c, int layer, unsigned modules, struct para
         MAT(layer, mix_gate, mix_gate, ATTENTION, mix.out, hidden, mixer == MIXER_LIGHTNING),
         TAPS(mix_conv, mix_conv, mix.channels, mix.taps, mix.taps > 0),
         VEC(layer, mix_conv_bias, mix_conv, ".bias", ATTENTION, mix.channels, mix.conv_bias),
-        {{OF(layer, mix_rate, mix_rate, ATTENTION), .suffix = "", .rows = kda ? a->heads : c->mamba.heads, .conversion = CONVERT_MINUS_EXP}, mamba || kda},
-        VEC(layer, mix_dt, mix_dt, "", ATTENTION, kda ? width : c->mamba.heads, mamba || kda),
-        VEC(layer, mix_skip, mix_skip, "", ATTENTION, c->mamba.heads, mamba),
+        {{OF(layer, mix_rate, mix_rate, ATTENTION), .suffix = "", .rows = kda ? a->heads : mix.steps, .conversion = CONVERT_MINUS_EXP}, mamba || kda},
+        VEC(layer, mix_dt, mix_dt, "", ATTENTION, kda ? width : mix.steps, mamba || scan || kda),
+        VEC(layer, mix_skip, mix_skip, "", ATTENTION, mix.steps, mamba || scan),
         VEC(layer, mix_norm, mix_norm, ".weight", ATTENTION, kda ? a->dim : mix.out, mamba || mixer == MIXER_LIGHTNING || kda),
         MAT(layer, q, q, ATTENTION, width, hidden, kda),
         MAT(layer, k, k, ATTENTION, width, hidden, kda),
@@ -250,6 +275,12 @@ int params_list(const struct config *c, int layer, unsigned modules, struct para
         MAT(layer, kda_gate, kda_gate, ATTENTION, a->rank ? a->rank : width, hidden, kda),
         MAT(layer, kda_gate_up, kda_gate_up, ATTENTION, width, a->rank, kda && a->rank),
         MAT(layer, o, mix_out, ATTENTION, hidden, width, kda),
+        {{OF(layer, mix_rate, mix_rate, ATTENTION), .suffix = "", .rows = mix.steps * state, .table_cols = state, .conversion = CONVERT_RATES}, scan},
+        MAT(layer, mix_select, mix_select, ATTENTION, rank + 2 * state, mix.out, scan),
+        MAT(layer, mix_step, mix_step, ATTENTION, mix.out, rank, scan),
+        VEC(layer, mix_dt_norm, mix_dt_norm, ".weight", ATTENTION, rank, scan),
+        VEC(layer, mix_b_norm, mix_b_norm, ".weight", ATTENTION, state, scan),
+        VEC(layer, mix_c_norm, mix_c_norm, ".weight", ATTENTION, state, scan),
         MAT(layer, o, mix_out, ATTENTION, hidden, mix.out, mix.in > 0),
         VEC(layer, o_bias, mix_out, ".bias", ATTENTION, hidden, mix.bias),
         MAT(layer, o, o, ATTENTION, hidden, o_cols, attends),
@@ -259,6 +290,7 @@ int params_list(const struct config *c, int layer, unsigned modules, struct para
         MAT(layer, ffn_gated.inject, ffn_gated_inject, ROUTER, c->streams.n, wide, gated),
         MIX(layer, ffn_mix, ffn_mix, ROUTER, mixes, parts, streams),
         VEC(layer, attn_out_norm, attn_out_norm, ".weight", ROUTER, hidden, out_norm),
+        MERGE(0, layer, attn_merge, attn_merge, ROUTER, merges),
         VEC(layer, ffn_norm, ffn_norm, ".weight", ROUTER, hidden, in_norm && ffn),
         VEC(layer, ffn_norm_bias, ffn_norm, ".bias", ROUTER, hidden, norm_bias && ffn),
         MAT_IN(ffn_gate, layer, beside.gate, dense_gate, ".weight", ROUTER, c->dense_inter, hidden, beside),
@@ -268,7 +300,15 @@ int params_list(const struct config *c, int layer, unsigned modules, struct para
         {{OF(layer, router_norm, router_norm, ROUTER), .suffix = "", .rows = hidden, .factor = 1 / sqrtf((float)hidden)}, beside},
         VEC(layer, expert_scale, expert_scale, "", ROUTER, c->n_experts, beside),
         VEC(layer, experts_norm, experts_norm, ".weight", ROUTER, hidden, beside),
-        MAT(layer, router, router, ROUTER, config_n_choices(c), hidden, moe),
+        MAT(layer, router_down, router_down, ROUTER, inner, hidden, mlp),
+        VEC(layer, router_down_bias, router_down, ".bias", ROUTER, inner, mlp),
+        VEC(layer, router_carry, router_carry, "", ROUTER, inner, mlp && layer > 0),
+        VEC(layer, router_mlp_norm, router_mlp_norm, ".weight", ROUTER, inner, mlp),
+        MAT(layer, router_fc1, router_fc1, ROUTER, inner, inner, mlp),
+        VEC(layer, router_fc1_bias, router_fc1, ".bias", ROUTER, inner, mlp),
+        MAT(layer, router_fc2, router_fc2, ROUTER, inner, inner, mlp),
+        VEC(layer, router_fc2_bias, router_fc2, ".bias", ROUTER, inner, mlp),
+        MAT(layer, router, router, ROUTER, config_n_choices(c), mlp ? inner : hidden, moe),
         VEC(layer, router_shift, router, ".bias", ROUTER, config_n_choices(c), moe && c->router_shift),
         VEC_IN(routed, layer, router_bias, router_bias, "", ROUTER, config_n_choices(c), moe && c->router_bias && !hashed),
         VEC_IN(same, layer, expert_scale, router_scale, "", ROUTER, c->n_experts, moe && c->ffn_scale),

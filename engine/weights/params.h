@@ -13,6 +13,11 @@ struct stream_mix {
     float *base, *scale;
 };
 
+/* What merges_stream adds to and multiplies a block's output and the residual stream by: [hidden]. */
+struct stream_merge {
+    float *output_bias, *output_scale, *stream_bias, *stream_scale;
+};
+
 /* Weights of a block's input from gated streams: norms [streams * hidden], down [rank, streams * hidden] and up [streams * hidden, rank] of the gates, inject
  * [streams, streams * hidden] of the weights of its output. */
 struct gated_mix {
@@ -28,7 +33,8 @@ struct layer {
     struct mat index_qk;                                        /* blocks: [(index_heads + 1) * index_dim, hidden] queries, then the key */
     float *index_q_norm;                                        /* [index_dim] */
     struct stream_mix attn_mix, ffn_mix;                        /* several residual streams */
-    float *attn_norm, *ffn_norm;                                /* [hidden] */
+    struct stream_merge attn_merge, previous_merge; /* of its attention block; of the previous layer's FFN, in layer 0 of the embeddings (output only) */
+    float *attn_norm, *ffn_norm;                    /* [hidden] */
     float *attn_norm_bias, *ffn_norm_bias;
     float *attn_out_norm;     /* [hidden] norm of the attention block's output */
     float *previous_out_norm; /* [hidden] norm of the previous layer's FFN output, which this layer adds to the residual stream; layer 0: NULL */
@@ -57,6 +63,8 @@ struct layer {
     struct mat delta_qkv, delta_z, delta_b, delta_a;   /* the same, separate; the output projection is o [hidden, v_heads * v_dim] */
     float *delta_conv;                                 /* [taps, channels] */
     float *delta_rate, *delta_dt, *delta_norm;         /* [v_heads] -exp(A_log), [v_heads], [v_dim] */
+    struct mat v_delayed;                              /* CCA: [n_kv_heads * head_dim / 2, hidden]; v has the other half */
+    float *cca_taps, *cca_bias, *cca_temp;             /* [taps, heads * dim of q and k, dim], [heads * dim], [n_kv_heads] */
     struct mat mix_in;                                 /* conv [3 * hidden, hidden]: B, C, x; lightning: q, k, v per head; Mamba-2: z, x, B, C, dt */
     struct mat kda_beta;                               /* Kimi delta attention [heads, hidden] */
     struct mat kda_decay, kda_decay_up;                /* [heads * dim, hidden], or [rank, hidden] and [heads * dim, rank] */
@@ -65,21 +73,25 @@ struct layer {
     struct mat mix_gate;                               /* lightning [n_heads * head_dim, hidden] */
     float *mix_in_bias;
     float *mix_conv, *mix_conv_bias;     /* [taps, channels], [channels] */
-    float *mix_rate, *mix_dt, *mix_skip; /* Mamba-2: [heads] -exp(A_log), [heads], [heads]; KDA: dt [heads * dim] */
-    float *mix_norm;                     /* lightning [n_heads * head_dim], Mamba-2 [inner], KDA [dim]; the output projection is o */
-    struct mat router;                   /* [n_experts, hidden] */
-    float *router_bias;                  /* [n_experts], added to the scores for the selection only */
-    float *router_table;                 /* [vocab, topk] of int32_t: experts by token */
-    float *router_shift;                 /* [n_experts], added to the logits */
-    float *expert_scale;                 /* [n_experts], factors of the chosen experts' weights */
-    struct expert beside;                /* the dense FFN beside experts that have input and output norms of their own */
-    float *dense_out_norm;               /* [hidden] norm of its output */
-    float *router_norm, *experts_norm;   /* [hidden] norms of the stream for the router, and for the experts */
-    struct mat shared_gate;              /* [1, hidden] */
-    struct mat routed_in, routed_out;    /* experts in a latent space: [moe_latent, hidden], [hidden, moe_latent] */
-    struct expert dense;                 /* the dense FFN, or the shared expert of a layer with experts; gate.data NULL: none */
-    struct expert *experts;              /* [n_experts]; NULL: dense layer */
-    const struct expert_shards *shards;  /* experts and dense, split by NUMA node (numa_copy.h); NULL: not split */
+    float *mix_rate, *mix_dt, *mix_skip; /* Mamba-2: [heads] -exp(A_log), [heads], [heads]; KDA: dt [heads * dim]; Mamba-1: [state, inner], [inner], [inner] */
+    struct mat mix_select, mix_step;     /* Mamba-1: [rank + 2 * state, inner] dt, B, C; [inner, rank] */
+    float *mix_dt_norm, *mix_b_norm, *mix_c_norm;   /* Mamba-1: [rank], [state], [state] */
+    float *mix_norm;                                /* lightning [n_heads * head_dim], Mamba-2 [inner], KDA [dim]; the output projection is o */
+    struct mat router_down, router_fc1, router_fc2; /* router_inter: [inter, hidden], [inter, inter] twice */
+    float *router_down_bias, *router_carry, *router_mlp_norm, *router_fc1_bias, *router_fc2_bias; /* [inter]; carry: factor of the previous layer's */
+    struct mat router;                                                                            /* [n_experts, hidden], or [n_experts, router_inter] */
+    float *router_bias;                                                                           /* [n_experts], added to the scores for the selection only */
+    float *router_table;                                                                          /* [vocab, topk] of int32_t: experts by token */
+    float *router_shift;                                                                          /* [n_experts], added to the logits */
+    float *expert_scale;                                                                          /* [n_experts], factors of the chosen experts' weights */
+    struct expert beside;               /* the dense FFN beside experts that have input and output norms of their own */
+    float *dense_out_norm;              /* [hidden] norm of its output */
+    float *router_norm, *experts_norm;  /* [hidden] norms of the stream for the router, and for the experts */
+    struct mat shared_gate;             /* [1, hidden] */
+    struct mat routed_in, routed_out;   /* experts in a latent space: [moe_latent, hidden], [hidden, moe_latent] */
+    struct expert dense;                /* the dense FFN, or the shared expert of a layer with experts; gate.data NULL: none */
+    struct expert *experts;             /* [n_experts]; NULL: dense layer */
+    const struct expert_shards *shards; /* experts and dense, split by NUMA node (numa_copy.h); NULL: not split */
 };
 
 /* Groups of tensors, as a bit mask: the stages of a block, and tensors outside the layers. */
@@ -114,14 +126,14 @@ struct param {
     int rows, cols;      /* cols 0: a vector, float32 once loaded; else a struct mat */
     struct tensor_slice slice;
     uint8_t conversion; /* enum vector_conversion: conversion of a vector at load time */
-    int taps;           /* of CONVERT_TRANSPOSE: published as [channels, 1, taps] */
+    int taps, taps_in;  /* of CONVERT_TRANSPOSE: published as [channels / taps_in, taps_in, taps]; taps_in 0: 1 */
     int dilation;       /* distance of these taps, with zeros between them; 0: 1 */
     int parts;          /* a matrix published as so many tensors of rows, whose number follows the layer's in the name; 0: 1 */
     float factor;       /* of a vector at load time; 0: 1 */
     int table_cols;     /* vector published as [rows / across, across]; 0: one dimension */
 };
-/* w; -exp(w); [taps, channels]; the same, plus 1 in the last tap; expert ids as int32_t */
-enum vector_conversion { CONVERT_NONE, CONVERT_MINUS_EXP, CONVERT_TRANSPOSE, CONVERT_ADD_INPUT, CONVERT_EXPERT_IDS };
+/* w; -exp(w); [taps, channels]; the same, plus 1 in the last tap; expert ids as int32_t; -exp(w), the table transposed */
+enum vector_conversion { CONVERT_NONE, CONVERT_MINUS_EXP, CONVERT_TRANSPOSE, CONVERT_ADD_INPUT, CONVERT_EXPERT_IDS, CONVERT_RATES };
 enum { PARAMS_MAX = 192 };
 
 /* Lists the tensors of these modules in layer `layer`, in the order of use. Returns their number. */

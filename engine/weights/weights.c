@@ -16,10 +16,15 @@
 
 /* --- Loading: one tensor after another, claimed by name and checked against the config ------------------------------ */
 
-/* Converts a vector for the kernels. turned: destination for a transposed vector. */
+/* Converts a vector for the kernels. turned: destination of a vector that is transposed, else v. */
 static float *convert_vector(float *v, const struct param *p, float *turned) {
-    for (int i = 0; i < p->rows && p->conversion == CONVERT_MINUS_EXP; i++) v[i] = -expf(v[i]);
-    if (p->conversion != CONVERT_TRANSPOSE && p->conversion != CONVERT_ADD_INPUT) return v;
+    const bool rates = p->conversion == CONVERT_MINUS_EXP || p->conversion == CONVERT_RATES;
+    for (int i = 0; i < p->rows && rates; i++) v[i] = -expf(v[i]);
+    if (turned == v) return v;
+    if (p->conversion == CONVERT_RATES) {
+        for (int i = 0; i < p->rows; i++) turned[i % p->table_cols * (p->rows / p->table_cols) + i / p->table_cols] = v[i];
+        return turned;
+    }
     const int taps = params_taps(p), channels = p->rows / taps, apart = p->dilation ? p->dilation : 1;
     memset(turned, 0, (size_t)p->rows * sizeof *turned);
     for (int i = 0; i < channels * p->taps; i++) turned[i % p->taps * apart * channels + i / p->taps] = v[i];
@@ -29,9 +34,10 @@ static float *convert_vector(float *v, const struct param *p, float *turned) {
 static bool is_taps(struct loader *l, const struct tensor *t, const struct param *p) {
     const int channels = p->rows / params_taps(p);
     char text[64];
-    if (t->ndim == 3 && t->shape[0] == channels && t->shape[1] == 1 && t->shape[2] == p->taps) return true;
+    const int in = p->taps_in ? p->taps_in : 1;
+    if (t->ndim == 3 && t->shape[0] == channels / in && t->shape[1] == in && t->shape[2] == p->taps) return true;
     if (l->w->files.gguf && t->ndim == 2 && t->shape[0] == channels && t->shape[1] == p->taps) return true; /* without the dimension of size one */
-    snprintf(text, sizeof text, "config.json asks for [%d, 1, %d]", channels, p->taps);
+    snprintf(text, sizeof text, "config.json asks for [%d, %d, %d]", channels / in, in, p->taps);
     loader_fail(l, t, text);
     return false;
 }
@@ -89,7 +95,7 @@ static float *load_vector(struct loader *l, const struct param *p, const char *p
         return NULL;
     }
     float *out = arena_alloc(&l->w->arena, (size_t)p->rows * sizeof *out);
-    float *turned = p->taps ? arena_alloc(&l->w->arena, (size_t)p->rows * sizeof *out) : out;
+    float *turned = p->taps || p->conversion == CONVERT_RATES ? arena_alloc(&l->w->arena, (size_t)p->rows * sizeof *out) : out;
     if (!out || !turned) {
         l->rc = error_set(l->e, ERR_MEMORY, "%s: no memory for its small tensors", l->w->files.dir);
         return NULL;
@@ -147,12 +153,25 @@ static void check_hashes(struct loader *l, int layer, const struct ngram_config 
     }
 }
 
+/* CCA: adds what the second convolution makes of the first's bias to its own. */
+static void fold_bias(const struct config *c, struct layer *y) {
+    const int dim = c->head_dim, rows = (c->n_heads + c->n_kv_heads) * dim;
+    for (int j = 0; j < c->cca.taps[1]; j++)
+        for (int r = 0; r < rows; r++) {
+            double sum = 0;
+            for (int i = 0; i < dim; i++)
+                sum += (double)y->cca_taps[((size_t)j * (size_t)rows + (size_t)r) * (size_t)dim + (size_t)i] * y->mix_conv_bias[r / dim * dim + i];
+            y->cca_bias[r] += (float)sum;
+        }
+}
+
 static void load_layer(struct loader *l, struct layer *y, int i) {
     struct weights *w = l->w;
     const struct config *c = &w->config;
     load_modules(l, MODULE_LAYER, y, i, 0);
     y->dense.glu = y->beside.glu = config_glu(c, i, false);
     if (c->layer[i].ngram && !l->rc) check_hashes(l, i, config_ngram(c, i));
+    if (!l->rc && c->attn == ATTN_CCA) fold_bias(c, y);
     if (l->rc || !c->layer[i].moe) return;
     if (!(y->experts = arena_calloc(&w->arena, (size_t)c->n_experts, sizeof *y->experts))) {
         l->rc = error_set(l->e, ERR_MEMORY, "%s: no memory for its list of experts", w->files.dir);

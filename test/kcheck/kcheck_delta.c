@@ -172,9 +172,9 @@ static void check_delta(int n, const struct dims *d, bool begun, bool in_place, 
     drop();
 }
 
-static void check_scan(int n, int channels, int state, bool begun, bool in_place) {
-    const int ldx = channels + 3, ldo = channels + 1, ldbc = 2 * state + 1;
-    const size_t kept = (size_t)(channels * state), size = (size_t)(n * ldo);
+static void check_scan(int n, int channels, int kept_rows, bool begun, bool in_place) {
+    const int ldx = channels + 3, ldo = channels + 1, ldbc = 2 * kept_rows + 1;
+    const size_t kept = (size_t)(channels * kept_rows), size = (size_t)(n * ldo);
     float *x = vec((size_t)(n * ldx)), *a = vec((size_t)(n * ldx)), *bc = vec((size_t)(n * ldbc)), *rate = vec(kept), *dt = vec((size_t)channels),
           *skip = vec((size_t)channels), *before = vec(kept), *after = in_place ? before : vec(kept), *out = vec(size), *was = aligned(kept * 4),
           *first = aligned(size * 4), *end = aligned(kept * 4);
@@ -184,10 +184,10 @@ static void check_scan(int n, int channels, int state, bool begun, bool in_place
         struct exec *on = execs[t % THREADS];
         memcpy(before, was, kept * 4);
         memset(out, 0xff, size * 4);
-        struct op_scan o = {out, x, a, bc, bc + state, rate, dt, skip, begun ? before : NULL, after, n, channels, state, ldx, ldx, ldbc, ldo};
+        struct op_scan o = {out, x, a, bc, bc + kept_rows, rate, dt, skip, begun ? before : NULL, after, n, channels, kept_rows, ldx, ldx, ldbc, ldo};
         if (t < THREADS) must(on->ops->scan(on, &o));
         for (int i = 0, some = t == THREADS ? 1 : (n + 1) / 2; t >= THREADS && i < n; i += some) {
-            o.n = n - i < some ? n - i : some, o.out = out + i * ldo, o.x = x + i * ldx, o.a = a + i * ldx, o.b = bc + i * ldbc, o.c = o.b + state;
+            o.n = n - i < some ? n - i : some, o.out = out + i * ldo, o.x = x + i * ldx, o.a = a + i * ldx, o.b = bc + i * ldbc, o.c = o.b + kept_rows;
             must(on->ops->scan(on, &o));
             o.before = after;
         }
@@ -197,18 +197,18 @@ static void check_scan(int n, int channels, int state, bool begun, bool in_place
     }
     for (int ch = 0; ch < channels; ch++) {
         double s[64], most = 1;
-        for (int i = 0; i < state; i++) s[i] = begun ? was[i * channels + ch] : 0;
+        for (int i = 0; i < kept_rows; i++) s[i] = begun ? was[i * channels + ch] : 0;
         for (int t = 0; t < n; t++) {
             const double in = x[t * ldx + ch], step = log1p(exp((double)a[t * ldx + ch] + dt[ch]));
             double y = skip[ch] * in;
-            for (int i = 0; i < state; i++) {
+            for (int i = 0; i < kept_rows; i++) {
                 s[i] = exp(rate[i * channels + ch] * step) * s[i] + bc[t * ldbc + i] * step * in;
-                y += bc[t * ldbc + state + i] * s[i];
+                y += bc[t * ldbc + kept_rows + i] * s[i];
                 most = fmax(most, fabs(s[i]));
             }
-            near("scan", t, ch, first[t * ldo + ch], y, 1e-5 * most * state);
+            near("scan", t, ch, first[t * ldo + ch], y, 1e-5 * most * kept_rows);
         }
-        for (int i = 0; i < state; i++) near("scan's state", i, ch, end[i * channels + ch], s[i], 1e-5 * most);
+        for (int i = 0; i < kept_rows; i++) near("scan's state", i, ch, end[i * channels + ch], s[i], 1e-5 * most);
     }
     free(was), free(first), free(end);
     drop();

@@ -649,6 +649,66 @@ static void layers_of_one_block(void **st) {
     }
 }
 
+/* Jamba's layers by periods and offsets, and its Mamba-1. */
+static void layers_by_period(void **st) {
+#define JAMBA(more) \
+    DENSE("jamba", ",\"attn_layer_period\":3,\"attn_layer_offset\":1,\"expert_layer_period\":2,\"expert_layer_offset\":1,\"mamba_d_state\":8" more)
+    struct config c;
+    struct error e = {0};
+    if (parse(&c, JAMBA(",\"num_experts\":4,\"mamba_expand\":3,\"mamba_dt_rank\":\"auto\",\"mamba_proj_bias\":true"), false, &e)) fail_msg("%s", e.text);
+    for (int i = 0; i < 5; i++) assert_true(c.layer[i].mixer == (i % 3 == 1 ? MIXER_ATTENTION : MIXER_MAMBA1) && c.layer[i].moe == (i % 2 == 1));
+    assert_true(c.mamba.head_dim == 3 * c.hidden && c.mamba.rank == 16 && c.mamba.state == 8 && c.mamba.projects_bias && c.mamba.conv_bias);
+    assert_true(c.layer[1].rope == LAYER_ROPE_NONE && !c.norm_topk && c.score == SCORE_SOFTMAX && c.topk == 2 && config_has_states(&c));
+    assert_int_equal(parse(&c, JAMBA(",\"num_experts\":1,\"mamba_dt_rank\":5"), false, &e), 0);
+    assert_true(!c.n_experts && !c.layer[1].moe && c.mamba.rank == 5);
+    static const struct {
+        const char *text, *word;
+    } bad[] = {
+        {DENSE("jamba", ",\"attn_layer_period\":3,\"attn_layer_offset\":3"), "attn_layer_offset"},
+        {JAMBA(",\"mamba_inner_layernorms\":false"), "mamba_inner_layernorms"},
+        {JAMBA(",\"sliding_window\":64"), "sliding_window"},
+        {JAMBA(",\"mamba_gain\":2"), "mamba_gain"},
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        assert_int_equal(parse(&c, bad[i].text, false, &e), ERR_MODEL);
+        if (!strstr(e.text, bad[i].word)) fail_msg("%s: %s", bad[i].word, e.text);
+    }
+}
+
+/* ZAYA's convolutions, its router's MLP, and layers that slide and rotate differently. */
+static void convolved_attention(void **st) {
+#define ZAYA(types, more) \
+    "{\"model_type\":\"zaya\",\"vocab_size\":1000,\"hidden_size\":256,\"num_hidden_layers\":5,\"num_attention_heads\":4,\"num_key_value_heads\":2," \
+    "\"max_position_embeddings\":4096,\"layer_types\":[" types "],\"num_experts\":4,\"moe_intermediate_size\":64,\"router_hidden_size\":24" more "}"
+#define HYBRID "\"hybrid\",\"hybrid\",\"hybrid\",\"hybrid\""
+#define ROPES(more) \
+    ",\"rope_parameters\":{\"hybrid\":{\"rope_theta\":5e6,\"partial_rotary_factor\":0.5" more \
+    "},\"hybrid_sliding\":{\"rope_theta\":1e4,\"partial_rotary_factor\":0.25}}"
+    struct config c;
+    struct error e = {0};
+    if (parse(&c, ZAYA(HYBRID ",\"hybrid_sliding\"", ",\"sliding_window\":32,\"cca_time1\":3" ROPES("")), false, &e)) fail_msg("%s", e.text);
+    assert_true(c.attn == ATTN_CCA && c.cca.taps[0] == 2 && c.cca.taps[1] == 3 && c.router_inter == 24 && c.merges_stream && c.streams.is_plain);
+    assert_true(c.layer[4].window == 32 && c.layer[4].rope == LAYER_ROPE_SECOND && !c.layer[0].window && c.layer[0].rope == LAYER_ROPE_FIRST);
+    assert_true(c.rope.theta == 5e6 && c.rope.dim == 32 && c.second_rope.theta == 1e4 && c.second_rope.dim == 16);
+    assert_true(c.tied && c.topk == 1 && config_n_choices(&c) == 5 && c.layer[0].moe);
+    static const struct {
+        const char *text, *word;
+    } bad[] = {
+        {ZAYA(HYBRID ",\"full\"", ""), "layer 4"},
+        {ZAYA(HYBRID ",\"hybrid_sliding\"", ""), "sliding window"},
+        {ZAYA(HYBRID, ""), "layer_types"},
+        {ZAYA(HYBRID ",\"hybrid\"", ",\"cca_time0\":1,\"cca_time1\":1"), "cca_time0"},
+        {ZAYA(HYBRID ",\"hybrid\"", ",\"num_experts_per_tok\":2"), "num_experts_per_tok"},
+        {ZAYA(HYBRID ",\"hybrid\"", ",\"attention_bias\":true"), "attention_bias"},
+        {ZAYA(HYBRID ",\"hybrid\"", ",\"lm_head_bias\":true"), "lm_head_bias"},
+        {ZAYA(HYBRID ",\"hybrid\"", ROPES(",\"wavelength\":3")), "wavelength"},
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        assert_int_equal(parse(&c, bad[i].text, false, &e), ERR_MODEL);
+        if (!strstr(e.text, bad[i].word)) fail_msg("%s: %s", bad[i].word, e.text);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(deepseek_v3_as_published),
                                        cmocka_unit_test(gemma_4),
@@ -657,6 +717,8 @@ int main(void) {
                                        cmocka_unit_test(qwen_4),
                                        cmocka_unit_test(mixers_by_layer),
                                        cmocka_unit_test(layers_of_one_block),
+                                       cmocka_unit_test(layers_by_period),
+                                       cmocka_unit_test(convolved_attention),
                                        cmocka_unit_test(blocks_of_compressed_tensors),
                                        cmocka_unit_test(integers_of_each_method),
                                        cmocka_unit_test(refusals_name_the_key),

@@ -50,7 +50,9 @@ static const char *const families[] = {"deepseek_v3",
                                        "hy_v4",
                                        "inkling",
                                        "qwen4_exp",
-                                       "nemotron_h"};
+                                       "nemotron_h",
+                                       "jamba",
+                                       "zaya"};
 static struct { uintptr_t begin, end; } maps[4096];
 static int n_maps;
 static char *device; /* addresses that nothing is mapped at */
@@ -147,8 +149,8 @@ static void test_flops(void **state) {
             const struct tensor *t = &w.files.tensors[i];
             bool in_layer = strstr(t->name, ".layers.") || strstr(t->name, ".blocks.") || !strncmp(t->name, "layers.", 7),
                  beside = strstr(t->name, "scale") || strstr(t->name, "bias") || strstr(t->name, "conv1d") || strstr(t->name, "conv.conv") ||
-                          strstr(t->name, "sconv") || strstr(t->name, "ngram_embedding") || strstr(t->name, "A_log") || strstr(t->name, ".ape") ||
-                          strstr(t->name, "_ape") || strstr(t->name, "tid2eid");
+                          strstr(t->name, "sconv") || strstr(t->name, "conv_qk") || strstr(t->name, "ngram_embedding") || strstr(t->name, "A_log") ||
+                          strstr(t->name, ".ape") || strstr(t->name, "_ape") || strstr(t->name, "tid2eid");
             if (!t->is_claimed || t->ndim < 2 || !in_layer || beside) continue;
             uint64_t one = t->dtype == DT_U8 || t->dtype == DT_I8 ? 4 : 2; /* two codes per byte */
             for (int d = 0; d < t->ndim; d++) one *= (uint64_t)t->shape[d];

@@ -1,0 +1,174 @@
+/* Compressed convolutional attention (ZAYA1): GQA whose queries and keys pass through two short convolutions, one within channels and one within heads, and get
+ * the mean of the unconvolved query and key heads added. The second half of the value dimensions is the previous token's. What the convolutions and the values
+ * need of earlier rows is a state. Source: transformers, models/zaya.
+ *
+ * The second convolution is a product per head and tap. Its taps read the first convolution with delays, so both share one state: the unconvolved rows. The
+ * bias of the first is part of the second's (weights.c), which makes rows before the text zeros. */
+#include "engine/layer/attention.h"
+
+enum { KEYS, VALUES, STATE_QK, STATE_VALUES };
+struct cca_dims {
+    int q, k, qk, half; /* widths of all queries, of all keys, of both, of the delayed values */
+    int taps, past;     /* taps of the second convolution; rows of the state */
+    int mixed;          /* a row of w->mixed: the first convolution for each tap of the second, then the delayed values */
+};
+static struct cca_dims cca_dims(const struct config *c) {
+    const int q = c->n_heads * c->head_dim, k = c->n_kv_heads * c->head_dim;
+    return (struct cca_dims){q, k, q + k, k / 2, c->cca.taps[1], c->cca.taps[0] + c->cca.taps[1] - 2, c->cca.taps[1] * (q + k) + k / 2};
+}
+static int cca_cache_planes(const struct config *c, int layer, struct cache_desc *out) {
+    const struct cca_dims d = cca_dims(c);
+    out[KEYS] = out[VALUES] = (struct cache_desc){.heads = c->n_kv_heads, .dim = c->head_dim};
+    out[STATE_QK] = (struct cache_desc){.heads = d.past, .dim = d.qk, .fixed_rows = KV_STATES, .dtype = DT_F32};
+    out[STATE_VALUES] = (struct cache_desc){.heads = 1, .dim = d.half, .fixed_rows = KV_STATES, .dtype = DT_F32};
+    return 4;
+}
+
+/* Errors in the state persist for some rows, so inputs are not rounded to BF16. */
+static int project(struct exec *x, const struct config *c, const struct work *w, float *y, int ldy, struct mat m, int n) {
+    return x->ops->linear(x, &(struct op_linear){.y = y, .x = w->xn, .w = m, .n = n, .ldx = c->hidden, .ldy = ldy, .wide = true});
+}
+static int copy_heads(struct exec *x, float *y, int ldy, int head_ldy, const float *from, int ldx, int head_ldx, int n, int heads, int dim) {
+    return x->ops->copy(
+        x, &(struct op_copy){.y = y, .x = from, .n = n, .heads = heads, .dim = dim, .ldx = ldx, .ldy = ldy, .head_ldx = head_ldx, .head_ldy = head_ldy});
+}
+static int add_rows(struct exec *x, float *y, const float *from, int n, int m) { return x->ops->add(x, &(struct op_add){.y = y, .x = from, .n = n, .m = m}); }
+static int scale_rows(struct exec *x, float *y, float by, int n, int m) {
+    return x->ops->scale(x, &(struct op_scale){.x = y, .n = n, .m = m, .ld = m, .by = by});
+}
+
+/* Fills w->mixed from the rows of queries and keys in w->fused and those of delayed values in w->z. */
+static int state_rows(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *s, int row, int n, int from,
+                      int to) {
+    const struct cca_dims d = cca_dims(c);
+    const size_t at = (size_t)row;
+    for (int j = 0; j < d.taps; j++)
+        TRY(x->ops->conv(x, &(struct op_conv){.out = w->mixed + at * (size_t)d.mixed + (size_t)(j * d.qk),
+                                              .x = w->fused + at * (size_t)d.qk,
+                                              .w = y->mix_conv,
+                                              .before = attention_state(s, layer, STATE_QK, from),
+                                              .after = attention_state(s, layer, STATE_QK, to),
+                                              .n = n,
+                                              .channels = d.qk,
+                                              .taps = c->cca.taps[0],
+                                              .ldx = d.qk,
+                                              .ldo = d.mixed,
+                                              .is_linear = true,
+                                              .is_peek = j < d.taps - 1,
+                                              .delay = d.taps - 1 - j,
+                                              .past = d.past,
+                                              .at = attention_address(s, layer, STATE_QK)}));
+    return x->ops->conv(x, &(struct op_conv){.out = w->mixed + at * (size_t)d.mixed + (size_t)(d.taps * d.qk),
+                                             .x = w->z + at * (size_t)d.half,
+                                             .before = attention_state(s, layer, STATE_VALUES, from),
+                                             .after = attention_state(s, layer, STATE_VALUES, to),
+                                             .n = n,
+                                             .channels = d.half,
+                                             .taps = 1,
+                                             .ldx = d.half,
+                                             .ldo = d.mixed,
+                                             .is_linear = true,
+                                             .delay = 1,
+                                             .at = attention_address(s, layer, STATE_VALUES)});
+}
+
+/* q = (q + its key head) / 2, k = the mean of those of its group: from w->fused into w->q and k. w->att is scratch. */
+static int add_means(struct exec *x, const struct config *c, struct work *w, float *k, int n) {
+    const struct cca_dims d = cca_dims(c);
+    const int dim = c->head_dim, groups = c->n_kv_heads, per = c->n_heads / groups;
+    TRY(copy_heads(x, w->q, d.q, d.q, w->fused, d.qk, d.q, n, 1, d.q));
+    for (int g = 0; g < groups; g++) TRY(copy_heads(x, w->att + g * per * dim, d.q, dim, w->fused + d.q + g * dim, d.qk, 0, n, per, dim));
+    TRY(add_rows(x, w->q, w->att, n, d.q));
+    TRY(scale_rows(x, w->q, 0.5f, n, d.q));
+    for (int p = 0; p < per; p++) {
+        float *to = p ? w->att : k;
+        TRY(copy_heads(x, to, d.k, dim, w->q + p * dim, d.q, per * dim, n, groups, dim));
+        if (p) TRY(add_rows(x, k, to, n, d.k));
+    }
+    return scale_rows(x, k, 1 / (float)per, n, d.k);
+}
+
+/* Adds one tap's product of `heads` heads from `first` on. */
+static int add_tap(struct exec *x, const struct config *c, const struct layer *y, const struct work *w, int tap, int first, int heads, float *to, int n) {
+    const struct cca_dims d = cca_dims(c);
+    const int dim = c->head_dim;
+    const size_t row = (size_t)dim * sizeof(float);
+    const struct mat m = {.data = y->cca_taps + ((size_t)tap * (size_t)d.qk + (size_t)(first * dim)) * (size_t)dim,
+                          .stride = row,
+                          .rows = dim,
+                          .cols = dim,
+                          .row_step = 1,
+                          .dtype = DT_F32};
+    return x->ops->linear(x, &(struct op_linear){.y = to,
+                                                 .x = w->mixed + tap * d.qk + first * dim,
+                                                 .w = m,
+                                                 .n = n,
+                                                 .ldx = d.mixed,
+                                                 .ldy = heads * dim,
+                                                 .accumulate = true,
+                                                 .wide = true,
+                                                 .batch = heads,
+                                                 .batch_rows = dim,
+                                                 .batch_x = dim,
+                                                 .batch_y = dim});
+}
+
+/* Means, convolutions, bias, norm to a length of sqrt(dim), rotation: of the queries in w->q, or of the keys. */
+static int finish_heads(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, float *v, int first, int heads, int n) {
+    const struct cca_dims d = cca_dims(c);
+    const int dim = c->head_dim, all = heads * dim;
+    for (int j = 0; j < d.taps; j++) TRY(add_tap(x, c, y, w, j, first, heads, v, n));
+    TRY(copy_heads(x, w->att, all, all, y->cca_bias + first * dim, 0, all, n, 1, all));
+    TRY(add_rows(x, v, w->att, n, all));
+    TRY(x->ops->norm(x, &(struct op_norm){.out = v, .x = v, .rows = n * heads, .dim = dim, .ldx = dim, .ldo = dim, .eps = 1e-20f, .w_dtype = DT_F32}));
+    if (first)
+        TRY(x->ops->gate(x, &(struct op_gate){.y = v,
+                                              .g = y->cca_temp,
+                                              .n = n,
+                                              .heads = heads,
+                                              .dim = dim,
+                                              .ldy = all,
+                                              .head_ldy = dim,
+                                              .head_ldg = 1,
+                                              .kind = GATE_LINEAR,
+                                              .per_head = true}));
+    return attention_rotate(x, c, layer, w, v, heads, all, dim, n);
+}
+
+static int cca_store_kv(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *spans, int n_spans,
+                        int n) {
+    const struct cca_dims d = cca_dims(c);
+    float *const rows[2] = {w->kv, w->kv + (size_t)n * (size_t)d.k};
+    TRY(project(x, c, w, w->fused, d.qk, y->q, n));
+    TRY(project(x, c, w, w->fused + d.q, d.qk, y->k, n));
+    TRY(project(x, c, w, rows[1], d.k, y->v, n));
+    TRY(project(x, c, w, w->z, d.half, y->v_delayed, n));
+    for (int i = 0; i < n_spans; i++) TRY(attention_step(x, c, y, layer, w, &spans[i], state_rows));
+    TRY(copy_heads(x, rows[1] + d.half, d.k, d.half, w->mixed + d.taps * d.qk, d.mixed, d.half, n, 1, d.half));
+    TRY(add_means(x, c, w, rows[0], n));
+    TRY(finish_heads(x, c, y, layer, w, w->q, 0, c->n_heads, n));
+    TRY(finish_heads(x, c, y, layer, w, rows[0], c->n_heads, c->n_kv_heads, n));
+    for (int i = 0; i < n_spans; i++)
+        for (int p = KEYS; p <= VALUES; p++) {
+            const struct span *s = &spans[i];
+            TRY(x->ops->kv_store(x, &(struct op_kv_store){.plane = s->cache[layer].p[p],
+                                                          .x = rows[p] + (size_t)s->row * (size_t)d.k,
+                                                          .row0 = s->pos,
+                                                          .n = s->n,
+                                                          .ldx = d.k,
+                                                          .at = attention_address(s, layer, p)}));
+        }
+    return 0;
+}
+
+static int cca_attend(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *s, struct key_range keys) {
+    return attention_gqa.attend(x, c, y, layer, w, s, keys);
+}
+
+const struct attention_kind attention_cca = {.name = "cca",
+                                             .is_recordable = true,
+                                             .makes_queries_first = true,
+                                             .cache_planes = cca_cache_planes,
+                                             .store_kv = cca_store_kv,
+                                             .make_queries = attention_no_queries,
+                                             .attend = cca_attend};
