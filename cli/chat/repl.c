@@ -67,7 +67,7 @@ static void run_beside(struct repl *r, const char *text, size_t n) {
     mem_free(copy);
 }
 
-/* Leaves when the answer on the screen has ended; asked again, at once. What has arrived of the answer is kept. */
+/* The first call leaves the chat when the answer on the screen has ended, the second at once. The text that has arrived is saved. */
 static void leave_below(struct repl *r) {
     if (r->n_queue && command_leaves(r->queue[r->n_queue - 1])) {
         r->leaving = true;

@@ -65,6 +65,31 @@ struct span attention_sub_span(const struct span *s, int from, int n) {
     return p;
 }
 
+int attention_linear_wide(struct exec *x, float *y, int ldy, const float *in, int ldx, struct mat m, const float *bias, int n) {
+    return x->ops->linear(x, &(struct op_linear){.y = y, .x = in, .bias = bias, .w = m, .n = n, .ldx = ldx, .ldy = ldy, .wide = true});
+}
+int attention_linear_exact(struct exec *x, float *y, int ldy, const float *in, int ldx, struct mat m, int n) {
+    return x->ops->linear(x, &(struct op_linear){.y = y, .x = in, .w = m, .n = n, .ldx = ldx, .ldy = ldy, .exact = true});
+}
+int attention_select(struct exec *x, const struct config *c, int layer, const struct work *w, const struct span *s, int plane, int step, int n_keys,
+                     float scale, int32_t *chosen) {
+    const int width = c->index_heads * c->index_dim;
+    return x->ops->select(x, &(struct op_select){.chosen = chosen,
+                                                 .q = w->index_q + (size_t)s->row * (size_t)width,
+                                                 .weight = w->index_weights + (size_t)s->row * (size_t)c->index_heads,
+                                                 .k = s->cache[layer].p[plane],
+                                                 .n = s->n,
+                                                 .heads = c->index_heads,
+                                                 .topk = c->index_topk,
+                                                 .ldq = width,
+                                                 .q_pos0 = s->pos,
+                                                 .k_pos0 = step - 1,
+                                                 .k_step = step,
+                                                 .n_keys = n_keys,
+                                                 .scale = scale,
+                                                 .at = attention_address(s, layer, plane)});
+}
+
 struct kv_plane attention_plane(struct kv_plane p, int row) {
     size_t width = (size_t)p.heads * (size_t)p.dim;
     assert(!p.blocks || !row);

@@ -64,6 +64,14 @@ int attention_project_gates(struct exec *x, const struct config *c, const struct
 int attention_gate_output(struct exec *x, const struct config *c, int layer, struct work *w, const struct span *s, float *out);
 struct kv_plane attention_plane(struct kv_plane p, int row);                          /* the plane starting at `row` */
 const struct op_place *attention_address(const struct span *s, int layer, int plane); /* NULL: as the span says */
+/* y[n] = m in[n] (+ bias) with inputs that are not rounded to BF16, because errors in a state persist for later rows; in float32, because rounding must not
+ * change which keys an indexer selects. */
+int attention_linear_wide(struct exec *x, float *y, int ldy, const float *in, int ldx, struct mat m, const float *bias, int n);
+int attention_linear_exact(struct exec *x, float *y, int ldy, const float *in, int ldx, struct mat m, int n);
+/* Selects keys of n_keys in `plane`, one for every `step` tokens, for the queries of a span: w->index_q and w->index_weights. chosen: [s->n, index_topk].
+ * A key is visible from the position of its last token. */
+int attention_select(struct exec *x, const struct config *c, int layer, const struct work *w, const struct span *s, int plane, int step, int n_keys,
+                     float scale, int32_t *chosen);
 /* For mixers with states: the address of a plane's row, NULL for row -1. */
 float *attention_state(const struct span *s, int layer, int plane, int row);
 /* Calls rows() for all rows of a span, in two parts if an intermediate state is to be saved: `n` rows from `row` of the workspace, between two states. */

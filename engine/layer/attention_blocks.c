@@ -11,25 +11,20 @@ static int blocks_cache_planes(const struct config *c, int layer, struct cache_d
     return n + 2;
 }
 
-/* Projects w->xn by some rows of the indexer's matrix, in float32: rounding must not change the selection. */
-static int project(struct exec *x, const struct config *c, const struct work *w, float *y, struct mat m, int n) {
-    return x->ops->linear(x, &(struct op_linear){.y = y, .x = w->xn, .w = m, .n = n, .ldx = c->hidden, .ldy = m.rows, .exact = true});
-}
-
 static int blocks_store_kv(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *spans, int n_spans,
                            int n) {
     const int queries = c->index_heads * c->index_dim, dim = c->index_dim;
     const struct attention_compressor k = {
         .norm = y->index_k_norm, .inv_freq = w->inv_freq, .dim = dim, .ld = dim, .plane = INDEX, .state_plane = STATES, .ratio = c->index_block, .plain = true};
     TRY(attention_gqa.store_kv(x, c, y, layer, w, spans, n_spans, n));
-    TRY(project(x, c, w, w->fused, mat_rows(y->index_qk, queries, queries + dim), n));
+    TRY(attention_linear_exact(x, w->fused, dim, w->xn, c->hidden, mat_rows(y->index_qk, queries, queries + dim), n));
     return attention_make_entries(x, c, layer, &k, w, spans, n_spans);
 }
 
 static int blocks_make_queries(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, int n) {
     const int heads = c->index_heads, dim = c->index_dim;
     TRY(attention_gqa.make_queries(x, c, y, layer, w, n));
-    TRY(project(x, c, w, w->index_q, mat_rows(y->index_qk, 0, heads * dim), n));
+    TRY(attention_linear_exact(x, w->index_q, heads * dim, w->xn, c->hidden, mat_rows(y->index_qk, 0, heads * dim), n));
     TRY(block_norm(x, c, w->index_q, dim, w->index_q, dim, y->index_q_norm, NULL, n * heads, dim));
     TRY(attention_rotate(x, c, layer, w, w->index_q, heads, heads * dim, dim, n));
     return x->ops->fill(x, &(struct op_fill){.x = w->index_weights, .n = n, .m = heads, .value = 1});
@@ -37,20 +32,8 @@ static int blocks_make_queries(struct exec *x, const struct config *c, const str
 
 static int blocks_attend(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *s,
                          struct key_range keys) {
-    const int width = c->index_heads * c->index_dim, block = c->index_block;
-    TRY(x->ops->select(x, &(struct op_select){.chosen = w->selected_keys + (size_t)s->row * (size_t)c->index_topk,
-                                              .q = w->index_q + (size_t)s->row * (size_t)width,
-                                              .weight = w->index_weights + (size_t)s->row * (size_t)c->index_heads,
-                                              .k = s->cache[layer].p[INDEX],
-                                              .n = s->n,
-                                              .heads = c->index_heads,
-                                              .topk = c->index_topk,
-                                              .ldq = width,
-                                              .q_pos0 = s->pos,
-                                              .k_pos0 = block - 1,
-                                              .k_step = block,
-                                              .n_keys = (s->pos + s->n) / block,
-                                              .scale = 1}));
+    const int block = c->index_block;
+    TRY(attention_select(x, c, layer, w, s, INDEX, block, (s->pos + s->n) / block, 1, w->selected_keys + (size_t)s->row * (size_t)c->index_topk));
     return attention_gqa.attend(x, c, y, layer, w, s, keys);
 }
 

@@ -24,10 +24,6 @@ static int cca_cache_planes(const struct config *c, int layer, struct cache_desc
     return 4;
 }
 
-/* Errors in the state persist for some rows, so inputs are not rounded to BF16. */
-static int project(struct exec *x, const struct config *c, const struct work *w, float *y, int ldy, struct mat m, int n) {
-    return x->ops->linear(x, &(struct op_linear){.y = y, .x = w->xn, .w = m, .n = n, .ldx = c->hidden, .ldy = ldy, .wide = true});
-}
 static int copy_heads(struct exec *x, float *y, int ldy, int head_ldy, const float *from, int ldx, int head_ldx, int n, int heads, int dim) {
     return x->ops->copy(
         x, &(struct op_copy){.y = y, .x = from, .n = n, .heads = heads, .dim = dim, .ldx = ldx, .ldy = ldy, .head_ldx = head_ldx, .head_ldy = head_ldy});
@@ -139,10 +135,10 @@ static int cca_store_kv(struct exec *x, const struct config *c, const struct lay
                         int n) {
     const struct cca_dims d = cca_dims(c);
     float *const rows[2] = {w->kv, w->kv + (size_t)n * (size_t)d.k};
-    TRY(project(x, c, w, w->fused, d.qk, y->q, n));
-    TRY(project(x, c, w, w->fused + d.q, d.qk, y->k, n));
-    TRY(project(x, c, w, rows[1], d.k, y->v, n));
-    TRY(project(x, c, w, w->z, d.half, y->v_delayed, n));
+    TRY(attention_linear_wide(x, w->fused, d.qk, w->xn, c->hidden, y->q, NULL, n));
+    TRY(attention_linear_wide(x, w->fused + d.q, d.qk, w->xn, c->hidden, y->k, NULL, n));
+    TRY(attention_linear_wide(x, rows[1], d.k, w->xn, c->hidden, y->v, NULL, n));
+    TRY(attention_linear_wide(x, w->z, d.half, w->xn, c->hidden, y->v_delayed, NULL, n));
     for (int i = 0; i < n_spans; i++) TRY(attention_step(x, c, y, layer, w, &spans[i], state_rows));
     TRY(copy_heads(x, rows[1] + d.half, d.k, d.half, w->mixed + d.taps * d.qk, d.mixed, d.half, n, 1, d.half));
     TRY(add_means(x, c, w, rows[0], n));

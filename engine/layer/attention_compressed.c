@@ -40,10 +40,6 @@ static int rotate_heads(struct exec *x, const struct config *c, int layer, const
                                              .interleaved = c->rope.interleaved,
                                              .inverse = inverse});
 }
-/* Inputs of the selection stay in float32. */
-static int linear_exact(struct exec *x, float *y, int ldy, const float *in, int ldx, struct mat m, int n) {
-    return x->ops->linear(x, &(struct op_linear){.y = y, .x = in, .w = m, .n = n, .ldx = ldx, .ldy = ldy, .exact = true});
-}
 
 /* --- Multi-token keys ------------------------------------------------------------------------------------------------------------ */
 
@@ -130,8 +126,8 @@ struct compressor {
 static int compress_spans(struct exec *x, const struct config *c, int layer, const struct compressor *k, struct work *w, const struct span *spans, int n_spans,
                           int n) {
     const int width = series_of(c, layer) * k->dim;
-    TRY(linear_exact(x, w->fused, 2 * width, w->xn, c->hidden, k->kv, n));
-    TRY(linear_exact(x, w->fused + width, 2 * width, w->xn, c->hidden, k->gate, n));
+    TRY(attention_linear_exact(x, w->fused, 2 * width, w->xn, c->hidden, k->kv, n));
+    TRY(attention_linear_exact(x, w->fused + width, 2 * width, w->xn, c->hidden, k->gate, n));
     const struct attention_compressor made = {.bias = k->bias,
                                               .norm = k->norm,
                                               .inv_freq = w->inv_freq + c->rope.dim / 2, /* second_rope's */
@@ -180,28 +176,14 @@ static int compressed_make_queries(struct exec *x, const struct config *c, const
     TRY(rotate_heads(x, c, layer, w, 0, w->q, n, c->n_heads, dim, false));
     if (!has_selection(c, layer)) return 0;
     const int width = c->index_heads * c->index_dim;
-    TRY(linear_exact(x, w->index_q, width, w->q_latent, c->q_lora, y->index_q, n));
+    TRY(attention_linear_exact(x, w->index_q, width, w->q_latent, c->q_lora, y->index_q, n));
     TRY(rotate_heads(x, c, layer, w, 0, w->index_q, n, c->index_heads, c->index_dim, false));
-    return linear_exact(x, w->index_weights, c->index_heads, w->xn, c->hidden, y->index_weights, n);
+    return attention_linear_exact(x, w->index_weights, c->index_heads, w->xn, c->hidden, y->index_weights, n);
 }
 
-/* An entry is visible from the position of its last token. */
 static int select_entries(struct exec *x, const struct config *c, int layer, const struct work *w, const struct span *s, int n_entries) {
-    const int width = c->index_heads * c->index_dim, ratio = ratio_of(c, layer);
-    return x->ops->select(x, &(struct op_select){.chosen = w->selected_keys + (size_t)s->row * (size_t)c->index_topk,
-                                                 .q = w->index_q + (size_t)s->row * (size_t)width,
-                                                 .weight = w->index_weights + (size_t)s->row * (size_t)c->index_heads,
-                                                 .k = s->cache[layer].p[INDEX],
-                                                 .n = s->n,
-                                                 .heads = c->index_heads,
-                                                 .topk = c->index_topk,
-                                                 .ldq = width,
-                                                 .q_pos0 = s->pos,
-                                                 .k_pos0 = ratio - 1,
-                                                 .k_step = ratio,
-                                                 .n_keys = n_entries,
-                                                 .scale = (float)(1 / sqrt((double)c->index_heads * c->index_dim)),
-                                                 .at = attention_address(s, layer, INDEX)});
+    return attention_select(x, c, layer, w, s, INDEX, ratio_of(c, layer), n_entries, (float)(1 / sqrt((double)c->index_heads * c->index_dim)),
+                            w->selected_keys + (size_t)s->row * (size_t)c->index_topk);
 }
 
 static int compressed_attend(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *s,

@@ -25,16 +25,12 @@ static int delta_cache_planes(const struct config *c, int layer, struct cache_de
 static int gather_part(struct exec *x, float *y, int ldy, const float *in, int ldx, int n, int heads, int dim, int each) {
     return x->ops->copy(x, &(struct op_copy){.y = y, .x = in, .n = n, .heads = heads, .dim = dim, .ldx = ldx, .ldy = ldy, .head_ldx = each, .head_ldy = dim});
 }
-/* Projects w->xn. Errors in the state persist for all later rows, so inputs are not rounded to BF16. */
-static int project_input(struct exec *x, const struct config *c, const struct work *w, float *y, int ldy, struct mat m, int n) {
-    return x->ops->linear(x, &(struct op_linear){.y = y, .x = w->xn, .w = m, .n = n, .ldx = c->hidden, .ldy = ldy, .wide = true});
-}
 static int project_fused(struct exec *x, const struct config *c, const struct layer *y, struct work *w, int n) {
     const struct delta_config *d = &c->delta;
     struct dims s = dims_of(c);
     int all = s.channels + s.values, k = d->k_dim, v = s.v_per_k * d->v_dim, heads = d->k_heads;
     float *in = w->fused;
-    TRY(project_input(x, c, w, in, all, y->delta_qkvz, n));
+    TRY(attention_linear_wide(x, in, all, w->xn, c->hidden, y->delta_qkvz, NULL, n));
     TRY(gather_part(x, w->mixed, s.channels, in, all, n, heads, k, s.group));
     TRY(gather_part(x, w->mixed + s.keys, s.channels, in + k, all, n, heads, k, s.group));
     TRY(gather_part(x, w->mixed + 2 * s.keys, s.channels, in + 2 * k, all, n, heads, v, s.group));
@@ -44,7 +40,7 @@ static int project_fused_ba(struct exec *x, const struct config *c, const struct
     const struct delta_config *d = &c->delta;
     int share = dims_of(c).v_per_k, ba = 2 * d->v_heads;
     float *in = w->fused;
-    TRY(project_input(x, c, w, in, ba, y->delta_ba, n));
+    TRY(attention_linear_wide(x, in, ba, w->xn, c->hidden, y->delta_ba, NULL, n));
     TRY(gather_part(x, w->beta_alpha, ba, in, ba, n, d->k_heads, share, 2 * share));
     return gather_part(x, w->beta_alpha + d->v_heads, ba, in + share, ba, n, d->k_heads, share, 2 * share);
 }
@@ -55,12 +51,12 @@ static int delta_inputs(struct exec *x, const struct config *c, const struct lay
     struct dims s = dims_of(c);
     if (c->delta.fused) TRY(project_fused(x, c, y, w, n));
     else {
-        TRY(project_input(x, c, w, w->mixed, s.channels, y->delta_qkv, n));
-        TRY(project_input(x, c, w, w->z, s.values, y->delta_z, n));
+        TRY(attention_linear_wide(x, w->mixed, s.channels, w->xn, c->hidden, y->delta_qkv, NULL, n));
+        TRY(attention_linear_wide(x, w->z, s.values, w->xn, c->hidden, y->delta_z, NULL, n));
     }
     if (c->delta.fused || c->delta.fused_ba) return project_fused_ba(x, c, y, w, n);
-    TRY(project_input(x, c, w, w->beta_alpha, 2 * heads, y->delta_b, n));
-    return project_input(x, c, w, w->beta_alpha + heads, 2 * heads, y->delta_a, n);
+    TRY(attention_linear_wide(x, w->beta_alpha, 2 * heads, w->xn, c->hidden, y->delta_b, NULL, n));
+    return attention_linear_wide(x, w->beta_alpha + heads, 2 * heads, w->xn, c->hidden, y->delta_a, NULL, n);
 }
 
 /* Processes rows [row, row + n) of the workspace from one state to another. */

@@ -18,10 +18,6 @@ static int dsa_cache_planes(const struct config *c, int layer, struct cache_desc
 /* A query that sees no more keys than this sees all of them. */
 static int dsa_few_keys_limit(const struct config *c) { return c->index_block ? c->index_topk * c->index_block + c->index_block - 1 : c->index_topk; }
 
-/* The indexer runs in float32, so that rounding does not change the selection. */
-static int linear_exact(struct exec *x, float *y, int ldy, const float *in, int ldx, struct mat m, int n) {
-    return x->ops->linear(x, &(struct op_linear){.y = y, .x = in, .w = m, .n = n, .ldx = ldx, .ldy = ldy, .exact = true});
-}
 /* Rotates the first dimensions of each head, or the last, if the model rotates any. */
 static int rotate_index(struct exec *x, const struct config *c, const struct work *w, float *v, int n, int heads) {
     if (!c->qk_rope) return 0;
@@ -38,7 +34,7 @@ static int rotate_index(struct exec *x, const struct config *c, const struct wor
 
 /* Computes the indexer's keys of n rows, ld apart. */
 static int index_keys(struct exec *x, const struct config *c, const struct layer *y, const struct work *w, float *k, int ld, int n) {
-    TRY(linear_exact(x, k, ld, w->xn, c->hidden, y->index_k, n));
+    TRY(attention_linear_exact(x, k, ld, w->xn, c->hidden, y->index_k, n));
     TRY(x->ops->norm(x, &(struct op_norm){.out = k,
                                           .x = k,
                                           .w = y->index_k_norm,
@@ -59,7 +55,7 @@ static int store_blocks(struct exec *x, const struct config *c, const struct lay
     const struct attention_compressor k = {
         .bias = y->index_compress_bias, .dim = c->index_dim, .ld = ld, .plane = 1, .state_plane = 2, .ratio = c->index_block};
     TRY(index_keys(x, c, y, w, w->fused, ld, n));
-    TRY(linear_exact(x, w->fused + c->index_dim, ld, w->xn, c->hidden, y->index_compress_gate, n));
+    TRY(attention_linear_exact(x, w->fused + c->index_dim, ld, w->xn, c->hidden, y->index_compress_gate, n));
     return attention_make_entries(x, c, layer, &k, w, spans, n_spans);
 }
 
@@ -86,27 +82,14 @@ static int dsa_store_kv(struct exec *x, const struct config *c, const struct lay
 static int dsa_make_queries(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, int n) {
     TRY(attention_mla.make_queries(x, c, y, layer, w, n));
     if (!has_indexer(c, layer)) return 0;
-    TRY(linear_exact(x, w->index_q, c->index_heads * c->index_dim, w->q_latent, c->q_lora, y->index_q, n));
+    TRY(attention_linear_exact(x, w->index_q, c->index_heads * c->index_dim, w->q_latent, c->q_lora, y->index_q, n));
     TRY(rotate_index(x, c, w, w->index_q, n, c->index_heads));
-    return linear_exact(x, w->index_weights, c->index_heads, w->xn, c->hidden, y->index_weights, n);
+    return attention_linear_exact(x, w->index_weights, c->index_heads, w->xn, c->hidden, y->index_weights, n);
 }
 
 static int select_keys(struct exec *x, const struct config *c, int layer, const struct work *w, const struct span *s, int32_t *chosen) {
-    const int qd = c->index_heads * c->index_dim, block = c->index_block ? c->index_block : 1;
-    return x->ops->select(x, &(struct op_select){.chosen = chosen,
-                                                 .q = w->index_q + (size_t)s->row * (size_t)qd,
-                                                 .weight = w->index_weights + (size_t)s->row * (size_t)c->index_heads,
-                                                 .k = s->cache[layer].p[1],
-                                                 .n = s->n,
-                                                 .heads = c->index_heads,
-                                                 .topk = c->index_topk,
-                                                 .ldq = qd,
-                                                 .q_pos0 = s->pos,
-                                                 .k_pos0 = block - 1,
-                                                 .k_step = block,
-                                                 .n_keys = (s->pos + s->n) / block,
-                                                 .scale = (float)(1 / sqrt((double)c->index_heads * c->index_dim)),
-                                                 .at = attention_address(s, layer, 1)});
+    const int block = c->index_block ? c->index_block : 1;
+    return attention_select(x, c, layer, w, s, 1, block, (s->pos + s->n) / block, (float)(1 / sqrt((double)c->index_heads * c->index_dim)), chosen);
 }
 
 static int dsa_attend(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *s, struct key_range keys) {

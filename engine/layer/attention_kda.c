@@ -14,22 +14,18 @@ static int kda_cache_planes(const struct config *c, int layer, struct cache_desc
     return PARTS + 1;
 }
 
-/* Errors in the state persist for all later rows, so inputs are not rounded to BF16. */
-static int project_wide(struct exec *x, float *y, int ldy, const float *in, int ldx, struct mat m, int n) {
-    return x->ops->linear(x, &(struct op_linear){.y = y, .x = in, .w = m, .n = n, .ldx = ldx, .ldy = ldy, .wide = true});
-}
 /* Projects w->xn by `down`, and its result by `up` if the projection has a low rank. Uses w->fused as scratch. */
 static int project_low(struct exec *x, const struct config *c, const struct work *w, float *y, int ldy, struct mat down, struct mat up, int n) {
-    if (!c->kda.rank) return project_wide(x, y, ldy, w->xn, c->hidden, down, n);
-    TRY(project_wide(x, w->fused, c->kda.rank, w->xn, c->hidden, down, n));
-    return project_wide(x, y, ldy, w->fused, c->kda.rank, up, n);
+    if (!c->kda.rank) return attention_linear_wide(x, y, ldy, w->xn, c->hidden, down, NULL, n);
+    TRY(attention_linear_wide(x, w->fused, c->kda.rank, w->xn, c->hidden, down, NULL, n));
+    return attention_linear_wide(x, y, ldy, w->fused, c->kda.rank, up, NULL, n);
 }
 
 static int kda_inputs(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *spans, int n_spans, int n) {
     const int width = width_of(c), gates = gates_width(c);
     const struct mat in[PARTS] = {y->q, y->k, y->v};
-    for (int i = 0; i < PARTS; i++) TRY(project_wide(x, w->mixed + i * width, PARTS * width, w->xn, c->hidden, in[i], n));
-    TRY(project_wide(x, w->beta_alpha, gates, w->xn, c->hidden, y->kda_beta, n));
+    for (int i = 0; i < PARTS; i++) TRY(attention_linear_wide(x, w->mixed + i * width, PARTS * width, w->xn, c->hidden, in[i], NULL, n));
+    TRY(attention_linear_wide(x, w->beta_alpha, gates, w->xn, c->hidden, y->kda_beta, NULL, n));
     TRY(project_low(x, c, w, w->beta_alpha + c->kda.heads, gates, y->kda_decay, y->kda_decay_up, n));
     return project_low(x, c, w, w->z, width, y->kda_gate, y->kda_gate_up, n);
 }

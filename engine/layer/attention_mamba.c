@@ -19,12 +19,8 @@ static int scan_cache_planes(const struct config *c, int layer, struct cache_des
     return 2;
 }
 
-/* Errors in the state persist for all later rows, so inputs are not rounded to BF16. */
-static int project(struct exec *x, float *y, int ldy, const float *in, int ldx, struct mat m, const float *bias, int n) {
-    return x->ops->linear(x, &(struct op_linear){.y = y, .x = in, .bias = bias, .w = m, .n = n, .ldx = ldx, .ldy = ldy, .wide = true});
-}
 static int scan_inputs(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *spans, int n_spans, int n) {
-    return project(x, w->fused, 2 * scan_dims(c).inner, w->xn, c->hidden, y->mix_in, y->mix_in_bias, n);
+    return attention_linear_wide(x, w->fused, 2 * scan_dims(c).inner, w->xn, c->hidden, y->mix_in, y->mix_in_bias, n);
 }
 
 static int conv_rows(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *s, int row, int n, int from,
@@ -73,9 +69,9 @@ static int select_rows(struct exec *x, const struct config *c, const struct laye
     const struct scan_dims d = scan_dims(c);
     float *const part[] = {mixed + d.inner, mixed + d.inner + d.rank, mixed + d.inner + d.rank + d.state};
     const float *const norms[] = {y->mix_dt_norm, y->mix_b_norm, y->mix_c_norm};
-    TRY(project(x, part[0], d.mixed, mixed, d.mixed, y->mix_select, NULL, n));
+    TRY(attention_linear_wide(x, part[0], d.mixed, mixed, d.mixed, y->mix_select, NULL, n));
     for (int i = 0; i < 3; i++) TRY(block_norm(x, c, part[i], d.mixed, part[i], d.mixed, norms[i], NULL, n, i ? d.state : d.rank));
-    return project(x, steps, d.inner, part[0], d.mixed, y->mix_step, NULL, n);
+    return attention_linear_wide(x, steps, d.inner, part[0], d.mixed, y->mix_step, NULL, n);
 }
 
 static int scan_attend(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *s, struct key_range keys) {

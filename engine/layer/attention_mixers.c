@@ -2,10 +2,6 @@
  * transformers, models/lfm2_moe and models/minimax; "MiniMax-01" (2025); "Transformers are SSMs" (Dao and Gu 2024); transformers, models/granitemoehybrid. */
 #include "engine/layer/attention.h"
 
-/* Errors in the state persist for all later rows, so inputs are not rounded to BF16. */
-static int project_input(struct exec *x, const struct config *c, const struct work *w, float *y, struct mat m, const float *bias, int n) {
-    return x->ops->linear(x, &(struct op_linear){.y = y, .x = w->xn, .bias = bias, .w = m, .n = n, .ldx = c->hidden, .ldy = m.rows, .wide = true});
-}
 /* Multiplies n rows of y by a function of the gates. */
 static int gate_rows(struct exec *x, float *y, int ldy, const float *g, int ldg, int n, int dim, enum gate_kind kind) {
     return x->ops->gate(x, &(struct op_gate){.y = y, .g = g, .n = n, .heads = 1, .dim = dim, .ldy = ldy, .ldg = ldg, .kind = (uint8_t)kind});
@@ -19,7 +15,7 @@ static int conv_cache_planes(const struct config *c, int layer, struct cache_des
 }
 static int conv_inputs(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *spans, int n_spans, int n) {
     const int hidden = c->hidden, all = 3 * hidden;
-    TRY(project_input(x, c, w, w->fused, y->mix_in, y->mix_in_bias, n));
+    TRY(attention_linear_wide(x, w->fused, y->mix_in.rows, w->xn, c->hidden, y->mix_in, y->mix_in_bias, n));
     return gate_rows(x, w->fused + 2 * hidden, all, w->fused, all, n, hidden, GATE_LINEAR);
 }
 static int conv_rows(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *s, int row, int n, int from,
@@ -55,7 +51,7 @@ static int lightning_cache_planes(const struct config *c, int layer, struct cach
 static int lightning_inputs(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *spans, int n_spans,
                             int n) {
     const int dim = c->head_dim, heads = c->n_heads, all = heads * dim;
-    TRY(project_input(x, c, w, w->fused, y->mix_in, NULL, n));
+    TRY(attention_linear_wide(x, w->fused, y->mix_in.rows, w->xn, c->hidden, y->mix_in, NULL, n));
     TRY(gate_rows(x, w->fused, 3 * all, w->fused, 3 * all, n, 3 * all, GATE_SIGMOID));
     for (int i = 0; i < 3; i++)
         TRY(x->ops->copy(x, &(struct op_copy){.y = w->mixed + i * all,
@@ -67,7 +63,7 @@ static int lightning_inputs(struct exec *x, const struct config *c, const struct
                                               .ldy = 3 * all,
                                               .head_ldx = 3 * dim,
                                               .head_ldy = dim}));
-    return project_input(x, c, w, w->z, y->mix_gate, NULL, n);
+    return attention_linear_wide(x, w->z, y->mix_gate.rows, w->xn, c->hidden, y->mix_gate, NULL, n);
 }
 /* How fast the states of a layer decay: later layers remember longer. */
 static float lightning_slope(const struct config *c, int layer) { return (float)(1 - layer / (c->n_layers - 1 + 1e-5) + 1e-5); }
@@ -122,7 +118,7 @@ static int mamba_cache_planes(const struct config *c, int layer, struct cache_de
 }
 static int mamba_inputs(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *spans, int n_spans,
                         int n) {
-    return project_input(x, c, w, w->fused, y->mix_in, y->mix_in_bias, n);
+    return attention_linear_wide(x, w->fused, y->mix_in.rows, w->xn, c->hidden, y->mix_in, y->mix_in_bias, n);
 }
 static int mamba_rows(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *s, int row, int n, int from,
                       int to) {

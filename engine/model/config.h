@@ -17,7 +17,7 @@ enum attn_kind { /* DSA: MLA over keys selected by an indexer; COMPRESSED: a win
                  ATTN_COMPRESSED,
                  ATTN_CCA
 };
-enum mixer { /* what mixes the tokens of a layer: attention, a mixer with a state instead of keys, or nothing (the layer is an FFN only) */
+enum mixer { /* a layer mixes tokens by attention, by a mixer with a state instead of keys, or not at all (then it is an FFN only) */
              MIXER_ATTENTION,
              MIXER_DELTA,
              MIXER_CONV,
@@ -63,7 +63,7 @@ struct config {
     const struct layout *layout;
     char model_type[64];
     int vocab, hidden, n_layers, max_context;
-    int embed_rows;  /* of the embedding, if it has more than vocab; 0: vocab */
+    int embed_rows;  /* rows of the embedding, if there are more than vocab; 0: vocab */
     bool embed_norm; /* embeddings are normed */
     float norm_eps;
     float embed_scale;    /* factor of the embeddings; 0: 1 */
@@ -83,7 +83,7 @@ struct config {
     float latent_eps;                       /* of their norms; 0: 1e-6 */
     bool split_kv_b;                        /* MLA: k_b and v_b instead of kv_b */
     int o_groups, o_lora;                   /* COMPRESSED: head groups of the low-rank output projection, and its rank */
-    int index_block;                        /* GQA and DSA over blocks of so many keys, index_topk of which an indexer selects; 0: none */
+    int index_block;                        /* GQA, DSA: an indexer selects index_topk blocks of this many keys; 0: it selects keys */
     int index_heads, index_dim, index_topk; /* lightning indexer of DSA and COMPRESSED */
     bool index_interleaved;                 /* rope layout of the indexer, as rope.interleaved */
     bool index_rope_last;                   /* DSA: the indexer's last dimensions rotate, not its first */
@@ -110,7 +110,7 @@ struct config {
         int k_heads, v_heads, k_dim, v_dim, taps;
         bool fused;           /* inputs in two tensors, grouped by key head, instead of four */
         bool fused_ba;        /* only b and a are fused */
-        bool sigmoid_gate;    /* of the output, instead of SiLU */
+        bool sigmoid_gate;    /* the output gate is a sigmoid instead of SiLU */
         bool rates_converted; /* the tensor of rates is already -exp(A_log) */
     } delta;
     struct conv_config { /* layers with a short gated convolution instead of attention */
@@ -125,7 +125,7 @@ struct config {
     } mamba;
     struct kda_config { /* layers with Kimi delta attention */
         int heads, dim, taps;
-        int rank;    /* of the projections of decays and gates; 0: full */
+        int rank;    /* rank of the projections to decays and gates; 0: full rank */
         float bound; /* negative: decays are exp(bound * sigmoid), so never less than exp(bound); 0: exp(-rate * softplus) */
     } kda;
     struct cca_config {
@@ -161,7 +161,7 @@ struct config {
         float eps;
         float magnitude, post_eps; /* as in op_mix */
         bool is_gated;             /* a block reads a mean of the streams' norms, weighted by gates of low rank, and has no other norm */
-        int rank;                  /* of these gates */
+        int rank;                  /* rank of the gates' projections */
         bool is_averaged;          /* merged by their mean before the final norm, without weights */
         bool is_plain;             /* one stream, to which a block's output is added when the next block begins (config_keep_stream) */
     } streams;
@@ -201,7 +201,7 @@ struct config {
     int block_rows, block_cols;   /* FP8 scale block; 128 unless quantization_config differs */
     struct ngram_config {         /* embeddings of hashed n-grams, added to the streams before some layers (op_ngram) */
         int size, per, dim, taps; /* dim: of all hashes together; taps: of the convolution, whose rows are `size` apart */
-        int rows, parts;          /* of a table, and tensors that it is published as */
+        int rows, parts;          /* rows of a table; number of tensors that hold it in the checkpoint */
         uint64_t multiplier[NGRAM_MOST];
         uint32_t vocab[NGRAM_HASHES_MOST], offset[NGRAM_HASHES_MOST];
     } ngram[CONFIG_NGRAMS_MOST];

@@ -13,7 +13,7 @@ struct stream_mix {
     float *base, *scale;
 };
 
-/* What merges_stream adds to and multiplies a block's output and the residual stream by: [hidden]. */
+/* With merges_stream: biases and factors of a block's output and of the residual stream, [hidden] each. */
 struct stream_merge {
     float *output_bias, *output_scale, *stream_bias, *stream_scale;
 };
@@ -33,8 +33,8 @@ struct layer {
     struct mat index_qk;                                        /* blocks: [(index_heads + 1) * index_dim, hidden] queries, then the key */
     float *index_q_norm;                                        /* [index_dim] */
     struct stream_mix attn_mix, ffn_mix;                        /* several residual streams */
-    struct stream_merge attn_merge, previous_merge; /* of its attention block; of the previous layer's FFN, in layer 0 of the embeddings (output only) */
-    float *attn_norm, *ffn_norm;                    /* [hidden] */
+    struct stream_merge attn_merge, previous_merge;             /* attention block; previous layer's FFN (layer 0: the embeddings, which have no stream_*) */
+    float *attn_norm, *ffn_norm;                                /* [hidden] */
     float *attn_norm_bias, *ffn_norm_bias;
     float *attn_out_norm;     /* [hidden] norm of the attention block's output */
     float *previous_out_norm; /* [hidden] norm of the previous layer's FFN output, which this layer adds to the residual stream; layer 0: NULL */
@@ -128,8 +128,8 @@ struct param {
     uint8_t conversion; /* enum vector_conversion: conversion of a vector at load time */
     int taps, taps_in;  /* of CONVERT_TRANSPOSE: published as [channels / taps_in, taps_in, taps]; taps_in 0: 1 */
     int dilation;       /* distance of these taps, with zeros between them; 0: 1 */
-    int parts;          /* a matrix published as so many tensors of rows, whose number follows the layer's in the name; 0: 1 */
-    float factor;       /* of a vector at load time; 0: 1 */
+    int parts;          /* number of tensors that hold the matrix, each with some of its rows; names have the layer's number, then the tensor's; 0: 1 */
+    float factor;       /* multiplies a vector at load time; 0: 1 */
     int table_cols;     /* vector published as [rows / across, across]; 0: one dimension */
 };
 /* w; -exp(w); [taps, channels]; the same, plus 1 in the last tap; expert ids as int32_t; -exp(w), the table transposed */

@@ -359,7 +359,7 @@ change("binary-document", "an executable is attached as a document", "e2e_onesho
 change("batch-line", "--batch counts lines from the start of the prompt", "e2e_oneshot", ("cli/modes/batch.c", ".line_number = number}", ".number = 1}"))
 change("bench-sessions", "--bench reports one session's tokens for all", "e2e_bench", ("cli/modes/bench.c", "rate, sessions / rate,", "rate, 1 / rate,"))
 change("choice-placed", "an indexer's selection replays with the keys of the session it was recorded for", "gpu_graph_families",
-       ("engine/layer/attention_dsa.c", "(double)c->index_heads * c->index_dim)),\n                                                 .at = attention_address(s, layer, 1)});", "(double)c->index_heads * c->index_dim))});"))
+       ("engine/layer/attention.c", ".scale = scale,\n                                                 .at = attention_address(s, layer, plane)});", ".scale = scale});"))
 change("stop-beside", "cancelling a decode batch drops a prefill's work in the same streams", "gpu_prefill_beside_cancelled_decode",
        ("engine/exec/decode.c", "reset_devices(s, !streams_are_shared(s), &device)", "reset_devices(s, true, &device)"))
 change("settle-processor", "timelines are closed while the CPU of virtual time still waits for them", "e2e_plan",
