@@ -18,11 +18,17 @@ enum { DECODE_TOKENS = 32, MAX_SESSIONS = 4 };
 struct bench {
     struct app *app;
     bool json, first;
+    bool rows;        /* prints a row for each measurement; without: only the verdict */
     double bandwidth; /* bytes/s, last measurement */
     double limit;     /* mean of the measurements before and after a run */
 };
 
 static void print_row(struct bench *b, struct buf *line) {
+    if (!b->rows) {
+        buf_free(line);
+        return;
+    }
+    progress_clear();
     if (b->json && !b->first) out_write(",\n ", 3);
     b->first = false;
     if (!b->json) buf_char(line, '\n');
@@ -148,18 +154,32 @@ static int run_with_limit(struct bench *b, int sessions, int prompt, struct benc
     return rc;
 }
 
-/* Sums up the longest prompt and its answer. */
-static void note_verdict(double answer, double prompt, double limit) {
-    char a[32], p[32];
-    report_note("in short: answers at %s tokens/s, %.0f %% of what memory allows; reads long prompts at %s tokens/s", format_rate(answer, a, sizeof a),
-                100 * answer / limit, format_rate(prompt, p, sizeof p));
+/* The figures that answer "how fast is it?". */
+struct verdict {
+    double answer, long_answer, prompt, chats; /* tokens/s; 0: not measured */
+    double limit;                              /* tokens/s of answer at memory bandwidth */
+    int tokens;                                /* of the longest prompt */
+};
+static void print_verdict(const struct bench *b, const struct verdict *v) {
+    char a[32], p[32], l[32];
+    struct buf text = {0};
+    const struct engine_info *i = engine_info(b->app->engine);
+    buf_fmt(&text, "%s, %d threads, %s: answers run at %s tok/s", i->name, i->threads, i->level, format_rate(v->answer, a, sizeof a));
+    if (v->tokens > 1)
+        buf_fmt(&text, ", after %d tokens at %s tok/s;\nprompts of %d tokens are read at %s tok/s", v->tokens, format_rate(v->long_answer, l, sizeof l),
+                v->tokens, format_rate(v->prompt, p, sizeof p));
+    if (v->chats > 0) buf_fmt(&text, "; %d chats together: %s tok/s", MAX_SESSIONS, format_rate(v->chats, a, sizeof a));
+    buf_fmt(&text, ".\nMemory reads %.1f GB/s and a token reads %.1f MB of weights: at most %s tok/s, of which answers reach %.0f %%.\n", b->bandwidth / 1e9,
+            (double)engine_token_bytes(b->app->engine) / 1e6, format_rate(v->limit, a, sizeof a), 100 * v->answer / v->limit);
+    if (!text.failed) out_write(text.data, text.len);
+    buf_free(&text);
 }
 
 static int bench_model(struct bench *b, struct error *e) {
     static const int prompts[] = {1, 16, 128, 512, 2048};
     struct app *a = b->app;
     struct bench_result r;
-    double answer = 0, prompt = 0, limit = 0;
+    struct verdict v = {0};
     int rc = open_find_model(a, e), context;
     if (rc || (rc = open_engine(a, e))) return rc;
     context = engine_info(a->engine)->context;
@@ -173,27 +193,30 @@ static int bench_model(struct bench *b, struct error *e) {
     else
         buf_fmt(&line, "%s, %d threads, %s: memory reads %.1f GB/s; a token reads %.1f MB of weights", i->name, i->threads, i->level, b->bandwidth / 1e9,
                 (double)engine_token_bytes(a->engine) / 1e6);
-    progress_clear();
     print_row(b, &line);
     rc = run_sessions(b, 1, context > 600 ? 512 : 8, 4, &r, e); /* warms up: after some hundred tokens every expert was read */
     for (size_t k = 0; k < sizeof prompts / sizeof *prompts && !rc && !out_failed() && prompts[k] + DECODE_TOKENS <= context; k++) {
         if ((rc = run_with_limit(b, 1, prompts[k], &r, e))) break;
         if (prompts[k] > 1) print_prefill_row(b, prompts[k], &r);
-        prompt = prompts[k] / r.prefill_s;
-        answer = r.decode_s > 0 ? (r.tokens - 1) / r.decode_s : answer;
-        limit = b->limit / (double)engine_token_bytes(a->engine);
+        v.tokens = prompts[k], v.prompt = prompts[k] / r.prefill_s;
+        v.long_answer = r.decode_s > 0 ? (r.tokens - 1) / r.decode_s : 0;
+        if (prompts[k] <= 16) v.answer = v.long_answer, v.limit = b->limit / (double)engine_token_bytes(a->engine);
         print_decode_row(b, prompts[k], 1, &r);
     }
     for (int s = 2; s <= MAX_SESSIONS && !rc && !out_failed() && 16 + DECODE_TOKENS <= context; s *= 2) {
-        if (!(rc = run_with_limit(b, s, 16, &r, e))) print_decode_row(b, 16, s, &r);
+        if ((rc = run_with_limit(b, s, 16, &r, e))) break;
+        print_decode_row(b, 16, s, &r);
+        if (s == MAX_SESSIONS && r.decode_s > 0) v.chats = (r.tokens - s) / r.decode_s;
     }
-    if (!rc && !b->json && answer > 0) note_verdict(answer, prompt, limit);
+    progress_clear();
+    if (!rc && !b->json && v.answer > 0) print_verdict(b, &v);
     return rc;
 }
 
 int bench_run(struct app *a, struct error *e) {
     const struct opt_value *v = a->opts.v;
     struct bench b = {.app = a, .json = v[OPT_JSON].on, .first = true};
+    b.rows = b.json || v[OPT_VERBOSE].on || !strcmp(v[OPT_BENCH].text, "kernels");
     if (b.json) out_write("[", 1);
     int rc = !strcmp(v[OPT_BENCH].text, "kernels") ? engine_bench_kernels(v[OPT_THREADS].text ? (int)v[OPT_THREADS].integer : 0, print_kernel_row, &b, e)
                                                    : bench_model(&b, e);

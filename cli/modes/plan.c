@@ -17,7 +17,7 @@
 
 struct plan_view {
     struct buf *out;
-    bool color;
+    bool color, verbose;
     int width;
 };
 
@@ -148,8 +148,9 @@ static void put_plot(struct plan_view *v, const struct json *rows) {
     }
     int room = v->width - 24;
     if (!(most > 0) || room < 16) return;
+    if (!v->verbose) put_heading(v, "Time to first token, by tokens of the prompt (bars in logarithmic scale)");
     double low = log(least / 2), scale = room / (log(most) - low);
-    buf_char(v->out, '\n');
+    if (v->verbose) buf_char(v->out, '\n');
     for (uint32_t i = 0; i < rows->n; i++) {
         const struct json *row = json_at(rows, i), *time = json_get(json_get(row, "modes"), json_text(json_get(row, "chosen"), chosen, sizeof chosen));
         double t = json_num(time, 0);
@@ -207,31 +208,37 @@ static void put_batch(struct plan_view *v, const struct json *b) {
     put_paragraph(v, line);
 }
 
+/* Formats milliseconds per token of each of `sessions` sessions as tokens/s of all. */
+static const char *sessions_rate(const struct json *row, const char *key, char *out, size_t cap) {
+    const double ms = json_num(json_get(row, key), 0);
+    return ms > 0 ? format_rate(1e3 * (double)json_int(json_get(row, "sessions"), 1) / ms, out, cap) : "-";
+}
+/* Prints one machine's figures: key_s names the seconds, key_ms the time per token, key_rate the rate of a batch. */
+static void put_upgrade(struct plan_view *v, const char *what, const struct json *row, const char *key_s, const char *key_ms, const char *key_rate) {
+    const struct json *prefill = json_get(row, "prefill"), *decode = json_get(row, "decode");
+    char a[32];
+    buf_fmt(v->out, "  %-28s", what);
+    for (uint32_t k = 0; prefill && k < prefill->n; k++) buf_fmt(v->out, " %9s", json_seconds(json_get(json_at(prefill, k), key_s), a, sizeof a));
+    for (uint32_t k = 0; decode && k < decode->n; k++) buf_fmt(v->out, " %9s", sessions_rate(json_at(decode, k), key_ms, a, sizeof a));
+    buf_fmt(v->out, " %9s\n", format_rate(json_num(json_get(json_get(row, "batch"), key_rate), 0), a, sizeof a));
+}
 static void put_upgrades(struct plan_view *v, const struct json *rows) {
-    char what[48], a[32], b[32];
+    const struct json *prefill = json_get(json_at(rows, 0), "prefill"), *decode = json_get(json_at(rows, 0), "decode");
+    char what[48], a[32], head[48];
     if (!rows || !rows->n) return;
-    put_heading(v, "With one upgrade");
-    for (uint32_t i = 0; i < rows->n; i++) {
-        const struct json *row = json_at(rows, i), *prefill = json_get(row, "prefill"), *decode = json_get(row, "decode");
-        struct buf line = {0};
-        buf_fmt(&line, "%s:", json_text(json_get(row, "what"), what, sizeof what));
-        for (uint32_t k = 0; prefill && k < prefill->n; k++) {
-            const struct json *one = json_at(prefill, k);
-            buf_fmt(&line, "%s %s tokens %s", k ? "," : " first token of", format_count(json_int(json_get(one, "tokens"), 0), a, sizeof a),
-                    json_seconds(json_get(one, "seconds"), b, sizeof b));
-            buf_fmt(&line, " (now %s)", json_seconds(json_get(one, "now"), b, sizeof b));
-        }
-        for (uint32_t k = 0; decode && k < decode->n; k++) {
-            const struct json *one = json_at(decode, k);
-            int n = (int)json_int(json_get(one, "sessions"), 0);
-            buf_fmt(&line, "%s %d session%s %.1f ms per token (now %.1f)", k ? "," : ";", n, n > 1 ? "s" : "", json_num(json_get(one, "tpot_ms"), 0),
-                    json_num(json_get(one, "now"), 0));
-        }
-        const struct json *batch = json_get(row, "batch");
-        buf_fmt(&line, "; many prompts %s tok/s (now %s)", json_rate(batch, a, sizeof a), format_rate(json_num(json_get(batch, "now"), 0), b, sizeof b));
-        if (!line.failed) put_paragraph(v, line.data);
-        buf_free(&line);
+    put_heading(v, "With one upgrade: first token of a prompt by its tokens; tok/s of all sessions");
+    buf_fmt(v->out, "  %-28s", "");
+    for (uint32_t k = 0; prefill && k < prefill->n; k++)
+        buf_fmt(v->out, " %9s", format_count(json_int(json_get(json_at(prefill, k), "tokens"), 0), a, sizeof a));
+    for (uint32_t k = 0; decode && k < decode->n; k++) {
+        const int n = (int)json_int(json_get(json_at(decode, k), "sessions"), 0);
+        snprintf(head, sizeof head, "%d chat%s", n, n > 1 ? "s" : "");
+        buf_fmt(v->out, " %9s", head);
     }
+    buf_fmt(v->out, " %9s\n", "--batch");
+    put_upgrade(v, "as it is", json_at(rows, 0), "now", "now", "now");
+    for (uint32_t i = 0; i < rows->n; i++)
+        put_upgrade(v, json_text(json_get(json_at(rows, i), "what"), what, sizeof what), json_at(rows, i), "seconds", "tpot_ms", "tokens_per_s");
 }
 
 static void put_list(struct plan_view *v, const struct json *root) {
@@ -267,24 +274,57 @@ static const char *chosen_time(const struct json *row, char *out, size_t cap) {
     return json_seconds(json_get(json_get(row, "modes"), json_text(json_get(row, "chosen"), mode, sizeof mode)), out, cap);
 }
 
-/* Answers first what a reader wants to know: does it run, and how fast. */
+/* Appends the upgrade that helps one answer most, if any helps by 3 % or more. */
+static void put_best_upgrade(struct buf *line, const struct json *rows) {
+    const struct json *best = NULL;
+    double gain = 1.03;
+    char what[48], a[32];
+    for (uint32_t i = 0; rows && i < rows->n; i++) {
+        const struct json *one = find_row(json_get(json_at(rows, i), "decode"), "sessions", 1);
+        const double g = json_num(json_get(one, "now"), 0) / json_num(json_get(one, "tpot_ms"), INFINITY);
+        if (g > gain) gain = g, best = json_at(rows, i);
+    }
+    if (!best) return;
+    buf_fmt(line, " With %s: %s tok/s.", json_text(json_get(best, "what"), what, sizeof what),
+            sessions_rate(find_row(json_get(best, "decode"), "sessions", 1), "tpot_ms", a, sizeof a));
+}
+
+/* Says whether memory holds the weights, and what would fit if not. A tenth of memory is left to the KV cache and other programs. */
+static void put_headroom(struct buf *line, const struct json *fits) {
+    const struct json *host = json_get(fits, "host");
+    const double need = json_num(json_get(host, "bytes"), 0), have = json_num(json_get(host, "have"), 0), n = json_num(json_get(fits, "parameters"), 0);
+    char a[32];
+    if (!(have > 0)) return;
+    if (json_bool(json_get(host, "fits"), true)) {
+        buf_fmt(line, " The weights fit in memory with %s to spare.", format_bytes((uint64_t)(have - need), a, sizeof a));
+        return;
+    }
+    buf_fmt(line, " The weights do not fit in memory: %s are missing.", format_bytes((uint64_t)(need - have), a, sizeof a));
+    const double bits = n > 0 ? 0.9 * 8 * have / n : 0;
+    if (bits >= 2) buf_fmt(line, " A format of at most %.1f bits per weight would fit; this one has %.1f.", bits, 8 * need / n);
+    else buf_str(line, " No usual format of this model fits.");
+}
+
+/* Answers first what a reader wants to know: how fast, does it fit, what limits it and what would help. */
 static void put_verdict(struct plan_view *v, const struct json *root) {
     const struct json *rows = json_get(root, "prefill"), *batch = json_get(root, "batch"), *one = find_row(json_get(root, "decode"), "sessions", 1);
     const struct json *shown[] = {find_row(rows, "tokens", 2048), find_row(rows, "tokens", 32768)};
-    char a[32], b[32], line[400];
-    if (!one || !rows || !rows->n) return;
-    if (!shown[0]) shown[0] = json_at(rows, 0);
-    if (!shown[1]) shown[1] = json_at(rows, rows->n - 1);
-    bool fits = json_bool(json_get(json_path(root, "fits.host"), "fits"), true);
-    size_t n = (size_t)snprintf(line, sizeof line, "The model %s. One answer runs at %s tok/s;", fits ? "fits in memory" : "does not fit in memory",
-                                json_rate(one, a, sizeof a));
-    for (int i = 0; i < 2 && (!i || shown[1] != shown[0]); i++)
-        n += (size_t)snprintf(line + n, sizeof line - n, "%s a prompt of %s tokens takes %s", i ? "," : "",
-                              format_count(json_int(json_get(shown[i], "tokens"), 0), a, sizeof a), chosen_time(shown[i], b, sizeof b));
-    n += (size_t)snprintf(line + n, sizeof line - n, ".");
-    if (json_num(json_get(batch, "tokens_per_s"), 0) > 0)
-        snprintf(line + n, sizeof line - n, " Many prompts together run at %s tok/s.", json_rate(batch, a, sizeof a));
-    put_paragraph(v, line);
+    char a[32], b[32];
+    struct buf line = {0};
+    if (one && rows && rows->n) {
+        if (!shown[0]) shown[0] = json_at(rows, 0);
+        if (!shown[1]) shown[1] = json_at(rows, rows->n - 1);
+        buf_fmt(&line, "One answer runs at %s tok/s, limited by the %s;", json_rate(one, a, sizeof a), json_text(json_get(one, "limit"), b, sizeof b));
+        for (int i = 0; i < 2 && (!i || shown[1] != shown[0]); i++)
+            buf_fmt(&line, "%s a prompt of %s tokens takes %s", i ? "," : "", format_count(json_int(json_get(shown[i], "tokens"), 0), a, sizeof a),
+                    chosen_time(shown[i], b, sizeof b));
+        buf_str(&line, ".");
+    }
+    put_headroom(&line, json_get(root, "fits"));
+    if (json_num(json_get(batch, "tokens_per_s"), 0) > 0) buf_fmt(&line, " Many prompts together run at %s tok/s.", json_rate(batch, a, sizeof a));
+    put_best_upgrade(&line, json_get(root, "more"));
+    if (!line.failed && line.data) put_paragraph(v, line.data + (*line.data == ' '));
+    buf_free(&line);
 }
 
 static void put_plan(struct plan_view *v, const struct json *root) {
@@ -294,10 +334,9 @@ static void put_plan(struct plan_view *v, const struct json *root) {
             json_text(json_get(root, "machine"), machine, sizeof machine), json_text(json_get(root, "model"), model, sizeof model));
     put_verdict(v, root);
     put_fits(v, json_get(root, "fits"));
-    put_prefill(v, json_get(root, "prefill"));
+    if (v->verbose) put_prefill(v, json_get(root, "prefill"));
     put_plot(v, json_get(root, "prefill"));
-    put_decode(v, json_get(root, "decode"));
-    put_batch(v, json_get(root, "batch"));
+    if (v->verbose) put_decode(v, json_get(root, "decode")), put_batch(v, json_get(root, "batch"));
     put_upgrades(v, json_get(root, "more"));
 }
 
@@ -321,7 +360,7 @@ int plan_run(struct app *a, struct error *e) {
     progress_clear();
     if (!rc && v[OPT_JSON].on) buf_char(&json, '\n'), out_write(json.data, json.len);
     else if (!rc && !(rc = json_parse(&arena, json.data, json.len, 0, "plan", &root, e))) {
-        struct plan_view view = {.out = &text, .color = a->color_out, .width = 80};
+        struct plan_view view = {.out = &text, .color = a->color_out, .verbose = v[OPT_VERBOSE].on, .width = 80};
         if (a->tty_out) term_size(&rows, &view.width);
         put_plan(&view, &root);
         rc = text.failed ? error_set(e, ERR_MEMORY, "no memory") : 0;

@@ -306,15 +306,24 @@ int calibrate_parse(struct cost_machine *m, const char *text, size_t n, const ch
     return 0;
 }
 
+static int refuse_name(const char *name, struct error *e) {
+    struct buf all = {0};
+    const char *known;
+    for (int i = 0; (known = cost_preset_name(i)); i++) buf_fmt(&all, "%s%s", i ? ", " : "", known);
+    for (int i = 0; (known = datasheet_preset_name(i)); i++) buf_fmt(&all, ", %s", known);
+    error_set(e, ERR_USAGE, "%.200s: not a machine file and not a known machine; known: %s", name, all.failed ? "see --plan list" : all.data);
+    buf_free(&all);
+    return e->code;
+}
+
 int calibrate_read(struct cost_machine *m, const char *name, struct error *e) {
-    char *text;
+    char *text, why[420];
     size_t n;
     if (cost_preset(m, name)) return 0;
-    if (!file_exists(name)) {
-        char all[160] = "";
-        for (int i = 0; cost_preset_name(i); i++) snprintf(all + strlen(all), sizeof all - strlen(all), "%s%s", i ? ", " : "", cost_preset_name(i));
-        return error_set(e, ERR_USAGE, "%.200s: not a machine file and not a known machine; known: %s", name, all);
-    }
+    const enum datasheet_found found = datasheet_preset(m, name, why, sizeof why);
+    if (found == DATASHEET_REFUSED) return error_set(e, ERR_USAGE, "%.100s: %s", name, why);
+    if (found == DATASHEET_FOUND) return 0;
+    if (!file_exists(name)) return refuse_name(name, e);
     int rc = file_read(name, 1 << 20, &text, &n, e);
     if (rc) return rc;
     rc = calibrate_parse(m, text, n, name, NULL, e);

@@ -34,14 +34,23 @@ static const struct card {
     double memory, bw, fp8, bf16; /* dense, float32 accumulation; fp8 0: computed as BF16 */
     int pcie;
 } cards[] = {
-    {"RTX 5090", 32e9, 1792e9, 419e12, 209e12, 5},    {"RTX 5080", 16e9, 960e9, 225e12, 112e12, 5},
-    {"RTX 4090", 24e9, 1008e9, 330e12, 165e12, 4},    {"RTX 4080", 16e9, 717e9, 195e12, 97e12, 4},
-    {"RTX 3090", 24e9, 936e9, 0, 71e12, 4},           {"RTX PRO 6000", 96e9, 1792e9, 1000e12, 500e12, 5},
-    {"RTX 6000 Ada", 48e9, 960e9, 728e12, 364e12, 4}, {"RTX A6000", 48e9, 768e9, 0, 155e12, 4},
-    {"A100 40GB", 40e9, 1555e9, 0, 312e12, 4},        {"A100 80GB", 80e9, 1935e9, 0, 312e12, 4},
-    {"H100 PCIe", 80e9, 2039e9, 1513e12, 756e12, 5},  {"H100 SXM", 80e9, 3350e9, 1979e12, 989e12, 5},
-    {"H200", 141e9, 4800e9, 1979e12, 989e12, 5},      {"L40S", 48e9, 864e9, 733e12, 362e12, 4},
-    {"L4", 24e9, 300e9, 242e12, 121e12, 4},           {"T4", 16e9, 300e9, 0, 65e12, 3},
+    {"RTX 5090", 32e9, 1792e9, 419e12, 209e12, 5},
+    {"RTX 5080", 16e9, 960e9, 225e12, 112e12, 5},
+    {"RTX 5070 Ti", 16e9, 896e9, 176e12, 88e12, 5},
+    {"RTX 4090", 24e9, 1008e9, 330e12, 165e12, 4},
+    {"RTX 4080", 16e9, 717e9, 195e12, 97e12, 4},
+    {"RTX 3090", 24e9, 936e9, 0, 71e12, 4},
+    {"RTX PRO 6000", 96e9, 1792e9, 1000e12, 500e12, 5},
+    {"RTX 6000 Ada", 48e9, 960e9, 728e12, 364e12, 4},
+    {"RTX A6000", 48e9, 768e9, 0, 155e12, 4},
+    {"A100 40GB", 40e9, 1555e9, 0, 312e12, 4},
+    {"A100 80GB", 80e9, 1935e9, 0, 312e12, 4},
+    {"H100 PCIe", 80e9, 2039e9, 1513e12, 756e12, 5},
+    {"H100 SXM", 80e9, 3350e9, 1979e12, 989e12, 5},
+    {"H200", 141e9, 4800e9, 1979e12, 989e12, 5},
+    {"L40S", 48e9, 864e9, 733e12, 362e12, 4},
+    {"L4", 24e9, 300e9, 242e12, 121e12, 4},
+    {"T4", 16e9, 300e9, 0, 65e12, 3},
 };
 enum { CARDS = sizeof cards / sizeof *cards };
 
@@ -64,6 +73,10 @@ static const struct card *find_card(const char *name) {
             if (equal_names(full, name)) return &cards[i];
         }
     return NULL;
+}
+const char *datasheet_find_card(const char *name) {
+    const struct card *c = find_card(name);
+    return c ? c->name : NULL;
 }
 const char *datasheet_card_name(int i) { return i >= 0 && i < CARDS ? cards[i].name : NULL; }
 

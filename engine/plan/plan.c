@@ -40,6 +40,18 @@ struct machine_choice {
     char why[256];
 };
 static double weight_bytes(const struct weights *w) { return (double)w->bytes_routed + (double)w->bytes_dense + (double)w->bytes_embed; }
+static double parameter_count(const struct config *c) {
+    struct param list[PARAMS_MAX];
+    double all = 0;
+    for (int l = -1; l < c->n_layers; l++)
+        for (int of_expert = 0; of_expert < 2; of_expert++) {
+            if (l < 0 && of_expert) continue;
+            const unsigned modules = l < 0 ? MODULE_MODEL : of_expert ? MODULE_EXPERT : MODULE_LAYER;
+            for (int n = params_list(c, l < 0 ? 0 : l, modules, list); n-- > 0;)
+                all += (double)list[n].rows * (list[n].cols ? list[n].cols : 1) * (of_expert ? c->n_experts : 1);
+        }
+    return all;
+}
 static bool fits_in_memory(const struct cost_machine *cost, const struct weights *w) {
     return !(cost->domain[0].memory > 0) || weight_bytes(w) < cost->domain[0].memory;
 }
@@ -357,8 +369,8 @@ static void json_upgrades(struct buf *b, const struct plan *p) {
 static void json_fits(struct buf *b, const struct cost_machine *cost, const struct weights *w, enum dtype kv, const struct machine_choice *c) {
     double bytes = weight_bytes(w), have = cost->domain[0].memory, row = (double)kv_token_bytes(&w->config, kv);
     bool fits = fits_in_memory(cost, w);
-    buf_fmt(b, "\"fits\":{\"host\":{\"bytes\":%.0f,\"have\":%.0f,\"fits\":%s},\"token_bytes\":%zu,\"kv_token_bytes\":%.0f", bytes, have,
-            fits ? "true" : "false", weights_token_bytes(w), row);
+    buf_fmt(b, "\"fits\":{\"host\":{\"bytes\":%.0f,\"have\":%.0f,\"fits\":%s},\"parameters\":%.4g,\"token_bytes\":%zu,\"kv_token_bytes\":%.0f", bytes, have,
+            fits ? "true" : "false", parameter_count(&w->config), weights_token_bytes(w), row);
     if (have > bytes) buf_fmt(b, ",\"context_tokens\":%.0f", floor((have - bytes) / row));
     if (cost->disk_share > 0)
         buf_fmt(b, ",\"disk\":{\"bytes_per_s\":%.4g,\"experts_in_memory\":%.3g,\"chosen_in_memory\":%.3g}", cost->disk_bw, 1 - cost->disk_share,
@@ -430,11 +442,15 @@ static int calibrate_here(struct cost_machine *m, const struct engine_params *p,
 
 static int json_list(struct buf *b, struct error *e) {
     struct cost_machine m;
+    char why[420];
     buf_str(b, "{\"machines\":[{\"name\":\"here\",\"what\":\"this machine, measured\"}");
     for (int i = 0; cost_preset_name(i); i++) {
         cost_preset(&m, cost_preset_name(i));
         buf_fmt(b, ",{\"name\":\"%s\",\"what\":\"%s\"}", cost_preset_name(i), m.name);
     }
+    for (int i = 0; datasheet_preset_name(i); i++)
+        if (datasheet_preset(&m, datasheet_preset_name(i), why, sizeof why) == DATASHEET_FOUND)
+            buf_fmt(b, ",{\"name\":\"%s\",\"what\":\"%s\"}", datasheet_preset_name(i), m.name);
     buf_str(b, "],\"cards\":[");
     for (int i = 0; datasheet_card_name(i); i++) buf_fmt(b, "%s\"%s\"", i ? "," : "", datasheet_card_name(i));
     buf_str(b, "],\"models\":[");

@@ -29,11 +29,17 @@ class Bench(driver.Case):
             else:
                 self.assertAlmostEqual(r["tpot_s"], r["sessions"] / r["tokens_per_s"], delta=1e-6 + 0.01 * r["tpot_s"])
         rc, out, err = self.run_bin("-m", d, "--bench", "-t", "1", "-c", "64", env=SOON)
+        verdict = (r"model, 1 threads, \w+: answers run at [\d.]+ tok/s, after 16 tokens at [\d.]+ tok/s;\n"
+                   r"prompts of 16 tokens are read at [\d.]+ tok/s; 4 chats together: [\d.]+ tok/s\.\n"
+                   r"Memory reads [\d.]+ GB/s and a token reads [\d.]+ MB of weights: at most [\d.]+ tok/s, of which answers reach \d+ %\.\n$")
+        self.assertEqual((rc, err), (0, ""))
+        self.assertRegex(out.decode(), "^" + verdict)
+        rc, out, err = self.run_bin("-m", d, "--bench", "-v", "-t", "1", "-c", "64", env=SOON)
         lines = out.decode().splitlines()
-        self.assertEqual((rc, len(lines), lines[0].split(",")[0]), (0, 6, "model"))
+        self.assertEqual((rc, len(lines), lines[0].split(",")[0]), (0, 9, "model"))
         self.assertRegex(lines[1], r"^decode +1 tokens before, 1 session +[\d.]+ tok/s +of +[\d.]+ at memory bandwidth +\d+ %$")
         self.assertRegex(lines[2], r"^prefill +16 tokens +[\d.]+ tok/s +[\d.]+ GFLOP/s +first token [\d.]+ s +[\d.]+ % of the bandwidth limit$")
-        self.assertRegex(err, r"^hearth: in short: answers at [\d.]+ tokens/s, \d+ % of what memory allows; reads long prompts at [\d.]+ tokens/s\n$")
+        self.assertRegex(out.decode(), verdict)
         self.assertEqual(self.run_bin("-m", "/nowhere", "--bench")[:2], (3, b""))
         self.assertEqual(self.run_bin("--bench", "nonsense")[0], 2)
 

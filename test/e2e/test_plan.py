@@ -64,10 +64,16 @@ class Plan(driver.Case):
         rc, out, err = self.run_bin("--plan", file, "-m", d)
         text = out.decode()
         self.assertEqual((rc, err), (0, ""))
-        for part in ("modelled, not measured", "What fits where", "Time to first token", "Decoding", "With one upgrade", "one card more", "RTX 4090"):
+        short = ("modelled, not measured", "What fits where", "Time to first token", "With one upgrade", "one card more", "as it is", "RTX 4090")
+        for part in short:
             self.assertIn(part, text)
+        self.assertNotIn("Decoding", text)
         verdict = " ".join(text[:text.index("What fits where")].split("\n", 1)[1].split())  # first, in sentences
-        self.assertRegex(verdict, r"^The model fits in memory\. One answer runs at [\d.]+ tok/s; a prompt of \d+ tokens takes [\d.]+ m?s(, a prompt of \d+ tokens takes [\d.]+ m?s)?\.( Many prompts together run at [\d.]+ tok/s\.)?$")
+        self.assertRegex(verdict, r"^One answer runs at [\d.]+ tok/s, limited by the [a-z ]+; a prompt of \d+ tokens takes [\d.]+ m?s(, a prompt of \d+ tokens takes [\d.]+ m?s)?\. "
+                                  r"The weights fit in memory with [\d.]+ GB to spare\.( Many prompts together run at [\d.]+ tok/s\.)?( With .+: [\d.]+ tok/s\.)?$")
+        details = self.run_bin("--plan", file, "-m", d, "-v")[1].decode()
+        for part in (*short, "Decoding", "busiest", "Many prompts (--batch)"):
+            self.assertIn(part, details)
         self.assertNotIn("\x1b", text)
         self.assertLessEqual(max(map(len, text.splitlines())), 100)
         self.assertIn("\x1b[1m", self.run_bin("--plan", file, "-m", d, "--color", "always")[1].decode())
@@ -83,6 +89,21 @@ class Plan(driver.Case):
         with concurrent.futures.ThreadPoolExecutor(4) as pool:
             for got in pool.map(run, 12 * [2000]):
                 self.assertEqual(got, right)
+
+    def test_machines_by_name(self):
+        """A known machine with any known card; what does not fit is said first, with the format that would fit."""
+        text = " ".join(self.run_bin("--plan", "desktop-ddr5-64+2xRTX4090", "--arch", "qwen3-235b")[1].decode().split())
+        self.assertRegex(text, r"^Ryzen 9 9950X, DDR5-6000, 64 GB, 2 x RTX 4090 with Qwen3-235B-A22B: modelled, not measured "
+                               r"One answer runs at 0\.\d+ tok/s, limited by the disk; .* The weights do not fit in memory: 168 GB are missing\. "
+                               r"A format of at most 2\.1 bits per weight would fit; this one has 8\.0\.")
+        with_card, without = (json.loads(self.run_bin("--plan", m, "--arch", "qwen3-30b", "--json")[1]) for m in ("desktop-ddr5-64+rtx4090", "desktop-ddr5-64"))
+        self.assertEqual((len(with_card["fits"]["cards"]), len(without["fits"]["cards"])), (1, 0))
+        self.assertGreater(with_card["decode"][0]["tokens_per_s"], without["decode"][0]["tokens_per_s"])
+        for name, want in (("dgx-spark", "its processor is an ARM"), ("laptop-32+gtx1", "gtx1 is not a known card"), ("laptop-32+9xl4", "1 to 8 cards are possible"),
+                           ("laptop-32+", "is not a known card")):
+            rc, out, err = self.run_bin("--plan", name)
+            self.assertEqual((rc, out), (2, b""), name)
+            self.assertIn(want, err)
 
     def test_list(self):
         text = self.run_bin("--plan", "list")[1].decode()

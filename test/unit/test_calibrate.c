@@ -16,6 +16,7 @@
 #include "engine/base/log.h"
 #include "engine/base/mem.h"
 #include "engine/placement/calibrate.h"
+#include "engine/placement/datasheet.h"
 #include "gpu/gpu.h"
 
 static struct cost_machine m, other;
@@ -163,18 +164,25 @@ static void box_is_a_machine(void **st) {
     assert_int_equal(m.n_devices, 0);
 }
 
+static void check_text_and_back(const char *name) {
+    struct buf b = {0};
+    struct error e = {0};
+    char print[CALIBRATE_FINGERPRINT_LEN];
+    assert_int_equal(calibrate_read(&m, name, &e), 0);
+    assert_int_equal(calibrate_write(&m, "0123", &b), 0);
+    if (calibrate_parse(&other, b.data, b.len, "text", print, &e)) fail_msg("%s", e.text);
+    assert_string_equal(print, "0123");
+    assert_memory_equal(&m, &other, sizeof m);
+    buf_free(&b);
+}
 /* Every preset that is written is read back bit for bit. */
 static void text_and_back(void **st) {
-    for (int i = 0; cost_preset_name(i); i++) {
-        struct buf b = {0};
-        struct error e = {0};
-        char print[CALIBRATE_FINGERPRINT_LEN];
-        assert_int_equal(calibrate_read(&m, cost_preset_name(i), &e), 0);
-        assert_int_equal(calibrate_write(&m, "0123", &b), 0);
-        if (calibrate_parse(&other, b.data, b.len, "text", print, &e)) fail_msg("%s", e.text);
-        assert_string_equal(print, "0123");
-        assert_memory_equal(&m, &other, sizeof m);
-        buf_free(&b);
+    for (int i = 0; cost_preset_name(i); i++) check_text_and_back(cost_preset_name(i));
+    for (int i = 0; datasheet_preset_name(i); i++) {
+        char name[64];
+        check_text_and_back(datasheet_preset_name(i));
+        snprintf(name, sizeof name, "%s+2xrtx5090", datasheet_preset_name(i));
+        check_text_and_back(name);
     }
 }
 
