@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "engine/base/mem.h"
+#include "engine/base/test_limits.h"
 #include "engine/exec/cpu_layer.h"
 #include "engine/experts/expert_pool.h"
 
@@ -33,15 +34,19 @@ static size_t beside_bytes(const struct runtime *m, const struct decode_device *
     return SLOTS_LEAST * expert_pool_slot_bytes(m, -1) + (d ? block_grown_bytes(c, end) : 0) + work_bytes(c, rows) / 2;
 }
 
-size_t blend_device_min_bytes(const struct runtime *m, const struct decode_device *d, int pos, int n) {
+static size_t bytes_with_rows(const struct runtime *m, const struct decode_device *d, int pos, int n, int rows) {
     const struct config *c = &m->w->config;
-    int rows = n < BLEND_MIN_ROWS ? n : BLEND_MIN_ROWS, end = pos + n;
+    const int end = pos + n;
     size_t own = d ? device_kv_bytes(m->decode, d, end < 512 ? 512 : end + 64) + work_bytes(c, rows) : 2 * rows_bytes(c, rows);
     return own + beside_bytes(m, d, rows, end) + 2 * pairs_bytes(c, rows) + ((size_t)1 << 16); /* rounding */
 }
-size_t blend_device_good_bytes(const struct runtime *m, const struct decode_device *d, int pos, int n) {
+size_t blend_device_min_bytes(const struct runtime *m, const struct decode_device *d, int pos, int n) {
+    return bytes_with_rows(m, d, pos, n, n < BLEND_MIN_ROWS ? n : BLEND_MIN_ROWS);
+}
+size_t blend_device_good_bytes(const struct runtime *m, const struct decode_device *d, int pos, int n, bool has_ring) {
     enum { RING = 32 };
-    return blend_device_min_bytes(m, d, pos, n) + RING * expert_pool_slot_bytes(m, -1);
+    const int most = (int)test_limits_get(TEST_LIMIT_PREFILL_ROWS, COST_BLEND_ROWS);
+    return bytes_with_rows(m, d, pos, n, n < most ? n : most) + (has_ring ? RING * expert_pool_slot_bytes(m, -1) : 0);
 }
 
 bool blend_device_try_rows(struct blend_device *p, int rows, int end) {
@@ -130,6 +135,11 @@ struct blend_slot *blend_device_slot(struct blend_device *p, int layer, int expe
     return NULL;
 }
 
+const struct expert *blend_device_expert(struct blend_device *p, int layer, int expert) {
+    struct blend_slot *t = blend_device_slot(p, layer, expert);
+    return t ? &t->view : p->d ? expert_pool_expert(p->d, layer, expert) : NULL;
+}
+
 struct blend_slot *blend_device_free_slot(struct blend_device *p, int layer) {
     for (int i = 0; i < p->n_slots; i++) {
         struct blend_slot *t = &p->slots[(p->next_slot + i) % p->n_slots];
@@ -163,23 +173,24 @@ int blend_device_run_experts(struct blend_device *p, int layer, const int16_t *o
             .y = y, .x = x, .token = p->token, .weight = p->weight, .hidden = config_routed_width(c), .wide = config_needs_wide_activations(c)};
         for (int most = i < there ? GROUP_RESIDENT : GROUP_MOVED; i < n && g.n < most && (i < there || i < next); i++) {
             if (g.n && rows_of[order[i]] > GROUP_ROWS) break;
-            slots[g.n] = blend_device_slot(p, layer, order[i]);
-            g.expert[g.n] = slots[g.n]->view;
+            slots[g.n] = blend_device_slot(p, layer, order[i]); /* NULL: decode's pool holds the expert */
+            g.expert[g.n] = *blend_device_expert(p, layer, order[i]);
             g.begin[g.n] = at;
             at += rows_of[order[i]];
             g.begin[++g.n] = at;
-            if (slots[g.n - 1]->loaded_value > on) on = slots[g.n - 1]->loaded_value;
+            if (slots[g.n - 1] && slots[g.n - 1]->loaded_value > on) on = slots[g.n - 1]->loaded_value;
             if (rows_of[order[i]] > GROUP_ROWS) {
                 i++;
                 break;
             }
         }
-        TRY(gpu_timeline_wait(p->loaded, on, main)); /* uploads arrive in order */
+        if (on) TRY(gpu_timeline_wait(p->loaded, on, main)); /* uploads arrive in order */
         int span = trace_begin(p->s->m->trace, main, p->rank, LANE_COMPUTE, "experts", layer, -1);
         TRY(op_run(gpu_stream_exec(main), OP_GROUP, &g));
         trace_end(p->s->m->trace, span, main);
         TRY(gpu_timeline_signal(p->freed, ++p->n_freed, main));
-        for (int k = 0; k < g.n; k++) slots[k]->freed_value = p->n_freed, slots[k]->layer = -1;
+        for (int k = 0; k < g.n; k++)
+            if (slots[k]) slots[k]->freed_value = p->n_freed, slots[k]->layer = -1;
     }
     return 0;
 }

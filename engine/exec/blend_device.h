@@ -38,7 +38,8 @@ struct blend_device {
 
 /* Bytes that the device needs at least, beside layer weights; d NULL: it holds no layers. */
 size_t blend_device_min_bytes(const struct runtime *m, const struct decode_device *d, int pos, int n);
-size_t blend_device_good_bytes(const struct runtime *m, const struct decode_device *d, int pos, int n); /* and how much it can use well */
+/* and how much it can use well; has_ring: experts of some layers are uploaded */
+size_t blend_device_good_bytes(const struct runtime *m, const struct decode_device *d, int pos, int n, bool has_ring);
 /* Opens streams and timelines; s, d, g and rank are set. */
 int blend_device_open(struct blend_device *p, struct error *e);
 /* Whether a workspace for that many rows fits beside everything else; if so it is allocated. */
@@ -49,9 +50,11 @@ void blend_device_close(struct blend_device *p);                      /* waits f
 struct gpu_stream *blend_device_stream(const struct blend_device *p); /* NULL: decode has dropped the device */
 
 struct blend_slot *blend_device_slot(struct blend_device *p, int layer, int expert); /* the slot that has the expert or is receiving it; NULL */
+/* Returns the view of an expert that needs no upload: it has a slot, or decode's pool holds it. NULL: none. */
+const struct expert *blend_device_expert(struct blend_device *p, int layer, int expert);
 /* Returns a slot that no work enqueued later reads: empty, of another layer, or already used in this one. NULL: none. */
 struct blend_slot *blend_device_free_slot(struct blend_device *p, int layer);
 int blend_device_upload(struct blend_device *p, struct blend_slot *t, int layer, int expert);
-/* Enqueues experts order[0..n) with rows_of[expert] pairs each: y += their outputs for x. The first `there` are in slots already.
+/* Enqueues experts order[0..n) with rows_of[expert] pairs each: y += their outputs for x. The first `there` need no upload.
  * Pairs are consecutive in pair_token and pair_weight. Small experts are grouped. */
 int blend_device_run_experts(struct blend_device *p, int layer, const int16_t *order, int there, int n, const int32_t *rows_of, const float *x, float *y);

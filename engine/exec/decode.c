@@ -185,6 +185,7 @@ static int reset_devices(struct decode *s, bool drop, struct error *e) {
 
 int decode_fall_back(struct decode *s, const char *why, struct error *e) {
     reset_devices(s, true, &(struct error){0});
+    decode_lock_retire(s);
     decode_host_close(s);
     for (int i = 0; i < s->n_dev; i++)
         if (gpu_clear(s->dev[i].g, &(struct error){0})) s->m->gpus->is_lost = true;
@@ -343,6 +344,7 @@ static void set_residency(struct decode *s, enum residency_state to) {
     s->residency = to;
 }
 bool decode_yield(struct decode *s) {
+    assert(!s->is_locked);
     if (s->residency == RESIDENCY_YIELDED || (!decode_weights_loaded(s) && !s->device_kvs)) return false;
     while (s->device_kvs) device_kv_drop(s, s->device_kvs);
     decode_weights_unload(s);
@@ -350,14 +352,25 @@ bool decode_yield(struct decode *s) {
     return true;
 }
 void decode_reclaim(struct decode *s) { set_residency(s, RESIDENCY_FULL); }
-void decode_evict_experts(struct decode *s, size_t free) {
+bool decode_evict_experts(struct decode *s, int device, size_t free) {
+    bool any = false;
     for (int i = 0; i < s->n_dev; i++) {
-        if (gpu_mem_free(s->dev[i].g) < free) draft_experts_close(&s->dev[i]);
-        if (s->dev[i].pool && gpu_mem_free(s->dev[i].g) < free) expert_pool_close(&s->dev[i]);
-        while (gpu_mem_free(s->dev[i].g) < free && decode_experts_evict_layer(&s->dev[i])) {
-        }
+        struct decode_device *d = &s->dev[i];
+        if (device >= 0 && d->rank != device) continue;
+        if (gpu_mem_free(d->g) < free) draft_experts_close(d);
+        if (d->pool && gpu_mem_free(d->g) < free) expert_pool_close(d), any = true;
+        while (gpu_mem_free(d->g) < free && decode_experts_evict_layer(d)) any = true;
     }
     if (s->residency == RESIDENCY_FULL) set_residency(s, RESIDENCY_NO_EXPERTS);
+    return any;
+}
+bool decode_has_all_experts(const struct decode *s, int device) {
+    bool all = true;
+    for (int l = 0; l < s->c->n_layers && all; l++) {
+        const struct decode_device *d = decode_device_of((struct decode *)s, l);
+        all = !s->c->layer[l].moe || (d && (device < 0 || d->rank == device) && d->layers[l].experts.view);
+    }
+    return all;
 }
 struct decode_counts decode_counts(const struct decode *s) {
     return s->counts;
@@ -429,6 +442,8 @@ void decode_close(struct decode **sp) {
     struct decode *s = *sp;
     if (!s) return;
     *sp = NULL;
+    assert(!s->is_locked);
+    mem_free(s->retired);
     decode_host_close(s);
     decode_devices_close(s);
     buf_free(&s->routing_lines);

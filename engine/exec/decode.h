@@ -59,8 +59,15 @@ void decode_forget(struct decode *s, const struct kv *kv);
 bool decode_yield(struct decode *s);
 void decode_reclaim(struct decode *s);
 bool decode_is_yielded(const struct decode *s);
-/* Evicts routed experts from each device with less than `free` bytes free, before a prefill; they return after decode_reclaim. */
-void decode_evict_experts(struct decode *s, size_t free);
+/* Evicts routed experts from a device (-1: each) with less than `free` bytes free, before a prefill; they return after decode_reclaim.
+ * Returns whether any were evicted. */
+bool decode_evict_experts(struct decode *s, int device, size_t free);
+bool decode_has_all_experts(const struct decode *s, int device); /* whether the device (-1: all together) holds all routed experts now */
+/* Keeps the weights that devices hold in place for a prefill on threads of its own: until decode_unlock_weights nothing is evicted, replaced
+ * or reused; weights of a device that fails are freed then. Fills held [GPU_MAX], by device rank, with what is loaded now; close the
+ * snapshots after the unlock. Only while no other lock is held. ERR_MEMORY: nothing is locked. */
+int decode_lock_weights(struct decode *s, struct resident_set *held, struct error *e);
+void decode_unlock_weights(struct decode *s);
 struct decode_counts {         /* routed experts, since opening */
     uint64_t selected, hits;   /* selected by rows on devices; of these computed there */
     uint64_t uploaded, wasted; /* uploaded; evicted without a use */

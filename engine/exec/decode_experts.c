@@ -91,6 +91,7 @@ int decode_experts_load(struct decode_device *d, struct error *e) {
 }
 
 bool decode_experts_evict_layer(struct decode_device *d) {
+    if (d->s->is_locked) return false;
     for (int l = d->last - 1; l >= d->first && d->layers; l--) {
         struct resident_experts *x = &d->layers[l].experts;
         if (!x->mem) continue;

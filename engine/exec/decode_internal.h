@@ -152,6 +152,10 @@ enum residency_state {
     RESIDENCY_NO_EXPERTS, /* experts were evicted and stay away */
     RESIDENCY_YIELDED     /* all memory was freed; batches run on the CPU */
 };
+struct retired {
+    struct gpu *g;
+    void *mem;
+};
 struct decode {
     struct runtime *m;
     const struct config *c;
@@ -161,6 +165,9 @@ struct decode {
     bool is_tensor_parallel; /* tensor parallel: each device has a shard of every layer (decode_tensor.c); else whole layers */
     float *tp_parts;         /* pinned, decode_tensor.c */
     enum residency_state residency;
+    bool is_locked;          /* decode_lock.c: a prefill reads resident weights */
+    struct retired *retired; /* device memory to free at the unlock */
+    size_t n_retired, cap_retired;
     struct decode_counts counts;
     uint32_t *expert_rows;   /* [n_layers, n_experts] rows that selected each expert */
     uint64_t retry_clock;    /* clock at which loading is tried again */
@@ -241,6 +248,9 @@ void decode_experts_record_layer(struct decode_device *d, struct work *w, int mi
 int decode_experts_record_download(struct decode_device *d);                                     /* enqueued, at the end of a batch */
 void decode_experts_record_count(struct decode *s);                                              /* adds them to s->expert_rows */
 bool decode_experts_evict_layer(struct decode_device *d); /* evicts the last layer's experts, after queued work; false: there are none */
+
+/* decode_lock.c */
+void decode_lock_retire(struct decode *s); /* before devices close: takes over the locked weights until the unlock */
 
 /* decode_graph.c */
 int decode_graph_open(struct decode_device *d, struct error *e); /* ERR_MEMORY */

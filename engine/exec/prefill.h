@@ -6,6 +6,7 @@
 #include "engine/experts/budget.h"
 #include "engine/experts/disk_prefetch.h"
 #include "engine/layer/block.h"
+#include "engine/transfer/resident_set.h"
 #include "engine/weights/nan_scan.h"
 #include "engine/weights/numa_copy.h"
 
@@ -87,7 +88,13 @@ struct prefill_driver {
 };
 extern const struct prefill_driver prefill_mode_cpu, prefill_mode_blend, prefill_mode_slp, prefill_mode_dslp;
 size_t blend_min_bytes(const struct runtime *m, int device, int pos, int n); /* least bytes that prefill_mode_blend needs on the device, beside layer weights */
-size_t blend_good_bytes(const struct runtime *m, int pos, int n);            /* bytes that it can use well on any device, beside these */
+/* Bytes that it can use well on any device, beside these; has_ring: experts of some layers are uploaded. */
+size_t blend_good_bytes(const struct runtime *m, int pos, int n, bool has_ring);
+/* Evicts resident experts until a prefill in that mode has the memory that it can use well on the devices that take part. */
+void prefill_make_room(struct runtime *m, enum exec_mode mode, const struct prefill_job *j);
+/* decode_lock_weights() and decode_unlock_weights(). */
+int prefill_lock_weights(struct runtime *m, struct resident_set *held, struct error *e);
+void prefill_unlock_weights(struct runtime *m);
 
 /* Returns ERR_MODEL naming the layer if first_bad (as in struct work) is set, else 0. */
 int exec_check_finite(int first_bad, struct error *e);

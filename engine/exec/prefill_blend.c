@@ -11,6 +11,7 @@
 #include "engine/base/test_limits.h"
 #include "engine/exec/blend_device.h"
 #include "engine/exec/cpu_layer.h"
+#include "engine/experts/expert_pool.h"
 #include "engine/model/rope.h"
 #include "engine/placement/split.h"
 
@@ -50,10 +51,10 @@ static struct decode_device *decode_device_at(struct decode *s, int rank) {
     return NULL;
 }
 size_t blend_min_bytes(const struct runtime *m, int device, int pos, int n) { return blend_device_min_bytes(m, decode_device_at(m->decode, device), pos, n); }
-size_t blend_good_bytes(const struct runtime *m, int pos, int n) {
+size_t blend_good_bytes(const struct runtime *m, int pos, int n, bool has_ring) {
     size_t most = 0;
     for (int i = 0; i < m->gpus->n; i++) {
-        size_t one = blend_device_good_bytes(m, decode_device_at(m->decode, i), pos, n);
+        size_t one = blend_device_good_bytes(m, decode_device_at(m->decode, i), pos, n, has_ring);
         if (one > most) most = one;
     }
     return most;
@@ -139,6 +140,7 @@ static void blend_close(struct runtime *m, struct prefill_job *j) {
     struct blend *b = j->state;
     struct error device = {0};
     cancel_devices(b);
+    for (int i = 0; i < m->decode->n_dev; i++) expert_pool_freeze(&m->decode->dev[i], false);
     for (int i = 0; i < b->n_dev; i++) {
         struct blend_device *p = &b->dev[i];
         blend_device_close(p);
@@ -204,6 +206,7 @@ static int blend_open(struct runtime *m, struct prefill_job *j, struct error *e)
             device_kv_drop(s, s->device_kvs);
     int rc = kv_commit(j->kv, j->pos + j->n, e);
     if (!rc) rc = decode_weights_load(s, e);
+    for (int i = 0; i < s->n_dev; i++) expert_pool_freeze(&s->dev[i], true); /* its experts are used */
     b->move = kv_state_begin(j->kv, j->pos, j->n, 0);
     if (!rc && !device_kv_acquire(s, j->kv, b->move.from_row, j->pos, j->pos + j->n))
         rc = error_set(e, ERR_MEMORY, "no device memory for a KV cache of %d tokens", j->pos + j->n);
@@ -240,7 +243,8 @@ static int upload_ahead(struct blend *b, const struct prefill_job *j, int layer,
         double left = half + (moves && plan->end_s > sent * move ? plan->end_s - sent * move : 0);
         int32_t x = i;
         for (int k = 0; x < b->s->c->n_experts && k < p->n_slots / 2 && move <= left; k++, x += b->n_dev, left -= move) {
-            struct blend_slot *t = blend_device_free_slot(p, layer);
+            struct blend_slot *t = blend_device_expert(p, layer, x) ? NULL : blend_device_free_slot(p, layer);
+            if (!t) continue;
             if (!b->s->cpu_queue) TRY(nan_scan_experts(&m->scan, layer, &x, 1, e));
             TRY(blend_device_upload(p, t, layer, x));
         }
@@ -338,20 +342,20 @@ static void split_layer(struct blend *b) {
     for (int x = 0; x < c->n_experts; x++) {
         uint32_t there = 1;
         if (!b->pairs_of[x]) continue;
-        for (int i = 0; i < b->n_dev; i++) there |= blend_device_slot(&b->dev[i], b->layer, x) ? 2u << i : 0;
+        for (int i = 0; i < b->n_dev; i++) there |= blend_device_expert(&b->dev[i], b->layer, x) ? 2u << i : 0;
         b->expert_ids[in.n] = (int16_t)x;
         b->experts[in.n++] = (struct split_expert){.rows = b->pairs_of[x], .resident = there};
     }
     split_run(m->split_policy, &in, &b->plan);
 }
 
-/* Orders a device's experts: those in slots first, then the uploads in order. Returns how many; *pairs: the pairs of all of them. */
+/* Orders a device's experts: those that need no upload first, then the uploads in order. Returns how many; *pairs: the pairs of all of them. */
 static int order_experts(struct blend *b, int part, int16_t *order, int *there, int32_t *pairs) {
     const struct split_plan *p = &b->plan;
     const int domain = 1 + part;
     int n = 0;
     for (int i = p->queue_begin[domain]; i < p->queue_begin[domain + 1]; i++)
-        if (blend_device_slot(&b->dev[part], b->layer, b->expert_ids[p->queue[i]])) order[n++] = b->expert_ids[p->queue[i]];
+        if (blend_device_expert(&b->dev[part], b->layer, b->expert_ids[p->queue[i]])) order[n++] = b->expert_ids[p->queue[i]];
     *there = n;
     for (int i = p->transfer_begin[domain]; i < p->transfer_begin[domain + 1]; i++) order[n++] = b->expert_ids[p->transfer[i]];
     *pairs = 0;

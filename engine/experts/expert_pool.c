@@ -210,10 +210,20 @@ void expert_pool_close(struct decode_device *d) {
     d->pool = NULL;
 }
 
+void expert_pool_freeze(struct decode_device *d, bool frozen) {
+    if (d->pool) d->pool->is_frozen = frozen;
+}
+const struct expert *expert_pool_expert(const struct decode_device *d, int layer, int expert) {
+    const struct expert_pool *x = d->pool;
+    const struct expert_slot *t = x && is_pool_layer(d, layer) ? resident_slot(x, layer, expert) : NULL;
+    return t && gpu_timeline_reached(x->loaded, t->loaded_value) ? &t->view : NULL;
+}
+
 bool expert_pool_shrink(struct decode_device *d) {
     struct expert_pool *x = d->pool;
-    if (!x || !x->slots_per_layer) return false;
+    if (!x || !x->slots_per_layer || d->s->is_locked) return false;
     stage_flush(x->stage);
+    gpu_stream_sync(d->main); /* a blended prefill reads slots there */
     gpu_stream_sync(x->link);
     gpu_stream_sync(x->compute);
     for (int l = d->first; l < d->last; l++) free_slot(x, l, &layer_slots(x, l)[x->slots_per_layer - 1]);
@@ -349,7 +359,7 @@ static int describe_split(struct expert_pool *x, int layer, int n, double link_b
                                  .expert_cost = &x->cost[1],
                                  .busy_s = x->shared_s[n],
                                  .link_busy_s = link_busy,
-                                 .transfer_s = v->cost->is_deterministic ? 0 : x->upload_s};
+                                 .transfer_s = v->cost->is_deterministic || x->is_frozen ? 0 : x->upload_s};
     for (int i = 0; i < s->c->n_experts; i++) {
         if (!x->expert_rows[i]) continue;
         struct expert_slot *t = resident_slot(x, layer, i);
@@ -444,7 +454,7 @@ int expert_pool_prefetch(struct decode_device *d, const struct lookahead *a, enu
     struct expert_pool *x = d->pool;
     struct decode *s = d->s;
     struct lookahead_need want[USED_MOST];
-    if (!x || s->m->cost->is_deterministic) return 0;
+    if (!x || x->is_frozen || s->m->cost->is_deterministic) return 0;
     int queue = n_uploads_in_flight(x);
     for (int l = d->first; l < d->last; l++) {
         if (!is_pool_layer(d, l)) continue;
@@ -467,7 +477,7 @@ int expert_pool_prefetch(struct decode_device *d, const struct lookahead *a, enu
 }
 
 static struct upload_choice pick_upload(struct expert_pool *x, int micro, int layer, int n, double now) {
-    if (!link_is_idle(x) || !device_pays(x)) return (struct upload_choice){.slot = -1};
+    if (x->is_frozen || !link_is_idle(x) || !device_pays(x)) return (struct upload_choice){.slot = -1};
     struct upload_choice w = pick_swap(x, layer), ahead = {.slot = -1};
     if (x->lookahead.is_active) {
         ahead = pick_prefetch(x, micro, layer, n, now);
@@ -542,7 +552,7 @@ int expert_pool_run(struct decode_device *d, struct decode_micro_batch *m, int l
             continue;
         }
         struct expert_slot *t = resident_slot(x, layer, id);
-        if (!t && (k = eviction_victim(x, layer, x->expert_rows)) >= 0) {
+        if (!t && !x->is_frozen && (k = eviction_victim(x, layer, x->expert_rows)) >= 0) {
             TRY(upload_expert(x, layer, k, id, false));
             t = &layer_slots(x, layer)[k];
         }

@@ -28,6 +28,7 @@ struct expert_pool {
     int16_t *slot_of;          /* [n_layers, n_experts] -1: not resident */
     struct gpu_stream *link, *compute;
     _Atomic int stop; /* cancel flag of both */
+    bool is_frozen;   /* no slot changes */
     struct stage *stage;
     struct gpu_timeline *loaded, *freed, *done[DECODE_MICRO_BATCHES];          /* done: a layer's part of a micro-batch is in y */
     struct gpu_event *ready[DECODE_MICRO_BATCHES][2];                          /* by layer parity: xn is ready and the shared expert done */
@@ -59,6 +60,10 @@ size_t expert_pool_slot_bytes(const struct runtime *m, int layer);
 /* Allocates as many slots as the budget allows, after the device's weights are loaded. Runs without a pool if not even one fits; not an error. */
 int expert_pool_open(struct decode_device *d, struct error *e);
 void expert_pool_close(struct decode_device *d);
+/* Stops uploads and evictions while a prefill reads the slots' experts, or lets them continue. Experts stay usable by decode batches. */
+void expert_pool_freeze(struct decode_device *d, bool frozen);
+/* Returns the device view of an expert that has arrived; NULL: none. Valid while the pool is frozen. */
+const struct expert *expert_pool_expert(const struct decode_device *d, int layer, int expert);
 /* Removes one slot per layer, after queued work; false: there is none. */
 bool expert_pool_shrink(struct decode_device *d);
 void expert_pool_begin_batch(struct decode_device *d); /* at the start of a batch */

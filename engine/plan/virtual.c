@@ -278,7 +278,7 @@ static int prefill_blended(struct virtual *v, struct prefill_job *j, double *sec
         rc = error_set(e, ERR_MEMORY, "devices do not hold all layers: %s", decode_placement_why(v->runtime.decode));
     if (!rc) rc = virtual_decode(v, DECODE_HYBRID, 1, 1, &t, NULL, e);
     if (!rc) {
-        decode_evict_experts(v->runtime.decode, blend_good_bytes(&v->runtime, 0, j->n)); /* as the engine does */
+        prefill_make_room(&v->runtime, PREFILL_BLEND, j); /* as the engine does */
         struct measurement s = begin_measurement(v);
         rc = run_driver(v, &prefill_mode_blend, j, e);
         decode_reclaim(v->runtime.decode);

@@ -61,8 +61,7 @@ static int begin_driver(struct engine *e, const struct prefill_driver *mode, str
     atomic_store(&j->total, 0);
     e->prefilling->stats.prefill_mode = exec_mode_name(mode->mode);
     e->prefill_driver = mode;
-    if (mode != &prefill_mode_cpu)
-        decode_evict_experts(e->machine.decode, mode == &prefill_mode_blend ? blend_good_bytes(&e->machine, j->pos, j->n) : SIZE_MAX);
+    prefill_make_room(&e->machine, mode->mode, j);
     int rc = mode->open(&e->machine, j, err);
     return rc ? rc : PREFILL_MORE;
 }

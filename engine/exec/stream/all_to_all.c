@@ -170,12 +170,13 @@ int all_to_all_experts(struct slp_rank *r, uint64_t *module, int layer) {
     if (gpu_info(r->g)->is_virtual) r->host_offset[n + 1] = -1;
     if (r->host_offset[n + 1] >= 0) return 0;
     TRY(dispatch_pairs(r, layer));
-    for (int e = 0; e < n; e++, ++*module) {
-        TRY(ring_ready(&r->experts, *module, r->compute_stream));
+    for (int e = 0; e < n; e++) {
+        struct expert weights;
+        TRY(ring_get_expert(r, layer, e, *module, &weights));
         int span = trace_begin(p->trace, r->compute_stream, r->id, LANE_COMPUTE, "expert", layer, r->first_expert + e);
-        TRY(run_expert(r, &ring_at(&r->experts, *module)->expert, r->first_expert + e));
+        TRY(run_expert(r, &weights, r->first_expert + e));
         trace_end(p->trace, span, r->compute_stream);
-        TRY(ring_used(&r->experts, *module, r->compute_stream));
+        if (ring_takes_expert(r, layer, e)) TRY(ring_used(&r->experts, (*module)++, r->compute_stream));
         TRY(pace_unit(r, &r->pace_main, r->compute_stream));
     }
     return combine_pairs(r, layer);

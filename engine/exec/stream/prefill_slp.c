@@ -16,8 +16,9 @@ struct slp_state {
     int ranks, result;
     struct kv_state_step move; /* in the session's cache */
     struct slp_stats stats;
-    float *logits;                 /* [HEAD_ROWS, vocab] */
-    struct error error, cpu_error; /* the run's error; the CPU part's, which is more specific */
+    struct resident_set resident[GPU_MAX]; /* weights on the devices, locked during the run */
+    float *logits;                         /* [HEAD_ROWS, vocab] */
+    struct error error, cpu_error;         /* the run's error; the CPU part's, which is more specific */
 };
 
 /* --- CPU work, run by the engine thread in pieces ------------------------------------------------------------------------ */
@@ -112,6 +113,7 @@ static void *slp_thread(void *arg) {
                           .cancel = s->j->cancel,
                           .progress = report_progress,
                           .progress_ctx = s,
+                          .resident = s->resident,
                           .merge_into = s->m->trace};
     s->result = slp_prefill(&job, &s->stats, &s->error);
     if (s->result && s->cpu_error.code) s->error = s->cpu_error;
@@ -120,20 +122,25 @@ static void *slp_thread(void *arg) {
     return NULL;
 }
 
+static void free_run(struct slp_state *s) {
+    for (int i = 0; i < GPU_MAX; i++) resident_set_close(&s->resident[i]);
+    mem_free(s->logits);
+    mem_free(s);
+}
+
 static int open_run(struct runtime *m, struct prefill_job *j, int ranks, struct error *e) {
     struct slp_state *s = mem_calloc(1, sizeof *s);
     if (s) s->logits = mem_alloc((size_t)HEAD_ROWS * (size_t)m->w->config.vocab * sizeof *s->logits);
     int rc = s && s->logits ? kv_commit(j->kv, j->pos + j->n, e) : error_set(e, ERR_MEMORY, "no memory for logits");
+    if (!rc) rc = prefill_lock_weights(m, s->resident, e);
     if (!rc) {
         s->m = m, s->j = j, s->ranks = ranks;
         s->move = kv_state_begin(j->kv, j->pos, j->n, prefill_mark_row(j, 0, j->n));
         j->state = s;
         if (pthread_create(&s->thread, NULL, slp_thread, s)) rc = error_set(e, ERR_RUNTIME, "cannot start a thread for a stream-loaded prefill");
+        if (rc) prefill_unlock_weights(m);
     }
-    if (rc && s) {
-        mem_free(s->logits);
-        mem_free(s);
-    }
+    if (rc && s) free_run(s);
     return rc;
 }
 static int open_slp(struct runtime *m, struct prefill_job *j, struct error *e) { return open_run(m, j, 1, e); }
@@ -154,9 +161,8 @@ static int finish_run(struct runtime *m, struct prefill_job *j, struct error *e)
 }
 
 static void close_run(struct runtime *m, struct prefill_job *j) {
-    struct slp_state *s = j->state;
-    mem_free(s->logits);
-    mem_free(s);
+    prefill_unlock_weights(m);
+    free_run(j->state);
 }
 
 const struct prefill_driver prefill_mode_slp = {.mode = PREFILL_SLP, .unit = "layer", .open = open_slp, .advance = finish_run, .close = close_run};

@@ -69,8 +69,17 @@ int ring_wait_selected(struct slp_rank *r, int layer) {
     pthread_mutex_unlock(&p->lock);
     return atomic_load(&p->stop) ? ERR_CANCELLED : 0;
 }
-bool ring_takes_expert(const struct slp_rank *r, int layer, int expert) {
+bool ring_computes_expert(const struct slp_rank *r, int layer, int expert) {
     return !r->selected || r->selected[(size_t)layer * (size_t)(r->last_expert - r->first_expert) + (size_t)expert];
+}
+bool ring_takes_expert(const struct slp_rank *r, int layer, int expert) {
+    return ring_computes_expert(r, layer, expert) && !resident_set_expert(r->resident, layer, r->first_expert + expert);
+}
+int ring_get_expert(struct slp_rank *r, int layer, int expert, uint64_t module, struct expert *out) {
+    const struct expert *resident = resident_set_expert(r->resident, layer, r->first_expert + expert);
+    int rc = resident ? 0 : ring_ready(&r->experts, module, r->compute_stream);
+    if (!rc) *out = resident ? *resident : ring_at(&r->experts, module)->expert;
+    return rc;
 }
 void ring_publish_selected(struct slp_rank *r, int layer) {
     struct slp_run *p = r->p;

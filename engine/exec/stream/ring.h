@@ -29,11 +29,15 @@ int ring_ready(const struct ring *r, uint64_t k, struct gpu_stream *s); /* compu
 int ring_used(const struct ring *r, uint64_t k, struct gpu_stream *s);  /* compute: sets `freed` */
 int ring_free(struct slp_run *p, struct ring *r, uint64_t k);           /* unloader: waits for `freed`, frees the slot */
 
-/* The experts of a layer that pass through the ring: all of this rank, or (few tokens) those selected, known once the layer's router
- * has run. Waits for that if needed; ERR_CANCELLED. */
+/* The experts of a layer that a rank computes: all of its own, or (few tokens) those selected, known once the layer's router has run.
+ * Those that are not resident pass through the ring. Waits for the selection if needed; ERR_CANCELLED. */
 int ring_wait_selected(struct slp_rank *r, int layer);
-bool ring_takes_expert(const struct slp_rank *r, int layer, int expert); /* after ring_wait_selected; expert counts from the rank's first */
-void ring_publish_selected(struct slp_rank *r, int layer);               /* compute: group sizes are in host memory */
+/* Both after ring_wait_selected; expert counts from the rank's first. */
+bool ring_computes_expert(const struct slp_rank *r, int layer, int expert);
+bool ring_takes_expert(const struct slp_rank *r, int layer, int expert);
+/* Compute: waits for the expert's weights, resident or the use `module` of the ring, and returns their view. */
+int ring_get_expert(struct slp_rank *r, int layer, int expert, uint64_t module, struct expert *out);
+void ring_publish_selected(struct slp_rank *r, int layer); /* compute: group sizes are in host memory */
 
 /* Limits how far a thread runs ahead of its stream: one unit of work (a module's copies, an expert, an attention chunk) runs, two are
  * queued. Queued work cannot be cancelled on a real device, so this bounds the cancel latency without starving the stream. */

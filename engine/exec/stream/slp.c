@@ -60,6 +60,7 @@ static void assign_rank(struct slp_run *p, int id) {
     r->p = p;
     r->id = id;
     r->g = p->job->set->gpu[p->job->device + id];
+    r->resident = p->job->resident ? &p->job->resident[p->job->device + id] : NULL;
     if (s == 1) {
         r->stripe[r->n_stripes++] = (struct stripe){.first = 0, .n = r->n = n, .row = 0};
     } else {
@@ -124,11 +125,13 @@ static struct slp_need memory_need(const struct slp_rank *r) {
                             .ring = spec->slp_ring_slots,
                             .state_bytes = RANK_STATES * largest_row_bytes(p, true),
                             .kv_row_bytes = largest_row_bytes(p, false)};
+    if (p->job->resident && resident_set_has_all(r->resident, p->c, r->first_expert, r->last_expert)) need.expert_bytes = 0;
     if (!spec->is_emulated || spec->is_virtual) need.reserve = (size_t)768 << 20; /* dequantized matrices, FFN intermediates, cuBLAS */
     return need;
 }
 
-size_t slp_min_bytes(const struct slp_job *j) {
+/* Returns the most bytes that any rank needs: the least possible, or with a ring of `slots` >= 0. */
+static size_t rank_bytes(const struct slp_job *j, int slots) {
     struct slp_run *p = mem_calloc(1, sizeof *p);
     size_t most = p ? 0 : SIZE_MAX;
     for (int i = 0; i < j->ranks && p; i++) {
@@ -137,10 +140,17 @@ size_t slp_min_bytes(const struct slp_job *j) {
         assign_rank(p, i);
         struct slp_need need = memory_need(&p->rank[i]);
         slp_plan(&plan, p->c, &need, 0, &(struct error){0});
-        if (plan.bytes > most) most = plan.bytes;
+        const size_t bytes = slots < 0 ? plan.bytes : slp_plan_bytes(p->c, &need, slots);
+        if (bytes > most) most = bytes;
     }
     mem_free(p);
     return most;
+}
+size_t slp_min_bytes(const struct slp_job *j) { return rank_bytes(j, -1); }
+size_t slp_good_bytes(const struct slp_job *j, bool has_ring) {
+    enum { RING = 32 };
+    const int n = (j->w->config.n_experts + j->ranks - 1) / j->ranks;
+    return rank_bytes(j, !has_ring ? 0 : n < RING ? n : RING);
 }
 
 static int make_plan(struct slp_rank *r, struct error *e) {

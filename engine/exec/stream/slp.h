@@ -4,6 +4,7 @@
 #include "engine/layer/block.h"
 #include "engine/transfer/copy_runs.h"
 #include "engine/transfer/gpu_set.h"
+#include "engine/transfer/resident_set.h"
 
 /* Memory plan of a prompt on a device. Pure. */
 struct slp_need {
@@ -23,6 +24,8 @@ struct slp_plan {
     size_t bytes;     /* total; after ERR_MEMORY the smallest possible total */
     size_t own_bytes; /* the part in the run's own buffers; the rest is left to operations */
 };
+/* Returns the bytes with chunks of up to 2,048 rows and a ring of that many slots. */
+size_t slp_plan_bytes(const struct config *c, const struct slp_need *need, int slots);
 /* Plans as many slots as a layer has experts, if they fit. Short of memory it takes smaller chunks first, then fewer slots, down to
  * two. ERR_MEMORY says need and have. */
 int slp_plan(struct slp_plan *p, const struct config *c, const struct slp_need *need, size_t have, struct error *e);
@@ -50,6 +53,7 @@ struct slp_job {
     /* Receives n final residual rows starting at `row`, which is at least `first`. NULL: not wanted. */
     int (*on_rows)(void *ctx, const float *x, int row, int n);
     int first_row;
+    const struct resident_set *resident; /* NULL, or by device in the set: weights that stay there during the run and are not uploaded */
     /* NULL, or checks weights before they are sent: experts ids[0..n) of a layer, or its other weights (ids NULL). An error ends the
      * run. Called on loader threads. */
     int (*check_weights)(void *ctx, int layer, const int32_t *ids, int n, struct error *e);
@@ -69,8 +73,10 @@ struct slp_stats {
 };
 /* Returns why a prompt cannot be split over devices; NULL: it can. Pure. */
 const char *slp_why_unsplittable(const struct config *c);
-/* Returns the bytes that must be free on each device, with the smallest ring. */
+/* Returns the bytes that must be free on each device, with the smallest ring; and the bytes that a run can use well, without a ring if
+ * all experts are resident. */
 size_t slp_min_bytes(const struct slp_job *j);
+size_t slp_good_bytes(const struct slp_job *j, bool has_ring);
 /* Runs the prefill on the caller's thread; returns 0 or the first failure of any rank. Frees everything on the devices. A trace that
  * cannot be written is a warning. */
 int slp_prefill(const struct slp_job *j, struct slp_stats *stats, struct error *e);

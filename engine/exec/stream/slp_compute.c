@@ -181,15 +181,17 @@ static int run_expert(struct slp_rank *r, const struct expert *e, float *y, int 
 }
 
 /* Groups experts with few rows into one operation to fill the device. The ring bounds the group: the loader must be able to continue while
- * the group waits for its last expert. Fills g from expert e on, with a single expert if it is large; returns the next expert. */
+ * the group waits for its last expert. Fills g and the ids of its experts from expert e on, with a single expert if it is large; returns
+ * the next expert. */
 enum { SMALL_GROUP = 1024 }; /* 8,192 tokens give DeepSeek-V3 256 on average, and some experts several times that */
-static int group_experts(const struct slp_rank *r, int layer, int e, int n, struct op_group *g) {
+static int group_experts(const struct slp_rank *r, int layer, int e, int n, struct op_group *g, int ids[OP_GROUP_MAX]) {
     int most = r->plan.ring_slots / 4 < OP_GROUP_MAX ? r->plan.ring_slots / 4 : OP_GROUP_MAX;
     int small = r->plan.chunk_rows < SMALL_GROUP ? r->plan.chunk_rows : SMALL_GROUP;
     for (; e < n && (!g->n || g->n < most); e++) {
-        if (!ring_takes_expert(r, layer, e)) continue;
+        if (!ring_computes_expert(r, layer, e)) continue;
         bool is_small = r->host_offset[e + 1] - r->host_offset[e] <= small;
         if (g->n && !is_small) break;
+        ids[g->n] = e;
         g->begin[g->n] = r->host_offset[e];
         g->begin[++g->n] = r->host_offset[e + 1];
         if (!is_small) return e + 1;
@@ -250,18 +252,20 @@ static int run_experts(struct slp_rank *r, const struct layer *own, uint64_t *mo
                              .weight = r->weight,
                              .hidden = config_routed_width(p->c),
                              .wide = config_needs_wide_activations(p->c)};
-        end = group_experts(r, layer, e, n, &g);
+        int ids[OP_GROUP_MAX];
+        uint64_t first = *module;
+        end = group_experts(r, layer, e, n, &g, ids);
         if (!g.n) continue;
         for (int k = 0; k < g.n; k++) {
-            TRY(ring_ready(&r->experts, *module + (uint64_t)k, r->compute_stream));
-            g.expert[k] = ring_at(&r->experts, *module + (uint64_t)k)->expert;
+            TRY(ring_get_expert(r, layer, ids[k], *module, &g.expert[k]));
+            *module += ring_takes_expert(r, layer, ids[k]);
         }
         int span = trace_begin(p->trace, r->compute_stream, r->id, LANE_COMPUTE, g.n > 1 ? "experts" : "expert", layer, r->first_expert + e);
         if (g.n > 1) TRY(op_run(exec_of(r), OP_GROUP, &g));
         else TRY(run_expert(r, &g.expert[0], y, g.begin[0], g.begin[1]));
         TRY(pace_unit(r, &r->pace_main, r->compute_stream));
         trace_end(p->trace, span, r->compute_stream);
-        for (int k = 0; k < g.n; k++) TRY(ring_used(&r->experts, (*module)++, r->compute_stream));
+        for (; first < *module; first++) TRY(ring_used(&r->experts, first, r->compute_stream));
     }
     if (is_latent) TRY(project_output(r, own, out, all));
     return p->n_ranks > 1 ? exchange_sums(r, layer) : 0;

@@ -28,10 +28,11 @@ struct slp_rank {
     int first_expert, last_expert; /* routed experts [first, last) */
     struct slp_plan plan;
     struct ring dense, experts;
-    uint8_t *selected;     /* [n_layers, experts of this rank] selected by any token; NULL: all are loaded */
-    int n_selected_layers; /* layers with valid `selected`; under the pipe's lock */
-    int32_t *check_ids;    /* [experts of this rank] scratch of the loader for job->check_weights; NULL without one */
-    struct work work;      /* of a chunk */
+    const struct resident_set *resident; /* weights of this device that are not uploaded; NULL: none */
+    uint8_t *selected;                   /* [n_layers, experts of this rank] selected by any token; NULL: all are loaded */
+    int n_selected_layers;               /* layers with valid `selected`; under the pipe's lock */
+    int32_t *check_ids;                  /* [experts of this rank] scratch of the loader for job->check_weights; NULL without one */
+    struct work work;                    /* of a chunk */
     /* device memory of all rows of this rank; for the experts, of all tokens */
     float *x, *xn, *cos, *sin, *second_cos, *second_sin, *shared_weight, *ffn_in, *kept, *routed_in, *routed_sum, *router_state, *q;
     float *streams, *post; /* several residual streams, as in struct work; close_mem holds the weights that merge them at the end */

@@ -1,4 +1,5 @@
-/* Loader thread: uploads the weights of each layer into the rings, in order of use, directly from the mapped checkpoint. */
+/* Loader thread: uploads the weights of each layer into the rings, in order of use, directly from the mapped checkpoint. A dense module
+ * that is resident occupies a slot, so that slots follow from module numbers, but is not copied. */
 #include <string.h>
 
 #include "engine/exec/stream/kvring.h"
@@ -28,8 +29,9 @@ static int load_dense(struct slp_rank *r, uint64_t k, int layer, enum module whi
     struct ring_slot *s;
     int rc = ring_claim(p, &r->dense, k, r->load_stream, &s);
     if (rc) return rc;
-    s->layer = (struct layer){0}; /* clears fields of other modules and host pointers */
-    int n = copy_ranges_list(p->c, layer, which, &p->job->w->layers[layer], &s->layer, ranges);
+    const struct layer *resident = resident_set_layer(r->resident, layer);
+    s->layer = resident ? *resident : (struct layer){0}; /* clears fields of other modules and host pointers */
+    int n = resident ? 0 : copy_ranges_list(p->c, layer, which, &p->job->w->layers[layer], &s->layer, ranges);
     int span = trace_begin(p->trace, r->load_stream, r->id, LANE_LOAD, which == MODULE_FFN ? "load ffn" : "load attention", layer, -1);
     if (which == MODULE_ATTENTION) rc = kvring_load_prefix(r, layer);
     if (!rc) rc = send_module(r, s, ranges, n);
@@ -50,12 +52,12 @@ static int load_expert(struct slp_rank *r, uint64_t k, int layer, int expert) {
     return rc;
 }
 
-/* Runs the job's check on a layer's experts that will be sent, or on the rest of the layer. */
+/* Runs the job's check on a layer's experts that will be sent, or on the rest of the layer. Resident weights were checked before. */
 static int check_before_send(struct slp_rank *r, int layer, bool experts) {
     const struct slp_job *j = r->p->job;
     struct error e = {0};
     int n = 0;
-    if (!j->check_weights) return 0;
+    if (!j->check_weights || (!experts && resident_set_layer(r->resident, layer))) return 0;
     for (int x = r->first_expert; experts && x < r->last_expert; x++)
         if (ring_takes_expert(r, layer, x - r->first_expert)) r->check_ids[n++] = x;
     int rc = experts && !n ? 0 : j->check_weights(j->ctx, layer, experts ? r->check_ids : NULL, n, &e);

@@ -32,15 +32,24 @@ static size_t fixed_bytes(const struct config *c, const struct slp_need *d, int 
     return sum + block_grown_bytes(c, d->n_positions) + (2u << 20); /* rounding of some forty allocations */
 }
 
+enum { CHUNK_MOST = 8192, CHUNK_GOOD = 2048 };
+static int dense_slots(const struct slp_need *d) {
+    const size_t fit = dense_budget / (d->dense_bytes ? d->dense_bytes : 1);
+    return fit < 2 ? 2 : fit > 8 ? 8 : (int)fit;
+}
+size_t slp_plan_bytes(const struct config *c, const struct slp_need *d, int slots) {
+    return fixed_bytes(c, d, d->n_rows < CHUNK_GOOD ? d->n_rows : CHUNK_GOOD, dense_slots(d)) + (size_t)slots * d->expert_bytes;
+}
+
 int slp_plan(struct slp_plan *p, const struct config *c, const struct slp_need *d, size_t have, struct error *e) {
-    size_t dense = dense_budget / (d->dense_bytes ? d->dense_bytes : 1), need = 0;
-    *p = (struct slp_plan){.dense_slots = dense < 2 ? 2 : dense > 8 ? 8 : (int)dense};
+    size_t need = 0;
+    *p = (struct slp_plan){.dense_slots = dense_slots(d)};
     int wanted = d->n_experts < 2 ? 2 : d->n_experts, last = d->chunk ? d->chunk : 64;
     if (d->ring) wanted = d->ring;
     /* A ring of eight keeps the bus busy through uneven groups. More is better, but not at the price of tiny chunks. */
     for (int least = wanted < 8 ? wanted : 8; least >= 2; least = least > 2 ? 2 : 0) {
         if (d->ring) least = wanted;
-        for (int chunk = d->chunk ? d->chunk : 8192; chunk >= last; chunk /= 2) {
+        for (int chunk = d->chunk ? d->chunk : CHUNK_MOST; chunk >= last; chunk /= 2) {
             int rows = chunk < d->n_rows ? chunk : d->n_rows > 0 ? d->n_rows : 1;
             size_t fixed = fixed_bytes(c, d, rows, p->dense_slots);
             need = fixed + (size_t)least * d->expert_bytes;

@@ -1,0 +1,22 @@
+/* A prefill and the weights that decode keeps on devices: how much memory the mode can use well decides how many layers of experts are
+ * evicted, and what remains is locked. */
+#include "engine/exec/decode.h"
+#include "engine/exec/stream/slp.h"
+
+static size_t good_bytes(const struct runtime *m, enum exec_mode mode, const struct prefill_job *j, bool has_ring) {
+    if (mode == PREFILL_BLEND) return blend_good_bytes(m, j->pos, j->n, has_ring);
+    const int ranks = mode == PREFILL_DSLP ? m->gpus->n : 1;
+    return slp_good_bytes(&(struct slp_job){.w = m->w, .set = m->gpus, .ranks = ranks, .cache = j->kv->layer, .pos = j->pos, .n = j->n}, has_ring);
+}
+
+void prefill_make_room(struct runtime *m, enum exec_mode mode, const struct prefill_job *j) {
+    const int device = mode == PREFILL_SLP ? j->device : -1;
+    if (mode == PREFILL_CPU) return;
+    for (bool evicted = true; evicted;) { /* the first evicted layer makes a ring necessary */
+        const bool has_ring = mode == PREFILL_DSLP || !decode_has_all_experts(m->decode, device);
+        evicted = decode_evict_experts(m->decode, device, good_bytes(m, mode, j, has_ring));
+    }
+}
+
+int prefill_lock_weights(struct runtime *m, struct resident_set *held, struct error *e) { return decode_lock_weights(m->decode, held, e); }
+void prefill_unlock_weights(struct runtime *m) { decode_unlock_weights(m->decode); }
