@@ -132,14 +132,17 @@ static int open_device(struct decode_device *d, struct error *e) {
     return rc;
 }
 
+size_t decode_own_bytes(const struct decode *s) {
+    const struct config *c = s->c;
+    return DECODE_MICRO_BATCHES * work_bytes(c, DECODE_MAX_ROWS) + kv_writeback_rows_bytes(&s->layout, DECODE_MAX_ROWS) +
+           (size_t)DECODE_MAX_ROWS * ((size_t)c->vocab + 2 * (size_t)c->hidden) * 4;
+}
 /* Bytes kept free of resident layers: open_device's buffers, KV of the first sessions, and a prefill's ring. */
 size_t decode_reserve_bytes(const struct decode *s, struct gpu *gpu) {
     const struct gpu_info *g = gpu_info(gpu);
     const struct config *c = s->c;
-    size_t own = DECODE_MICRO_BATCHES * work_bytes(c, DECODE_MAX_ROWS) + kv_writeback_rows_bytes(&s->layout, DECODE_MAX_ROWS) +
-                 (size_t)DECODE_MAX_ROWS * ((size_t)c->vocab + 2 * (size_t)c->hidden) * 4;
     size_t cache = (size_t)4096 * kv_token_bytes(c, DT_F32) + DEVICE_KV_STATES * kv_state_bytes(c), rest = g->mem / 8;
-    return own + (cache < rest ? cache : rest) + 8 * s->m->expert_bytes + rest;
+    return decode_own_bytes(s) + (cache < rest ? cache : rest) + 8 * s->m->expert_bytes + rest;
 }
 
 /* Returns the ranks of tensor parallelism and each one's shard; 0: use whole layers, as in by_layers. why: the reason. */
@@ -185,6 +188,33 @@ static int choose_ranks(struct decode *s, const struct layer_assign_in *in, cons
     return asked || p.tensor ? ranks : 0;
 }
 
+/* Returns the bytes of routed experts that devices would hold with these layers. */
+static size_t resident_expert_bytes(const struct decode *s, const struct layer_assign_in *in, const struct layer_assign_out *out) {
+    size_t sum = 0;
+    for (int i = 0, first = 0; i < out->n; first = out->end_layer[i++]) {
+        size_t weights = out->head_device == i ? in->head_bytes : 0;
+        for (int l = first; l < out->end_layer[i]; l++) weights += in->layer_bytes[l];
+        sum += decode_experts_budget(s, i, first, out->end_layer[i], weights, in).bytes;
+    }
+    return sum;
+}
+
+/* Divides the layers over devices that one or some of them could hold, if all together then hold more routed experts. */
+static int spread_layers(const struct decode *s, const struct layer_assign_in *in, struct layer_assign_out *out, struct error *e) {
+    struct layer_assign_out spread;
+    size_t room[GPU_MAX] = {0}, *experts;
+    if (in->n_devices < 2 || !s->c->n_experts || s->m->pool_request == BUDGET_OFF || out->n < 1 || out->end_layer[out->n - 1] < in->n_layers) return 0;
+    if (!(experts = mem_alloc((size_t)in->n_layers * sizeof *experts))) return error_set(e, ERR_MEMORY, "no memory for the layers of a device");
+    for (int l = 0; l < in->n_layers; l++) experts[l] = resident_experts_bytes(s->m->w, l);
+    for (int i = 0; i < in->n_devices; i++) {
+        const size_t reserve = decode_least_reserve_bytes(s, s->m->gpus->gpu[i], in->n_layers / in->n_devices);
+        room[i] = in->free_bytes[i] > reserve ? in->free_bytes[i] - reserve : 0;
+    }
+    if (layer_assign_spread(in, experts, room, &spread) && resident_expert_bytes(s, in, &spread) > resident_expert_bytes(s, in, out)) *out = spread;
+    mem_free(experts);
+    return 0;
+}
+
 static int assign_layers(struct decode *s, struct error *e) {
     const struct weights *w = s->m->w;
     const struct gpu_set *set = s->m->gpus;
@@ -209,6 +239,10 @@ static int assign_layers(struct decode *s, struct error *e) {
     char why[160];
     const int ranks = choose_ranks(s, &in, &out, share, &shared, why, sizeof why);
     if (ranks) out = shared;
+    else if (spread_layers(s, &in, &out, e)) {
+        mem_free(layers);
+        return e->code;
+    }
     s->is_tensor_parallel = ranks > 0;
     char all[320];
     snprintf(all, sizeof all, "%s%s%s", out.why, !*why ? "" : ranks ? "; " : "; not tensor parallel: ", why);
@@ -233,7 +267,7 @@ static int assign_layers(struct decode *s, struct error *e) {
         d->draft_full = s->is_tensor_parallel; /* no draft experts: one device would need all of a layer */
         if (s->is_tensor_parallel) continue;
         const struct budget_out experts = decode_experts_budget(s, d->rank, d->first, d->last, d->weight_bytes, &in);
-        d->n_expert_layers = experts.whole_layers, d->pool_per_layer = experts.per_layer, d->expert_bytes = experts.bytes;
+        d->planned_expert_layers = d->n_expert_layers = experts.whole_layers, d->pool_per_layer = experts.per_layer, d->expert_bytes = experts.bytes;
         snprintf(d->pool_why, sizeof d->pool_why, "%s", experts.why);
         log_say(LOG_INFO, "routed experts on device %d: %s", d->rank, d->pool_why);
     }

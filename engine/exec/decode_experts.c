@@ -21,14 +21,31 @@ static bool device_experts_pay(const struct runtime *m, int device) {
     return cost_routed(m->cost, 1 + device, m->cost_model, 1) < cost_routed(m->cost, 0, m->cost_model, 1);
 }
 
+size_t decode_least_reserve_bytes(const struct decode *s, struct gpu *g, int n_layers) {
+    enum { POSITIONS = 4096 };
+    const struct config *c = s->c;
+    const size_t mem = gpu_info(g)->mem, share = (size_t)n_layers, all = (size_t)c->n_layers,
+                 kv = (POSITIONS * kv_token_bytes(c, s->kv) + DEVICE_KV_STATES * kv_state_bytes(c)) * share / all;
+    const size_t buffers =
+        (size_t)DECODE_MAX_ROWS * (9 * (size_t)c->hidden + 2 * (size_t)c->moe_latent + (size_t)c->n_experts) * 4; /* expert_pool.c, router_lookahead.c */
+    return decode_own_bytes(s) + buffers + (kv < mem / 8 ? kv : mem / 8) + mem / 64;
+}
+/* What a prompt of some hundred tokens can use well: rows of activations, and a ring if experts are uploaded. */
+static size_t prompt_bytes(const struct decode *s, struct gpu *g) {
+    enum { ROWS = 512, RING = 32 };
+    const size_t want = work_bytes(s->c, ROWS) / 2 * 3 + RING * expert_pool_slot_bytes(s->m, -1), most = gpu_info(g)->mem / 8;
+    return want < most ? want : most;
+}
+
 struct budget_out decode_experts_budget(const struct decode *s, int device, int first, int last, size_t weights, const struct layer_assign_in *room) {
     const struct runtime *m = s->m;
-    const size_t buffers = (size_t)DECODE_MAX_ROWS * (9 * (size_t)s->c->hidden + 2 * (size_t)s->c->moe_latent + (size_t)s->c->n_experts) *
-                           4; /* expert_pool.c, router_lookahead.c */
+    struct gpu *g = m->gpus->gpu[device];
+    const size_t least = decode_least_reserve_bytes(s, g, last - first);
     struct budget_out out;
     struct budget_in in = {.free_bytes = room->free_bytes[device],
                            .weight_bytes = weights,
-                           .reserve_bytes = room->reserve_bytes[device] + buffers,
+                           .reserve_bytes = least + prompt_bytes(s, g),
+                           .least_reserve = least,
                            .n_experts = s->c->n_experts,
                            .request = m->pool_request,
                            .requested = m->pool_request_n};
@@ -53,7 +70,7 @@ static int send_layers(struct decode_device *d, struct stage *stage, int *n_load
         struct resident_experts *x = &d->layers[l].experts;
         if (!c->layer[l].moe) continue;
         if (!x->view) {
-            if (gpu_mem_free(d->g) < resident_experts_bytes(m->w, l)) return error_set(e, ERR_MEMORY, "no room");
+            if (gpu_mem_free(d->g) < resident_experts_bytes(m->w, l) + gpu_info(d->g)->mem / 64) return error_set(e, ERR_MEMORY, "no room");
             if (!d->s->cpu_queue) TRY(nan_scan_experts(&m->scan, l, ids, c->n_experts, e));
             TRY(resident_experts_load(x, m->w, l, d->g, stage, e));
             d->held_bytes += x->bytes, d->loaded_bytes += x->bytes;

@@ -73,7 +73,8 @@ struct decode_device {
     char *head_mem, *close_mem;
     struct weights *head_weights; /* the head's view; also block_merge_streams after the last layer */
     bool draft_full;              /* no further draft layer fits (draft_experts.c) */
-    int n_expert_layers;          /* its first n MoE layers have all their routed experts here */
+    int planned_expert_layers;    /* its first MoE layers that have all their routed experts here: planned, */
+    int n_expert_layers;          /* and as long as device KV leaves room */
     int pool_per_layer;           /* routed experts per layer that the pool may hold (expert_pool.h) */
     int32_t *layer_ids;           /* [DECODE_MICRO_BATCHES, n_layers, DECODE_MAX_ROWS * topk] selections of layers with resident experts; NULL: none */
     int32_t *own_ids[DECODE_MICRO_BATCHES]; /* work[].ids as allocated: the other layers' selections */
@@ -212,6 +213,7 @@ void decode_host_close(struct decode *s);
 int decode_timelines_open(struct decode *s, struct error *e);            /* new timelines; nothing may wait for the old ones */
 struct decode_device *decode_device_of(struct decode *s, int layer);     /* NULL: the CPU has it */
 size_t decode_reserve_bytes(const struct decode *s, struct gpu *g);      /* bytes to keep free on g instead of weights */
+size_t decode_own_bytes(const struct decode *s);                         /* the part for decode's own buffers */
 bool decode_device_error(struct decode *s, struct error *e);             /* whether a device failed, with its error */
 void decode_set_placement_why(struct decode *s, const char *layers_why); /* records the reason for the layer assignment and rebuilds s->placement_why */
 
@@ -233,6 +235,8 @@ size_t decode_tensor_parts_bytes(const struct decode *s); /* bytes of s->tp_part
 /* Returns the layer's routed experts on its device that rows of the running batch use: the draft's, or the model's. NULL: the CPU
  * computes them, or some of them (expert_pool.h). */
 const struct expert *decode_device_experts(const struct decode *s, int layer);
+/* Bytes to keep free on g beside weights and routed experts of n_layers layers: decode's buffers, KV of some sessions, and a margin. */
+size_t decode_least_reserve_bytes(const struct decode *s, struct gpu *g, int n_layers);
 /* Splits what layers [first, last) and `weights` bytes leave of a device's free memory (in `room`). Virtual time has no pool, because
  * routers select nothing there. */
 struct layer_assign_in;

@@ -1,8 +1,9 @@
 #pragma once
 /* Splits a device's memory: what decode requires first, the rest for routed experts. Pure.
  *
- * Whole layers are better than some experts of every layer: rows of a layer whose experts are all resident do not go through the
- * CPU, and results do not depend on what was used before. */
+ * A prefill uploads through a ring, unless all experts are resident. It can evict layers, which are uploaded again after it; the
+ * reserve spares short prompts that. Whole layers are better than some experts of every layer: rows of a layer whose experts are all resident do not go through
+ * the CPU, and results do not depend on what was used before. */
 #include <stddef.h>
 
 /* BUDGET_LAYERS: all experts of as many layers as fit, or none. BUDGET_AUTO: the same, or if no layer fits as many per layer as fit.
@@ -12,6 +13,7 @@ struct budget_in {
     size_t free_bytes;     /* bytes free on the device */
     size_t weight_bytes;   /* attention blocks, shared experts, dense FFNs and head assigned to it */
     size_t reserve_bytes;  /* KV caches, workspaces, a prefill's ring */
+    size_t least_reserve;  /* the same without a ring: enough if the experts of all its layers are resident */
     size_t row_bytes;      /* one expert of each of the layers */
     size_t layer_bytes;    /* all experts of the largest layer; 0: whole layers cannot be resident */
     int layers, n_experts; /* MoE layers whose attention block it has; experts in each */

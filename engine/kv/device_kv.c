@@ -146,7 +146,7 @@ static struct device_kv *eviction_victim(struct decode *s) {
         if (m->last_used < s->clock && m->mem[0] && !m->is_locked && (!best || m->last_used < best->last_used)) best = m;
     return best;
 }
-/* Evicts a layer's experts for good. */
+/* Evicts a layer's experts until a session has closed. */
 static bool give_up_expert_layer(struct decode_device *d) {
     if (!decode_experts_evict_layer(d)) return false;
     d->n_expert_layers--;
@@ -428,5 +428,8 @@ void decode_forget(struct decode *s, const struct kv *kv) {
     pthread_mutex_unlock(&s->lock);
 }
 void device_kv_reap(struct decode *s) {
-    for (struct device_kv *m; (m = find_kv(s, NULL));) device_kv_drop(s, m);
+    for (struct device_kv *m; (m = find_kv(s, NULL));) {
+        device_kv_drop(s, m);
+        for (int i = 0; i < s->n_dev; i++) s->dev[i].n_expert_layers = s->dev[i].planned_expert_layers; /* as many as fit are loaded again */
+    }
 }

@@ -23,3 +23,7 @@ struct layer_assign_out {
  * shard does not fit. */
 bool layer_assign_tensor(const struct layer_assign_in *in, int n, const size_t share[GPU_MAX], struct layer_assign_out *out);
 void layer_assign_whole(const struct layer_assign_in *in, struct layer_assign_out *out);
+/* Divides the layers so that devices have about the same share of their memory for each of them: then routed experts, which a device
+ * holds for its own layers, fill all devices. expert_bytes [n_layers]: all routed experts of a layer; room: free bytes of each device for
+ * weights and experts. Uses only the first devices if these hold everything. False: a device's layers do not fit; out is unchanged. */
+bool layer_assign_spread(const struct layer_assign_in *in, const size_t *expert_bytes, const size_t room[GPU_MAX], struct layer_assign_out *out);

@@ -43,6 +43,28 @@ for model in models:
             got.append((rc, open(name, "rb").read() if not rc else err))
     check(got[0][0] == got[1][0] == 0 and got[0][1] == got[1][1], model, "logits differ with resident experts", got[0][0], got[1][0])
 
+# --- All devices hold experts: layers are divided so that these fit, or fill every device; the text and the logits stay
+counts = set()
+for model, n, mem in [("ember:", n, mem) for n in (2, 3) for mem in ("5M", "6M", "7M", "9M")]:
+    args = SCALAR + ["--gpus", f"emu:{n},cpu=scalar,mem={mem}", "--prefill", "cpu", "--decode", "hybrid", "-c", "256"]
+    rc, out, err = run("-m", model, "--inspect", "--json", *args)
+    rows = json.loads(out)["runs"]["where"] if not rc else []
+    with_layers, with_experts = ({r["in"] for r in rows if r["what"] == what and r["in"] != "host memory"} for what in ("attention and dense parts", "routed experts"))
+    counts.add(len(with_experts))
+    check(not rc and len(with_layers) > 1 and with_experts, model, n, mem, "--inspect", rows)
+    got = []
+    for more in (NONE, LAYERS):
+        with tempfile.TemporaryDirectory() as tmp:
+            name = os.path.join(tmp, "logits")
+            rc, _, err = run("-m", model, "--tokens", ",".join(str(5 + 3 * i) for i in range(12)), "--logits-out", name, *args, *more)
+            got.append(open(name, "rb").read() if not rc else err)
+    check(got[0] == got[1], model, n, mem, "logits differ")
+    want = greedy(model, 9, SCALAR + ["-c", "256"], 15)[1]
+    for decode in ("hybrid", "dual"):
+        rc, out, err = greedy(model, 9, args[:-4] + ["--decode", decode, "-c", "256", *LAYERS], 15)
+        check(not rc and out == want and "decode by hybrid" in err, model, n, mem, decode, rc, out, want, err)
+check(counts >= {2, 3}, "devices with experts", counts)
+
 # --- The CPU computes experts of the other layers only; a trace has one span per layer and step on each side
 for mem, all_of_them in (("", True), (",mem=12M", False)):
     with tempfile.TemporaryDirectory() as tmp:

@@ -232,7 +232,9 @@ change("pin-half", "weights count as pinned when only their first piece is", "gp
 change("pin-shift", "weights are copied to the wrong offset", "gpu_unpinned_weights", ("engine/transfer/pin.c", "file_map_copy(own + at, k->at + at, n, e)", "file_map_copy(own + at, k->at + at / 2, n, e)"))
 change("pin-past", "more memory is pinned than is available", "gpu_unpinned_weights", ("engine/transfer/pin.c", "if (c.bytes > most) {", "if (c.bytes / 4096 > most) {"))
 change("where-head", "the LM head is reported on every device", "gpu_tensor_parallel", ("engine/exec/decode_device.c", "if (d->has_head) placement_report_add(out, ends_row", "if (1) placement_report_add(out, ends_row"))
-change("resident-order", "layers are assigned from the last to the first", "unit_resident", ("engine/placement/layer_assign.c", "used += in->layer_bytes[l++];", "used += in->layer_bytes[in->n_layers - 1 - l++];"))
+change("resident-order", "layers are assigned from the last to the first", "unit_resident", ("engine/placement/layer_assign.c", "<= room;) used += in->layer_bytes[l++];", "<= room;) used += in->layer_bytes[in->n_layers - 1 - l++];"))
+change("resident-spread", "one device holds all layers although another is empty", "gpu_resident_experts", ("engine/exec/decode_device.c", "    else if (spread_layers(s, &in, &out, e)) {", "    else if (0 && spread_layers(s, &in, &out, e)) {"))
+change("resident-ring", "room for a ring is kept although all experts fit", "unit_budget", ("engine/experts/budget.c", "const size_t rest = all_fit ? without_ring : room_beside(in, in->reserve_bytes);", "const size_t rest = room_beside(in, in->reserve_bytes);"))
 PREDICT = "engine/experts/predict.c"
 change("predict-distance", "the accuracy two layers ahead counts as that of one", "unit_predict", (PREDICT, "&p->skill[distance - 1], now", "&p->skill[0], now"))
 change("predict-twice", "an expert that was predicted twice counts as two hits", "unit_predict", (PREDICT, " || p->mark[said[i]] & SAID) continue;", ") continue;"))

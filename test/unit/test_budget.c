@@ -33,11 +33,12 @@ static void as_asked(void **state) {
     assert_non_null(strstr(give(1000, BUDGET_OFF, 0).why, "requested"));
 }
 /* All experts of a layer take 80: 40 of the 190 bytes are left for them, then 80, 399 and 400. */
-static struct budget_out give_layers(size_t free, enum budget_request ask, size_t layer_bytes) {
+static struct budget_out give_layers_beside(size_t free, enum budget_request ask, size_t layer_bytes, size_t least) {
     struct budget_out out;
     budget_split(&(struct budget_in){.free_bytes = free,
                                      .weight_bytes = 100,
                                      .reserve_bytes = 50,
+                                     .least_reserve = least,
                                      .row_bytes = 40,
                                      .layer_bytes = layer_bytes,
                                      .layers = 4,
@@ -45,6 +46,15 @@ static struct budget_out give_layers(size_t free, enum budget_request ask, size_
                                      .request = ask},
                  &out);
     return out;
+}
+static struct budget_out give_layers(size_t free, enum budget_request ask, size_t layer_bytes) { return give_layers_beside(free, ask, layer_bytes, 50); }
+/* Without a ring only if all layers fit then. */
+static void all_layers_need_no_ring(void **state) {
+    assert_int_equal(give_layers_beside(440, BUDGET_LAYERS, 80, 20).whole_layers, 4);
+    assert_null(strstr(give_layers_beside(440, BUDGET_LAYERS, 80, 20).why, "ring"));
+    assert_int_equal(give_layers_beside(439, BUDGET_LAYERS, 80, 20).whole_layers, 3);
+    assert_non_null(strstr(give_layers_beside(439, BUDGET_LAYERS, 80, 20).why, "ring"));
+    assert_int_equal(give_layers_beside(389, BUDGET_AUTO, 80, 20).whole_layers, 2);
 }
 static void whole_layers_first(void **state) {
     assert_int_equal(give_layers(190, BUDGET_LAYERS, 80).whole_layers, 0);
@@ -71,6 +81,6 @@ static void without_experts(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(all_that_is_left), cmocka_unit_test(as_asked), cmocka_unit_test(whole_layers_first),
-                                       cmocka_unit_test(without_experts)};
+                                       cmocka_unit_test(all_layers_need_no_ring), cmocka_unit_test(without_experts)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

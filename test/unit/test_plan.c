@@ -255,7 +255,7 @@ static void plan_says_what_ran(void **st) {
     for (uint32_t i = 0; i < more->n; i++) /* nor does more of a resource take longer */
         for (uint32_t k = 0; k < 2; k++) {
             const struct json *p = json_at(json_get(json_at(more, i), "prefill"), k), *d = json_at(json_get(json_at(more, i), "decode"), k);
-            assert_true(num(p, "seconds") <= num(p, "now") * 1.02 && num(d, "tpot_ms") <= num(d, "now") * 1.001);
+            assert_true(num(p, "seconds") <= num(p, "now") * 1.02 && num(d, "tpot_ms") <= num(d, "now") * 1.005); /* rows cross from card to card */
             assert_true(num(json_at(more, i), "batch.now") == batch && num(json_at(more, i), "batch.tokens_per_s") >= 0.97 * batch);
         }
     arena_free(&a);
@@ -285,7 +285,7 @@ static void experts_fill_the_card(void **st) {
         const char *model;
         int least, most; /* layers with resident experts on a card of 32 GB */
         double gain;
-    } asked[] = {{"qwen3-30b", 36, 47, 3}, {"gpt-oss-120b", 10, 20, 1.3}, {"glm-4.5-air", 5, 15, 1.05}, {"deepseek-v3", 0, 0, 1}};
+    } asked[] = {{"qwen3-30b", 48, 48, 4.5}, {"gpt-oss-120b", 14, 20, 1.5}, {"glm-4.5-air", 8, 15, 1.2}, {"deepseek-v3", 0, 1, 1}};
     for (size_t i = 0; i < sizeof asked / sizeof *asked; i++) {
         struct cost_machine m;
         int layers, none;

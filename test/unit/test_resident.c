@@ -58,6 +58,31 @@ static void several(void **state) {
     assert_int_equal(out.n, 1), assert_int_equal(out.head_device, 0), assert_non_null(strstr(out.why, "on 1 of 2 devices"));
 }
 
+/* Experts of each layer take 100, except of the dense layer 0: 610 with the layers, 640 with a head. */
+static bool spread(int n_devices, const size_t *room, struct layer_assign_out *out) {
+    static const size_t experts[LAYERS] = {0, 100, 100, 100, 100, 100};
+    size_t all[GPU_MAX] = {0};
+    struct layer_assign_in in = {.n_layers = LAYERS, .n_devices = n_devices, .layer_bytes = layers, .head_bytes = 30};
+    for (int i = 0; i < n_devices; i++) all[i] = in.free_bytes[i] = room[i];
+    return layer_assign_spread(&in, experts, all, out);
+}
+static void experts_fill_all_devices(void **state) {
+    struct layer_assign_out out = {.n = 7};
+    assert_false(spread(1, (size_t[]){1000}, &out)); /* nothing to divide */
+    assert_int_equal(out.n, 7);
+    assert_true(spread(2, (size_t[]){640, 640}, &out)); /* the first device holds everything */
+    assert_int_equal(out.n, 1), assert_int_equal(out.end_layer[0], LAYERS), assert_int_equal(out.head_device, 0);
+    assert_true(spread(3, (size_t[]){250, 390, 390}, &out)); /* the first two do: 10 + 2 * 120, 3 * 120 + 30 */
+    assert_int_equal(out.n, 2), assert_int_equal(out.end_layer[0], 3), assert_int_equal(out.end_layer[1], LAYERS), assert_int_equal(out.head_device, 1);
+    assert_non_null(strstr(out.why, "all routed experts fit"));
+    assert_true(spread(2, (size_t[]){300, 300}, &out)); /* some do not fit: 370 and 240 with their experts, each beside two */
+    assert_int_equal(out.n, 2), assert_int_equal(out.end_layer[0], 4), assert_int_equal(out.end_layer[1], LAYERS), assert_int_equal(out.head_device, 1);
+    assert_non_null(strstr(out.why, "fill all devices"));
+    assert_true(spread(2, (size_t[]){100, 400}, &out)); /* in proportion to their memory */
+    assert_int_equal(out.end_layer[0], 2), assert_int_equal(out.end_layer[1], LAYERS);
+    assert_false(spread(2, (size_t[]){40, 60}, &out)); /* the layers themselves do not fit so divided */
+}
+
 static void uneven(void **state) {
     struct layer_assign_out out = CHOOSE(30, 5, 140); /* too small for one layer: the next one gets them all */
     assert_int_equal(out.end_layer[out.n - 1], LAYERS), assert_int_equal(out.head_device, 1);
@@ -91,7 +116,12 @@ static void reasons(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(one_device), cmocka_unit_test(nothing), cmocka_unit_test(reserve),
-                                       cmocka_unit_test(several),    cmocka_unit_test(uneven),  cmocka_unit_test(reasons)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(one_device),
+                                       cmocka_unit_test(nothing),
+                                       cmocka_unit_test(reserve),
+                                       cmocka_unit_test(several),
+                                       cmocka_unit_test(experts_fill_all_devices),
+                                       cmocka_unit_test(uneven),
+                                       cmocka_unit_test(reasons)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
