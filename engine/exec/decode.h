@@ -92,6 +92,7 @@ bool decode_uses_devices(const struct decode *s); /* whether devices will take p
  * decode_expert_layers have all routed experts on the device too. */
 int decode_resident_layers(const struct decode *s);
 int decode_expert_layers(const struct decode *s);
+int decode_device_layers(const struct decode *s, int device, bool with_experts); /* those of one device, by rank; 0 with tensor parallelism */
 const char *decode_placement_why(const struct decode *s);
 void decode_placement(const struct decode *s, struct placement_report *out); /* lists the current residency of every part of the model */
 size_t decode_weight_bytes(const struct decode *s, int device);              /* bytes of weights assigned to the device, loaded or not yet */

@@ -15,6 +15,11 @@ int decode_expert_layers(const struct decode *s) {
     for (int i = 0; i < s->n_dev; i++) n += s->dev[i].n_expert_layers;
     return n;
 }
+int decode_device_layers(const struct decode *s, int device, bool with_experts) {
+    for (int i = 0; i < s->n_dev && !s->is_tensor_parallel; i++)
+        if (s->dev[i].rank == device) return with_experts ? s->dev[i].n_expert_layers : s->dev[i].last - s->dev[i].first;
+    return 0;
+}
 /* Whether a device computes a token's routed experts of a layer faster than the CPU, without the hand-off. */
 static bool device_experts_pay(const struct runtime *m, int device) {
     if (!m->cost || !m->cost_model || !m->cost_model->n_experts) return true;

@@ -428,23 +428,24 @@ static double prefill_cpu_time(const struct cost_machine *m, const struct cost_m
     return sum;
 }
 
-/* One layer for all rows, then the next layer: weights are uploaded once, overlapped with compute. Each of S ranks takes a share of the
+/* One layer for all rows, then the next layer: weights that are not resident are uploaded once, overlapped with compute. Each of S ranks takes a share of the
  * rows in attention and a share of the experts, and exchanges rows and sums (SmallEP, BF16). */
 static double prefill_stream_time(const struct cost_machine *m, const struct cost_model *q, const struct cost_prefill *p, int ranks) {
     double n = p->n, s = ranks, moe = q->layers - q->dense_layers, chosen = cost_distinct(q, n);
     double each = ranks > 1 ? ceil(n / s) : n, exchange = ranks > 1 ? n * q->row_bytes * (s - 1) / s : 0; /* 2 * n * hidden * 2 bytes */
     double loaded = chosen > 0.75 * q->n_experts ? q->n_experts : chosen;                                 /* slp_selects_few: wait for the router or not */
-    double dense = p->is_resident ? 0 : q->layers * q->attn_block_bytes + moe * q->shared_bytes + q->dense_layers * q->ffn_bytes;
+    const double dense_share = 1 - min_of(p->n_dense_layers, q->layers) / q->layers, streamed = moe - min_of(p->n_expert_layers, moe);
+    double dense = dense_share * (q->layers * q->attn_block_bytes + moe * q->shared_bytes + q->dense_layers * q->ffn_bytes);
     double part = q->n_experts > 0 ? ceil(q->n_experts / s) / q->n_experts : 0; /* whole experts, on the rank with the most */
-    double bytes = dense + moe * loaded * q->expert_bytes * part + moe * exchange,
-           first = p->is_resident ? 0 : cost_transfer(m, 1, COST_H2D, q->attn_block_bytes);
+    double bytes = dense + streamed * loaded * q->expert_bytes * part + moe * exchange,
+           first = p->n_dense_layers > 0 ? 0 : cost_transfer(m, 1, COST_H2D, q->attn_block_bytes);
     /* In a striped prefill a rank's rows are spread over the sequence, so it sees all keys. */
     double half = ranks > 1 ? cost_attention_block(m, 1, q, (struct cost_rows){each, cost_prefill_rows(n, p->pos).pairs / s, p->pos + n})
                             : attention_blocks_time(m, 1, q, n, p->pos, m->gpu_chunk_rows > 0 ? m->gpu_chunk_rows : p->n);
     double compute = q->layers * half + moe * (cost_shared(m, 1, q, each) + cost_routed(m, 1, q, n) * part) +
                      q->dense_layers * ffn_time(m, 1, q, each, q->ffn_bytes, q->ffn_flops, 1, 0);
     if (ranks > 1) compute += moe * cost_transfer(m, 1, COST_D2H, exchange);
-    double disk = m->disk_bw > 0 ? moe * loaded * q->expert_bytes * m->disk_share / m->disk_bw : 0; /* shared by all ranks */
+    double disk = m->disk_bw > 0 ? streamed * loaded * q->expert_bytes * m->disk_share / m->disk_bw : 0; /* shared by all ranks */
     double alloc =
         m->domain[1].alloc > 0 ? min_of(q->n_experts / s * q->expert_bytes, m->domain[1].memory) / m->domain[1].alloc : 0; /* allocation of the ring */
     return first + alloc + max_of(max_of(cost_transfer(m, 1, COST_H2D, bytes), compute), disk) + cost_head(m, 0, q, 1);

@@ -149,8 +149,9 @@ struct cost_prefill {
     int ranks;           /* DSLP, BLEND: devices */
     int n_decoding;      /* rows of a concurrent decode batch */
     double keys;         /* mean cached positions of those */
-    bool is_resident;    /* all weights but routed experts are already on the device */
-    int n_expert_layers; /* BLEND: number of layers whose routed experts are already on the device */
+    bool is_resident;    /* BLEND: all weights but routed experts are already on the device */
+    int n_expert_layers; /* number of layers whose routed experts are already on the device */
+    int n_dense_layers;  /* SLP, DSLP: number of layers whose other weights are; of several devices, that with the fewest, as above */
 };
 double cost_prefill(const struct cost_machine *m, const struct cost_model *q, const struct cost_prefill *p);
 /* Number of layers whose attention block, shared expert and KV cache of `positions` fit into `bytes`. */

@@ -42,14 +42,25 @@ static int usable_devices(const struct policy_machine *m) { return m->is_lost ? 
 
 /* --- Prefill ---------------------------------------------------------------------------------------------------------- */
 
-/* Device for a streamed prefill: unused by decode if possible, then the one with the most free memory. -1: none. */
+/* Whether a device suits a streamed prefill better than another: beside decoding sessions one that decode does not use, else the one that
+ * keeps more of the weights; then the one with more free memory. */
+static bool streams_better(const struct policy_machine *m, int i, int than, bool decoding) {
+    if (decoding && m->decode_uses[i] != m->decode_uses[than]) return m->decode_uses[than];
+    if (m->expert_layers[i] != m->expert_layers[than]) return m->expert_layers[i] > m->expert_layers[than];
+    if (m->dense_layers[i] != m->dense_layers[than]) return m->dense_layers[i] > m->dense_layers[than];
+    return m->free[i] > m->free[than];
+}
+/* Device for a streamed prefill; -1: none. */
 static int stream_device(const struct policy_machine *m, const struct policy_prefill_in *in) {
     int best = -1;
-    for (int i = 0; i < usable_devices(m); i++) {
-        if (m->free[i] < in->need_bytes[PREFILL_SLP]) continue;
-        if (best < 0 || (m->decode_uses[i] == m->decode_uses[best] ? m->free[i] > m->free[best] : m->decode_uses[best])) best = i;
-    }
+    for (int i = 0; i < usable_devices(m); i++)
+        if (m->free[i] >= in->need_bytes[PREFILL_SLP] && (best < 0 || streams_better(m, i, best, in->n_decoding > 0))) best = i;
     return best;
+}
+static int fewest(const int *layers, int n) {
+    int least = layers[0];
+    for (int i = 1; i < n; i++) least = layers[i] < least ? layers[i] : least;
+    return least;
 }
 
 /* Whether a blend runs layers on the device: where decode does, or would. */
@@ -98,7 +109,12 @@ static double expected_prefill_s(const struct policy_machine *m, const struct po
                              .keys = in->keys,
                              .is_resident = in->dense_resident,
                              .n_expert_layers = m->n_expert_layers};
-    if (mode == PREFILL_SLP || mode == PREFILL_DSLP) p.n_decoding = 0; /* decoding sessions run elsewhere */
+    if (mode == PREFILL_SLP || mode == PREFILL_DSLP) { /* decoding sessions run elsewhere */
+        const int device = stream_device(m, in), n = usable_devices(m);
+        p.n_decoding = 0;
+        p.n_dense_layers = mode == PREFILL_SLP ? m->dense_layers[device] : fewest(m->dense_layers, n);
+        p.n_expert_layers = mode == PREFILL_SLP ? m->expert_layers[device] : fewest(m->expert_layers, n);
+    }
     return cost_prefill(m->cost, m->model, &p);
 }
 
@@ -185,7 +201,7 @@ void policy_parallel(const struct cost_machine *cost, const struct cost_model *m
                                                                                             .n = POLICY_QUESTION,
                                                                                             .ranks = ranks,
                                                                                             .is_resident = how == PREFILL_BLEND,
-                                                                                            .n_expert_layers = n_expert_layers});
+                                                                                            .n_expert_layers = how == PREFILL_BLEND ? n_expert_layers : 0});
             if (t < *read) *read = t;
         }
         out->step[tensor] = cost_decode(cost, model,

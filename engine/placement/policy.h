@@ -26,7 +26,9 @@ struct policy_machine {
     int n_devices;
     double free[POLICY_DEVICES];        /* free bytes of each device, including evictable memory */
     double blend_stays[POLICY_DEVICES]; /* layer weights, part of `free`, that a blended prefill leaves in place */
-    bool decode_uses[POLICY_DEVICES];   /* decode uses this device: prefills prefer others */
+    bool decode_uses[POLICY_DEVICES];   /* decode uses this device: prefills beside decoding sessions prefer others */
+    int dense_layers[POLICY_DEVICES];   /* layers whose weights but routed experts each device keeps; with tensor parallelism 0 */
+    int expert_layers[POLICY_DEVICES];  /* how many of these it keeps with all their routed experts */
     int n_device_layers;                /* layers whose attention block is on devices; 0: as many as fit */
     int n_expert_layers;                /* how many of these have all their routed experts on devices too */
     int ranks;                          /* devices that share each of these layers; 0, 1: not shared */

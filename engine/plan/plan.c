@@ -84,6 +84,8 @@ static int choice_open(struct machine_choice *c, struct cost_machine *cost, cons
     for (int i = 0; i < cost->n_devices && i < POLICY_DEVICES; i++) {
         c->policy.free[i] = cost->domain[1 + i].memory;
         c->policy.decode_uses[i] = decode_holds_layers(virtual_decode_state(v), i);
+        c->policy.dense_layers[i] = decode_device_layers(virtual_decode_state(v), i, false);
+        c->policy.expert_layers[i] = decode_device_layers(virtual_decode_state(v), i, true);
     }
     strncpy(c->why, decode_placement_why(virtual_decode_state(v)), sizeof c->why - 1);
     c->why_unpaged = cost->disk_share > 0 ? "the weights do not fit in memory" : virtual_why_unpaged(v);
@@ -127,7 +129,7 @@ struct plan {
 };
 
 static int add_prefill_query(struct plan *p, int machine, enum exec_mode mode, int n, struct error *e) {
-    const bool is_uneven = mode == PREFILL_BLEND && p->choice[machine].policy.n_expert_layers > 0;
+    const bool is_uneven = exec_modes[mode].min_devices && p->choice[machine].policy.n_expert_layers > 0;
     return plan_query_add(&p->runs, &(struct plan_query){.cost = &p->machine[machine], .mode = mode, .n = n, .is_uneven = is_uneven}, e);
 }
 

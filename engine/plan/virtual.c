@@ -246,37 +246,83 @@ static int prefill_on_cpu(struct virtual *v, struct prefill_job *j, struct error
     return run_driver(v, &prefill_mode_cpu, j, e);
 }
 
-/* Uses fresh devices whose clocks start at 0: resident weights are evicted for such a prompt, or it runs without them. */
-static int prefill_streamed(struct virtual *v, const struct prefill_job *j, int ranks, double *seconds, struct error *e) {
-    struct gpu_set *set = NULL;
-    struct slp_stats stats;
-    struct measurement s = {.cpu = gpu_stats(v->host)};
-    int rc = open_devices(v, 0, ranks, &set, e);
-    if (!rc) rc = slp_prefill(&(struct slp_job){.w = &v->w, .set = set, .ranks = ranks, .cache = j->kv->layer, .n = j->n}, &stats, e);
-    if (!rc) {
-        const double rate = v->cost.domain[1].alloc, alloc = rate > 0 ? (double)stats.plan.own_bytes / rate : 0;
-        *seconds = stats.seconds + v->cost.prefill_start_s + alloc, record_used(v, set, &s, *seconds, 1);
-        v->used.gpu.alloc_s = alloc;
+/* Decode's devices with its weights loaded, for a prefill. With fewer layers these are fresh devices whose memory is reduced by the omitted
+ * layers. */
+struct decode_devices {
+    struct gpu_set *own, *set_before;
+    struct decode *decode_before;
+};
+static void close_decode_devices(struct virtual *v, struct decode_devices *d) {
+    if (!d->own) return;
+    decode_close(&v->runtime.decode);
+    gpu_set_close(&d->own);
+    v->runtime.gpus = d->set_before, v->runtime.decode = d->decode_before;
+}
+/* One decode batch loads the weights before time is measured. Close d in any case. */
+static int open_decode_devices(struct virtual *v, int positions, struct decode_devices *d, struct error *e) {
+    int rc = 0;
+    double t;
+    *d = (struct decode_devices){.set_before = v->runtime.gpus, .decode_before = v->runtime.decode};
+    if (v->w.config.n_layers < v->all_layers) {
+        if ((rc = open_devices(v, omitted_bytes(v, positions), 1, &d->own, e))) return rc;
+        v->runtime.gpus = d->own, v->runtime.decode = NULL;
+        rc = decode_open(&v->runtime.decode, &v->runtime, v->kv, e);
     }
+    return rc || !decode_resident_layers(v->runtime.decode) ? rc : virtual_decode(v, DECODE_HYBRID, 1, 1, &t, NULL, e);
+}
+
+static int run_stream(struct virtual *v, struct gpu_set *set, const struct slp_job *job, double *seconds, struct error *e) {
+    struct slp_stats stats;
+    struct measurement s = begin_measurement(v);
+    int rc = slp_prefill(job, &stats, e);
+    if (rc) return rc;
+    const double rate = v->cost.domain[1].alloc, alloc = rate > 0 ? (double)stats.plan.own_bytes / rate : 0;
+    *seconds = stats.seconds + v->cost.prefill_start_s + alloc;
+    record_used(v, set, &s, *seconds, 1);
+    v->used.gpu.alloc_s = alloc;
+    return 0;
+}
+
+/* Without resident weights, on fresh devices whose clocks start at 0. */
+static int stream_everything(struct virtual *v, const struct prefill_job *j, int ranks, double *seconds, struct error *e) {
+    struct gpu_set *set = NULL, *was = v->runtime.gpus;
+    int rc = open_devices(v, 0, ranks, &set, e);
+    v->runtime.gpus = set; /* measured */
+    if (!rc) rc = run_stream(v, set, &(struct slp_job){.w = &v->w, .set = set, .ranks = ranks, .cache = j->kv->layer, .n = j->n}, seconds, e);
+    v->runtime.gpus = was;
     gpu_set_close(&set);
     return rc;
 }
 
-/* Starts with the weights that are resident during decode: one decode batch loads them before time is measured. With fewer layers it uses fresh
- * devices whose memory is reduced by the omitted layers. */
-static int prefill_blended(struct virtual *v, struct prefill_job *j, double *seconds, struct error *e) {
-    bool all = v->w.config.n_layers == v->all_layers;
-    struct gpu_set *set = NULL, *was = v->runtime.gpus;
-    struct decode *step = v->runtime.decode;
-    double t;
-    int rc = 0;
-    if (!all) {
-        v->runtime.gpus = NULL, v->runtime.decode = NULL;
-        if (!(rc = open_devices(v, omitted_bytes(v, j->n), 1, &set, e))) v->runtime.gpus = set, rc = decode_open(&v->runtime.decode, &v->runtime, v->kv, e);
+/* Starts with the weights that are resident during decode, except those that are evicted for the prompt. If memory is short even then, all
+ * are, as in the engine. Readers of a disk share it: their weights come from there. */
+static int prefill_streamed(struct virtual *v, const struct prefill_job *j, enum exec_mode mode, int ranks, double *seconds, struct error *e) {
+    struct resident_set held[GPU_MAX];
+    struct decode_devices d;
+    if (!decode_resident_layers(v->runtime.decode) || (v->cost.disk_share > 0 && ranks > 1)) return stream_everything(v, j, ranks, seconds, e);
+    int rc = open_decode_devices(v, 0, &d, e);
+    if (!rc) prefill_make_room(&v->runtime, mode, j);
+    if (!rc && !(rc = decode_lock_weights(v->runtime.decode, held, e))) {
+        virtual_now(v);
+        rc = run_stream(
+            v, v->runtime.gpus,
+            &(struct slp_job){.w = &v->w, .set = v->runtime.gpus, .ranks = ranks, .cache = j->kv->layer, .n = j->n, .resident = held, .after = v->clock},
+            seconds, e);
+        decode_unlock_weights(v->runtime.decode);
+        for (int i = 0; i < GPU_MAX; i++) resident_set_close(&held[i]);
     }
+    if (v->runtime.decode) decode_reclaim(v->runtime.decode);
+    close_decode_devices(v, &d);
+    if (rc != ERR_MEMORY) return rc;
+    *e = (struct error){0};
+    return stream_everything(v, j, ranks, seconds, e);
+}
+
+static int prefill_blended(struct virtual *v, struct prefill_job *j, double *seconds, struct error *e) {
+    struct decode_devices d;
+    int rc = open_decode_devices(v, j->n, &d, e);
     if (!rc && !decode_can_blend(v->runtime.decode))
         rc = error_set(e, ERR_MEMORY, "devices do not hold all layers: %s", decode_placement_why(v->runtime.decode));
-    if (!rc) rc = virtual_decode(v, DECODE_HYBRID, 1, 1, &t, NULL, e);
     if (!rc) {
         prefill_make_room(&v->runtime, PREFILL_BLEND, j); /* as the engine does */
         struct measurement s = begin_measurement(v);
@@ -288,10 +334,7 @@ static int prefill_blended(struct virtual *v, struct prefill_job *j, double *sec
         *seconds = fmax(virtual_now(v) - s.began_at, disk) + v->cost.prefill_start_s;
         record_used(v, v->runtime.gpus, &s, *seconds, 1);
     }
-    if (all) return rc;
-    decode_close(&v->runtime.decode);
-    gpu_set_close(&set);
-    v->runtime.gpus = was, v->runtime.decode = step;
+    close_decode_devices(v, &d);
     return rc;
 }
 
@@ -306,7 +349,7 @@ int virtual_prefill(struct virtual *v, enum exec_mode mode, int n, double *secon
     if ((rc = open_virtual_kv(v, &kv, n + 1, e))) return rc;
     struct measurement s = begin_measurement(v);
     if (mode == PREFILL_BLEND) rc = prefill_blended(v, &j, seconds, e);
-    else if (mode != PREFILL_CPU) rc = prefill_streamed(v, &j, ranks, seconds, e);
+    else if (mode != PREFILL_CPU) rc = prefill_streamed(v, &j, mode, ranks, seconds, e);
     else if (!(rc = prefill_on_cpu(v, &j, e))) *seconds = virtual_now(v) - s.began_at, record_used(v, NULL, &s, *seconds, 1);
     if (!rc && mode != PREFILL_CPU && v->w.config.n_layers == v->all_layers) *seconds += cost_head(&v->cost, 0, &v->model, 1); /* on the CPU, at the end */
     decode_forget(v->runtime.decode, &kv);

@@ -21,7 +21,10 @@ struct policy_machine decode_batch_policy_machine(const struct engine *e) {
                                .why_unsplittable = slp_why_unsplittable(&e->weights.config),
                                .prefill_mask = 1u << PREFILL_SLP | 1u << PREFILL_DSLP | (decode_can_blend(s) ? 1u << PREFILL_BLEND : 0),
                                .decode_mask = decode_uses_devices(s) ? 1u << DECODE_HYBRID | 1u << DECODE_DUAL : 0};
-    for (int i = 0; i < m.n_devices; i++) m.decode_uses[i] = decode_holds_layers(s, i);
+    for (int i = 0; i < m.n_devices; i++) {
+        m.decode_uses[i] = decode_holds_layers(s, i);
+        m.dense_layers[i] = decode_device_layers(s, i, false), m.expert_layers[i] = decode_device_layers(s, i, true);
+    }
     return m;
 }
 

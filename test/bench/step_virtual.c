@@ -1,6 +1,7 @@
 /* Decoding and blended prefills of DeepSeek-V3 on paper A's machine (two EPYC 9355, one or two RTX 5090), in virtual time: the engine's own
  * code, on devices and a CPU that only advance clocks. The machine is the preset of sched/cost; GEMV= in GB/s replaces the rate at which
- * its CPU reads weights (947 is paper A's kernel; NOTES.md has the fraction of 1,228 that ours reach elsewhere).
+ * its CPU reads weights (947 is paper A's kernel; NOTES.md has the fraction of 1,228 that ours reach elsewhere). As in the paper, the CPU
+ * computes all routed experts.
  * usage: step_virtual [check | table] [GEMV] */
 #include <math.h>
 #include <stdio.h>
@@ -39,7 +40,7 @@ static struct virtual *opened(double gemv, enum idle idle, double taken, const c
     struct error e = {0};
     struct virtual *v;
     struct cost_machine m = machine(gemv, idle);
-    struct virtual_options o = {.cost = &m, .w = &v3.w, .kv = DT_BF16, .stream_rate = taken, .split = split ? split_find(split) : NULL};
+    struct virtual_options o = {.cost = &m, .w = &v3.w, .kv = DT_BF16, .stream_rate = taken, .split = split ? split_find(split) : NULL, .experts = BUDGET_OFF};
     if (virtual_open(&v, &o, &e)) fail(&e);
     return v;
 }

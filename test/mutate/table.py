@@ -152,7 +152,7 @@ change("step-experts-micro", "the CPU uses the first micro-batch's rows for both
 change("step-head-order", "the LM head swaps the rows of devices and of the CPU", "golden_mla_plain", (STEP, "int k = part ? m->n - n_dev : n_dev;", "int k = part ? n_dev : m->n - n_dev;"))
 change("policy-need", "the memory that a prompt needs on each device is not checked", "unit_policy", ("engine/placement/policy.c", "short_of += m->free[i] < in->need_bytes[mode];", "short_of += 0 && m->free[i] < in->need_bytes[mode];"))
 change("policy-blend-need", "a blended prefill is chosen where it does not fit", "unit_policy", ("engine/placement/policy.c", "room < in->need_bytes[PREFILL_BLEND]) return 0;", "0) return 0;"))
-change("policy-holds", "a prompt goes to the device that decoding reads from", "unit_policy", ("engine/placement/policy.c", ": m->decode_uses[best]))", ": m->decode_uses[i]))"))
+change("policy-holds", "a prompt goes to the device that decoding reads from", "unit_policy", ("engine/placement/policy.c", "return m->decode_uses[than];", "return m->decode_uses[i];"))
 SEARCH = "engine/placement/search.c"
 change("search-chain", "micro-batches in sequence take no time", "unit_search", (SEARCH, "t[SEARCH_BY_CHAIN] = cpu + gpu", "t[SEARCH_BY_CHAIN] = 0 * cpu"))
 change("search-weights", "a fraction of weights that fits is skipped", "unit_search", (SEARCH, "&& !i ? SEARCH_SHARES : 0;", "&& !i ? SEARCH_SHARES - 1 : 0;"))

@@ -185,9 +185,11 @@ static void beside_a_stream(void **st) {
  * paper's 2K and 4K; what both do together is sooner than either, at most twice. */
 static void prefills(void **st) {
     assert_true(cost_preset(&m, "paper-a-2"));
-    struct cost_prefill p = {.mode = PREFILL_SLP, .n = 4096, .ranks = 2, .is_resident = true};
+    struct cost_prefill p = {.mode = PREFILL_SLP, .n = 4096, .ranks = 2, .n_dense_layers = 61};
     near(cost_prefill(&m, &v3, &p), 11.476, 2e-3);
-    p.is_resident = false;
+    p.n_expert_layers = 29; /* half of the experts are resident */
+    near(cost_prefill(&m, &v3, &p), 11.476 / 2, 1e-2);
+    p.n_dense_layers = p.n_expert_layers = 0;
     near(cost_prefill(&m, &v3, &p), 11.746, 2e-3);
     p.mode = PREFILL_DSLP;
     near(cost_prefill(&m, &v3, &p), 5.738 + 0.270 + 58 * 4096.0 * 7168 * 4 / 2 / 57e9, 5e-3);
@@ -195,7 +197,7 @@ static void prefills(void **st) {
     near(cost_prefill(&m, &v3, &p), 29.5, 0.08);
     p.mode = PREFILL_DSLP;
     near(cost_prefill(&m, &v3, &p), 15.7, 0.10);
-    p.mode = PREFILL_SLP, p.n = 1, p.is_resident = true; /* one row uploads what it chose: 8 experts per layer */
+    p.mode = PREFILL_SLP, p.n = 1, p.n_dense_layers = 61; /* one row uploads what it chose: 8 experts per layer */
     near(cost_prefill(&m, &v3, &p), 58 * 8 * 44.05e6 / 57e9, 0.02);
     int cross = 0;
     for (int n = 256; n <= 8192; n += 256) {
@@ -244,7 +246,7 @@ static void blend(void **st) {
     p.ranks = 3; /* there are two */
     assert_true(isinf(cost_prefill(&m, &q, &p)));
     q.row_bytes = 0, p.ranks = 0, m.n_devices = 1, m.n_domains = 2;
-    p.mode = PREFILL_SLP;
+    p.mode = PREFILL_SLP, p.n_dense_layers = 1;
     near(cost_prefill(&m, &q, &p), 10e-3, 1e-6);
     /* Two devices that compute a millisecond per expert: five each, besides half of the uploads. */
     m.n_devices = 2, m.n_domains = 3;

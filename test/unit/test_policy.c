@@ -230,7 +230,8 @@ static void who_takes_part(void **st) {
     assert_int_equal(ask(m, in).ranks, 2);
 }
 
-/* A prompt is streamed to a device that decoding does not use, if it has room; otherwise to the one with most room. */
+/* A prompt is streamed to a device that decoding sessions do not use, if it has room; otherwise to the one that keeps most weights, or has
+ * most room. */
 static void where_a_prompt_goes(void **st) {
     struct policy_machine m = machine(3);
     struct policy_prefill_in in = prompt(50000);
@@ -246,6 +247,18 @@ static void where_a_prompt_goes(void **st) {
     assert_int_equal(ask(m, in).device, 2);
     m.forced_prefill = PREFILL_SLP;
     assert_int_equal(ask(m, in).device, 2);
+    const double cold = ask(m, in).seconds[PREFILL_SLP];
+    m.free[1] = 40e9, m.dense_layers[1] = 61, m.expert_layers[1] = 6;
+    struct policy_prefill_out out = ask(m, in);
+    assert_true(out.device == 1 && out.seconds[PREFILL_SLP] <= cold);
+    m.decode_uses[0] = false;
+    assert_int_equal(ask(m, in).device, 0);
+    in.n_decoding = 0; /* no session is disturbed */
+    assert_int_equal(ask(m, in).device, 1);
+    in.n_new = 4000; /* the link limits a shorter prompt */
+    out = ask(m, in);
+    m.dense_layers[1] = m.expert_layers[1] = 0;
+    assert_true(out.seconds[PREFILL_SLP] < 0.92 * ask(m, in).seconds[PREFILL_SLP]);
 }
 
 static void forced(void **st) {

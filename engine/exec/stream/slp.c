@@ -218,6 +218,8 @@ int slp_rank_open(struct slp_rank *r, struct error *e) {
     int rc = gpu_stream_open(r->g, &r->load_stream, "load", false, &p->stop, e);
     if (!rc) rc = gpu_stream_open(r->g, &r->compute_stream, "compute", true, &p->stop, e);
     if (!rc) rc = gpu_stream_open(r->g, &r->unload_stream, "unload", true, &p->stop, e);
+    struct gpu_stream *const streams[] = {r->load_stream, r->compute_stream, r->unload_stream};
+    for (int i = 0; i < 3 && !rc && p->job->after; i++) rc = gpu_event_wait(p->job->after, streams[i]);
     if (!rc) rc = exchange_open(r, e);
     if (!rc) rc = make_plan(r, e); /* while everything it plans is still free */
     if (!rc) rc = open_rows(r, e);
@@ -403,7 +405,7 @@ static void fill_stats(struct slp_run *p, struct slp_stats *s, double wall) {
             end = t > end ? t : end;
         }
     }
-    if (p->job->set->spec.is_virtual) s->seconds = end;
+    if (p->job->set->spec.is_virtual) s->seconds = end - (p->job->after ? gpu_event_time(p->job->after) : 0);
     if (!p->trace) return;
     s->load_s = trace_busy(p->trace, 0, LANE_LOAD);
     s->compute_s = trace_busy(p->trace, 0, LANE_COMPUTE);
