@@ -204,6 +204,8 @@ static int open_runtime(struct engine *e, struct error *err) {
     e->machine.cost_model = &e->cost_model;
     e->machine.split_policy = e->params.split ? split_find(e->params.split) : &split_policies[0];
     engine_parse_expert_cache(e->params.expert_cache, &e->machine.pool_request, &e->machine.pool_request_n);
+    const char *usage_dir = e->params.deterministic ? NULL : e->params.usage_dir;
+    if (c->n_experts && e->machine.gpus && (rc = usage_profile_open(&e->machine.usage, c, usage_dir, e->weights.files.fingerprint, err))) return rc;
     e->machine.expert_bytes = weights_expert_bytes(&e->weights);
     e->info.threads = pool_threads(e->pool);
     e->info.level = cpu_level_name(level);
@@ -286,6 +288,13 @@ fail:
     return rc;
 }
 
+static void save_usage(struct engine *e) {
+    struct error err = {0};
+    if (e->machine.usage && e->machine.decode && usage_profile_save(e->machine.usage, decode_expert_rows(e->machine.decode), &err))
+        log_say(LOG_INFO, "the usage profile is not saved: %s", err.text);
+    usage_profile_close(&e->machine.usage);
+}
+
 static void close_disk_prefetch(struct engine *e) {
     struct disk_prefetch_counts n;
     if (!e->machine.disk_prefetch) return;
@@ -316,6 +325,7 @@ void engine_close(struct engine **ep) {
     }
     prefix_close(e);
     throughput_close(e);
+    save_usage(e);
     decode_close(&e->machine.decode);
     mtp_close(&e->mtp);
     int4_close(&e->int4);

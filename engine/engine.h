@@ -30,6 +30,7 @@ struct engine_params {         /* zero-initialized: all defaults */
     const char *calibration_dir; /* directory of calibration results; NULL: assume speeds, do not measure */
     const char *split;           /* split policy (placement/split.h); NULL: the cheapest by the cost model */
     const char *expert_cache;    /* device memory for routed experts: "layers", "auto", "off", experts per layer ("8") or bytes ("4G"); NULL: off */
+    const char *usage_dir;       /* directory that keeps how often experts are used, per checkpoint; NULL: none */
     const char *evict;           /* eviction policy of the expert pool (experts/score.h); NULL: the default */
     bool deterministic;          /* decide by the cost table only, never by measurements taken in use */
     const char *kv_dir;          /* directory of the KV disk cache; NULL: none */

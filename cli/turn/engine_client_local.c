@@ -101,6 +101,9 @@ static int local_open_engine(struct app *a, struct error *e) {
         p.kv_dir = prompts, p.kv_limit = (uint64_t)v[OPT_KV_CACHE].integer;
     char kept_drafts[PATHS_MAX];
     if (p.draft == DRAFT_INT4 && !paths_make(PATHS_CACHE, "draft", kept_drafts, sizeof kept_drafts, &(struct error){0})) p.draft_dir = kept_drafts;
+    char usage[PATHS_MAX];
+    if (p.calibration_dir && !v[OPT_BENCH].text && !v[OPT_NO_SAVE].on && !paths_make(PATHS_CACHE, "usage", usage, sizeof usage, &(struct error){0}))
+        p.usage_dir = usage;
     show_opening(a);
     int rc = engine_open(&a->engine, &p, e);
     progress_clear();

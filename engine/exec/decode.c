@@ -386,6 +386,7 @@ void decode_expert_map(const struct decode *s, uint32_t *used, int8_t *where) {
             if (d->layers[l].experts.view) memset(where + (size_t)l * (size_t)s->c->n_experts, d->rank, (size_t)s->c->n_experts);
     }
 }
+const uint32_t *decode_expert_rows(const struct decode *s) { return s->expert_rows; }
 bool decode_is_yielded(const struct decode *s) { return s->residency == RESIDENCY_YIELDED; }
 size_t decode_held_bytes(const struct decode *s, int device) {
     for (int i = 0; i < s->n_dev; i++)

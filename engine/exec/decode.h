@@ -84,6 +84,7 @@ struct decode_counts {         /* routed experts, since opening */
 struct decode_counts decode_counts(const struct decode *s);
 /* used [n_layers, n_experts]: rows that selected each expert since opening; where, the same shape: rank of the device that has a copy, -1: none. */
 void decode_expert_map(const struct decode *s, uint32_t *used, int8_t *where);
+const uint32_t *decode_expert_rows(const struct decode *s); /* [n_layers, n_experts] the same counts as used */
 /* By rank of a device: bytes that decode_yield would free on it; whether it holds layers, loaded or not yet. */
 size_t decode_held_bytes(const struct decode *s, int device);
 bool decode_holds_layers(const struct decode *s, int device);

@@ -5,6 +5,7 @@
 #include "engine/exec/routing_trace.h"
 #include "engine/experts/budget.h"
 #include "engine/experts/disk_prefetch.h"
+#include "engine/experts/usage_profile.h"
 #include "engine/layer/block.h"
 #include "engine/transfer/resident_set.h"
 #include "engine/weights/nan_scan.h"
@@ -30,6 +31,7 @@ struct runtime {
     struct cost_model *cost_model;
     const struct split_policy *split_policy;
     const struct score_policy *evict_policy; /* eviction policy of expert pools */
+    struct usage_profile *usage;             /* how often prompts selected each routed expert; NULL: not counted */
     enum budget_request pool_request;        /* size of the expert pools */
     size_t pool_request_n;
     struct gpu_stream *cpu_queue; /* virtual time: queue of CPU operations (cpu is its executor); nothing is computed then and no weight is read. NULL: they run
@@ -95,6 +97,7 @@ void prefill_make_room(struct runtime *m, enum exec_mode mode, const struct pref
 /* decode_lock_weights() and decode_unlock_weights(). */
 int prefill_lock_weights(struct runtime *m, struct resident_set *held, struct error *e);
 void prefill_unlock_weights(struct runtime *m);
+void prefill_count_experts(struct runtime *m, const uint32_t *rows); /* adds rows [n_layers, n_experts] that selected each expert to m->usage */
 
 /* Returns ERR_MODEL naming the layer if first_bad (as in struct work) is set, else 0. */
 int exec_check_finite(int first_bad, struct error *e);

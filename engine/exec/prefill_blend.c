@@ -498,6 +498,7 @@ static int run_layer(struct blend *b, const struct prefill_job *j, struct error 
         TRY(gpu_timeline_wait_host(b->arrived, b->n_arrived, s->cancel));
         if (*b->bad >= 0) return exec_check_finite(*b->bad, e);
         TRY(nan_scan_experts(&m->scan, b->layer, b->ids, b->n * s->c->topk, e));
+        usage_profile_count(m->usage, b->layer, b->ids, b->n * s->c->topk);
     }
     if (!s->cpu_queue)
         routing_trace_add(m->routing, &b->routing_lines,

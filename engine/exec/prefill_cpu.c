@@ -101,6 +101,7 @@ static int advance_cpu(struct runtime *m, struct prefill_job *j, struct error *e
     if (!rc && p->layer < layers) {
         rc = run_layer(m, m->prefill_work, p->layer, &p->span, 1, p->n, j->cancel, e);
         if (!rc) trace_routing(m, j, p);
+        if (!rc && !m->cpu_queue && m->w->layers[p->layer].experts) usage_profile_count(m->usage, p->layer, m->prefill_work->ids, p->n * m->w->config.topk);
         if (!rc && ++p->layer == layers) {
             prefill_complete(j, p->at, p->n, &p->span.state_step);
             routing_trace_end(m->routing, &p->lines, true);

@@ -20,3 +20,9 @@ void prefill_make_room(struct runtime *m, enum exec_mode mode, const struct pref
 
 int prefill_lock_weights(struct runtime *m, struct resident_set *held, struct error *e) { return decode_lock_weights(m->decode, held, e); }
 void prefill_unlock_weights(struct runtime *m) { decode_unlock_weights(m->decode); }
+
+void prefill_count_experts(struct runtime *m, const uint32_t *rows) {
+    const struct config *c = &m->w->config;
+    for (int l = 0; l < c->n_layers; l++)
+        for (int x = 0; x < c->n_experts; x++) usage_profile_add(m->usage, l, x, rows[l * c->n_experts + x]);
+}

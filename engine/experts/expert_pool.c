@@ -82,6 +82,7 @@ static int open_queues(struct expert_pool *x, struct error *e) {
 }
 
 static int load_fixed_experts(struct expert_pool *x, struct error *e);
+static int load_best_experts(struct expert_pool *x, struct error *e);
 
 /* Tabulates the cost model by rows, for use in every layer. */
 static void fill_cost_tables(struct expert_pool *x) {
@@ -154,6 +155,11 @@ static int open_statistics(struct decode_device *d, struct error *e) {
     d->predict_mem = mem_calloc(1, predict_bytes(c->n_layers, c->n_experts));
     if (!d->score_mem || !d->predict_mem) return error_set(e, ERR_MEMORY, "no memory for expert scores");
     score_open(&d->score, d->s->m->evict_policy, c->n_layers, c->n_experts, c->topk, d->score_mem);
+    float *share = mem_alloc((size_t)c->n_experts * sizeof *share);
+    if (!share) return error_set(e, ERR_MEMORY, "no memory for expert scores");
+    for (int l = d->first; l < d->last && !d->s->m->cost->is_deterministic; l++)
+        if (c->layer[l].moe && usage_profile_shares(d->s->m->usage, l, share)) score_seed(&d->score, l, share);
+    mem_free(share);
     predict_open(&d->predict, c->n_layers, c->n_experts, d->predict_mem);
     return 0;
 }
@@ -171,7 +177,7 @@ int expert_pool_open(struct decode_device *d, struct error *e) {
     if (!rc) rc = router_lookahead_open(&x->lookahead, d, &x->stop, e);
     if (!rc) rc = open_statistics(d, e);
     if (!rc) open_slots(x);
-    if (!rc && m->cost->is_deterministic) rc = load_fixed_experts(x, e);
+    if (!rc) rc = m->cost->is_deterministic ? load_fixed_experts(x, e) : load_best_experts(x, e);
     if (rc == ERR_MEMORY) { /* a pool is optional */
         log_say(LOG_INFO, "no expert pool on a device: %s", e->text);
         *e = (struct error){0};
@@ -321,6 +327,28 @@ static int load_fixed_experts(struct expert_pool *x, struct error *e) {
         }
     TRY(stage_flush(x->stage));
     return gpu_stream_sync(x->link);
+}
+
+/* Returns the missing expert with the highest score above 0; -1: none. */
+static int best_missing(const struct expert_pool *x, int layer) {
+    double best = 0;
+    int at = -1;
+    for (int i = 0; i < x->d->s->c->n_experts; i++)
+        if (*slot_index(x, layer, i) < 0 && score_of(&x->d->score, layer, i) > best) best = score_of(&x->d->score, layer, i), at = i;
+    return at;
+}
+/* Starts to upload the experts that earlier runs and the first prompt used most, or that the pool held before a prompt took its memory.
+ * Batches do not wait for them. */
+static int load_best_experts(struct expert_pool *x, struct error *e) {
+    struct decode_device *d = x->d;
+    for (int k = 0; k < x->slots_per_layer; k++)
+        for (int l = d->first; l < d->last; l++) {
+            const int32_t id = is_pool_layer(d, l) ? best_missing(x, l) : -1;
+            if (id < 0) continue;
+            TRY(nan_scan_experts(&d->s->m->scan, l, &id, 1, e));
+            TRY(upload_expert(x, l, k, id, false));
+        }
+    return 0;
 }
 
 /* --- A layer ----------------------------------------------------------------------------------------------------------------------  */

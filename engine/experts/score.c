@@ -85,6 +85,12 @@ void score_update(struct score *s, int layer, const struct score_rows *step) {
     s->policy->update(s, layer);
 }
 
+void score_seed(struct score *s, int layer, const float *share) {
+    double *v = layer_row(s, s->value, layer), *base = layer_row(s, s->base_value, layer);
+    const double scale = s->policy->update == ema ? s->topk : 1; /* the mean of what updates add */
+    for (int i = 0; i < s->n_experts; i++) v[i] = base[i] = scale * (double)share[i];
+}
+
 void score_announce(struct score *s, int layer, const int32_t *ids, int n, int ahead) {
     uint32_t *until = s->announced_token + (size_t)layer * (size_t)s->n_experts, then = s->n_batches[layer] + (uint32_t)ahead;
     if (s->policy->update != lookahead_policy) return;

@@ -39,6 +39,8 @@ void score_open(struct score *s, const struct score_policy *policy, int n_layers
 
 /* Updates the scores of a layer after its rows were routed. */
 void score_update(struct score *s, int layer, const struct score_rows *step);
+/* Sets the scores of a layer before its first batch, from the experts' shares of earlier selections [n_experts]. */
+void score_seed(struct score *s, int layer, const float *share);
 /* Announces experts that a layer will need `ahead` tokens from now (1: the next one). Ignored except by the lookahead policy. */
 void score_announce(struct score *s, int layer, const int32_t *ids, int n, int ahead);
 static inline double score_of(const struct score *s, int layer, int expert) { return s->value[(size_t)layer * (size_t)s->n_experts + (size_t)expert]; }

@@ -3,7 +3,7 @@
 several, with devices that fail at any transfer; and the figures of --stats add up.
 
 usage: test_cache.py HEARTH FIXTURES_DIR [full]    without fixtures only the built-in model"""
-import json, re, sys
+import json, os, re, sys, tempfile
 
 from against import FULL, SCALAR, batch, check, end, greedy, known, run, warnings
 
@@ -64,6 +64,25 @@ f = x["foreseen"]
 check(0 < x["on_device"] <= x["chosen"] and x["processor_s"] > 0 and x["device_s"] > 0 and x["deciding_s"] > 0 and x["decided"] % 4 == 0, "--json", x)
 check(len(f["right_of_said"]) == 3 and all(0 <= r <= n for r, n in f["right_of_said"]) and f["right_of_said"][0][0] > 0, "--json", x)
 check(f["moved_in_vain"] <= f["moved"] <= x["moved"] and f["moved_in_vain"] <= x["moved_in_vain"], "--json", x)
+
+
+# --- A second run starts with the experts that the first one used most; a damaged profile is ignored, said once, and replaced
+for model in ["ember:"] + models[1:2]:
+    with tempfile.TemporaryDirectory() as tmp:
+        os.environ["XDG_CACHE_HOME"] = tmp
+        n_experts = json.loads(run("-m", model, "--inspect", "--json")[1])["experts"]["routed"]
+        args = SCALAR + DEVICE + ["--split", "host", "--draft", "none", "--expert-cache", str(n_experts // 2)]
+        first, long, again = (greedy(model, 1, args, n) for n in (4, 150, 4))
+        files = [os.path.join(tmp, "hearth", "usage", f) for f in os.listdir(os.path.join(tmp, "hearth", "usage"))]
+        check(first[1] == again[1] and kept(again[2])[0] >= kept(first[2])[0] + 5 and len(files) == 1, model, "a profile", kept(first[2]), kept(again[2]), files)
+        with open(files[0], "r+b") as f:
+            f.seek(-3, 2), f.write(b"?")
+        hurt, later = (greedy(model, 1, args, 30) for _ in range(2))
+        check(hurt[1] == later[1] and sum("usage profile" in w for w in warnings(hurt[2])) == 1 and not warnings(later[2]), model, "a damaged profile", hurt[2], later[2])
+        os.remove(files[0])
+        greedy(model, 1, args + ["--deterministic"], 30), greedy(model, 1, args + ["--no-save"], 30)
+        check(not os.path.exists(files[0]), model, "a profile was written nevertheless")
+        del os.environ["XDG_CACHE_HOME"]
 
 
 # --- Several chats at once, in one or two micro-batches; beside prompts that take the devices' memory

@@ -17,6 +17,7 @@ struct slp_state {
     struct kv_state_step move; /* in the session's cache */
     struct slp_stats stats;
     struct resident_set resident[GPU_MAX]; /* weights on the devices, locked during the run */
+    uint32_t *expert_rows;                 /* [n_layers, n_experts] */
     float *logits;                         /* [HEAD_ROWS, vocab] */
     struct error error, cpu_error;         /* the run's error; the CPU part's, which is more specific */
 };
@@ -114,6 +115,7 @@ static void *slp_thread(void *arg) {
                           .progress = report_progress,
                           .progress_ctx = s,
                           .resident = s->resident,
+                          .expert_rows = s->expert_rows,
                           .merge_into = s->m->trace};
     s->result = slp_prefill(&job, &s->stats, &s->error);
     if (s->result && s->cpu_error.code) s->error = s->cpu_error;
@@ -122,8 +124,10 @@ static void *slp_thread(void *arg) {
     return NULL;
 }
 
+static size_t n_counts(const struct runtime *m) { return (size_t)m->w->config.n_layers * (size_t)m->w->config.n_experts; }
 static void free_run(struct slp_state *s) {
     for (int i = 0; i < GPU_MAX; i++) resident_set_close(&s->resident[i]);
+    mem_free(s->expert_rows);
     mem_free(s->logits);
     mem_free(s);
 }
@@ -131,7 +135,8 @@ static void free_run(struct slp_state *s) {
 static int open_run(struct runtime *m, struct prefill_job *j, int ranks, struct error *e) {
     struct slp_state *s = mem_calloc(1, sizeof *s);
     if (s) s->logits = mem_alloc((size_t)HEAD_ROWS * (size_t)m->w->config.vocab * sizeof *s->logits);
-    int rc = s && s->logits ? kv_commit(j->kv, j->pos + j->n, e) : error_set(e, ERR_MEMORY, "no memory for logits");
+    if (s) s->expert_rows = mem_calloc(n_counts(m) + 1, sizeof *s->expert_rows);
+    int rc = s && s->logits && s->expert_rows ? kv_commit(j->kv, j->pos + j->n, e) : error_set(e, ERR_MEMORY, "no memory for logits");
     if (!rc) rc = prefill_lock_weights(m, s->resident, e);
     if (!rc) {
         s->m = m, s->j = j, s->ranks = ranks;
@@ -157,6 +162,7 @@ static int finish_run(struct runtime *m, struct prefill_job *j, struct error *e)
     if (s->result) *e = s->error;
     else if (j->cancel && atomic_load(j->cancel)) return exec_op_error(ERR_CANCELLED, e);
     else prefill_complete(j, 0, j->n, &s->move);
+    if (!s->result) prefill_count_experts(m, s->expert_rows);
     return s->result;
 }
 

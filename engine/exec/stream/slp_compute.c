@@ -244,6 +244,8 @@ static int run_experts(struct slp_rank *r, const struct layer *own, uint64_t *mo
     TRY(read_groups(r, all));
     if (r->host_offset[n + 1] >= 0) return 0; /* non-finite: the selection may be garbage; the end of the run reports where */
     ring_publish_selected(r, layer);
+    for (int e = 0; e < n && p->job->expert_rows; e++) /* ranks have different experts */
+        p->job->expert_rows[(size_t)layer * (size_t)p->c->n_experts + (size_t)(r->first_expert + e)] += (uint32_t)(r->host_offset[e + 1] - r->host_offset[e]);
     if (is_latent) TRY(project_input(r, own, r->xn, all));
     for (int e = 0, end; e < n; e = end) {
         struct op_group g = {.y = y,

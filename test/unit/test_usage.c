@@ -1,0 +1,124 @@
+/* Usage profiles: what a run writes the next one reads, earlier runs count half, and a file that is not a profile of the checkpoint is removed. */
+#include "test/unit/unit.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "engine/base/file.h"
+#include "engine/base/log.h"
+#include "engine/base/mem.h"
+#include "engine/experts/usage_profile.h"
+
+enum { LAYERS = 3, EXPERTS = 4 }; /* layer 0 has no experts */
+static struct config config = {.n_layers = LAYERS, .n_experts = EXPERTS, .topk = 1, .layer = {[1] = {.moe = true}, [2] = {.moe = true}}};
+static char dir[] = "/tmp/hearth-usage-XXXXXX", path[64];
+static const uint64_t fingerprint = 0x1234abcd;
+static int warnings;
+static void count_warnings(void *ctx, enum log_level level, const char *text) { warnings += level == LOG_WARN; }
+
+static struct usage_profile *opened(void) {
+    struct usage_profile *u;
+    struct error e = {0};
+    assert_int_equal(usage_profile_open(&u, &config, dir, fingerprint, &e), 0);
+    return u;
+}
+static void save(struct usage_profile *u, const uint32_t *decoded) {
+    struct error e = {0};
+    if (usage_profile_save(u, decoded, &e)) fail_msg("%s", e.text);
+}
+
+static void next_run_reads_it(void **st) {
+    uint32_t decoded[LAYERS * EXPERTS] = {0};
+    float share[EXPERTS];
+    struct usage_profile *u = opened();
+    assert_false(usage_profile_shares(u, 1, share));
+    save(u, decoded);
+    assert_false(file_exists(path)); /* nothing was used */
+    usage_profile_count(u, 1, (int32_t[]){0, 1, 1, -1, 99, 1}, 6);
+    assert_true(usage_profile_shares(u, 1, share));
+    assert_true(share[0] == 0.25f && share[1] == 0.75f && share[2] == 0);
+    decoded[2 * EXPERTS + 3] = 40;
+    save(u, decoded);
+    usage_profile_close(&u);
+    u = opened();
+    assert_true(u->before[EXPERTS] == 1 && u->before[EXPERTS + 1] == 3 && u->before[2 * EXPERTS + 3] == 40 && !warnings);
+    usage_profile_count(u, 1, (int32_t[]){2, 2}, 2); /* the prompt counts as much as all runs before */
+    assert_true(usage_profile_shares(u, 1, share));
+    assert_true(share[0] == 0.125f && share[1] == 0.375f && share[2] == 0.5f && share[3] == 0);
+    assert_false(usage_profile_shares(u, 0, share));
+    save(u, decoded);
+    usage_profile_close(&u);
+    u = opened();
+    assert_true(u->before[EXPERTS] == 0 && u->before[EXPERTS + 1] == 1 && u->before[EXPERTS + 2] == 2 && u->before[2 * EXPERTS + 3] == 60);
+    usage_profile_close(&u);
+}
+
+static void counts_do_not_overflow(void **st) {
+    uint32_t decoded[LAYERS * EXPERTS];
+    struct usage_profile *u = opened();
+    memset(decoded, 0xff, sizeof decoded);
+    for (int i = 0; i < 3; i++) usage_profile_add(u, 1, 1, UINT32_MAX);
+    save(u, decoded);
+    usage_profile_close(&u);
+    u = opened();
+    assert_true(u->before[EXPERTS + 1] == UINT32_MAX / 4 && u->before[0] == UINT32_MAX / 4);
+    usage_profile_close(&u);
+}
+
+/* Every byte of the file is protected; so is its length, and the checkpoint it belongs to. */
+static void damaged_files_are_removed(void **st) {
+    uint32_t decoded[LAYERS * EXPERTS] = {[EXPERTS] = 100};
+    char *good, *bad;
+    size_t size;
+    struct error e = {0};
+    struct usage_profile *u;
+    unlink(path);
+    save(u = opened(), decoded);
+    usage_profile_close(&u);
+    assert_int_equal(file_read(path, 4096, &good, &size, &e), 0);
+    assert_non_null(bad = malloc(size + 1));
+    for (size_t i = 0; i < size + 3; i++) {
+        memcpy(bad, good, size);
+        bad[i < size ? i : size] = i < size ? (char)(good[i] ^ 0x41) : 0;
+        const size_t n = i < size ? size : i == size ? size + 1 : i == size + 1 ? size - 1 : 0;
+        assert_int_equal(file_write(path, bad, n, &e), 0);
+        warnings = 0;
+        u = opened();
+        for (int k = 0; k < LAYERS * EXPERTS; k++) assert_int_equal(u->before[k], 0);
+        if (file_exists(path) || warnings != 1) fail_msg("byte %zu of %zu: %d warnings", i, size, warnings);
+        usage_profile_close(&u);
+    }
+    assert_int_equal(file_write(path, good, size, &e), 0);
+    config.topk = 2, warnings = 0; /* a profile of another model */
+    u = opened();
+    assert_true(u->before[EXPERTS] == 0 && warnings == 1);
+    usage_profile_close(&u);
+    config.topk = 1;
+    mem_free(good);
+    free(bad);
+}
+
+static void without_directory(void **st) {
+    uint32_t decoded[LAYERS * EXPERTS] = {[EXPERTS] = 100};
+    struct usage_profile *u;
+    struct error e = {0};
+    assert_int_equal(usage_profile_open(&u, &config, NULL, fingerprint, &e), 0);
+    save(u, decoded);
+    usage_profile_close(&u);
+    usage_profile_count(NULL, 1, (int32_t[]){1}, 1);
+    assert_false(usage_profile_shares(NULL, 1, NULL));
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(next_run_reads_it), cmocka_unit_test(counts_do_not_overflow),
+                                       cmocka_unit_test(damaged_files_are_removed), cmocka_unit_test(without_directory)};
+    if (!mkdtemp(dir)) return 1;
+    snprintf(path, sizeof path, "%s/%016" PRIx64 ".usage", dir, fingerprint);
+    log_set(count_warnings, NULL, LOG_WARN);
+    int rc = cmocka_run_group_tests(tests, NULL, NULL);
+    unlink(path), rmdir(dir);
+    return rc;
+}
