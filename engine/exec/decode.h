@@ -62,6 +62,10 @@ bool decode_is_yielded(const struct decode *s);
 /* Evicts routed experts from a device (-1: each) with less than `free` bytes free, before a prefill; they return after decode_reclaim.
  * Returns whether any were evicted. */
 bool decode_evict_experts(struct decode *s, int device, size_t free);
+/* Loads the next part of what decode keeps on devices, before a prefill that would upload it too: dense layers, then one layer of experts per
+ * call, as long as `keep` bytes remain free on its device. *more: something was loaded. Returns the code of a failed device or of a
+ * damaged weight. */
+int decode_load_next(struct decode *s, size_t keep, bool *more, struct error *e);
 bool decode_has_all_experts(const struct decode *s, int device); /* whether the device (-1: all together) holds all routed experts now */
 /* Keeps the weights that devices hold in place for a prefill on threads of its own: until decode_unlock_weights nothing is evicted, replaced
  * or reused; weights of a device that fails are freed then. Fills held [GPU_MAX], by device rank, with what is loaded now; close the

@@ -65,8 +65,9 @@ struct budget_out decode_experts_budget(const struct decode *s, int device, int 
     return out;
 }
 
-/* Sends the experts of layers that lack them. *n_loaded: layers that have them. */
-static int send_layers(struct decode_device *d, struct stage *stage, int *n_loaded, struct error *e) {
+/* Sends the experts of up to `most` layers that lack them. *n_loaded: layers that have them then. ERR_MEMORY: less than `keep` bytes would
+ * remain free. */
+static int send_layers(struct decode_device *d, struct stage *stage, int most, size_t keep, int *n_loaded, struct error *e) {
     struct runtime *m = d->s->m;
     const struct config *c = d->s->c;
     int32_t ids[SPLIT_EXPERTS];
@@ -75,7 +76,8 @@ static int send_layers(struct decode_device *d, struct stage *stage, int *n_load
         struct resident_experts *x = &d->layers[l].experts;
         if (!c->layer[l].moe) continue;
         if (!x->view) {
-            if (gpu_mem_free(d->g) < resident_experts_bytes(m->w, l) + gpu_info(d->g)->mem / 64) return error_set(e, ERR_MEMORY, "no room");
+            if (!most--) break;
+            if (gpu_mem_free(d->g) < resident_experts_bytes(m->w, l) + keep) return error_set(e, ERR_MEMORY, "no room");
             if (!d->s->cpu_queue) TRY(nan_scan_experts(&m->scan, l, ids, c->n_experts, e));
             TRY(resident_experts_load(x, m->w, l, d->g, stage, e));
             d->held_bytes += x->bytes, d->loaded_bytes += x->bytes;
@@ -92,24 +94,52 @@ static bool lacks_experts(const struct decode_device *d) {
     return n < d->n_expert_layers;
 }
 
-int decode_experts_load(struct decode_device *d, struct error *e) {
+static int load_layers(struct decode_device *d, int most, size_t keep, int *n_loaded, struct error *e) {
     struct runtime *m = d->s->m;
     struct stage *stage;
-    int n = 0;
-    if (!lacks_experts(d)) return 0;
+    *n_loaded = 0;
     int rc = stage_open(
         &stage,
         &(struct stage_options){.set = m->gpus, .g = d->g, .stream = d->main, .stop = &d->stop, .threads = stage_threads(m->gpus, m->w), .rank = d->rank}, e);
-    if (!rc) rc = send_layers(d, stage, &n, e);
-    if (rc == ERR_MEMORY) { /* the CPU computes the rest */
-        log_say(LOG_INFO, "device %d has room for the experts of %d layers, %d were planned", d->rank, n, d->n_expert_layers);
-        *e = (struct error){0};
-        d->n_expert_layers = n, rc = 0;
+    if (!rc) rc = send_layers(d, stage, most, keep, n_loaded, e);
+    if (!rc || rc == ERR_MEMORY) {
+        const int flushed = stage_flush(stage);
+        rc = flushed ? flushed : rc;
     }
-    if (!rc) rc = stage_flush(stage);
     stage_close(&stage);
     decode_graph_drop(d); /* recordings hand the layers' rows to the CPU */
-    return rc ? rc : gpu_stream_sync(d->main);
+    const int synced = gpu_stream_sync(d->main);
+    return rc && rc != ERR_MEMORY ? rc : synced ? synced : rc;
+}
+
+int decode_experts_load(struct decode_device *d, struct error *e) {
+    int n;
+    if (!lacks_experts(d)) return 0;
+    const int rc = load_layers(d, d->n_expert_layers, gpu_info(d->g)->mem / 64, &n, e);
+    if (rc != ERR_MEMORY) return rc;
+    log_say(LOG_INFO, "device %d has room for the experts of %d layers, %d were planned", d->rank, n, d->n_expert_layers); /* the CPU computes the rest */
+    *e = (struct error){0};
+    d->n_expert_layers = n;
+    return 0;
+}
+
+int decode_load_next(struct decode *s, size_t keep, bool *more, struct error *e) {
+    int rc = 0, n;
+    *more = false;
+    if (!s->n_dev || s->is_tensor_parallel || s->residency != RESIDENCY_FULL || s->clock < s->retry_clock) return 0;
+    if (!decode_weights_loaded(s)) {
+        if (!(rc = decode_weights_load(s, e))) *more = true;
+    } else {
+        for (int i = 0; i < s->n_dev && !rc && !*more; i++) {
+            if (!lacks_experts(&s->dev[i])) continue;
+            rc = load_layers(&s->dev[i], 1, keep, &n, e);
+            *more = !rc;
+            if (rc == ERR_MEMORY) *e = (struct error){0}, rc = 0;
+        }
+    }
+    if (rc == ERR_MEMORY) *e = (struct error){0}, rc = 0; /* the prefill does without */
+    if (rc && !e->code && !decode_device_error(s, e)) exec_op_error(rc, e);
+    return rc;
 }
 
 bool decode_experts_evict_layer(struct decode_device *d) {

@@ -94,6 +94,9 @@ size_t blend_min_bytes(const struct runtime *m, int device, int pos, int n); /* 
 size_t blend_good_bytes(const struct runtime *m, int pos, int n, bool has_ring);
 /* Evicts resident experts until a prefill in that mode has the memory that it can use well on the devices that take part. */
 void prefill_make_room(struct runtime *m, enum exec_mode mode, const struct prefill_job *j);
+/* decode_load_next() beside the memory that the prefill can use well, if decode will use the weights and the prefill would upload most of
+ * them: it then uploads only the others. */
+int prefill_load_next(struct runtime *m, enum exec_mode mode, const struct prefill_job *j, bool *more, struct error *e);
 /* decode_lock_weights() and decode_unlock_weights(). */
 int prefill_lock_weights(struct runtime *m, struct resident_set *held, struct error *e);
 void prefill_unlock_weights(struct runtime *m);

@@ -18,6 +18,16 @@ void prefill_make_room(struct runtime *m, enum exec_mode mode, const struct pref
     }
 }
 
+int prefill_load_next(struct runtime *m, enum exec_mode mode, const struct prefill_job *j, bool *more, struct error *e) {
+    enum { BLENDED = 512 }; /* a shorter blended prompt uploads few of them */
+    const struct config *c = &m->w->config;
+    int layers = 0;
+    *more = false;
+    if (mode == PREFILL_CPU || (mode == PREFILL_BLEND && j->n < BLENDED)) return 0;
+    for (int l = 0; l < c->n_layers; l++) layers += c->layer[l].moe;
+    return decode_load_next(m->decode, good_bytes(m, mode, j, mode == PREFILL_DSLP || decode_expert_layers(m->decode) < layers), more, e);
+}
+
 int prefill_lock_weights(struct runtime *m, struct resident_set *held, struct error *e) { return decode_lock_weights(m->decode, held, e); }
 void prefill_unlock_weights(struct runtime *m) { decode_unlock_weights(m->decode); }
 

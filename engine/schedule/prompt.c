@@ -81,6 +81,19 @@ static int begin_turn(struct engine *e, struct error *err) {
         prefix_reuse(s);
     }
     if (prefix_load_next(s)) return PREFILL_MORE; /* one file per unit */
+    const struct prefill_driver *driver = choose_prefill_driver(e, s, s->n_tokens - s->n_kv);
+    if (s->request.max_tokens && e->params.decode != DECODE_CPU) { /* one layer per unit */
+        bool more;
+        const int rc =
+            prefill_load_next(&e->machine, driver->mode,
+                              &(struct prefill_job){.kv = &s->kv, .pos = s->n_kv, .n = s->n_tokens - s->n_kv, .device = e->prefill_job.device}, &more, err);
+        if (rc == ERR_RUNTIME) {
+            log_say(LOG_WARN, "%s; sessions now decode on the CPU", err->text);
+            decode_on_device_lost(e->machine.decode, err->text);
+            *err = (struct error){0};
+        }
+        if (rc || more) return rc && rc != ERR_RUNTIME ? rc : PREFILL_MORE;
+    }
     e->restoring_turn = 0;
     e->prefill_began = e->progress_emitted = clock_now();
     e->prefill_thread_s = 0;
@@ -93,6 +106,7 @@ static int begin_turn(struct engine *e, struct error *err) {
         return error_set(err, ERR_MEMORY, "no memory for a prompt of %d tokens", n);
     memcpy(e->prefill_tokens, s->tokens + s->n_kv, (size_t)n * sizeof *e->prefill_tokens);
     e->prefill_job = (struct prefill_job){
+        .device = e->prefill_job.device,
         .kv = &s->kv,
         .tokens = e->prefill_tokens,
         .pos = s->n_kv,
@@ -107,7 +121,7 @@ static int begin_turn(struct engine *e, struct error *err) {
         .cut = prefix_shared_end(s),
     };
     kv_state_keep(&s->kv, s->n_kv); /* a rewind of this turn restarts here */
-    return begin_driver(e, choose_prefill_driver(e, s, n), err);
+    return begin_driver(e, driver, err);
 }
 
 /* Runs one unit of the running prefill; after the last one samples the first token. */

@@ -26,13 +26,14 @@ static int32_t prompt[4 * PROMPT];
         } \
     } while (0)
 
-static struct engine *open_engine(const char *gpus, enum exec_mode mode) {
+static struct engine *open_engine_as(const char *gpus, enum exec_mode mode, enum exec_mode decode) {
     struct engine_params p = {.dir = dir,
                               .threads = 1,
                               .cpu_level = strcmp(cpu, "avx2") ? CPU_SCALAR + 1 : CPU_AVX2 + 1,
                               .kv = DT_F32,
                               .gpus = gpus,
                               .prefill = mode,
+                              .decode = decode,
                               .context = 128};
     struct engine *e = NULL;
     struct error err = {0};
@@ -42,6 +43,8 @@ static struct engine *open_engine(const char *gpus, enum exec_mode mode) {
     }
     return e;
 }
+
+static struct engine *open_engine(const char *gpus, enum exec_mode mode) { return open_engine_as(gpus, mode, MODE_AUTO); }
 
 struct turn {
     int32_t answer[ANSWER];
@@ -89,7 +92,8 @@ static bool disturbs(const char *kind, int n, const struct setup *p, const struc
     struct session *s;
     struct error err = {0};
     snprintf(gpus, sizeof gpus, "%s,cpu=%s,fail=%s:%d%s", p->gpus, cpu, kind, n, p->rank);
-    struct engine *e = open_engine(gpus, p->gpus[4] == '1' ? PREFILL_SLP : PREFILL_DSLP);
+    /* Short of memory a prefill evicts what decode keeps on the devices and succeeds; with decode on the CPU nothing is kept. */
+    struct engine *e = open_engine_as(gpus, p->gpus[4] == '1' ? PREFILL_SLP : PREFILL_DSLP, strcmp(kind, "alloc") ? MODE_AUTO : DECODE_CPU);
     if (session_open(e, &s, &err)) CHECK(false, "session: %s", err.text);
     turn(e, s, p->prompt, -1, &t);
     CHECK(t.end.kind == EVENT_DONE, "%s: not the processor's, but %s", gpus, t.end.error.text);

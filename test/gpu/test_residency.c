@@ -36,6 +36,7 @@ static int add_up(void *sum, int position, const float *logits) {
 
 struct outcome {
     uint64_t sum, bytes; /* checksum of all logits; weights read for the prompt */
+    uint64_t first;      /* weights read for the turn before it */
     int resident;        /* experts on devices during it */
     char mode[16];
 };
@@ -85,7 +86,7 @@ static struct outcome read_prompt(const char *gpus, enum exec_mode prefill, cons
                               .kv = DT_F32,
                               .draft = DRAFT_NONE};
     if (engine_open(&e, &p, &err)) die(gpus, &err);
-    run_turn(e, PROMPT, 3, ANSWER, NULL);
+    out.first = run_turn(e, PROMPT, 3, ANSWER, NULL).stats.bytes_read;
     struct event ev = run_turn(e, PROMPT, 11, 0, &out.sum);
     out.bytes = ev.stats.bytes_read;
     out.resident = count_resident(e); /* those evicted for the prompt return with the next decode batch */
@@ -111,6 +112,8 @@ static void streams_the_rest(void) {
     CHECK(plain.bytes > dense.bytes + 1000000 && dense.bytes > all.bytes + 5000000, "%" PRIu64 ", %" PRIu64 ", %" PRIu64 " bytes", plain.bytes, dense.bytes,
           all.bytes);
     CHECK(plain.sum == dense.sum && plain.sum == all.sum, "logits differ with resident weights");
+    /* What stays is uploaded before the first prompt, which then does not upload it again. */
+    CHECK((double)all.first < 1.05 * experts, "%" PRIu64 " bytes for the first prompt and its answer, %.0f bytes of experts", all.first, experts);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const struct outcome some = read_prompt(cases[i].gpus, PREFILL_SLP, cases[i].experts);
         const double want = (double)all.bytes + experts * (1 - some.resident / (double)(LAYERS * EXPERTS));
