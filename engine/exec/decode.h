@@ -82,6 +82,7 @@ struct decode_counts {         /* routed experts, since opening */
     double decision_s;                         /* engine thread: split, scores, predictions, choice of uploads */
     uint64_t n_decisions;                      /* micro-batch layers that decision_s covers */
     uint64_t graph_launches;                   /* graph launches */
+    uint64_t host_waits;                       /* waits of the engine thread for rows of a layer from a device */
     uint64_t draft_layers;                     /* layers of draft batches whose routed experts ran on devices */
     uint64_t kv_rows_shared;                   /* KV positions copied from another session's device KV instead of uploaded */
 };

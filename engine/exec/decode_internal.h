@@ -21,9 +21,11 @@ struct device_layer {
     struct resident_experts experts, draft;
 };
 
-/* CUDA graphs of the attention blocks and shared experts of one batch shape, one per layer (gpu.h). Graphs read positions and KV
+/* CUDA graphs of the attention blocks and FFNs of one batch shape, per layer, or one for consecutive layers (gpu.h). Graphs read positions and KV
  * addresses from the device's `places`, so one recording serves any session. decode_graph.c */
-enum graph_part { PART_ATTENTION, PART_ROUTER, PART_FFN, GRAPH_PARTS }; /* PART_ROUTER: tensor parallel only, where the router runs after the sum over ranks */
+/* PART_ROUTER: tensor parallel only, where the router runs after the sum over ranks. PART_LAYERS: attention blocks and FFNs of consecutive
+ * layers that need nothing from the host, under the index of the first. */
+enum graph_part { PART_ATTENTION, PART_ROUTER, PART_FFN, PART_LAYERS, GRAPH_PARTS };
 enum { GRAPH_SHAPES = 8 };
 struct graph_shape {
     int micro, n, row0, n_total;           /* rows of the micro-batch on the device; of the micro-batches before it; of the batch */
@@ -111,6 +113,7 @@ struct decode_micro_batch {
      * expert outputs are ready. */
     struct gpu_timeline *arrived, *cpu_done;
     uint32_t n_arrived, n_awaited, n_cpu_done; /* values signalled, waited for and signalled, counted when enqueued */
+    int queued_layers;                         /* layers before it are enqueued on their device, ahead of decode_layer_advance() */
     uint32_t sent_value[2];                    /* by layer parity: value of `arrived` once the layer's rows are in host memory */
     struct gpu_timeline *part_done[GPU_MAX];   /* tensor parallel: this rank's part of sum n_parts is in host memory */
     uint32_t n_parts;

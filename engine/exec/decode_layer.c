@@ -28,6 +28,7 @@ int decode_layer_signal_arrived(struct decode_device *d, struct decode_micro_bat
 /* Makes the CPU wait until the rows sent for `layer` are in host memory. */
 int decode_layer_wait_rows(struct decode *s, struct decode_micro_batch *m, int layer) {
     uint32_t value = m->sent_value[layer % 2];
+    s->counts.host_waits++;
     return s->cpu_queue ? gpu_timeline_wait(m->arrived, value, s->cpu_queue) : gpu_timeline_wait_host(m->arrived, value, s->cancel);
 }
 
@@ -72,10 +73,28 @@ static int device_ffn(struct decode_device *d, struct decode_micro_batch *m, int
     return !d->s->draft && d->s->c->layer[layer].moe && decode_device_experts(d->s, layer) ? all_experts(d, m, layer) : 0;
 }
 
+/* Returns the end of the layers from `layer` on that one graph can cover: their device runs them without the host. */
+static int graph_end(const struct decode_device *d, int layer) {
+    while (layer < d->last && !cpu_reads_rows(d->s, layer) && block_is_recordable(d->s->c, layer)) layer++;
+    return layer;
+}
+static int consecutive_layers(struct decode_device *d, struct decode_micro_batch *m, int layer, int total, const struct span *spans) {
+    for (int l = layer, end = graph_end(d, layer); l < end; l++) {
+        TRY(attention_block(d, m, l, total, spans));
+        TRY(device_ffn(d, m, l, total, spans));
+    }
+    return 0;
+}
+
 static int device_attention(struct decode *s, struct decode_micro_batch *m, int layer, int total) {
     struct decode_device *d = decode_device_of(s, layer);
     const bool moe = s->c->layer[layer].moe;
     if (s->is_tensor_parallel) return decode_tensor_attention(s, m, layer, total);
+    const int end = s->m->trace || s->cpu_queue ? layer : graph_end(d, layer); /* spans and virtual time are by layer */
+    if (end > layer + 1) {
+        m->queued_layers = end;
+        return decode_graph_run(d, m, layer, PART_LAYERS, total, consecutive_layers);
+    }
     int span = decode_layer_begin_span(d, "attention", layer, (int)(m - s->micro_batch));
     TRY(decode_graph_run(d, m, layer, PART_ATTENTION, total, attention_block));
     if (cpu_reads_rows(s, layer)) {
@@ -143,7 +162,7 @@ static int device_move_rows(struct decode *s, struct decode_micro_batch *m, int 
 
 /* Enqueues everything after layer `after` (-1: the embedding) on devices, until the CPU is needed again. */
 int decode_layer_advance(struct decode *s, struct decode_micro_batch *m, int after, int total) {
-    if (!m->n_dev || after >= s->n_resident) return 0;
+    if (!m->n_dev || after >= s->n_resident || after + 1 < m->queued_layers) return 0;
     if (after >= 0) {
         struct decode_device *d = decode_device_of(s, after);
         TRY(device_add_outputs(s, m, after));
@@ -155,6 +174,7 @@ int decode_layer_advance(struct decode *s, struct decode_micro_batch *m, int aft
 
 /* Uploads rows and positions, and resets the non-finite mark. */
 int decode_layer_begin(struct decode *s, struct decode_micro_batch *m, int total) {
+    m->queued_layers = 0;
     if (s->cpu_queue && m->n_dev) { /* otherwise the embedding is complete already */
         TRY(gpu_timeline_signal(m->cpu_done, ++m->n_cpu_done, s->cpu_queue));
         m->n_awaited++;

@@ -36,6 +36,7 @@ static uint64_t cached(const struct session *s) {
     return sum;
 }
 
+static uint64_t host_waits; /* of the last run: for rows of a layer from a device */
 static uint64_t selections; /* hash of the experts that the last run selected, and how often */
 
 /* Counts replayed parts; answers [SESSIONS, ANSWER]; checksums of their caches [SESSIONS]. */
@@ -76,6 +77,7 @@ static uint64_t run(const char *dir, const char *gpus, enum exec_mode decode, co
         left -= ev.kind == EVENT_DONE;
     }
     uint64_t replayed = decode_counts(e->machine.decode).graph_launches;
+    host_waits = decode_counts(e->machine.decode).host_waits;
     struct expert_map m;
     if (engine_expert_map(e, &m, &err)) die(gpus, &err);
     selections = hash64(m.n_used, (size_t)m.n_layers * (size_t)m.n_experts * sizeof *m.n_used, 0);
@@ -103,6 +105,10 @@ static void check(const char *dir, const struct graph_case *c, int answer) {
     printf("%s, %s, %d and %d tokens, %d guessed at once: %llu parts of layers ran as recorded\n", dir, c->gpus, c->prompt[0], c->prompt[1], c->guesses,
            (unsigned long long)replayed);
     if (none || !replayed) failed++, printf("FAIL: %llu recorded parts ran, and with nograph %llu\n", (unsigned long long)replayed, (unsigned long long)none);
+    const bool all = c->cache && !strcmp(c->cache, "layers") && !strstr(c->gpus, "mem="); /* all experts are resident: one graph for a token's layers */
+    if (all && (host_waits || replayed > 2 * ANSWER))
+        failed++, printf("FAIL: with all experts resident the host waited %llu times for a layer\n", (unsigned long long)host_waits);
+    if (!all && c->cache && !host_waits) failed++, printf("FAIL: no wait of the host was counted\n");
     if (memcmp(one, each, sizeof one)) failed++, printf("FAIL: other tokens than piece by piece\n");
     if (memcmp(held[0], held[1], sizeof held[0])) failed++, printf("FAIL: other bits in caches than piece by piece\n");
 }
