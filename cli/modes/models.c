@@ -58,11 +58,11 @@ static void put_model_row(const struct model *m, int width, const struct model_f
         buf_fmt(out, "%-*s  %-14s %8s  ", width, m->name, f->family, format_bytes((uint64_t)f->bytes, bytes, sizeof bytes));
         if (fits) buf_fmt(out, "fits, at most %s tok/s", format_rate(speed, number, sizeof number));
         else buf_fmt(out, "larger than the %s of memory: read from disk", format_bytes(mem_total(), bytes, sizeof bytes));
-        if (is_default) buf_str(out, " (default)");
     }
+    if (!json && is_default) buf_str(out, " (default)");
 }
 
-/* Lists all models. *chosen: index of the default model, which may be elsewhere and is then added; the number of models if there is no default. */
+/* Lists all models. *chosen: index of the default model; the number of models if there is no default or -m overrides it. */
 static int list_models(struct app *a, struct model **v, size_t *n, size_t *chosen, struct error *e) {
     const struct opt_value *m = &a->opts.v[OPT_MODEL];
     char dir[PATHS_MAX];
@@ -70,15 +70,6 @@ static int list_models(struct app *a, struct model **v, size_t *n, size_t *chose
     *chosen = *n;
     if (rc || !m->text || m->origin == ORIGIN_FLAG || model_path_is_url(m->text) || model_path_find(&a->opts, dir, sizeof dir, &(struct error){0})) return rc;
     for (*chosen = 0; *chosen < *n && strcmp((*v)[*chosen].dir, dir) != 0;) ++*chosen;
-    if (*chosen < *n) return 0;
-    size_t cap = *n;
-    if (mem_grow(v, &cap, *n + 1, sizeof **v)) {
-        mem_free(*v);
-        return error_set(e, ERR_MEMORY, "no memory for the list");
-    }
-    struct model *added = &(*v)[(*n)++];
-    snprintf(added->name, sizeof added->name, "%.*s", (int)sizeof added->name - 1, m->text);
-    snprintf(added->dir, sizeof added->dir, "%s", dir);
     return 0;
 }
 

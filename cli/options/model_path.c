@@ -180,6 +180,22 @@ static bool is_gguf_file(const char *path) {
 
 /* --- list ------------------------------------------------------------------------------------------------------------ */
 
+/* Adds the default model if it is a path elsewhere: by its last component, or whole if another model has that name. */
+static int add_default(const struct opts *o, struct model_list *l) {
+    const char *path = o->default_model, *name;
+    char dir[PATHS_MAX];
+    if (!path || !strchr(path, '/') || strlen(path) >= sizeof dir) return 0;
+    snprintf(dir, sizeof dir, "%s", path);
+    if (file_is_dir(dir) ? resolve_dir(path, dir, sizeof dir, &(struct error){0}) : !is_gguf_model(dir)) return 0;
+    name = strrchr(path, '/') + 1;
+    for (size_t i = 0; i < l->n; i++) {
+        if (!strcmp(l->v[i].dir, dir)) return 0;
+        const char *const slash = strrchr(l->v[i].name, '/');
+        if (!strcasecmp(slash ? slash + 1 : l->v[i].name, name)) name = path;
+    }
+    return add_model(l, *name ? name : path, dir);
+}
+
 int model_path_list(const struct opts *o, struct model **out, size_t *n, struct error *e) {
     struct model_list l = {0};
     char dir[PATHS_MAX];
@@ -188,6 +204,7 @@ int model_path_list(const struct opts *o, struct model **out, size_t *n, struct 
     for (int i = 0; !rc && path_entry(o, i, dir, sizeof dir); i++)
         if (file_is_dir(dir)) rc = file_list(dir, add_dir_entry, &l, e);
     if (!rc && !hub_dir(dir, sizeof dir)) rc = file_list(dir, add_repo, &l, e);
+    if (!rc) rc = add_default(o, &l);
     if (rc == ERR_MEMORY) error_set(e, rc, "no memory for the list");
     if (rc) mem_free(l.v);
     if (rc) return rc;

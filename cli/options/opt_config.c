@@ -52,6 +52,7 @@ int opt_config_environment(struct opts *o, opt_warn warn, void *ctx, struct erro
         env_name((enum opt_id)id, name, sizeof name);
         const char *v = getenv(name);
         int rc = v && *v ? opt_set(o, (enum opt_id)id, v, ORIGIN_ENV, name, e) : 0;
+        if (!rc && id == OPT_MODEL && v && *v) o->default_model = o->v[id].text;
         if (rc) return rc;
     }
     return 0;
@@ -137,7 +138,12 @@ static int parse_config_line(struct config_reader *r, char *line, struct error *
         warn_line(r, "unknown key", key);
         return 0;
     }
-    if (r->skipped || o->v[id].origin > r->origin) return 0;
+    if (r->skipped) return 0;
+    if (id == OPT_MODEL && r->origin == ORIGIN_FILE && !o->default_model) {
+        const char *const expanded = expand_home(o, value);
+        o->default_model = arena_strndup(&o->arena, expanded, strlen(expanded));
+    }
+    if (o->v[id].origin > r->origin) return 0;
     snprintf(where, sizeof where, "%s:%d: %s", o->config_path, r->number, opt_table[id].name);
     return opt_set(o, id, opt_table[id].flags & OPT_FILE_PATH ? expand_home(o, value) : value, r->origin, where, e);
 }

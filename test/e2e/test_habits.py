@@ -110,8 +110,13 @@ class Habits(driver.ChatCase):
         self.assertFalse(any("default" in row for row in json.loads(self.run_bin("--models", "--json")[1])))
         self.assertEqual(self.run_bin("--use", path)[0], 0)
         rows = json.loads(self.run_bin("--models", "--json")[1])
-        self.assertEqual([(row["name"], row["dir"]) for row in rows if row.get("default")], [(path, path)])
-        self.assertRegex(self.run_bin("--models")[1].decode(), r"(?m)^\S+/elsewhere/model .* \(default\)$")
+        self.assertEqual([(row["name"], row["dir"]) for row in rows if row.get("default")], [("model", path)])
+        self.assertRegex(self.run_bin("--models")[1].decode(), r"(?m)^model .* \(default\)$")
+        for name in ("model", "MOD"):  # the last name opens it, as those of other models; here -m overrides the default
+            self.assertIn(path + "/config.json", self.run_bin("-m", name, "-p", "x")[2])
+        self.write("models/model/config.json", "{}")
+        listed = [row["name"] for row in json.loads(self.run_bin("--models", "--json", env={"HEARTH_MODEL_PATH": os.path.join(self.home, "models")})[1])]
+        self.assertEqual(listed, ["ember", "model", path])
         hub = ".cache/huggingface/hub/models--Org--Small"
         self.write(hub + "/refs/main", "abc")
         self.write(hub + "/snapshots/abc/config.json", "{}")
