@@ -366,11 +366,23 @@ struct expert_map_call {
 static int fill_expert_map(void *arg) {
     const struct expert_map_call *p = arg;
     decode_expert_map(p->e->machine.decode, p->m->n_used, p->m->device_rank);
+    struct decode_expert_device d[GPU_MAX];
+    p->m->n_devices = decode_expert_devices(p->e->machine.decode, d);
+    for (int i = 0; i < p->m->n_devices; i++)
+        p->m->device[i] = (struct expert_device){.rank = d[i].rank,
+                                                 .layers = d[i].layers,
+                                                 .resident_layers = d[i].resident_layers,
+                                                 .cached = d[i].cached,
+                                                 .resident_bytes = d[i].resident_bytes,
+                                                 .cached_bytes = d[i].cached_bytes,
+                                                 .chosen = d[i].selected,
+                                                 .hits = d[i].hits};
     return 0;
 }
 int engine_expert_map(struct engine *e, struct expert_map *out, struct error *err) {
     size_t n = (size_t)e->info.n_layers * (size_t)e->info.n_experts;
-    *out = (struct expert_map){e->info.n_layers, e->info.n_experts, mem_alloc(n * sizeof *out->n_used + 1), mem_alloc(n + 1)};
+    *out = (struct expert_map){
+        .n_layers = e->info.n_layers, .n_experts = e->info.n_experts, .n_used = mem_alloc(n * sizeof *out->n_used + 1), .device_rank = mem_alloc(n + 1)};
     if (!out->n_used || !out->device_rank) {
         engine_expert_map_free(out);
         return error_set(err, ERR_MEMORY, "no memory for a map of the experts");

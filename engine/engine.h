@@ -103,6 +103,12 @@ struct expert_map {
     int n_layers, n_experts;
     uint32_t *n_used;    /* [n_layers, n_experts] tokens that chose the expert; 0 for layers without experts */
     int8_t *device_rank; /* [n_layers, n_experts] device rank; -1: host memory only */
+    int n_devices;       /* devices that hold layers of the model */
+    struct expert_device {
+        int rank, layers, resident_layers, cached; /* layers with experts; of these with all experts on the device; experts in its pool */
+        uint64_t resident_bytes, cached_bytes;
+        uint64_t chosen, hits; /* choices of its rows in these layers; of these computed on the device */
+    } device[8];
 };
 /* Waits for the running decode batch. Free the map with engine_expert_map_free(). ERR_MEMORY: nothing to free. */
 int engine_expert_map(struct engine *e, struct expert_map *out, struct error *err);
@@ -182,7 +188,7 @@ struct turn_stats {
     struct expert_stats experts;                 /* chosen 0: no decode batch ran on devices with experts */
     const char *prefill_mode, *decode_mode;      /* names of modes; a paged batch also prefills by "paged" */
     /* --explain: reasons for the modes, one line each, and expected times; 0: none */
-    char prefill_why[320], decode_why[400];
+    char prefill_why[320], decode_why[560];
     double prefill_expected_s, batch_expected_s, batch_s; /* figures of the turn's last decode batch */
 };
 struct event {

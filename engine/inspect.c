@@ -99,6 +99,7 @@ static void json_placement(struct buf *b, const struct decode *s) {
         else buf_fmt(b, "\"device %d\"", r->device);
         if (r->last) buf_fmt(b, ",\"layers\":[%d,%d]", r->first, r->last - 1);
         if (r->item == PLACED_EXPERTS) buf_fmt(b, ",\"each\":%d", r->per_layer);
+        if (r->item == PLACED_EXPERTS && r->device >= 0) buf_fmt(b, ",\"class\":\"%s\",\"choices\":%.3f", r->is_cached ? "cached" : "resident", r->choices);
         buf_fmt(b, ",\"bytes\":%zu,\"why\":", r->bytes);
         json_quote(b, r->why, strlen(r->why));
         buf_str(b, "}");
@@ -112,7 +113,8 @@ static int json_devices(struct buf *b, const struct engine_params *p, const stru
     struct cost_machine cost;
     struct runtime m = {.w = w, .expert_bytes = weights_expert_bytes(w)};
     engine_parse_expert_cache(p->expert_cache, &m.pool_request, &m.pool_request_n);
-    int rc = gpu_set_open(&m.gpus, p->gpus, NULL, e);
+    int rc = w->config.n_experts && p->usage_dir ? usage_profile_open(&m.usage, &w->config, p->usage_dir, w->files.fingerprint, e) : 0;
+    if (!rc) rc = gpu_set_open(&m.gpus, p->gpus, NULL, e);
     if (rc == ERR_RUNTIME && !exec_modes[p->prefill].min_devices && !exec_modes[p->decode].min_devices) {
         log_say(LOG_WARN, "--gpus %s: %s", p->gpus, e->text);
         *e = (struct error){0};
@@ -138,6 +140,7 @@ static int json_devices(struct buf *b, const struct engine_params *p, const stru
     }
     decode_close(&m.decode);
     gpu_set_close(&m.gpus);
+    usage_profile_close(&m.usage);
     return rc;
 }
 

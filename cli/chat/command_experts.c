@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "cli/chat/command.h"
+#include "cli/terminal/format.h"
 #include "cli/terminal/term.h"
 
 /* Maps a share of the uniform frequency to a character: none, under 1/4, 1/2, 1, 2, 4, more. */
@@ -60,6 +61,22 @@ static void put_layer_experts(const struct expert_map *m, int layer, struct buf 
     }
 }
 
+/* One line per device: what it keeps by class, and the share of its rows' choices that it computed. */
+static void put_devices(const struct expert_map *m, struct buf *out) {
+    char bytes[32];
+    for (int i = 0; i < m->n_devices; i++) {
+        const struct expert_device *d = &m->device[i];
+        buf_fmt(out, "device %d:", d->rank);
+        if (d->resident_layers)
+            buf_fmt(out, " resident: %d of %d layers, %s;", d->resident_layers, d->layers, format_bytes(d->resident_bytes, bytes, sizeof bytes));
+        if (d->cached) buf_fmt(out, " cached: %d experts, %s;", d->cached, format_bytes(d->cached_bytes, bytes, sizeof bytes));
+        if (!d->resident_layers && !d->cached) buf_str(out, " no experts;");
+        if (d->chosen) buf_fmt(out, " %.0f%% of %llu choices", 100.0 * (double)d->hits / (double)d->chosen, (unsigned long long)d->chosen);
+        else buf_str(out, " no choice yet");
+        buf_char(out, '\n');
+    }
+}
+
 static void put_all_layers(const struct expert_map *m, struct buf *out) {
     int rows, cols, layers = 0, group = 1;
     term_size(&rows, &cols);
@@ -69,6 +86,7 @@ static void put_all_layers(const struct expert_map *m, struct buf *out) {
             group > 1 ? ", several per column" : "");
     for (int l = 0; l < m->n_layers; l++)
         if (layer_uses(m, l)) put_layer_row(m, l, group, out);
+    put_devices(m, out);
     if (layers) buf_str(out, "/experts N shows layer N; /stats shows the uploads");
 }
 

@@ -7,6 +7,7 @@
 
 #include "cli/modes/bandwidth.h"
 #include "cli/open.h"
+#include "cli/options/paths.h"
 #include "cli/report.h"
 #include "cli/terminal/format.h"
 #include "cli/terminal/out.h"
@@ -155,6 +156,8 @@ int inspect_model(struct app *a, struct error *e) {
     struct buf json = {0}, text = {0};
     int rc = open_find_model(a, e);
     engine_client_local_params(a, &p);
+    char usage[PATHS_MAX];
+    if (p.gpus && !paths_make(PATHS_CACHE, "usage", usage, sizeof usage, &(struct error){0})) p.usage_dir = usage;
     if (!rc) rc = engine_inspect(&p, &json, e);
     if (rc || a->opts.v[OPT_JSON].on) {
         if (!rc) buf_char(&json, '\n');

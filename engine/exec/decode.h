@@ -9,6 +9,7 @@
  * CPU differ by rounding (5e-6 of the logits), because they add partial sums in a different order. */
 #include "engine/exec/prefill.h"
 #include "engine/placement/placement_report.h"
+#include "gpu/spec.h"
 
 enum { DECODE_MAX_ROWS = BATCH_INVARIANT_ROWS, DECODE_MICRO_BATCHES = 2 }; /* batch-invariant limit on rows; micro-batches */
 
@@ -89,6 +90,13 @@ struct decode_counts {         /* routed experts, since opening */
 struct decode_counts decode_counts(const struct decode *s);
 /* used [n_layers, n_experts]: rows that selected each expert since opening; where, the same shape: rank of the device that has a copy, -1: none. */
 void decode_expert_map(const struct decode *s, uint32_t *used, int8_t *where);
+/* What each device that holds layers keeps of their routed experts now, and how much that served. Returns the number of devices. */
+struct decode_expert_device {
+    int rank, layers, resident_layers, cached; /* layers with experts; of these with all experts on the device; experts in its pool */
+    uint64_t resident_bytes, cached_bytes;
+    uint64_t selected, hits; /* selections by its rows in these layers since opening; of these computed on the device */
+};
+int decode_expert_devices(const struct decode *s, struct decode_expert_device out[GPU_MAX]);
 const uint32_t *decode_expert_rows(const struct decode *s); /* [n_layers, n_experts] the same counts as used */
 /* By rank of a device: bytes that decode_yield would free on it; whether it holds layers, loaded or not yet. */
 size_t decode_held_bytes(const struct decode *s, int device);

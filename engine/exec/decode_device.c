@@ -298,6 +298,7 @@ void decode_placement(const struct decode *s, struct placement_report *out) {
         if (d->has_head) placement_report_add(out, ends_row, "after the last layer");
         experts.item = PLACED_EXPERTS, experts.per_layer = d->n_expert_layers ? s->c->n_experts : d->pool_per_layer, experts.bytes = d->expert_bytes;
         for (int l = d->first, n = 0; n < d->n_expert_layers; l++) n += s->c->layer[l].moe, experts.last = l + 1;
+        experts.is_cached = !d->n_expert_layers, experts.choices = experts.per_layer ? decode_experts_choices(d) : 0;
         if (experts.per_layer) placement_report_add(out, experts, d->pool_why);
         placement_report_add(out, room, "kept free of weights");
     }
@@ -319,7 +320,10 @@ void decode_set_placement_why(struct decode *s, const char *layers_why) {
     struct placement_report list;
     snprintf(s->layers_why, sizeof s->layers_why, "%s", layers_why);
     decode_placement(s, &list);
-    placement_report_reasons(&list, s->placement_why, sizeof s->placement_why);
+    decode_experts_summary(s, s->placement_why, sizeof s->placement_why);
+    size_t at = strlen(s->placement_why);
+    if (at) at += (size_t)snprintf(s->placement_why + at, sizeof s->placement_why - at, "; ");
+    placement_report_reasons(&list, s->placement_why + at, sizeof s->placement_why - at);
 }
 
 int decode_devices_open(struct decode *s, struct error *e) {

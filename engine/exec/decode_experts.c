@@ -1,6 +1,9 @@
 /* Routed experts that stay on devices, all of a layer: how many layers, their uploads and evictions. The copies are
  * experts/resident_experts.h; some experts of every layer are experts/expert_pool.h. */
+#include <stdio.h>
+
 #include "engine/base/log.h"
+#include "engine/base/mem.h"
 #include "engine/exec/cpu_layer.h"
 #include "engine/exec/decode_internal.h"
 #include "engine/experts/expert_pool.h"
@@ -156,6 +159,66 @@ bool decode_experts_evict_layer(struct decode_device *d) {
     return false;
 }
 
+/* --- Reports ------------------------------------------------------------------------------------------------------------------------ */
+
+int decode_expert_devices(const struct decode *s, struct decode_expert_device out[GPU_MAX]) {
+    for (int i = 0; i < s->n_dev; i++) {
+        const struct decode_device *d = &s->dev[i];
+        out[i] = (struct decode_expert_device){.rank = d->rank, .selected = d->n_selected, .hits = d->n_hits};
+        out[i].cached = expert_pool_count(d, &out[i].cached_bytes);
+        for (int l = d->first; l < d->last; l++) {
+            out[i].layers += s->c->layer[l].moe;
+            out[i].resident_layers += d->layers[l].experts.view != NULL;
+            out[i].resident_bytes += d->layers[l].experts.bytes;
+        }
+    }
+    return s->n_dev;
+}
+
+/* The share of a layer's choices that fall on the n experts with the largest shares. */
+static double largest_shares(float *share, int n_experts, int n) {
+    double sum = 0;
+    for (; n > 0; n--) {
+        int best = 0;
+        for (int i = 1; i < n_experts; i++)
+            if (share[i] > share[best]) best = i;
+        sum += (double)share[best], share[best] = -1;
+    }
+    return sum;
+}
+double decode_experts_choices(const struct decode_device *d) {
+    const struct config *c = d->s->c;
+    float *share = mem_alloc((size_t)c->n_experts * sizeof *share + 1);
+    double sum = 0;
+    int moe = 0;
+    for (int l = d->first; l < d->last; l++) {
+        if (!c->layer[l].moe || moe++ < d->planned_expert_layers) continue;
+        const bool known = share && usage_profile_shares(d->s->m->usage, l, share);
+        sum += known ? largest_shares(share, c->n_experts, d->pool_per_layer) : (double)d->pool_per_layer / c->n_experts;
+    }
+    mem_free(share);
+    return moe ? (sum + d->planned_expert_layers) / moe : 0;
+}
+
+void decode_experts_summary(const struct decode *s, char *out, size_t cap) {
+    int moe = 0, there = 0, resident = 0, pools = 0;
+    bool pays = false;
+    for (int l = 0; l < s->c->n_layers; l++) moe += s->c->layer[l].moe, there += s->c->layer[l].moe && l < s->n_resident;
+    for (int i = 0; i < s->n_dev; i++) resident += s->dev[i].planned_expert_layers, pools += s->dev[i].pool_per_layer > 0;
+    for (int i = 0; i < s->n_dev; i++) pays |= device_experts_pay(s->m, s->dev[i].rank);
+    *out = 0;
+    if (!s->n_dev || !moe) return;
+    const char *why = s->is_tensor_parallel              ? "each device has a shard of every layer"
+                      : s->m->pool_request == BUDGET_OFF ? "none were to be kept on devices"
+                      : !pays                            ? "a device would be slower"
+                      : there < moe                      ? "devices have no room for all layers"
+                                                         : "devices have room for no more";
+    if (resident == moe) snprintf(out, cap, "devices compute all routed experts, since they have room for them");
+    else if (pools) snprintf(out, cap, "devices compute the routed experts that they cache, the CPU the others");
+    else if (resident) snprintf(out, cap, "the CPU computes the routed experts of %d of %d layers, since %s", moe - resident, moe, why);
+    else snprintf(out, cap, "the CPU computes all routed experts, since %s", why);
+}
+
 /* --- Record of selected experts -------------------------------------------------------------------------------------------------- */
 
 static size_t layer_picks(const struct decode *s) { return (size_t)DECODE_MAX_ROWS * (size_t)s->c->topk; }
@@ -195,5 +258,7 @@ void decode_experts_record_count(struct decode *s) {
                 const int32_t *ids = s->layer_ids + record_place(s, k, l);
                 for (int p = 0; p < s->micro_batch[k].n_dev * s->c->topk; p++)
                     if (ids[p] >= 0 && ids[p] < s->c->n_experts) s->expert_rows[(size_t)l * (size_t)s->c->n_experts + (size_t)ids[p]]++;
+                s->dev[i].n_selected += (uint64_t)(s->micro_batch[k].n_dev * s->c->topk);
+                s->dev[i].n_hits += (uint64_t)(s->micro_batch[k].n_dev * s->c->topk);
             }
 }

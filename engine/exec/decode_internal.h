@@ -77,6 +77,7 @@ struct decode_device {
     bool draft_full;              /* no further draft layer fits (draft_experts.c) */
     int planned_expert_layers;    /* its first MoE layers that have all their routed experts here: planned, */
     int n_expert_layers;          /* and as long as device KV leaves room */
+    uint64_t n_selected, n_hits;  /* as in struct decode_expert_device */
     int pool_per_layer;           /* routed experts per layer that the pool may hold (expert_pool.h) */
     int32_t *layer_ids;           /* [DECODE_MICRO_BATCHES, n_layers, DECODE_MAX_ROWS * topk] selections of layers with resident experts; NULL: none */
     int32_t *own_ids[DECODE_MICRO_BATCHES]; /* work[].ids as allocated: the other layers' selections */
@@ -176,7 +177,7 @@ struct decode {
     uint32_t *expert_rows;   /* [n_layers, n_experts] rows that selected each expert */
     uint64_t retry_clock;    /* clock at which loading is tried again */
     char layers_why[320];    /* reason for the layer assignment */
-    char placement_why[480]; /* all reasons, from placement_report.h */
+    char placement_why[640]; /* all reasons, from placement_report.h */
     struct decode_micro_batch micro_batch[DECODE_MICRO_BATCHES];
     int n_micros;
     enum dtype kv;               /* of KV caches */
@@ -254,6 +255,11 @@ void decode_experts_record_close(struct decode_device *d);
 void decode_experts_record_layer(struct decode_device *d, struct work *w, int micro, int layer); /* directs w->ids to the layer's place */
 int decode_experts_record_download(struct decode_device *d);                                     /* enqueued, at the end of a batch */
 void decode_experts_record_count(struct decode *s);                                              /* adds them to s->expert_rows */
+/* Expected share of the routers' choices in a device's layers that its planned experts serve: by the usage profile, or if all experts were
+ * chosen alike. */
+double decode_experts_choices(const struct decode_device *d);
+/* Writes one sentence that says which routed experts the CPU computes, and why; empty without devices or experts. */
+void decode_experts_summary(const struct decode *s, char *out, size_t cap);
 bool decode_experts_evict_layer(struct decode_device *d); /* evicts the last layer's experts, after queued work; false: there are none */
 
 /* decode_lock.c */

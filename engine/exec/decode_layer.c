@@ -294,6 +294,7 @@ int decode_layer_cpu_experts(struct decode *s, struct decode_micro_batch *m, int
     struct decode_device *d = first ? decode_device_of(s, layer) : NULL;
     struct work own = *w; /* minus what the device computes */
     double expected = 0;
+    if (d) d->n_selected += (uint64_t)(first * s->c->topk);
     if (d && d->pool) TRY(expert_pool_run(d, m, layer, &own.ids, &expected));
     TRY(cpu_prepare_experts(s->m, &own, layer, m->n, e));
     double begin = clock_now();

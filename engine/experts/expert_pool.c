@@ -248,6 +248,16 @@ void expert_pool_mark_resident(const struct decode_device *d, int8_t *where) {
             if (layer_slots(x, l)[k].expert >= 0) where[(size_t)l * n + (size_t)layer_slots(x, l)[k].expert] = (int8_t)d->rank;
 }
 
+int expert_pool_count(const struct decode_device *d, uint64_t *bytes) {
+    const struct expert_pool *x = d->pool;
+    int n = 0;
+    *bytes = 0;
+    for (int l = d->first; l < d->last && x; l++)
+        for (int k = 0; k < x->slots_per_layer; k++)
+            if (is_pool_layer(d, l) && layer_slots(x, l)[k].expert >= 0) n++, *bytes += expert_pool_slot_bytes(d->s->m, l);
+    return n;
+}
+
 /* False when the device takes longer for one expert than the CPU for all of a token's. */
 static bool device_pays(const struct expert_pool *x) { return cost_table_at(&x->cost[1], 1) < x->d->s->c->topk * cost_table_at(&x->cost[0], 1); }
 
@@ -596,6 +606,7 @@ int expert_pool_run(struct decode_device *d, struct decode_micro_batch *m, int l
             }
     }
     s->counts.selected += (uint64_t)n, s->counts.hits += (uint64_t)many;
+    d->n_hits += (uint64_t)pairs;
     TRY(gpu_event_wait(x->ready[micro][layer % 2], x->compute));
     TRY(gpu_fill(x->compute, x->y[micro], 0, (size_t)m->n_dev * (size_t)s->c->hidden * 4));
     TRY(gpu_copy(x->compute, x->token[micro], x->host_token[micro], (size_t)pairs * 4, GPU_H2D)); /* 0 bytes: no copy */

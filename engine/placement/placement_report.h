@@ -1,6 +1,7 @@
 #pragma once
 /* Lists the residency of every part of a model while sessions decode, with reasons; printed by --inspect and --explain. Host
  * memory (or the mapped file) always holds every weight; a device row describes copies. Pure. */
+#include <stdbool.h>
 #include <stddef.h>
 
 enum placement_item { PLACED_EMBEDDING, PLACED_LAYERS, PLACED_HEAD, PLACED_EXPERTS, PLACED_RESERVE };
@@ -9,6 +10,8 @@ struct placement_row {
     int device;      /* rank; -1: host memory */
     int first, last; /* layers, for PLACED_LAYERS and PLACED_EXPERTS */
     int per_layer;   /* PLACED_EXPERTS: experts per layer */
+    bool is_cached;  /* PLACED_EXPERTS: in a pool, evictable by score; else resident */
+    double choices;  /* PLACED_EXPERTS: expected share of the routers' choices in `layers` that they serve; by the usage profile, if there is one */
     size_t bytes;    /* PLACED_RESERVE: kept free of weights */
     char why[256];
 };

@@ -124,7 +124,7 @@ struct engine {
     enum exec_mode next_exec;                                 /* mode of the next decode batch */
     double batch_expected_s;                                  /* predicted seconds of it */
     struct policy_decode_out explained_decision;              /* decision that decode_why describes */
-    char decode_why[400];
+    char decode_why[560];
     struct mtp *mtp;                 /* NULL: unused */
     struct int4 *int4;               /* NULL: unused */
     struct model_draft *model_draft; /* NULL: unused */

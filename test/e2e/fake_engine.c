@@ -312,7 +312,9 @@ uint64_t engine_token_bytes(const struct engine *e) { return 1000; }
 /* Three layers, the first without experts. In the second one expert is used most, one never, one is on device 1; in the third all are equal. */
 int engine_announce(struct engine *e, const struct announced_load *load) { return 0; }
 int engine_expert_map(struct engine *e, struct expert_map *m, struct error *err) {
-    *m = (struct expert_map){3, 8, mem_calloc(24, sizeof *m->n_used), mem_alloc(24)};
+    *m = (struct expert_map){.n_layers = 3, .n_experts = 8, .n_used = mem_calloc(24, sizeof *m->n_used), .device_rank = mem_alloc(24), .n_devices = 2};
+    m->device[0] = (struct expert_device){.layers = 1, .resident_layers = 1, .resident_bytes = 3000000, .chosen = 70, .hits = 70};
+    m->device[1] = (struct expert_device){.rank = 1, .layers = 1, .cached = 1, .cached_bytes = 500000, .chosen = 152, .hits = 100};
     if (!m->n_used || !m->device_rank) return error_set(err, ERR_MEMORY, "no memory");
     memset(m->device_rank, -1, 24);
     for (int i = 8; i < 24; i++) m->n_used[i] = 10;

@@ -134,4 +134,10 @@ for kind, first, step in (("copy", 20, 61), ("launch", 20, 97), ("alloc", 3, 37)
 for more, has in (([], True), (NONE, False), (LAYERS, True), (["--expert-cache", "auto"], True)):
     rc, out, err = run("--gpus", "emu:1", "--inspect", *more)
     check(not rc and bool(re.search(r"routed experts: all experts of 4 of 4 layers", " ".join(out.split()))) == has, "--inspect", *more, out, err)
+for model, mem, word in (("ember:", "", "devices compute all routed experts, since they have room"), ("ember:", ",mem=12M", "the CPU computes the routed experts of ")):
+    rc, out, err = greedy(model, 9, SCALAR + device(1, mem) + ["--prefill", "cpu", "--decode", "hybrid", "-c", "512"], 5)
+    check(not rc and word in err, "--explain", mem, err)
+    rc, out, err = run("--gpus", "emu:1,cpu=scalar" + mem, "--inspect", "--json", "-c", "512")
+    rows = [r for r in json.loads(out)["runs"]["where"] if "class" in r]
+    check(len(rows) == 1 and rows[0]["class"] == "resident" and (rows[0]["choices"] == 1) == (not mem) and rows[0]["bytes"] > 1e6, "--inspect", mem, rows)
 sys.exit(end())

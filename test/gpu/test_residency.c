@@ -63,9 +63,17 @@ static struct event run_turn(struct engine *e, int n, int first, int answer, uin
 static int count_resident(struct engine *e) {
     struct expert_map m;
     struct error err = {0};
-    int n = 0;
+    int n = 0, listed = 0;
     if (engine_expert_map(e, &m, &err)) die("map", &err);
+    for (int i = 0; i < m.n_devices; i++) { /* the devices' figures agree with the map */
+        const struct expert_device *d = &m.device[i];
+        const bool whole = d->resident_layers == d->layers && d->layers > 0;
+        listed += d->resident_layers * EXPERTS + d->cached;
+        CHECK(d->hits <= d->chosen && (!d->resident_layers || d->resident_bytes > 0) && (!d->cached || d->cached_bytes > 0), "figures of device %d", d->rank);
+        CHECK(!whole || d->hits == d->chosen, "device %d computed %" PRIu64 " of %" PRIu64 " choices", d->rank, d->hits, d->chosen);
+    }
     for (int i = 0; i < m.n_layers * m.n_experts; i++) n += m.device_rank[i] >= 0;
+    CHECK(listed == n, "devices list %d experts, the map %d", listed, n);
     engine_expert_map_free(&m);
     return n;
 }
