@@ -151,7 +151,7 @@ struct cost_prefill {
     double keys;         /* mean cached positions of those */
     bool is_resident;    /* BLEND: all weights but routed experts are already on the device */
     int n_expert_layers; /* number of layers whose routed experts are already on the device */
-    int n_dense_layers;  /* SLP, DSLP: number of layers whose other weights are; of several devices, that with the fewest, as above */
+    int n_dense_layers;  /* SLP, DSLP: number of layers whose other weights are; with several ranks both count layers that all of them keep */
 };
 double cost_prefill(const struct cost_machine *m, const struct cost_model *q, const struct cost_prefill *p);
 /* Number of layers whose attention block, shared expert and KV cache of `positions` fit into `bytes`. */

@@ -57,11 +57,6 @@ static int stream_device(const struct policy_machine *m, const struct policy_pre
         if (m->free[i] >= in->need_bytes[PREFILL_SLP] && (best < 0 || streams_better(m, i, best, in->n_decoding > 0))) best = i;
     return best;
 }
-static int fewest(const int *layers, int n) {
-    int least = layers[0];
-    for (int i = 1; i < n; i++) least = layers[i] < least ? layers[i] : least;
-    return least;
-}
 
 /* Whether a blend runs layers on the device: where decode does, or would. */
 static bool has_layers(const struct policy_machine *m, int device) {
@@ -110,10 +105,10 @@ static double expected_prefill_s(const struct policy_machine *m, const struct po
                              .is_resident = in->dense_resident,
                              .n_expert_layers = m->n_expert_layers};
     if (mode == PREFILL_SLP || mode == PREFILL_DSLP) { /* decoding sessions run elsewhere */
-        const int device = stream_device(m, in), n = usable_devices(m);
+        const int device = stream_device(m, in);
         p.n_decoding = 0;
-        p.n_dense_layers = mode == PREFILL_SLP ? m->dense_layers[device] : fewest(m->dense_layers, n);
-        p.n_expert_layers = mode == PREFILL_SLP ? m->expert_layers[device] : fewest(m->expert_layers, n);
+        p.n_dense_layers = mode == PREFILL_SLP ? m->dense_layers[device] : 0; /* DSLP: a rank that keeps a layer waits for the others to upload theirs */
+        p.n_expert_layers = mode == PREFILL_SLP ? m->expert_layers[device] : 0;
     }
     return cost_prefill(m->cost, m->model, &p);
 }
