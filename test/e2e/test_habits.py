@@ -106,17 +106,19 @@ class Habits(driver.ChatCase):
         self.assertIn("this downloads it: hf download Qwen/Qwen3-30B", err)
 
     def test_default_model_is_listed(self):
-        path = self.write("elsewhere/model/config.json", "{}")[: -len("/config.json")]
+        path = self.model("elsewhere/model")
         self.assertFalse(any("default" in row for row in json.loads(self.run_bin("--models", "--json")[1])))
         self.assertEqual(self.run_bin("--use", path)[0], 0)
         rows = json.loads(self.run_bin("--models", "--json")[1])
         self.assertEqual([(row["name"], row["dir"]) for row in rows if row.get("default")], [("model", path)])
         self.assertRegex(self.run_bin("--models")[1].decode(), r"(?m)^model .* \(default\)$")
         for name in ("model", "MOD"):  # the last name opens it, as those of other models; here -m overrides the default
-            self.assertIn(path + "/config.json", self.run_bin("-m", name, "-p", "x")[2])
+            self.assertEqual(self.run_bin("-m", name, "--save", name, "-p", "x")[0], 0)
+            with open(self.session_file(name)) as f:
+                self.assertEqual(json.load(f)["body"]["path"], path)
         self.write("models/model/config.json", "{}")
         listed = [row["name"] for row in json.loads(self.run_bin("--models", "--json", env={"HEARTH_MODEL_PATH": os.path.join(self.home, "models")})[1])]
-        self.assertEqual(listed, ["ember", "model", path])
+        self.assertEqual(listed, ["ember", path, "model"])
         hub = ".cache/huggingface/hub/models--Org--Small"
         self.write(hub + "/refs/main", "abc")
         self.write(hub + "/snapshots/abc/config.json", "{}")
