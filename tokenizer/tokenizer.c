@@ -99,6 +99,8 @@ const char *tokenizer_token_bytes(const struct tokenizer *t, int32_t id, size_t 
     return t->vocab.pool + p->pool_offset;
 }
 int32_t tokenizer_added_id(const struct tokenizer *t, const char *token) { return added_tokens_id(t, token, strlen(token)); }
+bool tokenizer_strips_start(const struct tokenizer *t) { return t->decoding.unmark_first || t->decoding.n_strip; }
+bool tokenizer_joins_with_space(const struct tokenizer *t) { return t->decoding.join_with_space; }
 int32_t tokenizer_bos(const struct tokenizer *t) { return t->bos; }
 
 /* ---- encoder pool ----

@@ -19,6 +19,10 @@ int tokenizer_n_ids(const struct tokenizer *t); /* ids are 0 .. vocab - 1, added
 const char *tokenizer_token_bytes(const struct tokenizer *t, int32_t id, size_t *n, bool *special);
 int32_t tokenizer_added_id(const struct tokenizer *t, const char *token); /* of an added token, or -1 */
 
+/* How the decoder makes text of the bytes of tokens: whether it removes a space from the beginning of a text, and whether it puts one between tokens. */
+bool tokenizer_strips_start(const struct tokenizer *t);
+bool tokenizer_joins_with_space(const struct tokenizer *t);
+
 /* Origin of prompt text. Added (control) tokens are recognized only in TEXT_TEMPLATE. TEXT_VALUE came from a user, a document or a tool and is always plain
  * text. */
 enum text_origin { TEXT_VALUE, TEXT_TEMPLATE };

@@ -14,13 +14,14 @@ EXPERTS = TRANSFER + ["engine/experts", "engine/placement"]
 EXEC = EXPERTS + ["engine/exec", "engine/exec/stream", "engine/exec/throughput"]
 SCHEDULE = EXEC + ["engine/draft", "engine/schedule"]
 TERMINAL = ["engine/base", "cli/options"]
-TURN = TERMINAL + ["cli/terminal", "cli", "engine/engine.h", "engine/ember/topic.h", "tokenizer", "tokenizer/chat"]
+TURN = TERMINAL + ["cli/terminal", "cli", "engine/engine.h", "engine/ember/topic.h", "tokenizer", "tokenizer/chat", "tokenizer/grammar"]
 RULES = {
     "engine/base": [],
     "cpu": ["engine/base"],
     "tokenizer": ["engine/base"],
     "tokenizer/jinja": ["engine/base", "tokenizer"],
     "tokenizer/chat": ["engine/base", "tokenizer", "tokenizer/jinja"],
+    "tokenizer/grammar": ["engine/base", "tokenizer"],
     "gpu": ["engine/base"],
     "engine/model": ["engine/base"],
     "engine/weights": ["engine/base", "engine/model", "cpu/numa.h", "cpu/pool.h"],

@@ -1,0 +1,87 @@
+/* Writes texts of a grammar at random, for test_grammar_walk.py: reads {"kind": ..., "source": ..., "seed": ..., "count": ...} lines from stdin and writes
+ * {"texts": [...]} or {"error": ...} for each. Steps are random bytes that the automaton allows; after a while the shortest way out. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/buf.h"
+#include "engine/base/json.h"
+#include "tokenizer/grammar/automaton.h"
+#include "tokenizer/grammar/source.h"
+
+static uint64_t state;
+static uint32_t draw(uint32_t n) {
+    state = state * 6364136223846793005u + 1442695040888963407u;
+    return (uint32_t)((state >> 33) % n);
+}
+
+/* Appends one text to out; false: a dead end, which a grammar must not have. */
+static bool walk(struct automaton *a, uint32_t patience, struct buf *out) {
+    state_id s = automaton_start(a);
+    for (uint32_t n = 0;; n++) {
+        uint8_t next[256];
+        uint32_t n_next = 0, least = UINT32_MAX;
+        if (automaton_is_final(a, s) || (automaton_is_complete(a, s) && (n > patience || !draw(4)))) return true;
+        for (int b = 0; b < 256; b++) {
+            const state_id to = automaton_step(a, s, (uint8_t)b);
+            if (!to) continue;
+            if (n > patience && automaton_missing(a, to) > least) continue;
+            if (n > patience && automaton_missing(a, to) < least) n_next = 0, least = automaton_missing(a, to);
+            next[n_next++] = (uint8_t)b;
+        }
+        if (!n_next) return false;
+        const uint8_t byte = next[draw(n_next)];
+        buf_char(out, (char)byte);
+        s = automaton_step(a, s, byte);
+    }
+}
+
+static void answer(const struct json *j, struct buf *out) {
+    static const char *const kinds[] = {"schema", "json-object", "regex", "gbnf", "choices"};
+    const struct json *text = json_get(j, "source");
+    struct grammar_source source = {.text = text->string, .n = text->n};
+    struct grammar *g = NULL;
+    struct automaton *a = NULL;
+    struct error e = {0};
+    for (int k = 0; k < 5; k++)
+        if (json_is(json_get(j, "kind"), kinds[k])) source.kind = (enum source_kind)k;
+    state = (uint64_t)json_int(json_get(j, "seed"), 1) * 7919 + 1;
+    if (source_compile(&source, &g, &e) || automaton_open(&a, g, &e)) {
+        buf_str(out, "{\"error\": ");
+        json_quote(out, e.text, strlen(e.text));
+    } else {
+        buf_str(out, "{\"texts\": [");
+        for (int64_t i = 0; i < json_int(json_get(j, "count"), 1); i++) {
+            struct buf one = {0};
+            buf_str(&one, "");
+            if (!walk(a, 20 + draw(300), &one)) buf_str(&one, "<dead end>");
+            buf_str(out, i ? ", " : "");
+            json_quote(out, one.data, one.len);
+            buf_free(&one);
+        }
+        buf_char(out, ']');
+    }
+    buf_str(out, "}\n");
+    automaton_close(&a);
+    grammar_free(&g);
+}
+
+int main(void) {
+    char *line = NULL;
+    size_t cap = 0;
+    ssize_t n;
+    while ((n = getline(&line, &cap, stdin)) > 0) {
+        struct arena arena = {0};
+        struct json j;
+        struct error e = {0};
+        struct buf out = {0};
+        if (json_parse(&arena, line, (size_t)n, 0, "line", &j, &e)) return fprintf(stderr, "%s\n", e.text), 1;
+        answer(&j, &out);
+        fwrite(out.data, 1, out.len, stdout);
+        fflush(stdout);
+        buf_free(&out);
+        arena_free(&arena);
+    }
+    free(line);
+    return 0;
+}

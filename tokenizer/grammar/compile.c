@@ -1,0 +1,250 @@
+#include <string.h>
+
+#include "engine/base/mem.h"
+#include "tokenizer/grammar/internal.h"
+
+/* Turns expressions into rules and computes what the automaton needs of them: shortest texts, nesting, empty rules. */
+
+enum { NO_TEXT = UINT32_MAX, NO_NEST = 255 };
+
+static int out_of(struct grammar *g, int code, struct error *e) {
+    if (code == ERR_MEMORY) return error_set(e, ERR_MEMORY, "no memory for the grammar");
+    return error_set(e, ERR_USAGE, "the grammar is too large: at most %d symbols", GRAMMAR_MAX_ELEMS);
+}
+
+/* ---- rules ---- */
+
+struct queue { /* expressions whose rules have no alternatives yet, in the order of their rules */
+    expr_id *v;
+    size_t n, cap;
+};
+
+/* Returns the rule of an expression and queues the expression if the rule is new. */
+static uint32_t rule_of(struct grammar *g, struct queue *q, expr_id x) {
+    struct expr *p = &g->exprs[x];
+    if (p->rule) return p->rule - 1;
+    if (mem_grow(&g->rules, &g->cap_rules, g->n_rules + 1, sizeof *g->rules) || mem_grow(&q->v, &q->cap, q->n + 1, sizeof *q->v)) {
+        g->failed = ERR_MEMORY;
+        return 0;
+    }
+    q->v[q->n++] = x;
+    g->rules[g->n_rules] = (struct rule){.is_lexeme = p->kind == EXPR_RULE && p->is_lexeme, .nests = p->kind == EXPR_RULE && p->nests};
+    p->rule = (uint32_t)++g->n_rules;
+    return p->rule - 1;
+}
+
+static void add_elem(struct grammar *g, struct elem x) {
+    if (g->failed) return;
+    if (g->n_elems >= GRAMMAR_MAX_ELEMS) g->failed = ERR_USAGE;
+    else if (mem_grow(&g->elems, &g->cap_elems, g->n_elems + 1, sizeof *g->elems)) g->failed = ERR_MEMORY;
+    else g->elems[g->n_elems++] = x;
+}
+
+/* A list of expressions that are still to be visited. */
+struct pending {
+    expr_id *v;
+    size_t n, cap;
+};
+static void push(struct grammar *g, struct pending *p, expr_id x) {
+    if (mem_grow(&p->v, &p->cap, p->n + 1, sizeof *p->v)) g->failed = ERR_MEMORY;
+    else p->v[p->n++] = x;
+}
+
+static void add_sequence(struct grammar *g, struct queue *q, struct pending *todo, uint32_t *single, expr_id from) {
+    const size_t base = todo->n;
+    for (push(g, todo, from); todo->n > base && !g->failed;) {
+        const expr_id x = todo->v[--todo->n];
+        const struct expr p = g->exprs[x];
+        switch ((enum expr_kind)p.kind) {
+        case EXPR_CONSTANT: break; /* EMPTY */
+        case EXPR_SEQ:
+            push(g, todo, p.b);
+            push(g, todo, p.a);
+            break;
+        case EXPR_LITERAL:
+            for (uint32_t i = 0; i < p.b; i++) {
+                const uint8_t c = g->bytes[p.a + i];
+                struct byte_set s = {0};
+                byte_set_add(&s, c, c);
+                if (!single[c]) single[c] = grammar_add_set(g, &s) + 1;
+                add_elem(g, (struct elem){.kind = ELEM_CLASS, .arg = single[c] - 1});
+            }
+            break;
+        case EXPR_CLASS: add_elem(g, (struct elem){.kind = ELEM_CLASS, .arg = p.a}); break;
+        case EXPR_REPEAT: add_elem(g, (struct elem){.kind = ELEM_REPEAT, .arg = rule_of(g, q, p.a), .lo = p.lo, .hi = p.hi}); break;
+        case EXPR_ALT:
+        case EXPR_RULE: add_elem(g, (struct elem){.kind = ELEM_RULE, .arg = rule_of(g, q, x)}); break;
+        }
+    }
+    add_elem(g, (struct elem){.kind = ELEM_END});
+}
+
+static void add_alternatives(struct grammar *g, struct queue *q, uint32_t rule, uint32_t *single) {
+    struct pending todo = {0};
+    expr_id x = q->v[rule];
+    g->rules[rule].first_alt = (uint32_t)g->n_alts;
+    if (g->exprs[x].kind == EXPR_RULE) x = g->exprs[x].a;
+    for (push(g, &todo, x); todo.n && !g->failed;) {
+        const expr_id y = todo.v[--todo.n];
+        if (y == EXPR_NEVER) continue;
+        if (g->exprs[y].kind == EXPR_ALT) {
+            push(g, &todo, g->exprs[y].b);
+            push(g, &todo, g->exprs[y].a);
+            continue;
+        }
+        if (mem_grow(&g->alts, &g->cap_alts, g->n_alts + 1, sizeof *g->alts)) g->failed = ERR_MEMORY;
+        else g->alts[g->n_alts++] = (uint32_t)g->n_elems;
+        add_sequence(g, q, &todo, single, y);
+    }
+    g->rules[rule].n_alts = (uint32_t)g->n_alts - g->rules[rule].first_alt;
+    mem_free(todo.v);
+}
+
+/* ---- properties ---- */
+
+static uint32_t add_bytes(uint32_t a, uint64_t b) {
+    return a == NO_TEXT || b >= NO_TEXT || a + b >= NO_TEXT / 2 ? (a == NO_TEXT || b >= NO_TEXT ? NO_TEXT : NO_TEXT / 2) : (uint32_t)(a + b);
+}
+
+static uint32_t elem_min(const struct grammar *g, const struct elem *x) {
+    if (x->kind == ELEM_CLASS) return 1;
+    const uint32_t min = g->rules[x->arg].min;
+    if (x->kind == ELEM_RULE) return min;
+    return !x->lo ? 0 : min == NO_TEXT ? NO_TEXT : add_bytes(0, (uint64_t)min * x->lo < NO_TEXT / 2 ? (uint64_t)min * x->lo : NO_TEXT / 2);
+}
+static uint8_t elem_nest(const struct grammar *g, const struct elem *x) {
+    return x->kind == ELEM_RULE || (x->kind == ELEM_REPEAT && x->lo) ? g->rules[x->arg].min_nest : 0;
+}
+static bool elem_nullable(const struct grammar *g, const struct elem *x) {
+    return x->kind == ELEM_RULE ? g->rules[x->arg].nullable : x->kind == ELEM_REPEAT && (!x->lo || g->rules[x->arg].nullable);
+}
+
+/* Recomputes a rule from the rules that it uses. Returns whether anything changed. */
+static bool update_rule(struct grammar *g, struct rule *r) {
+    uint32_t min = NO_TEXT;
+    int nest = NO_NEST;
+    bool can_nest = r->nests, nullable = false;
+    for (uint32_t a = 0; a < r->n_alts; a++) {
+        const struct elem *x = &g->elems[g->alts[r->first_alt + a]];
+        uint32_t bytes = 0;
+        int levels = 0;
+        bool empty = true;
+        for (; x->kind != ELEM_END; x++) {
+            bytes = add_bytes(bytes, elem_min(g, x));
+            if (elem_nest(g, x) > levels) levels = elem_nest(g, x);
+            empty = empty && elem_nullable(g, x);
+            can_nest |= x->kind != ELEM_CLASS && g->rules[x->arg].can_nest;
+        }
+        if (bytes < min) min = bytes;
+        if (levels < nest) nest = levels;
+        nullable |= empty;
+    }
+    nest = nest + r->nests > NO_NEST ? NO_NEST : nest + r->nests;
+    const bool changed = min != r->min || nest != r->min_nest || can_nest != r->can_nest || nullable != r->nullable;
+    r->min = min, r->min_nest = (uint8_t)nest, r->can_nest = can_nest, r->nullable = nullable;
+    return changed;
+}
+
+static void compute_rules(struct grammar *g) {
+    bool changed = true;
+    for (size_t i = 0; i < g->n_rules; i++) g->rules[i].min = NO_TEXT, g->rules[i].min_nest = NO_NEST;
+    while (changed) {
+        changed = false;
+        for (size_t i = g->n_rules; i-- > 0;) changed |= update_rule(g, &g->rules[i]);
+        for (size_t i = 0; i < g->n_rules; i++) changed |= update_rule(g, &g->rules[i]);
+    }
+}
+
+/* Removes alternatives that match nothing, and sets what the rest of each alternative needs. */
+static int finish_alternatives(struct grammar *g, struct error *e) {
+    for (size_t i = 0; i < g->n_rules; i++) {
+        struct rule *r = &g->rules[i];
+        uint32_t kept = 0;
+        for (uint32_t a = 0; a < r->n_alts; a++) {
+            const uint32_t begin = g->alts[r->first_alt + a];
+            struct elem *first = &g->elems[begin], *x = first;
+            for (; x->kind != ELEM_END; x++) {
+                if (x->kind != ELEM_REPEAT) continue;
+                if (g->rules[x->arg].min == NO_TEXT && !x->lo) x->hi = 0;
+                if (!g->rules[x->arg].nullable || x->hi == GRAMMAR_UNBOUNDED || !x->hi) continue;
+                if (x->hi > GRAMMAR_MAX_EMPTY_REPEAT)
+                    return error_set(e, ERR_USAGE, "an expression that may be empty is repeated up to %u times; the limit is %d", x->hi,
+                                     GRAMMAR_MAX_EMPTY_REPEAT);
+                x->lo = 0;
+            }
+            for (uint32_t bytes = 0, levels = 0; x-- > first;) {
+                if (x->kind == ELEM_REPEAT && g->rules[x->arg].nullable) x->lo = 0;
+                bytes = x->rest = add_bytes(bytes, elem_min(g, x));
+                if (elem_nest(g, x) > levels) levels = elem_nest(g, x);
+                x->nest = (uint8_t)levels;
+            }
+            if (first->kind == ELEM_END || first->rest != NO_TEXT) g->alts[r->first_alt + kept++] = begin;
+        }
+        r->n_alts = kept;
+    }
+    return 0;
+}
+
+/* ---- left recursion ---- */
+
+struct visit { /* a rule whose first symbols are being visited */
+    uint32_t rule, alt, elem;
+};
+
+/* Finds the next rule at the beginning of v's rule. Returns false after the last one. */
+static bool next_first(const struct grammar *g, struct visit *v, uint32_t *out) {
+    const struct rule *r = &g->rules[v->rule];
+    for (; v->alt < r->n_alts; v->alt++, v->elem = 0) {
+        const uint32_t begin = g->alts[r->first_alt + v->alt];
+        const struct elem *x = &g->elems[begin + v->elem];
+        if (v->elem && !elem_nullable(g, x - 1)) continue;
+        if (x->kind == ELEM_END) continue;
+        v->elem++;
+        if (x->kind == ELEM_CLASS) continue;
+        *out = x->arg;
+        return true;
+    }
+    return false;
+}
+
+static int refuse_left_recursion(struct grammar *g, struct error *e) {
+    enum { UNSEEN, OPEN, DONE };
+    struct visit *path = mem_alloc((g->n_rules + 1) * sizeof *path);
+    uint8_t *seen = mem_calloc(g->n_rules + 1, 1);
+    int rc = path && seen ? 0 : out_of(g, ERR_MEMORY, e);
+    for (uint32_t i = 0; i < g->n_rules && !rc; i++) {
+        if (seen[i]) continue;
+        size_t n = 0;
+        path[n++] = (struct visit){.rule = i};
+        seen[i] = OPEN;
+        while (n && !rc) {
+            uint32_t first;
+            if (!next_first(g, &path[n - 1], &first)) seen[path[--n].rule] = DONE;
+            else if (seen[first] == OPEN) rc = error_set(e, ERR_USAGE, "left recursion: a rule begins with itself");
+            else if (!seen[first]) {
+                seen[first] = OPEN;
+                path[n++] = (struct visit){.rule = first};
+            }
+        }
+    }
+    mem_free(path);
+    mem_free(seen);
+    return rc;
+}
+
+int grammar_finish(struct grammar *g, expr_id root, struct error *e) {
+    struct queue q = {0};
+    uint32_t single[256] = {0};
+    if (!g->failed && root == EXPR_NEVER) return error_set(e, ERR_USAGE, "no text matches it");
+    if (!g->failed) rule_of(g, &q, root);
+    for (uint32_t i = 0; i < q.n && !g->failed; i++) add_alternatives(g, &q, i, single);
+    mem_free(q.v);
+    if (g->failed || !root) return out_of(g, g->failed, e);
+    compute_rules(g);
+    if (g->rules[0].min == NO_TEXT || g->rules[0].min_nest > GRAMMAR_MAX_NEST)
+        return error_set(e, ERR_USAGE, "no text matches it, or every text nests deeper than %d levels", GRAMMAR_MAX_NEST);
+    int rc = finish_alternatives(g, e);
+    if (!rc) rc = refuse_left_recursion(g, e);
+    g->compiled = (struct grammar_rules){.elems = g->elems, .sets = g->sets, .rules = g->rules, .alts = g->alts, .n_elems = g->n_elems};
+    return rc;
+}

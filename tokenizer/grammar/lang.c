@@ -1,0 +1,384 @@
+#include "tokenizer/grammar/lang.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/hash.h"
+#include "engine/base/utf8.h"
+
+enum { MAX_NFA = 40000, MAX_STATES = 20000, MAX_EDGES = 400000, LAST = 0x10FFFF, NONE = UINT32_MAX };
+
+static int too_large(struct error *e) { return error_set(e, ERR_USAGE, "too complex: more than %d states", MAX_STATES); }
+static int no_memory(struct error *e) { return error_set(e, ERR_MEMORY, "no memory for a pattern"); }
+
+/* ---- results ---- */
+
+struct maker { /* a language under construction; heap until finish() */
+    struct lang_state *states;
+    struct lang_edge *edges;
+    size_t n_states, n_edges, cap_states, cap_edges;
+};
+
+static int add_edge(struct maker *m, uint32_t from, uint32_t to, uint32_t target) {
+    if (m->n_edges >= MAX_EDGES) return ERR_USAGE;
+    if (mem_grow(&m->edges, &m->cap_edges, m->n_edges + 1, sizeof *m->edges)) return ERR_MEMORY;
+    struct lang_edge *last = m->n_edges > m->states[m->n_states - 1].first ? &m->edges[m->n_edges - 1] : NULL;
+    if (last && last->to + 1 == from && last->target == target) last->to = to;
+    else m->edges[m->n_edges++] = (struct lang_edge){from, to, target};
+    return 0;
+}
+static int begin_state(struct maker *m, bool accepts) {
+    if (m->n_states >= MAX_STATES) return ERR_USAGE;
+    if (mem_grow(&m->states, &m->cap_states, m->n_states + 1, sizeof *m->states)) return ERR_MEMORY;
+    m->states[m->n_states++] = (struct lang_state){.first = (uint32_t)m->n_edges, .accepts = accepts};
+    return 0;
+}
+static int finish(struct maker *m, int rc, struct arena *a, struct lang *out, struct error *e) {
+    *out = (struct lang){0};
+    for (size_t i = 0; i < m->n_states; i++) m->states[i].n = (uint32_t)((i + 1 < m->n_states ? m->states[i + 1].first : m->n_edges) - m->states[i].first);
+    if (!rc) {
+        out->states = arena_alloc(a, (m->n_states + 1) * sizeof *out->states);
+        out->edges = arena_alloc(a, (m->n_edges + 1) * sizeof *out->edges);
+        if (!out->states || !out->edges) rc = ERR_MEMORY;
+        else {
+            if (m->n_states) memcpy(out->states, m->states, m->n_states * sizeof *out->states);
+            if (m->n_edges) memcpy(out->edges, m->edges, m->n_edges * sizeof *out->edges);
+            out->n_states = (uint32_t)m->n_states, out->n_edges = (uint32_t)m->n_edges;
+        }
+    }
+    mem_free(m->states);
+    mem_free(m->edges);
+    return !rc ? 0 : rc == ERR_MEMORY ? no_memory(e) : too_large(e);
+}
+
+int lang_string(struct arena *a, const char *s, size_t n, struct lang *out, struct error *e) {
+    struct maker m = {0};
+    int rc = begin_state(&m, !n);
+    for (const char *end = s + n; s < end && !rc;) {
+        const uint32_t c = utf8_next(&s);
+        rc = add_edge(&m, c, c, (uint32_t)m.n_states);
+        if (!rc) rc = begin_state(&m, s == end);
+    }
+    return finish(&m, rc, a, out, e);
+}
+
+int lang_length(struct arena *a, uint32_t lo, uint32_t hi, struct lang *out, struct error *e) {
+    const uint32_t last = hi == GRAMMAR_UNBOUNDED ? lo : hi;
+    struct maker m = {0};
+    int rc = 0;
+    for (uint32_t i = 0; i <= last && !rc; i++) {
+        rc = begin_state(&m, i >= lo);
+        if (!rc && (i < last || hi == GRAMMAR_UNBOUNDED)) rc = add_edge(&m, 0, LAST, i < last ? i + 1 : i);
+    }
+    return finish(&m, rc, a, out, e);
+}
+
+int lang_printable(struct arena *a, bool ascii, struct lang *out, struct error *e) {
+    struct maker m = {0};
+    int rc = begin_state(&m, true);
+    if (!rc) rc = add_edge(&m, 0x20, 0x7E, 0);
+    if (!rc && !ascii) rc = add_edge(&m, 0xA0, LAST, 0);
+    return finish(&m, rc, a, out, e);
+}
+
+/* ---- nondeterministic automata (Thompson) ---- */
+
+enum nfa_kind { NFA_SPLIT, NFA_SET, NFA_START, NFA_END, NFA_MATCH };
+struct nfa_state {
+    uint8_t kind;
+    uint32_t a, b; /* next states; NONE: none */
+    const struct regex *set;
+};
+struct nfa {
+    struct nfa_state *v;
+    size_t n, cap;
+    int failed;
+};
+static uint32_t add_state(struct nfa *f, struct nfa_state s) {
+    if (f->n >= MAX_NFA) f->failed = ERR_USAGE;
+    else if (!f->failed && mem_grow(&f->v, &f->cap, f->n + 1, sizeof *f->v)) f->failed = ERR_MEMORY;
+    if (f->failed) return 0;
+    f->v[f->n] = s;
+    return (uint32_t)f->n++;
+}
+
+/* Adds r in front of state `next`; returns its first state. */
+static uint32_t build(struct nfa *f, const struct regex *r, uint32_t next) {
+    if (f->failed) return 0;
+    switch ((enum regex_kind)r->kind) {
+    case REGEX_EMPTY: return next;
+    case REGEX_SET: return add_state(f, (struct nfa_state){NFA_SET, next, NONE, r});
+    case REGEX_START: return add_state(f, (struct nfa_state){NFA_START, next, NONE, NULL});
+    case REGEX_END: return add_state(f, (struct nfa_state){NFA_END, next, NONE, NULL});
+    case REGEX_CAT: return build(f, r->a, build(f, r->b, next));
+    case REGEX_ALT: {
+        const uint32_t a = build(f, r->a, next), b = build(f, r->b, next);
+        return add_state(f, (struct nfa_state){NFA_SPLIT, a, b, NULL});
+    }
+    case REGEX_REPEAT: break;
+    }
+    if (r->hi == GRAMMAR_UNBOUNDED) {
+        const uint32_t loop = add_state(f, (struct nfa_state){NFA_SPLIT, NONE, next, NULL}), body = build(f, r->a, loop);
+        if (!f->failed) f->v[loop].a = body;
+        next = loop;
+    } else
+        for (uint32_t i = r->lo, end = next; i < r->hi && !f->failed; i++) {
+            const uint32_t body = build(f, r->a, next);
+            next = add_state(f, (struct nfa_state){NFA_SPLIT, body, end, NULL});
+        }
+    for (uint32_t i = 0; i < r->lo && !f->failed; i++) next = build(f, r->a, next);
+    return next;
+}
+
+/* ---- subset construction ---- */
+
+struct subsets { /* sets of NFA states; each has NFA_SET, NFA_END and NFA_MATCH states only */
+    const struct nfa *f;
+    uint32_t *members, *first, *n; /* [.] of set i */
+    size_t n_members, cap_members, n_sets, cap_first, cap_n;
+    uint32_t *table;
+    size_t table_size;
+    uint32_t *work, *mark, stamp; /* [f->n] */
+    uint32_t *list;               /* [f->n] the set under construction */
+    size_t n_list;
+};
+
+static int compare_numbers(const void *x, const void *y) {
+    const uint32_t a = *(const uint32_t *)x, b = *(const uint32_t *)y;
+    return (a > b) - (a < b);
+}
+
+/* Adds a state and what it reaches without a character. at_end: '$' holds; then *match is set if NFA_MATCH is reached. */
+static void closure(struct subsets *x, uint32_t from, bool at_start, bool at_end, bool *match) {
+    size_t n = 0;
+    for (x->work[n++] = from; n;) {
+        const uint32_t i = x->work[--n];
+        if (i == NONE || x->mark[i] == x->stamp) continue;
+        x->mark[i] = x->stamp;
+        const struct nfa_state *s = &x->f->v[i];
+        if (s->kind == NFA_MATCH) *match = true;
+        if (s->kind == NFA_SET || s->kind == NFA_MATCH || s->kind == NFA_END) x->list[x->n_list++] = i;
+        if (s->kind == NFA_SPLIT || (s->kind == NFA_START && at_start) || (s->kind == NFA_END && at_end)) {
+            x->work[n++] = s->a;
+            if (s->kind == NFA_SPLIT) x->work[n++] = s->b;
+        }
+    }
+}
+
+/* Returns the number of the set in x->list, adding it if it is new; NONE: no memory or too many. */
+static uint32_t intern(struct subsets *x) {
+    qsort(x->list, x->n_list, sizeof *x->list, compare_numbers);
+    size_t at = hash64(x->list, x->n_list * sizeof *x->list, 3) & (x->table_size - 1);
+    for (; x->table[at]; at = (at + 1) & (x->table_size - 1)) {
+        const uint32_t k = x->table[at] - 1;
+        if (x->n[k] == x->n_list && !memcmp(x->members + x->first[k], x->list, x->n_list * sizeof *x->list)) return k;
+    }
+    if (x->n_sets >= MAX_STATES || mem_grow(&x->first, &x->cap_first, x->n_sets + 1, sizeof *x->first) ||
+        mem_grow(&x->n, &x->cap_n, x->n_sets + 1, sizeof *x->n) || mem_grow(&x->members, &x->cap_members, x->n_members + x->n_list, sizeof *x->members))
+        return NONE;
+    x->first[x->n_sets] = (uint32_t)x->n_members;
+    x->n[x->n_sets] = (uint32_t)x->n_list;
+    memcpy(x->members + x->n_members, x->list, x->n_list * sizeof *x->list);
+    x->n_members += x->n_list;
+    x->table[at] = (uint32_t)++x->n_sets;
+    return (uint32_t)x->n_sets - 1;
+}
+
+/* Adds the boundaries of a set's ranges; returns the number of sorted, distinct ones. */
+static size_t boundaries(const struct subsets *x, uint32_t set, uint32_t **cuts, size_t *cap) {
+    size_t n = 0;
+    for (uint32_t k = 0; k < x->n[set]; k++) {
+        const struct nfa_state *s = &x->f->v[x->members[x->first[set] + k]];
+        if (s->kind != NFA_SET) continue;
+        if (mem_grow(cuts, cap, n + 2 * s->set->n_ranges, sizeof **cuts)) return SIZE_MAX;
+        for (size_t i = 0; i < s->set->n_ranges; i++) (*cuts)[n++] = s->set->ranges[i].from, (*cuts)[n++] = s->set->ranges[i].to + 1;
+    }
+    if (n) qsort(*cuts, n, sizeof **cuts, compare_numbers);
+    size_t kept = 0;
+    for (size_t i = 0; i < n; i++)
+        if (!kept || (*cuts)[kept - 1] != (*cuts)[i]) (*cuts)[kept++] = (*cuts)[i];
+    return kept;
+}
+
+static bool set_has(const struct regex *r, uint32_t c) {
+    for (size_t i = 0; i < r->n_ranges && r->ranges[i].from <= c; i++)
+        if (c <= r->ranges[i].to) return true;
+    return false;
+}
+
+/* Adds state `set` of the result with its edges. A set with NFA_MATCH matches whatever follows. */
+static int add_subset(struct subsets *x, struct maker *m, uint32_t set, uint32_t **cuts, size_t *cap) {
+    bool match = false, dummy = false;
+    x->stamp++, x->n_list = 0;
+    for (uint32_t k = 0; k < x->n[set]; k++) closure(x, x->members[x->first[set] + k], !set, true, &match);
+    int rc = begin_state(m, match);
+    bool always = false;
+    for (uint32_t k = 0; k < x->n[set]; k++) always |= x->f->v[x->members[x->first[set] + k]].kind == NFA_MATCH;
+    if (rc) return rc;
+    if (always) return add_edge(m, 0, LAST, set);
+    const size_t n = boundaries(x, set, cuts, cap);
+    if (n == SIZE_MAX) return ERR_MEMORY;
+    for (size_t i = 0; i + 1 < n && !rc; i++) {
+        const uint32_t c = (*cuts)[i];
+        x->stamp++, x->n_list = 0;
+        for (uint32_t k = 0; k < x->n[set]; k++) {
+            const struct nfa_state *s = &x->f->v[x->members[x->first[set] + k]];
+            if (s->kind == NFA_SET && set_has(s->set, c)) closure(x, s->a, false, false, &dummy);
+        }
+        if (!x->n_list) continue;
+        const uint32_t to = intern(x);
+        rc = to == NONE ? ERR_USAGE : add_edge(m, c, (*cuts)[i + 1] - 1, to);
+    }
+    return rc;
+}
+
+int lang_search(struct arena *a, const struct regex *r, struct lang *out, struct error *e) {
+    static struct code_range every[] = {{0, LAST}};
+    static const struct regex any = {.kind = REGEX_SET, .ranges = every, .n_ranges = 1};
+    struct nfa f = {0};
+    struct maker m = {0};
+    uint32_t *cuts = NULL;
+    size_t cap = 0;
+    const uint32_t match = add_state(&f, (struct nfa_state){NFA_MATCH, NONE, NONE, NULL}), first = build(&f, r, match);
+    const uint32_t skip = add_state(&f, (struct nfa_state){NFA_SET, NONE, NONE, &any}), start = add_state(&f, (struct nfa_state){NFA_SPLIT, first, skip, NULL});
+    int rc = f.failed;
+    if (!rc) f.v[skip].a = start;
+    struct subsets x = {.f = &f, .table_size = 4 * MAX_STATES < 1 << 17 ? 1 << 17 : 1 << 18};
+    x.table = mem_calloc(x.table_size, sizeof *x.table);
+    x.work = mem_calloc(2 * f.n + 4, sizeof *x.work);
+    x.mark = mem_calloc(f.n + 1, sizeof *x.mark);
+    x.list = mem_calloc(f.n + 1, sizeof *x.list);
+    if (!rc && (!x.table || !x.work || !x.mark || !x.list)) rc = ERR_MEMORY;
+    if (!rc) {
+        bool dummy = false;
+        x.stamp = 1;
+        closure(&x, start, true, false, &dummy);
+        if (intern(&x) == NONE) rc = ERR_MEMORY;
+    }
+    for (uint32_t i = 0; i < x.n_sets && !rc; i++) rc = add_subset(&x, &m, i, &cuts, &cap);
+    mem_free(f.v);
+    mem_free(cuts);
+    mem_free(x.members);
+    mem_free(x.first);
+    mem_free(x.n);
+    mem_free(x.table);
+    mem_free(x.work);
+    mem_free(x.mark);
+    mem_free(x.list);
+    return finish(&m, rc, a, out, e);
+}
+
+/* ---- products ---- */
+
+struct pairs {
+    uint64_t *v; /* pairs of states, in the order of the product's states */
+    size_t n, cap;
+    uint32_t *table;
+    size_t size;
+};
+
+static uint32_t pair_state(struct pairs *p, uint32_t x, uint32_t y) {
+    const uint64_t key = (uint64_t)x << 32 | y;
+    size_t at = hash64(&key, sizeof key, 5) & (p->size - 1);
+    for (; p->table[at]; at = (at + 1) & (p->size - 1))
+        if (p->v[p->table[at] - 1] == key) return p->table[at] - 1;
+    if (p->n >= MAX_STATES || mem_grow(&p->v, &p->cap, p->n + 1, sizeof *p->v)) return NONE;
+    p->v[p->n] = key;
+    p->table[at] = (uint32_t)++p->n;
+    return (uint32_t)p->n - 1;
+}
+
+/* Adds the edges of one pair; y is NONE where the second language has no state any more. */
+static int add_pair_edges(struct maker *m, struct pairs *p, const struct lang *x, const struct lang *y, uint32_t sx, uint32_t sy, bool minus) {
+    const struct lang_edge *b = sy == NONE ? NULL : y->edges + y->states[sy].first, *b_end = b ? b + y->states[sy].n : NULL;
+    int rc = 0;
+    for (uint32_t k = 0; k < x->states[sx].n && !rc; k++) {
+        const struct lang_edge a = x->edges[x->states[sx].first + k];
+        for (uint32_t from = a.from; from <= a.to && !rc;) {
+            while (b && b < b_end && b->to < from) b++;
+            const bool in = b && b < b_end && b->from <= from;
+            uint32_t to = a.to;
+            if (in && b->to < to) to = b->to;
+            if (!in && b && b < b_end && b->from <= to) to = b->from - 1;
+            if (in || minus) {
+                const uint32_t target = pair_state(p, a.target, in ? b->target : NONE);
+                rc = target == NONE ? ERR_USAGE : add_edge(m, from, to, target);
+            }
+            from = to + 1;
+        }
+    }
+    return rc;
+}
+
+int lang_product(struct arena *a, const struct lang *x, const struct lang *y, bool minus, struct lang *out, struct error *e) {
+    struct pairs p = {.size = 1 << 17};
+    struct maker m = {0};
+    p.table = mem_calloc(p.size, sizeof *p.table);
+    int rc = p.table && pair_state(&p, 0, 0) != NONE ? 0 : ERR_MEMORY;
+    for (size_t i = 0; i < p.n && !rc; i++) {
+        const uint32_t sx = (uint32_t)(p.v[i] >> 32), sy = (uint32_t)p.v[i];
+        const bool in = sy != NONE && y->states[sy].accepts;
+        rc = begin_state(&m, x->states[sx].accepts && in != minus);
+        if (!rc) rc = add_pair_edges(&m, &p, x, y, sx, sy, minus);
+    }
+    mem_free(p.table);
+    mem_free(p.v);
+    return finish(&m, rc, a, out, e);
+}
+
+bool lang_is_empty(const struct lang *l, struct arena *a) {
+    uint8_t *seen = arena_calloc(a, l->n_states + 1, 1);
+    uint32_t *todo = arena_alloc(a, (l->n_states + 1) * sizeof *todo), n = 0;
+    if (!seen || !todo) return false;
+    for (todo[n++] = 0, seen[0] = 1; n;) {
+        const struct lang_state *s = &l->states[todo[--n]];
+        if (s->accepts) return false;
+        for (uint32_t k = 0; k < s->n; k++) {
+            const uint32_t to = l->edges[s->first + k].target;
+            if (!seen[to]) seen[to] = 1, todo[n++] = to;
+        }
+    }
+    return true;
+}
+
+bool lang_has(const struct lang *l, const char *s, size_t n) {
+    uint32_t at = 0;
+    for (const char *end = s + n; s < end;) {
+        const uint32_t c = utf8_next(&s);
+        uint32_t to = NONE;
+        for (uint32_t k = 0; k < l->states[at].n && to == NONE; k++) {
+            const struct lang_edge *x = &l->edges[l->states[at].first + k];
+            if (x->from <= c && c <= x->to) to = x->target;
+        }
+        if (to == NONE) return false;
+        at = to;
+    }
+    return l->states[at].accepts;
+}
+
+static int compare_targets(const void *x, const void *y) {
+    const struct lang_edge *a = x, *b = y;
+    return a->target != b->target ? (a->target > b->target) - (a->target < b->target) : (a->from > b->from) - (a->from < b->from);
+}
+
+expr_id lang_expr(struct grammar *g, struct arena *a, const struct lang *l, lang_chars chars) {
+    expr_id *rules = arena_alloc(a, (l->n_states + 1) * sizeof *rules);
+    struct lang_edge *edges = arena_alloc(a, (l->n_edges + 1) * sizeof *edges);
+    if (!rules || !edges) return EXPR_FAILED;
+    for (uint32_t i = 0; i < l->n_states; i++) rules[i] = grammar_rule(g);
+    if (l->n_edges) memcpy(edges, l->edges, l->n_edges * sizeof *edges);
+    for (uint32_t i = 0; i < l->n_states; i++) {
+        const struct lang_state *s = &l->states[i];
+        expr_id body = s->accepts ? EXPR_EMPTY : EXPR_NEVER;
+        struct lang_edge *x = edges + s->first;
+        qsort(x, s->n, sizeof *x, compare_targets);
+        for (uint32_t k = 0; k < s->n;) {
+            expr_id one = EXPR_NEVER;
+            const uint32_t target = x[k].target;
+            for (; k < s->n && x[k].target == target; k++) one = grammar_alt(g, one, chars(g, x[k].from, x[k].to));
+            body = grammar_alt(g, body, grammar_seq(g, one, rules[target]));
+        }
+        grammar_define(g, rules[i], body);
+    }
+    return rules[0];
+}

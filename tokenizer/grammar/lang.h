@@ -1,0 +1,32 @@
+#pragma once
+/* Sets of strings as deterministic automata over code points: patterns, lists of strings, their intersections and differences. Exact, and bounded in states. */
+#include "tokenizer/grammar/regex.h"
+
+struct lang_edge {
+    uint32_t from, to; /* code points */
+    uint32_t target;
+};
+struct lang_state {
+    uint32_t first, n; /* edges, sorted and disjoint */
+    bool accepts;
+};
+struct lang { /* state 0 is the start; in the arena */
+    struct lang_state *states;
+    struct lang_edge *edges;
+    uint32_t n_states, n_edges;
+};
+
+/* The strings that contain a match of r, as re.search() finds it. ERR_USAGE: too many states; ERR_MEMORY. */
+int lang_search(struct arena *a, const struct regex *r, struct lang *out, struct error *e);
+/* One string; lo to hi code points; and the strings without control characters and, with ascii, without others than ASCII. */
+int lang_string(struct arena *a, const char *s, size_t n, struct lang *out, struct error *e);
+int lang_length(struct arena *a, uint32_t lo, uint32_t hi, struct lang *out, struct error *e);
+int lang_printable(struct arena *a, bool ascii, struct lang *out, struct error *e);
+/* Strings of x that are (minus: are not) in y. */
+int lang_product(struct arena *a, const struct lang *x, const struct lang *y, bool minus, struct lang *out, struct error *e);
+bool lang_is_empty(const struct lang *l, struct arena *a);
+bool lang_has(const struct lang *l, const char *s, size_t n);
+
+/* As a grammar. chars(g, from, to): the expression of one character in that range. */
+typedef expr_id (*lang_chars)(struct grammar *g, uint32_t from, uint32_t to);
+expr_id lang_expr(struct grammar *g, struct arena *a, const struct lang *l, lang_chars chars);

@@ -1,0 +1,218 @@
+#include "tokenizer/grammar/matcher.h"
+
+#include <string.h>
+
+#include "engine/base/mem.h"
+
+/* Masks are computed by walking the trie with the automaton. A full walk visits the whole vocabulary, so the walks of lexemes (strings, numbers) are stored and
+ * shared: the mask of a state is the union of stored masks of its lexemes and of short walks after the tokens in which a lexeme ends. */
+
+enum { MAX_CACHE = 96 << 20 }; /* bytes of masks, and of the automaton; past it all is dropped */
+
+struct stored { /* walk of one state */
+    uint64_t *bits;
+    uint32_t *ends; /* [n_ends] nodes of the trie at which the state is complete and that have children */
+    size_t n_ends;
+};
+struct matcher {
+    struct automaton *automaton;
+    const struct token_trie *trie;
+    state_id state;
+    struct stored *stored; /* [cap_stored] by state: of the state as an upper part, and as a whole in `whole` */
+    struct stored *whole;
+    size_t cap_stored, cap_whole, words, bytes;
+    state_id *path;   /* [longest + 1] states along the trie */
+    uint64_t *strict; /* [words] mask of the last call with a limit */
+    bool begun;
+};
+
+int matcher_open(struct matcher **out, const struct grammar *g, const struct token_trie *t, struct error *e) {
+    struct matcher *m = *out = mem_calloc(1, sizeof *m);
+    int rc = m ? automaton_open(&m->automaton, g, e) : error_set(e, ERR_MEMORY, "no memory for a grammar");
+    if (!rc) {
+        m->trie = t;
+        m->words = ((size_t)t->n_ids + 63) / 64;
+        m->path = mem_alloc((t->longest + 2) * sizeof *m->path);
+        m->strict = mem_calloc(m->words + 1, sizeof *m->strict);
+        m->state = automaton_start(m->automaton);
+        if (!m->path || !m->strict) rc = error_set(e, ERR_MEMORY, "no memory for a grammar");
+        else rc = automaton_failure(m->automaton, e);
+    }
+    if (rc) matcher_close(out);
+    return rc;
+}
+
+static void drop_stored(struct matcher *m) {
+    struct stored *lists[] = {m->stored, m->whole};
+    const size_t n[] = {m->cap_stored, m->cap_whole};
+    for (int k = 0; k < 2; k++)
+        for (size_t i = 0; i < n[k]; i++) {
+            mem_free(lists[k][i].bits);
+            mem_free(lists[k][i].ends);
+            lists[k][i] = (struct stored){0};
+        }
+    m->bytes = 0;
+}
+
+void matcher_close(struct matcher **at) {
+    struct matcher *m = *at;
+    *at = NULL;
+    if (!m) return;
+    drop_stored(m);
+    mem_free(m->stored);
+    mem_free(m->whole);
+    mem_free(m->path);
+    mem_free(m->strict);
+    automaton_close(&m->automaton);
+    mem_free(m);
+}
+
+/* ---- walks ---- */
+
+static void allow(const struct token_trie *t, uint64_t *bits, uint32_t node) {
+    for (int32_t id = t->token[node]; id >= 0; id = t->same[id]) bits[id >> 6] |= 1ull << (id & 63);
+}
+
+/* Walks the nodes below `from` with the state that belongs to it, and allows the tokens whose bytes the automaton accepts. ends (may be NULL) receives the
+ * nodes at which the state is complete. */
+static int walk(struct matcher *m, uint32_t from, state_id s, uint64_t *bits, struct stored *ends, size_t *cap) {
+    const struct token_trie *t = m->trie;
+    const uint32_t end = t->end[from], base = t->depth[from];
+    m->path[0] = s;
+    for (uint32_t i = from + 1; i < end;) {
+        const uint32_t depth = t->depth[i] - base;
+        const state_id to = automaton_step(m->automaton, m->path[depth - 1], t->byte[i]);
+        if (!to) {
+            i = t->end[i];
+            continue;
+        }
+        m->path[depth] = to;
+        if (t->token[i] >= 0) allow(t, bits, i);
+        if (ends && t->end[i] > i + 1 && automaton_is_complete(m->automaton, to)) {
+            if (mem_grow(&ends->ends, cap, ends->n_ends + 1, sizeof *ends->ends)) return ERR_MEMORY;
+            ends->ends[ends->n_ends++] = i;
+        }
+        i++;
+    }
+    return 0;
+}
+
+static struct stored *slot(struct matcher *m, struct stored **list, size_t *cap, state_id s) {
+    const size_t had = *cap;
+    if (s >= had) {
+        if (mem_grow(list, cap, s + 1, sizeof **list)) return NULL;
+        memset(*list + had, 0, (*cap - had) * sizeof **list);
+    }
+    return *list + s;
+}
+
+/* Returns the stored walk of an upper part, computing it once. NULL: no memory. */
+static const struct stored *upper_walk(struct matcher *m, state_id s) {
+    struct stored *p = slot(m, &m->stored, &m->cap_stored, s);
+    size_t cap = 0;
+    if (!p || p->bits) return p;
+    struct stored made = {.bits = mem_calloc(m->words + 1, sizeof *made.bits)};
+    if (!made.bits || walk(m, 0, s, made.bits, &made, &cap)) {
+        mem_free(made.bits);
+        mem_free(made.ends);
+        return NULL;
+    }
+    m->bytes += m->words * sizeof *made.bits + cap * sizeof *made.ends;
+    *p = made;
+    return p;
+}
+
+/* The mask of a state: computed once. NULL: no memory. */
+static const uint64_t *whole_mask(struct matcher *m, state_id s) {
+    struct state_part parts[AUTOMATON_MAX_PARTS];
+    state_id rest = STATE_DEAD;
+    struct stored *p = slot(m, &m->whole, &m->cap_whole, s);
+    if (!p || p->bits) return p ? p->bits : NULL;
+    uint64_t *bits = mem_calloc(m->words + 1, sizeof *bits);
+    int rc = bits ? 0 : ERR_MEMORY, n = automaton_parts(m->automaton, s, m->trie->longest + 1, parts, &rest);
+    if (n < 0) n = 0, rest = s;
+    for (int i = 0; i < n && !rc; i++) {
+        const struct stored *u = upper_walk(m, parts[i].upper);
+        if (!u) rc = ERR_MEMORY;
+        for (size_t k = 0; k < m->words && !rc; k++) bits[k] |= u->bits[k];
+        for (size_t k = 0; parts[i].lower && k < (rc ? 0 : u->n_ends); k++) walk(m, u->ends[k], parts[i].lower, bits, NULL, NULL);
+    }
+    if (!rc && rest) rc = walk(m, 0, rest, bits, NULL, NULL);
+    if (rc) {
+        mem_free(bits);
+        return NULL;
+    }
+    m->bytes += m->words * sizeof *bits;
+    return m->whole[s].bits = bits;
+}
+
+/* ---- tokens ---- */
+
+static state_id after_token(struct matcher *m, int32_t id) {
+    size_t n = 0;
+    bool special = false;
+    const char *s = tokenizer_token_bytes(m->trie->tokenizer, id, &n, &special);
+    return s && !special && n ? automaton_run(m->automaton, m->state, s, n) : STATE_DEAD;
+}
+
+/* The decoder removes a space at the beginning of an answer, and a chat the line ends after the thinking, so no answer may begin with them. */
+static void forbid_stripped(struct matcher *m, uint64_t *bits) {
+    const bool strips = tokenizer_strips_start(m->trie->tokenizer);
+    for (uint32_t i = 1; i < m->trie->n_nodes; i = m->trie->end[i]) {
+        const uint8_t c = m->trie->byte[i];
+        if (c != '\n' && c != '\r' && (c != ' ' || !strips)) continue;
+        for (uint32_t k = i; k < m->trie->end[i]; k++)
+            for (int32_t id = m->trie->token[k]; id >= 0; id = m->trie->same[id]) bits[id >> 6] &= ~(1ull << (id & 63));
+    }
+}
+
+static void forbid_long(struct matcher *m, uint64_t *bits, uint32_t left) {
+    for (size_t k = 0; k < m->words; k++)
+        for (uint64_t w = bits[k]; w; w &= w - 1) {
+            const int32_t id = (int32_t)(64 * k) + __builtin_ctzll(w);
+            if (!matcher_fits(m, id, left)) bits[k] &= ~(1ull << (id & 63));
+        }
+}
+
+int matcher_mask(struct matcher *m, uint32_t left, const uint64_t **bits, struct error *e) {
+    if (m->bytes + automaton_bytes(m->automaton) > MAX_CACHE) {
+        drop_stored(m);
+        m->state = automaton_compact(m->automaton, m->state);
+    }
+    const uint64_t *all = whole_mask(m, m->state);
+    int rc = automaton_failure(m->automaton, e);
+    if (!rc && !all) rc = error_set(e, ERR_MEMORY, "no memory for the mask of a grammar");
+    *bits = all;
+    if (rc || (m->begun && left == UINT32_MAX)) return rc;
+    memcpy(m->strict, all, m->words * sizeof *all);
+    if (!m->begun) forbid_stripped(m, m->strict);
+    if (left < UINT32_MAX) forbid_long(m, m->strict, left ? left - 1 : 0);
+    *bits = m->strict;
+    return automaton_failure(m->automaton, e);
+}
+
+bool matcher_fits(struct matcher *m, int32_t id, uint32_t left) {
+    const state_id s = after_token(m, id);
+    return s && automaton_missing(m->automaton, s) <= left;
+}
+
+int matcher_accept(struct matcher *m, int32_t id, struct error *e) {
+    const state_id s = after_token(m, id);
+    int rc = automaton_failure(m->automaton, e);
+    if (rc) return rc;
+    if (!s) return error_set(e, ERR_RUNTIME, "token %d is not allowed by the grammar", id);
+    m->state = s;
+    m->begun = true;
+    return 0;
+}
+
+bool matcher_is_complete(const struct matcher *m) { return automaton_is_complete(m->automaton, m->state); }
+bool matcher_is_final(const struct matcher *m) { return automaton_is_final(m->automaton, m->state); }
+uint32_t matcher_missing(const struct matcher *m) { return automaton_missing(m->automaton, m->state); }
+
+size_t matcher_forced(struct matcher *m, uint8_t *out, size_t most) {
+    size_t n = 0;
+    state_id s = m->state;
+    while (n < most && automaton_forced(m->automaton, s, &out[n])) s = automaton_step(m->automaton, s, out[n++]);
+    return n;
+}

@@ -1,0 +1,312 @@
+#include "tokenizer/grammar/schema_internal.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/buf.h"
+#include "tokenizer/grammar/automaton.h"
+
+/* Compiles conjunctions of schemas: references, applicators, enumerations and types. */
+
+enum { MAX_COMPILED = 20000, MAX_SCHEMA_DEPTH = 200 };
+
+struct schema_memo { /* a conjunction that has a rule */
+    struct schema_memo *next;
+    struct part *parts;
+    int n;
+    expr_id rule;
+};
+
+int schema_fail(struct schema *s, const char *at, const char *keyword, const char *fmt, ...) {
+    char why[300];
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(why, sizeof why, fmt, args);
+    va_end(args);
+    return error_set(s->e, ERR_USAGE, "%s%s%s: %s", at, keyword ? "/" : "", keyword ? keyword : "", why);
+}
+
+const char *schema_at(struct schema *s, const char *at, const char *key, size_t n) {
+    struct buf b = {0};
+    buf_fmt(&b, "%s/", at);
+    for (size_t i = 0; i < n; i++) {
+        if (key[i] == '~') buf_str(&b, "~0");
+        else if (key[i] == '/') buf_str(&b, "~1");
+        else buf_char(&b, key[i]);
+    }
+    const char *out = b.failed ? NULL : arena_strndup(s->arena, b.data, b.len);
+    buf_free(&b);
+    if (!out) error_set(s->e, ERR_MEMORY, "no memory for the schema");
+    return out;
+}
+const char *schema_at_item(struct schema *s, const char *at, const char *key, uint32_t i) {
+    char name[64];
+    snprintf(name, sizeof name, "%u", i);
+    const char *list = schema_at(s, at, key, strlen(key));
+    return list ? schema_at(s, list, name, strlen(name)) : NULL;
+}
+
+/* ---- conjunctions ---- */
+
+/* Finds the schema that a reference such as "#/$defs/a~1b" names. */
+static const struct json *resolve(struct schema *s, const struct json *ref) {
+    const char *p = ref->string, *end = p + ref->n;
+    const struct json *j = s->root;
+    if (p == end || *p++ != '#') return NULL;
+    while (j && p < end) {
+        char key[512];
+        size_t n = 0;
+        if (*p++ != '/') return NULL;
+        for (; p < end && *p != '/' && n < sizeof key - 1; p++) {
+            char c = *p;
+            if (c == '~' && p + 1 < end) c = *++p == '0' ? '~' : '/';
+            else if (c == '%' && end - p > 2) {
+                unsigned v;
+                char hex[3] = {p[1], p[2], 0};
+                if (sscanf(hex, "%x", &v) != 1) return NULL;
+                c = (char)v, p += 2;
+            }
+            key[n++] = c;
+        }
+        key[n] = 0;
+        if (j->type == JSON_ARRAY) j = strspn(key, "0123456789") == n && n && n < 9 ? json_at(j, (uint32_t)strtoul(key, NULL, 10)) : NULL;
+        else j = json_get(j, key);
+    }
+    return j && (j->type == JSON_OBJECT || j->type == JSON_BOOL) ? j : NULL;
+}
+
+/* Makes the keywords of a known part count again, and those of the parts that it refers to: a branch repeats them, and their alternatives with them. */
+static void restore(struct schema *s, struct conj *c, const struct json *j, bool *seen) {
+    int i = 0;
+    while (i < c->n && c->v[i].schema != j) i++;
+    if (i == c->n || seen[i]) return;
+    seen[i] = true;
+    c->v[i].skip &= PART_NO_VALUES;
+    const struct json *ref = json_get(j, "$ref"), *all = json_get(j, "allOf");
+    if (ref) restore(s, c, resolve(s, ref), seen);
+    for (uint32_t k = 0; all && k < all->n; k++) restore(s, c, &all->items[k], seen);
+}
+
+int schema_add_part(struct schema *s, struct conj *c, const struct json *j, const char *at) {
+    if (!at) return ERR_MEMORY;
+    if (j->type == JSON_BOOL) return c->never |= !j->boolean, 0;
+    for (int i = 0; i < c->n; i++)
+        if (c->v[i].schema == j) return restore(s, c, j, (bool[MAX_PARTS]){0}), 0;
+    TRY(schema_check_keywords(s, j, at));
+    if (c->n == MAX_PARTS) return schema_fail(s, at, NULL, "more than %d schemas apply to one value", MAX_PARTS);
+    c->v[c->n++] = (struct part){j, at, 0};
+    const struct json *ref = json_get(j, "$ref"), *all = json_get(j, "allOf");
+    if (ref) {
+        const struct json *target = resolve(s, ref);
+        const char *name = arena_strndup(s->arena, ref->string, ref->n);
+        if (!target)
+            return schema_fail(s, at, "$ref", "no schema at %.*s; only references within the document are supported", (int)(ref->n < 80 ? ref->n : 80),
+                               ref->string);
+        TRY(schema_add_part(s, c, target, name));
+    }
+    for (uint32_t i = 0; all && i < all->n; i++) TRY(schema_add_part(s, c, &all->items[i], schema_at_item(s, at, "allOf", i)));
+    return 0;
+}
+
+static struct conj *copy_conj(struct schema *s, const struct conj *c) {
+    struct conj *out = arena_alloc(s->arena, sizeof *out);
+    if (out) *out = *c;
+    else error_set(s->e, ERR_MEMORY, "no memory for the schema");
+    return out;
+}
+
+/* ---- anyOf, oneOf ---- */
+
+static int compile_branches(struct schema *s, const struct conj *c, int i, const char *keyword, uint8_t skip, expr_id *out) {
+    const struct json *list = json_get(c->v[i].schema, keyword);
+    struct conj **branch = arena_calloc(s->arena, list->n, sizeof *branch);
+    if (!branch) return error_set(s->e, ERR_MEMORY, "no memory for the schema");
+    *out = EXPR_NEVER;
+    for (uint32_t b = 0; b < list->n; b++) {
+        expr_id x;
+        if (!(branch[b] = copy_conj(s, c))) return ERR_MEMORY;
+        branch[b]->v[i].skip |= skip;
+        TRY(schema_add_part(s, branch[b], &list->items[b], schema_at_item(s, c->v[i].at, keyword, b)));
+        TRY(schema_compile(s, branch[b], &x));
+        *out = grammar_alt(s->g, *out, x);
+    }
+    for (uint32_t b = 0; skip == PART_NO_ONE_OF && b < list->n; b++) {
+        for (uint32_t o = 0; o < list->n; o++) { /* a value of one branch must not be valid by another one */
+            struct conj other = {0};
+            bool excluded = branch[b]->never;
+            if (o == b) continue;
+            TRY(schema_add_part(s, &other, &list->items[o], schema_at_item(s, c->v[i].at, keyword, o)));
+            if (!excluded) TRY(schema_excludes(s, branch[b], &other, &excluded));
+            if (!excluded)
+                return schema_fail(s, c->v[i].at, "oneOf",
+                                   "a value may be valid by both of the branches %u and %u; use anyOf, or give each branch a required "
+                                   "property with its own const",
+                                   b, o);
+        }
+    }
+    return 0;
+}
+
+/* ---- enumerations ---- */
+
+static bool only_values(const struct conj *c) {
+    static const char *const other[] = {"type",
+                                        "properties",
+                                        "required",
+                                        "additionalProperties",
+                                        "patternProperties",
+                                        "minProperties",
+                                        "maxProperties",
+                                        "items",
+                                        "prefixItems",
+                                        "minItems",
+                                        "maxItems",
+                                        "minLength",
+                                        "maxLength",
+                                        "pattern",
+                                        "format",
+                                        "minimum",
+                                        "maximum",
+                                        "exclusiveMinimum",
+                                        "exclusiveMaximum",
+                                        "multipleOf",
+                                        "anyOf",
+                                        "oneOf"};
+    for (int i = 0; i < c->n; i++)
+        for (size_t k = 0; k < sizeof other / sizeof *other; k++)
+            if (json_get(c->v[i].schema, other[k])) return false;
+    return true;
+}
+
+/* Whether all enumerations of the conjunction have the value. */
+static bool all_enumerate(const struct conj *c, const struct json *value) {
+    const struct json *list;
+    for (int i = 0; schema_keyword(c, &i, "const", &list); i++)
+        if (!json_equal(list, value)) return false;
+    for (int i = 0; schema_keyword(c, &i, "enum", &list); i++) {
+        bool found = false;
+        for (uint32_t k = 0; k < list->n && !found; k++) found = json_equal(&list->items[k], value);
+        if (!found) return false;
+    }
+    return true;
+}
+
+/* Opens an automaton of the other keywords of c, in a grammar of its own; NULL if no value satisfies them. */
+static int open_rest(struct schema *s, const struct conj *c, struct grammar **g, struct automaton **a) {
+    struct conj *rest = copy_conj(s, c);
+    struct schema sub = {.arena = s->arena, .root = s->root, .e = s->e, .depth = s->depth, .n_compiled = s->n_compiled};
+    expr_id x = EXPR_NEVER;
+    if (!rest) return ERR_MEMORY;
+    for (int i = 0; i < rest->n; i++) rest->v[i].skip |= PART_NO_VALUES;
+    int rc = grammar_new(g, s->e);
+    sub.g = *g;
+    if (!rc) rc = schema_compile(&sub, rest, &x);
+    s->n_compiled = sub.n_compiled;
+    struct error never = {0};
+    if (!rc && (rc = grammar_finish(*g, x, &never)) == ERR_USAGE) return 0;
+    return rc ? rc : automaton_open(a, *g, s->e);
+}
+
+static int compile_values(struct schema *s, const struct conj *c, expr_id *out) {
+    const struct json *list = NULL, *one;
+    struct grammar *g = NULL;
+    struct automaton *a = NULL;
+    const bool all = only_values(c);
+    int at = 0;
+    const bool constant = schema_keyword(c, &at, "const", &one);
+    if (!constant) at = 0, schema_keyword(c, &at, "enum", &list);
+    int rc = all ? 0 : open_rest(s, c, &g, &a);
+    *out = EXPR_NEVER;
+    for (uint32_t i = 0; i < (constant ? 1 : list->n) && !rc; i++) {
+        const struct json *value = constant ? one : &list->items[i];
+        struct buf b = {0};
+        if (!all_enumerate(c, value)) continue;
+        rc = json_compact(&b, value);
+        if (rc == ERR_USAGE) rc = schema_fail(s, c->v[at].at, constant ? "const" : "enum", "a number beyond the range of 64-bit integers and doubles");
+        else if (rc) rc = error_set(s->e, ERR_MEMORY, "no memory for the schema");
+        else if (all || (a && automaton_is_complete(a, automaton_run(a, automaton_start(a), b.data, b.len))))
+            *out = grammar_alt(s->g, *out, grammar_literal(s->g, b.data, b.len));
+        buf_free(&b);
+    }
+    automaton_close(&a);
+    grammar_free(&g);
+    return rc;
+}
+
+/* ---- types ---- */
+
+static int compile_types(struct schema *s, const struct conj *c, expr_id *out) {
+    const unsigned types = schema_types(c, true);
+    expr_id x;
+    *out = EXPR_NEVER;
+    if (types & TYPE_OBJECT) {
+        TRY(schema_object(s, c, &x));
+        *out = grammar_alt(s->g, *out, x);
+    }
+    if (types & TYPE_ARRAY) {
+        TRY(schema_array(s, c, &x));
+        *out = grammar_alt(s->g, *out, x);
+    }
+    if (types & TYPE_STRING) {
+        TRY(schema_string(s, c, &x));
+        *out = grammar_alt(s->g, *out, x);
+    }
+    if (types & TYPE_NUMBER) {
+        TRY(schema_number(s, c, !(types & TYPE_FRACTION), &x));
+        *out = grammar_alt(s->g, *out, x);
+    }
+    if (types & TYPE_BOOLEAN) *out = grammar_alt(s->g, *out, grammar_alt(s->g, grammar_literal(s->g, "true", 4), grammar_literal(s->g, "false", 5)));
+    if (types & TYPE_NULL) *out = grammar_alt(s->g, *out, grammar_literal(s->g, "null", 4));
+    return 0;
+}
+
+static int compile_body(struct schema *s, const struct conj *c, expr_id *out) {
+    bool values = false;
+    for (int i = 0; i < c->n; i++) {
+        const struct part *p = &c->v[i];
+        if (json_get(p->schema, "anyOf") && !(p->skip & PART_NO_ANY_OF)) return compile_branches(s, c, i, "anyOf", PART_NO_ANY_OF, out);
+        if (json_get(p->schema, "oneOf") && !(p->skip & PART_NO_ONE_OF)) return compile_branches(s, c, i, "oneOf", PART_NO_ONE_OF, out);
+        values |= !(p->skip & PART_NO_VALUES) && (json_get(p->schema, "const") || json_get(p->schema, "enum"));
+    }
+    return values ? compile_values(s, c, out) : compile_types(s, c, out);
+}
+
+static bool is_memo(const struct schema_memo *m, const struct conj *c) {
+    if (m->n != c->n) return false;
+    for (int i = 0; i < c->n; i++)
+        if (m->parts[i].schema != c->v[i].schema || m->parts[i].skip != c->v[i].skip) return false;
+    return true;
+}
+
+int schema_compile(struct schema *s, const struct conj *c, expr_id *out) {
+    if (c->never) return *out = EXPR_NEVER, 0;
+    if (!c->n) return *out = json_value(s), 0;
+    for (const struct schema_memo *m = s->memo; m; m = m->next)
+        if (is_memo(m, c)) return *out = m->rule, 0;
+    struct schema_memo *m = arena_alloc(s->arena, sizeof *m);
+    struct part *parts = arena_alloc(s->arena, (size_t)c->n * sizeof *parts);
+    if (!m || !parts) return error_set(s->e, ERR_MEMORY, "no memory for the schema");
+    if (++s->n_compiled > MAX_COMPILED) return schema_fail(s, c->v[0].at, NULL, "too complex: more than %d combinations of schemas", MAX_COMPILED);
+    if (++s->depth > MAX_SCHEMA_DEPTH) return schema_fail(s, c->v[0].at, NULL, "nested too deeply");
+    memcpy(parts, c->v, (size_t)c->n * sizeof *parts);
+    *m = (struct schema_memo){.next = s->memo, .parts = parts, .n = c->n, .rule = grammar_rule(s->g)};
+    s->memo = m;
+    expr_id body = EXPR_NEVER;
+    int rc = compile_body(s, c, &body);
+    s->depth--;
+    grammar_define(s->g, m->rule, body);
+    *out = body == EXPR_NEVER ? EXPR_NEVER : m->rule;
+    return rc;
+}
+
+int schema_expr(struct grammar *g, struct arena *a, const struct json *root, expr_id *out, struct error *e) {
+    struct schema s = {.g = g, .arena = a, .root = root, .e = e};
+    struct conj c = {0};
+    if (root->type != JSON_OBJECT && root->type != JSON_BOOL) return error_set(e, ERR_USAGE, "#: a schema is an object, true or false");
+    int rc = schema_add_part(&s, &c, root, "#");
+    if (!rc) rc = schema_compile(&s, &c, out);
+    if (!rc && *out == EXPR_NEVER) rc = error_set(e, ERR_USAGE, "#: no value is valid by this schema");
+    return rc;
+}

@@ -1,0 +1,92 @@
+#pragma once
+/* Parts of the schema front end: schema.c (applicators, types, enumerations), schema_keywords.c, schema_object.c, schema_array.c, schema_string.c,
+ * schema_number.c, schema_disjoint.c, json_text.c. */
+#include "tokenizer/grammar/lang.h"
+#include "tokenizer/grammar/schema.h"
+
+/* Types as bits. A number is an integer or has a fraction. */
+enum { TYPE_NULL = 1, TYPE_BOOLEAN = 2, TYPE_INTEGER = 4, TYPE_FRACTION = 8, TYPE_STRING = 16, TYPE_ARRAY = 32, TYPE_OBJECT = 64, TYPE_ALL = 127 };
+enum { TYPE_NUMBER = TYPE_INTEGER | TYPE_FRACTION };
+
+/* One schema that a value must satisfy, with its JSON pointer. */
+enum { PART_NO_ANY_OF = 1, PART_NO_ONE_OF = 2, PART_NO_VALUES = 4 }; /* keywords that were taken into account already */
+struct part {
+    const struct json *schema;
+    const char *at;
+    uint8_t skip;
+};
+/* Schemas that a value must satisfy together. */
+enum { MAX_PARTS = 48 };
+struct conj {
+    struct part v[MAX_PARTS];
+    int n;
+    bool never; /* no value satisfies them */
+};
+struct json_exprs { /* shared expressions of JSON texts; EXPR_FAILED: not made yet */
+    expr_id string, string_char, number, integer, value, object, array, comma, colon;
+};
+struct schema_memo;
+struct schema {
+    struct grammar *g;
+    struct arena *arena;
+    const struct json *root;
+    struct error *e;
+    struct json_exprs json;
+    struct schema_memo *memo; /* rules of conjunctions; arena */
+    int depth, n_compiled;
+};
+
+int schema_fail(struct schema *s, const char *at, const char *keyword, const char *fmt, ...) __attribute__((format(printf, 4, 5)));
+/* Pointer of a member or item, in the arena; NULL: no memory. */
+const char *schema_at(struct schema *s, const char *at, const char *key, size_t n);
+const char *schema_at_item(struct schema *s, const char *at, const char *key, uint32_t i);
+int schema_add_part(struct schema *s, struct conj *c, const struct json *j, const char *at); /* follows $ref and allOf; ERR_USAGE */
+int schema_compile(struct schema *s, const struct conj *c, expr_id *out);
+/* Fails for an unknown or unsupported keyword of one schema, or for one with a value of the wrong kind. */
+int schema_check_keywords(struct schema *s, const struct json *j, const char *at);
+unsigned schema_types(const struct conj *c, bool implied); /* implied: without `type`, only the types that the keywords are about */
+bool schema_keyword(const struct conj *c, int *i, const char *name, const struct json **value); /* the next part from *i on with this keyword */
+double schema_least(const struct conj *c, const char *keyword, double none);                    /* the smallest value of a numeric keyword */
+double schema_greatest(const struct conj *c, const char *keyword, double none);
+
+/* Names of members in order: of properties, then other required ones. */
+struct members {
+    struct member {
+        const char *name;
+        uint32_t n;
+        bool required;
+    } * v;
+    size_t n, cap; /* arena */
+    bool extras;   /* others are generated */
+};
+int schema_members(struct schema *s, const struct conj *c, struct members *out);
+int schema_member_conj(struct schema *s, const struct conj *c, const char *name, size_t n, struct conj *out); /* the schemas of a member's value */
+bool schema_is_required(const struct conj *c, const char *name, size_t n);
+
+int schema_object(struct schema *s, const struct conj *c, expr_id *out);
+int schema_array(struct schema *s, const struct conj *c, expr_id *out);
+int schema_string(struct schema *s, const struct conj *c, expr_id *out);
+int schema_number(struct schema *s, const struct conj *c, bool integer, expr_id *out);
+struct number_range {
+    double lo, hi;     /* -INFINITY, INFINITY: none */
+    bool above, below; /* strictly */
+};
+struct number_range schema_range(const struct conj *c);
+/* Whether no value that is generated for x is valid by y. False if that is not certain. */
+int schema_excludes(struct schema *s, const struct conj *x, const struct conj *y, bool *out);
+
+/* json_text.c */
+expr_id json_string(struct schema *s); /* a string in quotes */
+expr_id json_char(struct schema *s);   /* one character of it */
+expr_id json_number(struct schema *s);
+expr_id json_integer(struct schema *s);
+expr_id json_value(struct schema *s);
+expr_id json_any_array(struct schema *s);
+expr_id json_any_object(struct schema *s);
+expr_id json_comma(struct schema *s);
+expr_id json_colon(struct schema *s);
+expr_id json_char_range(struct grammar *g, uint32_t from, uint32_t to); /* characters as a JSON string spells them; a lang_chars */
+expr_id json_in_quotes(struct grammar *g, expr_id characters);
+/* Appends compact JSON whose numbers are the shortest that give the same double. ERR_USAGE: a number that no double or int64 holds. */
+int json_compact(struct buf *b, const struct json *j);
+bool json_equal(const struct json *a, const struct json *b);

@@ -1,0 +1,240 @@
+#include <math.h>
+#include <string.h>
+
+#include "engine/base/buf.h"
+#include "tokenizer/grammar/schema_internal.h"
+
+/* Objects: members in the order of `properties`, then members with other names. */
+
+enum { MAX_PATTERNS = 4, MAX_NAMES_BESIDE = 256 };
+
+static bool same_name(const struct member *m, const char *name, size_t n) { return m->n == n && !memcmp(m->name, name, n); }
+
+static int add_member(struct schema *s, struct members *m, const struct json *name) {
+    for (size_t i = 0; i < m->n; i++)
+        if (same_name(&m->v[i], name->string, name->n)) return 0;
+    if (m->n == m->cap) {
+        const size_t cap = m->cap ? 2 * m->cap : 16;
+        struct member *v = arena_alloc(s->arena, cap * sizeof *v);
+        if (!v) return error_set(s->e, ERR_MEMORY, "no memory for the schema");
+        if (m->n) memcpy(v, m->v, m->n * sizeof *v);
+        m->v = v, m->cap = cap;
+    }
+    m->v[m->n++] = (struct member){.name = name->string, .n = name->n};
+    return 0;
+}
+
+bool schema_is_required(const struct conj *c, const char *name, size_t n) {
+    const struct json *list;
+    for (int i = 0; schema_keyword(c, &i, "required", &list); i++)
+        for (uint32_t k = 0; k < list->n; k++)
+            if (list->items[k].n == n && !memcmp(list->items[k].string, name, n)) return true;
+    return false;
+}
+
+int schema_members(struct schema *s, const struct conj *c, struct members *out) {
+    const struct json *map, *more;
+    bool given = false, refused = false;
+    *out = (struct members){0};
+    for (int i = 0; schema_keyword(c, &i, "properties", &map); i++)
+        for (uint32_t k = 0; k < map->n; k++) TRY(add_member(s, out, &map->items[2 * k]));
+    for (int i = 0; schema_keyword(c, &i, "required", &map); i++)
+        for (uint32_t k = 0; k < map->n; k++) TRY(add_member(s, out, &map->items[k]));
+    for (size_t k = 0; k < out->n; k++) out->v[k].required = schema_is_required(c, out->v[k].name, out->v[k].n);
+    for (int i = 0; schema_keyword(c, &i, "additionalProperties", &more); i++) {
+        if (more->type == JSON_BOOL && !more->boolean) refused = true;
+        else given = true;
+    }
+    int i = 0;
+    const bool patterns = schema_keyword(c, &i, "patternProperties", &map);
+    out->extras = patterns || (!refused && (given || !out->n));
+    return 0;
+}
+
+/* Whether a name contains a match of the pattern. */
+static int matches(struct schema *s, const struct part *p, const struct json *pattern, const char *name, size_t n, bool *out) {
+    const struct regex *r;
+    struct lang l;
+    struct error e = {0};
+    int rc = regex_parse(s->arena, pattern->string, pattern->n, &r, &e);
+    if (!rc) rc = lang_search(s->arena, r, &l, &e);
+    if (rc) return schema_fail(s, p->at, "patternProperties", "%.*s: %s", (int)(pattern->n < 80 ? pattern->n : 80), pattern->string, e.text);
+    *out = lang_has(&l, name, n);
+    return 0;
+}
+
+int schema_member_conj(struct schema *s, const struct conj *c, const char *name, size_t n, struct conj *out) {
+    *out = (struct conj){0};
+    for (int i = 0; i < c->n; i++) {
+        const struct part *p = &c->v[i];
+        const struct json *map = json_get(p->schema, "properties"), *patterns = json_get(p->schema, "patternProperties");
+        const struct json *more = json_get(p->schema, "additionalProperties");
+        bool known = false, hit;
+        for (uint32_t k = 0; map && k < map->n; k++) {
+            if (map->items[2 * k].n != n || memcmp(map->items[2 * k].string, name, n) != 0) continue;
+            const char *at = schema_at(s, p->at, "properties", 10);
+            known = true;
+            TRY(schema_add_part(s, out, &map->items[2 * k + 1], at ? schema_at(s, at, name, n) : NULL));
+        }
+        for (uint32_t k = 0; patterns && k < patterns->n; k++) {
+            TRY(matches(s, p, &patterns->items[2 * k], name, n, &hit));
+            if (!hit) continue;
+            known = true;
+            TRY(schema_add_part(s, out, &patterns->items[2 * k + 1], schema_at(s, p->at, "patternProperties", 17)));
+        }
+        if (!known && more) TRY(schema_add_part(s, out, more, schema_at(s, p->at, "additionalProperties", 20)));
+    }
+    return 0;
+}
+
+/* ---- other names ---- */
+
+struct patterns { /* patternProperties of all parts */
+    struct {
+        struct lang lang;
+        const struct json *schema;
+        int part;
+    } v[MAX_PATTERNS];
+    int n;
+};
+
+static int collect_patterns(struct schema *s, const struct conj *c, struct patterns *out) {
+    const struct json *map;
+    out->n = 0;
+    for (int i = 0; schema_keyword(c, &i, "patternProperties", &map); i++)
+        for (uint32_t k = 0; k < map->n; k++) {
+            const struct regex *r;
+            struct error e = {0};
+            const struct json *pattern = &map->items[2 * k];
+            if (out->n == MAX_PATTERNS) return schema_fail(s, c->v[i].at, "patternProperties", "more than %d patterns apply to one object", MAX_PATTERNS);
+            int rc = regex_parse(s->arena, pattern->string, pattern->n, &r, &e);
+            if (!rc) rc = lang_search(s->arena, r, &out->v[out->n].lang, &e);
+            if (rc) return schema_fail(s, c->v[i].at, "patternProperties", "%.*s: %s", (int)(pattern->n < 80 ? pattern->n : 80), pattern->string, e.text);
+            out->v[out->n].schema = pattern + 1;
+            out->v[out->n++].part = i;
+        }
+    return 0;
+}
+
+/* The schemas of a member whose name matches exactly the patterns in `mask`. *allowed: false if such names are not generated. */
+static int extra_conj(struct schema *s, const struct conj *c, const struct patterns *p, unsigned mask, struct conj *out, bool *allowed) {
+    *out = (struct conj){0};
+    bool given = false, has_patterns = p->n > 0;
+    for (int i = 0; i < c->n; i++) {
+        const struct json *more = json_get(c->v[i].schema, "additionalProperties");
+        bool hit = false;
+        for (int k = 0; k < p->n; k++) {
+            if (!(mask >> k & 1) || p->v[k].part != i) continue;
+            hit = true;
+            TRY(schema_add_part(s, out, p->v[k].schema, schema_at(s, c->v[i].at, "patternProperties", 17)));
+        }
+        if (hit || !more) continue;
+        given |= more->type != JSON_BOOL || more->boolean;
+        TRY(schema_add_part(s, out, more, schema_at(s, c->v[i].at, "additionalProperties", 20)));
+    }
+    *allowed = !out->never && (mask || given || !has_patterns);
+    return 0;
+}
+
+/* The names that match exactly these patterns and none of the members. Names are printable, and ASCII where a pattern must not match, since dialects
+ * differ about other characters. */
+static int extra_names(struct schema *s, const struct conj *c, const struct patterns *p, unsigned mask, const struct members *m, struct lang *out) {
+    struct lang l, one;
+    struct error e = {0};
+    int rc = lang_printable(s->arena, p->n > 0, &l, &e);
+    for (int k = 0; k < p->n && !rc; k++) {
+        rc = lang_product(s->arena, &l, &p->v[k].lang, !(mask >> k & 1), out, &e);
+        l = *out;
+    }
+    for (size_t i = 0; i < m->n && !rc; i++) {
+        rc = lang_string(s->arena, m->v[i].name, m->v[i].n, &one, &e);
+        if (!rc) rc = lang_product(s->arena, &l, &one, true, out, &e);
+        l = *out;
+    }
+    *out = l;
+    return rc ? schema_fail(s, c->v[0].at, NULL, "names of further properties: %s", e.text) : 0;
+}
+
+/* Sets *out to a member with another name, or to EXPR_NEVER if the schemas allow only the listed names. */
+static int extra_member(struct schema *s, const struct conj *c, const struct members *m, expr_id *out) {
+    struct patterns *p = arena_calloc(s->arena, 1, sizeof *p);
+    struct conj *value = arena_alloc(s->arena, sizeof *value);
+    *out = EXPR_NEVER;
+    if (!p || !value) return error_set(s->e, ERR_MEMORY, "no memory for the schema");
+    if (!m->extras || m->n > MAX_NAMES_BESIDE) return 0;
+    TRY(collect_patterns(s, c, p));
+    for (unsigned mask = 0; mask < 1u << p->n; mask++) {
+        struct lang names;
+        bool allowed;
+        expr_id x, name;
+        TRY(extra_conj(s, c, p, mask, value, &allowed));
+        if (!allowed) continue;
+        TRY(extra_names(s, c, p, mask, m, &names));
+        if (lang_is_empty(&names, s->arena)) continue;
+        TRY(schema_compile(s, value, &x));
+        name = json_in_quotes(s->g, lang_expr(s->g, s->arena, &names, json_char_range));
+        *out = grammar_alt(s->g, *out, grammar_seq(s->g, name, grammar_seq(s->g, json_colon(s), x)));
+    }
+    return 0;
+}
+
+/* ---- members ---- */
+
+/* extra{lo, hi} with commas; a comma goes before the first if `after`. */
+static expr_id extras(struct schema *s, expr_id extra, uint32_t lo, uint32_t hi, bool after) {
+    struct grammar *g = s->g;
+    const expr_id next = grammar_seq(g, json_comma(s), extra);
+    if (after) return grammar_repeat(g, next, lo, hi);
+    if (!hi) return lo ? EXPR_NEVER : EXPR_EMPTY;
+    const expr_id all = grammar_seq(g, extra, grammar_repeat(g, next, lo ? lo - 1 : 0, hi == GRAMMAR_UNBOUNDED ? hi : hi - 1));
+    return lo ? all : grammar_alt(g, EXPR_EMPTY, all);
+}
+
+/* Bounds the number of other members. Duplicate names count once, so a minimum is not left to them. */
+static int extra_bounds(struct schema *s, const struct conj *c, const struct members *m, bool any_extra, uint32_t *hi) {
+    size_t required = 0;
+    for (size_t i = 0; i < m->n; i++) required += m->v[i].required;
+    const double least = schema_greatest(c, "minProperties", 0), most = schema_least(c, "maxProperties", INFINITY);
+    *hi = 0;
+    if (least > (double)required && (least > 1 || required))
+        return schema_fail(s, c->v[0].at, "minProperties", "%.0f is not supported beside %zu required properties", least, required);
+    if (most < (double)m->n) return schema_fail(s, c->v[0].at, "maxProperties", "%.0f is not supported beside %zu properties", most, m->n);
+    *hi = !any_extra ? 0 : most == INFINITY || most > 1e6 ? GRAMMAR_UNBOUNDED : (uint32_t)(most - (double)m->n);
+    return 0;
+}
+
+int schema_object(struct schema *s, const struct conj *c, expr_id *out) {
+    struct grammar *g = s->g;
+    struct members m;
+    struct conj *value = arena_alloc(s->arena, sizeof *value);
+    expr_id extra, tail[2]; /* tail[0]: the rest of the object before its first member; tail[1]: after a member */
+    uint32_t most = 0;
+    if (!value) return error_set(s->e, ERR_MEMORY, "no memory for the schema");
+    TRY(schema_members(s, c, &m));
+    TRY(extra_member(s, c, &m, &extra));
+    TRY(extra_bounds(s, c, &m, extra != EXPR_NEVER, &most));
+    const uint32_t least = !m.n && schema_greatest(c, "minProperties", 0) >= 1;
+    for (int after = 0; after < 2; after++) tail[after] = extras(s, extra, after ? 0 : least, most, after);
+    if (m.n && schema_greatest(c, "minProperties", 0) >= 1) { /* beside optional members only: at least one of all */
+        bool required = false;
+        for (size_t i = 0; i < m.n; i++) required |= m.v[i].required;
+        if (!required) tail[0] = extras(s, extra, 1, most, false);
+    }
+    for (size_t i = m.n; i-- > 0;) {
+        struct buf name = {0};
+        expr_id x, member, next[2];
+        TRY(schema_member_conj(s, c, m.v[i].name, m.v[i].n, value));
+        TRY(schema_compile(s, value, &x));
+        if (json_quote(&name, m.v[i].name, m.v[i].n)) return buf_free(&name), error_set(s->e, ERR_MEMORY, "no memory for the schema");
+        member = grammar_seq(g, grammar_literal(g, name.data, name.len), grammar_seq(g, json_colon(s), grammar_seq(g, x, tail[1])));
+        buf_free(&name);
+        for (int after = 0; after < 2; after++) {
+            const expr_id with = after ? grammar_seq(g, json_comma(s), member) : member, rule = grammar_rule(g);
+            grammar_define(g, rule, m.v[i].required ? with : grammar_alt(g, with, tail[after]));
+            next[after] = m.v[i].required && with == EXPR_NEVER ? EXPR_NEVER : rule;
+        }
+        tail[0] = next[0], tail[1] = next[1];
+    }
+    *out = grammar_nest(g, grammar_seq(g, grammar_literal(g, "{", 1), grammar_seq(g, tail[0], grammar_literal(g, "}", 1))));
+    return 0;
+}
