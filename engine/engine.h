@@ -133,6 +133,19 @@ enum {
     REQ_NO_DISK_CACHE = 4,    /* never write the KV cache of this turn to disk */
     REQ_EXACT_PREFIX_ONLY = 8 /* reuse only cached rows with the bits that a fresh prefill gives, so that the answer is a fresh session's */
 };
+/* Restricts the tokens of an answer, for example to a grammar. The functions run on the engine thread, for one token after the other, also for verified drafts.
+ * The filter must outlive the turn. */
+enum filter_state { FILTER_OPEN, FILTER_COMPLETE, FILTER_FINAL }; /* the answer must go on; may end; must end */
+struct token_filter {
+    void *ctx;
+    /* Sets *allowed [(vocab of the tokenizer + 63) / 64] to the tokens that may follow, bit i % 64 of word i / 64; NULL: all. Tokens past *n_ids are never
+     * allowed. left > 0: only tokens after which left - 1 more can complete the answer. Valid until the next call. Stop ids are left to the engine. */
+    int (*allowed)(void *ctx, int left, const uint64_t **allowed, int *n_ids, struct error *e);
+    bool (*fits)(void *ctx, int32_t id, int left); /* whether `left` more tokens can complete the answer after this one */
+    int (*accept)(void *ctx, int32_t id, struct error *e);
+    enum filter_state (*state)(const void *ctx);
+};
+
 struct request {
     const int32_t *tokens; /* the whole conversation; copied. Tokens in the KV cache are reused */
     int n;
@@ -143,6 +156,7 @@ struct request {
     struct sampling sampling;
     const int32_t *stop_ids; /* in addition to the model's; copied */
     int n_stop_ids;
+    const struct token_filter *filter; /* NULL: none. An answer that ends incomplete is an EVENT_ERROR */
     /* Called for each prompt position in order with its logits [vocab]; non-zero cancels. May be NULL. Forces a prefill of the whole
      * prompt. */
     int (*logits)(void *ctx, int position, const float *logits);
