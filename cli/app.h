@@ -8,20 +8,26 @@
 #include "cli/turn/answer_printer.h"
 #include "engine/engine.h"
 #include "tokenizer/chat/chat_template.h"
+#include "tokenizer/grammar/source.h"
+#include "tokenizer/grammar/token_trie.h"
 
 struct app {
     struct opts opts;
     bool tty_in, tty_out, tty_err;
     bool color_out, color_err;
     struct answer_style answer_style;
-    char model_dir[PATHS_MAX];      /* the model's directory, or "ember:" */
-    const struct backend *backend;  /* the engine in use: this process, attached or remote */
-    struct engine_client *clients;  /* list of open clients */
-    const struct engine_info *info; /* describes the engine in use; NULL before it is open */
+    char model_dir[PATHS_MAX];           /* the model's directory, or "ember:" */
+    const struct backend *backend;       /* the engine in use: this process, attached or remote */
+    struct engine_client *clients;       /* list of open clients */
+    bool is_constrained;                 /* an option constrains the answers */
+    struct grammar_source answer_source; /* to this */
+    struct buf answer_text;              /* owns its text */
+    const struct engine_info *info;      /* describes the engine in use; NULL before it is open */
     /* of this process's engine; NULL when another engine answers */
     struct tokenizer *tokenizer;
     struct chat_template *template; /* NULL with --raw */
     struct topic *topic;            /* built-in model only; NULL before the first prompt */
     struct engine *engine;
-    struct remote *remote; /* connection to an attached or remote engine; NULL: none */
+    struct token_trie *trie; /* of the tokenizer; NULL before the first constrained answer */
+    struct remote *remote;   /* connection to an attached or remote engine; NULL: none */
 };

@@ -23,6 +23,7 @@
 #include "cli/terminal/progress.h"
 #include "cli/terminal/sig.h"
 #include "cli/terminal/term.h"
+#include "cli/turn/constraint.h"
 #include "cli/turn/engine_client_local.h"
 #include "engine/base/log.h"
 
@@ -164,6 +165,8 @@ static int run_mode(struct app *a, struct error *e) {
     if (a->opts.v[OPT_VERSION].on) return print_version(a, e);
     enum opt_id mode = opt_mode(&a->opts);
     if (a->opts.v[OPT_LISTEN].text && mode != OPT_SERVE) return error_set(e, ERR_USAGE, "--listen needs --serve");
+    int rc = constraint_read_options(a, e);
+    if (rc) return rc;
     for (size_t i = 0; i < sizeof modes / sizeof *modes; i++)
         if (modes[i].mode == mode) return modes[i].fn(a, e);
     return answer_or_chat(a, e);
@@ -187,6 +190,7 @@ int cli_main(int argc, char **argv) {
     set_streams(&a);
     if (!rc) rc = run_mode(&a, &e);
     open_close(&a);
+    constraint_free_options(&a);
     progress_clear();
     if (!rc || (rc == ERR_CANCELLED && out_failed())) rc = out_check(&e); /* the closed stdout caused the cancellation */
     if (rc == OUT_CLOSED_PIPE) sig_die(SIGPIPE);                          /* quietly, as cat does */

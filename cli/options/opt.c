@@ -308,6 +308,21 @@ enum opt_id opt_mode(const struct opts *o) {
     return OPT_COUNT;
 }
 
+/* Checks the options that constrain answers: at most one, for answers that are shown as they are. */
+static int check_constraints(const struct opts *o, enum opt_id mode, struct error *e) {
+    static const enum opt_id ids[] = {OPT_SCHEMA, OPT_JSON_OBJECT, OPT_REGEX, OPT_GRAMMAR, OPT_CHOICES}, excluded[] = {OPT_EXTRACT, OPT_UNTIL};
+    enum opt_id given = OPT_COUNT, other = mode == OPT_BATCH ? OPT_COUNT : mode;
+    for (size_t i = 0; i < sizeof ids / sizeof *ids; i++) {
+        if (!o->v[ids[i]].text) continue;
+        if (given != OPT_COUNT) other = ids[i];
+        else given = ids[i];
+    }
+    for (size_t i = 0; i < sizeof excluded / sizeof *excluded && other == OPT_COUNT; i++)
+        if (o->v[excluded[i]].text) other = excluded[i];
+    if (given == OPT_COUNT || other == OPT_COUNT) return 0;
+    return error_set(e, ERR_USAGE, "--%s and --%s cannot be combined", opt_table[given].name, opt_table[other].name);
+}
+
 /* Checks which options exclude or require others. */
 static int check_combinations(const struct opts *o, struct error *e) {
     const struct opt_value *v = o->v;
@@ -328,6 +343,8 @@ static int check_combinations(const struct opts *o, struct error *e) {
     for (size_t i = 0; i < sizeof apart / sizeof *apart; i++)
         if (v[apart[i].a].origin == ORIGIN_FLAG && v[apart[i].b].origin == ORIGIN_FLAG)
             return error_set(e, ERR_USAGE, "--%s and --%s cannot be combined", opt_table[apart[i].a].name, opt_table[apart[i].b].name);
+    int rc = check_constraints(o, mode, e);
+    if (rc) return rc;
     if (v[OPT_TOKENS].text && !v[OPT_IDS].on && !v[OPT_LOGITS_OUT].text) return error_set(e, ERR_USAGE, "--tokens needs --logits-out FILE or --ids");
     if (!v[OPT_TOKENS].text && (v[OPT_IDS].on || v[OPT_LOGITS_OUT].text))
         return error_set(e, ERR_USAGE, "--%s needs --tokens", v[OPT_IDS].on ? "ids" : "logits-out");

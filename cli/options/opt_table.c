@@ -67,6 +67,12 @@ const struct opt_def opt_table[OPT_COUNT] = {
                   .help = "random seed; the same seed gives the same text (a new one each time)"},
     [OPT_UNTIL] = {"until", 0, OPT_LIST, 0, ANSWER, "TEXT", .help = "end the answer before TEXT; repeatable"},
     [OPT_THINK] = {"think", 0, OPT_SWITCH, LIVE | OPT_EVERYDAY, ANSWER, .help = "let a reasoning model think first, or not (the template decides)"},
+    [OPT_SCHEMA] = {"schema", 0, OPT_TEXT, OPT_FILE_PATH | OPT_EVERYDAY, ANSWER, "SCHEMA",
+                    .help = "answer with JSON that is valid by a JSON schema, a file or its text"},
+    [OPT_JSON_OBJECT] = {"json-object", 0, OPT_FLAG, 0, ANSWER, .help = "answer with a JSON object"},
+    [OPT_REGEX] = {"regex", 0, OPT_TEXT, 0, ANSWER, "PATTERN", .help = "answer with a text that matches PATTERN as a whole"},
+    [OPT_GRAMMAR] = {"grammar", 0, OPT_TEXT, OPT_FILE_PATH, ANSWER, "FILE", .help = "answer with a text of the GBNF grammar in FILE"},
+    [OPT_CHOICES] = {"choices", 0, OPT_TEXT, 0, ANSWER, "LIST", .help = "answer with one of several texts, separated by commas"},
 
     [OPT_SAVE] = {"save", 0, OPT_TEXT, OPT_EVERYDAY, SESSION, "NAME", .help = "save the conversation as NAME"},
     [OPT_CONTINUE] = {"continue", 'r', OPT_TEXT_MAYBE, OPT_EVERYDAY, SESSION, "NAME",

@@ -13,6 +13,7 @@
 #include "cli/app.h"
 #include "cli/remote/remote_connection.h"
 #include "cli/terminal/out.h"
+#include "cli/turn/constraint.h"
 #include "cli/turn/engine_client.h"
 #include "cli/turn/prompt.h"
 #include "engine/base/clock.h"
@@ -390,6 +391,10 @@ static void put_request_body(const struct remote *r, const struct prompt *p, con
     buf_str(b, "{\"model\": ");
     out_json_string(b, r->model, strlen(r->model));
     buf_fmt(b, ", %s, \"stream\": true, \"stream_options\": {\"include_usage\": true}", p->body.data);
+    if (p->source) {
+        buf_str(b, ", ");
+        constraint_put_request(p->source, b);
+    }
     put_number_member(b, "temperature", s->temperature);
     put_number_member(b, "top_p", s->top_p);
     put_number_member(b, "min_p", s->min_p);

@@ -117,6 +117,7 @@ static void local_close(struct app *a) {
     engine_close(&a->engine);
     chat_template_close(&a->template);
     topic_close(&a->topic);
+    token_trie_close(&a->trie);
     tokenizer_close(&a->tokenizer);
 }
 static int local_client_open(struct engine_client *s, struct error *e) { return session_open(s->app->engine, &s->session, e); }
@@ -126,7 +127,8 @@ static int local_fd(const struct app *a) { return engine_event_fd(a->engine); }
 
 static int local_submit(struct engine_client *s, const struct prompt *p, const struct request *r, struct error *e) {
     struct request q = *r;
-    if (p->fixed_answer.n) return session_submit_answer(s->session, (int)p->ids.n, p->fixed_answer.data, (int)p->fixed_answer.n, r->max_tokens, e);
+    if (p->fixed_answer.n && !p->source)
+        return session_submit_answer(s->session, (int)p->ids.n, p->fixed_answer.data, (int)p->fixed_answer.n, r->max_tokens, e);
     if (p->document_dropped) prompt_note_dropped_document();
     q.tokens = p->ids.data;
     q.n = (int)p->ids.n;

@@ -2,6 +2,7 @@
 /* The prompt that the model's chat template renders from a conversation. */
 #include "cli/options/opt.h"
 #include "cli/turn/conversation.h"
+#include "tokenizer/grammar/source.h"
 #include "tokenizer/tokenizer.h"
 
 struct app;
@@ -9,13 +10,14 @@ struct json;
 
 struct prompt {
     struct ids ids;
-    struct buf tail;         /* end of the rendered text: it may open a thinking block */
-    int n_shareable;         /* length of the shareable prefix, in tokens (request.shared) */
-    struct buf body;         /* for an attached or remote engine, instead of ids: members of a request */
-    struct buf refusal;      /* the built-in model's refusal of the question; empty: it is answered */
-    struct ids fixed_answer; /* the answer, if the program gives it without the model; empty: run the model */
-    bool document_dropped;   /* the attached document was dropped; only the question is in the prompt */
-    size_t n_given;          /* number of ids from the template; the ids after them were generated */
+    struct buf tail;                     /* end of the rendered text: it may open a thinking block */
+    int n_shareable;                     /* length of the shareable prefix, in tokens (request.shared) */
+    struct buf body;                     /* for an attached or remote engine, instead of ids: members of a request */
+    struct buf refusal;                  /* the built-in model's refusal of the question; empty: it is answered */
+    struct ids fixed_answer;             /* the answer, if the program gives it without the model; empty: run the model */
+    bool document_dropped;               /* the attached document was dropped; only the question is in the prompt */
+    const struct grammar_source *source; /* what the answer must match; NULL: anything. The caller's */
+    size_t n_given;                      /* number of ids from the template; the ids after them were generated */
 };
 void prompt_free(struct prompt *p);
 /* Renders and encodes the conversation and the opening of the answer. think: 1, 0, or -1 for the template's default. */

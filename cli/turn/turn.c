@@ -17,6 +17,7 @@ const char *turn_speed(const struct turn *t, char *out, size_t cap) {
 
 void turn_free(struct turn *t) {
     output_parser_close(&t->parts);
+    constraint_close(&t->constraint);
     buf_free(&t->text);
     buf_free(&t->thinking);
     buf_free(&t->tool);
@@ -68,7 +69,8 @@ static int on_part(void *ctx, enum output_kind part, const char *data, size_t n)
 
 static int feed_bytes(struct turn *t, const char *data, size_t n, bool special) {
     if (!n) return 0;
-    if (t->parts) return output_parser_feed(t->parts, data, n, special, on_part, t);
+    const bool governed = t->constraint && !t->resuming && constraint_governs(t->constraint, t->n_tokens - 1); /* no markers within it */
+    if (t->parts && !governed) return output_parser_feed(t->parts, data, n, special, on_part, t);
     return special && !t->app->opts.v[OPT_SPECIAL].on ? 0 : on_part(t, OUTPUT_TEXT, data, n);
 }
 
@@ -114,6 +116,14 @@ void turn_set_stops(struct turn *t, const char *const *stop, size_t n) {
     t->n_stop = n;
 }
 
+/* Opens the filter of the answer's tokens. Tokens of an earlier turn count as its beginning. */
+static int constrain(struct turn *t, const struct prompt *p, struct request *q, struct error *e) {
+    int rc = constraint_open(&t->constraint, t->app, p->source, p->tail.data ? p->tail.data : "", p->tail.len, e);
+    for (size_t i = p->n_given; i < p->ids.n && !rc; i++) rc = constraint_replay(t->constraint, p->ids.data[i], e);
+    if (!rc) q->filter = constraint_filter(t->constraint);
+    return rc;
+}
+
 int turn_start(struct turn *t, struct app *a, struct engine_client *s, const struct prompt *p, const struct request *r, turn_fn fn, void *ctx,
                struct error *e) {
     *t = (struct turn){.app = a, .client = s, .on_text = fn, .ctx = ctx, .decoder = {.t = a->tokenizer}, .prefill_left_s = -1};
@@ -121,8 +131,10 @@ int turn_start(struct turn *t, struct app *a, struct engine_client *s, const str
     if (a->template && !(t->parts = output_parser_open(a->template, p->tail.data ? p->tail.data : "", p->tail.len)))
         return error_set(e, ERR_MEMORY, "no memory");
     int rc = p->n_given < p->ids.n ? replay_generated(t, p) : 0;
+    struct request q = *r;
     if (rc) error_set(e, rc, "cannot continue the answer: no memory, or a token id without text");
-    else rc = engine_client_submit(s, p, r, e);
+    if (!rc && p->source && a->backend->is_local) rc = constrain(t, p, &q, e);
+    if (!rc) rc = engine_client_submit(s, p, &q, e);
     if (rc) turn_free(t);
     else t->running = true;
     return rc;

@@ -2,6 +2,7 @@
 /* One answer: turns token ids into text, thinking, a finish reason and statistics. The caller polls the app and passes the events; new
  * text goes to a callback. */
 #include "cli/app.h"
+#include "cli/turn/constraint.h"
 #include "cli/turn/engine_client.h"
 #include "cli/turn/prompt.h"
 
@@ -12,7 +13,8 @@ struct turn {
     struct app *app;
     struct engine_client *client;
     struct decoder decoder;
-    struct output_parser *parts; /* NULL: raw, all is text */
+    struct output_parser *parts;   /* NULL: raw, all is text */
+    struct constraint *constraint; /* NULL: none, or the engine is another process */
     struct buf text, thinking, tool;
     const char *const *stop; /* strings that end the answer; --until's unless turn_set_stops was called */
     size_t n_stop;

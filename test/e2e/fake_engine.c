@@ -49,6 +49,8 @@ const char *tokenizer_token_bytes(const struct tokenizer *t, int32_t id, size_t 
 }
 int32_t tokenizer_added_id(const struct tokenizer *t, const char *piece) { return -1; }
 int32_t tokenizer_bos(const struct tokenizer *t) { return -1; }
+bool tokenizer_strips_start(const struct tokenizer *t) { return false; }
+bool tokenizer_joins_with_space(const struct tokenizer *t) { return false; }
 void text_free(struct text *t) {
     mem_free(t->data);
     mem_free(t->runs);
@@ -130,6 +132,8 @@ int output_parser_feed(struct output_parser *p, const char *data, size_t n, bool
     return 0;
 }
 int output_parser_flush(struct output_parser *p, output_parser_fn fn, void *ctx) { return 0; }
+bool output_parser_in_answer(const struct output_parser *p) { return true; }
+bool output_parser_thinking(const struct output_parser *p, int i, const char **open, const char **close) { return false; }
 
 /* --- engine ---------------------------------------------------------------------------------------------------------- */
 

@@ -39,6 +39,7 @@ static const char *const harmony_markers[n_harmony] = {"<|start|>", "<|channel|>
 enum { n_pairs = sizeof marker_pairs / sizeof *marker_pairs, held_max = 64, header_max = 512 };
 struct output_parser {
     bool enabled[n_pairs], is_harmony, in_header; /* header: between <|start|> or <|channel|> and <|message|> */
+    bool has_message;                             /* a gpt-oss message is open */
     uint8_t kind;
     int open_pair; /* index of the open pair, or -1 */
     bool skip_newlines;
@@ -70,6 +71,7 @@ struct output_parser *output_parser_open(const struct chat_template *c, const ch
         if (!p->in_header && message) {
             const char *channel = find_last(tail, (size_t)(message - tail), harmony_markers[H_CHANNEL]);
             if (channel && contains(channel, (size_t)(message - channel), "analysis")) p->kind = OUTPUT_THINKING;
+            p->has_message = true;
         }
         return p;
     }
@@ -133,6 +135,7 @@ static int finish_header(struct output_parser *p, output_parser_fn fn, void *ctx
          thought = last && contains(last, p->n_header_text - (size_t)(last - p->header_text), "analysis");
     p->kind = tool ? OUTPUT_TOOL_CALL : thought ? OUTPUT_THINKING : OUTPUT_TEXT;
     p->in_header = false;
+    p->has_message = true;
     if (!tool) return 0;
     int rc = fn(ctx, OUTPUT_TOOL_CALL, p->header_text, p->n_header_text); /* the header names the called function */
     return rc ? rc : emit_marker(p, harmony_markers[H_MESSAGE], fn, ctx);
@@ -152,6 +155,7 @@ static int handle_marker(struct output_parser *p, int k, const char *text, outpu
         }
         bool tool = p->kind == OUTPUT_TOOL_CALL;
         p->kind = OUTPUT_TEXT;
+        p->has_message = false;
         return tool && k == H_CALL ? emit_marker(p, text, fn, ctx) : 0;
     }
     const struct marker_pair *pair = &marker_pairs[k / 2];
@@ -218,6 +222,19 @@ int output_parser_feed(struct output_parser *p, const char *data, size_t n, bool
     }
     return rc;
 }
+bool output_parser_in_answer(const struct output_parser *p) {
+    return p->kind == OUTPUT_TEXT && !p->in_header && (p->is_harmony ? p->has_message : p->open_pair < 0);
+}
+
+bool output_parser_thinking(const struct output_parser *p, int i, const char **open, const char **close) {
+    for (int k = 0; k < n_pairs; k++) {
+        if (!p->enabled[k] || marker_pairs[k].kind != OUTPUT_THINKING || i-- > 0) continue;
+        *open = marker_pairs[k].open, *close = marker_pairs[k].close;
+        return true;
+    }
+    return false;
+}
+
 int output_parser_flush(struct output_parser *p, output_parser_fn fn, void *ctx) {
     int rc = process_held(p, true, fn, ctx);
     if (!rc && p->in_header && p->n_header_text) { /* the answer ended inside a header: show it rather than lose it */

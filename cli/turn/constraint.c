@@ -1,0 +1,211 @@
+#include "cli/turn/constraint.h"
+
+#include <string.h>
+
+#include "cli/app.h"
+#include "cli/terminal/out.h"
+#include "engine/base/file.h"
+#include "tokenizer/grammar/matcher.h"
+
+/* --- options --------------------------------------------------------------------------------------------------------- */
+
+static const struct {
+    enum opt_id id;
+    enum source_kind kind;
+} constraint_options[] = {
+    {OPT_SCHEMA, SOURCE_SCHEMA}, {OPT_JSON_OBJECT, SOURCE_JSON_OBJECT}, {OPT_REGEX, SOURCE_REGEX}, {OPT_GRAMMAR, SOURCE_GBNF}, {OPT_CHOICES, SOURCE_CHOICES}};
+
+static int read_text_file(const char *path, struct buf *out, struct error *e) {
+    char *data = NULL;
+    size_t n = 0;
+    int rc = file_read(path, 4 << 20, &data, &n, e);
+    if (!rc && buf_add(out, data, n)) rc = error_set(e, ERR_MEMORY, "no memory");
+    mem_free(data);
+    return rc;
+}
+
+/* "a,b,c" as a JSON array. */
+static void put_choices(const char *text, struct buf *out) {
+    buf_char(out, '[');
+    for (const char *at = text;; at++) {
+        const size_t n = strcspn(at, ",");
+        if (at > text) buf_char(out, ',');
+        out_json_string(out, at, n);
+        at += n;
+        if (!*at) break;
+    }
+    buf_char(out, ']');
+}
+
+static int read_option(enum opt_id id, const struct opt_value *v, struct buf *out, struct error *e) {
+    buf_str(out, "");
+    if (id == OPT_JSON_OBJECT) return 0;
+    if (id == OPT_GRAMMAR) return read_text_file(v->text, out, e);
+    if (id == OPT_CHOICES) return put_choices(v->text, out), 0;
+    const char *text = v->text + strspn(v->text, " \t\r\n");
+    if (id == OPT_SCHEMA && *text != '{' && strcmp(text, "true") != 0 && strcmp(text, "false") != 0) return read_text_file(v->text, out, e);
+    return buf_str(out, v->text);
+}
+
+int constraint_read_options(struct app *a, struct error *e) {
+    for (size_t i = 0; i < sizeof constraint_options / sizeof *constraint_options; i++) {
+        const enum opt_id id = constraint_options[i].id;
+        const struct opt_value *v = &a->opts.v[id];
+        struct grammar *g;
+        if (!v->text) continue;
+        int rc = read_option(id, v, &a->answer_text, e);
+        if (!rc && a->answer_text.failed) rc = error_set(e, ERR_MEMORY, "no memory");
+        if (rc) return error_prefix(e, "--%s", opt_table[id].name);
+        a->answer_source = (struct grammar_source){.kind = constraint_options[i].kind, .text = a->answer_text.data, .n = a->answer_text.len};
+        if ((rc = source_compile(&a->answer_source, &g, e))) return error_prefix(e, "--%s", opt_table[id].name);
+        grammar_free(&g);
+        a->is_constrained = true;
+    }
+    return 0;
+}
+
+void constraint_free_options(struct app *a) {
+    buf_free(&a->answer_text);
+    a->is_constrained = false;
+}
+
+/* --- one answer ------------------------------------------------------------------------------------------------------ */
+
+enum { MAX_OPENINGS = 8 };
+struct constraint {
+    struct token_filter filter;
+    const struct token_trie *trie;
+    struct grammar *grammar;
+    struct matcher *matcher;
+    struct output_parser *parts;    /* follows the thinking; NULL: raw */
+    bool is_free;                   /* thinking: every token is allowed */
+    int32_t openings[MAX_OPENINGS]; /* tokens that open thinking, allowed as the first token */
+    int n_openings, n_tokens, n_replayed;
+    uint64_t *bits;            /* mask with the openings */
+    _Atomic int governed_from; /* the first token that the grammar governs; INT32_MAX: not known yet */
+};
+
+static int ignore_part(void *ctx, enum output_kind part, const char *data, size_t n) { return 0; }
+
+static int allowed(void *ctx, int left, const uint64_t **bits, int *n_ids, struct error *e) {
+    struct constraint *c = ctx;
+    *bits = NULL;
+    *n_ids = c->trie->n_ids;
+    if (c->is_free) return 0;
+    TRY(matcher_mask(c->matcher, left ? (uint32_t)left : UINT32_MAX, bits, e));
+    if (c->n_tokens || !c->n_openings || left) return 0;
+    memcpy(c->bits, *bits, ((size_t)*n_ids + 63) / 64 * sizeof *c->bits);
+    for (int i = 0; i < c->n_openings; i++) c->bits[c->openings[i] >> 6] |= 1ull << (c->openings[i] & 63);
+    *bits = c->bits;
+    return 0;
+}
+
+static bool is_opening(const struct constraint *c, int32_t id) {
+    for (int i = 0; i < c->n_openings && !c->n_tokens; i++)
+        if (c->openings[i] == id) return true;
+    return false;
+}
+
+static bool fits(void *ctx, int32_t id, int left) {
+    struct constraint *c = ctx;
+    return c->is_free || is_opening(c, id) || matcher_fits(c->matcher, id, left > 0 ? (uint32_t)left : 0);
+}
+
+static int accept_free(struct constraint *c, int32_t id, struct error *e) {
+    bool special = false;
+    size_t n = 0;
+    const char *s = tokenizer_token_bytes(c->trie->tokenizer, id, &n, &special);
+    c->n_tokens++;
+    if (s && output_parser_feed(c->parts, s, n, special, ignore_part, NULL)) return error_set(e, ERR_MEMORY, "no memory");
+    c->is_free = !output_parser_in_answer(c->parts);
+    if (!c->is_free) atomic_store(&c->governed_from, c->n_tokens - c->n_replayed);
+    return 0;
+}
+
+static int accept_token(void *ctx, int32_t id, struct error *e) {
+    struct constraint *c = ctx;
+    if (c->is_free || is_opening(c, id)) {
+        c->is_free = true;
+        return accept_free(c, id, e);
+    }
+    if (!c->n_tokens++) atomic_store(&c->governed_from, 0);
+    return matcher_accept(c->matcher, id, e);
+}
+
+static enum filter_state state(const void *ctx) {
+    const struct constraint *c = ctx;
+    return c->is_free || !matcher_is_complete(c->matcher) ? FILTER_OPEN : matcher_is_final(c->matcher) ? FILTER_FINAL : FILTER_COMPLETE;
+}
+
+/* Finds the tokens that may open a thinking block, unless the prompt has closed one already. */
+static void find_openings(struct constraint *c, const char *tail, size_t n) {
+    const char *open, *close;
+    for (int i = 0; output_parser_thinking(c->parts, i, &open, &close); i++) {
+        const int32_t id = tokenizer_added_id(c->trie->tokenizer, open);
+        if (id >= 0 && c->n_openings < MAX_OPENINGS && !memmem(tail, n, close, strlen(close))) c->openings[c->n_openings++] = id;
+    }
+}
+
+int constraint_open(struct constraint **out, struct app *a, const struct grammar_source *s, const char *tail, size_t n, struct error *e) {
+    struct constraint *c = *out = mem_calloc(1, sizeof *c);
+    if (!c) return error_set(e, ERR_MEMORY, "no memory for a grammar");
+    c->filter = (struct token_filter){.ctx = c, .allowed = allowed, .fits = fits, .accept = accept_token, .state = state};
+    atomic_store(&c->governed_from, INT32_MAX);
+    int rc = a->trie ? 0 : token_trie_open(&a->trie, a->tokenizer, e);
+    c->trie = a->trie;
+    if (!rc) rc = source_compile(s, &c->grammar, e);
+    if (!rc) rc = matcher_open(&c->matcher, c->grammar, c->trie, e);
+    if (!rc && a->template) {
+        c->parts = output_parser_open(a->template, tail, n);
+        c->bits = mem_calloc((size_t)c->trie->n_ids / 64 + 1, sizeof *c->bits);
+        if (!c->parts || !c->bits) rc = error_set(e, ERR_MEMORY, "no memory for a grammar");
+        else {
+            c->is_free = !output_parser_in_answer(c->parts);
+            find_openings(c, tail, n);
+        }
+    }
+    if (rc) constraint_close(out);
+    return rc;
+}
+
+void constraint_close(struct constraint **at) {
+    struct constraint *c = *at;
+    *at = NULL;
+    if (!c) return;
+    matcher_close(&c->matcher);
+    grammar_free(&c->grammar);
+    output_parser_close(&c->parts);
+    mem_free(c->bits);
+    mem_free(c);
+}
+
+const struct token_filter *constraint_filter(const struct constraint *c) { return &c->filter; }
+int constraint_replay(struct constraint *c, int32_t id, struct error *e) {
+    int rc = accept_token(c, id, e);
+    c->n_replayed = c->n_tokens;
+    if (!c->is_free) atomic_store(&c->governed_from, 0);
+    return rc;
+}
+bool constraint_governs(const struct constraint *c, int i) { return i >= atomic_load(&c->governed_from); }
+
+/* --- requests -------------------------------------------------------------------------------------------------------- */
+
+void constraint_put_request(const struct grammar_source *s, struct buf *b) {
+    switch (s->kind) {
+    case SOURCE_SCHEMA:
+        buf_str(b, "\"response_format\": {\"type\": \"json_schema\", \"json_schema\": {\"name\": \"answer\", \"strict\": true, \"schema\": ");
+        buf_add(b, s->text, s->n);
+        buf_str(b, "}}");
+        break;
+    case SOURCE_JSON_OBJECT: buf_str(b, "\"response_format\": {\"type\": \"json_object\"}"); break;
+    case SOURCE_CHOICES:
+        buf_str(b, "\"guided_choice\": ");
+        buf_add(b, s->text, s->n);
+        break;
+    case SOURCE_REGEX:
+    case SOURCE_GBNF:
+        buf_str(b, s->kind == SOURCE_REGEX ? "\"guided_regex\": " : "\"guided_grammar\": ");
+        out_json_string(b, s->text, s->n);
+        break;
+    }
+}

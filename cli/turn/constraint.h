@@ -1,0 +1,28 @@
+#pragma once
+/* Answers that must match a grammar: reads the options, and filters the tokens of a turn. Thinking before the answer is free. */
+#include <stdatomic.h>
+
+#include "engine/engine.h"
+#include "tokenizer/chat/chat_template.h"
+#include "tokenizer/grammar/source.h"
+
+struct app;
+struct buf;
+struct constraint;
+
+/* Reads --schema, --json-object, --regex, --grammar or --choices into a->answer_source and checks it. None of them: leaves it NULL. ERR_USAGE names the option
+ * and the place in its value. */
+int constraint_read_options(struct app *a, struct error *e);
+void constraint_free_options(struct app *a);
+
+/* Opens the filter of one answer. tail: end of the prompt, which may have opened a thinking block. */
+int constraint_open(struct constraint **c, struct app *a, const struct grammar_source *s, const char *tail, size_t n, struct error *e);
+void constraint_close(struct constraint **c);
+const struct token_filter *constraint_filter(const struct constraint *c);
+/* Appends a token of an earlier turn that this one continues. */
+int constraint_replay(struct constraint *c, int32_t id, struct error *e);
+/* Whether token i of the answer belongs to the part that the grammar governs, for a token that the engine has emitted. */
+bool constraint_governs(const struct constraint *c, int i);
+
+/* Appends members of a chat-completions request: response_format, or guided_* for what only hearth's server takes. */
+void constraint_put_request(const struct grammar_source *s, struct buf *b);
