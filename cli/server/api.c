@@ -3,6 +3,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "cli/server/api_format.h"
 #include "cli/terminal/out.h"
 
 /* --- requests -------------------------------------------------------------------------------------------------------- */
@@ -147,7 +148,7 @@ static bool is_empty_value(const struct json *j) { return !is_present(j) || (j->
 
 /* Unsupported members that would change an answer are refused; members without effect on it are ignored. */
 static const char why_one_answer[] = "one answer per request", why_penalty[] = "use repetition_penalty", why_probabilities[] = "probabilities are not returned",
-                  why_logits[] = "logits cannot be changed", why_grammar[] = "answers cannot be constrained to a grammar",
+                  why_logits[] = "logits cannot be changed", why_grammar[] = "use response_format, guided_grammar or guided_json",
                   why_sampling[] = "sampling uses temperature, top_k, top_p and min_p", why_end[] = "only the model, max_tokens and stop end an answer",
                   why_template_variable[] = "set it in chat_template_kwargs", why_text_only[] = "only text";
 static const struct {
@@ -164,11 +165,6 @@ static const struct {
                    {"bad_words", why_logits, 0},
                    {"grammar", why_grammar, 0},
                    {"json_schema", why_grammar, 0},
-                   {"structured_outputs", why_grammar, 0},
-                   {"guided_json", why_grammar, 0},
-                   {"guided_regex", why_grammar, 0},
-                   {"guided_choice", why_grammar, 0},
-                   {"guided_grammar", why_grammar, 0},
                    {"typical_p", why_sampling, 1},
                    {"mirostat", why_sampling, 0},
                    {"use_beam_search", why_sampling, 0},
@@ -201,6 +197,11 @@ static int refuse_unknown_members(const struct json *root, struct error *e) {
                                          "max_completion_tokens",
                                          "stop",
                                          "response_format",
+                                         "guided_json",
+                                         "guided_regex",
+                                         "guided_grammar",
+                                         "guided_choice",
+                                         "structured_outputs",
                                          "modalities",
                                          "reasoning_effort",
                                          "chat_template_kwargs",
@@ -241,8 +242,7 @@ static int check_tools(const struct json *tools, struct error *e) {
         const struct json *type = json_get(&tools->items[i], "type"), *strict = json_get(json_get(&tools->items[i], "function"), "strict");
         if (tools->items[i].type != JSON_OBJECT) return error_set(e, ERR_USAGE, "tools[%u]: must be an object", i);
         if (is_present(type) && !json_is(type, "function")) return error_set(e, ERR_USAGE, "tools[%u].type: only function is supported", i);
-        if (!is_empty_value(strict))
-            return error_set(e, ERR_USAGE, "tools[%u].function.strict is not supported: answers cannot be constrained to a grammar", i);
+        if (!is_empty_value(strict)) return error_set(e, ERR_USAGE, "tools[%u].function.strict is not supported: arguments are not constrained", i);
     }
     return 0;
 }
@@ -255,10 +255,9 @@ static int refuse_unsupported_members(const struct json *root, const struct chat
     }
     if (chat && is_present(json_get(root, "reasoning_effort")) && !chat_template_mentions(chat, "reasoning_effort", strlen("reasoning_effort")))
         return error_set(e, ERR_USAGE, "reasoning_effort is not supported: this model's chat template does not use it");
-    const struct json *format = json_get(root, "response_format"), *choice = json_get(root, "tool_choice"), *modalities = json_get(root, "modalities");
+    const struct json *choice = json_get(root, "tool_choice"), *modalities = json_get(root, "modalities");
     for (uint32_t i = 0; is_present(modalities) && modalities->type == JSON_ARRAY && i < modalities->n; i++)
         if (!json_is(&modalities->items[i], "text")) return error_set(e, ERR_USAGE, "modalities: %s", why_text_only);
-    if (is_present(format) && !json_is(json_get(format, "type"), "text")) return error_set(e, ERR_USAGE, "response_format is not supported: %s", why_grammar);
     if (is_present(choice) && !json_is(choice, "auto") && !json_is(choice, "none"))
         return error_set(e, ERR_USAGE, "tool_choice: only auto and none are supported");
     return check_tools(json_get(root, "tools"), e);
@@ -328,7 +327,7 @@ int api_parse(struct api_request *r, const char *body, size_t n, const struct ch
         (rc = read_number(&root, "min_p", 0, 1, &r->min_p, e)) || (rc = read_number(&root, "repetition_penalty", 0.01, 100, &r->repeat_penalty, e)) ||
         (rc = read_integer(&root, "top_k", -1, 1 << 24, &top_k, e)) || (rc = read_integer(&root, "max_tokens", -1, 1 << 24, &max, e)) ||
         (rc = read_integer(&root, "max_completion_tokens", -1, 1 << 24, &max, e)) || (rc = read_integer(&root, "seed", -1, INT64_MAX, &r->seed, e)) ||
-        (rc = read_stop(r, json_get(&root, "stop"), e)))
+        (rc = read_stop(r, json_get(&root, "stop"), e)) || (rc = api_format_read(&r->arena, &root, &r->source, &r->has_source, e)))
         return rc;
     if (!max) return error_set(e, ERR_USAGE, "max_tokens: must be at least 1, or -1 for no limit");
     if ((rc = refuse_unknown_members(&root, e))) return rc;

@@ -20,6 +20,8 @@ struct api_request {
     int64_t seed;                                    /* -1: absent */
     const char **stop;                               /* NUL-terminated */
     size_t n_stop;
+    struct grammar_source source; /* what the answer must match, if has_source */
+    bool has_source;
 };
 /* Parses and validates a request. chat: the template that must know the roles; NULL accepts any. ERR_USAGE names the member that is
  * wrong or unsupported; ERR_MEMORY. Call api_free in both cases. */

@@ -183,6 +183,7 @@ static int begin_turn(struct http_request *x, struct serve_session *k, struct er
     struct request q = {.max_tokens = x->request.max_tokens, .client = x->queue_entry.client, .flags = flags};
     open_sampling(s->app, &s->app->opts, &q.sampling);
     api_override_sampling(&x->request, &q.sampling);
+    if (x->request.has_source) x->prompt.source = &x->request.source;
     int rc = turn_start(&x->turn, s->app, k->client, &x->prompt, &q, add_generated, x, e);
     if (rc) return rc;
     turn_set_stops(&x->turn, x->request.stop, x->request.n_stop);

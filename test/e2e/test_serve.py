@@ -149,11 +149,11 @@ class Protocol(Case):
         post = "/v1/chat/completions"
         for body, word in (("", "request:"), ("{", "request:"), ("[]", "must be an object"), ('{"messages": 3}', "messages:"), ('{"messages": []}', "messages:"), ("\xff", "request:"),
                            ('{"messages": [3]}', "messages[0]"), ('{"messages": [{"role": "user"}]}', "messages[0].content"), ('{"messages": [{"content": "x"}]}', "messages[0]"),
-                           (ask("x", n=2), "n is not supported"), (ask("x", logprobs=True), "logprobs"), (ask("x", best_of=2), "best_of"), (ask("x", guided_choice=["a"]), "guided_choice"), (ask("x", json_schema={"a": 1}), "json_schema"),
+                           (ask("x", n=2), "n is not supported"), (ask("x", logprobs=True), "logprobs"), (ask("x", best_of=2), "best_of"), (ask("x", guided_choice=[1]), "guided_choice: choice 1"), (ask("x", guided_regex="(", guided_grammar="x"), "guided_regex: character 2"), (ask("x", json_schema={"a": 1}), "json_schema"),
                            (ask("x", ignore_eos=True), "ignore_eos"), (ask("x", stop_token_ids=[3]), "stop_token_ids"), (ask("x", enable_thinking=False), "set it in chat_template_kwargs"), (ask("x", thinking={"type": "disabled"}), "thinking"),
                            (ask("x", chat_template="{{ x }}"), "chat_template"), (ask("x", modalities=["text", "audio"]), "modalities"), (ask("x", web_search_options={}), "web_search_options"), (ask("x", max_tokens=-2), "max_tokens"), (ask("x", temperature=-1), "temperature"), (ask("x", temperature="hot"), "temperature"),
                            (ask("x", max_tokens=0), "max_tokens"), (ask("x", stop=[3]), "stop"), (ask("x", stop=""), "stop"), (ask("x", tools={}), "tools"), (ask("x", tools=[3]), "tools[0]"),
-                           (ask("x", tool_choice="required"), "tool_choice"), (ask("x", response_format={"type": "json_object"}), "response_format"), (ask("x", frequency_penalty=1), "frequency_penalty"),
+                           (ask("x", tool_choice="required"), "tool_choice"), (ask("x", response_format={"type": "yaml"}), "response_format.type"), (ask("x", response_format={"type": "json_schema", "json_schema": {"schema": {"not": {}}}}), "#/not"), (ask("x", response_format={"type": "json_object"}, stop="x"), "stop: cannot be combined"), (ask("x", frequency_penalty=1), "frequency_penalty"),
                            (ask("x", chat_template_kwargs=[]), "chat_template_kwargs"), (ask("x", seed=-2), "seed"), (ask("x", logit_bias={"5": 1}), "logit_bias"),
                            (ask([{"type": "image_url", "image_url": {"url": "x"}}]), "messages[0].content[0]: image_url is not supported"), (ask([{"type": "text"}]), "messages[0].content[0]"),
                            (ask("x", stream="yes"), "stream: must be true or false"), (ask("x", stream_options=[]), "stream_options: must be an object"), (ask("x", stream_options={"every": 5}), "stream_options.every"),
@@ -703,7 +703,7 @@ class Elsewhere(Case):
         self.assertEqual(a.choices[0].message.content, "temp 0.5 top-p 0.5 top-k 7 min-p 0 repeat-penalty 1 seed 4 max 200")
         a = client.chat.completions.create(model="fake", messages=[{"role": "user", "content": "long"}], max_tokens=5)
         self.assertEqual((a.choices[0].message.content, a.choices[0].finish_reason), ("word0", "length"))
-        for refused in ({"logprobs": True}, {"response_format": {"type": "json_object"}}, {"tool_choice": "required", "tools": tools}):
+        for refused in ({"logprobs": True}, {"response_format": {"type": "yaml"}}, {"tool_choice": "required", "tools": tools}):
             with self.assertRaises(openai.BadRequestError) as e:
                 client.chat.completions.create(model="fake", messages=hello, **refused)
             self.assertIn(next(iter(refused)), e.exception.body["message"])

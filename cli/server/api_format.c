@@ -1,0 +1,71 @@
+#include "cli/server/api_format.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "engine/base/buf.h"
+
+static bool is_present(const struct json *j) { return j && j->type != JSON_NULL; }
+
+/* Takes the value of a member: a string as it is, other values as JSON text. */
+static int take(struct arena *a, const char *name, const struct json *value, enum source_kind kind, struct grammar_source *out, struct error *e) {
+    struct buf b = {0};
+    const bool is_text = kind == SOURCE_REGEX || kind == SOURCE_GBNF;
+    *out = (struct grammar_source){.kind = kind, .text = ""};
+    if (is_text && value->type != JSON_STRING) return error_set(e, ERR_USAGE, "%s: must be a string", name);
+    if (kind == SOURCE_JSON_OBJECT) return 0;
+    if (value->type == JSON_STRING) out->text = value->string, out->n = value->n; /* also a schema as text */
+    else {
+        if (!json_write(&b, value)) out->text = arena_strndup(a, b.data, b.len), out->n = b.len;
+        const bool ok = !b.failed && out->text;
+        buf_free(&b);
+        if (!ok) return error_set(e, ERR_MEMORY, "no memory");
+    }
+    struct grammar *g;
+    int rc = source_compile(out, &g, e);
+    if (rc) return error_prefix(e, "%s", name);
+    grammar_free(&g);
+    return 0;
+}
+
+static int read_response_format(struct arena *a, const struct json *format, struct grammar_source *out, bool *found, struct error *e) {
+    const struct json *type = json_get(format, "type"), *schema = json_path(format, "json_schema.schema");
+    if (!is_present(format) || json_is(type, "text")) return 0;
+    *found = true;
+    if (json_is(type, "json_object")) return take(a, "response_format", format, SOURCE_JSON_OBJECT, out, e);
+    if (!json_is(type, "json_schema")) return error_set(e, ERR_USAGE, "response_format.type: must be text, json_object or json_schema");
+    if (!is_present(schema)) return error_set(e, ERR_USAGE, "response_format.json_schema.schema: a schema is required");
+    return take(a, "response_format.json_schema.schema", schema, SOURCE_SCHEMA, out, e);
+}
+
+int api_format_read(struct arena *a, const struct json *root, struct grammar_source *out, bool *found, struct error *e) {
+    static const struct {
+        const char *name, *nested; /* as a member of its own, and of structured_outputs */
+        enum source_kind kind;
+    } rows[] = {{"guided_json", "json", SOURCE_SCHEMA},
+                {"guided_regex", "regex", SOURCE_REGEX},
+                {"guided_grammar", "grammar", SOURCE_GBNF},
+                {"guided_choice", "choice", SOURCE_CHOICES}};
+    const struct json *nested = json_get(root, "structured_outputs");
+    *found = false;
+    TRY(read_response_format(a, json_get(root, "response_format"), out, found, e));
+    for (size_t i = 0; i < 2 * sizeof rows / sizeof *rows; i++) {
+        const bool inner = i & 1;
+        char name[64];
+        const struct json *value = inner ? json_get(nested, rows[i / 2].nested) : json_get(root, rows[i / 2].name);
+        if (!is_present(value) || (value->type >= JSON_STRING && value->type <= JSON_ARRAY && !value->n)) continue;
+        snprintf(name, sizeof name, "%s%s", inner ? "structured_outputs." : "", inner ? rows[i / 2].nested : rows[i / 2].name);
+        if (*found) return error_set(e, ERR_USAGE, "%s: cannot be combined with another format of the answer", name);
+        *found = true;
+        TRY(take(a, name, value, rows[i / 2].kind, out, e));
+    }
+    if (!*found) return 0;
+    static const char *const apart[] = {"stop", "continue_final_message", "tools"};
+    for (size_t i = 0; i < sizeof apart / sizeof *apart; i++) {
+        const struct json *j = json_get(root, apart[i]);
+        const bool off = !is_present(j) || (j->type == JSON_BOOL && !j->boolean) || (j->type >= JSON_STRING && !j->n) ||
+                         (i == 2 && json_is(json_get(root, "tool_choice"), "none"));
+        if (!off) return error_set(e, ERR_USAGE, "%s: cannot be combined with a format of the answer", apart[i]);
+    }
+    return 0;
+}

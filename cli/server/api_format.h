@@ -1,0 +1,8 @@
+#pragma once
+/* The members of a request that say what its answer must match. */
+#include "engine/base/json.h"
+#include "tokenizer/grammar/source.h"
+
+/* Reads response_format, guided_json, guided_regex, guided_grammar, guided_choice or structured_outputs, of which a request may have one, and checks it.
+ * *found: whether there is one. The text of *out is in the arena or the request. ERR_USAGE names the member. */
+int api_format_read(struct arena *a, const struct json *root, struct grammar_source *out, bool *found, struct error *e);
