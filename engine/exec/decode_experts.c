@@ -99,13 +99,13 @@ static bool lacks_experts(const struct decode_device *d) {
 
 static int load_layers(struct decode_device *d, int most, size_t keep, int *n_loaded, struct error *e) {
     struct runtime *m = d->s->m;
-    struct stage *stage;
+    struct stage *stage = NULL;
     *n_loaded = 0;
     int rc = stage_open(
         &stage,
         &(struct stage_options){.set = m->gpus, .g = d->g, .stream = d->main, .stop = &d->stop, .threads = stage_threads(m->gpus, m->w), .rank = d->rank}, e);
     if (!rc) rc = send_layers(d, stage, most, keep, n_loaded, e);
-    if (!rc || rc == ERR_MEMORY) {
+    if (stage && (!rc || rc == ERR_MEMORY)) {
         const int flushed = stage_flush(stage);
         rc = flushed ? flushed : rc;
     }
