@@ -217,6 +217,24 @@ static void add_span(struct decode *s, struct decode_micro_batch *m, const struc
     m->n += from->n;
 }
 
+/* Splits the rows of one session into two micro-batches: its tokens first, then the rest. The device runs the attention of the first part
+ * before that of the second in every layer, so the latter finds its keys. */
+static void split_span(struct decode *s, const struct decode_span *span, const struct kv_state_step *move, const struct device_kv *copy) {
+    const int first = s->first_spans > 0 && s->first_spans < span->n ? s->first_spans : span->n - span->n / 2;
+    struct decode_span part = *span;
+    for (int i = 0; i < 2; i++) {
+        part.tokens = span->tokens + (i ? first : 0);
+        part.pos = span->pos + (i ? first : 0);
+        part.n = i ? span->n - first : first;
+        add_span(s, &s->micro_batch[i], &part, 0, move, copy);
+    }
+}
+/* Whether the rows of a single span may be split: with a recurrent state or rows for several tokens the second part needs what is made from
+ * the first at the end of a batch. */
+static bool is_splittable(const struct decode *s, const struct decode_span *span) {
+    return span->n > 1 && !s->draft && !span->kv->has_states && !s->layout.min_every;
+}
+
 /* Splits spans into micro-batches, rows with device KV first in each. Each next span, longest KV first, goes to the micro-batch
  * with the fewest rows relative to its share, so that both attend to similar lengths. Returns all rows. */
 static int split_batch(struct decode *s, enum exec_mode how, const struct decode_span *spans, int n_spans) {
@@ -233,11 +251,13 @@ static int split_batch(struct decode *s, enum exec_mode how, const struct decode
         order[k] = i;
     }
     const int first = s->first_spans > 0 && s->first_spans < n_spans ? s->first_spans : n_spans - n_spans / 2;
-    s->n_micros = how == DECODE_DUAL && on_devices > 1 ? 2 : 1;
+    const bool one = n_spans == 1 && on_devices && is_splittable(s, spans);
+    s->n_micros = how == DECODE_DUAL && (on_devices > 1 || one) ? 2 : 1;
     s->last_exec = !on_devices ? DECODE_CPU : s->n_micros > 1 ? DECODE_DUAL : DECODE_HYBRID;
     for (int i = 0; i < DECODE_MICRO_BATCHES; i++)
         s->micro_batch[i].n = s->micro_batch[i].n_dev = s->micro_batch[i].n_spans = s->micro_batch[i].n_dev_spans = 0;
-    for (int pass = 0; pass < 2; pass++)
+    if (one && s->n_micros > 1) split_span(s, spans, &moves[0], copies[0]);
+    for (int pass = 0; pass < 2 && !(one && s->n_micros > 1); pass++)
         for (int i = 0; i < n_spans; i++) {
             int k = s->n_micros > 1 ? order[i] : i;
             if ((copies[k] == NULL) != pass) continue;
@@ -288,6 +308,7 @@ static int run_batch(struct decode *s, enum exec_mode how, struct decode_span *s
         for (int k = 0; k < m->n_spans; k++) {
             struct decode_span *t = &spans[m->caller_span[k]];
             int row = m->row0 + m->spans[k].row;
+            if (m->spans[k].pos != t->pos) continue; /* the rest of a split span, whose rows follow */
             t->logits = s->logits + (size_t)row * (size_t)s->c->vocab;
             t->top = s->top + row;
             t->hidden = s->want_hidden ? s->head.x + (size_t)row * (size_t)s->c->hidden : NULL;

@@ -2,7 +2,7 @@
 /* Decode: runs a batch of rows from several sessions through all layers. The attention block of a layer (norms, attention,
  * router) and its shared expert run where its weights and the rows' KV are: on a GPU or on the CPU. Routed experts run on the
  * CPU, except those in a GPU's expert pool. Rows may be split into two micro-batches, so that a GPU computes the attention
- * block of one while the CPU computes the experts of the other (paper A, section 3.3).
+ * block of one while the CPU computes the experts of the other (paper A, section 3.3). Drafted rows of one session may be split too.
  *
  * Only data dependencies order the work: a GPU signals a timeline when rows are in host memory, and waits for the value that
  * says that the CPU's expert outputs are ready. On one executor a row has the same bits in any batch and any split. GPU and
@@ -50,8 +50,9 @@ void decode_set_draft(struct decode *s, const struct decode_draft *v);
 enum decode_prefetch_phase { PREFETCH_NONE, PREFETCH_LIKELY, PREFETCH_ALL };
 struct lookahead;
 int decode_prefetch(struct decode *s, const struct lookahead *a, enum decode_prefetch_phase phase, double before);
-void decode_set_first_spans(struct decode *s, int spans); /* DECODE_DUAL: spans in the first micro-batch of later batches; 0: half */
-enum exec_mode decode_last_exec(const struct decode *s);  /* how the last batch ran (DECODE_DUAL needs two rows on devices) */
+/* DECODE_DUAL: spans, or rows of a single span, in the first micro-batch of later batches; 0: half */
+void decode_set_first_spans(struct decode *s, int spans);
+enum exec_mode decode_last_exec(const struct decode *s); /* how the last batch ran (DECODE_DUAL needs two rows on devices) */
 /* rewind: positions from pos on are about to change. forget: the cache is about to be closed, no batch uses it; any thread. */
 void decode_rewind(struct decode *s, struct kv *kv, int pos);
 void decode_forget(struct decode *s, const struct kv *kv);

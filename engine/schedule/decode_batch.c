@@ -113,6 +113,21 @@ static void add_expert_stats(struct turn_stats *to, const struct decode_counts *
     for (int i = 0; i < 3; i++) to->experts.predicted[i] += c->predicted[i], to->experts.predicted_chosen[i] += c->predicted_right[i];
 }
 
+/* Chooses the mode of a batch of one session with drafted tokens: its rows in two micro-batches, if that is expected to be faster. */
+static enum exec_mode mode_of_rows(struct engine *e, int rows, int keys) {
+    const struct policy_machine m = decode_batch_policy_machine(e);
+    struct cost_decode s = {
+        .mode = DECODE_DUAL, .rows = rows, .keys = keys, .n_device_layers = m.n_device_layers, .n_expert_layers = m.n_expert_layers, .ranks = m.ranks};
+    const bool forced = e->params.decode == DECODE_DUAL;
+    if (e->next_exec != DECODE_HYBRID || (e->params.decode && !forced)) return e->next_exec;
+    s.first_rows = cost_best_cut(&e->cost, &e->cost_model, &s);
+    const double dual = cost_decode(&e->cost, &e->cost_model, &s);
+    s.mode = DECODE_HYBRID;
+    if (!forced && dual > 0.97 * cost_decode(&e->cost, &e->cost_model, &s)) return DECODE_HYBRID;
+    decode_set_first_spans(e->machine.decode, s.first_rows);
+    return DECODE_DUAL;
+}
+
 static uint64_t experts_per_token(const struct config *c) {
     uint64_t moe = 0;
     for (int i = 0; i < c->n_layers; i++) moe += c->layer[i].moe;
@@ -128,7 +143,8 @@ static int run_batch(struct engine *e, const struct batch_entry *rows, int n, st
     int all = 0;
     for (int i = 0; i < n; all += rows[i++].n)
         spans[i] = (struct decode_span){.kv = &rows[i].s->kv, .tokens = rows[i].tokens, .pos = rows[i].pos, .n = rows[i].n};
-    int rc = decode_run(e->machine.decode, e->next_exec, spans, n, n == 1 ? rows->cancel : &e->closing, err);
+    const enum exec_mode mode = n == 1 && all > 1 ? mode_of_rows(e, all, rows->pos) : e->next_exec;
+    int rc = decode_run(e->machine.decode, mode, spans, n, n == 1 ? rows->cancel : &e->closing, err);
     double now = clock_now();
     *took = (struct batch_result){(atomic_load(&e->machine.bytes_read) - before) / (uint64_t)n, now - begin, e->draft_saved_s,
                                   (e->machine.scan.n_experts_scanned - routed_before) * FEW_COLD > (uint64_t)all * experts_per_token(&e->weights.config),
@@ -198,8 +214,9 @@ void decode_batch_run(struct engine *e, struct batch_entry *rows, int n) {
         n_accepted += finish_entry(e, &rows[i], &took, rc, &err, &spans[i]);
     }
     struct governor_sample *t = &e->next_sample;
-    t->mode = decode_last_exec(e->machine.decode) - DECODE_CPU, t->n = n, t->rows = n_known, t->n_drafted = n_drafted, t->n_accepted = n_accepted,
-    t->is_cold = took.is_cold, t->seconds = took.seconds;
+    const enum exec_mode ran = decode_last_exec(e->machine.decode);
+    t->mode = (n == 1 && ran == DECODE_DUAL ? DECODE_HYBRID : ran) - DECODE_CPU, t->n = n, t->rows = n_known, t->n_drafted = n_drafted,
+    t->n_accepted = n_accepted, t->is_cold = took.is_cold, t->seconds = took.seconds;
     e->draft_saved_s = rc || one_by_one ? 0 : governor_record(&e->governor, t) / n;
     *t = (struct governor_sample){0};
 }

@@ -126,6 +126,21 @@ static void check_resident(const char *dir, enum exec_mode decode) {
     if (selected[0] != selected[1]) failed++, printf("FAIL: %s: selections of resident experts are not counted as the CPU's\n", dir);
 }
 
+/* Rows of one session with drafted tokens are split into two micro-batches: the same tokens and caches as in one; more waits of the host
+ * show that they were split. */
+static void check_split(const char *dir, const char *gpus, bool splits) {
+    static const int prompt[SESSIONS] = {33, 0};
+    int32_t out[2][SESSIONS * ANSWER] = {{0}};
+    uint64_t held[2][SESSIONS] = {{0}}, waits[2];
+    for (int k = 0; k < 2; k++) {
+        run(dir, gpus, k ? DECODE_DUAL : DECODE_HYBRID, "off", 3, prompt, ANSWER, out[k], held[k]);
+        waits[k] = host_waits;
+    }
+    if (memcmp(out[0], out[1], sizeof out[0]) || memcmp(held[0], held[1], sizeof held[0])) failed++, printf("FAIL: %s: split rows change bits\n", dir);
+    if ((waits[1] > waits[0]) != splits)
+        failed++, printf("FAIL: %s: %llu waits, %llu with split rows\n", dir, (unsigned long long)waits[0], (unsigned long long)waits[1]);
+}
+
 int main(int argc, char **argv) {
     static const struct graph_case own[] = {{"emu:1,cpu=scalar", DECODE_HYBRID, NULL, 0, {20, 0}},
                                             {"emu:1,cpu=scalar", DECODE_HYBRID, NULL, 0, {505, 9}}, /* passes 512 keys */
@@ -138,7 +153,9 @@ int main(int argc, char **argv) {
                                             {"emu:2,cpu=scalar,mem=5M,parallel=layers", DECODE_HYBRID, NULL, 0, {30, 9}},
                                             {"emu:2,cpu=scalar,parallel=tensor", DECODE_DUAL, NULL, 0, {505, 9}},
                                             {"emu:1,cpu=scalar", DECODE_HYBRID, NULL, 2, {506, 0}},
-                                            {"emu:1,cpu=scalar", DECODE_DUAL, NULL, 1, {30, 9}}},
+                                            {"emu:1,cpu=scalar", DECODE_DUAL, NULL, 1, {30, 9}},
+                                            {"emu:1,cpu=scalar", DECODE_DUAL, NULL, 3, {506, 0}}, /* rows of one session in two micro-batches */
+                                            {"emu:2,cpu=scalar,mem=7M,parallel=layers", DECODE_DUAL, "layers", 2, {30, 0}}},
                                    models[] = {{"emu:1,cpu=scalar", DECODE_HYBRID, NULL, 0, {3, 0}}, /* few keys for an indexer, then it selects */
                                                {"emu:1,cpu=scalar", DECODE_DUAL, NULL, 0, {40, 2}},
                                                {"emu:1,cpu=scalar", DECODE_HYBRID, NULL, 0, {40, 0}},
@@ -150,9 +167,11 @@ int main(int argc, char **argv) {
     file_embed(ember_files);
     for (size_t i = 0; argc == 1 && i < sizeof own / sizeof *own; i++) check("ember:", &own[i], ANSWER);
     for (enum exec_mode mode = DECODE_HYBRID; argc == 1 && mode <= DECODE_DUAL; mode++) check_resident("ember:", mode);
+    for (int k = 1; argc == 1 && k <= 2; k++) check_split("ember:", k > 1 ? "emu:2,cpu=scalar,mem=5M,parallel=layers" : "emu:1,cpu=scalar", true);
     for (int i = 0; cuda && argc == 2 && i < 2; i++) check("ember:", &card[i], 4);
     for (int k = 1 + cuda; k < argc; k++) {
         for (int i = 0; cuda && i < 2; i++) check(argv[k], &card[i], 5);
+        if (!cuda) check_split(argv[k], "emu:1,cpu=scalar", !strstr(argv[k], "delta") && !strstr(argv[k], "streams")); /* states, compressed keys: not split */
         for (size_t i = 0; !cuda && i < sizeof models / sizeof *models; i++) check(argv[k], &models[i], ANSWER);
     }
     return failed != 0;

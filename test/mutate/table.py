@@ -114,6 +114,8 @@ change("slot-early", "a ring slot is freed before its use has ended", "golden_po
 change("slot-unready", "experts are used before they have arrived", "golden_positions", ("engine/exec/stream/ring.c", "return gpu_pair_wait(ring_at(r, k)->loaded, use_of(r, k), s);", "return 0;"))
 change("resident-upload", "experts that are resident are uploaded for a prompt", "gpu_prefill_residency", ("engine/exec/stream/ring.c", "return ring_computes_expert(r, layer, expert) && !resident_set_expert(r->resident, layer, r->first_expert + expert);", "return ring_computes_expert(r, layer, expert);"))
 change("resident-graph", "each layer of a resident model is a graph of its own", "gpu_graph", ("engine/exec/decode_layer.c", "if (end > layer + 1) {", "if (end > layer + 1000) {"))
+change("split-rows", "logits of split drafted rows are those of the second part", "gpu_graph", ("engine/exec/decode.c", "if (m->spans[k].pos != t->pos) continue;", ";"))
+change("split-state", "rows of a session with a recurrent state are split", "gpu_graph_families", ("engine/exec/decode.c", "!s->draft && !span->kv->has_states && !s->layout.min_every", "!s->draft"))
 change("resident-blend", "a blended prefill uploads experts that a pool holds", "gpu_prefill_residency", ("engine/exec/blend_device.c", "return t ? &t->view : p->d ? expert_pool_expert(p->d, layer, expert) : NULL;", "return t ? &t->view : NULL;"))
 change("stripe-rows", "a rank's two stripes swap their rows", "golden_positions", ("engine/exec/stream/slp.c", "int which[2] = {r->id, 2 * s - 1 - r->id}", "int which[2] = {2 * s - 1 - r->id, r->id}"))
 change("kvring-step", "attention does not wait for blocks of keys", "golden_positions", ("engine/exec/stream/kvring.c", "return step ? gpu_pair_wait(", "return 0 ? gpu_pair_wait("))
