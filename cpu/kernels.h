@@ -168,8 +168,9 @@ GEMV_FN(int4_gemv_avx512vnni);
 FORMATS_INTDOT(WHOLE)
 #undef WHOLE
 /* Formats that have this kernel only with AVX-512 VNNI and VBMI. */
-#define FORMATS_INTDOT_512(X) X(q4_1) X(q5_0) X(q5_1) X(q2_k) X(q3_k) X(tq2_0)
-#define WHOLE_512(name)       GEMV_FN(intdot_avx512vnni_##name);
+#define FORMATS_INTDOT_GRID(X) X(iq1_s) X(iq1_m) X(iq2_xxs) X(iq2_xs) X(iq2_s) X(iq3_xxs) X(iq3_s)
+#define FORMATS_INTDOT_512(X)  X(q4_1) X(q5_0) X(q5_1) X(q2_k) X(q3_k) X(tq2_0) FORMATS_INTDOT_GRID(X)
+#define WHOLE_512(name)        GEMV_FN(intdot_avx512vnni_##name);
 FORMATS_INTDOT_512(WHOLE_512)
 #undef WHOLE_512
 /* The kernel of a product whose activations may have 16 bits, or with `exact` must be float32. */
