@@ -30,7 +30,7 @@ struct state {
     uint32_t first, n; /* in members: stacks with a byte class on top, sorted */
     uint32_t missing;
     bool complete;
-    uint32_t *next; /* [256] state after each byte; NULL: not computed */
+    uint32_t *next; /* [n_classes] state after each class of bytes; NULL: not computed */
 };
 struct table { /* open addressing; numbers of nodes or states, 0: free */
     uint32_t *v;
@@ -250,17 +250,18 @@ static state_id compute_step(struct automaton *a, state_id from, uint8_t byte) {
 
 state_id automaton_step(struct automaton *a, state_id s, uint8_t byte) {
     if (!s) return STATE_DEAD;
+    const size_t size = (size_t)a->g->n_classes * sizeof(uint32_t);
     if (!a->states[s].next) {
-        uint32_t *next = mem_alloc(256 * sizeof *next);
+        uint32_t *next = mem_alloc(size);
         if (!next) return a->failed = ERR_MEMORY, STATE_DEAD;
-        memset(next, 0xFF, 256 * sizeof *next);
+        memset(next, 0xFF, size);
         a->states[s].next = next;
-        a->bytes += 256 * sizeof *next;
+        a->bytes += size;
     }
-    uint32_t *known = &a->states[s].next[byte];
-    if (*known != UNKNOWN) return *known;
+    const uint8_t class = a->g->byte_class[byte];
+    if (a->states[s].next[class] != UNKNOWN) return a->states[s].next[class];
     const state_id to = compute_step(a, s, byte);
-    return a->failed ? STATE_DEAD : (a->states[s].next[byte] = to);
+    return a->failed ? STATE_DEAD : (a->states[s].next[class] = to);
 }
 
 state_id automaton_run(struct automaton *a, state_id s, const void *data, size_t n) {
@@ -271,6 +272,25 @@ state_id automaton_run(struct automaton *a, state_id s, const void *data, size_t
 bool automaton_is_complete(const struct automaton *a, state_id s) { return a->states[s].complete; }
 bool automaton_is_final(const struct automaton *a, state_id s) { return a->states[s].complete && !a->states[s].n; }
 uint32_t automaton_missing(const struct automaton *a, state_id s) { return a->states[s].missing; }
+
+uint32_t automaton_text_room(const struct automaton *a, state_id s, bool *only) {
+    static const struct byte_set plain = {{0xFFFFFFFBull << 32, 0x7FFFFFFFEFFFFFFFull, UINT64_MAX, UINT64_MAX}};
+    const struct state *p = &a->states[s];
+    uint32_t room = 0;
+    *only = !p->complete;
+    for (uint32_t k = 0; k < p->n; k++) {
+        const struct node *n = &a->nodes[a->members[p->first + k]], *below = &a->nodes[n->parent];
+        const struct elem *text = n->parent ? &a->g->elems[below->pos] : NULL;
+        const struct byte_set *set = &a->g->sets[a->g->elems[n->pos].arg];
+        if (text && text->is_text) { /* the first alternative is present: a character may begin */
+            const bool begins = n->pos == a->g->alts[a->g->rules[text->arg].first_alt];
+            const uint32_t more = below->hi == GRAMMAR_UNBOUNDED ? below->hi : below->hi + 1;
+            if (begins && more > room) room = more;
+        } else
+            for (int i = 0; i < 4; i++) *only &= !(set->bits[i] & plain.bits[i]); /* other stacks must refuse plain characters */
+    }
+    return room;
+}
 
 bool automaton_forced(const struct automaton *a, state_id s, uint8_t *byte) {
     const struct state *p = &a->states[s];

@@ -15,9 +15,12 @@ state_id automaton_start(struct automaton *a); /* STATE_DEAD after a failure */
 /* The state after a byte, or STATE_DEAD. */
 state_id automaton_step(struct automaton *a, state_id s, uint8_t byte);
 state_id automaton_run(struct automaton *a, state_id s, const void *data, size_t n);
-bool automaton_is_complete(const struct automaton *a, state_id s);           /* the text so far matches */
-bool automaton_is_final(const struct automaton *a, state_id s);              /* it matches, and nothing may follow */
-uint32_t automaton_missing(const struct automaton *a, state_id s);           /* bytes that are needed at least to complete the text */
+bool automaton_is_complete(const struct automaton *a, state_id s); /* the text so far matches */
+bool automaton_is_final(const struct automaton *a, state_id s);    /* it matches, and nothing may follow */
+uint32_t automaton_missing(const struct automaton *a, state_id s); /* bytes that are needed at least to complete the text */
+/* How many plain characters (grammar_text) may follow as they are, whatever their number: 0 for none, GRAMMAR_UNBOUNDED. *only: whether plain tokens with more
+ * characters are not allowed. */
+uint32_t automaton_text_room(const struct automaton *a, state_id s, bool *only);
 bool automaton_forced(const struct automaton *a, state_id s, uint8_t *byte); /* the only byte that may follow; false: several, or the text may end */
 /* Whether memory or a limit was exceeded; transitions since then may be missing. *e says which. */
 int automaton_failure(const struct automaton *a, struct error *e);

@@ -71,7 +71,7 @@ static void add_sequence(struct grammar *g, struct queue *q, struct pending *tod
             }
             break;
         case EXPR_CLASS: add_elem(g, (struct elem){.kind = ELEM_CLASS, .arg = p.a}); break;
-        case EXPR_REPEAT: add_elem(g, (struct elem){.kind = ELEM_REPEAT, .arg = rule_of(g, q, p.a), .lo = p.lo, .hi = p.hi}); break;
+        case EXPR_REPEAT: add_elem(g, (struct elem){.kind = ELEM_REPEAT, .arg = rule_of(g, q, p.a), .lo = p.lo, .hi = p.hi, .is_text = p.is_text}); break;
         case EXPR_ALT:
         case EXPR_RULE: add_elem(g, (struct elem){.kind = ELEM_RULE, .arg = rule_of(g, q, x)}); break;
         }
@@ -232,6 +232,24 @@ static int refuse_left_recursion(struct grammar *g, struct error *e) {
     return rc;
 }
 
+/* Divides the bytes into classes by the sets that they are in. */
+static void classify_bytes(const struct grammar *g, struct grammar_rules *out) {
+    out->n_classes = 1;
+    for (size_t i = 0; i < g->n_sets; i++) {
+        int fresh[256], n = out->n_classes; /* the class of a class's bytes that are in the set, and one of its bytes that is not */
+        bool outside[256] = {false};
+        memset(fresh, -1, sizeof fresh);
+        for (int b = 0; b < 256; b++) outside[out->byte_class[b]] |= !byte_set_has(&g->sets[i], (uint8_t)b);
+        for (int b = 0; b < 256; b++) {
+            const uint8_t c = out->byte_class[b];
+            if (!byte_set_has(&g->sets[i], (uint8_t)b) || !outside[c]) continue;
+            if (fresh[c] < 0) fresh[c] = n++;
+            out->byte_class[b] = (uint8_t)fresh[c];
+        }
+        out->n_classes = n;
+    }
+}
+
 int grammar_finish(struct grammar *g, expr_id root, struct error *e) {
     struct queue q = {0};
     uint32_t single[256] = {0};
@@ -246,5 +264,6 @@ int grammar_finish(struct grammar *g, expr_id root, struct error *e) {
     int rc = finish_alternatives(g, e);
     if (!rc) rc = refuse_left_recursion(g, e);
     g->compiled = (struct grammar_rules){.elems = g->elems, .sets = g->sets, .rules = g->rules, .alts = g->alts, .n_elems = g->n_elems};
+    classify_bytes(g, &g->compiled);
     return rc;
 }

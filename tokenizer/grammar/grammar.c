@@ -89,6 +89,12 @@ expr_id grammar_repeat(struct grammar *g, expr_id a, uint32_t lo, uint32_t hi) {
     return add_expr(g, (struct expr){.kind = EXPR_REPEAT, .a = a, .lo = lo, .hi = hi});
 }
 
+expr_id grammar_text(struct grammar *g, expr_id a, uint32_t lo, uint32_t hi) {
+    const expr_id x = grammar_repeat(g, a, lo, hi);
+    if (x && g->exprs[x].kind == EXPR_REPEAT && g->exprs[x].a == a) g->exprs[x].is_text = true;
+    return x;
+}
+
 expr_id grammar_rule(struct grammar *g) { return add_expr(g, (struct expr){.kind = EXPR_RULE, .a = EXPR_NEVER}); }
 void grammar_define(struct grammar *g, expr_id rule, expr_id body) {
     if (rule && body) g->exprs[rule].a = body;

@@ -31,6 +31,8 @@ expr_id grammar_class(struct grammar *g, const struct byte_set *s);
 expr_id grammar_seq(struct grammar *g, expr_id a, expr_id b);
 expr_id grammar_alt(struct grammar *g, expr_id a, expr_id b);
 expr_id grammar_repeat(struct grammar *g, expr_id a, uint32_t lo, uint32_t hi); /* hi: GRAMMAR_UNBOUNDED or a count */
+/* A repeat of one character that may be any printable one: all from U+0020 on except '"', '\\' and U+007F to U+009F. Plain tokens need no walk then. */
+expr_id grammar_text(struct grammar *g, expr_id a, uint32_t lo, uint32_t hi);
 /* Reserves a rule for recursion; grammar_define() gives its body once. */
 expr_id grammar_rule(struct grammar *g);
 void grammar_define(struct grammar *g, expr_id rule, expr_id body);
@@ -49,6 +51,7 @@ int grammar_finish(struct grammar *g, expr_id root, struct error *e);
 enum elem_kind { ELEM_END, ELEM_CLASS, ELEM_RULE, ELEM_REPEAT };
 struct elem {           /* one symbol of an alternative; ELEM_END ends it */
     uint8_t kind, nest; /* nest: levels that the rest of the alternative needs at least */
+    bool is_text;       /* REPEAT: of any character (grammar_text) */
     uint32_t arg;       /* CLASS: set; RULE and REPEAT: rule */
     uint32_t lo, hi;    /* REPEAT */
     uint32_t rest;      /* bytes that the alternative needs at least from this symbol to its end */
@@ -66,5 +69,7 @@ struct grammar_rules {
     const uint32_t *alts; /* first symbols of alternatives, in elems */
     uint32_t root;        /* rule */
     size_t n_elems;
+    uint8_t byte_class[256]; /* bytes of one class are in the same sets */
+    int n_classes;
 };
 const struct grammar_rules *grammar_rules(const struct grammar *g);

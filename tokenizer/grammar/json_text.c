@@ -75,7 +75,7 @@ expr_id json_in_quotes(struct grammar *g, expr_id characters) {
     return grammar_lexeme(g, grammar_seq(g, text(g, "\""), grammar_seq(g, characters, text(g, "\""))));
 }
 expr_id json_string(struct schema *s) {
-    if (!s->json.string) s->json.string = json_in_quotes(s->g, grammar_repeat(s->g, json_char(s), 0, GRAMMAR_UNBOUNDED));
+    if (!s->json.string) s->json.string = json_in_quotes(s->g, grammar_text(s->g, json_char(s), 0, GRAMMAR_UNBOUNDED));
     return s->json.string;
 }
 

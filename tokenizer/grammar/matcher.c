@@ -13,6 +13,7 @@ struct stored { /* walk of one state */
     uint64_t *bits;
     uint32_t *ends; /* [n_ends] nodes of the trie at which the state is complete and that have children */
     size_t n_ends;
+    const struct trie_nodes *nodes; /* of the trie that ends refers to */
 };
 struct matcher {
     struct automaton *automaton;
@@ -69,14 +70,13 @@ void matcher_close(struct matcher **at) {
 
 /* ---- walks ---- */
 
-static void allow(const struct token_trie *t, uint64_t *bits, uint32_t node) {
-    for (int32_t id = t->token[node]; id >= 0; id = t->same[id]) bits[id >> 6] |= 1ull << (id & 63);
+static void allow(const struct token_trie *t, uint64_t *bits, int32_t id) {
+    for (; id >= 0; id = t->same[id]) bits[id >> 6] |= 1ull << (id & 63);
 }
 
 /* Walks the nodes below `from` with the state that belongs to it, and allows the tokens whose bytes the automaton accepts. ends (may be NULL) receives the
  * nodes at which the state is complete. */
-static int walk(struct matcher *m, uint32_t from, state_id s, uint64_t *bits, struct stored *ends, size_t *cap) {
-    const struct token_trie *t = m->trie;
+static int walk_nodes(struct matcher *m, const struct trie_nodes *t, uint32_t from, state_id s, uint64_t *bits, struct stored *ends, size_t *cap) {
     const uint32_t end = t->end[from], base = t->depth[from];
     m->path[0] = s;
     for (uint32_t i = from + 1; i < end;) {
@@ -87,7 +87,7 @@ static int walk(struct matcher *m, uint32_t from, state_id s, uint64_t *bits, st
             continue;
         }
         m->path[depth] = to;
-        if (t->token[i] >= 0) allow(t, bits, i);
+        if (t->token[i] >= 0) allow(m->trie, bits, t->token[i]);
         if (ends && t->end[i] > i + 1 && automaton_is_complete(m->automaton, to)) {
             if (mem_grow(&ends->ends, cap, ends->n_ends + 1, sizeof *ends->ends)) return ERR_MEMORY;
             ends->ends[ends->n_ends++] = i;
@@ -95,6 +95,18 @@ static int walk(struct matcher *m, uint32_t from, state_id s, uint64_t *bits, st
         i++;
     }
     return 0;
+}
+
+/* Walks the whole vocabulary. Where text may follow, plain tokens are allowed by their number of characters, without a walk. */
+static int walk_all(struct matcher *m, state_id s, uint64_t *bits, struct stored *ends, size_t *cap) {
+    bool only;
+    const uint32_t room = automaton_text_room(m->automaton, s, &only);
+    const bool skip_plain = room >= TRIE_PLAIN ? only || room == GRAMMAR_UNBOUNDED : room && only;
+    const struct trie_nodes *nodes = skip_plain ? &m->trie->other : &m->trie->all;
+    const uint64_t *plain = m->trie->plain[room < TRIE_PLAIN ? room : TRIE_PLAIN];
+    for (size_t k = 0; skip_plain && k < m->words; k++) bits[k] |= plain[k];
+    if (ends) ends->nodes = nodes;
+    return walk_nodes(m, nodes, 0, s, bits, ends, cap);
 }
 
 static struct stored *slot(struct matcher *m, struct stored **list, size_t *cap, state_id s) {
@@ -112,7 +124,7 @@ static const struct stored *upper_walk(struct matcher *m, state_id s) {
     size_t cap = 0;
     if (!p || p->bits) return p;
     struct stored made = {.bits = mem_calloc(m->words + 1, sizeof *made.bits)};
-    if (!made.bits || walk(m, 0, s, made.bits, &made, &cap)) {
+    if (!made.bits || walk_all(m, s, made.bits, &made, &cap)) {
         mem_free(made.bits);
         mem_free(made.ends);
         return NULL;
@@ -135,9 +147,9 @@ static const uint64_t *whole_mask(struct matcher *m, state_id s) {
         const struct stored *u = upper_walk(m, parts[i].upper);
         if (!u) rc = ERR_MEMORY;
         for (size_t k = 0; k < m->words && !rc; k++) bits[k] |= u->bits[k];
-        for (size_t k = 0; parts[i].lower && k < (rc ? 0 : u->n_ends); k++) walk(m, u->ends[k], parts[i].lower, bits, NULL, NULL);
+        for (size_t k = 0; parts[i].lower && k < (rc ? 0 : u->n_ends); k++) walk_nodes(m, u->nodes, u->ends[k], parts[i].lower, bits, NULL, NULL);
     }
-    if (!rc && rest) rc = walk(m, 0, rest, bits, NULL, NULL);
+    if (!rc && rest) rc = walk_all(m, rest, bits, NULL, NULL);
     if (rc) {
         mem_free(bits);
         return NULL;
@@ -158,11 +170,11 @@ static state_id after_token(struct matcher *m, int32_t id) {
 /* The decoder removes a space at the beginning of an answer, and a chat the line ends after the thinking, so no answer may begin with them. */
 static void forbid_stripped(struct matcher *m, uint64_t *bits) {
     const bool strips = tokenizer_strips_start(m->trie->tokenizer);
-    for (uint32_t i = 1; i < m->trie->n_nodes; i = m->trie->end[i]) {
-        const uint8_t c = m->trie->byte[i];
-        if (c != '\n' && c != '\r' && (c != ' ' || !strips)) continue;
-        for (uint32_t k = i; k < m->trie->end[i]; k++)
-            for (int32_t id = m->trie->token[k]; id >= 0; id = m->trie->same[id]) bits[id >> 6] &= ~(1ull << (id & 63));
+    const struct trie_nodes *t = &m->trie->all;
+    for (uint32_t i = 1; i < t->n; i = t->end[i]) {
+        if (t->byte[i] != '\n' && t->byte[i] != '\r' && (t->byte[i] != ' ' || !strips)) continue;
+        for (uint32_t k = i; k < t->end[i]; k++)
+            for (int32_t id = t->token[k]; id >= 0; id = m->trie->same[id]) bits[id >> 6] &= ~(1ull << (id & 63));
     }
 }
 

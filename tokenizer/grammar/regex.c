@@ -304,6 +304,17 @@ int regex_parse(struct arena *a, const char *s, size_t n, const struct regex **o
 
 /* ---- as a grammar ---- */
 
+/* Whether a set has every character that grammar_text() requires. */
+static bool is_any_character(const struct regex *r) {
+    static const struct code_range needed[] = {{' ', '!'}, {'#', '['}, {']', '~'}, {0xA0, LAST}};
+    for (size_t k = 0; k < sizeof needed / sizeof *needed; k++) {
+        bool has = false;
+        for (size_t i = 0; r->kind == REGEX_SET && i < r->n_ranges; i++) has |= r->ranges[i].from <= needed[k].from && needed[k].to <= r->ranges[i].to;
+        if (!has) return false;
+    }
+    return true;
+}
+
 static expr_id build(struct grammar *g, const struct regex *r, bool first, bool last, bool *inner_anchor) {
     expr_id x = EXPR_NEVER;
     switch ((enum regex_kind)r->kind) {
@@ -317,7 +328,9 @@ static expr_id build(struct grammar *g, const struct regex *r, bool first, bool 
         x = build(g, r->a, first, last && r->b->kind == REGEX_END, inner_anchor);
         return grammar_seq(g, x, build(g, r->b, first && r->a->kind == REGEX_START, last, inner_anchor));
     case REGEX_ALT: x = build(g, r->a, first, last, inner_anchor); return grammar_alt(g, x, build(g, r->b, first, last, inner_anchor));
-    case REGEX_REPEAT: return grammar_repeat(g, build(g, r->a, false, false, inner_anchor), r->lo, r->hi);
+    case REGEX_REPEAT:
+        if (is_any_character(r->a)) return grammar_text(g, build(g, r->a, false, false, inner_anchor), r->lo, r->hi);
+        return grammar_repeat(g, build(g, r->a, false, false, inner_anchor), r->lo, r->hi);
     }
     return EXPR_FAILED;
 }

@@ -67,7 +67,7 @@ int schema_string(struct schema *s, const struct conj *c, expr_id *out) {
             first = false;
         }
     if (first) {
-        *out = !least && most == GRAMMAR_UNBOUNDED ? json_string(s) : json_in_quotes(s->g, grammar_repeat(s->g, json_char(s), least, most));
+        *out = !least && most == GRAMMAR_UNBOUNDED ? json_string(s) : json_in_quotes(s->g, grammar_text(s->g, json_char(s), least, most));
         return 0;
     }
     if (least || most != GRAMMAR_UNBOUNDED) {

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "engine/base/mem.h"
+#include "engine/base/utf8.h"
 
 enum { MAX_TOKEN = 4096 }; /* bytes; longer tokens are never allowed */
 
@@ -11,6 +12,7 @@ struct entry {
     const char *s;
     uint32_t n;
     int32_t id;
+    bool is_plain;
 };
 
 static int compare_entries(const void *x, const void *y) {
@@ -19,75 +21,102 @@ static int compare_entries(const void *x, const void *y) {
     return c ? c : a->n != b->n ? (a->n > b->n) - (a->n < b->n) : (a->id > b->id) - (a->id < b->id);
 }
 
-/* Collects the tokens in the order of their bytes. *bytes: their total size. Returns their number. */
-static uint32_t collect(const struct tokenizer *t, struct entry *out, size_t *bytes) {
+/* Returns the number of characters of a plain token, or 0. */
+static uint32_t plain_characters(const char *s, size_t n) {
+    uint32_t count = 0;
+    if (utf8_valid(s, n) != n) return 0;
+    for (const char *end = s + n; s < end && count <= TRIE_PLAIN; count++) {
+        const uint32_t c = utf8_next(&s);
+        if (c < ' ' || c == '"' || c == '\\' || (c >= 0x7F && c < 0xA0)) return 0;
+    }
+    return count <= TRIE_PLAIN ? count : 0;
+}
+
+/* Collects the tokens in the order of their bytes, and marks the plain ones. *bytes: their total size. Returns their number. */
+static uint32_t collect(struct token_trie *t, struct entry *out, size_t *bytes) {
     uint32_t n = 0;
     *bytes = 0;
-    for (int id = 0; id < tokenizer_n_ids(t); id++) {
+    for (int id = 0; id < t->n_ids; id++) {
         size_t size = 0;
         bool special = false;
-        const char *s = tokenizer_token_bytes(t, id, &size, &special);
+        const char *s = tokenizer_token_bytes(t->tokenizer, id, &size, &special);
         if (!s || special || !size || size > MAX_TOKEN) continue;
-        out[n++] = (struct entry){s, (uint32_t)size, id};
+        const uint32_t characters = plain_characters(s, size);
+        out[n++] = (struct entry){s, (uint32_t)size, id, characters > 0};
         *bytes += size;
+        for (uint32_t k = characters; characters && k <= TRIE_PLAIN; k++) t->plain[k][id >> 6] |= 1ull << (id & 63);
     }
     qsort(out, n, sizeof *out, compare_entries);
     return n;
 }
 
-static void close_nodes(struct token_trie *t, uint32_t *path, uint32_t from, uint32_t to) {
-    for (uint32_t k = to; k > from; k--) t->end[path[k]] = t->n_nodes;
+static void close_nodes(struct trie_nodes *t, uint32_t *path, uint32_t from, uint32_t to) {
+    for (uint32_t k = to; k > from; k--) t->end[path[k]] = t->n;
 }
 
-static void build(struct token_trie *t, const struct entry *v, uint32_t n, uint32_t *path) {
-    uint32_t depth = 0; /* path[0..depth]: the nodes of the entry before */
+/* Builds a trie of all entries, or of those that are not plain. */
+static void build(struct trie_nodes *t, const struct entry *v, uint32_t n, bool all, int32_t *same, uint32_t *longest) {
+    uint32_t depth = 0, path[MAX_TOKEN + 1] = {0}; /* path[0..depth]: the nodes of the entry before */
+    const struct entry *before = NULL;
+    t->n = 1;
+    t->token[0] = -1;
     for (uint32_t i = 0; i < n; i++) {
         uint32_t k = 0;
-        while (i && k < v[i].n && k < v[i - 1].n && v[i].s[k] == v[i - 1].s[k]) k++;
+        if (v[i].is_plain && !all) continue;
+        while (before && k < v[i].n && k < before->n && v[i].s[k] == before->s[k]) k++;
+        before = &v[i];
         close_nodes(t, path, k, depth);
         for (depth = k; depth < v[i].n; depth++) {
-            const uint32_t node = t->n_nodes++;
-            path[depth + 1] = node;
+            const uint32_t node = path[depth + 1] = t->n++;
             t->byte[node] = (uint8_t)v[i].s[depth];
             t->depth[node] = (uint16_t)(depth + 1);
             t->token[node] = -1;
         }
         const uint32_t node = path[depth];
-        t->same[v[i].id] = t->token[node];
+        same[v[i].id] = t->token[node]; /* the same in both tries: equal tokens are plain or not together */
         t->token[node] = v[i].id;
-        if (depth > t->longest) t->longest = depth;
+        if (depth > *longest) *longest = depth;
     }
     close_nodes(t, path, 0, depth);
-    t->end[0] = t->n_nodes;
+    t->end[0] = t->n;
+}
+
+static bool alloc_nodes(struct trie_nodes *t, size_t n) {
+    t->byte = mem_calloc(n + 1, sizeof *t->byte);
+    t->depth = mem_calloc(n + 1, sizeof *t->depth);
+    t->end = mem_calloc(n + 1, sizeof *t->end);
+    t->token = mem_calloc(n + 1, sizeof *t->token);
+    return t->byte && t->depth && t->end && t->token;
+}
+static void free_nodes(struct trie_nodes *t) {
+    mem_free(t->byte);
+    mem_free(t->depth);
+    mem_free(t->end);
+    mem_free(t->token);
 }
 
 int token_trie_open(struct token_trie **out, const struct tokenizer *tokenizer, struct error *e) {
     *out = NULL;
     if (tokenizer_joins_with_space(tokenizer))
         return error_set(e, ERR_MODEL, "answers cannot be constrained: this model's tokenizer puts a space between any two tokens");
-    const int n_ids = tokenizer_n_ids(tokenizer);
+    const size_t n_ids = (size_t)tokenizer_n_ids(tokenizer);
     struct token_trie *t = *out = mem_calloc(1, sizeof *t);
-    struct entry *v = mem_alloc(((size_t)n_ids + 1) * sizeof *v);
-    uint32_t *path = mem_calloc(MAX_TOKEN + 1, sizeof *path);
+    struct entry *v = mem_alloc((n_ids + 1) * sizeof *v);
+    bool ok = t && v && (t->same = mem_calloc(n_ids + 1, sizeof *t->same));
+    for (int k = 0; k <= TRIE_PLAIN && ok; k++) ok = (t->plain[k] = mem_calloc(n_ids / 64 + 1, sizeof **t->plain)) != NULL;
     size_t bytes = 0;
-    const uint32_t n = v ? collect(tokenizer, v, &bytes) : 0;
-    if (t && v && path) {
-        t->tokenizer = tokenizer;
-        t->n_ids = n_ids;
-        t->n_nodes = 1;
-        t->byte = mem_calloc(bytes + 1, sizeof *t->byte);
-        t->depth = mem_calloc(bytes + 1, sizeof *t->depth);
-        t->end = mem_calloc(bytes + 1, sizeof *t->end);
-        t->token = mem_calloc(bytes + 1, sizeof *t->token);
-        t->same = mem_calloc((size_t)n_ids + 1, sizeof *t->same);
-    }
-    const bool ok = t && v && path && t->byte && t->depth && t->end && t->token && t->same;
+    uint32_t n = 0;
     if (ok) {
-        t->token[0] = -1;
-        build(t, v, n, path);
+        t->tokenizer = tokenizer;
+        t->n_ids = (int)n_ids;
+        n = collect(t, v, &bytes);
+        ok = alloc_nodes(&t->all, bytes) && alloc_nodes(&t->other, bytes);
+    }
+    if (ok) {
+        build(&t->other, v, n, false, t->same, &t->longest);
+        build(&t->all, v, n, true, t->same, &t->longest);
     } else token_trie_close(out);
     mem_free(v);
-    mem_free(path);
     return ok ? 0 : error_set(e, ERR_MEMORY, "no memory for the tokens of the vocabulary");
 }
 
@@ -95,10 +124,9 @@ void token_trie_close(struct token_trie **at) {
     struct token_trie *t = *at;
     *at = NULL;
     if (!t) return;
-    mem_free(t->byte);
-    mem_free(t->depth);
-    mem_free(t->end);
-    mem_free(t->token);
+    free_nodes(&t->all);
+    free_nodes(&t->other);
+    for (int k = 0; k <= TRIE_PLAIN; k++) mem_free(t->plain[k]);
     mem_free(t->same);
     mem_free(t);
 }

@@ -1,0 +1,165 @@
+/* Masks of tokens: equal to trying every token, whatever was stored before; limits that leave room; forced bytes; bad calls. */
+#include "test/unit/unit.h"
+
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "engine/base/file.h"
+#include "engine/ember/ember.h"
+#include "tokenizer/grammar/matcher.h"
+#include "tokenizer/grammar/source.h"
+
+static const struct {
+    enum source_kind kind;
+    const char *text;
+} sources[] = {
+    {SOURCE_SCHEMA, "{\"type\": \"object\", \"properties\": {\"a\": {\"type\": \"string\"}, \"b\": {\"type\": \"string\", \"minLength\": 2, \"maxLength\": 5}, "
+                    "\"c\": {\"type\": "
+                    "\"array\", \"items\": {\"type\": \"number\", \"minimum\": 0, \"maximum\": 99.5}}}, \"required\": [\"a\", \"b\", \"c\"]}"},
+    {SOURCE_SCHEMA, "{\"anyOf\": [{\"type\": \"string\", \"maxLength\": 40, \"minLength\": 35}, {\"type\": \"string\", \"pattern\": "
+                    "\"^(ab|\\u00e9\\u4e16)+$\"}, {\"enum\": [\"abc\"]}]}"},
+    {SOURCE_JSON_OBJECT, ""},
+    {SOURCE_REGEX, ".{0,7}x?|[a-z ]{3,}"},
+    {SOURCE_REGEX, "(.*\n)+end"},
+    {SOURCE_GBNF, "root ::= \"\\\"\" [^\"]{0,3} [0-9]* \"\\\"\" root?"},
+    {SOURCE_CHOICES, "[\"the\", \"then\", \"\\u4e16\\u754c\", \"hello world\"]"},
+};
+
+static uint64_t seed = 1;
+static uint32_t draw(uint32_t n) {
+    seed = seed * 6364136223846793005u + 1442695040888963407u;
+    return (uint32_t)((seed >> 33) % n);
+}
+
+/* Follows random tokens and compares masks with matcher_fits() of every token. */
+static void compare_masks(const struct token_trie *t, enum source_kind kind, const char *text, int steps) {
+    struct grammar *g;
+    struct matcher *m;
+    struct error e = {0};
+    assert_int_equal(source_compile(&(struct grammar_source){kind, text, strlen(text)}, &g, &e), 0);
+    assert_int_equal(matcher_open(&m, g, t, &e), 0);
+    for (int step = 0; step < steps && !matcher_is_final(m); step++) {
+        const uint32_t left = step > steps / 2 ? matcher_missing(m) + draw(3) : UINT32_MAX;
+        const uint64_t *bits;
+        int32_t chosen = -1;
+        uint32_t n = 0;
+        assert_int_equal(matcher_mask(m, left, &bits, &e), 0);
+        for (int32_t id = 0; id < t->n_ids; id++) {
+            const bool allowed = bits[id >> 6] >> (id & 63) & 1, fits = matcher_fits(m, id, left == UINT32_MAX ? left : left ? left - 1 : 0);
+            if (step) assert_int_equal(allowed, fits); /* the first token may not begin with what the decoder strips */
+            else assert_true(!allowed || fits);
+            if (allowed && !draw(++n)) chosen = id;
+        }
+        if (chosen < 0) {
+            assert_true(matcher_is_complete(m));
+            break;
+        }
+        assert_int_equal(matcher_accept(m, chosen, &e), 0);
+        assert_int_equal(matcher_mask(m, UINT32_MAX, &bits, &e), 0);
+    }
+    matcher_close(&m);
+    grammar_free(&g);
+}
+
+static void compare_all(const char *dir, int steps) {
+    struct tokenizer *t;
+    struct token_trie *trie;
+    struct error e = {0};
+    assert_int_equal(tokenizer_open(&t, dir, &e), 0);
+    assert_int_equal(token_trie_open(&trie, t, &e), 0);
+    for (size_t i = 0; i < sizeof sources / sizeof *sources; i++)
+        for (int k = 0; k < 3; k++) compare_masks(trie, sources[i].kind, sources[i].text, steps);
+    token_trie_close(&trie);
+    tokenizer_close(&t);
+}
+
+static void test_masks(void **state) { compare_all("ember:", 60); }
+
+static void test_large_vocabularies(void **state) {
+    static const char *const names[] = {"qwen3", "deepseek_v3"};
+    for (size_t i = 0; i < 2; i++) {
+        char file[600], dir[] = "/tmp/hearth-grammar-XXXXXX", link[64];
+        snprintf(file, sizeof file, SHARED_DIR "/tokenizers/%s.tokenizer.json", names[i]);
+        if (access(file, R_OK)) SKIP("%s does not exist", file);
+        assert_non_null(mkdtemp(dir));
+        snprintf(link, sizeof link, "%s/tokenizer.json", dir);
+        assert_int_equal(symlink(file, link), 0);
+        compare_all(dir, 12);
+        unlink(link);
+        rmdir(dir);
+    }
+}
+
+static void test_forced(void **state) {
+    struct grammar *g;
+    struct automaton *a;
+    struct error e = {0};
+    uint8_t byte;
+    static const char text[] = "{\"type\": \"object\", \"properties\": {\"name\": {\"const\": 1}}, \"required\": [\"name\"]}";
+    assert_int_equal(source_compile(&(struct grammar_source){SOURCE_SCHEMA, text, sizeof text - 1}, &g, &e), 0);
+    assert_int_equal(automaton_open(&a, g, &e), 0);
+    state_id s = automaton_start(a);
+    for (const char *want = "{\"name\":"; *want; want++) {
+        assert_true(automaton_forced(a, s, &byte));
+        assert_int_equal(byte, *want);
+        s = automaton_step(a, s, byte);
+    }
+    assert_false(automaton_forced(a, s, &byte)); /* a space or the value */
+    assert_int_equal(automaton_missing(a, s), 2);
+    s = automaton_run(a, s, " 1", 2);
+    s = automaton_compact(a, s);
+    assert_int_equal(automaton_missing(a, s), 1);
+    s = automaton_run(a, s, "}", 1);
+    assert_true(automaton_is_final(a, s));
+    assert_int_equal(automaton_step(a, s, ' '), STATE_DEAD);
+    automaton_close(&a);
+    grammar_free(&g);
+}
+
+/* Deep nesting ends at the limit, without a dead end before it. */
+static void test_nesting(void **state) {
+    struct grammar *g;
+    struct automaton *a;
+    struct error e = {0};
+    assert_int_equal(source_compile(&(struct grammar_source){SOURCE_SCHEMA, "{\"type\": \"array\"}", 17}, &g, &e), 0);
+    assert_int_equal(automaton_open(&a, g, &e), 0);
+    state_id s = automaton_start(a), next;
+    int depth = 0;
+    for (; (next = automaton_step(a, s, '[')); s = next) depth++;
+    assert_int_equal(depth, GRAMMAR_MAX_NEST);
+    for (; depth; depth--) s = automaton_step(a, s, ']');
+    assert_true(automaton_is_final(a, s));
+    automaton_close(&a);
+    grammar_free(&g);
+}
+
+static void test_limits(void **state) {
+    static const struct {
+        enum source_kind kind;
+        const char *text, *error;
+    } cases[] = {
+        {SOURCE_REGEX, "((a?){60}){60}(b?){70}", "may be empty"},
+        {SOURCE_REGEX, "(((([a-c]{1,99999}){1,99999}){1,99999}))", NULL},
+        {SOURCE_SCHEMA, "{\"type\": \"string\", \"pattern\": \"^([a-z]{1,90}x){1,99999}$\"}", "too complex"},
+        {SOURCE_SCHEMA, "{\"type\": \"string\", \"type\": \"object\"}", "twice"},
+        {SOURCE_SCHEMA, "{\"type\": \"string\"", "schema: line 1"},
+        {SOURCE_GBNF, "root ::= a\na ::= b\nb ::= a | \"x\"", "left recursion"},
+        {SOURCE_GBNF, "root ::= \"a\" root", "no text matches"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct grammar *g;
+        struct error e = {0};
+        const int rc = source_compile(&(struct grammar_source){cases[i].kind, cases[i].text, strlen(cases[i].text)}, &g, &e);
+        if (cases[i].error && !strstr(e.text, cases[i].error)) fail_msg("case %zu: %s", i, e.text);
+        assert_int_equal(rc != 0, cases[i].error != NULL);
+        grammar_free(&g);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_masks), cmocka_unit_test(test_large_vocabularies), cmocka_unit_test(test_forced),
+                                       cmocka_unit_test(test_nesting), cmocka_unit_test(test_limits)};
+    file_embed(ember_files);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
