@@ -18,7 +18,7 @@ size_t expert_pool_slot_bytes(const struct runtime *m, int layer) {
         const size_t bytes = weights_largest_expert(m->w, l);
         if (bytes > most) most = bytes;
     }
-    return (most + 4096) & ~(size_t)255; /* parts keep their alignment on the host */
+    return (most + 4096) & ~(size_t)255; /* parts are aligned to 256 bytes */
 }
 static struct expert_slot *layer_slots(const struct expert_pool *x, int layer) { return x->slots + (size_t)layer * (size_t)x->slots_per_layer; }
 static int16_t *slot_index(const struct expert_pool *x, int layer, int expert) {

@@ -42,14 +42,21 @@ static int by_host(const void *a, const void *b) {
     return (x->host > y->host) - (x->host < y->host);
 }
 
+/* Kernels read 16 bytes at once where an address allows it. A safetensors file aligns its tensors to 8 bytes, so that a run of them starts anywhere. */
+enum { ALIGN = 16, SMALL = 4096 /* bytes: another copy costs more than reading so few in narrow steps */ };
+static bool joins(const struct copy_run *run, const struct copy_range *r) {
+    if (r->row || run->row || r->host > run->host + run->bytes) return false;
+    return r->bytes < SMALL || (size_t)(r->host - run->host) % ALIGN == 0;
+}
+
 int copy_runs_merge(struct copy_range *r, int n, struct copy_run *runs, size_t *bytes) {
     int k = 0;
     size_t at = 0;
     qsort(r, (size_t)n, sizeof *r, by_host);
     for (int i = 0; i < n; i++) {
         const char *end = r[i].host + r[i].bytes;
-        if (!k || r[i].row || runs[k - 1].row || r[i].host > runs[k - 1].host + runs[k - 1].bytes) {
-            at = align_up(at, 256) + (size_t)r[i].host % 256; /* same alignment as on the host, for aligned loads */
+        if (!k || !joins(&runs[k - 1], &r[i])) {
+            at = align_up(at, 256);
             runs[k++] = (struct copy_run){.host = r[i].host, .bytes = r[i].bytes, .at = at, .row = r[i].row, .pitch = r[i].pitch};
         } else if (end > runs[k - 1].host + runs[k - 1].bytes) {
             runs[k - 1].bytes = (size_t)(end - runs[k - 1].host);

@@ -2,18 +2,18 @@
 /* Lists the host memory of a module and merges it into few copies. Pure; stage.h performs the copies. */
 #include "engine/weights/params.h"
 
-/* Ranges of host memory, merged into runs that one copy each uploads: ranges that touch or overlap become one. Sorts in place and
- * returns the number of runs. */
+/* Ranges of host memory, merged into runs that one copy each uploads: ranges that touch or overlap become one, unless one of 4 KiB or more
+ * would then not be aligned to 16 bytes on the device. Sorts in place and returns the number of runs. */
 struct copy_range {
     const char *host;
     size_t bytes;
     const void **field; /* the pointer field that the range belongs to */
-    size_t at;          /* set by copy_runs_merge: offset in the slot, 256-byte phase as on the host */
+    size_t at;          /* set by copy_runs_merge: offset in the slot, a multiple of 16 from 4 KiB */
     size_t row, pitch;  /* 0: contiguous; else rows of `row` bytes, `pitch` apart on the host: a run of its own */
 };
 struct copy_run {
     const char *host;
-    size_t bytes, at;  /* at: offset in the slot, where rows are contiguous */
+    size_t bytes, at;  /* at: offset in the slot, a multiple of 256, where rows are contiguous */
     size_t row, pitch; /* as in copy_range */
 };
 int copy_runs_merge(struct copy_range *r, int n, struct copy_run *runs, size_t *bytes);

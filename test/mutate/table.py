@@ -233,6 +233,7 @@ change("fill-held", "a long cache is copied to a device without staging", "gpu_u
 change("pin-across", "one copy spans two pinned registrations", "gpu_unpinned_weights", ("gpu/gpu.c", "bool whole = dir == GPU_D2D || s->g->info.is_virtual;", "bool whole = true;"))
 change("pin-half", "weights count as pinned when only their first piece is", "gpu_unpinned_weights", ("engine/transfer/pin.c", "for (size_t k = from; k <= to && all; k++)", "for (size_t k = from; k <= from && all; k++)"))
 change("pin-shift", "weights are copied to the wrong offset", "gpu_unpinned_weights", ("engine/transfer/pin.c", "file_map_copy(own + at, k->at + at, n, e)", "file_map_copy(own + at, k->at + at / 2, n, e)"))
+change("copy-narrow", "matrices are uploaded to addresses that kernels read byte by byte", "gpu_devices_and_plans", ("engine/transfer/copy_runs.c", "return r->bytes < SMALL || ", "return true || "))
 change("pin-past", "more memory is pinned than is available", "gpu_unpinned_weights", ("engine/transfer/pin.c", "if (c.bytes > most) {", "if (c.bytes / 4096 > most) {"))
 change("where-head", "the LM head is reported on every device", "gpu_tensor_parallel", ("engine/exec/decode_device.c", "if (d->has_head) placement_report_add(out, ends_row", "if (1) placement_report_add(out, ends_row"))
 change("resident-order", "layers are assigned from the last to the first", "unit_resident", ("engine/placement/layer_assign.c", "<= room;) used += in->layer_bytes[l++];", "<= room;) used += in->layer_bytes[in->n_layers - 1 - l++];"))
