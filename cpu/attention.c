@@ -67,7 +67,7 @@ static void visible_keys(const struct op_attention *o, int i, int *lo, int *hi) 
     int64_t p = q_pos(o, i), begin = o->window > 0 ? p - o->k_pos0 + 1 - o->window : 0;
     if (o->chunk_keys > 0 && p - p % o->chunk_keys - o->k_pos0 > begin) begin = p - p % o->chunk_keys - o->k_pos0;
     *hi = op_seen_step(p, o->k_pos0, o->k_step, o->n_keys);
-    if (o->chosen_block) *hi = op_seen_blocks(*hi, o->n_chosen, o->chosen_block);
+    if (o->chosen_block) *hi = op_seen_blocks(*hi, o->n_chosen, o->chosen_block, o->own_block);
     else if (o->chosen && *hi > o->n_chosen) *hi = o->n_chosen; /* indexes into the list, not rows */
     *lo = begin < 0 ? 0 : begin < *hi ? (int)begin : *hi;
 }
@@ -168,10 +168,11 @@ static void attend_tile(const struct job *j, struct rows *r, int r0, int r1, con
     const float *kt = NULL, *vt = NULL;
     const uint16_t *k16 = NULL, *v16 = NULL;
     int32_t listed[TILE];
-    const int32_t *pick = o->chosen ? o->chosen + (size_t)r->token[r0] * (size_t)o->n_chosen + j0 : NULL;
+    const int lists = o->chosen_lists ? o->chosen_lists : 1, list = r->token[r0] * lists + kv_head * lists / o->k.heads;
+    const int32_t *pick = o->chosen ? o->chosen + (size_t)list * (size_t)o->n_chosen + j0 : NULL;
     if (o->chosen_block) {
         const int seen = op_seen_step(q_pos(o, r->token[r0]), o->k_pos0, 1, o->n_keys);
-        for (int c = 0; c < n; c++) listed[c] = j0 + c < r->hi[r0] ? op_listed_key(pick - j0, seen, o->n_chosen, o->chosen_block, j0 + c) : 0;
+        for (int c = 0; c < n; c++) listed[c] = j0 + c < r->hi[r0] ? op_listed_key(pick - j0, seen, o->n_chosen, o->chosen_block, o->own_block, j0 + c) : 0;
         pick = listed;
     }
     if (j->bf16) v16 = k16 = tile16(j, &o->k, kv_head, j0, n, o->k.dim, pick, w->k16, &ldk);
@@ -286,7 +287,7 @@ static int keys_per_chunk(int n_keys) {
 
 /* Most keys that a token attends to. */
 static int max_keys(const struct op_attention *o) {
-    if (o->chosen_block) return op_seen_blocks(o->n_keys, o->n_chosen, o->chosen_block) + o->chosen_block;
+    if (o->chosen_block) return op_seen_blocks(o->n_keys, o->n_chosen, o->chosen_block, o->own_block) + o->chosen_block;
     return o->chosen && o->n_chosen < o->n_keys ? o->n_chosen : o->n_keys;
 }
 
@@ -343,7 +344,7 @@ int attention_run(struct exec *base, const struct op_attention *o) {
         part.n = n, part.q_pos0 += i;
         part.out += (ptrdiff_t)i * o->ldo, part.q += (ptrdiff_t)i * o->ldq;
         if (o->q_pos) part.q_pos += i;
-        if (o->chosen) part.chosen += (ptrdiff_t)i * o->n_chosen;
+        if (o->chosen) part.chosen += (ptrdiff_t)i * o->n_chosen * (o->chosen_lists ? o->chosen_lists : 1);
         if (o->lse) part.lse += (ptrdiff_t)i * o->n_heads;
         rc = run_tokens(base, &part, chunk, true);
     }

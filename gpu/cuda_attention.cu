@@ -12,7 +12,7 @@ template <int HEADS> static __global__ void __launch_bounds__(THREADS) attention
     int i = blockIdx.x, kv = (int)blockIdx.y / parts, h0 = kv * group + (int)blockIdx.y % parts * HEADS, split = blockIdx.z;
     int heads = kv * group + group - h0 < HEADS ? kv * group + group - h0 : HEADS;
     int tid = threadIdx.x, lane = tid % 32, warp = tid / 32, lo, hi;
-    const int32_t *chosen = a.chosen ? a.chosen + (size_t)i * (size_t)a.n_chosen : NULL;
+    const int32_t *chosen = a.chosen ? a.chosen + (size_t)(i * a.chosen_lists + kv * a.chosen_lists / a.k.heads) * (size_t)a.n_chosen : NULL;
     const struct where at = where_of(a);
     seen(a, at, position(a, at, i), &lo, &hi);
     if (hi < lo) hi = lo;

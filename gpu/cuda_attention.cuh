@@ -16,14 +16,15 @@ __device__ inline struct where where_of(const struct cuda_attention &a) {
     }
     return w;
 }
+__device__ inline int listed_blocks(const struct cuda_attention &a, int seen) { return max(seen - a.own_block, 0) / a.chosen_block; } /* op_listed_blocks() */
 /* Keys that a query at pos sees: rows [lo, hi), or indexes into its list of selected keys. */
 __device__ inline void seen(const struct cuda_attention &a, const struct where &w, int pos, int *lo, int *hi) {
     int h = pos < a.k_pos0 ? 0 : (pos - a.k_pos0) / a.k_step + 1, l = a.window > 0 ? pos - a.window + 1 - a.k_pos0 : 0;
     *hi = h > w.n_keys ? w.n_keys : h;
     if (a.chunk_keys > 0) l = max(l, pos - pos % a.chunk_keys - a.k_pos0);
-    if (a.chosen_block) { /* of the selected blocks, and after the last complete one */
-        const int complete = *hi / a.chosen_block;
-        *hi = min(complete, a.n_chosen) * a.chosen_block + *hi % a.chosen_block;
+    if (a.chosen_block) { /* of the selected blocks, and after the last one that can be in the list */
+        const int complete = listed_blocks(a, *hi);
+        *hi = min(complete, a.n_chosen) * a.chosen_block + *hi - complete * a.chosen_block;
     } else if (a.chosen && *hi > a.n_chosen) *hi = a.n_chosen;
     *lo = l < 0 ? 0 : l;
 }
@@ -31,7 +32,7 @@ __device__ inline void seen(const struct cuda_attention &a, const struct where &
 __device__ inline int key_row(const struct cuda_attention &a, const struct where &w, const int32_t *chosen, int pos, int i) {
     if (!chosen) return i;
     if (!a.chosen_block) return chosen[i];
-    const int seen = min(pos < a.k_pos0 ? 0 : pos - a.k_pos0 + 1, w.n_keys), complete = seen / a.chosen_block;
+    const int seen = min(pos < a.k_pos0 ? 0 : pos - a.k_pos0 + 1, w.n_keys), complete = listed_blocks(a, seen);
     const int listed = min(complete, a.n_chosen) * a.chosen_block;
     return i < listed ? chosen[i / a.chosen_block] * a.chosen_block + i % a.chosen_block : complete * a.chosen_block + i - listed;
 }

@@ -43,7 +43,7 @@ struct cuda_attention { /* struct op_attention, and scratch for split keys */
     int n, n_heads, q_dim, v_dim, ldq, ldo, lse_ld, q_pos0, k_pos0, k_step, n_keys, window, chunk_keys, n_chosen; /* k_step at least 1 */
     float scale, softcap;
     const float *bias;
-    int extent, chosen_block;
+    int extent, chosen_block, own_block, chosen_lists; /* lists at least 1 */
     int chunked;     /* few queries: keys are split at fixed boundaries (cuda_attention_chunks), independent of the number of queries and keys */
     int splits;      /* at least 1; > 1: partial results go to part, then are combined */
     float *part;     /* [splits, n, n_heads, v_dim] */
@@ -56,8 +56,9 @@ struct cuda_select { /* struct op_select, and scratch */
     struct cuda_plane k;
     int n, heads, topk, ldq, q_pos0, k_pos0, k_step, n_keys;
     float scale;
-    float *score;                /* [n, n_keys] */
-    const struct cuda_place *at; /* then these are rows [first, first + n) of a call of `all` rows */
+    int block, latest, lists, candidates; /* candidates: at most, of a query */
+    float *score;                         /* [n, lists, candidates] */
+    const struct cuda_place *at;          /* then these are rows [first, first + n) of a call of `all` rows */
     int first, all;
 };
 enum { CUDA_SOFTMAX, CUDA_SIGMOID, CUDA_MIXER, CUDA_SQRT_SOFTPLUS }; /* enum score_fn */

@@ -92,6 +92,8 @@ static int attention(struct cuda_stream *s, const struct op_attention *o) {
                                .bias = o->bias,
                                .extent = o->extent,
                                .chosen_block = o->chosen_block,
+                               .own_block = o->own_block,
+                               .chosen_lists = o->chosen_lists ? o->chosen_lists : 1,
                                .chunked = o->n <= CUDA_INVARIANT_ROWS,
                                .at = to_cuda_place(o->at),
                                .v_at = to_cuda_place(o->v_at),
@@ -103,7 +105,7 @@ static int attention(struct cuda_stream *s, const struct op_attention *o) {
         return attention_mma(s, &a, direct);
     int group = o->n_heads / o->k.heads, heads = cuda_attention_f32_heads(&a);
     int keys = o->chosen && o->n_chosen < o->n_keys ? o->n_chosen : o->n_keys;
-    if (o->chosen_block) keys = op_seen_blocks(o->n_keys, o->n_chosen, o->chosen_block) + o->chosen_block;
+    if (o->chosen_block) keys = op_seen_blocks(o->n_keys, o->n_chosen, o->chosen_block, o->own_block) + o->chosen_block;
     a.splits = a.chunked ? cuda_attention_chunks(keys) : splits_for(s, (long)o->n * o->k.heads * ((group + heads - 1) / heads), keys, 128);
     if (a.splits > 1) {
         char *space = cuda_workspace(s, parts_size(&a));
@@ -115,14 +117,15 @@ static int attention(struct cuda_stream *s, const struct op_attention *o) {
 
 /* As many queries at a time as have room for their scores in the workspace. */
 static int select_keys(struct cuda_stream *s, const struct op_select *o) {
-    size_t row = (size_t)(o->n_keys > 0 ? o->n_keys : 1) * sizeof(float);
+    const int candidates = o->block ? o->n_keys / o->block : o->n_keys, lists = op_select_lists(o);
+    size_t row = (size_t)(candidates > 0 ? candidates : 1) * (size_t)lists * sizeof(float);
     int most = select_space / row < 1 ? 1 : select_space / row < (size_t)o->n ? (int)(select_space / row) : o->n;
     float *score = o->n < 1 ? NULL : cuda_workspace(s, (size_t)most * row);
     if (!score && o->n > 0) return ERR_RUNTIME;
     for (int at = 0; at < o->n; at += most) {
-        struct cuda_select a = {.chosen = o->chosen + (size_t)at * (size_t)o->topk,
+        struct cuda_select a = {.chosen = o->chosen + (size_t)at * (size_t)lists * (size_t)o->topk,
                                 .q = o->q + (size_t)at * (size_t)o->ldq,
-                                .weight = o->weight + (size_t)at * (size_t)o->heads,
+                                .weight = o->weight ? o->weight + (size_t)at * (size_t)o->heads : NULL,
                                 .k = cuda_plane_of(&o->k),
                                 .n = o->n - at < most ? o->n - at : most,
                                 .heads = o->heads,
@@ -133,6 +136,10 @@ static int select_keys(struct cuda_stream *s, const struct op_select *o) {
                                 .k_step = o->k_step ? o->k_step : 1,
                                 .n_keys = o->n_keys,
                                 .scale = o->scale,
+                                .block = o->block,
+                                .latest = o->latest,
+                                .lists = lists,
+                                .candidates = candidates,
                                 .score = score,
                                 .at = to_cuda_place(o->at),
                                 .first = at,

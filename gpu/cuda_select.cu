@@ -4,16 +4,18 @@
 
 enum { KEYS = 32, LANES = 8 /* heads at once */, GROUP = 16 /* heads whose queries are in shared memory */, SELECT_THREADS = 256 };
 
-__device__ inline int keys_seen(const struct cuda_select &a, int i) {
+/* Candidates of query i: keys, or blocks before its own. */
+__device__ inline int n_candidates(const struct cuda_select &a, int i) {
     int pos = a.at ? a.at->pos + a.first + i : a.q_pos0 + i, most = a.at ? a.at->pos + a.all : a.n_keys;
     int n = pos < a.k_pos0 ? 0 : (pos - a.k_pos0) / a.k_step + 1;
-    return n < most ? n : most;
+    n = n < most ? n : most;
+    return a.block ? max(n - 1, 0) / a.block : n;
 }
 
 static __global__ void score_kernel(struct cuda_select a) {
     extern __shared__ float keys[]; /* [KEYS][dim + 1], then [GROUP][dim] */
     __shared__ float part[LANES][KEYS];
-    int dim = a.k.dim, i = (int)blockIdx.y, first = (int)blockIdx.x * KEYS, n = keys_seen(a, i), key = threadIdx.x % KEYS, lane = threadIdx.x / KEYS;
+    int dim = a.k.dim, i = (int)blockIdx.y, first = (int)blockIdx.x * KEYS, n = n_candidates(a, i), key = threadIdx.x % KEYS, lane = threadIdx.x / KEYS;
     float *q = keys + KEYS * (dim + 1), sum = 0;
     if (n <= a.topk || first >= n) return;
     struct cuda_plane k = a.k;
@@ -35,7 +37,40 @@ static __global__ void score_kernel(struct cuda_select a) {
     __syncthreads();
     if (lane || first + key >= n) return;
     for (int l = 1; l < LANES; l++) sum += part[l][key];
-    a.score[(size_t)i * (size_t)a.n_keys + (size_t)(first + key)] = sum * a.scale;
+    a.score[(size_t)i * (size_t)a.candidates + (size_t)(first + key)] = sum * a.scale;
+}
+
+/* Without weights: each head's score of a candidate, the best of its keys' scores. A block of threads has one query and one candidate. */
+static __global__ void score_heads_kernel(struct cuda_select a) {
+    extern __shared__ float keys[]; /* [KEYS][dim + 1], then [GROUP][dim] */
+    const int dim = a.k.dim, i = (int)blockIdx.y, candidate = (int)blockIdx.x, n = n_candidates(a, i), key = threadIdx.x % KEYS, lane = threadIdx.x / KEYS,
+              each = a.block ? a.block : 1;
+    float *q = keys + KEYS * (dim + 1);
+    if (n <= a.topk || candidate >= n) return;
+    struct cuda_plane k = a.k;
+    if (a.at) plane_set_address(&k, a.at);
+    for (int h0 = 0; h0 < a.heads; h0 += GROUP) {
+        const int heads = a.heads - h0 < GROUP ? a.heads - h0 : GROUP;
+        float best[GROUP / LANES];
+        for (int m = 0; m < GROUP / LANES; m++) best[m] = -INFINITY;
+        __syncthreads();
+        for (int at = threadIdx.x; at < heads * dim; at += blockDim.x) q[at] = a.q[(size_t)i * (size_t)a.ldq + (size_t)h0 * (size_t)dim + (size_t)at];
+        for (int k0 = 0; k0 < each; k0 += KEYS) {
+            __syncthreads();
+            for (int at = threadIdx.x; at < KEYS * dim; at += blockDim.x)
+                if (k0 + at / dim < each) keys[at / dim * (dim + 1) + at % dim] = plane_at(k, (size_t)(candidate * each + k0 + at / dim), 0, at % dim);
+            __syncthreads();
+            for (int h = lane, m = 0; h < heads && k0 + key < each; h += LANES, m++) {
+                float dot = 0;
+                for (int d = 0; d < dim; d++) dot += q[h * dim + d] * keys[key * (dim + 1) + d];
+                best[m] = fmaxf(best[m], dot * a.scale);
+            }
+        }
+        for (int h = lane, m = 0; h < heads; h += LANES, m++) { /* a warp has one lane of heads, and all keys */
+            const float top = warp_max(best[m]);
+            if (!key) a.score[((size_t)i * (size_t)a.lists + (size_t)(h0 + h)) * (size_t)a.candidates + (size_t)candidate] = top;
+        }
+    }
 }
 
 /* Maps a float to an integer of the same order; NaN ranks lowest. */
@@ -45,13 +80,18 @@ __device__ inline uint32_t rank_of(float v) {
     return u >> 31 ? ~u : u | 0x80000000u;
 }
 
+/* Candidate k of n, whose latest ones are always selected. */
+__device__ inline uint32_t rank_at(const struct cuda_select &a, const float *score, int k, int n) {
+    return rank_of(k >= n - a.latest ? INFINITY : score[k]);
+}
+
 /* Radix select of the threshold, eight bits at a time. Selects the keys above it, then the first keys equal to it, in order of rows. */
 static __global__ void __launch_bounds__(SELECT_THREADS) select_kernel(struct cuda_select a) {
     __shared__ int count[256], warp_over[SELECT_THREADS / 32], warp_tie[SELECT_THREADS / 32], left;
     __shared__ uint32_t prefix;
-    int tid = threadIdx.x, lane = tid % 32, warp = tid / 32, n = keys_seen(a, (int)blockIdx.x);
+    int tid = threadIdx.x, lane = tid % 32, warp = tid / 32, n = n_candidates(a, (int)blockIdx.x / a.lists);
     int32_t *out = a.chosen + (size_t)blockIdx.x * (size_t)a.topk;
-    const float *score = a.score + (size_t)blockIdx.x * (size_t)a.n_keys;
+    const float *score = a.score + (size_t)blockIdx.x * (size_t)a.candidates;
     if (n <= a.topk) {
         for (int k = tid; k < a.topk; k += SELECT_THREADS) out[k] = k < n ? k : -1;
         return;
@@ -62,7 +102,7 @@ static __global__ void __launch_bounds__(SELECT_THREADS) select_kernel(struct cu
         count[tid] = 0;
         __syncthreads();
         for (int k = tid; k < n; k += SELECT_THREADS) {
-            uint32_t r = rank_of(score[k]);
+            uint32_t r = rank_at(a, score, k, n);
             if ((r & mask) == prefix) atomicAdd(&count[r >> shift & 255], 1);
         }
         __syncthreads();
@@ -77,7 +117,7 @@ static __global__ void __launch_bounds__(SELECT_THREADS) select_kernel(struct cu
     uint32_t least = prefix, before = (1u << lane) - 1;
     int ties = left, over_base = 0, tie_base = 0;
     for (int k0 = 0; k0 < n; k0 += SELECT_THREADS) {
-        uint32_t r = k0 + tid < n ? rank_of(score[k0 + tid]) : 0;
+        uint32_t r = k0 + tid < n ? rank_at(a, score, k0 + tid, n) : 0;
         bool over = k0 + tid < n && r > least, tie = k0 + tid < n && r == least;
         unsigned overs = __ballot_sync(0xffffffffu, over), tied = __ballot_sync(0xffffffffu, tie);
         if (!lane) warp_over[warp] = __popc(overs), warp_tie[warp] = __popc(tied);
@@ -95,7 +135,8 @@ static __global__ void __launch_bounds__(SELECT_THREADS) select_kernel(struct cu
 cudaError_t cuda_select_keys(cudaStream_t s, const struct cuda_select *a) {
     size_t bytes = ((size_t)KEYS * (size_t)(a->k.dim + 1) + (size_t)GROUP * (size_t)a->k.dim) * sizeof(float);
     if (bytes > 40 * 1024) return cudaErrorInvalidValue;
-    if (a->n_keys > 0) score_kernel<<<dim3(blocks_of((size_t)a->n_keys, KEYS), (unsigned)a->n), KEYS * LANES, bytes, s>>>(*a);
-    select_kernel<<<(unsigned)a->n, SELECT_THREADS, 0, s>>>(*a);
+    if (a->candidates > 0 && !a->weight) score_heads_kernel<<<dim3((unsigned)a->candidates, (unsigned)a->n), KEYS * LANES, bytes, s>>>(*a);
+    else if (a->candidates > 0) score_kernel<<<dim3(blocks_of((size_t)a->candidates, KEYS), (unsigned)a->n), KEYS * LANES, bytes, s>>>(*a);
+    select_kernel<<<(unsigned)(a->n * a->lists), SELECT_THREADS, 0, s>>>(*a);
     return cudaGetLastError();
 }

@@ -201,7 +201,7 @@ static int visit_attention(struct op_attention *a, op_visit_fn fn, void *ctx) {
     if (r) return r;
     VISIT(a->q, span(a->n, a->ldq, (size_t)a->n_heads * (size_t)a->k.dim), VISIT_IN);
     VISIT(a->q_pos, (size_t)a->n * 4, VISIT_IN);
-    VISIT(a->chosen, (size_t)a->n * (size_t)a->n_chosen * 4, VISIT_IN);
+    VISIT(a->chosen, (size_t)a->n * (size_t)(a->chosen_lists ? a->chosen_lists : 1) * (size_t)a->n_chosen * 4, VISIT_IN);
     VISIT(a->at, sizeof *a->at, VISIT_IN);
     VISIT(a->v_at, sizeof *a->v_at, VISIT_IN);
     VISIT(a->sinks, (size_t)a->n_heads * 4, VISIT_CONST);
@@ -340,7 +340,7 @@ int op_visit(enum op_code code, union op_args *a, op_visit_fn fn, void *ctx) {
         VISIT(o->at, sizeof *o->at, VISIT_IN);
         VISIT(o->q, span(o->n, o->ldq, (size_t)o->heads * (size_t)o->k.dim), VISIT_IN);
         VISIT(o->weight, (size_t)o->n * (size_t)o->heads * 4, VISIT_IN);
-        VISIT(o->chosen, (size_t)o->n * (size_t)o->topk * 4, VISIT_OUT);
+        VISIT(o->chosen, (size_t)o->n * (size_t)op_select_lists(o) * (size_t)o->topk * 4, VISIT_OUT);
         return 0;
     }
     case OP_ROUTE: {

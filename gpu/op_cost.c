@@ -56,7 +56,9 @@ struct op_cost_work op_cost_work(enum op_code code, const union op_args *u, doub
     case OP_KV_LOAD: w.bytes = 6.0 * u->kv_load.n * u->kv_load.plane.heads * u->kv_load.plane.dim; break;
     case OP_ATTENTION: {
         const struct op_attention *a = &u->attention;
-        int window = a->chosen ? a->n_chosen : a->chunk_keys > 0 ? a->chunk_keys : a->window; /* with selected keys a query sees n_chosen, like a window */
+        int window = a->chosen           ? a->n_chosen * (a->chosen_block ? a->chosen_block : 1)
+                     : a->chunk_keys > 0 ? a->chunk_keys
+                                         : a->window; /* with selected keys a query sees n_chosen, like a window */
         /* Explicit positions (stripes) are in device memory; the caller passes their mean as q_pos0. */
         double pairs = a->k_step > 1 ? (double)a->n * op_seen_step(a->q_pos0 + a->n / 2, a->k_pos0, a->k_step, window > 0 ? window : a->n_keys)
                        : a->q_pos    ? (double)a->n * op_cost_pairs(1, a->q_pos0, a->k_pos0, a->n_keys, window)

@@ -149,7 +149,7 @@ struct op_attention {
     const float *sinks;
     float *lse;
     const int32_t *q_pos;  /* NULL: q_pos0 + i */
-    const int32_t *chosen; /* NULL, or [n, n_chosen] rows of k and v; not with window */
+    const int32_t *chosen; /* NULL, or [n, lists, n_chosen] rows of k and v; not with window */
     int n, n_heads, v_dim, ldq, ldo;
     int q_pos0, k_pos0, k_step, n_keys, window, chunk_keys, n_chosen;
     float scale;
@@ -157,6 +157,8 @@ struct op_attention {
     const float *bias; /* NULL, or [n, n_heads, extent]: added to the score of a key at distance 0 .. extent - 1; not with k_step above 1 */
     int extent;
     int chosen_block; /* with chosen: its entries are blocks of so many keys. The keys after a query's last complete block are seen too. 0: keys */
+    bool own_block;   /* with chosen_block: the block of the query's own key is not in its list and always seen, even if complete */
+    int chosen_lists; /* with chosen: lists of a query, each for as many KV heads; divides k.heads. 0: 1 */
     /* NULL, or supplies the addresses of k and v, and q_pos0. Keys then end at the last query's position; n_keys is an upper bound for the launch. At most
      * BATCH_INVARIANT_ROWS rows. */
     const struct op_place *at, *v_at;
@@ -164,12 +166,15 @@ struct op_attention {
 
 /* Lightning indexer: selects the `topk` best keys of each query, in ascending order; all visible keys if there are no more, padded with -1. A key's score is
  * scale * sum over heads of weight * max(0, q . k), in float32; ties go to the lower row, NaN ranks last. Positions as in op_attention; the plane has one head.
+ * Without weights each head selects for itself: a key's score is scale * q . k. With block the candidates are blocks of so many keys, those before the block of
+ * the query's own key, and a block's score is that of its best key; the last `latest` of them (at most topk) are always selected.
  */
 struct op_select {
-    int32_t *chosen;     /* [n, topk] */
+    int32_t *chosen;     /* [n, op_select_lists(), topk] */
     const float *q;      /* [n, heads, k.dim], rows ldq apart */
-    const float *weight; /* [n, heads] */
+    const float *weight; /* [n, heads], or NULL */
     struct kv_plane k;
+    int block, latest; /* block 0: keys. Both without weights only */
     int n, heads, topk, ldq;
     int q_pos0, k_pos0, k_step, n_keys;
     float scale;
@@ -182,13 +187,17 @@ static inline int op_seen_step(int64_t pos, int k_pos0, int k_step, int n_keys) 
 }
 static inline int op_seen(int64_t pos, int k_pos0, int n_keys) { return op_seen_step(pos, k_pos0, 1, n_keys); }
 
+static inline int op_select_lists(const struct op_select *o) { return o->weight ? 1 : o->heads; }
+
+/* Blocks among `seen` keys of which a query lists some; own: without the last one, even if it is complete. */
+static inline int op_listed_blocks(int seen, int block, bool own) { return own ? (seen > 0 ? seen - 1 : 0) / block : seen / block; }
 /* With chosen_block: number of keys that a query sees of those `seen` that its position admits; and the key at index i of them, in rising order of keys. */
-static inline int op_seen_blocks(int seen, int n_chosen, int block) {
-    const int complete = seen / block;
-    return (complete < n_chosen ? complete : n_chosen) * block + seen % block;
+static inline int op_seen_blocks(int seen, int n_chosen, int block, bool own) {
+    const int complete = op_listed_blocks(seen, block, own);
+    return (complete < n_chosen ? complete : n_chosen) * block + seen - complete * block;
 }
-static inline int op_listed_key(const int32_t *chosen, int seen, int n_chosen, int block, int i) {
-    const int complete = seen / block, listed = (complete < n_chosen ? complete : n_chosen) * block;
+static inline int op_listed_key(const int32_t *chosen, int seen, int n_chosen, int block, bool own, int i) {
+    const int complete = op_listed_blocks(seen, block, own), listed = (complete < n_chosen ? complete : n_chosen) * block;
     return i < listed ? chosen[i / block] * block + i % block : complete * block + i - listed;
 }
 

@@ -55,6 +55,16 @@ static void ngrams(void) {
               .k = plane_new(100 + n, 2, 32, DT_BF16, 'c'), .v = plane_new(100 + n, 2, 32, DT_BF16, 'c'), .chosen = list, .n_chosen = 5, .chosen_block = 4,
               .lse = floats((size_t)(n * 4), 'f'), .n = n, .n_heads = 4, .v_dim = 32, .ldq = 4 * 32, .ldo = 4 * 32, .q_pos0 = 100, .n_keys = 100 + n,
               .scale = 0.1f);
+        int32_t *lists = buf_new((size_t)(n * 2 * 5) * 4, 'c');
+        for (int k = 0; k < n * 2 * 5; k++) lists[k] = (100 + k / 10) / 4 - 9 + k / 5 % 2 + k % 5;
+        CHECK("attention over blocks of groups", attention, OP_ATTENTION, .out = floats((size_t)(n * 4 * 32), 'f'), .q = floats((size_t)(n * 4 * 32), 'c'),
+              .k = plane_new(100 + n, 2, 32, DT_BF16, 'c'), .v = plane_new(100 + n, 2, 32, DT_BF16, 'c'), .chosen = lists, .n_chosen = 5, .chosen_block = 4,
+              .own_block = true, .chosen_lists = 2, .lse = floats((size_t)(n * 4), 'f'), .n = n, .n_heads = 4, .v_dim = 32, .ldq = 4 * 32, .ldo = 4 * 32,
+              .q_pos0 = 100, .n_keys = 100 + n, .scale = 0.1f);
+        for (int block = 16; block < 64; block += 24)
+            CHECK("select of blocks", select, OP_SELECT, .chosen = buf_new((size_t)(n * 18 * 3) * 4, 'i'), .q = floats((size_t)(n * 18 * 24), 'c'),
+                  .k = plane_new(500 + n, 1, 24, DT_BF16, 'c'), .block = block, .latest = 1, .n = n, .heads = 18, .topk = 3, .ldq = 18 * 24, .q_pos0 = 500,
+                  .n_keys = 500 + n, .scale = 1);
     }
 }
 

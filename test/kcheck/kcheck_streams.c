@@ -224,17 +224,17 @@ static void check_means(int n, int ratio, int dim) {
     drop();
 }
 
-/* A query sees the keys of some complete blocks and those after the last complete one. */
-static void check_blocks(int n, int pos, int block, int topk) {
+/* A query sees the keys of some complete blocks and those after the last complete one. own: those of its own block instead, and each KV head has a list. */
+static void check_blocks(int n, int pos, int block, int topk, bool own) {
     enum { HEADS = 4, KV = 2, DIM = 24 };
-    const int keys = pos + n;
+    const int keys = pos + n, lists = own ? KV : 1;
     struct kv_plane k = {vec((size_t)(keys * KV * DIM)), NULL, KV, DIM, DT_F32}, v = {vec((size_t)(keys * KV * DIM)), NULL, KV, DIM, DT_F32};
     const float *kx = k.data, *vx = v.data;
     float *q = vec((size_t)(n * HEADS * DIM)), *out = vec((size_t)(n * HEADS * DIM)), *was = aligned((size_t)(n * HEADS * DIM) * 4);
-    int32_t *chosen = guarded((size_t)(n * topk) * 4);
-    for (int i = 0; i < n; i++)
-        for (int j = 0, complete = (pos + i + 1) / block; j < topk; j++)
-            chosen[i * topk + j] = complete <= topk ? (j < complete ? j : -1) : complete - topk + j - (j < topk - 1 && complete > topk + 1);
+    int32_t *chosen = guarded((size_t)(n * lists * topk) * 4);
+    for (int i = 0; i < n * lists; i++)
+        for (int j = 0, complete = (pos + i / lists + !own) / block; j < topk; j++)
+            chosen[i * topk + j] = complete <= topk ? (j < complete ? j : -1) : complete - topk + j - (j < topk - 1 - i % lists && complete > topk + 1);
     struct op_attention o = {.out = out,
                              .q = q,
                              .k = k,
@@ -242,6 +242,8 @@ static void check_blocks(int n, int pos, int block, int topk) {
                              .chosen = chosen,
                              .n_chosen = topk,
                              .chosen_block = block,
+                             .own_block = own,
+                             .chosen_lists = lists,
                              .n = n,
                              .n_heads = HEADS,
                              .v_dim = DIM,
@@ -258,11 +260,12 @@ static void check_blocks(int n, int pos, int block, int topk) {
     double *p = malloc((size_t)keys * sizeof *p);
     for (int i = 0; i < n; i++)
         for (int h = 0; h < HEADS; h++) {
-            const int seen = pos + i + 1, tail = seen / block * block;
+            const int seen = pos + i + 1, tail = (seen - own) / block * block;
+            const int32_t *list = chosen + (i * lists + h * lists / HEADS) * topk;
             double sum = 0;
             for (int j = 0; j < keys; j++) {
                 bool sees = j >= tail && j < seen;
-                for (int m = 0; m < topk; m++) sees |= chosen[i * topk + m] >= 0 && j / block == chosen[i * topk + m];
+                for (int m = 0; m < topk; m++) sees |= list[m] >= 0 && j / block == list[m];
                 double dot = 0;
                 for (int d = 0; d < DIM; d++) dot += (double)q[(i * HEADS + h) * DIM + d] * (double)kx[(j * KV + h / (HEADS / KV)) * DIM + d];
                 sum += p[j] = sees ? exp(dot * (double)0.3f) : 0;
@@ -274,6 +277,57 @@ static void check_blocks(int n, int pos, int block, int topk) {
             }
         }
     free(p), free(was);
+    drop();
+}
+
+/* Each head selects blocks before the query's own by their best keys; sums are exact, and of equal blocks the first are selected. */
+static void check_select_blocks(int n, int heads, int dim, int pos, int block, int topk, int latest, uint8_t dtype) {
+    const int keys = pos + n, most = keys / block + 1;
+    struct kv_plane k = {guarded((size_t)(keys * dim) * dtype_bytes(dtype, 1)), vec((size_t)keys), 1, dim, dtype};
+    float *kx = vec((size_t)(keys * dim)), *q = vec((size_t)(n * heads * dim));
+    for (int i = 0; i < keys * dim; i++) kx[i] = i % dim ? (float)(int)(2 * kx[i]) : 7; /* E4M3 holds these exactly */
+    for (int i = 0; i < n * heads * dim; i++) q[i] = i % dim ? (float)(int)(2 * q[i]) : -1;
+    must(execs[0]->ops->kv_store(execs[0], &(struct op_kv_store){.plane = k, .x = kx, .n = keys, .ldx = dim}));
+    const size_t size = (size_t)(n * heads * topk);
+    int32_t *chosen = guarded(size * 4), *was = aligned(size * 4);
+    struct op_select o = {.chosen = chosen,
+                          .q = q,
+                          .k = k,
+                          .block = block,
+                          .latest = latest,
+                          .n = n,
+                          .heads = heads,
+                          .topk = topk,
+                          .ldq = heads * dim,
+                          .q_pos0 = pos,
+                          .n_keys = keys,
+                          .scale = 0.5f};
+    for (int t = 0; t < THREADS; t++) {
+        must(execs[t]->ops->select(execs[t], &o));
+        if (!t) memcpy(was, chosen, size * 4);
+        if (memcmp(was, chosen, size * 4)) fail("select of blocks differs between threads", t, 0, 0, 0);
+    }
+    double *score = malloc((size_t)most * sizeof *score);
+    for (int i = 0; i < n * heads; i++) {
+        const int complete = (pos + i / heads) / block;
+        for (int b = 0; b < complete; b++) {
+            score[b] = b >= complete - latest ? INFINITY : -INFINITY;
+            for (int j = b * block; j < (b + 1) * block; j++) {
+                double dot = 0;
+                for (int d = 0; d < dim; d++) dot += (double)q[i * dim + d] * (double)kx[j * dim + d];
+                score[b] = fmax(score[b], dot);
+            }
+        }
+        for (int b = 0, at = 0; b < complete || at < topk; b++) {
+            int better = 0; /* blocks that come before this one */
+            for (int a = 0; a < complete && b < complete; a++) better += score[a] > score[b] || (score[a] == score[b] && a < b);
+            const int32_t want = b < complete ? b : -1;
+            if (better >= topk) continue;
+            if (at >= topk || chosen[i * topk + at] != want) fail("select of blocks", i, at, at < topk ? chosen[i * topk + at] : -2, want);
+            at++;
+        }
+    }
+    free(score), free(was);
     drop();
 }
 
@@ -331,7 +385,9 @@ static void cases(enum cpu_level l) {
         check_compress(n, (int[]){4, 1, 3, 16}[i % 4], (int[]){8, 64, 65, 200}[i / 2 % 4], i % 2, i / 4 % 2);
         check_mix(n, (int[]){7, 256, 300}[i % 3], (int[]){4, 1, 3, STREAMS_MOST}[i / 3 % 4], (int[]){1, 2, 20, 0}[i % 4], i % 5 == 4);
         check_means(n, (int[]){4, 1, 3, 16}[i % 4], (int[]){8, 65}[i % 2]);
-        check_blocks(n, (int[]){0, 5, 70, 300}[i % 4], (int[]){4, 3, 16}[i % 3], (int[]){2, 6}[i / 2 % 2]);
+        for (int own = 0; own < 2; own++) check_blocks(n, (int[]){0, 5, 70, 300}[i % 4], (int[]){4, 3, 16}[i % 3], (int[]){2, 6}[i / 2 % 2], own);
+        check_select_blocks(n, (int[]){1, 2, 40}[i % 3], (int[]){24, 32}[i % 2], (int[]){0, 70, 300, 1100}[i % 4], (int[]){4, 48, 3, 16}[i % 4],
+                            (int[]){2, 6}[i / 2 % 2], i % 3, (uint8_t)(int[]){DT_F32, DT_BF16, DT_E4M3}[i % 3]);
         check_ngram(n, (int[]){2, 3, 4}[i % 3], (int[]){1, 2, 8}[i / 3 % 3]);
         check_relate(n, (int[]){1, 4}[i % 2], (int[]){3, 64, 200}[i % 3]);
         check_route(n, (int[]){3, 8, 40}[i % 3], (int[]){1, 2, 3}[i / 3 % 3]);
