@@ -12,7 +12,8 @@ static const struct attention_kind *const kinds[] = {[ATTN_GQA] = &attention_gqa
                                                      [ATTN_CCA] = &attention_cca};
 const struct attention_kind *attention_of(const struct config *c, int layer) {
     if (c->layer[layer].mixer) return mixers[c->layer[layer].mixer];
-    return c->attn == ATTN_GQA && c->index_block ? &attention_blocks : kinds[c->attn];
+    if (config_selects_blocks(c, layer)) return c->index_by_group ? &attention_group_blocks : &attention_blocks;
+    return kinds[c->attn];
 }
 
 int attention_rotate(struct exec *x, const struct config *c, int layer, const struct work *w, float *v, int heads, int ld, int head_ld, int n) {
@@ -76,8 +77,10 @@ int attention_select(struct exec *x, const struct config *c, int layer, const st
     const int width = c->index_heads * c->index_dim;
     return x->ops->select(x, &(struct op_select){.chosen = chosen,
                                                  .q = w->index_q + (size_t)s->row * (size_t)width,
-                                                 .weight = w->index_weights + (size_t)s->row * (size_t)c->index_heads,
+                                                 .weight = c->index_by_group ? NULL : w->index_weights + (size_t)s->row * (size_t)c->index_heads,
                                                  .k = s->cache[layer].p[plane],
+                                                 .block = c->index_by_group ? c->index_block : 0,
+                                                 .latest = c->index_latest,
                                                  .n = s->n,
                                                  .heads = c->index_heads,
                                                  .topk = c->index_topk,
@@ -88,6 +91,15 @@ int attention_select(struct exec *x, const struct config *c, int layer, const st
                                                  .n_keys = n_keys,
                                                  .scale = scale,
                                                  .at = attention_address(s, layer, plane)});
+}
+
+int attention_store_rows(struct exec *x, const struct span *s, int layer, int plane, const float *rows, int ld) {
+    return x->ops->kv_store(x, &(struct op_kv_store){.plane = s->cache[layer].p[plane],
+                                                     .x = rows + (size_t)s->row * (size_t)ld,
+                                                     .row0 = s->pos,
+                                                     .n = s->n,
+                                                     .ldx = ld,
+                                                     .at = attention_address(s, layer, plane)});
 }
 
 struct kv_plane attention_plane(struct kv_plane p, int row) {

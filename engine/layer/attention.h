@@ -16,8 +16,8 @@ struct attention_kind {
     int (*attend)(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *s, struct key_range keys);
     size_t (*grown_bytes)(const struct config *c, int keys); /* memory grown on demand beyond the workspace; NULL: none */
 };
-extern const struct attention_kind attention_gqa, attention_mla, attention_dsa, attention_compressed, attention_delta, attention_conv, attention_lightning,
-    attention_mamba, attention_kda, attention_scan, attention_tail, attention_blocks, attention_none, attention_cca;
+extern const struct attention_kind attention_gqa, attention_mla, attention_dsa, attention_compressed, attention_group_blocks, attention_delta, attention_conv,
+    attention_lightning, attention_mamba, attention_kda, attention_scan, attention_tail, attention_blocks, attention_none, attention_cca;
 const struct attention_kind *attention_of(const struct config *c, int layer);
 
 /* Makes keys that represent several tokens (op_compress) from inputs in w->fused, two parts of `ld` / 2 or one, and stores those that spans complete. */
@@ -68,10 +68,12 @@ const struct op_place *attention_address(const struct span *s, int layer, int pl
  * change which keys an indexer selects. */
 int attention_linear_wide(struct exec *x, float *y, int ldy, const float *in, int ldx, struct mat m, const float *bias, int n);
 int attention_linear_exact(struct exec *x, float *y, int ldy, const float *in, int ldx, struct mat m, int n);
-/* Selects keys of n_keys in `plane`, one for every `step` tokens, for the queries of a span: w->index_q and w->index_weights. chosen: [s->n, index_topk].
- * A key is visible from the position of its last token. */
+/* Selects keys of n_keys in `plane`, one for every `step` tokens, for the queries of a span: w->index_q and w->index_weights. With index_by_group it selects
+ * blocks of them for each head. chosen: [s->n, config_index_entries()]. A key is visible from the position of its last token. */
 int attention_select(struct exec *x, const struct config *c, int layer, const struct work *w, const struct span *s, int plane, int step, int n_keys,
                      float scale, int32_t *chosen);
+/* Stores a span's rows of x, [rows, ld] in the workspace's order, in a plane. */
+int attention_store_rows(struct exec *x, const struct span *s, int layer, int plane, const float *rows, int ld);
 /* For mixers with states: the address of a plane's row, NULL for row -1. */
 float *attention_state(const struct span *s, int layer, int plane, int row);
 /* Calls rows() for all rows of a span, in two parts if an intermediate state is to be saved: `n` rows from `row` of the workspace, between two states. */

@@ -67,15 +67,7 @@ static int dsa_store_kv(struct exec *x, const struct config *c, const struct lay
     if (!has_indexer(c, layer)) return 0;
     if (c->index_block) return store_blocks(x, c, y, layer, w, spans, n_spans, n);
     TRY(index_keys(x, c, y, w, k, dim, n));
-    for (int i = 0; i < n_spans; i++) {
-        const struct span *s = &spans[i];
-        TRY(x->ops->kv_store(x, &(struct op_kv_store){.plane = s->cache[layer].p[1],
-                                                      .x = k + (size_t)s->row * (size_t)dim,
-                                                      .row0 = s->pos,
-                                                      .n = s->n,
-                                                      .ldx = dim,
-                                                      .at = attention_address(s, layer, 1)}));
-    }
+    for (int i = 0; i < n_spans; i++) TRY(attention_store_rows(x, &spans[i], layer, 1, k, dim));
     return 0;
 }
 

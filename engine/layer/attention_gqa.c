@@ -38,15 +38,7 @@ static int gqa_store_kv(struct exec *x, const struct config *c, const struct lay
     TRY(gqa_clip(x, c, rows[1], width[1], n));
     if (c->v_scale > 0) TRY(x->ops->scale(x, &(struct op_scale){.x = rows[1], .n = n, .m = width[1], .ld = width[1], .by = c->v_scale}));
     for (int i = 0; i < n_spans; i++)
-        for (int p = 0; p < 2; p++) {
-            const struct span *s = &spans[i];
-            TRY(x->ops->kv_store(x, &(struct op_kv_store){.plane = s->cache[layer].p[p],
-                                                          .x = rows[p] + (size_t)s->row * (size_t)width[p],
-                                                          .row0 = s->pos,
-                                                          .n = s->n,
-                                                          .ldx = width[p],
-                                                          .at = attention_address(s, layer, p)}));
-        }
+        for (int p = 0; p < 2; p++) TRY(attention_store_rows(x, &spans[i], layer, p, rows[p], width[p]));
     return 0;
 }
 
@@ -70,6 +62,7 @@ static int gqa_make_queries(struct exec *x, const struct config *c, const struct
 static int attend_rows(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *s, struct key_range keys) {
     const int heads = config_heads(c, layer), qd = heads * config_head_dim(c, layer), od = heads * config_v_dim(c, layer);
     const size_t row = (size_t)s->row;
+    const bool selects = config_selects_blocks(c, layer);
     struct op_attention o = {.out = w->att + row * (size_t)od,
                              .q = w->q + row * (size_t)qd,
                              .k = attention_plane(s->cache[layer].p[0], keys.first),
@@ -89,9 +82,11 @@ static int attend_rows(struct exec *x, const struct config *c, const struct laye
                              .softcap = c->score_cap,
                              .bias = c->rel_dim ? w->rel_bias : NULL,
                              .extent = c->layer[layer].extent,
-                             .chosen = c->index_block ? w->selected_keys + row * (size_t)c->index_topk : NULL,
-                             .n_chosen = c->index_topk,
-                             .chosen_block = c->index_block,
+                             .chosen = selects ? w->selected_keys + row * (size_t)config_index_entries(c) : NULL,
+                             .n_chosen = selects ? c->index_topk : 0,
+                             .chosen_block = selects ? c->index_block : 0,
+                             .own_block = selects && c->index_by_group,
+                             .chosen_lists = config_index_lists(c),
                              .at = attention_address(s, layer, 0),
                              .v_at = attention_address(s, layer, 1)};
     TRY(attention_by_pieces(x, w, &o, keys.piece, w->lse));

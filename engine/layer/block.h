@@ -46,7 +46,7 @@ struct work {
     float *index_q, *index_weights;         /* indexer: [rows, index_heads * index_dim] queries, [rows, index_heads] head weights */
     float *rel_bias;                        /* [rel_rows, n_heads, extent] biases by distance of the rows being attended */
     int rel_rows;
-    int32_t *selected_keys;           /* [rows, index_topk] selected cache rows; kept for layers that reuse the selection */
+    int32_t *selected_keys;           /* [rows, config_index_entries()] selected cache rows; kept for layers that reuse the selection */
     float *ffn_in;                    /* [rows, hidden] input of shared experts where it is not xn (config_has_ffn_in), otherwise NULL */
     float *routed_in, *routed_sum;    /* [rows, moe_latent] input and output of experts in a latent space; NULL: the model has none */
     float *kept;                      /* [rows, hidden] what a layer keeps for the next: its FFN input, or a dense FFN's output; NULL: no layer does */

@@ -72,7 +72,7 @@ static int list_buffers(struct work *w, const struct config *c, int rows, struct
     size_t extent = 0; /* of biases by distance: rows that fit in 64 MB, or those of a small batch */
     for (int i = 0; i < c->n_layers; i++) extent = max_of(extent, (size_t)c->n_heads * (size_t)c->layer[i].extent);
     wide = max_of(wide, (size_t)(c->n_heads * c->rel_dim));
-    if (c->index_block) wide = max_of(wide, 2 * (size_t)c->index_dim);
+    if (c->index_block && !c->index_by_group) wide = max_of(wide, 2 * (size_t)c->index_dim);
     const size_t half = (size_t)(c->rope.dim / 2), second = (size_t)(c->second_rope.dim / 2);
     while (c->kv_lora && absorb > 1 && block_expands_mla(c, absorb)) absorb--;
     out[k++] = (struct part){(void **)&w->x, n * (size_t)c->hidden * f};
@@ -117,7 +117,7 @@ static int list_buffers(struct work *w, const struct config *c, int rows, struct
         out[k++] = (struct part){(void **)&w->ngram, n * dim * f};
         out[k++] = (struct part){(void **)&w->ngram_rows, n * hashes * sizeof(int32_t)};
     }
-    if (c->attn == ATTN_COMPRESSED || c->index_block) {
+    if (c->attn == ATTN_COMPRESSED || (c->index_block && !c->index_by_group)) {
         out[k++] = (struct part){(void **)&w->entries, n * (size_t)(c->head_dim > c->index_dim ? c->head_dim : c->index_dim) * f};
         out[k++] = (struct part){(void **)&w->entry_cos, n * half * f};
         out[k++] = (struct part){(void **)&w->entry_sin, n * half * f};
@@ -131,8 +131,8 @@ static int list_buffers(struct work *w, const struct config *c, int rows, struct
     }
     if (c->index_topk) {
         out[k++] = (struct part){(void **)&w->index_q, n * (size_t)(c->index_heads * c->index_dim) * f};
-        out[k++] = (struct part){(void **)&w->index_weights, n * (size_t)c->index_heads * f};
-        out[k++] = (struct part){(void **)&w->selected_keys, n * (size_t)c->index_topk * sizeof(int32_t)};
+        if (!c->index_by_group) out[k++] = (struct part){(void **)&w->index_weights, n * (size_t)c->index_heads * f};
+        out[k++] = (struct part){(void **)&w->selected_keys, n * (size_t)config_index_entries(c) * sizeof(int32_t)};
     }
     if (c->n_experts) {
         out[k++] = (struct part){(void **)&w->router, n * (size_t)config_n_choices(c) * f};
@@ -188,7 +188,7 @@ struct work work_slice(const struct config *c, const struct work *w, int row) {
     if (r.streams) r.streams += at * (size_t)(c->streams.n * c->hidden), r.post += at * (size_t)c->streams.n;
     r.pos += at, r.tokens += at;
     if (r.seq_length) r.seq_length += at;
-    if (r.selected_keys) r.selected_keys += at * (size_t)c->index_topk;
+    if (r.selected_keys) r.selected_keys += at * (size_t)config_index_entries(c);
     r.cos += at * half, r.sin += at * half;
     if (r.second_cos) r.second_cos += at * second, r.second_sin += at * second;
     if (r.router) r.router += at * (size_t)config_n_choices(c);

@@ -61,6 +61,7 @@ static const struct arch *const table[] = {
     &arch_nemotron_h,
     &arch_jamba,
     &arch_zaya,
+    &arch_minimax_m3,
     /* without experts */
     &arch_llama,
     &arch_mistral,

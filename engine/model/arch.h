@@ -61,7 +61,8 @@ struct layout {
 /* Values of common keys that a family's configs may omit; 0: the key is required, false: the usual default. */
 struct config_defaults {
     int vocab, hidden, layers, context, inter, heads, kv_heads, head_dim;
-    bool tied, is_gelu; /* is_gelu: gelu_pytorch_tanh instead of silu */
+    bool tied, is_gelu;  /* is_gelu: gelu_pytorch_tanh instead of silu */
+    bool own_activation; /* parse() reads hidden_act */
 };
 
 struct arch {
@@ -100,5 +101,5 @@ extern const struct arch arch_afmoe, arch_exaone_moe, arch_cohere2_moe;
 extern const struct arch arch_lfm2_moe, arch_minimax, arch_granitemoehybrid;
 extern const struct arch arch_kimi_linear, arch_bailing_hybrid, arch_glm5_next;
 extern const struct arch arch_gemma4, arch_gemma4_text, arch_gemma4_unified, arch_hy_v4, arch_inkling, arch_qwen4_exp;
-extern const struct arch arch_nemotron_h, arch_jamba, arch_zaya;
+extern const struct arch arch_nemotron_h, arch_jamba, arch_zaya, arch_minimax_m3;
 extern const struct arch arch_qwen3_next, arch_qwen3_5_moe, arch_qwen3_5_moe_text;

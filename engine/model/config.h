@@ -29,8 +29,8 @@ enum mixer { /* a layer mixes tokens by attention, by a mixer with a state inste
              MIXER_NONE
 };
 enum output_norm { OUTPUT_NORM_NONE, OUTPUT_NORM_BLOCKS, OUTPUT_NORM_EXPERTS }; /* norms what is added to the stream: by both blocks, by FFNs with experts */
-enum index_kind { INDEX_OWN, INDEX_PREVIOUS };                                  /* the layer's own indexer, or the selection of the layer before */
-enum norm_kind { NORM_RMS, NORM_RMS_PLUS_ONE, NORM_LAYER };                     /* x / rms * w; x / rms * (1 + w); (x - mean) / deviation * w, and a bias */
+enum index_kind { INDEX_OWN, INDEX_PREVIOUS, INDEX_NONE };              /* the layer's own indexer, the selection of the layer before, or all keys (GQA) */
+enum norm_kind { NORM_RMS, NORM_RMS_PLUS_ONE, NORM_LAYER };             /* x / rms * w; x / rms * (1 + w); (x - mean) / deviation * w, and a bias */
 enum qk_norm { QK_NORM_NONE, QK_NORM_HEAD, QK_NORM_ALL, QK_NORM_UNIT }; /* per head; over all heads together; per head without weights, in layers with rope */
 enum attn_gate {
     ATTN_GATE_NONE,
@@ -85,9 +85,11 @@ struct config {
     int o_groups, o_lora;                   /* COMPRESSED: head groups of the low-rank output projection, and its rank */
     int index_block;                        /* GQA, DSA: an indexer selects index_topk blocks of this many keys; 0: it selects keys */
     int index_heads, index_dim, index_topk; /* lightning indexer of DSA and COMPRESSED */
-    bool index_interleaved;                 /* rope layout of the indexer, as rope.interleaved */
-    bool index_rope_last;                   /* DSA: the indexer's last dimensions rotate, not its first */
-    float index_eps;                        /* DSA: of the norm of its keys; 0: 1e-6 */
+    bool index_by_group;    /* GQA: each index head selects blocks for its group of KV heads, by their best keys; and all see the query's block */
+    int index_latest;       /* with index_by_group: so many blocks before the query's own are always selected */
+    bool index_interleaved; /* rope layout of the indexer, as rope.interleaved */
+    bool index_rope_last;   /* DSA: the indexer's last dimensions rotate, not its first */
+    float index_eps;        /* DSA: of the norm of its keys; 0: 1e-6 */
     bool qkv_bias, o_bias;
     uint8_t qk_norm; /* enum qk_norm */
     bool qk_norm_after_rope;
@@ -269,6 +271,13 @@ static inline struct glu config_glu(const struct config *c, int layer, bool rout
 }
 enum quant_method { QUANT_NONE, QUANT_FLOAT, QUANT_COMPRESSED, QUANT_MODELOPT, QUANT_GPTQ, QUANT_AWQ };
 
+/* Whether a GQA layer sees selected blocks of keys. */
+static inline bool config_selects_blocks(const struct config *c, int layer) {
+    return c->attn == ATTN_GQA && c->index_block && c->layer[layer].mixer == MIXER_ATTENTION && c->layer[layer].index != INDEX_NONE;
+}
+/* Lists of a query's selected keys or blocks, and their entries together. */
+static inline int config_index_lists(const struct config *c) { return c->index_by_group ? c->index_heads : 1; }
+static inline int config_index_entries(const struct config *c) { return config_index_lists(c) * c->index_topk; }
 /* Indexers select keys by the results of all earlier products. Such models keep 16 bits of an activation, so that rounding does not change the selection. */
 static inline bool config_needs_wide_activations(const struct config *c) { return c->index_topk > 0; }
 

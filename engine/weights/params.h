@@ -57,20 +57,21 @@ struct layer {
     struct mat index_compress_kv, index_compress_gate; /* the indexer's: [2 * index_dim, hidden] */
     float *index_compress_norm, *index_compress_bias;  /* [index_dim], [ratio, 2 * index_dim]; DSA over blocks: gate and bias of one series */
     struct mat o_a;                                    /* [o_groups * o_lora, n_heads * head_dim / o_groups]; then o is [hidden, o_groups * o_lora] */
-    struct mat index_q, index_k, index_weights;        /* DSA: [index_heads * index_dim, q_lora], [index_dim, hidden], [index_heads, hidden] */
-    float *index_k_norm, *index_k_bias;                /* [index_dim] */
-    struct mat delta_qkvz, delta_ba;                   /* gated DeltaNet, fused: per key head the rows of q, k, v and z of its value heads; then b, a */
-    struct mat delta_qkv, delta_z, delta_b, delta_a;   /* the same, separate; the output projection is o [hidden, v_heads * v_dim] */
-    float *delta_conv;                                 /* [taps, channels] */
-    float *delta_rate, *delta_dt, *delta_norm;         /* [v_heads] -exp(A_log), [v_heads], [v_dim] */
-    struct mat v_delayed;                              /* CCA: [n_kv_heads * head_dim / 2, hidden]; v has the other half */
-    float *cca_taps, *cca_bias, *cca_temp;             /* [taps, heads * dim of q and k, dim], [heads * dim], [n_kv_heads] */
-    struct mat mix_in;                                 /* conv [3 * hidden, hidden]: B, C, x; lightning: q, k, v per head; Mamba-2: z, x, B, C, dt */
-    struct mat kda_beta;                               /* Kimi delta attention [heads, hidden] */
-    struct mat kda_decay, kda_decay_up;                /* [heads * dim, hidden], or [rank, hidden] and [heads * dim, rank] */
-    struct mat kda_gate, kda_gate_up;                  /* the same */
-    float *kda_conv[3];                                /* of q, k, v: [taps, heads * dim] */
-    struct mat mix_gate;                               /* lightning [n_heads * head_dim, hidden] */
+    struct mat index_q, index_k,
+        index_weights;                  /* DSA: [index_heads * index_dim, q_lora] (index_by_group: hidden), [index_dim, hidden], [index_heads, hidden] */
+    float *index_k_norm, *index_k_bias; /* [index_dim] */
+    struct mat delta_qkvz, delta_ba;    /* gated DeltaNet, fused: per key head the rows of q, k, v and z of its value heads; then b, a */
+    struct mat delta_qkv, delta_z, delta_b, delta_a; /* the same, separate; the output projection is o [hidden, v_heads * v_dim] */
+    float *delta_conv;                               /* [taps, channels] */
+    float *delta_rate, *delta_dt, *delta_norm;       /* [v_heads] -exp(A_log), [v_heads], [v_dim] */
+    struct mat v_delayed;                            /* CCA: [n_kv_heads * head_dim / 2, hidden]; v has the other half */
+    float *cca_taps, *cca_bias, *cca_temp;           /* [taps, heads * dim of q and k, dim], [heads * dim], [n_kv_heads] */
+    struct mat mix_in;                               /* conv [3 * hidden, hidden]: B, C, x; lightning: q, k, v per head; Mamba-2: z, x, B, C, dt */
+    struct mat kda_beta;                             /* Kimi delta attention [heads, hidden] */
+    struct mat kda_decay, kda_decay_up;              /* [heads * dim, hidden], or [rank, hidden] and [heads * dim, rank] */
+    struct mat kda_gate, kda_gate_up;                /* the same */
+    float *kda_conv[3];                              /* of q, k, v: [taps, heads * dim] */
+    struct mat mix_gate;                             /* lightning [n_heads * head_dim, hidden] */
     float *mix_in_bias;
     float *mix_conv, *mix_conv_bias;     /* [taps, channels], [channels] */
     float *mix_rate, *mix_dt, *mix_skip; /* Mamba-2: [heads] -exp(A_log), [heads], [heads]; KDA: dt [heads * dim]; Mamba-1: [state, inner], [inner], [inner] */

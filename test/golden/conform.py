@@ -15,6 +15,7 @@ FAMILIES = ["deepseek_v3", "deepseek_v3_nogroup", "deepseek_v2_lite", "qwen3_moe
             "hy_v3", "dots1", "bailing_moe_v2", "mistral4", "mimo_v2_flash", "step3p7", "longcat_flash", "laguna", "llama4",
             "kimi_k2_int4", "kimi_k25", "qwen3_moe_nvfp4", "qwen3_moe_nvfp4_packed", "qwen3_moe_awq", "qwen3_moe_gptq",
             "lfm2_moe", "minimax", "granitemoehybrid", "kimi_linear", "bailing_hybrid", "glm5_next", "gemma4", "hy_v4", "inkling", "qwen4_exp", "nemotron_h", "jamba", "zaya",
+            "minimax_m3_vl",
             # without experts
             "llama", "qwen2", "qwen3", "qwen3_fp8", "mistral", "gemma3", "phi3", "smollm3", "gemma2", "gemma3_text", "ministral3", "glm4", "olmo3", "seed_oss", "granite"]
 
@@ -34,7 +35,7 @@ if what == "pieces":  # without `all`: one family per kind of attention; our own
         if more != ["all"] and os.path.basename(d) not in ("deepseek_v3", "qwen3_moe", "gpt_oss", "qwen3_next", "glm_moe_dsa", "deepseek_v4",
                                                            "llama", "gemma3", "afmoe", "cohere2_moe", "lfm2_moe", "minimax", "granitemoehybrid",
                                                            "kimi_linear", "bailing_hybrid", "glm5_next", "gemma4", "hy_v4", "inkling", "qwen4_exp",
-                                                           "nemotron_h", "jamba", "zaya"):
+                                                           "nemotron_h", "jamba", "zaya", "minimax_m3_vl"):
             continue
         if d.endswith(("phimoe", "phi3")):
             continue  # positions past its original length rotate all keys differently: no reference for a sequence in pieces (positions.py has ours)

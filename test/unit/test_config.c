@@ -192,6 +192,52 @@ static void inkling(void **st) {
     assert_non_null(strstr(e.text, "layer 4 of 4"));
 }
 
+/* MiniMax-M3: the indexer as published and as transformers writes it, and options that hearth refuses. */
+static void minimax_m3(void **st) {
+    (void)st;
+#define MINIMAX_M3(more) \
+    "{\"model_type\":\"minimax_m3_vl\",\"text_config\":{\"vocab_size\":320,\"hidden_size\":128,\"num_hidden_layers\":4,\"num_attention_heads\":8,\"head_" \
+    "dim\":32," \
+    "\"num_key_value_heads\":4,\"max_position_embeddings\":8192,\"hidden_act\":\"swigluoai\",\"rotary_dim\":16" more "}}"
+#define SPARSE(more) ",\"sparse_attention_config\":{\"sparse_attention_freq\":[0,1,0,1],\"sparse_index_dim\":24,\"sparse_num_index_heads\":2" more "}"
+#define CONVERTED(more) \
+    ",\"index_head_dim\":24,\"index_n_heads\":2,\"layer_types\":[\"full_attention\",\"minimax_m3_sparse\",\"full_attention\",\"minimax_m3_sparse\"]" more
+    static const char *const same[] = {
+        MINIMAX_M3(",\"moe_layer_freq\":[0,1,1,1]" SPARSE(
+            ",\"sparse_disable_index_value\":[0,1,0,1],\"sparse_block_size\":48,\"sparse_topk_blocks\":5,\"sparse_local_block\":2")),
+        MINIMAX_M3(",\"mlp_layer_types\":[\"dense\",\"sparse\",\"sparse\",\"sparse\"]" CONVERTED(
+            ",\"index_block_size\":48,\"index_topk_blocks\":5,\"index_local_blocks\":2"))};
+    struct config c;
+    struct error e = {0};
+    for (size_t i = 0; i < sizeof same / sizeof *same; i++) {
+        if (parse(&c, same[i], false, &e)) fail_msg("%s", e.text);
+        assert_true(c.index_by_group && c.index_heads == 2 && c.index_dim == 24 && c.index_block == 48 && c.index_topk == 4 && c.index_latest == 1);
+        for (int l = 0; l < 4; l++) assert_true(config_selects_blocks(&c, l) == (l % 2 == 1) && c.layer[l].moe == (l > 0));
+        assert_true(c.rope.dim == 16 && c.glu.shift == 1 && c.norm == NORM_RMS_PLUS_ONE && config_index_entries(&c) == 8);
+    }
+    assert_int_equal(parse(&c, MINIMAX_M3(SPARSE(",\"use_sparse_attention\":false")), false, &e), 0);
+    assert_true(!c.index_topk && !config_selects_blocks(&c, 1));
+    static const struct {
+        const char *text, *word;
+    } bad[] = {
+        {MINIMAX_M3(SPARSE(",\"sparse_disable_index_value\":[0,1,0,0]")), "sparse_disable_index_value"},
+        {MINIMAX_M3(SPARSE(",\"sparse_init_block\":1")), "sparse_init_block"},
+        {MINIMAX_M3(SPARSE(",\"sparse_score_type\":\"mean\"")), "sparse_score_type"},
+        {MINIMAX_M3(SPARSE(",\"sparse_local_block\":0")), "local blocks"},
+        {MINIMAX_M3(SPARSE(",\"sparse_topk_blocks\":1")), "one block"},
+        {MINIMAX_M3(SPARSE(",\"sparse_topk_blocks\":3,\"sparse_local_block\":4")), "4 local blocks of 3"},
+        {MINIMAX_M3(SPARSE(",\"sparse_nonesuch\":1")), "sparse_nonesuch"},
+        {MINIMAX_M3(",\"sparse_attention_config\":{\"sparse_attention_freq\":[0,1,0,1],\"sparse_num_index_heads\":3}"), "3 heads of the indexer"},
+        {MINIMAX_M3(",\"partial_rotary_factor\":0.25" SPARSE("")), "rotary_dim"},
+        {MINIMAX_M3(",\"qk_norm_type\":\"per_layer\""), "qk_norm_type"},
+        {MINIMAX_M3(",\"layer_types\":[\"a\",\"a\",\"a\",\"a\"]"), "layer_types"},
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        assert_int_equal(parse(&c, bad[i].text, false, &e), ERR_MODEL);
+        if (!strstr(e.text, bad[i].word)) fail_msg("%s: %s", bad[i].word, e.text);
+    }
+}
+
 /* Qwen4-Exp: gated streams, blocks of keys, and the numbers of hashed n-grams. */
 static void qwen_4(void **st) {
 #define QWEN_4(more) \
@@ -715,6 +761,7 @@ int main(void) {
                                        cmocka_unit_test(hunyuan_4),
                                        cmocka_unit_test(inkling),
                                        cmocka_unit_test(qwen_4),
+                                       cmocka_unit_test(minimax_m3),
                                        cmocka_unit_test(mixers_by_layer),
                                        cmocka_unit_test(layers_of_one_block),
                                        cmocka_unit_test(layers_by_period),

@@ -52,7 +52,8 @@ static const char *const families[] = {"deepseek_v3",
                                        "qwen4_exp",
                                        "nemotron_h",
                                        "jamba",
-                                       "zaya"};
+                                       "zaya",
+                                       "minimax_m3_vl"};
 static struct { uintptr_t begin, end; } maps[4096];
 static int n_maps;
 static char *device; /* addresses that nothing is mapped at */
