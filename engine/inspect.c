@@ -152,7 +152,7 @@ int engine_inspect(const struct engine_params *p, struct buf *b, struct error *e
     const struct config *c = &w.config;
     enum dtype kv = p->kv ? p->kv : DT_BF16;
     enum cpu_level level = p->cpu_level ? (enum cpu_level)(p->cpu_level - 1) : cpu_level_best();
-    const int layers = c->n_layers - config_has_mixer(c, MIXER_TAIL); /* as published */
+    const int layers = c->n_layers - config_is_bare(c, c->n_layers - 1); /* as published */
     int moe = 0, ffns = 0, first = -1, kind = 0, states = 0, mixer = 0, window = 0, windows = 0, dense = 0;
     for (int i = 0; i < layers; i++) {
         moe += c->layer[i].moe, ffns += !c->layer[i].no_ffn;

@@ -3,8 +3,9 @@
 #include <assert.h>
 
 static const struct attention_kind *const mixers[] = {
-    [MIXER_DELTA] = &attention_delta, [MIXER_CONV] = &attention_conv, [MIXER_LIGHTNING] = &attention_lightning, [MIXER_MAMBA2] = &attention_mamba,
-    [MIXER_KDA] = &attention_kda,     [MIXER_TAIL] = &attention_tail, [MIXER_MAMBA1] = &attention_scan,         [MIXER_NONE] = &attention_none};
+    [MIXER_DELTA] = &attention_delta,  [MIXER_CONV] = &attention_conv, [MIXER_LIGHTNING] = &attention_lightning,
+    [MIXER_MAMBA2] = &attention_mamba, [MIXER_KDA] = &attention_kda,   [MIXER_MAMBA1] = &attention_scan,
+    [MIXER_NONE] = &attention_none};
 static const struct attention_kind *const kinds[] = {[ATTN_GQA] = &attention_gqa,
                                                      [ATTN_MLA] = &attention_mla,
                                                      [ATTN_DSA] = &attention_dsa,
@@ -158,7 +159,9 @@ int attention_no_queries(struct exec *x, const struct config *c, const struct la
 
 /* --- Layers without a mixer ------------------------------------------------------------------------------------------------ */
 
-static int no_planes(const struct config *c, int layer, struct cache_desc *out) { return 0; }
+static int no_planes(const struct config *c, int layer, struct cache_desc *out) {
+    return config_is_bare(c, layer) ? out[0] = short_conv_plane(c, layer), 1 : 0;
+}
 static int no_kv(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *spans, int n_spans, int n) {
     return 0;
 }

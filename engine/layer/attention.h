@@ -17,7 +17,7 @@ struct attention_kind {
     size_t (*grown_bytes)(const struct config *c, int keys); /* memory grown on demand beyond the workspace; NULL: none */
 };
 extern const struct attention_kind attention_gqa, attention_mla, attention_dsa, attention_compressed, attention_group_blocks, attention_delta, attention_conv,
-    attention_lightning, attention_mamba, attention_kda, attention_scan, attention_tail, attention_blocks, attention_none, attention_cca;
+    attention_lightning, attention_mamba, attention_kda, attention_scan, attention_blocks, attention_none, attention_cca;
 const struct attention_kind *attention_of(const struct config *c, int layer);
 
 /* Makes keys that represent several tokens (op_compress) from inputs in w->fused, two parts of `ld` / 2 or one, and stores those that spans complete. */

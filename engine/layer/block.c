@@ -193,7 +193,7 @@ size_t block_grown_bytes(const struct config *c, int keys) {
 int block_kv(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *spans, int n_spans, int n) {
     const struct block_input in = {&y->attn_mix,      &y->previous_merge, y->previous_out_norm, y->previous_experts_norm,
                                    y->previous_scale, y->attn_norm,       y->attn_norm_bias,    2 * layer};
-    if (c->layer[layer].mixer == MIXER_NONE) return 0;
+    if (c->layer[layer].mixer == MIXER_NONE && !config_is_bare(c, layer)) return 0;
     if (c->streams.is_gated) {
         TRY(gated_streams_add(x, c, w, layer == 0, n));
         TRY(ngram_add(x, c, y, layer, w, spans, n_spans, n));

@@ -1,6 +1,6 @@
 /* Short convolutions beside attention (Inkling): of projected keys and values, of the attention block's output and of the FFN's. Each adds its input, which
  * weights.c has put into the last tap. A layer's state has the last taps - 1 rows of what goes into each: keys, values, attention output, and the FFN output of
- * the layer before, which is complete only when this layer begins. After the last layer, MIXER_TAIL's does that. Reference: transformers, models/inkling. */
+ * the layer before, which is complete only when this layer begins. After the last layer, a bare one does that. Reference: transformers, models/inkling. */
 #include "engine/layer/attention.h"
 
 /* Offset of an input's rows in a state, and their width. */
@@ -12,7 +12,7 @@ static struct state_part state_part(const struct config *c, int layer, enum part
     const int heads = config_kv_heads(c, layer), kept = c->short_taps - 1,
               channels[PARTS] = {heads * config_head_dim(c, layer), heads * config_v_dim(c, layer), c->hidden, c->hidden};
     struct state_part p = {.channels = channels[which]};
-    if (c->layer[layer].mixer == MIXER_TAIL) return p; /* it has only one */
+    if (config_is_bare(c, layer)) return p; /* it has only one */
     for (int i = 0; i < (int)which; i++) p.at += kept * channels[i];
     return p;
 }
@@ -54,7 +54,7 @@ static int convolve(struct exec *x, const struct config *c, int layer, enum part
     return 0;
 }
 
-enum { GQA_STATES = 2, TAIL_STATES = 0 }; /* planes */
+enum { GQA_STATES = 2, BARE_STATES = 0 }; /* planes */
 
 int short_conv_keys(struct exec *x, const struct config *c, const struct layer *y, int layer, float *const out[2], float *const in[2], const struct span *spans,
                     int n_spans) {
@@ -71,24 +71,7 @@ int short_conv_attention(struct exec *x, const struct config *c, const struct la
 
 int short_conv_ffn(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *spans, int n_spans, int n) {
     if (!y->previous_conv) return 0;
-    const int plane = c->layer[layer].mixer == MIXER_TAIL ? TAIL_STATES : GQA_STATES;
+    const int plane = config_is_bare(c, layer) ? BARE_STATES : GQA_STATES;
     TRY(convolve(x, c, layer, PART_FFN, plane, w->xn, w->x, y->previous_conv, spans, n_spans));
     return x->ops->copy(x, &(struct op_copy){.y = w->x, .x = w->xn, .n = n, .heads = 1, .dim = c->hidden, .ldx = c->hidden, .ldy = c->hidden});
 }
-
-/* --- The layer after the last -------------------------------------------------------------------------------------------------- */
-
-static int tail_cache_planes(const struct config *c, int layer, struct cache_desc *out) { return out[TAIL_STATES] = short_conv_plane(c, layer), 1; }
-static int tail_store_kv(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *spans, int n_spans,
-                         int n) {
-    return 0;
-}
-static int tail_attend(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *s, struct key_range keys) {
-    return 0;
-}
-const struct attention_kind attention_tail = {.name = "tail",
-                                              .is_recordable = true,
-                                              .cache_planes = tail_cache_planes,
-                                              .store_kv = tail_store_kv,
-                                              .make_queries = attention_no_queries,
-                                              .attend = tail_attend};

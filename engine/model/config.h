@@ -24,7 +24,6 @@ enum mixer { /* a layer mixes tokens by attention, by a mixer with a state inste
              MIXER_LIGHTNING,
              MIXER_MAMBA2,
              MIXER_KDA,
-             MIXER_TAIL, /* none, and no FFN: a last layer that only adds the output of the layer before, whose convolution has a state */
              MIXER_MAMBA1,
              MIXER_NONE
 };
@@ -135,7 +134,7 @@ struct config {
     } cca;
     struct layer_config {
         bool moe, hashed;     /* hashed: a token's experts come from a table */
-        bool no_ffn;          /* is a mixer only; neither this nor MIXER_NONE with residual streams */
+        bool no_ffn;          /* is a mixer only. With residual streams a layer has both, or neither (config_is_bare) */
         uint8_t mixer;        /* enum mixer */
         struct branch_scale { /* with config.norms_stream, of the attention block and of the FFN */
             float stream, output;
@@ -222,9 +221,12 @@ static inline bool config_has_mixer(const struct config *c, enum mixer kind) {
         if (c->layer[i].mixer == kind) return true;
     return false;
 }
+/* A layer without mixer and FFN only adds the output of the layer before. It is the last one of models with short convolutions: its state is that of the
+ * output's convolution. */
+static inline bool config_is_bare(const struct config *c, int layer) { return c->layer[layer].no_ffn && c->layer[layer].mixer == MIXER_NONE; }
 /* Whether a layer, or some layer, has a state instead of keys. */
 static inline bool config_is_stateful(const struct config *c, int layer) {
-    return c->layer[layer].mixer != MIXER_ATTENTION && c->layer[layer].mixer != MIXER_NONE;
+    return c->layer[layer].mixer == MIXER_NONE ? config_is_bare(c, layer) : c->layer[layer].mixer != MIXER_ATTENTION;
 }
 static inline bool config_has_states(const struct config *c) {
     for (int i = 0; i < c->n_layers; i++)
@@ -240,7 +242,7 @@ static inline int config_ngram_taps(const struct ngram_config *g) { return (g->t
 /* Whether some layer is a mixer only, or an FFN only. */
 static inline bool config_has_single_blocks(const struct config *c) {
     for (int i = 0; i < c->n_layers; i++)
-        if (c->layer[i].no_ffn || c->layer[i].mixer == MIXER_NONE) return true;
+        if (c->layer[i].no_ffn != (c->layer[i].mixer == MIXER_NONE)) return true;
     return false;
 }
 /* Width of the routed experts' inputs and outputs. */

@@ -77,12 +77,12 @@ static void skip_media(struct config_reader *r) {
 }
 
 static void parse(struct config_reader *r, struct config *c) {
-    const int layers = c->n_layers++; /* one more: see MIXER_TAIL */
+    const int layers = c->n_layers++; /* one more: see config_is_bare() */
     if (c->n_layers > CONFIG_MAX_LAYERS) {
         config_fail(r, "%d layers; hearth takes up to %d", layers, CONFIG_MAX_LAYERS - 1);
         return;
     }
-    c->layer[layers].mixer = MIXER_TAIL;
+    c->layer[layers].mixer = MIXER_NONE, c->layer[layers].no_ffn = true;
     skip_media(r);
     read_layers(r, c, layers);
     read_ffns(r, c, layers);

@@ -122,8 +122,8 @@ int params_list(const struct config *c, int layer, unsigned modules, struct para
     const int inner = c->router_inter, cca_taps = c->cca.taps[1], state = c->mamba.state, rank = c->mamba.rank;
     const struct kda_config *a = &c->kda;
     const int width = a->heads * a->dim;
-    const bool tail = mixer == MIXER_TAIL, ffn = !c->layer[layer].no_ffn && !tail, dense = !c->layer[layer].moe && ffn, rel = gqa && c->rel_dim,
-               conv = gqa && c->short_taps, previous_conv = c->short_taps && layer > 0;
+    const bool ffn = !c->layer[layer].no_ffn, dense = !c->layer[layer].moe && ffn, rel = gqa && c->rel_dim, conv = gqa && c->short_taps,
+               previous_conv = c->short_taps && layer > 0;
     const int taps = c->short_taps, wide = c->streams.n * hidden;
     const bool gated = c->streams.is_gated, ngram = config_ngram(c, layer), selects = config_selects_blocks(c, layer), blocks = selects && !c->index_by_group,
                groups = selects && c->index_by_group;
@@ -131,9 +131,8 @@ int params_list(const struct config *c, int layer, unsigned modules, struct para
     const int hashes = config_ngram_hashes(&g);
     const bool moe = c->layer[layer].moe, shared = moe && c->shared_inter, up = !c->no_up, latent_moe = moe && c->moe_latent,
                mixes_tokens = mixer != MIXER_NONE, norm_bias = c->norm == NORM_LAYER && c->norm_bias;
-    const bool dense_bias = dense && c->dense_bias, in_norm = !c->no_input_norm && !tail && !c->streams.is_gated,
-               out_norm = c->output_norm == OUTPUT_NORM_BLOCKS, last_norm = has_ffn_out_norm(c, c->n_layers - 1),
-               previous_norm = layer > 0 && has_ffn_out_norm(c, layer - 1);
+    const bool dense_bias = dense && c->dense_bias, in_norm = !c->no_input_norm && !c->streams.is_gated, out_norm = c->output_norm == OUTPUT_NORM_BLOCKS,
+               last_norm = has_ffn_out_norm(c, c->n_layers - 1), previous_norm = layer > 0 && has_ffn_out_norm(c, layer - 1);
     const bool beside = moe && c->dense_beside, last_beside = c->dense_beside && c->layer[c->n_layers - 1].moe,
                previous_beside = c->dense_beside && layer > 0 && c->layer[layer - 1].moe;
     const bool all_heads = c->qk_norm == QK_NORM_ALL, turned = c->layout->transposed_down;

@@ -171,7 +171,8 @@ static void inkling(void **st) {
     struct config c;
     struct error e = {0};
     assert_int_equal(parse(&c, INKLING(",\"local_layer_ids\":[0,3],\"log_scaling_n_floor\":64,\"unpadded_vocab_size\":300"), false, &e), 0);
-    assert_true(c.n_layers == 5 && c.layer[4].mixer == MIXER_TAIL && c.vocab == 300 && c.embed_rows == 320 && c.embed_norm && c.streams.is_plain);
+    assert_true(c.n_layers == 5 && config_is_bare(&c, 4) && config_is_stateful(&c, 4) && !config_has_single_blocks(&c) && c.vocab == 300 &&
+                c.embed_rows == 320 && c.embed_norm && c.streams.is_plain);
     assert_true(c.n_experts == 10 && c.n_always == 2 && c.topk == 5 && c.moe_inter == 48 && c.dense_inter == 200 && !c.layer[0].moe && c.layer[1].moe);
     assert_true(c.layer[0].window == 32 && c.layer[0].extent == 32 && c.layer[0].n_heads == 6 && c.layer[0].head_dim == 24 && c.layer[0].n_kv_heads == 2);
     assert_true(!c.layer[1].window && c.layer[1].extent == 96 && c.layer[1].n_heads == 4 && c.layer[1].head_dim == 32 && c.layer[1].attn_scale == 1 / 32.0f);
