@@ -55,7 +55,7 @@ static void keep_groups(const struct op_route *o, float *choice, float *group, u
     }
     for (int k = 0; k < o->topk_group && k < o->n_group; k++) mark[best_of(group, mark, o->n_group)] = 1;
     for (int g = 0; g < o->n_group; g++)
-        for (int i = g * size; i < (g + 1) * size && !mark[g]; i++) choice[i] = -INFINITY;
+        for (int i = g * size; i < (g + 1) * size && !mark[g]; i++) choice[i] = o->group_zero ? 0 : -INFINITY;
 }
 
 /* Weight of the best unmarked logit: its softmax share among the unmarked logits within the jitter threshold. */

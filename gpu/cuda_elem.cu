@@ -194,7 +194,7 @@ static __global__ void route_kernel(struct cuda_route r) {
             __syncwarp();
         }
         for (int i = lane; i < n; i += 32)
-            if (i / size < r.n_group && !mark[i / size]) choice[i] = -INFINITY;
+            if (i / size < r.n_group && !mark[i / size]) choice[i] = r.group_zero ? 0.0f : -INFINITY;
         __syncwarp();
     }
     for (int i = lane; i < n; i += 32) mark[i] = 0;

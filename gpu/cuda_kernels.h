@@ -73,6 +73,7 @@ struct cuda_route {                                                  /* struct o
     float *idle;
     const float *expert_scale;
     int n_always;
+    int group_zero;
 };
 
 /* Timelines (gpu.h): word [2] in pinned host memory. wait polls. */

@@ -164,8 +164,9 @@ _Static_assert((int)GATE_SIGMOID == CUDA_GATE_SIGMOID && (int)GATE_SILU == CUDA_
                    (int)GATE_LINEAR == CUDA_GATE_LINEAR && (int)GATE_NORMAL == CUDA_GATE_NORMAL,
                "gates");
 static int route(struct cuda_stream *s, const struct op_route *o) {
-    struct cuda_route r = {o->ids,        o->weights, o->logits,     o->bias, o->table, o->tokens, o->n,      o->n_experts, o->topk,         o->n_group,
-                           o->topk_group, o->score,   o->group_top2, o->norm, o->scale, o->jitter, o->n_idle, o->idle,      o->expert_scale, o->n_always};
+    struct cuda_route r = {o->ids,       o->weights, o->logits,  o->bias,       o->table,        o->tokens,     o->n,
+                           o->n_experts, o->topk,    o->n_group, o->topk_group, o->score,        o->group_top2, o->norm,
+                           o->scale,     o->jitter,  o->n_idle,  o->idle,       o->expert_scale, o->n_always,   o->group_zero};
     return o->n < 1 ? 0 : cuda_check(s->g, cuda_route_tokens(s->stream, &r), "route");
 }
 

@@ -211,14 +211,14 @@ struct op_merge {
 };
 
 /* Router. score = softmax, sigmoid or sqrt(softplus) (float32) of logits [n, n_experts]; choice = score + bias. With n_group > 1 only experts of the topk_group
- * best groups may be chosen (others -inf); a group's score is the sum of its two best choices (group_top2, V3) or its best (V2). ids [n, topk] in descending
- * order of choice, ties to the lower index, never -1; weights = scores of the chosen, divided by their sum (+ 1e-20) if norm, times scale. SCORE_MIXER
- * (Phi-3.5-MoE's sparse mixer): the best logit, then the best of the others; an expert's weight is its share of the softmax over the logits within 2 * jitter
- * (relative) of it, without those chosen before. With `table` nothing is chosen: ids are table[tokens[i]], in its order, and scores weight them (DeepSeek-V4's
- * hash layers). With n_idle the logits are [n, n_experts + n_idle]: the last ones are of experts that return their input. A token's weights of the
- * idle experts that it chose are summed in idle, and in their place ids has the next best of the others, with weight 0. With expert_scale a chosen expert's
- * weight is also multiplied by its own factor, after the normalization. With n_always the last experts are always chosen, after the topk - n_always best of
- * the others. */
+ * best groups may be chosen (others -inf, or 0 with group_zero, which may then be chosen); a group's score is the sum of its two best choices (group_top2, V3)
+ * or its best (V2). ids [n, topk] in descending order of choice, ties to the lower index, never -1; weights = scores of the chosen, divided by their sum (+
+ * 1e-20) if norm, times scale. SCORE_MIXER (Phi-3.5-MoE's sparse mixer): the best logit, then the best of the others; an expert's weight is its share of the
+ * softmax over the logits within 2 * jitter (relative) of it, without those chosen before. With `table` nothing is chosen: ids are table[tokens[i]], in its
+ * order, and scores weight them (DeepSeek-V4's hash layers). With n_idle the logits are [n, n_experts + n_idle]: the last ones are of experts that return their
+ * input. A token's weights of the idle experts that it chose are summed in idle, and in their place ids has the next best of the others, with weight 0. With
+ * expert_scale a chosen expert's weight is also multiplied by its own factor, after the normalization. With n_always the last experts are always chosen, after
+ * the topk - n_always best of the others. */
 enum score_fn { SCORE_SOFTMAX, SCORE_SIGMOID, SCORE_MIXER, SCORE_SQRT_SOFTPLUS };
 struct op_route {
     int32_t *ids;
@@ -231,7 +231,7 @@ struct op_route {
     const float *expert_scale; /* [n_experts] or NULL; not with n_idle */
     int n, n_experts, n_idle, n_always, topk, n_group, topk_group, vocab;
     uint8_t score; /* enum score_fn */
-    bool group_top2, norm;
+    bool group_top2, group_zero, norm;
     float scale, jitter;
 };
 

@@ -84,7 +84,7 @@ static void take_from(float **v, int first) {
 int tp_shard_ranges(const struct config *own, const struct tp_shard *s, const struct weights *w, int layer, struct layer *view, struct copy_range *out) {
     const struct config *c = &w->config;
     struct layer y = w->layers[layer];
-    const int query = (c->attn_gate == ATTN_GATE_IN_QUERY ? 2 : 1) * c->head_dim, gate = c->attn_gate == ATTN_GATE_HEAD ? 1 : c->v_dim,
+    const int query = c->head_dim + (c->attn_gate == ATTN_GATE_IN_QUERY ? c->v_dim : 0), gate = c->attn_gate == ATTN_GATE_HEAD ? 1 : c->v_dim,
               wide = c->qk_nope + c->v_dim, dim = c->head_dim, moe = c->layer[layer].moe;
     take_rows(c->q_lora ? &y.q_b : &y.q, s->head0 * query, s->heads * query);
     take_from(&y.q_bias, s->head0 * query);

@@ -46,7 +46,7 @@ int attention_project_gates(struct exec *x, const struct config *c, const struct
 int attention_gate_output(struct exec *x, const struct config *c, int layer, struct work *w, const struct span *s, float *out) {
     const int heads = config_heads(c, layer), dim = config_head_dim(c, layer), v_dim = config_v_dim(c, layer);
     const bool both = c->attn_gate == ATTN_GATE_IN_QUERY, per_head = c->attn_gate == ATTN_GATE_HEAD;
-    const int each = both ? 2 * dim : per_head ? 1 : v_dim; /* numbers of a head in w->fused */
+    const int each = both ? dim + v_dim : per_head ? 1 : v_dim; /* numbers of a head in w->fused */
     if (!c->attn_gate) return 0;
     return x->ops->gate(x, &(struct op_gate){.y = out,
                                              .g = w->fused + (size_t)s->row * (size_t)(heads * each) + (both ? dim : 0),

@@ -203,13 +203,34 @@ static int mla_store_kv(struct exec *x, const struct config *c, const struct lay
     return 0;
 }
 
+/* Projects the queries, or in attention with gates from the same matrix each head's query and gate, which stay in w->fused. */
+static int project_queries(struct exec *x, const struct config *c, struct work *w, const float *in, int ld, struct mat m, int n) {
+    const bool both = c->attn_gate == ATTN_GATE_IN_QUERY;
+    const int heads = c->n_heads, dim = c->head_dim, each = both ? dim + c->v_dim : dim;
+    TRY(block_linear(x, c, both ? w->fused : w->q, heads * each, in, ld, m, NULL, n, false));
+    if (!both) return 0;
+    return x->ops->copy(
+        x, &(struct op_copy){
+               .y = w->q, .x = w->fused, .n = n, .heads = heads, .dim = dim, .ldx = heads * each, .ldy = heads * dim, .head_ldx = each, .head_ldy = dim});
+}
+/* The normed latent and the raw one, which is still in w->q_latent, beside each other behind it. */
+static int keep_raw(struct exec *x, const struct config *c, struct work *w, bool raw, int n) {
+    float *both = w->q_latent + (size_t)n * (size_t)c->q_lora;
+    return x->ops->copy(
+        x,
+        &(struct op_copy){.y = both + (raw ? c->q_lora : 0), .x = w->q_latent, .n = n, .heads = 1, .dim = c->q_lora, .ldx = c->q_lora, .ldy = 2 * c->q_lora});
+}
+
 static int mla_make_queries(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, int n) {
     int qd = c->n_heads * c->head_dim;
     if (c->q_lora) {
         TRY(block_linear(x, c, w->q_latent, c->q_lora, w->xn, c->hidden, y->q_a, y->q_a_bias, n, false));
+        if (c->q_raw) TRY(keep_raw(x, c, w, true, n));
         TRY(latent_norm(x, c, w->q_latent, c->q_lora, y->q_a_norm, n, c->q_lora));
-        TRY(block_linear(x, c, w->q, qd, w->q_latent, c->q_lora, y->q_b, NULL, n, false));
-    } else TRY(block_linear(x, c, w->q, qd, w->xn, c->hidden, y->q, NULL, n, false));
+        if (c->q_raw) TRY(keep_raw(x, c, w, false, n));
+        const float *in = c->q_raw ? w->q_latent + (size_t)n * (size_t)c->q_lora : w->q_latent;
+        TRY(project_queries(x, c, w, in, (c->q_raw ? 2 : 1) * c->q_lora, y->q_b, n));
+    } else TRY(project_queries(x, c, w, w->xn, c->hidden, y->q, n));
     TRY(attention_project_gates(x, c, y, w, n));
     TRY(attention_rotate(x, c, layer, w, w->q + c->qk_nope, c->n_heads, qd, c->head_dim, n));
     return attention_scale_queries(x, c, layer, w, w->q, qd, n);

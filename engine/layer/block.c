@@ -95,7 +95,8 @@ struct block_input {
     const struct stream_merge *merge;
     const float *out_norm, *experts_norm, *stream_scale;
     const float *weight, *bias;
-    int tag; /* the block's index as counted by work.bad */
+    const struct mat *norm_gate; /* [2] */
+    int tag;                     /* the block's index as counted by work.bad */
 };
 
 /* Multiplies n rows of v by factors: one per row, or (by_row false) the same for all. */
@@ -163,6 +164,16 @@ int block_merge_streams(struct exec *x, const struct weights *m, struct work *w,
     return copy_rows(x, c, w->x, w->streams, n);
 }
 
+/* Multiplies the normed input by sigmoid(up silu(down input)). */
+static int gate_norm(struct exec *x, const struct config *c, const struct mat m[2], struct work *w, int n) {
+    const int rank = c->norm_gate_rank, hidden = c->hidden;
+    float *low = w->norm_gates, *high = low + (size_t)n * (size_t)rank;
+    TRY(attention_linear_exact(x, low, rank, w->xn, hidden, m[0], n));
+    TRY(x->ops->gate(x, &(struct op_gate){.y = low, .g = low, .n = n, .heads = 1, .dim = rank, .ldy = rank, .ldg = rank, .kind = GATE_SIGMOID}));
+    TRY(attention_linear_exact(x, high, hidden, low, rank, m[1], n));
+    return x->ops->gate(x, &(struct op_gate){.y = w->xn, .g = high, .n = n, .heads = 1, .dim = hidden, .ldy = hidden, .ldg = hidden, .kind = GATE_SIGMOID});
+}
+
 /* Computes the normed input of a block in w->xn. */
 static int norm_input(struct exec *x, const struct config *c, const struct block_input *in, struct work *w, int n) {
     const int tag = in->tag;
@@ -173,6 +184,7 @@ static int norm_input(struct exec *x, const struct config *c, const struct block
     const float *weight = in->weight, *bias = in->bias;
     const float *from = c->streams.n && !c->streams.is_plain ? w->xn : c->streams.n ? w->streams : w->x;
     TRY(norm_rows(x, c, w->xn, c->hidden, from, c->hidden, weight, bias, n, c->hidden, stream_eps(c), tag, w->first_bad));
+    if (c->norm_gate_rank) TRY(gate_norm(x, c, in->norm_gate, w, n));
     if (!c->norms_stream) return 0;
     TRY(copy_rows(x, c, w->streams, w->xn, n));
     return scale_rows(x, c, w->streams, c->layer[tag / 2].branch[tag % 2].stream, n);
@@ -192,7 +204,8 @@ size_t block_grown_bytes(const struct config *c, int keys) {
 
 int block_kv(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *spans, int n_spans, int n) {
     const struct block_input in = {&y->attn_mix,      &y->previous_merge, y->previous_out_norm, y->previous_experts_norm,
-                                   y->previous_scale, y->attn_norm,       y->attn_norm_bias,    2 * layer};
+                                   y->previous_scale, y->attn_norm,       y->attn_norm_bias,    y->attn_norm_gate,
+                                   2 * layer};
     if (c->layer[layer].mixer == MIXER_NONE && !config_is_bare(c, layer)) return 0;
     if (c->streams.is_gated) {
         TRY(gated_streams_add(x, c, w, layer == 0, n));
@@ -280,7 +293,7 @@ static int router_hidden(struct exec *x, const struct config *c, const struct la
 }
 
 int block_route(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, int n) {
-    const struct block_input in = {&y->ffn_mix, &y->attn_merge, y->attn_out_norm, NULL, NULL, y->ffn_norm, y->ffn_norm_bias, 2 * layer + 1};
+    const struct block_input in = {&y->ffn_mix, &y->attn_merge, y->attn_out_norm, NULL, NULL, y->ffn_norm, y->ffn_norm_bias, y->ffn_norm_gate, 2 * layer + 1};
     const int logits = config_n_choices(c);
     const bool beside = y->beside.gate.data;
     if (c->layer[layer].no_ffn) return 0;
@@ -318,6 +331,7 @@ int block_route(struct exec *x, const struct config *c, const struct layer *y, i
                                             .topk_group = c->topk_group,
                                             .score = c->score,
                                             .group_top2 = c->group_top2,
+                                            .group_zero = c->group_zero,
                                             .norm = c->norm_topk,
                                             .scale = c->routed_scale,
                                             .jitter = c->router_jitter}));

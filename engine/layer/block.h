@@ -27,7 +27,8 @@ struct work {
     float *streams, *post, *mix;       /* several streams: [rows, n, hidden], [rows, n] weight of x in each stream, [rows, (2 + n) * n] input of op_mix */
     float *q;                          /* [rows, n_heads * head_dim] */
     float *kv;                         /* [rows, cached floats of a layer]: latent and rope key, or k [rows, n_kv_heads * head_dim], then v */
-    float *q_latent;                   /* [rows, q_lora] */
+    float *q_latent;                   /* [rows, q_lora]; with q_raw then [rows, 2 * q_lora], the same and the raw latent */
+    float *norm_gates;                 /* [rows, norm_gate_rank], then [rows, hidden] */
     int absorb_rows;
     float *absorbed_q;   /* [absorb_rows, n_heads * (kv_lora + rope)] absorbed queries */
     float *absorbed_out; /* [absorb_rows, n_heads * kv_lora] */

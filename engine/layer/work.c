@@ -6,14 +6,14 @@ static void *host_alloc(void *ctx, size_t size) { return mem_aligned(64, size); 
 static void host_release(void *ctx, void *p) { mem_free(p); }
 
 /* The list of buffers, shared by allocation and sizing so that they agree. */
-enum { max_parts = 56 };
+enum { max_parts = 57 };
 struct part {
     void **p;
     size_t bytes;
 };
 static size_t gate_floats(const struct config *c) { /* per row, of w->fused in gated GQA */
     switch (c->attn_gate) {
-    case ATTN_GATE_IN_QUERY: return 2 * (size_t)(c->n_heads * c->head_dim);
+    case ATTN_GATE_IN_QUERY: return (size_t)(c->n_heads * (c->head_dim + c->v_dim));
     case ATTN_GATE_ELEMENT: return (size_t)(c->n_heads * c->v_dim);
     case ATTN_GATE_HEAD: return (size_t)c->n_heads;
     default: return 0;
@@ -123,7 +123,8 @@ static int list_buffers(struct work *w, const struct config *c, int rows, struct
         out[k++] = (struct part){(void **)&w->entry_sin, n * half * f};
         out[k++] = (struct part){(void **)&w->own_lse, 2 * n * (size_t)c->n_heads * f};
     }
-    if (c->q_lora) out[k++] = (struct part){(void **)&w->q_latent, n * (size_t)c->q_lora * f};
+    if (c->q_lora) out[k++] = (struct part){(void **)&w->q_latent, n * (size_t)(c->q_raw ? 3 : 1) * (size_t)c->q_lora * f};
+    if (c->norm_gate_rank) out[k++] = (struct part){(void **)&w->norm_gates, n * (size_t)(c->norm_gate_rank + c->hidden) * f};
     if (c->kv_lora) {
         w->absorb_rows = absorb;
         out[k++] = (struct part){(void **)&w->absorbed_q, (size_t)absorb * (size_t)(c->n_heads * (c->kv_lora + c->qk_rope)) * f};

@@ -62,6 +62,7 @@ static const struct arch *const table[] = {
     &arch_jamba,
     &arch_zaya,
     &arch_minimax_m3,
+    &arch_axk2,
     /* without experts */
     &arch_llama,
     &arch_mistral,

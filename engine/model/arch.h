@@ -8,6 +8,7 @@
 struct tensor_names {
     const char *embed, *norm, *head;
     const char *attn_norm, *ffn_norm;
+    const char *attn_norm_down, *attn_norm_up, *ffn_norm_down, *ffn_norm_up; /* gates of these */
     const char *attn_out_norm, *ffn_out_norm;                                /* norms of the outputs of attention and FFN blocks */
     const char *dense_out_norm, *experts_out_norm, *experts_norm;            /* a dense FFN beside experts: norms of both outputs, and of the experts' input */
     const char *router_norm, *expert_scale, *stream_scale;                   /* whole names */
@@ -101,5 +102,5 @@ extern const struct arch arch_afmoe, arch_exaone_moe, arch_cohere2_moe;
 extern const struct arch arch_lfm2_moe, arch_minimax, arch_granitemoehybrid;
 extern const struct arch arch_kimi_linear, arch_bailing_hybrid, arch_glm5_next;
 extern const struct arch arch_gemma4, arch_gemma4_text, arch_gemma4_unified, arch_hy_v4, arch_inkling, arch_qwen4_exp;
-extern const struct arch arch_nemotron_h, arch_jamba, arch_zaya, arch_minimax_m3;
+extern const struct arch arch_nemotron_h, arch_jamba, arch_zaya, arch_minimax_m3, arch_axk2;
 extern const struct arch arch_qwen3_next, arch_qwen3_5_moe, arch_qwen3_5_moe_text;

@@ -80,6 +80,7 @@ struct config {
     int q_lora, kv_lora, qk_nope, qk_rope;  /* MLA; q_lora 0: q is projected from hidden */
     float q_latent_scale, kv_latent_scale;  /* factors of the normed latents; 0: 1 */
     float latent_eps;                       /* of their norms; 0: 1e-6 */
+    bool q_raw;                             /* MLA: queries are projected from the normed and the raw latent together */
     bool split_kv_b;                        /* MLA: k_b and v_b instead of kv_b */
     int o_groups, o_lora;                   /* COMPRESSED: head groups of the low-rank output projection, and its rank */
     int index_block;                        /* GQA, DSA: an indexer selects index_topk blocks of this many keys; 0: it selects keys */
@@ -168,6 +169,7 @@ struct config {
     } streams;
     bool merges_stream;  /* the stream and a block's output get a bias and a factor per channel before they are added; needs config_keep_stream */
     bool norms_stream;   /* a block leaves branch.stream * norm(stream) + branch.output * its output; needs config_keep_stream */
+    int norm_gate_rank;  /* a block's normed input is multiplied by the sigmoid of an MLP of it, of this width; 0: not */
     bool no_input_norm;  /* blocks read the residual stream as it is */
     uint8_t output_norm; /* enum output_norm; needs config_keep_stream */
     bool parallel_block; /* attention and FFN read the same stream; needs config_keep_stream */
@@ -182,6 +184,7 @@ struct config {
     int moe_latent;                                      /* width of the routed experts' inputs and outputs, which two matrices project; 0: hidden */
     float shared_scale;                                  /* factor of the shared experts' output; 0: 1. Not with shared_gate */
     bool shared_gate, router_bias, group_top2, norm_topk;
+    bool group_zero;   /* experts outside the chosen groups have choice 0 instead of none */
     bool router_shift; /* bias of the router's logits; router_bias affects the selection only */
     bool expert_bias;
     struct glu glu; /* the activation in every FFN */

@@ -108,7 +108,7 @@ int params_list(const struct config *c, int layer, unsigned modules, struct para
               compressed = c->attn == ATTN_COMPRESSED, latent = compressed ? c->head_dim : c->kv_lora + c->qk_rope;
     const struct delta_config *d = &c->delta;
     const int keys = d->k_heads * d->k_dim, values = d->v_heads * d->v_dim, channels = 2 * keys + values,
-              q_rows = c->attn_gate == ATTN_GATE_IN_QUERY ? 2 * q : q;
+              q_rows = c->attn_gate == ATTN_GATE_IN_QUERY ? q + heads * v_dim : q, rank_gate = c->norm_gate_rank;
     const uint8_t mixer = c->layer[layer].mixer;
     const bool delta = mixer == MIXER_DELTA, attends = mixer == MIXER_ATTENTION, gqa = c->attn == ATTN_GQA && attends, cca = c->attn == ATTN_CCA && attends,
                low = attends && !gqa && !cca, mla = low && !compressed, low_q = low && c->q_lora, bias = c->qkv_bias,
@@ -191,6 +191,8 @@ int params_list(const struct config *c, int layer, unsigned modules, struct para
         MERGE_ROW(0, layer, previous_merge, output_scale, embed_merge, 1, ATTENTION, merges && !layer),
         MERGE(-1, layer, previous_merge, ffn_merge, ATTENTION, merges && layer > 0),
         VEC(layer, attn_norm, attn_norm, ".weight", ATTENTION, hidden, in_norm && mixes_tokens),
+        MAT(layer, attn_norm_gate[0], attn_norm_down, ATTENTION, rank_gate, hidden, in_norm && mixes_tokens && rank_gate),
+        MAT(layer, attn_norm_gate[1], attn_norm_up, ATTENTION, hidden, rank_gate, in_norm && mixes_tokens && rank_gate),
         VEC(layer, attn_norm_bias, attn_norm, ".bias", ATTENTION, hidden, norm_bias && mixes_tokens),
         MAT_IN(q_in, layer, q, q, ".weight", ATTENTION, q_rows, hidden, !low_q && attends),
         VEC_IN(q_in, layer, q_bias, q, ".bias", ATTENTION, q_rows, gqa && bias),
@@ -217,7 +219,7 @@ int params_list(const struct config *c, int layer, unsigned modules, struct para
         MAT(layer, q_a, q_a, ATTENTION, c->q_lora, hidden, low_q),
         VEC(layer, q_a_bias, q_a, ".bias", ATTENTION, c->q_lora, low_q && bias),
         {{OF(layer, q_a_norm, q_a_norm, ATTENTION), .suffix = ".weight", .rows = c->q_lora, .factor = c->q_latent_scale}, low_q},
-        MAT(layer, q_b, q_b, ATTENTION, q, c->q_lora, low_q),
+        MAT(layer, q_b, q_b, ATTENTION, q_rows, c->q_raw ? 2 * c->q_lora : c->q_lora, low_q),
         MAT(layer, kv_a, kv_a, ATTENTION, latent, hidden, low),
         VEC(layer, kv_a_bias, kv_a, ".bias", ATTENTION, latent, mla && bias),
         {{OF(layer, kv_a_norm, kv_a_norm, ATTENTION), .suffix = ".weight", .rows = compressed ? c->head_dim : c->kv_lora, .factor = c->kv_latent_scale}, low},
@@ -291,6 +293,8 @@ int params_list(const struct config *c, int layer, unsigned modules, struct para
         MIX(layer, ffn_mix, ffn_mix, ROUTER, mixes, parts, streams),
         VEC(layer, attn_out_norm, attn_out_norm, ".weight", ROUTER, hidden, out_norm),
         MERGE(0, layer, attn_merge, attn_merge, ROUTER, merges),
+        MAT(layer, ffn_norm_gate[0], ffn_norm_down, ROUTER, rank_gate, hidden, in_norm && ffn && rank_gate),
+        MAT(layer, ffn_norm_gate[1], ffn_norm_up, ROUTER, hidden, rank_gate, in_norm && ffn && rank_gate),
         VEC(layer, ffn_norm, ffn_norm, ".weight", ROUTER, hidden, in_norm && ffn),
         VEC(layer, ffn_norm_bias, ffn_norm, ".bias", ROUTER, hidden, norm_bias && ffn),
         MAT_IN(ffn_gate, layer, beside.gate, dense_gate, ".weight", ROUTER, c->dense_inter, hidden, beside),

@@ -35,6 +35,7 @@ struct layer {
     struct stream_mix attn_mix, ffn_mix;                        /* several residual streams */
     struct stream_merge attn_merge, previous_merge;             /* attention block; previous layer's FFN (layer 0: the embeddings, which have no stream_*) */
     float *attn_norm, *ffn_norm;                                /* [hidden] */
+    struct mat attn_norm_gate[2], ffn_norm_gate[2];             /* norm_gate_rank: down [rank, hidden], up [hidden, rank] */
     float *attn_norm_bias, *ffn_norm_bias;
     float *attn_out_norm;     /* [hidden] norm of the attention block's output */
     float *previous_out_norm; /* [hidden] norm of the previous layer's FFN output, which this layer adds to the residual stream; layer 0: NULL */

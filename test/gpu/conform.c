@@ -264,7 +264,8 @@ static void mixtures(void) {
         int groups = i & 2 ? 4 : 1;
         CHECK("route", route, OP_ROUTE, .ids = buf_new(40 * 6 * 4, 'i'), .weights = floats(40 * 6, 'f'), .logits = floats(40 * 64, 'c'),
               .bias = i & 1 ? floats(64, 'c') : NULL, .expert_scale = i & 2 ? floats(64, 'c') : NULL, .n_always = i == 1 ? 2 : 0, .n = 40, .n_experts = 64,
-              .topk = 6, .n_group = groups, .topk_group = 2, .score = i & 4 ? SCORE_SIGMOID : SCORE_SOFTMAX, .group_top2 = i & 1, .norm = i & 4, .scale = 2.5f);
+              .topk = 6, .n_group = groups, .topk_group = 2, .score = i & 4 ? SCORE_SIGMOID : SCORE_SOFTMAX, .group_top2 = i & 1, .group_zero = (i & 6) == 6,
+              .norm = i & 4, .scale = 2.5f);
     }
     for (int n = 2; n < 100; n = n * 4 + 1)
         CHECK("route, mixer", route, OP_ROUTE, .ids = buf_new(40 * 2 * 4, 'i'), .weights = floats(40 * 2, 'f'), .logits = floats((size_t)(40 * n), 'c'),

@@ -408,7 +408,8 @@ static void check_select(const struct select_case *c, bool ties) {
 static void check_route(int n, int experts, int topk, int n_group, int topk_group, bool sigmoid, bool top2, bool norm, bool ties) {
     float *logits = vec((size_t)(n * experts)), *bias = vec((size_t)experts), *w = vec((size_t)(n * topk)), *was = aligned((size_t)(n * topk) * 4);
     for (int i = 0; i < n * experts && ties; i++) logits[i] = (float)(int)(logits[i] * 2);
-    for (int i = 0; i < experts; i++) bias[i] = ties ? 0 : bias[i] * 0.1f;
+    const bool zero = n_group > 1 && n % 2 && !ties; /* below 0, so that experts of other groups are chosen too */
+    for (int i = 0; i < experts; i++) bias[i] = ties ? 0 : bias[i] * 0.1f - (zero ? 0.7f : 0);
     float *factor = n % 2 ? vec((size_t)experts) : NULL; /* of each expert */
     const int always = n_group <= 1 && n % 2 ? 2 : 0;
     int32_t *ids = guarded((size_t)(n * topk) * 4);
@@ -425,6 +426,7 @@ static void check_route(int n, int experts, int topk, int n_group, int topk_grou
                          .topk_group = topk_group,
                          .score = sigmoid ? SCORE_SIGMOID : SCORE_SOFTMAX,
                          .group_top2 = top2,
+                         .group_zero = zero,
                          .norm = norm,
                          .scale = 2.5f};
     EACH_THREADS("route", w, n * topk, was, on->ops->route(on, &o));
@@ -453,7 +455,7 @@ static void check_route(int n, int experts, int topk, int n_group, int topk_grou
                 keep[at] = true;
             }
             for (int i = 0; i < experts; i++)
-                if (!keep[i / size]) choice[i] = -INFINITY;
+                if (!keep[i / size]) choice[i] = zero ? 0 : -INFINITY;
         }
         for (int j = 0; j < topk; j++) {
             int at = -1;

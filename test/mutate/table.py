@@ -293,6 +293,7 @@ change("select-positive", "the indexer counts negative head scores", "kcheck_ops
 change("select-latest", "blocks before the query's own are not always selected", "kcheck_streams", ("cpu/select.c", "i <= o->latest", "i < o->latest"))
 change("select-own-block", "a complete block of the query's own is a candidate", "kcheck_streams", ("cpu/select.c", "op_listed_blocks(seen, o->block, true)", "op_listed_blocks(seen, o->block, false)"))
 change("attention-lists", "all groups of heads see the blocks of the first one", "kcheck_streams", ("cpu/attention.c", "* lists + kv_head * lists / o->k.heads", "* lists"))
+change("route-zero", "a router never chooses experts outside the best groups, though they count as 0", "kcheck_ops", ("cpu/route.c", "o->group_zero ? 0 : -INFINITY", "-INFINITY"))
 change("select-ties", "among equal keys the indexer selects one too many", "kcheck_ops", ("cpu/select.c", "&& ties-- > 0", "&& ties-- > 1"))
 change("router-group", "groups are ranked by their best expert only", "golden_positions; kcheck_ops", ("cpu/route.c", "size > 1 ? first + second : first", "size > 1 ? first : first"))
 change("router-bias", "the correction bias enters the weights", "golden_positions; kcheck_ops", ("cpu/route.c", ": score[i];\n        mark[i] = 1;", ": score[i] + (o->bias ? o->bias[i] : 0);\n        mark[i] = 1;"))

@@ -193,6 +193,27 @@ static void inkling(void **st) {
     assert_non_null(strstr(e.text, "layer 4 of 4"));
 }
 
+/* A.X K2: gated norms, queries with gates from both latents, groups that count as 0. */
+static void axk2(void **st) {
+    (void)st;
+#define AXK2(more) \
+    "{\"model_type\":\"axk2\",\"vocab_size\":320,\"hidden_size\":128,\"num_hidden_layers\":3,\"num_attention_heads\":4,\"num_key_value_heads\":4," \
+    "\"q_lora_rank\":48,\"kv_lora_rank\":40,\"qk_nope_head_dim\":24,\"qk_rope_head_dim\":16,\"v_head_dim\":24,\"index_head_dim\":32,\"intermediate_size\":" \
+    "176," \
+    "\"moe_intermediate_size\":40,\"n_routed_experts\":8,\"n_shared_experts\":1,\"num_experts_per_tok\":3,\"max_position_embeddings\":8192" more "}"
+    struct config c;
+    struct error e = {0};
+    if (parse(&c, AXK2(""), false, &e)) fail_msg("%s", e.text);
+    assert_true(c.attn == ATTN_DSA && c.q_raw && c.norm_gate_rank == 16 && c.attn_gate == ATTN_GATE_IN_QUERY && c.n_group == 1 && c.index_heads == 16);
+    assert_true(c.rope.interleaved && !c.index_interleaved && !c.layer[0].moe && c.layer[1].moe && c.router_bias && c.norm_topk);
+    if (parse(&c, AXK2(",\"n_group\":4,\"topk_group\":2,\"gated_norm_rank\":5"), false, &e)) fail_msg("%s", e.text);
+    assert_true(c.n_group == 4 && c.topk_group == 2 && c.group_zero && c.norm_gate_rank == 5);
+    assert_int_equal(parse(&c, AXK2(",\"n_group\":4"), false, &e), ERR_MODEL);
+    assert_non_null(strstr(e.text, "topk_group"));
+    assert_int_equal(parse(&c, AXK2(",\"gated_norm_rank\":0"), false, &e), ERR_MODEL);
+    assert_non_null(strstr(e.text, "gated_norm_rank"));
+}
+
 /* MiniMax-M3: the indexer as published and as transformers writes it, and options that hearth refuses. */
 static void minimax_m3(void **st) {
     (void)st;
@@ -763,6 +784,7 @@ int main(void) {
                                        cmocka_unit_test(inkling),
                                        cmocka_unit_test(qwen_4),
                                        cmocka_unit_test(minimax_m3),
+                                       cmocka_unit_test(axk2),
                                        cmocka_unit_test(mixers_by_layer),
                                        cmocka_unit_test(layers_of_one_block),
                                        cmocka_unit_test(layers_by_period),
