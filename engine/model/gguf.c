@@ -17,7 +17,21 @@
     .delta_conv = B "ssm_conv1d", .delta_rate = B "ssm_a", .delta_dt = B "ssm_dt.bias", .delta_norm = B "ssm_norm"
 static const struct tensor_names usual = {NAMES, .ffn_norm = B "ffn_norm"},
                                  around = {NAMES, .ffn_norm = B "ffn_norm", .attn_out_norm = B "post_attention_norm", .ffn_out_norm = B "post_ffw_norm"},
-                                 post_norm = {NAMES, .ffn_norm = B "post_attention_norm"}, out_norm = {NAMES, .ffn_norm = B "attn_output_norm"};
+                                 post_norm = {NAMES, .ffn_norm = B "post_attention_norm"}, out_norm = {NAMES, .ffn_norm = B "attn_output_norm"},
+                                 kimi = {NAMES,
+                                         .ffn_norm = B "ffn_norm",
+                                         .kda_q_conv = B "ssm_conv1d_q",
+                                         .kda_k_conv = B "ssm_conv1d_k",
+                                         .kda_v_conv = B "ssm_conv1d_v",
+                                         .kda_beta = B "ssm_beta",
+                                         .kda_decay = B "ssm_f_a",
+                                         .kda_decay_up = B "ssm_f_b",
+                                         .kda_gate = B "ssm_g_a",
+                                         .kda_gate_up = B "ssm_g_b",
+                                         .mix_rate = B "ssm_a",
+                                         .mix_dt = B "ssm_dt.bias",
+                                         .mix_norm = B "ssm_norm",
+                                         .mix_out = B "attn_output"};
 
 /* --- Metadata as config.json --------------------------------------------------------------------------------------------- */
 
@@ -242,6 +256,32 @@ static void tell_deepseek(struct config_builder *t) {
     if (t->facts->split_kv_b) put_bool(t, "split_kv_b", true);
 }
 
+/* Lists the layers, counted from 1, whose number of KV heads is 0 (KDA) or not. */
+static void put_layers(struct config_builder *in, const struct json *kv_heads, const char *key, bool kda) {
+    struct json *layers = arena_alloc(in->arena, ((size_t)kv_heads->n + 1) * sizeof *layers);
+    uint32_t n = 0;
+    if (!layers) in->rc = error_set(in->e, ERR_MEMORY, "%s: no memory for its metadata", in->what);
+    for (uint32_t i = 0; layers && i < kv_heads->n; i++)
+        if ((json_int(json_at(kv_heads, i), -1) == 0) == kda) layers[n++] = (struct json){.type = JSON_INT, .integer = i + 1};
+    put_json(in, key, (struct json){.type = JSON_ARRAY, .n = n, .items = layers});
+}
+static void tell_kimi(struct config_builder *t) {
+    const struct json *kv_heads = meta_of(t, "attention.head_count_kv"), *dim = meta_of(t, "kda.head_dim"), *taps = meta_of(t, "ssm.conv_kernel");
+    struct config_builder in;
+    tell_deepseek(t);
+    put_bool(t, "mla_use_nope", true);
+    if (!t->rc && (!kv_heads || kv_heads->type != JSON_ARRAY))
+        t->rc = error_set(t->e, ERR_MODEL, "%s: metadata '%s.attention.head_count_kv' is not a list; it is 0 in layers with Kimi delta attention", t->what,
+                          t->arch);
+    if (t->rc || !open_object(t, &in)) return;
+    put_layers(&in, kv_heads, "kda_layers", true);
+    put_layers(&in, kv_heads, "full_attn_layers", false);
+    put_int(&in, "num_heads", json_int(meta_of(t, "attention.head_count"), 0));
+    if (dim) put_json(&in, "head_dim", *dim);
+    if (taps) put_json(&in, "short_conv_kernel_size", *taps);
+    close_object(t, &in, "linear_attn_config");
+}
+
 static void tell_gpt_oss(struct config_builder *t) {
     tell_heads(t);
     put_bool(t, "attention_bias", true);
@@ -319,6 +359,13 @@ static void tell_qwen3next(struct config_builder *t) {
     put_json(t, "layer_types", (struct json){.type = JSON_ARRAY, .n = (uint32_t)n, .items = types});
 }
 
+#define DEEPSEEK_ROWS \
+    {"attention.head_count_kv", NULL}, {"attention.key_length", NULL}, {"attention.key_length_mla", NULL}, {"attention.kv_lora_rank", "kv_lora_rank"}, \
+        {"attention.q_lora_rank", "q_lora_rank"}, {"attention.value_length", NULL}, {"attention.value_length_mla", NULL}, \
+        {"expert_count", "n_routed_experts"}, {"expert_gating_func", NULL}, {"expert_group_count", "n_group"}, {"expert_group_used_count", "topk_group"}, \
+        {"expert_shared_count", "n_shared_experts"}, {"expert_weights_norm", "norm_topk_prob"}, {"expert_weights_scale", "routed_scaling_factor"}, { \
+        "leading_dense_block_count", "first_k_dense_replace" \
+    }
 static const struct row olmoe_keys[] = {{"attention.key_length", NULL}, {"attention.value_length", NULL}, {"expert_count", "num_experts"}, {NULL, NULL}},
                         qwen3vl_keys[] = {{"attention.key_length", NULL},    {"attention.value_length", NULL},
                                           {"expert_count", "num_experts"},   {"n_deepstack_layers", NULL}, /* of images */
@@ -437,24 +484,8 @@ static const struct row olmoe_keys[] = {{"attention.key_length", NULL}, {"attent
                                           {"expert_gating_func", NULL},
                                           {"feed_forward_length", NULL},
                                           {NULL, NULL}},
-                        deepseek_keys[] = {
-                            {"attention.head_count_kv", NULL},
-                            {"attention.key_length", NULL},
-                            {"attention.key_length_mla", NULL},
-                            {"attention.kv_lora_rank", "kv_lora_rank"},
-                            {"attention.q_lora_rank", "q_lora_rank"},
-                            {"attention.value_length", NULL},
-                            {"attention.value_length_mla", NULL},
-                            {"expert_count", "n_routed_experts"},
-                            {"expert_gating_func", NULL},
-                            {"expert_group_count", "n_group"},
-                            {"expert_group_used_count", "topk_group"},
-                            {"expert_shared_count", "n_shared_experts"},
-                            {"expert_weights_norm", "norm_topk_prob"},
-                            {"expert_weights_scale", "routed_scaling_factor"},
-                            {"leading_dense_block_count", "first_k_dense_replace"},
-                            {NULL, NULL},
-};
+                        deepseek_keys[] = {DEEPSEEK_ROWS, {NULL, NULL}},
+                        kimi_keys[] = {DEEPSEEK_ROWS, {"kda.head_dim", NULL}, {"ssm.conv_kernel", NULL}, {NULL, NULL}};
 
 /* llama.cpp's name, the family, its tensor names, and derived values. */
 static const struct known {
@@ -491,6 +522,7 @@ static const struct known {
     {"olmo2", NULL, &around, window_keys, tell_heads, olmo_family},
     {"seed_oss", "seed_oss", &post_norm, heads_keys, tell_seed_oss, NULL},
     {"granite", "granite", &usual, granite_keys, put_llama, NULL},
+    {"kimi-linear", "kimi_linear", &kimi, kimi_keys, tell_kimi, NULL},
 };
 
 static const struct known *find_known(const struct json *meta) {
@@ -511,9 +543,10 @@ int gguf_names(struct config *c, struct arena *a, const struct json *meta, const
     layout->dense_gate_up = c->n_experts ? GATE_UP_SEPARATE : c->arch->layout.dense_gate_up; /* shared experts are split */
     if (layout->dense_gate_up) names->dense_gate = names->dense_up;
     if (c->norm == NORM_RMS_PLUS_ONE) c->norm = NORM_RMS; /* the files' weights include the 1 */
-    if (c->delta.taps) {                                  /* q, k, v and z are split unless the file is old; rates are precomputed */
-        c->delta.fused = f->delta_in, c->delta.fused_ba = true, c->delta.rates_converted = true;
+    if (c->delta.taps) {                                  /* q, k, v and z are split unless the file is old */
+        c->delta.fused = f->delta_in, c->delta.fused_ba = true;
     }
+    c->delta.rates_converted = true;
     c->names = names;
     c->layout = layout;
     return 0;

@@ -151,6 +151,7 @@ int params_list(const struct config *c, int layer, unsigned modules, struct para
     const int inter = moe && !beside ? c->shared_inter : c->dense_inter; /* of the dense FFN or the shared expert */
     const struct tensor_slice ffn_gate = in_gate_up(order, false, inter, 0), ffn_up = in_gate_up(order, false, inter, 1);
     const struct mixer_params mix = mixer_params_of(c, layer);
+    const uint8_t rates = d->rates_converted ? CONVERT_NONE : CONVERT_MINUS_EXP;
     const struct tensor_slice routed = {.total_rows = config_n_choices(c) - c->n_always, .step = 1}, same = {.total_rows = 1};
     const struct {
         struct param p;
@@ -251,8 +252,7 @@ int params_list(const struct config *c, int layer, unsigned modules, struct para
         MAT(layer, delta_b, delta_b, ATTENTION, d->v_heads, hidden, delta && !d->fused && !d->fused_ba),
         MAT(layer, delta_a, delta_a, ATTENTION, d->v_heads, hidden, delta && !d->fused && !d->fused_ba),
         TAPS(delta_conv, delta_conv, channels, d->taps, delta),
-        {{OF(layer, delta_rate, delta_rate, ATTENTION), .suffix = "", .rows = d->v_heads, .conversion = d->rates_converted ? CONVERT_NONE : CONVERT_MINUS_EXP},
-         delta},
+        {{OF(layer, delta_rate, delta_rate, ATTENTION), .suffix = "", .rows = d->v_heads, .conversion = rates}, delta},
         VEC(layer, delta_dt, delta_dt, "", ATTENTION, d->v_heads, delta),
         VEC(layer, delta_norm, delta_norm, ".weight", ATTENTION, d->v_dim, delta),
         MAT(layer, o, delta_out, ATTENTION, hidden, values, delta),
@@ -261,7 +261,7 @@ int params_list(const struct config *c, int layer, unsigned modules, struct para
         MAT(layer, mix_gate, mix_gate, ATTENTION, mix.out, hidden, mixer == MIXER_LIGHTNING),
         TAPS(mix_conv, mix_conv, mix.channels, mix.taps, mix.taps > 0),
         VEC(layer, mix_conv_bias, mix_conv, ".bias", ATTENTION, mix.channels, mix.conv_bias),
-        {{OF(layer, mix_rate, mix_rate, ATTENTION), .suffix = "", .rows = kda ? a->heads : mix.steps, .conversion = CONVERT_MINUS_EXP}, mamba || kda},
+        {{OF(layer, mix_rate, mix_rate, ATTENTION), .suffix = "", .rows = kda ? a->heads : mix.steps, .conversion = rates}, mamba || kda},
         VEC(layer, mix_dt, mix_dt, "", ATTENTION, kda ? width : mix.steps, mamba || scan || kda),
         VEC(layer, mix_skip, mix_skip, "", ATTENTION, mix.steps, mamba || scan),
         VEC(layer, mix_norm, mix_norm, ".weight", ATTENTION, kda ? a->dim : mix.out, mamba || mixer == MIXER_LIGHTNING || kda),

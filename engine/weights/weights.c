@@ -31,12 +31,20 @@ static float *convert_vector(float *v, const struct param *p, float *turned) {
     for (int i = 0; i < channels && p->conversion == CONVERT_ADD_INPUT; i++) turned[(taps - 1) * channels + i] += 1;
     return turned;
 }
+/* Whether a tensor is [rows, cols] apart from dimensions of size one. */
+static bool is_matrix_of(const struct tensor *t, int rows, int cols) {
+    int64_t kept[2] = {1, 1};
+    int n = 0;
+    for (int d = 0; d < t->ndim; d++)
+        if (t->shape[d] != 1 && n++ < 2) kept[n - 1] = t->shape[d];
+    return n <= 2 && kept[0] == rows && kept[1] == cols;
+}
 static bool is_taps(struct loader *l, const struct tensor *t, const struct param *p) {
     const int channels = p->rows / params_taps(p);
     char text[64];
     const int in = p->taps_in ? p->taps_in : 1;
     if (t->ndim == 3 && t->shape[0] == channels / in && t->shape[1] == in && t->shape[2] == p->taps) return true;
-    if (l->w->files.gguf && t->ndim == 2 && t->shape[0] == channels && t->shape[1] == p->taps) return true; /* without the dimension of size one */
+    if (l->w->files.gguf && in == 1 && is_matrix_of(t, channels, p->taps)) return true;
     snprintf(text, sizeof text, "config.json asks for [%d, %d, %d]", channels / in, in, p->taps);
     loader_fail(l, t, text);
     return false;

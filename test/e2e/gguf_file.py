@@ -734,7 +734,63 @@ def bailingmoe2(fmt):
     return p
 
 
-MODELS = {"olmoe": olmoe, "granitemoe": granitemoe, "granitemoe shared": lambda fmt: granitemoe(fmt, True), "ernie4_5-moe": ernie, "qwen3vlmoe": qwen3vlmoe,
+def kimi_linear(fmt, seed=31):
+    """Kimi delta attention in layers without KV heads, with precomputed decay rates; MLA without rotation in the last one."""
+    p = Pair("kimi-linear", fmt, seed)
+    hidden, heads, dim, taps, nope, rope, v, latent = 256, 4, 32, 4, 32, 16, 32, 256
+    usual(p, layers=3)
+    p.key(attention__head_count=heads, attention__head_count_kv=[0, 0, 1], attention__kv_lora_rank=latent, attention__key_length=latent + rope,
+          attention__value_length=latent, attention__key_length_mla=nope + rope, attention__value_length_mla=v, rope__dimension_count=rope,
+          rope__freq_base=1e4, feed_forward_length=512, expert_feed_forward_length=256, expert_shared_count=1, leading_dense_block_count=1,
+          expert_weights_scale=2.0, expert_weights_norm=True, expert_gating_func=2, kda__head_dim=dim, ssm__conv_kernel=taps)
+    p.config.update(model_type="kimi_linear", model_max_length=512, num_attention_heads=heads, num_key_value_heads=heads, kv_lora_rank=latent,
+                    qk_nope_head_dim=nope, qk_rope_head_dim=rope, v_head_dim=v, mla_use_nope=True, intermediate_size=512, moe_intermediate_size=256,
+                    num_experts=4, num_experts_per_token=2, num_shared_experts=1, first_k_dense_replace=1, routed_scaling_factor=2.0,
+                    moe_renormalize=True, moe_router_activation_func="sigmoid",
+                    linear_attn_config={"kda_layers": [1, 2], "full_attn_layers": [3], "num_heads": heads, "head_dim": dim, "short_conv_kernel_size": taps})
+    p.leaves_out = ["num_experts_per_tok", "max_position_embeddings"]
+    for i in range(3):
+        b, h = f"blk.{i}.", f"model.layers.{i}."
+        s = h + "self_attn."
+        p.norm(b + "attn_norm", hidden, h + "input_layernorm.weight")
+        p.norm(b + "ffn_norm", hidden, h + "post_attention_layernorm.weight")
+        if i < 2:
+            kda(p, b, s, hidden, heads, dim, taps)
+        else:
+            p.both(b + "attn_q", [heads * (nope + rope), hidden], s + "q_proj.weight")
+            p.both(b + "attn_kv_a_mqa", [latent + rope, hidden], s + "kv_a_proj_with_mqa.weight")
+            p.norm(b + "attn_kv_a_norm", latent, s + "kv_a_layernorm.weight")
+            p.both(b + "attn_kv_b", [heads * (nope + v), latent], s + "kv_b_proj.weight")
+            p.both(b + "attn_output", [hidden, heads * v], s + "o_proj.weight")
+        if i < 1:
+            dense(p, i, hidden, 512, "mlp")
+        else:
+            experts(p, i, hidden, 256, 4, "block_sparse_moe.experts.{}.", ("w1", "w3", "w2"), "block_sparse_moe.gate.weight")
+            dense(p, i, hidden, 256, "block_sparse_moe.shared_experts", "_shexp")
+            p.both(b + "exp_probs_b.bias", [4], h + "block_sparse_moe.gate.e_score_correction_bias", "F32", 0.05)
+    return p
+
+
+def kda(p, b, s, hidden, heads, dim, taps):
+    """A layer's Kimi delta attention: b, s are the prefixes of its names."""
+    width = heads * dim
+    for g in "qkv":
+        p.both(f"{b}attn_{g}", [width, hidden], f"{s}{g}_proj.weight")
+        p.both(f"{b}ssm_conv1d_{g}", [1, width, 1, taps], f"{s}{g}_conv1d.weight", "F32", 0.5)
+        p.hf[f"{s}{g}_conv1d.weight"] = ([width, 1, taps], p.hf[f"{s}{g}_conv1d.weight"][1])
+    for g in "fg":
+        p.both(f"{b}ssm_{g}_a", [dim, hidden], f"{s}{g}_a_proj.weight")
+        p.both(f"{b}ssm_{g}_b", [width, dim], f"{s}{g}_b_proj.weight")
+    p.both(b + "ssm_beta", [heads, hidden], s + "b_proj.weight")
+    log = array.array("f", [p.rng.uniform(0, 2) for _ in range(heads)])
+    p.hf[s + "A_log"] = ([1, 1, heads, 1], log)
+    p.gguf.append((b + "ssm_a", "F32", [1, 1, heads, 1], array.array("f", [-math.exp(x) for x in log]).tobytes()))
+    p.both(b + "ssm_dt.bias", [width], s + "dt_bias", "F32", 0.5)
+    p.norm(b + "ssm_norm", dim, s + "o_norm.weight")
+    p.both(b + "attn_output", [hidden, width], s + "o_proj.weight")
+
+
+MODELS = {"olmoe": olmoe, "kimi-linear": kimi_linear, "granitemoe": granitemoe, "granitemoe shared": lambda fmt: granitemoe(fmt, True), "ernie4_5-moe": ernie, "qwen3vlmoe": qwen3vlmoe,
           "hunyuan-moe": hunyuan, "dots1": dots1, "bailingmoe2": bailingmoe2,
           "llama dense": llama_dense, "qwen2": qwen2, "qwen3": qwen3, "gemma2": gemma2, "gemma3": gemma3, "phi3": phi3, "smollm3": smollm3, "glm4": glm4,
           "olmo2": olmo2, "seed_oss": seed_oss, "granite": granite,
