@@ -61,6 +61,8 @@ enum opt_id {
     OPT_NO_ATTACH,
     OPT_SERVE,
     OPT_LISTEN,
+    OPT_ALLOW_REMOTE,
+    OPT_STRICT,
     OPT_IDLE,
     OPT_PARALLEL,
     OPT_STATUS,

@@ -22,34 +22,70 @@
 
 /* --- sockets --------------------------------------------------------------------------------------------------------- */
 
-/* --listen: binds a local port and makes a key. */
+/* Takes the key from HEARTH_API_KEY, or makes one. */
+static int choose_key(struct server *s, struct error *e) {
+    const char *fixed = getenv("HEARTH_API_KEY");
+    unsigned char random[32];
+    if (fixed && *fixed) {
+        if (strlen(fixed) >= SERVE_KEY_SIZE || strpbrk(fixed, "\r\n \t"))
+            return error_set(e, ERR_USAGE, "HEARTH_API_KEY: a key has at most %d bytes and no white space", SERVE_KEY_SIZE - 1);
+        snprintf(s->key, sizeof s->key, "%s", fixed);
+        s->has_fixed_key = true;
+        return 0;
+    }
+    if (getrandom(random, sizeof random, 0) != sizeof random) return error_set(e, ERR_RUNTIME, "--listen: cannot get random numbers for a key");
+    for (size_t i = 0; i < sizeof random; i++) snprintf(s->key + 2 * i, 3, "%02x", random[i]);
+    return 0;
+}
+
+struct address {
+    struct sockaddr_in in;
+    struct sockaddr_in6 in6;
+    bool is_six, is_local;
+    char host[64];
+};
+
+/* Parses PORT, ADDRESS:PORT or [ADDRESS]:PORT. */
+static int parse_address(const char *where, struct address *out, struct error *e) {
+    const char *colon = strrchr(where, ':'), *digits = colon ? colon + 1 : where;
+    const size_t n = strlen(digits);
+    const unsigned long port = strtoul(digits, NULL, 10);
+    *out = (struct address){.in.sin_family = AF_INET, .in6.sin6_family = AF_INET6, .host = "127.0.0.1"};
+    if (!n || n > 5 || strspn(digits, "0123456789") != n || port > 65535)
+        return error_set(e, ERR_USAGE, "--listen %s: must be PORT or ADDRESS:PORT, as in 8080 or 127.0.0.1:8080", where);
+    if (colon) snprintf(out->host, sizeof out->host, "%.*s", (int)(colon - where), where);
+    char inner[64] = "";
+    const size_t m = strlen(out->host);
+    out->is_six = m > 2 && out->host[0] == '[' && out->host[m - 1] == ']';
+    if (out->is_six) snprintf(inner, sizeof inner, "%.*s", (int)m - 2, out->host + 1);
+    if (inet_pton(out->is_six ? AF_INET6 : AF_INET, out->is_six ? inner : out->host, out->is_six ? (void *)&out->in6.sin6_addr : (void *)&out->in.sin_addr) !=
+        1)
+        return error_set(e, ERR_USAGE, "--listen %s: not an address; names are not looked up", where);
+    out->in.sin_port = out->in6.sin6_port = htons((uint16_t)port);
+    out->is_local = out->is_six ? IN6_IS_ADDR_LOOPBACK(&out->in6.sin6_addr) : ntohl(out->in.sin_addr.s_addr) >> 24 == 127;
+    return 0;
+}
+
+/* --listen: binds a port. Addresses of a network need --allow-remote and a fixed key. */
 static int listen_port(struct server *s, const char *where, struct error *e) {
-    char host[64], *stop_server;
-    const char *colon = strrchr(where, ':');
-    struct sockaddr_in in = {.sin_family = AF_INET};
-    struct sockaddr_in6 in6 = {.sin6_family = AF_INET6};
-    unsigned long port = colon ? strtoul(colon + 1, &stop_server, 10) : 0;
-    unsigned char random[(SERVE_KEY_SIZE - 1) / 2];
-    if (!colon || !colon[1] || *stop_server || port > 65535) return error_set(e, ERR_USAGE, "--listen %s: must be ADDRESS:PORT, as in 127.0.0.1:8080", where);
-    snprintf(host, sizeof host, "%.*s", (int)(colon - where), where);
-    bool six = !strcmp(host, "[::1]");
-    if (!six && (inet_pton(AF_INET, host, &in.sin_addr) != 1 || ntohl(in.sin_addr.s_addr) >> 24 != 127))
-        return error_set(e, ERR_USAGE, "--listen %s: only loopback addresses (127.0.0.1 or [::1]) are allowed; hearth does not serve a network", where);
-    in.sin_port = in6.sin6_port = htons((uint16_t)port);
-    in6.sin6_addr = in6addr_loopback;
-    struct sockaddr *sa = six ? (struct sockaddr *)&in6 : (struct sockaddr *)&in;
-    socklen_t size = six ? sizeof in6 : sizeof in;
-    int fd = socket(six ? AF_INET6 : AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    struct address at;
+    int rc = parse_address(where, &at, e);
+    if (!rc) rc = choose_key(s, e);
+    if (rc) return rc;
+    if (!at.is_local && !s->app->opts.v[OPT_ALLOW_REMOTE].on)
+        return error_set(e, ERR_USAGE, "--listen %s: other machines could connect; --allow-remote permits that", where);
+    if (!at.is_local && !s->has_fixed_key) return error_set(e, ERR_USAGE, "--listen %s: --allow-remote needs a key in HEARTH_API_KEY", where);
+    struct sockaddr *sa = at.is_six ? (struct sockaddr *)&at.in6 : (struct sockaddr *)&at.in;
+    socklen_t size = at.is_six ? sizeof at.in6 : sizeof at.in;
+    int fd = socket(at.is_six ? AF_INET6 : AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd >= 0) setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &(int){1}, sizeof(int)); /* a connection of the previous server may still be closing */
     if (fd < 0 || bind(fd, sa, size) || listen(fd, 256) || getsockname(fd, sa, &size)) {
-        int rc = error_set(e, ERR_RUNTIME, "--listen %s: %s", where, strerror(errno));
+        rc = error_set(e, ERR_RUNTIME, "--listen %s: %s", where, strerror(errno));
         if (fd >= 0) close(fd);
         return rc;
     }
     s->port_fd = fd;
-    snprintf(s->url, sizeof s->url, "http://%s:%d/v1", host, ntohs(six ? in6.sin6_port : in.sin_port));
-    if (getrandom(random, sizeof random, 0) != sizeof random) return error_set(e, ERR_RUNTIME, "--listen: cannot get random numbers for a key");
-    for (size_t i = 0; i < sizeof random; i++) snprintf(s->key + 2 * i, 3, "%02x", random[i]);
+    snprintf(s->url, sizeof s->url, "http://%s:%d/v1", at.host, ntohs(at.is_six ? at.in6.sin6_port : at.in.sin_port));
     return 0;
 }
 
@@ -148,7 +184,7 @@ static int start_server(struct server *s, struct error *e) {
     if (rc) return rc;
     s->started_s = s->last_activity_s = clock_now();
     buf_fmt(&line, "serving %s on %s\n", a->info->name, s->path);
-    if (s->port_fd >= 0) buf_fmt(&line, "base URL %s\nkey %s\n", s->url, s->key);
+    if (s->port_fd >= 0) buf_fmt(&line, "base URL %s\nkey %s\n", s->url, s->has_fixed_key ? "from HEARTH_API_KEY" : s->key);
     rc = line.failed ? error_set(e, ERR_MEMORY, "no memory") : out_write(line.data, line.len) ? out_check(e) : 0; /* fail: no reader gets the URL or the key */
     buf_free(&line);
     return rc;

@@ -11,6 +11,7 @@
 #include "cli/terminal/out.h"
 #include "engine/base/clock.h"
 #include "engine/base/hash.h"
+#include "engine/base/log.h"
 
 /* --- replies --------------------------------------------------------------------------------------------------------- */
 
@@ -23,7 +24,8 @@ static enum MHD_Result send_reply(struct http_request *x, int status, struct buf
     struct MHD_Response *r = mhd.create_response_from_buffer(b->len, b->data ? b->data : "", MHD_RESPMEM_MUST_COPY);
     buf_free(b);
     if (!r) return MHD_NO;
-    mhd.add_response_header(r, MHD_HTTP_HEADER_CONTENT_TYPE, "application/json");
+    x->replied = status;
+    mhd.add_response_header(r, MHD_HTTP_HEADER_CONTENT_TYPE, x->is_text ? "text/plain; version=0.0.4" : "application/json");
     if (status == 503) mhd.add_response_header(r, MHD_HTTP_HEADER_RETRY_AFTER, "1");
     if (x->over_share) mhd.add_response_header(r, MHD_HTTP_HEADER_CONNECTION, "close");
     if (status == 401) mhd.add_response_header(r, MHD_HTTP_HEADER_WWW_AUTHENTICATE, "Bearer");
@@ -76,6 +78,7 @@ static ssize_t read_stream(void *ask, uint64_t at, char *to, size_t max) {
 static enum MHD_Result start_stream(struct http_request *x) {
     struct MHD_Response *r = mhd.create_response_from_callback(MHD_SIZE_UNKNOWN, 16 << 10, read_stream, x, NULL);
     if (!r) return MHD_NO;
+    x->replied = MHD_HTTP_OK;
     mhd.add_response_header(r, MHD_HTTP_HEADER_CONTENT_TYPE, "text/event-stream");
     mhd.add_response_header(r, MHD_HTTP_HEADER_CACHE_CONTROL, "no-cache");
     enum MHD_Result rc = mhd.queue_response(x->conn, MHD_HTTP_OK, r);
@@ -148,13 +151,47 @@ static enum MHD_Result on_tokens(struct http_request *x) {
     return send_reply(x, 200, &b);
 }
 
+static enum MHD_Result on_health(struct http_request *x) {
+    struct buf b = {0};
+    buf_str(&b, x->server->stopping ? "{\"status\": \"stopping\"}\n" : "{\"status\": \"ok\"}\n");
+    return send_reply(x, x->server->stopping ? 503 : 200, &b);
+}
+static enum MHD_Result on_metrics(struct http_request *x) {
+    struct buf b = {0};
+    serve_info_metrics(x->server, &b);
+    x->is_text = true;
+    return send_reply(x, 200, &b);
+}
+static enum MHD_Result on_tokenize(struct http_request *x) {
+    struct buf b = {0};
+    struct error e;
+    if (!serve_info_tokenize(x, &b, &e)) return send_reply(x, 200, &b);
+    buf_free(&b);
+    return send_error(x, &e);
+}
+static enum MHD_Result on_detokenize(struct http_request *x) {
+    struct buf b = {0};
+    struct error e;
+    if (!serve_info_detokenize(x, &b, &e)) return send_reply(x, 200, &b);
+    buf_free(&b);
+    return send_error(x, &e);
+}
+
 static const struct route {
     const char *path; /* ends in '/': followed by the model's name */
     const char *method;
     bool local_only; /* not over --listen */
     enum MHD_Result (*fn)(struct http_request *x);
-} routes[] = {{"/v1/chat/completions", "POST", false, on_chat}, {"/v1/models", "GET", false, on_models},      {"/v1/models/", "GET", false, on_model},
-              {"/hearth/status", "GET", false, on_status},      {"/hearth/tokens", "POST", false, on_tokens}, {"/hearth/stop", "POST", true, on_stop}};
+} routes[] = {{"/v1/chat/completions", "POST", false, on_chat},
+              {"/v1/models", "GET", false, on_models},
+              {"/v1/models/", "GET", false, on_model},
+              {"/hearth/status", "GET", false, on_status},
+              {"/hearth/tokens", "POST", false, on_tokens},
+              {"/hearth/stop", "POST", true, on_stop},
+              {"/health", "GET", false, on_health},
+              {"/metrics", "GET", false, on_metrics},
+              {"/tokenize", "POST", false, on_tokenize},
+              {"/detokenize", "POST", false, on_detokenize}};
 
 static bool route_matches(const struct route *r, const struct server *s, const char *url) {
     size_t n = strlen(r->path);
@@ -171,8 +208,10 @@ static bool same_key(const char *given, const char *key) {
 
 static bool check_key(struct http_request *x) {
     const char *given = mhd.lookup_connection_value(x->conn, MHD_HEADER_KIND, MHD_HTTP_HEADER_AUTHORIZATION);
+    const char *other = mhd.lookup_connection_value(x->conn, MHD_HEADER_KIND, "X-Api-Key");
     if (given && !strncasecmp(given, "Bearer ", 7) && same_key(given + 7, x->server->key)) return true;
-    set_refusal(x, 401, "invalid_api_key", "missing or wrong key; send the one that hearth --serve printed: Authorization: Bearer KEY");
+    if (other && same_key(other, x->server->key)) return true;
+    set_refusal(x, 401, "invalid_api_key", "missing or wrong key; send the key of hearth --serve: Authorization: Bearer KEY, or X-Api-Key: KEY");
     return false;
 }
 
@@ -230,10 +269,12 @@ enum MHD_Result serve_request(void *server, struct MHD_Connection *c, const char
     struct http_request *x = *state;
     if (!x) {
         if (!(x = *state = request_new(s, c))) return MHD_NO;
+        x->began_s = clock_now();
+        snprintf(x->line, sizeof x->line, "%.8s %.60s", method, url);
         serve_connection_set_deadline(s, c, SERVE_BODY_S);
         const char *length = mhd.lookup_connection_value(c, MHD_HEADER_KIND, MHD_HTTP_HEADER_CONTENT_LENGTH);
         if (x->over_share) set_refusal(x, 503, NULL, "too many connections from this client");
-        else if (x->local || check_key(x)) find_route(x, url, method);
+        else if (x->local || !strcmp(url, "/health") || check_key(x)) find_route(x, url, method);
         if (!x->status && length && strtoull(length, NULL, 10) > SERVE_BODY_BYTES) set_refusal(x, 413, NULL, "the body is larger than 16 MB");
         bool pieces = mhd.lookup_connection_value(c, MHD_HEADER_KIND, MHD_HTTP_HEADER_TRANSFER_ENCODING);
         bool may_be_long = pieces || (length && strtoull(length, NULL, 10) > SERVE_HEAD_BYTES);
@@ -258,5 +299,6 @@ void serve_completed(void *server, struct MHD_Connection *c, void **state, enum 
     *state = NULL;
     x->conn = NULL;
     x->suspended = false;
+    log_say(LOG_INFO, "%s %d, %d tokens, %.3f s", x->line, x->replied, x->turn.n_tokens, clock_now() - x->began_s);
     serve_drop_request(x);
 }

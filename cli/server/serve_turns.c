@@ -45,7 +45,7 @@ void serve_drop_request(struct http_request *x) {
 static int check_model(const struct http_request *x, struct error *e) {
     const struct json *m = x->request.model;
     const char *name = x->server->app->info->name;
-    if (!m || json_is(m, name)) return 0;
+    if (!m || json_is(m, name) || !x->server->app->opts.v[OPT_STRICT].on) return 0;
     return error_set(e, ERR_MODEL, "no model %.*s; this server has %s", (int)(m->n < 100 ? m->n : 100), m->string, name);
 }
 
@@ -253,6 +253,7 @@ void serve_handle_event(struct server *s, const struct engine_event *news) {
         return;
     }
     s->n_answered++;
+    serve_info_count(s, &x->turn);
     if (!x->turn.failed && x->turn.reason == DONE_CANCELLED && x->conn && !x->hung_up) {
         x->turn.failed = true;
         error_set(&x->turn.error, ERR_MEMORY, "%s", shutting_down);

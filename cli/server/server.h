@@ -21,7 +21,7 @@ enum {
     SERVE_HEAD_S = 60,                  /* limit for the whole head of a request */
     SERVE_OVER_SHARE_S = 2,             /* the same for a client beyond its share of connections */
     SERVE_BODY_S = 300,                 /* limit for the whole body, after the head */
-    SERVE_KEY_SIZE = 65,
+    SERVE_KEY_SIZE = 257,
 };
 
 /* One request, from its first byte until its connection is done with it and its turn has ended. */
@@ -37,7 +37,11 @@ struct http_request {
     uint64_t client_job; /* identifies the client, apart from the request's own "user" */
     enum http_request_state state;
     const struct route *route;
-    int status;                 /* set when refused: the rest of the body is dropped */
+    int status;  /* set when refused: the rest of the body is dropped */
+    int replied; /* status of the reply */
+    double began_s;
+    char line[80];              /* method and path, for the log */
+    bool is_text;               /* the reply is plain text, not JSON */
     const char *allowed_method; /* the method that status 405 names */
     struct buf body, refusal;
     size_t dropped_bytes;                                       /* bytes */
@@ -80,6 +84,7 @@ struct server {
     struct MHD_Daemon *http;
     int lock, fd, port_fd; /* port_fd: -1 without --listen */
     char path[108], url[96], key[SERVE_KEY_SIZE];
+    bool has_fixed_key; /* from HEARTH_API_KEY; not printed */
     struct buf identity;
     struct http_request *requests;
     struct fair_queue queue;
@@ -90,6 +95,10 @@ struct server {
     double accept_again_s; /* accepting failed: retry at this time, or when a connection ends */
     size_t body_bytes;
     uint64_t n_orders, n_answered;
+    struct { /* of ended turns */
+        uint64_t failed, prompt_tokens, cached_tokens, answer_tokens, decoded_tokens;
+        double ttft_s, decode_s;
+    } totals;
     double started_s, last_activity_s; /* last: time of the last request or answer */
     bool stopping;
 };
@@ -117,4 +126,9 @@ void serve_drop_request(struct http_request *x); /* its connection is closed */
 void serve_request_free(struct http_request *x);
 /* Formats generated text into x->out; false: there is none. */
 bool serve_format_chunks(struct http_request *x);
+/* serve_info.c: append a reply. ERR_USAGE names the member of the request that is wrong */
+int serve_info_tokenize(const struct http_request *x, struct buf *out, struct error *e);
+int serve_info_detokenize(const struct http_request *x, struct buf *out, struct error *e);
+void serve_info_metrics(const struct server *s, struct buf *out); /* Prometheus text */
+void serve_info_count(struct server *s, const struct turn *t);    /* counts an ended turn */
 void serve_put_status(struct server *s, struct buf *out);

@@ -48,7 +48,7 @@ class Case(unittest.TestCase):
         if isinstance(data, str):
             data = data.encode()
         p = subprocess.run([BIN, *args], input=data, stdout=more.pop("stdout", subprocess.PIPE), stderr=subprocess.PIPE,
-                           env={**self.env, **(env or {})}, timeout=PATIENCE, **more)
+                           env={**self.env, **(env or {})}, timeout=more.pop("timeout", PATIENCE), **more)
         return p.returncode, p.stdout, p.stderr.decode("utf-8", "replace")
 
     def allocations(self, *args, data=b""):

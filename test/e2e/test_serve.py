@@ -164,7 +164,7 @@ class Protocol(Case):
                            (ask("x", add_generation_prompt="no"), "add_generation_prompt"), (ask("x", tool_choice={"type": "function", "function": {"name": "a"}}), "tool_choice")):
             self.refused(400, word, body)
         self.assertEqual(self.refused(400, "the context holds 65536", ask("x" * 70000))["code"], "context_length_exceeded")
-        self.assertEqual(self.refused(404, "no model other", ask("x", model="other"))["code"], "model_not_found")
+        self.assertEqual(self.s.chat("x", model="other")[0], 200)
         self.refused(404, "/v1/completions", {}, "/v1/completions")
         self.refused(404, "no resource", {}, "/" + "a" * 3000)
         self.refused(405, "needs method POST", None, post, "GET")
@@ -609,11 +609,50 @@ class Place(Case):
         self.assertEqual(get("/v1/models", "Bearer " + s.key)[0], 200)
         self.assertEqual(get("/hearth/stop", "Bearer " + s.key, "POST")[0], 403)
         self.assertEqual(get("/hearth/stop", None, "POST")[0], 401)
-        for where in ("0.0.0.0:0", "192.168.0.1:80", "localhost:80", "[::]:0", "127.0.0.1", "127.0.0.1:", "127.0.0.1:x", "127.0.0.1:70000", ":80"):
+        for where in ("0.0.0.0:0", "192.168.0.1:80", "localhost:80", "[::]:0", "127.0.0.1", "127.0.0.1:", "127.0.0.1:x", "127.0.0.1:70000", ":80", "x80", "[::1]", "1234567"):
             rc, out, err = self.run_bin("--serve", "--listen", where, env={"XDG_RUNTIME_DIR": os.path.join(self.home, "other")})
             self.assertEqual((rc, out), (2, b""), where)
             self.assertIn("--listen", err)
         self.assertEqual(self.run_bin("--listen", "127.0.0.1:0", "-p", "x")[0], 2)
+
+    def test_fixed_key(self):
+        """HEARTH_API_KEY is the key and is not printed; x-api-key works; /health needs none; other addresses need --allow-remote and a key."""
+        self.env["HEARTH_API_KEY"] = "sesame"
+        s = self.serve("--listen", "0", "--strict")
+        host, port = s.url.split("/")[2].split(":")
+        self.assertEqual((host, s.key), ("127.0.0.1", "HEARTH_API_KEY"))
+
+        def get(path, **headers):
+            c = http.client.HTTPConnection(host, int(port), timeout=driver.PATIENCE)
+            c.request("GET", path, headers={k.replace("_", "-"): v for k, v in headers.items()})
+            r = c.getresponse()
+            return r.status, r.read()
+
+        self.assertEqual([get("/v1/models", **h)[0] for h in ({"Authorization": "Bearer sesame"}, {"x_api_key": "sesame"}, {"x_api_key": "sesam"}, {})], [200, 200, 401, 401])
+        self.assertEqual(get("/health"), (200, b'{"status": "ok"}\n'))
+        self.assertEqual(get("/metrics")[0], 401)
+        self.assertEqual(json.loads(s.request("POST", "/v1/chat/completions", ask("x", model="other"))[2])["error"]["code"], "model_not_found")
+        self.assertEqual(s.chat("x")[0], 200)
+        lines = dict(line.split() for line in get("/metrics", x_api_key="sesame")[1].decode().splitlines() if line[0] != "#")
+        self.assertEqual((lines["hearth_requests_total"], lines["hearth_requests_running"]), ("1", "0"))
+        self.assertGreater(int(lines["hearth_answer_tokens_total"]), 0)
+        s.end()
+        for key, args, want in (("sesame", ["--listen", "0.0.0.0:0"], "--allow-remote"), ("", ["--listen", "0.0.0.0:0", "--allow-remote"], "HEARTH_API_KEY"), ("a b", ["--listen", "0"], "HEARTH_API_KEY"),
+                                ("sesame", ["--allow-remote"], "--listen")):
+            rc, out, err = self.run_bin("--serve", *args, env={"HEARTH_API_KEY": key})
+            self.assertEqual((rc, out), (2, b""), args)
+            self.assertIn(want, err)
+
+    def test_tokens_of_texts(self):
+        s = self.serve()
+        status, _, data = s.request("POST", "/tokenize", {"content": "h\u00e9llo"})
+        tokens = json.loads(data)["tokens"]
+        self.assertEqual((status, json.loads(data)["count"]), (200, len(tokens)))
+        self.assertEqual(json.loads(s.request("POST", "/detokenize", {"tokens": tokens})[2])["content"], "h\u00e9llo")
+        for path, body, word in (("/tokenize", {}, "content"), ("/detokenize", {"tokens": [1, -1]}, "tokens[1]"), ("/detokenize", [], "must be a JSON object")):
+            status, _, data = s.request("POST", path, body)
+            self.assertEqual(status, 400)
+            self.assertIn(word, json.loads(data)["error"]["message"])
 
     def test_port_is_held(self):
         """A client that holds the maximum number of connections at the port, and sends a byte now and then, delays no one at the socket."""

@@ -117,19 +117,28 @@ class Structured(Case):
             import jsonschema
         except ImportError:
             self.skipTest("no jsonschema to validate with (pip install jsonschema)")
-        failures = []
+        failures, n = [], 0
         for name in ("qwen3_moe", "mixtral", "deepseek_v3"):
             model = os.path.join(FIXTURES, name)
             if not os.path.isdir(model):
                 self.skipTest(f"no fixture {model}")
             for label, schema in VALID.items():
                 validator = jsonschema.Draft202012Validator(schema, format_checker=jsonschema.Draft202012Validator.FORMAT_CHECKER)
-                for seed in range(1, 6):
-                    rc, out, err = self.answer("--schema", json.dumps(schema), "--seed", str(seed), *(["--temp", "1"] if seed > 1 else []), "-n", "1500", model=model, ok=False)
+                path = os.path.join(self.home, "seeds.jsonl")
+                with open(path, "w") as f:
+                    for seed in range(1, 6):
+                        f.write(json.dumps({"id": seed, "prompt": "x", "seed": seed, "temperature": 1 if seed > 1 else 0, "max_tokens": 300}) + "\n")
+                rc, out, err = self.run_bin("-m", model, "--batch", path, "--no-attach", "-q", "--schema", json.dumps(schema), timeout=600)
+                lines = [json.loads(line) for line in out.splitlines()]
+                if len(lines) != 5:
+                    failures.append(f"{name} {label}: {rc} {err[-300:]}")
+                for line in lines:
                     try:
-                        validator.validate(json.loads(out))
+                        validator.validate(json.loads(line["text"]))
+                        n += 1
                     except Exception as e:
-                        failures.append(f"{name} {label} seed {seed}: {rc} {out[:200]!r} {err[-300:]!r} {e}"[:600])
+                        failures.append(f"{name} {label}: {line} {e}"[:600])
+        print(f"{n} documents")
         self.assertEqual(failures, [])
 
 

@@ -24,7 +24,7 @@ struct parser {
 
 static int fail(const struct parser *p, const char *what) {
     int line = 1;
-    for (const char *s = p->begin; s < p->at; s++) line += *s == '\n';
+    for (const char *s = p->begin; s < p->at && s < p->end; s++) line += *s == '\n';
     return error_set(p->e, ERR_USAGE, "line %d: %s", line, what);
 }
 
