@@ -144,6 +144,8 @@ struct token_filter {
     bool (*fits)(void *ctx, int32_t id, int left); /* whether `left` more tokens can complete the answer after this one */
     int (*accept)(void *ctx, int32_t id, struct error *e);
     enum filter_state (*state)(const void *ctx);
+    /* Proposes up to `most` tokens that must come next, as a draft; returns their number. They are verified as every draft. */
+    int (*forced)(void *ctx, int most, int32_t *out);
 };
 
 struct request {

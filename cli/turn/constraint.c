@@ -132,6 +132,19 @@ static int accept_token(void *ctx, int32_t id, struct error *e) {
     return matcher_accept(c->matcher, id, e);
 }
 
+/* Tokenizes the bytes that must follow. The last token may be joined with what comes after it, so it is left out. */
+static int forced(void *ctx, int most, int32_t *out) {
+    struct constraint *c = ctx;
+    uint8_t bytes[64];
+    struct ids ids = {0};
+    const size_t n = c->is_free || (!c->n_tokens && c->n_openings) ? 0 : matcher_forced(c->matcher, bytes, sizeof bytes);
+    if (n > 1 && tokenizer_encode(c->trie->tokenizer, (const char *)bytes, n, TEXT_VALUE, &ids, NULL)) ids.n = 0;
+    int k = 0;
+    for (; k < most && k + 1 < (int)ids.n; k++) out[k] = ids.data[k];
+    ids_free(&ids);
+    return k;
+}
+
 static enum filter_state state(const void *ctx) {
     const struct constraint *c = ctx;
     return c->is_free || !matcher_is_complete(c->matcher) ? FILTER_OPEN : matcher_is_final(c->matcher) ? FILTER_FINAL : FILTER_COMPLETE;
@@ -149,7 +162,7 @@ static void find_openings(struct constraint *c, const char *tail, size_t n) {
 int constraint_open(struct constraint **out, struct app *a, const struct grammar_source *s, const char *tail, size_t n, struct error *e) {
     struct constraint *c = *out = mem_calloc(1, sizeof *c);
     if (!c) return error_set(e, ERR_MEMORY, "no memory for a grammar");
-    c->filter = (struct token_filter){.ctx = c, .allowed = allowed, .fits = fits, .accept = accept_token, .state = state};
+    c->filter = (struct token_filter){.ctx = c, .allowed = allowed, .fits = fits, .accept = accept_token, .state = state, .forced = forced};
     atomic_store(&c->governed_from, INT32_MAX);
     int rc = a->trie ? 0 : token_trie_open(&a->trie, a->tokenizer, e);
     c->trie = a->trie;

@@ -145,6 +145,15 @@ static void propose_draft(struct engine *e, struct batch_entry *r, int i, int mo
     int matched = LOOKUP_MATCH;
     for (int g = 0; g < 2; g++) judge_draft(e, s, &s->drafts[g]);
     if (r->n_known > 1) most = 0; /* a lagging state catches up first */
+    const struct token_filter *filter = s->request.filter;
+    if (filter && most > 0 && (*k = filter->forced(filter->ctx, most, out)) > 0) { /* no other draft is as likely */
+        in->confidence[i] = MODEL_CONFIDENCE - 1;
+        in->is_model_draft[i] = false;
+        save_draft(s, &s->drafts[0], in->confidence[i], out, *k);
+        in->max_drafted[i] = *k;
+        in->catch_up_rows[i] = 0;
+        return;
+    }
     *k = most < 1                       ? 0
          : e->params.custom_draft       ? e->params.custom_draft(e->params.custom_draft_ctx, s->tokens, s->n_tokens, most, out)
          : e->params.draft == DRAFT_MTP ? most

@@ -46,6 +46,15 @@ class Structured(Case):
             self.assertTrue(all(map(is_person, json.loads(plain))), plain)
             self.assertEqual(self.answer(*args, "--draft", "lookup", "--draft-len", "8"), plain)
 
+    def test_forced_text_is_drafted(self):
+        """Text that must follow is drafted: one decode batch verifies several of its tokens."""
+        schema = json.dumps(obj({"question": {"const": "how do i save a chat and open it again on another day"}}))
+        got = [json.loads(self.answer("--schema", schema, "--temp", "0", "--json", "--draft", *draft)) for draft in (["none"], ["lookup", "--draft-len", "16"])]
+        self.assertEqual(got[0]["text"], got[1]["text"])
+        self.assertEqual(got[0]["timing"]["accepted"], 0)
+        print(f"{got[1]['timing']['accepted']} of {got[1]['usage']['answer_tokens']} tokens were drafted")
+        self.assertGreater(got[1]["timing"]["accepted"], got[1]["usage"]["answer_tokens"] // 4)
+
     def test_limit(self):
         """Near the limit only tokens that leave room are drawn; without room the turn ends with an error."""
         open_name = {**PERSON, "properties": {**PERSON["properties"], "name": {"type": "string"}}}

@@ -201,7 +201,7 @@ static struct automaton *new_automaton(const struct grammar_rules *g) {
     if (!a) return NULL;
     a->g = g;
     if (table_grow(&a->node_table, node_hash, a) || table_grow(&a->state_table, state_hash, a) || mem_grow(&a->nodes, &a->cap_nodes, 1024, sizeof *a->nodes) ||
-        mem_grow(&a->states, &a->cap_states, 256, sizeof *a->states)) {
+        mem_grow(&a->states, &a->cap_states, 256, sizeof *a->states) || mem_grow(&a->members, &a->cap_members, 256, sizeof *a->members)) {
         automaton_close(&a);
         return NULL;
     }
