@@ -28,6 +28,11 @@ int schema_fail(struct schema *s, const char *at, const char *keyword, const cha
     return error_set(s->e, ERR_USAGE, "%s%s%s: %s", at, keyword ? "/" : "", keyword ? keyword : "", why);
 }
 
+int schema_fail_text(struct schema *s, const char *at, const char *keyword, int rc, const char *what, const struct error *why) {
+    if (rc == ERR_MEMORY) return error_set(s->e, rc, "%s", why->text);
+    return schema_fail(s, at, keyword, "%s%s%s", what, *what ? ": " : "", why->text);
+}
+
 const char *schema_at(struct schema *s, const char *at, const char *key, size_t n) {
     struct buf b = {0};
     buf_fmt(&b, "%s/", at);

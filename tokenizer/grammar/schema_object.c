@@ -58,7 +58,7 @@ static int matches(struct schema *s, const struct part *p, const struct json *pa
     struct error e = {0};
     int rc = regex_parse(s->arena, pattern->string, pattern->n, &r, &e);
     if (!rc) rc = lang_search(s->arena, r, &l, &e);
-    if (rc) return schema_fail(s, p->at, "patternProperties", "%.*s: %s", (int)(pattern->n < 80 ? pattern->n : 80), pattern->string, e.text);
+    if (rc) return schema_fail_text(s, p->at, "patternProperties", rc, "", &e);
     *out = lang_has(&l, name, n);
     return 0;
 }
@@ -109,7 +109,7 @@ static int collect_patterns(struct schema *s, const struct conj *c, struct patte
             if (out->n == MAX_PATTERNS) return schema_fail(s, c->v[i].at, "patternProperties", "more than %d patterns apply to one object", MAX_PATTERNS);
             int rc = regex_parse(s->arena, pattern->string, pattern->n, &r, &e);
             if (!rc) rc = lang_search(s->arena, r, &out->v[out->n].lang, &e);
-            if (rc) return schema_fail(s, c->v[i].at, "patternProperties", "%.*s: %s", (int)(pattern->n < 80 ? pattern->n : 80), pattern->string, e.text);
+            if (rc) return schema_fail_text(s, c->v[i].at, "patternProperties", rc, "", &e);
             out->v[out->n].schema = pattern + 1;
             out->v[out->n++].part = i;
         }
@@ -152,7 +152,7 @@ static int extra_names(struct schema *s, const struct conj *c, const struct patt
         l = *out;
     }
     *out = l;
-    return rc ? schema_fail(s, c->v[0].at, NULL, "names of further properties: %s", e.text) : 0;
+    return rc ? schema_fail_text(s, c->v[0].at, NULL, rc, "names of further properties", &e) : 0;
 }
 
 /* Sets *out to a member with another name, or to EXPR_NEVER if the schemas allow only the listed names. */

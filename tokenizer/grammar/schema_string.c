@@ -62,8 +62,7 @@ int schema_string(struct schema *s, const struct conj *c, expr_id *out) {
                                    "uri-reference and json-pointer are",
                                    (int)(text->n < 40 ? text->n : 40), text->string);
             int rc = add_pattern(s, pattern, k ? strlen(pattern) : text->n, first, &l, &e);
-            if (rc == ERR_MEMORY) return error_set(s->e, rc, "%s", e.text);
-            if (rc) return schema_fail(s, c->v[i].at, keywords[k], "%s", e.text);
+            if (rc) return schema_fail_text(s, c->v[i].at, keywords[k], rc, "", &e);
             first = false;
         }
     if (first) {
@@ -74,7 +73,7 @@ int schema_string(struct schema *s, const struct conj *c, expr_id *out) {
         struct lang lengths;
         int rc = lang_length(s->arena, least, most, &lengths, &e);
         if (!rc) rc = lang_product(s->arena, &(struct lang){l.states, l.edges, l.n_states, l.n_edges}, &lengths, false, &l, &e);
-        if (rc) return schema_fail(s, c->v[0].at, NULL, "a pattern with a length: %s", e.text);
+        if (rc) return schema_fail_text(s, c->v[0].at, NULL, rc, "a pattern with a length", &e);
     }
     const expr_id chars = lang_is_empty(&l, s->arena) ? EXPR_NEVER : lang_expr(s->g, s->arena, &l, json_char_range);
     *out = chars == EXPR_NEVER ? EXPR_NEVER : json_in_quotes(s->g, chars);
