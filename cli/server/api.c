@@ -197,6 +197,7 @@ static int refuse_unknown_members(const struct json *root, struct error *e) {
                                          "max_completion_tokens",
                                          "stop",
                                          "response_format",
+                                         "prompt",
                                          "guided_json",
                                          "guided_regex",
                                          "guided_grammar",
@@ -297,43 +298,81 @@ static int take_partial_answer(struct api_request *r, const struct json *root, s
     return 0;
 }
 
-int api_parse(struct api_request *r, const char *body, size_t n, const struct chat_template *chat, struct error *e) {
-    struct json root, messages;
-    int64_t max = -1, top_k = -1;
+static int parse_root(struct api_request *r, const char *body, size_t n, struct json *root, struct error *e) {
     *r = (struct api_request){.temperature = NAN, .top_p = NAN, .min_p = NAN, .repeat_penalty = NAN, .seed = -1};
-    int rc = json_parse(&r->arena, body, n, 0, "request", &root, e);
+    int rc = json_parse(&r->arena, body, n, 0, "request", root, e);
     if (rc == ERR_MODEL) rc = e->code = ERR_USAGE;
-    if (!rc && root.type != JSON_OBJECT) rc = error_set(e, ERR_USAGE, "request: must be an object");
-    if (rc || (rc = refuse_unsupported_members(&root, chat, e)) || (rc = read_messages(r, json_get(&root, "messages"), chat, &messages, e)) ||
-        (rc = take_partial_answer(r, &root, &messages, e)))
-        return rc;
-    const struct json *model = json_get(&root, "model"), *tools = json_get(&root, "tools");
-    if (is_present(model) && model->type != JSON_STRING) return error_set(e, ERR_USAGE, "model: must be a string");
+    return !rc && root->type != JSON_OBJECT ? error_set(e, ERR_USAGE, "request: must be an object") : rc;
+}
+
+/* Reads what chats and text completions have in common: model, user, form of the reply, sampling, limits. */
+static int read_parameters(struct api_request *r, const struct json *root, struct error *e) {
     static const char *const names[] = {"safety_identifier", "user"}; /* the newer name first */
+    const struct json *model = json_get(root, "model");
+    int64_t max = -1, top_k = -1;
+    bool parallel = true, store = true;
+    if (is_present(model) && model->type != JSON_STRING) return error_set(e, ERR_USAGE, "model: must be a string");
+    if (is_present(model)) r->model = model;
     for (size_t i = 0; i < sizeof names / sizeof *names && !r->user; i++) {
-        const struct json *user = json_get(&root, names[i]);
+        const struct json *user = json_get(root, names[i]);
         if (is_present(user) && user->type != JSON_STRING) return error_set(e, ERR_USAGE, "%s: must be a string", names[i]);
         if (is_present(user)) r->user = user;
     }
-    if (is_present(model)) r->model = json_get(&root, "model");
-    if (is_present(tools) && tools->n && !json_is(json_get(&root, "tool_choice"), "none")) r->tools = tools;
-    bool parallel = true, store = true;
-    if ((rc = read_flag(&root, "parallel_tool_calls", &parallel, e)) || (rc = read_flag(&root, "stream", &r->stream, e)) ||
-        (rc = read_stream_options(r, &root, e)) || (rc = read_flag(&root, "explain", &r->explain, e)) || (rc = read_flag(&root, "markup", &r->markup, e)) ||
-        (rc = read_flag(&root, "kept", &r->report_disk_keys, e)) || (rc = read_flag(&root, "store", &store, e)))
-        return rc;
+    TRY(read_flag(root, "parallel_tool_calls", &parallel, e));
+    TRY(read_flag(root, "stream", &r->stream, e));
+    TRY(read_stream_options(r, root, e));
+    TRY(read_flag(root, "explain", &r->explain, e));
+    TRY(read_flag(root, "markup", &r->markup, e));
+    TRY(read_flag(root, "kept", &r->report_disk_keys, e));
+    TRY(read_flag(root, "store", &store, e));
     r->single_tool_call = !parallel, r->no_disk_cache = !store, r->markup &= r->stream;
-    if ((rc = read_number(&root, "temperature", 0, 100, &r->temperature, e)) || (rc = read_number(&root, "top_p", 0, 1, &r->top_p, e)) ||
-        (rc = read_number(&root, "min_p", 0, 1, &r->min_p, e)) || (rc = read_number(&root, "repetition_penalty", 0.01, 100, &r->repeat_penalty, e)) ||
-        (rc = read_integer(&root, "top_k", -1, 1 << 24, &top_k, e)) || (rc = read_integer(&root, "max_tokens", -1, 1 << 24, &max, e)) ||
-        (rc = read_integer(&root, "max_completion_tokens", -1, 1 << 24, &max, e)) || (rc = read_integer(&root, "seed", -1, INT64_MAX, &r->seed, e)) ||
-        (rc = read_stop(r, json_get(&root, "stop"), e)) || (rc = api_format_read(&r->arena, &root, &r->source, &r->has_source, e)))
-        return rc;
+    TRY(read_number(root, "temperature", 0, 100, &r->temperature, e));
+    TRY(read_number(root, "top_p", 0, 1, &r->top_p, e));
+    TRY(read_number(root, "min_p", 0, 1, &r->min_p, e));
+    TRY(read_number(root, "repetition_penalty", 0.01, 100, &r->repeat_penalty, e));
+    TRY(read_integer(root, "top_k", -1, 1 << 24, &top_k, e));
+    TRY(read_integer(root, "max_tokens", -1, 1 << 24, &max, e));
+    TRY(read_integer(root, "max_completion_tokens", -1, 1 << 24, &max, e));
+    TRY(read_integer(root, "seed", -1, INT64_MAX, &r->seed, e));
+    TRY(read_stop(r, json_get(root, "stop"), e));
+    TRY(api_format_read(&r->arena, root, &r->source, &r->has_source, e));
     if (!max) return error_set(e, ERR_USAGE, "max_tokens: must be at least 1, or -1 for no limit");
-    if ((rc = refuse_unknown_members(&root, e))) return rc;
     r->top_k = (int)top_k;
     r->max_tokens = (int)max;
+    return refuse_unknown_members(root, e);
+}
+
+int api_parse(struct api_request *r, const char *body, size_t n, const struct chat_template *chat, struct error *e) {
+    struct json root, messages;
+    TRY(parse_root(r, body, n, &root, e));
+    TRY(refuse_unsupported_members(&root, chat, e));
+    TRY(read_messages(r, json_get(&root, "messages"), chat, &messages, e));
+    TRY(take_partial_answer(r, &root, &messages, e));
+    const struct json *tools = json_get(&root, "tools");
+    if (is_present(tools) && tools->n && !json_is(json_get(&root, "tool_choice"), "none")) r->tools = tools;
+    TRY(read_parameters(r, &root, e));
     return make_template_input(r, &root, &messages, e);
+}
+
+int api_parse_completion(struct api_request *r, const char *body, size_t n, struct error *e) {
+    enum { DEFAULT_TOKENS = 16 }; /* as the protocol says */
+    static const char *const chats_only[] = {"messages", "tools", "chat_template_kwargs", "continue_final_message", "reasoning_effort"};
+    struct json root;
+    TRY(parse_root(r, body, n, &root, e));
+    for (size_t i = 0; i < sizeof chats_only / sizeof *chats_only; i++)
+        if (is_present(json_get(&root, chats_only[i]))) return error_set(e, ERR_USAGE, "%s: belongs to /v1/chat/completions", chats_only[i]);
+    TRY(refuse_unsupported_members(&root, NULL, e));
+    const struct json *prompt = json_get(&root, "prompt");
+    if (prompt && prompt->type == JSON_ARRAY && prompt->n == 1 && prompt->items[0].type == JSON_STRING) prompt = &prompt->items[0];
+    if (!prompt || (prompt->type != JSON_STRING && prompt->type != JSON_ARRAY) || !prompt->n ||
+        (prompt->type == JSON_ARRAY && prompt->items[0].type != JSON_INT))
+        return error_set(e, ERR_USAGE, "prompt: a text or a list of ids is required; one prompt per request");
+    r->raw_prompt = arena_alloc(&r->arena, sizeof *prompt);
+    if (!r->raw_prompt) return error_set(e, ERR_MEMORY, "no memory");
+    *(struct json *)r->raw_prompt = *prompt;
+    TRY(read_parameters(r, &root, e));
+    if (!is_present(json_get(&root, "max_tokens"))) r->max_tokens = DEFAULT_TOKENS;
+    return 0;
 }
 
 void api_free(struct api_request *r) {
@@ -369,6 +408,20 @@ void api_put_chunk(struct buf *b, const struct api_answer *a, const char *delta,
     buf_str(b, "}, ");
     put_reason(b, reason);
     buf_str(b, "}]}\n\n");
+}
+
+static void put_text_choice(struct buf *b, const struct api_answer *a, const char *s, size_t n, const char *reason) {
+    put_head(b, a, "text_completion");
+    buf_str(b, ", \"choices\": [{\"index\": 0, \"text\": ");
+    out_json_string(b, s, n);
+    buf_str(b, ", \"logprobs\": null, ");
+    put_reason(b, reason);
+    buf_str(b, "}]");
+}
+void api_put_text_chunk(struct buf *b, const struct api_answer *a, const char *s, size_t n, const char *reason) {
+    buf_str(b, "data: ");
+    put_text_choice(b, a, s, n, reason);
+    buf_str(b, "}\n\n");
 }
 
 void api_put_text(struct buf *b, enum output_kind part, const char *s, size_t n) {
@@ -449,6 +502,13 @@ void api_put_answer(struct buf *b, const struct api_answer *a, const struct turn
     put_usage(b, t, explain);
     buf_str(b, "}\n");
     buf_free(&text);
+}
+
+void api_put_completion(struct buf *b, const struct api_answer *a, const struct turn *t, bool explain) {
+    put_text_choice(b, a, t->text.data ? t->text.data : "", t->text.len, api_finish_reason(t, &(struct tool_calls){0}));
+    buf_str(b, ", ");
+    put_usage(b, t, explain);
+    buf_str(b, "}\n");
 }
 
 int api_status(const struct error *e, const char **code) {

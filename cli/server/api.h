@@ -20,12 +20,15 @@ struct api_request {
     int64_t seed;                                    /* -1: absent */
     const char **stop;                               /* NUL-terminated */
     size_t n_stop;
-    struct grammar_source source; /* what the answer must match, if has_source */
+    const struct json *raw_prompt; /* of a text completion: a string, or a list of ids; NULL: a chat */
+    struct grammar_source source;  /* what the answer must match, if has_source */
     bool has_source;
 };
 /* Parses and validates a request. chat: the template that must know the roles; NULL accepts any. ERR_USAGE names the member that is
  * wrong or unsupported; ERR_MEMORY. Call api_free in both cases. */
 int api_parse(struct api_request *r, const char *body, size_t n, const struct chat_template *chat, struct error *e);
+/* The same for a text completion, whose prompt goes to the model as it is. */
+int api_parse_completion(struct api_request *r, const char *body, size_t n, struct error *e);
 void api_free(struct api_request *r);
 /* Overrides in s the sampling options that the request sets. */
 void api_override_sampling(const struct api_request *r, struct sampling *s);
@@ -44,6 +47,9 @@ void api_put_calls(struct buf *b, const struct tool_calls *c, const char *id, bo
 int api_parse_tools(const struct api_request *r, const struct turn *t, struct tool_calls *out);
 /* Appends the usage chunk, which precedes [DONE] and has no choices. */
 void api_put_usage_chunk(struct buf *b, const struct api_answer *a, const struct turn *t, bool explain);
+/* The same for text completions: a chunk of the stream with the text s, and the whole answer. */
+void api_put_text_chunk(struct buf *b, const struct api_answer *a, const char *s, size_t n, const char *reason);
+void api_put_completion(struct buf *b, const struct api_answer *a, const struct turn *t, bool explain);
 /* Appends the whole answer. calls: parsed from t->tool; when parsing gave none, t->tool is returned as text. */
 void api_put_answer(struct buf *b, const struct api_answer *a, const struct turn *t, const struct tool_calls *calls, bool explain);
 const char *api_finish_reason(const struct turn *t, const struct tool_calls *calls); /* "stop", "length", "tool_calls" */

@@ -107,10 +107,19 @@ static enum MHD_Result on_chat(struct http_request *x) {
     if (x->turn.failed) return send_error(x, &x->turn.error);
     struct tool_calls calls = {0};
     struct buf b = {0};
+    if (x->is_completion) {
+        api_put_completion(&b, &x->answer, &x->turn, x->request.explain);
+        return send_reply(x, 200, &b);
+    }
     if (api_parse_tools(&x->request, &x->turn, &calls)) b.failed = true;
     api_put_answer(&b, &x->answer, &x->turn, &calls, x->request.explain);
     tool_calls_free(&calls);
     return send_reply(x, 200, &b);
+}
+
+static enum MHD_Result on_completion(struct http_request *x) {
+    x->is_completion = true;
+    return on_chat(x);
 }
 
 static void put_model(struct http_request *x, struct buf *b) {
@@ -182,15 +191,11 @@ static const struct route {
     const char *method;
     bool local_only; /* not over --listen */
     enum MHD_Result (*fn)(struct http_request *x);
-} routes[] = {{"/v1/chat/completions", "POST", false, on_chat},
-              {"/v1/models", "GET", false, on_models},
-              {"/v1/models/", "GET", false, on_model},
-              {"/hearth/status", "GET", false, on_status},
-              {"/hearth/tokens", "POST", false, on_tokens},
-              {"/hearth/stop", "POST", true, on_stop},
-              {"/health", "GET", false, on_health},
-              {"/metrics", "GET", false, on_metrics},
-              {"/tokenize", "POST", false, on_tokenize},
+} routes[] = {{"/v1/chat/completions", "POST", false, on_chat}, {"/v1/completions", "POST", false, on_completion},
+              {"/v1/models", "GET", false, on_models},          {"/v1/models/", "GET", false, on_model},
+              {"/hearth/status", "GET", false, on_status},      {"/hearth/tokens", "POST", false, on_tokens},
+              {"/hearth/stop", "POST", true, on_stop},          {"/health", "GET", false, on_health},
+              {"/metrics", "GET", false, on_metrics},           {"/tokenize", "POST", false, on_tokenize},
               {"/detokenize", "POST", false, on_detokenize}};
 
 static bool route_matches(const struct route *r, const struct server *s, const char *url) {
@@ -288,7 +293,7 @@ enum MHD_Result serve_request(void *server, struct MHD_Connection *c, const char
     }
     serve_connection_set_deadline(s, c, 0);
     if (x->status) return send_reply(x, x->status, &x->refusal);
-    if (x->state == HTTP_REQUEST_READING && x->route->fn == on_chat) s->last_activity_s = clock_now();
+    if (x->state == HTTP_REQUEST_READING && (x->route->fn == on_chat || x->route->fn == on_completion)) s->last_activity_s = clock_now();
     return x->route->fn(x);
 }
 

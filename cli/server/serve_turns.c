@@ -49,8 +49,28 @@ static int check_model(const struct http_request *x, struct error *e) {
     return error_set(e, ERR_MODEL, "no model %.*s; this server has %s", (int)(m->n < 100 ? m->n : 100), m->string, name);
 }
 
+/* The prompt of a text completion: BOS and the text, or ids as given. */
+static int make_raw_prompt(struct http_request *x, struct error *e) {
+    struct app *a = x->server->app;
+    TRY(api_parse_completion(&x->request, x->body.data ? x->body.data : "", x->body.len, e));
+    TRY(check_model(x, e));
+    const struct json *p = x->request.raw_prompt;
+    struct ids *ids = &x->prompt.ids;
+    if (p->type == JSON_STRING) TRY(prompt_from_raw(a, p->string, p->n, &x->prompt, e));
+    for (uint32_t i = 0; p->type == JSON_ARRAY && i < p->n; i++) {
+        const int64_t id = json_int(&p->items[i], -1);
+        if (id < 0 || id >= tokenizer_n_ids(a->tokenizer)) return error_set(e, ERR_USAGE, "prompt[%u]: not an id of this vocabulary", i);
+        if (mem_grow(&ids->data, &ids->cap, ids->n + 1, sizeof *ids->data)) return error_set(e, ERR_MEMORY, "no memory");
+        ids->data[ids->n++] = (int32_t)id;
+    }
+    x->prompt.n_given = ids->n;
+    x->prompt.is_raw = true;
+    return 0;
+}
+
 int serve_make_prompt(struct http_request *x, struct error *e) {
     struct app *a = x->server->app;
+    if (x->is_completion) return make_raw_prompt(x, e);
     int rc = api_parse(&x->request, x->body.data ? x->body.data : "", x->body.len, a->template, e);
     if (rc || (rc = check_model(x, e))) return rc;
     rc = prompt_from_json(a, &x->request.template_input, &x->prompt, e);
@@ -74,8 +94,8 @@ int serve_enqueue(struct http_request *x, struct error *e) {
         rc = error_set(e, ERR_CONTEXT, "the prompt has %zu tokens, the context holds %d", x->prompt.ids.n, a->info->context);
     if (rc) return rc;
     if (getrandom(id, sizeof id, 0) != sizeof id) return error_set(e, ERR_RUNTIME, "cannot get random numbers");
-    snprintf(x->answer.id, sizeof x->answer.id, "chatcmpl-");
-    for (size_t i = 0; i < sizeof id; i++) snprintf(x->answer.id + 9 + 2 * i, 3, "%02x", id[i]);
+    snprintf(x->answer.id, sizeof x->answer.id, "%s", x->is_completion ? "cmpl-" : "chatcmpl-");
+    for (size_t i = 0, at = strlen(x->answer.id); i < sizeof id; i++) snprintf(x->answer.id + at + 2 * i, 3, "%02x", id[i]);
     x->answer.created = (long long)time(NULL);
     x->answer.model = a->info->name;
     x->n_prompt = x->prompt.ids.n;
@@ -157,6 +177,7 @@ static void add_disk_keys_comment(struct http_request *x) {
 
 /* True if the request continues the chat of the session's last request: its messages and more. *said: hash of the messages. */
 static bool continues_chat(const struct http_request *x, const struct serve_session *k, uint64_t *said) {
+    if (x->is_completion) return *said = 0, false;
     const struct json *list = json_get(&x->request.template_input, "messages");
     struct buf b = {0};
     bool same = false;
@@ -275,6 +296,12 @@ static void put_last_chunk(struct http_request *x) {
         buf_str(&x->formatted, "\n\n");
         return;
     }
+    if (x->is_completion) {
+        api_put_text_chunk(&x->formatted, &x->answer, "", 0, api_finish_reason(t, &calls));
+        if (x->request.usage) api_put_usage_chunk(&x->formatted, &x->answer, t, x->request.explain);
+        buf_str(&x->formatted, "data: [DONE]\n\n");
+        return;
+    }
     if (api_parse_tools(&x->request, t, &calls)) x->formatted.failed = true;
     if (calls.n) api_put_calls(&delta, &calls, x->answer.id, true);
     else if (t->tool.len && !x->request.markup) api_put_text(&delta, OUTPUT_TEXT, t->tool.data, t->tool.len);
@@ -297,12 +324,17 @@ bool serve_format_chunks(struct http_request *x) {
         buf_str(&x->formatted, x->progress_comment);
         *x->progress_comment = 0;
     }
-    if (!x->first_chunk_made && (x->n_generated || (x->state == HTTP_REQUEST_DONE && !x->turn.failed))) {
+    if (!x->first_chunk_made && !x->is_completion && (x->n_generated || (x->state == HTTP_REQUEST_DONE && !x->turn.failed))) {
         api_put_chunk(&x->formatted, &x->answer, who, sizeof who - 1, NULL);
         x->first_chunk_made = true;
     }
     for (size_t i = 0; i < x->n_generated; i++) {
         struct buf delta = {0};
+        if (x->is_completion) {
+            api_put_text_chunk(&x->formatted, &x->answer, x->generated[i].text.data, x->generated[i].text.len, NULL);
+            x->generated[i].text.len = 0;
+            continue;
+        }
         api_put_text(&delta, x->generated[i].part, x->generated[i].text.data, x->generated[i].text.len);
         api_put_chunk(&x->formatted, &x->answer, delta.data, delta.len, NULL);
         if (delta.failed) x->formatted.failed = true;

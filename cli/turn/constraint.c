@@ -159,7 +159,7 @@ static void find_openings(struct constraint *c, const char *tail, size_t n) {
     }
 }
 
-int constraint_open(struct constraint **out, struct app *a, const struct grammar_source *s, const char *tail, size_t n, struct error *e) {
+int constraint_open(struct constraint **out, struct app *a, const struct grammar_source *s, bool is_raw, const char *tail, size_t n, struct error *e) {
     struct constraint *c = *out = mem_calloc(1, sizeof *c);
     if (!c) return error_set(e, ERR_MEMORY, "no memory for a grammar");
     c->filter = (struct token_filter){.ctx = c, .allowed = allowed, .fits = fits, .accept = accept_token, .state = state, .forced = forced};
@@ -168,7 +168,7 @@ int constraint_open(struct constraint **out, struct app *a, const struct grammar
     c->trie = a->trie;
     if (!rc) rc = source_compile(s, &c->grammar, e);
     if (!rc) rc = matcher_open(&c->matcher, c->grammar, c->trie, e);
-    if (!rc && a->template) {
+    if (!rc && a->template && !is_raw) {
         c->parts = output_parser_open(a->template, tail, n);
         c->bits = mem_calloc((size_t)c->trie->n_ids / 64 + 1, sizeof *c->bits);
         if (!c->parts || !c->bits) rc = error_set(e, ERR_MEMORY, "no memory for a grammar");

@@ -15,8 +15,8 @@ struct constraint;
 int constraint_read_options(struct app *a, struct error *e);
 void constraint_free_options(struct app *a);
 
-/* Opens the filter of one answer. tail: end of the prompt, which may have opened a thinking block. */
-int constraint_open(struct constraint **c, struct app *a, const struct grammar_source *s, const char *tail, size_t n, struct error *e);
+/* Opens the filter of one answer. is_raw: the model does not think. tail: end of the prompt, which may have opened a thinking block. */
+int constraint_open(struct constraint **c, struct app *a, const struct grammar_source *s, bool is_raw, const char *tail, size_t n, struct error *e);
 void constraint_close(struct constraint **c);
 const struct token_filter *constraint_filter(const struct constraint *c);
 /* Appends a token of an earlier turn that this one continues. */

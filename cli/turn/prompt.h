@@ -17,6 +17,7 @@ struct prompt {
     struct ids fixed_answer;             /* the answer, if the program gives it without the model; empty: run the model */
     bool document_dropped;               /* the attached document was dropped; only the question is in the prompt */
     const struct grammar_source *source; /* what the answer must match; NULL: anything. The caller's */
+    bool is_raw;                         /* the text as given: the answer is not split into thinking, calls and text */
     size_t n_given;                      /* number of ids from the template; the ids after them were generated */
 };
 void prompt_free(struct prompt *p);

@@ -118,7 +118,7 @@ void turn_set_stops(struct turn *t, const char *const *stop, size_t n) {
 
 /* Opens the filter of the answer's tokens. Tokens of an earlier turn count as its beginning. */
 static int constrain(struct turn *t, const struct prompt *p, struct request *q, struct error *e) {
-    int rc = constraint_open(&t->constraint, t->app, p->source, p->tail.data ? p->tail.data : "", p->tail.len, e);
+    int rc = constraint_open(&t->constraint, t->app, p->source, p->is_raw, p->tail.data ? p->tail.data : "", p->tail.len, e);
     for (size_t i = p->n_given; i < p->ids.n && !rc; i++) rc = constraint_replay(t->constraint, p->ids.data[i], e);
     if (!rc) q->filter = constraint_filter(t->constraint);
     return rc;
@@ -128,7 +128,7 @@ int turn_start(struct turn *t, struct app *a, struct engine_client *s, const str
                struct error *e) {
     *t = (struct turn){.app = a, .client = s, .on_text = fn, .ctx = ctx, .decoder = {.t = a->tokenizer}, .prefill_left_s = -1};
     turn_set_stops(t, a->opts.v[OPT_UNTIL].items, a->opts.v[OPT_UNTIL].n_items);
-    if (a->template && !(t->parts = output_parser_open(a->template, p->tail.data ? p->tail.data : "", p->tail.len)))
+    if (a->template && !p->is_raw && !(t->parts = output_parser_open(a->template, p->tail.data ? p->tail.data : "", p->tail.len)))
         return error_set(e, ERR_MEMORY, "no memory");
     int rc = p->n_given < p->ids.n ? replay_generated(t, p) : 0;
     struct request q = *r;

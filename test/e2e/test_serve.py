@@ -165,7 +165,8 @@ class Protocol(Case):
             self.refused(400, word, body)
         self.assertEqual(self.refused(400, "the context holds 65536", ask("x" * 70000))["code"], "context_length_exceeded")
         self.assertEqual(self.s.chat("x", model="other")[0], 200)
-        self.refused(404, "/v1/completions", {}, "/v1/completions")
+        for body, word in (({}, "prompt"), ({"prompt": ["a", "b"]}, "prompt: "), ({"prompt": [1, -1]}, "prompt[1]"), ({"prompt": "x", "messages": []}, "messages: belongs to"), ({"prompt": "x", "echo": True}, "echo")):
+            self.refused(400, word, body, "/v1/completions")
         self.refused(404, "no resource", {}, "/" + "a" * 3000)
         self.refused(405, "needs method POST", None, post, "GET")
         self.refused(405, "needs method GET", {}, "/v1/models")

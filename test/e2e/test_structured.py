@@ -118,6 +118,23 @@ class Structured(Case):
             self.assertEqual(rc, 0, err)
             self.assertTrue(re.match(pattern, out.decode()) if pattern else is_person(json.loads(out)), out)
         self.assertEqual(json.loads(s.request("GET", "/hearth/status")[2])["answered"], 9)
+        self.completions(s)
+
+    def completions(self, s):
+        """Text completions continue the prompt as it is, whole and streamed; they may be constrained."""
+        body = {"prompt": "hearth is", "max_tokens": 8, "temperature": 0}
+        status, _, data = s.request("POST", "/v1/completions", body)
+        whole = json.loads(data)
+        self.assertEqual((status, whole["object"]), (200, "text_completion"))
+        self.assertIn(whole["choices"][0]["finish_reason"], ("length", "stop"))
+        data = s.request("POST", "/v1/completions", {**body, "stream": True})[2].decode()
+        parts = [json.loads(line[6:]) for line in data.splitlines() if line.startswith("data: {")]
+        self.assertEqual("".join(p["choices"][0]["text"] for p in parts), whole["choices"][0]["text"])
+        self.assertEqual((parts[-1]["choices"][0]["finish_reason"], data.strip()[-6:]), (whole["choices"][0]["finish_reason"], "[DONE]"))
+        ids = json.loads(s.request("POST", "/tokenize", {"content": "hearth is", "add_special": True})[2])["tokens"]
+        self.assertEqual(json.loads(s.request("POST", "/v1/completions", {**body, "prompt": ids})[2])["choices"][0]["text"], whole["choices"][0]["text"])
+        data = s.request("POST", "/v1/completions", {**body, "max_tokens": 40, "guided_regex": "[0-9]{3}"})[2]
+        self.assertRegex(json.loads(data)["choices"][0]["text"], "^[0-9]{3}$")
 
     def test_every_schema(self):
         if not os.environ.get("HEARTH_LONG"):
