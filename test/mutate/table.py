@@ -381,3 +381,13 @@ change("settle-processor", "timelines are closed while the CPU of virtual time s
        (BLEND, "        return gpu_stream_sync(s->cpu_queue);\n    }\n    if (*b->bad", "        return 0;\n    }\n    if (*b->bad"),
        (BLEND, "    cpu_settle(b->s->m, (struct gpu_timeline *[]){b->answered, b->arrived}, 2);", ""))
 change("large-refused", "weights are moved to large pages again and again although the system refuses", "unit_large", ("engine/weights/huge_pages.c", "if (rc || l->n_slow == SLOW)", "if (l->n_slow == SLOW)"))
+
+# --- structured answers -------------------------------------------------------------------------------------------------------
+
+change("filter-mask", "tokens that the grammar forbids keep their logits", "e2e_structured", ("engine/schedule/turn.c", "if (i >= n_ids || !(allowed[i >> 6] >> (i & 63) & 1)) logits", "if (i >= n_ids) logits"))
+change("filter-room", "near the limit a token may leave too little room to complete the answer", "e2e_structured", ("engine/schedule/turn.c", "f->fits(f->ctx, *id, left - 1)) return 0;", "left > 0) return 0;"))
+change("grammar-plain", "a bounded string takes plain tokens of any length", "unit_grammar", ("tokenizer/grammar/matcher.c", "room < TRIE_PLAIN ? room : TRIE_PLAIN]", "TRIE_PLAIN]"))
+change("grammar-parts", "nothing may follow a string within a token", "unit_grammar", ("tokenizer/grammar/matcher.c", "parts[i].lower && k < (rc ? 0 : u->n_ends)", "k < 0"))
+change("grammar-bound", "an exclusive bound is inclusive", "unit_grammar_walk", ("tokenizer/grammar/schema_number.c", "(above && value_of(n, places) == bound)", "false"))
+change("grammar-branch", "a reference back to an anyOf counts as satisfied", "unit_grammar_walk", ("tokenizer/grammar/schema.c", "c->v[i].skip &= PART_NO_VALUES;", "c->v[i].skip &= 0xff;"))
+change("serve-any-key", "X-Api-Key is not compared", "e2e_serve", ("cli/server/serve_http.c", "if (other && same_key(other, x->server->key)) return true;", "if (other) return true;"))
