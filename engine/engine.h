@@ -135,7 +135,7 @@ enum {
 };
 /* Restricts the tokens of an answer, for example to a grammar. The functions run on the engine thread, for one token after the other, also for verified drafts.
  * The filter must outlive the turn. */
-enum filter_state { FILTER_OPEN, FILTER_COMPLETE, FILTER_FINAL }; /* the answer must go on; may end; must end */
+enum filter_state { FILTER_OPEN, FILTER_COMPLETE, FILTER_FINAL }; /* incomplete; complete, more may follow; complete, nothing may follow */
 struct token_filter {
     void *ctx;
     /* Sets *allowed [(vocab of the tokenizer + 63) / 64] to the tokens that may follow, bit i % 64 of word i / 64; NULL: all. Tokens past *n_ids are never

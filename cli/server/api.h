@@ -20,8 +20,8 @@ struct api_request {
     int64_t seed;                                    /* -1: absent */
     const char **stop;                               /* NUL-terminated */
     size_t n_stop;
-    const struct json *raw_prompt; /* of a text completion: a string, or a list of ids; NULL: a chat */
-    struct grammar_source source;  /* what the answer must match, if has_source */
+    const struct json *raw_prompt; /* prompt of a text completion, a string or a list of ids; NULL: a chat */
+    struct grammar_source source;  /* schema, pattern or grammar of the answer, if has_source */
     bool has_source;
 };
 /* Parses and validates a request. chat: the template that must know the roles; NULL accepts any. ERR_USAGE names the member that is

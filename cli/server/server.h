@@ -41,7 +41,7 @@ struct http_request {
     int replied; /* status of the reply */
     double began_s;
     char line[80];              /* method and path, for the log */
-    bool is_completion;         /* of a text, not a chat */
+    bool is_completion;         /* a text completion; false: a chat */
     bool is_text;               /* the reply is plain text, not JSON */
     const char *allowed_method; /* the method that status 405 names */
     struct buf body, refusal;

@@ -16,7 +16,7 @@ struct prompt {
     struct buf refusal;                  /* the built-in model's refusal of the question; empty: it is answered */
     struct ids fixed_answer;             /* the answer, if the program gives it without the model; empty: run the model */
     bool document_dropped;               /* the attached document was dropped; only the question is in the prompt */
-    const struct grammar_source *source; /* what the answer must match; NULL: anything. The caller's */
+    const struct grammar_source *source; /* schema, pattern or grammar of the answer; NULL: none. Owned by the caller */
     bool is_raw;                         /* the text as given: the answer is not split into thinking, calls and text */
     size_t n_given;                      /* number of ids from the template; the ids after them were generated */
 };

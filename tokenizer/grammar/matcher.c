@@ -13,7 +13,7 @@ struct stored { /* walk of one state */
     uint64_t *bits;
     uint32_t *ends; /* [n_ends] nodes of the trie at which the state is complete and that have children */
     size_t n_ends;
-    const struct trie_nodes *nodes; /* of the trie that ends refers to */
+    const struct trie_nodes *nodes; /* the trie whose nodes are in ends */
 };
 struct matcher {
     struct automaton *automaton;
