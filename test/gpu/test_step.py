@@ -43,7 +43,7 @@ for i, model in enumerate(models):
         for devices in (1, 2):
             one(model, 9, base, ["--gpus", gpus.format(devices), "--prefill", "cpu", "--decode", "hybrid"], "cpu", "hybrid")
             if i < 3 or FULL or devices == 1 + i % 2:
-                one(model, 9, base, ["--gpus", gpus.format(devices), "--prefill", "cpu", "--decode", "dual"], "cpu", "hybrid")  # a single session is not split
+                one(model, 9, base, ["--gpus", gpus.format(devices), "--prefill", "cpu", "--decode", "dual", "--draft", "none"], "cpu", "hybrid")  # without drafts a single session is not split
         one(model, 9, base, ["--gpus", gpus.format(2), "--prefill", "dslp", "--decode", "hybrid"], "dslp", "hybrid")
         base, gpus = (base, gpus) if base else AVX2
         for k, split in enumerate(("auto", "host", "stream", "hybrimoe", "trimoe", "cut", "exact")):
