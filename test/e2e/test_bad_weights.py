@@ -346,7 +346,7 @@ def shrinks(tmp):
         shutil.rmtree(d, ignore_errors=True)
         tiny.make(d)
         master, slave = pty.openpty()
-        p = subprocess.Popen([HEARTH, "-m", d, "--bench", "-t", "8"], stdout=subprocess.PIPE, stderr=slave, env={**os.environ, "HEARTH_LIMITS": "read=67108864"})
+        p = subprocess.Popen([HEARTH, "-m", d, "--bench", "-v", "-t", "8"], stdout=subprocess.PIPE, stderr=slave, env={**os.environ, "HEARTH_LIMITS": "read=67108864"})
         p.stdout.readline()
         os.truncate(os.path.join(d, TWO), 4096)
         p.stdout.read()
