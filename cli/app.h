@@ -19,8 +19,7 @@ struct app {
     char model_dir[PATHS_MAX];           /* the model's directory, or "ember:" */
     const struct backend *backend;       /* the engine in use: this process, attached or remote */
     struct engine_client *clients;       /* list of open clients */
-    bool is_constrained;                 /* an option constrains the answers */
-    struct grammar_source answer_source; /* to this */
+    struct grammar_source answer_source; /* what an option constrains answers to (constraint_of_options); without text: nothing */
     struct buf answer_text;              /* owns its text */
     const struct engine_info *info;      /* describes the engine in use; NULL before it is open */
     /* of this process's engine; NULL when another engine answers */
@@ -28,6 +27,6 @@ struct app {
     struct chat_template *template; /* NULL with --raw */
     struct topic *topic;            /* built-in model only; NULL before the first prompt */
     struct engine *engine;
-    struct token_trie *trie; /* of the tokenizer; NULL before the first constrained answer */
+    struct token_trie *trie; /* the tokenizer's vocabulary by bytes; NULL before the first constrained answer */
     struct remote *remote;   /* connection to an attached or remote engine; NULL: none */
 };

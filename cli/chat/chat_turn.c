@@ -165,7 +165,7 @@ int chat_turn_start(struct repl *r, struct chat_session *t, bool background, str
     int rc = t->client ? 0 : engine_client_open(r->app, &t->client, e);
     if (rc) return rc;
     turn_free(&t->turn);
-    t->prompt.source = r->app->is_constrained && !t->on_finish ? &r->app->answer_source : NULL; /* summaries are free */
+    t->prompt.source = t->on_finish ? NULL : constraint_of_options(r->app); /* summaries are free */
     if ((rc = turn_start(&t->turn, r->app, t->client, &t->prompt, &q, NULL, NULL, e))) return rc;
     r->exit_warned = false;
     t->started_s = clock_now();

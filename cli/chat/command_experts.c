@@ -61,7 +61,7 @@ static void put_layer_experts(const struct expert_map *m, int layer, struct buf 
     }
 }
 
-/* One line per device: what it keeps by class, and the share of its rows' choices that it computed. */
+/* Prints a line per device: the experts it keeps, by class, and how many of the experts that its rows selected it computed. */
 static void put_devices(const struct expert_map *m, struct buf *out) {
     char bytes[32];
     for (int i = 0; i < m->n_devices; i++) {

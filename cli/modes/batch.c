@@ -147,7 +147,7 @@ static void start_job(struct batch *b, struct batch_session *s, struct batch_job
     }
     if (!rc) rc = make_job_prompt(b, &line, &p, &e);
     if (!rc) rc = prompt_refused(&p, &e);
-    if (b->app->is_constrained) p.source = &b->app->answer_source;
+    p.source = constraint_of_options(b->app);
     if (!rc && !s->client) rc = engine_client_open(b->app, &s->client, &e);
     if (!rc) rc = turn_start(&s->turn, b->app, s->client, &p, &q, NULL, NULL, &e);
     if (rc) {

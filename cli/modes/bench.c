@@ -158,7 +158,7 @@ static int run_with_limit(struct bench *b, int sessions, int prompt, struct benc
 struct verdict {
     double answer, long_answer, prompt, chats; /* tokens/s; 0: not measured */
     double limit;                              /* tokens/s of answer at memory bandwidth */
-    int tokens;                                /* of the longest prompt */
+    int tokens;                                /* length of the longest prompt */
 };
 static void print_verdict(const struct bench *b, const struct verdict *v) {
     char a[32], p[32], l[32];

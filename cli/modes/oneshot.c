@@ -202,7 +202,7 @@ int oneshot_run(struct app *a, struct error *e) {
         if (!rc && conversation_add(&conv, ROLE_USER, text.data, text.len, NULL, 0)) rc = error_set(e, ERR_MEMORY, "no memory");
         if (!rc) rc = prompt_make(a, &conv, prompt_think_option(&a->opts), &prompt, e);
     }
-    if (a->is_constrained) prompt.source = &a->answer_source;
+    prompt.source = constraint_of_options(a);
     if (!rc) rc = prompt_refused(&prompt, e);
     if (!rc) rc = open_engine(a, e);
     if (!rc && v[OPT_CONTINUE].text) rc = store_model_check(a, name, &store.model, e);

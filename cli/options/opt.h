@@ -151,7 +151,7 @@ struct opt_value {
 struct opts {
     struct opt_value v[OPT_COUNT];
     struct arena arena;
-    const char *default_model; /* of the environment or the file, whatever -m or /model selected; NULL: none */
+    const char *default_model; /* the model that HEARTH_MODEL or the configuration file sets, also when -m or /model selects another; NULL: none */
     char *config_path;         /* the file that was read; NULL: none */
     const char **presets;      /* [n_presets] names of the sections in that file */
     size_t n_presets, cap_presets;

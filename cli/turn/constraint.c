@@ -59,15 +59,16 @@ int constraint_read_options(struct app *a, struct error *e) {
         a->answer_source = (struct grammar_source){.kind = constraint_options[i].kind, .text = a->answer_text.data, .n = a->answer_text.len};
         if ((rc = source_compile(&a->answer_source, &g, e))) return error_prefix(e, "--%s", opt_table[id].name);
         grammar_free(&g);
-        a->is_constrained = true;
     }
     return 0;
 }
 
 void constraint_free_options(struct app *a) {
     buf_free(&a->answer_text);
-    a->is_constrained = false;
+    a->answer_source = (struct grammar_source){0};
 }
+
+const struct grammar_source *constraint_of_options(const struct app *a) { return a->answer_source.text ? &a->answer_source : NULL; }
 
 /* --- one answer ------------------------------------------------------------------------------------------------------ */
 

@@ -10,10 +10,11 @@ struct app;
 struct buf;
 struct constraint;
 
-/* Reads --schema, --json-object, --regex, --grammar or --choices into a->answer_source and checks it. None of them: leaves it NULL. ERR_USAGE names the option
- * and the place in its value. */
+/* Reads --schema, --json-object, --regex, --grammar or --choices into a->answer_source and checks it. ERR_USAGE names the option and the
+ * place in its value. */
 int constraint_read_options(struct app *a, struct error *e);
 void constraint_free_options(struct app *a);
+const struct grammar_source *constraint_of_options(const struct app *a); /* NULL: answers are not constrained */
 
 /* Opens the filter of one answer. is_raw: the model does not think. tail: end of the prompt, which may have opened a thinking block. */
 int constraint_open(struct constraint **c, struct app *a, const struct grammar_source *s, bool is_raw, const char *tail, size_t n, struct error *e);

@@ -156,7 +156,8 @@ struct op_attention {
     float softcap;     /* > 0: scores, scaled, become softcap * tanh(score / softcap) */
     const float *bias; /* NULL, or [n, n_heads, extent]: added to the score of a key at distance 0 .. extent - 1; not with k_step above 1 */
     int extent;
-    int chosen_block; /* with chosen: its entries are blocks of so many keys. The keys after a query's last complete block are seen too. 0: keys */
+    int chosen_block; /* with chosen: the number of keys in a block that an entry selects; each query also sees the keys after its last complete block. 0:
+                         entries are keys */
     bool own_block;   /* with chosen_block: the block of the query's own key is not in its list and always seen, even if complete */
     int chosen_lists; /* with chosen: lists of a query, each for as many KV heads; divides k.heads. 0: 1 */
     /* NULL, or supplies the addresses of k and v, and q_pos0. Keys then end at the last query's position; n_keys is an upper bound for the launch. At most
@@ -166,8 +167,8 @@ struct op_attention {
 
 /* Lightning indexer: selects the `topk` best keys of each query, in ascending order; all visible keys if there are no more, padded with -1. A key's score is
  * scale * sum over heads of weight * max(0, q . k), in float32; ties go to the lower row, NaN ranks last. Positions as in op_attention; the plane has one head.
- * Without weights each head selects for itself: a key's score is scale * q . k. With block the candidates are blocks of so many keys, those before the block of
- * the query's own key, and a block's score is that of its best key; the last `latest` of them (at most topk) are always selected.
+ * Without weights each head selects for itself: a key's score is scale * q . k. With `block`, each head selects blocks of that many keys among those before the
+ * block of the query's own key; a block's score is the highest of its keys' scores, and the last `latest` blocks (at most topk) are always selected.
  */
 struct op_select {
     int32_t *chosen;     /* [n, op_select_lists(), topk] */

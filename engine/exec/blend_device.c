@@ -5,6 +5,7 @@
 #include "engine/base/mem.h"
 #include "engine/base/test_limits.h"
 #include "engine/exec/cpu_layer.h"
+#include "engine/exec/stream/ring.h"
 #include "engine/experts/expert_pool.h"
 
 enum { SLOTS_LEAST = 4, GROUP_ROWS = 256, GROUP_RESIDENT = 8, GROUP_MOVED = 4 };
@@ -44,9 +45,8 @@ size_t blend_device_min_bytes(const struct runtime *m, const struct decode_devic
     return bytes_with_rows(m, d, pos, n, n < BLEND_MIN_ROWS ? n : BLEND_MIN_ROWS);
 }
 size_t blend_device_good_bytes(const struct runtime *m, const struct decode_device *d, int pos, int n, bool has_ring) {
-    enum { RING = 32 };
     const int most = (int)test_limits_get(TEST_LIMIT_PREFILL_ROWS, COST_BLEND_ROWS);
-    return bytes_with_rows(m, d, pos, n, n < most ? n : most) + (has_ring ? RING * expert_pool_slot_bytes(m, -1) : 0);
+    return bytes_with_rows(m, d, pos, n, n < most ? n : most) + (has_ring ? RING_GOOD_SLOTS * expert_pool_slot_bytes(m, -1) : 0);
 }
 
 bool blend_device_try_rows(struct blend_device *p, int rows, int end) {

@@ -91,7 +91,7 @@ struct decode_counts {         /* routed experts, since opening */
 struct decode_counts decode_counts(const struct decode *s);
 /* used [n_layers, n_experts]: rows that selected each expert since opening; where, the same shape: rank of the device that has a copy, -1: none. */
 void decode_expert_map(const struct decode *s, uint32_t *used, int8_t *where);
-/* What each device that holds layers keeps of their routed experts now, and how much that served. Returns the number of devices. */
+/* Reports the routed experts that each device with layers holds now, and how often it computed them. Returns the number of devices. */
 struct decode_expert_device {
     int rank, layers, resident_layers, cached; /* layers with experts; of these with all experts on the device; experts in its pool */
     uint64_t resident_bytes, cached_bytes;

@@ -6,6 +6,7 @@
 #include "engine/base/mem.h"
 #include "engine/exec/cpu_layer.h"
 #include "engine/exec/decode_internal.h"
+#include "engine/exec/stream/ring.h"
 #include "engine/experts/expert_pool.h"
 #include "engine/placement/layer_assign.h"
 
@@ -40,8 +41,8 @@ size_t decode_least_reserve_bytes(const struct decode *s, struct gpu *g, int n_l
 }
 /* What a prompt of some hundred tokens can use well: rows of activations, and a ring if experts are uploaded. */
 static size_t prompt_bytes(const struct decode *s, struct gpu *g) {
-    enum { ROWS = 512, RING = 32 };
-    const size_t want = work_bytes(s->c, ROWS) / 2 * 3 + RING * expert_pool_slot_bytes(s->m, -1), most = gpu_info(g)->mem / 8;
+    enum { ROWS = 512 };
+    const size_t want = work_bytes(s->c, ROWS) / 2 * 3 + RING_GOOD_SLOTS * expert_pool_slot_bytes(s->m, -1), most = gpu_info(g)->mem / 8;
     return want < most ? want : most;
 }
 

@@ -50,16 +50,16 @@ static void push(struct grammar *g, struct pending *p, expr_id x) {
     else p->v[p->n++] = x;
 }
 
-static void add_sequence(struct grammar *g, struct queue *q, struct pending *todo, uint32_t *single, expr_id from) {
-    const size_t base = todo->n;
-    for (push(g, todo, from); todo->n > base && !g->failed;) {
-        const expr_id x = todo->v[--todo->n];
+static void add_sequence(struct grammar *g, struct queue *q, struct pending *stack, uint32_t *single, expr_id from) {
+    const size_t base = stack->n;
+    for (push(g, stack, from); stack->n > base && !g->failed;) {
+        const expr_id x = stack->v[--stack->n];
         const struct expr p = g->exprs[x];
         switch ((enum expr_kind)p.kind) {
         case EXPR_CONSTANT: break; /* EMPTY */
         case EXPR_SEQ:
-            push(g, todo, p.b);
-            push(g, todo, p.a);
+            push(g, stack, p.b);
+            push(g, stack, p.a);
             break;
         case EXPR_LITERAL:
             for (uint32_t i = 0; i < p.b; i++) {
@@ -80,24 +80,24 @@ static void add_sequence(struct grammar *g, struct queue *q, struct pending *tod
 }
 
 static void add_alternatives(struct grammar *g, struct queue *q, uint32_t rule, uint32_t *single) {
-    struct pending todo = {0};
+    struct pending stack = {0};
     expr_id x = q->v[rule];
     g->rules[rule].first_alt = (uint32_t)g->n_alts;
     if (g->exprs[x].kind == EXPR_RULE) x = g->exprs[x].a;
-    for (push(g, &todo, x); todo.n && !g->failed;) {
-        const expr_id y = todo.v[--todo.n];
+    for (push(g, &stack, x); stack.n && !g->failed;) {
+        const expr_id y = stack.v[--stack.n];
         if (y == EXPR_NEVER) continue;
         if (g->exprs[y].kind == EXPR_ALT) {
-            push(g, &todo, g->exprs[y].b);
-            push(g, &todo, g->exprs[y].a);
+            push(g, &stack, g->exprs[y].b);
+            push(g, &stack, g->exprs[y].a);
             continue;
         }
         if (mem_grow(&g->alts, &g->cap_alts, g->n_alts + 1, sizeof *g->alts)) g->failed = ERR_MEMORY;
         else g->alts[g->n_alts++] = (uint32_t)g->n_elems;
-        add_sequence(g, q, &todo, single, y);
+        add_sequence(g, q, &stack, single, y);
     }
     g->rules[rule].n_alts = (uint32_t)g->n_alts - g->rules[rule].first_alt;
-    mem_free(todo.v);
+    mem_free(stack.v);
 }
 
 /* ---- properties ---- */

@@ -328,14 +328,14 @@ int lang_product(struct arena *a, const struct lang *x, const struct lang *y, bo
 
 bool lang_is_empty(const struct lang *l, struct arena *a) {
     uint8_t *seen = arena_calloc(a, l->n_states + 1, 1);
-    uint32_t *todo = arena_alloc(a, (l->n_states + 1) * sizeof *todo), n = 0;
-    if (!seen || !todo) return false;
-    for (todo[n++] = 0, seen[0] = 1; n;) {
-        const struct lang_state *s = &l->states[todo[--n]];
+    uint32_t *stack = arena_alloc(a, (l->n_states + 1) * sizeof *stack), n = 0;
+    if (!seen || !stack) return false;
+    for (stack[n++] = 0, seen[0] = 1; n;) {
+        const struct lang_state *s = &l->states[stack[--n]];
         if (s->accepts) return false;
         for (uint32_t k = 0; k < s->n; k++) {
             const uint32_t to = l->edges[s->first + k].target;
-            if (!seen[to]) seen[to] = 1, todo[n++] = to;
+            if (!seen[to]) seen[to] = 1, stack[n++] = to;
         }
     }
     return true;

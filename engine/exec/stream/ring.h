@@ -13,6 +13,7 @@ struct ring_slot {
     struct layer layer;              /* views with device pointers: of a dense module, its part of the layer */
     struct expert expert;            /* of an expert */
 };
+enum { RING_GOOD_SLOTS = 32 }; /* experts in the ring of a prefill that has memory to spare */
 struct ring {
     struct ring_slot *slots;
     int n;

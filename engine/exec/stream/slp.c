@@ -148,9 +148,8 @@ static size_t rank_bytes(const struct slp_job *j, int slots) {
 }
 size_t slp_min_bytes(const struct slp_job *j) { return rank_bytes(j, -1); }
 size_t slp_good_bytes(const struct slp_job *j, bool has_ring) {
-    enum { RING = 32 };
     const int n = (j->w->config.n_experts + j->ranks - 1) / j->ranks;
-    return rank_bytes(j, !has_ring ? 0 : n < RING ? n : RING);
+    return rank_bytes(j, !has_ring ? 0 : n < RING_GOOD_SLOTS ? n : RING_GOOD_SLOTS);
 }
 
 static int make_plan(struct slp_rank *r, struct error *e) {
