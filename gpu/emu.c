@@ -312,16 +312,17 @@ static void emu_close(struct gpu *base) {
     mem_free(g);
 }
 
-/* An RTX 5090 as in the paper's node, at achieved rates: linear operations in FP8 at 0.8 of 419 TFLOP/s, attention
- * in BF16 at 0.7 of 209, memory at 0.85 of 1.79 TB/s, the bus at 57 GB/s. */
+/* An RTX 5090 as in the paper's node, at achieved rates: products in BF16 at 0.7 of 209 TFLOP/s (with math=fp8 linear operations at 0.8 of
+ * 419), memory at 0.85 of 1.79 TB/s, the bus at 57 GB/s. */
 static void virtual_defaults(struct gpu_spec *s) {
     if (!s->mem) s->mem = (size_t)32 << 30;
     if (!s->h2d) s->h2d = 57e9;
     if (!s->d2h) s->d2h = s->h2d;
-    if (!s->flops) s->flops = 335e12;
+    if (!s->flops) s->flops = s->math == GPU_MATH_FP8 ? 335e12 : 147e12;
     if (!s->attn) s->attn = 147e12;
     if (!s->bw) s->bw = 1.52e12;
     if (!s->launch) s->launch = 4e-6;
+    if (!s->link_latency) s->link_latency = 8e-6;
 }
 
 static int emu_open(struct gpu **out, const struct gpu_spec *spec, int rank, struct error *e) {
@@ -337,7 +338,7 @@ static int emu_open(struct gpu **out, const struct gpu_spec *spec, int rank, str
         g->rates.bw_rows = spec->bw_rows, g->rates.flops_rows = spec->flops_rows, g->rates.attn_bw = spec->attn_bw, g->rates.linear_bw = spec->linear_bw,
         g->rates.flops_few_rows = spec->flops_few_rows, g->rates.attn_rows = spec->attn_rows, g->rates.has_serial_activations = g->is_cpu,
         g->rates.n_selected = spec->n_selected, g->rates.disk_bw = g->is_cpu ? spec->disk_bw : 0, g->rates.disk_share_few_rows = spec->disk_share_few_rows,
-        g->rates.disk_share = spec->disk_share;
+        g->rates.disk_share = spec->disk_share, g->rates.bw_share = spec->bw_share;
     for (int i = 0; i < 2 && spec->is_virtual; i++) g->rates.linear_flops[i] = spec->linear_flops[i];
     for (int i = 0; i < GPU_OP_KINDS && spec->is_virtual; i++) g->rates.launch_by_kind[i] = spec->launch_by_kind[i];
     g->is_throttled = !spec->is_virtual && (g->spec.flops > 0 || g->spec.attn > 0 || g->spec.bw > 0 || g->spec.launch > 0);

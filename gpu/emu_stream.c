@@ -55,7 +55,8 @@ static double reserve_link(struct emu_stream *s, enum emu_link_dir way, double r
         double idle = now > l->bulk_free_s ? now - l->bulk_free_s : 0, debt = -l->debt_paid_s;
         for (int i = 0; i < EMU_LINK_STREAMS; i++) debt += s->link_usage.taken_s[way][i];
         if (debt > 0) l->debt_paid_s += debt;
-        end = (idle > 0 ? now : l->bulk_free_s) + d + (debt > idle ? debt - idle : 0);
+        const double latency = idle > 0 ? s->g->spec.link_latency : 0; /* copies that follow one another hide it */
+        end = (idle > 0 ? now : l->bulk_free_s) + latency + d + (debt > idle ? debt - idle : 0);
         l->bulk_free_s = end;
     } else {
         now = begin_time(s, at, now);
@@ -197,6 +198,13 @@ static void add_op_stats(struct emu *g, enum op_code code, double cost, double t
     pthread_mutex_unlock(&g->lock);
 }
 
+static void count_bytes(struct emu *g, const struct emu_cmd *c) {
+    const struct op_cost_work w = op_cost_work(c->code, &c->args, g->rates.n_selected);
+    pthread_mutex_lock(&g->lock);
+    g->stats.bytes += w.bytes + w.shared.bytes;
+    pthread_mutex_unlock(&g->lock);
+}
+
 static void run_op(struct emu_stream *s, const struct emu_cmd *called) {
     struct emu *g = s->g;
     struct emu_cmd with = {.code = called->code}, *c = &with;
@@ -211,6 +219,7 @@ static void run_op(struct emu_stream *s, const struct emu_cmd *called) {
     if (g->spec.is_virtual) {
         s->clock_s += cost;
         add_op_stats(g, c->code, cost, cost, by);
+        if (g->is_cpu) count_bytes(g, c);
         return;
     }
     struct error e = {0};

@@ -73,7 +73,8 @@ static void run_wait(struct emu_stream *s, struct emu_timeline *n, uint32_t valu
     pthread_mutex_lock(&n->lock);
     for (uint64_t i = n->n_signals > EMU_TIMELINE_SIGNALS ? n->n_signals - EMU_TIMELINE_SIGNALS : 0; i < n->n_signals; i++) /* the first sufficient one */
         if ((int32_t)(n->signals[i % EMU_TIMELINE_SIGNALS].value - value) >= 0) {
-            if (n->signals[i % EMU_TIMELINE_SIGNALS].time > s->clock_s) s->clock_s = n->signals[i % EMU_TIMELINE_SIGNALS].time;
+            const double seen_s = n->signals[i % EMU_TIMELINE_SIGNALS].time + (n->writer == s->g ? 0 : s->g->spec.signal);
+            if (seen_s > s->clock_s) s->clock_s = seen_s;
             if (n->writer == s->g) emu_link_usage_merge(&s->link_usage, &n->signals[i % EMU_TIMELINE_SIGNALS].told);
             break;
         }

@@ -231,6 +231,7 @@ double op_cost_seconds(const struct op_cost_rates *m, enum op_code code, const u
     double mem = seconds_at(w.bytes, bw) + seconds_at(w.shared.bytes, rate_at(reads, w.shared.rows, m->bw));
     double apart = m->has_serial_activations && w.activation_bytes > CACHED_BYTES ? seconds_at(w.activation_bytes, m->bw) : 0, disk = disk_seconds(m, &w);
     if (apart > 0) mem -= seconds_at(w.activation_bytes, bw);
+    if (m->bw_share) mem /= *m->bw_share, apart /= *m->bw_share;
     if (by) *by = disk > fmax(t, mem) + apart ? OP_COST_BY_DISK : mem > t ? OP_COST_BY_MEMORY : OP_COST_BY_ARITHMETIC;
     return (m->launch_by_kind[kind] > 0 ? m->launch_by_kind[kind] : m->launch) + fmax(fmax(t, mem) + apart, disk);
 }

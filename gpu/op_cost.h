@@ -17,8 +17,9 @@ struct op_cost_rates {                               /* achieved rates, not peak
     struct gpu_curve attn_rows;                      /* if it has points, replaces attn, by rows */
     double attn_bw;                                  /* bytes/s at which attention reads keys and values; 0: bw */
     double n_selected;                               /* distinct experts selected by the rows of a call; 0: assume uniform routing */
-    double disk_bw, disk_share_few_rows, disk_share; /* as in gpu_spec */
-    bool has_serial_activations;                     /* CPU: activations that exceed the caches move at bw and do not overlap with arithmetic */
+    double disk_bw, disk_share_few_rows, disk_share; /* as in gpu_spec, like the next */
+    const double *bw_share;
+    bool has_serial_activations; /* CPU: activations that exceed the caches move at bw and do not overlap with arithmetic */
 };
 struct op_cost_work {                    /* work of one operation */
     double flops, attn_flops;            /* linear; attention */

@@ -85,7 +85,7 @@ static int parse_option(struct gpu_spec *s, struct option_text key, struct optio
     if (text_equals(key, "chunk") && v.text) return parse_integer(v, 1, 1 << 20, &n) ? -1 : (s->slp_chunk_rows = (int)n, 0);
     static const char *const maths[] = {"bf16", "f32", "fp8"}, *const gemms[] = {"auto", "own", "cublas"}, *const ways[] = {"auto", "layers", "tensor"};
     for (int i = 0; i < 3 && v.text; i++) {
-        if (text_equals(key, "math") && text_equals(v, maths[i])) return s->is_emulated && i == GPU_MATH_FP8 ? -1 : (s->math = (enum gpu_math)i, 0);
+        if (text_equals(key, "math") && text_equals(v, maths[i])) return s->math = (enum gpu_math)i, 0;
         if (text_equals(key, "parallel") && text_equals(v, ways[i])) return s->parallel = (enum gpu_parallel)i, 0;
         if (!s->is_emulated && text_equals(key, "gemm") && text_equals(v, gemms[i])) return s->gemm = (enum gpu_gemm)i, 0;
     }
@@ -139,6 +139,7 @@ int gpu_spec_parse(struct gpu_spec *s, const char *list, struct error *e) {
         if (!end) break;
         p = end + 1;
     }
+    if (s->is_emulated && !s->is_virtual && s->math == GPU_MATH_FP8) return error_set(e, ERR_USAGE, "--gpus %s: emulated devices compute in bf16 or f32", list);
     if (s->fail && s->fail_rank >= s->n) return error_set(e, ERR_USAGE, "--gpus %s: rank %d of fail= does not exist", list, s->fail_rank);
     return 0;
 }

@@ -68,7 +68,10 @@ struct gpu_spec {
      * bytes/s, overlapped with work on the others; disk_share is the share when all experts are selected. GPU: copies of non-urgent streams
      * run at disk_bw where that is below h2d (uploads of weights). 0: everything is in memory. */
     double disk_bw, disk_share_few_rows, disk_share;
-    int threads, level;                 /* emu: threads per stream; enum cpu_level + 1, 0: the best */
+    const double *bw_share; /* virtual: share of every bandwidth but disk and links that is left, read at each operation; borrowed; NULL: 1 */
+    double link_latency;    /* virtual: seconds until a bulk copy over an idle link begins to move bytes */
+    double signal;          /* virtual: seconds from another device's signal until a stream here sees it, including the small copies of a hand-off */
+    int threads, level;     /* emu: threads per stream; enum cpu_level + 1, 0: the best */
     int slp_ring_slots, slp_chunk_rows; /* SLP's ring slots and rows per chunk, for tests; 0: automatic */
     bool all_to_all;                    /* emu: standard expert parallelism instead of SmallEP, for comparison */
     enum gpu_fault fail;

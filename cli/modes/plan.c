@@ -72,7 +72,7 @@ static void put_memory(struct plan_view *v, const struct json *fits) {
 }
 
 static void put_fits(struct plan_view *v, const struct json *fits) {
-    char a[32], b[32], c[32], line[600], why[300];
+    char a[32], b[32], c[32], line[900], why[660];
     const struct json *host = json_get(fits, "host"), *cards = json_get(fits, "cards");
     double need = json_num(json_get(host, "bytes"), 0), have = json_num(json_get(host, "have"), 0);
     put_heading(v, "What fits where");
@@ -289,6 +289,14 @@ static void put_best_upgrade(struct buf *line, const struct json *rows) {
             sessions_rate(find_row(json_get(best, "decode"), "sessions", 1), "tpot_ms", a, sizeof a));
 }
 
+/* How good such predictions were. */
+static void put_error(struct buf *line, const struct json *error) {
+    const double decode = json_num(json_get(error, "decode"), 0), prefill = json_num(json_get(error, "prefill"), 0);
+    if (decode > 0)
+        buf_fmt(line, " Published figures that the model was not fitted to differ from it by up to %.0f %% (answers) and %.0f %% (prompts).", decode * 100,
+                prefill * 100);
+}
+
 /* Says whether memory holds the weights, and what would fit if not. A tenth of memory is left to the KV cache and other programs. */
 static void put_headroom(struct buf *line, const struct json *fits) {
     const struct json *host = json_get(fits, "host");
@@ -323,6 +331,7 @@ static void put_verdict(struct plan_view *v, const struct json *root) {
     put_headroom(&line, json_get(root, "fits"));
     if (json_num(json_get(batch, "tokens_per_s"), 0) > 0) buf_fmt(&line, " Many prompts together run at %s tok/s.", json_rate(batch, a, sizeof a));
     put_best_upgrade(&line, json_get(root, "more"));
+    put_error(&line, json_get(root, "error"));
     if (!line.failed && line.data) put_paragraph(v, line.data + (*line.data == ' '));
     buf_free(&line);
 }

@@ -43,6 +43,7 @@ static bool datasheet_key(struct machine_datasheet *b, int i, struct key *k) {
                                {"pcie", WORD, b->pcie, sizeof b->pcie},
                                {"card.memory", NUMBER, &b->card_memory, 0},
                                {"card.bandwidth", NUMBER, &b->card_bw, 0},
+                               {"card.math", WORD, b->card_math, sizeof b->card_math},
                                {"card.fp8", NUMBER, &b->card_fp8, 0},
                                {"card.bf16", NUMBER, &b->card_bf16, 0}};
     return i < (int)(sizeof keys / sizeof *keys) ? *k = keys[i], true : false;

@@ -149,12 +149,20 @@ const struct cost_curve *cost_rate_few_rows(const struct cost_domain *d, enum co
     return cost_rate(d, COST_FFN, f);
 }
 
-/* taken: bytes/s of host memory used by other readers. The CPU keeps its usual share of the remaining bandwidth. */
+static const double CPU_LEAST = 0.125; /* uploads take at most the rest of host memory's bandwidth */
+/* The CPU keeps its usual share of the remaining bandwidth. */
+double cost_cpu_share(const struct cost_machine *m, double taken) { return taken > 0 && m->dram_bw > 0 ? max_of(1 - taken / m->dram_bw, CPU_LEAST) : 1; }
+double cost_upload_rate(const struct cost_machine *m, int ranks) {
+    double sum = 0;
+    for (int d = 1; d <= ranks && d <= m->n_devices; d++) sum += m->domain[d].link[COST_H2D].rate;
+    return m->dram_bw > 0 ? min_of(sum, (1 - CPU_LEAST) * m->dram_bw) : sum;
+}
+/* taken: bytes/s of host memory used by other readers. */
 static double item_time(const struct cost_machine *m, int domain, const struct cost_item *p, double taken) {
     const struct cost_domain *d = &m->domain[domain];
     double bw = cost_at(&d->bw[p->kind], p->rows);
     if (!domain && m->spread_bw_share > 0 && p->kind <= COST_LINEAR) bw *= m->spread_bw_share;
-    if (d->class == COST_CPU && taken > 0 && m->dram_bw > 0) bw *= max_of(1 - taken / m->dram_bw, 0.125);
+    if (d->class == COST_CPU) bw *= cost_cpu_share(m, taken);
     const struct cost_curve *rate =
         p->kind == COST_FFN && max_of(p->rows, p->call_rows) <= BATCH_INVARIANT_ROWS ? cost_rate_few_rows(d, p->format) : cost_rate(d, p->kind, p->format);
     double read = p->bytes > 0 ? p->bytes / bw : 0, work = p->flops > 0 ? p->flops / cost_at(rate, p->rows) : 0;
@@ -361,7 +369,7 @@ static struct layer_time layer_time(const struct cost_machine *m, const struct c
 double cost_decode(const struct cost_machine *m, const struct cost_model *q, const struct cost_decode *s) {
     bool dual = s->mode == DECODE_DUAL && s->first_rows > 0 && s->first_rows < s->rows, devices = s->mode != DECODE_CPU && s->device < m->n_devices;
     int on = devices ? s->n_device_layers : 0, part[2] = {dual ? s->first_rows : s->rows, dual ? s->rows - s->first_rows : 0};
-    double taken = s->beside_prefill && m->n_devices ? m->domain[1].link[COST_H2D].rate : 0, sum = 0;
+    double taken = s->beside_prefill ? cost_upload_rate(m, 1) : 0, sum = 0;
     if (s->rows < 1) return 0;
     const int dense_there = on < q->dense_layers ? on : q->dense_layers, moe = q->layers - q->dense_layers, moe_there = on - dense_there,
               whole = devices ? (s->n_expert_layers < moe_there ? s->n_expert_layers : moe_there) : 0;
@@ -448,7 +456,8 @@ static double prefill_stream_time(const struct cost_machine *m, const struct cos
     double disk = m->disk_bw > 0 ? streamed * loaded * q->expert_bytes * m->disk_share / m->disk_bw : 0; /* shared by all ranks */
     double alloc =
         m->domain[1].alloc > 0 ? min_of(q->n_experts / s * q->expert_bytes, m->domain[1].memory) / m->domain[1].alloc : 0; /* allocation of the ring */
-    return first + alloc + max_of(max_of(cost_transfer(m, 1, COST_H2D, bytes), compute), disk) + cost_head(m, 0, q, 1);
+    const double host = s * bytes / cost_upload_rate(m, ranks); /* the links of all ranks read the same memory */
+    return first + alloc + max_of(max_of(max_of(cost_transfer(m, 1, COST_H2D, bytes), host), compute), disk) + cost_head(m, 0, q, 1);
 }
 
 /* n rows through all layers with split experts. The number of experts sent over the (identical) devices' links minimizes the longest of link, device and
@@ -457,7 +466,9 @@ static double blend_batch_time(const struct cost_machine *m, const struct cost_m
     double chosen = cost_distinct(q, n + p->n_decoding), rows = chosen > 0 ? (n + p->n_decoding) * q->topk / chosen : 0, moe = q->layers - q->dense_layers;
     double half = attention_blocks_time(m, 1, q, n, pos, m->gpu_chunk_rows > 0 ? m->gpu_chunk_rows : p->n), hand = hand_off_time(m, 1, q, n),
            shared = cost_shared(m, 1, q, n);
-    double here = cost_expert(m, 0, q, rows, n), there = cost_expert(m, 1, q, rows, n), move = cost_transfer(m, 1, COST_H2D, q->expert_bytes);
+    const double taken = cost_upload_rate(m, p->ranks > 1 ? p->ranks : 1), here_alone = cost_expert(m, 0, q, rows, n),
+                 here_beside = expert_time(m, 0, q, rows, n, taken);
+    double there = cost_expert(m, 1, q, rows, n), move = cost_transfer(m, 1, COST_H2D, q->expert_bytes);
     double ranks = p->ranks > 1 ? p->ranks : 1,
            help = ranks > 1 ? hand + cost_transfer(m, 1, COST_H2D, n * q->row_bytes) : 0; /* rows to the device, the sum back */
     double dense = p->is_resident ? 0 : cost_transfer(m, 1, COST_H2D, q->attn_block_bytes + q->shared_bytes), layer = INFINITY;
@@ -465,7 +476,7 @@ static double blend_batch_time(const struct cost_machine *m, const struct cost_m
     double disk = disk_time(m, q, chosen, chosen);
     for (double x = 0; x < chosen + 1; x++) {
         double moved = min_of(x, chosen), left = chosen - moved, each = ceil(moved / ranks);
-        double cpu = left > 0 ? m->domain[0].latency[COST_FFN] + left * here + hand : 0;
+        double cpu = left > 0 ? m->domain[0].latency[COST_FFN] + left * (moved > 0 ? here_beside : here_alone) + hand : 0;
         double work = moved > 0 ? m->domain[1].latency[COST_FFN] + each * there : 0,
                gpu = half + max_of(max_of(shared + work, moved > 1 ? help + work : 0), cpu);
         layer = min_of(layer, max_of(dense + each * move, gpu));

@@ -104,6 +104,10 @@ const struct cost_curve *cost_rate(const struct cost_domain *d, enum cost_kind k
                                    enum cost_format f); /* the curve of that format, or the nearest substitute: another format, experts for matrices */
 const struct cost_curve *cost_rate_few_rows(const struct cost_domain *d, enum cost_format f); /* experts in a call of at most BATCH_INVARIANT_ROWS rows */
 double cost_time(const struct cost_machine *m, int domain, const struct cost_item *p);
+/* Share of its bandwidth that the CPU keeps while others read `taken` bytes/s of host memory, so that both together stay below dram_bw. */
+double cost_cpu_share(const struct cost_machine *m, double taken);
+/* bytes/s that uploads to the first `ranks` devices take at most: what their links carry, or seven eighths of host memory. */
+double cost_upload_rate(const struct cost_machine *m, int ranks);
 double cost_transfer(const struct cost_machine *m, int domain, enum cost_link way, double bytes); /* INFINITY without a link */
 
 /* Rows of one attention block: (query, key) pairs and cached positions that are read. */
@@ -178,7 +182,8 @@ void cost_table_fill(struct cost_table *t, const struct cost_machine *m, int dom
 double cost_table_at(const struct cost_table *t, int rows);
 
 /* --- Presets --- */
-/* "paper-a-1", "paper-a-2", "paper-b-t4", "paper-b-2t4", "paper-b-4t4", "paper-b-l4", "paper-c", "paper-d". False: unknown name. */
+/* "paper-a-1", "paper-a-2" (both also with "-fp8": math=fp8), "paper-b-t4", "paper-b-2t4", "paper-b-4t4", "paper-b-l4", "paper-c", "paper-d". False: unknown
+ * name. */
 bool cost_preset(struct cost_machine *m, const char *name);
 const char *cost_preset_name(int i); /* NULL past the last */
 /* An uncalibrated machine: threads at a level (0 scalar .. 3 amx), devices with these link rates (0: typical ones). */

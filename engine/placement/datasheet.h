@@ -8,6 +8,7 @@ struct machine_datasheet {
     double ddr;                      /* MT/s of a 64-bit channel */
     double memory;                   /* bytes of all sockets; 0: unknown, no limit */
     char isa[16], card[48], pcie[16];
+    char card_math[8];                                /* "fp8": products with 8-bit weights run in FP8; otherwise, as by default, in BF16 */
     double cards;                                     /* identical cards; 0 without a card: none */
     double card_memory, card_bw, card_fp8, card_bf16; /* vendor figures; 0: looked up by the card's name */
 };

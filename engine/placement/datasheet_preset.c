@@ -1,4 +1,5 @@
-/* Machines that people own, by data sheet, each with an NVMe disk. A name may end in a card: desktop-ddr5-64+rtx4090, epyc-9004-12ch+2xrtx5090. */
+/* Machines that people own, by data sheet, each with an NVMe disk. A name may end in a card, and the card in its math:
+ * desktop-ddr5-64+rtx4090, epyc-9004-12ch+2xrtx5090, desktop-ddr5-96+rtx5090,math=fp8. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -33,9 +34,12 @@ static const struct preset {
 
 const char *datasheet_preset_name(int i) { return i >= 0 && i < (int)(sizeof presets / sizeof *presets) && !presets[i].why_not ? presets[i].name : NULL; }
 
-/* Reads [N x]CARD after the +. */
-static bool read_card(struct machine_datasheet *d, const char *text, char *why, size_t cap) {
-    char *end;
+/* Reads [N x]CARD[,math=fp8] after the +. */
+static bool read_card(struct machine_datasheet *d, const char *whole, char *why, size_t cap) {
+    char text[64], *end;
+    snprintf(text, sizeof text, "%s", whole);
+    char *const option = strchr(text, ',');
+    if (option && !strcmp(option, ",math=fp8")) *option = 0, strcpy(d->card_math, "fp8");
     const long n = strtol(text, &end, 10);
     const bool is_counted = end > text && *end == 'x';
     const char *const card = datasheet_find_card(is_counted ? end + 1 : text);

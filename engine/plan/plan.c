@@ -37,7 +37,7 @@ struct machine_choice {
     struct policy_machine policy;
     int n_resident_layers;   /* layers */
     const char *why_unpaged; /* why the model cannot be paged; NULL: it can be */
-    char why[256];
+    char why[640];           /* as decode_placement_why */
 };
 static double weight_bytes(const struct weights *w) { return (double)w->bytes_routed + (double)w->bytes_dense + (double)w->bytes_embed; }
 static double parameter_count(const struct config *c) {
@@ -407,7 +407,7 @@ int plan_write(const struct cost_machine *cost, const struct weights *w, const c
     json_quote(out, cost->name, strlen(cost->name));
     buf_str(out, ",\"model\":");
     json_quote(out, title, strlen(title));
-    buf_str(out, ",");
+    buf_fmt(out, ",\"error\":{\"decode\":%g,\"prefill\":%g},", PLAN_DECODE_ERROR / 100.0, PLAN_PREFILL_ERROR / 100.0);
     json_fits(out, &p->machine[0], w, kv, &p->choice[0]);
     json_prefill(out, p);
     if (fits) json_decode(out, p), json_batch(out, p), json_upgrades(out, p);

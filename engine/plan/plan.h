@@ -7,8 +7,12 @@
 #include "engine/placement/cost.h"
 #include "engine/weights/weights.h"
 
+/* How far tokens/s of published figures that no constant was fitted to were off, at most, in percent (test/bench/foresight.md). */
+enum { PLAN_DECODE_ERROR = 9, PLAN_PREFILL_ERROR = 25 };
+
 /* Weights that exceed memory are read from the machine's disk if its speed is known and all but routed experts fit.
- * Appends {"basis": "modelled, not measured", "machine": .., "model": title, "fits": .., "prefill": .., "decode": .., "batch": .., "more": ..}. progress: NULL,
- * or called on the caller's thread with the share of finished runs; non-zero cancels. ERR_MEMORY, ERR_CANCELLED, ERR_RUNTIME. */
+ * Appends {"basis": "modelled, not measured", "machine": .., "model": title, "error": {"decode": .., "prefill": ..}, "fits": .., "prefill": .., "decode": ..,
+ * "batch": .., "more": ..}. progress: NULL, or called on the caller's thread with the share of finished runs; non-zero cancels. ERR_MEMORY, ERR_CANCELLED,
+ * ERR_RUNTIME. */
 int plan_write(const struct cost_machine *cost, const struct weights *w, const char *title, enum dtype kv, int (*progress)(void *ctx, double share), void *ctx,
                struct buf *out, struct error *e);

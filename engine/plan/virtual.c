@@ -28,6 +28,7 @@ struct virtual {
     double n_chosen; /* from the options, as are shares and parallel */
     const float *expert_shares;
     enum gpu_parallel parallel;
+    double cpu_share; /* of host memory bandwidth that uploads leave to the CPU */
 };
 
 /* --- The cost model's machine as devices in virtual time --------------------------------------------------------------------- */
@@ -41,7 +42,7 @@ static struct gpu_curve to_gpu_curve(const struct cost_curve *from) {
 static double finite_or(double x, double none) { return isfinite(x) ? x : none; }
 
 /* Fills the rates that CPU and devices have in common. */
-static void fill_rates(struct gpu_spec *s, const struct cost_domain *d, const struct cost_model *q) {
+static void fill_rates(struct gpu_spec *s, const struct cost_domain *d, const struct cost_model *q, double hand_off_s) {
     static const enum gpu_op_kind of_kind[COST_KINDS] = {
         [COST_FFN] = GPU_OP_EXPERTS, [COST_LINEAR] = GPU_OP_LINEAR, [COST_ATTENTION] = GPU_OP_ATTENTION, [COST_ELEM] = GPU_OP_ELEM};
     static const double no_limit = 1e30;
@@ -58,8 +59,14 @@ static void fill_rates(struct gpu_spec *s, const struct cost_domain *d, const st
     s->linear_flops[0] = to_gpu_curve(cost_rate(d, COST_LINEAR, q->dense > COST_8BIT ? q->dense : COST_8BIT));
     s->linear_flops[1] = to_gpu_curve(cost_rate(d, COST_LINEAR, COST_16BIT));
     s->flops = finite_or(cost_at(cost_rate(d, COST_FFN, q->experts), 1), no_limit);
+    s->link_latency = d->link[COST_H2D].latency, s->signal = hand_off_s;
     s->launch = d->latency[COST_ELEM] > 0 ? d->latency[COST_ELEM] : 1e-12; /* also the latency of device-local copies */
     for (int k = 0; k < COST_KINDS; k++) s->launch_by_kind[of_kind[k]] = d->latency[k];
+}
+
+static void scale_bandwidth(struct cost_domain *d, double factor) {
+    for (int k = 0; k < COST_KINDS; k++)
+        for (int i = 0; i < d->bw[k].n; i++) d->bw[k].value[i] *= (float)factor;
 }
 
 /* `ranks` devices read from the disk at once and divide its rate. */
@@ -67,12 +74,12 @@ static int open_devices(struct virtual *v, double left_out, int ranks, struct gp
     const struct cost_domain *d = &v->cost.domain[1];
     struct gpu_spec s = {.n = v->cost.n_devices};
     if (!s.n) return 0;
-    fill_rates(&s, d, &v->model);
+    fill_rates(&s, d, &v->model, v->cost.hand_off_s);
     s.n_selected = v->n_chosen, s.expert_shares = v->expert_shares, s.parallel = v->parallel;
     if (v->cost.disk_bw > 0 && v->cost.disk_share > 0) s.disk_bw = v->cost.disk_bw / (v->cost.disk_share * ranks);
     for (int i = 0; i < s.n; i++) s.id[i] = i;
     s.mem = (size_t)(d->memory > left_out ? d->memory - left_out : 1);
-    s.h2d = d->link[COST_H2D].rate, s.d2h = d->link[COST_D2H].rate, s.peer = d->link[COST_PEER].rate;
+    s.h2d = fmin(d->link[COST_H2D].rate, cost_upload_rate(&v->cost, s.n) / s.n), s.d2h = d->link[COST_D2H].rate, s.peer = d->link[COST_PEER].rate;
     s.nopeer = !(s.peer > 0);
     return gpu_set_open_spec(set, &s, NULL, e);
 }
@@ -102,10 +109,10 @@ int virtual_open(struct virtual **out, const struct virtual_options *o, struct e
     if (o->max_layers > 0 && o->max_layers < c->n_layers) v->w.config.n_layers = o->max_layers;
     v->kv = o->kv;
     cost_model_of(&v->model, &v->w.config, weights_dense_dtype(o->w), weights_ffn_dtype(o->w), o->kv);
-    for (int k = 0; k < COST_KINDS && o->stream_rate > 0 && v->cost.dram_bw > 0; k++)
-        for (int i = 0; i < v->cost.domain[0].bw[k].n; i++) v->cost.domain[0].bw[k].value[i] *= (float)fmax(1 - o->stream_rate / v->cost.dram_bw, 0.125);
+    scale_bandwidth(&v->cost.domain[0], cost_cpu_share(&v->cost, o->stream_rate));
     v->spec = (struct gpu_spec){.n = 1, .has_cpu_rank = true};
-    fill_rates(&v->spec, &v->cost.domain[0], &v->model);
+    v->cpu_share = 1, v->spec.bw_share = &v->cpu_share;
+    fill_rates(&v->spec, &v->cost.domain[0], &v->model, v->cost.hand_off_s);
     v->spec.n_selected = v->n_chosen = o->n_chosen, v->expert_shares = o->expert_shares, v->parallel = o->parallel;
     v->spec.disk_bw = v->cost.disk_bw, v->spec.disk_share_few_rows = v->cost.disk_share_few_rows, v->spec.disk_share = v->cost.disk_share;
     v->runtime = (struct runtime){.w = &v->w,
@@ -152,7 +159,7 @@ static double virtual_now(struct virtual *v) {
 
 static struct gpu_stats used_diff(struct gpu_stats a, const struct gpu_stats *b) {
     for (int i = 0; i < OP_COUNT; i++) a.op_s[i] -= b->op_s[i];
-    a.arithmetic_s -= b->arithmetic_s, a.memory_s -= b->memory_s, a.h2d_s -= b->h2d_s, a.d2h_s -= b->d2h_s, a.disk_s -= b->disk_s;
+    a.bytes -= b->bytes, a.arithmetic_s -= b->arithmetic_s, a.memory_s -= b->memory_s, a.h2d_s -= b->h2d_s, a.d2h_s -= b->d2h_s, a.disk_s -= b->disk_s;
     return a;
 }
 static double longest_busy(const struct gpu_stats *u) { return fmax(u->arithmetic_s + u->memory_s, fmax(u->h2d_s + u->disk_s, u->d2h_s)); }
@@ -172,8 +179,10 @@ static void record_used(struct virtual *v, struct gpu_set *set, const struct mea
         struct gpu_stats u = used_diff(gpu_stats(set->gpu[i]), &s->gpu[i]);
         if (longest_busy(&u) > longest_busy(&v->used.gpu)) v->used.gpu = u;
     }
-    double *all[] = {&v->used.cpu.arithmetic_s, &v->used.cpu.memory_s, &v->used.gpu.arithmetic_s, &v->used.gpu.memory_s,
-                     &v->used.gpu.h2d_s,        &v->used.gpu.d2h_s,    &v->used.cpu.disk_s,       &v->used.gpu.disk_s};
+    v->used.host_bytes = v->used.cpu.bytes;
+    for (int i = 0; set && i < set->n; i++) v->used.host_bytes += used_diff(gpu_stats(set->gpu[i]), &s->gpu[i]).h2d_s * gpu_info(set->gpu[i])->h2d;
+    double *all[] = {&v->used.host_bytes, &v->used.cpu.arithmetic_s, &v->used.cpu.memory_s, &v->used.gpu.arithmetic_s, &v->used.gpu.memory_s,
+                     &v->used.gpu.h2d_s,  &v->used.gpu.d2h_s,        &v->used.cpu.disk_s,   &v->used.gpu.disk_s};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) *all[i] /= parts;
     for (int i = 0; i < OP_COUNT; i++) v->used.cpu.op_s[i] /= parts, v->used.gpu.op_s[i] /= parts;
 }
@@ -318,7 +327,9 @@ static int prefill_streamed(struct virtual *v, const struct prefill_job *j, enum
     return stream_everything(v, j, ranks, seconds, e);
 }
 
-static int prefill_blended(struct virtual *v, struct prefill_job *j, double *seconds, struct error *e) {
+/* Host memory serves the CPU and the uploads: with `busy` of the time spent on uploads, the CPU gets what they leave. */
+static int prefill_blended(struct virtual *v, struct prefill_job *j, double busy, double *seconds, struct error *e) {
+    const struct cost_domain whole = v->cost.domain[0];
     struct decode_devices d;
     int rc = open_decode_devices(v, j->n, &d, e);
     if (!rc && !decode_can_blend(v->runtime.decode))
@@ -326,16 +337,32 @@ static int prefill_blended(struct virtual *v, struct prefill_job *j, double *sec
     if (!rc) {
         prefill_make_room(&v->runtime, PREFILL_BLEND, j); /* as the engine does */
         struct measurement s = begin_measurement(v);
+        v->cpu_share = cost_cpu_share(&v->cost, busy * cost_upload_rate(&v->cost, v->cost.n_devices));
+        scale_bandwidth(&v->cost.domain[0], v->cpu_share); /* for the split */
         rc = run_driver(v, &prefill_mode_blend, j, e);
+        v->cost.domain[0] = whole;
         decode_reclaim(v->runtime.decode);
         double disk = 0; /* shared by CPU and device */
         for (int at = 0; at < j->n; at += COST_BLEND_ROWS)
             disk += cost_disk_reads(&v->cost, &v->model, j->n - at < COST_BLEND_ROWS ? j->n - at : COST_BLEND_ROWS);
         *seconds = fmax(virtual_now(v) - s.began_at, disk) + v->cost.prefill_start_s;
         record_used(v, v->runtime.gpus, &s, *seconds, 1);
+        v->cpu_share = 1;
     }
     close_decode_devices(v, &d);
     return rc;
+}
+
+/* First as if uploads never paused, then with the pauses seen: a faster CPU sends no more to the devices, so the estimate stays on the safe side. */
+static int prefill_sharing_memory(struct virtual *v, const struct prefill_job *job, double *seconds, struct error *e) {
+    const double mostly_busy = 0.7;
+    struct prefill_job j = *job;
+    int rc = prefill_blended(v, &j, 1, seconds, e);
+    const double busy = rc ? 1 : v->used.gpu.h2d_s / *seconds;
+    if (busy > mostly_busy) return rc;
+    decode_forget(v->runtime.decode, j.kv);
+    j = *job;
+    return prefill_blended(v, &j, busy, seconds, e);
 }
 
 int virtual_prefill(struct virtual *v, enum exec_mode mode, int n, double *seconds, struct error *e) {
@@ -348,7 +375,7 @@ int virtual_prefill(struct virtual *v, enum exec_mode mode, int n, double *secon
     j.tokens = v->tokens;
     if ((rc = open_virtual_kv(v, &kv, n + 1, e))) return rc;
     struct measurement s = begin_measurement(v);
-    if (mode == PREFILL_BLEND) rc = prefill_blended(v, &j, seconds, e);
+    if (mode == PREFILL_BLEND) rc = prefill_sharing_memory(v, &j, seconds, e);
     else if (mode != PREFILL_CPU) rc = prefill_streamed(v, &j, mode, ranks, seconds, e);
     else if (!(rc = prefill_on_cpu(v, &j, e))) *seconds = virtual_now(v) - s.began_at, record_used(v, NULL, &s, *seconds, 1);
     if (!rc && mode != PREFILL_CPU && v->w.config.n_layers == v->all_layers) *seconds += cost_head(&v->cost, 0, &v->model, 1); /* on the CPU, at the end */

@@ -40,7 +40,7 @@ const char *virtual_why_unpaged(const struct virtual *v); /* NULL: the model can
 int virtual_paged(struct virtual *v, const struct virtual_throughput *q, double *read, double *step, struct error *e);
 /* Busy seconds of the last run, by resource; of several devices the busiest one. */
 struct virtual_used {
-    double seconds;
+    double seconds, host_bytes; /* host_bytes: moved in host memory, by uploads and by the CPU */
     struct gpu_stats cpu, gpu;
 };
 const struct virtual_used *virtual_used(const struct virtual *v);

@@ -3,12 +3,13 @@
  *     step MACHINE MODEL cpu|hybrid|dual SESSIONS KEYS [OPTION ..]      prefill MACHINE MODEL cpu|blend|slp|dslp TOKENS [OPTION ..]
  * MACHINE: a preset or a machine file. MODEL: an architecture by name, or a checkpoint's directory. Options: experts=Q4_K and the like (Q4_K_M:
  * gate and up, with down in Q6_K), dense= likewise (formats of GGUF too), launch=US per operation on a device, gemv=GBPS at which the CPU reads
- * weights, matrices=TFLOPS limit of a device's products, taken=GBPS of host memory used by others, layers=N only the first ones. paged MACHINE MODEL N
+ * weights, matrices=TFLOPS rate of a device's products, handoff=US between a device and the CPU each way, latency=US of a copy over an idle link,
+ * taken=GBPS of host memory used by others, layers=N only the first ones. paged MACHINE MODEL N
  * MICRO PROMPT ANSWER      seconds per token of N prompts at once, reading included; N 0: by the policy search; link=GBPS, one: cards as one with all they
  * have. here DIR ROUNDS [GPUS [THREADS [steps | prompts | short]]] measures this machine and, in each round, decoding and prefill of the checkpoint (or only
  * these), on the CPU or (with devices, emulated ones of given speeds) hybrid and stream-loaded; prints medians and the prediction for the
- * machine as measured in that round, and the same for each operation. check DIR GPUS is a test: one round of both, printed; asserts that the device had the
- * same work in virtual time as in reality. */
+ * machine as measured in that round, and the same for each operation. constants MACHINE prints its numbers. check DIR GPUS is a test: one round of both,
+ * printed; asserts that the device had the same work in virtual time as in reality. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -137,11 +138,14 @@ static int question(int n, char **word) {
             for (int d = 1; d <= m.n_devices; d++)
                 for (int kind = COST_FFN; kind <= COST_LINEAR; kind++)
                     for (int f = 0; f < COST_FORMATS; f++)
-                        for (int at = 0; at < m.domain[d].rate[kind][f].n; at++)
-                            m.domain[d].rate[kind][f].value[at] = fminf(m.domain[d].rate[kind][f].value[at], (float)(atof(value) * 1e12));
+                        for (int at = 0; at < m.domain[d].rate[kind][f].n; at++) m.domain[d].rate[kind][f].value[at] = (float)(atof(value) * 1e12);
         } else if (!strncmp(word[i], "launch=", 7))
             for (int d = 1; d <= m.n_devices; d++)
                 for (int kind = 0; kind < COST_KINDS; kind++) m.domain[d].latency[kind] = atof(value) * 1e-6;
+        else if (!strncmp(word[i], "handoff=", 8)) m.hand_off_s = atof(value) * 1e-6;
+        else if (!strncmp(word[i], "latency=", 8))
+            for (int d = 1; d <= m.n_devices; d++)
+                for (int way = COST_H2D; way <= COST_D2H; way++) m.domain[d].link[way].latency = atof(value) * 1e-6;
         else return fail("no such option");
     }
     struct shape_only shape = {0};
@@ -470,6 +474,18 @@ static int here_words(int n, char **word) {
     return here(&q);
 }
 
+/* A machine's numbers as a machine file, for constants.py. */
+static int constants(const char *name) {
+    static struct cost_machine m;
+    struct error e = {0};
+    struct buf text = {0};
+    int rc = calibrate_read(&m, name, &e);
+    if (!rc) rc = calibrate_write(&m, NULL, &text);
+    if (!rc) fputs(text.data, stdout);
+    buf_free(&text);
+    return rc ? fail(e.text) : 0;
+}
+
 static int check(const char *dir, const char *gpus) {
     struct question q = {.dir = dir, .rounds = 1, .threads = 1, .most = MOST, .steps = true, .prompts = true, .check = true};
     int failed = here(&q);
@@ -480,6 +496,7 @@ static int check(const char *dir, const char *gpus) {
 int main(int argc, char **argv) {
     char line[4096], *word[16];
     if (argc > 3 && !strcmp(argv[1], "check")) return check(argv[2], argv[3]);
+    if (argc > 2 && !strcmp(argv[1], "constants")) return constants(argv[2]);
     if (argc > 1) return !strcmp(argv[1], "here") ? here_words(argc - 1, argv + 1) : question(argc - 1, argv + 1);
     while (fgets(line, sizeof line, stdin)) {
         int n = 0;

@@ -1,7 +1,9 @@
-/* Chats and documents on one machine, by the cost model and the policy: the time to first token and between
- * tokens, served as the engine does (prompts first come, first served, beside one decode batch of all answering sessions), one request at a time, and
- * by chunked prefill (each decode batch includes 256 tokens of the first prompt, experts on the CPU, as hybrid engines do). DeepSeek-V3 on
- * paper A's machine with two cards. No clock and no device: batches and prompts take the time that sched/cost predicts, choices are sched/policy's.
+/* Chats and documents on one machine, by the cost model and the policy: the time to first token and between tokens. Served as the engine does
+ * (prompts first come, first served, beside one decode batch of all answering sessions), one request at a time, and by what other servers do:
+ * chunked prefill (each decode batch takes a chunk of the first prompt along; its experts run on the CPU or are streamed to the cards, whichever is
+ * sooner) and layered prefill (arXiv 2510.08055: each decode batch takes some layers of the whole prompt along, so that weights are read once).
+ * DeepSeek-V3 on paper A's machine with two cards. No clock and no device: batches and prompts take the time that placement/cost predicts, choices
+ * are placement/policy's.
  * usage: trace_virtual [check | table] */
 #include <math.h>
 #include <stdio.h>
@@ -10,9 +12,9 @@
 #include "engine/placement/policy.h"
 #include "virtual_v3.h"
 
-enum { REQUESTS = 400, MOST = 16, CHUNK = 256 };
-enum how { TOGETHER, ONE_AT_A_TIME, CHUNKED, HOWS };
-static const char *const names[] = {"beside each other", "one at a time", "chunked"};
+enum { REQUESTS = 400, MOST = 16, GROUP_TOKENS = 512 }; /* GROUP_TOKENS: a group of layers does the work that all layers do for so many tokens */
+enum how { TOGETHER, ONE_AT_A_TIME, CHUNKED_256, CHUNKED_8192, LAYERED, HOWS };
+static const char *const names[] = {"beside each other", "one at a time", "chunked, 256", "chunked, 8,192", "layered"};
 
 static struct cost_machine cost;
 static struct cost_model shape;
@@ -84,7 +86,14 @@ static double mixed(int n, int pos, int rows, double keys) {
     return shape.layers * half + moe * (sum + (experts > shared ? experts : shared)) + cost_head(&cost, 1, &shape, rows + 1);
 }
 
-/* --- The three ways ----------------------------------------------------------------------------------------------------------------- */
+/* A decode batch, then n tokens of a prompt with streamed weights on all cards. */
+static double streamed(int n, int pos, struct request *const *batch, int rows) {
+    int took;
+    const struct cost_prefill p = {.mode = PREFILL_DSLP, .n = n, .pos = pos, .ranks = cost.n_devices, .n_dense_layers = shape.layers};
+    return cost_prefill(&cost, &shape, &p) + (rows ? step(batch, rows, false, &took) : 0);
+}
+
+/* --- The ways ----------------------------------------------------------------------------------------------------------------- */
 
 struct server {
     double now, last_activity_s; /* last: time of a session's last token; < 0: never */
@@ -149,7 +158,7 @@ static void one_at_a_time(struct server *s) {
     }
 }
 
-static void chunked(struct server *s) {
+static void chunked(struct server *s, int chunk) {
     struct request *reading = NULL;
     int done = 0, took;
     while (s->next < REQUESTS || reading || s->n) {
@@ -163,11 +172,36 @@ static void chunked(struct server *s) {
             answered(s, took);
             continue;
         }
-        int n = reading->prompt - done < CHUNK ? reading->prompt - done : CHUNK, rows = s->n < POLICY_BATCH ? s->n : POLICY_BATCH;
-        s->now += mixed(n, done, rows, rows ? keys_of(s->answering, rows) : 0);
+        int n = reading->prompt - done < chunk ? reading->prompt - done : chunk, rows = s->n < POLICY_BATCH ? s->n : POLICY_BATCH;
+        s->now += fmin(mixed(n, done, rows, rows ? keys_of(s->answering, rows) : 0), streamed(n, done, s->answering, rows));
         done += n;
         if (rows) answered(s, rows);
         if (done == reading->prompt) begins_to_answer(s, reading), reading = NULL;
+    }
+}
+
+static void chunked_256(struct server *s) { chunked(s, 256); }
+static void chunked_8192(struct server *s) { chunked(s, 8192); }
+
+static void layered(struct server *s) {
+    struct request *reading = NULL;
+    double part = 0; /* seconds of a group of layers */
+    int groups = 0, took;
+    while (s->next < REQUESTS || reading || s->n) {
+        if (!reading && s->next < REQUESTS && all[s->next].at <= s->now) {
+            enum exec_mode mode;
+            reading = &all[s->next++];
+            groups = (reading->prompt + GROUP_TOKENS - 1) / GROUP_TOKENS;
+            if (groups > shape.layers) groups = shape.layers;
+            part = prefill(reading, 0, 0, -1, &mode) / groups;
+        }
+        if (!reading && !s->n) {
+            s->now = all[s->next].at;
+            continue;
+        }
+        if (reading) s->now += part, groups--;
+        if (s->n) s->now += step(s->answering, s->n, false, &took), answered(s, took);
+        if (reading && !groups) begins_to_answer(s, reading), reading = NULL;
     }
 }
 
@@ -178,7 +212,7 @@ struct felt {
     double ttft[2][2], tpot[2][2], took; /* [chats, documents][p50, p99] */
 };
 static struct felt run(enum how how) {
-    static void (*const ways[])(struct server *) = {together, one_at_a_time, chunked};
+    static void (*const ways[])(struct server *) = {together, one_at_a_time, chunked_256, chunked_8192, layered};
     struct felt f = {0};
     for (int i = 0; i < REQUESTS; i++) all[i].left = all[i].answer, all[i].first = all[i].end = 0;
     struct server *s = calloc(1, sizeof *s);
@@ -218,10 +252,10 @@ int main(int argc, char **argv) {
                 printf(" %.1f / %.1f s | %.0f / %.0f ms |", f[how].ttft[kind][0], f[how].ttft[kind][1], f[how].tpot[kind][0] * 1e3, f[how].tpot[kind][1] * 1e3);
             printf("\n");
         }
-        bool ok = f[TOGETHER].ttft[0][1] < f[ONE_AT_A_TIME].ttft[0][1] && f[TOGETHER].ttft[1][1] < f[ONE_AT_A_TIME].ttft[1][1] &&
-                  f[TOGETHER].ttft[0][1] < f[CHUNKED].ttft[0][1] && f[TOGETHER].ttft[1][1] < f[CHUNKED].ttft[1][1] &&
-                  f[TOGETHER].tpot[0][1] < f[CHUNKED].tpot[0][1];
-        if (!ok) failed++, printf("FAIL: one every %.0f s: beside each other is not the best\n", every[k]);
+        bool ok = true; /* against each other way: tokens come sooner, or the first one does */
+        for (int how = 0; how < HOWS; how++)
+            ok = ok && (how == TOGETHER || f[TOGETHER].tpot[0][1] < f[how].tpot[0][1] || f[TOGETHER].ttft[0][1] < f[how].ttft[0][1]);
+        if (!ok) failed++, printf("FAIL: one every %.0f s: another way is better for chats in both\n", every[k]);
     }
     shape_only_close(&v3);
     return failed != 0;

@@ -32,6 +32,7 @@ class Plan(driver.Case):
         self.assertEqual((rc, err), (0, ""))
         p = json.loads(out)
         self.assertEqual(p["basis"], "modelled, not measured")
+        self.assertTrue(0 < p["error"]["decode"] <= p["error"]["prefill"] < 0.5)
         self.assertEqual((p["machine"], p["model"]), ("two EPYC 9355, two RTX 5090", "gpt-oss-120b"))
         self.assertTrue(p["fits"]["host"]["fits"])
         self.assertEqual([r["tokens"] for r in p["prefill"]], [512 << i for i in range(9)])

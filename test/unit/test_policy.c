@@ -81,7 +81,7 @@ static void lengths_are_assumed(void **st) {
     assert_int_equal(pick(m, prompt(9000)), PREFILL_CPU);
 }
 
-/* Each row of the table, on paper A's machine with two devices: 0.3 s or less for a few words on the CPU, 3.8 s by a blend on both for
+/* Each row of the table, on paper A's machine with two devices: 0.3 s or less for a few words on the CPU, 3.9 s by a blend on both for
  * 4,096 tokens (11.7 s alone over one link, 6.1 s over both), the links alone from some 6,000 on. */
 static void rows_of_the_table(void **st) {
     struct policy_machine two = machine(2), one = machine(1), none = machine(0);
@@ -94,8 +94,8 @@ static void rows_of_the_table(void **st) {
     assert_int_equal(pick(two, prompt(8192)), PREFILL_DSLP);
     assert_int_equal(pick(two, prompt(50000)), PREFILL_DSLP);
     assert_int_equal(pick(one, prompt(50000)), PREFILL_SLP);  /* one device */
-    assert_int_equal(pick(one, prompt(8192)), PREFILL_BLEND); /* 10.9 s in two batches against 11.9 s */
-    assert_int_equal(pick(one, prompt(16384)), PREFILL_SLP);  /* 23.6 s in four against 12.3 s */
+    assert_int_equal(pick(one, prompt(4096)), PREFILL_BLEND); /* 5.5 s against 11.8 s */
+    assert_int_equal(pick(one, prompt(16384)), PREFILL_SLP);  /* 24.4 s in four batches against 13.0 s */
     in = prompt(50000), in.n_decoding = 1, in.keys = 1000;
     struct policy_prefill_out out = ask(two, in);
     assert_int_equal(out.mode, PREFILL_SLP);
@@ -113,7 +113,7 @@ static void rows_of_the_table(void **st) {
     assert_int_equal(pick(two, prompt(4096)), PREFILL_DSLP);
     two.prefill_mask = 1 << PREFILL_SLP;
     assert_int_equal(pick(two, prompt(2000)), PREFILL_CPU);
-    assert_int_equal(pick(two, prompt(2600)), PREFILL_SLP); /* they meet at 2,304 */
+    assert_int_equal(pick(two, prompt(3200)), PREFILL_SLP); /* they meet between 2,048 and 3,072 */
     /* A cached prefix makes attention longer, not the stream. */
     in = prompt(2200), in.n_cached = 60000;
     assert_int_equal(pick(two, in), PREFILL_SLP);
@@ -333,7 +333,7 @@ static void steps_of_the_table(void **st) {
     out = step(machine(1), sessions(1));
     assert_int_equal(out.mode, DECODE_HYBRID);
     assert_int_equal(out.n_device_layers, 61);
-    assert_true(out.seconds[DECODE_HYBRID] < 38e-3 && out.seconds[DECODE_CPU] > 45e-3);
+    assert_true(out.seconds[DECODE_HYBRID] < 39.5e-3 && out.seconds[DECODE_CPU] > 45e-3);
     assert_true(isinf(out.seconds[DECODE_DUAL]));
     out = step(machine(1), sessions(2));
     assert_int_equal(out.mode, DECODE_DUAL);

@@ -1,0 +1,82 @@
+/* Virtual time keeps to the machine it simulates: host memory, links, hand-offs and the math of the cards. */
+#include "test/unit/unit.h"
+
+#include <math.h>
+#include <stdio.h>
+
+#include "engine/placement/calibrate.h"
+#include "engine/plan/virtual.h"
+#include "test/unit/known.h"
+
+static struct cost_machine machine;
+static struct virtual *v;
+
+static void open_virtual(const char *name, const char *model, int layers) {
+    struct error e = {0};
+    open_known(model);
+    if (calibrate_read(&machine, name, &e)) fail_msg("%s", e.text);
+    const struct virtual_options o = {.cost = &machine, .w = &shape.w, .kv = DT_BF16, .max_layers = layers, .experts = BUDGET_OFF};
+    if (virtual_open(&v, &o, &e)) fail_msg("%s", e.text);
+}
+static double prefill(enum exec_mode mode, int n) {
+    struct error e = {0};
+    double t;
+    if (virtual_prefill(v, mode, n, &t, &e)) fail_msg("%s", e.text);
+    return t;
+}
+
+/* CPU and links together never read more than host memory delivers, also where each alone could take nearly all of it. */
+static void host_memory_serves_all(void **st) {
+    static const char *const machines[] = {"desktop-ddr5-192+rtx5090", "desktop-ddr5-192+2xrtx5090", "epyc-9004-12ch+2xrtx4090"};
+    static const char *const models[] = {"gpt-oss-120b", "glm-4.5-air"};
+    double most = 0;
+    for (size_t m = 0; m < sizeof machines / sizeof *machines; m++)
+        for (size_t k = 0; k < sizeof models / sizeof *models; k++) {
+            open_virtual(machines[m], models[k], 6);
+            for (int n = 64; n <= 4096; n *= 8)
+                for (int mode = PREFILL_BLEND; mode <= PREFILL_DSLP; mode++) {
+                    if (mode == PREFILL_DSLP && machine.n_devices < 2) continue;
+                    const double t = prefill((enum exec_mode)mode, n) - machine.prefill_start_s, share = virtual_used(v)->host_bytes / (t * machine.dram_bw);
+                    if (share > 1)
+                        fail_msg("%s on %s, %s of %d tokens: %.2f of host memory's bandwidth", models[k], machines[m], exec_mode_name(mode), n, share);
+                    most = fmax(most, share);
+                }
+            virtual_close(&v);
+        }
+    printf("at most %.2f of host memory's bandwidth\n", most);
+    assert_true(most > 0.6); /* and the limit is felt */
+}
+
+/* Products of 8-bit weights run at the BF16 rate unless the card is asked for FP8. */
+static void products_follow_the_math(void **st) {
+    double t[2];
+    for (int fp8 = 0; fp8 < 2; fp8++) {
+        open_virtual(fp8 ? "paper-a-1-fp8" : "paper-a-1", "deepseek-v3", 4);
+        t[fp8] = prefill(PREFILL_SLP, 32768) - machine.prefill_start_s;
+        virtual_close(&v);
+    }
+    assert_true(t[1] < 0.9 * t[0] && t[1] > 147.0 / 335 * t[0]); /* attention is BF16 in both */
+}
+
+/* Each layer with experts on the CPU takes two hand-offs. */
+static void hand_offs_take_time(void **st) {
+    struct error e = {0};
+    double t[2];
+    for (int on = 0; on < 2; on++) {
+        open_virtual("paper-a-1", "deepseek-v3", 10);
+        machine.hand_off_s = on ? 15e-6 : 0;
+        virtual_close(&v);
+        if (virtual_open(&v, &(struct virtual_options){.cost = &machine, .w = &shape.w, .kv = DT_BF16, .max_layers = 10, .experts = BUDGET_OFF}, &e) ||
+            virtual_decode(v, DECODE_HYBRID, 1, 100, &t[on], NULL, &e))
+            fail_msg("%s", e.text);
+        virtual_close(&v);
+    }
+    const double want = 7 * 2 * 15e-6; /* three of the ten layers are dense */
+    if (!(fabs(t[1] - t[0] - want) < 0.2 * want)) fail_msg("hand-offs take %.1f us, by hand %.1f", (t[1] - t[0]) * 1e6, want * 1e6);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(host_memory_serves_all), cmocka_unit_test(products_follow_the_math),
+                                       cmocka_unit_test(hand_offs_take_time)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
