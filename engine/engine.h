@@ -76,8 +76,8 @@ const struct engine_info *engine_info(const struct engine *e); /* valid until cl
 int engine_inspect(const struct engine_params *p, struct buf *json, struct error *e);
 int engine_verify(const struct engine_params *p, struct error *e);
 /* --plan: appends one JSON object with the speeds that a machine would reach, simulated in virtual time. machine: a preset, a file, or "here"
- * (calibrated); "list" lists the known names. The model is the checkpoint p->dir, or else the architecture `arch` (NULL: deepseek-v3).
- * ERR_USAGE names file, line and remedy. */
+ * (calibrated); "list" lists the known names. The model is the checkpoint p->dir, or else the architecture `arch` (NULL: deepseek-v3), with a format as in
+ * "qwen3-30b:q4_k_m". ERR_USAGE names file, line and remedy. */
 int engine_plan(const struct engine_params *p, const char *machine, const char *arch, struct buf *json, struct error *e);
 /* --version --verbose: text lines with the CPU, the requested level, devices and families. */
 int engine_describe(const struct engine_params *p, struct buf *out, struct error *e);

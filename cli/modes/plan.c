@@ -241,25 +241,32 @@ static void put_upgrades(struct plan_view *v, const struct json *rows) {
         put_upgrade(v, json_text(json_get(json_at(rows, i), "what"), what, sizeof what), json_at(rows, i), "seconds", "tpot_ms", "tokens_per_s");
 }
 
+static void put_names(struct plan_view *v, const struct json *names) {
+    struct buf all = {0};
+    char name[64];
+    for (uint32_t i = 0; i < names->n; i++) buf_fmt(&all, "%s%s", i ? ", " : "", json_text(json_at(names, i), name, sizeof name));
+    if (!all.failed && all.data) put_paragraph(v, all.data);
+    buf_free(&all);
+}
 static void put_list(struct plan_view *v, const struct json *root) {
     char name[64], what[96], weights[16];
-    const struct json *machines = json_get(root, "machines"), *cards = json_get(root, "cards"), *models = json_get(root, "models");
-    struct buf all = {0};
+    const struct json *machines = json_get(root, "machines"), *cards = json_get(root, "cards"), *models = json_get(root, "models"),
+                      *formats = json_get(root, "formats");
     put_heading(v, "Machines; describe any other in a file, see MACHINES in the manual");
     for (uint32_t i = 0; i < machines->n; i++)
-        buf_fmt(v->out, "  %-15s %s\n", json_text(json_get(json_at(machines, i), "name"), name, sizeof name),
+        buf_fmt(v->out, "  %-16s %s\n", json_text(json_get(json_at(machines, i), "name"), name, sizeof name),
                 json_text(json_get(json_at(machines, i), "what"), what, sizeof what));
     put_heading(v, "Models, for --arch; any other with -m");
     for (uint32_t i = 0; i < models->n; i++) {
         const struct json *m = json_at(models, i);
-        buf_fmt(v->out, "  %-15s %-16s %-8s %6.4g B parameters, %.3g B active per token\n", json_text(json_get(m, "name"), name, sizeof name),
+        buf_fmt(v->out, "  %-16s %-21s %-8s %6.4g B parameters, %.3g B active per token\n", json_text(json_get(m, "name"), name, sizeof name),
                 json_text(json_get(m, "title"), what, sizeof what), json_text(json_get(m, "weights"), weights, sizeof weights),
                 json_num(json_get(m, "parameters"), 0) / 1e9, json_num(json_get(m, "active"), 0) / 1e9);
     }
+    put_heading(v, "Formats, after a model's name as in qwen3-30b:q4_k_m");
+    put_names(v, formats);
     put_heading(v, "GPUs that a machine file may name");
-    for (uint32_t i = 0; i < cards->n; i++) buf_fmt(&all, "%s%s", i ? ", " : "", json_text(json_at(cards, i), name, sizeof name));
-    if (!all.failed && all.data) put_paragraph(v, all.data);
-    buf_free(&all);
+    put_names(v, cards);
 }
 
 /* Returns the row of this many tokens or sessions; NULL if the plan has none. */

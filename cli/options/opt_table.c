@@ -134,7 +134,7 @@ const struct opt_def opt_table[OPT_COUNT] = {
                    .help = "measure the model, or every kernel, against this machine's limits"},
     [OPT_PLAN] = {"plan", 0, OPT_TEXT, OPT_SELECTS_MODE, MEASURE, "MACHINE",
                   .help = "predict the speeds of a described machine; --plan list shows the known ones"},
-    [OPT_ARCH] = {"arch", 0, OPT_TEXT, 0, MEASURE, "NAME", .help = "plan for a published model without its files (deepseek-v3)"},
+    [OPT_ARCH] = {"arch", 0, OPT_TEXT, 0, MEASURE, "NAME", .help = "plan for a published model without its files, as in qwen3-30b:q4_k_m (deepseek-v3)"},
 
     [OPT_PRINT_CONFIG] = {"print-config", 0, OPT_FLAG, OPT_SELECTS_MODE, OTHER, .help = "print every setting with its value and origin"},
     [OPT_COMPLETION] = {"completion", 0, OPT_CHOICE, OPT_SELECTS_MODE, OTHER, "SHELL", "bash zsh fish", .help = "print the completion script of a shell"},

@@ -23,6 +23,32 @@ static const struct known_model models[] = {
      "\"n_shared_experts\":1,\"n_group\":1,\"topk_group\":1,\"routed_scaling_factor\":2.827,\"norm_topk_prob\":true,\"scoring_func\":\"sigmoid\","
      "\"rope_theta\":50000," FP8 "}",
      DT_E4M3, DT_E4M3, 1040, 32},
+    {"kimi-k2-thinking", "Kimi-K2-Thinking",
+     "{\"model_type\":\"kimi_k2\",\"vocab_size\":163840,\"hidden_size\":7168,\"num_hidden_layers\":61,\"max_position_embeddings\":262144,"
+     "\"num_attention_heads\":64,\"q_lora_rank\":1536,\"kv_lora_rank\":512,\"qk_nope_head_dim\":128,\"qk_rope_head_dim\":64,\"v_head_dim\":128,"
+     "\"intermediate_size\":18432,\"first_k_dense_replace\":1,\"n_routed_experts\":384,\"num_experts_per_tok\":8,\"moe_intermediate_size\":2048,"
+     "\"n_shared_experts\":1,\"n_group\":1,\"topk_group\":1,\"routed_scaling_factor\":2.827,\"norm_topk_prob\":true,\"scoring_func\":\"sigmoid\","
+     "\"rope_theta\":50000}",
+     DT_BF16, DT_I4, 1040, 32},
+    {"deepseek-v3.2", "DeepSeek-V3.2",
+     "{\"model_type\":\"deepseek_v32\",\"vocab_size\":129280,\"hidden_size\":7168,\"num_hidden_layers\":61,\"max_position_embeddings\":163840,"
+     "\"num_attention_heads\":128,\"q_lora_rank\":1536,\"kv_lora_rank\":512,\"qk_nope_head_dim\":128,\"qk_rope_head_dim\":64,\"v_head_dim\":128,"
+     "\"intermediate_size\":18432,\"first_k_dense_replace\":3,\"n_routed_experts\":256,\"num_experts_per_tok\":8,\"moe_intermediate_size\":2048,"
+     "\"n_shared_experts\":1,\"n_group\":8,\"topk_group\":4,\"routed_scaling_factor\":2.5,\"norm_topk_prob\":true,\"scoring_func\":\"sigmoid\","
+     "\"index_n_heads\":64,\"index_head_dim\":128,\"index_topk\":2048," FP8 "}",
+     DT_E4M3, DT_E4M3, 671, 37},
+    {"qwen3-coder-480b", "Qwen3-Coder-480B-A35B",
+     "{\"model_type\":\"qwen3_moe\",\"vocab_size\":151936,\"hidden_size\":6144,\"num_hidden_layers\":62,\"max_position_embeddings\":262144,"
+     "\"num_attention_heads\":96,\"num_key_value_heads\":8,\"head_dim\":128,\"intermediate_size\":8192,\"num_experts\":160,\"num_experts_per_tok\":8,"
+     "\"moe_intermediate_size\":2560,\"norm_topk_prob\":true,\"rope_theta\":10000000," FP8 "}",
+     DT_E4M3, DT_E4M3, 480, 35},
+    {"qwen3-next-80b", "Qwen3-Next-80B-A3B",
+     "{\"model_type\":\"qwen3_next\",\"vocab_size\":151936,\"hidden_size\":2048,\"num_hidden_layers\":48,\"max_position_embeddings\":262144,"
+     "\"num_attention_heads\":16,\"num_key_value_heads\":2,\"head_dim\":256,\"partial_rotary_factor\":0.25,\"intermediate_size\":5120,"
+     "\"full_attention_interval\":4,\"linear_num_key_heads\":16,\"linear_num_value_heads\":32,\"linear_key_head_dim\":128,"
+     "\"linear_value_head_dim\":128,\"linear_conv_kernel_dim\":4,\"num_experts\":512,\"num_experts_per_tok\":10,\"moe_intermediate_size\":512,"
+     "\"shared_expert_intermediate_size\":512,\"norm_topk_prob\":true,\"rope_theta\":10000000," FP8 "}",
+     DT_E4M3, DT_E4M3, 80, 3.9},
     {"qwen3-235b", "Qwen3-235B-A22B",
      "{\"model_type\":\"qwen3_moe\",\"vocab_size\":151936,\"hidden_size\":4096,\"num_hidden_layers\":94,\"max_position_embeddings\":262144,"
      "\"num_attention_heads\":64,\"num_key_value_heads\":4,\"head_dim\":128,\"intermediate_size\":12288,\"num_experts\":128,\"num_experts_per_tok\":8,"
@@ -39,6 +65,12 @@ static const struct known_model models[] = {
      "\"first_k_dense_replace\":1,\"n_routed_experts\":128,\"num_experts_per_tok\":8,\"moe_intermediate_size\":1408,\"n_shared_experts\":1,"
      "\"n_group\":1,\"topk_group\":1,\"norm_topk_prob\":true,\"routed_scaling_factor\":1.0,\"rope_theta\":1000000," FP8 "}",
      DT_E4M3, DT_E4M3, 106, 12},
+    {"glm-4.6", "GLM-4.6",
+     "{\"model_type\":\"glm4_moe\",\"vocab_size\":151552,\"hidden_size\":5120,\"num_hidden_layers\":92,\"max_position_embeddings\":202752,"
+     "\"num_attention_heads\":96,\"num_key_value_heads\":8,\"head_dim\":128,\"partial_rotary_factor\":0.5,\"attention_bias\":true,\"use_qk_norm\":true,"
+     "\"intermediate_size\":12288,\"first_k_dense_replace\":3,\"n_routed_experts\":160,\"num_experts_per_tok\":8,\"moe_intermediate_size\":1536,"
+     "\"n_shared_experts\":1,\"n_group\":1,\"topk_group\":1,\"norm_topk_prob\":true,\"routed_scaling_factor\":2.5,\"rope_theta\":1000000," FP8 "}",
+     DT_E4M3, DT_E4M3, 355, 32},
     {"glm-5", "GLM-5",
      "{\"model_type\":\"glm_moe_dsa\",\"vocab_size\":154880,\"hidden_size\":6144,\"num_hidden_layers\":78,\"max_position_embeddings\":202752,"
      "\"num_attention_heads\":64,\"q_lora_rank\":2048,\"kv_lora_rank\":512,\"qk_nope_head_dim\":192,\"qk_rope_head_dim\":64,\"v_head_dim\":256,"
@@ -56,6 +88,11 @@ static const struct known_model models[] = {
      "\"num_attention_heads\":64,\"num_key_value_heads\":8,\"head_dim\":64,\"intermediate_size\":2880,\"num_local_experts\":128,\"num_experts_per_tok\":4,"
      "\"sliding_window\":128,\"rope_theta\":150000,\"quantization_config\":{\"quant_method\":\"mxfp4\"}}",
      DT_BF16, DT_E2M1, 116.8, 5.1},
+    {"gpt-oss-20b", "gpt-oss-20b",
+     "{\"model_type\":\"gpt_oss\",\"vocab_size\":201088,\"hidden_size\":2880,\"num_hidden_layers\":24,\"max_position_embeddings\":131072,"
+     "\"num_attention_heads\":64,\"num_key_value_heads\":8,\"head_dim\":64,\"intermediate_size\":2880,\"num_local_experts\":32,\"num_experts_per_tok\":4,"
+     "\"sliding_window\":128,\"rope_theta\":150000,\"quantization_config\":{\"quant_method\":\"mxfp4\"}}",
+     DT_BF16, DT_E2M1, 20.9, 3.6},
     {"mixtral-8x7b", "Mixtral-8x7B",
      "{\"model_type\":\"mixtral\",\"vocab_size\":32000,\"hidden_size\":4096,\"num_hidden_layers\":32,\"max_position_embeddings\":32768,"
      "\"num_attention_heads\":32,\"num_key_value_heads\":8,\"intermediate_size\":14336,\"num_local_experts\":8,\"num_experts_per_tok\":2,"
@@ -73,6 +110,16 @@ static const struct known_model models[] = {
      DT_BF16, DT_BF16, 132, 36},
 };
 
+/* Down of the mixes: GGUF stores half of those matrices wider; the format here has the bytes of the mean. */
+static const struct known_format formats[] = {
+    {"bf16", DT_BF16, DT_BF16, DT_BF16},       {"fp8", DT_E4M3, DT_E4M3, DT_E4M3},    {"int4", DT_BF16, DT_I4, DT_I4},
+    {"mxfp4", DT_BF16, DT_E2M1, DT_E2M1},      {"q8_0", DT_Q8_0, DT_Q8_0, DT_Q8_0},   {"q6_k", DT_Q6_K, DT_Q6_K, DT_Q6_K},
+    {"q5_k_m", DT_Q5_K, DT_Q5_K, DT_Q6_K},     {"q4_k_m", DT_Q4_K, DT_Q4_K, DT_Q5_K}, {"iq4_xs", DT_IQ4_XS, DT_IQ4_XS, DT_IQ4_XS},
+    {"q3_k_m", DT_Q4_K, DT_Q3_K, DT_Q4_K},     {"q2_k", DT_Q4_K, DT_Q2_K, DT_Q3_K},   {"iq3_xxs", DT_Q4_K, DT_IQ3_XXS, DT_IQ3_S},
+    {"iq2_xxs", DT_Q4_K, DT_IQ2_XXS, DT_Q2_K},
+};
+const struct known_format *known_format_at(int i) { return i >= 0 && i < (int)(sizeof formats / sizeof *formats) ? &formats[i] : NULL; }
+
 const struct known_model *known_model_at(int i) { return i >= 0 && i < (int)(sizeof models / sizeof *models) ? &models[i] : NULL; }
 
 static bool same(const char *a, const char *b) {
@@ -86,6 +133,12 @@ static bool same(const char *a, const char *b) {
 const struct known_model *known_model_find(const char *name) {
     for (size_t i = 0; i < sizeof models / sizeof *models; i++)
         if (same(models[i].name, name) || same(models[i].title, name)) return &models[i];
+    return NULL;
+}
+
+const struct known_format *known_format_find(const char *name) {
+    for (size_t i = 0; i < sizeof formats / sizeof *formats; i++)
+        if (same(formats[i].name, name)) return &formats[i];
     return NULL;
 }
 

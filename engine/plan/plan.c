@@ -371,8 +371,11 @@ static void json_upgrades(struct buf *b, const struct plan *p) {
 static void json_fits(struct buf *b, const struct cost_machine *cost, const struct weights *w, enum dtype kv, const struct machine_choice *c) {
     double bytes = weight_bytes(w), have = cost->domain[0].memory, row = (double)kv_token_bytes(&w->config, kv);
     bool fits = fits_in_memory(cost, w);
-    buf_fmt(b, "\"fits\":{\"host\":{\"bytes\":%.0f,\"have\":%.0f,\"fits\":%s},\"parameters\":%.4g,\"token_bytes\":%zu,\"kv_token_bytes\":%.0f", bytes, have,
-            fits ? "true" : "false", parameter_count(&w->config), weights_token_bytes(w), row);
+    buf_fmt(b,
+            "\"fits\":{\"host\":{\"bytes\":%.0f,\"have\":%.0f,\"fits\":%s},\"parameters\":%.4g,\"token_bytes\":%zu,\"routed_bytes\":%zu,\"routed_token_bytes\":"
+            "%.0f,\"kv_token_bytes\":%.0f",
+            bytes, have, fits ? "true" : "false", parameter_count(&w->config), weights_token_bytes(w), w->bytes_routed,
+            w->config.n_experts ? (double)w->bytes_routed / w->config.n_experts * w->config.topk : 0, row);
     if (have > bytes) buf_fmt(b, ",\"context_tokens\":%.0f", floor((have - bytes) / row));
     if (cost->disk_share > 0)
         buf_fmt(b, ",\"disk\":{\"bytes_per_s\":%.4g,\"experts_in_memory\":%.3g,\"chosen_in_memory\":%.3g}", cost->disk_bw, 1 - cost->disk_share,
@@ -459,6 +462,8 @@ static int json_list(struct buf *b, struct error *e) {
     for (int i = 0; known_model_at(i); i++)
         buf_fmt(b, "%s{\"name\":\"%s\",\"title\":\"%s\",\"weights\":\"%s\",\"parameters\":%g,\"active\":%g}", i ? "," : "", known_model_at(i)->name,
                 known_model_at(i)->title, dtype_name(known_model_at(i)->experts), known_model_at(i)->total * 1e9, known_model_at(i)->active * 1e9);
+    buf_str(b, "],\"formats\":[");
+    for (int i = 0; known_format_at(i); i++) buf_fmt(b, "%s\"%s\"", i ? "," : "", known_format_at(i)->name);
     buf_str(b, "]}");
     return b->failed ? error_set(e, ERR_MEMORY, "no memory for the list") : 0;
 }
@@ -468,12 +473,32 @@ static int on_progress(void *ctx, double share) {
     return p->progress(p->progress_ctx, "plan", share);
 }
 
-static int plan_known(const struct cost_machine *m, const struct known_model *k, const struct engine_params *p, struct buf *json, struct error *e) {
+/* A model by name, in the format after a colon or as published. */
+static int find_known(const char *arch, const struct known_model **k, struct known_format *f, struct error *e) {
+    char name[64], all[600] = "";
+    const size_t n = strcspn(arch, ":");
+    snprintf(name, sizeof name, "%.*s", (int)(n < sizeof name ? n : sizeof name - 1), arch);
+    if (!(*k = known_model_find(name))) {
+        for (int i = 0; known_model_at(i); i++) snprintf(all + strlen(all), sizeof all - strlen(all), "%s%s", i ? ", " : "", known_model_at(i)->name);
+        return error_set(e, ERR_USAGE, "--arch %s: unknown; known: %s. Use -m DIR to plan for a checkpoint", arch, all);
+    }
+    *f = (struct known_format){.dense = (*k)->dense, .gate_up = (*k)->experts, .down = (*k)->experts};
+    if (!arch[n]) return 0;
+    const struct known_format *const asked = known_format_find(arch + n + 1);
+    if (asked) return *f = *asked, 0;
+    for (int i = 0; known_format_at(i); i++) snprintf(all + strlen(all), sizeof all - strlen(all), "%s%s", i ? ", " : "", known_format_at(i)->name);
+    return error_set(e, ERR_USAGE, "--arch %s: unknown format; known: %s", arch, all);
+}
+
+static int plan_known(const struct cost_machine *m, const struct known_model *k, const struct known_format *f, const struct engine_params *p, struct buf *json,
+                      struct error *e) {
     struct shape_only s = {0};
     struct config *c = mem_alloc(sizeof *c);
+    char title[96];
+    snprintf(title, sizeof title, "%s%s%s", k->title, f->name ? " in " : "", f->name ? f->name : "");
     int rc = c ? known_model_config(k, c, e) : error_set(e, ERR_MEMORY, "no memory for a config");
-    if (!rc) rc = shape_only_open(&s, c, k->dense, k->experts, e);
-    if (!rc) rc = plan_write(m, &s.w, k->title, p->kv ? (enum dtype)p->kv : DT_BF16, p->progress ? on_progress : NULL, (void *)p, json, e);
+    if (!rc) rc = shape_only_open_as(&s, c, f, e);
+    if (!rc) rc = plan_write(m, &s.w, title, p->kv ? (enum dtype)p->kv : DT_BF16, p->progress ? on_progress : NULL, (void *)p, json, e);
     shape_only_close(&s);
     mem_free(c);
     return rc;
@@ -481,15 +506,12 @@ static int plan_known(const struct cost_machine *m, const struct known_model *k,
 
 int engine_plan(const struct engine_params *p, const char *machine, const char *arch, struct buf *json, struct error *e) {
     struct cost_machine m;
-    const struct known_model *k = known_model_find(arch ? arch : "deepseek-v3");
+    const struct known_model *k;
+    struct known_format f;
     if (!strcmp(machine, "list")) return json_list(json, e);
-    if (!k) {
-        char all[300] = "";
-        for (int i = 0; known_model_at(i); i++) snprintf(all + strlen(all), sizeof all - strlen(all), "%s%s", i ? ", " : "", known_model_at(i)->name);
-        return error_set(e, ERR_USAGE, "--arch %s: unknown; known: %s. Use -m DIR to plan for a checkpoint", arch, all);
-    }
+    if (find_known(arch ? arch : "deepseek-v3", &k, &f, e)) return e->code;
     int rc = strcmp(machine, "here") ? calibrate_read(&m, machine, e) : calibrate_here(&m, p, e);
-    if (rc || !p->dir) return rc ? rc : plan_known(&m, k, p, json, e);
+    if (rc || !p->dir) return rc ? rc : plan_known(&m, k, &f, p, json, e);
     struct weights w;
     if ((rc = weights_open(&w, p->dir, p->force, e))) return rc;
     rc = plan_write(&m, &w, w.config.arch->title, p->kv ? (enum dtype)p->kv : DT_BF16, p->progress ? on_progress : NULL, (void *)p, json, e);

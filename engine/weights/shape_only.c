@@ -16,7 +16,8 @@ static char *reserve(char **at, size_t n) {
 static struct mat layout_matrix(char **at, const struct config *c, const struct param *p, enum dtype t) {
     struct mat m = {.stride = dtype_bytes(t, (size_t)p->cols), .rows = p->rows, .cols = p->cols, .row_step = 1, .dtype = (uint8_t)t};
     m.data = reserve(at, m.stride * (size_t)m.rows);
-    if (t == DT_E4M3) m.block_rows = c->block_rows, m.block_cols = c->block_cols, m.scale_dtype = DT_F32;
+    if (t == DT_E4M3) m.block_rows = c->block_rows ? c->block_rows : 128, m.block_cols = c->block_rows ? c->block_cols : 128, m.scale_dtype = DT_F32;
+    if (t == DT_I4) m.block_rows = 1, m.block_cols = 32, m.scale_dtype = DT_BF16;
     if (t == DT_E2M1) m.block_rows = 1, m.block_cols = 32, m.scale_dtype = DT_E8M0;
     if (!m.block_rows) return m;
     m.scale_stride = (m.cols + m.block_cols - 1) / m.block_cols;
@@ -24,40 +25,41 @@ static struct mat layout_matrix(char **at, const struct config *c, const struct 
     return m;
 }
 
-/* The parameters of these modules into their fields of base; returns their bytes. */
-static size_t layout_modules(char **at, const struct config *c, unsigned modules, void *base, int layer, enum dtype t) {
+/* The parameters of these modules into their fields of base, an expert's down as `down`; returns their bytes. */
+static size_t layout_modules(char **at, const struct config *c, unsigned modules, void *base, int layer, enum dtype t, enum dtype down) {
     struct param list[PARAMS_MAX];
     int n = params_list(c, layer, modules, list);
     for (int i = 0; i < n; i++) {
         bool narrow = modules != MODULE_MODEL && list[i].offset != offsetof(struct layer, router) && list[i].offset != offsetof(struct layer, shared_gate) &&
                       list[i].offset != offsetof(struct layer, index_weights);
-        if (!list[i].cols) *params_vector(base, &list[i]) = (float *)(void *)reserve(at, (size_t)list[i].rows * sizeof(float));
+        if (modules == MODULE_EXPERT && list[i].offset == offsetof(struct expert, down)) *params_mat(base, &list[i]) = layout_matrix(at, c, &list[i], down);
+        else if (!list[i].cols) *params_vector(base, &list[i]) = (float *)(void *)reserve(at, (size_t)list[i].rows * sizeof(float));
         else *params_mat(base, &list[i]) = layout_matrix(at, c, &list[i], narrow || modules == MODULE_EXPERT ? t : DT_BF16);
     }
     return params_bytes(base, list, n);
 }
 
-static void layout_all(struct weights *w, char **at, enum dtype dense, enum dtype experts) {
+static void layout_all(struct weights *w, char **at, const struct known_format *f) {
     const struct config *c = &w->config;
     w->bytes_dense = w->bytes_routed = 0;
-    layout_modules(at, c, MODULE_MODEL, w, 0, DT_BF16);
+    layout_modules(at, c, MODULE_MODEL, w, 0, DT_BF16, DT_BF16);
     if (c->tied) w->head = w->embed;
     w->bytes_embed = mat_bytes(&w->embed) + (c->tied ? 0 : mat_bytes(&w->head));
     w->inv_freq = (float *)(void *)reserve(at, (size_t)rope_floats(c) * sizeof(float));
     w->rope_mscale[0] = w->rope_mscale[1] = 1;
     for (int l = 0; l < c->n_layers; l++) {
         struct layer *y = &w->layers[l];
-        w->bytes_dense += layout_modules(at, c, MODULE_LAYER, y, l, dense);
+        w->bytes_dense += layout_modules(at, c, MODULE_LAYER, y, l, f->dense, f->down);
         y->dense.glu = config_glu(c, l, false);
         for (int k = 0; k < c->n_experts && y->experts; k++) {
-            w->bytes_routed += layout_modules(at, c, MODULE_EXPERT, &y->experts[k], l, experts);
+            w->bytes_routed += layout_modules(at, c, MODULE_EXPERT, &y->experts[k], l, f->gate_up, f->down);
             y->experts[k].glu = config_glu(c, l, true), y->experts[k].is_transposed = c->layout->transposed_down,
             y->experts[k].gate_up_transposed = c->layout->transposed_gate_up;
         }
     }
 }
 
-int shape_only_open(struct shape_only *s, const struct config *c, enum dtype dense, enum dtype experts, struct error *e) {
+int shape_only_open_as(struct shape_only *s, const struct config *c, const struct known_format *f, struct error *e) {
     *s = (struct shape_only){0};
     struct weights *w = &s->w;
     w->config = *c;
@@ -65,7 +67,7 @@ int shape_only_open(struct shape_only *s, const struct config *c, enum dtype den
     for (int l = 0; l < c->n_layers && ok; l++)
         ok = !c->layer[l].moe || (w->layers[l].experts = arena_calloc(&w->arena, (size_t)c->n_experts, sizeof *w->layers[l].experts));
     char *const base = (char *)(uintptr_t)4096, *at = base; /* first only how much it is */
-    if (ok) layout_all(w, &at, dense, experts);
+    if (ok) layout_all(w, &at, f);
     s->bytes = (size_t)(at - base);
     if (ok) ok = (s->mem = mmap(NULL, s->bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0)) != MAP_FAILED;
     if (!ok) {
@@ -74,8 +76,12 @@ int shape_only_open(struct shape_only *s, const struct config *c, enum dtype den
         return error_set(e, ERR_MEMORY, "no address space for the shape of %s", c->arch->title);
     }
     at = s->mem;
-    layout_all(w, &at, dense, experts);
+    layout_all(w, &at, f);
     return 0;
+}
+
+int shape_only_open(struct shape_only *s, const struct config *c, enum dtype dense, enum dtype experts, struct error *e) {
+    return shape_only_open_as(s, c, &(struct known_format){.dense = dense, .gate_up = experts, .down = experts}, e);
 }
 
 void shape_only_close(struct shape_only *s) {

@@ -72,7 +72,8 @@ class Plan(driver.Case):
         self.assertNotIn("Decoding", text)
         verdict = " ".join(text[:text.index("What fits where")].split("\n", 1)[1].split())  # first, in sentences
         self.assertRegex(verdict, r"^One answer runs at [\d.]+ tok/s, limited by the [a-z ]+; a prompt of \d+ tokens takes [\d.]+ m?s(, a prompt of \d+ tokens takes [\d.]+ m?s)?\. "
-                                  r"The weights fit in memory with [\d.]+ GB to spare\.( Many prompts together run at [\d.]+ tok/s\.)?( With .+: [\d.]+ tok/s\.)?$")
+                                  r"The weights fit in memory with [\d.]+ GB to spare\.( Many prompts together run at [\d.]+ tok/s\.)?( With .+: [\d.]+ tok/s\.)?"
+                                      r" Published figures that the model was not fitted to differ from it by up to \d+ % \(answers\) and \d+ % \(prompts\)\.$")
         details = self.run_bin("--plan", file, "-m", d, "-v")[1].decode()
         for part in (*short, "Decoding", "busiest", "Many prompts (--batch)"):
             self.assertIn(part, details)
@@ -101,7 +102,12 @@ class Plan(driver.Case):
         with_card, without = (json.loads(self.run_bin("--plan", m, "--arch", "qwen3-30b", "--json")[1]) for m in ("desktop-ddr5-64+rtx4090", "desktop-ddr5-64"))
         self.assertEqual((len(with_card["fits"]["cards"]), len(without["fits"]["cards"])), (1, 0))
         self.assertGreater(with_card["decode"][0]["tokens_per_s"], without["decode"][0]["tokens_per_s"])
+        fp8 = json.loads(self.run_bin("--plan", "desktop-ddr5-64+rtx4090,math=fp8", "--arch", "qwen3-30b:q4_k_m", "--json")[1])
+        self.assertEqual(fp8["model"], "Qwen3-30B-A3B in q4_k_m")
+        self.assertLess(fp8["fits"]["host"]["bytes"], 0.7 * with_card["fits"]["host"]["bytes"])
+        self.assertGreater(fp8["decode"][0]["tokens_per_s"], with_card["decode"][0]["tokens_per_s"])
         for name, want in (("dgx-spark", "its processor is an ARM"), ("laptop-32+gtx1", "gtx1 is not a known card"), ("laptop-32+9xl4", "1 to 8 cards are possible"),
+                           ("laptop-32+rtx3090,math=fp8", "the card has no FP8 products"),
                            ("laptop-32+", "is not a known card")):
             rc, out, err = self.run_bin("--plan", name)
             self.assertEqual((rc, out), (2, b""), name)
@@ -114,7 +120,9 @@ class Plan(driver.Case):
             for row in listed[kind]:
                 self.assertRegex(text, rf"(?m)^  {re.escape(row['name'])} ")
         self.assertLessEqual({"here", "paper-a-1", "paper-a-2", "paper-b-t4", "paper-b-l4"}, {m["name"] for m in listed["machines"]})
-        self.assertEqual(len(listed["models"]), 11)
+        self.assertEqual(len(listed["models"]), 17)
+        for name in listed["formats"]:
+            self.assertRegex(text, rf"\b{name}\b")
 
     def test_manual(self):
         """Every key that --json prints is in the manual's section, and the manual names no other."""
@@ -146,7 +154,10 @@ class Plan(driver.Case):
             self.assertEqual((rc, out), (2, b""), text)
             self.assertIn(want, err)
         self.assertEqual(self.run_bin("--plan", "/nowhere")[0], 2)
-        self.assertEqual(self.run_bin("--plan", "paper-a-1", "--arch", "nothing")[0], 2)
+        for arch, want in (("nothing", "unknown; known: deepseek-v3, "), ("dbrx:q9", "--arch dbrx:q9: unknown format; known: bf16, fp8")):
+            rc, out, err = self.run_bin("--plan", "paper-a-1", "--arch", arch)
+            self.assertEqual((rc, out), (2, b""))
+            self.assertIn(want, err)
         self.assertEqual(self.run_bin("--plan", "paper-a-1", "--arch", "dbrx", "-m", "x")[0], 2)
         self.assertEqual(self.run_bin("--plan", "paper-a-1", "-m", "/nowhere")[0], 3)
 

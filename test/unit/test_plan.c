@@ -75,6 +75,26 @@ static double prefill_beside(enum budget_request experts, enum exec_mode mode, i
 static double prefill(enum exec_mode mode, int layers, int n) { return prefill_beside(BUDGET_OFF, mode, layers, n); }
 
 /* Two runs with a few layers predict the time of all: plan.c relies on this. */
+/* Bits per weight of whole models, as the files that people trade have them; embedding and head stay at 16 bits here. */
+static void formats_have_their_bytes(void **st) {
+    static const struct {
+        const char *format;
+        double bits;
+    } asked[] = {{"bf16", 16}, {"fp8", 8.1}, {"int4", 5.1}, {"q8_0", 8.6}, {"q6_k", 6.7}, {"Q4_K_M", 4.95}, {"q2_k", 3.2}, {"iq2_xxs", 2.6}};
+    struct error e = {0};
+    static struct config c;
+    const struct known_model *const k = known_model_find("qwen3-30b");
+    assert_int_equal(known_model_config(k, &c, &e), 0);
+    for (size_t i = 0; i < sizeof asked / sizeof *asked; i++) {
+        struct shape_only s;
+        if (shape_only_open_as(&s, &c, known_format_find(asked[i].format), &e)) fail_msg("%s", e.text);
+        const double bits = (double)(s.w.bytes_dense + s.w.bytes_routed + s.w.bytes_embed) * 8 / (k->total * 1e9);
+        if (fabs(bits / asked[i].bits - 1) > 0.03) fail_msg("%s: %.2f bits per weight", asked[i].format, bits);
+        shape_only_close(&s);
+    }
+    assert_null(known_format_find("q9"));
+}
+
 static void few_layers_say_what_all_take(void **st) {
     static const struct {
         const char *model;
@@ -420,6 +440,7 @@ static void a_plan_can_be_stopped(void **st) {
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(models_have_their_parameters),
                                        cmocka_unit_test(shapes_have_their_bytes),
+                                       cmocka_unit_test(formats_have_their_bytes),
                                        cmocka_unit_test(few_layers_say_what_all_take),
                                        cmocka_unit_test(threads_do_not_matter),
                                        cmocka_unit_test(blends_over_four_links),
