@@ -43,6 +43,12 @@ struct gpu_backend {
     void (*timeline_wake)(struct gpu_timeline *n);                  /* after the host has changed the value */
     void (*timeline_sleep)(struct gpu_timeline *n, uint32_t value); /* host side: sleeps at most 1 ms; aborts a timeline whose writer has failed */
 };
+/* Emulations check the order of accesses; this tells them that the host signals a value, or has seen that it is reached. */
+#ifdef GPU_TIMELINE_NOTE
+void GPU_TIMELINE_NOTE(const void *word, uint32_t value, int signals);
+#else
+#define GPU_TIMELINE_NOTE(word, value, signals) ((void)0)
+#endif
 extern const struct gpu_backend gpu_emu;
 #ifdef HEARTH_CUDA
 extern const struct gpu_backend gpu_cuda;

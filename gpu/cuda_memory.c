@@ -141,16 +141,19 @@ int cuda_memory_host_alloc(struct gpu *base, void **p, size_t size, struct error
     const struct source from = pinned_memory(g);
     const size_t block = whole(size) < host_block_bytes ? host_block_bytes : whole(size);
     cudaSetDevice(g->card);
-    if ((*p = take(g, &from, whole(size), block == host_block_bytes))) return 0;
-    cudaError_t r = obtain(g, &from, p, block);
-    if (r == cudaSuccess && block > whole(size)) { /* the rest of the block is for others */
+    *p = take(g, &from, whole(size), block == host_block_bytes);
+    cudaError_t r = cudaSuccess;
+    if (!*p && (r = obtain(g, &from, p, block)) == cudaSuccess && block > whole(size)) { /* the rest of the block is for others */
         pthread_mutex_lock(&g->lock);
         cuda_arena_give(&g->host, *p);
         pthread_mutex_unlock(&g->lock);
         *p = take(g, &from, whole(size), true);
         r = *p ? cudaSuccess : cudaErrorMemoryAllocation;
     }
-    if (r == cudaSuccess) return 0;
+    if (r == cudaSuccess) {
+        CUDA_MEMORY_NOTE(*p, size, 1);
+        return 0;
+    }
     *p = NULL;
     if (r != cudaErrorMemoryAllocation) {
         cuda_check(g, r, "pinned memory");

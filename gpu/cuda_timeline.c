@@ -26,7 +26,7 @@ struct cuda_timeline {
 static pthread_mutex_t list_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct cuda_timeline *timelines;
 static pthread_cond_t wait_added = PTHREAD_COND_INITIALIZER, calm_ended = PTHREAD_COND_INITIALIZER;
-static int n_calm;                                             /* threads in or before cuda_timeline_begin_calm() */
+static int n_calm;                                             /* threads between cuda_timeline_begin_calm() and cuda_timeline_end_calm() */
 static atomic_int n_host_waits;                                /* threads asleep in cuda_timeline_sleep() */
 static pthread_mutex_t watch_lock = PTHREAD_MUTEX_INITIALIZER; /* protects the watching thread's start and end */
 static pthread_t watcher;
@@ -61,11 +61,14 @@ static void sweep_timeline(struct cuda_timeline *n) {
         broken = n->waiter[i].s && !gpu_timeline_is_at_least(&n->base, n->waiter[i].value) && stream_has_failed(n->waiter[i].s);
     if (broken) gpu_timeline_abort(&n->base);
 }
+static bool is_open(const struct cuda_timeline *n, int waiter) {
+    return !gpu_timeline_is_at_least(&n->base, n->waiter[waiter].value) && !gpu_timeline_is_aborted(&n->base);
+}
 bool cuda_timeline_blocks(const struct cuda_stream *s) {
     bool any = false;
     pthread_mutex_lock(&list_lock);
     for (struct cuda_timeline *n = timelines; n; n = n->next)
-        for (int i = 0; i < WAITERS; i++) any |= n->waiter[i].s == s && !gpu_timeline_reached(&n->base, n->waiter[i].value);
+        for (int i = 0; i < WAITERS; i++) any |= n->waiter[i].s == s && is_open(n, i);
     pthread_mutex_unlock(&list_lock);
     return any;
 }
@@ -74,7 +77,7 @@ static bool any_wait_is_open(bool *own) {
     bool any = false;
     for (struct cuda_timeline *n = timelines; n; n = n->next)
         for (int i = 0; i < WAITERS; i++) {
-            if (!n->waiter[i].s || gpu_timeline_reached(&n->base, n->waiter[i].value)) continue;
+            if (!n->waiter[i].s || !is_open(n, i)) continue;
             any = true;
             if (own) *own |= pthread_equal(n->waiter[i].by, pthread_self());
         }
@@ -96,11 +99,13 @@ bool cuda_timeline_begin_calm(void) {
         pause_until(&calm_ended, CALM_POLL_S);
         late = clock_now() - begin_s > CALM_PATIENCE_S;
     }
+    pthread_mutex_unlock(&list_lock);
     if (!own && !late) return true;
     cuda_timeline_end_calm();
     return false;
 }
 void cuda_timeline_end_calm(void) {
+    pthread_mutex_lock(&list_lock);
     n_calm--;
     pthread_cond_broadcast(&calm_ended);
     pthread_mutex_unlock(&list_lock);

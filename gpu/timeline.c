@@ -21,6 +21,7 @@ int gpu_timeline_wait(struct gpu_timeline *n, uint32_t value, struct gpu_stream 
 
 void gpu_timeline_signal_host(struct gpu_timeline *n, uint32_t value) {
     uint32_t now = atomic_load(n->word);
+    GPU_TIMELINE_NOTE((const void *)n->word, value, 1);
     while ((int32_t)(value - now) > 0 && !atomic_compare_exchange_weak(n->word, &now, value)) {
     }
     n->g->b->timeline_wake(n);
@@ -29,7 +30,11 @@ void gpu_timeline_abort(struct gpu_timeline *n) {
     if (!atomic_exchange(&n->word[1], 1)) atomic_fetch_add(n->word, (uint32_t)GPU_TIMELINE_ABORT_STEP);
     n->g->b->timeline_wake(n);
 }
-bool gpu_timeline_reached(const struct gpu_timeline *n, uint32_t value) { return gpu_timeline_is_at_least(n, value) || gpu_timeline_is_aborted(n); }
+bool gpu_timeline_reached(const struct gpu_timeline *n, uint32_t value) {
+    const bool reached = gpu_timeline_is_at_least(n, value) || gpu_timeline_is_aborted(n);
+    if (reached) GPU_TIMELINE_NOTE((const void *)n->word, value, 0);
+    return reached;
+}
 
 static void cpu_pause(void) {
 #if defined(__x86_64__)

@@ -276,6 +276,41 @@ static void clocks(void) {
     gpu_free(dev[1], q);
 }
 
+/* An allocation that waits for its device holds up no timeline of another device. */
+struct allocation {
+    _Atomic int state; /* 1: begun, 2: done */
+    void *p;
+    pthread_t thread;
+};
+static void *allocation_run(void *arg) {
+    struct allocation *a = arg;
+    a->state = 1;
+    a->p = memory(0, (size_t)48 << 20); /* more than is kept, so that the driver is asked */
+    a->state = 2;
+    return NULL;
+}
+static void allocating(void) {
+    enum { COPIES = 64, BYTES = 8 << 20 };
+    struct gpu_stream *busy = stream(0, NULL), *s = stream(1, NULL);
+    struct gpu_timeline *n = number(1);
+    struct allocation a = {0};
+    uint32_t *from = pinned(BYTES / 4);
+    void *to = memory(0, BYTES);
+    for (int i = 0; i < COPIES; i++) gpu_copy(busy, to, from, BYTES, GPU_H2D);
+    if (pthread_create(&a.thread, NULL, allocation_run, &a)) exit(1);
+    while (!a.state) rest(1e-4);
+    rest(20e-3);
+    for (uint32_t i = 1; i <= 10; i++) CHECK(!gpu_timeline_signal(n, i, s) && !gpu_timeline_wait_host(n, i, NULL));
+    CHECK(a.state == 1);
+    pthread_join(a.thread, NULL);
+    gpu_stream_close(&busy);
+    gpu_stream_close(&s);
+    gpu_timeline_close(&n);
+    gpu_free(dev[0], a.p);
+    gpu_free(dev[0], to);
+    gpu_host_free(dev[0], from);
+}
+
 /* Pinning: writable memory always works, a mapped file where the system supports it; otherwise the error gives the reason. */
 static void pinning(void) {
     enum { SIZE = 64 << 10 };
@@ -308,6 +343,7 @@ int main(int argc, char **argv) {
         cancelling();
         if (spec.is_virtual) clocks();
         if (!spec.is_virtual) rounds(), devices();
+        if (emulated && !spec.is_emulated && getenv("CUDA_EMULATE_DRIVER")) allocating();
         if (spec.is_emulated) dying(false), backwards();
         else if (emulated) dying(false); /* a real card would not recover */
     }

@@ -35,6 +35,18 @@ static int set_workspace(handle *h, void *space, size_t size) {
     return 0;
 }
 
+/* Whether an access of the running command lacks a wait; then that is a fault. */
+struct access {
+    const void *p;
+    size_t size;
+    bool write;
+};
+static bool is_unordered(std::initializer_list<access> all) {
+    for (const access &a : all)
+        if (const char *wrong = a.size ? memory_order(a.p, a.size, a.write) : NULL) return host_fault(wrong), true;
+    return false;
+}
+
 static float bf16(const uint16_t *p) { return cuda_emulate_bits<float>((uint32_t)*p << 16); }
 /* Column-major C [m, n] = alpha op(A) [m, k] op(B) [k, n] + beta C; here A transposed and B not, both BF16, C float32. */
 static int gemm(handle *h, int op_a, int op_b, int m, int n, int k, const void *alpha, const void *a, int type_a, int lda, const void *b,
@@ -47,7 +59,7 @@ static int gemm(handle *h, int op_a, int op_b, int m, int n, int k, const void *
     void *space = h->space;
     size_t space_size = h->space_size;
     if (!space || space_size < 4 << 20) host_fault("cublasGemmEx: without a workspace the library allocates one");
-    host_enqueue(h->stream, [=] {
+    host_enqueue(h->stream, "cublasGemmEx", [=] {
         if (space && !memory_check(space, space_size, device)) memset(space, 0xff, space_size); /* it may hold anything */
         size_t size_a = ((size_t)(m - 1) * (size_t)lda + (size_t)k) * 2, size_b = ((size_t)(n - 1) * (size_t)ldb + (size_t)k) * 2;
         size_t size_c = ((size_t)(n - 1) * (size_t)ldc + (size_t)m) * 4;
@@ -55,6 +67,7 @@ static int gemm(handle *h, int op_a, int op_b, int m, int n, int k, const void *
             host_fault("cublasGemmEx: a matrix lies outside device memory");
             return;
         }
+        if (is_unordered({{a, size_a, false}, {b, size_b, false}, {c, size_c, true}, {space, space ? space_size : 0, true}})) return;
         std::vector<float> x((size_t)k);
         for (int j = 0; j < n; j++) {
             for (int l = 0; l < k; l++) x[(size_t)l] = bf16((const uint16_t *)b + (size_t)j * (size_t)ldb + l);
@@ -168,7 +181,7 @@ static int lt_matmul(handle *, lt_desc *desc, const float *alpha, const uint8_t 
         across = (blocks + 3) / 4 * 4;
     size_t lda = (size_t)la->ld, ldb = (size_t)lb->ld, ldc = (size_t)lc->ld;
     float al = *alpha, be = *beta;
-    host_enqueue(s, [=] {
+    host_enqueue(s, "cublasLtMatmul", [=] {
         if (memory_check(a, (size_t)(m - 1) * lda + (size_t)k, device) || memory_check(b, (size_t)(n - 1) * ldb + (size_t)k, device) ||
             memory_check(d, ((size_t)(n - 1) * ldc + (size_t)m) * 4, device) ||
             memory_check(sa, (size_t)((m + 127) / 128 * across) * 4, device) || memory_check(sb, (size_t)(n * blocks) * 4, device) ||
@@ -176,6 +189,13 @@ static int lt_matmul(handle *, lt_desc *desc, const float *alpha, const uint8_t 
             host_fault("cublasLtMatmul: a matrix lies outside device memory");
             return;
         }
+        if (is_unordered({{a, (size_t)(m - 1) * lda + (size_t)k, false},
+                          {b, (size_t)(n - 1) * ldb + (size_t)k, false},
+                          {d, ((size_t)(n - 1) * ldc + (size_t)m) * 4, true},
+                          {sa, (size_t)((m + 127) / 128 * across) * 4, false},
+                          {sb, (size_t)(n * blocks) * 4, false},
+                          {space, space_size, true}}))
+            return;
         for (int j = 0; j < n; j++)
             for (int i = 0; i < m; i++) {
                 float sum = 0;

@@ -158,12 +158,16 @@ void device_touch(const void *p, size_t size, bool write, const void *pc) {
         if (wrong) device_fail("%s of %zu bytes at %p: %s (pc %p)", kind, size, p, wrong, pc);
         const block *b = memory_find(p);
         shades_touch(b->shades + ((const char *)p - b->p), p, size, write, pc);
+        if ((wrong = order_touch(b->order + ((const char *)p - b->p) / ORDER_GRAIN, p, size, write))) device_fail("%s (pc %p)", wrong, pc);
         return;
     }
     at = (size_t)((const char *)p - parameters);
     if (at < e.args && size <= e.args - at && !write) return;
     if (!write && (const char *)p >= &__executable_start && (const char *)p < &_end) return; /* constants */
-    if (host_mapped(p, size)) return; /* the host may write there at any time */
+    if (host_mapped(p, size)) { /* the host may write there at any time */
+        if (size == 4) write ? order_signal_kernel((const uint32_t *)p) : order_poll_kernel((const uint32_t *)p);
+        return;
+    }
     device_fail("%s of %zu bytes of host memory at %p (pc %p)", kind, size, p, pc);
 }
 
@@ -322,6 +326,7 @@ static void touch_atomic(void *p, const void *pc) {
     if (wrong) device_fail("atomic at %p: %s (pc %p)", p, wrong, pc);
     shade *s = at < ARENA ? arena_shades + at : memory_find(p)->shades + ((char *)p - memory_find(p)->p);
     if (at < ARENA && s->write < e.began) device_fail("atomic on shared memory that was not written (pc %p)", pc);
+    if (at >= ARENA && (wrong = memory_order(p, 4, true))) device_fail("%s (pc %p)", wrong, pc);
     for (int i = 0; i < 4; i++, s++) {
         if (s->writer != ATOMIC && !passed(s->write, s->writer, e.current, at < ARENA)) race("atomic after write", p, s->writer, s->write, pc);
         if (!passed(s->read, s->reader, e.current, at < ARENA)) race("atomic after read", p, s->reader, s->read, pc);
@@ -455,7 +460,7 @@ extern "C" void cuda_emulate_run(const char *name, const void *kernel, dim3 grid
         host_error(cudaErrorInvalidResourceHandle); /* a stream of another device than the current one */
         return;
     }
-    host_enqueue(s, [=] {
+    host_enqueue(s, name, [=] {
         while (!run(name, grid, block, shared, call, copy.get(), size, device)) usleep(20);
     });
 }

@@ -17,7 +17,7 @@
 
 #include "internal.h"
 
-enum { DEVICES = 8 };
+enum { DEVICES = 8, RECORDS = 64 /* of an event, whose order is kept */ };
 
 struct cuda_emulate_event {
     struct state { /* outlives the event while streams refer to it */
@@ -25,6 +25,7 @@ struct cuda_emulate_event {
         std::condition_variable changed;
         uint64_t recorded = 0, passed = 0;
         double time = 0;
+        std::map<uint64_t, order_clock> clocks; /* of the latest records */
     };
     std::shared_ptr<state> st = std::make_shared<state>();
     bool timed = true;
@@ -37,13 +38,16 @@ struct cuda_emulate_stream {
     std::mutex lock;
     std::condition_variable changed;
     struct command {
+        const char *name;
         std::function<void()> run;
         uint64_t number; /* in its hardware queue */
+        order_clock enqueued;
     };
     std::deque<command> tasks;
+    int order;
     driver_queue *queue; /* NULL: none that it shares */
     bool busy = false, closing = false;
-    std::shared_ptr<std::vector<std::function<void()>>> recorded; /* set: commands are recorded there, and queries fail */
+    std::shared_ptr<std::vector<command>> recorded; /* set: commands are recorded there, and queries fail */
     bool spoilt = false;
     uint64_t random;
     std::thread thread;
@@ -56,6 +60,7 @@ static int faults;
 struct pin_of {
     size_t size;
     bool mapped;
+    order_shade *order;
 };
 static std::map<const char *, pin_of> pinned;
 static bool peers[DEVICES][DEVICES];
@@ -244,7 +249,9 @@ static void serve(cuda_emulate_stream *s) {
             if (s->random >> 62 == 0) usleep((useconds_t)(s->random >> 40 & 255));
         }
         if (s->queue) driver_queue_begin(s->queue, task.number);
+        order_begin(s->order, task.enqueued, task.name);
         task.run();
+        order_end();
         if (s->queue) driver_queue_end(s->queue);
     }
 }
@@ -253,6 +260,7 @@ static cuda_emulate_stream *stream_new(int device) {
     std::lock_guard<std::mutex> hold(lock);
     int seed = host_setting("SEED", 0);
     s->device = device;
+    s->order = order_open();
     s->queue = driver_queue_of(device, streams_made++);
     s->random = seed ? (uint64_t)seed * 0x9e3779b97f4a7c15ull + streams_made : 0;
     s->thread = std::thread(serve, s);
@@ -264,12 +272,12 @@ static cuda_emulate_stream *real(cudaStream_t s) {
     return null_stream[current];
 }
 int host_stream_device(cudaStream_t s) { return real(s)->device; }
-void host_enqueue(cudaStream_t stream, std::function<void()> task) {
+void host_enqueue(cudaStream_t stream, const char *name, std::function<void()> task) {
     cuda_emulate_stream *s = real(stream);
     driver_call call(s->device);
     std::lock_guard<std::mutex> hold(s->lock);
-    if (s->recorded) return s->recorded->push_back(std::move(task));
-    s->tasks.push_back({std::move(task), s->queue ? driver_queue_take(s->queue) : 0});
+    if (s->recorded) return s->recorded->push_back({name, std::move(task), 0, {}});
+    s->tasks.push_back({name, std::move(task), s->queue ? driver_queue_take(s->queue) : 0, order_host()});
     s->changed.notify_all();
 }
 static std::atomic<int> graphs;
@@ -336,17 +344,18 @@ cudaError_t cudaStreamDestroy(cudaStream_t s) {
         s->changed.notify_all();
     }
     s->thread.join();
+    order_close(s->order);
     delete s;
     return done();
 }
 struct cuda_emulate_graph {
-    std::shared_ptr<std::vector<std::function<void()>>> tasks;
+    std::shared_ptr<std::vector<cuda_emulate_stream::command>> tasks;
     int device;
 };
 cudaError_t cudaStreamBeginCapture(cudaStream_t s, cudaStreamCaptureMode mode) {
     std::lock_guard<std::mutex> hold(s->lock);
     if (s->recorded || mode != cudaStreamCaptureModeThreadLocal) return wrong(cudaErrorStreamCaptureUnsupported, "recording of mode %d", mode);
-    s->recorded = std::make_shared<std::vector<std::function<void()>>>();
+    s->recorded = std::make_shared<std::vector<cuda_emulate_stream::command>>();
     s->spoilt = false;
     recording++;
     return done();
@@ -369,7 +378,7 @@ cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t *x, cudaGraph_t g, uns
 }
 cudaError_t cudaGraphLaunch(cudaGraphExec_t x, cudaStream_t s) {
     if (host_stream_device(s) != x->device) return wrong(cudaErrorInvalidResourceHandle, "a graph of device %d on another's stream", x->device);
-    for (auto &task : *x->tasks) host_enqueue(s, task);
+    for (auto &task : *x->tasks) host_enqueue(s, task.name, task.run);
     return done();
 }
 cudaError_t cudaGraphDestroy(cudaGraph_t g) {
@@ -382,6 +391,7 @@ cudaError_t cudaGraphExecDestroy(cudaGraphExec_t x) { return cudaGraphDestroy(x)
 cudaError_t cudaStreamSynchronize(cudaStream_t s) {
     if (spoils(real(s), "synchronisation")) return host_error(cudaErrorStreamCaptureUnsupported);
     drain(real(s));
+    order_host_sync(real(s)->order);
     return done(cudaSuccess, real(s)->device);
 }
 cudaError_t cudaStreamQuery(cudaStream_t stream) {
@@ -394,11 +404,11 @@ cudaError_t cudaStreamQuery(cudaStream_t stream) {
 cudaError_t cudaDeviceSynchronize(void) {
     std::lock_guard<std::mutex> hold(all_lock);
     for (auto &s : all)
-        if (s.first->device == current) drain(s.first);
+        if (s.first->device == current) drain(s.first), order_host_sync(s.first->order);
     return done();
 }
 cudaError_t cudaLaunchHostFunc(cudaStream_t s, void (*fn)(void *), void *ctx) {
-    host_enqueue(s, [=] { fn(ctx); });
+    host_enqueue(s, "a host function", [=] { fn(ctx); });
     return done();
 }
 
@@ -406,8 +416,9 @@ cudaError_t cudaLaunchHostFunc(cudaStream_t s, void (*fn)(void *), void *ctx) {
 static int wait_value(cudaStream_t s, unsigned long long address, uint32_t value, unsigned flags) {
     const std::atomic<uint32_t> *word = (const std::atomic<uint32_t> *)address;
     if (flags || !host_mapped(word, 4)) return 1;
-    host_enqueue(s, [=] {
+    host_enqueue(s, "a wait for a value", [=] {
         while ((int32_t)(*word - value) < 0 && !host_lost()) usleep(20);
+        order_wait((const uint32_t *)word, value);
     });
     return 0;
 }
@@ -442,16 +453,24 @@ cudaError_t cudaFree(void *p) {
     if (!memory_delete(p)) return wrong(cudaErrorInvalidValue, "free of %p, which is not an allocation", p);
     return done();
 }
+static size_t order_bytes(size_t size) { return (size / ORDER_GRAIN + 2) * sizeof(order_shade); }
 static cudaError_t pin(const char *p, size_t size, bool mapped) {
     std::lock_guard<std::mutex> hold(lock);
     auto i = pinned.upper_bound(p + size - 1);
     if (i != pinned.begin() && (--i)->first + i->second.size > p) return host_error(cudaErrorHostMemoryAlreadyRegistered);
-    pinned[p] = {size, mapped};
+    void *order = mmap(NULL, order_bytes(size), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (order == MAP_FAILED) return host_error(cudaErrorMemoryAllocation);
+    pinned[p] = {size, mapped, (order_shade *)order};
     return cudaSuccess;
 }
-static cudaError_t unpin(const void *p) {
+static cudaError_t unpin(const void *p, size_t *size) {
     std::lock_guard<std::mutex> hold(lock);
-    return pinned.erase((const char *)p) ? cudaSuccess : host_error(cudaErrorHostMemoryNotRegistered);
+    auto i = pinned.find((const char *)p);
+    if (i == pinned.end()) return host_error(cudaErrorHostMemoryNotRegistered);
+    *size = i->second.size;
+    munmap(i->second.order, order_bytes(*size));
+    pinned.erase(i);
+    return cudaSuccess;
 }
 static bool is_pinned(const void *p, size_t size) {
     std::lock_guard<std::mutex> hold(lock);
@@ -462,6 +481,16 @@ bool host_mapped(const void *p, size_t size) {
     std::lock_guard<std::mutex> hold(lock);
     auto i = pinned.upper_bound((const char *)p);
     return i != pinned.begin() && (--i)->first + i->second.size >= (const char *)p + size && i->second.mapped;
+}
+const char *host_order(const void *p, size_t size, bool write) {
+    order_shade *order = NULL;
+    {
+        std::lock_guard<std::mutex> hold(lock);
+        auto i = pinned.upper_bound((const char *)p);
+        if (i != pinned.begin() && (--i)->first + i->second.size >= (const char *)p + size)
+            order = i->second.order + ((uintptr_t)p - (uintptr_t)i->first / ORDER_GRAIN * ORDER_GRAIN) / ORDER_GRAIN;
+    }
+    return order ? order_touch(order, p, size, write) : NULL;
 }
 cudaError_t cudaHostAlloc(void **p, size_t size, unsigned flags) {
     driver_alone alone(driver_setting("MALLOC_WAITS", 1), "cudaHostAlloc");
@@ -474,13 +503,7 @@ cudaError_t cudaFreeHost(void *p) {
     if (!p) return cudaSuccess;
     driver_alone alone(true, "cudaFreeHost");
     size_t size;
-    {
-        std::lock_guard<std::mutex> hold(lock);
-        auto i = pinned.find((char *)p);
-        if (i == pinned.end()) return host_error(cudaErrorInvalidValue);
-        size = i->second.size;
-        pinned.erase(i);
-    }
+    if (unpin(p, &size)) return host_error(cudaErrorInvalidValue);
     munmap(p, size);
     return done();
 }
@@ -503,7 +526,16 @@ cudaError_t cudaHostRegister(void *p, size_t size, unsigned flags) {
 }
 cudaError_t cudaHostUnregister(void *p) {
     driver_alone alone(true, "cudaHostUnregister");
-    return unpin(p);
+    size_t size;
+    return unpin(p, &size);
+}
+
+/* The part of a copy that runs: refuses one that does not wait for its memory. */
+static void move(void *dst, const void *src, size_t size) {
+    const char *wrong = memory_order(src, size, false);
+    if (!wrong) wrong = memory_order(dst, size, true);
+    if (wrong) host_fault(wrong);
+    else memmove(dst, src, size);
 }
 
 /* Copies. From unpinned memory a card's driver copies before the call returns; into unpinned memory it waits. */
@@ -526,23 +558,26 @@ cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t size, cudaMemcpyK
         early.reset(new char[size]);
         memcpy(early.get(), src, size);
     }
-    host_enqueue(s, [=] {
-        if (!copy_wrong("copy, as it runs", dst, src, size, to, from, device, device)) memmove(dst, early ? early.get() : src, size);
+    host_enqueue(s, kind == cudaMemcpyHostToDevice ? "an upload" : kind == cudaMemcpyDeviceToHost ? "a download" : "a copy", [=] {
+        if (!copy_wrong("copy, as it runs", dst, src, size, to, from, device, device)) move(dst, early ? early.get() : src, size);
         else host_fault("a copy's memory was freed before it ran");
     });
     bool waits = size > 64 << 10 && driver_setting("PAGEABLE", 1);
-    if ((!to && !is_pinned(dst, size)) || (early && waits)) drain(real(s));
+    if ((!to && !is_pinned(dst, size)) || (early && waits)) cudaStreamSynchronize(s);
     return done();
 }
 cudaError_t cudaMemcpyPeerAsync(void *dst, int dst_device, const void *src, int src_device, size_t size, cudaStream_t s) {
     if (copy_wrong("copy between devices", dst, src, size, true, true, dst_device, src_device)) return cudaErrorInvalidValue;
-    host_enqueue(s, [=] { memmove(dst, src, size); });
+    host_enqueue(s, "a copy between devices", [=] { move(dst, src, size); });
     return done();
 }
 cudaError_t cudaMemsetAsync(void *p, int byte, size_t size, cudaStream_t s) {
     const char *why = memory_check(p, size, host_stream_device(s));
     if (why) return wrong(cudaErrorInvalidValue, "memset of %zu bytes at %p: %s", size, p, why);
-    host_enqueue(s, [=] { memset(p, byte, size); });
+    host_enqueue(s, "a fill", [=] {
+        if (const char *wrong = memory_order(p, size, true)) host_fault(wrong);
+        else memset(p, byte, size);
+    });
     return done();
 }
 
@@ -563,17 +598,24 @@ cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s) {
     std::unique_lock<std::mutex> hold(st->lock);
     uint64_t turn = ++st->recorded;
     hold.unlock();
-    host_enqueue(s, [st, turn] {
+    host_enqueue(s, "an event", [st, turn] {
         std::lock_guard<std::mutex> hold(st->lock);
+        st->clocks[turn] = order_now();
+        if (st->clocks.size() > RECORDS) st->clocks.erase(st->clocks.begin());
         if (turn > st->passed) st->passed = turn;
         st->time = seconds();
         st->changed.notify_all();
     });
     return done();
 }
-static void await(cuda_emulate_event::state *st, uint64_t turn) {
+static order_clock clock_of(const cuda_emulate_event::state *st, uint64_t turn) { /* under its lock */
+    auto i = st->clocks.lower_bound(turn);
+    return i == st->clocks.end() ? order_clock() : i->second;
+}
+static order_clock await(cuda_emulate_event::state *st, uint64_t turn) {
     std::unique_lock<std::mutex> hold(st->lock);
     st->changed.wait(hold, [=] { return st->passed >= turn; });
+    return clock_of(st, turn);
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned) {
     auto st = e->st;
@@ -581,20 +623,22 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned) {
     uint64_t turn = st->recorded;
     hold.unlock();
     if (!turn) return wrong(cudaErrorInvalidResourceHandle, "a stream waits for an event that was never recorded");
-    host_enqueue(s, [st, turn] { await(st.get(), turn); });
+    host_enqueue(s, "a wait for an event", [st, turn] { order_join(await(st.get(), turn)); });
     return done();
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t e) {
     std::unique_lock<std::mutex> hold(e->st->lock);
     uint64_t turn = e->st->recorded;
     hold.unlock();
-    await(e->st.get(), turn);
+    order_host_join(await(e->st.get(), turn));
     return done();
 }
 cudaError_t cudaEventQuery(cudaEvent_t e) {
     driver_call call(e->device);
     std::lock_guard<std::mutex> hold(e->st->lock);
-    return e->st->passed < e->st->recorded ? cudaErrorNotReady : cudaSuccess;
+    if (e->st->passed < e->st->recorded) return cudaErrorNotReady;
+    order_host_join(clock_of(e->st.get(), e->st->recorded));
+    return cudaSuccess;
 }
 cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t from, cudaEvent_t to) {
     if (from->device != to->device) return wrong(cudaErrorInvalidResourceHandle, "time between events of two devices");

@@ -3,6 +3,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <vector>
 
 #include "cuda_emulate.h"
 
@@ -14,17 +15,26 @@ struct shade {
 };
 enum : uint16_t { ATOMIC = 0x2000, WARP = 0x4000, MANY = 0x8000 };
 
+/* The last accesses of streams to four bytes: the command that wrote them, and commands that have read them since. */
+enum { ORDER_GRAIN = 4, ORDER_READERS = 3 };
+struct order_shade {
+    uint32_t write, read[ORDER_READERS];
+};
+
 struct block { /* an allocation of a device */
     char *p;
     size_t size;
     int device;
     shade *shades;
+    order_shade *order;
 };
 
 /* memory.cpp */
 bool memory_is_device(const void *p);                             /* an address of any device, live or not */
 const block *memory_find(const void *p);                          /* the live allocation that contains it or ends at it */
 const char *memory_check(const void *p, size_t size, int device); /* NULL, or the error for it as memory of the device */
+/* The running command accesses a range of device memory, or of pinned memory, as a whole: NULL, or the missing wait. */
+const char *memory_order(const void *p, size_t size, bool write);
 void *memory_new(size_t size, int device);
 bool memory_delete(void *p);
 size_t memory_used(int device);
@@ -35,11 +45,12 @@ int host_device();                             /* of the calling host thread */
 int host_setting(const char *name, int value); /* CUDA_EMULATE_name */
 int host_shared();                             /* bytes of shared memory a block may have */
 bool host_fails(const char *kind);
-void host_enqueue(cudaStream_t s, std::function<void()> task);
-bool host_mapped(const void *p, size_t size); /* pinned memory that kernels may touch */
-void host_fault(const char *text);            /* the sticky error of the thread's device; printed */
-bool host_lost();                             /* the thread's device had a fault: it runs nothing more */
-cudaError_t host_error(cudaError_t e);        /* kept for cudaGetLastError */
+void host_enqueue(cudaStream_t s, const char *name, std::function<void()> task);
+bool host_mapped(const void *p, size_t size);                   /* pinned memory that kernels may touch */
+const char *host_order(const void *p, size_t size, bool write); /* memory_order() of pinned memory */
+void host_fault(const char *text);                              /* the sticky error of the thread's device; printed */
+bool host_lost();                                               /* the thread's device had a fault: it runs nothing more */
+cudaError_t host_error(cudaError_t e);                          /* kept for cudaGetLastError */
 int host_stream_device(cudaStream_t s);
 void host_drain_device(int device); /* waits until all streams of the device are empty */
 
@@ -63,6 +74,27 @@ driver_queue *driver_queue_of(int device, uint64_t nth); /* of its nth stream; N
 uint64_t driver_queue_take(driver_queue *q);
 void driver_queue_begin(driver_queue *q, uint64_t number);
 void driver_queue_end(driver_queue *q);
+
+/* order.cpp */
+struct order_clock {
+    std::vector<uint32_t> at; /* [streams] */
+    bool aborted = false;     /* follows a wait that an abort ended */
+};
+int order_open(); /* of a new stream */
+void order_close(int stream);
+order_clock order_host();
+void order_host_join(const order_clock &from);                               /* the host has waited for this */
+void order_host_sync(int stream);                                            /* the host has waited for all of the stream's commands */
+void order_begin(int stream, const order_clock &enqueued, const char *name); /* the calling thread runs a command, until order_end() */
+void order_end();
+order_clock order_now();                        /* of the running command */
+void order_join(const order_clock &from);       /* the running command has waited for this */
+void order_signal_kernel(const uint32_t *word); /* the running kernel writes a value, or reads one, and may find the latest */
+void order_poll_kernel(const uint32_t *word);
+void order_wait(const uint32_t *word, uint32_t value);
+void order_forget(const void *p, size_t size); /* timelines in pinned memory that has a new owner */
+/* An access of the running command; s: of p. NULL, or the error: it does not wait for an earlier access. */
+const char *order_touch(order_shade *s, const void *p, size_t size, bool write);
 
 /* device.cpp: one launch at a time runs in the process */
 int device_thread();          /* in its block */

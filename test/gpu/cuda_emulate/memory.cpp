@@ -23,6 +23,7 @@ static void *reserve(size_t size, int prot) {
     if (p == MAP_FAILED) perror("cuda_emulate: mmap"), abort();
     return p;
 }
+static size_t order_bytes(size_t size) { return (size + ORDER_GRAIN - 1) / ORDER_GRAIN * sizeof(order_shade); }
 static void begin() {
     static std::once_flag once;
     std::call_once(once, [] {
@@ -48,6 +49,12 @@ const char *memory_check(const void *p, size_t size, int device) {
     return host_reaches(device, b->device) ? NULL : "on a device that this one cannot reach";
 }
 
+const char *memory_order(const void *p, size_t size, bool write) {
+    if (!memory_is_device(p)) return host_order(p, size, write);
+    const block *b = memory_find(p);
+    return b ? order_touch(b->order + ((const char *)p - b->p) / ORDER_GRAIN, p, size, write) : NULL;
+}
+
 /* Makes b the allocation of `pages` pages at p; NULL: none has them. */
 static bool claim(char *p, size_t pages, block *b) {
     if (b) {
@@ -68,28 +75,33 @@ void *memory_new(size_t size, int device) {
     next_free += (pages + 1) * PAGE;
     mprotect(p, pages * PAGE, PROT_READ | PROT_WRITE);
     memset(p, 0xff, pages * PAGE);
-    block *b = new block{p, size, device, (shade *)reserve(size * sizeof(shade), PROT_READ | PROT_WRITE)};
+    block *b = new block{p, size, device, (shade *)reserve(size * sizeof(shade), PROT_READ | PROT_WRITE),
+                         (order_shade *)reserve(order_bytes(size), PROT_READ | PROT_WRITE)};
     if (!claim(p, pages + 1, b)) return NULL;
     driver_blocks[p] = b;
     used[device] += size;
     return p;
 }
 
-/* A part of a block becomes an allocation, or ceases to be one. Parts start on a page of their own. */
+/* A part of a block becomes an allocation, or ceases to be one. Parts start on a page of their own. Of pinned memory: it has a new owner. */
 extern "C" void cuda_emulate_note(void *at, size_t size, int is_live) {
     std::lock_guard<std::mutex> hold(lock);
     char *p = (char *)at;
     auto whole = driver_blocks.upper_bound(p);
-    if (!p || whole == driver_blocks.begin()) return;
+    if (!p) return;
+    if (!memory_is_device(p)) return order_forget(p, size);
+    if (whole == driver_blocks.begin()) return;
     whole--;
     if (const block *old = is_live ? NULL : memory_find(p)) {
         claim(p, (old->size + PAGE - 1) / PAGE, NULL);
         if (old != whole->second) delete old;
     }
     if (!is_live) return;
-    block *b = new block{p, size, whole->second->device, whole->second->shades + (p - whole->second->p)};
+    const size_t off = (size_t)(p - whole->second->p);
+    block *b = new block{p, size, whole->second->device, whole->second->shades + off, whole->second->order + off / ORDER_GRAIN};
     memset(p, 0xff, size);
     memset((void *)b->shades, 0, size * sizeof(shade));
+    memset((void *)b->order, 0, order_bytes(size));
     claim(p, (size + PAGE - 1) / PAGE, b);
 }
 
@@ -102,6 +114,7 @@ bool memory_delete(void *p) {
     claim((char *)p, pages + 1, NULL);
     mmap(p, pages * PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
     munmap(b->shades, b->size * sizeof(shade));
+    munmap(b->order, order_bytes(b->size));
     used[b->device] -= b->size;
     driver_blocks.erase(i);
     delete b;

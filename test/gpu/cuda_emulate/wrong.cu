@@ -138,6 +138,65 @@ static void check_rules(float *y, bool strict) {
     for (cudaStream_t one : s) cudaStreamDestroy(one);
 }
 
+/* order.cpp: what a command of one stream needs to come after a command of another. */
+static __global__ void signal_word(volatile unsigned *word, unsigned value) { word[0] = value; }
+static void check_order(float *y) {
+    typedef int (*wait_value)(cudaStream_t, unsigned long long, unsigned, unsigned);
+    cudaStream_t a, b;
+    cudaEvent_t e;
+    void *wait;
+    cudaDriverEntryPointQueryResult found;
+    unsigned *pinned;
+    float *z;
+    cudaMalloc((void **)&z, 256 * sizeof *z);
+    cudaHostAlloc((void **)&pinned, 4096, cudaHostAllocMapped);
+    cudaStreamCreateWithPriority(&a, cudaStreamNonBlocking, 0);
+    cudaStreamCreateWithPriority(&b, cudaStreamNonBlocking, 0);
+    cudaEventCreate(&e);
+    cudaGetDriverEntryPointByVersion("cuStreamWaitValue32", &wait, 12000, cudaEnableDefault, &found);
+    const char *missing = "a missing wait";
+    memset(pinned, 0, 4096);
+    loaded<<<1, 1, 0, a>>>(y);
+    loaded<<<1, 1, 0, b>>>(y);
+    check("writes of two streams", missing);
+    loaded<<<1, 1, 0, a>>>(y);
+    cudaStreamSynchronize(a);
+    loaded<<<1, 1, 0, b>>>(y);
+    check("the host waited between", NULL);
+    loaded<<<1, 1, 0, a>>>(y);
+    cudaEventRecord(e, a);
+    cudaStreamWaitEvent(b, e, 0);
+    loaded<<<1, 1, 0, b>>>(y);
+    check("an event between", NULL);
+    cudaEventRecord(e, a);
+    loaded<<<1, 1, 0, a>>>(y);
+    cudaStreamWaitEvent(b, e, 0);
+    loaded<<<1, 1, 0, b>>>(y);
+    check("an event before both", missing);
+    cudaMemcpyAsync(pinned + 8, y, 16, cudaMemcpyDeviceToHost, a);
+    cudaMemcpyAsync(pinned + 16, y, 16, cudaMemcpyDeviceToHost, b);
+    check("reads of two streams", NULL);
+    cudaMemcpyAsync(pinned + 8, y, 16, cudaMemcpyDeviceToHost, a);
+    cudaMemsetAsync(y, 0, 16, b);
+    check("a write after a read", missing);
+    cudaMemcpyAsync(pinned + 8, y, 16, cudaMemcpyDeviceToHost, a);
+    cudaMemcpyAsync(z, pinned + 8, 16, cudaMemcpyHostToDevice, b);
+    check("through pinned memory", missing);
+    for (unsigned value = 1; value < 4; value += 2) { /* the second time b waits for the signal before the write */
+        signal_word<<<1, 1, 0, a>>>(pinned, value);
+        loaded<<<1, 1, 0, a>>>(y);
+        signal_word<<<1, 1, 0, a>>>(pinned, value + 1);
+        ((wait_value)wait)(b, (unsigned long long)(uintptr_t)pinned, value == 1 ? 2 : 3, 0);
+        loaded<<<1, 1, 0, b>>>(y);
+        check(value == 1 ? "a timeline between" : "a timeline before both", value == 1 ? NULL : missing);
+    }
+    cudaFreeHost(pinned);
+    cudaFree(z);
+    cudaEventDestroy(e);
+    cudaStreamDestroy(a);
+    cudaStreamDestroy(b);
+}
+
 int main(void) {
     float *x, *y, *gone;
     cudaStream_t s;
@@ -215,6 +274,7 @@ int main(void) {
     cudaGetLastError();
     const char *driver = getenv("CUDA_EMULATE_DRIVER");
     check_rules(y, driver && *driver == '1');
+    check_order(y);
     cudaEventDestroy(e);
     cudaStreamDestroy(s);
     cudaFree(x);
