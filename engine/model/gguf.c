@@ -81,7 +81,7 @@ int gguf_names(struct config *c, struct arena *a, const struct json *meta, const
     if (layout->dense_gate_up) names->dense_gate = names->dense_up;
     if (c->norm == NORM_RMS_PLUS_ONE) c->norm = NORM_RMS; /* the files' weights include the 1 */
     if (c->delta.taps) {                                  /* q, k, v and z are split unless the file is old */
-        c->delta.fused = f->delta_in, c->delta.fused_ba = true;
+        c->delta.fused = f->delta_in, c->delta.fused_ba = !names->delta_b, c->delta.is_tiled = names->delta_b != NULL; /* Qwen3.5 */
     }
     c->delta.rates_converted = true;
     c->names = names;

@@ -492,3 +492,43 @@ def mistral4(d):
         m.copy(f"blk.{i}.ffn_down_exps", f"layers.{i}.mlp.experts.down_proj")
     mla(m)
     return m
+
+
+def qwen35moe(d):
+    """Value heads of the linear attention in tiles: the first of each key head, then the second."""
+    m = Model(d, "qwen35moe", "model.language_model.")
+    c = m.config
+    k, v, kd, vd = c["linear_num_key_heads"], c["linear_num_value_heads"], c["linear_key_head_dim"], c["linear_value_head_dim"]
+    heads = [g * (v // k) + j for j in range(v // k) for g in range(k)]
+    values, keys = [h * vd + i for h in heads for i in range(vd)], list(range(2 * k * kd))
+    channels = keys + [len(keys) + i for i in values]
+    r = c["rope_parameters"]
+    m.key(rope__freq_base=float(r["rope_theta"]), rope__dimension_count=int(c["head_dim"] * r["partial_rotary_factor"]), rope__dimension_sections=[*r["mrope_section"], 0],
+          ssm__inner_size=v * vd)
+    m.keys_of(attention__head_count_kv="num_key_value_heads", attention__key_length="head_dim", attention__value_length="head_dim", expert_count="num_experts",
+              expert_used_count="num_experts_per_tok", expert_feed_forward_length="moe_intermediate_size",
+              expert_shared_feed_forward_length="shared_expert_intermediate_size", full_attention_interval="full_attention_interval",
+              ssm__conv_kernel="linear_conv_kernel_dim", ssm__state_size="linear_key_head_dim", ssm__group_count="linear_num_key_heads",
+              ssm__time_step_rank="linear_num_value_heads")
+    plus_one(m)
+    m.ends()
+    m.attention(post_attention_norm="post_attention_layernorm", ffn_gate_inp="mlp.gate", ffn_gate_inp_shexp="mlp.shared_expert_gate", ssm_norm="linear_attn.norm")
+    m.dense("mlp.shared_expert", "_shexp")
+    n = c["moe_intermediate_size"]
+    for i in range(m.layers):
+        both, s = m.take(f"layers.{i}.mlp.experts.gate_up_proj"), f"layers.{i}.linear_attn."
+        for j, g in enumerate(("gate", "up")):
+            m.put(f"blk.{i}.ffn_{g}_exps", both.each(lambda t: t.rows(range(j * n, j * n + n))))
+        m.put(f"blk.{i}.ffn_down_exps", m.take(f"layers.{i}.mlp.experts.down_proj"))
+        if s + "A_log" not in m.source:
+            continue
+        conv = m.take(s + "conv1d.weight")
+        m.put(f"blk.{i}.ssm_conv1d", conv.shaped(conv.shape[0], conv.shape[2]).rows(channels))
+        m.put(f"blk.{i}.attn_qkv", m.take(s + "in_proj_qkv.weight").rows(channels))
+        m.put(f"blk.{i}.attn_gate", m.take(s + "in_proj_z.weight").rows(values))
+        m.put(f"blk.{i}.ssm_beta", m.take(s + "in_proj_b.weight").rows(heads))
+        m.put(f"blk.{i}.ssm_alpha", m.take(s + "in_proj_a.weight").rows(heads))
+        m.put(f"blk.{i}.ssm_a", m.take(s + "A_log").map(lambda x: -math.exp(x)).rows(heads))
+        m.put(f"blk.{i}.ssm_dt.bias", m.take(s + "dt_bias").rows(heads))
+        m.put(f"blk.{i}.ssm_out", m.take(s + "out_proj.weight").columns(values))
+    return m

@@ -10,11 +10,11 @@ import tempfile
 
 import gguf_convert as convert
 
-HEARTH, SHARED = os.path.abspath(sys.argv[1]), sys.argv[2]
+HEARTH = os.path.abspath(sys.argv[1])
 TOLERANCE = 2e-4
 FAMILIES = {"jamba": convert.jamba, "granitemoehybrid": convert.granitehybrid, "nemotron_h": convert.nemotron_h, "gemma4": convert.gemma4,
             "lfm2_moe": convert.lfm2moe, "step3p7": convert.step35, "mimo_v2_flash": convert.mimo2, "afmoe": convert.afmoe, "exaone_moe": convert.exaone_moe,
-            "llama4": convert.llama4, "glm4_moe_lite": convert.glm4_moe_lite, "glm_moe_dsa": convert.glm_dsa, "mistral4": convert.mistral4}
+            "llama4": convert.llama4, "glm4_moe_lite": convert.glm4_moe_lite, "glm_moe_dsa": convert.glm_dsa, "mistral4": convert.mistral4, "qwen3_5_moe": convert.qwen35moe}
 POSITIONS = {"llama4": 38}  # that do not depend on values which the format lacks
 
 
@@ -47,7 +47,7 @@ def compare(name, directory, file):
 def main():
     failed = done = 0
     for name, make in FAMILIES.items():
-        directory = os.path.join(SHARED, "fixtures", name)
+        directory = os.path.join(sys.argv[2], "fixtures", name)
         if not os.path.isdir(directory) or name not in (sys.argv[3:] or FAMILIES):
             continue
         with tempfile.TemporaryDirectory() as tmp:
@@ -59,7 +59,7 @@ def main():
         failed += not good
         print(f"{'' if good else 'FAILED '}{name}: {worst if isinstance(worst, str) else f'off by {worst:.2g}'}", flush=True)
     if not done:
-        print(f"SKIPPED: no fixtures in {SHARED}")
+        print(f"SKIPPED: no fixtures in {sys.argv[2]}")
         return 77
     print(f"{done} models, {failed} failed")
     return failed != 0
