@@ -98,7 +98,8 @@ static void delta_task(void *arg, int task, int thread) {
     const struct delta *j = arg;
     const struct op_delta *o = j->o;
     int h = task / j->blocks, c = task % j->blocks * DELTA_COLUMNS, n = o->v_dim - c < DELTA_COLUMNS ? o->v_dim - c : DELTA_COLUMNS;
-    size_t state = (size_t)h * (size_t)o->k_dim * (size_t)o->v_dim + (size_t)c, key = (size_t)(h / (o->v_heads / o->k_heads)) * (size_t)o->k_dim;
+    const int key_head = o->is_tiled ? h % o->k_heads : h / (o->v_heads / o->k_heads);
+    size_t state = (size_t)h * (size_t)o->k_dim * (size_t)o->v_dim + (size_t)c, key = (size_t)key_head * (size_t)o->k_dim;
     size_t value = (size_t)h * (size_t)o->v_dim + (size_t)c;
     const float *from = o->before ? o->before + state : NULL;
     const bool by_channel = o->rule == DELTA_CHANNELS, seen = o->rule == DELTA_GATED || by_channel;

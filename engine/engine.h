@@ -79,7 +79,7 @@ int engine_verify(const struct engine_params *p, struct error *e);
  * (calibrated); "list" lists the known names. The model is the checkpoint p->dir, or else the architecture `arch` (NULL: deepseek-v3), with a format as in
  * "qwen3-30b:q4_k_m". ERR_USAGE names file, line and remedy. */
 int engine_plan(const struct engine_params *p, const char *machine, const char *arch, struct buf *json, struct error *e);
-/* --version --verbose: text lines with the CPU, the requested level, devices and families. */
+/* --version --verbose: text lines with the CPU, the requested level, devices, families, and architectures of GGUF. */
 int engine_describe(const struct engine_params *p, struct buf *out, struct error *e);
 /* --bench kernels: calls fn with one JSON object per row {kernel, level, shape, threads, gbps|gflops, limit, share}. */
 int engine_bench_kernels(int threads, int (*fn)(void *ctx, const char *json_row), void *ctx, struct error *e);

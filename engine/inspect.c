@@ -7,6 +7,7 @@
 #include "engine/base/mem.h"
 #include "engine/layer/attention.h"
 #include "engine/model/arch.h"
+#include "engine/model/gguf.h"
 #include "engine/schedule/internal.h"
 
 int engine_describe(const struct engine_params *p, struct buf *out, struct error *e) {
@@ -19,6 +20,8 @@ int engine_describe(const struct engine_params *p, struct buf *out, struct error
     if (p->cpu_level) buf_fmt(out, "level: %s\n", cpu_level_name((enum cpu_level)(p->cpu_level - 1)));
     buf_fmt(out, "devices: %s\nfamilies: ", devices);
     arch_list(out);
+    buf_fmt(out, "\ngguf: ");
+    gguf_list(out);
     buf_char(out, '\n');
     return out->failed ? error_set(e, ERR_MEMORY, "no memory") : 0;
 }

@@ -95,7 +95,7 @@ template <int KEPT> static __global__ void delta_kernel(struct cuda_delta called
     int h = (int)blockIdx.x, c = (int)blockIdx.y * DELTA_COLUMNS + warp;
     bool mine = c < o.v_dim;
     size_t state = ((size_t)h * (size_t)o.k_dim) * (size_t)o.v_dim + (size_t)c;
-    size_t key = (size_t)(h / (o.v_heads / o.k_heads)) * (size_t)o.k_dim;
+    size_t key = (size_t)(o.is_tiled ? h % o.k_heads : h / (o.v_heads / o.k_heads)) * (size_t)o.k_dim;
     float s[KEPT];
     const bool by_channel = o.rule == CUDA_DELTA_CHANNELS, gated = o.rule == CUDA_DELTA_GATED || by_channel;
     const float skip = o.rule == CUDA_DELTA_MAMBA2 ? o.skip[h] : 0;

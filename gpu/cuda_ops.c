@@ -196,7 +196,8 @@ static int delta(struct cuda_stream *s, const struct op_delta *o) {
                            o->skip,
                            o->slope,
                            o->bound,
-                           o->rule};
+                           o->rule,
+                           o->is_tiled};
     if (o->n < 1) return 0;
     return cuda_check(s->g, o->k_dim > CUDA_DELTA_MAX_K_DIM ? cudaErrorNotSupported : cuda_delta_rows(s->stream, &d), "delta");
 }

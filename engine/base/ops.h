@@ -388,6 +388,7 @@ struct op_delta {
     float slope;               /* DELTA_LIGHTNING */
     float bound;               /* DELTA_CHANNELS: least g; 0: none */
     uint8_t rule;              /* enum delta_rule */
+    bool is_tiled;             /* value head h has key head h % k_heads, instead of h / (v_heads / k_heads) */
 };
 
 /* Mamba's selective scan (Gu and Dao 2023), row by row over one sequence, for each channel, all in float32: with t = softplus(a + dt[ch])

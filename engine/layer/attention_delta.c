@@ -91,6 +91,7 @@ static int delta_process_rows(struct exec *x, const struct config *c, const stru
                                                .n = n,
                                                .k_heads = d->k_heads,
                                                .v_heads = d->v_heads,
+                                               .is_tiled = d->is_tiled,
                                                .k_dim = d->k_dim,
                                                .v_dim = d->v_dim,
                                                .ldx = m.channels,

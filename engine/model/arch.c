@@ -38,6 +38,7 @@ static const struct arch *const table[] = {
     &arch_step3p5,
     &arch_step3p7,
     &arch_mistral4,
+    &arch_mistral4_text,
     &arch_qwen3_vl_moe,
     &arch_llama4,
     &arch_llama4_text,

@@ -106,7 +106,7 @@ void config_close(struct config_reader *r, const char *key, struct config_reader
 
 /* --- Shared by many families ---------------------------------------------------------------------------------------- */
 
-/* Reads a list with one number per pair of rotary dimensions. */
+/* Reads a list with one number per pair of rotary dimensions. Files stop a pair by 1e30. */
 static void read_factors(struct config_reader *r, const char *key, float *out, int n) {
     const struct json *v = config_get(r, key);
     if (!v || v->type != JSON_ARRAY || v->n != (uint32_t)n) {
@@ -115,7 +115,7 @@ static void read_factors(struct config_reader *r, const char *key, float *out, i
     }
     for (int i = 0; i < n; i++) {
         double x = json_num(json_at(v, (uint32_t)i), 0);
-        if (!(x > 0 && x <= 1e6)) config_fail(r, "'rope_scaling.%s' has %g at %d; hearth takes more than 0", key, x, i);
+        if (!(x > 0 && x <= 1e31)) config_fail(r, "'rope_scaling.%s' has %g at %d; hearth takes more than 0", key, x, i);
         out[i] = (float)x;
     }
 }

@@ -114,6 +114,7 @@ struct config {
         bool fused_ba;        /* only b and a are fused */
         bool sigmoid_gate;    /* the output gate is a sigmoid instead of SiLU */
         bool rates_converted; /* the tensor of rates is already -exp(A_log) */
+        bool is_tiled;        /* value heads are ordered so that head h has key head h % k_heads */
     } delta;
     struct conv_config { /* layers with a short gated convolution instead of attention */
         int taps;

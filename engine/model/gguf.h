@@ -12,15 +12,20 @@ struct gguf_facts {
     bool tied;        /* no lm_head tensor */
     bool router_bias; /* the router has a selection bias */
     bool split_kv_b;  /* MLA's up-projection is split in two tensors */
-    bool qkv_bias, qk_norm, head_bias;
+    bool qkv_bias, qk_norm, head_bias, conv_bias;
+    bool dense_gate;                                        /* dense FFNs have gate and up in two tensors */
     bool gate_up;                                           /* gate and up of all experts in one tensor */
     bool qkv, delta_in;                                     /* q, k and v in one tensor; all DeltaNet inputs except b and a in one tensor */
     struct gguf_factors freqs, short_factors, long_factors; /* for all sequences; for sequences up to the original context, and for longer ones */
+    uint8_t layer[CONFIG_MAX_LAYERS];                       /* a set of enum gguf_part for each layer */
 };
+enum gguf_part { GGUF_HAS_ROUTER = 1, GGUF_HAS_FFN = 2, GGUF_HAS_QUERIES = 4, GGUF_HAS_VALUES = 8, GGUF_HAS_SINKS = 16, GGUF_HAS_GATE = 32 };
+/* Notes what a tensor's name says of the model and of its layer. */
+void gguf_note(struct gguf_facts *f, const char *name);
 /* Builds the config in the arena; it points into meta. Unknown keys that may change the computation keep their names, so that config_parse refuses them.
  * ERR_MODEL names file and key. */
 int gguf_config(struct arena *a, const struct json *meta, const struct gguf_facts *f, const char *what, struct json *config, struct error *e);
 /* Sets c's tensor names and layouts for a GGUF file, and the conversions already applied to its tensors. In the arena. ERR_MEMORY. */
 int gguf_names(struct config *c, struct arena *a, const struct json *meta, const struct gguf_facts *f, struct error *e);
-/* Lists the architectures as "qwen3moe, ...", for messages. */
-void gguf_list(char *buf, size_t cap);
+/* Appends llama.cpp's names of all architectures as "qwen3moe, ...". */
+void gguf_list(struct buf *out);

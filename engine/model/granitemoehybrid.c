@@ -25,6 +25,7 @@ static void read_mamba(struct config_reader *r, struct config *c) {
 
 static void read_positions(struct config_reader *r, struct config *c) {
     static const char *const kinds[] = {"nope", "rope", NULL};
+    c->rope.interleaved = config_bool(r, "rope_interleave", false); /* GGUF only: it stores rotated pairs adjacently */
     const bool rotates = config_choice(r, "position_embedding_type", kinds, 0) == 1;
     config_read_rope(r, c, c->head_dim, 10000);
     for (int i = 0; i < c->n_layers; i++) c->layer[i].rope = rotates ? LAYER_ROPE_FIRST : LAYER_ROPE_NONE;

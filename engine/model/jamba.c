@@ -13,6 +13,23 @@ static struct cycle read_cycle(struct config_reader *r, const char *period, int 
     return k;
 }
 
+/* Which layers are Mamba and which have experts: lists, or periods and offsets. */
+static void read_layers(struct config_reader *r, struct config *c) {
+    const struct cycle attention = read_cycle(r, "attn_layer_period", 8, "attn_layer_offset", 4),
+                       experts = read_cycle(r, "expert_layer_period", 2, "expert_layer_offset", 1);
+    const int n = config_int(r, "num_experts", 16, 1, 4096), topk = config_int(r, "num_experts_per_tok", 2, 1, 64);
+    const struct json *counts = config_get(r, "layers_num_experts");
+    if (counts && (counts->type != JSON_ARRAY || (int)counts->n != c->n_layers)) config_fail(r, "'layers_num_experts' is not a list of %d", c->n_layers);
+    for (int i = 0; i < c->n_layers && !r->rc; i++) {
+        const int own = counts ? (int)json_int(json_at(counts, (uint32_t)i), 0) : i % experts.period == experts.offset ? n : 1;
+        if (own != 1 && own != n) config_fail(r, "'layers_num_experts' of layer %d is %d; hearth takes 1, a dense FFN, or 'num_experts', %d", i, own, n);
+        c->layer[i].mixer = i % attention.period == attention.offset ? MIXER_ATTENTION : MIXER_MAMBA1;
+        c->layer[i].moe = own > 1;
+        if (c->layer[i].moe) c->n_experts = n, c->topk = topk;
+    }
+    if (config_has(r, "layers_block_type")) config_read_mixers(r, c, "layers_block_type", MIXER_MAMBA1, "mamba", "attention");
+}
+
 static void read_mamba(struct config_reader *r, struct config *c) {
     struct mamba_config *m = &c->mamba;
     const struct json *rank = config_get(r, "mamba_dt_rank");
@@ -34,14 +51,7 @@ static void parse(struct config_reader *r, struct config *c) {
     rope_set_none(c);
     read_mamba(r, c);
     if (config_has(r, "sliding_window")) config_fail(r, "'sliding_window' is set; hearth knows Jamba's attention over all keys");
-    const struct cycle attention = read_cycle(r, "attn_layer_period", 8, "attn_layer_offset", 4),
-                       experts = read_cycle(r, "expert_layer_period", 2, "expert_layer_offset", 1);
-    const int n = config_int(r, "num_experts", 16, 1, 4096), topk = config_int(r, "num_experts_per_tok", 2, 1, 64);
-    for (int i = 0; i < c->n_layers; i++) {
-        c->layer[i].mixer = i % attention.period == attention.offset ? MIXER_ATTENTION : MIXER_MAMBA1;
-        c->layer[i].moe = n > 1 && i % experts.period == experts.offset; /* one expert is a dense FFN */
-        if (c->layer[i].moe) c->n_experts = n, c->topk = topk;
-    }
+    read_layers(r, c);
     c->moe_inter = c->dense_inter = config_int(r, "intermediate_size", 14336, 1, 1 << 20);
     c->score = SCORE_SOFTMAX; /* over all experts, not renormalized */
     c->routed_scale = 1;

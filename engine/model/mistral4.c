@@ -5,8 +5,7 @@
 
 static const struct deepseek_defaults defaults = {.scale = 1, .norm = true, .groups = 1, .best = 1};
 
-static void parse(struct config_reader *r, struct config *c) {
-    config_skip_vision(r, c);
+static void parse_text(struct config_reader *r, struct config *c) {
     c->rope.partial_of = config_int(r, "qk_nope_head_dim", 0, 1, 1024) + config_int(r, "qk_rope_head_dim", 0, 2, 1024);
     const double share = (double)config_int(r, "qk_rope_head_dim", 0, 2, 1024) / c->rope.partial_of;
     c->rope.default_partial_factor = share;
@@ -19,7 +18,12 @@ static void parse(struct config_reader *r, struct config *c) {
     c->score = SCORE_SOFTMAX;
 }
 
-static const char *const types[] = {"mistral3", NULL};
+static void parse(struct config_reader *r, struct config *c) {
+    config_skip_vision(r, c);
+    parse_text(r, c);
+}
+
+static const char *const types[] = {"mistral3", NULL}, *const text[] = {"mistral4", NULL};
 const struct arch arch_mistral4 = {
     .model_types = types,
     .title = "Mistral 4",
@@ -27,5 +31,14 @@ const struct arch arch_mistral4 = {
     .text_type = "mistral4",
     .parse = parse,
     .names = {DEEPSEEK_LANGUAGE_MODEL_NAMES, NAMES_STACKED(DEEPSEEK_LANGUAGE_MODEL)},
+    .layout = {.experts = true, .gate_up = GATE_UP_STACKED},
+};
+/* The language model alone, as in GGUF files. */
+const struct arch arch_mistral4_text = {
+    .model_types = text,
+    .title = "Mistral 4",
+    .parse = parse_text,
+    .names = {NAMES_USUAL("model."), DEEPSEEK_MLA_NAMES("model."), NAMES_ROUTER("model."), NAMES_STACKED("model."), NAMES_SHARED("model.", "shared_experts"),
+              NAMES_DENSE("model.")},
     .layout = {.experts = true, .gate_up = GATE_UP_STACKED},
 };

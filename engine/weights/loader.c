@@ -50,6 +50,7 @@ bool loader_has_shape(struct loader *l, const struct tensor *t, const struct par
     const int own = (cols ? 2 : 1) + inner; /* dimensions without the expert dimension */
     const bool gguf = l->w->files.gguf;
     if (!cols && !p->slice.stacked && t->ndim > 1 && is_vector(t, rows)) return true;
+    if (gguf && !cols && !p->slice.stacked && t->ndim == 2 && s[0] * s[1] == rows) return true; /* by group: norms of Mamba-2 */
     bool apart = t->ndim == own + 1 && p->slice.stacked && s[0] == experts && s[1] == rows, together = t->ndim == own && s[0] == rows * experts;
     if (p->slice.stacked && !cols) together = false;
     if (gguf && cols && !p->slice.stacked) together |= (t->ndim == 1 && rows == 1) || (t->ndim == 3 && s[0] * s[1] == rows);

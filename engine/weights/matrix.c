@@ -150,7 +150,7 @@ static struct mat load_plain(const struct matrix_source *src, struct tensor *t) 
     struct mat m = {.rows = src->rows, .cols = cols, .row_step = 1, .dtype = t->dtype};
     static const char *const endings[] = {".weight_scale_inv", ".weight_scale", ".scale", "_scale_inv", "_scale"};
     struct tensor *s = NULL;
-    for (size_t i = 0; i < sizeof endings / sizeof *endings && !s; i++) s = matrix_find(src, endings[i]);
+    for (size_t i = 0; i < sizeof endings / sizeof *endings && !s && !l->w->files.gguf; i++) s = matrix_find(src, endings[i]); /* GGUF's are vectors */
     const bool halved = t->ndim && t->shape[t->ndim - 1] != cols; /* DeepSeek-V4 stores FP4 as I8, modelopt as U8 */
     if (s && halved && (t->dtype == DT_I8 || t->dtype == DT_U8)) return matrix_view_fp4(src, t, s);
     if (!loader_has_shape(l, t, p, src->rows, cols, 0)) return m;

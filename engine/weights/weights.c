@@ -21,7 +21,7 @@ static float *convert_vector(float *v, const struct param *p, float *turned) {
     const bool rates = p->conversion == CONVERT_MINUS_EXP || p->conversion == CONVERT_RATES;
     for (int i = 0; i < p->rows && rates; i++) v[i] = -expf(v[i]);
     if (turned == v) return v;
-    if (p->conversion == CONVERT_RATES) {
+    if (p->conversion == CONVERT_RATES || p->conversion == CONVERT_TURN) {
         for (int i = 0; i < p->rows; i++) turned[i % p->table_cols * (p->rows / p->table_cols) + i / p->table_cols] = v[i];
         return turned;
     }
@@ -103,7 +103,7 @@ static float *load_vector(struct loader *l, const struct param *p, const char *p
         return NULL;
     }
     float *out = arena_alloc(&l->w->arena, (size_t)p->rows * sizeof *out);
-    float *turned = p->taps || p->conversion == CONVERT_RATES ? arena_alloc(&l->w->arena, (size_t)p->rows * sizeof *out) : out;
+    float *turned = p->taps || p->conversion == CONVERT_RATES || p->conversion == CONVERT_TURN ? arena_alloc(&l->w->arena, (size_t)p->rows * sizeof *out) : out;
     if (!out || !turned) {
         l->rc = error_set(l->e, ERR_MEMORY, "%s: no memory for its small tensors", l->w->files.dir);
         return NULL;
@@ -292,11 +292,6 @@ static struct gguf_factors rotary_factors(struct checkpoint *f, const char *name
     t->is_claimed = true;
     return (struct gguf_factors){(const float *)t->data, (uint32_t)t->shape[0]};
 }
-static bool ends(const char *name, const char *end) {
-    size_t n = strlen(name), k = strlen(end);
-    return n >= k && !strcmp(name + n - k, end);
-}
-
 /* The same for a GGUF file, whose tensors supply what the metadata omits. */
 static int read_metadata(struct weights *w, bool force, struct error *e) {
     struct checkpoint *f = &w->files;
@@ -307,16 +302,7 @@ static int read_metadata(struct weights *w, bool force, struct error *e) {
                                .freqs = rotary_factors(f, "rope_freqs.weight"),
                                .short_factors = rotary_factors(f, "rope_factors_short.weight"),
                                .long_factors = rotary_factors(f, "rope_factors_long.weight")};
-    for (size_t i = 0; i < f->n_tensors; i++) {
-        const char *name = f->tensors[i].name;
-        facts.router_bias |= ends(name, ".exp_probs_b.bias");
-        facts.split_kv_b |= ends(name, ".attn_k_b.weight");
-        facts.qkv_bias |= ends(name, ".attn_q.bias") || ends(name, ".attn_qkv.bias");
-        facts.qk_norm |= ends(name, ".attn_q_norm.weight");
-        facts.gate_up |= ends(name, ".ffn_gate_up_exps.weight");
-        facts.qkv |= ends(name, ".attn_qkv.weight");
-        facts.delta_in |= ends(name, ".ssm_in.weight");
-    }
+    for (size_t i = 0; i < f->n_tensors; i++) gguf_note(&facts, f->tensors[i].name);
     char what[4352];
     snprintf(what, sizeof what, "%s/%s", f->dir, f->shards[0].name);
     struct arena a = {0};

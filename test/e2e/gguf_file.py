@@ -602,6 +602,18 @@ def granite(fmt):
     return p
 
 
+def mistral3(fmt):
+    """YaRN, and queries scaled by position."""
+    p = without_experts("mistral3", fmt, 32, permute=True)
+    p.key(rope__freq_base=1e6, rope__dimension_count=64, attention__key_length=64, attention__value_length=64, rope__scaling__type="yarn",
+          rope__scaling__factor=4.0, rope__scaling__original_context_length=16, rope__scaling__yarn_beta_fast=32.0, rope__scaling__yarn_beta_slow=1.0,
+          rope__scaling__yarn_log_multiplier=1.0, attention__temperature_scale=0.1)
+    p.config.update(model_type="ministral3", head_dim=64,
+                    rope_parameters={"rope_type": "yarn", "rope_theta": 1e6, "factor": 4.0, "original_max_position_embeddings": 16, "beta_fast": 32.0,
+                                     "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.1})
+    return p
+
+
 def olmoe(fmt):
     p = Pair("olmoe", fmt, 41)
     usual(p)
@@ -793,7 +805,7 @@ def kda(p, b, s, hidden, heads, dim, taps):
 MODELS = {"olmoe": olmoe, "kimi-linear": kimi_linear, "granitemoe": granitemoe, "granitemoe shared": lambda fmt: granitemoe(fmt, True), "ernie4_5-moe": ernie, "qwen3vlmoe": qwen3vlmoe,
           "hunyuan-moe": hunyuan, "dots1": dots1, "bailingmoe2": bailingmoe2,
           "llama dense": llama_dense, "qwen2": qwen2, "qwen3": qwen3, "gemma2": gemma2, "gemma3": gemma3, "phi3": phi3, "smollm3": smollm3, "glm4": glm4,
-          "olmo2": olmo2, "seed_oss": seed_oss, "granite": granite,
+          "olmo2": olmo2, "seed_oss": seed_oss, "granite": granite, "mistral3": mistral3,
           "dbrx": dbrx, "phimoe": phimoe, "qwen3next": qwen3next, "qwen3next old": lambda fmt: qwen3next(fmt, old=True),
           "qwen3moe fused": lambda fmt: qwen3moe(fmt, fused=True), "llama freqs": lambda fmt: llama(fmt, freqs=True), "gpt-oss": gpt_oss, "gpt-oss plain": lambda fmt: gpt_oss(fmt, yarn=False), "glm4moe": glm4moe, "minimax-m2": minimax, "qwen3moe": qwen3moe, "qwen2moe": qwen2moe, "llama": llama, "deepseek2": deepseek2,
           "deepseek2 v2": lambda fmt: deepseek2(fmt, 5, v3=False), "deepseek2 old": lambda fmt: deepseek2(fmt, 6, split=False)}

@@ -116,7 +116,7 @@ static void deltas(void) {
             CHECK(name, delta, OP_DELTA, .out = floats((size_t)(n * (values + 1)), 'f'), .q = x, .k = x + keys, .v = x + 2 * keys, .b = ba,
                   .a = ba + c[i].v_heads, .rate = rate, .dt = floats((size_t)decays, 'c'), .before = before, .after = after, .n = n, .k_heads = c[i].k_heads,
                   .v_heads = c[i].v_heads, .k_dim = c[i].k_dim, .v_dim = c[i].v_dim, .ldx = channels, .ldg = c[i].v_heads + decays, .ldo = values + 1,
-                  .skip = floats((size_t)c[i].v_heads, 'c'), .slope = 0.7f, .bound = how < 12 ? 0 : -5, .rule = (uint8_t)rule);
+                  .skip = floats((size_t)c[i].v_heads, 'c'), .slope = 0.7f, .bound = how < 12 ? 0 : -5, .rule = (uint8_t)rule, .is_tiled = how % 3 == 2);
         }
 }
 

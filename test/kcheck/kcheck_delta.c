@@ -132,7 +132,8 @@ static void check_delta(int n, const struct dims *d, bool begun, bool in_place, 
                              .skip = skip,
                              .slope = 0.7f,
                              .bound = bound,
-                             .rule = (uint8_t)rule};
+                             .rule = (uint8_t)rule,
+                             .is_tiled = in_place};
         of = o;
         if (t < THREADS) must(on->ops->delta(on, &o));
         for (int i = 0, some = t == THREADS ? 1 : (n + 1) / 2; t >= THREADS && i < n; i += some) {
@@ -151,7 +152,8 @@ static void check_delta(int n, const struct dims *d, bool begun, bool in_place, 
         for (int i = 0; i < d->k_dim; i++)
             for (int c = 0; c < d->v_dim; c++) s[i][c] = begun ? was[(h * d->k_dim + i) * d->v_dim + c] : 0;
         for (int t = 0; t < n; t++) {
-            const float *q = x + t * ldx + h / (d->v_heads / d->k_heads) * d->k_dim, *k = q + keys, *v = x + t * ldx + 2 * keys + h * d->v_dim;
+            const float *q = x + t * ldx + (in_place ? h % d->k_heads : h / (d->v_heads / d->k_heads)) * d->k_dim, *k = q + keys,
+                        *v = x + t * ldx + 2 * keys + h * d->v_dim;
             const struct factors f = factors_of(&of, h, q, k, ba + t * ldg);
             for (int c = 0; c < d->v_dim; c++) {
                 double seen = 0, y = f.skip * v[c];

@@ -1,0 +1,352 @@
+/* GGUF architectures whose layers are alike, except leading dense layers and the recurrent layers of Qwen3-Next and Kimi Linear. */
+#include "engine/model/gguf_build.h"
+
+#include <string.h>
+
+static const struct tensor_names usual = {GGUF_NAMES, .ffn_norm = GGUF_LAYER "ffn_norm"},
+                                 around = {GGUF_NAMES, .ffn_norm = GGUF_LAYER "ffn_norm", .attn_out_norm = GGUF_LAYER "post_attention_norm",
+                                           .ffn_out_norm = GGUF_LAYER "post_ffw_norm"},
+                                 post_norm = {GGUF_NAMES, .ffn_norm = GGUF_LAYER "post_attention_norm"},
+                                 out_norm = {GGUF_NAMES, .ffn_norm = GGUF_LAYER "attn_output_norm"},
+                                 qwen35 = {GGUF_NAMES, .ffn_norm = GGUF_LAYER "post_attention_norm", .delta_b = GGUF_LAYER "ssm_beta",
+                                           .delta_a = GGUF_LAYER "ssm_alpha"},
+                                 kimi = {GGUF_NAMES,
+                                         .ffn_norm = GGUF_LAYER "ffn_norm",
+                                         .kda_q_conv = GGUF_LAYER "ssm_conv1d_q",
+                                         .kda_k_conv = GGUF_LAYER "ssm_conv1d_k",
+                                         .kda_v_conv = GGUF_LAYER "ssm_conv1d_v",
+                                         .kda_beta = GGUF_LAYER "ssm_beta",
+                                         .kda_decay = GGUF_LAYER "ssm_f_a",
+                                         .kda_decay_up = GGUF_LAYER "ssm_f_b",
+                                         .kda_gate = GGUF_LAYER "ssm_g_a",
+                                         .kda_gate_up = GGUF_LAYER "ssm_g_b",
+                                         .mix_rate = GGUF_LAYER "ssm_a",
+                                         .mix_dt = GGUF_LAYER "ssm_dt.bias",
+                                         .mix_norm = GGUF_LAYER "ssm_norm",
+                                         .mix_out = GGUF_LAYER "attn_output"};
+
+static void tell_qwen2(struct config_builder *t) {
+    gguf_build_heads(t);
+    gguf_build_bool(t, "norm_topk_prob", false);
+}
+static void tell_qwen3(struct config_builder *t) {
+    gguf_build_heads(t);
+    gguf_build_bool(t, "norm_topk_prob", true);
+}
+/* llama.cpp reorders the rows of q and k so that the two elements of a rotated pair are adjacent. */
+static void put_llama(struct config_builder *t) {
+    gguf_build_heads(t);
+    gguf_build_bool(t, "rope_interleave", true);
+}
+static const char *llama_family(const struct config_builder *t) { return json_int(gguf_build_meta(t, "expert_count"), 0) > 0 ? "mixtral" : "llama"; }
+
+/* --- Models without experts --- */
+
+/* Biases of q, k and v show in the tensors; no family has one of o there. */
+static void tell_seed_oss(struct config_builder *t) {
+    gguf_build_heads(t);
+    gguf_build_bool(t, "attention_bias", t->facts->qkv_bias);
+}
+/* layers: those of the largest model, whose scale is by hidden / heads; of the others by the size of a head. */
+static void tell_gemma(struct config_builder *t, int64_t layers) {
+    const int64_t heads = json_int(gguf_build_meta(t, "attention.head_count"), 0), hidden = json_int(gguf_build_meta(t, "embedding_length"), 0);
+    gguf_build_heads(t);
+    gguf_build_int(t, "query_pre_attn_scalar", json_int(gguf_build_meta(t, "block_count"), 0) == layers && heads > 0 ? hidden / heads : gguf_build_head_dim(t));
+}
+static void tell_gemma2(struct config_builder *t) { tell_gemma(t, 46); }
+static void tell_gemma3(struct config_builder *t) { tell_gemma(t, 62); }
+static void tell_phi3(struct config_builder *t) {
+    const struct json *window = gguf_build_meta(t, "attention.sliding_window");
+    gguf_build_heads(t);
+    gguf_build_bool(t, "lm_head_bias", t->facts->head_bias);
+    if (window && json_int(window, 0) > 0) gguf_build_json(t, "sliding_window", *window);
+}
+static const char *olmo_family(const struct config_builder *t) { return gguf_build_meta(t, "attention.sliding_window") ? "olmo3" : "olmo2"; }
+
+/* Lists the layers, counted from 1, whose number of KV heads is 0 (KDA) or not. */
+static void put_layers(struct config_builder *in, const struct json *kv_heads, const char *key, bool kda) {
+    struct json *layers = arena_alloc(in->arena, ((size_t)kv_heads->n + 1) * sizeof *layers);
+    uint32_t n = 0;
+    if (!layers) in->rc = error_set(in->e, ERR_MEMORY, "%s: no memory for its metadata", in->what);
+    for (uint32_t i = 0; layers && i < kv_heads->n; i++)
+        if ((json_int(json_at(kv_heads, i), -1) == 0) == kda) layers[n++] = (struct json){.type = JSON_INT, .integer = i + 1};
+    gguf_build_json(in, key, (struct json){.type = JSON_ARRAY, .n = n, .items = layers});
+}
+static void tell_kimi(struct config_builder *t) {
+    const struct json *kv_heads = gguf_build_meta(t, "attention.head_count_kv"), *dim = gguf_build_meta(t, "kda.head_dim"),
+                      *taps = gguf_build_meta(t, "ssm.conv_kernel");
+    struct config_builder in;
+    gguf_build_deepseek(t);
+    gguf_build_bool(t, "mla_use_nope", true);
+    if (!t->rc && (!kv_heads || kv_heads->type != JSON_ARRAY))
+        t->rc = error_set(t->e, ERR_MODEL, "%s: metadata '%s.attention.head_count_kv' is not a list; it is 0 in layers with Kimi delta attention", t->what,
+                          t->arch);
+    if (t->rc || !gguf_build_open(t, &in)) return;
+    put_layers(&in, kv_heads, "kda_layers", true);
+    put_layers(&in, kv_heads, "full_attn_layers", false);
+    gguf_build_int(&in, "num_heads", json_int(gguf_build_meta(t, "attention.head_count"), 0));
+    if (dim) gguf_build_json(&in, "head_dim", *dim);
+    if (taps) gguf_build_json(&in, "short_conv_kernel_size", *taps);
+    gguf_build_close(t, &in, "linear_attn_config");
+}
+
+static void tell_gpt_oss(struct config_builder *t) {
+    gguf_build_heads(t);
+    gguf_build_bool(t, "attention_bias", true);
+}
+static void tell_glm4(struct config_builder *t) {
+    gguf_build_heads(t);
+    gguf_build_bool(t, "attention_bias", t->facts->qkv_bias);
+    gguf_build_bool(t, "use_qk_norm", t->facts->qk_norm);
+}
+static void tell_minimax(struct config_builder *t) {
+    const struct json *key = gguf_build_meta(t, "attention.key_length"), *rotary = gguf_build_meta(t, "rope.dimension_count");
+    if (key) gguf_build_json(t, "head_dim", *key);
+    if (rotary) gguf_build_json(t, "rotary_dim", *rotary);
+    gguf_build_rope(t, 0);
+}
+
+static const char *granite_family(const struct config_builder *t) {
+    return gguf_build_meta(t, "expert_shared_feed_forward_length") ? "granitemoeshared" : "granitemoe";
+}
+static void tell_dots1(struct config_builder *t) {
+    gguf_build_heads(t);
+    gguf_build_bool(t, "norm_topk_prob", false);
+    if (json_int(gguf_build_meta(t, "expert_gating_func"), 2) != 2 && !t->rc)
+        t->rc = error_set(t->e, ERR_MODEL, "%s: metadata '%s.expert_gating_func' is not 2, sigmoid", t->what, t->arch);
+}
+static void tell_bailing(struct config_builder *t) {
+    tell_dots1(t);
+    gguf_build_text(t, "score_function", "sigmoid");
+    gguf_build_bool(t, "use_qk_norm", t->facts->qk_norm);
+    gguf_build_bool(t, "moe_router_enable_expert_bias", t->facts->router_bias);
+}
+
+/* DBRX's config has two nested objects: attention and experts. */
+static void put_nested(struct config_builder *in, const struct config_builder *t, const char *key, const char *name) {
+    const struct json *v = gguf_build_meta(t, key);
+    if (v) gguf_build_json(in, name, *v);
+}
+static void tell_dbrx(struct config_builder *t) {
+    struct config_builder in;
+    const struct json *eps = gguf_build_meta(t, "attention.layer_norm_epsilon");
+    gguf_build_rope(t, gguf_build_head_dim(t));
+    if (eps && (float)json_num(eps, 0) != 1e-5f && !t->rc)
+        t->rc = error_set(t->e, ERR_MODEL, "%s: metadata 'dbrx.attention.layer_norm_epsilon' is %g; the reference has 1e-5", t->what, json_num(eps, 0));
+    if (!gguf_build_open(t, &in)) return;
+    put_nested(&in, t, "attention.head_count_kv", "kv_n_heads");
+    put_nested(&in, t, "attention.clamp_kqv", "clip_qkv");
+    put_nested(&in, t, "rope.freq_base", "rope_theta");
+    gguf_build_close(t, &in, "attn_config");
+    if (!gguf_build_open(t, &in)) return;
+    put_nested(&in, t, "feed_forward_length", "ffn_hidden_size");
+    put_nested(&in, t, "expert_count", "moe_num_experts");
+    put_nested(&in, t, "expert_used_count", "moe_top_k");
+    gguf_build_close(t, &in, "ffn_config");
+}
+static void tell_phimoe(struct config_builder *t) {
+    const struct json *window = gguf_build_meta(t, "attention.sliding_window");
+    gguf_build_heads(t);
+    gguf_build_bool(t, "attention_bias", t->facts->qkv_bias);
+    gguf_build_bool(t, "lm_head_bias", t->facts->head_bias);
+    if (window && json_int(window, 0) > 0) gguf_build_json(t, "sliding_window", *window);
+}
+static void tell_qwen3next(struct config_builder *t) {
+    const struct json *inner = gguf_build_meta(t, "ssm.inner_size"), *layers = gguf_build_meta(t, "attention.recurrent_layers");
+    int64_t heads = json_int(gguf_build_meta(t, "ssm.time_step_rank"), 0),
+            n = json_int(gguf_build_meta(t, "block_count"), 0) - json_int(gguf_build_meta(t, "nextn_predict_layers"), 0);
+    gguf_build_heads(t);
+    gguf_build_bool(t, "norm_topk_prob", true);
+    if (heads > 0) gguf_build_int(t, "linear_value_head_dim", json_int(inner, 0) / heads);
+    if (!layers || layers->type != JSON_ARRAY || n < 0 || layers->n < n) return;
+    struct json *types = arena_alloc(t->arena, ((size_t)n + 1) * sizeof *types);
+    if (!types) t->rc = error_set(t->e, ERR_MEMORY, "%s: no memory for its metadata", t->what);
+    for (uint32_t i = 0; types && i < n; i++) {
+        const char *name = json_bool(json_at(layers, i), false) ? "linear_attention" : "full_attention";
+        types[i] = (struct json){.type = JSON_STRING, .n = (uint32_t)strlen(name), .string = name};
+    }
+    gguf_build_json(t, "layer_types", (struct json){.type = JSON_ARRAY, .n = (uint32_t)n, .items = types});
+}
+
+/* The router is softmax, which the published config does not say either. */
+static void tell_mistral4(struct config_builder *t) {
+    const struct json *key = gguf_build_meta(t, "attention.key_length_mla"), *value = gguf_build_meta(t, "attention.value_length_mla");
+    const int64_t rope = json_int(gguf_build_meta(t, "rope.dimension_count"), 0), gating = json_int(gguf_build_meta(t, "expert_gating_func"), 1);
+    if (gating != 1) gguf_build_fail(t, "metadata '%s.expert_gating_func' is %lld; hearth knows 1, softmax", t->arch, (long long)gating);
+    gguf_build_int(t, "num_key_value_heads", json_int(gguf_build_meta(t, "attention.head_count"), 0));
+    gguf_build_int(t, "qk_rope_head_dim", rope);
+    gguf_build_int(t, "qk_nope_head_dim", json_int(key, 0) - rope);
+    gguf_build_int(t, "v_head_dim", json_int(value, 0));
+    gguf_build_bool(t, "split_kv_b", t->facts->split_kv_b);
+    gguf_build_rope(t, 0);
+}
+
+static const struct gguf_key olmoe_keys[] = {{"attention.key_length", NULL}, {"attention.value_length", NULL}, {"expert_count", "num_experts"}, {NULL, NULL}},
+                             qwen3vl_keys[] = {{"attention.key_length", NULL},    {"attention.value_length", NULL},
+                                               {"expert_count", "num_experts"},   {"n_deepstack_layers", NULL}, /* of images */
+                                               {"rope.dimension_sections", NULL}, {NULL, NULL}},
+                             granitemoe_keys[] = {{"attention.key_length", NULL},
+                                                  {"attention.scale", "attention_multiplier"},
+                                                  {"attention.value_length", NULL},
+                                                  {"embedding_scale", "embedding_multiplier"},
+                                                  {"expert_count", "num_local_experts"},
+                                                  {"expert_shared_feed_forward_length", "shared_intermediate_size"},
+                                                  {"logit_scale", "logits_scaling"},
+                                                  {"residual_scale", "residual_multiplier"},
+                                                  {NULL, NULL}},
+                             ernie_keys[] = {{"attention.key_length", NULL},
+                                             {"attention.value_length", NULL},
+                                             {"expert_count", "moe_num_experts"},
+                                             {"expert_shared_count", "moe_num_shared_experts"},
+                                             {"expert_shared_feed_forward_length", NULL},
+                                             {"expert_used_count", "moe_k"},
+                                             {"interleave_moe_layer_step", "moe_layer_interval"},
+                                             {"leading_dense_block_count", "moe_layer_start_index"},
+                                             {NULL, NULL}},
+                             hunyuan_keys[] = {{"attention.key_length", NULL},
+                                               {"attention.value_length", NULL},
+                                               {"expert_count", "num_experts"},
+                                               {"expert_shared_count", "num_shared_expert"},
+                                               {"expert_shared_feed_forward_length", NULL},
+                                               {"expert_used_count", "moe_topk"},
+                                               {NULL, NULL}},
+                             bailing_keys[] = {{"attention.key_length", NULL},
+                                               {"attention.value_length", NULL},
+                                               {"expert_count", "n_routed_experts"},
+                                               {"expert_gating_func", NULL},
+                                               {"expert_group_count", "n_group"},
+                                               {"expert_group_used_count", "topk_group"},
+                                               {"expert_shared_count", "n_shared_experts"},
+                                               {"expert_shared_feed_forward_length", NULL},
+                                               {"expert_weights_norm", "norm_topk_prob"},
+                                               {"expert_weights_scale", "routed_scaling_factor"},
+                                               {"leading_dense_block_count", "first_k_dense_replace"},
+                                               {NULL, NULL}},
+                             qwen2_keys[] = {{"attention.key_length", NULL},
+                                             {"attention.value_length", NULL},
+                                             {"expert_count", "num_experts"},
+                                             {"expert_shared_feed_forward_length", "shared_expert_intermediate_size"},
+                                             {NULL, NULL}},
+                             qwen3_keys[] = {{"attention.key_length", NULL},
+                                             {"attention.value_length", NULL},
+                                             {"expert_count", "num_experts"},
+                                             {"expert_weights_norm", "norm_topk_prob"},
+                                             {NULL, NULL}},
+                             llama_keys[] = {{"attention.key_length", NULL},
+                                             {"attention.value_length", NULL},
+                                             {"expert_count", "num_local_experts"},
+                                             {NULL, NULL}},
+                             heads_keys[] = {{"attention.key_length", NULL}, {"attention.value_length", NULL}, {NULL, NULL}},
+                             window_keys[] = {{"attention.key_length", NULL},
+                                              {"attention.sliding_window", "sliding_window"},
+                                              {"attention.value_length", NULL},
+                                              {"attn_logit_softcapping", "attn_logit_softcapping"},
+                                              {"final_logit_softcapping", "final_logit_softcapping"},
+                                              {"rope.freq_base_swa", "rope_local_base_freq"},
+                                              {NULL, NULL}},
+                             phi3_keys[] = {{"attention.key_length", NULL}, {"attention.sliding_window", NULL}, {"attention.value_length", NULL}, {NULL, NULL}},
+                             granite_keys[] = {{"attention.key_length", NULL},
+                                               {"attention.scale", "attention_multiplier"},
+                                               {"attention.value_length", NULL},
+                                               {"embedding_scale", "embedding_multiplier"},
+                                               {"logit_scale", "logits_scaling"},
+                                               {"residual_scale", "residual_multiplier"},
+                                               {NULL, NULL}},
+                             gpt_oss_keys[] = {{"attention.key_length", NULL},
+                                               {"attention.sliding_window", "sliding_window"},
+                                               {"attention.value_length", NULL},
+                                               {"expert_count", "num_local_experts"},
+                                               {"expert_feed_forward_length", "intermediate_size"},
+                                               {"feed_forward_length", NULL},
+                                               {NULL, NULL}},
+                             glm4_keys[] = {{"attention.key_length", NULL},
+                                            {"attention.value_length", NULL},
+                                            {"expert_count", "n_routed_experts"},
+                                            {"expert_gating_func", NULL},
+                                            {"expert_group_count", "n_group"},
+                                            {"expert_group_used_count", "topk_group"},
+                                            {"expert_shared_count", "n_shared_experts"},
+                                            {"expert_weights_norm", "norm_topk_prob"},
+                                            {"expert_weights_scale", "routed_scaling_factor"},
+                                            {"leading_dense_block_count", "first_k_dense_replace"},
+                                            {NULL, NULL}},
+                             dbrx_keys[] = {{"attention.clamp_kqv", NULL},
+                                            {"attention.head_count_kv", NULL},
+                                            {"attention.layer_norm_epsilon", NULL},
+                                            {"expert_count", NULL},
+                                            {"expert_used_count", NULL},
+                                            {"feed_forward_length", NULL},
+                                            {"rope.freq_base", NULL},
+                                            {NULL, NULL}},
+                             phimoe_keys[] = {{"attention.key_length", NULL},
+                                              {"attention.sliding_window", NULL},
+                                              {"attention.value_length", NULL},
+                                              {"expert_count", "num_local_experts"},
+                                              {NULL, NULL}},
+                             qwen3next_keys[] = {{"attention.key_length", NULL},
+                                                 {"attention.recurrent_layers", NULL},
+                                                 {"attention.value_length", NULL},
+                                                 {"expert_count", "num_experts"},
+                                                 {"expert_shared_feed_forward_length", "shared_expert_intermediate_size"},
+                                                 {"full_attention_interval", "full_attention_interval"},
+                                                 {"rope.dimension_sections", NULL}, /* equal positions in text */
+                                                 {"ssm.conv_kernel", "linear_conv_kernel_dim"},
+                                                 {"ssm.group_count", "linear_num_key_heads"},
+                                                 {"ssm.inner_size", NULL},
+                                                 {"ssm.state_size", "linear_key_head_dim"},
+                                                 {"ssm.time_step_rank", "linear_num_value_heads"},
+                                                 {NULL, NULL}},
+                             minimax_keys[] = {{"attention.key_length", NULL},
+                                               {"attention.value_length", NULL},
+                                               {"expert_count", "num_local_experts"},
+                                               {"expert_feed_forward_length", "intermediate_size"},
+                                               {"expert_gating_func", NULL},
+                                               {"feed_forward_length", NULL},
+                                               {NULL, NULL}},
+                             mistral3_keys[] = {{"attention.key_length", NULL},
+                                                {"attention.temperature_length", NULL},
+                                                {"attention.temperature_scale", NULL},
+                                                {"attention.value_length", NULL},
+                                                {NULL, NULL}},
+                             mistral4_keys[] = {GGUF_DEEPSEEK_KEYS,
+                                                {"attention.temperature_length", NULL},
+                                                {"attention.temperature_scale", NULL},
+                                                {"expert_shared_feed_forward_length", NULL},
+                                                {NULL, NULL}},
+                             deepseek_keys[] = {GGUF_DEEPSEEK_KEYS, {NULL, NULL}},
+                             kimi_keys[] = {GGUF_DEEPSEEK_KEYS, {"kda.head_dim", NULL}, {"ssm.conv_kernel", NULL}, {NULL, NULL}};
+
+const struct gguf_arch gguf_archs[] = {
+    {"dbrx", "dbrx", &out_norm, dbrx_keys, tell_dbrx, NULL},
+    {"deepseek2", NULL, &usual, deepseek_keys, gguf_build_deepseek, gguf_build_deepseek_family},
+    {"glm4moe", "glm4_moe", &post_norm, glm4_keys, tell_glm4, NULL},
+    {"gpt-oss", "gpt_oss", &post_norm, gpt_oss_keys, tell_gpt_oss, NULL},
+    {"llama", NULL, &usual, llama_keys, put_llama, llama_family},
+    {"minimax-m2", "minimax_m2", &usual, minimax_keys, tell_minimax, NULL},
+    {"phimoe", "phimoe", &usual, phimoe_keys, tell_phimoe, NULL},
+    {"qwen2moe", "qwen2_moe", &usual, qwen2_keys, tell_qwen2, NULL},
+    {"qwen3moe", "qwen3_moe", &usual, qwen3_keys, tell_qwen3, NULL},
+    {"qwen3next", "qwen3_next", &post_norm, qwen3next_keys, tell_qwen3next, NULL},
+    {"qwen35moe", "qwen3_5_moe_text", &qwen35, qwen3next_keys, tell_qwen3next, NULL},
+    {"olmoe", "olmoe", &usual, olmoe_keys, tell_qwen2, NULL},
+    {"granitemoe", NULL, &usual, granitemoe_keys, put_llama, granite_family},
+    {"ernie4_5-moe", "ernie4_5_moe", &usual, ernie_keys, gguf_build_heads, NULL},
+    {"qwen3vlmoe", "qwen3_moe", &usual, qwen3vl_keys, tell_qwen3, NULL},
+    {"hunyuan-moe", "hunyuan_v1_moe", &usual, hunyuan_keys, gguf_build_heads, NULL},
+    {"dots1", "dots1", &usual, glm4_keys, tell_dots1, NULL},
+    {"bailingmoe2", "bailing_moe_v2", &usual, bailing_keys, tell_bailing, NULL},
+    {"qwen2", "qwen2", &usual, heads_keys, gguf_build_heads, NULL},
+    {"qwen3", "qwen3", &usual, heads_keys, gguf_build_heads, NULL},
+    {"gemma2", "gemma2", &around, window_keys, tell_gemma2, NULL},
+    {"gemma3", "gemma3_text", &around, window_keys, tell_gemma3, NULL},
+    {"phi3", "phi3", &usual, phi3_keys, tell_phi3, NULL},
+    {"smollm3", "smollm3", &usual, heads_keys, put_llama, NULL},
+    {"glm4", "glm4", &around, heads_keys, tell_seed_oss, NULL},
+    {"olmo2", NULL, &around, window_keys, gguf_build_heads, olmo_family},
+    {"seed_oss", "seed_oss", &post_norm, heads_keys, tell_seed_oss, NULL},
+    {"granite", "granite", &usual, granite_keys, put_llama, NULL},
+    {"mistral3", "ministral3", &usual, mistral3_keys, put_llama, NULL},
+    {"mistral4", "mistral4", &usual, mistral4_keys, tell_mistral4, NULL},
+    {"kimi-linear", "kimi_linear", &kimi, kimi_keys, tell_kimi, NULL},
+    {NULL, NULL, NULL, NULL, NULL, NULL},
+};

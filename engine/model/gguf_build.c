@@ -1,0 +1,163 @@
+#include "engine/model/gguf_build.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+const struct json *gguf_build_meta(const struct config_builder *t, const char *key) {
+    char name[160];
+    snprintf(name, sizeof name, "%s.%s", t->arch, key);
+    return json_get(t->meta, name);
+}
+
+int gguf_build_fail(struct config_builder *t, const char *fmt, ...) {
+    char text[400];
+    va_list ap;
+    if (t->rc) return t->rc;
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    return t->rc = error_set(t->e, ERR_MODEL, "%s: %s", t->what, text);
+}
+
+void gguf_build_member(struct config_builder *t, const char *key, size_t n, struct json v) {
+    uint32_t i = 0;
+    if (t->rc) return;
+    while (i < t->n && (t->items[2 * i].n != n || memcmp(t->items[2 * i].string, key, n))) i++;
+    if (i == t->capacity) {
+        gguf_build_fail(t, "more metadata of '%s' than a model's config has", t->arch);
+        return;
+    }
+    t->items[2 * i] = (struct json){.type = JSON_STRING, .n = (uint32_t)n, .string = key};
+    t->items[2 * i + 1] = v;
+    t->n += i == t->n;
+}
+void gguf_build_json(struct config_builder *t, const char *key, struct json v) { gguf_build_member(t, key, strlen(key), v); }
+void gguf_build_int(struct config_builder *t, const char *key, int64_t v) { gguf_build_json(t, key, (struct json){.type = JSON_INT, .integer = v}); }
+void gguf_build_num(struct config_builder *t, const char *key, double v) { gguf_build_json(t, key, (struct json){.type = JSON_FLOAT, .number = v}); }
+void gguf_build_bool(struct config_builder *t, const char *key, bool v) { gguf_build_json(t, key, (struct json){.type = JSON_BOOL, .boolean = v}); }
+void gguf_build_text(struct config_builder *t, const char *key, const char *v) {
+    gguf_build_json(t, key, (struct json){.type = JSON_STRING, .n = (uint32_t)strlen(v), .string = v});
+}
+
+struct json gguf_build_uniform(struct config_builder *t, const char *key, const struct json *v) {
+    if (v->type != JSON_ARRAY || !v->n) return *v;
+    for (uint32_t i = 1; i < v->n && !t->rc; i++)
+        if (v->items[i].type != v->items[0].type || json_num(&v->items[i], 0) != json_num(&v->items[0], 0))
+            gguf_build_fail(t, "metadata '%s.%s' differs from layer to layer, which hearth does not know of this family", t->arch, key);
+    return v->items[0];
+}
+
+int64_t gguf_build_layers(const struct config_builder *t) {
+    return json_int(gguf_build_meta(t, "block_count"), 0) - json_int(gguf_build_meta(t, "nextn_predict_layers"), 0);
+}
+int64_t gguf_build_head_dim(const struct config_builder *t) {
+    const struct json *key = gguf_build_meta(t, "attention.key_length");
+    int64_t heads = json_int(gguf_build_meta(t, "attention.head_count"), 0);
+    return key ? json_int(key, 0) : heads > 0 ? json_int(gguf_build_meta(t, "embedding_length"), 0) / heads : 0;
+}
+
+bool gguf_build_open(struct config_builder *t, struct config_builder *in) {
+    enum { MEMBERS = 16 };
+    *in = *t;
+    in->n = 0, in->capacity = MEMBERS;
+    if ((in->items = arena_alloc(t->arena, 2 * MEMBERS * sizeof *in->items))) return true;
+    t->rc = error_set(t->e, ERR_MEMORY, "%s: no memory for its metadata", t->what);
+    return false;
+}
+void gguf_build_close(struct config_builder *t, const struct config_builder *in, const char *key) {
+    t->rc = in->rc;
+    gguf_build_json(t, key, (struct json){.type = JSON_OBJECT, .n = in->n, .items = in->items});
+}
+struct json *gguf_build_list(struct config_builder *t, const char *key, uint32_t n) {
+    struct json *v = arena_alloc(t->arena, ((size_t)n + 1) * sizeof *v);
+    if (!v && !t->rc) t->rc = error_set(t->e, ERR_MEMORY, "%s: no memory for its metadata", t->what);
+    gguf_build_json(t, key, (struct json){.type = JSON_ARRAY, .n = v ? n : 0, .items = v});
+    return v;
+}
+void gguf_build_factors(struct config_builder *t, const char *key, const char *tensor, struct gguf_factors f) {
+    struct json *v = f.v ? gguf_build_list(t, key, f.n) : NULL;
+    for (uint32_t i = 0; v && i < f.n; i++) {
+        if (!(f.v[i] > 0)) gguf_build_fail(t, "%s has %g at %u: frequencies are divided by it; hearth takes more than 0", tensor, (double)f.v[i], i);
+        v[i] = (struct json){.type = JSON_FLOAT, .number = (double)f.v[i]};
+    }
+}
+
+void gguf_build_rope(struct config_builder *t, int64_t dim) {
+    static const struct gguf_key rows[] = {
+        {"rope.scaling.factor", "factor"},
+        {"rope.scaling.original_context_length", "original_max_position_embeddings"},
+        {"rope.scaling.yarn_beta_fast", "beta_fast"},
+        {"rope.scaling.yarn_beta_slow", "beta_slow"},
+        {"rope.scaling.attn_factor", "attention_factor"},
+        {"attention.temperature_scale", "llama_4_scaling_beta"},
+    };
+    const struct gguf_facts *f = t->facts;
+    const struct json *type = gguf_build_meta(t, "rope.scaling.type"), *count = gguf_build_meta(t, "rope.dimension_count"),
+                      *log = gguf_build_meta(t, "rope.scaling.yarn_log_multiplier");
+    if (count && dim > 0 && json_int(count, 0) != dim) gguf_build_num(t, "partial_rotary_factor", (double)json_int(count, 0) / (double)dim);
+    const bool plain = !type || json_is(type, "none"), longrope = f->short_factors.v || f->long_factors.v;
+    if ((f->freqs.v || longrope) && !plain && !(longrope && json_is(type, "longrope")))
+        gguf_build_fail(t, "factors of rotary frequencies beside metadata '%s.rope.scaling.type': hearth takes one of them", t->arch);
+    const struct json *length = gguf_build_meta(t, "attention.temperature_length");
+    if (length && json_int(length, 0) != json_int(gguf_build_meta(t, "rope.scaling.original_context_length"), 0))
+        gguf_build_fail(t, "metadata '%s.attention.temperature_length' is not that of 'rope.scaling.original_context_length', which hearth scales queries by",
+                        t->arch);
+    const bool oss = !strcmp(t->arch, "gpt-oss"); /* its config implies YaRN */
+    if (plain && !f->freqs.v && !longrope && !oss) return;
+    struct config_builder in;
+    if (!gguf_build_open(t, &in)) return;
+    if (longrope) gguf_build_text(&in, "rope_type", "longrope");
+    else if (f->freqs.v) gguf_build_text(&in, "rope_type", "factors");
+    else if (plain) gguf_build_text(&in, "rope_type", "default");
+    else gguf_build_json(&in, "rope_type", *type);
+    gguf_build_factors(&in, "factors", "rope_freqs.weight", f->freqs);
+    gguf_build_factors(&in, "short_factor", "rope_factors_short.weight", f->short_factors);
+    gguf_build_factors(&in, "long_factor", "rope_factors_long.weight", f->long_factors);
+    if (oss) gguf_build_bool(&in, "truncate", false); /* the vendor's value; GGUF has no key for it */
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        const struct json *v = gguf_build_meta(t, rows[i].key);
+        if (v) gguf_build_json(&in, rows[i].name, *v);
+    }
+    if (log) {                                                                           /* DeepSeek's two factors are equal, or the other one is not stored */
+        const double factor = json_num(log, 0) * (strcmp(t->arch, "mistral3") ? 10 : 1); /* llama.cpp: TAG_DEEPSEEK2_YARN_LOG_MUL_FIX */
+        gguf_build_num(&in, "mscale", factor);
+        gguf_build_num(&in, "mscale_all_dim", factor);
+    }
+    gguf_build_close(t, &in, "rope_scaling");
+}
+
+void gguf_build_heads(struct config_builder *t) {
+    const struct json *key = gguf_build_meta(t, "attention.key_length"), *value = gguf_build_meta(t, "attention.value_length");
+    if (key) gguf_build_json(t, "head_dim", *key);
+    if (value && json_int(value, 0) != gguf_build_head_dim(t))
+        gguf_build_fail(t, "metadata '%s.attention.value_length' is %lld, keys have %lld: hearth does not know that of this family", t->arch,
+                        (long long)json_int(value, 0), (long long)gguf_build_head_dim(t));
+    gguf_build_rope(t, gguf_build_head_dim(t));
+}
+
+const char *gguf_build_deepseek_family(const struct config_builder *t) {
+    int64_t gating = json_int(gguf_build_meta(t, "expert_gating_func"), 0);
+    return gating == 2 || t->facts->router_bias ? "deepseek_v3" : "deepseek_v2";
+}
+
+void gguf_build_deepseek(struct config_builder *t) {
+    static const char *const scores[] = {"", "softmax", "sigmoid"};
+    bool v3 = !strcmp(gguf_build_deepseek_family(t), "deepseek_v3");
+    const struct json *mla = gguf_build_meta(t, "attention.key_length_mla"), *key = mla ? mla : gguf_build_meta(t, "attention.key_length");
+    const struct json *value = mla ? gguf_build_meta(t, "attention.value_length_mla") : gguf_build_meta(t, "attention.value_length");
+    int64_t rope = json_int(gguf_build_meta(t, "rope.dimension_count"), 0), gating = json_int(gguf_build_meta(t, "expert_gating_func"), v3 ? 2 : 1);
+    gguf_build_int(t, "num_key_value_heads", json_int(gguf_build_meta(t, "attention.head_count"), 0)); /* the file's count is of the latent cache */
+    gguf_build_int(t, "qk_rope_head_dim", rope);
+    gguf_build_int(t, "qk_nope_head_dim", json_int(key, 0) - rope);
+    gguf_build_int(t, "v_head_dim", json_int(value, 0));
+    gguf_build_rope(t, 0);
+    if (gating < 1 || gating > 2) {
+        if (!t->rc)
+            t->rc = error_set(t->e, ERR_MODEL, "%s: metadata '%s.expert_gating_func' is %lld; hearth knows 1 and 2", t->what, t->arch, (long long)gating);
+        return;
+    }
+    gguf_build_text(t, "scoring_func", scores[gating]);
+    gguf_build_text(t, "topk_method", v3 ? "noaux_tc" : json_int(gguf_build_meta(t, "expert_group_count"), 0) > 1 ? "group_limited_greedy" : "greedy");
+    if (t->facts->split_kv_b) gguf_build_bool(t, "split_kv_b", true);
+}

@@ -1,0 +1,480 @@
+/* GGUF architectures with layers of several kinds, which metadata lists by layer, or which the tensors show. Sources of keys and names: llama.cpp's conversion
+ * scripts and the gguf package's name tables. */
+#include <stdio.h>
+#include <string.h>
+
+#include "engine/model/gguf_build.h"
+
+#define L GGUF_LAYER
+/* Mamba layers. */
+#define MAMBA  .mix_in = L "ssm_in", .mix_conv = L "ssm_conv1d", .mix_dt = L "ssm_dt.bias", .mix_rate = L "ssm_a", .mix_skip = L "ssm_d", .mix_out = L "ssm_out"
+#define AROUND .ffn_norm = L "ffn_norm", .attn_out_norm = L "post_attention_norm", .ffn_out_norm = L "post_ffw_norm"
+static const struct tensor_names usual = {GGUF_NAMES, .ffn_norm = L "ffn_norm", .attn_gate = L "attn_gate"},
+                                 gated_around = {GGUF_NAMES, AROUND, .attn_gate = L "attn_gate"},
+                                 jamba = {GGUF_NAMES,
+                                          MAMBA,
+                                          .ffn_norm = L "ffn_norm",
+                                          .mix_select = L "ssm_x",
+                                          .mix_step = L "ssm_dt",
+                                          .mix_dt_norm = L "ssm_dt_norm",
+                                          .mix_b_norm = L "ssm_b_norm",
+                                          .mix_c_norm = L "ssm_c_norm"},
+                                 granite = {GGUF_NAMES, MAMBA, .ffn_norm = L "ffn_norm", .mix_norm = L "ssm_norm"},
+                                 indexed = {GGUF_NAMES,
+                                            .ffn_norm = L "ffn_norm",
+                                            .index_q = L "indexer.attn_q_b",
+                                            .index_k = L "indexer.attn_k",
+                                            .index_k_norm = L "indexer.k_norm",
+                                            .index_weights = L "indexer.proj"};
+/* Architectures whose names differ from GGUF_NAMES: the common ones, without them. */
+#define SHARED_NAMES \
+    .embed = "token_embd", .head = "output", .attn_norm = L "attn_norm", .q = L "attn_q", .k = L "attn_k", .v = L "attn_v", .o = L "attn_output", \
+    .q_norm = L "attn_q_norm", .k_norm = L "attn_k_norm", .router_bias = L "exp_probs_b.bias"
+static const struct tensor_names lfm2 = {SHARED_NAMES,
+                                         .norm = "token_embd_norm", /* llama.cpp's name of the final norm */
+                                         .ffn_norm = L "ffn_norm",
+                                         .mix_in = L "shortconv.in_proj",
+                                         .mix_conv = L "shortconv.conv",
+                                         .mix_out = L "shortconv.out_proj",
+                                         .router = L "ffn_gate_inp",
+                                         .expert_gate = L "ffn_gate_exps",
+                                         .expert_up = L "ffn_up_exps",
+                                         .expert_down = L "ffn_down_exps",
+                                         .dense_gate = L "ffn_gate",
+                                         .dense_up = L "ffn_up",
+                                         .dense_down = L "ffn_down"},
+                                 nemotron = {SHARED_NAMES,
+                                             MAMBA,
+                                             .norm = "output_norm",
+                                             .ffn_norm = L "attn_norm", /* a layer is one block */
+                                             .mix_norm = L "ssm_norm",
+                                             .router = L "ffn_gate_inp",
+                                             .expert_gate = L "ffn_up_exps", /* FFNs have no gate */
+                                             .expert_down = L "ffn_down_exps",
+                                             .routed_in = L "ffn_latent_down",
+                                             .routed_out = L "ffn_latent_up",
+                                             .shared_gate_proj = L "ffn_up_shexp",
+                                             .shared_down = L "ffn_down_shexp",
+                                             .dense_gate = L "ffn_up",
+                                             .dense_down = L "ffn_down"},
+                                 gemma4 = {SHARED_NAMES,
+                                           AROUND,
+                                           .norm = "output_norm",
+                                           .dense_out_norm = L "post_ffw_norm_1",
+                                           .experts_out_norm = L "post_ffw_norm_2",
+                                           .experts_norm = L "pre_ffw_norm_2",
+                                           .stream_scale = L "layer_output_scale.weight",
+                                           .router_norm = L "ffn_gate_inp.scale",
+                                           .router = L "ffn_gate_inp",
+                                           .expert_scale = L "ffn_down_exps.scale",
+                                           .expert_gate = L "ffn_gate_exps",
+                                           .expert_up = L "ffn_up_exps",
+                                           .expert_down = L "ffn_down_exps",
+                                           .dense_gate = L "ffn_gate",
+                                           .dense_up = L "ffn_up",
+                                           .dense_down = L "ffn_down"};
+
+/* --- Values by layer --- */
+
+/* A number of a layer: an entry of a list, or the number of all layers. Booleans count as 0 and 1. */
+static int64_t at_layer(const struct config_builder *t, const char *key, int64_t layer, int64_t none) {
+    const struct json *v = gguf_build_meta(t, key);
+    if (v && v->type == JSON_ARRAY) v = layer < v->n ? json_at(v, (uint32_t)layer) : NULL;
+    return !v ? none : v->type == JSON_BOOL ? v->boolean : json_int(v, none);
+}
+/* The largest of these numbers; of layers whose `pattern` is `kind`, or with pattern NULL of all. */
+static int64_t largest(const struct config_builder *t, const char *key, const char *pattern, int64_t kind) {
+    int64_t most = 0;
+    for (int64_t i = 0, n = gguf_build_layers(t); i < n; i++)
+        if (!pattern || (at_layer(t, pattern, i, 0) != 0) == kind) most = at_layer(t, key, i, 0) > most ? at_layer(t, key, i, 0) : most;
+    return most;
+}
+/* Whether the layer has these parts, of which the tensors show. */
+static bool has(const struct config_builder *t, int64_t layer, enum gguf_part part) { return layer < CONFIG_MAX_LAYERS && t->facts->layer[layer] & part; }
+
+/* Checks the number of layers before lists of that length are made. */
+static uint32_t count_layers(struct config_builder *t) {
+    const int64_t n = gguf_build_layers(t);
+    if (n >= 1 && n <= CONFIG_MAX_LAYERS) return (uint32_t)n;
+    gguf_build_fail(t, "metadata '%s.block_count' gives %lld layers; hearth takes 1 to %d", t->arch, (long long)n, CONFIG_MAX_LAYERS);
+    return 0;
+}
+/* Lists a name per layer. */
+static void put_kinds(struct config_builder *t, const char *key, const char *(*kind)(const struct config_builder *t, int64_t layer)) {
+    const uint32_t n = count_layers(t);
+    struct json *v = gguf_build_list(t, key, n);
+    for (uint32_t i = 0; v && i < n; i++) {
+        const char *name = kind(t, i);
+        v[i] = (struct json){.type = JSON_STRING, .n = (uint32_t)strlen(name), .string = name};
+    }
+}
+/* Lists a number per layer. */
+static void put_numbers(struct config_builder *t, const char *key, double (*number)(const struct config_builder *t, int64_t layer)) {
+    const uint32_t n = count_layers(t);
+    struct json *v = gguf_build_list(t, key, n);
+    for (uint32_t i = 0; v && i < n; i++) {
+        const double x = number(t, i);
+        v[i] = x == (double)(int64_t)x ? (struct json){.type = JSON_INT, .integer = (int64_t)x} : (struct json){.type = JSON_FLOAT, .number = x};
+    }
+}
+
+#define PATTERN "attention.sliding_window_pattern"
+static const char *window_kind(const struct config_builder *t, int64_t layer) {
+    return at_layer(t, PATTERN, layer, 0) ? "sliding_attention" : "full_attention";
+}
+static double has_router(const struct config_builder *t, int64_t layer) { return has(t, layer, GGUF_HAS_ROUTER); }
+static double is_sliding(const struct config_builder *t, int64_t layer) { return at_layer(t, PATTERN, layer, 0) != 0; }
+
+/* Refuses an expert_gating_func other than 2, sigmoid. Files may omit it. */
+static void only_sigmoid(struct config_builder *t) {
+    const int64_t gating = json_int(gguf_build_meta(t, "expert_gating_func"), 2);
+    if (gating != 2 && gating != 0) gguf_build_fail(t, "metadata '%s.expert_gating_func' is %lld; hearth knows 2, sigmoid", t->arch, (long long)gating);
+}
+
+/* --- Recurrent layers: those without KV heads --- */
+
+static const char *mamba_kind(const struct config_builder *t, int64_t layer) {
+    return at_layer(t, "attention.head_count_kv", layer, 0) ? "attention" : "mamba";
+}
+static const char *conv_kind(const struct config_builder *t, int64_t layer) {
+    return at_layer(t, "attention.head_count_kv", layer, 0) ? "full_attention" : "conv";
+}
+/* Returns inner_size / by, which must be whole. */
+static int64_t inner_over(struct config_builder *t, const char *key) {
+    const int64_t inner = json_int(gguf_build_meta(t, "ssm.inner_size"), 0), by = json_int(gguf_build_meta(t, key), 0);
+    if (by > 0 && inner > 0 && inner % by == 0) return inner / by;
+    gguf_build_fail(t, "metadata '%s.ssm.inner_size' is %lld, which '%s.%s', %lld, does not divide", t->arch, (long long)inner, t->arch, key, (long long)by);
+    return 0;
+}
+
+static double jamba_experts(const struct config_builder *t, int64_t layer) {
+    return has(t, layer, GGUF_HAS_ROUTER) ? (double)json_int(gguf_build_meta(t, "expert_count"), 0) : 1;
+}
+static void tell_jamba(struct config_builder *t) {
+    gguf_build_int(t, "num_key_value_heads", largest(t, "attention.head_count_kv", NULL, 0));
+    gguf_build_int(t, "mamba_expand", inner_over(t, "embedding_length"));
+    gguf_build_bool(t, "mamba_conv_bias", t->facts->conv_bias);
+    put_kinds(t, "layers_block_type", mamba_kind);
+    put_numbers(t, "layers_num_experts", jamba_experts);
+}
+
+/* Small models have a dense FFN instead of the shared expert. rope.scaling.finetuned: whether positions rotate at all. */
+static void tell_granite(struct config_builder *t) {
+    const struct json *shared = gguf_build_meta(t, "expert_shared_feed_forward_length"), *dense = gguf_build_meta(t, "feed_forward_length");
+    const bool moe = json_int(gguf_build_meta(t, "expert_count"), 0) > 0;
+    gguf_build_int(t, "num_key_value_heads", largest(t, "attention.head_count_kv", NULL, 0));
+    gguf_build_int(t, "num_local_experts", 0);
+    gguf_build_int(t, "num_experts_per_tok", 0);
+    if (shared || (dense && !moe)) gguf_build_json(t, "shared_intermediate_size", shared && moe ? *shared : *dense);
+    gguf_build_int(t, "mamba_expand", inner_over(t, "embedding_length"));
+    gguf_build_int(t, "mamba_d_head", inner_over(t, "ssm.time_step_rank"));
+    gguf_build_bool(t, "mamba_conv_bias", t->facts->conv_bias);
+    gguf_build_text(t, "position_embedding_type", json_bool(gguf_build_meta(t, "rope.scaling.finetuned"), false) ? "rope" : "nope");
+    gguf_build_bool(t, "rope_interleave", true);
+    put_kinds(t, "layer_types", mamba_kind);
+}
+
+static const char *nemotron_kind(const struct config_builder *t, int64_t layer) {
+    if (has(t, layer, GGUF_HAS_ROUTER)) return "moe";
+    if (has(t, layer, GGUF_HAS_FFN)) return "mlp";
+    return has(t, layer, GGUF_HAS_QUERIES) ? "attention" : "mamba";
+}
+static void tell_nemotron(struct config_builder *t) {
+    const struct json *eps = gguf_build_meta(t, "attention.layer_norm_epsilon");
+    int64_t inter = 0;
+    for (int64_t i = 0, n = gguf_build_layers(t); i < n; i++)
+        if (has(t, i, GGUF_HAS_FFN) && at_layer(t, "feed_forward_length", i, 0) > inter) inter = at_layer(t, "feed_forward_length", i, 0);
+    if (inter) gguf_build_int(t, "intermediate_size", inter);
+    if (eps) gguf_build_json(t, "rms_norm_eps", *eps); /* files have it beside the key of RMS norms, which has precedence */
+    only_sigmoid(t);
+    gguf_build_int(t, "num_key_value_heads", largest(t, "attention.head_count_kv", NULL, 0));
+    gguf_build_int(t, "head_dim", gguf_build_head_dim(t));
+    gguf_build_int(t, "mamba_head_dim", inner_over(t, "ssm.time_step_rank"));
+    gguf_build_bool(t, "use_conv_bias", t->facts->conv_bias);
+    gguf_build_bool(t, "attention_bias", t->facts->qkv_bias);
+    put_kinds(t, "layers_block_type", nemotron_kind);
+}
+
+static void tell_lfm2(struct config_builder *t) {
+    only_sigmoid(t);
+    gguf_build_heads(t);
+    gguf_build_int(t, "num_key_value_heads", largest(t, "attention.head_count_kv", NULL, 0));
+    gguf_build_bool(t, "use_expert_bias", t->facts->router_bias);
+    put_kinds(t, "layer_types", conv_kind);
+}
+
+/* --- Layers with a window --- */
+
+/* The first n factors as a rotation of their own; without factors an unscaled one. */
+static void put_rotation(struct config_builder *t, const char *key, struct gguf_factors f, int64_t n, const char *theta) {
+    struct config_builder in;
+    const struct json *base = gguf_build_meta(t, theta);
+    if (!gguf_build_open(t, &in)) return;
+    if (f.v && n >= 0 && f.n > n) f.n = (uint32_t)n;
+    gguf_build_text(&in, "rope_type", f.v ? "factors" : "default");
+    gguf_build_factors(&in, "factors", "rope_freqs.weight", f);
+    if (base) gguf_build_json(&in, "rope_theta", *base);
+    gguf_build_close(t, &in, key);
+}
+
+/* Global layers: key_length, and no tensor of values where these are the keys. Their rotation is a list of factors, of which 1e30 stops a pair. */
+static void tell_gemma4(struct config_builder *t) {
+    const struct json *dim = gguf_build_meta(t, "attention.key_length"), *own = gguf_build_meta(t, "attention.key_length_swa");
+    const int64_t experts = json_int(gguf_build_meta(t, "expert_count"), 0);
+    bool same = false;
+    for (int64_t i = 0, n = gguf_build_layers(t); i < n; i++) same |= !at_layer(t, PATTERN, i, 0) && !has(t, i, GGUF_HAS_VALUES);
+    const int64_t turned = json_int(gguf_build_meta(t, "rope.dimension_count"), json_int(dim, 0)),
+                  own_turned = json_int(gguf_build_meta(t, "rope.dimension_count_swa"), json_int(own, 0));
+    if (turned != json_int(dim, 0) || own_turned != json_int(own, 0))
+        gguf_build_fail(t, "metadata '%s.rope.dimension_count' rotates a part of the heads; hearth knows factors for that", t->arch);
+    if (dim) gguf_build_json(t, "global_head_dim", *dim);
+    if (own) gguf_build_json(t, "head_dim", *own);
+    gguf_build_bool(t, "attention_k_eq_v", same);
+    gguf_build_int(t, "num_key_value_heads", largest(t, "attention.head_count_kv", PATTERN, 1));
+    gguf_build_int(t, "num_global_key_value_heads", largest(t, "attention.head_count_kv", PATTERN, 0));
+    gguf_build_bool(t, "enable_moe_block", experts > 0);
+    gguf_build_int(t, "hidden_size_per_layer_input", 0);
+    put_kinds(t, "layer_types", window_kind);
+    struct config_builder in;
+    if (!gguf_build_open(t, &in)) return;
+    put_rotation(&in, "full_attention", t->facts->freqs, -1, "rope.freq_base");
+    put_rotation(&in, "sliding_attention", (struct gguf_factors){0}, 0, "rope.freq_base_swa");
+    gguf_build_close(t, &in, "rope_parameters");
+}
+
+/* Layers without a window rotate half of each head, which llama.cpp's code says, and alone are scaled. */
+static double step_theta(const struct config_builder *t, int64_t layer) {
+    return json_num(gguf_build_meta(t, at_layer(t, PATTERN, layer, 0) ? "rope.freq_base_swa" : "rope.freq_base"), 10000);
+}
+static int64_t step_rotary(const struct config_builder *t, bool sliding) {
+    const int64_t all = json_int(gguf_build_meta(t, "rope.dimension_count"), gguf_build_head_dim(t));
+    return sliding ? json_int(gguf_build_meta(t, "rope.dimension_count_swa"), all) : all / 2;
+}
+static double step_partial(const struct config_builder *t, int64_t layer) {
+    const int64_t dim = gguf_build_head_dim(t);
+    return dim > 0 ? (double)step_rotary(t, at_layer(t, PATTERN, layer, 0) != 0) / (double)dim : 0;
+}
+/* Layers with experts, as a text of numbers. */
+static void put_moe_layers(struct config_builder *t) {
+    const uint32_t n = count_layers(t);
+    char *text = arena_alloc(t->arena, (size_t)n * 5 + 1);
+    size_t at = 0;
+    if (!text) {
+        t->rc = error_set(t->e, ERR_MEMORY, "%s: no memory for its metadata", t->what);
+        return;
+    }
+    text[0] = 0;
+    for (uint32_t i = 0; i < n; i++)
+        if (has(t, i, GGUF_HAS_ROUTER)) at += (size_t)snprintf(text + at, 6, "%s%u", at ? "," : "", i);
+    gguf_build_text(t, "moe_layers_enum", text);
+}
+static void tell_step(struct config_builder *t) {
+    const struct json *limits = gguf_build_meta(t, "swiglu_clamp_exp"), *shared = gguf_build_meta(t, "swiglu_clamp_shexp");
+    struct config_builder in;
+    only_sigmoid(t);
+    gguf_build_int(t, "head_dim", gguf_build_head_dim(t));
+    gguf_build_int(t, "num_attention_heads", largest(t, "attention.head_count", PATTERN, 0));
+    gguf_build_int(t, "num_key_value_heads", largest(t, "attention.head_count_kv", PATTERN, 0));
+    put_kinds(t, "layer_types", window_kind);
+    put_numbers(t, "rope_theta", step_theta);
+    put_numbers(t, "partial_rotary_factors", step_partial);
+    put_moe_layers(t);
+    gguf_build_bool(t, "use_qk_norm", t->facts->qk_norm);
+    gguf_build_bool(t, "use_head_wise_attn_gate", has(t, 0, GGUF_HAS_GATE));
+    gguf_build_bool(t, "use_moe_router_bias", t->facts->router_bias);
+    if (limits) gguf_build_json(t, "swiglu_limits", *limits);
+    if (shared) gguf_build_json(t, "swiglu_limits_shared", *shared);
+    if (t->facts->freqs.v) put_rotation(t, "rope_scaling", t->facts->freqs, step_rotary(t, false) / 2, "");
+    if (!gguf_build_open(t, &in)) return;
+    gguf_build_int(&in, "num_attention_heads", largest(t, "attention.head_count", PATTERN, 1));
+    gguf_build_int(&in, "num_attention_groups", largest(t, "attention.head_count_kv", PATTERN, 1));
+    gguf_build_close(t, &in, "attention_other_setting");
+}
+
+static void tell_mimo(struct config_builder *t) {
+    const int64_t dim = gguf_build_head_dim(t), rotary = json_int(gguf_build_meta(t, "rope.dimension_count"), dim);
+    bool sinks[2] = {false, false};
+    for (int64_t i = 0, n = gguf_build_layers(t); i < n; i++) sinks[at_layer(t, PATTERN, i, 0) != 0] |= has(t, i, GGUF_HAS_SINKS);
+    only_sigmoid(t);
+    gguf_build_int(t, "head_dim", dim);
+    gguf_build_int(t, "v_head_dim", json_int(gguf_build_meta(t, "attention.value_length"), dim));
+    gguf_build_int(t, "num_key_value_heads", largest(t, "attention.head_count_kv", PATTERN, 0));
+    gguf_build_int(t, "swa_num_key_value_heads", largest(t, "attention.head_count_kv", PATTERN, 1));
+    if (rotary != dim && dim > 0) gguf_build_num(t, "partial_rotary_factor", ((double)rotary + 0.5) / (double)dim); /* is rounded down */
+    gguf_build_bool(t, "add_full_attention_sink_bias", sinks[0]);
+    gguf_build_bool(t, "add_swa_attention_sink_bias", sinks[1]);
+    put_numbers(t, "hybrid_layer_pattern", is_sliding);
+    put_numbers(t, "moe_layer_freq", has_router);
+}
+
+static void tell_afmoe(struct config_builder *t) {
+    only_sigmoid(t);
+    gguf_build_heads(t);
+    gguf_build_bool(t, "mup_enabled", true);
+    if (gguf_build_meta(t, PATTERN)) put_kinds(t, "layer_types", window_kind); /* else every fourth has none */
+}
+static void tell_exaone(struct config_builder *t) {
+    only_sigmoid(t);
+    gguf_build_heads(t);
+    if (gguf_build_meta(t, PATTERN)) put_kinds(t, "layer_types", window_kind);
+}
+
+/* llama.cpp's code fixes what Llama 4's metadata omit: chunks, temperatures, and that the model with 128 experts has no norms of q and k. */
+static void tell_llama4(struct config_builder *t) {
+    const struct json *window = gguf_build_meta(t, "attention.sliding_window");
+    gguf_build_heads(t);
+    if (window && json_int(window, 0) == 0) gguf_build_fail(t, "metadata '%s.attention.sliding_window' is 0; hearth knows Llama 4 with chunks", t->arch);
+    gguf_build_int(t, "attention_chunk_size", 8192);
+    gguf_build_int(t, "floor_scale", 8192);
+    gguf_build_num(t, "attn_scale", 0.1);
+    gguf_build_bool(t, "attn_temperature_tuning", true);
+    gguf_build_bool(t, "use_qk_norm", json_int(gguf_build_meta(t, "expert_count"), 0) != 128);
+}
+
+/* --- GLM-5 --- */
+
+static const char *index_kind(const struct config_builder *t, int64_t layer) { return at_layer(t, "attention.indexer.types", layer, 1) ? "full" : "shared"; }
+static void tell_glm_dsa(struct config_builder *t) {
+    gguf_build_deepseek(t);
+    put_kinds(t, "indexer_types", index_kind);
+}
+
+/* --- Tables --- */
+
+#define HEADS \
+    {"attention.key_length", NULL}, { "attention.value_length", NULL }
+#define WINDOW \
+    {"attention.sliding_window", "sliding_window"}, { PATTERN, NULL }
+#define ROUTER(count, scale, norm) \
+    {"expert_count", count}, {"expert_gating_func", NULL}, {"expert_weights_scale", scale}, { "expert_weights_norm", norm }
+#define GRANITE \
+    {"attention.scale", "attention_multiplier"}, {"embedding_scale", "embedding_multiplier"}, {"logit_scale", "logits_scaling"}, { \
+        "residual_scale", "residual_multiplier" \
+    }
+#define END \
+    { NULL, NULL }
+static const struct gguf_key jamba_keys[] = {{"attention.head_count_kv", NULL},
+                                             {"expert_count", "num_experts"},
+                                             {"ssm.conv_kernel", "mamba_d_conv"},
+                                             {"ssm.inner_size", NULL},
+                                             {"ssm.state_size", "mamba_d_state"},
+                                             {"ssm.time_step_rank", "mamba_dt_rank"},
+                                             END},
+                             granite_keys[] = {HEADS,
+                                               GRANITE,
+                                               {"attention.head_count_kv", NULL},
+                                               {"expert_count", "num_local_experts"},
+                                               {"expert_shared_feed_forward_length", NULL},
+                                               {"ssm.conv_kernel", "mamba_d_conv"},
+                                               {"ssm.group_count", "mamba_n_groups"},
+                                               {"ssm.inner_size", NULL},
+                                               {"ssm.state_size", "mamba_d_state"},
+                                               {"ssm.time_step_rank", "mamba_n_heads"},
+                                               END},
+                             nemotron_keys[] = {HEADS,
+                                                ROUTER("n_routed_experts", "routed_scaling_factor", "norm_topk_prob"),
+                                                {"attention.head_count_kv", NULL},
+                                                {"attention.layer_norm_epsilon", NULL},
+                                                {"expert_group_count", "n_group"},
+                                                {"expert_group_used_count", "topk_group"},
+                                                {"expert_shared_count", NULL},
+                                                {"expert_shared_feed_forward_length", "moe_shared_expert_intermediate_size"},
+                                                {"feed_forward_length", NULL},
+                                                {"moe_latent_size", "moe_latent_size"},
+                                                {"ssm.conv_kernel", "conv_kernel"},
+                                                {"ssm.group_count", "n_groups"},
+                                                {"ssm.inner_size", NULL},
+                                                {"ssm.state_size", "ssm_state_size"},
+                                                {"ssm.time_step_rank", "mamba_num_heads"},
+                                                END},
+                             lfm2_keys[] = {HEADS,
+                                            ROUTER("num_experts", "routed_scaling_factor", "norm_topk_prob"),
+                                            {"attention.head_count_kv", NULL},
+                                            {"leading_dense_block_count", "num_dense_layers"},
+                                            {"shortconv.l_cache", "conv_L_cache"},
+                                            END},
+                             gemma4_keys[] = {HEADS,
+                                              WINDOW,
+                                              {"attention.head_count_kv", NULL},
+                                              {"attention.key_length_swa", NULL},
+                                              {"attention.shared_kv_layers", "num_kv_shared_layers"},
+                                              {"attention.value_length_swa", NULL},
+                                              {"embedding_length_per_layer_input", "hidden_size_per_layer_input"},
+                                              {"expert_count", "num_experts"},
+                                              {"expert_used_count", "top_k_experts"},
+                                              {"final_logit_softcapping", "final_logit_softcapping"},
+                                              {"rope.dimension_count_swa", NULL},
+                                              {"rope.freq_base", NULL},
+                                              {"rope.freq_base_swa", NULL},
+                                              END},
+                             step_keys[] = {HEADS,
+                                            WINDOW,
+                                            ROUTER("moe_num_experts", "moe_router_scaling_factor", "norm_expert_weight"),
+                                            {"attention.head_count", NULL},
+                                            {"attention.head_count_kv", NULL},
+                                            {"expert_shared_feed_forward_length", "share_expert_dim"},
+                                            {"expert_used_count", "moe_top_k"},
+                                            {"leading_dense_block_count", NULL},
+                                            {"moe_every_n_layers", NULL},
+                                            {"rope.dimension_count_swa", NULL},
+                                            {"rope.freq_base", NULL},
+                                            {"rope.freq_base_swa", NULL},
+                                            {"swiglu_clamp_exp", NULL},
+                                            {"swiglu_clamp_shexp", NULL},
+                                            END},
+                             mimo_keys[] = {HEADS,
+                                            WINDOW,
+                                            ROUTER("n_routed_experts", "routed_scaling_factor", "norm_topk_prob"),
+                                            {"attention.head_count_kv", NULL},
+                                            {"attention.value_scale", "attention_value_scale"},
+                                            {"leading_dense_block_count", NULL},
+                                            {"rope.freq_base_swa", "swa_rope_theta"},
+                                            END},
+                             afmoe_keys[] = {HEADS,
+                                             WINDOW,
+                                             ROUTER("num_experts", "route_scale", "route_norm"),
+                                             {"expert_group_count", "n_group"},
+                                             {"expert_group_used_count", "topk_group"},
+                                             {"expert_shared_count", "num_shared_experts"},
+                                             {"leading_dense_block_count", "num_dense_layers"},
+                                             END},
+                             exaone_keys[] = {HEADS,
+                                              WINDOW,
+                                              ROUTER("n_routed_experts", "routed_scaling_factor", "norm_topk_prob"),
+                                              {"expert_group_count", "n_group"},
+                                              {"expert_group_used_count", "topk_group"},
+                                              {"expert_shared_count", "n_shared_experts"},
+                                              {"expert_shared_feed_forward_length", NULL},
+                                              {"leading_dense_block_count", "first_k_dense_replace"},
+                                              END},
+                             llama4_keys[] = {HEADS,
+                                              {"attention.sliding_window", NULL},
+                                              {"expert_count", "num_local_experts"},
+                                              {"expert_feed_forward_length", "intermediate_size"},
+                                              {"expert_gating_func", NULL},
+                                              {"feed_forward_length", "intermediate_size_mlp"},
+                                              {"interleave_moe_layer_step", "interleave_moe_layer_step"},
+                                              {"leading_dense_block_count", NULL},
+                                              END},
+                             glm_dsa_keys[] = {GGUF_DEEPSEEK_KEYS,
+                                               {"attention.indexer.head_count", "index_n_heads"},
+                                               {"attention.indexer.key_length", "index_head_dim"},
+                                               {"attention.indexer.top_k", "index_topk"},
+                                               {"attention.indexer.types", NULL},
+                                               END};
+
+const struct gguf_arch gguf_layered[] = {
+    {"jamba", "jamba", &jamba, jamba_keys, tell_jamba, NULL},
+    {"granitehybrid", "granitemoehybrid", &granite, granite_keys, tell_granite, NULL},
+    {"nemotron_h", "nemotron_h", &nemotron, nemotron_keys, tell_nemotron, NULL},
+    {"nemotron_h_moe", "nemotron_h", &nemotron, nemotron_keys, tell_nemotron, NULL},
+    {"lfm2moe", "lfm2_moe", &lfm2, lfm2_keys, tell_lfm2, NULL},
+    {"gemma4", "gemma4_text", &gemma4, gemma4_keys, tell_gemma4, NULL},
+    {"step35", "step3p5", &usual, step_keys, tell_step, NULL},
+    {"mimo2", "mimo_v2_flash", &usual, mimo_keys, tell_mimo, NULL},
+    {"afmoe", "afmoe", &gated_around, afmoe_keys, tell_afmoe, NULL},
+    {"exaone-moe", "exaone_moe", &usual, exaone_keys, tell_exaone, NULL},
+    {"llama4", "llama4_text", &usual, llama4_keys, tell_llama4, NULL},
+    {"glm-dsa", "glm_moe_dsa", &indexed, glm_dsa_keys, tell_glm_dsa, NULL},
+    {NULL, NULL, NULL, NULL, NULL, NULL},
+};

@@ -1,0 +1,69 @@
+#!/usr/bin/env python3
+"""GGUF files made from ../shared/fixtures as llama.cpp's scripts convert them, against the fixtures' logits, which transformers computed.
+gguf_fixtures.py HEARTH SHARED [FIXTURE]"""
+import array
+import json
+import os
+import subprocess
+import sys
+import tempfile
+
+import gguf_convert as convert
+
+HEARTH = os.path.abspath(sys.argv[1])
+TOLERANCE = 2e-4
+FAMILIES = {"jamba": convert.jamba, "granitemoehybrid": convert.granitehybrid, "nemotron_h": convert.nemotron_h, "gemma4": convert.gemma4,
+            "lfm2_moe": convert.lfm2moe, "step3p7": convert.step35, "mimo_v2_flash": convert.mimo2, "afmoe": convert.afmoe, "exaone_moe": convert.exaone_moe,
+            "llama4": convert.llama4, "glm4_moe_lite": convert.glm4_moe_lite, "glm_moe_dsa": convert.glm_dsa, "mistral4": convert.mistral4, "qwen3_5_moe": convert.qwen35moe}
+POSITIONS = {"llama4": 38}  # that do not depend on values which the format lacks
+
+
+def logits(file, tokens, *args):
+    out = file + ".logits"
+    p = subprocess.run([HEARTH, "-m", file, "--tokens", ",".join(map(str, tokens)), "--logits-out", out, "--kv", "f32", *args], capture_output=True, text=True, timeout=300)
+    if p.returncode:
+        return f"exit {p.returncode} {p.stderr.strip()}"
+    with open(out, "rb") as f:
+        return array.array("f", f.read())
+
+
+def compare(name, directory, file):
+    """Returns the largest difference, relative to the largest logit of its sequence, or a message."""
+    with open(os.path.join(directory, "golden.json")) as f:
+        sequences = json.load(f)["sequences"]
+    worst = 0
+    for s in sequences:
+        with open(os.path.join(directory, s["logits"]), "rb") as f:
+            want = array.array("f", f.read())
+        n = min(s["shape"][0], POSITIONS.get(name, 1 << 30))
+        want = want[: n * s["shape"][1]]
+        got = logits(file, s["tokens"][:n], "--cpu", "scalar")
+        if isinstance(got, str) or len(got) != len(want):
+            return got if isinstance(got, str) else f"{len(got)} logits instead of {len(want)}"
+        worst = max(worst, max(abs(a - b) if a == a else 1e30 for a, b in zip(got, want)) / max(map(abs, want)))
+    return worst
+
+
+def main():
+    failed = done = 0
+    for name, make in FAMILIES.items():
+        directory = os.path.join(sys.argv[2], "fixtures", name)
+        if not os.path.isdir(directory) or name not in (sys.argv[3:] or FAMILIES):
+            continue
+        with tempfile.TemporaryDirectory() as tmp:
+            file = os.path.join(tmp, name + ".gguf")
+            make(directory).save(file)
+            worst = compare(name, directory, file)
+        done += 1
+        good = not isinstance(worst, str) and worst <= TOLERANCE
+        failed += not good
+        print(f"{'' if good else 'FAILED '}{name}: {worst if isinstance(worst, str) else f'off by {worst:.2g}'}", flush=True)
+    if not done:
+        print(f"SKIPPED: no fixtures in {sys.argv[2]}")
+        return 77
+    print(f"{done} models, {failed} failed")
+    return failed != 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
