@@ -20,6 +20,7 @@ struct gemm {
     bool bf16;           /* activations are rounded to BF16; else float32 */
     bool rounds_weights; /* weights of formats with in-block scales are also rounded to BF16 after decoding; all other weights are exact */
     bool bf16x2;         /* activations are the sum of two BF16: 16 bits */
+    bool scales_x;       /* E4M3 scales that many rows share multiply the activations before these are rounded or split: exact ones no longer stay exact */
     bool is_int16;       /* activations are 16-bit integers, with one scale per 256 columns */
     int row_tile;        /* split W's rows at multiples of this to avoid decoding a tile twice; any split is correct */
 

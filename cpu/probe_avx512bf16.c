@@ -4,19 +4,19 @@
 #include "cpu/probe.h"
 #include "engine/base/clock.h"
 
-enum { ROUNDS = 15, LOOPS = 32, SUMS = 12 };
+enum { ROUNDS = 15, LOOPS = 32, SUMS = 12, FLOPS = 64 /* of one vdpbf16ps */ };
 #define EACH _Pragma("GCC unroll 16") for
 
-static double products(bool bf16, float *sink) {
+static double products(bool bf16, int64_t loops, float *sink) {
     __m512 a = _mm512_set1_ps(1.5f), b = _mm512_set1_ps(0.5f), sum[SUMS];
     __asm__("" : "+v"(a), "+v"(b)); /* opaque to the compiler */
     double begin = clock_now();
     EACH (int i = 0; i < SUMS; i++) sum[i] = _mm512_set1_ps((float)i);
     if (bf16)
-        for (int k = 0; k < LOOPS; k++)
+        for (int64_t k = 0; k < loops; k++)
             EACH (int i = 0; i < SUMS; i++) sum[i] = _mm512_dpbf16_ps(sum[i], (__m512bh)a, (__m512bh)b);
     else
-        for (int k = 0; k < LOOPS; k++)
+        for (int64_t k = 0; k < loops; k++)
             EACH (int i = 0; i < SUMS; i++) sum[i] = _mm512_fmadd_ps(a, b, sum[i]);
     EACH (int i = 1; i < SUMS; i++) sum[0] = _mm512_add_ps(sum[0], sum[i]);
     *sink += _mm512_cvtss_f32(sum[0]);
@@ -28,10 +28,15 @@ bool probe_fast_bf16(void) {
     float sink = 0;
     for (int i = 0; i < ROUNDS; i++)
         for (int b = 0; b < 2; b++) {
-            double took = products(b, &sink);
+            double took = products(b, LOOPS, &sink);
             least[b] = took < least[b] ? took : least[b];
         }
     volatile float kept = sink;
     (void)kept;
     return least[1] < 2 * least[0];
+}
+
+double probe_bf16_peak(int64_t n, float *sink) {
+    products(true, n, sink);
+    return (double)n * SUMS * FLOPS;
 }

@@ -1,15 +1,16 @@
 #!/usr/bin/env python3
-"""hearth beside llama.cpp on the same random weights' shape, in one run, each as a share of this machine's limits.
+"""hearth beside every peer that PyPI has, on random weights of the same shape, in one run, each as a share of this machine's limits.
 
-    peers.py --work DIR --build                    # once: venv with gguf, llama.cpp from the sdist of llama-cpp-python
-    peers.py --work DIR --hearth BUILD/hearth [--shape qwen3-30b-a3b] [--type q8_0|q4_k_m] [--layers 8] [--vocab 32000] [--threads 2]
+    peers.py --work DIR --build                    # once: venvs; llama.cpp and ik_llama.cpp from the sdists of their Python bindings
+    peers.py --work DIR --hearth BUILD [--baseline BUILD] [--only NAME,...] [--type q8_0|q4_k_m] [--layers 8] [--threads 2,1] [--rounds 3]
 
-DIR lies outside the repository and takes 15 GB: an FP8 checkpoint (mkmodel.py) and the same shape as GGUF, which both are
-given. A measurement, not a dependency: nothing of it is built or tested with hearth.
+DIR lies outside the repository and takes 20 GB: an FP8 checkpoint (mkmodel.py) and the same shape as GGUF. BUILD is a build directory with the
+target test/bench/bench_limit; that of an older commit as --baseline takes part as well. A measurement, not a dependency: nothing of it is built
+or tested with hearth. A peer that cannot be installed or run is printed as SKIPPED with the reason.
 
-Read bandwidth is measured (by hearth --bench) before and after; runs alternate hearth (FP8), hearth (GGUF), llama.cpp, and the
-median of each is printed. Decode: bytes of a token over time, as a share of the bandwidth. Prefill: 2 * multiply-adds of the
-layers (the head runs once) over time.
+Contenders take turns, with the machine's limits (bench_limit) measured between any two runs. The table has medians, minimum and maximum, and the
+median of each run's share of the limits beside it. Decode: bytes of a token over time, as a share of read bandwidth. Prefill: 2 * multiply-adds of
+the layers (the head runs once) over time, as a share of vdpbf16ps, or of float32 FMA on a CPU without.
 """
 import argparse
 import json
@@ -20,210 +21,263 @@ import subprocess
 import sys
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-GGUF_ARCH = {"qwen3-30b-a3b": "qwen3moe"}
+PREFILL = (128, 512, 2048)
+DEPTH = 2048
+# The sdist of ik-llama-cpp-python lacks this script, which fills in common/build-info.cpp.in.
+BUILD_INFO = """set(BUILD_NUMBER 0)
+configure_file(common/build-info.cpp.in common/build-info.cpp @ONLY)
+"""
+SLOW = 300  # seconds that a run of a peer may take; what it measured by then counts
+
+
+class Skip(Exception):
+    """The contender cannot take part; the text says why."""
 
 
 def call(cmd, **more):
     return subprocess.run(cmd, check=True, stdout=subprocess.PIPE, text=True, **more).stdout
 
 
-def python(work):
-    return os.path.join(work, "venv", "bin", "python")
+def python(work, venv):
+    return os.path.join(work, "venv-" + venv, "bin", "python")
+
+
+# ---- Installing ----
+
+def install(work, venv, packages, deps=True):
+    """A venv that sees the system's packages (torch is large)."""
+    if not os.path.exists(python(work, venv)):
+        subprocess.run([sys.executable, "-m", "venv", "--system-site-packages", os.path.dirname(os.path.dirname(python(work, venv)))], check=True)
+    subprocess.run([python(work, venv), "-m", "pip", "install", "-q", *([] if deps else ["--no-deps"]), *packages], check=True)
+
+
+def build_llama_bench(work, name, package, source):
+    """llama-bench of the source tree in a package's sdist, for this CPU."""
+    out = os.path.join(work, name)
+    if os.path.exists(os.path.join(out, "build", "bin", "llama-bench")):
+        return
+    os.makedirs(out, exist_ok=True)
+    call([sys.executable, "-m", "pip", "download", "-q", "--no-binary", ":all:", "--no-deps", "-d", out, package])
+    archive = next(f for f in os.listdir(out) if f.endswith(".tar.gz"))
+    shutil.unpack_archive(os.path.join(out, archive), out)
+    tree = os.path.join(out, archive[:-len(".tar.gz")], "vendor", source)
+    info = os.path.join(tree, "common", "cmake", "build-info-gen-cpp.cmake")
+    if os.path.exists(os.path.join(tree, "common", "build-info.cpp.in")) and not os.path.exists(info):
+        os.makedirs(os.path.dirname(info), exist_ok=True)
+        with open(info, "w") as f:
+            f.write(BUILD_INFO)
+    subprocess.run(["cmake", "-S", tree, "-B", os.path.join(out, "build"), "-DCMAKE_BUILD_TYPE=Release", "-DGGML_NATIVE=ON", "-DLLAMA_CURL=OFF",
+                    "-DLLAMA_BUILD_TESTS=OFF", "-DLLAMA_BUILD_SERVER=OFF", f"-DLLAMA_BUILD_EXAMPLES={'ON' if name == 'ik_llama.cpp' else 'OFF'}"],
+                   check=True, stdout=subprocess.DEVNULL)
+    subprocess.run(["nice", "-n", "19", "cmake", "--build", os.path.join(out, "build"), "--target", "llama-bench", f"-j{os.cpu_count()}"], check=True,
+                   stdout=subprocess.DEVNULL)
+
+
+INSTALL = {
+    "gguf": lambda work: install(work, "gguf", ["gguf", "numpy"]),
+    "llama.cpp": lambda work: build_llama_bench(work, "llama.cpp", "llama-cpp-python", "llama.cpp"),
+    "ik_llama.cpp": lambda work: build_llama_bench(work, "ik_llama.cpp", "ik-llama-cpp-python", "ik_llama.cpp"),
+    # Without what only their GPU kernels and servers need. torch and transformers may be the system's.
+    "fastllm": lambda work: (install(work, "fastllm", ["ftllm"], deps=False), install(work, "fastllm", ["pillow", "transformers", "jinja2"])),
+    "kt-kernel": lambda work: (install(work, "kt", ["kt-kernel"], deps=False), install(work, "kt", ["safetensors", "gguf", "torch"])),
+}
 
 
 def build(work):
+    """Each peer by itself; the reason of a failure is kept for the table."""
     os.makedirs(work, exist_ok=True)
-    if not os.path.exists(python(work)):
-        subprocess.run([sys.executable, "-m", "venv", os.path.join(work, "venv")], check=True)
-        subprocess.run([python(work), "-m", "pip", "install", "-q", "gguf", "numpy"], check=True)
-    bench = os.path.join(work, "build", "bin", "llama-bench")
-    if os.path.exists(bench):
-        return
-    sdist = os.path.join(work, "sdist")
-    subprocess.run([python(work), "-m", "pip", "download", "--no-binary", "llama-cpp-python", "--no-deps", "-d", sdist, "llama-cpp-python"], check=True)
-    for f in os.listdir(sdist):
-        shutil.unpack_archive(os.path.join(sdist, f), sdist)
-    top = next(os.path.join(sdist, d) for d in os.listdir(sdist) if os.path.isdir(os.path.join(sdist, d)))
-    subprocess.run(["cmake", "-S", os.path.join(top, "vendor", "llama.cpp"), "-B", os.path.join(work, "build"), "-DCMAKE_BUILD_TYPE=Release",
-                    "-DGGML_NATIVE=ON", "-DLLAMA_CURL=OFF", "-DLLAMA_BUILD_TESTS=OFF", "-DLLAMA_BUILD_EXAMPLES=OFF"], check=True)
-    subprocess.run(["nice", "-n", "19", "cmake", "--build", os.path.join(work, "build"), "--target", "llama-bench", "-j2"], check=True)
-
-
-# ---- GGUF: run again inside the venv ----
-
-BLOCKS = {"q8_0": (32, 34), "q4_k": (256, 144), "q6_k": (256, 210)}  # weights, bytes
-
-
-def kind(name, mix):
-    """llama.cpp's mix for Q4_K_M: the head, and values and down of every second layer, have more bits."""
-    if mix == "q8_0":
-        return mix
-    more = name == "output.weight" or (("attn_v" in name or "ffn_down" in name) and int(name.split(".")[1]) % 2 == 0)
-    return "q6_k" if more else "q4_k"
-
-
-def blocks_of(fmt, rng, n=1 << 18):
-    """Random blocks whose weights have a deviation of about 0.02."""
-    import numpy as np
-    half = lambda x: np.frombuffer(np.float16(x).tobytes(), np.uint8)
-    out = rng.integers(0, 256, (n, BLOCKS[fmt][1]), np.uint8)
-    if fmt == "q8_0":
-        out[:, :2] = half(0.02 / 42)
-        out[:, 2:] = np.clip(np.rint(rng.standard_normal((n, 32), np.float32) * 42), -127, 127).astype(np.int8).view(np.uint8)
-    elif fmt == "q4_k":  # a scale averages 31 and a code 7.5, and so does the subtracted minimum
-        out[:, :2], out[:, 2:4] = half(0.02 / 31 / 4.6), half(0.02 * 7.5 / 31 / 4.6)
-    else:
-        out[:, 208:] = half(0.02 / 74 / 18.5)
-    return out
-
-
-def write_gguf(path, s, mix):
-    import gguf
-    import numpy as np
-    h, q, kv, d, e, m = s["hidden"], s["heads"] * s["head_dim"], s["kv_heads"] * s["head_dim"], s["head_dim"], s["experts"], s["inter"]
-
-    def tensors():  # name, shape (rows last as numpy has it), quantised
-        yield "token_embd.weight", (s["vocab"], h), True
-        for i in range(s["layers"]):
-            b = f"blk.{i}."
-            yield b + "attn_norm.weight", (h,), False
-            for n, rows in (("q", q), ("k", kv), ("v", kv)):
-                yield b + f"attn_{n}.weight", (rows, h), True
-            yield b + "attn_q_norm.weight", (d,), False
-            yield b + "attn_k_norm.weight", (d,), False
-            yield b + "attn_output.weight", (h, q), True
-            yield b + "ffn_norm.weight", (h,), False
-            yield b + "ffn_gate_inp.weight", (e, h), False
-            yield b + "ffn_gate_exps.weight", (e, m, h), True
-            yield b + "ffn_up_exps.weight", (e, m, h), True
-            yield b + "ffn_down_exps.weight", (e, h, m), True
-        yield "output_norm.weight", (h,), False
-        yield "output.weight", (s["vocab"], h), True
-
-    w = gguf.GGUFWriter(path, GGUF_ARCH[s["name"]])
-    w.add_block_count(s["layers"])
-    w.add_context_length(40960)
-    w.add_embedding_length(h)
-    w.add_feed_forward_length(6144)
-    w.add_head_count(s["heads"])
-    w.add_head_count_kv(s["kv_heads"])
-    w.add_key_length(d)
-    w.add_value_length(d)
-    w.add_layer_norm_rms_eps(1e-6)
-    w.add_rope_freq_base(1e6)
-    w.add_vocab_size(s["vocab"])
-    w.add_expert_count(e)
-    w.add_expert_used_count(s["topk"])
-    w.add_expert_feed_forward_length(m)
-    w.add_file_type({"q8_0": 7, "q4_k_m": 15}[mix])
-    w.add_tokenizer_model("no_vocab")
-    rng = np.random.default_rng(1)
-    pool = {fmt: blocks_of(fmt, rng) for fmt in BLOCKS}
-    for name, shape, quant in tensors():
-        fmt = kind(name, mix)
-        per, size = BLOCKS[fmt]
-        if quant:
-            w.add_tensor_info(name, shape[:-1] + (shape[-1] // per * size,), np.dtype(np.uint8), int(np.prod(shape)) // per * size,
-                              raw_dtype=gguf.GGMLQuantizationType[fmt.upper()])
-        else:
-            w.add_tensor_info(name, shape, np.dtype(np.float32), int(np.prod(shape)) * 4)
-    w.write_header_to_file()
-    w.write_kv_data_to_file()
-    w.write_ti_data_to_file()
-    for name, shape, quant in tensors():
-        n = int(np.prod(shape))
-        if quant:
-            blocks = pool[kind(name, mix)]
-            at = int(rng.integers(0, len(blocks)))
-            w.write_tensor_data(np.resize(np.roll(blocks, -at, axis=0), (n // BLOCKS[kind(name, mix)][0], blocks.shape[1])))
-        else:
-            w.write_tensor_data(np.ones(n, np.float32) if len(shape) == 1 else rng.standard_normal(n, np.float32) * 0.02)
-    w.close()
-
-
-# ---- Runs ----
-
-def hearth_bench(a, model):
-    rows = json.loads(call([a.hearth, "-m", model, "--bench", "--json", "-t", str(a.threads)]))
-    machine = next(r for r in rows if r["what"] == "machine")
-    get = lambda what, prompt: next((r["tokens_per_s"] for r in rows if r["what"] == what and r["prompt"] == prompt and r["sessions"] == 1), None)
-    return machine, {"decode": get("decode", 16), "decode at 2048": get("decode", 2048), "prefill 128": get("prefill", 128),
-                     "prefill 512": get("prefill", 512)}
-
-
-def llama_bench(a, model):
-    bench, out = os.path.join(a.work, "build", "bin", "llama-bench"), {}
-    for name, args in (("decode", ["-p", "0", "-n", "32"]), ("decode at 2048", ["-p", "0", "-n", "32", "-d", "2048"]),
-                       ("prefill 128", ["-p", "128", "-n", "0"]), ("prefill 512", ["-p", "512", "-n", "0"])):
+    for name, step in INSTALL.items():
+        failed = os.path.join(work, name + ".failed")
         try:
-            rows = json.loads(call([bench, "-m", model, "-t", str(a.threads), "-r", "3", "-o", "json", *args], stderr=subprocess.DEVNULL))
-            out[name] = statistics.median(rows[-1]["samples_ts"])
-        except subprocess.CalledProcessError as why:  # its AMX path ends with signal 11 on some files
-            print(f"llama.cpp, {name}: {why}", file=sys.stderr)
-            out[name] = None
+            step(work)
+            if os.path.exists(failed):
+                os.remove(failed)
+        except (subprocess.CalledProcessError, OSError, StopIteration) as why:
+            with open(failed, "w") as f:
+                f.write(f"installation failed: {why}")
+            print(f"{name}: installation failed: {why}", file=sys.stderr)
+
+
+def need(work, name, path):
+    if os.path.exists(path):
+        return
+    failed = os.path.join(work, name + ".failed")
+    if not os.path.exists(failed):
+        raise Skip(f"not installed; run peers.py --work {work} --build")
+    with open(failed) as f:
+        raise Skip(f.read())
+
+
+# ---- Runs: each returns {test: tokens/s} ----
+
+def stream(cmd):
+    """The JSON objects, one a line, that a driver printed until it ended or SLOW was over."""
+    try:
+        out = subprocess.run(cmd, stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=SLOW)
+        text, why = out.stdout, out.stderr.decode(errors="replace").strip().split("\n")[-1] if out.returncode else ""
+    except subprocess.TimeoutExpired as late:
+        text, why = late.stdout or b"", f"nothing measured within {SLOW} s"
+    rows = {}
+    for line in text.decode(errors="replace").splitlines():
+        if line.startswith("{"):
+            rows.update(json.loads(line))
+    if not rows:
+        raise Skip(why or "printed no figure")
+    return rows
+
+
+def hearth(a, job, threads):
+    rows = json.loads(call([os.path.join(job["build"], "hearth"), "-m", job["model"], "--bench", "--json", "-t", str(threads)], stderr=subprocess.DEVNULL))
+    out = {}
+    for r in rows:
+        if r["what"] == "prefill" and r["prompt"] in PREFILL:
+            out[f"prefill {r['prompt']}"] = r["tokens_per_s"]
+        elif r["what"] == "decode" and r["sessions"] == 1 and r["prompt"] in (16, DEPTH):
+            out["decode" if r["prompt"] == 16 else f"decode at {DEPTH}"] = r["tokens_per_s"]
+        elif r["what"] == "decode" and r["sessions"] == 4:
+            out["decode, 4 sessions"] = r["tokens_per_s"]
     return out
+
+
+def llama_bench(a, job, threads):
+    bench = os.path.join(a.work, job["peer"], "build", "bin", "llama-bench")
+    need(a.work, job["peer"], bench)
+    deep = ["-gp", f"{DEPTH},32"] if job["peer"] == "ik_llama.cpp" else ["-p", "0", "-n", "32", "-d", str(DEPTH)]
+    calls = [(["-p", "0", "-n", "32"], ["decode"])]
+    if threads == max(a.threads):
+        calls += [(["-n", "0", "-p", ",".join(map(str, PREFILL))], [f"prefill {n}" for n in PREFILL]), (deep, [f"decode at {DEPTH}"])]
+    out, why = {}, ""
+    for args, names in calls:
+        try:
+            rows = json.loads(call([bench, "-m", job["model"], "-t", str(threads), "-r", "2", "-o", "json", *job.get("args", []), *args], stderr=subprocess.PIPE,
+                                   timeout=SLOW))
+            out.update({name: statistics.median(r["samples_ts"]) for name, r in zip(names, rows[-len(names):])})
+        except (subprocess.CalledProcessError, subprocess.TimeoutExpired, ValueError) as failed:  # its AMX path ends with signal 11 on some files
+            why = str(failed)
+    if not out:
+        raise Skip(why)
+    return out
+
+
+def fastllm(a, job, threads):
+    need(a.work, "fastllm", python(a.work, "fastllm"))
+    prompts = [n for n in PREFILL if n < 2048] if threads == max(a.threads) else []
+    return stream([python(a.work, "fastllm"), os.path.join(HERE, "peers_fastllm.py"), job["model"], str(threads), "decode:16:9",
+                   *(f"prefill {n}:{n}:1" for n in prompts)])
+
+
+def kt_kernel(a, job, threads):
+    need(a.work, "kt-kernel", python(a.work, "kt"))
+    prompts = PREFILL if threads == max(a.threads) else []
+    return stream([python(a.work, "kt"), os.path.join(HERE, "peers_kt.py"), job["shape"], str(threads), "decode:1", *(f"prefill {n}:{n}" for n in prompts)])
+
+
+def contenders(a, fp8, gguf, shape):
+    """Name, run, what to run; and whether the bytes of a token are those of the GGUF file."""
+    rows = []
+    for label, path in (("hearth", a.hearth), ("baseline", a.baseline)):
+        if path:
+            rows += [(f"{label} FP8", hearth, dict(build=path, model=fp8)), (f"{label} {a.type}", hearth, dict(build=path, model=gguf))]
+    rows += [(f"ik_llama.cpp {a.type}", llama_bench, dict(peer="ik_llama.cpp", model=gguf)),
+             (f"llama.cpp {a.type}", llama_bench, dict(peer="llama.cpp", model=gguf)),
+             ("fastllm FP8", fastllm, dict(model=fp8)),
+             ("kt-kernel FP8, experts alone", kt_kernel, dict(shape=shape))]
+    return [r for r in rows if not a.only or any(r[0].startswith(o) for o in a.only.split(","))]
+
+
+# ---- Table ----
+
+def model_files(a):
+    """Writes both models once. Returns their paths, the shape's file and figures of a token."""
+    shape = dict(layers=a.layers, vocab=a.vocab, name=a.shape)
+    fp8 = os.path.join(a.work, f"{a.shape}-{a.layers}-{a.vocab}")
+    gguf, text = f"{fp8}-{a.type}.gguf", fp8 + ".json"
+    make = [sys.executable, os.path.join(HERE, "mkmodel.py"), "--shape", a.shape, "--layers", str(a.layers), "--vocab", str(a.vocab)]
+    figures = json.loads(call(make + ["--count"]))
+    if not os.path.exists(os.path.join(fp8, "model.safetensors.index.json")):
+        call(make + ["--out", fp8])
+    from runpy import run_path
+    shape = dict(run_path(make[1])["SHAPES"][a.shape], **shape)
+    figures["routed_macs"] = figures["routed_bytes"] = 3 * shape["hidden"] * shape["inter"] * shape["topk"] * shape["layers"]  # FP8: a byte each
+    with open(text, "w") as f:
+        json.dump(shape, f)
+    if not os.path.exists(gguf):
+        subprocess.run([python(a.work, "gguf"), os.path.join(HERE, "peers_gguf.py"), gguf + ".part", text, a.type], check=True)
+        os.rename(gguf + ".part", gguf)
+    return fp8, gguf, text, figures
+
+
+def share_of(test, name, speed, limit, figures, gguf_bytes):
+    if test.startswith("decode"):
+        if "4 sessions" in test:
+            return float("nan")  # which experts they share is not known here: see bench_decode
+        weights = figures["routed_bytes"] if "experts alone" in name else figures["decode_bytes"] if "FP8" in name else gguf_bytes
+        kv = 0 if "experts alone" in name else figures["kv_bytes_per_position"] * (DEPTH if str(DEPTH) in test else 16)
+        return (weights + kv) * speed / 1e9 / limit["read_gbps"]
+    macs = figures["routed_macs"] if "experts alone" in name else figures["macs_per_token"] - figures["head_macs"]
+    return 2 * macs * speed / 1e9 / limit.get("bf16_gflops", limit["fma_gflops"])
+
+
+def measure(a, rows):
+    """{(threads, name): [({test: speed}, limit), ...]}, the reasons of those skipped, and all limits by threads."""
+    runs, skipped, limits = {}, {}, {t: [] for t in a.threads}
+    for _ in range(a.rounds):
+        for t in a.threads:
+            before = json.loads(call([os.path.join(a.hearth, "test/bench/bench_limit"), str(t)]))
+            for name, run, job in rows:
+                if name in skipped:
+                    continue
+                try:
+                    speeds = run(a, job, t)
+                except Skip as why:
+                    skipped[name] = str(why)
+                    continue
+                after = json.loads(call([os.path.join(a.hearth, "test/bench/bench_limit"), str(t)]))
+                limit = {k: (before[k] + after[k]) / 2 for k in before}
+                runs.setdefault((t, name), []).append((speeds, limit))
+                limits[t].append(limit)
+                print(f"# {t} threads, {name}: " + ", ".join(f"{k} {v:.1f}" for k, v in speeds.items()) +
+                      "; " + ", ".join(f"{k} {v:.1f}" for k, v in limit.items() if k != "threads"), file=sys.stderr, flush=True)
+                before = after
+    return runs, skipped, limits
 
 
 def main():
-    ap = argparse.ArgumentParser(description="hearth beside llama.cpp")
+    ap = argparse.ArgumentParser(description="hearth beside its peers")
     ap.add_argument("--work", required=True, help="directory outside the repository")
     ap.add_argument("--build", action="store_true")
-    ap.add_argument("--hearth")
-    ap.add_argument("--shape", choices=GGUF_ARCH, default="qwen3-30b-a3b")
+    ap.add_argument("--hearth", help="build directory")
+    ap.add_argument("--baseline", help="build directory of another commit")
+    ap.add_argument("--only", help="names of contenders, or their beginnings, separated by commas")
+    ap.add_argument("--shape", choices=["qwen3-30b-a3b"], default="qwen3-30b-a3b")
     ap.add_argument("--type", choices=["q8_0", "q4_k_m"], default="q8_0", help="of the GGUF file")
     ap.add_argument("--layers", type=int, default=8)
     ap.add_argument("--vocab", type=int, default=32000, help="small, so that the head does not drown the experts")
-    ap.add_argument("--threads", type=int, default=os.cpu_count())
-    ap.add_argument("--rounds", type=int, default=2)
-    ap.add_argument("--write-gguf", help=argparse.SUPPRESS)
+    ap.add_argument("--threads", default=f"{os.cpu_count()},1", help="numbers of threads; prefills of peers run with the largest only")
+    ap.add_argument("--rounds", type=int, default=3)
     a = ap.parse_args()
-    a.work = os.path.abspath(a.work)
-    if a.write_gguf:
-        with open(a.write_gguf) as f:
-            job = json.load(f)
-        write_gguf(job["path"], job["shape"], job["type"])
-        return
+    a.work, a.threads = os.path.abspath(a.work), [int(t) for t in a.threads.split(",")]
     if a.build:
         build(a.work)
     if not a.hearth:
         return
-    name = f"{a.shape}-{a.layers}-{a.vocab}"
-    model, peer = os.path.join(a.work, name), os.path.join(a.work, f"{name}-{a.type}.gguf")
-    mk = [sys.executable, os.path.join(HERE, "mkmodel.py"), "--shape", a.shape, "--layers", str(a.layers), "--vocab", str(a.vocab)]
-    figures = json.loads(call(mk + ["--count"]))
-    if not os.path.exists(os.path.join(model, "model.safetensors.index.json")):
-        call(mk + ["--out", model])
-    if not os.path.exists(peer):
-        from runpy import run_path
-        shape = dict(run_path(mk[1])["SHAPES"][a.shape], name=a.shape, layers=a.layers, vocab=a.vocab)
-        job = peer + ".json"
-        with open(job, "w") as f:
-            json.dump(dict(path=peer + ".part", shape=shape, type=a.type), f)
-        subprocess.run([python(a.work), os.path.abspath(__file__), "--work", a.work, "--write-gguf", job], check=True)
-        os.rename(peer + ".part", peer)
-    # What a token reads of a file: all matrices except the embedding, of the experts only the chosen ones.
-    info = json.loads(call([a.hearth, "-m", peer, "--inspect", "--json"]))
-    peer_bytes = info["bytes"]["per_token"]
-    every, limits = {"hearth, FP8": [], f"hearth, {a.type}": [], f"llama.cpp, {a.type}": []}, []
-    for _ in range(a.rounds):
-        for what, rows in every.items():
-            if what.startswith("llama"):
-                rows.append(llama_bench(a, peer))
-                continue
-            machine, row = hearth_bench(a, model if "FP8" in what else peer)
-            rows.append(row)
-            limits.append(machine["read_gbps"])
-    limit = statistics.median(limits)
-    print(f"{name}, {a.threads} threads, {machine['level']}, read bandwidth {limit:.1f} GB/s ({min(limits):.1f} to {max(limits):.1f})")
-    gflop = 2 * (figures["macs_per_token"] - figures["head_macs"]) / 1e9
-    for test in every["hearth, FP8"][0]:
-        speeds = {what: statistics.median(values) for what, rows in every.items() if (values := [r[test] for r in rows if r[test] is not None])}
-        theirs = speeds.get(f"llama.cpp, {a.type}", float("nan"))
-        for what, v in speeds.items():
-            kv = figures["kv_bytes_per_position"] * (2048 if "2048" in test else 16)
-            share = ((figures["decode_bytes"] if "FP8" in what else peer_bytes) + kv) * v / 1e9 / limit
-            note = f"{share:.2f} of the read bandwidth" if test.startswith("decode") else f"{gflop * v:.0f} GFLOP/s"
-            print(f"{test:16s} {what:18s} {v:9.1f} tok/s  {v / theirs:5.2f} of llama.cpp's  {note}")
+    fp8, gguf, shape, figures = model_files(a)
+    gguf_bytes = json.loads(call([os.path.join(a.hearth, "hearth"), "-m", gguf, "--inspect", "--json"]))["bytes"]["per_token"]
+    runs, skipped, limits = measure(a, contenders(a, fp8, gguf, shape))
+    for t in a.threads:
+        for k in limits[t][0] if limits[t] else []:
+            values = [r[k] for r in limits[t]]
+            if k != "threads":
+                print(f"{t} threads, {k}: {statistics.median(values):.1f} ({min(values):.1f} to {max(values):.1f})")
+    print(f"\n{'test':20s} {'threads':>7s}  {'contender':30s} {'tok/s':>8s} {'min':>8s} {'max':>8s} {'share':>6s}")
+    for test in ["decode", "decode, 4 sessions", f"decode at {DEPTH}", *(f"prefill {n}" for n in PREFILL)]:
+        for (t, name), got in sorted(runs.items(), key=lambda r: -r[0][0]):
+            have = [(speeds[test], limit) for speeds, limit in got if test in speeds]
+            if have:
+                values, shares = [v for v, _ in have], [share_of(test, name, v, limit, figures, gguf_bytes) for v, limit in have]
+                print(f"{test:20s} {t:7d}  {name:30s} {statistics.median(values):8.1f} {min(values):8.1f} {max(values):8.1f} {statistics.median(shares):6.2f}")
+    for name, why in skipped.items():
+        print(f"SKIPPED {name}: {why}")
 
 
 main()
