@@ -74,7 +74,9 @@ void open_sampling(const struct app *a, const struct opts *o, struct sampling *s
     const struct opt_value *v = o->v;
     const struct engine_info *i = a->info;
     *s = (struct sampling){.temperature = 1, .top_p = 1, .repeat_penalty = 1};
-    if (a->backend->omits_unset_sampling) *s = (struct sampling){.temperature = NAN, .top_p = NAN, .min_p = NAN, .repeat_penalty = NAN, .top_k = -1};
+    if (a->backend->omits_unset_sampling)
+        *s = (struct sampling){
+            .temperature = NAN, .top_p = NAN, .min_p = NAN, .repeat_penalty = NAN, .presence_penalty = NAN, .frequency_penalty = NAN, .top_k = -1};
     if (!isnan(i->temperature)) s->temperature = (float)i->temperature;
     if (!i->do_sample) s->temperature = 0;
     if (!isnan(i->top_p)) s->top_p = (float)i->top_p;
@@ -85,6 +87,8 @@ void open_sampling(const struct app *a, const struct opts *o, struct sampling *s
     if (v[OPT_TOP_P].text) s->top_p = (float)v[OPT_TOP_P].num;
     if (v[OPT_MIN_P].text) s->min_p = (float)v[OPT_MIN_P].num;
     if (v[OPT_REPEAT_PENALTY].text) s->repeat_penalty = (float)v[OPT_REPEAT_PENALTY].num;
+    if (v[OPT_PRESENCE_PENALTY].text) s->presence_penalty = (float)v[OPT_PRESENCE_PENALTY].num;
+    if (v[OPT_FREQUENCY_PENALTY].text) s->frequency_penalty = (float)v[OPT_FREQUENCY_PENALTY].num;
     if (v[OPT_TOP_K].text) s->top_k = (int)v[OPT_TOP_K].integer;
     if (v[OPT_SEED].text) s->seed = (uint64_t)v[OPT_SEED].integer;
     else if (getrandom(&s->seed, sizeof s->seed, GRND_NONBLOCK) == (ssize_t)sizeof s->seed) s->seed >>= 11; /* exact in any JSON reader */

@@ -114,11 +114,30 @@ struct expert_map {
 int engine_expert_map(struct engine *e, struct expert_map *out, struct error *err);
 void engine_expert_map_free(struct expert_map *m);
 
+struct logit_bias {
+    int32_t id;
+    float bias;
+};
 struct sampling {
-    float temperature;                  /* 0: greedy */
-    float top_p, min_p, repeat_penalty; /* 1, 0, 1: off */
-    int top_k;                          /* 0: off */
+    float temperature;                         /* 0: greedy */
+    float top_p, min_p, repeat_penalty;        /* 1, 0, 1: off */
+    float presence_penalty, frequency_penalty; /* subtracted from the logit of a token of the answer, once and per occurrence; 0: off */
+    int top_k;                                 /* 0: off */
     uint64_t seed;
+    const struct logit_bias *bias; /* [n_bias], added to logits; must outlive the turn */
+    int n_bias;
+    int answer_from; /* position of the answer's first token; session_submit() sets it */
+};
+
+/* Natural logarithms of probabilities: softmax of the model's logits, before sampling options, bias and filter. */
+enum { MAX_TOP_LOGPROBS = 20 };
+struct token_logprobs {
+    float logprob; /* of the token; -infinity: impossible */
+    int n_top;
+    struct top_logprob {
+        int32_t id;
+        float logprob;
+    } top[MAX_TOP_LOGPROBS]; /* the likeliest tokens, in descending order */
 };
 
 int session_open(struct engine *e, struct session **s, struct error *err);
@@ -156,6 +175,8 @@ struct request {
     uint64_t client; /* clients take turns in the prefill queue (base/fair_queue.h) */
     int flags;
     struct sampling sampling;
+    bool wants_logprobs;     /* EVENT_TOKEN reports them */
+    int n_top_logprobs;      /* at most MAX_TOP_LOGPROBS */
     const int32_t *stop_ids; /* in addition to the model's; copied */
     int n_stop_ids;
     const struct token_filter *filter; /* NULL: none. An answer that ends incomplete is an EVENT_ERROR */
@@ -210,13 +231,14 @@ struct turn_stats {
 struct event {
     enum event_kind kind;
     struct session *session;
-    int32_t token;           /* EVENT_TOKEN */
-    int done, total;         /* EVENT_PROGRESS: prompt tokens prefilled; with slp: layers */
-    double left_s;           /* EVENT_PROGRESS: remaining seconds; < 0: unknown */
-    const char *unit;        /* EVENT_PROGRESS: "prefill", "layer" */
-    enum done_reason reason; /* EVENT_DONE */
-    struct error error;      /* EVENT_ERROR: why the turn ended; the session stays usable */
-    struct turn_stats stats; /* EVENT_DONE, EVENT_ERROR */
+    int32_t token;                  /* EVENT_TOKEN */
+    struct token_logprobs logprobs; /* EVENT_TOKEN, if the request wants them */
+    int done, total;                /* EVENT_PROGRESS: prompt tokens prefilled; with slp: layers */
+    double left_s;                  /* EVENT_PROGRESS: remaining seconds; < 0: unknown */
+    const char *unit;               /* EVENT_PROGRESS: "prefill", "layer" */
+    enum done_reason reason;        /* EVENT_DONE */
+    struct error error;             /* EVENT_ERROR: why the turn ended; the session stays usable */
+    struct turn_stats stats;        /* EVENT_DONE, EVENT_ERROR */
 };
 /* Takes the next event of any session in order of arrival. Waits up to timeout_ms (-1: for ever, 0: not at all). Returns whether there was
  * an event. No event is lost: a session with 1,024 unread tokens pauses until one is read. Only an unread EVENT_PROGRESS is replaced

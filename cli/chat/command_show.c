@@ -30,6 +30,8 @@ void cmd_show(struct repl *r, const char *arg) {
         case OPT_MIN_P: snprintf(v, sizeof v, "%g", s.min_p); break;
         case OPT_TOP_K: snprintf(v, sizeof v, "%d", s.top_k); break;
         case OPT_REPEAT_PENALTY: snprintf(v, sizeof v, "%g", s.repeat_penalty); break;
+        case OPT_PRESENCE_PENALTY: snprintf(v, sizeof v, "%g", s.presence_penalty), from = o->text ? from : "default"; break;
+        case OPT_FREQUENCY_PENALTY: snprintf(v, sizeof v, "%g", s.frequency_penalty), from = o->text ? from : "default"; break;
         case OPT_SEED:
             if (!o->text) snprintf(v, sizeof v, "%llu", (unsigned long long)r->active->seed), from = "random, of the last answer";
             break;

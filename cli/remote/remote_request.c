@@ -399,6 +399,8 @@ static void put_request_body(const struct remote *r, const struct prompt *p, con
     put_number_member(b, "top_p", s->top_p);
     put_number_member(b, "min_p", s->min_p);
     put_number_member(b, "repetition_penalty", s->repeat_penalty);
+    put_number_member(b, "presence_penalty", s->presence_penalty);
+    put_number_member(b, "frequency_penalty", s->frequency_penalty);
     if (s->top_k >= 0) buf_fmt(b, ", \"top_k\": %d", s->top_k);
     buf_fmt(b, ", \"seed\": %llu", (unsigned long long)s->seed);
     if (q->max_tokens > 0) buf_fmt(b, ", \"max_tokens\": %d", q->max_tokens);

@@ -147,7 +147,7 @@ static bool is_one_of(const struct json *name, const char *const *names, size_t 
 static bool is_empty_value(const struct json *j) { return !is_present(j) || (j->type == JSON_BOOL && !j->boolean) || (j->type >= JSON_STRING && !j->n); }
 
 /* Unsupported members that would change an answer are refused; members without effect on it are ignored. */
-static const char why_one_answer[] = "one answer per request", why_penalty[] = "use repetition_penalty", why_probabilities[] = "probabilities are not returned",
+static const char why_one_answer[] = "one answer per request", why_probabilities[] = "probabilities are not returned",
                   why_logits[] = "logits cannot be changed", why_grammar[] = "use response_format, guided_grammar or guided_json",
                   why_sampling[] = "sampling uses temperature, top_k, top_p and min_p", why_end[] = "only the model, max_tokens and stop end an answer",
                   why_template_variable[] = "set it in chat_template_kwargs", why_text_only[] = "only text";
@@ -156,8 +156,6 @@ static const struct {
     double harmless; /* accepted number; NAN: no value is accepted, not even false */
 } unsupported[] = {{"n", why_one_answer, 1},
                    {"best_of", why_one_answer, 1},
-                   {"presence_penalty", why_penalty, 0},
-                   {"frequency_penalty", why_penalty, 0},
                    {"logprobs", why_probabilities, 0},
                    {"top_logprobs", why_probabilities, 0},
                    {"prompt_logprobs", why_probabilities, 0},
@@ -192,6 +190,8 @@ static int refuse_unknown_members(const struct json *root, struct error *e) {
                                          "min_p",
                                          "top_k",
                                          "repetition_penalty",
+                                         "presence_penalty",
+                                         "frequency_penalty",
                                          "seed",
                                          "max_tokens",
                                          "max_completion_tokens",
@@ -299,7 +299,8 @@ static int take_partial_answer(struct api_request *r, const struct json *root, s
 }
 
 static int parse_root(struct api_request *r, const char *body, size_t n, struct json *root, struct error *e) {
-    *r = (struct api_request){.temperature = NAN, .top_p = NAN, .min_p = NAN, .repeat_penalty = NAN, .seed = -1};
+    *r = (struct api_request){
+        .temperature = NAN, .top_p = NAN, .min_p = NAN, .repeat_penalty = NAN, .presence_penalty = NAN, .frequency_penalty = NAN, .seed = -1};
     int rc = json_parse(&r->arena, body, n, 0, "request", root, e);
     if (rc == ERR_MODEL) rc = e->code = ERR_USAGE;
     return !rc && root->type != JSON_OBJECT ? error_set(e, ERR_USAGE, "request: must be an object") : rc;
@@ -330,6 +331,8 @@ static int read_parameters(struct api_request *r, const struct json *root, struc
     TRY(read_number(root, "top_p", 0, 1, &r->top_p, e));
     TRY(read_number(root, "min_p", 0, 1, &r->min_p, e));
     TRY(read_number(root, "repetition_penalty", 0.01, 100, &r->repeat_penalty, e));
+    TRY(read_number(root, "presence_penalty", -2, 2, &r->presence_penalty, e));
+    TRY(read_number(root, "frequency_penalty", -2, 2, &r->frequency_penalty, e));
     TRY(read_integer(root, "top_k", -1, 1 << 24, &top_k, e));
     TRY(read_integer(root, "max_tokens", -1, 1 << 24, &max, e));
     TRY(read_integer(root, "max_completion_tokens", -1, 1 << 24, &max, e));
@@ -385,6 +388,8 @@ void api_override_sampling(const struct api_request *r, struct sampling *s) {
     if (!isnan(r->top_p)) s->top_p = r->top_p;
     if (!isnan(r->min_p)) s->min_p = r->min_p;
     if (!isnan(r->repeat_penalty)) s->repeat_penalty = r->repeat_penalty;
+    if (!isnan(r->presence_penalty)) s->presence_penalty = r->presence_penalty;
+    if (!isnan(r->frequency_penalty)) s->frequency_penalty = r->frequency_penalty;
     if (r->top_k >= 0) s->top_k = r->top_k;
     if (r->seed >= 0) s->seed = (uint64_t)r->seed;
 }

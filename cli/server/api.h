@@ -5,20 +5,20 @@
 #include "cli/turn/turn.h"
 
 struct api_request {
-    struct arena arena;                              /* owns the members below; strings may point into the body, which must outlive the request */
-    struct json template_input;                      /* input of the chat template: messages, tools, add_generation_prompt, other variables */
-    const struct json *model, *tools, *user;         /* NULL: absent. user: the end user, where one program asks for several */
-    bool single_tool_call;                           /* "parallel_tool_calls": false */
-    const struct json *partial_answer;               /* "continue_final_message": text of the answer to continue, removed from the conversation; NULL: none */
-    bool stream, usage;                              /* usage: send it as a last chunk of the stream */
-    bool explain;                                    /* extension: report why the modes were chosen, next to the timings */
-    bool markup;                                     /* extension: send tool calls as the model writes them, as "tool" */
-    bool report_disk_keys;                           /* extension: send the disk-cache keys of the prompt as a comment of the stream */
-    bool no_disk_cache;                              /* "store": false; nothing of it is written to disk */
-    float temperature, top_p, min_p, repeat_penalty; /* NAN: absent */
-    int top_k, max_tokens;                           /* -1: absent */
-    int64_t seed;                                    /* -1: absent */
-    const char **stop;                               /* NUL-terminated */
+    struct arena arena;                      /* owns the members below; strings may point into the body, which must outlive the request */
+    struct json template_input;              /* input of the chat template: messages, tools, add_generation_prompt, other variables */
+    const struct json *model, *tools, *user; /* NULL: absent. user: the end user, where one program asks for several */
+    bool single_tool_call;                   /* "parallel_tool_calls": false */
+    const struct json *partial_answer;       /* "continue_final_message": text of the answer to continue, removed from the conversation; NULL: none */
+    bool stream, usage;                      /* usage: send it as a last chunk of the stream */
+    bool explain;                            /* extension: report why the modes were chosen, next to the timings */
+    bool markup;                             /* extension: send tool calls as the model writes them, as "tool" */
+    bool report_disk_keys;                   /* extension: send the disk-cache keys of the prompt as a comment of the stream */
+    bool no_disk_cache;                      /* "store": false; nothing of it is written to disk */
+    float temperature, top_p, min_p, repeat_penalty, presence_penalty, frequency_penalty; /* NAN: absent */
+    int top_k, max_tokens;                                                                /* -1: absent */
+    int64_t seed;                                                                         /* -1: absent */
+    const char **stop;                                                                    /* NUL-terminated */
     size_t n_stop;
     const struct json *raw_prompt; /* prompt of a text completion, a string or a list of ids; NULL: a chat */
     struct grammar_source source;  /* schema, pattern or grammar of the answer, if has_source */

@@ -53,6 +53,7 @@ struct session {
     /* The running turn. */
     struct request request;
     int32_t *stop_ids;
+    float *raw_logits; /* [vocab] the model's logits of the token being sampled, for wants_logprobs; NULL: never wanted */
     struct prefix_keys disk_keys;
     uint64_t turn_id;              /* serial number of the turn, engine-wide */
     struct fair_entry queue_entry; /* entry in the prefill queue */
@@ -68,6 +69,7 @@ struct session {
         uint64_t turn_id;
         int32_t token;
     } unread[ENGINE_MAX_UNREAD];
+    struct token_logprobs *unread_logprobs; /* [ENGINE_MAX_UNREAD] of those tokens; NULL as raw_logits */
     int first_unread, n_unread;
     uint64_t progress_serial, end_serial; /* 0: no such event */
     struct event progress, end;
@@ -141,7 +143,7 @@ struct engine {
 void session_set_state(struct session *s, enum session_state to);
 void session_set_hold(struct session *s, enum session_hold to); /* the same hold: no change */
 void session_end_turn(struct session *s, enum done_reason reason, int rc, const struct error *why);
-void session_emit_token(struct session *s, int32_t id);
+void session_emit_token(struct session *s, int32_t id, const struct token_logprobs *probs); /* probs: NULL unless wanted */
 void session_emit_progress(struct session *s, const struct event *ev);
 void session_reap_cancelled(struct engine *e); /* ends cancelled turns that the engine thread does not hold */
 void engine_wake(void *engine);                /* async-signal-safe */

@@ -43,8 +43,32 @@ static double random_at(uint64_t seed, uint64_t position) {
     return (double)(z >> 11) * 0x1p-53;
 }
 
+/* Subtracts the penalties of https://platform.openai.com/docs/api-reference: presence once per token of the answer, frequency per occurrence. */
+static void apply_answer_penalties(float *logits, int vocab, const struct sampling *s, const int32_t *answer, int n, struct sample_item *scratch) {
+    uint8_t *done = memset(scratch, 0, (size_t)vocab);
+    for (int i = 0; i < n; i++) {
+        int32_t id = answer[i];
+        if (id < 0 || id >= vocab) continue;
+        logits[id] -= s->frequency_penalty + (done[id] ? 0 : s->presence_penalty);
+        done[id] = 1;
+    }
+}
+
+static void apply_bias(float *logits, int vocab, const struct sampling *s) {
+    for (int i = 0; i < s->n_bias; i++)
+        if (s->bias[i].id >= 0 && s->bias[i].id < vocab) logits[s->bias[i].id] += s->bias[i].bias;
+}
+
 static bool has_repeat_penalty(const struct sampling *s) { return s->repeat_penalty > 0 && s->repeat_penalty != 1; }
-bool sample_is_argmax(const struct sampling *s) { return !has_repeat_penalty(s) && (s->temperature <= 0 || s->top_k == 1); }
+static bool has_answer_penalty(const struct sampling *s) { return s->presence_penalty != 0 || s->frequency_penalty != 0; }
+bool sample_is_argmax(const struct sampling *s) {
+    return !has_repeat_penalty(s) && !has_answer_penalty(s) && !s->n_bias && (s->temperature <= 0 || s->top_k == 1);
+}
+struct sampling sample_unmodified(const struct sampling *s) {
+    struct sampling out = *s;
+    out.repeat_penalty = 1, out.presence_penalty = out.frequency_penalty = 0, out.n_bias = 0;
+    return out;
+}
 
 /* --- Cumulative weights without sorting the vocabulary ---
  *
@@ -222,7 +246,9 @@ static uint64_t sum_above_min_p(struct sampler *p, double min_p) {
 }
 
 int32_t sample_token(float *logits, int vocab, const struct sampling *s, const int32_t *seen, int n_seen, uint64_t position, struct sample_item *scratch) {
+    apply_bias(logits, vocab, s);
     if (has_repeat_penalty(s)) apply_repeat_penalty(logits, vocab, s->repeat_penalty, seen, n_seen, scratch);
+    if (has_answer_penalty(s) && n_seen > s->answer_from) apply_answer_penalties(logits, vocab, s, seen + s->answer_from, n_seen - s->answer_from, scratch);
     int32_t top = argmax(logits, vocab);
     if (s->temperature <= 0 || s->top_k == 1 || s->min_p > 1) return top;
     struct sampler p = {.logits = logits, .vocab = vocab, .top = logits[top], .steps_per_unit = (float)(PER_NAT / s->temperature), .items = scratch};

@@ -112,11 +112,12 @@ void session_reap_cancelled(struct engine *e) {
 
 /* --- Events: each session stores its own until they are polled ------------------------------------------------------------- */
 
-void session_emit_token(struct session *s, int32_t id) {
+void session_emit_token(struct session *s, int32_t id, const struct token_logprobs *probs) {
     assert(s->n_unread < ENGINE_MAX_UNREAD);
     int at = (s->first_unread + s->n_unread++) % ENGINE_MAX_UNREAD;
     s->unread[at].turn_id = next_serial(s->engine);
     s->unread[at].token = id;
+    if (probs) s->unread_logprobs[at] = *probs;
 }
 
 void session_emit_progress(struct session *s, const struct event *ev) {
@@ -137,6 +138,7 @@ static void take_event(struct session *s, struct event *out) {
         s->progress_serial = 0;
     } else if (s->n_unread) {
         *out = (struct event){.kind = EVENT_TOKEN, .session = s, .token = s->unread[s->first_unread].token};
+        if (s->request.wants_logprobs) out->logprobs = s->unread_logprobs[s->first_unread];
         s->first_unread = (s->first_unread + 1) % ENGINE_MAX_UNREAD;
         if (s->n_unread-- == ENGINE_MAX_UNREAD) engine_wake(e); /* the session paused for lack of room */
     } else {
@@ -209,6 +211,8 @@ void session_close(struct session **sp) {
     model_draft_chat_close(e->model_draft, &s->model_chat);
     mem_free(s->disk_keys.v);
     mem_free(s->tokens);
+    mem_free(s->raw_logits);
+    mem_free(s->unread_logprobs);
     mem_free(s);
     *sp = NULL;
 }
@@ -262,7 +266,9 @@ int session_submit(struct session *s, const struct request *r, struct error *err
         return error_set(err, ERR_MEMORY, "the KV cache of %d tokens needs %zu MB, %zu MB are free; --kv fp8 halves it, --force overrides", r->n, need >> 20,
                          have >> 20);
     int32_t *stop = mem_alloc(((size_t)r->n_stop_ids + 1) * sizeof *stop);
-    if (!stop || mem_grow(&s->tokens, &s->tokens_cap, (size_t)r->n + 1, sizeof *s->tokens)) {
+    if (r->wants_logprobs && !s->unread_logprobs) s->unread_logprobs = mem_alloc(ENGINE_MAX_UNREAD * sizeof *s->unread_logprobs);
+    if (r->wants_logprobs && !s->raw_logits) s->raw_logits = mem_alloc((size_t)e->info.vocab * sizeof *s->raw_logits);
+    if (!stop || (r->wants_logprobs && (!s->unread_logprobs || !s->raw_logits)) || mem_grow(&s->tokens, &s->tokens_cap, (size_t)r->n + 1, sizeof *s->tokens)) {
         mem_free(stop);
         return error_set(err, ERR_MEMORY, "no memory for a prompt of %d tokens", r->n);
     }
@@ -272,6 +278,7 @@ int session_submit(struct session *s, const struct request *r, struct error *err
     s->request.tokens = NULL;
     s->request.stop_ids = s->stop_ids = stop;
     s->request.max_tokens = answer;
+    s->request.sampling.answer_from = r->n;
     s->n_kv = keep;
     s->n_tokens = r->n;
     s->n_answered = 0;
@@ -300,7 +307,8 @@ int session_submit_answer(struct session *s, int n_prompt, const int32_t *tokens
     s->stats = (struct turn_stats){.prompt_tokens = n_prompt};
     snprintf(s->stats.prefill_why, sizeof s->stats.prefill_why, "the answer was known without the model");
     s->n_answered = cut ? max_tokens : n;
-    for (int i = 0; i < s->n_answered; i++) session_emit_token(s, tokens[i]);
+    s->request.wants_logprobs = false;
+    for (int i = 0; i < s->n_answered; i++) session_emit_token(s, tokens[i], NULL);
     s->stats.ttft_s = clock_now() - s->submitted_at;
     session_end_turn(s, cut ? DONE_LENGTH : DONE_STOP, 0, NULL);
     pthread_mutex_unlock(&e->lock);

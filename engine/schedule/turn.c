@@ -4,6 +4,7 @@
 
 #include "engine/base/clock.h"
 #include "engine/schedule/engine_thread.h"
+#include "engine/schedule/logprobs.h"
 
 void turn_end(struct session *s, enum done_reason reason, int rc, const struct error *why) {
     pthread_mutex_lock(&s->engine->lock);
@@ -53,7 +54,7 @@ static int sample_filtered(struct session *s, float *logits, int32_t *id, struct
             return error_set(why, ERR_RUNTIME, "no token of the vocabulary can continue the answer as the grammar requires%s",
                              strict ? " within the limit of tokens; a larger -n or -c gives more" : "");
         if (turn_is_stop_id(s, *id) || f->fits(f->ctx, *id, left - 1)) return 0;
-        sampling.repeat_penalty = 1; /* it was applied to logits already */
+        sampling = sample_unmodified(&sampling); /* bias and penalties were applied to logits already */
     }
     return 0;
 }
@@ -76,8 +77,11 @@ bool turn_sample(struct session *s, float *logits, int32_t top, int32_t drafted)
     }
     const struct token_filter *filter = s->request.filter;
     struct error why = {0};
+    struct token_logprobs probs;
+    const bool report = s->request.wants_logprobs;
     int32_t id = top;
     int rc = 0;
+    if (report) memcpy(s->raw_logits, logits, (size_t)e->info.vocab * sizeof *logits);
     if (filter) rc = sample_filtered(s, logits, &id, &why);
     else if (top < 0 || !sample_is_argmax(&s->request.sampling))
         id = sample_token(logits, e->info.vocab, &s->request.sampling, s->tokens, s->n_tokens, (uint64_t)s->n_tokens, e->sample_scratch);
@@ -98,11 +102,12 @@ bool turn_sample(struct session *s, float *logits, int32_t top, int32_t drafted)
         turn_end(s, DONE_STOP, rc, &why);
         return false;
     }
+    if (report) logprobs_compute(s->raw_logits, e->info.vocab, id, s->request.n_top_logprobs, &probs);
     const enum filter_state answer = filter ? filter->state(filter->ctx) : FILTER_COMPLETE;
     pthread_mutex_lock(&e->lock);
     s->tokens[s->n_tokens++] = id;
     s->n_answered++;
-    session_emit_token(s, id);
+    session_emit_token(s, id, report ? &probs : NULL);
     bool continues = false;
     session_set_hold(s, HOLD_NONE);
     if (answer == FILTER_FINAL) session_end_turn(s, DONE_STOP, 0, NULL);

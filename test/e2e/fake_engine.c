@@ -424,6 +424,9 @@ static void make_plan(struct session *s, const struct request *r, const char *pr
         const struct sampling *a = &r->sampling;
         buf_fmt(b, "temp %g top-p %g top-k %d min-p %g repeat-penalty %g seed %llu max %d", a->temperature, a->top_p, a->top_k, a->min_p, a->repeat_penalty,
                 (unsigned long long)a->seed, r->max_tokens);
+        if (a->presence_penalty != 0) buf_fmt(b, " presence-penalty %g", a->presence_penalty);
+        if (a->frequency_penalty != 0) buf_fmt(b, " frequency-penalty %g", a->frequency_penalty);
+        for (int i = 0; i < a->n_bias; i++) buf_fmt(b, " bias-%d %g", a->bias[i].id, a->bias[i].bias);
     } else if (!strcmp(word, "prompt")) {
         for (int i = 0; i < r->n; i++) buf_char(b, prompt[i] == 1 ? '[' : prompt[i] == 2 ? ']' : prompt[i]);
     } else if (!strcmp(word, "stubborn")) {

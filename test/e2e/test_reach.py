@@ -19,7 +19,7 @@ class Reach(driver.Case):
         plain = self.sampling()
         self.assertEqual({k: v for k, v in plain.items() if k != "seed"}, {"temp": "0.5", "top-p": "1", "top-k": "0", "min-p": "0", "repeat-penalty": "1", "max": "-1"})
         for option, value, name in (("--temp", "0.25", "temp"), ("--temp", "0", "temp"), ("--top-p", "0.75", "top-p"), ("--top-k", "17", "top-k"), ("--min-p", "0.125", "min-p"),
-                                    ("--repeat-penalty", "1.5", "repeat-penalty"), ("--seed", "12345", "seed"), ("-n", "400", "max")):
+                                    ("--repeat-penalty", "1.5", "repeat-penalty"), ("--presence-penalty", "0.5", "presence-penalty"), ("--frequency-penalty", "-1.25", "frequency-penalty"), ("--seed", "12345", "seed"), ("-n", "400", "max")):
             got = self.sampling(option, value)
             self.assertEqual(got[name], value)
             self.assertEqual({k: v for k, v in got.items() if k not in (name, "seed")}, {k: v for k, v in plain.items() if k not in (name, "seed")})
@@ -28,7 +28,7 @@ class Reach(driver.Case):
         self.assertNotEqual(self.sampling()["seed"], plain["seed"])  # a new random seed for each answer
 
     def test_sampling_out_of_range(self):
-        for args in (("--top-p", "1.5"), ("--top-k", "-1"), ("--min-p", "2"), ("--repeat-penalty", "-1"), ("--seed", "-1"), ("--temp", "nan")):
+        for args in (("--top-p", "1.5"), ("--top-k", "-1"), ("--min-p", "2"), ("--repeat-penalty", "-1"), ("--presence-penalty", "2.5"), ("--frequency-penalty", "-3"), ("--seed", "-1"), ("--temp", "nan")):
             rc, out, err = self.run_bin("-p", "sampling", *args)
             self.assertEqual((rc, out), (2, b""), args)
             self.assertIn(args[0], err)

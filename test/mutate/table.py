@@ -146,6 +146,9 @@ change("sync-file", "a file is renamed without having been synced", "e2e_command
 change("sample-top-p", "top-p has no effect", "unit_sample", ("engine/schedule/sample.c", "s->top_p > 0 && s->top_p < 1", "0"))
 change("sample-min-p", "min-p has no effect", "unit_sample", ("engine/schedule/sample.c", "s->min_p > 0 ? sum_above_min_p(&p, s->min_p) : sum", "sum"))
 change("sample-penalty", "the repeat penalty raises negative logits", "unit_sample", ("engine/schedule/sample.c", "logits[id] * penalty", "logits[id] / penalty"))
+change("sample-answer-from", "the presence penalty counts the prompt", "unit_sample", ("engine/schedule/sample.c", "seen + s->answer_from, n_seen - s->answer_from", "seen, n_seen"))
+change("sample-presence", "the presence penalty is subtracted for each occurrence", "unit_sample", ("engine/schedule/sample.c", "(done[id] ? 0 : s->presence_penalty)", "s->presence_penalty"))
+change("logprobs-order", "equally likely tokens are listed by falling ids", "unit_sample", ("engine/schedule/logprobs.c", "raw[at - 1] < logits[i]", "raw[at - 1] <= logits[i]"))
 change("sample-position", "every position draws the same random number", "unit_sample", ("engine/schedule/sample.c", "random_at(s->seed, position)", "random_at(s->seed, 0)"))
 change("prefix-too-long", "one token too many of a changed prompt is reused", "unit_engine", ("engine/schedule/session.c", "s->n_kv = keep;", "s->n_kv = keep + (keep < r->n_tokens - 1);"))
 
@@ -325,7 +328,7 @@ change("thinking-open", "thinking that the prompt opened is shown as the answer"
 # --- cli/ ---------------------------------------------------------------------------------------------------------------------
 
 OPEN, LOCAL, BATCH, SIG = "cli/open.c", "cli/turn/engine_client_local.c", "cli/modes/batch.c", "cli/terminal/sig.c"
-for option in ("TEMP", "TOP_P", "TOP_K", "MIN_P", "REPEAT_PENALTY", "SEED"):
+for option in ("TEMP", "TOP_P", "TOP_K", "MIN_P", "REPEAT_PENALTY", "PRESENCE_PENALTY", "FREQUENCY_PENALTY", "SEED"):
     change("option-" + option.lower().replace("_", "-"), "the option does not reach the engine", "e2e_reach", (OPEN, f"if (v[OPT_{option}].text)", "if (0)"))
 change("option-system", "-s has no effect in one-shot mode", "e2e_reach", ("cli/modes/oneshot.c", "v[OPT_SYSTEM].text && conversation_set_system", "0 && conversation_set_system"))
 change("option-raw", "--raw applies the template", "e2e_reach", (LOCAL, "if (a->opts.v[OPT_RAW].on) return 0;", ""), ("cli/modes/oneshot.c", "if (v[OPT_RAW].on) rc", "if (0) rc"))

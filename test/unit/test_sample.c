@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <time.h>
 
+#include "engine/schedule/logprobs.h"
 #include "engine/schedule/sample.h"
 
 enum { V = 6 };
@@ -35,6 +36,64 @@ static void penalty_lowers_negative_logits(void **st) {
     int32_t seen[] = {0};
     struct sampling s = {.repeat_penalty = 2};
     assert_int_equal(sample_token(logits, V, &s, seen, 1, 0, scratch), 1); /* -2 against -1.5 */
+}
+
+/* Tokens 0 and 1 are the prompt's, 1, 3, 3 and 4 the answer's: presence 0.5 and frequency 0.25 lower 1 by 0.75, 3 by 1 and 4 by 0.75. */
+static void answer_penalties_count_the_answer_only(void **st) {
+    static const float want[V] = {1.0f, 2.25f, 2.0f, 2.0f, -1.75f, 0.5f};
+    float logits[V];
+    struct sample_item scratch[V];
+    int32_t seen[] = {0, 1, 1, 3, 3, 4, -1, V};
+    struct sampling s = {.repeat_penalty = 1, .presence_penalty = 0.5f, .frequency_penalty = 0.25f, .answer_from = 2};
+    memcpy(logits, base, sizeof logits);
+    assert_int_equal(sample_token(logits, V, &s, seen, 8, 8, scratch), 1);
+    for (int i = 0; i < V; i++) assert_true(logits[i] == want[i]);
+    s.presence_penalty = 0, s.frequency_penalty = -1; /* negative: prefers what it wrote */
+    memcpy(logits, base, sizeof logits);
+    assert_int_equal(sample_token(logits, V, &s, seen, 8, 8, scratch), 3);
+    assert_true(logits[1] == 4 && logits[3] == 5 && logits[4] == 0);
+    s.answer_from = 8; /* no answer yet */
+    assert_int_equal(draw(s, seen, 8, 8), 1);
+}
+
+static void bias_comes_before_the_penalty(void **st) {
+    static const struct logit_bias bias[] = {{1, -100}, {5, 3.5f}, {-1, 50}, {V, 50}};
+    float logits[V];
+    struct sample_item scratch[V];
+    int32_t seen[] = {5};
+    struct sampling s = {.repeat_penalty = 2, .bias = bias, .n_bias = 4};
+    memcpy(logits, base, sizeof logits);
+    assert_int_equal(sample_token(logits, V, &s, seen, 1, 1, scratch), 3);
+    assert_true(logits[1] == -97 && logits[5] == 2); /* (0.5 + 3.5) / 2 */
+    s = sample_unmodified(&s);
+    assert_int_equal(draw(s, seen, 1, 1), 1);
+}
+
+static void argmax_only_without_changes(void **st) {
+    assert_true(sample_is_argmax(&(struct sampling){.repeat_penalty = 1}));
+    assert_true(sample_is_argmax(&(struct sampling){.repeat_penalty = 1, .temperature = 1, .top_k = 1}));
+    assert_false(sample_is_argmax(&(struct sampling){.repeat_penalty = 1, .presence_penalty = 1}));
+    assert_false(sample_is_argmax(&(struct sampling){.repeat_penalty = 1, .frequency_penalty = 1}));
+    assert_false(sample_is_argmax(&(struct sampling){.repeat_penalty = 1, .n_bias = 1}));
+}
+
+/* Probabilities 1/2, 1/4, 1/8 and 1/8; the other logits have none. */
+static void logprobs_are_those_of_the_softmax(void **st) {
+    const float one = 0.69314718f, logits[] = {NAN, 5 - 3 * one, 5 - one, -INFINITY, 5 - 3 * one, 5 - 2 * one};
+    struct token_logprobs p;
+    logprobs_compute(logits, V, 5, 3, &p);
+    assert_true(fabsf(p.logprob + 2 * one) < 1e-6f);
+    assert_int_equal(p.n_top, 3);
+    assert_int_equal(p.top[0].id, 2);
+    assert_int_equal(p.top[1].id, 5);
+    assert_int_equal(p.top[2].id, 1); /* before 4, which is as likely */
+    assert_true(fabsf(p.top[0].logprob + one) < 1e-6f && fabsf(p.top[2].logprob + 3 * one) < 1e-6f);
+    logprobs_compute(logits, V, 3, 20, &p);
+    assert_true(p.logprob == -INFINITY);
+    assert_int_equal(p.n_top, 4);
+    logprobs_compute(logits, V, 4, 0, &p);
+    assert_int_equal(p.n_top, 0);
+    assert_true(fabsf(p.logprob + 3 * one) < 1e-6f);
 }
 
 static void count(struct sampling s, int n, int *hits) {
@@ -213,6 +272,10 @@ int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(greedy_takes_the_lower_of_a_tie),
                                        cmocka_unit_test(penalty_moves_the_choice),
                                        cmocka_unit_test(penalty_lowers_negative_logits),
+                                       cmocka_unit_test(answer_penalties_count_the_answer_only),
+                                       cmocka_unit_test(bias_comes_before_the_penalty),
+                                       cmocka_unit_test(argmax_only_without_changes),
+                                       cmocka_unit_test(logprobs_are_those_of_the_softmax),
                                        cmocka_unit_test(frequencies_follow_softmax),
                                        cmocka_unit_test(each_knob_cuts),
                                        cmocka_unit_test(same_seed_same_token),
