@@ -45,24 +45,27 @@ static inline void amx_store(int t, void *base, long stride) {
     for (int r = 0; r < amx[t].rows; r++) memcpy((uint8_t *)base + r * stride, amx[t].data[r], amx[t].bytes);
 }
 static inline float amx_flush(float f) { return f > -0x1p-126f && f < 0x1p-126f ? 0 : f; }
-static inline float amx_bf16(const uint8_t *p) {
-    uint32_t u = (uint32_t)(p[0] | p[1] << 8) << 16;
+static inline float amx_float(uint32_t bits) {
     float f;
-    memcpy(&f, &u, 4);
+    memcpy(&f, &bits, 4);
     return amx_flush(f);
 }
+/* Columns in the inner loop, which the compiler vectorizes; each sum adds its products in the order of k, as on hardware. */
 static inline void amx_dpbf16(int d, int a, int b) {
     amx_need(amx_on && amx[d].rows == amx[a].rows && amx[d].bytes == amx[b].bytes && amx[a].bytes / 4 == amx[b].rows);
-    for (int m = 0; m < amx[d].rows; m++)
-        for (int n = 0; n < amx[d].bytes / 4; n++) {
-            float sum;
-            memcpy(&sum, amx[d].data[m] + 4 * n, 4);
-            for (int k = 0; k < amx[b].rows; k++) {
-                sum = amx_flush(sum + amx_bf16(amx[a].data[m] + 4 * k) * amx_bf16(amx[b].data[k] + 4 * n));
-                sum = amx_flush(sum + amx_bf16(amx[a].data[m] + 4 * k + 2) * amx_bf16(amx[b].data[k] + 4 * n + 2));
-            }
-            memcpy(amx[d].data[m] + 4 * n, &sum, 4);
+    for (int m = 0; m < amx[d].rows; m++) {
+        float sum[16];
+        uint32_t pairs[16], factors[16]; /* of a's row; of a row of b: two BF16 each, the first in the low half */
+        memcpy(sum, amx[d].data[m], sizeof sum);
+        memcpy(pairs, amx[a].data[m], sizeof pairs);
+        for (int k = 0; k < amx[b].rows; k++) {
+            const float first = amx_float(pairs[k] << 16), second = amx_float(pairs[k] & 0xffff0000u);
+            memcpy(factors, amx[b].data[k], sizeof factors);
+            for (int n = 0; n < 16; n++) sum[n] = amx_flush(sum[n] + first * amx_float(factors[n] << 16));
+            for (int n = 0; n < 16; n++) sum[n] = amx_flush(sum[n] + second * amx_float(factors[n] & 0xffff0000u));
         }
+        memcpy(amx[d].data[m], sum, amx[d].bytes);
+    }
 }
 
 #undef _tile_loadconfig
