@@ -7,6 +7,7 @@ import subprocess
 import tempfile
 
 import driver
+import families
 import transcript
 
 PROMPT = rb"> \x1b\[0m\r"
@@ -39,13 +40,10 @@ class Readme(driver.Case):
         first = section[:section.index("Weights may be")]
         self.assertEqual(set(re.findall(r"`([a-z0-9_]+)`", first)) - {"model_type"}, known)
 
-    def test_gguf(self):
-        """README and the manual name the architectures of --version -v."""
-        known = set(re.search(r"(?m)^gguf: (.*)$", self.run_bin("--version", "-v")[1].decode())[1].split(", "))
-        line = self.readme[self.readme.index("Of GGUF it reads the architectures"):]
-        self.assertEqual(set(re.findall(r"`([a-z0-9_-]+)`", line[:line.index("tensors in")])), known)
-        manual = read("man/hearth.1").split("of the architectures")[1].split(";")[0]
-        self.assertEqual(set(re.findall(r"[a-z0-9_-]{4,}", manual)), known)
+    def test_generated(self):
+        """If this fails after a change, run test/e2e/families.py HEARTH --write."""
+        for name, text in families.updated(self.run_bin("--version", "-v")[1].decode()).items():
+            self.assertEqual(read(name), text, name)
 
     def test_options(self):
         options = set(re.findall(r"--([a-z][a-z-]+)", self.help[self.help.index("\nModel:"):]))
