@@ -226,6 +226,6 @@ void kernels_amx(struct kernels *k) {
     k->qk16_pack = pack;
     k->qk16 = qk;
     k->pv16 = pv;
-    k->widen16 = e4m3_bf16;
+    k->widen16 = e4m3_bf16_rows;
     k->qk16_uses_tiles = true;
 }

@@ -227,5 +227,5 @@ void kernels_avx512bf16(struct kernels *k) {
     k->qk16_pack = pack;
     k->qk16 = qk;
     k->pv16 = pv;
-    k->widen16 = e4m3_bf16;
+    k->widen16 = e4m3_bf16_rows;
 }

@@ -1,32 +1,43 @@
 #pragma once
-/* Converts E4M3 to BF16, exactly: for attention over E4M3 planes with BF16 pair products. */
+/* Converts E4M3 to BF16, exactly, by two look-ups of 128 bytes: for few tokens' products and attention over E4M3 planes. Requires VBMI. */
 #ifndef HEARTH_SIMDE /* test/kcheck substitutes SIMDe */
 #include <immintrin.h>
 #endif
 #include <stdint.h>
 #include <string.h>
 
+#include "cpu/e4m3_table.h"
 #include "cpu/kernels.h"
 
-/* BF16 of the subnormal codes 0 to 7: 2^-9 times the code. */
-static const uint16_t e4m3_tiny[32] = {0, 0x3b00, 0x3b80, 0x3bc0, 0x3c00, 0x3c20, 0x3c40, 0x3c60};
-
-static inline __attribute__((always_inline)) __m512i e4m3_bf16_of(__m256i codes) {
-    const __m512i all = _mm512_set1_epi16(0x7f), code = _mm512_cvtepu8_epi16(codes), magnitude = _mm512_and_si512(code, all);
-    __m512i v = _mm512_add_epi16(_mm512_slli_epi16(magnitude, 4), _mm512_set1_epi16((127 - 7) << 7));
-    v = _mm512_mask_permutexvar_epi16(v, _mm512_testn_epi16_mask(code, _mm512_set1_epi16(0x78)), magnitude, _mm512_loadu_si512(e4m3_tiny));
-    v = _mm512_mask_mov_epi16(v, _mm512_cmpeq_epi16_mask(magnitude, all), _mm512_set1_epi16(0x7fc0)); /* NaN */
-    return _mm512_or_si512(v, _mm512_slli_epi16(_mm512_andnot_si512(all, code), 8));
+static const uint8_t e4m3_high[128] = {E4M3_ALL(E4M3_HIGH, 0)}, e4m3_low[128] = {E4M3_ALL(E4M3_LOW, 0)};
+struct e4m3_bf16 { /* the tables, in registers */
+    __m512i high[2], low[2], order;
+};
+static inline __attribute__((always_inline)) struct e4m3_bf16 e4m3_bf16_load(void) {
+    return (struct e4m3_bf16){{_mm512_loadu_si512(e4m3_high), _mm512_loadu_si512(e4m3_high + 64)},
+                              {_mm512_loadu_si512(e4m3_low), _mm512_loadu_si512(e4m3_low + 64)},
+                              _mm512_setr_epi64(0, 4, 1, 5, 2, 6, 3, 7)}; /* so that unpacking, which works within 128 bits, keeps them in order */
 }
-static WIDEN16_FN(e4m3_bf16) {
+/* 64 codes as two vectors of BF16, in order. */
+static inline __attribute__((always_inline)) void e4m3_bf16_decode(const struct e4m3_bf16 *t, __m512i codes, __m512i out[2]) {
+    const __m512i code = _mm512_permutexvar_epi64(t->order, codes);
+    __m512i h = _mm512_permutex2var_epi8(t->high[0], code, t->high[1]), l = _mm512_permutex2var_epi8(t->low[0], code, t->low[1]);
+    h = _mm512_ternarylogic_epi32(h, code, _mm512_set1_epi8((char)0x80), 0xf8); /* h | (code & 0x80) */
+    out[0] = _mm512_unpacklo_epi8(l, h);
+    out[1] = _mm512_unpackhi_epi8(l, h);
+}
+static __attribute__((unused)) WIDEN16_FN(e4m3_bf16_rows) {
+    const struct e4m3_bf16 t = e4m3_bf16_load();
+    __m512i v[2];
     for (; rows-- > 0; out += n, in += stride) {
         int i = 0;
-        for (; i + 32 <= n; i += 32) _mm512_storeu_si512(out + i, e4m3_bf16_of(_mm256_loadu_si256((const __m256i *)(const void *)(in + i))));
+        for (; i + 64 <= n; i += 64) {
+            e4m3_bf16_decode(&t, _mm512_loadu_si512(in + i), v);
+            _mm512_storeu_si512(out + i, v[0]);
+            _mm512_storeu_si512(out + i + 32, v[1]);
+        }
         if (i == n) continue;
-        uint8_t codes[32] = {0};
-        uint16_t numbers[32];
-        memcpy(codes, in + i, (size_t)(n - i));
-        _mm512_storeu_si512(numbers, e4m3_bf16_of(_mm256_loadu_si256((const __m256i *)(const void *)codes)));
-        memcpy(out + i, numbers, (size_t)(n - i) * 2);
+        e4m3_bf16_decode(&t, _mm512_maskz_loadu_epi8((__mmask64)(((uint64_t)1 << (n - i)) - 1), in + i), v);
+        memcpy(out + i, v, (size_t)(n - i) * sizeof *out);
     }
 }

@@ -14,7 +14,7 @@
 #endif
 #include <string.h>
 
-#include "cpu/e4m3_table.h"
+#include "cpu/e4m3_bf16.h"
 #include "cpu/gemm_inner.h"
 #include "engine/base/scale.h"
 
@@ -76,26 +76,11 @@ static void pack_2(void *dst, const float *x, const int32_t *gather, int ldx, in
 
 /* --- 64 weights as two vectors of BF16, columns in order --- */
 
-static const uint8_t e4m3_high[128] = {E4M3_ALL(E4M3_HIGH, 0)}, e4m3_low[128] = {E4M3_ALL(E4M3_LOW, 0)};
-struct table {
-    __m512i high[2], low[2], order;
-};
-INLINE struct table table_load(void) {
-    return (struct table){{_mm512_loadu_si512(e4m3_high), _mm512_loadu_si512(e4m3_high + 64)},
-                          {_mm512_loadu_si512(e4m3_low), _mm512_loadu_si512(e4m3_low + 64)},
-                          _mm512_setr_epi64(0, 4, 1, 5, 2, 6, 3, 7)}; /* so that unpacking, which works within 128 bits, keeps them in order */
-}
-INLINE void weights(const struct table *t, const uint8_t *p, __m512i out[2], const int format) {
+INLINE void weights(const struct e4m3_bf16 *t, const uint8_t *p, __m512i out[2], const int format) {
     if (format == DT_BF16) {
         out[0] = _mm512_loadu_si512(p);
         out[1] = _mm512_loadu_si512(p + 64);
-        return;
-    }
-    __m512i code = _mm512_permutexvar_epi64(t->order, _mm512_loadu_si512(p));
-    __m512i h = _mm512_permutex2var_epi8(t->high[0], code, t->high[1]), l = _mm512_permutex2var_epi8(t->low[0], code, t->low[1]);
-    h = _mm512_ternarylogic_epi32(h, code, _mm512_set1_epi8((char)0x80), 0xf8); /* h | (code & 0x80) */
-    out[0] = _mm512_unpacklo_epi8(l, h);
-    out[1] = _mm512_unpackhi_epi8(l, h);
+    } else e4m3_bf16_decode(t, _mm512_loadu_si512(p), out);
 }
 INLINE __m512 dot(__m512 sum, __m512i a, __m512i b) { return _mm512_dpbf16_ps(sum, (__m512bh)a, (__m512bh)b); }
 
@@ -123,8 +108,8 @@ static __attribute__((noinline)) const uint8_t *row_end(uint8_t *to, const uint8
 }
 
 /* 64 columns of R rows, starting at c; n < 64 at the end of the rows. */
-INLINE void step(const struct job *j, const struct table *t, const struct piece *p, const uint8_t *const *row, __m512 part[4][MOST], int c, int n, const int R,
-                 const int N, const int S, const int format) {
+INLINE void step(const struct job *j, const struct e4m3_bf16 *t, const struct piece *p, const uint8_t *const *row, __m512 part[4][MOST], int c, int n,
+                 const int R, const int N, const int S, const int format) {
     const size_t size = format == DT_BF16 ? 2 : 1, at = size * (size_t)c;
     int64_t ahead = (int64_t)at + p->ahead;
     if (ahead >= (int64_t)size * p->k1) ahead += p->jump;
@@ -155,7 +140,8 @@ INLINE void step(const struct job *j, const struct table *t, const struct piece 
 #endif
 
 /* total[row * N + token] += the range's sums, R rows of it. Order of a sum: lanes, parts; the same for all N and R. */
-INLINE void piece(const struct job *j, const struct table *t, const struct piece *p, __m512 *total, const int R, const int N, const int S, const int format) {
+INLINE void piece(const struct job *j, const struct e4m3_bf16 *t, const struct piece *p, __m512 *total, const int R, const int N, const int S,
+                  const int format) {
     const struct mat *w = j->w;
     const uint8_t *row[4];
     __m512 *sum[4];
@@ -184,7 +170,7 @@ INLINE void piece(const struct job *j, const struct table *t, const struct piece
 }
 
 /* Chunks of rows, each walked as R distant streams, in spans of columns whose tokens fit L1. */
-INLINE void all_rows(struct job *j, const struct table *t, int r0, int r1, const int R, const int N, const int S, const int format) {
+INLINE void all_rows(struct job *j, const struct e4m3_bf16 *t, int r0, int r1, const int R, const int N, const int S, const int format) {
     enum { L1 = 24 << 10 };
     const int chunk = 256 / N / R * R, cols = j->w->cols, size = format == DT_BF16 ? 2 : 1;
     const int64_t stride = (int64_t)j->w->stride;
@@ -216,7 +202,7 @@ INLINE void all_rows(struct job *j, const struct table *t, int r0, int r1, const
 }
 /* As many rows at a time as their sums fit the registers. Two groups of E4M3 weights are decoded twice, the second time from L2: faster than
  * two rows at a time from memory. */
-INLINE void tokens(struct job *j, const struct table *t, int r0, int r1, int n, const int S, const int format) {
+INLINE void tokens(struct job *j, const struct e4m3_bf16 *t, int r0, int r1, int n, const int S, const int format) {
     switch (n) {
 #define CASE(n, R) \
     case n: all_rows(j, t, r0, r1, R, n, S, format); break;
@@ -241,7 +227,7 @@ static bool shares_scales(const struct mat *w) {
     return w->dtype == DT_E4M3 && w->scale && w->block_cols < w->cols && w->block_rows >= SHARED_ROWS && w->row_step == 1;
 }
 INLINE void rows(const struct mat *w, int r0, int r1, const void *packed, int n, float *y, int ldy, bool accumulate, void *scratch, const int S) {
-    const struct table t = table_load();
+    const struct e4m3_bf16 t = e4m3_bf16_load();
     const bool shared = shares_scales(w);
     const float *floats = (const float *)(const void *)((const uint8_t *)packed + planes_bytes(n, w->cols, S));
     struct mat plain = *w;

@@ -23,10 +23,6 @@ import sys
 HERE = os.path.dirname(os.path.abspath(__file__))
 PREFILL = (128, 512, 2048)
 DEPTH = 2048
-# The sdist of ik-llama-cpp-python lacks this script, which fills in common/build-info.cpp.in.
-BUILD_INFO = """set(BUILD_NUMBER 0)
-configure_file(common/build-info.cpp.in common/build-info.cpp @ONLY)
-"""
 SLOW = 300  # seconds that a run of a peer may take; what it measured by then counts
 
 
@@ -51,32 +47,29 @@ def install(work, venv, packages, deps=True):
     subprocess.run([python(work, venv), "-m", "pip", "install", "-q", *([] if deps else ["--no-deps"]), *packages], check=True)
 
 
-def build_llama_bench(work, name, package, source):
-    """llama-bench of the source tree in a package's sdist, for this CPU."""
+def build_source(work, name, package, source, target, product):
+    """A target of the source tree in a package's sdist, for this CPU."""
     out = os.path.join(work, name)
-    if os.path.exists(os.path.join(out, "build", "bin", "llama-bench")):
+    if os.path.exists(os.path.join(out, "build", product)):
         return
     os.makedirs(out, exist_ok=True)
     call([sys.executable, "-m", "pip", "download", "-q", "--no-binary", ":all:", "--no-deps", "-d", out, package])
     archive = next(f for f in os.listdir(out) if f.endswith(".tar.gz"))
     shutil.unpack_archive(os.path.join(out, archive), out)
     tree = os.path.join(out, archive[:-len(".tar.gz")], "vendor", source)
-    info = os.path.join(tree, "common", "cmake", "build-info-gen-cpp.cmake")
-    if os.path.exists(os.path.join(tree, "common", "build-info.cpp.in")) and not os.path.exists(info):
-        os.makedirs(os.path.dirname(info), exist_ok=True)
-        with open(info, "w") as f:
-            f.write(BUILD_INFO)
     subprocess.run(["cmake", "-S", tree, "-B", os.path.join(out, "build"), "-DCMAKE_BUILD_TYPE=Release", "-DGGML_NATIVE=ON", "-DLLAMA_CURL=OFF",
-                    "-DLLAMA_BUILD_TESTS=OFF", "-DLLAMA_BUILD_SERVER=OFF", f"-DLLAMA_BUILD_EXAMPLES={'ON' if name == 'ik_llama.cpp' else 'OFF'}"],
-                   check=True, stdout=subprocess.DEVNULL)
-    subprocess.run(["nice", "-n", "19", "cmake", "--build", os.path.join(out, "build"), "--target", "llama-bench", f"-j{os.cpu_count()}"], check=True,
+                    "-DLLAMA_BUILD_TESTS=OFF", "-DLLAMA_BUILD_SERVER=OFF", "-DLLAMA_BUILD_EXAMPLES=OFF"], check=True, stdout=subprocess.DEVNULL)
+    subprocess.run(["nice", "-n", "19", "cmake", "--build", os.path.join(out, "build"), "--target", target, f"-j{os.cpu_count()}"], check=True,
                    stdout=subprocess.DEVNULL)
 
 
+LLAMA_BENCH, IK_LIBRARY = os.path.join("bin", "llama-bench"), os.path.join("src", "libllama.so")
 INSTALL = {
     "gguf": lambda work: install(work, "gguf", ["gguf", "numpy"]),
-    "llama.cpp": lambda work: build_llama_bench(work, "llama.cpp", "llama-cpp-python", "llama.cpp"),
-    "ik_llama.cpp": lambda work: build_llama_bench(work, "ik_llama.cpp", "ik-llama-cpp-python", "ik_llama.cpp"),
+    "llama.cpp": lambda work: build_source(work, "llama.cpp", "llama-cpp-python", "llama.cpp", "llama-bench", LLAMA_BENCH),
+    # Its wheel has AVX2 alone, and its sdist cannot build llama-bench: the wheel's functions with a library of the sdist.
+    "ik_llama.cpp": lambda work: (install(work, "ik", ["ik-llama-cpp-python"], deps=False),
+                                  build_source(work, "ik_llama.cpp", "ik-llama-cpp-python", "ik_llama.cpp", "llama", IK_LIBRARY)),
     # Without what only their GPU kernels and servers need. torch and transformers may be the system's.
     "fastllm": lambda work: (install(work, "fastllm", ["ftllm"], deps=False), install(work, "fastllm", ["pillow", "transformers", "jinja2"])),
     "kt-kernel": lambda work: (install(work, "kt", ["kt-kernel"], deps=False), install(work, "kt", ["safetensors", "gguf", "torch"])),
@@ -110,10 +103,10 @@ def need(work, name, path):
 
 # ---- Runs: each returns {test: tokens/s} ----
 
-def stream(cmd):
+def stream(cmd, **environment):
     """The JSON objects, one a line, that a driver printed until it ended or SLOW was over."""
     try:
-        out = subprocess.run(cmd, stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=SLOW)
+        out = subprocess.run(cmd, stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=SLOW, env=dict(os.environ, **environment))
         text, why = out.stdout, out.stderr.decode(errors="replace").strip().split("\n")[-1] if out.returncode else ""
     except subprocess.TimeoutExpired as late:
         text, why = late.stdout or b"", f"nothing measured within {SLOW} s"
@@ -140,23 +133,32 @@ def hearth(a, job, threads):
 
 
 def llama_bench(a, job, threads):
-    bench = os.path.join(a.work, job["peer"], "build", "bin", "llama-bench")
-    need(a.work, job["peer"], bench)
-    deep = ["-gp", f"{DEPTH},32"] if job["peer"] == "ik_llama.cpp" else ["-p", "0", "-n", "32", "-d", str(DEPTH)]
+    bench = os.path.join(a.work, "llama.cpp", "build", LLAMA_BENCH)
+    need(a.work, "llama.cpp", bench)
     calls = [(["-p", "0", "-n", "32"], ["decode"])]
     if threads == max(a.threads):
-        calls += [(["-n", "0", "-p", ",".join(map(str, PREFILL))], [f"prefill {n}" for n in PREFILL]), (deep, [f"decode at {DEPTH}"])]
+        calls += [(["-n", "0", "-p", ",".join(map(str, PREFILL))], [f"prefill {n}" for n in PREFILL]),
+                  (["-p", "0", "-n", "32", "-d", str(DEPTH)], [f"decode at {DEPTH}"])]
     out, why = {}, ""
     for args, names in calls:
         try:
-            rows = json.loads(call([bench, "-m", job["model"], "-t", str(threads), "-r", "2", "-o", "json", *job.get("args", []), *args], stderr=subprocess.PIPE,
-                                   timeout=SLOW))
+            rows = json.loads(call([bench, "-m", job["model"], "-t", str(threads), "-r", "2", "-o", "json", *args], stderr=subprocess.PIPE, timeout=SLOW))
             out.update({name: statistics.median(r["samples_ts"]) for name, r in zip(names, rows[-len(names):])})
         except (subprocess.CalledProcessError, subprocess.TimeoutExpired, ValueError) as failed:  # its AMX path ends with signal 11 on some files
             why = str(failed)
     if not out:
         raise Skip(why)
     return out
+
+
+def ik_llama(a, job, threads):
+    library = os.path.join(a.work, "ik_llama.cpp", "build", IK_LIBRARY)
+    need(a.work, "ik_llama.cpp", library)
+    need(a.work, "ik_llama.cpp", python(a.work, "ik"))
+    tests = ["decode:16:0:32"]
+    if threads == max(a.threads):
+        tests += [*(f"prefill {n}:0:{n}:0" for n in PREFILL), f"decode at {DEPTH}:{DEPTH}:0:32"]
+    return stream([python(a.work, "ik"), os.path.join(HERE, "peers_ik.py"), job["model"], str(threads), *tests], IK_LLAMA_CPP_LIB_PATH=library)
 
 
 def fastllm(a, job, threads):
@@ -178,8 +180,8 @@ def contenders(a, fp8, gguf, shape):
     for label, path in (("hearth", a.hearth), ("baseline", a.baseline)):
         if path:
             rows += [(f"{label} FP8", hearth, dict(build=path, model=fp8)), (f"{label} {a.type}", hearth, dict(build=path, model=gguf))]
-    rows += [(f"ik_llama.cpp {a.type}", llama_bench, dict(peer="ik_llama.cpp", model=gguf)),
-             (f"llama.cpp {a.type}", llama_bench, dict(peer="llama.cpp", model=gguf)),
+    rows += [(f"ik_llama.cpp {a.type}", ik_llama, dict(model=gguf)),
+             (f"llama.cpp {a.type}", llama_bench, dict(model=gguf)),
              ("fastllm FP8", fastllm, dict(model=fp8)),
              ("kt-kernel FP8, experts alone", kt_kernel, dict(shape=shape))]
     return [r for r in rows if not a.only or any(r[0].startswith(o) for o in a.only.split(","))]
