@@ -89,7 +89,7 @@ const struct opt_def opt_table[OPT_COUNT] = {
     [OPT_SERVE] = {"serve", 0, OPT_FLAG, OPT_SELECTS_MODE | OPT_EVERYDAY, SERVE, .help = "keep the model open and serve chat completions on a socket"},
     [OPT_LISTEN] = {"listen", 0, OPT_TEXT, 0, SERVE, "ADDRESS", .help = "with --serve: also listen on a port, as in 8080 or 127.0.0.1:8080; prints an API key"},
     [OPT_ALLOW_REMOTE] = {"allow-remote", 0, OPT_FLAG, 0, SERVE, .help = "with --listen: allow addresses that other machines reach; needs HEARTH_API_KEY"},
-    [OPT_STRICT] = {"strict", 0, OPT_FLAG, SETTING, SERVE, .help = "with --serve: refuse requests that name another model"},
+    [OPT_STRICT] = {"strict", 0, OPT_FLAG, SETTING, SERVE, .help = "with --serve: refuse other models' names and unknown members of requests"},
     [OPT_IDLE] = {"idle", 0, OPT_NUM, SETTING, SERVE, "MINUTES", .lo = 0, .hi = 1e6,
                   .help = "with --serve: exit after so many minutes without a request (never)"},
     [OPT_PARALLEL] = {"parallel", 0, OPT_INT, SETTING, SERVE, "N", .lo = 1, .hi = 256,

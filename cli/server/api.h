@@ -1,59 +1,95 @@
 #pragma once
-/* The chat-completions protocol as JSON text: parses and validates requests, formats answers and errors. Does no I/O: sockets are
- * serve_http.c's. */
+/* Requests and answers of clients, whatever their protocol. Each protocol parses its requests into struct api_request and formats answers; its functions are
+ * in a table (struct api_protocol). Does no I/O: sockets are serve_http.c's. */
 #include "cli/turn/tool_calls.h"
 #include "cli/turn/turn.h"
+#include "tokenizer/tokenizer.h"
+
+enum { API_MAX_CHOICES = 16, API_ID_SIZE = 40 };
+enum api_tool_choice { API_TOOLS_AUTO, API_TOOLS_NONE, API_TOOLS_REQUIRED };
 
 struct api_request {
-    struct arena arena;                      /* owns the members below; strings may point into the body, which must outlive the request */
-    struct json template_input;              /* input of the chat template: messages, tools, add_generation_prompt, other variables */
-    const struct json *model, *tools, *user; /* NULL: absent. user: the end user, where one program asks for several */
-    bool single_tool_call;                   /* "parallel_tool_calls": false */
-    const struct json *partial_answer;       /* "continue_final_message": text of the answer to continue, removed from the conversation; NULL: none */
-    bool stream, usage;                      /* usage: send it as a last chunk of the stream */
-    bool explain;                            /* extension: report why the modes were chosen, next to the timings */
-    bool markup;                             /* extension: send tool calls as the model writes them, as "tool" */
-    bool report_disk_keys;                   /* extension: send the disk-cache keys of the prompt as a comment of the stream */
-    bool no_disk_cache;                      /* "store": false; nothing of it is written to disk */
+    struct arena arena;                /* owns the members below; strings may point into the body, which must outlive the request */
+    struct json template_input;        /* input of the chat template: messages, tools, add_generation_prompt, other variables */
+    const struct json *model, *tools;  /* NULL: absent */
+    const struct json *user;           /* the end user, where one program asks for several; NULL: absent */
+    enum api_tool_choice tool_choice;  /* NONE: tools is NULL */
+    const struct json *forced_tool;    /* with REQUIRED: name of the only tool that may be called; NULL: any */
+    bool single_tool_call;             /* at most one call in an answer */
+    const struct json *partial_answer; /* text of the answer to continue, removed from the conversation; NULL: none */
+    bool stream, usage;                /* usage: report it at the end of a stream, where the protocol leaves that to the client */
+    bool explain;                      /* extension: report why the modes were chosen, next to the timings */
+    bool markup;                       /* extension: send tool calls as the model writes them, as "tool" */
+    bool report_disk_keys;             /* extension: send the disk-cache keys of the prompt as a comment of the stream */
+    bool no_disk_cache;                /* nothing of it is written to disk */
+    bool load_only;                    /* no answer: the client asks whether the model is loaded */
     float temperature, top_p, min_p, repeat_penalty, presence_penalty, frequency_penalty; /* NAN: absent */
     int top_k, max_tokens;                                                                /* -1: absent */
     int64_t seed;                                                                         /* -1: absent */
-    const char **stop;                                                                    /* NUL-terminated */
+    int n;                                                                                /* answers, 1 to API_MAX_CHOICES */
+    int best_of;                                                                          /* 0, or as n */
+    bool logprobs;
+    int n_top_logprobs;
+    struct logit_bias *bias;
+    int n_bias;
+    const char **stop; /* NUL-terminated */
     size_t n_stop;
     const struct json *raw_prompt; /* prompt of a text completion, a string or a list of ids; NULL: a chat */
     struct grammar_source source;  /* schema, pattern or grammar of the answer, if has_source */
     bool has_source;
 };
-/* Parses and validates a request. chat: the template that must know the roles; NULL accepts any. ERR_USAGE names the member that is
- * wrong or unsupported; ERR_MEMORY. Call api_free in both cases. */
-int api_parse(struct api_request *r, const char *body, size_t n, const struct chat_template *chat, struct error *e);
-/* The same for a text completion, whose prompt goes to the model as it is. */
-int api_parse_completion(struct api_request *r, const char *body, size_t n, struct error *e);
-void api_free(struct api_request *r);
-/* Overrides in s the sampling options that the request sets. */
-void api_override_sampling(const struct api_request *r, struct sampling *s);
 
-struct api_answer { /* fields common to all objects of one answer */
-    char id[40];
+struct api_answer { /* the common part of all objects of one reply, and the state of its stream */
+    const struct api_request *request;
+    const struct tokenizer *tokenizer;
+    char id[API_ID_SIZE];
+    const char *code; /* the id without its prefix */
     long long created;
     const char *model;
+    int n_prompt;              /* tokens */
+    int n_blocks, n_events;    /* in a stream: blocks begun; events sent */
+    bool block_open;           /* the last block is open */
+    enum output_kind block;    /* its kind */
+    struct buf text, thinking; /* in a stream: text of the open block, where the protocol repeats it */
+    struct buf items;          /* in a stream: finished items, where the protocol repeats them */
 };
-/* Appends one chunk of a stream. delta: members of the delta object, may be empty. reason: NULL except in the last chunk. */
-void api_put_chunk(struct buf *b, const struct api_answer *a, const char *delta, size_t n, const char *reason);
-/* Appends the member of a delta or a message: content, reasoning_content or tool. */
-void api_put_text(struct buf *b, enum output_kind part, const char *s, size_t n);
-void api_put_calls(struct buf *b, const struct tool_calls *c, const char *id, bool index);
+struct api_choice { /* one answer; its turn has ended, except in api_protocol.delta */
+    const struct turn *turn;
+    const struct tool_calls *calls; /* parsed from turn->tool; when parsing gave none, turn->tool is returned as text */
+    int index;
+};
+
+/* How a protocol puts requests and answers into text. Formatting functions append to a buffer. Streams: begin, then delta for each piece of text, then finish
+ * once per choice, then end; or fail instead of the rest. */
+struct api_protocol {
+    const char *id_prefix;
+    const char *stream_type; /* content type of a stream */
+    bool has_comments;       /* lines that begin with a colon are comments of a stream */
+    /* Parses and validates a request. chat: the template that must know the roles; NULL accepts any. strict: unknown members are refused. ERR_USAGE names the
+     * member that is wrong or unsupported; ERR_MEMORY. Call api_free in both cases. */
+    int (*parse)(struct api_request *r, const char *body, size_t n, const struct chat_template *chat, bool strict, struct error *e);
+    void (*begin)(struct buf *b, struct api_answer *a);
+    void (*delta)(struct buf *b, struct api_answer *a, const struct api_choice *c, enum output_kind part, const char *s, size_t n, size_t first_logprob);
+    void (*finish)(struct buf *b, struct api_answer *a, const struct api_choice *c);
+    void (*end)(struct buf *b, struct api_answer *a, const struct api_choice *c, int n);
+    void (*fail)(struct buf *b, struct api_answer *a, int status, const char *code, const char *text);
+    void (*whole)(struct buf *b, struct api_answer *a, const struct api_choice *c, int n);
+    void (*error)(struct buf *b, int status, const char *code, const char *text); /* the body of a reply with that status */
+};
+extern const struct api_protocol openai_chat, openai_text;
+
+/* Sets r to a request without members and parses its JSON text. */
+int api_parse_root(struct api_request *r, const char *body, size_t n, struct json *root, struct error *e);
+void api_free(struct api_request *r);
+void api_answer_free(struct api_answer *a);
+/* Overrides in s the sampling options that the request sets. choice: each answer has a seed of its own. r must outlive the turn. */
+void api_override_sampling(const struct api_request *r, int choice, struct sampling *s);
+
 /* Parses the tool calls of an answer; none with `markup`. Returns 0 or ERR_MEMORY; text that is not a call yields none. */
 int api_parse_tools(const struct api_request *r, const struct turn *t, struct tool_calls *out);
-/* Appends the usage chunk, which precedes [DONE] and has no choices. */
-void api_put_usage_chunk(struct buf *b, const struct api_answer *a, const struct turn *t, bool explain);
-/* The same for text completions: a chunk of the stream with the text s, and the whole answer. */
-void api_put_text_chunk(struct buf *b, const struct api_answer *a, const char *s, size_t n, const char *reason);
-void api_put_completion(struct buf *b, const struct api_answer *a, const struct turn *t, bool explain);
-/* Appends the whole answer. calls: parsed from t->tool; when parsing gave none, t->tool is returned as text. */
-void api_put_answer(struct buf *b, const struct api_answer *a, const struct turn *t, const struct tool_calls *calls, bool explain);
-const char *api_finish_reason(const struct turn *t, const struct tool_calls *calls); /* "stop", "length", "tool_calls" */
-/* Appends {"error": {…}}; the status determines the type. */
-void api_put_error(struct buf *b, int status, const char *code, const char *text);
+/* Appends the answer's text: the text proper, and tool calls that could not be parsed. */
+void api_put_answer_text(struct buf *b, const struct api_choice *c);
+bool api_is_cut(const struct turn *t); /* the answer ended at a limit of tokens */
 /* Returns the HTTP status of an error; *code is the protocol's code or NULL. */
 int api_status(const struct error *e, const char **code);
+void api_put_text_member(struct buf *b, const char *name, const char *s, size_t n); /* appends "name": "s" */

@@ -25,7 +25,7 @@ static enum MHD_Result send_reply(struct http_request *x, int status, struct buf
     buf_free(b);
     if (!r) return MHD_NO;
     x->replied = status;
-    mhd.add_response_header(r, MHD_HTTP_HEADER_CONTENT_TYPE, x->is_text ? "text/plain; version=0.0.4" : "application/json");
+    mhd.add_response_header(r, MHD_HTTP_HEADER_CONTENT_TYPE, x->content_type ? x->content_type : "application/json");
     if (status == 503) mhd.add_response_header(r, MHD_HTTP_HEADER_RETRY_AFTER, "1");
     if (x->over_share) mhd.add_response_header(r, MHD_HTTP_HEADER_CONNECTION, "close");
     if (status == 401) mhd.add_response_header(r, MHD_HTTP_HEADER_WWW_AUTHENTICATE, "Bearer");
@@ -38,7 +38,7 @@ static enum MHD_Result send_reply(struct http_request *x, int status, struct buf
 static void set_refusal(struct http_request *x, int status, const char *code, const char *text) {
     x->status = status;
     x->refusal.len = 0;
-    api_put_error(&x->refusal, status, code, text);
+    x->protocol->error(&x->refusal, status, code, text);
     x->server->body_bytes -= x->body.len;
     buf_free(&x->body); /* the rest of the body is dropped */
 }
@@ -48,7 +48,7 @@ static enum MHD_Result send_error(struct http_request *x, const struct error *e)
     struct buf b = {0};
     int status = api_status(e, &code);
     if (e->code == ERR_MODEL && x->state == HTTP_REQUEST_READING) status = 404, code = "model_not_found";
-    api_put_error(&b, status, code, e->text);
+    x->protocol->error(&b, status, code, e->text);
     return send_reply(x, status, &b);
 }
 
@@ -63,7 +63,7 @@ static void suspend_until_woken(struct http_request *x) {
 static ssize_t read_stream(void *ask, uint64_t at, char *to, size_t max) {
     struct http_request *x = ask;
     if (x->hung_up) return MHD_CONTENT_READER_END_WITH_ERROR;
-    if (x->sent_bytes == x->formatted.len && !serve_format_chunks(x)) {
+    if (x->sent_bytes == x->formatted.len && !serve_stream_format(x)) {
         if (x->state == HTTP_REQUEST_DONE) return MHD_CONTENT_READER_END_OF_STREAM;
         suspend_until_woken(x);
         return 0;
@@ -79,7 +79,7 @@ static enum MHD_Result start_stream(struct http_request *x) {
     struct MHD_Response *r = mhd.create_response_from_callback(MHD_SIZE_UNKNOWN, 16 << 10, read_stream, x, NULL);
     if (!r) return MHD_NO;
     x->replied = MHD_HTTP_OK;
-    mhd.add_response_header(r, MHD_HTTP_HEADER_CONTENT_TYPE, "text/event-stream");
+    mhd.add_response_header(r, MHD_HTTP_HEADER_CONTENT_TYPE, x->protocol->stream_type);
     mhd.add_response_header(r, MHD_HTTP_HEADER_CACHE_CONTROL, "no-cache");
     enum MHD_Result rc = mhd.queue_response(x->conn, MHD_HTTP_OK, r);
     mhd.destroy_response(r);
@@ -88,7 +88,7 @@ static enum MHD_Result start_stream(struct http_request *x) {
 
 /* --- routes ---------------------------------------------------------------------------------------------------------- */
 
-static enum MHD_Result on_chat(struct http_request *x) {
+static enum MHD_Result on_answer(struct http_request *x) {
     struct error e;
     if (x->state == HTTP_REQUEST_READING) {
         if (x->server->stopping) e = (struct error){.code = ERR_MEMORY, .text = "the server is shutting down"};
@@ -104,22 +104,10 @@ static enum MHD_Result on_chat(struct http_request *x) {
         suspend_until_woken(x);
         return MHD_YES;
     }
-    if (x->turn.failed) return send_error(x, &x->turn.error);
-    struct tool_calls calls = {0};
+    if (x->failed) return send_error(x, &x->failed->turn.error);
     struct buf b = {0};
-    if (x->is_completion) {
-        api_put_completion(&b, &x->answer, &x->turn, x->request.explain);
-        return send_reply(x, 200, &b);
-    }
-    if (api_parse_tools(&x->request, &x->turn, &calls)) b.failed = true;
-    api_put_answer(&b, &x->answer, &x->turn, &calls, x->request.explain);
-    tool_calls_free(&calls);
+    serve_stream_put_whole(x, &b);
     return send_reply(x, 200, &b);
-}
-
-static enum MHD_Result on_completion(struct http_request *x) {
-    x->is_completion = true;
-    return on_chat(x);
 }
 
 static void put_model(struct http_request *x, struct buf *b) {
@@ -142,7 +130,7 @@ static enum MHD_Result on_model(struct http_request *x) {
 }
 static enum MHD_Result on_status(struct http_request *x) {
     struct buf b = {0};
-    serve_put_status(x->server, &b);
+    serve_status_put(x->server, &b);
     return send_reply(x, 200, &b);
 }
 static enum MHD_Result on_stop(struct http_request *x) {
@@ -168,7 +156,7 @@ static enum MHD_Result on_health(struct http_request *x) {
 static enum MHD_Result on_metrics(struct http_request *x) {
     struct buf b = {0};
     serve_info_metrics(x->server, &b);
-    x->is_text = true;
+    x->content_type = "text/plain; version=0.0.4";
     return send_reply(x, 200, &b);
 }
 static enum MHD_Result on_tokenize(struct http_request *x) {
@@ -189,14 +177,20 @@ static enum MHD_Result on_detokenize(struct http_request *x) {
 static const struct route {
     const char *path; /* ends in '/': followed by the model's name */
     const char *method;
-    bool local_only; /* not over --listen */
     enum MHD_Result (*fn)(struct http_request *x);
-} routes[] = {{"/v1/chat/completions", "POST", false, on_chat}, {"/v1/completions", "POST", false, on_completion},
-              {"/v1/models", "GET", false, on_models},          {"/v1/models/", "GET", false, on_model},
-              {"/hearth/status", "GET", false, on_status},      {"/hearth/tokens", "POST", false, on_tokens},
-              {"/hearth/stop", "POST", true, on_stop},          {"/health", "GET", false, on_health},
-              {"/metrics", "GET", false, on_metrics},           {"/tokenize", "POST", false, on_tokenize},
-              {"/detokenize", "POST", false, on_detokenize}};
+    const struct api_protocol *protocol; /* of requests, answers and errors */
+    bool local_only;                     /* not over --listen */
+} routes[] = {{"/v1/chat/completions", "POST", on_answer, &openai_chat},
+              {"/v1/completions", "POST", on_answer, &openai_text},
+              {"/v1/models", "GET", on_models, &openai_chat},
+              {"/v1/models/", "GET", on_model, &openai_chat},
+              {"/hearth/status", "GET", on_status, &openai_chat},
+              {"/hearth/tokens", "POST", on_tokens, &openai_chat},
+              {"/hearth/stop", "POST", on_stop, &openai_chat, .local_only = true},
+              {"/health", "GET", on_health, &openai_chat},
+              {"/metrics", "GET", on_metrics, &openai_chat},
+              {"/tokenize", "POST", on_tokenize, &openai_chat},
+              {"/detokenize", "POST", on_detokenize, &openai_chat}};
 
 static bool route_matches(const struct route *r, const struct server *s, const char *url) {
     size_t n = strlen(r->path);
@@ -220,12 +214,15 @@ static bool check_key(struct http_request *x) {
     return false;
 }
 
-static void find_route(struct http_request *x, const char *url, const char *method) {
+static const struct route *find_route(const struct server *s, const char *url) {
+    for (size_t i = 0; i < sizeof routes / sizeof *routes; i++)
+        if (route_matches(&routes[i], s, url)) return &routes[i];
+    return NULL;
+}
+
+/* Sets the route of a request, or refuses it. */
+static void set_route(struct http_request *x, const struct route *r, const char *url, const char *method) {
     char text[300];
-    const struct route *r = NULL;
-    size_t n = sizeof routes / sizeof *routes;
-    for (size_t i = 0; i < n && !r; i++)
-        if (route_matches(&routes[i], x->server, url)) r = &routes[i];
     if (!r && !strncmp(url, "/v1/models/", 11)) set_refusal(x, 404, "model_not_found", "no such model; /v1/models lists the one that is served");
     else if (!r) {
         snprintf(text, sizeof text, "no resource %.100s; use /v1/chat/completions or /v1/models", url);
@@ -277,9 +274,11 @@ enum MHD_Result serve_request(void *server, struct MHD_Connection *c, const char
         x->began_s = clock_now();
         snprintf(x->line, sizeof x->line, "%.8s %.60s", method, url);
         serve_connection_set_deadline(s, c, SERVE_BODY_S);
+        const struct route *route = find_route(s, url);
+        x->protocol = route ? route->protocol : &openai_chat;
         const char *length = mhd.lookup_connection_value(c, MHD_HEADER_KIND, MHD_HTTP_HEADER_CONTENT_LENGTH);
         if (x->over_share) set_refusal(x, 503, NULL, "too many connections from this client");
-        else if (x->local || !strcmp(url, "/health") || check_key(x)) find_route(x, url, method);
+        else if (x->local || !strcmp(url, "/health") || check_key(x)) set_route(x, route, url, method);
         if (!x->status && length && strtoull(length, NULL, 10) > SERVE_BODY_BYTES) set_refusal(x, 413, NULL, "the body is larger than 16 MB");
         bool pieces = mhd.lookup_connection_value(c, MHD_HEADER_KIND, MHD_HTTP_HEADER_TRANSFER_ENCODING);
         bool may_be_long = pieces || (length && strtoull(length, NULL, 10) > SERVE_HEAD_BYTES);
@@ -293,7 +292,7 @@ enum MHD_Result serve_request(void *server, struct MHD_Connection *c, const char
     }
     serve_connection_set_deadline(s, c, 0);
     if (x->status) return send_reply(x, x->status, &x->refusal);
-    if (x->state == HTTP_REQUEST_READING && (x->route->fn == on_chat || x->route->fn == on_completion)) s->last_activity_s = clock_now();
+    if (x->state == HTTP_REQUEST_READING && x->route->fn == on_answer) s->last_activity_s = clock_now();
     return x->route->fn(x);
 }
 
@@ -304,6 +303,6 @@ void serve_completed(void *server, struct MHD_Connection *c, void **state, enum 
     *state = NULL;
     x->conn = NULL;
     x->suspended = false;
-    log_say(LOG_INFO, "%s %d, %d tokens, %.3f s", x->line, x->replied, x->turn.n_tokens, clock_now() - x->began_s);
+    log_say(LOG_INFO, "%s %d, %d tokens, %.3f s", x->line, x->replied, serve_request_tokens(x), clock_now() - x->began_s);
     serve_drop_request(x);
 }

@@ -83,15 +83,16 @@ void serve_info_count(struct server *s, const struct turn *t) {
 
 void serve_info_metrics(const struct server *s, struct buf *out) {
     int waiting = 0, running = 0;
-    for (const struct http_request *x = s->requests; x; x = x->next) waiting += x->state == HTTP_REQUEST_WAITING, running += x->state == HTTP_REQUEST_RUNNING;
+    for (const struct http_request *x = s->requests; x; x = x->next)
+        for (int i = 0; i < x->n_choices; i++) waiting += x->choices[i].state == HTTP_CHOICE_WAITING, running += x->choices[i].state == HTTP_CHOICE_RUNNING;
     const struct {
         const char *name, *type, *help;
         double value;
     } rows[] = {
-        {"requests_total", "counter", "Answered requests", (double)s->n_answered},
-        {"requests_failed_total", "counter", "Requests whose answer ended with an error", (double)s->totals.failed},
-        {"requests_running", "gauge", "Requests that are being answered", running},
-        {"requests_waiting", "gauge", "Requests that wait for a session", waiting},
+        {"requests_total", "counter", "Ended answers", (double)s->n_answered},
+        {"requests_failed_total", "counter", "Answers that ended with an error", (double)s->totals.failed},
+        {"requests_running", "gauge", "Answers that are being generated", running},
+        {"requests_waiting", "gauge", "Answers that wait for a session", waiting},
         {"prompt_tokens_total", "counter", "Tokens of prompts", (double)s->totals.prompt_tokens},
         {"prompt_tokens_cached_total", "counter", "Tokens of prompts whose KV cache was reused", (double)s->totals.cached_tokens},
         {"answer_tokens_total", "counter", "Generated tokens", (double)s->totals.answer_tokens},
@@ -100,6 +101,8 @@ void serve_info_metrics(const struct server *s, struct buf *out) {
         {"decode_seconds_sum", "counter", "Sum of the times from the first to the last token", s->totals.decode_s},
         {"decode_tokens_total", "counter", "Tokens generated in that time", (double)s->totals.decoded_tokens},
         {"sessions", "gauge", "Open sessions", s->n_sessions},
+        {"kv_cache_bytes", "gauge", "Memory of KV caches", (double)serve_status_kv_bytes(s)},
+        {"resident_memory_bytes", "gauge", "Memory of the process", (double)serve_status_resident_bytes()},
         {"uptime_seconds", "gauge", "Seconds since the start", clock_now() - s->started_s},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)

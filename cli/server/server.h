@@ -24,8 +24,26 @@ enum {
     SERVE_KEY_SIZE = 257,
 };
 
-/* One request, from its first byte until its connection is done with it and its turn has ended. */
-enum http_request_state { HTTP_REQUEST_READING, HTTP_REQUEST_WAITING, HTTP_REQUEST_RUNNING, HTTP_REQUEST_DONE };
+/* One answer to a request. */
+enum http_choice_state { HTTP_CHOICE_WAITING, HTTP_CHOICE_RUNNING, HTTP_CHOICE_DONE };
+struct http_choice {
+    struct http_request *request;
+    int index;
+    enum http_choice_state state;
+    struct fair_entry queue_entry; /* its client and, while it waits, its place in the queue */
+    struct serve_session *session; /* while it runs */
+    struct turn turn;
+    struct tool_calls calls; /* calls of the ended turn */
+    struct {                 /* generated, not formatted yet: formatted when the connection can send, so that a slow reader costs few bytes */
+        struct buf text;
+        enum output_kind part;
+    } generated[8];
+    size_t n_generated, n_logprobs_sent;
+    bool finished; /* its end is formatted */
+};
+
+/* One request, from its first byte until its connection is done with it and its turns have ended. */
+enum http_request_state { HTTP_REQUEST_READING, HTTP_REQUEST_ANSWERING, HTTP_REQUEST_DONE };
 struct http_request {
     struct server *server;
     struct http_request *next;   /* in server->requests */
@@ -40,28 +58,24 @@ struct http_request {
     int status;  /* set when refused: the rest of the body is dropped */
     int replied; /* status of the reply */
     double began_s;
-    char line[80];              /* method and path, for the log */
-    bool is_completion;         /* a text completion; false: a chat */
-    bool is_text;               /* the reply is plain text, not JSON */
+    char line[80];            /* method and path, for the log */
+    const char *content_type; /* the reply's; NULL: JSON */
+    const struct api_protocol *protocol;
     const char *allowed_method; /* the method that status 405 names */
     struct buf body, refusal;
     size_t dropped_bytes;                                       /* bytes */
-    bool suspended, hung_up, first_chunk_made, last_chunk_made; /* begun, ended: the first chunk, with the role, and the last chunk are formatted */
+    bool suspended, hung_up, first_chunk_made, last_chunk_made; /* begun, ended: the first and the last chunk are formatted */
     struct api_request request;
     struct api_answer answer;
     struct prompt prompt;
-    size_t n_prompt; /* in tokens; the prompt is freed when the turn begins */
-    struct turn turn;
-    struct serve_session *session; /* while it runs */
-    struct fair_entry queue_entry; /* its client and, while it waits, its place in the queue */
-    struct {                       /* generated, not formatted yet: formatted when the connection can send, so that a slow reader costs few bytes */
-        struct buf text;
-        enum output_kind part;
-    } generated[8];
-    size_t n_generated;
-    char progress_comment[96]; /* progress comment of the stream; empty: none */
-    struct buf comments;       /* other comments: disk-cache keys; the dropped document */
-    struct buf formatted;      /* formatted, being sent */
+    size_t n_prompt; /* in tokens; the prompt is freed when all turns have begun */
+    bool document_dropped;
+    struct http_choice *choices; /* [n_choices]; none before the request is queued */
+    int n_choices, n_begun, n_done;
+    const struct http_choice *failed; /* the first whose turn failed; NULL: none */
+    char progress_comment[96];        /* progress comment of the stream; empty: none */
+    struct buf comments;              /* other comments: disk-cache keys; the dropped document */
+    struct buf formatted;             /* formatted, being sent */
     size_t sent_bytes;
 };
 
@@ -75,7 +89,7 @@ struct http_connection {
 
 struct serve_session { /* a session of the engine, with its KV cache */
     struct engine_client *client;
-    struct http_request *request; /* NULL: idle */
+    struct http_choice *choice; /* NULL: idle */
     uint64_t last_used;
     uint64_t messages_hash; /* hash of the messages of its last request */
 };
@@ -117,7 +131,7 @@ enum MHD_Result serve_request(void *server, struct MHD_Connection *c, const char
                               void **state);
 void serve_completed(void *server, struct MHD_Connection *c, void **state, enum MHD_RequestTerminationCode why);
 
-/* serve_turns.c: sessions and their turns */
+/* serve_turns.c: requests, sessions and their turns */
 int serve_make_prompt(struct http_request *x, struct error *e); /* parses the body and makes the prompt */
 int serve_enqueue(struct http_request *x, struct error *e);     /* the same, and queues it for a session */
 void serve_handle_event(struct server *s, const struct engine_event *news);
@@ -125,11 +139,17 @@ void serve_start_waiting(struct server *s);      /* starts waiting requests whil
 void serve_cancel_all(struct server *s);         /* cancels all: the server ends */
 void serve_drop_request(struct http_request *x); /* its connection is closed */
 void serve_request_free(struct http_request *x);
-/* Formats generated text into x->out; false: there is none. */
-bool serve_format_chunks(struct http_request *x);
+int serve_request_tokens(const struct http_request *x); /* generated so far */
+
+/* serve_stream.c: answers as text */
+bool serve_stream_format(struct http_request *x);                     /* formats what there is into x->formatted; false: nothing */
+void serve_stream_put_whole(struct http_request *x, struct buf *out); /* the whole answer; all turns have ended well */
 /* serve_info.c: append a reply. ERR_USAGE names the member of the request that is wrong */
 int serve_info_tokenize(const struct http_request *x, struct buf *out, struct error *e);
 int serve_info_detokenize(const struct http_request *x, struct buf *out, struct error *e);
 void serve_info_metrics(const struct server *s, struct buf *out); /* Prometheus text */
 void serve_info_count(struct server *s, const struct turn *t);    /* counts an ended turn */
-void serve_put_status(struct server *s, struct buf *out);
+/* serve_status.c */
+void serve_status_put(struct server *s, struct buf *out);
+uint64_t serve_status_kv_bytes(const struct server *s); /* memory of all KV caches */
+uint64_t serve_status_resident_bytes(void);             /* memory of the process */

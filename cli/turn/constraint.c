@@ -80,6 +80,7 @@ struct constraint {
     struct matcher *matcher;
     struct output_parser *parts;    /* follows the thinking; NULL: raw */
     bool is_free;                   /* thinking: every token is allowed */
+    bool has_markers;               /* the grammar's text is tool calls, which the output parser splits as any other */
     int32_t openings[MAX_OPENINGS]; /* tokens that open thinking, allowed as the first token */
     int n_openings, n_tokens, n_replayed;
     uint64_t *bits;            /* mask with the openings */
@@ -167,6 +168,7 @@ int constraint_open(struct constraint **out, struct app *a, const struct grammar
     atomic_store(&c->governed_from, INT32_MAX);
     int rc = a->trie ? 0 : token_trie_open(&a->trie, a->tokenizer, e);
     c->trie = a->trie;
+    c->has_markers = s->kind == SOURCE_TOOL_CALLS;
     if (!rc) rc = source_compile(s, &c->grammar, e);
     if (!rc) rc = matcher_open(&c->matcher, c->grammar, c->trie, e);
     if (!rc && a->template && !is_raw) {
@@ -200,7 +202,7 @@ int constraint_replay(struct constraint *c, int32_t id, struct error *e) {
     if (!c->is_free) atomic_store(&c->governed_from, 0);
     return rc;
 }
-bool constraint_governs(const struct constraint *c, int i) { return i >= atomic_load(&c->governed_from); }
+bool constraint_governs(const struct constraint *c, int i) { return !c->has_markers && i >= atomic_load(&c->governed_from); }
 
 /* --- requests -------------------------------------------------------------------------------------------------------- */
 
@@ -216,6 +218,7 @@ void constraint_put_request(const struct grammar_source *s, struct buf *b) {
         buf_str(b, "\"guided_choice\": ");
         buf_add(b, s->text, s->n);
         break;
+    case SOURCE_TOOL_CALLS: break; /* a request's own: never sent */
     case SOURCE_REGEX:
     case SOURCE_GBNF:
         buf_str(b, s->kind == SOURCE_REGEX ? "\"guided_regex\": " : "\"guided_grammar\": ");

@@ -22,7 +22,7 @@ void constraint_close(struct constraint **c);
 const struct token_filter *constraint_filter(const struct constraint *c);
 /* Appends a token of an earlier turn that this one continues. */
 int constraint_replay(struct constraint *c, int32_t id, struct error *e);
-/* Whether token i of the answer belongs to the part that the grammar governs, for a token that the engine has emitted. */
+/* Whether token i of the answer belongs to the part that the grammar governs as plain text, for a token that the engine has emitted. */
 bool constraint_governs(const struct constraint *c, int i);
 
 /* Appends members of a chat-completions request: response_format, or guided_* for what only hearth's server takes. */

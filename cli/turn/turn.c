@@ -22,6 +22,7 @@ void turn_free(struct turn *t) {
     buf_free(&t->thinking);
     buf_free(&t->tool);
     ids_free(&t->ids);
+    mem_free(t->logprobs);
     *t = (struct turn){0};
 }
 
@@ -37,7 +38,7 @@ static int show_text(struct turn *t, bool all) {
         size_t len = strlen(t->stop[i]);
         if (!len) continue;
         char *hit = memmem(new, n, t->stop[i], len);
-        if (hit && (size_t)(hit - new) < cut) cut = (size_t)(hit - new);
+        if (hit && (size_t)(hit - new) < cut) cut = (size_t)(hit - new), t->stop_found = t->stop[i];
         for (size_t k = len - 1 < n ? len - 1 : n; k > n_held; k--)
             if (!memcmp(new + n - k, t->stop[i], k)) n_held = k;
     }
@@ -56,6 +57,7 @@ static int show_text(struct turn *t, bool all) {
 static int on_part(void *ctx, enum output_kind part, const char *data, size_t n) {
     struct turn *t = ctx;
     if (t->stop_hit) return 0;
+    t->part = part;
     if (part == OUTPUT_TEXT && !t->text_begun && t->parts) { /* line ends between thinking and answer belong to neither */
         while (n && (*data == '\n' || *data == '\r')) data++, n--;
         if (!n) return 0;
@@ -89,6 +91,17 @@ static int add_token(struct turn *t, int32_t id) {
     if (rc == ERR_MEMORY) t->text_error = rc;
     buf_free(&b);
     return rc;
+}
+
+/* Counts a token that was added, and stores its log probabilities if it belongs to the answer's text. */
+static int count_token(struct turn *t, int32_t id, const struct token_logprobs *probs) {
+    bool special = false;
+    size_t n;
+    t->n_thinking += t->part == OUTPUT_THINKING;
+    if (!t->wants_logprobs || t->part != OUTPUT_TEXT || !tokenizer_token_bytes(t->app->tokenizer, id, &n, &special) || special) return 0;
+    if (mem_grow(&t->logprobs, &t->logprobs_cap, t->n_logprobs + 1, sizeof *t->logprobs)) return t->text_error = ERR_MEMORY;
+    t->logprobs[t->n_logprobs++] = (struct turn_logprob){id, *probs};
+    return 0;
 }
 
 static bool is_eos(const struct turn *t, int32_t id) {
@@ -126,7 +139,8 @@ static int constrain(struct turn *t, const struct prompt *p, struct request *q, 
 
 int turn_start(struct turn *t, struct app *a, struct engine_client *s, const struct prompt *p, const struct request *r, turn_fn fn, void *ctx,
                struct error *e) {
-    *t = (struct turn){.app = a, .client = s, .on_text = fn, .ctx = ctx, .decoder = {.t = a->tokenizer}, .prefill_left_s = -1};
+    *t = (struct turn){
+        .app = a, .client = s, .on_text = fn, .ctx = ctx, .decoder = {.t = a->tokenizer}, .prefill_left_s = -1, .wants_logprobs = r->wants_logprobs};
     turn_set_stops(t, a->opts.v[OPT_UNTIL].items, a->opts.v[OPT_UNTIL].n_items);
     if (a->template && !p->is_raw && !(t->parts = output_parser_open(a->template, p->tail.data ? p->tail.data : "", p->tail.len)))
         return error_set(e, ERR_MEMORY, "no memory");
@@ -167,7 +181,7 @@ void turn_event(struct turn *t, const struct engine_event *news) {
         if (is_eos(t, ev->token)) break;
         if (mem_grow(&t->ids.data, &t->ids.cap, t->ids.n + 1, sizeof *t->ids.data)) t->text_error = ERR_MEMORY;
         else t->ids.data[t->ids.n++] = ev->token;
-        if (t->text_error || add_token(t, ev->token)) engine_client_cancel(t->client);
+        if (t->text_error || add_token(t, ev->token) || count_token(t, ev->token, &ev->logprobs)) engine_client_cancel(t->client);
         break;
     case EVENT_PROGRESS:
         t->prefill_done = ev->done;

@@ -9,6 +9,11 @@
 /* Receives final text as it arrives. Non-zero cancels the turn. */
 typedef int (*turn_fn)(void *ctx, enum output_kind part, const char *data, size_t n);
 
+struct turn_logprob { /* a token of the answer's text */
+    int32_t id;
+    struct token_logprobs probs;
+};
+
 struct turn {
     struct app *app;
     struct engine_client *client;
@@ -18,6 +23,7 @@ struct turn {
     struct buf text, thinking, tool;
     const char *const *stop; /* strings that end the answer; --until's unless turn_set_stops was called */
     size_t n_stop;
+    const char *stop_found;                               /* the stop string that ended the answer, or NULL */
     size_t n_shown;                                       /* bytes of text emitted: the rest may begin a stop string */
     bool text_begun, stop_hit, running, failed, resuming; /* resuming: replaying ids that were shown already */
     int text_error;  /* why text is missing: ERR_MEMORY, ERR_MODEL (an id without text), or 0; nothing is shown after the gap */
@@ -26,7 +32,11 @@ struct turn {
     enum done_reason reason;
     struct error error; /* when failed */
     struct turn_stats stats;
-    int n_tokens;
+    int n_tokens, n_thinking; /* tokens; those of thinking among them */
+    enum output_kind part;    /* part of the last text */
+    bool wants_logprobs;
+    struct turn_logprob *logprobs; /* [n_logprobs] as requested */
+    size_t n_logprobs, logprobs_cap;
     struct ids ids;                  /* as generated, without the end token; empty for attached and remote engines */
     double first_token, last_token;  /* clock */
     int prefill_done, prefill_total; /* prefill progress, as last reported */

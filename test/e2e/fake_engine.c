@@ -18,6 +18,7 @@
 #include "engine/ember/ember.h"
 #include "engine/engine.h"
 #include "tokenizer/chat/chat_template.h"
+#include "tokenizer/chat/tool_format.h"
 
 static const uint8_t nothing[1] = {0};
 const struct file_embedded ember_files[] = {{"config.json", nothing, nothing}, {NULL, NULL, NULL}};
@@ -112,6 +113,7 @@ int chat_template_render(const struct chat_template *c, const struct json *conv,
 }
 bool chat_template_takes_tools(const struct chat_template *c) { return !getenv("FAKE_NO_TOOLS"); }
 bool chat_template_mentions(const struct chat_template *c, const char *word, size_t n) { return n == 8 && !memcmp(word, "narrator", n); }
+const struct tool_format *tool_format_find(const struct chat_template *c) { return NULL; }
 struct output_parser {
     bool thinking, call;
 };
@@ -143,7 +145,7 @@ struct session {
     struct buf plan; /* bytes to emit; 0x0E to 0x11 stand for the marks of thinking and tool calls */
     size_t at;
     int32_t *is_held; /* the tokens that a KV cache would hold */
-    int n_held, n_answer, max, prompt;
+    int n_held, n_answer, max, prompt, n_top;
     double progress_s; /* between two progress reports of a prefill */
     double start, prefill_until, prefill_s, last_progress, token_s, first_token_at;
     uint64_t disk_keys[2];
@@ -184,6 +186,13 @@ static void end(struct session *s, enum event_kind kind, enum done_reason reason
     post(s->e, ev);
 }
 
+/* The token has probability 1/2, the one after it 1/4, and so on. */
+static struct token_logprobs fake_logprobs(const struct session *s, int32_t token) {
+    struct token_logprobs p = {.logprob = -0.6931472f, .n_top = s->n_top};
+    for (int i = 0; i < s->n_top; i++) p.top[i] = (struct top_logprob){(token + i) % VOCAB, -0.6931472f * (float)(i + 1)};
+    return p;
+}
+
 static void step(struct session *s) {
     double now = clock_now();
     if (!atomic_load(&s->busy)) return;
@@ -211,7 +220,7 @@ static void step(struct session *s) {
     unsigned char c = (unsigned char)s->plan.data[s->at++];
     s->n_answer++;
     int32_t token = c >= 0x0E && c <= 0x11 ? THINK + c - 0x0E : c;
-    post(s->e, (struct event){.kind = EVENT_TOKEN, .session = s, .token = token});
+    post(s->e, (struct event){.kind = EVENT_TOKEN, .session = s, .token = token, .logprobs = fake_logprobs(s, token)});
     if (s->prompt + s->n_answer >= s->e->info.context) end(s, EVENT_DONE, DONE_CONTEXT);
     else if (s->n_answer == s->max) end(s, EVENT_DONE, DONE_LENGTH);
 }
@@ -467,6 +476,7 @@ int session_submit(struct session *s, const struct request *r, struct error *e) 
     s->at = (size_t)said < s->plan.len ? (size_t)said : s->plan.len;
     s->n_answer = 0;
     s->max = r->max_tokens;
+    s->n_top = r->n_top_logprobs;
     s->prompt = r->n;
     s->disk_keys[0] = 0xfeed, s->disk_keys[1] = (uint64_t)r->n;
     s->n_keys = r->flags & REQ_NO_DISK_CACHE ? 0 : 2;

@@ -41,7 +41,7 @@ class Protocol(Case):
         self.assertEqual((status, j["object"], len(j["choices"])), (200, "chat.completion", 1))
         self.assertEqual(j["choices"][0], {"index": 0, "message": {"role": "assistant", "content": "the answer", "reasoning_content": "reasoning here"}, "finish_reason": "stop"})
         prompt = len("1user2think1assistant2")
-        self.assertEqual(j["usage"], {"prompt_tokens": prompt, "completion_tokens": 28, "total_tokens": prompt + 28, "prompt_tokens_details": {"cached_tokens": 0}})
+        self.assertEqual(j["usage"], {"prompt_tokens": prompt, "completion_tokens": 28, "total_tokens": prompt + 28, "prompt_tokens_details": {"cached_tokens": 0}, "completion_tokens_details": {"reasoning_tokens": 15}})
         self.assertEqual((j["timings"]["reason"], j["timings"]["timing"]["prefill"]), ("stop", "cpu"))
         self.assertNotIn("why", j["timings"])
         self.assertEqual(self.s.chat("x", explain=True)[1]["timings"]["why"], "fake: only one mode")
@@ -120,6 +120,8 @@ class Protocol(Case):
         self.assertEqual(said["choices"][0]["message"]["content"], "temp 0.25 top-p 0.5 top-k 7 min-p 0.125 repeat-penalty 1.5 seed 42 max 300")
         said = self.s.chat("sampling", max_completion_tokens=200, seed=1)[1]["choices"][0]["message"]["content"]
         self.assertEqual(said, "temp 0.5 top-p 1 top-k 0 min-p 0 repeat-penalty 1 seed 1 max 200")
+        said = self.s.chat("sampling", repeat_penalty=1.5, presence_penalty=0.25, frequency_penalty=-0.5, logit_bias={"5": 1.5, "70": -100}, seed=1)[1]["choices"][0]["message"]["content"]
+        self.assertEqual(said, "temp 0.5 top-p 1 top-k 0 min-p 0 repeat-penalty 1.5 seed 1 max -1 presence-penalty 0.25 frequency-penalty -0.5 bias-5 1.5 bias-70 -100")
         j = self.s.chat("long", max_tokens=5)[1]
         self.assertEqual((j["choices"][0]["message"]["content"], j["choices"][0]["finish_reason"]), ("word0", "length"))
         j = self.s.chat("long", stop=["zzz", "word3"])[1]
@@ -149,17 +151,17 @@ class Protocol(Case):
         post = "/v1/chat/completions"
         for body, word in (("", "request:"), ("{", "request:"), ("[]", "must be an object"), ('{"messages": 3}', "messages:"), ('{"messages": []}', "messages:"), ("\xff", "request:"),
                            ('{"messages": [3]}', "messages[0]"), ('{"messages": [{"role": "user"}]}', "messages[0].content"), ('{"messages": [{"content": "x"}]}', "messages[0]"),
-                           (ask("x", n=2), "n is not supported"), (ask("x", logprobs=True), "logprobs"), (ask("x", best_of=2), "best_of"), (ask("x", guided_choice=[1]), "guided_choice: choice 1"), (ask("x", guided_regex="(", guided_grammar="x"), "guided_regex: character 2"), (ask("x", json_schema={"a": 1}), "json_schema"),
+                           (ask("x", n=17), "n: must be an integer from 1 to 16"), (ask("x", logprobs="yes"), "logprobs: must be"), (ask("x", top_logprobs=2), "top_logprobs: needs"), (ask("x", logprobs=True, top_logprobs=21), "top_logprobs: must be"), (ask("x", best_of=2), "best_of"), (ask("x", guided_choice=[1]), "guided_choice: choice 1"), (ask("x", guided_regex="(", guided_grammar="x"), "guided_regex: character 2"), (ask("x", json_schema={"a": 1}), "json_schema"),
                            (ask("x", ignore_eos=True), "ignore_eos"), (ask("x", stop_token_ids=[3]), "stop_token_ids"), (ask("x", enable_thinking=False), "set it in chat_template_kwargs"), (ask("x", thinking={"type": "disabled"}), "thinking"),
                            (ask("x", chat_template="{{ x }}"), "chat_template"), (ask("x", modalities=["text", "audio"]), "modalities"), (ask("x", web_search_options={}), "web_search_options"), (ask("x", max_tokens=-2), "max_tokens"), (ask("x", temperature=-1), "temperature"), (ask("x", temperature="hot"), "temperature"),
                            (ask("x", max_tokens=0), "max_tokens"), (ask("x", stop=[3]), "stop"), (ask("x", stop=""), "stop"), (ask("x", tools={}), "tools"), (ask("x", tools=[3]), "tools[0]"),
                            (ask("x", tool_choice="required"), "tool_choice"), (ask("x", response_format={"type": "yaml"}), "response_format.type"), (ask("x", response_format={"type": "json_schema", "json_schema": {"schema": {"not": {}}}}), "#/not"), (ask("x", response_format={"type": "json_object"}, stop="x"), "stop: cannot be combined"), (ask("x", frequency_penalty=3), "frequency_penalty"),
-                           (ask("x", chat_template_kwargs=[]), "chat_template_kwargs"), (ask("x", seed=-2), "seed"), (ask("x", logit_bias={"5": 1}), "logit_bias"),
+                           (ask("x", chat_template_kwargs=[]), "chat_template_kwargs"), (ask("x", seed=-2), "seed"), (ask("x", logit_bias={"five": 1}), "logit_bias"), (ask("x", logit_bias={"5": 101}), "logit_bias"), (ask("x", logit_bias=[5]), "logit_bias"),
                            (ask([{"type": "image_url", "image_url": {"url": "x"}}]), "messages[0].content[0]: image_url is not supported"), (ask([{"type": "text"}]), "messages[0].content[0]"),
-                           (ask("x", stream="yes"), "stream: must be true or false"), (ask("x", stream_options=[]), "stream_options: must be an object"), (ask("x", stream_options={"every": 5}), "stream_options.every"),
+                           (ask("x", stream="yes"), "stream: must be true or false"), (ask("x", stream_options=[]), "stream_options: must be an object"),
                            (ask("x", stream_options={"include_usage": 1}), "include_usage: must be true or false"), (ask("x", store="no"), "store"), (ask("x", parallel_tool_calls=1), "parallel_tool_calls"), (ask("x", user=5), "user: must be a string"),
-                           (ask("x", reasoning_effort="low"), "reasoning_effort is not supported"), (ask("x", repeat_penalty=1.2), "repeat_penalty is not supported: unknown member"), (ask("x", verbosity="low"), "verbosity is not supported"),
-                           (ask("x", tools=[{"type": "custom", "custom": {"name": "a"}}]), "tools[0].type"), (ask("x", tools=[{"type": "function", "function": {"name": "a", "strict": True}}]), "tools[0].function.strict"),
+                           (ask("x", reasoning_effort=3), "reasoning_effort: must be a string"), (ask("x", n=1.5), "n: must be"), (ask("x", repeat_penalty=0), "repeat_penalty"),
+                           (ask("x", tools=[{"type": "custom", "custom": {"name": "a"}}]), "tools[0].type"), (ask("x", tool_choice="any"), "tool_choice: must be"),
                            ({"messages": [{"role": "user", "content": "x"}, {"role": "assistant", "content": "y", "function_call": {"name": "a", "arguments": ""}}, {"role": "user", "content": "z"}]}, "messages[1].function_call"),
                            (ask("x", add_generation_prompt="no"), "add_generation_prompt"), (ask("x", tool_choice={"type": "function", "function": {"name": "a"}}), "tool_choice")):
             self.refused(400, word, body)
@@ -171,8 +173,67 @@ class Protocol(Case):
         self.refused(405, "needs method POST", None, post, "GET")
         self.refused(405, "needs method GET", {}, "/v1/models")
         self.assertEqual(self.s.chat("harmless", n=1, logprobs=False, logit_bias={}, tool_choice="auto", response_format={"type": "text"}, presence_penalty=0, user="u", best_of=1, mirostat=0, typical_p=1.0, grammar="", min_tokens=0, modalities=["text"], max_tokens=-1,
-                                     max_completion_tokens=None, seed=-1, stop=None, tools=None, stream_options=None, enable_thinking=None, metadata={"a": "b"}, service_tier="auto", xtc_probability=0, echo=False,
-                                     prompt_cache_key="a", stream_options_of=None)[0], 200)
+                                     max_completion_tokens=None, seed=-1, stop=None, tools=None, enable_thinking=None, metadata={"a": "b"}, service_tier="auto", xtc_probability=0, echo=False,
+                                     prompt_cache_key="a", stream_options_of=None, reasoning_effort="low", verbosity="low", stream_options={"every": 5}, some_other_field={"a": 1})[0], 200)
+        strict = self.serve_strict()
+        for body, word in ((ask("x", some_other_field={"a": 1}), "some_other_field is not supported: unknown member"), (ask("x", stream_options={"every": 5}), "stream_options.every")):
+            self.refused(400, word, body)
+        self.assertEqual(strict.chat("x", seed=1, metadata={"a": "b"}, xtc_probability=0)[0], 200)
+        self.refused(404, "no model other", ask("x", model="other"))
+
+    def serve_strict(self):
+        self.s.end()
+        self.s = self.serve("--strict")
+        return self.s
+
+    def test_choices(self):
+        """Several answers to one request, each with a seed of its own, whole and as a stream; the first failure ends all."""
+        j = self.s.chat("sampling", n=3, seed=7, max_tokens=200)[1]
+        self.assertEqual([(c["index"], c["finish_reason"]) for c in j["choices"]], [(i, "stop") for i in range(3)])
+        self.assertEqual([c["message"]["content"].split("seed ")[1] for c in j["choices"]], [f"{i} max 200" for i in (7, 8, 9)])
+        self.assertEqual((j["usage"]["prompt_tokens"], j["usage"]["completion_tokens"]), (len("1user2sampling1assistant2"), sum(len(c["message"]["content"]) for c in j["choices"])))
+        got, done = chunks(self.s.stream("sampling", n=2, seed=7, max_tokens=200, stream_options={"include_usage": True}))
+        said = [[], []]
+        for c in got[:-1]:
+            said[c["choices"][0]["index"]].append(c["choices"][0])
+        self.assertTrue(done)
+        for i, pieces in enumerate(said):
+            self.assertEqual((pieces[0]["delta"]["role"], pieces[-1]["finish_reason"], "".join(p["delta"].get("content", "") for p in pieces)), ("assistant", "stop", j["choices"][i]["message"]["content"]))
+        self.assertEqual(got[-1]["usage"]["completion_tokens"], sum(len(c["message"]["content"]) for c in j["choices"][:2]))
+        self.assertEqual(self.s.chat("fail", n=3)[0], 500)
+        got, done = chunks(self.s.stream("fail", n=3))
+        self.assertEqual((len([c for c in got if "error" in c]), "error" in got[-1], done), (1, True, False))
+        text = json.loads(self.s.request("POST", "/v1/completions", {"prompt": "abc", "n": 2, "max_tokens": 4})[2])
+        self.assertEqual([c["index"] for c in text["choices"]], [0, 1])
+        r = self.s.stream("slow", n=4)  # a client that leaves stops all of them
+        r.read(100)
+        r.close()
+        self.s.settles("left")
+        calls = self.s.chat("call", n=2, tools=[{"type": "function", "function": {"name": "weather"}}])[1]["choices"]
+        self.assertEqual(len({t["id"] for c in calls for t in c["message"]["tool_calls"]}), 4)
+
+    def test_logprobs(self):
+        """Log probabilities of the text's tokens, not of thinking; the fake engine gives its tokens 1/2, 1/4, ..."""
+        half = -0.6931472
+        tops = lambda entry: [(t["token"], round(t["logprob"], 4)) for t in entry["top_logprobs"]]
+        j = self.s.chat("think", logprobs=True, top_logprobs=2)[1]["choices"][0]
+        content = j["logprobs"]["content"]
+        self.assertEqual("".join(t["token"] for t in content).lstrip("\n"), "the answer")
+        self.assertEqual(tops(content[-1]), [("r", round(half, 4)), ("s", round(2 * half, 4))])
+        self.assertEqual((content[-1]["bytes"], round(content[-1]["logprob"], 4)), ([114], round(half, 4)))
+        self.assertEqual(self.s.chat("hello", logprobs=True)[1]["choices"][0]["logprobs"]["content"][0]["top_logprobs"], [])
+        self.assertNotIn("logprobs", self.s.chat("hello")[1]["choices"][0])
+        got, done = chunks(self.s.stream("think", logprobs=True, top_logprobs=1))
+        pieces = [t for c in got for t in (c["choices"][0].get("logprobs") or {"content": []})["content"]]
+        self.assertEqual([t["token"] for t in pieces], [t["token"] for t in content])
+        text = lambda **more: json.loads(self.s.request("POST", "/v1/completions", {"prompt": "abc", "max_tokens": 3, **more})[2])["choices"][0]
+        self.assertIsNone(text()["logprobs"])
+        p = text(logprobs=2)["logprobs"]
+        self.assertEqual((p["tokens"], p["text_offset"], [len(t) for t in p["top_logprobs"]]), (list("You"), [0, 1, 2], [2, 2, 2]))
+        self.assertEqual([round(v, 4) for v in p["token_logprobs"]], [round(half, 4)] * 3)
+        self.assertEqual(list(p["top_logprobs"][0]), ["Y", "Z"])
+        broken = self.s.chat("broken", logprobs=True)[1]["choices"][0]["logprobs"]["content"]
+        self.assertEqual([t["bytes"] for t in broken], [[120], [255], [0xE2], [0x82], [121]])
 
     def test_engine_fails(self):
         self.assertEqual(self.s.chat("fail")[0], 500)
@@ -719,7 +780,7 @@ class Elsewhere(Case):
         pieces = list(client.chat.completions.create(model="fake", messages=hello, stream=True, stream_options={"include_usage": True}))
         self.assertEqual("".join(p.choices[0].delta.content or "" for p in pieces if p.choices), "the answer")
         self.assertEqual(pieces[-1].usage.completion_tokens, 28)
-        for wrong, kind in (({"n": 3}, openai.BadRequestError), ({"messages": [{"role": "user", "content": "fail"}]}, openai.InternalServerError)):
+        for wrong, kind in (({"n": 99}, openai.BadRequestError), ({"messages": [{"role": "user", "content": "fail"}]}, openai.InternalServerError)):
             with self.assertRaises(kind):
                 client.chat.completions.create(**{"model": "fake", "messages": hello, **wrong})
         with self.assertRaises(openai.APIError):
@@ -743,7 +804,7 @@ class Elsewhere(Case):
         self.assertEqual(a.choices[0].message.content, "temp 0.5 top-p 0.5 top-k 7 min-p 0 repeat-penalty 1 seed 4 max 200")
         a = client.chat.completions.create(model="fake", messages=[{"role": "user", "content": "long"}], max_tokens=5)
         self.assertEqual((a.choices[0].message.content, a.choices[0].finish_reason), ("word0", "length"))
-        for refused in ({"logprobs": True}, {"response_format": {"type": "yaml"}}, {"tool_choice": "required", "tools": tools}):
+        for refused in ({"logit_bias": {"x": 1}}, {"response_format": {"type": "yaml"}}, {"tool_choice": "required", "tools": tools}):
             with self.assertRaises(openai.BadRequestError) as e:
                 client.chat.completions.create(model="fake", messages=hello, **refused)
             self.assertIn(next(iter(refused)), e.exception.body["message"])

@@ -32,7 +32,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     struct grammar *g;
     struct error e = {0};
     if (!size || size > 4096) return 0;
-    const struct grammar_source source = {.kind = (enum source_kind)(data[0] % 5), .text = (const char *)data + 1, .n = size - 1};
+    const struct grammar_source source = {
+        .kind = data[0] == 'T' ? SOURCE_TOOL_CALLS : (enum source_kind)(data[0] % 5), .text = (const char *)data + 1, .n = size - 1};
     if (source_compile(&source, &g, &e)) {
         if (!e.text[0] || g) abort();
         return 0;

@@ -24,7 +24,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     if (!copy) return 0;
     memcpy(copy, data, size);
     if (size > 5 && !memcmp(data, "tool:", 5)) tools(copy + 5, size - 5);
-    int rc = api_parse(&r, copy, size, NULL, &e);
+    int rc = openai_chat.parse(&r, copy, size, NULL, false, &e);
     if (rc && (rc != e.code || !*e.text || rc != ERR_USAGE)) abort();
     if (!rc) {
         struct arena arena = {0};

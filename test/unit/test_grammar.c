@@ -24,6 +24,10 @@ static const struct {
     {SOURCE_REGEX, "(.*\n)+end"},
     {SOURCE_GBNF, "root ::= \"\\\"\" [^\"]{0,3} [0-9]* \"\\\"\" root?"},
     {SOURCE_CHOICES, "[\"the\", \"then\", \"\\u4e16\\u754c\", \"hello world\"]"},
+    {SOURCE_TOOL_CALLS,
+     "{\"format\": {\"open\": \"<c>\", \"close\": \"</c>\", \"before_name\": \"{\\\"name\\\": \\\"\", \"after_name\": \"\\\", \\\"arguments\\\": "
+     "\", \"after_arguments\": \"}\", \"between\": \"\\n\"}, \"most\": 2, \"tools\": [{\"name\": \"time\"}, {\"name\": \"weather\", \"parameters\": "
+     "{\"type\": \"object\", \"properties\": {\"city\": {\"type\": \"string\", \"maxLength\": 9}}, \"required\": [\"city\"]}}]}"},
 };
 
 static uint64_t seed = 1;

@@ -105,7 +105,7 @@ static void test_no_calls(void **state) {
 
 static const struct json *parsed(struct api_request *r, const char *body) {
     struct error e = {0};
-    if (api_parse(r, body, strlen(body), NULL, &e)) fail_msg("%s: %s", body, e.text);
+    if (openai_chat.parse(r, body, strlen(body), NULL, false, &e)) fail_msg("%s: %s", body, e.text);
     return &r->template_input;
 }
 

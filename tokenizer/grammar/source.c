@@ -5,6 +5,7 @@
 #include "tokenizer/grammar/gbnf.h"
 #include "tokenizer/grammar/regex.h"
 #include "tokenizer/grammar/schema.h"
+#include "tokenizer/grammar/tool_source.h"
 
 enum { MAX_SOURCE = 4 << 20 };
 
@@ -32,6 +33,7 @@ static int build(const struct grammar_source *s, struct grammar *g, struct arena
     case SOURCE_JSON_OBJECT: return *out = schema_any_object(g), 0;
     case SOURCE_REGEX: TRY(regex_parse(a, s->text, s->n, &r, e)); return regex_expr(g, r, out, e);
     case SOURCE_GBNF: return gbnf_expr(g, s->text, s->n, out, e);
+    case SOURCE_TOOL_CALLS: TRY(from_json(s, a, &j, e)); return tool_source_expr(g, a, &j, out, e);
     case SOURCE_CHOICES: TRY(from_json(s, a, &j, e)); return from_choices(g, &j, out, e);
     }
     return ERR_USAGE;

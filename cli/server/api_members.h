@@ -1,0 +1,51 @@
+#pragma once
+/* Reads the members of a request by a table: values with their bounds, members without effect, and members that are refused. */
+#include <stddef.h>
+
+#include "cli/server/api.h"
+
+enum api_member_kind {
+    MEMBER_NUMBER,  /* float, from lo to hi */
+    MEMBER_INTEGER, /* int, from lo to hi */
+    MEMBER_LONG,    /* int64_t, from lo to hi */
+    MEMBER_LIMIT,   /* int: a number of tokens from 1, or -1 for no limit */
+    MEMBER_FLAG,    /* bool */
+    MEMBER_NO_FLAG, /* bool, with the opposite meaning */
+    MEMBER_TEXT,    /* const struct json *: a string */
+    MEMBER_STOP,    /* api_request.stop: a string or a list of strings */
+    MEMBER_BIAS,    /* api_request.bias: an object of ids and numbers */
+    MEMBER_OTHER,   /* read elsewhere */
+    MEMBER_NOTHING, /* changes nothing */
+    MEMBER_REFUSED  /* harmless only if empty, false, or the number lo; lo NAN: only if absent or null */
+};
+struct api_member {
+    const char *name;
+    enum api_member_kind kind;
+    size_t offset; /* in struct api_request */
+    double lo, hi;
+    const char *why; /* REFUSED: the reason, or what to use instead */
+    int forms;       /* in a protocol with several forms: bits of the forms that have the member; 0: all */
+};
+/* Rows of a table. */
+#define API_VALUE(text, what, field, ...) \
+    { text, what, offsetof(struct api_request, field), __VA_ARGS__ }
+#define API_OTHER(text, ...) \
+    { .name = text, .kind = MEMBER_OTHER, __VA_ARGS__ }
+#define API_NOTHING(text) \
+    { .name = text, .kind = MEMBER_NOTHING }
+#define API_REFUSED(text, harmless, says) \
+    { .name = text, .kind = MEMBER_REFUSED, .lo = harmless, .why = says }
+struct api_member_table {
+    const struct api_member *rows;
+    size_t n;
+    const char *prefix; /* of names in messages: "" or "options." */
+    int form;           /* the bit of this request's form */
+    const char *other;  /* where members of another form belong; NULL: they are unknown */
+};
+/* Reads all members of root. Absent ones leave the request as it is. ERR_USAGE names the member. strict: a member that is not in the table is refused. */
+int api_members_read(struct api_request *r, const struct json *root, const struct api_member_table *t, bool strict, struct error *e);
+
+bool api_members_present(const struct json *j); /* neither absent nor null */
+bool api_members_empty(const struct json *j);   /* absent, null, false or without contents */
+/* Reads a member that is true or false, if it is present. */
+int api_members_flag(const struct json *root, const char *name, bool *out, struct error *e);

@@ -1,0 +1,38 @@
+#pragma once
+/* Builds the conversation that chat templates take (messages with role, content, reasoning_content, tool_calls; tools) from the parts of each protocol. */
+#include "cli/server/api.h"
+
+struct json api_messages_word(const char *s); /* a string; s must outlive it */
+
+/* A list of messages under construction, in the arena of the request. */
+struct api_messages {
+    struct api_request *request;
+    struct json *items;
+    uint32_t n, cap;
+};
+int api_messages_open(struct api_messages *m, struct api_request *r, uint32_t most, struct error *e);
+/* Appends a message with a role and a content (NULL: none); ERR_MEMORY. */
+int api_messages_add(struct api_messages *m, const char *role, const struct json *content, struct error *e);
+/* Sets another member of the last message; at most 4. */
+void api_messages_set(struct api_messages *m, const char *key, const struct json *value);
+/* Makes an element of tool_calls. arguments: an object, or its text. */
+int api_messages_call(struct api_request *r, const struct json *id, const struct json *name, const struct json *arguments, struct json *out, struct error *e);
+/* Makes an element of tools; description and schema may be NULL. */
+int api_messages_tool(struct api_request *r, const struct json *name, const struct json *description, const struct json *schema, struct json *out,
+                      struct error *e);
+/* Makes an array of n items in the arena. */
+int api_messages_array(struct api_request *r, uint32_t n, struct json *out, struct json **items, struct error *e);
+
+/* Joins content parts into one text, the only form that templates and the model accept. A part is an object with a type of `types` (separated by spaces) and a
+ * text. where: what messages call the list, such as "messages[3].content". */
+int api_messages_join(struct api_request *r, const struct json *parts, const char *types, const char *where, struct json *out, struct error *e);
+
+struct api_template_options {
+    const struct json *kwargs; /* template variables of the client; NULL: none */
+    const struct json *effort; /* how long to think; NULL: absent */
+    int think;                 /* 1, 0, or -1: the template decides */
+    bool no_generation_prompt;
+};
+/* Checks the tools and the choice of r and builds r->template_input. Variables come first, so that none of them can shadow a later member. */
+int api_messages_finish(struct api_request *r, const struct chat_template *chat, const struct json *messages, const struct api_template_options *o,
+                        struct error *e);

@@ -1,0 +1,299 @@
+/* Requests of OpenAI's chat completions and completions. */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "cli/server/api_format.h"
+#include "cli/server/api_members.h"
+#include "cli/server/api_messages.h"
+#include "cli/server/openai.h"
+
+/* --- members --------------------------------------------------------------------------------------------------------- */
+
+enum { CHAT = 1, TEXT = 2 }; /* forms */
+static const char why_logits[] = "the vocabulary is restricted by response_format and guided_choice only",
+                  why_grammar[] = "use response_format, guided_grammar or guided_json", why_sampling[] = "sampling uses temperature, top_k, top_p and min_p",
+                  why_end[] = "only the model, max_tokens and stop end an answer", why_template_variable[] = "set it in chat_template_kwargs",
+                  why_text_only[] = "only text";
+static const struct api_member members[] = {
+    API_OTHER("messages", .forms = CHAT),
+    API_OTHER("tools", .forms = CHAT),
+    API_OTHER("tool_choice", .forms = CHAT),
+    API_OTHER("reasoning_effort", .forms = CHAT),
+    API_OTHER("chat_template_kwargs", .forms = CHAT),
+    API_OTHER("add_generation_prompt", .forms = CHAT),
+    API_OTHER("continue_final_message", .forms = CHAT),
+    API_OTHER("modalities", .forms = CHAT),
+    API_OTHER("prompt", .forms = TEXT),
+    API_OTHER("stream_options"),
+    API_OTHER("response_format"),
+    API_OTHER("guided_json"),
+    API_OTHER("guided_regex"),
+    API_OTHER("guided_grammar"),
+    API_OTHER("guided_choice"),
+    API_OTHER("structured_outputs"),
+    API_VALUE("model", MEMBER_TEXT, model),
+    API_VALUE("user", MEMBER_TEXT, user),
+    API_VALUE("safety_identifier", MEMBER_TEXT, user),
+    API_VALUE("stream", MEMBER_FLAG, stream),
+    API_VALUE("explain", MEMBER_FLAG, explain),
+    API_VALUE("markup", MEMBER_FLAG, markup),
+    API_VALUE("kept", MEMBER_FLAG, report_disk_keys),
+    API_VALUE("store", MEMBER_NO_FLAG, no_disk_cache),
+    API_VALUE("parallel_tool_calls", MEMBER_NO_FLAG, single_tool_call),
+    API_VALUE("temperature", MEMBER_NUMBER, temperature, 0, 100),
+    API_VALUE("top_p", MEMBER_NUMBER, top_p, 0, 1),
+    API_VALUE("min_p", MEMBER_NUMBER, min_p, 0, 1),
+    API_VALUE("repetition_penalty", MEMBER_NUMBER, repeat_penalty, 0.01, 100),
+    API_VALUE("repeat_penalty", MEMBER_NUMBER, repeat_penalty, 0.01, 100),
+    API_VALUE("presence_penalty", MEMBER_NUMBER, presence_penalty, -2, 2),
+    API_VALUE("frequency_penalty", MEMBER_NUMBER, frequency_penalty, -2, 2),
+    API_VALUE("top_k", MEMBER_INTEGER, top_k, -1, 1 << 24),
+    API_VALUE("seed", MEMBER_LONG, seed, -1, 9.2e18),
+    API_VALUE("max_tokens", MEMBER_LIMIT, max_tokens),
+    API_VALUE("max_completion_tokens", MEMBER_LIMIT, max_tokens),
+    API_VALUE("n", MEMBER_INTEGER, n, 1, API_MAX_CHOICES),
+    API_VALUE("best_of", MEMBER_INTEGER, best_of, 1, API_MAX_CHOICES),
+    {.name = "stop", .kind = MEMBER_STOP},
+    {.name = "logit_bias", .kind = MEMBER_BIAS},
+    {.name = "logprobs", .kind = MEMBER_FLAG, .offset = offsetof(struct api_request, logprobs), .forms = CHAT},
+    {.name = "top_logprobs", .kind = MEMBER_INTEGER, .offset = offsetof(struct api_request, n_top_logprobs), .lo = 0, .hi = MAX_TOP_LOGPROBS, .forms = CHAT},
+    API_OTHER("logprobs", .forms = TEXT),
+    API_NOTHING("metadata"),
+    API_NOTHING("service_tier"),
+    API_NOTHING("prompt_cache_key"),
+    API_NOTHING("prompt_cache_retention"),
+    API_NOTHING("prediction"),
+    API_NOTHING("cache_prompt"),
+    API_NOTHING("verbosity"),
+    API_REFUSED("prompt_logprobs", 0, "probabilities are those of the answer"),
+    API_REFUSED("bad_words", 0, why_logits),
+    API_REFUSED("allowed_token_ids", 0, why_logits),
+    API_REFUSED("grammar", 0, why_grammar),
+    API_REFUSED("json_schema", 0, why_grammar),
+    API_REFUSED("typical_p", 1, why_sampling),
+    API_REFUSED("mirostat", 0, why_sampling),
+    API_REFUSED("use_beam_search", 0, why_sampling),
+    API_REFUSED("min_tokens", 0, why_end),
+    API_REFUSED("ignore_eos", 0, why_end),
+    API_REFUSED("stop_token_ids", 0, why_end),
+    API_REFUSED("echo", 0, "an answer does not contain its prompt"),
+    API_REFUSED("suffix", 0, "text is continued at its end only"),
+    API_REFUSED("functions", 0, "use tools"),
+    API_REFUSED("function_call", 0, "use tool_choice"),
+    API_REFUSED("chat_template", NAN, "the model's own template is used"),
+    API_REFUSED("enable_thinking", NAN, why_template_variable),
+    API_REFUSED("thinking", NAN, why_template_variable),
+    API_REFUSED("web_search_options", NAN, "there is no web search"),
+    API_REFUSED("audio", 0, why_text_only),
+};
+
+static int read_stream_options(struct api_request *r, const struct json *root, bool strict, struct error *e) {
+    static const struct api_member options[] = {API_VALUE("include_usage", MEMBER_FLAG, usage), API_NOTHING("include_obfuscation")};
+    const struct json *j = json_get(root, "stream_options");
+    if (!api_members_present(j)) return 0;
+    if (j->type != JSON_OBJECT) return error_set(e, ERR_USAGE, "stream_options: must be an object");
+    return api_members_read(r, j, &(struct api_member_table){options, sizeof options / sizeof *options, "stream_options.", 0, NULL}, strict, e);
+}
+
+/* Reads what chats and text completions have in common. */
+static int read_parameters(struct api_request *r, const struct json *root, int form, bool strict, struct error *e) {
+    const struct api_member_table table = {members, sizeof members / sizeof *members, "", form, form == TEXT ? "/v1/chat/completions" : "/v1/completions"};
+    TRY(api_members_read(r, root, &table, strict, e));
+    TRY(read_stream_options(r, root, strict, e));
+    TRY(api_format_read(&r->arena, root, &r->source, &r->has_source, e));
+    if (r->best_of && r->best_of != r->n) return error_set(e, ERR_USAGE, "best_of is not supported: all n answers are returned");
+    if (r->n_top_logprobs && !r->logprobs) return error_set(e, ERR_USAGE, "top_logprobs: needs \"logprobs\": true");
+    if (r->partial_answer && r->n > 1) return error_set(e, ERR_USAGE, "n: cannot be combined with continue_final_message");
+    r->markup &= r->stream;
+    return 0;
+}
+
+/* --- chats ----------------------------------------------------------------------------------------------------------- */
+
+/* Parses the arguments of earlier tool calls: the protocol has them as text, templates expect the object. */
+static int parse_call_arguments(struct arena *arena, const struct json *calls, struct json *out, struct error *e) {
+    struct json *list = arena_alloc(arena, (size_t)calls->n * sizeof *list + 1);
+    if (!list) return error_set(e, ERR_MEMORY, "no memory");
+    *out = (struct json){.type = JSON_ARRAY, .n = calls->n, .items = list};
+    for (uint32_t i = 0; i < calls->n; i++) {
+        const struct json *f = json_get(&calls->items[i], "function"), *text = json_get(f, "arguments");
+        struct json arguments, function, *m, *call;
+        list[i] = calls->items[i];
+        if (!text || text->type != JSON_STRING || json_parse(arena, text->string, text->n, 0, "arguments", &arguments, NULL)) continue;
+        if (arguments.type != JSON_OBJECT) continue;
+        if (!(m = json_members(arena, f, 0)) || !(call = json_members(arena, &calls->items[i], 0))) return error_set(e, ERR_MEMORY, "no memory");
+        json_set(m, f->n, "arguments", &arguments);
+        function = *f;
+        function.items = m;
+        json_set(call, list[i].n, "function", &function);
+        list[i].items = call;
+    }
+    return 0;
+}
+
+/* Checks a role. A template silently drops messages of roles that it does not handle, so these are refused; "developer" is the
+ * protocol's newer name for "system". */
+static int check_role(const struct chat_template *chat, const struct json *role, uint32_t message, const struct json **out, struct error *e) {
+    static const char *const usual[] = {"system", "user", "assistant", "tool"};
+    static const struct json system = {.type = JSON_STRING, .n = 6, .string = "system"};
+    *out = role;
+    for (size_t i = 0; i < sizeof usual / sizeof *usual; i++)
+        if (json_is(role, usual[i])) return 0;
+    if (!chat || chat_template_mentions(chat, role->string, role->n)) return 0;
+    if (!json_is(role, "developer"))
+        return error_set(e, ERR_USAGE, "messages[%u].role: this model's chat template has no role %.*s", message, (int)(role->n < 60 ? role->n : 60),
+                         role->string);
+    *out = &system;
+    return 0;
+}
+
+static int read_message(struct api_request *r, const struct json *m, uint32_t i, const struct chat_template *chat, struct json *out, struct error *e) {
+    static const char *const left_out[] = {"function_call", "audio", "refusal"}; /* no template uses these */
+    const struct json *role = json_get(m, "role"), *content = json_get(m, "content"), *calls = json_get(m, "tool_calls");
+    struct json text, opened, *copy;
+    char where[40];
+    snprintf(where, sizeof where, "messages[%u].content", i);
+    if (m->type != JSON_OBJECT || !role || role->type != JSON_STRING) return error_set(e, ERR_USAGE, "messages[%u]: an object with a role is required", i);
+    if (content && content->type != JSON_STRING && content->type != JSON_ARRAY && content->type != JSON_NULL)
+        return error_set(e, ERR_USAGE, "%s: must be text or an array of parts", where);
+    if (!api_members_present(content) && !api_members_present(calls)) return error_set(e, ERR_USAGE, "%s: missing", where);
+    if (api_members_present(calls) && calls->type != JSON_ARRAY) return error_set(e, ERR_USAGE, "messages[%u].tool_calls: must be an array", i);
+    for (size_t k = 0; k < sizeof left_out / sizeof *left_out; k++)
+        if (api_members_present(json_get(m, left_out[k]))) return error_set(e, ERR_USAGE, "messages[%u].%s is not supported", i, left_out[k]);
+    TRY(check_role(chat, role, i, &role, e));
+    if (!(copy = json_members(&r->arena, m, 0))) return error_set(e, ERR_MEMORY, "no memory");
+    json_set(copy, m->n, "role", role);
+    if (content && content->type == JSON_ARRAY) {
+        TRY(api_messages_join(r, content, "text", where, &text, e));
+        json_set(copy, m->n, "content", &text);
+    }
+    if (api_members_present(calls)) {
+        TRY(parse_call_arguments(&r->arena, calls, &opened, e));
+        json_set(copy, m->n, "tool_calls", &opened);
+    }
+    *out = *m;
+    out->items = copy;
+    return 0;
+}
+
+static int read_messages(struct api_request *r, const struct json *from, const struct chat_template *chat, struct json *out, struct error *e) {
+    struct json *list;
+    if (!from || from->type != JSON_ARRAY || !from->n) return error_set(e, ERR_USAGE, "messages: a non-empty array is required");
+    TRY(api_messages_array(r, from->n, out, &list, e));
+    for (uint32_t i = 0; i < from->n; i++) TRY(read_message(r, &from->items[i], i, chat, &list[i], e));
+    return 0;
+}
+
+static int read_tools(struct api_request *r, const struct json *root, struct error *e) {
+    const struct json *tools = json_get(root, "tools"), *choice = json_get(root, "tool_choice");
+    if (api_members_present(tools) && tools->type != JSON_ARRAY) return error_set(e, ERR_USAGE, "tools: must be an array");
+    for (uint32_t i = 0; api_members_present(tools) && i < tools->n; i++) {
+        const struct json *type = json_get(&tools->items[i], "type");
+        if (tools->items[i].type != JSON_OBJECT) return error_set(e, ERR_USAGE, "tools[%u]: must be an object", i);
+        if (api_members_present(type) && !json_is(type, "function")) return error_set(e, ERR_USAGE, "tools[%u].type: only function is supported", i);
+    }
+    r->tools = tools;
+    if (!api_members_present(choice) || json_is(choice, "auto")) return 0;
+    if (json_is(choice, "none")) return r->tool_choice = API_TOOLS_NONE, 0;
+    const struct json *name = json_path(choice, "function.name");
+    if (!json_is(choice, "required") && (!json_is(json_get(choice, "type"), "function") || !name || name->type != JSON_STRING))
+        return error_set(e, ERR_USAGE, "tool_choice: must be none, auto, required, or a function with its name");
+    r->tool_choice = API_TOOLS_REQUIRED;
+    r->forced_tool = name;
+    return 0;
+}
+
+/* Removes the partial answer from the messages. Its reasoning cannot be restored as tokens, so it is refused. */
+static int take_partial_answer(struct api_request *r, const struct json *root, struct json *messages, struct error *e) {
+    const struct json *last = &messages->items[messages->n - 1], *text = json_get(last, "content"), *thought = json_get(last, "reasoning_content");
+    bool wanted = false;
+    TRY(api_members_flag(root, "continue_final_message", &wanted, e));
+    if (!wanted) return 0;
+    if (!json_is(json_get(last, "role"), "assistant") || messages->n < 2 || !text || text->type != JSON_STRING ||
+        api_members_present(json_get(last, "tool_calls")))
+        return error_set(e, ERR_USAGE, "continue_final_message: the last message must be an assistant's text after another message");
+    if (api_members_present(thought) && thought->n)
+        return error_set(e, ERR_USAGE, "continue_final_message is not supported for an answer with reasoning_content");
+    r->partial_answer = text;
+    messages->n--;
+    return 0;
+}
+
+static int read_template_options(const struct json *root, struct api_template_options *o, struct error *e) {
+    const struct json *kwargs = json_get(root, "chat_template_kwargs"), *modalities = json_get(root, "modalities");
+    bool prompt = true;
+    *o = (struct api_template_options){.effort = json_get(root, "reasoning_effort"), .think = -1};
+    if (api_members_present(kwargs)) o->kwargs = kwargs;
+    if (o->kwargs && kwargs->type != JSON_OBJECT) return error_set(e, ERR_USAGE, "chat_template_kwargs: must be an object");
+    if (api_members_present(o->effort) && o->effort->type != JSON_STRING) return error_set(e, ERR_USAGE, "reasoning_effort: must be a string");
+    for (uint32_t i = 0; api_members_present(modalities) && modalities->type == JSON_ARRAY && i < modalities->n; i++)
+        if (!json_is(&modalities->items[i], "text")) return error_set(e, ERR_USAGE, "modalities: %s", why_text_only);
+    TRY(api_members_flag(root, "add_generation_prompt", &prompt, e));
+    o->no_generation_prompt = !prompt;
+    return 0;
+}
+
+static int parse_chat(struct api_request *r, const char *body, size_t n, const struct chat_template *chat, bool strict, struct error *e) {
+    struct json root, messages;
+    struct api_template_options options;
+    TRY(api_parse_root(r, body, n, &root, e));
+    TRY(read_messages(r, json_get(&root, "messages"), chat, &messages, e));
+    TRY(take_partial_answer(r, &root, &messages, e));
+    TRY(read_tools(r, &root, e));
+    TRY(read_parameters(r, &root, CHAT, strict, e));
+    TRY(read_template_options(&root, &options, e));
+    return api_messages_finish(r, chat, &messages, &options, e);
+}
+
+/* --- text completions ------------------------------------------------------------------------------------------------- */
+
+/* logprobs of a text completion: the number of alternatives. */
+static int read_text_logprobs(struct api_request *r, const struct json *j, struct error *e) {
+    const int64_t most = json_int(j, j && j->type == JSON_BOOL ? (j->boolean ? 0 : -1) : -2);
+    if (!api_members_present(j) || most == -1) return 0;
+    if (most < 0 || most > MAX_TOP_LOGPROBS) return error_set(e, ERR_USAGE, "logprobs: must be an integer from 0 to %d", MAX_TOP_LOGPROBS);
+    r->logprobs = true, r->n_top_logprobs = (int)most;
+    return 0;
+}
+
+static int parse_text(struct api_request *r, const char *body, size_t n, const struct chat_template *chat, bool strict, struct error *e) {
+    enum { DEFAULT_TOKENS = 16 }; /* as the protocol says */
+    struct json root, *copy;
+    TRY(api_parse_root(r, body, n, &root, e));
+    r->max_tokens = DEFAULT_TOKENS;
+    TRY(read_parameters(r, &root, TEXT, strict, e));
+    TRY(read_text_logprobs(r, json_get(&root, "logprobs"), e));
+    const struct json *prompt = json_get(&root, "prompt");
+    if (prompt && prompt->type == JSON_ARRAY && prompt->n == 1 && prompt->items[0].type == JSON_STRING) prompt = &prompt->items[0];
+    if (!prompt || (prompt->type != JSON_STRING && prompt->type != JSON_ARRAY) || !prompt->n ||
+        (prompt->type == JSON_ARRAY && prompt->items[0].type != JSON_INT))
+        return error_set(e, ERR_USAGE, "prompt: a text or a list of ids is required; one prompt per request");
+    if (!(copy = arena_alloc(&r->arena, sizeof *copy))) return error_set(e, ERR_MEMORY, "no memory");
+    *copy = *prompt;
+    r->raw_prompt = copy;
+    return 0;
+}
+
+const struct api_protocol openai_chat = {.id_prefix = "chatcmpl-",
+                                         .stream_type = "text/event-stream",
+                                         .has_comments = true,
+                                         .parse = parse_chat,
+                                         .begin = openai_begin,
+                                         .delta = openai_chat_delta,
+                                         .finish = openai_chat_finish,
+                                         .end = openai_chat_end,
+                                         .fail = openai_fail,
+                                         .whole = openai_chat_whole,
+                                         .error = openai_error};
+const struct api_protocol openai_text = {.id_prefix = "cmpl-",
+                                         .stream_type = "text/event-stream",
+                                         .has_comments = true,
+                                         .parse = parse_text,
+                                         .begin = openai_text_begin,
+                                         .delta = openai_text_delta,
+                                         .finish = openai_text_finish,
+                                         .end = openai_text_end,
+                                         .fail = openai_fail,
+                                         .whole = openai_text_whole,
+                                         .error = openai_error};

@@ -1,0 +1,65 @@
+/* Answers of --serve as text: whole, or in the pieces of a stream, in the protocol of the request. */
+#include "cli/server/server.h"
+
+/* Describes the answers of a request to its protocol. */
+static struct api_choice *describe(const struct http_request *x, struct api_choice out[static API_MAX_CHOICES]) {
+    for (int i = 0; i < x->n_choices; i++) out[i] = (struct api_choice){.turn = &x->choices[i].turn, .calls = &x->choices[i].calls, .index = i};
+    return out;
+}
+
+void serve_stream_put_whole(struct http_request *x, struct buf *out) {
+    struct api_choice c[API_MAX_CHOICES];
+    x->protocol->whole(out, &x->answer, describe(x, c), x->n_choices);
+}
+
+static void put_comments(struct http_request *x) {
+    if (x->comments.len) buf_add(&x->formatted, x->comments.data, x->comments.len);
+    if (x->comments.failed) x->formatted.failed = true;
+    x->comments.len = 0;
+    if (!*x->progress_comment) return;
+    buf_str(&x->formatted, x->progress_comment);
+    *x->progress_comment = 0;
+}
+
+/* Formats what an answer has generated, and its end. */
+static void put_choice(struct http_request *x, struct http_choice *c, const struct api_choice *view) {
+    for (size_t i = 0; i < c->n_generated; i++) {
+        const bool is_text = c->generated[i].part == OUTPUT_TEXT;
+        x->protocol->delta(&x->formatted, &x->answer, view, c->generated[i].part, c->generated[i].text.data, c->generated[i].text.len,
+                           is_text ? c->n_logprobs_sent : SIZE_MAX);
+        if (is_text) c->n_logprobs_sent = c->turn.n_logprobs;
+        c->generated[i].text.len = 0;
+    }
+    c->n_generated = 0;
+    if (c->state != HTTP_CHOICE_DONE || c->finished || x->failed) return;
+    x->protocol->finish(&x->formatted, &x->answer, view);
+    c->finished = true;
+}
+
+static void put_end(struct http_request *x, const struct api_choice *choices) {
+    const char *code;
+    x->last_chunk_made = true;
+    if (!x->failed) {
+        x->protocol->end(&x->formatted, &x->answer, choices, x->n_choices);
+        return;
+    }
+    const struct error *e = &x->failed->turn.error;
+    const int status = api_status(e, &code);
+    x->protocol->fail(&x->formatted, &x->answer, status, code, e->text);
+}
+
+bool serve_stream_format(struct http_request *x) {
+    struct api_choice views[API_MAX_CHOICES];
+    bool any = x->state == HTTP_REQUEST_DONE && !x->failed;
+    x->formatted.len = x->sent_bytes = 0;
+    describe(x, views);
+    put_comments(x);
+    for (int i = 0; i < x->n_choices; i++) any |= x->choices[i].n_generated > 0;
+    if (!x->first_chunk_made && any) {
+        x->protocol->begin(&x->formatted, &x->answer);
+        x->first_chunk_made = true;
+    }
+    for (int i = 0; i < x->n_choices; i++) put_choice(x, &x->choices[i], &views[i]);
+    if (x->state == HTTP_REQUEST_DONE && !x->last_chunk_made) put_end(x, views);
+    return x->formatted.len > 0;
+}

@@ -1,0 +1,105 @@
+"""The protocols of --serve with a real model: what the fake engine cannot show, such as grammars of tool calls and true log probabilities."""
+import json
+import math
+import os
+
+import driver
+from server import Case, ask, chunks
+
+TEMPLATE = """{{ bos_token }}{% if tools %}<|system|>Write <tool_call> and JSON with name and arguments.{{ tools | tojson }}<|end|>{% endif %}{% for m in messages %}<|{{ 'user' if m.role == 'tool' else m.role }}|>
+{{- m.content or '' }}{% for c in m.tool_calls or [] %}<tool_call>{{ c.function | tojson }}</tool_call>{% endfor %}<|end|>{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}"""
+CITY = {"type": "object", "properties": {"city": {"type": "string", "maxLength": 12}, "days": {"type": "integer", "minimum": 1, "maximum": 9}}, "required": ["city", "days"], "additionalProperties": False}
+TOOLS = [{"type": "function", "function": {"name": "get_weather", "description": "d", "parameters": CITY}}, {"type": "function", "function": {"name": "get_time"}}]
+
+
+def is_city(value):
+    return list(value) == ["city", "days"] and isinstance(value["city"], str) and len(value["city"]) <= 12 and value["days"] in range(1, 10)
+
+
+class Model(Case):
+    """A server with the built-in weights and a template that has tools."""
+
+    def setUp(self):
+        super().setUp()
+        self.use_ember_as_any_model()
+        path = os.path.join(self.home, "tools.jinja")
+        with open(path, "w") as f:
+            f.write(TEMPLATE)
+        self.s = self.serve("--kv-cache", "off", "-t", "1", "--template", path)
+
+    def post(self, path, body, status=200):
+        got, headers, data = self.s.request("POST", path, body)
+        self.assertEqual(got, status, data)
+        return json.loads(data)
+
+
+class Chat(Model):
+    def calls(self, choice):
+        m = choice["message"]
+        self.assertEqual((choice["finish_reason"], m["content"]), ("tool_calls", None))
+        return [(c["function"]["name"], json.loads(c["function"]["arguments"])) for c in m["tool_calls"]]
+
+    def test_forced_calls(self):
+        """Required and named calls are valid by the tools' schemas, whatever the model would say."""
+        for seed in range(2):
+            body = ask("hello", tools=TOOLS, seed=seed, temperature=1.5, max_tokens=150)
+            calls = self.calls(self.post("/v1/chat/completions", {**body, "tool_choice": "required"})["choices"][0])
+            self.assertTrue(calls)
+            for name, arguments in calls:
+                self.assertTrue(is_city(arguments) if name == "get_weather" else name == "get_time", calls)
+            one = {**body, "tool_choice": "required", "parallel_tool_calls": False}
+            self.assertEqual(len(self.calls(self.post("/v1/chat/completions", one)["choices"][0])), 1)
+            named = {**body, "tool_choice": {"type": "function", "function": {"name": "get_weather"}}}
+            (name, arguments), = self.calls(self.post("/v1/chat/completions", named)["choices"][0])
+            self.assertTrue(name == "get_weather" and is_city(arguments), arguments)
+        r = self.s.stream("hello", tools=TOOLS, tool_choice=named["tool_choice"], seed=1)
+        got, done = chunks(r)
+        call = next(c["choices"][0]["delta"]["tool_calls"][0]["function"] for c in got if "tool_calls" in c["choices"][0]["delta"])
+        self.assertTrue(done and is_city(json.loads(call["arguments"])), call)
+
+    def test_forced_calls_refused(self):
+        for more, word in (({"tools": []}, "there are no tools"), ({"tool_choice": {"type": "function", "function": {"name": "other"}}}, "no tool has the name other"),
+                           ({"tools": [{"type": "function", "function": {"name": "a", "parameters": {"type": "object", "properties": {"x": {"not": {}}}}}}]}, "parameters of tool a: #/properties/x/not"),
+                           ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "tool 1: a name of letters"), ({"tools": [{"type": "function", "function": {"name": "a", "parameters": {"type": "string"}}}]}, "#/type"),
+                           ({"response_format": {"type": "json_object"}, "tools": TOOLS}, "tools: cannot be combined")):
+            error = self.post("/v1/chat/completions", ask("x", **{"tools": TOOLS, "tool_choice": "required", **more}), 400)["error"]
+            self.assertIn(word, error["message"])
+        self.s.end()
+        with open(os.path.join(self.home, "other.jinja"), "w") as f:
+            f.write(TEMPLATE.replace("tool_call>", "arg_key>"))
+        self.s = self.serve("--template", os.path.join(self.home, "other.jinja"))
+        self.assertIn("a form that cannot be required", self.post("/v1/chat/completions", ask("x", tools=TOOLS, tool_choice="required"), 400)["error"]["message"])
+
+    def test_logprobs(self):
+        """They are those of the model: the same whatever the sampling, a bias or a format of the answer does."""
+        plain = self.post("/v1/chat/completions", ask("how do i save a chat?", temperature=0, max_tokens=6, logprobs=True, top_logprobs=5))["choices"][0]
+        content = plain["logprobs"]["content"]
+        self.assertEqual((len(content), "".join(t["token"] for t in content)), (6, plain["message"]["content"]))
+        for t in content:
+            self.assertEqual((t["token"], t["logprob"]), (t["top_logprobs"][0]["token"], t["top_logprobs"][0]["logprob"]))
+            values = [x["logprob"] for x in t["top_logprobs"]]
+            self.assertEqual(values, sorted(values, reverse=True))
+            self.assertLessEqual(sum(map(math.exp, values)), 1.00001)
+        ids = self.post("/tokenize", {"content": content[0]["token"]})["tokens"]
+        other = self.post("/v1/chat/completions", ask("how do i save a chat?", temperature=0, max_tokens=3, logprobs=True, top_logprobs=2, logit_bias={str(ids[0]): -100}))["choices"][0]["logprobs"]["content"][0]
+        self.assertEqual([t["token"] for t in other["top_logprobs"]], [t["token"] for t in content[0]["top_logprobs"][:2]])
+        self.assertEqual((other["token"], other["logprob"]), (content[0]["top_logprobs"][1]["token"], content[0]["top_logprobs"][1]["logprob"]))
+        pick = self.post("/v1/chat/completions", ask("how do i save a chat?", temperature=0, guided_choice=["zebra", "yak"], logprobs=True))["choices"][0]
+        self.assertIn(pick["message"]["content"], ("zebra", "yak"))
+        self.assertLess(pick["logprobs"]["content"][0]["logprob"], content[0]["logprob"])
+
+    def test_penalties_and_choices(self):
+        """A penalty makes an answer repeat less; choices differ, and equal the answers to their seeds."""
+        loop = ask("how do i save a chat?", temperature=0, max_tokens=40, logit_bias={str(i): 100 for i in self.post("/tokenize", {"content": " the"})["tokens"]})
+        worst = lambda **more: max((lambda w: [w.count(x) for x in w])(self.post("/v1/chat/completions", {**loop, **more})["choices"][0]["message"]["content"].split()))
+        self.assertEqual(worst(), 40)
+        self.assertEqual(worst(frequency_penalty=2), 40)  # 80 at most, less than the bias
+        self.assertLess(worst(frequency_penalty=2, logit_bias={k: 8 for k in loop["logit_bias"]}), 40)
+        three = self.post("/v1/chat/completions", ask("tell me", n=3, seed=5, temperature=1.5, max_tokens=12))["choices"]
+        alone = [self.post("/v1/chat/completions", ask("tell me", seed=5 + i, temperature=1.5, max_tokens=12))["choices"][0]["message"]["content"] for i in range(3)]
+        self.assertEqual([c["message"]["content"] for c in three], alone)
+        self.assertGreater(len(set(alone)), 1)
+
+
+if __name__ == "__main__":
+    driver.unittest.main()

@@ -1,0 +1,44 @@
+#include "tokenizer/grammar/tool_source.h"
+
+#include <string.h>
+
+#include "tokenizer/grammar/schema.h"
+
+static expr_id text_of(struct grammar *g, const struct json *format, const char *key) {
+    const struct json *j = json_get(format, key);
+    return j && j->type == JSON_STRING ? grammar_literal(g, j->string, j->n) : EXPR_EMPTY;
+}
+
+/* Arguments are an object, whatever else the schema would allow. */
+static int arguments_expr(struct grammar *g, struct arena *a, const struct json *schema, expr_id *out, struct error *e) {
+    if (!schema || schema->type != JSON_OBJECT || !schema->n) return *out = schema_any_object(g), 0;
+    if (!json_is(json_get(schema, "type"), "object")) return error_set(e, ERR_USAGE, "#/type: must be object for the parameters of a tool");
+    return schema_expr(g, a, schema, out, e);
+}
+
+static bool is_plain_name(const struct json *name) {
+    if (!name || name->type != JSON_STRING || !name->n) return false;
+    for (uint32_t i = 0; i < name->n; i++)
+        if (!strchr("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.", name->string[i]) || !name->string[i]) return false;
+    return true;
+}
+
+int tool_source_expr(struct grammar *g, struct arena *a, const struct json *source, expr_id *out, struct error *e) {
+    const struct json *format = json_get(source, "format"), *tools = json_get(source, "tools");
+    const int64_t most = json_int(json_get(source, "most"), 1);
+    expr_id call = EXPR_NEVER;
+    if (!tools || tools->type != JSON_ARRAY || !tools->n || most < 1 || most > 1000) return error_set(e, ERR_USAGE, "a list of tools is required");
+    for (uint32_t i = 0; i < tools->n; i++) {
+        const struct json *name = json_get(&tools->items[i], "name");
+        expr_id arguments;
+        if (!is_plain_name(name)) return error_set(e, ERR_USAGE, "tool %u: a name of letters, digits, '_', '-' and '.' is required", i + 1);
+        if (arguments_expr(g, a, json_get(&tools->items[i], "parameters"), &arguments, e))
+            return error_prefix(e, "parameters of tool %.*s", (int)(name->n < 60 ? name->n : 60), name->string);
+        const expr_id head = grammar_seq(g, text_of(g, format, "before_name"), grammar_literal(g, name->string, name->n));
+        const expr_id tail = grammar_seq(g, arguments, text_of(g, format, "after_arguments"));
+        call = grammar_alt(g, call, grammar_seq(g, head, grammar_seq(g, text_of(g, format, "after_name"), tail)));
+    }
+    const expr_id more = grammar_repeat(g, grammar_seq(g, text_of(g, format, "between"), call), 0, (uint32_t)most - 1);
+    *out = grammar_seq(g, text_of(g, format, "open"), grammar_seq(g, grammar_seq(g, call, more), text_of(g, format, "close")));
+    return 0;
+}
