@@ -109,8 +109,7 @@ static void survives_random_use(void **state) {
             size[i] = (1 + (r >> 16) % 5) * GRAIN;
             part[i] = cuda_arena_take(&x, size[i], r & 64 ? ANY : size[i] + 2 * GRAIN);
         }
-        for (int k = 0; k < PARTS && part[i]; k++)
-            assert_true(k == i || !part[k] || part[k] + size[k] <= part[i] || part[i] + size[i] <= part[k]);
+        for (int k = 0; k < PARTS && part[i]; k++) assert_true(k == i || !part[k] || part[k] + size[k] <= part[i] || part[i] + size[i] <= part[k]);
         check(&x);
     }
     for (int i = 0; i < PARTS; i++) cuda_arena_give(&x, part[i]);
