@@ -267,7 +267,8 @@ static int wave_run(struct wave *w) {
         g->per = per < 4 ? 4 : per > TASK_ROWS ? TASK_ROWS : per > 64 ? per / 64 * 64 : per; /* scale blocks are not split */
         if (g->gemm) {
             g->per = round_up(g->per, 16);
-            if (g->n > GEMM_SKINNY_MAX) g->per = round_up(MANY_ROWS, g->gemm->row_tile), tile = g->gemm->row_tile > tile ? g->gemm->row_tile : tile;
+            if (g->n > GEMM_SKINNY_MAX || g->gemm == gemm_for(x->level, o->wide))
+                g->per = round_up(MANY_ROWS, g->gemm->row_tile), tile = g->gemm->row_tile > tile ? g->gemm->row_tile : tile;
             g->packed_x = size, size += align64(g->gemm->packed_bytes(g->n, o->hidden));
             g->packed_h = size, size += align64(g->gemm->packed_bytes(g->n, g->inter));
             size_t a = g->gemm->scratch_bytes(g->n, o->hidden), b = g->gemm->scratch_bytes(g->n, g->inter);

@@ -30,7 +30,7 @@ const struct gemm *gemm_skinny_for(enum cpu_level level, int n, int batch) {
     if (level >= CPU_AMX && gemm_has(&gemm_amx) && batch > BATCH_INVARIANT_ROWS) return n <= GEMM_SKINNY_MAX ? &gemm_amx_skinny_bf16 : NULL;
     if (level == CPU_AVX2 && batch > BATCH_INVARIANT_ROWS) return gemm_has(&gemm_int16_avxvnni) ? &gemm_int16_avxvnni : &gemm_int16_avx2; /* same bits */
     if (level < CPU_AVX512 || !gemm_has(&gemm_skinny) || !(cpu_flags() & CPU_F_BF16_FAST)) return NULL;
-    return batch <= BATCH_INVARIANT_ROWS ? &gemm_skinny : n <= GEMM_SKINNY_MAX ? &gemm_skinny_bf16 : NULL;
+    return batch <= BATCH_INVARIANT_ROWS ? &gemm_skinny : n <= GEMM_SKINNY_BF16_MAX ? &gemm_skinny_bf16 : NULL;
 }
 
 /* ---- Shared ---- */

@@ -47,7 +47,10 @@ const struct gemm *gemm_for(enum cpu_level level, bool wide); /* wide: keep at l
 /* Kernel for n tokens of a batch, if it supports the weights. NULL: use the GEMV kernels in batches of up to BATCH_INVARIANT_ROWS,
  * else GEMV and gemm_for. With AVX2 alone, larger batches use gemm_int16_* for any number of tokens. A token of a batch of up to
  * BATCH_INVARIANT_ROWS always takes the same path, so its bits do not depend on the batch. */
-enum { GEMM_SKINNY_MAX = 16 }; /* max tokens of gemm_skinny_bf16 and gemm_amx_skinny_bf16 in a larger batch */
+enum {
+    GEMM_SKINNY_MAX = 16,      /* max tokens of gemm_amx_skinny_bf16 in a larger batch */
+    GEMM_SKINNY_BF16_MAX = 12, /* of gemm_skinny_bf16: from 10 (768 or 7,168 columns) to 16 (2,048) on, gemm_avx512bf16 is faster */
+};
 const struct gemm *gemm_skinny_for(enum cpu_level level, int n, int batch);
 /* True if this CPU can run g (for AMX also the kernel, asked by cpu_level_best). */
 bool gemm_has(const struct gemm *g);

@@ -1,4 +1,4 @@
-/* Products of up to BATCH_INVARIANT_ROWS tokens, or GEMM_SKINNY_MAX of a larger batch: too few to pay for gemm_vnni.c's transposed panels.
+/* Products of up to BATCH_INVARIANT_ROWS tokens, or GEMM_SKINNY_BF16_MAX of a larger batch: too few to pay for gemm_vnni.c's transposed panels.
  * Weights are decoded to BF16 in registers in their stored order, 64 columns of a row at once, and multiplied with every token's columns by
  * vdpbf16ps; lanes run along K and are summed at the end of the row.
  *

@@ -8,7 +8,7 @@ DIR lies outside the repository and takes 20 GB: an FP8 checkpoint (mkmodel.py) 
 target test/bench/bench_limit; that of an older commit as --baseline takes part as well. A measurement, not a dependency: nothing of it is built
 or tested with hearth. A peer that cannot be installed or run is printed as SKIPPED with the reason.
 
-Contenders take turns, with the machine's limits (bench_limit) measured between any two runs. The table has medians, minimum and maximum, and the
+Contenders take turns, each round from another one on, with the machine's limits (bench_limit) measured between any two runs. The table has medians, minimum and maximum, and the
 median of each run's share of the limits beside it. Decode: bytes of a token over time, as a share of read bandwidth. Prefill: 2 * multiply-adds of
 the layers (the head runs once) over time, as a share of vdpbf16ps, or of float32 FMA on a CPU without.
 """
@@ -220,15 +220,25 @@ def share_of(test, name, speed, limit, figures, gguf_bytes):
     return 2 * macs * speed / 1e9 / limit.get("bf16_gflops", limit["fma_gflops"])
 
 
+def read_into_cache(path):
+    names = [os.path.join(path, f) for f in os.listdir(path)] if os.path.isdir(path) else [path]
+    for name in names:
+        with open(name, "rb", buffering=0) as f:
+            while f.read(16 << 20):
+                pass
+
+
 def measure(a, rows):
     """{(threads, name): [({test: speed}, limit), ...]}, the reasons of those skipped, and all limits by threads."""
     runs, skipped, limits = {}, {}, {t: [] for t in a.threads}
-    for _ in range(a.rounds):
+    for turn in range(a.rounds):
         for t in a.threads:
             before = json.loads(call([os.path.join(a.hearth, "test/bench/bench_limit"), str(t)]))
-            for name, run, job in rows:
+            for name, run, job in rows[turn % len(rows):] + rows[:turn % len(rows)]:
                 if name in skipped:
                     continue
+                if "model" in job:
+                    read_into_cache(job["model"])  # the run before may have taken its memory
                 try:
                     speeds = run(a, job, t)
                 except Skip as why:

@@ -92,6 +92,8 @@ change("groups-room", "x uses so many bits that the 32-bit sum of a lane overflo
 change("groups-rest", "the minima of Q4_K are not subtracted", "kcheck_gemm", ("cpu/gemm_int16.c", "if (segment < BLOCK) continue;", "if (segment < 2 * BLOCK) continue;"))
 change("groups-unit", "256 columns of x use a scale from the maximum of the first 16", "kcheck_gemm", ("cpu/gemm_int16.c", "for (int c = 16; c < BLOCK; c += 16) most = join", "for (int c = 16; c < 16; c += 16) most = join"))
 change("groups-behind", "reads past a row's last block", "kcheck_gemm", ("cpu/gemm_int16.c", "if (n < 8) {", "if (n < 0) {"))
+change("skinny-block", "x takes the first scale of a row of scale blocks for all columns", "kcheck_gemm", ("cpu/gemm_skinny.c", "scales + (size_t)(c / w->block_cols)", "scales"))
+change("skinny-rows", "x takes the scales of the first rows for all of a task", "kcheck_gemm", ("cpu/gemm_skinny.c", "shared ? w->block_rows - (w->row0 + r) % w->block_rows : r1;", "r1;"))
 change("groups-company", "batches of 5 to OP_FEW rows take a kernel of their own and are not batch-invariant", "kcheck_batch_invariance", ("cpu/gemm.c", "level == CPU_AVX2 && batch > BATCH_INVARIANT_ROWS", "level == CPU_AVX2 && batch > 4"))
 change("planes-half", "the second 32 of 64 columns of four-bit weights get the first 32's scale", "kcheck_gemm", ("cpu/gemm_bf16_decoder.c", "(__m512i)_mm512_cvtne2ps_pbh(b, a);\n    look(head", "(__m512i)_mm512_cvtne2ps_pbh(a, a);\n    look(head"))
 change("planes-order", "columns of weights for vdpbf16ps are in another order than the tokens' columns", "kcheck_gemm", ("cpu/gemm_vnni.c", "i / 4 * 8 + second * 4 + i % 4", "second * 16 + i"))
