@@ -95,7 +95,7 @@ void order_signal_kernel(const uint32_t *word); /* the running kernel writes a v
 void order_poll_kernel(const uint32_t *word);
 void order_wait(const uint32_t *word, uint32_t value);
 void order_uploaded(const void *from, size_t size); /* the running command has read this pinned memory */
-void order_downloaded(const void *to, size_t size);  /* the running command has written it, after all that read it */
+void order_downloaded(const void *to, size_t size); /* the running command has written it, after all that read it */
 void order_forget(const void *p, size_t size);      /* timelines and uploads in pinned memory that has a new owner, or none */
 /* An access of the running command; s: of p. NULL, or the error: it does not wait for an earlier access. */
 const char *order_touch(order_shade *s, const void *p, size_t size, bool write);
