@@ -274,6 +274,13 @@ change("loop-fallback", "a device failure in a prefill ends the turn", "e2e_faul
 change("turn-prefill", "a cancelled prefill waits for the running batch", "unit_turns", ("engine/schedule/session.c", "return s->engine->batch_running && !s->request.logits;", "return false;"))
 change("turn-queued", "a cancelled turn waits in the queue", "unit_turns", ("engine/schedule/session.c", "case SESSION_QUEUED: return true;", "case SESSION_QUEUED: return false;"))
 
+# Missing waits of streams, which test/gpu/cuda_emulate/order.cpp finds in any order of execution.
+KVRING, EXCHANGE = "engine/exec/stream/kvring.c", "engine/exec/stream/exchange.c"
+change("order-kv-made", "keys are downloaded before they are computed", "cuda_emu_modes_prefill", (KVRING, "int rc = gpu_pair_wait(r->kv_made[layer % 2], use_of(layer), r->unload_stream)", "int rc = 0"))
+change("order-kv-ready", "a rank receives keys before their maker has them", "cuda_emu_modes_prefill", (KVRING, "TRY(gpu_pair_wait(ready, use_of(layer), x->recv));", ""))
+change("order-exchange", "a rank fetches rows before the other has sent them", "cuda_emu_modes_prefill", (EXCHANGE, "return gpu_pair_wait(exchange_are_peers(r, q) ? o->made[step_kind(x)] : o->sent[step_kind(x)][part], use_of(x), x->recv);", "return 0;"))
+change("order-exchange-made", "rows are sent before they are computed", "cuda_emu_modes_prefill", (EXCHANGE, "return gpu_pair_wait(x->made[step_kind(x)], use_of(x), x->send);", "return 0;"))
+
 # --- gpu/ ---------------------------------------------------------------------------------------------------------------------
 
 change("number-wait", "a stream waits for a timeline value for at most a millisecond", "gpu_timeline_emu", ("gpu/emu_timeline.c", "while (!lost && !gpu_timeline_reached(&n->base, value)) {", "if (!lost && !gpu_timeline_reached(&n->base, value)) {"))

@@ -3,6 +3,7 @@
  *    allocation (MALLOC_WAITS) and a new cuBLAS handle (BLAS_WAITS) hold it alone until the device has drained.
  *  - A device has CUDA_DEVICE_MAX_CONNECTIONS hardware queues (8, at most 32; QUEUES=0: one for each stream). Streams are dealt to them in
  *    the order of their creation, and a command waits for the earlier ones of its queue.
+ *  - A stream holds PENDING commands (1024) that have not begun; a call that enqueues another waits, with its share of the context lock.
  *  - A copy of more than 64 KiB from memory that is not pinned waits for its stream (PAGEABLE).
  *  - An hour passes after the first event (HOUR). */
 #include <stdio.h>

@@ -275,7 +275,9 @@ int host_stream_device(cudaStream_t s) { return real(s)->device; }
 void host_enqueue(cudaStream_t stream, const char *name, std::function<void()> task) {
     cuda_emulate_stream *s = real(stream);
     driver_call call(s->device);
-    std::lock_guard<std::mutex> hold(s->lock);
+    std::unique_lock<std::mutex> hold(s->lock);
+    static const size_t most = (size_t)driver_setting("PENDING", 1024);
+    if (!s->recorded && most) s->changed.wait(hold, [s] { return s->tasks.size() < most; });
     if (s->recorded) return s->recorded->push_back({name, std::move(task), 0, {}});
     s->tasks.push_back({name, std::move(task), s->queue ? driver_queue_take(s->queue) : 0, order_host()});
     s->changed.notify_all();
@@ -468,6 +470,7 @@ static cudaError_t unpin(const void *p, size_t *size) {
     auto i = pinned.find((const char *)p);
     if (i == pinned.end()) return host_error(cudaErrorHostMemoryNotRegistered);
     *size = i->second.size;
+    order_forget(p, *size);
     munmap(i->second.order, order_bytes(*size));
     pinned.erase(i);
     return cudaSuccess;
@@ -536,6 +539,8 @@ static void move(void *dst, const void *src, size_t size) {
     if (!wrong) wrong = memory_order(dst, size, true);
     if (wrong) host_fault(wrong);
     else memmove(dst, src, size);
+    if (!wrong && is_pinned(dst, size)) order_downloaded(dst, size);
+    if (!wrong && is_pinned(src, size)) order_uploaded(src, size);
 }
 
 /* Copies. From unpinned memory a card's driver copies before the call returns; into unpinned memory it waits. */

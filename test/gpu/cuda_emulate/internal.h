@@ -82,7 +82,9 @@ struct order_clock {
 };
 int order_open(); /* of a new stream */
 void order_close(int stream);
-order_clock order_host();
+const order_clock &order_host();               /* of the calling thread */
+void order_host_pass(const order_clock &from); /* another host thread had waited for this */
+void order_merge(order_clock *to, const order_clock &from);
 void order_host_join(const order_clock &from);                               /* the host has waited for this */
 void order_host_sync(int stream);                                            /* the host has waited for all of the stream's commands */
 void order_begin(int stream, const order_clock &enqueued, const char *name); /* the calling thread runs a command, until order_end() */
@@ -92,7 +94,9 @@ void order_join(const order_clock &from);       /* the running command has waite
 void order_signal_kernel(const uint32_t *word); /* the running kernel writes a value, or reads one, and may find the latest */
 void order_poll_kernel(const uint32_t *word);
 void order_wait(const uint32_t *word, uint32_t value);
-void order_forget(const void *p, size_t size); /* timelines in pinned memory that has a new owner */
+void order_uploaded(const void *from, size_t size); /* the running command has read this pinned memory */
+void order_downloaded(const void *to, size_t size); /* the running command has written it, after all that read it */
+void order_forget(const void *p, size_t size);      /* timelines and uploads in pinned memory that has a new owner, or none */
 /* An access of the running command; s: of p. NULL, or the error: it does not wait for an earlier access. */
 const char *order_touch(order_shade *s, const void *p, size_t size, bool write);
 

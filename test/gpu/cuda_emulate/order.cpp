@@ -1,7 +1,7 @@
 /* Order of the accesses of different streams, by vector clocks: a command is after those of its stream, after what the host had waited for
  * when it enqueued the command, and after what the events and timelines that its stream has waited for include. An access to bytes that
  * another command wrote, or a write of bytes that it read, without such an order is a missing wait, however the threads ran.
- * All host threads count as one, so that a host wait of any of them orders what each of them enqueues later.
+ * Each host thread has a clock of its own, which it passes on with mutexes (threads.cpp). The host's own accesses are not seen; but what an upload has read of pinned memory must still be there when the host has waited for the upload.
  * What a stream does after it was released by an aborted timeline is not checked: the caller drops it. */
 #include <stdio.h>
 
@@ -14,15 +14,22 @@
 enum { CLOCK_BITS = 22, ACTORS = 1 << (32 - CLOCK_BITS), HISTORY = 256 };
 static const uint32_t CLOCK_MASK = (1u << CLOCK_BITS) - 1;
 
+struct upload { /* that has run, from pinned memory */
+    const char *from;
+    size_t size;
+    uint64_t sum;
+    uint32_t time;
+};
 struct actor { /* a stream; one that is destroyed lends its clock to a new one */
     bool in_use = false;
     order_clock now, ended; /* of the running command; of the last that has ended */
     uint32_t aborted = 0; /* its time when an aborted timeline last released it */
     std::vector<const char *> names;
+    std::deque<upload> uploads; /* that the host has not waited for */
 };
 static std::mutex lock; /* guards all below; a stream's own thread reads its clock without it */
 static actor actors[ACTORS];
-static order_clock host;
+static thread_local order_clock host;
 struct signal { /* of a timeline. value: known once its kernel has ended */
     bool is_known;
     uint32_t value;
@@ -43,6 +50,42 @@ static void join(order_clock *to, const order_clock &from) {
     to->aborted |= from.aborted;
 }
 
+static uint64_t sum_of(const char *p, size_t size) {
+    uint64_t sum = size;
+    for (size_t i = 0, n; i < size; i += n) {
+        uint64_t word = 0;
+        n = std::min(sizeof word, size - i);
+        memcpy(&word, p + i, n);
+        sum = (sum ^ word) * 0x9e3779b97f4a7c15ull;
+        sum ^= sum >> 29;
+    }
+    return sum;
+}
+/* Under the lock: the host has waited for what `from` includes. NULL, or an upload of memory that the host has changed too early. */
+static const char *host_waited(const order_clock &from) {
+    static char text[200];
+    const char *wrong = NULL;
+    join(&host, from);
+    host.aborted = false;
+    for (size_t i = 1; i < host.at.size(); i++)
+        for (std::deque<upload> &all = actors[i].uploads; !all.empty() && all.front().time <= host.at[i]; all.pop_front()) {
+            const upload &u = all.front();
+            if (sum_of(u.from, u.size) == u.sum) continue;
+            snprintf(text, sizeof text, "a missing wait: the host wrote to %p, %zu bytes, after an upload of stream %zu that it had not waited for, or that did not wait for it",
+                     (const void *)u.from, u.size, i);
+            wrong = text;
+        }
+    return wrong;
+}
+static void report(const char *wrong) {
+    if (wrong) host_fault(wrong);
+}
+void order_uploaded(const void *from, size_t size) {
+    if (!epoch) return;
+    std::lock_guard<std::mutex> hold(lock);
+    mine->uploads.push_back({(const char *)from, size, sum_of((const char *)from, size), epoch & CLOCK_MASK});
+}
+
 int order_open() {
     std::lock_guard<std::mutex> hold(lock);
     for (int i = 1; i < ACTORS; i++) {
@@ -58,19 +101,20 @@ void order_close(int stream) {
     std::lock_guard<std::mutex> hold(lock);
     actors[stream].in_use = false;
 }
-order_clock order_host() {
-    std::lock_guard<std::mutex> hold(lock);
-    return host;
-}
+const order_clock &order_host() { return host; }
+void order_host_pass(const order_clock &from) { join(&host, from); }
+void order_merge(order_clock *to, const order_clock &from) { join(to, from); }
 void order_host_join(const order_clock &from) {
-    std::lock_guard<std::mutex> hold(lock);
-    join(&host, from);
-    host.aborted = false;
+    std::unique_lock<std::mutex> hold(lock);
+    const char *wrong = host_waited(from);
+    hold.unlock();
+    report(wrong);
 }
 void order_host_sync(int stream) {
-    std::lock_guard<std::mutex> hold(lock);
-    join(&host, actors[stream].ended);
-    host.aborted = false;
+    std::unique_lock<std::mutex> hold(lock);
+    const char *wrong = host_waited(order_clock(actors[stream].ended));
+    hold.unlock();
+    report(wrong);
 }
 
 void order_begin(int stream, const order_clock &enqueued, const char *name) {
@@ -153,18 +197,31 @@ void order_poll_kernel(const uint32_t *word) {
 /* gpu/timeline.c: the host signals a value, or has seen one. */
 extern "C" void cuda_emulate_timeline(const void *at, uint32_t value, int signals) {
     const uint32_t *word = (const uint32_t *)at;
-    std::lock_guard<std::mutex> hold(lock);
+    const char *wrong = NULL;
+    std::unique_lock<std::mutex> hold(lock);
     if (signals) {
         std::deque<signal> &all = words[word];
         all.push_back({true, value, host});
         if (all.size() > HISTORY) all.pop_front();
     } else if (const signal *s = signal_of(word, value)) {
-        join(&host, s->at);
-        host.aborted = false;
+        wrong = host_waited(s->at);
     }
+    hold.unlock();
+    report(wrong);
+}
+static void forget_uploads(const void *p, size_t size) { /* under the lock */
+    for (actor &a : actors)
+        a.uploads.erase(std::remove_if(a.uploads.begin(), a.uploads.end(),
+                                       [=](const upload &u) { return u.from < (const char *)p + size && u.from + u.size > (const char *)p; }),
+                        a.uploads.end());
+}
+void order_downloaded(const void *to, size_t size) {
+    std::lock_guard<std::mutex> hold(lock);
+    forget_uploads(to, size);
 }
 void order_forget(const void *p, size_t size) {
     std::lock_guard<std::mutex> hold(lock);
+    forget_uploads(p, size);
     words.erase(words.lower_bound((const uint32_t *)p), words.lower_bound((const uint32_t *)((const char *)p + size)));
 }
 

@@ -133,12 +133,18 @@ static void check_rules(float *y, bool strict) {
         loaded<<<1, 1, 0, s[8]>>>(y);
         cudaStreamSynchronize(s[8]);
     });
+    check_waits("the last command that a stream may hold", false, s[0], [&] {
+        for (int i = 0; i < 1023; i++) cudaMemsetAsync(large, 0, 4, s[0]);
+    });
+    check_waits("one command more", strict, s[0], [&] {
+        for (int i = 0; i < 1025; i++) cudaMemsetAsync(large, 0, 4, s[0]);
+    });
     check_waits("a free", true, s[0], [&] { cudaFree(large); });
     cudaFree(small);
     for (cudaStream_t one : s) cudaStreamDestroy(one);
 }
 
-/* order.cpp: what a command of one stream needs to come after a command of another. */
+/* order.cpp: the waits that order a command of one stream after a command of another. */
 static __global__ void signal_word(volatile unsigned *word, unsigned value) { word[0] = value; }
 static void check_order(float *y) {
     typedef int (*wait_value)(cudaStream_t, unsigned long long, unsigned, unsigned);
@@ -182,6 +188,13 @@ static void check_order(float *y) {
     cudaMemcpyAsync(pinned + 8, y, 16, cudaMemcpyDeviceToHost, a);
     cudaMemcpyAsync(z, pinned + 8, 16, cudaMemcpyHostToDevice, b);
     check("through pinned memory", missing);
+    for (int late = 0; late < 2; late++) { /* the host writes what an upload reads */
+        cudaMemcpyAsync(z, pinned + 24, 16, cudaMemcpyHostToDevice, a);
+        if (late) cudaStreamSynchronize(a);
+        else usleep(100000);
+        pinned[24]++;
+        check(late ? "after an upload" : "while it may be under way", late ? NULL : missing);
+    }
     for (unsigned value = 1; value < 4; value += 2) { /* the second time b waits for the signal before the write */
         signal_word<<<1, 1, 0, a>>>(pinned, value);
         loaded<<<1, 1, 0, a>>>(y);
