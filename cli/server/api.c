@@ -67,6 +67,8 @@ void api_put_answer_text(struct buf *b, const struct api_choice *c) {
     buf_free(&text);
 }
 
+void api_put_event(struct buf *b, const char *name) { buf_fmt(b, "event: %s\ndata: {\"type\": \"%s\"", name, name); }
+
 bool api_is_cut(const struct turn *t) { return t->reason == DONE_LENGTH || t->reason == DONE_CONTEXT; }
 
 int api_status(const struct error *e, const char **code) {

@@ -41,6 +41,7 @@ struct api_request {
 
 struct api_answer { /* the common part of all objects of one reply, and the state of its stream */
     const struct api_request *request;
+    const struct api_protocol *protocol;
     const struct tokenizer *tokenizer;
     char id[API_ID_SIZE];
     const char *code; /* the id without its prefix */
@@ -76,7 +77,7 @@ struct api_protocol {
     void (*whole)(struct buf *b, struct api_answer *a, const struct api_choice *c, int n);
     void (*error)(struct buf *b, int status, const char *code, const char *text); /* the body of a reply with that status */
 };
-extern const struct api_protocol openai_chat, openai_text;
+extern const struct api_protocol openai_chat, openai_text, anthropic_messages;
 
 /* Sets r to a request without members and parses its JSON text. */
 int api_parse_root(struct api_request *r, const char *body, size_t n, struct json *root, struct error *e);
@@ -89,6 +90,8 @@ void api_override_sampling(const struct api_request *r, int choice, struct sampl
 int api_parse_tools(const struct api_request *r, const struct turn *t, struct tool_calls *out);
 /* Appends the answer's text: the text proper, and tool calls that could not be parsed. */
 void api_put_answer_text(struct buf *b, const struct api_choice *c);
+/* Appends the head of a server-sent event whose data is an object with the event's name as its type: event: NAME, data: {"type": "NAME". Its end is "}\n\n". */
+void api_put_event(struct buf *b, const char *name);
 bool api_is_cut(const struct turn *t); /* the answer ended at a limit of tokens */
 /* Returns the HTTP status of an error; *code is the protocol's code or NULL. */
 int api_status(const struct error *e, const char **code);

@@ -140,13 +140,16 @@ static enum MHD_Result on_stop(struct http_request *x) {
     return send_reply(x, 200, &b);
 }
 
-static enum MHD_Result on_tokens(struct http_request *x) {
+/* Counts the tokens of a request's prompt. */
+static enum MHD_Result reply_tokens(struct http_request *x, const char *name) {
     struct buf b = {0};
     struct error e;
     if (serve_make_prompt(x, &e)) return send_error(x, &e);
-    buf_fmt(&b, "{\"tokens\": %zu}\n", x->prompt.ids.n);
+    buf_fmt(&b, "{\"%s\": %zu}\n", name, x->prompt.ids.n);
     return send_reply(x, 200, &b);
 }
+static enum MHD_Result on_tokens(struct http_request *x) { return reply_tokens(x, "tokens"); }
+static enum MHD_Result on_count_tokens(struct http_request *x) { return reply_tokens(x, "input_tokens"); }
 
 static enum MHD_Result on_health(struct http_request *x) {
     struct buf b = {0};
@@ -182,6 +185,8 @@ static const struct route {
     bool local_only;                     /* not over --listen */
 } routes[] = {{"/v1/chat/completions", "POST", on_answer, &openai_chat},
               {"/v1/completions", "POST", on_answer, &openai_text},
+              {"/v1/messages", "POST", on_answer, &anthropic_messages},
+              {"/v1/messages/count_tokens", "POST", on_count_tokens, &anthropic_messages},
               {"/v1/models", "GET", on_models, &openai_chat},
               {"/v1/models/", "GET", on_model, &openai_chat},
               {"/hearth/status", "GET", on_status, &openai_chat},

@@ -155,6 +155,7 @@ int serve_enqueue(struct http_request *x, struct error *e) {
     if (!rc) rc = make_id(x, e);
     if (rc) return rc;
     x->answer.request = &x->request;
+    x->answer.protocol = x->protocol;
     x->answer.tokenizer = a->tokenizer;
     x->answer.created = (long long)time(NULL);
     x->answer.model = a->info->name;

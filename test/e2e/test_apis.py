@@ -1,0 +1,124 @@
+"""The protocols of --serve apart from OpenAI's chat completions, over plain HTTP and with the vendors' own clients. Runs on the fake engine."""
+import importlib.util
+import json
+import unittest
+
+import driver
+from server import Case
+
+CITY = {"type": "object", "properties": {"city": {"type": "string"}}}
+
+
+def needs(package):
+    return unittest.skipUnless(importlib.util.find_spec(package), f"the Python package {package} is not installed")
+
+
+def events(data):
+    """Returns the events of a stream as (name, object)."""
+    out = []
+    for event in data.decode().strip().split("\n\n"):
+        lines = [line for line in event.split("\n") if not line.startswith(":")]
+        if lines:
+            out.append((lines[0].removeprefix("event: "), json.loads(lines[1].removeprefix("data: "))))
+    return out
+
+
+class Api(Case):
+    def setUp(self):
+        super().setUp()
+        self.s = self.serve()
+
+    def post(self, path, body, status=200):
+        got, headers, data = self.s.request("POST", path, body)
+        self.assertEqual(got, status, data)
+        return data if isinstance(body, dict) and body.get("stream") and status == 200 else json.loads(data)
+
+
+class Anthropic(Api):
+    TOOLS = [{"name": n, "description": "d", "input_schema": CITY} for n in ("weather", "time")]
+
+    def ask(self, text, status=200, path="/v1/messages", **more):
+        return self.post(path, {"model": "claude", "max_tokens": 1000, "messages": [{"role": "user", "content": text}], **more}, status)
+
+    def test_whole(self):
+        j = self.ask("think", top_k=5, temperature=0.5, metadata={"user_id": "u"})
+        self.assertEqual({k: j[k] for k in ("type", "role", "model", "stop_reason", "stop_sequence")}, {"type": "message", "role": "assistant", "model": "fake", "stop_reason": "end_turn", "stop_sequence": None})
+        self.assertEqual(j["content"], [{"type": "thinking", "thinking": "reasoning here", "signature": ""}, {"type": "text", "text": "the answer"}])
+        self.assertEqual((j["usage"]["input_tokens"], j["usage"]["output_tokens"]), (len("1user2think1assistant2"), 28))
+        self.assertRegex(j["id"], "^msg_[0-9a-f]{24}$")
+        self.assertEqual(self.ask("long", max_tokens=5)["stop_reason"], "max_tokens")
+        j = self.ask("long", stop_sequences=["zzz", "word3"])
+        self.assertEqual((j["stop_reason"], j["stop_sequence"], j["content"][0]["text"]), ("stop_sequence", "word3", "word0 word1 word2 "))
+        self.assertEqual(self.ask("hello", path="/v1/messages/count_tokens"), {"input_tokens": len("1user2hello1assistant2")})
+
+    def test_stream(self):
+        got = events(self.ask("think", stream=True))
+        self.assertTrue(all(name == e["type"] for name, e in got))
+        shape = [(e["type"], e.get("index")) for _, e in got if e["type"] != "content_block_delta"]
+        self.assertEqual(shape, [("message_start", None), ("content_block_start", 0), ("content_block_stop", 0), ("content_block_start", 1), ("content_block_stop", 1), ("message_delta", None), ("message_stop", None)])
+        deltas = [e["delta"] for _, e in got if e["type"] == "content_block_delta"]
+        self.assertEqual(("".join(d.get("thinking", "") for d in deltas), "".join(d.get("text", "") for d in deltas)), ("reasoning here", "the answer"))
+        self.assertEqual((got[0][1]["message"]["content"], got[0][1]["message"]["usage"]["input_tokens"]), ([], len("1user2think1assistant2")))
+        self.assertEqual((got[-2][1]["delta"]["stop_reason"], got[-2][1]["usage"]["output_tokens"]), ("end_turn", 28))
+        self.assertEqual(events(self.ask("fail", stream=True))[-1][1]["error"], {"type": "api_error", "message": "layer 3: non-finite logits"})
+
+    def test_tools(self):
+        j = self.ask("call", tools=self.TOOLS)
+        self.assertEqual([b["type"] for b in j["content"]], ["thinking", "text", "tool_use", "tool_use"])
+        self.assertEqual((j["stop_reason"], [(b["name"], b["input"]) for b in j["content"][2:]]), ("tool_use", [("weather", {"city": "Bern \U0001f600"}), ("time", {})]))
+        self.assertEqual(len(self.ask("call", tools=self.TOOLS, tool_choice={"type": "auto", "disable_parallel_tool_use": True})["content"]), 3)
+        got = events(self.ask("call", tools=self.TOOLS, stream=True))
+        self.assertEqual([e["content_block"]["name"] for _, e in got if e.get("content_block", {}).get("type") == "tool_use"], ["weather", "time"])
+        self.assertEqual([json.loads(e["delta"]["partial_json"]) for _, e in got if e.get("delta", {}).get("type") == "input_json_delta"], [{"city": "Bern \U0001f600"}, {}])
+        self.assertEqual("".join(b.get("text", "") for b in self.ask("nonsense", tools=self.TOOLS)["content"]), '<tool_call>{"name": 5}</tool_call>')
+        back = [{"role": "user", "content": "call"}, {"role": "assistant", "content": j["content"]},
+                {"role": "user", "content": [{"type": "tool_result", "tool_use_id": j["content"][2]["id"], "content": "sunny"}, {"type": "tool_result", "tool_use_id": j["content"][3]["id"], "content": [{"type": "text", "text": "noon"}]},
+                                             {"type": "text", "text": "prompt x"}]}]
+        said = self.post("/v1/messages", {"messages": back, "tools": self.TOOLS, "max_tokens": 500, "system": [{"type": "text", "text": "S", "cache_control": {"type": "ephemeral"}}]})["content"][0]["text"]
+        self.assertEqual(said, "[system]S[user]call[assistant]Let me see.[tool]sunny[tool]noon[user]prompt x[assistant]")
+        said = self.post("/v1/messages", {"messages": [{"role": "user", "content": "prompt"}, {"role": "assistant", "content": "[user]"}], "max_tokens": 50})["content"][0]["text"]
+        self.assertEqual(said, "prompt[assistant][user]")  # an answer that has begun goes on
+
+    def test_refused(self):
+        image = [{"type": "image", "source": {"type": "base64", "data": ""}}]
+        for more, word in (({"messages": []}, "messages:"), ({"messages": [{"role": "system", "content": "x"}]}, "messages[0].role"), ({"messages": [{"role": "user"}]}, "messages[0].content"),
+                           ({"messages": [{"role": "user", "content": image}]}, "messages[0].content[0]: image is not supported"), ({"messages": [{"role": "user", "content": [{"type": "tool_result"}]}]}, "messages[0].content[0].tool_use_id: missing"),
+                           ({"messages": [{"role": "user", "content": [{"type": "tool_result", "tool_use_id": "a", "content": image}]}]}, "messages[0].content[0].content[0]: image"),
+                           ({"messages": [{"role": "user", "content": [3]}]}, "messages[0].content[0]"), ({"max_tokens": 0}, "max_tokens"), ({"system": 3}, "system:"), ({"thinking": {"type": "maybe"}}, "thinking.type"),
+                           ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "tools[0].type"), ({"tools": [{}]}, "tools[0].name"), ({"tool_choice": {"type": "tool"}}, "tool_choice.type"), ({"tool_choice": {"type": "any"}}, "there are no tools"),
+                           ({"tool_choice": {"type": "any"}, "tools": self.TOOLS}, "cannot be required"), ({"mcp_servers": [{"url": "x"}]}, "mcp_servers is not supported"), ({"stop_sequences": [3]}, "stop_sequences"),
+                           ({"output_config": {"format": {"type": "json_schema", "schema": {"not": {}}}}}, "output_config.format.schema: #/not")):
+            j = self.ask("x", status=400, **more)
+            self.assertEqual((j["type"], j["error"]["type"]), ("error", "invalid_request_error"))
+            self.assertIn(word, j["error"]["message"])
+        self.assertEqual(self.post("/v1/messages", "{", 400)["type"], "error")
+        self.assertEqual(self.ask("fail", status=500)["error"]["type"], "api_error")
+        self.assertEqual(json.loads(self.s.request("GET", "/v1/messages")[2])["error"]["type"], "invalid_request_error")
+        self.ask("x", service_tier="auto", thinking={"type": "enabled", "budget_tokens": 1024}, unknown_member=5, output_config={"effort": "low"})
+
+    @needs("anthropic")
+    def test_client(self):
+        import anthropic
+        self.s.end()
+        s = self.s = self.serve("--listen", "127.0.0.1:0")
+        client = anthropic.Anthropic(base_url=s.url.removesuffix("/v1"), api_key=s.key, timeout=driver.PATIENCE, max_retries=0)
+        ask = lambda text, **more: {"model": "claude", "max_tokens": 1000, "messages": [{"role": "user", "content": text}], **more}
+        m = client.messages.create(**ask("think", system="S"))
+        self.assertEqual([(b.type, getattr(b, b.type)) for b in m.content], [("thinking", "reasoning here"), ("text", "the answer")])
+        with client.messages.stream(**ask("call", tools=self.TOOLS)) as stream:
+            text, final = "".join(stream.text_stream), stream.get_final_message()
+        self.assertEqual((text, final.stop_reason, [(b.name, b.input) for b in final.content if b.type == "tool_use"]), ("Let me see.", "tool_use", [("weather", {"city": "Bern \U0001f600"}), ("time", {})]))
+        back = ask("call")["messages"] + [{"role": "assistant", "content": final.content}, {"role": "user", "content": [{"type": "tool_result", "tool_use_id": b.id, "content": "sunny"} for b in final.content if b.type == "tool_use"] + [{"type": "text", "text": "prompt"}]}]
+        self.assertEqual(client.messages.create(model="claude", max_tokens=500, messages=back, tools=self.TOOLS).content[0].text.count("[tool]sunny"), 2)
+        self.assertEqual(client.messages.count_tokens(model="claude", messages=ask("hello")["messages"]).input_tokens, len("1user2hello1assistant2"))
+        for wrong, kind in ((ask("x", stop_sequences=["x"] * 17), anthropic.BadRequestError), (ask("fail"), anthropic.InternalServerError)):
+            with self.assertRaises(kind):
+                client.messages.create(**wrong)
+        with self.assertRaises(anthropic.APIError), client.messages.stream(**ask("fail")) as stream:
+            stream.get_final_message()
+        with self.assertRaises(anthropic.AuthenticationError):
+            anthropic.Anthropic(base_url=s.url.removesuffix("/v1"), api_key="other", max_retries=0).messages.create(**ask("x"))
+
+
+if __name__ == "__main__":
+    driver.unittest.main()
