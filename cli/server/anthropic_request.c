@@ -134,6 +134,7 @@ static int add_message(struct api_messages *m, const struct json *from, uint32_t
     if (!assistant && !json_is(role, "user")) return error_set(e, ERR_USAGE, "messages[%u].role: must be user or assistant", i);
     if (content && content->type == JSON_STRING) return api_messages_add(m, assistant ? "assistant" : "user", content, e);
     if (!content || content->type != JSON_ARRAY) return error_set(e, ERR_USAGE, "%s: must be text or an array of blocks", where);
+    if (!assistant && !content->n) return error_set(e, ERR_USAGE, "%s: must not be empty", where);
     TRY(check_blocks(content, where, assistant, e));
     return assistant ? add_assistant(m, content, e) : add_user(m, content, where, e);
 }

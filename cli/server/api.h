@@ -75,9 +75,10 @@ struct api_protocol {
     void (*end)(struct buf *b, struct api_answer *a, const struct api_choice *c, int n);
     void (*fail)(struct buf *b, struct api_answer *a, int status, const char *code, const char *text);
     void (*whole)(struct buf *b, struct api_answer *a, const struct api_choice *c, int n);
+    void (*loaded)(struct buf *b, struct api_answer *a);                          /* the reply to a request with load_only; NULL: the protocol has none */
     void (*error)(struct buf *b, int status, const char *code, const char *text); /* the body of a reply with that status */
 };
-extern const struct api_protocol openai_chat, openai_text, anthropic_messages;
+extern const struct api_protocol openai_chat, openai_text, anthropic_messages, ollama_chat, ollama_generate;
 
 /* Sets r to a request without members and parses its JSON text. */
 int api_parse_root(struct api_request *r, const char *body, size_t n, struct json *root, struct error *e);

@@ -81,7 +81,7 @@ class Anthropic(Api):
 
     def test_refused(self):
         image = [{"type": "image", "source": {"type": "base64", "data": ""}}]
-        for more, word in (({"messages": []}, "messages:"), ({"messages": [{"role": "system", "content": "x"}]}, "messages[0].role"), ({"messages": [{"role": "user"}]}, "messages[0].content"),
+        for more, word in (({"messages": []}, "messages:"), ({"messages": [{"role": "system", "content": "x"}]}, "messages[0].role"), ({"messages": [{"role": "user"}]}, "messages[0].content"), ({"messages": [{"role": "user", "content": []}]}, "messages[0].content: must not be empty"),
                            ({"messages": [{"role": "user", "content": image}]}, "messages[0].content[0]: image is not supported"), ({"messages": [{"role": "user", "content": [{"type": "tool_result"}]}]}, "messages[0].content[0].tool_use_id: missing"),
                            ({"messages": [{"role": "user", "content": [{"type": "tool_result", "tool_use_id": "a", "content": image}]}]}, "messages[0].content[0].content[0]: image"),
                            ({"messages": [{"role": "user", "content": [3]}]}, "messages[0].content[0]"), ({"max_tokens": 0}, "max_tokens"), ({"system": 3}, "system:"), ({"thinking": {"type": "maybe"}}, "thinking.type"),
@@ -118,6 +118,90 @@ class Anthropic(Api):
             stream.get_final_message()
         with self.assertRaises(anthropic.AuthenticationError):
             anthropic.Anthropic(base_url=s.url.removesuffix("/v1"), api_key="other", max_retries=0).messages.create(**ask("x"))
+
+
+
+class Ollama(Api):
+    TOOLS = [{"type": "function", "function": {"name": n, "description": "d", "parameters": CITY}} for n in ("weather", "time")]
+
+    def chat(self, text, status=200, **more):
+        return self.post("/api/chat", {"model": "fake", "stream": False, "messages": [{"role": "user", "content": text}], **more}, status)
+
+    def lines(self, path, **body):
+        got, headers, data = self.s.request("POST", path, {"model": "fake", **body})
+        self.assertEqual((got, headers["Content-Type"]), (200, "application/x-ndjson"))
+        return [json.loads(line) for line in data.decode().splitlines()]
+
+    def test_whole(self):
+        j = self.chat("think", keep_alive="5m")
+        self.assertEqual((j["model"], j["message"], j["done"], j["done_reason"]), ("fake", {"role": "assistant", "content": "the answer", "thinking": "reasoning here"}, True, "stop"))
+        self.assertEqual((j["prompt_eval_count"], j["eval_count"]), (len("1user2think1assistant2"), 28))
+        self.assertRegex(j["created_at"], r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z$")
+        options = {"temperature": 0.25, "top_p": 0.5, "top_k": 7, "min_p": 0.125, "repeat_penalty": 1.5, "seed": 42, "num_predict": 300, "presence_penalty": 0.5, "num_ctx": 8192, "mirostat": 0}
+        self.assertEqual(self.chat("sampling", options=options)["message"]["content"], "temp 0.25 top-p 0.5 top-k 7 min-p 0.125 repeat-penalty 1.5 seed 42 max 300 presence-penalty 0.5")
+        j = self.chat("long", options={"stop": ["word3"], "num_predict": -1})
+        self.assertEqual((j["message"]["content"], self.chat("long", options={"num_predict": 5})["done_reason"]), ("word0 word1 word2 ", "length"))
+        generate = lambda **body: self.post("/api/generate", {"model": "fake:latest", "stream": False, **body})
+        self.assertEqual(generate(prompt="prompt x", system="S")["response"], "[system]S[user]prompt x[assistant]")
+        self.assertEqual(generate(prompt="hello", raw=True)["prompt_eval_count"], 5)
+        self.assertEqual((generate()["done_reason"], self.post("/api/chat", {"messages": []})["done_reason"]), ("load", "load"))
+        self.assertEqual([t["token"] for t in self.chat("hi", logprobs=True, top_logprobs=1, options={"num_predict": 3})["logprobs"]], list("You"))
+
+    def test_stream(self):
+        got = self.lines("/api/chat", messages=[{"role": "user", "content": "think"}])
+        self.assertEqual([line["done"] for line in got], [False] * (len(got) - 1) + [True])
+        self.assertEqual(("".join(line["message"].get("thinking", "") for line in got), "".join(line["message"]["content"] for line in got)), ("reasoning here", "the answer"))
+        self.assertEqual((got[-1]["done_reason"], got[-1]["eval_count"]), ("stop", 28))
+        self.assertEqual("".join(line["response"] for line in self.lines("/api/generate", prompt="think")), "the answer")
+        self.assertEqual(self.lines("/api/chat", messages=[{"role": "user", "content": "fail"}])[-1], {"error": "layer 3: non-finite logits"})
+        self.assertTrue(self.lines("/api/generate", prompt="layers")[-1]["done"])  # progress is no line of the stream
+
+    def test_tools(self):
+        j = self.chat("call", tools=self.TOOLS)
+        self.assertEqual([(c["function"]["name"], c["function"]["arguments"]) for c in j["message"]["tool_calls"]], [("weather", {"city": "Bern \U0001f600"}), ("time", {})])
+        got = self.lines("/api/chat", messages=[{"role": "user", "content": "call"}], tools=self.TOOLS)
+        self.assertEqual(got[-2]["message"]["tool_calls"], j["message"]["tool_calls"])
+        back = [{"role": "user", "content": "call"}, j["message"], {"role": "tool", "tool_name": "weather", "content": "sunny"}, {"role": "user", "content": "prompt"}]
+        self.assertIn("[tool]sunny", self.post("/api/chat", {"messages": back, "tools": self.TOOLS, "stream": False})["message"]["content"])
+
+    def test_models(self):
+        get = lambda path: json.loads(self.s.request("GET", path)[2])
+        for path in ("/api/tags", "/api/ps"):
+            self.assertEqual([(m["name"], m["details"]["family"]) for m in get(path)["models"]], [("fake", "fake")])
+        self.assertRegex(get("/api/version")["version"], r"^\d+\.\d+")
+        j = self.post("/api/show", {"model": "fake"})
+        self.assertEqual((j["capabilities"], j["model_info"]["fake.context_length"]), (["completion", "tools"], 65536))
+
+    def test_refused(self):
+        for body, word in (({"messages": 3}, "messages: must be"), ({"messages": [{"role": "bot"}]}, "messages[0].role"), ({"messages": [{"role": "user", "content": [3]}]}, "messages[0].content"),
+                           ({"messages": [{"role": "user", "images": ["x"]}]}, "messages[0].images"), ({"options": 3}, "options: must be"), ({"options": {"temperature": "hot"}}, "options.temperature"), ({"options": {"num_predict": 0}}, "options.num_predict"),
+                           ({"options": {"mirostat": 1}}, "options.mirostat is not supported"), ({"format": "yaml"}, "format:"), ({"format": {"not": {}}}, "format: #/not"), ({"think": 3}, "think:"), ({"tools": [{}]}, "tools[0].function.name"),
+                           ({"prompt": "x"}, "prompt: belongs to /api/generate"), ({"top_logprobs": 2}, "top_logprobs"), ({"messages": [{"role": "assistant", "tool_calls": [{}]}]}, "messages[0].tool_calls[0].function.name"), ("[", "request:")):
+            j = self.post("/api/chat", body if isinstance(body, str) else {"messages": [{"role": "user", "content": "x"}], **body}, 400)
+            self.assertEqual(list(j), ["error"])
+            self.assertIn(word, j["error"])
+        self.assertIn("template is not supported", self.post("/api/generate", {"prompt": "x", "template": "y"}, 400)["error"])
+        self.assertIn("no embedding head", self.post("/api/embed", {"input": "x"}, 400)["error"])
+        self.assertIn("no embedding head", self.post("/v1/embeddings", {"input": "x"}, 400)["error"]["message"])
+        self.assertEqual(self.chat("fail", status=500), {"error": "layer 3: non-finite logits"})
+        self.chat("x", think="low", unknown=3)
+
+    @needs("ollama")
+    def test_client(self):
+        import ollama
+        self.s.end()
+        s = self.s = self.serve("--listen", "127.0.0.1:0")
+        client = ollama.Client(host=s.url.removesuffix("/v1"), headers={"Authorization": "Bearer " + s.key}, timeout=driver.PATIENCE)
+        ask = lambda text, **more: client.chat(model="fake", messages=[{"role": "user", "content": text}], **more)
+        self.assertEqual([m.model for m in client.list().models], ["fake"])
+        self.assertIn("tools", client.show("fake").capabilities)
+        m = ask("think", think=True).message
+        self.assertEqual((m.thinking, m.content), ("reasoning here", "the answer"))
+        self.assertEqual("".join(p.message.content for p in ask("think", stream=True)), "the answer")
+        self.assertEqual([(c.function.name, c.function.arguments) for c in ask("call", tools=self.TOOLS).message.tool_calls], [("weather", {"city": "Bern \U0001f600"}), ("time", {})])
+        self.assertEqual(client.generate(model="fake", prompt="prompt x", system="S", options={"seed": 4}).response, "[system]S[user]prompt x[assistant]")
+        with self.assertRaises(ollama.ResponseError):
+            ask("fail")
 
 
 if __name__ == "__main__":
