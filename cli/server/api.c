@@ -29,7 +29,6 @@ void api_free(struct api_request *r) {
 
 void api_answer_free(struct api_answer *a) {
     buf_free(&a->text);
-    buf_free(&a->thinking);
     buf_free(&a->items);
     *a = (struct api_answer){0};
 }

@@ -47,12 +47,12 @@ struct api_answer { /* the common part of all objects of one reply, and the stat
     const char *code; /* the id without its prefix */
     long long created;
     const char *model;
-    int n_prompt;              /* tokens */
-    int n_blocks, n_events;    /* in a stream: blocks begun; events sent */
-    bool block_open;           /* the last block is open */
-    enum output_kind block;    /* its kind */
-    struct buf text, thinking; /* in a stream: text of the open block, where the protocol repeats it */
-    struct buf items;          /* in a stream: finished items, where the protocol repeats them */
+    int n_prompt;           /* tokens */
+    int n_blocks, n_events; /* in a stream: blocks begun; events sent */
+    bool block_open;        /* the last block is open */
+    enum output_kind block; /* its kind */
+    struct buf text;        /* in a stream: text of the open block, where the protocol repeats it */
+    struct buf items;       /* in a stream: finished items, where the protocol repeats them */
 };
 struct api_choice { /* one answer; its turn has ended, except in api_protocol.delta */
     const struct turn *turn;
@@ -78,7 +78,7 @@ struct api_protocol {
     void (*loaded)(struct buf *b, struct api_answer *a);                          /* the reply to a request with load_only; NULL: the protocol has none */
     void (*error)(struct buf *b, int status, const char *code, const char *text); /* the body of a reply with that status */
 };
-extern const struct api_protocol openai_chat, openai_text, anthropic_messages, ollama_chat, ollama_generate;
+extern const struct api_protocol openai_chat, openai_text, openai_responses, anthropic_messages, ollama_chat, ollama_generate;
 
 /* Sets r to a request without members and parses its JSON text. */
 int api_parse_root(struct api_request *r, const char *body, size_t n, struct json *root, struct error *e);

@@ -204,5 +204,66 @@ class Ollama(Api):
             ask("fail")
 
 
+class Responses(Api):
+    TOOLS = [{"type": "function", "name": n, "description": "d", "parameters": CITY} for n in ("weather", "time")]
+
+    def ask(self, text, status=200, **more):
+        return self.post("/v1/responses", {"model": "fake", "input": text, **more}, status)
+
+    def test_whole(self):
+        j = self.ask("think", temperature=0.5, metadata={"a": "b"}, store=False, include=[])
+        self.assertEqual((j["object"], j["status"], [o["type"] for o in j["output"]]), ("response", "completed", ["reasoning", "message"]))
+        self.assertEqual((j["output"][0]["content"][0]["text"], j["output"][1]["content"][0]["text"]), ("reasoning here", "the answer"))
+        self.assertEqual((j["usage"]["input_tokens"], j["usage"]["output_tokens"], j["usage"]["output_tokens_details"]["reasoning_tokens"]), (len("1user2think1assistant2"), 28, 15))
+        j = self.ask("long", max_output_tokens=5)
+        self.assertEqual((j["status"], j["incomplete_details"]), ("incomplete", {"reason": "max_output_tokens"}))
+        said = lambda **more: self.ask(status=200, **more)["output"][0]["content"][0]["text"]
+        self.assertEqual(said(text=[{"role": "developer", "content": "D"}, {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "prompt "}, {"type": "input_text", "text": "x"}]}], instructions="S"),
+                         "[system]S[system]D[user]prompt x[assistant]")
+        calls = [{"type": "function_call", "call_id": f"c{i}", "name": "weather", "arguments": "{}"} for i in range(2)]
+        back = [{"role": "user", "content": "call"}, {"type": "reasoning", "summary": []}, *calls, *({"type": "function_call_output", "call_id": c["call_id"], "output": "sunny"} for c in calls), {"role": "user", "content": "prompt"}]
+        self.assertEqual(said(text=back, tools=self.TOOLS), "[user]call[assistant][tool]sunny[tool]sunny[user]prompt[assistant]")
+
+    def test_stream(self):
+        got = events(self.ask("think", stream=True))
+        self.assertEqual([e["sequence_number"] for _, e in got], list(range(len(got))))
+        self.assertTrue(all(name == e["type"] for name, e in got))
+        kinds = [name for name, _ in got if not name.endswith(".delta")]
+        self.assertEqual(kinds, ["response." + k for k in ("created", "in_progress", "output_item.added", "reasoning_text.done", "output_item.done", "output_item.added", "content_part.added", "output_text.done", "content_part.done",
+                                                           "output_item.done", "completed")])
+        self.assertEqual("".join(e["delta"] for name, e in got if name == "response.output_text.delta"), "the answer")
+        whole = self.ask("think")
+        strip = lambda j: [(o["type"], [p["text"] for p in o.get("content", [])]) for o in j["output"]]
+        self.assertEqual(strip(got[-1][1]["response"]), strip(whole))
+        got = events(self.ask("call", stream=True, tools=self.TOOLS))
+        self.assertEqual([(o["name"], json.loads(o["arguments"])) for o in got[-1][1]["response"]["output"] if o["type"] == "function_call"], [("weather", {"city": "Bern \U0001f600"}), ("time", {})])
+        self.assertEqual(events(self.ask("long", stream=True, max_output_tokens=4))[-1][0], "response.incomplete")
+        self.assertIn("non-finite", events(self.ask("fail", stream=True))[-1][1]["message"])
+
+    def test_refused(self):
+        for more, word in (({"text": ""}, "input:"), ({"text": [3]}, "input[0]"), ({"text": [{"role": "bot", "content": "x"}]}, "input[0].role"), ({"text": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input[0].content[0]: input_image"),
+                           ({"text": [{"type": "web_search_call"}]}, "input[0].type"), ({"text": [{"type": "function_call"}]}, "input[0].name"), ({"text": [{"type": "reasoning"}]}, "input: has no message"), ({"text": [{"type": "function_call_output"}]}, "input[0].output"),
+                           ({"previous_response_id": "resp_1"}, "previous_response_id is not supported"), ({"background": True}, "background"), ({"tools": [{"type": "web_search"}]}, "tools[0].type"), ({"tool_choice": "any"}, "tool_choice"),
+                           ({"max_output_tokens": 0}, "max_output_tokens"), ({"instructions": 3}, "instructions")):
+            self.assertIn(word, self.ask(more.pop("text", "x"), status=400, **more)["error"]["message"])
+        self.assertIn("text.format.schema: #/not", self.post("/v1/responses", {"input": "x", "text": {"format": {"type": "json_schema", "schema": {"not": {}}}}}, 400)["error"]["message"])
+
+    @needs("openai")
+    def test_client(self):
+        import openai
+        self.s.end()
+        s = self.s = self.serve("--listen", "127.0.0.1:0")
+        client = openai.OpenAI(base_url=s.url, api_key=s.key, timeout=driver.PATIENCE, max_retries=0)
+        r = client.responses.create(model="fake", input="think", instructions="S")
+        self.assertEqual((r.output_text, r.usage.output_tokens), ("the answer", 28))
+        with client.responses.stream(model="fake", input="call", tools=self.TOOLS) as stream:
+            kinds = {e.type for e in stream}
+            final = stream.get_final_response()
+        self.assertEqual([o.name for o in final.output if o.type == "function_call"], ["weather", "time"])
+        self.assertTrue({"response.output_text.delta", "response.function_call_arguments.done", "response.completed"} <= kinds, kinds)
+        with self.assertRaises(openai.BadRequestError):
+            client.responses.create(model="fake", input="x", previous_response_id="resp_1")
+
+
 if __name__ == "__main__":
     driver.unittest.main()
