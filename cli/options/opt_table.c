@@ -86,7 +86,8 @@ const struct opt_def opt_table[OPT_COUNT] = {
     [OPT_DELETE] = {"delete", 0, OPT_TEXT, OPT_SELECTS_MODE, SESSION, "NAME", .help = "delete the saved conversation NAME"},
 
     [OPT_NO_ATTACH] = {"no-attach", 0, OPT_FLAG, SETTING, SERVE, .help = "open the model in this process, even if a resident engine is running"},
-    [OPT_SERVE] = {"serve", 0, OPT_FLAG, OPT_SELECTS_MODE | OPT_EVERYDAY, SERVE, .help = "keep the model open and serve chat completions on a socket"},
+    [OPT_SERVE] = {"serve", 0, OPT_FLAG, OPT_SELECTS_MODE | OPT_EVERYDAY, SERVE,
+                   .help = "keep the model open and serve chats on a socket, as OpenAI, Anthropic and Ollama do"},
     [OPT_LISTEN] = {"listen", 0, OPT_TEXT, 0, SERVE, "ADDRESS", .help = "with --serve: also listen on a port, as in 8080 or 127.0.0.1:8080; prints an API key"},
     [OPT_ALLOW_REMOTE] = {"allow-remote", 0, OPT_FLAG, 0, SERVE, .help = "with --listen: allow addresses that other machines reach; needs HEARTH_API_KEY"},
     [OPT_STRICT] = {"strict", 0, OPT_FLAG, SETTING, SERVE, .help = "with --serve: refuse other models' names and unknown members of requests"},

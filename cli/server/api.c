@@ -29,7 +29,6 @@ void api_free(struct api_request *r) {
 
 void api_answer_free(struct api_answer *a) {
     buf_free(&a->text);
-    buf_free(&a->thinking);
     buf_free(&a->items);
     *a = (struct api_answer){0};
 }
@@ -66,6 +65,8 @@ void api_put_answer_text(struct buf *b, const struct api_choice *c) {
     b->failed |= text.failed;
     buf_free(&text);
 }
+
+void api_put_event(struct buf *b, const char *name) { buf_fmt(b, "event: %s\ndata: {\"type\": \"%s\"", name, name); }
 
 bool api_is_cut(const struct turn *t) { return t->reason == DONE_LENGTH || t->reason == DONE_CONTEXT; }
 

@@ -41,17 +41,18 @@ struct api_request {
 
 struct api_answer { /* the common part of all objects of one reply, and the state of its stream */
     const struct api_request *request;
+    const struct api_protocol *protocol;
     const struct tokenizer *tokenizer;
     char id[API_ID_SIZE];
     const char *code; /* the id without its prefix */
     long long created;
     const char *model;
-    int n_prompt;              /* tokens */
-    int n_blocks, n_events;    /* in a stream: blocks begun; events sent */
-    bool block_open;           /* the last block is open */
-    enum output_kind block;    /* its kind */
-    struct buf text, thinking; /* in a stream: text of the open block, where the protocol repeats it */
-    struct buf items;          /* in a stream: finished items, where the protocol repeats them */
+    int n_prompt;           /* tokens */
+    int n_blocks, n_events; /* in a stream: blocks begun; events sent */
+    bool block_open;        /* the last block is open */
+    enum output_kind block; /* its kind */
+    struct buf text;        /* in a stream: text of the open block, where the protocol repeats it */
+    struct buf items;       /* in a stream: finished items, where the protocol repeats them */
 };
 struct api_choice { /* one answer; its turn has ended, except in api_protocol.delta */
     const struct turn *turn;
@@ -74,9 +75,10 @@ struct api_protocol {
     void (*end)(struct buf *b, struct api_answer *a, const struct api_choice *c, int n);
     void (*fail)(struct buf *b, struct api_answer *a, int status, const char *code, const char *text);
     void (*whole)(struct buf *b, struct api_answer *a, const struct api_choice *c, int n);
+    void (*loaded)(struct buf *b, struct api_answer *a);                          /* the reply to a request with load_only; NULL: the protocol has none */
     void (*error)(struct buf *b, int status, const char *code, const char *text); /* the body of a reply with that status */
 };
-extern const struct api_protocol openai_chat, openai_text;
+extern const struct api_protocol openai_chat, openai_text, openai_responses, anthropic_messages, ollama_chat, ollama_generate;
 
 /* Sets r to a request without members and parses its JSON text. */
 int api_parse_root(struct api_request *r, const char *body, size_t n, struct json *root, struct error *e);
@@ -89,6 +91,8 @@ void api_override_sampling(const struct api_request *r, int choice, struct sampl
 int api_parse_tools(const struct api_request *r, const struct turn *t, struct tool_calls *out);
 /* Appends the answer's text: the text proper, and tool calls that could not be parsed. */
 void api_put_answer_text(struct buf *b, const struct api_choice *c);
+/* Appends the head of a server-sent event whose data is an object with the event's name as its type: event: NAME, data: {"type": "NAME". Its end is "}\n\n". */
+void api_put_event(struct buf *b, const char *name);
 bool api_is_cut(const struct turn *t); /* the answer ended at a limit of tokens */
 /* Returns the HTTP status of an error; *code is the protocol's code or NULL. */
 int api_status(const struct error *e, const char **code);

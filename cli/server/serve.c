@@ -9,6 +9,7 @@
 #include <string.h>
 #include <sys/random.h>
 #include <sys/socket.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "cli/open.h"
@@ -183,6 +184,7 @@ static int start_server(struct server *s, struct error *e) {
     if (!rc) rc = resident_listen(&s->fd, s->path, e);
     if (rc) return rc;
     s->started_s = s->last_activity_s = clock_now();
+    s->opened_at = (long long)time(NULL);
     buf_fmt(&line, "serving %s on %s\n", a->info->name, s->path);
     if (s->port_fd >= 0) buf_fmt(&line, "base URL %s\nkey %s\n", s->url, s->has_fixed_key ? "from HEARTH_API_KEY" : s->key);
     rc = line.failed ? error_set(e, ERR_MEMORY, "no memory") : out_write(line.data, line.len) ? out_check(e) : 0; /* fail: no reader gets the URL or the key */

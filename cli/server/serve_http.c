@@ -7,6 +7,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "cli/server/ollama.h"
 #include "cli/server/server.h"
 #include "cli/terminal/out.h"
 #include "engine/base/clock.h"
@@ -88,11 +89,18 @@ static enum MHD_Result start_stream(struct http_request *x) {
 
 /* --- routes ---------------------------------------------------------------------------------------------------------- */
 
+static enum MHD_Result send_loaded(struct http_request *x) {
+    struct buf b = {0};
+    x->protocol->loaded(&b, &x->answer);
+    return send_reply(x, 200, &b);
+}
+
 static enum MHD_Result on_answer(struct http_request *x) {
     struct error e;
     if (x->state == HTTP_REQUEST_READING) {
         if (x->server->stopping) e = (struct error){.code = ERR_MEMORY, .text = "the server is shutting down"};
         else if (!serve_enqueue(x, &e)) {
+            if (x->request.load_only) return send_loaded(x);
             if (x->request.stream) return start_stream(x);
             suspend_until_woken(x);
             return MHD_YES;
@@ -140,12 +148,35 @@ static enum MHD_Result on_stop(struct http_request *x) {
     return send_reply(x, 200, &b);
 }
 
-static enum MHD_Result on_tokens(struct http_request *x) {
+/* Counts the tokens of a request's prompt. */
+static enum MHD_Result reply_tokens(struct http_request *x, const char *name) {
     struct buf b = {0};
     struct error e;
     if (serve_make_prompt(x, &e)) return send_error(x, &e);
-    buf_fmt(&b, "{\"tokens\": %zu}\n", x->prompt.ids.n);
+    buf_fmt(&b, "{\"%s\": %zu}\n", name, x->prompt.ids.n);
     return send_reply(x, 200, &b);
+}
+static enum MHD_Result on_tokens(struct http_request *x) { return reply_tokens(x, "tokens"); }
+static enum MHD_Result on_count_tokens(struct http_request *x) { return reply_tokens(x, "input_tokens"); }
+
+static enum MHD_Result on_ollama_models(struct http_request *x) {
+    struct buf b = {0};
+    ollama_put_models(x->server->app, x->server->opened_at, &b);
+    return send_reply(x, 200, &b);
+}
+static enum MHD_Result on_ollama_show(struct http_request *x) {
+    struct buf b = {0};
+    ollama_put_details(x->server->app, &b);
+    return send_reply(x, 200, &b);
+}
+static enum MHD_Result on_ollama_version(struct http_request *x) {
+    struct buf b = {0};
+    buf_str(&b, "{\"version\": \"" HEARTH_VERSION "\"}\n");
+    return send_reply(x, 200, &b);
+}
+static enum MHD_Result on_embeddings(struct http_request *x) {
+    const struct error e = {.code = ERR_USAGE, .text = "embeddings are not supported: the model has no embedding head"};
+    return send_error(x, &e);
 }
 
 static enum MHD_Result on_health(struct http_request *x) {
@@ -182,8 +213,20 @@ static const struct route {
     bool local_only;                     /* not over --listen */
 } routes[] = {{"/v1/chat/completions", "POST", on_answer, &openai_chat},
               {"/v1/completions", "POST", on_answer, &openai_text},
+              {"/v1/responses", "POST", on_answer, &openai_responses},
+              {"/v1/messages", "POST", on_answer, &anthropic_messages},
+              {"/v1/messages/count_tokens", "POST", on_count_tokens, &anthropic_messages},
               {"/v1/models", "GET", on_models, &openai_chat},
               {"/v1/models/", "GET", on_model, &openai_chat},
+              {"/v1/embeddings", "POST", on_embeddings, &openai_chat},
+              {"/api/chat", "POST", on_answer, &ollama_chat},
+              {"/api/generate", "POST", on_answer, &ollama_generate},
+              {"/api/tags", "GET", on_ollama_models, &ollama_chat},
+              {"/api/ps", "GET", on_ollama_models, &ollama_chat},
+              {"/api/show", "POST", on_ollama_show, &ollama_chat},
+              {"/api/version", "GET", on_ollama_version, &ollama_chat},
+              {"/api/embed", "POST", on_embeddings, &ollama_chat},
+              {"/api/embeddings", "POST", on_embeddings, &ollama_chat},
               {"/hearth/status", "GET", on_status, &openai_chat},
               {"/hearth/tokens", "POST", on_tokens, &openai_chat},
               {"/hearth/stop", "POST", on_stop, &openai_chat, .local_only = true},

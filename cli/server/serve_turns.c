@@ -100,6 +100,7 @@ int serve_make_prompt(struct http_request *x, struct error *e) {
     struct app *a = x->server->app;
     TRY(x->protocol->parse(&x->request, x->body.data ? x->body.data : "", x->body.len, a->template, a->opts.v[OPT_STRICT].on, e));
     TRY(check_model(x, e));
+    if (x->request.load_only) return 0;
     if (x->request.raw_prompt) return make_raw_prompt(x, e);
     struct api_request *r = &x->request;
     if (r->tool_choice == API_TOOLS_REQUIRED) {
@@ -141,6 +142,11 @@ static int queue_choices(struct http_request *x, struct error *e) {
 int serve_enqueue(struct http_request *x, struct error *e) {
     struct server *s = x->server;
     struct app *a = s->app;
+    x->answer.request = &x->request;
+    x->answer.protocol = x->protocol;
+    x->answer.tokenizer = a->tokenizer;
+    x->answer.created = (long long)time(NULL);
+    x->answer.model = a->info->name;
     int waiting = 0, of_client = 0;
     for (const struct http_request *o = s->requests; o; o = o->next) {
         const int n = o->n_choices - o->n_begun > 0 && o->state == HTTP_REQUEST_ANSWERING ? o->n_choices - o->n_begun : 0;
@@ -149,15 +155,12 @@ int serve_enqueue(struct http_request *x, struct error *e) {
     if (of_client && of_client >= SERVE_CLIENT_SHARE * (SERVE_MAX_WAITING - waiting))
         return error_set(e, ERR_MEMORY, "too many waiting requests: %d, %d of them from this client", waiting, of_client);
     int rc = serve_make_prompt(x, e);
-    if (!rc && !x->prompt.ids.n) rc = error_set(e, ERR_USAGE, "messages: the prompt is empty");
+    if (rc || x->request.load_only) return rc;
+    if (!x->prompt.ids.n) rc = error_set(e, ERR_USAGE, "messages: the prompt is empty");
     if (!rc && !x->prompt.fixed_answer.n && x->prompt.ids.n + 1 > (size_t)a->info->context)
         rc = error_set(e, ERR_CONTEXT, "the prompt has %zu tokens, the context holds %d", x->prompt.ids.n, a->info->context);
     if (!rc) rc = make_id(x, e);
     if (rc) return rc;
-    x->answer.request = &x->request;
-    x->answer.tokenizer = a->tokenizer;
-    x->answer.created = (long long)time(NULL);
-    x->answer.model = a->info->name;
     x->answer.n_prompt = (int)x->prompt.ids.n;
     x->n_prompt = x->prompt.ids.n;
     x->document_dropped = x->prompt.document_dropped;

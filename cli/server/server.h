@@ -114,6 +114,7 @@ struct server {
         uint64_t failed, prompt_tokens, cached_tokens, answer_tokens, decoded_tokens;
         double ttft_s, decode_s;
     } totals;
+    long long opened_at;               /* seconds since 1970 */
     double started_s, last_activity_s; /* last: time of the last request or answer */
     bool stopping;
 };
@@ -133,7 +134,7 @@ void serve_completed(void *server, struct MHD_Connection *c, void **state, enum 
 
 /* serve_turns.c: requests, sessions and their turns */
 int serve_make_prompt(struct http_request *x, struct error *e); /* parses the body and makes the prompt */
-int serve_enqueue(struct http_request *x, struct error *e);     /* the same, and queues it for a session */
+int serve_enqueue(struct http_request *x, struct error *e);     /* the same, and queues it for a session, unless it is load_only */
 void serve_handle_event(struct server *s, const struct engine_event *news);
 void serve_start_waiting(struct server *s);      /* starts waiting requests while sessions are free */
 void serve_cancel_all(struct server *s);         /* cancels all: the server ends */

@@ -1,4 +1,4 @@
-/* A chat-completions request: any bytes are either what a turn needs, or an error with a message. A conversation that passes can be
+/* A request of any protocol: any bytes are either what a turn needs, or an error with a message. A conversation that passes can be
  * written and read again. An input that begins with "tool:" is model output instead: the arguments of its calls must be JSON
  * objects. */
 #include <stdint.h>
@@ -16,17 +16,13 @@ static void tools(const char *s, size_t n) {
     tool_calls_free(&c);
 }
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+static void request(const struct api_protocol *p, const char *body, size_t size, bool strict) {
     struct api_request r;
     struct error e = {0};
     struct buf b = {0};
-    char *copy = malloc(size + 1); /* as a request body is: not NUL-terminated */
-    if (!copy) return 0;
-    memcpy(copy, data, size);
-    if (size > 5 && !memcmp(data, "tool:", 5)) tools(copy + 5, size - 5);
-    int rc = openai_chat.parse(&r, copy, size, NULL, false, &e);
+    int rc = p->parse(&r, body, size, NULL, strict, &e);
     if (rc && (rc != e.code || !*e.text || rc != ERR_USAGE)) abort();
-    if (!rc) {
+    if (!rc && !r.raw_prompt && !r.load_only) {
         struct arena arena = {0};
         struct json again;
         const struct json *messages = json_get(&r.template_input, "messages");
@@ -36,6 +32,16 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     }
     api_free(&r);
     buf_free(&b);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+    static const struct api_protocol *const protocols[] = {&openai_chat, &openai_text, &openai_responses, &anthropic_messages, &ollama_chat, &ollama_generate};
+    char *copy = malloc(size + 1); /* as a request body is: not NUL-terminated */
+    if (!copy) return 0;
+    memcpy(copy, data, size);
+    if (size > 5 && !memcmp(data, "tool:", 5)) tools(copy + 5, size - 5);
+    for (size_t i = 0; i < sizeof protocols / sizeof *protocols; i++)
+        for (int strict = 0; strict < 2; strict++) request(protocols[i], copy, size, strict);
     free(copy);
     return 0;
 }

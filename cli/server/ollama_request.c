@@ -1,0 +1,205 @@
+/* Requests of Ollama's /api/chat and /api/generate, as described at https://docs.ollama.com/api. */
+#include <stdio.h>
+#include <string.h>
+
+#include "cli/server/api_format.h"
+#include "cli/server/api_members.h"
+#include "cli/server/api_messages.h"
+#include "cli/server/ollama.h"
+
+enum { CHAT = 1, GENERATE = 2 }; /* forms */
+static const char why_text[] = "only text";
+static const struct api_member members[] = {
+    API_OTHER("messages", .forms = CHAT),
+    API_OTHER("tools", .forms = CHAT),
+    API_OTHER("prompt", .forms = GENERATE),
+    API_OTHER("system", .forms = GENERATE),
+    API_OTHER("raw", .forms = GENERATE),
+    API_OTHER("options"),
+    API_OTHER("format"),
+    API_OTHER("think"),
+    API_VALUE("model", MEMBER_TEXT, model),
+    API_VALUE("stream", MEMBER_FLAG, stream),
+    API_VALUE("logprobs", MEMBER_FLAG, logprobs),
+    API_VALUE("top_logprobs", MEMBER_INTEGER, n_top_logprobs, 0, MAX_TOP_LOGPROBS),
+    API_NOTHING("keep_alive"),
+    API_NOTHING("truncate"),
+    API_NOTHING("shift"),
+    API_REFUSED("images", 0, why_text),
+    API_REFUSED("suffix", 0, "text is continued at its end only"),
+    API_REFUSED("template", 0, "the model's own template is used"),
+    API_REFUSED("context", 0, "send the conversation to /api/chat"),
+};
+static const struct api_member options[] = {
+    API_VALUE("temperature", MEMBER_NUMBER, temperature, 0, 100),
+    API_VALUE("top_p", MEMBER_NUMBER, top_p, 0, 1),
+    API_VALUE("min_p", MEMBER_NUMBER, min_p, 0, 1),
+    API_VALUE("repeat_penalty", MEMBER_NUMBER, repeat_penalty, 0.01, 100),
+    API_VALUE("presence_penalty", MEMBER_NUMBER, presence_penalty, -2, 2),
+    API_VALUE("frequency_penalty", MEMBER_NUMBER, frequency_penalty, -2, 2),
+    API_VALUE("top_k", MEMBER_INTEGER, top_k, -1, 1 << 24),
+    API_VALUE("seed", MEMBER_LONG, seed, -1, 9.2e18),
+    API_VALUE("num_predict", MEMBER_INTEGER, max_tokens, -2, 1 << 24),
+    {.name = "stop", .kind = MEMBER_STOP},
+    API_NOTHING("num_ctx"),
+    API_NOTHING("num_keep"),
+    API_NOTHING("num_batch"),
+    API_NOTHING("num_gpu"),
+    API_NOTHING("main_gpu"),
+    API_NOTHING("num_thread"),
+    API_NOTHING("numa"),
+    API_NOTHING("low_vram"),
+    API_NOTHING("use_mmap"),
+    API_NOTHING("use_mlock"),
+    API_NOTHING("vocab_only"),
+    API_NOTHING("f16_kv"),
+    API_NOTHING("repeat_last_n"),
+    API_NOTHING("penalize_newline"),
+    API_NOTHING("mirostat_eta"),
+    API_NOTHING("mirostat_tau"),
+    API_REFUSED("typical_p", 1, "sampling uses temperature, top_k, top_p and min_p"),
+    API_REFUSED("tfs_z", 1, "sampling uses temperature, top_k, top_p and min_p"),
+    API_REFUSED("mirostat", 0, "sampling uses temperature, top_k, top_p and min_p"),
+};
+
+/* Removes the tag that Ollama's names have. */
+static int trim_model(struct api_request *r, struct error *e) {
+    static const char tag[] = ":latest";
+    const struct json *m = r->model;
+    struct json *copy;
+    if (!m || m->n < sizeof tag || memcmp(m->string + m->n - (sizeof tag - 1), tag, sizeof tag - 1) != 0) return 0;
+    if (!(copy = arena_alloc(&r->arena, sizeof *copy))) return error_set(e, ERR_MEMORY, "no memory");
+    *copy = *m;
+    copy->n -= sizeof tag - 1;
+    r->model = copy;
+    return 0;
+}
+
+static int read_format(struct api_request *r, const struct json *format, struct error *e) {
+    if (api_members_empty(format)) return 0;
+    if (format->type == JSON_STRING && !json_is(format, "json")) return error_set(e, ERR_USAGE, "format: must be json or a schema");
+    if (r->n_stop || !api_members_empty(r->tools)) return error_set(e, ERR_USAGE, "format: cannot be combined with stop strings or tools");
+    r->has_source = true;
+    return api_format_take(&r->arena, "format", format, format->type == JSON_STRING ? SOURCE_JSON_OBJECT : SOURCE_SCHEMA, &r->source, e);
+}
+
+/* Reads what chats and texts have in common. think: true, false, or how much. */
+static int read_parameters(struct api_request *r, const struct json *root, int form, bool strict, struct api_template_options *o, struct error *e) {
+    const struct api_member_table table = {members, sizeof members / sizeof *members, "", form, form == CHAT ? "/api/generate" : "/api/chat"};
+    const struct json *given = json_get(root, "options"), *think = json_get(root, "think");
+    *o = (struct api_template_options){.think = -1};
+    r->stream = true;
+    TRY(api_members_read(r, root, &table, strict, e));
+    if (api_members_present(given) && given->type != JSON_OBJECT) return error_set(e, ERR_USAGE, "options: must be an object");
+    if (api_members_present(given))
+        TRY(api_members_read(r, given, &(struct api_member_table){options, sizeof options / sizeof *options, "options.", 0, NULL}, strict, e));
+    if (!r->max_tokens) return error_set(e, ERR_USAGE, "options.num_predict: must be at least 1, or -1 for no limit");
+    if (api_members_present(think) && think->type == JSON_STRING) o->effort = think, o->think = 1;
+    else if (api_members_present(think) && think->type != JSON_BOOL) return error_set(e, ERR_USAGE, "think: must be true, false, low, medium or high");
+    else if (api_members_present(think)) o->think = think->boolean;
+    if (r->n_top_logprobs && !r->logprobs) return error_set(e, ERR_USAGE, "top_logprobs: needs \"logprobs\": true");
+    TRY(trim_model(r, e));
+    return read_format(r, json_get(root, "format"), e);
+}
+
+/* --- chat ------------------------------------------------------------------------------------------------------------- */
+
+static int read_calls(struct api_request *r, const struct json *calls, uint32_t message, struct json *out, struct error *e) {
+    struct json *list;
+    if (calls->type != JSON_ARRAY) return error_set(e, ERR_USAGE, "messages[%u].tool_calls: must be an array", message);
+    TRY(api_messages_array(r, calls->n, out, &list, e));
+    for (uint32_t i = 0; i < calls->n; i++) {
+        const struct json *f = json_get(&calls->items[i], "function"), *name = json_get(f, "name");
+        if (!name || name->type != JSON_STRING) return error_set(e, ERR_USAGE, "messages[%u].tool_calls[%u].function.name: missing", message, i);
+        TRY(api_messages_call(r, json_get(&calls->items[i], "id"), name, json_get(f, "arguments"), &list[i], e));
+    }
+    return 0;
+}
+
+static int add_message(struct api_messages *m, const struct json *from, uint32_t i, struct error *e) {
+    static const char *const roles[] = {"system", "user", "assistant", "tool"};
+    const struct json *role = json_get(from, "role"), *content = json_get(from, "content"), *calls = json_get(from, "tool_calls");
+    const struct json *thought = json_get(from, "thinking"), *name = json_get(from, "tool_name"), empty = api_messages_word("");
+    struct json list;
+    size_t k = 0;
+    while (k < 4 && !json_is(role, roles[k])) k++;
+    if (k == 4) return error_set(e, ERR_USAGE, "messages[%u].role: must be system, user, assistant or tool", i);
+    if (!api_members_empty(json_get(from, "images"))) return error_set(e, ERR_USAGE, "messages[%u].images is not supported: %s", i, why_text);
+    if (!api_members_present(content)) content = &empty;
+    if (content->type != JSON_STRING) return error_set(e, ERR_USAGE, "messages[%u].content: must be text", i);
+    TRY(api_messages_add(m, roles[k], content, e));
+    if (thought && thought->type == JSON_STRING && thought->n) api_messages_set(m, "reasoning_content", thought);
+    if (name && name->type == JSON_STRING) api_messages_set(m, "name", name);
+    if (api_members_empty(calls)) return 0;
+    TRY(read_calls(m->request, calls, i, &list, e));
+    api_messages_set(m, "tool_calls", &list);
+    return 0;
+}
+
+static int check_tools(const struct json *tools, struct error *e) {
+    if (!api_members_present(tools)) return 0;
+    if (tools->type != JSON_ARRAY) return error_set(e, ERR_USAGE, "tools: must be an array");
+    for (uint32_t i = 0; i < tools->n; i++) {
+        const struct json *name = json_path(&tools->items[i], "function.name");
+        if (!name || name->type != JSON_STRING) return error_set(e, ERR_USAGE, "tools[%u].function.name: missing", i);
+    }
+    return 0;
+}
+
+static int parse_chat(struct api_request *r, const char *body, size_t n, const struct chat_template *chat, bool strict, struct error *e) {
+    struct json root, messages;
+    struct api_messages m;
+    struct api_template_options o;
+    TRY(api_parse_root(r, body, n, &root, e));
+    const struct json *list = json_get(&root, "messages");
+    r->tools = json_get(&root, "tools");
+    TRY(check_tools(r->tools, e));
+    TRY(read_parameters(r, &root, CHAT, strict, &o, e));
+    if (api_members_empty(list)) return r->load_only = true, 0;
+    if (list->type != JSON_ARRAY) return error_set(e, ERR_USAGE, "messages: must be an array");
+    TRY(api_messages_open(&m, r, list->n, e));
+    for (uint32_t i = 0; i < list->n; i++) TRY(add_message(&m, &list->items[i], i, e));
+    messages = (struct json){.type = JSON_ARRAY, .n = m.n, .items = m.items};
+    return api_messages_finish(r, chat, &messages, &o, e);
+}
+
+/* --- generate ----------------------------------------------------------------------------------------------------------- */
+
+static int read_string(const struct json *root, const char *name, const struct json **out, struct error *e) {
+    *out = json_get(root, name);
+    if (api_members_present(*out) && (*out)->type != JSON_STRING) return error_set(e, ERR_USAGE, "%s: must be a string", name);
+    if (api_members_empty(*out)) *out = NULL;
+    return 0;
+}
+
+static int parse_generate(struct api_request *r, const char *body, size_t n, const struct chat_template *chat, bool strict, struct error *e) {
+    const struct json *prompt, *system;
+    struct json root, messages, *copy;
+    struct api_messages m;
+    struct api_template_options o;
+    bool raw = false;
+    TRY(api_parse_root(r, body, n, &root, e));
+    TRY(read_parameters(r, &root, GENERATE, strict, &o, e));
+    TRY(read_string(&root, "prompt", &prompt, e));
+    TRY(read_string(&root, "system", &system, e));
+    TRY(api_members_flag(&root, "raw", &raw, e));
+    if (!prompt) return r->load_only = true, 0;
+    if (raw) {
+        if (!(copy = arena_alloc(&r->arena, sizeof *copy))) return error_set(e, ERR_MEMORY, "no memory");
+        *copy = *prompt;
+        r->raw_prompt = copy;
+        return 0;
+    }
+    TRY(api_messages_open(&m, r, 2, e));
+    if (system) TRY(api_messages_add(&m, "system", system, e));
+    TRY(api_messages_add(&m, "user", prompt, e));
+    messages = (struct json){.type = JSON_ARRAY, .n = m.n, .items = m.items};
+    return api_messages_finish(r, chat, &messages, &o, e);
+}
+
+#define OLLAMA(function) \
+    { \
+        .id_prefix = "ollama-", .stream_type = "application/x-ndjson", .parse = function, .begin = ollama_begin, .delta = ollama_delta, \
+        .finish = ollama_finish, .end = ollama_end, .fail = ollama_fail, .whole = ollama_whole, .loaded = ollama_put_loaded, .error = ollama_error \
+    }
+const struct api_protocol ollama_chat = OLLAMA(parse_chat), ollama_generate = OLLAMA(parse_generate);

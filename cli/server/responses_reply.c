@@ -1,0 +1,218 @@
+#include "cli/server/responses.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "cli/terminal/out.h"
+
+/* --- objects ------------------------------------------------------------------------------------------------------------- */
+
+/* Puts an item of the output: thinking or text. s NULL: it begins, and is empty. */
+static void put_item(struct buf *b, const struct api_answer *a, int index, enum output_kind kind, const char *s, size_t n) {
+    const bool thinking = kind == OUTPUT_THINKING;
+    buf_fmt(b, "{\"id\": \"%s_%s_%d\", \"type\": \"%s\", \"status\": \"%s\", ", thinking ? "rs" : "msg", a->code, index, thinking ? "reasoning" : "message",
+            s ? "completed" : "in_progress");
+    buf_str(b, thinking ? "\"summary\": [], \"content\": [" : "\"role\": \"assistant\", \"content\": [");
+    if (s) {
+        buf_fmt(b, "{\"type\": \"%s\", ", thinking ? "reasoning_text" : "output_text");
+        api_put_text_member(b, "text", s, n);
+        buf_str(b, thinking ? "}" : ", \"annotations\": [], \"logprobs\": []}");
+    }
+    buf_str(b, "]}");
+}
+
+static void put_call(struct buf *b, const struct api_answer *a, int index, const struct tool_call *call, bool begins) {
+    buf_fmt(b, "{\"id\": \"fc_%s_%d\", \"type\": \"function_call\", \"status\": \"%s\", \"call_id\": \"call_%s_%d\", ", a->code, index,
+            begins ? "in_progress" : "completed", a->code, index);
+    api_put_text_member(b, "name", call->name.data, call->name.len);
+    buf_str(b, ", ");
+    api_put_text_member(b, "arguments", begins ? "" : call->arguments.data, begins ? 0 : call->arguments.len);
+    buf_char(b, '}');
+}
+
+static void put_number(struct buf *b, const char *name, float v) {
+    if (isnan(v)) buf_fmt(b, "\"%s\": null, ", name);
+    else buf_fmt(b, "\"%s\": %.7g, ", name, v);
+}
+
+/* Puts the response around its items. t NULL: it is in progress. */
+static void put_response(struct buf *b, const struct api_answer *a, const struct turn *t, const char *items, size_t n) {
+    const struct api_request *r = a->request;
+    const bool cut = t && api_is_cut(t);
+    buf_fmt(b, "{\"id\": \"%s\", \"object\": \"response\", \"created_at\": %lld, \"status\": \"%s\", ", a->id, a->created,
+            !t    ? "in_progress"
+            : cut ? "incomplete"
+                  : "completed");
+    api_put_text_member(b, "model", a->model, strlen(a->model));
+    buf_fmt(b, ", \"error\": null, \"incomplete_details\": %s, \"instructions\": null, \"metadata\": {}, ",
+            cut ? "{\"reason\": \"max_output_tokens\"}" : "null");
+    put_number(b, "temperature", r->temperature);
+    put_number(b, "top_p", r->top_p);
+    buf_fmt(
+        b,
+        "\"parallel_tool_calls\": %s, \"previous_response_id\": null, \"store\": false, \"truncation\": \"disabled\", \"tool_choice\": \"%s\", \"tools\": [], ",
+        r->single_tool_call ? "false" : "true",
+        r->tool_choice == API_TOOLS_REQUIRED ? "required"
+        : r->tools                           ? "auto"
+                                             : "none");
+    buf_str(b, "\"output\": [");
+    buf_add(b, items ? items : "", n);
+    buf_str(b, "], \"usage\": ");
+    if (!t) buf_str(b, "null}");
+    else
+        buf_fmt(b,
+                "{\"input_tokens\": %d, \"input_tokens_details\": {\"cached_tokens\": %d}, \"output_tokens\": %d, \"output_tokens_details\": "
+                "{\"reasoning_tokens\": "
+                "%d}, \"total_tokens\": %d}}",
+                t->stats.prompt_tokens, t->stats.cached_tokens, t->stats.answer_tokens, t->n_thinking, t->stats.prompt_tokens + t->stats.answer_tokens);
+}
+
+/* --- whole ----------------------------------------------------------------------------------------------------------------- */
+
+void responses_whole(struct buf *b, struct api_answer *a, const struct api_choice *c, int n) {
+    const struct turn *t = c->turn;
+    struct buf items = {0}, text = {0};
+    int index = 0;
+    buf_add(&text, t->text.data ? t->text.data : "", t->text.len);
+    if (!c->calls->n && t->tool.len) buf_add(&text, t->tool.data, t->tool.len);
+    if (t->thinking.len) put_item(&items, a, index++, OUTPUT_THINKING, t->thinking.data, t->thinking.len);
+    if (text.len || !c->calls->n) {
+        buf_str(&items, index ? ", " : "");
+        put_item(&items, a, index++, OUTPUT_TEXT, text.data ? text.data : "", text.len);
+    }
+    for (size_t i = 0; i < c->calls->n; i++) {
+        buf_str(&items, index ? ", " : "");
+        put_call(&items, a, index++, &c->calls->v[i], false);
+    }
+    put_response(b, a, t, items.data, items.len);
+    buf_char(b, '\n');
+    b->failed |= items.failed || text.failed;
+    buf_free(&items);
+    buf_free(&text);
+}
+
+/* --- streams --------------------------------------------------------------------------------------------------------------- */
+
+/* Begins an event with its number. */
+static void put_event(struct buf *b, struct api_answer *a, const char *name) {
+    api_put_event(b, name);
+    buf_fmt(b, ", \"sequence_number\": %d, ", a->n_events++);
+}
+
+/* Begins an event of the open item. */
+static void put_item_event(struct buf *b, struct api_answer *a, const char *name) {
+    put_event(b, a, name);
+    buf_fmt(b, "\"output_index\": %d, ", a->n_blocks - 1);
+}
+
+/* Begins an event of the text of the open item. */
+static void put_text_event(struct buf *b, struct api_answer *a, const char *step) {
+    const bool thinking = a->block == OUTPUT_THINKING;
+    char name[48];
+    snprintf(name, sizeof name, "response.%s.%s", thinking ? "reasoning_text" : "output_text", step);
+    put_item_event(b, a, name);
+    buf_fmt(b, "\"item_id\": \"%s_%s_%d\", \"content_index\": 0, %s", thinking ? "rs" : "msg", a->code, a->n_blocks - 1, thinking ? "" : "\"logprobs\": [], ");
+}
+
+static void put_part_event(struct buf *b, struct api_answer *a, const char *name) {
+    put_item_event(b, a, name);
+    buf_fmt(b, "\"item_id\": \"msg_%s_%d\", \"content_index\": 0, \"part\": {\"type\": \"output_text\", \"annotations\": [], \"logprobs\": [], ", a->code,
+            a->n_blocks - 1);
+    api_put_text_member(b, "text", a->text.data, a->text.len);
+    buf_str(b, "}}\n\n");
+}
+
+void responses_begin(struct buf *b, struct api_answer *a) {
+    static const char *const names[] = {"response.created", "response.in_progress"};
+    for (int i = 0; i < 2; i++) {
+        put_event(b, a, names[i]);
+        buf_str(b, "\"response\": ");
+        put_response(b, a, NULL, NULL, 0);
+        buf_str(b, "}\n\n");
+    }
+}
+
+/* Adds the item that put_* appends to items to the finished ones, and ends its event. */
+static void finish_item(struct buf *b, struct api_answer *a, struct buf *item) {
+    put_item_event(b, a, "response.output_item.done");
+    buf_str(b, "\"item\": ");
+    buf_add(b, item->data, item->len);
+    buf_str(b, "}\n\n");
+    if (a->items.len) buf_str(&a->items, ", ");
+    buf_add(&a->items, item->data, item->len);
+    b->failed |= item->failed || a->items.failed;
+    buf_free(item);
+}
+
+static void close_text(struct buf *b, struct api_answer *a) {
+    struct buf item = {0};
+    if (!a->block_open) return;
+    a->block_open = false;
+    put_text_event(b, a, "done");
+    api_put_text_member(b, "text", a->text.data, a->text.len);
+    buf_str(b, "}\n\n");
+    if (a->block == OUTPUT_TEXT) put_part_event(b, a, "response.content_part.done");
+    put_item(&item, a, a->n_blocks - 1, a->block, a->text.data ? a->text.data : "", a->text.len);
+    finish_item(b, a, &item);
+}
+
+static void open_text(struct buf *b, struct api_answer *a, enum output_kind kind) {
+    close_text(b, a);
+    a->block_open = true, a->block = kind, a->n_blocks++, a->text.len = 0;
+    put_item_event(b, a, "response.output_item.added");
+    buf_str(b, "\"item\": ");
+    put_item(b, a, a->n_blocks - 1, kind, NULL, 0);
+    buf_str(b, "}\n\n");
+    if (kind == OUTPUT_TEXT) put_part_event(b, a, "response.content_part.added");
+}
+
+void responses_delta(struct buf *b, struct api_answer *a, const struct api_choice *c, enum output_kind part, const char *s, size_t n, size_t first_logprob) {
+    if (!a->block_open || a->block != part) open_text(b, a, part);
+    put_text_event(b, a, "delta");
+    api_put_text_member(b, "delta", s, n);
+    buf_str(b, "}\n\n");
+    if (buf_add(&a->text, s, n)) b->failed = true;
+}
+
+/* A call: its item, all of its arguments at once. */
+static void put_call_events(struct buf *b, struct api_answer *a, const struct tool_call *call) {
+    static const char *const steps[][2] = {{"response.function_call_arguments.delta", "delta"}, {"response.function_call_arguments.done", "arguments"}};
+    struct buf item = {0};
+    const int index = a->n_blocks++;
+    put_item_event(b, a, "response.output_item.added");
+    buf_str(b, "\"item\": ");
+    put_call(b, a, index, call, true);
+    buf_str(b, "}\n\n");
+    for (int i = 0; i < 2; i++) {
+        put_item_event(b, a, steps[i][0]);
+        buf_fmt(b, "\"item_id\": \"fc_%s_%d\", ", a->code, index);
+        api_put_text_member(b, "name", call->name.data, call->name.len);
+        buf_str(b, ", ");
+        api_put_text_member(b, steps[i][1], call->arguments.data, call->arguments.len);
+        buf_str(b, "}\n\n");
+    }
+    put_call(&item, a, index, call, false);
+    finish_item(b, a, &item);
+}
+
+void responses_finish(struct buf *b, struct api_answer *a, const struct api_choice *c) {
+    const struct turn *t = c->turn;
+    if (!c->calls->n && t->tool.len) responses_delta(b, a, c, OUTPUT_TEXT, t->tool.data, t->tool.len, SIZE_MAX);
+    close_text(b, a);
+    for (size_t i = 0; i < c->calls->n; i++) put_call_events(b, a, &c->calls->v[i]);
+}
+
+void responses_end(struct buf *b, struct api_answer *a, const struct api_choice *c, int n) {
+    put_event(b, a, api_is_cut(c->turn) ? "response.incomplete" : "response.completed");
+    buf_str(b, "\"response\": ");
+    put_response(b, a, c->turn, a->items.data, a->items.len);
+    buf_str(b, "}\n\n");
+}
+
+void responses_fail(struct buf *b, struct api_answer *a, int status, const char *code, const char *text) {
+    put_event(b, a, "error");
+    buf_fmt(b, "\"code\": \"%s\", \"param\": null, ", code ? code : "server_error");
+    api_put_text_member(b, "message", text, strlen(text));
+    buf_str(b, "}\n\n");
+}

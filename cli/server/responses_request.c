@@ -1,0 +1,175 @@
+/* Requests of OpenAI's responses, without state: every request has its whole conversation. Described at
+ * https://platform.openai.com/docs/api-reference/responses. */
+#include <stdio.h>
+#include <string.h>
+
+#include "cli/server/api_format.h"
+#include "cli/server/api_members.h"
+#include "cli/server/api_messages.h"
+#include "cli/server/openai.h"
+#include "cli/server/responses.h"
+
+static const char why_state[] = "nothing is stored; send the whole conversation as input";
+static const struct api_member members[] = {
+    API_OTHER("input"),
+    API_OTHER("instructions"),
+    API_OTHER("tools"),
+    API_OTHER("tool_choice"),
+    API_OTHER("text"),
+    API_OTHER("reasoning"),
+    API_VALUE("model", MEMBER_TEXT, model),
+    API_VALUE("user", MEMBER_TEXT, user),
+    API_VALUE("safety_identifier", MEMBER_TEXT, user),
+    API_VALUE("stream", MEMBER_FLAG, stream),
+    API_VALUE("store", MEMBER_NO_FLAG, no_disk_cache),
+    API_VALUE("parallel_tool_calls", MEMBER_NO_FLAG, single_tool_call),
+    API_VALUE("temperature", MEMBER_NUMBER, temperature, 0, 100),
+    API_VALUE("top_p", MEMBER_NUMBER, top_p, 0, 1),
+    API_VALUE("max_output_tokens", MEMBER_LIMIT, max_tokens),
+    API_NOTHING("metadata"),
+    API_NOTHING("include"),
+    API_NOTHING("service_tier"),
+    API_NOTHING("prompt_cache_key"),
+    API_NOTHING("prompt_cache_retention"),
+    API_NOTHING("stream_options"),
+    API_NOTHING("truncation"),
+    API_NOTHING("max_tool_calls"),
+    API_REFUSED("previous_response_id", 0, why_state),
+    API_REFUSED("conversation", 0, why_state),
+    API_REFUSED("background", 0, "an answer lasts as long as its connection"),
+    API_REFUSED("prompt", 0, "there are no stored prompts"),
+    API_REFUSED("top_logprobs", 0, "use /v1/chat/completions"),
+};
+
+/* --- input ------------------------------------------------------------------------------------------------------------ */
+
+static int read_content(struct api_request *r, const struct json *content, const char *where, struct json *out, struct error *e) {
+    if (content && content->type == JSON_STRING) return *out = *content, 0;
+    if (!content || content->type != JSON_ARRAY) return error_set(e, ERR_USAGE, "%s: must be text or an array of parts", where);
+    return api_messages_join(r, content, "input_text output_text text reasoning_text summary_text", where, out, e);
+}
+
+static int add_message(struct api_messages *m, const struct json *item, uint32_t i, struct error *e) {
+    static const char *const roles[][2] = {{"system", "system"}, {"developer", "system"}, {"user", "user"}, {"assistant", "assistant"}};
+    char where[40];
+    struct json text;
+    size_t k = 0;
+    snprintf(where, sizeof where, "input[%u].content", i);
+    while (k < 4 && !json_is(json_get(item, "role"), roles[k][0])) k++;
+    if (k == 4) return error_set(e, ERR_USAGE, "input[%u].role: must be user, assistant, system or developer", i);
+    TRY(read_content(m->request, json_get(item, "content"), where, &text, e));
+    return api_messages_add(m, roles[k][1], &text, e);
+}
+
+/* A call of a tool. Calls that follow each other belong to one message. */
+static int add_call(struct api_messages *m, const struct json *item, uint32_t i, struct error *e) {
+    const struct json *name = json_get(item, "name"), empty = api_messages_word("");
+    struct json *list, *last = m->n ? &m->items[m->n - 1] : NULL, calls;
+    const struct json *before = last && json_is(json_get(last, "role"), "assistant") ? json_get(last, "tool_calls") : NULL;
+    const uint32_t n = before ? before->n : 0;
+    if (!name || name->type != JSON_STRING) return error_set(e, ERR_USAGE, "input[%u].name: missing", i);
+    TRY(api_messages_array(m->request, n + 1, &calls, &list, e));
+    if (n) memcpy(list, before->items, n * sizeof *list);
+    TRY(api_messages_call(m->request, json_get(item, "call_id"), name, json_get(item, "arguments"), &list[n], e));
+    if (before) return json_set((struct json *)last->items, last->n, "tool_calls", &calls), 0;
+    if (!last || !json_is(json_get(last, "role"), "assistant")) TRY(api_messages_add(m, "assistant", &empty, e));
+    api_messages_set(m, "tool_calls", &calls);
+    return 0;
+}
+
+static int add_output(struct api_messages *m, const struct json *item, uint32_t i, struct error *e) {
+    const struct json *id = json_get(item, "call_id");
+    char where[40];
+    struct json text;
+    snprintf(where, sizeof where, "input[%u].output", i);
+    TRY(read_content(m->request, json_get(item, "output"), where, &text, e));
+    TRY(api_messages_add(m, "tool", &text, e));
+    if (api_members_present(id)) api_messages_set(m, "tool_call_id", id);
+    return 0;
+}
+
+static int add_item(struct api_messages *m, const struct json *item, uint32_t i, struct error *e) {
+    const struct json *type = json_get(item, "type");
+    if (item->type != JSON_OBJECT) return error_set(e, ERR_USAGE, "input[%u]: must be an object", i);
+    if (!api_members_present(type) || json_is(type, "message")) return add_message(m, item, i, e);
+    if (json_is(type, "function_call")) return add_call(m, item, i, e);
+    if (json_is(type, "function_call_output")) return add_output(m, item, i, e);
+    if (json_is(type, "reasoning")) return 0; /* templates drop the thinking of earlier turns */
+    return error_set(e, ERR_USAGE, "input[%u].type: only message, function_call, function_call_output and reasoning are supported", i);
+}
+
+static int read_input(struct api_request *r, const struct json *root, struct json *out, struct error *e) {
+    const struct json *input = json_get(root, "input"), *system = json_get(root, "instructions");
+    struct api_messages m;
+    if (!input || (input->type != JSON_STRING && input->type != JSON_ARRAY) || !input->n)
+        return error_set(e, ERR_USAGE, "input: a text or a non-empty array of items is required");
+    TRY(api_messages_open(&m, r, input->type == JSON_ARRAY ? input->n + 1 : 2, e));
+    if (api_members_present(system) && system->type != JSON_STRING) return error_set(e, ERR_USAGE, "instructions: must be a string");
+    if (!api_members_empty(system)) TRY(api_messages_add(&m, "system", system, e));
+    if (input->type == JSON_STRING) TRY(api_messages_add(&m, "user", input, e));
+    for (uint32_t i = 0; input->type == JSON_ARRAY && i < input->n; i++) TRY(add_item(&m, &input->items[i], i, e));
+    if (!m.n) return error_set(e, ERR_USAGE, "input: has no message");
+    *out = (struct json){.type = JSON_ARRAY, .n = m.n, .items = m.items};
+    return 0;
+}
+
+/* --- tools and format ---------------------------------------------------------------------------------------------------- */
+
+static int read_tools(struct api_request *r, const struct json *root, struct error *e) {
+    const struct json *from = json_get(root, "tools"), *choice = json_get(root, "tool_choice"), *name = json_get(choice, "name");
+    struct json *tools, *list;
+    if (json_is(choice, "none")) r->tool_choice = API_TOOLS_NONE;
+    else if (json_is(choice, "required")) r->tool_choice = API_TOOLS_REQUIRED;
+    else if (json_is(json_get(choice, "type"), "function") && name && name->type == JSON_STRING) r->tool_choice = API_TOOLS_REQUIRED, r->forced_tool = name;
+    else if (api_members_present(choice) && !json_is(choice, "auto"))
+        return error_set(e, ERR_USAGE, "tool_choice: must be none, auto, required, or a function with its name");
+    if (!api_members_present(from)) return 0;
+    if (from->type != JSON_ARRAY) return error_set(e, ERR_USAGE, "tools: must be an array");
+    if (!(tools = arena_alloc(&r->arena, sizeof *tools))) return error_set(e, ERR_MEMORY, "no memory");
+    TRY(api_messages_array(r, from->n, tools, &list, e));
+    for (uint32_t i = 0; i < from->n; i++) {
+        const struct json *t = &from->items[i], *tool = json_get(t, "name");
+        if (!json_is(json_get(t, "type"), "function")) return error_set(e, ERR_USAGE, "tools[%u].type: only function is supported", i);
+        if (!tool || tool->type != JSON_STRING) return error_set(e, ERR_USAGE, "tools[%u].name: missing", i);
+        TRY(api_messages_tool(r, tool, json_get(t, "description"), json_get(t, "parameters"), &list[i], e));
+    }
+    r->tools = tools;
+    return 0;
+}
+
+static int read_format(struct api_request *r, const struct json *root, struct error *e) {
+    const struct json *format = json_path(root, "text.format"), *type = json_get(format, "type"), *schema = json_get(format, "schema");
+    if (!api_members_present(format) || json_is(type, "text")) return 0;
+    if (!api_members_empty(r->tools)) return error_set(e, ERR_USAGE, "text.format: cannot be combined with tools");
+    r->has_source = true;
+    if (json_is(type, "json_object")) return api_format_take(&r->arena, "text.format", format, SOURCE_JSON_OBJECT, &r->source, e);
+    if (!json_is(type, "json_schema") || !api_members_present(schema))
+        return error_set(e, ERR_USAGE, "text.format: must be text, json_object, or json_schema with a schema");
+    return api_format_take(&r->arena, "text.format.schema", schema, SOURCE_SCHEMA, &r->source, e);
+}
+
+static int parse(struct api_request *r, const char *body, size_t n, const struct chat_template *chat, bool strict, struct error *e) {
+    const struct api_member_table table = {.rows = members, .n = sizeof members / sizeof *members, .prefix = ""};
+    struct api_template_options o = {.think = -1};
+    struct json root, messages;
+    TRY(api_parse_root(r, body, n, &root, e));
+    TRY(api_members_read(r, &root, &table, strict, e));
+    TRY(read_input(r, &root, &messages, e));
+    TRY(read_tools(r, &root, e));
+    TRY(read_format(r, &root, e));
+    const struct json *effort = json_path(&root, "reasoning.effort");
+    if (effort && effort->type == JSON_STRING) o.effort = effort;
+    return api_messages_finish(r, chat, &messages, &o, e);
+}
+
+const struct api_protocol openai_responses = {.id_prefix = "resp_",
+                                              .stream_type = "text/event-stream",
+                                              .has_comments = true,
+                                              .parse = parse,
+                                              .begin = responses_begin,
+                                              .delta = responses_delta,
+                                              .finish = responses_finish,
+                                              .end = responses_end,
+                                              .fail = responses_fail,
+                                              .whole = responses_whole,
+                                              .error = openai_error};

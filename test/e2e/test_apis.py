@@ -1,0 +1,269 @@
+"""The protocols of --serve apart from OpenAI's chat completions, over plain HTTP and with the vendors' own clients. Runs on the fake engine."""
+import importlib.util
+import json
+import unittest
+
+import driver
+from server import Case
+
+CITY = {"type": "object", "properties": {"city": {"type": "string"}}}
+
+
+def needs(package):
+    return unittest.skipUnless(importlib.util.find_spec(package), f"the Python package {package} is not installed")
+
+
+def events(data):
+    """Returns the events of a stream as (name, object)."""
+    out = []
+    for event in data.decode().strip().split("\n\n"):
+        lines = [line for line in event.split("\n") if not line.startswith(":")]
+        if lines:
+            out.append((lines[0].removeprefix("event: "), json.loads(lines[1].removeprefix("data: "))))
+    return out
+
+
+class Api(Case):
+    def setUp(self):
+        super().setUp()
+        self.s = self.serve()
+
+    def post(self, path, body, status=200):
+        got, headers, data = self.s.request("POST", path, body)
+        self.assertEqual(got, status, data)
+        return data if isinstance(body, dict) and body.get("stream") and status == 200 else json.loads(data)
+
+
+class Anthropic(Api):
+    TOOLS = [{"name": n, "description": "d", "input_schema": CITY} for n in ("weather", "time")]
+
+    def ask(self, text, status=200, path="/v1/messages", **more):
+        return self.post(path, {"model": "claude", "max_tokens": 1000, "messages": [{"role": "user", "content": text}], **more}, status)
+
+    def test_whole(self):
+        j = self.ask("think", top_k=5, temperature=0.5, metadata={"user_id": "u"})
+        self.assertEqual({k: j[k] for k in ("type", "role", "model", "stop_reason", "stop_sequence")}, {"type": "message", "role": "assistant", "model": "fake", "stop_reason": "end_turn", "stop_sequence": None})
+        self.assertEqual(j["content"], [{"type": "thinking", "thinking": "reasoning here", "signature": ""}, {"type": "text", "text": "the answer"}])
+        self.assertEqual((j["usage"]["input_tokens"], j["usage"]["output_tokens"]), (len("1user2think1assistant2"), 28))
+        self.assertRegex(j["id"], "^msg_[0-9a-f]{24}$")
+        self.assertEqual(self.ask("long", max_tokens=5)["stop_reason"], "max_tokens")
+        j = self.ask("long", stop_sequences=["zzz", "word3"])
+        self.assertEqual((j["stop_reason"], j["stop_sequence"], j["content"][0]["text"]), ("stop_sequence", "word3", "word0 word1 word2 "))
+        self.assertEqual(self.ask("hello", path="/v1/messages/count_tokens"), {"input_tokens": len("1user2hello1assistant2")})
+
+    def test_stream(self):
+        got = events(self.ask("think", stream=True))
+        self.assertTrue(all(name == e["type"] for name, e in got))
+        shape = [(e["type"], e.get("index")) for _, e in got if e["type"] != "content_block_delta"]
+        self.assertEqual(shape, [("message_start", None), ("content_block_start", 0), ("content_block_stop", 0), ("content_block_start", 1), ("content_block_stop", 1), ("message_delta", None), ("message_stop", None)])
+        deltas = [e["delta"] for _, e in got if e["type"] == "content_block_delta"]
+        self.assertEqual(("".join(d.get("thinking", "") for d in deltas), "".join(d.get("text", "") for d in deltas)), ("reasoning here", "the answer"))
+        self.assertEqual((got[0][1]["message"]["content"], got[0][1]["message"]["usage"]["input_tokens"]), ([], len("1user2think1assistant2")))
+        self.assertEqual((got[-2][1]["delta"]["stop_reason"], got[-2][1]["usage"]["output_tokens"]), ("end_turn", 28))
+        self.assertEqual(events(self.ask("fail", stream=True))[-1][1]["error"], {"type": "api_error", "message": "layer 3: non-finite logits"})
+
+    def test_tools(self):
+        j = self.ask("call", tools=self.TOOLS)
+        self.assertEqual([b["type"] for b in j["content"]], ["thinking", "text", "tool_use", "tool_use"])
+        self.assertEqual((j["stop_reason"], [(b["name"], b["input"]) for b in j["content"][2:]]), ("tool_use", [("weather", {"city": "Bern \U0001f600"}), ("time", {})]))
+        self.assertEqual(len(self.ask("call", tools=self.TOOLS, tool_choice={"type": "auto", "disable_parallel_tool_use": True})["content"]), 3)
+        got = events(self.ask("call", tools=self.TOOLS, stream=True))
+        self.assertEqual([e["content_block"]["name"] for _, e in got if e.get("content_block", {}).get("type") == "tool_use"], ["weather", "time"])
+        self.assertEqual([json.loads(e["delta"]["partial_json"]) for _, e in got if e.get("delta", {}).get("type") == "input_json_delta"], [{"city": "Bern \U0001f600"}, {}])
+        self.assertEqual("".join(b.get("text", "") for b in self.ask("nonsense", tools=self.TOOLS)["content"]), '<tool_call>{"name": 5}</tool_call>')
+        back = [{"role": "user", "content": "call"}, {"role": "assistant", "content": j["content"]},
+                {"role": "user", "content": [{"type": "tool_result", "tool_use_id": j["content"][2]["id"], "content": "sunny"}, {"type": "tool_result", "tool_use_id": j["content"][3]["id"], "content": [{"type": "text", "text": "noon"}]},
+                                             {"type": "text", "text": "prompt x"}]}]
+        said = self.post("/v1/messages", {"messages": back, "tools": self.TOOLS, "max_tokens": 500, "system": [{"type": "text", "text": "S", "cache_control": {"type": "ephemeral"}}]})["content"][0]["text"]
+        self.assertEqual(said, "[system]S[user]call[assistant]Let me see.[tool]sunny[tool]noon[user]prompt x[assistant]")
+        said = self.post("/v1/messages", {"messages": [{"role": "user", "content": "prompt"}, {"role": "assistant", "content": "[user]"}], "max_tokens": 50})["content"][0]["text"]
+        self.assertEqual(said, "prompt[assistant][user]")  # an answer that has begun goes on
+
+    def test_refused(self):
+        image = [{"type": "image", "source": {"type": "base64", "data": ""}}]
+        for more, word in (({"messages": []}, "messages:"), ({"messages": [{"role": "system", "content": "x"}]}, "messages[0].role"), ({"messages": [{"role": "user"}]}, "messages[0].content"), ({"messages": [{"role": "user", "content": []}]}, "messages[0].content: must not be empty"),
+                           ({"messages": [{"role": "user", "content": image}]}, "messages[0].content[0]: image is not supported"), ({"messages": [{"role": "user", "content": [{"type": "tool_result"}]}]}, "messages[0].content[0].tool_use_id: missing"),
+                           ({"messages": [{"role": "user", "content": [{"type": "tool_result", "tool_use_id": "a", "content": image}]}]}, "messages[0].content[0].content[0]: image"),
+                           ({"messages": [{"role": "user", "content": [3]}]}, "messages[0].content[0]"), ({"max_tokens": 0}, "max_tokens"), ({"system": 3}, "system:"), ({"thinking": {"type": "maybe"}}, "thinking.type"),
+                           ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "tools[0].type"), ({"tools": [{}]}, "tools[0].name"), ({"tool_choice": {"type": "tool"}}, "tool_choice.type"), ({"tool_choice": {"type": "any"}}, "there are no tools"),
+                           ({"tool_choice": {"type": "any"}, "tools": self.TOOLS}, "cannot be required"), ({"mcp_servers": [{"url": "x"}]}, "mcp_servers is not supported"), ({"stop_sequences": [3]}, "stop_sequences"),
+                           ({"output_config": {"format": {"type": "json_schema", "schema": {"not": {}}}}}, "output_config.format.schema: #/not")):
+            j = self.ask("x", status=400, **more)
+            self.assertEqual((j["type"], j["error"]["type"]), ("error", "invalid_request_error"))
+            self.assertIn(word, j["error"]["message"])
+        self.assertEqual(self.post("/v1/messages", "{", 400)["type"], "error")
+        self.assertEqual(self.ask("fail", status=500)["error"]["type"], "api_error")
+        self.assertEqual(json.loads(self.s.request("GET", "/v1/messages")[2])["error"]["type"], "invalid_request_error")
+        self.ask("x", service_tier="auto", thinking={"type": "enabled", "budget_tokens": 1024}, unknown_member=5, output_config={"effort": "low"})
+
+    @needs("anthropic")
+    def test_client(self):
+        import anthropic
+        self.s.end()
+        s = self.s = self.serve("--listen", "127.0.0.1:0")
+        client = anthropic.Anthropic(base_url=s.url.removesuffix("/v1"), api_key=s.key, timeout=driver.PATIENCE, max_retries=0)
+        ask = lambda text, **more: {"model": "claude", "max_tokens": 1000, "messages": [{"role": "user", "content": text}], **more}
+        m = client.messages.create(**ask("think", system="S"))
+        self.assertEqual([(b.type, getattr(b, b.type)) for b in m.content], [("thinking", "reasoning here"), ("text", "the answer")])
+        with client.messages.stream(**ask("call", tools=self.TOOLS)) as stream:
+            text, final = "".join(stream.text_stream), stream.get_final_message()
+        self.assertEqual((text, final.stop_reason, [(b.name, b.input) for b in final.content if b.type == "tool_use"]), ("Let me see.", "tool_use", [("weather", {"city": "Bern \U0001f600"}), ("time", {})]))
+        back = ask("call")["messages"] + [{"role": "assistant", "content": final.content}, {"role": "user", "content": [{"type": "tool_result", "tool_use_id": b.id, "content": "sunny"} for b in final.content if b.type == "tool_use"] + [{"type": "text", "text": "prompt"}]}]
+        self.assertEqual(client.messages.create(model="claude", max_tokens=500, messages=back, tools=self.TOOLS).content[0].text.count("[tool]sunny"), 2)
+        self.assertEqual(client.messages.count_tokens(model="claude", messages=ask("hello")["messages"]).input_tokens, len("1user2hello1assistant2"))
+        for wrong, kind in ((ask("x", stop_sequences=["x"] * 17), anthropic.BadRequestError), (ask("fail"), anthropic.InternalServerError)):
+            with self.assertRaises(kind):
+                client.messages.create(**wrong)
+        with self.assertRaises(anthropic.APIError), client.messages.stream(**ask("fail")) as stream:
+            stream.get_final_message()
+        with self.assertRaises(anthropic.AuthenticationError):
+            anthropic.Anthropic(base_url=s.url.removesuffix("/v1"), api_key="other", max_retries=0).messages.create(**ask("x"))
+
+
+
+class Ollama(Api):
+    TOOLS = [{"type": "function", "function": {"name": n, "description": "d", "parameters": CITY}} for n in ("weather", "time")]
+
+    def chat(self, text, status=200, **more):
+        return self.post("/api/chat", {"model": "fake", "stream": False, "messages": [{"role": "user", "content": text}], **more}, status)
+
+    def lines(self, path, **body):
+        got, headers, data = self.s.request("POST", path, {"model": "fake", **body})
+        self.assertEqual((got, headers["Content-Type"]), (200, "application/x-ndjson"))
+        return [json.loads(line) for line in data.decode().splitlines()]
+
+    def test_whole(self):
+        j = self.chat("think", keep_alive="5m")
+        self.assertEqual((j["model"], j["message"], j["done"], j["done_reason"]), ("fake", {"role": "assistant", "content": "the answer", "thinking": "reasoning here"}, True, "stop"))
+        self.assertEqual((j["prompt_eval_count"], j["eval_count"]), (len("1user2think1assistant2"), 28))
+        self.assertRegex(j["created_at"], r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z$")
+        options = {"temperature": 0.25, "top_p": 0.5, "top_k": 7, "min_p": 0.125, "repeat_penalty": 1.5, "seed": 42, "num_predict": 300, "presence_penalty": 0.5, "num_ctx": 8192, "mirostat": 0}
+        self.assertEqual(self.chat("sampling", options=options)["message"]["content"], "temp 0.25 top-p 0.5 top-k 7 min-p 0.125 repeat-penalty 1.5 seed 42 max 300 presence-penalty 0.5")
+        j = self.chat("long", options={"stop": ["word3"], "num_predict": -1})
+        self.assertEqual((j["message"]["content"], self.chat("long", options={"num_predict": 5})["done_reason"]), ("word0 word1 word2 ", "length"))
+        generate = lambda **body: self.post("/api/generate", {"model": "fake:latest", "stream": False, **body})
+        self.assertEqual(generate(prompt="prompt x", system="S")["response"], "[system]S[user]prompt x[assistant]")
+        self.assertEqual(generate(prompt="hello", raw=True)["prompt_eval_count"], 5)
+        self.assertEqual((generate()["done_reason"], self.post("/api/chat", {"messages": []})["done_reason"]), ("load", "load"))
+        self.assertEqual([t["token"] for t in self.chat("hi", logprobs=True, top_logprobs=1, options={"num_predict": 3})["logprobs"]], list("You"))
+
+    def test_stream(self):
+        got = self.lines("/api/chat", messages=[{"role": "user", "content": "think"}])
+        self.assertEqual([line["done"] for line in got], [False] * (len(got) - 1) + [True])
+        self.assertEqual(("".join(line["message"].get("thinking", "") for line in got), "".join(line["message"]["content"] for line in got)), ("reasoning here", "the answer"))
+        self.assertEqual((got[-1]["done_reason"], got[-1]["eval_count"]), ("stop", 28))
+        self.assertEqual("".join(line["response"] for line in self.lines("/api/generate", prompt="think")), "the answer")
+        self.assertEqual(self.lines("/api/chat", messages=[{"role": "user", "content": "fail"}])[-1], {"error": "layer 3: non-finite logits"})
+        self.assertTrue(self.lines("/api/generate", prompt="layers")[-1]["done"])  # progress is no line of the stream
+
+    def test_tools(self):
+        j = self.chat("call", tools=self.TOOLS)
+        self.assertEqual([(c["function"]["name"], c["function"]["arguments"]) for c in j["message"]["tool_calls"]], [("weather", {"city": "Bern \U0001f600"}), ("time", {})])
+        got = self.lines("/api/chat", messages=[{"role": "user", "content": "call"}], tools=self.TOOLS)
+        self.assertEqual(got[-2]["message"]["tool_calls"], j["message"]["tool_calls"])
+        back = [{"role": "user", "content": "call"}, j["message"], {"role": "tool", "tool_name": "weather", "content": "sunny"}, {"role": "user", "content": "prompt"}]
+        self.assertIn("[tool]sunny", self.post("/api/chat", {"messages": back, "tools": self.TOOLS, "stream": False})["message"]["content"])
+
+    def test_models(self):
+        get = lambda path: json.loads(self.s.request("GET", path)[2])
+        for path in ("/api/tags", "/api/ps"):
+            self.assertEqual([(m["name"], m["details"]["family"]) for m in get(path)["models"]], [("fake", "fake")])
+        self.assertRegex(get("/api/version")["version"], r"^\d+\.\d+")
+        j = self.post("/api/show", {"model": "fake"})
+        self.assertEqual((j["capabilities"], j["model_info"]["fake.context_length"]), (["completion", "tools"], 65536))
+
+    def test_refused(self):
+        for body, word in (({"messages": 3}, "messages: must be"), ({"messages": [{"role": "bot"}]}, "messages[0].role"), ({"messages": [{"role": "user", "content": [3]}]}, "messages[0].content"),
+                           ({"messages": [{"role": "user", "images": ["x"]}]}, "messages[0].images"), ({"options": 3}, "options: must be"), ({"options": {"temperature": "hot"}}, "options.temperature"), ({"options": {"num_predict": 0}}, "options.num_predict"),
+                           ({"options": {"mirostat": 1}}, "options.mirostat is not supported"), ({"format": "yaml"}, "format:"), ({"format": {"not": {}}}, "format: #/not"), ({"think": 3}, "think:"), ({"tools": [{}]}, "tools[0].function.name"),
+                           ({"prompt": "x"}, "prompt: belongs to /api/generate"), ({"top_logprobs": 2}, "top_logprobs"), ({"messages": [{"role": "assistant", "tool_calls": [{}]}]}, "messages[0].tool_calls[0].function.name"), ("[", "request:")):
+            j = self.post("/api/chat", body if isinstance(body, str) else {"messages": [{"role": "user", "content": "x"}], **body}, 400)
+            self.assertEqual(list(j), ["error"])
+            self.assertIn(word, j["error"])
+        self.assertIn("template is not supported", self.post("/api/generate", {"prompt": "x", "template": "y"}, 400)["error"])
+        self.assertIn("no embedding head", self.post("/api/embed", {"input": "x"}, 400)["error"])
+        self.assertIn("no embedding head", self.post("/v1/embeddings", {"input": "x"}, 400)["error"]["message"])
+        self.assertEqual(self.chat("fail", status=500), {"error": "layer 3: non-finite logits"})
+        self.chat("x", think="low", unknown=3)
+
+    @needs("ollama")
+    def test_client(self):
+        import ollama
+        self.s.end()
+        s = self.s = self.serve("--listen", "127.0.0.1:0")
+        client = ollama.Client(host=s.url.removesuffix("/v1"), headers={"Authorization": "Bearer " + s.key}, timeout=driver.PATIENCE)
+        ask = lambda text, **more: client.chat(model="fake", messages=[{"role": "user", "content": text}], **more)
+        self.assertEqual([m.model for m in client.list().models], ["fake"])
+        self.assertIn("tools", client.show("fake").capabilities)
+        m = ask("think", think=True).message
+        self.assertEqual((m.thinking, m.content), ("reasoning here", "the answer"))
+        self.assertEqual("".join(p.message.content for p in ask("think", stream=True)), "the answer")
+        self.assertEqual([(c.function.name, c.function.arguments) for c in ask("call", tools=self.TOOLS).message.tool_calls], [("weather", {"city": "Bern \U0001f600"}), ("time", {})])
+        self.assertEqual(client.generate(model="fake", prompt="prompt x", system="S", options={"seed": 4}).response, "[system]S[user]prompt x[assistant]")
+        with self.assertRaises(ollama.ResponseError):
+            ask("fail")
+
+
+class Responses(Api):
+    TOOLS = [{"type": "function", "name": n, "description": "d", "parameters": CITY} for n in ("weather", "time")]
+
+    def ask(self, text, status=200, **more):
+        return self.post("/v1/responses", {"model": "fake", "input": text, **more}, status)
+
+    def test_whole(self):
+        j = self.ask("think", temperature=0.5, metadata={"a": "b"}, store=False, include=[])
+        self.assertEqual((j["object"], j["status"], [o["type"] for o in j["output"]]), ("response", "completed", ["reasoning", "message"]))
+        self.assertEqual((j["output"][0]["content"][0]["text"], j["output"][1]["content"][0]["text"]), ("reasoning here", "the answer"))
+        self.assertEqual((j["usage"]["input_tokens"], j["usage"]["output_tokens"], j["usage"]["output_tokens_details"]["reasoning_tokens"]), (len("1user2think1assistant2"), 28, 15))
+        j = self.ask("long", max_output_tokens=5)
+        self.assertEqual((j["status"], j["incomplete_details"]), ("incomplete", {"reason": "max_output_tokens"}))
+        said = lambda **more: self.ask(status=200, **more)["output"][0]["content"][0]["text"]
+        self.assertEqual(said(text=[{"role": "developer", "content": "D"}, {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "prompt "}, {"type": "input_text", "text": "x"}]}], instructions="S"),
+                         "[system]S[system]D[user]prompt x[assistant]")
+        calls = [{"type": "function_call", "call_id": f"c{i}", "name": "weather", "arguments": "{}"} for i in range(2)]
+        back = [{"role": "user", "content": "call"}, {"type": "reasoning", "summary": []}, *calls, *({"type": "function_call_output", "call_id": c["call_id"], "output": "sunny"} for c in calls), {"role": "user", "content": "prompt"}]
+        self.assertEqual(said(text=back, tools=self.TOOLS), "[user]call[assistant][tool]sunny[tool]sunny[user]prompt[assistant]")
+
+    def test_stream(self):
+        got = events(self.ask("think", stream=True))
+        self.assertEqual([e["sequence_number"] for _, e in got], list(range(len(got))))
+        self.assertTrue(all(name == e["type"] for name, e in got))
+        kinds = [name for name, _ in got if not name.endswith(".delta")]
+        self.assertEqual(kinds, ["response." + k for k in ("created", "in_progress", "output_item.added", "reasoning_text.done", "output_item.done", "output_item.added", "content_part.added", "output_text.done", "content_part.done",
+                                                           "output_item.done", "completed")])
+        self.assertEqual("".join(e["delta"] for name, e in got if name == "response.output_text.delta"), "the answer")
+        whole = self.ask("think")
+        strip = lambda j: [(o["type"], [p["text"] for p in o.get("content", [])]) for o in j["output"]]
+        self.assertEqual(strip(got[-1][1]["response"]), strip(whole))
+        got = events(self.ask("call", stream=True, tools=self.TOOLS))
+        self.assertEqual([(o["name"], json.loads(o["arguments"])) for o in got[-1][1]["response"]["output"] if o["type"] == "function_call"], [("weather", {"city": "Bern \U0001f600"}), ("time", {})])
+        self.assertEqual(events(self.ask("long", stream=True, max_output_tokens=4))[-1][0], "response.incomplete")
+        self.assertIn("non-finite", events(self.ask("fail", stream=True))[-1][1]["message"])
+
+    def test_refused(self):
+        for more, word in (({"text": ""}, "input:"), ({"text": [3]}, "input[0]"), ({"text": [{"role": "bot", "content": "x"}]}, "input[0].role"), ({"text": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input[0].content[0]: input_image"),
+                           ({"text": [{"type": "web_search_call"}]}, "input[0].type"), ({"text": [{"type": "function_call"}]}, "input[0].name"), ({"text": [{"type": "reasoning"}]}, "input: has no message"), ({"text": [{"type": "function_call_output"}]}, "input[0].output"),
+                           ({"previous_response_id": "resp_1"}, "previous_response_id is not supported"), ({"background": True}, "background"), ({"tools": [{"type": "web_search"}]}, "tools[0].type"), ({"tool_choice": "any"}, "tool_choice"),
+                           ({"max_output_tokens": 0}, "max_output_tokens"), ({"instructions": 3}, "instructions")):
+            self.assertIn(word, self.ask(more.pop("text", "x"), status=400, **more)["error"]["message"])
+        self.assertIn("text.format.schema: #/not", self.post("/v1/responses", {"input": "x", "text": {"format": {"type": "json_schema", "schema": {"not": {}}}}}, 400)["error"]["message"])
+
+    @needs("openai")
+    def test_client(self):
+        import openai
+        self.s.end()
+        s = self.s = self.serve("--listen", "127.0.0.1:0")
+        client = openai.OpenAI(base_url=s.url, api_key=s.key, timeout=driver.PATIENCE, max_retries=0)
+        r = client.responses.create(model="fake", input="think", instructions="S")
+        self.assertEqual((r.output_text, r.usage.output_tokens), ("the answer", 28))
+        with client.responses.stream(model="fake", input="call", tools=self.TOOLS) as stream:
+            kinds = {e.type for e in stream}
+            final = stream.get_final_response()
+        self.assertEqual([o.name for o in final.output if o.type == "function_call"], ["weather", "time"])
+        self.assertTrue({"response.output_text.delta", "response.function_call_arguments.done", "response.completed"} <= kinds, kinds)
+        with self.assertRaises(openai.BadRequestError):
+            client.responses.create(model="fake", input="x", previous_response_id="resp_1")
+
+
+if __name__ == "__main__":
+    driver.unittest.main()

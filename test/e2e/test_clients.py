@@ -1,0 +1,75 @@
+"""Other programs from PyPI as clients of --serve: each is skipped where its package is not installed. Runs on the fake engine."""
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import unittest
+
+import driver
+from server import Case
+
+TOOL = {"type": "function", "function": {"name": "weather", "description": "d", "parameters": {"type": "object", "properties": {"city": {"type": "string"}}}}}
+
+
+def needs(package):
+    return unittest.skipUnless(importlib.util.find_spec(package), f"the Python package {package} is not installed")
+
+
+class Clients(Case):
+    def setUp(self):
+        super().setUp()
+        self.s = self.serve("--listen", "127.0.0.1:0")
+
+    def run_client(self, code, *args):
+        """Runs a script in a process of its own, with the URL and the key; returns what it printed as JSON."""
+        env = {**self.env, "OPENAI_API_KEY": self.s.key, "OPENAI_BASE_URL": self.s.url, "OPENAI_API_BASE": self.s.url, "LITELLM_LOCAL_MODEL_COST_MAP": "True", "DO_NOT_TRACK": "1", "LLM_USER_PATH": os.path.join(self.home, "llm")}
+        p = subprocess.run([sys.executable, "-W", "ignore", "-c", "import json, os\nurl, key = os.environ['OPENAI_BASE_URL'], os.environ['OPENAI_API_KEY']\n" + code, *args], env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                           timeout=driver.PATIENCE * 3)
+        self.assertEqual(p.returncode, 0, p.stderr.decode()[-2000:])
+        return json.loads(p.stdout.decode().strip().split("\n")[-1])
+
+    @needs("litellm")
+    def test_litellm(self):
+        got = self.run_client(f"""
+import litellm
+ask = lambda text, **more: litellm.completion(model="openai/fake", api_base=url, api_key=key, messages=[dict(role="user", content=text)], **more)
+a = ask("think")
+calls = ask("call", tools=[{TOOL!r}]).choices[0].message.tool_calls
+stream = "".join(c.choices[0].delta.content or "" for c in ask("think", stream=True))
+claude = litellm.completion(model="anthropic/claude-3-5-sonnet-latest", api_base=url.removesuffix("/v1"), api_key=key, messages=[dict(role="user", content="hello")], max_tokens=50)
+print(json.dumps([a.choices[0].message.content, [c.function.name for c in calls], stream, claude.choices[0].message.content]))""")
+        self.assertEqual(got, ["the answer", ["weather", "time"], "the answer", "You said: hello"])
+
+    @needs("langchain_openai")
+    def test_langchain(self):
+        got = self.run_client(f"""
+from langchain_openai import ChatOpenAI
+chat = ChatOpenAI(model="fake", base_url=url, api_key=key, seed=3)
+print(json.dumps([chat.invoke("hello").content, "".join(c.content for c in chat.stream("think")), [c["name"] for c in chat.bind_tools([{TOOL!r}]).invoke("call").tool_calls]]))""")
+        self.assertEqual(got, ["You said: hello", "the answer", ["weather", "time"]])
+
+    @needs("pydantic_ai")
+    def test_pydantic_ai(self):
+        got = self.run_client("""
+from pydantic_ai import Agent
+from pydantic_ai.models.openai import OpenAIChatModel
+from pydantic_ai.providers.openai import OpenAIProvider
+agent = Agent(OpenAIChatModel("fake", provider=OpenAIProvider(base_url=url, api_key=key)), instructions="S")
+print(json.dumps(agent.run_sync("prompt x").output))""")
+        self.assertEqual(got, "[system]S[user]prompt x[assistant]")
+
+    @needs("llm")
+    def test_llm(self):
+        os.makedirs(os.path.join(self.home, "llm"))
+        with open(os.path.join(self.home, "llm", "extra-openai-models.yaml"), "w") as f:
+            f.write(f"- model_id: hearth\n  model_name: fake\n  api_base: {self.s.url}\n  api_key_name: hearth\n")
+        got = self.run_client("""
+import llm
+model = llm.get_model("hearth")
+print(json.dumps([model.prompt("hello", stream=s, key=key).text() for s in (True, False)]))""")
+        self.assertEqual(got, ["You said: hello"] * 2)
+
+
+if __name__ == "__main__":
+    driver.unittest.main()
