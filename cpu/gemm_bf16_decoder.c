@@ -155,6 +155,20 @@ PLANES_32(q4_0, 18, 2, mat_q4_0, half_scales)
 PLANES_32(iq4_nl, 18, 2, mat_iq4, half_scales)
 PLANES_32(mxfp4, 17, 1, mat_mxfp4, half_powers)
 
+PLANES(q4_1) {
+    const uint8_t *p = ROW_AT(q4_1);
+    const __m512 all = _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    IN_MEMORY(s, half_scales(p, 20, n));
+    IN_MEMORY(m, half_scales(p + 2, 20, n));
+    for (int c = 0, i = 0; c < n; c += 64, i += 2, p += 40) {
+        const int second = n - c > 32;
+        const uint8_t *q = second ? p + 20 : p;
+        ask(p, 40, ahead);
+        put_four(head + c, REST(c), codes_16(p + 4, q + 4), _mm512_fmadd_ps(all, _mm512_set1_ps(s[i]), _mm512_set1_ps(m[i])),
+                 _mm512_fmadd_ps(all, _mm512_set1_ps(s[i + second]), _mm512_set1_ps(m[i + second])));
+    }
+}
+
 PLANES(e2m1) {
     const uint8_t *p = ROW_AT(e2m1);
     const __m512 all = _mm512_mul_ps(values(mat_mxfp4), _mm512_set1_ps(0.5f));
@@ -237,6 +251,86 @@ PLANES(q8_0) {
     }
 }
 
+/* Fifth bits, one of each column, above four bits; two blocks. */
+INLINE __m512i fifth_bits(__m512i four, const uint8_t *p, const uint8_t *q) {
+    uint32_t a, b;
+    memcpy(&a, p, sizeof a), memcpy(&b, q, sizeof b);
+    const __m512i low = _mm512_and_si512(four, _mm512_set1_epi8(15));
+    return _mm512_mask_add_epi8(low, a | (uint64_t)b << 32, low, _mm512_set1_epi8(16));
+}
+PLANES(q5_0) {
+    const uint8_t *p = ROW_AT(q5_0);
+    const __m256 scale = half_scales(p, 22, n);
+    IN_MEMORY(s, scale);
+    IN_MEMORY(m, _mm256_mul_ps(scale, _mm256_set1_ps(-(SEVEN_BITS + 16)))); /* exact */
+    for (int c = 0, i = 0; c < n; c += 64, i += 2, p += 44) {
+        const int second = n - c > 32;
+        const uint8_t *q = second ? p + 22 : p;
+        ask(p, 44, ahead);
+        put_codes(head + c, REST(c), fifth_bits(codes_16(p + 6, q + 6), p + 2, q + 2), SEVEN_BITS, _mm512_set1_ps(s[i]), _mm512_set1_ps(m[i]),
+                  _mm512_set1_ps(s[i + second]), _mm512_set1_ps(m[i + second]));
+    }
+}
+PLANES(q5_1) {
+    const uint8_t *p = ROW_AT(q5_1);
+    const __m256 scale = half_scales(p, 24, n);
+    IN_MEMORY(s, scale);
+    IN_MEMORY(m, _mm256_fmadd_ps(scale, _mm256_set1_ps(-SEVEN_BITS), half_scales(p + 2, 24, n)));
+    for (int c = 0, i = 0; c < n; c += 64, i += 2, p += 48) {
+        const int second = n - c > 32;
+        const uint8_t *q = second ? p + 24 : p;
+        ask(p, 48, ahead);
+        put_codes(head + c, REST(c), fifth_bits(codes_16(p + 8, q + 8), p + 4, q + 4), SEVEN_BITS, _mm512_set1_ps(s[i]), _mm512_set1_ps(m[i]),
+                  _mm512_set1_ps(s[i + second]), _mm512_set1_ps(m[i + second]));
+    }
+}
+
+/* Columns 64 i and up of a block whose 64 bytes have two bits of four parts of 32 columns each. */
+INLINE __m512i two_bits(const uint8_t *p, const int i) {
+    const __m512i both = _mm512_broadcast_i64x4(_mm256_loadu_si256((const __m256i *)(const void *)(p + 32 * (i / 2))));
+    const __m512i by = i & 1 ? _mm512_setr_epi64(4, 4, 4, 4, 6, 6, 6, 6) : _mm512_setr_epi64(0, 0, 0, 0, 2, 2, 2, 2);
+    return _mm512_and_si512(_mm512_srlv_epi64(both, by), _mm512_set1_epi8(3));
+}
+/* 64 columns with a factor and an addend for each 16; they have the order of put_codes. */
+INLINE void put_sixteens(uint16_t *head, uint16_t *rest, __m512i codes, __m512 scale, __m512 off, const int i) {
+    const __m512i first = _mm512_setr_epi32(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1);
+    const __m512i a = _mm512_add_epi32(first, _mm512_set1_epi32(4 * i)), b = _mm512_add_epi32(first, _mm512_set1_epi32(4 * i + 2));
+    put_codes(head, rest, codes, SEVEN_BITS, _mm512_permutexvar_ps(a, scale), _mm512_permutexvar_ps(a, off), _mm512_permutexvar_ps(b, scale),
+              _mm512_permutexvar_ps(b, off));
+}
+PLANES(q2_k) {
+    const uint8_t *p = ROW_AT(q2_k);
+    const __m512i both = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(const void *)p)), low = _mm512_and_si512(both, _mm512_set1_epi32(15));
+    const __m512 scale = _mm512_mul_ps(_mm512_cvtepi32_ps(low), _mm512_set1_ps(half_at(p + 80)));
+    const __m512 min = _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_srli_epi32(both, 4)), _mm512_set1_ps(-half_at(p + 82)));
+    const __m512 off = _mm512_fmadd_ps(scale, _mm512_set1_ps(-SEVEN_BITS), min);
+    ask(p, FORMAT_BYTES(q2_k), ahead);
+    EACH (int i = 0; i < 4; i++) put_sixteens(head + 64 * i, REST(64 * i), two_bits(p + 16, i), scale, off, i);
+}
+PLANES(q3_k) {
+    const uint8_t *p = ROW_AT(q3_k);
+    uint32_t u[3];
+    memcpy(u, p + 96, sizeof u);
+    const uint32_t four = 0x0f0f0f0f, two = 0x30303030;
+    const __m128i six = _mm_setr_epi32((int)((u[0] & four) | (u[2] << 4 & two)), (int)((u[1] & four) | (u[2] << 2 & two)),
+                                       (int)((u[0] >> 4 & four) | (u[2] & two)), (int)((u[1] >> 4 & four) | (u[2] >> 2 & two)));
+    const __m512i whole = _mm512_sub_epi32(_mm512_cvtepu8_epi32(six), _mm512_set1_epi32(32));
+    const __m512 scale = _mm512_mul_ps(_mm512_cvtepi32_ps(whole), _mm512_set1_ps(half_at(p + 108)));
+    const __m512 off = _mm512_mul_ps(scale, _mm512_set1_ps(-(SEVEN_BITS + 4))); /* exact: an fp16 by six bits by six */
+    const __m512i high = _mm512_broadcast_i64x4(_mm256_loadu_si256((const __m256i *)(const void *)p));
+    ask(p, FORMAT_BYTES(q3_k), ahead);
+    EACH (int i = 0; i < 4; i++) {
+        const __m512i bit = _mm512_inserti64x4(_mm512_set1_epi8((char)(1 << 2 * i)), _mm256_set1_epi8((char)(2 << 2 * i)), 1), q = two_bits(p + 32, i);
+        put_sixteens(head + 64 * i, REST(64 * i), _mm512_mask_add_epi8(q, _mm512_test_epi8_mask(high, bit), q, _mm512_set1_epi8(4)), scale, off, i);
+    }
+}
+PLANES(tq2_0) {
+    const uint8_t *p = ROW_AT(tq2_0);
+    const __m512 scale = _mm512_set1_ps(half_at(p + 64)), off = _mm512_mul_ps(scale, _mm512_set1_ps(-(SEVEN_BITS + 1)));
+    ask(p, FORMAT_BYTES(tq2_0), ahead);
+    EACH (int i = 0; i < 4; i++) put_codes(head + 64 * i, REST(64 * i), two_bits(p, i), SEVEN_BITS, scale, off, scale, off);
+}
+
 /* Shifts bits `low` and up (first 32 codes) or `high` and up (others) of each byte to above four bits. */
 #define FROM_1(b, k) (uint8_t)((b)-4 + 8 * (k))
 #define FROM_8(b)    FROM_1(b, 0), FROM_1(b, 1), FROM_1(b, 2), FROM_1(b, 3), FROM_1(b, 4), FROM_1(b, 5), FROM_1(b, 6), FROM_1(b, 7)
@@ -281,7 +375,8 @@ PLANES(q6_k) {
 
 struct gemm_bf16_decoder gemm_bf16_decoder_for(const struct mat *w) {
 #define ROW(name) [FORMAT_DTYPE(name)] = planes_##name
-    static const bf16_decode_fn rows[DT_COUNT] = {ROW(q8_0), ROW(q4_0), ROW(iq4_nl), ROW(mxfp4), ROW(e2m1), ROW(q4_k), ROW(q5_k), ROW(q6_k), ROW(iq4_xs)};
+    static const bf16_decode_fn rows[DT_COUNT] = {ROW(q8_0),   ROW(q4_0), ROW(iq4_nl), ROW(mxfp4), ROW(e2m1), ROW(q4_k), ROW(q5_k), ROW(q6_k),
+                                                  ROW(iq4_xs), ROW(q4_1), ROW(q5_0),   ROW(q5_1),  ROW(q2_k), ROW(q3_k), ROW(tq2_0)};
 #undef ROW
     const bool fp4 = w->dtype == DT_E2M1, beside = w->scale != NULL;
     if (beside != fp4 || (fp4 && (w->scale_dtype != DT_E8M0 || w->block_cols != 32))) return (struct gemm_bf16_decoder){0};

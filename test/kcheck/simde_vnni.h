@@ -57,4 +57,12 @@ static inline __mmask8 more_less(__m256i a, __m256i b) {
 }
 #undef _mm256_cmpge_epu32_mask
 #define _mm256_cmpge_epu32_mask(a, b) (__mmask8) ~more_less(a, b)
+#undef _mm512_shuffle_i64x2
+#define _mm512_shuffle_i64x2 more_shuffle64x2
+static inline __m512i more_shuffle64x2(__m512i a, __m512i b, int by) {
+    uint64_t u[2][8], v[8];
+    memcpy(u[0], &a, 64), memcpy(u[1], &b, 64);
+    for (int i = 0; i < 8; i++) v[i] = u[i / 4][(by >> i / 2 * 2 & 3) * 2 + i % 2];
+    return _mm512_loadu_si512(v);
+}
 #endif
