@@ -19,7 +19,7 @@ struct app {
     char model_dir[PATHS_MAX];           /* the model's directory, or "ember:" */
     const struct backend *backend;       /* the engine in use: this process, attached or remote */
     struct engine_client *clients;       /* list of open clients */
-    struct grammar_source answer_source; /* what an option constrains answers to (constraint_of_options); without text: nothing */
+    struct grammar_source answer_source; /* constrains answers, if an option asks for it (constraint_of_options); text NULL: unconstrained */
     struct buf answer_text;              /* owns its text */
     const struct engine_info *info;      /* describes the engine in use; NULL before it is open */
     /* of this process's engine; NULL when another engine answers */

@@ -39,8 +39,8 @@ typedef SOFTMAX_FN((*softmax_fn));
 #define PV_FN(name) void name(float *o, int ldo, const float *corr, const float *p, int ldp, int nq, const float *v, int ldv, int nk, int dim)
 typedef PV_FN((*pv_fn));
 
-/* The same tiles, reading BF16 keys and values in place, rows ldk (ldv) elements apart; nk <= 64. NULL if the CPU has
- * no fast BF16 pair product. split: queries and probabilities are sums of two BF16;
+/* The same tiles, reading BF16 keys and values in place, rows ldk (ldv) elements apart; nk <= 64. NULL if the CPU lacks
+ * a fast BF16 pair product. split: queries and probabilities are sums of two BF16;
  * otherwise they are rounded to BF16. pack: stores row `row` of a block's queries, times scale, in qk16's private layout, which needs rows of dim rounded
  * up to 32 columns, per plane (there are always two with qk16_is_exact or qk16_uses_tiles). s[i * lds + j] = q[i] . k_j for rows from q on, whose row number is
  * a multiple of 16. ahead: the data to prefetch meanwhile, `each` bytes of `rows` rows `stride` apart. */

@@ -132,7 +132,7 @@ struct sampling {
 /* Natural logarithms of probabilities: softmax of the model's logits, before sampling options, bias and filter. */
 enum { MAX_TOP_LOGPROBS = 20 };
 struct token_logprobs {
-    float logprob; /* of the token; -infinity: impossible */
+    float logprob; /* the token's; -infinity: it is impossible */
     int n_top;
     struct top_logprob {
         int32_t id;

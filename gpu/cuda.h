@@ -55,8 +55,8 @@ int cuda_error(struct gpu *g, struct error *e);
 #ifndef CUDA_MEMORY_NOTE
 #define CUDA_MEMORY_NOTE(p, size, is_live) ((void)0)
 #endif
-/* Workspace of a stream; NULL after a failure, which is recorded. Growing waits for the stream, unless it is blocked by a timeline: the
- * caller may be the one that must signal. */
+/* Workspace of a stream; NULL after a failure, which is recorded. If it must grow, waits for the stream, unless a timeline blocks that:
+ * the caller may be the thread that must signal. */
 void *cuda_workspace(struct cuda_stream *s, size_t size);
 
 /* A handle on the current device; NULL when the library is not found. Opening and closing may wait for the device. Calls are locked. */

@@ -191,17 +191,11 @@ static int read_places(struct emu_stream *s, enum op_code code, union op_args *u
     return r < 0 ? r : 0;
 }
 
-static void add_op_stats(struct emu *g, enum op_code code, double cost, double took, enum op_cost_bound by) {
+static void add_op_stats(struct emu *g, enum op_code code, double cost, double took, const struct op_cost_detail *d) {
     pthread_mutex_lock(&g->lock);
-    *(by == OP_COST_BY_DISK ? &g->stats.disk_s : by == OP_COST_BY_MEMORY ? &g->stats.memory_s : &g->stats.arithmetic_s) += cost;
+    g->stats.bytes += d->bytes;
+    *(d->by == OP_COST_BY_DISK ? &g->stats.disk_s : d->by == OP_COST_BY_MEMORY ? &g->stats.memory_s : &g->stats.arithmetic_s) += cost;
     g->stats.op_s[code] += took;
-    pthread_mutex_unlock(&g->lock);
-}
-
-static void count_bytes(struct emu *g, const struct emu_cmd *c) {
-    const struct op_cost_work w = op_cost_work(c->code, &c->args, g->rates.n_selected);
-    pthread_mutex_lock(&g->lock);
-    g->stats.bytes += w.bytes + w.shared.bytes;
     pthread_mutex_unlock(&g->lock);
 }
 
@@ -214,12 +208,11 @@ static void run_op(struct emu_stream *s, const struct emu_cmd *called) {
     }
     memcpy(&c->args, &called->args, op_size(c->code));
     if (read_places(s, c->code, &c->args) || check_args(s, c->code, &c->args)) return;
-    enum op_cost_bound by = OP_COST_BY_ARITHMETIC;
-    double cost = g->spec.is_virtual || g->is_throttled ? op_cost_seconds(&g->rates, c->code, &c->args, &by) : 0;
+    struct op_cost_detail detail = {0};
+    double cost = g->spec.is_virtual || g->is_throttled ? op_cost_seconds(&g->rates, c->code, &c->args, &detail) : 0;
     if (g->spec.is_virtual) {
         s->clock_s += cost;
-        add_op_stats(g, c->code, cost, cost, by);
-        if (g->is_cpu) count_bytes(g, c);
+        add_op_stats(g, c->code, cost, cost, &detail);
         return;
     }
     struct error e = {0};
@@ -234,7 +227,7 @@ static void run_op(struct emu_stream *s, const struct emu_cmd *called) {
     double took = emu_clock() - now; /* exceeds cost where the host CPU is slower than the device */
     if (took < cost) took = cost;
     s->due_s = begin + took;
-    add_op_stats(g, c->code, cost, took, by);
+    add_op_stats(g, c->code, cost, took, &detail);
     sleep_until(s, s->due_s);
 }
 

@@ -44,7 +44,7 @@ size_t gpu_mem_free(struct gpu *g);
  * enqueued work, so the result does not depend on thread timing; no queued work may wait for work not yet enqueued. */
 struct gpu_stats {
     double arithmetic_s, memory_s, h2d_s, d2h_s, disk_s, alloc_s, op_s[OP_COUNT];
-    double bytes; /* the CPU in virtual time: moved by operations */
+    double bytes; /* of memory, moved by operations */
 };
 struct gpu_stats gpu_stats(struct gpu *g);
 int gpu_alloc(struct gpu *g, void **p, size_t size, struct error *e); /* 256-byte aligned; ERR_MEMORY reports need and free bytes */

@@ -213,7 +213,7 @@ static double group_seconds(const struct op_cost_rates *m, const struct op_group
     return t;
 }
 
-double op_cost_seconds(const struct op_cost_rates *m, enum op_code code, const union op_args *a, enum op_cost_bound *by) {
+double op_cost_seconds(const struct op_cost_rates *m, enum op_code code, const union op_args *a, struct op_cost_detail *detail) {
     const struct op_cost_work w = op_cost_work(code, a, m->n_selected);
     const enum gpu_op_kind kind = kind_of(code);
     const struct gpu_curve *flops = &m->flops_rows, *reads = &m->bw_rows;
@@ -232,6 +232,9 @@ double op_cost_seconds(const struct op_cost_rates *m, enum op_code code, const u
     double apart = m->has_serial_activations && w.activation_bytes > CACHED_BYTES ? seconds_at(w.activation_bytes, m->bw) : 0, disk = disk_seconds(m, &w);
     if (apart > 0) mem -= seconds_at(w.activation_bytes, bw);
     if (m->bw_share) mem /= *m->bw_share, apart /= *m->bw_share;
-    if (by) *by = disk > fmax(t, mem) + apart ? OP_COST_BY_DISK : mem > t ? OP_COST_BY_MEMORY : OP_COST_BY_ARITHMETIC;
+    if (detail) {
+        detail->by = disk > fmax(t, mem) + apart ? OP_COST_BY_DISK : mem > t ? OP_COST_BY_MEMORY : OP_COST_BY_ARITHMETIC;
+        detail->bytes = w.bytes + w.shared.bytes;
+    }
     return (m->launch_by_kind[kind] > 0 ? m->launch_by_kind[kind] : m->launch) + fmax(fmax(t, mem) + apart, disk);
 }

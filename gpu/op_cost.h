@@ -35,7 +35,11 @@ struct op_cost_work {                    /* work of one operation */
 struct op_cost_work op_cost_work(enum op_code code, const union op_args *a, double chosen);
 double op_cost_bw(const struct op_cost_rates *m, double rows);
 enum op_cost_bound { OP_COST_BY_ARITHMETIC, OP_COST_BY_MEMORY, OP_COST_BY_DISK };
-/* Returns launch + max(arithmetic, memory, disk); *by (may be NULL) receives which one. */
-double op_cost_seconds(const struct op_cost_rates *m, enum op_code code, const union op_args *a, enum op_cost_bound *by);
+struct op_cost_detail {
+    enum op_cost_bound by; /* the longest of arithmetic, memory and disk */
+    double bytes;          /* device memory traffic */
+};
+/* Returns launch + max(arithmetic, memory, disk). detail: may be NULL. */
+double op_cost_seconds(const struct op_cost_rates *m, enum op_code code, const union op_args *a, struct op_cost_detail *detail);
 /* (query, key) pairs that causal attention computes for n queries starting at q_pos0 over n_keys keys starting at k_pos0. */
 double op_cost_pairs(int n, int q_pos0, int k_pos0, int n_keys, int window);

@@ -53,8 +53,8 @@ struct gpu_spec {
     double h2d, d2h, peer;  /* bytes/s; 0: unlimited */
     double flops, attn, bw; /* FLOP/s of linear operations, of attention, bytes/s of memory; 0: unlimited */
     double launch;          /* seconds of overhead per operation */
-    /* emu, virtual: the machine's CPU, opened as rank GPU_HOST; --gpus does not list it. Its memory is host memory: any pointer is valid,
-     * nothing is read, not even ids; copies cost bandwidth only. There are no defaults: a rate of 0 takes no time. */
+    /* emu, virtual: the machine's CPU, opened as rank GPU_HOST; --gpus does not list it. It accepts any pointer and reads nothing, not even
+     * ids; copies cost bandwidth only. Rates have no defaults: with a rate of 0 an operation takes no time. */
     bool has_cpu_rank;
     struct gpu_curve bw_rows, flops_rows; /* virtual: replace bw and flops in matrix products and experts */
     struct gpu_curve flops_few_rows;      /* of routed experts with at most BATCH_INVARIANT_ROWS rows in all, by rows per expert; no points: flops_rows */

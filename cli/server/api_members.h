@@ -35,6 +35,13 @@ struct api_member {
     { .name = text, .kind = MEMBER_NOTHING }
 #define API_REFUSED(text, harmless, says) \
     { .name = text, .kind = MEMBER_REFUSED, .lo = harmless, .why = says }
+/* Rows of sampling options, whose names protocols share. */
+#define API_TEMPERATURE API_VALUE("temperature", MEMBER_NUMBER, temperature, 0, 100), API_VALUE("top_p", MEMBER_NUMBER, top_p, 0, 1)
+#define API_TOP_K       API_VALUE("top_k", MEMBER_INTEGER, top_k, -1, 1 << 24)
+#define API_SAMPLING \
+    API_TEMPERATURE, API_TOP_K, API_VALUE("min_p", MEMBER_NUMBER, min_p, 0, 1), API_VALUE("repeat_penalty", MEMBER_NUMBER, repeat_penalty, 0.01, 100), \
+        API_VALUE("presence_penalty", MEMBER_NUMBER, presence_penalty, -2, 2), API_VALUE("frequency_penalty", MEMBER_NUMBER, frequency_penalty, -2, 2), \
+        API_VALUE("seed", MEMBER_LONG, seed, -1, 9.2e18)
 struct api_member_table {
     const struct api_member *rows;
     size_t n;

@@ -31,14 +31,7 @@ static const struct api_member members[] = {
     API_REFUSED("context", 0, "send the conversation to /api/chat"),
 };
 static const struct api_member options[] = {
-    API_VALUE("temperature", MEMBER_NUMBER, temperature, 0, 100),
-    API_VALUE("top_p", MEMBER_NUMBER, top_p, 0, 1),
-    API_VALUE("min_p", MEMBER_NUMBER, min_p, 0, 1),
-    API_VALUE("repeat_penalty", MEMBER_NUMBER, repeat_penalty, 0.01, 100),
-    API_VALUE("presence_penalty", MEMBER_NUMBER, presence_penalty, -2, 2),
-    API_VALUE("frequency_penalty", MEMBER_NUMBER, frequency_penalty, -2, 2),
-    API_VALUE("top_k", MEMBER_INTEGER, top_k, -1, 1 << 24),
-    API_VALUE("seed", MEMBER_LONG, seed, -1, 9.2e18),
+    API_SAMPLING,
     API_VALUE("num_predict", MEMBER_INTEGER, max_tokens, -2, 1 << 24),
     {.name = "stop", .kind = MEMBER_STOP},
     API_NOTHING("num_ctx"),

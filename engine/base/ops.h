@@ -165,7 +165,7 @@ struct op_attention {
     const struct op_place *at, *v_at;
 };
 
-/* Lightning indexer: selects the `topk` best keys of each query, in ascending order; all visible keys if there are no more, padded with -1. A key's score is
+/* Lightning indexer: selects the `topk` best keys of each query, in ascending order; if fewer are visible, all of these, padded with -1. A key's score is
  * scale * sum over heads of weight * max(0, q . k), in float32; ties go to the lower row, NaN ranks last. Positions as in op_attention; the plane has one head.
  * Without weights each head selects for itself: a key's score is scale * q . k. With `block`, each head selects blocks of that many keys among those before the
  * block of the query's own key; a block's score is the highest of its keys' scores, and the last `latest` blocks (at most topk) are always selected.

@@ -39,7 +39,7 @@ size_t decode_least_reserve_bytes(const struct decode *s, struct gpu *g, int n_l
         (size_t)DECODE_MAX_ROWS * (9 * (size_t)c->hidden + 2 * (size_t)c->moe_latent + (size_t)c->n_experts) * 4; /* expert_pool.c, router_lookahead.c */
     return decode_own_bytes(s) + buffers + (kv < mem / 8 ? kv : mem / 8) + mem / 64;
 }
-/* What a prompt of some hundred tokens can use well: rows of activations, and a ring if experts are uploaded. */
+/* Bytes that let a prompt of several hundred tokens run fast: rows of activations, and a ring if experts are uploaded. */
 static size_t prompt_bytes(const struct decode *s, struct gpu *g) {
     enum { ROWS = 512 };
     const size_t want = work_bytes(s->c, ROWS) / 2 * 3 + RING_GOOD_SLOTS * expert_pool_slot_bytes(s->m, -1), most = gpu_info(g)->mem / 8;

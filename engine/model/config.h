@@ -86,7 +86,7 @@ struct config {
     int index_block;                        /* GQA, DSA: an indexer selects index_topk blocks of this many keys; 0: it selects keys */
     int index_heads, index_dim, index_topk; /* lightning indexer of DSA and COMPRESSED */
     bool index_by_group;    /* GQA: each index head selects blocks for its group of KV heads, by their best keys; and all see the query's block */
-    int index_latest;       /* with index_by_group: so many blocks before the query's own are always selected */
+    int index_latest;       /* with index_by_group: number of blocks before the query's own that are always selected */
     bool index_interleaved; /* rope layout of the indexer, as rope.interleaved */
     bool index_rope_last;   /* DSA: the indexer's last dimensions rotate, not its first */
     float index_eps;        /* DSA: of the norm of its keys; 0: 1e-6 */

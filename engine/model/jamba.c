@@ -13,7 +13,7 @@ static struct cycle read_cycle(struct config_reader *r, const char *period, int 
     return k;
 }
 
-/* Which layers are Mamba and which have experts: lists, or periods and offsets. */
+/* Reads the kinds of layers, Mamba or attention, and whether each has experts: as lists, or as periods and offsets. */
 static void read_layers(struct config_reader *r, struct config *c) {
     const struct cycle attention = read_cycle(r, "attn_layer_period", 8, "attn_layer_offset", 4),
                        experts = read_cycle(r, "expert_layer_period", 2, "expert_layer_offset", 1);

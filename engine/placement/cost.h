@@ -186,5 +186,8 @@ double cost_table_at(const struct cost_table *t, int rows);
  * name. */
 bool cost_preset(struct cost_machine *m, const char *name);
 const char *cost_preset_name(int i); /* NULL past the last */
+/* Seconds of a hand-off between a card and the CPU, each way, where nobody measured it: four to five small copies and two signals, counted in the
+ * code, with 3 us each (assumed). */
+#define COST_HAND_OFF_S 15e-6
 /* An uncalibrated machine: threads at a level (0 scalar .. 3 amx), devices with these link rates (0: typical ones). */
 void cost_assumed(struct cost_machine *m, int threads, int level, int n_devices, double h2d, double d2h, double peer);

@@ -161,7 +161,7 @@ bool datasheet_machine(struct cost_machine *m, const struct machine_datasheet *d
     double dram = (d->sockets > 0 ? d->sockets : 1) * d->channels * 8 * d->ddr * 1e6;
     int n = *d->card || d->card_memory > 0 ? d->cards > 0 ? (int)d->cards : 1 : 0;
     m->n_devices = n, m->n_domains = 1 + n;
-    m->dram_bw = dram, m->hand_off_s = 15e-6, m->prefill_start_s = 50e-3;
+    m->dram_bw = dram, m->hand_off_s = COST_HAND_OFF_S, m->prefill_start_s = 50e-3;
     make_cpu_domain(&m->domain[0], d, dram, find_isa(d->isa));
     if (!m->n_nodes) numa_cost_even(m, (int)d->sockets, d->memory);
     for (int i = 0; i < n; i++)

@@ -145,10 +145,8 @@ static const struct side a6000 = {.class = COST_GPU,
                                   .d2h = 25e9,
                                   .link_latency = 10e-6};
 
-/* A hand-off takes four to five small copies and two signals in either direction: counted, with 3 us each (assumed). */
-static const double hand_off = 15e-6;
 #define PAPER_A       "2 x EPYC 9355", "RTX 5090", &epyc_9355
-#define PAPER_A_LINKS 0, 1228e9, hand_off, 2, NUMA_COST_INTER_NODE_BW
+#define PAPER_A_LINKS 0, 1228e9, COST_HAND_OFF_S, 2, NUMA_COST_INTER_NODE_BW
 static const struct preset {
     const char *name, *what, *cpu, *gpu;
     const struct side *processor, *device;
@@ -165,8 +163,8 @@ static const struct preset {
     {"paper-b-2t4", "Xeon with 32 cores, two T4", "Xeon, 32 cores", "T4", &xeon_32, &t4, 2, 0, 100e9, 0},
     {"paper-b-4t4", "Xeon with 32 cores, four T4", "Xeon, 32 cores", "T4", &xeon_32, &t4, 4, 0, 100e9, 0},
     {"paper-b-l4", "Xeon with 24 cores, L4", "Xeon, 24 cores", "L4", &xeon_24, &l4, 1, 0, 100e9, 0},
-    {"paper-c", "Xeon Platinum 8470, H100, 16 units near memory", "Xeon Platinum 8470", "H100", &xeon_8470, &h100, 1, 16, 307.2e9, hand_off},
-    {"paper-d", "Xeon Gold 5220R with 10 cores, RTX A6000", "Xeon Gold 5220R, 10 cores", "RTX A6000", &xeon_5220, &a6000, 1, 0, 128e9, hand_off},
+    {"paper-c", "Xeon Platinum 8470, H100, 16 units near memory", "Xeon Platinum 8470", "H100", &xeon_8470, &h100, 1, 16, 307.2e9, COST_HAND_OFF_S},
+    {"paper-d", "Xeon Gold 5220R with 10 cores, RTX A6000", "Xeon Gold 5220R, 10 cores", "RTX A6000", &xeon_5220, &a6000, 1, 0, 128e9, COST_HAND_OFF_S},
 };
 const char *cost_preset_name(int i) { return i >= 0 && i < (int)(sizeof presets / sizeof *presets) ? presets[i].name : NULL; }
 

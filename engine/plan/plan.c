@@ -179,7 +179,7 @@ static void add_upgrades(struct plan *p) {
         *m = *now;
         memmove(&m->domain[2], &m->domain[1], (size_t)(now->n_domains - 1) * sizeof *m->domain);
         m->domain[1] = card, m->n_devices = 1, m->n_domains++;
-        if (!(m->hand_off_s > 0)) m->hand_off_s = 5e-6;
+        if (!(m->hand_off_s > 0)) m->hand_off_s = COST_HAND_OFF_S;
         p->upgrade_name[p->n_machines++] = "a card, an RTX 5090";
     }
     if (now->disk_share > 0 || (p->batch[0].paged_query >= 0 && p->batch[0].search.bound == SEARCH_HOST_MEMORY)) {

@@ -26,7 +26,7 @@ enum { ENGINE_MAX_UNREAD = 1024, ENGINE_MAX_BATCH = 16 }; /* unread tokens after
 _Static_assert((int)ENGINE_MAX_BATCH <= (int)DECODE_MAX_ROWS, "a step takes a row of each");
 /* ENDED: the turn is over and its last event is unread. Only session_set_state() changes the state. */
 enum session_state { SESSION_IDLE, SESSION_QUEUED, SESSION_PREFILL, SESSION_DECODE, SESSION_ENDED };
-/* What the engine thread does with a session without the lock. Only session_set_hold() changes it. */
+/* The work that the engine thread does on a session while it does not hold the lock. Only session_set_hold() changes it. */
 enum session_hold {
     HOLD_NONE,    /* nothing, or the running prefill: a lock holder may end the turn as may_end_turn() says */
     HOLD_CLAIMED, /* works on the turn, which only the engine thread may end */

@@ -148,7 +148,7 @@ int params_list(const struct config *c, int layer, unsigned modules, struct para
     const bool gates = attends && (c->attn_gate == ATTN_GATE_ELEMENT || c->attn_gate == ATTN_GATE_HEAD),
                qk_weights = gqa && c->qk_norm && c->qk_norm != QK_NORM_UNIT;
     const enum gate_up order = c->layout->dense_gate_up;
-    const int inter = moe && !beside ? c->shared_inter : c->dense_inter; /* of the dense FFN or the shared expert */
+    const int inter = moe && !beside ? c->shared_inter : c->dense_inter; /* rows of gate and up in the dense FFN or the shared expert */
     const struct tensor_slice ffn_gate = in_gate_up(order, false, inter, 0), ffn_up = in_gate_up(order, false, inter, 1);
     const struct mixer_params mix = mixer_params_of(c, layer);
     const uint8_t rates = d->rates_converted ? CONVERT_NONE : CONVERT_MINUS_EXP;

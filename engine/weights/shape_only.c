@@ -25,16 +25,18 @@ static struct mat layout_matrix(char **at, const struct config *c, const struct 
     return m;
 }
 
-/* The parameters of these modules into their fields of base, an expert's down as `down`; returns their bytes. */
-static size_t layout_modules(char **at, const struct config *c, unsigned modules, void *base, int layer, enum dtype t, enum dtype down) {
+/* The parameters of these modules into their fields of base; returns their bytes. */
+static size_t layout_modules(char **at, const struct config *c, unsigned modules, void *base, int layer, const struct known_format *f) {
     struct param list[PARAMS_MAX];
+    const enum dtype t = modules == MODULE_LAYER ? f->dense : modules == MODULE_EXPERT ? f->gate_up : DT_BF16;
     int n = params_list(c, layer, modules, list);
     for (int i = 0; i < n; i++) {
-        bool narrow = modules != MODULE_MODEL && list[i].offset != offsetof(struct layer, router) && list[i].offset != offsetof(struct layer, shared_gate) &&
-                      list[i].offset != offsetof(struct layer, index_weights);
-        if (modules == MODULE_EXPERT && list[i].offset == offsetof(struct expert, down)) *params_mat(base, &list[i]) = layout_matrix(at, c, &list[i], down);
-        else if (!list[i].cols) *params_vector(base, &list[i]) = (float *)(void *)reserve(at, (size_t)list[i].rows * sizeof(float));
-        else *params_mat(base, &list[i]) = layout_matrix(at, c, &list[i], narrow || modules == MODULE_EXPERT ? t : DT_BF16);
+        const size_t field = list[i].offset;
+        const bool is_wide = modules == MODULE_LAYER && (field == offsetof(struct layer, router) || field == offsetof(struct layer, shared_gate) ||
+                                                         field == offsetof(struct layer, index_weights)),
+                   is_down = modules == MODULE_EXPERT && field == offsetof(struct expert, down);
+        if (!list[i].cols) *params_vector(base, &list[i]) = (float *)(void *)reserve(at, (size_t)list[i].rows * sizeof(float));
+        else *params_mat(base, &list[i]) = layout_matrix(at, c, &list[i], is_wide ? DT_BF16 : is_down ? f->down : t);
     }
     return params_bytes(base, list, n);
 }
@@ -42,17 +44,17 @@ static size_t layout_modules(char **at, const struct config *c, unsigned modules
 static void layout_all(struct weights *w, char **at, const struct known_format *f) {
     const struct config *c = &w->config;
     w->bytes_dense = w->bytes_routed = 0;
-    layout_modules(at, c, MODULE_MODEL, w, 0, DT_BF16, DT_BF16);
+    layout_modules(at, c, MODULE_MODEL, w, 0, f);
     if (c->tied) w->head = w->embed;
     w->bytes_embed = mat_bytes(&w->embed) + (c->tied ? 0 : mat_bytes(&w->head));
     w->inv_freq = (float *)(void *)reserve(at, (size_t)rope_floats(c) * sizeof(float));
     w->rope_mscale[0] = w->rope_mscale[1] = 1;
     for (int l = 0; l < c->n_layers; l++) {
         struct layer *y = &w->layers[l];
-        w->bytes_dense += layout_modules(at, c, MODULE_LAYER, y, l, f->dense, f->down);
+        w->bytes_dense += layout_modules(at, c, MODULE_LAYER, y, l, f);
         y->dense.glu = config_glu(c, l, false);
         for (int k = 0; k < c->n_experts && y->experts; k++) {
-            w->bytes_routed += layout_modules(at, c, MODULE_EXPERT, &y->experts[k], l, f->gate_up, f->down);
+            w->bytes_routed += layout_modules(at, c, MODULE_EXPERT, &y->experts[k], l, f);
             y->experts[k].glu = config_glu(c, l, true), y->experts[k].is_transposed = c->layout->transposed_down,
             y->experts[k].gate_up_transposed = c->layout->transposed_gate_up;
         }

@@ -291,25 +291,30 @@ static void *allocation_run(void *arg) {
     return NULL;
 }
 static void allocating(void) {
-    enum { COPIES = 64, BYTES = 8 << 20 };
+    enum { KERNELS = 64, FLOATS = 64 << 10 }; /* about a second in emulation */
     struct gpu_stream *busy = stream(0, NULL), *s = stream(1, NULL);
     struct gpu_timeline *n = number(1);
     struct allocation a = {0};
-    uint32_t *from = pinned(BYTES / 4);
-    void *to = memory(0, BYTES);
-    for (int i = 0; i < COPIES; i++) gpu_copy(busy, to, from, BYTES, GPU_H2D);
+    volatile uint32_t *const computed = pinned(1); /* read without the driver, which would wait */
+    float *sum = memory(0, FLOATS * 4);
+    struct exec *x = gpu_stream_exec(busy);
+    *computed = 0;
+    CHECK(!gpu_fill(busy, sum, 1, FLOATS * 4));
+    for (int i = 0; i < KERNELS; i++) CHECK(!x->ops->add(x, &(struct op_add){.y = sum, .x = sum, .n = 1, .m = FLOATS}));
+    CHECK(!gpu_copy(busy, (void *)computed, sum, 4, GPU_D2H));
     if (pthread_create(&a.thread, NULL, allocation_run, &a)) exit(1);
     while (!a.state) rest(1e-4);
     rest(20e-3);
     for (uint32_t i = 1; i <= 10; i++) CHECK(!gpu_timeline_signal(n, i, s) && !gpu_timeline_wait_host(n, i, NULL));
-    CHECK(a.state == 1);
+    CHECK(a.state == 1 && !*computed); /* the driver still waits for the kernels */
     pthread_join(a.thread, NULL);
+    CHECK(*computed);
     gpu_stream_close(&busy);
     gpu_stream_close(&s);
     gpu_timeline_close(&n);
     gpu_free(dev[0], a.p);
-    gpu_free(dev[0], to);
-    gpu_host_free(dev[0], from);
+    gpu_free(dev[0], sum);
+    gpu_host_free(dev[0], (void *)computed);
 }
 
 /* Pinning: writable memory always works, a mapped file where the system supports it; otherwise the error gives the reason. */

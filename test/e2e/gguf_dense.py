@@ -1,0 +1,152 @@
+"""Small random models without experts, each as a pair of files (gguf_pair.py)."""
+import array
+
+from gguf_pair import Pair, gqa, dense, HEADS
+
+
+def without_experts(arch, fmt, seed, layers=2, tied=False, norms=("attn_norm", "input_layernorm", "ffn_norm", "post_attention_layernorm"), shift=0, **gqa_options):
+    """A dense model. norms: pairs of names in both formats. shift: what GGUF's norm weights have more than the published ones."""
+    p = Pair(arch, fmt, seed)
+    p.key(block_count=layers, context_length=512, embedding_length=256, attention__layer_norm_rms_epsilon=1e-6, **HEADS)
+    p.config.update(model_type=arch, vocab_size=288, hidden_size=256, num_hidden_layers=layers, num_attention_heads=4, num_key_value_heads=2, intermediate_size=512,
+                    tie_word_embeddings=tied)
+    p.both("token_embd", [288, 256], "model.embed_tokens.weight", spread=1 / 16 if tied else 1)
+    if not tied:
+        p.both("output", [288, 256], "lm_head.weight")
+    p.norm("output_norm", 256, "model.norm.weight")
+    for i in range(layers):
+        b, h = f"blk.{i}.", f"model.layers.{i}."
+        gqa(p, i, 256, 4, 2, 64, **gqa_options)
+        for name in ("attn_norm", "ffn_norm"):  # which gqa has added
+            p.gguf = [t for t in p.gguf if t[0] != f"{b}{name}.weight"]
+        for name in ("input_layernorm", "post_attention_layernorm"):
+            p.hf.pop(f"{h}{name}.weight")
+        for name, hf in zip(norms[::2], norms[1::2]):
+            p.norm(b + name, 256, f"{h}{hf}.weight")
+        dense(p, i, 256, 512, "mlp")
+    for name, (shape, f) in p.hf.items():
+        if shift and name.endswith("norm.weight"):
+            p.hf[name] = (shape, array.array("f", [x - shift for x in f]))
+    return p
+
+
+def gate_and_up(p, layers):
+    """Both halves in one tensor, named ffn_up in GGUF."""
+    of = {t[0]: t for t in p.gguf}
+    for i in range(layers):
+        gate, up = of[f"blk.{i}.ffn_gate.weight"], of[f"blk.{i}.ffn_up.weight"]
+        p.gguf = [t for t in p.gguf if t not in (gate, up)] + [(up[0], up[1], [2 * up[2][0], up[2][1]], gate[3] + up[3])]
+        h = f"model.layers.{i}.mlp."
+        (shape, g), (_, u) = p.hf.pop(h + "gate_proj.weight"), p.hf.pop(h + "up_proj.weight")
+        p.hf[h + "gate_up_proj.weight"] = ([2 * shape[0], shape[1]], g + u)
+    return p
+
+
+def llama_dense(fmt):
+    p = without_experts("llama", fmt, 21, permute=True)
+    p.key(rope__freq_base=5e5, rope__dimension_count=64, vocab_size=288)
+    p.config.update(rope_theta=5e5)
+    return p
+
+
+def qwen2(fmt):
+    p = without_experts("qwen2", fmt, 22, tied=True, bias=True)
+    p.key(rope__freq_base=1e6)
+    p.config.update(rope_theta=1e6)
+    return p
+
+
+def qwen3(fmt):
+    p = without_experts("qwen3", fmt, 23, qk_norm=True)
+    p.key(rope__freq_base=1e6, attention__key_length=64, attention__value_length=64)
+    p.config.update(rope_theta=1e6, head_dim=64)
+    return p
+
+
+AROUND = ("attn_norm", "input_layernorm", "post_attention_norm", "post_attention_layernorm", "ffn_norm", "pre_feedforward_layernorm", "post_ffw_norm",
+          "post_feedforward_layernorm")
+
+
+def gemma2(fmt):
+    p = without_experts("gemma2", fmt, 24, tied=True, norms=AROUND, shift=1)
+    p.key(attention__key_length=64, attention__value_length=64, attention__sliding_window=16, attn_logit_softcapping=2.0, final_logit_softcapping=30.0)
+    p.config.update(head_dim=64, sliding_window=16, attn_logit_softcapping=2.0, final_logit_softcapping=30.0, query_pre_attn_scalar=64,
+                    hidden_act="gelu_pytorch_tanh")
+    return p
+
+
+def gemma3(fmt):
+    p = without_experts("gemma3", fmt, 25, layers=7, tied=True, norms=AROUND, shift=1, qk_norm=True)
+    p.key(attention__key_length=64, attention__value_length=64, attention__sliding_window=16, rope__freq_base=1e6, rope__scaling__type="linear",
+          rope__scaling__factor=8.0)
+    p.config.update(model_type="gemma3_text", head_dim=64, sliding_window=16, rope_theta=1e6, rope_scaling={"rope_type": "linear", "factor": 8.0},
+                    query_pre_attn_scalar=64, hidden_activation="gelu_pytorch_tanh")
+    p.leaves_out.append("hidden_act")
+    return p
+
+
+def phi3(fmt):
+    p = gate_and_up(without_experts("phi3", fmt, 26), 2)
+    p.key(rope__freq_base=1e4, rope__dimension_count=48, attention__sliding_window=16)
+    p.config.update(rope_theta=1e4, partial_rotary_factor=0.75, sliding_window=16)
+    of = {t[0]: t for t in p.gguf}
+    for i in range(2):
+        parts = [of[f"blk.{i}.attn_{g}.weight"] for g in "qkv"]
+        p.gguf = [t for t in p.gguf if t not in parts]
+        p.gguf.append((f"blk.{i}.attn_qkv.weight", parts[0][1], [512, 256], b"".join(t[3] for t in parts)))
+        h = f"model.layers.{i}.self_attn."
+        p.hf[h + "qkv_proj.weight"] = ([512, 256], sum((p.hf.pop(f"{h}{g}_proj.weight")[1] for g in "qkv"), array.array("f")))
+    return p
+
+
+def smollm3(fmt):
+    p = without_experts("smollm3", fmt, 27, layers=5, tied=True, permute=True)
+    p.key(rope__freq_base=5e6, rope__dimension_count=64)
+    p.config.update(rope_theta=5e6)
+    return p
+
+
+def glm4(fmt):
+    norms = ("attn_norm", "input_layernorm", "post_attention_norm", "post_self_attn_layernorm", "ffn_norm", "post_attention_layernorm", "post_ffw_norm",
+             "post_mlp_layernorm")
+    p = gate_and_up(without_experts("glm4", fmt, 28, norms=norms, bias=True), 2)
+    p.key(rope__freq_base=1e4, rope__dimension_count=32)
+    p.config.update(rope_theta=1e4, attention_bias=True, partial_rotary_factor=0.5)
+    return p
+
+
+def olmo2(fmt):
+    norms = ("post_attention_norm", "post_attention_layernorm", "post_ffw_norm", "post_feedforward_layernorm")
+    p = without_experts("olmo2", fmt, 29, norms=norms)
+    p.key(rope__freq_base=5e5)
+    p.config.update(rope_theta=5e5)
+    for i in range(2):
+        p.norm(f"blk.{i}.attn_q_norm", 256, f"model.layers.{i}.self_attn.q_norm.weight")
+        p.norm(f"blk.{i}.attn_k_norm", 128, f"model.layers.{i}.self_attn.k_norm.weight")
+    return p
+
+
+def seed_oss(fmt):
+    p = without_experts("seed_oss", fmt, 30, bias=True, norms=("attn_norm", "input_layernorm", "post_attention_norm", "post_attention_layernorm"))
+    p.key(rope__freq_base=1e7, attention__key_length=64, attention__value_length=64)
+    p.config.update(rope_theta=1e7, head_dim=64, attention_bias=True)
+    return p
+
+
+def granite(fmt):
+    p = without_experts("granite", fmt, 31, tied=True, permute=True)
+    p.key(rope__freq_base=1e7, rope__dimension_count=64, attention__scale=0.02, embedding_scale=12.0, residual_scale=0.22, logit_scale=8.0)
+    p.config.update(rope_theta=1e7, attention_multiplier=0.02, embedding_multiplier=12.0, residual_multiplier=0.22, logits_scaling=8.0)
+    return p
+
+
+def mistral3(fmt):
+    """YaRN, and queries scaled by position."""
+    p = without_experts("mistral3", fmt, 32, permute=True)
+    p.key(rope__freq_base=1e6, rope__dimension_count=64, attention__key_length=64, attention__value_length=64, rope__scaling__type="yarn",
+          rope__scaling__factor=4.0, rope__scaling__original_context_length=16, rope__scaling__yarn_beta_fast=32.0, rope__scaling__yarn_beta_slow=1.0,
+          rope__scaling__yarn_log_multiplier=1.0, attention__temperature_scale=0.1)
+    p.config.update(model_type="ministral3", head_dim=64,
+                    rope_parameters={"rope_type": "yarn", "rope_theta": 1e6, "factor": 4.0, "original_max_position_embeddings": 16, "beta_fast": 32.0,
+                                     "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.1})
+    return p
