@@ -20,9 +20,11 @@ double emu_clock(void) {
 }
 
 /* Failures. The first one stays until emu_clear; a dead device never recovers. Error text, the stream's flag and `dead` are set under
- * one lock, so a thread that sees a failure also sees its text. */
+ * one lock and read under it, so a thread that sees a failure also sees its text. */
 static void fail_locked(struct emu *g, int code, const char *text) {
-    if (!g->error.code) error_set(&g->error, code, "device %d (%s): %s", g->base.info.rank, g->base.info.name, g->is_dead ? "lost (injected)" : text);
+    if (g->error.code) return;
+    error_set(&g->error, code, "device %d (%s): %s", g->base.info.rank, g->base.info.name, g->is_dead ? "lost (injected)" : text);
+    atomic_store(&g->error_code, code);
 }
 static void set_failure(struct emu *g, _Atomic int *failed, int code, const char *fmt, va_list ap) {
     char text[400];
@@ -57,12 +59,7 @@ bool emu_inject_fault(struct emu *g, enum gpu_fault kind) {
     return hit;
 }
 
-int emu_error_code(struct emu *g) {
-    pthread_mutex_lock(&g->lock);
-    int r = g->error.code;
-    pthread_mutex_unlock(&g->lock);
-    return r;
-}
+int emu_error_code(struct emu *g) { return atomic_load(&g->error_code); }
 
 static int emu_error(struct gpu *base, struct error *e) {
     struct emu *g = (struct emu *)base;
@@ -78,7 +75,7 @@ static int emu_clear(struct gpu *base, struct error *e) {
     pthread_mutex_lock(&g->lock);
     int r = g->is_dead ? ERR_RUNTIME : 0;
     if (r && e) *e = g->error;
-    if (!r) g->error = (struct error){0};
+    if (!r) g->error = (struct error){0}, atomic_store(&g->error_code, 0);
     pthread_mutex_unlock(&g->lock);
     return r;
 }

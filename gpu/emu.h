@@ -42,7 +42,8 @@ struct emu {
     _Atomic long n_blocking_copies; /* copies that blocked their caller */
     bool is_dead;
     int n_streams;
-    struct error error; /* first failure */
+    struct error error;     /* first failure */
+    _Atomic int error_code; /* its code: each command of each stream looks */
 };
 
 enum { EMU_EVENT_TIMES = 16 };
@@ -101,9 +102,10 @@ struct emu_stream {
     bool urgent;
     pthread_t thread;
     pthread_mutex_t lock;
-    pthread_cond_t work_cond, room_cond; /* a command was enqueued; a queue entry was freed or all work is done */
+    pthread_cond_t work_cond, room_cond; /* a command was enqueued; enough have run for somebody who waits */
     struct emu_cmd *queue;               /* [EMU_QUEUE] */
     uint64_t head, tail;                 /* run, enqueued */
+    uint64_t wake_head;                  /* the head that wakes those who wait for room_cond; UINT64_MAX: nobody waits */
     _Atomic int has_failed;              /* has failed, or dropped work of a failed device; remains set when another thread clears the device */
     double clock_s;                      /* virtual clock; only its own thread uses it */
     struct emu_link_usage link_usage;    /* only its own thread uses it */

@@ -253,6 +253,22 @@ void emu_stream_test_lag(const struct emu_stream *s) {
     if (s->lag_us) usleep(s->lag_us);
 }
 
+static void run_command(struct emu_stream *s, const struct emu_cmd *c) {
+    const bool work = !emu_stream_drops(s);
+    switch (c->kind) {
+    case EMU_EVENT_RECORD:
+    case EMU_EVENT_WAIT: run_event(s, c); break;
+    case EMU_TIMELINE_SIGNAL: emu_timeline_run_signal(s, c->timeline.n, c->timeline.value, work); break;
+    case EMU_TIMELINE_WAIT: emu_timeline_run_wait(s, c->timeline.n, c->timeline.value); break;
+    case EMU_STOP: break;
+    case EMU_OP:
+        if (work) run_op(s, c);
+        break;
+    default:
+        if (work) run_copy(s, c);
+    }
+}
+
 static void *stream_thread(void *arg) {
     struct emu_stream *s = arg;
     for (;;) {
@@ -261,18 +277,12 @@ static void *stream_thread(void *arg) {
         struct emu_cmd *c = &s->queue[s->head % EMU_QUEUE];
         pthread_mutex_unlock(&s->lock);
         emu_stream_test_lag(s);
-        bool work = !emu_stream_drops(s), stop = c->kind == EMU_STOP;
-        const bool waits = c->kind == EMU_EVENT_WAIT || c->kind == EMU_TIMELINE_WAIT;
+        const bool waits = c->kind == EMU_EVENT_WAIT || c->kind == EMU_TIMELINE_WAIT, stop = c->kind == EMU_STOP;
         const double before = waits && s->due_s > 0 ? emu_clock() : 0;
-        if (c->kind == EMU_EVENT_RECORD || c->kind == EMU_EVENT_WAIT) run_event(s, c);
-        else if (c->kind == EMU_TIMELINE_SIGNAL) emu_timeline_run_signal(s, c->timeline.n, c->timeline.value, work);
-        else if (c->kind == EMU_TIMELINE_WAIT) emu_timeline_run_wait(s, c->timeline.n, c->timeline.value);
-        else if (work && c->kind == EMU_OP) run_op(s, c);
-        else if (work && !stop) run_copy(s, c);
+        run_command(s, c);
         if (before > 0 && emu_clock() - before > 5e-6) s->due_s = 0; /* it did wait */
         pthread_mutex_lock(&s->lock);
-        s->head++;
-        pthread_cond_broadcast(&s->room_cond);
+        if (++s->head >= s->wake_head) s->wake_head = UINT64_MAX, pthread_cond_broadcast(&s->room_cond);
         pthread_mutex_unlock(&s->lock);
         if (atomic_fetch_sub(&s->g->n_queued, 1) == 1) {
             pthread_mutex_lock(&s->g->lock);
@@ -289,10 +299,37 @@ static void *stream_thread(void *arg) {
 
 static int stream_status(struct emu_stream *s) { return cancelled(s) ? ERR_CANCELLED : emu_error_code(s->g) || atomic_load(&s->has_failed) ? ERR_RUNTIME : 0; }
 
+/* Virtual time: true if the command ends without waiting for another stream. */
+static bool ends_at_once(const struct emu_cmd *c) {
+    bool done = c->kind != EMU_STOP;
+    if (c->kind == EMU_EVENT_WAIT) {
+        pthread_mutex_lock(&c->event.ev->lock);
+        done = c->event.ev->n_done >= c->event.seq;
+        pthread_mutex_unlock(&c->event.ev->lock);
+    }
+    if (c->kind == EMU_TIMELINE_WAIT) done = gpu_timeline_reached(&c->timeline.n->base, c->timeline.value);
+    return done;
+}
+
+/* Waits, with the lock held, until the first `head` commands have run. */
+static void wait_for_head(struct emu_stream *s, uint64_t head) {
+    while (s->head < head) {
+        if (head < s->wake_head) s->wake_head = head;
+        pthread_cond_wait(&s->room_cond, &s->lock);
+    }
+}
+
+/* A command in virtual time only moves the stream's clock, which costs less than waking its thread. So the caller runs it, unless an
+ * earlier command or the command itself waits. */
 static void enqueue_command(struct emu_stream *s, const struct emu_cmd *c) {
-    atomic_fetch_add(&s->g->n_queued, 1);
     pthread_mutex_lock(&s->lock);
-    while (s->tail - s->head == EMU_QUEUE) pthread_cond_wait(&s->room_cond, &s->lock);
+    if (s->g->spec.is_virtual && !s->lag_us && s->head == s->tail && ends_at_once(c)) {
+        run_command(s, c);
+        pthread_mutex_unlock(&s->lock);
+        return;
+    }
+    atomic_fetch_add(&s->g->n_queued, 1);
+    if (s->tail - s->head == EMU_QUEUE) wait_for_head(s, s->head + (s->g->spec.is_virtual ? EMU_QUEUE / 16 : 1));
     struct emu_cmd *to = &s->queue[s->tail++ % EMU_QUEUE];
     *to = *c;
     if (c->kind == EMU_COPY || c->kind == EMU_PEER || s->g->is_throttled) to->enqueued_s = emu_clock();
@@ -381,6 +418,7 @@ int emu_stream_open(struct gpu *base, struct gpu_stream **out, const char *name,
     s->g = (struct emu *)base;
     s->cancel = cancel;
     s->urgent = urgent;
+    s->wake_head = UINT64_MAX;
     if (!((uintptr_t)s * 0x9e3779b97f4a7c15u >> 62))
         s->lag_us = (unsigned)test_limits_get(TEST_LIMIT_STREAM_LAG_US, 0); /* chosen by address, so other streams in each run */
     op_exec_init(&s->base.exec, "emu", emu_run, cancel);
@@ -421,8 +459,7 @@ void emu_stream_close(struct gpu_stream *base) {
 int emu_stream_sync(struct gpu_stream *base) {
     struct emu_stream *s = (struct emu_stream *)base;
     pthread_mutex_lock(&s->lock);
-    uint64_t end = s->tail;
-    while (s->head < end) pthread_cond_wait(&s->room_cond, &s->lock);
+    wait_for_head(s, s->tail);
     pthread_mutex_unlock(&s->lock);
     return stream_status(s);
 }

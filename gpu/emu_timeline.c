@@ -63,6 +63,16 @@ static void run_signal(struct emu_stream *s, struct emu_timeline *n, uint32_t va
     pthread_mutex_unlock(&n->lock);
     gpu_timeline_signal_host(&n->base, value);
 }
+/* The first signal of at least value; n_signals if none. Values never fall. */
+static uint64_t first_signal(const struct emu_timeline *n, uint32_t value) {
+    uint64_t from = n->n_signals > EMU_TIMELINE_SIGNALS ? n->n_signals - EMU_TIMELINE_SIGNALS : 0, to = n->n_signals;
+    while (from < to) {
+        const uint64_t mid = (from + to) / 2;
+        if ((int32_t)(n->signals[mid % EMU_TIMELINE_SIGNALS].value - value) >= 0) to = mid;
+        else from = mid + 1;
+    }
+    return from;
+}
 static void run_wait(struct emu_stream *s, struct emu_timeline *n, uint32_t value) {
     bool lost = emu_stream_drops(s);
     while (!lost && !gpu_timeline_reached(&n->base, value)) {
@@ -71,13 +81,12 @@ static void run_wait(struct emu_stream *s, struct emu_timeline *n, uint32_t valu
     }
     if (lost && !gpu_timeline_is_at_least(&n->base, value)) gpu_timeline_abort(&n->base);
     pthread_mutex_lock(&n->lock);
-    for (uint64_t i = n->n_signals > EMU_TIMELINE_SIGNALS ? n->n_signals - EMU_TIMELINE_SIGNALS : 0; i < n->n_signals; i++) /* the first sufficient one */
-        if ((int32_t)(n->signals[i % EMU_TIMELINE_SIGNALS].value - value) >= 0) {
-            const double seen_s = n->signals[i % EMU_TIMELINE_SIGNALS].time + (n->writer == s->g ? 0 : s->g->spec.signal);
-            if (seen_s > s->clock_s) s->clock_s = seen_s;
-            if (n->writer == s->g) emu_link_usage_merge(&s->link_usage, &n->signals[i % EMU_TIMELINE_SIGNALS].told);
-            break;
-        }
+    const uint64_t i = first_signal(n, value);
+    if (i < n->n_signals) {
+        const double seen_s = n->signals[i % EMU_TIMELINE_SIGNALS].time + (n->writer == s->g ? 0 : s->g->spec.signal);
+        if (seen_s > s->clock_s) s->clock_s = seen_s;
+        if (n->writer == s->g) emu_link_usage_merge(&s->link_usage, &n->signals[i % EMU_TIMELINE_SIGNALS].told);
+    }
     pthread_mutex_unlock(&n->lock);
 }
 
