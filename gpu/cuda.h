@@ -101,6 +101,9 @@ static inline int cuda_round_up(int n, int to) { return (n + to - 1) / to * to; 
 size_t cuda_linear_workspace_bytes(const struct cuda_stream *s, const struct cuda_linear *l);
 int cuda_linear_run(struct cuda_stream *s, const struct cuda_linear *l, char *space);
 int cuda_linear_op(struct cuda_stream *s, const struct op_linear *a);
+/* Up to CUDA_INVARIANT_ROWS tokens: act [n, inter] = glu(gate x, up x) in one launch, where cuda_linear_gates_few(). */
+bool cuda_linear_gates_few(const struct expert *e, int n);
+int cuda_linear_run_gated(struct cuda_stream *s, const struct expert *e, struct cuda_glu glu, float *act, const float *x, int n);
 int cuda_expand_op(struct cuda_stream *s, const struct op_expand *a);
 /* True if both products of an FFN of n tokens use our tiled kernels, which take several experts at once and fuse silu * mul into
  * the first product. */

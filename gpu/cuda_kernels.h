@@ -195,6 +195,7 @@ struct cuda_linear {
     const float *x, *bias;
     struct mat w;
     int n, ldx, ldy, accumulate, transposed, batch, batch_rows, batch_x, batch_y, exact;
+    const float *row_weight; /* NULL, or [n], with accumulate and at most CUDA_INVARIANT_ROWS tokens: a product is weighed before it is added */
 };
 int cuda_mat_is_supported(int dtype); /* supported by cuda_gemv, cuda_gemm_f32 and embed */
 /* Up to CUDA_INVARIANT_ROWS tokens: a token's result does not depend on the number of tokens. */
@@ -203,6 +204,9 @@ int cuda_skinny_fits(const struct mat *w);                                      
 cudaError_t cuda_skinny(cudaStream_t s, const struct cuda_linear *l, int processors); /* not transposed */
 cudaError_t cuda_skinny_transposed(cudaStream_t s, const struct cuda_linear *l);      /* transposed */
 cudaError_t cuda_gemv(cudaStream_t s, const struct cuda_linear *l);                   /* types that cuda_skinny does not support */
+/* gate->y = glu(gate x, up x) of matrices of the same type and shape. The products are those of cuda_skinny and cuda_gemv. */
+cudaError_t cuda_skinny_gated(cudaStream_t s, const struct cuda_linear *gate, const struct cuda_linear *up, struct cuda_glu a);
+cudaError_t cuda_gemv_gated(cudaStream_t s, const struct cuda_linear *gate, const struct cuda_linear *up, struct cuda_glu a);
 cudaError_t cuda_gemm_f32(cudaStream_t s, const struct cuda_linear *l);               /* any type, no tensor cores */
 int cuda_gemm_mma_fits(const struct cuda_linear *l);
 cudaError_t cuda_gemm_mma(cudaStream_t s, const struct cuda_linear *l); /* tensor cores, weights exact, x as the sum of two BF16 */

@@ -15,7 +15,8 @@ inline unsigned heads_of(const struct cuda_linear *l) { return l->batch > 1 ? (u
 __device__ inline void linear_store(const struct cuda_linear &l, int t, int o, int outs, float v) {
     float *y = l.y + (size_t)t * (size_t)l.ldy + (size_t)blockIdx.z * (size_t)l.batch_y + (size_t)o;
     if (l.bias) v += l.bias[(size_t)blockIdx.z * (size_t)outs + (size_t)o];
-    *y = l.accumulate ? *y + v : v;
+    if (l.row_weight) *y += l.row_weight[t] * v;
+    else *y = l.accumulate ? *y + v : v;
 }
 
 /* 16 numbers of a row; those from `left` on are zero. wide: p is 16-byte aligned. */
