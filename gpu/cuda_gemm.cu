@@ -91,6 +91,18 @@ cudaError_t cuda_gemv(cudaStream_t s, const struct cuda_linear *l) {
     return cudaGetLastError();
 }
 
+static __global__ void gemv_join_kernel(const __grid_constant__ struct cuda_join j) {
+    const int k = join_part(j), n = j.part[k].n;
+#pragma unroll 1
+    for (int t = 0; t < n; t += GEMV_N) gemv_rows(j.part[k], (int)blockIdx.x - j.begin[k], t, n - t < GEMV_N ? n - t : GEMV_N);
+}
+cudaError_t cuda_gemv_join(cudaStream_t s, const struct cuda_join *called) {
+    struct cuda_join j = *called;
+    const unsigned blocks = join_blocks(&j, GEMV_WARPS);
+    gemv_join_kernel<<<blocks, GEMV_WARPS * 32, 0, s>>>(j);
+    return cudaGetLastError();
+}
+
 static __global__ void gemv_gated_kernel(struct cuda_linear l, struct mat up, const float *up_bias, struct cuda_glu a) {
     const int r = (int)blockIdx.x * GEMV_WARPS + (int)threadIdx.x / 32;
     if (r >= l.w.rows) return;

@@ -156,6 +156,13 @@ template <bool FP8, int MT, int NT> static __global__ void __launch_bounds__(WAR
     __shared__ block_sums sums;
     skinny_block<FP8, MT, NT>(sums, l, (int)blockIdx.x);
 }
+template <int MT, int NT> static __global__ void __launch_bounds__(WARPS * 32) join_kernel(const __grid_constant__ struct cuda_join j) {
+    typedef struct skinny_sums<MT, NT> block_sums;
+    __shared__ block_sums sums;
+    const int k = join_part(j), block = (int)blockIdx.x - j.begin[k];
+    if (j.part[k].w.dtype == DT_E4M3) skinny_block<true, MT, NT>(sums, j.part[k], block);
+    else skinny_block<false, MT, NT>(sums, j.part[k], block);
+}
 template <bool FP8, int NT> static __global__ void __launch_bounds__(WARPS * 32) gated_kernel(struct cuda_linear l, struct mat up, const float *up_bias, struct cuda_glu a) {
     typedef struct skinny_sums<2, NT> block_sums;
     __shared__ block_sums sums;
@@ -190,6 +197,24 @@ template <bool FP8> static cudaError_t few(cudaStream_t s, const struct cuda_lin
 }
 cudaError_t cuda_skinny(cudaStream_t s, const struct cuda_linear *l, int processors) {
     return l->w.dtype == DT_E4M3 ? few<true>(s, l, processors) : few<false>(s, l, processors);
+}
+
+template <int NT> static void launch_join(cudaStream_t s, const struct cuda_join *called, int processors) {
+    struct cuda_join j = *called;
+    unsigned blocks = join_blocks(&j, 32);
+    if (blocks >= 2u * (unsigned)processors) join_kernel<2, NT><<<blocks, WARPS * 32, 0, s>>>(j);
+    else {
+        blocks = join_blocks(&j, 16);
+        join_kernel<1, NT><<<blocks, WARPS * 32, 0, s>>>(j);
+    }
+}
+cudaError_t cuda_skinny_join(cudaStream_t s, const struct cuda_join *j, int processors) {
+    const int n = j->part[0].n;
+    if (n <= 8) launch_join<1>(s, j, processors);
+    else if (n <= 16) launch_join<2>(s, j, processors);
+    else if (n <= 24) launch_join<3>(s, j, processors);
+    else return cudaErrorInvalidValue;
+    return cudaGetLastError();
 }
 
 template <bool FP8> static cudaError_t gated(cudaStream_t s, const struct cuda_linear *l, const struct cuda_linear *up, struct cuda_glu a) {
