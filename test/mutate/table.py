@@ -134,6 +134,8 @@ change("resident-graph", "each layer of a resident model is a graph of its own",
 change("join-order", "a product is joined with others before its rows are written", "gpu_ops_emu_scalar", ("gpu/fuse.c", "if (must) return NULL;", ""))
 change("join-reads", "an operation moves before one that reads what it writes", "gpu_ops_emu_scalar", ("gpu/fuse.c", "(a->r[i].is_written || b->r[k].is_written) &&", "a->r[i].is_written &&"))
 change("join-copy", "a copy overtakes operations that wait to be joined", "gpu_ops_emu_scalar", ("gpu/gpu.c", "int r = flush(s);\n    bool whole", "int r = 0;\n    bool whole"))
+change("ffn-weight", "the weight of a shared expert is lost on a card", "cuda_emu_ops_f32", ("gpu/cuda_experts.c", "f.down.row_weight = a->shared_weight;", "f.down.row_weight = NULL;"))
+change("join-sum", "the CPU's sum of experts is added twice", "gpu_graph", ("engine/exec/decode_layer.c", "if (begins_with_sum(s, layer + 1)) return 0;", ""))
 change("split-rows", "logits of split drafted rows are those of the second part", "gpu_graph", ("engine/exec/decode.c", "if (m->spans[k].pos != t->pos) continue;", ";"))
 change("split-state", "rows of a session with a recurrent state are split", "gpu_graph_families", ("engine/exec/decode.c", "!s->draft && !span->kv->has_states && !s->layout.min_every", "!s->draft"))
 change("resident-blend", "a blended prefill uploads experts that a pool holds", "gpu_prefill_residency", ("engine/exec/blend_device.c", "return t ? &t->view : p->d ? expert_pool_expert(p->d, layer, expert) : NULL;", "return t ? &t->view : NULL;"))
@@ -167,7 +169,7 @@ change("logprobs-order", "equally likely tokens are listed by falling ids", "uni
 change("sample-position", "every position draws the same random number", "unit_sample", ("engine/schedule/sample.c", "random_at(s->seed, position)", "random_at(s->seed, 0)"))
 change("prefix-too-long", "one token too many of a changed prompt is reused", "unit_engine", ("engine/schedule/session.c", "s->n_kv = keep;", "s->n_kv = keep + (keep < r->n_tokens - 1);"))
 
-change("step-join", "a device does not add the CPU's expert outputs", "golden_mla_plain", (LAYER, "TRY(decode_layer_exec(d)->ops->add(decode_layer_exec(d), &(struct op_add){.y = w->x, .x = w->xn, .n = m->n_dev, .m = s->c->hidden}));", ""))
+change("step-join", "a device does not add the CPU's expert outputs", "golden_mla_plain", (LAYER, "return decode_layer_exec(d)->ops->add(decode_layer_exec(d), &(struct op_add){.y = w->x, .x = w->xn, .n = m->n_dev, .m = hidden});", "return 0;"))
 change("step-join-early", "a device does not wait for the CPU's experts", "golden_mla_plain", (LAYER, "TRY(gpu_timeline_wait(m->cpu_done, ++m->n_awaited, d->main));", "++m->n_awaited;"))
 change("step-lost", "decoding keeps device data after a prefill found the device lost", "gpu_decode_equals_cpu", ("engine/schedule/prompt.c", "if (e->machine.gpus->is_lost) decode_on_device_lost(e->machine.decode, err.text);", ""))
 change("step-rewind", "a device keeps rows of a prefix that changed", "golden_mla_plain", (MIRROR, "    if (m->valid_rows > pos) m->valid_rows = pos;\n    for (int i = 0; i < DEVICE_KV_STATES; i++)\n        if (m->state_pos[i] > pos || !pos) m->state_pos[i] = -1;\n", ""))
