@@ -1,5 +1,6 @@
 #pragma once
 /* The operations that a backend implements, and the common first members of its objects. gpu.c calls through this table. */
+#include "gpu/fuse.h"
 #include "gpu/gpu.h"
 #include "gpu/op.h"
 
@@ -57,12 +58,15 @@ extern const struct gpu_backend gpu_cuda;
 struct gpu {
     const struct gpu_backend *b;
     size_t register_chunk; /* host memory is registered in chunks of this size */
+    bool joins_ops;        /* its streams have windows */
     struct gpu_info info;
 };
 struct gpu_stream {
     struct op_exec exec; /* first: its address is the stream's executor */
     struct gpu *g;
     const char *name;
+    struct fuse *window;                                                         /* operations not launched yet; NULL: this stream joins none */
+    int (*launch)(struct op_exec *x, enum op_code code, const union op_args *a); /* with a window: launches an operation */
 };
 struct gpu_graph {
     struct gpu_stream *s;

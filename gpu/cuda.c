@@ -137,7 +137,7 @@ static int open_device(struct gpu **out, const struct gpu_spec *spec, int rank, 
     size_t here = 0, total = 0;
     cudaMemGetInfo(&here, &total);
     g->n_sms = p.multiProcessorCount;
-    g->base.info = (struct gpu_info){.rank = rank, .id = card, .peer = peer, .h2d = spec->h2d, .d2h = spec->d2h, .link = spec->peer};
+    g->base.info = (struct gpu_info){.rank = rank, .id = card, .peer = peer, .maps_host = true, .h2d = spec->h2d, .d2h = spec->d2h, .link = spec->peer};
     g->base.info.mem = here / (size_t)sharing;
     if (spec->mem && spec->mem < g->base.info.mem) g->base.info.mem = spec->mem;
     snprintf(g->base.info.name, sizeof g->base.info.name, "%.90s", p.name);

@@ -101,6 +101,10 @@ static inline int cuda_round_up(int n, int to) { return (n + to - 1) / to * to; 
 size_t cuda_linear_workspace_bytes(const struct cuda_stream *s, const struct cuda_linear *l);
 int cuda_linear_run(struct cuda_stream *s, const struct cuda_linear *l, char *space);
 int cuda_linear_op(struct cuda_stream *s, const struct op_linear *a);
+int cuda_join_op(struct cuda_stream *s, const struct op_join *a);
+/* Up to CUDA_INVARIANT_ROWS tokens: act [n, inter] = glu(gate x, up x) in one launch, where cuda_linear_gates_few(). */
+bool cuda_linear_gates_few(const struct expert *e, int n);
+int cuda_linear_run_gated(struct cuda_stream *s, const struct expert *e, struct cuda_glu glu, float *act, const float *x, int n);
 int cuda_expand_op(struct cuda_stream *s, const struct op_expand *a);
 /* True if both products of an FFN of n tokens use our tiled kernels, which take several experts at once and fuse silu * mul into
  * the first product. */
@@ -133,6 +137,9 @@ void cuda_timeline_forget_stream(struct cuda_stream *s);
 void cuda_timeline_set_recording(struct cuda_stream *s, bool recording); /* sets s->is_recording, serialised with queries of the stream */
 /* cuda_load.c */
 int cuda_load_kernels(struct error *e); /* into the current device */
+/* cuda_chain.c */
+int cuda_chain_op(struct cuda_stream *s, const struct op_chain *a);
+int cuda_small_op(struct cuda_stream *s, enum op_code code, const union op_args *u); /* one of op_small */
 /* cuda_experts.c */
 int cuda_ffn_op(struct cuda_stream *s, const struct op_ffn *a);
 int cuda_group_op(struct cuda_stream *s, const struct op_group *a);

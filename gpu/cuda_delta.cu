@@ -2,24 +2,6 @@
  * processes a few of them for all rows with the state in registers; no sum depends on the number of rows in a call. */
 #include "gpu/cuda_device.cuh"
 
-static __global__ void gate_kernel(float *y, const float *g, int heads, int dim, int ldy, int ldg, int head_ldy, int head_ldg, int kind, int per_head, size_t n) {
-    size_t at = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
-    if (at >= n) return;
-    size_t d = at % (size_t)dim, h = at / (size_t)dim % (size_t)heads, i = at / (size_t)dim / (size_t)heads;
-    float v = g[i * (size_t)ldg + h * (size_t)head_ldg + (per_head ? 0 : d)], f = 1.0f / (1.0f + expf(-v));
-    if (kind == CUDA_GATE_SILU) f *= v;
-    if (kind == CUDA_GATE_SOFTPLUS) f = v > 20.0f ? v : log1pf(expf(v));
-    if (kind == CUDA_GATE_LINEAR) f = v;
-    if (kind == CUDA_GATE_NORMAL) f = 0.5f * (1.0f + erff(v * 0.70710678f));
-    y[i * (size_t)ldy + h * (size_t)head_ldy + d] *= f;
-}
-cudaError_t cuda_gate(cudaStream_t s, float *y, const float *g, int n, int heads, int dim, int ldy, int ldg, int head_ldy, int head_ldg,
-    int kind, int per_head) {
-    size_t total = (size_t)n * (size_t)heads * (size_t)dim;
-    gate_kernel<<<blocks_of(total, 256), 256, 0, s>>>(y, g, heads, dim, ldy, ldg, head_ldy, head_ldg, kind, per_head, total);
-    return cudaGetLastError();
-}
-
 /* The arguments with the state addresses read from memory (op_place), if the call was recorded. */
 template <typename T> __device__ inline T placed(T o) {
     if (o.at) o.before = (const float *)o.at->data, o.after = (float *)o.at->after;

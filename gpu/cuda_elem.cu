@@ -1,5 +1,5 @@
 /* All operations except matrix products and attention. One row or one head per block, so that the order of sums is fixed. */
-#include "gpu/cuda_device.cuh"
+#include "gpu/cuda_small.cuh"
 
 static __global__ void embed_kernel(float *out, const int32_t *ids, struct mat table, float scale) {
     size_t row = blockIdx.x;
@@ -10,34 +10,12 @@ cudaError_t cuda_embed(cudaStream_t s, float *out, const int32_t *ids, struct ma
     return cudaGetLastError();
 }
 
-static __global__ void norm_kernel(float *out, const float *x, const void *w, const void *bias, int w_dtype, int dim, int ldx, int ldo,
-    float eps, float add, int layer_norm, int tag, int *bad) {
-    __shared__ float shared[32];
-    x += (size_t)blockIdx.x * (size_t)ldx;
-    out += (size_t)blockIdx.x * (size_t)ldo;
-    float sum = 0, mean = 0;
-    if (layer_norm) {
-        for (int i = threadIdx.x; i < dim; i += blockDim.x) sum += x[i];
-        mean = block_sum(sum, shared) / (float)dim;
-        sum = 0;
-    }
-    bool finite = true;
-    for (int i = threadIdx.x; i < dim; i += blockDim.x) {
-        float v = x[i] - mean;
-        finite = finite && isfinite(x[i]);
-        sum += v * v;
-    }
-    if (bad && !finite) atomicCAS(bad, -1, tag);
-    float f = 1.0f / sqrtf(block_sum(sum, shared) / (float)dim + eps);
-    for (int i = threadIdx.x; i < dim; i += blockDim.x) {
-        float v = (x[i] - mean) * f * (w ? scalar_at(w, w_dtype, (size_t)i) + add : 1.0f);
-        out[i] = bias ? v + scalar_at(bias, w_dtype, (size_t)i) : v;
-    }
+static __global__ void norm_kernel(struct cuda_norm o) {
+    __shared__ float sums[32];
+    norm_rows(o, (int)blockIdx.x, (int)gridDim.x, sums);
 }
-cudaError_t cuda_norm(cudaStream_t s, float *out, const float *x, const void *w, const void *bias, int w_dtype, int rows, int dim, int ldx,
-    int ldo, float eps, float add, int layer_norm, int tag, int *bad) {
-    int threads = dim >= 1024 ? 512 : dim >= 256 ? 128 : 32;
-    norm_kernel<<<(unsigned)rows, threads, 0, s>>>(out, x, w, bias, w_dtype, dim, ldx, ldo, eps, add, layer_norm, tag, bad);
+cudaError_t cuda_norm(cudaStream_t s, const struct cuda_norm *o) {
+    norm_kernel<<<(unsigned)o->rows, (unsigned)norm_threads(o->dim), 0, s>>>(*o);
     return cudaGetLastError();
 }
 
@@ -58,53 +36,18 @@ cudaError_t cuda_rope_table(cudaStream_t s, const struct cuda_rope_table *t) {
     return cudaGetLastError();
 }
 
-static __global__ void rope_kernel(float *x, const float *cs, const float *sn, int n, int heads, int ld, int head_ld, int half,
-                                   int interleaved, float sign) {
+static __global__ void rope_kernel(struct cuda_rope o) {
     size_t at = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
-    if (at >= (size_t)n * (size_t)heads * (size_t)half) return;
-    int j = (int)(at % (size_t)half), h = (int)(at / (size_t)half % (size_t)heads);
-    size_t i = at / (size_t)half / (size_t)heads, t = i * (size_t)half + (size_t)j;
-    float *p = x + i * (size_t)ld + (size_t)h * (size_t)head_ld;
-    float *a = interleaved ? p + 2 * j : p + j, *b = interleaved ? a + 1 : a + half;
-    float c = cs[t], s = sn[t] * sign, u = *a, v = *b;
-    *a = u * c - v * s;
-    *b = v * c + u * s;
+    if (at < rope_pairs(o)) rope_pair(o, at);
 }
-cudaError_t cuda_rope(cudaStream_t s, float *x, const float *cs, const float *sn, int n, int heads, int ld, int head_ld, int half,
-    int interleaved, int inverse) {
-    size_t total = (size_t)n * (size_t)heads * (size_t)half;
-    rope_kernel<<<blocks_of(total, 256), 256, 0, s>>>(x, cs, sn, n, heads, ld, head_ld, half, interleaved, inverse ? -1.0f : 1.0f);
+cudaError_t cuda_rope(cudaStream_t s, const struct cuda_rope *o) {
+    rope_kernel<<<blocks_of((size_t)o->n * (size_t)o->heads * (size_t)o->half, 256), 256, 0, s>>>(*o);
     return cudaGetLastError();
 }
 
-/* One block per (row, head). */
-static __global__ void kv_store_kernel(struct cuda_plane p, const float *x, int row0, int ldx, const struct cuda_place *place, int every, int tokens) {
-    __shared__ float shared[32];
-    if (place) plane_set_address(&p, place), row0 = every ? place->pos / every : place->pos;
-    if (place && every && (int)(blockIdx.x / (unsigned)p.heads) >= (place->pos + tokens) / every - row0) return;
-    size_t i = blockIdx.x / (unsigned)p.heads, h = blockIdx.x % (unsigned)p.heads;
-    const struct plane_row to = plane_row(p, (size_t)row0 + i);
-    const float *src = x + i * (size_t)ldx + h * (size_t)p.dim;
-    size_t at = (to.row * (size_t)p.heads + h) * (size_t)p.dim;
-    float scale = 1;
-    if (p.dtype == DT_E4M3) {
-        float top = 0;
-        for (int d = threadIdx.x; d < p.dim; d += blockDim.x) top = fmaxf(top, fabsf(src[d]));
-        top = warp_max(top);
-        if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = top;
-        __syncthreads();
-        for (int w = 0; w < (int)(blockDim.x / 32); w++) top = fmaxf(top, shared[w]);
-        scale = top > 0 ? top / 448.0f : 1.0f;
-        if (!threadIdx.x) to.scale[to.row * (size_t)p.heads + h] = scale;
-    }
-    for (int d = threadIdx.x; d < p.dim; d += blockDim.x) {
-        if (p.dtype == DT_BF16) ((__nv_bfloat16 *)to.data)[at + (size_t)d] = __float2bfloat16_rn(src[d]);
-        else if (p.dtype == DT_E4M3) ((uint8_t *)to.data)[at + (size_t)d] = e4m3_encode(src[d] / scale);
-        else ((float *)to.data)[at + (size_t)d] = src[d];
-    }
-}
-cudaError_t cuda_kv_store(cudaStream_t s, struct cuda_plane p, const float *x, int row0, int n, int ldx, const struct cuda_place *at, int every, int tokens) {
-    kv_store_kernel<<<(unsigned)n * (unsigned)p.heads, 128, 0, s>>>(p, x, row0, ldx, at, every, tokens);
+static __global__ void kv_store_kernel(struct cuda_kv_store o) { kv_store_heads(o, (int)blockIdx.x, (int)gridDim.x); }
+cudaError_t cuda_kv_store(cudaStream_t s, const struct cuda_kv_store *o) {
+    kv_store_kernel<<<blocks_of((size_t)o->n * (size_t)o->plane.heads, 4), 128, 0, s>>>(*o);
     return cudaGetLastError();
 }
 static __global__ void kv_load_kernel(struct cuda_plane p, float *out, int row0, int ldo) {
@@ -117,195 +60,67 @@ cudaError_t cuda_kv_load(cudaStream_t s, struct cuda_plane p, float *out, int ro
     return cudaGetLastError();
 }
 
-/* The router: one warp per token. A token's scores, choices and marks are in shared memory; an argmax runs per lane over its share,
- * then across lanes, ties to the lower index. */
-struct best {
-    float v;
-    int i;
-};
-__device__ static struct best better(struct best a, struct best b) {
-    if (b.i < 0) return a;
-    if (a.i < 0) return b;
-    bool take = b.v > a.v || (b.v == a.v && b.i < a.i);
-    return take ? b : a;
-}
-__device__ static int best_of(const float *v, const uint8_t *taken, int n) {
-    struct best b = {0, -1};
-    for (int i = threadIdx.x; i < n; i += 32)
-        if (!taken[i]) {
-            struct best c = {isnan(v[i]) ? -INFINITY : v[i], i};
-            b = better(b, c);
-        }
-    for (int d = 16; d; d >>= 1) {
-        struct best o = {__shfl_xor_sync(0xffffffffu, b.v, d), __shfl_xor_sync(0xffffffffu, b.i, d)};
-        b = better(b, o);
-    }
-    return b.i;
-}
-/* Weight of the best unmarked logit: its softmax share among the unmarked logits within the jitter threshold. */
-__device__ static float mixer_weight(const struct cuda_route &r, const float *logits, const uint8_t *mark, int best) {
-    float top = logits[best], sum = 0;
-    for (int i = threadIdx.x; i < r.n_experts; i += 32) {
-        float size = fabsf(logits[i]) > top ? fabsf(logits[i]) : top;
-        if (!mark[i] && !((top - logits[i]) / size > 2 * r.jitter)) sum += expf(logits[i] - top);
-    }
-    return 1.0f / warp_sum(sum);
-}
-__device__ static float softplus(float x) { return x > 20.0f ? x : log1pf(expf(x)); }
 static __global__ void route_kernel(struct cuda_route r) {
     extern __shared__ float space[];
-    int n = r.n_experts + r.n_idle, lane = threadIdx.x;
-    bool softmax = r.score == CUDA_SOFTMAX, mixer = r.score == CUDA_MIXER;
-    const int32_t *known = r.table ? r.table + (size_t)r.tokens[blockIdx.x] * (size_t)r.topk : NULL;
-    float *score = space, *choice = space + n, *group = choice + n;
-    uint8_t *mark = (uint8_t *)(group + r.n_group);
-    const float *logits = r.logits + (size_t)blockIdx.x * (size_t)n;
-    float top = -INFINITY, sum = 0;
-    if (softmax || mixer) {
-        for (int i = lane; i < n; i += 32) top = fmaxf(top, logits[i]);
-        top = warp_max(top);
-    }
-    for (int i = lane; i < n; i += 32) {
-        score[i] = r.score == CUDA_SIGMOID ? 1.0f / (1.0f + expf(-logits[i])) : r.score == CUDA_SQRT_SOFTPLUS ? sqrtf(softplus(logits[i])) : expf(logits[i] - top);
-        sum += score[i];
-    }
-    sum = warp_sum(sum);
-    for (int i = lane; i < n; i += 32) {
-        if (softmax) score[i] /= sum;
-        choice[i] = (mixer ? logits[i] : score[i]) + (r.bias ? r.bias[i] : 0.0f);
-    }
-    __syncwarp();
-    if (r.n_group > 1) {
-        int size = n / r.n_group;
-        for (int g = lane; g < r.n_group; g += 32) {
-            float first = -INFINITY, second = -INFINITY;
-            for (int i = g * size; i < (g + 1) * size; i++) {
-                if (choice[i] > first) second = first, first = choice[i];
-                else if (choice[i] > second) second = choice[i];
-            }
-            group[g] = r.group_top2 && size > 1 ? first + second : first;
-            mark[g] = 0;
-        }
-        __syncwarp();
-        for (int k = 0; k < r.topk_group && k < r.n_group; k++) {
-            int g = best_of(group, mark, r.n_group);
-            __syncwarp();
-            if (!lane) mark[g] = 1;
-            __syncwarp();
-        }
-        for (int i = lane; i < n; i += 32)
-            if (i / size < r.n_group && !mark[i / size]) choice[i] = r.group_zero ? 0.0f : -INFINITY;
-        __syncwarp();
-    }
-    for (int i = lane; i < n; i += 32) mark[i] = 0;
-    __syncwarp();
-    int32_t *ids = r.ids + (size_t)blockIdx.x * (size_t)r.topk;
-    float *weights = r.weights + (size_t)blockIdx.x * (size_t)r.topk;
-    float total = 0;
-    for (int k = 0; k < r.topk; k++) {
-        int left = r.topk - k; /* the last ones are those that are always chosen */
-        int i = known ? known[k] : left <= r.n_always ? n - left : best_of(choice, mark, n - r.n_always);
-        float weight = mixer ? mixer_weight(r, logits, mark, i) : score[i];
-        total += weight;
-        __syncwarp();
-        if (!lane) {
-            mark[i] = 1;
-            ids[k] = i;
-            weights[k] = weight;
-        }
-        __syncwarp();
-    }
-    for (int k = lane; k < r.topk; k += 32) {
-        float w = weights[k];
-        weights[k] = (r.norm ? w / (total + 1e-20f) : w) * r.scale * (r.expert_scale ? r.expert_scale[ids[k]] : 1.0f);
-    }
-    if (!r.n_idle) return;
-    __syncwarp();
-    float idle = 0;
-    for (int k = 0; k < r.topk; k++) {
-        if (ids[k] < r.n_experts) continue;
-        int i = best_of(choice, mark, r.n_experts);
-        idle += weights[k];
-        __syncwarp();
-        if (!lane) mark[i] = 1, ids[k] = i, weights[k] = 0;
-        __syncwarp();
-    }
-    if (!lane) r.idle[blockIdx.x] = idle;
+    route_token(r, (int)blockIdx.x, space);
 }
 cudaError_t cuda_route_tokens(cudaStream_t s, const struct cuda_route *r) {
     struct cuda_route c = *r;
     if (c.n_group < 1) c.n_group = 1;
-    size_t all = (size_t)(c.n_experts + c.n_idle), marks = all > (size_t)c.n_group ? all : (size_t)c.n_group;
-    size_t bytes = (2 * all + (size_t)c.n_group) * sizeof(float) + marks;
-    route_kernel<<<(unsigned)c.n, 32, bytes, s>>>(c);
+    route_kernel<<<(unsigned)c.n, 32, route_space(c), s>>>(c);
     return cudaGetLastError();
 }
 
-static __global__ void copy_kernel(float *y, const float *x, int heads, int dim, int ldx, int ldy, int head_ldx, int head_ldy) {
-    size_t i = blockIdx.x;
-    for (int k = threadIdx.x; k < heads * dim; k += blockDim.x) {
-        int h = k / dim, d = k % dim;
-        y[i * (size_t)ldy + (size_t)h * (size_t)head_ldy + (size_t)d] = x[i * (size_t)ldx + (size_t)h * (size_t)head_ldx + (size_t)d];
-    }
-}
-cudaError_t cuda_copy(cudaStream_t s, float *y, const float *x, int n, int heads, int dim, int ldx, int ldy, int head_ldx, int head_ldy) {
-    copy_kernel<<<(unsigned)n, 256, 0, s>>>(y, x, heads, dim, ldx, ldy, head_ldx, head_ldy);
+static __global__ void copy_kernel(struct cuda_copy o) { copy_row(o, (int)blockIdx.x); }
+cudaError_t cuda_copy(cudaStream_t s, const struct cuda_copy *o) {
+    copy_kernel<<<(unsigned)o->n, 256, 0, s>>>(*o);
     return cudaGetLastError();
 }
 
-static __global__ void add_kernel(float *y, const float *x, size_t n, size_t m, size_t ldx) {
-    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += (size_t)gridDim.x * blockDim.x) y[i] += m == ldx ? x[i] : x[i / m * ldx + i % m];
+/* Runs f for the numbers that a thread of the grid computes. */
+template <typename T, typename F> __device__ static inline void for_each(const T &o, size_t n, F f) {
+    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += (size_t)gridDim.x * blockDim.x) f(o, i);
 }
 static unsigned grid_of(size_t n) {
     size_t b = (n + 255) / 256;
     return (unsigned)(b < 65536 ? b : 65536);
 }
-cudaError_t cuda_add(cudaStream_t s, float *y, const float *x, int n, int m, int ldx) {
-    const size_t all = (size_t)n * (size_t)m;
-    add_kernel<<<grid_of(all), 256, 0, s>>>(y, x, all, (size_t)m, (size_t)(ldx ? ldx : m));
+static __global__ void add_kernel(struct cuda_add o) { for_each(o, (size_t)o.n * (size_t)o.m, add_number); }
+cudaError_t cuda_add(cudaStream_t s, const struct cuda_add *o) {
+    add_kernel<<<grid_of((size_t)o->n * (size_t)o->m), 256, 0, s>>>(*o);
     return cudaGetLastError();
 }
-static __global__ void sigmoid_kernel(float *x, size_t n) {
-    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += (size_t)gridDim.x * blockDim.x)
-        x[i] = 1.0f / (1.0f + expf(-x[i]));
-}
-cudaError_t cuda_sigmoid(cudaStream_t s, float *x, size_t n) {
-    sigmoid_kernel<<<grid_of(n), 256, 0, s>>>(x, n);
+static __global__ void sigmoid_kernel(struct cuda_each o) { for_each(o, o.n, sigmoid_number); }
+cudaError_t cuda_sigmoid(cudaStream_t s, const struct cuda_each *o) {
+    sigmoid_kernel<<<grid_of(o->n), 256, 0, s>>>(*o);
     return cudaGetLastError();
 }
-
-static __global__ void fill_kernel(float *x, size_t n, float value) {
-    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += (size_t)gridDim.x * blockDim.x) x[i] = value;
-}
-cudaError_t cuda_fill(cudaStream_t s, float *x, size_t n, float value) {
-    fill_kernel<<<grid_of(n), 256, 0, s>>>(x, n, value);
+static __global__ void fill_kernel(struct cuda_each o) { for_each(o, o.n, fill_number); }
+cudaError_t cuda_fill(cudaStream_t s, const struct cuda_each *o) {
+    fill_kernel<<<grid_of(o->n), 256, 0, s>>>(*o);
     return cudaGetLastError();
 }
-
-static __global__ void scale_kernel(float *x, const int32_t *pos, int m, int ld, int every, int shift, float by, float slope, int smooth) {
-    const int at = slope != 0 ? pos[blockIdx.x] + shift : 0;
-    if (slope != 0) by *= 1 + slope * logf(!smooth ? (float)(1 + at / every) : at > every ? (float)at / (float)every : 1.0f);
-    for (int c = threadIdx.x; c < m; c += blockDim.x) x[(size_t)blockIdx.x * (size_t)ld + (size_t)c] *= by;
-}
-cudaError_t cuda_scale(cudaStream_t s, float *x, const int32_t *pos, int n, int m, int ld, int every, int shift, float by, float slope, int smooth) {
-    scale_kernel<<<(unsigned)n, 256, 0, s>>>(x, pos, m, ld, every, shift, by, slope, smooth);
+static __global__ void softcap_kernel(struct cuda_each o) { for_each(o, o.n, softcap_number); }
+cudaError_t cuda_softcap(cudaStream_t s, const struct cuda_each *o) {
+    softcap_kernel<<<grid_of(o->n), 256, 0, s>>>(*o);
     return cudaGetLastError();
 }
-
-static __global__ void softcap_kernel(float *x, size_t n, float cap) {
-    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += (size_t)gridDim.x * blockDim.x) x[i] = cap * tanhf(x[i] / cap);
-}
-cudaError_t cuda_softcap(cudaStream_t s, float *x, size_t n, float cap) {
-    softcap_kernel<<<grid_of(n), 256, 0, s>>>(x, n, cap);
+static __global__ void clip_kernel(struct cuda_each o) { for_each(o, o.n, clip_number); }
+cudaError_t cuda_clip(cudaStream_t s, const struct cuda_each *o) {
+    clip_kernel<<<grid_of(o->n), 256, 0, s>>>(*o);
     return cudaGetLastError();
 }
-
-static __global__ void clip_kernel(float *x, size_t n, float limit) {
-    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += (size_t)gridDim.x * blockDim.x)
-        x[i] = x[i] > limit ? limit : x[i] < -limit ? -limit : x[i];
+static __global__ void scale_kernel(struct cuda_scale o) { scale_row(o, (int)blockIdx.x); }
+cudaError_t cuda_scale(cudaStream_t s, const struct cuda_scale *o) {
+    scale_kernel<<<(unsigned)o->n, 256, 0, s>>>(*o);
+    return cudaGetLastError();
 }
-cudaError_t cuda_clip(cudaStream_t s, float *x, size_t n, float limit) {
-    clip_kernel<<<grid_of(n), 256, 0, s>>>(x, n, limit);
+static __global__ void gate_kernel(struct cuda_gate o) {
+    size_t at = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
+    if (at < (size_t)o.n * (size_t)o.heads * (size_t)o.dim) gate_number(o, at);
+}
+cudaError_t cuda_gate(cudaStream_t s, const struct cuda_gate *o) {
+    gate_kernel<<<blocks_of((size_t)o->n * (size_t)o->heads * (size_t)o->dim, 256), 256, 0, s>>>(*o);
     return cudaGetLastError();
 }
 

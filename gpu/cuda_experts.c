@@ -92,7 +92,7 @@ static int run_products(struct cuda_stream *s, const struct product_group *g, fl
 /* --- One FFN in chunks of tokens: gate and up next to each other, glu, down -------------------------------------------------- */
 
 struct ffn {
-    bool tiled;
+    bool tiled, few; /* few: gate, up and glu in one launch */
     const struct expert *e;
     struct cuda_linear gate, up, down;
     int piece, inter;
@@ -100,7 +100,7 @@ struct ffn {
     size_t size;
 };
 static struct ffn ffn_plan(const struct cuda_stream *s, const struct expert *e, int n, size_t base) {
-    struct ffn f = {.inter = expert_inter(e), .e = e, .tiled = cuda_linear_is_tiled(s, e, n), .gate_up = base};
+    struct ffn f = {.inter = expert_inter(e), .e = e, .tiled = cuda_linear_is_tiled(s, e, n), .few = cuda_linear_gates_few(e, n), .gate_up = base};
     if (f.tiled) {
         f.piece = n < TILED_TOKENS ? n : TILED_TOKENS;
         f.size = base + tiled_plan(s, e, f.piece).size;
@@ -136,9 +136,9 @@ static int ffn_run(struct cuda_stream *s, struct ffn *f, float *y, const float *
         f->up.y = gate_up + f->inter;
         f->down.x = act;
         f->down.y = to;
-        int r = cuda_linear_run(s, &f->gate, space + f->scratch);
-        if (!r) r = cuda_linear_run(s, &f->up, space + f->scratch);
-        if (!r) r = cuda_check(s->g, cuda_glu(s->stream, act, gate_up, m, f->inter, glu_of(f->e)), "glu");
+        int r = f->few ? cuda_linear_run_gated(s, f->e, glu_of(f->e), act, from, m) : cuda_linear_run(s, &f->gate, space + f->scratch);
+        if (!r && !f->few) r = cuda_linear_run(s, &f->up, space + f->scratch);
+        if (!r && !f->few) r = cuda_check(s->g, cuda_glu(s->stream, act, gate_up, m, f->inter, glu_of(f->e)), "glu");
         if (!r) r = cuda_linear_run(s, &f->down, space + f->scratch);
         if (r) return r;
     }
@@ -230,6 +230,10 @@ int cuda_group_op(struct cuda_stream *s, const struct op_group *a) {
 
 static int shared_op(struct cuda_stream *s, const struct op_experts *a, char *space) {
     struct ffn f = ffn_plan(s, a->shared, a->n, align_up((size_t)a->n * (size_t)a->hidden * 4, 256));
+    if (f.few) { /* the last product adds to y */
+        f.down.accumulate = true, f.down.row_weight = a->shared_weight;
+        return ffn_run(s, &f, a->y, a->x, a->n, space);
+    }
     if (ffn_run(s, &f, (float *)space, a->x, a->n, space)) return ERR_RUNTIME;
     return cuda_check(s->g, cuda_scatter_add(s->stream, a->y, (float *)space, NULL, a->shared_weight, a->n, a->hidden, a->hidden), "scatter");
 }

@@ -43,17 +43,16 @@ __device__ static inline void eight(float v[8], const struct mat &w, int r, cons
 
 /* One warp per row of W, up to GEMV_N tokens at once, so that a weight is read and decoded once. */
 enum { GEMV_N = 8, GEMV_WARPS = 8 };
-static __global__ void gemv_kernel(struct cuda_linear l, int first, int count) {
-    int r = (int)(blockIdx.x * GEMV_WARPS + threadIdx.x / 32), lane = threadIdx.x % 32, z = blockIdx.z;
-    if (r >= l.w.rows) return;
-    struct mat w = head_of(l, z);
-    const float *x = l.x + (size_t)first * (size_t)l.ldx + (size_t)z * (size_t)l.batch_x;
+/* A lane's part of the products of row r of W with `count` tokens of x. */
+__device__ static inline void gemv_lane(float acc[GEMV_N], const struct mat &w, int r, const float *x, int ldx, int count) {
+    const int lane = threadIdx.x % 32;
     const uint8_t *row = (const uint8_t *)w.data + (size_t)r * w.stride;
     bool wide = w.dtype == DT_E4M3   ? (size_t)row % 8 == 0 && (!w.scale || w.block_cols % 8 == 0 || w.block_cols >= w.cols)
                 : w.dtype == DT_BF16 ? (size_t)row % 16 == 0 && !w.scale
                                      : false;
-    bool wide_x = (size_t)x % 16 == 0 && l.ldx % 4 == 0;
-    float acc[GEMV_N] = {0};
+    bool wide_x = (size_t)x % 16 == 0 && ldx % 4 == 0;
+#pragma unroll
+    for (int t = 0; t < GEMV_N; t++) acc[t] = 0;
     for (int c0 = lane * 8; c0 < w.cols; c0 += 256) {
         float v[8];
         bool whole = c0 + 8 <= w.cols;
@@ -61,7 +60,7 @@ static __global__ void gemv_kernel(struct cuda_linear l, int first, int count) {
 #pragma unroll
         for (int t = 0; t < GEMV_N; t++) {
             if (t >= count) break;
-            const float *p = x + (size_t)t * (size_t)l.ldx + c0;
+            const float *p = x + (size_t)t * (size_t)ldx + c0;
             if (wide_x && whole) {
                 float4 a = *(const float4 *)p, b = *(const float4 *)(p + 4);
                 acc[t] += v[0] * a.x + v[1] * a.y + v[2] * a.z + v[3] * a.w + v[4] * b.x + v[5] * b.y + v[6] * b.z + v[7] * b.w;
@@ -72,17 +71,68 @@ static __global__ void gemv_kernel(struct cuda_linear l, int first, int count) {
             }
         }
     }
+}
+__device__ static inline void gemv_rows(const struct cuda_linear &l, int block, int first, int count) {
+    const int r = block * GEMV_WARPS + (int)threadIdx.x / 32, z = blockIdx.z;
+    if (r >= l.w.rows) return;
+    float acc[GEMV_N];
+    gemv_lane(acc, head_of(l, z), r, l.x + (size_t)first * (size_t)l.ldx + (size_t)z * (size_t)l.batch_x, l.ldx, count);
 #pragma unroll
     for (int t = 0; t < GEMV_N; t++) {
         if (t >= count) break;
         float sum = warp_sum(acc[t]);
-        if (lane) continue;
-        linear_store(l, first + t, r, l.w.rows, sum);
+        if (threadIdx.x % 32 == 0) linear_store(l, first + t, r, l.w.rows, sum);
     }
 }
+static __global__ void gemv_kernel(struct cuda_linear l, int first, int count) { gemv_rows(l, (int)blockIdx.x, first, count); }
 cudaError_t cuda_gemv(cudaStream_t s, const struct cuda_linear *l) {
     dim3 grid(blocks_of((size_t)l->w.rows, GEMV_WARPS), 1, heads_of(l));
     for (int t = 0; t < l->n; t += GEMV_N) gemv_kernel<<<grid, GEMV_WARPS * 32, 0, s>>>(*l, t, l->n - t < GEMV_N ? l->n - t : GEMV_N);
+    return cudaGetLastError();
+}
+
+static __global__ void gemv_join_kernel(const __grid_constant__ struct cuda_join j) {
+    const int k = join_part(j), n = j.part[k].n;
+#pragma unroll 1
+    for (int t = 0; t < n; t += GEMV_N) gemv_rows(j.part[k], (int)blockIdx.x - j.begin[k], t, n - t < GEMV_N ? n - t : GEMV_N);
+}
+cudaError_t cuda_gemv_join(cudaStream_t s, const struct cuda_join *called) {
+    struct cuda_join j = *called;
+    const unsigned blocks = join_blocks(&j, GEMV_WARPS);
+    gemv_join_kernel<<<blocks, GEMV_WARPS * 32, 0, s>>>(j);
+    return cudaGetLastError();
+}
+
+static __global__ void gemv_gated_kernel(struct cuda_linear l, struct mat up, const float *up_bias, struct cuda_glu a) {
+    const int r = (int)blockIdx.x * GEMV_WARPS + (int)threadIdx.x / 32;
+    if (r >= l.w.rows) return;
+#pragma unroll 1
+    for (int first = 0; first < l.n; first += GEMV_N) {
+        const int count = l.n - first < GEMV_N ? l.n - first : GEMV_N;
+        float sum[2][GEMV_N];
+#pragma unroll 1
+        for (int which = 0; which < 2; which++) { /* the decoders are large: they occur once */
+            float acc[GEMV_N];
+            gemv_lane(acc, which ? up : l.w, r, l.x + (size_t)first * (size_t)l.ldx, l.ldx, count);
+#pragma unroll
+            for (int t = 0; t < GEMV_N; t++) {
+                if (t < count) acc[t] = warp_sum(acc[t]);
+                if (which) sum[1][t] = acc[t];
+                else sum[0][t] = acc[t];
+            }
+        }
+#pragma unroll
+        for (int t = 0; t < GEMV_N; t++) {
+            if (t >= count || threadIdx.x % 32) continue;
+            float g = sum[0][t], u = sum[1][t];
+            if (l.bias) g += l.bias[r];
+            if (up_bias) u += up_bias[r];
+            l.y[(size_t)(first + t) * (size_t)l.ldy + (size_t)r] = glu(g, u, a);
+        }
+    }
+}
+cudaError_t cuda_gemv_gated(cudaStream_t s, const struct cuda_linear *gate, const struct cuda_linear *up, struct cuda_glu a) {
+    gemv_gated_kernel<<<blocks_of((size_t)gate->w.rows, GEMV_WARPS), GEMV_WARPS * 32, 0, s>>>(*gate, up->w, up->bias, a);
     return cudaGetLastError();
 }
 

@@ -81,8 +81,16 @@ cudaError_t cuda_timeline_launch_signal(cudaStream_t s, uint32_t *word, uint32_t
 cudaError_t cuda_timeline_launch_wait(cudaStream_t s, const uint32_t *word, uint32_t value);
 
 cudaError_t cuda_embed(cudaStream_t s, float *out, const int32_t *ids, struct mat table, int n, float scale);
-cudaError_t cuda_norm(cudaStream_t s, float *out, const float *x, const void *w, const void *bias, int w_dtype, int rows, int dim, int ldx, int ldo, float eps,
-                      float add, int layer_norm, int tag, int *bad);
+struct cuda_norm { /* struct op_norm */
+    float *out;
+    const float *x;
+    const void *w, *bias;
+    int w_dtype, rows, dim, ldx, ldo;
+    float eps, add;
+    int layer_norm, tag;
+    int *bad;
+};
+cudaError_t cuda_norm(cudaStream_t s, const struct cuda_norm *o);
 struct cuda_rope_table { /* struct op_rope_table */
     float *cos, *sin;
     const int32_t *pos;
@@ -93,24 +101,101 @@ struct cuda_rope_table { /* struct op_rope_table */
     const struct cuda_place *at;
 };
 cudaError_t cuda_rope_table(cudaStream_t s, const struct cuda_rope_table *t);
-cudaError_t cuda_rope(cudaStream_t s, float *x, const float *cos, const float *sin, int n, int heads, int ld, int head_ld, int half, int interleaved,
-                      int inverse);
-cudaError_t cuda_kv_store(cudaStream_t s, struct cuda_plane p, const float *x, int row0, int n, int ldx, const struct cuda_place *at, int every, int tokens);
+struct cuda_rope { /* struct op_rope */
+    float *x;
+    const float *cos, *sin;
+    int n, heads, ld, head_ld, half, interleaved, inverse;
+};
+cudaError_t cuda_rope(cudaStream_t s, const struct cuda_rope *o);
+struct cuda_kv_store { /* struct op_kv_store */
+    struct cuda_plane plane;
+    const float *x;
+    int row0, n, ldx;
+    const struct cuda_place *at;
+    int every, tokens;
+};
+cudaError_t cuda_kv_store(cudaStream_t s, const struct cuda_kv_store *o);
 cudaError_t cuda_kv_load(cudaStream_t s, struct cuda_plane p, float *out, int row0, int n, int ldo);
 cudaError_t cuda_select_keys(cudaStream_t s, const struct cuda_select *a);
 cudaError_t cuda_route_tokens(cudaStream_t s, const struct cuda_route *r);
-/* y[i * ldy + h * head_ldy + d] = x[i * ldx + h * head_ldx + d] */
-cudaError_t cuda_copy(cudaStream_t s, float *y, const float *x, int n, int heads, int dim, int ldx, int ldy, int head_ldx, int head_ldy);
-cudaError_t cuda_add(cudaStream_t s, float *y, const float *x, int n, int m, int ldx);
-cudaError_t cuda_sigmoid(cudaStream_t s, float *x, size_t n);
-cudaError_t cuda_clip(cudaStream_t s, float *x, size_t n, float limit);
-cudaError_t cuda_fill(cudaStream_t s, float *x, size_t n, float value);
-cudaError_t cuda_softcap(cudaStream_t s, float *x, size_t n, float cap);
-/* struct op_gate */
-cudaError_t cuda_gate(cudaStream_t s, float *y, const float *g, int n, int heads, int dim, int ldy, int ldg, int head_ldy, int head_ldg, int kind,
-                      int per_head); /* kind: as enum gate_kind */
-enum { CUDA_GATE_SIGMOID, CUDA_GATE_SILU, CUDA_GATE_SOFTPLUS, CUDA_GATE_LINEAR, CUDA_GATE_NORMAL };
-cudaError_t cuda_scale(cudaStream_t s, float *x, const int32_t *pos, int n, int m, int ld, int every, int shift, float by, float slope, int smooth);
+struct cuda_copy { /* struct op_copy */
+    float *y;
+    const float *x;
+    int n, heads, dim, ldx, ldy, head_ldx, head_ldy;
+};
+cudaError_t cuda_copy(cudaStream_t s, const struct cuda_copy *o);
+struct cuda_add { /* struct op_add; ldx at least m */
+    float *y;
+    const float *x;
+    int n, m, ldx;
+};
+cudaError_t cuda_add(cudaStream_t s, const struct cuda_add *o);
+struct cuda_each { /* struct op_sigmoid, op_clip (value: limit), op_fill and op_softcap (value: cap) over n numbers */
+    float *x;
+    size_t n;
+    float value;
+};
+cudaError_t cuda_sigmoid(cudaStream_t s, const struct cuda_each *o);
+cudaError_t cuda_clip(cudaStream_t s, const struct cuda_each *o);
+cudaError_t cuda_fill(cudaStream_t s, const struct cuda_each *o);
+cudaError_t cuda_softcap(cudaStream_t s, const struct cuda_each *o);
+enum { CUDA_GATE_SIGMOID, CUDA_GATE_SILU, CUDA_GATE_SOFTPLUS, CUDA_GATE_LINEAR, CUDA_GATE_NORMAL }; /* enum gate_kind */
+struct cuda_gate {                                                                                  /* struct op_gate */
+    float *y;
+    const float *g;
+    int n, heads, dim, ldy, ldg, head_ldy, head_ldg, kind, per_head;
+};
+cudaError_t cuda_gate(cudaStream_t s, const struct cuda_gate *o);
+struct cuda_scale { /* struct op_scale */
+    float *x;
+    const int32_t *pos;
+    int n, m, ld, every, shift;
+    float by, slope;
+    int smooth;
+};
+cudaError_t cuda_scale(cudaStream_t s, const struct cuda_scale *o);
+/* struct op_chain: one block runs the steps in order, as the kernels above compute them. At most CUDA_CHAIN_ROWS tokens to route. */
+enum cuda_step_kind {
+    CUDA_STEP_NORM,
+    CUDA_STEP_ROPE,
+    CUDA_STEP_KV_STORE,
+    CUDA_STEP_ROUTE,
+    CUDA_STEP_ADD,
+    CUDA_STEP_SIGMOID,
+    CUDA_STEP_CLIP,
+    CUDA_STEP_FILL,
+    CUDA_STEP_SOFTCAP,
+    CUDA_STEP_COPY,
+    CUDA_STEP_GATE,
+    CUDA_STEP_SCALE,
+    CUDA_STEP_TRANSFER
+};
+enum { CUDA_CHAIN_MAX = 8, CUDA_CHAIN_ROWS = 8 };
+struct cuda_transfer { /* struct op_transfer */
+    uint32_t *dst;
+    const uint32_t *src;
+    size_t n;
+};
+struct cuda_step {
+    int kind; /* enum cuda_step_kind */
+    union {
+        struct cuda_norm norm;
+        struct cuda_rope rope;
+        struct cuda_kv_store kv_store;
+        struct cuda_route route;
+        struct cuda_add add;
+        struct cuda_each each;
+        struct cuda_copy copy;
+        struct cuda_gate gate;
+        struct cuda_scale scale;
+        struct cuda_transfer transfer;
+    };
+};
+struct cuda_chain {
+    int n;
+    struct cuda_step step[CUDA_CHAIN_MAX];
+};
+cudaError_t cuda_chain_run(cudaStream_t s, const struct cuda_chain *c);
 struct cuda_conv { /* struct op_conv */
     float *out;
     const float *x, *w, *before;
@@ -195,6 +280,7 @@ struct cuda_linear {
     const float *x, *bias;
     struct mat w;
     int n, ldx, ldy, accumulate, transposed, batch, batch_rows, batch_x, batch_y, exact;
+    const float *row_weight; /* NULL, or [n], with accumulate and at most CUDA_INVARIANT_ROWS tokens: a product is weighed before it is added */
 };
 int cuda_mat_is_supported(int dtype); /* supported by cuda_gemv, cuda_gemm_f32 and embed */
 /* Up to CUDA_INVARIANT_ROWS tokens: a token's result does not depend on the number of tokens. */
@@ -203,7 +289,18 @@ int cuda_skinny_fits(const struct mat *w);                                      
 cudaError_t cuda_skinny(cudaStream_t s, const struct cuda_linear *l, int processors); /* not transposed */
 cudaError_t cuda_skinny_transposed(cudaStream_t s, const struct cuda_linear *l);      /* transposed */
 cudaError_t cuda_gemv(cudaStream_t s, const struct cuda_linear *l);                   /* types that cuda_skinny does not support */
-cudaError_t cuda_gemm_f32(cudaStream_t s, const struct cuda_linear *l);               /* any type, no tensor cores */
+/* Products of the same tokens in one launch, each as cuda_skinny or cuda_gemv computes it: neither transposed nor of several heads. */
+enum { CUDA_JOIN_MAX = 6 };
+struct cuda_join {
+    int n, begin[CUDA_JOIN_MAX + 1]; /* begin: first block of each product; set by the launcher */
+    struct cuda_linear part[CUDA_JOIN_MAX];
+};
+cudaError_t cuda_skinny_join(cudaStream_t s, const struct cuda_join *j, int processors);
+cudaError_t cuda_gemv_join(cudaStream_t s, const struct cuda_join *j);
+/* gate->y = glu(gate x, up x) of matrices of the same type and shape. The products are those of cuda_skinny and cuda_gemv. */
+cudaError_t cuda_skinny_gated(cudaStream_t s, const struct cuda_linear *gate, const struct cuda_linear *up, struct cuda_glu a);
+cudaError_t cuda_gemv_gated(cudaStream_t s, const struct cuda_linear *gate, const struct cuda_linear *up, struct cuda_glu a);
+cudaError_t cuda_gemm_f32(cudaStream_t s, const struct cuda_linear *l); /* any type, no tensor cores */
 int cuda_gemm_mma_fits(const struct cuda_linear *l);
 cudaError_t cuda_gemm_mma(cudaStream_t s, const struct cuda_linear *l); /* tensor cores, weights exact, x as the sum of two BF16 */
 

@@ -176,12 +176,41 @@ int cuda_linear_run(struct cuda_stream *s, const struct cuda_linear *l, char *sp
     return cuda_check(s->g, cuda_gemm_f32(s->stream, l), "gemm_f32");
 }
 
+static struct cuda_linear linear_of(const struct op_linear *a) {
+    return (struct cuda_linear){a->y,          a->x,          a->bias,  a->w,          a->n,       a->ldx,     a->ldy,
+                                a->accumulate, a->transposed, a->batch, a->batch_rows, a->batch_x, a->batch_y, a->exact};
+}
 int cuda_linear_op(struct cuda_stream *s, const struct op_linear *a) {
-    struct cuda_linear l = {a->y,          a->x,          a->bias,  a->w,          a->n,       a->ldx,     a->ldy,
-                            a->accumulate, a->transposed, a->batch, a->batch_rows, a->batch_x, a->batch_y, a->exact};
+    const struct cuda_linear l = linear_of(a);
     size_t size = cuda_linear_workspace_bytes(s, &l);
     char *space = cuda_workspace(s, size);
     return space || !size ? cuda_linear_run(s, &l, space) : ERR_RUNTIME;
+}
+
+_Static_assert((int)OP_JOIN_MAX <= (int)CUDA_JOIN_MAX, "joins");
+/* One launch for the products on tensor cores, one for the others. */
+int cuda_join_op(struct cuda_stream *s, const struct op_join *a) {
+    struct cuda_join of[2] = {{0}}; /* FEW, GEMV */
+    for (int i = 0; i < a->n; i++) {
+        const struct cuda_linear l = linear_of(&a->linear[i]);
+        if (!cuda_mat_is_supported(l.w.dtype)) return cuda_check(s->g, cudaErrorNotSupported, dtype_name(l.w.dtype));
+        struct cuda_join *j = &of[select_path(s, &l) == GEMV];
+        j->part[j->n++] = l;
+    }
+    if (of[0].n && cuda_check(s->g, cuda_skinny_join(s->stream, &of[0], s->g->n_sms), "few")) return ERR_RUNTIME;
+    return of[1].n ? cuda_check(s->g, cuda_gemv_join(s->stream, &of[1]), "gemv") : 0;
+}
+
+bool cuda_linear_gates_few(const struct expert *e, int n) {
+    return n <= CUDA_INVARIANT_ROWS && !e->gate_up_transposed && cuda_mat_is_supported(e->gate.dtype) && cuda_linear_can_batch(&e->gate, expert_up(e)) &&
+           cuda_skinny_fits(&e->gate) == cuda_skinny_fits(expert_up(e));
+}
+int cuda_linear_run_gated(struct cuda_stream *s, const struct expert *e, struct cuda_glu glu, float *act, const float *x, int n) {
+    const struct cuda_linear gate = {.y = act, .x = x, .bias = e->gate_bias, .w = e->gate, .n = n, .ldx = e->gate.cols, .ldy = e->gate.rows};
+    struct cuda_linear up = gate;
+    up.w = *expert_up(e), up.bias = expert_up_bias(e);
+    return cuda_check(s->g, cuda_skinny_fits(&gate.w) ? cuda_skinny_gated(s->stream, &gate, &up, glu) : cuda_gemv_gated(s->stream, &gate, &up, glu),
+                      "gate and up");
 }
 
 /* --- MLA expansion --------------------------------------------------------------------------------------------------------- */

@@ -15,7 +15,19 @@ inline unsigned heads_of(const struct cuda_linear *l) { return l->batch > 1 ? (u
 __device__ inline void linear_store(const struct cuda_linear &l, int t, int o, int outs, float v) {
     float *y = l.y + (size_t)t * (size_t)l.ldy + (size_t)blockIdx.z * (size_t)l.batch_y + (size_t)o;
     if (l.bias) v += l.bias[(size_t)blockIdx.z * (size_t)outs + (size_t)o];
-    *y = l.accumulate ? *y + v : v;
+    if (l.row_weight) *y += l.row_weight[t] * v;
+    else *y = l.accumulate ? *y + v : v;
+}
+/* The product of a join that the block computes. */
+__device__ inline int join_part(const struct cuda_join &j) {
+    int k = 0;
+    while (k + 1 < j.n && (int)blockIdx.x >= j.begin[k + 1]) k++;
+    return k;
+}
+/* Assigns the blocks of a join's products: one per `rows` rows. Returns their number. */
+inline unsigned join_blocks(struct cuda_join *j, int rows) {
+    for (int k = 0; k < j->n; k++) j->begin[k + 1] = j->begin[k] + (int)blocks_of((size_t)j->part[k].w.rows, (size_t)rows);
+    return (unsigned)j->begin[j->n];
 }
 
 /* 16 numbers of a row; those from `left` on are zero. wide: p is 16-byte aligned. */

@@ -149,27 +149,7 @@ static int select_keys(struct cuda_stream *s, const struct op_select *o) {
     return 0;
 }
 
-static int norm(struct cuda_stream *s, const struct op_norm *a) {
-    if (a->rows < 1) return 0;
-    return cuda_check(
-        s->g,
-        cuda_norm(s->stream, a->out, a->x, a->w, a->bias, a->w_dtype, a->rows, a->dim, a->ldx, a->ldo, a->eps, a->add, a->layer_norm, a->tag, (int *)a->bad),
-        "norm");
-}
 _Static_assert((int)CUDA_INVARIANT_ROWS == (int)BATCH_INVARIANT_ROWS, "a device keeps bits for as many rows as the CPU");
-_Static_assert((int)SCORE_SOFTMAX == CUDA_SOFTMAX && (int)SCORE_SIGMOID == CUDA_SIGMOID && (int)SCORE_MIXER == CUDA_MIXER &&
-                   (int)SCORE_SQRT_SOFTPLUS == CUDA_SQRT_SOFTPLUS,
-               "scores");
-_Static_assert((int)GATE_SIGMOID == CUDA_GATE_SIGMOID && (int)GATE_SILU == CUDA_GATE_SILU && (int)GATE_SOFTPLUS == CUDA_GATE_SOFTPLUS &&
-                   (int)GATE_LINEAR == CUDA_GATE_LINEAR && (int)GATE_NORMAL == CUDA_GATE_NORMAL,
-               "gates");
-static int route(struct cuda_stream *s, const struct op_route *o) {
-    struct cuda_route r = {o->ids,       o->weights, o->logits,  o->bias,       o->table,        o->tokens,     o->n,
-                           o->n_experts, o->topk,    o->n_group, o->topk_group, o->score,        o->group_top2, o->norm,
-                           o->scale,     o->jitter,  o->n_idle,  o->idle,       o->expert_scale, o->n_always,   o->group_zero};
-    return o->n < 1 ? 0 : cuda_check(s->g, cuda_route_tokens(s->stream, &r), "route");
-}
-
 _Static_assert((int)DELTA_GATED == CUDA_DELTA_GATED && (int)DELTA_MAMBA2 == CUDA_DELTA_MAMBA2 && (int)DELTA_LIGHTNING == CUDA_DELTA_LIGHTNING &&
                    (int)DELTA_CHANNELS == CUDA_DELTA_CHANNELS && (int)DELTA_MAX_K_DIM == CUDA_DELTA_MAX_K_DIM,
                "rules");
@@ -214,23 +194,27 @@ int cuda_run_op(struct op_exec *x, enum op_code code, const union op_args *u) {
         if (!cuda_mat_is_supported(u->embed.table.dtype)) r = cudaErrorNotSupported;
         else if (u->embed.n > 0) r = cuda_embed(s->stream, u->embed.out, u->embed.ids, u->embed.table, u->embed.n, u->embed.scale != 0 ? u->embed.scale : 1);
         break;
-    case OP_NORM: return norm(s, &u->norm);
+    case OP_NORM:
+    case OP_ROPE:
+    case OP_KV_STORE:
+    case OP_ROUTE:
+    case OP_ADD:
+    case OP_SIGMOID:
+    case OP_CLIP:
+    case OP_FILL:
+    case OP_SOFTCAP:
+    case OP_COPY:
+    case OP_GATE:
+    case OP_SCALE:
+    case OP_TRANSFER: return cuda_small_op(s, code, u);
+    case OP_CHAIN: return cuda_chain_op(s, &u->chain);
+    case OP_JOIN: return cuda_join_op(s, &u->join);
     case OP_LINEAR: return cuda_linear_op(s, &u->linear);
     case OP_ROPE_TABLE: {
         const struct op_rope_table *a = &u->rope_table;
         struct cuda_rope_table t = {a->cos,     a->sin,   a->pos,  a->inv_freq, a->length, a->n,           a->half,
                                     a->longest, a->total, a->pos0, a->step,     a->mscale, a->long_mscale, to_cuda_place(a->at)};
         if (a->n > 0) r = cuda_rope_table(s->stream, &t);
-        break;
-    }
-    case OP_ROPE: {
-        const struct op_rope *a = &u->rope;
-        if (a->n > 0) r = cuda_rope(s->stream, a->x, a->cos, a->sin, a->n, a->heads, a->ld, a->head_ld, a->half, a->interleaved, a->inverse);
-        break;
-    }
-    case OP_KV_STORE: {
-        const struct op_kv_store *a = &u->kv_store;
-        if (a->n > 0) r = cuda_kv_store(s->stream, cuda_plane_of(&a->plane), a->x, a->row0, a->n, a->ldx, to_cuda_place(a->at), a->every, a->tokens);
         break;
     }
     case OP_KV_LOAD: {
@@ -241,38 +225,7 @@ int cuda_run_op(struct op_exec *x, enum op_code code, const union op_args *u) {
     case OP_EXPAND: return cuda_expand_op(s, &u->expand);
     case OP_ATTENTION: return attention(s, &u->attention);
     case OP_SELECT: return select_keys(s, &u->select);
-    case OP_ROUTE: return route(s, &u->route);
     case OP_EXPERTS: return cuda_experts_op(s, &u->experts);
-    case OP_ADD:
-        if (u->add.n > 0) r = cuda_add(s->stream, u->add.y, u->add.x, u->add.n, u->add.m, u->add.ldx);
-        break;
-    case OP_SIGMOID:
-        if (u->sigmoid.n > 0) r = cuda_sigmoid(s->stream, u->sigmoid.x, (size_t)u->sigmoid.n * (size_t)u->sigmoid.m);
-        break;
-    case OP_CLIP:
-        if (u->clip.n > 0) r = cuda_clip(s->stream, u->clip.x, (size_t)u->clip.n * (size_t)u->clip.m, u->clip.limit);
-        break;
-    case OP_FILL:
-        if (u->fill.n > 0) r = cuda_fill(s->stream, u->fill.x, (size_t)u->fill.n * (size_t)u->fill.m, u->fill.value);
-        break;
-    case OP_SOFTCAP:
-        if (u->softcap.n > 0) r = cuda_softcap(s->stream, u->softcap.x, (size_t)u->softcap.n * (size_t)u->softcap.m, u->softcap.cap);
-        break;
-    case OP_COPY: {
-        const struct op_copy *a = &u->copy;
-        if (a->n > 0) r = cuda_copy(s->stream, a->y, a->x, a->n, a->heads, a->dim, a->ldx, a->ldy, a->head_ldx, a->head_ldy);
-        break;
-    }
-    case OP_GATE: {
-        const struct op_gate *a = &u->gate;
-        if (a->n > 0) r = cuda_gate(s->stream, a->y, a->g, a->n, a->heads, a->dim, a->ldy, a->ldg, a->head_ldy, a->head_ldg, a->kind, a->per_head);
-        break;
-    }
-    case OP_SCALE: {
-        const struct op_scale *a = &u->scale;
-        if (a->n > 0) r = cuda_scale(s->stream, a->x, a->pos, a->n, a->m, a->ld, a->every, a->shift, a->by, a->slope, a->smooth);
-        break;
-    }
     case OP_CONV: {
         const struct op_conv *a = &u->conv;
         struct cuda_conv c = {

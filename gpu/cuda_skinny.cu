@@ -54,23 +54,27 @@ template <bool FP8> __device__ static inline void fragment(uint32_t a[4], const 
     }
 }
 
-template <bool FP8, int MT, int NT> static __global__ void __launch_bounds__(WARPS * 32) skinny_kernel(struct cuda_linear l) {
-    __shared__ float sums[WARPS][NT * 8][MT * 16 + 1];
-    int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, q = lane % 4, o0 = (int)blockIdx.x * (MT * 16);
-    struct mat w = head_of(l, (int)blockIdx.z);
-    const float *x = l.x + (size_t)blockIdx.z * (size_t)l.batch_x;
+template <int MT, int NT> struct skinny_sums {
+    float of[WARPS][NT * 8][MT * 16 + 1];
+};
+/* Sums of MT * 16 rows of W from row o0 on, or gated of 16 rows of W and the same rows of W2, for all tokens, in `sums` after a barrier. */
+template <bool FP8, bool GATED, int MT, int NT>
+__device__ static inline void skinny_rows(struct skinny_sums<MT, NT> &sums, const struct mat &w, const struct mat &w2, const float *x, int n, int ldx, int o0) {
+    int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, q = lane % 4;
     const uint8_t *row[MT][2];
     size_t scale_row[MT][2];
 #pragma unroll
-    for (int m = 0; m < MT; m++)
+    for (int m = 0; m < MT; m++) {
+        const struct mat &of = GATED && m ? w2 : w;
 #pragma unroll
         for (int r = 0; r < 2; r++) { /* rows past the last are computed but not stored */
-            int o = o0 + m * 16 + r * 8 + g;
-            o = o < w.rows ? o : w.rows - 1;
-            row[m][r] = (const uint8_t *)w.data + (size_t)o * w.stride;
-            scale_row[m][r] = FP8 && w.scale ? (size_t)((w.row0 + o * w.row_step) / w.block_rows) * (size_t)w.scale_stride : 0;
+            int o = o0 + (GATED ? 0 : m * 16) + r * 8 + g;
+            o = o < of.rows ? o : of.rows - 1;
+            row[m][r] = (const uint8_t *)of.data + (size_t)o * of.stride;
+            scale_row[m][r] = FP8 && of.scale ? (size_t)((of.row0 + o * of.row_step) / of.block_rows) * (size_t)of.scale_stride : 0;
         }
-    bool wide = ((size_t)w.data | w.stride) % 16 == 0, wide_x = (size_t)x % 16 == 0 && l.ldx % 4 == 0;
+    }
+    bool wide = ((size_t)w.data | w.stride | (GATED ? (size_t)w2.data | w2.stride : 0)) % 16 == 0, wide_x = (size_t)x % 16 == 0 && ldx % 4 == 0;
     float acc[MT][NT][4];
 #pragma unroll
     for (int m = 0; m < MT; m++)
@@ -95,7 +99,7 @@ template <bool FP8, int MT, int NT> static __global__ void __launch_bounds__(WAR
         for (int t = 0; t < NT; t++) {
             float v[16];
             int token = t * 8 + g;
-            load_x(v, x + (size_t)(token < l.n ? token : 0) * (size_t)l.ldx + c, token < l.n ? w.cols - c : 0, wide_x);
+            load_x(v, x + (size_t)(token < n ? token : 0) * (size_t)ldx + c, token < n ? w.cols - c : 0, wide_x);
 #pragma unroll
             for (int j = 0; j < 4; j++) {
                 uint32_t b0[3], b1[3], a[4];
@@ -109,13 +113,14 @@ template <bool FP8, int MT, int NT> static __global__ void __launch_bounds__(WAR
                 }
             }
         }
-        int column = !FP8 || w.block_cols >= w.cols ? 0 : k0 / w.block_cols;
 #pragma unroll
         for (int m = 0; m < MT; m++) {
+            const struct mat &of = GATED && m ? w2 : w;
+            int column = !FP8 || of.block_cols >= of.cols ? 0 : k0 / of.block_cols;
             float s[2] = {1, 1};
-            if (FP8 && w.scale) {
+            if (FP8 && of.scale) {
 #pragma unroll
-                for (int r = 0; r < 2; r++) s[r] = scalar_at(w.scale, w.scale_dtype, scale_row[m][r] + (size_t)column);
+                for (int r = 0; r < 2; r++) s[r] = scalar_at(of.scale, of.scale_dtype, scale_row[m][r] + (size_t)column);
             }
 #pragma unroll
             for (int t = 0; t < NT; t++)
@@ -128,15 +133,48 @@ template <bool FP8, int MT, int NT> static __global__ void __launch_bounds__(WAR
 #pragma unroll
         for (int t = 0; t < NT; t++)
 #pragma unroll
-            for (int e = 0; e < 4; e++) sums[warp][t * 8 + 2 * q + e % 2][m * 16 + e / 2 * 8 + g] = acc[m][t][e];
+            for (int e = 0; e < 4; e++) sums.of[warp][t * 8 + 2 * q + e % 2][m * 16 + e / 2 * 8 + g] = acc[m][t][e];
     __syncthreads();
-    for (int i = threadIdx.x; i < l.n * MT * 16; i += WARPS * 32) {
-        int t = i / (MT * 16), r = i % (MT * 16), o = o0 + r;
-        if (o >= w.rows) continue;
-        float v = 0;
+}
+template <int MT, int NT> __device__ static inline float sum_of(const struct skinny_sums<MT, NT> &sums, int t, int r) {
+    float v = 0;
 #pragma unroll
-        for (int k = 0; k < WARPS; k++) v += sums[k][t][r];
-        linear_store(l, t, o, w.rows, v);
+    for (int k = 0; k < WARPS; k++) v += sums.of[k][t][r];
+    return v;
+}
+template <bool FP8, int MT, int NT> __device__ static inline void skinny_block(struct skinny_sums<MT, NT> &sums, const struct cuda_linear &l, int block) {
+    const struct mat w = head_of(l, (int)blockIdx.z);
+    const int o0 = block * (MT * 16);
+    skinny_rows<FP8, false, MT, NT>(sums, w, w, l.x + (size_t)blockIdx.z * (size_t)l.batch_x, l.n, l.ldx, o0);
+    for (int i = threadIdx.x; i < l.n * MT * 16; i += WARPS * 32) {
+        int t = i / (MT * 16), r = i % (MT * 16);
+        if (o0 + r < w.rows) linear_store(l, t, o0 + r, w.rows, sum_of(sums, t, r));
+    }
+}
+template <bool FP8, int MT, int NT> static __global__ void __launch_bounds__(WARPS * 32) skinny_kernel(struct cuda_linear l) {
+    typedef struct skinny_sums<MT, NT> block_sums;
+    __shared__ block_sums sums;
+    skinny_block<FP8, MT, NT>(sums, l, (int)blockIdx.x);
+}
+template <int MT, int NT> static __global__ void __launch_bounds__(WARPS * 32) join_kernel(const __grid_constant__ struct cuda_join j) {
+    typedef struct skinny_sums<MT, NT> block_sums;
+    __shared__ block_sums sums;
+    const int k = join_part(j), block = (int)blockIdx.x - j.begin[k];
+    if (j.part[k].w.dtype == DT_E4M3) skinny_block<true, MT, NT>(sums, j.part[k], block);
+    else skinny_block<false, MT, NT>(sums, j.part[k], block);
+}
+template <bool FP8, int NT> static __global__ void __launch_bounds__(WARPS * 32) gated_kernel(struct cuda_linear l, struct mat up, const float *up_bias, struct cuda_glu a) {
+    typedef struct skinny_sums<2, NT> block_sums;
+    __shared__ block_sums sums;
+    const int o0 = (int)blockIdx.x * 16;
+    skinny_rows<FP8, true, 2, NT>(sums, l.w, up, l.x, l.n, l.ldx, o0);
+    for (int i = threadIdx.x; i < l.n * 16; i += WARPS * 32) {
+        int t = i / 16, r = i % 16, o = o0 + r;
+        if (o >= l.w.rows) continue;
+        float g = sum_of(sums, t, r), u = sum_of(sums, t, 16 + r);
+        if (l.bias) g += l.bias[o];
+        if (up_bias) u += up_bias[o];
+        l.y[(size_t)t * (size_t)l.ldy + (size_t)o] = glu(g, u, a);
     }
 }
 
@@ -144,6 +182,7 @@ int cuda_skinny_fits(const struct mat *w) {
     if (w->dtype == DT_BF16) return !w->scale;
     return w->dtype == DT_E4M3 && (!w->scale || w->block_cols % STEP == 0 || w->block_cols >= w->cols);
 }
+/* 32 rows per block where that fills the device, else 16: more blocks. A row's sum is the same. */
 template <bool FP8, int NT> static void launch(cudaStream_t s, const struct cuda_linear *l, int processors) {
     long blocks = (long)blocks_of((size_t)l->w.rows, 32) * heads_of(l);
     if (blocks >= 2L * processors) skinny_kernel<FP8, 2, NT><<<dim3(blocks_of((size_t)l->w.rows, 32), 1, heads_of(l)), WARPS * 32, 0, s>>>(*l);
@@ -158,6 +197,36 @@ template <bool FP8> static cudaError_t few(cudaStream_t s, const struct cuda_lin
 }
 cudaError_t cuda_skinny(cudaStream_t s, const struct cuda_linear *l, int processors) {
     return l->w.dtype == DT_E4M3 ? few<true>(s, l, processors) : few<false>(s, l, processors);
+}
+
+template <int NT> static void launch_join(cudaStream_t s, const struct cuda_join *called, int processors) {
+    struct cuda_join j = *called;
+    unsigned blocks = join_blocks(&j, 32);
+    if (blocks >= 2u * (unsigned)processors) join_kernel<2, NT><<<blocks, WARPS * 32, 0, s>>>(j);
+    else {
+        blocks = join_blocks(&j, 16);
+        join_kernel<1, NT><<<blocks, WARPS * 32, 0, s>>>(j);
+    }
+}
+cudaError_t cuda_skinny_join(cudaStream_t s, const struct cuda_join *j, int processors) {
+    const int n = j->part[0].n;
+    if (n <= 8) launch_join<1>(s, j, processors);
+    else if (n <= 16) launch_join<2>(s, j, processors);
+    else if (n <= 24) launch_join<3>(s, j, processors);
+    else return cudaErrorInvalidValue;
+    return cudaGetLastError();
+}
+
+template <bool FP8> static cudaError_t gated(cudaStream_t s, const struct cuda_linear *l, const struct cuda_linear *up, struct cuda_glu a) {
+    const unsigned blocks = blocks_of((size_t)l->w.rows, 16);
+    if (l->n <= 8) gated_kernel<FP8, 1><<<blocks, WARPS * 32, 0, s>>>(*l, up->w, up->bias, a);
+    else if (l->n <= 16) gated_kernel<FP8, 2><<<blocks, WARPS * 32, 0, s>>>(*l, up->w, up->bias, a);
+    else if (l->n <= 24) gated_kernel<FP8, 3><<<blocks, WARPS * 32, 0, s>>>(*l, up->w, up->bias, a);
+    else return cudaErrorInvalidValue;
+    return cudaGetLastError();
+}
+cudaError_t cuda_skinny_gated(cudaStream_t s, const struct cuda_linear *gate, const struct cuda_linear *up, struct cuda_glu a) {
+    return gate->w.dtype == DT_E4M3 ? gated<true>(s, gate, up, a) : gated<false>(s, gate, up, a);
 }
 
 /* Four neighbouring weights of a row, scaled; columns past the last are zero. */

@@ -293,6 +293,9 @@ static void emu_used(struct gpu *base, struct gpu_stats *out) {
     pthread_mutex_lock(&g->lock);
     while (g->spec.is_virtual && atomic_load(&g->n_queued)) pthread_cond_wait(&g->all_done, &g->lock);
     *out = g->stats;
+    out->n_ops = atomic_load(&g->n_run[EMU_OP]);
+    out->n_copies = atomic_load(&g->n_run[EMU_COPY]) + atomic_load(&g->n_run[EMU_PEER]) + atomic_load(&g->n_run[EMU_FILL]);
+    out->n_waits = atomic_load(&g->n_run[EMU_TIMELINE_SIGNAL]) + atomic_load(&g->n_run[EMU_TIMELINE_WAIT]);
     pthread_mutex_unlock(&g->lock);
 }
 
@@ -344,6 +347,7 @@ static int emu_open(struct gpu **out, const struct gpu_spec *spec, int rank, str
                                      .mem = g->spec.mem,
                                      .is_virtual = spec->is_virtual,
                                      .peer = !spec->nopeer,
+                                     .maps_host = !spec->is_virtual && !g->spec.h2d && !g->spec.d2h, /* speeds apply to copies */
                                      .h2d = g->spec.h2d,
                                      .d2h = g->spec.d2h,
                                      .link = g->spec.peer};

@@ -21,6 +21,8 @@ struct emu_link_usage {
     double taken_s[EMU_LINKS][EMU_LINK_STREAMS];
 };
 
+enum emu_cmd_kind { EMU_OP, EMU_COPY, EMU_PEER, EMU_FILL, EMU_EVENT_RECORD, EMU_EVENT_WAIT, EMU_TIMELINE_SIGNAL, EMU_TIMELINE_WAIT, EMU_STOP, EMU_KINDS };
+
 struct emu {
     struct gpu base;
     struct gpu_spec spec;
@@ -36,8 +38,9 @@ struct emu {
     struct emu_link_usage link_usage; /* union of all known usage; a new stream starts with it */
     unsigned link_index_mask;         /* bit mask of the stream indexes in use */
     struct gpu_stats stats;
-    _Atomic long n_queued;   /* unfinished commands of all streams */
-    pthread_cond_t all_done; /* queued fell to 0 */
+    _Atomic long n_queued;             /* unfinished commands of all streams */
+    _Atomic uint64_t n_run[EMU_KINDS]; /* commands enqueued so far */
+    pthread_cond_t all_done;           /* queued fell to 0 */
     long fault_counts[GPU_FAULT_DIE + 1];
     _Atomic long n_blocking_copies; /* copies that blocked their caller */
     bool is_dead;
@@ -60,7 +63,6 @@ struct emu_event {
 };
 
 struct emu_timeline;
-enum emu_cmd_kind { EMU_OP, EMU_COPY, EMU_PEER, EMU_FILL, EMU_EVENT_RECORD, EMU_EVENT_WAIT, EMU_TIMELINE_SIGNAL, EMU_TIMELINE_WAIT, EMU_STOP };
 struct emu_cmd {
     enum emu_cmd_kind kind;
     double enqueued_s; /* real time, of copies and of a slowed device's operations: when it was enqueued */
@@ -155,5 +157,8 @@ int emu_stream_enqueue(struct emu_stream *s, const struct emu_cmd *c); /* 0, or 
 
 /* Computes one operation on CPU kernels. Returns the kernel's result. */
 int emu_compute(struct exec *cpu, enum op_code code, const union op_args *a);
-/* Same for planes stored in blocks, which the kernels do not support. In emu_blocks.c. */
+/* Replaces an operation's op_place by what it says. In virtual time it is not read, and the call's own values are used. Returns ERR_RUNTIME, with
+ * the stream failed, if it is not memory of the device. In emu_blocks.c, like the next. */
+int emu_read_places(struct emu_stream *s, enum op_code code, union op_args *u);
+/* Same for planes stored in blocks, which the kernels do not support. */
 int emu_compute_blocks(struct emu_stream *s, enum op_code code, const union op_args *a);

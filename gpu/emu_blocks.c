@@ -1,9 +1,55 @@
-/* KV planes in blocks on the emulated device. CPU kernels need contiguous rows, so they get a copy of the rows that an operation
- * reads; stores go block by block. */
+/* Operations on the emulated device that find addresses in memory: places, and KV planes in blocks. CPU kernels need contiguous rows, so they get a copy
+ * of the rows that an operation reads; stores go block by block. */
+#include <limits.h>
 #include <string.h>
 
 #include "engine/base/mem.h"
 #include "gpu/emu.h"
+
+/* --- Addresses read from memory --------------------------------------------------------------------------------------------------- */
+
+static int read_place(struct emu_stream *s, const struct op_place **at, struct op_place *out) {
+    const struct op_place *p = *at;
+    *at = NULL;
+    if (!p || s->g->spec.is_virtual) return 0;
+    if (emu_owns(s->g, p, sizeof *p)) return *out = *p, 1;
+    emu_stream_fail(s, ERR_RUNTIME, "an op_place at %p is not memory of the device", (const void *)p);
+    return ERR_RUNTIME;
+}
+static void set_plane_address(struct kv_plane *to, const struct op_place *p) { to->data = p->data, to->scale = p->scale, to->blocks = p->blocks; }
+static void set_row_range(struct op_kv_store *a, const struct op_place *p) {
+    set_plane_address(&a->plane, p), a->row0 = p->pos;
+    if (!a->every) return;
+    a->row0 = p->pos / a->every;
+    int done = op_completed(p->pos, a->tokens, a->every);
+    if (a->n > done) a->n = done;
+}
+int emu_read_places(struct emu_stream *s, enum op_code code, union op_args *u) {
+    struct op_place k, v;
+    int r = 0;
+    if (code == OP_KV_STORE && (r = read_place(s, &u->kv_store.at, &k)) > 0) set_row_range(&u->kv_store, &k);
+    if (code == OP_ROPE_TABLE && (r = read_place(s, &u->rope_table.at, &k)) > 0) u->rope_table.pos0 = k.pos / u->rope_table.step * u->rope_table.step;
+    if (code == OP_CONV && (r = read_place(s, &u->conv.at, &k)) > 0)
+        u->conv.before = k.data ? (const float *)k.data + u->conv.state_at : NULL, u->conv.after = (float *)k.after + u->conv.state_at;
+    if (code == OP_DELTA && (r = read_place(s, &u->delta.at, &k)) > 0) u->delta.before = k.data, u->delta.after = k.after;
+    if (code == OP_SCAN && (r = read_place(s, &u->scan.at, &k)) > 0) u->scan.before = k.data, u->scan.after = k.after;
+    if (code == OP_COMPRESS && (r = read_place(s, &u->compress.at, &k)) > 0) {
+        struct op_compress *a = &u->compress;
+        a->before = k.data ? (const float *)k.data + a->state_at : NULL, a->after = (float *)k.after + a->state_at, a->pos0 = k.pos;
+    }
+    if (code == OP_SELECT && (r = read_place(s, &u->select.at, &k)) > 0) {
+        struct op_select *a = &u->select;
+        set_plane_address(&a->k, &k), a->q_pos0 = k.pos, a->n_keys = op_seen_step(k.pos + a->n - 1, a->k_pos0, a->k_step, INT_MAX);
+    }
+    if (code == OP_ATTENTION && (r = read_place(s, &u->attention.at, &k)) > 0 && (r = read_place(s, &u->attention.v_at, &v)) > 0) {
+        struct op_attention *a = &u->attention;
+        set_plane_address(&a->k, &k), set_plane_address(&a->v, &v);
+        a->q_pos0 = k.pos, a->n_keys = op_seen_step(k.pos + a->n - 1, a->k_pos0, a->k_step, INT_MAX);
+    }
+    return r < 0 ? r : 0;
+}
+
+/* --- Planes in blocks --------------------------------------------------------------------------------------------------------------- */
 
 /* Contiguous rows starting at r, before `end`: returns them as a plane, *n their number. NULL: not device memory, which fails the device. */
 static struct kv_plane *contiguous_rows(struct emu_stream *s, const struct kv_plane *p, int r, int end, int *n, struct kv_plane *out) {

@@ -123,6 +123,9 @@ int emu_compute(struct exec *cpu, enum op_code code, const union op_args *u) {
     case OP_GATHER: gather(u->gather.out, u->gather.x, u->gather.index, u->gather.n, u->gather.dim, u->gather.ldx); return 0;
     case OP_SCATTER_ADD: scatter_add(&u->scatter_add); return 0;
     case OP_GROUP: return run_group(cpu, &u->group);
+    case OP_TRANSFER: memcpy(u->transfer.dst, u->transfer.src, u->transfer.size); return 0;
+    case OP_JOIN: /* run part by part */
+    case OP_CHAIN:
     case OP_COUNT: break;
     }
     return ERR_RUNTIME;

@@ -2,7 +2,6 @@
  * After a failure or a cancel a stream drops operations and copies, but still records and waits, so that its waiters wake.
  * Waits end because a record is always enqueued, on a running stream, before a wait for it. */
 #include <assert.h>
-#include <limits.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
@@ -149,48 +148,6 @@ static int open_cpu(struct emu_stream *s, struct error *e) {
     return 0;
 }
 
-/* Reads an op_place from memory. In virtual time it is not read, and the call's own values are used. */
-static int read_place(struct emu_stream *s, const struct op_place **at, struct op_place *out) {
-    const struct op_place *p = *at;
-    *at = NULL;
-    if (!p || s->g->spec.is_virtual) return 0;
-    if (emu_owns(s->g, p, sizeof *p)) return *out = *p, 1;
-    emu_stream_fail(s, ERR_RUNTIME, "an op_place at %p is not memory of the device", (const void *)p);
-    return ERR_RUNTIME;
-}
-static void set_plane_address(struct kv_plane *to, const struct op_place *p) { to->data = p->data, to->scale = p->scale, to->blocks = p->blocks; }
-static void set_row_range(struct op_kv_store *a, const struct op_place *p) {
-    set_plane_address(&a->plane, p), a->row0 = p->pos;
-    if (!a->every) return;
-    a->row0 = p->pos / a->every;
-    int done = op_completed(p->pos, a->tokens, a->every);
-    if (a->n > done) a->n = done;
-}
-static int read_places(struct emu_stream *s, enum op_code code, union op_args *u) {
-    struct op_place k, v;
-    int r = 0;
-    if (code == OP_KV_STORE && (r = read_place(s, &u->kv_store.at, &k)) > 0) set_row_range(&u->kv_store, &k);
-    if (code == OP_ROPE_TABLE && (r = read_place(s, &u->rope_table.at, &k)) > 0) u->rope_table.pos0 = k.pos / u->rope_table.step * u->rope_table.step;
-    if (code == OP_CONV && (r = read_place(s, &u->conv.at, &k)) > 0)
-        u->conv.before = k.data ? (const float *)k.data + u->conv.state_at : NULL, u->conv.after = (float *)k.after + u->conv.state_at;
-    if (code == OP_DELTA && (r = read_place(s, &u->delta.at, &k)) > 0) u->delta.before = k.data, u->delta.after = k.after;
-    if (code == OP_SCAN && (r = read_place(s, &u->scan.at, &k)) > 0) u->scan.before = k.data, u->scan.after = k.after;
-    if (code == OP_COMPRESS && (r = read_place(s, &u->compress.at, &k)) > 0) {
-        struct op_compress *a = &u->compress;
-        a->before = k.data ? (const float *)k.data + a->state_at : NULL, a->after = (float *)k.after + a->state_at, a->pos0 = k.pos;
-    }
-    if (code == OP_SELECT && (r = read_place(s, &u->select.at, &k)) > 0) {
-        struct op_select *a = &u->select;
-        set_plane_address(&a->k, &k), a->q_pos0 = k.pos, a->n_keys = op_seen_step(k.pos + a->n - 1, a->k_pos0, a->k_step, INT_MAX);
-    }
-    if (code == OP_ATTENTION && (r = read_place(s, &u->attention.at, &k)) > 0 && (r = read_place(s, &u->attention.v_at, &v)) > 0) {
-        struct op_attention *a = &u->attention;
-        set_plane_address(&a->k, &k), set_plane_address(&a->v, &v);
-        a->q_pos0 = k.pos, a->n_keys = op_seen_step(k.pos + a->n - 1, a->k_pos0, a->k_step, INT_MAX);
-    }
-    return r < 0 ? r : 0;
-}
-
 static void add_op_stats(struct emu *g, enum op_code code, double cost, double took, const struct op_cost_detail *d) {
     pthread_mutex_lock(&g->lock);
     g->stats.bytes += d->bytes;
@@ -202,12 +159,17 @@ static void add_op_stats(struct emu *g, enum op_code code, double cost, double t
 static void run_op(struct emu_stream *s, const struct emu_cmd *called) {
     struct emu *g = s->g;
     struct emu_cmd with = {.code = called->code}, *c = &with;
+    const int parts = op_parts(called->code, &called->args);
+    enum op_code code;
     if (emu_inject_fault(g, GPU_FAULT_LAUNCH)) {
         emu_stream_fail(s, ERR_RUNTIME, "launch of %s failed (injected)", op_name(c->code));
         return;
     }
     memcpy(&c->args, &called->args, op_size(c->code));
-    if (read_places(s, c->code, &c->args) || check_args(s, c->code, &c->args)) return;
+    for (int i = 0; i < parts; i++) {
+        union op_args *part = (union op_args *)op_part(c->code, &c->args, i, &code);
+        if (emu_read_places(s, code, part) || check_args(s, code, part)) return;
+    }
     struct op_cost_detail detail = {0};
     double cost = g->spec.is_virtual || g->is_throttled ? op_cost_seconds(&g->rates, c->code, &c->args, &detail) : 0;
     if (g->spec.is_virtual) {
@@ -221,7 +183,11 @@ static void run_op(struct emu_stream *s, const struct emu_cmd *called) {
         emu_stream_fail(s, e.code, "%s", e.text);
         return;
     }
-    int r = emu_compute_blocks(s, c->code, &c->args);
+    int r = 0;
+    for (int i = 0; i < parts && !r; i++) {
+        const union op_args *part = op_part(c->code, &c->args, i, &code);
+        r = emu_compute_blocks(s, code, part);
+    }
     if (r && r != ERR_CANCELLED) emu_stream_fail(s, r, "operation %s failed", op_name(c->code));
     if (!g->is_throttled) return;
     double took = emu_clock() - now; /* exceeds cost where the host CPU is slower than the device */
@@ -322,6 +288,7 @@ static void wait_for_head(struct emu_stream *s, uint64_t head) {
 /* A command in virtual time only moves the stream's clock, which costs less than waking its thread. So the caller runs it, unless an
  * earlier command or the command itself waits. */
 static void enqueue_command(struct emu_stream *s, const struct emu_cmd *c) {
+    atomic_fetch_add(&s->g->n_run[c->kind], 1);
     pthread_mutex_lock(&s->lock);
     if (s->g->spec.is_virtual && !s->lag_us && s->head == s->tail && ends_at_once(c)) {
         run_command(s, c);

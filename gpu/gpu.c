@@ -42,6 +42,7 @@ int gpu_open(struct gpu **g, const struct gpu_spec *spec, int rank, struct error
     (*g)->b = b;
     (*g)->register_chunk = spec->register_chunk ? spec->register_chunk : GPU_REGISTER_CHUNK;
     (*g)->info.backend = b->name;
+    (*g)->joins_ops = !host && !spec->nojoin;
     return 0;
 }
 void gpu_close(struct gpu **g) {
@@ -94,19 +95,46 @@ void gpu_host_unregister(struct gpu *g, const void *p, size_t size) {
     for (size_t at = 0; at < size; at += chunk_bytes(g, (const char *)p + at, size - at)) g->b->host_unregister(g, (const char *)p + at);
 }
 
+static int launch_op(void *stream, enum op_code code, const union op_args *a) {
+    struct gpu_stream *s = stream;
+    return s->launch(&s->exec, code, a);
+}
+static int run_op(struct op_exec *x, enum op_code code, const union op_args *a) {
+    struct gpu_stream *s = (struct gpu_stream *)x;
+    return fuse_add(s->window, code, a, launch_op, s);
+}
+/* Launches the operations that wait. Everything else that is enqueued comes after them. */
+static int flush(struct gpu_stream *s) { return s->window ? fuse_flush(s->window, launch_op, s) : 0; }
+static int first_of(int a, int b) { return a ? a : b; }
+
 int gpu_stream_open(struct gpu *g, struct gpu_stream **s, const char *name, bool urgent, const _Atomic int *cancel, struct error *e) {
     *s = NULL;
+    struct fuse *window = g->joins_ops ? mem_calloc(1, sizeof *window) : NULL;
+    if (g->joins_ops && !window) return error_set(e, ERR_MEMORY, "no memory for a stream");
     int r = g->b->stream_open(g, s, name, urgent, cancel, e);
-    if (r) return r;
+    if (r) {
+        mem_free(window);
+        return r;
+    }
     (*s)->g = g;
     (*s)->name = name;
+    (*s)->window = window;
+    (*s)->launch = (*s)->exec.run;
+    if (window) (*s)->exec.run = run_op;
     return 0;
 }
 void gpu_stream_close(struct gpu_stream **s) {
-    if (*s) (*s)->g->b->stream_close(*s);
+    if (!*s) return;
+    struct fuse *window = (*s)->window;
+    flush(*s);
+    (*s)->g->b->stream_close(*s);
+    mem_free(window);
     *s = NULL;
 }
-int gpu_stream_sync(struct gpu_stream *s) { return s->g->b->stream_sync(s); }
+int gpu_stream_sync(struct gpu_stream *s) {
+    const int r = flush(s);
+    return first_of(r, s->g->b->stream_sync(s));
+}
 struct gpu *gpu_stream_gpu(struct gpu_stream *s) {
     return s->g;
 }
@@ -114,7 +142,7 @@ struct exec *gpu_stream_exec(struct gpu_stream *s) {
     return &s->exec.base;
 }
 int gpu_copy(struct gpu_stream *s, void *dst, const void *src, size_t size, enum gpu_dir dir) {
-    int r = 0;
+    int r = flush(s);
     bool whole = dir == GPU_D2D || s->g->info.is_virtual;
     for (size_t at = 0, n; at < size && !r; at += n) {
         n = whole ? size : chunk_bytes(s->g, dir == GPU_H2D ? (const char *)src + at : (char *)dst + at, size - at);
@@ -123,18 +151,34 @@ int gpu_copy(struct gpu_stream *s, void *dst, const void *src, size_t size, enum
     return r;
 }
 int gpu_copy_peer(struct gpu_stream *s, void *dst, struct gpu *from, const void *src, size_t size) {
-    return size ? s->g->b->copy_peer(s, dst, from, src, size) : 0;
+    const int r = flush(s);
+    return r || !size ? r : s->g->b->copy_peer(s, dst, from, src, size);
 }
-int gpu_fill(struct gpu_stream *s, void *dst, int byte, size_t size) { return size ? s->g->b->fill(s, dst, byte, size) : 0; }
+int gpu_fill(struct gpu_stream *s, void *dst, int byte, size_t size) {
+    const int r = flush(s);
+    return r || !size ? r : s->g->b->fill(s, dst, byte, size);
+}
+int gpu_transfer(struct gpu_stream *s, void *dst, const void *src, size_t size, enum gpu_dir dir) {
+    const bool few = s->window && s->g->info.maps_host && dir != GPU_D2D && size % 4 == 0 && size <= FUSE_NUMBERS * sizeof(float);
+    if (!few) return gpu_copy(s, dst, src, size, dir);
+    return size ? op_run(&s->exec.base, OP_TRANSFER, &(struct op_transfer){dst, src, size, dir == GPU_D2H}) : 0;
+}
 
-int gpu_graph_begin(struct gpu_stream *s) { return s->g->b->graph_begin(s); }
+int gpu_graph_begin(struct gpu_stream *s) {
+    const int r = flush(s);
+    return first_of(r, s->g->b->graph_begin(s));
+}
 int gpu_graph_end(struct gpu_stream *s, struct gpu_graph **g) {
     *g = NULL;
-    int r = s->g->b->graph_end(s, g);
+    int r = flush(s);
+    r = first_of(s->g->b->graph_end(s, g), r);
     if (*g) (*g)->s = s;
     return r;
 }
-int gpu_graph_run(struct gpu_graph *g) { return g->s->g->b->graph_run(g); }
+int gpu_graph_run(struct gpu_graph *g) {
+    const int r = flush(g->s);
+    return r ? r : g->s->g->b->graph_run(g);
+}
 void gpu_graph_close(struct gpu_graph **g) {
     if (*g) (*g)->s->g->b->graph_close(*g);
     *g = NULL;
@@ -151,8 +195,22 @@ void gpu_event_close(struct gpu_event **ev) {
     if (*ev) (*ev)->g->b->event_close(*ev);
     *ev = NULL;
 }
-int gpu_event_record(struct gpu_event *ev, struct gpu_stream *s) { return ev->g->b->event_record(ev, s); }
-int gpu_event_wait(struct gpu_event *ev, struct gpu_stream *s) { return ev->g->b->event_wait(ev, s); }
+int gpu_event_record(struct gpu_event *ev, struct gpu_stream *s) { /* even of a stream that has failed, for those that wait */
+    const int r = flush(s);
+    return first_of(r, ev->g->b->event_record(ev, s));
+}
+int gpu_event_wait(struct gpu_event *ev, struct gpu_stream *s) {
+    const int r = flush(s);
+    return first_of(r, ev->g->b->event_wait(ev, s));
+}
+int gpu_timeline_signal(struct gpu_timeline *n, uint32_t value, struct gpu_stream *s) {
+    const int r = flush(s);
+    return first_of(r, n->g->b->timeline_signal(n, value, s));
+}
+int gpu_timeline_wait(struct gpu_timeline *n, uint32_t value, struct gpu_stream *s) {
+    const int r = flush(s);
+    return first_of(r, n->g->b->timeline_wait(n, value, s));
+}
 int gpu_event_sync(struct gpu_event *ev) { return ev->g->b->event_sync(ev); }
 bool gpu_event_is_done(struct gpu_event *ev) { return ev->g->b->event_is_done(ev); }
 double gpu_event_elapsed(struct gpu_event *from, struct gpu_event *to) { return to->g->b->event_elapsed(from, to); }

@@ -8,7 +8,8 @@
  * Failure. Calls that take struct error fill it. The others enqueue and return 0, ERR_RUNTIME once the device has
  * failed (text: gpu_error), or ERR_CANCELLED. A failed stream drops its work but still signals its events, so waits end.
  * gpu_clear() reports whether the device is usable again. Then open new streams: a stream that failed or dropped work
- * may keep failing, because its owner must see the failure even if another thread cleared the device. */
+ * may keep failing, because its owner must see the failure even if another thread cleared the device.
+ * Launches. Operations of few rows may wait in their stream until the next call for it, which joins or launches them (fuse.h). */
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -30,6 +31,7 @@ struct gpu_info {
     size_t mem;            /* cap */
     bool is_virtual;       /* no data is touched, only clocks advance */
     bool peer;             /* copies between ranks bypass the host */
+    bool maps_host;        /* operations can access memory of gpu_host_alloc() */
     double h2d, d2h, link; /* bytes/s, as configured or as the bus reports; 0: unknown */
 };
 
@@ -44,7 +46,8 @@ size_t gpu_mem_free(struct gpu *g);
  * enqueued work, so the result does not depend on thread timing; no queued work may wait for work not yet enqueued. */
 struct gpu_stats {
     double arithmetic_s, memory_s, h2d_s, d2h_s, disk_s, alloc_s, op_s[OP_COUNT];
-    double bytes; /* of memory, moved by operations */
+    double bytes;                      /* of memory, moved by operations */
+    uint64_t n_ops, n_copies, n_waits; /* emulated devices: operations launched; copies and fills; timelines signalled and waited for */
 };
 struct gpu_stats gpu_stats(struct gpu *g);
 int gpu_alloc(struct gpu *g, void **p, size_t size, struct error *e); /* 256-byte aligned; ERR_MEMORY reports need and free bytes */
@@ -75,6 +78,9 @@ int gpu_copy(struct gpu_stream *s, void *dst, const void *src, size_t size, enum
 /* From another rank's memory into this one's; only if gpu_info(...)->peer is set for both. */
 int gpu_copy_peer(struct gpu_stream *s, void *dst, struct gpu *from, const void *src, size_t size);
 int gpu_fill(struct gpu_stream *s, void *dst, int byte, size_t size);
+/* A copy between device memory and memory of gpu_host_alloc(). Few bytes share a launch with other small operations, where the device maps that
+ * memory. */
+int gpu_transfer(struct gpu_stream *s, void *dst, const void *src, size_t size, enum gpu_dir dir);
 
 int gpu_event_open(struct gpu *g, struct gpu_event **ev, struct error *e);
 int gpu_event_open_timed(struct gpu *g, struct gpu_event **ev, struct error *e); /* slower; for gpu_event_time() */

@@ -40,10 +40,19 @@ static const struct {
     [OP_RELATE] = {"relate", sizeof(struct op_relate)},
     [OP_EXPAND] = {"expand", sizeof(struct op_expand)},
     [OP_GROUP] = {"group", sizeof(struct op_group)},
+    [OP_TRANSFER] = {"transfer", sizeof(struct op_transfer)},
+    [OP_JOIN] = {"join", sizeof(struct op_join)},
+    [OP_CHAIN] = {"chain", sizeof(struct op_chain)},
 };
 
 const char *op_name(enum op_code c) { return op_info[c].name; }
 size_t op_size(enum op_code c) { return op_info[c].size; }
+
+int op_parts(enum op_code code, const union op_args *a) { return code == OP_JOIN ? a->join.n : code == OP_CHAIN ? a->chain.n : 1; }
+const union op_args *op_part(enum op_code code, const union op_args *a, int i, enum op_code *part) {
+    *part = code == OP_JOIN ? OP_LINEAR : code == OP_CHAIN ? a->chain.step[i].code : code;
+    return code == OP_JOIN ? (const union op_args *)&a->join.linear[i] : code == OP_CHAIN ? (const union op_args *)&a->chain.step[i].args : a;
+}
 
 int op_run(struct exec *x, enum op_code code, const void *args) {
     struct op_exec *o = (struct op_exec *)x;
@@ -469,6 +478,19 @@ int op_visit(enum op_code code, union op_args *a, op_visit_fn fn, void *ctx) {
         VISIT(o->out, span(o->n, o->ldo, width), VISIT_OUT);
         return 0;
     }
+    case OP_TRANSFER: /* the device's side */
+        if (a->transfer.to_host) VISIT(a->transfer.src, a->transfer.size, VISIT_IN);
+        else VISIT(a->transfer.dst, a->transfer.size, VISIT_OUT);
+        return 0;
+    case OP_JOIN:
+    case OP_CHAIN:
+        for (int i = 0; i < op_parts(code, a); i++) {
+            enum op_code part;
+            union op_args *own = (union op_args *)op_part(code, a, i, &part);
+            int r = op_visit(part, own, fn, ctx);
+            if (r) return r;
+        }
+        return 0;
     case OP_COUNT: break;
     }
     return 0;

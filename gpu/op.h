@@ -40,6 +40,9 @@ enum op_code {
     OP_FFN,
     OP_SCATTER_ADD,
     OP_GROUP,
+    OP_TRANSFER,
+    OP_JOIN,
+    OP_CHAIN,
     OP_COUNT
 };
 
@@ -92,6 +95,44 @@ struct op_group {
     struct expert expert[OP_GROUP_MAX];
 };
 
+/* Copies a few bytes, a multiple of 4, between device memory and pinned memory that the device maps; to_host: the target is pinned. */
+struct op_transfer {
+    void *dst;
+    const void *src;
+    size_t size;
+    bool to_host;
+};
+
+/* Several operations in one launch, with the same bits as one after another (fuse.h). OP_JOIN: products of the same rows, none of which reads another's
+ * result. OP_CHAIN: operations on few numbers, in order. */
+enum { OP_JOIN_MAX = 6, OP_CHAIN_MAX = 8 };
+struct op_join {
+    int n;
+    struct op_linear linear[OP_JOIN_MAX];
+};
+union op_small {
+    struct op_norm norm;
+    struct op_rope rope;
+    struct op_kv_store kv_store;
+    struct op_route route;
+    struct op_add add;
+    struct op_sigmoid sigmoid;
+    struct op_clip clip;
+    struct op_fill fill;
+    struct op_softcap softcap;
+    struct op_copy copy;
+    struct op_gate gate;
+    struct op_scale scale;
+    struct op_transfer transfer;
+};
+struct op_chain {
+    int n;
+    struct op_step {
+        enum op_code code; /* one with a member of op_small */
+        union op_small args;
+    } step[OP_CHAIN_MAX];
+};
+
 union op_args {
     struct op_embed embed;
     struct op_norm norm;
@@ -127,7 +168,13 @@ union op_args {
     struct op_ffn ffn;
     struct op_scatter_add scatter_add;
     struct op_group group;
+    struct op_transfer transfer;
+    struct op_join join;
+    struct op_chain chain;
 };
+/* The operations that one consists of: those of an OP_JOIN or OP_CHAIN, else itself. */
+int op_parts(enum op_code code, const union op_args *a);
+const union op_args *op_part(enum op_code code, const union op_args *a, int i, enum op_code *part);
 const char *op_name(enum op_code c);
 size_t op_size(enum op_code c); /* sizeof its argument struct */
 

@@ -162,6 +162,17 @@ struct op_cost_work op_cost_work(enum op_code code, const union op_args *u, doub
     }
     case OP_SCATTER_ADD: w.bytes = 12.0 * u->scatter_add.n * u->scatter_add.dim; break;
     case OP_MERGE: w.bytes = 12.0 * u->merge.n * u->merge.heads * u->merge.dim; break;
+    case OP_TRANSFER: w.bytes = (double)u->transfer.size; break;
+    case OP_JOIN:
+    case OP_CHAIN:
+        for (int i = 0; i < op_parts(code, u); i++) {
+            enum op_code part;
+            const union op_args *own = op_part(code, u, i, &part);
+            const struct op_cost_work one = op_cost_work(part, own, chosen);
+            w.flops += one.flops, w.bytes += one.bytes, w.activation_bytes += one.activation_bytes;
+            w.rows = fmax(w.rows, one.rows);
+        }
+        break;
     case OP_COUNT: break;
     }
     return w;
@@ -186,7 +197,8 @@ static enum gpu_op_kind kind_of(enum op_code code) {
     case OP_EXPERTS:
     case OP_FFN:
     case OP_GROUP: return GPU_OP_EXPERTS;
-    case OP_LINEAR: return GPU_OP_LINEAR;
+    case OP_LINEAR:
+    case OP_JOIN: return GPU_OP_LINEAR;
     case OP_ATTENTION:
     case OP_SELECT:
     case OP_DELTA:
@@ -217,8 +229,8 @@ double op_cost_seconds(const struct op_cost_rates *m, enum op_code code, const u
     const struct op_cost_work w = op_cost_work(code, a, m->n_selected);
     const enum gpu_op_kind kind = kind_of(code);
     const struct gpu_curve *flops = &m->flops_rows, *reads = &m->bw_rows;
-    if (code == OP_LINEAR && m->linear_bw.n) {
-        const struct mat *mat = &a->linear.w;
+    if ((code == OP_LINEAR || code == OP_JOIN) && m->linear_bw.n) {
+        const struct mat *mat = code == OP_JOIN ? &a->join.linear[0].w : &a->linear.w;
         const struct gpu_curve *of_matrix = &m->linear_flops[mat->cols > 0 && dtype_bytes((enum dtype)mat->dtype, 256) > 256];
         reads = &m->linear_bw;
         if (of_matrix->n) flops = of_matrix;

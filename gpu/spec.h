@@ -9,8 +9,8 @@ enum { GPU_MAX = 8, GPU_HOST = -1, GPU_REGISTER_CHUNK = 1 << 30 };
 enum gpu_fault { GPU_FAULT_NONE, GPU_FAULT_ALLOC, GPU_FAULT_COPY, GPU_FAULT_LAUNCH, GPU_FAULT_DIE };
 
 /* --gpus LIST: "none", "0", "0,1", "0,0" (two ranks on one card), "emu:2", each followed by options:
- * mem=32G (cap per device), h2d= d2h= peer= (GB/s); parallel=auto|layers|tensor; math=bf16|f32; for cuda also math=fp8, gemm=own|cublas; for emu: virtual,
- * flops= attn= (TFLOP/s), bw= (GB/s), launch= (us), threads=N, cpu=LEVEL, nopeer, nopin, nomap, piece=SIZE, alltoall, ring=N, chunk=N,
+ * mem=32G (cap per device), h2d= d2h= peer= (GB/s); parallel=auto|layers|tensor; nograph; nojoin; math=bf16|f32; for cuda also math=fp8, gemm=own|cublas; for
+ * emu: virtual, flops= attn= (TFLOP/s), bw= (GB/s), launch= (us), threads=N, cpu=LEVEL, nopeer, nopin, nomap, piece=SIZE, alltoall, ring=N, chunk=N,
  * fail=alloc|copy|launch|die:N[@RANK]. */
 /* Arithmetic of products of many tokens on cuda; sums are always float32. BF16: activations rounded to BF16, weights
  * exact. F32: agrees with float32 to about 1e-5. FP8: activations quantised to E4M3 per token and 128 columns where the
@@ -39,6 +39,7 @@ struct gpu_spec {
     int n; /* ranks; 0: none */
     bool is_emulated, is_virtual, nopeer;
     bool nograph; /* decode launches each operation separately */
+    bool nojoin;  /* operations are not joined (fuse.h) */
     enum gpu_parallel parallel;
     /* emu: host memory not from gpu_host_alloc() cannot be registered (nopin), or only writable memory can (nomap), like drivers that
      * register no read-only mappings. Copies to the device from unregistered memory then block the caller. */

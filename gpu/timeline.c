@@ -16,8 +16,6 @@ void gpu_timeline_close(struct gpu_timeline **n) {
     if (*n) (*n)->g->b->timeline_close(*n);
     *n = NULL;
 }
-int gpu_timeline_signal(struct gpu_timeline *n, uint32_t value, struct gpu_stream *s) { return n->g->b->timeline_signal(n, value, s); }
-int gpu_timeline_wait(struct gpu_timeline *n, uint32_t value, struct gpu_stream *s) { return n->g->b->timeline_wait(n, value, s); }
 
 void gpu_timeline_signal_host(struct gpu_timeline *n, uint32_t value) {
     uint32_t now = atomic_load(n->word);

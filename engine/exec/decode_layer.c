@@ -32,11 +32,25 @@ int decode_layer_wait_rows(struct decode *s, struct decode_micro_batch *m, int l
     return s->cpu_queue ? gpu_timeline_wait(m->arrived, value, s->cpu_queue) : gpu_timeline_wait_host(m->arrived, value, s->cancel);
 }
 
+/* Adds the CPU's sum of a layer's experts. Reuses w->xn as scratch. */
+static int add_cpu_outputs(struct decode_device *d, struct decode_micro_batch *m) {
+    struct work *w = decode_layer_work(d, m);
+    const int hidden = d->s->c->hidden;
+    TRY(gpu_transfer(d->main, w->xn, m->host.x, decode_layer_row_bytes(d->s, m->n_dev), GPU_H2D));
+    return decode_layer_exec(d)->ops->add(decode_layer_exec(d), &(struct op_add){.y = w->x, .x = w->xn, .n = m->n_dev, .m = hidden});
+}
+/* Whether a layer begins with adding what the CPU computed for the layer before: a part of its graph, and joined with its norm. */
+static bool begins_with_sum(struct decode *s, int layer) {
+    return layer > 0 && layer < s->c->n_layers && !s->m->trace && !s->draft && decode_device_of(s, layer - 1) == decode_device_of(s, layer) &&
+           s->c->layer[layer - 1].moe && !decode_device_experts(s, layer - 1);
+}
+
 /* Runs the attention block and downloads the CPU's inputs for the experts. */
 static int attention_block(struct decode_device *d, struct decode_micro_batch *m, int layer, int total, const struct span *spans) {
     struct decode *s = d->s;
     struct work *w = decode_layer_work(d, m);
     const struct layer *y = &d->layers[layer].view;
+    if (begins_with_sum(s, layer)) TRY(add_cpu_outputs(d, m));
     TRY(block_attention(decode_layer_exec(d), s->c, y, layer, w, spans, m->n_dev_spans, m->n_dev));
     TRY(kv_writeback_stage_rows(d, layer, m, total));
     decode_experts_record_layer(d, w, (int)(m - s->micro_batch), layer);
@@ -48,29 +62,34 @@ int decode_download_inputs(struct decode_device *d, struct decode_micro_batch *m
     const struct work *w = decode_layer_work(d, m);
     if (!cpu_reads_rows(s, layer)) return 0;
     size_t topk = (size_t)m->n_dev * (size_t)s->c->topk * 4;
-    TRY(gpu_copy(d->main, m->host.xn, w->xn, decode_layer_row_bytes(s, m->n_dev), GPU_D2H));
-    TRY(gpu_copy(d->main, m->host.ids, w->ids, topk, GPU_D2H));
-    TRY(gpu_copy(d->main, m->host.weights, w->weights, topk, GPU_D2H));
+    TRY(gpu_transfer(d->main, m->host.xn, w->xn, decode_layer_row_bytes(s, m->n_dev), GPU_D2H));
+    TRY(gpu_transfer(d->main, m->host.ids, w->ids, topk, GPU_D2H));
+    TRY(gpu_transfer(d->main, m->host.weights, w->weights, topk, GPU_D2H));
     if (!s->m->routing && !d->pool) return 0;
-    return gpu_copy(d->main, m->host.router, w->router, (size_t)m->n_dev * (size_t)config_n_choices(s->c) * 4, GPU_D2H);
+    return gpu_transfer(d->main, m->host.router, w->router, (size_t)m->n_dev * (size_t)config_n_choices(s->c) * 4, GPU_D2H);
 }
-/* Adds the outputs of routed experts that are all on the device. They are summed apart first, as the CPU's are, so that both give the
- * same bits; the sum uses the micro-batch's rows of d->x, which are free until the head. */
+/* The sum of routed experts that are all on the device: the micro-batch's rows of d->x, which are free until the head. Summed apart first, as the CPU's are,
+ * so that both give the same bits. */
+static float *experts_sum(const struct decode_device *d, const struct decode_micro_batch *m) { return d->x + (size_t)m->row0 * (size_t)d->s->c->hidden; }
+static int clear_experts_sum(struct decode_device *d, struct decode_micro_batch *m) {
+    return decode_layer_exec(d)->ops->fill(decode_layer_exec(d), &(struct op_fill){.x = experts_sum(d, m), .n = m->n_dev, .m = d->s->c->hidden});
+}
+/* Adds these experts' outputs, once the sum is clear. */
 static int all_experts(struct decode_device *d, struct decode_micro_batch *m, int layer) {
     struct decode *s = d->s;
     struct work *w = decode_layer_work(d, m);
     struct layer y = d->layers[layer].view;
-    float *sum = d->x + (size_t)m->row0 * (size_t)s->c->hidden;
     y.experts = (struct expert *)decode_device_experts(s, layer);
-    TRY(gpu_fill(d->main, sum, 0, decode_layer_row_bytes(s, m->n_dev)));
-    TRY(block_experts(decode_layer_exec(d), s->c, &y, layer, w, PART_ROUTED, sum, m->n_dev));
-    return decode_layer_exec(d)->ops->add(decode_layer_exec(d), &(struct op_add){.y = w->x, .x = sum, .n = m->n_dev, .m = s->c->hidden});
+    TRY(block_experts(decode_layer_exec(d), s->c, &y, layer, w, PART_ROUTED, experts_sum(d, m), m->n_dev));
+    return decode_layer_exec(d)->ops->add(decode_layer_exec(d), &(struct op_add){.y = w->x, .x = experts_sum(d, m), .n = m->n_dev, .m = s->c->hidden});
 }
 /* Runs the dense FFN or shared expert, and resident routed experts. A draft's wait until the CPU has read their selection. */
 static int device_ffn(struct decode_device *d, struct decode_micro_batch *m, int layer, int total, const struct span *spans) {
     struct work *w = decode_layer_work(d, m);
+    const bool routed = !d->s->draft && d->s->c->layer[layer].moe && decode_device_experts(d->s, layer);
+    if (routed) TRY(clear_experts_sum(d, m));
     TRY(block_experts(decode_layer_exec(d), d->s->c, &d->layers[layer].view, layer, w, PART_SHARED, w->x, m->n_dev));
-    return !d->s->draft && d->s->c->layer[layer].moe && decode_device_experts(d->s, layer) ? all_experts(d, m, layer) : 0;
+    return routed ? all_experts(d, m, layer) : 0;
 }
 
 /* Returns the end of the layers from `layer` on that one graph can cover: their device runs them without the host. */
@@ -107,25 +126,25 @@ static int device_attention(struct decode *s, struct decode_micro_batch *m, int 
     return moe && !s->draft ? expert_pool_rows_ready(d, (int)(m - s->micro_batch), layer) : 0;
 }
 
-/* Adds the GPU's and the CPU's expert outputs once both are ready. Reuses w->xn as scratch. */
+/* Adds the GPU's and the CPU's expert outputs once both are ready; or leaves the CPU's to the next layer. */
 static int device_add_outputs(struct decode *s, struct decode_micro_batch *m, int layer) {
     struct decode_device *d = decode_device_of(s, layer);
-    struct work *w = decode_layer_work(d, m);
     if (s->is_tensor_parallel) return decode_tensor_join(s, m, layer);
     if (!s->c->layer[layer].moe) return 0;
     if (decode_device_experts(s, layer)) {
         if (!s->draft) return 0; /* device_ffn() has added them */
         int span = decode_layer_begin_span(d, "draft", layer, (int)(m - s->micro_batch));
+        TRY(clear_experts_sum(d, m));
         TRY(all_experts(d, m, layer));
         decode_layer_end_span(d, span);
         s->counts.draft_layers++;
         return 0;
     }
-    if (!s->draft) TRY(expert_pool_join(d, (int)(m - s->micro_batch), w->x, m->n_dev));
+    if (!s->draft) TRY(expert_pool_join(d, (int)(m - s->micro_batch), decode_layer_work(d, m)->x, m->n_dev));
     TRY(gpu_timeline_wait(m->cpu_done, ++m->n_awaited, d->main));
+    if (begins_with_sum(s, layer + 1)) return 0;
     int span = decode_layer_begin_span(d, "join", layer, (int)(m - s->micro_batch));
-    TRY(gpu_copy(d->main, w->xn, m->host.x, decode_layer_row_bytes(s, m->n_dev), GPU_H2D));
-    TRY(decode_layer_exec(d)->ops->add(decode_layer_exec(d), &(struct op_add){.y = w->x, .x = w->xn, .n = m->n_dev, .m = s->c->hidden}));
+    TRY(add_cpu_outputs(d, m));
     decode_layer_end_span(d, span);
     return 0;
 }
@@ -184,9 +203,9 @@ int decode_layer_begin(struct decode *s, struct decode_micro_batch *m, int total
         struct decode_device *d = &s->dev[i];
         struct work *w = decode_layer_work(d, m);
         TRY(gpu_fill(d->main, (void *)w->first_bad, 0xff, 4));
-        TRY(gpu_copy(d->main, w->pos, m->host.pos, (size_t)m->n_dev * 4, GPU_H2D));
-        TRY(gpu_copy(d->main, w->tokens, m->host.tokens, (size_t)m->n_dev * 4, GPU_H2D));
-        if (w->seq_length) TRY(gpu_copy(d->main, w->seq_length, m->host.seq_length, (size_t)m->n_dev * 4, GPU_H2D));
+        TRY(gpu_transfer(d->main, w->pos, m->host.pos, (size_t)m->n_dev * 4, GPU_H2D));
+        TRY(gpu_transfer(d->main, w->tokens, m->host.tokens, (size_t)m->n_dev * 4, GPU_H2D));
+        if (w->seq_length) TRY(gpu_transfer(d->main, w->seq_length, m->host.seq_length, (size_t)m->n_dev * 4, GPU_H2D));
         TRY(block_rope(decode_layer_exec(d), s->m->w, w, m->n_dev, 0));
         TRY(decode_graph_begin(d, m, total));
         if (!i || s->is_tensor_parallel) TRY(gpu_copy(d->main, w->x, m->host.x, decode_layer_row_bytes(s, m->n_dev), GPU_H2D));

@@ -57,6 +57,16 @@ int attention_absorbed(struct exec *x, const struct config *c, const struct laye
                              .at = attention_address(s, layer, 0),
                              .v_at = attention_address(s, layer, 0)};
     if (keys.piece & PIECE_FIRST) {
+        if (c->qk_rope)
+            TRY(x->ops->copy(x, &(struct op_copy){.y = w->absorbed_q + c->kv_lora,
+                                                  .x = q + c->qk_nope,
+                                                  .n = s->n,
+                                                  .heads = heads,
+                                                  .dim = c->qk_rope,
+                                                  .ldx = heads * dim,
+                                                  .ldy = heads * latent,
+                                                  .head_ldx = dim,
+                                                  .head_ldy = latent}));
         TRY(x->ops->linear(x, &(struct op_linear){.y = w->absorbed_q,
                                                   .x = q,
                                                   .w = cut ? mat_rows(y->k_b, 0, c->kv_lora) : mat_rows(y->kv_b, 0, c->qk_nope),
@@ -69,16 +79,6 @@ int attention_absorbed(struct exec *x, const struct config *c, const struct laye
                                                   .batch_rows = cut ? c->kv_lora : rows,
                                                   .batch_x = dim,
                                                   .batch_y = latent}));
-        if (c->qk_rope)
-            TRY(x->ops->copy(x, &(struct op_copy){.y = w->absorbed_q + c->kv_lora,
-                                                  .x = q + c->qk_nope,
-                                                  .n = s->n,
-                                                  .heads = heads,
-                                                  .dim = c->qk_rope,
-                                                  .ldx = heads * dim,
-                                                  .ldy = heads * latent,
-                                                  .head_ldx = dim,
-                                                  .head_ldy = latent}));
     }
     TRY(attention_by_pieces(x, w, &o, keys.piece, w->lse));
     if (!(keys.piece & PIECE_LAST)) return 0;

@@ -1,9 +1,10 @@
 /* Compares every operation on a device with the scalar CPU kernels (base operations) or with plain loops in double (the others).
- * usage: conform LIST TOLERANCE [SEED | company | math]    LIST as in --gpus; the first rank is tested. TOLERANCE is relative to the largest value of a
- * result. SEED: random shapes and addresses instead of the fixed cases. company: batch invariance, a few tokens together against each alone.
- * math: only operations that LIST's math computes differently from float32, or FP8 differently from BF16.
- * Exit 77 when the device, or the CPU level that it needs, is missing. */
+ * usage: conform LIST TOLERANCE [SEED | company | math | joined]    LIST as in --gpus; the first rank is tested. TOLERANCE is relative to the largest value of
+ * a result. SEED: random shapes and addresses instead of the fixed cases. company: batch invariance, a few tokens together against each alone. math: only
+ * operations that LIST's math computes differently from float32, or FP8 differently from BF16. Exit 77 when the device, or the CPU level that it needs, is
+ * missing. */
 #include "test/gpu/conform_blocks.h"
+#include "test/gpu/conform_joined.h"
 #include "test/gpu/conform_shared.h"
 #include "test/gpu/conform_streams.h"
 
@@ -607,7 +608,7 @@ static void companies(void) {
 int main(int argc, char **argv) {
     struct error e = {0};
     struct pool *pool = NULL;
-    if (argc < 3 || argc > 4 || gpu_spec_parse(&spec, argv[1], &e) || spec.n < 1) die("usage: conform LIST TOLERANCE [SEED | company | math]", &e);
+    if (argc < 3 || argc > 4 || gpu_spec_parse(&spec, argv[1], &e) || spec.n < 1) die("usage: conform LIST TOLERANCE [SEED | company | math | joined]", &e);
     if (spec.level && !cpu_level_has((enum cpu_level)(spec.level - 1))) {
         printf("SKIPPED: this CPU has no %s\n", cpu_level_name((enum cpu_level)(spec.level - 1)));
         return 77;
@@ -622,7 +623,9 @@ int main(int argc, char **argv) {
     bool math = argc > 3 && !strcmp(argv[3], "math"), some = argc > 3 && !math && strcmp(argv[3], "company") != 0;
     seed = some ? strtoull(argv[3], NULL, 10) : 1;
     printf("%s: %s, seed %llu, tolerance %.0e of the largest value\n", gpu_info(g)->backend, gpu_info(g)->name, (unsigned long long)seed, tol);
-    if (argc < 4 || math) {
+    if (argc > 3 && !strcmp(argv[3], "joined")) {
+        joined(spec.is_emulated ? 1000 : 20);
+    } else if (argc < 4 || math) {
         if (!math) elementwise(), deltas(), scans(), compressed();
         if (!math || spec.math != GPU_MATH_FP8) blocks(), integers(), drafts(), resident();
         linears();
@@ -632,6 +635,7 @@ int main(int argc, char **argv) {
         tiles();
         groups();
         groups_apart();
+        joined(spec.is_emulated ? 100 : math ? 3 : 10);
         if (spec.math != GPU_MATH_FP8) recorded(DT_BF16, 0), recorded(DT_F32, 100), recorded(DT_E4M3, 0);
         if (spec.math != GPU_MATH_FP8) shared_caches();
         if (spec.math != GPU_MATH_FP8) recorded_choice(1), recorded_choice(5), recorded_window(1), recorded_window(5), recorded_rule(1), recorded_rule(3);

@@ -200,6 +200,7 @@ static void dying(bool dies) {
         struct exec *x = gpu_stream_exec(a);
         float *bad = dies ? p : host; /* not memory of the device */
         CHECK(!x->ops->add(x, &(struct op_add){.y = bad, .x = bad, .n = 1, .m = 8}));
+        CHECK(!gpu_fill(a, p, 0, 4)); /* the addition does not wait to be joined */
         if (how == 0) CHECK(!gpu_timeline_signal(n, 1, a));
         if (how == 1) {
             gpu_timeline_signal_host(gate, 1);

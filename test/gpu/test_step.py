@@ -179,7 +179,7 @@ for gpus, args in (("emu:1,cpu=scalar", ["--prefill", "cpu", "--decode", "hybrid
         while clean < 2:
             clean = 0 if fault(gpus, kind, n, args) else clean + 1
             n += (11 if n < 50 else 97) * (1 if FULL else 2)
-for kind, n in (("copy", 40), ("copy", 111), ("launch", 30), ("launch", 100), ("alloc", 110), ("die", 300)):
+for kind, n in (("copy", 40), ("copy", 111), ("launch", 30), ("launch", 70), ("alloc", 110), ("die", 300)):
     rc, warnings, got, err = logits(["--gpus", f"emu:1,cpu=scalar,fail={kind}:{n}", "--prefill", "blend"])
     check(not rc and warnings == 1 and close(right, got), "logits of a blended prefill that fails at", kind, n, rc, len(got), err)
 rc, out, err = ids("ember:", 24, SCALAR + ["--gpus", "emu:1,cpu=scalar,fail=die:200", "--prefill", "slp", "--decode", "hybrid"], 8)

@@ -272,6 +272,15 @@ static cuda_emulate_stream *real(cudaStream_t s) {
     return null_stream[current];
 }
 int host_stream_device(cudaStream_t s) { return real(s)->device; }
+/* Work of streams so far: 0 kernels, 1 copies and fills, 2 others. Recorded work counts whenever it runs. */
+static std::atomic<uint64_t> enqueued[3];
+extern "C" uint64_t cuda_emulate_enqueued(int kind) { return enqueued[kind]; }
+static int kind_of(const char *name) {
+    static const char *const copies[] = {"an upload", "a download", "a copy", "a copy between devices", "a fill"};
+    for (const char *c : copies)
+        if (!strcmp(name, c)) return 1;
+    return !strncmp(name, "a ", 2) || !strncmp(name, "an ", 3) ? 2 : 0;
+}
 void host_enqueue(cudaStream_t stream, const char *name, std::function<void()> task) {
     cuda_emulate_stream *s = real(stream);
     driver_call call(s->device);
@@ -279,6 +288,7 @@ void host_enqueue(cudaStream_t stream, const char *name, std::function<void()> t
     static const size_t most = (size_t)driver_setting("PENDING", 1024);
     if (!s->recorded && most) s->changed.wait(hold, [s] { return s->tasks.size() < most; });
     if (s->recorded) return s->recorded->push_back({name, std::move(task), 0, {}});
+    enqueued[kind_of(name)]++;
     s->tasks.push_back({name, std::move(task), s->queue ? driver_queue_take(s->queue) : 0, order_host()});
     s->changed.notify_all();
 }

@@ -1,0 +1,241 @@
+#pragma once
+/* Operations on few numbers, as device functions. A kernel of its own runs one over many blocks (cuda_elem.cu), a chain several in one block
+ * (cuda_chain.cu): both compute the same bits. */
+#include "gpu/cuda_device.cuh"
+
+/* --- Norm ------------------------------------------------------------------------------------------------------------------------------ */
+
+/* Threads that sum a row: their number fixes the order of the sum. */
+__host__ __device__ inline int norm_threads(int dim) { return dim >= 1024 ? 512 : dim >= 256 ? 128 : 32; }
+/* Sum over each group of `threads` neighbouring threads in the order of block_sum(); called by all threads of a block. */
+__device__ inline float group_sum(float v, int threads, float *shared /* [32] */) {
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = threads / 32;
+    v = warp_sum(v);
+    if (warps == 1) return v;
+    __syncthreads();
+    if (!lane) shared[warp] = v;
+    __syncthreads();
+    v = lane < warps ? shared[warp / warps * warps + lane] : 0;
+    return warp_sum(v);
+}
+/* Rows `first`, first + step, .. of blocks of rows, one row per group of threads. Called by all threads of a block. */
+__device__ inline void norm_rows(const struct cuda_norm &o, int first, int step, float *sums /* [32] */) {
+    const int threads = norm_threads(o.dim), groups = (int)blockDim.x / threads, t = (int)threadIdx.x % threads;
+    for (int base = first * groups; base < o.rows; base += step * groups) {
+        const int row = base + (int)threadIdx.x / threads, dim = row < o.rows ? o.dim : 0; /* a group without a row waits for the others */
+        const float *x = o.x + (size_t)row * (size_t)o.ldx;
+        float *out = o.out + (size_t)row * (size_t)o.ldo, sum = 0, mean = 0;
+        if (o.layer_norm) {
+            for (int i = t; i < dim; i += threads) sum += x[i];
+            mean = group_sum(sum, threads, sums) / (float)o.dim;
+            sum = 0;
+        }
+        bool finite = true;
+        for (int i = t; i < dim; i += threads) {
+            float v = x[i] - mean;
+            finite = finite && isfinite(x[i]);
+            sum += v * v;
+        }
+        if (o.bad && !finite) atomicCAS(o.bad, -1, o.tag);
+        float f = 1.0f / sqrtf(group_sum(sum, threads, sums) / (float)o.dim + o.eps);
+        for (int i = t; i < dim; i += threads) {
+            float v = (x[i] - mean) * f * (o.w ? scalar_at(o.w, o.w_dtype, (size_t)i) + o.add : 1.0f);
+            out[i] = o.bias ? v + scalar_at(o.bias, o.w_dtype, (size_t)i) : v;
+        }
+    }
+}
+
+/* --- Rope and KV rows ------------------------------------------------------------------------------------------------------------------ */
+
+__device__ inline size_t rope_pairs(const struct cuda_rope &o) { return (size_t)o.n * (size_t)o.heads * (size_t)o.half; }
+__device__ inline void rope_pair(const struct cuda_rope &o, size_t at) {
+    const size_t j = at % (size_t)o.half, h = at / (size_t)o.half % (size_t)o.heads, i = at / (size_t)o.half / (size_t)o.heads, t = i * (size_t)o.half + j;
+    float *p = o.x + i * (size_t)o.ld + h * (size_t)o.head_ld;
+    float *a = o.interleaved ? p + 2 * j : p + j, *b = o.interleaved ? a + 1 : a + o.half;
+    const float c = o.cos[t], s = o.sin[t] * (o.inverse ? -1.0f : 1.0f), u = *a, v = *b;
+    *a = u * c - v * s;
+    *b = v * c + u * s;
+}
+
+/* A warp per (row, head); the block's are first, first + step, .. times its warps. */
+__device__ inline void kv_store_heads(const struct cuda_kv_store &o, int first, int step) {
+    struct cuda_plane p = o.plane;
+    const int lane = (int)threadIdx.x % 32, warps = (int)blockDim.x / 32;
+    int row0 = o.row0, n = o.n;
+    if (o.at) plane_set_address(&p, o.at), row0 = o.every ? o.at->pos / o.every : o.at->pos;
+    if (o.at && o.every) n = min(n, (o.at->pos + o.tokens) / o.every - row0);
+    for (int k = first * warps + (int)threadIdx.x / 32; k < n * p.heads; k += step * warps) {
+        const size_t i = (size_t)(k / p.heads), h = (size_t)(k % p.heads);
+        const struct plane_row to = plane_row(p, (size_t)row0 + i);
+        const float *src = o.x + i * (size_t)o.ldx + h * (size_t)p.dim;
+        const size_t at = (to.row * (size_t)p.heads + h) * (size_t)p.dim;
+        float scale = 1;
+        if (p.dtype == DT_E4M3) {
+            float top = 0;
+            for (int d = lane; d < p.dim; d += 32) top = fmaxf(top, fabsf(src[d]));
+            top = warp_max(top);
+            scale = top > 0 ? top / 448.0f : 1.0f;
+            if (!lane) to.scale[to.row * (size_t)p.heads + h] = scale;
+        }
+        for (int d = lane; d < p.dim; d += 32) {
+            if (p.dtype == DT_BF16) ((__nv_bfloat16 *)to.data)[at + (size_t)d] = __float2bfloat16_rn(src[d]);
+            else if (p.dtype == DT_E4M3) ((uint8_t *)to.data)[at + (size_t)d] = e4m3_encode(src[d] / scale);
+            else ((float *)to.data)[at + (size_t)d] = src[d];
+        }
+    }
+}
+
+/* --- Element-wise ---------------------------------------------------------------------------------------------------------------------- */
+
+__device__ inline void add_number(const struct cuda_add &o, size_t i) {
+    o.y[i] += o.m == o.ldx ? o.x[i] : o.x[i / (size_t)o.m * (size_t)o.ldx + i % (size_t)o.m];
+}
+__device__ inline void sigmoid_number(const struct cuda_each &o, size_t i) { o.x[i] = 1.0f / (1.0f + expf(-o.x[i])); }
+__device__ inline void fill_number(const struct cuda_each &o, size_t i) { o.x[i] = o.value; }
+__device__ inline void softcap_number(const struct cuda_each &o, size_t i) { o.x[i] = o.value * tanhf(o.x[i] / o.value); }
+__device__ inline void clip_number(const struct cuda_each &o, size_t i) { o.x[i] = o.x[i] > o.value ? o.value : o.x[i] < -o.value ? -o.value : o.x[i]; }
+__device__ inline void copy_row(const struct cuda_copy &o, int i) {
+    for (int k = threadIdx.x; k < o.heads * o.dim; k += blockDim.x) {
+        const int h = k / o.dim, d = k % o.dim;
+        o.y[(size_t)i * (size_t)o.ldy + (size_t)h * (size_t)o.head_ldy + (size_t)d] =
+            o.x[(size_t)i * (size_t)o.ldx + (size_t)h * (size_t)o.head_ldx + (size_t)d];
+    }
+}
+__device__ inline void scale_row(const struct cuda_scale &o, int i) {
+    const int at = o.slope != 0 ? o.pos[i] + o.shift : 0;
+    float by = o.by;
+    if (o.slope != 0) by *= 1 + o.slope * logf(!o.smooth ? (float)(1 + at / o.every) : at > o.every ? (float)at / (float)o.every : 1.0f);
+    for (int c = threadIdx.x; c < o.m; c += blockDim.x) o.x[(size_t)i * (size_t)o.ld + (size_t)c] *= by;
+}
+__device__ inline void gate_number(const struct cuda_gate &o, size_t at) {
+    const size_t d = at % (size_t)o.dim, h = at / (size_t)o.dim % (size_t)o.heads, i = at / (size_t)o.dim / (size_t)o.heads;
+    float v = o.g[i * (size_t)o.ldg + h * (size_t)o.head_ldg + (o.per_head ? 0 : d)], f = 1.0f / (1.0f + expf(-v));
+    if (o.kind == CUDA_GATE_SILU) f *= v;
+    if (o.kind == CUDA_GATE_SOFTPLUS) f = v > 20.0f ? v : log1pf(expf(v));
+    if (o.kind == CUDA_GATE_LINEAR) f = v;
+    if (o.kind == CUDA_GATE_NORMAL) f = 0.5f * (1.0f + erff(v * 0.70710678f));
+    o.y[i * (size_t)o.ldy + h * (size_t)o.head_ldy + d] *= f;
+}
+
+/* --- Router ------------------------------------------------------------------------------------------------------------------------------ */
+
+/* Bytes of shared memory that a token's warp needs. */
+__host__ __device__ inline size_t route_space(const struct cuda_route &r) {
+    const size_t all = (size_t)(r.n_experts + r.n_idle), marks = all > (size_t)r.n_group ? all : (size_t)r.n_group;
+    return ((2 * all + (size_t)r.n_group) * sizeof(float) + marks + 15) & ~(size_t)15;
+}
+/* One warp per token. A token's scores, choices and marks are in shared memory; an argmax runs per lane over its share,
+ * then across lanes, ties to the lower index. */
+struct best {
+    float v;
+    int i;
+};
+__device__ inline struct best better(struct best a, struct best b) {
+    if (b.i < 0) return a;
+    if (a.i < 0) return b;
+    bool take = b.v > a.v || (b.v == a.v && b.i < a.i);
+    return take ? b : a;
+}
+__device__ inline int best_of(const float *v, const uint8_t *taken, int n) {
+    struct best b = {0, -1};
+    for (int i = threadIdx.x % 32; i < n; i += 32)
+        if (!taken[i]) {
+            struct best c = {isnan(v[i]) ? -INFINITY : v[i], i};
+            b = better(b, c);
+        }
+    for (int d = 16; d; d >>= 1) {
+        struct best o = {__shfl_xor_sync(0xffffffffu, b.v, d), __shfl_xor_sync(0xffffffffu, b.i, d)};
+        b = better(b, o);
+    }
+    return b.i;
+}
+/* Weight of the best unmarked logit: its softmax share among the unmarked logits within the jitter threshold. */
+__device__ inline float mixer_weight(const struct cuda_route &r, const float *logits, const uint8_t *mark, int best) {
+    float top = logits[best], sum = 0;
+    for (int i = threadIdx.x % 32; i < r.n_experts; i += 32) {
+        float size = fabsf(logits[i]) > top ? fabsf(logits[i]) : top;
+        if (!mark[i] && !((top - logits[i]) / size > 2 * r.jitter)) sum += expf(logits[i] - top);
+    }
+    return 1.0f / warp_sum(sum);
+}
+__device__ inline float softplus(float x) { return x > 20.0f ? x : log1pf(expf(x)); }
+/* space: shared memory of route_space() bytes; n_group is at least 1 */
+__device__ inline void route_token(const struct cuda_route &r, int token, float *space) {
+    int n = r.n_experts + r.n_idle, lane = (int)(threadIdx.x % 32);
+    bool softmax = r.score == CUDA_SOFTMAX, mixer = r.score == CUDA_MIXER;
+    const int32_t *known = r.table ? r.table + (size_t)r.tokens[token] * (size_t)r.topk : NULL;
+    float *score = space, *choice = space + n, *group = choice + n;
+    uint8_t *mark = (uint8_t *)(group + r.n_group);
+    const float *logits = r.logits + (size_t)token * (size_t)n;
+    float top = -INFINITY, sum = 0;
+    if (softmax || mixer) {
+        for (int i = lane; i < n; i += 32) top = fmaxf(top, logits[i]);
+        top = warp_max(top);
+    }
+    for (int i = lane; i < n; i += 32) {
+        score[i] = r.score == CUDA_SIGMOID ? 1.0f / (1.0f + expf(-logits[i])) : r.score == CUDA_SQRT_SOFTPLUS ? sqrtf(softplus(logits[i])) : expf(logits[i] - top);
+        sum += score[i];
+    }
+    sum = warp_sum(sum);
+    for (int i = lane; i < n; i += 32) {
+        if (softmax) score[i] /= sum;
+        choice[i] = (mixer ? logits[i] : score[i]) + (r.bias ? r.bias[i] : 0.0f);
+    }
+    __syncwarp();
+    if (r.n_group > 1) {
+        int size = n / r.n_group;
+        for (int g = lane; g < r.n_group; g += 32) {
+            float first = -INFINITY, second = -INFINITY;
+            for (int i = g * size; i < (g + 1) * size; i++) {
+                if (choice[i] > first) second = first, first = choice[i];
+                else if (choice[i] > second) second = choice[i];
+            }
+            group[g] = r.group_top2 && size > 1 ? first + second : first;
+            mark[g] = 0;
+        }
+        __syncwarp();
+        for (int k = 0; k < r.topk_group && k < r.n_group; k++) {
+            int g = best_of(group, mark, r.n_group);
+            __syncwarp();
+            if (!lane) mark[g] = 1;
+            __syncwarp();
+        }
+        for (int i = lane; i < n; i += 32)
+            if (i / size < r.n_group && !mark[i / size]) choice[i] = r.group_zero ? 0.0f : -INFINITY;
+        __syncwarp();
+    }
+    for (int i = lane; i < n; i += 32) mark[i] = 0;
+    __syncwarp();
+    int32_t *ids = r.ids + (size_t)token * (size_t)r.topk;
+    float *weights = r.weights + (size_t)token * (size_t)r.topk;
+    float total = 0;
+    for (int k = 0; k < r.topk; k++) {
+        int left = r.topk - k; /* the last ones are those that are always chosen */
+        int i = known ? known[k] : left <= r.n_always ? n - left : best_of(choice, mark, n - r.n_always);
+        float weight = mixer ? mixer_weight(r, logits, mark, i) : score[i];
+        total += weight;
+        __syncwarp();
+        if (!lane) {
+            mark[i] = 1;
+            ids[k] = i;
+            weights[k] = weight;
+        }
+        __syncwarp();
+    }
+    for (int k = lane; k < r.topk; k += 32) {
+        float w = weights[k];
+        weights[k] = (r.norm ? w / (total + 1e-20f) : w) * r.scale * (r.expert_scale ? r.expert_scale[ids[k]] : 1.0f);
+    }
+    if (!r.n_idle) return;
+    __syncwarp();
+    float idle = 0;
+    for (int k = 0; k < r.topk; k++) {
+        if (ids[k] < r.n_experts) continue;
+        int i = best_of(choice, mark, r.n_experts);
+        idle += weights[k];
+        __syncwarp();
+        if (!lane) mark[i] = 1, ids[k] = i, weights[k] = 0;
+        __syncwarp();
+    }
+    if (!lane) r.idle[token] = idle;
+}

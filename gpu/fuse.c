@@ -1,0 +1,132 @@
+#include "gpu/fuse.h"
+
+#include <string.h>
+
+/* --- Accesses of operations --------------------------------------------------------------------------------------------------------- */
+
+enum { RANGES = 16 };
+struct ranges {
+    int n;
+    struct {
+        const char *p;
+        size_t bytes;
+        bool is_written;
+    } r[RANGES];
+};
+static int add_range(void *ctx, void **p, size_t bytes, enum visit_kind kind) {
+    struct ranges *all = ctx;
+    if (all->n == RANGES) return 1;
+    all->r[all->n].p = *p, all->r[all->n].bytes = bytes, all->r[all->n++].is_written = kind != VISIT_IN && kind != VISIT_CONST;
+    return 0;
+}
+/* False: they are too many. Rows of a KV cache that are addressed through memory are not among them: products read and write none. */
+static bool list_ranges(struct ranges *all, enum op_code code, const union op_args *a) {
+    union op_small copy; /* large enough for products too */
+    struct op_linear linear;
+    void *own = code == OP_LINEAR ? (void *)&linear : (void *)&copy;
+    memcpy(own, a, op_size(code));
+    all->n = 0;
+    return !op_visit(code, own, add_range, all);
+}
+static bool overlap(const struct ranges *a, const struct ranges *b) {
+    for (int i = 0; i < a->n; i++)
+        for (int k = 0; k < b->n; k++)
+            if ((a->r[i].is_written || b->r[k].is_written) && a->r[i].p < b->r[k].p + b->r[k].bytes && b->r[k].p < a->r[i].p + a->r[i].bytes) return true;
+    return false;
+}
+/* Whether an operation must stay after those of an entry. */
+static bool must_follow(const struct fuse_entry *e, const struct ranges *own) {
+    const union op_args *all = (const union op_args *)&e->with;
+    struct ranges before;
+    for (int i = 0; i < op_parts(e->code, all); i++) {
+        enum op_code part;
+        const union op_args *a = op_part(e->code, all, i, &part);
+        if (!list_ranges(&before, part, a) || overlap(&before, own)) return true;
+    }
+    return false;
+}
+
+/* --- Operations that may join ------------------------------------------------------------------------------------------------------------ */
+
+static bool is_product(enum op_code code, const union op_args *a) { return code == OP_LINEAR && a->linear.n > 0 && a->linear.n <= BATCH_INVARIANT_ROWS; }
+static bool may_join(const struct op_linear *a) { return !a->transposed && a->batch <= 1 && !a->top; }
+static bool reads_same(const struct op_linear *a, const struct op_linear *b) {
+    return a->x == b->x && a->n == b->n && (a->ldx == b->ldx || a->n == 1) && a->w.cols == b->w.cols;
+}
+
+static size_t product_of(int a, int b, int c) { return (size_t)a * (size_t)b * (size_t)c; }
+/* Numbers that an operation computes if it may be in a chain; 0: it may not. */
+static size_t small_numbers(enum op_code code, const union op_args *a) {
+    switch (code) {
+    case OP_NORM: return product_of(a->norm.rows, a->norm.dim, 1);
+    case OP_ROPE: return product_of(a->rope.n, a->rope.heads, 2 * a->rope.half);
+    case OP_KV_STORE: return product_of(a->kv_store.n, a->kv_store.plane.heads, a->kv_store.plane.dim);
+    case OP_ROUTE: return a->route.n > FUSE_ROWS ? 0 : product_of(a->route.n, a->route.n_experts + a->route.n_idle, 1);
+    case OP_ADD: return product_of(a->add.n, a->add.m, 1);
+    case OP_SIGMOID: return product_of(a->sigmoid.n, a->sigmoid.m, 1);
+    case OP_CLIP: return product_of(a->clip.n, a->clip.m, 1);
+    case OP_FILL: return product_of(a->fill.n, a->fill.m, 1);
+    case OP_SOFTCAP: return product_of(a->softcap.n, a->softcap.m, 1);
+    case OP_COPY: return product_of(a->copy.n, a->copy.heads, a->copy.dim);
+    case OP_GATE: return product_of(a->gate.n, a->gate.heads, a->gate.dim);
+    case OP_SCALE: return product_of(a->scale.n, a->scale.m, 1);
+    case OP_TRANSFER: return a->transfer.size / 4;
+    default: return 0;
+    }
+}
+static bool is_small(enum op_code code, const union op_args *a) {
+    const size_t n = small_numbers(code, a);
+    return n > 0 && n <= FUSE_NUMBERS;
+}
+
+/* The entry that takes an operation: the last with room that it may move to. NULL: none. */
+static struct fuse_entry *find_entry(struct fuse *f, enum op_code code, const union op_args *a, const struct ranges *own) {
+    for (int i = f->n - 1; i >= 0; i--) {
+        struct fuse_entry *e = &f->entry[i];
+        const bool must = must_follow(e, own);
+        if (code != OP_LINEAR && e->code == OP_CHAIN) return e->with.chain.n < OP_CHAIN_MAX ? e : NULL; /* chains stay in order, because of KV rows */
+        if (must) return NULL;
+        const struct op_join *j = &e->with.join;
+        if (code == OP_LINEAR && e->code == OP_JOIN && may_join(&a->linear) && may_join(&j->linear[0]) && reads_same(&a->linear, &j->linear[0]) &&
+            j->n < OP_JOIN_MAX)
+            return e;
+    }
+    return NULL;
+}
+
+static int launch_first(struct fuse *f, fuse_launch launch, void *ctx) {
+    const struct fuse_entry e = f->entry[0];
+    const union op_args *all = (const union op_args *)&e.with;
+    enum op_code part;
+    memmove(f->entry, f->entry + 1, (size_t)--f->n * sizeof *f->entry);
+    if (op_parts(e.code, all) > 1) return launch(ctx, e.code, all);
+    const union op_args *one = op_part(e.code, all, 0, &part);
+    return launch(ctx, part, one);
+}
+int fuse_flush(struct fuse *f, fuse_launch launch, void *ctx) {
+    int r = 0;
+    while (f->n && !r) r = launch_first(f, launch, ctx);
+    f->n = 0;
+    return r;
+}
+
+int fuse_add(struct fuse *f, enum op_code code, const union op_args *a, fuse_launch launch, void *ctx) {
+    struct ranges own;
+    int r = 0;
+    if (!(is_product(code, a) || is_small(code, a)) || !list_ranges(&own, code, a)) return (r = fuse_flush(f, launch, ctx)) ? r : launch(ctx, code, a);
+    struct fuse_entry *e = find_entry(f, code, a, &own);
+    if (!e) {
+        if (f->n == FUSE_WINDOW && (r = launch_first(f, launch, ctx))) return f->n = 0, r;
+        e = &f->entry[f->n++];
+        e->code = code == OP_LINEAR ? OP_JOIN : OP_CHAIN;
+        e->with.join.n = e->with.chain.n = 0;
+    }
+    if (code == OP_LINEAR) {
+        e->with.join.linear[e->with.join.n++] = a->linear;
+    } else {
+        struct op_step *s = &e->with.chain.step[e->with.chain.n++];
+        s->code = code;
+        memcpy(&s->args, a, op_size(code));
+    }
+    return 0;
+}
