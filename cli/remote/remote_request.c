@@ -2,7 +2,6 @@
 #include <errno.h>
 #include <math.h>
 #include <poll.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,6 +12,7 @@
 #include "cli/app.h"
 #include "cli/remote/remote_connection.h"
 #include "cli/terminal/out.h"
+#include "cli/terminal/sig.h"
 #include "cli/turn/constraint.h"
 #include "cli/turn/engine_client.h"
 #include "cli/turn/prompt.h"
@@ -319,17 +319,11 @@ static void *request_thread(void *remote) {
 }
 
 int remote_request_start_thread(struct remote *r, struct error *e) {
-    sigset_t all, was;
     r->events_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     r->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     r->multi = curl.multi_init();
     if (r->events_fd < 0 || r->wake_fd < 0 || !r->multi) return error_set(e, ERR_MEMORY, "no memory for connections");
-    sigfillset(&all); /* process signals belong to the terminal thread */
-    static const int own[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGSYS, SIGTRAP};
-    for (size_t i = 0; i < sizeof own / sizeof *own; i++) sigdelset(&all, own[i]);
-    pthread_sigmask(SIG_SETMASK, &all, &was);
-    r->started = !pthread_create(&r->thread, NULL, request_thread, r);
-    pthread_sigmask(SIG_SETMASK, &was, NULL);
+    r->started = sig_start_thread(&r->thread, request_thread, r);
     return r->started ? 0 : error_set(e, ERR_RUNTIME, "cannot start a thread for connections");
 }
 
