@@ -153,8 +153,10 @@ int prompt_make(struct app *a, const struct conversation *c, int think, struct p
 }
 
 int prompt_add_partial(struct app *a, const char *text, size_t n, struct prompt *out, struct error *e) {
+    const size_t had = out->ids.n;
     int rc = tokenizer_encode(a->tokenizer, text, n, TEXT_VALUE, &out->ids, e);
     out->n_given = out->ids.n;
+    out->n_partial = out->ids.n - had;
     ids_free(&out->fixed_answer);
     return !rc && buf_add(&out->tail, text, n) ? error_set(e, ERR_MEMORY, "no memory") : rc;
 }

@@ -132,7 +132,8 @@ void turn_set_stops(struct turn *t, const char *const *stop, size_t n) {
 /* Opens the filter of the answer's tokens. Tokens of an earlier turn count as its beginning. */
 static int constrain(struct turn *t, const struct prompt *p, struct request *q, struct error *e) {
     int rc = constraint_open(&t->constraint, t->app, p->source, p->is_raw, p->tail.data ? p->tail.data : "", p->tail.len, e);
-    for (size_t i = p->n_given; i < p->ids.n && !rc; i++) rc = constraint_replay(t->constraint, p->ids.data[i], e);
+    for (size_t i = p->n_given - p->n_partial; i < p->ids.n && !rc; i++) rc = constraint_replay(t->constraint, p->ids.data[i], e);
+    if (rc == ERR_RUNTIME) rc = error_set(e, ERR_USAGE, "the answer so far does not match the required format, so it cannot be continued; ask anew");
     if (!rc) q->filter = constraint_filter(t->constraint);
     return rc;
 }

@@ -136,6 +136,31 @@ class Structured(Case):
         data = s.request("POST", "/v1/completions", {**body, "max_tokens": 40, "guided_regex": "[0-9]{3}"})[2]
         self.assertRegex(json.loads(data)["choices"][0]["text"], "^[0-9]{3}$")
 
+    def saved(self, name):
+        with open(self.session_file(name)) as f:
+            return json.load(f)["body"]["messages"][-1]
+
+    def continued(self, *args):
+        """Opens a chat, continues its last answer and leaves; returns what was saved."""
+        t = self.terminal("--no-attach", "-q", "--continue", "part", *args, cols=200)
+        t.send("/continue\r")
+        at = t.prompt(t.prompt(text="part> "), "part> ")
+        t.send("/bye\r")
+        self.assertEqual(t.wait(), 0)
+        return t.out.decode()[:at]
+
+    def test_continue_in_a_chat(self):
+        """/continue goes on in the grammar where the answer was cut, although another process began it."""
+        cut = json.loads(self.answer("--json", "--temp", "0", "-n", "4"))["text"]
+        rc, out, err = self.run_bin("--no-attach", "--save", "part", "-q", "-p", "Tell me something", "--temp", "0", "-n", "4")
+        self.assertEqual((self.saved("part")["content"], self.saved("part")["partial"]), (cut, True))
+        begin = "".join(c if c.isalnum() or c == " " else "\\" + c for c in cut)
+        self.assertIn("does not match the required format", self.continued("--regex", "[0-9]{5}"))
+        self.assertEqual(self.saved("part")["content"], cut)
+        self.continued("--regex", begin + "[0-9]{5}")
+        self.assertRegex(self.saved("part")["content"], "^" + begin + "[0-9]{5}$")
+        self.assertFalse(self.saved("part").get("partial", False))
+
     def test_every_schema(self):
         if not os.environ.get("HEARTH_LONG"):
             self.skipTest("every schema on three fixtures: a test of -Dlong_tests=true")
