@@ -47,6 +47,7 @@ int compact_start(struct repl *r, struct chat_session *t) {
         screen_print(r, "ember, the built-in model, cannot write a summary; /new starts another conversation");
         return ERR_USAGE;
     }
+    t->on_finish = finish_summary;
     for (size_t n = t->conv.n; n >= 2 && rc == ERR_CONTEXT; n -= 2) {
         struct conversation head = t->conv, ask_for = {0};
         head.n = n;
@@ -61,7 +62,7 @@ int compact_start(struct repl *r, struct chat_session *t) {
         t->n_summarised = n;
         if (n < 4) break;
     }
-    if (!rc) t->on_finish = finish_summary;
+    if (rc) t->on_finish = NULL;
     if (rc) report_error(&e);
     return rc;
 }

@@ -161,6 +161,19 @@ class Structured(Case):
         self.assertRegex(self.saved("part")["content"], "^" + begin + "[0-9]{5}$")
         self.assertFalse(self.saved("part").get("partial", False))
 
+    def test_summaries_are_free(self):
+        """The format of answers does not apply to the summary of /compact."""
+        t = self.terminal("--no-attach", "-q", "--save", "part", "--regex", "[0-9]{5}", "-n", "40", cols=200)
+        at = 0
+        for line in ("one", "two", "/compact", "/bye"):
+            at = t.prompt(at, "part> ")
+            t.send(line + "\r")
+        self.assertEqual(t.wait(), 0)
+        with open(self.session_file("part")) as f:
+            messages = [m["content"] for m in json.load(f)["body"]["messages"]]
+        self.assertTrue("the summary was not finished" in t.out.decode() or messages[0].startswith("Summary of"), (messages, t.out))
+        self.assertNotRegex(messages[0], "Summary of.*\n\n[0-9]{5}$")
+
     def test_every_schema(self):
         if not os.environ.get("HEARTH_LONG"):
             self.skipTest("every schema on three fixtures: a test of -Dlong_tests=true")

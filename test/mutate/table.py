@@ -68,6 +68,7 @@ change("ollama-stream", "Ollama's answers are not streamed unless that is reques
 change("ollama-comments", "comments are sent in a stream of lines", "e2e_apis", ("cli/server/serve_turns.c", "x->request.stream && x->protocol->has_comments)\n        snprintf", "x->request.stream)\n        snprintf"))
 change("responses-calls", "calls that follow each other replace the earlier ones", "e2e_apis", ("cli/server/responses_request.c", "const uint32_t n = before ? before->n : 0;", "const uint32_t n = 0;"))
 change("continue-grammar", "an answer that another process began is continued as if its grammar began anew", "e2e_structured", ("cli/turn/turn.c", "i = p->n_given - p->n_partial;", "i = p->n_given;"))
+change("compact-grammar", "the format of answers applies to summaries, too", "e2e_structured", ("cli/chat/chat_turn.c", "t->on_finish ? NULL : constraint_of_options(r->app)", "constraint_of_options(r->app)"))
 change("tool-named", "a named tool leaves the choice to the model", "e2e_protocols", ("cli/turn/tool_grammar.c", "if (q->name && (!name", "if (0 && (!name"))
 change("tool-single", "parallel_tool_calls is ignored for required calls", "e2e_protocols", ("cli/turn/tool_grammar.c", "q->is_single || q->name || f->is_single ? 1 : MOST_CALLS", "MOST_CALLS"), ("cli/server/api.c", "if (r->single_tool_call && out->n) tool_calls_truncate(out, 1);", ""))
 change("serve-port", "connections to the port may use all slots", "e2e_serve_place", ("cli/server/server.h", "SERVE_MAX_PORT_CONNECTIONS = 256,", "SERVE_MAX_PORT_CONNECTIONS = 512,"))
