@@ -133,13 +133,17 @@ static int render_messages(struct app *a, const struct conversation *c, int thin
     struct buf b = {0};
     struct arena arena = {0};
     struct json root;
+    const bool local = a->backend->is_local;
+    if (local && conversation_has_calls(c) && !chat_template_takes_tools(a->template))
+        return error_set(e, ERR_USAGE, "the conversation has tool calls, which this model's chat template does not use; continue it with another model");
     buf_str(&b, "{\"messages\": [");
     for (size_t i = 0; i < c->n; i++) {
         buf_str(&b, i ? ", " : "");
-        conversation_message_json(&c->messages[i], "reasoning_content", &b);
+        conversation_message_json(&c->messages[i], local ? MESSAGE_TEMPLATE : MESSAGE_REQUEST, &b);
         buf_char(&b, '}');
     }
     buf_fmt(&b, "], \"%s\": true", how);
+    if (a->tool_list.len) buf_fmt(&b, ", \"tools\": %s", a->tool_list.data);
     if (think >= 0) buf_fmt(&b, ", \"enable_thinking\": %s, \"thinking\": %s", think ? "true" : "false", think ? "true" : "false");
     buf_char(&b, '}');
     int rc = b.failed ? error_set(e, ERR_MEMORY, "no memory for the conversation") : json_parse(&arena, b.data, b.len, 0, "conversation", &root, e);

@@ -63,9 +63,10 @@ static int on_part(void *ctx, enum output_kind part, const char *data, size_t n)
         if (!n) return 0;
         t->text_begun = true;
     }
-    if (t->resuming) return 0;
+    if (t->resuming && part != OUTPUT_TOOL_CALL) return 0; /* the calls of an answer are parsed as a whole */
     struct buf *b = part == OUTPUT_TEXT ? &t->text : part == OUTPUT_THINKING ? &t->thinking : &t->tool;
     if (buf_add(b, data, n)) return ERR_MEMORY;
+    if (t->resuming) return 0;
     return part == OUTPUT_TEXT ? show_text(t, false) : emit_text(t, part, data, n);
 }
 

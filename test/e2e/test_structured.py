@@ -8,6 +8,7 @@ import unittest
 
 import driver
 from server import Case, ask
+from test_protocols import CITY, TEMPLATE, is_city
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "unit"))
 from schemas import REFUSED, SHAPES, TREE, VALID, obj  # noqa: E402
@@ -135,6 +136,28 @@ class Structured(Case):
         self.assertEqual(json.loads(s.request("POST", "/v1/completions", {**body, "prompt": ids})[2])["choices"][0]["text"], whole["choices"][0]["text"])
         data = s.request("POST", "/v1/completions", {**body, "max_tokens": 40, "guided_regex": "[0-9]{3}"})[2]
         self.assertRegex(json.loads(data)["choices"][0]["text"], "^[0-9]{3}$")
+
+    def test_required_tool_calls(self):
+        """--tool-choice begins an answer with calls that are valid by the tools' schemas."""
+        template = self.write("tools.jinja", TEMPLATE)
+        tools = []
+        for name, parameters in (("get_weather", CITY), ("get_time", {"type": "object"})):
+            tools += ["--tool", self.write(name + ".json", json.dumps({"name": name, "parameters": parameters, "command": ["cat"]}))]
+        for seed in range(2):
+            for choice in ("required", "get_weather"):
+                args = ["--template", template, *tools, "--allow", "all", "--tool-choice", choice, "--temp", "1.5", "--seed", str(seed), "-n", "150"]
+                calls = json.loads(self.answer(*args, "--json"))["calls"]
+                self.assertTrue(calls)
+                for c in calls:
+                    self.assertEqual((c["status"], json.loads(c["result"])), ("ok", c["arguments"]))
+                    self.assertTrue(is_city(c["arguments"]) if c["name"] == "get_weather" else choice == "required", c)
+        other = self.write("other.jinja", TEMPLATE.replace("tool_call>", "arg_key>"))
+        rc, out, err = self.answer("--template", other, *tools, "--tool-choice", "required", ok=False)
+        self.assertEqual((rc, out), (2, ""))
+        self.assertIn("--tool-choice: this model's calls have a form that cannot be required", err)
+        rc, out, err = self.answer(*tools, ok=False)
+        self.assertEqual((rc, out), (2, ""))
+        self.assertIn("this model's chat template has no tools", err)
 
     def saved(self, name):
         with open(self.session_file(name)) as f:
