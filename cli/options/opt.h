@@ -55,6 +55,7 @@ enum opt_id {
     OPT_GRAMMAR,
     OPT_CHOICES,
     OPT_TOOL,
+    OPT_MCP,
     OPT_ALLOW,
     OPT_TOOL_CHOICE,
     OPT_MAX_CALLS,

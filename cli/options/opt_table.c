@@ -80,6 +80,7 @@ const struct opt_def opt_table[OPT_COUNT] = {
 
     [OPT_TOOL] = {"tool", 0, OPT_LIST, OPT_FILE_PATH | OPT_EVERYDAY, TOOLS, "FILE",
                   .help = "a tool that the model may call: JSON with its definition and its command; repeatable"},
+    [OPT_MCP] = {"mcp", 0, OPT_LIST, OPT_EVERYDAY, TOOLS, "COMMAND", .help = "an MCP server to start, whose tools the model may call; repeatable"},
     [OPT_ALLOW] = {"allow", 0, OPT_LIST, OPT_EVERYDAY, TOOLS, "NAME", .help = "run the tool NAME, or all, without a question; repeatable (ask)"},
     [OPT_TOOL_CHOICE] = {"tool-choice", 0, OPT_TEXT, 0, TOOLS, "NAME", .def = "auto",
                          .help = "auto, or begin each answer with a call: required, or the tool NAME (auto)"},

@@ -78,6 +78,11 @@ int tool_definition_parse(struct arena *a, const struct json *root, struct tool_
     return read_limits(root, &out->command, e);
 }
 
+int tool_definition_parse_mcp(struct arena *a, const struct json *tool, struct tool_definition *out, struct error *e) {
+    *out = (struct tool_definition){.command = {.timeout_s = TOOL_TIMEOUT_S, .max_output = TOOL_OUTPUT_BYTES}};
+    return read_function(a, json_get(tool, "name"), json_get(tool, "description"), json_get(tool, "inputSchema"), out, e);
+}
+
 void tool_definition_put(const struct tool_definition *d, struct buf *b) {
     buf_str(b, "{\"type\": \"function\", \"function\": {\"name\": ");
     json_quote(b, d->name, strlen(d->name));

@@ -1,25 +1,27 @@
 #pragma once
-/* The tools of a run, and what the user has allowed. Nothing runs that the user has not allowed, once or for the
+/* The tools of a run: --tool files and the tools of --mcp servers, and what the user has allowed. Nothing runs that the user has not allowed, once or for the
  * whole run. */
 #include "cli/app.h"
-#include "cli/tools/tool_definition.h"
-#include "cli/tools/tool_result.h"
+#include "cli/tools/mcp.h"
 #include "cli/turn/prompt.h"
 
 struct tool {
     struct tool_definition definition;
-    bool allowed; /* runs without a question */
+    struct mcp *server; /* NULL: a command */
+    bool allowed;       /* runs without a question */
 };
 struct tool_set {
     struct arena arena;
     struct tool *v;
     size_t n, cap;
+    struct mcp **servers;
+    size_t n_servers;
     struct json list;    /* the definitions, as `tools` of a chat-completions request */
     struct arena forced; /* grammar of a required call */
     struct grammar_source source;
 };
 
-/* Reads --tool into a->tools, and applies --allow and --tool-choice. Without tools a->tools stays NULL. ERR_USAGE names the
+/* Reads --tool and --mcp into a->tools, starts the servers, and applies --allow and --tool-choice. Without tools a->tools stays NULL. ERR_USAGE names the
  * option, the file and the member that is wrong. */
 int tool_set_open(struct app *a, struct error *e);
 void tool_set_close(struct app *a);

@@ -3,9 +3,12 @@ import json
 import os
 import re
 import signal
+import sys
 import time
 
 import driver
+
+MCP = f"{sys.executable} {os.path.join(os.path.dirname(os.path.abspath(__file__)), 'mcp_server.py')}"
 
 
 def is_running(pid):
@@ -153,10 +156,10 @@ class Pipe(Tools):
 
     def test_refused_options(self):
         good = self.tool("good", "cat")
-        for args, what in (((["--allow", "x"]), "--allow needs --tool"), (["--tool-choice", "x"], "--tool-choice needs"), (["--tool", good, "--tool", good], "two tools have the name good"),
+        for args, what in (((["--allow", "x"]), "--allow needs --tool or --mcp"), (["--tool-choice", "x"], "--tool-choice needs"), (["--tool", good, "--tool", good], "two tools have the name good"),
                            (["--tool", good, "--allow", "bad"], "--allow bad: no tool has this name"), (["--tool", good, "--tool-choice", "bad"], "the name of a tool"),
                            (["--tool", good, "--schema", "{}"], "--schema and --tool cannot be combined"), (["--tool", good, "--raw"], "--raw and --tool"), (["--tool", "/none"], "/none"),
-                           (["--tool", good, "--max-calls", "0"], "--max-calls")):
+                           (["--tool", good, "--max-calls", "0"], "--max-calls"), (["--mcp", ""], "--mcp: a program"), (["--mcp", "cat 'x"], "--mcp: a quote is not closed"), (["--mcp", "/none"], "/none: no program")):
             rc, out, err = self.run_bin(*args, "-p", "x")
             self.assertEqual((rc, out), (1 if "/none" == args[1] and args[0] == "--tool" else 2, b""), (args, err))
             self.assertIn(what, err)
@@ -202,6 +205,68 @@ class Pipe(Tools):
         self.assertEqual((rc, out), (2, b""))
         self.assertIn("the conversation has tool calls, which this model's chat template does not use", err)
         self.assertEqual(self.run_bin("--continue", "talk", "--tool", self.tool("weather", "cat"), "--allow", "all", "-p", "use weather {}")[1], b'It says: {}"call00001".\n')
+
+
+class Mcp(Tools):
+    def mcp(self, prompt, *args, kind="good", env=None):
+        self.log = os.path.join(self.home, "log")
+        if os.path.exists(self.log):
+            os.unlink(self.log)
+        return self.run_bin("--mcp", f"{MCP} {kind}", "--allow", "all", *args, "-p", prompt, env={"MCP_LOG": self.log, **(env or {})})
+
+    def logged(self):
+        with open(self.log) as f:
+            return f.read().splitlines()
+
+    def test_call(self):
+        """All pages of tools are read; requests of the server are answered, notifications and strange replies are not."""
+        rc, out, err = self.mcp('use echo {"text": "hi"}')
+        self.assertEqual((rc, out), (0, b'It says: echo: hi"call00000".\n'), err)
+        self.assertIn("tool bad name is left out: name: up to 64 letters", err)
+        log = self.logged()
+        self.assertEqual(log[:2], ["initialize", "notifications/initialized"])
+        self.assertEqual(log[2:-1], ["tools/list"] * 5 + ["tools/call", "reply {}", 'reply {"code": -32601, "message": "this client has no such method"}'][:len(log) - 8])
+        self.assertEqual(log[-1], "end of input")
+
+    def test_results(self):
+        for name, status, result in (("fail", "failed", "it did not work"), ("picture", "ok", "see:\n[content of type image is left out: only text is supported]"),
+                                     ("die", "failed", f"[MCP server {sys.executable}: ended by signal 11 (Segmentation fault); its stderr ends: out of cheese]"),
+                                     ("garbage", "failed", "JSON"), ("unknown", "failed", "tools/call: no such tool (code -32602)")):
+            rc, out, err = self.mcp(f"use {name} {{}}", "--json")
+            self.assertEqual(rc, 0, err)
+            call, = json.loads(out)["calls"]
+            self.assertEqual(call["status"], status, call)
+            self.assertIn(result, call["result"])
+        rc, out, err = self.mcp("use flood {}", "--json-lines")
+        self.assertIn("the context holds 65536", err)
+        result = next(json.loads(line) for line in out.splitlines() if b'"result"' in line)["result"]
+        self.assertEqual((rc, len(result), result[-26:]), (4, 65536 + 21, "fffff\n[cut at 65536 bytes]"))
+        rc, out, err = self.mcp("use die {},", "--json")
+        self.assertIn("was given up after an earlier error", json.loads(out)["calls"][1]["result"])
+
+    def test_timeouts(self):
+        fast = {"HEARTH_LIMITS": "patience=10"}
+        rc, out, err = self.mcp("use hang {}", "--json", env={"HEARTH_LIMITS": "patience=100"})
+        self.assertEqual(rc, 0, err)
+        self.assertIn("no answer to tools/call after 60 s", json.loads(out)["calls"][0]["result"])
+        self.assertIn("notifications/cancelled", self.logged())
+        rc, out, err = self.mcp("x", kind="silent", env=fast)
+        self.assertEqual((rc, out), (1, b""))
+        self.assertIn("no answer to initialize after 30 s", err)
+
+    def test_bad_servers(self):
+        for kind, what in (("exits", "exited with status 1; its stderr ends: cannot find its configuration"), ("toolless", "it offers no tools"), ("endless", "more than 100 pages")):
+            rc, out, err = self.mcp("x", kind=kind)
+            self.assertEqual((rc, out), (1, b""), err)
+            self.assertIn(what, err)
+        self.assertEqual(self.mcp('use echo {"text": "hi"}', kind="chatty")[1], b'It says: echo: hi"call00000".\n')
+        rc, out, err = self.run_bin("--mcp", "cat", "-p", "x")
+        self.assertEqual((rc, out), (1, b""), err)
+
+    def test_names_of_two_sources(self):
+        rc, out, err = self.mcp("x", "--tool", self.tool("echo", "cat"))
+        self.assertEqual((rc, out), (2, b""))
+        self.assertIn("--mcp: two tools have the name echo", err)
 
 
 ASKS = "Run it? y: yes, n: no, a: always > "

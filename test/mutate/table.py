@@ -78,6 +78,8 @@ change("tool-key", "a tool gets the API key", "e2e_tools", ("cli/tools/child.c",
 change("tool-group", "what a tool leaves running stays", "e2e_tools", ("cli/tools/child.c", "    kill(-c->pid, SIGKILL);", ""))
 change("tool-typed", "a line that was typed before a question answers it", "e2e_tools", ("cli/chat/repl.c", "else if (r->n_queue && !r->leaving && !chat_asks(r)) send_queued_line(r);", "else if (r->n_queue && !r->leaving) send_queued_line(r);"))
 change("tool-forced", "--tool-choice requires a call in every turn of an answer", "e2e_structured", ("cli/modes/oneshot.c", "return prompt_make(a, o->conv, prompt_think_option(&a->opts), o->prompt, e);", "return prompt_make(a, o->conv, prompt_think_option(&a->opts), o->prompt, e) || tool_set_force(a, o->prompt, e);"))
+change("mcp-pages", "only the first page of an MCP server's tools is read", "e2e_tools", ("cli/tools/mcp.c", "if (!cursor || cursor->type == JSON_NULL) return 0;", "if (cursor || !m) return 0;"))
+change("mcp-late", "any reply of an MCP server answers the last request", "e2e_tools", ("cli/tools/mcp.c", " && out->id == id;", ";"))
 change("tool-named", "a named tool leaves the choice to the model", "e2e_protocols", ("cli/turn/tool_grammar.c", "if (q->name && (!name", "if (0 && (!name"))
 change("tool-single", "parallel_tool_calls is ignored for required calls", "e2e_protocols", ("cli/turn/tool_grammar.c", "q->is_single || q->name || f->is_single ? 1 : MOST_CALLS", "MOST_CALLS"), ("cli/server/api.c", "if (r->single_tool_call && out->n) tool_calls_truncate(out, 1);", ""))
 change("serve-port", "connections to the port may use all slots", "e2e_serve_place", ("cli/server/server.h", "SERVE_MAX_PORT_CONNECTIONS = 256,", "SERVE_MAX_PORT_CONNECTIONS = 512,"))
