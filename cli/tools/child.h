@@ -1,6 +1,6 @@
 #pragma once
 /* Child processes that talk over pipes. A child leads a session and a process group of its own, without a terminal. It inherits no descriptor except the three
- * pipes, and the environment without hearth's API key. No shell is involved. */
+ * pipes, and the environment without hearth's API key. No shell is involved. SIGPIPE must be ignored. */
 #include <stdbool.h>
 #include <stddef.h>
 #include <sys/types.h>

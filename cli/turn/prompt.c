@@ -134,12 +134,13 @@ static int render_messages(struct app *a, const struct conversation *c, int thin
     struct arena arena = {0};
     struct json root;
     const bool local = a->backend->is_local;
+    const enum message_form form = !local ? MESSAGE_REQUEST : chat_template_tests_null(a->template) ? MESSAGE_TEMPLATE_NULL : MESSAGE_TEMPLATE;
     if (local && conversation_has_calls(c) && !chat_template_takes_tools(a->template))
         return error_set(e, ERR_USAGE, "the conversation has tool calls, which this model's chat template does not use; continue it with another model");
     buf_str(&b, "{\"messages\": [");
     for (size_t i = 0; i < c->n; i++) {
         buf_str(&b, i ? ", " : "");
-        conversation_message_json(&c->messages[i], local ? MESSAGE_TEMPLATE : MESSAGE_REQUEST, &b);
+        conversation_message_json(&c->messages[i], form, &b);
         buf_char(&b, '}');
     }
     buf_fmt(&b, "], \"%s\": true", how);

@@ -116,6 +116,7 @@ int chat_template_render(const struct chat_template *c, const struct json *conv,
 }
 bool chat_template_takes_tools(const struct chat_template *c) { return !getenv("FAKE_NO_TOOLS"); }
 bool chat_template_mentions(const struct chat_template *c, const char *word, size_t n) { return n == 8 && !memcmp(word, "narrator", n); }
+bool chat_template_tests_null(const struct chat_template *c) { return false; }
 const struct tool_format *tool_format_find(const struct chat_template *c) { return NULL; }
 struct output_parser {
     bool thinking, call;
