@@ -159,6 +159,20 @@ class Structured(Case):
         self.assertEqual((rc, out), (2, ""))
         self.assertIn("this model's chat template has no tools", err)
 
+    def test_tools_with_a_resident_engine(self):
+        """The engine of another process answers, attached or over HTTP; the tools run here."""
+        template = self.write("tools.jinja", TEMPLATE)
+        tool = ["--tool", self.write("get_weather.json", json.dumps({"name": "get_weather", "parameters": CITY, "command": ["cat"]})), "--allow", "all", "--tool-choice", "required", "-n", "150"]
+        s = self.serve("--template", template, "--listen", "127.0.0.1:0")
+        for args in (["--template", template], ["-m", s.url]):
+            rc, out, err = self.run_bin(*args, *tool, "--temp", "1", "--seed", "1", "--json", "-p", "hello", env={"HEARTH_API_KEY": s.key})
+            self.assertEqual(rc, 0, err)
+            calls = json.loads(out)["calls"]
+            self.assertTrue(calls)
+            for c in calls:
+                self.assertTrue(c["status"] == "ok" and is_city(c["arguments"]) and json.loads(c["result"]) == c["arguments"], c)
+        self.assertGreaterEqual(json.loads(s.request("GET", "/hearth/status")[2])["answered"], 4)
+
     def saved(self, name):
         with open(self.session_file(name)) as f:
             return json.load(f)["body"]["messages"][-1]
