@@ -97,6 +97,7 @@ int oneshot_tools_run(struct app *a, struct tool_round *q, struct conversation *
             break;
         }
         if (r.status == TOOL_STOPPED) rc = stop(e);
+        if (r.status == TOOL_FAILED) report_note("the call of %.*s failed", (int)tool_round_call(q)->name.len, tool_round_call(q)->name.data);
         oneshot_json_result(a, tool_round_call(q), &r, calls);
         if (tool_round_finish(q, conv, &r)) rc = error_set(e, ERR_MEMORY, "no memory for the result of a tool");
     }

@@ -31,7 +31,7 @@ class Tools(driver.ChatCase):
         """Runs a tool that is allowed; returns the object of its call in --json."""
         rc, out, err = self.run_bin("--tool", self.tool(name, *command, **more), "--allow", name, "--json", "-p", f"use {name} {arguments}", *options, env=env)
         self.assertEqual(rc, 0, err)
-        self.object = json.loads(out)
+        self.object, self.err = json.loads(out), err
         call, = self.object["calls"]
         return call
 
@@ -107,6 +107,7 @@ class Pipe(Tools):
             self.assertEqual((call["status"], call["result"]), (status, result), name)
             self.assertTrue(self.object["text"].startswith("It says: " + result.split("\0")[0]), self.object["text"])
             self.assertLess(call["seconds"], 20)
+            self.assertEqual(f"hearth: the call of {name} failed\n" in self.err, status == "failed")
 
     def test_missing_program(self):
         rc, out, err = self.run_bin("--tool", self.tool("gone", "no-such-program-here"), "-p", "use gone {}")
@@ -356,11 +357,35 @@ class Chat(Tools):
         self.ask(t, "next", "You said: next")
 
     def test_background(self):
-        """A session in the background asks for consent when it is switched to; a tool may run there."""
-        t = self.open(self.tool("weather", "cat"))
-        t.send("/bg use weather {}\r")
-        self.last = t.prompt(t.until("call of weather", self.last), ASKS)
-        self.ask(t, "y", "It says: {}")
+        """A tool may run in the background; a call there asks for consent when its session is switched to."""
+        gate = os.path.join(self.home, "gate")
+        t = self.open(self.tool("gate", "sh", "-c", f"while [ ! -e {gate} ]; do sleep 0.02; done"))
+        t.send("/bg loop gate {}\r")
+        self.last = t.prompt(t.until("call of gate", self.last), ASKS)
+        t.send("y\r")
+        t.until("running gate", self.last)
+        t.send("/bg\r")
+        self.last = t.prompt(t.until("continues in the background", self.last))
+        self.ask(t, "/new", "", "2> ")
+        self.ask(t, "/model x", "session 1", "2> ")
+        self.write("gate", "")
+        self.last = t.until("session 1 needs your consent to a call of gate; /switch 1 asks", self.last)
+        self.ask(t, "hello", "You said: hello", "2> ")
+        t.send("/switch 1\r")
+        self.last = t.prompt(t.until("call of gate", self.last), ASKS)
+        t.send("\x03")
+        self.last = t.prompt(t.until("(stopped;", self.last), "1> ")
+        self.ask(t, "again", "You said: again", "1> ")
+
+    def test_interrupt_of_a_server(self):
+        """Ctrl-C cancels a call of an MCP server, which remains usable."""
+        t = self.chat("--mcp", MCP + " good", "--allow", "all")
+        t.send("use hang {}\r")
+        t.until("call of hang", self.last)
+        t.until("running hang", self.last)
+        t.send("\x03")
+        self.last = t.prompt(t.until("(stopped;", self.last))
+        self.assertIn("It says: echo: hi", self.ask(t, 'use echo {"text": "hi"}', "It says"))
 
     def test_leaving_kills_the_group(self):
         pid_file = os.path.join(self.home, "pid")
