@@ -13,6 +13,7 @@
 #include "cli/modes/inspect.h"
 #include "cli/modes/models.h"
 #include "cli/modes/oneshot.h"
+#include "cli/modes/oneshot_json.h"
 #include "cli/modes/plan.h"
 #include "cli/modes/use.h"
 #include "cli/open.h"
@@ -23,6 +24,7 @@
 #include "cli/terminal/progress.h"
 #include "cli/terminal/sig.h"
 #include "cli/terminal/term.h"
+#include "cli/tools/tool_set.h"
 #include "cli/turn/constraint.h"
 #include "cli/turn/engine_client_local.h"
 #include "engine/base/log.h"
@@ -130,6 +132,7 @@ static int answer_or_chat(struct app *a, struct error *e) {
     const struct opt_value *v = a->opts.v;
     bool oneshot = reads_prompt(a);
     int rc = find_conversation(a, !oneshot && a->tty_out, e);
+    if (!rc) rc = tool_set_open(a, e);
     if (rc) return rc;
     if (oneshot) return oneshot_run(a, e);
     static const enum opt_id scripted[] = {OPT_JSON, OPT_JSON_LINES, OPT_EXTRACT, OPT_RAW};
@@ -191,6 +194,7 @@ int cli_main(int argc, char **argv) {
     set_streams(&a);
     if (!rc) rc = run_mode(&a, &e);
     open_close(&a);
+    tool_set_close(&a);
     constraint_free_options(&a);
     progress_clear();
     if (!rc || (rc == ERR_CANCELLED && out_failed())) rc = out_check(&e); /* the closed stdout caused the cancellation */

@@ -8,6 +8,7 @@
 #include "cli/options/model_path.h"
 #include "cli/remote/remote.h"
 #include "cli/report.h"
+#include "cli/tools/tool_set.h"
 #include "cli/turn/engine_client.h"
 #include "cli/turn/engine_client_local.h"
 
@@ -36,7 +37,8 @@ static bool attach_by_default(struct app *a) {
     return false;
 }
 
-int open_text(struct app *a, struct error *e) {
+/* Chooses the engine and opens what its prompts are made with. */
+static int open_prompts(struct app *a, struct error *e) {
     const bool url = model_path_is_url(a->opts.v[OPT_MODEL].text);
     if (!url && attach_by_default(a)) {
         a->backend = &backend_attached;
@@ -45,6 +47,11 @@ int open_text(struct app *a, struct error *e) {
     int rc = url ? remote_check_options(a, e) : open_find_model(a, e);
     a->backend = rc ? &backend_local : url ? &backend_remote : remote_attach(a) ? &backend_attached : &backend_local;
     return rc ? rc : a->backend->open_text(a, e);
+}
+
+int open_text(struct app *a, struct error *e) {
+    int rc = open_prompts(a, e);
+    return rc ? rc : tool_set_check_model(a, e);
 }
 int open_engine(struct app *a, struct error *e) { return a->backend->open_engine(a, e); }
 void open_close(struct app *a) {

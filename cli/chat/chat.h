@@ -3,6 +3,8 @@
 #include "cli/app.h"
 #include "cli/saved/store.h"
 #include "cli/terminal/line.h"
+#include "cli/tools/tool_job.h"
+#include "cli/tools/tool_round.h"
 #include "cli/turn/answer_printer.h"
 #include "cli/turn/conversation.h"
 #include "cli/turn/turn.h"
@@ -40,8 +42,11 @@ struct chat_session { /* one session of the chat */
     struct cleared_conversation cleared;
     struct engine_client *client; /* opened with the first turn */
     struct store store;
-    struct turn turn;     /* running, or the last one */
-    struct prompt prompt; /* last prompt plus the generated ids: for /continue */
+    struct turn turn;        /* running, or the last one */
+    struct tool_round round; /* tool calls of the answer */
+    struct tool_job *job;    /* the call that runs; NULL: none */
+    bool asking;             /* the next call needs the user's consent */
+    struct prompt prompt;    /* last prompt plus the generated ids: for /continue */
     struct turn_stats stats;
     bool has_stats;
     double started_s; /* clock at the start of the running turn, or the last one */
@@ -75,10 +80,16 @@ struct repl {
     bool answer_status_shown; /* on the row below the running answer */
     bool prompt_shown;        /* the prompt is on the last row of a dumb terminal */
     bool dumb, leaving;
+    struct buf put_aside; /* text that was being typed when a tool call needed consent */
+    /* Continues with the tool calls of an ended turn: chat_tools_step(). */
+    void (*on_calls)(struct repl *r, struct chat_session *t, bool front);
     bool choosing_model; /* /model has listed the models: a number as the next line chooses one */
     bool exit_warned;    /* warned that leaving stops background answers; reset when a new one starts */
     char prompt[160];
 };
+
+/* True if the next line answers a question about a tool call. */
+static inline bool chat_asks(const struct repl *r) { return r->active && r->active->asking; }
 
 int repl_run(struct app *a, struct error *e);
 
@@ -111,7 +122,8 @@ struct chat_session *chat_session_find(struct repl *r, const char *name); /* by 
 void chat_session_free(struct repl *r, struct chat_session *t);           /* removes it from the list; it must not be answering */
 void chat_session_save(struct repl *r, struct chat_session *t);           /* saves soon, without waiting for the disk */
 bool chat_session_report_unsaved(struct repl *r);                         /* reports failed writes since the last call; true if there were any */
-bool chat_session_is_busy(struct repl *r, struct chat_session *t);        /* prints a message if a turn is running */
+bool chat_session_answers(const struct chat_session *t);                  /* a turn or a tool runs, or a tool call waits for consent */
+bool chat_session_is_busy(struct repl *r, struct chat_session *t);        /* prints a message if it answers */
 void chat_session_clear(struct repl *r, struct chat_session *t);
 bool chat_session_undo_clear(struct repl *r, struct chat_session *t); /* restores what chat_session_clear put aside; false if there is nothing */
 
@@ -129,9 +141,23 @@ int chat_turn_answer(struct repl *r, struct chat_session *t, bool background); /
 int chat_turn_continue(struct repl *r, struct chat_session *t);
 int chat_turn_start(struct repl *r, struct chat_session *t, bool background, struct error *e); /* starts the turn of t->prompt */
 int chat_turn_send(struct repl *r, const char *text, size_t n, bool background);
+int chat_turn_resume(struct repl *r, struct chat_session *t, bool background); /* the next turn of an answer, after tool calls */
+void chat_turn_cancel(struct chat_session *t);                                 /* stops its turn or its tool */
+void chat_turn_acquire_screen(struct repl *r, struct chat_session *t);
+void chat_turn_release_screen(struct repl *r);                    /* after the answer on it has ended or moved to the background */
 void chat_turn_poll(struct repl *r);                              /* handles queued engine events */
 void chat_turn_to_background(struct repl *r);                     /* moves the answer on the screen to the background */
 void chat_turn_to_screen(struct repl *r, struct chat_session *t); /* shows its running answer on the screen */
+
+/* chat_tools.c: the tool calls of answers */
+/* Continues with the calls: asks, starts a tool, or starts the next turn. front: the answer was on the screen. */
+void chat_tools_step(struct repl *r, struct chat_session *t, bool front);
+void chat_tools_poll(struct repl *r);                               /* handles tools that have ended */
+void chat_tools_show(struct repl *r, struct chat_session *t);       /* shows its running tool or its question, after a switch */
+void chat_tools_answer(struct repl *r, const char *text, size_t n); /* handles that line */
+/* Stops the tool, waits for its end, and gives all remaining calls a result that says why they were not run. */
+void chat_tools_abandon(struct repl *r, struct chat_session *t, const char *why);
+void chat_tools_stop(struct repl *r, struct chat_session *t); /* the user stops the answer at a question */
 
 /* thinking.c */
 void thinking_begin(struct repl *r);                                                /* an answer goes to the screen */

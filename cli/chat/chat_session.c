@@ -51,9 +51,11 @@ bool chat_session_report_unsaved(struct repl *r) {
     return rc;
 }
 
+bool chat_session_answers(const struct chat_session *t) { return t->turn.running || t->job || t->asking; }
+
 bool chat_session_is_busy(struct repl *r, struct chat_session *t) {
-    if (t->turn.running) screen_print(r, "its answer is still running in the background; /switch %d shows it, and Ctrl-C then stops it", t->number);
-    return t->turn.running;
+    if (chat_session_answers(t)) screen_print(r, "its answer is still running in the background; /switch %d shows it, and Ctrl-C then stops it", t->number);
+    return chat_session_answers(t);
 }
 
 static void cleared_free(struct cleared_conversation *p) {
@@ -68,6 +70,9 @@ void chat_session_free(struct repl *r, struct chat_session *t) {
     if (r->on_screen == t) r->on_screen = NULL;
     if (r->active == t) r->active = r->n_sessions ? r->sessions[r->n_sessions - 1] : NULL;
     turn_free(&t->turn);
+    if (t->job) tool_job_cancel(t->job);
+    tool_job_close(&t->job, NULL);
+    tool_round_free(&t->round);
     engine_client_close(&t->client);
     store_close(&t->store);
     prompt_free(&t->prompt);

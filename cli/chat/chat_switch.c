@@ -10,7 +10,13 @@ static void print_message(struct repl *r, const struct message *m) {
         const char *text = conversation_question(m, &b);
         if (text) buf_fmt(&b, "%s%s", b.len ? " " : "", text);
         screen_print_styled(r, "\033[1m", "> ", b.data ? b.data : "", b.len);
-    } else if (m->role == ROLE_ASSISTANT) answer_printer_print(&r->app->answer_style, m->text.data, m->text.len);
+    } else if (m->role == ROLE_ASSISTANT && m->text.len) answer_printer_print(&r->app->answer_style, m->text.data, m->text.len);
+    for (size_t i = 0; i < m->calls.n; i++) {
+        struct buf text = {0};
+        if (m->role == ROLE_ASSISTANT) tool_round_show_call(&m->calls.v[i], &text);
+        if (text.len) screen_print_styled(r, "\033[2m", "", text.data, text.len);
+        buf_free(&text);
+    }
     buf_free(&b);
 }
 
@@ -24,6 +30,7 @@ void chat_switch_to(struct repl *r, struct chat_session *t) {
     for (size_t i = from; i < t->conv.n; i++) print_message(r, &t->conv.messages[i]);
     t->answer_seen = true;
     if (t->turn.running) chat_turn_to_screen(r, t);
+    else chat_tools_show(r, t);
 }
 
 void chat_switch_close(struct repl *r, struct chat_session *t) {
@@ -36,5 +43,6 @@ void chat_switch_close(struct repl *r, struct chat_session *t) {
             chat_turn_poll(r);
         }
     }
+    if (t->round.n_done < t->round.calls.n) chat_tools_abandon(r, t, "the chat has ended");
     chat_session_free(r, t);
 }

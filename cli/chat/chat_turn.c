@@ -12,6 +12,16 @@
 
 /* --- end ------------------------------------------------------------------------------------------------------------- */
 
+/* Takes the calls of the ended turn and adds them to its message. */
+static void take_calls(struct repl *r, struct chat_session *t) {
+    struct error e;
+    int rc = tool_round_take(&t->round, r->app, &t->turn, &t->conv, &e);
+    if (!rc && t->round.calls.n && conversation_add_calls(&t->conv, &t->round.calls)) rc = error_set(&e, ERR_MEMORY, "no memory for a tool call");
+    if (!rc) return;
+    tool_round_free(&t->round);
+    report_error(&e);
+}
+
 /* Adds the answer, complete or partial, to the conversation. */
 static void add_answer(struct repl *r, struct chat_session *t) {
     struct turn *u = &t->turn;
@@ -26,6 +36,7 @@ static void add_answer(struct repl *r, struct chat_session *t) {
             report_note("the answer was not added to the conversation: no memory");
         else t->conv.messages[t->conv.n - 1].partial = partial;
     }
+    take_calls(r, t);
     ids_free(&t->prompt.fixed_answer);
     /* keep the generated ids: /continue resumes after the last one */
     if (mem_grow(&t->prompt.ids.data, &t->prompt.ids.cap, t->prompt.ids.n + u->ids.n, sizeof *u->ids.data)) {
@@ -44,8 +55,7 @@ static const char *describe_partial(const struct repl *r, const struct turn *u, 
     return out;
 }
 
-/* Releases the screen after the answer on it has ended or moved to the background. */
-static void release_screen(struct repl *r) {
+void chat_turn_release_screen(struct repl *r) {
     screen_hide_line(r);
     thinking_end(r);
     progress_clear();
@@ -97,10 +107,15 @@ static void finish_turn(struct repl *r, struct chat_session *t) {
     t->stats = t->turn.stats;
     t->has_stats = true;
     if (!summary) add_answer(r, t);
-    if (front) release_screen(r);
+    if (front && r->app->tools && !t->round.calls.n) answer_printer_add(&r->printer, OUTPUT_TOOL_CALL, t->turn.tool.data, t->turn.tool.len); /* it is no call */
+    if (front) chat_turn_release_screen(r);
     if (summary) t->on_finish(r, t);
     t->on_finish = NULL;
     chat_session_save(r, t);
+    if (!summary && t->round.calls.n && !t->closing) {
+        r->on_calls(r, t, front);
+        return;
+    }
     if (front) finish_on_screen(r, t, summary);
     else if (!summary && !t->closing) finish_in_background(r, t);
     if (!t->closing) ring_bell(r, t);
@@ -128,7 +143,7 @@ void chat_turn_poll(struct repl *r) {
 
 static void hide_line_before_output(void *ctx) { screen_hide_line(ctx); }
 
-static void acquire_screen(struct repl *r, struct chat_session *t) {
+void chat_turn_acquire_screen(struct repl *r, struct chat_session *t) {
     struct answer_style style = r->app->answer_style;
     style.no_thinking = false; /* thinking_on_text decides */
     r->on_screen = t;
@@ -142,7 +157,7 @@ static void acquire_screen(struct repl *r, struct chat_session *t) {
 }
 
 void chat_turn_to_screen(struct repl *r, struct chat_session *t) {
-    acquire_screen(r, t);
+    chat_turn_acquire_screen(r, t);
     thinking_on_text(r, OUTPUT_THINKING, t->turn.thinking.data, t->turn.thinking.len);
     thinking_on_text(r, OUTPUT_TEXT, t->turn.text.data, t->turn.n_shown);
 }
@@ -152,9 +167,14 @@ void chat_turn_to_background(struct repl *r) {
     char label[140];
     t->turn.on_text = NULL;
     t->answer_seen = r->exit_warned = false;
-    release_screen(r);
+    chat_turn_release_screen(r);
     screen_label(t, label, sizeof label);
     screen_print(r, "(session %s continues in the background; /switch %s shows it)\n", label, label);
+}
+
+/* The first turn after a question. */
+static bool begins_answer(const struct chat_session *t) {
+    return !t->on_finish && !t->continues_answer && t->conv.n && t->conv.messages[t->conv.n - 1].role == ROLE_USER;
 }
 
 int chat_turn_start(struct repl *r, struct chat_session *t, bool background, struct error *e) {
@@ -166,16 +186,22 @@ int chat_turn_start(struct repl *r, struct chat_session *t, bool background, str
     if (rc) return rc;
     turn_free(&t->turn);
     t->prompt.source = t->on_finish ? NULL : constraint_of_options(r->app); /* summaries are free */
+    if (r->app->tools && begins_answer(t) && (rc = tool_set_force(r->app, &t->prompt, e))) return rc;
     if ((rc = turn_start(&t->turn, r->app, t->client, &t->prompt, &q, NULL, NULL, e))) return rc;
     r->exit_warned = false;
     t->started_s = clock_now();
     if (background) return 0;
-    acquire_screen(r, t);
+    chat_turn_acquire_screen(r, t);
     progress_begin("reading the prompt");
     return 0;
 }
 
 int chat_turn_answer(struct repl *r, struct chat_session *t, bool background) {
+    tool_round_free(&t->round);
+    return chat_turn_resume(r, t, background);
+}
+
+int chat_turn_resume(struct repl *r, struct chat_session *t, bool background) {
     struct error e;
     prompt_free(&t->prompt);
     t->continues_answer = false;
@@ -193,6 +219,7 @@ int chat_turn_answer(struct repl *r, struct chat_session *t, bool background) {
 int chat_turn_continue(struct repl *r, struct chat_session *t) {
     struct error e;
     const struct message *last = t->conv.n ? &t->conv.messages[t->conv.n - 1] : NULL;
+    if (last && last->role == ROLE_TOOL) return chat_turn_answer(r, t, false);
     if (!last || last->role != ROLE_ASSISTANT) {
         screen_print(r, "there is no answer to continue");
         return ERR_USAGE;
@@ -211,10 +238,16 @@ int chat_turn_continue(struct repl *r, struct chat_session *t) {
         rc = prompt_make_partial(r->app, &t->conv, prompt_think_option(&r->app->opts), &t->prompt, &e);
     }
     t->continues_answer = true;
+    tool_round_free(&t->round);
     if (!rc) rc = chat_turn_start(r, t, false, &e);
     if (!rc && t->prompt.n_given == t->prompt.ids.n) t->turn.text_begun = true;
     if (rc) report_error(&e);
     return rc;
+}
+
+void chat_turn_cancel(struct chat_session *t) {
+    if (t->job) tool_job_cancel(t->job);
+    else engine_client_cancel(t->client);
 }
 
 int chat_turn_send(struct repl *r, const char *text, size_t n, bool background) {

@@ -72,7 +72,7 @@ static void cmd_help(struct repl *r, const char *arg) {
 
 void command_request_exit(struct repl *r, bool key) {
     size_t n = 0;
-    for (size_t i = 0; i < r->n_sessions; i++) n += r->sessions[i]->turn.running && r->sessions[i] != r->on_screen;
+    for (size_t i = 0; i < r->n_sessions; i++) n += chat_session_answers(r->sessions[i]) && r->sessions[i] != r->on_screen;
     if (!n || r->exit_warned) {
         r->leaving = true;
         return;

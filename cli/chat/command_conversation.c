@@ -33,9 +33,14 @@ static bool truncate_before_role(struct conversation *c, enum role role) {
 void cmd_regen(struct repl *r, const char *arg) {
     struct conversation *c = &r->active->conv;
     if (chat_session_is_busy(r, r->active)) return;
-    if (!c->n || (c->messages[c->n - 1].role == ROLE_ASSISTANT && !truncate_before_role(c, ROLE_ASSISTANT)) || c->messages[c->n - 1].role != ROLE_USER)
+    size_t n = c->n;
+    while (n && c->messages[n - 1].role != ROLE_USER) n--; /* an answer with tool calls has several messages */
+    if (!n) {
         screen_print(r, "there is no answer to regenerate");
-    else chat_turn_answer(r, r->active, false);
+        return;
+    }
+    conversation_truncate(c, n);
+    chat_turn_answer(r, r->active, false);
 }
 
 void cmd_continue(struct repl *r, const char *arg) {

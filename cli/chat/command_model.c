@@ -33,7 +33,7 @@ static bool numbered_model(struct repl *r, const char *arg, char *out, size_t ca
 
 static bool any_running(struct repl *r) {
     for (size_t i = 0; i < r->n_sessions; i++)
-        if (r->sessions[i]->turn.running) {
+        if (chat_session_answers(r->sessions[i])) {
             screen_print(r, "session %d is still answering; Ctrl-C stops it, or wait", r->sessions[i]->number);
             return true;
         }

@@ -57,7 +57,7 @@ void cmd_copy(struct repl *r, const char *arg) {
 /* --- /export --------------------------------------------------------------------------------------------------------- */
 
 static void put_message(const struct message *m, struct buf *out) {
-    static const char *const heads[] = {[ROLE_SYSTEM] = "System prompt", [ROLE_USER] = "Question", [ROLE_ASSISTANT] = "Answer"};
+    static const char *const heads[] = {[ROLE_SYSTEM] = "System prompt", [ROLE_USER] = "Question", [ROLE_ASSISTANT] = "Answer", [ROLE_TOOL] = "Result of"};
     struct buf documents = {0};
     const char *text = m->text.data ? m->text.data : "";
     size_t n = m->text.len;
@@ -65,10 +65,17 @@ static void put_message(const struct message *m, struct buf *out) {
         text = conversation_question(m, &documents);
         n = text ? m->text.len - (size_t)(text - m->text.data) : 0;
     }
-    buf_fmt(out, "%s## %s\n\n", out->len ? "\n" : "", heads[m->role]);
+    buf_fmt(out, "%s## %s", out->len ? "\n" : "", heads[m->role]);
+    if (m->role == ROLE_TOOL) buf_fmt(out, " %s", m->calls.v[0].name.data);
+    buf_str(out, "\n\n");
     if (documents.len) buf_fmt(out, "Attached: %s\n\n", documents.data);
     if (n) out_utf8(out, text, n);
     if (!n || text[n - 1] != '\n') buf_char(out, '\n');
+    for (size_t i = 0; m->role == ROLE_ASSISTANT && i < m->calls.n; i++) {
+        buf_str(out, "\n    ");
+        tool_round_show_call(&m->calls.v[i], out);
+        buf_char(out, '\n');
+    }
     if (m->partial) buf_str(out, "\n(stopped)\n");
     buf_free(&documents);
 }

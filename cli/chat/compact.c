@@ -37,6 +37,13 @@ static void finish_summary(struct repl *r, struct chat_session *t) {
     prompt_free(&t->prompt);
 }
 
+/* Returns the index of the last question before message n: a cut there separates no tool call from its result. 0: none. */
+static size_t question_before(const struct conversation *c, size_t n) {
+    while (n-- > 0)
+        if (c->messages[n].role == ROLE_USER) return n;
+    return 0;
+}
+
 /* Asks for the summary after as much of the conversation as fits into the context; the messages after that remain unchanged. */
 int compact_start(struct repl *r, struct chat_session *t) {
     static const char ask[] = "Summarise our conversation so far, with every fact, name, number, decision and open question that is needed to go on with it. "
@@ -47,7 +54,8 @@ int compact_start(struct repl *r, struct chat_session *t) {
         screen_print(r, "ember, the built-in model, cannot write a summary; /new starts another conversation");
         return ERR_USAGE;
     }
-    for (size_t n = t->conv.n; n >= 2 && rc == ERR_CONTEXT; n -= 2) {
+    t->on_finish = finish_summary;
+    for (size_t n = t->conv.n; n >= 2 && rc == ERR_CONTEXT; n = question_before(&t->conv, n)) {
         struct conversation head = t->conv, ask_for = {0};
         head.n = n;
         if (conversation_append(&ask_for, &head) || conversation_add(&ask_for, ROLE_USER, ask, sizeof ask - 1, NULL, 0))
@@ -61,7 +69,7 @@ int compact_start(struct repl *r, struct chat_session *t) {
         t->n_summarised = n;
         if (n < 4) break;
     }
-    if (!rc) t->on_finish = finish_summary;
+    if (rc) t->on_finish = NULL;
     if (rc) report_error(&e);
     return rc;
 }

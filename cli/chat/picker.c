@@ -1,25 +1,13 @@
 #include "cli/chat/picker.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
-#include "cli/options/trim.h"
 #include "cli/saved/store.h"
+#include "cli/terminal/ask.h"
 #include "cli/terminal/out.h"
 #include "cli/terminal/term.h"
-
-/* Reads a line that the terminal edits. False at the end of input. */
-static bool read_answer(char *out, size_t cap) {
-    ssize_t n;
-    do n = read(0, out, cap - 1);
-    while (n < 0 && errno == EINTR);
-    if (n <= 0) return false;
-    out[trim_end(out, (size_t)n, " \t\r\n")] = 0;
-    return true;
-}
 
 static int print_choices(const struct store_entry *v, size_t n, struct error *e) {
     struct buf b = {0};
@@ -48,7 +36,7 @@ int picker_choose_chat(struct app *a, char *name, size_t cap, struct error *e) {
     if (!rc) rc = print_choices(v, shown, e);
     if (!rc) {
         out_write(ask, sizeof ask - 1);
-        bool answered = read_answer(answer, sizeof answer);
+        bool answered = ask_line(answer, sizeof answer);
         unsigned long number = answered && *answer ? strtoul(answer, &end, 10) : 1;
         if (!answered) rc = error_set(e, ERR_USAGE, "no conversation was chosen");
         else if (*answer && (*end || number < 1)) snprintf(name, cap, "%s", answer);

@@ -27,6 +27,10 @@ static void strip_triple_quotes(const char **s, size_t *n) {
 }
 
 static void handle_line(struct repl *r, const char *text, size_t n) {
+    if (chat_asks(r)) {
+        chat_tools_answer(r, text, trim_end(text, n, " \t\n"));
+        return;
+    }
     queue_add_to_history(r, text, n);
     n = trim_end(text, n, " \t\n");
     strip_triple_quotes(&text, &n);
@@ -132,7 +136,7 @@ static void process_input(struct repl *r) {
         else if (res == LINE_EOF) command_request_exit(r, true);
         else if (res == LINE_DONE) {
             finish_line(r);
-            if (!r->on_screen && !r->leaving && !r->n_queue) screen_begin_line(r);
+            if (!r->on_screen && !r->leaving && (!r->n_queue || chat_asks(r))) screen_begin_line(r);
         }
     }
 }
@@ -152,6 +156,12 @@ static void read_keys(struct repl *r) {
 
 static void handle_interrupt(struct repl *r) {
     sig_clear_interrupt();
+    if (chat_asks(r)) {
+        screen_hide_line(r);
+        chat_tools_stop(r, r->active);
+        screen_begin_line(r);
+        return;
+    }
     if (r->dumb) {
         out_write("\n", 1);
         screen_begin_line(r);
@@ -187,16 +197,18 @@ static void end_escape(struct repl *r) {
     if (!r->escape_s || clock_now() - r->escape_s < (r->on_screen ? ANSWER_MS : LINE_MS) / 1e3) return;
     r->escape_s = 0;
     r->line.escaping = false;
-    if (r->on_screen) engine_client_cancel(r->on_screen->client);
+    if (r->on_screen) chat_turn_cancel(r->on_screen);
 }
 
 /* --- the loop -------------------------------------------------------------------------------------------------------- */
 
 static void process_events(struct repl *r, bool keys) {
-    bool free_screen = !r->on_screen;
+    bool free_screen = !r->on_screen, asked = chat_asks(r);
     /* hold messages of the turns; they are printed above the edited line, or at the end of a row of the answer */
     progress_hold((!r->dumb && (free_screen || r->line.shown)) || (r->on_screen && r->printer.col));
     chat_turn_poll(r);
+    chat_tools_poll(r);
+    keys &= asked == chat_asks(r); /* a new question has dropped what was typed */
     chat_session_report_unsaved(r);
     if (r->on_screen && !r->line.shown) progress_tick();
     if (free_screen) screen_print_held(r);
@@ -208,8 +220,8 @@ static void process_events(struct repl *r, bool keys) {
     }
     if (!r->on_screen) {
         progress_hold(false);
-        if (!free_screen && !r->leaving && !r->n_queue) screen_begin_line(r);
-        else if (r->n_queue && !r->leaving) send_queued_line(r);
+        if (!free_screen && !r->leaving && (!r->n_queue || chat_asks(r))) screen_begin_line(r);
+        else if (r->n_queue && !r->leaving && !chat_asks(r)) send_queued_line(r);
         if (r->dumb && !free_screen) process_input(r);
     }
     if (r->leaving) return;
@@ -224,7 +236,7 @@ static void run_loop(struct repl *r) {
         bool reads = !r->dumb || !r->on_screen;
         struct pollfd fds[3] = {
             {.fd = engine_client_fd(r->app), .events = POLLIN}, {.fd = sig_fd(), .events = POLLIN}, {.fd = reads ? 0 : -1, .events = POLLIN}};
-        int wait = r->escape_s ? 10 : screen_any_running(r) ? 200 : progress_has_held() || r->n_queue ? 0 : 1000;
+        int wait = r->escape_s ? 10 : screen_any_running(r) ? 200 : progress_has_held() || (r->n_queue && !chat_asks(r)) ? 0 : 1000;
         if (poll(fds, 3, wait) < 0 && errno != EINTR) break;
         sig_drain();
         if (sig_resized()) handle_resize(r);
@@ -257,6 +269,7 @@ int repl_run(struct app *a, struct error *e) {
     if (!r) return error_set(e, ERR_MEMORY, "no memory");
     const struct opt_value *v = a->opts.v;
     r->app = a;
+    r->on_calls = chat_tools_step;
     r->dumb = term_dumb();
     if (!r->dumb) term_raw(); /* before the model opens, so that typed text is not echoed over the progress */
     store_sweep();
@@ -297,6 +310,7 @@ int repl_run(struct app *a, struct error *e) {
     line_free(&r->line);
     history_close(&r->history);
     buf_free(&r->input);
+    buf_free(&r->put_aside);
     while (r->n_queue) mem_free(queue_take(r));
     mem_free(r->queue);
     mem_free(r->sessions);

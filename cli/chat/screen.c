@@ -83,7 +83,8 @@ void screen_format_prompt(struct repl *r) {
     enum { LONG_PROMPT = 20 };
     int rows, cols;
     term_size(&rows, &cols);
-    if (r->n_sessions == 1 && !r->active->named) snprintf(r->prompt, sizeof r->prompt, "> ");
+    if (chat_asks(r)) snprintf(r->prompt, sizeof r->prompt, "Run it? y: yes, n: no, a: always > ");
+    else if (r->n_sessions == 1 && !r->active->named) snprintf(r->prompt, sizeof r->prompt, "> ");
     else if (r->active->named) {
         struct buf name = {0};
         columns_truncate(r->active->name, strlen(r->active->name), cols / 2 - 3 < LONG_PROMPT ? cols / 2 - 3 : LONG_PROMPT, &name);
@@ -94,7 +95,7 @@ void screen_format_prompt(struct repl *r) {
 
 bool screen_any_running(const struct repl *r) {
     for (size_t i = 0; i < r->n_sessions; i++)
-        if (r->sessions[i]->turn.running) return true;
+        if (r->sessions[i]->turn.running || r->sessions[i]->job) return true;
     return false;
 }
 
@@ -113,11 +114,12 @@ void screen_update_status(struct repl *r) {
         const struct chat_session *t = r->sessions[i];
         const struct turn *u = &t->turn;
         char label[140], rate[32];
-        if (!u->running || (t == r->on_screen && u->n_tokens)) continue;
+        if ((!u->running && !t->job && (!t->asking || t == r->active)) || (t == r->on_screen && u->n_tokens)) continue;
         screen_label(t, label, sizeof label);
         buf_str(&b, b.len ? "   " : "");
         if (t != r->on_screen) buf_fmt(&b, "%s: ", label);
-        if (u->n_tokens > 1) buf_fmt(&b, "%d tokens, %s tok/s", u->n_tokens, turn_speed(u, rate, sizeof rate));
+        if (!u->running) buf_fmt(&b, t->job ? "running %s" : "needs your consent to %s", tool_round_call(&t->round)->name.data);
+        else if (u->n_tokens > 1) buf_fmt(&b, "%d tokens, %s tok/s", u->n_tokens, turn_speed(u, rate, sizeof rate));
         else if (u->prefill_total > 0) {
             buf_fmt(&b, "reading %d %%", 100 * u->prefill_done / u->prefill_total);
             if (u->prefill_left_s >= 0) buf_fmt(&b, ", %.0f s left", u->prefill_left_s);
@@ -136,7 +138,8 @@ void screen_show_answer_status(struct repl *r) {
     const double now = clock_now();
     struct buf b = {0};
     char rate[32], time[32];
-    if (!u || r->dumb || !r->app->tty_out || r->app->opts.v[OPT_QUIET].on || r->app->answer_style.plain || r->line.shown || r->line_below_answer) return;
+    if (!u || !u->running || r->dumb || !r->app->tty_out || r->app->opts.v[OPT_QUIET].on || r->app->answer_style.plain || r->line.shown || r->line_below_answer)
+        return;
     if (u->n_tokens < 2 || now - u->first_token < AFTER_S || r->printer.col >= r->line.cols) return;
     if (r->answer_status_shown && now - r->status_drawn_s < 0.25) return;
     r->status_drawn_s = now;

@@ -25,6 +25,7 @@ void thinking_end(struct repl *r) {
 int thinking_on_text(void *ctx, enum output_kind part, const char *data, size_t n) {
     struct repl *r = ctx;
     struct thinking_fold *f = &r->thinking;
+    if (part == OUTPUT_TOOL_CALL && r->app->tools) return 0; /* the call is shown when it is complete */
     if (part == OUTPUT_THINKING && is_hidden(r)) return 0;
     if (part == OUTPUT_THINKING && is_folded(r)) {
         if (!f->since) *f = (struct thinking_fold){.since = clock_now(), .first_token = r->on_screen ? r->on_screen->turn.n_tokens : 0};

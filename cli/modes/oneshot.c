@@ -3,6 +3,8 @@
 #include <signal.h>
 #include <string.h>
 
+#include "cli/modes/oneshot_json.h"
+#include "cli/modes/oneshot_tools.h"
 #include "cli/open.h"
 #include "cli/report.h"
 #include "cli/saved/store.h"
@@ -15,50 +17,6 @@
 #include "cli/turn/input_prompt.h"
 #include "cli/turn/turn.h"
 
-/* --- JSON forms ------------------------------------------------------------------------------------------------------ */
-
-static bool json_printed; /* the object of --json, or the last line of --json-lines, was printed */
-
-static int write_json_line(struct buf *b) {
-    buf_char(b, '\n');
-    int rc = b->failed ? ERR_MEMORY : out_write(b->data, b->len);
-    buf_free(b);
-    return rc;
-}
-
-/* --json-lines: chunks never split a character, which the decoder holds back */
-static int print_json_text(void *ctx, enum output_kind part, const char *data, size_t n) {
-    struct buf b = {0};
-    buf_fmt(&b, "{\"type\": \"%s\", \"text\": ", part == OUTPUT_THINKING ? "thinking" : part == OUTPUT_TOOL_CALL ? "tool" : "delta");
-    out_json_string(&b, data, n);
-    buf_char(&b, '}');
-    return write_json_line(&b);
-}
-
-void oneshot_json_error(const struct app *a, const struct error *e) {
-    struct buf b = {0};
-    bool lines = a->opts.v[OPT_JSON_LINES].on;
-    if (json_printed || opt_mode(&a->opts) != OPT_COUNT || (!lines && !a->opts.v[OPT_JSON].on)) return;
-    buf_str(&b, lines ? "{\"type\": \"error\", \"error\": {" : "{\"error\": {");
-    buf_fmt(&b, "\"code\": %d, \"message\": ", error_exit_code(e->code));
-    out_json_string(&b, e->text, strlen(e->text));
-    buf_str(&b, "}}");
-    write_json_line(&b);
-}
-
-static void print_json_end(const struct turn *t) {
-    struct buf b = {0};
-    buf_str(&b, "{\"type\": \"usage\", \"usage\": ");
-    turn_json_usage(t, &b);
-    buf_str(&b, ", \"timing\": ");
-    turn_json_timing(t, &b);
-    buf_char(&b, '}');
-    write_json_line(&b);
-    buf_fmt(&b, "{\"type\": \"done\", \"reason\": \"%s\"}", turn_reason_name(t->reason));
-    write_json_line(&b);
-    json_printed = true;
-}
-
 /* Reports an answer that was cut. */
 static int report_partial(struct app *a, const struct turn *t, struct error *e) {
     const struct engine_info *i = a->info;
@@ -69,27 +27,6 @@ static int report_partial(struct app *a, const struct turn *t, struct error *e) 
                 i->context < i->max_context ? "a larger -c gives more" : "it is the model's maximum");
     if (e) *e = (struct error){.code = ERR_CONTEXT}; /* reported above, except with -q */
     return ERR_CONTEXT;
-}
-
-static int print_json_answer(struct app *a, const struct turn *t, uint64_t seed, struct error *e) {
-    struct buf b = {0};
-    const char *code;
-    size_t n;
-    const char *name = a->info->name;
-    buf_str(&b, "{\"model\": ");
-    out_json_string(&b, name, strlen(name));
-    buf_str(&b, ", ");
-    turn_json_answer(t, &b);
-    if (a->opts.v[OPT_EXTRACT].on) {
-        buf_str(&b, ", \"code\": ");
-        if (code_block_find(&t->text, 1, &code, &n)) out_json_string(&b, code, n);
-        else buf_str(&b, "null");
-    }
-    buf_fmt(&b, ", \"seed\": %llu, \"timing\": ", (unsigned long long)seed);
-    turn_json_timing(t, &b);
-    buf_char(&b, '}');
-    json_printed = !b.failed;
-    return write_json_line(&b) == ERR_MEMORY ? error_set(e, ERR_MEMORY, "no memory") : 0;
 }
 
 /* --- the run --------------------------------------------------------------------------------------------------------- */
@@ -111,73 +48,168 @@ static void run_turn(struct app *a, struct turn *t) {
     progress_clear();
 }
 
-static int print_answer(struct app *a, struct turn *t, struct answer_printer *p, uint64_t seed, struct error *e) {
-    const struct opt_value *v = a->opts.v;
-    const char *code;
-    size_t n;
-    int rc = 0;
-    if (v[OPT_JSON].on) rc = print_json_answer(a, t, seed, e);
-    else if (v[OPT_JSON_LINES].on) print_json_end(t);
-    else if (v[OPT_EXTRACT].on) {
-        if (!code_block_find(&t->text, 1, &code, &n)) return error_set(e, ERR_RUNTIME, "--extract: there is no code block in the answer");
-        answer_printer_add(p, OUTPUT_TEXT, code, n);
-        answer_printer_end(p);
-    } else {
-        if (v[OPT_NO_STREAM].on) {
-            answer_printer_add(p, OUTPUT_THINKING, t->thinking.data, t->thinking.len);
-            answer_printer_add(p, OUTPUT_TOOL_CALL, t->tool.data, t->tool.len);
-            answer_printer_add(p, OUTPUT_TEXT, t->text.data, t->text.len);
-        }
-        answer_printer_end(p);
-    }
-    return rc;
+/* An answer: one turn, or several with tool calls in between. */
+struct oneshot {
+    struct app *app;
+    struct conversation *conv;
+    struct prompt *prompt; /* the next turn's */
+    struct engine_client *client;
+    struct request request;
+    struct answer_printer printer;
+    bool is_live;         /* printed while it is generated */
+    struct turn turn;     /* the last one */
+    bool in_conversation; /* the last turn's message is, with the results of its calls */
+    struct tool_round round;
+    struct buf text, thinking, calls; /* text of earlier turns; calls: objects for --json */
+    struct turn_stats stats;          /* sums over these turns */
+};
+
+/* Skips the markup of calls: calls are shown when they are complete. print_answer() prints other markup. */
+static int print_live(void *ctx, enum output_kind part, const char *data, size_t n) {
+    struct oneshot *o = ctx;
+    if (part == OUTPUT_TOOL_CALL && o->app->tools) return 0;
+    if (o->app->opts.v[OPT_JSON_LINES].on) return oneshot_json_text(NULL, part, data, n);
+    return answer_printer_add(&o->printer, part, data, n);
 }
 
-static int save_answer(struct app *a, struct conversation *conv, struct store *store, const struct turn *t, struct error *e) {
-    int rc = conversation_add(conv, ROLE_ASSISTANT, t->text.data, t->text.len, t->thinking.data, t->thinking.len);
-    if (rc) return error_set(e, rc, "not saved: no memory");
-    conv->messages[conv->n - 1].partial = t->failed || t->reason != DONE_STOP;
-    rc = store_add_disk_keys(store, t->client, e);
-    if (!rc) rc = store_save(store, a, conv, e);
+static int print_answer(struct oneshot *o, const struct turn *t, struct error *e) {
+    const struct opt_value *v = o->app->opts.v;
+    struct answer_printer *p = &o->printer;
+    const char *code;
+    size_t n;
+    if (v[OPT_JSON].on) return oneshot_json_answer(o->app, t, &o->calls, o->request.sampling.seed, e);
+    if (v[OPT_JSON_LINES].on) {
+        if (o->app->tools && t->tool.len) oneshot_json_text(NULL, OUTPUT_TOOL_CALL, t->tool.data, t->tool.len);
+        return oneshot_json_end(t), 0;
+    }
+    if (v[OPT_EXTRACT].on) {
+        if (!code_block_find(&t->text, 1, &code, &n)) return error_set(e, ERR_RUNTIME, "--extract: there is no code block in the answer");
+        answer_printer_add(p, OUTPUT_TEXT, code, n);
+    } else if (v[OPT_NO_STREAM].on) {
+        answer_printer_add(p, OUTPUT_THINKING, t->thinking.data, t->thinking.len);
+        answer_printer_add(p, OUTPUT_TOOL_CALL, t->tool.data, t->tool.len);
+        answer_printer_add(p, OUTPUT_TEXT, t->text.data, t->text.len);
+    } else if (o->app->tools) answer_printer_add(p, OUTPUT_TOOL_CALL, t->tool.data, t->tool.len);
+    answer_printer_end(p);
+    return 0;
+}
+
+static void add_stats(struct turn_stats *sum, const struct turn_stats *s) {
+    sum->prompt_tokens += s->prompt_tokens;
+    sum->cached_tokens += s->cached_tokens;
+    sum->answer_tokens += s->answer_tokens;
+    sum->drafted += s->drafted;
+    sum->accepted += s->accepted;
+    sum->prefill_s += s->prefill_s;
+    sum->decode_s += s->decode_s;
+    sum->bytes_read += s->bytes_read;
+}
+
+/* Prints the answer of all turns, and reports about it. */
+static int finish_answer(struct oneshot *o, struct error *e) {
+    struct app *a = o->app;
+    struct turn whole = o->turn; /* a copy whose texts are the whole answer's */
+    const double ttft_s = o->stats.answer_tokens ? o->stats.ttft_s : o->turn.stats.ttft_s;
+    buf_add(&o->text, whole.text.data ? whole.text.data : "", whole.text.len);
+    buf_add(&o->thinking, whole.thinking.data ? whole.thinking.data : "", whole.thinking.len);
+    if (o->text.failed || o->thinking.failed) return error_set(e, ERR_MEMORY, "no memory for the answer's text");
+    whole.text = o->text, whole.thinking = o->thinking;
+    add_stats(&whole.stats, &o->stats);
+    whole.stats.ttft_s = ttft_s;
+    int rc = print_answer(o, &whole, e), cut = report_partial(a, &whole, rc ? NULL : e);
+    if (a->opts.v[OPT_STATS].on) report_stats(&whole.stats);
+    if (a->opts.v[OPT_EXPLAIN].on) report_explain(&whole.stats);
+    return rc ? rc : cut;
+}
+
+/* --- turns ----------------------------------------------------------------------------------------------------------- */
+
+/* Adds the turn that has ended to the conversation, with its calls. */
+static int add_turn(struct oneshot *o, struct error *e) {
+    const struct turn *t = &o->turn;
+    int rc = conversation_add(o->conv, ROLE_ASSISTANT, t->text.data, t->text.len, t->thinking.data, t->thinking.len);
+    if (!rc) rc = conversation_add_calls(o->conv, &o->round.calls);
+    if (rc) return error_set(e, rc, "no memory for the conversation");
+    o->conv->messages[o->conv->n - 1].partial = t->failed || t->reason != DONE_STOP;
+    o->in_conversation = true;
+    return 0;
+}
+
+/* Puts the ended turn's texts aside for the answer's end. A blank line separates the texts of turns. */
+static void put_turn_aside(struct oneshot *o) {
+    struct turn *t = &o->turn;
+    if (!o->stats.answer_tokens) o->stats.ttft_s = t->stats.ttft_s;
+    add_stats(&o->stats, &t->stats);
+    buf_add(&o->text, t->text.data ? t->text.data : "", t->text.len);
+    buf_add(&o->thinking, t->thinking.data ? t->thinking.data : "", t->thinking.len);
+    if (t->text.len) buf_str(&o->text, "\n\n");
+    if (t->thinking.len) buf_str(&o->thinking, "\n\n");
+    if (o->is_live && t->text.len && o->app->opts.v[OPT_JSON_LINES].on) oneshot_json_text(NULL, OUTPUT_TEXT, "\n\n", 2);
+    turn_free(t);
+    o->in_conversation = false;
+}
+
+/* Runs the calls of the ended turn, and makes the prompt of the next one. */
+static int answer_calls(struct oneshot *o, struct error *e) {
+    struct app *a = o->app;
+    const bool lines = a->opts.v[OPT_JSON_LINES].on;
+    TRY(add_turn(o, e));
+    if (o->is_live && !lines) answer_printer_pause(&o->printer, o->turn.text.len);
+    TRY(oneshot_tools_run(a, &o->round, o->conv, o->client, &o->calls, e));
+    if (o->round.is_over) return error_set(e, ERR_RUNTIME, "the answer was ended: it has made %d tool calls; --max-calls allows more", o->round.n_run);
+    put_turn_aside(o);
+    prompt_free(o->prompt);
+    return prompt_make(a, o->conv, prompt_think_option(&a->opts), o->prompt, e);
+}
+
+static int run_turns(struct oneshot *o, struct error *e) {
+    do {
+        TRY(turn_start(&o->turn, o->app, o->client, o->prompt, &o->request, o->is_live ? print_live : NULL, o, e));
+        run_turn(o->app, &o->turn);
+        if (o->turn.failed) return *e = o->turn.error, e->code;
+        TRY(tool_round_take(&o->round, o->app, &o->turn, o->conv, e));
+        if (o->round.calls.n) TRY(answer_calls(o, e));
+    } while (o->round.calls.n);
+    return 0;
+}
+
+/* The last turn counts unless it failed without a text, or is in the conversation already. */
+static bool has_unsaved_turn(const struct oneshot *o) { return !o->in_conversation && o->turn.client && (!o->turn.failed || o->turn.text.len); }
+
+static int save_answer(struct oneshot *o, struct store *store, struct error *e) {
+    int rc = has_unsaved_turn(o) ? add_turn(o, e) : 0;
+    if (!rc) rc = store_add_disk_keys(store, o->client, e);
+    if (!rc) rc = store_save(store, o->app, o->conv, e);
     return rc ? error_prefix(e, "not saved") : 0;
 }
 
-static int answer_prompt(struct app *a, struct conversation *conv, const struct prompt *prompt, struct store *store, struct error *e) {
+static int answer_prompt(struct app *a, struct conversation *conv, struct prompt *prompt, struct store *store, struct error *e) {
     const struct opt_value *v = a->opts.v;
-    struct engine_client *s;
-    struct turn t;
-    struct answer_printer p;
-    struct request r = {.max_tokens = v[OPT_MAX_TOKENS].text ? (int)v[OPT_MAX_TOKENS].integer : -1};
-    bool live = !v[OPT_JSON].on && !v[OPT_EXTRACT].on && !v[OPT_NO_STREAM].on;
-    open_sampling(a, &a->opts, &r.sampling);
-    answer_printer_init(&p, &a->answer_style);
-    int rc = engine_client_open(a, &s, e);
+    struct oneshot o = {.app = a, .conv = conv, .prompt = prompt, .is_live = !v[OPT_JSON].on && !v[OPT_EXTRACT].on && !v[OPT_NO_STREAM].on};
+    o.request.max_tokens = v[OPT_MAX_TOKENS].text ? (int)v[OPT_MAX_TOKENS].integer : -1;
+    open_sampling(a, &a->opts, &o.request.sampling);
+    answer_printer_init(&o.printer, &a->answer_style);
+    int rc = engine_client_open(a, &o.client, e);
     if (rc) return rc;
-    engine_client_defer_signals(s);
-    turn_fn fn = !live ? NULL : v[OPT_JSON_LINES].on ? print_json_text : answer_printer_add;
-    if ((rc = turn_start(&t, a, s, prompt, &r, fn, &p, e))) goto out;
-    run_turn(a, &t);
-    if (t.failed) {
-        *e = t.error;
-        rc = e->code;
-        if (live && !v[OPT_JSON_LINES].on && (t.text.len || t.thinking.len)) answer_printer_end(&p);
-    } else {
-        rc = print_answer(a, &t, &p, r.sampling.seed, e);
-        int cut = report_partial(a, &t, rc ? NULL : e);
-        if (!rc) rc = cut;
-        if (v[OPT_STATS].on) report_stats(&t.stats);
-        if (v[OPT_EXPLAIN].on) report_explain(&t.stats);
-    }
-    if (store && (!t.failed || t.text.len)) {
+    engine_client_defer_signals(o.client);
+    const size_t had = conv->n;
+    rc = run_turns(&o, e);
+    const bool has_text = o.turn.text.len || o.turn.thinking.len || o.text.len;
+    if (!rc) rc = finish_answer(&o, e);
+    else if (o.is_live && !v[OPT_JSON_LINES].on && has_text) answer_printer_end(&o.printer);
+    if (store && (has_unsaved_turn(&o) || conv->n > had)) {
         struct error se;
-        int saved = save_answer(a, conv, store, &t, &se);
+        int saved = save_answer(&o, store, &se);
         if (saved && rc) report_note("%s", se.text);
         else if (saved) *e = se, rc = saved;
     }
-    turn_free(&t);
-out:
-    answer_printer_free(&p);
-    engine_client_close(&s);
+    turn_free(&o.turn);
+    tool_round_free(&o.round);
+    buf_free(&o.text);
+    buf_free(&o.thinking);
+    buf_free(&o.calls);
+    answer_printer_free(&o.printer);
+    engine_client_close(&o.client);
     return rc;
 }
 
@@ -203,6 +235,7 @@ int oneshot_run(struct app *a, struct error *e) {
         if (!rc) rc = prompt_make(a, &conv, prompt_think_option(&a->opts), &prompt, e);
     }
     prompt.source = constraint_of_options(a);
+    if (!rc && a->tools) rc = tool_set_force(a, &prompt, e);
     if (!rc) rc = prompt_refused(&prompt, e);
     if (!rc) rc = open_engine(a, e);
     if (!rc && v[OPT_CONTINUE].text) rc = store_model_check(a, name, &store.model, e);

@@ -5,5 +5,3 @@
 /* Prints the answer in the requested form. Returns 0 or a negative code with e set. For an answer cut by a full context
  * (ERR_CONTEXT) e->text is empty: a note has reported it. */
 int oneshot_run(struct app *a, struct error *e);
-/* Prints the error object of --json and --json-lines on stdout; nothing without these options. */
-void oneshot_json_error(const struct app *a, const struct error *e);

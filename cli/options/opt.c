@@ -310,7 +310,8 @@ enum opt_id opt_mode(const struct opts *o) {
 
 /* Checks the options that constrain answers: at most one, for answers that are shown as they are. */
 static int check_constraints(const struct opts *o, enum opt_id mode, struct error *e) {
-    static const enum opt_id ids[] = {OPT_SCHEMA, OPT_JSON_OBJECT, OPT_REGEX, OPT_GRAMMAR, OPT_CHOICES}, excluded[] = {OPT_EXTRACT, OPT_UNTIL};
+    static const enum opt_id ids[] = {OPT_SCHEMA, OPT_JSON_OBJECT, OPT_REGEX, OPT_GRAMMAR, OPT_CHOICES},
+                             excluded[] = {OPT_EXTRACT, OPT_UNTIL, OPT_TOOL, OPT_MCP};
     enum opt_id given = OPT_COUNT, other = mode == OPT_BATCH ? OPT_COUNT : mode;
     for (size_t i = 0; i < sizeof ids / sizeof *ids; i++) {
         if (!o->v[ids[i]].text) continue;
@@ -331,15 +332,16 @@ static int check_combinations(const struct opts *o, struct error *e) {
     for (int id = mode + 1; id < OPT_COUNT && mode != OPT_COUNT; id++)
         if (opt_table[id].flags & OPT_SELECTS_MODE && v[id].origin == ORIGIN_FLAG)
             return error_set(e, ERR_USAGE, "--%s and --%s cannot be combined", opt_table[mode].name, opt_table[id].name);
-    static const enum opt_id for_prompts[] = {OPT_PROMPT, OPT_PROMPT_FILE, OPT_FILE, OPT_EXTRACT, OPT_SAVE, OPT_CONTINUE, OPT_LAST};
+    static const enum opt_id for_prompts[] = {OPT_PROMPT,   OPT_PROMPT_FILE, OPT_FILE, OPT_EXTRACT, OPT_SAVE,
+                                              OPT_CONTINUE, OPT_LAST,        OPT_TOOL, OPT_MCP,     OPT_ALLOW};
     for (size_t i = 0; i < sizeof for_prompts / sizeof *for_prompts && mode != OPT_COUNT; i++)
         if (v[for_prompts[i]].origin == ORIGIN_FLAG)
             return error_set(e, ERR_USAGE, "--%s and --%s cannot be combined", opt_table[mode].name, opt_table[for_prompts[i]].name);
     static const struct {
         enum opt_id a, b;
-    } apart[] = {{OPT_JSON, OPT_JSON_LINES}, {OPT_QUIET, OPT_VERBOSE}, {OPT_RAW, OPT_SYSTEM},         {OPT_RAW, OPT_TEMPLATE},
-                 {OPT_RAW, OPT_SAVE},        {OPT_RAW, OPT_CONTINUE},  {OPT_EXTRACT, OPT_JSON_LINES}, {OPT_LOGITS_OUT, OPT_IDS},
-                 {OPT_RAW, OPT_LAST},        {OPT_LAST, OPT_CONTINUE}, {OPT_NO_SAVE, OPT_SAVE},       {OPT_PROMPT, OPT_PROMPT_FILE}};
+    } apart[] = {{OPT_JSON, OPT_JSON_LINES}, {OPT_QUIET, OPT_VERBOSE},      {OPT_RAW, OPT_SYSTEM},     {OPT_RAW, OPT_TEMPLATE}, {OPT_RAW, OPT_SAVE},
+                 {OPT_RAW, OPT_CONTINUE},    {OPT_EXTRACT, OPT_JSON_LINES}, {OPT_LOGITS_OUT, OPT_IDS}, {OPT_RAW, OPT_LAST},     {OPT_LAST, OPT_CONTINUE},
+                 {OPT_NO_SAVE, OPT_SAVE},    {OPT_PROMPT, OPT_PROMPT_FILE}, {OPT_RAW, OPT_TOOL},       {OPT_RAW, OPT_MCP}};
     for (size_t i = 0; i < sizeof apart / sizeof *apart; i++)
         if (v[apart[i].a].origin == ORIGIN_FLAG && v[apart[i].b].origin == ORIGIN_FLAG)
             return error_set(e, ERR_USAGE, "--%s and --%s cannot be combined", opt_table[apart[i].a].name, opt_table[apart[i].b].name);

@@ -5,6 +5,7 @@
 #define PROMPT  "Prompt"
 #define OUTPUT  "Output"
 #define ANSWER  "Answer"
+#define TOOLS   "Tools"
 #define SESSION "Sessions"
 #define SERVE   "Resident engine"
 #define MACHINE "Machine"
@@ -76,6 +77,14 @@ const struct opt_def opt_table[OPT_COUNT] = {
     [OPT_REGEX] = {"regex", 0, OPT_TEXT, 0, ANSWER, "PATTERN", .help = "answer with a text that matches PATTERN as a whole"},
     [OPT_GRAMMAR] = {"grammar", 0, OPT_TEXT, OPT_FILE_PATH, ANSWER, "FILE", .help = "answer with a text of the GBNF grammar in FILE"},
     [OPT_CHOICES] = {"choices", 0, OPT_TEXT, 0, ANSWER, "LIST", .help = "answer with one of several texts, separated by commas"},
+
+    [OPT_TOOL] = {"tool", 0, OPT_LIST, OPT_FILE_PATH | OPT_EVERYDAY, TOOLS, "FILE",
+                  .help = "a tool that the model may call: JSON with its definition and its command; repeatable"},
+    [OPT_MCP] = {"mcp", 0, OPT_LIST, OPT_EVERYDAY, TOOLS, "COMMAND", .help = "an MCP server to start, whose tools the model may call; repeatable"},
+    [OPT_ALLOW] = {"allow", 0, OPT_LIST, OPT_EVERYDAY, TOOLS, "NAME", .help = "run the tool NAME, or all, without a question; repeatable (ask)"},
+    [OPT_TOOL_CHOICE] = {"tool-choice", 0, OPT_TEXT, 0, TOOLS, "NAME", .def = "auto",
+                         .help = "auto, or begin each answer with a call: required, or the tool NAME (auto)"},
+    [OPT_MAX_CALLS] = {"max-calls", 0, OPT_INT, LIVE, TOOLS, "N", .lo = 1, .hi = 10000, .help = "most tool calls in an answer (20)"},
 
     [OPT_SAVE] = {"save", 0, OPT_TEXT, OPT_EVERYDAY, SESSION, "NAME", .help = "save the conversation as NAME"},
     [OPT_CONTINUE] = {"continue", 'r', OPT_TEXT_MAYBE, OPT_EVERYDAY, SESSION, "NAME",

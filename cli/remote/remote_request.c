@@ -2,7 +2,6 @@
 #include <errno.h>
 #include <math.h>
 #include <poll.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,6 +12,7 @@
 #include "cli/app.h"
 #include "cli/remote/remote_connection.h"
 #include "cli/terminal/out.h"
+#include "cli/terminal/sig.h"
 #include "cli/turn/constraint.h"
 #include "cli/turn/engine_client.h"
 #include "cli/turn/prompt.h"
@@ -93,14 +93,26 @@ static void read_tool_calls(struct remote_request *c, const struct json *list) {
         if (arguments && arguments->type == JSON_STRING) buf_add(&c->tools[at].arguments, arguments->string, arguments->n);
     }
 }
-/* Emits tool calls when they are complete. */
+/* Puts a call's arguments on one line, if they are JSON. */
+static void put_arguments(struct buf *b, const struct buf *text) {
+    struct arena arena = {0};
+    struct json j;
+    if (!text->len) buf_str(b, "{}");
+    else if (json_parse(&arena, text->data, text->len, 0, "arguments", &j, NULL)) buf_add(b, text->data, text->len);
+    else json_write(b, &j);
+    arena_free(&arena);
+}
+
+/* Emits tool calls when they are complete, one a line. */
 static void queue_tool_calls(struct remote_request *c) {
     for (size_t i = 0; i < sizeof c->tools / sizeof *c->tools; i++) {
         struct buf b = {0};
         if (!c->tools[i].name.len) continue;
         buf_str(&b, "{\"name\": ");
         out_json_string(&b, c->tools[i].name.data, c->tools[i].name.len);
-        buf_fmt(&b, ", \"arguments\": %s}\n", c->tools[i].arguments.len ? c->tools[i].arguments.data : "{}");
+        buf_str(&b, ", \"arguments\": ");
+        put_arguments(&b, &c->tools[i].arguments);
+        buf_str(&b, "}\n");
         if (!b.failed) queue_text(c, OUTPUT_TOOL_CALL, b.data, b.len);
         else c->parse_error = "no memory";
         buf_free(&b);
@@ -319,17 +331,11 @@ static void *request_thread(void *remote) {
 }
 
 int remote_request_start_thread(struct remote *r, struct error *e) {
-    sigset_t all, was;
     r->events_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     r->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     r->multi = curl.multi_init();
     if (r->events_fd < 0 || r->wake_fd < 0 || !r->multi) return error_set(e, ERR_MEMORY, "no memory for connections");
-    sigfillset(&all); /* process signals belong to the terminal thread */
-    static const int own[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGSYS, SIGTRAP};
-    for (size_t i = 0; i < sizeof own / sizeof *own; i++) sigdelset(&all, own[i]);
-    pthread_sigmask(SIG_SETMASK, &all, &was);
-    r->started = !pthread_create(&r->thread, NULL, request_thread, r);
-    pthread_sigmask(SIG_SETMASK, &was, NULL);
+    r->started = sig_start_thread(&r->thread, request_thread, r);
     return r->started ? 0 : error_set(e, ERR_RUNTIME, "cannot start a thread for connections");
 }
 

@@ -1,7 +1,6 @@
 #include "cli/saved/saver.h"
 
 #include <pthread.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <string.h>
 #include <time.h>
@@ -67,18 +66,10 @@ static void wait_briefly(void) {
     for (int ms = 0; ms < AT_MOST_MS && atomic_load(&n_unwritten); ms += STEP_MS) nanosleep(&(struct timespec){.tv_nsec = STEP_MS * 1000000L}, NULL);
 }
 
-/* Starts the thread, with process signals blocked: they belong to the terminal thread. Faults stay enabled. */
 static bool start_thread(void) {
-    static const int own[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGSYS, SIGTRAP};
-    sigset_t all, was;
     if (thread_running) return true;
     sig_at_exit(wait_briefly);
-    sigfillset(&all);
-    for (size_t i = 0; i < sizeof own / sizeof *own; i++) sigdelset(&all, own[i]);
-    pthread_sigmask(SIG_SETMASK, &all, &was);
-    thread_running = !pthread_create(&thread, NULL, saver_thread, NULL);
-    pthread_sigmask(SIG_SETMASK, &was, NULL);
-    return thread_running;
+    return thread_running = sig_start_thread(&thread, saver_thread, NULL);
 }
 
 int saver_submit(const char *path, struct buf *contents, struct error *e) {

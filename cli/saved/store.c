@@ -13,6 +13,7 @@
 
 #include "cli/report.h"
 #include "cli/saved/saver.h"
+#include "cli/saved/store_message.h"
 #include "cli/terminal/out.h"
 #include "cli/terminal/sanitize.h"
 #include "cli/turn/engine_client.h"
@@ -54,19 +55,6 @@ static int session_path(const char *name, const char *ending, bool make, char *o
 
 /* --- reading --------------------------------------------------------------------------------------------------------- */
 
-static int add_message(const struct json *m, const char *what, struct conversation *conv, struct error *e) {
-    const struct json *role = json_get(m, "role"), *text = json_get(m, "content"), *thinking = json_get(m, "thinking");
-    int r = -1;
-    for (int k = ROLE_SYSTEM; k <= ROLE_ASSISTANT; k++)
-        if (json_is(role, conversation_role_name((enum role)k))) r = k;
-    if (r < 0 || !text || text->type != JSON_STRING || (thinking && thinking->type != JSON_STRING))
-        return error_set(e, ERR_MODEL, "%s: message %zu is malformed", what, conv->n);
-    if (conversation_add(conv, (enum role)r, text->string, text->n, thinking ? thinking->string : NULL, thinking ? thinking->n : 0))
-        return error_set(e, ERR_MEMORY, "%s: no memory", what);
-    conv->messages[conv->n - 1].partial = json_bool(json_get(m, "partial"), false);
-    return 0;
-}
-
 static int add_disk_key(struct disk_keys *kept, uint64_t key) {
     for (size_t i = 0; i < kept->n; i++)
         if (kept->keys[i] == key) return 0;
@@ -103,7 +91,7 @@ int store_parse(const char *data, size_t n, const char *what, struct conversatio
     int rc = json_parse(&arena, text, size, 0, what, &body, e);
     const struct json *list = rc ? NULL : json_get(&body, "messages");
     if (!rc && (!list || list->type != JSON_ARRAY)) rc = error_set(e, ERR_MODEL, "%s: no messages", what);
-    for (uint32_t i = 0; !rc && i < list->n; i++) rc = add_message(&list->items[i], what, conv, e);
+    for (uint32_t i = 0; !rc && i < list->n; i++) rc = store_message_add(&list->items[i], what, conv, e);
     if (!rc && kept) rc = add_disk_keys(json_get(&body, "kept"), what, kept, e);
     if (rc) conversation_truncate(conv, keep);
     else if (model) store_model_parse(&body, model);
@@ -376,7 +364,7 @@ static int format_session(const struct store *s, const struct app *a, const stru
     for (size_t i = 0; i < conv->n; i++) {
         const struct message *m = &conv->messages[i];
         buf_str(&body, i ? ",\n  " : "\n  ");
-        conversation_message_json(m, "thinking", &body);
+        conversation_message_json(m, MESSAGE_SAVED, &body);
         if (m->partial) buf_str(&body, ", \"partial\": true");
         buf_char(&body, '}');
     }

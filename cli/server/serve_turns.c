@@ -105,7 +105,7 @@ int serve_make_prompt(struct http_request *x, struct error *e) {
     struct api_request *r = &x->request;
     if (r->tool_choice == API_TOOLS_REQUIRED) {
         const struct tool_request q = {.tools = r->tools, .name = r->forced_tool, .is_single = r->single_tool_call};
-        TRY(tool_grammar_make(&r->arena, a->template, a->tokenizer, &q, &r->source, e));
+        if (tool_grammar_make(&r->arena, a->template, a->tokenizer, &q, &r->source, e)) return error_prefix(e, "tool_choice");
         r->has_source = true;
     }
     int rc = prompt_from_json(a, &x->request.template_input, &x->prompt, e);

@@ -136,6 +136,16 @@ void sig_undefer(void) {
     deferring = 0;
     cancel_ctx = NULL;
 }
+bool sig_start_thread(pthread_t *t, void *(*fn)(void *), void *arg) {
+    static const int own[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGSYS, SIGTRAP};
+    sigset_t all, was;
+    sigfillset(&all);
+    for (size_t i = 0; i < sizeof own / sizeof *own; i++) sigdelset(&all, own[i]);
+    pthread_sigmask(SIG_SETMASK, &all, &was);
+    const bool started = !pthread_create(t, NULL, fn, arg);
+    pthread_sigmask(SIG_SETMASK, &was, NULL);
+    return started;
+}
 void sig_at_exit(void (*fn)(void)) { at_exit = fn; }
 void sig_clear_interrupt(void) { interrupted = 0; }
 bool sig_interrupted(void) { return interrupted; }

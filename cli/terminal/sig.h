@@ -1,6 +1,7 @@
 #pragma once
 /* Signals. By default SIGINT, SIGTERM and SIGHUP restore the terminal and end the process. During an answer they are recorded instead:
  * the answer is cancelled, and the caller saves and exits. */
+#include <pthread.h>
 #include <signal.h>
 #include <stdbool.h>
 
@@ -18,4 +19,6 @@ int sig_fd(void);         /* readable after a signal was recorded; sig_drain emp
 void sig_drain(void);
 void sig_wake(void);                /* makes sig_fd readable, from another thread */
 void sig_at_exit(void (*fn)(void)); /* sets the function that sig_die calls after it restores the terminal; async-signal-safe */
-_Noreturn void sig_die(int sig);    /* restores the terminal, then the default action */
+/* Starts a thread in which the signals of the process are blocked: they belong to the terminal thread. Faults stay enabled. */
+bool sig_start_thread(pthread_t *t, void *(*fn)(void *), void *arg);
+_Noreturn void sig_die(int sig); /* restores the terminal, then the default action */

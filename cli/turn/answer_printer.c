@@ -112,6 +112,13 @@ void answer_printer_end(struct answer_printer *p) {
     p->col = 0;
 }
 
+void answer_printer_pause(struct answer_printer *p, bool has_text) {
+    if (p->thinking_open) end_thinking(p);
+    if (!has_text) return;
+    if (out_terminal(1)) answer_printer_end(p);
+    else p->held_line_ends = 2;
+}
+
 void answer_printer_free(struct answer_printer *p) {
     if (p->thinking_open) end_thinking(p);
     out_lines_end(); /* in case the answer was not ended */

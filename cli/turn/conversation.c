@@ -6,7 +6,10 @@
 #include "cli/terminal/sanitize.h"
 #include "engine/base/mem.h"
 
-const char *conversation_role_name(enum role r) { return r == ROLE_SYSTEM ? "system" : r == ROLE_USER ? "user" : "assistant"; }
+const char *conversation_role_name(enum role r) {
+    static const char *const names[N_ROLES] = {[ROLE_SYSTEM] = "system", [ROLE_USER] = "user", [ROLE_ASSISTANT] = "assistant", [ROLE_TOOL] = "tool"};
+    return names[r];
+}
 
 int conversation_add(struct conversation *c, enum role role, const char *text, size_t n, const char *thinking, size_t thinking_n) {
     if (mem_grow(&c->messages, &c->cap, c->n + 1, sizeof *c->messages)) return ERR_MEMORY;
@@ -23,9 +26,21 @@ int conversation_add(struct conversation *c, enum role role, const char *text, s
     return 0;
 }
 
+int conversation_add_calls(struct conversation *c, const struct tool_calls *calls) { return tool_calls_copy(calls, &c->messages[c->n - 1].calls); }
+
+int conversation_add_result(struct conversation *c, const struct tool_call *call, const char *text, size_t n) {
+    struct tool_call answered = {.name = call->name, .id = call->id};
+    const struct tool_calls one = {.v = &answered, .n = 1};
+    if (conversation_add(c, ROLE_TOOL, text, n, NULL, 0)) return ERR_MEMORY;
+    if (!conversation_add_calls(c, &one)) return 0;
+    conversation_truncate(c, c->n - 1);
+    return ERR_MEMORY;
+}
+
 static void message_free(struct message *m) {
     buf_free(&m->text);
     buf_free(&m->thinking);
+    tool_calls_free(&m->calls);
 }
 
 int conversation_set_system(struct conversation *c, const char *text) {
@@ -50,6 +65,7 @@ int conversation_append(struct conversation *to, const struct conversation *from
         const struct message *m = &from->messages[i];
         if (conversation_add(to, m->role, m->text.data, m->text.len, m->thinking.data, m->thinking.len)) return ERR_MEMORY;
         to->messages[to->n - 1].partial = m->partial;
+        if (conversation_add_calls(to, &m->calls)) return ERR_MEMORY;
     }
     return 0;
 }
@@ -73,6 +89,12 @@ size_t conversation_n_questions(const struct conversation *c) {
     size_t n = 0;
     for (size_t i = 0; i < c->n; i++) n += c->messages[i].role == ROLE_USER;
     return n;
+}
+
+bool conversation_has_calls(const struct conversation *c) {
+    for (size_t i = 0; i < c->n; i++)
+        if (c->messages[i].calls.n) return true;
+    return false;
 }
 
 const char *conversation_question(const struct message *m, struct buf *documents) {
@@ -104,10 +126,43 @@ void conversation_title(const struct conversation *c, int cols, struct buf *out)
     buf_free(&b);
 }
 
-void conversation_message_json(const struct message *m, const char *thinking, struct buf *b) {
-    buf_fmt(b, "{\"role\": \"%s\", \"content\": ", conversation_role_name(m->role));
-    out_json_string(b, m->text.data, m->text.len);
-    if (!m->thinking.len) return;
-    buf_fmt(b, ", \"%s\": ", thinking);
-    out_json_string(b, m->thinking.data, m->thinking.len);
+/* --- JSON ------------------------------------------------------------------------------------------------------------ */
+
+static void put_text(struct buf *b, const char *key, const struct buf *text) {
+    buf_fmt(b, "\"%s\": ", key);
+    out_json_string(b, text->data ? text->data : "", text->len);
+}
+
+/* A template takes arguments as an object, a request as text. */
+static void put_calls(const struct tool_calls *calls, enum message_form form, struct buf *b) {
+    for (size_t i = 0; i < calls->n; i++) {
+        const struct tool_call *k = &calls->v[i];
+        buf_str(b, i ? ", {" : ", \"tool_calls\": [{");
+        put_text(b, "id", &k->id);
+        buf_str(b, ", \"type\": \"function\", \"function\": {");
+        put_text(b, "name", &k->name);
+        buf_str(b, ", ");
+        if (form == MESSAGE_REQUEST) put_text(b, "arguments", &k->arguments);
+        else buf_fmt(b, "\"arguments\": %s", k->arguments.data);
+        buf_str(b, "}}");
+    }
+    if (calls->n) buf_char(b, ']');
+}
+
+void conversation_message_json(const struct message *m, enum message_form form, struct buf *b) {
+    const bool is_empty = m->calls.n && !m->text.len && m->role == ROLE_ASSISTANT;
+    buf_fmt(b, "{\"role\": \"%s\", ", conversation_role_name(m->role));
+    if (is_empty && (form == MESSAGE_TEMPLATE_NULL || form == MESSAGE_REQUEST)) buf_str(b, "\"content\": null");
+    else put_text(b, "content", &m->text);
+    if (m->thinking.len) {
+        buf_str(b, ", ");
+        put_text(b, form == MESSAGE_SAVED ? "thinking" : "reasoning_content", &m->thinking);
+    }
+    if (m->role == ROLE_ASSISTANT) put_calls(&m->calls, form, b);
+    else if (m->calls.n) {
+        buf_str(b, ", ");
+        put_text(b, "tool_call_id", &m->calls.v[0].id);
+        buf_str(b, ", ");
+        put_text(b, "name", &m->calls.v[0].name);
+    }
 }

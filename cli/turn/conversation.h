@@ -1,16 +1,19 @@
 #pragma once
-/* A conversation: its messages. */
+/* A conversation: its messages, among them tool calls and their results. */
 #include <stdbool.h>
 
+#include "cli/turn/tool_calls.h"
 #include "engine/base/buf.h"
 
-enum role { ROLE_SYSTEM, ROLE_USER, ROLE_ASSISTANT };
+enum role { ROLE_SYSTEM, ROLE_USER, ROLE_ASSISTANT, ROLE_TOOL };
+enum { N_ROLES = ROLE_TOOL + 1 };
 const char *conversation_role_name(enum role r);
 
 struct message {
     enum role role;
-    bool partial; /* an answer that was stopped */
-    struct buf text, thinking;
+    bool partial;              /* an answer that was stopped */
+    struct buf text, thinking; /* text of ROLE_TOOL: the result of a call */
+    struct tool_calls calls;   /* of ROLE_ASSISTANT; ROLE_TOOL: the call that it answers, without arguments */
 };
 struct conversation {
     struct message *messages;
@@ -18,17 +21,22 @@ struct conversation {
 };
 /* These functions copy their arguments. On ERR_MEMORY the conversation is unchanged. */
 int conversation_add(struct conversation *c, enum role role, const char *text, size_t n, const char *thinking, size_t thinking_n);
+int conversation_add_calls(struct conversation *c, const struct tool_calls *calls); /* to the last message */
+int conversation_add_result(struct conversation *c, const struct tool_call *call, const char *text, size_t n);
 int conversation_set_system(struct conversation *c, const char *text); /* sets or replaces the first message; "" removes it */
 int conversation_append(struct conversation *to, const struct conversation *from);
 void conversation_truncate(struct conversation *c, size_t n); /* keeps the first n messages */
 void conversation_free(struct conversation *c);
 const struct message *conversation_last(const struct conversation *c, enum role role); /* NULL: none */
 size_t conversation_n_questions(const struct conversation *c);                         /* number of user messages */
+bool conversation_has_calls(const struct conversation *c);
 
 /* Returns the user's text after the attached documents, or NULL. Appends their names to documents as "(a.txt) (b.txt)". */
 const char *conversation_question(const struct message *m, struct buf *documents);
 /* Appends a title of at most `cols` columns: the first question. Appends nothing if there is none. */
 void conversation_title(const struct conversation *c, int cols, struct buf *out);
 
-/* Appends a message as JSON without its closing brace: role, content, and the reasoning under the key `thinking`. */
-void conversation_message_json(const struct message *m, const char *thinking, struct buf *b);
+/* Appends a message as JSON without its closing brace, as a session file, a chat template or a chat-completions request has it. TEMPLATE_NULL: for a template
+ * that recognises a message with only tool calls by its null content. */
+enum message_form { MESSAGE_SAVED, MESSAGE_TEMPLATE, MESSAGE_TEMPLATE_NULL, MESSAGE_REQUEST };
+void conversation_message_json(const struct message *m, enum message_form form, struct buf *b);

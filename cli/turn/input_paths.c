@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "cli/options/paths.h"
+#include "cli/options/words.h"
 #include "engine/base/file.h"
 #include "engine/base/mem.h"
 
@@ -113,29 +114,15 @@ int input_paths_add(struct input_paths *l, const char *given, struct error *e) {
     return error_set(e, ERR_RUNTIME, "%s: %s", path, strerror(why));
 }
 
-/* Copies the next word of *at, without its quotes, and moves *at after it; false at the end. */
-static bool next_word(const char **at, char *out) {
-    const char *s = *at + strspn(*at, " \t\n");
-    char quote = 0;
-    if (!*s) return false;
-    for (; *s && (quote || !strchr(" \t\n", *s)); s++) {
-        if (quote ? *s == quote : *s == '"' || *s == '\'') quote = quote ? 0 : *s;
-        else if (*s == '\\' && s[1] && quote != '\'') *out++ = *++s;
-        else *out++ = *s;
-    }
-    *out = 0;
-    *at = s;
-    return true;
-}
-
 int input_paths_add_words(struct input_paths *l, const char *text, struct error *e) {
     char whole[PATHS_MAX];
     struct stat st;
+    bool closed;
     if (!paths_expand(text, whole, sizeof whole) && !stat(whole, &st)) return input_paths_add(l, text, e);
     char *word = mem_alloc(strlen(text) + 1);
     if (!word) return no_memory(e);
     int rc = 0;
-    while (!rc && next_word(&text, word)) rc = input_paths_add(l, word, e);
+    while (!rc && words_next(&text, word, &closed)) rc = input_paths_add(l, word, e);
     mem_free(word);
     return rc;
 }

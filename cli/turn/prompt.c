@@ -133,13 +133,18 @@ static int render_messages(struct app *a, const struct conversation *c, int thin
     struct buf b = {0};
     struct arena arena = {0};
     struct json root;
+    const bool local = a->backend->is_local;
+    const enum message_form form = !local ? MESSAGE_REQUEST : chat_template_tests_null(a->template) ? MESSAGE_TEMPLATE_NULL : MESSAGE_TEMPLATE;
+    if (local && conversation_has_calls(c) && !chat_template_takes_tools(a->template))
+        return error_set(e, ERR_USAGE, "the conversation has tool calls, which this model's chat template does not use; continue it with another model");
     buf_str(&b, "{\"messages\": [");
     for (size_t i = 0; i < c->n; i++) {
         buf_str(&b, i ? ", " : "");
-        conversation_message_json(&c->messages[i], "reasoning_content", &b);
+        conversation_message_json(&c->messages[i], form, &b);
         buf_char(&b, '}');
     }
     buf_fmt(&b, "], \"%s\": true", how);
+    if (a->tool_list.len) buf_fmt(&b, ", \"tools\": %s", a->tool_list.data);
     if (think >= 0) buf_fmt(&b, ", \"enable_thinking\": %s, \"thinking\": %s", think ? "true" : "false", think ? "true" : "false");
     buf_char(&b, '}');
     int rc = b.failed ? error_set(e, ERR_MEMORY, "no memory for the conversation") : json_parse(&arena, b.data, b.len, 0, "conversation", &root, e);
@@ -153,8 +158,10 @@ int prompt_make(struct app *a, const struct conversation *c, int think, struct p
 }
 
 int prompt_add_partial(struct app *a, const char *text, size_t n, struct prompt *out, struct error *e) {
+    const size_t had = out->ids.n;
     int rc = tokenizer_encode(a->tokenizer, text, n, TEXT_VALUE, &out->ids, e);
     out->n_given = out->ids.n;
+    out->n_partial = out->ids.n - had;
     ids_free(&out->fixed_answer);
     return !rc && buf_add(&out->tail, text, n) ? error_set(e, ERR_MEMORY, "no memory") : rc;
 }

@@ -47,12 +47,14 @@ static struct tool_call *add_call(struct tool_calls *c, struct markup_range name
     return buf_add(&k->name, name.s, (size_t)(name.end - name.s)) ? NULL : k;
 }
 
-static bool is_json_object(struct markup_range t) {
+/* ERR_MODEL: not a JSON object. */
+static int check_json_object(struct markup_range t) {
     struct arena arena = {0};
     struct json j;
-    bool ok = !json_parse(&arena, t.s, (size_t)(t.end - t.s), 0, "arguments", &j, NULL) && j.type == JSON_OBJECT;
+    int rc = json_parse(&arena, t.s, (size_t)(t.end - t.s), 0, "arguments", &j, NULL);
+    if (!rc && j.type != JSON_OBJECT) rc = ERR_MODEL;
     arena_free(&arena);
-    return ok;
+    return rc;
 }
 
 /* Adds a call whose arguments are JSON. */
@@ -60,7 +62,7 @@ static int add_json_call(struct tool_calls *c, struct markup_range name, struct 
     arguments = trim_range(arguments);
     name = trim_range(name);
     if (name.s == name.end) return ERR_MODEL;
-    if (arguments.s != arguments.end && !is_json_object(arguments)) return ERR_MODEL;
+    if (arguments.s != arguments.end) TRY(check_json_object(arguments));
     struct tool_call *k = add_call(c, name);
     if (!k) return ERR_MEMORY;
     return arguments.s == arguments.end ? buf_str(&k->arguments, "{}") : buf_add(&k->arguments, arguments.s, (size_t)(arguments.end - arguments.s));
@@ -92,8 +94,11 @@ static int add_argument(struct tool_call *k, struct markup_range key, struct mar
     struct arena arena = {0};
     struct json j;
     struct markup_range v = trim_range(value);
-    if (string < 0 || !string) string = json_parse(&arena, v.s, (size_t)(v.end - v.s), 0, "value", &j, NULL) != 0;
+    const int rc = string > 0 ? 0 : json_parse(&arena, v.s, (size_t)(v.end - v.s), 0, "value", &j, NULL);
     arena_free(&arena);
+    if (rc == ERR_MEMORY) return rc;
+    if (rc) string = 1;
+    else if (string < 0) string = 0;
     key = trim_range(key);
     buf_str(&k->arguments, k->arguments.len ? ", " : "{");
     json_quote(&k->arguments, key.s, (size_t)(key.end - key.s));
@@ -188,11 +193,20 @@ static int parse_json_calls(struct tool_calls *c, struct markup_range t) {
     struct arena arena = {0};
     struct json j;
     t = trim_range(t);
-    int rc = json_parse(&arena, t.s, (size_t)(t.end - t.s), 0, "calls", &j, NULL) ? ERR_MODEL : 0;
+    int rc = json_parse(&arena, t.s, (size_t)(t.end - t.s), 0, "calls", &j, NULL);
     if (!rc && j.type == JSON_ARRAY && !j.n) rc = ERR_MODEL;
     for (uint32_t i = 0; !rc && j.type == JSON_ARRAY && i < j.n; i++) rc = add_object_call(c, &j.items[i]);
     if (!rc && j.type != JSON_ARRAY) rc = add_object_call(c, &j);
     arena_free(&arena);
+    return rc;
+}
+
+/* One call a line: a server's calls (remote_request.c). */
+static int parse_json_lines(struct tool_calls *c, struct markup_range t) {
+    struct markup_range line;
+    int rc = ERR_MODEL;
+    while (take_before(&t, "\n", &line))
+        if ((rc = parse_json_calls(c, line))) return rc;
     return rc;
 }
 
@@ -222,12 +236,14 @@ static int parse_kimi(struct tool_calls *c, struct markup_range in) {
     struct markup_range name;
     if (!take_before(&in, "<|tool_call_argument_begin|>", &name)) return ERR_MODEL;
     name = trim_range(name);
+    const struct markup_range id = name;
     for (const char *p = name.end; p > name.s; p--)
         if (p[-1] == ':') {
             name.end = p - 1;
             break;
         }
-    return add_json_call(c, name, in);
+    int rc = add_json_call(c, name, in);
+    return rc ? rc : buf_add(&c->v[c->n - 1].id, id.s, (size_t)(id.end - id.s));
 }
 
 /* gpt-oss: … to=functions.NAME … <|message|>{…}<|call|> */
@@ -257,6 +273,7 @@ static int parse_each(struct tool_calls *c, struct markup_range t, const char *o
 
 static int parse_markup(struct markup_range t, const struct json *tools, struct tool_calls *c) {
     struct markup_range in, name;
+    if (starts_with(t, "{")) return parse_json_lines(c, t);
     if (find_text(t, "<｜tool▁call▁begin｜>")) return parse_each(c, t, "<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>", tools, parse_deepseek);
     if (find_text(t, "<|tool_call_begin|>")) return parse_each(c, t, "<|tool_call_begin|>", "<|tool_call_end|>", tools, parse_kimi);
     if (find_text(t, "<｜DSML｜invoke")) return parse_invokes(c, t, "｜DSML｜", tools);
@@ -290,9 +307,25 @@ int tool_calls_parse(const char *s, size_t n, const struct json *tools, struct t
     return rc;
 }
 
+int tool_calls_copy(const struct tool_calls *from, struct tool_calls *to) {
+    const size_t had = to->n;
+    for (size_t i = 0; i < from->n; i++) {
+        const struct tool_call *k = &from->v[i];
+        if (mem_grow(&to->v, &to->cap, to->n + 1, sizeof *to->v)) return tool_calls_truncate(to, had), ERR_MEMORY;
+        struct tool_call *copy = &to->v[to->n++];
+        *copy = (struct tool_call){0};
+        buf_add(&copy->name, k->name.data ? k->name.data : "", k->name.len);
+        buf_add(&copy->arguments, k->arguments.data ? k->arguments.data : "", k->arguments.len);
+        buf_add(&copy->id, k->id.data ? k->id.data : "", k->id.len);
+        if (copy->name.failed || copy->arguments.failed || copy->id.failed) return tool_calls_truncate(to, had), ERR_MEMORY;
+    }
+    return 0;
+}
+
 void tool_calls_truncate(struct tool_calls *c, size_t n) {
     while (c->n > n) {
         struct tool_call *k = &c->v[--c->n];
+        buf_free(&k->id);
         buf_free(&k->name);
         buf_free(&k->arguments);
     }

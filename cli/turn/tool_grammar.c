@@ -53,10 +53,9 @@ int tool_grammar_make(struct arena *a, const struct chat_template *c, const stru
     struct grammar *g;
     struct buf b = {0};
     size_t n;
-    if (!f) return error_set(e, ERR_USAGE, "tool_choice: this model's calls have a form that cannot be required; use auto");
+    if (!f) return error_set(e, ERR_USAGE, "this model's calls have a form that cannot be required; use auto");
     const char *control = find_control_token(t, f, &n);
-    if (control)
-        return error_set(e, ERR_USAGE, "tool_choice: this model's calls need the control token %.*s, so they cannot be required; use auto", (int)n, control);
+    if (control) return error_set(e, ERR_USAGE, "this model's calls need the control token %.*s, so they cannot be required; use auto", (int)n, control);
     buf_str(&b, "{\"format\": {");
     put_format(&b, f);
     buf_fmt(&b, "}, \"most\": %d, \"tools\": [", q->is_single || q->name || f->is_single ? 1 : MOST_CALLS);
@@ -66,8 +65,7 @@ int tool_grammar_make(struct arena *a, const struct chat_template *c, const stru
     *out = (struct grammar_source){.kind = SOURCE_TOOL_CALLS, .text = text, .n = b.len};
     buf_free(&b);
     if (!text) return error_set(e, ERR_MEMORY, "no memory");
-    int rc = source_compile(out, &g, e);
-    if (rc) return error_prefix(e, "tool_choice");
+    TRY(source_compile(out, &g, e));
     grammar_free(&g);
     return 0;
 }

@@ -63,9 +63,10 @@ static int on_part(void *ctx, enum output_kind part, const char *data, size_t n)
         if (!n) return 0;
         t->text_begun = true;
     }
-    if (t->resuming) return 0;
+    if (t->resuming && part != OUTPUT_TOOL_CALL) return 0; /* the calls of an answer are parsed as a whole */
     struct buf *b = part == OUTPUT_TEXT ? &t->text : part == OUTPUT_THINKING ? &t->thinking : &t->tool;
     if (buf_add(b, data, n)) return ERR_MEMORY;
+    if (t->resuming) return 0;
     return part == OUTPUT_TEXT ? show_text(t, false) : emit_text(t, part, data, n);
 }
 
@@ -132,7 +133,8 @@ void turn_set_stops(struct turn *t, const char *const *stop, size_t n) {
 /* Opens the filter of the answer's tokens. Tokens of an earlier turn count as its beginning. */
 static int constrain(struct turn *t, const struct prompt *p, struct request *q, struct error *e) {
     int rc = constraint_open(&t->constraint, t->app, p->source, p->is_raw, p->tail.data ? p->tail.data : "", p->tail.len, e);
-    for (size_t i = p->n_given; i < p->ids.n && !rc; i++) rc = constraint_replay(t->constraint, p->ids.data[i], e);
+    for (size_t i = p->n_given - p->n_partial; i < p->ids.n && !rc; i++) rc = constraint_replay(t->constraint, p->ids.data[i], e);
+    if (rc == ERR_RUNTIME) rc = error_set(e, ERR_USAGE, "the answer so far does not match the required format, so it cannot be continued; ask anew");
     if (!rc) q->filter = constraint_filter(t->constraint);
     return rc;
 }

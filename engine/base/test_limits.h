@@ -9,7 +9,7 @@ enum test_limit {
     TEST_LIMIT_KV_DISK_CLOSE_MS, /* milliseconds that closing the engine waits for KV disk cache writes */
     TEST_LIMIT_BANDWIDTH_BYTES,  /* bytes read by the bandwidth measurement: far more than the caches, except in tests */
     TEST_LIMIT_PIN_BYTES,        /* maximum bytes of weights to pin, or to copy for pinning (default: free memory) */
-    TEST_LIMIT_SERVE_SECOND_MS,  /* milliseconds that --serve counts as one second of its request timeout */
+    TEST_LIMIT_SERVE_SECOND_MS,  /* milliseconds that --serve and the client of MCP servers count as one second of a timeout */
     TEST_LIMIT_DEVICE_LAYERS,    /* maximum layers per device (default: as many as fit) */
     TEST_LIMIT_STREAM_LAG_US, /* microseconds that one of four streams of an emulated device is delayed per command (default 0); exposes objects closed while in
                                  use */

@@ -81,6 +81,14 @@ class Case(unittest.TestCase):
     def session_file(self, name):
         return os.path.join(self.home, ".local/share/hearth/sessions", name + ".json")
 
+    def write(self, name, text):
+        """Writes a file below the home directory and returns its path."""
+        path = os.path.join(self.home, name)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "w") as f:
+            f.write(text)
+        return path
+
     def terminal(self, *args, **more):
         t = Terminal([BIN, *args], {**self.env, **more.pop("env", {})}, **more)
         self.addCleanup(t.close)
@@ -101,14 +109,6 @@ class ChatCase(Case):
         t.send(text + "\r")
         self.last = t.prompt(t.until(answer, begin), prompt)
         return t.out[begin:self.last].decode()
-
-    def write(self, name, text):
-        """Writes a file below the home directory and returns its path."""
-        path = os.path.join(self.home, name)
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        with open(path, "w") as f:
-            f.write(text)
-        return path
 
     def model(self, name):
         """Makes a directory that the fake engine opens as a model."""

@@ -101,7 +101,10 @@ int chat_template_render(const struct chat_template *c, const struct json *conv,
         buf_char(&b, 1);
         buf_add(&b, role->string, role->n);
         buf_char(&b, 2);
-        buf_add(&b, text->string, text->n);
+        if (text->type == JSON_STRING) buf_add(&b, text->string, text->n);
+        for (const struct json *calls = json_get(&list->items[i], "tool_calls"), *k = calls ? calls->items : NULL; k && k < calls->items + calls->n; k++)
+            json_write(&b, k);
+        if (json_is(role, "tool")) json_write(&b, json_get(&list->items[i], "tool_call_id"));
     }
     buf_fmt(&b, "%cassistant%c", 1, 2);
     if (b.failed) {
@@ -113,6 +116,7 @@ int chat_template_render(const struct chat_template *c, const struct json *conv,
 }
 bool chat_template_takes_tools(const struct chat_template *c) { return !getenv("FAKE_NO_TOOLS"); }
 bool chat_template_mentions(const struct chat_template *c, const char *word, size_t n) { return n == 8 && !memcmp(word, "narrator", n); }
+bool chat_template_tests_null(const struct chat_template *c) { return false; }
 const struct tool_format *tool_format_find(const struct chat_template *c) { return NULL; }
 struct output_parser {
     bool thinking, call;
@@ -129,9 +133,9 @@ int output_parser_feed(struct output_parser *p, const char *data, size_t n, bool
     if (!strncmp(data, "<think>", n)) p->thinking = true;
     if (!strncmp(data, "</think>", n)) p->thinking = false;
     if (!strncmp(data, "<tool_call>", n)) p->call = true;
-    if (p->call) fn(ctx, OUTPUT_TOOL_CALL, data, n);
+    const int rc = p->call ? fn(ctx, OUTPUT_TOOL_CALL, data, n) : 0;
     if (!strncmp(data, "</tool_call>", n)) p->call = false;
-    return 0;
+    return rc;
 }
 int output_parser_flush(struct output_parser *p, output_parser_fn fn, void *ctx) { return 0; }
 bool output_parser_in_answer(const struct output_parser *p) { return true; }
@@ -371,7 +375,7 @@ void session_close(struct session **out) {
 }
 
 /* Chooses the answer to the last user message: "COMMAND rest". Some commands echo parts of the request: its settings, or the whole prompt. */
-static void make_plan(struct session *s, const struct request *r, const char *prompt, const char *user, size_t n) {
+static void make_plan(struct session *s, const struct request *r, const char *prompt, const char *user, size_t n, const char *result) {
     char word[32] = "";
     struct buf *b = &s->plan;
     size_t w = strcspn(user, " \n\1");
@@ -400,7 +404,14 @@ static void make_plan(struct session *s, const struct request *r, const char *pr
     else if (!strcmp(word, "call"))
         buf_str(b, "\x0Ewhich one?\x0F"
                    "Let me see.\x10{\"name\": \"weather\", \"arguments\": {\"city\": \"Bern \\ud83d\\ude00\"}}\x11\x10{\"name\": \"time\"}\x11");
-    else if (!strcmp(word, "nonsense")) buf_str(b, "\x10{\"name\": 5}\x11");
+    else if (!strcmp(word, "use") && result) buf_fmt(b, "It says: %.*s.", (int)strcspn(result, "\1"), result);
+    else if (!strcmp(word, "use") || !strcmp(word, "loop")) { /* calls NAME with ARGUMENTS, twice if they are followed by a comma */
+        const size_t name = w + 1 < n ? strcspn(user + w + 1, " ") : 0, skip = w + name + 2, rest = n > skip ? n - skip : 0;
+        const bool twice = rest && user[n - 1] == ',';
+        if (result) buf_str(b, "Again. ");
+        for (int i = 0; i < 1 + twice; i++)
+            buf_fmt(b, "\x10{\"name\": \"%.*s\", \"arguments\": %.*s}\x11", (int)name, user + w + 1, rest ? (int)rest - twice : 2, rest ? user + skip : "{}");
+    } else if (!strcmp(word, "nonsense")) buf_str(b, "\x10{\"name\": 5}\x11");
     else if (!strcmp(word, "code")) buf_str(b, "Sure:\n```sh\necho hi\n```\nand\n```\nother\n```\n");
     else if (!strcmp(word, "lines")) buf_str(b, "\none\n\ntwo\n\n\n");
     else if (!strcmp(word, "fail")) s->fail = !buf_str(b, "begun");
@@ -464,7 +475,8 @@ int session_submit(struct session *s, const struct request *r, struct error *e) 
     const char *stop = memchr(user, 1, (size_t)(text + r->n - user));
     pthread_mutex_lock(&s->e->lock);
     buf_free(&s->plan);
-    make_plan(s, r, text, user, stop ? (size_t)(stop - user) : strlen(user));
+    const char *result = strstr(user, "\1tool\2");
+    make_plan(s, r, text, user, stop ? (size_t)(stop - user) : strlen(user), result ? result + 6 : NULL);
     if (s->plan.failed) {
         pthread_mutex_unlock(&s->e->lock);
         mem_free(text);

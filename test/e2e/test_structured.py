@@ -8,6 +8,7 @@ import unittest
 
 import driver
 from server import Case, ask
+from test_protocols import CITY, TEMPLATE, is_city
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "unit"))
 from schemas import REFUSED, SHAPES, TREE, VALID, obj  # noqa: E402
@@ -135,6 +136,80 @@ class Structured(Case):
         self.assertEqual(json.loads(s.request("POST", "/v1/completions", {**body, "prompt": ids})[2])["choices"][0]["text"], whole["choices"][0]["text"])
         data = s.request("POST", "/v1/completions", {**body, "max_tokens": 40, "guided_regex": "[0-9]{3}"})[2]
         self.assertRegex(json.loads(data)["choices"][0]["text"], "^[0-9]{3}$")
+
+    def test_required_tool_calls(self):
+        """--tool-choice begins an answer with calls that are valid by the tools' schemas."""
+        template = self.write("tools.jinja", TEMPLATE)
+        tools = []
+        for name, parameters in (("get_weather", CITY), ("get_time", {"type": "object"})):
+            tools += ["--tool", self.write(name + ".json", json.dumps({"name": name, "parameters": parameters, "command": ["cat"]}))]
+        for seed in range(2):
+            for choice in ("required", "get_weather"):
+                args = ["--template", template, *tools, "--allow", "all", "--tool-choice", choice, "--temp", "1.5", "--seed", str(seed), "-n", "150"]
+                calls = json.loads(self.answer(*args, "--json"))["calls"]
+                self.assertTrue(calls)
+                for c in calls:
+                    self.assertEqual((c["status"], json.loads(c["result"])), ("ok", c["arguments"]))
+                    self.assertTrue(is_city(c["arguments"]) if c["name"] == "get_weather" else choice == "required", c)
+        other = self.write("other.jinja", TEMPLATE.replace("tool_call>", "arg_key>"))
+        rc, out, err = self.answer("--template", other, *tools, "--tool-choice", "required", ok=False)
+        self.assertEqual((rc, out), (2, ""))
+        self.assertIn("--tool-choice: this model's calls have a form that cannot be required", err)
+        rc, out, err = self.answer(*tools, ok=False)
+        self.assertEqual((rc, out), (2, ""))
+        self.assertIn("this model's chat template has no tools", err)
+
+    def test_tools_with_a_resident_engine(self):
+        """The engine of another process answers, attached or over HTTP; the tools run here."""
+        template = self.write("tools.jinja", TEMPLATE)
+        tool = ["--tool", self.write("get_weather.json", json.dumps({"name": "get_weather", "parameters": CITY, "command": ["cat"]})), "--allow", "all", "--tool-choice", "required", "-n", "150"]
+        s = self.serve("--template", template, "--listen", "127.0.0.1:0")
+        for args in (["--template", template], ["-m", s.url]):
+            rc, out, err = self.run_bin(*args, *tool, "--temp", "1", "--seed", "1", "--json", "-p", "hello", env={"HEARTH_API_KEY": s.key})
+            self.assertEqual(rc, 0, err)
+            calls = json.loads(out)["calls"]
+            self.assertTrue(calls)
+            for c in calls:
+                self.assertTrue(c["status"] == "ok" and is_city(c["arguments"]) and json.loads(c["result"]) == c["arguments"], c)
+        self.assertGreaterEqual(json.loads(s.request("GET", "/hearth/status")[2])["answered"], 4)
+
+    def saved(self, name):
+        with open(self.session_file(name)) as f:
+            return json.load(f)["body"]["messages"][-1]
+
+    def continued(self, *args):
+        """Opens a chat, continues its last answer and leaves; returns what was saved."""
+        t = self.terminal("--no-attach", "-q", "--continue", "part", *args, cols=200)
+        t.send("/continue\r")
+        at = t.prompt(t.prompt(text="part> "), "part> ")
+        t.send("/bye\r")
+        self.assertEqual(t.wait(), 0)
+        return t.out.decode()[:at]
+
+    def test_continue_in_a_chat(self):
+        """/continue goes on in the grammar where the answer was cut, although another process began it."""
+        cut = json.loads(self.answer("--json", "--temp", "0", "-n", "4"))["text"]
+        rc, out, err = self.run_bin("--no-attach", "--save", "part", "-q", "-p", "Tell me something", "--temp", "0", "-n", "4")
+        self.assertEqual((self.saved("part")["content"], self.saved("part")["partial"]), (cut, True))
+        begin = "".join(c if c.isalnum() or c == " " else "\\" + c for c in cut)
+        self.assertIn("does not match the required format", self.continued("--regex", "[0-9]{5}"))
+        self.assertEqual(self.saved("part")["content"], cut)
+        self.continued("--regex", begin + "[0-9]{5}")
+        self.assertRegex(self.saved("part")["content"], "^" + begin + "[0-9]{5}$")
+        self.assertFalse(self.saved("part").get("partial", False))
+
+    def test_summaries_are_free(self):
+        """The format of answers does not apply to the summary of /compact."""
+        t = self.terminal("--no-attach", "-q", "--save", "part", "--regex", "[0-9]{5}", "-n", "40", cols=200)
+        at = 0
+        for line in ("one", "two", "/compact", "/bye"):
+            at = t.prompt(at, "part> ")
+            t.send(line + "\r")
+        self.assertEqual(t.wait(), 0)
+        with open(self.session_file("part")) as f:
+            messages = [m["content"] for m in json.load(f)["body"]["messages"]]
+        self.assertTrue("the summary was not finished" in t.out.decode() or messages[0].startswith("Summary of"), (messages, t.out))
+        self.assertNotRegex(messages[0], "Summary of.*\n\n[0-9]{5}$")
 
     def test_every_schema(self):
         if not os.environ.get("HEARTH_LONG"):

@@ -365,10 +365,30 @@ static void test_no_memory(void **state) {
     }
 }
 
+/* Templates that recognise calls by a null content, and others, which may fail without a text. */
+static void test_null_content(void **state) {
+    static const struct {
+        const char *text;
+        bool tests;
+    } rows[] = {{"{% if message['content'] is none %}c{% endif %}", true},
+                {"{% if a %}{% elif message.content is none or x %}c{% endif %}", true},
+                {"{% if m.content is not none %}{{ m['content'] }}{% endif %}", false},
+                {"{{ content }} is none", false}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct chat_template *c;
+        struct error e = {0};
+        put("chat_template.jinja", rows[i].text);
+        if (chat_template_open(&c, dir, NULL, &e)) fail_msg("%s", e.text);
+        assert_int_equal(chat_template_tests_null(c), rows[i].tests);
+        chat_template_close(&c);
+    }
+    clean();
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_places),    cmocka_unit_test(test_named),    cmocka_unit_test(test_deepseek_v32), cmocka_unit_test(test_deepseek_v4),
-        cmocka_unit_test(test_injection), cmocka_unit_test(test_expected), cmocka_unit_test(test_no_memory),
+        cmocka_unit_test(test_injection), cmocka_unit_test(test_expected), cmocka_unit_test(test_no_memory),    cmocka_unit_test(test_null_content),
     };
     return cmocka_run_group_tests(tests, before, after);
 }

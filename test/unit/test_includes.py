@@ -42,11 +42,12 @@ RULES = {
     "cli/terminal": TERMINAL,
     "cli/turn": TURN,
     "cli/saved": TURN + ["cli/turn"],
-    "cli/chat": TURN + ["cli/turn", "cli/saved", "cli/modes/models.h"],
+    "cli/tools": TURN + ["cli/turn"],
+    "cli/chat": TURN + ["cli/turn", "cli/tools", "cli/saved", "cli/modes/models.h"],
     "cli/remote": TURN + ["cli/turn", "cli/server/resident.h"],
     "cli/server": TURN + ["cli/turn"],
-    "cli/modes": TURN + ["cli/turn", "cli/saved"],
-    "cli": TURN + ["cli/turn", "cli/chat", "cli/saved", "cli/remote", "cli/server", "cli/modes"],
+    "cli/modes": TURN + ["cli/turn", "cli/tools", "cli/saved"],
+    "cli": TURN + ["cli/turn", "cli/tools", "cli/chat", "cli/saved", "cli/remote", "cli/server", "cli/modes"],
     "main.c": ["cli", "engine/base", "engine/ember/ember.h"],
 }
 # Includes that break the layering above. Remove entries; do not add any.

@@ -1,8 +1,13 @@
-/* Tool calls parsed from model output, in each family's markup; requests of the protocol and their template variables. */
+/* Tool calls parsed from model output, in each family's markup; their place in conversations; programs that they run; requests of the protocol and their
+ * template variables. */
 #include <math.h>
+#include <signal.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "cli/server/api.h"
+#include "cli/tools/tool_process.h"
+#include "cli/turn/conversation.h"
 #include "test/unit/unit.h"
 
 static const char weather[] =
@@ -71,6 +76,7 @@ static void test_several(void **state) {
           "[1]}<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
           "a({}) b({\"x\": [1]})");
     check("[TOOL_CALLS]a[ARGS]{}[TOOL_CALLS]b[ARGS]{\"x\": 1}", "a({}) b({\"x\": 1})");
+    check("{\"name\": \"a\", \"arguments\": {}}\n{\"name\": \"b\", \"arguments\": {\"x\": 1}}\n", "a({}) b({\"x\": 1})"); /* a server's, one a line */
     check("[TOOL_CALLS] [{\"name\": \"a\", \"arguments\": {}}, {\"name\": \"b\", \"arguments\": \"{\\\"x\\\": 1}\"}]", "a({}) b({\"x\": 1})");
 }
 
@@ -138,8 +144,86 @@ static void test_request(void **state) {
     api_free(&r);
 }
 
+/* Kimi's ids are part of its calls and return with their results. */
+static void test_ids(void **state) {
+    static const char markup[] = "<|tool_call_begin|>functions.weather:3<|tool_call_argument_begin|>{}<|tool_call_end|>";
+    struct tool_calls c = {0}, copy = {0};
+    assert_int_equal(tool_calls_parse(markup, sizeof markup - 1, NULL, &c), 0);
+    assert_string_equal(c.v[0].id.data, "functions.weather:3");
+    assert_int_equal(tool_calls_copy(&c, &copy), 0);
+    assert_string_equal(copy.v[0].id.data, "functions.weather:3");
+    assert_string_equal(copy.v[0].arguments.data, "{}");
+    tool_calls_free(&c);
+    tool_calls_free(&copy);
+}
+
+/* --- conversations --------------------------------------------------------------------------------------------------- */
+
+static void check_form(const struct message *m, enum message_form form, const char *want) {
+    struct buf b = {0};
+    conversation_message_json(m, form, &b);
+    assert_string_equal(b.data, want);
+    buf_free(&b);
+}
+
+/* Templates get arguments as an object, requests get them as text; content is null only where that is expected. */
+static void test_message_forms(void **state) {
+    static const char markup[] = "<tool_call>{\"name\": \"f\", \"arguments\": {\"x\": 1}}</tool_call>";
+#define CALL(content, arguments) \
+    "{\"role\": \"assistant\", \"content\": " content \
+    ", \"tool_calls\": [{\"id\": \"\", \"type\": \"function\", \"function\": {\"name\": \"f\", \"arguments\": " arguments "}}]"
+    struct conversation c = {0};
+    struct tool_calls calls = {0};
+    assert_int_equal(tool_calls_parse(markup, sizeof markup - 1, NULL, &calls), 0);
+    assert_int_equal(conversation_add(&c, ROLE_ASSISTANT, "", 0, NULL, 0), 0);
+    assert_int_equal(conversation_add_calls(&c, &calls), 0);
+    check_form(&c.messages[0], MESSAGE_SAVED, CALL("\"\"", "{\"x\": 1}"));
+    check_form(&c.messages[0], MESSAGE_TEMPLATE, CALL("\"\"", "{\"x\": 1}"));
+    check_form(&c.messages[0], MESSAGE_TEMPLATE_NULL, CALL("null", "{\"x\": 1}"));
+    check_form(&c.messages[0], MESSAGE_REQUEST, CALL("null", "\"{\\\"x\\\": 1}\""));
+    buf_str(&c.messages[0].text, "t");
+    check_form(&c.messages[0], MESSAGE_TEMPLATE_NULL, CALL("\"t\"", "{\"x\": 1}"));
+    assert_int_equal(conversation_add_result(&c, &calls.v[0], "", 0), 0);
+    check_form(&c.messages[1], MESSAGE_TEMPLATE_NULL, "{\"role\": \"tool\", \"content\": \"\", \"tool_call_id\": \"\", \"name\": \"f\"");
+    assert_true(conversation_has_calls(&c));
+    conversation_free(&c);
+    tool_calls_free(&calls);
+#undef CALL
+}
+
+/* --- processes ------------------------------------------------------------------------------------------------------- */
+
+static void run(const char *const *argv, size_t n_input, size_t max_output, struct tool_result *r) {
+    char *input = malloc(n_input);
+    memset(input, 'x', n_input);
+    const struct tool_command c = {.argv = (const char **)argv, .timeout_s = 60, .max_output = max_output};
+    *r = (struct tool_result){0};
+    tool_process_run(&c, input, n_input, -1, r);
+    free(input);
+}
+
+/* Input and output are larger than a pipe holds, in both directions at once; a program that does not read or that writes too much is no failure. */
+static void test_large_streams(void **state) {
+    enum { LARGE = 3 << 20 };
+    struct tool_result r;
+    signal(SIGPIPE, SIG_IGN); /* as sig_init() does */
+    run((const char *const[]){"cat", NULL}, LARGE, 2 * LARGE, &r);
+    assert_int_equal(r.status, TOOL_OK);
+    assert_int_equal(r.text.len, LARGE);
+    tool_result_free(&r);
+    run((const char *const[]){"true", NULL}, LARGE, LARGE, &r);
+    assert_int_equal(r.status, TOOL_OK);
+    assert_int_equal(r.text.len, 0);
+    tool_result_free(&r);
+    run((const char *const[]){"cat", NULL}, LARGE, LARGE / 2, &r);
+    assert_int_equal(r.status, TOOL_OK);
+    assert_int_equal(r.text.len, LARGE / 2 + strlen("\n[cut at 1572864 bytes]"));
+    tool_result_free(&r);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_markup), cmocka_unit_test(test_several), cmocka_unit_test(test_types),
-                                       cmocka_unit_test(test_no_calls), cmocka_unit_test(test_request)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_markup),        cmocka_unit_test(test_several),      cmocka_unit_test(test_types),
+                                       cmocka_unit_test(test_no_calls),      cmocka_unit_test(test_request),      cmocka_unit_test(test_ids),
+                                       cmocka_unit_test(test_message_forms), cmocka_unit_test(test_large_streams)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -227,3 +227,16 @@ bool chat_template_mentions(const struct chat_template *c, const char *word, siz
         if (at > s && at + n < end && (at[-1] == '\'' || at[-1] == '"') && at[n] == at[-1]) return true;
     return false;
 }
+
+bool chat_template_tests_null(const struct chat_template *c) {
+    static const char name[] = "content", test[] = " is none";
+    size_t m;
+    const char *s = chat_template_source(c, &m), *end = s + m;
+    for (const char *at = s; (at = memmem(at, (size_t)(end - at), name, sizeof name - 1));) {
+        at += sizeof name - 1;
+        const char *after = at;
+        while (after < end && (*after == '\'' || *after == '"' || *after == ']')) after++;
+        if ((size_t)(end - after) >= sizeof test - 1 && !memcmp(after, test, sizeof test - 1)) return true;
+    }
+    return false;
+}

@@ -16,6 +16,8 @@ uint64_t chat_template_hash(const struct chat_template *c); /* Hash of the templ
 bool chat_template_takes_tools(const struct chat_template *c);
 /* Returns whether the template text contains this word in quotes, as it does for the roles that it handles separately. */
 bool chat_template_mentions(const struct chat_template *c, const char *word, size_t n);
+/* Returns whether the template tests `content is none`, as DeepSeek's do to recognise messages that have only tool calls. Others may fail without a text. */
+bool chat_template_tests_null(const struct chat_template *c);
 
 /* conv: an object with "messages" and optionally tools, add_generation_prompt and any other template variable. bos_token and eos_token come from the checkpoint
  * if conv has none. String values are TEXT_VALUE, template text is TEXT_TEMPLATE. ERR_RUNTIME with the template's own message (raise_exception), or the error

@@ -16,7 +16,7 @@ static int arguments_expr(struct grammar *g, struct arena *a, const struct json 
     return schema_expr(g, a, schema, out, e);
 }
 
-static bool is_plain_name(const struct json *name) {
+bool tool_source_is_name(const struct json *name) {
     if (!name || name->type != JSON_STRING || !name->n) return false;
     for (uint32_t i = 0; i < name->n; i++)
         if (!strchr("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.", name->string[i]) || !name->string[i]) return false;
@@ -31,7 +31,7 @@ int tool_source_expr(struct grammar *g, struct arena *a, const struct json *sour
     for (uint32_t i = 0; i < tools->n; i++) {
         const struct json *name = json_get(&tools->items[i], "name");
         expr_id arguments;
-        if (!is_plain_name(name)) return error_set(e, ERR_USAGE, "tool %u: a name of letters, digits, '_', '-' and '.' is required", i + 1);
+        if (!tool_source_is_name(name)) return error_set(e, ERR_USAGE, "tool %u: a name of letters, digits, '_', '-' and '.' is required", i + 1);
         if (arguments_expr(g, a, json_get(&tools->items[i], "parameters"), &arguments, e))
             return error_prefix(e, "parameters of tool %.*s", (int)(name->n < 60 ? name->n : 60), name->string);
         const expr_id head = grammar_seq(g, text_of(g, format, "before_name"), grammar_literal(g, name->string, name->n));

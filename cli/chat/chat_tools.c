@@ -1,0 +1,164 @@
+/* The tool calls of a chat's answers: shows them, asks for consent in the edited line, and runs them beside the loop over events. */
+#include <stdio.h>
+
+#include "cli/chat/chat.h"
+#include "cli/report.h"
+#include "cli/terminal/ask.h"
+#include "cli/terminal/progress.h"
+#include "cli/terminal/sig.h"
+
+static const char stopped[] = "the user stopped the answer";
+
+static void show_call(struct repl *r, const struct chat_session *t) {
+    struct buf b = {0};
+    tool_round_show_call(tool_round_call(&t->round), &b);
+    screen_print_styled(r, "\033[2m", "", b.data ? b.data : "", b.len);
+    buf_free(&b);
+}
+
+/* Adds the result of the next call, and ends the answer on an error. */
+static int add_result(struct repl *r, struct chat_session *t, struct tool_result *result) {
+    int rc = tool_round_finish(&t->round, &t->conv, result);
+    if (rc) {
+        report_error(&(struct error){.code = rc, .text = "no memory for the result of a tool"});
+        tool_round_abandon(&t->round, &t->conv, "an error ended the answer");
+    }
+    chat_session_save(r, t);
+    return rc;
+}
+
+/* --- questions ------------------------------------------------------------------------------------------------------- */
+
+/* Shows the call above the edited line, whose prompt asks. Earlier input is not an answer. */
+static void show_question(struct repl *r, struct chat_session *t) {
+    screen_hide_line(r);
+    show_call(r, t);
+    ask_drop_typed();
+    r->input.len = 0;
+    if (r->line.text.len && !r->put_aside.len) buf_add(&r->put_aside, r->line.text.data, r->line.text.len);
+    if (r->dumb) buf_free(&r->line.text);
+    else line_reset(&r->line);
+    screen_format_prompt(r);
+}
+
+static void begin_question(struct repl *r, struct chat_session *t) {
+    char label[140];
+    t->asking = true;
+    if (t == r->active) {
+        show_question(r, t);
+        return;
+    }
+    screen_label(t, label, sizeof label);
+    report_note("session %s needs your consent to a call of %s; /switch %s asks", label, tool_round_call(&t->round)->name.data, label);
+}
+
+static void end_question(struct repl *r, struct chat_session *t) {
+    t->asking = false;
+    if (r->put_aside.len && !r->dumb) buf_add(&r->line.text, r->put_aside.data, r->put_aside.len), r->line.cursor = r->line.text.len;
+    buf_free(&r->put_aside);
+    screen_format_prompt(r);
+}
+
+/* --- running --------------------------------------------------------------------------------------------------------- */
+
+static void show_running(struct repl *r, struct chat_session *t) {
+    char what[TOOL_NAME_MAX + 16];
+    chat_turn_acquire_screen(r, t);
+    sig_defer(tool_job_cancel, t->job);
+    snprintf(what, sizeof what, "running %s", tool_round_call(&t->round)->name.data);
+    progress_begin(what);
+}
+
+static void run_call(struct repl *r, struct chat_session *t, const struct tool *tool, bool front) {
+    struct error e;
+    t->round.n_run++;
+    if (tool_job_start(&t->job, tool, &tool_round_call(&t->round)->arguments, &e)) {
+        report_error(&e);
+        chat_tools_abandon(r, t, "an error ended the answer");
+    } else if (front) show_running(r, t);
+}
+
+void chat_tools_step(struct repl *r, struct chat_session *t, bool front) {
+    struct tool_result result;
+    struct tool *tool;
+    for (;;) switch (tool_round_step(&t->round, r->app, &tool, &result)) {
+        case TOOL_STEP_RESULT:
+            if (front) show_call(r, t);
+            if (front) screen_print(r, "%s", result.text.data ? result.text.data : "");
+            if (add_result(r, t, &result)) return;
+            break;
+        case TOOL_STEP_ASK: begin_question(r, t); return;
+        case TOOL_STEP_RUN:
+            if (front) show_call(r, t);
+            run_call(r, t, tool, front);
+            return;
+        case TOOL_STEP_TURN:
+            if (!t->round.is_over) chat_turn_resume(r, t, !front);
+            else if (front) screen_print(r, "(ended after %d tool calls; /set max-calls allows more, /continue goes on)\n", t->round.n_run);
+            return;
+        }
+}
+
+static void finish_job(struct repl *r, struct chat_session *t) {
+    const bool front = r->on_screen == t;
+    struct tool_result result;
+    if (front) chat_turn_release_screen(r);
+    tool_job_close(&t->job, &result);
+    const bool is_stopped = result.status == TOOL_STOPPED;
+    if (front && result.status == TOOL_FAILED) screen_print(r, "(%s failed)", tool_round_call(&t->round)->name.data);
+    if (add_result(r, t, &result)) return;
+    if (!is_stopped) {
+        chat_tools_step(r, t, front);
+        return;
+    }
+    chat_tools_abandon(r, t, stopped);
+    if (!front) return;
+    queue_discard(r);
+    screen_print(r, "(stopped; /continue lets the model go on)\n");
+}
+
+void chat_tools_poll(struct repl *r) {
+    for (size_t i = 0; i < r->n_sessions; i++)
+        if (r->sessions[i]->job && tool_job_has_ended(r->sessions[i]->job)) finish_job(r, r->sessions[i]);
+}
+
+void chat_tools_show(struct repl *r, struct chat_session *t) {
+    if (t->job) show_running(r, t);
+    else if (t->asking) show_question(r, t);
+}
+
+void chat_tools_abandon(struct repl *r, struct chat_session *t, const char *why) {
+    if (t->job) tool_job_cancel(t->job);
+    tool_job_close(&t->job, NULL);
+    t->asking = false;
+    if (tool_round_abandon(&t->round, &t->conv, why)) report_note("no memory for the results of tools");
+    chat_session_save(r, t);
+}
+
+/* --- answers to questions --------------------------------------------------------------------------------------------- */
+
+void chat_tools_answer(struct repl *r, const char *text, size_t n) {
+    struct chat_session *t = r->active;
+    struct tool *tool = tool_set_find(r->app->tools, &tool_round_call(&t->round)->name);
+    struct tool_result refused = {0};
+    switch (tool_round_consent(text, n)) {
+    case TOOL_CONSENT_UNCLEAR:
+        screen_print(r, "y runs it, n refuses it, a runs all calls of %s without a question; Ctrl-C stops the answer", tool->definition.name);
+        return;
+    case TOOL_CONSENT_NO:
+        end_question(r, t);
+        tool_round_refuse(&refused);
+        if (!add_result(r, t, &refused)) chat_tools_step(r, t, true);
+        return;
+    case TOOL_CONSENT_ALWAYS: tool->allowed = true; break;
+    case TOOL_CONSENT_YES: break;
+    }
+    end_question(r, t);
+    run_call(r, t, tool, true);
+}
+
+void chat_tools_stop(struct repl *r, struct chat_session *t) {
+    end_question(r, t);
+    chat_tools_abandon(r, t, stopped);
+    screen_print(r, "(stopped; /continue lets the model go on without these calls)\n");
+}

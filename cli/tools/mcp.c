@@ -1,0 +1,287 @@
+#include "cli/tools/mcp.h"
+
+#include <poll.h>
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/wait.h>
+
+#include "cli/options/words.h"
+#include "cli/terminal/out.h"
+#include "cli/tools/child.h"
+#include "cli/tools/mcp_message.h"
+#include "cli/tools/tool_process.h"
+#include "engine/base/clock.h"
+#include "engine/base/log.h"
+#include "engine/base/test_limits.h"
+
+enum { START_S = 30, MOST_PAGES = 100, LINE_BYTES = 16 << 20, STDERR_BYTES = 1024, CHECK_MS = 100, EXIT_MS = 500 };
+
+struct mcp {
+    pthread_mutex_t lock; /* one exchange at a time */
+    char *words;          /* owns argv */
+    const char **argv;
+    struct child child;
+    struct buf in, unsent, err; /* received, not parsed; to be sent; the end of its stderr */
+    size_t n_parsed;            /* bytes of in that are parsed */
+    int64_t last_id;
+    bool broken; /* it has ended or broken the protocol: every exchange fails */
+};
+
+const char *mcp_name(const struct mcp *m) { return m->argv[0]; }
+
+/* --- exchange -------------------------------------------------------------------------------------------------------- */
+
+/* Marks the connection as broken: all later exchanges fail. The message gets the last line of the server's stderr. */
+static int break_off(struct mcp *m, struct error *e, const char *fmt, ...) {
+    char what[300];
+    struct buf last = {0};
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(what, sizeof what, fmt, ap);
+    va_end(ap);
+    size_t end = m->err.len;
+    while (end && strchr("\r\n ", m->err.data[end - 1])) end--;
+    const char *line = end ? memrchr(m->err.data, '\n', end) : NULL;
+    line = line ? line + 1 : m->err.data;
+    if (end) out_utf8(&last, line, (size_t)(m->err.data + end - line));
+    m->broken = true;
+    int rc = error_set(e, ERR_RUNTIME, "MCP server %.100s: %s%s%.150s", mcp_name(m), what, last.len ? "; its stderr ends: " : "", last.len ? last.data : "");
+    buf_free(&last);
+    return rc;
+}
+
+static int end_broken(struct mcp *m, struct error *e) {
+    const int status = child_end(&m->child, EXIT_MS / 1e3);
+    if (WIFSIGNALED(status)) return break_off(m, e, "ended by signal %d (%s)", WTERMSIG(status), strsignal(WTERMSIG(status)));
+    return break_off(m, e, "exited with status %d", WEXITSTATUS(status));
+}
+
+static void receive_errors(struct mcp *m) {
+    char chunk[4096];
+    const ssize_t n = m->child.err < 0 ? -1 : child_read(&m->child.err, chunk, sizeof chunk);
+    if (n <= 0) return;
+    log_say(LOG_DEBUG, "%s: %.*s", mcp_name(m), (int)(n < 500 ? n : 500), chunk);
+    buf_add(&m->err, chunk, (size_t)n);
+    if (m->err.len <= STDERR_BYTES) return;
+    memmove(m->err.data, m->err.data + m->err.len - STDERR_BYTES, STDERR_BYTES);
+    m->err.len = STDERR_BYTES;
+}
+
+static int receive(struct mcp *m, struct error *e) {
+    char chunk[65536];
+    const ssize_t n = child_read(&m->child.out, chunk, sizeof chunk);
+    if (n < 0) return receive_errors(m), end_broken(m, e);
+    if (buf_add(&m->in, chunk, (size_t)n)) return break_off(m, e, "no memory for its message");
+    if (m->in.len - m->n_parsed > LINE_BYTES) return break_off(m, e, "sent a message of more than %d bytes", LINE_BYTES);
+    return 0;
+}
+
+static void send_unsent(struct mcp *m) {
+    const ssize_t n = m->child.in < 0 ? -1 : child_write(&m->child.in, m->unsent.data, m->unsent.len);
+    if (n < 0) m->unsent.len = 0; /* its stdout will end, too */
+    if (n <= 0) return;
+    memmove(m->unsent.data, m->unsent.data + n, m->unsent.len - (size_t)n);
+    m->unsent.len -= (size_t)n;
+}
+
+/* Takes the next complete line. */
+static bool take_line(struct mcp *m, const char **line, size_t *n) {
+    const char *from = m->in.data + m->n_parsed, *end = m->in.len > m->n_parsed ? memchr(from, '\n', m->in.len - m->n_parsed) : NULL;
+    if (!end) {
+        if (m->n_parsed) memmove(m->in.data, from, m->in.len -= m->n_parsed);
+        m->n_parsed = 0;
+        return false;
+    }
+    *line = from, *n = (size_t)(end - from);
+    m->n_parsed += *n + 1;
+    return true;
+}
+
+/* Parses received lines until the reply with this id. *found is false if it has not arrived. */
+static int find_reply(struct mcp *m, int64_t id, struct arena *a, struct mcp_message *out, bool *found, struct error *e) {
+    const char *line;
+    size_t n;
+    *found = false;
+    while (!*found && take_line(m, &line, &n)) {
+        struct error why;
+        if (!n || (n == 1 && *line == '\r')) continue;
+        const int rc = mcp_message_parse(a, line, n, out, &why);
+        if (rc == ERR_MEMORY) return error_set(e, rc, "no memory");
+        if (rc) return break_off(m, e, "%s", why.text);
+        if (out->kind == MCP_REQUEST) mcp_message_put_reply(&m->unsent, out);
+        *found = (out->kind == MCP_RESULT || out->kind == MCP_ERROR) && out->id == id; /* late replies to cancelled requests are dropped */
+        if (!*found) arena_reset(a);
+    }
+    return 0;
+}
+
+static void cancel_request(struct mcp *m, int64_t id, const char *why) {
+    char params[120];
+    snprintf(params, sizeof params, "{\"requestId\": %lld, \"reason\": \"%s\"}", (long long)id, why);
+    mcp_message_put_notification(&m->unsent, "notifications/cancelled", params);
+    send_unsent(m);
+}
+
+/* Sends a request and waits for its result, an object in the arena. ERR_CANCELLED; else ERR_RUNTIME: also an error that the server reports. */
+static int exchange(struct mcp *m, const char *method, const char *params, double timeout_s, int cancel_fd, struct arena *a, const struct json **result,
+                    struct error *e) {
+    const double until = clock_now() + timeout_s * (double)test_limits_get(TEST_LIMIT_SERVE_SECOND_MS, 1000) / 1e3;
+    const int64_t id = ++m->last_id;
+    struct mcp_message reply;
+    if (m->broken) return break_off(m, e, "was given up after an earlier error");
+    mcp_message_put_request(&m->unsent, id, method, params);
+    if (m->unsent.failed) return break_off(m, e, "no memory");
+    for (bool found = false; !found;) {
+        struct pollfd fds[4] = {{.fd = m->unsent.len ? m->child.in : -1, .events = POLLOUT},
+                                {.fd = m->child.out, .events = POLLIN},
+                                {.fd = m->child.err, .events = POLLIN},
+                                {.fd = cancel_fd, .events = POLLIN}};
+        const int ready = poll(fds, 4, CHECK_MS);
+        if (ready > 0 && fds[3].revents) return cancel_request(m, id, "the user stopped it"), error_set(e, ERR_CANCELLED, "stopped by the user");
+        if (ready > 0 && fds[0].revents) send_unsent(m);
+        if (ready > 0 && fds[2].revents) receive_errors(m);
+        if (ready > 0 && fds[1].revents) TRY(receive(m, e));
+        TRY(find_reply(m, id, a, &reply, &found, e));
+        if (found || clock_now() < until) continue;
+        cancel_request(m, id, "timeout");
+        return error_set(e, ERR_RUNTIME, "MCP server %.100s: no answer to %s after %g s", mcp_name(m), method, timeout_s);
+    }
+    *result = reply.body;
+    if (reply.kind == MCP_RESULT) return 0;
+    struct buf text = {0};
+    mcp_message_error_text(reply.body, &text);
+    error_set(e, ERR_RUNTIME, "MCP server %.100s: %s: %s", mcp_name(m), method, text.data ? text.data : "no memory");
+    buf_free(&text);
+    return e->code;
+}
+
+/* --- opening --------------------------------------------------------------------------------------------------------- */
+
+static int split_command(struct mcp *m, const char *command, struct error *e) {
+    const size_t most = strlen(command) / 2 + 2;
+    char *to = m->words = mem_alloc(strlen(command) + 1);
+    size_t n = 0;
+    bool closed = true;
+    if (!to || !(m->argv = mem_calloc(most, sizeof *m->argv))) return error_set(e, ERR_MEMORY, "no memory");
+    while (words_next(&command, to, &closed)) {
+        m->argv[n++] = to;
+        to += strlen(to) + 1;
+    }
+    if (!closed) return error_set(e, ERR_USAGE, "a quote is not closed");
+    if (!n) return error_set(e, ERR_USAGE, "a program is required");
+    return child_find_program(m->argv[0], e);
+}
+
+static int initialize(struct mcp *m, struct error *e) {
+    static const char params[] =
+        "{\"protocolVersion\": \"2025-06-18\", \"capabilities\": {}, \"clientInfo\": {\"name\": \"hearth\", \"version\": \"" HEARTH_VERSION "\"}}";
+    struct arena arena = {0};
+    const struct json *result;
+    int rc = exchange(m, "initialize", params, START_S, -1, &arena, &result, e);
+    if (!rc && !json_get(json_get(result, "capabilities"), "tools")) rc = break_off(m, e, "it offers no tools");
+    arena_free(&arena);
+    if (!rc) mcp_message_put_notification(&m->unsent, "notifications/initialized", NULL);
+    return rc;
+}
+
+int mcp_open(struct mcp **out, const char *command, struct error *e) {
+    struct mcp *m = *out = mem_calloc(1, sizeof *m);
+    if (!m) return error_set(e, ERR_MEMORY, "no memory");
+    pthread_mutex_init(&m->lock, NULL);
+    m->child = (struct child){.in = -1, .out = -1, .err = -1};
+    int rc = split_command(m, command, e);
+    if (!rc) rc = child_start(&m->child, m->argv, e);
+    if (!rc) rc = initialize(m, e);
+    if (rc) mcp_close(out);
+    return rc;
+}
+
+void mcp_close(struct mcp **at) {
+    struct mcp *m = *at;
+    *at = NULL;
+    if (!m) return;
+    child_end(&m->child, EXIT_MS / 1e3);
+    child_close(&m->child.out);
+    child_close(&m->child.err);
+    pthread_mutex_destroy(&m->lock);
+    buf_free(&m->in);
+    buf_free(&m->unsent);
+    buf_free(&m->err);
+    mem_free(m->words);
+    mem_free(m->argv);
+    mem_free(m);
+}
+
+/* --- tools ----------------------------------------------------------------------------------------------------------- */
+
+/* Makes the parameters of the next page. Empty: there is none. */
+static int put_cursor(struct mcp *m, const struct json *result, struct buf *params, struct error *e) {
+    const struct json *cursor = json_get(result, "nextCursor");
+    params->len = 0;
+    if (!cursor || cursor->type == JSON_NULL) return 0;
+    if (cursor->type != JSON_STRING) return break_off(m, e, "tools/list: nextCursor must be a string");
+    buf_str(params, "{\"cursor\": ");
+    json_quote(params, cursor->string, cursor->n);
+    buf_char(params, '}');
+    return params->failed ? error_set(e, ERR_MEMORY, "no memory") : 0;
+}
+
+int mcp_list_tools(struct mcp *m, int (*fn)(void *ctx, const struct json *tool, struct error *e), void *ctx, struct error *e) {
+    struct buf params = {0};
+    struct arena arena = {0};
+    int rc = buf_str(&params, "{}");
+    for (int page = 0; !rc && params.len; page++) {
+        const struct json *result;
+        if (page == MOST_PAGES) rc = break_off(m, e, "its list of tools has more than %d pages", MOST_PAGES);
+        if (!rc) rc = exchange(m, "tools/list", params.data, START_S, -1, &arena, &result, e);
+        const struct json *list = rc ? NULL : json_get(result, "tools");
+        if (!rc && (!list || list->type != JSON_ARRAY)) rc = break_off(m, e, "tools/list: tools must be an array");
+        for (uint32_t i = 0; !rc && i < list->n; i++) rc = fn(ctx, &list->items[i], e);
+        if (!rc) rc = put_cursor(m, result, &params, e);
+        arena_reset(&arena);
+    }
+    arena_free(&arena);
+    buf_free(&params);
+    return rc;
+}
+
+/* Waits for the calls of other threads. False: cancelled. */
+static bool acquire(struct mcp *m, int cancel_fd) {
+    enum { POLL_MS = 20 };
+    while (pthread_mutex_trylock(&m->lock))
+        if (tool_process_is_cancelled(cancel_fd, POLL_MS)) return false;
+    return true;
+}
+
+static void put_result(const struct tool_definition *d, const struct json *result, struct tool_result *r) {
+    struct buf text = {0};
+    if (mcp_message_result_text(result, &text)) r->status = TOOL_FAILED;
+    const bool is_cut = text.len > d->command.max_output;
+    out_utf8(&r->text, text.data ? text.data : "", is_cut ? d->command.max_output : text.len);
+    if (is_cut) tool_result_note(r, "cut at %zu bytes", d->command.max_output);
+    r->text.failed |= text.failed;
+    buf_free(&text);
+}
+
+void mcp_call(struct mcp *m, const struct tool_definition *d, const char *arguments, int cancel_fd, struct tool_result *r) {
+    const double start = clock_now();
+    struct arena arena = {0};
+    struct buf params = {0};
+    const struct json *result;
+    struct error e = {.code = ERR_CANCELLED, .text = "stopped by the user"};
+    buf_fmt(&params, "{\"name\": \"%s\", \"arguments\": %s}", d->name, arguments);
+    int rc = ERR_CANCELLED;
+    if (params.failed) rc = error_set(&e, ERR_MEMORY, "no memory");
+    else if (acquire(m, cancel_fd)) {
+        rc = exchange(m, "tools/call", params.data, d->command.timeout_s, cancel_fd, &arena, &result, &e);
+        if (!rc) put_result(d, result, r);
+        pthread_mutex_unlock(&m->lock);
+    }
+    if (rc) r->status = rc == ERR_CANCELLED ? TOOL_STOPPED : TOOL_FAILED, tool_result_note(r, "%s", e.text);
+    r->text.failed |= rc == ERR_MEMORY; /* ends the answer */
+    r->seconds = clock_now() - start;
+    arena_free(&arena);
+    buf_free(&params);
+}

@@ -1,0 +1,171 @@
+#include "cli/tools/tool_set.h"
+
+#include <string.h>
+
+#include "cli/report.h"
+#include "cli/terminal/progress.h"
+#include "cli/tools/child.h"
+#include "cli/tools/tool_process.h"
+#include "cli/turn/engine_client.h"
+#include "cli/turn/tool_grammar.h"
+#include "engine/base/file.h"
+
+enum { TOOLS_MAX = 512, FILE_BYTES = 1 << 20 };
+
+/* --- tools ----------------------------------------------------------------------------------------------------------- */
+
+static struct tool *find_name(const struct tool_set *s, const char *name, size_t n) {
+    for (size_t i = 0; i < s->n; i++)
+        if (strlen(s->v[i].definition.name) == n && !memcmp(s->v[i].definition.name, name, n)) return &s->v[i];
+    return NULL;
+}
+struct tool *tool_set_find(const struct tool_set *s, const struct buf *name) {
+    return find_name(s, name->data ? name->data : "", name->len);
+}
+
+static int add_tool(struct app *a, const struct tool_definition *d, struct mcp *server, struct error *e) {
+    struct tool_set *s = a->tools;
+    if (find_name(s, d->name, strlen(d->name))) return error_set(e, ERR_USAGE, "two tools have the name %s", d->name);
+    if (s->n == TOOLS_MAX) return error_set(e, ERR_USAGE, "more than %d tools", TOOLS_MAX);
+    if (mem_grow(&s->v, &s->cap, s->n + 1, sizeof *s->v)) return error_set(e, ERR_MEMORY, "no memory");
+    s->v[s->n++] = (struct tool){.definition = *d, .server = server};
+    buf_str(&a->tool_list, s->n > 1 ? ", " : "[");
+    tool_definition_put(d, &a->tool_list);
+    return a->tool_list.failed ? error_set(e, ERR_MEMORY, "no memory") : 0;
+}
+
+static int read_file(struct app *a, const char *path, struct error *e) {
+    struct tool_definition d;
+    struct json root;
+    char file[PATHS_MAX], *data = NULL;
+    size_t n = 0;
+    int rc = paths_expand(path, file, sizeof file) ? error_set(e, ERR_USAGE, "the path is too long") : file_read(file, FILE_BYTES, &data, &n, e);
+    const char *text = rc ? NULL : arena_strndup(&a->tools->arena, data, n);
+    mem_free(data);
+    if (!rc && !text) rc = error_set(e, ERR_MEMORY, "no memory");
+    if (!rc) rc = json_parse(&a->tools->arena, text, n, JSON_UNIQUE, path, &root, e);
+    if (rc) return rc == ERR_MODEL ? (e->code = ERR_USAGE) : rc;
+    rc = tool_definition_parse(&a->tools->arena, &root, &d, e);
+    if (!rc && (rc = child_find_program(d.command.argv[0], e))) error_prefix(e, "command");
+    if (!rc) rc = add_tool(a, &d, NULL, e);
+    return rc ? error_prefix(e, "%s", path) : 0;
+}
+
+struct listing {
+    struct app *app;
+    struct mcp *server;
+};
+/* A name that no template and no request can carry is left out, with a note: the user cannot change the server. */
+static int add_listed(void *ctx, const struct json *tool, struct error *e) {
+    struct listing *l = ctx;
+    struct tool_definition d;
+    struct arena *arena = &l->app->tools->arena;
+    const struct json *name = json_get(tool, "name");
+    int rc = tool_definition_parse_mcp(arena, tool, &d, e);
+    if (rc == ERR_USAGE) {
+        report_note("--mcp %s: tool %.*s is left out: %s", mcp_name(l->server), name && name->type == JSON_STRING && name->n < 80 ? (int)name->n : 1,
+                    name && name->type == JSON_STRING && name->n && name->n < 80 ? name->string : "?", e->text);
+        return 0;
+    }
+    return rc ? rc : add_tool(l->app, &d, l->server, e);
+}
+
+static int open_server(struct app *a, const char *command, struct error *e) {
+    struct tool_set *s = a->tools;
+    struct listing l = {.app = a};
+    int rc = mcp_open(&l.server, command, e);
+    if (rc) return rc;
+    s->servers[s->n_servers++] = l.server;
+    return mcp_list_tools(l.server, add_listed, &l, e);
+}
+
+/* --- options --------------------------------------------------------------------------------------------------------- */
+
+static int apply_allow(struct tool_set *s, const struct opt_value *allow, struct error *e) {
+    for (size_t i = 0; i < allow->n_items; i++) {
+        const bool all = !strcmp(allow->items[i], "all");
+        struct tool *t = all ? NULL : find_name(s, allow->items[i], strlen(allow->items[i]));
+        if (!all && !t) return error_set(e, ERR_USAGE, "--allow %s: no tool has this name", allow->items[i]);
+        for (size_t k = 0; k < s->n; k++) s->v[k].allowed |= all || t == &s->v[k];
+    }
+    return 0;
+}
+
+static bool is_named_choice(const char *choice) { return strcmp(choice, "auto") && strcmp(choice, "required"); }
+
+/* Parses the list, whose values point into copies of their own. */
+static int finish_list(struct app *a, struct error *e) {
+    struct tool_set *s = a->tools;
+    const char *choice = a->opts.v[OPT_TOOL_CHOICE].text;
+    if (!s->n) return error_set(e, ERR_USAGE, "the MCP servers have no tools");
+    if (buf_char(&a->tool_list, ']')) return error_set(e, ERR_MEMORY, "no memory");
+    const char *text = arena_strndup(&s->arena, a->tool_list.data, a->tool_list.len);
+    if (!text) return error_set(e, ERR_MEMORY, "no memory");
+    TRY(json_parse(&s->arena, text, a->tool_list.len, 0, "tools", &s->list, e));
+    if (is_named_choice(choice) && !find_name(s, choice, strlen(choice)))
+        return error_set(e, ERR_USAGE, "--tool-choice: auto, required, or the name of a tool is required, not %s", choice);
+    return apply_allow(s, &a->opts.v[OPT_ALLOW], e);
+}
+
+int tool_set_open(struct app *a, struct error *e) {
+    static const enum opt_id need_tools[] = {OPT_ALLOW, OPT_TOOL_CHOICE};
+    const struct opt_value *files = &a->opts.v[OPT_TOOL], *servers = &a->opts.v[OPT_MCP];
+    if (!files->n_items && !servers->n_items) {
+        for (size_t i = 0; i < sizeof need_tools / sizeof *need_tools; i++)
+            if (a->opts.v[need_tools[i]].origin == ORIGIN_FLAG) return error_set(e, ERR_USAGE, "--%s needs --tool or --mcp", opt_table[need_tools[i]].name);
+        return 0;
+    }
+    struct tool_set *s = a->tools = mem_calloc(1, sizeof *s);
+    if (!s || !(s->servers = mem_calloc(servers->n_items + 1, sizeof *s->servers))) return error_set(e, ERR_MEMORY, "no memory");
+    for (size_t i = 0; i < files->n_items; i++)
+        if (read_file(a, files->items[i], e)) return error_prefix(e, "--tool");
+    if (servers->n_items) progress_begin("starting the MCP servers");
+    int rc = 0;
+    for (size_t i = 0; i < servers->n_items && !rc; i++)
+        if ((rc = open_server(a, servers->items[i], e))) error_prefix(e, "--mcp");
+    progress_clear();
+    return rc ? rc : finish_list(a, e);
+}
+
+void tool_set_close(struct app *a) {
+    struct tool_set *s = a->tools;
+    a->tools = NULL;
+    buf_free(&a->tool_list);
+    if (!s) return;
+    for (size_t i = 0; i < s->n_servers; i++) mcp_close(&s->servers[i]);
+    mem_free(s->servers);
+    mem_free(s->v);
+    arena_free(&s->forced);
+    arena_free(&s->arena);
+    mem_free(s);
+}
+
+int tool_set_check_model(const struct app *a, struct error *e) {
+    if (!a->tools || !a->template || chat_template_takes_tools(a->template)) return 0;
+    return error_set(e, ERR_USAGE, "--%s: this model's chat template has no tools; choose a model that has with -m, or a template with --template FILE",
+                     a->opts.v[OPT_TOOL].n_items ? "tool" : "mcp");
+}
+
+/* --- calls ----------------------------------------------------------------------------------------------------------- */
+
+int tool_set_force(struct app *a, struct prompt *p, struct error *e) {
+    struct tool_set *s = a->tools;
+    const char *choice = a->opts.v[OPT_TOOL_CHOICE].text;
+    if (!strcmp(choice, "auto")) return 0;
+    const struct json name = {.type = JSON_STRING, .string = choice, .n = (uint32_t)strlen(choice)};
+    const struct tool_request q = {.tools = &s->list, .name = is_named_choice(choice) ? &name : NULL};
+    if (a->backend->is_local) {
+        arena_reset(&s->forced);
+        if (tool_grammar_make(&s->forced, a->template, a->tokenizer, &q, &s->source, e)) return error_prefix(e, "--tool-choice");
+        p->source = &s->source;
+        return 0;
+    }
+    if (q.name) buf_fmt(&p->body, ", \"tool_choice\": {\"type\": \"function\", \"function\": {\"name\": \"%s\"}}", choice);
+    else buf_str(&p->body, ", \"tool_choice\": \"required\"");
+    return p->body.failed ? error_set(e, ERR_MEMORY, "no memory") : 0;
+}
+
+void tool_set_run(const struct tool *t, const struct buf *arguments, int cancel_fd, struct tool_result *r) {
+    if (t->server) mcp_call(t->server, &t->definition, arguments->data, cancel_fd, r);
+    else tool_process_run(&t->definition.command, arguments->data, arguments->len, cancel_fd, r);
+}

@@ -1,0 +1,87 @@
+"""A small MCP server for tests. Its first argument says what it does; the methods that it was sent go to the file in MCP_LOG."""
+import json
+import os
+import signal
+import sys
+import time
+
+KIND = sys.argv[1] if len(sys.argv) > 1 else "good"
+TOOLS = [{"name": "echo", "description": "Echoes.", "inputSchema": {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}},
+         {"name": "fail", "inputSchema": {"type": "object"}}, {"name": "picture", "inputSchema": {"type": "object"}}, {"name": "bad name", "inputSchema": {"type": "object"}},
+         {"name": "die", "inputSchema": {"type": "object"}}, {"name": "hang", "inputSchema": {"type": "object"}}, {"name": "garbage", "inputSchema": {"type": "object"}},
+         {"name": "flood", "inputSchema": {"type": "object"}}, {"name": "unknown", "inputSchema": {"type": "object"}}]
+
+
+def write(message):
+    sys.stdout.write(message + "\n")
+    sys.stdout.flush()
+
+
+def send(**message):
+    write(json.dumps({"jsonrpc": "2.0", **message}))
+
+
+def log(text):
+    if "MCP_LOG" in os.environ:
+        with open(os.environ["MCP_LOG"], "a") as f:
+            f.write(text + "\n")
+
+
+def list_tools(params):
+    """Two tools a page."""
+    at = int(params.get("cursor", "0"))
+    if KIND == "endless":
+        return {"tools": [], "nextCursor": "0"}
+    return {"tools": TOOLS[at:at + 2], **({"nextCursor": str(at + 2)} if at + 2 < len(TOOLS) else {})}
+
+
+def call(number, name, arguments):
+    text = lambda s, **more: {"content": [{"type": "text", "text": s}], **more}
+    if name == "echo":
+        send(id="ping-1", method="ping")
+        send(id=7, method="sampling/createMessage", params={})
+        send(method="notifications/message", params={"data": "x"})
+        send(id=number + 1000, result={})  # no request has this id
+        return text("echo: " + arguments["text"])
+    if name == "fail":
+        return text("it did not work", isError=True)
+    if name == "picture":
+        return {"content": [{"type": "text", "text": "see:"}, {"type": "image", "data": "AAAA", "mimeType": "image/png"}]}
+    if name == "die":
+        print("first line\nout of cheese", file=sys.stderr, flush=True)
+        os.kill(os.getpid(), signal.SIGSEGV)
+    if name == "hang":
+        return None
+    if name == "garbage":
+        write("Hello, I am a log line")
+        return None
+    if name == "flood":
+        return text("\x1b]0;x\x07" + "f" * 200000)
+    return {}
+
+
+def main():
+    if KIND == "silent":
+        time.sleep(100)
+    if KIND == "exits":
+        sys.exit("cannot find its configuration")
+    if KIND == "chatty":
+        sys.stderr.write("x" * 300000 + "\n")
+    for line in sys.stdin:
+        m = json.loads(line)
+        log(m.get("method", "reply " + json.dumps(m.get("result", m.get("error")))))
+        if m.get("method") == "initialize":
+            send(id=m["id"], result={"protocolVersion": "2025-06-18", "capabilities": {} if KIND == "toolless" else {"tools": {}}, "serverInfo": {"name": "t", "version": "1"}})
+        elif m.get("method") == "tools/list":
+            send(id=m["id"], result=list_tools(m["params"]))
+        elif m.get("method") == "tools/call":
+            if m["params"]["name"] == "unknown":
+                send(id=m["id"], error={"code": -32602, "message": "no such tool"})
+                continue
+            result = call(m["id"], m["params"]["name"], m["params"]["arguments"])
+            if result is not None:
+                send(id=m["id"], result=result)
+    log("end of input")
+
+
+main()
