@@ -87,7 +87,7 @@ class Anthropic(Api):
                            ({"messages": [{"role": "user", "content": [3]}]}, "messages[0].content[0]"), ({"max_tokens": 0}, "max_tokens"), ({"system": 3}, "system:"), ({"thinking": {"type": "maybe"}}, "thinking.type"),
                            ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "tools[0].type"), ({"tools": [{}]}, "tools[0].name"), ({"tool_choice": {"type": "tool"}}, "tool_choice.type"), ({"tool_choice": {"type": "any"}}, "there are no tools"),
                            ({"tool_choice": {"type": "any"}, "tools": self.TOOLS}, "cannot be required"), ({"mcp_servers": [{"url": "x"}]}, "mcp_servers is not supported"), ({"stop_sequences": [3]}, "stop_sequences"),
-                           ({"output_config": {"format": {"type": "json_schema", "schema": {"not": {}}}}}, "output_config.format.schema: #/not")):
+                           ({"output_config": {"format": {"type": "json_schema", "schema": {"not": {"format": "x"}}}}}, "output_config.format.schema: #/not")):
             j = self.ask("x", status=400, **more)
             self.assertEqual((j["type"], j["error"]["type"]), ("error", "invalid_request_error"))
             self.assertIn(word, j["error"]["message"])
@@ -175,7 +175,7 @@ class Ollama(Api):
     def test_refused(self):
         for body, word in (({"messages": 3}, "messages: must be"), ({"messages": [{"role": "bot"}]}, "messages[0].role"), ({"messages": [{"role": "user", "content": [3]}]}, "messages[0].content"),
                            ({"messages": [{"role": "user", "images": ["x"]}]}, "messages[0].images"), ({"options": 3}, "options: must be"), ({"options": {"temperature": "hot"}}, "options.temperature"), ({"options": {"num_predict": 0}}, "options.num_predict"),
-                           ({"options": {"mirostat": 1}}, "options.mirostat is not supported"), ({"format": "yaml"}, "format:"), ({"format": {"not": {}}}, "format: #/not"), ({"think": 3}, "think:"), ({"tools": [{}]}, "tools[0].function.name"),
+                           ({"options": {"mirostat": 1}}, "options.mirostat is not supported"), ({"format": "yaml"}, "format:"), ({"format": {"not": {"format": "x"}}}, "format: #/not"), ({"think": 3}, "think:"), ({"tools": [{}]}, "tools[0].function.name"),
                            ({"prompt": "x"}, "prompt: belongs to /api/generate"), ({"top_logprobs": 2}, "top_logprobs"), ({"messages": [{"role": "assistant", "tool_calls": [{}]}]}, "messages[0].tool_calls[0].function.name"), ("[", "request:")):
             j = self.post("/api/chat", body if isinstance(body, str) else {"messages": [{"role": "user", "content": "x"}], **body}, 400)
             self.assertEqual(list(j), ["error"])
@@ -246,7 +246,7 @@ class Responses(Api):
                            ({"previous_response_id": "resp_1"}, "previous_response_id is not supported"), ({"background": True}, "background"), ({"tools": [{"type": "web_search"}]}, "tools[0].type"), ({"tool_choice": "any"}, "tool_choice"),
                            ({"max_output_tokens": 0}, "max_output_tokens"), ({"instructions": 3}, "instructions")):
             self.assertIn(word, self.ask(more.pop("text", "x"), status=400, **more)["error"]["message"])
-        self.assertIn("text.format.schema: #/not", self.post("/v1/responses", {"input": "x", "text": {"format": {"type": "json_schema", "schema": {"not": {}}}}}, 400)["error"]["message"])
+        self.assertIn("text.format.schema: #/not", self.post("/v1/responses", {"input": "x", "text": {"format": {"type": "json_schema", "schema": {"not": {"format": "x"}}}}}, 400)["error"]["message"])
 
     @needs("openai")
     def test_client(self):

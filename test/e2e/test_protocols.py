@@ -59,7 +59,7 @@ class Chat(Model):
 
     def test_forced_calls_refused(self):
         for more, word in (({"tools": []}, "there are no tools"), ({"tool_choice": {"type": "function", "function": {"name": "other"}}}, "no tool has the name other"),
-                           ({"tools": [{"type": "function", "function": {"name": "a", "parameters": {"type": "object", "properties": {"x": {"not": {}}}}}}]}, "parameters of tool a: #/properties/x/not"),
+                           ({"tools": [{"type": "function", "function": {"name": "a", "parameters": {"type": "object", "properties": {"x": {"not": {"format": "x"}}}}}}]}, "parameters of tool a: #/properties/x/not"),
                            ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "tool 1: a name of letters"), ({"tools": [{"type": "function", "function": {"name": "a", "parameters": {"type": "string"}}}]}, "#/type"),
                            ({"response_format": {"type": "json_object"}, "tools": TOOLS}, "tools: cannot be combined")):
             error = self.post("/v1/chat/completions", ask("x", **{"tools": TOOLS, "tool_choice": "required", **more}), 400)["error"]

@@ -1,5 +1,6 @@
 /* Writes texts of a grammar at random, for test_grammar_walk.py: reads {"kind": ..., "source": ..., "seed": ..., "count": ...} lines from stdin and writes
- * {"texts": [...]} or {"error": ...} for each. Steps are random bytes that the automaton allows; after a while the shortest way out. */
+ * {"texts": [...]} or {"error": ...} for each. Steps are random bytes that the automaton allows; after a while the shortest way out. Texts begin with "prefix",
+ * if given. With "accept": [text, ...] it writes {"accepted": [true or false, ...]} instead. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,9 +16,9 @@ static uint32_t draw(uint32_t n) {
     return (uint32_t)((state >> 33) % n);
 }
 
-/* Appends one text to out; false: a dead end, which a grammar must not have. */
+/* Appends one text to out, which may have begun; false: a dead end, which a grammar must not have. */
 static bool walk(struct automaton *a, uint32_t patience, struct buf *out) {
-    state_id s = automaton_start(a);
+    state_id s = automaton_run(a, automaton_start(a), out->data, out->len);
     for (uint32_t n = 0;; n++) {
         uint8_t next[256];
         uint32_t n_next = 0, least = UINT32_MAX;
@@ -36,6 +37,30 @@ static bool walk(struct automaton *a, uint32_t patience, struct buf *out) {
     }
 }
 
+static void put_texts(struct automaton *a, const struct json *j, struct buf *out) {
+    const struct json *prefix = json_get(j, "prefix");
+    buf_str(out, "{\"texts\": [");
+    for (int64_t i = 0; i < json_int(json_get(j, "count"), 1); i++) {
+        struct buf one = {0};
+        buf_str(&one, "");
+        if (prefix) buf_add(&one, prefix->string, prefix->n);
+        if (!walk(a, 20 + draw(300), &one)) buf_str(&one, "<dead end>");
+        buf_str(out, i ? ", " : "");
+        json_quote(out, one.data, one.len);
+        buf_free(&one);
+    }
+    buf_char(out, ']');
+}
+
+static void put_accepted(struct automaton *a, const struct json *texts, struct buf *out) {
+    buf_str(out, "{\"accepted\": [");
+    for (uint32_t i = 0; i < texts->n; i++) {
+        const state_id s = automaton_run(a, automaton_start(a), texts->items[i].string, texts->items[i].n);
+        buf_fmt(out, "%s%s", i ? ", " : "", automaton_is_complete(a, s) ? "true" : "false");
+    }
+    buf_char(out, ']');
+}
+
 static void answer(const struct json *j, struct buf *out) {
     static const char *const kinds[] = {"schema", "json-object", "regex", "gbnf", "choices"};
     const struct json *text = json_get(j, "source");
@@ -50,16 +75,8 @@ static void answer(const struct json *j, struct buf *out) {
         buf_str(out, "{\"error\": ");
         json_quote(out, e.text, strlen(e.text));
     } else {
-        buf_str(out, "{\"texts\": [");
-        for (int64_t i = 0; i < json_int(json_get(j, "count"), 1); i++) {
-            struct buf one = {0};
-            buf_str(&one, "");
-            if (!walk(a, 20 + draw(300), &one)) buf_str(&one, "<dead end>");
-            buf_str(out, i ? ", " : "");
-            json_quote(out, one.data, one.len);
-            buf_free(&one);
-        }
-        buf_char(out, ']');
+        if (json_get(j, "accept")) put_accepted(a, json_get(j, "accept"), out);
+        else put_texts(a, j, out);
     }
     buf_str(out, "}\n");
     automaton_close(&a);

@@ -89,8 +89,9 @@ static void restore(struct schema *s, struct conj *c, const struct json *j, bool
     if (i == c->n || seen[i]) return;
     seen[i] = true;
     c->v[i].skip &= PART_NO_VALUES;
-    const struct json *ref = json_get(j, "$ref"), *all = json_get(j, "allOf");
+    const struct json *ref = json_get(j, "$ref"), *all = json_get(j, "allOf"), *more = schema_rewritten(s, j);
     if (ref) restore(s, c, resolve(s, ref), seen);
+    for (uint32_t k = 0; more && k < more->n; k++) restore(s, c, &more->items[k], seen);
     for (uint32_t k = 0; all && k < all->n; k++) restore(s, c, &all->items[k], seen);
 }
 
@@ -102,7 +103,7 @@ int schema_add_part(struct schema *s, struct conj *c, const struct json *j, cons
     TRY(schema_check_keywords(s, j, at));
     if (c->n == MAX_PARTS) return schema_fail(s, at, NULL, "more than %d schemas apply to one value", MAX_PARTS);
     c->v[c->n++] = (struct part){j, at, 0};
-    const struct json *ref = json_get(j, "$ref"), *all = json_get(j, "allOf");
+    const struct json *ref = json_get(j, "$ref"), *all = json_get(j, "allOf"), *more;
     if (ref) {
         const struct json *target = resolve(s, ref);
         const char *name = arena_strndup(s->arena, ref->string, ref->n);
@@ -112,6 +113,8 @@ int schema_add_part(struct schema *s, struct conj *c, const struct json *j, cons
         TRY(schema_add_part(s, c, target, name));
     }
     for (uint32_t i = 0; all && i < all->n; i++) TRY(schema_add_part(s, c, &all->items[i], schema_at_item(s, at, "allOf", i)));
+    TRY(schema_rewrite(s, j, at, &more));
+    for (uint32_t i = 0; more && i < more->n; i++) TRY(schema_add_part(s, c, &more->items[i], at));
     return 0;
 }
 
@@ -162,12 +165,15 @@ static bool only_values(const struct conj *c) {
                                         "required",
                                         "additionalProperties",
                                         "patternProperties",
+                                        "propertyNames",
                                         "minProperties",
                                         "maxProperties",
                                         "items",
                                         "prefixItems",
                                         "minItems",
                                         "maxItems",
+                                        "contains",
+                                        "uniqueItems",
                                         "minLength",
                                         "maxLength",
                                         "pattern",
@@ -185,9 +191,19 @@ static bool only_values(const struct conj *c) {
     return true;
 }
 
-/* Whether all enumerations of the conjunction have the value. */
-static bool all_enumerate(const struct conj *c, const struct json *value) {
+bool schema_excludes_value(const struct conj *c, const struct json *value) {
+    for (int i = 0; i < c->n; i++) {
+        uint32_t n;
+        const struct json *v = schema_excluded(c->v[i].schema, &n);
+        for (uint32_t k = 0; v && k < n; k++)
+            if (json_equal(&v[k], value)) return true;
+    }
+    return false;
+}
+
+bool schema_enumerates(const struct conj *c, const struct json *value) {
     const struct json *list;
+    if (schema_excludes_value(c, value)) return false;
     for (int i = 0; schema_keyword(c, &i, "const", &list); i++)
         if (!json_equal(list, value)) return false;
     for (int i = 0; schema_keyword(c, &i, "enum", &list); i++) {
@@ -201,7 +217,7 @@ static bool all_enumerate(const struct conj *c, const struct json *value) {
 /* Opens an automaton of the other keywords of c, in a grammar of its own; NULL if no value satisfies them. */
 static int open_rest(struct schema *s, const struct conj *c, struct grammar **g, struct automaton **a) {
     struct conj *rest = copy_conj(s, c);
-    struct schema sub = {.arena = s->arena, .root = s->root, .e = s->e, .depth = s->depth, .n_compiled = s->n_compiled};
+    struct schema sub = {.arena = s->arena, .root = s->root, .e = s->e, .depth = s->depth, .n_compiled = s->n_compiled, .rewritten = s->rewritten};
     expr_id x = EXPR_NEVER;
     if (!rest) return ERR_MEMORY;
     for (int i = 0; i < rest->n; i++) rest->v[i].skip |= PART_NO_VALUES;
@@ -227,7 +243,7 @@ static int compile_values(struct schema *s, const struct conj *c, expr_id *out) 
     for (uint32_t i = 0; i < (constant ? 1 : list->n) && !rc; i++) {
         const struct json *value = constant ? one : &list->items[i];
         struct buf b = {0};
-        if (!all_enumerate(c, value)) continue;
+        if (!schema_enumerates(c, value)) continue;
         rc = json_compact(&b, value);
         if (rc == ERR_USAGE) rc = schema_fail(s, c->v[at].at, constant ? "const" : "enum", "a number beyond the range of 64-bit integers and doubles");
         else if (rc) rc = error_set(s->e, ERR_MEMORY, "no memory for the schema");
@@ -242,9 +258,26 @@ static int compile_values(struct schema *s, const struct conj *c, expr_id *out) 
 
 /* ---- types ---- */
 
+/* Fails if `not` excludes a number, an object or an array that could be generated; texts of strings and literals are compared. */
+static int check_excluded(struct schema *s, const struct conj *c, unsigned types) {
+    for (int i = 0; i < c->n; i++) {
+        uint32_t n;
+        const struct json *v = schema_excluded(c->v[i].schema, &n);
+        for (uint32_t k = 0; v && k < n; k++) {
+            const unsigned type = v[k].type == JSON_INT || v[k].type == JSON_FLOAT ? TYPE_NUMBER
+                                  : v[k].type == JSON_ARRAY                        ? TYPE_ARRAY
+                                  : v[k].type == JSON_OBJECT                       ? TYPE_OBJECT
+                                                                                   : 0;
+            if (types & type) return schema_fail(s, c->v[i].at, "not", "is not supported with a number, a list or an object, except beside enum");
+        }
+    }
+    return 0;
+}
+
 static int compile_types(struct schema *s, const struct conj *c, expr_id *out) {
     const unsigned types = schema_types(c, true);
     expr_id x;
+    TRY(check_excluded(s, c, types));
     *out = EXPR_NEVER;
     if (types & TYPE_OBJECT) {
         TRY(schema_object(s, c, &x));
@@ -262,8 +295,15 @@ static int compile_types(struct schema *s, const struct conj *c, expr_id *out) {
         TRY(schema_number(s, c, !(types & TYPE_FRACTION), &x));
         *out = grammar_alt(s->g, *out, x);
     }
-    if (types & TYPE_BOOLEAN) *out = grammar_alt(s->g, *out, grammar_alt(s->g, grammar_literal(s->g, "true", 4), grammar_literal(s->g, "false", 5)));
-    if (types & TYPE_NULL) *out = grammar_alt(s->g, *out, grammar_literal(s->g, "null", 4));
+    static const struct {
+        unsigned type;
+        struct json value;
+        const char *text;
+    } words[] = {
+        {TYPE_BOOLEAN, {.type = JSON_BOOL, .boolean = true}, "true"}, {TYPE_BOOLEAN, {.type = JSON_BOOL}, "false"}, {TYPE_NULL, {.type = JSON_NULL}, "null"}};
+    for (int i = 0; i < 3; i++)
+        if (types & words[i].type && !schema_excludes_value(c, &words[i].value))
+            *out = grammar_alt(s->g, *out, grammar_literal(s->g, words[i].text, strlen(words[i].text)));
     return 0;
 }
 

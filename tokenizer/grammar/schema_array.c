@@ -16,6 +16,10 @@ static int item_conj(struct schema *s, const struct conj *c, uint32_t i, struct 
     return 0;
 }
 
+static expr_id in_brackets(struct grammar *g, expr_id items) {
+    return grammar_nest(g, grammar_seq(g, grammar_literal(g, "[", 1), grammar_seq(g, items, grammar_literal(g, "]", 1))));
+}
+
 int schema_array(struct schema *s, const struct conj *c, expr_id *out) {
     struct grammar *g = s->g;
     const struct json *list;
@@ -28,6 +32,9 @@ int schema_array(struct schema *s, const struct conj *c, expr_id *out) {
     for (int i = 0; schema_keyword(c, &i, "prefixItems", &list); i++)
         if (list->n > n) n = list->n;
     TRY(item_conj(s, c, n, item));
+    bool done;
+    TRY(schema_items(s, c, item, &(struct item_counts){least, most}, n > 0, &done, &tail));
+    if (done) return *out = in_brackets(g, tail), 0;
     TRY(schema_compile(s, item, &x));
     const expr_id next = grammar_seq(g, json_comma(s), x);
     const uint32_t past = least > n ? least - n : 0, room = most == GRAMMAR_UNBOUNDED ? most : most > n ? most - n : 0; /* items after the prefix */
@@ -44,6 +51,6 @@ int schema_array(struct schema *s, const struct conj *c, expr_id *out) {
         if (i) with = grammar_seq(g, json_comma(s), with);
         tail = i >= least ? grammar_alt(g, with, EXPR_EMPTY) : with;
     }
-    *out = grammar_nest(g, grammar_seq(g, grammar_literal(g, "[", 1), grammar_seq(g, tail, grammar_literal(g, "]", 1))));
+    *out = in_brackets(g, tail);
     return 0;
 }

@@ -1,6 +1,7 @@
 #pragma once
 /* Parts of the schema front end: schema.c (applicators, types, enumerations), schema_keywords.c, schema_object.c, schema_array.c, schema_string.c,
- * schema_number.c, schema_disjoint.c, json_text.c. */
+ * schema_names.c, schema_items.c, schema_number.c,
+ * schema_multiple.c, schema_disjoint.c, schema_rewrite.c, json_text.c. */
 #include "tokenizer/grammar/lang.h"
 #include "tokenizer/grammar/schema.h"
 
@@ -26,6 +27,7 @@ struct json_exprs { /* shared expressions of JSON texts; EXPR_FAILED: not made y
     expr_id string, string_char, number, integer, value, object, array, comma, colon;
 };
 struct schema_memo;
+struct schema_rewritten;
 struct schema {
     struct grammar *g;
     struct arena *arena;
@@ -33,6 +35,7 @@ struct schema {
     struct error *e;
     struct json_exprs json;
     struct schema_memo *memo; /* rules of conjunctions; arena */
+    struct schema_rewritten *rewritten;
     int depth, n_compiled;
 };
 
@@ -46,10 +49,22 @@ int schema_add_part(struct schema *s, struct conj *c, const struct json *j, cons
 int schema_compile(struct schema *s, const struct conj *c, expr_id *out);
 /* Fails for an unknown or unsupported keyword of one schema, or for one with a value of the wrong kind. */
 int schema_check_keywords(struct schema *s, const struct json *j, const char *at);
+bool schema_says_nothing(const struct json *key); /* an annotation, or where schemas for references are */
+unsigned schema_type_bits(const struct json *type);
 unsigned schema_types(const struct conj *c, bool implied); /* implied: without `type`, only the types that the keywords are about */
 bool schema_keyword(const struct conj *c, int *i, const char *name, const struct json **value); /* the next part from *i on with this keyword */
 double schema_least(const struct conj *c, const char *keyword, double none);                    /* the smallest value of a numeric keyword */
 double schema_greatest(const struct conj *c, const char *keyword, double none);
+
+/* schema_rewrite.c: the list of schemas that say the same as keywords of the schema; NULL: it has no such keyword. The second: NULL before the first was
+ * called. */
+int schema_rewrite(struct schema *s, const struct json *schema, const char *at, const struct json **out);
+const struct json *schema_rewritten(const struct schema *s, const struct json *schema);
+struct json *schema_node(struct schema *s, const char *key, const struct json *value); /* {key: value} in the arena; NULL: no memory */
+/* The n values that `not` of a schema excludes by listing them; NULL if it does not. */
+const struct json *schema_excluded(const struct json *schema, uint32_t *n);
+bool schema_excludes_value(const struct conj *c, const struct json *value);
+bool schema_enumerates(const struct conj *c, const struct json *value); /* all of enum, const and such a `not` allow the value */
 
 /* Names of members in order: of properties, then other required ones. */
 struct members {
@@ -65,10 +80,22 @@ int schema_members(struct schema *s, const struct conj *c, struct members *out);
 int schema_member_conj(struct schema *s, const struct conj *c, const char *name, size_t n, struct conj *out); /* the schemas of a member's value */
 bool schema_is_required(const struct conj *c, const char *name, size_t n);
 
+/* schema_names.c: whether propertyNames allows a name; the names that it lists, or NULL; the names of l that it allows. */
+int schema_allows_name(struct schema *s, const struct conj *c, const char *name, size_t n, bool *out);
+int schema_listed_names(struct schema *s, const struct conj *c, const struct json **list, uint32_t *n);
+int schema_restrict_names(struct schema *s, const struct conj *c, struct lang *l);
+
 int schema_object(struct schema *s, const struct conj *c, expr_id *out);
 int schema_array(struct schema *s, const struct conj *c, expr_id *out);
+struct item_counts {
+    uint32_t least, most; /* most: GRAMMAR_UNBOUNDED */
+};
+/* The items of an array with `contains` or `uniqueItems`, without brackets; *done: false if it has neither. item: the schemas of each item. */
+int schema_items(struct schema *s, const struct conj *c, const struct conj *item, const struct item_counts *n, bool has_prefix, bool *done, expr_id *out);
 int schema_string(struct schema *s, const struct conj *c, expr_id *out);
+int schema_string_lang(struct schema *s, const struct conj *c, struct lang *out); /* the strings without their spelling; enum and const do not count */
 int schema_number(struct schema *s, const struct conj *c, bool integer, expr_id *out);
+int schema_multiple(struct schema *s, const struct conj *c, int part, expr_id *out); /* part: one with multipleOf */
 struct number_range {
     double lo, hi;     /* -INFINITY, INFINITY: none */
     bool above, below; /* strictly */

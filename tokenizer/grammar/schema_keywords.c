@@ -6,7 +6,7 @@
 
 /* The keywords of JSON Schema 2020-12: which are enforced, which say nothing about validity, and which are refused. */
 
-enum value_kind { ANY, NUMBER, COUNT, TEXT, SCHEMA, SCHEMAS, SCHEMA_MAP, NAMES, VALUES, TYPES, FALSE_ONLY, UNSUPPORTED };
+enum value_kind { ANY, NUMBER, COUNT, TEXT, BOOLEAN, SCHEMA, SCHEMAS, SCHEMA_MAP, NAMES, NAMES_MAP, DEPENDENCIES, VALUES, TYPES, UNSUPPORTED };
 static const struct {
     const char *name;
     uint8_t kind, types; /* types: those that the keyword is about; 0: all */
@@ -22,13 +22,16 @@ static const struct {
     {"required", NAMES, TYPE_OBJECT},
     {"additionalProperties", SCHEMA, TYPE_OBJECT},
     {"patternProperties", SCHEMA_MAP, TYPE_OBJECT},
+    {"propertyNames", SCHEMA, TYPE_OBJECT},
     {"minProperties", COUNT, TYPE_OBJECT},
     {"maxProperties", COUNT, TYPE_OBJECT},
     {"items", SCHEMA, TYPE_ARRAY},
     {"prefixItems", SCHEMAS, TYPE_ARRAY},
     {"minItems", COUNT, TYPE_ARRAY},
     {"maxItems", COUNT, TYPE_ARRAY},
-    {"uniqueItems", FALSE_ONLY, TYPE_ARRAY},
+    {"uniqueItems", BOOLEAN, TYPE_ARRAY},
+    {"contains", SCHEMA, TYPE_ARRAY},
+    {"minContains", COUNT, TYPE_ARRAY},
     {"minLength", COUNT, TYPE_STRING},
     {"maxLength", COUNT, TYPE_STRING},
     {"pattern", TEXT, TYPE_STRING},
@@ -40,17 +43,14 @@ static const struct {
     {"multipleOf", NUMBER, TYPE_NUMBER},
     {"$defs", SCHEMA_MAP, 0},
     {"definitions", SCHEMA_MAP, 0},
-    {"not", UNSUPPORTED, 0},
-    {"if", UNSUPPORTED, 0},
-    {"then", UNSUPPORTED, 0},
-    {"else", UNSUPPORTED, 0},
-    {"contains", UNSUPPORTED, 0},
-    {"minContains", UNSUPPORTED, 0},
+    {"not", SCHEMA, 0},
+    {"if", SCHEMA, 0},
+    {"then", SCHEMA, 0},
+    {"else", SCHEMA, 0},
+    {"dependentRequired", NAMES_MAP, TYPE_OBJECT},
+    {"dependentSchemas", SCHEMA_MAP, TYPE_OBJECT},
+    {"dependencies", DEPENDENCIES, TYPE_OBJECT},
     {"maxContains", UNSUPPORTED, 0},
-    {"propertyNames", UNSUPPORTED, 0},
-    {"dependentRequired", UNSUPPORTED, 0},
-    {"dependentSchemas", UNSUPPORTED, 0},
-    {"dependencies", UNSUPPORTED, 0},
     {"additionalItems", UNSUPPORTED, 0},
     {"unevaluatedItems", UNSUPPORTED, 0},
     {"unevaluatedProperties", UNSUPPORTED, 0},
@@ -62,33 +62,39 @@ static const char *const annotations[] = {"title",     "description",     "defau
                                           "id",        "$comment",        "$anchor",          "$dynamicAnchor", "$vocabulary",  "deprecated", "readOnly",
                                           "writeOnly", "contentEncoding", "contentMediaType", "contentSchema",  "discriminator"};
 
+static bool is_schema(const struct json *v) { return v->type == JSON_OBJECT || v->type == JSON_BOOL; }
+static bool is_names(const struct json *v) {
+    bool ok = v->type == JSON_ARRAY;
+    for (uint32_t i = 0; ok && i < v->n; i++) ok = v->items[i].type == JSON_STRING;
+    return ok;
+}
+/* Whether all members are schemas, lists of names, or both are allowed. */
+static bool is_map(const struct json *v, bool schemas, bool names) {
+    bool ok = v->type == JSON_OBJECT;
+    for (uint32_t i = 0; ok && i < v->n; i++) ok = (schemas && is_schema(&v->items[2 * i + 1])) || (names && is_names(&v->items[2 * i + 1]));
+    return ok;
+}
+
 static const char *wrong_value(enum value_kind kind, const struct json *v) {
     const bool integer = v->type == JSON_INT || json_int(v, INT64_MIN) != INT64_MIN;
     switch (kind) {
     case NUMBER: return v->type == JSON_INT || (v->type == JSON_FLOAT && isfinite(v->number)) ? NULL : "must be a number";
     case COUNT: return integer && json_int(v, -1) >= 0 ? NULL : "must be a whole number that is not negative";
     case TEXT: return v->type == JSON_STRING ? NULL : "must be a string";
+    case BOOLEAN: return v->type == JSON_BOOL ? NULL : "must be true or false";
     case SCHEMA:
-        return v->type == JSON_OBJECT || v->type == JSON_BOOL ? NULL
-               : v->type == JSON_ARRAY                        ? "must be a schema (for a list of schemas use prefixItems)"
-                                                              : "must be a schema";
+        if (v->type == JSON_ARRAY) return "must be a schema (for a list of schemas use prefixItems)";
+        return is_schema(v) ? NULL : "must be a schema";
     case SCHEMAS:
         if (v->type != JSON_ARRAY || !v->n) return "must be a list of schemas that is not empty";
         for (uint32_t i = 0; i < v->n; i++)
-            if (v->items[i].type != JSON_OBJECT && v->items[i].type != JSON_BOOL) return "must be a list of schemas";
+            if (!is_schema(&v->items[i])) return "must be a list of schemas";
         return NULL;
-    case SCHEMA_MAP:
-        if (v->type != JSON_OBJECT) return "must be an object of schemas";
-        for (uint32_t i = 0; i < v->n; i++)
-            if (v->items[2 * i + 1].type != JSON_OBJECT && v->items[2 * i + 1].type != JSON_BOOL) return "must be an object of schemas";
-        return NULL;
-    case NAMES:
-        if (v->type != JSON_ARRAY) return "must be a list of names";
-        for (uint32_t i = 0; i < v->n; i++)
-            if (v->items[i].type != JSON_STRING) return "must be a list of names";
-        return NULL;
+    case SCHEMA_MAP: return is_map(v, true, false) ? NULL : "must be an object of schemas";
+    case NAMES: return is_names(v) ? NULL : "must be a list of names";
+    case NAMES_MAP: return is_map(v, false, true) ? NULL : "must be an object of lists of names";
+    case DEPENDENCIES: return is_map(v, true, true) ? NULL : "must be an object of schemas or lists of names";
     case VALUES: return v->type == JSON_ARRAY && v->n ? NULL : "must be a list of values that is not empty";
-    case FALSE_ONLY: return v->type != JSON_BOOL ? "must be true or false" : v->boolean ? "true is not supported: a grammar cannot compare items" : NULL;
     case UNSUPPORTED: return "is not supported: a grammar cannot enforce it";
     case TYPES:
     case ANY: return NULL;
@@ -107,7 +113,7 @@ static unsigned type_bit(const struct json *name) {
     return 0;
 }
 /* The bits of a `type`; 0: not valid. */
-static unsigned type_bits(const struct json *v) {
+unsigned schema_type_bits(const struct json *v) {
     unsigned bits = 0;
     if (v->type != JSON_ARRAY) return type_bit(v);
     for (uint32_t i = 0; i < v->n; i++) {
@@ -118,15 +124,21 @@ static unsigned type_bits(const struct json *v) {
     return bits;
 }
 
+static bool is_annotation(const struct json *key) {
+    bool known = key->n >= 2 && !memcmp(key->string, "x-", 2);
+    for (size_t k = 0; k < sizeof annotations / sizeof *annotations && !known; k++) known = json_is(key, annotations[k]);
+    return known;
+}
+bool schema_says_nothing(const struct json *key) { return is_annotation(key) || json_is(key, "$defs") || json_is(key, "definitions"); }
+
 int schema_check_keywords(struct schema *s, const struct json *j, const char *at) {
     for (uint32_t i = 0; i < j->n; i++) {
         const struct json *key = &j->items[2 * i], *value = key + 1;
-        bool known = key->n >= 2 && !memcmp(key->string, "x-", 2);
-        for (size_t k = 0; k < sizeof annotations / sizeof *annotations && !known; k++) known = json_is(key, annotations[k]);
+        bool known = is_annotation(key);
         for (size_t k = 0; k < sizeof keywords / sizeof *keywords && !known; k++) {
             if (!json_is(key, keywords[k].name)) continue;
             const char *wrong = wrong_value((enum value_kind)keywords[k].kind, value);
-            if (!wrong && keywords[k].kind == TYPES && !type_bits(value))
+            if (!wrong && keywords[k].kind == TYPES && !schema_type_bits(value))
                 wrong = "must be null, boolean, integer, number, string, array or object, or a list of these";
             if (wrong) return schema_fail(s, at, keywords[k].name, "%s", wrong);
             known = true;
@@ -144,7 +156,7 @@ unsigned schema_types(const struct conj *c, bool implied) {
     bool given = false;
     for (int i = 0; i < c->n; i++) {
         const struct json *j = c->v[i].schema, *type = json_get(j, "type");
-        if (type) bits &= type_bits(type), given = true;
+        if (type) bits &= schema_type_bits(type), given = true;
         given |= json_get(j, "enum") || json_get(j, "const");
         for (uint32_t m = 0; m < j->n; m++)
             for (size_t k = 0; k < sizeof keywords / sizeof *keywords; k++)

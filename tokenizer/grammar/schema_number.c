@@ -100,8 +100,8 @@ static int64_t least_unit(double bound, bool above, int places) {
 int schema_number(struct schema *s, const struct conj *c, bool integer, expr_id *out) {
     const struct number_range r = schema_range(c);
     const struct json *step;
-    for (int i = 0; schema_keyword(c, &i, "multipleOf", &step); i++)
-        if (!integer || json_num(step, 0) != 1) return schema_fail(s, c->v[i].at, "multipleOf", "only 1 is supported, with the type integer");
+    int part = 0;
+    if (schema_keyword(c, &part, "multipleOf", &step)) return schema_multiple(s, c, part, out);
     *out = integer ? json_integer(s) : json_number(s);
     if (r.lo == -INFINITY && r.hi == INFINITY) return 0;
     *out = EXPR_NEVER;

@@ -35,11 +35,17 @@ bool schema_is_required(const struct conj *c, const char *name, size_t n) {
 int schema_members(struct schema *s, const struct conj *c, struct members *out) {
     const struct json *map, *more;
     bool given = false, refused = false;
+    uint32_t n_listed = 0;
     *out = (struct members){0};
     for (int i = 0; schema_keyword(c, &i, "properties", &map); i++)
         for (uint32_t k = 0; k < map->n; k++) TRY(add_member(s, out, &map->items[2 * k]));
     for (int i = 0; schema_keyword(c, &i, "required", &map); i++)
         for (uint32_t k = 0; k < map->n; k++) TRY(add_member(s, out, &map->items[k]));
+    const bool none = !out->n;
+    TRY(schema_listed_names(s, c, &map, &n_listed));
+    for (uint32_t k = 0; map && k < n_listed; k++)
+        if (map[k].type == JSON_STRING) TRY(add_member(s, out, &map[k]));
+    const bool listed = map != NULL;
     for (size_t k = 0; k < out->n; k++) out->v[k].required = schema_is_required(c, out->v[k].name, out->v[k].n);
     for (int i = 0; schema_keyword(c, &i, "additionalProperties", &more); i++) {
         if (more->type == JSON_BOOL && !more->boolean) refused = true;
@@ -47,7 +53,7 @@ int schema_members(struct schema *s, const struct conj *c, struct members *out) 
     }
     int i = 0;
     const bool patterns = schema_keyword(c, &i, "patternProperties", &map);
-    out->extras = patterns || (!refused && (given || !out->n));
+    out->extras = !listed && (patterns || (!refused && (given || none)));
     return 0;
 }
 
@@ -64,7 +70,10 @@ static int matches(struct schema *s, const struct part *p, const struct json *pa
 }
 
 int schema_member_conj(struct schema *s, const struct conj *c, const char *name, size_t n, struct conj *out) {
+    bool allowed;
     *out = (struct conj){0};
+    TRY(schema_allows_name(s, c, name, n, &allowed));
+    out->never = !allowed;
     for (int i = 0; i < c->n; i++) {
         const struct part *p = &c->v[i];
         const struct json *map = json_get(p->schema, "properties"), *patterns = json_get(p->schema, "patternProperties");
@@ -152,7 +161,7 @@ static int extra_names(struct schema *s, const struct conj *c, const struct patt
         l = *out;
     }
     *out = l;
-    return rc ? schema_fail_text(s, c->v[0].at, NULL, rc, "names of further properties", &e) : 0;
+    return rc ? schema_fail_text(s, c->v[0].at, NULL, rc, "names of further properties", &e) : schema_restrict_names(s, c, out);
 }
 
 /* Sets *out to a member with another name, or to EXPR_NEVER if the schemas allow only the listed names. */
@@ -190,51 +199,70 @@ static expr_id extras(struct schema *s, expr_id extra, uint32_t lo, uint32_t hi,
     return lo ? all : grammar_alt(g, EXPR_EMPTY, all);
 }
 
-/* Bounds the number of other members. Duplicate names count once, so a minimum is not left to them. */
-static int extra_bounds(struct schema *s, const struct conj *c, const struct members *m, bool any_extra, uint32_t *hi) {
-    size_t required = 0;
-    for (size_t i = 0; i < m->n; i++) required += m->v[i].required;
+/* How many members an object may have. */
+struct counts {
+    uint32_t least, most; /* most: GRAMMAR_UNBOUNDED */
+    uint32_t cap;         /* counts from here on are not told apart */
+};
+
+/* Members with other names may repeat a name, so that only the first of them counts towards the minimum. */
+static int member_counts(struct schema *s, const struct conj *c, const struct members *m, bool any_extra, struct counts *out) {
     const double least = schema_greatest(c, "minProperties", 0), most = schema_least(c, "maxProperties", INFINITY);
-    *hi = 0;
-    if (least > (double)required && (least > 1 || required))
-        return schema_fail(s, c->v[0].at, "minProperties", "%.0f is not supported beside %zu required properties", least, required);
-    if (most < (double)m->n) return schema_fail(s, c->v[0].at, "maxProperties", "%.0f is not supported beside %zu properties", most, m->n);
-    *hi = !any_extra ? 0 : most == INFINITY || most > 1e6 ? GRAMMAR_UNBOUNDED : (uint32_t)(most - (double)m->n);
+    if (least > (double)(m->n + any_extra))
+        return schema_fail(s, c->v[0].at, "minProperties", "%.0f is not supported: %zu properties are named, and further ones may have equal names", least,
+                           m->n);
+    out->least = (uint32_t)least;
+    out->most = most > 1e6 ? GRAMMAR_UNBOUNDED : (uint32_t)most;
+    out->cap = most <= 1e6 || least > (double)m->n ? (uint32_t)m->n : out->least;
+    if (!out->cap) out->cap = 1; /* the first member has no comma before it */
+    return 0;
+}
+
+/* The rest of an object that has n members, after those that have names. */
+static expr_id last_members(struct schema *s, const struct counts *c, expr_id extra, uint32_t n) {
+    const uint32_t lo = c->least > n ? c->least - n : 0, hi = c->most == GRAMMAR_UNBOUNDED ? c->most : c->most - n;
+    if (lo > 1 || (lo && extra == EXPR_NEVER) || (c->most != GRAMMAR_UNBOUNDED && n > c->most)) return EXPR_NEVER;
+    return extra == EXPR_NEVER ? EXPR_EMPTY : extras(s, extra, lo, hi, n > 0);
+}
+
+/* Puts a member before the tails, which are the rests of objects by their number of members. */
+static int put_member(struct schema *s, const struct conj *c, const struct member *m, size_t before, const struct counts *n, expr_id *tail) {
+    struct grammar *g = s->g;
+    struct conj *value = arena_alloc(s->arena, sizeof *value);
+    struct buf name = {0};
+    expr_id x;
+    if (!value) return error_set(s->e, ERR_MEMORY, "no memory for the schema");
+    TRY(schema_member_conj(s, c, m->name, m->n, value));
+    TRY(schema_compile(s, value, &x));
+    if (json_quote(&name, m->name, m->n)) return buf_free(&name), error_set(s->e, ERR_MEMORY, "no memory for the schema");
+    const expr_id entry = grammar_seq(g, grammar_literal(g, name.data, name.len), grammar_seq(g, json_colon(s), x));
+    buf_free(&name);
+    for (uint32_t k = 0; k <= before && k <= n->cap; k++) {
+        const expr_id whole = n->most == k ? EXPR_NEVER : grammar_seq(g, entry, tail[k < n->cap ? k + 1 : k]);
+        const expr_id with = k ? grammar_seq(g, json_comma(s), whole) : whole, either = m->required ? with : grammar_alt(g, with, tail[k]);
+        if (either == EXPR_NEVER) {
+            tail[k] = either;
+            continue;
+        }
+        const expr_id rule = grammar_rule(g);
+        grammar_define(g, rule, either);
+        tail[k] = rule;
+    }
     return 0;
 }
 
 int schema_object(struct schema *s, const struct conj *c, expr_id *out) {
     struct grammar *g = s->g;
     struct members m;
-    struct conj *value = arena_alloc(s->arena, sizeof *value);
-    expr_id extra, tail[2]; /* tail[0]: the rest of the object before its first member; tail[1]: after a member */
-    uint32_t most = 0;
-    if (!value) return error_set(s->e, ERR_MEMORY, "no memory for the schema");
+    struct counts n = {0};
+    expr_id extra;
     TRY(schema_members(s, c, &m));
     TRY(extra_member(s, c, &m, &extra));
-    TRY(extra_bounds(s, c, &m, extra != EXPR_NEVER, &most));
-    const uint32_t least = !m.n && schema_greatest(c, "minProperties", 0) >= 1;
-    for (int after = 0; after < 2; after++) tail[after] = extras(s, extra, after ? 0 : least, most, after);
-    if (m.n && schema_greatest(c, "minProperties", 0) >= 1) { /* beside optional members only: at least one of all */
-        bool required = false;
-        for (size_t i = 0; i < m.n; i++) required |= m.v[i].required;
-        if (!required) tail[0] = extras(s, extra, 1, most, false);
-    }
-    for (size_t i = m.n; i-- > 0;) {
-        struct buf name = {0};
-        expr_id x, member, next[2];
-        TRY(schema_member_conj(s, c, m.v[i].name, m.v[i].n, value));
-        TRY(schema_compile(s, value, &x));
-        if (json_quote(&name, m.v[i].name, m.v[i].n)) return buf_free(&name), error_set(s->e, ERR_MEMORY, "no memory for the schema");
-        member = grammar_seq(g, grammar_literal(g, name.data, name.len), grammar_seq(g, json_colon(s), grammar_seq(g, x, tail[1])));
-        buf_free(&name);
-        for (int after = 0; after < 2; after++) {
-            const expr_id with = after ? grammar_seq(g, json_comma(s), member) : member, rule = grammar_rule(g);
-            grammar_define(g, rule, m.v[i].required ? with : grammar_alt(g, with, tail[after]));
-            next[after] = m.v[i].required && with == EXPR_NEVER ? EXPR_NEVER : rule;
-        }
-        tail[0] = next[0], tail[1] = next[1];
-    }
+    TRY(member_counts(s, c, &m, extra != EXPR_NEVER, &n));
+    expr_id *tail = arena_alloc(s->arena, (n.cap + 1) * sizeof *tail);
+    if (!tail) return error_set(s->e, ERR_MEMORY, "no memory for the schema");
+    for (uint32_t k = 0; k <= n.cap; k++) tail[k] = last_members(s, &n, extra, k);
+    for (size_t i = m.n; i-- > 0;) TRY(put_member(s, c, &m.v[i], i, &n, tail));
     *out = grammar_nest(g, grammar_seq(g, grammar_literal(g, "{", 1), grammar_seq(g, tail[0], grammar_literal(g, "}", 1))));
     return 0;
 }

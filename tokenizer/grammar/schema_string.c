@@ -45,14 +45,38 @@ static int add_pattern(struct schema *s, const char *pattern, size_t n, bool fir
     return lang_product(s->arena, &(struct lang){l->states, l->edges, l->n_states, l->n_edges}, &next, false, l, e);
 }
 
-int schema_string(struct schema *s, const struct conj *c, expr_id *out) {
-    const double lo = fmax(schema_greatest(c, "minLength", 0), 0), hi = schema_least(c, "maxLength", INFINITY);
-    const uint32_t least = lo > 1e6 ? 1000000 : (uint32_t)lo, most = hi > 1e6 ? GRAMMAR_UNBOUNDED : hi < 0 ? 0 : (uint32_t)hi;
+/* Removes the strings that `not` excludes; *first becomes false if there are any. */
+static int remove_excluded(struct schema *s, const struct conj *c, bool *first, struct lang *l, struct error *e) {
+    for (int i = 0; i < c->n; i++) {
+        uint32_t n;
+        const struct json *v = schema_excluded(c->v[i].schema, &n);
+        for (uint32_t k = 0; v && k < n; k++) {
+            struct lang one, from;
+            if (v[k].type != JSON_STRING) continue;
+            if (*first) TRY(lang_length(s->arena, 0, GRAMMAR_UNBOUNDED, l, e));
+            *first = false;
+            from = *l;
+            TRY(lang_string(s->arena, v[k].string, v[k].n, &one, e));
+            TRY(lang_product(s->arena, &from, &one, true, l, e));
+        }
+    }
+    return 0;
+}
+
+struct lengths {
+    uint32_t least, most;
+};
+static struct lengths lengths_of(const struct conj *c) {
+    const double lo = schema_greatest(c, "minLength", 0), hi = schema_least(c, "maxLength", INFINITY);
+    return (struct lengths){lo > 1e6 ? 1000000 : (uint32_t)lo, hi > 1e6 ? GRAMMAR_UNBOUNDED : (uint32_t)hi};
+}
+
+/* Sets *l to the strings that the keywords allow, apart from the lengths. *first: true if they allow every string; *l is then not set. */
+static int content_lang(struct schema *s, const struct conj *c, bool *first, struct lang *l) {
     static const char *const keywords[] = {"pattern", "format"};
     const struct json *text;
-    struct lang l = {0};
     struct error e = {0};
-    bool first = true;
+    *first = true;
     for (int k = 0; k < 2; k++)
         for (int i = 0; schema_keyword(c, &i, keywords[k], &text); i++) {
             const char *pattern = k ? format_pattern(text) : text->string;
@@ -61,20 +85,43 @@ int schema_string(struct schema *s, const struct conj *c, expr_id *out) {
                                    "%.*s is not supported; date, time, date-time, duration, email, hostname, ipv4, ipv6, uuid, uri, "
                                    "uri-reference and json-pointer are",
                                    (int)(text->n < 40 ? text->n : 40), text->string);
-            int rc = add_pattern(s, pattern, k ? strlen(pattern) : text->n, first, &l, &e);
+            int rc = add_pattern(s, pattern, k ? strlen(pattern) : text->n, *first, l, &e);
             if (rc) return schema_fail_text(s, c->v[i].at, keywords[k], rc, "", &e);
-            first = false;
+            *first = false;
         }
+    int rc = remove_excluded(s, c, first, l, &e);
+    return rc ? schema_fail_text(s, c->v[0].at, "not", rc, "", &e) : 0;
+}
+
+static int restrict_length(struct schema *s, const struct conj *c, struct lang *l) {
+    const struct lengths n = lengths_of(c);
+    const struct lang from = *l;
+    struct lang lengths;
+    struct error e = {0};
+    if (!n.least && n.most == GRAMMAR_UNBOUNDED) return 0;
+    int rc = lang_length(s->arena, n.least, n.most, &lengths, &e);
+    if (!rc) rc = lang_product(s->arena, &from, &lengths, false, l, &e);
+    return rc ? schema_fail_text(s, c->v[0].at, NULL, rc, "a pattern with a length", &e) : 0;
+}
+
+int schema_string_lang(struct schema *s, const struct conj *c, struct lang *out) {
+    struct error e = {0};
+    bool first;
+    TRY(content_lang(s, c, &first, out));
+    int rc = first ? lang_length(s->arena, 0, GRAMMAR_UNBOUNDED, out, &e) : 0;
+    return rc ? schema_fail_text(s, "#", NULL, rc, "", &e) : restrict_length(s, c, out);
+}
+
+int schema_string(struct schema *s, const struct conj *c, expr_id *out) {
+    const struct lengths n = lengths_of(c);
+    struct lang l = {0};
+    bool first;
+    TRY(content_lang(s, c, &first, &l));
     if (first) {
-        *out = !least && most == GRAMMAR_UNBOUNDED ? json_string(s) : json_in_quotes(s->g, grammar_text(s->g, json_char(s), least, most));
+        *out = !n.least && n.most == GRAMMAR_UNBOUNDED ? json_string(s) : json_in_quotes(s->g, grammar_text(s->g, json_char(s), n.least, n.most));
         return 0;
     }
-    if (least || most != GRAMMAR_UNBOUNDED) {
-        struct lang lengths;
-        int rc = lang_length(s->arena, least, most, &lengths, &e);
-        if (!rc) rc = lang_product(s->arena, &(struct lang){l.states, l.edges, l.n_states, l.n_edges}, &lengths, false, &l, &e);
-        if (rc) return schema_fail_text(s, c->v[0].at, NULL, rc, "a pattern with a length", &e);
-    }
+    TRY(restrict_length(s, c, &l));
     const expr_id chars = lang_is_empty(&l, s->arena) ? EXPR_NEVER : lang_expr(s->g, s->arena, &l, json_char_range);
     *out = chars == EXPR_NEVER ? EXPR_NEVER : json_in_quotes(s->g, chars);
     return 0;
