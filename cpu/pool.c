@@ -1,7 +1,7 @@
-/* Work is published through one counter, `turn`: even while idle, incremented once per call. Workers spin on it briefly,
- * since within a token the next operation follows in microseconds, and then sleep in a futex, so that an idle chat costs
- * nothing. The caller that waits for the workers and pool_barrier use the same two phases, so that
- * oversubscription (tests, a busy machine) only slows things down. */
+/* Work is published through one counter, `turn`: even while idle, incremented once per call. Workers spin on it, since within a token
+ * the next operation follows in microseconds, or after a device's part of a layer; then they sleep in a futex, so that an idle chat costs
+ * nothing. The caller that waits for the workers and pool_barrier use the same two phases. With more threads than CPUs (tests, a busy
+ * machine) the first one is short (spin.h). */
 #include "cpu/pool.h"
 
 #include <errno.h>
@@ -18,8 +18,9 @@
 
 #include "cpu/numa.h"
 #include "engine/base/mem.h"
+#include "engine/base/spin.h"
 
-enum { SPIN = 4000, MAX_THREADS = 1024 }; /* a pause is 10-40 ns: tens of microseconds */
+enum { MAX_THREADS = 1024 };
 
 struct worker {
     struct pool *pool;
@@ -36,6 +37,7 @@ struct pool {
     alignas(64) pool_fn fn;               /* published by turn */
     void *arg;
     bool quit, is_saturated;
+    double spin_s; /* seconds */
     int n;
     struct worker *workers; /* [n]; entry 0 is the caller, only its CPU is used */
     cpu_set_t caller_cpus;  /* for the caller: CPUs of the first thread's node without a worker */
@@ -44,21 +46,16 @@ struct pool {
     uint8_t nodes_by_distance[NUMA_NODES][NUMA_NODES]; /* pool_nodes_by_distance */
 };
 
-static void pause_cpu(void) {
-#if defined(__x86_64__)
-    __builtin_ia32_pause();
-#endif
-}
 static void futex_wait(_Atomic uint32_t *word, uint32_t seen) { syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, seen, NULL, NULL, 0); }
 static void futex_wake(_Atomic uint32_t *word) { syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, MAX_THREADS, NULL, NULL, 0); }
 
 /* Returns when *word is no longer `seen`. `sleepers` counts threads that may need a wake-up, so that the writer skips the system call
  * while all threads spin; it is incremented before the kernel compares *word again, so no wake-up is lost. */
 static void wait_until_changed(struct pool *p, _Atomic uint32_t *word, uint32_t seen) {
-    for (int i = 0; i < SPIN; i++) {
+    struct spin spin = {0};
+    do
         if (atomic_load_explicit(word, memory_order_acquire) != seen) return;
-        pause_cpu();
-    }
+    while (spin_again(&spin, p->spin_s));
     atomic_fetch_add(&p->sleepers, 1);
     while (atomic_load(word) == seen) futex_wait(word, seen);
     atomic_fetch_sub(&p->sleepers, 1);
@@ -174,6 +171,7 @@ int pool_open_nodes(struct pool **out, int n_threads, bool pin, const struct num
     }
     assign_threads(p, n, pin, nodes, cpu, n_cpus, n_cores);
     p->is_saturated = n >= n_cpus;
+    p->spin_s = n <= n_cpus ? SPIN_BATCH_S : 0;
     p->n = 1; /* the number of started threads, for pool_close */
     for (int i = 1; i < n; i++) {
         struct worker *w = &p->workers[i];

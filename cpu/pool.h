@@ -1,5 +1,5 @@
 #pragma once
-/* Worker threads, each pinned to a physical core. Between calls they spin briefly, then sleep. */
+/* Worker threads, each pinned to a physical core. Between calls they spin for at most SPIN_BATCH_S (spin.h), then sleep. */
 #include <stdbool.h>
 #include <stdint.h>
 

@@ -2,9 +2,8 @@
  * cuda_timeline.c. */
 #include <stdatomic.h>
 
+#include "engine/base/spin.h"
 #include "gpu/backend.h"
-
-enum { SPIN = 2000 }; /* a pause is 10 to 40 ns: tens of microseconds */
 
 int gpu_timeline_open(struct gpu *g, struct gpu_timeline **n, struct error *e) {
     *n = NULL;
@@ -34,18 +33,14 @@ bool gpu_timeline_reached(const struct gpu_timeline *n, uint32_t value) {
     return reached;
 }
 
-static void cpu_pause(void) {
-#if defined(__x86_64__)
-    __builtin_ia32_pause();
-#endif
-}
 int gpu_timeline_wait_host(struct gpu_timeline *n, uint32_t value, const _Atomic int *cancel) {
-    for (int i = 0;; i++) {
+    struct spin spin = {0};
+    for (bool spins = true;;) {
         bool reached = gpu_timeline_reached(n, value);
         if (reached && !gpu_timeline_is_aborted(n)) return 0; /* an abort sets its flag before it raises the value */
         if (cancel && atomic_load_explicit(cancel, memory_order_relaxed)) return ERR_CANCELLED;
         if (reached) return ERR_RUNTIME;
-        if (i < SPIN) cpu_pause();
+        if (spins) spins = spin_again(&spin, SPIN_BATCH_S);
         else n->g->b->timeline_sleep(n, value);
     }
 }

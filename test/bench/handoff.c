@@ -1,5 +1,6 @@
-/* Measures what threads pay to work together, for each number of threads that has a CPU of its own: an empty pool_run, a barrier, a task, a
- * cache line handed from one core to another, and an atomic decrement that all threads contend for.
+/* Measures what threads pay to work together, for each number of threads that has a CPU of its own, and with twice as many threads as CPUs: an empty
+ * pool_run, one after a gap that the caller waits for as for a device's part of a layer, a barrier, a task, a cache line handed from one core to
+ * another, and an atomic decrement that all threads contend for.
  *   bench_handoff [rounds]
  *   bench_handoff model THREADS NODES CALLS MS [LINE]     predicts a token of CALLS pool_run calls that takes MS of reading, from the same
  *                                                         measurements, or with LINE ns for a line handed over
@@ -21,10 +22,11 @@
 #include "cpu/cpu_exec.h"
 #include "engine/base/clock.h"
 
-enum { MAX_ROUNDS = 999, CALLS = 200, TURNS = 20000, TASKS = 4096, NEAR = 8, FAR_NS = 60, OVERLAP = 8 };
+enum { MAX_ROUNDS = 999, CALLS = 200, GAPS = 20, TURNS = 20000, TASKS = 4096, NEAR = 8, FAR_NS = 60, OVERLAP = 8 };
+static const double GAP_S = 300e-6; /* DeepSeek-V3's layer takes 195 to 356 us on a device (first-light-predictions.md) */
 
 struct costs { /* nanoseconds */
-    double run, barrier, task, line, decrement;
+    double run, after_gap, barrier, task, line, decrement;
 };
 
 static _Alignas(64) _Atomic int ball;
@@ -73,6 +75,19 @@ static int measure(int threads, int rounds, struct costs *c) {
         took[r] = (clock_now() - begin) / CALLS * 1e9;
     }
     c->run = bench_median(took, rounds);
+    for (int r = 0; r < rounds; r++) {
+        double sum = 0;
+        for (int i = 0; i < GAPS; i++) {
+            double begin = clock_now();
+            while (clock_now() - begin < GAP_S) {
+            }
+            begin = clock_now();
+            pool_run(p, nothing, NULL);
+            sum += clock_now() - begin;
+        }
+        took[r] = sum / GAPS * 1e9;
+    }
+    c->after_gap = bench_median(took, rounds);
     c->barrier = median_of(p, barriers, p, CALLS, rounds);
     for (int r = 0; r < rounds; r++) {
         double begin = clock_now();
@@ -110,10 +125,12 @@ int main(int argc, char **argv) {
     if (models && (CPU_COUNT(&mask) < 2 || atoi(argv[2]) < 2 || atoi(argv[3]) < 1 || atoi(argv[3]) > atoi(argv[2]) || atoi(argv[4]) < 1 || atof(argv[5]) <= 0))
         return fprintf(stderr, "bench_handoff: the model needs 2 CPUs here, 2 threads or more, and positive numbers\n"), 2;
     struct costs c;
-    for (int n = 1; n <= CPU_COUNT(&mask); n++) {
+    for (int k = 0, cpus = CPU_COUNT(&mask); k <= cpus; k++) {
+        const int n = k ? k : 2 * cpus; /* the last one is for the model */
         if (measure(n, rounds, &c)) return 1;
-        printf("%3d threads: pool_run %7.0f ns, barrier %6.0f ns, a task %5.1f ns, a line handed over %5.1f ns, a contended decrement %5.1f ns\n", n, c.run,
-               c.barrier, c.task, c.line, c.decrement);
+        printf("%3d threads: pool_run %7.0f ns, after a gap %7.0f ns, barrier %6.0f ns, a task %5.1f ns, a line handed over %5.1f ns, a contended decrement "
+               "%5.1f ns\n",
+               n, c.run, c.after_gap, c.barrier, c.task, c.line, c.decrement);
     }
     if (models && argc > 6 && atof(argv[6]) > 0) c.line = atof(argv[6]);
     if (models) model(&c, atoi(argv[2]), atoi(argv[3]), atoi(argv[4]), atof(argv[5]));

@@ -1,13 +1,15 @@
-/* Checks the thread pool: every thread runs once per call, barriers hold, many pools open and close, more threads than cores work, and a
- * failed allocation leaks nothing. Under TSan (-Dsanitize=thread) it must also be free of races. */
+/* Checks the thread pool: every thread runs once per call, barriers hold, many pools open and close, more threads than cores work, an idle
+ * pool takes no CPU, and a failed allocation leaks nothing. Under TSan (-Dsanitize=thread) it must also be free of races. */
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "cpu/pool.h"
 #include "engine/base/fault.h"
+#include "engine/base/spin.h"
 
 static int failures;
 #define CHECK(x) \
@@ -51,7 +53,7 @@ static void use(int n, int rounds) {
     CHECK(!j.wrong);
     memset(j.value, 0, sizeof j.value);
     for (int i = 0; i < rounds; i++) {
-        if (i == rounds / 2) usleep(2000); /* by then the workers sleep */
+        if (i == rounds / 2) usleep(5000); /* by then the workers sleep */
         pool_run(j.pool, sum, &j);
     }
     for (int t = 0; t < n; t++) CHECK(j.value[t] == rounds);
@@ -60,11 +62,52 @@ static void use(int n, int rounds) {
     pool_close(&j.pool);
 }
 
+/* CPU time of the process does not depend on other load. */
+static double cpu_s(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+static void rests(int n) {
+    struct error e = {0};
+    static struct job j;
+    CHECK(!pool_open(&j.pool, n, true, &e));
+    pool_run(j.pool, count, &j);
+    double begin = cpu_s();
+    usleep(300000);
+    CHECK(cpu_s() - begin < 0.02 * n);
+    pool_close(&j.pool);
+}
+
+/* A wait without limit ends once the thread has lost its CPU for a while, and so does the next one; one without a timed phase is short. */
+static int polls_of(double most_s) {
+    struct spin s = {0};
+    int polls = 0;
+    while (spin_again(&s, most_s) && polls < 100000) polls++;
+    return polls;
+}
+static void spins(void) {
+    struct spin s;
+    int polls = 0;
+    do /* a busy machine may take the CPU away before the test does */
+        for (s = (struct spin){0}; !(s.begin_s > 0) && spin_again(&s, 1e9);) {
+        }
+    while (!(s.begin_s > 0));
+    usleep(1000);
+    while (spin_again(&s, 1e9) && polls < 1000) polls++;
+    CHECK(polls < 1000);
+    polls = polls_of(1e9);
+    CHECK(polls > 100 && polls == polls_of(0));
+}
+
 int main(void) {
     struct error e = {0};
     struct pool *p = NULL;
     for (int n = 1; n <= 7; n++) use(n, 300);
     for (int i = 0; i < 150; i++) use(1 + i % 5, 2);
+    rests(2);
+    rests(5);
+    spins();
     CHECK(!pool_open(&p, 0, true, &e) && pool_threads(p) >= 1);
     pool_close(&p);
     CHECK(pool_open(&p, 5000, false, &e) == ERR_USAGE && !p && e.text[0]);

@@ -305,6 +305,9 @@ change("order-kv-ready", "a rank receives keys before their maker has them", "cu
 change("order-exchange", "a rank fetches rows before the other has sent them", "cuda_emu_modes_prefill", (EXCHANGE, "return gpu_pair_wait(exchange_are_peers(r, q) ? o->made[step_kind(x)] : o->sent[step_kind(x)][part], use_of(x), x->recv);", "return 0;"))
 change("order-exchange-made", "rows are sent before they are computed", "cuda_emu_modes_prefill", (EXCHANGE, "return gpu_pair_wait(x->made[step_kind(x)], use_of(x), x->send);", "return 0;"))
 
+change("spin-always", "an idle pool polls for ever", "kcheck_pool", ("engine/base/spin.c", "return !lost && now - s->begin_s < most_s;", "return !lost;"))
+change("spin-lost", "a thread polls on after it has lost its CPU", "kcheck_pool", ("engine/base/spin.c", "if (lost) n_skipped = SKIPPED;", "if (lost) return true;"))
+
 # --- gpu/ ---------------------------------------------------------------------------------------------------------------------
 
 change("number-wait", "a stream waits for a timeline value for at most a millisecond", "gpu_timeline_emu", ("gpu/emu_timeline.c", "while (!lost && !gpu_timeline_reached(&n->base, value)) {", "if (!lost && !gpu_timeline_reached(&n->base, value)) {"))
