@@ -17,7 +17,8 @@ enum { THREADS = 1024, STACK = 128 << 10, ARENA = 256 << 10, PARAMETERS = 4096, 
 enum state { READY, AT_WARP, AT_BLOCK, DONE };
 
 struct fiber {
-    jmp_buf here;
+    jmp_buf here, start; /* where it waits; where its function begins */
+    bool is_made;
     state st;
     int line;
 };
@@ -119,24 +120,31 @@ static void race(const char *kind, const void *p, uint16_t who, uint32_t time, c
     device_fail("race, %s at %p with thread %d of %s and no barrier between (pc %p)", kind, p,
                 who & MANY ? -1 : who & WARP ? (who & (WARP - 1)) * 32 : who, where, pc);
 }
+static void shade_touch(shade *s, const void *p, int me, bool shared, bool write, const void *pc) {
+    if (!passed(s->write, s->writer, me, shared)) race(write ? "write and write" : "read after write", p, s->writer, s->write, pc);
+    if (write) {
+        if (!passed(s->read, s->reader, me, shared)) race("write after read", p, s->reader, s->read, pc);
+        s->write = e.now;
+        s->writer = (uint16_t)me;
+    } else if (s->reader != me && s->read >= e.launched && !passed(s->read, s->reader, me, shared)) {
+        int w = s->reader & WARP ? s->reader & (WARP - 1) : s->reader / 32;
+        bool same = s->reader != MANY && w == me / 32 && s->read >= e.began;
+        s->read = same || s->read >= e.began ? e.now : s->read; /* a reader of another block remains recorded */
+        s->reader = same ? (uint16_t)(WARP | w) : (uint16_t)MANY;
+    } else {
+        s->read = e.now;
+        s->reader = (uint16_t)me;
+    }
+}
+static bool same_shade(const shade *a, const shade *b) { return a->write == b->write && a->read == b->read && a->writer == b->writer && a->reader == b->reader; }
 static void shades_touch(shade *s, const void *p, size_t size, bool write, const void *pc) {
-    bool shared = s >= arena_shades && s < arena_shades + ARENA;
-    int me = e.current;
-    for (size_t i = 0; i < size; i++, s++) {
-        if (!passed(s->write, s->writer, me, shared)) race(write ? "write and write" : "read after write", p, s->writer, s->write, pc);
-        if (write) {
-            if (!passed(s->read, s->reader, me, shared)) race("write after read", p, s->reader, s->read, pc);
-            s->write = e.now;
-            s->writer = (uint16_t)me;
-        } else if (s->reader != me && s->read >= e.launched && !passed(s->read, s->reader, me, shared)) {
-            int w = s->reader & WARP ? s->reader & (WARP - 1) : s->reader / 32;
-            bool same = s->reader != MANY && w == me / 32 && s->read >= e.began;
-            s->read = same || s->read >= e.began ? e.now : s->read; /* a reader of another block remains recorded */
-            s->reader = same ? (uint16_t)(WARP | w) : (uint16_t)MANY;
-        } else {
-            s->read = e.now;
-            s->reader = (uint16_t)me;
-        }
+    const bool shared = s >= arena_shades && s < arena_shades + ARENA;
+    for (size_t i = 0; i < size;) { /* bytes of one number mostly have one history */
+        size_t n = i + 1;
+        while (n < size && same_shade(s + i, s + n)) n++;
+        shade_touch(s + i, p, e.current, shared, write, pc);
+        for (size_t k = i + 1; k < n; k++) s[k] = s[i];
+        i = n;
     }
 }
 
@@ -214,6 +222,7 @@ static void release_block() {
     e.ordered = ++e.now;
 }
 static void fiber_main() {
+    _setjmp(e.fibers[e.current].start); /* its next launch starts here: to make a context takes system calls */
     e.call(parameters);
     int t = e.current;
     e.fibers[t].st = DONE;
@@ -230,6 +239,8 @@ static void resume(int t, bool fresh) {
     if (r) return;
     inside = true;
     if (!fresh) _longjmp(e.fibers[t].here, 1);
+    if (e.fibers[t].is_made) _longjmp(e.fibers[t].start, 1);
+    e.fibers[t].is_made = true;
     getcontext(&new_context);
     new_context.uc_stack.ss_sp = stacks + (size_t)t * STACK;
     new_context.uc_stack.ss_size = STACK;
