@@ -1,14 +1,15 @@
 /* Runs random schedules: requests of several sessions are submitted, cancelled and answered in one batch, their sessions forked and closed
  * midway, cached prefixes reused, devices lost. Each answer must equal the one that the same request gets alone. Driven by test_schedules.py.
- * usage: schedules MODEL_DIR REQUESTS SEED [gpus=LIST] [prefill=MODE] [decode=MODE] [split=POLICY] [draft=N]    Runs the scalar level, which is
- * batch-invariant. prefill: default slp or dslp. decode: default cpu; with a device decoding, a session's cache may be on it or not, depending on
- * room, and a turn that loses its device midway continues with the CPU's numbers. split: with --deterministic. draft: N tokens are drafted each
- * time, some of them correctly. HEARTH_LIMITS as for the program. */
+ * usage: schedules MODEL_DIR REQUESTS SEED [cpu=LEVEL] [gpus=LIST] [prefill=MODE] [decode=MODE] [split=POLICY] [draft=N]
+ * cpu: of the processor and the devices, a batch-invariant level, scalar (default) or avx2. prefill: default slp or dslp. decode: default cpu; with a device
+ * decoding, a session's cache may be on it or not, depending on room, and a turn that loses its device midway continues with the CPU's numbers. split: with
+ * --deterministic. draft: N tokens are drafted each time, some of them correctly. HEARTH_LIMITS as for the program. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "cpu/cpu.h"
 #include "engine/base/clock.h"
 #include "engine/base/log.h"
 #include "engine/base/ops.h"
@@ -62,13 +63,14 @@ static int guess(void *ctx, const int32_t *tokens, int n, int most, int32_t *out
     return 0;
 }
 
+static enum cpu_level isa = CPU_SCALAR;
 static struct engine *open_engine(const char *gpus, enum exec_mode mode) {
     struct engine *e;
     struct error err = {0};
     if (engine_open(&e,
                     &(struct engine_params){.dir = dir,
                                             .threads = 2,
-                                            .cpu_level = 1,
+                                            .cpu_level = (int)isa + 1,
                                             .gpus = gpus,
                                             .prefill = mode,
                                             .decode = gpus ? decode_mode : DECODE_CPU,
@@ -230,6 +232,7 @@ int main(int argc, char **argv) {
     const char *gpus = NULL, *prefill = NULL, *value;
     for (int i = 4; i < argc; i++) {
         if ((value = value_of(argv[i], "gpus="))) gpus = value;
+        else if ((value = value_of(argv[i], "cpu="))) isa = strcmp(value, "avx2") ? CPU_SCALAR : CPU_AVX2;
         else if ((value = value_of(argv[i], "prefill="))) prefill = value;
         else if ((value = value_of(argv[i], "decode="))) decode_mode = exec_mode_find(STAGE_DECODE, value);
         else if ((value = value_of(argv[i], "split="))) split = value;
@@ -245,7 +248,9 @@ int main(int argc, char **argv) {
     if (prefill) mode = exec_mode_find(STAGE_PREFILL, prefill);
     guesses = 0;
     answers_alone(NULL, PREFILL_CPU, 0);
-    answers_alone(gpus ? gpus[4] == '1' ? "emu:1,cpu=scalar" : "emu:2,cpu=scalar" : NULL, mode, 1);
+    char healthy[32];
+    snprintf(healthy, sizeof healthy, "emu:%c,cpu=%s", gpus ? gpus[4] : '0', cpu_level_name(isa));
+    answers_alone(gpus ? healthy : NULL, mode, 1);
     guesses = guessed;
     for (int i = 0; i < SESSIONS; i++) slots[i].cut = -1;
     struct engine *e = open_engine(gpus, mode);

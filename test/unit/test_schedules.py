@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Random schedules over the built-in model and two tiny ones (latent and grouped keys), on the CPU and on devices that fail
-(schedules.c). test_schedules.py SCHEDULES [SHARE]    SHARE: fraction of the requests, to save time; each mode then runs with one of the two kinds of attention"""
+(schedules.c). test_schedules.py SCHEDULES [SHARE]    SHARE: fraction of the requests, to save time; each mode then runs with one of the two kinds of
+attention, and with AVX2, which takes half of the scalar level's time"""
 import os
 import subprocess
 import sys
@@ -12,7 +13,8 @@ import models  # noqa: E402
 import tiny  # noqa: E402
 
 program, share = sys.argv[1], float(sys.argv[2]) if len(sys.argv) > 2 else 1
-ONE, TWO = "gpus=emu:1,cpu=scalar", "gpus=emu:2,cpu=scalar"
+LEVEL = "scalar" if share == 1 else "avx2"
+ONE, TWO = f"gpus=emu:1,cpu={LEVEL}", f"gpus=emu:2,cpu={LEVEL}"
 FAULTS = (ONE + ",fail=copy:700", TWO + ",fail=launch:3000@1", ONE + ",fail=die:5000", TWO + ",fail=die:2500@1")
 # gpus, prefill, decode
 N_MODES = (
@@ -37,12 +39,12 @@ with tempfile.TemporaryDirectory() as tmp:
     runs += [((mla, gqa)[i % 2], 200, [gpus], {}) for i, gpus in enumerate(FAULTS)]
     runs += [(model, 200, [gpus, f"prefill={prefill}", f"decode={decode}"], {})
              for k, model in enumerate((mla, gqa)) for i, (gpus, prefill, decode) in enumerate(N_MODES) if share == 1 or i % 2 == k]
-    runs += [((mla, gqa)[i % 2], 200, [f"gpus=emu:{1 + i % 3 % 2},cpu=scalar,h2d=1", "prefill=blend", f"decode={('dual', 'hybrid')[i // 2 % 2]}", f"split={split}"], {})
+    runs += [((mla, gqa)[i % 2], 200, [f"gpus=emu:{1 + i % 3 % 2},cpu={LEVEL},h2d=1", "prefill=blend", f"decode={('dual', 'hybrid')[i // 2 % 2]}", f"split={split}"], {})
              for i, split in enumerate(SPLITS)]
     runs += [(model, 200, args, env) for k, model in enumerate((mla, gqa)) for i, (args, env) in enumerate(BOTH) if share == 1 or i % 2 == k]
     runs += [(gqa, 200, args, env) for args, env in PAGED]
     for seed, (model, n, args, env) in enumerate(runs, int(os.environ.get("SEED", "1"))):
-        p = subprocess.run([program, model, str(int(n * share)), str(seed), *args], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
+        p = subprocess.run([program, model, str(int(n * share)), str(seed), "cpu=" + LEVEL, *args], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
                            timeout=900, env={**os.environ, **env})
         line = f"seed {seed}, {os.path.basename(model)} {' '.join(args[1:])}{' late' if env else ''}: {p.stdout.strip()}"
         print(line, flush=True)
