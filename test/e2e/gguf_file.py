@@ -75,7 +75,7 @@ def llama(fmt, seed=3, freqs=False):
     return p
 
 
-def deepseek2(fmt, seed=4, v3=True, split=True):
+def deepseek2(fmt, seed=3, v3=True, split=True):
     """v3: sigmoid router with groups and a correction; split: the up-projection of keys and values in two tensors, keys transposed."""
     p = Pair("deepseek2", fmt, seed)
     hidden, heads, nope, rope, v, lora, latent = 256, 4, 32, 32, 32, 256, 256

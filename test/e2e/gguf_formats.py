@@ -5,6 +5,8 @@ import os
 import re
 import struct
 
+import normal
+
 U32, I32, F32, BOOL, STR, ARR, U64 = 4, 5, 6, 7, 8, 9, 10
 TYPES = {"F32": 0, "F16": 1, "Q4_0": 2, "Q4_1": 3, "Q5_0": 6, "Q5_1": 7, "Q8_0": 8, "Q2_K": 10, "Q3_K": 11, "IQ2_XXS": 16, "IQ2_XS": 17, "IQ3_XXS": 18, "IQ1_S": 19,
          "IQ3_S": 21, "IQ2_S": 22, "IQ1_M": 29, "TQ1_0": 34, "TQ2_0": 35, "Q4_K": 12, "Q5_K": 13, "Q6_K": 14, "IQ4_NL": 20, "IQ4_XS": 23, "BF16": 30, "MXFP4": 39}
@@ -293,11 +295,12 @@ def encode(rng, fmt, n, cols, spread):
     if fmt in BLOCKS:
         blocks = [random_block(rng, fmt) for _ in range(n // BLOCKS[fmt][0])]
         return fmt, b"".join(blocks), array.array("f", [x for b in blocks for x in BLOCKS[fmt][2](b)])
-    f = array.array("f", [rng.gauss(0, spread) for _ in range(n)])
+    f = normal.numbers(rng, n, 0, spread)
     if fmt == "F32":
         return fmt, f.tobytes(), f
     if fmt == "F16":
         raw = struct.pack(f"<{n}e", *f)
         return fmt, raw, array.array("f", struct.unpack(f"<{n}e", raw))
-    bits = array.array("I", [u & 0xFFFF0000 for u in array.array("I", f.tobytes())])
-    return fmt, array.array("H", [u >> 16 for u in bits]).tobytes(), array.array("f", bits.tobytes())
+    values = array.array("H", bytes(4 * n))
+    values[1::2] = halves = normal.upper_halves(f)
+    return fmt, halves.tobytes(), array.array("f", values.tobytes())

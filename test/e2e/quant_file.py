@@ -6,6 +6,8 @@ import os
 import random
 import struct
 
+import normal
+
 HIDDEN, INTER, EXPERTS, LAYERS, VOCAB, HEADS, KV, DIM = 96, 64, 4, 2, 64, 4, 2, 32
 FP4 = (0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6)
 AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
@@ -233,7 +235,7 @@ def tensors_of(name, seed=1):
         n = 1
         for s in shape:
             n *= s
-        t = "F32", shape, array.array("f", [rng.gauss(middle, spread) for _ in range(n)]).tobytes()
+        t = "F32", shape, normal.numbers(rng, n, middle, spread).tobytes()
         quantized[name] = plain[name] = t
 
     def linear(name, rows, cols):

@@ -6,10 +6,13 @@ formats of the KV cache; and the same seed gives the same text alone, in a batch
 usage: test_step.py HEARTH FIXTURES_DIR [full]    without fixtures only the built-in model"""
 import array, json, os, re, sys, tempfile
 
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "golden"))
+from part import choose  # noqa: E402
 from against import FULL, SCALAR, check, end, greedy, known, run, warnings  # FULL: all families at both levels
 
 os.environ["HEARTH_EXPERT_CACHE"] = "off"  # experts on the CPU; test_layers.py has them on devices
-models = known("deepseek_v3", "deepseek_v2_lite", "deepseek_v3_nogroup", "qwen2_moe", "qwen3_moe", "mixtral", "gpt_oss", "dbrx", "qwen3_next", "deepseek_v32", "glm_moe_dsa", "deepseek_v4")
+NAMES = ("deepseek_v3", "deepseek_v2_lite", "deepseek_v3_nogroup", "qwen2_moe", "qwen3_moe", "mixtral", "gpt_oss", "dbrx", "qwen3_next", "deepseek_v32", "glm_moe_dsa", "deepseek_v4")
+models = known(*choose(NAMES, len(NAMES) if FULL else 6))
 
 
 def ids(model, n_prompt, args, n=14):
