@@ -57,10 +57,11 @@ def build_source(work, name, package, source, target, product):
     archive = next(f for f in os.listdir(out) if f.endswith(".tar.gz"))
     shutil.unpack_archive(os.path.join(out, archive), out)
     tree = os.path.join(out, archive[:-len(".tar.gz")], "vendor", source)
-    subprocess.run(["cmake", "-S", tree, "-B", os.path.join(out, "build"), "-DCMAKE_BUILD_TYPE=Release", "-DGGML_NATIVE=ON", "-DLLAMA_CURL=OFF",
-                    "-DLLAMA_BUILD_TESTS=OFF", "-DLLAMA_BUILD_SERVER=OFF", "-DLLAMA_BUILD_EXAMPLES=OFF"], check=True, stdout=subprocess.DEVNULL)
-    subprocess.run(["nice", "-n", "19", "cmake", "--build", os.path.join(out, "build"), "--target", target, f"-j{os.cpu_count()}"], check=True,
-                   stdout=subprocess.DEVNULL)
+    with open(os.path.join(out, "build.log"), "w") as log:  # both print thousands of warnings
+        subprocess.run(["cmake", "-S", tree, "-B", os.path.join(out, "build"), "-DCMAKE_BUILD_TYPE=Release", "-DGGML_NATIVE=ON", "-DLLAMA_CURL=OFF",
+                        "-DLLAMA_BUILD_TESTS=OFF", "-DLLAMA_BUILD_SERVER=OFF", "-DLLAMA_BUILD_EXAMPLES=OFF"], check=True, stdout=log, stderr=log)
+        subprocess.run(["nice", "-n", "19", "cmake", "--build", os.path.join(out, "build"), "--target", target, f"-j{os.cpu_count()}"], check=True,
+                       stdout=log, stderr=log)
 
 
 LLAMA_BENCH, IK_LIBRARY = os.path.join("bin", "llama-bench"), os.path.join("src", "libllama.so")
