@@ -377,6 +377,13 @@ class Chat(Tools):
         self.last = t.prompt(t.until("(stopped;", self.last), "1> ")
         self.ask(t, "again", "You said: again", "1> ")
 
+    def test_limit_of_calls(self):
+        t = self.open(self.tool("weather", "cat"), args=("--allow", "all", "--max-calls", "2"))
+        self.ask(t, "loop weather {}", "(ended after 2 tool calls;")
+        self.ask(t, "/set max-calls 3", "")
+        self.ask(t, "/continue", "(ended after 3 tool calls;")
+        self.ask(t, "hello", "You said: hello")
+
     def test_interrupt_of_a_server(self):
         """Ctrl-C cancels a call of an MCP server, which remains usable."""
         t = self.chat("--mcp", MCP + " good", "--allow", "all")
