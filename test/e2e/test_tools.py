@@ -24,6 +24,10 @@ def make_tool(case, name, *command, **more):
 
 
 class Tools(driver.ChatCase):
+    def setUp(self):
+        super().setUp()
+        self.env["FAKE_SHOWS_CALLS"] = "1"  # in the prompt: the calls of a message, and the id of a result
+
     def tool(self, name, *command, **more):
         return make_tool(self, name, *command, **more)
 
