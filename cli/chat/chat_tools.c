@@ -4,6 +4,7 @@
 #include "cli/chat/chat.h"
 #include "cli/report.h"
 #include "cli/terminal/ask.h"
+#include "cli/terminal/out.h"
 #include "cli/terminal/progress.h"
 #include "cli/terminal/sig.h"
 
@@ -35,7 +36,7 @@ static void show_question(struct repl *r, struct chat_session *t) {
     show_call(r, t);
     ask_drop_typed();
     r->input.len = 0;
-    if (r->line.text.len && !r->put_aside.len) buf_add(&r->put_aside, r->line.text.data, r->line.text.len);
+    if (r->line.text.len && !r->put_aside.len) line_paste_expand(&r->line, &r->line.text, &r->put_aside);
     if (r->dumb) buf_free(&r->line.text);
     else line_reset(&r->line);
     screen_format_prompt(r);
@@ -44,6 +45,7 @@ static void show_question(struct repl *r, struct chat_session *t) {
 static void begin_question(struct repl *r, struct chat_session *t) {
     char label[140];
     t->asking = true;
+    if (r->line.unfocused && r->app->tty_out) out_draw(1, "\a", 1); /* the user works in another window */
     if (t == r->active) {
         show_question(r, t);
         return;
@@ -78,6 +80,13 @@ static void run_call(struct repl *r, struct chat_session *t, const struct tool *
     } else if (front) show_running(r, t);
 }
 
+static void report_limit(struct repl *r, const struct chat_session *t, bool front) {
+    char label[140];
+    screen_label(t, label, sizeof label);
+    if (front) screen_print(r, "(ended after %d tool calls; /set max-calls allows more, /continue goes on)\n", t->round.n_run);
+    else report_note("session %s has ended after %d tool calls; /switch %s shows it", label, t->round.n_run, label);
+}
+
 void chat_tools_step(struct repl *r, struct chat_session *t, bool front) {
     struct tool_result result;
     struct tool *tool;
@@ -94,7 +103,7 @@ void chat_tools_step(struct repl *r, struct chat_session *t, bool front) {
             return;
         case TOOL_STEP_TURN:
             if (!t->round.is_over) chat_turn_resume(r, t, !front);
-            else if (front) screen_print(r, "(ended after %d tool calls; /set max-calls allows more, /continue goes on)\n", t->round.n_run);
+            else report_limit(r, t, front);
             return;
         }
 }

@@ -80,8 +80,8 @@ const struct opt_def opt_table[OPT_COUNT] = {
 
     [OPT_TOOL] = {"tool", 0, OPT_LIST, OPT_FILE_PATH | OPT_EVERYDAY, TOOLS, "FILE",
                   .help = "a tool that the model may call: JSON with its definition and its command; repeatable"},
-    [OPT_MCP] = {"mcp", 0, OPT_LIST, OPT_EVERYDAY, TOOLS, "COMMAND", .help = "an MCP server to start, whose tools the model may call; repeatable"},
-    [OPT_ALLOW] = {"allow", 0, OPT_LIST, OPT_EVERYDAY, TOOLS, "NAME", .help = "run the tool NAME, or all, without a question; repeatable (ask)"},
+    [OPT_MCP] = {"mcp", 0, OPT_LIST, 0, TOOLS, "COMMAND", .help = "an MCP server to start, whose tools the model may call; repeatable"},
+    [OPT_ALLOW] = {"allow", 0, OPT_LIST, 0, TOOLS, "NAME", .help = "run the tool NAME, or all, without a question; repeatable (ask)"},
     [OPT_TOOL_CHOICE] = {"tool-choice", 0, OPT_TEXT, 0, TOOLS, "NAME", .def = "auto",
                          .help = "auto, or begin each answer with a call: required, or the tool NAME (auto)"},
     [OPT_MAX_CALLS] = {"max-calls", 0, OPT_INT, LIVE, TOOLS, "N", .lo = 1, .hi = 10000, .help = "most tool calls in an answer (20)"},

@@ -96,15 +96,17 @@ uint64_t chat_template_hash(const struct chat_template *c) { return 42; }
 int chat_template_render(const struct chat_template *c, const struct json *conv, struct text *out, struct error *e) {
     struct buf b = {0};
     const struct json *list = json_get(conv, "messages");
+    const bool shows_calls = getenv("FAKE_SHOWS_CALLS") != NULL;
     for (uint32_t i = 0; list && i < list->n; i++) {
         const struct json *role = json_get(&list->items[i], "role"), *text = json_get(&list->items[i], "content");
         buf_char(&b, 1);
         buf_add(&b, role->string, role->n);
         buf_char(&b, 2);
         if (text->type == JSON_STRING) buf_add(&b, text->string, text->n);
-        for (const struct json *calls = json_get(&list->items[i], "tool_calls"), *k = calls ? calls->items : NULL; k && k < calls->items + calls->n; k++)
+        for (const struct json *calls = shows_calls ? json_get(&list->items[i], "tool_calls") : NULL, *k = calls ? calls->items : NULL;
+             k && k < calls->items + calls->n; k++)
             json_write(&b, k);
-        if (json_is(role, "tool")) json_write(&b, json_get(&list->items[i], "tool_call_id"));
+        if (shows_calls && json_is(role, "tool")) json_write(&b, json_get(&list->items[i], "tool_call_id"));
     }
     buf_fmt(&b, "%cassistant%c", 1, 2);
     if (b.failed) {

@@ -29,7 +29,7 @@ class Habits(driver.ChatCase):
         t = self.terminal("--help", rows=60)  # on a screen: what is used every day
         self.assertEqual(t.wait(), 0)
         shown = re.findall(r"(?m)^  (?:-\w, |    )--([a-z-]+)", t.out.decode().replace("\r", ""))
-        self.assertEqual(len(shown), 25)
+        self.assertEqual(len(shown), 26)
         self.assertIn("--help all shows every option", t.out.decode())
         self.assertLess(t.out.count(b"\n"), 60)
 

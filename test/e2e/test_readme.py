@@ -1,5 +1,6 @@
 """README.md and the manual's examples against the shipped binary: the transcript is current, the families are those
 it opens, options and commands exist, and every example runs."""
+import json
 import os
 import re
 import shutil
@@ -9,6 +10,7 @@ import tempfile
 import driver
 import families
 import transcript
+from test_protocols import TEMPLATE
 
 PROMPT = rb"> \x1b\[0m\r"
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
@@ -83,6 +85,8 @@ class Examples(driver.Case):
         for name, text in (("paper.txt", "text of a paper\n"), ("words.txt", "one\ntwo\n"), ("questions.txt", "What is hearth?\nWho made it?\n")):
             with open(os.path.join(work, name), "w", encoding="utf-8") as f:
                 f.write(text)
+        self.write("work/weather.json", json.dumps({"name": "weather", "command": ["cat"]}))
+        template = self.write("tools.jinja", TEMPLATE)
         os.makedirs(os.path.join(self.home, ".config", "hearth"))
         with open(os.path.join(self.home, ".config", "hearth", "config"), "w", encoding="utf-8") as f:
             f.write(f"[review]\nmodel = {model}\nmax-tokens = 20\n")
@@ -93,6 +97,8 @@ class Examples(driver.Case):
         for line in seen:
             # there may be no cards; emulated devices run the same code
             command = line.replace("DIR", model).replace("--gpus 0,1", "--gpus emu:2").replace(":8080", ":0")
+            if "--tool" in line:
+                command += " --template " + template
             if "--serve" in line:
                 command += " & until hearth --status; do sleep 0.1; done; hearth --stop; wait"
             t = driver.Terminal(["bash", "-c", "cd " + work + " && " + command], env)

@@ -24,6 +24,10 @@ def make_tool(case, name, *command, **more):
 
 
 class Tools(driver.ChatCase):
+    def setUp(self):
+        super().setUp()
+        self.env["FAKE_SHOWS_CALLS"] = "1"  # in the prompt: the calls of a message, and the id of a result
+
     def tool(self, name, *command, **more):
         return make_tool(self, name, *command, **more)
 
@@ -376,6 +380,13 @@ class Chat(Tools):
         t.send("\x03")
         self.last = t.prompt(t.until("(stopped;", self.last), "1> ")
         self.ask(t, "again", "You said: again", "1> ")
+
+    def test_limit_of_calls(self):
+        t = self.open(self.tool("weather", "cat"), args=("--allow", "all", "--max-calls", "2"))
+        self.ask(t, "loop weather {}", "(ended after 2 tool calls;")
+        self.ask(t, "/set max-calls 3", "")
+        self.ask(t, "/continue", "(ended after 3 tool calls;")
+        self.ask(t, "hello", "You said: hello")
 
     def test_interrupt_of_a_server(self):
         """Ctrl-C cancels a call of an MCP server, which remains usable."""

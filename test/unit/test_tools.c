@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cli/saved/store_message.h"
 #include "cli/server/api.h"
 #include "cli/tools/tool_process.h"
 #include "cli/turn/conversation.h"
@@ -191,6 +192,43 @@ static void test_message_forms(void **state) {
 #undef CALL
 }
 
+/* Reads a message of a session file; returns what is written of it again, to be freed, or NULL if it is malformed. */
+static char *read_again(const char *text) {
+    struct arena arena = {0};
+    struct conversation c = {0};
+    struct json j;
+    struct buf b = {0};
+    struct error e;
+    assert_int_equal(json_parse(&arena, text, strlen(text), 0, "message", &j, NULL), 0);
+    int rc = store_message_add(&j, "file", &c, &e);
+    if (!rc) conversation_message_json(&c.messages[0], MESSAGE_SAVED, &b), buf_char(&b, '}');
+    else assert_int_equal(rc, ERR_MODEL);
+    conversation_free(&c);
+    arena_free(&arena);
+    return b.data;
+}
+
+static void test_saved_messages(void **state) {
+    static const char
+        *const good[] = {"{\"role\": \"assistant\", \"content\": \"t\", \"thinking\": \"h\", \"tool_calls\": [{\"id\": \"a\", \"type\": \"function\", "
+                         "\"function\": {\"name\": \"f\", "
+                         "\"arguments\": {\"x\": [1]}}}]}",
+                         "{\"role\": \"tool\", \"content\": \"\", \"tool_call_id\": \"a\", \"name\": \"f\"}"},
+               *const bad[] = {
+                   "{\"role\": \"tool\", \"content\": \"\"}",
+                   "{\"role\": \"tool\", \"content\": \"\", \"tool_call_id\": \"a\", \"name\": \"\"}",
+                   "{\"role\": \"user\", \"content\": \"\", \"tool_calls\": []}",
+                   "{\"role\": \"assistant\", \"content\": \"\", \"tool_calls\": [{\"id\": \"a\", \"function\": {\"name\": \"f\"}}]}",
+                   "{\"role\": \"assistant\", \"content\": \"\", \"tool_calls\": [{\"id\": \"a\", \"function\": {\"name\": \"f\", \"arguments\": \"{}\"}}]}",
+                   "{\"role\": \"assistant\", \"content\": \"\", \"tool_calls\": [{\"function\": {\"name\": \"f\", \"arguments\": {}}}]}"};
+    for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
+        char *again = read_again(good[i]);
+        assert_string_equal(again, good[i]);
+        mem_free(again);
+    }
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) assert_null(read_again(bad[i]));
+}
+
 /* --- processes ------------------------------------------------------------------------------------------------------- */
 
 static void run(const char *const *argv, size_t n_input, size_t max_output, struct tool_result *r) {
@@ -222,8 +260,8 @@ static void test_large_streams(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_markup),        cmocka_unit_test(test_several),      cmocka_unit_test(test_types),
-                                       cmocka_unit_test(test_no_calls),      cmocka_unit_test(test_request),      cmocka_unit_test(test_ids),
-                                       cmocka_unit_test(test_message_forms), cmocka_unit_test(test_large_streams)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_markup),        cmocka_unit_test(test_several),        cmocka_unit_test(test_types),
+                                       cmocka_unit_test(test_no_calls),      cmocka_unit_test(test_request),        cmocka_unit_test(test_ids),
+                                       cmocka_unit_test(test_message_forms), cmocka_unit_test(test_saved_messages), cmocka_unit_test(test_large_streams)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
