@@ -19,6 +19,8 @@ static const struct {
                     "\"array\", \"items\": {\"type\": \"number\", \"minimum\": 0, \"maximum\": 99.5}}}, \"required\": [\"a\", \"b\", \"c\"]}"},
     {SOURCE_SCHEMA, "{\"anyOf\": [{\"type\": \"string\", \"maxLength\": 40, \"minLength\": 35}, {\"type\": \"string\", \"pattern\": "
                     "\"^(ab|\\u00e9\\u4e16)+$\"}, {\"enum\": [\"abc\"]}]}"},
+    {SOURCE_SCHEMA, "{\"type\": \"object\", \"properties\": {\"ab\": {\"type\": \"string\", \"pattern\": \"^x[0-9]?\"}}, \"required\": [\"ab\"], "
+                    "\"additionalProperties\": {\"type\": \"integer\"}}"},
     {SOURCE_JSON_OBJECT, ""},
     {SOURCE_REGEX, ".{0,7}x?|[a-z ]{3,}"},
     {SOURCE_REGEX, "(.*\n)+end"},
