@@ -56,7 +56,7 @@ class Documents(Case):
 
         each = -(-DOCUMENTS // len(self.models))
         for model in self.models:
-            server = self.serve("-m", model, "--kv-cache", "off", "--parallel", str(CLIENTS))
+            server = self.serve("-m", model, "--kv-cache", "off", "-t", "1", "--parallel", str(CLIENTS))
             with ThreadPoolExecutor(CLIENTS) as pool:
                 list(pool.map(lambda i: one(server, i), range(each)))
             server.end()
