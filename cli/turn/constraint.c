@@ -80,7 +80,7 @@ struct constraint {
     struct matcher *matcher;
     struct output_parser *parts;    /* follows the thinking; NULL: raw */
     bool is_free;                   /* thinking: every token is allowed */
-    bool has_markers;               /* the grammar's text is tool calls, which the output parser splits as any other */
+    enum output_kind part;          /* kind of the text that the grammar governs */
     int32_t openings[MAX_OPENINGS]; /* tokens that open thinking, allowed as the first token */
     int n_openings, n_tokens, n_replayed;
     uint64_t *bits;            /* mask with the openings */
@@ -168,7 +168,7 @@ int constraint_open(struct constraint **out, struct app *a, const struct grammar
     atomic_store(&c->governed_from, INT32_MAX);
     int rc = a->trie ? 0 : token_trie_open(&a->trie, a->tokenizer, e);
     c->trie = a->trie;
-    c->has_markers = s->kind == SOURCE_TOOL_CALLS;
+    c->part = s->kind == SOURCE_TOOL_CALLS ? OUTPUT_TOOL_CALL : OUTPUT_TEXT;
     if (!rc) rc = source_compile(s, &c->grammar, e);
     if (!rc) rc = matcher_open(&c->matcher, c->grammar, c->trie, e);
     if (!rc && a->template && !is_raw) {
@@ -176,7 +176,7 @@ int constraint_open(struct constraint **out, struct app *a, const struct grammar
         c->bits = mem_calloc((size_t)c->trie->n_ids / 64 + 1, sizeof *c->bits);
         if (!c->parts || !c->bits) rc = error_set(e, ERR_MEMORY, "no memory for a grammar");
         else {
-            c->is_free = !output_parser_in_answer(c->parts);
+            c->is_free = !output_parser_in_answer(c->parts) && !(c->part == OUTPUT_TOOL_CALL && output_parser_in_header(c->parts)); /* calls have headers */
             find_openings(c, tail, n);
         }
     }
@@ -202,7 +202,10 @@ int constraint_replay(struct constraint *c, int32_t id, struct error *e) {
     if (!c->is_free) atomic_store(&c->governed_from, 0);
     return rc;
 }
-bool constraint_governs(const struct constraint *c, int i) { return !c->has_markers && i >= atomic_load(&c->governed_from); }
+bool constraint_governs(const struct constraint *c, int i, enum output_kind *part) {
+    *part = c->part;
+    return i >= atomic_load(&c->governed_from);
+}
 
 /* --- requests -------------------------------------------------------------------------------------------------------- */
 

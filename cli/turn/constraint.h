@@ -22,8 +22,8 @@ void constraint_close(struct constraint **c);
 const struct token_filter *constraint_filter(const struct constraint *c);
 /* Appends a token of an earlier turn that this one continues. */
 int constraint_replay(struct constraint *c, int32_t id, struct error *e);
-/* Whether token i of the answer belongs to the part that the grammar governs as plain text, for a token that the engine has emitted. */
-bool constraint_governs(const struct constraint *c, int i);
+/* Whether the grammar governs token i of the answer, for a token that the engine has emitted. Its text is then of this part, whatever markers are in it. */
+bool constraint_governs(const struct constraint *c, int i, enum output_kind *part);
 
 /* Appends members of a chat-completions request: response_format, or guided_* for what only hearth's server takes. */
 void constraint_put_request(const struct grammar_source *s, struct buf *b);

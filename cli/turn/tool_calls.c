@@ -29,6 +29,38 @@ static bool take_between(struct markup_range *rest, const char *open, const char
     return true;
 }
 
+/* Returns the end of the JSON object or list at the beginning of t, or its beginning if there is none. */
+static const char *skip_json(struct markup_range t) {
+    bool in_string = false;
+    int depth = 0;
+    t = trim_range(t);
+    if (!starts_with(t, "{") && !starts_with(t, "[")) return t.s;
+    for (const char *p = t.s; p < t.end; p++) {
+        if (in_string && *p == '\\') p++;
+        else if (*p == '"') in_string = !in_string;
+        else if (!in_string) {
+            depth += (*p == '{' || *p == '[') - (*p == '}' || *p == ']');
+            if (!depth) return p + 1;
+        }
+    }
+    return t.s;
+}
+
+/* The same as take_between() for a call whose arguments are JSON, in whose strings a mark does not count. They begin with the first brace after `head`, or if
+ * it is NULL or missing, at once. */
+static bool take_call(struct markup_range *rest, const char *open, const char *head, const char *close, struct markup_range *in) {
+    const char *a = find_text(*rest, open), *h = NULL;
+    if (!a) return false;
+    struct markup_range tail = {a + strlen(open), rest->end};
+    in->s = tail.s;
+    if (head && (h = find_text(tail, head)) && (h = memchr(h, '{', (size_t)(tail.end - h)))) tail.s = h;
+    tail.s = skip_json(tail);
+    const char *b = find_text(tail, close);
+    in->end = b ? b : rest->end;
+    rest->s = b ? b + strlen(close) : rest->end;
+    return true;
+}
+
 /* Finds the text before a mark, and advances *rest past the mark. */
 static bool take_before(struct markup_range *rest, const char *mark, struct markup_range *head) {
     const char *at = find_text(*rest, mark);
@@ -189,7 +221,7 @@ static int add_object_call(struct tool_calls *c, const struct json *j) {
     if (!k) return ERR_MEMORY;
     return arguments ? json_write(&k->arguments, arguments) : buf_str(&k->arguments, "{}");
 }
-static int parse_json_calls(struct tool_calls *c, struct markup_range t) {
+static int parse_json_calls(struct tool_calls *c, struct markup_range t, const struct json *tools) {
     struct arena arena = {0};
     struct json j;
     t = trim_range(t);
@@ -213,26 +245,26 @@ static int parse_json_lines(struct tool_calls *c, struct markup_range t) {
 /* Contents of <tool_call> and similar tags: JSON, or one of the forms above. */
 static int parse_tagged(struct tool_calls *c, struct markup_range in, const struct json *tools) {
     in = trim_range(in);
-    if (starts_with(in, "{") || starts_with(in, "[")) return parse_json_calls(c, in);
+    if (starts_with(in, "{") || starts_with(in, "[")) return parse_json_calls(c, in, tools);
     if (starts_with(in, "<function=")) return parse_qwen_coder(c, in, tools);
     if (starts_with(in, "<invoke")) return parse_invokes(c, in, "", tools);
     return parse_glm(c, in, tools);
 }
 
 /* DeepSeek: function SEP NAME ```json … ```, or NAME SEP {…} */
-static int parse_deepseek(struct tool_calls *c, struct markup_range in) {
+static int parse_deepseek(struct tool_calls *c, struct markup_range in, const struct json *tools) {
     struct markup_range head, fence;
     if (!take_before(&in, "<｜tool▁sep｜>", &head)) return ERR_MODEL;
     head = trim_range(head);
     if (!starts_with(head, "function") || head.end - head.s != 8) return add_json_call(c, head, in);
     struct markup_range name = in;
-    if (!take_between(&in, "```json", "```", &fence)) return ERR_MODEL;
+    if (!take_call(&in, "```json", NULL, "```", &fence)) return ERR_MODEL;
     name.end = fence.s - strlen("```json");
     return add_json_call(c, name, fence);
 }
 
 /* Kimi: functions.NAME:0 ARGUMENT {…} */
-static int parse_kimi(struct tool_calls *c, struct markup_range in) {
+static int parse_kimi(struct tool_calls *c, struct markup_range in, const struct json *tools) {
     struct markup_range name;
     if (!take_before(&in, "<|tool_call_argument_begin|>", &name)) return ERR_MODEL;
     name = trim_range(name);
@@ -247,14 +279,14 @@ static int parse_kimi(struct tool_calls *c, struct markup_range in) {
 }
 
 /* gpt-oss: … to=functions.NAME … <|message|>{…}<|call|> */
-static int parse_gpt_oss(struct tool_calls *c, struct markup_range t) {
+static int parse_gpt_oss(struct tool_calls *c, struct markup_range t, const struct json *tools) {
     struct markup_range name, in;
     int rc = ERR_MODEL;
     while (take_between(&t, "to=", "<|message|>", &name)) {
         const char *p = name.s;
         while (p < name.end && !strchr(" \t\r\n<", *p)) p++;
         name.end = p;
-        if (!take_between(&t, "", "<|call|>", &in)) return ERR_MODEL;
+        if (!take_call(&t, "", NULL, "<|call|>", &in)) return ERR_MODEL;
         if ((rc = add_json_call(c, name, in))) return rc;
     }
     return rc;
@@ -262,42 +294,61 @@ static int parse_gpt_oss(struct tool_calls *c, struct markup_range t) {
 
 /* --- dispatch -------------------------------------------------------------------------------------------------------- */
 
-static int parse_each(struct tool_calls *c, struct markup_range t, const char *open, const char *close, const struct json *tools,
-                      int (*one)(struct tool_calls *, struct markup_range)) {
+static int parse_plain_invokes(struct tool_calls *c, struct markup_range t, const struct json *tools) { return parse_invokes(c, t, "", tools); }
+static int parse_marked_invokes(struct tool_calls *c, struct markup_range t, const struct json *tools) { return parse_invokes(c, t, "｜DSML｜", tools); }
+
+/* Mistral: a list, or NAME[ARGS]{…} and again the mark */
+static int parse_mistral(struct tool_calls *c, struct markup_range t, const struct json *tools) {
+    struct markup_range in, name;
+    if (!take_between(&t, "[TOOL_CALLS]", NULL, &in)) return ERR_MODEL;
+    if (skip_json(in) != trim_range(in).s) return parse_json_calls(c, in, tools);
+    while (take_before(&in, "[ARGS]", &name)) {
+        const char *next = find_text((struct markup_range){skip_json(in), in.end}, "[TOOL_CALLS]");
+        int rc = add_json_call(c, name, (struct markup_range){in.s, next ? next : in.end});
+        if (rc || !next) return rc;
+        in.s = next + strlen("[TOOL_CALLS]");
+    }
+    return ERR_MODEL;
+}
+static int parse_llama(struct tool_calls *c, struct markup_range t, const struct json *tools) {
     struct markup_range in;
-    int rc = ERR_MODEL;
-    while (take_between(&t, open, close, &in))
-        if ((rc = one ? one(c, in) : parse_tagged(c, in, tools))) return rc;
-    return rc;
+    return take_between(&t, "<|python_tag|>", NULL, &in) ? parse_json_calls(c, in, tools) : ERR_MODEL;
 }
 
+/* The first of these marks in the markup tells its form. */
+static const struct form {
+    const char *open, *head, *close; /* around each call, and before its arguments; close is NULL: `parse` takes all of the markup */
+    int (*parse)(struct tool_calls *, struct markup_range, const struct json *tools);
+} forms[] = {
+    {"<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "<｜tool▁call▁end｜>", parse_deepseek},
+    {"<|tool_call_begin|>", "<|tool_call_argument_begin|>", "<|tool_call_end|>", parse_kimi},
+    {"<｜DSML｜invoke", NULL, NULL, parse_marked_invokes},
+    {"<minimax:tool_call>", NULL, NULL, parse_plain_invokes},
+    {"<|message|>", NULL, NULL, parse_gpt_oss},
+    {"<tool_call>", NULL, "</tool_call>", parse_tagged},
+    {"<seed:tool_call>", NULL, "</seed:tool_call>", parse_tagged},
+    {"<longcat_tool_call>", NULL, "</longcat_tool_call>", parse_tagged},
+    {"<tool_calls>", NULL, "</tool_calls>", parse_json_calls},
+    {"<|python_start|>", NULL, "<|python_end|>", parse_json_calls},
+    {"<|tool_call|>", NULL, "<|/tool_call|>", parse_json_calls},
+    {"[TOOL_CALLS]", NULL, NULL, parse_mistral},
+    {"<|python_tag|>", NULL, NULL, parse_llama},
+};
+
 static int parse_markup(struct markup_range t, const struct json *tools, struct tool_calls *c) {
-    struct markup_range in, name;
     if (starts_with(t, "{")) return parse_json_lines(c, t);
-    if (find_text(t, "<｜tool▁call▁begin｜>")) return parse_each(c, t, "<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>", tools, parse_deepseek);
-    if (find_text(t, "<|tool_call_begin|>")) return parse_each(c, t, "<|tool_call_begin|>", "<|tool_call_end|>", tools, parse_kimi);
-    if (find_text(t, "<｜DSML｜invoke")) return parse_invokes(c, t, "｜DSML｜", tools);
-    if (find_text(t, "<minimax:tool_call>")) return parse_invokes(c, t, "", tools);
-    if (find_text(t, "<|message|>")) return parse_gpt_oss(c, t);
-    if (find_text(t, "<tool_call>")) return parse_each(c, t, "<tool_call>", "</tool_call>", tools, NULL);
-    if (find_text(t, "<seed:tool_call>")) return parse_each(c, t, "<seed:tool_call>", "</seed:tool_call>", tools, NULL);
-    if (find_text(t, "<longcat_tool_call>")) return parse_each(c, t, "<longcat_tool_call>", "</longcat_tool_call>", tools, NULL);
-    if (find_text(t, "<tool_calls>")) return parse_each(c, t, "<tool_calls>", "</tool_calls>", tools, parse_json_calls);
-    if (find_text(t, "<|python_start|>")) return parse_each(c, t, "<|python_start|>", "<|python_end|>", tools, parse_json_calls);
-    if (find_text(t, "<|tool_call|>")) return parse_each(c, t, "<|tool_call|>", "<|/tool_call|>", tools, parse_json_calls);
-    if (take_between(&t, "[TOOL_CALLS]", NULL, &in)) {
-        t = in;
-        if (!find_text(in, "[ARGS]")) return parse_json_calls(c, in);
-        while (take_before(&in, "[ARGS]", &name)) {
-            const char *next = find_text(in, "[TOOL_CALLS]");
-            int rc = add_json_call(c, name, (struct markup_range){in.s, next ? next : in.end});
-            if (rc || !next) return rc;
-            in.s = next + strlen("[TOOL_CALLS]");
-        }
-        return ERR_MODEL;
+    const struct form *f = NULL;
+    const char *first = NULL;
+    struct markup_range in;
+    int rc = ERR_MODEL;
+    for (size_t i = 0; i < sizeof forms / sizeof *forms; i++) {
+        const char *at = find_text(t, forms[i].open);
+        if (at && (!first || at < first)) first = at, f = &forms[i];
     }
-    if (take_between(&t, "<|python_tag|>", NULL, &in)) return parse_json_calls(c, in);
-    return ERR_MODEL;
+    if (!f || !f->close) return f ? f->parse(c, t, tools) : ERR_MODEL;
+    while (take_call(&t, f->open, f->head, f->close, &in))
+        if ((rc = f->parse(c, in, tools))) return rc;
+    return rc;
 }
 
 int tool_calls_parse(const char *s, size_t n, const struct json *tools, struct tool_calls *out) {

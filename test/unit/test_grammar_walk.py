@@ -1,6 +1,9 @@
 #!/usr/bin/env python3
-"""Random texts of grammars are valid: JSON schemas by python-jsonschema, patterns by re. Bad schemas are refused with the place of the keyword."""
+"""Random texts of grammars are valid: JSON schemas by python-jsonschema, patterns by re. Bad schemas are refused with the place of the keyword.
+
+usage: test_grammar_walk.py GRAMMAR_WALK [texts of each grammar] [directory of a tokenizer, whose tokens then make the texts]"""
 import json
+import os
 import re
 import subprocess
 import sys
@@ -78,8 +81,11 @@ def check_texts(ask, count, fail):
 
 
 def main():
+    if len(sys.argv) > 3 and not os.path.isdir(sys.argv[3]):
+        print(f"SKIPPED: no {sys.argv[3]}")
+        return 77
     tool, count = sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else 20
-    process = subprocess.Popen([tool], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen([tool, *sys.argv[3:4]], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     failures = []
 
     def fail(text):

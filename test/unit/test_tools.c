@@ -71,6 +71,20 @@ static void test_markup(void **state) {
     check("<|channel|>commentary to=functions.weather <|constrain|>json<|message|>{\"city\": \"Bern\", \"days\": 3}<|call|>", one); /* gpt-oss */
 }
 
+/* Marks within the strings of JSON arguments are text. */
+static void test_marks_in_strings(void **state) {
+    check("<tool_call>\n{\"name\": \"a\", \"arguments\": {\"x\": \"</tool_call> \\\" {<|tool_call_begin|>\"}}\n</tool_call>\n<tool_call>{\"name\": "
+          "\"b\"}</tool_call>",
+          "a({\"x\": \"</tool_call> \\\" {<|tool_call_begin|>\"}) b({})");
+    check("<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>a<｜tool▁sep｜>{\"x\": \"<｜tool▁call▁end｜>\"}<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+          "a({\"x\": \"<｜tool▁call▁end｜>\"})");
+    check("<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>a\n```json\n{\"x\": \"``` {\"}\n```<｜tool▁call▁end｜>", "a({\"x\": \"``` {\"})");
+    check("<|tool_call_begin|>functions.a:0<|tool_call_argument_begin|>{\"x\": \"<|tool_call_end|><tool_call>\"}<|tool_call_end|>",
+          "a({\"x\": \"<|tool_call_end|><tool_call>\"})");
+    check("<|channel|>commentary to=functions.a <|constrain|>json<|message|>{\"x\": \"<|call|>\"}", "a({\"x\": \"<|call|>\"})");
+    check("[TOOL_CALLS]a[ARGS]{\"x\": \"[TOOL_CALLS]\"}[TOOL_CALLS]b[ARGS]{}", "a({\"x\": \"[TOOL_CALLS]\"}) b({})");
+}
+
 static void test_several(void **state) {
     check("<tool_call>{\"name\": \"a\", \"arguments\": {}}</tool_call>\n<tool_call>{\"name\": \"b\"}</tool_call>", "a({}) b({})");
     check("<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>a<｜tool▁sep｜>{}<｜tool▁call▁end｜><｜tool▁call▁begin｜>b<｜tool▁sep｜>{\"x\": "
@@ -260,8 +274,9 @@ static void test_large_streams(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_markup),        cmocka_unit_test(test_several),        cmocka_unit_test(test_types),
-                                       cmocka_unit_test(test_no_calls),      cmocka_unit_test(test_request),        cmocka_unit_test(test_ids),
-                                       cmocka_unit_test(test_message_forms), cmocka_unit_test(test_saved_messages), cmocka_unit_test(test_large_streams)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_markup),       cmocka_unit_test(test_marks_in_strings), cmocka_unit_test(test_several),
+                                       cmocka_unit_test(test_types),        cmocka_unit_test(test_no_calls),         cmocka_unit_test(test_request),
+                                       cmocka_unit_test(test_ids),          cmocka_unit_test(test_message_forms),    cmocka_unit_test(test_saved_messages),
+                                       cmocka_unit_test(test_large_streams)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -37,6 +37,8 @@ typedef int (*output_parser_fn)(void *ctx, enum output_kind part, const char *da
 int output_parser_feed(struct output_parser *p, const char *data, size_t n, bool is_special, output_parser_fn fn, void *ctx);
 /* Whether the next text belongs to the answer, neither to thinking nor to a tool call. */
 bool output_parser_in_answer(const struct output_parser *p);
+/* Whether the header of a message comes next, as after the prompts of gpt-oss. */
+bool output_parser_in_header(const struct output_parser *p);
 /* Thinking block i of the model's template: its markers; False past the last one. */
 bool output_parser_thinking(const struct output_parser *p, int i, const char **open, const char **close);
 int output_parser_flush(struct output_parser *p, output_parser_fn fn, void *ctx);

@@ -226,6 +226,8 @@ bool output_parser_in_answer(const struct output_parser *p) {
     return p->kind == OUTPUT_TEXT && !p->in_header && (p->is_harmony ? p->has_message : p->open_pair < 0);
 }
 
+bool output_parser_in_header(const struct output_parser *p) { return p->in_header; }
+
 bool output_parser_thinking(const struct output_parser *p, int i, const char **open, const char **close) {
     for (int k = 0; k < n_pairs; k++) {
         if (!p->enabled[k] || marker_pairs[k].kind != OUTPUT_THINKING || i-- > 0) continue;

@@ -21,6 +21,10 @@ static const struct {
     {"<｜tool▁calls▁begin｜>", /* DeepSeek V3, R1 */
      {NULL},
      {"<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>", "<｜tool▁call▁begin｜>function<｜tool▁sep｜>", "\n```json\n", "\n```<｜tool▁call▁end｜>", "\n"}},
+    {"[TOOL_CALLS]", {"[ARGS]"}, {"[TOOL_CALLS][", "]", "{\"name\": \"", "\", \"arguments\": ", "}", ", "}}, /* Mistral up to Nemo */
+    {"<|channel|>", /* gpt-oss: a message to the function, which ends the answer */
+     {NULL},
+     {"", "", "<|channel|>commentary to=functions.", " <|constrain|>json<|message|>", "", "", .is_single = true}},
     {"<|tool_calls_section_begin|>", /* Kimi K2: calls are numbered */
      {NULL},
      {"<|tool_calls_section_begin|>", "<|tool_calls_section_end|>", "<|tool_call_begin|>functions.", ":0<|tool_call_argument_begin|>", "<|tool_call_end|>", "",

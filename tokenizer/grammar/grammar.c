@@ -95,6 +95,16 @@ expr_id grammar_text(struct grammar *g, expr_id a, uint32_t lo, uint32_t hi) {
     return x;
 }
 
+void grammar_token_bytes(int32_t id, uint8_t out[static GRAMMAR_TOKEN_BYTES]) {
+    out[0] = GRAMMAR_TOKEN_MARK;
+    for (int i = 1; i < GRAMMAR_TOKEN_BYTES; i++) out[i] = (uint8_t)(0x80 | (id >> 7 * (i - 1) & 0x7F));
+}
+expr_id grammar_token(struct grammar *g, int32_t id) {
+    uint8_t bytes[GRAMMAR_TOKEN_BYTES];
+    grammar_token_bytes(id, bytes);
+    return id < 0 || id >> 21 ? EXPR_NEVER : grammar_literal(g, bytes, sizeof bytes);
+}
+
 expr_id grammar_rule(struct grammar *g) { return add_expr(g, (struct expr){.kind = EXPR_RULE, .a = EXPR_NEVER}); }
 void grammar_define(struct grammar *g, expr_id rule, expr_id body) {
     if (rule && body) g->exprs[rule].a = body;

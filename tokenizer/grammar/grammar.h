@@ -33,6 +33,10 @@ expr_id grammar_alt(struct grammar *g, expr_id a, expr_id b);
 expr_id grammar_repeat(struct grammar *g, expr_id a, uint32_t lo, uint32_t hi); /* hi: GRAMMAR_UNBOUNDED or a count */
 /* A repeat of one character that may be any printable one: all from U+0020 on except '"', '\\' and U+007F to U+009F. Plain tokens need no walk then. */
 expr_id grammar_text(struct grammar *g, expr_id a, uint32_t lo, uint32_t hi);
+/* One token of the vocabulary by its id, such as a control token, instead of the characters of its text. The automaton reads it as bytes that no text has. */
+expr_id grammar_token(struct grammar *g, int32_t id);
+enum { GRAMMAR_TOKEN_BYTES = 4, GRAMMAR_TOKEN_MARK = 0xFF /* the first of them */ };
+void grammar_token_bytes(int32_t id, uint8_t out[static GRAMMAR_TOKEN_BYTES]);
 /* Reserves a rule for recursion; grammar_define() gives its body once. */
 expr_id grammar_rule(struct grammar *g);
 void grammar_define(struct grammar *g, expr_id rule, expr_id body);

@@ -361,6 +361,21 @@ static int compare_targets(const void *x, const void *y) {
     return a->target != b->target ? (a->target > b->target) - (a->target < b->target) : (a->from > b->from) - (a->from < b->from);
 }
 
+/* Whether any text of printable characters may follow, and nothing else can be told from it. */
+static bool is_text_state(const struct lang *l, uint32_t i) {
+    static const struct code_range printable[] = {{0x20, 0x7E}, {0xA0, LAST}};
+    const struct lang_state *s = &l->states[i];
+    bool ok = s->accepts;
+    for (uint32_t k = 0; k < s->n && ok; k++) ok = l->edges[s->first + k].target == i;
+    for (size_t r = 0; r < 2 && ok; r++) {
+        uint32_t at = printable[r].from;
+        for (uint32_t k = 0; k < s->n && at <= printable[r].to; k++)
+            if (l->edges[s->first + k].from <= at && at <= l->edges[s->first + k].to) at = l->edges[s->first + k].to + 1;
+        ok = at > printable[r].to;
+    }
+    return ok;
+}
+
 expr_id lang_expr(struct grammar *g, struct arena *a, const struct lang *l, lang_chars chars) {
     expr_id *rules = arena_alloc(a, (l->n_states + 1) * sizeof *rules);
     struct lang_edge *edges = arena_alloc(a, (l->n_edges + 1) * sizeof *edges);
@@ -371,6 +386,12 @@ expr_id lang_expr(struct grammar *g, struct arena *a, const struct lang *l, lang
         const struct lang_state *s = &l->states[i];
         expr_id body = s->accepts ? EXPR_EMPTY : EXPR_NEVER;
         struct lang_edge *x = edges + s->first;
+        if (is_text_state(l, i)) {
+            expr_id one = EXPR_NEVER;
+            for (uint32_t k = 0; k < s->n; k++) one = grammar_alt(g, one, chars(g, x[k].from, x[k].to));
+            grammar_define(g, rules[i], grammar_text(g, one, 0, GRAMMAR_UNBOUNDED));
+            continue;
+        }
         qsort(x, s->n, sizeof *x, compare_targets);
         for (uint32_t k = 0; k < s->n;) {
             expr_id one = EXPR_NEVER;

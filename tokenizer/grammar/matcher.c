@@ -134,6 +134,16 @@ static const struct stored *upper_walk(struct matcher *m, state_id s) {
     return p;
 }
 
+/* Allows the tokens that the grammar names by their ids, below the state after the first bytes of one. */
+static void allow_named(struct matcher *m, state_id s, int depth, int32_t id, uint64_t *bits) {
+    for (int32_t part = 0; part < 0x80 && s; part++) {
+        const state_id to = automaton_step(m->automaton, s, (uint8_t)(0x80 | part));
+        const int32_t sum = id | part << 7 * depth;
+        if (to && depth < GRAMMAR_TOKEN_BYTES - 2) allow_named(m, to, depth + 1, sum, bits);
+        else if (to && sum < m->trie->n_ids) bits[sum >> 6] |= 1ull << (sum & 63);
+    }
+}
+
 /* The mask of a state: computed once. NULL: no memory. */
 static const uint64_t *whole_mask(struct matcher *m, state_id s) {
     struct state_part parts[AUTOMATON_MAX_PARTS];
@@ -150,6 +160,7 @@ static const uint64_t *whole_mask(struct matcher *m, state_id s) {
         for (size_t k = 0; parts[i].lower && k < (rc ? 0 : u->n_ends); k++) walk_nodes(m, u->nodes, u->ends[k], parts[i].lower, bits, NULL, NULL);
     }
     if (!rc && rest) rc = walk_all(m, rest, bits, NULL, NULL);
+    if (!rc) allow_named(m, automaton_step(m->automaton, s, GRAMMAR_TOKEN_MARK), 0, 0, bits);
     if (rc) {
         mem_free(bits);
         return NULL;
@@ -163,8 +174,12 @@ static const uint64_t *whole_mask(struct matcher *m, state_id s) {
 static state_id after_token(struct matcher *m, int32_t id) {
     size_t n = 0;
     bool special = false;
+    uint8_t name[GRAMMAR_TOKEN_BYTES];
     const char *s = tokenizer_token_bytes(m->trie->tokenizer, id, &n, &special);
-    return s && !special && n ? automaton_run(m->automaton, m->state, s, n) : STATE_DEAD;
+    grammar_token_bytes(id, name);
+    const state_id named = automaton_run(m->automaton, m->state, name, sizeof name);
+    if (named) return named;
+    return s && !special && n && !memchr(s, GRAMMAR_TOKEN_MARK, n) ? automaton_run(m->automaton, m->state, s, n) : STATE_DEAD;
 }
 
 /* The decoder removes a space at the beginning of an answer, and a chat the line ends after the thinking, so no answer may begin with them. */
@@ -225,6 +240,6 @@ uint32_t matcher_missing(const struct matcher *m) { return automaton_missing(m->
 size_t matcher_forced(struct matcher *m, uint8_t *out, size_t most) {
     size_t n = 0;
     state_id s = m->state;
-    while (n < most && automaton_forced(m->automaton, s, &out[n])) s = automaton_step(m->automaton, s, out[n++]);
+    while (n < most && automaton_forced(m->automaton, s, &out[n]) && out[n] != GRAMMAR_TOKEN_MARK) s = automaton_step(m->automaton, s, out[n++]);
     return n;
 }

@@ -18,5 +18,5 @@ int matcher_accept(struct matcher *m, int32_t id, struct error *e);
 bool matcher_is_complete(const struct matcher *m); /* the text matches; more may follow */
 bool matcher_is_final(const struct matcher *m);    /* it matches, and nothing may follow */
 uint32_t matcher_missing(const struct matcher *m); /* bytes that are needed at least */
-/* Appends the bytes that must follow, at most `most`, to out; returns their number. */
+/* Appends the bytes of text that must follow, at most `most`, to out; returns their number. */
 size_t matcher_forced(struct matcher *m, uint8_t *out, size_t most);

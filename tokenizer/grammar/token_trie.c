@@ -5,6 +5,7 @@
 
 #include "engine/base/mem.h"
 #include "engine/base/utf8.h"
+#include "tokenizer/grammar/grammar.h"
 
 enum { MAX_TOKEN = 4096 }; /* bytes; longer tokens are never allowed */
 
@@ -40,7 +41,7 @@ static uint32_t collect(struct token_trie *t, struct entry *out, size_t *bytes) 
         size_t size = 0;
         bool special = false;
         const char *s = tokenizer_token_bytes(t->tokenizer, id, &size, &special);
-        if (!s || special || !size || size > MAX_TOKEN) continue;
+        if (!s || special || !size || size > MAX_TOKEN || memchr(s, GRAMMAR_TOKEN_MARK, size)) continue;
         const uint32_t characters = plain_characters(s, size);
         out[n++] = (struct entry){s, (uint32_t)size, id, characters > 0};
         *bytes += size;

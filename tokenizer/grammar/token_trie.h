@@ -1,5 +1,6 @@
 #pragma once
-/* The tokens of a vocabulary as a trie of their bytes, in depth-first order. Control tokens and tokens without bytes are left out. Read-only after opening. */
+/* The tokens of a vocabulary as a trie of their bytes, in depth-first order. Control tokens, tokens without bytes and those with a byte that no
+ * text has are left out. Read-only after opening. */
 #include "tokenizer/tokenizer.h"
 
 /* Nodes of a trie; node 0 is the root. */

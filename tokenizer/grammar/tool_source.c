@@ -6,7 +6,13 @@
 
 static expr_id text_of(struct grammar *g, const struct json *format, const char *key) {
     const struct json *j = json_get(format, key);
-    return j && j->type == JSON_STRING ? grammar_literal(g, j->string, j->n) : EXPR_EMPTY;
+    expr_id x = EXPR_EMPTY;
+    if (j && j->type == JSON_STRING) return grammar_literal(g, j->string, j->n);
+    for (uint32_t i = 0; j && j->type == JSON_ARRAY && i < j->n; i++) {
+        const struct json *part = &j->items[i];
+        x = grammar_seq(g, x, part->type == JSON_STRING ? grammar_literal(g, part->string, part->n) : grammar_token(g, (int32_t)json_int(part, -1)));
+    }
+    return x;
 }
 
 /* Arguments are an object, whatever else the schema would allow. */
