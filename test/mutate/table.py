@@ -289,6 +289,7 @@ change("order-exchange-made", "rows are sent before they are computed", "cuda_em
 
 change("spin-always", "an idle pool polls for ever", "kcheck_pool", ("engine/base/spin.c", "return !lost && now - s->begin_s < most_s;", "return !lost;"))
 change("spin-lost", "a thread polls on after it has lost its CPU", "kcheck_pool", ("engine/base/spin.c", "if (lost) n_skipped = SKIPPED;", "if (lost) return true;"))
+change("pin-hold", "weights are registered while sessions decode", "gpu_unpinned_weights", ("engine/transfer/pin.c", "if (!rc) wait_until_free(p);", ""))
 
 # --- gpu/ ---------------------------------------------------------------------------------------------------------------------
 
