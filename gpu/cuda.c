@@ -198,6 +198,7 @@ static int stream_open(struct gpu *base, struct gpu_stream **out, const char *na
     return 0;
 }
 static int stream_sync(struct gpu_stream *base) {
+    CUDA_STREAM_NOTE(s->stream, name);
     struct cuda_stream *s = (struct cuda_stream *)base;
     cudaSetDevice(s->g->card);
     int r = cuda_check(s->g, cudaStreamSynchronize(s->stream), "running");

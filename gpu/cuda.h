@@ -57,6 +57,9 @@ int cuda_error(struct gpu *g, struct error *e);
 #endif
 /* Workspace of a stream; NULL after a failure, which is recorded. If it must grow, waits for the stream, unless a timeline blocks that:
  * the caller may be the thread that must signal. */
+#ifndef CUDA_STREAM_NOTE /* ... and which stream has a name, so that a test can delay it */
+#define CUDA_STREAM_NOTE(s, name) ((void)0)
+#endif
 void *cuda_workspace(struct cuda_stream *s, size_t size);
 
 /* A handle on the current device; NULL when the library is not found. Opening and closing may wait for the device. Calls are locked. */

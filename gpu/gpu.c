@@ -51,6 +51,7 @@ void gpu_close(struct gpu **g) {
 }
 const struct gpu_info *gpu_info(const struct gpu *g) { return &g->info; }
 size_t gpu_mem_free(struct gpu *g) { return g->b->mem_free(g); }
+void gpu_reserve(struct gpu *g, size_t bytes) { g->info.mem -= bytes < g->info.mem ? bytes : g->info.mem; }
 struct gpu_stats gpu_stats(struct gpu *g) {
     struct gpu_stats u = {0};
     if (g->b->stats) g->b->stats(g, &u);

@@ -39,6 +39,7 @@ int gpu_open(struct gpu **g, const struct gpu_spec *spec, int rank, struct error
 void gpu_close(struct gpu **g);
 const struct gpu_info *gpu_info(const struct gpu *g);
 size_t gpu_mem_free(struct gpu *g);
+void gpu_reserve(struct gpu *g, size_t bytes); /* lowers info.mem by what the driver will need; before anything is allocated */
 /* Returns statistics of all streams since gpu_open(), in seconds. In virtual time: operations bound by arithmetic and by
  * memory, busy time of each link direction, time in which uploads waited for a disk instead, and time per operation.
  * An emulated device with configured speeds derives arithmetic_s and memory_s from them; op_s is then the real time where the

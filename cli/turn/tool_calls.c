@@ -234,11 +234,11 @@ static int parse_json_calls(struct tool_calls *c, struct markup_range t, const s
 }
 
 /* One call a line: a server's calls (remote_request.c). */
-static int parse_json_lines(struct tool_calls *c, struct markup_range t) {
+static int parse_json_lines(struct tool_calls *c, struct markup_range t, const struct json *tools) {
     struct markup_range line;
     int rc = ERR_MODEL;
     while (take_before(&t, "\n", &line))
-        if ((rc = parse_json_calls(c, line))) return rc;
+        if ((rc = parse_json_calls(c, line, tools))) return rc;
     return rc;
 }
 
@@ -336,7 +336,7 @@ static const struct form {
 };
 
 static int parse_markup(struct markup_range t, const struct json *tools, struct tool_calls *c) {
-    if (starts_with(t, "{")) return parse_json_lines(c, t);
+    if (starts_with(t, "{")) return parse_json_lines(c, t, tools);
     const struct form *f = NULL;
     const char *first = NULL;
     struct markup_range in;

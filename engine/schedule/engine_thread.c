@@ -139,6 +139,7 @@ static bool run_round(struct engine *e) {
     pthread_mutex_unlock(&e->lock);
     if (found == LOOP_CALIBRATE) engine_calibrate(e);
     if (found != LOOP_WORK) return found != LOOP_EXIT;
+    if (e->machine.gpus) pin_hold(e->machine.gpus->pin, r.n_decoding > 0);
     const double begin = clock_now();
     if (r.n_batch) run_decode_batch(e, &r);
     else if (r.task) run_task(e, r.task);

@@ -19,7 +19,8 @@ int gpu_set_open_spec(struct gpu_set **out, const struct gpu_spec *spec, const s
     s->spec = *spec;
     for (; s->n < spec->n && !rc; s->n++)
         if ((rc = gpu_open(&s->gpu[s->n], spec, s->n, e))) break;
-    if (!rc && !spec->is_virtual && w) rc = pin_open(&s->pin, s->gpu[0], w, e);
+    if (!rc && !spec->is_virtual && w) rc = pin_open(&s->pin, s->gpu[0], w, false, e);
+    for (int i = 0; i < s->n && !rc && s->pin; i++) gpu_reserve(s->gpu[i], pin_page_table_bytes(s->pin));
     if (rc) gpu_set_close(&s);
     *out = s;
     return rc;

@@ -12,7 +12,8 @@
 
 enum { READERS = 8, STAGE_MOST = 8, STAGE_LEAST = 4, CORES = 8 };
 static const size_t read_bytes = (size_t)16 << 20, probe_bytes = (size_t)2 << 20; /* a large page */
-static const double thread_rate = 6e9;                                            /* memcpy rate of one thread, bytes/s */
+static const useconds_t hold_poll_us = 1000;
+static const double thread_rate = 6e9; /* memcpy rate of one thread, bytes/s */
 
 struct pin_extent { /* range of a file that one registration covers */
     const uint8_t *at;
@@ -28,6 +29,7 @@ struct pin {
     struct pin_extent *extents;
     int n_extents, *first;             /* [n_shards + 1] first piece of each file */
     _Atomic int next, n_working, stop; /* next piece to pin; running threads */
+    _Atomic int held;
     double begin_s;
     pthread_t thread[READERS];
     int n_threads;
@@ -119,12 +121,18 @@ static int replace_mapping(struct pin *p, const struct pin_extent *k, struct err
     return rc;
 }
 
+static void wait_until_free(const struct pin *p) {
+    const double begin_s = clock_now();
+    while (atomic_load(&p->held) && !atomic_load(&p->stop) && clock_now() - begin_s < PIN_PATIENCE_S) usleep(hold_poll_us);
+}
+
 static void *pin_thread(void *arg) {
     struct pin *p = arg;
     for (int i; !atomic_load(&p->stop) && (i = atomic_fetch_add(&p->next, 1)) < p->n_extents;) {
         struct pin_extent *k = &p->extents[i];
         struct error e = {0};
         int rc = p->choice.path == PIN_COPIED ? replace_mapping(p, k, &e) : 0;
+        if (!rc) wait_until_free(p);
         if (!rc) rc = gpu_host_register(p->gpu, k->at, k->bytes, &e);
         if (!rc) atomic_store(&k->pinned, 1);
         else if (rc != ERR_CANCELLED) {
@@ -154,12 +162,13 @@ static void lay_out_extents(struct pin *p) {
     p->first[p->files->n_shards] = p->n_extents;
 }
 
-int pin_open(struct pin **out, struct gpu *g, const struct weights *w, struct error *e) {
+int pin_open(struct pin **out, struct gpu *g, const struct weights *w, bool held, struct error *e) {
     struct pin *p = mem_calloc(1, sizeof *p);
     *out = p;
     if (!p || !(p->first = mem_calloc((size_t)w->files.n_shards + 1, sizeof *p->first))) goto no_memory;
     p->gpu = g;
     p->files = &w->files;
+    atomic_init(&p->held, held);
     p->begin_s = clock_now();
     p->choice = pin_choose(g, w);
     log_say(LOG_INFO, "weights for devices: %s; %s", pin_name(p->choice.path), p->choice.why);
@@ -202,6 +211,13 @@ void pin_close(struct pin **pp) {
 
 const struct pin_choice *pin_get_choice(const struct pin *p) { return &p->choice; }
 bool pin_is_done(const struct pin *p) { return !atomic_load(&p->n_working); }
+void pin_hold(struct pin *p, bool held) {
+    if (p && atomic_load_explicit(&p->held, memory_order_relaxed) != held) atomic_store(&p->held, held);
+}
+size_t pin_page_table_bytes(const struct pin *p) {
+    enum { PAGE = 4096, ENTRY = 8 };
+    return p->n_extents ? p->choice.bytes / PAGE * ENTRY : 0;
+}
 
 bool pin_covers(const struct pin *p, const void *where, size_t size) {
     const uint8_t *b = where;

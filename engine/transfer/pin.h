@@ -2,7 +2,8 @@
 /* Pins host weights for uploads; the path is chosen at open. Mapped files are pinned in place if the driver registers read-only mappings.
  * Else the weights are read once into our own 2 MB pages, which replace the mapping at the same addresses, each on the NUMA node
  * whose threads compute most of it (numa copies: numa_ranges.h); the files' page cache is released as it is read. Else, and until pinning
- * ends, uploads go through staging buffers (stage.h). Nothing is pinned that does not fit in free memory. */
+ * ends, uploads go through staging buffers (stage.h). Nothing is pinned that does not fit in free memory. A registration stalls all calls of the
+ * driver for 0.1 to 0.3 s a GiB, so none begins while sessions decode. */
 #include "engine/weights/weights.h"
 #include "gpu/gpu.h"
 
@@ -20,9 +21,15 @@ double pin_rate(enum pin_path p, double link);
 int pin_stage_threads(void); /* per stage; more would starve the CPU executor */
 
 struct pin;
-/* Starts pinning threads; g and w must outlive *p. ERR_MEMORY. */
-int pin_open(struct pin **p, struct gpu *g, const struct weights *w, struct error *e);
+/* Starts pinning threads, held or not (pin_hold); g and w must outlive *p. ERR_MEMORY. */
+int pin_open(struct pin **p, struct gpu *g, const struct weights *w, bool held, struct error *e);
 void pin_close(struct pin **p); /* before weights_close */
 const struct pin_choice *pin_get_choice(const struct pin *p);
 bool pin_covers(const struct pin *p, const void *at, size_t size); /* whether the whole range is pinned now; any thread */
 bool pin_is_done(const struct pin *p);                             /* no more memory will be pinned; any thread */
+/* While held, a piece is registered only after it has waited for PIN_PATIENCE_S seconds, so that pinning ends even if decoding does not. Any thread; p may
+ * be NULL. */
+enum { PIN_PATIENCE_S = 10 };
+void pin_hold(struct pin *p, bool held);
+/* Bytes of each card's memory that its driver takes for page tables of what will be pinned: 8 a page of 4 KiB. */
+size_t pin_page_table_bytes(const struct pin *p);

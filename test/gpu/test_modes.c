@@ -1,6 +1,7 @@
 /* Every execution mode on the CUDA backend, or on its emulation, gives the CPU's tokens: a few sessions at once, two turns each. In the
  * emulation, under the rules by which a driver blocks its callers, no mode hangs.
- * usage: test_modes GPUS DIR MODE...    DIR: ember: or a checkpoint; MODE: a name of the table below, or all */
+ * usage: test_modes GPUS DIR MODE[@STREAM[:CARD],...]...    DIR: ember: or a checkpoint; MODE: a name of the table below, or all
+ * STREAM: in the emulation, each command of streams with these names runs late, so that what does not wait for them comes first */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,6 +9,8 @@
 #include "engine/base/log.h"
 #include "engine/ember/ember.h"
 #include "engine/engine.h"
+
+int cuda_emulate_faults(char *text, size_t size) __attribute__((weak)); /* NULL: this is a card */
 
 enum { SESSIONS = 4, PROMPT = 7, TURNS = 2, ANSWER = 6, PATIENCE_MS = 120000 };
 
@@ -20,9 +23,12 @@ static const struct mode modes[] = {
     {"slp", ",ring=2,chunk=7", NULL, PREFILL_SLP, DECODE_CPU, 1},
     {"dslp", ",nopeer,chunk=7", NULL, PREFILL_DSLP, DECODE_CPU, 1},
     {"dslp-peer", ",ring=3", NULL, PREFILL_DSLP, DECODE_CPU, 1},
+    {"dslp-wide", "", NULL, PREFILL_DSLP, DECODE_CPU, 1}, /* as many slots as the memory holds: the ring orders little */
+    {"all-to-all", ",alltoall", NULL, PREFILL_DSLP, DECODE_CPU, 1},
     {"blend", "", NULL, PREFILL_BLEND, DECODE_CPU, 1},
     {"hybrid", "", NULL, PREFILL_CPU, DECODE_HYBRID, 2},
     {"pool", "", "1", PREFILL_CPU, DECODE_HYBRID, 2},
+    {"tensor", ",parallel=tensor", NULL, PREFILL_CPU, DECODE_HYBRID, 2},
     {"dual", "", NULL, PREFILL_CPU, DECODE_DUAL, 2},
     {"dual-pool", "", "1", PREFILL_BLEND, DECODE_DUAL, 2},
     {"slp-hybrid", "", "1", PREFILL_SLP, DECODE_HYBRID, 2},
@@ -40,12 +46,16 @@ static void silent(void *ctx, enum log_level level, const char *text) {}
 struct result {
     int32_t token[SESSIONS][TURNS * ANSWER];
     int n[SESSIONS];
-    bool ran; /* some turn ran in the modes */
+    bool fell_back, decoded; /* a prompt was not read in the mode; some answer was decoded in the mode */
 };
-static bool is_as_asked(const struct mode *m, const struct event *ev) {
+static void note_modes(struct result *r, const struct mode *m, const struct event *ev) {
     static const char *const names[] = {[PREFILL_CPU] = "cpu", [PREFILL_SLP] = "slp",      [PREFILL_DSLP] = "dslp", [PREFILL_BLEND] = "blend",
                                         [DECODE_CPU] = "cpu",  [DECODE_HYBRID] = "hybrid", [DECODE_DUAL] = "dual",  [DECODE_PAGED] = "paged"};
-    return (m->prefill == MODE_AUTO || !strcmp(ev->stats.prefill_mode, names[m->prefill])) && !strcmp(ev->stats.decode_mode, names[m->decode]);
+    if (m->prefill != MODE_AUTO && strcmp(ev->stats.prefill_mode, names[m->prefill])) {
+        r->fell_back = true;
+        printf("a prompt was read by %s: %s\n", ev->stats.prefill_mode, ev->stats.prefill_why);
+    }
+    r->decoded |= !strcmp(ev->stats.decode_mode, names[m->decode]); /* the last of two sessions may end in another mode */
 }
 static void run_turn(struct engine *e, struct session *const *s, const struct mode *m, int turn, struct result *r) {
     const int n = m->n;
@@ -66,11 +76,15 @@ static void run_turn(struct engine *e, struct session *const *s, const struct mo
         for (int i = 0; i < n; i++)
             if (ev.kind == EVENT_TOKEN && ev.session == s[i]) r->token[i][r->n[i]++] = ev.token;
         if (ev.kind != EVENT_DONE) continue;
-        r->ran |= is_as_asked(m, &ev); /* the last of two sessions may end in another mode */
+        note_modes(r, m, &ev);
         left--;
     }
 }
-static void run(const char *dir, const char *gpus, const struct mode *m, struct result *r) {
+/* gpus NULL: on the CPU. */
+static void run(const char *dir, const char *gpus, const struct mode *asked, struct result *r) {
+    struct mode on_cpu = *asked;
+    on_cpu.prefill = PREFILL_CPU, on_cpu.decode = DECODE_CPU;
+    const struct mode *m = gpus ? asked : &on_cpu;
     struct engine *e;
     struct session *s[SESSIONS];
     struct error err = {0};
@@ -79,8 +93,8 @@ static void run(const char *dir, const char *gpus, const struct mode *m, struct 
                                     .cpu_level = 1,
                                     .kv = DT_F32,
                                     .gpus = gpus,
-                                    .prefill = gpus ? m->prefill : PREFILL_CPU,
-                                    .decode = gpus ? m->decode : DECODE_CPU,
+                                    .prefill = m->prefill,
+                                    .decode = m->decode,
                                     .expert_cache = m->expert_cache ? m->expert_cache : "off",
                                     .context = 128,
                                     .deterministic = true};
@@ -93,16 +107,20 @@ static void run(const char *dir, const char *gpus, const struct mode *m, struct 
     engine_close(&e);
 }
 
-/* One mode on one model. */
-static void check(const char *dir, const char *base, const struct mode *m) {
+/* One mode on one model; late: names of streams, or "". */
+static void check(const char *dir, const char *base, const struct mode *m, const char *late) {
     static struct result want, got;
     char gpus[160];
     snprintf(gpus, sizeof gpus, "%s%s", base, m->gpus);
     run(dir, NULL, m, &want);
+    setenv("CUDA_EMULATE_LATE", late, 1);
     run(dir, gpus, m, &got);
-    const bool same = !memcmp(want.token, got.token, sizeof want.token);
-    if (!same || !got.ran) failures++;
-    printf("%s%s, %s: %s%s\n", same && got.ran ? "" : "FAIL ", dir, m->name, same ? "the CPU's tokens" : "other tokens", got.ran ? "" : ", in another mode");
+    const bool same = !memcmp(want.token, got.token, sizeof want.token), ran = got.decoded && !got.fell_back;
+    char fault[200] = "";
+    const int faults = cuda_emulate_faults ? cuda_emulate_faults(fault, sizeof fault) : 0;
+    if (!same || !ran || faults) failures++, printf("FAIL ");
+    printf("%s, %s%s%s: %s%s%s%s\n", dir, m->name, *late ? ", late: " : "", late, same ? "the CPU's tokens" : "other tokens", ran ? "" : ", in another mode",
+           faults ? "; a fault: " : "", fault);
     fflush(stdout);
 }
 
@@ -112,8 +130,10 @@ int main(int argc, char **argv) {
     file_embed(ember_files);
     for (int i = 3; i < argc; i++) {
         bool any = false;
+        char *late = strchr(argv[i], '@');
+        if (late) *late++ = 0;
         for (size_t k = 0; k < sizeof modes / sizeof *modes; k++)
-            if (!strcmp(argv[i], "all") || !strcmp(argv[i], modes[k].name)) check(argv[2], argv[1], &modes[k]), any = true;
+            if (!strcmp(argv[i], "all") || !strcmp(argv[i], modes[k].name)) check(argv[2], argv[1], &modes[k], late ? late : ""), any = true;
         if (!any) die("no such mode", argv[i]);
     }
     return failures != 0;

@@ -94,6 +94,31 @@ static long run(const char *dir, const char *gpus, enum exec_mode prefill, enum 
     return held;
 }
 
+/* While sessions decode nothing is registered; each card keeps room for the driver's page tables. */
+static void check_hold(const char *dir) {
+    struct gpu_spec spec;
+    struct gpu *g;
+    struct weights w;
+    struct pin *p;
+    struct error err = {0};
+    if (gpu_spec_parse(&spec, "emu:1,cpu=scalar,piece=128K", &err) || gpu_open(&g, &spec, 0, &err) || weights_open(&w, dir, false, &err) ||
+        pin_open(&p, g, &w, true, &err))
+        die("hold", &err);
+    const struct file_map *m = &w.files.shards[0].map;
+    usleep(20000);
+    if (pin_is_done(p) || pin_covers(p, m->data, 1)) failed++, printf("FAIL: weights are pinned while sessions decode\n");
+    if (pin_page_table_bytes(p) != m->size / 4096 * 8) failed++, printf("FAIL: %zu bytes of page tables for %zu\n", pin_page_table_bytes(p), m->size);
+    const size_t had = gpu_info(g)->mem;
+    gpu_reserve(g, pin_page_table_bytes(p));
+    if (gpu_info(g)->mem + m->size / 4096 * 8 != had) failed++, printf("FAIL: page tables have no room\n");
+    pin_hold(p, false);
+    for (double end = clock_now() + 60; !pin_is_done(p) && clock_now() < end;) usleep(1000);
+    if (!pin_covers(p, m->data, m->size)) failed++, printf("FAIL: weights are not pinned after sessions decode\n");
+    pin_close(&p);
+    weights_close(&w);
+    gpu_close(&g);
+}
+
 static void quiet(void *ctx, enum log_level level, const char *text) {}
 
 /* Writes the built-in model's files to a directory of their own. */
@@ -146,6 +171,7 @@ int main(void) {
         if (held) failed++, printf("FAIL: a copy of memory that is not pinned held its caller\n");
         if (memcmp(plain, got, sizeof got)) failed++, printf("FAIL: other tokens than with pinned weights\n");
     }
+    check_hold(dir);
     remove_files(dir);
     return failed != 0;
 }

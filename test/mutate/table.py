@@ -305,8 +305,13 @@ change("order-kv-ready", "a rank receives keys before their maker has them", "cu
 change("order-exchange", "a rank fetches rows before the other has sent them", "cuda_emu_modes_prefill", (EXCHANGE, "return gpu_pair_wait(exchange_are_peers(r, q) ? o->made[step_kind(x)] : o->sent[step_kind(x)][part], use_of(x), x->recv);", "return 0;"))
 change("order-exchange-made", "rows are sent before they are computed", "cuda_emu_modes_prefill", (EXCHANGE, "return gpu_pair_wait(x->made[step_kind(x)], use_of(x), x->send);", "return 0;"))
 
+change("order-late-downloaded", "keys are overwritten before they are downloaded", "cuda_emu_late_unload", ("engine/exec/stream/slp_compute.c", "if (layer >= 2) TRY(gpu_pair_wait(r->kv_downloaded[layer % 2], (uint64_t)layer / 2, r->compute_stream));", ""))
+change("order-late-read", "a prefix is uploaded over keys that are still read", "cuda_emu_late_compute", (KVRING, "if (layer >= 2) TRY(gpu_pair_wait(r->kv_read[layer % 2], use_of(layer) - 1, r->load_stream));", ""))
+change("order-late-states", "a prefix is uploaded over rows of another layout before they are downloaded", "cuda_emu_late_states", (KVRING, "        TRY(gpu_pair_wait(r->kv_downloaded[layer % 2], use_of(layer) - 1, r->load_stream));\n", ""))
+change("order-late-reuse", "the sums of a third rank overwrite those of the second before they are added", "cuda_emu_late_ranks", (EXCHANGE, "        TRY(gpu_event_wait(x->received, x->recv));\n", ""))
 change("spin-always", "an idle pool polls for ever", "kcheck_pool", ("engine/base/spin.c", "return !lost && now - s->begin_s < most_s;", "return !lost;"))
 change("spin-lost", "a thread polls on after it has lost its CPU", "kcheck_pool", ("engine/base/spin.c", "if (lost) n_skipped = SKIPPED;", "if (lost) return true;"))
+change("pin-hold", "weights are registered while sessions decode", "gpu_unpinned_weights", ("engine/transfer/pin.c", "if (!rc) wait_until_free(p);", ""))
 
 # --- gpu/ ---------------------------------------------------------------------------------------------------------------------
 

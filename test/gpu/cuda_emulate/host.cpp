@@ -50,6 +50,7 @@ struct cuda_emulate_stream {
     std::shared_ptr<std::vector<command>> recorded; /* set: commands are recorded there, and queries fail */
     bool spoilt = false;
     uint64_t random;
+    std::atomic<int> late_ms{0}; /* before each command */
     std::thread thread;
 };
 
@@ -248,6 +249,7 @@ static void serve(cuda_emulate_stream *s) {
             s->random = s->random * 6364136223846793005ull + 1442695040888963407ull;
             if (s->random >> 62 == 0) usleep((useconds_t)(s->random >> 40 & 255));
         }
+        if (const int ms = s->late_ms) usleep((useconds_t)ms * 1000);
         if (s->queue) driver_queue_begin(s->queue, task.number);
         order_begin(s->order, task.enqueued, task.name);
         task.run();
@@ -280,6 +282,13 @@ static int kind_of(const char *name) {
     for (const char *c : copies)
         if (!strcmp(name, c)) return 1;
     return !strncmp(name, "a ", 2) || !strncmp(name, "an ", 3) ? 2 : 0;
+}
+/* CUDA_EMULATE_LATE=NAME[:DEVICE],...: each command of streams with these names begins LATE_MS late, so that what does not wait for it comes first. */
+extern "C" void cuda_emulate_stream_name(cudaStream_t s, const char *name) {
+    const char *late = getenv("CUDA_EMULATE_LATE");
+    const std::string names = std::string(",") + (late ? late : "") + ",", any = std::string(",") + name;
+    const bool is_late = names.find(any + ",") != std::string::npos || names.find(any + ":" + std::to_string(s->device) + ",") != std::string::npos;
+    s->late_ms = is_late ? host_setting("LATE_MS", 10) : 0;
 }
 void host_enqueue(cudaStream_t stream, const char *name, std::function<void()> task) {
     cuda_emulate_stream *s = real(stream);

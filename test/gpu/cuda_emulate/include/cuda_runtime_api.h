@@ -108,7 +108,8 @@ cudaError_t cudaFuncSetAttribute(const void *kernel, enum cudaFuncAttribute a, i
 struct cudaFuncAttributes {
     int numRegs;
 };
-void cuda_emulate_note(void *p, size_t size, int is_live); /* a part of a block is an allocation of its own, or no longer */
+void cuda_emulate_note(void *p, size_t size, int is_live);       /* a part of a block is an allocation of its own, or no longer */
+void cuda_emulate_stream_name(cudaStream_t s, const char *name); /* the backend opens it under this name */
 cudaError_t cudaFuncGetAttributes(struct cudaFuncAttributes *a, const void *kernel);
 
 #ifdef __cplusplus
