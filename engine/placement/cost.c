@@ -117,6 +117,10 @@ void cost_model_of(struct cost_model *q, const struct config *c, enum dtype dens
     q->row_bytes = 4 * hidden, q->query_bytes = 4 * heads * max_of(dim, v);
     q->n_linear_ops = mla ? (c->q_lora ? 7 : 6) : 5;
     q->n_elem_ops = mla ? 9 : c->qk_norm ? 9 : 7;
+    /* products of the normed row; its norm with the sum before it, norms, rotations and KV rows, KV rows for the host with the next norm, the router */
+    q->n_joined_linear_ops = mla ? (c->q_lora ? 6 : 5) : 3;
+    q->n_joined_elem_ops = mla && c->q_lora ? 5 : 4;
+    q->row_numbers = max_of(hidden, heads * (mla ? rope : dim));
     q->elem_bytes += 4 * (3.0 * q->n_elem_ops * hidden + 4 * heads * (dim + v)); /* rows in, in and out; queries and results between operations */
 }
 
@@ -183,15 +187,21 @@ struct cost_rows cost_prefill_rows(double n, double pos) {
     return (struct cost_rows){n, n * pos + n * (n + 1) / 2, pos + n};
 }
 
+/* Whether a device joins the small operations of that many rows. */
+static bool joins_small(const struct cost_machine *m, int d, const struct cost_model *q, double rows) {
+    return m->domain[d].class == COST_GPU && rows * q->row_numbers < COST_CHAIN_NUMBERS + 0.5; /* an average of layers */
+}
 static double attention_block_time(const struct cost_machine *m, int d, const struct cost_model *q, struct cost_rows r, double taken) {
     double pairs = r.pairs, keys = r.keys;
     if (q->max_keys > 0) pairs = min_of(pairs, r.rows * q->max_keys), keys = min_of(keys, pairs);
     double flops = pairs * q->pair_flops, wide = pairs * q->expanded_pair_flops + keys * q->expand_flops;
     if (q->expanded_pair_flops > 0) flops = min_of(flops, wide);
     flops += r.pairs * q->index_flops;
-    return item_time(m, d, &(struct cost_item){COST_LINEAR, q->dense, r.rows, q->attn_block_bytes, r.rows * q->attn_block_flops, q->n_linear_ops}, taken) +
+    const int products = m->domain[d].class == COST_GPU && r.rows <= BATCH_INVARIANT_ROWS ? q->n_joined_linear_ops : q->n_linear_ops,
+              small = joins_small(m, d, q, r.rows) ? q->n_joined_elem_ops : q->n_elem_ops;
+    return item_time(m, d, &(struct cost_item){COST_LINEAR, q->dense, r.rows, q->attn_block_bytes, r.rows * q->attn_block_flops, products}, taken) +
            item_time(m, d, &(struct cost_item){COST_ATTENTION, q->kv, r.rows, keys * q->kv_row_bytes + r.keys * q->index_bytes, flops, 1}, taken) +
-           item_time(m, d, &(struct cost_item){COST_ELEM, COST_F32, r.rows, r.rows * q->elem_bytes, 0, q->n_elem_ops}, taken);
+           item_time(m, d, &(struct cost_item){COST_ELEM, COST_F32, r.rows, r.rows * q->elem_bytes, 0, small}, taken);
 }
 double cost_attention_block(const struct cost_machine *m, int d, const struct cost_model *q, struct cost_rows r) { return attention_block_time(m, d, q, r, 0); }
 
@@ -341,7 +351,8 @@ static double all_reduce_time(const struct cost_machine *m, int d, const struct 
 struct layer_time {
     double cpu, gpu, chain;
 };
-/* Operations that count where the device alone limits a layer: KV rows staged for the host, and the experts' sum zeroed and added. */
+/* Operations that count where the device alone limits a layer, unless they are joined: KV rows staged for the host, and the experts' sum zeroed and
+ * added. */
 enum { DEVICE_ONLY_OPS = 4 };
 static struct layer_time layer_time(const struct cost_machine *m, const struct cost_model *q, const struct cost_decode *s, int rows, bool on_device,
                                     bool experts, double resident, double taken) {
@@ -362,7 +373,7 @@ static struct layer_time layer_time(const struct cost_machine *m, const struct c
         return (struct layer_time){half, 0, half};
     }
     double cpu = routed_time(m, 0, q, rows, 1 - resident, taken), gpu = shared + routed_time(m, d, q, rows, resident, 0);
-    if (resident >= 1) gpu += DEVICE_ONLY_OPS * m->domain[d].latency[COST_ELEM];
+    if (resident >= 1 && !joins_small(m, d, q, rows)) gpu += DEVICE_ONLY_OPS * m->domain[d].latency[COST_ELEM];
     return (struct layer_time){cpu, half + gpu, half + max_of(cpu > 0 ? cpu + hand_off_time(m, d, q, rows) : 0, gpu)};
 }
 

@@ -78,17 +78,20 @@ struct cost_model {
     double shared_bytes, shared_flops;         /* shared experts, per layer */
     double ffn_bytes, ffn_flops;               /* dense FFN of a layer without experts */
     double head_bytes, head_flops;
-    double kv_row_bytes;                      /* per position and layer */
-    double query_bytes;                       /* a row of queries of all heads, or of attention output; float32 */
-    double index_bytes, index_flops;          /* DSA indexer: per position, and per (query, key) pair */
-    double max_keys;                          /* most keys that a query attends to; 0: all */
-    double pair_flops;                        /* per (query, key) pair, all heads, keys as cached */
-    double expanded_pair_flops, expand_flops; /* MLA with expanded keys: per pair, and per expanded key; 0: not available */
-    double row_bytes;                         /* a row of the residual stream, float32 */
-    int n_linear_ops, n_elem_ops;             /* operations per attention block */
-    double elem_bytes;                        /* per row, in elementwise operations */
-    double skew;                              /* expert choice falls as 1 / rank^skew; 0: uniform */
+    double kv_row_bytes;                        /* per position and layer */
+    double query_bytes;                         /* a row of queries of all heads, or of attention output; float32 */
+    double index_bytes, index_flops;            /* DSA indexer: per position, and per (query, key) pair */
+    double max_keys;                            /* most keys that a query attends to; 0: all */
+    double pair_flops;                          /* per (query, key) pair, all heads, keys as cached */
+    double expanded_pair_flops, expand_flops;   /* MLA with expanded keys: per pair, and per expanded key; 0: not available */
+    double row_bytes;                           /* a row of the residual stream, float32 */
+    int n_linear_ops, n_elem_ops;               /* operations per attention block */
+    int n_joined_linear_ops, n_joined_elem_ops; /* the same on a device that joins those of few rows (gpu/fuse.h) */
+    double row_numbers;                         /* most numbers of a row in an elementwise operation */
+    double elem_bytes;                          /* per row, in elementwise operations */
+    double skew;                                /* expert choice falls as 1 / rank^skew; 0: uniform */
 };
+enum { COST_CHAIN_NUMBERS = 16384 }; /* most numbers of an elementwise operation that is joined (gpu/fuse.h) */
 /* dense, experts, kv: enum dtype of the matrices, the experts and the cache. */
 void cost_model_of(struct cost_model *q, const struct config *c, enum dtype dense, enum dtype experts, enum dtype kv);
 
@@ -186,8 +189,8 @@ double cost_table_at(const struct cost_table *t, int rows);
  * name. */
 bool cost_preset(struct cost_machine *m, const char *name);
 const char *cost_preset_name(int i); /* NULL past the last */
-/* Seconds of a hand-off between a card and the CPU, each way, where nobody measured it: four to five small copies and two signals, counted in the
- * code, with 3 us each (assumed). */
+/* Seconds of a hand-off between a card and the CPU, each way, on machines that were not measured: an upper bound. It was four to five small copies and
+ * two signals of 3 us each (assumed); the copies are now accesses over the bus in launches that are counted anyway. */
 #define COST_HAND_OFF_S 15e-6
 /* An uncalibrated machine: threads at a level (0 scalar .. 3 amx), devices with these link rates (0: typical ones). */
 void cost_assumed(struct cost_machine *m, int threads, int level, int n_devices, double h2d, double d2h, double peer);

@@ -118,6 +118,8 @@ static void make_cpu_domain(struct cost_domain *p, const struct machine_datashee
     p->rate[COST_ATTENTION][COST_16BIT] = constant_curve((double)isa->attention * all);
 }
 
+/* A launch without a framework. Of few rows an FFN takes two, and attention to more than some hundred keys does (gpu/cuda_experts.c, cuda_ops.c). */
+static const double launch_s = 4e-6;
 static bool make_card_domain(struct cost_domain *g, const struct machine_datasheet *d, char *why, size_t cap) {
     const struct card *known = *d->card ? find_card(d->card) : NULL;
     double memory = d->card_memory, bw = d->card_bw, fp8 = d->card_fp8, bf16 = d->card_bf16, link = 0;
@@ -138,7 +140,7 @@ static bool make_card_domain(struct cost_domain *g, const struct machine_datashe
     if (*d->pcie) datasheet_parse_pcie(d->pcie, &link);
     else if (known) link = lane_rate[known->pcie] * 16;
     if (!(link > 0)) return fail_with(why, cap, "pcie is missing: the generation and lanes of the card's slot, such as pcie = 4 x16, or bytes/s, pcie = 25G");
-    *g = (struct cost_domain){.class = COST_GPU, .memory = memory, .latency = {4e-6, 4e-6, 4e-6, 4e-6}};
+    *g = (struct cost_domain){.class = COST_GPU, .memory = memory, .latency = {2 * launch_s, launch_s, 2 * launch_s, launch_s}};
     snprintf(g->name, sizeof g->name, "%s", *d->card ? d->card : "card");
     for (int k = 0; k < COST_KINDS; k++) g->bw[k] = constant_curve(card_memory_fraction * bw);
     const bool is_fp8 = !strcmp(d->card_math, "fp8");

@@ -5,7 +5,11 @@
 #include <string.h>
 
 #include "engine/base/log.h"
+#include "engine/placement/cost.h"
 #include "engine/schedule/internal.h"
+#include "gpu/fuse.h"
+
+_Static_assert((int)COST_CHAIN_NUMBERS == (int)FUSE_NUMBERS, "the cost model joins what devices join");
 
 enum { PROMPT = 9, FIRST = 6, LAST = 14, TOKENS = LAST - FIRST }; /* the first answers record graphs */
 
@@ -20,7 +24,7 @@ static void quiet(void *ctx, enum log_level level, const char *text) {}
 
 struct counts {
     double ops, copies, waits;
-    int layers;
+    int layers, modelled; /* modelled: operations of a layer in the cost model; 0: layers differ */
 };
 /* Counts of a whole run that answers with n tokens. */
 static struct counts count(const char *dir, const char *gpus, const char *cache, int n) {
@@ -50,7 +54,12 @@ static struct counts count(const char *dir, const char *gpus, const char *cache,
     if (strcmp(ev.stats.decode_mode, "hybrid")) die(dir, &(struct error){.text = "decoded in another mode"});
     session_close(&s);
     struct gpu_stats u = gpu_stats(e->machine.gpus->gpu[0]);
-    struct counts c = {(double)u.n_ops, (double)u.n_copies, (double)u.n_waits, e->machine.w->config.n_layers};
+    const struct config *m = &e->machine.w->config;
+    struct cost_model q;
+    cost_model_of(&q, m, DT_BF16, DT_BF16, DT_BF16);
+    struct counts c = {(double)u.n_ops, (double)u.n_copies, (double)u.n_waits, m->n_layers,
+                       q.n_joined_linear_ops + q.n_joined_elem_ops + 1 + (q.shared_bytes > 0)};
+    c.modelled = config_has_states(m) ? 0 : c.modelled + !strcmp(cache, "layers");
     engine_close(&e);
     return c;
 }
@@ -66,7 +75,8 @@ static struct counts per_token(const char *dir, bool cuda, bool joins, const cha
         of[k] = count(dir, gpus, cache, k ? LAST : FIRST);
         if (cuda) of[k].ops = (double)(cuda_emulate_enqueued(0) - before[0]), of[k].copies = (double)(cuda_emulate_enqueued(1) - before[1]);
     }
-    return (struct counts){(of[1].ops - of[0].ops) / TOKENS, (of[1].copies - of[0].copies) / TOKENS, (of[1].waits - of[0].waits) / TOKENS, of[0].layers};
+    return (struct counts){(of[1].ops - of[0].ops) / TOKENS, (of[1].copies - of[0].copies) / TOKENS, (of[1].waits - of[0].waits) / TOKENS, of[0].layers,
+                           of[0].modelled};
 }
 
 /* Most operations of an emulated device per layer, beside at most ALONE per token. */
@@ -90,6 +100,9 @@ static void check(const char *dir, bool cuda, bool hybrid) {
         const double most = (hybrid ? bounds[i].hybrid : bounds[i].resident) * all.layers + ALONE;
         if (all.ops > most) failed++, printf("FAIL: more than %.0f operations\n", most);
     }
+    const double each_layer = (all.ops - ALONE) / all.layers; /* a layer with a dense FFN has no router */
+    if (all.modelled && (each_layer > all.modelled || each_layer < all.modelled - 1.5))
+        failed++, printf("FAIL: the cost model counts %d operations per layer\n", all.modelled);
     if (!known) failed++, printf("FAIL: no bound for %s\n", name);
     if (all.ops + all.copies >= each.ops + each.copies) failed++, printf("FAIL: nothing is joined\n");
 }

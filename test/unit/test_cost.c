@@ -99,6 +99,28 @@ static void roofline(void **st) {
     near(cost_transfer(&m, 0, COST_H2D, 5e6), 1.1e-4, 1e-9);
 }
 
+/* Starts of an attention block's operations: a device joins those of few rows. Mixtral has rows of 4,096 numbers: four are 16,384. The rotary parts of
+ * V3's queries have 128 * 64. */
+static void joined(void **st) {
+    static struct cost_machine m;
+    cost_preset(&m, "paper-a-1");
+    m.is_deterministic = true;
+    for (int rows = 1; rows <= 32; rows++)
+        for (int device = 0; device < 2; device++)
+            for (int k = 0; k < 2; k++) {
+                const struct cost_model *q = k ? &v3 : &mixtral;
+                struct cost_domain *d = &m.domain[device];
+                const struct cost_rows r = cost_decode_rows(rows, 100);
+                double t[2];
+                for (int i = 0; i < 2; i++) {
+                    d->latency[COST_LINEAR] = 1e3 * i, d->latency[COST_ELEM] = 1e6 * i, d->latency[COST_ATTENTION] = 0;
+                    t[i] = cost_attention_block(&m, device, q, r);
+                }
+                const int products = device && rows <= 24 ? (k ? 6 : 3) : k ? 7 : 5, small = device && rows <= (k ? 2 : 4) ? (k ? 5 : 4) : k ? 9 : 7;
+                near(t[1] - t[0], products * 1e3 + small * 1e6, 1e-9);
+            }
+}
+
 /* 8 of 256 experts a row: 1 row 8; 2 rows 256 * (1 - (31/32)^2) = 15.75; 6 rows 256 * (1 - 0.826530) = 44.41; many all.
  * Skewed, with 4 experts, 1 of them a row, as 1/1, 1/2, 1/3, 1/4 of 25/12: p = 0.48, 0.24, 0.16, 0.12. Two rows: the sum of
  * 1 - (1-p)^2 = 0.7296 + 0.4224 + 0.2944 + 0.2256 = 1.672, against 1.75 without. Two of three a row as 1, 1/4, 1/9: the first is sure
@@ -382,6 +404,7 @@ int main(void) {
                                        cmocka_unit_test(beside_a_stream), cmocka_unit_test(prefills),
                                        cmocka_unit_test(blend),           cmocka_unit_test(paper_b),
                                        cmocka_unit_test(paper_c),         cmocka_unit_test(one_length_does_not_mislead),
-                                       cmocka_unit_test(learning),        cmocka_unit_test(tables)};
+                                       cmocka_unit_test(learning),        cmocka_unit_test(tables),
+                                       cmocka_unit_test(joined)};
     return cmocka_run_group_tests(tests, setup, NULL);
 }
