@@ -192,13 +192,13 @@ static int stream_open(struct gpu *base, struct gpu_stream **out, const char *na
         stream_close(&s->base);
         return cuda_error(base, e);
     }
+    CUDA_STREAM_NOTE(s->stream, name);
     op_exec_init(&s->base.exec, "cuda", cuda_run_op, cancel);
     if (g->math == GPU_MATH_F32) s->base.exec.table.expand = NULL;
     *out = &s->base;
     return 0;
 }
 static int stream_sync(struct gpu_stream *base) {
-    CUDA_STREAM_NOTE(s->stream, name);
     struct cuda_stream *s = (struct cuda_stream *)base;
     cudaSetDevice(s->g->card);
     int r = cuda_check(s->g, cudaStreamSynchronize(s->stream), "running");

@@ -102,19 +102,19 @@ static void roofline(void **st) {
 /* Starts of an attention block's operations: a device joins those of few rows. Mixtral has rows of 4,096 numbers: four are 16,384. The rotary parts of
  * V3's queries have 128 * 64. */
 static void joined(void **st) {
-    static struct cost_machine m;
-    cost_preset(&m, "paper-a-1");
-    m.is_deterministic = true;
+    static struct cost_machine card;
+    cost_preset(&card, "paper-a-1");
+    card.is_deterministic = true;
     for (int rows = 1; rows <= 32; rows++)
         for (int device = 0; device < 2; device++)
             for (int k = 0; k < 2; k++) {
                 const struct cost_model *q = k ? &v3 : &mixtral;
-                struct cost_domain *d = &m.domain[device];
+                struct cost_domain *d = &card.domain[device];
                 const struct cost_rows r = cost_decode_rows(rows, 100);
                 double t[2];
                 for (int i = 0; i < 2; i++) {
                     d->latency[COST_LINEAR] = 1e3 * i, d->latency[COST_ELEM] = 1e6 * i, d->latency[COST_ATTENTION] = 0;
-                    t[i] = cost_attention_block(&m, device, q, r);
+                    t[i] = cost_attention_block(&card, device, q, r);
                 }
                 const int products = device && rows <= 24 ? (k ? 6 : 3) : k ? 7 : 5, small = device && rows <= (k ? 2 : 4) ? (k ? 5 : 4) : k ? 9 : 7;
                 near(t[1] - t[0], products * 1e3 + small * 1e6, 1e-9);
