@@ -31,19 +31,3 @@ bool fault_hit(enum fault_kind kind) {
 }
 
 long fault_count(enum fault_kind kind) { return atomic_load(&state[kind].count); }
-
-int fault_from_env(void) {
-    static const char *const names[FAULT_KINDS] = {"alloc", "open", "read", "write", "sync", "rename"};
-    const char *s = getenv("HEARTH_FAULT");
-    if (!s || !*s) return 0;
-    for (int k = 0; k < FAULT_KINDS; k++) {
-        size_t n = strlen(names[k]);
-        if (strncmp(s, names[k], n) || s[n] != ':') continue;
-        char *end;
-        long nth = strtol(s + n + 1, &end, 10);
-        if (nth < 1 || (*end && *end != '+' && *end != '!')) return -1;
-        fault_set((enum fault_kind)k, nth, *end == '+', *end == '!');
-        return 0;
-    }
-    return -1;
-}

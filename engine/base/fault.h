@@ -12,5 +12,3 @@ void fault_set(enum fault_kind kind, long nth, bool forever, bool kill);
 bool fault_hit(enum fault_kind kind);
 /* Returns the number of calls of a kind since fault_set of that kind. */
 long fault_count(enum fault_kind kind);
-/* Reads HEARTH_FAULT, e.g. "write:3", "alloc:100+" (forever), "rename:1!" (kill), for tests of the whole binary. Returns 0, or -1 for invalid text. */
-int fault_from_env(void);

@@ -20,5 +20,3 @@ enum test_limit {
 void test_limits_set(enum test_limit which, size_t size);
 /* Returns the limit in force; `ordinary` is the default. */
 size_t test_limits_get(enum test_limit which, size_t ordinary);
-/* Reads HEARTH_LIMITS, e.g. "expand=4096,rows=48", for tests of the whole binary. Returns 0, or -1 for invalid text. */
-int test_limits_from_env(void);

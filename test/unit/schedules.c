@@ -13,7 +13,7 @@
 #include "engine/base/clock.h"
 #include "engine/base/log.h"
 #include "engine/base/ops.h"
-#include "engine/base/test_limits.h"
+#include "engine/base/test_env.h"
 #include "engine/ember/ember.h"
 #include "engine/engine.h"
 #include "engine/placement/policy.h"
@@ -240,7 +240,7 @@ int main(int argc, char **argv) {
         else return 2;
     }
     const int guessed = guesses;
-    if (test_limits_from_env()) return 2;
+    if (test_env_read()) return 2;
     if (gpus) kv = DT_F32;
     int requests = atoi(argv[2]);
     state = strtoull(argv[3], NULL, 10) * 2654435761u + 88172645463325252ull;
