@@ -105,7 +105,7 @@ static int run_op(struct op_exec *x, enum op_code code, const union op_args *a) 
     return fuse_add(s->window, code, a, launch_op, s);
 }
 /* Launches the operations that wait. Everything else that is enqueued comes after them. */
-static int flush(struct gpu_stream *s) { return s->window ? fuse_flush(s->window, launch_op, s) : 0; }
+int gpu_stream_flush(struct gpu_stream *s) { return s->window ? fuse_flush(s->window, launch_op, s) : 0; }
 static int first_of(int a, int b) { return a ? a : b; }
 
 int gpu_stream_open(struct gpu *g, struct gpu_stream **s, const char *name, bool urgent, const _Atomic int *cancel, struct error *e) {
@@ -127,13 +127,13 @@ int gpu_stream_open(struct gpu *g, struct gpu_stream **s, const char *name, bool
 void gpu_stream_close(struct gpu_stream **s) {
     if (!*s) return;
     struct fuse *window = (*s)->window;
-    flush(*s);
+    gpu_stream_flush(*s);
     (*s)->g->b->stream_close(*s);
     mem_free(window);
     *s = NULL;
 }
 int gpu_stream_sync(struct gpu_stream *s) {
-    const int r = flush(s);
+    const int r = gpu_stream_flush(s);
     return first_of(r, s->g->b->stream_sync(s));
 }
 struct gpu *gpu_stream_gpu(struct gpu_stream *s) {
@@ -143,7 +143,7 @@ struct exec *gpu_stream_exec(struct gpu_stream *s) {
     return &s->exec.base;
 }
 int gpu_copy(struct gpu_stream *s, void *dst, const void *src, size_t size, enum gpu_dir dir) {
-    int r = flush(s);
+    int r = gpu_stream_flush(s);
     bool whole = dir == GPU_D2D || s->g->info.is_virtual;
     for (size_t at = 0, n; at < size && !r; at += n) {
         n = whole ? size : chunk_bytes(s->g, dir == GPU_H2D ? (const char *)src + at : (char *)dst + at, size - at);
@@ -152,11 +152,11 @@ int gpu_copy(struct gpu_stream *s, void *dst, const void *src, size_t size, enum
     return r;
 }
 int gpu_copy_peer(struct gpu_stream *s, void *dst, struct gpu *from, const void *src, size_t size) {
-    const int r = flush(s);
+    const int r = gpu_stream_flush(s);
     return r || !size ? r : s->g->b->copy_peer(s, dst, from, src, size);
 }
 int gpu_fill(struct gpu_stream *s, void *dst, int byte, size_t size) {
-    const int r = flush(s);
+    const int r = gpu_stream_flush(s);
     return r || !size ? r : s->g->b->fill(s, dst, byte, size);
 }
 int gpu_transfer(struct gpu_stream *s, void *dst, const void *src, size_t size, enum gpu_dir dir) {
@@ -166,18 +166,18 @@ int gpu_transfer(struct gpu_stream *s, void *dst, const void *src, size_t size, 
 }
 
 int gpu_graph_begin(struct gpu_stream *s) {
-    const int r = flush(s);
+    const int r = gpu_stream_flush(s);
     return first_of(r, s->g->b->graph_begin(s));
 }
 int gpu_graph_end(struct gpu_stream *s, struct gpu_graph **g) {
     *g = NULL;
-    int r = flush(s);
+    int r = gpu_stream_flush(s);
     r = first_of(s->g->b->graph_end(s, g), r);
     if (*g) (*g)->s = s;
     return r;
 }
 int gpu_graph_run(struct gpu_graph *g) {
-    const int r = flush(g->s);
+    const int r = gpu_stream_flush(g->s);
     return r ? r : g->s->g->b->graph_run(g);
 }
 void gpu_graph_close(struct gpu_graph **g) {
@@ -197,19 +197,19 @@ void gpu_event_close(struct gpu_event **ev) {
     *ev = NULL;
 }
 int gpu_event_record(struct gpu_event *ev, struct gpu_stream *s) { /* even of a stream that has failed, for those that wait */
-    const int r = flush(s);
+    const int r = gpu_stream_flush(s);
     return first_of(r, ev->g->b->event_record(ev, s));
 }
 int gpu_event_wait(struct gpu_event *ev, struct gpu_stream *s) {
-    const int r = flush(s);
+    const int r = gpu_stream_flush(s);
     return first_of(r, ev->g->b->event_wait(ev, s));
 }
 int gpu_timeline_signal(struct gpu_timeline *n, uint32_t value, struct gpu_stream *s) {
-    const int r = flush(s);
+    const int r = gpu_stream_flush(s);
     return first_of(r, n->g->b->timeline_signal(n, value, s));
 }
 int gpu_timeline_wait(struct gpu_timeline *n, uint32_t value, struct gpu_stream *s) {
-    const int r = flush(s);
+    const int r = gpu_stream_flush(s);
     return first_of(r, n->g->b->timeline_wait(n, value, s));
 }
 int gpu_event_sync(struct gpu_event *ev) { return ev->g->b->event_sync(ev); }

@@ -69,7 +69,8 @@ void gpu_host_unregister(struct gpu *g, const void *p, size_t size);
  * Copies of urgent streams run first where the device can order them: exchanges before weights. */
 int gpu_stream_open(struct gpu *g, struct gpu_stream **s, const char *name, bool urgent, const _Atomic int *cancel, struct error *e);
 void gpu_stream_close(struct gpu_stream **s);
-int gpu_stream_sync(struct gpu_stream *s); /* blocks until all enqueued work has run */
+int gpu_stream_sync(struct gpu_stream *s);  /* blocks until all enqueued work has run */
+int gpu_stream_flush(struct gpu_stream *s); /* launches operations that wait to be joined, for callers that measure one */
 struct gpu *gpu_stream_gpu(struct gpu_stream *s);
 /* The executor of this stream: base/ops.h and gpu/op.h. Lives as long as the stream. */
 struct exec *gpu_stream_exec(struct gpu_stream *s);

@@ -143,8 +143,10 @@ static int attention_pass(struct side *s, struct measured_op *t) {
 static int elem_pass(struct side *s, struct measured_op *t) {
     int n = t->is_tiny ? 1 : t->rows, m = t->is_tiny ? 64 : s->hidden, rc = 0;
     t->bytes = 8.0 * n * m;
-    for (int k = 0; k < t->n && !rc; k++)
+    for (int k = 0; k < t->n && !rc; k++) {
         rc = s->x->ops->norm(s->x, &(struct op_norm){.out = s->out, .x = s->in, .rows = n, .dim = m, .ldx = m, .ldo = m, .eps = 1e-6f});
+        if (!rc && s->gpu) rc = gpu_stream_flush(s->stream); /* or the stream would join them */
+    }
     return rc;
 }
 static int (*const run_pass[COST_KINDS])(struct side *, struct measured_op *) = {ffn_pass, linear_pass, attention_pass, elem_pass};
