@@ -1,7 +1,11 @@
 """The protocols of --serve with a real model: what the fake engine cannot show, such as grammars of tool calls and true log probabilities."""
+import importlib.util
 import json
 import math
 import os
+import subprocess
+import sys
+import unittest
 
 import driver
 from server import Case, ask, chunks
@@ -69,6 +73,28 @@ class Chat(Model):
             f.write(TEMPLATE.replace("tool_call>", "arg_key>"))
         self.s = self.serve("--template", os.path.join(self.home, "other.jinja"))
         self.assertIn("a form that cannot be required", self.post("/v1/chat/completions", ask("x", tools=TOOLS, tool_choice="required"), 400)["error"]["message"])
+
+    @unittest.skipUnless(importlib.util.find_spec("instructor"), "the Python package instructor is not installed")
+    def test_instructor(self):
+        """It turns a class into a schema of the answer, or into a tool that must be called."""
+        self.s.end()
+        self.s = self.serve("--kv-cache", "off", "-t", "1", "--template", os.path.join(self.home, "tools.jinja"), "--listen", "127.0.0.1:0")
+        code = """
+import os, instructor, openai, pydantic
+class City(pydantic.BaseModel):
+    city: str = pydantic.Field(max_length=12)
+    days: int = pydantic.Field(ge=1, le=9)
+for mode in (instructor.Mode.JSON_SCHEMA, instructor.Mode.TOOLS):
+    client = instructor.from_openai(openai.OpenAI(max_retries=0), mode=mode)
+    got = client.chat.completions.create(model="ember", response_model=City, messages=[dict(role="user", content="hello")], temperature=1.5, seed=1, max_tokens=120, max_retries=0)
+    print(mode.name, got.model_dump_json())
+"""
+        p = subprocess.run([sys.executable, "-W", "ignore", "-c", code], env={**self.env, "OPENAI_API_KEY": self.s.key, "OPENAI_BASE_URL": self.s.url}, capture_output=True, timeout=3 * driver.PATIENCE)
+        self.assertEqual(p.returncode, 0, p.stderr.decode()[-2000:])
+        lines = dict(line.split(" ", 1) for line in p.stdout.decode().strip().split("\n"))
+        self.assertEqual(set(lines), {"JSON_SCHEMA", "TOOLS"})
+        for text in lines.values():
+            self.assertTrue(is_city(json.loads(text)), lines)
 
     def test_logprobs(self):
         """They are those of the model: the same whatever the sampling, a bias or a format of the answer does."""

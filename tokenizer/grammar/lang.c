@@ -361,7 +361,7 @@ static int compare_targets(const void *x, const void *y) {
     return a->target != b->target ? (a->target > b->target) - (a->target < b->target) : (a->from > b->from) - (a->from < b->from);
 }
 
-/* Whether any text of printable characters may follow, and nothing else can be told from it. */
+/* Whether the state accepts any text of printable characters and is never left. */
 static bool is_text_state(const struct lang *l, uint32_t i) {
     static const struct code_range printable[] = {{0x20, 0x7E}, {0xA0, LAST}};
     const struct lang_state *s = &l->states[i];

@@ -202,7 +202,7 @@ static expr_id extras(struct schema *s, expr_id extra, uint32_t lo, uint32_t hi,
 /* How many members an object may have. */
 struct counts {
     uint32_t least, most; /* most: GRAMMAR_UNBOUNDED */
-    uint32_t cap;         /* counts from here on are not told apart */
+    uint32_t cap;         /* larger counts are treated as this one */
 };
 
 /* Members with other names may repeat a name, so that only the first of them counts towards the minimum. */
