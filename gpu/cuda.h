@@ -97,6 +97,7 @@ static inline struct cuda_plane cuda_plane_of(const struct kv_plane *p) {
                                .blocks = (const struct cuda_kv_block *)p->blocks,
                                .at = p->at,
                                .scale_at = p->scale_at};
+                               .inverse = p->block_rows > 1 ? (unsigned)(((1ull << 32) + (unsigned)p->block_rows - 1) / (unsigned)p->block_rows) : 0,
 }
 static inline int cuda_round_up(int n, int to) { return (n + to - 1) / to * to; }
 

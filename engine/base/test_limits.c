@@ -14,7 +14,7 @@ size_t test_limits_get(enum test_limit which, size_t ordinary) {
 }
 
 int test_limits_from_env(void) {
-    static const char *const names[TEST_LIMITS] = {"expand", "rows", "keep", "wait", "read", "pin", "patience", "layers", "lag"};
+    static const char *const names[TEST_LIMITS] = {"expand", "rows", "keep", "wait", "read", "pin", "patience", "layers", "lag", "parts"};
     for (const char *s = getenv("HEARTH_LIMITS"); s && *s;) {
         int which = 0;
         size_t n = strcspn(s, "=");
