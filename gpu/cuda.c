@@ -124,6 +124,12 @@ static int open_device(struct gpu **out, const struct gpu_spec *spec, int rank, 
         return rc;
     }
     if (g->math != GPU_MATH_F32 && g->gemm != GPU_GEMM_OWN) g->blas = cuda_blas_open();
+    if (g->math != GPU_MATH_F32 && g->gemm == GPU_GEMM_CUBLAS && !g->blas) {
+        error_set(e, ERR_USAGE, "card %d: gemm=cublas needs cuBLAS 11 to 13, which %s; install it, or omit gemm=cublas", card,
+                  cuda_blas_name() ? "could not be started" : "was not found");
+        close_device(&g->base);
+        return ERR_USAGE;
+    }
     /* ranks on one card share its memory; the runtime and cuBLAS reserve some */
     int sharing = 0, peer = !spec->nopeer;
     for (int i = 0; i < spec->n; i++) sharing += spec->id[i] == card;

@@ -28,6 +28,9 @@ struct cuda {
     int n_idle[2];
     struct error error;
 };
+/* Returns the tokens of a tile in FP8. On sm_90 mma.sync has no E4M3: the compiler unpacks it for FP16 products, and tiles of 32 and 128 tokens spill
+ * registers (bench/gpu.md). */
+static inline int cuda_fp8_tile(const struct cuda *g, int tokens) { return g->sm == 90 && tokens > 16 ? 64 : tokens; }
 struct cuda_stream {
     struct gpu_stream base;
     struct cuda *g;
@@ -55,11 +58,11 @@ int cuda_error(struct gpu *g, struct error *e);
 #ifndef CUDA_MEMORY_NOTE
 #define CUDA_MEMORY_NOTE(p, size, is_live) ((void)0)
 #endif
-/* Workspace of a stream; NULL after a failure, which is recorded. If it must grow, waits for the stream, unless a timeline blocks that:
- * the caller may be the thread that must signal. */
 #ifndef CUDA_STREAM_NOTE /* ... and which stream has a name, so that a test can delay it */
 #define CUDA_STREAM_NOTE(s, name) ((void)0)
 #endif
+/* Workspace of a stream; NULL after a failure, which is recorded. If it must grow, waits for the stream, unless a timeline blocks that:
+ * the caller may be the thread that must signal. */
 void *cuda_workspace(struct cuda_stream *s, size_t size);
 
 /* A handle on the current device; NULL when the library is not found. Opening and closing may wait for the device. Calls are locked. */
@@ -94,6 +97,7 @@ static inline struct cuda_plane cuda_plane_of(const struct kv_plane *p) {
                                .dim = p->dim,
                                .dtype = p->dtype,
                                .block = p->block_rows,
+                               .inverse = p->block_rows > 1 ? (unsigned)(((1ull << 32) + (unsigned)p->block_rows - 1) / (unsigned)p->block_rows) : 0,
                                .blocks = (const struct cuda_kv_block *)p->blocks,
                                .at = p->at,
                                .scale_at = p->scale_at};

@@ -24,6 +24,10 @@ template <int HEADS> static __global__ void __launch_bounds__(THREADS) attention
         hi = begin + share < hi ? begin + share : hi;
         lo = begin;
     }
+    if (split && lo >= hi) { /* no key: cuda_attention_combine skips the part */
+        if (tid < heads) a.part_lse[((size_t)split * (size_t)a.n + (size_t)i) * (size_t)a.n_heads + (size_t)(h0 + tid)] = -INFINITY;
+        return;
+    }
     for (int d = tid; d < heads * a.k.dim; d += THREADS)
         qs[d] = a.q[(size_t)i * (size_t)a.ldq + (size_t)h0 * (size_t)a.k.dim + (size_t)d] * a.scale;
     if (tid < HEADS) top[tid] = -INFINITY, sum[tid] = 0;
@@ -115,8 +119,10 @@ static __global__ void combine_kernel(struct cuda_attention a) {
     for (int s = 0; s < a.splits; s++) sum += top == -INFINITY ? 0.0f : expf(a.part_lse[(size_t)s * rows + at] - top);
     for (int d = threadIdx.x; d < a.v_dim; d += blockDim.x) {
         float v = 0;
-        for (int s = 0; s < a.splits && sum != 0; s++)
-            v += expf(a.part_lse[(size_t)s * rows + at] - top) / sum * a.part[((size_t)s * rows + at) * (size_t)a.v_dim + (size_t)d];
+        for (int s = 0; s < a.splits && sum != 0; s++) {
+            const float share = expf(a.part_lse[(size_t)s * rows + at] - top) / sum;
+            if (share != 0) v += share * a.part[((size_t)s * rows + at) * (size_t)a.v_dim + (size_t)d]; /* NaN is not 0 */
+        }
         a.out[i * (size_t)a.ldo + h * (size_t)a.v_dim + (size_t)d] = v;
     }
     if (a.lse && !threadIdx.x) a.lse[i * (size_t)a.lse_ld + h] = sum != 0 ? top + logf(sum) : -INFINITY;

@@ -12,7 +12,7 @@ __device__ inline struct where where_of(const struct cuda_attention &a) {
     if (a.at) {
         plane_set_address(&w.k, a.at);
         plane_set_address(&w.v, a.v_at);
-        w.q_pos0 = a.at->pos, w.n_keys = a.at->pos + a.n;
+        w.q_pos0 = a.at->pos + a.first, w.n_keys = a.at->pos + a.all;
     }
     return w;
 }
@@ -38,6 +38,6 @@ __device__ inline int key_row(const struct cuda_attention &a, const struct where
 }
 __device__ inline int position(const struct cuda_attention &a, const struct where &w, int i) { return a.q_pos ? a.q_pos[i] : w.q_pos0 + i; }
 
-/* First key of chunk s when there are few queries: 16 chunks of 256 rows, 16 of 512 and so on. Depends on s only, so that neither the
- * other queries of a call nor later keys change a query's result. */
-__host__ __device__ inline int chunk_begin(int s) { return 4096 * ((1 << s / 16) - 1) + s % 16 * (256 << s / 16); }
+/* First key of chunk s when there are few queries: 16 chunks of 256 rows, then of 512. Depends on s only, so that neither the other queries of
+ * a call nor later keys change a query's result. A call takes as long as its largest chunk, so they do not grow with the position. */
+__host__ __device__ inline int chunk_begin(int s) { return s < 16 ? 256 * s : 4096 + 512 * (s - 16); }

@@ -20,14 +20,16 @@ __device__ inline uint32_t pack(float x, float y) {
 /* Rows k0 .. k0 + ROWS of one head of a plane; columns from `dim` and rows from `rows` on are zero-filled. */
 template <int ROWS, int COLS, int THREADS>
 __device__ inline void fetch(__nv_bfloat16 *dst, const struct cuda_plane &p, int head, int dim, int k0, int rows) {
-    const int pieces = COLS / 8;
-    for (int e = (int)threadIdx.x; e < ROWS * pieces; e += THREADS) {
-        int k = e / pieces, d = e % pieces * 8;
-        bool there = k0 + k < rows && d < dim;
+    const int pieces = COLS / 8, team = pieces % 32 == 0 ? 32 : pieces % 16 == 0 ? 16 : pieces % 8 == 0 ? 8 : 4; /* threads of a row, which they find once */
+    for (int k = (int)threadIdx.x / team; k < ROWS; k += THREADS / team) {
+        const bool there = k0 + k < rows;
         const struct plane_row row = plane_row(p, (size_t)(there ? k0 + k : 0)); /* the address must be valid even if nothing is read */
-        const __nv_bfloat16 *data = (const __nv_bfloat16 *)row.data;
-        const __nv_bfloat16 *src = there ? data + (row.row * (size_t)p.heads + (size_t)head) * (size_t)p.dim + (size_t)d : data;
-        cp_async16(dst + k * (COLS + PAD) + d, src, there ? 16 : 0);
+        const __nv_bfloat16 *src = (const __nv_bfloat16 *)row.data + (row.row * (size_t)p.heads + (size_t)head) * (size_t)p.dim;
+#pragma unroll
+        for (int piece = (int)threadIdx.x % team; piece < pieces; piece += team) {
+            const bool any = there && piece * 8 < dim;
+            cp_async16(dst + k * (COLS + PAD) + piece * 8, src + (any ? piece * 8 : 0), any ? 16 : 0);
+        }
     }
 }
 
@@ -95,6 +97,13 @@ static __global__ void __launch_bounds__(32 * WR * WD, 1) attention_mma_kernel(s
         int share = ((end - begin + KT - 1) / KT + a.splits - 1) / a.splits * KT;
         begin += share * split;
         end = begin + share < end ? begin + share : end;
+    }
+    if (split && begin >= end) { /* no key: cuda_attention_combine skips the part */
+        if (tid < ROWS && r0 + tid < rows) {
+            const int row = r0 + tid;
+            a.part_lse[((size_t)split * (size_t)a.n + (size_t)(row / group)) * (size_t)a.n_heads + (size_t)(kv * group + row % group)] = -INFINITY;
+        }
+        return;
     }
     if (begin < end) fetch<KT, KD, S::threads>(ks, at.k, kv, a.k.dim, begin, at.n_keys);
     cp_commit();

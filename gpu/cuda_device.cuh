@@ -83,7 +83,7 @@ struct plane_row {
 __device__ inline struct plane_row plane_row(const struct cuda_plane &p, size_t row) {
     struct plane_row r = {(char *)p.data, p.scale, row};
     if (p.blocks) {
-        const unsigned at = (unsigned)row + (unsigned)p.first, which = at / (unsigned)p.block;
+        const unsigned at = (unsigned)row + (unsigned)p.first, which = p.inverse ? __umulhi(at, p.inverse) : at; /* 2^32 has no inverse: blocks of one row */
         const struct cuda_kv_block b = p.blocks[which];
         r.data = b.mem + p.at, r.scale = (float *)(b.mem + p.scale_at);
         r.row = (size_t)b.place * (size_t)p.block + (at - which * (unsigned)p.block);

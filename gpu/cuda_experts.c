@@ -62,7 +62,7 @@ static int run_tiles(struct cuda_stream *s, const struct product_group *g, const
                 t.part[t.n_parts++].n = part[c];
             }
         }
-        if (cuda_check(s->g, fp8 ? cuda_tiles_fp8(s->stream, &t, tile_sizes[c]) : cuda_tiles_bf16(s->stream, &t, tile_sizes[c]),
+        if (cuda_check(s->g, fp8 ? cuda_tiles_fp8(s->stream, &t, cuda_fp8_tile(s->g, tile_sizes[c])) : cuda_tiles_bf16(s->stream, &t, tile_sizes[c]),
                        fp8 ? "tiles_fp8" : "tiles_bf16"))
             return ERR_RUNTIME;
     }

@@ -15,6 +15,7 @@ struct cuda_plane { /* struct kv_plane */
     int heads, dim;
     uint8_t dtype;
     int block;
+    unsigned inverse; /* with blocks: 2^32 / block, rounded up, so that the device divides rows below 2^32 / block by a product */
     const struct cuda_kv_block *blocks;
     size_t at, scale_at;
     int first; /* with blocks: index of the row that is row 0 here */
@@ -49,6 +50,7 @@ struct cuda_attention { /* struct op_attention, and scratch for split keys */
     float *part;     /* [splits, n, n_heads, v_dim] */
     float *part_lse; /* [splits, n, n_heads] */
     const struct cuda_place *at, *v_at;
+    int first, all; /* with at: these are rows [first, first + n) of a call of `all` rows */
 };
 struct cuda_select { /* struct op_select, and scratch */
     int32_t *chosen;

@@ -146,7 +146,7 @@ static int fp8_tokens(struct cuda_stream *s, const struct cuda_linear *l, char *
         if (r < 0) return cuda_check(s->g, cudaErrorUnknown, "cublasLtMatmul");
         if (!r) return l->bias ? cuda_check(s->g, cuda_bias(s->stream, f.gemm.y, l->bias, n, l->w.rows, l->ldy), "bias") : 0;
     }
-    return cuda_check(s->g, cuda_tiles_fp8(s->stream, &p, tile_tokens(s->g, n, l->w.rows)), "tiles_fp8");
+    return cuda_check(s->g, cuda_tiles_fp8(s->stream, &p, cuda_fp8_tile(s->g, tile_tokens(s->g, n, l->w.rows))), "tiles_fp8");
 }
 static int linear_fp8(struct cuda_stream *s, const struct cuda_linear *l, char *space, bool blas) {
     for (int t = 0; t < l->n; t += TOKENS) {

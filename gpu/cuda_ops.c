@@ -2,9 +2,11 @@
  * layer) is the only wait. */
 #include <string.h>
 
+#include "engine/base/test_limits.h"
 #include "gpu/cuda.h"
 
 static const size_t attention_space = (size_t)128 << 20; /* of keys and values as BF16; larger ones run in groups of heads */
+static const size_t parts_space = (size_t)256 << 20;     /* of partial results of few queries; more run in groups of queries */
 static const size_t select_space = (size_t)64 << 20;     /* of scores; larger ones run in groups of queries */
 
 _Static_assert(sizeof(struct op_place) == sizeof(struct cuda_place) && offsetof(struct op_place, pos) == offsetof(struct cuda_place, pos) &&
@@ -23,6 +25,11 @@ static int splits_for(const struct cuda_stream *s, long blocks, long keys, long 
 static size_t parts_size(const struct cuda_attention *a) {
     size_t rows = (size_t)a->splits * (size_t)a->n * (size_t)a->n_heads;
     return a->splits > 1 ? align_up(rows * (size_t)a->v_dim * 4, 256) + align_up(rows * 4, 256) : 0;
+}
+/* Keys that a query may see, those of its list if it has one. */
+static int keys_listed(const struct op_attention *o) {
+    if (o->chosen_block) return op_seen_blocks(o->n_keys, o->n_chosen, o->chosen_block, o->own_block) + o->chosen_block;
+    return o->chosen && o->n_chosen < o->n_keys ? o->n_chosen : o->n_keys;
 }
 static void parts_at(struct cuda_attention *a, char *space) {
     a->part = (float *)space;
@@ -64,6 +71,36 @@ static int attention_mma(struct cuda_stream *s, struct cuda_attention *a, bool d
     return 0;
 }
 
+/* Narrows a call to rows [first, first + n). */
+static void take_rows(struct cuda_attention *a, int first, int n) {
+    const size_t at = (size_t)first;
+    a->out += at * (size_t)a->ldo;
+    a->q += at * (size_t)a->ldq;
+    if (a->lse) a->lse += at * (size_t)a->lse_ld;
+    if (a->q_pos) a->q_pos += at;
+    if (a->chosen) a->chosen += at * (size_t)a->chosen_lists * (size_t)a->n_chosen;
+    if (a->bias) a->bias += at * (size_t)a->n_heads * (size_t)a->extent;
+    a->q_pos0 += first;
+    a->first = first;
+    a->n = n;
+}
+static int attention_rows(struct cuda_stream *s, const struct op_attention *o, struct cuda_attention *a) {
+    /* converting the keys pays off from a few queries on; a BF16 cache needs no conversion */
+    bool direct = cuda_attention_mma_direct(a);
+    if (s->g->math != GPU_MATH_F32 && o->n_keys > 0 && !o->chosen && !o->bias && cuda_attention_mma_rows(a) && (direct || !a->chunked))
+        return attention_mma(s, a, direct);
+    int group = o->n_heads / o->k.heads, heads = cuda_attention_f32_heads(a);
+    a->splits =
+        a->chunked ? cuda_attention_chunks(keys_listed(o)) : splits_for(s, (long)a->n * o->k.heads * ((group + heads - 1) / heads), keys_listed(o), 128);
+    if (a->splits > 1) {
+        char *space = cuda_workspace(s, parts_size(a));
+        if (!space) return ERR_RUNTIME;
+        parts_at(a, space);
+    }
+    return cuda_check(s->g, cuda_attention_f32(s->stream, a), "attention_f32");
+}
+
+/* Few queries of very many keys: as many rows at a time as have room for their parts. */
 static int attention(struct cuda_stream *s, const struct op_attention *o) {
     struct cuda_attention a = {.out = o->out,
                                .q = o->q,
@@ -97,22 +134,18 @@ static int attention(struct cuda_stream *s, const struct op_attention *o) {
                                .chunked = o->n <= CUDA_INVARIANT_ROWS,
                                .at = to_cuda_place(o->at),
                                .v_at = to_cuda_place(o->v_at),
+                               .all = o->n,
                                .splits = 1};
     if (o->n < 1) return 0;
-    /* converting the keys pays off from a few queries on; a BF16 cache needs no conversion */
-    bool direct = cuda_attention_mma_direct(&a);
-    if (s->g->math != GPU_MATH_F32 && o->n_keys > 0 && !o->chosen && !o->bias && cuda_attention_mma_rows(&a) && (direct || !a.chunked))
-        return attention_mma(s, &a, direct);
-    int group = o->n_heads / o->k.heads, heads = cuda_attention_f32_heads(&a);
-    int keys = o->chosen && o->n_chosen < o->n_keys ? o->n_chosen : o->n_keys;
-    if (o->chosen_block) keys = op_seen_blocks(o->n_keys, o->n_chosen, o->chosen_block, o->own_block) + o->chosen_block;
-    a.splits = a.chunked ? cuda_attention_chunks(keys) : splits_for(s, (long)o->n * o->k.heads * ((group + heads - 1) / heads), keys, 128);
-    if (a.splits > 1) {
-        char *space = cuda_workspace(s, parts_size(&a));
-        if (!space) return ERR_RUNTIME;
-        parts_at(&a, space);
+    const size_t row = (size_t)cuda_attention_chunks(keys_listed(o)) * (size_t)o->n_heads * ((size_t)o->v_dim + 1) * sizeof(float);
+    const size_t space = test_limits_get(TEST_LIMIT_ATTENTION_PARTS_BYTES, parts_space);
+    const int most = !a.chunked || row * (size_t)o->n <= space ? o->n : row > space ? 1 : (int)(space / row);
+    for (int at = 0; at < o->n; at += most) {
+        struct cuda_attention b = a;
+        take_rows(&b, at, o->n - at < most ? o->n - at : most);
+        TRY(attention_rows(s, o, &b));
     }
-    return cuda_check(s->g, cuda_attention_f32(s->stream, &a), "attention_f32");
+    return 0;
 }
 
 /* As many queries at a time as have room for their scores in the workspace. */

@@ -6,6 +6,7 @@
     mkmodel.py --shape minimax-m2 --layers 2 --out DIR
     mkmodel.py --shape glm-4.5-air --layers 3 --out DIR
     mkmodel.py --count --shape ... [--layers N]                # only the figures, as JSON
+    mkmodel.py --headers --shape ... --out DIR                 # the weights' headers only, for bench_fill, which writes the rest elsewhere
 
 Weights are FP8 (E4M3) as the vendors publish them: codes of a normal distribution, scales such that activations keep their
 size from layer to layer. They are cut from one random pool at random places, so a file is written as fast as the disk
@@ -208,7 +209,7 @@ def write_bytes(f, kind, dtype, n, std, pool, rng):
 
 # ---- Files ----
 
-def write_shards(s, out, rng):
+def write_shards(s, out, rng, headers):
     shards, size = [[]], 0
     for t in parts(s):
         if size + t[3] > SHARD and shards[-1]:
@@ -216,7 +217,7 @@ def write_shards(s, out, rng):
             size = 0
         shards[-1].append(t)
         size += t[3]
-    pool, index = pools(rng), {}
+    pool, index = None if headers else pools(rng), {}
     for i, shard in enumerate(shards):
         file = f"model-{i + 1:05d}-of-{len(shards):05d}.safetensors"
         header, at = {"__metadata__": {"format": "pt"}}, 0
@@ -226,9 +227,11 @@ def write_shards(s, out, rng):
             at += n
         text = json.dumps(header, separators=(",", ":")).encode()
         text += b" " * (-len(text) % 64 + 56)  # data begins on a cache line
-        with open(os.path.join(out, file), "wb", buffering=1 << 20) as f:
+        if headers and i == len(shards) // 2:
+            text += b" " * 8  # but of one shard 8 bytes after it, as vendors' may
+        with open(os.path.join(out, file + (".header" if headers else "")), "wb", buffering=1 << 20) as f:
             f.write(struct.pack("<Q", len(text)) + text)
-            for _, dtype, _, n, kind, std in shard:
+            for _, dtype, _, n, kind, std in [] if headers else shard:
                 write_bytes(f, kind, dtype, n, std, pool, rng)
     with open(os.path.join(out, "model.safetensors.index.json"), "w") as f:
         json.dump({"metadata": {"total_size": sum(t[3] for sh in shards for t in sh)}, "weight_map": index}, f)
@@ -321,6 +324,7 @@ def main():
     ap.add_argument("--vocab", type=int)
     ap.add_argument("--seed", type=int, default=1)
     ap.add_argument("--count", action="store_true", help="print the figures, write nothing")
+    ap.add_argument("--headers", action="store_true")
     a = ap.parse_args()
     s = dict(SHAPES[a.shape], name=a.shape)
     for k in ("layers", "experts", "vocab"):
@@ -335,7 +339,7 @@ def main():
         sys.exit("mkmodel: --out DIR is missing")
     os.makedirs(a.out, exist_ok=True)
     write_texts(s, a.out)
-    write_shards(s, a.out, random.Random(a.seed))
+    write_shards(s, a.out, random.Random(a.seed), a.headers)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@
 #include "cpu/cpu.h"
 #include "cpu/pool.h"
 #include "engine/base/minifloat.h"
+#include "engine/base/test_limits.h"
 #include "gpu/gpu.h"
 #include "gpu/op.h"
 
