@@ -52,6 +52,12 @@ static struct cuda_step step_of(enum op_code code, const union op_args *u) {
         const struct op_scale *a = &u->scale;
         return (struct cuda_step){CUDA_STEP_SCALE, .scale = {a->x, a->pos, a->n, a->m, a->ld, a->every, a->shift, a->by, a->slope, a->smooth}};
     }
+    case OP_CONV: {
+        const struct op_conv *a = &u->conv;
+        return (struct cuda_step){CUDA_STEP_CONV,
+                                  .conv = {a->out, a->x, a->w, a->before, a->after, a->n, a->channels, a->taps, a->ldx, a->ldo,
+                                           (const struct cuda_place *)a->at, a->bias, a->is_linear, a->is_peek, a->delay, op_conv_past(a), a->state_at}};
+    }
     default: return (struct cuda_step){CUDA_STEP_TRANSFER, .transfer = {u->transfer.dst, u->transfer.src, u->transfer.size / 4}};
     }
 }
@@ -72,6 +78,7 @@ static bool is_empty(const struct cuda_step *p) {
     case CUDA_STEP_COPY: return p->copy.n < 1;
     case CUDA_STEP_GATE: return p->gate.n < 1;
     case CUDA_STEP_SCALE: return p->scale.n < 1;
+    case CUDA_STEP_CONV: return p->conv.n < 1;
     case CUDA_STEP_TRANSFER: return !p->transfer.n;
     default: return !p->each.n;
     }
@@ -93,6 +100,7 @@ int cuda_small_op(struct cuda_stream *s, enum op_code code, const union op_args 
     case CUDA_STEP_COPY: r = cuda_copy(s->stream, &p.copy); break;
     case CUDA_STEP_GATE: r = cuda_gate(s->stream, &p.gate); break;
     case CUDA_STEP_SCALE: r = cuda_scale(s->stream, &p.scale); break;
+    case CUDA_STEP_CONV: r = cuda_conv_rows(s->stream, &p.conv); break;
     case CUDA_STEP_TRANSFER: r = cuda_chain_run(s->stream, &(struct cuda_chain){.n = 1, .step = {p}}); break;
     }
     return cuda_check(s->g, r, op_name(code));

@@ -13,6 +13,15 @@ __device__ static inline void route_tokens(const struct cuda_route &r, char *spa
     if (token < r.n) route_token(r, token, (float *)(space + (size_t)token * route_space(r)));
 }
 
+/* A thread has whole channels, so what it keeps of the inputs needs no barrier. */
+__device__ static inline void conv_channels(const struct cuda_conv &called) {
+    const struct cuda_conv o = conv_placed(called);
+    for (int c = threadIdx.x; c < o.channels; c += blockDim.x) {
+        for (int i = 0; i < o.n; i++) conv_number(o, i, c);
+        if (!o.is_peek) conv_keep(o, c);
+    }
+}
+
 static __global__ void __launch_bounds__(CHAIN_THREADS) chain_kernel(const __grid_constant__ struct cuda_chain c) {
     __shared__ float sums[32];
     extern __shared__ char space[];
@@ -35,6 +44,7 @@ static __global__ void __launch_bounds__(CHAIN_THREADS) chain_kernel(const __gri
         case CUDA_STEP_SCALE:
             for (int i = 0; i < s.scale.n; i++) scale_row(s.scale, i);
             break;
+        case CUDA_STEP_CONV: conv_channels(s.conv); break;
         case CUDA_STEP_TRANSFER: for_each(s.transfer, s.transfer.n, transfer_word); break;
         }
         __syncthreads();

@@ -1,44 +1,16 @@
 /* Gated DeltaNet: a causal convolution along the rows, and the recurrent state. Columns of a state are independent, so a warp
  * processes a few of them for all rows with the state in registers; no sum depends on the number of rows in a call. */
-#include "gpu/cuda_device.cuh"
+#include "gpu/cuda_small.cuh"
 
-/* The arguments with the state addresses read from memory (op_place), if the call was recorded. */
-template <typename T> __device__ inline T placed(T o) {
-    if (o.at) o.before = (const float *)o.at->data, o.after = (float *)o.at->after;
-    return o;
-}
-
-/* Input row i of channel c; i < 0: before the first row. */
-__device__ inline float conv_at(const struct cuda_conv &o, int i, int c) {
-    if (i >= 0) return o.x[(size_t)i * (size_t)o.ldx + (size_t)c];
-    return o.before ? o.before[(size_t)(i + o.past) * (size_t)o.channels + (size_t)c] : 0;
-}
-/* The same of a convolution, whose state may be a part of what the addresses name. */
-__device__ inline struct cuda_conv conv_placed(struct cuda_conv o) {
-    if (!o.at) return o;
-    o = placed(o);
-    if (o.before) o.before += o.state_at;
-    o.after += o.state_at;
-    return o;
-}
 static __global__ void conv_kernel(struct cuda_conv called) {
     const struct cuda_conv o = conv_placed(called);
     int c = (int)(blockIdx.x * blockDim.x + threadIdx.x);
-    for (int i = (int)blockIdx.y; i < o.n && c < o.channels; i += (int)gridDim.y) {
-        float sum = o.bias ? o.bias[c] : 0;
-        for (int j = 0; j < o.taps; j++) {
-            const float x = conv_at(o, i - o.delay - o.taps + 1 + j, c);
-            sum += o.w ? o.w[(size_t)j * (size_t)o.channels + (size_t)c] * x : x;
-        }
-        o.out[(size_t)i * (size_t)o.ldo + (size_t)c] = o.is_linear ? sum : sum / (1.0f + expf(-sum));
-    }
+    for (int i = (int)blockIdx.y; i < o.n && c < o.channels; i += (int)gridDim.y) conv_number(o, i, c);
 }
-/* In rising order of rows: each is read from a later row than it is written to, if both are the same memory. */
 static __global__ void conv_keep_kernel(struct cuda_conv called) {
     const struct cuda_conv o = conv_placed(called);
     int c = (int)(blockIdx.x * blockDim.x + threadIdx.x);
-    if (c >= o.channels) return;
-    for (int i = 0; i < o.past; i++) o.after[(size_t)i * (size_t)o.channels + (size_t)c] = conv_at(o, o.n - o.past + i, c);
+    if (c < o.channels) conv_keep(o, c);
 }
 cudaError_t cuda_conv_rows(cudaStream_t s, const struct cuda_conv *o) {
     unsigned blocks = blocks_of((size_t)o->channels, 256), rows = o->n < 1024 ? (unsigned)o->n : 1024;

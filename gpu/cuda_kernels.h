@@ -156,6 +156,16 @@ struct cuda_scale { /* struct op_scale */
     int smooth;
 };
 cudaError_t cuda_scale(cudaStream_t s, const struct cuda_scale *o);
+struct cuda_conv { /* struct op_conv */
+    float *out;
+    const float *x, *w, *before;
+    float *after;
+    int n, channels, taps, ldx, ldo;
+    const struct cuda_place *at;
+    const float *bias;
+    int is_linear, is_peek, delay, past, state_at;
+};
+cudaError_t cuda_conv_rows(cudaStream_t s, const struct cuda_conv *c);
 /* struct op_chain: one block runs the steps in order, as the kernels above compute them. At most CUDA_CHAIN_ROWS tokens to route. */
 enum cuda_step_kind {
     CUDA_STEP_NORM,
@@ -170,7 +180,8 @@ enum cuda_step_kind {
     CUDA_STEP_COPY,
     CUDA_STEP_GATE,
     CUDA_STEP_SCALE,
-    CUDA_STEP_TRANSFER
+    CUDA_STEP_TRANSFER,
+    CUDA_STEP_CONV
 };
 enum { CUDA_CHAIN_MAX = 8, CUDA_CHAIN_ROWS = 8 };
 struct cuda_transfer { /* struct op_transfer */
@@ -191,6 +202,7 @@ struct cuda_step {
         struct cuda_gate gate;
         struct cuda_scale scale;
         struct cuda_transfer transfer;
+        struct cuda_conv conv;
     };
 };
 struct cuda_chain {
@@ -198,16 +210,6 @@ struct cuda_chain {
     struct cuda_step step[CUDA_CHAIN_MAX];
 };
 cudaError_t cuda_chain_run(cudaStream_t s, const struct cuda_chain *c);
-struct cuda_conv { /* struct op_conv */
-    float *out;
-    const float *x, *w, *before;
-    float *after;
-    int n, channels, taps, ldx, ldo;
-    const struct cuda_place *at;
-    const float *bias;
-    int is_linear, is_peek, delay, past, state_at;
-};
-cudaError_t cuda_conv_rows(cudaStream_t s, const struct cuda_conv *c);
 struct cuda_delta { /* struct op_delta */
     float *out;
     const float *q, *k, *v, *b, *a, *rate, *dt, *before;

@@ -239,6 +239,7 @@ int cuda_run_op(struct op_exec *x, enum op_code code, const union op_args *u) {
     case OP_COPY:
     case OP_GATE:
     case OP_SCALE:
+    case OP_CONV:
     case OP_TRANSFER: return cuda_small_op(s, code, u);
     case OP_CHAIN: return cuda_chain_op(s, &u->chain);
     case OP_JOIN: return cuda_join_op(s, &u->join);
@@ -259,14 +260,6 @@ int cuda_run_op(struct op_exec *x, enum op_code code, const union op_args *u) {
     case OP_ATTENTION: return attention(s, &u->attention);
     case OP_SELECT: return select_keys(s, &u->select);
     case OP_EXPERTS: return cuda_experts_op(s, &u->experts);
-    case OP_CONV: {
-        const struct op_conv *a = &u->conv;
-        struct cuda_conv c = {
-            a->out,  a->x,         a->w,       a->before, a->after,        a->n,       a->channels, a->taps, a->ldx, a->ldo, to_cuda_place(a->at),
-            a->bias, a->is_linear, a->is_peek, a->delay,  op_conv_past(a), a->state_at};
-        if (a->n > 0) r = cuda_conv_rows(s->stream, &c);
-        break;
-    }
     case OP_DELTA: return delta(s, &u->delta);
     case OP_SCAN: {
         const struct op_scan *a = &u->scan;

@@ -117,6 +117,39 @@ __device__ inline void gate_number(const struct cuda_gate &o, size_t at) {
     o.y[i * (size_t)o.ldy + h * (size_t)o.head_ldy + d] *= f;
 }
 
+/* --- Short convolutions ------------------------------------------------------------------------------------------------------------------ */
+
+/* The arguments with the state addresses read from memory (op_place), if the call was recorded. */
+template <typename T> __device__ inline T placed(T o) {
+    if (o.at) o.before = (const float *)o.at->data, o.after = (float *)o.at->after;
+    return o;
+}
+/* Input row i of channel c; i < 0: before the first row. */
+__device__ inline float conv_at(const struct cuda_conv &o, int i, int c) {
+    if (i >= 0) return o.x[(size_t)i * (size_t)o.ldx + (size_t)c];
+    return o.before ? o.before[(size_t)(i + o.past) * (size_t)o.channels + (size_t)c] : 0;
+}
+/* The same of a convolution, whose state may be a part of what the addresses name. */
+__device__ inline struct cuda_conv conv_placed(struct cuda_conv o) {
+    if (!o.at) return o;
+    o = placed(o);
+    if (o.before) o.before += o.state_at;
+    o.after += o.state_at;
+    return o;
+}
+__device__ inline void conv_number(const struct cuda_conv &o, int i, int c) {
+    float sum = o.bias ? o.bias[c] : 0;
+    for (int j = 0; j < o.taps; j++) {
+        const float x = conv_at(o, i - o.delay - o.taps + 1 + j, c);
+        sum += o.w ? o.w[(size_t)j * (size_t)o.channels + (size_t)c] * x : x;
+    }
+    o.out[(size_t)i * (size_t)o.ldo + (size_t)c] = o.is_linear ? sum : sum / (1.0f + expf(-sum));
+}
+/* In rising order of rows: each is read from a later row than it is written to, if both are the same memory. */
+__device__ inline void conv_keep(const struct cuda_conv &o, int c) {
+    for (int i = 0; i < o.past; i++) o.after[(size_t)i * (size_t)o.channels + (size_t)c] = conv_at(o, o.n - o.past + i, c);
+}
+
 /* --- Router ------------------------------------------------------------------------------------------------------------------------------ */
 
 /* Bytes of shared memory that a token's warp needs. */

@@ -70,6 +70,7 @@ static size_t small_numbers(enum op_code code, const union op_args *a) {
     case OP_COPY: return product_of(a->copy.n, a->copy.heads, a->copy.dim);
     case OP_GATE: return product_of(a->gate.n, a->gate.heads, a->gate.dim);
     case OP_SCALE: return product_of(a->scale.n, a->scale.m, 1);
+    case OP_CONV: return product_of(a->conv.n, a->conv.channels, 1);
     case OP_TRANSFER: return a->transfer.size / 4;
     default: return 0;
     }

@@ -123,6 +123,7 @@ union op_small {
     struct op_copy copy;
     struct op_gate gate;
     struct op_scale scale;
+    struct op_conv conv;
     struct op_transfer transfer;
 };
 struct op_chain {

@@ -28,7 +28,7 @@ static void program_step(struct program *p, enum op_code *code, union op_args *a
     while (y == x) y = program_slot(p);
     int32_t *ints = (int32_t *)(p->mem + p->ints);
     memset(a, 0, sizeof *a);
-    switch (rnd() % 16) {
+    switch (rnd() % 17) {
     case 0:
     case 1:
     case 2:
@@ -75,6 +75,13 @@ static void program_step(struct program *p, enum op_code *code, union op_args *a
             (struct op_gate){.y = y, .g = x, .n = n, .heads = 2, .dim = 64, .ldy = width, .ldg = width, .head_ldy = 64, .head_ldg = 128, .kind = rnd() % 5};
         return;
     case 14: *code = OP_SCALE, a->scale = (struct op_scale){.x = x, .n = n, .m = half, .ld = width, .by = 0.75f}; return;
+    case 15: /* with a state in a slot, as rows of it */
+        *code = OP_CONV;
+        a->conv = (struct op_conv){
+            .out = y, .x = x, .w = (float *)p->mem + PROGRAM_SLOTS * PROGRAM_SLOT, .n = n, .channels = half, .taps = 3, .ldx = width, .ldo = width};
+        a->conv.before = a->conv.after = program_slot(p);
+        if (a->conv.after == x || a->conv.after == y) a->conv.is_peek = true, a->conv.before = NULL;
+        return;
     default: /* through pinned memory and back */
         *code = OP_TRANSFER;
         a->transfer = (struct op_transfer){p->pinned, x, PROGRAM_SLOT * 4, true};
