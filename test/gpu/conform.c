@@ -613,7 +613,7 @@ int main(int argc, char **argv) {
         printf("SKIPPED: this CPU has no %s\n", cpu_level_name((enum cpu_level)(spec.level - 1)));
         return 77;
     }
-    if (test_limits_from_env()) die("HEARTH_LIMITS", &e);
+    if (test_env_read()) die("HEARTH_LIMITS", &e);
     if (gpu_open(&g, &spec, 0, &e)) {
         printf("SKIPPED: %s\n", e.text);
         return 77;

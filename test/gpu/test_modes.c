@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "engine/base/log.h"
-#include "engine/base/test_limits.h"
+#include "engine/base/test_env.h"
 #include "engine/ember/ember.h"
 #include "engine/engine.h"
 
@@ -127,7 +127,7 @@ static void check(const char *dir, const char *base, const struct mode *m, const
 
 int main(int argc, char **argv) {
     if (argc < 4) die("usage", "test_modes GPUS DIR MODE...");
-    if (test_limits_from_env()) die("HEARTH_LIMITS", "invalid");
+    if (test_env_read()) die("HEARTH_LIMITS", "invalid");
     log_set(silent, NULL, LOG_WARN);
     file_embed(ember_files);
     for (int i = 3; i < argc; i++) {
