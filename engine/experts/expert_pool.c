@@ -607,7 +607,7 @@ int expert_pool_run(struct decode_device *d, struct decode_micro_batch *m, int l
     }
     s->counts.selected += (uint64_t)n, s->counts.hits += (uint64_t)many;
     d->n_hits += (uint64_t)pairs;
-    TRY(gpu_event_wait(x->ready[micro][layer % 2], x->compute));
+    if (s->cpu_queue) TRY(gpu_event_wait(x->ready[micro][layer % 2], x->compute)); /* else the host has seen the rows arrive, and the last sum before them */
     TRY(gpu_fill(x->compute, x->y[micro], 0, (size_t)m->n_dev * (size_t)s->c->hidden * 4));
     TRY(gpu_copy(x->compute, x->token[micro], x->host_token[micro], (size_t)pairs * 4, GPU_H2D)); /* 0 bytes: no copy */
     TRY(gpu_copy(x->compute, x->weight[micro], x->host_weight[micro], (size_t)pairs * 4, GPU_H2D));
