@@ -3,6 +3,7 @@
  * a result. SEED: random shapes and addresses instead of the fixed cases. company: batch invariance, a few tokens together against each alone. math: only
  * operations that LIST's math computes differently from float32, or FP8 differently from BF16. Exit 77 when the device, or the CPU level that it needs, is
  * missing. */
+#include "engine/base/test_env.h"
 #include "test/gpu/conform_blocks.h"
 #include "test/gpu/conform_joined.h"
 #include "test/gpu/conform_shared.h"

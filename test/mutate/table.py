@@ -146,7 +146,7 @@ change("resident-upload", "experts that are resident are uploaded for a prompt",
 change("resident-graph", "each layer of a resident model is a graph of its own", "gpu_graph", ("engine/exec/decode_layer.c", "if (end > layer + 1) {", "if (end > layer + 1000) {"))
 change("join-order", "a product is joined with others before its rows are written", "gpu_ops_emu_scalar", ("gpu/fuse.c", "if (must) return NULL;", ""))
 change("join-reads", "an operation moves before one that reads what it writes", "gpu_ops_emu_scalar", ("gpu/fuse.c", "(a->r[i].is_written || b->r[k].is_written) &&", "a->r[i].is_written &&"))
-change("join-copy", "a copy overtakes operations that wait to be joined", "gpu_ops_emu_scalar", ("gpu/gpu.c", "int r = flush(s);\n    bool whole", "int r = 0;\n    bool whole"))
+change("join-copy", "a copy overtakes operations that wait to be joined", "gpu_ops_emu_scalar", ("gpu/gpu.c", "int r = gpu_stream_flush(s);\n    bool whole", "int r = 0;\n    bool whole"))
 change("ffn-weight", "the weight of a shared expert is lost on a card", "cuda_emu_ops_f32", ("gpu/cuda_experts.c", "f.down.row_weight = a->shared_weight;", "f.down.row_weight = NULL;"))
 change("join-sum", "the CPU's sum of experts is added twice", "gpu_graph", ("engine/exec/decode_layer.c", "if (begins_with_sum(s, layer + 1)) return 0;", ""))
 change("split-rows", "logits of split drafted rows are those of the second part", "gpu_graph", ("engine/exec/decode.c", "if (m->spans[k].pos != t->pos) continue;", ";"))
