@@ -296,7 +296,7 @@ static void policy(const char *dir) {
     static struct answer one[PROMPTS];
     announced_again(dir, "emu:1,cpu=scalar,mem=14M,h2d=0.5,d2h=0.5");
     policy_on(dir, "emu:1,cpu=scalar,mem=14M,h2d=0.5,d2h=0.5", one);
-    policy_on(dir, "emu:4,cpu=scalar,mem=5M,h2d=0.5,d2h=0.5", one);
+    policy_on(dir, "emu:4,cpu=scalar,mem=6M,h2d=0.5,d2h=0.5", one);
 }
 
 static void silent(void *ctx, enum log_level level, const char *text) {}
