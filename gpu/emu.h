@@ -104,10 +104,10 @@ struct emu_stream {
     bool urgent;
     pthread_t thread;
     pthread_mutex_t lock;
-    pthread_cond_t work_cond, room_cond; /* a command was enqueued; enough have run for somebody who waits */
+    pthread_cond_t work_cond, room_cond; /* a command was enqueued; head reached wake_head */
     struct emu_cmd *queue;               /* [EMU_QUEUE] */
     uint64_t head, tail;                 /* run, enqueued */
-    uint64_t wake_head;                  /* the head that wakes those who wait for room_cond; UINT64_MAX: nobody waits */
+    uint64_t wake_head;                  /* signal room_cond at this head; UINT64_MAX: no thread waits */
     _Atomic int has_failed;              /* has failed, or dropped work of a failed device; remains set when another thread clears the device */
     double clock_s;                      /* virtual clock; only its own thread uses it */
     struct emu_link_usage link_usage;    /* only its own thread uses it */
