@@ -22,7 +22,7 @@ __device__ inline void seen(const struct cuda_attention &a, const struct where &
     int h = pos < a.k_pos0 ? 0 : (pos - a.k_pos0) / a.k_step + 1, l = a.window > 0 ? pos - a.window + 1 - a.k_pos0 : 0;
     *hi = h > w.n_keys ? w.n_keys : h;
     if (a.chunk_keys > 0) l = max(l, pos - pos % a.chunk_keys - a.k_pos0);
-    if (a.chosen_block) { /* of the selected blocks, and after the last one that can be in the list */
+    if (a.chosen_block) { /* keys of the selected blocks, then those after the last block that can be selected */
         const int complete = listed_blocks(a, *hi);
         *hi = min(complete, a.n_chosen) * a.chosen_block + *hi - complete * a.chosen_block;
     } else if (a.chosen && *hi > a.n_chosen) *hi = a.n_chosen;

@@ -51,7 +51,7 @@ __device__ inline float scale_of(const struct mat &m, int r, int c) {
     if (m.scale_dtype == DT_F32Z) return __uint_as_float(((const uint32_t *)m.scale)[i] & ~255u);
     return scalar_at(m.scale, m.scale_dtype, i);
 }
-/* Amount by which the zero point of a block differs from the one that code_at subtracts. */
+/* The zero point that code_at subtracts, minus the block's own zero point. */
 __device__ inline float zero_shift(const struct mat &m, int r, int c) {
     if (!m.scale || m.scale_dtype != DT_F32Z) return 0;
     return (float)((m.dtype == DT_I4 ? 8 : 128) - (int)(((const uint32_t *)m.scale)[scale_index(m, r, c)] & 255));

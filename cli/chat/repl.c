@@ -191,7 +191,7 @@ static void watch_escape(struct repl *r) {
     bool lone = !r->dumb && r->line.escaping && !r->line.n_esc;
     r->escape_s = lone ? clock_now() : 0;
 }
-/* When nothing has followed the ESC, stops the answer; without one, the next key is no part of a sequence. */
+/* After a lone ESC: stops the answer, if there is one; otherwise the next key does not continue an escape sequence. */
 static void end_escape(struct repl *r) {
     enum { ANSWER_MS = 50, LINE_MS = 500 };
     if (!r->escape_s || clock_now() - r->escape_s < (r->on_screen ? ANSWER_MS : LINE_MS) / 1e3) return;

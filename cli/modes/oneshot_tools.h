@@ -3,6 +3,6 @@
 #include "cli/tools/tool_round.h"
 #include "cli/turn/engine_client.h"
 
-/* Gives each call of the round a result in the conversation. Afterwards signals cancel turns of s. calls: for --json. ERR_USAGE: a call
- * needs consent, which cannot be asked for outside a terminal; ERR_CANCELLED. In both cases the remaining calls have results that state it. */
+/* Adds a result for each call of the round to the conversation. On return, signals cancel turns of s. calls: appended to, for --json.
+ * ERR_USAGE: a call needs consent, but there is no terminal; ERR_CANCELLED. In both cases the remaining calls get results with the reason. */
 int oneshot_tools_run(struct app *a, struct tool_round *q, struct conversation *conv, struct engine_client *s, struct buf *calls, struct error *e);

@@ -213,7 +213,7 @@ static int project_queries(struct exec *x, const struct config *c, struct work *
         x, &(struct op_copy){
                .y = w->q, .x = w->fused, .n = n, .heads = heads, .dim = dim, .ldx = heads * each, .ldy = heads * dim, .head_ldx = each, .head_ldy = dim});
 }
-/* The normed latent and the raw one, which is still in w->q_latent, beside each other behind it. */
+/* Copies w->q_latent into rows of [normed, raw] that follow it in memory. raw: it is not normed yet. */
 static int keep_raw(struct exec *x, const struct config *c, struct work *w, bool raw, int n) {
     float *both = w->q_latent + (size_t)n * (size_t)c->q_lora;
     return x->ops->copy(

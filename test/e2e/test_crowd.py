@@ -8,22 +8,19 @@ import threading
 import time
 
 import driver
-from server import Case, ask, chunks
-from test_protocols import TEMPLATE, TOOLS, is_city
+from server import ask, chunks
+from test_protocols import TOOLS, Model, is_city
 from test_structured import PERSON, is_person
 
 CLIENTS, ROUNDS = 200, int(os.environ.get("CROWD_ROUNDS", "3"))
 SCHEMA = {"type": "json_schema", "json_schema": {"name": "p", "schema": PERSON}}
 
 
-class Crowd(Case):
+class Crowd(Model):
+    ARGS = (*Model.ARGS, "--parallel", "16")
+
     def setUp(self):
         super().setUp()
-        self.use_ember_as_any_model()
-        path = os.path.join(self.home, "tools.jinja")
-        with open(path, "w") as f:
-            f.write(TEMPLATE)
-        self.s = self.serve("--template", path, "--kv-cache", "off", "-t", "1", "--parallel", "16")
         self.wrong, self.busy, self.lock = [], 0, threading.Lock()
 
     def post(self, body, check):

@@ -23,13 +23,15 @@ def is_city(value):
 class Model(Case):
     """A server with the built-in weights and a template that has tools."""
 
+    ARGS = ("--kv-cache", "off", "-t", "1")
+
     def setUp(self):
         super().setUp()
         self.use_ember_as_any_model()
         path = os.path.join(self.home, "tools.jinja")
         with open(path, "w") as f:
             f.write(TEMPLATE)
-        self.s = self.serve("--kv-cache", "off", "-t", "1", "--template", path)
+        self.s = self.serve(*self.ARGS, "--template", path)
 
     def post(self, path, body, status=200):
         got, headers, data = self.s.request("POST", path, body)
