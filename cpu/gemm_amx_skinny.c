@@ -158,6 +158,17 @@ INLINE void few(const struct job *j, int r0, const int T, const int kind) {
     }
 }
 
+/* A function for each case: one function with all of them takes twice as long to compile. */
+#define FEW_OF(T, kind) \
+    static __attribute__((noinline)) void few_##T##_##kind(const struct job *j, int r0) { few(j, r0, T, kind); }
+#define FEW_KINDS(T) FEW_OF(T, DT_E4M3) FEW_OF(T, DT_BF16) FEW_OF(T, PLANES) FEW_OF(T, FOLDED)
+FEW_KINDS(1)
+FEW_KINDS(2)
+FEW_KINDS(3)
+FEW_KINDS(4)
+FEW_KINDS(5)
+FEW_KINDS(6)
+
 enum { SUMS = FEW * SIDE * SIDE };
 size_t gemm_amx_skinny_scratch_bytes(void) { return 2 * SIDE * PITCH + 3 * SUMS * sizeof(float); }
 
@@ -168,20 +179,11 @@ void gemm_amx_skinny_rows(struct job *j, int r0, void *scratch) {
     j->out = j->sums + SUMS;
     j->turned = j->out + SUMS;
     tiles_configure(j->width);
-    switch (up(j->n, j->width) * 4 + (j->kind == DT_BF16) + 2 * (j->kind == PLANES) + 3 * (j->kind == FOLDED)) {
 #define CASE(T) \
-    case 4 * T: few(j, r0, T, DT_E4M3); break; \
-    case 4 * T + 1: few(j, r0, T, DT_BF16); break; \
-    case 4 * T + 2: few(j, r0, T, PLANES); break; \
-    case 4 * T + 3: few(j, r0, T, FOLDED); break
-        CASE(1);
-        CASE(2);
-        CASE(3);
-        CASE(4);
-        CASE(5);
-        CASE(6);
+    { few_##T##_DT_E4M3, few_##T##_DT_BF16, few_##T##_PLANES, few_##T##_FOLDED }
+    static void (*const cases[FEW][4])(const struct job *, int) = {CASE(1), CASE(2), CASE(3), CASE(4), CASE(5), CASE(6)};
 #undef CASE
-    }
+    cases[up(j->n, j->width) - 1][(j->kind == DT_BF16) + 2 * (j->kind == PLANES) + 3 * (j->kind == FOLDED)](j, r0);
     _tile_release();
 }
 

@@ -200,34 +200,39 @@ INLINE void all_rows(struct job *j, const struct e4m3_bf16 *t, int r0, int r1, c
             }
     }
 }
+/* A function for each case: one function with all of them takes three times as long to compile. */
+#define ALL_ROWS(n, R, S, format) \
+    static __attribute__((noinline)) void all_rows_##n##_##S##_##format(struct job *j, int r0, int r1) { \
+        const struct e4m3_bf16 t = e4m3_bf16_load(); \
+        all_rows(j, &t, r0, r1, R, n, S, format); \
+    }
+#define ALL_PLANES(n, R, format) ALL_ROWS(n, R, 1, format) ALL_ROWS(n, R, 2, format)
 /* As many rows at a time as their sums fit the registers. Two groups of E4M3 weights are decoded twice, the second time from L2: faster than
  * two rows at a time from memory. */
-INLINE void tokens(struct job *j, const struct e4m3_bf16 *t, int r0, int r1, int n, const int S, const int format) {
-    switch (n) {
-#define CASE(n, R) \
-    case n: all_rows(j, t, r0, r1, R, n, S, format); break;
-        CASE(1, 4)
-        CASE(2, 4)
-        CASE(3, 4)
-        CASE(4, 4)
-#undef CASE
-#define CASE(n) \
-    case n: \
-        if (format == DT_BF16) all_rows(j, t, r0, r1, 2, n, S, format); \
-        break;
-        CASE(5)
-        CASE(6)
-        CASE(7)
-        CASE(8)
-#undef CASE
-    }
-}
+ALL_PLANES(1, 4, DT_E4M3)
+ALL_PLANES(2, 4, DT_E4M3)
+ALL_PLANES(3, 4, DT_E4M3)
+ALL_PLANES(4, 4, DT_E4M3)
+ALL_PLANES(1, 4, DT_BF16)
+ALL_PLANES(2, 4, DT_BF16)
+ALL_PLANES(3, 4, DT_BF16)
+ALL_PLANES(4, 4, DT_BF16)
+ALL_PLANES(5, 2, DT_BF16)
+ALL_PLANES(6, 2, DT_BF16)
+ALL_PLANES(7, 2, DT_BF16)
+ALL_PLANES(8, 2, DT_BF16)
+
+/* By format (BF16, E4M3), planes and tokens. */
+#define CASES(S, format)  all_rows_1_##S##_##format, all_rows_2_##S##_##format, all_rows_3_##S##_##format, all_rows_4_##S##_##format
+#define CASES2(S, format) all_rows_5_##S##_##format, all_rows_6_##S##_##format, all_rows_7_##S##_##format, all_rows_8_##S##_##format
+static void (*const ALL[2][2][MOST])(struct job *, int, int) = {{{CASES(1, DT_BF16), CASES2(1, DT_BF16)}, {CASES(2, DT_BF16), CASES2(2, DT_BF16)}},
+                                                                {{CASES(1, DT_E4M3)}, {CASES(2, DT_E4M3)}}};
+
 /* E4M3 with one scale for many rows of a column block, as in FP8 checkpoints. */
 static bool shares_scales(const struct mat *w) {
     return w->dtype == DT_E4M3 && w->scale && w->block_cols < w->cols && w->block_rows >= SHARED_ROWS && w->row_step == 1;
 }
 INLINE void rows(const struct mat *w, int r0, int r1, const void *packed, int n, float *y, int ldy, bool accumulate, void *scratch, const int S) {
-    const struct e4m3_bf16 t = e4m3_bf16_load();
     const bool shared = shares_scales(w);
     const float *floats = (const float *)(const void *)((const uint8_t *)packed + planes_bytes(n, w->cols, S));
     struct mat plain = *w;
@@ -246,8 +251,7 @@ INLINE void rows(const struct mat *w, int r0, int r1, const void *packed, int n,
             j.second = j.x + (size_t)(each * S) * width(w->cols);
             j.y = y + (size_t)i * (size_t)ldy;
             if (shared) pack_scaled(scratch, floats + (size_t)i * width(w->cols), m, w, scale_row(w, r), S), j.x = scratch;
-            if (w->dtype == DT_BF16) tokens(&j, &t, r, end, m, S, DT_BF16);
-            else tokens(&j, &t, r, end, m, S, DT_E4M3);
+            ALL[w->dtype == DT_E4M3][S - 1][m - 1](&j, r, end);
         }
     }
 }
