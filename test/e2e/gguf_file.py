@@ -75,6 +75,21 @@ def llama(fmt, seed=3, freqs=False):
     return p
 
 
+def kv_b(p, b, name, heads, latent, nope, v, split):
+    """The second projection of MLA's keys and values: joint as in safetensors, or split and with keys transposed."""
+    if not split:
+        p.both(b + "attn_kv_b", [heads * (nope + v), latent], name)
+        return
+    p.both(b + "attn_k_b", [heads, latent, nope], "k_b")
+    p.both(b + "attn_v_b", [heads, v, latent], "v_b")
+    k, w, out = p.hf.pop("k_b")[1], p.hf.pop("v_b")[1], array.array("f")
+    for n in range(heads):
+        for r in range(nope):
+            out.extend(k[(n * latent + c) * nope + r] for c in range(latent))
+        out.extend(w[n * v * latent : (n + 1) * v * latent])
+    p.hf[name] = ([heads * (nope + v), latent], out)
+
+
 def deepseek2(fmt, seed=3, v3=True, split=True):
     """v3: sigmoid router with groups and a correction; split: the up-projection of keys and values in two tensors, keys transposed."""
     p = Pair("deepseek2", fmt, seed)
@@ -110,18 +125,7 @@ def deepseek2(fmt, seed=3, v3=True, split=True):
             p.both(b + "attn_q", [heads * (nope + rope), hidden], h + "self_attn.q_proj.weight")
         p.both(b + "attn_kv_a_mqa", [latent + rope, hidden], h + "self_attn.kv_a_proj_with_mqa.weight")
         p.norm(b + "attn_kv_a_norm", latent, h + "self_attn.kv_a_layernorm.weight")
-        name = h + "self_attn.kv_b_proj.weight"
-        if split:
-            p.both(b + "attn_k_b", [heads, latent, nope], "k_b")
-            p.both(b + "attn_v_b", [heads, v, latent], "v_b")
-            k, w, out = p.hf.pop("k_b")[1], p.hf.pop("v_b")[1], array.array("f")
-            for n in range(heads):
-                for r in range(nope):
-                    out.extend(k[(n * latent + c) * nope + r] for c in range(latent))
-                out.extend(w[n * v * latent : (n + 1) * v * latent])
-            p.hf[name] = ([heads * (nope + v), latent], out)
-        else:
-            p.both(b + "attn_kv_b", [heads * (nope + v), latent], name)
+        kv_b(p, b, h + "self_attn.kv_b_proj.weight", heads, latent, nope, v, split)
         p.both(b + "attn_output", [hidden, heads * v], h + "self_attn.o_proj.weight")
         if i < 1:
             dense(p, i, hidden, 512, "mlp")
@@ -483,7 +487,7 @@ def kimi_linear(fmt, seed=31):
             p.both(b + "attn_q", [heads * (nope + rope), hidden], s + "q_proj.weight")
             p.both(b + "attn_kv_a_mqa", [latent + rope, hidden], s + "kv_a_proj_with_mqa.weight")
             p.norm(b + "attn_kv_a_norm", latent, s + "kv_a_layernorm.weight")
-            p.both(b + "attn_kv_b", [heads * (nope + v), latent], s + "kv_b_proj.weight")
+            kv_b(p, b, s + "kv_b_proj.weight", heads, latent, nope, v, True)
             p.both(b + "attn_output", [hidden, heads * v], s + "o_proj.weight")
         if i < 1:
             dense(p, i, hidden, 512, "mlp")
