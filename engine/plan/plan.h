@@ -8,7 +8,7 @@
 #include "engine/weights/weights.h"
 
 /* How far tokens/s of published figures that no constant was fitted to were off, at most, in percent (test/bench/foresight.md). */
-enum { PLAN_DECODE_ERROR = 9, PLAN_PREFILL_ERROR = 25 };
+enum { PLAN_DECODE_ERROR = 11, PLAN_PREFILL_ERROR = 14 };
 
 /* Weights that exceed memory are read from the machine's disk if its speed is known and all but routed experts fit.
  * Appends {"basis": "modelled, not measured", "machine": .., "model": title, "error": {"decode": .., "prefill": ..}, "fits": .., "prefill": .., "decode": ..,
