@@ -4,15 +4,18 @@
     constants.py FORESIGHT [constants.md]
 
 FORESIGHT is BUILD/test/bench/foresight. Each number of each machine must stand in exactly one row, with its value: a constant that changes, or a new
-one, needs a row with a class and a source. Classes: vendor (data sheet), measured (by us), printed (in the paper), derived (from the others, as the
+one, needs a row with a class and a source. The second table has the data sheets' entries as their sources write them. Classes: vendor (data sheet), measured (by us), printed (in the paper), derived (from the others, as the
 source says), assumed, fitted (to the rows that the source names)."""
 import fnmatch
 import os
+import re
 import subprocess
 import sys
 
 MACHINES = ["paper-a-1", "paper-a-2", "paper-a-1-fp8", "paper-a-2-fp8", "paper-b-t4", "paper-b-2t4", "paper-b-4t4", "paper-b-l4", "paper-c", "paper-d",
             "epyc-9004-12ch+rtx4090", "desktop-ddr5-96+rtx5090,math=fp8"]
+HERE = os.path.dirname(os.path.abspath(__file__))
+PLACEMENT = os.path.join(HERE, "..", "..", "engine", "placement")
 CLASSES = {"vendor", "measured", "printed", "derived", "assumed", "fitted"}
 COUNTS = {"cpu_chunk", "devices", "near", "nodes", "name", "cpu.name", "gpu0.name", "near0.name"}
 
@@ -31,16 +34,32 @@ def numbers(foresight, machine):
             yield key, short(value)
 
 
-def rows(path):
+def rows(path, width=5):
     for line in open(path):
         cells = [c.strip() for c in line.strip().strip("|").split(" | ")]
-        if line.startswith("| ") and len(cells) == 5 and cells[0] != "machines":
+        if line.startswith("| ") and len(cells) == width and cells[0] not in ("machines", "entry"):
             yield cells
 
 
+def sheets():
+    """Entries of the tables of datasheet.c and datasheet_preset.c, and their named numbers: name -> text."""
+    found = {}
+    for name in ("datasheet.c", "datasheet_preset.c"):
+        text = open(os.path.join(PLACEMENT, name)).read()
+        for table in re.findall(r"^static const struct \w+ \{[^}]*?(?:\}[^}]*?)*?\} \w+\[\] = \{(.*?)^\};", text, re.M | re.S):
+            for entry in re.findall(r'^    \{("(?:[^{}]|\{(?:[^{}]|\{[^{}]*\})*\})*)\},', table, re.M):
+                key, value = re.match(r'"([^"]*)",\s*(.*)', " ".join(entry.split())).groups()
+                if ".why_not" not in value:
+                    found[key] = re.sub(r'^"[^"]*", ', "", value)
+        for line in re.findall(r"^static const double (\w+(?:\[\d+\])? = .*?);", text, re.M | re.S):
+            for key, value in re.findall(r"(\w+)(?:\[\d+\])? = (\{[^}]*\}|[^,;]+)", line):
+                found[key] = value
+    return found
+
+
 def main():
-    table = sys.argv[2] if len(sys.argv) > 2 else os.path.join(os.path.dirname(os.path.abspath(__file__)), "constants.md")
-    table = list(rows(table))
+    path = sys.argv[2] if len(sys.argv) > 2 else os.path.join(HERE, "constants.md")
+    table = list(rows(path))
     failed, used, count = 0, set(), 0
     for machines, keys, value, kind, source in table:
         if kind not in CLASSES or not source:
@@ -57,7 +76,13 @@ def main():
     for i in set(range(len(table))) - used:
         failed += 1
         print(f"{table[i][0]}, {table[i][1]}: no machine has it")
-    print(f"{count} constants of {len(MACHINES)} machines, {failed} failed")
+    found, listed = sheets(), {key: (value, kind, source) for key, value, kind, source in rows(path, 4)}
+    for key in sorted({*found, *listed}):
+        value, kind, source = listed.get(key, ("", "", ""))
+        if found.get(key) != value or kind not in CLASSES or not source:
+            failed += 1
+            print(f"{key}: datasheet.c has {found.get(key)!r}, the table {value!r}, class {kind!r}, source {source!r}")
+    print(f"{count} constants of {len(MACHINES)} machines, {len(found)} entries of data sheets, {failed} failed")
     return failed != 0 or not count
 
 
