@@ -67,17 +67,29 @@ static bool equal_names(const char *a, const char *b) { /* ignores case and othe
 }
 static const struct card *find_card(const char *name) {
     static const char *const makes[] = {"", "NVIDIA ", "GeForce ", "NVIDIA GeForce "};
-    for (int i = 0; i < CARDS; i++)
+    for (int i = 0; i < CARDS; i++) {
+        if (!strncmp(cards[i].name, "RTX ", 4) && equal_names(cards[i].name + 4, name)) return &cards[i]; /* 5090, A6000 */
         for (int k = 0; k < 4; k++) {
             char full[64];
             snprintf(full, sizeof full, "%s%s", makes[k], cards[i].name);
             if (equal_names(full, name)) return &cards[i];
         }
+    }
     return NULL;
 }
 const char *datasheet_find_card(const char *name) {
     const struct card *c = find_card(name);
     return c ? c->name : NULL;
+}
+void datasheet_similar_cards(const char *name, char *text, size_t cap) {
+    size_t n = 0;
+    *text = 0;
+    for (int i = 0; i < CARDS; i++) {
+        char start[64];
+        const char *const last = strrchr(cards[i].name, ' ');
+        snprintf(start, sizeof start, "%.*s", last ? (int)(last - cards[i].name) : 0, cards[i].name);
+        if (*start && equal_names(start, name) && n < cap) n += (size_t)snprintf(text + n, cap - n, "%s%s", n ? " and " : "", cards[i].name);
+    }
 }
 const char *datasheet_card_name(int i) { return i >= 0 && i < CARDS ? cards[i].name : NULL; }
 

@@ -17,8 +17,11 @@ bool datasheet_machine(struct cost_machine *m, const struct machine_datasheet *d
 /* Checks a single value. Returns NULL or the error. */
 const char *datasheet_check_isa(const char *name);
 const char *datasheet_parse_pcie(const char *text, double *rate); /* "5", "4 x8", "25G"; *rate: achievable bytes/s */
-const char *datasheet_find_card(const char *name);                /* the known card's own name for "rtx5090" or "NVIDIA GeForce RTX 5090"; NULL: unknown */
-const char *datasheet_card_name(int i);                           /* names of known cards; NULL past the last */
+/* Returns the known card's own name for "rtx5090", "5090" or "NVIDIA GeForce RTX 5090"; NULL: unknown. */
+const char *datasheet_find_card(const char *name);
+/* Writes the known cards of which `name` is all but the last word: "H100 PCIe and H100 SXM" for "h100"; or "". */
+void datasheet_similar_cards(const char *name, char *text, size_t cap);
+const char *datasheet_card_name(int i); /* names of known cards; NULL past the last */
 
 /* Machines known by name (datasheet_preset.c). A card may be added to a name: "desktop-ddr5-64+rtx4090", "epyc-9004-12ch+2xrtx5090". */
 enum datasheet_found { DATASHEET_UNKNOWN, DATASHEET_FOUND, DATASHEET_REFUSED /* why [cap] says the reason */ };

@@ -43,6 +43,9 @@ static bool read_card(struct machine_datasheet *d, const char *whole, char *why,
     const long n = strtol(text, &end, 10);
     const bool is_counted = end > text && *end == 'x';
     const char *const card = datasheet_find_card(is_counted ? end + 1 : text);
+    char similar[120];
+    datasheet_similar_cards(is_counted ? end + 1 : text, similar, sizeof similar);
+    if (!card && *similar) return snprintf(why, cap, "%.40s is not one card: there are %s", text, similar), false;
     if (!card) return snprintf(why, cap, "%.40s is not a known card, such as +rtx5090 or +2xrtx4090; --plan list shows them", text), false;
     if (is_counted && (n < 1 || n > MAX_CARDS)) return snprintf(why, cap, "%.40s: 1 to %d cards are possible", text, MAX_CARDS), false;
     snprintf(d->card, sizeof d->card, "%s", card);
