@@ -1,8 +1,8 @@
 /* Compares every operation on a device with the scalar CPU kernels (base operations) or with plain loops in double (the others).
- * usage: conform LIST TOLERANCE [SEED | company | math | joined]    LIST as in --gpus; the first rank is tested. TOLERANCE is relative to the largest value of
- * a result. SEED: random shapes and addresses instead of the fixed cases. company: batch invariance, a few tokens together against each alone. math: only
- * operations that LIST's math computes differently from float32, or FP8 differently from BF16. Exit 77 when the device, or the CPU level that it needs, is
- * missing. */
+ * usage: conform LIST TOLERANCE [SEED | company | math | joined | rounding]    LIST as in --gpus; the first rank is tested. TOLERANCE is relative to the
+ * largest value of a result. SEED: random shapes and addresses instead of the fixed cases. company: batch invariance, a few tokens together against each alone.
+ * math: only operations that LIST's math computes differently from float32, or FP8 differently from BF16. Exit 77 when the device, or the CPU level that it
+ * needs, is missing. */
 #include "engine/base/test_env.h"
 #include "test/gpu/conform_blocks.h"
 #include "test/gpu/conform_joined.h"
@@ -426,6 +426,36 @@ static void tiles(void) {
     tol = wide;
 }
 
+static void exact_linear(const union op_args *u) {
+    const struct op_linear *a = &u->linear;
+    double y[256];
+    for (int t = 0; t < a->n; t++) {
+        multiply(y, &a->w, a->x + (size_t)t * (size_t)a->ldx, AS_IS);
+        for (int o = 0; o < a->w.rows; o++) a->y[(size_t)t * (size_t)a->ldy + (size_t)o] = (float)y[o];
+    }
+}
+static float normal(void) {
+    float sum = 0;
+    for (int i = 0; i < 12; i++) sum += rnd_float() / 4;
+    return sum * 0.866f;
+}
+/* Prints what rounding adds to products: FP8 weights in blocks against the exact product of the same weights. Activations are normal, or one column in 64
+ * is 30 times as large, as in residual streams of language models. */
+static void rounding(void) {
+    enum { N = 64, ROWS = 128 };
+    shows_rms = true;
+    for (int k = 0; k < 4; k++) {
+        const int cols = k % 2 ? 2048 : 512;
+        char name[80];
+        struct mat w = matrix(ROWS, cols, DT_E4M3, 128, 128);
+        float *x = floats((size_t)(N * cols), 'c');
+        for (int i = 0; i < ROWS * cols; i++) ((uint8_t *)w.data)[i] = f32_to_e4m3(100 * normal());
+        for (int i = 0; i < N * cols; i++) x[i] = normal() * (k > 1 && i % cols % 64 == 5 ? 30 : 1);
+        snprintf(name, sizeof name, "%d x %d x %d%s", N, ROWS, cols, k > 1 ? ", large columns" : "");
+        check(name, OP_LINEAR, &(union op_args){.linear = {.y = floats(N * ROWS, 'f'), .x = x, .w = w, .n = N, .ldx = cols, .ldy = ROWS}}, exact_linear);
+    }
+}
+
 /* Groups of every size class in one operation, with ascending tokens in each. */
 static struct op_group group_of(enum dtype t, int hidden, int inter, int br, int bc) {
     static const int sizes[] = {65, 0, 1, 3, 17, 130, 33, 16};
@@ -609,7 +639,8 @@ static void companies(void) {
 int main(int argc, char **argv) {
     struct error e = {0};
     struct pool *pool = NULL;
-    if (argc < 3 || argc > 4 || gpu_spec_parse(&spec, argv[1], &e) || spec.n < 1) die("usage: conform LIST TOLERANCE [SEED | company | math | joined]", &e);
+    if (argc < 3 || argc > 4 || gpu_spec_parse(&spec, argv[1], &e) || spec.n < 1)
+        die("usage: conform LIST TOLERANCE [SEED | company | math | joined | rounding]", &e);
     if (spec.level && !cpu_level_has((enum cpu_level)(spec.level - 1))) {
         printf("SKIPPED: this CPU has no %s\n", cpu_level_name((enum cpu_level)(spec.level - 1)));
         return 77;
@@ -627,6 +658,8 @@ int main(int argc, char **argv) {
     printf("%s: %s, seed %llu, tolerance %.0e of the largest value\n", gpu_info(g)->backend, gpu_info(g)->name, (unsigned long long)seed, tol);
     if (argc > 3 && !strcmp(argv[3], "joined")) {
         joined(spec.is_emulated ? 1000 : 20);
+    } else if (argc > 3 && !strcmp(argv[3], "rounding")) {
+        rounding();
     } else if (argc < 4 || math) {
         if (!math) elementwise(), deltas(), scans(), compressed();
         if (!math || spec.math != GPU_MATH_FP8) blocks(), integers(), drafts(), resident();

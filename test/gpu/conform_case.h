@@ -27,6 +27,7 @@ static struct gpu_stream *stream;
 static struct exec *cpu;
 static struct gpu_spec spec;
 static double tol;
+static bool shows_rms; /* print the relative error of the results as root mean square, too */
 static uint64_t seed;
 
 static uint32_t rnd(void) {
@@ -215,7 +216,7 @@ static void check(const char *name, enum op_code code, const union op_args *a, v
         if (gpu_clear(g, &e)) die("clear", &e);
     }
     reference(a);
-    double worst = 0;
+    double worst = 0, off = 0, size = 0;
     bool ok = true;
     for (int i = 0; i < n_bufs; i++) {
         struct buffer *b = &bufs[i];
@@ -226,6 +227,7 @@ static void check(const char *name, enum op_code code, const union op_args *a, v
                 if (isfinite(number_at(b->host, b->type, k))) top = fmax(top, fabs(number_at(b->host, b->type, k)));
             for (size_t k = 0; k < n; k++) {
                 double want = number_at(b->host, b->type, k), got = number_at(b->got, b->type, k);
+                off += (want - got) * (want - got), size += want * want;
                 if (want == got || (isnan(want) && isnan(got))) continue;
                 double err = fabs(want - got) / (top + 1e-6);
                 if (isnan(err) || err > worst) worst = err; /* NaN must propagate */
@@ -241,5 +243,7 @@ static void check(const char *name, enum op_code code, const union op_args *a, v
     ok = ok && worst <= tol;
     ran++;
     failures += !ok;
-    printf("%-44s %s  worst %.2g\n", name, ok ? "ok" : "FAIL", worst);
+    printf("%-44s %s  worst %.2g", name, ok ? "ok" : "FAIL", worst);
+    if (shows_rms) printf(", rms %.3g of the results'", sqrt(off / size));
+    printf("\n");
 }
