@@ -110,6 +110,37 @@ static void table(const struct routing *r) {
     }
 }
 
+static int by_count(const void *a, const void *b) { return *(const int *)b - *(const int *)a; }
+/* Prints how uneven the choices of a layer are, and how many experts of a token its predecessor chose, beside what usage alone would give. Layers are
+ * averaged. */
+static void usage(const struct routing *r) {
+    double quarter = 0, busiest = 0, again = 0, alone = 0;
+    int layers = 0, *count = malloc((size_t)r->experts * sizeof *count);
+    if (!count) abort();
+    for (int l = 0; l < r->layers; l++) {
+        double all = 0, same = 0, pairs = 0, expected = 0, top = 0;
+        if (r->ids[routing_at(r, 0, l)] < 0) continue;
+        memset(count, 0, (size_t)r->experts * sizeof *count);
+        for (int t = 0; t < r->n; t++)
+            for (int k = 0; k < r->topk; k++) {
+                const int32_t id = r->ids[routing_at(r, t, l) + (size_t)k];
+                count[id]++, all++;
+                for (int j = 0; t && j < r->topk; j++) same += r->ids[routing_at(r, t - 1, l) + (size_t)j] == id;
+                pairs += t > 0;
+            }
+        for (int e = 0; e < r->experts; e++) expected += (double)count[e] * count[e] / ((double)r->n * all);
+        qsort(count, (size_t)r->experts, sizeof *count, by_count);
+        for (int e = 0; e < r->experts / 4; e++) top += count[e];
+        quarter += top / all, busiest += count[0] * r->experts / all, again += same / pairs, alone += expected, layers++;
+    }
+    free(count);
+    if (layers)
+        printf("  usage: the busiest quarter of a layer's experts has %.1f%% of the choices, the busiest one %.2f times the mean; %.1f%% of a token's experts "
+               "were "
+               "the last token's too, %.1f%% by usage alone\n",
+               100 * quarter / layers, busiest / layers, 100 * again / layers, 100 * alone / layers);
+}
+
 static struct routing make(const struct model *m, int tokens, int layers) {
     struct routing r;
     routing_make(&r, tokens, layers, m->experts, m->topk, &(struct routing_kind){m->share / 3, m->share * 2 / 3, 0.98, 3}, 7);
@@ -187,6 +218,7 @@ int main(int argc, char **argv) {
             return 1;
         }
         printf("%s: %d tokens, %d layers, %d of %d experts\n", argv[1], r.n, r.layers, r.topk, r.experts);
+        usage(&r);
         table(&r);
         routing_trace_close(&r);
         return 0;
@@ -195,6 +227,7 @@ int main(int argc, char **argv) {
         r = make(&models[i], tokens, models[i].layers / 4);
         printf("like %s, made: %d tokens, %d layers, %d of %d experts; printed at 25%%: lru %.1f, mrs %.1f\n", models[i].name, r.n, r.layers, r.topk, r.experts,
                models[i].lru, models[i].mrs);
+        usage(&r);
         table(&r);
         routing_trace_close(&r);
     }
