@@ -79,7 +79,7 @@ SCALING = [
 ]
 # Published figures without a prediction, and the reason.
 NOT_ASKED = [
-    ("A, a decode batch beside a prefill", "at most 15 % longer", "2.9 to 4.7 %: only host memory bandwidth is shared (virtual-time.md, Decode beside a prefill)"),
+    ("A, a decode batch beside a prefill", "at most 15 % longer", "2.8 to 4.6 %: only host memory bandwidth is shared (virtual-time.md, Decode beside a prefill)"),
     ("A, a prefill beside two answers", "TTFT 18 % longer", "not predicted: CPU reads do not slow the link in the model"),
     ("C, Figures 6 to 9", "2.1 to 2.8 times others", "not predicted: units near memory exist only in the split (simulated-policies.md)"),
     ("D, Table III", "TTFT 1.13 s, 0.11 s a token", "not predicted: the table does not name the model, and no experts are cached on the device here"),
