@@ -53,6 +53,7 @@ static const struct {
     {"<｜tool▁calls▁begin｜>", "", "x<｜tool▁calls▁begin｜>f<｜tool▁calls▁end｜>", "T:x|C:<｜tool▁calls▁begin｜>f<｜tool▁calls▁end｜>"},
     {"<think></think><｜DSML｜function_calls>", "<think>", "a</think>\n\n<｜DSML｜function_calls>\nf</｜DSML｜function_calls>",
      "K:a|C:<｜DSML｜function_calls>\nf</｜DSML｜function_calls>"},
+    {"{{ '<' ~ '｜DSML｜' ~ 'tool_calls>' }}", "", "a<｜DSML｜tool_calls>\nf</｜DSML｜tool_calls>", "T:a|C:<｜DSML｜tool_calls>\nf</｜DSML｜tool_calls>"},
     {"[TOOL_CALLS]", "", "ok [TOOL_CALLS][{}]", "T:ok |C:[TOOL_CALLS][{}]"},
     {"<think></think>", "", "1 < 2 <b> <thin <thinker>", "T:1 < 2 <b> <thin <thinker>"},
     {"<|channel|><|message|>", "<|start|>assistant", "<|channel|>analysis<|message|>hm<|end|><|start|>assistant<|channel|>final<|message|>yes<|return|>",

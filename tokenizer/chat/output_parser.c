@@ -51,6 +51,12 @@ struct output_parser {
 };
 
 static bool contains(const char *s, size_t n, const char *what) { return memmem(s, n, what, strlen(what)) != NULL; }
+/* Whether a template has a marker; DeepSeek's templates join its parts: '<' ~ dsml ~ 'tool_calls>'. */
+static bool has_marker(const char *text, size_t n, const char *marker) {
+    static const char mark[] = "｜DSML｜";
+    if (contains(text, n, marker)) return true;
+    return contains(marker, strlen(marker), mark) && contains(text, n, mark) && contains(text, n, strstr(marker, mark) + strlen(mark));
+}
 static const char *find_last(const char *s, size_t n, const char *what) {
     size_t w = strlen(what);
     for (size_t i = n + 1; w <= n && i-- > w;)
@@ -77,7 +83,7 @@ struct output_parser *output_parser_open(const struct chat_template *c, const ch
     }
     for (int i = 0; i < n_pairs; i++) {
         const struct marker_pair *k = &marker_pairs[i];
-        p->enabled[i] = contains(text, m, k->open) || (k->kind == OUTPUT_THINKING && contains(text, m, k->close)); /* some prompts only close it */
+        p->enabled[i] = has_marker(text, m, k->open) || (k->kind == OUTPUT_THINKING && contains(text, m, k->close)); /* some prompts only close it */
         if (!p->enabled[i] || k->kind != OUTPUT_THINKING) continue;
         size_t end = n, m2 = strlen(k->open); /* opened by the prompt if it ends with the marker and white space */
         while (end && strchr(" \t\r\n", tail[end - 1]) && tail[end - 1]) end--;
