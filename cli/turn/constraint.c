@@ -171,6 +171,7 @@ int constraint_open(struct constraint **out, struct app *a, const struct grammar
     c->part = s->kind == SOURCE_TOOL_CALLS ? OUTPUT_TOOL_CALL : OUTPUT_TEXT;
     if (!rc) rc = source_compile(s, &c->grammar, e);
     if (!rc) rc = matcher_open(&c->matcher, c->grammar, c->trie, e);
+    if (!rc && c->part == OUTPUT_TOOL_CALL) matcher_allow_line_ends(c->matcher);
     if (!rc && a->template && !is_raw) {
         c->parts = output_parser_open(a->template, tail, n);
         c->bits = mem_calloc((size_t)c->trie->n_ids / 64 + 1, sizeof *c->bits);

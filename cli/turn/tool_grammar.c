@@ -7,10 +7,10 @@
 
 enum { MOST_CALLS = 16, MAX_MARKER = 63 };
 
-/* Returns the longest added token in brackets at the beginning of s, or -1, and its size. */
+/* Returns the longest added token in brackets at the beginning of s, or -1, and its size. Brackets may be other than ASCII. */
 static int32_t marker_at(const struct tokenizer *t, const char *s, size_t *n) {
     char name[MAX_MARKER + 1];
-    for (*n = *s == '<' || *s == '[' ? strnlen(s, MAX_MARKER) : 0; *n > 2; --*n) {
+    for (*n = *s == '<' || *s == '[' || (unsigned char)*s >= 0x80 ? strnlen(s, MAX_MARKER) : 0; *n > 2; --*n) {
         memcpy(name, s, *n);
         name[*n] = 0;
         const int32_t id = tokenizer_added_id(t, name);
@@ -41,13 +41,28 @@ static void put_parts(struct buf *b, const struct tokenizer *t, const char *s) {
 }
 
 static void put_format(struct buf *b, const struct tokenizer *t, const struct tool_format *f) {
-    const char *const members[][2] = {
-        {"open", f->open},      {"close", f->close}, {"before_name", f->before_name}, {"after_name", f->after_name}, {"after_arguments", f->after_arguments},
-        {"between", f->between}};
+    const char *const members[][2] = {{"open", f->open},
+                                      {"close", f->close},
+                                      {"before_name", f->before_name},
+                                      {"after_name", f->after_name},
+                                      {"after_arguments", f->after_arguments},
+                                      {"between", f->between},
+                                      {"before_key", f->before_key},
+                                      {"before_text", f->before_text},
+                                      {"before_json", f->before_json},
+                                      {"after_value", f->after_value}};
     for (size_t i = 0; i < sizeof members / sizeof *members; i++) {
+        if (!members[i][1]) continue;
         buf_fmt(b, "%s\"%s\": ", i ? ", " : "", members[i][0]);
         put_parts(b, t, members[i][1]);
     }
+    if (!f->before_key) return;
+    buf_str(b, ", \"ends\": [");
+    for (size_t i = 0; i < 3 && f->ends[i]; i++) {
+        if (i) buf_str(b, ", ");
+        json_quote(b, f->ends[i], strlen(f->ends[i]));
+    }
+    buf_char(b, ']');
 }
 
 /* Puts the functions of the tools that may be called. */

@@ -1,5 +1,5 @@
 """Required tool calls with published vocabularies and templates of ../shared: random weights answer, and every answer is calls that are valid by their schemas, also when
-the markers of calls are the likeliest tokens everywhere. Writes checkpoints of 160 MB: only with -Dlong_tests=true."""
+the markers of calls are the likeliest tokens everywhere. Writes checkpoints of 160 MB: only with -Dlong_tests=true. HEARTH_FORMS: the forms to test, with commas."""
 import json
 import os
 import subprocess
@@ -14,6 +14,8 @@ MKMODEL = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "bench"
 NOTE = {"type": "object", "properties": {"text": {"type": "string", "maxLength": 30}, "tags": {"type": "array", "items": {"type": "string"}, "maxItems": 2}}, "required": ["text"], "additionalProperties": False}
 TOOLS = [{"type": "function", "function": {"name": name, "description": "d", "parameters": p}} for name, p in (("get_weather", CITY), ("write-note", NOTE))]
 HARMONY = ("<|start|>", "<|end|>", "<|message|>", "<|channel|>", "<|constrain|>", "<|return|>", "<|call|>")
+GLM = ("<tool_call>", "</tool_call>", "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>")
+DSML = "｜DSML｜"
 LONGCAT = ("<longcat_tool_call>", "</longcat_tool_call>")
 # name: (vocabulary, template file or text, markers that are made likely, those of them that the vocabulary is given, whether an answer may have several calls)
 FORMS = {
@@ -23,9 +25,15 @@ FORMS = {
     "gpt-oss": ("qwen3", "openai-gpt-oss-120b.jinja", HARMONY, HARMONY, False),
     "mistral-nemo": ("qwen3", "mistralai-Mistral-Nemo-Instruct-2407.jinja", ("[TOOL_CALLS]", "[INST]"), ("[TOOL_CALLS]", "[INST]"), True),
     "longcat": ("qwen3", TEMPLATE.replace("tool_call>", "longcat_tool_call>"), LONGCAT, LONGCAT, True),
+    "glm-4.6": ("qwen3", "GLM-4.6.jinja", GLM, GLM[2:], True),
+    "glm-4.7": ("qwen3", TEMPLATE.replace("Write <tool_call>", "Write <tool_call><arg_key>x</arg_key><arg_value>x</arg_value>"), GLM, GLM[2:], True),
+    "qwen3-coder": ("qwen3", "Qwen3-Coder.jinja", GLM[:2], (), True),
+    "deepseek-v3.2": ("qwen3", "deepseek-ai-DeepSeek-V3.2.jinja", (DSML,), (DSML,), True),
+    "deepseek-v4": ("qwen3", TEMPLATE.replace("Write <tool_call>", "Write <" + DSML + "tool_calls>"), (), (), True),
+    "minimax-m2": ("qwen3", TEMPLATE.replace("Write <tool_call>", "Write <minimax:tool_call><invoke name="), (), (), True),
     "text": ("qwen3", TEMPLATE.replace("tool_call>", "longcat_tool_call>"), (), (), True),  # markers without a token
 }
-REFUSED = {"GLM-4.6.jinja": "a form that cannot be required", "Qwen3-Coder.jinja": "a form that cannot be required", "deepseek-ai-DeepSeek-V3.1.jinja": "tools are not supported",
+REFUSED = {"microsoft-Phi-3.5-mini-instruct.jinja": "a form that cannot be required", "deepseek-ai-DeepSeek-V3.1.jinja": "tools are not supported",
            "llama-cpp-deepseek-r1.jinja": "not JSON serializable"}
 KIMI = {163584: "[BOS]", 163585: "[EOS]", 163586: "<|im_end|>", 163587: "<|im_user|>", 163588: "<|im_assistant|>", 163594: "<|im_system|>", 163601: "<|im_middle|>",
         **{163595 + i: f"<|tool_{s}|>" for i, s in enumerate(("calls_section_begin", "calls_section_end", "call_begin", "call_argument_begin", "call_end"))}}
@@ -114,7 +122,10 @@ class Forced(Case):
     def test_forms(self):
         if not os.path.isdir(os.path.join(SHARED, "tokenizers")):
             self.skipTest("no ../shared/tokenizers")
+        only = os.environ.get("HEARTH_FORMS", ",".join(FORMS)).split(",")
         for form, (vocabulary, template, markers, added, several) in FORMS.items():
+            if form not in only:
+                continue
             with self.subTest(form=form):
                 s = self.serve("-m", self.model(vocabulary, added), "--template", self.template(template), "--kv-cache", "off", "-c", "4096", "--force", "-t", "1")
                 try:

@@ -137,14 +137,16 @@ class Structured(Case):
         self.assertRegex(json.loads(data)["choices"][0]["text"], "^[0-9]{3}$")
 
     def test_required_tool_calls(self):
-        """--tool-choice begins an answer with calls that are valid by the tools' schemas."""
+        """--tool-choice begins an answer with calls that are valid by the tools' schemas, with arguments as JSON and between tags."""
         template = self.write("tools.jinja", TEMPLATE)
+        tagged = [self.write(name, TEMPLATE.replace("Write <tool_call>", "Write " + marks)) for name, marks in
+                  (("glm.jinja", "<tool_call><arg_key>"), ("coder.jinja", "<tool_call><function="), ("dsml.jinja", "<｜DSML｜function_calls>"))]
         tools = []
         for name, parameters in (("get_weather", CITY), ("get_time", {"type": "object"})):
             tools += ["--tool", self.write(name + ".json", json.dumps({"name": name, "parameters": parameters, "command": ["cat"]}))]
-        for seed in range(2):
-            for choice in ("required", "get_weather"):
-                args = ["--template", template, *tools, "--allow", "all", "--tool-choice", choice, "--temp", "1.5", "--seed", str(seed), "-n", "150"]
+        for seed, used in [(0, template), (1, template), *enumerate(tagged)]:
+            for choice in ("required", "get_weather") if used == template else ("required",):
+                args = ["--template", used, *tools, "--allow", "all", "--tool-choice", choice, "--temp", "1.5", "--seed", str(seed), "-n", "150"]
                 calls = json.loads(self.answer(*args, "--json"))["calls"]
                 self.assertTrue(calls)
                 for c in calls:

@@ -4,39 +4,92 @@
 
 #include "tokenizer/chat/builtin_templates.h"
 
+/* line: the text after a name, a key, a value and a call. */
+#define GLM_CALLS(line) \
+    { \
+        .open = "", .close = "", .before_name = "<tool_call>", .after_name = line, .after_arguments = "</tool_call>", .between = line, \
+        .before_key = "<arg_key>", .before_text = "</arg_key>" line "<arg_value>", .after_value = "</arg_value>" line, \
+        .ends = {"</arg_value>", "</tool_call>"}, \
+    }
+#define DSML "｜DSML｜"
+#define DSML_CALLS(block) \
+    { \
+        .open = "\n\n<" DSML block "\n", .close = "</" DSML block, .before_name = "<" DSML "invoke name=\"", .after_name = "\">\n", \
+        .after_arguments = "</" DSML "invoke>\n", .between = "", .before_key = "<" DSML "parameter name=\"", .before_text = "\" string=\"true\">", \
+        .before_json = "\" string=\"false\">", .after_value = "</" DSML "parameter>\n", \
+        .ends = {"</" DSML "parameter>", "</" DSML "invoke>", "</" DSML block}, \
+    }
 static const struct {
-    const char *marker;    /* in the template's text */
-    const char *unless[3]; /* marks of other forms within the same tags */
+    const char *marker, *with; /* in the template's text; with: NULL, or another mark in it */
+    const char *unless[3];     /* marks of other forms within the same tags */
     struct tool_format format;
 } tool_formats[] = {
+    {"<arg_key>", "</arg_key><arg_value>", {NULL}, GLM_CALLS("")}, /* GLM 4.7 and later */
+    {"<arg_key>", "<tool_call>", {NULL}, GLM_CALLS("\n")},         /* GLM 4.5 and 4.6 */
+    {"<function=",                                                 /* Qwen3-Coder */
+     "<tool_call>",
+     {"<seed:tool_call>"},
+     {.open = "",
+      .close = "",
+      .before_name = "<tool_call>\n<function=",
+      .after_name = ">\n",
+      .after_arguments = "</function>\n</tool_call>",
+      .between = "\n",
+      .before_key = "<parameter=",
+      .before_text = ">\n",
+      .after_value = "\n</parameter>\n",
+      .ends = {"</parameter>", "</function>", "</tool_call>"}}},
+    {DSML, "function_calls>", {NULL}, DSML_CALLS("function_calls>")}, /* DeepSeek V3.2 */
+    {DSML, "tool_calls>", {NULL}, DSML_CALLS("tool_calls>")},         /* V4 */
+    {"<minimax:tool_call>",                                           /* MiniMax M2 */
+     "<invoke name=",
+     {NULL},
+     {.open = "<minimax:tool_call>\n",
+      .close = "</minimax:tool_call>",
+      .before_name = "<invoke name=\"",
+      .after_name = "\">\n",
+      .after_arguments = "</invoke>\n",
+      .between = "",
+      .before_key = "<parameter name=\"",
+      .before_text = "\">",
+      .after_value = "</parameter>\n",
+      .ends = {"</parameter>", "</invoke>", "</minimax:tool_call>"}}},
     {"<longcat_tool_call>",
+     NULL,
      {"<arg_key>", "<function="},
      {"", "", "<longcat_tool_call>\n{\"name\": \"", "\", \"arguments\": ", "}\n</longcat_tool_call>", "\n"}},
     {"<tool_call>",
+     NULL,
      {"<arg_key>", "<function=", "<invoke"},
      {"", "", "<tool_call>\n{\"name\": \"", "\", \"arguments\": ", "}\n</tool_call>", "\n"}}, /* Qwen, Hermes */
     {"<｜tool▁calls▁begin｜>",                                                                /* DeepSeek V3.1 */
+     NULL,
      {"```json"},
      {"<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>", "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "<｜tool▁call▁end｜>", ""}},
     {"<｜tool▁calls▁begin｜>", /* DeepSeek V3, R1 */
+     NULL,
      {NULL},
      {"<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>", "<｜tool▁call▁begin｜>function<｜tool▁sep｜>", "\n```json\n", "\n```<｜tool▁call▁end｜>", "\n"}},
-    {"[TOOL_CALLS]", {"[ARGS]"}, {"[TOOL_CALLS][", "]", "{\"name\": \"", "\", \"arguments\": ", "}", ", "}}, /* Mistral up to Nemo */
+    {"[TOOL_CALLS]", NULL, {"[ARGS]"}, {"[TOOL_CALLS][", "]", "{\"name\": \"", "\", \"arguments\": ", "}", ", "}}, /* Mistral up to Nemo */
     {"<|channel|>", /* gpt-oss: a message to the function, which ends the answer */
+     NULL,
      {NULL},
      {"", "", "<|channel|>commentary to=functions.", " <|constrain|>json<|message|>", "", "", .is_single = true}},
     {"<|tool_calls_section_begin|>", /* Kimi K2: calls are numbered */
+     NULL,
      {NULL},
      {"<|tool_calls_section_begin|>", "<|tool_calls_section_end|>", "<|tool_call_begin|>functions.", ":0<|tool_call_argument_begin|>", "<|tool_call_end|>", "",
       .is_single = true}},
 };
 
+static bool contains(const char *s, size_t n, const char *what) { return memmem(s, n, what, strlen(what)) != NULL; }
+
 const struct tool_format *tool_format_find(const struct chat_template *c) {
     size_t n;
     const char *text = chat_template_source(c, &n);
     for (size_t i = 0; i < sizeof tool_formats / sizeof *tool_formats; i++) {
-        bool other = !memmem(text, n, tool_formats[i].marker, strlen(tool_formats[i].marker));
-        for (int k = 0; k < 3 && tool_formats[i].unless[k]; k++) other |= memmem(text, n, tool_formats[i].unless[k], strlen(tool_formats[i].unless[k])) != NULL;
+        bool other = !contains(text, n, tool_formats[i].marker) || (tool_formats[i].with && !contains(text, n, tool_formats[i].with));
+        for (int k = 0; k < 3 && tool_formats[i].unless[k]; k++) other |= contains(text, n, tool_formats[i].unless[k]);
         if (!other) return &tool_formats[i].format;
     }
     return NULL;

@@ -29,7 +29,8 @@ expr_id json_colon(struct schema *s) {
     return s->json.colon;
 }
 
-expr_id json_char_range(struct grammar *g, uint32_t from, uint32_t to) {
+/* Characters as a JSON string spells them. */
+static expr_id char_range(struct grammar *g, uint32_t from, uint32_t to, bool after_less) {
     static const struct {
         unsigned char c;
         const char *escape;
@@ -51,6 +52,21 @@ expr_id json_char_range(struct grammar *g, uint32_t from, uint32_t to) {
         if (lo <= hi) x = grammar_alt_range(g, x, lo, hi);
     }
     return x;
+}
+
+/* The same for JSON between tags: "</" is spelled "<\/". */
+static expr_id tagged_char_range(struct grammar *g, uint32_t from, uint32_t to, bool after_less) {
+    if (!after_less || from > '/' || to < '/') return char_range(g, from, to, after_less);
+    expr_id x = text(g, "\\/");
+    if (from < '/') x = grammar_alt(g, x, char_range(g, from, '/' - 1, after_less));
+    return to > '/' ? grammar_alt(g, x, char_range(g, '/' + 1, to, after_less)) : x;
+}
+
+expr_id json_lang(struct schema *s, const struct lang *l) {
+    struct lang both;
+    struct error e = {0};
+    if (!s->tags) return lang_expr(s->g, s->arena, l, char_range);
+    return lang_product(s->arena, l, &lang_less, false, &both, &e) ? EXPR_FAILED : lang_expr(s->g, s->arena, &both, tagged_char_range);
 }
 
 /* A character, itself or escaped. Surrogates only as pairs, which are one character. */
@@ -75,7 +91,7 @@ expr_id json_in_quotes(struct grammar *g, expr_id characters) {
     return grammar_lexeme(g, grammar_seq(g, text(g, "\""), grammar_seq(g, characters, text(g, "\""))));
 }
 expr_id json_string(struct schema *s) {
-    if (!s->json.string) s->json.string = json_in_quotes(s->g, grammar_text(s->g, json_char(s), 0, GRAMMAR_UNBOUNDED));
+    if (!s->json.string) s->json.string = json_in_quotes(s->g, s->tags ? json_lang(s, &lang_less) : grammar_text(s->g, json_char(s), 0, GRAMMAR_UNBOUNDED));
     return s->json.string;
 }
 

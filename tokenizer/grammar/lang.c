@@ -81,6 +81,10 @@ int lang_printable(struct arena *a, bool ascii, struct lang *out, struct error *
     return finish(&m, rc, a, out, e);
 }
 
+#define LESS_EDGES \
+    {0, '<' - 1, 0}, {'<', '<', 1}, { '<' + 1, LAST, 0 }
+const struct lang lang_less = {(struct lang_state[]){{0, 3, true}, {3, 3, true}}, (struct lang_edge[]){LESS_EDGES, LESS_EDGES}, 2, 6};
+
 /* ---- nondeterministic automata (Thompson) ---- */
 
 enum nfa_kind { NFA_SPLIT, NFA_SET, NFA_START, NFA_END, NFA_MATCH };
@@ -379,7 +383,10 @@ static bool is_text_state(const struct lang *l, uint32_t i) {
 expr_id lang_expr(struct grammar *g, struct arena *a, const struct lang *l, lang_chars chars) {
     expr_id *rules = arena_alloc(a, (l->n_states + 1) * sizeof *rules);
     struct lang_edge *edges = arena_alloc(a, (l->n_edges + 1) * sizeof *edges);
-    if (!rules || !edges) return EXPR_FAILED;
+    bool *otherwise = arena_calloc(a, l->n_states + 1, sizeof *otherwise); /* entered by another character than '<', or at the start */
+    if (!rules || !edges || !otherwise) return EXPR_FAILED;
+    otherwise[0] = true;
+    for (uint32_t k = 0; k < l->n_edges; k++) otherwise[l->edges[k].target] |= l->edges[k].from != '<' || l->edges[k].to != '<';
     for (uint32_t i = 0; i < l->n_states; i++) rules[i] = grammar_rule(g);
     if (l->n_edges) memcpy(edges, l->edges, l->n_edges * sizeof *edges);
     for (uint32_t i = 0; i < l->n_states; i++) {
@@ -388,7 +395,7 @@ expr_id lang_expr(struct grammar *g, struct arena *a, const struct lang *l, lang
         struct lang_edge *x = edges + s->first;
         if (is_text_state(l, i)) {
             expr_id one = EXPR_NEVER;
-            for (uint32_t k = 0; k < s->n; k++) one = grammar_alt(g, one, chars(g, x[k].from, x[k].to));
+            for (uint32_t k = 0; k < s->n; k++) one = grammar_alt(g, one, chars(g, x[k].from, x[k].to, false));
             grammar_define(g, rules[i], grammar_text(g, one, 0, GRAMMAR_UNBOUNDED));
             continue;
         }
@@ -396,7 +403,7 @@ expr_id lang_expr(struct grammar *g, struct arena *a, const struct lang *l, lang
         for (uint32_t k = 0; k < s->n;) {
             expr_id one = EXPR_NEVER;
             const uint32_t target = x[k].target;
-            for (; k < s->n && x[k].target == target; k++) one = grammar_alt(g, one, chars(g, x[k].from, x[k].to));
+            for (; k < s->n && x[k].target == target; k++) one = grammar_alt(g, one, chars(g, x[k].from, x[k].to, !otherwise[i]));
             body = grammar_alt(g, body, grammar_seq(g, one, rules[target]));
         }
         grammar_define(g, rules[i], body);

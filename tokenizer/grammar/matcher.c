@@ -22,9 +22,9 @@ struct matcher {
     struct stored *stored; /* [cap_stored] by state: of the state as an upper part, and as a whole in `whole` */
     struct stored *whole;
     size_t cap_stored, cap_whole, words, bytes;
-    state_id *path;   /* [longest + 1] states along the trie */
-    uint64_t *strict; /* [words] mask of the last call with a limit */
-    bool begun;
+    state_id *path;        /* [longest + 1] states along the trie */
+    uint64_t *strict;      /* [words] mask of the last call with a limit */
+    bool begun, line_ends; /* line_ends: the text may begin with them */
 };
 
 int matcher_open(struct matcher **out, const struct grammar *g, const struct token_trie *t, struct error *e) {
@@ -42,6 +42,8 @@ int matcher_open(struct matcher **out, const struct grammar *g, const struct tok
     if (rc) matcher_close(out);
     return rc;
 }
+
+void matcher_allow_line_ends(struct matcher *m) { m->line_ends = true; }
 
 static void drop_stored(struct matcher *m) {
     struct stored *lists[] = {m->stored, m->whole};
@@ -187,7 +189,8 @@ static void forbid_stripped(struct matcher *m, uint64_t *bits) {
     const bool strips = tokenizer_strips_start(m->trie->tokenizer);
     const struct trie_nodes *t = &m->trie->all;
     for (uint32_t i = 1; i < t->n; i = t->end[i]) {
-        if (t->byte[i] != '\n' && t->byte[i] != '\r' && (t->byte[i] != ' ' || !strips)) continue;
+        const bool line_end = t->byte[i] == '\n' || t->byte[i] == '\r';
+        if (!(line_end && !m->line_ends) && !(t->byte[i] == ' ' && strips)) continue;
         for (uint32_t k = i; k < t->end[i]; k++)
             for (int32_t id = t->token[k]; id >= 0; id = m->trie->same[id]) bits[id >> 6] &= ~(1ull << (id & 63));
     }

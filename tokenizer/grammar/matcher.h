@@ -7,6 +7,7 @@ struct matcher;
 /* Grammar and trie must outlive the matcher. */
 int matcher_open(struct matcher **m, const struct grammar *g, const struct token_trie *t, struct error *e);
 void matcher_close(struct matcher **m);
+void matcher_allow_line_ends(struct matcher *m); /* at the beginning of the text: those of an answer's text are dropped, so it must not begin with any */
 
 /* Sets *bits [(n_ids + 63) / 64] to the allowed tokens, bit i % 64 of word i / 64; valid until the next call. left < UINT32_MAX: only tokens after which the
  * text can be completed with left - 1 further bytes. ERR_RUNTIME: the grammar is too ambiguous. ERR_MEMORY. */

@@ -16,6 +16,7 @@ struct schema_memo { /* a conjunction that has a rule */
     struct schema_memo *next;
     struct part *parts;
     int n;
+    uint8_t form;
     expr_id rule;
 };
 
@@ -230,6 +231,13 @@ static int open_rest(struct schema *s, const struct conj *c, struct grammar **g,
     return rc ? rc : automaton_open(a, *g, s->e);
 }
 
+/* The text of a value; json: it as JSON. */
+static expr_id value_text(struct schema *s, const struct json *value, const struct buf *json) {
+    if (s->form != FORM_TEXT) return schema_json_literal(s, json->data, json->len);
+    const bool fits = value->type == JSON_STRING && !schema_tagged_has_end(s, value->string, value->n);
+    return !fits ? EXPR_NEVER : value->n ? grammar_literal(s->g, value->string, value->n) : EXPR_EMPTY;
+}
+
 static int compile_values(struct schema *s, const struct conj *c, expr_id *out) {
     const struct json *list = NULL, *one;
     struct grammar *g = NULL;
@@ -248,7 +256,7 @@ static int compile_values(struct schema *s, const struct conj *c, expr_id *out) 
         if (rc == ERR_USAGE) rc = schema_fail(s, c->v[at].at, constant ? "const" : "enum", "a number beyond the range of 64-bit integers and doubles");
         else if (rc) rc = error_set(s->e, ERR_MEMORY, "no memory for the schema");
         else if (all || (a && automaton_is_complete(a, automaton_run(a, automaton_start(a), b.data, b.len))))
-            *out = grammar_alt(s->g, *out, grammar_literal(s->g, b.data, b.len));
+            *out = grammar_alt(s->g, *out, value_text(s, value, &b));
         buf_free(&b);
     }
     automaton_close(&a);
@@ -275,7 +283,7 @@ static int check_excluded(struct schema *s, const struct conj *c, unsigned types
 }
 
 static int compile_types(struct schema *s, const struct conj *c, expr_id *out) {
-    const unsigned types = schema_types(c, true);
+    const unsigned types = schema_types(c, true) & (s->form == FORM_TAGGED ? TYPE_OBJECT : s->form == FORM_TEXT ? TYPE_STRING : TYPE_ALL);
     expr_id x;
     TRY(check_excluded(s, c, types));
     *out = EXPR_NEVER;
@@ -311,15 +319,17 @@ static int compile_body(struct schema *s, const struct conj *c, expr_id *out) {
     bool values = false;
     for (int i = 0; i < c->n; i++) {
         const struct part *p = &c->v[i];
+        const char *const listed = json_get(p->schema, "const") ? "const" : json_get(p->schema, "enum") ? "enum" : NULL;
+        if (listed && s->form == FORM_TAGGED) return schema_fail(s, p->at, listed, "this model's calls cannot have listed objects as arguments");
         if (json_get(p->schema, "anyOf") && !(p->skip & PART_NO_ANY_OF)) return compile_branches(s, c, i, "anyOf", PART_NO_ANY_OF, out);
         if (json_get(p->schema, "oneOf") && !(p->skip & PART_NO_ONE_OF)) return compile_branches(s, c, i, "oneOf", PART_NO_ONE_OF, out);
-        values |= !(p->skip & PART_NO_VALUES) && (json_get(p->schema, "const") || json_get(p->schema, "enum"));
+        values |= !(p->skip & PART_NO_VALUES) && listed;
     }
     return values ? compile_values(s, c, out) : compile_types(s, c, out);
 }
 
-static bool is_memo(const struct schema_memo *m, const struct conj *c) {
-    if (m->n != c->n) return false;
+static bool is_memo(const struct schema_memo *m, const struct conj *c, uint8_t form) {
+    if (m->n != c->n || m->form != form) return false;
     for (int i = 0; i < c->n; i++)
         if (m->parts[i].schema != c->v[i].schema || m->parts[i].skip != c->v[i].skip) return false;
     return true;
@@ -329,14 +339,14 @@ int schema_compile(struct schema *s, const struct conj *c, expr_id *out) {
     if (c->never) return *out = EXPR_NEVER, 0;
     if (!c->n) return *out = json_value(s), 0;
     for (const struct schema_memo *m = s->memo; m; m = m->next)
-        if (is_memo(m, c)) return *out = m->rule, 0;
+        if (is_memo(m, c, s->form)) return *out = m->rule, 0;
     struct schema_memo *m = arena_alloc(s->arena, sizeof *m);
     struct part *parts = arena_alloc(s->arena, (size_t)c->n * sizeof *parts);
     if (!m || !parts) return error_set(s->e, ERR_MEMORY, "no memory for the schema");
     if (++s->n_compiled > MAX_COMPILED) return schema_fail(s, c->v[0].at, NULL, "too complex: more than %d combinations of schemas", MAX_COMPILED);
     if (++s->depth > MAX_SCHEMA_DEPTH) return schema_fail(s, c->v[0].at, NULL, "nested too deeply");
     memcpy(parts, c->v, (size_t)c->n * sizeof *parts);
-    *m = (struct schema_memo){.next = s->memo, .parts = parts, .n = c->n, .rule = grammar_rule(s->g)};
+    *m = (struct schema_memo){.next = s->memo, .parts = parts, .n = c->n, .form = s->form, .rule = grammar_rule(s->g)};
     s->memo = m;
     expr_id body = EXPR_NEVER;
     int rc = compile_body(s, c, &body);

@@ -1,7 +1,7 @@
 #pragma once
 /* Parts of the schema front end: schema.c (applicators, types, enumerations), schema_keywords.c, schema_object.c, schema_array.c, schema_string.c,
  * schema_names.c, schema_items.c, schema_number.c,
- * schema_multiple.c, schema_disjoint.c, schema_rewrite.c, json_text.c. */
+ * schema_multiple.c, schema_disjoint.c, schema_rewrite.c, schema_tagged.c, json_text.c. */
 #include "tokenizer/grammar/lang.h"
 #include "tokenizer/grammar/schema.h"
 
@@ -26,6 +26,8 @@ struct conj {
 struct json_exprs { /* shared expressions of JSON texts; EXPR_FAILED: not made yet */
     expr_id string, string_char, number, integer, value, object, array, comma, colon;
 };
+/* How a value is written: as JSON; an object as members between tags; a string as plain text. */
+enum value_form { FORM_JSON, FORM_TAGGED, FORM_TEXT };
 struct schema_memo;
 struct schema_rewritten;
 struct schema {
@@ -36,6 +38,8 @@ struct schema {
     struct json_exprs json;
     struct schema_memo *memo; /* rules of conjunctions; arena */
     struct schema_rewritten *rewritten;
+    const struct schema_tags *tags; /* NULL: the document is JSON */
+    uint8_t form;                   /* of the value under compilation */
     int depth, n_compiled;
 };
 
@@ -104,6 +108,13 @@ struct number_range schema_range(const struct conj *c);
 /* Whether no value that is generated for x is valid by y. False if that is not certain. */
 int schema_excludes(struct schema *s, const struct conj *x, const struct conj *y, bool *out);
 
+/* schema_tagged.c: a member with its tags; one with another name; plain text of a language; whether text contains a tag that ends values. */
+int schema_tagged_member(struct schema *s, const struct conj *value, const char *name, size_t n, const char *at, expr_id *out);
+int schema_tagged_extra(struct schema *s, const struct conj *value, struct lang *names, const char *at, expr_id *out);
+int schema_tagged_string(struct schema *s, const struct conj *c, const struct lang *l, expr_id *out);
+bool schema_tagged_has_end(const struct schema *s, const char *text, size_t n);
+expr_id schema_json_literal(struct schema *s, const char *text, size_t n); /* JSON as it is written between tags or elsewhere */
+
 /* json_text.c */
 expr_id json_string(struct schema *s); /* a string in quotes */
 expr_id json_char(struct schema *s);   /* one character of it */
@@ -114,7 +125,7 @@ expr_id json_any_array(struct schema *s);
 expr_id json_any_object(struct schema *s);
 expr_id json_comma(struct schema *s);
 expr_id json_colon(struct schema *s);
-expr_id json_char_range(struct grammar *g, uint32_t from, uint32_t to); /* characters as a JSON string spells them; a lang_chars */
+expr_id json_lang(struct schema *s, const struct lang *l); /* the strings of a language, as JSON without quotes */
 expr_id json_in_quotes(struct grammar *g, expr_id characters);
 /* Appends compact JSON whose numbers are the shortest that give the same double. ERR_USAGE: a number that no double or int64 holds. */
 int json_compact(struct buf *b, const struct json *j);

@@ -180,8 +180,13 @@ static int extra_member(struct schema *s, const struct conj *c, const struct mem
         if (!allowed) continue;
         TRY(extra_names(s, c, p, mask, m, &names));
         if (lang_is_empty(&names, s->arena)) continue;
+        if (s->form == FORM_TAGGED) {
+            TRY(schema_tagged_extra(s, value, &names, c->v[0].at, &x));
+            *out = grammar_alt(s->g, *out, x);
+            continue;
+        }
         TRY(schema_compile(s, value, &x));
-        name = json_in_quotes(s->g, lang_expr(s->g, s->arena, &names, json_char_range));
+        name = json_in_quotes(s->g, json_lang(s, &names));
         *out = grammar_alt(s->g, *out, grammar_seq(s->g, name, grammar_seq(s->g, json_colon(s), x)));
     }
     return 0;
@@ -189,10 +194,12 @@ static int extra_member(struct schema *s, const struct conj *c, const struct mem
 
 /* ---- members ---- */
 
+static expr_id comma(struct schema *s) { return s->form == FORM_TAGGED ? EXPR_EMPTY : json_comma(s); }
+
 /* extra{lo, hi} with commas; a comma goes before the first if `after`. */
 static expr_id extras(struct schema *s, expr_id extra, uint32_t lo, uint32_t hi, bool after) {
     struct grammar *g = s->g;
-    const expr_id next = grammar_seq(g, json_comma(s), extra);
+    const expr_id next = grammar_seq(g, comma(s), extra);
     if (after) return grammar_repeat(g, next, lo, hi);
     if (!hi) return lo ? EXPR_NEVER : EXPR_EMPTY;
     const expr_id all = grammar_seq(g, extra, grammar_repeat(g, next, lo ? lo - 1 : 0, hi == GRAMMAR_UNBOUNDED ? hi : hi - 1));
@@ -225,21 +232,28 @@ static expr_id last_members(struct schema *s, const struct counts *c, expr_id ex
     return extra == EXPR_NEVER ? EXPR_EMPTY : extras(s, extra, lo, hi, n > 0);
 }
 
-/* Puts a member before the tails, which are the rests of objects by their number of members. */
-static int put_member(struct schema *s, const struct conj *c, const struct member *m, size_t before, const struct counts *n, expr_id *tail) {
-    struct grammar *g = s->g;
+static int member_entry(struct schema *s, const struct conj *c, const struct member *m, expr_id *out) {
     struct conj *value = arena_alloc(s->arena, sizeof *value);
     struct buf name = {0};
     expr_id x;
     if (!value) return error_set(s->e, ERR_MEMORY, "no memory for the schema");
     TRY(schema_member_conj(s, c, m->name, m->n, value));
+    if (s->form == FORM_TAGGED) return schema_tagged_member(s, value, m->name, m->n, c->v[0].at, out);
     TRY(schema_compile(s, value, &x));
     if (json_quote(&name, m->name, m->n)) return buf_free(&name), error_set(s->e, ERR_MEMORY, "no memory for the schema");
-    const expr_id entry = grammar_seq(g, grammar_literal(g, name.data, name.len), grammar_seq(g, json_colon(s), x));
+    *out = grammar_seq(s->g, schema_json_literal(s, name.data, name.len), grammar_seq(s->g, json_colon(s), x));
     buf_free(&name);
+    return 0;
+}
+
+/* Puts a member before the tails, which are the rests of objects by their number of members. */
+static int put_member(struct schema *s, const struct conj *c, const struct member *m, size_t before, const struct counts *n, expr_id *tail) {
+    struct grammar *g = s->g;
+    expr_id entry;
+    TRY(member_entry(s, c, m, &entry));
     for (uint32_t k = 0; k <= before && k <= n->cap; k++) {
         const expr_id whole = n->most == k ? EXPR_NEVER : grammar_seq(g, entry, tail[k < n->cap ? k + 1 : k]);
-        const expr_id with = k ? grammar_seq(g, json_comma(s), whole) : whole, either = m->required ? with : grammar_alt(g, with, tail[k]);
+        const expr_id with = k ? grammar_seq(g, comma(s), whole) : whole, either = m->required ? with : grammar_alt(g, with, tail[k]);
         if (either == EXPR_NEVER) {
             tail[k] = either;
             continue;
@@ -263,6 +277,7 @@ int schema_object(struct schema *s, const struct conj *c, expr_id *out) {
     if (!tail) return error_set(s->e, ERR_MEMORY, "no memory for the schema");
     for (uint32_t k = 0; k <= n.cap; k++) tail[k] = last_members(s, &n, extra, k);
     for (size_t i = m.n; i-- > 0;) TRY(put_member(s, c, &m.v[i], i, &n, tail));
+    if (s->form == FORM_TAGGED) return *out = tail[0], 0;
     *out = grammar_nest(g, grammar_seq(g, grammar_literal(g, "{", 1), grammar_seq(g, tail[0], grammar_literal(g, "}", 1))));
     return 0;
 }

@@ -117,12 +117,16 @@ int schema_string(struct schema *s, const struct conj *c, expr_id *out) {
     struct lang l = {0};
     bool first;
     TRY(content_lang(s, c, &first, &l));
-    if (first) {
+    if (first && s->form == FORM_JSON && !s->tags) {
         *out = !n.least && n.most == GRAMMAR_UNBOUNDED ? json_string(s) : json_in_quotes(s->g, grammar_text(s->g, json_char(s), n.least, n.most));
         return 0;
     }
+    struct error e = {0};
+    int rc = first ? lang_length(s->arena, 0, GRAMMAR_UNBOUNDED, &l, &e) : 0;
+    if (rc) return schema_fail_text(s, c->v[0].at, NULL, rc, "", &e);
     TRY(restrict_length(s, c, &l));
-    const expr_id chars = lang_is_empty(&l, s->arena) ? EXPR_NEVER : lang_expr(s->g, s->arena, &l, json_char_range);
+    if (s->form == FORM_TEXT) return schema_tagged_string(s, c, &l, out);
+    const expr_id chars = lang_is_empty(&l, s->arena) ? EXPR_NEVER : json_lang(s, &l);
     *out = chars == EXPR_NEVER ? EXPR_NEVER : json_in_quotes(s->g, chars);
     return 0;
 }
