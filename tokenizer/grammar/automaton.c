@@ -21,6 +21,7 @@ struct node {
     uint32_t bound;   /* the node below the lexeme that this node is in; UNKNOWN: in none */
     uint32_t nest;    /* levels of objects and arrays */
     uint32_t missing; /* bytes that this stack needs at least */
+    state_id closure; /* the state of this stack alone; STATE_DEAD: not computed */
     uint16_t depth;
     bool seen; /* while a closure is computed */
 };
@@ -163,7 +164,7 @@ static int compare_numbers(const void *x, const void *y) {
 /* ---- states ---- */
 
 /* Returns the state of the stacks in a->found whose top is a byte class, after expanding the others. */
-static state_id make_state(struct automaton *a) {
+static state_id find_state(struct automaton *a) {
     while (a->n_work && !a->failed) expand(a, a->work[--a->n_work]);
     a->n_work = 0;
     struct state s = {.first = (uint32_t)a->n_members, .missing = UINT32_MAX, .complete = a->complete};
@@ -193,6 +194,19 @@ static state_id make_state(struct automaton *a) {
     a->n_members += s.n;
     t->n++;
     return t->v[at] = (uint32_t)a->n_states++;
+}
+
+/* The same for what compute_step() and others have reached, with the closures of single stacks stored. */
+static state_id make_state(struct automaton *a) {
+    const uint32_t only = a->n_found == 1 && !a->complete ? a->found[0] : BOTTOM; /* characters of one set lead to the same stack */
+    if (only && a->nodes[only].closure && !a->failed) {
+        a->nodes[only].seen = false;
+        a->n_found = a->n_work = 0;
+        return a->nodes[only].closure;
+    }
+    const state_id s = find_state(a);
+    if (only && s) a->nodes[only].closure = s;
+    return s;
 }
 
 /* Returns an automaton without states, or NULL. */
@@ -248,16 +262,20 @@ static state_id compute_step(struct automaton *a, state_id from, uint8_t byte) {
     return make_state(a);
 }
 
-state_id automaton_step(struct automaton *a, state_id s, uint8_t byte) {
-    if (!s) return STATE_DEAD;
+const uint8_t *automaton_classes(const struct automaton *a) { return a->g->byte_class; }
+
+const state_id *automaton_row(struct automaton *a, state_id s) {
     const size_t size = (size_t)a->g->n_classes * sizeof(uint32_t);
-    if (!a->states[s].next) {
-        uint32_t *next = mem_alloc(size);
-        if (!next) return a->failed = ERR_MEMORY, STATE_DEAD;
-        memset(next, 0xFF, size);
-        a->states[s].next = next;
-        a->bytes += size;
-    }
+    if (a->states[s].next) return a->states[s].next;
+    uint32_t *next = mem_alloc(size);
+    if (!next) return a->failed = ERR_MEMORY, NULL;
+    memset(next, 0xFF, size);
+    a->bytes += size;
+    return a->states[s].next = next;
+}
+
+state_id automaton_step(struct automaton *a, state_id s, uint8_t byte) {
+    if (!s || !automaton_row(a, s)) return STATE_DEAD;
     const uint8_t class = a->g->byte_class[byte];
     if (a->states[s].next[class] != UNKNOWN) return a->states[s].next[class];
     const state_id to = compute_step(a, s, byte);

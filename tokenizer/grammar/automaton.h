@@ -14,6 +14,11 @@ void automaton_close(struct automaton **a);
 state_id automaton_start(struct automaton *a); /* STATE_DEAD after a failure */
 /* The state after a byte, or STATE_DEAD. */
 state_id automaton_step(struct automaton *a, state_id s, uint8_t byte);
+/* The states after each class of bytes (automaton_classes()), for loops over many bytes: AUTOMATON_UNKNOWN is a step that automaton_step() has not computed
+ * yet. Valid until automaton_compact(). NULL: no memory. */
+enum { AUTOMATON_UNKNOWN = -1 };
+const state_id *automaton_row(struct automaton *a, state_id s);
+const uint8_t *automaton_classes(const struct automaton *a); /* [256] */
 state_id automaton_run(struct automaton *a, state_id s, const void *data, size_t n);
 bool automaton_is_complete(const struct automaton *a, state_id s); /* the text so far matches */
 bool automaton_is_final(const struct automaton *a, state_id s);    /* it matches, and nothing may follow */

@@ -22,9 +22,12 @@ struct matcher {
     struct stored *stored; /* [cap_stored] by state: of the state as an upper part, and as a whole in `whole` */
     struct stored *whole;
     size_t cap_stored, cap_whole, words, bytes;
-    state_id *path;        /* [longest + 1] states along the trie */
-    uint64_t *strict;      /* [words] mask of the last call with a limit */
-    bool begun, line_ends; /* line_ends: the text may begin with them */
+    struct path_state { /* along the trie */
+        state_id state;
+        const state_id *row; /* its transitions */
+    } * path;                /* [longest + 2] */
+    uint64_t *strict;        /* [words] mask of the last call with a limit */
+    bool begun, line_ends;   /* line_ends: the text may begin with them */
 };
 
 int matcher_open(struct matcher **out, const struct grammar *g, const struct token_trie *t, struct error *e) {
@@ -80,21 +83,27 @@ static void allow(const struct token_trie *t, uint64_t *bits, int32_t id) {
  * nodes at which the state is complete. */
 static int walk_nodes(struct matcher *m, const struct trie_nodes *t, uint32_t from, state_id s, uint64_t *bits, struct stored *ends, size_t *cap) {
     const uint32_t end = t->end[from], base = t->depth[from];
-    m->path[0] = s;
+    const uint8_t *class = automaton_classes(m->automaton);
+    m->path[0] = (struct path_state){s, automaton_row(m->automaton, s)};
+    if (!m->path[0].row) return ERR_MEMORY;
     for (uint32_t i = from + 1; i < end;) {
         const uint32_t depth = t->depth[i] - base;
-        const state_id to = automaton_step(m->automaton, m->path[depth - 1], t->byte[i]);
+        state_id to = m->path[depth - 1].row[class[t->byte[i]]];
+        if (to == (state_id)AUTOMATON_UNKNOWN) to = automaton_step(m->automaton, m->path[depth - 1].state, t->byte[i]);
         if (!to) {
             i = t->end[i];
             continue;
         }
-        m->path[depth] = to;
         if (t->token[i] >= 0) allow(m->trie, bits, t->token[i]);
-        if (ends && t->end[i] > i + 1 && automaton_is_complete(m->automaton, to)) {
-            if (mem_grow(&ends->ends, cap, ends->n_ends + 1, sizeof *ends->ends)) return ERR_MEMORY;
-            ends->ends[ends->n_ends++] = i;
-        }
+        const bool has_children = t->end[i] > i + 1;
         i++;
+        if (has_children) {
+            m->path[depth] = (struct path_state){to, automaton_row(m->automaton, to)};
+            if (!m->path[depth].row) return ERR_MEMORY;
+            if (!ends || !automaton_is_complete(m->automaton, to)) continue;
+            if (mem_grow(&ends->ends, cap, ends->n_ends + 1, sizeof *ends->ends)) return ERR_MEMORY;
+            ends->ends[ends->n_ends++] = i - 1;
+        }
     }
     return 0;
 }
