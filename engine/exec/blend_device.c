@@ -65,7 +65,7 @@ static int open_slots(struct blend_device *p, size_t keep, struct error *e) {
     if (keep < gpu_mem_free(p->g) / 16) keep = gpu_mem_free(p->g) / 16;
     while (p->n_slots < most && (p->n_slots < SLOTS_LEAST || gpu_mem_free(p->g) > keep + bytes)) {
         struct blend_slot *t = &p->slots[p->n_slots];
-        int rc = gpu_alloc(p->g, (void **)&t->mem, bytes, e);
+        int rc = ledger_alloc(p->ledger, LEDGER_STREAMED, bytes, &t->mem, e);
         t->layer = -1;
         p->n_slots++;
         if (rc) return rc;
@@ -118,7 +118,7 @@ void blend_device_close(struct blend_device *p) {
     if (blend_device_stream(p)) gpu_stream_sync(blend_device_stream(p));
     gpu_stream_close(&p->link);
     work_close(&p->work);
-    for (int i = 0; i < p->n_slots; i++) gpu_free(p->g, p->slots[i].mem);
+    for (int i = 0; i < p->n_slots; i++) ledger_free(p->ledger, &p->slots[i].mem);
     gpu_free(p->g, p->token), gpu_free(p->g, p->weight);
     if (!p->d) gpu_free(p->g, p->xn), gpu_free(p->g, p->y);
     gpu_host_free(p->g, p->pair_token), gpu_host_free(p->g, p->pair_weight), gpu_host_free(p->g, p->sum);
@@ -153,7 +153,8 @@ struct blend_slot *blend_device_free_slot(struct blend_device *p, int layer) {
 int blend_device_upload(struct blend_device *p, struct blend_slot *t, int layer, int expert) {
     struct copy_range ranges[COPY_RANGES_MAX];
     const int n = copy_ranges_list(p->s->c, layer, MODULE_EXPERT, &p->s->m->w->layers[layer].experts[expert], &t->view, ranges);
-    TRY(stage_send_ranges(p->stage, ranges, n, t->mem, (struct stage_unit){.after = t->freed_value, .loaded = ++p->n_loaded, .layer = layer, .item = expert}));
+    TRY(stage_send_ranges(p->stage, ranges, n, t->mem.at,
+                          (struct stage_unit){.after = t->freed_value, .loaded = ++p->n_loaded, .layer = layer, .item = expert}));
     t->loaded_value = p->n_loaded;
     t->layer = layer;
     t->expert = expert;

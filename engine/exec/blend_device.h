@@ -7,7 +7,7 @@
 
 enum { BLEND_MIN_ROWS = 64 }; /* smallest batch of a longer prompt */
 struct blend_slot {           /* room for one expert's weights */
-    char *mem;
+    struct ledger_entry mem;
     struct expert view;
     uint32_t loaded_value, freed_value; /* values: of `loaded` once they arrived; of `freed` after the last use, 0: no use yet */
     int layer, expert;                  /* current contents; layer -1: empty */
@@ -17,6 +17,7 @@ struct blend_device {
     struct decode *s;
     struct decode_device *d; /* its layers; NULL: none */
     struct gpu *g;
+    struct ledger *ledger;
     int rank;
     struct gpu_stream *own_stream; /* device without layers: its compute stream */
     struct gpu_stream *link;

@@ -185,7 +185,6 @@ static int reset_devices(struct decode *s, bool drop, struct error *e) {
 
 int decode_fall_back(struct decode *s, const char *why, struct error *e) {
     reset_devices(s, true, &(struct error){0});
-    decode_lock_retire(s);
     decode_host_close(s);
     for (int i = 0; i < s->n_dev; i++)
         if (gpu_clear(s->dev[i].g, &(struct error){0})) s->m->gpus->is_lost = true;
@@ -365,7 +364,7 @@ static void set_residency(struct decode *s, enum residency_state to) {
     s->residency = to;
 }
 bool decode_yield(struct decode *s) {
-    assert(!s->is_locked);
+    assert(!decode_is_locked(s));
     if (s->residency == RESIDENCY_YIELDED || (!decode_weights_loaded(s) && !s->device_kvs)) return false;
     while (s->device_kvs) device_kv_drop(s, s->device_kvs);
     decode_weights_unload(s);
@@ -376,11 +375,9 @@ void decode_reclaim(struct decode *s) { set_residency(s, RESIDENCY_FULL); }
 bool decode_evict_experts(struct decode *s, int device, size_t free) {
     bool any = false;
     for (int i = 0; i < s->n_dev; i++) {
-        struct decode_device *d = &s->dev[i];
+        const struct decode_device *d = &s->dev[i];
         if (device >= 0 && d->rank != device) continue;
-        if (gpu_mem_free(d->g) < free) draft_experts_close(d);
-        if (d->pool && gpu_mem_free(d->g) < free) expert_pool_close(d), any = true;
-        while (gpu_mem_free(d->g) < free && decode_experts_evict_layer(d)) any = true;
+        any |= ledger_reclaim(d->ledger, free, LEDGER_FOR_PREFILL);
     }
     if (s->residency == RESIDENCY_FULL) set_residency(s, RESIDENCY_NO_EXPERTS);
     return any;
@@ -411,7 +408,7 @@ const uint32_t *decode_expert_rows(const struct decode *s) { return s->expert_ro
 bool decode_is_yielded(const struct decode *s) { return s->residency == RESIDENCY_YIELDED; }
 size_t decode_held_bytes(const struct decode *s, int device) {
     for (int i = 0; i < s->n_dev; i++)
-        if (s->dev[i].rank == device) return s->dev[i].held_bytes;
+        if (s->dev[i].rank == device) return ledger_bytes(s->dev[i].ledger, LEDGER_DECODE);
     return 0;
 }
 size_t decode_weight_bytes(const struct decode *s, int device) {
@@ -464,8 +461,7 @@ void decode_close(struct decode **sp) {
     struct decode *s = *sp;
     if (!s) return;
     *sp = NULL;
-    assert(!s->is_locked);
-    mem_free(s->retired);
+    assert(!decode_is_locked(s));
     decode_host_close(s);
     decode_devices_close(s);
     buf_free(&s->routing_lines);

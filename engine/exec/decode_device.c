@@ -22,12 +22,9 @@ struct decode_device *decode_device_of(struct decode *s, int layer) {
 /* --- Weights ------------------------------------------------------------------------------------------------------------------ */
 
 /* Allocates memory for a module's ranges, starts the uploads and points the fields to the device. */
-static int load_ranges(struct decode_device *d, struct stage *stage, char **mem, struct copy_range *ranges, int n, struct error *e) {
-    const size_t bytes = copy_ranges_bytes(ranges, n);
-    int rc = gpu_alloc(d->g, (void **)mem, bytes, e);
-    if (rc) return rc;
-    d->held_bytes += bytes, d->loaded_bytes += bytes;
-    return stage_send_ranges(stage, ranges, n, *mem, (struct stage_unit){0});
+static int load_ranges(struct decode_device *d, struct stage *stage, struct ledger_entry *mem, struct copy_range *ranges, int n, struct error *e) {
+    const int rc = ledger_alloc(d->ledger, LEDGER_LAYERS, copy_ranges_bytes(ranges, n), mem, e);
+    return rc ? rc : stage_send_ranges(stage, ranges, n, mem->at, (struct stage_unit){0});
 }
 
 /* Lists a whole layer, or a rank's shard; c is the shard's config. */
@@ -63,7 +60,9 @@ static int load_device(struct decode_device *d, struct error *e) {
     return rc ? rc : gpu_stream_sync(d->main);
 }
 
-bool decode_weights_loaded(const struct decode *s) { return s->n_dev && s->dev[0].loaded_bytes; } /* a failed load unloads all devices */
+bool decode_weights_loaded(const struct decode *s) {
+    return s->n_dev && ledger_bytes(s->dev[0].ledger, LEDGER_WEIGHTS);
+} /* a failed load unloads all devices */
 
 int decode_weights_load(struct decode *s, struct error *e) {
     int rc = 0;
@@ -82,15 +81,9 @@ void decode_weights_unload(struct decode *s) {
         draft_experts_close(d);
         while (decode_experts_evict_layer(d)) {
         }
-        for (int l = 0; l < s->c->n_layers && d->layers; l++) {
-            gpu_free(d->g, d->layers[l].mem);
-            d->layers[l].mem = NULL;
-        }
-        gpu_free(d->g, d->head_mem);
-        gpu_free(d->g, d->close_mem);
-        d->head_mem = d->close_mem = NULL;
-        d->held_bytes -= d->loaded_bytes;
-        d->loaded_bytes = 0;
+        for (int l = 0; l < s->c->n_layers && d->layers; l++) ledger_free(d->ledger, &d->layers[l].mem);
+        ledger_free(d->ledger, &d->head_mem);
+        ledger_free(d->ledger, &d->close_mem);
     }
 }
 
@@ -248,14 +241,14 @@ static int assign_layers(struct decode *s, struct error *e) {
     snprintf(all, sizeof all, "%s%s%s", out.why, !*why ? "" : ranks ? "; " : "; not tensor parallel: ", why);
     for (int i = 0; i < out.n; i++)
         if (s->is_tensor_parallel)
-            s->dev[s->n_dev++] =
-                (struct decode_device){.s = s, .g = set->gpu[i], .rank = i, .last = out.end_layer[i], .has_head = out.head_device == i, .shard = share[i]};
+            s->dev[s->n_dev++] = (struct decode_device){.s = s, .rank = i, .last = out.end_layer[i], .has_head = out.head_device == i, .shard = share[i]};
         else if (out.end_layer[i] > (i ? out.end_layer[i - 1] : 0)) /* a device too small for any layer is skipped */
-            s->dev[s->n_dev++] = (struct decode_device){
-                .s = s, .g = set->gpu[i], .rank = i, .first = i ? out.end_layer[i - 1] : 0, .last = out.end_layer[i], .has_head = out.head_device == i};
+            s->dev[s->n_dev++] =
+                (struct decode_device){.s = s, .rank = i, .first = i ? out.end_layer[i - 1] : 0, .last = out.end_layer[i], .has_head = out.head_device == i};
     s->n_resident = out.n ? out.end_layer[out.n - 1] : 0;
     for (int i = 0; i < s->n_dev; i++) {
         struct decode_device *d = &s->dev[i];
+        d->g = set->gpu[d->rank], d->ledger = &s->m->gpus->ledger[d->rank];
         if (s->is_tensor_parallel && !(d->shard_config = mem_alloc(sizeof *d->shard_config))) {
             mem_free(layers);
             return error_set(e, ERR_MEMORY, "no memory for the layers of a device");
@@ -328,6 +321,7 @@ void decode_set_placement_why(struct decode *s, const char *layers_why) {
 
 int decode_devices_open(struct decode *s, struct error *e) {
     int rc = assign_layers(s, e);
+    for (int i = 0; i < s->n_dev; i++) decode_experts_register(&s->dev[i], true);
     for (int i = 0; i < s->n_dev && !rc; i++) rc = open_device(&s->dev[i], e);
     if (!rc) device_blocks_open(s);
     return rc || !s->n_dev ? rc : decode_timelines_open(s, e);
@@ -369,6 +363,7 @@ void decode_devices_close(struct decode *s) {
     for (int i = 0; i < s->n_dev; i++) {
         struct decode_device *d = &s->dev[i];
         decode_experts_record_close(d);
+        decode_experts_register(d, false);
         for (int k = 0; k < DECODE_MICRO_BATCHES; k++) work_close(&d->work[k]);
         void *all[] = {d->kv_rows, d->x, d->xn, d->logits, d->partial[0], d->partial[1]};
         for (size_t k = 0; k < sizeof all / sizeof *all; k++) gpu_free(d->g, all[k]);

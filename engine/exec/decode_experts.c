@@ -83,9 +83,8 @@ static int send_layers(struct decode_device *d, struct stage *stage, int most, s
             if (!most--) break;
             if (gpu_mem_free(d->g) < resident_experts_bytes(m->w, l) + keep) return error_set(e, ERR_MEMORY, "no room");
             if (!d->s->cpu_queue) TRY(nan_scan_experts(&m->scan, l, ids, c->n_experts, e));
-            TRY(resident_experts_load(x, m->w, l, d->g, stage, e));
-            d->held_bytes += x->bytes, d->loaded_bytes += x->bytes;
-            cpu_count_read(m, x->bytes);
+            TRY(resident_experts_load(x, m->w, l, d->ledger, stage, e));
+            cpu_count_read(m, x->mem.bytes);
         }
         ++*n_loaded;
     }
@@ -147,17 +146,42 @@ int decode_load_next(struct decode *s, size_t keep, bool *more, struct error *e)
 }
 
 bool decode_experts_evict_layer(struct decode_device *d) {
-    if (d->s->is_locked) return false;
     for (int l = d->last - 1; l >= d->first && d->layers; l--) {
         struct resident_experts *x = &d->layers[l].experts;
-        if (!x->mem) continue;
+        if (!x->mem.at) continue;
         gpu_stream_sync(d->main); /* queued work and recordings read them */
         decode_graph_drop(d);
-        d->held_bytes -= x->bytes, d->loaded_bytes -= x->bytes;
-        resident_experts_free(x, d->g);
+        resident_experts_free(x, d->ledger);
         return true;
     }
     return false;
+}
+
+static bool evict_draft(void *owner, enum ledger_need need) {
+    struct decode_device *d = owner;
+    if (need == LEDGER_FOR_KV) return draft_experts_evict_layer(d);
+    const size_t before = ledger_bytes(d->ledger, 1 << LEDGER_DRAFT);
+    draft_experts_close(d);
+    return before > 0;
+}
+static bool evict_cached(void *owner, enum ledger_need need) {
+    struct decode_device *d = owner;
+    const bool any = d->pool != NULL;
+    if (need == LEDGER_FOR_KV) return expert_pool_shrink(d);
+    expert_pool_close(d);
+    return any;
+}
+static bool evict_resident(void *owner, enum ledger_need need) {
+    struct decode_device *d = owner;
+    const bool any = decode_experts_evict_layer(d);
+    if (need == LEDGER_FOR_KV) d->n_expert_layers -= any;
+    return any;
+}
+void decode_experts_register(struct decode_device *d, bool is_open) {
+    static bool (*const evict[])(void *owner,
+                                 enum ledger_need need) = {[LEDGER_DRAFT] = evict_draft, [LEDGER_CACHED] = evict_cached, [LEDGER_EXPERTS] = evict_resident};
+    for (size_t i = 0; i < sizeof evict / sizeof *evict; i++)
+        ledger_set_client(d->ledger, (enum ledger_class)i, (struct ledger_client){is_open ? evict[i] : NULL, d});
 }
 
 /* --- Reports ------------------------------------------------------------------------------------------------------------------------ */
@@ -170,7 +194,7 @@ int decode_expert_devices(const struct decode *s, struct decode_expert_device ou
         for (int l = d->first; l < d->last; l++) {
             out[i].layers += s->c->layer[l].moe;
             out[i].resident_layers += d->layers[l].experts.view != NULL;
-            out[i].resident_bytes += d->layers[l].experts.bytes;
+            out[i].resident_bytes += d->layers[l].experts.mem.bytes;
         }
     }
     return s->n_dev;

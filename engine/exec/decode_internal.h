@@ -16,7 +16,7 @@
 /* One layer on a device: one allocation without routed experts, and the layer's view with device pointers. Routed experts, all of a
  * layer or none, have allocations of their own: the model's, and a draft's (draft_experts.c). */
 struct device_layer {
-    char *mem;
+    struct ledger_entry mem;
     struct layer view;
     struct resident_experts experts, draft;
 };
@@ -57,6 +57,7 @@ struct expert_pool;
 struct decode_device {
     struct decode *s;
     struct gpu *g;
+    struct ledger *ledger;
     int rank, first, last;
     const struct config *c;               /* the model's config, or the tensor-parallel shard's (tp_shard.h) */
     struct config *shard_config;          /* the shard's config; NULL without tensor parallelism */
@@ -65,14 +66,13 @@ struct decode_device {
     float *partial[DECODE_MICRO_BATCHES]; /* tensor parallel: [DECODE_MAX_ROWS, hidden] this rank's partial sum */
     char *host_kv_rows;                   /* pinned destination of `kv_rows`; without tensor parallelism a shared buffer of all layers */
     struct gpu_stream *main;
-    _Atomic int stop;                  /* cancel flag of main */
-    struct device_layer *layers;       /* [n_layers] */
-    size_t weight_bytes, loaded_bytes; /* bytes of weights: assigned, currently loaded */
-    size_t held_bytes;                 /* bytes allocated for weights, expert pool and device KV */
+    _Atomic int stop;            /* cancel flag of main */
+    struct device_layer *layers; /* [n_layers] */
+    size_t weight_bytes;         /* bytes of weights that are assigned to it */
     struct work work[DECODE_MICRO_BATCHES];
     char *kv_rows; /* new KV rows of the batch, staged for the download (kv_writeback.c) */
     bool has_head; /* the final norm and LM head are on this device */
-    char *head_mem, *close_mem;
+    struct ledger_entry head_mem, close_mem;
     struct weights *head_weights; /* the head's view; also block_merge_streams after the last layer */
     bool draft_full;              /* no further draft layer fits (draft_experts.c) */
     int planned_expert_layers;    /* its first MoE layers that have all their routed experts here: planned, */
@@ -127,7 +127,7 @@ struct device_block {
 };
 struct device_slab {
     struct device_slab *next;
-    char *mem[GPU_MAX];
+    struct ledger_entry mem[GPU_MAX];
     int n_used;                   /* blocks in use */
     struct device_block blocks[]; /* [decode.slab_blocks] */
 };
@@ -143,12 +143,11 @@ struct device_kv {                             /* device copy of a session's KV 
     int n_blocks, n_uploaded;             /* the first n_uploaded entries are in the devices' block tables */
     struct kv_block *host_table[GPU_MAX]; /* [most_blocks] host block table per device; the device's is at the start of mem */
     int max_blocks;
-    char *mem[GPU_MAX]; /* device block table and states; NULL: not allocated */
-    size_t bytes[GPU_MAX];
-    uint64_t last_used;              /* clock of the last batch that read it */
-    bool is_locked;                  /* a prefill is writing it: not evictable */
-    int state_pos[DEVICE_KV_STATES]; /* position of each state row; -1: none */
-    struct kv_state_step move;       /* state rows of the batch; `marked` is the last row */
+    struct ledger_entry mem[GPU_MAX]; /* device block table and states */
+    uint64_t last_used;               /* clock of the last batch that read it */
+    bool is_locked;                   /* a prefill is writing it: not evictable */
+    int state_pos[DEVICE_KV_STATES];  /* position of each state row; -1: none */
+    struct kv_state_step move;        /* state rows of the batch; `marked` is the last row */
 };
 
 /* Device memory that a prefill or paged batches borrow. Memory returns all at once, by decode_reclaim(). */
@@ -156,10 +155,6 @@ enum residency_state {
     RESIDENCY_FULL,       /* batches load weights, expert pools and device KV as they need them */
     RESIDENCY_NO_EXPERTS, /* experts were evicted and stay away */
     RESIDENCY_YIELDED     /* all memory was freed; batches run on the CPU */
-};
-struct retired {
-    struct gpu *g;
-    void *mem;
 };
 struct decode {
     struct runtime *m;
@@ -170,9 +165,6 @@ struct decode {
     bool is_tensor_parallel; /* tensor parallel: each device has a shard of every layer (decode_tensor.c); else whole layers */
     float *tp_parts;         /* pinned, decode_tensor.c */
     enum residency_state residency;
-    bool is_locked;          /* decode_lock.c: a prefill reads resident weights */
-    struct retired *retired; /* device memory to free at the unlock */
-    size_t n_retired, cap_retired;
     struct decode_counts counts;
     uint32_t *expert_rows;   /* [n_layers, n_experts] rows that selected each expert */
     uint64_t retry_clock;    /* clock at which loading is tried again */
@@ -260,10 +252,11 @@ void decode_experts_record_count(struct decode *s);                             
 double decode_experts_choices(const struct decode_device *d);
 /* Writes one sentence that says which routed experts the CPU computes, and why; empty without devices or experts. */
 void decode_experts_summary(const struct decode *s, char *out, size_t cap);
-bool decode_experts_evict_layer(struct decode_device *d); /* evicts the last layer's experts, after queued work; false: there are none */
+void decode_experts_register(struct decode_device *d, bool is_open); /* as the ledger's client for all routed experts, until it closes */
+bool decode_experts_evict_layer(struct decode_device *d);            /* evicts the last layer's experts, after queued work; false: there are none */
 
 /* decode_lock.c */
-void decode_lock_retire(struct decode *s); /* before devices close: takes over the locked weights until the unlock */
+bool decode_is_locked(const struct decode *s);
 
 /* decode_graph.c */
 int decode_graph_open(struct decode_device *d, struct error *e); /* ERR_MEMORY */

@@ -62,7 +62,8 @@ size_t blend_good_bytes(const struct runtime *m, int pos, int n, bool has_ring) 
 
 static struct blend_device *add_device(struct blend *b, int rank) {
     struct blend_device *p = &b->dev[b->n_dev++];
-    *p = (struct blend_device){.s = b->s, .d = decode_device_at(b->s, rank), .g = b->s->m->gpus->gpu[rank], .rank = rank};
+    *p = (struct blend_device){
+        .s = b->s, .d = decode_device_at(b->s, rank), .g = b->s->m->gpus->gpu[rank], .ledger = &b->s->m->gpus->ledger[rank], .rank = rank};
     return p;
 }
 
@@ -201,8 +202,8 @@ static int blend_open(struct runtime *m, struct prefill_job *j, struct error *e)
     j->state = b;
     b->s = s;
     for (int i = 0; i < s->n_dev; i++) /* other sessions' KV returns when there is room */
-        while (s->device_kvs &&
-               gpu_mem_free(s->dev[i].g) + s->dev[i].loaded_bytes < s->dev[i].weight_bytes + blend_device_min_bytes(m, &s->dev[i], j->pos, j->n))
+        while (s->device_kvs && gpu_mem_free(s->dev[i].g) + ledger_bytes(s->dev[i].ledger, LEDGER_WEIGHTS) <
+                                    s->dev[i].weight_bytes + blend_device_min_bytes(m, &s->dev[i], j->pos, j->n))
             device_kv_drop(s, s->device_kvs);
     int rc = kv_commit(j->kv, j->pos + j->n, e);
     if (!rc) rc = decode_weights_load(s, e);

@@ -42,18 +42,16 @@ static int load_layer(struct decode_device *d, int layer, struct error *e) {
     const struct expert *from = s->draft->experts[layer];
     size_t bytes = layer_bytes(s, s->draft->expert_bytes);
     if (gpu_mem_free(d->g) < bytes + decode_reserve_bytes(s, d->g)) return error_set(e, ERR_MEMORY, "no room");
-    if (gpu_alloc(d->g, (void **)&x->mem, bytes, e)) return e->code;
-    d->held_bytes += x->bytes = bytes;
-    int rc = upload_layer(d, from[0].gate.data, x->mem, bytes, e);
-    if (!rc && !(x->view = copy_views(from, s->c->n_experts, x->mem))) rc = error_set(e, ERR_MEMORY, "no memory for draft experts on a device");
+    if (ledger_alloc(d->ledger, LEDGER_DRAFT, bytes, &x->mem, e)) return e->code;
+    int rc = upload_layer(d, from[0].gate.data, x->mem.at, bytes, e);
+    if (!rc && !(x->view = copy_views(from, s->c->n_experts, x->mem.at))) rc = error_set(e, ERR_MEMORY, "no memory for draft experts on a device");
     return rc;
 }
 
 static bool drop_layer(struct decode_device *d, int layer) {
     struct resident_experts *x = &d->layers[layer].draft;
-    if (!x->mem) return false;
-    d->held_bytes -= x->bytes;
-    resident_experts_free(x, d->g);
+    if (!x->mem.at) return false;
+    resident_experts_free(x, d->ledger);
     return true;
 }
 
@@ -76,7 +74,7 @@ int draft_experts_load(struct decode_device *d, struct error *e) {
 
 bool draft_experts_evict_layer(struct decode_device *d) {
     int layer = d->last - 1;
-    while (layer >= d->first && !d->layers[layer].draft.mem) layer--;
+    while (layer >= d->first && !d->layers[layer].draft.mem.at) layer--;
     d->draft_full = true;
     if (layer < d->first) return false;
     gpu_stream_sync(d->main);

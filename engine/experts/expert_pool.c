@@ -137,13 +137,11 @@ static void open_slots(struct expert_pool *x) {
             struct expert_slot *t = &layer_slots(x, l)[k];
             t->expert = -1;
             if (!is_pool_layer(d, l)) continue;
-            const size_t bytes = expert_pool_slot_bytes(d->s->m, l);
-            if (gpu_alloc(d->g, (void **)&t->mem, bytes, NULL)) {
+            if (ledger_alloc(d->ledger, LEDGER_CACHED, expert_pool_slot_bytes(d->s->m, l), &t->mem, NULL)) {
                 log_say(LOG_INFO, "a device has room for %d experts per layer, %d were planned", k, x->slots_per_layer);
                 while (x->slots_per_layer > k) expert_pool_shrink(d);
                 return;
             }
-            d->held_bytes += bytes;
         }
 }
 
@@ -191,10 +189,9 @@ int expert_pool_open(struct decode_device *d, struct error *e) {
 }
 
 static void free_slot(struct expert_pool *x, int layer, struct expert_slot *t) {
-    if (!t->mem) return;
+    if (!t->mem.at) return;
     if (t->expert >= 0) *slot_index(x, layer, t->expert) = -1;
-    gpu_free(x->d->g, t->mem);
-    x->d->held_bytes -= expert_pool_slot_bytes(x->d->s->m, layer);
+    ledger_free(x->d->ledger, &t->mem);
     *t = (struct expert_slot){.expert = -1};
 }
 
@@ -227,7 +224,7 @@ const struct expert *expert_pool_expert(const struct decode_device *d, int layer
 
 bool expert_pool_shrink(struct decode_device *d) {
     struct expert_pool *x = d->pool;
-    if (!x || !x->slots_per_layer || d->s->is_locked) return false;
+    if (!x || !x->slots_per_layer) return false;
     stage_flush(x->stage);
     gpu_stream_sync(d->main); /* a blended prefill reads slots there */
     gpu_stream_sync(x->link);
@@ -302,7 +299,8 @@ static int upload_expert(struct expert_pool *x, int layer, int k, int expert, bo
         s->counts.prefetched_wasted += !t->was_used && t->is_prefetched;
     }
     t->expert = -1;
-    TRY(stage_send_ranges(x->stage, ranges, n, t->mem, (struct stage_unit){.after = t->freed_value, .loaded = ++x->n_loaded, .layer = layer, .item = expert}));
+    TRY(stage_send_ranges(x->stage, ranges, n, t->mem.at,
+                          (struct stage_unit){.after = t->freed_value, .loaded = ++x->n_loaded, .layer = layer, .item = expert}));
     t->loaded_value = x->n_loaded, t->expert = expert, t->was_used = false, t->is_prefetched = ahead;
     *slot_index(x, layer, expert) = (int16_t)k;
     s->counts.uploaded++, s->counts.prefetched += ahead;

@@ -15,7 +15,7 @@
 #include "engine/placement/split.h"
 
 struct expert_slot {
-    char *mem;
+    struct ledger_entry mem;
     struct expert view;
     uint32_t loaded_value, freed_value; /* values: of `loaded` once the weights arrived; of `freed` after the last use, 0: no use yet */
     int expert;                         /* -1: empty */

@@ -29,17 +29,16 @@ size_t resident_experts_bytes(const struct weights *w, int layer) {
     return layout.stride * (size_t)w->config.n_experts;
 }
 
-int resident_experts_load(struct resident_experts *x, const struct weights *w, int layer, struct gpu *g, struct stage *stage, struct error *e) {
+int resident_experts_load(struct resident_experts *x, const struct weights *w, int layer, struct ledger *l, struct stage *stage, struct error *e) {
     struct expert_layout layout;
     const int n_experts = w->config.n_experts;
     layout_experts(w, layer, &layout);
-    x->bytes = layout.stride * (size_t)n_experts;
-    int rc = gpu_alloc(g, (void **)&x->mem, x->bytes, e);
+    int rc = ledger_alloc(l, LEDGER_EXPERTS, layout.stride * (size_t)n_experts, &x->mem, e);
     if (!rc && !(x->view = mem_calloc((size_t)n_experts, sizeof *x->view))) rc = error_set(e, ERR_MEMORY, "no memory for the experts of a device");
     for (int i = 0; i < n_experts && !rc; i++) {
         struct copy_range ranges[COPY_RANGES_MAX];
         struct copy_run runs[COPY_RANGES_MAX];
-        char *to = x->mem + (size_t)i * layout.stride;
+        char *to = x->mem.at + (size_t)i * layout.stride;
         const int n = expert_ranges(w, layer, i, &x->view[i], ranges);
         for (int k = 0; k < n; k++) {
             runs[k] = (struct copy_run){.host = ranges[k].host, .bytes = ranges[k].bytes, .at = layout.at[k]};
@@ -47,12 +46,12 @@ int resident_experts_load(struct resident_experts *x, const struct weights *w, i
         }
         rc = stage_send(stage, &(struct stage_unit){.runs = runs, .n = n, .to = to, .layer = layer, .item = i});
     }
-    if (rc) resident_experts_free(x, g);
+    if (rc) resident_experts_free(x, l);
     return rc;
 }
 
-void resident_experts_free(struct resident_experts *x, struct gpu *g) {
-    gpu_free(g, x->mem);
+void resident_experts_free(struct resident_experts *x, struct ledger *l) {
+    ledger_free(l, &x->mem);
     mem_free(x->view);
     *x = (struct resident_experts){0};
 }

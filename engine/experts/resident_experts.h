@@ -7,15 +7,14 @@
 #include "engine/transfer/stage.h"
 
 struct resident_experts {
-    char *mem;           /* device; NULL: not loaded */
-    struct expert *view; /* [n_experts] with device pointers; host memory */
-    size_t bytes;
+    struct ledger_entry mem; /* free: not loaded */
+    struct expert *view;     /* [n_experts] with device pointers; host memory */
 };
 
 /* Device bytes for the experts of a layer; 0: a dense layer. Pure. */
 size_t resident_experts_bytes(const struct weights *w, int layer);
-/* Allocates memory on g and sends the experts of an MoE layer; they have arrived after stage_flush and a synchronization of the
+/* Allocates memory and sends the experts of an MoE layer; they have arrived after stage_flush and a synchronization of the
  * stage's stream. ERR_MEMORY, or the stream's first error; nothing stays allocated then. */
-int resident_experts_load(struct resident_experts *x, const struct weights *w, int layer, struct gpu *g, struct stage *stage, struct error *e);
+int resident_experts_load(struct resident_experts *x, const struct weights *w, int layer, struct ledger *l, struct stage *stage, struct error *e);
 /* Frees the copies; no queued operation may read them. Safe on a zeroed struct. */
-void resident_experts_free(struct resident_experts *x, struct gpu *g);
+void resident_experts_free(struct resident_experts *x, struct ledger *l);

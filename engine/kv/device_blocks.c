@@ -53,21 +53,14 @@ static void drop_slab(struct decode *s, struct device_slab *slab) {
     struct device_slab **p = &s->slabs;
     while (*p && *p != slab) p = &(*p)->next;
     if (*p) *p = slab->next;
-    for (int i = 0; i < s->n_dev; i++)
-        if (slab->mem[i]) {
-            gpu_free(s->dev[i].g, slab->mem[i]);
-            s->dev[i].held_bytes -= device_slab_layout(&s->dev[i], NULL);
-        }
+    for (int i = 0; i < s->n_dev; i++) ledger_free(s->dev[i].ledger, &slab->mem[i]);
     mem_free(slab);
 }
 
 static struct device_slab *open_slab(struct decode *s) {
     struct device_slab *slab = mem_calloc(1, sizeof *slab + (size_t)s->slab_blocks * sizeof *slab->blocks);
     int rc = slab ? 0 : ERR_MEMORY;
-    for (int i = 0; i < s->n_dev && !rc; i++) {
-        const size_t bytes = device_slab_layout(&s->dev[i], NULL);
-        if (!(rc = gpu_alloc(s->dev[i].g, (void **)&slab->mem[i], bytes, NULL))) s->dev[i].held_bytes += bytes;
-    }
+    for (int i = 0; i < s->n_dev && !rc; i++) rc = ledger_alloc(s->dev[i].ledger, LEDGER_KV, device_slab_layout(&s->dev[i], NULL), &slab->mem[i], NULL);
     if (rc) {
         if (slab) drop_slab(s, slab);
         return NULL;
@@ -99,5 +92,5 @@ void device_block_unref(struct decode *s, struct device_block *b) {
     if (!--slab->n_used) drop_slab(s, slab);
 }
 struct kv_block device_block_address(const struct device_block *b, const struct decode_device *d) {
-    return (struct kv_block){.mem = b->slab->mem[d - d->s->dev], .mem_index = b - b->slab->blocks};
+    return (struct kv_block){.mem = b->slab->mem[d - d->s->dev].at, .mem_index = b - b->slab->blocks};
 }

@@ -6,7 +6,6 @@
 #include "cpu/pool.h"
 #include "engine/base/mem.h"
 #include "engine/exec/decode_internal.h"
-#include "engine/experts/expert_pool.h"
 #include "engine/transfer/stage.h"
 
 /* --- Device memory ----------------------------------------------------------------------------------------------------------------  */
@@ -14,12 +13,9 @@
 static void free_device_memory(struct decode *s, struct device_kv *m) {
     while (m->n_blocks) device_block_unref(s, m->blocks[--m->n_blocks]);
     for (int i = 0; i < s->n_dev; i++) {
-        gpu_free(s->dev[i].g, m->mem[i]);
-        s->dev[i].held_bytes -= m->bytes[i];
+        ledger_free(s->dev[i].ledger, &m->mem[i]);
         mem_free(m->host_table[i]);
         m->host_table[i] = NULL;
-        m->mem[i] = NULL;
-        m->bytes[i] = 0;
     }
     m->valid_rows = m->n_uploaded = m->max_blocks = 0;
     for (int i = 0; i < DEVICE_KV_STATES; i++) m->state_pos[i] = -1;
@@ -68,11 +64,10 @@ static int alloc_own(struct decode *s, struct device_kv *m, int capacity) {
     for (int i = 0; i < s->n_dev; i++) {
         struct decode_device *d = &s->dev[i];
         const size_t bytes = lay_out_own(d, m->max_blocks, NULL, NULL);
-        if (!(m->host_table[i] = mem_calloc((size_t)m->max_blocks, sizeof *m->host_table[i])) || gpu_alloc(d->g, (void **)&m->mem[i], bytes, NULL))
+        if (!(m->host_table[i] = mem_calloc((size_t)m->max_blocks, sizeof *m->host_table[i])) || ledger_alloc(d->ledger, LEDGER_KV, bytes, &m->mem[i], NULL))
             return ERR_MEMORY;
-        d->held_bytes += m->bytes[i] = bytes;
         device_slab_layout(d, planes_on(m, d));
-        lay_out_own(d, m->max_blocks, m->mem[i], planes_on(m, d));
+        lay_out_own(d, m->max_blocks, m->mem[i].at, planes_on(m, d));
     }
     return 0;
 }
@@ -143,21 +138,14 @@ static struct device_kv *find_kv(struct decode *s, const struct kv *kv) {
 static struct device_kv *eviction_victim(struct decode *s) {
     struct device_kv *best = NULL;
     for (struct device_kv *m = s->device_kvs; m; m = m->next)
-        if (m->last_used < s->clock && m->mem[0] && !m->is_locked && (!best || m->last_used < best->last_used)) best = m;
+        if (m->last_used < s->clock && m->mem[0].at && !m->is_locked && (!best || m->last_used < best->last_used)) best = m;
     return best;
 }
-/* Evicts a layer's experts until a session has closed. */
-static bool give_up_expert_layer(struct decode_device *d) {
-    if (!decode_experts_evict_layer(d)) return false;
-    d->n_expert_layers--;
-    return true;
-}
-/* Frees memory for a session that decodes: another session's copy, one routed expert per layer, or those of a layer. */
+/* Frees memory for a session that decodes: another session's copy, which spans the devices, or on each device the next in reclaim order. */
 static bool evict_memory(struct decode *s) {
     struct device_kv *other = eviction_victim(s);
     bool less = false;
-    for (int i = 0; i < s->n_dev && !other; i++)
-        less |= draft_experts_evict_layer(&s->dev[i]) || expert_pool_shrink(&s->dev[i]) || give_up_expert_layer(&s->dev[i]);
+    for (int i = 0; i < s->n_dev && !other; i++) less |= ledger_evict(s->dev[i].ledger, LEDGER_FOR_KV);
     if (other) device_kv_drop(s, other);
     return other || less;
 }
@@ -214,7 +202,7 @@ static int upload_block_table(struct decode *s, struct device_kv *m) {
         for (int b = m->n_uploaded; b < m->n_blocks; b++) m->host_table[i][b] = device_block_address(m->blocks[b], &s->dev[i]);
         for (int b = m->n_uploaded, n; b < m->n_blocks; b += n) {
             n = m->n_blocks - b < AT_ONCE ? m->n_blocks - b : AT_ONCE;
-            TRY(gpu_copy(s->dev[i].main, (struct kv_block *)(void *)m->mem[i] + b, m->host_table[i] + b, (size_t)n * sizeof(struct kv_block), GPU_H2D));
+            TRY(gpu_copy(s->dev[i].main, (struct kv_block *)(void *)m->mem[i].at + b, m->host_table[i] + b, (size_t)n * sizeof(struct kv_block), GPU_H2D));
         }
     }
     m->n_uploaded = m->n_blocks;
@@ -368,7 +356,7 @@ struct device_kv *device_kv_acquire(struct decode *s, const struct kv *kv, int f
     if (!m && !(m = new_device_kv(s, kv))) return NULL;
     m->last_used = s->clock;
     if (m->valid_rows > pos) m->valid_rows = pos;
-    while (!m->mem[s->n_dev - 1] && (rc = alloc_own(s, m, kv->capacity))) {
+    while (!m->mem[s->n_dev - 1].at && (rc = alloc_own(s, m, kv->capacity))) {
         free_device_memory(s, m);
         if (!evict_memory(s)) break;
     }

@@ -17,8 +17,10 @@ int gpu_set_open_spec(struct gpu_set **out, const struct gpu_spec *spec, const s
     *out = NULL;
     if (!s) return error_set(e, ERR_MEMORY, "no memory for devices");
     s->spec = *spec;
-    for (; s->n < spec->n && !rc; s->n++)
+    for (; s->n < spec->n && !rc; s->n++) {
         if ((rc = gpu_open(&s->gpu[s->n], spec, s->n, e))) break;
+        ledger_open(&s->ledger[s->n], s->gpu[s->n]);
+    }
     if (!rc && !spec->is_virtual && w) rc = pin_open(&s->pin, s->gpu[0], w, false, e);
     for (int i = 0; i < s->n && !rc && s->pin; i++) gpu_reserve(s->gpu[i], pin_page_table_bytes(s->pin));
     if (rc) gpu_set_close(&s);
@@ -31,6 +33,6 @@ void gpu_set_close(struct gpu_set **sp) {
     if (!s) return;
     *sp = NULL;
     pin_close(&s->pin);
-    for (int i = 0; i < s->n; i++) gpu_close(&s->gpu[i]);
+    for (int i = 0; i < s->n; i++) ledger_close(&s->ledger[i]), gpu_close(&s->gpu[i]);
     mem_free(s);
 }

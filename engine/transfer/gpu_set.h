@@ -1,11 +1,13 @@
 #pragma once
 /* The devices of an engine: opened once, shared by prefill and decode. Does not decide what runs on them. */
+#include "engine/transfer/ledger.h"
 #include "engine/transfer/pin.h"
 #include "gpu/gpu.h"
 
 struct gpu_set {
     struct gpu_spec spec;
     struct gpu *gpu[GPU_MAX];
+    struct ledger ledger[GPU_MAX];
     int n;
     _Atomic bool is_lost;       /* a device failed for good: no more GPU prefill */
     struct pin *pin;            /* pins the weights; NULL in virtual time or without weights */

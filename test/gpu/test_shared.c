@@ -108,14 +108,14 @@ static void ask(struct run *r, struct session *const *s, int n, int keep, int mo
 static size_t held(const struct run *r) {
     const struct decode *s = r->e->machine.decode;
     size_t bytes = 0;
-    for (int i = 0; i < s->n_dev; i++) bytes += decode_held_bytes(s, s->dev[i].rank) - s->dev[i].loaded_bytes;
+    for (int i = 0; i < s->n_dev; i++) bytes += decode_held_bytes(s, s->dev[i].rank) - ledger_bytes(s->dev[i].ledger, LEDGER_WEIGHTS);
     return bytes;
 }
 /* Memory of a session besides blocks; memory of a slab. */
 static size_t own_bytes(const struct run *r) {
     const struct decode *s = r->e->machine.decode;
     size_t bytes = 0;
-    for (int i = 0; i < s->n_dev; i++) bytes += s->device_kvs->bytes[i];
+    for (int i = 0; i < s->n_dev; i++) bytes += s->device_kvs->mem[i].bytes;
     return bytes;
 }
 static size_t slab_bytes(const struct run *r) {

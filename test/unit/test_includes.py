@@ -26,7 +26,7 @@ RULES = {
     "engine/model": ["engine/base"],
     "engine/weights": ["engine/base", "engine/model", "cpu/numa.h", "cpu/pool.h"],
     "engine/layer": LAYER,
-    "engine/kv": LAYER,
+    "engine/kv": LAYER + ["engine/transfer/ledger.h"],
     "engine/transfer": LAYER,
     "engine/placement": ["engine/base", "engine/model", "cpu", "gpu/gpu.h", "gpu/op.h", "gpu/spec.h"],
     "engine/experts": TRANSFER + ["engine/placement"],
@@ -54,7 +54,6 @@ RULES = {
 EXCEPTIONS = {
     # a device's KV copies and expert pool use the state of a decode device; the residency manager will separate them
     ("engine/kv/device_kv.c", "engine/exec/decode_internal.h"),
-    ("engine/kv/device_kv.c", "engine/experts/expert_pool.h"),
     ("engine/kv/device_kv.c", "engine/transfer/stage.h"),
     ("engine/kv/device_blocks.c", "engine/exec/decode_internal.h"),
     ("engine/experts/draft_experts.c", "engine/exec/decode_internal.h"),

@@ -1,23 +1,23 @@
 #include "engine/base/mem.h"
 #include "engine/exec/stream/slp_internal.h"
 
-int ring_open(struct ring *r, struct gpu *g, int n, size_t slot_bytes, struct error *e) {
-    *r = (struct ring){.n = n, .slot_bytes = slot_bytes};
+int ring_open(struct ring *r, struct ledger *l, int n, size_t slot_bytes, struct error *e) {
+    *r = (struct ring){.n = n};
     if (!(r->slots = mem_calloc((size_t)n, sizeof *r->slots))) return error_set(e, ERR_MEMORY, "no memory for a ring of %d slots", n);
     int rc = 0;
     for (int i = 0; i < n && !rc; i++) {
-        rc = gpu_alloc(g, (void **)&r->slots[i].mem, slot_bytes, e);
-        if (!rc) rc = gpu_pair_open(g, &r->slots[i].loaded, e);
-        if (!rc) rc = gpu_pair_open(g, &r->slots[i].freed, e);
+        rc = ledger_alloc(l, LEDGER_STREAMED, slot_bytes, &r->slots[i].mem, e);
+        if (!rc) rc = gpu_pair_open(l->g, &r->slots[i].loaded, e);
+        if (!rc) rc = gpu_pair_open(l->g, &r->slots[i].freed, e);
     }
     return rc;
 }
 
-void ring_close(struct ring *r, struct gpu *g) {
+void ring_close(struct ring *r, struct ledger *l) {
     for (int i = 0; r->slots && i < r->n; i++) {
         gpu_pair_close(&r->slots[i].loaded);
         gpu_pair_close(&r->slots[i].freed);
-        gpu_free(g, r->slots[i].mem);
+        ledger_free(l, &r->slots[i].mem);
     }
     mem_free(r->slots);
     *r = (struct ring){0};

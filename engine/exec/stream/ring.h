@@ -8,7 +8,7 @@ struct slp_rank;
 /* A ring of device memory slots. The loader fills slots in module order, the compute thread uses them in the same order, the unloader
  * frees them. Module k uses slot k % n and is use k / n + 1 of its events. */
 struct ring_slot {
-    char *mem;
+    struct ledger_entry mem;
     struct gpu_pair *loaded, *freed; /* weights arrived; last use done */
     struct layer layer;              /* views with device pointers: of a dense module, its part of the layer */
     struct expert expert;            /* of an expert */
@@ -17,11 +17,10 @@ enum { RING_GOOD_SLOTS = 32 }; /* experts in the ring of a prefill that has memo
 struct ring {
     struct ring_slot *slots;
     int n;
-    size_t slot_bytes;
     uint64_t n_freed; /* modules freed; under the pipe's lock */
 };
-int ring_open(struct ring *r, struct gpu *g, int n, size_t slot_bytes, struct error *e);
-void ring_close(struct ring *r, struct gpu *g);
+int ring_open(struct ring *r, struct ledger *l, int n, size_t slot_bytes, struct error *e);
+void ring_close(struct ring *r, struct ledger *l);
 void ring_abort(struct ring *r);
 struct ring_slot *ring_at(const struct ring *r, uint64_t k);
 /* Loader: waits until the slot of module k is free, and orders the stream after its last use. */

@@ -60,6 +60,7 @@ static void assign_rank(struct slp_run *p, int id) {
     r->p = p;
     r->id = id;
     r->g = p->job->set->gpu[p->job->device + id];
+    r->ledger = &p->job->set->ledger[p->job->device + id];
     r->resident = p->job->resident ? &p->job->resident[p->job->device + id] : NULL;
     if (s == 1) {
         r->stripe[r->n_stripes++] = (struct stripe){.first = 0, .n = r->n = n, .row = 0};
@@ -157,8 +158,8 @@ static int make_plan(struct slp_rank *r, struct error *e) {
     struct slp_need need = memory_need(r);
     int rc = slp_plan(&r->plan, p->c, &need, gpu_mem_free(r->g), e);
     if (rc) return rc;
-    if ((rc = ring_open(&r->dense, r->g, r->plan.dense_slots, need.dense_bytes, e))) return rc;
-    return need.expert_bytes ? ring_open(&r->experts, r->g, r->plan.ring_slots, need.expert_bytes, e) : 0;
+    if ((rc = ring_open(&r->dense, r->ledger, r->plan.dense_slots, need.dense_bytes, e))) return rc;
+    return need.expert_bytes ? ring_open(&r->experts, r->ledger, r->plan.ring_slots, need.expert_bytes, e) : 0;
 }
 
 static void *work_alloc(void *ctx, size_t size) {
@@ -261,8 +262,8 @@ void slp_rank_close(struct slp_rank *r) {
     gpu_stream_close(&r->unload_stream);
     work_close(&r->work);
     gpu_stream_close(&r->compute_stream);
-    ring_close(&r->dense, r->g);
-    ring_close(&r->experts, r->g);
+    ring_close(&r->dense, r->ledger);
+    ring_close(&r->experts, r->ledger);
     void *all[] = {r->x,   r->xn,     r->cos,           r->sin,           r->second_cos, r->second_sin,   r->streams, r->post,   r->close_mem,
                    r->pos, r->tokens, r->selected_keys, r->shared_weight, r->ids,        r->weights,      r->token,   r->weight, r->offset,
                    r->sum, r->ffn_in, r->kept,          r->routed_in,     r->routed_sum, r->router_state, r->q};

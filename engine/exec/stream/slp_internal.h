@@ -20,6 +20,7 @@ struct slp_rank {
     struct slp_run *p;
     int id;
     struct gpu *g;
+    struct ledger *ledger;
     struct gpu_stream *load_stream, *compute_stream, *unload_stream;
     pthread_t thread[3];
     int n_threads;

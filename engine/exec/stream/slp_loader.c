@@ -17,8 +17,8 @@ static int send_module(struct slp_rank *r, struct ring_slot *s, struct copy_rang
     struct copy_run runs[COPY_RANGES_MAX];
     size_t bytes;
     int k = copy_runs_merge(ranges, n, runs, &bytes), rc = 0;
-    for (int i = 0; i < k && !rc; i++) rc = slp_loader_send(r, s->mem + runs[i].at, runs[i].host, runs[i].bytes);
-    for (int i = 0; i < n; i++) *ranges[i].field = s->mem + ranges[i].at;
+    for (int i = 0; i < k && !rc; i++) rc = slp_loader_send(r, s->mem.at + runs[i].at, runs[i].host, runs[i].bytes);
+    for (int i = 0; i < n; i++) *ranges[i].field = s->mem.at + ranges[i].at;
     if (!rc) rc = gpu_pair_record(s->loaded, r->load_stream);
     return rc ? rc : pace_unit(r, &r->pace_load, r->load_stream);
 }

@@ -22,15 +22,16 @@ struct paged_weights {
     int rank, ranks;                     /* this device has the layers l with l % ranks == rank, and the head if it has the last layer */
     struct gpu_timeline *loaded, *freed; /* values: 2 * count + 1 + page: the page arrived; 2 * count + 1: the slot is free */
     struct layer *views;                 /* [n_layers] device views without routed experts */
-    char **mem;                          /* [n_layers] their memory */
-    int *resident, *resident_at;         /* [n_layers] resident experts; their first index in table */
-    struct expert *table;                /* [n_kept] resident, then [ring]: the page table */
-    char **resident_mem;                 /* [n_kept] */
-    char *pages[PAGES];                  /* [ring] slots each */
+    struct ledger *ledger;
+    struct ledger_entry *mem;          /* [n_layers] their memory */
+    int *resident, *resident_at;       /* [n_layers] resident experts; their first index in table */
+    struct expert *table;              /* [n_kept] resident, then [ring]: the page table */
+    struct ledger_entry *resident_mem; /* [n_kept] */
+    struct ledger_entry pages[PAGES];  /* [ring] slots each */
     size_t page_bytes[PAGES];
     int n_layers, n_experts, n_moe, n_resident, ring; /* n_moe: of this device */
     struct weights head;                              /* final norm and LM head, on the device that has them */
-    char *head_mem;
+    struct ledger_entry head_mem;
     int next_layer, next_expert;            /* expert of count `sent` */
     uint64_t sent, freed_until, layer_base; /* counts: sent; freed (as enqueued); first streamed expert of the current layer */
 };

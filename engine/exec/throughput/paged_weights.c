@@ -32,10 +32,10 @@ static int expert_ranges(const struct paged_weights *w, int layer, int expert, s
 
 /* --- Resident weights -----------------------------------------------------------------------------------------------------------  */
 
-static int load_resident(struct paged_weights *w, struct copy_range *ranges, int n, char **mem, struct error *e) {
-    int rc = gpu_alloc(w->g, (void **)mem, copy_ranges_bytes(ranges, n) + 256, e);
+static int load_resident(struct paged_weights *w, struct copy_range *ranges, int n, struct ledger_entry *mem, struct error *e) {
+    int rc = ledger_alloc(w->ledger, LEDGER_PAGED, copy_ranges_bytes(ranges, n) + 256, mem, e);
     if (rc) return rc;
-    if ((rc = stage_send_ranges(w->stage, ranges, n, *mem, (struct stage_unit){.layer = -1, .item = -1})) && !e->code) exec_op_error(rc, e);
+    if ((rc = stage_send_ranges(w->stage, ranges, n, mem->at, (struct stage_unit){.layer = -1, .item = -1})) && !e->code) exec_op_error(rc, e);
     return rc;
 }
 
@@ -95,7 +95,8 @@ static int load_experts(struct paged_weights *w, const _Atomic int *cancel, stru
     w->table = mem_calloc(n_kept + (size_t)w->ring + 1, sizeof *w->table);
     w->resident_mem = mem_calloc(n_kept + 1, sizeof *w->resident_mem);
     if (!w->table || !w->resident_mem) return error_set(e, ERR_MEMORY, "no memory for a page table");
-    for (int page = 0; page < PAGES && !rc && w->ring; page++) rc = gpu_alloc(w->g, (void **)&w->pages[page], (size_t)w->ring * w->page_bytes[page], e);
+    for (int page = 0; page < PAGES && !rc && w->ring; page++)
+        rc = ledger_alloc(w->ledger, LEDGER_PAGED, (size_t)w->ring * w->page_bytes[page], &w->pages[page], e);
     for (int l = 0; l < w->n_layers && !rc; l++)
         for (int32_t k = 0; k < w->n_experts && has_experts(w, l) && !rc; k++) {
             if (cancel && atomic_load(cancel)) return error_set(e, ERR_CANCELLED, "stopped");
@@ -166,9 +167,9 @@ int paged_weights_send(struct paged_weights *w, uint64_t until) {
         struct stage_unit u = {
             .after = w->sent >= (uint64_t)w->ring ? number - 2 * (uint32_t)w->ring : 0, .loaded = number, .layer = w->next_layer, .item = w->next_expert};
         w->sent++;
-        TRY(stage_send_ranges(w->stage, ranges, first, w->pages[PAGE_GATE_UP] + slot * w->page_bytes[PAGE_GATE_UP], u));
+        TRY(stage_send_ranges(w->stage, ranges, first, w->pages[PAGE_GATE_UP].at + slot * w->page_bytes[PAGE_GATE_UP], u));
         u.after = 0, u.loaded++;
-        TRY(stage_send_ranges(w->stage, ranges + first, n - first, w->pages[PAGE_DOWN] + slot * w->page_bytes[PAGE_DOWN], u));
+        TRY(stage_send_ranges(w->stage, ranges + first, n - first, w->pages[PAGE_DOWN].at + slot * w->page_bytes[PAGE_DOWN], u));
         atomic_fetch_add(&w->m->bytes_read, w->m->expert_bytes);
     }
     return 0;
@@ -199,8 +200,16 @@ int paged_weights_free(struct paged_weights *w, int layer, int expert, struct gp
 int paged_weights_open(struct paged_weights *w, struct runtime *m, struct gpu *g, struct gpu_stream *link, const _Atomic int *stop, int rank, int ranks,
                        double share, const _Atomic int *cancel, struct error *e) {
     const struct config *c = &m->w->config;
-    *w = (struct paged_weights){
-        .m = m, .g = g, .link = link, .stop = stop, .rank = rank, .ranks = ranks, .n_layers = c->n_layers, .n_experts = c->n_experts, .head = *m->w};
+    *w = (struct paged_weights){.m = m,
+                                .g = g,
+                                .ledger = &m->gpus->ledger[rank],
+                                .link = link,
+                                .stop = stop,
+                                .rank = rank,
+                                .ranks = ranks,
+                                .n_layers = c->n_layers,
+                                .n_experts = c->n_experts,
+                                .head = *m->w};
     for (int l = 0; l < c->n_layers; l++) w->n_moe += has_experts(w, l);
     w->views = mem_calloc((size_t)c->n_layers, sizeof *w->views);
     w->mem = mem_calloc((size_t)c->n_layers, sizeof *w->mem);
@@ -219,10 +228,10 @@ int paged_weights_open(struct paged_weights *w, struct runtime *m, struct gpu *g
 
 void paged_weights_close(struct paged_weights *w) {
     close_stage(w);
-    for (int l = 0; l < w->n_layers && w->mem; l++) gpu_free(w->g, w->mem[l]);
-    for (int i = 0; i < w->n_resident && w->resident_mem; i++) gpu_free(w->g, w->resident_mem[i]);
-    for (int page = 0; page < PAGES; page++) gpu_free(w->g, w->pages[page]);
-    gpu_free(w->g, w->head_mem);
+    for (int l = 0; l < w->n_layers && w->mem; l++) ledger_free(w->ledger, &w->mem[l]);
+    for (int i = 0; i < w->n_resident && w->resident_mem; i++) ledger_free(w->ledger, &w->resident_mem[i]);
+    for (int page = 0; page < PAGES; page++) ledger_free(w->ledger, &w->pages[page]);
+    ledger_free(w->ledger, &w->head_mem);
     mem_free(w->views), mem_free(w->mem), mem_free(w->table), mem_free(w->resident_mem), mem_free(w->resident), mem_free(w->resident_at);
     *w = (struct paged_weights){0};
 }
