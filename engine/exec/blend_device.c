@@ -93,36 +93,22 @@ int blend_device_open(struct blend_device *p, struct error *e) {
     p->stop = p->d ? &p->d->stop : &p->own_stop;
     int rc = p->d ? 0 : gpu_stream_open(p->g, &p->own_stream, "blend", true, p->stop, e);
     if (p->d && gpu_info(p->g)->is_virtual) gpu_stream_sync(p->d->main); /* streams opened afterwards inherit its clock */
-    if (!rc) rc = gpu_stream_open(p->g, &p->link, "link", false, p->stop, e);
-    if (!rc) rc = gpu_timeline_open(p->g, &p->loaded, e);
-    if (!rc) rc = gpu_timeline_open(p->g, &p->freed, e);
+    const struct stage_options to = {.set = m->gpus, .g = p->g, .stop = p->stop, .threads = stage_threads(m->gpus, m->w), .trace = m->trace, .rank = p->rank};
+    if (!rc) rc = upload_open(&p->uploads, "link", &to, e);
     if (!rc) rc = gpu_timeline_open(p->g, &p->summed, e);
-    struct stage_options o = {.set = m->gpus,
-                              .g = p->g,
-                              .stream = p->link,
-                              .stop = p->stop,
-                              .loaded = p->loaded,
-                              .freed = p->freed,
-                              .threads = stage_threads(m->gpus, m->w),
-                              .trace = m->trace,
-                              .rank = p->rank};
-    if (!rc) rc = stage_open(&p->stage, &o, e);
     if (!rc) cost_table_fill(&p->table, m->cost, 1 + p->rank, m->cost_model, COST_MANY_ROWS);
     return rc;
 }
 
 void blend_device_close(struct blend_device *p) {
-    struct gpu_timeline **numbers[] = {&p->loaded, &p->freed, &p->summed};
-    stage_close(&p->stage);
-    if (p->link) gpu_stream_sync(p->link);
     if (blend_device_stream(p)) gpu_stream_sync(blend_device_stream(p));
-    gpu_stream_close(&p->link);
+    upload_close(&p->uploads);
     work_close(&p->work);
     for (int i = 0; i < p->n_slots; i++) ledger_free(p->ledger, &p->slots[i].mem);
     gpu_free(p->g, p->token), gpu_free(p->g, p->weight);
     if (!p->d) gpu_free(p->g, p->xn), gpu_free(p->g, p->y);
     gpu_host_free(p->g, p->pair_token), gpu_host_free(p->g, p->pair_weight), gpu_host_free(p->g, p->sum);
-    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) gpu_timeline_close(numbers[i]);
+    gpu_timeline_close(&p->summed);
     gpu_stream_close(&p->own_stream);
     mem_free(p->slots);
 }
@@ -151,11 +137,9 @@ struct blend_slot *blend_device_free_slot(struct blend_device *p, int layer) {
 }
 
 int blend_device_upload(struct blend_device *p, struct blend_slot *t, int layer, int expert) {
-    struct copy_range ranges[COPY_RANGES_MAX];
-    const int n = copy_ranges_list(p->s->c, layer, MODULE_EXPERT, &p->s->m->w->layers[layer].experts[expert], &t->view, ranges);
-    TRY(stage_send_ranges(p->stage, ranges, n, t->mem.at,
-                          (struct stage_unit){.after = t->freed_value, .loaded = ++p->n_loaded, .layer = layer, .item = expert}));
-    t->loaded_value = p->n_loaded;
+    if (t->layer >= 0) upload_evict(&t->upload);
+    t->layer = -1;
+    TRY(upload_expert(&p->uploads, &t->upload, p->s->m->w, layer, expert, t->mem.at, &t->view));
     t->layer = layer;
     t->expert = expert;
     cpu_count_read(p->s->m, p->s->m->expert_bytes);
@@ -167,8 +151,7 @@ int blend_device_run_experts(struct blend_device *p, int layer, const int16_t *o
     struct gpu_stream *main = blend_device_stream(p);
     int next = there, at = 0;
     for (int i = 0; i < n;) {
-        struct blend_slot *slots[OP_GROUP_MAX], *t;
-        uint32_t on = 0;
+        struct blend_slot *slots[OP_GROUP_MAX], *t, *last = NULL;
         for (; next < n && (t = blend_device_free_slot(p, layer)); next++) TRY(blend_device_upload(p, t, layer, order[next]));
         struct op_group g = {
             .y = y, .x = x, .token = p->token, .weight = p->weight, .hidden = config_routed_width(c), .wide = config_needs_wide_activations(c)};
@@ -179,19 +162,19 @@ int blend_device_run_experts(struct blend_device *p, int layer, const int16_t *o
             g.begin[g.n] = at;
             at += rows_of[order[i]];
             g.begin[++g.n] = at;
-            if (slots[g.n - 1] && slots[g.n - 1]->loaded_value > on) on = slots[g.n - 1]->loaded_value;
+            if ((t = slots[g.n - 1]) && (!last || t->upload.loaded_value > last->upload.loaded_value)) last = t;
             if (rows_of[order[i]] > GROUP_ROWS) {
                 i++;
                 break;
             }
         }
-        if (on) TRY(gpu_timeline_wait(p->loaded, on, main)); /* uploads arrive in order */
+        if (last) TRY(upload_wait(&p->uploads, &last->upload, main)); /* uploads arrive in order */
         int span = trace_begin(p->s->m->trace, main, p->rank, LANE_COMPUTE, "experts", layer, -1);
         TRY(op_run(gpu_stream_exec(main), OP_GROUP, &g));
         trace_end(p->s->m->trace, span, main);
-        TRY(gpu_timeline_signal(p->freed, ++p->n_freed, main));
+        TRY(upload_signal(&p->uploads, main));
         for (int k = 0; k < g.n; k++)
-            if (slots[k]) slots[k]->freed_value = p->n_freed, slots[k]->layer = -1;
+            if (slots[k]) upload_release(&p->uploads, &slots[k]->upload), upload_evict(&slots[k]->upload), slots[k]->layer = -1;
     }
     return 0;
 }

@@ -3,14 +3,14 @@
  * computation of the device's share of a layer's experts. Devices that hold layers also have a workspace; the others receive
  * normed rows from host memory and return sums to it. Engine thread only. */
 #include "engine/exec/decode_internal.h"
-#include "engine/transfer/stage.h"
+#include "engine/transfer/upload.h"
 
 enum { BLEND_MIN_ROWS = 64 }; /* smallest batch of a longer prompt */
 struct blend_slot {           /* room for one expert's weights */
     struct ledger_entry mem;
+    struct upload_slot upload;
     struct expert view;
-    uint32_t loaded_value, freed_value; /* values: of `loaded` once they arrived; of `freed` after the last use, 0: no use yet */
-    int layer, expert;                  /* current contents; layer -1: empty */
+    int layer, expert; /* current contents; layer -1: empty */
 };
 
 struct blend_device {
@@ -20,9 +20,8 @@ struct blend_device {
     struct ledger *ledger;
     int rank;
     struct gpu_stream *own_stream; /* device without layers: its compute stream */
-    struct gpu_stream *link;
+    struct upload_queue uploads;
     _Atomic int own_stop, *stop; /* cancel flag of both streams */
-    struct stage *stage;         /* feeds the link */
     struct work work;            /* with layers; else empty */
     float *xn, *y;               /* device [rows, config_routed_width]: expert input and output sum for a layer of another device */
     int32_t *token;              /* device [rows * topk]: token of each pair, sorted by expert */
@@ -31,9 +30,8 @@ struct blend_device {
     int n_slots, next_slot;
     int32_t *pair_token; /* pinned copies of token and weight */
     float *pair_weight, *sum;
-    struct gpu_timeline *loaded, *freed; /* signalled by the link for the stream, and by the stream for the link */
-    struct gpu_timeline *summed;         /* `sum` is in host memory */
-    uint32_t n_loaded, n_freed, n_summed;
+    struct gpu_timeline *summed; /* `sum` is in host memory */
+    uint32_t n_summed;
     struct cost_table table;
 };
 

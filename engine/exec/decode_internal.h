@@ -11,6 +11,7 @@
 #include "engine/experts/score.h"
 #include "engine/layer/attention.h" /* TRY */
 #include "engine/transfer/trace.h"
+#include "engine/transfer/upload.h"
 #include "gpu/op.h"
 
 /* One layer on a device: one allocation without routed experts, and the layer's view with device pointers. Routed experts, all of a
@@ -92,11 +93,8 @@ struct decode_device {
      * launched without graphs */
     struct op_place *places, *host_places;
     struct graph_shape shapes[GRAPH_SHAPES], *active_shape[DECODE_MICRO_BATCHES];
-    /* device_kv.c: uploads of session KV from unpinned memory. Opened with the first upload; fill is NULL before. */
-    struct gpu_stream *kv_link;
-    struct stage *stage;
-    struct gpu_timeline *kv_uploaded; /* main waits for it */
-    uint32_t n_kv_uploaded;
+    /* device_kv.c: uploads of session KV from unpinned memory. Opened with the first upload. */
+    struct upload_queue kv_uploads; /* main waits for them */
 };
 
 /* Rows that go through the layers together: rows with device KV first, then rows that run on the CPU in every layer. Counts are

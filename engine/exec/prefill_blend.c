@@ -129,10 +129,9 @@ static int open_host_buffers(struct blend *b, const struct prefill_job *j, struc
 static void cancel_devices(struct blend *b) { /* cancels everything in flight; no decode batch is running */
     for (int i = 0; i < b->n_dev; i++) {
         struct blend_device *p = &b->dev[i];
-        struct gpu_timeline *own[] = {p->loaded, p->freed, p->summed};
         if (p->stop) atomic_store(p->stop, 1);
-        for (int k = 0; k < 3; k++)
-            if (own[k]) gpu_timeline_abort(own[k]);
+        upload_abort(&p->uploads);
+        if (p->summed) gpu_timeline_abort(p->summed);
     }
     cpu_settle(b->s->m, (struct gpu_timeline *[]){b->answered, b->arrived}, 2);
 }
@@ -189,7 +188,7 @@ static int fill_error(struct blend *b, int rc, struct error *e) {
 static int start_virtual_clocks(struct blend *b) {
     TRY(gpu_timeline_signal(b->answered, ++b->n_answered, b->s->cpu_queue));
     for (int i = 0; i < b->n_dev; i++) {
-        TRY(gpu_timeline_wait(b->answered, b->n_answered, b->dev[i].link));
+        TRY(gpu_timeline_wait(b->answered, b->n_answered, b->dev[i].uploads.link));
         TRY(gpu_timeline_wait(b->answered, b->n_answered, blend_device_stream(&b->dev[i])));
     }
     return 0;

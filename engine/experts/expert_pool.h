@@ -13,29 +13,30 @@
 #include "engine/experts/router_lookahead.h"
 #include "engine/experts/score.h"
 #include "engine/placement/split.h"
+#include "engine/transfer/upload.h"
 
 struct expert_slot {
     struct ledger_entry mem;
+    struct upload_slot upload;
     struct expert view;
-    uint32_t loaded_value, freed_value; /* values: of `loaded` once the weights arrived; of `freed` after the last use, 0: no use yet */
-    int expert;                         /* -1: empty */
-    bool was_used, is_prefetched;       /* used since the upload; uploaded because of a prediction */
+    int expert;                   /* -1: empty */
+    bool was_used, is_prefetched; /* used since the upload; uploaded because of a prediction */
 };
 struct expert_pool {
     struct decode_device *d;
     int slots_per_layer;       /* slots per layer; 0: none */
     struct expert_slot *slots; /* [n_layers, each] */
     int16_t *slot_of;          /* [n_layers, n_experts] -1: not resident */
-    struct gpu_stream *link, *compute;
-    _Atomic int stop; /* cancel flag of both */
-    bool is_frozen;   /* no slot changes */
-    struct stage *stage;
-    struct gpu_timeline *loaded, *freed, *done[DECODE_MICRO_BATCHES];          /* done: a layer's part of a micro-batch is in y */
+    struct upload_queue uploads;
+    struct gpu_stream *compute;
+    _Atomic int stop;                                                          /* cancel flag of both */
+    bool is_frozen;                                                            /* no slot changes */
+    struct gpu_timeline *done[DECODE_MICRO_BATCHES];                           /* done: a layer's part of a micro-batch is in y */
     struct gpu_event *ready[DECODE_MICRO_BATCHES][2];                          /* by layer parity: xn is ready and the shared expert done */
     struct gpu_event *begin[DECODE_MICRO_BATCHES], *end[DECODE_MICRO_BATCHES]; /* timing of the part that the device computed last */
     double expected_s[DECODE_MICRO_BATCHES];                                   /* predicted seconds for it */
     bool is_timed[DECODE_MICRO_BATCHES];                                       /* end is pending and not counted yet */
-    uint32_t n_loaded, n_freed, n_done[DECODE_MICRO_BATCHES], n_awaited[DECODE_MICRO_BATCHES];
+    uint32_t n_done[DECODE_MICRO_BATCHES], n_awaited[DECODE_MICRO_BATCHES];
     float *y[DECODE_MICRO_BATCHES], *expert_in, *expert_out; /* device [DECODE_MAX_ROWS, hidden]: sum of a micro-batch; input and output of one expert */
     float *routed_in, *routed_sum;                           /* device [DECODE_MAX_ROWS, moe_latent]; NULL: experts not in a latent space */
     int32_t *token[DECODE_MICRO_BATCHES];                    /* device [DECODE_MAX_ROWS * topk], and the pinned copies below */

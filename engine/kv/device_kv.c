@@ -6,7 +6,7 @@
 #include "cpu/pool.h"
 #include "engine/base/mem.h"
 #include "engine/exec/decode_internal.h"
-#include "engine/transfer/stage.h"
+#include "engine/transfer/upload.h"
 
 /* --- Device memory ----------------------------------------------------------------------------------------------------------------  */
 
@@ -212,25 +212,16 @@ static int upload_block_table(struct decode *s, struct device_kv *m) {
 /* --- Uploads. Host KV is not pinned, and a driver would block the engine thread for a long copy. So staging threads copy it, and
  * d->main waits for the timeline. --- */
 
-void device_kv_uploads_close(struct decode_device *d) {
-    stage_close(&d->stage);
-    if (d->kv_link) gpu_stream_sync(d->kv_link);
-    gpu_stream_close(&d->kv_link);
-    gpu_timeline_close(&d->kv_uploaded);
-    d->n_kv_uploaded = 0;
-}
+void device_kv_uploads_close(struct decode_device *d) { upload_close(&d->kv_uploads); }
 void device_kv_uploads_settle(struct decode_device *d) {
-    if (d->kv_link && (stage_flush(d->stage) || gpu_timeline_wait_host(d->kv_uploaded, d->n_kv_uploaded, NULL))) device_kv_uploads_close(d);
+    if (d->kv_uploads.link && upload_finish(&d->kv_uploads)) device_kv_uploads_close(d);
 }
 static int open_uploads(struct decode_device *d) {
     struct runtime *m = d->s->m;
     struct error e = {0};
-    if (d->kv_link) return 0;
-    int rc = gpu_stream_open(d->g, &d->kv_link, "caches", false, &d->stop, &e);
-    if (!rc) rc = gpu_timeline_open(d->g, &d->kv_uploaded, &e);
-    struct stage_options o = {
-        .set = m->gpus, .g = d->g, .stream = d->kv_link, .stop = &d->stop, .loaded = d->kv_uploaded, .threads = pin_stage_threads(), .rank = d->rank};
-    if (!rc) rc = stage_open(&d->stage, &o, &e);
+    if (d->kv_uploads.link) return 0;
+    const struct stage_options to = {.set = m->gpus, .g = d->g, .stop = &d->stop, .threads = pin_stage_threads(), .rank = d->rank};
+    const int rc = upload_open(&d->kv_uploads, "caches", &to, &e);
     if (rc) device_kv_uploads_close(d);
     return rc;
 }
@@ -242,8 +233,7 @@ struct kv_upload {
 };
 static int upload_run(struct kv_upload *f, void *to, struct copy_run run) {
     struct decode_device *d = f->d;
-    struct stage_unit u = {.runs = &run, .n = 1, .to = to, .loaded = d->n_kv_uploaded + 1};
-    int rc = d->s->cpu_queue || run.bytes <= STAGE_SMALL || open_uploads(d) ? ERR_MEMORY : stage_send(d->stage, &u);
+    int rc = d->s->cpu_queue || run.bytes <= STAGE_SMALL || open_uploads(d) ? ERR_MEMORY : upload_copy(&d->kv_uploads, to, &run);
     if (rc == ERR_MEMORY) { /* directly from where it is */
         if (!run.row || d->s->cpu_queue) return gpu_copy(d->main, to, run.host, run.bytes, GPU_H2D);
         rc = 0;
@@ -251,7 +241,6 @@ static int upload_run(struct kv_upload *f, void *to, struct copy_run run) {
             rc = gpu_copy(d->main, (char *)to + at, run.host + at / run.row * run.pitch, run.row, GPU_H2D);
         return rc;
     }
-    d->n_kv_uploaded++;
     f->any = true;
     return rc;
 }
@@ -275,7 +264,7 @@ static int upload_rows(struct kv_upload *f, const struct device_kv *m, int layer
     }
     return 0;
 }
-static int wait_uploads(struct kv_upload *f) { return f->any ? gpu_timeline_wait(f->d->kv_uploaded, f->d->n_kv_uploaded, f->d->main) : 0; }
+static int wait_uploads(struct kv_upload *f) { return f->any ? gpu_timeline_wait(f->d->kv_uploads.loaded, f->d->kv_uploads.n_loaded, f->d->main) : 0; }
 
 /* Prepares states to continue from pos: the state at pos is in one of the alternating rows, the next one goes to the other. */
 static int begin_states(struct decode *s, struct device_kv *m, const struct kv *kv, int from, int pos, struct kv_upload *fill) {

@@ -54,7 +54,7 @@ RULES = {
 EXCEPTIONS = {
     # a device's KV copies and expert pool use the state of a decode device; the residency manager will separate them
     ("engine/kv/device_kv.c", "engine/exec/decode_internal.h"),
-    ("engine/kv/device_kv.c", "engine/transfer/stage.h"),
+    ("engine/kv/device_kv.c", "engine/transfer/upload.h"),
     ("engine/kv/device_blocks.c", "engine/exec/decode_internal.h"),
     ("engine/experts/draft_experts.c", "engine/exec/decode_internal.h"),
     ("engine/experts/router_lookahead.h", "engine/exec/decode_internal.h"),

@@ -148,7 +148,7 @@ static void drain_streams(struct paged *p) {
     abort_devices(p);
     for (int i = 0; i < p->n_dev; i++) {
         if (p->dev[i].main) gpu_stream_sync(p->dev[i].main);
-        if (p->dev[i].link) gpu_stream_sync(p->dev[i].link);
+        if (p->dev[i].w.uploads.link) gpu_stream_sync(p->dev[i].w.uploads.link);
     }
     cpu_settle(p->m, NULL, 0);
 }

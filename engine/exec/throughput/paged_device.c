@@ -337,10 +337,9 @@ int paged_device_open(struct paged_device *d, const _Atomic int *cancel, struct 
     for (int l = d->rank; l < p->c->n_layers; l += p->n_dev) d->n_layers++;
     *w = (struct paged_weights){.rank = d->rank, .ranks = p->n_dev, .n_layers = p->c->n_layers};
     int rc = gpu_stream_open(d->g, &d->main, "paged", true, &p->stop, e);
-    if (!rc) rc = gpu_stream_open(d->g, &d->link, "pages", false, &p->stop, e);
     if (!rc) rc = paged_device_open_timelines(d, e);
     if (!rc) rc = open_memory(d, e);
-    if (!rc) rc = paged_weights_open(w, p->m, d->g, d->link, &p->stop, d->rank, p->n_dev, p->o.resident_fraction, cancel, e);
+    if (!rc) rc = paged_weights_open(w, p->m, d->g, &p->stop, d->rank, p->n_dev, p->o.resident_fraction, cancel, e);
     if (!rc && (rc = gpu_copy(d->main, d->work.inv_freq, p->m->w->inv_freq, (size_t)rope_floats(p->c) * 4, GPU_H2D)) && !gpu_error(d->g, e))
         exec_op_error(rc, e);
     if (!rc && (rc = gpu_stream_sync(d->main)) && !gpu_error(d->g, e)) exec_op_error(rc, e);
@@ -359,7 +358,6 @@ void paged_device_close(struct paged_device *d) {
     struct gpu_timeline **all[] = {&d->projected, &d->attended, &d->routed, &d->passed};
     for (int i = 0; i < 4; i++) gpu_timeline_close(all[i]);
     if (d->main) gpu_stream_close(&d->main);
-    if (d->link) gpu_stream_close(&d->link);
     mem_free(d->cache), mem_free(d->runs), mem_free(d->run_counts);
     *d = (struct paged_device){0};
 }

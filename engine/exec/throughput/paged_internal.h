@@ -5,8 +5,8 @@
 #include "engine/exec/throughput/paged.h"
 #include "engine/layer/attention.h"
 #include "engine/placement/search.h"
-#include "engine/transfer/stage.h"
 #include "engine/transfer/trace.h"
+#include "engine/transfer/upload.h"
 #include "gpu/op.h"
 
 enum { PAGE_GATE_UP, PAGE_DOWN, PAGES }; /* pages of an expert: gate and up; down */
@@ -16,12 +16,11 @@ enum { PAGE_GATE_UP, PAGE_DOWN, PAGES }; /* pages of an expert: gate and up; dow
 struct paged_weights {
     struct runtime *m;
     struct gpu *g;
-    struct gpu_stream *link;
+    struct upload_queue uploads;
     const _Atomic int *stop;
-    struct stage *stage;
-    int rank, ranks;                     /* this device has the layers l with l % ranks == rank, and the head if it has the last layer */
-    struct gpu_timeline *loaded, *freed; /* values: 2 * count + 1 + page: the page arrived; 2 * count + 1: the slot is free */
-    struct layer *views;                 /* [n_layers] device views without routed experts */
+    int rank, ranks;           /* this device has the layers l with l % ranks == rank, and the head if it has the last layer */
+    struct upload_slot *slots; /* [ring] both pages of each */
+    struct layer *views;       /* [n_layers] device views without routed experts */
     struct ledger *ledger;
     struct ledger_entry *mem;          /* [n_layers] their memory */
     int *resident, *resident_at;       /* [n_layers] resident experts; their first index in table */
@@ -35,8 +34,8 @@ struct paged_weights {
     int next_layer, next_expert;            /* expert of count `sent` */
     uint64_t sent, freed_until, layer_base; /* counts: sent; freed (as enqueued); first streamed expert of the current layer */
 };
-int paged_weights_open(struct paged_weights *w, struct runtime *m, struct gpu *g, struct gpu_stream *link, const _Atomic int *stop, int rank, int ranks,
-                       double share, const _Atomic int *cancel, struct error *e);
+int paged_weights_open(struct paged_weights *w, struct runtime *m, struct gpu *g, const _Atomic int *stop, int rank, int ranks, double share,
+                       const _Atomic int *cancel, struct error *e);
 void paged_weights_close(struct paged_weights *w);
 /* Reopens stage and timelines; drops uploads in flight. */
 int paged_weights_reset(struct paged_weights *w, struct error *e);
@@ -73,7 +72,7 @@ struct paged_device {
     struct paged *p;
     int rank, n_layers; /* layers rank, rank + n_dev, ... */
     struct gpu *g;
-    struct gpu_stream *main, *link;
+    struct gpu_stream *main;
     struct paged_weights w;
     struct work work;                     /* of a micro-batch */
     float *x, *head_x, *head_xn, *logits; /* [rows, hidden]; head: [BATCH_INVARIANT_ROWS, hidden] twice, [BATCH_INVARIANT_ROWS, vocab] */

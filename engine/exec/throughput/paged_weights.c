@@ -3,7 +3,6 @@
 
 #include "engine/base/mem.h"
 #include "engine/exec/throughput/paged_internal.h"
-#include "engine/transfer/stage.h"
 
 static bool has_layer(const struct paged_weights *w, int layer) { return layer % w->ranks == w->rank; }
 static bool has_experts(const struct paged_weights *w, int layer) { return has_layer(w, layer) && w->m->w->config.layer[layer].moe; }
@@ -35,7 +34,7 @@ static int expert_ranges(const struct paged_weights *w, int layer, int expert, s
 static int load_resident(struct paged_weights *w, struct copy_range *ranges, int n, struct ledger_entry *mem, struct error *e) {
     int rc = ledger_alloc(w->ledger, LEDGER_PAGED, copy_ranges_bytes(ranges, n) + 256, mem, e);
     if (rc) return rc;
-    if ((rc = stage_send_ranges(w->stage, ranges, n, mem->at, (struct stage_unit){.layer = -1, .item = -1})) && !e->code) exec_op_error(rc, e);
+    if ((rc = stage_send_ranges(w->uploads.stage, ranges, n, mem->at, (struct stage_unit){.layer = -1, .item = -1})) && !e->code) exec_op_error(rc, e);
     return rc;
 }
 
@@ -94,7 +93,8 @@ static int load_experts(struct paged_weights *w, const _Atomic int *cancel, stru
     int rc = 0, first;
     w->table = mem_calloc(n_kept + (size_t)w->ring + 1, sizeof *w->table);
     w->resident_mem = mem_calloc(n_kept + 1, sizeof *w->resident_mem);
-    if (!w->table || !w->resident_mem) return error_set(e, ERR_MEMORY, "no memory for a page table");
+    w->slots = mem_calloc((size_t)w->ring + 1, sizeof *w->slots);
+    if (!w->table || !w->resident_mem || !w->slots) return error_set(e, ERR_MEMORY, "no memory for a page table");
     for (int page = 0; page < PAGES && !rc && w->ring; page++)
         rc = ledger_alloc(w->ledger, LEDGER_PAGED, (size_t)w->ring * w->page_bytes[page], &w->pages[page], e);
     for (int l = 0; l < w->n_layers && !rc; l++)
@@ -109,34 +109,17 @@ static int load_experts(struct paged_weights *w, const _Atomic int *cancel, stru
 
 /* --- The ring ------------------------------------------------------------------------------------------------------------------- */
 
-static int open_stage(struct paged_weights *w, struct error *e) {
-    int rc = gpu_timeline_open(w->g, &w->loaded, e);
-    if (!rc) rc = gpu_timeline_open(w->g, &w->freed, e);
-    if (!rc)
-        rc = stage_open(&w->stage,
-                        &(struct stage_options){.set = w->m->gpus,
-                                                .g = w->g,
-                                                .stream = w->link,
-                                                .stop = w->stop,
-                                                .loaded = w->loaded,
-                                                .freed = w->freed,
-                                                .threads = stage_threads(w->m->gpus, w->m->w),
-                                                .trace = w->m->trace,
-                                                .rank = gpu_info(w->g)->rank},
-                        e);
+static int open_uploads(struct paged_weights *w, struct error *e) {
+    const struct stage_options to = {
+        .set = w->m->gpus, .g = w->g, .stop = w->stop, .threads = stage_threads(w->m->gpus, w->m->w), .trace = w->m->trace, .rank = gpu_info(w->g)->rank};
     w->sent = w->freed_until = w->layer_base = 0;
     w->next_layer = w->next_expert = -1;
-    return rc;
-}
-static void close_stage(struct paged_weights *w) {
-    stage_close(&w->stage);
-    if (w->link) gpu_stream_sync(w->link);
-    gpu_timeline_close(&w->loaded);
-    gpu_timeline_close(&w->freed);
+    return upload_open(&w->uploads, "pages", &to, e);
 }
 int paged_weights_reset(struct paged_weights *w, struct error *e) {
-    close_stage(w);
-    return open_stage(w, e);
+    upload_close(&w->uploads);
+    memset(w->slots, 0, (size_t)w->ring * sizeof *w->slots);
+    return open_uploads(w, e);
 }
 
 uint64_t paged_weights_streamed(const struct paged_weights *w, int layer) { return has_experts(w, layer) ? (uint64_t)(w->n_experts - w->resident[layer]) : 0; }
@@ -163,13 +146,11 @@ int paged_weights_send(struct paged_weights *w, uint64_t until) {
         size_t slot = (size_t)(w->sent % (uint64_t)w->ring);
         struct expert *view = &w->table[(size_t)w->n_resident + slot];
         int n = expert_ranges(w, w->next_layer, w->next_expert, view, ranges, &first);
-        uint32_t number = (uint32_t)(2 * w->sent + 1);
-        struct stage_unit u = {
-            .after = w->sent >= (uint64_t)w->ring ? number - 2 * (uint32_t)w->ring : 0, .loaded = number, .layer = w->next_layer, .item = w->next_expert};
+        char *to[PAGES];
+        for (int page = 0; page < PAGES; page++) to[page] = w->pages[page].at + slot * w->page_bytes[page];
         w->sent++;
-        TRY(stage_send_ranges(w->stage, ranges, first, w->pages[PAGE_GATE_UP].at + slot * w->page_bytes[PAGE_GATE_UP], u));
-        u.after = 0, u.loaded++;
-        TRY(stage_send_ranges(w->stage, ranges + first, n - first, w->pages[PAGE_DOWN].at + slot * w->page_bytes[PAGE_DOWN], u));
+        TRY(upload_send(&w->uploads, &w->slots[slot], false, ranges, first, to[PAGE_GATE_UP], w->next_layer, w->next_expert));
+        TRY(upload_send(&w->uploads, &w->slots[slot], true, ranges + first, n - first, to[PAGE_DOWN], w->next_layer, w->next_expert));
         atomic_fetch_add(&w->m->bytes_read, w->m->expert_bytes);
     }
     return 0;
@@ -185,25 +166,28 @@ int paged_weights_use(struct paged_weights *w, int layer, int expert, struct gpu
     TRY(paged_weights_send(w, count + 1));
     if (w->sent <= count) return ERR_RUNTIME; /* the ring is smaller than a layer: paged_weights_open prevents it */
     *view = w->table[(size_t)w->n_resident + (size_t)(count % (uint64_t)w->ring)];
-    return gpu_timeline_wait(w->loaded, (uint32_t)(2 * count + 2), stream);
+    return upload_wait(&w->uploads, &w->slots[count % (uint64_t)w->ring], stream);
 }
 
 int paged_weights_free(struct paged_weights *w, int layer, int expert, struct gpu_stream *stream) {
     uint64_t until = w->layer_base + (uint64_t)(expert > w->resident[layer] ? expert - w->resident[layer] : 0);
     if (until <= w->freed_until) return 0;
-    w->freed_until = until;
-    return gpu_timeline_signal(w->freed, (uint32_t)(2 * until - 1), stream);
+    TRY(upload_signal(&w->uploads, stream));
+    for (; w->freed_until < until; w->freed_until++) {
+        struct upload_slot *t = &w->slots[w->freed_until % (uint64_t)w->ring];
+        upload_release(&w->uploads, t), upload_evict(t);
+    }
+    return 0;
 }
 
 /* --- Opening --------------------------------------------------------------------------------------------------------------------- */
 
-int paged_weights_open(struct paged_weights *w, struct runtime *m, struct gpu *g, struct gpu_stream *link, const _Atomic int *stop, int rank, int ranks,
-                       double share, const _Atomic int *cancel, struct error *e) {
+int paged_weights_open(struct paged_weights *w, struct runtime *m, struct gpu *g, const _Atomic int *stop, int rank, int ranks, double share,
+                       const _Atomic int *cancel, struct error *e) {
     const struct config *c = &m->w->config;
     *w = (struct paged_weights){.m = m,
                                 .g = g,
                                 .ledger = &m->gpus->ledger[rank],
-                                .link = link,
                                 .stop = stop,
                                 .rank = rank,
                                 .ranks = ranks,
@@ -215,23 +199,22 @@ int paged_weights_open(struct paged_weights *w, struct runtime *m, struct gpu *g
     w->mem = mem_calloc((size_t)c->n_layers, sizeof *w->mem);
     w->resident = mem_calloc((size_t)c->n_layers, sizeof *w->resident);
     w->resident_at = mem_calloc((size_t)c->n_layers, sizeof *w->resident_at);
-    int rc = w->views && w->mem && w->resident && w->resident_at ? open_stage(w, e) : error_set(e, ERR_MEMORY, "no memory for the layers of a device");
+    int rc = w->views && w->mem && w->resident && w->resident_at ? open_uploads(w, e) : error_set(e, ERR_MEMORY, "no memory for the layers of a device");
     if (!rc) rc = load_dense(w, cancel, e);
     measure_pages(w);
     if (!rc) rc = plan_memory(w, share, e);
     if (!rc) rc = load_experts(w, cancel, e);
-    if (!rc && (rc = stage_flush(w->stage)) && !e->code) exec_op_error(rc, e);
-    if (!rc && (rc = gpu_stream_sync(link)) && !gpu_error(g, e)) exec_op_error(rc, e);
+    if (!rc && (rc = upload_finish(&w->uploads)) && !e->code && !gpu_error(g, e)) exec_op_error(rc, e);
     if (rc) paged_weights_close(w);
     return rc;
 }
 
 void paged_weights_close(struct paged_weights *w) {
-    close_stage(w);
+    upload_close(&w->uploads);
     for (int l = 0; l < w->n_layers && w->mem; l++) ledger_free(w->ledger, &w->mem[l]);
     for (int i = 0; i < w->n_resident && w->resident_mem; i++) ledger_free(w->ledger, &w->resident_mem[i]);
     for (int page = 0; page < PAGES; page++) ledger_free(w->ledger, &w->pages[page]);
     ledger_free(w->ledger, &w->head_mem);
-    mem_free(w->views), mem_free(w->mem), mem_free(w->table), mem_free(w->resident_mem), mem_free(w->resident), mem_free(w->resident_at);
+    mem_free(w->views), mem_free(w->mem), mem_free(w->table), mem_free(w->slots), mem_free(w->resident_mem), mem_free(w->resident), mem_free(w->resident_at);
     *w = (struct paged_weights){0};
 }

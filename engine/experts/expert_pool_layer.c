@@ -1,0 +1,306 @@
+/* A layer's experts on a device with a pool: the split between CPU and device, the device's part, and what an idle link uploads next. */
+#include <math.h>
+#include <string.h>
+
+#include "engine/base/clock.h"
+#include "engine/experts/expert_pool_internal.h"
+#include "engine/experts/lookahead.h"
+
+enum { USED_MOST = 256 }; /* experts of a layer that the device computes at most */
+
+int expert_pool_save_rows(struct decode_device *d, int micro, int layer, const float *x, int n) {
+    return d->pool ? router_lookahead_save_rows(&d->pool->lookahead, micro, layer, x, n) : 0;
+}
+int expert_pool_rows_ready(struct decode_device *d, int micro, int layer) { return d->pool ? gpu_event_record(d->pool->ready[micro][layer % 2], d->main) : 0; }
+
+int expert_pool_join(struct decode_device *d, int micro, float *to, int n) {
+    struct expert_pool *x = d->pool;
+    struct exec *exec = gpu_stream_exec(d->main);
+    if (!x) return 0;
+    TRY(gpu_timeline_wait(x->done[micro], ++x->n_awaited[micro], d->main));
+    return exec->ops->add(exec, &(struct op_add){.y = to, .x = x->y[micro], .n = n, .m = d->s->c->hidden});
+}
+
+/* Counts the device rows that selected each expert; 0 if a CPU row selected it too: then the CPU reads it anyway. */
+static void count_expert_rows(struct expert_pool *x, const struct decode_micro_batch *m) {
+    const struct decode *s = x->d->s;
+    int topk = s->c->topk;
+    memset(x->expert_rows, 0, (size_t)s->c->n_experts * sizeof *x->expert_rows);
+    for (int i = 0; i < m->n_dev * topk; i++) x->expert_rows[m->host.ids[i]]++;
+    for (int i = m->n_dev * topk; i < m->n * topk; i++)
+        if (m->host.ids[i] >= 0) x->expert_rows[m->host.ids[i]] = 0;
+}
+
+/* Describes domain 0 (CPU), domain 1 (device) and the experts in x->expert_rows for the split. link_busy: seconds before a new upload can
+ * start. Returns the number of experts. */
+static int describe_split(struct expert_pool *x, int layer, int n, double link_busy, struct split_domain *d) {
+    struct decode *s = x->d->s;
+    const struct runtime *v = s->m;
+    int gone = 0, all = 0;
+    d[0] = (struct split_domain){.class = COST_CPU, .expert_cost = &x->cost[0]};
+    d[1] = (struct split_domain){.class = COST_GPU,
+                                 .expert_cost = &x->cost[1],
+                                 .busy_s = x->shared_s[n],
+                                 .link_busy_s = link_busy,
+                                 .transfer_s = v->cost->is_deterministic || x->is_frozen ? 0 : x->upload_s};
+    for (int i = 0; i < s->c->n_experts; i++) {
+        if (!x->expert_rows[i]) continue;
+        struct expert_slot *t = expert_pool_resident(x, layer, i);
+        bool here = t && (v->cost->is_deterministic || upload_has_arrived(&x->uploads, &t->upload));
+        gone += t != NULL;
+        x->expert_ids[all] = (int16_t)i;
+        x->split_experts[all++] = (struct split_expert){.rows = x->expert_rows[i], .resident = 1u | (here ? 2u : 0)};
+    }
+    d[1].max_transfers = x->slots_per_layer > gone ? x->slots_per_layer - gone : 0;
+    for (int i = 0; i < all && d[1].transfer_s > 0; i++) /* an upload needs a scan first, which costs more than it saves */
+        if (!weight_state_has(&v->weight_state, layer, x->expert_ids[i], WEIGHT_CHECKED)) d[1].transfer_s = 0;
+    return all;
+}
+static const struct split_policy *split_policy_of(const struct decode *s) { return s->m->cost->is_deterministic ? split_find("host") : s->m->split_policy; }
+
+/* Fills x->plan for a layer's rows; returns the number of experts. */
+static int split_layer(struct expert_pool *x, const struct decode_micro_batch *m, int layer) {
+    struct split_domain d[2];
+    count_expert_rows(x, m);
+    int n = describe_split(x, layer, m->n_dev, upload_is_idle(&x->uploads) ? 0 : x->upload_s, d);
+    split_run(split_policy_of(x->d->s), &(struct split_in){.domain = d, .expert = x->split_experts, .n_domains = 2, .n = n}, x->plan);
+    return n;
+}
+
+/* --- Uploads on an idle link: for good, or for the next layers -------------------------------------------------------------------- */
+
+struct upload_choice {
+    int layer, slot, expert; /* slot -1: nothing */
+    double saved_s;          /* seconds saved in later batches */
+    bool is_prefetch;
+};
+
+/* Picks a swap: the best missing expert for the worst resident one, if worth more over about as many batches as scores look back. */
+static struct upload_choice pick_swap(const struct expert_pool *x, int layer) {
+    enum { STEPS = 14 };
+    const struct decode *s = x->d->s;
+    const struct predict *p = &x->d->predict;
+    struct upload_choice w = {.layer = layer, .slot = expert_pool_victim(x, layer, NULL), .expert = -1};
+    double most = 0;
+    if (w.slot < 0) return w;
+    for (int i = 0; i < s->c->n_experts; i++) {
+        double v = score_of(&x->d->score, layer, i);
+        if (v > most && *expert_pool_index(x, layer, i) < 0 && weight_state_has(&s->m->weight_state, layer, i, WEIGHT_CHECKED)) most = v, w.expert = i;
+    }
+    int was = expert_pool_slots(x, layer)[w.slot].expert;
+    if (w.expert < 0 || (was >= 0 && most <= score_of(&x->d->score, layer, was))) w.slot = -1;
+    else w.saved_s = STEPS * cost_table_at(&x->cost[0], 1) * (predict_rate(p, layer, w.expert) - (was >= 0 ? predict_rate(p, layer, was) : 0));
+    return w;
+}
+
+/* Picks the best prefetch for the next layers, from each layer's newest prediction. now: seconds since this layer's experts began. */
+static struct upload_choice pick_prefetch(struct expert_pool *x, int micro, int layer, int n, double now) {
+    struct decode_device *d = x->d;
+    const struct config *c = d->s->c;
+    struct upload_choice best = {.slot = -1};
+    for (int l = layer + 1; l <= layer + PREDICT_LAYERS && l < d->last; l++) {
+        const int32_t *said = NULL;
+        int distance = 0;
+        while (!said && ++distance <= PREDICT_LAYERS) said = router_lookahead_get(&x->lookahead, micro, l, distance, n);
+        if (!said) continue;
+        memset(x->expert_rows, 0, (size_t)c->n_experts * sizeof *x->expert_rows);
+        for (int i = 0; i < n * c->topk; i++)
+            if (said[i] >= 0 && said[i] < c->n_experts) x->expert_rows[said[i]]++;
+        struct split_domain domain[2];
+        int all = describe_split(x, l, n, 0, domain), k = expert_pool_victim(x, l, x->expert_rows);
+        if (k < 0 || !(domain[1].transfer_s > 0)) continue; /* or one of them was never scanned */
+        struct predict_in split_layer = {.layer = l,
+                                         .distance = distance,
+                                         .split = split_policy_of(d->s),
+                                         .domain = domain,
+                                         .expert = x->split_experts,
+                                         .id = x->expert_ids,
+                                         .n = all,
+                                         .arrival_s = domain[1].transfer_s - ((l - layer) * x->layer_period_s - now),
+                                         .victim = expert_pool_slots(x, l)[k].expert};
+        struct predict_out a = predict_upload(&d->predict, &split_layer, x->plan);
+        if (a.expert >= 0 && a.worth_s > best.saved_s && *expert_pool_index(x, l, x->expert_ids[a.expert]) < 0)
+            best = (struct upload_choice){l, k, x->expert_ids[a.expert], a.worth_s, true};
+    }
+    return best;
+}
+
+/* Uploads in flight, counted up to MANY. */
+static int n_uploads_in_flight(const struct expert_pool *x) {
+    enum { MANY = 256 };
+    int n = 0;
+    const struct upload_queue *q = &x->uploads;
+    while (n < MANY && (uint32_t)n < q->n_loaded && !gpu_timeline_reached(q->loaded, q->n_loaded - (uint32_t)n)) n++;
+    return n;
+}
+
+int expert_pool_prefetch(struct decode_device *d, const struct lookahead *a, enum decode_prefetch_phase phase, double before) {
+    struct expert_pool *x = d->pool;
+    struct decode *s = d->s;
+    struct lookahead_need want[USED_MOST];
+    if (!x || x->is_frozen || s->m->cost->is_deterministic) return 0;
+    int queue = n_uploads_in_flight(x);
+    for (int l = d->first; l < d->last; l++) {
+        if (!expert_pool_has_layer(d, l)) continue;
+        const int n = lookahead_needs(a, l, want, USED_MOST);
+        memset(x->expert_rows, 0, (size_t)s->c->n_experts * sizeof *x->expert_rows);
+        for (int i = 0; i < n; i++) {
+            score_announce(&d->score, l, &want[i].expert, 1, want[i].distance + 1);
+            x->expert_rows[want[i].expert] = 1;
+        }
+        for (int i = 0; i < n && phase != PREFETCH_NONE; i++) {
+            const int id = want[i].expert, k = expert_pool_victim(x, l, x->expert_rows);
+            if (*expert_pool_index(x, l, id) >= 0 || !weight_state_has(&s->m->weight_state, l, id, WEIGHT_CHECKED)) continue;
+            if (phase == PREFETCH_LIKELY && want[i].confidence * (float)s->c->topk < 1) continue;        /* below an equal share */
+            if (k < 0 || (queue + 1) * x->upload_s > before + (l - d->first) * x->layer_period_s) break; /* no slot, or too late for this layer */
+            TRY(expert_pool_upload(x, l, k, id, true));
+            queue++;
+        }
+    }
+    return 0;
+}
+
+static struct upload_choice pick_upload(struct expert_pool *x, int micro, int layer, int n, double now) {
+    if (x->is_frozen || !upload_is_idle(&x->uploads) || !expert_pool_pays(x)) return (struct upload_choice){.slot = -1};
+    struct upload_choice w = pick_swap(x, layer), ahead = {.slot = -1};
+    if (x->lookahead.is_active) {
+        ahead = pick_prefetch(x, micro, layer, n, now);
+        predict_report(&x->d->predict, ahead.slot >= 0);
+    }
+    return ahead.slot >= 0 && (w.slot < 0 || ahead.saved_s > w.saved_s) ? ahead : w;
+}
+
+/* --- Computing a layer ----------------------------------------------------------------------------------------------------------------  */
+
+/* Computes one expert: gathers its rows, runs it with the small-batch kernels, adds its output. */
+static int run_expert(struct expert_pool *x, const struct work *w, int micro, const struct expert_slot *t, int at, int n) {
+    struct exec *exec = gpu_stream_exec(x->compute);
+    const int hidden = config_routed_width(x->d->s->c);
+    const float *from = x->routed_in ? x->routed_in : w->xn;
+    float *to = x->routed_sum ? x->routed_sum : x->y[micro];
+    TRY(op_run(exec, OP_GATHER, &(struct op_gather){.out = x->expert_in, .x = from, .index = x->token[micro] + at, .n = n, .dim = hidden, .ldx = hidden}));
+    TRY(op_run(exec, OP_FFN, &(struct op_ffn){.y = x->expert_out, .x = x->expert_in, .expert = t->view, .n = n, .hidden = hidden}));
+    return op_run(exec, OP_SCATTER_ADD,
+                  &(struct op_scatter_add){
+                      .y = to, .x = x->expert_out, .index = x->token[micro] + at, .weight = x->weight[micro] + at, .n = n, .dim = hidden, .ldy = hidden});
+}
+
+/* Prepares the input and the sum of experts in a latent space; and adds that sum to the micro-batch's. */
+static int begin_latent(struct expert_pool *x, const struct work *w, int layer, int n) {
+    const struct config *c = x->d->s->c;
+    if (!c->moe_latent) return 0;
+    TRY(gpu_fill(x->compute, x->routed_sum, 0, (size_t)n * (size_t)c->moe_latent * 4));
+    return block_routed_input(gpu_stream_exec(x->compute), c, &x->d->layers[layer].view, w->xn, x->routed_in, n);
+}
+static int end_latent(struct expert_pool *x, int micro, int layer, int n) {
+    const struct config *c = x->d->s->c;
+    if (!c->moe_latent) return 0;
+    return block_routed_output(gpu_stream_exec(x->compute), c, &x->d->layers[layer].view, x->routed_sum, x->y[micro], n);
+}
+
+/* Records the device's time for the previous layer, which has ended since its rows have moved on. */
+static void record_device_time(struct expert_pool *x, int micro, int n) {
+    struct decode *s = x->d->s;
+    struct cost_machine *cost = s->m->cost;
+    if (x->is_timed[micro] && gpu_event_is_done(x->end[micro])) {
+        double took = gpu_event_elapsed(x->begin[micro], x->end[micro]);
+        s->counts.device_s += took;
+        if (!cost->is_deterministic) cost_observe(cost, &cost->domain[1 + x->d->rank].observed[COST_FFN], n, x->expected_s[micro], took);
+    }
+    x->is_timed[micro] = false;
+}
+
+int expert_pool_run(struct decode_device *d, struct decode_micro_batch *m, int layer, int32_t **mine, double *expected) {
+    struct expert_pool *x = d->pool;
+    struct decode *s = d->s;
+    const struct split_plan *p = x->plan;
+    int micro = (int)(m - s->micro_batch), topk = s->c->topk, n, pairs = 0, many = 0, begin[USED_MOST];
+    struct expert_slot *use[USED_MOST];
+    double now = clock_now();
+    if (x->layer_begin_s > 0) x->layer_period_s += (now - x->layer_begin_s - x->layer_period_s) / (x->layer_period_s > 0 ? 16 : 1);
+    x->layer_begin_s = now;
+    record_device_time(x, micro, m->n_dev);
+    x->expected_s[micro] = 0;
+    router_lookahead_judge(&x->lookahead, micro, layer, m->host.ids, m->n_dev);
+    n = split_layer(x, m, layer);
+    s->counts.decision_s += clock_now() - now, s->counts.n_decisions++;
+    *expected = 0;
+    *mine = x->cpu_ids;
+    memcpy(x->cpu_ids, m->host.ids, (size_t)(m->n * topk) * sizeof *x->cpu_ids);
+    memcpy(x->ids, x->cpu_ids, (size_t)(m->n * topk) * sizeof *x->ids);
+    memcpy(x->router, m->host.router, (size_t)m->n * (size_t)config_n_choices(s->c) * sizeof *x->router);
+    for (int i = 0; i < n; i++) {
+        int id = x->expert_ids[i], k;
+        if (p->domain[i] != 1) {
+            *expected += cost_table_at(&x->cost[0], x->expert_rows[id]);
+            continue;
+        }
+        struct expert_slot *t = expert_pool_resident(x, layer, id);
+        if (!t && !x->is_frozen && (k = expert_pool_victim(x, layer, x->expert_rows)) >= 0) {
+            TRY(expert_pool_upload(x, layer, k, id, false));
+            t = &expert_pool_slots(x, layer)[k];
+        }
+        if (!t || many == USED_MOST) continue; /* left to the CPU */
+        use[many] = t, begin[many++] = pairs;
+        x->expected_s[micro] += upload_has_arrived(&x->uploads, &t->upload) ? cost_table_at(&x->cost[1], x->expert_rows[id])
+                                                                            : -INFINITY; /* not measurable: it waits for an upload */
+        t->was_used = true;
+        for (int r = 0; r < m->n_dev * topk; r++)
+            if (m->host.ids[r] == id) {
+                x->host_token[micro][pairs] = r / topk, x->host_weight[micro][pairs++] = m->host.weights[r];
+                x->cpu_ids[r] = -1;
+            }
+    }
+    s->counts.selected += (uint64_t)n, s->counts.hits += (uint64_t)many;
+    d->n_hits += (uint64_t)pairs;
+    if (s->cpu_queue) TRY(gpu_event_wait(x->ready[micro][layer % 2], x->compute)); /* else the host has seen the rows arrive, and the last sum before them */
+    TRY(gpu_fill(x->compute, x->y[micro], 0, (size_t)m->n_dev * (size_t)s->c->hidden * 4));
+    TRY(gpu_copy(x->compute, x->token[micro], x->host_token[micro], (size_t)pairs * 4, GPU_H2D)); /* 0 bytes: no copy */
+    TRY(gpu_copy(x->compute, x->weight[micro], x->host_weight[micro], (size_t)pairs * 4, GPU_H2D));
+    if (many) TRY(gpu_event_record(x->begin[micro], x->compute));
+    int span = many ? trace_begin(s->m->trace, x->compute, d->rank, LANE_COMPUTE, "experts", layer, micro) : -1;
+    if (many) TRY(begin_latent(x, &d->work[micro], layer, m->n_dev));
+    for (int i = 0; i < many; i++) {
+        TRY(upload_wait(&x->uploads, &use[i]->upload, x->compute));
+        TRY(run_expert(x, &d->work[micro], micro, use[i], begin[i], (i + 1 < many ? begin[i + 1] : pairs) - begin[i]));
+    }
+    if (many) TRY(end_latent(x, micro, layer, m->n_dev));
+    trace_end(s->m->trace, span, x->compute);
+    if (many) {
+        TRY(gpu_event_record(x->end[micro], x->compute));
+        x->is_timed[micro] = true;
+        TRY(upload_signal(&x->uploads, x->compute));
+        for (int i = 0; i < many; i++) upload_release(&x->uploads, &use[i]->upload);
+    }
+    return gpu_timeline_signal(x->done[micro], ++x->n_done[micro], x->compute);
+}
+
+int expert_pool_after(struct decode_device *d, struct decode_micro_batch *m, int layer, double expected, double took) {
+    struct expert_pool *x = d->pool;
+    const struct decode *s = d->s;
+    const struct config *c = s->c;
+    const struct layer *y = &s->m->w->layers[layer];
+    struct cost_machine *cost = s->m->cost;
+    bool known = !y->router_table;
+    size_t p = 2 * (size_t)c->topk;
+    struct decode_counts *counts = &d->s->counts;
+    double begun = clock_now(), now;
+    counts->cpu_s += took;
+    if (cost->is_deterministic) return 0;
+    if (expected > 0 && m->n == m->n_dev) {
+        cost_observe(cost, &cost->domain[0].observed[COST_FFN], m->n, expected, took);
+    }
+    if ((s->clock % 16 == 0 || !(s->clock & (s->clock - 1))) && layer == d->last - 1) expert_pool_fill_costs(x); /* more often at first */
+    for (int i = 0; i < m->n && known; i++)
+        score_best(c->score, y->router_bias, x->router + (size_t)i * (size_t)config_n_choices(c), c->n_experts, (int)p, x->near + (size_t)i * p,
+                   x->chance + (size_t)i * p);
+    score_update(&d->score, layer, &(struct score_rows){m->n, x->ids, known ? x->near : NULL, x->chance});
+    predict_update_rates(&d->predict, layer, x->expert_rows);
+    int micro = (int)(m - s->micro_batch);
+    counts->decision_s += (now = clock_now()) - begun;
+    TRY(router_lookahead_run(&x->lookahead, micro, layer + 1, x->ready[micro][(layer + 1) % 2], m->n_dev));
+    counts->decision_s -= clock_now();
+    struct upload_choice w = pick_upload(x, micro, layer, m->n_dev, now - x->layer_begin_s);
+    counts->decision_s += clock_now();
+    return w.slot >= 0 ? expert_pool_upload(x, w.layer, w.slot, w.expert, w.is_prefetch) : 0;
+}

@@ -1,0 +1,72 @@
+#include "engine/transfer/upload.h"
+
+#include <assert.h>
+
+int upload_open(struct upload_queue *q, const char *name, const struct stage_options *o, struct error *e) {
+    struct stage_options own = *o;
+    *q = (struct upload_queue){0};
+    int rc = gpu_stream_open(o->g, &q->link, name, false, o->stop, e);
+    if (!rc) rc = gpu_timeline_open(o->g, &q->loaded, e);
+    if (!rc) rc = gpu_timeline_open(o->g, &q->freed, e);
+    own.stream = q->link, own.loaded = q->loaded, own.freed = q->freed;
+    return rc ? rc : stage_open(&q->stage, &own, e);
+}
+void upload_close(struct upload_queue *q) {
+    stage_close(&q->stage);
+    if (q->link) gpu_stream_sync(q->link);
+    gpu_stream_close(&q->link);
+    gpu_timeline_close(&q->loaded);
+    gpu_timeline_close(&q->freed);
+    *q = (struct upload_queue){0};
+}
+void upload_abort(struct upload_queue *q) {
+    if (q->loaded) gpu_timeline_abort(q->loaded);
+    if (q->freed) gpu_timeline_abort(q->freed);
+}
+
+enum slot_state upload_slot_state(const struct upload_queue *q, const struct upload_slot *t) {
+    const bool is_read = t->freed_value && !gpu_timeline_reached(q->freed, t->freed_value);
+    if (!t->is_filled) return is_read ? SLOT_EVICTING : SLOT_EMPTY;
+    return !gpu_timeline_reached(q->loaded, t->loaded_value) ? SLOT_UPLOADING : is_read ? SLOT_IN_USE : SLOT_RESIDENT;
+}
+bool upload_has_arrived(const struct upload_queue *q, const struct upload_slot *t) {
+    const enum slot_state s = upload_slot_state(q, t);
+    return s == SLOT_RESIDENT || s == SLOT_IN_USE;
+}
+bool upload_is_idle(const struct upload_queue *q) { return gpu_timeline_reached(q->loaded, q->n_loaded); }
+int upload_finish(struct upload_queue *q) {
+    const int rc = stage_flush(q->stage), synced = gpu_stream_sync(q->link);
+    return rc ? rc : synced;
+}
+
+int upload_copy(struct upload_queue *q, char *to, const struct copy_run *run) {
+    const int rc = stage_send(q->stage, &(struct stage_unit){.runs = run, .n = 1, .to = to, .loaded = q->n_loaded + 1});
+    q->n_loaded += !rc;
+    return rc;
+}
+int upload_send(struct upload_queue *q, struct upload_slot *t, bool more, struct copy_range *ranges, int n, char *to, int layer, int item) {
+    const struct stage_unit u = {.after = more ? 0 : t->freed_value, .loaded = q->n_loaded + 1, .layer = layer, .item = item};
+    assert(t->is_filled == more);
+    const int rc = stage_send_ranges(q->stage, ranges, n, to, u);
+    q->n_loaded++;
+    if (!rc) t->is_filled = true, t->loaded_value = q->n_loaded;
+    return rc;
+}
+int upload_expert(struct upload_queue *q, struct upload_slot *t, const struct weights *w, int layer, int expert, char *to, struct expert *view) {
+    struct copy_range ranges[COPY_RANGES_MAX];
+    const int n = copy_ranges_list(&w->config, layer, MODULE_EXPERT, &w->layers[layer].experts[expert], view, ranges);
+    return upload_send(q, t, false, ranges, n, to, layer, expert);
+}
+void upload_evict(struct upload_slot *t) {
+    assert(t->is_filled);
+    t->is_filled = false;
+}
+int upload_wait(const struct upload_queue *q, const struct upload_slot *t, struct gpu_stream *reader) {
+    assert(t->is_filled);
+    return gpu_timeline_wait(q->loaded, t->loaded_value, reader);
+}
+int upload_signal(struct upload_queue *q, struct gpu_stream *reader) { return gpu_timeline_signal(q->freed, ++q->n_freed, reader); }
+void upload_release(const struct upload_queue *q, struct upload_slot *t) {
+    assert(t->is_filled);
+    t->freed_value = q->n_freed;
+}

@@ -1,0 +1,112 @@
+/* Upload queues: whatever the order of uploads, uses and evictions, a reader sees the contents that the slot had when the use was enqueued, and a
+ * slot's state follows the table in upload.h. */
+#include "unit.h"
+
+#include "engine/transfer/upload.h"
+
+enum { SCHEDULES = 150, STEPS = 80, SLOTS = 5, WORDS = 2048 };
+
+struct queue_test {
+    struct gpu_set *set;
+    struct gpu_stream *reader;
+    struct upload_queue q;
+    struct upload_slot slot[SLOTS];
+    int item[SLOTS]; /* contents */
+    char *mem[SLOTS];
+    uint32_t *source;            /* [STEPS, WORDS] item k: all words are k */
+    uint32_t *seen;              /* pinned: [STEPS, WORDS] what use k read */
+    int expected[STEPS], n_uses; /* and should have */
+    uint64_t seed;
+};
+
+static uint32_t draw(struct queue_test *t, uint32_t below) {
+    t->seed = t->seed * 6364136223846793005u + 1442695040888963407u;
+    return (uint32_t)(t->seed >> 33) % below;
+}
+static enum slot_state state_of(const struct queue_test *t, int k) { return upload_slot_state(&t->q, &t->slot[k]); }
+
+static void send(struct queue_test *t, int k, int item, bool in_parts) {
+    const void *field[2];
+    struct copy_range whole = {.host = (const char *)(t->source + item * WORDS), .bytes = WORDS * 4, .field = &field[0]};
+    struct copy_range half[2] = {whole, whole};
+    half[0].bytes = half[1].bytes = WORDS * 2, half[1].host += WORDS * 2, half[1].field = &field[1];
+    if (t->slot[k].is_filled) upload_evict(&t->slot[k]);
+    assert_true(state_of(t, k) == SLOT_EMPTY || state_of(t, k) == SLOT_EVICTING);
+    if (in_parts) {
+        assert_int_equal(upload_send(&t->q, &t->slot[k], false, &half[0], 1, t->mem[k], 0, item), 0);
+        assert_int_equal(upload_send(&t->q, &t->slot[k], true, &half[1], 1, t->mem[k] + WORDS * 2, 0, item), 0);
+        assert_ptr_equal(field[1], t->mem[k] + WORDS * 2);
+    } else assert_int_equal(upload_send(&t->q, &t->slot[k], false, &whole, 1, t->mem[k], 0, item), 0);
+    assert_ptr_equal(field[0], t->mem[k]);
+    t->item[k] = item;
+}
+static void use(struct queue_test *t, int first, int n) {
+    for (int k = first; k < first + n; k++) {
+        if (!t->slot[k].is_filled || t->n_uses == STEPS) continue;
+        assert_int_equal(upload_wait(&t->q, &t->slot[k], t->reader), 0);
+        assert_int_equal(gpu_copy(t->reader, t->seen + t->n_uses * WORDS, t->mem[k], WORDS * 4, GPU_D2H), 0);
+        t->expected[t->n_uses++] = t->item[k];
+    }
+    assert_int_equal(upload_signal(&t->q, t->reader), 0);
+    for (int k = first; k < first + n; k++)
+        if (t->slot[k].is_filled) upload_release(&t->q, &t->slot[k]);
+}
+static void settle(struct queue_test *t) {
+    assert_int_equal(upload_finish(&t->q), 0);
+    assert_int_equal(gpu_stream_sync(t->reader), 0);
+    assert_true(upload_is_idle(&t->q));
+    for (int k = 0; k < SLOTS; k++) {
+        assert_int_equal(state_of(t, k), t->slot[k].is_filled ? SLOT_RESIDENT : SLOT_EMPTY);
+        assert_int_equal(upload_has_arrived(&t->q, &t->slot[k]), t->slot[k].is_filled);
+    }
+}
+
+static void run_schedule(struct queue_test *t, int threads) {
+    _Atomic int stop = 0;
+    struct error e = {0};
+    const struct stage_options to = {.set = t->set, .g = t->set->gpu[0], .stop = &stop, .threads = threads};
+    if (upload_open(&t->q, "uploads", &to, &e)) fail_msg("%s", e.text);
+    memset(t->slot, 0, sizeof t->slot);
+    t->n_uses = 0;
+    for (int i = 0; i < STEPS; i++) {
+        const int k = (int)draw(t, SLOTS);
+        switch (draw(t, 8)) {
+        case 0:
+        case 1:
+        case 2: send(t, k, i, draw(t, 2)); break;
+        case 3:
+            if (t->slot[k].is_filled) upload_evict(&t->slot[k]);
+            break;
+        case 4:
+            if (!draw(t, 4)) settle(t);
+            break;
+        default: use(t, k, 1 + (int)draw(t, (uint32_t)(SLOTS - k))); break;
+        }
+    }
+    settle(t);
+    for (int i = 0; i < t->n_uses; i++)
+        for (int w = 0; w < WORDS; w++)
+            if (t->seen[i * WORDS + w] != (uint32_t)t->expected[i]) fail_msg("use %d read item %u, not %d", i, t->seen[i * WORDS + w], t->expected[i]);
+    upload_close(&t->q);
+}
+
+static void random_uploads(void **state) {
+    static struct queue_test t;
+    struct error e = {0};
+    if (gpu_set_open(&t.set, "emu:1,mem=64M", NULL, &e) || gpu_stream_open(t.set->gpu[0], &t.reader, "reader", true, NULL, &e)) fail_msg("%s", e.text);
+    struct gpu *g = t.set->gpu[0];
+    if (gpu_host_alloc(g, (void **)&t.seen, STEPS * WORDS * 4, &e) || gpu_host_alloc(g, (void **)&t.source, STEPS * WORDS * 4, &e)) fail_msg("%s", e.text);
+    for (int i = 0; i < STEPS * WORDS; i++) t.source[i] = (uint32_t)(i / WORDS);
+    for (int k = 0; k < SLOTS; k++)
+        if (gpu_alloc(g, (void **)&t.mem[k], WORDS * 4, &e)) fail_msg("%s", e.text);
+    for (int i = 0; i < SCHEDULES; i++) t.seed = (uint64_t)i, run_schedule(&t, i % 2 ? 2 : 0);
+    for (int k = 0; k < SLOTS; k++) gpu_free(g, t.mem[k]);
+    gpu_stream_close(&t.reader);
+    gpu_host_free(g, t.seen), gpu_host_free(g, t.source);
+    gpu_set_close(&t.set);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(random_uploads)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
