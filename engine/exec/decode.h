@@ -38,7 +38,7 @@ void decode_want_hidden(struct decode *s, bool wanted); /* sets whether later ba
  * device that has room for them. In a model without experts a layer has one: its dense FFN, replaced where the CPU computes it. `lookahead` records the experts
  * that the draft's routers select. All views of one decode must have the same experts. */
 struct decode_draft {
-    struct expert *const *experts; /* [n_layers] of [n_experts], NULL for a layer without; a layer's experts are contiguous, each starting with its gate */
+    struct expert *const *experts; /* [n_layers] of [n_experts], NULL for a layer without */
     uint64_t expert_bytes;
     struct lookahead *lookahead; /* NULL, or has a token for each row of the next batch, starting at token `first_token` */
     int first_token;

@@ -198,7 +198,7 @@ static int spread_layers(const struct decode *s, const struct layer_assign_in *i
     size_t room[GPU_MAX] = {0}, *experts;
     if (in->n_devices < 2 || !s->c->n_experts || s->m->pool_request == BUDGET_OFF || out->n < 1 || out->end_layer[out->n - 1] < in->n_layers) return 0;
     if (!(experts = mem_alloc((size_t)in->n_layers * sizeof *experts))) return error_set(e, ERR_MEMORY, "no memory for the layers of a device");
-    for (int l = 0; l < in->n_layers; l++) experts[l] = resident_experts_bytes(s->m->w, l);
+    for (int l = 0; l < in->n_layers; l++) experts[l] = resident_experts_bytes(s->c, l, s->m->w->layers[l].experts);
     for (int i = 0; i < in->n_devices; i++) {
         const size_t reserve = decode_least_reserve_bytes(s, s->m->gpus->gpu[i], in->n_layers / in->n_devices);
         room[i] = in->free_bytes[i] > reserve ? in->free_bytes[i] - reserve : 0;

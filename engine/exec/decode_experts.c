@@ -59,7 +59,7 @@ struct budget_out decode_experts_budget(const struct decode *s, int device, int 
                            .request = m->pool_request,
                            .requested = m->pool_request_n};
     for (int l = first; l < last; l++) {
-        const size_t bytes = m->pool_request <= BUDGET_LAYERS && device_experts_pay(m, device) ? resident_experts_bytes(m->w, l) : 0;
+        const size_t bytes = m->pool_request <= BUDGET_LAYERS && device_experts_pay(m, device) ? resident_experts_bytes(s->c, l, m->w->layers[l].experts) : 0;
         in.layers += s->c->layer[l].moe;
         if (s->c->layer[l].moe) in.row_bytes += expert_pool_slot_bytes(m, l);
         if (bytes > in.layer_bytes) in.layer_bytes = bytes;
@@ -81,9 +81,10 @@ static int send_layers(struct decode_device *d, struct stage *stage, int most, s
         if (!c->layer[l].moe) continue;
         if (!x->view) {
             if (!most--) break;
-            if (gpu_mem_free(d->g) < resident_experts_bytes(m->w, l) + keep) return error_set(e, ERR_MEMORY, "no room");
+            const struct expert *from = m->w->layers[l].experts;
+            if (gpu_mem_free(d->g) < resident_experts_bytes(c, l, from) + keep) return error_set(e, ERR_MEMORY, "no room");
             if (!d->s->cpu_queue) TRY(nan_scan_experts(&m->scan, l, ids, c->n_experts, e));
-            TRY(resident_experts_load(x, m->w, l, d->ledger, stage, e));
+            TRY(resident_experts_load(x, LEDGER_EXPERTS, c, l, from, d->ledger, stage, e));
             cpu_count_read(m, x->mem.bytes);
         }
         ++*n_loaded;
@@ -112,6 +113,8 @@ static int load_layers(struct decode_device *d, int most, size_t keep, int *n_lo
     stage_close(&stage);
     decode_graph_drop(d); /* recordings hand the layers' rows to the CPU */
     const int synced = gpu_stream_sync(d->main);
+    for (int l = d->first; l < d->last; l++)
+        if (!d->layers[l].experts.view) resident_experts_free(&d->layers[l].experts, d->ledger);
     return rc && rc != ERR_MEMORY ? rc : synced ? synced : rc;
 }
 
