@@ -320,6 +320,13 @@ static void put_headroom(struct buf *line, const struct json *fits) {
     else buf_str(line, " No usual format of this model fits.");
 }
 
+/* Names what serves better where the cards hold the whole model: programs made for that, which have run on cards. */
+static void put_other_tools(struct buf *line, const struct json *fits) {
+    const int64_t layers = json_int(json_get(fits, "layers"), 0);
+    if (layers > 0 && json_int(json_get(fits, "resident_layers"), 0) == layers && json_int(json_get(fits, "expert_layers"), -1) == layers)
+        buf_str(line, " All of the model fits on the cards: vLLM and llama.cpp are made for that and have run on cards, which hearth has not.");
+}
+
 /* Answers first what a reader wants to know: how fast, does it fit, what limits it and what would help. */
 static void put_verdict(struct plan_view *v, const struct json *root) {
     const struct json *rows = json_get(root, "prefill"), *batch = json_get(root, "batch"), *one = find_row(json_get(root, "decode"), "sessions", 1);
@@ -336,6 +343,7 @@ static void put_verdict(struct plan_view *v, const struct json *root) {
         buf_str(&line, ".");
     }
     put_headroom(&line, json_get(root, "fits"));
+    put_other_tools(&line, json_get(root, "fits"));
     if (json_num(json_get(batch, "tokens_per_s"), 0) > 0) buf_fmt(&line, " Many prompts together run at %s tok/s.", json_rate(batch, a, sizeof a));
     put_best_upgrade(&line, json_get(root, "more"));
     put_error(&line, json_get(root, "error"));

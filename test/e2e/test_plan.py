@@ -72,7 +72,7 @@ class Plan(driver.Case):
         self.assertNotIn("Decoding", text)
         verdict = " ".join(text[:text.index("What fits where")].split("\n", 1)[1].split())  # first, in sentences
         self.assertRegex(verdict, r"^One answer runs at [\d.]+ tok/s, limited by the [a-z ]+; a prompt of \d+ tokens takes [\d.]+ m?s(, a prompt of \d+ tokens takes [\d.]+ m?s)?\. "
-                                  r"The weights fit in memory with [\d.]+ GB to spare\.( Many prompts together run at [\d.]+ tok/s\.)?( With .+: [\d.]+ tok/s\.)?"
+                                  r"The weights fit in memory with [\d.]+ GB to spare\.( All of the model fits on the cards: [^.]+\.cpp [^.]+\.)?( Many prompts together run at [\d.]+ tok/s\.)?( With .+: [\d.]+ tok/s\.)?"
                                       r" Published figures that the model was not fitted to differ from it by up to \d+ % \(answers\) and \d+ % \(prompts\)\.$")
         details = self.run_bin("--plan", file, "-m", d, "-v")[1].decode()
         for part in (*short, "Decoding", "busiest", "Many prompts (--batch)"):
@@ -102,6 +102,8 @@ class Plan(driver.Case):
         with_card, without = (json.loads(self.run_bin("--plan", m, "--arch", "qwen3-30b", "--json")[1]) for m in ("desktop-ddr5-64+rtx4090", "desktop-ddr5-64"))
         self.assertEqual((len(with_card["fits"]["cards"]), len(without["fits"]["cards"])), (1, 0))
         self.assertGreater(with_card["decode"][0]["tokens_per_s"], without["decode"][0]["tokens_per_s"])
+        for machine, whole in (("desktop-ddr5-64+rtx5090", True), ("desktop-ddr5-64", False)):
+            self.assertEqual(b"made for that" in self.run_bin("--plan", machine, "--arch", "gpt-oss-20b")[1], whole, machine)
         fp8 = json.loads(self.run_bin("--plan", "desktop-ddr5-64+rtx4090,math=fp8", "--arch", "qwen3-30b:q4_k_m", "--json")[1])
         self.assertEqual(fp8["model"], "Qwen3-30B-A3B in q4_k_m")
         self.assertLess(fp8["fits"]["host"]["bytes"], 0.7 * with_card["fits"]["host"]["bytes"])
