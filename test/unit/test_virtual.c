@@ -47,6 +47,38 @@ static void host_memory_serves_all(void **st) {
     assert_true(most > 0.6); /* and the limit is felt */
 }
 
+/* Decode batches keep to host memory and to the cards' memory, with experts on cards and without. */
+static void memories_serve_decoding(void **st) {
+    static const char *const machines[] = {"desktop-ddr5-96+rtx5090", "desktop-ddr5-192+2xrtx3090", "epyc-9004-12ch+rtx4090"};
+    static const char *const models[] = {"gpt-oss-120b", "qwen3-30b"};
+    struct error e = {0};
+    double most[2] = {0};
+    for (size_t m = 0; m < sizeof machines / sizeof *machines; m++)
+        for (size_t k = 0; k < sizeof models / sizeof *models; k++)
+            for (int pool = 0; pool < 2; pool++) {
+                open_known(models[k]);
+                if (calibrate_read(&machine, machines[m], &e)) fail_msg("%s", e.text);
+                if (virtual_open(&v, &(struct virtual_options){.cost = &machine, .w = &shape.w, .kv = DT_BF16, .experts = pool ? BUDGET_AUTO : BUDGET_OFF}, &e))
+                    fail_msg("%s", e.text);
+                for (int mode = DECODE_CPU; mode <= DECODE_DUAL; mode++)
+                    for (int n = 2; n <= 8; n *= 4) {
+                        double t;
+                        if (virtual_decode(v, (enum exec_mode)mode, n, 1024, &t, NULL, &e)) fail_msg("%s", e.text);
+                        const struct virtual_used *u = virtual_used(v);
+                        const double share[2] = {u->host_bytes / (u->seconds * machine.dram_bw), u->gpu.memory_s / (u->seconds * machine.n_devices)};
+                        for (int i = 0; i < 2; i++) {
+                            if (share[i] > 1)
+                                fail_msg("%s on %s, %s of %d sessions: %.2f of the %s memory", models[k], machines[m], exec_mode_name((enum exec_mode)mode), n,
+                                         share[i], i ? "cards'" : "host's");
+                            most[i] = fmax(most[i], share[i]);
+                        }
+                    }
+                virtual_close(&v);
+            }
+    printf("at most %.2f of host memory's bandwidth and %.2f of the cards'\n", most[0], most[1]);
+    assert_true(most[0] > 0.6 && most[1] > 0.4); /* and the limits are felt */
+}
+
 /* Products of 8-bit weights run at the BF16 rate unless the card is asked for FP8. */
 static void products_follow_the_math(void **st) {
     double t[2];
@@ -76,7 +108,7 @@ static void hand_offs_take_time(void **st) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(host_memory_serves_all), cmocka_unit_test(products_follow_the_math),
-                                       cmocka_unit_test(hand_offs_take_time)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(host_memory_serves_all), cmocka_unit_test(memories_serve_decoding),
+                                       cmocka_unit_test(products_follow_the_math), cmocka_unit_test(hand_offs_take_time)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
