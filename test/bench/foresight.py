@@ -107,13 +107,24 @@ def errors(m, value):
     return off, [abs(x) for x, r in zip(off, m.rows) if r[4] == HELD]
 
 
+def summary(held, value, what, own):
+    return (f"Fitted: {what}, {value:.3g}. hearth's presets have {own}. Held-out rows are off by {sum(held) / len(held) * 100:.0f} % in the mean, "
+            f"{max(held) * 100:.0f} % at most.")
+
+
 def check(build):
-    """Holds the error that --plan states (engine/plan/plan.h) to the held-out rows."""
-    header = open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "engine", "plan", "plan.h")).read()
+    """Holds the error that --plan states (engine/plan/plan.h), and what foresight.md says, to the held-out rows."""
+    here = os.path.dirname(os.path.abspath(__file__))
+    header, page = open(os.path.join(here, "..", "..", "engine", "plan", "plan.h")).read(), open(os.path.join(here, "foresight.md")).read()
     failed = 0
-    for name, group in (("DECODE", DECODE), ("PREFILL", PREFILL)):
+    for name, (_, group, what, own) in zip(("DECODE", "PREFILL"), GROUPS):
         m = Model(build, group)
-        worst, said = max(errors(m, m.fit())[1]) * 100, int(re.search(rf"PLAN_{name}_ERROR = (\d+)", header).group(1))
+        value = m.fit()
+        held = errors(m, value)[1]
+        worst, said = max(held) * 100, int(re.search(rf"PLAN_{name}_ERROR = (\d+)", header).group(1))
+        if summary(held, value, what, own) not in page:
+            failed = 1
+            print(f"foresight.md is out of date: run foresight.py {build} > foresight.md; now: {summary(held, value, what, own)}")
         print(f"{name}: held-out rows are off by {worst:.1f} % at most, --plan says {said} %")
         failed |= not said - 3 <= worst <= said
     return failed
@@ -162,8 +173,7 @@ fitted to half of the rows; the other half is held out and says how good the mod
         m = Model(build, group)
         value = m.fit()
         off, held = errors(m, value)
-        worst, mean = max(held), sum(held) / len(held)
-        print(f"## {title}\n\nFitted: {what}, {value:.3g}. hearth's presets have {own}. Held-out rows are off by {mean * 100:.0f} % in the mean, {worst * 100:.0f} % at most.\n")
+        print(f"## {title}\n\n{summary(held, value, what, own)}\n")
         print("| figure | published | predicted, held out | predicted, fitted | off | hearth | remark |\n|---|---|---|---|---|---|---|")
         for (name, said, _, _, kind, remark), o, plain in zip(m.rows, off, m.plain):
             got = f"{said * (1 + o):.4g}"
