@@ -5,7 +5,7 @@
     grammar_peers.py masks --hearth BUILD --tokenizer FILE.json [--documents 3] [--show 3]
 
 BUILD is a build directory with the targets test/bench/bench_grammar and test/unit/grammar_walk; FILE a tokenizer.json with byte-level BPE. A measurement, not a
-dependency: a peer that is not installed (pip install xgrammar llguidance) is printed as SKIPPED with the reason.
+dependency: a peer that is not installed (pip install xgrammar llguidance xllamacpp gguf) is printed as SKIPPED with the reason.
 
 times: each engine follows documents token by token with a fresh matcher and takes the mask before each token; compiling is not part of a mask. Times are CPU
 time of the one thread that works, so that other programs on the machine disturb less.
@@ -15,6 +15,7 @@ hearth allows, and not a peer with white space, is `extra`. Of both, the table c
 document that python-jsonschema does not validate.
 """
 import argparse
+import ctypes
 import json
 import os
 import random
@@ -210,7 +211,83 @@ class Llguidance(Peer):
         return m.consume_token(i)
 
 
-PEERS = (Xgrammar, Llguidance)
+class LlamaCpp(Peer):
+    """The grammar sampler of llama.cpp on all tokens, by the C functions in xllamacpp's library. Grammars are made by the converter of llama-cpp-python, whose file
+    llama_cpp/llama_grammar.py HEARTH_LLAMA_GRAMMAR names. The vocabulary is a GGUF file without tensors."""
+    name = "llama.cpp"
+
+    def __init__(self, v):
+        try:
+            import gguf
+            import xllamacpp
+        except ImportError as e:
+            raise Skip(str(e))
+        if not os.environ.get("HEARTH_LLAMA_GRAMMAR"):
+            raise Skip("no HEARTH_LLAMA_GRAMMAR")
+        with open(os.environ["HEARTH_LLAMA_GRAMMAR"]) as f:
+            self.converter = {"__name__": "converter"}
+            exec(f.read().replace("import llama_cpp", ""), self.converter)
+        self.v, self.name, self.c = v, f"llama.cpp (xllamacpp {version('xllamacpp')})", ctypes.CDLL(xllamacpp.xllamacpp.__file__)
+        self.quiet = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)(lambda *message: None)
+        self.c.llama_log_set(self.quiet, None)
+        model, array = self.struct()
+        self.c.llama_model_get_vocab.restype = self.c.llama_sampler_init_grammar.restype = ctypes.c_void_p
+        self.vocab = ctypes.c_void_p(self.c.llama_model_get_vocab(self.load(gguf, model)))
+        self.logits = np.zeros(len(v.tokens), dtype=[("id", "<i4"), ("logit", "<f4"), ("p", "<f4")])
+        self.logits["id"] = np.arange(len(v.tokens))
+        self.array = array(self.logits.ctypes.data, len(v.tokens), -1, False)
+
+    def struct(self):
+        class Model(ctypes.Structure):  # llama_model_params, in memory; larger than it
+            _fields_ = [("bytes", ctypes.c_ubyte * 512)]
+
+        class Array(ctypes.Structure):  # llama_token_data_array
+            _fields_ = [("data", ctypes.c_void_p), ("size", ctypes.c_size_t), ("selected", ctypes.c_int64), ("sorted", ctypes.c_bool)]
+        return Model, Array
+
+    def load(self, gguf, model):
+        with tempfile.TemporaryDirectory() as d:
+            path = os.path.join(d, "vocab.gguf")
+            w, byte = gguf.GGUFWriter(path, "qwen2"), {b: c for c, b in byte_of_char().items()}
+            w.add_context_length(4096), w.add_embedding_length(64), w.add_block_count(1), w.add_feed_forward_length(64), w.add_head_count(1), w.add_layer_norm_rms_eps(1e-6)
+            w.add_tokenizer_model("gpt2"), w.add_tokenizer_pre("qwen2"), w.add_token_merges(["a b"])
+            w.add_token_list(["".join(byte[b] for b in t) or f"<unused{i}>" for i, t in enumerate(self.v.tokens)])
+            w.add_token_types([gguf.TokenType.CONTROL if i in self.v.special else gguf.TokenType.NORMAL for i in range(len(self.v.tokens))])
+            w.add_eos_token_id(self.v.eos)
+            w.write_header_to_file(), w.write_kv_data_to_file(), w.write_tensors_to_file(), w.close()
+            self.c.llama_model_default_params.restype, self.c.llama_model_load_from_file.restype = model, ctypes.c_void_p
+            params = self.c.llama_model_default_params()
+            params.bytes[72] = 1  # vocab_only, in the release that the page names
+            self.c.llama_model_load_from_file.argtypes = [ctypes.c_char_p, model]
+            return ctypes.c_void_p(self.c.llama_model_load_from_file(path.encode(), params))
+
+    def compile(self, schema, white):
+        if not white:
+            raise Skip("its grammars allow white space")
+        try:
+            return self.converter["json_schema_to_gbnf"](json.dumps(schema)).encode()
+        except Exception as e:
+            raise Skip(f"its converter fails: {e!r}")
+
+    def open(self, grammar):
+        m = self.c.llama_sampler_init_grammar(self.vocab, grammar, b"root")
+        if not m:
+            raise Skip("its grammar is refused")
+        self.logits["logit"] = 0
+        return ctypes.c_void_p(m)
+
+    def fill(self, m):
+        self.c.llama_sampler_apply(m, ctypes.byref(self.array))
+
+    def accept(self, m, i):
+        ok = self.logits["logit"][i] == 0
+        self.logits["logit"] = 0
+        if ok:
+            self.c.llama_sampler_accept(m, ctypes.c_int32(i))
+        return ok
+
+
+PEERS = (Xgrammar, Llguidance, LlamaCpp)
 
 
 def peers(v):

@@ -128,14 +128,32 @@ static struct conj *copy_conj(struct schema *s, const struct conj *c) {
 
 /* ---- anyOf, oneOf ---- */
 
+/* A value of oneOf must not be valid by two branches, so null is not generated if several of them allow it. */
+static int forbid_null(struct schema *s, const struct json *list, const char *at, struct conj *c) {
+    static const char text[] = "{\"type\": [\"boolean\", \"number\", \"string\", \"array\", \"object\"]}";
+    struct json *others = arena_calloc(s->arena, 1, sizeof *others);
+    int n = 0;
+    for (uint32_t b = 0; b < list->n; b++) {
+        struct conj *one = arena_calloc(s->arena, 1, sizeof *one);
+        if (!one || !others) return error_set(s->e, ERR_MEMORY, "no memory for the schema");
+        TRY(schema_add_part(s, one, &list->items[b], schema_at_item(s, at, "oneOf", b)));
+        n += !one->never && schema_types(one, true) & TYPE_NULL;
+    }
+    if (n < 2) return 0;
+    TRY(json_parse(s->arena, text, sizeof text - 1, 0, "types", others, s->e));
+    return schema_add_part(s, c, others, at);
+}
+
 static int compile_branches(struct schema *s, const struct conj *c, int i, const char *keyword, uint8_t skip, expr_id *out) {
     const struct json *list = json_get(c->v[i].schema, keyword);
     struct conj **branch = arena_calloc(s->arena, list->n, sizeof *branch);
-    if (!branch) return error_set(s->e, ERR_MEMORY, "no memory for the schema");
+    struct conj *common = copy_conj(s, c);
+    if (!branch || !common) return error_set(s->e, ERR_MEMORY, "no memory for the schema");
+    if (skip == PART_NO_ONE_OF) TRY(forbid_null(s, list, c->v[i].at, common));
     *out = EXPR_NEVER;
     for (uint32_t b = 0; b < list->n; b++) {
         expr_id x;
-        if (!(branch[b] = copy_conj(s, c))) return ERR_MEMORY;
+        if (!(branch[b] = copy_conj(s, common))) return ERR_MEMORY;
         branch[b]->v[i].skip |= skip;
         TRY(schema_add_part(s, branch[b], &list->items[b], schema_at_item(s, c->v[i].at, keyword, b)));
         TRY(schema_compile(s, branch[b], &x));

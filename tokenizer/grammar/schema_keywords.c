@@ -61,6 +61,11 @@ static const struct {
 static const char *const annotations[] = {"title",     "description",     "default",          "examples",       "example",      "$schema",    "$id",
                                           "id",        "$comment",        "$anchor",          "$dynamicAnchor", "$vocabulary",  "deprecated", "readOnly",
                                           "writeOnly", "contentEncoding", "contentMediaType", "contentSchema",  "discriminator"};
+/* Those that editors and generators of documents add to published schemas; a name may also begin with one of the prefixes. */
+static const char *const tool_annotations[] = {"enumDescriptions",   "enumNames",     "defaultSnippets", "errorMessage",  "patternErrorMessage",
+                                               "deprecationMessage", "doNotSuggest",  "suggestSortText", "allowComments", "allowTrailingCommas",
+                                               "fileMatch",          "firstProperty", "tsType"};
+static const char *const annotation_prefixes[] = {"x-", "$$", "meta:", "markdown"};
 
 static bool is_schema(const struct json *v) { return v->type == JSON_OBJECT || v->type == JSON_BOOL; }
 static bool is_names(const struct json *v) {
@@ -125,8 +130,13 @@ unsigned schema_type_bits(const struct json *v) {
 }
 
 static bool is_annotation(const struct json *key) {
-    bool known = key->n >= 2 && !memcmp(key->string, "x-", 2);
+    bool known = false;
+    for (size_t k = 0; k < sizeof annotation_prefixes / sizeof *annotation_prefixes && !known; k++) {
+        const size_t n = strlen(annotation_prefixes[k]);
+        known = key->n >= n && !memcmp(key->string, annotation_prefixes[k], n);
+    }
     for (size_t k = 0; k < sizeof annotations / sizeof *annotations && !known; k++) known = json_is(key, annotations[k]);
+    for (size_t k = 0; k < sizeof tool_annotations / sizeof *tool_annotations && !known; k++) known = json_is(key, tool_annotations[k]);
     return known;
 }
 bool schema_says_nothing(const struct json *key) { return is_annotation(key) || json_is(key, "$defs") || json_is(key, "definitions"); }

@@ -26,7 +26,14 @@ static const struct {
     {"uuid", "^[0-9a-f]{8}-[0-9a-f]{4}-[1-5][0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$"},
     {"uri", "^https?://" HOST "(/[A-Za-z0-9._~-]+)*/?$"},
     {"uri-reference", "^(https?://" HOST ")?(/[A-Za-z0-9._~-]+)+/?$"},
+    {"uri-template", "^https?://" HOST "(/[A-Za-z0-9._~-]+)*/?$"},
+    {"iri", "^https?://" HOST "(/[A-Za-z0-9._~-]+)*/?$"},
+    {"iri-reference", "^(https?://" HOST ")?(/[A-Za-z0-9._~-]+)+/?$"},
+    {"idn-email", "^[a-z0-9]+([._-][a-z0-9]+){0,3}@" HOST "$"},
+    {"idn-hostname", "^[a-z][a-z0-9]{0,20}(\\.[a-z][a-z0-9]{0,20}){1,4}$"},
     {"json-pointer", "^(/[A-Za-z0-9_.-]*)*$"},
+    {"relative-json-pointer", "^([0-9]|[1-9]{2,3})(#|(/[A-Za-z0-9_.-]*)*)$"},
+    {"regex", "^[A-Za-z0-9 _-]*$"},
 };
 
 static const char *format_pattern(const struct json *name) {
@@ -82,8 +89,8 @@ static int content_lang(struct schema *s, const struct conj *c, bool *first, str
             const char *pattern = k ? format_pattern(text) : text->string;
             if (!pattern)
                 return schema_fail(s, c->v[i].at, "format",
-                                   "%.*s is not supported; date, time, date-time, duration, email, hostname, ipv4, ipv6, uuid, uri, "
-                                   "uri-reference and json-pointer are",
+                                   "%.*s is not supported; date, time, date-time, duration, email, hostname, ipv4, ipv6, uuid, uri, uri-reference, "
+                                   "uri-template, json-pointer, regex and their relative and international forms are",
                                    (int)(text->n < 40 ? text->n : 40), text->string);
             int rc = add_pattern(s, pattern, k ? strlen(pattern) : text->n, *first, l, &e);
             if (rc) return schema_fail_text(s, c->v[i].at, keywords[k], rc, "", &e);
