@@ -416,7 +416,10 @@ static void make_plan(struct session *s, const struct request *r, const char *pr
             buf_fmt(b, "\x10{\"name\": \"%.*s\", \"arguments\": %.*s}\x11", (int)name, user + w + 1, rest ? (int)rest - twice : 2, rest ? user + skip : "{}");
     } else if (!strcmp(word, "nonsense")) buf_str(b, "\x10{\"name\": 5}\x11");
     else if (!strcmp(word, "code")) buf_str(b, "Sure:\n```sh\necho hi\n```\nand\n```\nother\n```\n");
-    else if (!strcmp(word, "lines")) buf_str(b, "\none\n\ntwo\n\n\n");
+    else if (!strcmp(word, "edit")) { /* a whole file: its name, and the rest of the line as its text */
+        const size_t line = strcspn(user, "\n\1"), name = w + 1 < line ? strcspn(user + w + 1, " \n") : 0, skip = w + name + 2;
+        buf_fmt(b, "%.*s\n```\n%.*s\n```\n", (int)name, user + w + 1, line > skip ? (int)(line - skip) : 0, user + skip);
+    } else if (!strcmp(word, "lines")) buf_str(b, "\none\n\ntwo\n\n\n");
     else if (!strcmp(word, "fail")) s->fail = !buf_str(b, "begun");
     else if (!strcmp(word, "broken")) buf_str(b, "x\xFF\xE2\x82y");
     else if (!strcmp(word, "markdown"))

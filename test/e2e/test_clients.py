@@ -2,9 +2,12 @@
 import importlib.util
 import json
 import os
+import socket
 import subprocess
 import sys
+import time
 import unittest
+import urllib.request
 
 import driver
 from server import Case
@@ -58,6 +61,53 @@ from pydantic_ai.providers.openai import OpenAIProvider
 agent = Agent(OpenAIChatModel("fake", provider=OpenAIProvider(base_url=url, api_key=key)), instructions="S")
 print(json.dumps(agent.run_sync("prompt x").output))""")
         self.assertEqual(got, "[system]S[user]prompt x[assistant]")
+
+    @needs("aider")
+    def test_aider(self):
+        """It sends the file and gets a new version of it, which it writes."""
+        path = os.path.join(self.home, "hello.py")
+        with open(path, "w") as f:
+            f.write("greeting = 'old'\n")
+        args = ["--model", "openai/fake", "--openai-api-base", self.s.url, "--openai-api-key", self.s.key, "--edit-format", "whole", "--map-tokens", "0", "--no-git", "--yes-always", "--no-check-update", "--no-show-model-warnings",
+                "--no-show-release-notes", "--analytics-disable", "--no-detect-urls", "--no-pretty", "--no-fancy-input", "--message", "edit hello.py greeting = 'new'", path]
+        p = subprocess.run([sys.executable, "-W", "ignore", "-m", "aider", *args], cwd=self.home, env={**self.env, "LITELLM_LOCAL_MODEL_COST_MAP": "True"}, stdin=subprocess.DEVNULL, capture_output=True, timeout=driver.PATIENCE * 6)
+        with open(path) as f:
+            self.assertEqual(f.read(), "greeting = 'new'\n", p.stdout.decode()[-2000:] + p.stderr.decode()[-2000:])
+
+    @needs("open_webui")
+    def test_open_webui(self):
+        """The browser front end lists the model and passes a chat on, as its page does."""
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        env = {**self.env, "OPENAI_API_BASE_URL": self.s.url, "OPENAI_API_KEY": self.s.key, "ENABLE_OLLAMA_API": "False", "WEBUI_AUTH": "False", "WEBUI_SECRET_KEY": "x", "DATA_DIR": self.home, "OFFLINE_MODE": "True", "HF_HUB_OFFLINE": "1",
+               "RAG_EMBEDDING_ENGINE": "openai", "DO_NOT_TRACK": "1", "SCARF_NO_ANALYTICS": "true", "ANONYMIZED_TELEMETRY": "false"}
+        with open(os.path.join(self.home, "log"), "wb") as log:
+            p = subprocess.Popen([sys.executable, "-c", "from open_webui import app; app()", "serve", "--host", "127.0.0.1", "--port", str(port)], cwd=self.home, env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+
+        def ask(path, body=None, token=""):
+            r = urllib.request.Request(f"http://127.0.0.1:{port}{path}", data=json.dumps(body).encode() if body else None, headers={"Content-Type": "application/json", "Authorization": "Bearer " + token})
+            with urllib.request.urlopen(r, timeout=driver.PATIENCE) as f:
+                return json.load(f)
+
+        try:
+            until = time.time() + driver.PATIENCE * 10
+            while True:
+                try:
+                    ask("/health")
+                    break
+                except OSError as e:
+                    with open(os.path.join(self.home, "log"), "rb") as f:
+                        self.assertTrue(p.poll() is None and time.time() < until, f"{e} {f.read().decode()[-2000:]}")
+                    time.sleep(1)
+            token = ask("/api/v1/auths/signin", {"email": "", "password": ""})["token"]
+            models = [m["id"] for m in ask("/api/models", token=token)["data"]]
+            self.assertIn("fake", models)
+            answer = ask("/api/chat/completions", {"model": "fake", "messages": [{"role": "user", "content": "hello"}], "stream": False}, token)
+            self.assertEqual(answer["choices"][0]["message"]["content"], "You said: hello")
+        finally:
+            p.terminate()
+            p.wait()
 
     @needs("llm")
     def test_llm(self):
