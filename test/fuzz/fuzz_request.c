@@ -7,13 +7,25 @@
 
 #include "cli/server/api.h"
 
-static void tools(const char *s, size_t n) {
+static void calls(const char *s, size_t n, const struct json *tools) {
     struct tool_calls c = {0};
-    int rc = tool_calls_parse(s, n, NULL, &c);
+    int rc = tool_calls_parse(s, n, tools, &c);
     if (rc && c.n) abort();
     for (size_t i = 0; i < c.n; i++)
         if (!c.v[i].arguments.len || c.v[i].arguments.data[0] != '{') abort();
     tool_calls_free(&c);
+}
+
+/* Without and with tools, whose types tell text from JSON. */
+static void tools(const char *s, size_t n) {
+    static const char types[] =
+        "[{\"function\": {\"name\": \"f\", \"parameters\": {\"properties\": {\"a\": {\"type\": \"string\"}, \"b\": {\"type\": \"integer\"}, \"c\": {}}}}}]";
+    struct arena arena = {0};
+    struct json list;
+    if (json_parse(&arena, types, sizeof types - 1, 0, "tools", &list, NULL)) abort();
+    calls(s, n, NULL);
+    calls(s, n, &list);
+    arena_free(&arena);
 }
 
 static void request(const struct api_protocol *p, const char *body, size_t size, bool strict) {
