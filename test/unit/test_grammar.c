@@ -28,6 +28,11 @@ static const struct {
     {SOURCE_CHOICES, "[\"the\", \"then\", \"\\u4e16\\u754c\", \"hello world\"]"},
     {SOURCE_TOOL_CALLS,
      "{\"format\": {\"open\": [\"<c\", 40, \">\"], \"close\": [41], \"after_name\": [42, 43]}, \"most\": 1, \"tools\": [{\"name\": \"time\"}]}"},
+    {SOURCE_TOOL_CALLS, /* arguments between tags: plain text and JSON; tokens of large vocabularies contain these ends */
+     "{\"format\": {\"before_key\": \"<\", \"before_text\": \">\", \"after_value\": [\"</p>\", 40], \"ends\": [\"</p>\", \"</a>\", \"</\"]}, \"tools\": "
+     "[{\"name\": \"f\", \"parameters\": {\"type\": \"object\", "
+     "\"properties\": {\"a\": {\"type\": \"string\"}, \"b\": {\"type\": \"array\", \"items\": {\"type\": \"string\"}}, \"c\": {\"type\": \"string\", "
+     "\"maxLength\": 8}}, \"required\": [\"a\"]}}]}"},
     {SOURCE_TOOL_CALLS,
      "{\"format\": {\"open\": \"<c>\", \"close\": \"</c>\", \"before_name\": \"{\\\"name\\\": \\\"\", \"after_name\": \"\\\", \\\"arguments\\\": "
      "\", \"after_arguments\": \"}\", \"between\": \"\\n\"}, \"most\": 2, \"tools\": [{\"name\": \"time\"}, {\"name\": \"weather\", \"parameters\": "

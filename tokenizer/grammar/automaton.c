@@ -291,6 +291,23 @@ bool automaton_is_complete(const struct automaton *a, state_id s) { return a->st
 bool automaton_is_final(const struct automaton *a, state_id s) { return a->states[s].complete && !a->states[s].n; }
 uint32_t automaton_missing(const struct automaton *a, state_id s) { return a->states[s].missing; }
 
+/* The repeat of text that a stack is in, or NULL. *begins: whether the stack is at the beginning of a character: at the first alternative. */
+static const struct elem *text_of(const struct automaton *a, const struct node *n, bool *begins) {
+    const struct elem *text = n->parent ? &a->g->elems[a->nodes[n->parent].pos] : NULL;
+    if (!text || !text->text) return NULL;
+    *begins = n->pos == a->g->alts[a->g->rules[text->arg].first_alt];
+    return text;
+}
+
+bool automaton_tagged_text(const struct automaton *a, state_id s) {
+    bool begins;
+    for (uint32_t k = 0; k < a->states[s].n; k++) {
+        const struct elem *text = text_of(a, &a->nodes[a->members[a->states[s].first + k]], &begins);
+        if (text && text->text == TEXT_TAGGED && begins) return true;
+    }
+    return false;
+}
+
 uint32_t automaton_text_room(const struct automaton *a, state_id s, bool *only) {
     static const struct byte_set plain = {{0xFFFFFFFBull << 32, 0x7FFFFFFFEFFFFFFFull, UINT64_MAX, UINT64_MAX}};
     const struct state *p = &a->states[s];
@@ -298,10 +315,10 @@ uint32_t automaton_text_room(const struct automaton *a, state_id s, bool *only) 
     *only = !p->complete;
     for (uint32_t k = 0; k < p->n; k++) {
         const struct node *n = &a->nodes[a->members[p->first + k]], *below = &a->nodes[n->parent];
-        const struct elem *text = n->parent ? &a->g->elems[below->pos] : NULL;
         const struct byte_set *set = &a->g->sets[a->g->elems[n->pos].arg];
-        if (text && text->is_text) { /* the first alternative is present: a character may begin */
-            const bool begins = n->pos == a->g->alts[a->g->rules[text->arg].first_alt];
+        bool begins;
+        const struct elem *text = text_of(a, n, &begins);
+        if (text && text->text == TEXT_ANY) {
             const uint32_t more = below->hi == GRAMMAR_UNBOUNDED ? below->hi : below->hi + 1;
             if (begins && more > room) room = more;
         } else

@@ -23,6 +23,8 @@ state_id automaton_run(struct automaton *a, state_id s, const void *data, size_t
 bool automaton_is_complete(const struct automaton *a, state_id s); /* the text so far matches */
 bool automaton_is_final(const struct automaton *a, state_id s);    /* it matches, and nothing may follow */
 uint32_t automaton_missing(const struct automaton *a, state_id s); /* bytes that are needed at least to complete the text */
+/* Whether any number of plain characters other than '<' may follow as they are (grammar_tagged_text). */
+bool automaton_tagged_text(const struct automaton *a, state_id s);
 /* How many plain characters (grammar_text) may follow as they are, whatever their number: 0 for none, GRAMMAR_UNBOUNDED. *only: whether plain tokens with more
  * characters are not allowed. */
 uint32_t automaton_text_room(const struct automaton *a, state_id s, bool *only);

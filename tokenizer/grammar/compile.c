@@ -71,7 +71,7 @@ static void add_sequence(struct grammar *g, struct queue *q, struct pending *sta
             }
             break;
         case EXPR_CLASS: add_elem(g, (struct elem){.kind = ELEM_CLASS, .arg = p.a}); break;
-        case EXPR_REPEAT: add_elem(g, (struct elem){.kind = ELEM_REPEAT, .arg = rule_of(g, q, p.a), .lo = p.lo, .hi = p.hi, .is_text = p.is_text}); break;
+        case EXPR_REPEAT: add_elem(g, (struct elem){.kind = ELEM_REPEAT, .arg = rule_of(g, q, p.a), .lo = p.lo, .hi = p.hi, .text = p.text}); break;
         case EXPR_ALT:
         case EXPR_RULE: add_elem(g, (struct elem){.kind = ELEM_RULE, .arg = rule_of(g, q, x)}); break;
         }

@@ -91,7 +91,12 @@ expr_id grammar_repeat(struct grammar *g, expr_id a, uint32_t lo, uint32_t hi) {
 
 expr_id grammar_text(struct grammar *g, expr_id a, uint32_t lo, uint32_t hi) {
     const expr_id x = grammar_repeat(g, a, lo, hi);
-    if (x && g->exprs[x].kind == EXPR_REPEAT && g->exprs[x].a == a) g->exprs[x].is_text = true;
+    if (x && g->exprs[x].kind == EXPR_REPEAT && g->exprs[x].a == a) g->exprs[x].text = TEXT_ANY;
+    return x;
+}
+expr_id grammar_tagged_text(struct grammar *g, expr_id a) {
+    const expr_id x = grammar_text(g, a, 0, GRAMMAR_UNBOUNDED);
+    if (x && g->exprs[x].text) g->exprs[x].text = TEXT_TAGGED;
     return x;
 }
 

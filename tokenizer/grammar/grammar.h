@@ -33,6 +33,8 @@ expr_id grammar_alt(struct grammar *g, expr_id a, expr_id b);
 expr_id grammar_repeat(struct grammar *g, expr_id a, uint32_t lo, uint32_t hi); /* hi: GRAMMAR_UNBOUNDED or a count */
 /* A repeat of one character that may be any printable one: all from U+0020 on except '"', '\\' and U+007F to U+009F. Plain tokens need no walk then. */
 expr_id grammar_text(struct grammar *g, expr_id a, uint32_t lo, uint32_t hi);
+/* Any number of one character that may be any of these except '<', which may begin a tag. */
+expr_id grammar_tagged_text(struct grammar *g, expr_id a);
 /* One token of the vocabulary by its id, such as a control token, instead of the characters of its text. The automaton reads it as bytes that no text has. */
 expr_id grammar_token(struct grammar *g, int32_t id);
 enum { GRAMMAR_TOKEN_BYTES = 4, GRAMMAR_TOKEN_MARK = 0xFF /* the first of them */ };
@@ -52,10 +54,11 @@ int grammar_finish(struct grammar *g, expr_id root, struct error *e);
 
 /* ---- compiled form, read by the automaton ---- */
 
+enum text_kind { TEXT_NONE, TEXT_ANY /* grammar_text() */, TEXT_TAGGED /* grammar_tagged_text() */ };
 enum elem_kind { ELEM_END, ELEM_CLASS, ELEM_RULE, ELEM_REPEAT };
 struct elem {           /* one symbol of an alternative; ELEM_END ends it */
     uint8_t kind, nest; /* nest: levels that the rest of the alternative needs at least */
-    bool is_text;       /* REPEAT: of any character (grammar_text) */
+    uint8_t text;       /* REPEAT: enum text_kind */
     uint32_t arg;       /* CLASS: set; RULE and REPEAT: rule */
     uint32_t lo, hi;    /* REPEAT */
     uint32_t rest;      /* bytes that the alternative needs at least from this symbol to its end */

@@ -7,10 +7,11 @@ enum { GRAMMAR_MAX_EXPRS = 1 << 20, GRAMMAR_MAX_BYTES = 4 << 20, GRAMMAR_MAX_ELE
 enum expr_kind { EXPR_CONSTANT, EXPR_LITERAL, EXPR_CLASS, EXPR_SEQ, EXPR_ALT, EXPR_REPEAT, EXPR_RULE };
 struct expr {
     uint8_t kind;
-    bool is_lexeme, nests, is_text; /* RULE; RULE; REPEAT */
-    uint32_t a, b;                  /* LITERAL: offset and size; CLASS: set; SEQ, ALT: parts; REPEAT, RULE: body */
-    uint32_t lo, hi;                /* REPEAT */
-    uint32_t rule;                  /* rule that was compiled from this expression, plus 1; 0: none */
+    bool is_lexeme, nests; /* RULE */
+    uint8_t text;          /* REPEAT: enum text_kind */
+    uint32_t a, b;         /* LITERAL: offset and size; CLASS: set; SEQ, ALT: parts; REPEAT, RULE: body */
+    uint32_t lo, hi;       /* REPEAT */
+    uint32_t rule;         /* rule that was compiled from this expression, plus 1; 0: none */
 };
 struct grammar {
     struct expr *exprs;

@@ -365,19 +365,27 @@ static int compare_targets(const void *x, const void *y) {
     return a->target != b->target ? (a->target > b->target) - (a->target < b->target) : (a->from > b->from) - (a->from < b->from);
 }
 
+/* Whether any printable character, or with tagged any but '<', leads from the state to itself. */
+static bool has_loop(const struct lang *l, uint32_t i, bool tagged) {
+    const struct code_range printable[] = {{0x20, tagged ? '<' - 1 : 0x7E}, {tagged ? '<' + 1 : 0xA0, tagged ? 0x7E : LAST}, {0xA0, LAST}};
+    const struct lang_state *s = &l->states[i];
+    for (size_t r = 0; r < 3; r++) {
+        uint32_t at = printable[r].from;
+        for (uint32_t k = 0; k < s->n && at <= printable[r].to; k++) {
+            const struct lang_edge *x = &l->edges[s->first + k];
+            if (x->target == i && x->from <= at && at <= x->to) at = x->to + 1;
+        }
+        if (at <= printable[r].to) return false;
+    }
+    return true;
+}
+
 /* Whether the state accepts any text of printable characters and is never left. */
 static bool is_text_state(const struct lang *l, uint32_t i) {
-    static const struct code_range printable[] = {{0x20, 0x7E}, {0xA0, LAST}};
     const struct lang_state *s = &l->states[i];
-    bool ok = s->accepts;
-    for (uint32_t k = 0; k < s->n && ok; k++) ok = l->edges[s->first + k].target == i;
-    for (size_t r = 0; r < 2 && ok; r++) {
-        uint32_t at = printable[r].from;
-        for (uint32_t k = 0; k < s->n && at <= printable[r].to; k++)
-            if (l->edges[s->first + k].from <= at && at <= l->edges[s->first + k].to) at = l->edges[s->first + k].to + 1;
-        ok = at > printable[r].to;
-    }
-    return ok;
+    for (uint32_t k = 0; k < s->n; k++)
+        if (l->edges[s->first + k].target != i) return false;
+    return s->accepts && has_loop(l, i, false);
 }
 
 expr_id lang_expr(struct grammar *g, struct arena *a, const struct lang *l, lang_chars chars) {
@@ -400,13 +408,15 @@ expr_id lang_expr(struct grammar *g, struct arena *a, const struct lang *l, lang
             continue;
         }
         qsort(x, s->n, sizeof *x, compare_targets);
+        expr_id loop = EXPR_EMPTY;
         for (uint32_t k = 0; k < s->n;) {
             expr_id one = EXPR_NEVER;
             const uint32_t target = x[k].target;
             for (; k < s->n && x[k].target == target; k++) one = grammar_alt(g, one, chars(g, x[k].from, x[k].to, !otherwise[i]));
-            body = grammar_alt(g, body, grammar_seq(g, one, rules[target]));
+            if (target == i && has_loop(l, i, true)) loop = grammar_tagged_text(g, one);
+            else body = grammar_alt(g, body, grammar_seq(g, one, rules[target]));
         }
-        grammar_define(g, rules[i], body);
+        grammar_define(g, rules[i], grammar_seq(g, loop, body));
     }
     return rules[0];
 }

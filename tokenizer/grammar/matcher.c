@@ -112,9 +112,10 @@ static int walk_nodes(struct matcher *m, const struct trie_nodes *t, uint32_t fr
 static int walk_all(struct matcher *m, state_id s, uint64_t *bits, struct stored *ends, size_t *cap) {
     bool only;
     const uint32_t room = automaton_text_room(m->automaton, s, &only);
-    const bool skip_plain = room >= TRIE_PLAIN ? only || room == GRAMMAR_UNBOUNDED : room && only;
-    const struct trie_nodes *nodes = skip_plain ? &m->trie->other : &m->trie->all;
-    const uint64_t *plain = m->trie->plain[room < TRIE_PLAIN ? room : TRIE_PLAIN];
+    const bool tagged = room != GRAMMAR_UNBOUNDED && automaton_tagged_text(m->automaton, s);
+    const bool skip_plain = tagged || (room >= TRIE_PLAIN ? only || room == GRAMMAR_UNBOUNDED : room && only);
+    const struct trie_nodes *nodes = tagged ? &m->trie->tagged_other : skip_plain ? &m->trie->other : &m->trie->all;
+    const uint64_t *plain = tagged ? m->trie->tagged_plain : m->trie->plain[room < TRIE_PLAIN ? room : TRIE_PLAIN];
     for (size_t k = 0; skip_plain && k < m->words; k++) bits[k] |= plain[k];
     if (ends) ends->nodes = nodes;
     return walk_nodes(m, nodes, 0, s, bits, ends, cap);

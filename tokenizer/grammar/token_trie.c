@@ -13,7 +13,7 @@ struct entry {
     const char *s;
     uint32_t n;
     int32_t id;
-    bool is_plain;
+    bool is_plain, is_tagged_plain;
 };
 
 static int compare_entries(const void *x, const void *y) {
@@ -43,7 +43,9 @@ static uint32_t collect(struct token_trie *t, struct entry *out, size_t *bytes) 
         const char *s = tokenizer_token_bytes(t->tokenizer, id, &size, &special);
         if (!s || special || !size || size > MAX_TOKEN || memchr(s, GRAMMAR_TOKEN_MARK, size)) continue;
         const uint32_t characters = plain_characters(s, size);
-        out[n++] = (struct entry){s, (uint32_t)size, id, characters > 0};
+        const bool tagged = characters && !memchr(s, '<', size);
+        out[n++] = (struct entry){s, (uint32_t)size, id, characters > 0, tagged};
+        if (tagged) t->tagged_plain[id >> 6] |= 1ull << (id & 63);
         *bytes += size;
         for (uint32_t k = characters; characters && k <= TRIE_PLAIN; k++) t->plain[k][id >> 6] |= 1ull << (id & 63);
     }
@@ -55,15 +57,16 @@ static void close_nodes(struct trie_nodes *t, uint32_t *path, uint32_t from, uin
     for (uint32_t k = to; k > from; k--) t->end[path[k]] = t->n;
 }
 
-/* Builds a trie of all entries, or of those that are not plain. */
-static void build(struct trie_nodes *t, const struct entry *v, uint32_t n, bool all, int32_t *same, uint32_t *longest) {
+/* Builds a trie of all entries, or of those that are not plain in the one sense or the other. */
+enum trie_part { PART_ALL, PART_OTHER, PART_TAGGED_OTHER };
+static void build(struct trie_nodes *t, const struct entry *v, uint32_t n, enum trie_part part, int32_t *same, uint32_t *longest) {
     uint32_t depth = 0, path[MAX_TOKEN + 1] = {0}; /* path[0..depth]: the nodes of the entry before */
     const struct entry *before = NULL;
     t->n = 1;
     t->token[0] = -1;
     for (uint32_t i = 0; i < n; i++) {
         uint32_t k = 0;
-        if (v[i].is_plain && !all) continue;
+        if ((part == PART_OTHER && v[i].is_plain) || (part == PART_TAGGED_OTHER && v[i].is_tagged_plain)) continue;
         while (before && k < v[i].n && k < before->n && v[i].s[k] == before->s[k]) k++;
         before = &v[i];
         close_nodes(t, path, k, depth);
@@ -74,7 +77,7 @@ static void build(struct trie_nodes *t, const struct entry *v, uint32_t n, bool 
             t->token[node] = -1;
         }
         const uint32_t node = path[depth];
-        same[v[i].id] = t->token[node]; /* the same in both tries: equal tokens are plain or not together */
+        same[v[i].id] = t->token[node]; /* the same in all tries: equal tokens are plain or not together */
         t->token[node] = v[i].id;
         if (depth > *longest) *longest = depth;
     }
@@ -104,6 +107,7 @@ int token_trie_open(struct token_trie **out, const struct tokenizer *tokenizer, 
     struct token_trie *t = *out = mem_calloc(1, sizeof *t);
     struct entry *v = mem_alloc((n_ids + 1) * sizeof *v);
     bool ok = t && v && (t->same = mem_calloc(n_ids + 1, sizeof *t->same));
+    ok = ok && (t->tagged_plain = mem_calloc(n_ids / 64 + 1, sizeof *t->tagged_plain));
     for (int k = 0; k <= TRIE_PLAIN && ok; k++) ok = (t->plain[k] = mem_calloc(n_ids / 64 + 1, sizeof **t->plain)) != NULL;
     size_t bytes = 0;
     uint32_t n = 0;
@@ -111,11 +115,12 @@ int token_trie_open(struct token_trie **out, const struct tokenizer *tokenizer, 
         t->tokenizer = tokenizer;
         t->n_ids = (int)n_ids;
         n = collect(t, v, &bytes);
-        ok = alloc_nodes(&t->all, bytes) && alloc_nodes(&t->other, bytes);
+        ok = alloc_nodes(&t->all, bytes) && alloc_nodes(&t->other, bytes) && alloc_nodes(&t->tagged_other, bytes);
     }
     if (ok) {
-        build(&t->other, v, n, false, t->same, &t->longest);
-        build(&t->all, v, n, true, t->same, &t->longest);
+        build(&t->other, v, n, PART_OTHER, t->same, &t->longest);
+        build(&t->tagged_other, v, n, PART_TAGGED_OTHER, t->same, &t->longest);
+        build(&t->all, v, n, PART_ALL, t->same, &t->longest);
     } else token_trie_close(out);
     mem_free(v);
     return ok ? 0 : error_set(e, ERR_MEMORY, "no memory for the tokens of the vocabulary");
@@ -127,6 +132,8 @@ void token_trie_close(struct token_trie **at) {
     if (!t) return;
     free_nodes(&t->all);
     free_nodes(&t->other);
+    free_nodes(&t->tagged_other);
+    mem_free(t->tagged_plain);
     for (int k = 0; k <= TRIE_PLAIN; k++) mem_free(t->plain[k]);
     mem_free(t->same);
     mem_free(t);

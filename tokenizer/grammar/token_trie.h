@@ -18,6 +18,8 @@ struct token_trie {
     uint32_t longest;                /* bytes of the longest token */
     struct trie_nodes all, other;    /* other: without plain tokens, which have whole characters that grammar_text() accepts */
     uint64_t *plain[TRIE_PLAIN + 1]; /* [i] bits of the plain tokens of at most i characters */
+    struct trie_nodes tagged_other;  /* without plain tokens that have no '<' */
+    uint64_t *tagged_plain;          /* bits of plain tokens that have no '<' */
     int32_t *same;                   /* [n_ids] the next token with the same bytes, or -1 */
 };
 /* Builds the trie. The tokenizer must outlive it. ERR_MODEL: the decoder puts text between the tokens, so their bytes are not the answer's. ERR_MEMORY. */
