@@ -76,7 +76,7 @@ VALID = {
     "tree": TREE, "list": LIST,
     "recursive_root": {"type": "object", "properties": {"next": {"anyOf": [{"$ref": "#"}, {"type": "null"}]}}, "required": ["next"], "additionalProperties": False},
     "address": ADDRESS, "people": {"type": "array", "items": obj({"name": S, "home": ADDRESS, "tags": {"type": "array", "items": {"enum": ["a", "b"]}, "maxItems": 3}}), "minItems": 1, "maxItems": 2},
-    "annotations": {"title": "T", "description": "d", "type": "string", "default": "x", "examples": ["y"], "$comment": "c", "x-order": 1, "maxLength": 4},
+    "annotations": {"markdownDescription": "m", "$$description": ["d"], "meta:enum": {"a": "b"}, "errorMessage": "e", "title": "T", "description": "d", "type": "string", "default": "x", "examples": ["y"], "$comment": "c", "x-order": 1, "maxLength": 4},
     "pointer_escapes": {"$defs": {"a/b": {"c~d": I}, "e%f": S}, "anyOf": [{"$ref": "#/$defs/e%25f"}, I]},
     "implied": {"properties": {"a": I}, "required": ["a"]},
     "status": obj({"status": {"enum": ["ok", "failed"]}, "code": {"type": "integer", "minimum": 100, "maximum": 599}, "detail": {"type": ["string", "null"]}}),
