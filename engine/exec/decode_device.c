@@ -246,9 +246,9 @@ static int assign_layers(struct decode *s, struct error *e) {
             s->dev[s->n_dev++] =
                 (struct decode_device){.s = s, .rank = i, .first = i ? out.end_layer[i - 1] : 0, .last = out.end_layer[i], .has_head = out.head_device == i};
     s->n_resident = out.n ? out.end_layer[out.n - 1] : 0;
+    for (int i = 0; i < s->n_dev; i++) s->dev[i].g = set->gpu[s->dev[i].rank], s->dev[i].ledger = &s->m->gpus->ledger[s->dev[i].rank];
     for (int i = 0; i < s->n_dev; i++) {
         struct decode_device *d = &s->dev[i];
-        d->g = set->gpu[d->rank], d->ledger = &s->m->gpus->ledger[d->rank];
         if (s->is_tensor_parallel && !(d->shard_config = mem_alloc(sizeof *d->shard_config))) {
             mem_free(layers);
             return error_set(e, ERR_MEMORY, "no memory for the layers of a device");
