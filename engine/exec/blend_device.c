@@ -64,7 +64,7 @@ static int open_slots(struct blend_device *p, size_t keep, struct error *e) {
     if (!(p->slots = mem_calloc((size_t)most, sizeof *p->slots))) return error_set(e, ERR_MEMORY, "no memory for a prefill");
     if (keep < gpu_mem_free(p->g) / 16) keep = gpu_mem_free(p->g) / 16;
     while (p->n_slots < most && (p->n_slots < SLOTS_LEAST || gpu_mem_free(p->g) > keep + bytes)) {
-        struct blend_slot *t = &p->slots[p->n_slots];
+        struct expert_slot *t = &p->slots[p->n_slots];
         int rc = ledger_alloc(p->ledger, LEDGER_STREAMED, bytes, &t->mem, e);
         t->layer = -1;
         p->n_slots++;
@@ -115,20 +115,20 @@ void blend_device_close(struct blend_device *p) {
 
 /* --- Uploads ----------------------------------------------------------------------------------------------------------------------  */
 
-struct blend_slot *blend_device_slot(struct blend_device *p, int layer, int expert) {
+struct expert_slot *blend_device_slot(struct blend_device *p, int layer, int expert) {
     for (int i = 0; i < p->n_slots; i++)
         if (p->slots[i].layer == layer && p->slots[i].expert == expert) return &p->slots[i];
     return NULL;
 }
 
 const struct expert *blend_device_expert(struct blend_device *p, int layer, int expert) {
-    struct blend_slot *t = blend_device_slot(p, layer, expert);
+    struct expert_slot *t = blend_device_slot(p, layer, expert);
     return t ? &t->view : p->d ? expert_pool_expert(p->d, layer, expert) : NULL;
 }
 
-struct blend_slot *blend_device_free_slot(struct blend_device *p, int layer) {
+struct expert_slot *blend_device_free_slot(struct blend_device *p, int layer) {
     for (int i = 0; i < p->n_slots; i++) {
-        struct blend_slot *t = &p->slots[(p->next_slot + i) % p->n_slots];
+        struct expert_slot *t = &p->slots[(p->next_slot + i) % p->n_slots];
         if (t->layer == layer) continue;
         p->next_slot = (p->next_slot + i + 1) % p->n_slots;
         return t;
@@ -136,12 +136,8 @@ struct blend_slot *blend_device_free_slot(struct blend_device *p, int layer) {
     return NULL;
 }
 
-int blend_device_upload(struct blend_device *p, struct blend_slot *t, int layer, int expert) {
-    if (t->layer >= 0) upload_evict(&t->upload);
-    t->layer = -1;
-    TRY(upload_expert(&p->uploads, &t->upload, p->s->m->w, layer, expert, t->mem.at, &t->view));
-    t->layer = layer;
-    t->expert = expert;
+int blend_device_upload(struct blend_device *p, struct expert_slot *t, int layer, int expert) {
+    TRY(upload_expert(&p->uploads, t, p->s->m->w, layer, expert));
     cpu_count_read(p->s->m, p->s->m->expert_bytes);
     return 0;
 }
@@ -151,7 +147,7 @@ int blend_device_run_experts(struct blend_device *p, int layer, const int16_t *o
     struct gpu_stream *main = blend_device_stream(p);
     int next = there, at = 0;
     for (int i = 0; i < n;) {
-        struct blend_slot *slots[OP_GROUP_MAX], *t, *last = NULL;
+        struct expert_slot *slots[OP_GROUP_MAX], *t, *last = NULL;
         for (; next < n && (t = blend_device_free_slot(p, layer)); next++) TRY(blend_device_upload(p, t, layer, order[next]));
         struct op_group g = {
             .y = y, .x = x, .token = p->token, .weight = p->weight, .hidden = config_routed_width(c), .wide = config_needs_wide_activations(c)};
@@ -174,7 +170,7 @@ int blend_device_run_experts(struct blend_device *p, int layer, const int16_t *o
         trace_end(p->s->m->trace, span, main);
         TRY(upload_signal(&p->uploads, main));
         for (int k = 0; k < g.n; k++)
-            if (slots[k]) upload_release(&p->uploads, &slots[k]->upload), upload_evict(&slots[k]->upload), slots[k]->layer = -1;
+            if (slots[k]) upload_release(&p->uploads, &slots[k]->upload), upload_evict_expert(slots[k]);
     }
     return 0;
 }

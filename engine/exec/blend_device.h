@@ -6,12 +6,6 @@
 #include "engine/transfer/upload.h"
 
 enum { BLEND_MIN_ROWS = 64 }; /* smallest batch of a longer prompt */
-struct blend_slot {           /* room for one expert's weights */
-    struct ledger_entry mem;
-    struct upload_slot upload;
-    struct expert view;
-    int layer, expert; /* current contents; layer -1: empty */
-};
 
 struct blend_device {
     struct decode *s;
@@ -26,7 +20,7 @@ struct blend_device {
     float *xn, *y;               /* device [rows, config_routed_width]: expert input and output sum for a layer of another device */
     int32_t *token;              /* device [rows * topk]: token of each pair, sorted by expert */
     float *weight;
-    struct blend_slot *slots;
+    struct expert_slot *slots;
     int n_slots, next_slot;
     int32_t *pair_token; /* pinned copies of token and weight */
     float *pair_weight, *sum;
@@ -48,12 +42,12 @@ int blend_device_alloc(struct blend_device *p, int rows, int end, bool alone, st
 void blend_device_close(struct blend_device *p);                      /* waits for enqueued work; safe on partly opened devices */
 struct gpu_stream *blend_device_stream(const struct blend_device *p); /* NULL: decode has dropped the device */
 
-struct blend_slot *blend_device_slot(struct blend_device *p, int layer, int expert); /* the slot that has the expert or is receiving it; NULL */
+struct expert_slot *blend_device_slot(struct blend_device *p, int layer, int expert); /* the slot that has the expert or is receiving it; NULL */
 /* Returns the view of an expert that needs no upload: it has a slot, or decode's pool holds it. NULL: none. */
 const struct expert *blend_device_expert(struct blend_device *p, int layer, int expert);
 /* Returns a slot that no work enqueued later reads: empty, of another layer, or already used in this one. NULL: none. */
-struct blend_slot *blend_device_free_slot(struct blend_device *p, int layer);
-int blend_device_upload(struct blend_device *p, struct blend_slot *t, int layer, int expert);
+struct expert_slot *blend_device_free_slot(struct blend_device *p, int layer);
+int blend_device_upload(struct blend_device *p, struct expert_slot *t, int layer, int expert);
 /* Enqueues experts order[0..n) with rows_of[expert] pairs each: y += their outputs for x. The first `there` need no upload.
  * Pairs are consecutive in pair_token and pair_weight. Small experts are grouped. */
 int blend_device_run_experts(struct blend_device *p, int layer, const int16_t *order, int there, int n, const int32_t *rows_of, const float *x, float *y);

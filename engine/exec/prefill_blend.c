@@ -243,7 +243,7 @@ static int upload_ahead(struct blend *b, const struct prefill_job *j, int layer,
         double left = half + (moves && plan->end_s > sent * move ? plan->end_s - sent * move : 0);
         int32_t x = i;
         for (int k = 0; x < b->s->c->n_experts && k < p->n_slots / 2 && move <= left; k++, x += b->n_dev, left -= move) {
-            struct blend_slot *t = blend_device_expert(p, layer, x) ? NULL : blend_device_free_slot(p, layer);
+            struct expert_slot *t = blend_device_expert(p, layer, x) ? NULL : blend_device_free_slot(p, layer);
             if (!t) continue;
             if (!b->s->cpu_queue) TRY(nan_scan_experts(&m->scan, layer, &x, 1, e));
             TRY(blend_device_upload(p, t, layer, x));

@@ -158,8 +158,7 @@ int expert_pool_open(struct decode_device *d, struct error *e) {
 
 static void empty_slot(struct expert_pool *x, int layer, struct expert_slot *t) {
     *expert_pool_index(x, layer, t->expert) = -1;
-    t->expert = -1;
-    upload_evict(&t->upload);
+    upload_evict_expert(t);
 }
 static void free_slot(struct expert_pool *x, int layer, struct expert_slot *t) {
     if (!t->mem.at) return;
@@ -270,8 +269,8 @@ int expert_pool_upload(struct expert_pool *x, int layer, int k, int expert, bool
         s->counts.wasted += !t->was_used;
         s->counts.prefetched_wasted += !t->was_used && t->is_prefetched;
     }
-    TRY(upload_expert(&x->uploads, &t->upload, s->m->w, layer, expert, t->mem.at, &t->view));
-    t->expert = expert, t->was_used = false, t->is_prefetched = ahead;
+    TRY(upload_expert(&x->uploads, t, s->m->w, layer, expert));
+    t->was_used = false, t->is_prefetched = ahead;
     *expert_pool_index(x, layer, expert) = (int16_t)k;
     s->counts.uploaded++, s->counts.prefetched += ahead;
     s->counts.uploaded_bytes += s->m->expert_bytes;

@@ -15,13 +15,6 @@
 #include "engine/placement/split.h"
 #include "engine/transfer/upload.h"
 
-struct expert_slot {
-    struct ledger_entry mem;
-    struct upload_slot upload;
-    struct expert view;
-    int expert;                   /* -1: empty */
-    bool was_used, is_prefetched; /* used since the upload; uploaded because of a prediction */
-};
 struct expert_pool {
     struct decode_device *d;
     int slots_per_layer;       /* slots per layer; 0: none */

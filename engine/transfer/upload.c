@@ -52,14 +52,21 @@ int upload_send(struct upload_queue *q, struct upload_slot *t, bool more, struct
     if (!rc) t->is_filled = true, t->loaded_value = q->n_loaded;
     return rc;
 }
-int upload_expert(struct upload_queue *q, struct upload_slot *t, const struct weights *w, int layer, int expert, char *to, struct expert *view) {
+int upload_expert(struct upload_queue *q, struct expert_slot *t, const struct weights *w, int layer, int expert) {
     struct copy_range ranges[COPY_RANGES_MAX];
-    const int n = copy_ranges_list(&w->config, layer, MODULE_EXPERT, &w->layers[layer].experts[expert], view, ranges);
-    return upload_send(q, t, false, ranges, n, to, layer, expert);
+    upload_evict_expert(t);
+    const int n = copy_ranges_list(&w->config, layer, MODULE_EXPERT, &w->layers[layer].experts[expert], &t->view, ranges);
+    const int rc = upload_send(q, &t->upload, false, ranges, n, t->mem.at, layer, expert);
+    if (!rc) t->layer = layer, t->expert = expert;
+    return rc;
 }
 void upload_evict(struct upload_slot *t) {
     assert(t->is_filled);
     t->is_filled = false;
+}
+void upload_evict_expert(struct expert_slot *t) {
+    if (t->upload.is_filled) upload_evict(&t->upload);
+    t->layer = t->expert = -1;
 }
 int upload_wait(const struct upload_queue *q, const struct upload_slot *t, struct gpu_stream *reader) {
     assert(t->is_filled);

@@ -24,6 +24,13 @@ struct upload_slot {
     bool is_filled;
     uint32_t loaded_value, freed_value; /* of `loaded` once the contents have arrived; of `freed` after the last use, 0: none yet */
 };
+struct expert_slot { /* room for one routed expert */
+    struct ledger_entry mem;
+    struct upload_slot upload;
+    struct expert view;
+    int layer, expert;            /* contents; -1: empty */
+    bool was_used, is_prefetched; /* expert pool: used since the upload; uploaded because of a prediction */
+};
 struct upload_queue {
     struct gpu_stream *link;
     struct stage *stage;
@@ -41,10 +48,11 @@ bool upload_is_idle(const struct upload_queue *q);                              
 int upload_finish(struct upload_queue *q);                                          /* waits until all have; the first error */
 /* Uploads ranges to `to`, after the slot's readers. Points the ranges' fields there. more: adds to what is uploading. */
 int upload_send(struct upload_queue *q, struct upload_slot *t, bool more, struct copy_range *ranges, int n, char *to, int layer, int item);
-/* The same for a routed expert of w; *view gets its pointers. */
-int upload_expert(struct upload_queue *q, struct upload_slot *t, const struct weights *w, int layer, int expert, char *to, struct expert *view);
+/* Uploads a routed expert of w in place of what the slot has. */
+int upload_expert(struct upload_queue *q, struct expert_slot *t, const struct weights *w, int layer, int expert);
 int upload_copy(struct upload_queue *q, char *to, const struct copy_run *run);                         /* outside slots; readers wait for q->n_loaded */
 void upload_evict(struct upload_slot *t);                                                              /* drops the contents of a filled slot */
+void upload_evict_expert(struct expert_slot *t);                                                       /* of any slot */
 int upload_wait(const struct upload_queue *q, const struct upload_slot *t, struct gpu_stream *reader); /* enqueued */
 /* After the last use of some slots on a stream: upload_signal() once, then upload_release() for each. */
 int upload_signal(struct upload_queue *q, struct gpu_stream *reader);
