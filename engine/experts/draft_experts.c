@@ -19,13 +19,6 @@ static int load_layer(struct decode_device *d, int layer, struct error *e) {
     return rc ? rc : synced;
 }
 
-static bool drop_layer(struct decode_device *d, int layer) {
-    struct resident_experts *x = &d->layers[layer].draft;
-    if (!x->mem.at) return false;
-    resident_experts_free(x, d->ledger);
-    return true;
-}
-
 int draft_experts_load(struct decode_device *d, struct error *e) {
     const struct decode *s = d->s;
     int layer = d->first, there = 0;
@@ -34,7 +27,7 @@ int draft_experts_load(struct decode_device *d, struct error *e) {
     const struct expert *x = layer < d->last ? s->draft->experts[layer] : NULL;
     d->draft_full = !x || x->gate_bias || x->up_bias || x->down_bias; /* biases belong to the checkpoint and are stored elsewhere */
     int rc = d->draft_full ? 0 : load_layer(d, layer, e);
-    if (rc) drop_layer(d, layer);
+    if (rc) resident_experts_free(&d->layers[layer].draft, d->ledger);
     if (rc == ERR_MEMORY) {
         *e = (struct error){0};
         d->draft_full = true, rc = 0;
@@ -49,7 +42,8 @@ bool draft_experts_evict_layer(struct decode_device *d) {
     d->draft_full = true;
     if (layer < d->first) return false;
     gpu_stream_sync(d->main);
-    return drop_layer(d, layer);
+    resident_experts_free(&d->layers[layer].draft, d->ledger);
+    return true;
 }
 
 void draft_experts_close(struct decode_device *d) {
