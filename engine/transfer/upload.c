@@ -35,8 +35,8 @@ bool upload_has_arrived(const struct upload_queue *q, const struct upload_slot *
 }
 bool upload_is_idle(const struct upload_queue *q) { return gpu_timeline_reached(q->loaded, q->n_loaded); }
 int upload_finish(struct upload_queue *q) {
-    const int rc = stage_flush(q->stage), synced = gpu_stream_sync(q->link);
-    return rc ? rc : synced;
+    const int rc = stage_flush(q->stage);
+    return rc ? rc : gpu_timeline_wait_host(q->loaded, q->n_loaded, NULL);
 }
 
 int upload_copy(struct upload_queue *q, char *to, const struct copy_run *run) {
@@ -46,10 +46,9 @@ int upload_copy(struct upload_queue *q, char *to, const struct copy_run *run) {
 }
 int upload_send(struct upload_queue *q, struct upload_slot *t, bool more, struct copy_range *ranges, int n, char *to, int layer, int item) {
     const struct stage_unit u = {.after = more ? 0 : t->freed_value, .loaded = q->n_loaded + 1, .layer = layer, .item = item};
-    assert(t->is_filled == more);
+    assert(n > 0 && t->is_filled == more);
     const int rc = stage_send_ranges(q->stage, ranges, n, to, u);
-    q->n_loaded++;
-    if (!rc) t->is_filled = true, t->loaded_value = q->n_loaded;
+    if (!rc) t->is_filled = true, t->loaded_value = ++q->n_loaded; /* else upload_finish() would wait for a signal that nothing sends */
     return rc;
 }
 int upload_expert(struct upload_queue *q, struct expert_slot *t, const struct weights *w, int layer, int expert) {

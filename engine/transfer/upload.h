@@ -45,7 +45,7 @@ void upload_abort(struct upload_queue *q); /* releases all current and future wa
 enum slot_state upload_slot_state(const struct upload_queue *q, const struct upload_slot *t);
 bool upload_has_arrived(const struct upload_queue *q, const struct upload_slot *t); /* resident or in use */
 bool upload_is_idle(const struct upload_queue *q);                                  /* all uploads have arrived */
-int upload_finish(struct upload_queue *q);                                          /* waits until all have; the first error */
+int upload_finish(struct upload_queue *q);                                          /* waits until all have; an error if any was dropped */
 /* Uploads ranges to `to`, after the slot's readers. Points the ranges' fields there. more: adds to what is uploading. */
 int upload_send(struct upload_queue *q, struct upload_slot *t, bool more, struct copy_range *ranges, int n, char *to, int layer, int item);
 /* Uploads a routed expert of w in place of what the slot has. */

@@ -147,7 +147,48 @@ static void random_schedules(void **state) {
     gpu_close(&m.g);
 }
 
+/* A prefill's thread claims and frees slots while the engine thread loads, locks, reclaims and unlocks. */
+static void *stream_slots(void *ledger) {
+    struct ledger_entry slot[4] = {0};
+    for (int i = 0; i < 5000; i++) {
+        struct ledger_entry *x = &slot[i * 7 % 4];
+        if (x->at) ledger_free(ledger, x);
+        else ledger_alloc(ledger, LEDGER_STREAMED, 2048, x, NULL);
+    }
+    for (int i = 0; i < 4; i++) ledger_free(ledger, &slot[i]);
+    return NULL;
+}
+static void a_prefill_beside(void **state) {
+    static struct model m;
+    struct gpu_spec spec;
+    struct error e = {0};
+    pthread_t thread;
+    if (gpu_spec_parse(&spec, "emu:1,virtual,mem=48K", &e) || gpu_open(&m.g, &spec, 0, &e)) fail_msg("%s", e.text);
+    current = &m;
+    ledger_open(&m.l, m.g);
+    struct owner *o = &m.owner[LEDGER_EXPERTS];
+    *o = (struct owner){.l = &m.l, .class = LEDGER_EXPERTS};
+    ledger_set_client(&m.l, o->class, (struct ledger_client){evict, o});
+    assert_int_equal(pthread_create(&thread, NULL, stream_slots, &m.l), 0);
+    for (int i = 0; i < 1000; i++) {
+        for (int k = 0; k < ENTRIES; k++)
+            if (!o->entry[k].at) ledger_alloc(&m.l, o->class, 4096, &o->entry[k], NULL);
+        ledger_lock(&m.l);
+        free_entry(&m, o, &o->entry[i % ENTRIES]);
+        assert_true(ledger_bytes(&m.l, 1 << LEDGER_STREAMED) <= 4 * 2048);
+        ledger_unlock(&m.l);
+        m.n_retired = 0;
+        ledger_reclaim(&m.l, 24 << 10, LEDGER_FOR_KV);
+    }
+    pthread_join(thread, NULL);
+    for (int k = 0; k < ENTRIES; k++) free_entry(&m, o, &o->entry[k]);
+    assert_int_equal(ledger_bytes(&m.l, ~0u), 0);
+    assert_int_equal(gpu_mem_free(m.g), 48 << 10);
+    ledger_close(&m.l);
+    gpu_close(&m.g);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(random_schedules)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(random_schedules), cmocka_unit_test(a_prefill_beside)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -84,6 +84,8 @@ static void run_schedule(struct queue_test *t, int threads) {
         }
     }
     settle(t);
+    atomic_store(&stop, 1);
+    assert_int_equal(upload_finish(&t->q), 0); /* nothing was dropped */
     for (int i = 0; i < t->n_uses; i++)
         for (int w = 0; w < WORDS; w++)
             if (t->seen[i * WORDS + w] != (uint32_t)t->expected[i]) fail_msg("use %d read item %u, not %d", i, t->seen[i * WORDS + w], t->expected[i]);

@@ -34,7 +34,7 @@ static int expert_ranges(const struct paged_weights *w, int layer, int expert, s
 static int load_resident(struct paged_weights *w, struct copy_range *ranges, int n, struct ledger_entry *mem, struct error *e) {
     int rc = ledger_alloc(w->ledger, LEDGER_PAGED, copy_ranges_bytes(ranges, n) + 256, mem, e);
     if (rc) return rc;
-    if ((rc = stage_send_ranges(w->uploads.stage, ranges, n, mem->at, (struct stage_unit){.layer = -1, .item = -1})) && !e->code) exec_op_error(rc, e);
+    if ((rc = upload_send(&w->uploads, &(struct upload_slot){0}, false, ranges, n, mem->at, -1, -1)) && !e->code) exec_op_error(rc, e);
     return rc;
 }
 
