@@ -2,20 +2,31 @@
 
 #include "engine/base/mem.h"
 
-/* Offsets of an expert's fields, by range, with room for the largest expert of the layer. Experts may differ in format. */
+/* Offsets of an expert's fields, by range, with room for the largest expert of the layer. Experts may differ in format. The order is that
+ * of the first expert in host memory, so that neighbouring ranges are one copy. */
 struct expert_layout {
     size_t at[COPY_RANGES_MAX], stride;
+    int order[COPY_RANGES_MAX], n;
 };
 
 static void layout_experts(const struct config *c, int layer, const struct expert *from, struct expert_layout *out) {
     struct copy_range ranges[COPY_RANGES_MAX];
     struct expert view;
     size_t most[COPY_RANGES_MAX] = {0};
-    for (int i = 0; i < c->n_experts; i++)
-        for (int n = copy_ranges_list(c, layer, MODULE_EXPERT, &from[i], &view, ranges); n-- > 0;)
-            if (ranges[n].bytes > most[n]) most[n] = ranges[n].bytes;
-    out->stride = 0;
-    for (int k = 0; k < COPY_RANGES_MAX; k++) out->at[k] = out->stride, out->stride += align_up(most[k], 256);
+    int first = 0;
+    out->n = 0, out->stride = 0;
+    for (int i = c->n_experts - 1; i >= 0; i--) {
+        first = copy_ranges_list(c, layer, MODULE_EXPERT, &from[i], &view, ranges);
+        if (first > out->n) out->n = first;
+        for (int k = 0; k < first; k++)
+            if (ranges[k].bytes > most[k]) most[k] = ranges[k].bytes;
+    }
+    for (int k = 0; k < out->n; k++) { /* the first expert's by address, then those that only others have */
+        int at = k;
+        for (; k < first && at > 0 && ranges[out->order[at - 1]].host > ranges[k].host; at--) out->order[at] = out->order[at - 1];
+        out->order[at] = k;
+    }
+    for (int k = 0; k < out->n; k++) out->at[out->order[k]] = out->stride, out->stride += align_up(most[out->order[k]], 256);
 }
 
 size_t resident_experts_bytes(const struct config *c, int layer, const struct expert *from) {
@@ -37,11 +48,16 @@ int resident_experts_load(struct resident_experts *x, enum ledger_class class, c
         struct copy_run runs[COPY_RANGES_MAX];
         char *to = x->mem.at + (size_t)i * layout.stride;
         const int n = copy_ranges_list(c, layer, MODULE_EXPERT, &from[i], &x->view[i], ranges);
-        for (int k = 0; k < n; k++) {
-            runs[k] = (struct copy_run){.host = ranges[k].host, .bytes = ranges[k].bytes, .at = layout.at[k]};
+        int n_runs = 0;
+        for (int j = 0; j < layout.n; j++) {
+            const int k = layout.order[j];
+            struct copy_run *last = n_runs ? &runs[n_runs - 1] : NULL;
+            if (k >= n) continue;
             *ranges[k].field = to + layout.at[k];
+            if (last && ranges[k].host == last->host + last->bytes && layout.at[k] == last->at + last->bytes) last->bytes += ranges[k].bytes;
+            else runs[n_runs++] = (struct copy_run){.host = ranges[k].host, .bytes = ranges[k].bytes, .at = layout.at[k]};
         }
-        rc = stage_send(stage, &(struct stage_unit){.runs = runs, .n = n, .to = to, .layer = layer, .item = i});
+        rc = stage_send(stage, &(struct stage_unit){.runs = runs, .n = n_runs, .to = to, .layer = layer, .item = i});
     }
     if (rc) mem_free(x->view), x->view = NULL;
     return rc;

@@ -155,6 +155,7 @@ change("ledger-failed", "an allocation that failed is counted", "unit_ledger", (
 change("upload-early", "an upload overwrites a slot that is still read", "unit_upload", ("engine/transfer/upload.c", ".after = more ? 0 : t->freed_value", ".after = 0"))
 change("upload-unready", "a slot is read before its upload has arrived", "unit_upload", ("engine/transfer/upload.c", "return gpu_timeline_wait(q->loaded, t->loaded_value, reader);", "return 0;"))
 change("upload-parts", "an expert of two pages counts as arrived with the first", "unit_upload", ("engine/transfer/upload.c", "t->is_filled = true, t->loaded_value = ++q->n_loaded;", "q->n_loaded++, t->loaded_value = more ? t->loaded_value : q->n_loaded, t->is_filled = true;"))
+change("resident-copies", "each matrix of a resident expert is a copy of its own", "unit_upload", ("engine/experts/resident_experts.c", "if (last && ranges[k].host", "if (0 && last && ranges[k].host"))
 change("resident-graph", "each layer of a resident model is a graph of its own", "gpu_graph", ("engine/exec/decode_layer.c", "if (end > layer + 1) {", "if (end > layer + 1000) {"))
 change("join-order", "a product is joined with others before its rows are written", "gpu_ops_emu_scalar", ("gpu/fuse.c", "if (must) return NULL;", ""))
 change("join-reads", "an operation moves before one that reads what it writes", "gpu_ops_emu_scalar", ("gpu/fuse.c", "(a->r[i].is_written || b->r[k].is_written) &&", "a->r[i].is_written &&"))

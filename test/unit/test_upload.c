@@ -2,7 +2,9 @@
  * slot's state follows the table in upload.h. */
 #include "unit.h"
 
+#include "engine/experts/resident_experts.h"
 #include "engine/transfer/upload.h"
+#include "test/unit/parse_config.h"
 
 enum { SCHEDULES = 150, STEPS = 80, SLOTS = 5, WORDS = 2048 };
 
@@ -108,7 +110,52 @@ static void random_uploads(void **state) {
     gpu_set_close(&t.set);
 }
 
+/* Whatever the order of an expert's matrices in host memory, neighbours without a gap cross the link in one copy. */
+static void neighbouring_matrices_are_one_copy(void **state) {
+    enum { HIDDEN = 256, INTER = 128, EXPERTS = 3, WORDS_EACH = HIDDEN * INTER };
+    static uint16_t host[EXPERTS][3][WORDS_EACH], got[WORDS_EACH];
+    static struct config c;
+    struct expert from[EXPERTS] = {0};
+    struct resident_experts x = {0};
+    struct gpu_set *set;
+    struct gpu_stream *stream;
+    struct stage *stage;
+    struct error e = {0};
+    _Atomic int stop = 0;
+    if (parse(&c,
+              "{\"model_type\":\"qwen3_moe\",\"vocab_size\":1000,\"hidden_size\":256,\"num_hidden_layers\":1,\"num_attention_heads\":4,"
+              "\"num_key_value_heads\":2,\"head_dim\":64,\"intermediate_size\":512,\"moe_intermediate_size\":128,\"num_experts\":3,"
+              "\"num_experts_per_tok\":2,\"max_position_embeddings\":4096,\"norm_topk_prob\":true}",
+              true, &e))
+        fail_msg("%s", e.text);
+    for (int i = 0; i < EXPERTS; i++) {
+        struct mat *const m[3] = {&from[i].down, &from[i].gate, &from[i].up}; /* as in a file with sorted names */
+        for (int k = 0; k < 3; k++) {
+            for (int w = 0; w < WORDS_EACH; w++) host[i][k][w] = (uint16_t)(w * 7 + k * 1000 + i);
+            const int rows = k ? INTER : HIDDEN, cols = k ? HIDDEN : INTER;
+            *m[k] = (struct mat){.data = host[i][k], .stride = (size_t)cols * 2, .rows = rows, .cols = cols, .row_step = 1, .dtype = DT_BF16};
+        }
+    }
+    if (gpu_set_open(&set, "emu:1,mem=64M", NULL, &e) || gpu_stream_open(set->gpu[0], &stream, "link", false, &stop, &e)) fail_msg("%s", e.text);
+    if (stage_open(&stage, &(struct stage_options){.set = set, .g = set->gpu[0], .stream = stream, .stop = &stop}, &e)) fail_msg("%s", e.text);
+    const uint64_t before = gpu_stats(set->gpu[0]).n_copies;
+    assert_int_equal(resident_experts_load(&x, LEDGER_EXPERTS, &c, 0, from, &set->ledger[0], stage, &e), 0);
+    assert_int_equal(stage_flush(stage) || gpu_stream_sync(stream), 0);
+    assert_int_equal(gpu_stats(set->gpu[0]).n_copies - before, EXPERTS);
+    for (int i = 0; i < EXPERTS; i++) {
+        const void *const m[3] = {x.view[i].down.data, x.view[i].gate.data, x.view[i].up.data};
+        for (int k = 0; k < 3; k++) {
+            assert_int_equal(gpu_copy(stream, got, m[k], sizeof got, GPU_D2H) || gpu_stream_sync(stream), 0);
+            assert_memory_equal(got, host[i][k], sizeof got);
+        }
+    }
+    resident_experts_free(&x, &set->ledger[0]);
+    stage_close(&stage);
+    gpu_stream_close(&stream);
+    gpu_set_close(&set);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(random_uploads)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(random_uploads), cmocka_unit_test(neighbouring_matrices_are_one_copy)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
