@@ -1,5 +1,6 @@
-/* Routed experts that stay on devices, all of a layer: how many layers, their uploads and evictions. The copies are
- * experts/resident_experts.h; some experts of every layer are experts/expert_pool.h. */
+/* Routed experts that stay on devices, all of a layer: how many layers, their uploads and evictions; and which of a device's routed experts
+ * give way when its ledger needs memory. The copies are experts/resident_experts.h; some experts of every layer are
+ * experts/expert_pool.h. */
 #include <stdio.h>
 
 #include "engine/base/log.h"
