@@ -384,14 +384,14 @@ static void answers_beside_a_device(void **st) {
 
 /* The link would take 50 s and more for all layers, 10 for one. */
 static void closing_waits_for_no_link(void **st) {
-    struct engine *e = open_with((struct engine_params){.gpus = "emu:1,h2d=0.0002,cpu=scalar", .prefill = PREFILL_SLP});
+    struct engine *e = open_with((struct engine_params){.gpus = "emu:1,h2d=0.0005,cpu=scalar", .prefill = PREFILL_SLP});
     struct session *a = new_session(e);
     submit(a, 9, 30, 2);
     usleep(300000);
     double begin = clock_now();
     session_close(&a);
     print_message("closed in %.2f s\n", clock_now() - begin);
-    assert_true(clock_now() - begin < 20);
+    assert_true(clock_now() - begin < 12); /* a copy takes 7.5 s, all of them 17 */
     engine_close(&e);
 }
 
