@@ -58,12 +58,13 @@ static const struct api_member options[] = {
 /* Removes the tag that Ollama's names have. */
 static int trim_model(struct api_request *r, struct error *e) {
     static const char tag[] = ":latest";
+    const uint32_t n_tag = sizeof tag - 1;
     const struct json *m = r->model;
     struct json *copy;
-    if (!m || m->n < sizeof tag || memcmp(m->string + m->n - (sizeof tag - 1), tag, sizeof tag - 1) != 0) return 0;
+    if (!m || m->n <= n_tag || memcmp(m->string + m->n - n_tag, tag, n_tag) != 0) return 0;
     if (!(copy = arena_alloc(&r->arena, sizeof *copy))) return error_set(e, ERR_MEMORY, "no memory");
     *copy = *m;
-    copy->n -= sizeof tag - 1;
+    copy->n -= n_tag;
     r->model = copy;
     return 0;
 }

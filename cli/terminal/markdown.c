@@ -119,7 +119,7 @@ static void add_to_word(struct markdown *s, const char *p, size_t n, int w, unsi
 
 /* --- emphasis and code within a line --------------------------------------------------------------------------------- */
 
-static void toggle_look(struct markdown *s, unsigned look, bool opens, bool closes, unsigned *shown) {
+static void toggle_look(struct markdown *s, unsigned char look, bool opens, bool closes, unsigned *shown) {
     *shown = s->look | look;
     if (s->look & look ? closes : opens) s->look ^= look;
     else *shown = s->look;

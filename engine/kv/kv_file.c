@@ -53,5 +53,5 @@ int kv_file_check(const uint8_t *data, size_t n, uint64_t size, const char *what
         return error_set(e, ERR_MODEL, "%s: %" PRIu64 " bytes, expected %" PRIu64, what, size, h->image_offset + h->image_bytes);
     if (n < h->image_offset) return *need = h->image_offset, 0;
     if (h->sum != kv_head_sum(h)) return error_set(e, ERR_MODEL, "%s: header checksum mismatch", what);
-    return *need = 0;
+    return *need = 0, 0;
 }

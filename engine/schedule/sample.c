@@ -133,7 +133,7 @@ static inline bool is_candidate(const struct sampler *p, bool cut, float below, 
 
 /* A logit below this column and all better ones. */
 static float column_floor(const struct sampler *p, int column) {
-    const double down = (column + 1) * WIDTH / p->steps_per_unit;
+    const double down = (column + 1) * WIDTH / (double)p->steps_per_unit;
     return (float)(p->top - down - 1e-6 * (fabs(p->top) + down));
 }
 
@@ -169,7 +169,7 @@ static uint64_t fill_histogram(struct sampler *p, uint64_t enough) {
 
 /* Collects the tokens of a column. */
 static void gather_column(struct sampler *p, int column) {
-    const double down = (column - 1) * WIDTH / p->steps_per_unit;
+    const double down = (column - 1) * WIDTH / (double)p->steps_per_unit;
     const float high = (float)(p->top - down + 1e-6 * (fabs(p->top) + fabs(down))), low = column_floor(p, column);
     float edge[SPAN];
     if (p->column == column) return;
