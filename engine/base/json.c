@@ -223,7 +223,7 @@ static int parse_container(struct parser *p, struct json *out, bool object) {
         }
     size_t n = p->top - base;
     struct json *items = NULL;
-    if (n / (object ? 2 : 1) > UINT32_MAX) return fail(p, "too many values");
+    if (n > UINT32_MAX) return fail(p, "too many values"); /* callers compute 2 * i in 32 bits */
     if (n) {
         if (!(items = arena_alloc(p->arena, n * sizeof *items))) return no_memory(p);
         memcpy(items, p->stack + base, n * sizeof *items);
