@@ -17,6 +17,6 @@ struct tensor *matrix_find(const struct matrix_source *s, const char *ending); /
 struct mat matrix_load(struct loader *l, const struct param *p, const char *pattern, int layer, int expert);
 
 /* Derives the scale layout of m, a whole matrix, from the shape of the scale tensor: per tensor, per row, per block, or per group of a row's columns. */
-void matrix_attach_scale(const struct matrix_source *s, struct mat *m, struct tensor *scale);
+void matrix_attach_scale(const struct matrix_source *src, struct mat *m, struct tensor *s);
 /* Views two E2M1 codes per byte with scales of 32 columns (E8M0) or of 16 (E4M3). t: [rows, cols / 2]. */
-struct mat matrix_view_fp4(const struct matrix_source *s, const struct tensor *t, struct tensor *scale);
+struct mat matrix_view_fp4(const struct matrix_source *src, const struct tensor *t, struct tensor *s);

@@ -57,7 +57,7 @@ bool numa_shard_copy(const struct mat *to, const struct mat *from, int first, in
     bool good = true;
     if (!from->data || from->cols < 1 || count < 1) return true;
     size_t row = to->stride, lines = from->stride == row ? CHUNK / row + 1 : 1; /* rows that lie side by side go together */
-    for (size_t r = (size_t)first, end = (size_t)(first + count); r < end; r += lines) {
+    for (size_t r = (size_t)first, end = r + (size_t)count; r < end; r += lines) {
         size_t n = (end - r < lines ? end - r : lines) * row;
         uint8_t *at = (uint8_t *)to->data + r * row;
         memcpy(at, (const uint8_t *)from->data + r * from->stride, n);

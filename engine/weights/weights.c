@@ -285,10 +285,10 @@ static void choose_layout(struct weights *w) {
     c->names = &c->arch->names, c->layout = &c->arch->layout;
 }
 
-/* Rotary factors, which GGUF stores as a tensor. Other dtypes stay unclaimed and are refused later. */
+/* Rotary factors, which GGUF stores as a tensor. Other dtypes and sizes stay unclaimed and are refused later. */
 static struct gguf_factors rotary_factors(struct checkpoint *f, const char *name) {
     struct tensor *t = checkpoint_find(f, name);
-    if (!t || t->dtype != DT_F32 || t->ndim != 1) return (struct gguf_factors){0};
+    if (!t || t->dtype != DT_F32 || t->ndim != 1 || t->shape[0] > UINT32_MAX) return (struct gguf_factors){0};
     t->is_claimed = true;
     return (struct gguf_factors){(const float *)t->data, (uint32_t)t->shape[0]};
 }
