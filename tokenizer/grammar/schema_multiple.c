@@ -42,8 +42,9 @@ static expr_id digit(struct grammar *g, int64_t d) { return grammar_literal(g, (
 /* Digits of the multiples from `step` on: rest[r] are the digits after those of a number with the remainder r. */
 static int positive(struct schema *s, int64_t step, expr_id *out) {
     struct grammar *g = s->g;
-    expr_id *rest = arena_alloc(s->arena, 2 * (size_t)step * sizeof *rest), *next = rest + step;
+    expr_id *rest = arena_alloc(s->arena, 2 * (size_t)step * sizeof *rest), *next;
     if (!rest) return error_set(s->e, ERR_MEMORY, "no memory for the schema");
+    next = rest + step;
     for (int64_t r = 0; r < step; r++) next[r] = r ? EXPR_NEVER : EXPR_EMPTY;
     for (int left = 1; left < MAX_DIGITS; left++) {
         for (int64_t r = 0; r < step; r++) {
