@@ -28,7 +28,7 @@ static size_t unshared_tokens(const struct serve_session *k, size_t n) {
 static size_t choice_tokens(const struct http_choice *c) {
     const struct turn *t = &c->turn;
     const int prompt = (int)c->request->n_prompt;
-    if (t->n_tokens) return unshared_tokens(c->session, (size_t)(prompt + t->n_tokens));
+    if (t->n_tokens) return unshared_tokens(c->session, (size_t)prompt + (size_t)t->n_tokens);
     /* the cached prefix, and what is prefilled */
     return unshared_tokens(c->session, t->prefill_total && t->prefill_total <= prompt ? (size_t)(prompt - t->prefill_total + t->prefill_done) : 0);
 }
