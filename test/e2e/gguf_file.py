@@ -461,7 +461,7 @@ def bailingmoe2(fmt):
     return p
 
 
-def kimi_linear(fmt, seed=31):
+def kimi_linear(fmt, seed=31, split=True):
     """Kimi delta attention in layers without KV heads, with precomputed decay rates; MLA without rotation in the last one."""
     p = Pair("kimi-linear", fmt, seed)
     hidden, heads, dim, taps, nope, rope, v, latent = 256, 4, 32, 4, 32, 16, 32, 256
@@ -487,7 +487,7 @@ def kimi_linear(fmt, seed=31):
             p.both(b + "attn_q", [heads * (nope + rope), hidden], s + "q_proj.weight")
             p.both(b + "attn_kv_a_mqa", [latent + rope, hidden], s + "kv_a_proj_with_mqa.weight")
             p.norm(b + "attn_kv_a_norm", latent, s + "kv_a_layernorm.weight")
-            kv_b(p, b, s + "kv_b_proj.weight", heads, latent, nope, v, True)
+            kv_b(p, b, s + "kv_b_proj.weight", heads, latent, nope, v, split)
             p.both(b + "attn_output", [hidden, heads * v], s + "o_proj.weight")
         if i < 1:
             dense(p, i, hidden, 512, "mlp")
@@ -517,7 +517,7 @@ def kda(p, b, s, hidden, heads, dim, taps):
     p.both(b + "attn_output", [hidden, width], s + "o_proj.weight")
 
 
-MODELS = {"olmoe": olmoe, "kimi-linear": kimi_linear, "granitemoe": granitemoe, "granitemoe shared": lambda fmt: granitemoe(fmt, True), "ernie4_5-moe": ernie, "qwen3vlmoe": qwen3vlmoe,
+MODELS = {"olmoe": olmoe, "kimi-linear": kimi_linear, "kimi-linear old": lambda fmt: kimi_linear(fmt, split=False), "granitemoe": granitemoe, "granitemoe shared": lambda fmt: granitemoe(fmt, True), "ernie4_5-moe": ernie, "qwen3vlmoe": qwen3vlmoe,
           "hunyuan-moe": hunyuan, "dots1": dots1, "bailingmoe2": bailingmoe2,
           "llama dense": llama_dense, "qwen2": qwen2, "qwen3": qwen3, "gemma2": gemma2, "gemma3": gemma3, "phi3": phi3, "smollm3": smollm3, "glm4": glm4,
           "olmo2": olmo2, "seed_oss": seed_oss, "granite": granite, "mistral3": mistral3,
