@@ -1,5 +1,5 @@
-/* Products of few tokens in AMX tiles (gemm_amx_inner.h), bound by reading W. Token tiles are no wider than the number of tokens, so that
- * those of one or two tokens stay in L1; the width does not change a token's sums. Processes strips of 16 rows, SPAN columns at a time, and
+/* Products of few tokens in AMX tiles (gemm_amx_inner.h), limited by reading W. Token tiles are as wide as the number of tokens, at most, so that
+ * one or two tokens stay in L1; the width does not change a token's sums. Processes strips of 16 rows, SPAN columns at a time, and
  * decodes the next unit while it multiplies the current one. */
 #include "cpu/gemm_amx_inner.h"
 

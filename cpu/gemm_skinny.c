@@ -207,26 +207,21 @@ INLINE void all_rows(struct job *j, const struct e4m3_bf16 *t, int r0, int r1, c
         all_rows(j, &t, r0, r1, R, n, S, format); \
     }
 #define ALL_PLANES(n, R, format) ALL_ROWS(n, R, 1, format) ALL_ROWS(n, R, 2, format)
+#define ONE_GROUP(format)        ALL_PLANES(1, 4, format) ALL_PLANES(2, 4, format) ALL_PLANES(3, 4, format) ALL_PLANES(4, 4, format)
 /* As many rows at a time as their sums fit the registers. Two groups of E4M3 weights are decoded twice, the second time from L2: faster than
  * two rows at a time from memory. */
-ALL_PLANES(1, 4, DT_E4M3)
-ALL_PLANES(2, 4, DT_E4M3)
-ALL_PLANES(3, 4, DT_E4M3)
-ALL_PLANES(4, 4, DT_E4M3)
-ALL_PLANES(1, 4, DT_BF16)
-ALL_PLANES(2, 4, DT_BF16)
-ALL_PLANES(3, 4, DT_BF16)
-ALL_PLANES(4, 4, DT_BF16)
+ONE_GROUP(DT_E4M3)
+ONE_GROUP(DT_BF16)
 ALL_PLANES(5, 2, DT_BF16)
 ALL_PLANES(6, 2, DT_BF16)
 ALL_PLANES(7, 2, DT_BF16)
 ALL_PLANES(8, 2, DT_BF16)
 
-/* By format (BF16, E4M3), planes and tokens. */
-#define CASES(S, format)  all_rows_1_##S##_##format, all_rows_2_##S##_##format, all_rows_3_##S##_##format, all_rows_4_##S##_##format
-#define CASES2(S, format) all_rows_5_##S##_##format, all_rows_6_##S##_##format, all_rows_7_##S##_##format, all_rows_8_##S##_##format
-static void (*const ALL[2][2][MOST])(struct job *, int, int) = {{{CASES(1, DT_BF16), CASES2(1, DT_BF16)}, {CASES(2, DT_BF16), CASES2(2, DT_BF16)}},
-                                                                {{CASES(1, DT_E4M3)}, {CASES(2, DT_E4M3)}}};
+#define UP_TO_4(S, format) all_rows_1_##S##_##format, all_rows_2_##S##_##format, all_rows_3_##S##_##format, all_rows_4_##S##_##format
+#define UP_TO_8(S, format) UP_TO_4(S, format), all_rows_5_##S##_##format, all_rows_6_##S##_##format, all_rows_7_##S##_##format, all_rows_8_##S##_##format
+/* By whether weights are E4M3, by planes and by tokens. */
+static void (*const all_rows_of[2][2][MOST])(struct job *, int, int) = {{{UP_TO_8(1, DT_BF16)}, {UP_TO_8(2, DT_BF16)}},
+                                                                        {{UP_TO_4(1, DT_E4M3)}, {UP_TO_4(2, DT_E4M3)}}};
 
 /* E4M3 with one scale for many rows of a column block, as in FP8 checkpoints. */
 static bool shares_scales(const struct mat *w) {
@@ -251,7 +246,7 @@ INLINE void rows(const struct mat *w, int r0, int r1, const void *packed, int n,
             j.second = j.x + (size_t)(each * S) * width(w->cols);
             j.y = y + (size_t)i * (size_t)ldy;
             if (shared) pack_scaled(scratch, floats + (size_t)i * width(w->cols), m, w, scale_row(w, r), S), j.x = scratch;
-            ALL[w->dtype == DT_E4M3][S - 1][m - 1](&j, r, end);
+            all_rows_of[w->dtype == DT_E4M3][S - 1][m - 1](&j, r, end);
         }
     }
 }

@@ -43,6 +43,19 @@ BAD = {"regex": ["(", "a)", "[a", "a**", "(?=a)", "\\1", "[z-a]", "a{3,1}", "a^b
        "choices": ["[]", "[1]", "{}", "[\"\"]"]}
 
 
+def validate(label, schema, texts, fail):
+    """Validates each text, or only parses it without jsonschema; returns how many there were."""
+    validator = jsonschema and jsonschema.Draft202012Validator(schema, format_checker=jsonschema.Draft202012Validator.FORMAT_CHECKER)
+    for text in texts:
+        try:
+            value = json.loads(text)
+            if validator:
+                validator.validate(value)
+        except Exception as e:
+            fail(f"{label}: {text!r}: {str(e).splitlines()[0]}")
+    return len(texts)
+
+
 def check_schemas(ask, count, fail):
     if jsonschema is None:
         print("SKIPPED: documents are not validated: no jsonschema (pip install jsonschema)")
@@ -52,15 +65,7 @@ def check_schemas(ask, count, fail):
         if "error" in reply:
             fail(f"schema {name}: refused: {reply['error']}")
             continue
-        validator = jsonschema and jsonschema.Draft202012Validator(schema, format_checker=jsonschema.Draft202012Validator.FORMAT_CHECKER)
-        for text in reply["texts"]:
-            n += 1
-            try:
-                value = json.loads(text)
-                if validator:
-                    validator.validate(value)
-            except Exception as e:
-                fail(f"schema {name}: {text!r}: {str(e).splitlines()[0]}")
+        n += validate(f"schema {name}", schema, reply["texts"], fail)
     for name, (schema, where) in REFUSED.items():
         reply = ask("schema", json.dumps(schema), 1)
         if where is not None and where not in reply.get("error", "<accepted>") or "error" not in reply:
@@ -94,15 +99,7 @@ def check_calls(ask, count, fail):
                 if "error" in reply:
                     fail(f"{form} {name}: refused: {reply['error']}")
                     continue
-                validator = jsonschema and jsonschema.Draft202012Validator(schema, format_checker=jsonschema.Draft202012Validator.FORMAT_CHECKER)
-                for text in reply["texts"]:
-                    n += 1
-                    try:
-                        value = json.loads(text)
-                        if validator:
-                            validator.validate(value)
-                    except Exception as e:
-                        fail(f"{form} {name}: {text!r}: {str(e).splitlines()[0]}")
+                n += validate(f"{form} {name}", schema, reply["texts"], fail)
             for schema in REFUSED_ARGUMENTS:
                 if form != "hermes" and "parameters of tool f: #" not in ask("calls", json.dumps(schema), 1, template=path).get("error", ""):
                     fail(f"{form} {schema}: not refused with its place")

@@ -39,7 +39,7 @@ struct schema {
     struct schema_memo *memo; /* rules of conjunctions; arena */
     struct schema_rewritten *rewritten;
     const struct schema_tags *tags; /* NULL: the document is JSON */
-    uint8_t form;                   /* of the value under compilation */
+    uint8_t form;                   /* enum value_form: how the current value is written */
     int depth, n_compiled;
 };
 

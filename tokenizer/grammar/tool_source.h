@@ -5,7 +5,8 @@
 
 /* Whether a tool can have this name: letters, digits, '_', '-' and '.', at least one. */
 bool tool_source_is_name(const struct json *name);
-/* source: {"format": {"open", "close", "before_name", "after_name", "after_arguments", "between"}, "most": calls, "tools": [{"name", "parameters"}]}. Members
- * of the format are texts, or lists of texts and of ids of tokens. Arguments are JSON, or with "before_key", "before_text", "after_value", "ends" and perhaps
- * "before_json" members between tags (struct schema_tags). A tool without parameters takes any object. ERR_USAGE names the tool and the place in its schema. */
+/* Compiles {"format": FORMAT, "most": calls, "tools": [{"name", "parameters"}]}. FORMAT has "open", "close", "before_name", "after_name", "after_arguments"
+ * and "between": each is a text, or a list of texts and token ids. Arguments are written as JSON, unless FORMAT has "before_key", "before_text",
+ * "after_value" and "ends": then they are members between tags (struct schema_tags; "before_json" is optional). A tool without parameters takes any object.
+ * ERR_USAGE names the tool and the place in its schema. */
 int tool_source_expr(struct grammar *g, struct arena *a, const struct json *source, expr_id *out, struct error *e);
