@@ -16,7 +16,7 @@ int loader_fail(struct loader *l, const struct tensor *t, const char *what);
 /* The same for a tensor that is absent. */
 void loader_missing(struct loader *l, const char *pattern, int layer, int expert, const char *ending);
 /* Writes a tensor's name: the pattern with the numbers of layer and expert, and the ending. */
-void loader_name(char *buf, size_t cap, const char *pattern, int layer, int expert, const char *ending);
+__attribute__((nonnull)) void loader_name(char *buf, size_t cap, const char *pattern, int layer, int expert, const char *ending);
 /* Finds a tensor and marks it as claimed. NULL: absent. */
 struct tensor *loader_find(struct loader *l, const char *pattern, int layer, int expert, const char *ending);
 /* Checks that t has the shape that the config requires: rows x cols (cols 0: a vector), once or per expert, followed by the `inner` dimensions that the format

@@ -276,8 +276,10 @@ static void choose_layout(struct weights *w) {
     char name[512];
     int first = 0;
     while (first < c->n_layers - 1 && !c->layer[first].moe) first++;
-    loader_name(name, sizeof name, c->arch->names.expert_gate, first, 0, "");
-    if (c->arch->unstacked && !checkpoint_find(&w->files, name)) c->arch = c->arch->unstacked;
+    if (c->arch->unstacked) {
+        loader_name(name, sizeof name, c->arch->names.expert_gate, first, 0, "");
+        if (!checkpoint_find(&w->files, name)) c->arch = c->arch->unstacked;
+    }
     for (int i = 0; c->arch->variant && i < c->n_layers; i++) {
         loader_name(name, sizeof name, c->arch->variant_tensor, i, 0, "");
         if (checkpoint_find(&w->files, name)) c->arch = c->arch->variant;
