@@ -47,7 +47,7 @@ template <int HEADS> static __global__ void __launch_bounds__(THREADS) attention
                 float v = plane_value(at.k, row, kv, d);
 #pragma unroll
                 for (int h = 0; h < HEADS; h++)
-                    if (h < heads) dot[h] += v * qs[h * a.k.dim + d];
+                    if (h < heads) dot[h] = fmaf(v, qs[h * a.k.dim + d], dot[h]);
             }
 #pragma unroll
             for (int h = 0; h < HEADS; h++) {
@@ -82,7 +82,7 @@ template <int HEADS> static __global__ void __launch_bounds__(THREADS) attention
                 float v = plane_value(at.v, row, kv * a.v.heads / a.k.heads, d);
 #pragma unroll
                 for (int h = 0; h < HEADS; h++)
-                    if (h < heads) acc[h][w] += p[h][k] * v;
+                    if (h < heads) acc[h][w] = fmaf(p[h][k], v, acc[h][w]);
             }
         }
         __syncthreads();

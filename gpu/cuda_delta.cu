@@ -67,7 +67,7 @@ template <int KEPT> static __global__ void delta_kernel(struct cuda_delta called
         __syncthreads();
         if (warp < 2) { /* norms of q and k */
             float sum = 0;
-            for (int i = lane; i < o.k_dim; i += DELTA_LANES) sum += row[warp * o.k_dim + i] * row[warp * o.k_dim + i];
+            for (int i = lane; i < o.k_dim; i += DELTA_LANES) sum = fmaf(row[warp * o.k_dim + i], row[warp * o.k_dim + i], sum);
             sum = warp_sum(sum);
             if (!lane) scale[warp] = !gated ? 1.0f : (warp ? 1.0f : 1.0f / sqrtf((float)o.k_dim)) / sqrtf(sum + 1e-6f);
         }
@@ -77,7 +77,7 @@ template <int KEPT> static __global__ void delta_kernel(struct cuda_delta called
         for (int r = 0; r < KEPT; r++) {
             int i = r * DELTA_LANES + lane;
             s[r] *= by_channel && i < o.k_dim ? row[2 * o.k_dim + i] : f.decay;
-            if (i < o.k_dim) seen += s[r] * row[o.k_dim + i];
+            if (i < o.k_dim) seen = fmaf(s[r], row[o.k_dim + i], seen);
         }
         seen = gated ? warp_sum(seen) * scale[1] : 0;
         float v = mine ? o.v[(size_t)t * (size_t)o.ldx + (size_t)h * (size_t)o.v_dim + (size_t)c] : 0;
@@ -85,8 +85,8 @@ template <int KEPT> static __global__ void delta_kernel(struct cuda_delta called
         for (int r = 0; r < KEPT; r++) {
             int i = r * DELTA_LANES + lane;
             if (i < o.k_dim) {
-                s[r] += row[o.k_dim + i] * d;
-                out += s[r] * row[i];
+                s[r] = fmaf(row[o.k_dim + i], d, s[r]);
+                out = fmaf(s[r], row[i], out);
             }
         }
         out = warp_sum(out) * scale[0] + skip * v;

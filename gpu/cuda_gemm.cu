@@ -62,12 +62,13 @@ __device__ static inline void gemv_lane(float acc[GEMV_N], const struct mat &w, 
             if (t >= count) break;
             const float *p = x + (size_t)t * (size_t)ldx + c0;
             if (wide_x && whole) {
-                float4 a = *(const float4 *)p, b = *(const float4 *)(p + 4);
-                acc[t] += v[0] * a.x + v[1] * a.y + v[2] * a.z + v[3] * a.w + v[4] * b.x + v[5] * b.y + v[6] * b.z + v[7] * b.w;
+                const float4 a = *(const float4 *)p, b = *(const float4 *)(p + 4);
+                const float begin = fmaf(v[3], a.w, fmaf(v[2], a.z, fmaf(v[1], a.y, v[0] * a.x)));
+                acc[t] += fmaf(v[7], b.w, fmaf(v[6], b.z, fmaf(v[5], b.y, fmaf(v[4], b.x, begin))));
             } else {
 #pragma unroll
                 for (int i = 0; i < 8; i++)
-                    if (c0 + i < w.cols) acc[t] += v[i] * p[i];
+                    if (c0 + i < w.cols) acc[t] = fmaf(v[i], p[i], acc[t]);
             }
         }
     }
@@ -266,7 +267,7 @@ static __global__ void __launch_bounds__(256) gemm_mma_kernel(struct cuda_linear
                 for (int j = 0; j < 4; j++)
 #pragma unroll
                     for (int e = 0; e < 4; e++) {
-                        acc[i][j][e] += part[i][j][e] * sc[wn + j * 8 + 2 * q + e % 2];
+                        acc[i][j][e] = fmaf(part[i][j][e], sc[wn + j * 8 + 2 * q + e % 2], acc[i][j][e]);
                         part[i][j][e] = 0;
                     }
         }

@@ -92,7 +92,7 @@ template <int N> __device__ inline void dots(float out[N][ROWS], const struct ma
                     a = __dp4a(c, xs[e], __dp4a(d, xs[4 + e], a));
                     b = __dp4a(c, xs[8 + e], __dp4a(d, xs[12 + e], b));
                 }
-                out[k][i] += (float)(a * 256 + b - eight) * (s[k][i] * f);
+                out[k][i] = fmaf((float)(a * 256 + b - eight), s[k][i] * f, out[k][i]);
             }
     }
 #pragma unroll

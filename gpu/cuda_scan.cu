@@ -28,14 +28,14 @@ template <int KEPT> static __global__ void scan_kernel(struct cuda_scan o) {
 #pragma unroll
             for (int i = 0; i < KEPT; i++)
                 if (i < o.state) {
-                    kept[i] = expf(o.rate[(size_t)i * ld + (size_t)c] * step) * kept[i] + b[i] * in;
-                    sum += e[i] * kept[i];
+                    kept[i] = fmaf(expf(o.rate[(size_t)i * ld + (size_t)c] * step), kept[i], b[i] * in);
+                    sum = fmaf(e[i], kept[i], sum);
                 }
         } else {
             for (int i = 0; i < o.state; i++) {
                 float *s = o.after + (size_t)i * ld + (size_t)c;
-                *s = expf(o.rate[(size_t)i * ld + (size_t)c] * step) * *s + b[i] * in;
-                sum += e[i] * *s;
+                *s = fmaf(expf(o.rate[(size_t)i * ld + (size_t)c] * step), *s, b[i] * in);
+                sum = fmaf(e[i], *s, sum);
             }
         }
         o.out[row * (size_t)o.ldo + (size_t)c] = sum;

@@ -34,7 +34,7 @@ __device__ inline void norm_rows(const struct cuda_norm &o, int first, int step,
         for (int i = t; i < dim; i += threads) {
             float v = x[i] - mean;
             finite = finite && isfinite(x[i]);
-            sum += v * v;
+            sum = fmaf(v, v, sum);
         }
         if (o.bad && !finite) atomicCAS(o.bad, -1, o.tag);
         float f = 1.0f / sqrtf(group_sum(sum, threads, sums) / (float)o.dim + o.eps);

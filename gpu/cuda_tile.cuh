@@ -55,7 +55,7 @@ __device__ inline void promote(float acc[MI][NI][4], float part[MI][NI][4], cons
         for (int j = 0; j < NI; j++)
 #pragma unroll
             for (int e = 0; e < 4; e++) {
-                acc[i][j][e] += part[i][j][e] * (xs[i][e / 2] * ws[j][e % 2]);
+                acc[i][j][e] = fmaf(part[i][j][e], xs[i][e / 2] * ws[j][e % 2], acc[i][j][e]);
                 part[i][j][e] = 0;
             }
 }

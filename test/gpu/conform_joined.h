@@ -165,6 +165,24 @@ static bool joins_a_layer(const struct program *p) {
     return !spec.is_emulated || gpu_stats(g).n_ops - before == 3;
 }
 
+/* Runs ever longer parts of a program, up to the first that leaves other bytes, and prints its last operation and the first value. */
+static void print_difference(struct program *p, const char *init, char *want, char *got) {
+    const int all = p->n;
+    for (p->n = 1; p->n <= all; p->n++) {
+        program_run(p, init, want, true), program_run(p, init, got, false);
+        const size_t size = p->bytes + PROGRAM_SLOT * 4;
+        size_t at = 0;
+        while (at < size && want[at] == got[at]) at++;
+        if (at == size) continue;
+        float a, b;
+        memcpy(&a, want + at / 4 * 4, 4), memcpy(&b, got + at / 4 * 4, 4);
+        printf("    after step %d, %s (the one before: %s), byte %zu of %zu, as a float %a alone and %a joined\n", p->n, op_name(p->step[p->n - 1].code),
+               p->n > 1 ? op_name(p->step[p->n - 2].code) : "none", at, size, (double)a, (double)b);
+        break;
+    }
+    p->n = all;
+}
+
 static void joined(int programs) {
     struct program p = {0};
     char *init = program_open(&p), *want = malloc(p.bytes + PROGRAM_SLOT * 4), *got = malloc(p.bytes + PROGRAM_SLOT * 4);
@@ -179,6 +197,7 @@ static void joined(int programs) {
         bad++;
         gpu_error(g, &e);
         printf("FAIL joined operations, program %d: %s\n", i, errors ? e.text : "other bytes");
+        if (!errors && bad < 20) print_difference(&p, init, want, got);
     }
     ran++, failures += bad > 0;
     free(init), free(want), free(got);
