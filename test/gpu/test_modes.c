@@ -13,7 +13,8 @@
 
 int cuda_emulate_faults(char *text, size_t size) __attribute__((weak)); /* NULL: this is a card */
 
-enum { SESSIONS = 4, PROMPT = 7, TURNS = 2, ANSWER = 6, PATIENCE_MS = 120000 };
+/* LONG: where two batches alternate, the first session's answer, which outlasts the other's prompt and answer on any machine */
+enum { SESSIONS = 4, PROMPT = 7, TURNS = 2, ANSWER = 6, LONG = 18, PATIENCE_MS = 120000 };
 
 struct mode {
     const char *name, *gpus, *expert_cache; /* gpus: options added to GPUS; expert_cache NULL: off */
@@ -45,7 +46,7 @@ static void die(const char *what, const char *why) {
 static void silent(void *ctx, enum log_level level, const char *text) {}
 
 struct result {
-    int32_t token[SESSIONS][TURNS * ANSWER];
+    int32_t token[SESSIONS][TURNS * LONG];
     int n[SESSIONS];
     bool fell_back, decoded; /* a prompt was not read in the mode; some answer was decoded in the mode */
 };
@@ -58,17 +59,18 @@ static void note_modes(struct result *r, const struct mode *m, const struct even
     }
     r->decoded |= !strcmp(ev->stats.decode_mode, names[m->decode]); /* the last of two sessions may end in another mode */
 }
-static void run_turn(struct engine *e, struct session *const *s, const struct mode *m, int turn, struct result *r) {
+/* first: tokens of the first session's answer */
+static void run_turn(struct engine *e, struct session *const *s, const struct mode *m, int first, int turn, struct result *r) {
     const int n = m->n;
     struct error err = {0};
     struct event ev;
     for (int i = 0; i < n; i++) {
-        int32_t tokens[TURNS * (PROMPT + ANSWER)];
+        int32_t tokens[TURNS * (PROMPT + LONG)];
         const int32_t *had;
         const int have = session_tokens(s[i], &had);
         memcpy(tokens, had, (size_t)have * sizeof *had);
         for (int k = 0; k < PROMPT; k++) tokens[have + k] = ((have + k) * 37 + 11 + 5 * i + turn) % (engine_info(e)->vocab < 500 ? engine_info(e)->vocab : 500);
-        if (session_submit(s[i], &(struct request){.tokens = tokens, .n = have + PROMPT, .max_tokens = ANSWER, .flags = REQ_IGNORE_EOS}, &err))
+        if (session_submit(s[i], &(struct request){.tokens = tokens, .n = have + PROMPT, .max_tokens = i ? ANSWER : first, .flags = REQ_IGNORE_EOS}, &err))
             die("submit", err.text);
     }
     for (int left = n; left;) {
@@ -103,7 +105,7 @@ static void run(const char *dir, const char *gpus, const struct mode *asked, str
     if (engine_open(&e, &p, &err)) die(gpus ? gpus : "CPU", err.text);
     for (int i = 0; i < m->n; i++)
         if (session_open(e, &s[i], &err)) die("session", err.text);
-    for (int t = 0; t < TURNS; t++) run_turn(e, s, m, t, r);
+    for (int t = 0; t < TURNS; t++) run_turn(e, s, m, asked->decode == DECODE_DUAL ? LONG : ANSWER, t, r);
     for (int i = 0; i < m->n; i++) session_close(&s[i]);
     engine_close(&e);
 }
