@@ -44,13 +44,16 @@ __device__ inline float scalar_at(const void *p, int dtype, size_t i) {
 __device__ inline size_t scale_index(const struct mat &m, int r, int c) {
     return (size_t)((m.row0 + r * m.row_step) / m.block_rows) * (size_t)m.scale_stride + (size_t)(c / m.block_cols);
 }
-__device__ inline float scale_of(const struct mat &m, int r, int c) {
-    if (!m.scale) return 1;
-    const size_t i = scale_index(m, r, c);
+/* The same for loops over c, without divisions where block_cols is a power of two: block_of(m, block_shift(m), c). */
+__device__ inline int block_shift(const struct mat &m) { return m.block_cols > 0 && !(m.block_cols & (m.block_cols - 1)) ? 31 - __clz(m.block_cols) : -1; }
+__device__ inline int block_of(const struct mat &m, int shift, int c) { return shift >= 0 ? c >> shift : c / m.block_cols; }
+/* Scale number i of a matrix that has scales. */
+__device__ inline float scale_number(const struct mat &m, size_t i) {
     if (m.scale_dtype == DT_E4M3) return e4m3_decode(((const uint8_t *)m.scale)[i]) * m.scale_gain;
     if (m.scale_dtype == DT_F32Z) return __uint_as_float(((const uint32_t *)m.scale)[i] & ~255u);
     return scalar_at(m.scale, m.scale_dtype, i);
 }
+__device__ inline float scale_of(const struct mat &m, int r, int c) { return m.scale ? scale_number(m, scale_index(m, r, c)) : 1; }
 /* The zero point that code_at subtracts, minus the block's own zero point. */
 __device__ inline float zero_shift(const struct mat &m, int r, int c) {
     if (!m.scale || m.scale_dtype != DT_F32Z) return 0;

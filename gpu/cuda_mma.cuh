@@ -4,7 +4,7 @@
  *
  * Fragments, lane = 4 g + q of a warp. A of m16n8k16 (bf16, k in pairs): a[0] row g, k 2q; a[1] row g + 8; a[2] row g, k 2q + 8;
  * a[3] row g + 8. b0: column g, k 2q; b1: k 2q + 8. c[0], c[1]: row g, columns 2q, 2q + 1; c[2], c[3]: row g + 8.
- * m16n8k32 (e4m3, k in fours) is the same with 4q and 16 + 4q. test/gpu/cuda_emulate/warp.cpp has each of them in C++. */
+ * FP16 is the same. m16n8k32 (e4m3, k in fours) is the same with 4q and 16 + 4q. test/gpu/cuda_emulate/warp.cpp has each of them in C++. */
 #include <cuda_bf16.h>
 #include <stdint.h>
 
@@ -14,6 +14,11 @@
 
 __device__ inline void mma_bf16(float c[4], const uint32_t a[4], uint32_t b0, uint32_t b1) {
     asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+__device__ inline void mma_f16(float c[4], const uint32_t a[4], uint32_t b0, uint32_t b1) {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
         : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
@@ -32,6 +37,19 @@ __device__ inline void mma_e4m3(float c[4], const uint32_t a[4], uint32_t b0, ui
 __device__ inline uint32_t bf16x2_fma(uint32_t a, uint32_t b, uint32_t c) {
     uint32_t d;
     asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(c));
+    return d;
+}
+
+/* x and y rounded to FP16, x in the low half. */
+__device__ inline uint32_t f16x2_pack(float x, float y) {
+    uint32_t d;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(d) : "f"(y), "f"(x));
+    return d;
+}
+/* a * b of two FP16 each; subnormals are kept. */
+__device__ inline uint32_t f16x2_mul(uint32_t a, uint32_t b) {
+    uint32_t d;
+    asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(d) : "r"(a), "r"(b));
     return d;
 }
 
@@ -73,6 +91,17 @@ template <int N> __device__ inline void cp_wait() { asm volatile("cp.async.wait_
 __device__ inline uint32_t e4m3_pair(uint32_t w) {
     uint32_t mag = w >> 4 & 0x07f007f0, nan = (mag + 0x00100010) & 0x08000800;
     return bf16x2_fma((w & 0x80008000) | mag | nan * 15, 0x7b807b80, 0x80008000);
+}
+/* Decodes the two E4M3 codes in the low 16 bits to FP16, which holds them exactly. Before sm_89 as above: 2^8 corrects the bias. */
+__device__ inline uint32_t e4m3_halves(uint32_t codes) {
+#if __CUDA_ARCH__ >= 890
+    uint32_t d;
+    asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(d) : "h"((uint16_t)codes));
+    return d;
+#else
+    const uint32_t w = (codes & 0xff) << 8 | (codes & 0xff00) << 16, mag = w >> 1 & 0x3f803f80, nan = (mag + 0x00800080) & 0x40004000;
+    return f16x2_mul((w & 0x80008000) | mag | nan, 0x5c005c00);
+#endif
 }
 /* Two E2M1 codes in the high nibbles of the 16-bit halves, in the same way with 2^126. */
 __device__ inline uint32_t e2m1_pair(uint32_t w) { return bf16x2_fma((w & 0x80008000) | (w >> 6 & 0x01c001c0), 0x7e807e80, 0x80008000); }

@@ -14,18 +14,16 @@ __device__ static inline struct mat expert_mat(const struct mat &first, size_t a
     return m;
 }
 
-/* Columns c .. c + 15 of a row of FP8 or BF16, without scales that are stored apart; columns past the last are zero. */
-template <enum weight_kind KIND> __device__ static inline void load_codes(float v[COLUMNS], const struct mat &m, int r, int c) {
-    const uint8_t *row = (const uint8_t *)m.data + (size_t)r * m.stride;
-    const bool wide = c + COLUMNS <= m.cols && ((size_t)row & 15) == 0;
+/* Columns c .. c + 15 of a row of FP8 or BF16, without scales that are stored apart; columns past the last are zero. wide: all are there, and aligned. */
+template <enum weight_kind KIND> __device__ static inline void load_codes(float v[COLUMNS], const struct mat &m, const uint8_t *row, int c, bool wide) {
     if (KIND == WEIGHT_FP8 && wide) {
         const uint4 codes = *(const uint4 *)(row + c);
         const uint32_t w[4] = {codes.x, codes.y, codes.z, codes.w};
 #pragma unroll
-        for (int i = 0; i < 4; i++) { /* of four codes the pairs (0, 1) and (2, 3) */
-            const uint32_t a = e4m3_pair((w[i] & 0xff) << 8 | (w[i] & 0xff00) << 16), b = e4m3_pair((w[i] >> 8 & 0xff00) | (w[i] & 0xff000000));
-            v[4 * i] = __uint_as_float(a << 16), v[4 * i + 1] = __uint_as_float(a & 0xffff0000);
-            v[4 * i + 2] = __uint_as_float(b << 16), v[4 * i + 3] = __uint_as_float(b & 0xffff0000);
+        for (int i = 0; i < 4; i++) {
+            const uint32_t a = e4m3_halves(w[i]), b = e4m3_halves(w[i] >> 16);
+            v[4 * i] = half_at(&a, 0), v[4 * i + 1] = half_at(&a, 1);
+            v[4 * i + 2] = half_at(&b, 0), v[4 * i + 3] = half_at(&b, 1);
         }
         return;
     }
@@ -44,25 +42,38 @@ template <enum weight_kind KIND> __device__ static inline void load_codes(float 
  * last one. */
 template <enum weight_kind KIND, int M, int N> __device__ static inline void dots(float out[M][N], const struct mat m[M], int r, const float *x) {
     const int lane = threadIdx.x % 32, cols = m[0].cols;
-    const bool wide = ((size_t)x & 15) == 0;
+    const bool wide_x = ((size_t)x & 15) == 0;
+    const uint8_t *row[M][N];
+    size_t scale_row[M][N];
+    int shift[M];
+    bool wide_w = true;
 #pragma unroll
-    for (int k = 0; k < M; k++)
+    for (int k = 0; k < M; k++) {
+        shift[k] = block_shift(m[k]);
 #pragma unroll
-        for (int i = 0; i < N; i++) out[k][i] = 0;
+        for (int i = 0; i < N; i++) {
+            const int at = r + i < m[k].rows ? r + i : m[k].rows - 1;
+            row[k][i] = (const uint8_t *)m[k].data + (size_t)at * m[k].stride;
+            scale_row[k][i] = m[k].scale ? scale_index(m[k], at, 0) : 0;
+            wide_w = wide_w && ((size_t)row[k][i] & 15) == 0;
+            out[k][i] = 0;
+        }
+    }
     for (int c = lane * COLUMNS; c < cols; c += 32 * COLUMNS) {
         float a[COLUMNS];
-        load_x(a, x + c, cols - c, wide);
+        load_x(a, x + c, cols - c, wide_x);
 #pragma unroll
-        for (int k = 0; k < M; k++)
+        for (int k = 0; k < M; k++) {
+            const size_t block = m[k].scale ? (size_t)block_of(m[k], shift[k], c) : 0;
 #pragma unroll
             for (int i = 0; i < N; i++) {
-                const int row = r + i < m[k].rows ? r + i : m[k].rows - 1;
                 float w[COLUMNS], sum = 0;
-                load_codes<KIND>(w, m[k], row, c);
+                load_codes<KIND>(w, m[k], row[k][i], c, wide_w && c + COLUMNS <= cols);
 #pragma unroll
                 for (int j = 0; j < COLUMNS; j++) sum = fmaf(w[j], a[j], sum);
-                out[k][i] = fmaf(sum, scale_of(m[k], row, c), out[k][i]);
+                out[k][i] = fmaf(sum, m[k].scale ? scale_number(m[k], scale_row[k][i] + block) : 1, out[k][i]);
             }
+        }
     }
 #pragma unroll
     for (int k = 0; k < M; k++)

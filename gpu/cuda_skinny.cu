@@ -2,8 +2,10 @@
  * CUDA_INVARIANT_ROWS, and a token's result does not depend on the number of tokens.
  *
  * skinny_kernel, for FP8 in blocks and BF16: on tensor cores, rows of W as the 16 rows of a product and tokens as its 8 columns.
- * The weights are exact in BF16; an activation is the sum of three BF16, which hold its full float32 precision. The warps of a
- * block alternate over steps of K, so that matrices with few rows also keep enough loads in flight; their sums are added in order.
+ * FP8 weights are exact in FP16; an activation is the sum of two FP16, after a power of two for each token and step of K has brought the largest one to
+ * [2^14, 2^15): the sum is off by at most 2^-24 of the activation or 2^-39 of the largest. BF16 weights meet the sum of three BF16, which hold an
+ * activation's full float32 precision. The warps of a block alternate over steps of K, so that matrices with few rows also keep enough loads in flight;
+ * their sums are added in order.
  * transposed_kernel, for W^T x of the heads of absorbed MLA: a lane has four columns, the warps alternate over rows. */
 #include "gpu/cuda_linear.cuh"
 #include "gpu/cuda_mma.cuh"
@@ -19,39 +21,103 @@ __device__ static inline uint4 load16(const uint8_t *p, int left, bool wide) {
         if (i < left) v[i / 4] |= (uint32_t)p[i] << i % 4 * 8;
     return make_uint4(v[0], v[1], v[2], v[3]);
 }
-/* Splits x and y into three BF16 pairs that sum to them. */
-__device__ static inline void planes(uint32_t out[3], float x, float y) {
+/* A step's activations of a token, of which a lane has 16, as fragments: product j takes columns 4j .. 4j + 3 of every lane, in `planes` summands. */
+template <bool FP8> struct activations {
+    enum { PLANES = FP8 ? 2 : 3 };
+    uint32_t b[4][2][PLANES];
+    float back; /* what the products are multiplied by */
+};
+/* The power of two that brings the largest of a token's 64 activations to [2^14, 2^15), and its inverse. */
+__device__ static inline float step_scale(const float v[16], float *back) {
+    float top = 0;
 #pragma unroll
-    for (int i = 0; i < 3; i++) {
-        __nv_bfloat162 v = __floats2bfloat162_rn(x, y);
-        out[i] = *(uint32_t *)&v;
-        x -= __uint_as_float(out[i] << 16);
-        y -= __uint_as_float(out[i] & 0xffff0000);
+    for (int i = 0; i < 16; i++) top = fmaxf(top, fabsf(v[i]));
+    top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 1));
+    top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 2));
+    const uint32_t e = __float_as_uint(top) >> 23, f = e == 255 ? 127 : e < 15 ? 253 : 268 - e;
+    *back = __uint_as_float((254 - f) << 23);
+    return __uint_as_float(f << 23);
+}
+template <bool FP8> __device__ static inline void split(struct activations<FP8> *to, const float v[16]) {
+    const float by = FP8 ? step_scale(v, &to->back) : 1;
+#pragma unroll
+    for (int i = 0; i < 16; i += 2) {
+        uint32_t *b = to->b[i / 4][i / 2 % 2];
+        if (FP8) {
+            const float x = v[i] * by, y = v[i + 1] * by;
+            b[0] = f16x2_pack(x, y);
+            b[1] = f16x2_pack(x - half_at(&b[0], 0), y - half_at(&b[0], 1));
+        } else {
+            float x = v[i], y = v[i + 1];
+#pragma unroll
+            for (int k = 0; k < to->PLANES; k++) {
+                const __nv_bfloat162 w = __floats2bfloat162_rn(x, y);
+                b[k] = *(const uint32_t *)&w;
+                x -= __uint_as_float(b[k] << 16);
+                y -= __uint_as_float(b[k] & 0xffff0000);
+            }
+        }
     }
 }
 
-/* A lane's weights of a step: 16 neighbouring columns of rows g and g + 8 of each fragment. Product j of the step takes columns
- * 4j .. 4j + 3 of every lane; any assignment works as long as the tokens use the same. */
+/* A lane's weights of a step: 16 neighbouring columns of rows g and g + 8 of each fragment, and FP8's scales. */
 template <bool FP8, int MT> struct weights {
     uint4 v[MT][2][FP8 ? 1 : 2];
+    float scale[MT][2];
 };
-template <bool FP8, int MT>
-__device__ static inline void load_w(struct weights<FP8, MT> *to, const uint8_t *const row[MT][2], int c, int cols, bool wide) {
-    const int size = FP8 ? 1 : 2;
-#pragma unroll
-    for (int m = 0; m < MT; m++)
-#pragma unroll
-        for (int r = 0; r < 2; r++)
-#pragma unroll
-            for (int i = 0; i < size; i++) to->v[m][r][i] = load16(row[m][r] + (size_t)c * size + i * 16, (cols - c) * size - i * 16, wide);
-}
+/* The same as fragments of the four products. Any assignment of columns works as long as the activations use the same. */
 template <bool FP8> __device__ static inline void fragment(uint32_t a[4], const uint4 v[2][FP8 ? 1 : 2], int j) {
 #pragma unroll
     for (int r = 0; r < 2; r++) {
         const uint32_t *w = (const uint32_t *)v[r];
-        a[r] = FP8 ? e4m3_pair((w[j] & 0xff) << 8 | (w[j] & 0xff00) << 16) : w[FP8 ? 0 : 2 * j];
-        a[2 + r] = FP8 ? e4m3_pair((w[j] >> 8 & 0xff00) | (w[j] & 0xff000000)) : w[FP8 ? 0 : 2 * j + 1];
+        a[r] = FP8 ? e4m3_halves(w[j]) : w[FP8 ? 0 : 2 * j];
+        a[2 + r] = FP8 ? e4m3_halves(w[j] >> 16) : w[FP8 ? 0 : 2 * j + 1];
     }
+}
+/* What a block reads. `whole` columns come in whole steps of aligned 16-byte loads. */
+template <bool FP8, int MT> struct rows_of_w {
+    const uint8_t *row[MT][2];
+    size_t scale_row[MT][2];
+    int cols, whole, shift[MT];
+    bool wide;
+    __device__ inline void load(struct weights<FP8, MT> *to, const struct mat &w, const struct mat &w2, int k0, int q) const {
+        const int size = FP8 ? 1 : 2, c = k0 + q * 16;
+        if (k0 < whole) {
+#pragma unroll
+            for (int m = 0; m < MT; m++)
+#pragma unroll
+                for (int r = 0; r < 2; r++)
+#pragma unroll
+                    for (int i = 0; i < size; i++) to->v[m][r][i] = ((const uint4 *)(row[m][r] + (size_t)c * size))[i];
+        } else {
+#pragma unroll
+            for (int m = 0; m < MT; m++)
+#pragma unroll
+                for (int r = 0; r < 2; r++)
+#pragma unroll
+                    for (int i = 0; i < size; i++) to->v[m][r][i] = load16(row[m][r] + (size_t)c * size + i * 16, (cols - c) * size - i * 16, wide);
+        }
+        if (FP8) {
+#pragma unroll
+            for (int m = 0; m < MT; m++) load_scales(to->scale[m], m ? w2 : w, scale_row[m], shift[m], k0);
+        }
+    }
+    __device__ static inline void load_scales(float to[2], const struct mat &of, const size_t at[2], int shift, int k0) {
+        const size_t block = of.scale ? (size_t)block_of(of, shift, k0) : 0;
+        if (!of.scale) to[0] = to[1] = 1;
+        else if (of.scale_dtype == DT_F32) to[0] = ((const float *)of.scale)[at[0] + block], to[1] = ((const float *)of.scale)[at[1] + block];
+        else to[0] = scalar_at(of.scale, of.scale_dtype, at[0] + block), to[1] = scalar_at(of.scale, of.scale_dtype, at[1] + block);
+    }
+};
+/* A lane's 16 activations of a step; aligned: all of them, in 16-byte loads. */
+__device__ static inline void load_step(float v[16], const float *x, int left, bool whole, bool wide) {
+    if (whole) {
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const float4 f = ((const float4 *)x)[i];
+            v[4 * i] = f.x, v[4 * i + 1] = f.y, v[4 * i + 2] = f.z, v[4 * i + 3] = f.w;
+        }
+    } else load_x(v, x, left, wide);
 }
 
 template <int MT, int NT> struct skinny_sums {
@@ -60,9 +126,8 @@ template <int MT, int NT> struct skinny_sums {
 /* Sums of MT * 16 rows of W from row o0 on, or gated of 16 rows of W and the same rows of W2, for all tokens, in `sums` after a barrier. */
 template <bool FP8, bool GATED, int MT, int NT>
 __device__ static inline void skinny_rows(struct skinny_sums<MT, NT> &sums, const struct mat &w, const struct mat &w2, const float *x, int n, int ldx, int o0) {
-    int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, q = lane % 4;
-    const uint8_t *row[MT][2];
-    size_t scale_row[MT][2];
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, q = lane % 4;
+    struct rows_of_w<FP8, MT> rows;
 #pragma unroll
     for (int m = 0; m < MT; m++) {
         const struct mat &of = GATED && m ? w2 : w;
@@ -70,11 +135,14 @@ __device__ static inline void skinny_rows(struct skinny_sums<MT, NT> &sums, cons
         for (int r = 0; r < 2; r++) { /* rows past the last are computed but not stored */
             int o = o0 + (GATED ? 0 : m * 16) + r * 8 + g;
             o = o < of.rows ? o : of.rows - 1;
-            row[m][r] = (const uint8_t *)of.data + (size_t)o * of.stride;
-            scale_row[m][r] = FP8 && of.scale ? (size_t)((of.row0 + o * of.row_step) / of.block_rows) * (size_t)of.scale_stride : 0;
+            rows.row[m][r] = (const uint8_t *)of.data + (size_t)o * of.stride;
+            rows.scale_row[m][r] = FP8 && of.scale ? (size_t)((of.row0 + o * of.row_step) / of.block_rows) * (size_t)of.scale_stride : 0;
         }
+        rows.shift[m] = block_shift(of);
     }
-    bool wide = ((size_t)w.data | w.stride | (GATED ? (size_t)w2.data | w2.stride : 0)) % 16 == 0, wide_x = (size_t)x % 16 == 0 && ldx % 4 == 0;
+    const bool wide_x = (size_t)x % 16 == 0 && ldx % 4 == 0;
+    rows.wide = ((size_t)w.data | w.stride | (GATED ? (size_t)w2.data | w2.stride : 0)) % 16 == 0;
+    rows.cols = w.cols, rows.whole = rows.wide && wide_x ? w.cols / STEP * STEP : 0;
     float acc[MT][NT][4];
 #pragma unroll
     for (int m = 0; m < MT; m++)
@@ -84,48 +152,35 @@ __device__ static inline void skinny_rows(struct skinny_sums<MT, NT> &sums, cons
             for (int e = 0; e < 4; e++) acc[m][t][e] = 0;
     struct weights<FP8, MT> now, next;
     int k0 = warp * STEP;
-    if (k0 < w.cols) load_w<FP8, MT>(&now, row, k0 + q * 16, w.cols, wide);
+    if (k0 < w.cols) rows.load(&now, w, GATED ? w2 : w, k0, q);
     for (; k0 < w.cols; k0 += WARPS * STEP, now = next) {
-        int c = k0 + q * 16;
-        if (k0 + WARPS * STEP < w.cols) load_w<FP8, MT>(&next, row, c + WARPS * STEP, w.cols, wide);
-        float part[MT][NT][4];
-#pragma unroll
-        for (int m = 0; m < MT; m++)
-#pragma unroll
-            for (int t = 0; t < NT; t++)
-#pragma unroll
-                for (int e = 0; e < 4; e++) part[m][t][e] = 0;
+        if (k0 + WARPS * STEP < w.cols) rows.load(&next, w, GATED ? w2 : w, k0 + WARPS * STEP, q);
 #pragma unroll
         for (int t = 0; t < NT; t++) {
-            float v[16];
-            int token = t * 8 + g;
-            load_x(v, x + (size_t)(token < n ? token : 0) * (size_t)ldx + c, token < n ? w.cols - c : 0, wide_x);
+            const int token = t * 8 + g, c = k0 + q * 16;
+            const float *of = x + (size_t)(token < n ? token : 0) * (size_t)ldx + c;
+            float v[16], part[MT][4] = {{0}};
+            load_step(v, of, w.cols - c, k0 < rows.whole, wide_x); /* columns of the product past the last token are not stored */
+            struct activations<FP8> as;
+            split<FP8>(&as, v);
 #pragma unroll
-            for (int j = 0; j < 4; j++) {
-                uint32_t b0[3], b1[3], a[4];
-                planes(b0, v[4 * j], v[4 * j + 1]);
-                planes(b1, v[4 * j + 2], v[4 * j + 3]);
+            for (int j = 0; j < 4; j++)
 #pragma unroll
                 for (int m = 0; m < MT; m++) {
+                    uint32_t a[4];
                     fragment<FP8>(a, now.v[m], j);
 #pragma unroll
-                    for (int i = 0; i < 3; i++) mma_bf16(part[m][t], a, b0[i], b1[i]);
+                    for (int i = 0; i < as.PLANES; i++) {
+                        if (FP8) mma_f16(part[m], a, as.b[j][0][i], as.b[j][1][i]);
+                        else mma_bf16(part[m], a, as.b[j][0][i], as.b[j][1][i]);
+                    }
                 }
-            }
-        }
+            float back[2] = {1, 1}; /* of tokens 2q and 2q + 1 */
+            if (FP8) back[0] = __shfl_sync(0xffffffffu, as.back, 8 * q), back[1] = __shfl_sync(0xffffffffu, as.back, 8 * q + 4);
 #pragma unroll
-        for (int m = 0; m < MT; m++) {
-            const struct mat &of = GATED && m ? w2 : w;
-            int column = !FP8 || of.block_cols >= of.cols ? 0 : k0 / of.block_cols;
-            float s[2] = {1, 1};
-            if (FP8 && of.scale) {
+            for (int m = 0; m < MT; m++)
 #pragma unroll
-                for (int r = 0; r < 2; r++) s[r] = scalar_at(of.scale, of.scale_dtype, scale_row[m][r] + (size_t)column);
-            }
-#pragma unroll
-            for (int t = 0; t < NT; t++)
-#pragma unroll
-                for (int e = 0; e < 4; e++) acc[m][t][e] = fmaf(part[m][t][e], s[e / 2], acc[m][t][e]);
+                for (int e = 0; e < 4; e++) acc[m][t][e] = FP8 ? fmaf(part[m][e], now.scale[m][e / 2] * back[e % 2], acc[m][t][e]) : acc[m][t][e] + part[m][e];
         }
     }
 #pragma unroll

@@ -6,6 +6,19 @@
 #include "internal.h"
 
 static float bf16(uint32_t w, int i) { return cuda_emulate_bits<float>((w >> (i * 16) & 0xffff) << 16); }
+static float f16(uint32_t w, int i) {
+    const uint32_t h = w >> (i * 16) & 0xffff, e = h >> 10 & 31, m = h & 1023;
+    const float v = e == 31 ? (m ? NAN : INFINITY) : e ? ldexpf((float)(1024 + m), (int)e - 25) : ldexpf((float)m, -24);
+    return h & 0x8000 ? -v : v;
+}
+static uint32_t to_f16(float f) {
+    const uint32_t sign = std::signbit(f) ? 0x8000 : 0;
+    if (f != f) return 0x7fff;
+    const double v = fabs((double)f);
+    if (v >= 65520) return sign | 0x7c00;
+    const int e = v < 0x1p-14 ? -14 : ilogb(v);
+    return sign | ((uint32_t)nearbyint(ldexp(v, 10 - e)) + ((uint32_t)(e + 14) << 10)); /* a mantissa of 2048 carries into the exponent */
+}
 static float e4m3(uint32_t w, int i) {
     uint32_t c = w >> (i * 8) & 0xff, mag = c & 0x7f;
     float v = mag == 0x7f ? NAN : mag >= 8 ? ldexpf((float)(8 + (mag & 7)), (int)(mag >> 3) - 10) : ldexpf((float)mag, -9);
@@ -42,6 +55,7 @@ static void mma(float c[4], const uint32_t a[4], uint32_t b0, uint32_t b1, int p
             for (int i = 0; i < k; i++) c[2 * r + n] += rows[r][i] * cols[n][i];
 }
 extern "C" void cuda_emulate_mma_bf16(float c[4], const uint32_t a[4], uint32_t b0, uint32_t b1, int line) { mma(c, a, b0, b1, 2, bf16, line); }
+extern "C" void cuda_emulate_mma_f16(float c[4], const uint32_t a[4], uint32_t b0, uint32_t b1, int line) { mma(c, a, b0, b1, 2, f16, line); }
 extern "C" void cuda_emulate_mma_e4m3(float c[4], const uint32_t a[4], uint32_t b0, uint32_t b1, int line) { mma(c, a, b0, b1, 4, e4m3, line); }
 
 /* Lane 8 i + r has the address of row r of matrix i: 8 rows of 16 bytes. Lane l receives of each matrix the word at row
@@ -101,6 +115,8 @@ extern "C" void cuda_emulate_cp_wait(int open) {
 }
 
 /* Fused: the sum is rounded once, to nearest even. The product is exact, and so is the sum unless one is 2^37 times the other. */
+extern "C" uint32_t cuda_emulate_f16x2_pack(float x, float y) { return to_f16(x) | to_f16(y) << 16; }
+extern "C" uint32_t cuda_emulate_f16x2_mul(uint32_t a, uint32_t b) { return to_f16(f16(a, 0) * f16(b, 0)) | to_f16(f16(a, 1) * f16(b, 1)) << 16; }
 extern "C" uint32_t cuda_emulate_bf16x2_fma(uint32_t a, uint32_t b, uint32_t c) {
     uint32_t out = 0;
     for (int i = 0; i < 2; i++) {
