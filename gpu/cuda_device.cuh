@@ -44,9 +44,9 @@ __device__ inline float scalar_at(const void *p, int dtype, size_t i) {
 __device__ inline size_t scale_index(const struct mat &m, int r, int c) {
     return (size_t)((m.row0 + r * m.row_step) / m.block_rows) * (size_t)m.scale_stride + (size_t)(c / m.block_cols);
 }
-/* The same for loops over c, without divisions where block_cols is a power of two: block_of(m, block_shift(m), c). */
-__device__ inline int block_shift(const struct mat &m) { return m.block_cols > 0 && !(m.block_cols & (m.block_cols - 1)) ? 31 - __clz(m.block_cols) : -1; }
-__device__ inline int block_of(const struct mat &m, int shift, int c) { return shift >= 0 ? c >> shift : c / m.block_cols; }
+/* at / size, without a division where size is a power of two: block_of(size, block_shift(size), at). */
+__device__ inline int block_shift(int size) { return size > 0 && !(size & (size - 1)) ? 31 - __clz(size) : -1; }
+__device__ inline int block_of(int size, int shift, int at) { return shift >= 0 ? at >> shift : at / size; }
 /* Scale number i of a matrix that has scales. */
 __device__ inline float scale_number(const struct mat &m, size_t i) {
     if (m.scale_dtype == DT_E4M3) return e4m3_decode(((const uint8_t *)m.scale)[i]) * m.scale_gain;

@@ -14,10 +14,10 @@ __device__ static inline struct mat expert_mat(const struct mat &first, size_t a
     return m;
 }
 
-/* Columns c .. c + 15 of a row of FP8 or BF16, without scales that are stored apart; columns past the last are zero. wide: all are there, and aligned. */
-template <enum weight_kind KIND> __device__ static inline void load_codes(float v[COLUMNS], const struct mat &m, const uint8_t *row, int c, bool wide) {
-    if (KIND == WEIGHT_FP8 && wide) {
-        const uint4 codes = *(const uint4 *)(row + c);
+/* 16 weights of a row of FP8 or BF16, in one or two aligned loads, without scales that are stored apart. */
+template <enum weight_kind KIND> __device__ static inline void load_whole(float v[COLUMNS], const uint8_t *p) {
+    if (KIND == WEIGHT_FP8) {
+        const uint4 codes = *(const uint4 *)p;
         const uint32_t w[4] = {codes.x, codes.y, codes.z, codes.w};
 #pragma unroll
         for (int i = 0; i < 4; i++) {
@@ -25,56 +25,71 @@ template <enum weight_kind KIND> __device__ static inline void load_codes(float 
             v[4 * i] = half_at(&a, 0), v[4 * i + 1] = half_at(&a, 1);
             v[4 * i + 2] = half_at(&b, 0), v[4 * i + 3] = half_at(&b, 1);
         }
-        return;
-    }
-    if (wide) {
-        const uint4 pairs[2] = {*(const uint4 *)(row + 2 * c), *(const uint4 *)(row + 2 * c + 16)};
+    } else {
+        const uint4 pairs[2] = {((const uint4 *)p)[0], ((const uint4 *)p)[1]};
         const uint32_t *w = (const uint32_t *)pairs;
 #pragma unroll
         for (int i = 0; i < 8; i++) v[2 * i] = __uint_as_float(w[i] << 16), v[2 * i + 1] = __uint_as_float(w[i] & 0xffff0000);
-        return;
     }
+}
+/* The same for any address; weights from `left` on are zero. */
+template <enum weight_kind KIND> __device__ static inline void load_part(float v[COLUMNS], const uint8_t *p, int left) {
 #pragma unroll
-    for (int i = 0; i < COLUMNS; i++) v[i] = c + i >= m.cols ? 0.0f : KIND == WEIGHT_FP8 ? e4m3_decode(row[c + i]) : bf16_at(row, (size_t)(c + i));
+    for (int i = 0; i < COLUMNS; i++) v[i] = i >= left ? 0.0f : KIND == WEIGHT_FP8 ? e4m3_decode(p[i]) : bf16_at(p, (size_t)i);
 }
 
-/* Products of x with N rows of each of M matrices, from row r on: every lane gets them. Rows past the last are computed again from the
- * last one. */
-template <enum weight_kind KIND, int M, int N> __device__ static inline void dots(float out[M][N], const struct mat m[M], int r, const float *x) {
-    const int lane = threadIdx.x % 32, cols = m[0].cols;
-    const bool wide_x = ((size_t)x & 15) == 0;
+/* What a warp reads of M matrices: N rows of each. */
+template <int M, int N> struct dot_rows {
     const uint8_t *row[M][N];
     size_t scale_row[M][N];
     int shift[M];
-    bool wide_w = true;
-#pragma unroll
-    for (int k = 0; k < M; k++) {
-        shift[k] = block_shift(m[k]);
-#pragma unroll
-        for (int i = 0; i < N; i++) {
-            const int at = r + i < m[k].rows ? r + i : m[k].rows - 1;
-            row[k][i] = (const uint8_t *)m[k].data + (size_t)at * m[k].stride;
-            scale_row[k][i] = m[k].scale ? scale_index(m[k], at, 0) : 0;
-            wide_w = wide_w && ((size_t)row[k][i] & 15) == 0;
-            out[k][i] = 0;
-        }
-    }
-    for (int c = lane * COLUMNS; c < cols; c += 32 * COLUMNS) {
+};
+/* WHOLE: the rows and x are aligned, have whole groups of columns, and scales, if any, are float32. Other rows have the same sums. */
+template <enum weight_kind KIND, bool WHOLE, int M, int N>
+__device__ static inline void add_dots(float out[M][N], const struct mat m[M], const struct dot_rows<M, N> &rows, const float *x) {
+    const int cols = m[0].cols, size = KIND == WEIGHT_FP8 ? 1 : 2;
+    for (int c = (int)(threadIdx.x % 32) * COLUMNS; c < cols; c += 32 * COLUMNS) {
         float a[COLUMNS];
-        load_x(a, x + c, cols - c, wide_x);
+        if (WHOLE) load_x(a, x + c, COLUMNS, true);
+        else load_x(a, x + c, cols - c, ((size_t)x & 15) == 0);
 #pragma unroll
         for (int k = 0; k < M; k++) {
-            const size_t block = m[k].scale ? (size_t)block_of(m[k], shift[k], c) : 0;
+            const size_t block = m[k].scale ? (size_t)block_of(m[k].block_cols, rows.shift[k], c) : 0;
 #pragma unroll
             for (int i = 0; i < N; i++) {
-                float w[COLUMNS], sum = 0;
-                load_codes<KIND>(w, m[k], row[k][i], c, wide_w && c + COLUMNS <= cols);
+                float w[COLUMNS], sum = 0, by = 1;
+                if (WHOLE) load_whole<KIND>(w, rows.row[k][i] + (size_t)c * size);
+                else load_part<KIND>(w, rows.row[k][i] + (size_t)c * size, cols - c);
+                if (m[k].scale) by = WHOLE ? ((const float *)m[k].scale)[rows.scale_row[k][i] + block] : scale_number(m[k], rows.scale_row[k][i] + block);
 #pragma unroll
                 for (int j = 0; j < COLUMNS; j++) sum = fmaf(w[j], a[j], sum);
-                out[k][i] = fmaf(sum, m[k].scale ? scale_number(m[k], scale_row[k][i] + block) : 1, out[k][i]);
+                out[k][i] = fmaf(sum, by, out[k][i]);
             }
         }
     }
+}
+/* Products of x with N rows of each of M matrices, from row r on: every lane gets them. Rows past the last are computed again from the
+ * last one. */
+template <enum weight_kind KIND, int M, int N> __device__ static inline void dots(float out[M][N], const struct mat m[M], int r, const float *x) {
+    struct dot_rows<M, N> rows;
+    size_t address = (size_t)x;
+    bool whole = m[0].cols % COLUMNS == 0;
+#pragma unroll
+    for (int k = 0; k < M; k++) {
+        const int high = block_shift(m[k].block_rows);
+        rows.shift[k] = block_shift(m[k].block_cols);
+        whole = whole && (!m[k].scale || m[k].scale_dtype == DT_F32);
+#pragma unroll
+        for (int i = 0; i < N; i++) {
+            const int at = r + i < m[k].rows ? r + i : m[k].rows - 1;
+            rows.row[k][i] = (const uint8_t *)m[k].data + (size_t)at * m[k].stride;
+            rows.scale_row[k][i] = m[k].scale ? (size_t)block_of(m[k].block_rows, high, m[k].row0 + at * m[k].row_step) * (size_t)m[k].scale_stride : 0;
+            address |= (size_t)rows.row[k][i];
+            out[k][i] = 0;
+        }
+    }
+    if (whole && (address & 15) == 0) add_dots<KIND, true, M, N>(out, m, rows, x);
+    else add_dots<KIND, false, M, N>(out, m, rows, x);
 #pragma unroll
     for (int k = 0; k < M; k++)
 #pragma unroll
@@ -140,21 +155,38 @@ template <enum weight_kind KIND> static __global__ void __launch_bounds__(WARPS 
                 glu(v[0][i] + bias_at(a.gate_bias, at, r + i), v[1][i] + bias_at(a.up_bias, at, r + i), a.glu);
 }
 
-/* Returns the choice after `last` in rising order of expert, then of position, as id * MAX_TOPK + position; -1: there is none. */
-__device__ static inline int next_choice(const int32_t *ids, int topk, int n_experts, int last) {
-    int best = -1;
-    for (int k = 0; k < topk; k++) {
-        const int at = ids[k] >= 0 && ids[k] < n_experts ? ids[k] * MAX_TOPK + k : -1;
-        if (at > last && (best < 0 || at < best)) best = at;
+/* Writes a token's choices to `order` in rising order of expert, then of position. Returns their number; called by all lanes of a warp. */
+__device__ static inline int order_choices(uint8_t *order, const int32_t *ids, int topk, int n_experts) {
+    const int lane = (int)threadIdx.x % 32, none = 0x7fffffff;
+    int key[MAX_TOPK / 32], rank[MAX_TOPK / 32] = {0}, n = 0;
+#pragma unroll
+    for (int i = 0; i < MAX_TOPK / 32; i++) {
+        const int k = lane + 32 * i, id = k < topk ? ids[k] : -1;
+        key[i] = id >= 0 && id < n_experts ? id * MAX_TOPK + k : none;
     }
-    return best;
+    for (int j = 0; j < topk; j++) {
+        const int other = __shfl_sync(0xffffffffu, j < 32 ? key[0] : key[1], j % 32);
+        n += other != none;
+#pragma unroll
+        for (int i = 0; i < MAX_TOPK / 32; i++) rank[i] += other < key[i];
+    }
+#pragma unroll
+    for (int i = 0; i < MAX_TOPK / 32; i++)
+        if (key[i] != none) order[rank[i]] = (uint8_t)(lane + 32 * i);
+    return n;
 }
 
 /* y[t] += sum over its choices of weight * down h: grid (rows of hidden, tokens); the warps of a block alternate over the choices. */
 template <enum weight_kind KIND> static __global__ void __launch_bounds__(WARPS * 32) down_kernel(const __grid_constant__ struct cuda_routed a) {
     __shared__ float part[MAX_TOPK][DOWN_ROWS];
+    __shared__ uint8_t order[MAX_TOPK];
+    __shared__ int n_chosen;
     const int t = (int)blockIdx.y, r = (int)blockIdx.x * DOWN_ROWS, rows = a.down.rows, inter = a.down.cols;
     const int32_t *ids = a.ids + t * a.topk;
+    if (threadIdx.x / 32 == WARPS - 1) {
+        const int n = order_choices(order, ids, a.topk, a.n_experts);
+        if (threadIdx.x % 32 == 0) n_chosen = n;
+    }
     for (int k = (int)threadIdx.x / 32; k < a.topk; k += WARPS) {
         if (ids[k] < 0 || ids[k] >= a.n_experts) continue;
         const size_t at = (size_t)ids[k] * a.each;
@@ -171,8 +203,7 @@ template <enum weight_kind KIND> static __global__ void __launch_bounds__(WARPS 
     const int i = (int)threadIdx.x;
     if (i >= DOWN_ROWS || r + i >= rows) return;
     float sum = a.y[(size_t)t * (size_t)rows + (size_t)(r + i)];
-    for (int at = next_choice(ids, a.topk, a.n_experts, -1); at >= 0; at = next_choice(ids, a.topk, a.n_experts, at))
-        sum = fmaf(a.weights[t * a.topk + at % MAX_TOPK], part[at % MAX_TOPK][i], sum);
+    for (int k = 0; k < n_chosen; k++) sum = fmaf(a.weights[t * a.topk + order[k]], part[order[k]][i], sum);
     a.y[(size_t)t * (size_t)rows + (size_t)(r + i)] = sum;
 }
 

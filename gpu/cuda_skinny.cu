@@ -103,7 +103,7 @@ template <bool FP8, int MT> struct rows_of_w {
         }
     }
     __device__ static inline void load_scales(float to[2], const struct mat &of, const size_t at[2], int shift, int k0) {
-        const size_t block = of.scale ? (size_t)block_of(of, shift, k0) : 0;
+        const size_t block = of.scale ? (size_t)block_of(of.block_cols, shift, k0) : 0;
         if (!of.scale) to[0] = to[1] = 1;
         else if (of.scale_dtype == DT_F32) to[0] = ((const float *)of.scale)[at[0] + block], to[1] = ((const float *)of.scale)[at[1] + block];
         else to[0] = scalar_at(of.scale, of.scale_dtype, at[0] + block), to[1] = scalar_at(of.scale, of.scale_dtype, at[1] + block);
@@ -131,14 +131,15 @@ __device__ static inline void skinny_rows(struct skinny_sums<MT, NT> &sums, cons
 #pragma unroll
     for (int m = 0; m < MT; m++) {
         const struct mat &of = GATED && m ? w2 : w;
+        const int high = block_shift(of.block_rows);
 #pragma unroll
         for (int r = 0; r < 2; r++) { /* rows past the last are computed but not stored */
             int o = o0 + (GATED ? 0 : m * 16) + r * 8 + g;
             o = o < of.rows ? o : of.rows - 1;
             rows.row[m][r] = (const uint8_t *)of.data + (size_t)o * of.stride;
-            rows.scale_row[m][r] = FP8 && of.scale ? (size_t)((of.row0 + o * of.row_step) / of.block_rows) * (size_t)of.scale_stride : 0;
+            rows.scale_row[m][r] = FP8 && of.scale ? (size_t)block_of(of.block_rows, high, of.row0 + o * of.row_step) * (size_t)of.scale_stride : 0;
         }
-        rows.shift[m] = block_shift(of);
+        rows.shift[m] = block_shift(of.block_cols);
     }
     const bool wide_x = (size_t)x % 16 == 0 && ldx % 4 == 0;
     rows.wide = ((size_t)w.data | w.stride | (GATED ? (size_t)w2.data | w2.stride : 0)) % 16 == 0;
