@@ -8,9 +8,18 @@ template <typename T, typename F> __device__ static inline void for_each(const T
 }
 /* Pinned memory is read past the caches. */
 __device__ static inline void transfer_word(const struct cuda_transfer &o, size_t i) { o.dst[i] = ((const volatile uint32_t *)o.src)[i]; }
+/* A warp has a token, and all of them compare experts. */
 __device__ static inline void route_tokens(const struct cuda_route &r, char *space) {
     const int token = (int)threadIdx.x / 32;
-    if (token < r.n) route_token(r, token, (float *)(space + (size_t)token * route_space(r)));
+    const size_t bytes = route_bytes(r);
+    if (!route_counts(r)) {
+        if (token < r.n) route_token(r, token, space + (size_t)token * bytes);
+        return;
+    }
+    const struct route_space s = route_space(r, space + (size_t)(token < r.n ? token : 0) * bytes);
+    if (token < r.n) route_scores(r, token, s);
+    route_count(r, route_space(r, space), bytes);
+    if (token < r.n) route_place(r, s), route_store(r, token, s);
 }
 
 /* A thread has whole channels, so what it keeps of the inputs needs no barrier. */
@@ -29,7 +38,7 @@ static __global__ void __launch_bounds__(CHAIN_THREADS) chain_kernel(const __gri
         const struct cuda_step &s = c.step[k];
         switch (s.kind) {
         case CUDA_STEP_NORM: norm_rows(s.norm, 0, 1, sums); break;
-        case CUDA_STEP_ROPE: for_each(s.rope, rope_pairs(s.rope), rope_pair); break;
+        case CUDA_STEP_ROPE: rope_heads(s.rope, 0, 1); break;
         case CUDA_STEP_KV_STORE: kv_store_heads(s.kv_store, 0, 1); break;
         case CUDA_STEP_ROUTE: route_tokens(s.route, space); break;
         case CUDA_STEP_ADD: for_each(s.add, (size_t)s.add.n * (size_t)s.add.m, add_number); break;
@@ -58,7 +67,11 @@ cudaError_t cuda_chain_run(cudaStream_t s, const struct cuda_chain *called) {
         struct cuda_route *r = &c.step[k].route;
         if (r->n > CUDA_CHAIN_ROWS) return cudaErrorInvalidValue;
         if (r->n_group < 1) r->n_group = 1;
-        space = space > (size_t)r->n * route_space(*r) ? space : (size_t)r->n * route_space(*r);
+        space = space > (size_t)r->n * route_bytes(*r) ? space : (size_t)r->n * route_bytes(*r);
+    }
+    if (space > 48 << 10) { /* more than a block gets without asking */
+        const cudaError_t e = cudaFuncSetAttribute(chain_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)space);
+        if (e != cudaSuccess) return e;
     }
     chain_kernel<<<1, CHAIN_THREADS, space, s>>>(c);
     return cudaGetLastError();

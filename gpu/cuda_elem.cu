@@ -36,12 +36,9 @@ cudaError_t cuda_rope_table(cudaStream_t s, const struct cuda_rope_table *t) {
     return cudaGetLastError();
 }
 
-static __global__ void rope_kernel(struct cuda_rope o) {
-    size_t at = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
-    if (at < rope_pairs(o)) rope_pair(o, at);
-}
+static __global__ void rope_kernel(struct cuda_rope o) { rope_heads(o, (int)blockIdx.x, (int)gridDim.x); }
 cudaError_t cuda_rope(cudaStream_t s, const struct cuda_rope *o) {
-    rope_kernel<<<blocks_of((size_t)o->n * (size_t)o->heads * (size_t)o->half, 256), 256, 0, s>>>(*o);
+    rope_kernel<<<blocks_of((size_t)o->n * (size_t)o->heads, 8), 256, 0, s>>>(*o);
     return cudaGetLastError();
 }
 
@@ -61,13 +58,13 @@ cudaError_t cuda_kv_load(cudaStream_t s, struct cuda_plane p, float *out, int ro
 }
 
 static __global__ void route_kernel(struct cuda_route r) {
-    extern __shared__ float space[];
+    extern __shared__ char space[];
     route_token(r, (int)blockIdx.x, space);
 }
 cudaError_t cuda_route_tokens(cudaStream_t s, const struct cuda_route *r) {
     struct cuda_route c = *r;
     if (c.n_group < 1) c.n_group = 1;
-    route_kernel<<<(unsigned)c.n, 32, route_space(c), s>>>(c);
+    route_kernel<<<(unsigned)c.n, 32, route_bytes(c), s>>>(c);
     return cudaGetLastError();
 }
 
@@ -81,12 +78,14 @@ cudaError_t cuda_copy(cudaStream_t s, const struct cuda_copy *o) {
 template <typename T, typename F> __device__ static inline void for_each(const T &o, size_t n, F f) {
     for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += (size_t)gridDim.x * blockDim.x) f(o, i);
 }
+static int too_many(int a, int b, int c) { return (size_t)a * (size_t)b * (size_t)c > UINT32_MAX; }
 static unsigned grid_of(size_t n) {
     size_t b = (n + 255) / 256;
     return (unsigned)(b < 65536 ? b : 65536);
 }
 static __global__ void add_kernel(struct cuda_add o) { for_each(o, (size_t)o.n * (size_t)o.m, add_number); }
 cudaError_t cuda_add(cudaStream_t s, const struct cuda_add *o) {
+    if (too_many(o->n, o->m, 1)) return cudaErrorInvalidValue;
     add_kernel<<<grid_of((size_t)o->n * (size_t)o->m), 256, 0, s>>>(*o);
     return cudaGetLastError();
 }
@@ -120,6 +119,7 @@ static __global__ void gate_kernel(struct cuda_gate o) {
     if (at < (size_t)o.n * (size_t)o.heads * (size_t)o.dim) gate_number(o, at);
 }
 cudaError_t cuda_gate(cudaStream_t s, const struct cuda_gate *o) {
+    if (too_many(o->n, o->heads, o->dim)) return cudaErrorInvalidValue;
     gate_kernel<<<blocks_of((size_t)o->n * (size_t)o->heads * (size_t)o->dim, 256), 256, 0, s>>>(*o);
     return cudaGetLastError();
 }

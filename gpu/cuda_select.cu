@@ -29,7 +29,7 @@ static __global__ void score_kernel(struct cuda_select a) {
         __syncthreads();
         for (int h = lane; h < heads; h += LANES) {
             float dot = 0;
-            for (int d = 0; d < dim; d++) dot += q[h * dim + d] * keys[key * (dim + 1) + d];
+            for (int d = 0; d < dim; d++) dot = fmaf(q[h * dim + d], keys[key * (dim + 1) + d], dot);
             sum += a.weight[(size_t)i * (size_t)a.heads + (size_t)(h0 + h)] * (dot < 0 ? 0.0f : dot);
         }
     }
@@ -62,7 +62,7 @@ static __global__ void score_heads_kernel(struct cuda_select a) {
             __syncthreads();
             for (int h = lane, m = 0; h < heads && k0 + key < each; h += LANES, m++) {
                 float dot = 0;
-                for (int d = 0; d < dim; d++) dot += q[h * dim + d] * keys[key * (dim + 1) + d];
+                for (int d = 0; d < dim; d++) dot = fmaf(q[h * dim + d], keys[key * (dim + 1) + d], dot);
                 best[m] = fmaxf(best[m], dot * a.scale);
             }
         }

@@ -47,14 +47,20 @@ __device__ inline void norm_rows(const struct cuda_norm &o, int first, int step,
 
 /* --- Rope and KV rows ------------------------------------------------------------------------------------------------------------------ */
 
-__device__ inline size_t rope_pairs(const struct cuda_rope &o) { return (size_t)o.n * (size_t)o.heads * (size_t)o.half; }
-__device__ inline void rope_pair(const struct cuda_rope &o, size_t at) {
-    const size_t j = at % (size_t)o.half, h = at / (size_t)o.half % (size_t)o.heads, i = at / (size_t)o.half / (size_t)o.heads, t = i * (size_t)o.half + j;
-    float *p = o.x + i * (size_t)o.ld + h * (size_t)o.head_ld;
-    float *a = o.interleaved ? p + 2 * j : p + j, *b = o.interleaved ? a + 1 : a + o.half;
-    const float c = o.cos[t], s = o.sin[t] * (o.inverse ? -1.0f : 1.0f), u = *a, v = *b;
-    *a = u * c - v * s;
-    *b = v * c + u * s;
+/* A warp per (row, head); the block's are first, first + step, .. times its warps. */
+__device__ inline void rope_heads(const struct cuda_rope &o, int first, int step) {
+    const int lane = (int)threadIdx.x % 32, warps = (int)blockDim.x / 32;
+    for (int k = first * warps + (int)threadIdx.x / 32; k < o.n * o.heads; k += step * warps) {
+        const int i = k / o.heads, h = k - i * o.heads;
+        float *p = o.x + (size_t)i * (size_t)o.ld + (size_t)h * (size_t)o.head_ld;
+        for (int j = lane; j < o.half; j += 32) {
+            const size_t t = (size_t)i * (size_t)o.half + (size_t)j;
+            float *a = o.interleaved ? p + 2 * j : p + j, *b = o.interleaved ? a + 1 : a + o.half;
+            const float c = o.cos[t], s = o.sin[t] * (o.inverse ? -1.0f : 1.0f), u = *a, v = *b;
+            *a = u * c - v * s;
+            *b = v * c + u * s;
+        }
+    }
 }
 
 /* A warp per (row, head); the block's are first, first + step, .. times its warps. */
@@ -88,7 +94,8 @@ __device__ inline void kv_store_heads(const struct cuda_kv_store &o, int first, 
 /* --- Element-wise ---------------------------------------------------------------------------------------------------------------------- */
 
 __device__ inline void add_number(const struct cuda_add &o, size_t i) {
-    o.y[i] += o.m == o.ldx ? o.x[i] : o.x[i / (size_t)o.m * (size_t)o.ldx + i % (size_t)o.m];
+    const unsigned m = (unsigned)o.m, row = o.m == o.ldx ? 0 : (unsigned)i / m; /* fewer than 2^32 numbers, see cuda_add() */
+    o.y[i] += o.x[o.m == o.ldx ? i : (size_t)row * (size_t)o.ldx + ((unsigned)i - row * m)];
 }
 __device__ inline void sigmoid_number(const struct cuda_each &o, size_t i) { o.x[i] = 1.0f / (1.0f + expf(-o.x[i])); }
 __device__ inline void fill_number(const struct cuda_each &o, size_t i) { o.x[i] = o.value; }
@@ -108,7 +115,8 @@ __device__ inline void scale_row(const struct cuda_scale &o, int i) {
     for (int c = threadIdx.x; c < o.m; c += blockDim.x) o.x[(size_t)i * (size_t)o.ld + (size_t)c] *= by;
 }
 __device__ inline void gate_number(const struct cuda_gate &o, size_t at) {
-    const size_t d = at % (size_t)o.dim, h = at / (size_t)o.dim % (size_t)o.heads, i = at / (size_t)o.dim / (size_t)o.heads;
+    const unsigned head = (unsigned)at / (unsigned)o.dim; /* fewer than 2^32 numbers, see cuda_gate() */
+    const size_t d = (unsigned)at - head * (unsigned)o.dim, i = head / (unsigned)o.heads, h = head - (unsigned)i * (unsigned)o.heads;
     float v = o.g[i * (size_t)o.ldg + h * (size_t)o.head_ldg + (o.per_head ? 0 : d)], f = 1.0f / (1.0f + expf(-v));
     if (o.kind == CUDA_GATE_SILU) f *= v;
     if (o.kind == CUDA_GATE_SOFTPLUS) f = v > 20.0f ? v : log1pf(expf(v));
@@ -152,13 +160,25 @@ __device__ inline void conv_keep(const struct cuda_conv &o, int c) {
 
 /* --- Router ------------------------------------------------------------------------------------------------------------------------------ */
 
-/* Bytes of shared memory that a token's warp needs. */
-__host__ __device__ inline size_t route_space(const struct cuda_route &r) {
+/* A token's scores, choices and marks are in shared memory. Its warp computes them; the best ones are found by that warp, one after the other, or by a whole
+ * block, which counts for each expert how many are better. Both are exact, ties go to the lower index. */
+struct route_space {
+    float *score, *choice, *group, *weight; /* [n], [n], [n_group], [topk] */
+    int *pick, *rank;                       /* [topk], [n] */
+    uint8_t *mark;                          /* [n] or [n_group] */
+};
+/* Bytes of shared memory of a token; n_group is at least 1. */
+__host__ __device__ inline size_t route_bytes(const struct cuda_route &r) {
     const size_t all = (size_t)(r.n_experts + r.n_idle), marks = all > (size_t)r.n_group ? all : (size_t)r.n_group;
-    return ((2 * all + (size_t)r.n_group) * sizeof(float) + marks + 15) & ~(size_t)15;
+    return ((3 * all + (size_t)r.n_group + 2 * (size_t)r.topk) * sizeof(float) + marks + 15) & ~(size_t)15;
 }
-/* One warp per token. A token's scores, choices and marks are in shared memory; an argmax runs per lane over its share,
- * then across lanes, ties to the lower index. */
+__device__ inline struct route_space route_space(const struct cuda_route &r, void *bytes) {
+    const int n = r.n_experts + r.n_idle;
+    struct route_space s;
+    s.score = (float *)bytes, s.choice = s.score + n, s.group = s.choice + n, s.weight = s.group + r.n_group;
+    s.pick = (int *)(s.weight + r.topk), s.rank = s.pick + r.topk, s.mark = (uint8_t *)(s.rank + n);
+    return s;
+}
 struct best {
     float v;
     int i;
@@ -192,13 +212,10 @@ __device__ inline float mixer_weight(const struct cuda_route &r, const float *lo
     return 1.0f / warp_sum(sum);
 }
 __device__ inline float softplus(float x) { return x > 20.0f ? x : log1pf(expf(x)); }
-/* space: shared memory of route_space() bytes; n_group is at least 1 */
-__device__ inline void route_token(const struct cuda_route &r, int token, float *space) {
-    int n = r.n_experts + r.n_idle, lane = (int)(threadIdx.x % 32);
-    bool softmax = r.score == CUDA_SOFTMAX, mixer = r.score == CUDA_MIXER;
-    const int32_t *known = r.table ? r.table + (size_t)r.tokens[token] * (size_t)r.topk : NULL;
-    float *score = space, *choice = space + n, *group = choice + n;
-    uint8_t *mark = (uint8_t *)(group + r.n_group);
+/* Computes a token's scores and what experts are chosen by. */
+__device__ inline void route_scores(const struct cuda_route &r, int token, const struct route_space &s) {
+    const int n = r.n_experts + r.n_idle, lane = (int)(threadIdx.x % 32);
+    const bool softmax = r.score == CUDA_SOFTMAX, mixer = r.score == CUDA_MIXER;
     const float *logits = r.logits + (size_t)token * (size_t)n;
     float top = -INFINITY, sum = 0;
     if (softmax || mixer) {
@@ -206,69 +223,110 @@ __device__ inline void route_token(const struct cuda_route &r, int token, float 
         top = warp_max(top);
     }
     for (int i = lane; i < n; i += 32) {
-        score[i] = r.score == CUDA_SIGMOID ? 1.0f / (1.0f + expf(-logits[i])) : r.score == CUDA_SQRT_SOFTPLUS ? sqrtf(softplus(logits[i])) : expf(logits[i] - top);
-        sum += score[i];
+        s.score[i] = r.score == CUDA_SIGMOID ? 1.0f / (1.0f + expf(-logits[i])) : r.score == CUDA_SQRT_SOFTPLUS ? sqrtf(softplus(logits[i])) : expf(logits[i] - top);
+        sum += s.score[i];
     }
     sum = warp_sum(sum);
     for (int i = lane; i < n; i += 32) {
-        if (softmax) score[i] /= sum;
-        choice[i] = (mixer ? logits[i] : score[i]) + (r.bias ? r.bias[i] : 0.0f);
+        if (softmax) s.score[i] /= sum;
+        s.choice[i] = (mixer ? logits[i] : s.score[i]) + (r.bias ? r.bias[i] : 0.0f);
     }
     __syncwarp();
     if (r.n_group > 1) {
-        int size = n / r.n_group;
+        const int size = n / r.n_group;
         for (int g = lane; g < r.n_group; g += 32) {
             float first = -INFINITY, second = -INFINITY;
             for (int i = g * size; i < (g + 1) * size; i++) {
-                if (choice[i] > first) second = first, first = choice[i];
-                else if (choice[i] > second) second = choice[i];
+                if (s.choice[i] > first) second = first, first = s.choice[i];
+                else if (s.choice[i] > second) second = s.choice[i];
             }
-            group[g] = r.group_top2 && size > 1 ? first + second : first;
-            mark[g] = 0;
+            s.group[g] = r.group_top2 && size > 1 ? first + second : first;
+            s.mark[g] = 0;
         }
         __syncwarp();
         for (int k = 0; k < r.topk_group && k < r.n_group; k++) {
-            int g = best_of(group, mark, r.n_group);
+            int g = best_of(s.group, s.mark, r.n_group);
             __syncwarp();
-            if (!lane) mark[g] = 1;
+            if (!lane) s.mark[g] = 1;
             __syncwarp();
         }
         for (int i = lane; i < n; i += 32)
-            if (i / size < r.n_group && !mark[i / size]) choice[i] = r.group_zero ? 0.0f : -INFINITY;
+            if (i / size < r.n_group && !s.mark[i / size]) s.choice[i] = r.group_zero ? 0.0f : -INFINITY;
         __syncwarp();
     }
-    for (int i = lane; i < n; i += 32) mark[i] = 0;
+    for (int i = lane; i < n; i += 32) s.mark[i] = 0;
     __syncwarp();
-    int32_t *ids = r.ids + (size_t)token * (size_t)r.topk;
-    float *weights = r.weights + (size_t)token * (size_t)r.topk;
-    float total = 0;
+}
+/* Picks a token's experts one after the other. The last ones are those that are always chosen. */
+__device__ inline void route_pick(const struct cuda_route &r, int token, const struct route_space &s) {
+    const int n = r.n_experts + r.n_idle, lane = (int)(threadIdx.x % 32);
+    const int32_t *known = r.table ? r.table + (size_t)r.tokens[token] * (size_t)r.topk : NULL;
     for (int k = 0; k < r.topk; k++) {
-        int left = r.topk - k; /* the last ones are those that are always chosen */
-        int i = known ? known[k] : left <= r.n_always ? n - left : best_of(choice, mark, n - r.n_always);
-        float weight = mixer ? mixer_weight(r, logits, mark, i) : score[i];
-        total += weight;
+        const int left = r.topk - k, i = known ? known[k] : left <= r.n_always ? n - left : best_of(s.choice, s.mark, n - r.n_always);
+        const float weight = r.score == CUDA_MIXER ? mixer_weight(r, r.logits + (size_t)token * (size_t)n, s.mark, i) : s.score[i];
         __syncwarp();
-        if (!lane) {
-            mark[i] = 1;
-            ids[k] = i;
-            weights[k] = weight;
-        }
+        if (!lane) s.mark[i] = 1, s.pick[k] = i, s.weight[k] = weight;
         __syncwarp();
     }
+}
+/* Whether counting finds the same. */
+__device__ inline bool route_counts(const struct cuda_route &r) { return !r.table && r.score != CUDA_MIXER; }
+/* Counts, by all threads of a block and after barriers, for all tokens how many experts are better than each: their places. s: of token 0. */
+__device__ inline void route_count(const struct cuda_route &r, const struct route_space &s, size_t bytes) {
+    const int n = r.n_experts + r.n_idle - r.n_always, pairs = r.n * n, parts = (int)blockDim.x > pairs ? (int)blockDim.x / pairs : 1, each = (n + parts - 1) / parts;
+    for (int at = threadIdx.x; at < pairs; at += blockDim.x) ((int *)((char *)s.rank + (size_t)(at / n) * bytes))[at % n] = 0;
+    __syncthreads();
+    for (int at = threadIdx.x; at < pairs * parts; at += blockDim.x) {
+        const int pair = at % pairs, part = at / pairs, token = pair / n, i = pair - token * n, end = min(n, (part + 1) * each);
+        const float *choice = (const float *)((const char *)s.choice + (size_t)token * bytes), own = isnan(choice[i]) ? -INFINITY : choice[i];
+        int better = 0;
+        for (int j = part * each; j < end; j++) {
+            const float v = choice[j] == choice[j] ? choice[j] : -INFINITY;
+            better += v > own || (v == own && j < i);
+        }
+        if (better) atomicAdd((int *)((char *)s.rank + (size_t)token * bytes) + i, better);
+    }
+    __syncthreads();
+}
+/* Picks a token's experts by their places. */
+__device__ inline void route_place(const struct cuda_route &r, const struct route_space &s) {
+    const int n = r.n_experts + r.n_idle, lane = (int)(threadIdx.x % 32), most = r.topk - r.n_always;
+    for (int i = lane; i < n; i += 32) {
+        const int k = i < n - r.n_always ? s.rank[i] : most + (i - (n - r.n_always));
+        if (i < n - r.n_always && k >= most) continue;
+        s.mark[i] = 1, s.pick[k] = i, s.weight[k] = s.score[i];
+    }
+    __syncwarp();
+}
+/* Stores what a token picked, with weights. */
+__device__ inline void route_store(const struct cuda_route &r, int token, const struct route_space &s) {
+    const int lane = (int)(threadIdx.x % 32);
+    int32_t *ids = r.ids + (size_t)token * (size_t)r.topk;
+    float *weights = r.weights + (size_t)token * (size_t)r.topk, total = 0;
+    for (int k = 0; k < r.topk; k++) total += s.weight[k];
+    __syncwarp();
     for (int k = lane; k < r.topk; k += 32) {
-        float w = weights[k];
-        weights[k] = (r.norm ? w / (total + 1e-20f) : w) * r.scale * (r.expert_scale ? r.expert_scale[ids[k]] : 1.0f);
+        const float w = s.weight[k], by = (r.norm ? w / (total + 1e-20f) : w) * r.scale * (r.expert_scale ? r.expert_scale[s.pick[k]] : 1.0f);
+        weights[k] = s.weight[k] = by;
+        ids[k] = s.pick[k];
     }
     if (!r.n_idle) return;
     __syncwarp();
     float idle = 0;
     for (int k = 0; k < r.topk; k++) {
-        if (ids[k] < r.n_experts) continue;
-        int i = best_of(choice, mark, r.n_experts);
-        idle += weights[k];
+        if (s.pick[k] < r.n_experts) continue;
+        const int i = best_of(s.choice, s.mark, r.n_experts);
+        idle += s.weight[k];
         __syncwarp();
-        if (!lane) mark[i] = 1, ids[k] = i, weights[k] = 0;
+        if (!lane) s.mark[i] = 1, ids[k] = i, weights[k] = 0;
         __syncwarp();
     }
     if (!lane) r.idle[token] = idle;
+}
+/* All of it by the token's warp. space: shared memory of route_bytes() */
+__device__ inline void route_token(const struct cuda_route &r, int token, void *space) {
+    const struct route_space s = route_space(r, space);
+    route_scores(r, token, s);
+    route_pick(r, token, s);
+    route_store(r, token, s);
 }

@@ -657,7 +657,7 @@ int main(int argc, char **argv) {
     seed = some ? strtoull(argv[3], NULL, 10) : 1;
     printf("%s: %s, seed %llu, tolerance %.0e of the largest value\n", gpu_info(g)->backend, gpu_info(g)->name, (unsigned long long)seed, tol);
     if (argc > 3 && !strcmp(argv[3], "joined")) {
-        joined(spec.is_emulated ? 1000 : 20);
+        joined(spec.is_emulated ? 1000 : 60);
     } else if (argc > 3 && !strcmp(argv[3], "rounding")) {
         rounding();
     } else if (argc < 4 || math) {

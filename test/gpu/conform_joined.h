@@ -59,8 +59,11 @@ static void program_step(struct program *p, enum op_code *code, union op_args *a
         return;
     case 8:
         *code = OP_ROUTE;
-        a->route = (struct op_route){
-            .ids = ints, .weights = y, .logits = x, .n = n, .n_experts = PROGRAM_EXPERTS, .topk = 5, .score = rnd() % 2, .norm = true, .scale = 1};
+        a->route = (struct op_route){.ids = ints, .weights = y, .logits = x, .n = n, .topk = 5, .score = rnd() % 2, .norm = rnd() % 2, .scale = 1};
+        a->route.n_experts = rnd() % 2 ? PROGRAM_EXPERTS : width;
+        if (rnd() % 2) a->route.n_group = 8, a->route.topk_group = 3, a->route.group_top2 = rnd() % 2;
+        else a->route.n_always = rnd() % 3;
+        if (rnd() % 2) a->route.bias = (float *)p->mem + PROGRAM_SLOTS * PROGRAM_SLOT;
         return;
     case 9: *code = OP_ADD, a->add = (struct op_add){.y = y, .x = x, .n = n, .m = width}; return;
     case 10: *code = OP_SIGMOID, a->sigmoid = (struct op_sigmoid){.x = x, .n = n, .m = width}; return;
