@@ -218,10 +218,18 @@ static void put_text_cluster(struct markdown *s, const char *p, size_t n, int w,
     else put_inline(s, p, n, w, out);
 }
 
+static bool is_blank(char c) { return c == '\n' || c == ' ' || c == '\t'; }
+
+/* Like columns_of_char(), but a blank is a cluster of its own: a combining mark after it is text and must not be laid out with it. */
+static size_t next_cluster(const char *s, size_t n, int *width) {
+    *width = 1;
+    return is_blank(*s) ? 1 : columns_of_char(s, n, width);
+}
+
 static void put_text(struct markdown *s, const char *p, size_t n, struct buf *out) {
     int w;
     for (size_t i = 0, k; i < n; i += k) {
-        k = columns_of_char(p + i, n - i, &w);
+        k = next_cluster(p + i, n - i, &w);
         put_text_cluster(s, p + i, k, w, out);
     }
 }
@@ -330,12 +338,10 @@ static void drain_clusters(struct markdown *s, bool end, struct buf *out) {
     size_t at = 0;
     while (at < s->filtered.len) {
         const char *p = s->filtered.data + at;
-        size_t n = s->filtered.len - at, seen = n < MAX_CLUSTER ? n : MAX_CLUSTER, k = 1;
-        int w = 1;
-        if (*p != '\n' && *p != ' ' && *p != '\t') {
-            k = columns_of_char(p, seen, &w);
-            if (k == seen && n < MAX_CLUSTER && !end) break; /* it may continue */
-        }
+        size_t n = s->filtered.len - at, seen = n < MAX_CLUSTER ? n : MAX_CLUSTER;
+        int w;
+        const size_t k = next_cluster(p, seen, &w);
+        if (k == seen && n < MAX_CLUSTER && !end && !is_blank(*p)) break; /* it may continue */
         put_cluster(s, p, k, w, out);
         at += k;
     }

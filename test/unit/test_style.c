@@ -35,6 +35,11 @@ static const struct {
     {20, false, "|a|longer|\n|-|-|\n|something wide|1|\n", "|a|longer|\n|-|-|\n|something wide|1|\n"},
     {40, false, "|a|b|\n|-|:-:|\n|1|2|\n", "| a |  b  |\n| - | :-: |\n| 1 |  2  |\n"},
     {40, false, "|no table\nat all", "|no table\nat all"},
+    /* a combining mark after a blank is a letter, also where lines are held back until their kind is known */
+    {40, false, "|a|b|\n|-|-|\n| \xCC\x8Cx|1|\n", "| a | b |\n| - | - |\n| \xCC\x8Cx | 1 |\n"},
+    {20, false, "| \xCC\x8Cx|longer|\n|-|-|\n|something wide|1|\n", "| \xCC\x8Cx|longer|\n|-|-|\n|something wide|1|\n"},
+    {20, false, "  \xCC\x8Cx y", "  \xCC\x8Cx y"},
+    {20, false, "\t\xCC\x8Cx y", "        \xCC\x8Cx y"},
     /* looks */
     {40, true, "# Head", "\033[0;1;35m#\033[0m \033[0;1;35mHead\033[0m"},
     {40, true, "a **b c** d", "a \033[0;1m**b\033[0m \033[0;1mc**\033[0m d"},
