@@ -161,10 +161,12 @@ struct token_filter {
      * allowed. left > 0: only tokens after which left - 1 more can complete the answer. Valid until the next call. Stop ids are left to the engine. */
     int (*allowed)(void *ctx, int left, const uint64_t **allowed, int *n_ids, struct error *e);
     bool (*fits)(void *ctx, int32_t id, int left); /* whether `left` more tokens can complete the answer after this one */
+    int (*least)(void *ctx);                       /* the least `left` > 0 for which allowed() leaves a token; INT_MAX: none */
     int (*accept)(void *ctx, int32_t id, struct error *e);
     enum filter_state (*state)(const void *ctx);
     /* Proposes up to `most` tokens that must come next, as a draft; returns their number. They are verified as every draft. */
     int (*forced)(void *ctx, int most, int32_t *out);
+    bool is_whole; /* an answer that is complete at its limit was not cut: DONE_STOP */
 };
 
 struct request {

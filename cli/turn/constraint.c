@@ -1,5 +1,6 @@
 #include "cli/turn/constraint.h"
 
+#include <limits.h>
 #include <string.h>
 
 #include "cli/app.h"
@@ -113,6 +114,11 @@ static bool fits(void *ctx, int32_t id, int left) {
     return c->is_free || is_opening(c, id) || matcher_fits(c->matcher, id, left > 0 ? (uint32_t)left : 0);
 }
 
+static int least(void *ctx) {
+    const uint32_t n = matcher_least_tokens(((struct constraint *)ctx)->matcher);
+    return n < INT_MAX ? (int)n : INT_MAX;
+}
+
 static int accept_free(struct constraint *c, int32_t id, struct error *e) {
     bool special = false;
     size_t n = 0;
@@ -164,11 +170,12 @@ static void find_openings(struct constraint *c, const char *tail, size_t n) {
 int constraint_open(struct constraint **out, struct app *a, const struct grammar_source *s, bool is_raw, const char *tail, size_t n, struct error *e) {
     struct constraint *c = *out = mem_calloc(1, sizeof *c);
     if (!c) return error_set(e, ERR_MEMORY, "no memory for a grammar");
-    c->filter = (struct token_filter){.ctx = c, .allowed = allowed, .fits = fits, .accept = accept_token, .state = state, .forced = forced};
+    c->filter = (struct token_filter){.ctx = c, .allowed = allowed, .fits = fits, .least = least, .accept = accept_token, .state = state, .forced = forced};
     atomic_store(&c->governed_from, INT32_MAX);
     int rc = a->trie ? 0 : token_trie_open(&a->trie, a->tokenizer, e);
     c->trie = a->trie;
     c->part = s->kind == SOURCE_TOOL_CALLS ? OUTPUT_TOOL_CALL : OUTPUT_TEXT;
+    c->filter.is_whole = c->part == OUTPUT_TOOL_CALL;
     if (!rc) rc = source_compile(s, &c->grammar, e);
     if (!rc) rc = matcher_open(&c->matcher, c->grammar, c->trie, e);
     if (!rc && c->part == OUTPUT_TOOL_CALL) matcher_allow_line_ends(c->matcher);

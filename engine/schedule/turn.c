@@ -1,4 +1,5 @@
 /* Continues and ends turns; engine thread. */
+#include <limits.h>
 #include <math.h>
 #include <string.h>
 
@@ -50,9 +51,13 @@ static int sample_filtered(struct session *s, float *logits, int32_t *id, struct
         if (allowed) mask_logits(s, logits, allowed, n_ids, may_end);
         *id = sample_token(logits, e->info.vocab, &sampling, s->tokens, s->n_tokens, (uint64_t)s->n_tokens, e->sample_scratch);
         if (!allowed) return 0;
-        if (logits[*id] == -INFINITY || isnan(logits[*id]))
-            return error_set(why, ERR_RUNTIME, "no token of the vocabulary can continue the answer as the grammar requires%s",
-                             strict ? " within the limit of tokens; a larger -n or -c gives more" : "");
+        if (logits[*id] == -INFINITY || isnan(logits[*id])) {
+            const int needed = strict ? f->least(f->ctx) : 0;
+            if (needed <= left || needed == INT_MAX)
+                return error_set(why, ERR_RUNTIME, "no token of the vocabulary can continue the answer as the grammar requires");
+            return error_set(why, ERR_RUNTIME, "the answer needs %d more tokens to match its grammar, and its limit leaves %d; a larger -n or -c gives more",
+                             needed, left);
+        }
         if (turn_is_stop_id(s, *id) || f->fits(f->ctx, *id, left - 1)) return 0;
         sampling = sample_unmodified(&sampling); /* bias and penalties were applied to logits already */
     }
@@ -112,6 +117,7 @@ bool turn_sample(struct session *s, float *logits, int32_t top, int32_t drafted)
     session_set_hold(s, HOLD_NONE);
     if (answer == FILTER_FINAL) session_end_turn(s, DONE_STOP, 0, NULL);
     else if (s->n_answered >= s->request.max_tokens && answer == FILTER_OPEN) session_end_turn(s, DONE_STOP, incomplete(s, &why), &why);
+    else if (s->n_answered >= s->request.max_tokens && filter && filter->is_whole) session_end_turn(s, DONE_STOP, 0, NULL);
     else if (s->n_answered >= s->request.max_tokens) session_end_turn(s, s->n_tokens >= e->info.context ? DONE_CONTEXT : DONE_LENGTH, 0, NULL);
     else if (config_long_rope(&e->weights.config, s->n_tokens) != s->is_long_rope) {
         s->n_kv = 0; /* the RoPE factors change: all keys are invalid */

@@ -65,6 +65,28 @@ class Structured(Case):
         self.assertEqual(rc, 1)
         self.assertIn("larger -n", err)
 
+    def test_limit_is_in_tokens(self):
+        """An answer with fewer tokens than bytes is completed within the limit that the error names, and with no token less."""
+        template = self.write("tools.jinja", TEMPLATE)
+        tool = self.write("get_weather.json", json.dumps({"name": "get_weather", "parameters": CITY, "command": ["cat"]}))
+        schema = json.dumps(obj({"question": {"const": "how do i save a chat and open it again on another day"}, "name": {"type": "string"}, "n": {"type": "integer"}}))
+        tools = ["--template", template, "--tool", tool, "--allow", "all", "--tool-choice", "required"]
+        for args in (["--schema", schema], tools):
+            rc, out, err = self.answer(*args, "-n", "5", ok=False)
+            self.assertEqual(rc, 1)
+            needed = int(re.search(r"needs (\d+) more tokens to match its grammar, and its limit leaves 5; a larger -n", err)[1])
+            self.assertLess(needed, 60)
+            for seed in range(2):
+                for n in (needed, needed + 3, 60):
+                    got = json.loads(self.answer(*args, "--json", "--temp", "2", "--seed", str(seed), "-n", str(n)))
+                    if args is tools:  # a call that ends at the limit was not cut
+                        self.assertTrue(is_city(got["calls"][0]["arguments"]), got)
+                    else:
+                        self.assertEqual(list(json.loads(got["text"])), ["question", "name", "n"])
+            rc, out, err = self.answer(*args, "-n", str(needed - 1), ok=False)
+            self.assertEqual(rc, 1)
+            self.assertIn(f"needs {needed} more tokens to match its grammar, and its limit leaves {needed - 1}", err)
+
     def test_other_grammars(self):
         path = os.path.join(self.home, "g.gbnf")
         with open(path, "w") as f:

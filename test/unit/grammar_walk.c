@@ -40,7 +40,7 @@ static bool walk(struct automaton *a, uint32_t patience, struct buf *out) {
     }
 }
 
-/* The same with tokens; a limit of at most `room` bytes past the shortest text holds after `patience` tokens. */
+/* The same with tokens; a limit of `room` tokens past the least holds after `patience` tokens. */
 static struct json tools; /* of the line; type NULL: texts are no calls */
 
 static bool walk_tokens(const struct grammar *g, const struct token_trie *t, uint32_t patience, uint32_t room, struct buf *out) {
@@ -54,7 +54,7 @@ static bool walk_tokens(const struct grammar *g, const struct token_trie *t, uin
         int32_t chosen = -1;
         uint32_t count = 0;
         if (matcher_is_complete(m) && (n > patience || !draw(4))) break;
-        if (n >= patience) left = n == patience ? matcher_missing(m) + room : left - 1;
+        if (n >= patience) left = n == patience ? matcher_least_tokens(m) + room : left - 1;
         ok = !matcher_mask(m, left, &bits, &e);
         for (int32_t id = 0; ok && id < t->n_ids; id++)
             if (bits[id >> 6] >> (id & 63) & 1 && !draw(++count)) chosen = id;

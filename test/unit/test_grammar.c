@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "engine/base/buf.h"
 #include "engine/base/file.h"
 #include "engine/ember/ember.h"
 #include "tokenizer/grammar/matcher.h"
@@ -53,7 +54,7 @@ static void compare_masks(const struct token_trie *t, enum source_kind kind, con
     assert_int_equal(source_compile(&(struct grammar_source){kind, text, strlen(text)}, &g, &e), 0);
     assert_int_equal(matcher_open(&m, g, t, &e), 0);
     for (int step = 0; step < steps && !matcher_is_final(m); step++) {
-        const uint32_t left = step > steps / 2 ? matcher_missing(m) + draw(3) : UINT32_MAX;
+        const uint32_t left = step > steps / 2 ? matcher_least_tokens(m) + draw(3) : UINT32_MAX;
         const uint64_t *bits;
         int32_t chosen = -1;
         uint32_t n = 0;
@@ -73,6 +74,156 @@ static void compare_masks(const struct token_trie *t, enum source_kind kind, con
     }
     matcher_close(&m);
     grammar_free(&g);
+}
+
+/* Follows random tokens, then random ones with the least limit that can hold, or a little more: the text is always completed. */
+static void walk_limited(const struct token_trie *t, enum source_kind kind, const char *text, uint32_t before) {
+    struct grammar *g;
+    struct matcher *m;
+    struct error e = {0};
+    uint32_t left = UINT32_MAX;
+    assert_int_equal(source_compile(&(struct grammar_source){kind, text, strlen(text)}, &g, &e), 0);
+    assert_int_equal(matcher_open(&m, g, t, &e), 0);
+    for (uint32_t step = 0; !matcher_is_final(m); step++) {
+        const uint32_t least = matcher_least_tokens(m);
+        const uint64_t *bits;
+        int32_t chosen = -1;
+        uint32_t n = 0;
+        if (step == before) left = least + draw(2);
+        if (step >= before && !least) break;
+        assert_true(least <= matcher_missing(m) || !step); /* the first token must not begin with what is stripped */
+        assert_true(step < before || (left > 0 && least <= left));
+        if (least > 1) {
+            assert_int_equal(matcher_mask(m, least - 1, &bits, &e), 0);
+            for (int32_t id = 0; id < t->n_ids; id++) assert_false(bits[id >> 6] >> (id & 63) & 1);
+        }
+        assert_int_equal(matcher_mask(m, left, &bits, &e), 0);
+        for (int32_t id = 0; id < t->n_ids; id++)
+            if (bits[id >> 6] >> (id & 63) & 1 && !draw(++n)) chosen = id;
+        assert_true(chosen >= 0);
+        assert_int_equal(matcher_accept(m, chosen, &e), 0);
+        if (step >= before) left--;
+    }
+    assert_true(matcher_is_complete(m));
+    matcher_close(&m);
+    grammar_free(&g);
+}
+
+enum { MAX_PIECES = 256, MAX_PIECE = 8 };
+
+/* Writes the tokenizer.json of a vocabulary with all bytes and some texts of ASCII. */
+static void write_vocabulary(const char *path, const char (*pieces)[MAX_PIECE + 1], int n) {
+    struct buf j = {0};
+    buf_str(&j, "{\"normalizer\":null,\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false},\"decoder\":{\"type\":\"ByteLevel\"},\"model\":"
+                "{\"type\":\"BPE\",\"vocab\":{");
+    int alias[256];
+    for (int b = 0, other = 256; b < 256; b++) {
+        alias[b] = (b >= 33 && b <= 126) || (b >= 161 && b <= 172) || b >= 174 ? b : other++;
+        buf_fmt(&j, "%s\"\\u%04x\":%d", b ? "," : "", alias[b], b);
+    }
+    for (int i = 0; i < n; i++) {
+        buf_str(&j, ",\"");
+        for (const char *c = pieces[i]; *c; c++) buf_fmt(&j, "\\u%04x", alias[(unsigned char)*c]);
+        buf_fmt(&j, "\":%d", 256 + i);
+    }
+    buf_str(&j, "},\"merges\":[]}}");
+    FILE *f = fopen(path, "w");
+    assert_non_null(f);
+    assert_int_equal(fwrite(j.data, 1, j.len, f), j.len);
+    assert_int_equal(fclose(f), 0);
+    buf_free(&j);
+}
+
+/* Draws up to n different pieces of the sources. */
+static int draw_pieces(char (*pieces)[MAX_PIECE + 1], int n) {
+    int count = 0;
+    while (n-- > 0) {
+        const char *text = sources[draw(sizeof sources / sizeof *sources)].text;
+        const size_t size = 2 + draw(MAX_PIECE - 1), length = strlen(text);
+        int k = 0;
+        if (length < size) continue;
+        snprintf(pieces[count], size + 1, "%s", text + draw((uint32_t)(length - size + 1)));
+        while (strcmp(pieces[k], pieces[count]) != 0) k++;
+        count += k == count;
+    }
+    return count;
+}
+
+static void walk_all_limited(const char *dir) {
+    struct tokenizer *t;
+    struct token_trie *trie;
+    struct error e = {0};
+    if (tokenizer_open(&t, dir, &e) || token_trie_open(&trie, t, &e)) fail_msg("%s", e.text);
+    for (size_t i = 0; i < sizeof sources / sizeof *sources; i++)
+        for (uint32_t before = 0; before < 10; before = 2 * before + 1) walk_limited(trie, sources[i].kind, sources[i].text, before);
+    token_trie_close(&trie);
+    tokenizer_close(&t);
+}
+
+/* Calls f with a directory that has a vocabulary of these pieces. */
+static void with_vocabulary(const char (*pieces)[MAX_PIECE + 1], int n, void (*f)(const char *dir)) {
+    char dir[] = "/tmp/hearth-grammar-XXXXXX", path[64];
+    assert_non_null(mkdtemp(dir));
+    snprintf(path, sizeof path, "%s/tokenizer.json", dir);
+    write_vocabulary(path, pieces, n);
+    f(dir);
+    unlink(path);
+    rmdir(dir);
+}
+
+static void test_limits_of_tokens(void **state) {
+    char pieces[MAX_PIECES][MAX_PIECE + 1];
+    walk_all_limited("ember:");
+    for (int i = 0; i < 20; i++) with_vocabulary(pieces, draw_pieces(pieces, i * MAX_PIECES / 20), walk_all_limited);
+}
+
+static void check_least_tokens(const char *dir) {
+    static const struct {
+        enum source_kind kind;
+        const char *text;
+        uint32_t tokens;
+    } cases[] = {
+        {SOURCE_CHOICES, "[\"abcde\", \"zzzzzzzz\"]", 2}, /* ab, cde; the longest first would be abc, d, e */
+        {SOURCE_REGEX, "x{6}", 6},                        /* xxx.. would end past the text */
+        {SOURCE_REGEX, "x{6}y*", 6},
+        {SOURCE_REGEX, "x{7,}", 1},
+        {SOURCE_REGEX, "x{7000}", 1000},
+        {SOURCE_REGEX, "x{70000}", 69994}, /* one token of seven, then one for each byte: too long to be followed */
+        {SOURCE_TOOL_CALLS,                /* 3, ab, f, 7, {, }, 5 */
+         "{\"format\": {\"open\": [3, \"ab\"], \"close\": [5], \"after_name\": [7]}, \"tools\": [{\"name\": \"f\", \"parameters\": {\"type\": \"object\", "
+         "\"additionalProperties\": false}}]}",
+         7},
+    };
+    struct tokenizer *t;
+    struct token_trie *trie;
+    struct error e = {0};
+    if (tokenizer_open(&t, dir, &e) || token_trie_open(&trie, t, &e)) fail_msg("%s", e.text);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct grammar *g;
+        struct matcher *m;
+        if (source_compile(&(struct grammar_source){cases[i].kind, cases[i].text, strlen(cases[i].text)}, &g, &e) || matcher_open(&m, g, trie, &e))
+            fail_msg("case %zu: %s", i, e.text);
+        assert_int_equal(matcher_least_tokens(m), cases[i].tokens);
+        matcher_close(&m);
+        grammar_free(&g);
+    }
+    /* an answer that has used up the states: the completion of its state is computed in an automaton without the others */
+    struct grammar *g;
+    struct matcher *m;
+    assert_int_equal(source_compile(&(struct grammar_source){SOURCE_REGEX, "x{70000}x{70000}", 16}, &g, &e), 0);
+    assert_int_equal(matcher_open(&m, g, trie, &e), 0);
+    for (int i = 0; i < 139300; i++) assert_int_equal(matcher_accept(m, 'x', &e), 0);
+    assert_int_equal(matcher_missing(m), 700);
+    assert_int_equal(matcher_least_tokens(m), 100);
+    matcher_close(&m);
+    grammar_free(&g);
+    token_trie_close(&trie);
+    tokenizer_close(&t);
+}
+
+static void test_least_tokens(void **state) {
+    static const char pieces[][MAX_PIECE + 1] = {"ab", "abc", "cde", "xxxxxxx"};
+    with_vocabulary(pieces, 4, check_least_tokens);
 }
 
 static void compare_all(const char *dir, int steps) {
@@ -214,7 +365,8 @@ static void test_limits(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_masks),        cmocka_unit_test(test_large_vocabularies),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_masks),        cmocka_unit_test(test_limits_of_tokens),
+                                       cmocka_unit_test(test_least_tokens), cmocka_unit_test(test_large_vocabularies),
                                        cmocka_unit_test(test_named_tokens), cmocka_unit_test(test_forced),
                                        cmocka_unit_test(test_nesting),      cmocka_unit_test(test_limits)};
     file_embed(ember_files);

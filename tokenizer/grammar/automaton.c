@@ -340,12 +340,25 @@ bool automaton_forced(const struct automaton *a, state_id s, uint8_t *byte) {
     return n == 1 && !p->complete;
 }
 
+bool automaton_shortest(const struct automaton *a, state_id s, uint8_t *byte) {
+    const struct state *p = &a->states[s];
+    for (int i = 0; i < 256; i++) {
+        *byte = (uint8_t)(' ' + i); /* control characters last: large vocabularies have no tokens of several */
+        for (uint32_t k = 0; k < p->n; k++) {
+            const struct node *n = &a->nodes[a->members[p->first + k]];
+            if (n->missing == p->missing && byte_set_has(&a->g->sets[a->g->elems[n->pos].arg], *byte)) return true;
+        }
+    }
+    return false;
+}
+
 int automaton_failure(const struct automaton *a, struct error *e) {
     if (!a->failed) return 0;
     if (a->failed == ERR_MEMORY) return error_set(e, ERR_MEMORY, "no memory for the automaton of the grammar");
     return error_set(e, ERR_RUNTIME, "the grammar is too ambiguous: more than %d stacks at one place", MAX_STACKS);
 }
 
+bool automaton_is_crowded(const struct automaton *a) { return a->n_states > MAX_STATES / 2; }
 size_t automaton_bytes(const struct automaton *a) {
     return a->bytes + a->n_nodes * sizeof *a->nodes + a->n_states * sizeof *a->states + a->n_members * sizeof *a->members;
 }

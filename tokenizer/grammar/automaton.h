@@ -20,9 +20,10 @@ enum { AUTOMATON_UNKNOWN = -1 };
 const state_id *automaton_row(struct automaton *a, state_id s);
 const uint8_t *automaton_classes(const struct automaton *a); /* [256] */
 state_id automaton_run(struct automaton *a, state_id s, const void *data, size_t n);
-bool automaton_is_complete(const struct automaton *a, state_id s); /* the text so far matches */
-bool automaton_is_final(const struct automaton *a, state_id s);    /* it matches, and nothing may follow */
-uint32_t automaton_missing(const struct automaton *a, state_id s); /* bytes that are needed at least to complete the text */
+bool automaton_is_complete(const struct automaton *a, state_id s);             /* the text so far matches */
+bool automaton_is_final(const struct automaton *a, state_id s);                /* it matches, and nothing may follow */
+uint32_t automaton_missing(const struct automaton *a, state_id s);             /* bytes that are needed at least to complete the text */
+bool automaton_shortest(const struct automaton *a, state_id s, uint8_t *byte); /* a byte of a shortest text to complete it; false: there is none */
 /* Whether any number of plain characters other than '<' may follow as they are (grammar_tagged_text). */
 bool automaton_tagged_text(const struct automaton *a, state_id s);
 /* How many plain characters (grammar_text) may follow as they are, whatever their number: 0 for none, GRAMMAR_UNBOUNDED. *only: whether plain tokens with more
@@ -31,7 +32,8 @@ uint32_t automaton_text_room(const struct automaton *a, state_id s, bool *only);
 bool automaton_forced(const struct automaton *a, state_id s, uint8_t *byte); /* the only byte that may follow; false: several, or the text may end */
 /* Whether memory or a limit was exceeded; transitions since then may be missing. *e says which. */
 int automaton_failure(const struct automaton *a, struct error *e);
-size_t automaton_bytes(const struct automaton *a); /* memory in use */
+size_t automaton_bytes(const struct automaton *a);    /* memory in use */
+bool automaton_is_crowded(const struct automaton *a); /* half of the states that it may have are in use */
 /* Drops all states but s, and returns its new number. */
 state_id automaton_compact(struct automaton *a, state_id s);
 

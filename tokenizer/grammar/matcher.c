@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "engine/base/mem.h"
+#include "tokenizer/grammar/completion.h"
 
 /* Masks are computed by walking the trie with the automaton. A full walk visits the whole vocabulary, so the walks of lexemes (strings, numbers) are stored and
  * shared: the mask of a state is the union of stored masks of its lexemes and of short walks after the tokens in which a lexeme ends. */
@@ -27,7 +28,8 @@ struct matcher {
         const state_id *row; /* its transitions */
     } * path;                /* [longest + 2] */
     uint64_t *strict;        /* [words] mask of the last call with a limit */
-    bool begun, line_ends;   /* line_ends: the text may begin with them */
+    struct completions completions;
+    bool begun, line_ends, no_memory; /* line_ends: the text may begin with them */
 };
 
 int matcher_open(struct matcher **out, const struct grammar *g, const struct token_trie *t, struct error *e) {
@@ -57,6 +59,7 @@ static void drop_stored(struct matcher *m) {
             mem_free(lists[k][i].ends);
             lists[k][i] = (struct stored){0};
         }
+    completion_drop(&m->completions);
     m->bytes = 0;
 }
 
@@ -206,6 +209,16 @@ static void forbid_stripped(struct matcher *m, uint64_t *bits) {
     }
 }
 
+static int failure(const struct matcher *m, struct error *e) {
+    return m->no_memory ? error_set(e, ERR_MEMORY, "no memory for the completions of a grammar") : automaton_failure(m->automaton, e);
+}
+
+static uint32_t least_tokens(struct matcher *m, state_id s) {
+    uint32_t n = UINT32_MAX;
+    if (completion_tokens(&m->completions, m->automaton, m->trie, s, &n)) m->no_memory = true;
+    return n < automaton_missing(m->automaton, s) ? n : automaton_missing(m->automaton, s);
+}
+
 static void forbid_long(struct matcher *m, uint64_t *bits, uint32_t left) {
     for (size_t k = 0; k < m->words; k++)
         for (uint64_t w = bits[k]; w; w &= w - 1) {
@@ -215,10 +228,11 @@ static void forbid_long(struct matcher *m, uint64_t *bits, uint32_t left) {
 }
 
 int matcher_mask(struct matcher *m, uint32_t left, const uint64_t **bits, struct error *e) {
-    if (m->bytes + automaton_bytes(m->automaton) > MAX_CACHE) {
+    if (m->bytes + automaton_bytes(m->automaton) + m->completions.cap * sizeof *m->completions.v > MAX_CACHE || automaton_is_crowded(m->automaton)) {
         drop_stored(m);
         m->state = automaton_compact(m->automaton, m->state);
     }
+    if (left < UINT32_MAX) least_tokens(m, m->state); /* its completion is known from now on, however many others follow */
     const uint64_t *all = whole_mask(m, m->state);
     int rc = automaton_failure(m->automaton, e);
     if (!rc && !all) rc = error_set(e, ERR_MEMORY, "no memory for the mask of a grammar");
@@ -228,17 +242,29 @@ int matcher_mask(struct matcher *m, uint32_t left, const uint64_t **bits, struct
     if (!m->begun) forbid_stripped(m, m->strict);
     if (left < UINT32_MAX) forbid_long(m, m->strict, left ? left - 1 : 0);
     *bits = m->strict;
-    return automaton_failure(m->automaton, e);
+    return failure(m, e);
 }
 
 bool matcher_fits(struct matcher *m, int32_t id, uint32_t left) {
     const state_id s = after_token(m, id);
-    return s && automaton_missing(m->automaton, s) <= left;
+    return s && (automaton_missing(m->automaton, s) <= left || least_tokens(m, s) <= left);
+}
+
+uint32_t matcher_least_tokens(struct matcher *m) {
+    uint32_t least = UINT32_MAX;
+    const uint64_t *bits;
+    if (matcher_is_complete(m)) return 0;
+    if (matcher_mask(m, UINT32_MAX, &bits, NULL)) return least;
+    for (int32_t id = 0; id < m->trie->n_ids; id++) {
+        const uint32_t n = bits[id >> 6] >> (id & 63) & 1 ? least_tokens(m, after_token(m, id)) : UINT32_MAX;
+        if (n < UINT32_MAX && n + 1 < least) least = n + 1;
+    }
+    return least;
 }
 
 int matcher_accept(struct matcher *m, int32_t id, struct error *e) {
     const state_id s = after_token(m, id);
-    int rc = automaton_failure(m->automaton, e);
+    int rc = failure(m, e);
     if (rc) return rc;
     if (!s) return error_set(e, ERR_RUNTIME, "token %d is not allowed by the grammar", id);
     m->state = s;
