@@ -298,7 +298,8 @@ void config_skip_vision(struct config_reader *r, struct config *c) {
                                        "understand_projector_stride",
                                        "vision_feature_layer"};
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) config_has(r, keys[i]);
-    c->tied = json_bool(json_get(r->outer, "tie_word_embeddings"), c->tied); /* the references tie by the outer one */
+    const bool inner = json_bool(json_get(r->root, "tie_word_embeddings"), false); /* transformers before 5 saved the key there only; a head unties */
+    c->tied = inner || json_bool(json_get(r->outer, "tie_word_embeddings"), c->tied);
 }
 
 void config_read_sparse_step(struct config_reader *r, struct config *c) {

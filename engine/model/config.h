@@ -332,7 +332,7 @@ void config_set_heads(struct config_reader *r, struct config *c, int layer, int6
 void config_read_ropes(struct config_reader *r, struct config *c, double full, double sliding);
 /* Reads layer[i].moe from mlp_layer_types, if present ("dense" or "sparse") */
 void config_read_mlp_types(struct config_reader *r, struct config *c);
-/* For the language model of a multimodal checkpoint: marks the keys of its other parts as read; c->tied as the outer object says, if it does */
+/* For the language model of a multimodal checkpoint: marks the keys of its other parts as read; c->tied if either object ties */
 void config_skip_vision(struct config_reader *r, struct config *c);
 /* Reads layer[i].moe from mlp_only_layers and decoder_sparse_step (Qwen) */
 void config_read_sparse_step(struct config_reader *r, struct config *c);

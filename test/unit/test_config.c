@@ -265,6 +265,10 @@ static void linear_attention_where_it_is_asked_for(void **st) {
     assert_true(c.layer[0].mixer && !c.layer[1].mixer && c.rope.dim == 16);
     assert_int_equal(parse(&c, WITH_VISION("", ",\"tie_word_embeddings\":true"), false, &e), 0);
     assert_true(c.tied && !c.delta.fused && c.norm_topk && !strcmp(c.model_type, "qwen3_5_moe"));
+    assert_int_equal(parse(&c, WITH_VISION(",\"tie_word_embeddings\":true", ",\"tie_word_embeddings\":false"), false, &e), 0);
+    assert_true(c.tied); /* of files from before transformers 5 */
+    assert_int_equal(parse(&c, WITH_VISION(",\"tie_word_embeddings\":false", ",\"tie_word_embeddings\":false"), false, &e), 0);
+    assert_false(c.tied);
     static const struct {
         const char *text, *word;
     } bad[] = {
