@@ -156,7 +156,7 @@ int decode_carry(const struct config *c, struct gpu_stream *stream, const struct
     TRY(gpu_copy(stream, to->x, from->x, row, dir));
     TRY(gpu_copy(stream, to->streams, from->streams, streams * row, dir)); /* 0 bytes: no copy */
     TRY(gpu_copy(stream, to->post, from->post, (size_t)n * streams * sizeof(float), dir));
-    TRY(gpu_copy(stream, to->router_state, from->router_state, layer < c->n_layers ? (size_t)n * (size_t)c->router_inter * sizeof(float) : 0, dir));
+    TRY(gpu_copy(stream, to->carried, from->carried, layer < c->n_layers ? (size_t)n * (size_t)c->carried * sizeof(float) : 0, dir));
     TRY(gpu_copy(stream, to->kept, from->kept, layer < c->n_layers && (c->layer[layer].routes_kept || c->dense_beside) ? row : 0, dir));
     return gpu_copy(stream, to->selected_keys, from->selected_keys, takes ? (size_t)n * (size_t)c->index_topk * sizeof(int32_t) : 0, dir);
 }

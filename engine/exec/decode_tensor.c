@@ -24,7 +24,7 @@ static float *part_address(const struct decode *s, const struct decode_micro_bat
 static bool has_part(const struct decode_device *d, int layer, int sum) {
     return sum == HALF || (d->s->c->layer[layer].moe ? d->shard.shared : d->shard.dense) > 0;
 }
-static bool has_ffn(const struct decode *s, int layer) { return (s->c->layer[layer].moe ? s->c->shared_inter : s->c->dense_inter) > 0; }
+static bool has_ffn(const struct decode *s, int layer) { return (s->c->layer[layer].moe ? s->c->shared_inter : config_dense_inter(s->c, layer)) > 0; }
 
 static int send_part(struct decode_device *d, struct decode_micro_batch *m, int layer, int sum) {
     const struct decode *s = d->s;

@@ -106,7 +106,7 @@ static int open_host_buffers(struct blend *b, const struct prefill_job *j, struc
                 {&b->kv, kv_writeback_prefill_bytes(s, b->rows)},
                 {&b->carry.streams, moves ? hidden * (size_t)c->streams.n : 0},
                 {&b->carry.post, moves ? n * (size_t)c->streams.n * 4 : 0},
-                {&b->carry.router_state, moves ? n * (size_t)c->router_inter * 4 : 0},
+                {&b->carry.carried, moves ? n * (size_t)c->carried * 4 : 0},
                 {&b->carry.kept, moves && config_keeps_rows(c) ? hidden : 0},
                 {&b->carry.selected_keys, moves ? n * (size_t)c->index_topk * 4 : 0}};
     int rc = 0;
@@ -150,20 +150,8 @@ static void blend_close(struct runtime *m, struct prefill_job *j) {
     trace_settle(m->trace);
     for (int i = 0; i < b->n_dev; i++)
         if (b->dev[i].d && b->dev[i].stop) atomic_store(b->dev[i].stop, 0);
-    void *pinned[] = {b->x,
-                      b->xn,
-                      b->ids,
-                      b->cpu_ids,
-                      b->weights,
-                      b->pos,
-                      b->routed_in,
-                      (void *)b->bad,
-                      b->kv,
-                      b->carry.streams,
-                      b->carry.post,
-                      b->carry.kept,
-                      b->carry.router_state,
-                      b->carry.selected_keys};
+    void *pinned[] = {b->x,           b->xn, b->ids,           b->cpu_ids,    b->weights,    b->pos,           b->routed_in,
+                      (void *)b->bad, b->kv, b->carry.streams, b->carry.post, b->carry.kept, b->carry.carried, b->carry.selected_keys};
     for (size_t i = 0; i < sizeof pinned / sizeof *pinned; i++) gpu_host_free(m->gpus->gpu[0], pinned[i]);
     gpu_timeline_close(&b->answered);
     gpu_timeline_close(&b->arrived);

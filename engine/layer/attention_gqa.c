@@ -23,11 +23,25 @@ static int gqa_norm_and_rotate(struct exec *x, const struct config *c, int layer
     return c->qk_norm_after_rope ? 0 : attention_rotate(x, c, layer, w, v, heads, all, dim, n);
 }
 
-static int gqa_store_kv(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *spans, int n_spans,
-                        int n) {
-    const int heads = config_kv_heads(c, layer), v_dim = config_v_dim(c, layer), width[2] = {heads * config_head_dim(c, layer), heads * v_dim};
-    float *const rows[2] = {w->kv, w->kv + (size_t)n * (size_t)width[0]}, *const mixed[2] = {w->mixed, w->mixed + (size_t)n * (size_t)width[0]};
-    float *const *in = c->short_taps ? mixed : rows;
+/* Copies n rows of keys and values to work.carried, or back. */
+static int carry_kv(struct exec *x, const struct config *c, int layer, const struct work *w, float *const rows[2], const int width[2], bool back, int n) {
+    float *at = w->carried + c->layer[layer].carried_at;
+    for (int p = 0; p < 2; at += width[p++])
+        TRY(x->ops->copy(x, &(struct op_copy){.y = back ? rows[p] : at,
+                                              .x = back ? at : rows[p],
+                                              .n = n,
+                                              .heads = 1,
+                                              .dim = width[p],
+                                              .ldx = back ? c->carried : width[p],
+                                              .ldy = back ? width[p] : c->carried}));
+    return 0;
+}
+
+/* Computes the keys and values of n rows. */
+static int make_kv(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *spans, int n_spans, int n,
+                   float *const rows[2], const int width[2]) {
+    const int heads = config_kv_heads(c, layer), v_dim = config_v_dim(c, layer);
+    float *const mixed[2] = {w->mixed, w->mixed + (size_t)n * (size_t)width[0]}, *const *in = c->short_taps ? mixed : rows;
     TRY(block_linear(x, c, in[0], width[0], w->xn, c->hidden, y->k, y->k_bias, n, false));
     if (c->layer[layer].v_is_k)
         TRY(x->ops->copy(x, &(struct op_copy){.y = rows[1], .x = rows[0], .n = n, .heads = 1, .dim = width[1], .ldx = width[1], .ldy = width[1]}));
@@ -37,6 +51,16 @@ static int gqa_store_kv(struct exec *x, const struct config *c, const struct lay
     TRY(gqa_norm_and_rotate(x, c, layer, w, rows[0], heads, y->k_norm, n));
     TRY(gqa_clip(x, c, rows[1], width[1], n));
     if (c->v_scale > 0) TRY(x->ops->scale(x, &(struct op_scale){.x = rows[1], .n = n, .m = width[1], .ld = width[1], .by = c->v_scale}));
+    return 0;
+}
+
+static int gqa_store_kv(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *spans, int n_spans,
+                        int n) {
+    const int heads = config_kv_heads(c, layer), width[2] = {heads * config_head_dim(c, layer), heads * config_v_dim(c, layer)};
+    float *const rows[2] = {w->kv, w->kv + (size_t)n * (size_t)width[0]};
+    const bool taken = c->layer[layer].passes_kv == KV_TAKEN;
+    if (!taken) TRY(make_kv(x, c, y, layer, w, spans, n_spans, n, rows, width));
+    if (c->layer[layer].passes_kv != KV_OWN) TRY(carry_kv(x, c, layer, w, rows, width, taken, n));
     for (int i = 0; i < n_spans; i++)
         for (int p = 0; p < 2; p++) TRY(attention_store_rows(x, &spans[i], layer, p, rows[p], width[p]));
     return 0;

@@ -1,3 +1,5 @@
+#include <math.h>
+
 #include "engine/layer/attention.h"
 #include "engine/model/rope.h"
 
@@ -94,6 +96,7 @@ struct block_input {
     const struct stream_mix *mix;
     const struct stream_merge *merge;
     const float *out_norm, *experts_norm, *stream_scale;
+    const struct token_input *token; /* what the token adds after the previous block; NULL: nothing */
     const float *weight, *bias;
     const struct mat *norm_gate; /* [2] */
     int tag;                     /* the block's index as counted by work.bad */
@@ -121,6 +124,38 @@ static int merge_rows(struct exec *x, const struct config *c, float *v, const fl
     return x->ops->gate(x, &(struct op_gate){.y = v, .g = scale, .n = n, .heads = 1, .dim = c->hidden, .ldy = c->hidden, .kind = GATE_LINEAR});
 }
 
+/* y = y * gelu(g) with the tanh form, g * sigmoid(alpha * (g + 0.044715 g^3)). Uses z. All [n, dim]. */
+static int gate_gelu(struct exec *x, float *y, const float *g, float *z, int n, int dim) {
+    const float cubic = 0.044715f, alpha = 2 * sqrtf(2 / (float)M_PI);
+    struct op_gate o = {.y = z, .g = g, .n = n, .heads = 1, .dim = dim, .ldy = dim, .ldg = dim, .kind = GATE_LINEAR};
+    TRY(x->ops->copy(x, &(struct op_copy){.y = z, .x = g, .n = n, .heads = 1, .dim = dim, .ldx = dim, .ldy = dim}));
+    for (int i = 0; i < 2; i++) TRY(x->ops->gate(x, &o));
+    TRY(x->ops->scale(x, &(struct op_scale){.x = z, .n = n, .m = dim, .ld = dim, .by = cubic}));
+    TRY(x->ops->add(x, &(struct op_add){.y = z, .x = g, .n = n, .m = dim}));
+    TRY(x->ops->scale(x, &(struct op_scale){.x = z, .n = n, .m = dim, .ld = dim, .by = alpha}));
+    o.y = y;
+    TRY(x->ops->gate(x, &o));
+    o.g = z, o.kind = GATE_SIGMOID;
+    return x->ops->gate(x, &o);
+}
+
+/* Adds the token's part to the stream (struct token_input). Uses w->x, whose sum is in the stream. */
+static int add_token(struct exec *x, const struct config *c, const struct token_input *t, struct work *w, int n, int tag) {
+    const int dim = c->token_dim, hidden = c->hidden;
+    float *v = w->token_vectors, *g = v + (size_t)n * (size_t)dim, *z = g + (size_t)n * (size_t)dim;
+    TRY(block_linear(x, c, v, dim, w->carried, c->carried, t->from_embed, NULL, n, false));
+    /* the norm of v / sqrt(hidden): the root is in eps */
+    TRY(norm_rows(x, c, v, dim, v, dim, t->from_embed_norm, NULL, n, dim, c->norm_eps * (float)hidden, tag, w->first_bad));
+    TRY(x->ops->embed(x, &(struct op_embed){.out = g, .ids = w->tokens, .table = t->table, .n = n, .scale = sqrtf((float)dim)}));
+    TRY(x->ops->add(x, &(struct op_add){.y = v, .x = g, .n = n, .m = dim}));
+    TRY(x->ops->scale(x, &(struct op_scale){.x = v, .n = n, .m = dim, .ld = dim, .by = sqrtf(0.5f)}));
+    TRY(block_linear(x, c, g, dim, w->streams, hidden, t->gate, NULL, n, false));
+    TRY(gate_gelu(x, v, g, z, n, dim));
+    TRY(block_linear(x, c, w->x, hidden, v, dim, t->out, NULL, n, false));
+    TRY(norm_rows(x, c, w->x, hidden, w->x, hidden, t->out_norm, NULL, n, hidden, c->norm_eps, tag, w->first_bad));
+    return x->ops->add(x, &(struct op_add){.y = w->streams, .x = w->x, .n = n, .m = hidden});
+}
+
 /* With a plain stream: adds the previous block's output w->x, normed or scaled if the family does so, to the stream and clears w->x. tag 0: no previous block,
  * w->x is the embedding. */
 static int add_output(struct exec *x, const struct config *c, const struct block_input *in, struct work *w, int n) {
@@ -136,6 +171,9 @@ static int add_output(struct exec *x, const struct config *c, const struct block
     if (tag && c->norms_stream) TRY(scale_rows(x, c, w->x, c->layer[(tag - 1) / 2].branch[(tag - 1) % 2].output, n));
     if (tag) TRY(x->ops->add(x, &(struct op_add){.y = w->streams, .x = w->x, .n = n, .m = hidden}));
     else TRY(copy_rows(x, c, w->streams, w->x, n));
+    if (!tag && c->token_dim)
+        TRY(x->ops->copy(x, &(struct op_copy){.y = w->carried, .x = w->x, .n = n, .heads = 1, .dim = hidden, .ldx = hidden, .ldy = c->carried}));
+    if (in->token) TRY(add_token(x, c, in->token, w, n, tag));
     if (tag && in->stream_scale) TRY(weigh_rows(x, c, w->streams, in->stream_scale, false, n));
     return x->ops->fill(x, &(struct op_fill){.x = w->x, .n = n, .m = hidden});
 }
@@ -158,8 +196,12 @@ int block_merge_streams(struct exec *x, const struct weights *m, struct work *w,
     }
     if (c->streams.is_averaged) return average_streams(x, c, w, n);
     if (!c->streams.is_plain) return mix_streams(x, c, &m->head_mix, w, false, true, n);
-    const struct block_input in = {
-        .merge = &m->last_merge, .out_norm = m->last_out_norm, .experts_norm = m->last_experts_norm, .stream_scale = m->last_scale, .tag = 2 * c->n_layers};
+    const struct block_input in = {.merge = &m->last_merge,
+                                   .out_norm = m->last_out_norm,
+                                   .experts_norm = m->last_experts_norm,
+                                   .stream_scale = m->last_scale,
+                                   .token = c->token_dim ? &m->last_token_input : NULL,
+                                   .tag = 2 * c->n_layers};
     TRY(add_output(x, c, &in, w, n));
     return copy_rows(x, c, w->x, w->streams, n);
 }
@@ -203,9 +245,11 @@ size_t block_grown_bytes(const struct config *c, int keys) {
 }
 
 int block_kv(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *spans, int n_spans, int n) {
-    const struct block_input in = {&y->attn_mix,      &y->previous_merge, y->previous_out_norm, y->previous_experts_norm,
-                                   y->previous_scale, y->attn_norm,       y->attn_norm_bias,    y->attn_norm_gate,
-                                   2 * layer};
+    const struct block_input in = {&y->attn_mix,         &y->previous_merge,
+                                   y->previous_out_norm, y->previous_experts_norm,
+                                   y->previous_scale,    c->token_dim && layer ? &y->previous_token_input : NULL,
+                                   y->attn_norm,         y->attn_norm_bias,
+                                   y->attn_norm_gate,    2 * layer};
     if (c->layer[layer].mixer == MIXER_NONE && !config_is_bare(c, layer)) return 0;
     if (c->streams.is_gated) {
         TRY(gated_streams_add(x, c, w, layer == 0, n));
@@ -281,11 +325,10 @@ static int router_hidden(struct exec *x, const struct config *c, const struct la
     TRY(x->ops->linear(
         x, &(struct op_linear){.y = a, .x = w->xn, .w = y->router_down, .bias = y->router_down_bias, .n = n, .ldx = c->hidden, .ldy = inter, .exact = true}));
     if (y->router_carry) {
-        TRY(x->ops->gate(x,
-                         &(struct op_gate){.y = w->router_state, .g = y->router_carry, .n = n, .heads = 1, .dim = inter, .ldy = inter, .kind = GATE_LINEAR}));
-        TRY(x->ops->add(x, &(struct op_add){.y = a, .x = w->router_state, .n = n, .m = inter}));
+        TRY(x->ops->gate(x, &(struct op_gate){.y = w->carried, .g = y->router_carry, .n = n, .heads = 1, .dim = inter, .ldy = inter, .kind = GATE_LINEAR}));
+        TRY(x->ops->add(x, &(struct op_add){.y = a, .x = w->carried, .n = n, .m = inter}));
     }
-    TRY(x->ops->copy(x, &(struct op_copy){.y = w->router_state, .x = a, .n = n, .heads = 1, .dim = inter, .ldx = inter, .ldy = inter}));
+    TRY(x->ops->copy(x, &(struct op_copy){.y = w->carried, .x = a, .n = n, .heads = 1, .dim = inter, .ldx = inter, .ldy = inter}));
     TRY(block_norm(x, c, a, inter, a, inter, y->router_mlp_norm, NULL, n, inter));
     TRY(router_layer(x, c, b, a, y->router_fc1, y->router_fc1_bias, n));
     *out = a;
@@ -293,7 +336,8 @@ static int router_hidden(struct exec *x, const struct config *c, const struct la
 }
 
 int block_route(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, int n) {
-    const struct block_input in = {&y->ffn_mix, &y->attn_merge, y->attn_out_norm, NULL, NULL, y->ffn_norm, y->ffn_norm_bias, y->ffn_norm_gate, 2 * layer + 1};
+    const struct block_input in = {&y->ffn_mix, &y->attn_merge,   y->attn_out_norm, NULL,         NULL, NULL,
+                                   y->ffn_norm, y->ffn_norm_bias, y->ffn_norm_gate, 2 * layer + 1};
     const int logits = config_n_choices(c);
     const bool beside = y->beside.gate.data;
     if (c->layer[layer].no_ffn) return 0;

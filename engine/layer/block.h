@@ -47,22 +47,24 @@ struct work {
     float *index_q, *index_weights;         /* indexer: [rows, index_heads * index_dim] queries, [rows, index_heads] head weights */
     float *rel_bias;                        /* [rel_rows, n_heads, extent] biases by distance of the rows being attended */
     int rel_rows;
-    int32_t *selected_keys;           /* [rows, config_index_entries()] selected cache rows; kept for layers that reuse the selection */
-    float *ffn_in;                    /* [rows, hidden] input of shared experts where it is not xn (config_has_ffn_in), otherwise NULL */
-    float *routed_in, *routed_sum;    /* [rows, moe_latent] input and output of experts in a latent space; NULL: the model has none */
-    float *kept;                      /* [rows, hidden] what a layer keeps for the next: its FFN input, or a dense FFN's output; NULL: no layer does */
-    float *idle;                      /* [rows] weights of idle experts; NULL: the model has none */
-    float *router_state, *router_mlp; /* [rows, router_inter] what a router's MLP passes to the next layer's; [2, rows, router_inter] scratch */
-    float *router;                    /* [rows, n_experts + n_idle_experts] */
-    int32_t *ids;                     /* [rows, topk] */
-    float *weights;                   /* [rows, topk] */
-    float *shared_weight;             /* [rows] */
-    const uint8_t *late_experts;      /* [n_experts] or NULL: as in op_experts; not owned */
-    float gpu_share;                  /* as in op_experts */
-    float *cos, *sin;                 /* [rows, rope.dim / 2] */
-    float *second_cos, *second_sin;   /* [rows, second_rope.dim / 2], if the model has one */
-    int32_t *pos, *tokens;            /* [rows] */
-    int32_t *seq_length;              /* [rows] sequence length of a row; LongRoPE only, otherwise NULL */
+    int32_t *selected_keys;        /* [rows, config_index_entries()] selected cache rows; kept for layers that reuse the selection */
+    float *ffn_in;                 /* [rows, hidden] input of shared experts where it is not xn (config_has_ffn_in), otherwise NULL */
+    float *routed_in, *routed_sum; /* [rows, moe_latent] input and output of experts in a latent space; NULL: the model has none */
+    float *kept;                   /* [rows, hidden] what a layer keeps for the next: its FFN input, or a dense FFN's output; NULL: no layer does */
+    float *idle;                   /* [rows] weights of idle experts; NULL: the model has none */
+    float *carried;       /* [rows, carried] what layers pass to later ones: a router's MLP to the next; the embedding, keys and values (config.carried) */
+    float *router_mlp;    /* [2, rows, router_inter] scratch */
+    float *token_vectors; /* [3, rows, token_dim] scratch */
+    float *router;        /* [rows, n_experts + n_idle_experts] */
+    int32_t *ids;         /* [rows, topk] */
+    float *weights;       /* [rows, topk] */
+    float *shared_weight; /* [rows] */
+    const uint8_t *late_experts;    /* [n_experts] or NULL: as in op_experts; not owned */
+    float gpu_share;                /* as in op_experts */
+    float *cos, *sin;               /* [rows, rope.dim / 2] */
+    float *second_cos, *second_sin; /* [rows, second_rope.dim / 2], if the model has one */
+    int32_t *pos, *tokens;          /* [rows] */
+    int32_t *seq_length;            /* [rows] sequence length of a row; LongRoPE only, otherwise NULL */
     float *inv_freq;
     _Atomic int *first_bad;                 /* first non-finite value: 2 * layer before its attention, + 1 before its FFN */
     void *(*alloc)(void *ctx, size_t size); /* allocates executor memory; NULL: out of memory */

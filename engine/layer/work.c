@@ -140,10 +140,9 @@ static int list_buffers(struct work *w, const struct config *c, int rows, struct
         out[k++] = (struct part){(void **)&w->ids, n * (size_t)c->topk * sizeof(int32_t)};
         out[k++] = (struct part){(void **)&w->weights, n * (size_t)c->topk * f};
     }
-    if (c->router_inter) {
-        out[k++] = (struct part){(void **)&w->router_state, n * (size_t)c->router_inter * f};
-        out[k++] = (struct part){(void **)&w->router_mlp, 2 * n * (size_t)c->router_inter * f};
-    }
+    if (c->carried) out[k++] = (struct part){(void **)&w->carried, n * (size_t)c->carried * f};
+    if (c->router_inter) out[k++] = (struct part){(void **)&w->router_mlp, 2 * n * (size_t)c->router_inter * f};
+    if (c->token_dim) out[k++] = (struct part){(void **)&w->token_vectors, 3 * n * (size_t)c->token_dim * f};
     if (config_needs_ffn_in(c)) out[k++] = (struct part){(void **)&w->ffn_in, n * (size_t)c->hidden * f};
     if (c->moe_latent) {
         out[k++] = (struct part){(void **)&w->routed_in, n * (size_t)c->moe_latent * f};
@@ -195,7 +194,7 @@ struct work work_slice(const struct config *c, const struct work *w, int row) {
     if (r.router) r.router += at * (size_t)config_n_choices(c);
     if (r.ffn_in) r.ffn_in += at * (size_t)c->hidden;
     if (r.kept) r.kept += at * (size_t)c->hidden;
-    if (r.router_state) r.router_state += at * (size_t)c->router_inter;
+    if (r.carried) r.carried += at * (size_t)c->carried;
     if (r.idle) r.idle += at;
     if (r.ids) r.ids += at * (size_t)c->topk, r.weights += at * (size_t)c->topk;
     if (r.shared_weight) r.shared_weight += at;

@@ -11,6 +11,8 @@ struct tensor_names {
     const char *attn_norm_down, *attn_norm_up, *ffn_norm_down, *ffn_norm_up; /* gates of these */
     const char *attn_out_norm, *ffn_out_norm;                                /* norms of the outputs of attention and FFN blocks */
     const char *dense_out_norm, *experts_out_norm, *experts_norm;            /* a dense FFN beside experts: norms of both outputs, and of the experts' input */
+    const char *token_table, *token_from_embed, *token_from_embed_norm, *token_gate, *token_out,
+        *token_out_norm;                                                     /* token_dim; the first three: of all layers */
     const char *router_norm, *expert_scale, *stream_scale;                   /* whole names */
     const char *attn_gate;                                                   /* gate of the attention output */
     const char *embed_norm, *rel, *rel_table;                                /* rel_table is a whole name */

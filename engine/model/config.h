@@ -38,6 +38,7 @@ enum attn_gate {
     ATTN_GATE_HEAD
 };                                                                        /* q_proj yields query and gate per head; a matrix of gates by element; by head */
 enum layer_rope { LAYER_ROPE_FIRST, LAYER_ROPE_SECOND, LAYER_ROPE_NONE }; /* a layer uses config.rope, config.second_rope, or no rotation */
+enum passes_kv { KV_OWN, KV_PASSED, KV_TAKEN }; /* GQA: a layer's keys and values are its own; the same, for later layers too; a previous layer's */
 enum rope_kind { ROPE_DEFAULT, ROPE_LINEAR, ROPE_YARN, ROPE_LLAMA3, ROPE_LONG, ROPE_FACTORS, ROPE_PROPORTIONAL };
 enum { ROPE_PAIRS_MAX = 512 };
 
@@ -150,13 +151,16 @@ struct config {
         float attn_scale;        /* GQA; 0: the model's */
         int extent;              /* with config.rel_dim: distances that have a bias */
         bool v_is_k;             /* GQA: values are the projected keys, before norm and rotation */
-        float glu_limit[2];      /* limit of the activation: routed experts; shared expert or dense FFN. 0: config.glu's */
-        int window;              /* number of keys a query sees, including its own; 0: all */
-        int chunk_keys;          /* GQA: a query sees keys of its own chunk of this many positions; 0: all */
-        bool keeps_input;        /* its normed FFN input is kept for the router and the routed experts of the next layer */
-        bool routes_kept;        /* has them: its own normed input is the shared expert's only */
-        int ratio;               /* COMPRESSED: tokens per key outside the window; 0: no such keys */
-        bool overlap;            /* a key also covers the window of tokens before it; such keys are selected by an indexer */
+        uint8_t passes_kv;       /* enum passes_kv, and the place of its keys and values in work.carried */
+        int carried_at;
+        int dense_inter;    /* of its dense FFN; 0: the model's */
+        float glu_limit[2]; /* limit of the activation: routed experts; shared expert or dense FFN. 0: config.glu's */
+        int window;         /* number of keys a query sees, including its own; 0: all */
+        int chunk_keys;     /* GQA: a query sees keys of its own chunk of this many positions; 0: all */
+        bool keeps_input;   /* its normed FFN input is kept for the router and the routed experts of the next layer */
+        bool routes_kept;   /* has them: its own normed input is the shared expert's only */
+        int ratio;          /* COMPRESSED: tokens per key outside the window; 0: no such keys */
+        bool overlap;       /* a key also covers the window of tokens before it; such keys are selected by an indexer */
     } layer[CONFIG_MAX_LAYERS];
 
     struct residual_streams { /* several residual streams (hyper-connections); n 0: one stream, to which blocks add directly */
@@ -196,7 +200,10 @@ struct config {
     int n_always;       /* the last experts, which every token chooses: shared experts inside the router's normalization */
     int n_idle_experts; /* experts after the others that return their input; the router chooses among all */
     int router_inter;   /* width of the router's MLP, which continues the previous layer's; 0: the router is one matrix */
-    float router_cap;   /* logits become cap * tanh(logits / cap); 0: not */
+    int carried;        /* floats per token that layers pass to later ones (work.carried): router_inter; or the embedding, if token_dim, and keys and values */
+    int token_dim; /* width of vectors per token and layer that multiply a gate of the stream after each layer (struct token_input); needs config_keep_stream.
+                      0: none */
+    float router_cap; /* logits become cap * tanh(logits / cap); 0: not */
 
     struct quant_config {     /* integer weights, as far as their tensors leave it open */
         uint8_t method;       /* enum quant_method */
@@ -265,6 +272,7 @@ static inline bool config_weighs_shared(const struct config *c) { return c->shar
 /* Keeps the residual stream apart from the output of the current block, so that the output can be normed, and the FFN can read what attention read. */
 static inline void config_keep_stream(struct config *c) { c->streams = (struct residual_streams){.n = 1, .is_plain = true}; }
 static inline int config_heads(const struct config *c, int layer) { return c->layer[layer].n_heads ? c->layer[layer].n_heads : c->n_heads; }
+static inline int config_dense_inter(const struct config *c, int layer) { return c->layer[layer].dense_inter ? c->layer[layer].dense_inter : c->dense_inter; }
 static inline int config_kv_heads(const struct config *c, int layer) { return c->layer[layer].n_kv_heads ? c->layer[layer].n_kv_heads : c->n_kv_heads; }
 static inline int config_head_dim(const struct config *c, int layer) { return c->layer[layer].head_dim ? c->layer[layer].head_dim : c->head_dim; }
 static inline int config_v_dim(const struct config *c, int layer) { return c->layer[layer].head_dim ? c->layer[layer].head_dim : c->v_dim; }

@@ -1,6 +1,7 @@
-/* Gemma 4 without per-layer embeddings (26B-A4B, 31B, and 12B, which has no encoders): 5 layers with a window to a global one, whose heads have another size
- * and whose values are the keys' projections; a dense FFN beside the experts, with norms of its own; a factor of the stream after every layer; a cap on the
- * logits. The global layers rotate only the first frequencies of the whole head ("proportional"). Reference: transformers, models/gemma4 (language model only).
+/* Gemma 4 (26B-A4B, 31B, E2B, E4B, and 12B, which has no encoders): 5 layers with a window to a global one, whose heads have another size and whose values are
+ * the keys' projections; a dense FFN beside the experts, with norms of its own; a factor of the stream after every layer; a cap on the logits. E2B and E4B:
+ * each layer adds a part that a table gives for the token, and the last layers take keys and values of earlier ones; each keeps a copy in its own cache. The
+ * global layers rotate only the first frequencies of the whole head ("proportional"). Reference: transformers, models/gemma4 (language model only).
  */
 #include <math.h>
 
@@ -36,6 +37,25 @@ static void read_layers(struct config_reader *r, struct config *c, int default_w
     if (!given) c->rope.kind = ROPE_PROPORTIONAL, c->rope.factor = 1, c->rope.turning_pairs = global_dim / 8;
 }
 
+/* The last layers take the keys and values of the last layer of their kind before them. */
+static void read_shared_keys(struct config_reader *r, struct config *c) {
+    const int shared = config_int(r, "num_kv_shared_layers", 0, 0, c->n_layers - 1), first = c->n_layers - shared;
+    const bool wide = config_bool(r, "use_double_wide_mlp", false);
+    int source[2] = {-1, -1}; /* global, with a window */
+    for (int i = 0; i < first; i++) source[c->layer[i].window > 0] = i;
+    for (int i = first; i < c->n_layers && !r->rc; i++) {
+        const int from = source[c->layer[i].window > 0];
+        if (from < 0) {
+            config_fail(r, "'num_kv_shared_layers' is %d: no layer of the kind of layer %d has keys of its own", shared, i);
+            return;
+        }
+        struct layer_config *y = &c->layer[from];
+        if (y->passes_kv == KV_OWN) y->passes_kv = KV_PASSED, y->carried_at = c->carried, c->carried += 2 * config_kv_heads(c, from) * config_head_dim(c, from);
+        c->layer[i].passes_kv = KV_TAKEN, c->layer[i].carried_at = y->carried_at;
+        if (wide) c->layer[i].dense_inter = 2 * c->dense_inter;
+    }
+}
+
 static void read_experts(struct config_reader *r, struct config *c) {
     c->dense_beside = true;
     c->n_experts = config_int(r, "num_experts", 0, 1, 4096);
@@ -63,13 +83,12 @@ static void parse_common(struct config_reader *r, struct config *c, int window, 
     if (config_bool(r, "enable_moe_block", false)) read_experts(r, c);
     config_has(r, "num_experts"), config_has(r, "top_k_experts"), config_has(r, "moe_intermediate_size"); /* a dense model may have them and uses none */
     config_choice(r, "use_bidirectional_attention", directions, 0);                                       /* images only */
-    config_has(r, "vocab_size_per_layer_input");
-    config_bool(r, "use_double_wide_mlp", false); /* of layers that share keys */
     if (config_bool(r, "attention_bias", false)) config_fail(r, "'attention_bias' is true: hearth reads no such tensors of Gemma 4");
-    if (config_int(r, "hidden_size_per_layer_input", per_layer, 0, 65536))
-        config_fail(r, "'hidden_size_per_layer_input' is not 0: hearth does not know per-layer embeddings (E2B, E4B)");
-    if (config_int(r, "num_kv_shared_layers", 0, 0, CONFIG_MAX_LAYERS))
-        config_fail(r, "'num_kv_shared_layers' is not 0: hearth does not know layers that share keys (E2B, E4B)");
+    c->token_dim = config_int(r, "hidden_size_per_layer_input", per_layer, 0, 65536);
+    c->carried = c->token_dim ? c->hidden : 0;
+    if (config_int(r, "vocab_size_per_layer_input", c->vocab, 1, 1 << 22) != c->vocab && c->token_dim)
+        config_fail(r, "'vocab_size_per_layer_input' is not 'vocab_size': hearth needs a row of each token");
+    read_shared_keys(r, c);
 }
 static void parse_text(struct config_reader *r, struct config *c) { parse_common(r, c, 512, 256); }
 static void skip_media(struct config_reader *r, struct config *c) {
@@ -88,13 +107,18 @@ static void parse_unified(struct config_reader *r, struct config *c) {
 }
 
 static const char *const with_media[] = {"gemma4", NULL}, *const text[] = {"gemma4_text", NULL}, *const unified[] = {"gemma4_unified", NULL};
+/* of layers that take those of others; checkpoints may have them */
+static const char *const unused[] = {"self_attn.k_proj.", "self_attn.v_proj.", "self_attn.k_norm.", NULL};
 static const char *const keys[][2] = {{"hidden_act", "hidden_activation"}, {NULL, NULL}};
 /* m: prefix of the language model's tensor names */
 #define NAMES(m) \
     NAMES_ATTENTION(m), NAMES_NORMS_AROUND(m), NAMES_QK_NORM(m), NAMES_DENSE(m), \
         .stream_scale = m "layers.%d.layer_scalar", .dense_out_norm = m "layers.%d.post_feedforward_layernorm_1", \
         .experts_out_norm = m "layers.%d.post_feedforward_layernorm_2", .experts_norm = m "layers.%d.pre_feedforward_layernorm_2", \
-        .router_norm = m "layers.%d.router.scale", .router = m "layers.%d.router.proj", .expert_scale = m "layers.%d.router.per_expert_scale"
+        .token_table = m "embed_tokens_per_layer", .token_from_embed = m "per_layer_model_projection", .token_from_embed_norm = m "per_layer_projection_norm", \
+        .token_gate = m "layers.%d.per_layer_input_gate", .token_out = m "layers.%d.per_layer_projection", \
+        .token_out_norm = m "layers.%d.post_per_layer_input_norm", .router_norm = m "layers.%d.router.scale", .router = m "layers.%d.router.proj", \
+        .expert_scale = m "layers.%d.router.per_expert_scale"
 #define STACKED(m) \
     .expert_gate = m "layers.%d.experts.gate_up_proj", .expert_up = m "layers.%d.experts.gate_up_proj", .expert_down = m "layers.%d.experts.down_proj"
 #define APART(m) \
@@ -102,6 +126,7 @@ static const char *const keys[][2] = {{"hidden_act", "hidden_activation"}, {NULL
 #define ARCH(types, member, parser, m, experts, ...) \
     { \
         .model_types = types, .title = "Gemma 4", .text_config_key = member, .parse = parser, .names = {NAMES(m), experts(m)}, .key_aliases = keys, \
+        .skipped_tensors = unused, \
         .defaults = {.vocab = 262144, \
                      .hidden = 2304, \
                      .layers = 30, \

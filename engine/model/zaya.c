@@ -53,7 +53,7 @@ static void parse(struct config_reader *r, struct config *c) {
     c->topk = config_int(r, "num_experts_per_tok", 1, 1, 1);
     c->n_idle_experts = 1;
     c->moe_inter = config_int(r, "moe_intermediate_size", 2048, 1, 1 << 20);
-    c->router_inter = config_int(r, "router_hidden_size", 256, 1, 65536);
+    c->carried = c->router_inter = config_int(r, "router_hidden_size", 256, 1, 65536);
     c->router_bias = true;
     for (int i = 0; i < c->n_layers; i++) c->layer[i].moe = c->layer[i].keeps_input = true; /* kept for the choice that is no expert */
     c->score = SCORE_SOFTMAX;

@@ -54,6 +54,19 @@
     MERGE_ROW(shift, type, field, output_bias, name, 0, module, when), MERGE_ROW(shift, type, field, output_scale, name, 1, module, when), \
         MERGE_ROW(shift, type, field, stream_bias, name, 2, module, when), MERGE_ROW(shift, type, field, stream_scale, name, 3, module, when)
 
+/* The token_input of layer `of`, `shift` layers away. */
+#define TOKEN_INPUT(shift, of, type, field, module, when) \
+    {{OF(type, field.table, token_table, module), .suffix = ".weight", .rows = c->vocab, .cols = c->token_dim, .is_table = true, \
+      .slice = {.total_rows = c->vocab, .step = 1, .total_cols = c->n_layers * c->token_dim, .first_col = (of)*c->token_dim}}, \
+     when}, \
+        {{OF(type, field.from_embed, token_from_embed, module), .suffix = ".weight", .rows = c->token_dim, .cols = hidden, \
+          .slice = {.total_rows = c->n_layers * c->token_dim, .step = 1, .first = (of)*c->token_dim}}, \
+         when}, \
+        VEC(type, field.from_embed_norm, token_from_embed_norm, ".weight", module, c->token_dim, when), \
+        {{OF(type, field.gate, token_gate, module), .suffix = ".weight", .rows = c->token_dim, .cols = hidden, .layer_shift = (int16_t)(shift)}, when}, \
+        {{OF(type, field.out, token_out, module), .suffix = ".weight", .rows = hidden, .cols = c->token_dim, .layer_shift = (int16_t)(shift)}, when}, \
+        VEC_OF(shift, type, field.out_norm, token_out_norm, ".weight", module, hidden, when)
+
 /* Rows [first, first + rows) of q, k and v if they are one tensor. */
 static struct tensor_slice in_qkv(const struct config *c, int layer, int first) {
     const int dim = config_head_dim(c, layer), all = config_heads(c, layer) * dim + config_kv_heads(c, layer) * (dim + config_v_dim(c, layer));
@@ -145,10 +158,12 @@ int params_list(const struct config *c, int layer, unsigned modules, struct para
                               up_in = columns ? in_gate_up_columns(c, 1) : in_gate_up(c->layout->gate_up, c->layout->experts, c->moe_inter, 1),
                               down_in = in_experts(c, down_rows), down_bias_in = in_experts(c, latent_in);
     const struct tensor_slice q_in = in_qkv(c, layer, 0), k_in = in_qkv(c, layer, q), v_in = in_qkv(c, layer, q + k);
+    const bool takes_kv = c->layer[layer].passes_kv == KV_TAKEN;
     const bool gates = attends && (c->attn_gate == ATTN_GATE_ELEMENT || c->attn_gate == ATTN_GATE_HEAD),
                qk_weights = gqa && c->qk_norm && c->qk_norm != QK_NORM_UNIT;
     const enum gate_up order = c->layout->dense_gate_up;
-    const int inter = moe && !beside ? c->shared_inter : c->dense_inter; /* rows of gate and up in the dense FFN or the shared expert */
+    const int dense_inter = config_dense_inter(c, layer),
+              inter = moe && !beside ? c->shared_inter : dense_inter; /* rows of gate and up in the dense FFN or the shared expert */
     const struct tensor_slice ffn_gate = in_gate_up(order, false, inter, 0), ffn_up = in_gate_up(order, false, inter, 1);
     const struct mixer_params mix = mixer_params_of(c, layer);
     const uint8_t rates = d->rates_converted ? CONVERT_NONE : CONVERT_MINUS_EXP;
@@ -169,9 +184,11 @@ int params_list(const struct config *c, int layer, unsigned modules, struct para
         VEC_OF(c->n_layers - 1, weights, last_out_norm, ffn_out_norm, ".weight", STREAM_MERGE, hidden, last_norm),
         VEC_OF(c->n_layers - 1, weights, last_experts_norm, experts_out_norm, ".weight", STREAM_MERGE, hidden, last_beside),
         VEC_OF(c->n_layers - 1, weights, last_scale, stream_scale, "", STREAM_MERGE, 1, c->stream_scale),
+        TOKEN_INPUT(c->n_layers - 1, c->n_layers - 1, weights, last_token_input, STREAM_MERGE, c->token_dim > 0),
         MERGE(c->n_layers - 1, weights, last_merge, ffn_merge, STREAM_MERGE, merges),
 
-        {{OF(layer, ngram_table, ngram_table, ATTENTION), .suffix = ".weight", .rows = g.rows, .cols = g.dim / hashes, .parts = g.parts}, ngram},
+        {{OF(layer, ngram_table, ngram_table, ATTENTION), .suffix = ".weight", .rows = g.rows, .cols = g.dim / hashes, .parts = g.parts, .is_table = true},
+         ngram},
         MAT(layer, ngram_key, ngram_key, ATTENTION, wide, g.dim, ngram),
         MAT(layer, ngram_value, ngram_value, ATTENTION, hidden, g.dim, ngram),
         VEC(layer, ngram_key_norm, ngram_key_norm, ".weight", ATTENTION, wide, ngram),
@@ -188,6 +205,7 @@ int params_list(const struct config *c, int layer, unsigned modules, struct para
         CONV_OF(-1, previous_conv, ffn_conv, ATTENTION, hidden, previous_conv),
         VEC_OF(-1, layer, previous_ffn_scale, dense_scale, "", ATTENTION, 1, c->ffn_scale && layer > 0 && !c->layer[layer - 1].moe),
         VEC_OF(-1, layer, previous_scale, stream_scale, "", ATTENTION, 1, c->stream_scale && layer > 0),
+        TOKEN_INPUT(-1, layer - 1, layer, previous_token_input, ATTENTION, c->token_dim && layer > 0),
         MERGE_ROW(0, layer, previous_merge, output_bias, embed_merge, 0, ATTENTION, merges && !layer),
         MERGE_ROW(0, layer, previous_merge, output_scale, embed_merge, 1, ATTENTION, merges && !layer),
         MERGE(-1, layer, previous_merge, ffn_merge, ATTENTION, merges && layer > 0),
@@ -198,10 +216,10 @@ int params_list(const struct config *c, int layer, unsigned modules, struct para
         MAT_IN(q_in, layer, q, q, ".weight", ATTENTION, q_rows, hidden, !low_q && attends),
         VEC_IN(q_in, layer, q_bias, q, ".bias", ATTENTION, q_rows, gqa && bias),
         VEC(layer, q_norm, q_norm, ".weight", ATTENTION, all_heads ? q : dim, qk_weights),
-        MAT_IN(k_in, layer, k, k, ".weight", ATTENTION, k, hidden, gqa || cca),
+        MAT_IN(k_in, layer, k, k, ".weight", ATTENTION, k, hidden, (gqa && !takes_kv) || cca),
         VEC_IN(k_in, layer, k_bias, k, ".bias", ATTENTION, k, gqa && bias),
-        VEC(layer, k_norm, k_norm, ".weight", ATTENTION, all_heads ? k : dim, qk_weights),
-        MAT_IN(v_in, layer, v, v, ".weight", ATTENTION, v, hidden, gqa && !c->layer[layer].v_is_k),
+        VEC(layer, k_norm, k_norm, ".weight", ATTENTION, all_heads ? k : dim, qk_weights && !takes_kv),
+        MAT_IN(v_in, layer, v, v, ".weight", ATTENTION, v, hidden, gqa && !takes_kv && !c->layer[layer].v_is_k),
         MAT(layer, v, v, ATTENTION, v / 2, hidden, cca),
         MAT(layer, v_delayed, v_delayed, ATTENTION, v / 2, hidden, cca),
         {{OF(layer, cca_taps, cca_taps, ATTENTION), .suffix = ".weight", .rows = (q + k) * dim * cca_taps, .taps = cca_taps, .taps_in = dim,
@@ -299,9 +317,9 @@ int params_list(const struct config *c, int layer, unsigned modules, struct para
         MAT(layer, ffn_norm_gate[1], ffn_norm_up, ROUTER, hidden, rank_gate, in_norm && ffn && rank_gate),
         VEC(layer, ffn_norm, ffn_norm, ".weight", ROUTER, hidden, in_norm && ffn),
         VEC(layer, ffn_norm_bias, ffn_norm, ".bias", ROUTER, hidden, norm_bias && ffn),
-        MAT_IN(ffn_gate, layer, beside.gate, dense_gate, ".weight", ROUTER, c->dense_inter, hidden, beside),
-        MAT_IN(ffn_up, layer, beside.up, dense_up, ".weight", ROUTER, c->dense_inter, hidden, beside),
-        MAT(layer, beside.down, dense_down, ROUTER, hidden, c->dense_inter, beside),
+        MAT_IN(ffn_gate, layer, beside.gate, dense_gate, ".weight", ROUTER, dense_inter, hidden, beside),
+        MAT_IN(ffn_up, layer, beside.up, dense_up, ".weight", ROUTER, dense_inter, hidden, beside),
+        MAT(layer, beside.down, dense_down, ROUTER, hidden, dense_inter, beside),
         VEC(layer, dense_out_norm, dense_out_norm, ".weight", ROUTER, hidden, beside),
         {{OF(layer, router_norm, router_norm, ROUTER), .suffix = "", .rows = hidden, .factor = 1 / sqrtf((float)hidden)}, beside},
         VEC(layer, expert_scale, expert_scale, "", ROUTER, c->n_experts, beside),
@@ -324,11 +342,11 @@ int params_list(const struct config *c, int layer, unsigned modules, struct para
         MAT(layer, routed_in, routed_in, ROUTER, latent_in, hidden, latent_moe),
         MAT(layer, routed_out, routed_out, ROUTER, hidden, latent_in, latent_moe),
 
-        MAT_IN(ffn_gate, layer, dense.gate, dense_gate, ".weight", SHARED, c->dense_inter, hidden, dense),
-        MAT_IN(ffn_up, layer, dense.up, dense_up, ".weight", SHARED, c->dense_inter, hidden, dense && up),
-        MAT(layer, dense.down, dense_down, SHARED, hidden, c->dense_inter, dense),
-        VEC_IN(ffn_gate, layer, dense.gate_bias, dense_gate, ".bias", SHARED, c->dense_inter, dense_bias),
-        VEC_IN(ffn_up, layer, dense.up_bias, dense_up, ".bias", SHARED, c->dense_inter, dense_bias && up),
+        MAT_IN(ffn_gate, layer, dense.gate, dense_gate, ".weight", SHARED, dense_inter, hidden, dense),
+        MAT_IN(ffn_up, layer, dense.up, dense_up, ".weight", SHARED, dense_inter, hidden, dense && up),
+        MAT(layer, dense.down, dense_down, SHARED, hidden, dense_inter, dense),
+        VEC_IN(ffn_gate, layer, dense.gate_bias, dense_gate, ".bias", SHARED, dense_inter, dense_bias),
+        VEC_IN(ffn_up, layer, dense.up_bias, dense_up, ".bias", SHARED, dense_inter, dense_bias && up),
         VEC(layer, dense.down_bias, dense_down, ".bias", SHARED, hidden, dense_bias),
         MAT_IN(ffn_gate, layer, dense.gate, shared_gate_proj, ".weight", SHARED, c->shared_inter, hidden, shared),
         MAT_IN(ffn_up, layer, dense.up, shared_up, ".weight", SHARED, c->shared_inter, hidden, shared && up),

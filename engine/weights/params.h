@@ -25,6 +25,16 @@ struct gated_mix {
     struct mat down, up, inject;
 };
 
+/* Adds to the stream after a layer: out_norm(out (act(gate stream) * v)), with a vector v of the token: (table row + from_embed_norm(from_embed embedding)),
+ * scaled. */
+struct token_input {
+    struct mat table;       /* [vocab, token_dim] */
+    struct mat from_embed;  /* [token_dim, hidden] */
+    float *from_embed_norm; /* [token_dim] */
+    struct mat gate, out;   /* [token_dim, hidden], [hidden, token_dim] */
+    float *out_norm;        /* [hidden] */
+};
+
 struct layer {
     struct gated_mix attn_gated, ffn_gated;
     struct mat ngram_table, ngram_key, ngram_value;             /* [rows, dim / hashes], [streams * hidden, dim], [hidden, dim] */
@@ -42,9 +52,10 @@ struct layer {
     float *previous_experts_norm, *previous_scale; /* [hidden], [1]: of the previous layer's experts beside a dense FFN; factor of the stream after it */
     struct mat q, k, v, o;                         /* GQA: [heads * dim, hidden]; o [hidden, n_heads * v_dim] */
     float *q_bias, *k_bias, *v_bias, *o_bias;
-    struct mat rel, rel_table;       /* biases by distance: coefficients [n_heads * rel_dim, hidden], table [rel_dim, extent] */
-    float *k_conv, *v_conv;          /* [taps, kv_heads * dim] short convolutions, with the input added to the last tap, as in the next ones */
-    float *attn_conv;                /* [taps, hidden] of the attention block's output */
+    struct mat rel, rel_table; /* biases by distance: coefficients [n_heads * rel_dim, hidden], table [rel_dim, extent] */
+    float *k_conv, *v_conv;    /* [taps, kv_heads * dim] short convolutions, with the input added to the last tap, as in the next ones */
+    float *attn_conv;          /* [taps, hidden] of the attention block's output */
+    struct token_input previous_token_input;
     float *previous_conv;            /* [taps, hidden] of the previous layer's FFN output */
     float *previous_ffn_scale;       /* [1] factor of the previous layer's dense FFN */
     struct mat attn_gate;            /* GQA, MLA: [n_heads * v_dim, hidden] or [n_heads, hidden] */
@@ -125,6 +136,7 @@ struct param {
     uint8_t module;
     int16_t layer_shift; /* added to the layer's index in the name */
     bool optional;       /* may be absent from a checkpoint */
+    bool is_table;       /* a token reads single rows */
     int rows, cols;      /* cols 0: a vector, float32 once loaded; else a struct mat */
     struct tensor_slice slice;
     uint8_t conversion; /* enum vector_conversion: conversion of a vector at load time */
@@ -136,7 +148,7 @@ struct param {
 };
 /* w; -exp(w); [taps, channels]; the same, plus 1 in the last tap; expert ids as int32_t; -exp(w), the table transposed; w, the table transposed */
 enum vector_conversion { CONVERT_NONE, CONVERT_MINUS_EXP, CONVERT_TRANSPOSE, CONVERT_ADD_INPUT, CONVERT_EXPERT_IDS, CONVERT_RATES, CONVERT_TURN };
-enum { PARAMS_MAX = 192 };
+enum { PARAMS_MAX = 208 };
 
 /* Lists the tensors of these modules in layer `layer`, in the order of use. Returns their number. */
 int params_list(const struct config *c, int layer, unsigned modules, struct param out[PARAMS_MAX]);

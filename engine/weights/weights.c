@@ -361,7 +361,8 @@ int weights_open(struct weights *w, const char *dir, bool force, struct error *e
     check_left_over(&l, force);
     w->bytes_embed = mat_bytes(&w->embed) + (c->tied ? 0 : mat_bytes(&w->head));
     for (int i = 0; i < c->n_layers; i++)
-        if (w->layers[i].ngram_table.data) w->bytes_embed += mat_bytes(&w->layers[i].ngram_table); /* a token reads a few rows */
+        w->bytes_embed += mat_bytes(&w->layers[i].ngram_table) + mat_bytes(&w->layers[i].previous_token_input.table); /* a token reads a few rows */
+    w->bytes_embed += mat_bytes(&w->last_token_input.table);
     w->bytes_dense = w->files.bytes + w->bytes_repacked - w->bytes_replaced - w->bytes_skipped - w->bytes_routed - w->bytes_embed;
 out:
     if (l.rc) weights_close(w);
@@ -404,8 +405,7 @@ uint64_t weights_token_flops(const struct weights *w) {
     uint64_t sum = 0;
     for (int i = 0; i < c->n_layers; i++)
         for (int k = params_list(c, i, MODULE_LAYER | MODULE_EXPERT, list); k-- > 0;)
-            if (!list[k].parts) /* not a table */
-                sum += 2 * (uint64_t)list[k].rows * (uint64_t)list[k].cols * (list[k].module == MODULE_EXPERT ? (uint64_t)c->topk : 1);
+            if (!list[k].is_table) sum += 2 * (uint64_t)list[k].rows * (uint64_t)list[k].cols * (list[k].module == MODULE_EXPERT ? (uint64_t)c->topk : 1);
     return sum;
 }
 

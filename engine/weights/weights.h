@@ -25,7 +25,8 @@ struct weights {
     struct stream_mix head_mix;
     struct gated_mix head_gated;
     struct stream_merge last_merge;
-    float *last_out_norm;                  /* [hidden] norm of the last layer's FFN output */
+    float *last_out_norm; /* [hidden] norm of the last layer's FFN output */
+    struct token_input last_token_input;
     float *last_experts_norm, *last_scale; /* as struct layer's previous_.. */
     float *head_bias;                      /* [vocab] */
     struct layer *layers;                  /* [n_layers] */

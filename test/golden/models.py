@@ -113,6 +113,15 @@ MODELS = {
         "first_k_dense_replace": 1, "prefix_dense_intermediate_size": 168, "prefix_dense_sliding_window_pattern": 1, "sliding_window": 9,
         "sliding_window_pattern": 3, "rope_theta": 50000, "logit_scale": 0.25, "tie_word_embeddings": False, "quantization_config": FP8,
     },
+    # A vector of the token that gates each layer's stream, layers that take keys of earlier ones and have a wider FFN, two head sizes, a few rotated pairs
+    "token_input": {
+        **{k: v for k, v in COMMON.items() if k != "hidden_act"}, "model_type": "gemma4_text", "num_hidden_layers": 8, "intermediate_size": 104,
+        "num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 20, "global_head_dim": 28, "hidden_activation": "gelu_pytorch_tanh", "sliding_window": 9,
+        "layer_types": (["sliding_attention"] * 2 + ["full_attention"]) * 2 + ["sliding_attention", "full_attention"], "num_kv_shared_layers": 4,
+        "use_double_wide_mlp": True, "hidden_size_per_layer_input": 24, "vocab_size_per_layer_input": 120, "final_logit_softcapping": 8, "tie_word_embeddings": True,
+        "rope_parameters": {"sliding_attention": {"rope_type": "default", "rope_theta": 10000},
+                            "full_attention": {"rope_type": "proportional", "rope_theta": 1000000, "partial_rotary_factor": 0.5}},
+    },
     # A prediction layer with a head of its own
     "guess_mla": {
         **COMMON, "model_type": "deepseek_v3", "num_hidden_layers": 2, "intermediate_size": 200, "moe_intermediate_size": 72, "num_attention_heads": 3,
@@ -361,8 +370,38 @@ def norms(c):
     return ("input_layernorm",) + (("post_attention_layernorm",) if c["model_type"] != "cohere2_moe" else ()) + around
 
 
+def gemma4(c):
+    out, h, layers, dim = {}, c["hidden_size"], c["num_hidden_layers"], c["hidden_size_per_layer_input"]
+
+    def norm(name, n, size=1.0):
+        out[name + ".weight"] = tensor(name, [n], 0.3 * size, size)
+    out["model.embed_tokens.weight"] = tensor("embed", [c["vocab_size"], h], 0.2)
+    out["model.embed_tokens_per_layer.weight"] = tensor("embed per layer", [c["vocab_size"], layers * dim], 0.2)
+    weight(out, c, "model.per_layer_model_projection", layers * dim, h, 6)
+    norm("model.per_layer_projection_norm", dim)
+    for i in range(layers):
+        p, local = f"model.layers.{i}.", c["layer_types"][i] == "sliding_attention"
+        own, head = i < layers - c["num_kv_shared_layers"], c["head_dim" if local else "global_head_dim"]
+        for name in ("input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm", "post_feedforward_layernorm", "post_per_layer_input_norm"):
+            norm(p + name, h)
+        for name, n in (("q", c["num_attention_heads"]), ("k", c["num_key_value_heads"]), ("v", c["num_key_value_heads"])):
+            if own or name != "v":  # a checkpoint may have k_proj where the reference does not read it
+                weight(out, c, f"{p}self_attn.{name}_proj", n * head, h)
+            if name == "q" or name == "k" and own:
+                norm(f"{p}self_attn.{name}_norm", head, 0.6)
+        weight(out, c, p + "self_attn.o_proj", h, c["num_attention_heads"] * head)
+        mlp(out, c, p + "mlp.", c["intermediate_size"] * (1 if own else 2))
+        weight(out, c, p + "per_layer_input_gate", dim, h, 1.5)
+        weight(out, c, p + "per_layer_projection", h, dim, 1.5)
+        out[p + "layer_scalar"] = tensor(p + "scalar", [1], 0.2, 0.8)
+    norm("model.norm", h)
+    return out
+
+
 def tensors(c):
     """Returns {name: (dtype, shape, bytes)}, with the vendors' names."""
+    if c["model_type"] == "gemma4_text":
+        return gemma4(c)
     if c["model_type"] in ("dbrx", "deepseek_v4"):
         return dbrx(c) if c["model_type"] == "dbrx" else streams(c)
     out, h = {}, c["hidden_size"]

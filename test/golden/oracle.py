@@ -530,8 +530,50 @@ def forward_gemma(m, tokens):
         x = x + one(m.linear(np.concatenate(out, -1), name + "self_attn.o_proj"), name + "post_attention_layernorm")
         y = one(x, name + "pre_feedforward_layernorm")
         gate = m.linear(y, name + "mlp.gate_proj")
-        gate = 0.5 * gate * (1 + np.tanh(math.sqrt(2 / math.pi) * (gate + 0.044715 * gate**3)))
-        x = x + one(m.linear(gate * m.linear(y, name + "mlp.up_proj"), name + "mlp.down_proj"), name + "post_feedforward_layernorm")
+        x = x + one(m.linear(gelu(gate) * m.linear(y, name + "mlp.up_proj"), name + "mlp.down_proj"), name + "post_feedforward_layernorm")
+    return capped(m.linear(one(x, "model.norm"), "model.embed_tokens"), c["final_logit_softcapping"]), math.inf
+
+
+def gelu(x):
+    return 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+
+
+def forward_gemma4(m, tokens):
+    """Gemma 4 without experts: Gemma 3's layers with plain norms, unscaled scores and normed values; then x += norm(out(gelu(gate(x)) * v)), v a vector of the
+    token for this layer, and x *= a factor. The last layers use the keys and values of the last own ones of their kind."""
+    c, eps, dim, n = m.config, m.config["rms_norm_eps"], m.config["hidden_size_per_layer_input"], len(tokens)
+    x = m["model.embed_tokens.weight"][tokens] * math.sqrt(c["hidden_size"])
+    table = m["model.embed_tokens_per_layer.weight"][tokens].reshape(n, -1, dim) * math.sqrt(dim)
+    vectors = m.linear(x, "model.per_layer_model_projection").reshape(n, -1, dim) / math.sqrt(c["hidden_size"])
+    vectors = (rms_norm(vectors, m["model.per_layer_projection_norm.weight"], eps) + table) * math.sqrt(0.5)
+    t, kept = np.arange(n), {}
+
+    def one(y, name):
+        return rms_norm(y, m[name + ".weight"], eps)
+
+    def turn(y, kind):
+        rope, half = c["rope_parameters"][kind], y.shape[-1] // 2
+        pairs = int(rope.get("partial_rotary_factor", 1) * half)
+        angle = t[:, None] * np.where(np.arange(half) < pairs, rope["rope_theta"] ** (-np.arange(half) / half), 0)
+        cos, sin, a, b = np.cos(angle)[:, None], np.sin(angle)[:, None], y[..., :half], y[..., half:]
+        return np.concatenate((a * cos - b * sin, b * cos + a * sin), -1)
+    for layer, kind in enumerate(c["layer_types"]):
+        name = f"model.layers.{layer}."
+        head, window = (c["head_dim"], c["sliding_window"]) if kind == "sliding_attention" else (c["global_head_dim"], 0)
+        h = one(x, name + "input_layernorm")
+
+        def heads(p):
+            return m.linear(h, f"{name}self_attn.{p}_proj").reshape(n, -1, head)
+        q = turn(one(heads("q"), name + "self_attn.q_norm"), kind)
+        if layer < c["num_hidden_layers"] - c["num_kv_shared_layers"]:
+            kept[kind] = turn(one(heads("k"), name + "self_attn.k_norm"), kind), rms_norm(heads("v"), 1, eps)
+        k, v = (np.repeat(y, c["num_attention_heads"] // c["num_key_value_heads"], 1) for y in kept[kind])
+        x = x + one(m.linear(attend(q, k, v, 1, window), name + "self_attn.o_proj"), name + "post_attention_layernorm")
+        y = one(x, name + "pre_feedforward_layernorm")
+        y = m.linear(gelu(m.linear(y, name + "mlp.gate_proj")) * m.linear(y, name + "mlp.up_proj"), name + "mlp.down_proj")
+        x = x + one(y, name + "post_feedforward_layernorm")
+        y = m.linear(gelu(m.linear(x, name + "per_layer_input_gate")) * vectors[:, layer], name + "per_layer_projection")
+        x = (x + one(y, name + "post_per_layer_input_norm")) * m[name + "layer_scalar"]
     return capped(m.linear(one(x, "model.norm"), "model.embed_tokens"), c["final_logit_softcapping"]), math.inf
 
 
@@ -563,8 +605,9 @@ def forward_cohere(m, tokens):
 
 def forward(m, tokens):
     """Logits [T, vocab] of a sequence, and the smallest distance of any router's choice to a tie."""
-    if m.config["model_type"] in ("gemma3_text", "cohere2_moe"):
-        return (forward_gemma if m.config["model_type"] == "gemma3_text" else forward_cohere)(m, tokens)
+    other = {"gemma3_text": forward_gemma, "gemma4_text": forward_gemma4, "cohere2_moe": forward_cohere}.get(m.config["model_type"])
+    if other:
+        return other(m, tokens)
     if m.config["model_type"] == "deepseek_v4":
         return forward_v4(m, tokens)
     x, nearest, head, last = stack(m, tokens)

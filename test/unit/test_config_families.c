@@ -143,7 +143,7 @@ static void qwen_4(void **st) {
     }
 }
 
-/* Gemma 4: two kinds of layers with other heads, and what hearth refuses of its smaller models. */
+/* Gemma 4: two kinds of layers with other heads; the smaller models' vectors of tokens, and layers that take keys. */
 static void gemma_4(void **st) {
 #define PLAIN ",\"hidden_size_per_layer_input\":0"
     struct config c;
@@ -160,11 +160,23 @@ static void gemma_4(void **st) {
                      0);
     assert_true(c.layer[4].n_kv_heads == 2 && !c.layer[4].v_is_k && c.head_dim == 256 && c.layer[4].head_dim == 64); /* keys differ from values */
     assert_true(c.dense_beside && c.layer[0].moe && c.topk == 2 && c.norm_topk && !c.shared_inter && c.dense_inter == 512);
+    assert_int_equal(
+        parse(&c,
+              DENSE("gemma4_text", ",\"num_kv_shared_layers\":3,\"use_double_wide_mlp\":true,\"layer_types\":[\"full_attention\",\"sliding_attention\","
+                                   "\"full_attention\",\"sliding_attention\",\"full_attention\"]"),
+              false, &e),
+        0);
+    assert_true(c.token_dim == 256 && c.carried == 256 + 2 * 2 * 512 + 2 * 2 * 256); /* embedding, and keys and values of both kinds */
+    assert_true(c.layer[0].passes_kv == KV_PASSED && c.layer[1].passes_kv == KV_PASSED && c.layer[4].passes_kv == KV_TAKEN);
+    assert_true(c.layer[2].carried_at == c.layer[0].carried_at && c.layer[3].carried_at == c.layer[1].carried_at &&
+                c.layer[3].carried_at != c.layer[2].carried_at);
+    assert_true(config_dense_inter(&c, 1) == 512 && config_dense_inter(&c, 2) == 1024);
     static const struct {
         const char *text, *word;
     } bad[] = {
-        {DENSE("gemma4_text", ""), "hidden_size_per_layer_input"},
-        {DENSE("gemma4_text", PLAIN ",\"num_kv_shared_layers\":2"), "num_kv_shared_layers"},
+        {DENSE("gemma4_text", ",\"vocab_size_per_layer_input\":7"), "vocab_size_per_layer_input"},
+        {DENSE("gemma4_text", PLAIN ",\"num_kv_shared_layers\":2"), "no layer of the kind of layer 4"}, /* the only global one */
+        {DENSE("gemma4_text", PLAIN ",\"num_kv_shared_layers\":5"), "num_kv_shared_layers"},
         {DENSE("gemma4_text", PLAIN ",\"use_bidirectional_attention\":\"all\""), "use_bidirectional_attention"},
         {DENSE("gemma4_text", PLAIN ",\"attention_bias\":true"), "attention_bias"},
     };

@@ -195,7 +195,7 @@ static int open_rows(struct slp_rank *r, struct error *e) {
                 {(void **)&r->selected_keys, slp_selection_bytes(c) * n},
                 {(void **)&r->ffn_in, config_needs_ffn_in(c) ? n * hidden : 0},
                 {(void **)&r->kept, config_keeps_rows(c) ? n * hidden : 0},
-                {(void **)&r->router_state, n * (size_t)c->router_inter * 4},
+                {(void **)&r->carried, n * (size_t)c->carried * 4},
                 {(void **)&r->q, p->n_ranks > 1 && block_makes_queries_first(c, 0) ? n * (size_t)(c->n_heads * c->head_dim) * 4 : 0},
                 {(void **)&r->routed_in, all * (size_t)c->moe_latent * 4},
                 {(void **)&r->routed_sum, all * (size_t)c->moe_latent * 4},
@@ -264,9 +264,9 @@ void slp_rank_close(struct slp_rank *r) {
     gpu_stream_close(&r->compute_stream);
     ring_close(&r->dense, r->ledger);
     ring_close(&r->experts, r->ledger);
-    void *all[] = {r->x,   r->xn,     r->cos,           r->sin,           r->second_cos, r->second_sin,   r->streams, r->post,   r->close_mem,
-                   r->pos, r->tokens, r->selected_keys, r->shared_weight, r->ids,        r->weights,      r->token,   r->weight, r->offset,
-                   r->sum, r->ffn_in, r->kept,          r->routed_in,     r->routed_sum, r->router_state, r->q};
+    void *all[] = {r->x,   r->xn,     r->cos,           r->sin,           r->second_cos, r->second_sin, r->streams, r->post,   r->close_mem,
+                   r->pos, r->tokens, r->selected_keys, r->shared_weight, r->ids,        r->weights,    r->token,   r->weight, r->offset,
+                   r->sum, r->ffn_in, r->kept,          r->routed_in,     r->routed_sum, r->carried,    r->q};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) gpu_free(r->g, all[i]);
     for (int i = 0; i < 3; i++) gpu_event_close(&r->last_event[i]);
     pace_close(&r->pace_load);

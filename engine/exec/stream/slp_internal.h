@@ -35,7 +35,7 @@ struct slp_rank {
     int32_t *check_ids;                  /* [experts of this rank] scratch of the loader for job->check_weights; NULL without one */
     struct work work;                    /* of a chunk */
     /* device memory of all rows of this rank; for the experts, of all tokens */
-    float *x, *xn, *cos, *sin, *second_cos, *second_sin, *shared_weight, *ffn_in, *kept, *routed_in, *routed_sum, *router_state, *q;
+    float *x, *xn, *cos, *sin, *second_cos, *second_sin, *shared_weight, *ffn_in, *kept, *routed_in, *routed_sum, *carried, *q;
     float *streams, *post; /* several residual streams, as in struct work; close_mem holds the weights that merge them at the end */
     struct weights *close;
     char *close_mem;

@@ -26,7 +26,7 @@ static size_t fixed_bytes(const struct config *c, const struct slp_need *d, int 
         sum += all * hidden + slp_partial_floats(c, chunk) * 4 + (size_t)chunk * (size_t)c->n_heads * 8;
     sum += all * (size_t)c->topk * 16 + n * (size_t)(c->rope.dim + c->second_rope.dim) * 4 + n * (16 + slp_selection_bytes(c)) + all * 4;
     sum += n * (size_t)c->streams.n * (hidden + 4);
-    sum += n * hidden * (size_t)(config_needs_ffn_in(c) + config_keeps_rows(c)) + 2 * all * (size_t)c->moe_latent * 4 + n * (size_t)c->router_inter * 4;
+    sum += n * hidden * (size_t)(config_needs_ffn_in(c) + config_keeps_rows(c)) + 2 * all * (size_t)c->moe_latent * 4 + n * (size_t)c->carried * 4;
     if (d->n_tokens > d->n_rows && block_makes_queries_first(c, 0)) sum += n * (size_t)(c->n_heads * c->head_dim) * 4;
     sum += 2 * ((size_t)d->n_positions * d->kv_row_bytes + d->state_bytes) + work_bytes(c, chunk) + (size_t)dense * d->dense_bytes + d->reserve;
     return sum + block_grown_bytes(c, d->n_positions) + (2u << 20); /* rounding of some forty allocations */
