@@ -108,7 +108,7 @@ static void parse_unified(struct config_reader *r, struct config *c) {
 
 static const char *const with_media[] = {"gemma4", NULL}, *const text[] = {"gemma4_text", NULL}, *const unified[] = {"gemma4_unified", NULL};
 /* of layers that take those of others; checkpoints may have them */
-static const char *const unused[] = {"self_attn.k_proj.", "self_attn.v_proj.", "self_attn.k_norm.", NULL};
+static const char *const unused[] = {"self_attn.k_proj.", "self_attn.v_proj.", "self_attn.k_norm.", "attn_k.", "attn_v.", "attn_k_norm.", NULL};
 static const char *const keys[][2] = {{"hidden_act", "hidden_activation"}, {NULL, NULL}};
 /* m: prefix of the language model's tensor names */
 #define NAMES(m) \

@@ -64,6 +64,12 @@ static const struct tensor_names lfm2 = {SHARED_NAMES,
                                            .experts_out_norm = L "post_ffw_norm_2",
                                            .experts_norm = L "pre_ffw_norm_2",
                                            .stream_scale = L "layer_output_scale.weight",
+                                           .token_table = "per_layer_token_embd",
+                                           .token_from_embed = "per_layer_model_proj",
+                                           .token_from_embed_norm = "per_layer_proj_norm",
+                                           .token_gate = L "inp_gate",
+                                           .token_out = L "proj",
+                                           .token_out_norm = L "post_norm",
                                            .router_norm = L "ffn_gate_inp.scale",
                                            .router = L "ffn_gate_inp",
                                            .expert_scale = L "ffn_down_exps.scale",
@@ -217,12 +223,24 @@ static void put_rotation(struct config_builder *t, const char *key, struct gguf_
     gguf_build_close(t, &in, key);
 }
 
+/* Layers that take keys of earlier ones may have FFNs that are twice as wide. */
+static void tell_gemma4_ffns(struct config_builder *t, int64_t first) {
+    const int64_t n = gguf_build_layers(t), inter = at_layer(t, "feed_forward_length", 0, 0);
+    const bool wide = first < n && at_layer(t, "feed_forward_length", first, inter) == 2 * inter;
+    for (int64_t i = 0; i < n; i++)
+        if (at_layer(t, "feed_forward_length", i, inter) != (wide && i >= first ? 2 : 1) * inter)
+            gguf_build_fail(t, "metadata '%s.feed_forward_length' differs between layers in a way that hearth does not know", t->arch);
+    if (inter) gguf_build_int(t, "intermediate_size", inter);
+    gguf_build_bool(t, "use_double_wide_mlp", wide);
+}
+
 /* Global layers: key_length, and no tensor of values where these are the keys. Their rotation is a list of factors, of which 1e30 stops a pair. */
 static void tell_gemma4(struct config_builder *t) {
+    const int64_t first = gguf_build_layers(t) - json_int(gguf_build_meta(t, "attention.shared_kv_layers"), 0);
     const struct json *dim = gguf_build_meta(t, "attention.key_length"), *own = gguf_build_meta(t, "attention.key_length_swa");
     const int64_t experts = json_int(gguf_build_meta(t, "expert_count"), 0);
     bool same = false;
-    for (int64_t i = 0, n = gguf_build_layers(t); i < n; i++) same |= !at_layer(t, PATTERN, i, 0) && !has(t, i, GGUF_HAS_VALUES);
+    for (int64_t i = 0; i < first; i++) same |= !at_layer(t, PATTERN, i, 0) && !has(t, i, GGUF_HAS_VALUES);
     const int64_t turned = json_int(gguf_build_meta(t, "rope.dimension_count"), json_int(dim, 0)),
                   own_turned = json_int(gguf_build_meta(t, "rope.dimension_count_swa"), json_int(own, 0));
     if (turned != json_int(dim, 0) || own_turned != json_int(own, 0))
@@ -234,6 +252,7 @@ static void tell_gemma4(struct config_builder *t) {
     gguf_build_int(t, "num_global_key_value_heads", largest(t, "attention.head_count_kv", PATTERN, 0));
     gguf_build_bool(t, "enable_moe_block", experts > 0);
     gguf_build_int(t, "hidden_size_per_layer_input", 0);
+    tell_gemma4_ffns(t, first);
     put_kinds(t, "layer_types", window_kind);
     struct config_builder in;
     if (!gguf_build_open(t, &in)) return;
@@ -402,6 +421,7 @@ static const struct gguf_key jamba_keys[] = {{"attention.head_count_kv", NULL},
                                               {"embedding_length_per_layer_input", "hidden_size_per_layer_input"},
                                               {"expert_count", "num_experts"},
                                               {"expert_used_count", "top_k_experts"},
+                                              {"feed_forward_length", NULL},
                                               {"final_logit_softcapping", "final_logit_softcapping"},
                                               {"rope.dimension_count_swa", NULL},
                                               {"rope.freq_base", NULL},

@@ -294,21 +294,27 @@ def nemotron_h(d):
 def gemma4(d):
     m = Model(d, "gemma4", "model.language_model.")
     c = m.config
+    m.source = {n.removeprefix("model."): t for n, t in m.source.items()}  # of gemma4_text
     sliding = [t == "sliding_attention" for t in c["layer_types"]]
     full, own = c["rope_parameters"]["full_attention"], c["rope_parameters"]["sliding_attention"]
     turned = int(c["global_head_dim"] * full["partial_rotary_factor"] / 2)
-    m.key(attention__head_count_kv=[c["num_key_value_heads"] if s else c["num_global_key_value_heads"] for s in sliding], attention__sliding_window_pattern=sliding,
-          rope__freq_base=full["rope_theta"], rope__freq_base_swa=own["rope_theta"])
+    m.key(attention__head_count_kv=[c["num_key_value_heads"] if s else c.get("num_global_key_value_heads", c["num_key_value_heads"]) for s in sliding], attention__sliding_window_pattern=sliding,
+          rope__freq_base=float(full["rope_theta"]), rope__freq_base_swa=float(own["rope_theta"]), final_logit_softcapping=float(c["final_logit_softcapping"]))
     m.keys_of(attention__key_length="global_head_dim", attention__value_length="global_head_dim", attention__key_length_swa="head_dim",
               attention__value_length_swa="head_dim", attention__sliding_window="sliding_window", attention__shared_kv_layers="num_kv_shared_layers",
-              embedding_length_per_layer_input="hidden_size_per_layer_input", feed_forward_length="intermediate_size", expert_count="num_experts",
-              expert_used_count="top_k_experts", expert_feed_forward_length="moe_intermediate_size", final_logit_softcapping="final_logit_softcapping",
+              embedding_length_per_layer_input="hidden_size_per_layer_input",
               rope__dimension_count="global_head_dim", rope__dimension_count_swa="head_dim")
+    m.key(feed_forward_length=[c["intermediate_size"] * (1 + (c["use_double_wide_mlp"] and i >= m.layers - c["num_kv_shared_layers"])) for i in range(m.layers)])
+    if c.get("enable_moe_block"):
+        m.keys_of(expert_count="num_experts", expert_used_count="top_k_experts", expert_feed_forward_length="moe_intermediate_size")
     m.ends()
+    for name in ("token_embd", "model_proj", "proj_norm"):
+        m.copy("per_layer_" + name, {"token_embd": "embed_tokens_per_layer", "model_proj": "per_layer_model_projection", "proj_norm": "per_layer_projection_norm"}[name] + ".weight")
     m.put("rope_freqs", Tensor([c["global_head_dim"] // 2], [1.0] * turned + [1e30] * (c["global_head_dim"] // 2 - turned)))
     m.attention(post_attention_norm="post_attention_layernorm", ffn_norm="pre_feedforward_layernorm", post_ffw_norm="post_feedforward_layernorm",
                 post_ffw_norm_1="post_feedforward_layernorm_1", post_ffw_norm_2="post_feedforward_layernorm_2", pre_ffw_norm_2="pre_feedforward_layernorm_2",
-                ffn_gate_inp="router.proj", layer_output_scale="layer_scalar", ffn_gate_inp__scale="router.scale", ffn_down_exps__scale="router.per_expert_scale")
+                ffn_gate_inp="router.proj", inp_gate="per_layer_input_gate", proj="per_layer_projection",
+                post_norm="post_per_layer_input_norm", layer_output_scale="layer_scalar", ffn_gate_inp__scale="router.scale", ffn_down_exps__scale="router.per_expert_scale")
     m.dense()
     for i in range(m.layers):
         m.copy(f"blk.{i}.ffn_gate_up_exps", f"layers.{i}.experts.gate_up_proj")
