@@ -51,8 +51,10 @@ static int run_group(struct exec *cpu, const struct op_group *a) {
     int most = 0, rc = 0;
     for (int k = 0; k < a->n; k++) most = a->begin[k + 1] - a->begin[k] > most ? a->begin[k + 1] - a->begin[k] : most;
     size_t rows = (size_t)most * (size_t)a->hidden;
-    float *x = most ? mem_alloc(2 * rows * 4) : NULL, *y = x + rows;
-    if (most && !x) return ERR_MEMORY;
+    if (!most) return 0;
+    float *x = mem_alloc(2 * rows * 4);
+    if (!x) return ERR_MEMORY;
+    float *y = x + rows;
     for (int k = 0; k < a->n && !rc; k++) {
         int at = a->begin[k], n = a->begin[k + 1] - at;
         if (n < 1) continue;
@@ -67,8 +69,9 @@ static int run_group(struct exec *cpu, const struct op_group *a) {
 /* Computed in float32, then rounded. */
 static int run_expand(struct exec *cpu, const struct op_expand *a) {
     int latent = a->latent.dim, lora = a->w.cols, rope = latent - lora, rows = a->nope + a->v_dim, k_dim = a->nope + rope, rc;
-    float *x = mem_alloc((size_t)a->n * (size_t)(latent + rows) * 4), *y = x + (size_t)a->n * (size_t)latent;
+    float *x = mem_alloc((size_t)a->n * (size_t)(latent + rows) * 4);
     if (!x) return ERR_MEMORY;
+    float *y = x + (size_t)a->n * (size_t)latent;
     rc = cpu->ops->kv_load(cpu, &(struct op_kv_load){.plane = a->latent, .out = x, .row0 = a->row0, .n = a->n, .ldo = latent});
     for (int h = 0; h < a->heads && !rc; h++) {
         rc = cpu->ops->linear(
