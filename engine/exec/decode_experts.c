@@ -232,7 +232,7 @@ double decode_experts_choices(const struct decode_device *d) {
 void decode_experts_summary(const struct decode *s, char *out, size_t cap) {
     int moe = 0, there = 0, resident = 0, pools = 0;
     bool pays = false;
-    for (int l = 0; l < s->c->n_layers; l++) moe += s->c->layer[l].moe, there += s->c->layer[l].moe && l < s->n_resident;
+    for (int l = 0; l < s->c->n_layers; l++) moe += s->c->layer[l].moe, there += l < s->n_resident && s->c->layer[l].moe;
     for (int i = 0; i < s->n_dev; i++) resident += s->dev[i].planned_expert_layers, pools += s->dev[i].pool_per_layer > 0;
     for (int i = 0; i < s->n_dev; i++) pays |= device_experts_pay(s->m, s->dev[i].rank);
     *out = 0;

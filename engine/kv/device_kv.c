@@ -52,7 +52,7 @@ static size_t lay_out_own(const struct decode_device *d, int most_blocks, char *
                 if (planes) planes[l].p[p].blocks = (const struct kv_block *)(void *)mem;
                 continue;
             }
-            plane.data = mem + bytes;
+            if (planes) plane.data = mem + bytes;
             bytes += align_up(kv_row_range_of(&plane, 0, DEVICE_KV_STATES).bytes, 256);
             if (planes) planes[l].p[p] = plane;
         }
@@ -271,7 +271,7 @@ static int begin_states(struct decode *s, struct device_kv *m, const struct kv *
     int at = -1;
     for (int i = 0; i < DEVICE_KV_STATES; i++) {
         if (m->state_pos[i] > pos) m->state_pos[i] = -1;
-        if (m->state_pos[i] == pos && i < DEVICE_KV_MARK) at = i;
+        if (i < DEVICE_KV_MARK && m->state_pos[i] == pos) at = i;
     }
     if (at < 0 && from >= 0) {
         at = 0;

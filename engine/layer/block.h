@@ -118,6 +118,6 @@ int block_experts(struct exec *x, const struct config *c, const struct layer *y,
 int block_routed_input(struct exec *x, const struct config *c, const struct layer *y, const float *xn, float *in, int n);
 int block_routed_output(struct exec *x, const struct config *c, const struct layer *y, const float *sum, float *out, int n);
 /* Final norm of rows [row, row + n) and their logits [n, vocab]. top: [n] argmax of each (op_linear), or NULL. */
-int block_head(struct exec *x, const struct weights *w, struct work *k, int row, int n, float *logits, int32_t *top);
+int block_head(struct exec *x, const struct weights *m, struct work *w, int row, int n, float *logits, int32_t *top);
 /* Embeds ids [n] into out [n, hidden]: the residual stream before the first layer. */
 int block_embed(struct exec *x, const struct weights *m, float *out, const int32_t *ids, int n);

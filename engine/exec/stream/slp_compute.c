@@ -100,7 +100,7 @@ static int attention_block(struct slp_rank *r, uint64_t module, int layer) {
     int span = trace_begin(p->trace, r->compute_stream, r->id, LANE_COMPUTE, p->n_ranks == 1 ? "attention" : "keys", layer, -1);
     const struct layer *y = &ring_at(&r->dense, module)->layer;
     bool state = kvring_has_state(r, layer), whole = p->c->layer[layer].mixer || p->n_ranks == 1; /* layers with a state have no keys to wait for */
-    TRY(attention_rows(r, y, layer, whole ? PASS_ALL : PASS_KV, NULL));
+    TRY(attention_rows(r, y, layer, whole ? PASS_ALL : PASS_KV, &steps));
     for (int i = 0; i < r->n_stripes && !state; i++) TRY(gpu_pair_record(r->state_made[layer % 2][i], r->compute_stream));
     trace_end(p->trace, span, r->compute_stream);
     TRY(gpu_pair_record(r->kv_made[layer % 2], r->compute_stream));
