@@ -109,7 +109,7 @@ INLINE void unpack_iq2_xs(struct block *b, const uint8_t *p, V d) {
     scales_of_halves(b, _mm256_cvtepu8_epi32(load_8(p + 66)), 4, d);
 }
 INLINE void unpack_iq2_s(struct block *b, const uint8_t *p, V d) {
-    const __m256i to_8 = _mm256_set1_epi64x(256 | 64ll << 16 | 16ll << 32 | 4ll << 48);
+    const __m256i to_8 = _mm256_set1_epi64x(256 | 64LL << 16 | 16LL << 32 | 4LL << 48);
     const __m128i high = load_8(p + 66);
     EACH (int i = 0; i < 2; i++) numbers_16(b->number + 16 * i, p + 2 + 16 * i, _mm256_mullo_epi16(spread(high, 4 * i, 4), to_8), 0x300);
     store_32(b->octet, load_32(p + 34));
@@ -134,7 +134,7 @@ INLINE void unpack_iq3_s(struct block *b, const uint8_t *p, V d) {
 }
 INLINE void unpack_iq1_s(struct block *b, const uint8_t *p, V d) {
     const __m128i words = load_16(p + 34);
-    const __m256i to_13 = _mm256_set1_epi64x(8192 | 1024ll << 16 | 128ll << 32 | 16ll << 48), wide = _mm256_cvtepu16_epi32(words);
+    const __m256i to_13 = _mm256_set1_epi64x(8192 | 1024LL << 16 | 128LL << 32 | 16LL << 48), wide = _mm256_cvtepu16_epi32(words);
 #define FOUR_TIMES(i) (i), (i) + 1, (i), (i) + 1, (i), (i) + 1, (i), (i) + 1
     const __m256i order = _mm256_setr_epi8(FOUR_TIMES(0), FOUR_TIMES(2), FOUR_TIMES(4), FOUR_TIMES(6));
     EACH (int i = 0; i < 2; i++) {
