@@ -56,15 +56,17 @@ def check(model, tokens, gpus, mode, kv="f32", most=2e-4, least=-1):
         print(f"FAIL {model} {len(tokens)} tokens --gpus {gpus} --prefill {mode} --kv {kv}: exit {rc}, {worst:.1e}: {err[:300]}")
 
 
-def fault(model, tokens, gpus, mode, kind):
-    """The emulated runtime fails once: the CPU answers instead, and nothing leaks (that would be exit 86)."""
+def fault(model, tokens, gpus, mode, kind, optional=False):
+    """The emulated runtime fails once: the CPU answers instead, or the devices without the optional memory, and nothing leaks (that would be exit 86)."""
     global failed, ran
     ran += 1
     want = processor(model, tokens)
     os.environ["CUDA_EMULATE_FAIL"] = kind
     rc, got, err = logits(model, tokens, ["--gpus", gpus, "--prefill", mode, "--decode", "cpu"])
     del os.environ["CUDA_EMULATE_FAIL"]
-    if rc or got != want or "instead" not in err:
+    top = max(map(abs, want))
+    right = max(abs(a - b) for a, b in zip(got, want)) <= 2e-4 * top and "instead" not in err if optional else got == want and "instead" in err
+    if rc or len(got) != len(want) or not right:
         failed += 1
         print(f"FAIL {model} --gpus {gpus} --prefill {mode}, {kind} fails: exit {rc}: {err[:300]}")
 
@@ -85,7 +87,9 @@ if sys.argv[3:] == ["cuda"]:
     if "qwen2_moe" in models:  # BF16 products flip some choices of experts in these small models, which changes a position's logits
         for gemm in ("", ",gemm=cublas"):
             check("qwen2_moe", [(i * 37 + 11) % 100 for i in range(87)], "0" + gemm, "slp", most=1e-2, least=1e-6)
-    for kind in ("alloc:4", "alloc:20", "copy:7", "launch:1", "launch:30") if "deepseek_v3" in models else ():
+    for kind in ("alloc:1", "alloc:2") if "deepseek_v3" in models else ():  # memory that is kept spare, pinned weights
+        fault("deepseek_v3", prompt[:9], f32, "slp", kind, optional=True)
+    for kind in ("alloc:8", "alloc:20", "copy:7", "launch:1", "launch:30") if "deepseek_v3" in models else ():
         fault("deepseek_v3", prompt[:9], f32, "slp", kind)
     for kind in ("alloc:30", "copy:60") if "deepseek_v3" in models else ():
         fault("deepseek_v3", prompt[:9], "0,1,math=f32", "dslp", kind)
