@@ -194,7 +194,7 @@ static void shared_caches(void) {
         shared_new(&c, t == 1 ? 8 : 32, types[t], 2, 64, 64);
         shared_attention(&c, 1, 8, 64, 255, 0, false, false, false);
         shared_attention(&c, 3, 8, 64, 290, 100, false, false, true);
-        shared_attention(&c, 70, 8, 64, 90, 0, false, false, false);
+        shared_attention(&c, 70, 4, 64, 90, 0, false, false, false);
         shared_store(&c, false);
         shared_store(&c, true);
         shared_close(&c);
