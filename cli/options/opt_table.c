@@ -109,7 +109,7 @@ const struct opt_def opt_table[OPT_COUNT] = {
 
     [OPT_THREADS] = {"threads", 't', OPT_INT, SETTING, MACHINE, "N", .lo = 1, .hi = 1024, .help = "CPU threads (number of physical cores)"},
     [OPT_CPU] = {"cpu", 0, OPT_CHOICE, SETTING, MACHINE, "LEVEL", "scalar avx2 avx512 amx", .help = "highest instruction set to use (best available)"},
-    [OPT_GPUS] = {"gpus", 0, OPT_TEXT, SETTING, MACHINE, "LIST", .help = "0, 0,1, emu:N for N emulated ones, or none; no real GPU has run it yet"},
+    [OPT_GPUS] = {"gpus", 0, OPT_TEXT, SETTING, MACHINE, "LIST", .help = "0, 0,1, emu:N for N emulated ones, or none; of real GPUs only an H100 has run it"},
     [OPT_KV] = {"kv", 0, OPT_CHOICE, SETTING, MACHINE, "TYPE", "f32 bf16 fp8", .def = "bf16", .help = "number format of the KV cache"},
     [OPT_KV_CACHE] = {"kv-cache", 0, OPT_SIZE, SETTING, MACHINE, "SIZE", .help = "disk space for the KV cache of prompts, or off (a tenth of the free space)"},
     [OPT_PREFILL] = {"prefill", 0, OPT_CHOICE, SETTING, MACHINE, "MODE", "auto cpu blend slp dslp", .def = "auto", .help = "how prompts are prefilled"},
