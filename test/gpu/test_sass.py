@@ -1,0 +1,102 @@
+#!/usr/bin/env python3
+"""Checks the instructions that the compiler has chosen for the kernels that decide how fast a card is.
+
+    test_sass.py WRONG.cubin CUBIN...
+
+CUBIN: the kernels for sm_90, optimized. Each rule names kernels, the instructions that each must have, and those that it may not have more of.
+WRONG has a kernel for each rule that breaks it (sass_wrong.cu): the rule must say so. An instruction is known by the 12 low bits of its 128 and
+the width of its access; if cuobjdump is installed, its counts must be the same."""
+import collections
+import re
+import shutil
+import struct
+import subprocess
+import sys
+
+OPS = {0x23C: "HMMA", 0x27A: "QMMA", 0x983: "LDL", 0x387: "STL", 0x981: "LDG", 0xFAE: "LDGSTS", 0x94D: "EXIT"}
+WIDE = 6  # the access has 16 bytes
+STACK = 1024  # bytes of a thread; a kernel with more makes the driver wait for the device at its first launch
+# Kernels (mangled), instructions that each has at least, accesses to local memory at most: spilled registers, or arrays with computed indices.
+RULES = [
+    ("tile_bf16_kernel", {"HMMA": 8, "LDGSTS.128": 8}, 0),
+    ("attention_mma_kernel", {"HMMA": 64, "LDGSTS.128": 16}, 0),
+    ("attention_f32_kernel|combine_kernel", {}, 0),
+    ("(skinny|gated)_kernel", {"LDG.128": 8}, 4),
+    ("join_kernel", {"LDG.128": 16}, 4),
+    ("(up|down)_kernelIL11weight_kind[01]E", {"LDG.128": 8}, 0),
+]
+
+
+def kernels(path):
+    """Yields the name, instructions and bytes of stack of each kernel of an ELF file."""
+    with open(path, "rb") as f:
+        data = f.read()
+    table, size, n, names = struct.unpack_from("<Q10xHHH", data, 0x28)
+    sections = [struct.unpack_from("<IIQQQQIIQQ", data, table + i * size) for i in range(n)]
+    text = lambda s, at: data[s[4] + at : data.index(b"\0", s[4] + at)].decode()
+    title = [text(sections[names], s[0]) for s in sections]
+    symbols = sections[title.index(".symtab")]
+    stack = {}
+    info = sections[title.index(".nv.info")]
+    at = info[4]
+    while at < info[4] + info[5]:  # form, attribute, and with form 4 a size and data: a symbol and its bytes of stack
+        form, attribute, length = struct.unpack_from("<BBH", data, at)
+        if (form, attribute, length) == (4, 0x11, 8):
+            symbol, stack_bytes = struct.unpack_from("<II", data, at + 4)
+            stack[text(sections[symbols[6]], struct.unpack_from("<I", data, symbols[4] + 24 * symbol)[0])] = stack_bytes
+        at += 4 + (length if form == 4 else 0)
+    for s, name in zip(sections, title):
+        if name.startswith(".text."):
+            counts = collections.Counter()
+            for low, high in struct.iter_unpack("<QQ", data[s[4] : s[4] + s[5]]):
+                op = OPS.get(low & 0xFFF, "other")
+                counts[op + (".128" if op.startswith("LDG") and high >> 9 & 7 == WIDE else "")] += 1
+            yield name[len(".text.") :], counts, stack.get(name[len(".text.") :], 0)
+
+
+def faults(name, counts, stack):
+    """Lists what the rules have against a kernel."""
+    found = [f"{stack} bytes of stack, {STACK} at most"] if stack > STACK else []
+    for pattern, needs, spills in RULES:
+        if re.search(rf"^_Z\d+(?:{pattern})", name):
+            found += [f"{counts[op]} {op}, {least} at least" for op, least in needs.items() if counts[op] < least]
+            if counts["LDL"] + counts["STL"] > spills:
+                found.append(f"{counts['LDL']} LDL and {counts['STL']} STL, {spills} at most")
+    return found
+
+
+def compare(path, disassembler):
+    """Compares our counts with those of cuobjdump."""
+    listed = collections.defaultdict(collections.Counter)
+    for line in subprocess.run([disassembler, "-sass", path], check=True, capture_output=True, text=True).stdout.split("\n"):
+        if "Function : " in line:
+            name = line.split("Function : ")[1].strip()
+        op = re.match(r"\s+/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z]\w*)([\w.]*)", line)
+        if op and op[1] in OPS.values():
+            listed[name][op[1] + (".128" if op[1].startswith("LDG") and ".128" in op[2] else "")] += 1
+    for name, counts, _ in kernels(path):
+        ours = {op: n for op, n in counts.items() if op != "other"}
+        if ours != listed[name]:
+            return [f"{name}: cuobjdump counts {dict(listed[name])}, this test {ours}"]
+    return []
+
+
+def main():
+    wrong, paths = sys.argv[1], sys.argv[2:]
+    bad, seen = [], []
+    for path in paths:
+        for name, counts, stack in kernels(path):
+            seen.append(name)
+            bad += [f"{name}: {what}" for what in faults(name, counts, stack)]
+    bad += [f"no kernel matches {pattern}" for pattern, _, _ in RULES if not any(re.search(rf"^_Z\d+(?:{pattern})", name) for name in seen)]
+    missed = [name for name, counts, stack in kernels(wrong) if not faults(name, counts, stack)]
+    bad += [f"{name} of sass_wrong.cu breaks no rule" for name in missed]
+    disassembler = shutil.which("cuobjdump")
+    for path in [wrong, *paths] if disassembler else []:
+        bad += compare(path, disassembler)
+    print(*bad, sep="\n")
+    print(f"{len(seen)} kernels, {len(bad)} faults" + ("" if disassembler else "; not compared with cuobjdump, which is not installed"))
+    return 1 if bad or not seen else 0
+
+
+sys.exit(main())
