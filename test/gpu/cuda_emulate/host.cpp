@@ -295,7 +295,12 @@ void host_enqueue(cudaStream_t stream, const char *name, std::function<void()> t
     driver_call call(s->device);
     std::unique_lock<std::mutex> hold(s->lock);
     static const size_t most = (size_t)driver_setting("PENDING", 1024);
-    if (!s->recorded && most) s->changed.wait(hold, [s] { return s->tasks.size() < most; });
+    if (!s->recorded && most && s->tasks.size() >= most) {
+        hold.unlock();
+        call.exclude();
+        hold.lock();
+        s->changed.wait(hold, [s] { return s->tasks.size() < most; });
+    }
     if (s->recorded) return s->recorded->push_back({name, std::move(task), 0, {}});
     enqueued[kind_of(name)]++;
     s->tasks.push_back({name, std::move(task), s->queue ? driver_queue_take(s->queue) : 0, order_host()});

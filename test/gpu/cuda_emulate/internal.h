@@ -58,8 +58,9 @@ void host_drain_device(int device); /* waits until all streams of the device are
 int driver_setting(const char *name, int value); /* CUDA_EMULATE_name, 0 without CUDA_EMULATE_DRIVER */
 struct driver_call {                             /* shares the device's context lock while it exists */
     int device;
-    bool held;
+    bool held, is_alone = false;
     explicit driver_call(int device);
+    void exclude(); /* other threads' calls wait from now on; others may have come first */
     ~driver_call();
 };
 struct driver_alone { /* holds the current device's context lock alone, once the device has drained */

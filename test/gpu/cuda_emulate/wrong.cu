@@ -139,6 +139,19 @@ static void check_rules(float *y, bool strict) {
     check_waits("one command more", strict, s[0], [&] {
         for (int i = 0; i < 1025; i++) cudaMemsetAsync(large, 0, 4, s[0]);
     });
+    volatile int pushed = 0;
+    std::thread filler;
+    check_waits("a query beside a stream that is full", strict, s[0], [&] {
+        filler = std::thread([&] {
+            cudaSetDevice(0);
+            for (; pushed < 1026; pushed = pushed + 1) cudaMemsetAsync(large, 0, 4, s[0]);
+        });
+        while (pushed < 1023) usleep(100);
+        usleep(10000);
+        cudaStreamQuery(s[1]);
+    });
+    filler.join();
+    cudaDeviceSynchronize();
     check_waits("a free", true, s[0], [&] { cudaFree(large); });
     cudaFree(small);
     for (cudaStream_t one : s) cudaStreamDestroy(one);
