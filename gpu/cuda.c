@@ -221,10 +221,10 @@ void *cuda_workspace(struct cuda_stream *s, size_t size) {
     struct error e = {0};
     if (s->workspace && cuda_timeline_blocks(s) && !mem_grow(&s->outgrown, &s->cap_outgrown, s->n_outgrown + 1, sizeof *s->outgrown)) {
         s->outgrown[s->n_outgrown++] = s->workspace;
-    } else {
+    } else if (s->workspace) { /* a first one needs no wait, which might be for what this thread has yet to release */
         cuda_check(s->g, cudaStreamSynchronize(s->stream), "running");
         drop_outgrown(s);
-        if (s->workspace) cuda_memory_free(&s->g->base, s->workspace);
+        cuda_memory_free(&s->g->base, s->workspace);
     }
     s->workspace_size = 0;
     s->workspace = NULL;
