@@ -123,8 +123,9 @@ __device__ static inline void load_step(float v[16], const float *x, int left, b
 template <int MT, int NT> struct skinny_sums {
     float of[WARPS][NT * 8][MT * 16 + 1];
 };
-/* Sums of MT * 16 rows of W from row o0 on, or gated of 16 rows of W and the same rows of W2, for all tokens, in `sums` after a barrier. */
-template <bool FP8, bool GATED, int MT, int NT>
+/* Sums of MT * 16 rows of W from row o0 on, or gated of 16 rows of W and the same rows of W2, for all tokens, in `sums` after a barrier. AHEAD: steps whose
+ * loads are in flight. */
+template <bool FP8, bool GATED, int MT, int NT, int AHEAD>
 __device__ static inline void skinny_rows(struct skinny_sums<MT, NT> &sums, const struct mat &w, const struct mat &w2, const float *x, int n, int ldx, int o0) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, q = lane % 4;
     struct rows_of_w<FP8, MT> rows;
@@ -151,11 +152,14 @@ __device__ static inline void skinny_rows(struct skinny_sums<MT, NT> &sums, cons
         for (int t = 0; t < NT; t++)
 #pragma unroll
             for (int e = 0; e < 4; e++) acc[m][t][e] = 0;
-    struct weights<FP8, MT> now, next;
+    struct weights<FP8, MT> steps[AHEAD + 1];
     int k0 = warp * STEP;
-    if (k0 < w.cols) rows.load(&now, w, GATED ? w2 : w, k0, q);
-    for (; k0 < w.cols; k0 += WARPS * STEP, now = next) {
-        if (k0 + WARPS * STEP < w.cols) rows.load(&next, w, GATED ? w2 : w, k0 + WARPS * STEP, q);
+#pragma unroll
+    for (int i = 0; i < AHEAD; i++)
+        if (k0 + i * WARPS * STEP < w.cols) rows.load(&steps[i], w, GATED ? w2 : w, k0 + i * WARPS * STEP, q);
+    for (; k0 < w.cols; k0 += WARPS * STEP) {
+        const struct weights<FP8, MT> &now = steps[0];
+        if (k0 + AHEAD * WARPS * STEP < w.cols) rows.load(&steps[AHEAD], w, GATED ? w2 : w, k0 + AHEAD * WARPS * STEP, q);
 #pragma unroll
         for (int t = 0; t < NT; t++) {
             const int token = t * 8 + g, c = k0 + q * 16;
@@ -183,6 +187,8 @@ __device__ static inline void skinny_rows(struct skinny_sums<MT, NT> &sums, cons
 #pragma unroll
                 for (int e = 0; e < 4; e++) acc[m][t][e] = FP8 ? fmaf(part[m][e], now.scale[m][e / 2] * back[e % 2], acc[m][t][e]) : acc[m][t][e] + part[m][e];
         }
+#pragma unroll
+        for (int i = 0; i < AHEAD; i++) steps[i] = steps[i + 1];
     }
 #pragma unroll
     for (int m = 0; m < MT; m++)
@@ -198,10 +204,10 @@ template <int MT, int NT> __device__ static inline float sum_of(const struct ski
     for (int k = 0; k < WARPS; k++) v += sums.of[k][t][r];
     return v;
 }
-template <bool FP8, int MT, int NT> __device__ static inline void skinny_block(struct skinny_sums<MT, NT> &sums, const struct cuda_linear &l, int block) {
+template <bool FP8, int MT, int NT, int AHEAD> __device__ static inline void skinny_block(struct skinny_sums<MT, NT> &sums, const struct cuda_linear &l, int block) {
     const struct mat w = head_of(l, (int)blockIdx.z);
     const int o0 = block * (MT * 16);
-    skinny_rows<FP8, false, MT, NT>(sums, w, w, l.x + (size_t)blockIdx.z * (size_t)l.batch_x, l.n, l.ldx, o0);
+    skinny_rows<FP8, false, MT, NT, AHEAD>(sums, w, w, l.x + (size_t)blockIdx.z * (size_t)l.batch_x, l.n, l.ldx, o0);
     for (int i = threadIdx.x; i < l.n * MT * 16; i += WARPS * 32) {
         int t = i / (MT * 16), r = i % (MT * 16);
         if (o0 + r < w.rows) linear_store(l, t, o0 + r, w.rows, sum_of(sums, t, r));
@@ -210,20 +216,20 @@ template <bool FP8, int MT, int NT> __device__ static inline void skinny_block(s
 template <bool FP8, int MT, int NT> static __global__ void __launch_bounds__(WARPS * 32) skinny_kernel(struct cuda_linear l) {
     typedef struct skinny_sums<MT, NT> block_sums;
     __shared__ block_sums sums;
-    skinny_block<FP8, MT, NT>(sums, l, (int)blockIdx.x);
+    skinny_block<FP8, MT, NT, FP8 && MT == 1 ? 2 : 1>(sums, l, (int)blockIdx.x); /* blocks of 16 rows are few, and wait for memory */
 }
 template <int MT, int NT> static __global__ void __launch_bounds__(WARPS * 32) join_kernel(const __grid_constant__ struct cuda_join j) {
     typedef struct skinny_sums<MT, NT> block_sums;
     __shared__ block_sums sums;
     const int k = join_part(j), block = (int)blockIdx.x - j.begin[k];
-    if (j.part[k].w.dtype == DT_E4M3) skinny_block<true, MT, NT>(sums, j.part[k], block);
-    else skinny_block<false, MT, NT>(sums, j.part[k], block);
+    if (j.part[k].w.dtype == DT_E4M3) skinny_block<true, MT, NT, 1>(sums, j.part[k], block);
+    else skinny_block<false, MT, NT, 1>(sums, j.part[k], block);
 }
 template <bool FP8, int NT> static __global__ void __launch_bounds__(WARPS * 32) gated_kernel(struct cuda_linear l, struct mat up, const float *up_bias, struct cuda_glu a) {
     typedef struct skinny_sums<2, NT> block_sums;
     __shared__ block_sums sums;
     const int o0 = (int)blockIdx.x * 16;
-    skinny_rows<FP8, true, 2, NT>(sums, l.w, up, l.x, l.n, l.ldx, o0);
+    skinny_rows<FP8, true, 2, NT, 1>(sums, l.w, up, l.x, l.n, l.ldx, o0);
     for (int i = threadIdx.x; i < l.n * 16; i += WARPS * 32) {
         int t = i / 16, r = i % 16, o = o0 + r;
         if (o >= l.w.rows) continue;
