@@ -289,10 +289,14 @@ static void mixtures(void) {
         CHECK(others[kind][1], experts, OP_EXPERTS, .y = floats(60 * 192, 'f'), .x = floats(60 * 192, 'c'), .ids = choices(60, 2, 8),
               .weights = floats(120, 'c'), .experts = other, .n = 60, .topk = 2, .n_experts = 8, .hidden = 192);
     }
-    struct expert table[8], shared = expert_new(256, 128);
-    for (int i = 0; i < 8; i++) table[i] = expert_new(256, 128);
-    CHECK("experts, shared and routed", experts, OP_EXPERTS, .y = floats(26 * 256, 'f'), .x = floats(26 * 256, 'c'), .ids = choices(26, 2, 8),
-          .weights = floats(52, 'c'), .experts = table, .shared = &shared, .shared_weight = floats(26, 'c'), .n = 26, .topk = 2, .n_experts = 8, .hidden = 256);
+    struct expert table[8], shared;
+    for (int n = 3; n < 30; n += 23) { /* few, and more than FEW */
+        shared = expert_new(256, 128);
+        for (int i = 0; i < 8; i++) table[i] = expert_new(256, 128);
+        CHECK(n > FEW ? "experts, shared and routed" : "experts, shared and routed, few tokens", experts, OP_EXPERTS, .y = floats((size_t)(n * 256), 'f'),
+              .x = floats((size_t)(n * 256), 'c'), .ids = choices(n, 2, 8), .weights = floats((size_t)(2 * n), 'c'), .experts = table, .shared = &shared,
+              .shared_weight = floats((size_t)n, 'c'), .n = n, .topk = 2, .n_experts = 8, .hidden = 256);
+    }
     shared = expert_new(256, 384);
     CHECK("experts, dense", experts, OP_EXPERTS, .y = floats(70 * 256, 'f'), .x = floats(70 * 256, 'c'), .shared = &shared, .n = 70, .hidden = 256);
     for (int half = 0; half < 2; half++) {
