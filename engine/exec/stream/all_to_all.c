@@ -85,11 +85,10 @@ static int dispatch_pairs(struct slp_rank *r, int layer) {
     TRY(exchange_announce(r));
     if (!exchange_all_are_peers(r)) TRY(gpu_copy(x->send, x->pack_host, x->pack, n * hidden * 4, GPU_D2H));
     TRY(exchange_sent(r, 0));
-    /* Ranks' parts of the buffer move from layer to layer: all must have fetched their last results from it. */
+    /* Ranks' parts of the buffer move from layer to layer: all must have fetched their last results from it. The compute stream has waited for that:
+     * attention_block() ends with a wait for every rank's keys, which a rank makes after it has fetched its results. */
     for (int i = 0; i < p->n_ranks; i++)
         if (i != r->id) TRY(exchange_wait(r, &p->rank[i], 0));
-    TRY(gpu_event_record(x->received, x->recv));
-    TRY(gpu_event_wait(x->received, r->compute_stream));
     int span = trace_begin(p->trace, x->recv, r->id, LANE_EXCHANGE, "dispatch", layer, -1);
     for (int i = 0; i < p->n_ranks; i++) {
         struct slp_rank *q = &p->rank[i];
