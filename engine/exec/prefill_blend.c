@@ -395,7 +395,7 @@ static int device_experts(struct blend *b) {
             TRY(blend_device_run_experts(p, b->layer, order[i], there[i], n[i], b->pairs_of, own_in, own_sum));
             continue;
         }
-        TRY(gpu_timeline_wait(b->arrived, b->n_arrived, main));
+        TRY(gpu_timeline_wait(b->arrived, b->n_arrived, main)); /* the host has waited for xn, but not for routed_in */
         TRY(gpu_copy(main, p->xn, b->routed_in ? b->routed_in : b->xn, bytes, GPU_H2D));
         TRY(gpu_fill(main, p->y, 0, bytes));
         TRY(blend_device_run_experts(p, b->layer, order[i], there[i], n[i], b->pairs_of, p->xn, p->y));
