@@ -166,7 +166,7 @@ static int put_parsed(struct json_builder *o, const char *key, const char *s) {
 
 struct gguf_lists {
     const struct json *tokens, *types, *scores, *merges;
-    bool is_spm;
+    bool is_spm, is_marked; /* is_marked: merges of characters, with marks for spaces */
 };
 
 static int read_lists(struct gguf_lists *l, const struct json *meta, struct error *e) {
@@ -177,10 +177,11 @@ static int read_lists(struct gguf_lists *l, const struct json *meta, struct erro
     l->merges = json_get(meta, "tokenizer.ggml.merges");
     l->is_spm = json_is(model, "llama");
     if (!model || json_is(model, "no_vocab") || json_is(model, "none")) return error_set(e, ERR_MODEL, "no tokenizer in its metadata");
-    if (!l->is_spm && !json_is(model, "gpt2")) {
+    l->is_marked = json_is(model, "gemma4");
+    if (!l->is_spm && !l->is_marked && !json_is(model, "gpt2")) {
         bool named = model->type == JSON_STRING;
-        return error_set(e, ERR_MODEL, "'tokenizer.ggml.model' is %.*s; hearth supports gpt2 and llama", named ? (int)(model->n < 60 ? model->n : 60) : 1,
-                         named ? model->string : "?");
+        return error_set(e, ERR_MODEL, "'tokenizer.ggml.model' is %.*s; hearth supports gpt2, llama and gemma4",
+                         named ? (int)(model->n < 60 ? model->n : 60) : 1, named ? model->string : "?");
     }
     const struct {
         const char *name;
@@ -243,7 +244,7 @@ static int put_bpe(struct json_builder *root, struct json_builder *model, const 
     return rc;
 }
 
-/* SentencePiece: words begin with a mark, unknown characters fall back to bytes. */
+/* SentencePiece, and Gemma 4's merges of a SentencePiece vocabulary: words begin with a mark, unknown characters fall back to bytes. */
 static int put_spm(struct json_builder *root, struct json_builder *model, const struct gguf_lists *l, bool prefix, struct error *e) {
     int rc = put_parsed(root, "normalizer",
                         prefix ? "{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"Prepend\",\"prepend\":\"\xE2\x96\x81\"},"
@@ -262,6 +263,10 @@ static int put_spm(struct json_builder *root, struct json_builder *model, const 
             put_member(model, "unk_token", l->tokens->items[i]);
             break;
         }
+    if (l->is_marked) {
+        if (l->merges) put_member(model, "merges", *l->merges);
+        return rc ? rc : put_parsed(root, "pre_tokenizer", "{\"type\":\"Split\",\"pattern\":{\"Regex\":\"[^\\n]+|\\n+\"},\"behavior\":\"Isolated\"}");
+    }
     put_member(model, "scores", *l->scores);
     put_member(model, "types", *l->types);
     return rc;
@@ -280,25 +285,26 @@ int load_gguf(struct tokenizer *t, const char *file, struct error *e) {
     struct file_map map = {0};
     struct arena arena = {0};
     struct gguf g;
-    struct gguf_lists l;
+    struct gguf_lists l = {0};
     struct json_builder root, model;
     int rc = file_map(&map, file, e);
     if (rc) return rc;
     if ((rc = gguf_parse(&g, &arena, map.data, map.size, file, e))) goto out; /* its errors name the file */
     const struct gguf_pretok *pre = find_pretok(json_get(&g.meta, "tokenizer.ggml.pre"));
     rc = read_lists(&l, &g.meta, e);
-    if (!rc && !l.is_spm && !pre) rc = unknown_pretok(json_get(&g.meta, "tokenizer.ggml.pre"), e);
+    const bool is_bytes = !rc && !l.is_spm && !l.is_marked;
+    if (is_bytes && !pre) rc = unknown_pretok(json_get(&g.meta, "tokenizer.ggml.pre"), e);
     if (!rc && !(rc = begin_object(&root, &arena, 5, e)) && !(rc = begin_object(&model, &arena, 8, e))) {
         put_member(&model, "type", string_value("BPE"));
         rc = put_tokens(&root, &model, &l, e);
         if (!rc)
-            rc = l.is_spm ? put_spm(&root, &model, &l, json_bool(json_get(&g.meta, "tokenizer.ggml.add_space_prefix"), true), e)
-                          : put_bpe(&root, &model, &l, pre, e);
+            rc = is_bytes ? put_bpe(&root, &model, &l, pre, e)
+                          : put_spm(&root, &model, &l, l.is_spm && json_bool(json_get(&g.meta, "tokenizer.ggml.add_space_prefix"), true), e);
         put_member(&root, "model", object_value(&model));
         struct json whole = object_value(&root);
         if (!rc) rc = load_json_tree(t, &whole, map.size < (64u << 20) ? map.size : 64u << 20, e);
     }
-    if (!rc) rc = set_bos(t, &g.meta, &l, l.is_spm || pre->bos, e);
+    if (!rc) rc = set_bos(t, &g.meta, &l, !is_bytes || pre->bos, e);
     if (rc) error_prefix(e, "%s", file);
 out:
     arena_free(&arena);

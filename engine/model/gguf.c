@@ -97,9 +97,9 @@ void gguf_list(struct buf *out) {
 
 /* Tokens that end a turn regardless of the metadata: llama.cpp stops at them. */
 static bool ends_turn(const struct json *s) {
-    static const char *const names[] = {"<|eot_id|>",         "<|im_end|>",    "<|end|>", "<|return|>", "<|call|>",
-                                        "<end_of_turn>",      "<|endoftext|>", "< EOT >", "_<EOT>",     "<｜end▁of▁sentence｜>",
-                                        "<end_of_utterance>", "<|eom_id|>",    "[EOT]",   "[EOS]",      "<EOT>"};
+    static const char *const names[] = {
+        "<|eot_id|>",         "<|im_end|>", "<|end|>", "<|return|>", "<|call|>", "<end_of_turn>", "<|endoftext|>", "< EOT >", "_<EOT>", "<｜end▁of▁sentence｜>",
+        "<end_of_utterance>", "<|eom_id|>", "[EOT]",   "[EOS]",      "<EOT>",    "<turn|>"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (json_is(s, names[i])) return true;
     return false;

@@ -110,7 +110,7 @@ VERIFY = [
 TEXT = [
     ("an unknown pre-tokenizer", meta(**{"tokenizer.ggml.pre": "viking"}), ["viking", "qwen2"]),
     ("no pre-tokenizer", meta(**{"tokenizer.ggml.pre": None}), ["missing", "qwen2"]),
-    ("an unknown tokenizer", meta(**{"tokenizer.ggml.model": "bert"}), ["bert", "gpt2 and llama"]),
+    ("an unknown tokenizer", meta(**{"tokenizer.ggml.model": "bert"}), ["bert", "gpt2, llama and gemma4"]),
     ("no tokenizer", meta(**{"tokenizer.ggml.model": "no_vocab"}), ["no tokenizer"]),
     ("no tokens", meta(**{"tokenizer.ggml.tokens": None}), ["tokenizer.ggml.tokens"]),
     ("tokens that are numbers", meta(**{"tokenizer.ggml.tokens": [1] * 288}), ["wrong type"]),
