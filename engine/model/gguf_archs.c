@@ -156,7 +156,7 @@ static void tell_qwen3next(struct config_builder *t) {
     int64_t heads = json_int(gguf_build_meta(t, "ssm.time_step_rank"), 0),
             n = json_int(gguf_build_meta(t, "block_count"), 0) - json_int(gguf_build_meta(t, "nextn_predict_layers"), 0);
     gguf_build_heads(t);
-    gguf_build_bool(t, "norm_topk_prob", true);
+    if (gguf_build_meta(t, "expert_count")) gguf_build_bool(t, "norm_topk_prob", true);
     if (heads > 0) gguf_build_int(t, "linear_value_head_dim", json_int(inner, 0) / heads);
     if (!layers || layers->type != JSON_ARRAY || n < 0 || layers->n < n) return;
     struct json *types = arena_alloc(t->arena, ((size_t)n + 1) * sizeof *types);
@@ -328,6 +328,7 @@ const struct gguf_arch gguf_archs[] = {
     {"qwen3moe", "qwen3_moe", &usual, qwen3_keys, tell_qwen3, NULL},
     {"qwen3next", "qwen3_next", &post_norm, qwen3next_keys, tell_qwen3next, NULL},
     {"qwen35moe", "qwen3_5_moe_text", &qwen35, qwen3next_keys, tell_qwen3next, NULL},
+    {"qwen35", "qwen3_5_text", &qwen35, qwen3next_keys, tell_qwen3next, NULL},
     {"olmoe", "olmoe", &usual, olmoe_keys, tell_qwen2, NULL},
     {"granitemoe", NULL, &usual, granitemoe_keys, put_llama, granite_family},
     {"ernie4_5-moe", "ernie4_5_moe", &usual, ernie_keys, gguf_build_heads, NULL},
@@ -337,6 +338,7 @@ const struct gguf_arch gguf_archs[] = {
     {"bailingmoe2", "bailing_moe_v2", &usual, bailing_keys, tell_bailing, NULL},
     {"qwen2", "qwen2", &usual, heads_keys, gguf_build_heads, NULL},
     {"qwen3", "qwen3", &usual, heads_keys, gguf_build_heads, NULL},
+    {"qwen3vl", "qwen3", &usual, qwen3vl_keys, gguf_build_heads, NULL},
     {"gemma2", "gemma2", &around, window_keys, tell_gemma2, NULL},
     {"gemma3", "gemma3_text", &around, window_keys, tell_gemma3, NULL},
     {"phi3", "phi3", &usual, phi3_keys, tell_phi3, NULL},

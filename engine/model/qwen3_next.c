@@ -1,5 +1,5 @@
-/* Qwen3-Next and Qwen3.5-MoE: gated DeltaNet in most layers, gated GQA with a quarter of each head rotated in the others, norms by 1 + w, and a gated shared
- * expert plus routed ones. Reference: transformers, models/qwen3_next and models/qwen3_5_moe (language model only). */
+/* Qwen3-Next, Qwen3.5-MoE and, without experts, Qwen3.5: gated DeltaNet in most layers, gated GQA with a quarter of each head rotated in the others, norms by 1
+ * + w, and a gated shared expert plus routed ones. Reference: transformers, models/qwen3_next, models/qwen3_5_moe and models/qwen3_5 (language models only). */
 #include "engine/model/qwen3_next.h"
 #include "engine/base/ops.h"
 #include "engine/model/arch.h"
@@ -22,7 +22,7 @@ static void read_delta(struct config_reader *r, struct config *c) {
     if (d->v_heads % d->k_heads) config_fail(r, "%d value heads do not divide among %d key heads of linear attention", d->v_heads, d->k_heads);
 }
 
-void qwen3_next_parse(struct config_reader *r, struct config *c, const char *attention) {
+static void read_mixing(struct config_reader *r, struct config *c, const char *attention) {
     config_read_gqa(r, c);
     c->qk_norm = QK_NORM_HEAD;
     c->norm = NORM_RMS_PLUS_ONE;
@@ -35,6 +35,11 @@ void qwen3_next_parse(struct config_reader *r, struct config *c, const char *att
     read_delta(r, c);
     static const char *const state[] = {"float32", NULL};
     config_choice(r, "mamba_ssm_dtype", state, 0);
+    if (c->n_mtp == 0) c->n_mtp = config_int(r, "mtp_num_hidden_layers", 0, 0, 16);
+}
+
+void qwen3_next_parse(struct config_reader *r, struct config *c, const char *attention) {
+    read_mixing(r, c, attention);
     c->n_experts = config_int(r, "num_experts", 0, 1, 4096);
     c->topk = config_int(r, "num_experts_per_tok", 0, 1, 64);
     c->moe_inter = config_int(r, "moe_intermediate_size", 0, 1, 1 << 20);
@@ -42,7 +47,6 @@ void qwen3_next_parse(struct config_reader *r, struct config *c, const char *att
     c->shared_gate = true;
     c->score = SCORE_SOFTMAX;
     c->routed_scale = 1;
-    if (c->n_mtp == 0) c->n_mtp = config_int(r, "mtp_num_hidden_layers", 0, 0, 16);
 }
 
 static void parse_next(struct config_reader *r, struct config *c) {
@@ -67,6 +71,15 @@ static void parse_3_5_nested(struct config_reader *r, struct config *c) {
     parse_3_5(r, c);
 }
 
+static void parse_dense(struct config_reader *r, struct config *c) {
+    read_mixing(r, c, "full_attention");
+    c->dense_inter = config_int(r, "intermediate_size", 12288, 1, 1 << 20);
+}
+static void parse_dense_nested(struct config_reader *r, struct config *c) {
+    config_skip_vision(r, c);
+    parse_dense(r, c);
+}
+
 static const char *const next[] = {"qwen3_next", NULL}, *const with_vision[] = {"qwen3_5_moe", NULL}, *const text[] = {"qwen3_5_moe_text", NULL};
 const struct arch arch_qwen3_next = {
     .model_types = next, .title = "Qwen3-Next", .parse = parse_next, .names = {QWEN3_NEXT_NAMES("model."), NAMES_EXPERTS("model.")}};
@@ -81,3 +94,10 @@ const struct arch arch_qwen3_next = {
     const struct arch name = ARCH(__VA_ARGS__, NAMES_STACKED, .layout = {.experts = true, .gate_up = GATE_UP_STACKED}, .unstacked = &name##_apart)
 WAYS(arch_qwen3_5_moe, with_vision, "text_config", parse_3_5_nested, "model.language_model.");
 WAYS(arch_qwen3_5_moe_text, text, NULL, parse_3_5, "model.");
+static const char *const dense_with_vision[] = {"qwen3_5", NULL}, *const dense_text[] = {"qwen3_5_text", NULL};
+const struct arch arch_qwen3_5 = {.model_types = dense_with_vision,
+                                  .title = "Qwen3.5",
+                                  .text_config_key = "text_config",
+                                  .parse = parse_dense_nested,
+                                  .names = {QWEN3_NEXT_NAMES("model.language_model.")}};
+const struct arch arch_qwen3_5_text = {.model_types = dense_text, .title = "Qwen3.5", .parse = parse_dense, .names = {QWEN3_NEXT_NAMES("model.")}};

@@ -500,10 +500,18 @@ def mistral4(d):
     return m
 
 
-def qwen35moe(d):
+def qwen35(d):
     """Value heads of the linear attention in tiles: the first of each key head, then the second."""
-    m = Model(d, "qwen35moe", "model.language_model.")
+    m = Model(d, "qwen35", "model.language_model.")
     c = m.config
+    m.source = {n.removeprefix("model."): t for n, t in m.source.items()}  # of qwen3_5_text
+    if "num_experts" in c:
+        m.arch = m.meta["general.architecture"] = "qwen35moe"
+        m.meta = {k.replace("qwen35.", "qwen35moe."): v for k, v in m.meta.items()}
+        m.keys_of(expert_count="num_experts", expert_used_count="num_experts_per_tok", expert_feed_forward_length="moe_intermediate_size",
+                  expert_shared_feed_forward_length="shared_expert_intermediate_size")
+    else:
+        m.keys_of(feed_forward_length="intermediate_size")
     k, v, kd, vd = c["linear_num_key_heads"], c["linear_num_value_heads"], c["linear_key_head_dim"], c["linear_value_head_dim"]
     heads = [g * (v // k) + j for j in range(v // k) for g in range(k)]
     values, keys = [h * vd + i for h in heads for i in range(vd)], list(range(2 * k * kd))
@@ -511,21 +519,21 @@ def qwen35moe(d):
     r = c["rope_parameters"]
     m.key(rope__freq_base=float(r["rope_theta"]), rope__dimension_count=int(c["head_dim"] * r["partial_rotary_factor"]), rope__dimension_sections=[*r["mrope_section"], 0],
           ssm__inner_size=v * vd)
-    m.keys_of(attention__head_count_kv="num_key_value_heads", attention__key_length="head_dim", attention__value_length="head_dim", expert_count="num_experts",
-              expert_used_count="num_experts_per_tok", expert_feed_forward_length="moe_intermediate_size",
-              expert_shared_feed_forward_length="shared_expert_intermediate_size", full_attention_interval="full_attention_interval",
+    m.keys_of(attention__head_count_kv="num_key_value_heads", attention__key_length="head_dim", attention__value_length="head_dim", full_attention_interval="full_attention_interval",
               ssm__conv_kernel="linear_conv_kernel_dim", ssm__state_size="linear_key_head_dim", ssm__group_count="linear_num_key_heads",
               ssm__time_step_rank="linear_num_value_heads")
     plus_one(m)
     m.ends()
     m.attention(post_attention_norm="post_attention_layernorm", ffn_gate_inp="mlp.gate", ffn_gate_inp_shexp="mlp.shared_expert_gate", ssm_norm="linear_attn.norm")
     m.dense("mlp.shared_expert", "_shexp")
-    n = c["moe_intermediate_size"]
+    m.dense()
     for i in range(m.layers):
-        both, s = m.take(f"layers.{i}.mlp.experts.gate_up_proj"), f"layers.{i}.linear_attn."
-        for j, g in enumerate(("gate", "up")):
-            m.put(f"blk.{i}.ffn_{g}_exps", both.each(lambda t: t.rows(range(j * n, j * n + n))))
-        m.put(f"blk.{i}.ffn_down_exps", m.take(f"layers.{i}.mlp.experts.down_proj"))
+        s = f"layers.{i}.linear_attn."
+        if "num_experts" in c:
+            both, n = m.take(f"layers.{i}.mlp.experts.gate_up_proj"), c["moe_intermediate_size"]
+            for j, g in enumerate(("gate", "up")):
+                m.put(f"blk.{i}.ffn_{g}_exps", both.each(lambda t: t.rows(range(j * n, j * n + n))))
+            m.put(f"blk.{i}.ffn_down_exps", m.take(f"layers.{i}.mlp.experts.down_proj"))
         if s + "A_log" not in m.source:
             continue
         conv = m.take(s + "conv1d.weight")

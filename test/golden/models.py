@@ -97,6 +97,13 @@ MODELS = {
         "norm_topk_prob": True, "rope_theta": 1000000, "full_attention_interval": 3, "mlp_only_layers": [1], "linear_conv_kernel_dim": 4, "linear_key_head_dim": 20,
         "linear_value_head_dim": 28, "linear_num_key_heads": 2, "linear_num_value_heads": 6, "quantization_config": FP8,
     },
+    # The same without experts, with inputs in four tensors
+    "delta_dense": {
+        **COMMON, "model_type": "qwen3_5_text", "num_hidden_layers": 4, "intermediate_size": 168, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 24,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 1000000, "partial_rotary_factor": 0.5, "mrope_section": [2, 2, 2], "mrope_interleaved": True},
+        "partial_rotary_factor": 0.5, "rope_theta": 1000000, "full_attention_interval": 2, "linear_conv_kernel_dim": 4, "linear_key_head_dim": 20,
+        "linear_value_head_dim": 28, "linear_num_key_heads": 2, "linear_num_value_heads": 6, "tie_word_embeddings": True,
+    },
     # No experts: norms by 1 + w before and after both blocks, GELU, a scaled embedding, capped scores and logits, a window with unscaled rotation in
     # two of three layers
     "dense_around": {
@@ -267,11 +274,12 @@ def streams(c):
 
 
 def delta(out, c, p):
-    """Gated DeltaNet with its inputs in two tensors."""
+    """Gated DeltaNet with its inputs in two tensors or four."""
     h, k_heads, v_heads = c["hidden_size"], c["linear_num_key_heads"], c["linear_num_value_heads"]
     keys, values, taps = k_heads * c["linear_key_head_dim"], v_heads * c["linear_value_head_dim"], c["linear_conv_kernel_dim"]
-    weight(out, c, p + "in_proj_qkvz", 2 * keys + 2 * values, h)
-    weight(out, c, p + "in_proj_ba", 2 * v_heads, h, fp8=False)
+    apart = c["model_type"] == "qwen3_5_text"
+    for name, rows in (("qkv", 2 * keys + values), ("z", values), ("b", v_heads), ("a", v_heads)) if apart else (("qkvz", 2 * keys + 2 * values), ("ba", 2 * v_heads)):
+        weight(out, c, p + "in_proj_" + name, rows, h, fp8=name not in ("ba", "b", "a"))
     out[p + "conv1d.weight"] = tensor(p + "conv1d", [2 * keys + values, 1, taps], 1 / math.sqrt(taps))
     out[p + "A_log"] = tensor(p + "A_log", [v_heads], 1)
     out[p + "dt_bias"] = tensor(p + "dt_bias", [v_heads], 0.5, -1)
@@ -302,10 +310,10 @@ def attention(out, c, p):
     kv = c["num_key_value_heads"]
     dim = c.get("head_dim", h // heads)
     for name, n in (("q", heads), ("k", kv), ("v", kv)):
-        weight(out, c, p + name + "_proj", n * dim * (2 if name == "q" and c["model_type"] == "qwen3_next" else 1), h, 2 if name == "q" else 1)
+        weight(out, c, p + name + "_proj", n * dim * (2 if name == "q" and one(c) and c["model_type"] != "gemma3_text" else 1), h, 2 if name == "q" else 1)
         if c["model_type"] == "qwen2_moe" or c.get("attention_bias"):
             out[p + name + "_proj.bias"] = tensor(p + name + "_bias", [n * dim], 0.5)
-    if c["model_type"] in ("qwen3_moe", "minimax_m2", "qwen3_next", "gemma3_text"):
+    if c["model_type"] in ("qwen3_moe", "minimax_m2", "qwen3_next", "qwen3_5_text", "gemma3_text"):
         for name, n in (("q_norm", heads), ("k_norm", kv)):
             out[p + name + ".weight"] = tensor(p + name, [n * dim if c["model_type"] == "minimax_m2" else dim], 0.3, 1.2 - one(c))
     if c["model_type"] == "gpt_oss":
@@ -361,7 +369,7 @@ def routed(out, c, p):
 
 def one(c):
     """The offset that a norm's published weight omits."""
-    return 1 if c["model_type"] in ("qwen3_next", "gemma3_text") else 0
+    return 1 if c["model_type"] in ("qwen3_next", "qwen3_5_text", "gemma3_text") else 0
 
 
 def norms(c):

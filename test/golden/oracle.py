@@ -83,11 +83,14 @@ def rms_norm(x, weight, eps):
     return x / np.sqrt((x * x).mean(-1, keepdims=True) + eps) * weight
 
 
+NEXT = ("qwen3_next", "qwen3_5_text")
+
+
 def norm(m, x, name):
     """The model's kind of norm: LayerNorm (Phi, DBRX) or RMSNorm."""
     eps = m.config.get("rms_norm_eps", 1e-5 if m.config["model_type"] == "dbrx" else 1e-6)
     if m.config["model_type"] not in ("phimoe", "dbrx"):
-        return rms_norm(x, m[name + ".weight"] + (m.config["model_type"] == "qwen3_next"), eps)  # that family publishes it minus 1
+        return rms_norm(x, m[name + ".weight"] + (m.config["model_type"] in NEXT), eps)  # that family publishes it minus 1
     x = x - x.mean(-1, keepdims=True)
     y = x / np.sqrt((x * x).mean(-1, keepdims=True) + eps) * m[name + ".weight"]
     return y + m[name + ".bias"] if name + ".bias" in m else y
@@ -235,7 +238,7 @@ def grouped_attention(m, x, name, layer):
     else:
         heads, kv = c["num_attention_heads"], c["num_key_value_heads"]
         q, k, v = (m.linear(x, name + p).reshape(n, h, -1) for p, h in (("q_proj", heads), ("k_proj", kv), ("v_proj", kv)))
-    gated = c["model_type"] == "qwen3_next"  # a head's query, then the gate of its output
+    gated = c["model_type"] in NEXT  # a head's query, then the gate of its output
     if gated:
         q, gate = q[..., : q.shape[-1] // 2], q[..., q.shape[-1] // 2 :]
     if name + "q_norm.weight" in m:
@@ -257,10 +260,13 @@ def gated_delta(m, x, name):
     """Gated DeltaNet, token by token: a matrix per head that decays, and is updated by each token with the prediction error."""
     c, n, k_heads, v_heads = m.config, len(x), m.config["linear_num_key_heads"], m.config["linear_num_value_heads"]
     k_dim, v_dim, share = c["linear_key_head_dim"], c["linear_value_head_dim"], v_heads // k_heads
-    groups = m.linear(x, name + "in_proj_qkvz").reshape(n, k_heads, -1)
-    q, k, v, z = np.split(groups, np.cumsum((k_dim, k_dim, share * v_dim)), -1)
-    b, a = np.split(m.linear(x, name + "in_proj_ba").reshape(n, k_heads, -1), 2, -1)
-    mixed = np.concatenate([part.reshape(n, -1) for part in (q, k, v)], -1)
+    if name + "in_proj_qkv.weight" in m:
+        mixed, z, b, a = (m.linear(x, name + "in_proj_" + p) for p in ("qkv", "z", "b", "a"))
+    else:
+        groups = m.linear(x, name + "in_proj_qkvz").reshape(n, k_heads, -1)
+        q, k, v, z = np.split(groups, np.cumsum((k_dim, k_dim, share * v_dim)), -1)
+        b, a = np.split(m.linear(x, name + "in_proj_ba").reshape(n, k_heads, -1), 2, -1)
+        mixed = np.concatenate([part.reshape(n, -1) for part in (q, k, v)], -1)
     taps = m[name + "conv1d.weight"][:, 0]  # [channels, taps], the last one for the token itself
     padded = np.concatenate((np.zeros((taps.shape[1] - 1, mixed.shape[1])), mixed))
     mixed = silu(sum(padded[j : j + n] * taps[:, j] for j in range(taps.shape[1])))

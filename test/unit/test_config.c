@@ -269,6 +269,18 @@ static void linear_attention_where_it_is_asked_for(void **st) {
     assert_true(c.tied); /* of files from before transformers 5 */
     assert_int_equal(parse(&c, WITH_VISION(",\"tie_word_embeddings\":false", ",\"tie_word_embeddings\":false"), false, &e), 0);
     assert_false(c.tied);
+#define DENSE3_5 \
+    "\"vocab_size\":100,\"hidden_size\":64,\"num_hidden_layers\":6,\"num_attention_heads\":4,\"num_key_value_heads\":2,\"head_dim\":32,\"intermediate_size\":" \
+    "96,\"max_position_embeddings\":512"
+    assert_int_equal(parse(&c, "{\"model_type\":\"qwen3_5\",\"vision_config\":{},\"text_config\":{\"model_type\":\"qwen3_5_text\"," DENSE3_5 "}}", false, &e),
+                     0);
+    assert_true(!c.n_experts && !c.layer[0].moe && c.dense_inter == 96 && c.layer[0].mixer == MIXER_DELTA && !c.layer[3].mixer && c.rope.dim == 8 &&
+                !c.delta.fused);
+    assert_int_equal(parse(&c, "{\"model_type\":\"qwen3_5_text\",\"num_experts\":8," DENSE3_5 "}", false, &e), ERR_MODEL);
+    assert_non_null(strstr(e.text, "num_experts"));
+    assert_int_equal(parse(&c, "{\"model_type\":\"qwen3_vl\",\"vision_config\":{},\"text_config\":{\"model_type\":\"qwen3_vl_text\"," DENSE3_5 "}}", false, &e),
+                     0);
+    assert_true(c.qk_norm == QK_NORM_HEAD && !c.layer[0].mixer && c.rope.dim == 32 && c.dense_inter == 96);
     static const struct {
         const char *text, *word;
     } bad[] = {
