@@ -291,15 +291,14 @@ cudaError_t cuda_skinny_gated(cudaStream_t s, const struct cuda_linear *gate, co
     return gate->w.dtype == DT_E4M3 ? gated<true>(s, gate, up, a) : gated<false>(s, gate, up, a);
 }
 
-/* Four neighbouring weights of a row, scaled; columns past the last are zero. */
-__device__ static inline void four(float v[4], const struct mat &w, int r, int c, bool wide) {
+/* Four neighbouring weights of a row, scaled; columns past the last are zero. rows: block_shift() of block_rows; block: that of the columns. */
+__device__ static inline void four(float v[4], const struct mat &w, int r, int c, bool wide, int rows, size_t block) {
     const uint8_t *p = (const uint8_t *)w.data + (size_t)r * w.stride;
     if (wide && c + 4 <= w.cols) {
-        float scale = scale_of(w, r, c);
+        const float scale = w.scale ? scale_number(w, (size_t)block_of(w.block_rows, rows, w.row0 + r * w.row_step) * (size_t)w.scale_stride + block) : 1;
         if (w.dtype == DT_E4M3) {
-            uint32_t codes = *(const uint32_t *)(p + c);
-#pragma unroll
-            for (int i = 0; i < 4; i++) v[i] = e4m3_decode((uint8_t)(codes >> i * 8)) * scale;
+            const uint32_t codes = *(const uint32_t *)(p + c), a = e4m3_halves(codes), b = e4m3_halves(codes >> 16);
+            v[0] = half_at(&a, 0) * scale, v[1] = half_at(&a, 1) * scale, v[2] = half_at(&b, 0) * scale, v[3] = half_at(&b, 1) * scale;
         } else {
             uint2 pairs = *(const uint2 *)(p + 2 * c);
             v[0] = __uint_as_float(pairs.x << 16) * scale, v[1] = __uint_as_float(pairs.x & 0xffff0000) * scale;
@@ -307,8 +306,12 @@ __device__ static inline void four(float v[4], const struct mat &w, int r, int c
         }
         return;
     }
+#pragma unroll 1
+    for (int i = 0; i < 4; i++) { /* once in the kernel: its decoder is large */
+        const float f = c + i < w.cols ? weight_at(w, r, c + i) : 0.0f;
 #pragma unroll
-    for (int i = 0; i < 4; i++) v[i] = c + i < w.cols ? weight_at(w, r, c + i) : 0.0f;
+        for (int k = 0; k < 4; k++) v[k] = k == i ? f : v[k];
+    }
 }
 enum { TRANSPOSED_TOKENS = 8, COLUMNS = 128 }; /* tokens per pass; columns per block */
 static __global__ void __launch_bounds__(WARPS * 32) transposed_kernel(struct cuda_linear l, int first, int count) {
@@ -318,10 +321,12 @@ static __global__ void __launch_bounds__(WARPS * 32) transposed_kernel(struct cu
     const float *x = l.x + (size_t)blockIdx.z * (size_t)l.batch_x + (size_t)first * (size_t)l.ldx;
     bool wide = (w.dtype == DT_E4M3 ? ((size_t)w.data | w.stride) % 4 == 0 : w.dtype == DT_BF16 && ((size_t)w.data | w.stride) % 8 == 0) &&
                 (!w.scale || w.block_cols % 4 == 0 || w.block_cols >= w.cols);
+    const int rows = block_shift(w.block_rows);
+    const size_t block = w.scale ? (size_t)(c / w.block_cols) : 0;
     float acc[TRANSPOSED_TOKENS][4] = {{0}};
     for (int r = warp; r < w.rows && c < w.cols; r += WARPS) {
         float v[4];
-        four(v, w, r, c, wide);
+        four(v, w, r, c, wide, rows, block);
 #pragma unroll
         for (int t = 0; t < TRANSPOSED_TOKENS; t++) {
             if (t >= count) break;
