@@ -72,6 +72,7 @@ static const struct arch *const table[] = {
     &arch_qwen2,
     &arch_qwen3,
     &arch_qwen3_vl,
+    &arch_lfm2,
     &arch_qwen3_5,
     &arch_qwen3_5_text,
     &arch_smollm3,

@@ -201,12 +201,19 @@ static void tell_nemotron(struct config_builder *t) {
     put_kinds(t, "layers_block_type", nemotron_kind);
 }
 
-static void tell_lfm2(struct config_builder *t) {
-    only_sigmoid(t);
+static void tell_lfm2_mixers(struct config_builder *t) {
     gguf_build_heads(t);
     gguf_build_int(t, "num_key_value_heads", largest(t, "attention.head_count_kv", NULL, 0));
-    gguf_build_bool(t, "use_expert_bias", t->facts->router_bias);
     put_kinds(t, "layer_types", conv_kind);
+}
+static void tell_lfm2moe(struct config_builder *t) {
+    only_sigmoid(t);
+    tell_lfm2_mixers(t);
+    gguf_build_bool(t, "use_expert_bias", t->facts->router_bias);
+}
+static void tell_lfm2(struct config_builder *t) {
+    tell_lfm2_mixers(t);
+    gguf_build_bool(t, "block_auto_adjust_ff_dim", false); /* feed_forward_length is adjusted */
 }
 
 /* --- Layers with a window --- */
@@ -488,7 +495,8 @@ const struct gguf_arch gguf_layered[] = {
     {"granitehybrid", "granitemoehybrid", &granite, granite_keys, tell_granite, NULL},
     {"nemotron_h", "nemotron_h", &nemotron, nemotron_keys, tell_nemotron, NULL},
     {"nemotron_h_moe", "nemotron_h", &nemotron, nemotron_keys, tell_nemotron, NULL},
-    {"lfm2moe", "lfm2_moe", &lfm2, lfm2_keys, tell_lfm2, NULL},
+    {"lfm2moe", "lfm2_moe", &lfm2, lfm2_keys, tell_lfm2moe, NULL},
+    {"lfm2", "lfm2", &lfm2, lfm2_keys, tell_lfm2, NULL},
     {"gemma4", "gemma4_text", &gemma4, gemma4_keys, tell_gemma4, NULL},
     {"step35", "step3p5", &usual, step_keys, tell_step, NULL},
     {"mimo2", "mimo_v2_flash", &usual, mimo_keys, tell_mimo, NULL},

@@ -150,3 +150,32 @@ def mistral3(fmt):
                     rope_parameters={"rope_type": "yarn", "rope_theta": 1e6, "factor": 4.0, "original_max_position_embeddings": 16, "beta_fast": 32.0,
                                      "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.1})
     return p
+
+
+def lfm2(fmt):
+    """Short convolutions in two of three layers; GGUF has the width of the FFN after config.json's adjustment."""
+    p = Pair("lfm2", fmt, 35)
+    p.key(block_count=3, context_length=512, embedding_length=256, attention__layer_norm_rms_epsilon=1e-6, attention__head_count=4, attention__head_count_kv=[0, 2, 0],
+          feed_forward_length=512, shortconv__l_cache=3, rope__freq_base=1e6, vocab_size=288)
+    p.config.update(model_type="lfm2", vocab_size=288, hidden_size=256, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2, block_ff_dim=768,
+                    block_multiple_of=64, block_ffn_dim_multiplier=1.0, full_attn_idxs=[1], conv_L_cache=3, rope_theta=1000000.0, norm_eps=1e-6, tie_word_embeddings=True)
+    p.leaves_out = ["rms_norm_eps", "hidden_act"]
+    p.both("token_embd", [288, 256], "model.embed_tokens.weight", spread=1 / 16)
+    p.norm("token_embd_norm", 256, "model.embedding_norm.weight")
+    for i in range(3):
+        b, h = f"blk.{i}.", f"model.layers.{i}."
+        p.norm(b + "attn_norm", 256, h + "operator_norm.weight")
+        p.norm(b + "ffn_norm", 256, h + "ffn_norm.weight")
+        if i == 1:
+            for g, name, rows in (("q", "q_proj", 256), ("k", "k_proj", 128), ("v", "v_proj", 128), ("output", "out_proj", 256)):
+                p.both(f"{b}attn_{g}", [rows, 256], f"{h}self_attn.{name}.weight")
+            for g in "qk":
+                p.norm(f"{b}attn_{g}_norm", 64, f"{h}self_attn.{g}_layernorm.weight")
+        else:
+            p.both(b + "shortconv.in_proj", [768, 256], h + "conv.in_proj.weight")
+            p.both(b + "shortconv.conv", [256, 3], h + "conv.conv.weight", "F32", 0.5)
+            p.hf[h + "conv.conv.weight"] = ([256, 1, 3], p.hf[h + "conv.conv.weight"][1])
+            p.both(b + "shortconv.out_proj", [256, 256], h + "conv.out_proj.weight")
+        for g, name, shape in (("gate", "w1", [512, 256]), ("up", "w3", [512, 256]), ("down", "w2", [256, 512])):
+            p.both(f"{b}ffn_{g}", shape, f"{h}feed_forward.{name}.weight")
+    return p

@@ -186,6 +186,28 @@ static void gemma_4(void **st) {
     }
 }
 
+/* LFM2: layers with attention by number or by name, and the width of FFNs after the adjustment. */
+static void lfm_2(void **st) {
+    struct config c;
+    struct error e = {0};
+    assert_int_equal(parse(&c, DENSE("lfm2", ",\"full_attn_idxs\":[1,3],\"block_ff_dim\":768,\"block_multiple_of\":100,\"block_dim\":256"), false, &e), 0);
+    assert_true(c.layer[0].mixer == MIXER_CONV && !c.layer[1].mixer && !c.layer[3].mixer && c.layer[4].mixer == MIXER_CONV && c.conv.taps == 3 && c.tied);
+    assert_int_equal(c.dense_inter, 600); /* 512 in hundreds */
+    assert_int_equal(parse(&c, DENSE("lfm2", ",\"block_auto_adjust_ff_dim\":false"), false, &e), 0);
+    assert_true(c.dense_inter == 512 && !c.layer[0].mixer && !c.layer[4].mixer);
+    static const struct {
+        const char *text, *word;
+    } bad[] = {
+        {DENSE("lfm2", ",\"full_attn_idxs\":[5]"), "full_attn_idxs"},
+        {DENSE("lfm2", ",\"block_dim\":128"), "block_dim"},
+        {DENSE("lfm2", ",\"use_pos_enc\":false"), "use_pos_enc"},
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        assert_int_equal(parse(&c, bad[i].text, false, &e), ERR_MODEL);
+        if (!strstr(e.text, bad[i].word)) fail_msg("%s: %s", bad[i].word, e.text);
+    }
+}
+
 /* Layers that are a mixer only or an FFN only, whichever way the config lists them; FFNs without up; experts in a latent space. */
 static void layers_of_one_block(void **st) {
 #define NEMOTRON(more) \
@@ -293,9 +315,14 @@ static void convolved_attention(void **st) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(inkling),          cmocka_unit_test(axk2),
-                                       cmocka_unit_test(minimax_m3),       cmocka_unit_test(qwen_4),
-                                       cmocka_unit_test(gemma_4),          cmocka_unit_test(layers_of_one_block),
-                                       cmocka_unit_test(layers_by_period), cmocka_unit_test(convolved_attention)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(inkling),
+                                       cmocka_unit_test(axk2),
+                                       cmocka_unit_test(minimax_m3),
+                                       cmocka_unit_test(qwen_4),
+                                       cmocka_unit_test(gemma_4),
+                                       cmocka_unit_test(lfm_2),
+                                       cmocka_unit_test(layers_of_one_block),
+                                       cmocka_unit_test(layers_by_period),
+                                       cmocka_unit_test(convolved_attention)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
