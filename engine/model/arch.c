@@ -73,6 +73,7 @@ static const struct arch *const table[] = {
     &arch_qwen3,
     &arch_qwen3_vl,
     &arch_lfm2,
+    &arch_ernie4_5,
     &arch_qwen3_5,
     &arch_qwen3_5_text,
     &arch_smollm3,

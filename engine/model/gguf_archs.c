@@ -338,6 +338,7 @@ const struct gguf_arch gguf_archs[] = {
     {"bailingmoe2", "bailing_moe_v2", &usual, bailing_keys, tell_bailing, NULL},
     {"qwen2", "qwen2", &usual, heads_keys, gguf_build_heads, NULL},
     {"qwen3", "qwen3", &usual, heads_keys, gguf_build_heads, NULL},
+    {"ernie4_5", "ernie4_5", &usual, heads_keys, gguf_build_heads, NULL},
     {"qwen3vl", "qwen3", &usual, qwen3vl_keys, gguf_build_heads, NULL},
     {"gemma2", "gemma2", &around, window_keys, tell_gemma2, NULL},
     {"gemma3", "gemma3_text", &around, window_keys, tell_gemma3, NULL},

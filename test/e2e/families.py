@@ -29,7 +29,7 @@ def joined(names, mark=""):
 def readme(text, gguf):
     head, rest = text.split("Of GGUF it reads the architectures", 1)
     para, after = rest.split("\n\n", 1)
-    return head + wrap("Of GGUF it reads the architectures " + joined(gguf, "`") + para[re.search(r", with\s+tensors in", para).start():], 118) + "\n\n" + after
+    return head + wrap("Of GGUF it reads the architectures " + joined(gguf, "`") + para[re.search(r",\s+with\s+tensors in", para).start():], 118) + "\n\n" + after
 
 
 def manual(text, types, gguf):

@@ -63,6 +63,13 @@ def qwen3(fmt):
     return p
 
 
+def ernie4_5(fmt):
+    p = without_experts("ernie4_5", fmt, 36, tied=True)
+    p.key(rope__freq_base=5e5, attention__key_length=64, attention__value_length=64)
+    p.config.update(rope_theta=5e5, head_dim=64)
+    return p
+
+
 AROUND = ("attn_norm", "input_layernorm", "post_attention_norm", "post_attention_layernorm", "ffn_norm", "pre_feedforward_layernorm", "post_ffw_norm",
           "post_feedforward_layernorm")
 

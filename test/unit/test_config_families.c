@@ -186,7 +186,7 @@ static void gemma_4(void **st) {
     }
 }
 
-/* LFM2: layers with attention by number or by name, and the width of FFNs after the adjustment. */
+/* LFM2: layers with attention by number or by name, and the width of FFNs after the adjustment; ERNIE 4.5: defaults. */
 static void lfm_2(void **st) {
     struct config c;
     struct error e = {0};
@@ -195,6 +195,8 @@ static void lfm_2(void **st) {
     assert_int_equal(c.dense_inter, 600); /* 512 in hundreds */
     assert_int_equal(parse(&c, DENSE("lfm2", ",\"block_auto_adjust_ff_dim\":false"), false, &e), 0);
     assert_true(c.dense_inter == 512 && !c.layer[0].mixer && !c.layer[4].mixer);
+    assert_int_equal(parse(&c, DENSE("ernie4_5", ""), false, &e), 0); /* whose heads have a size that is no quotient */
+    assert_true(c.head_dim == 128 && c.rope.interleaved && c.tied && !c.n_experts && c.dense_inter == 512);
     static const struct {
         const char *text, *word;
     } bad[] = {
