@@ -96,7 +96,7 @@ struct block_input {
     const struct stream_mix *mix;
     const struct stream_merge *merge;
     const float *out_norm, *experts_norm, *stream_scale;
-    const struct token_input *token; /* what the token adds after the previous block; NULL: nothing */
+    const struct token_input *token; /* Adds a vector of the token after the previous block; NULL: none. */
     const float *weight, *bias;
     const struct mat *norm_gate; /* [2] */
     int tag;                     /* the block's index as counted by work.bad */

@@ -4,7 +4,7 @@
 
 #include "engine/base/mem.h"
 
-enum { MAX_BYTES = 1 << 14 }; /* of a completion; longer ones are not followed */
+enum { MAX_BYTES = 1 << 14 }; /* Completions of more bytes are not followed. */
 
 /* Returns the child of a node with this byte, or 0. */
 static uint32_t child(const struct trie_nodes *t, uint32_t node, uint8_t byte) {
@@ -13,7 +13,7 @@ static uint32_t child(const struct trie_nodes *t, uint32_t node, uint8_t byte) {
     return 0;
 }
 
-/* Returns the tokens of the completion of s if one token stands for its first bytes by name, else UINT32_MAX. */
+/* Returns the tokens of the completion of s if its first bytes are the name of a token, else UINT32_MAX. */
 static uint32_t after_named(const struct completions *c, const struct token_trie *t, state_id s) {
     int32_t id = 0;
     for (int i = 0; i < GRAMMAR_TOKEN_BYTES; i++, s = c->v[s].next) {

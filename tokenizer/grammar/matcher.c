@@ -232,7 +232,7 @@ int matcher_mask(struct matcher *m, uint32_t left, const uint64_t **bits, struct
         drop_stored(m);
         m->state = automaton_compact(m->automaton, m->state);
     }
-    if (left < UINT32_MAX) least_tokens(m, m->state); /* its completion is known from now on, however many others follow */
+    if (left < UINT32_MAX) least_tokens(m, m->state); /* before other completions crowd the automaton */
     const uint64_t *all = whole_mask(m, m->state);
     int rc = automaton_failure(m->automaton, e);
     if (!rc && !all) rc = error_set(e, ERR_MEMORY, "no memory for the mask of a grammar");
