@@ -191,6 +191,12 @@ class Terminal:
         return self.emulated(rows, cols).lines()
 
     def close(self):
+        if self.p.poll() is None and os.environ.get("HEARTH_TEST_COVERAGE"):
+            self.p.terminate()
+            try:
+                self.p.wait(20)
+            except subprocess.TimeoutExpired:
+                pass
         if self.p.poll() is None:
             self.p.kill()
             self.p.wait()
