@@ -1,6 +1,8 @@
 """The output of --bench for a model: consistent rows, as text and as JSON. (For kernels: test_reach.py.)"""
 import json
 import os
+import signal
+import subprocess
 
 import driver
 import tiny
@@ -42,6 +44,19 @@ class Bench(driver.Case):
         self.assertRegex(out.decode(), verdict)
         self.assertEqual(self.run_bin("-m", "/nowhere", "--bench")[:2], (3, b""))
         self.assertEqual(self.run_bin("--bench", "nonsense")[0], 2)
+
+    def test_kernels_until_an_interrupt(self):
+        """All of them take minutes; test_reach.py has the table's layout."""
+        p = subprocess.Popen([driver.BIN, "--bench", "kernels", "--json", "-t", "1"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=dict(os.environ, HOME=self.home, **SOON))
+        rows = [json.loads(p.stdout.readline().decode().strip(" [,\n]")) for _ in range(2)]
+        p.send_signal(signal.SIGINT)
+        p.communicate(timeout=100)
+        self.assertEqual(p.returncode, -signal.SIGINT)
+        for r in rows:
+            self.assertIn(r["level"], ("scalar", "avx2", "avx512", "amx"))
+            self.assertEqual(r["threads"], 1)
+            self.assertGreater(r["gbps"], 0)
+            self.assertTrue(r["kernel"])
 
     def test_inspection_begins_with_a_verdict(self):
         d = os.path.join(self.home, "model")
