@@ -336,7 +336,8 @@ static int check_combinations(const struct opts *o, struct error *e) {
                                               OPT_CONTINUE, OPT_LAST,        OPT_TOOL, OPT_MCP,     OPT_ALLOW};
     for (size_t i = 0; i < sizeof for_prompts / sizeof *for_prompts && mode != OPT_COUNT; i++)
         if (v[for_prompts[i]].origin == ORIGIN_FLAG)
-            return error_set(e, ERR_USAGE, "--%s and --%s cannot be combined", opt_table[mode].name, opt_table[for_prompts[i]].name);
+            return error_set(e, ERR_USAGE, "--%s and --%s cannot be combined%s", opt_table[mode].name, opt_table[for_prompts[i]].name,
+                             mode == OPT_SERVE && for_prompts[i] == OPT_PROMPT ? "; a port comes after --listen" : "");
     static const struct {
         enum opt_id a, b;
     } apart[] = {{OPT_JSON, OPT_JSON_LINES}, {OPT_QUIET, OPT_VERBOSE},      {OPT_RAW, OPT_SYSTEM},     {OPT_RAW, OPT_TEMPLATE}, {OPT_RAW, OPT_SAVE},

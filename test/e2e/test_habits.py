@@ -179,6 +179,11 @@ class Habits(driver.ChatCase):
         self.assertEqual(p.wait(), 0)
         p.stdout.close()
 
+    def test_port_beside_serve(self):
+        rc, out, err = self.run_bin("--serve", "8123")
+        self.assertEqual((rc, out), (2, b""))
+        self.assertIn("a port comes after --listen", err)
+
     def test_prompt_file(self):
         path = self.write("ask.txt", "prompt Translate {{text}} into {{ lang }}; {{}} and {x} stay.\n")
         rc, out, err = self.run_bin("--prompt-file", path, "--var", "text=a=b {{lang}}", "--var", "lang=French")
