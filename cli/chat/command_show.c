@@ -5,6 +5,7 @@
 #include "cli/chat/command.h"
 #include "cli/open.h"
 #include "cli/report.h"
+#include "cli/tools/tool_round.h"
 
 static void print_setting(struct repl *r, const char *name, const char *value, const char *from) { screen_print(r, "  %-16s %-14s %s", name, value, from); }
 
@@ -37,6 +38,9 @@ void cmd_show(struct repl *r, const char *arg) {
             break;
         case OPT_THINK:
             if (!o->text) snprintf(v, sizeof v, "-"), from = "template default";
+            break;
+        case OPT_MAX_CALLS:
+            if (!o->text) snprintf(v, sizeof v, "%d", TOOL_ROUND_MOST_CALLS), from = "default";
             break;
         case OPT_MAX_TOKENS:
             if (!o->text) snprintf(v, sizeof v, "-"), from = "until the context is full";

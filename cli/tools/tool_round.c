@@ -66,9 +66,8 @@ static void put_unknown(const struct tool_set *s, struct tool_result *r) {
 }
 
 enum tool_step tool_round_step(struct tool_round *q, const struct app *a, struct tool **tool, struct tool_result *r) {
-    enum { MOST_CALLS = 20 };
     const struct opt_value *limit = &a->opts.v[OPT_MAX_CALLS];
-    const int most = limit->text ? (int)limit->integer : MOST_CALLS;
+    const int most = limit->text ? (int)limit->integer : TOOL_ROUND_MOST_CALLS;
     *r = (struct tool_result){0};
     if (q->n_done == q->calls.n) return TOOL_STEP_TURN;
     if (q->n_run >= most) {

@@ -14,6 +14,7 @@ struct tool_round {          /* empty when zero-initialised */
  * ERR_MEMORY. */
 int tool_round_take(struct tool_round *q, const struct app *a, const struct turn *t, const struct conversation *conv, struct error *e);
 
+enum { TOOL_ROUND_MOST_CALLS = 20 }; /* tool calls in an answer, unless --max-calls says otherwise */
 enum tool_step {
     TOOL_STEP_TURN,   /* all calls have results: the model continues, or the answer is over */
     TOOL_STEP_ASK,    /* ask the user whether the next call may run */
