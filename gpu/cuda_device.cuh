@@ -49,9 +49,14 @@ __device__ inline int block_shift(int size) { return size > 0 && !(size & (size 
 __device__ inline int block_of(int size, int shift, int at) { return shift >= 0 ? at >> shift : at / size; }
 /* Scale number i of a matrix that has scales. */
 __device__ inline float scale_number(const struct mat &m, size_t i) {
+    if (m.scale_dtype == DT_F32) return ((const float *)m.scale)[i];
     if (m.scale_dtype == DT_E4M3) return e4m3_decode(((const uint8_t *)m.scale)[i]) * m.scale_gain;
     if (m.scale_dtype == DT_F32Z) return __uint_as_float(((const uint32_t *)m.scale)[i] & ~255u);
     return scalar_at(m.scale, m.scale_dtype, i);
+}
+/* The number of row r's first scale, 0 without scales. shift: block_shift(m.block_rows). */
+__device__ inline size_t first_scale(const struct mat &m, int shift, int r) {
+    return m.scale ? (size_t)block_of(m.block_rows, shift, m.row0 + r * m.row_step) * (size_t)m.scale_stride : 0;
 }
 __device__ inline float scale_of(const struct mat &m, int r, int c) { return m.scale ? scale_number(m, scale_index(m, r, c)) : 1; }
 /* The zero point that code_at subtracts, minus the block's own zero point. */

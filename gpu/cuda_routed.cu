@@ -38,13 +38,13 @@ template <enum weight_kind KIND> __device__ static inline void load_part(float v
     for (int i = 0; i < COLUMNS; i++) v[i] = i >= left ? 0.0f : KIND == WEIGHT_FP8 ? e4m3_decode(p[i]) : bf16_at(p, (size_t)i);
 }
 
-/* What a warp reads of M matrices: N rows of each. */
+/* Addresses of N rows of each of M matrices, and of their scales. */
 template <int M, int N> struct dot_rows {
     const uint8_t *row[M][N];
     size_t scale_row[M][N];
     int shift[M];
 };
-/* WHOLE: the rows and x are aligned, have whole groups of columns, and scales, if any, are float32. Other rows have the same sums. */
+/* WHOLE: the rows and x are aligned to 16 bytes and have whole groups of columns. Other rows have the same sums. */
 template <enum weight_kind KIND, bool WHOLE, int M, int N>
 __device__ static inline void add_dots(float out[M][N], const struct mat m[M], const struct dot_rows<M, N> &rows, const float *x) {
     const int cols = m[0].cols, size = KIND == WEIGHT_FP8 ? 1 : 2;
@@ -60,7 +60,7 @@ __device__ static inline void add_dots(float out[M][N], const struct mat m[M], c
                 float w[COLUMNS], sum = 0, by = 1;
                 if (WHOLE) load_whole<KIND>(w, rows.row[k][i] + (size_t)c * size);
                 else load_part<KIND>(w, rows.row[k][i] + (size_t)c * size, cols - c);
-                if (m[k].scale) by = WHOLE ? ((const float *)m[k].scale)[rows.scale_row[k][i] + block] : scale_number(m[k], rows.scale_row[k][i] + block);
+                if (m[k].scale) by = scale_number(m[k], rows.scale_row[k][i] + block);
 #pragma unroll
                 for (int j = 0; j < COLUMNS; j++) sum = fmaf(w[j], a[j], sum);
                 out[k][i] = fmaf(sum, by, out[k][i]);
@@ -78,12 +78,11 @@ template <enum weight_kind KIND, int M, int N> __device__ static inline void dot
     for (int k = 0; k < M; k++) {
         const int high = block_shift(m[k].block_rows);
         rows.shift[k] = block_shift(m[k].block_cols);
-        whole = whole && (!m[k].scale || m[k].scale_dtype == DT_F32);
 #pragma unroll
         for (int i = 0; i < N; i++) {
             const int at = r + i < m[k].rows ? r + i : m[k].rows - 1;
             rows.row[k][i] = (const uint8_t *)m[k].data + (size_t)at * m[k].stride;
-            rows.scale_row[k][i] = m[k].scale ? (size_t)block_of(m[k].block_rows, high, m[k].row0 + at * m[k].row_step) * (size_t)m[k].scale_stride : 0;
+            rows.scale_row[k][i] = first_scale(m[k], high, at);
             address |= (size_t)rows.row[k][i];
             out[k][i] = 0;
         }

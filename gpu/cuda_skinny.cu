@@ -25,7 +25,7 @@ __device__ static inline uint4 load16(const uint8_t *p, int left, bool wide) {
 template <bool FP8> struct activations {
     enum { PLANES = FP8 ? 2 : 3 };
     uint32_t b[4][2][PLANES];
-    float back; /* what the products are multiplied by */
+    float back; /* undoes the power of two: factor of the products */
 };
 /* The power of two that brings the largest of a token's 64 activations to [2^14, 2^15), and its inverse. */
 __device__ static inline float step_scale(const float v[16], float *back) {
@@ -74,7 +74,7 @@ template <bool FP8> __device__ static inline void fragment(uint32_t a[4], const 
         a[2 + r] = FP8 ? e4m3_halves(w[j] >> 16) : w[FP8 ? 0 : 2 * j + 1];
     }
 }
-/* What a block reads. `whole` columns come in whole steps of aligned 16-byte loads. */
+/* The rows of W that a block of threads reads: `whole` columns in aligned 16-byte loads, the rest byte by byte. */
 template <bool FP8, int MT> struct rows_of_w {
     const uint8_t *row[MT][2];
     size_t scale_row[MT][2];
@@ -104,9 +104,8 @@ template <bool FP8, int MT> struct rows_of_w {
     }
     __device__ static inline void load_scales(float to[2], const struct mat &of, const size_t at[2], int shift, int k0) {
         const size_t block = of.scale ? (size_t)block_of(of.block_cols, shift, k0) : 0;
-        if (!of.scale) to[0] = to[1] = 1;
-        else if (of.scale_dtype == DT_F32) to[0] = ((const float *)of.scale)[at[0] + block], to[1] = ((const float *)of.scale)[at[1] + block];
-        else to[0] = scalar_at(of.scale, of.scale_dtype, at[0] + block), to[1] = scalar_at(of.scale, of.scale_dtype, at[1] + block);
+#pragma unroll
+        for (int r = 0; r < 2; r++) to[r] = of.scale ? scale_number(of, at[r] + block) : 1;
     }
 };
 /* A lane's 16 activations of a step; aligned: all of them, in 16-byte loads. */
@@ -138,7 +137,7 @@ __device__ static inline void skinny_rows(struct skinny_sums<MT, NT> &sums, cons
             int o = o0 + (GATED ? 0 : m * 16) + r * 8 + g;
             o = o < of.rows ? o : of.rows - 1;
             rows.row[m][r] = (const uint8_t *)of.data + (size_t)o * of.stride;
-            rows.scale_row[m][r] = FP8 && of.scale ? (size_t)block_of(of.block_rows, high, of.row0 + o * of.row_step) * (size_t)of.scale_stride : 0;
+            rows.scale_row[m][r] = FP8 ? first_scale(of, high, o) : 0;
         }
         rows.shift[m] = block_shift(of.block_cols);
     }
@@ -295,7 +294,7 @@ cudaError_t cuda_skinny_gated(cudaStream_t s, const struct cuda_linear *gate, co
 __device__ static inline void four(float v[4], const struct mat &w, int r, int c, bool wide, int rows, size_t block) {
     const uint8_t *p = (const uint8_t *)w.data + (size_t)r * w.stride;
     if (wide && c + 4 <= w.cols) {
-        const float scale = w.scale ? scale_number(w, (size_t)block_of(w.block_rows, rows, w.row0 + r * w.row_step) * (size_t)w.scale_stride + block) : 1;
+        const float scale = w.scale ? scale_number(w, first_scale(w, rows, r) + block) : 1;
         if (w.dtype == DT_E4M3) {
             const uint32_t codes = *(const uint32_t *)(p + c), a = e4m3_halves(codes), b = e4m3_halves(codes >> 16);
             v[0] = half_at(&a, 0) * scale, v[1] = half_at(&a, 1) * scale, v[2] = half_at(&b, 0) * scale, v[3] = half_at(&b, 1) * scale;

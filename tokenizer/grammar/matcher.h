@@ -21,7 +21,7 @@ int matcher_accept(struct matcher *m, int32_t id, struct error *e);
 bool matcher_is_complete(const struct matcher *m); /* the text matches; more may follow */
 bool matcher_is_final(const struct matcher *m);    /* it matches, and nothing may follow */
 uint32_t matcher_missing(const struct matcher *m); /* bytes that are needed at least */
-/* Returns the least number of tokens with which the text can be completed by the measure of matcher_fits(); UINT32_MAX: none is enough. */
+/* Returns the smallest limit of tokens within which matcher_fits() lets the text be completed; UINT32_MAX: none. */
 uint32_t matcher_least_tokens(struct matcher *m);
 /* Appends the bytes of text that must follow, at most `most`, to out; returns their number. */
 size_t matcher_forced(struct matcher *m, uint8_t *out, size_t most);
