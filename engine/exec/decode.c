@@ -368,6 +368,7 @@ bool decode_yield(struct decode *s) {
     if (s->residency == RESIDENCY_YIELDED || (!decode_weights_loaded(s) && !s->device_kvs)) return false;
     while (s->device_kvs) device_kv_drop(s, s->device_kvs);
     decode_weights_unload(s);
+    pin_start(s->m->gpus->pin); /* the prefill uploads what was resident */
     set_residency(s, RESIDENCY_YIELDED);
     return true;
 }
@@ -430,6 +431,13 @@ const char *decode_placement_why(const struct decode *s) { return s->placement_w
 bool decode_can_blend(const struct decode *s) { return s->n_dev && s->n_resident == s->c->n_layers && !s->is_tensor_parallel; }
 int decode_tp_ranks(const struct decode *s) { return s->is_tensor_parallel ? s->n_dev : 1; }
 
+/* Whether one device, the only one, will hold all weights, so that none are uploaded a second time. */
+static bool plans_all_resident(const struct decode *s) {
+    int with_experts = 0;
+    for (int l = 0; l < s->c->n_layers; l++) with_experts += s->c->layer[l].moe;
+    return s->m->gpus->n == 1 && s->n_dev == 1 && s->n_resident == s->c->n_layers && s->dev[0].n_expert_layers == with_experts;
+}
+
 int decode_open(struct decode **out, struct runtime *m, enum dtype kv, struct error *e) {
     struct decode *s = mem_calloc(1, sizeof *s);
     *out = NULL;
@@ -452,6 +460,7 @@ int decode_open(struct decode **out, struct runtime *m, enum dtype kv, struct er
         log_say(LOG_WARN, "%s; sessions decode on the CPU", why.text);
         rc = decode_fall_back(s, why.text, e);
     }
+    if (!rc && m->gpus && !plans_all_resident(s)) pin_start(m->gpus->pin);
     *out = s;
     if (rc) decode_close(out);
     return rc;

@@ -64,8 +64,8 @@ bool decode_is_yielded(const struct decode *s);
 /* Evicts routed experts from a device (-1: each) with less than `free` bytes free, before a prefill; they return after decode_reclaim.
  * Returns whether any were evicted. */
 bool decode_evict_experts(struct decode *s, int device, size_t free);
-/* Loads the next part of what decode keeps on devices, before a prefill that would upload it too: dense layers, then one layer of experts per
- * call, as long as `keep` bytes remain free on its device. *more: something was loaded. Returns the code of a failed device or of a
+/* Loads the next part of what decode keeps on devices, before a prefill that would upload it too: dense layers, then experts of
+ * one or several layers per call, as long as `keep` bytes remain free on its device. *more: something was loaded. Returns the code of a failed device or of a
  * damaged weight. */
 int decode_load_next(struct decode *s, size_t keep, bool *more, struct error *e);
 bool decode_has_all_experts(const struct decode *s, int device); /* whether the device (-1: all together) holds all routed experts now */

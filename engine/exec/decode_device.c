@@ -44,7 +44,7 @@ static int load_device(struct decode_device *d, struct error *e) {
     const struct gpu_set *set = d->s->m->gpus;
     struct copy_range ranges[COPY_RANGES_MAX];
     struct stage *stage;
-    const int threads = d->shard_config && !set->spec.is_virtual ? pin_stage_threads() : stage_threads(set, w); /* gathering column shards needs threads */
+    const int threads = d->shard_config && !set->spec.is_virtual ? pin_stage_threads() : stage_idle_threads(set, w); /* gathering column shards needs threads */
     int rc = stage_open(&stage, &(struct stage_options){.set = set, .g = d->g, .stream = d->main, .stop = &d->stop, .threads = threads}, e);
     for (int l = d->first; l < d->last && !rc; l++) {
         if (!d->s->cpu_queue && (rc = nan_scan_dense(&d->s->m->scan, l, e))) break;

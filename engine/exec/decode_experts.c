@@ -3,6 +3,7 @@
  * experts/expert_pool.h. */
 #include <stdio.h>
 
+#include "engine/base/clock.h"
 #include "engine/base/log.h"
 #include "engine/base/mem.h"
 #include "engine/exec/cpu_layer.h"
@@ -70,9 +71,9 @@ struct budget_out decode_experts_budget(const struct decode *s, int device, int 
     return out;
 }
 
-/* Sends the experts of up to `most` layers that lack them. *n_loaded: layers that have them then. ERR_MEMORY: less than `keep` bytes would
+/* Sends the experts of layers that lack them until `most` bytes are sent. *n_loaded: layers that have them then. ERR_MEMORY: less than `keep` bytes would
  * remain free. */
-static int send_layers(struct decode_device *d, struct stage *stage, int most, size_t keep, int *n_loaded, struct error *e) {
+static int send_layers(struct decode_device *d, struct stage *stage, size_t most, size_t keep, int *n_loaded, struct error *e) {
     struct runtime *m = d->s->m;
     const struct config *c = d->s->c;
     int32_t ids[SPLIT_EXPERTS];
@@ -81,12 +82,17 @@ static int send_layers(struct decode_device *d, struct stage *stage, int most, s
         struct resident_experts *x = &d->layers[l].experts;
         if (!c->layer[l].moe) continue;
         if (!x->view) {
-            if (!most--) break;
             const struct expert *from = m->w->layers[l].experts;
-            if (gpu_mem_free(d->g) < resident_experts_bytes(c, l, from) + keep) return error_set(e, ERR_MEMORY, "no room");
+            const size_t bytes = resident_experts_bytes(c, l, from);
+            if (!most) break;
+            if (gpu_mem_free(d->g) < bytes + keep) return error_set(e, ERR_MEMORY, "no room");
+            most -= bytes < most ? bytes : most;
+            const double begin = clock_now();
             if (!d->s->cpu_queue) TRY(nan_scan_experts(&m->scan, l, ids, c->n_experts, e));
+            d->load_check_s += clock_now() - begin;
             TRY(resident_experts_load(x, LEDGER_EXPERTS, c, l, from, d->ledger, stage, e));
             cpu_count_read(m, x->mem.bytes);
+            d->load_bytes += x->mem.bytes;
         }
         ++*n_loaded;
     }
@@ -99,13 +105,15 @@ static bool lacks_experts(const struct decode_device *d) {
     return n < d->n_expert_layers;
 }
 
-static int load_layers(struct decode_device *d, int most, size_t keep, int *n_loaded, struct error *e) {
+static int load_layers(struct decode_device *d, size_t most, size_t keep, int *n_loaded, struct error *e) {
     struct runtime *m = d->s->m;
     struct stage *stage = NULL;
+    const double begin = clock_now();
     *n_loaded = 0;
     int rc = stage_open(
         &stage,
-        &(struct stage_options){.set = m->gpus, .g = d->g, .stream = d->main, .stop = &d->stop, .threads = stage_threads(m->gpus, m->w), .rank = d->rank}, e);
+        &(struct stage_options){.set = m->gpus, .g = d->g, .stream = d->main, .stop = &d->stop, .threads = stage_idle_threads(m->gpus, m->w), .rank = d->rank},
+        e);
     if (!rc) rc = send_layers(d, stage, most, keep, n_loaded, e);
     if (stage && (!rc || rc == ERR_MEMORY)) {
         const int flushed = stage_flush(stage);
@@ -116,18 +124,33 @@ static int load_layers(struct decode_device *d, int most, size_t keep, int *n_lo
     const int synced = gpu_stream_sync(d->main);
     for (int l = d->first; l < d->last; l++)
         if (!d->layers[l].experts.view) resident_experts_free(&d->layers[l].experts, d->ledger);
+    d->load_s += clock_now() - begin;
+    if (d->load_bytes && !lacks_experts(d)) {
+        if (!d->s->cpu_queue)
+            log_say(LOG_INFO, "device %d: %.2f GB of experts uploaded in %.2f s, %.2f s of it for a search for damaged weights", d->rank,
+                    (double)d->load_bytes * 1e-9, d->load_s, d->load_check_s);
+        d->load_bytes = 0, d->load_s = d->load_check_s = 0;
+    }
     return rc && rc != ERR_MEMORY ? rc : synced ? synced : rc;
 }
 
 int decode_experts_load(struct decode_device *d, struct error *e) {
     int n;
     if (!lacks_experts(d)) return 0;
-    const int rc = load_layers(d, d->n_expert_layers, gpu_info(d->g)->mem / 64, &n, e);
+    const int rc = load_layers(d, SIZE_MAX, gpu_info(d->g)->mem / 64, &n, e);
     if (rc != ERR_MEMORY) return rc;
     log_say(LOG_INFO, "device %d has room for the experts of %d layers, %d were planned", d->rank, n, d->n_expert_layers); /* the CPU computes the rest */
     *e = (struct error){0};
     d->n_expert_layers = n;
+    pin_start(d->s->m->gpus->pin);
     return 0;
+}
+
+/* What decode_load_next() uploads at a time: a tenth of a second of the link; one layer in virtual time. */
+static size_t unit_bytes(const struct decode_device *d) {
+    const struct cost_machine *m = d->s->m->cost;
+    const double rate = m && !d->s->cpu_queue ? m->domain[1 + d->rank].link[COST_H2D].rate : 0;
+    return rate > 10 ? (size_t)(rate / 10) : 1;
 }
 
 int decode_load_next(struct decode *s, size_t keep, bool *more, struct error *e) {
@@ -139,7 +162,7 @@ int decode_load_next(struct decode *s, size_t keep, bool *more, struct error *e)
     } else {
         for (int i = 0; i < s->n_dev && !rc && !*more; i++) {
             if (!lacks_experts(&s->dev[i])) continue;
-            rc = load_layers(&s->dev[i], 1, keep, &n, e);
+            rc = load_layers(&s->dev[i], unit_bytes(&s->dev[i]), keep, &n, e);
             *more = !rc;
             if (rc == ERR_MEMORY) *e = (struct error){0}, rc = 0;
         }
@@ -178,6 +201,7 @@ static bool evict_cached(void *owner, enum ledger_need need) {
 static bool evict_resident(void *owner, enum ledger_need need) {
     struct decode_device *d = owner;
     const bool any = decode_experts_evict_layer(d);
+    if (any) pin_start(d->s->m->gpus->pin); /* prompts upload them */
     if (need == LEDGER_FOR_KV) d->n_expert_layers -= any;
     return any;
 }

@@ -78,9 +78,11 @@ struct decode_device {
     bool draft_full;              /* no further draft layer fits (draft_experts.c) */
     int planned_expert_layers;    /* its first MoE layers that have all their routed experts here: planned, */
     int n_expert_layers;          /* and as long as device KV leaves room */
-    uint64_t n_selected, n_hits;  /* as in struct decode_expert_device */
-    int pool_per_layer;           /* routed experts per layer that the pool may hold (expert_pool.h) */
-    int32_t *layer_ids;           /* [DECODE_MICRO_BATCHES, n_layers, DECODE_MAX_ROWS * topk] selections of layers with resident experts; NULL: none */
+    size_t load_bytes;            /* of the upload of experts that runs, with the seconds that it and its search for damaged weights have taken */
+    double load_s, load_check_s;
+    uint64_t n_selected, n_hits; /* as in struct decode_expert_device */
+    int pool_per_layer;          /* routed experts per layer that the pool may hold (expert_pool.h) */
+    int32_t *layer_ids;          /* [DECODE_MICRO_BATCHES, n_layers, DECODE_MAX_ROWS * topk] selections of layers with resident experts; NULL: none */
     int32_t *own_ids[DECODE_MICRO_BATCHES]; /* work[].ids as allocated: the other layers' selections */
     size_t expert_bytes;                    /* planned bytes of resident layers and pool */
     char pool_why[160];                     /* reason for these sizes */

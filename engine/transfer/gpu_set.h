@@ -13,7 +13,7 @@ struct gpu_set {
     struct pin *pin;            /* pins the weights; NULL in virtual time or without weights */
     size_t max_module_bytes[3]; /* bytes of the largest attention block, FFN and expert in a slot; 0: not measured yet */
 };
-/* Opens the devices in list (--gpus) and starts to pin the mapped weights. 0 with *s NULL for "none". ERR_USAGE, ERR_RUNTIME, ERR_MEMORY. */
+/* Opens the devices in list (--gpus); pin_start(s->pin) starts to pin the mapped weights. 0 with *s NULL for "none". ERR_USAGE, ERR_RUNTIME, ERR_MEMORY. */
 int gpu_set_open(struct gpu_set **s, const char *list, const struct weights *w, struct error *e);
 int gpu_set_open_spec(struct gpu_set **s, const struct gpu_spec *spec, const struct weights *w, struct error *e); /* for spec->n > 0 devices */
 void gpu_set_close(struct gpu_set **s);                                                                           /* before weights_close */

@@ -33,6 +33,7 @@ struct pin {
     double begin_s;
     pthread_t thread[READERS];
     int n_threads;
+    bool is_started;
 };
 
 static const struct file_map *weights_map(const struct checkpoint *c, int i) {
@@ -46,6 +47,10 @@ int pin_stage_threads(void) {
     long cores = sysconf(_SC_NPROCESSORS_ONLN), n = cores / CORES;
     n = n < STAGE_LEAST ? STAGE_LEAST : n > STAGE_MOST ? STAGE_MOST : n;
     return (int)(n <= cores / 2 ? n : cores > 1 ? cores / 2 : 1);
+}
+int pin_idle_stage_threads(void) {
+    const long half = sysconf(_SC_NPROCESSORS_ONLN) / 2;
+    return (int)(half < 1 ? 1 : half > STAGE_MOST ? STAGE_MOST : half);
 }
 
 /* --- The choice ------------------------------------------------------------------------------------------------------------------ */
@@ -169,7 +174,6 @@ int pin_open(struct pin **out, struct gpu *g, const struct weights *w, bool held
     p->gpu = g;
     p->files = &w->files;
     atomic_init(&p->held, held);
-    p->begin_s = clock_now();
     p->choice = pin_choose(g, w);
     log_say(LOG_INFO, "weights for devices: %s; %s", pin_name(p->choice.path), p->choice.why);
     if (p->choice.path != PIN_MAPPED && p->choice.path != PIN_COPIED) return 0;
@@ -178,21 +182,26 @@ int pin_open(struct pin **out, struct gpu *g, const struct weights *w, bool held
     lay_out_extents(p);
     if (!(p->extents = mem_calloc((size_t)p->n_extents, sizeof *p->extents))) goto no_memory;
     lay_out_extents(p);
-    int n = p->choice.path == PIN_COPIED ? pin_stage_threads() : 1; /* the driver registers one range at a time */
+    return 0;
+no_memory:
+    error_set(e, ERR_MEMORY, "no memory to pin the weights");
+fail:
+    pin_close(out);
+    return e->code;
+}
+
+void pin_start(struct pin *p) {
+    if (!p || !p->extents || p->is_started) return;
+    p->is_started = true;
+    p->begin_s = clock_now();
+    const int n = p->choice.path == PIN_COPIED ? pin_stage_threads() : 1; /* the driver registers one range at a time */
     for (; p->n_threads < n; p->n_threads++) {
         atomic_fetch_add(&p->n_working, 1);
         if (!pthread_create(&p->thread[p->n_threads], NULL, pin_thread, p)) continue;
         atomic_fetch_sub(&p->n_working, 1);
         break;
     }
-    if (p->n_threads) return 0;
-    error_set(e, ERR_MEMORY, "cannot start a thread to pin the weights");
-    goto fail;
-no_memory:
-    error_set(e, ERR_MEMORY, "no memory to pin the weights");
-fail:
-    pin_close(out);
-    return e->code;
+    if (!p->n_threads) log_say(LOG_WARN, "cannot start a thread to pin the weights: they are uploaded through staging buffers");
 }
 
 void pin_close(struct pin **pp) {

@@ -18,15 +18,17 @@ struct pin_choice pin_choose(struct gpu *g, const struct weights *w);
 const char *pin_name(enum pin_path p); /* "built in", "mapped", "copied", "staged" */
 /* Returns the upload rate in bytes/s on a link of rate `link`; staging is limited by its threads. */
 double pin_rate(enum pin_path p, double link);
-int pin_stage_threads(void); /* per stage; more would starve the CPU executor */
+int pin_stage_threads(void);      /* per stage; more would starve the CPU executor */
+int pin_idle_stage_threads(void); /* per stage, while nothing else computes */
 
 struct pin;
-/* Starts pinning threads, held or not (pin_hold); g and w must outlive *p. ERR_MEMORY. */
+/* Chooses the path; g and w must outlive *p. held: as after pin_hold(). ERR_MEMORY. */
 int pin_open(struct pin **p, struct gpu *g, const struct weights *w, bool held, struct error *e);
+void pin_start(struct pin *p);  /* starts the pinning threads, once. One thread. p may be NULL */
 void pin_close(struct pin **p); /* before weights_close */
 const struct pin_choice *pin_get_choice(const struct pin *p);
 bool pin_covers(const struct pin *p, const void *at, size_t size); /* whether the whole range is pinned now; any thread */
-bool pin_is_done(const struct pin *p);                             /* no more memory will be pinned; any thread */
+bool pin_is_done(const struct pin *p);                             /* no thread pins: not started, or no more memory will be pinned; any thread */
 /* While held, a piece is registered only after it has waited for PIN_PATIENCE_S seconds, so that pinning ends even if decoding does not. Any thread; p may
  * be NULL. */
 enum { PIN_PATIENCE_S = 10 };

@@ -39,14 +39,16 @@ struct stage {
     bool quit;
 };
 
-int stage_threads(const struct gpu_set *set, const struct weights *w) {
+static bool needs_threads(const struct gpu_set *set, const struct weights *w) {
     bool pinned = true;
     for (int i = 0; i < w->files.n_shards; i++) {
         const struct file_map *m = &w->files.shards[i].map;
         if (m->size && !gpu_set_pinned(set, m->data, m->size)) pinned = false;
     }
-    return set->spec.is_virtual || pinned ? 0 : pin_stage_threads();
+    return !set->spec.is_virtual && !pinned;
 }
+int stage_threads(const struct gpu_set *set, const struct weights *w) { return needs_threads(set, w) ? pin_stage_threads() : 0; }
+int stage_idle_threads(const struct gpu_set *set, const struct weights *w) { return needs_threads(set, w) ? pin_idle_stage_threads() : 0; }
 
 /* Returns the address of byte `at`, and how many bytes, at most `most`, are contiguous. */
 static const char *contiguous_at(const struct stage_chunk *c, size_t at, size_t most, size_t *bytes) {

@@ -105,18 +105,39 @@ static void check_hold(const char *dir) {
         pin_open(&p, g, &w, true, &err))
         die("hold", &err);
     const struct file_map *m = &w.files.shards[0].map;
-    usleep(20000);
-    if (pin_is_done(p) || pin_covers(p, m->data, 1)) failed++, printf("FAIL: weights are pinned while sessions decode\n");
     if (pin_page_table_bytes(p) != m->size / 4096 * 8) failed++, printf("FAIL: %zu bytes of page tables for %zu\n", pin_page_table_bytes(p), m->size);
     const size_t had = gpu_info(g)->mem;
     gpu_reserve(g, pin_page_table_bytes(p));
     if (gpu_info(g)->mem + m->size / 4096 * 8 != had) failed++, printf("FAIL: page tables have no room\n");
+    pin_start(p);
+    usleep(20000);
+    if (pin_is_done(p) || pin_covers(p, m->data, 1)) failed++, printf("FAIL: weights are pinned while sessions decode\n");
     pin_hold(p, false);
     for (double end = clock_now() + 60; !pin_is_done(p) && clock_now() < end;) usleep(1000);
     if (!pin_covers(p, m->data, m->size)) failed++, printf("FAIL: weights are not pinned after sessions decode\n");
     pin_close(&p);
     weights_close(&w);
     gpu_close(&g);
+}
+
+/* Weights that all stay on the only device are not pinned until some are evicted. */
+static void check_resident(const char *dir) {
+    const struct engine_params p = {
+        .dir = dir, .threads = 1, .cpu_level = CPU_SCALAR + 1, .gpus = "emu:1,cpu=scalar", .expert_cache = "auto", .context = 1024, .deterministic = true};
+    struct engine *e;
+    struct error err = {0};
+    if (engine_open(&e, &p, &err)) die("resident", &err);
+    const struct file_map *m = &e->weights.files.shards[0].map;
+    struct decode *s = e->machine.decode;
+    bool more = true;
+    usleep(20000);
+    while (more)
+        if (decode_load_next(s, 0, &more, &err)) die("resident", &err);
+    if (!decode_has_all_experts(s, 0)) failed++, printf("FAIL: not all experts are on the device\n");
+    if (!pin_is_done(e->machine.gpus->pin) || gpu_set_pinned(e->machine.gpus, m->data, 1)) failed++, printf("FAIL: resident weights are pinned\n");
+    if (!decode_evict_experts(s, 0, SIZE_MAX)) failed++, printf("FAIL: nothing is evicted\n");
+    if (!pinned(e)) failed++, printf("FAIL: evicted weights are not pinned\n");
+    engine_close(&e);
 }
 
 static void quiet(void *ctx, enum log_level level, const char *text) {}
@@ -172,6 +193,7 @@ int main(void) {
         if (memcmp(plain, got, sizeof got)) failed++, printf("FAIL: other tokens than with pinned weights\n");
     }
     check_hold(dir);
+    check_resident(dir);
     remove_files(dir);
     return failed != 0;
 }
