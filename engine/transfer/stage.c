@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "engine/base/mem.h"
+#include "engine/base/test_limits.h"
 #include "engine/transfer/trace.h"
 
 static const size_t buffer_bytes = (size_t)4 << 20, least_bytes = 4096;
@@ -118,8 +119,9 @@ static void *filler_thread(void *arg) {
     return NULL;
 }
 
+bool stage_is_small(size_t bytes) { return bytes <= test_limits_get(TEST_LIMIT_STAGE_BYTES, STAGE_SMALL); }
 static bool needs_buffer(const struct stage *s, const struct copy_run *r) {
-    return s->n_fillers && (r->row || (r->bytes > STAGE_SMALL && !gpu_set_pinned(s->o.set, r->host, r->bytes)));
+    return s->n_fillers && (r->row || (!stage_is_small(r->bytes) && !gpu_set_pinned(s->o.set, r->host, r->bytes)));
 }
 /* An urgent copy (a sum between two layers of a decode batch) waits for the one in flight: so each is limited to half
  * a millisecond, if the link's speed is known, and to a buffer. */

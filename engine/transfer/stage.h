@@ -34,5 +34,6 @@ int stage_open(struct stage **s, const struct stage_options *o, struct error *e)
 int stage_send(struct stage *s, const struct stage_unit *u);
 /* Merges ranges, sends them to `to` as one unit with u's values and layer, and points their fields there. 0 ranges: sends nothing. */
 int stage_send_ranges(struct stage *s, struct copy_range *ranges, int n, char *to, struct stage_unit u);
+bool stage_is_small(size_t bytes);  /* whether a driver copies that much unpinned memory without blocking its caller */
 int stage_flush(struct stage *s);   /* waits until everything is enqueued on the stream; same codes */
 void stage_close(struct stage **s); /* enqueues what was sent; set *stop first to drop it. The stream may still be running. */

@@ -2,6 +2,8 @@
 
 #include <assert.h>
 
+#include "engine/base/test_limits.h"
+
 int upload_open(struct upload_queue *q, const char *name, const struct stage_options *o, struct error *e) {
     struct stage_options own = *o;
     *q = (struct upload_queue){0};
@@ -67,8 +69,12 @@ void upload_evict_expert(struct expert_slot *t) {
     if (t->upload.is_filled) upload_evict(&t->upload);
     t->layer = t->expert = -1;
 }
-int upload_wait(const struct upload_queue *q, const struct upload_slot *t, struct gpu_stream *reader) {
+int upload_wait(struct upload_queue *q, const struct upload_slot *t, struct gpu_stream *reader) {
     assert(t->is_filled);
+    if (!upload_has_arrived(q, t) && ++q->n_waits >= test_limits_get(TEST_LIMIT_WAITS_AHEAD, UPLOAD_WAITS_AHEAD)) {
+        q->n_waits = 0;
+        TRY(stage_flush(q->stage));
+    }
     return gpu_timeline_wait(q->loaded, t->loaded_value, reader);
 }
 int upload_signal(struct upload_queue *q, struct gpu_stream *reader) { return gpu_timeline_signal(q->freed, ++q->n_freed, reader); }
