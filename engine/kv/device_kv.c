@@ -6,7 +6,6 @@
 #include "cpu/pool.h"
 #include "engine/base/mem.h"
 #include "engine/exec/decode_internal.h"
-#include "engine/transfer/stage.h"
 #include "engine/transfer/upload.h"
 
 /* --- Device memory ----------------------------------------------------------------------------------------------------------------  */
@@ -234,7 +233,7 @@ struct kv_upload {
 };
 static int upload_run(struct kv_upload *f, void *to, struct copy_run run) {
     struct decode_device *d = f->d;
-    int rc = d->s->cpu_queue || stage_is_small(run.bytes) || open_uploads(d) ? ERR_MEMORY : upload_copy(&d->kv_uploads, to, &run);
+    int rc = d->s->cpu_queue || upload_is_direct(run.bytes) || open_uploads(d) ? ERR_MEMORY : upload_copy(&d->kv_uploads, to, &run);
     if (rc == ERR_MEMORY) { /* directly from where it is */
         if (!run.row || d->s->cpu_queue) return gpu_copy(d->main, to, run.host, run.bytes, GPU_H2D);
         rc = 0;
@@ -268,7 +267,7 @@ static int upload_rows(struct kv_upload *f, const struct device_kv *m, int layer
 /* Flushes first: behind a wait a stream takes about 1,000 launches; the next one blocks, and the driver's calls of staging threads with it. */
 static int wait_uploads(struct kv_upload *f) {
     if (!f->any) return 0;
-    TRY(stage_flush(f->d->kv_uploads.stage));
+    TRY(upload_flush(&f->d->kv_uploads));
     return gpu_timeline_wait(f->d->kv_uploads.loaded, f->d->kv_uploads.n_loaded, f->d->main);
 }
 

@@ -36,6 +36,8 @@ bool upload_has_arrived(const struct upload_queue *q, const struct upload_slot *
     return s == SLOT_RESIDENT || s == SLOT_IN_USE;
 }
 bool upload_is_idle(const struct upload_queue *q) { return gpu_timeline_reached(q->loaded, q->n_loaded); }
+bool upload_is_direct(size_t bytes) { return stage_is_small(bytes); }
+int upload_flush(struct upload_queue *q) { return stage_flush(q->stage); }
 int upload_finish(struct upload_queue *q) {
     const int rc = stage_flush(q->stage);
     return rc ? rc : gpu_timeline_wait_host(q->loaded, q->n_loaded, NULL);

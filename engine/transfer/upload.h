@@ -49,11 +49,13 @@ void upload_abort(struct upload_queue *q); /* releases all current and future wa
 enum slot_state upload_slot_state(const struct upload_queue *q, const struct upload_slot *t);
 bool upload_has_arrived(const struct upload_queue *q, const struct upload_slot *t); /* resident or in use */
 bool upload_is_idle(const struct upload_queue *q);                                  /* all uploads have arrived */
+int upload_flush(struct upload_queue *q);                                           /* waits until all are on the link */
 int upload_finish(struct upload_queue *q);                                          /* waits until all have; an error if any was dropped */
 /* Uploads ranges to `to`, after the slot's readers. Points the ranges' fields there. more: adds to what is uploading. */
 int upload_send(struct upload_queue *q, struct upload_slot *t, bool more, struct copy_range *ranges, int n, char *to, int layer, int item);
 /* Uploads a routed expert of w in place of what the slot has. */
 int upload_expert(struct upload_queue *q, struct expert_slot *t, const struct weights *w, int layer, int expert);
+bool upload_is_direct(size_t bytes); /* whether a stream takes a copy of so much unpinned memory without blocking its caller */
 int upload_copy(struct upload_queue *q, char *to, const struct copy_run *run);                   /* outside slots; readers wait for q->n_loaded */
 void upload_evict(struct upload_slot *t);                                                        /* drops the contents of a filled slot */
 void upload_evict_expert(struct expert_slot *t);                                                 /* of any slot */
