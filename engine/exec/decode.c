@@ -119,13 +119,31 @@ static int run_layers(struct decode *s, int n, int32_t *top, struct error *e) {
 
 /* Argmax with the rules of op_linear's top: the first of equals, -1 if a value is NaN. */
 static int32_t argmax(const float *x, int n) {
-    int32_t best = 0;
-    bool good = true;
-    for (int32_t i = 0; i < n; i++) {
-        good &= x[i] == x[i];
-        if (x[i] > x[best]) best = i;
+    enum { LANES = 16 };
+    typedef float lanes __attribute__((vector_size(LANES * sizeof(float)), aligned(4), may_alias));
+    typedef int32_t flags __attribute__((vector_size(LANES * sizeof(int32_t))));
+    float most = x[0];
+    lanes best;
+    flags good;
+    int at = 0;
+    for (int k = 0; k < LANES; k++) best[k] = x[0], good[k] = -1;
+    for (; at + LANES <= n; at += LANES) {
+        const lanes v = *(const lanes *)(x + at);
+        const flags above = v > best;
+        good &= v == v;
+        best = (lanes)(((flags)v & above) | ((flags)best & ~above));
     }
-    return good ? best : -1;
+    for (int k = 0; k < LANES; k++) {
+        if (!good[k]) return -1;
+        if (best[k] > most) most = best[k];
+    }
+    for (; at < n; at++) {
+        if (x[at] != x[at]) return -1;
+        if (x[at] > most) most = x[at];
+    }
+    int32_t first = 0;
+    while (x[first] != most) first++;
+    return first;
 }
 
 /* Collects the first non-finite mark of all workspaces, and the argmax of rows whose head ran on a device. */
