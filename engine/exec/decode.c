@@ -4,6 +4,7 @@
 #include "engine/exec/decode.h"
 
 #include <assert.h>
+#include <emmintrin.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -119,29 +120,27 @@ static int run_layers(struct decode *s, int n, int32_t *top, struct error *e) {
 
 /* Argmax with the rules of op_linear's top: the first of equals, -1 if a value is NaN. */
 static int32_t argmax(const float *x, int n) {
-    enum { LANES = 16 };
-    typedef float lanes __attribute__((vector_size(LANES * sizeof(float)), aligned(4), may_alias));
-    typedef int32_t flags __attribute__((vector_size(LANES * sizeof(int32_t))));
+    enum { AT_ONCE = 16 };
     float most = x[0];
-    lanes best;
-    flags good;
+    __m128 best[4], bad = _mm_setzero_ps();
     int at = 0;
-    for (int k = 0; k < LANES; k++) best[k] = x[0], good[k] = -1;
-    for (; at + LANES <= n; at += LANES) {
-        const lanes v = *(const lanes *)(x + at);
-        const flags above = v > best;
-        good &= v == v;
-        best = (lanes)(((flags)v & above) | ((flags)best & ~above));
-    }
-    for (int k = 0; k < LANES; k++) {
-        if (!good[k]) return -1;
-        if (best[k] > most) most = best[k];
-    }
+    for (int k = 0; k < 4; k++) best[k] = _mm_set1_ps(most);
+    for (; at + AT_ONCE <= n; at += AT_ONCE)
+        for (int k = 0; k < 4; k++) {
+            const __m128 v = _mm_loadu_ps(x + at + 4 * k);
+            bad = _mm_or_ps(bad, _mm_cmpunord_ps(v, v));
+            best[k] = _mm_max_ps(v, best[k]);
+        }
+    best[0] = _mm_max_ps(_mm_max_ps(best[0], best[1]), _mm_max_ps(best[2], best[3]));
+    if (_mm_movemask_ps(bad)) return -1;
+    for (int k = 0; k < 4; k++) most = best[0][k] > most ? best[0][k] : most;
     for (; at < n; at++) {
         if (x[at] != x[at]) return -1;
         if (x[at] > most) most = x[at];
     }
     int32_t first = 0;
+    const __m128 wanted = _mm_set1_ps(most);
+    while (first + 4 <= n && !_mm_movemask_ps(_mm_cmpeq_ps(_mm_loadu_ps(x + first), wanted))) first += 4;
     while (x[first] != most) first++;
     return first;
 }
