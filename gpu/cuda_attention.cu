@@ -111,25 +111,33 @@ template <int HEADS> static __global__ void __launch_bounds__(THREADS) attention
     }
 }
 
-/* One block per (query, head): the parts weighted by exp(lse - total). */
+/* One block per (query, head): the parts weighted by exp(lse - total). Parts are added in an order that later ones, without keys, do not change. */
 static __global__ void combine_kernel(struct cuda_attention a) {
-    size_t at = blockIdx.x, i = at / (unsigned)a.n_heads, h = at % (unsigned)a.n_heads, rows = (size_t)a.n * (size_t)a.n_heads;
+    extern __shared__ float share[]; /* [splits] */
+    const size_t at = blockIdx.x, i = at / (unsigned)a.n_heads, h = at % (unsigned)a.n_heads, rows = (size_t)a.n * (size_t)a.n_heads;
+    const int lane = (int)threadIdx.x % 32;
+    for (int s = (int)threadIdx.x; s < a.splits; s += (int)blockDim.x) share[s] = a.part_lse[(size_t)s * rows + at];
+    __syncthreads();
     float top = -INFINITY, sum = 0;
-    for (int s = 0; s < a.splits; s++) top = fmaxf(top, a.part_lse[(size_t)s * rows + at]);
-    for (int s = 0; s < a.splits; s++) sum += top == -INFINITY ? 0.0f : expf(a.part_lse[(size_t)s * rows + at] - top);
-    for (int d = threadIdx.x; d < a.v_dim; d += blockDim.x) {
+    for (int s = lane; s < a.splits; s += 32) top = fmaxf(top, share[s]);
+    top = warp_max(top);
+    for (int s = lane; s < a.splits; s += 32) sum += top == -INFINITY ? 0.0f : expf(share[s] - top);
+    sum = warp_sum(sum);
+    __syncthreads();
+    for (int s = (int)threadIdx.x; s < a.splits; s += (int)blockDim.x) share[s] = sum != 0 ? expf(share[s] - top) / sum : 0.0f;
+    __syncthreads();
+    for (int d = (int)threadIdx.x; d < a.v_dim; d += (int)blockDim.x) {
         float v = 0;
-        for (int s = 0; s < a.splits && sum != 0; s++) {
-            const float share = expf(a.part_lse[(size_t)s * rows + at] - top) / sum;
-            if (share != 0) v += share * a.part[((size_t)s * rows + at) * (size_t)a.v_dim + (size_t)d]; /* NaN is not 0 */
-        }
+#pragma unroll 8
+        for (int s = 0; s < a.splits; s++)
+            if (share[s] != 0) v += share[s] * a.part[((size_t)s * rows + at) * (size_t)a.v_dim + (size_t)d]; /* NaN is not 0 */
         a.out[i * (size_t)a.ldo + h * (size_t)a.v_dim + (size_t)d] = v;
     }
     if (a.lse && !threadIdx.x) a.lse[i * (size_t)a.lse_ld + h] = sum != 0 ? top + logf(sum) : -INFINITY;
 }
 
 cudaError_t cuda_attention_combine(cudaStream_t s, const struct cuda_attention *a) {
-    combine_kernel<<<(unsigned)a->n * (unsigned)a->n_heads, 128, 0, s>>>(*a);
+    combine_kernel<<<(unsigned)a->n * (unsigned)a->n_heads, 128, (size_t)a->splits * sizeof(float), s>>>(*a);
     return cudaGetLastError();
 }
 

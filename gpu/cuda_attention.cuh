@@ -38,6 +38,9 @@ __device__ inline int key_row(const struct cuda_attention &a, const struct where
 }
 __device__ inline int position(const struct cuda_attention &a, const struct where &w, int i) { return a.q_pos ? a.q_pos[i] : w.q_pos0 + i; }
 
-/* First key of chunk s when there are few queries: 16 chunks of 256 rows, then of 512. Depends on s only, so that neither the other queries of
- * a call nor later keys change a query's result. A call takes as long as its largest chunk, so they do not grow with the position. */
-__host__ __device__ inline int chunk_begin(int s) { return s < 16 ? 256 * s : 4096 + 512 * (s - 16); }
+/* First key of chunk s when there are few queries: 16 chunks of 64 rows each, of 128 and of 256, then of 512. Depends on s only, so that neither the
+ * other queries of a call nor later keys change a query's result. Few keys are spread over many blocks. A call takes as long as its largest chunk, so they
+ * do not grow without end. */
+__host__ __device__ inline int chunk_begin(int s) {
+    return s < 16 ? 64 * s : s < 32 ? 1024 + 128 * (s - 16) : s < 48 ? 3072 + 256 * (s - 32) : 7168 + 512 * (s - 48);
+}

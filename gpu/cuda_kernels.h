@@ -387,6 +387,8 @@ int cuda_attention_mma_direct(const struct cuda_attention *a);
 cudaError_t cuda_attention_mma(cudaStream_t s, const struct cuda_attention *a);
 /* out [rows, heads, dim]: heads head0 .. of p as BF16, dim at least p's, padded with zeros */
 cudaError_t cuda_plane_to_bf16(cudaStream_t s, void *out, struct cuda_plane p, int head0, int heads, int rows, int dim);
+int cuda_attention_few_ready(const struct cuda_attention *a); /* whether cuda_attention_few computes it, in cuda_attention_chunks parts */
+cudaError_t cuda_attention_few(cudaStream_t s, const struct cuda_attention *a);
 int cuda_attention_chunks(int keys);                                                /* number of splits */
 int cuda_attention_f32_heads(const struct cuda_attention *a);                       /* heads per block */
 cudaError_t cuda_attention_f32(cudaStream_t s, const struct cuda_attention *a);     /* all other shapes */

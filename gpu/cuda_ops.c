@@ -85,9 +85,10 @@ static void take_rows(struct cuda_attention *a, int first, int n) {
     a->n = n;
 }
 static int attention_rows(struct cuda_stream *s, const struct op_attention *o, struct cuda_attention *a) {
+    const bool few = s->g->math != GPU_MATH_F32 && o->n_keys > 0 && cuda_attention_few_ready(a);
     /* converting the keys pays off from a few queries on; a BF16 cache needs no conversion */
     bool direct = cuda_attention_mma_direct(a);
-    if (s->g->math != GPU_MATH_F32 && o->n_keys > 0 && !o->chosen && !o->bias && cuda_attention_mma_rows(a) && (direct || !a->chunked))
+    if (!few && s->g->math != GPU_MATH_F32 && o->n_keys > 0 && !o->chosen && !o->bias && cuda_attention_mma_rows(a) && (direct || !a->chunked))
         return attention_mma(s, a, direct);
     int group = o->n_heads / o->k.heads, heads = cuda_attention_f32_heads(a);
     a->splits =
@@ -97,7 +98,8 @@ static int attention_rows(struct cuda_stream *s, const struct op_attention *o, s
         if (!space) return ERR_RUNTIME;
         parts_at(a, space);
     }
-    return cuda_check(s->g, cuda_attention_f32(s->stream, a), "attention_f32");
+    return few ? cuda_check(s->g, cuda_attention_few(s->stream, a), "attention_few")
+               : cuda_check(s->g, cuda_attention_f32(s->stream, a), "attention_f32");
 }
 
 /* Few queries of very many keys: as many rows at a time as have room for their parts. */

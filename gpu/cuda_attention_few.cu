@@ -1,0 +1,243 @@
+/* Attention of few queries on tensor cores, with keys and values in BF16 or FP8 of up to 256 columns. A block has 16 (query, head) pairs of one KV
+ * head and one chunk of the keys. Its warps take 16 keys of a tile each, so that none is idle with one query; they meet only at the
+ * end, where their results are combined by the largest score, as those of chunks are (cuda_attention_combine). The key's position alone decides
+ * which chunk and which warp has it: a query's result does not depend on other queries of the call. FP8 is decoded and rounded to BF16 on the way to
+ * shared memory. */
+#include "gpu/cuda_attention.cuh"
+#include "gpu/cuda_mma.cuh"
+
+enum { PAD = 8, ROWS = 16, WARPS = 4, THREADS = 32 * WARPS, KEYS = 16 * WARPS };
+static const float log2_e = 1.44269504f, ln_2 = 0.693147181f;
+
+__device__ static inline uint32_t pack(float x, float y) {
+    __nv_bfloat162 v = __floats2bfloat162_rn(x, y);
+    return *(uint32_t *)&v;
+}
+
+/* Numbers of shared memory, in BF16. Two tiles of keys and values where both fit; afterwards the warps' results. */
+template <int KD, int VD> struct few_shape {
+    static const int kl = KD + PAD, vl = VD + PAD, tile_at = ROWS * kl, tile = KEYS * (kl + vl), tiles = 2 * (tile_at + 2 * tile) <= 90 << 10 ? 2 : 1;
+    static const int tile_bytes = 2 * (tile_at + tiles * tile), result_bytes = 4 * WARPS * ROWS * (VD + 2);
+    static const int bytes = tile_bytes > result_bytes ? tile_bytes : result_bytes;
+};
+
+/* Eight columns of an FP8 row as BF16; `left` of them exist. */
+__device__ static inline void decode_columns(uint32_t out[4], const struct cuda_plane &p, const struct plane_row &row, int head, int d, int left) {
+    const size_t at = (row.row * (size_t)p.heads + (size_t)head) * (size_t)p.dim + (size_t)d;
+    const uint8_t *codes = (const uint8_t *)row.data + at;
+    const float scale = left > 0 ? row.scale[row.row * (size_t)p.heads + (size_t)head] : 0.0f;
+    float v[8];
+    if (left >= 8 && !((size_t)codes & 7)) {
+        const uint2 w = *(const uint2 *)codes;
+#pragma unroll
+        for (int i = 0; i < 8; i++) v[i] = e4m3_decode((uint8_t)((i < 4 ? w.x : w.y) >> (i % 4 * 8))) * scale;
+    } else
+#pragma unroll
+        for (int i = 0; i < 8; i++) v[i] = i < left ? e4m3_decode(codes[i]) * scale : 0.0f;
+#pragma unroll
+    for (int i = 0; i < 4; i++) out[i] = pack(v[2 * i], v[2 * i + 1]);
+}
+/* Rows k0 .. k0 + KEYS of one head of a plane; columns from `dim` and rows from `rows` on are zero. */
+template <int COLS> __device__ static inline void fetch(__nv_bfloat16 *dst, const struct cuda_plane &p, int head, int dim, int k0, int rows) {
+    const int pieces = COLS / 8, team = pieces % 16 == 0 ? 16 : pieces % 8 == 0 ? 8 : 4; /* threads of a row, which they find once */
+    for (int k = (int)threadIdx.x / team; k < KEYS; k += THREADS / team) {
+        const bool there = k0 + k < rows;
+        const struct plane_row row = plane_row(p, (size_t)(there ? k0 + k : 0)); /* the address must be valid even if nothing is read */
+        const __nv_bfloat16 *src = (const __nv_bfloat16 *)row.data + (row.row * (size_t)p.heads + (size_t)head) * (size_t)p.dim;
+#pragma unroll
+        for (int piece = (int)threadIdx.x % team; piece < pieces; piece += team) {
+            __nv_bfloat16 *to = dst + k * (COLS + PAD) + piece * 8;
+            const int left = there ? dim - piece * 8 : 0;
+            if (p.dtype == DT_BF16) cp_async16(to, src + (left > 0 ? piece * 8 : 0), left > 0 ? 16 : 0);
+            else {
+                uint32_t v[4];
+                decode_columns(v, p, row, head, piece * 8, left);
+                *(uint4 *)to = make_uint4(v[0], v[1], v[2], v[3]);
+            }
+        }
+    }
+}
+
+template <int KD, int VD> static __global__ void __launch_bounds__(THREADS, 1) attention_few_kernel(struct cuda_attention a) {
+    typedef struct few_shape<KD, VD> S;
+    const int NO = VD / 8;
+    extern __shared__ __align__(16) __nv_bfloat16 smem[];
+    __shared__ int first, last;
+    const int tid = (int)threadIdx.x, lane = tid % 32, warp = tid / 32, g = lane / 4, t = lane % 4;
+    const int kv = (int)blockIdx.y, split = (int)blockIdx.z, group = a.n_heads / a.k.heads, rows = a.n * group, r0 = (int)blockIdx.x * ROWS;
+    const struct where at = where_of(a);
+    if (!tid) first = 0x7fffffff, last = 0;
+    __syncthreads();
+    if (tid < ROWS && r0 + tid < rows) { /* range of keys that any row sees */
+        int l, e;
+        seen(a, at, position(a, at, (r0 + tid) / group), &l, &e);
+        if (e > l) atomicMin(&first, l), atomicMax(&last, e);
+    }
+    __syncthreads();
+    const int begin = max(last > 0 ? first / KEYS * KEYS : 0, chunk_begin(split)), end = min(last, chunk_begin(split + 1));
+    if (split && begin >= end) { /* no key: cuda_attention_combine skips the part */
+        if (tid < ROWS && r0 + tid < rows) {
+            const int row = r0 + tid;
+            a.part_lse[((size_t)split * (size_t)a.n + (size_t)(row / group)) * (size_t)a.n_heads + (size_t)(kv * group + row % group)] = -INFINITY;
+        }
+        return;
+    }
+    __nv_bfloat16 *qs = smem, *tiles = smem + S::tile_at;
+    if (begin < end) fetch<KD>(tiles, at.k, kv, a.k.dim, begin, at.n_keys), fetch<VD>(tiles + KEYS * S::kl, at.v, kv, a.v_dim, begin, at.n_keys);
+    cp_commit();
+    for (int e = tid; e < ROWS * (KD / 2); e += THREADS) {
+        const int r = e / (KD / 2), d = e % (KD / 2) * 2, row = r0 + r;
+        const float *q = a.q + (size_t)(row < rows ? row / group : 0) * (size_t)a.ldq + (size_t)(kv * group + row % group) * (size_t)a.q_dim;
+        *(uint32_t *)(qs + r * S::kl + d) = pack(row < rows && d < a.q_dim ? q[d] : 0.0f, row < rows && d + 1 < a.q_dim ? q[d + 1] : 0.0f);
+    }
+    int lo[2], hi[2]; /* for the two rows whose sums this thread holds */
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        const int row = r0 + g + r * 8;
+        lo[r] = hi[r] = 0;
+        if (row < rows) seen(a, at, position(a, at, row / group), &lo[r], &hi[r]);
+    }
+    float o[NO][4], top[2] = {-INFINITY, -INFINITY}, sum[2] = {0, 0};
+    const float c = a.scale * log2_e;
+#pragma unroll
+    for (int j = 0; j < NO; j++)
+#pragma unroll
+        for (int e = 0; e < 4; e++) o[j][e] = 0;
+    /* start of this lane's row of each 8 x 8 matrix */
+    const __nv_bfloat16 *q_row = qs + lane % 16 * S::kl + lane / 16 * 8;
+    const int k_at = (warp * 16 + lane / 16 * 8 + lane % 8) * S::kl + lane / 8 % 2 * 8;
+    const int v_at = KEYS * S::kl + (warp * 16 + lane % 16) * S::vl + lane / 16 * 8;
+    for (int k0 = begin, i = 0; k0 < end; k0 += KEYS, i++) {
+        const __nv_bfloat16 *tile = tiles + (S::tiles > 1 ? i % 2 * S::tile : 0);
+        if (S::tiles > 1) {
+            __nv_bfloat16 *next = tiles + (i + 1) % 2 * S::tile;
+            if (k0 + KEYS < end)
+                fetch<KD>(next, at.k, kv, a.k.dim, k0 + KEYS, at.n_keys), fetch<VD>(next + KEYS * S::kl, at.v, kv, a.v_dim, k0 + KEYS, at.n_keys);
+            cp_commit();
+            cp_wait<1>();
+        } else cp_wait<0>();
+        __syncthreads(); /* the tile has arrived */
+        float s[2][4] = {{0, 0, 0, 0}, {0, 0, 0, 0}}, most[2] = {top[0], top[1]}, fade[2], base[2];
+#pragma unroll 4
+        for (int d = 0; d < KD; d += 16) {
+            uint32_t q[4], k[4];
+            ldmatrix_x4(q, q_row + d);
+            ldmatrix_x4(k, tile + k_at + d);
+            mma_bf16(s[0], q, k[0], k[1]);
+            mma_bf16(s[1], q, k[2], k[3]);
+        }
+#pragma unroll
+        for (int j = 0; j < 2; j++)
+#pragma unroll
+            for (int e = 0; e < 4; e++) {
+                const int k = k0 + warp * 16 + j * 8 + 2 * t + e % 2, r = e / 2;
+                if (a.softcap > 0) s[j][e] = a.softcap * tanhf(s[j][e] * a.scale / a.softcap) / a.scale;
+                s[j][e] = k >= lo[r] && k < hi[r] ? s[j][e] * c : -INFINITY;
+                most[r] = fmaxf(most[r], s[j][e]);
+            }
+#pragma unroll
+        for (int r = 0; r < 2; r++) { /* across the four lanes of a row */
+            most[r] = fmaxf(most[r], __shfl_xor_sync(0xffffffffu, most[r], 1));
+            most[r] = fmaxf(most[r], __shfl_xor_sync(0xffffffffu, most[r], 2));
+            base[r] = most[r] == -INFINITY ? 0.0f : most[r];
+            fade[r] = exp2f(top[r] - base[r]);
+            sum[r] *= fade[r];
+            top[r] = most[r];
+        }
+#pragma unroll
+        for (int j = 0; j < 2; j++)
+#pragma unroll
+            for (int e = 0; e < 4; e++) {
+                s[j][e] = exp2f(s[j][e] - base[e / 2]);
+                sum[e / 2] += s[j][e];
+            }
+#pragma unroll
+        for (int j = 0; j < NO; j++)
+#pragma unroll
+            for (int e = 0; e < 4; e++) o[j][e] *= fade[e / 2];
+        const uint32_t p[4] = {pack(s[0][0], s[0][1]), pack(s[0][2], s[0][3]), pack(s[1][0], s[1][1]), pack(s[1][2], s[1][3])};
+#pragma unroll
+        for (int j = 0; j < NO; j += 2) {
+            uint32_t v[4];
+            ldmatrix_x4_trans(v, tile + v_at + j * 8);
+            mma_bf16(o[j], p, v[0], v[1]);
+            mma_bf16(o[j + 1], p, v[2], v[3]);
+        }
+        __syncthreads(); /* all warps are done with the tile */
+        if (S::tiles == 1) {
+            if (k0 + KEYS < end)
+                fetch<KD>(tiles, at.k, kv, a.k.dim, k0 + KEYS, at.n_keys), fetch<VD>(tiles + KEYS * S::kl, at.v, kv, a.v_dim, k0 + KEYS, at.n_keys);
+            cp_commit();
+        }
+    }
+    cp_wait<0>();
+    __syncthreads(); /* the tiles' memory now holds the warps' results; without a tile, queries were still being written to it */
+    float *results = (float *)smem, *tops = results + WARPS * ROWS * VD, *sums = tops + WARPS * ROWS; /* [WARPS, ROWS, VD], [WARPS, ROWS] twice */
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        sum[r] += __shfl_xor_sync(0xffffffffu, sum[r], 1);
+        sum[r] += __shfl_xor_sync(0xffffffffu, sum[r], 2);
+        if (!t) tops[warp * ROWS + g + r * 8] = top[r], sums[warp * ROWS + g + r * 8] = sum[r];
+#pragma unroll
+        for (int j = 0; j < NO; j++) {
+            float *to = results + (size_t)(warp * ROWS + g + r * 8) * VD + j * 8 + 2 * t;
+            to[0] = o[j][2 * r], to[1] = o[j][2 * r + 1];
+        }
+    }
+    __syncthreads();
+    if (tid < ROWS && r0 + tid < rows) { /* sums becomes the share of each warp's result */
+        const int row = r0 + tid, i = row / group, h = kv * group + row % group;
+        float largest = -INFINITY, all = 0;
+        for (int w = 0; w < WARPS; w++) largest = fmaxf(largest, tops[w * ROWS + tid]);
+        const float sink = a.sinks && !split ? a.sinks[h] * log2_e : -INFINITY; /* one more logit, without a value */
+        largest = fmaxf(largest, sink);
+        const float base = largest == -INFINITY ? 0.0f : largest;
+        for (int w = 0; w < WARPS; w++) {
+            tops[w * ROWS + tid] = exp2f(tops[w * ROWS + tid] - base);
+            all += sums[w * ROWS + tid] * tops[w * ROWS + tid];
+        }
+        all += exp2f(sink - base);
+        for (int w = 0; w < WARPS; w++) sums[w * ROWS + tid] = all != 0 ? tops[w * ROWS + tid] / all : 0.0f;
+        float *lse = a.splits > 1 ? a.part_lse + ((size_t)split * (size_t)a.n + (size_t)i) * (size_t)a.n_heads + (size_t)h
+                                  : a.lse ? a.lse + (size_t)i * (size_t)a.lse_ld + (size_t)h : NULL;
+        if (lse) *lse = all != 0 ? (base + log2f(all)) * ln_2 : -INFINITY;
+    }
+    __syncthreads();
+    for (int e = tid; e < ROWS * VD; e += THREADS) {
+        const int r = e / VD, d = e % VD, row = r0 + r, i = row / group, h = kv * group + row % group;
+        if (row >= rows || d >= a.v_dim) continue;
+        float v = 0;
+#pragma unroll
+        for (int w = 0; w < WARPS; w++) v += results[(w * ROWS + r) * VD + d] * sums[w * ROWS + r];
+        float *out = a.splits > 1 ? a.part + (((size_t)split * (size_t)a.n + (size_t)i) * (size_t)a.n_heads + (size_t)h) * (size_t)a.v_dim
+                                  : a.out + (size_t)i * (size_t)a.ldo + (size_t)h * (size_t)a.v_dim;
+        out[d] = v;
+    }
+}
+
+template <int KD, int VD> static cudaError_t launch(cudaStream_t s, const struct cuda_attention *a) {
+    typedef struct few_shape<KD, VD> S;
+    cudaError_t r = cudaFuncSetAttribute(attention_few_kernel<KD, VD>, cudaFuncAttributeMaxDynamicSharedMemorySize, S::bytes);
+    if (r != cudaSuccess) return r;
+    dim3 grid(blocks_of((size_t)a->n * (size_t)(a->n_heads / a->k.heads), ROWS), (unsigned)a->k.heads, (unsigned)a->splits);
+    attention_few_kernel<KD, VD><<<grid, THREADS, (size_t)S::bytes, s>>>(*a);
+    return a->splits > 1 ? cuda_attention_combine(s, a) : cudaGetLastError();
+}
+
+/* Shapes in rising order; the first that holds a model's dims is used. */
+static const struct {
+    int k, v;
+    cudaError_t (*launch)(cudaStream_t, const struct cuda_attention *);
+} shapes[] = {{64, 64, launch<64, 64>}, {96, 96, launch<96, 96>}, {128, 128, launch<128, 128>}, {192, 128, launch<192, 128>}, {256, 256, launch<256, 256>}};
+static int shape_of(const struct cuda_attention *a) {
+    for (int i = 0; i < (int)(sizeof shapes / sizeof shapes[0]); i++)
+        if (a->q_dim <= shapes[i].k && a->v_dim <= shapes[i].v) return i;
+    return -1;
+}
+static int ready(const struct cuda_plane *p) {
+    return p->dtype == DT_E4M3 || (p->dtype == DT_BF16 && p->dim % 8 == 0 && (p->blocks ? p->at : (size_t)p->data) % 16 == 0);
+}
+int cuda_attention_few_ready(const struct cuda_attention *a) {
+    return a->chunked && !a->chosen && !a->bias && shape_of(a) >= 0 && a->v.heads == a->k.heads && a->k.heads <= 65535 && ready(&a->k) && ready(&a->v);
+}
+cudaError_t cuda_attention_few(cudaStream_t s, const struct cuda_attention *a) { return shapes[shape_of(a)].launch(s, a); }
