@@ -129,8 +129,10 @@ static __global__ void combine_kernel(struct cuda_attention a) {
     for (int d = (int)threadIdx.x; d < a.v_dim; d += (int)blockDim.x) {
         float v = 0;
 #pragma unroll 8
-        for (int s = 0; s < a.splits; s++)
-            if (share[s] != 0) v += share[s] * a.part[((size_t)s * rows + at) * (size_t)a.v_dim + (size_t)d]; /* NaN is not 0 */
+        for (int s = 0; s < a.splits; s++) {
+            const float part = a.part[((size_t)s * rows + at) * (size_t)a.v_dim + (size_t)d]; /* undefined where the share is 0 */
+            v += share[s] != 0 ? share[s] * part : 0.0f;
+        }
         a.out[i * (size_t)a.ldo + h * (size_t)a.v_dim + (size_t)d] = v;
     }
     if (a.lse && !threadIdx.x) a.lse[i * (size_t)a.lse_ld + h] = sum != 0 ? top + logf(sum) : -INFINITY;

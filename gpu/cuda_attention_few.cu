@@ -30,7 +30,10 @@ __device__ static inline void decode_columns(uint32_t out[4], const struct cuda_
     if (left >= 8 && !((size_t)codes & 7)) {
         const uint2 w = *(const uint2 *)codes;
 #pragma unroll
-        for (int i = 0; i < 8; i++) v[i] = e4m3_decode((uint8_t)((i < 4 ? w.x : w.y) >> (i % 4 * 8))) * scale;
+        for (int i = 0; i < 4; i++) {
+            const uint32_t pair = e4m3_halves((i < 2 ? w.x : w.y) >> i % 2 * 16);
+            v[2 * i] = half_at(&pair, 0) * scale, v[2 * i + 1] = half_at(&pair, 1) * scale;
+        }
     } else
 #pragma unroll
         for (int i = 0; i < 8; i++) v[i] = i < left ? e4m3_decode(codes[i]) * scale : 0.0f;
@@ -62,40 +65,38 @@ template <int KD, int VD> static __global__ void __launch_bounds__(THREADS, 1) a
     typedef struct few_shape<KD, VD> S;
     const int NO = VD / 8;
     extern __shared__ __align__(16) __nv_bfloat16 smem[];
-    __shared__ int first, last;
+    __shared__ int first, last, query[ROWS], head[ROWS];
     const int tid = (int)threadIdx.x, lane = tid % 32, warp = tid / 32, g = lane / 4, t = lane % 4;
-    const int kv = (int)blockIdx.y, split = (int)blockIdx.z, group = a.n_heads / a.k.heads, rows = a.n * group, r0 = (int)blockIdx.x * ROWS;
+    const int kv = (int)blockIdx.y, split = (int)blockIdx.z, group = a.n_heads / a.k.heads, r0 = (int)blockIdx.x * ROWS;
+    const int rows = min(a.n * group - r0, (int)ROWS); /* of this block */
     const struct where at = where_of(a);
     if (!tid) first = 0x7fffffff, last = 0;
     __syncthreads();
-    if (tid < ROWS && r0 + tid < rows) { /* range of keys that any row sees */
+    if (tid < rows) { /* range of keys that any row sees */
         int l, e;
-        seen(a, at, position(a, at, (r0 + tid) / group), &l, &e);
+        query[tid] = (r0 + tid) / group, head[tid] = kv * group + (r0 + tid) % group;
+        seen(a, at, position(a, at, query[tid]), &l, &e);
         if (e > l) atomicMin(&first, l), atomicMax(&last, e);
     }
     __syncthreads();
     const int begin = max(last > 0 ? first / KEYS * KEYS : 0, chunk_begin(split)), end = min(last, chunk_begin(split + 1));
     if (split && begin >= end) { /* no key: cuda_attention_combine skips the part */
-        if (tid < ROWS && r0 + tid < rows) {
-            const int row = r0 + tid;
-            a.part_lse[((size_t)split * (size_t)a.n + (size_t)(row / group)) * (size_t)a.n_heads + (size_t)(kv * group + row % group)] = -INFINITY;
-        }
+        if (tid < rows) a.part_lse[((size_t)split * (size_t)a.n + (size_t)query[tid]) * (size_t)a.n_heads + (size_t)head[tid]] = -INFINITY;
         return;
     }
     __nv_bfloat16 *qs = smem, *tiles = smem + S::tile_at;
     if (begin < end) fetch<KD>(tiles, at.k, kv, a.k.dim, begin, at.n_keys), fetch<VD>(tiles + KEYS * S::kl, at.v, kv, a.v_dim, begin, at.n_keys);
     cp_commit();
     for (int e = tid; e < ROWS * (KD / 2); e += THREADS) {
-        const int r = e / (KD / 2), d = e % (KD / 2) * 2, row = r0 + r;
-        const float *q = a.q + (size_t)(row < rows ? row / group : 0) * (size_t)a.ldq + (size_t)(kv * group + row % group) * (size_t)a.q_dim;
-        *(uint32_t *)(qs + r * S::kl + d) = pack(row < rows && d < a.q_dim ? q[d] : 0.0f, row < rows && d + 1 < a.q_dim ? q[d + 1] : 0.0f);
+        const int r = e / (KD / 2), d = e % (KD / 2) * 2, there = r < rows ? r : 0;
+        const float *q = a.q + (size_t)query[there] * (size_t)a.ldq + (size_t)head[there] * (size_t)a.q_dim;
+        *(uint32_t *)(qs + r * S::kl + d) = pack(r < rows && d < a.q_dim ? q[d] : 0.0f, r < rows && d + 1 < a.q_dim ? q[d + 1] : 0.0f);
     }
     int lo[2], hi[2]; /* for the two rows whose sums this thread holds */
 #pragma unroll
     for (int r = 0; r < 2; r++) {
-        const int row = r0 + g + r * 8;
         lo[r] = hi[r] = 0;
-        if (row < rows) seen(a, at, position(a, at, row / group), &lo[r], &hi[r]);
+        if (g + r * 8 < rows) seen(a, at, position(a, at, query[g + r * 8]), &lo[r], &hi[r]);
     }
     float o[NO][4], top[2] = {-INFINITY, -INFINITY}, sum[2] = {0, 0};
     const float c = a.scale * log2_e;
@@ -185,8 +186,8 @@ template <int KD, int VD> static __global__ void __launch_bounds__(THREADS, 1) a
         }
     }
     __syncthreads();
-    if (tid < ROWS && r0 + tid < rows) { /* sums becomes the share of each warp's result */
-        const int row = r0 + tid, i = row / group, h = kv * group + row % group;
+    if (tid < rows) { /* sums becomes the share of each warp's result */
+        const int i = query[tid], h = head[tid];
         float largest = -INFINITY, all = 0;
         for (int w = 0; w < WARPS; w++) largest = fmaxf(largest, tops[w * ROWS + tid]);
         const float sink = a.sinks && !split ? a.sinks[h] * log2_e : -INFINITY; /* one more logit, without a value */
@@ -203,9 +204,9 @@ template <int KD, int VD> static __global__ void __launch_bounds__(THREADS, 1) a
         if (lse) *lse = all != 0 ? (base + log2f(all)) * ln_2 : -INFINITY;
     }
     __syncthreads();
-    for (int e = tid; e < ROWS * VD; e += THREADS) {
-        const int r = e / VD, d = e % VD, row = r0 + r, i = row / group, h = kv * group + row % group;
-        if (row >= rows || d >= a.v_dim) continue;
+    for (int e = tid; e < rows * VD; e += THREADS) {
+        const int r = e / VD, d = e % VD, i = query[r], h = head[r];
+        if (d >= a.v_dim) continue;
         float v = 0;
 #pragma unroll
         for (int w = 0; w < WARPS; w++) v += results[(w * ROWS + r) * VD + d] * sums[w * ROWS + r];

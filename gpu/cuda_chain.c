@@ -1,5 +1,6 @@
 /* Operations on few numbers: each with a kernel of its own, or several as the steps of a chain. */
 #include "gpu/cuda.h"
+#include "gpu/fuse.h"
 
 _Static_assert((int)SCORE_SOFTMAX == CUDA_SOFTMAX && (int)SCORE_SIGMOID == CUDA_SIGMOID && (int)SCORE_MIXER == CUDA_MIXER &&
                    (int)SCORE_SQRT_SOFTPLUS == CUDA_SQRT_SOFTPLUS,
@@ -64,7 +65,12 @@ static struct cuda_step step_of(enum op_code code, const union op_args *u) {
 
 int cuda_chain_op(struct cuda_stream *s, const struct op_chain *a) {
     struct cuda_chain c = {.n = a->n};
-    for (int i = 0; i < a->n; i++) c.step[i] = step_of(a->step[i].code, (const union op_args *)&a->step[i].args);
+    for (int i = 0, first = 0; i < a->n; i++) {
+        c.step[i] = step_of(a->step[i].code, (const union op_args *)&a->step[i].args);
+        if (fuse_steps_are_apart(a, first, i)) continue;
+        c.step[i].waits = 1;
+        first = i;
+    }
     return cuda_check(s->g, cuda_chain_run(s->stream, &c), "chain");
 }
 

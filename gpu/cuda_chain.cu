@@ -36,6 +36,7 @@ static __global__ void __launch_bounds__(CHAIN_THREADS) chain_kernel(const __gri
     extern __shared__ char space[];
     for (int k = 0; k < c.n; k++) {
         const struct cuda_step &s = c.step[k];
+        if (s.waits) __syncthreads();
         switch (s.kind) {
         case CUDA_STEP_NORM: norm_rows(s.norm, 0, 1, sums); break;
         case CUDA_STEP_ROPE: rope_heads(s.rope, 0, 1); break;
@@ -56,7 +57,6 @@ static __global__ void __launch_bounds__(CHAIN_THREADS) chain_kernel(const __gri
         case CUDA_STEP_CONV: conv_channels(s.conv); break;
         case CUDA_STEP_TRANSFER: for_each(s.transfer, s.transfer.n, transfer_word); break;
         }
-        __syncthreads();
     }
 }
 cudaError_t cuda_chain_run(cudaStream_t s, const struct cuda_chain *called) {

@@ -190,7 +190,8 @@ struct cuda_transfer { /* struct op_transfer */
     size_t n;
 };
 struct cuda_step {
-    int kind; /* enum cuda_step_kind */
+    int kind;  /* enum cuda_step_kind */
+    int waits; /* for earlier steps, whose results it reads or overwrites */
     union {
         struct cuda_norm norm;
         struct cuda_rope rope;

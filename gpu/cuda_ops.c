@@ -98,8 +98,7 @@ static int attention_rows(struct cuda_stream *s, const struct op_attention *o, s
         if (!space) return ERR_RUNTIME;
         parts_at(a, space);
     }
-    return few ? cuda_check(s->g, cuda_attention_few(s->stream, a), "attention_few")
-               : cuda_check(s->g, cuda_attention_f32(s->stream, a), "attention_f32");
+    return few ? cuda_check(s->g, cuda_attention_few(s->stream, a), "attention_few") : cuda_check(s->g, cuda_attention_f32(s->stream, a), "attention_f32");
 }
 
 /* Few queries of very many keys: as many rows at a time as have room for their parts. */

@@ -138,7 +138,7 @@ template <int M, int N> __device__ static inline void dots_any(float out[M][N], 
 __device__ static inline float bias_at(const float *first, size_t at, int r) { return first ? ((const float *)((const char *)first + at))[r] : 0.0f; }
 
 /* h[pair] = glu(gate x, up x): grid (rows of inter, (token, choice) pairs). */
-template <enum weight_kind KIND> static __global__ void __launch_bounds__(WARPS * 32) up_kernel(const __grid_constant__ struct cuda_routed a) {
+template <enum weight_kind KIND> static __global__ void __launch_bounds__(WARPS * 32, KIND == WEIGHT_FP8 ? 3 : 1) up_kernel(const __grid_constant__ struct cuda_routed a) {
     const int pair = (int)blockIdx.y, id = a.ids[pair], inter = a.gate.rows, r = ((int)blockIdx.x * WARPS + (int)threadIdx.x / 32) * UP_ROWS;
     if (id < 0 || id >= a.n_experts || r >= inter) return;
     const size_t at = (size_t)id * a.each;

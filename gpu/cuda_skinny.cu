@@ -5,12 +5,12 @@
  * FP8 weights are exact in FP16; an activation is the sum of two FP16, after a power of two for each token and step of K has brought the largest one to
  * [2^14, 2^15): the sum is off by at most 2^-24 of the activation or 2^-39 of the largest. BF16 weights meet the sum of three BF16, which hold an
  * activation's full float32 precision. The warps of a block alternate over steps of K, so that matrices with few rows also keep enough loads in flight;
- * their sums are added in order.
+ * their sums are added in order. One token's activations are split once per block, in shared memory: splitting takes more instructions than the products.
  * transposed_kernel, for W^T x of the heads of absorbed MLA: a lane has four columns, the warps alternate over rows. */
 #include "gpu/cuda_linear.cuh"
 #include "gpu/cuda_mma.cuh"
 
-enum { WARPS = 8, STEP = 64 };
+enum { WARPS = 8, STEP = 64, SPLIT_COLUMNS = 3072 /* from so many on one token's activations are split first */ };
 
 /* 16 bytes of a row; bytes from `left` on are zero. */
 __device__ static inline uint4 load16(const uint8_t *p, int left, bool wide) {
@@ -119,13 +119,48 @@ __device__ static inline void load_step(float v[16], const float *x, int left, b
     } else load_x(v, x, left, wide);
 }
 
+/* A part of one token's activations, split. */
+template <bool FP8> struct split_columns {
+    enum { COLUMNS = 4096, PIECES = 2 * activations<FP8>::PLANES };
+    uint4 b[PIECES][COLUMNS / 16];
+    float back[COLUMNS / STEP];
+    /* Called by all threads of a block: columns from c0 on, at most COLUMNS; whole: as in rows_of_w. A barrier must follow. */
+    __device__ inline void fill(const float *x, int c0, int cols, int whole, bool wide) {
+        const int n = min(cols - c0, (int)COLUMNS), groups = (n + STEP - 1) / STEP * (STEP / 16);
+        for (int base = 0; base < groups; base += WARPS * 32) {
+            const int i = base + (int)threadIdx.x, at = i < groups ? i : 0, c = c0 + at * 16; /* all lanes of a step take part */
+            float v[16];
+            load_step(v, x + c, cols - c, c / STEP * STEP < whole, wide);
+            struct activations<FP8> as;
+            split<FP8>(&as, v);
+            if (i >= groups) continue;
+            const uint32_t *words = &as.b[0][0][0];
+#pragma unroll
+            for (int k = 0; k < PIECES; k++) b[k][i] = make_uint4(words[4 * k], words[4 * k + 1], words[4 * k + 2], words[4 * k + 3]);
+            if (FP8 && i % (STEP / 16) == 0) back[i / (STEP / 16)] = as.back;
+        }
+    }
+    /* The activations of group i of 16 columns. */
+    __device__ inline void load(struct activations<FP8> *to, int i) const {
+        uint32_t *words = &to->b[0][0][0];
+#pragma unroll
+        for (int k = 0; k < PIECES; k++) words[4 * k] = b[k][i].x, words[4 * k + 1] = b[k][i].y, words[4 * k + 2] = b[k][i].z, words[4 * k + 3] = b[k][i].w;
+        if (FP8) to->back = back[i / (STEP / 16)];
+    }
+};
+struct no_columns {};
+/* ONE: there is one token. */
+template <bool FP8, bool ONE> struct columns_of { typedef no_columns type; };
+template <bool FP8> struct columns_of<FP8, true> { typedef split_columns<FP8> type; };
+
 template <int MT, int NT> struct skinny_sums {
     float of[WARPS][NT * 8][MT * 16 + 1];
 };
 /* Sums of MT * 16 rows of W from row o0 on, or gated of 16 rows of W and the same rows of W2, for all tokens, in `sums` after a barrier. AHEAD: steps whose
  * loads are in flight. */
-template <bool FP8, bool GATED, int MT, int NT, int AHEAD>
-__device__ static inline void skinny_rows(struct skinny_sums<MT, NT> &sums, const struct mat &w, const struct mat &w2, const float *x, int n, int ldx, int o0) {
+template <bool FP8, bool GATED, int MT, int NT, bool ONE, int AHEAD>
+__device__ static inline void skinny_rows(struct skinny_sums<MT, NT> &sums, typename columns_of<FP8, ONE>::type &columns, const struct mat &w, const struct mat &w2,
+                                          const float *x, int n, int ldx, int o0) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, q = lane % 4;
     struct rows_of_w<FP8, MT> rows;
 #pragma unroll
@@ -156,38 +191,52 @@ __device__ static inline void skinny_rows(struct skinny_sums<MT, NT> &sums, cons
 #pragma unroll
     for (int i = 0; i < AHEAD; i++)
         if (k0 + i * WARPS * STEP < w.cols) rows.load(&steps[i], w, GATED ? w2 : w, k0 + i * WARPS * STEP, q);
-    for (; k0 < w.cols; k0 += WARPS * STEP) {
-        const struct weights<FP8, MT> &now = steps[0];
-        if (k0 + AHEAD * WARPS * STEP < w.cols) rows.load(&steps[AHEAD], w, GATED ? w2 : w, k0 + AHEAD * WARPS * STEP, q);
-#pragma unroll
-        for (int t = 0; t < NT; t++) {
-            const int token = t * 8 + g, c = k0 + q * 16;
-            const float *of = x + (size_t)(token < n ? token : 0) * (size_t)ldx + c;
-            float v[16], part[MT][4] = {{0}};
-            load_step(v, of, w.cols - c, k0 < rows.whole, wide_x); /* columns of the product past the last token are not stored */
-            struct activations<FP8> as;
-            split<FP8>(&as, v);
-#pragma unroll
-            for (int j = 0; j < 4; j++)
-#pragma unroll
-                for (int m = 0; m < MT; m++) {
-                    uint32_t a[4];
-                    fragment<FP8>(a, now.v[m], j);
-#pragma unroll
-                    for (int i = 0; i < as.PLANES; i++) {
-                        if (FP8) mma_f16(part[m], a, as.b[j][0][i], as.b[j][1][i]);
-                        else mma_bf16(part[m], a, as.b[j][0][i], as.b[j][1][i]);
-                    }
-                }
-            float back[2] = {1, 1}; /* of tokens 2q and 2q + 1 */
-            if (FP8) back[0] = __shfl_sync(0xffffffffu, as.back, 8 * q), back[1] = __shfl_sync(0xffffffffu, as.back, 8 * q + 4);
-#pragma unroll
-            for (int m = 0; m < MT; m++)
-#pragma unroll
-                for (int e = 0; e < 4; e++) acc[m][t][e] = FP8 ? fmaf(part[m][e], now.scale[m][e / 2] * back[e % 2], acc[m][t][e]) : acc[m][t][e] + part[m][e];
+    const int window = ONE ? (int)split_columns<FP8>::COLUMNS : w.cols;
+    for (int c0 = 0; c0 < w.cols; c0 += window) {
+        if constexpr (ONE) {
+            if (c0) __syncthreads(); /* all warps are done with the columns before */
+            columns.fill(x, c0, w.cols, rows.whole, wide_x);
+            __syncthreads();
         }
+        for (const int end = w.cols - c0 < window ? w.cols : c0 + window; k0 < end; k0 += WARPS * STEP) {
+            const struct weights<FP8, MT> &now = steps[0];
+            if (k0 + AHEAD * WARPS * STEP < w.cols) rows.load(&steps[AHEAD], w, GATED ? w2 : w, k0 + AHEAD * WARPS * STEP, q);
 #pragma unroll
-        for (int i = 0; i < AHEAD; i++) steps[i] = steps[i + 1];
+            for (int t = 0; t < NT; t++) {
+                float part[MT][4] = {{0}}, back[2] = {1, 1}; /* back: of tokens 2q and 2q + 1 */
+                struct activations<FP8> as;
+                if constexpr (ONE) {
+                    columns.load(&as, (k0 - c0) / 16 + q);
+                    if (FP8) back[0] = back[1] = as.back;
+                } else {
+                    const int token = t * 8 + g, c = k0 + q * 16;
+                    float v[16];
+                    load_step(v, x + (size_t)(token < n ? token : 0) * (size_t)ldx + c, w.cols - c, k0 < rows.whole,
+                              wide_x); /* columns of the product past the last token are not stored */
+                    split<FP8>(&as, v);
+                    if (FP8) back[0] = __shfl_sync(0xffffffffu, as.back, 8 * q), back[1] = __shfl_sync(0xffffffffu, as.back, 8 * q + 4);
+                }
+#pragma unroll
+                for (int j = 0; j < 4; j++)
+#pragma unroll
+                    for (int m = 0; m < MT; m++) {
+                        uint32_t a[4];
+                        fragment<FP8>(a, now.v[m], j);
+#pragma unroll
+                        for (int i = 0; i < as.PLANES; i++) {
+                            if (FP8) mma_f16(part[m], a, as.b[j][0][i], as.b[j][1][i]);
+                            else mma_bf16(part[m], a, as.b[j][0][i], as.b[j][1][i]);
+                        }
+                    }
+#pragma unroll
+                for (int m = 0; m < MT; m++)
+#pragma unroll
+                    for (int e = 0; e < 4; e++)
+                        acc[m][t][e] = FP8 ? fmaf(part[m][e], now.scale[m][e / 2] * back[e % 2], acc[m][t][e]) : acc[m][t][e] + part[m][e];
+            }
+#pragma unroll
+            for (int i = 0; i < AHEAD; i++) steps[i] = steps[i + 1];
+        }
     }
 #pragma unroll
     for (int m = 0; m < MT; m++)
@@ -203,32 +252,40 @@ template <int MT, int NT> __device__ static inline float sum_of(const struct ski
     for (int k = 0; k < WARPS; k++) v += sums.of[k][t][r];
     return v;
 }
-template <bool FP8, int MT, int NT, int AHEAD> __device__ static inline void skinny_block(struct skinny_sums<MT, NT> &sums, const struct cuda_linear &l, int block) {
+template <bool FP8, int MT, int NT, bool ONE, int AHEAD>
+__device__ static inline void skinny_block(struct skinny_sums<MT, NT> &sums, typename columns_of<FP8, ONE>::type &columns, const struct cuda_linear &l, int block) {
     const struct mat w = head_of(l, (int)blockIdx.z);
     const int o0 = block * (MT * 16);
-    skinny_rows<FP8, false, MT, NT, AHEAD>(sums, w, w, l.x + (size_t)blockIdx.z * (size_t)l.batch_x, l.n, l.ldx, o0);
+    skinny_rows<FP8, false, MT, NT, ONE, AHEAD>(sums, columns, w, w, l.x + (size_t)blockIdx.z * (size_t)l.batch_x, l.n, l.ldx, o0);
     for (int i = threadIdx.x; i < l.n * MT * 16; i += WARPS * 32) {
         int t = i / (MT * 16), r = i % (MT * 16);
         if (o0 + r < w.rows) linear_store(l, t, o0 + r, w.rows, sum_of(sums, t, r));
     }
 }
-template <bool FP8, int MT, int NT> static __global__ void __launch_bounds__(WARPS * 32) skinny_kernel(struct cuda_linear l) {
+template <bool FP8, int MT, int NT, bool ONE> static __global__ void __launch_bounds__(WARPS * 32) skinny_kernel(struct cuda_linear l) {
     typedef struct skinny_sums<MT, NT> block_sums;
+    typedef typename columns_of<FP8, ONE>::type block_columns;
     __shared__ block_sums sums;
-    skinny_block<FP8, MT, NT, FP8 && MT == 1 ? 2 : 1>(sums, l, (int)blockIdx.x); /* blocks of 16 rows are few, and wait for memory */
+    __shared__ block_columns columns;
+    skinny_block<FP8, MT, NT, ONE, FP8 && MT == 1 ? 2 : 1>(sums, columns, l, (int)blockIdx.x); /* blocks of 16 rows are few, and wait for memory */
 }
-template <int MT, int NT> static __global__ void __launch_bounds__(WARPS * 32) join_kernel(const __grid_constant__ struct cuda_join j) {
+template <int MT, int NT, bool ONE> static __global__ void __launch_bounds__(WARPS * 32) join_kernel(const __grid_constant__ struct cuda_join j) {
     typedef struct skinny_sums<MT, NT> block_sums;
+    typedef typename columns_of<false, ONE>::type wide_columns; /* the larger */
+    typedef typename columns_of<true, ONE>::type fp8_columns;
     __shared__ block_sums sums;
+    __shared__ wide_columns columns;
     const int k = join_part(j), block = (int)blockIdx.x - j.begin[k];
-    if (j.part[k].w.dtype == DT_E4M3) skinny_block<true, MT, NT, 1>(sums, j.part[k], block);
-    else skinny_block<false, MT, NT, 1>(sums, j.part[k], block);
+    if (j.part[k].w.dtype == DT_E4M3) skinny_block<true, MT, NT, ONE, 1>(sums, (fp8_columns &)columns, j.part[k], block);
+    else skinny_block<false, MT, NT, ONE, 1>(sums, columns, j.part[k], block);
 }
-template <bool FP8, int NT> static __global__ void __launch_bounds__(WARPS * 32) gated_kernel(struct cuda_linear l, struct mat up, const float *up_bias, struct cuda_glu a) {
+template <bool FP8, int NT, bool ONE> static __global__ void __launch_bounds__(WARPS * 32) gated_kernel(struct cuda_linear l, struct mat up, const float *up_bias, struct cuda_glu a) {
     typedef struct skinny_sums<2, NT> block_sums;
+    typedef typename columns_of<FP8, ONE>::type block_columns;
     __shared__ block_sums sums;
+    __shared__ block_columns columns;
     const int o0 = (int)blockIdx.x * 16;
-    skinny_rows<FP8, true, 2, NT, 1>(sums, l.w, up, l.x, l.n, l.ldx, o0);
+    skinny_rows<FP8, true, 2, NT, ONE, 1>(sums, columns, l.w, up, l.x, l.n, l.ldx, o0);
     for (int i = threadIdx.x; i < l.n * 16; i += WARPS * 32) {
         int t = i / 16, r = i % 16, o = o0 + r;
         if (o >= l.w.rows) continue;
@@ -244,15 +301,16 @@ int cuda_skinny_fits(const struct mat *w) {
     return w->dtype == DT_E4M3 && (!w->scale || w->block_cols % STEP == 0 || w->block_cols >= w->cols);
 }
 /* 32 rows per block where that fills the device, else 16: more blocks. A row's sum is the same. */
-template <bool FP8, int NT> static void launch(cudaStream_t s, const struct cuda_linear *l, int processors) {
+template <bool FP8, int NT, bool ONE> static void launch(cudaStream_t s, const struct cuda_linear *l, int processors) {
     long blocks = (long)blocks_of((size_t)l->w.rows, 32) * heads_of(l);
-    if (blocks >= 2L * processors) skinny_kernel<FP8, 2, NT><<<dim3(blocks_of((size_t)l->w.rows, 32), 1, heads_of(l)), WARPS * 32, 0, s>>>(*l);
-    else skinny_kernel<FP8, 1, NT><<<dim3(blocks_of((size_t)l->w.rows, 16), 1, heads_of(l)), WARPS * 32, 0, s>>>(*l);
+    if (blocks >= 2L * processors) skinny_kernel<FP8, 2, NT, ONE><<<dim3(blocks_of((size_t)l->w.rows, 32), 1, heads_of(l)), WARPS * 32, 0, s>>>(*l);
+    else skinny_kernel<FP8, 1, NT, ONE><<<dim3(blocks_of((size_t)l->w.rows, 16), 1, heads_of(l)), WARPS * 32, 0, s>>>(*l);
 }
 template <bool FP8> static cudaError_t few(cudaStream_t s, const struct cuda_linear *l, int processors) {
-    if (l->n <= 8) launch<FP8, 1>(s, l, processors);
-    else if (l->n <= 16) launch<FP8, 2>(s, l, processors);
-    else if (l->n <= 24) launch<FP8, 3>(s, l, processors);
+    if (l->n == 1 && l->w.cols >= SPLIT_COLUMNS) launch<FP8, 1, true>(s, l, processors);
+    else if (l->n <= 8) launch<FP8, 1, false>(s, l, processors);
+    else if (l->n <= 16) launch<FP8, 2, false>(s, l, processors);
+    else if (l->n <= 24) launch<FP8, 3, false>(s, l, processors);
     else return cudaErrorInvalidValue;
     return cudaGetLastError();
 }
@@ -260,29 +318,31 @@ cudaError_t cuda_skinny(cudaStream_t s, const struct cuda_linear *l, int process
     return l->w.dtype == DT_E4M3 ? few<true>(s, l, processors) : few<false>(s, l, processors);
 }
 
-template <int NT> static void launch_join(cudaStream_t s, const struct cuda_join *called, int processors) {
+template <int NT, bool ONE> static void launch_join(cudaStream_t s, const struct cuda_join *called, int processors) {
     struct cuda_join j = *called;
     unsigned blocks = join_blocks(&j, 32);
-    if (blocks >= 2u * (unsigned)processors) join_kernel<2, NT><<<blocks, WARPS * 32, 0, s>>>(j);
+    if (blocks >= 2u * (unsigned)processors) join_kernel<2, NT, ONE><<<blocks, WARPS * 32, 0, s>>>(j);
     else {
         blocks = join_blocks(&j, 16);
-        join_kernel<1, NT><<<blocks, WARPS * 32, 0, s>>>(j);
+        join_kernel<1, NT, ONE><<<blocks, WARPS * 32, 0, s>>>(j);
     }
 }
 cudaError_t cuda_skinny_join(cudaStream_t s, const struct cuda_join *j, int processors) {
     const int n = j->part[0].n;
-    if (n <= 8) launch_join<1>(s, j, processors);
-    else if (n <= 16) launch_join<2>(s, j, processors);
-    else if (n <= 24) launch_join<3>(s, j, processors);
+    if (n == 1 && j->part[0].w.cols >= SPLIT_COLUMNS) launch_join<1, true>(s, j, processors);
+    else if (n <= 8) launch_join<1, false>(s, j, processors);
+    else if (n <= 16) launch_join<2, false>(s, j, processors);
+    else if (n <= 24) launch_join<3, false>(s, j, processors);
     else return cudaErrorInvalidValue;
     return cudaGetLastError();
 }
 
 template <bool FP8> static cudaError_t gated(cudaStream_t s, const struct cuda_linear *l, const struct cuda_linear *up, struct cuda_glu a) {
     const unsigned blocks = blocks_of((size_t)l->w.rows, 16);
-    if (l->n <= 8) gated_kernel<FP8, 1><<<blocks, WARPS * 32, 0, s>>>(*l, up->w, up->bias, a);
-    else if (l->n <= 16) gated_kernel<FP8, 2><<<blocks, WARPS * 32, 0, s>>>(*l, up->w, up->bias, a);
-    else if (l->n <= 24) gated_kernel<FP8, 3><<<blocks, WARPS * 32, 0, s>>>(*l, up->w, up->bias, a);
+    if (l->n == 1 && l->w.cols >= SPLIT_COLUMNS) gated_kernel<FP8, 1, true><<<blocks, WARPS * 32, 0, s>>>(*l, up->w, up->bias, a);
+    else if (l->n <= 8) gated_kernel<FP8, 1, false><<<blocks, WARPS * 32, 0, s>>>(*l, up->w, up->bias, a);
+    else if (l->n <= 16) gated_kernel<FP8, 2, false><<<blocks, WARPS * 32, 0, s>>>(*l, up->w, up->bias, a);
+    else if (l->n <= 24) gated_kernel<FP8, 3, false><<<blocks, WARPS * 32, 0, s>>>(*l, up->w, up->bias, a);
     else return cudaErrorInvalidValue;
     return cudaGetLastError();
 }

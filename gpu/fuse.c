@@ -46,6 +46,22 @@ static bool must_follow(const struct fuse_entry *e, const struct ranges *own) {
     return false;
 }
 
+static bool same_plane(const struct op_kv_store *a, const struct op_kv_store *b) {
+    return a->plane.data == b->plane.data && a->plane.blocks == b->plane.blocks && a->plane.at == b->plane.at && a->at == b->at;
+}
+bool fuse_steps_are_apart(const struct op_chain *c, int first, int i) {
+    const struct op_step *own = &c->step[i];
+    struct ranges here, there;
+    if (i > first && !list_ranges(&here, own->code, (const union op_args *)&own->args)) return false;
+    for (int k = first; k < i; k++) {
+        const struct op_step *s = &c->step[k];
+        if (!list_ranges(&there, s->code, (const union op_args *)&s->args) || overlap(&there, &here)) return false;
+        if (s->code == OP_CONV || own->code == OP_CONV) return false; /* states may be addressed through memory */
+        if (s->code == OP_KV_STORE && own->code == OP_KV_STORE && same_plane(&s->args.kv_store, &own->args.kv_store)) return false;
+    }
+    return true;
+}
+
 /* --- Operations that may join ------------------------------------------------------------------------------------------------------------ */
 
 static bool is_product(enum op_code code, const union op_args *a) { return code == OP_LINEAR && a->linear.n > 0 && a->linear.n <= BATCH_INVARIANT_ROWS; }

@@ -20,4 +20,6 @@ struct fuse {
 typedef int (*fuse_launch)(void *ctx, enum op_code code, const union op_args *a);
 /* Adds an operation, which may stay in the window. Launches those that must come first. Returns the first error code; then the window is empty. */
 int fuse_add(struct fuse *f, enum op_code code, const union op_args *a, fuse_launch launch, void *ctx);
+/* Whether step i of a chain may run beside each of the steps [first, i): it neither reads nor writes what they write, nor they what it writes. */
+bool fuse_steps_are_apart(const struct op_chain *c, int first, int i);
 int fuse_flush(struct fuse *f, fuse_launch launch, void *ctx); /* launches the window's operations */

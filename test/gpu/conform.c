@@ -127,7 +127,8 @@ static void linears(void) {
         enum dtype t;
         int br, bc;
     } kinds[] = {{DT_F32, 0, 0}, {DT_BF16, 0, 0}, {DT_F16, 0, 0}, {DT_E4M3, 128, 128}, {DT_E4M3, 1, 4096}, {DT_E2M1, 1, 32}};
-    static const int sizes[][3] = {{1, 64, 128}, {3, 70, 130}, {8, 200, 256}, {9, 200, 1100}, {65, 130, 384}, {130, 300, 200}, {17, 40, 600}, {1, 300, 2100}};
+    static const int sizes[][3] = {{1, 64, 128},    {3, 70, 130},  {8, 200, 256},  {9, 200, 1100}, {65, 130, 384},
+                                   {130, 300, 200}, {17, 40, 600}, {1, 300, 2100}, {1, 18, 4700}};
     for (size_t k = 0; k < sizeof kinds / sizeof kinds[0]; k++)
         for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
             char name[80];
@@ -596,7 +597,7 @@ static void companies(void) {
     for (size_t k = 0; k < sizeof kinds / sizeof kinds[0]; k++)
         for (size_t i = 0; i < sizeof counts / sizeof counts[0]; i++)
             for (int turned = 0; turned < (k < 2 ? 2 : 1); turned++) {
-                int n = counts[i], rows = 150, cols = 1100, in = turned ? rows : cols, outs = turned ? cols : rows;
+                int n = counts[i], rows = i ? 150 : 20, cols = i ? 1100 : 4700, in = turned ? rows : cols, outs = turned ? cols : rows;
                 float *y = floats((size_t)(n * outs), 'f');
                 snprintf(name, sizeof name, "company of %d, %s%s", n, dtype_name(kinds[k].t), turned ? ", transposed" : "");
                 company(name, OP_LINEAR,
