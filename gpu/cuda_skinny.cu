@@ -321,7 +321,7 @@ cudaError_t cuda_skinny(cudaStream_t s, const struct cuda_linear *l, int process
 template <int NT, bool ONE> static void launch_join(cudaStream_t s, const struct cuda_join *called, int processors) {
     struct cuda_join j = *called;
     unsigned blocks = join_blocks(&j, 32);
-    if (blocks >= 2u * (unsigned)processors) join_kernel<2, NT, ONE><<<blocks, WARPS * 32, 0, s>>>(j);
+    if (blocks >= 2u * (unsigned)processors) join_kernel<2, NT, false><<<blocks, WARPS * 32, 0, s>>>(j);
     else {
         blocks = join_blocks(&j, 16);
         join_kernel<1, NT, ONE><<<blocks, WARPS * 32, 0, s>>>(j);
