@@ -1,5 +1,4 @@
 /* Launches: runs blocks one after another, their threads as fibers, and checks every access. Not itself instrumented. */
-#include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,12 +13,18 @@
 #include "internal.h"
 
 enum { THREADS = 1024, STACK = 128 << 10, ARENA = 256 << 10, PARAMETERS = 4096, SLOT = 64 };
-enum state { READY, AT_WARP, AT_BLOCK, DONE };
+enum { STAGGER = 320 }; /* so that the stacks of a warp use different cache lines */
+enum state : uint8_t { READY, AT_WARP, AT_BLOCK, DONE };
 
+/* GCC's own setjmp() saves three registers; the compiler saves others where they are in use. */
+struct jump {
+    void *saved[5];
+};
+#define SET_JUMP(j) __builtin_setjmp((j).saved)
+[[noreturn]] __attribute__((noinline)) static void jump_to(jump *j) { __builtin_longjmp(j->saved, 1); }
 struct fiber {
-    jmp_buf here, start; /* where it waits; where its function begins */
+    jump here, start; /* where it waits; where its function begins */
     bool is_made;
-    state st;
     int line;
 };
 struct warp {
@@ -46,8 +51,9 @@ static struct {
     size_t args, dynamic, statics, place; /* place: end of the last shared variable */
     int device, threads, current, alive, waiting, barrier_line;
     uint32_t now, launched, began, ordered; /* time; start of the launch, of the block and of the block's last barrier */
-    jmp_buf scheduler;
+    jump scheduler;
     fiber fibers[THREADS];
+    state states[THREADS];
     warp warps[THREADS / 32];
     std::vector<site> sites;
     bool failed, again;
@@ -99,7 +105,7 @@ void device_fail(const char *fmt, ...) {
     note(fmt, ap);
     va_end(ap);
     inside = false;
-    longjmp(e.scheduler, 1);
+    jump_to(&e.scheduler);
 }
 static void fail_outside(const char *fmt, ...) {
     va_list ap;
@@ -109,63 +115,77 @@ static void fail_outside(const char *fmt, ...) {
 }
 
 /* Accesses. */
-static bool passed(uint32_t time, uint16_t who, int me, bool shared) { /* whether an earlier access is ordered before one of mine now */
+static inline bool passed(uint32_t time, uint16_t who, int me, bool shared) { /* whether an earlier access is ordered before one of mine now */
     if (time < e.launched || (time >= e.began && time < e.ordered)) return true;
     if (time < e.began) return shared; /* another block of this launch: its shared memory is not visible to this one */
     int w = who & WARP ? who & (WARP - 1) : who / 32;
     return who == me || (who != MANY && w == me / 32 && time < e.warps[me / 32].ordered);
 }
-static void race(const char *kind, const void *p, uint16_t who, uint32_t time, const void *pc) {
+[[noreturn]] static void race(const char *kind, const void *p, uint16_t who, uint32_t time, const void *pc) {
     const char *where = time < e.began ? "another block" : "this block";
     device_fail("race, %s at %p with thread %d of %s and no barrier between (pc %p)", kind, p,
                 who & MANY ? -1 : who & WARP ? (who & (WARP - 1)) * 32 : who, where, pc);
 }
-static void shade_touch(shade *s, const void *p, int me, bool shared, bool write, const void *pc) {
-    if (!passed(s->write, s->writer, me, shared)) race(write ? "write and write" : "read after write", p, s->writer, s->write, pc);
+/* Records an access. Whether the history changed. */
+static inline bool shade_touch(shade *s, const void *p, int me, bool shared, bool write, const void *pc) {
+    const shade was = *s;
+    if (shared && !write && was.write < e.began) device_fail("read of shared memory at %zu that was not written (pc %p)", (size_t)((const char *)p - arena), pc);
+    if (!passed(was.write, was.writer, me, shared)) race(write ? "write and write" : "read after write", p, was.writer, was.write, pc);
     if (write) {
-        if (!passed(s->read, s->reader, me, shared)) race("write after read", p, s->reader, s->read, pc);
+        if (!passed(was.read, was.reader, me, shared)) race("write after read", p, was.reader, was.read, pc);
         s->write = e.now;
         s->writer = (uint16_t)me;
-    } else if (s->reader != me && s->read >= e.launched && !passed(s->read, s->reader, me, shared)) {
-        int w = s->reader & WARP ? s->reader & (WARP - 1) : s->reader / 32;
-        bool same = s->reader != MANY && w == me / 32 && s->read >= e.began;
-        s->read = same || s->read >= e.began ? e.now : s->read; /* a reader of another block remains recorded */
-        s->reader = same ? (uint16_t)(WARP | w) : (uint16_t)MANY;
-    } else {
-        s->read = e.now;
-        s->reader = (uint16_t)me;
+        return true;
     }
+    uint32_t read = e.now;
+    uint16_t reader = (uint16_t)me;
+    if (was.reader != me && was.read >= e.launched && !passed(was.read, was.reader, me, shared)) {
+        int w = was.reader & WARP ? was.reader & (WARP - 1) : was.reader / 32;
+        bool same = was.reader != MANY && w == me / 32 && was.read >= e.began;
+        if (was.read < e.began) read = was.read; /* a reader of another block remains recorded */
+        reader = same ? (uint16_t)(WARP | w) : (uint16_t)MANY;
+    }
+    if (read == was.read && reader == was.reader) return false;
+    s->read = read;
+    s->reader = reader;
+    return true;
 }
-static bool same_shade(const shade *a, const shade *b) { return a->write == b->write && a->read == b->read && a->writer == b->writer && a->reader == b->reader; }
-static void shades_touch(shade *s, const void *p, size_t size, bool write, const void *pc) {
-    const bool shared = s >= arena_shades && s < arena_shades + ARENA;
-    for (size_t i = 0; i < size;) { /* bytes of one number mostly have one history */
-        size_t n = i + 1;
-        while (n < size && same_shade(s + i, s + n)) n++;
-        shade_touch(s + i, p, e.current, shared, write, pc);
-        for (size_t k = i + 1; k < n; k++) s[k] = s[i];
-        i = n;
-    }
+/* Whether bytes s[0] .. s[size - 1] have one history, as those of a number mostly have. */
+static inline bool same_shades(const shade *s, size_t size) {
+    static_assert(sizeof *s == 12, "three words");
+    const char *p = (const char *)s;
+    const size_t bytes = (size - 1) * sizeof *s;
+    uint64_t differ = 0, a, b;
+    uint32_t c, d;
+    size_t i = 0;
+    for (; i + sizeof a <= bytes; i += sizeof a) memcpy(&a, p + i, sizeof a), memcpy(&b, p + i + sizeof *s, sizeof b), differ |= a ^ b;
+    if (i < bytes) memcpy(&c, p + i, sizeof c), memcpy(&d, p + i + sizeof *s, sizeof d), differ |= c ^ d;
+    return !differ;
+}
+static inline void shades_touch(shade *s, const void *p, size_t size, bool shared, bool write, const void *pc) {
+    if (!same_shades(s, size))
+        for (size_t i = 0; i < size; i++) shade_touch(s + i, p, e.current, shared, write, pc);
+    else if (shade_touch(s, p, e.current, shared, write, pc))
+        for (size_t i = 1; i < size; i++) s[i] = s[0];
 }
 
-void device_touch(const void *p, size_t size, bool write, const void *pc) {
+/* Inline, since `size` and `write` are mostly constants. */
+static inline __attribute__((always_inline)) void touch(const void *p, size_t size, bool write, const void *pc) {
     const char *kind = write ? "write" : "read";
     size_t at = (size_t)((const char *)p - stacks);
     if (at < (size_t)THREADS * STACK) return;
     at = (size_t)((const char *)p - arena);
     if (at < ARENA) {
-        for (size_t i = 0; i < size; i++) {
+        for (size_t i = 0; i < size; i++)
             if (at + i >= ARENA || !owned[at + i]) device_fail("%s of %zu bytes of shared memory at %zu, outside its variables (pc %p)", kind, size, at, pc);
-            if (!write && arena_shades[at + i].write < e.began) device_fail("read of shared memory at %zu that was not written (pc %p)", at, pc);
-        }
-        shades_touch(arena_shades + at, p, size, write, pc);
+        shades_touch(arena_shades + at, p, size, true, write, pc);
         return;
     }
     if (memory_is_device(p)) {
-        const char *wrong = memory_check(p, size, e.device);
-        if (wrong) device_fail("%s of %zu bytes at %p: %s (pc %p)", kind, size, p, wrong, pc);
         const block *b = memory_find(p);
-        shades_touch(b->shades + ((const char *)p - b->p), p, size, write, pc);
+        const char *wrong = memory_wrong(b, p, size, e.device);
+        if (wrong) device_fail("%s of %zu bytes at %p: %s (pc %p)", kind, size, p, wrong, pc);
+        shades_touch(b->shades + ((const char *)p - b->p), p, size, false, write, pc);
         if ((wrong = order_touch(b->order + ((const char *)p - b->p) / ORDER_GRAIN, p, size, write))) device_fail("%s (pc %p)", wrong, pc);
         return;
     }
@@ -178,21 +198,23 @@ void device_touch(const void *p, size_t size, bool write, const void *pc) {
     }
     device_fail("%s of %zu bytes of host memory at %p (pc %p)", kind, size, p, pc);
 }
-
+void device_touch(const void *p, size_t size, bool write, const void *pc) {
+    if (size) touch(p, size, write, pc);
+}
 /* Functions that the compiler calls. */
 #define ACCESS(n)                                                                                                                          \
     extern "C" void __tsan_read##n(void *p) {                                                                                              \
         if (!inside) return;                                                                                                               \
         if ((uintptr_t)p % n) device_fail("read of %d bytes at %p, not aligned (pc %p)", n, p, __builtin_return_address(0));               \
-        device_touch(p, n, false, __builtin_return_address(0));                                                                            \
+        touch(p, n, false, __builtin_return_address(0));                                                                            \
     }                                                                                                                                      \
     extern "C" void __tsan_write##n(void *p) {                                                                                             \
         if (!inside) return;                                                                                                               \
         if ((uintptr_t)p % n) device_fail("write of %d bytes at %p, not aligned (pc %p)", n, p, __builtin_return_address(0));              \
-        device_touch(p, n, true, __builtin_return_address(0));                                                                             \
+        touch(p, n, true, __builtin_return_address(0));                                                                             \
     }                                                                                                                                      \
-    extern "C" void __tsan_unaligned_read##n(void *p) { if (inside) device_touch(p, n, false, __builtin_return_address(0)); }              \
-    extern "C" void __tsan_unaligned_write##n(void *p) { if (inside) device_touch(p, n, true, __builtin_return_address(0)); }
+    extern "C" void __tsan_unaligned_read##n(void *p) { if (inside) touch(p, n, false, __builtin_return_address(0)); }              \
+    extern "C" void __tsan_unaligned_write##n(void *p) { if (inside) touch(p, n, true, __builtin_return_address(0)); }
 ACCESS(1)
 ACCESS(2)
 ACCESS(4)
@@ -208,42 +230,41 @@ extern "C" void __tsan_vptr_update(void *, void *) {}
 /* Threads. */
 static void yield(state st, int line) {
     fiber *f = &e.fibers[e.current];
-    f->st = st;
+    e.states[e.current] = st;
     f->line = line;
-    if (!_setjmp(f->here)) {
+    if (!SET_JUMP(f->here)) {
         inside = false;
-        _longjmp(e.scheduler, 2);
+        jump_to(&e.scheduler);
     }
 }
 static void release_block() {
     for (int t = 0; t < e.threads; t++)
-        if (e.fibers[t].st == AT_BLOCK) e.fibers[t].st = READY;
+        if (e.states[t] == AT_BLOCK) e.states[t] = READY;
     e.waiting = 0;
     e.ordered = ++e.now;
 }
 static void fiber_main() {
-    _setjmp(e.fibers[e.current].start); /* its next launch starts here: to make a context takes system calls */
+    (void)SET_JUMP(e.fibers[e.current].start); /* its next launch starts here: to make a context takes system calls */
     e.call(parameters);
     int t = e.current;
-    e.fibers[t].st = DONE;
+    e.states[t] = DONE;
     e.warps[t / 32].lanes--;
     if (--e.alive && e.waiting == e.alive) release_block();
     inside = false;
-    _longjmp(e.scheduler, 2);
+    jump_to(&e.scheduler);
 }
 static ucontext_t main_context, new_context;
 /* Runs thread t until it waits or ends. */
 static void resume(int t, bool fresh) {
     e.current = t;
-    int r = _setjmp(e.scheduler);
-    if (r) return;
+    if (SET_JUMP(e.scheduler)) return;
     inside = true;
-    if (!fresh) _longjmp(e.fibers[t].here, 1);
-    if (e.fibers[t].is_made) _longjmp(e.fibers[t].start, 1);
+    if (!fresh) jump_to(&e.fibers[t].here);
+    if (e.fibers[t].is_made) jump_to(&e.fibers[t].start);
     e.fibers[t].is_made = true;
     getcontext(&new_context);
     new_context.uc_stack.ss_sp = stacks + (size_t)t * STACK;
-    new_context.uc_stack.ss_size = STACK;
+    new_context.uc_stack.ss_size = STACK - (size_t)t % 32 * STAGGER;
     new_context.uc_link = NULL;
     makecontext(&new_context, fiber_main, 0);
     swapcontext(&main_context, &new_context);
@@ -254,9 +275,9 @@ static void resume(int t, bool fresh) {
 extern "C" void cuda_emulate_nanosleep(void) {
     if (e.threads != 1 || e.grid.x * e.grid.y * e.grid.z != 1) device_fail("__nanosleep in a launch of many threads");
     e.again = true;
-    e.fibers[0].st = DONE;
+    e.states[0] = DONE;
     inside = false;
-    _longjmp(e.scheduler, 2);
+    jump_to(&e.scheduler);
 }
 extern "C" void cuda_emulate_fence(void) { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
 extern "C" uint3 cuda_emulate_thread(void) { return thread_at(e.current); }
@@ -292,7 +313,7 @@ static const char *meet(unsigned mask, const void *mine, size_t size, int line, 
         w->turn = !w->turn;
         if (order) w->ordered = ++e.now;
         for (int t = e.current / 32 * 32; t < e.current / 32 * 32 + 32 && t < e.threads; t++)
-            if (e.fibers[t].st == AT_WARP) e.fibers[t].st = READY;
+            if (e.states[t] == AT_WARP) e.states[t] = READY;
         return slots;
     }
     yield(AT_WARP, line);
@@ -383,7 +404,7 @@ static void run_block() {
         e.warps[w].ordered = e.began;
     }
     static bool fresh[THREADS];
-    for (int t = 0; t < e.threads; t++) e.fibers[t].st = READY, fresh[t] = true;
+    for (int t = 0; t < e.threads; t++) e.states[t] = READY, fresh[t] = true;
     while (e.alive && !e.failed && !e.again) {
         bool ran = false;
         int first = e.seed ? (int)rnd((uint32_t)warps) : 0;
@@ -394,7 +415,7 @@ static void run_block() {
                 int turn = e.seed ? (int)rnd(32) : 0, step = e.seed ? (int)rnd(16) * 2 + 1 : 1;
                 for (int j = 0; j < 32 && !e.failed; j++) {
                     int lane = (turn + j * step) % 32, t = w * 32 + lane;
-                    if (lane >= lanes || e.fibers[t].st != READY) continue;
+                    if (lane >= lanes || e.states[t] != READY) continue;
                     bool f = fresh[t];
                     fresh[t] = false;
                     resume(t, f);
@@ -405,8 +426,8 @@ static void run_block() {
         if (!ran && e.alive) {
             int t = 0, lines[2] = {0, 0};
             for (int i = 0; i < e.threads; i++)
-                if (e.fibers[i].st == AT_WARP) t = i, lines[0] = e.fibers[i].line;
-                else if (e.fibers[i].st == AT_BLOCK) lines[1] = e.fibers[i].line;
+                if (e.states[i] == AT_WARP) t = i, lines[0] = e.fibers[i].line;
+                else if (e.states[i] == AT_BLOCK) lines[1] = e.fibers[i].line;
             e.current = t;
             fail_outside("threads wait for others for ever: %d of %d are left, at a warp function of line %d, a barrier of line %d", e.alive, e.threads,
                 lines[0], lines[1]);

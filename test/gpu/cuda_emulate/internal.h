@@ -29,16 +29,6 @@ struct block { /* an allocation of a device */
     order_shade *order;
 };
 
-/* memory.cpp */
-bool memory_is_device(const void *p);                             /* an address of any device, live or not */
-const block *memory_find(const void *p);                          /* the live allocation that contains it or ends at it */
-const char *memory_check(const void *p, size_t size, int device); /* NULL, or the error for it as memory of the device */
-/* The running command accesses a range of device memory, or of pinned memory, as a whole: NULL, or the missing wait. */
-const char *memory_order(const void *p, size_t size, bool write);
-void *memory_new(size_t size, int device);
-bool memory_delete(void *p);
-size_t memory_used(int device);
-
 /* host.cpp */
 bool host_reaches(int device, int other);
 int host_device();                             /* of the calling host thread */
@@ -53,6 +43,31 @@ bool host_lost();                                               /* the thread's 
 cudaError_t host_error(cudaError_t e);                          /* kept for cudaGetLastError */
 int host_stream_device(cudaStream_t s);
 void host_drain_device(int device); /* waits until all streams of the device are empty */
+
+/* memory.cpp; read without its lock */
+static const size_t MEMORY_PAGE = 4096, MEMORY_RANGE = (size_t)64 << 30;
+extern char *memory_base;
+extern uint32_t *memory_pages; /* [MEMORY_RANGE / MEMORY_PAGE] indices of blocks; 0: none */
+extern block *memory_blocks[];
+/* An address of any device, live or not. */
+static inline bool memory_is_device(const void *p) { return memory_base && (size_t)((const char *)p - memory_base) < MEMORY_RANGE; }
+/* The live allocation that contains p or ends at it. */
+static inline const block *memory_find(const void *p) {
+    return memory_is_device(p) ? memory_blocks[memory_pages[(size_t)((const char *)p - memory_base) / MEMORY_PAGE]] : NULL;
+}
+/* NULL, or the error for a range of b, which is at p, as memory of the device. */
+static inline const char *memory_wrong(const block *b, const void *p, size_t size, int device) {
+    if (!b) return "not in a live allocation";
+    const size_t at = (size_t)((const char *)p - b->p);
+    if (at > b->size || size > b->size - at) return "beyond the end of its allocation";
+    return device == b->device || host_reaches(device, b->device) ? NULL : "on a device that this one cannot reach";
+}
+const char *memory_check(const void *p, size_t size, int device); /* NULL, or the error for it as memory of the device */
+/* The running command accesses a range of device memory, or of pinned memory, as a whole: NULL, or the missing wait. */
+const char *memory_order(const void *p, size_t size, bool write);
+void *memory_new(size_t size, int device);
+bool memory_delete(void *p);
+size_t memory_used(int device);
 
 /* driver.cpp */
 int driver_setting(const char *name, int value); /* CUDA_EMULATE_name, 0 without CUDA_EMULATE_DRIVER */

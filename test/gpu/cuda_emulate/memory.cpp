@@ -6,15 +6,16 @@
 
 #include <map>
 #include <mutex>
-#include <vector>
 
 #include "internal.h"
 
-static const size_t PAGE = 4096, RANGE = (size_t)64 << 30;
+static const size_t PAGE = MEMORY_PAGE, RANGE = MEMORY_RANGE;
+enum { BLOCKS = 1 << 20 };
 static std::mutex lock;
-static std::vector<block *> blocks(1); /* 0: none */
-static uint32_t *page_block;           /* [RANGE / PAGE] */
-static char *base;
+static size_t n_blocks = 1;
+block *memory_blocks[BLOCKS];
+uint32_t *memory_pages;
+char *memory_base;
 static size_t next_free, used[8];
 static std::map<const void *, block *> driver_blocks; /* what cudaMalloc gave; the owner may tell of parts */
 
@@ -27,26 +28,13 @@ static size_t order_bytes(size_t size) { return (size + ORDER_GRAIN - 1) / ORDER
 static void begin() {
     static std::once_flag once;
     std::call_once(once, [] {
-        base = (char *)reserve(RANGE, PROT_NONE);
-        page_block = (uint32_t *)reserve(RANGE / PAGE * sizeof *page_block, PROT_READ | PROT_WRITE);
+        memory_pages = (uint32_t *)reserve(RANGE / PAGE * sizeof *memory_pages, PROT_READ | PROT_WRITE);
+        memory_base = (char *)reserve(RANGE, PROT_NONE);
     });
 }
 
-bool memory_is_device(const void *p) { return base && (size_t)((const char *)p - base) < RANGE; }
-
-const block *memory_find(const void *p) {
-    if (!memory_is_device(p)) return NULL;
-    uint32_t i = page_block[(size_t)((const char *)p - base) / PAGE];
-    return i ? blocks[i] : NULL;
-}
-
 const char *memory_check(const void *p, size_t size, int device) {
-    if (!memory_is_device(p)) return "not device memory";
-    const block *b = memory_find(p);
-    if (!b) return "not in a live allocation";
-    size_t at = (size_t)((const char *)p - b->p);
-    if (at > b->size || size > b->size - at) return "beyond the end of its allocation";
-    return host_reaches(device, b->device) ? NULL : "on a device that this one cannot reach";
+    return memory_is_device(p) ? memory_wrong(memory_find(p), p, size, device) : "not device memory";
 }
 
 const char *memory_order(const void *p, size_t size, bool write) {
@@ -58,11 +46,10 @@ const char *memory_order(const void *p, size_t size, bool write) {
 /* Makes b the allocation of `pages` pages at p; NULL: none has them. */
 static bool claim(char *p, size_t pages, block *b) {
     if (b) {
-        blocks.reserve(1 << 20); /* readers do not lock, so it must not be reallocated */
-        if (blocks.size() == blocks.capacity()) return false;
-        blocks.push_back(b);
+        if (n_blocks == BLOCKS) return false;
+        memory_blocks[n_blocks++] = b;
     }
-    for (size_t i = 0; i < pages; i++) page_block[(size_t)(p - base) / PAGE + i] = b ? (uint32_t)(blocks.size() - 1) : 0;
+    for (size_t i = 0; i < pages; i++) memory_pages[(size_t)(p - memory_base) / PAGE + i] = b ? (uint32_t)(n_blocks - 1) : 0;
     return true;
 }
 
@@ -71,7 +58,7 @@ void *memory_new(size_t size, int device) {
     std::lock_guard<std::mutex> hold(lock);
     size_t pages = (size + PAGE - 1) / PAGE;
     if (next_free + (pages + 1) * PAGE > RANGE) return NULL;
-    char *p = base + next_free;
+    char *p = memory_base + next_free;
     next_free += (pages + 1) * PAGE;
     mprotect(p, pages * PAGE, PROT_READ | PROT_WRITE);
     memset(p, 0xff, pages * PAGE);
