@@ -6,22 +6,23 @@
 #include "internal.h"
 
 static float bf16(uint32_t w, int i) { return cuda_emulate_bits<float>((w >> (i * 16) & 0xffff) << 16); }
-static float f16(uint32_t w, int i) {
-    const uint32_t h = w >> (i * 16) & 0xffff, e = h >> 10 & 31, m = h & 1023;
-    const float v = e == 31 ? (m ? NAN : INFINITY) : e ? ldexpf((float)(1024 + m), (int)e - 25) : ldexpf((float)m, -24);
+static float f16(uint32_t w, int i) { /* exponent and mantissa move to float32's positions; 2^112 corrects the bias, also of subnormals */
+    const uint32_t h = w >> (i * 16) & 0xffff, mag = h & 0x7fff;
+    const float v = mag > 0x7c00 ? NAN : mag == 0x7c00 ? INFINITY : cuda_emulate_bits<float>(mag << 13) * 0x1p112f;
     return h & 0x8000 ? -v : v;
 }
 static uint32_t to_f16(float f) {
     const uint32_t sign = std::signbit(f) ? 0x8000 : 0;
     if (f != f) return 0x7fff;
-    const double v = fabs((double)f);
+    const float v = fabsf(f);
     if (v >= 65520) return sign | 0x7c00;
-    const int e = v < 0x1p-14 ? -14 : ilogb(v);
-    return sign | ((uint32_t)nearbyint(ldexp(v, 10 - e)) + ((uint32_t)(e + 14) << 10)); /* a mantissa of 2048 carries into the exponent */
+    if (v < 0x1p-14f) return sign | (cuda_emulate_bits<uint32_t>(v + 0.5f) - cuda_emulate_bits<uint32_t>(0.5f)); /* the sum is a multiple of 2^-24 */
+    const uint32_t u = cuda_emulate_bits<uint32_t>(v);
+    return sign | ((u + 0xfff + (u >> 13 & 1) - (112u << 23)) >> 13);
 }
-static float e4m3(uint32_t w, int i) {
-    uint32_t c = w >> (i * 8) & 0xff, mag = c & 0x7f;
-    float v = mag == 0x7f ? NAN : mag >= 8 ? ldexpf((float)(8 + (mag & 7)), (int)(mag >> 3) - 10) : ldexpf((float)mag, -9);
+static float e4m3(uint32_t w, int i) { /* like f16() */
+    const uint32_t c = w >> (i * 8) & 0xff, mag = c & 0x7f;
+    const float v = mag == 0x7f ? NAN : cuda_emulate_bits<float>(mag << 20) * 0x1p120f;
     return c & 0x80 ? -v : v;
 }
 
@@ -32,15 +33,16 @@ struct operands {
 /* D = A B + C for 16 x K times K x 8 with `per` elements a word: K = 8 * per. A's words: (g, first half of K), (g + 8, first),
  * (g, second), (g + 8, second), each with elements per * t ...; B's: column g, rows per * t ... of the first, second half. C: row g,
  * columns 2t and 2t + 1, then row g + 8. */
-static void mma(float c[4], const uint32_t a[4], uint32_t b0, uint32_t b1, int per, float (*decode)(uint32_t, int), int line) {
+template <int per, float (*decode)(uint32_t, int)> static void mma(float c[4], const uint32_t a[4], uint32_t b0, uint32_t b1, int line) {
     operands mine;
     memcpy(mine.a, a, sizeof mine.a);
     mine.b[0] = b0;
     mine.b[1] = b1;
     memcpy(mine.c, c, sizeof mine.c);
     const char *all = cuda_emulate_meet(0xffffffffu, &mine, sizeof mine, line);
-    int lane = cuda_emulate_lane(), g = lane / 4, t = lane % 4, k = 8 * per;
-    float rows[2][32], cols[2][32];
+    constexpr int k = 8 * per;
+    int lane = cuda_emulate_lane(), g = lane / 4, t = lane % 4;
+    float rows[2][k], cols[2][k];
     for (int i = 0; i < k; i++) {
         int half = i / (4 * per), owner = i % (4 * per) / per, at = i % per;
         const operands *o = (const operands *)(all + 64 * (g * 4 + owner));
@@ -54,9 +56,9 @@ static void mma(float c[4], const uint32_t a[4], uint32_t b0, uint32_t b1, int p
         for (int n = 0; n < 2; n++)
             for (int i = 0; i < k; i++) c[2 * r + n] += rows[r][i] * cols[n][i];
 }
-extern "C" void cuda_emulate_mma_bf16(float c[4], const uint32_t a[4], uint32_t b0, uint32_t b1, int line) { mma(c, a, b0, b1, 2, bf16, line); }
-extern "C" void cuda_emulate_mma_f16(float c[4], const uint32_t a[4], uint32_t b0, uint32_t b1, int line) { mma(c, a, b0, b1, 2, f16, line); }
-extern "C" void cuda_emulate_mma_e4m3(float c[4], const uint32_t a[4], uint32_t b0, uint32_t b1, int line) { mma(c, a, b0, b1, 4, e4m3, line); }
+extern "C" void cuda_emulate_mma_bf16(float c[4], const uint32_t a[4], uint32_t b0, uint32_t b1, int line) { mma<2, bf16>(c, a, b0, b1, line); }
+extern "C" void cuda_emulate_mma_f16(float c[4], const uint32_t a[4], uint32_t b0, uint32_t b1, int line) { mma<2, f16>(c, a, b0, b1, line); }
+extern "C" void cuda_emulate_mma_e4m3(float c[4], const uint32_t a[4], uint32_t b0, uint32_t b1, int line) { mma<4, e4m3>(c, a, b0, b1, line); }
 
 /* Lane 8 i + r has the address of row r of matrix i: 8 rows of 16 bytes. Lane l receives of each matrix the word at row
  * l / 4, column pair l % 4; transposed: elements (2 (l % 4), l / 4) and (2 (l % 4) + 1, l / 4). */

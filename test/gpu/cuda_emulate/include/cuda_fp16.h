@@ -8,7 +8,9 @@ struct __half {
     uint16_t bits;
 };
 static inline float __half2float(__half h) {
-    int e = h.bits >> 10 & 31, m = h.bits & 1023;
-    float v = e == 31 ? (m ? NAN : INFINITY) : e ? ldexpf((float)(1024 + m), e - 25) : ldexpf((float)m, -24);
+    const uint32_t mag = h.bits & 0x7fff, u = mag << 13; /* 2^112 corrects the bias */
+    float v;
+    memcpy(&v, &u, sizeof v);
+    v = mag > 0x7c00 ? NAN : mag == 0x7c00 ? INFINITY : v * 0x1p112f;
     return h.bits & 0x8000 ? -v : v;
 }
