@@ -12,7 +12,7 @@
 
 #include "internal.h"
 
-enum { THREADS = 1024, STACK = 128 << 10, ARENA = 256 << 10, PARAMETERS = 4096, SLOT = 64 };
+enum { THREADS = 1024, STACK = 128 << 10, ARENA = 256 << 10, PARAMETERS = 4096, SLOT = CUDA_EMULATE_SLOT };
 enum { STAGGER = 320 }; /* so that the stacks of a warp use different cache lines */
 enum state : uint8_t { READY, AT_WARP, AT_BLOCK, DONE };
 

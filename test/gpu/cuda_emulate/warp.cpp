@@ -26,35 +26,28 @@ static float e4m3(uint32_t w, int i) { /* like f16() */
     return c & 0x80 ? -v : v;
 }
 
-struct operands {
-    uint32_t a[4], b[2];
-    float c[4];
-};
 /* D = A B + C for 16 x K times K x 8 with `per` elements a word: K = 8 * per. A's words: (g, first half of K), (g + 8, first),
  * (g, second), (g + 8, second), each with elements per * t ...; B's: column g, rows per * t ... of the first, second half. C: row g,
  * columns 2t and 2t + 1, then row g + 8. */
 template <int per, float (*decode)(uint32_t, int)> static void mma(float c[4], const uint32_t a[4], uint32_t b0, uint32_t b1, int line) {
-    operands mine;
-    memcpy(mine.a, a, sizeof mine.a);
-    mine.b[0] = b0;
-    mine.b[1] = b1;
-    memcpy(mine.c, c, sizeof mine.c);
-    const char *all = cuda_emulate_meet(0xffffffffu, &mine, sizeof mine, line);
-    constexpr int k = 8 * per;
-    int lane = cuda_emulate_lane(), g = lane / 4, t = lane % 4;
-    float rows[2][k], cols[2][k];
-    for (int i = 0; i < k; i++) {
-        int half = i / (4 * per), owner = i % (4 * per) / per, at = i % per;
-        const operands *o = (const operands *)(all + 64 * (g * 4 + owner));
-        for (int r = 0; r < 2; r++) {
-            rows[r][i] = decode(o->a[half * 2 + r], at);
-            const operands *p = (const operands *)(all + 64 * ((2 * t + r) * 4 + owner));
-            cols[r][i] = decode(p->b[half], at);
-        }
+    struct operands {
+        float a[4][per], b[2][per];
+    } mine;
+    for (int i = 0; i < per; i++) {
+        for (int w = 0; w < 4; w++) mine.a[w][i] = decode(a[w], i);
+        mine.b[0][i] = decode(b0, i);
+        mine.b[1][i] = decode(b1, i);
     }
-    for (int r = 0; r < 2; r++)
-        for (int n = 0; n < 2; n++)
-            for (int i = 0; i < k; i++) c[2 * r + n] += rows[r][i] * cols[n][i];
+    const char *all = cuda_emulate_meet(0xffffffffu, &mine, sizeof mine, line);
+    auto of = [=](int lane) { return (const operands *)(all + CUDA_EMULATE_SLOT * lane); };
+    const int lane = cuda_emulate_lane(), g = lane / 4, t = lane % 4;
+    for (int half = 0; half < 2; half++)
+        for (int owner = 0; owner < 4; owner++) {
+            const operands *row = of(g * 4 + owner), *column[2] = {of(2 * t * 4 + owner), of((2 * t + 1) * 4 + owner)};
+            for (int i = 0; i < per; i++)
+                for (int r = 0; r < 2; r++)
+                    for (int n = 0; n < 2; n++) c[2 * r + n] += row->a[half * 2 + r][i] * column[n]->b[half][i];
+        }
 }
 extern "C" void cuda_emulate_mma_bf16(float c[4], const uint32_t a[4], uint32_t b0, uint32_t b1, int line) { mma<2, bf16>(c, a, b0, b1, line); }
 extern "C" void cuda_emulate_mma_f16(float c[4], const uint32_t a[4], uint32_t b0, uint32_t b1, int line) { mma<2, f16>(c, a, b0, b1, line); }
@@ -74,7 +67,7 @@ extern "C" void cuda_emulate_ldmatrix(uint32_t *out, int n, const void *row, boo
         for (int j = 0; j < 2; j++) {
             int r = transposed ? 2 * (lane % 4) + j : lane / 4, c = transposed ? lane / 4 : 2 * (lane % 4) + j;
             const uint16_t *p;
-            memcpy(&p, all + 64 * (8 * i + r), sizeof p);
+            memcpy(&p, all + CUDA_EMULATE_SLOT * (8 * i + r), sizeof p);
             v[j] = p[c];
         }
         out[i] = v[0] | (uint32_t)v[1] << 16;

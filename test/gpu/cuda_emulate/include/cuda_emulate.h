@@ -69,6 +69,7 @@ static inline float4 make_float4(float x, float y, float z, float w) { return {x
 static inline uint2 make_uint2(unsigned x, unsigned y) { return {x, y}; }
 static inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return {x, y, z, w}; }
 
+enum { CUDA_EMULATE_SLOT = 128 };
 extern "C" {
 /* Indices of the calling thread: constant as far as it can tell. */
 __attribute__((const)) uint3 cuda_emulate_thread(void);
@@ -81,7 +82,7 @@ void cuda_emulate_sync(int line);
 void cuda_emulate_nanosleep(void);
 void cuda_emulate_fence(void);
 void cuda_emulate_syncwarp(unsigned mask, int line);
-/* Lanes of the mask meet and exchange their values, of size (at most 64) bytes each at out + 64 * lane. */
+/* Lanes of the mask meet and exchange their values, of at most CUDA_EMULATE_SLOT bytes, at out + CUDA_EMULATE_SLOT * lane. */
 const char *cuda_emulate_meet(unsigned mask, const void *mine, size_t size, int line);
 int cuda_emulate_lane(void);
 int cuda_emulate_atomic_int(int *p, int op, int value, int compare);
@@ -135,7 +136,7 @@ template <class T> static inline T cuda_emulate_take(unsigned mask, T v, int fro
     int lane = cuda_emulate_lane(), base = lane & ~(width - 1);
     const char *all = cuda_emulate_meet(mask, &v, sizeof v, line);
     if (from < base || from >= base + width || !(mask >> from & 1)) from = lane;
-    memcpy(&v, all + 64 * from, sizeof v);
+    memcpy(&v, all + CUDA_EMULATE_SLOT * from, sizeof v);
     return v;
 }
 template <class T> static inline T cuda_emulate_shfl(int kind, int line, unsigned mask, T v, int d, int width = 32) {
@@ -152,7 +153,7 @@ static inline unsigned cuda_emulate_ballot(unsigned mask, int v, int line) {
     unsigned votes = 0;
     for (int i = 0; i < 32; i++) {
         int other = 0;
-        if (mask >> i & 1) memcpy(&other, all + 64 * i, sizeof other);
+        if (mask >> i & 1) memcpy(&other, all + CUDA_EMULATE_SLOT * i, sizeof other);
         votes |= other ? 1u << i : 0;
     }
     return votes;
