@@ -209,6 +209,7 @@ static int blend_open(struct runtime *m, struct prefill_job *j, struct error *e)
     if (rc) {
         rc = fill_error(b, rc, e);
         blend_close(m, j);
+        device_kv_invalidate(s, j->kv, 0); /* the devices have dropped its uploads */
         return rc;
     }
     cost_table_fill(&b->table, m->cost, 0, m->cost_model, COST_MANY_ROWS);

@@ -396,6 +396,7 @@ void device_kv_invalidate(struct decode *s, const struct kv *kv, int pos) {
     struct device_kv *m = find_kv(s, kv);
     if (!m) return;
     if (m->valid_rows > pos) m->valid_rows = pos;
+    if (!pos) m->n_uploaded = 0; /* streams that were stopped may have dropped the block table too */
     for (int i = 0; i < DEVICE_KV_STATES; i++)
         if (m->state_pos[i] > pos || !pos) m->state_pos[i] = -1;
 }
