@@ -23,22 +23,25 @@ def foretold(d, size):
     One thread: while answers use all CPUs, checking the draft's file gets a 200th of the time. Of experts that were not predicted a quarter would be chosen."""
     args = [HEARTH, "-m", d, "--tokens", PROMPTS["decode"][0], "--temp", "0", "--ids", "-c", "2048", "-v", "-t", "1"]
     draft = ["--draft", "int4", "--draft-len", "3"]
-    want = subprocess.run(args + ["-n", "400"], capture_output=True, timeout=300).stdout
     with tempfile.TemporaryDirectory() as cache:
         env = {**os.environ, "XDG_CACHE_HOME": cache}
         with subprocess.Popen(args + draft + ["-n", "1900"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=env) as maker:
             while maker.poll() is None and not any(name.endswith(".int4") for _, _, names in os.walk(cache) for name in names):
                 time.sleep(0.1)
             maker.terminate()  # the draft file is made and kept
-        limit.forget(d)
-        group = limit.Group(size * 85 // 100)
-        try:
-            got = group.run(args + draft + ["-n", "400"], capture_output=True, timeout=500, env=env)
-        finally:
-            group.close()
-        err = got.stderr.decode()
-        check(got.returncode == 0 and got.stdout == want and ASKED in err, "a draft in 0.85 of it: the same answer", (got.stdout, want, err[-600:]))
-        told = re.search(r"the draft predicted (\d+) experts that were not in memory, (\d+) of them were chosen", err)
+        for n in ("400", "1900"):  # on a busy machine a short answer may end before the file is checked
+            want = subprocess.run(args + ["-n", n], capture_output=True, timeout=500).stdout
+            limit.forget(d)
+            group = limit.Group(size * 85 // 100)
+            try:
+                got = group.run(args + draft + ["-n", n], capture_output=True, timeout=500, env=env)
+            finally:
+                group.close()
+            err = got.stderr.decode()
+            check(got.returncode == 0 and got.stdout == want and ASKED in err, "a draft in 0.85 of it: the same answer", (got.stdout, want, err[-600:]))
+            told = re.search(r"the draft predicted (\d+) experts that were not in memory, (\d+) of them were chosen", err)
+            if told:
+                break
         check(told and int(told[1]) and int(told[2]) * 3 > int(told[1]), "a draft in 0.85 of it: experts are announced", err[-600:])
         print(f"drafted: {got.seconds:.1f} s; {err.splitlines()[-2:]}")
 
