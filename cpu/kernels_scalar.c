@@ -61,9 +61,12 @@ static float dot_end(const float *a) {
     return b[0];
 }
 static void dot_add(float *acc, const float *a, const float *b, int n) {
+    float sum[LANES]; /* in registers */
     int i = 0;
+    memcpy(sum, acc, sizeof sum);
     for (; i + LANES <= n; i += LANES)
-        for (int l = 0; l < LANES; l++) acc[l] += a[i + l] * b[i + l];
+        for (int l = 0; l < LANES; l++) sum[l] += a[i + l] * b[i + l];
+    memcpy(acc, sum, sizeof sum);
     for (; i < n; i++) acc[i % LANES] += a[i] * b[i];
 }
 
@@ -116,7 +119,7 @@ static SOFTMAX_FN(soft_scalar) {
 }
 static PV_FN(pv_scalar) {
     for (int i = 0; i < nq; i++) {
-        float *row = o + (size_t)i * (size_t)ldo;
+        float *restrict row = o + (size_t)i * (size_t)ldo;
         for (int d = 0; d < dim; d++) row[d] *= corr[i];
         for (int j = 0; j < nk; j++)
             for (int d = 0; d < dim; d++) row[d] += p[i * ldp + j] * v[(size_t)j * (size_t)ldv + (size_t)d];
