@@ -171,6 +171,8 @@ def main():
         for i, line in enumerate(text.split("\n"), 1):
             if PRINTS.search(line) and path not in MAY_PRINT and "format(" not in line:
                 breach(path, i, "prints by itself")
+            if "__CUDA_ARCH__" in line and not re.search(r"__CUDA_ARCH__ >= 890$", line):
+                breach(path, i, "a kernel that depends on another architecture than sm_89: gpu/meson.build must compile it for each of them in CI too")
             m = re.match(r'\s*#\s*include\s+([<"])([^>"]+)[>"]', line)
             if not m:
                 continue
