@@ -386,7 +386,7 @@ int emu_stream_open(struct gpu *base, struct gpu_stream **out, const char *name,
     s->cancel = cancel;
     s->urgent = urgent;
     s->wake_head = UINT64_MAX;
-    if (!((uintptr_t)s * 0x9e3779b97f4a7c15u >> 62))
+    if (((uintptr_t)s * 0x9e3779b97f4a7c15u >> 32) % test_limits_get(TEST_LIMIT_STREAM_LAG_OF, 4) == 0)
         s->lag_us = (unsigned)test_limits_get(TEST_LIMIT_STREAM_LAG_US, 0); /* chosen by address, so other streams in each run */
     op_exec_init(&s->base.exec, "emu", emu_run, cancel);
     if (s->g->spec.math == GPU_MATH_F32 && !s->g->spec.is_virtual) s->base.exec.table.expand = NULL;
