@@ -180,6 +180,17 @@ static void put_decode(struct plan_view *v, const struct json *rows) {
     }
 }
 
+static void put_max_tpot(struct buf *line, const struct json *bound) {
+    const int n = (int)json_int(json_get(bound, "sessions"), 0);
+    const double bound_ms = json_num(json_get(bound, "bound_ms"), 0), ms = json_num(json_get(bound, "tpot_ms"), 0);
+    char rate[32];
+    if (!bound) return;
+    if (json_bool(json_get(bound, "met"), false))
+        buf_fmt(line, " Within --max-tpot %.4g, up to %d answer%s at once: %.3g ms per token, %s tok/s together.", bound_ms, n, n > 1 ? "s" : "", ms,
+                json_rate(bound, rate, sizeof rate));
+    else buf_fmt(line, " --max-tpot %.4g cannot be met: one answer at a time takes %.3g ms per token.", bound_ms, ms);
+}
+
 static void put_batch(struct plan_view *v, const struct json *b) {
     const struct json *policy = json_get(b, "policy");
     char read[16], decode[16], rate[32], line[500];
@@ -342,6 +353,7 @@ static void put_verdict(struct plan_view *v, const struct json *root) {
                     chosen_time(shown[i], b, sizeof b));
         buf_str(&line, ".");
     }
+    put_max_tpot(&line, json_get(root, "max_tpot"));
     put_headroom(&line, json_get(root, "fits"));
     put_other_tools(&line, json_get(root, "fits"));
     if (json_num(json_get(batch, "tokens_per_s"), 0) > 0) buf_fmt(&line, " Many prompts together run at %s tok/s.", json_rate(batch, a, sizeof a));

@@ -37,6 +37,7 @@ struct governor { /* zero-initialized: nothing is known */
 struct governor_in {
     int mode;                           /* execution mode of the batch: [0, GOVERNOR_MODES) */
     int n, rows;                        /* sessions; their rows without drafts */
+    double max_batch_s;                 /* of several sessions: bound on a batch, for those whose drafts are rejected; 0: none */
     int confidence[GOVERNOR_ROWS];      /* confidence level of a session's draft, [0, GOVERNOR_LEVELS), each with its own acceptance rates */
     int max_drafted[GOVERNOR_ROWS];     /* most tokens that can be drafted; 0: none */
     int catch_up_rows[GOVERNOR_ROWS];   /* rows that its draft must process first */

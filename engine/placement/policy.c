@@ -75,6 +75,25 @@ static int count_blend_devices(const struct policy_machine *m, const struct poli
     return n;
 }
 
+/* Mean seconds per token of the decoding sessions beside a streamed or blended prefill, which takes host memory bandwidth and evicts resident experts. */
+static double tpot_beside(const struct policy_machine *m, const struct policy_prefill_in *in, enum exec_mode mode) {
+    struct policy_machine rest = *m;
+    struct policy_decode_out out;
+    const double layer_bytes = m->model->n_experts * m->model->expert_bytes;
+    for (int i = 0; i < usable_devices(m); i++) {
+        const double lacks = in->need_bytes[mode] - (m->free[i] - m->held[i]);
+        if (lacks <= 0 || (mode == PREFILL_SLP && i != stream_device(m, in))) continue;
+        if (lacks > m->expert_layers[i] * layer_bytes) rest.is_yielded |= m->decode_uses[i];
+        else rest.n_expert_layers -= (int)ceil(lacks / layer_bytes);
+    }
+    policy_decode_batch(
+        &rest,
+        &(struct policy_decode_in){
+            .n_decoding = in->n_decoding, .max_rows = in->n_decoding, .keys = in->keys, .context_tokens = in->keys + 1024, .beside_prefill = true},
+        &out);
+    return out.tpot_s;
+}
+
 /* Why a mode cannot prefill this prompt, or may not unless forced; NULL: it can. blend: devices that would take part in a blend. */
 static const char *refusal(const struct policy_machine *m, const struct policy_prefill_in *in, enum exec_mode mode, bool asked, int blend) {
     int n = usable_devices(m), short_of = 0;
@@ -85,7 +104,10 @@ static const char *refusal(const struct policy_machine *m, const struct policy_p
     for (int i = 0; i < n; i++) short_of += m->free[i] < in->need_bytes[mode];
     if (mode == PREFILL_SLP ? stream_device(m, in) < 0 : mode == PREFILL_BLEND && !blend) return "too little memory free on the device";
     if (mode == PREFILL_BLEND && !is_calibrated(m) && !asked) return "the machine is not calibrated";
-    if (mode != PREFILL_DSLP) return NULL;
+    if (mode != PREFILL_DSLP)
+        return !asked && m->max_tpot_s > 0 && in->n_decoding && is_calibrated(m) && tpot_beside(m, in, mode) > m->max_tpot_s
+                   ? "answers beside it would exceed --max-tpot"
+                   : NULL;
     if (n < 2) return "one device";
     if (m->why_unsplittable) return m->why_unsplittable;
     if (short_of) return short_of < n ? "too little memory free on one of the devices" : "too little memory free on the devices";
@@ -169,15 +191,16 @@ static double expected_decode_s(const struct policy_machine *m, const struct pol
     return cost_decode(m->cost, m->model, &s);
 }
 
-/* Picks the fastest mode that is not refused for `rows` sessions; returns its time and fills those of all modes. */
-static double best_decode(const struct policy_machine *m, const struct policy_decode_in *in, int rows, struct policy_decode_out *out) {
+/* Picks the fastest mode that is not refused for `rows` sessions; returns its time and fills those of all modes. gain: how much faster a mode that uses
+ * more of the machine must be. */
+static double best_decode(const struct policy_machine *m, const struct policy_decode_in *in, int rows, double gain, struct policy_decode_out *out) {
     const char *const *refused = out->refused;
     const enum exec_mode asked = refused[m->forced_decode] ? MODE_AUTO : m->forced_decode;
     out->mode = asked ? asked : DECODE_CPU;
     for (int i = DECODE_CPU; i <= DECODE_PAGED; i++) {
         bool one = i == DECODE_DUAL && rows < 2;
         out->seconds[i] = refused[i] || one ? INFINITY : expected_decode_s(m, in, (enum exec_mode)i, rows, out->n_device_layers, &out->first_rows);
-        if (!asked && out->seconds[i] < out->seconds[out->mode] * min_gain) out->mode = (enum exec_mode)i;
+        if (!asked && out->seconds[i] < out->seconds[out->mode] * gain) out->mode = (enum exec_mode)i;
     }
     if (out->mode == DECODE_DUAL && rows < 2) out->mode = DECODE_HYBRID; /* forced, but there is only one session */
     if (out->mode != DECODE_DUAL) out->first_rows = 0;
@@ -232,12 +255,30 @@ void policy_decode_batch(const struct policy_machine *m, const struct policy_dec
                      : !out->n_device_layers      ? "no layer's attention block fits on the device"
                                                   : NULL;
     if (refused[DECODE_HYBRID]) refused[DECODE_DUAL] = refused[DECODE_HYBRID];
-    double now = best_decode(m, in, b, out);
+    double now = best_decode(m, in, b, min_gain, out);
     while (b < n) {
         struct policy_decode_out more = *out;
-        double then = best_decode(m, in, b + 1, &more);
+        double then = best_decode(m, in, b + 1, min_gain, &more);
         if ((b + 1) / then - b / now < min_session_gain / now) break;
         *out = more, now = then, out->batch = ++b;
+    }
+    out->tpot_s = now * in->n_decoding / b;
+    const bool misses = m->max_tpot_s > 0 && out->tpot_s > m->max_tpot_s;
+    for (int rows = 1; misses && rows <= n; rows++) {
+        struct policy_decode_out other = *out;
+        other.batch = rows, other.tpot_s = best_decode(m, in, rows, 1, &other) * in->n_decoding / rows;
+        if (other.tpot_s < out->tpot_s) *out = other;
+    }
+}
+
+int policy_max_sessions(const struct policy_machine *m, const struct policy_decode_in *in, double *tpot_s) {
+    struct policy_decode_in more = *in;
+    struct policy_decode_out out;
+    for (more.n_decoding = 1;; more.n_decoding++) {
+        policy_decode_batch(m, &more, &out);
+        if (more.n_decoding > 1 && out.tpot_s > m->max_tpot_s) return more.n_decoding - 1;
+        *tpot_s = out.tpot_s;
+        if (more.n_decoding >= in->max_rows || out.tpot_s > m->max_tpot_s) return more.n_decoding;
     }
 }
 
@@ -255,4 +296,7 @@ void policy_decode_why(const struct policy_machine *m, const struct policy_decod
     if (out->mode != DECODE_CPU && out->n_device_layers < m->model->layers)
         append_why(why, cap, "; %d of %d layers fit on the devices", out->n_device_layers, m->model->layers);
     if (in->n_decoding > out->batch) append_why(why, cap, "; %d of %d sessions at once", out->batch, in->n_decoding);
+    if (m->max_tpot_s > 0 && out->tpot_s > 0)
+        append_why(why, cap, "; %.3g ms per token, %s --max-tpot %.4g", out->tpot_s * 1e3, out->tpot_s > m->max_tpot_s ? "the least, above" : "within",
+                   m->max_tpot_s * 1e3);
 }

@@ -26,6 +26,7 @@ struct policy_machine {
     int n_devices;
     double free[POLICY_DEVICES];        /* free bytes of each device, including evictable memory */
     double blend_stays[POLICY_DEVICES]; /* layer weights, part of `free`, that a blended prefill leaves in place */
+    double held[POLICY_DEVICES];        /* weights of decode, part of `free` */
     bool decode_uses[POLICY_DEVICES];   /* decode uses this device: prefills beside decoding sessions prefer others */
     int dense_layers[POLICY_DEVICES];   /* layers whose weights but routed experts each device keeps; with tensor parallelism 0 */
     int expert_layers[POLICY_DEVICES];  /* how many of these it keeps with all their routed experts */
@@ -38,6 +39,7 @@ struct policy_machine {
     unsigned prefill_mask, decode_mask; /* bit m: the engine can run mode m; the CPU modes are always available */
     enum exec_mode forced_prefill;      /* --prefill */
     enum exec_mode forced_decode;       /* --decode */
+    double max_tpot_s;                  /* bound on a session's mean seconds per token; 0: none */
 };
 
 struct policy_prefill_in {
@@ -71,6 +73,7 @@ struct policy_decode_out {
     int batch;                       /* sessions per batch; the others take turns */
     int first_rows;                  /* dual: sessions in the first micro-batch */
     int n_device_layers;             /* hybrid, dual: layers whose attention block is on a device */
+    double tpot_s;                   /* mean seconds per token of each session; 0: not predicted */
     double seconds[EXEC_MODES];      /* per batch of `batch` sessions; 0: not predicted, INFINITY: not possible */
     const char *refused[EXEC_MODES]; /* reason; NULL: possible */
 };
@@ -85,6 +88,9 @@ struct policy_parallel_out {
     double step[2], question[2]; /* seconds per decode batch, and to prefill the question; [1]: tensor parallel */
 };
 void policy_parallel(const struct cost_machine *cost, const struct cost_model *model, int ranks, int n_expert_layers, struct policy_parallel_out *out);
+/* If the usual choice exceeds max_tpot_s, chooses the batch and mode with the least time per token, which may exceed it too. */
 void policy_decode_batch(const struct policy_machine *m, const struct policy_decode_in *in, struct policy_decode_out *out);
+/* Most sessions, up to in->max_rows, that decode at once within max_tpot_s; at least 1. *tpot_s: their time per token. */
+int policy_max_sessions(const struct policy_machine *m, const struct policy_decode_in *in, double *tpot_s);
 /* Formats the reason of a decision; separate because decode batches rarely need it. */
 void policy_decode_why(const struct policy_machine *m, const struct policy_decode_in *in, const struct policy_decode_out *out, char *why, size_t cap);

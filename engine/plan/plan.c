@@ -60,19 +60,20 @@ static bool set_disk_spill(struct cost_machine *cost, const struct weights *w, e
     return fits_in_memory(cost, w) || (cost->disk_bw > 0 && cost_spill(cost, &q, cost->domain[0].memory));
 }
 
-static int choice_open(struct machine_choice *c, struct cost_machine *cost, const struct weights *w, enum dtype kv, struct error *e) {
+static int choice_open(struct machine_choice *c, struct cost_machine *cost, const struct weights *w, const struct plan_options *o, struct error *e) {
     struct virtual *v;
-    set_disk_spill(cost, w, kv);
-    int rc = virtual_open(&v, &(struct virtual_options){.cost = cost, .w = w, .kv = kv}, e);
+    set_disk_spill(cost, w, o->kv);
+    int rc = virtual_open(&v, &(struct virtual_options){.cost = cost, .w = w, .kv = o->kv}, e);
     if (rc) return rc;
     *c = (struct machine_choice){.cost = cost, .n_resident_layers = decode_resident_layers(virtual_decode_state(v))};
-    make_cost_model(&c->model, w, kv);
+    make_cost_model(&c->model, w, o->kv);
     c->policy = (struct policy_machine){.n_devices = cost->n_devices,
                                         .why_unsplittable = slp_why_unsplittable(&w->config),
                                         .n_device_layers = c->n_resident_layers,
                                         .n_expert_layers = decode_expert_layers(virtual_decode_state(v)),
                                         .ranks = decode_tp_ranks(virtual_decode_state(v)),
-                                        .prefill_mask = 1u << PREFILL_SLP | 1u << PREFILL_DSLP};
+                                        .prefill_mask = 1u << PREFILL_SLP | 1u << PREFILL_DSLP,
+                                        .max_tpot_s = o->max_tpot_s};
     if (decode_can_blend(virtual_decode_state(v))) c->policy.prefill_mask |= 1u << PREFILL_BLEND;
     if (c->n_resident_layers) c->policy.decode_mask = 1u << DECODE_HYBRID | 1u << DECODE_DUAL;
     for (int i = 0; i < cost->n_devices && i < POLICY_DEVICES; i++) {
@@ -93,6 +94,14 @@ static enum exec_mode choose_prefill(const struct machine_choice *c, int n) {
     policy_prefill(&m, &(struct policy_prefill_in){.n_new = n, .since_decode_s = -1, .dense_resident = c->n_resident_layers == c->model.layers}, &out);
     return out.mode;
 }
+/* Most of `most` sessions that decode at once within the bound, if there is one. */
+static int bounded_sessions(const struct machine_choice *c, int most) {
+    struct policy_machine m = c->policy;
+    double tpot_s;
+    m.cost = c->cost, m.model = &c->model;
+    if (!(m.max_tpot_s > 0)) return most;
+    return policy_max_sessions(&m, &(struct policy_decode_in){.max_rows = most, .keys = PLAN_KEYS, .context_tokens = 4 * PLAN_KEYS}, &tpot_s);
+}
 static struct policy_decode_out choose_decode(const struct machine_choice *c, int sessions) {
     struct policy_machine m = c->policy;
     struct policy_decode_out out;
@@ -112,6 +121,8 @@ struct plan {
     int prefill_query[LENGTHS][PREFILL_DSLP + 1], n_lengths; /* indices of runs; < 0: the machine lacks the mode */
     enum exec_mode chosen_mode[LENGTHS];
     int decode_query[BATCHES], beside_query[BATCHES];
+    double max_tpot_s;
+    int bound_query[ROWS], bound_batch[ROWS]; /* with max_tpot_s: decode batches of 1 .. ROWS sessions */
     struct policy_decode_out decided[BATCHES];
     struct batch { /* --batch */
         struct search_out search;
@@ -158,7 +169,7 @@ static int add_batch_queries(struct plan *p, int machine, struct error *e) {
     struct batch *b = &p->batch[machine];
     b->mode = choose_prefill(&p->choice[machine], lengths[0]);
     if ((b->prefill_query = add_prefill_query(p, machine, b->mode, lengths[0], e)) < 0) return e->code;
-    if ((b->decode_query = add_decode_query(p, machine, PROMPTS, false, &b->decode_decision, e)) < 0) return e->code;
+    if ((b->decode_query = add_decode_query(p, machine, bounded_sessions(&p->choice[machine], PROMPTS), false, &b->decode_decision, e)) < 0) return e->code;
     return (b->paged_query = add_throughput_query(p, machine, e)) < 0 ? e->code : 0;
 }
 
@@ -221,10 +232,16 @@ static int add_all_queries(struct plan *p, const struct config *c, struct error 
         if ((p->decode_query[i] = add_decode_query(p, 0, batches[i], false, &p->decided[i], e)) < 0) return e->code;
         if ((p->beside_query[i] = add_decode_query(p, 0, batches[i], true, &again, e)) < 0) return e->code;
     }
+    for (int i = 0; i < ROWS && p->max_tpot_s > 0; i++) {
+        struct policy_decode_out d;
+        if ((p->bound_query[i] = add_decode_query(p, 0, i + 1, false, &d, e)) < 0) return e->code;
+        p->bound_batch[i] = d.batch;
+    }
     if ((rc = add_batch_queries(p, 0, e))) return rc;
     add_upgrades(p);
     for (int k = 0; k < p->n_machines; k++) {
-        if (k && (rc = choice_open(&p->choice[k], &p->machine[k], p->runs.w, p->runs.kv, e))) return rc;
+        if (k && (rc = choice_open(&p->choice[k], &p->machine[k], p->runs.w, &(struct plan_options){.kv = p->runs.kv, .max_tpot_s = p->max_tpot_s}, e)))
+            return rc;
         for (int i = 0; i < ASKED; i++) {
             struct policy_decode_out d;
             const int n = upgrade_lengths[i];
@@ -300,6 +317,16 @@ static void json_decode(struct buf *b, const struct plan *p) {
         buf_str(b, "}");
     }
     buf_str(b, "]");
+}
+
+/* How many sessions decode at once within the bound; if none, one does. */
+static void json_max_tpot(struct buf *b, const struct plan *p) {
+    double ms = 0, next;
+    int n = 0;
+    if (!(p->max_tpot_s > 0)) return;
+    while (n < ROWS && (next = tpot_ms(&p->runs.query[p->bound_query[n]], n + 1, p->bound_batch[n]), !n || next <= p->max_tpot_s * 1e3)) ms = next, n++;
+    buf_fmt(b, ",\"max_tpot\":{\"bound_ms\":%.4g,\"met\":%s,\"sessions\":%d,\"tpot_ms\":%.4g,\"tokens_per_s\":%.4g}", p->max_tpot_s * 1e3,
+            ms <= p->max_tpot_s * 1e3 ? "true" : "false", n, ms, 1e3 * n / ms);
 }
 
 static bool is_paged(const struct plan *p, const struct batch *b) { return b->paged_query >= 0 && !p->runs.query[b->paged_query].is_infeasible; }
@@ -386,18 +413,18 @@ static void json_fits(struct buf *b, const struct cost_machine *cost, const stru
     buf_str(b, "}");
 }
 
-int plan_write(const struct cost_machine *cost, const struct weights *w, const char *title, enum dtype kv, int (*progress)(void *ctx, double share), void *ctx,
-               struct buf *out, struct error *e) {
+int plan_write(const struct cost_machine *cost, const struct weights *w, const char *title, const struct plan_options *o, struct buf *out, struct error *e) {
     struct plan *p = mem_calloc(1, sizeof *p);
     int rc = 0;
     if (!p || !(p->machine = mem_calloc(1 + CHANGES, sizeof *p->machine))) rc = error_set(e, ERR_MEMORY, "no memory for a plan");
     if (rc) goto out;
-    p->runs = (struct plan_queries){.w = w, .kv = kv};
+    p->runs = (struct plan_queries){.w = w, .kv = o->kv};
+    p->max_tpot_s = o->max_tpot_s;
     p->machine[p->n_machines++] = *cost;
-    if ((rc = choice_open(&p->choice[0], &p->machine[0], w, kv, e))) goto out;
+    if ((rc = choice_open(&p->choice[0], &p->machine[0], w, o, e))) goto out;
     bool fits = fits_in_memory(cost, w) || p->machine[0].disk_share > 0;
     if (fits) rc = add_all_queries(p, &w->config, e);
-    if (!rc && fits) rc = plan_query_run(&p->runs, progress, ctx, e);
+    if (!rc && fits) rc = plan_query_run(&p->runs, o->progress, o->ctx, e);
     if (rc) goto out;
     replace_infeasible(p);
     buf_str(out, "{\"basis\":\"modelled, not measured\",\"machine\":");
@@ -405,9 +432,9 @@ int plan_write(const struct cost_machine *cost, const struct weights *w, const c
     buf_str(out, ",\"model\":");
     json_quote(out, title, strlen(title));
     buf_fmt(out, ",\"error\":{\"decode\":%g,\"prefill\":%g},", PLAN_DECODE_ERROR / 100.0, PLAN_PREFILL_ERROR / 100.0);
-    json_fits(out, &p->machine[0], w, kv, &p->choice[0]);
+    json_fits(out, &p->machine[0], w, o->kv, &p->choice[0]);
     json_prefill(out, p);
-    if (fits) json_decode(out, p), json_batch(out, p), json_upgrades(out, p);
+    if (fits) json_decode(out, p), json_max_tpot(out, p), json_batch(out, p), json_upgrades(out, p);
     else buf_str(out, ",\"decode\":[],\"more\":[]");
     buf_str(out, "}");
     if (out->failed) rc = error_set(e, ERR_MEMORY, "no memory for a plan");

@@ -14,5 +14,10 @@ enum { PLAN_DECODE_ERROR = 11, PLAN_PREFILL_ERROR = 14 };
  * Appends {"basis": "modelled, not measured", "machine": .., "model": title, "error": {"decode": .., "prefill": ..}, "fits": .., "prefill": .., "decode": ..,
  * "batch": .., "more": ..}. progress: NULL, or called on the caller's thread with the share of finished runs; non-zero cancels. ERR_MEMORY, ERR_CANCELLED,
  * ERR_RUNTIME. */
-int plan_write(const struct cost_machine *cost, const struct weights *w, const char *title, enum dtype kv, int (*progress)(void *ctx, double share), void *ctx,
-               struct buf *out, struct error *e);
+struct plan_options {
+    enum dtype kv;
+    double max_tpot_s; /* --max-tpot: adds "max_tpot", how many sessions decode at once within it; 0: none */
+    int (*progress)(void *ctx, double share);
+    void *ctx;
+};
+int plan_write(const struct cost_machine *cost, const struct weights *w, const char *title, const struct plan_options *o, struct buf *out, struct error *e);

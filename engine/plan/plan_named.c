@@ -63,6 +63,11 @@ static int on_progress(void *ctx, double share) {
     return p->progress(p->progress_ctx, "plan", share);
 }
 
+static struct plan_options to_plan_options(const struct engine_params *p) {
+    return (struct plan_options){
+        .kv = p->kv ? (enum dtype)p->kv : DT_BF16, .max_tpot_s = p->max_tpot_s, .progress = p->progress ? on_progress : NULL, .ctx = (void *)p};
+}
+
 /* A model by name, in the format after a colon or as published. */
 static int find_known(const char *arch, const struct known_model **k, struct known_format *f, struct error *e) {
     char name[64], all[600] = "";
@@ -84,11 +89,12 @@ static int plan_known(const struct cost_machine *m, const struct known_model *k,
                       struct error *e) {
     struct shape_only s = {0};
     struct config *c = mem_alloc(sizeof *c);
+    const struct plan_options o = to_plan_options(p);
     char title[96];
     snprintf(title, sizeof title, "%s%s%s", k->title, f->name ? " in " : "", f->name ? f->name : "");
     int rc = c ? known_model_config(k, c, e) : error_set(e, ERR_MEMORY, "no memory for a config");
     if (!rc) rc = shape_only_open_as(&s, c, f, e);
-    if (!rc) rc = plan_write(m, &s.w, title, p->kv ? (enum dtype)p->kv : DT_BF16, p->progress ? on_progress : NULL, (void *)p, json, e);
+    if (!rc) rc = plan_write(m, &s.w, title, &o, json, e);
     shape_only_close(&s);
     mem_free(c);
     return rc;
@@ -104,7 +110,8 @@ int engine_plan(const struct engine_params *p, const char *machine, const char *
     if (rc || !p->dir) return rc ? rc : plan_known(&m, k, &f, p, json, e);
     struct weights w;
     if ((rc = weights_open(&w, p->dir, p->force, e))) return rc;
-    rc = plan_write(&m, &w, w.config.arch->title, p->kv ? (enum dtype)p->kv : DT_BF16, p->progress ? on_progress : NULL, (void *)p, json, e);
+    const struct plan_options o = to_plan_options(p);
+    rc = plan_write(&m, &w, w.config.arch->title, &o, json, e);
     weights_close(&w);
     return rc;
 }

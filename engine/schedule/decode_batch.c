@@ -20,7 +20,9 @@ struct policy_machine decode_batch_policy_machine(const struct engine *e) {
                                .is_yielded = decode_is_yielded(s),
                                .why_unsplittable = slp_why_unsplittable(&e->weights.config),
                                .prefill_mask = 1u << PREFILL_SLP | 1u << PREFILL_DSLP | (decode_can_blend(s) ? 1u << PREFILL_BLEND : 0),
-                               .decode_mask = decode_uses_devices(s) ? 1u << DECODE_HYBRID | 1u << DECODE_DUAL : 0};
+                               .decode_mask = decode_uses_devices(s) ? 1u << DECODE_HYBRID | 1u << DECODE_DUAL : 0,
+                               .forced_decode = e->params.decode,
+                               .max_tpot_s = e->params.max_tpot_s};
     for (int i = 0; i < m.n_devices; i++) {
         m.decode_uses[i] = decode_holds_layers(s, i);
         m.dense_layers[i] = decode_device_layers(s, i, false), m.expert_layers[i] = decode_device_layers(s, i, true);
@@ -47,13 +49,13 @@ static int choose_exec(struct engine *e, struct session **batch, int n) {
     struct policy_machine m = decode_batch_policy_machine(e);
     struct policy_decode_in in = {.n_decoding = n, .max_rows = ENGINE_MAX_BATCH, .beside_prefill = e->prefill_driver && e->prefill_driver != &prefill_mode_cpu};
     struct policy_decode_out out, *last = &e->explained_decision;
-    m.forced_decode = e->params.decode;
     for (int i = 0; i < n; i++) in.keys += batch[i]->n_tokens / (double)n;
     in.context_tokens = in.keys + 1024;
     policy_decode_batch(&m, &in, &out);
     e->next_exec = out.mode;
     decode_set_first_spans(e->machine.decode, out.first_rows);
     e->batch_expected_s = out.seconds[out.mode];
+    e->tpot.max_batch_s = m.max_tpot_s * out.batch / n;
     bool same = *e->decode_why && out.mode == last->mode && out.batch == last->batch && out.n_device_layers == last->n_device_layers &&
                 !memcmp(out.refused, last->refused, sizeof out.refused) && fabs(out.seconds[out.mode] / last->seconds[out.mode] - 1) < 0.05;
     if (!same) { /* formatting takes as long as a layer of a small model */
@@ -213,6 +215,7 @@ void decode_batch_run(struct engine *e, struct batch_entry *rows, int n) {
         n_known += rows[i].n_known, n_drafted += rows[i].n - rows[i].n_known;
         n_accepted += finish_entry(e, &rows[i], &took, rc, &err, &spans[i]);
     }
+    e->n_batch_tokens = n + n_accepted;
     struct governor_sample *t = &e->next_sample;
     const enum exec_mode ran = decode_last_exec(e->machine.decode);
     t->mode = (n == 1 && ran == DECODE_DUAL ? DECODE_HYBRID : ran) - DECODE_CPU, t->n = n, t->rows = n_known, t->n_drafted = n_drafted,

@@ -203,7 +203,7 @@ static void run_model_drafts(struct engine *e, struct batch_entry *rows, int n, 
 
 void drafts_add(struct engine *e, struct batch_entry *rows, int n) {
     const bool always = e->params.custom_draft || (e->params.max_drafted && e->params.draft != DRAFT_AUTO); /* the governor has no choice */
-    struct governor_in in = {.mode = e->next_exec - DECODE_CPU, .n = n};
+    struct governor_in in = {.mode = e->next_exec - DECODE_CPU, .n = n, .max_batch_s = e->tpot.max_batch_s};
     int k[ENGINE_MAX_BATCH], room = DECODE_MAX_ROWS;
     for (int i = 0; i < n; i++) in.rows += rows[i].n;
     room -= in.rows;

@@ -95,7 +95,7 @@ static enum look choose_work(struct engine *e, struct loop_round *r) {
     r->prefill_active = e->prefilling || e->abandoned;
     r->any_turn = e->n_turns;
     r->n_decoding = n;
-    const bool other = r->task || r->prefill_ready;
+    const bool other = r->task || (r->prefill_ready && (!n || tpot_has_room(e, e->tpot.unit_s)));
     r->n_batch = n && !(other && e->decode_lead_s > 0) ? decode_batch_fill(e, batch, n, r->rows) : 0;
     if (!r->n_batch && r->task) e->tasks = r->task->next;
     return atomic_load(&e->closing) && !n && !other && !r->prefill_active && !r->throughput ? LOOP_EXIT : LOOP_WORK;
@@ -150,6 +150,8 @@ static bool run_round(struct engine *e) {
     /* Time that one side used is credited to the other, capped at this unit, so that no side waits long. */
     if (r.n_batch) e->decode_lead_s = fmin(e->decode_lead_s + t, t);
     else if (r.task || r.prefill_ready) e->decode_lead_s = r.n_decoding ? fmax(e->decode_lead_s - t, -t) : 0;
+    if (r.n_batch) tpot_batch_done(e, r.n_decoding, e->n_batch_tokens, t);
+    else if (r.prefill_ready && !r.task && r.n_decoding) tpot_charge(e, e->tpot.unit_s = t);
     prompt_emit_progress(e);
     return true;
 }

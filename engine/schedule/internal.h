@@ -19,6 +19,7 @@
 #include "engine/placement/split.h"
 #include "engine/schedule/model_draft.h"
 #include "engine/schedule/sample.h"
+#include "engine/schedule/tpot.h"
 #include "engine/weights/huge_pages.h"
 
 enum { ENGINE_MAX_UNREAD = 1024, ENGINE_MAX_BATCH = 16 }; /* unread tokens after which a session pauses; sessions per decode batch */
@@ -59,6 +60,7 @@ struct session {
     struct fair_entry queue_entry; /* entry in the prefill queue */
     uint64_t last_batch;           /* number of the decode batch that it last took part in */
     int n_answered;
+    bool has_waited;               /* its prompt waited for --max-tpot */
     struct draft_tokens drafts[2]; /* from lookup, from a model; n 0: no draft to judge */
     struct mtp_session mtp;
     struct model_draft_chat model_chat;
@@ -137,6 +139,8 @@ struct engine {
     double draft_saved_s;               /* seconds that drafts saved each session in the last batch */
     struct throughput *throughput;      /* throughput batches; NULL: no capable device */
     double decode_lead_s;               /* seconds of engine thread time that decode has had beyond its half */
+    struct tpot tpot;                   /* --max-tpot */
+    int n_batch_tokens;                 /* tokens that the last decode batch gave its sessions */
 };
 
 /* session.c; under the lock, except engine_wake() */

@@ -18,7 +18,7 @@ static const struct prefill_driver *choose_prefill_driver(struct engine *e, stru
                                    .since_decode_s = e->last_decode_at > 0 ? clock_now() - e->last_decode_at : -1,
                                    .dense_resident = decode_resident_layers(e->machine.decode) == e->info.n_layers};
     m.forced_prefill = e->params.prefill;
-    for (int i = 0; i < m.n_devices; i++) m.free[i] = (double)(gpu_mem_free(g->gpu[i]) + decode_held_bytes(e->machine.decode, i));
+    for (int i = 0; i < m.n_devices; i++) m.held[i] = (double)decode_held_bytes(e->machine.decode, i), m.free[i] = (double)gpu_mem_free(g->gpu[i]) + m.held[i];
     if (m.n_devices && !m.is_lost)
         in.need_bytes[PREFILL_SLP] =
             (double)slp_min_bytes(&(struct slp_job){.w = &e->weights, .set = g, .ranks = 1, .cache = s->kv.layer, .pos = s->n_kv, .n = n});
@@ -49,7 +49,8 @@ static const struct prefill_driver *choose_prefill_driver(struct engine *e, stru
     if (e->cost.spread_bw_share > 0)
         snprintf(nodes, sizeof nodes, "; %.0f%% of %d NUMA nodes' bandwidth: weights are not placed by node", 100 * e->cost.spread_bw_share, e->cost.n_nodes);
     else if (e->cost.n_nodes) snprintf(nodes, sizeof nodes, "; %d NUMA nodes, each with rows of every expert", e->cost.n_nodes);
-    snprintf(s->stats.prefill_why, sizeof s->stats.prefill_why, "%d new tokens %s: %.130s%s%s", n, where, out.why, weights, nodes);
+    snprintf(s->stats.prefill_why, sizeof s->stats.prefill_why, "%d new tokens %s: %.130s%s%s%s", n, where, out.why, weights, nodes,
+             s->has_waited ? "; waited for other answers: --max-tpot" : "");
     return mode;
 }
 
@@ -205,7 +206,13 @@ void prompt_emit_progress(struct engine *e) {
 void prompt_pick(struct engine *e) {
     const struct fair_entry *first = fair_queue_next(&e->prefill_queue, NULL, NULL);
     if (!first || e->prefilling || e->abandoned || atomic_load(&e->closing)) return;
-    session_set_state((struct session *)((char *)first - offsetof(struct session, queue_entry)), SESSION_PREFILL);
+    struct session *s = (struct session *)((char *)first - offsetof(struct session, queue_entry));
+    if (!tpot_admits(e, s)) {
+        s->has_waited = true;
+        return;
+    }
+    e->tpot.unit_s = 0;
+    session_set_state(s, SESSION_PREFILL);
 }
 
 void prompt_advance(struct engine *e) {

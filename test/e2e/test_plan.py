@@ -82,6 +82,19 @@ class Plan(driver.Case):
         self.assertIn("\x1b[1m", self.run_bin("--plan", file, "-m", d, "--color", "always")[1].decode())
         self.assertNotIn("\x1b", self.run_bin("--plan", file, "-m", d, env={"NO_COLOR": "1", "CLICOLOR_FORCE": "1"})[1].decode())
 
+    def test_bound(self):
+        """--max-tpot: how many answers at once keep it; one that none keeps is said with its figure."""
+        plan = ("--plan", "paper-a-1", "--arch", "glm-4.5-air", "--max-tpot")
+        say = lambda ms: " ".join(self.run_bin(*plan, ms)[1].decode().split())
+        self.assertRegex(say("30"), r" Within --max-tpot 30, up to [2-9] answers at once: [\d.]+ ms per token, [\d.]+ tok/s together\.")
+        self.assertRegex(say("0.5"), r" --max-tpot 0\.5 cannot be met: one answer at a time takes [\d.]+ ms per token\.")
+        bound = json.loads(self.run_bin(*plan, "30", "--json")[1])["max_tpot"]
+        self.assertEqual((bound["bound_ms"], bound["met"], bound["tpot_ms"] <= 30), (30, True, True))
+        for bad in ("0", "-5", "fast", "1e9", "nan"):
+            rc, out, err = self.run_bin(*plan, bad)
+            self.assertEqual((rc, out), (2, b""), bad)
+            self.assertIn("--max-tpot: ", err)
+
     def test_late(self):
         """Delayed streams change no figure, and nothing that they wait for is closed early."""
         d = os.path.join(self.home, "model")
@@ -138,7 +151,7 @@ class Plan(driver.Case):
         tiny.make(d)
         box = "channels = 2\nddr = 5600\ncores = 8\nisa = avx2\n"
         mixtral = ("--arch", "mixtral-8x7b")
-        runs = [("list",), ("paper-a-2", "-m", d), ("paper-b-t4", *mixtral), (self.machine(box + "memory = 80G\ndisk = 7G\n"), *mixtral)]
+        runs = [("list",), ("paper-a-2", "-m", d, "--max-tpot", "20"), ("paper-b-t4", *mixtral), (self.machine(box + "memory = 80G\ndisk = 7G\n"), *mixtral)]
         printed = set()
         for words in runs:
             rc, out, err = self.run_bin("--plan", *words, "--json")

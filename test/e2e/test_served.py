@@ -4,6 +4,7 @@ import http.client
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import socket
@@ -370,6 +371,47 @@ class Chosen(Case):
         self.assertEqual(t.wait(), 3)
         self.assertEqual(self.run_bin("-m", path, *again)[0], 0)
         self.assertEqual(self.run_bin(*again)[0], 0)  # the new files are the conversation's now
+
+
+class Bound(Case):
+    """--max-tpot in each mode of use. Every answer is that without a bound; one that nothing meets is reported once."""
+    MISSED = r"hearth: --max-tpot 0\.001 cannot be met: with one session, a token takes [\d.]+ ms \([\d.]+ ms expected\) by cpu, the fastest choice; answers are generated one at a time\n"
+    ASK = ("-n", "20", "--seed", "3", "--temp", "1", "--kv-cache", "off", "--no-attach", "--draft", "none")
+
+    def setUp(self):
+        super().setUp()
+        self.use_ember_as_any_model()
+
+    def test_question_and_batch(self):
+        text = "please tell me how to save a chat and how to open it again on another day"
+        plain = self.run_bin("-p", text, *self.ASK)
+        for ms, missed in (("1000", 0), ("0.001", 1)):
+            rc, out, err = self.run_bin("-p", text, *self.ASK, "--max-tpot", ms, "--explain")
+            self.assertEqual((rc, out, len(re.findall(self.MISSED, err))), (0, plain[1], missed), err)
+            self.assertRegex(err, r"ms per token, " + ("the least, above --max-tpot 0.001" if missed else "within --max-tpot 1000"))
+        lines = self.write("lines", "".join(f"{text} {i}\n" for i in range(6)))
+        whole = sorted(json.loads(x)["text"] for x in self.run_bin("--batch", lines, *self.ASK)[1].splitlines())
+        rc, out, err = self.run_bin("--batch", lines, *self.ASK, "--max-tpot", "0.001")
+        self.assertEqual((rc, len(re.findall(self.MISSED, err))), (0, 1), err)
+        self.assertEqual(sorted(json.loads(x)["text"] for x in out.splitlines()), whole)
+
+    def test_server_and_chat(self):
+        s, got = self.serve("--kv-cache", "off", "--draft", "none", "--max-tpot", "0.001"), {}
+        rc, want, _ = self.run_bin("-p", "how do i save", "-n", "40", "--seed", "3", "--temp", "1", "--json", "--no-attach", "--kv-cache", "off")
+        ask = lambda i: got.update({i: s.chat("how do i save", seed=3, temperature=1, max_tokens=40)[1]["choices"][0]["message"]["content"]})
+        threads = [threading.Thread(target=ask, args=(i,)) for i in range(5)]
+        for t in threads:
+            t.start()
+        for t in threads:
+            t.join()
+        self.assertEqual(list(got.values()), 5 * [json.loads(want)["text"]])
+        s.request("POST", "/hearth/stop")
+        s.p.wait()
+        self.assertEqual(len(re.findall(self.MISSED, s.p.stderr.read().decode())), 1)
+        t = self.terminal("--no-attach", "--max-tpot", "0.001", "--draft", "none")
+        t.prompt(t.until("Type a question"))
+        t.send("how do i save a chat?\r")
+        t.until("--max-tpot 0.001 cannot be met")
 
 
 if __name__ == "__main__":

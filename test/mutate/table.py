@@ -213,6 +213,12 @@ change("step-head-order", "the LM head swaps the rows of devices and of the CPU"
 change("policy-need", "the memory that a prompt needs on each device is not checked", "unit_policy", ("engine/placement/policy.c", "short_of += m->free[i] < in->need_bytes[mode];", "short_of += 0 && m->free[i] < in->need_bytes[mode];"))
 change("policy-blend-need", "a blended prefill is chosen where it does not fit", "unit_policy", ("engine/placement/policy.c", "room < in->need_bytes[PREFILL_BLEND]) return 0;", "0) return 0;"))
 change("policy-holds", "a prompt goes to the device that decoding reads from", "unit_policy", ("engine/placement/policy.c", "return m->decode_uses[than];", "return m->decode_uses[i];"))
+TPOT = "engine/schedule/tpot.c"
+change("tpot-admits", "prompts do not wait for the bound on time per token", "unit_tpot", (TPOT, "return out.tpot_s <= e->params.max_tpot_s;", "return true;"))
+change("tpot-spare", "a prefill takes time that answers do not have", "unit_tpot", (TPOT, "|| e->tpot.spare_s >= seconds; }", "|| true; }"))
+change("tpot-turns", "sessions that take turns count as if each batch gave all a token", "unit_policy", ("engine/placement/policy.c", "    out->tpot_s = now * in->n_decoding / b;", "    out->tpot_s = now;"))
+change("tpot-beside", "the bound does not count what a stream takes from answers", "unit_policy", ("engine/placement/policy.c", ".context_tokens = in->keys + 1024, .beside_prefill = true}", ".context_tokens = in->keys + 1024, .beside_prefill = false}"))
+change("tpot-drafts", "drafts of one session delay the others beyond the bound", "unit_governor", ("engine/draft/governor.c", "all > in->max_batch_s) continue;", "false) continue;"))
 SEARCH = "engine/placement/search.c"
 change("search-chain", "micro-batches in sequence take no time", "unit_search", (SEARCH, "t[SEARCH_BY_CHAIN] = cpu + gpu", "t[SEARCH_BY_CHAIN] = 0 * cpu"))
 change("search-weights", "a fraction of weights that fits is skipped", "unit_search", (SEARCH, "&& !i ? SEARCH_SHARES : 0;", "&& !i ? SEARCH_SHARES - 1 : 0;"))

@@ -281,10 +281,32 @@ static void nothing_is_guessed_before_anything_is_known(void **st) {
     assert_true(!k[0] && !k[1]); /* no row is left */
 }
 
+/* Of two sessions only the first has drafts: they pay, but the other one would wait for their rows longer than the bound permits. */
+static void a_bound_limits_drafts(void **st) {
+    struct governor g = {0};
+    struct governor_in in = {.mode = 0, .n = 2, .rows = 2, .confidence = {5, 5}, .max_drafted = {2, 0}};
+    int k[GOVERNOR_ROWS];
+    for (int i = 0; i < 100; i++) {
+        for (int at = 0; at < 2; at++) governor_judge(&g, 5, at, 1);
+        governor_choose(&g, &in, k);
+        governor_record(&g, &(struct governor_sample){.n = 2, .rows = 2, .n_drafted = k[0], .n_accepted = k[0], .seconds = 1 + 0.2 * k[0]});
+    }
+    assert_true(governor_choose(&g, &in, k) > 1 && k[0] == 2);
+    in.max_batch_s = 1.3;
+    assert_true(governor_choose(&g, &in, k) > 1 && k[0] == 1);
+    in.max_batch_s = 1.1;
+    assert_true(governor_choose(&g, &in, k) == 1 && !k[0]);
+    in.max_batch_s = 0.9; /* missed anyway */
+    assert_true(governor_choose(&g, &in, k) > 1 && k[0] == 2);
+}
+
 int main(int argc, char **argv) {
     worlds = argc > 1 ? atoi(argv[1]) : 40;
-    const struct CMUnitTest tests[] = {cmocka_unit_test(nothing_is_guessed_before_anything_is_known), cmocka_unit_test(guesses_pay_or_are_left),
-                                       cmocka_unit_test(slow_first_steps_are_no_credit), cmocka_unit_test(it_follows_the_text),
-                                       cmocka_unit_test(nobody_makes_it_lose_more_than_two_hundredths)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(nothing_is_guessed_before_anything_is_known),
+                                       cmocka_unit_test(guesses_pay_or_are_left),
+                                       cmocka_unit_test(slow_first_steps_are_no_credit),
+                                       cmocka_unit_test(it_follows_the_text),
+                                       cmocka_unit_test(nobody_makes_it_lose_more_than_two_hundredths),
+                                       cmocka_unit_test(a_bound_limits_drafts)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

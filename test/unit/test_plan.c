@@ -246,7 +246,7 @@ static void plan_says_what_ran(void **st) {
     struct virtual *v;
     open_known("glm-4.5-air");
     assert_true(cost_preset(&machine, "paper-a-1"));
-    if (plan_write(&machine, &shape.w, "GLM", DT_BF16, NULL, NULL, &b, &e)) fail_msg("%s", e.text);
+    if (plan_write(&machine, &shape.w, "GLM", &(struct plan_options){.kv = DT_BF16}, &b, &e)) fail_msg("%s", e.text);
     assert_int_equal(json_parse(&a, b.data, b.len, JSON_UNIQUE, "plan", &root, &e), 0);
     const struct json *rows = json_get(&root, "prefill"), *row = json_at(rows, 2), *decode = json_get(&root, "decode");
     assert_int_equal(rows->n, 9);
@@ -352,7 +352,7 @@ static void plans_stay_within_the_machine(void **st) {
         snprintf(d.card, sizeof d.card, "%s", machines[i % 3].card);
         if (!datasheet_machine(&machine, &d, why, sizeof why)) fail_msg("%s", why);
         open_known(models[i]);
-        if (plan_write(&machine, &shape.w, models[i], DT_BF16, NULL, NULL, &b, &e)) fail_msg("%s", e.text);
+        if (plan_write(&machine, &shape.w, models[i], &(struct plan_options){.kv = DT_BF16}, &b, &e)) fail_msg("%s", e.text);
         assert_int_equal(json_parse(&a, b.data, b.len, JSON_UNIQUE, "plan", &root, &e), 0);
         const struct config *c = &shape.w.config;
         double moe = 0, experts = num(&root, "fits.expert_layers"), expert = (double)weights_expert_bytes(&shape.w), layer = expert * c->n_experts,
@@ -392,7 +392,7 @@ static void experts_come_from_a_disk(void **st) {
         struct json root;
         assert_true(cost_preset(&machine, "paper-b-t4"));
         machine.domain[0].memory = memory, machine.disk_bw = 3e9;
-        if (plan_write(&machine, &shape.w, "Qwen", DT_BF16, NULL, NULL, &b, &e)) fail_msg("%s", e.text);
+        if (plan_write(&machine, &shape.w, "Qwen", &(struct plan_options){.kv = DT_BF16}, &b, &e)) fail_msg("%s", e.text);
         assert_int_equal(json_parse(&a, b.data, b.len, JSON_UNIQUE, "plan", &root, &e), 0);
         double tpot = num(json_at(json_get(&root, "decode"), 0), "tpot_ms"), found = num(&root, "fits.disk.chosen_in_memory");
         assert_true(tpot < last);
@@ -416,7 +416,7 @@ static void what_does_not_fit_is_said(void **st) {
     open_known("qwen3-30b");
     assert_true(cost_preset(&machine, "paper-b-t4"));
     machine.domain[0].memory = 16e9;
-    assert_int_equal(plan_write(&machine, &shape.w, "Qwen", DT_BF16, NULL, NULL, &b, &e), 0);
+    assert_int_equal(plan_write(&machine, &shape.w, "Qwen", &(struct plan_options){.kv = DT_BF16}, &b, &e), 0);
     assert_non_null(strstr(b.data, "\"fits\":false"));
     assert_non_null(strstr(b.data, "\"prefill\":[]"));
     buf_free(&b);
@@ -427,13 +427,53 @@ static void what_does_not_fit_is_said(void **st) {
     buf_free(&b);
 }
 
+/* A bound changes how many sessions decode at once, and nothing else; virtual time confirms it. */
+static void a_bound_limits_sessions(void **st) {
+    static const double bounds[] = {0, 5, 20, 45, 1000};
+    struct error e = {0};
+    struct buf b[sizeof bounds / sizeof *bounds] = {0};
+    int last = 0;
+    open_known("glm-4.5-air");
+    assert_true(cost_preset(&machine, "paper-a-1"));
+    for (size_t i = 0; i < sizeof bounds / sizeof *bounds; i++) {
+        struct arena a = {0};
+        struct json root;
+        double tpot;
+        if (plan_write(&machine, &shape.w, "GLM", &(struct plan_options){.kv = DT_BF16, .max_tpot_s = bounds[i] * 1e-3}, &b[i], &e)) fail_msg("%s", e.text);
+        assert_int_equal(json_parse(&a, b[i].data, b[i].len, JSON_UNIQUE, "plan", &root, &e), 0);
+        const struct json *bound = json_get(&root, "max_tpot"), *decode = json_get(&root, "decode");
+        const int n = (int)num(bound, "sessions");
+        if (!i) assert_null(bound);
+        else {
+            assert_true(n >= last && n <= 16);
+            assert_int_equal(json_bool(json_get(bound, "met"), false), num(bound, "tpot_ms") <= bounds[i]);
+            assert_true(json_bool(json_get(bound, "met"), false) || n == 1);
+            assert_true(fabs(num(bound, "tokens_per_s") * num(bound, "tpot_ms") / (1e3 * n) - 1) < 0.001);
+            for (uint32_t k = 0; k < decode->n; k++) { /* of the sessions in the table, those within the bound */
+                const double sessions = num(json_at(decode, k), "sessions");
+                tpot = num(json_at(decode, k), "tpot_ms");
+                assert_true(sessions > n ? tpot > bounds[i] : tpot <= bounds[i] || n == 1);
+            }
+            last = n;
+        }
+        arena_free(&a);
+    }
+    assert_int_equal(last, 16);
+    /* A bound that never binds changes no other figure. */
+    const char *from = strstr(b[4].data, ",\"max_tpot\":"), *to = strchr(from, '}') + 1;
+    assert_int_equal(b[0].len, b[4].len - (size_t)(to - from));
+    assert_memory_equal(b[0].data, b[4].data, (size_t)(from - b[4].data));
+    assert_string_equal(b[0].data + (from - b[4].data), to);
+    for (size_t i = 0; i < sizeof bounds / sizeof *bounds; i++) buf_free(&b[i]);
+}
+
 static int cancel(void *ctx, double share) { return 1; }
 static void a_plan_can_be_stopped(void **st) {
     struct buf b = {0};
     struct error e = {0};
     open_known("qwen3-30b");
     assert_true(cost_preset(&machine, "paper-a-1"));
-    assert_int_equal(plan_write(&machine, &shape.w, "Qwen", DT_BF16, cancel, NULL, &b, &e), ERR_CANCELLED);
+    assert_int_equal(plan_write(&machine, &shape.w, "Qwen", &(struct plan_options){.kv = DT_BF16, .progress = cancel}, &b, &e), ERR_CANCELLED);
     shape_only_close(&shape);
     buf_free(&b);
 }
@@ -461,6 +501,7 @@ int main(void) {
                                        cmocka_unit_test(plans_stay_within_the_machine),
                                        cmocka_unit_test(experts_come_from_a_disk),
                                        cmocka_unit_test(what_does_not_fit_is_said),
+                                       cmocka_unit_test(a_bound_limits_sessions),
                                        cmocka_unit_test(a_plan_can_be_stopped)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -470,6 +470,80 @@ static void own_time(void **st) {
     assert_int_equal(out.mode, PREFILL_BLEND);
 }
 
+/* --- A bound on the time per token --- */
+
+static void a_bound_limits_sessions(void **st) {
+    double last = 0, tpot;
+    int same = 0, other = 0;
+    for (int devices = 0; devices <= 2; devices++)
+        for (int n = 1; n <= 16; n++) {
+            struct policy_machine m = machine(devices);
+            struct policy_decode_out free = step(m, sessions(n)), out;
+            assert_true(fabs(free.tpot_s - free.seconds[free.mode] * n / free.batch) < 1e-12 && !strstr(why, "--max-tpot"));
+            m.max_tpot_s = free.tpot_s; /* just met: the usual choice */
+            out = step(m, sessions(n));
+            assert_true(out.mode == free.mode && out.batch == free.batch && out.first_rows == free.first_rows && out.tpot_s == free.tpot_s);
+            assert_non_null(strstr(why, "within --max-tpot"));
+            m.max_tpot_s = free.tpot_s * 0.999; /* missed: never slower than the usual choice */
+            out = step(m, sessions(n));
+            assert_true(out.tpot_s <= free.tpot_s);
+            *(out.tpot_s < free.tpot_s ? &other : &same) += 1;
+            m.max_tpot_s = 1e-6;
+            assert_true(step(m, sessions(n)).tpot_s == out.tpot_s);
+            assert_non_null(strstr(why, "the least, above --max-tpot 0.001"));
+        }
+    assert_true(same > 0 && other > 0);
+    for (double ms = 1; ms < 2000; ms *= 1.3) { /* more time, more sessions; one more would be too slow */
+        struct policy_machine m = machine(1);
+        m.max_tpot_s = ms * 1e-3;
+        const int n = policy_max_sessions(&m, &(struct policy_decode_in){.max_rows = 16, .keys = 1000, .context_tokens = 4096}, &tpot);
+        assert_true(n >= last && n >= 1 && n <= 16);
+        assert_true(n == 1 || tpot <= m.max_tpot_s);
+        if (n < 16) assert_true(step(m, sessions(n + 1)).tpot_s > m.max_tpot_s);
+        assert_true(tpot == step(m, sessions(n)).tpot_s);
+        last = n;
+    }
+    assert_int_equal(last, 16);
+}
+
+/* A stream takes host memory bandwidth, and resident experts where memory is short: beside sessions that need both, the prompt is read by the CPU, in the
+ * time that the bound leaves. */
+static void a_bound_limits_prompts(void **st) {
+    struct policy_machine m = machine(1);
+    struct policy_prefill_in in = prompt(50000);
+    in.n_decoding = 4, in.keys = 1000, in.need_bytes[PREFILL_SLP] = in.need_bytes[PREFILL_BLEND] = 4e9;
+    m.n_device_layers = 61, m.decode_uses[0] = true;
+    assert_int_equal(pick(m, in), PREFILL_SLP);
+    const double alone = step(m, sessions(4)).tpot_s;
+    struct policy_decode_in beside = sessions(4);
+    beside.beside_prefill = true;
+    const double slowed = step(m, beside).tpot_s;
+    assert_true(slowed > alone);
+    m.max_tpot_s = slowed * 1.001; /* the context differs a little */
+    assert_int_equal(pick(m, in), PREFILL_SLP);
+    m.max_tpot_s = alone;
+    struct policy_prefill_out out = ask(m, in);
+    assert_int_equal(out.mode, PREFILL_CPU);
+    assert_true(isinf(out.seconds[PREFILL_BLEND]));
+    assert_non_null(strstr(out.why, "answers beside it would exceed --max-tpot"));
+    m.forced_prefill = PREFILL_SLP; /* requested by name */
+    assert_int_equal(pick(m, in), PREFILL_SLP);
+    m.forced_prefill = MODE_AUTO, in.n_decoding = 0; /* no answer to slow */
+    assert_int_equal(pick(m, in), PREFILL_SLP);
+    in.n_decoding = 4, m.held[0] = 27.5e9; /* the stream evicts one of two layers of experts */
+    m.n_expert_layers = 1;
+    const double evicted = step(m, beside).tpot_s;
+    m.n_expert_layers = m.expert_layers[0] = 2;
+    m.max_tpot_s = (step(m, beside).tpot_s + evicted) / 2;
+    assert_true(m.max_tpot_s < evicted && evicted < slowed);
+    assert_int_equal(pick(m, in), PREFILL_CPU);
+    m.held[0] = 26e9; /* room enough without */
+    assert_int_equal(pick(m, in), PREFILL_SLP);
+    m.held[0] = 31e9, in.need_bytes[PREFILL_SLP] = in.need_bytes[PREFILL_BLEND] = 30e9; /* the dense layers go too, and sessions decode on the CPU */
+    m.max_tpot_s = slowed * 1.001;
+    assert_int_equal(pick(m, in), PREFILL_CPU);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(lengths_are_assumed),
                                        cmocka_unit_test(rows_of_the_table),
@@ -485,6 +559,8 @@ int main(void) {
                                        cmocka_unit_test(steps_of_the_table),
                                        cmocka_unit_test(small_devices),
                                        cmocka_unit_test(batches),
-                                       cmocka_unit_test(forced_steps)};
+                                       cmocka_unit_test(forced_steps),
+                                       cmocka_unit_test(a_bound_limits_sessions),
+                                       cmocka_unit_test(a_bound_limits_prompts)};
     return cmocka_run_group_tests(tests, setup, NULL);
 }

@@ -1,0 +1,22 @@
+#pragma once
+/* The bound on time per output token, --max-tpot. The policy picks batches and modes that keep it (placement/policy.h). This file decides when
+ * other work may delay answers: a prompt waits if answers would be slower than the bound with one session more, and a prefill gets only the time
+ * that answers leave below the bound. Without a bound every function permits everything. Engine thread. */
+#include <stdbool.h>
+
+struct engine;
+struct session;
+
+struct tpot {
+    double max_batch_s; /* bound on the next decode batch, for the governor of drafts; 0: none */
+    double spare_s;     /* seconds by which answers were faster than the bound and that other work may take; limited, so that no stall is long */
+    double unit_s;      /* seconds of the running prefill's last unit; 0: none yet */
+    int n_missed;       /* consecutive batches of one session above the bound */
+    bool has_warned;
+};
+
+bool tpot_admits(const struct engine *e, const struct session *s); /* under the lock: whether s may begin its prefill beside the decoding sessions */
+bool tpot_has_room(const struct engine *e, double seconds);        /* whether other work may delay the next batch by so much */
+/* Records other work that delayed answers, and a decode batch: sessions that decode, and the tokens that they all got in it. */
+void tpot_charge(struct engine *e, double seconds);
+void tpot_batch_done(struct engine *e, int n_decoding, int n_tokens, double seconds);
