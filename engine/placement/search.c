@@ -7,9 +7,10 @@
 static double max_of(double a, double b) { return a > b ? a : b; }
 static double min_of(double a, double b) { return a < b ? a : b; }
 
-static const char *const placement_names[] = {"cpu", "hybrid", "paged", "device"};
+static const char *const placement_names[] = {"cpu", "hybrid", "paged"};
 static const char *const limit_names[] = {"processor", "card", "link", "rows to the processor", "host memory", "one micro-batch after the other"};
-static const char *const bound_names[] = {"more would not be faster", "host memory", "card memory", "there are no more prompts", "a step takes no more"};
+static const char *const bound_names[] = {"more would not be faster",  "host memory",          "card memory",
+                                          "there are no more prompts", "a step takes no more", "the bound on time per token"};
 const char *search_placement_name(enum search_placement p) { return placement_names[p]; }
 const char *search_limit_name(enum search_limit l) { return limit_names[l]; }
 const char *search_bound_name(enum search_bound b) { return bound_names[b]; }
@@ -20,9 +21,6 @@ static const double ring_grid[] = {2, 1.875, 1.75, 1.625, 1.5, 1.375, 1.25, 1.12
 double search_grid_ring(int i) { return ring_grid[i]; }
 int search_grid_micro_rows(int i) { return micro_row_grid[i]; }
 int search_grid_micro_batches(int i) { return micro_batch_grid[i]; }
-
-static bool has_device_attention(enum search_placement p) { return p == SEARCH_HYBRID || p == SEARCH_DEVICE; }
-static bool has_device_experts(enum search_placement p) { return p == SEARCH_PAGED || p == SEARCH_DEVICE; }
 
 static double device_count(const struct search_policy *p) { return p->n_devices > 1 ? p->n_devices : 1; }
 static double n_micro_batches(const struct search_policy *p, double rows) { return ceil(rows / min_of(p->micro_rows, rows)); }
@@ -56,14 +54,11 @@ static void add_memory(const struct search_in *in, const struct search_policy *p
     double kv = p->n_rows * (in->prompt_tokens + in->answer_tokens) * q->layers * q->kv_row_bytes,
            part = ceil(q->layers / device_count(p)) / q->layers; /* share of the layers on one device */
     out->host_bytes = dense_bytes(q) + moe_layers(q) * layer_experts(q) + 2 * q->head_bytes + kv;
-    if (p->placement == SEARCH_CPU) return;
-    double rows = max_of(p->n_rows, has_device_experts(p->placement) ? min_of(p->n_rows * in->prompt_tokens, read_rows(in)) : 0);
-    out->device_bytes = part * dense_bytes(q) + q->head_bytes + rows * q->row_bytes +
-                        min_of(has_device_experts(p->placement) ? read_micro(in, p) : p->micro_rows, rows) * row_bytes(q);
-    if (has_device_experts(p->placement)) /* resident experts, and ring pages for the rest */
-        out->device_bytes += (part * moe_layers(q) * p->weight_share + ring_layers(p) * (1 - p->weight_share)) * layer_experts(q);
-    if (has_device_attention(p->placement)) /* and double-buffered KV of a micro-batch */
-        out->device_bytes += p->kv_share * kv + (1 - p->kv_share) * 2 * p->micro_rows * (in->prompt_tokens + in->answer_tokens) * q->kv_row_bytes;
+    if (p->placement != SEARCH_PAGED) return; /* hybrid: devices give memory of experts to KV, and sessions without room run on the CPU */
+    const double rows = max_of(p->n_rows, min_of(p->n_rows * in->prompt_tokens, read_rows(in)));
+    out->device_bytes = part * dense_bytes(q) + q->head_bytes + rows * q->row_bytes + min_of(read_micro(in, p), rows) * row_bytes(q);
+    /* resident experts, and ring pages for the rest */
+    out->device_bytes += (part * moe_layers(q) * p->weight_share + ring_layers(p) * (1 - p->weight_share)) * layer_experts(q);
 }
 
 /* --- Time ---------------------------------------------------------------------------------------------------------------------- */
@@ -79,74 +74,63 @@ static double n_calls(const struct search_in *in, const struct rows *r, double r
     return r->alone > 0 ? ceil(rows / r->alone) : in->max_matrix_rows > 0 ? ceil(each / in->max_matrix_rows) : 1;
 }
 
-static double projections_time(const struct search_in *in, int d, const struct rows *r, double rows) {
+static double projections_time(const struct search_in *in, const struct rows *r, double rows) {
     const struct cost_model *q = in->model;
-    double k = d ? n_calls(in, r, rows, rows) : 1;
-    return k * cost_time(in->cost, d,
+    const double k = n_calls(in, r, rows, rows);
+    return k * cost_time(in->cost, 1,
                          &(struct cost_item){COST_LINEAR, q->dense, rows / k, q->attn_block_bytes, rows / k * q->attn_block_flops, q->n_linear_ops}) +
-           cost_time(in->cost, d, &(struct cost_item){COST_ELEM, COST_F32, rows, rows * q->elem_bytes, 0, q->n_elem_ops * k});
+           cost_time(in->cost, 1, &(struct cost_item){COST_ELEM, COST_F32, rows, rows * q->elem_bytes, 0, q->n_elem_ops * k});
 }
 static double attention_bytes(const struct cost_model *q, const struct rows *r, double rows) {
     double keys = q->max_keys > 0 ? min_of(r->keys, q->max_keys) : r->keys;
     return rows / r->share * (keys * q->kv_row_bytes + r->keys * q->index_bytes);
 }
-static double attention_time(const struct search_in *in, int d, const struct rows *r, double rows) {
+static double attention_time(const struct search_in *in, const struct rows *r, double rows) {
     const struct cost_model *q = in->model;
     double keys = q->max_keys > 0 ? min_of(r->keys, q->max_keys) : r->keys;
-    return cost_time(in->cost, d,
+    return cost_time(in->cost, 0,
                      &(struct cost_item){COST_ATTENTION, q->kv, rows, attention_bytes(q, r, rows), rows * (keys * q->pair_flops + r->keys * q->index_flops),
                                          rows / r->share});
 }
-static double shared_time(const struct search_in *in, int d, const struct rows *r, double rows, bool moe) {
+static double shared_time(const struct search_in *in, const struct rows *r, double rows, bool moe) {
     const struct cost_model *q = in->model;
-    double k = d ? n_calls(in, r, rows, rows) : 1;
-    if (moe) return k * cost_shared(in->cost, d, q, rows / k);
-    return k * cost_time(in->cost, d, &(struct cost_item){COST_FFN, q->dense, rows / k, q->ffn_bytes, rows / k * q->ffn_flops, 1});
+    const double k = n_calls(in, r, rows, rows);
+    if (moe) return k * cost_shared(in->cost, 1, q, rows / k);
+    return k * cost_time(in->cost, 1, &(struct cost_item){COST_FFN, q->dense, rows / k, q->ffn_bytes, rows / k * q->ffn_flops, 1});
 }
 /* Like cost_routed, but groups are computed in consecutive calls, so that an expert is read once. */
-static double routed_time(const struct search_in *in, int d, const struct rows *r, double rows) {
+static double routed_time(const struct search_in *in, const struct rows *r, double rows) {
     const struct cost_model *q = in->model;
-    double chosen = cost_distinct(q, rows), each = chosen > 0 ? rows * q->topk / chosen : 0, k = d ? n_calls(in, r, rows, each) : 1;
+    const double chosen = cost_distinct(q, rows), each = chosen > 0 ? rows * q->topk / chosen : 0, k = n_calls(in, r, rows, each);
     struct cost_item p = {COST_FFN, q->experts, each / k, q->expert_bytes, each * q->expert_flops, 0, rows};
-    return chosen > 0 ? in->cost->domain[d].latency[COST_FFN] + chosen * cost_time(in->cost, d, &p) : 0;
+    return chosen > 0 ? in->cost->domain[1].latency[COST_FFN] + chosen * cost_time(in->cost, 1, &p) : 0;
 }
 static double transfer_time(double bytes, double rate) { return rate > 0 ? bytes / rate : 0; }
 
-/* A layer for all rows of a pass. *moved: bytes over the links to and from host memory. */
+/* A layer of a paged batch for all rows of a pass. *moved: bytes over the links to and from host memory. */
 static double layer_time(const struct search_in *in, const struct search_policy *p, const struct rows *r, bool moe, double t[SEARCH_LIMITS], double *moved) {
     const struct cost_machine *m = in->cost;
     const struct cost_model *q = in->model;
-    const struct cost_domain *g = p->placement == SEARCH_CPU ? NULL : &m->domain[1];
+    const struct cost_domain *g = &m->domain[1];
     const double n = n_micro_batches(p, r->n), u = r->n / n, turns = search_stagger((int)n, (int)device_count(p));
-    double cpu = 0, gpu = 0, read = 0, h2d = 0, d2h = 0, small; /* per micro-batch; bytes the CPU reads; both directions */
-    if (g) gpu += projections_time(in, 1, r, u);
-    else cpu += projections_time(in, 0, r, u), read += q->attn_block_bytes;
-    if (has_device_attention(p->placement)) gpu += attention_time(in, 1, r, u), h2d += (1 - p->kv_share) * attention_bytes(q, r, u);
-    else cpu += attention_time(in, 0, r, u), read += attention_bytes(q, r, u);
-    if (g && !has_device_attention(p->placement)) d2h += u * (q->query_bytes + q->kv_row_bytes), h2d += u * q->query_bytes;
-    if (has_device_attention(p->placement)) d2h += u * q->kv_row_bytes; /* the host copy follows */
-    if (g) gpu += shared_time(in, 1, r, u, moe);
-    else cpu += shared_time(in, 0, r, u, moe), read += moe ? q->shared_bytes : q->ffn_bytes;
-    if (moe && has_device_experts(p->placement)) gpu += routed_time(in, 1, r, u);
-    else if (moe) cpu += routed_time(in, 0, r, u), read += cost_distinct(q, u) * q->expert_bytes;
-    if (moe && g && !has_device_experts(p->placement)) d2h += u * q->row_bytes, h2d += u * q->row_bytes;
-    if (device_count(p) > 1) d2h += u * q->row_bytes, h2d += u * q->row_bytes; /* to the device with the next layer */
-    small = h2d;
-    const double copies = g ? transfer_time(small, g->link[COST_H2D].rate) + transfer_time(d2h, g->link[COST_D2H].rate) : 0;
-    if (p->placement == SEARCH_PAGED) gpu += copies; /* on its own stream */
-    double weights = moe && has_device_experts(p->placement) ? (1 - p->weight_share) * layer_experts(q) : 0;
+    const double cpu = attention_time(in, r, u), read = attention_bytes(q, r, u); /* per micro-batch; bytes the CPU reads */
+    double gpu = projections_time(in, r, u) + shared_time(in, r, u, moe), d2h = u * (q->query_bytes + q->kv_row_bytes), h2d = u * q->query_bytes;
+    if (moe) gpu += routed_time(in, r, u);
+    if (device_count(p) > 1) d2h += u * q->row_bytes, h2d += u * q->row_bytes;                      /* to the device with the next layer */
+    gpu += transfer_time(h2d, g->link[COST_H2D].rate) + transfer_time(d2h, g->link[COST_D2H].rate); /* on its own stream */
+    const double weights = moe ? (1 - p->weight_share) * layer_experts(q) : 0;
     t[SEARCH_BY_CPU] = n * cpu;
     t[SEARCH_BY_CARD] = turns * gpu; /* devices work on their layers in parallel */
-    t[SEARCH_BY_LINK] = g ? transfer_time(n * h2d + weights, g->link[COST_H2D].rate) / device_count(p) : 0;
-    if (g && ring_layers(p) < 2) /* the rest of the next layer is loaded into pages that the last micro-batch of this one releases */
+    t[SEARCH_BY_LINK] = transfer_time(n * h2d + weights, g->link[COST_H2D].rate) / device_count(p);
+    if (ring_layers(p) < 2) /* the rest of the next layer is loaded into pages that the last micro-batch of this one releases */
         t[SEARCH_BY_LINK] = max_of(t[SEARCH_BY_LINK], (n - 1) * max_of(gpu / device_count(p), cpu) +
                                                           transfer_time((2 - ring_layers(p)) * weights, g->link[COST_H2D].rate) / device_count(p));
-    t[SEARCH_BY_ROWS] = g ? transfer_time(n * d2h, g->link[COST_D2H].rate) / device_count(p) : 0;
+    t[SEARCH_BY_ROWS] = transfer_time(n * d2h, g->link[COST_D2H].rate) / device_count(p);
     t[SEARCH_BY_MEMORY] = transfer_time(n * (read + h2d + d2h) + weights, m->dram_bw);
-    t[SEARCH_BY_CHAIN] = cpu + gpu + (p->placement == SEARCH_PAGED ? 0 : copies) + (g ? 2 * m->hand_off_s : 0);
+    t[SEARCH_BY_CHAIN] = cpu + gpu + 2 * m->hand_off_s;
     double most = 0;
     for (int i = 0; i < SEARCH_LIMITS; i++) most = max_of(most, t[i]);
-    *moved = g ? n * (h2d + d2h) + weights : 0;
+    *moved = n * (h2d + d2h) + weights;
     return most;
 }
 
@@ -159,27 +143,45 @@ static double pass_time(const struct search_in *in, const struct search_policy *
     const double n = n_micro_batches(p, r->n), turns = search_stagger((int)n, (int)device_count(p));
     return sum + moe_layers(q) * one + (n - turns) / turns * t[SEARCH_BY_CARD]; /* pipeline fill and drain over the devices */
 }
-static double head_time(const struct search_in *in, const struct search_policy *p, double rows) {
-    int d = p->placement == SEARCH_CPU ? 0 : 1;
-    double k = d ? n_calls(in, &(struct rows){0}, rows, rows) : 1;
-    return k * cost_head(in->cost, d, in->model, rows / k);
+static double head_time(const struct search_in *in, double rows) {
+    const double k = n_calls(in, &(struct rows){0}, rows, rows);
+    return k * cost_head(in->cost, 1, in->model, rows / k);
 }
 
-/* Prefill of all prompts: in the same pass if experts are on the device, otherwise one prompt after the other. */
-static double prefill_time(const struct search_in *in, const struct search_policy *p) {
-    double all = p->n_rows * in->prompt_tokens, passes = ceil(all / read_rows(in)), t[SEARCH_LIMITS];
-    if (has_device_experts(p->placement)) {
-        struct search_policy q = *p;
-        q.micro_rows = read_micro(in, p);
-        double together = min_of(q.micro_rows, max_of(in->prompt_tokens, 1));
-        struct rows r = {.n = all / passes, .keys = (in->prompt_tokens + 1) / 2, .share = together, .alone = together};
-        return passes * pass_time(in, &q, &r, t, NULL) + head_time(in, p, p->n_rows);
-    }
-    struct cost_prefill one = {.mode = PREFILL_CPU, .n = (int)max_of(in->prompt_tokens, 1), .ranks = 1, .is_resident = true};
+static void paged_cost(const struct search_in *in, const struct search_policy *p, struct search_cost *out) {
+    const double all = p->n_rows * in->prompt_tokens, passes = ceil(all / read_rows(in));
+    struct search_policy q = *p;
+    double t[SEARCH_LIMITS];
+    struct rows r = {.n = p->n_rows, .keys = in->prompt_tokens + in->answer_tokens / 2 + 1, .share = 1};
+    out->decode_s = pass_time(in, p, &r, out->layer_s, &out->link_rate) + head_time(in, p->n_rows);
+    for (int i = 0; i < SEARCH_LIMITS; i++)
+        if (out->layer_s[i] > out->layer_s[out->limit]) out->limit = (enum search_limit)i;
+    q.micro_rows = read_micro(in, p); /* prompts share passes */
+    const double together = min_of(q.micro_rows, max_of(in->prompt_tokens, 1));
+    r = (struct rows){.n = all / passes, .keys = (in->prompt_tokens + 1) / 2, .share = together, .alone = together};
+    out->prefill_s = passes * pass_time(in, &q, &r, t, NULL) + head_time(in, p->n_rows);
+}
+
+/* The CPU, and devices as they are: prompts are prefilled one after the other, then the policy chooses the mode and who takes turns. */
+static void session_cost(const struct search_in *in, const struct search_policy *p, struct search_cost *out) {
+    struct policy_machine m = p->placement == SEARCH_HYBRID ? *in->machine : (struct policy_machine){0};
+    struct policy_decode_out d;
+    m.cost = in->cost, m.model = in->model, m.max_tpot_s = in->max_tpot_s;
+    policy_decode_batch(&m,
+                        &(struct policy_decode_in){.n_decoding = p->n_rows,
+                                                   .max_rows = p->n_rows,
+                                                   .keys = in->prompt_tokens + in->answer_tokens / 2 + 1,
+                                                   .context_tokens = in->prompt_tokens + in->answer_tokens},
+                        &d);
+    out->decode_s = d.tpot_s;
+    struct cost_prefill one = {.mode = PREFILL_CPU, .n = (int)max_of(in->prompt_tokens, 1)};
     double best = cost_prefill(in->cost, in->model, &one);
-    for (one.mode = PREFILL_BLEND; one.mode <= PREFILL_SLP && p->placement == SEARCH_HYBRID; one.mode++)
-        best = min_of(best, cost_prefill(in->cost, in->model, &one));
-    return p->n_rows * best;
+    one.ranks = m.n_devices, one.is_resident = m.n_device_layers == in->model->layers, one.n_expert_layers = m.n_expert_layers;
+    for (int mode = PREFILL_BLEND; mode <= PREFILL_DSLP; mode++) {
+        one.mode = (enum exec_mode)mode;
+        if (m.prefill_mask >> mode & 1 && m.n_devices >= exec_modes[mode].min_devices) best = min_of(best, cost_prefill(in->cost, in->model, &one));
+    }
+    out->prefill_s = p->n_rows * best;
 }
 
 void search_cost(const struct search_in *in, const struct search_policy *p, struct search_cost *out) {
@@ -188,17 +190,16 @@ void search_cost(const struct search_in *in, const struct search_policy *p, stru
     add_memory(in, p, out);
     double host = in->host_bytes > 0 ? in->host_bytes : m->domain[0].memory, device = in->device_bytes > 0 ? in->device_bytes : m->domain[1].memory;
     if (in->n_prompts && p->n_rows > in->n_prompts) out->lacks = SEARCH_PROMPTS;
-    else if (in->max_rows[p->placement] && p->n_rows > in->max_rows[p->placement]) out->lacks = SEARCH_ROWS;
+    else if ((in->max_rows[p->placement] && p->n_rows > in->max_rows[p->placement]) || (p->placement != SEARCH_PAGED && p->n_rows > SEARCH_SESSIONS))
+        out->lacks = SEARCH_ROWS;
     else if (host > 0 && out->host_bytes > host) out->lacks = SEARCH_HOST_MEMORY;
-    else if (p->placement != SEARCH_CPU && out->device_bytes > device) out->lacks = SEARCH_CARD_MEMORY;
+    else if (p->placement == SEARCH_PAGED && out->device_bytes > device) out->lacks = SEARCH_CARD_MEMORY;
     else out->fits = true;
     if (!out->fits) return;
-    struct rows r = {.n = p->n_rows, .keys = in->prompt_tokens + in->answer_tokens / 2 + 1, .share = 1};
-    out->decode_s = pass_time(in, p, &r, out->layer_s, &out->link_rate) + head_time(in, p, p->n_rows);
-    for (int i = 0; i < SEARCH_LIMITS; i++)
-        if (out->layer_s[i] > out->layer_s[out->limit]) out->limit = (enum search_limit)i;
-    out->prefill_s = prefill_time(in, p);
+    if (p->placement == SEARCH_PAGED) paged_cost(in, p, out);
+    else session_cost(in, p, out);
     out->tokens_per_s = p->n_rows * in->answer_tokens / (out->prefill_s + in->answer_tokens * out->decode_s);
+    if (in->max_tpot_s > 0 && out->decode_s > in->max_tpot_s) out->fits = false, out->lacks = SEARCH_TPOT;
 }
 
 /* --- Search -------------------------------------------------------------------------------------------------------------------- */
@@ -206,7 +207,7 @@ void search_cost(const struct search_in *in, const struct search_policy *p, stru
 /* Takes the largest resident share of weights that fits with a ring of two layers. Smaller rings only if no share is left. */
 static void maximize_weights(const struct search_in *in, struct search_policy *p, struct search_cost *c) {
     for (int i = 0; search_grid_ring(i) && (!i || p->placement == SEARCH_PAGED); i++) {
-        int k = has_device_experts(p->placement) && !i ? SEARCH_SHARES : 0;
+        int k = p->placement == SEARCH_PAGED && !i ? SEARCH_SHARES : 0;
         p->ring_layers = search_grid_ring(i);
         do p->weight_share = (double)k / SEARCH_SHARES, search_cost(in, p, c);
         while (!c->fits && c->lacks == SEARCH_CARD_MEMORY && k-- > 0);
@@ -214,18 +215,19 @@ static void maximize_weights(const struct search_in *in, struct search_policy *p
     }
 }
 
-/* Tries each KV share for p->n rows. False: neither these nor more rows fit. */
-static bool try_kv_shares(const struct search_in *in, struct search_policy *p, struct search_out *out) {
-    const int shares = has_device_attention(p->placement) && in->kv_may_move ? SEARCH_SHARES : 0;
+/* Tries p->n rows. False: neither these nor more rows fit. */
+static bool try_rows(const struct search_in *in, struct search_policy *p, struct search_out *out) {
     struct search_cost c;
-    for (int s = 0; s <= shares; s++) {
-        p->kv_share = has_device_attention(p->placement) ? shares ? (double)s / shares : 1 : 0;
-        maximize_weights(in, p, &c);
-        out->n_tried++;
-        if (!c.fits) return s && c.lacks != SEARCH_HOST_MEMORY && c.lacks != SEARCH_ROWS;
-        out->best_tokens_per_s[p->placement] = max_of(out->best_tokens_per_s[p->placement], c.tokens_per_s);
-        if (c.tokens_per_s > out->cost.tokens_per_s) out->is_found = true, out->policy = *p, out->cost = c;
+    maximize_weights(in, p, &c);
+    out->n_tried++;
+    if (!c.fits) {
+        if (c.lacks != SEARCH_TPOT) return false;
+        out->misses_tpot |= !out->is_found; /* a policy within the bound replaces it */
+        if (!out->is_found || (out->misses_tpot && c.decode_s < out->cost.decode_s)) out->is_found = true, out->policy = *p, out->cost = c;
+        return false;
     }
+    out->best_tokens_per_s[p->placement] = max_of(out->best_tokens_per_s[p->placement], c.tokens_per_s);
+    if (out->misses_tpot || c.tokens_per_s > out->cost.tokens_per_s) out->is_found = true, out->misses_tpot = false, out->policy = *p, out->cost = c;
     return true;
 }
 
@@ -238,12 +240,12 @@ static void try_between(const struct search_in *in, struct search_policy *p, int
         *(c.fits ? &from : &to) = p->micro_rows;
     }
     p->micro_rows = from, p->n_rows = from * count;
-    try_kv_shares(in, p, out);
+    try_rows(in, p, out);
 }
 
-/* Tries all batch sizes of a placement on `cards` devices. */
-static void search_placement(const struct search_in *in, enum search_placement place, int cards, struct search_out *out) {
-    struct search_policy p = {.placement = place, .n_devices = cards};
+/* Tries all batch sizes on `cards` devices. */
+static void search_paged(const struct search_in *in, int cards, struct search_out *out) {
+    struct search_policy p = {.placement = SEARCH_PAGED, .n_devices = cards};
     int most = 0; /* micro-batches that fit with the previous size */
     for (int i = 0; search_grid_micro_rows(i); i++) {
         if (in->n_prompts && i && search_grid_micro_rows(i - 1) >= in->n_prompts) break; /* would repeat the last result */
@@ -252,50 +254,56 @@ static void search_placement(const struct search_in *in, enum search_placement p
             p.micro_rows = search_grid_micro_rows(i), p.n_rows = p.micro_rows * search_grid_micro_batches(k);
             const bool last = in->n_prompts && p.n_rows >= in->n_prompts;
             if (last) p.n_rows = in->n_prompts;
-            if (!try_kv_shares(in, &p, out)) break;
+            if (!try_rows(in, &p, out)) break;
             fit = k + 1;
             if (last) break;
         }
-        for (int k = fit; k < most && place == SEARCH_PAGED && !in->n_prompts; k++)
+        for (int k = fit; k < most && !in->n_prompts; k++)
             try_between(in, &p, search_grid_micro_batches(k), search_grid_micro_rows(i - 1), search_grid_micro_rows(i), out);
         most = fit;
     }
 }
 
-int search_max_devices(const struct search_in *in, enum search_placement place) {
-    return place == SEARCH_CPU ? 0 : place == SEARCH_PAGED && in->cost->n_devices > 1 ? in->cost->n_devices : 1;
+/* Tries all numbers of sessions at once. */
+static void search_sessions(const struct search_in *in, enum search_placement place, struct search_out *out) {
+    struct search_policy p = {.placement = place, .n_devices = place == SEARCH_HYBRID};
+    do p.micro_rows = ++p.n_rows;
+    while (try_rows(in, &p, out));
 }
+
 void search_run(const struct search_in *in, struct search_out *out) {
+    const unsigned allowed = in->allowed_mask ? in->allowed_mask : ~0u;
     *out = (struct search_out){0};
-    for (int place = 0; place < SEARCH_PLACEMENTS; place++) {
-        if ((in->allowed_mask && !(in->allowed_mask >> place & 1)) || (place && !in->cost->n_devices)) continue;
-        const int most = search_max_devices(in, (enum search_placement)place);
-        for (int device_count = place ? 1 : 0; device_count <= most; device_count++) search_placement(in, (enum search_placement)place, device_count, out);
-    }
+    if (allowed >> SEARCH_CPU & 1) search_sessions(in, SEARCH_CPU, out);
+    if (allowed >> SEARCH_HYBRID & 1 && in->machine && in->machine->n_device_layers) search_sessions(in, SEARCH_HYBRID, out);
+    for (int n = 1; allowed >> SEARCH_PAGED & 1 && n <= in->cost->n_devices; n++) search_paged(in, n, out);
     if (!out->is_found) return;
     struct search_policy more = out->policy;
     struct search_cost c;
-    more.n_rows += more.micro_rows;
+    more.n_rows += more.placement == SEARCH_PAGED ? more.micro_rows : 1;
     if (in->n_prompts && out->policy.n_rows == in->n_prompts) out->bound = SEARCH_PROMPTS;
     else if (maximize_weights(in, &more, &c), !c.fits) out->bound = c.lacks;
 }
 
 void search_why(const struct search_in *in, const struct search_out *out, char *why, size_t cap) {
     const struct search_policy *p = &out->policy;
+    const bool paged = p->placement == SEARCH_PAGED;
     int n = 0;
     *why = 0;
     if (!out->is_found) {
         snprintf(why, cap, "no configuration fits this machine");
         return;
     }
-    n += snprintf(why, cap, "%s: %d prompts at once in micro-batches of %d, attention on the %s, experts on the %s", placement_names[p->placement], p->n_rows,
-                  p->micro_rows, has_device_attention(p->placement) ? "card" : "CPU",
-                  has_device_experts(p->placement) ? p->n_devices > 1 ? "cards" : "card" : "CPU");
+    n += snprintf(why, cap, "%s: %d prompts at once", placement_names[p->placement], p->n_rows);
+    if (paged)
+        n += snprintf(why + n, cap - (size_t)n, " in micro-batches of %d, attention on the CPU, experts on the %s", p->micro_rows,
+                      p->n_devices > 1 ? "cards" : "card");
     if (p->n_devices > 1 && (size_t)n < cap) n += snprintf(why + n, cap - (size_t)n, " (layers alternate over %d)", p->n_devices);
-    if (has_device_experts(p->placement) && (size_t)n < cap) n += snprintf(why + n, cap - (size_t)n, ", of which %.0f%% stay there", 100 * p->weight_share);
-    if ((size_t)n < cap)
-        n += snprintf(why + n, cap - (size_t)n, "; %.3g s per batch, %.3g tok/s; bottleneck: %s; batch limit: %s", out->cost.decode_s, out->cost.tokens_per_s,
-                      limit_names[out->cost.limit], bound_names[out->bound]);
+    if (paged && (size_t)n < cap) n += snprintf(why + n, cap - (size_t)n, ", of which %.0f%% stay there", 100 * p->weight_share);
+    if ((size_t)n < cap) n += snprintf(why + n, cap - (size_t)n, "; %.3g s per batch, %.3g tok/s", out->cost.decode_s, out->cost.tokens_per_s);
+    if (out->misses_tpot && (size_t)n < cap) n += snprintf(why + n, cap - (size_t)n, ", the least time per token, above --max-tpot %.4g", in->max_tpot_s * 1e3);
+    if (paged && (size_t)n < cap) n += snprintf(why + n, cap - (size_t)n, "; bottleneck: %s", limit_names[out->cost.limit]);
+    if ((size_t)n < cap) n += snprintf(why + n, cap - (size_t)n, "; batch limit: %s", bound_names[out->bound]);
     for (int i = 0; i < SEARCH_PLACEMENTS; i++)
         if (i != (int)p->placement && out->best_tokens_per_s[i] > 0 && (size_t)n < cap)
             n += snprintf(why + n, cap - (size_t)n, "; %s %.3g tok/s", placement_names[i], out->best_tokens_per_s[i]);

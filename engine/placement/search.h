@@ -1,8 +1,10 @@
 #pragma once
-/* Searches the policy with the highest throughput for many prompts: paper B's policy (N, micro-batch, placement of attention and of experts, device shares
- * of weights and of KV), by trying a pruned grid. Pure; takes a few milliseconds.
+/* Searches the policy with the highest throughput for many prompts: paper B's policy (N, micro-batch, placement of attention and of experts, device share
+ * of weights), by trying a pruned grid. Pure; takes a few milliseconds. Only what the engine runs is scored: paged batches, whose attention is on the CPU
+ * with the KV, and the CPU or hybrid modes as policy.h chooses them for so many sessions. Paper B's other placements, with KV that crosses the link or has a
+ * share on the device, are not built.
  *
- * A layer takes as long as its busiest queue (paper B, equation 12, with the cost model's corners): the CPU, a device, each
+ * A layer of a paged batch takes as long as its busiest queue (paper B, equation 12, with the cost model's corners): the CPU, a device, each
  * direction of the link, host memory (shared by CPU and link), or the chain of one micro-batch, which depends on itself in the
  * next layer. Weights cross the link once per layer and batch whatever the rows; each micro-batch reads them on the device. A larger resident share
  * of weights is never slower, so only the largest that fits is tried, and no more rows than memory holds. Several devices take turns with
@@ -11,48 +13,49 @@
  * in between. Row copies of a paged batch run on the compute stream. */
 #include <stdbool.h>
 
-#include "engine/placement/cost.h"
+#include "engine/placement/policy.h"
 
-/* Bits of a placement: attention on a device or where the KV is; experts on a device or where the weights are. */
-enum search_placement { SEARCH_CPU, SEARCH_HYBRID, SEARCH_PAGED, SEARCH_DEVICE, SEARCH_PLACEMENTS }; /* neither; attention; experts; both */
-const char *search_placement_name(enum search_placement p);                                          /* "cpu", "hybrid", "paged", "device" */
+/* What a device computes: nothing; attention and the experts that it holds; experts, with the rest of a layer but attention over cached keys. */
+enum search_placement { SEARCH_CPU, SEARCH_HYBRID, SEARCH_PAGED, SEARCH_PLACEMENTS };
+const char *search_placement_name(enum search_placement p); /* "cpu", "hybrid", "paged" */
 
 struct search_in {
     const struct cost_machine *cost;
     const struct cost_model *model;
-    double prompt_tokens, answer_tokens; /* mean tokens per prompt and answer */
-    int n_prompts;                       /* 0: unlimited */
-    unsigned allowed_mask;               /* bit per placement; 0: all */
-    int max_rows[SEARCH_PLACEMENTS];     /* rows per batch; 0: unlimited */
-    bool kv_may_move;                    /* KV may cross the link; otherwise attention on a device needs all KV there */
-    int max_matrix_rows;                 /* rows per matrix operation on a device for batch-invariant results; 0: unlimited */
-    int prefill_rows;                    /* prompt rows per pass over the layers; 0: SEARCH_PREFILL_ROWS */
-    int prefill_micro_rows;              /* prompt rows per micro-batch, unless decode has more; 0: SEARCH_PREFILL_MICRO_ROWS */
-    double host_bytes, device_bytes;     /* usable bytes; 0: all of the machine's */
+    const struct policy_machine *machine; /* for SEARCH_HYBRID, which is not tried without it: what devices hold, and the modes that can run */
+    double prompt_tokens, answer_tokens;  /* mean tokens per prompt and answer */
+    int n_prompts;                        /* 0: unlimited */
+    unsigned allowed_mask;                /* bit per placement; 0: all */
+    int max_rows[SEARCH_PLACEMENTS];      /* rows per batch; 0: unlimited */
+    int max_matrix_rows;                  /* rows per matrix operation on a device for batch-invariant results; 0: unlimited */
+    int prefill_rows;                     /* prompt rows per pass over the layers; 0: SEARCH_PREFILL_ROWS */
+    int prefill_micro_rows;               /* prompt rows per micro-batch, unless decode has more; 0: SEARCH_PREFILL_MICRO_ROWS */
+    double host_bytes, device_bytes;      /* usable bytes; 0: all of the machine's */
+    double max_tpot_s;                    /* bound on a batch's seconds per token of each session, if any policy meets it; 0: none */
 };
 struct search_policy {
-    int n_rows, micro_rows; /* rows per batch, and per micro-batch except the last */
+    int n_rows, micro_rows; /* rows per batch; paged: per micro-batch except the last */
     enum search_placement placement;
-    int n_devices;                 /* devices that take turns with the layers; 0: as 1 */
-    double ring_layers;            /* paged: ring size for streamed experts, in layers, one of search_grid_ring(); 0: two */
-    double weight_share, kv_share; /* resident shares of the routed experts and of KV on the device; multiples of 1/SEARCH_SHARES */
+    int n_devices;       /* devices that take turns with the layers; 0: as 1 */
+    double ring_layers;  /* paged: ring size for streamed experts, in layers, one of search_grid_ring(); 0: two */
+    double weight_share; /* paged: resident share of the routed experts; a multiple of 1/SEARCH_SHARES */
 };
-enum { SEARCH_SHARES = 16, SEARCH_PREFILL_ROWS = 8192, SEARCH_PREFILL_MICRO_ROWS = 512 };
+enum { SEARCH_SESSIONS = 16, SEARCH_SHARES = 16, SEARCH_PREFILL_ROWS = 8192, SEARCH_PREFILL_MICRO_ROWS = 512 };
 /* The bottleneck. BY_CHAIN: latency, no resource is saturated. */
 enum search_limit { SEARCH_BY_CPU, SEARCH_BY_CARD, SEARCH_BY_LINK, SEARCH_BY_ROWS, SEARCH_BY_MEMORY, SEARCH_BY_CHAIN, SEARCH_LIMITS };
 const char *search_limit_name(enum search_limit l);
 /* Why the batch is not larger. */
-enum search_bound { SEARCH_NO_GAIN, SEARCH_HOST_MEMORY, SEARCH_CARD_MEMORY, SEARCH_PROMPTS, SEARCH_ROWS };
+enum search_bound { SEARCH_NO_GAIN, SEARCH_HOST_MEMORY, SEARCH_CARD_MEMORY, SEARCH_PROMPTS, SEARCH_ROWS, SEARCH_TPOT };
 const char *search_bound_name(enum search_bound b);
 struct search_cost {
     bool fits;
     enum search_bound lacks;         /* if it does not fit */
-    double layer_s[SEARCH_LIMITS];   /* seconds per MoE layer; BY_ROWS: device to host */
-    double decode_s, prefill_s;      /* seconds per decode batch; to prefill all n prompts */
+    double layer_s[SEARCH_LIMITS];   /* paged: seconds per MoE layer; BY_ROWS: device to host */
+    double decode_s, prefill_s;      /* seconds in which each session gets a token; to prefill all n prompts */
     double tokens_per_s;             /* answer tokens, prefill included */
     double host_bytes, device_bytes; /* bytes used; device: on each */
     double link_rate;                /* bytes/s of host memory that links use during a decode batch */
-    enum search_limit limit;         /* limit on a decode batch */
+    enum search_limit limit;         /* paged: limit on a decode batch */
 };
 /* Offset, in micro-batches, between a layer and the previous one: an even share per device, so that all compute, but at least the number
  * between a micro-batch's queries and its continuation. */
@@ -63,6 +66,7 @@ void search_cost(const struct search_in *in, const struct search_policy *p, stru
 
 struct search_out {
     bool is_found;
+    bool misses_tpot; /* no policy meets max_tpot_s: this one has the least seconds per token */
     struct search_policy policy;
     struct search_cost cost;
     enum search_bound bound; /* limit on n */
@@ -70,7 +74,6 @@ struct search_out {
     double best_tokens_per_s[SEARCH_PLACEMENTS]; /* tokens/s of the best policy per placement; 0: none fits or not allowed */
 };
 void search_run(const struct search_in *in, struct search_out *out);
-int search_max_devices(const struct search_in *in, enum search_placement place); /* most devices to try */
 /* The grid: rows per micro-batch, micro-batches per batch, ring sizes in layers; 0 past the last. */
 int search_grid_micro_rows(int i);
 int search_grid_micro_batches(int i);

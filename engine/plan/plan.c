@@ -151,6 +151,8 @@ static int add_throughput_query(struct plan *p, int machine, struct error *e) {
     struct search_out *found = &p->batch[machine].search;
     struct search_in in = {.cost = c->cost,
                            .model = &c->model,
+                           .machine = &c->policy,
+                           .max_tpot_s = p->max_tpot_s,
                            .prompt_tokens = lengths[0],
                            .answer_tokens = ANSWER,
                            .max_matrix_rows = BATCH_INVARIANT_ROWS,
@@ -160,7 +162,7 @@ static int add_throughput_query(struct plan *p, int machine, struct error *e) {
     if (!c->why_unpaged) in.allowed_mask |= 1u << SEARCH_PAGED;
     search_run(&in, found);
     const struct search_policy *q = &found->policy;
-    if (!found->is_found || q->placement != SEARCH_PAGED) return -1;
+    if (!found->is_found || found->misses_tpot || q->placement != SEARCH_PAGED) return -1;
     const struct virtual_throughput paged = {q->n_rows, q->micro_rows, lengths[0], ANSWER, q->n_devices, -1};
     return plan_query_add(&p->runs, &(struct plan_query){.cost = c->cost, .stream_rate = found->cost.link_rate, .throughput = paged}, e);
 }

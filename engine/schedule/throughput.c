@@ -26,16 +26,17 @@ struct throughput {
     bool has_failed;                       /* paged batches failed: not used again */
     struct announced_load load;
     struct search_out search;
+    struct policy_machine machine; /* modes other than paged, with the weights that devices hold for them */
     struct paged *paged;
     struct paged_options options;
     size_t free_bytes[GPU_MAX]; /* free memory of each device before paged batches opened */
     char why[400];
-    struct part *entries;                             /* [SESSIONS] */
-    struct paged_span *spans;                         /* [SESSIONS + MAX_BATCH_ROWS] */
-    int32_t *kv_lengths, *micro_batch, *order;        /* [SESSIONS] */
-    int *span_entry;                                  /* [SESSIONS + MAX_BATCH_ROWS] */
-    int32_t *tokens;                                  /* [SESSIONS + MAX_BATCH_ROWS] */
-    int n_entries, n_spans, n_tokens, max_micro_rows; /* most: decoding rows per micro-batch */
+    struct part *entries;                                         /* [SESSIONS] */
+    struct paged_span *spans;                                     /* [SESSIONS + MAX_BATCH_ROWS] */
+    int32_t *kv_lengths, *micro_batch, *order;                    /* [SESSIONS] */
+    int *span_entry;                                              /* [SESSIONS + MAX_BATCH_ROWS] */
+    int32_t *tokens;                                              /* [SESSIONS + MAX_BATCH_ROWS] */
+    int n_entries, n_decoding, n_spans, n_tokens, max_micro_rows; /* decoding: entries that decode; max_micro_rows: of these per micro-batch */
     double began_at, expected_s;
 };
 
@@ -63,10 +64,13 @@ void throughput_close(struct engine *e) {
 /* --- The policy ------------------------------------------------------------------------------------------------------------------ */
 
 static struct search_in make_search_input(const struct engine *e) {
-    const struct throughput *m = e->throughput;
+    struct throughput *m = e->throughput;
     struct gpu_set *g = e->machine.gpus;
+    if (!m->paged) m->machine = decode_batch_policy_machine(e);
     struct search_in in = {.cost = &e->cost,
                            .model = &e->cost_model,
+                           .machine = &m->machine,
+                           .max_tpot_s = e->params.max_tpot_s,
                            .prompt_tokens = m->load.prompt_tokens,
                            .answer_tokens = m->load.answer_tokens,
                            .n_prompts = m->load.n_prompts,
@@ -94,7 +98,7 @@ static void choose_policy(struct engine *e) {
     struct search_in in = make_search_input(e);
     search_run(&in, &m->search);
     search_why(&in, &m->search, m->why, sizeof m->why);
-    m->is_chosen = m->search.is_found && m->search.policy.placement == SEARCH_PAGED;
+    m->is_chosen = m->search.is_found && (m->is_forced || !m->search.misses_tpot) && m->search.policy.placement == SEARCH_PAGED;
 }
 
 /* Returns the device memory to other decode modes. */
@@ -127,15 +131,11 @@ static bool is_worth_it(struct engine *e, int rows, double keys) {
     struct search_policy p = m->search.policy;
     struct search_cost c;
     p.n_rows = rows;
-    in.n_prompts = 0, in.device_bytes = INFINITY; /* already resident */
+    in.n_prompts = 0, in.device_bytes = INFINITY, in.max_tpot_s = 0; /* already resident */
     search_cost(&in, &p, &c);
-    struct policy_machine pm = {.cost = &e->cost,
-                                .model = &e->cost_model,
-                                .n_devices = e->machine.gpus->n,
-                                .decode_mask = 1u << DECODE_HYBRID,
-                                .n_device_layers = decode_resident_layers(e->machine.decode)};
     struct policy_decode_out out;
-    policy_decode_batch(&pm, &(struct policy_decode_in){.n_decoding = rows, .max_rows = ENGINE_MAX_BATCH, .keys = keys, .context_tokens = keys + 1024}, &out);
+    policy_decode_batch(&m->machine, &(struct policy_decode_in){.n_decoding = rows, .max_rows = ENGINE_MAX_BATCH, .keys = keys, .context_tokens = keys + 1024},
+                        &out);
     return !c.fits || c.decode_s <= leave_factor * out.seconds[out.mode] * ceil((double)rows / out.batch);
 }
 
@@ -180,6 +180,11 @@ static int open_paged(struct engine *e, struct error *err) {
     if (!m->entries || !m->spans || !m->tokens || !m->span_entry || !m->kv_lengths || !m->micro_batch || !m->order)
         return error_set(err, ERR_MEMORY, "no memory for throughput batches");
     if (!m->search.is_found) choose_policy(e);
+    if (m->search.misses_tpot && !e->tpot.has_warned) {
+        e->tpot.has_warned = true;
+        log_say(LOG_WARN, "--max-tpot %.4g cannot be met by paged batches: a token takes at least %.3g ms, with %d prompt%s at once",
+                e->params.max_tpot_s * 1e3, m->search.cost.decode_s * 1e3, m->search.policy.n_rows, m->search.policy.n_rows > 1 ? "s" : "");
+    }
     struct search_policy p = m->search.is_found ? m->search.policy : (struct search_policy){.n_rows = DEFAULT_PROMPTS, .micro_rows = BATCH_INVARIANT_ROWS};
     if (p.ring_layers < 2)
         p.n_rows = p.n_rows > DEFAULT_PROMPTS ? p.n_rows : DEFAULT_PROMPTS,
@@ -277,13 +282,18 @@ static void add_span(struct throughput *m, int part, int n, int micro) {
     p->n += n;
 }
 
-/* Under the lock: assigns rows to micro-batches. Decoding sessions by KV length, then prompts, which fill the last micro-batch and new ones. */
+/* Under the lock: assigns rows to micro-batches. Decoding sessions by KV length, then prompts, which fill the last micro-batch and new ones. With a bound on
+ * time per token, no more prompts start than decode at once within it, and beside answers as many rows as these leave time for. */
 static void build_spans(struct engine *e) {
     struct throughput *m = e->throughput;
     const int most = m->max_micro_rows, chunk = m->options.micro < SEARCH_PREFILL_MICRO_ROWS ? m->options.micro : SEARCH_PREFILL_MICRO_ROWS;
+    const bool is_bounded = e->params.max_tpot_s > 0 && m->search.is_found;
+    const int most_at_once = is_bounded ? m->search.policy.n_rows : SESSIONS; /* prompts that start; answers that have begun go on */
     int n = 0, micros = 0, rows = 0, room = 0;
     m->n_spans = m->n_tokens = 0;
-    while (n < m->n_entries && n < m->options.rows && m->entries[n].s->n_tokens - m->entries[n].s->n_kv == 1) m->kv_lengths[n] = m->entries[n].s->n_tokens, n++;
+    while (n < m->n_entries && n < m->options.rows && m->entries[n].s->n_tokens - m->entries[n].s->n_kv == 1 &&
+           (n < most_at_once || atomic_load(&m->entries[n].s->state) == SESSION_DECODE))
+        m->kv_lengths[n] = m->entries[n].s->n_tokens, n++;
     if (n) {
         micros = (n + most - 1) / most;
         if (micros > PAGED_MAX_MICRO_BATCHES) micros = PAGED_MAX_MICRO_BATCHES;
@@ -295,17 +305,21 @@ static void build_spans(struct engine *e) {
                 if (m->micro_batch[i] == k) add_span(m, i, 1, k), rows++, room--;
         }
     }
+    m->n_decoding = n;
+    const double row_s = is_bounded ? m->search.cost.prefill_s / (m->search.policy.n_rows * m->load.prompt_tokens) : 0;
+    e->tpot.unit_s = chunk * row_s;
     double left = (double)mem_available() / (double)e->info.kv_token_bytes; /* KV cache tokens that free memory can hold, for prompts that start now */
     for (int i = n; i < m->n_entries && rows < m->options.rows; i++) {
         struct part *p = &m->entries[i];
         int want = p->s->n_tokens - p->pos;
+        if (i >= most_at_once) return;
         if (left < want && rows && !e->params.force) continue; /* waits until other turns have ended */
         left -= want;
         begin_prompt(e, p->s);
         while (want) { /* chunk ends depend on positions only: a row's bits depend on the rows of its chunk */
             int at = p->pos + p->n, k = chunk - at % chunk < want ? chunk - at % chunk : want;
             if (p->s->request.logits) k = 1; /* the caller wants the logits of all positions */
-            if (k > m->options.rows - rows) return;
+            if (k > m->options.rows - rows || (n && !tpot_has_room(e, (rows - n + k) * row_s))) return;
             if (k > room) {
                 if (micros == PAGED_MAX_MICRO_BATCHES) return;
                 micros++, room = m->options.micro;
@@ -412,6 +426,7 @@ void throughput_run(struct engine *e) {
         if (rc && rc != ERR_CANCELLED && x->gave_logits) turn_end(x->s, DONE_STOP, rc, &err); /* some logits were already passed to the caller */
     }
     e->last_decode_at = clock_now();
+    if (m->n_decoding) tpot_charge(e, e->last_decode_at - m->began_at - e->params.max_tpot_s);
     if (!rc || rc == ERR_CANCELLED) return;
     log_say(LOG_WARN, "paged batches failed: %s; continuing without them", err.text);
     fail_paged(e, err.text);

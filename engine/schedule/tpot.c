@@ -23,7 +23,7 @@ bool tpot_admits(const struct engine *e, const struct session *s) {
 
 bool tpot_has_room(const struct engine *e, double seconds) { return !(e->params.max_tpot_s > 0) || e->tpot.spare_s >= seconds; }
 
-void tpot_charge(struct engine *e, double seconds) { e->tpot.spare_s -= seconds; }
+void tpot_charge(struct engine *e, double seconds) { e->tpot.spare_s = fmin(e->tpot.spare_s - seconds, e->params.max_tpot_s + e->tpot.unit_s); }
 
 static void report_miss(struct engine *e, double seconds) {
     e->tpot.has_warned = true;
@@ -37,7 +37,7 @@ void tpot_batch_done(struct engine *e, int n_decoding, int n_tokens, double seco
     struct tpot *t = &e->tpot;
     const double most = e->params.max_tpot_s, allowed = most * n_tokens / n_decoding;
     if (!(most > 0)) return;
-    t->spare_s = fmin(t->spare_s + allowed - seconds, most + t->unit_s);
+    tpot_charge(e, seconds - allowed);
     if (n_decoding > 1) return;
     t->n_missed = seconds > allowed && e->batch_expected_s > most ? t->n_missed + 1 : 0;
     if (t->n_missed >= MISSED && !t->has_warned) report_miss(e, seconds / n_tokens);

@@ -17,6 +17,7 @@ struct tpot {
 
 bool tpot_admits(const struct engine *e, const struct session *s); /* under the lock: whether s may begin its prefill beside the decoding sessions */
 bool tpot_has_room(const struct engine *e, double seconds);        /* whether other work may delay the next batch by so much */
-/* Records other work that delayed answers, and a decode batch: sessions that decode, and the tokens that they all got in it. */
+/* Records seconds by which answers were delayed; < 0: faster than the bound. */
 void tpot_charge(struct engine *e, double seconds);
+/* Records a decode batch: sessions that decode, and the tokens that they all got in it. */
 void tpot_batch_done(struct engine *e, int n_decoding, int n_tokens, double seconds);

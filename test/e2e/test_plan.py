@@ -46,7 +46,7 @@ class Plan(driver.Case):
         self.assertEqual([r["sessions"] for r in p["decode"]], [1, 2, 4, 6, 8])
         for r in p["decode"]:
             self.assertAlmostEqual(r["tokens_per_s"], 1000 * r["sessions"] / r["tpot_ms"], delta=0.01 * r["tokens_per_s"])
-            self.assertGreaterEqual(r["tpot_beside_prefill_ms"], r["tpot_ms"])
+            self.assertGreaterEqual(r["tpot_beside_prefill_ms"], 0.999 * r["tpot_ms"])  # the order of threads changes times a little
         self.assertGreater(p["batch"]["tokens_per_s"], 0)
         self.assertLessEqual({"prompts", "in_a_step", "read", "decode", "attention", "experts"}, set(p["batch"]["policy"]))
 

@@ -29,6 +29,7 @@ struct answer {
     int n;
     enum done_reason reason;
     const char *mode;
+    int at_once;     /* answers that had begun and had not ended at this one's second token */
     uint64_t logits; /* checksum over all positions of the prompt, if requested */
     int positions;
 };
@@ -43,6 +44,7 @@ static void make_prompts(void) {
     }
 }
 
+static double max_tpot_s; /* 0: no bound */
 static struct engine *open_engine(const char *dir, const char *gpus, enum exec_mode decode, int level, enum dtype kv) {
     struct engine *e;
     struct error err = {0};
@@ -54,6 +56,7 @@ static struct engine *open_engine(const char *dir, const char *gpus, enum exec_m
                               .decode = decode,
                               .context = 128,
                               .kv = kv,
+                              .max_tpot_s = max_tpot_s,
                               .trace = "/dev/null"};
     if (engine_open(&e, &p, &err)) die(dir, err.text);
     return e;
@@ -99,6 +102,7 @@ static void run(struct engine *e, int first, int n, float temperature, int cance
         struct answer *a = &out[first + i];
         if (ev.kind == EVENT_TOKEN) {
             a->token[a->n++] = ev.token;
+            for (int k = 0; k < n && a->n == 2; k++) a->at_once += out[first + k].n > 1 && !out[first + k].mode;
             if (++tokens == cancel_at)
                 for (int k = 0; k < n; k++) session_cancel(s[k]);
         }
@@ -281,6 +285,8 @@ static void policy_on(const char *dir, const char *gpus, struct answer *want) {
     announces = true;
     engine_close(&e);
 }
+static void told(void *ctx, enum log_level level, const char *text) { printf("%s\n", text), fflush(stdout); }
+
 /* With an explicit mode any number may be announced: the search uses the device memory that paged decoding already has. */
 static void announced_again(const char *dir, const char *gpus) {
     static struct answer got[PROMPTS];
@@ -292,15 +298,49 @@ static void announced_again(const char *dir, const char *gpus) {
     CHECK(before > 0 && after == before && !strcmp(got[0].mode, "paged"), "%s: %s: %d prompts at once, %d once paged steps are open", dir, gpus, before, after);
     engine_close(&e);
 }
+/* A bound on time per token: one that is never reached changes nothing; one that nothing meets leaves paged batches to those who ask for them by name, for
+ * one prompt at a time, and is said once. */
+static int n_missed;
+static void count_missed(void *ctx, enum log_level level, const char *text) { n_missed += strstr(text, "cannot be met by paged batches") != NULL; }
+static void bounded(const char *dir, const char *gpus) {
+    enum { SOME = 6 };
+    static struct answer free[PROMPTS], loose[PROMPTS], tight[PROMPTS];
+    const struct announced_load load = {.n_prompts = SOME, .prompt_tokens = LONGEST / 2, .answer_tokens = ANSWER};
+    struct answer *const all[] = {free, loose, tight};
+    int at_once[3], most[3] = {0};
+    log_set(count_missed, NULL, LOG_WARN);
+    for (int i = 0; i < 3; i++) {
+        max_tpot_s = (double[]){0, 1000, 1e-9}[i];
+        struct engine *e = open_engine(dir, gpus, DECODE_PAGED, 1, DT_F32);
+        at_once[i] = engine_announce(e, &load);
+        engine_announce(e, NULL);
+        announces = false; /* all are submitted, whatever the engine prefers */
+        run(e, 0, SOME, 0, 0, all[i]);
+        announces = true;
+        engine_close(&e);
+        for (int k = 0; k < SOME; k++) most[i] = all[i][k].at_once > most[i] ? all[i][k].at_once : most[i];
+        CHECK(n_missed == (i == 2), "%s: %d misses reported", dir, n_missed);
+    }
+    CHECK(at_once[0] > 1 && at_once[1] == at_once[0] && at_once[2] == 1, "%s: %d, %d and %d at once preferred", dir, at_once[0], at_once[1], at_once[2]);
+    CHECK(most[0] > 1 && most[1] > 1 && most[2] == 1, "%s: %d, %d and %d at once", dir, most[0], most[1], most[2]);
+    same(dir, "a bound that is never reached", free, loose, SOME);
+    same(dir, "one at a time", free, tight, SOME);
+    struct engine *e = open_engine(dir, gpus, MODE_AUTO, 1, DT_F32);
+    CHECK(!engine_announce(e, &(struct announced_load){.n_prompts = 14, .prompt_tokens = LONGEST / 2, .answer_tokens = ANSWER}), "%s: paged above the bound",
+          dir);
+    engine_close(&e);
+    max_tpot_s = 0;
+    log_set(told, NULL, LOG_WARN);
+}
 static void policy(const char *dir) {
     static struct answer one[PROMPTS];
+    bounded(dir, "emu:1,cpu=scalar,mem=14M,h2d=0.5,d2h=0.5");
     announced_again(dir, "emu:1,cpu=scalar,mem=14M,h2d=0.5,d2h=0.5");
     policy_on(dir, "emu:1,cpu=scalar,mem=14M,h2d=0.5,d2h=0.5", one);
     policy_on(dir, "emu:4,cpu=scalar,mem=6M,h2d=0.5,d2h=0.5", one);
 }
 
 static void silent(void *ctx, enum log_level level, const char *text) {}
-static void told(void *ctx, enum log_level level, const char *text) { printf("%s\n", text), fflush(stdout); }
 
 int main(int argc, char **argv) {
     if (argc < 3) die("usage", "text|overlap|faults|cancel|policy DIR...");

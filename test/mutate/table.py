@@ -222,7 +222,8 @@ change("tpot-drafts", "drafts of one session delay the others beyond the bound",
 SEARCH = "engine/placement/search.c"
 change("search-chain", "micro-batches in sequence take no time", "unit_search", (SEARCH, "t[SEARCH_BY_CHAIN] = cpu + gpu", "t[SEARCH_BY_CHAIN] = 0 * cpu"))
 change("search-weights", "a fraction of weights that fits is skipped", "unit_search", (SEARCH, "&& !i ? SEARCH_SHARES : 0;", "&& !i ? SEARCH_SHARES - 1 : 0;"))
-change("search-stop", "the search ends at the first policy that does not fit the card", "unit_search", (SEARCH, "return s && c.lacks", "return s > 99 && c.lacks"))
+change("search-tpot", "the search ignores the bound on time per token", "unit_search", (SEARCH, "in->max_tpot_s > 0 && out->decode_s > in->max_tpot_s", "false"))
+change("search-experts", "the search counts experts that devices hold as the CPU's", "unit_search", (SEARCH, "m.cost = in->cost, m.model = in->model,", "m.cost = in->cost, m.model = in->model, m.n_expert_layers = 0,"))
 change("search-memory", "the link's share of host memory bandwidth is not counted", "unit_search", (SEARCH, "n * (read + h2d + d2h) + weights", "n * (read + h2d + d2h)"))
 PAGED, PAGED_DEVICE, PAGES, MANY = "engine/exec/throughput/paged.c", "engine/exec/throughput/paged_device.c", "engine/exec/throughput/paged_weights.c", "engine/schedule/throughput.c"
 change("paged-few", "rows of all sessions go through the experts in one batch", "gpu_paged_text", (PAGED_DEVICE, "is_alone ? TOGETHER : BATCH_INVARIANT_ROWS", "TOGETHER"))
@@ -237,10 +238,10 @@ change("paged-hand-on", "rows stay on the device of the first layer", "gpu_paged
 change("paged-layers", "each of several devices uploads the weights of all layers", "gpu_paged_text", (PAGES, "return has_layer(w, layer) && w->m", "return w->m"))
 change("search-cards", "several cards take as long as one", "unit_search", (SEARCH, "t[SEARCH_BY_CARD] = turns * gpu;", "t[SEARCH_BY_CARD] = n_rows * gpu;"))
 change("search-turns", "the search assumes that a card always has rows", "unit_search", (SEARCH, "return even > least ? even : least;", "return even;"))
-change("search-copies", "copies of rows take no time of a card's stream", "unit_search", (SEARCH, "if (p->placement == SEARCH_PAGED) gpu += copies;", ""))
+change("search-copies", "copies of rows take no time of a card's stream", "unit_search", (SEARCH, "    gpu += transfer_time(h2d, g", "    gpu += 0 * transfer_time(h2d, g"))
 change("emu-stays", "freed memory of an emulated device is not reusable", "gpu_devices_and_plans", ("gpu/emu.c", "if (best == g->n_idle) return false;", "return false;"))
 change("debt-told", "a bulk copy pays for urgent copies that are not visible to it yet", "unit_plan", ("gpu/emu_stream.c", "debt += s->link_usage.taken_s[way][i];", "debt += s->g->link_usage.taken_s[way][i];"))
-change("search-fill", "batch sizes between grid points are skipped", "unit_plan", (SEARCH, "place == SEARCH_PAGED && !in->n_prompts; k++)", "0; k++)"))
+change("search-fill", "batch sizes between grid points are skipped", "unit_plan", (SEARCH, "k < most && !in->n_prompts; k++)", "0; k++)"))
 change("paged-pieces", "an expert's weights are split between two operations", "unit_plan", (PAGED_DEVICE, "pieces <= OP_GROUP_MAX)", "pieces < 0)"))
 change("search-pages", "the search counts page room for one layer as enough for two", "unit_search", (SEARCH, "transfer_time((2 - ring_layers(p)) * weights", "transfer_time(0 * weights"))
 change("paged-left", "prompts of a batch whose device died are dropped", "gpu_paged_faults", (MANY, "if (rc) x->n = 0;", ""))

@@ -9,6 +9,7 @@
 
 static struct cost_machine m;
 static struct cost_model q;
+static struct policy_machine machine;
 
 static void near(double got, double want, double share) {
     if (!(fabs(got - want) <= share * fabs(want))) fail_msg("%.9g, by hand %.9g", got, want);
@@ -43,10 +44,12 @@ static int setup(void **st) {
                             .query_bytes = 16e3,
                             .pair_flops = 4000,
                             .row_bytes = 4e3};
+    machine =
+        (struct policy_machine){.n_devices = 1, .n_device_layers = 10, .prefill_mask = 1 << PREFILL_SLP, .decode_mask = 1 << DECODE_HYBRID | 1 << DECODE_DUAL};
     return 0;
 }
 static struct search_in question(void) {
-    return (struct search_in){.cost = &m, .model = &q, .prompt_tokens = 100, .answer_tokens = 100, .prefill_micro_rows = 16};
+    return (struct search_in){.cost = &m, .model = &q, .machine = &machine, .prompt_tokens = 100, .answer_tokens = 100, .prefill_micro_rows = 16};
 }
 
 /* 64 rows in four micro-batches of 16, half way through their answers 151 keys each. A micro-batch: the half is read in 50 us (16 rows
@@ -96,21 +99,33 @@ static void paged_by_hand(void **st) {
     near(c.layer_s[SEARCH_BY_CARD], 4 * 552.8e-6, 1e-4);
 }
 
-/* Eight rows in one micro-batch, attention on the card: 50 us and 1.208 us there; they choose 4 * (1 - 2^-8) = 3.984375 experts, which the
- * processor reads in 1 ms each; 8 * 4,000 bytes go each way, and 8,000 of keys and values: 7.2 us. Nothing overlaps. */
+/* Eight sessions at once, attention on the card: 50 us and 1.208 us there; they choose 4 * (1 - 2^-8) = 3.984375 experts, which the
+ * processor reads in 1 ms each. Only what the engine runs is scored: its two decode modes with devices, in batches that the policy cuts, and prompts
+ * one after the other. */
 static void hybrid_by_hand(void **st) {
     struct search_in in = question();
-    struct search_policy p = {.n_rows = 8, .micro_rows = 8, .placement = SEARCH_HYBRID, .kv_share = 1};
-    struct search_cost c;
+    struct search_policy p = {.n_rows = 8, .micro_rows = 8, .placement = SEARCH_HYBRID};
+    struct search_cost c, with;
+    machine.decode_mask = 1 << DECODE_HYBRID;
     search_cost(&in, &p, &c);
-    near(c.layer_s[SEARCH_BY_CPU], 3.984375e-3, 1e-6);
-    near(c.layer_s[SEARCH_BY_CARD], 51.208e-6, 1e-6);
-    near(c.layer_s[SEARCH_BY_CHAIN], 3.984375e-3 + 51.208e-6 + 7.2e-6, 1e-6);
-    assert_int_equal(c.limit, SEARCH_BY_CHAIN);
-    near(c.device_bytes, 500e6 + 8 * 4e3 + 8 * 88e3 + 8 * 200 * 10 * 1000, 1e-9);
-    p.kv_share = 0.5, p.placement = SEARCH_DEVICE; /* half of 1.208 MB of keys goes over the link besides 400 MB */
-    search_cost(&in, &p, &c);
-    near(c.layer_s[SEARCH_BY_LINK], 40e-3 + 60.4e-6, 1e-6);
+    near(c.decode_s, 10 * (3.984375e-3 + 51.208e-6), 0.01); /* and rows to and fro */
+    near(c.prefill_s, 8 * cost_prefill(&m, &q, &(struct cost_prefill){.mode = PREFILL_CPU, .n = 100}), 1e-9);
+    near(c.tokens_per_s, 800 / (c.prefill_s + 100 * c.decode_s), 1e-9);
+    p.placement = SEARCH_CPU;
+    search_cost(&in, &p, &with);
+    near(with.decode_s, 10 * (3.984375e-3 + 500e-6 + 12.08e-6), 0.01);
+    p.placement = SEARCH_HYBRID;
+    machine.n_expert_layers = 5; /* half of the experts are on the card: 3.984375 of 0.1 ms each */
+    search_cost(&in, &p, &with);
+    near(c.decode_s - with.decode_s, 5 * 3.984375 * 0.9e-3, 0.01);
+    for (int n = 1; n <= 16; n++) { /* as the policy decides */
+        struct policy_machine now = machine;
+        struct policy_decode_out out;
+        now.cost = &m, now.model = &q, p.n_rows = n;
+        policy_decode_batch(&now, &(struct policy_decode_in){.n_decoding = n, .max_rows = n, .keys = 151, .context_tokens = 200}, &out);
+        search_cost(&in, &p, &c);
+        near(c.decode_s, out.tpot_s, 1e-12);
+    }
 }
 
 /* The same as above on two cards: half of what links take, 4,000 bytes a row more each way (12.8 us of a micro-batch), five layers and their share of
@@ -174,37 +189,37 @@ static double brute(const struct search_in *in, int *tried) {
     int rings = 0;
     while (search_grid_ring(rings)) rings++;
     const int ways = rings * in->cost->n_devices; /* pages, and cards */
+    const unsigned allowed = in->allowed_mask ? in->allowed_mask : ~0u;
     double best = 0;
+    struct search_cost c;
     *tried = 0;
-    for (int place = 0; place < SEARCH_PLACEMENTS; place++)
-        for (int i = 0; search_grid_micro_rows(i); i++)
-            for (int k = 0; search_grid_micro_batches(k); k++)
-                for (int at = 0; at < (SEARCH_SHARES + 1) * ways; at++)
-                    for (int s = 0; s <= SEARCH_SHARES; s++) {
-                        const int w = at / ways, ring = at % ways % rings, cards = at % ways / rings + 1;
-                        bool attends = place == SEARCH_HYBRID || place == SEARCH_DEVICE, computes = place == SEARCH_PAGED || place == SEARCH_DEVICE;
-                        if ((in->allowed_mask && !(in->allowed_mask >> place & 1)) || (w && !computes) || (s && !attends) ||
-                            (attends && !in->kv_may_move && s < SEARCH_SHARES))
-                            continue;
-                        if ((ring || cards > 1) && place != SEARCH_PAGED) continue;
-                        if (in->n_prompts && i && search_grid_micro_rows(i - 1) >= in->n_prompts) continue; /* same as the previous one */
-                        struct search_policy p = {.n_rows = search_grid_micro_rows(i) * search_grid_micro_batches(k),
-                                                  .micro_rows = search_grid_micro_rows(i),
-                                                  .placement = (enum search_placement)place,
-                                                  .n_devices = cards,
-                                                  .ring_layers = search_grid_ring(ring),
-                                                  .weight_share = (double)w / SEARCH_SHARES,
-                                                  .kv_share = (double)s / SEARCH_SHARES};
-                        if (in->n_prompts && p.n_rows > in->n_prompts) p.n_rows = in->n_prompts;
-                        struct search_cost c = {.fits = true};
-                        struct search_policy more = p;
-                        more.ring_layers = search_grid_ring(ring ? ring - 1 : 0), more.weight_share = 0;
-                        if (ring) search_cost(in, &more, &c);
-                        if (ring && (c.fits || c.lacks != SEARCH_CARD_MEMORY || w)) continue; /* fewer pages only where more do not fit */
-                        search_cost(in, &p, &c);
-                        ++*tried;
-                        if (c.fits && c.tokens_per_s > best) best = c.tokens_per_s;
-                    }
+    for (int place = SEARCH_CPU; place <= SEARCH_HYBRID && (place != SEARCH_HYBRID || in->machine->n_device_layers); place++)
+        for (int n = 1; n <= SEARCH_SESSIONS && allowed >> place & 1; n++) {
+            search_cost(in, &(struct search_policy){.n_rows = n, .micro_rows = n, .placement = (enum search_placement)place}, &c);
+            ++*tried;
+            if (c.fits && c.tokens_per_s > best) best = c.tokens_per_s;
+        }
+    for (int i = 0; search_grid_micro_rows(i) && allowed >> SEARCH_PAGED & 1; i++)
+        for (int k = 0; search_grid_micro_batches(k); k++)
+            for (int at = 0; at < (SEARCH_SHARES + 1) * ways; at++) {
+                const int w = at / ways, ring = at % ways % rings, cards = at % ways / rings + 1;
+                if (in->n_prompts && i && search_grid_micro_rows(i - 1) >= in->n_prompts) continue; /* same as the previous one */
+                struct search_policy p = {.n_rows = search_grid_micro_rows(i) * search_grid_micro_batches(k),
+                                          .micro_rows = search_grid_micro_rows(i),
+                                          .placement = SEARCH_PAGED,
+                                          .n_devices = cards,
+                                          .ring_layers = search_grid_ring(ring),
+                                          .weight_share = (double)w / SEARCH_SHARES};
+                if (in->n_prompts && p.n_rows > in->n_prompts) p.n_rows = in->n_prompts;
+                struct search_policy more = p;
+                c.fits = true;
+                more.ring_layers = search_grid_ring(ring ? ring - 1 : 0), more.weight_share = 0;
+                if (ring) search_cost(in, &more, &c);
+                if (ring && (c.fits || c.lacks != SEARCH_CARD_MEMORY || w)) continue; /* fewer pages only where more do not fit */
+                search_cost(in, &p, &c);
+                ++*tried;
+                if (c.fits && c.tokens_per_s > best) best = c.tokens_per_s;
+            }
     return best;
 }
 
@@ -223,32 +238,31 @@ static void as_good_as_everything(void **st) {
     static const struct {
         double host, device, link, dram;
         int prompts, few;
-        bool moves;
         unsigned can;
         enum search_placement place;
         enum search_bound bound;
         int cards;
     } cases[] = {
-        {100e9, 10e9, 10e9, 100e9, 0, 0, false, 7, SEARCH_PAGED, SEARCH_NO_GAIN}, /* everything fits, and the CPU computes attention in parallel */
-        {100e9, 10e9, 0.1e9, 100e9, 64, 0, false, 1 << SEARCH_PAGED, SEARCH_PAGED, SEARCH_PROMPTS}, /* the last expert matters */
-        {100e9, 2e9, 10e9, 100e9, 0, 24, false, 1 << SEARCH_PAGED | 1 << SEARCH_HYBRID | 1, SEARCH_PAGED, SEARCH_NO_GAIN},
-        {5e9, 2e9, 10e9, 100e9, 0, 24, false, 7, SEARCH_PAGED, SEARCH_HOST_MEMORY},
-        {100e9, 2e9, 10e9, 100e9, 40, 24, false, 7, SEARCH_HYBRID, SEARCH_PROMPTS},     /* too few rows for uploading weights */
-        {100e9, 2e9, 0.1e9, 400e9, 8, 24, false, 7, SEARCH_HYBRID, SEARCH_PROMPTS},     /* a very slow link */
-        {100e9, 0.3e9, 10e9, 100e9, 0, 24, false, 7, SEARCH_CPU, SEARCH_NO_GAIN},       /* no layer fits the card */
-        {100e9, 3e9, 100e9, 40e9, 0, 0, true, 0, SEARCH_DEVICE, SEARCH_NO_GAIN},        /* a link faster than memory */
-        {100e9, 1.2e9, 1e9, 100e9, 0, 24, false, 7, SEARCH_PAGED, SEARCH_NO_GAIN, 2},   /* layers alternating over two cards */
-        {100e9, 1.0e9, 10e9, 100e9, 0, 24, false, 7, SEARCH_PAGED, SEARCH_CARD_MEMORY}, /* pages for one layer only */
+        {100e9, 10e9, 10e9, 100e9, 0, 0, 7, SEARCH_PAGED, SEARCH_NO_GAIN},                   /* everything fits, and the CPU computes attention in parallel */
+        {100e9, 10e9, 0.1e9, 100e9, 64, 0, 1 << SEARCH_PAGED, SEARCH_PAGED, SEARCH_PROMPTS}, /* the last expert matters */
+        {100e9, 2e9, 10e9, 100e9, 0, 24, 1 << SEARCH_PAGED | 1 << SEARCH_HYBRID | 1, SEARCH_PAGED, SEARCH_NO_GAIN},
+        {5e9, 2e9, 10e9, 100e9, 0, 24, 7, SEARCH_PAGED, SEARCH_HOST_MEMORY},
+        {100e9, 2e9, 10e9, 100e9, 40, 24, 7, SEARCH_HYBRID, SEARCH_ROWS},        /* too few rows for uploading weights */
+        {100e9, 2e9, 0.1e9, 400e9, 8, 24, 7, SEARCH_HYBRID, SEARCH_NO_GAIN},     /* a very slow link; two of eight would wait for their turn */
+        {100e9, 0.3e9, 10e9, 100e9, 0, 24, 7, SEARCH_CPU, SEARCH_ROWS},          /* no layer fits the card */
+        {100e9, 1.2e9, 1e9, 100e9, 0, 24, 7, SEARCH_PAGED, SEARCH_NO_GAIN, 2},   /* layers alternating over two cards */
+        {100e9, 1.0e9, 10e9, 100e9, 0, 24, 7, SEARCH_PAGED, SEARCH_CARD_MEMORY}, /* pages for one layer only */
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct search_in in = question();
         struct search_out out;
         int tried;
-        in.n_prompts = cases[i].prompts, in.max_matrix_rows = cases[i].few, in.kv_may_move = cases[i].moves, in.allowed_mask = cases[i].can;
+        in.n_prompts = cases[i].prompts, in.max_matrix_rows = cases[i].few, in.allowed_mask = cases[i].can;
         in.host_bytes = cases[i].host, in.device_bytes = cases[i].device;
         m.domain[1].link[COST_H2D].rate = m.domain[1].link[COST_D2H].rate = cases[i].link, m.dram_bw = cases[i].dram;
         m.domain[0].bw[COST_FFN].value[0] = (float)cases[i].dram;
         m.n_devices = cases[i].cards > 0 ? cases[i].cards : 1;
+        if (cases[i].place == SEARCH_CPU) machine.n_device_layers = 0;
         search_run(&in, &out);
         char why[400];
         search_why(&in, &out, why, sizeof why);
@@ -262,7 +276,7 @@ static void as_good_as_everything(void **st) {
             assert_true(out.best_tokens_per_s[k] <= out.cost.tokens_per_s && (!in.allowed_mask || in.allowed_mask >> k & 1 || !out.best_tokens_per_s[k]));
         assert_non_null(strstr(why, search_placement_name(out.policy.placement)));
         assert_non_null(strstr(why, search_bound_name(out.bound)));
-        assert_non_null(strstr(why, search_limit_name(out.cost.limit)));
+        assert_true(out.policy.placement != SEARCH_PAGED || strstr(why, search_limit_name(out.cost.limit)));
         setup(NULL);
     }
     struct search_in in = question();
@@ -270,6 +284,39 @@ static void as_good_as_everything(void **st) {
     in.host_bytes = 1e9; /* too little even for the weights */
     search_run(&in, &out);
     assert_false(out.is_found);
+}
+
+/* Fewer rows at once where a batch of more would be longer than the bound; where none is shorter, the shortest. */
+static void a_bound_on_time_per_token(void **st) {
+    struct search_out free, out;
+    char why[400];
+    struct search_in in = question();
+    search_run(&in, &free);
+    assert_true(free.is_found && !free.misses_tpot && free.policy.placement == SEARCH_PAGED);
+    in.max_tpot_s = 2 * free.cost.decode_s;
+    search_run(&in, &out);
+    assert_memory_equal(&out.policy, &free.policy, sizeof out.policy);
+    double last = 0;
+    for (double share = 0.05; share < 1; share *= 1.3) {
+        int tried;
+        in.max_tpot_s = share * free.cost.decode_s;
+        search_run(&in, &out);
+        const double best = brute(&in, &tried);
+        assert_true(out.is_found && !out.misses_tpot && out.cost.decode_s <= in.max_tpot_s);
+        assert_true(out.cost.tokens_per_s >= best * (1 - 1e-12) && out.cost.tokens_per_s >= 0.995 * last && out.policy.n_rows < free.policy.n_rows);
+        last = out.cost.tokens_per_s;
+    }
+    search_why(&in, &out, why, sizeof why);
+    assert_null(strstr(why, "max-tpot"));
+    in.max_tpot_s = 1e-4;
+    search_run(&in, &out);
+    assert_true(out.is_found && out.misses_tpot && out.policy.n_rows == 1);
+    search_why(&in, &out, why, sizeof why);
+    assert_non_null(strstr(why, "the least time per token, above --max-tpot 0.1;"));
+    in.allowed_mask = 1 << SEARCH_PAGED;
+    const double least = out.cost.decode_s;
+    search_run(&in, &out);
+    assert_true(out.misses_tpot && out.policy.placement == SEARCH_PAGED && out.policy.n_rows < 16 && out.cost.decode_s >= least);
 }
 
 /* Paper B's machine: attention beside the keys and experts on the card win on a T4 (its section 4.2), and more memory on the card helps. */
@@ -294,7 +341,7 @@ static void as_paper_b_has_it(void **st) {
                             .pair_flops = 16384,
                             .row_bytes = 16384,
                             .n_linear_ops = 5};
-    struct search_in in = {.cost = &t4, .model = &q, .prompt_tokens = 77, .answer_tokens = 128, .kv_may_move = true};
+    struct search_in in = {.cost = &t4, .model = &q, .prompt_tokens = 77, .answer_tokens = 128};
     search_run(&in, &out[0]);
     assert_int_equal(out[0].policy.placement, SEARCH_PAGED);
     t4.domain[1].memory *= 2;
@@ -308,8 +355,13 @@ static void as_paper_b_has_it(void **st) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(paged_by_hand, setup),   cmocka_unit_test_setup(hybrid_by_hand, setup),        cmocka_unit_test_setup(two_cards_by_hand, setup),
-        cmocka_unit_test_setup(what_is_lacking, setup), cmocka_unit_test_setup(as_good_as_everything, setup), cmocka_unit_test_setup(as_paper_b_has_it, setup),
+        cmocka_unit_test_setup(paged_by_hand, setup),
+        cmocka_unit_test_setup(hybrid_by_hand, setup),
+        cmocka_unit_test_setup(two_cards_by_hand, setup),
+        cmocka_unit_test_setup(what_is_lacking, setup),
+        cmocka_unit_test_setup(as_good_as_everything, setup),
+        cmocka_unit_test_setup(as_paper_b_has_it, setup),
+        cmocka_unit_test_setup(a_bound_on_time_per_token, setup),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
