@@ -65,12 +65,32 @@ int engine_check_modes(const struct engine_params *p, struct error *e) {
         return error_set(e, ERR_USAGE, "--decode %s needs a device: name one with --gpus", exec_mode_name(p->decode));
     if (p->decode == DECODE_PAGED && p->draft > DRAFT_AUTO)
         return error_set(e, ERR_USAGE, "--decode paged uses no drafts, since a row of another prompt yields more than a drafted token: leave out --draft");
+    if (p->decode == DECODE_PAGED && p->defer)
+        return error_set(e, ERR_USAGE, "--decode paged cannot be combined with --defer: its devices compute experts for many rows, and nothing waits");
+    if (p->defer && spec.parallel == GPU_PARALLEL_TENSOR) return error_set(e, ERR_USAGE, "--defer cannot be combined with parallel=tensor in --gpus");
     enum budget_request ask;
     size_t n;
     if (engine_parse_expert_cache(p->expert_cache, &ask, &n))
         return error_set(e, ERR_USAGE, "--expert-cache %s: use layers, auto, off, experts per layer (8) or memory per device (4G)", p->expert_cache);
     if (p->evict && !score_find(p->evict)) return error_set(e, ERR_USAGE, "--evict %s: unknown policy", p->evict);
     return p->split && !split_find(p->split) ? error_set(e, ERR_USAGE, "--split %s: unknown policy", p->split) : 0;
+}
+
+/* Checks --defer with the model, and sets it. */
+static int set_deferral(struct engine *e, struct error *err) {
+    struct config *c = &e->weights.config;
+    const int n = e->params.defer;
+    int pairs = 0;
+    if (!n) return 0;
+    if (n < 0 || n >= c->topk || !c->n_experts)
+        return error_set(err, ERR_USAGE,
+                         c->n_experts ? "--defer %d: %s chooses %d experts for a token; at most %d can be deferred" : "--defer %d: %s has no experts", n,
+                         e->name, c->topk, c->topk - 1);
+    if (c->n_always || c->n_idle_experts)
+        return error_set(err, ERR_USAGE, "--defer %d: the router of %s does not rank all experts that it chooses", n, e->name);
+    c->n_deferred = n;
+    for (int l = 0; l < c->n_layers; l++) pairs += config_defers(c, l);
+    return pairs ? 0 : error_set(err, ERR_USAGE, "--defer %d: in %s, no layer with ranked experts is followed by another layer with experts", n, e->name);
 }
 
 int engine_read_topology(struct numa *nodes, const char *topology, struct error *err) {
@@ -211,7 +231,7 @@ static int open_runtime(struct engine *e, struct error *err) {
     e->info.level = cpu_level_name(level);
     assume_speeds(e, level);
     e->machine.no_device_decode = e->params.decode == DECODE_CPU && e->params.prefill != MODE_AUTO && e->params.prefill != PREFILL_BLEND;
-    e->machine.whole_layers = e->params.prefill == PREFILL_BLEND;
+    e->machine.whole_layers = e->params.prefill == PREFILL_BLEND || e->params.defer;
     if ((rc = decode_open(&e->machine.decode, &e->machine, (enum dtype)e->params.kv, err))) return rc;
     if ((e->params.draft == DRAFT_MTP || e->params.draft == DRAFT_AUTO) && !e->params.custom_draft &&
         (rc = mtp_open(&e->mtp, &e->weights, e->machine.cpu, e->info.context, (enum dtype)e->params.kv, err)))
@@ -247,6 +267,7 @@ int engine_open(struct engine **out, const struct engine_params *p, struct error
     e->name = dir_basename(p->dir);
     if (!rc && (!e->dir || !e->name)) rc = error_set(err, ERR_MEMORY, "no memory for the engine");
     if (!rc) rc = weights_open(&e->weights, p->dir, p->force, err);
+    if (!rc) rc = set_deferral(e, err);
     if (rc) goto fail;
     const struct config *c = &e->weights.config;
     e->info = (struct engine_info){

@@ -21,6 +21,53 @@ static bool cpu_reads_rows(const struct decode *s, int layer) {
     return s->c->layer[layer].moe && (s->draft || s->m->routing || !decode_device_experts(s, layer));
 }
 
+/* --- Deferred experts --------------------------------------------------------------------------------------------------------------
+ *
+ * A layer that defers experts leaves their sum in work.deferred, and the next layer adds it after its own experts: so the attention block and the router of
+ * that layer do without. Where the CPU computes the experts of both layers, it computes the deferred ones of the first while the device runs the attention
+ * block of the second. Elsewhere nothing overlaps, but the numbers are the same. */
+
+static bool defers(const struct decode *s, int layer) { return !s->draft && config_defers(s->c, layer); }
+/* Whether the sum that the CPU defers for a device's rows stays in host memory, because the CPU also computes the next layer's experts for the same device. */
+static bool defers_in_host(struct decode *s, int layer) {
+    return defers(s, layer) && !decode_device_experts(s, layer) && decode_device_of(s, layer) == decode_device_of(s, layer + 1) &&
+           !decode_device_experts(s, layer + 1);
+}
+
+static int add_rows(struct decode *s, struct exec *x, float *y, const float *from, int n) {
+    return n ? x->ops->add(x, &(struct op_add){.y = y, .x = from, .n = n, .m = s->c->hidden}) : 0;
+}
+/* Computes the experts that a layer defers into w->deferred, w being their part of the selection. */
+static int run_deferred(struct decode *s, struct exec *x, const struct layer *y, int layer, struct work *w, int n) {
+    if (x != s->m->cpu) TRY(x->ops->fill(x, &(struct op_fill){.x = w->deferred, .n = n, .m = s->c->hidden}));
+    else if (!s->cpu_queue) memset(w->deferred, 0, decode_layer_row_bytes(s, n));
+    return block_experts(x, s->c, y, layer, w, PART_ROUTED, w->deferred, n);
+}
+/* block_split_selection() in host memory: copies in any case, and the rows' input too, since a device's next rows overwrite them. */
+static void split_in_host(const struct decode *s, const struct work *w, int n, struct work *now, struct work *later) {
+    const int topk = s->c->topk, kept = topk - s->c->n_deferred;
+    *now = *later = *w;
+    now->n_chosen = kept, now->ids = w->part_ids, now->weights = w->part_weights;
+    later->n_chosen = s->c->n_deferred, later->ids = w->part_ids + n * kept, later->weights = w->part_weights + n * kept, later->xn = w->deferred_xn;
+    if (s->cpu_queue) return;
+    memcpy(w->deferred_xn, w->xn, decode_layer_row_bytes(s, n));
+    for (int i = 0; i < n * topk; i++) {
+        const int row = i / topk, k = i % topk;
+        const struct work *to = k < kept ? now : later;
+        const int at = k < kept ? row * kept + k : row * (topk - kept) + k - kept;
+        to->ids[at] = w->ids[i], to->weights[at] = w->weights[i];
+    }
+}
+/* Runs a layer's experts of rows that are on the CPU in the layer before, too. */
+static int run_cpu_rows(struct decode *s, const struct layer *y, int layer, struct work *w, int n) {
+    struct exec *cpu = s->m->cpu;
+    struct work now = *w, later;
+    if (defers(s, layer)) split_in_host(s, w, n, &now, &later);
+    TRY(block_experts(cpu, s->c, y, layer, &now, PART_ROUTED_SHARED, w->x, n));
+    if (defers(s, layer - 1)) TRY(add_rows(s, cpu, w->x, w->deferred, n));
+    return defers(s, layer) ? run_deferred(s, cpu, y, layer, &later, n) : 0;
+}
+
 /* --- Devices: attention block, shared expert, hand-off ----------------------------------------------------------------------------  */
 
 int decode_layer_signal_arrived(struct decode_device *d, struct decode_micro_batch *m) { return gpu_timeline_signal(m->arrived, ++m->n_arrived, d->main); }
@@ -32,12 +79,16 @@ int decode_layer_wait_rows(struct decode *s, struct decode_micro_batch *m, int l
     return s->cpu_queue ? gpu_timeline_wait(m->arrived, value, s->cpu_queue) : gpu_timeline_wait_host(m->arrived, value, s->cancel);
 }
 
-/* Adds the CPU's sum of a layer's experts. Reuses w->xn as scratch. */
-static int add_cpu_outputs(struct decode_device *d, struct decode_micro_batch *m) {
+/* Adds the CPU's sum of a layer's experts, and what the layer before deferred on the device; receives what the CPU defers to the device. Reuses w->xn as
+ * scratch. */
+static int add_cpu_outputs(struct decode_device *d, struct decode_micro_batch *m, int layer) {
+    struct decode *s = d->s;
     struct work *w = decode_layer_work(d, m);
-    const int hidden = d->s->c->hidden;
-    TRY(gpu_transfer(d->main, w->xn, m->host.x, decode_layer_row_bytes(d->s, m->n_dev), GPU_H2D));
-    return decode_layer_exec(d)->ops->add(decode_layer_exec(d), &(struct op_add){.y = w->x, .x = w->xn, .n = m->n_dev, .m = hidden});
+    const size_t bytes = decode_layer_row_bytes(s, m->n_dev);
+    TRY(gpu_transfer(d->main, w->xn, m->host.x, bytes, GPU_H2D));
+    TRY(add_rows(s, decode_layer_exec(d), w->x, w->xn, m->n_dev));
+    if (defers(s, layer - 1) && !defers_in_host(s, layer - 1)) TRY(add_rows(s, decode_layer_exec(d), w->x, w->deferred, m->n_dev));
+    return defers(s, layer) && !defers_in_host(s, layer) ? gpu_transfer(d->main, w->deferred, m->host.deferred, bytes, GPU_H2D) : 0;
 }
 /* Whether a layer begins with adding what the CPU computed for the layer before: a part of its graph, and joined with its norm. */
 static bool begins_with_sum(struct decode *s, int layer) {
@@ -50,7 +101,7 @@ static int attention_block(struct decode_device *d, struct decode_micro_batch *m
     struct decode *s = d->s;
     struct work *w = decode_layer_work(d, m);
     const struct layer *y = &d->layers[layer].view;
-    if (begins_with_sum(s, layer)) TRY(add_cpu_outputs(d, m));
+    if (begins_with_sum(s, layer)) TRY(add_cpu_outputs(d, m, layer - 1));
     TRY(block_attention(decode_layer_exec(d), s->c, y, layer, w, spans, m->n_dev_spans, m->n_dev));
     TRY(kv_writeback_stage_rows(d, layer, m, total));
     decode_experts_record_layer(d, w, (int)(m - s->micro_batch), layer);
@@ -77,11 +128,15 @@ static int clear_experts_sum(struct decode_device *d, struct decode_micro_batch 
 /* Adds these experts' outputs, once the sum is clear. */
 static int all_experts(struct decode_device *d, struct decode_micro_batch *m, int layer) {
     struct decode *s = d->s;
-    struct work *w = decode_layer_work(d, m);
+    struct exec *x = decode_layer_exec(d);
+    struct work *w = decode_layer_work(d, m), now = *w, later;
     struct layer y = d->layers[layer].view;
     y.experts = (struct expert *)decode_device_experts(s, layer);
-    TRY(block_experts(decode_layer_exec(d), s->c, &y, layer, w, PART_ROUTED, experts_sum(d, m), m->n_dev));
-    return decode_layer_exec(d)->ops->add(decode_layer_exec(d), &(struct op_add){.y = w->x, .x = experts_sum(d, m), .n = m->n_dev, .m = s->c->hidden});
+    if (defers(s, layer)) TRY(block_split_selection(x, s->c, w, m->n_dev, &now, &later));
+    TRY(block_experts(x, s->c, &y, layer, &now, PART_ROUTED, experts_sum(d, m), m->n_dev));
+    TRY(add_rows(s, x, w->x, experts_sum(d, m), m->n_dev));
+    if (defers(s, layer - 1)) TRY(add_rows(s, x, w->x, w->deferred, m->n_dev));
+    return defers(s, layer) ? run_deferred(s, x, &y, layer, &later, m->n_dev) : 0;
 }
 /* Runs the dense FFN or shared expert, and resident routed experts. A draft's wait until the CPU has read their selection. */
 static int device_ffn(struct decode_device *d, struct decode_micro_batch *m, int layer, int total, const struct span *spans) {
@@ -144,7 +199,7 @@ static int device_add_outputs(struct decode *s, struct decode_micro_batch *m, in
     TRY(gpu_timeline_wait(m->cpu_done, ++m->n_awaited, d->main));
     if (begins_with_sum(s, layer + 1)) return 0;
     int span = decode_layer_begin_span(d, "join", layer, (int)(m - s->micro_batch));
-    TRY(add_cpu_outputs(d, m));
+    TRY(add_cpu_outputs(d, m, layer));
     decode_layer_end_span(d, span);
     return 0;
 }
@@ -156,6 +211,7 @@ int decode_carry(const struct config *c, struct gpu_stream *stream, const struct
     TRY(gpu_copy(stream, to->x, from->x, row, dir));
     TRY(gpu_copy(stream, to->streams, from->streams, streams * row, dir)); /* 0 bytes: no copy */
     TRY(gpu_copy(stream, to->post, from->post, (size_t)n * streams * sizeof(float), dir));
+    TRY(gpu_copy(stream, to->deferred, from->deferred, to->deferred && from->deferred && config_defers(c, layer - 1) ? row : 0, dir));
     TRY(gpu_copy(stream, to->carried, from->carried, layer < c->n_layers ? (size_t)n * (size_t)c->carried * sizeof(float) : 0, dir));
     TRY(gpu_copy(stream, to->kept, from->kept, layer < c->n_layers && (c->layer[layer].routes_kept || c->dense_beside) ? row : 0, dir));
     return gpu_copy(stream, to->selected_keys, from->selected_keys, takes ? (size_t)n * (size_t)c->index_topk * sizeof(int32_t) : 0, dir);
@@ -278,6 +334,52 @@ static int run_draft_experts(struct decode *s, struct decode_micro_batch *m, int
     return first && !there ? signal_cpu_done(s, m) : 0;
 }
 
+/* Splits the experts that rows selected between the CPU and the device's pool. The CPU keeps those that it defers. *ids [n, topk]: the CPU's, -1 for the rest.
+ */
+static int run_pool(struct decode_device *d, struct decode_micro_batch *m, int layer, int32_t **ids, double *expected) {
+    const struct config *c = d->s->c;
+    const int n = m->n * c->topk;
+    int32_t *all = m->host.part_ids;
+    if (!defers(d->s, layer)) return expert_pool_run(d, m, layer, ids, expected);
+    memcpy(all, m->host.ids, (size_t)n * sizeof *all);
+    for (int i = 0; i < n; i++)
+        if (i % c->topk >= c->topk - c->n_deferred) m->host.ids[i] = -1;
+    TRY(expert_pool_run(d, m, layer, ids, expected));
+    for (int i = 0; i < n; i++)
+        if (i % c->topk >= c->topk - c->n_deferred) (*ids)[i] = all[i];
+    return 0;
+}
+
+/* The experts of a micro-batch whose first rows are on a device: hands the sum of those rows to the device, then computes what it defers. */
+static int cpu_experts_for_device(struct decode *s, struct decode_micro_batch *m, const struct layer *y, int layer, int first, struct error *e) {
+    struct decode_device *d = decode_device_of(s, layer);
+    struct exec *cpu = s->m->cpu;
+    struct work *w = &m->host, own = *w, now, later = {0}, rest = work_slice(s->c, w, first); /* own: without what the device computes */
+    const bool later_stays = defers_in_host(s, layer);
+    const double t = trace_now(s->m->trace);
+    double expected = 0;
+    d->n_selected += (uint64_t)(first * s->c->topk);
+    if (d->pool) TRY(run_pool(d, m, layer, &own.ids, &expected));
+    TRY(cpu_prepare_experts(s->m, &own, layer, m->n, e));
+    now = own;
+    if (defers(s, layer)) split_in_host(s, &own, m->n, &now, &later);
+    double begin = clock_now();
+    TRY(block_experts(cpu, s->c, y, layer, &now, PART_ROUTED, w->x, m->n));
+    double took = clock_now() - begin;
+    if (defers_in_host(s, layer - 1)) TRY(add_rows(s, cpu, w->x, w->deferred, first));
+    if (first < m->n) TRY(block_experts(cpu, s->c, y, layer, &rest, PART_SHARED, rest.x, m->n - first));
+    if (defers(s, layer - 1)) TRY(add_rows(s, cpu, rest.x, rest.deferred, m->n - first));
+    if (defers(s, layer) && !later_stays) TRY(run_deferred(s, cpu, y, layer, &later, m->n));
+    trace_cpu(s->m->trace, t, "experts", layer, (int)(m - s->micro_batch));
+    TRY(signal_cpu_done(s, m));
+    if (d->pool) TRY(expert_pool_after(d, m, layer, expected, took));
+    if (!later_stays) return 0;
+    const double t_deferred = trace_now(s->m->trace);
+    TRY(run_deferred(s, cpu, y, layer, &later, m->n));
+    trace_cpu(s->m->trace, t_deferred, "deferred", layer, (int)(m - s->micro_batch));
+    return 0;
+}
+
 int decode_layer_cpu_experts(struct decode *s, struct decode_micro_batch *m, int layer, struct error *e) {
     int first = decode_layer_device_rows(s, m, layer);
     struct work *w = &m->host, rest = work_slice(s->c, w, first);
@@ -306,23 +408,15 @@ int decode_layer_cpu_experts(struct decode *s, struct decode_micro_batch *m, int
     if (there) {
         if (first == m->n) return 0;
         TRY(cpu_prepare_experts(s->m, &rest, layer, m->n - first, e));
-        TRY(block_experts(s->m->cpu, s->c, y, layer, &rest, PART_ROUTED_SHARED, rest.x, m->n - first));
+        TRY(run_cpu_rows(s, y, layer, &rest, m->n - first));
         trace_cpu(s->m->trace, t, "experts", layer, (int)(m - s->micro_batch));
         return 0;
     }
-    struct decode_device *d = first ? decode_device_of(s, layer) : NULL;
-    struct work own = *w; /* minus what the device computes */
-    double expected = 0;
-    if (d) d->n_selected += (uint64_t)(first * s->c->topk);
-    if (d && d->pool) TRY(expert_pool_run(d, m, layer, &own.ids, &expected));
-    TRY(cpu_prepare_experts(s->m, &own, layer, m->n, e));
-    double begin = clock_now();
-    TRY(block_experts(s->m->cpu, s->c, y, layer, &own, first ? PART_ROUTED : PART_ROUTED_SHARED, w->x, m->n));
-    double took = clock_now() - begin;
-    if (first && first < m->n) TRY(block_experts(s->m->cpu, s->c, y, layer, &rest, PART_SHARED, rest.x, m->n - first));
+    if (first) return cpu_experts_for_device(s, m, y, layer, first, e);
+    TRY(cpu_prepare_experts(s->m, w, layer, m->n, e));
+    TRY(run_cpu_rows(s, y, layer, w, m->n));
     trace_cpu(s->m->trace, t, "experts", layer, (int)(m - s->micro_batch));
-    if (first) TRY(signal_cpu_done(s, m));
-    return d && d->pool ? expert_pool_after(d, m, layer, expected, took) : 0;
+    return 0;
 }
 
 bool decode_layer_runs_ahead(const struct decode *s, int layer) { return !cpu_reads_rows(s, layer) || !decode_device_experts(s, layer); }

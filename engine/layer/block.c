@@ -395,6 +395,24 @@ int block_routed_output(struct exec *x, const struct config *c, const struct lay
     return block_linear(x, c, out, c->hidden, sum, c->moe_latent, y->routed_out, NULL, n, true);
 }
 
+/* Copies k entries from `first` on of n rows of `width` numbers, which may be ids. */
+static int copy_columns(struct exec *x, void *to, const void *from, int width, int first, int k, int n) {
+    return x->ops->copy(x, &(struct op_copy){.y = to, .x = (const float *)from + first, .n = n, .heads = 1, .dim = k, .ldx = width, .ldy = k});
+}
+int block_split_selection(struct exec *x, const struct config *c, const struct work *w, int n, struct work *now, struct work *later) {
+    const int kept = c->topk - c->n_deferred;
+    *now = *later = *w;
+    now->n_chosen = kept, later->n_chosen = c->n_deferred;
+    later->ids += kept, later->weights += kept;
+    if (n == 1) return 0; /* parts of a row need no copy */
+    now->ids = w->part_ids, now->weights = w->part_weights;
+    later->ids = w->part_ids + (size_t)n * (size_t)kept, later->weights = w->part_weights + (size_t)n * (size_t)kept;
+    TRY(copy_columns(x, now->ids, w->ids, c->topk, 0, kept, n));
+    TRY(copy_columns(x, now->weights, w->weights, c->topk, 0, kept, n));
+    TRY(copy_columns(x, later->ids, w->ids, c->topk, kept, c->n_deferred, n));
+    return copy_columns(x, later->weights, w->weights, c->topk, kept, c->n_deferred, n);
+}
+
 /* PART_ROUTED of experts in a latent space. */
 static int latent_experts(struct exec *x, const struct config *c, const struct layer *y, struct work *w, float *out, int n) {
     struct op_experts o = {.y = w->routed_sum,
@@ -406,7 +424,7 @@ static int latent_experts(struct exec *x, const struct config *c, const struct l
                            .is_loading = w->late_experts,
                            .computed_fraction = w->gpu_share,
                            .n = n,
-                           .topk = c->topk,
+                           .topk = w->n_chosen ? w->n_chosen : c->topk,
                            .n_experts = c->n_experts,
                            .hidden = c->moe_latent,
                            .wide = config_needs_wide_activations(c)};
@@ -428,8 +446,8 @@ int block_experts(struct exec *x, const struct config *c, const struct layer *y,
     struct op_experts o = {.y = out, .x = in, .shards = y->shards, .n = n, .hidden = c->hidden, .wide = config_needs_wide_activations(c)};
     struct expert_shards shared;
     if (routed)
-        o.ids = w->ids, o.weights = w->weights, o.is_loading = w->late_experts, o.computed_fraction = w->gpu_share, o.experts = y->experts, o.topk = c->topk,
-        o.n_experts = c->n_experts;
+        o.ids = w->ids, o.weights = w->weights, o.is_loading = w->late_experts, o.computed_fraction = w->gpu_share, o.experts = y->experts,
+        o.topk = w->n_chosen ? w->n_chosen : c->topk, o.n_experts = c->n_experts;
     if (y->dense.gate.data && parts & PART_SHARED) o.shared = &y->dense;
     if (moe && config_weighs_shared(c)) o.shared_weight = w->shared_weight;
     if (moe && !routed && y->shards) { /* without routed experts the shared expert's shards come first */

@@ -58,7 +58,12 @@ struct work {
     float *router;        /* [rows, n_experts + n_idle_experts] */
     int32_t *ids;         /* [rows, topk] */
     float *weights;       /* [rows, topk] */
+    int n_chosen;         /* entries of a row of ids and weights, if these are a part of the selection (block_split_selection); 0: topk */
     float *shared_weight; /* [rows] */
+    /* With config.n_deferred, for decode batches: [rows, hidden] sum of the experts that the layer before deferred; [rows, hidden] a copy of xn; [rows, topk]
+     * the parts of a selection. NULL otherwise. */
+    float *deferred, *deferred_xn, *part_weights;
+    int32_t *part_ids;
     const uint8_t *late_experts;    /* [n_experts] or NULL: as in op_experts; not owned */
     float gpu_share;                /* as in op_experts */
     float *cos, *sin;               /* [rows, rope.dim / 2] */
@@ -113,6 +118,8 @@ int block_route(struct exec *x, const struct config *c, const struct layer *y, i
  * shared expert or dense FFN, or both in one operation, which saves the CPU pool a barrier. */
 enum { PART_ROUTED = 1, PART_SHARED = 2, PART_ROUTED_SHARED = 3 };
 int block_experts(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, int parts, float *out, int n);
+/* Makes now and later views of w, with the n rows' selection without their last config.n_deferred experts, and with these. Copies unless n is 1. */
+int block_split_selection(struct exec *x, const struct config *c, const struct work *w, int n, struct work *now, struct work *later);
 /* What block_experts does around PART_ROUTED of experts in a latent space (config.moe_latent): in [n, moe_latent] is projected from xn [n, hidden]; the
  * projection of sum [n, moe_latent] is added to out [n, hidden]. For modes that run single experts. */
 int block_routed_input(struct exec *x, const struct config *c, const struct layer *y, const float *xn, float *in, int n);

@@ -6,7 +6,7 @@ static void *host_alloc(void *ctx, size_t size) { return mem_aligned(64, size); 
 static void host_release(void *ctx, void *p) { mem_free(p); }
 
 /* The list of buffers, shared by allocation and sizing so that they agree. */
-enum { max_parts = 57 };
+enum { max_parts = 61 };
 struct part {
     void **p;
     size_t bytes;
@@ -140,6 +140,12 @@ static int list_buffers(struct work *w, const struct config *c, int rows, struct
         out[k++] = (struct part){(void **)&w->ids, n * (size_t)c->topk * sizeof(int32_t)};
         out[k++] = (struct part){(void **)&w->weights, n * (size_t)c->topk * f};
     }
+    if (c->n_deferred) {
+        out[k++] = (struct part){(void **)&w->deferred, n * (size_t)c->hidden * f};
+        out[k++] = (struct part){(void **)&w->deferred_xn, n * (size_t)c->hidden * f};
+        out[k++] = (struct part){(void **)&w->part_weights, n * (size_t)c->topk * f};
+        out[k++] = (struct part){(void **)&w->part_ids, n * (size_t)c->topk * sizeof(int32_t)};
+    }
     if (c->carried) out[k++] = (struct part){(void **)&w->carried, n * (size_t)c->carried * f};
     if (c->router_inter) out[k++] = (struct part){(void **)&w->router_mlp, 2 * n * (size_t)c->router_inter * f};
     if (c->token_dim) out[k++] = (struct part){(void **)&w->token_vectors, 3 * n * (size_t)c->token_dim * f};
@@ -198,6 +204,8 @@ struct work work_slice(const struct config *c, const struct work *w, int row) {
     if (r.idle) r.idle += at;
     if (r.ids) r.ids += at * (size_t)c->topk, r.weights += at * (size_t)c->topk;
     if (r.shared_weight) r.shared_weight += at;
+    if (r.deferred) r.deferred += at * (size_t)c->hidden, r.deferred_xn += at * (size_t)c->hidden;
+    if (r.deferred) r.part_ids += at * (size_t)c->topk, r.part_weights += at * (size_t)c->topk;
     return r;
 }
 

@@ -185,9 +185,10 @@ struct config {
     int dense_inter;                                     /* of dense layers */
     bool dense_bias;                                     /* of gate, up and down in dense layers */
     int n_experts, topk, n_group, topk_group, moe_inter; /* n_experts 0: a dense model */
-    int shared_inter;                                    /* all shared experts together; 0: none */
-    int moe_latent;                                      /* width of the routed experts' inputs and outputs, which two matrices project; 0: hidden */
-    float shared_scale;                                  /* factor of the shared experts' output; 0: 1. Not with shared_gate */
+    int n_deferred;     /* not the checkpoint's: the lowest-ranked of a token's experts that decode batches add one layer later (config_defers) */
+    int shared_inter;   /* all shared experts together; 0: none */
+    int moe_latent;     /* width of the routed experts' inputs and outputs, which two matrices project; 0: hidden */
+    float shared_scale; /* factor of the shared experts' output; 0: 1. Not with shared_gate */
     bool shared_gate, router_bias, group_top2, norm_topk;
     bool group_zero;   /* experts outside the chosen groups have choice 0 instead of none */
     bool router_shift; /* bias of the router's logits; router_bias affects the selection only */
@@ -257,6 +258,10 @@ static inline bool config_has_single_blocks(const struct config *c) {
     return false;
 }
 /* Width of the routed experts' inputs and outputs. */
+/* Whether decode batches defer experts of the layer: to the next one, if it has experts too, where its router ranks them. */
+static inline bool config_defers(const struct config *c, int layer) {
+    return c->n_deferred && layer >= 0 && layer + 1 < c->n_layers && c->layer[layer].moe && c->layer[layer + 1].moe && !c->layer[layer].hashed;
+}
 static inline int config_routed_width(const struct config *c) { return c->moe_latent ? c->moe_latent : c->hidden; }
 /* Logits of a router. */
 static inline int config_n_choices(const struct config *c) { return c->n_experts + c->n_idle_experts; }

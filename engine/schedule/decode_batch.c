@@ -62,7 +62,9 @@ static int choose_exec(struct engine *e, struct session **batch, int n) {
         char why[200];
         *last = out;
         policy_decode_why(&m, &in, &out, why, sizeof why);
-        snprintf(e->decode_why, sizeof e->decode_why, "%s; on devices: %s", why, decode_placement_why(e->machine.decode));
+        char deferred[60] = "";
+        if (e->params.defer) snprintf(deferred, sizeof deferred, "; --defer %d, which changes the text", e->params.defer);
+        snprintf(e->decode_why, sizeof e->decode_why, "%s%s; on devices: %s", why, deferred, decode_placement_why(e->machine.decode));
     }
     return out.batch < n ? out.batch : n;
 }

@@ -19,7 +19,8 @@ enum { SESSIONS = 4, PROMPT = 7, TURNS = 2, ANSWER = 6, LONG = 18, ATTEMPTS = 4,
 struct mode {
     const char *name, *gpus, *expert_cache; /* gpus: options added to GPUS; expert_cache NULL: off */
     enum exec_mode prefill, decode;
-    int n; /* sessions at once */
+    int n;     /* sessions at once */
+    int defer; /* not among `all`: not every model has layers that defer */
 };
 static const struct mode modes[] = {
     {"slp", ",ring=2,chunk=7", NULL, PREFILL_SLP, DECODE_CPU, 1},
@@ -35,6 +36,10 @@ static const struct mode modes[] = {
     {"dual-pool", "", "1", PREFILL_BLEND, DECODE_DUAL, 2},
     {"slp-hybrid", "", "1", PREFILL_SLP, DECODE_HYBRID, 2},
     {"paged", "", NULL, MODE_AUTO, DECODE_PAGED, 4},
+    {"defer", "", NULL, PREFILL_CPU, DECODE_HYBRID, 2, 1},
+    {"defer-pool", "", "1", PREFILL_CPU, DECODE_HYBRID, 2, 1},
+    {"defer-layers", ",parallel=layers", "layers", PREFILL_CPU, DECODE_HYBRID, 2, 1},
+    {"defer-dual", "", NULL, PREFILL_CPU, DECODE_DUAL, 2, 1},
 };
 
 static int failures;
@@ -100,6 +105,7 @@ static void run(const char *dir, const char *gpus, const struct mode *asked, str
                                     .decode = m->decode,
                                     .expert_cache = m->expert_cache ? m->expert_cache : "off",
                                     .context = 128,
+                                    .defer = m->defer,
                                     .deterministic = true};
     *r = (struct result){0};
     if (engine_open(&e, &p, &err)) die(gpus ? gpus : "CPU", err.text);
@@ -140,7 +146,8 @@ int main(int argc, char **argv) {
         char *late = strchr(argv[i], '@');
         if (late) *late++ = 0;
         for (size_t k = 0; k < sizeof modes / sizeof *modes; k++)
-            if (!strcmp(argv[i], "all") || !strcmp(argv[i], modes[k].name)) check(argv[2], argv[1], &modes[k], late ? late : ""), any = true;
+            if ((!strcmp(argv[i], "all") && !modes[k].defer) || !strcmp(argv[i], modes[k].name))
+                check(argv[2], argv[1], &modes[k], late ? late : ""), any = true;
         if (!any) die("no such mode", argv[i]);
     }
     return failures != 0;

@@ -199,7 +199,7 @@ change("logprobs-order", "equally likely tokens are listed by falling ids", "uni
 change("sample-position", "every position draws the same random number", "unit_sample", ("engine/schedule/sample.c", "random_at(s->seed, position)", "random_at(s->seed, 0)"))
 change("prefix-too-long", "one token too many of a changed prompt is reused", "unit_engine", ("engine/schedule/session.c", "s->n_kv = keep;", "s->n_kv = keep + (keep < r->n_tokens - 1);"))
 
-change("step-join", "a device does not add the CPU's expert outputs", "golden_mla_plain", (LAYER, "return decode_layer_exec(d)->ops->add(decode_layer_exec(d), &(struct op_add){.y = w->x, .x = w->xn, .n = m->n_dev, .m = hidden});", "return 0;"))
+change("step-join", "a device does not add the CPU's expert outputs", "golden_mla_plain", (LAYER, "TRY(add_rows(s, decode_layer_exec(d), w->x, w->xn, m->n_dev));", ""))
 change("step-join-early", "a device does not wait for the CPU's experts", "golden_mla_plain", (LAYER, "TRY(gpu_timeline_wait(m->cpu_done, ++m->n_awaited, d->main));", "++m->n_awaited;"))
 change("blend-unopened", "decoding reads device KV whose upload a prefill dropped that could not be opened", "gpu_decode_equals_cpu", (BLEND, "        device_kv_invalidate(s, j->kv, 0); /* the devices have dropped its uploads */\n", ""))
 change("table-dropped", "a block table whose upload was dropped is not uploaded again", "gpu_decode_equals_cpu", (MIRROR, "if (!pos) m->n_uploaded = 0;", ""))
@@ -213,6 +213,10 @@ change("step-head-order", "the LM head swaps the rows of devices and of the CPU"
 change("policy-need", "the memory that a prompt needs on each device is not checked", "unit_policy", ("engine/placement/policy.c", "short_of += m->free[i] < in->need_bytes[mode];", "short_of += 0 && m->free[i] < in->need_bytes[mode];"))
 change("policy-blend-need", "a blended prefill is chosen where it does not fit", "unit_policy", ("engine/placement/policy.c", "room < in->need_bytes[PREFILL_BLEND]) return 0;", "0) return 0;"))
 change("policy-holds", "a prompt goes to the device that decoding reads from", "unit_policy", ("engine/placement/policy.c", "return m->decode_uses[than];", "return m->decode_uses[i];"))
+change("defer-late", "deferred experts are never added", "unit_defer", (LAYER, "    if (defers(s, layer - 1)) TRY(add_rows(s, cpu, w->x, w->deferred, n));", ""))
+change("defer-overlap", "a device waits for the experts that the CPU defers", "unit_virtual", (LAYER, "    const bool later_stays = defers_in_host(s, layer);", "    const bool later_stays = false && defers_in_host(s, layer);"))
+change("defer-pool", "a device computes experts that the CPU defers", "unit_defer", (LAYER, "if (i % c->topk >= c->topk - c->n_deferred) m->host.ids[i] = -1;", "(void)all;"))
+change("defer-last", "the last layer defers experts too", "unit_defer", ("engine/model/config.h", "layer + 1 < c->n_layers && c->layer[layer].moe && c->layer[layer + 1].moe", "c->layer[layer].moe"))
 TPOT = "engine/schedule/tpot.c"
 change("tpot-admits", "prompts do not wait for the bound on time per token", "unit_tpot", (TPOT, "return out.tpot_s <= e->params.max_tpot_s;", "return true;"))
 change("tpot-spare", "a prefill takes time that answers do not have", "unit_tpot", (TPOT, "|| e->tpot.spare_s >= seconds; }", "|| true; }"))
