@@ -27,6 +27,7 @@ static void parse(struct config_reader *r, struct config *c) {
     if (!config_bool(r, "use_rmsnorm", true)) config_fail(r, "'use_rmsnorm' is false: the reference has RMSNorm only");
     config_has(r, "max_window_layers"); /* windows need use_sliding_window, which is refused unless false */
     config_has(r, "embedding_dropout"), config_has(r, "output_dropout"), config_has(r, "mtp_loss_scaling_factor");
+    c->rope.interleaved = config_bool(r, "rope_interleave", false); /* GGUF of Ling 1 only */
     config_read_rope(r, c, c->head_dim, 600000);
     bailing_read_experts(r, c);
 }

@@ -24,6 +24,7 @@ static const struct gguf_key common[] = {
     {"rope.scaling.finetuned", NULL},
     {"rope.scaling.original_context_length", NULL},
     {"rope.scaling.type", NULL},
+    {"rope.scaling.yarn_attn_factor", NULL},
     {"rope.scaling.yarn_beta_fast", NULL},
     {"rope.scaling.yarn_beta_slow", NULL},
     {"rope.scaling.yarn_log_multiplier", NULL},
@@ -33,8 +34,8 @@ static const struct gguf_key common[] = {
 
 static const struct gguf_arch *find_known(const struct json *meta) {
     const struct json *arch = json_get(meta, "general.architecture");
-    const struct gguf_arch *tables[] = {gguf_archs, gguf_layered};
-    for (int k = 0; k < 2; k++)
+    const struct gguf_arch *const tables[] = {gguf_archs, gguf_layered, gguf_windowed};
+    for (size_t k = 0; k < sizeof tables / sizeof *tables; k++)
         for (const struct gguf_arch *a = tables[k]; a->name; a++)
             if (json_is(arch, a->name)) return a;
     return NULL;
@@ -44,14 +45,17 @@ static bool ends(const char *name, const char *end) {
     size_t n = strlen(name), k = strlen(end);
     return n >= k && !strcmp(name + n - k, end);
 }
-void gguf_note(struct gguf_facts *f, const char *name) {
+void gguf_note(struct gguf_facts *f, const char *name, int64_t rows) {
     const struct {
         const char *end;
         bool *flag;
     } flags[] = {
-        {".exp_probs_b.bias", &f->router_bias}, {".attn_k_b.weight", &f->split_kv_b},      {".attn_q.bias", &f->qkv_bias}, {".attn_qkv.bias", &f->qkv_bias},
-        {".attn_q_norm.weight", &f->qk_norm},   {".ffn_gate_up_exps.weight", &f->gate_up}, {".attn_qkv.weight", &f->qkv},  {".ssm_in.weight", &f->delta_in},
-        {".ssm_conv1d.bias", &f->conv_bias},    {".ffn_gate.weight", &f->dense_gate},
+        {".exp_probs_b.bias", &f->router_bias},    {".exp_probs_b", &f->bare_router_bias},
+        {".attn_k_b.weight", &f->split_kv_b},      {".attn_q.bias", &f->qkv_bias},
+        {".attn_qkv.bias", &f->qkv_bias},          {".attn_q_norm.weight", &f->qk_norm},
+        {".ffn_gate_up_exps.weight", &f->gate_up}, {".attn_qkv.weight", &f->qkv},
+        {".ssm_in.weight", &f->delta_in},          {".ssm_conv1d.bias", &f->conv_bias},
+        {".ffn_gate.weight", &f->dense_gate},
     };
     static const struct {
         const char *rest;
@@ -63,10 +67,12 @@ void gguf_note(struct gguf_facts *f, const char *name) {
         {"attn_gate.weight", GGUF_HAS_GATE},
     };
     for (size_t i = 0; i < sizeof flags / sizeof *flags; i++) *flags[i].flag |= ends(name, flags[i].end);
+    f->router_bias |= f->bare_router_bias;
     int layer, at = 0;
     if (sscanf(name, "blk.%d.%n", &layer, &at) != 1 || !at || layer < 0 || layer >= CONFIG_MAX_LAYERS) return;
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
         if (!strcmp(name + at, parts[i].rest)) f->layer[layer] |= parts[i].part;
+    if (!strcmp(name + at, "attn_gate.weight")) f->gate_rows[layer] = rows;
 }
 
 int gguf_names(struct config *c, struct arena *a, const struct json *meta, const struct gguf_facts *f, struct error *e) {
@@ -76,6 +82,7 @@ int gguf_names(struct config *c, struct arena *a, const struct json *meta, const
     *names = *find_known(meta)->names;
     *layout = (struct layout){.experts = true, .has_suffix = true, .qkv = f->qkv && !c->delta.taps, .gate_up = f->gate_up ? GATE_UP_STACKED : GATE_UP_SEPARATE};
     if (layout->qkv) names->q = names->k = names->v = GGUF_LAYER "attn_qkv";
+    if (f->bare_router_bias) names->router_bias = GGUF_LAYER "exp_probs_b";
     if (f->gate_up) names->expert_gate = names->expert_up = GGUF_LAYER "ffn_gate_up_exps";
     layout->dense_gate_up = c->n_experts || f->dense_gate ? GATE_UP_SEPARATE : c->arch->layout.dense_gate_up; /* shared experts are split */
     if (layout->dense_gate_up) names->dense_gate = names->dense_up;
@@ -90,8 +97,8 @@ int gguf_names(struct config *c, struct arena *a, const struct json *meta, const
 }
 
 void gguf_list(struct buf *out) {
-    const struct gguf_arch *tables[] = {gguf_archs, gguf_layered};
-    for (int k = 0; k < 2; k++)
+    const struct gguf_arch *const tables[] = {gguf_archs, gguf_layered, gguf_windowed};
+    for (size_t k = 0; k < sizeof tables / sizeof *tables; k++)
         for (const struct gguf_arch *a = tables[k]; a->name; a++) buf_fmt(out, "%s%s", k || a != tables[k] ? ", " : "", a->name);
 }
 

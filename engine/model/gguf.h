@@ -8,20 +8,22 @@ struct gguf_factors { /* factors of rotary frequencies, one per pair; v NULL: no
     uint32_t n;
 };
 struct gguf_facts {
-    int64_t vocab;    /* rows of the embedding */
-    bool tied;        /* no lm_head tensor */
-    bool router_bias; /* the router has a selection bias */
-    bool split_kv_b;  /* MLA's up-projection is split in two tensors */
+    int64_t vocab;         /* rows of the embedding */
+    bool tied;             /* no lm_head tensor */
+    bool router_bias;      /* the router has a selection bias */
+    bool bare_router_bias; /* that tensor's name has no suffix */
+    bool split_kv_b;       /* MLA's up-projection is split in two tensors */
     bool qkv_bias, qk_norm, head_bias, conv_bias;
     bool dense_gate;                                        /* dense FFNs have gate and up in two tensors */
     bool gate_up;                                           /* gate and up of all experts in one tensor */
     bool qkv, delta_in;                                     /* q, k and v in one tensor; all DeltaNet inputs except b and a in one tensor */
     struct gguf_factors freqs, short_factors, long_factors; /* for all sequences; for sequences up to the original context, and for longer ones */
     uint8_t layer[CONFIG_MAX_LAYERS];                       /* a set of enum gguf_part for each layer */
+    int64_t gate_rows[CONFIG_MAX_LAYERS];                   /* rows of the gate of the attention output */
 };
 enum gguf_part { GGUF_HAS_ROUTER = 1, GGUF_HAS_FFN = 2, GGUF_HAS_QUERIES = 4, GGUF_HAS_VALUES = 8, GGUF_HAS_SINKS = 16, GGUF_HAS_GATE = 32 };
-/* Notes what a tensor's name says of the model and of its layer. */
-void gguf_note(struct gguf_facts *f, const char *name);
+/* Notes what a tensor says of the model and of its layer. rows: its first dimension. */
+void gguf_note(struct gguf_facts *f, const char *name, int64_t rows);
 /* Builds the config in the arena; it points into meta. Unknown keys that may change the computation keep their names, so that config_parse refuses them.
  * ERR_MODEL names file and key. */
 int gguf_config(struct arena *a, const struct json *meta, const struct gguf_facts *f, const char *what, struct json *config, struct error *e);

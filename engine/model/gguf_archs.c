@@ -122,6 +122,32 @@ static void tell_bailing(struct config_builder *t) {
     gguf_build_bool(t, "moe_router_enable_expert_bias", t->facts->router_bias);
 }
 
+/* The shared experts' width is a multiple of a routed expert's; which layers have experts shows in the tensors. */
+static const char *ffn_kind(const struct config_builder *t, int64_t layer) { return gguf_build_has(t, layer, GGUF_HAS_ROUTER) ? "sparse" : "dense"; }
+static void tell_hy3(struct config_builder *t) {
+    const int64_t gating = json_int(gguf_build_meta(t, "expert_gating_func"), 2), inter = gguf_build_at(t, "expert_feed_forward_length", 0, 0),
+                  shared = json_int(gguf_build_meta(t, "expert_shared_feed_forward_length"), inter);
+    gguf_build_heads(t);
+    if (gating < 0 || gating > 2) gguf_build_fail(t, "metadata '%s.expert_gating_func' is %lld; hearth knows 1 and 2", t->arch, (long long)gating);
+    if (inter <= 0 || shared % inter)
+        gguf_build_fail(t, "metadata '%s.expert_shared_feed_forward_length' is %lld, which is no multiple of 'expert_feed_forward_length', %lld", t->arch,
+                        (long long)shared, (long long)inter);
+    else gguf_build_int(t, "n_shared_experts", shared / inter);
+    gguf_build_bool(t, "moe_router_use_sigmoid", gating != 1);
+    gguf_build_bool(t, "moe_router_enable_expert_bias", t->facts->router_bias);
+    gguf_build_bool(t, "qk_norm", t->facts->qk_norm);
+    gguf_build_bool(t, "attention_bias", t->facts->qkv_bias);
+    gguf_build_kinds(t, "mlp_layer_types", ffn_kind);
+}
+
+/* Ling 1: its router is softmax, and heads are in Llama's order. */
+static void tell_ling1(struct config_builder *t) {
+    put_llama(t);
+    gguf_build_text(t, "score_function", "softmax");
+    gguf_build_bool(t, "use_qkv_bias", t->facts->qkv_bias);
+    gguf_build_bool(t, "norm_topk_prob", json_bool(gguf_build_meta(t, "expert_weights_norm"), false));
+}
+
 /* DBRX's config has two nested objects: attention and experts. */
 static void put_nested(struct config_builder *in, const struct config_builder *t, const char *key, const char *name) {
     const struct json *v = gguf_build_meta(t, key);
@@ -222,6 +248,12 @@ static const struct gguf_key olmoe_keys[] = {{"attention.key_length", NULL}, {"a
                                                {"expert_weights_scale", "routed_scaling_factor"},
                                                {"leading_dense_block_count", "first_k_dense_replace"},
                                                {NULL, NULL}},
+                             hy3_keys[] = {GGUF_HEAD_KEYS,
+                                           GGUF_ROUTER_KEYS("n_routed_experts", "routed_scaling_factor", "norm_topk_prob"),
+                                           {"expert_shared_count", NULL},
+                                           {"expert_shared_feed_forward_length", NULL},
+                                           {"leading_dense_block_count", NULL},
+                                           {NULL, NULL}},
                              qwen2_keys[] = {{"attention.key_length", NULL},
                                              {"attention.value_length", NULL},
                                              {"expert_count", "num_experts"},
@@ -336,6 +368,8 @@ const struct gguf_arch gguf_archs[] = {
     {"hunyuan-moe", "hunyuan_v1_moe", &usual, hunyuan_keys, gguf_build_heads, NULL},
     {"dots1", "dots1", &usual, glm4_keys, tell_dots1, NULL},
     {"bailingmoe2", "bailing_moe_v2", &usual, bailing_keys, tell_bailing, NULL},
+    {"bailingmoe", "bailing_moe", &usual, bailing_keys, tell_ling1, NULL},
+    {"hy_v3", "hy_v3", &usual, hy3_keys, tell_hy3, NULL},
     {"qwen2", "qwen2", &usual, heads_keys, gguf_build_heads, NULL},
     {"qwen3", "qwen3", &usual, heads_keys, gguf_build_heads, NULL},
     {"ernie4_5", "ernie4_5", &usual, heads_keys, gguf_build_heads, NULL},

@@ -83,56 +83,90 @@ void gguf_build_factors(struct config_builder *t, const char *key, const char *t
     }
 }
 
-void gguf_build_rope(struct config_builder *t, int64_t dim) {
+/* Whether metadata or tensors say more of the rotation than its base. */
+static bool is_scaled(const struct config_builder *t) {
+    const struct json *type = gguf_build_meta(t, "rope.scaling.type");
+    const struct gguf_facts *f = t->facts;
+    return (type && !json_is(type, "none")) || f->freqs.v || f->short_factors.v || f->long_factors.v;
+}
+static void put_scaling(struct config_builder *t, struct config_builder *in) {
     static const struct gguf_key rows[] = {
         {"rope.scaling.factor", "factor"},
         {"rope.scaling.original_context_length", "original_max_position_embeddings"},
         {"rope.scaling.yarn_beta_fast", "beta_fast"},
         {"rope.scaling.yarn_beta_slow", "beta_slow"},
         {"rope.scaling.attn_factor", "attention_factor"},
+        {"rope.scaling.yarn_attn_factor", "attention_factor"},
         {"attention.temperature_scale", "llama_4_scaling_beta"},
     };
     const struct gguf_facts *f = t->facts;
-    const struct json *type = gguf_build_meta(t, "rope.scaling.type"), *count = gguf_build_meta(t, "rope.dimension_count"),
-                      *log = gguf_build_meta(t, "rope.scaling.yarn_log_multiplier");
-    if (count && dim > 0 && json_int(count, 0) != dim) gguf_build_num(t, "partial_rotary_factor", (double)json_int(count, 0) / (double)dim);
+    const struct json *type = gguf_build_meta(t, "rope.scaling.type"), *log = gguf_build_meta(t, "rope.scaling.yarn_log_multiplier");
     const bool plain = !type || json_is(type, "none"), longrope = f->short_factors.v || f->long_factors.v;
     if ((f->freqs.v || longrope) && !plain && !(longrope && json_is(type, "longrope")))
         gguf_build_fail(t, "factors of rotary frequencies beside metadata '%s.rope.scaling.type': hearth takes one of them", t->arch);
-    const struct json *length = gguf_build_meta(t, "attention.temperature_length");
+    if (longrope) gguf_build_text(in, "rope_type", "longrope");
+    else if (f->freqs.v) gguf_build_text(in, "rope_type", "factors");
+    else if (plain) gguf_build_text(in, "rope_type", "default");
+    else gguf_build_json(in, "rope_type", *type);
+    gguf_build_factors(in, "factors", "rope_freqs.weight", f->freqs);
+    gguf_build_factors(in, "short_factor", "rope_factors_short.weight", f->short_factors);
+    gguf_build_factors(in, "long_factor", "rope_factors_long.weight", f->long_factors);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        const struct json *v = gguf_build_meta(t, rows[i].key);
+        if (v) gguf_build_json(in, rows[i].name, *v);
+    }
+    if (log) {                                                                           /* DeepSeek's two factors are equal, or the other one is not stored */
+        const double factor = json_num(log, 0) * (strcmp(t->arch, "mistral3") ? 10 : 1); /* llama.cpp: TAG_DEEPSEEK2_YARN_LOG_MUL_FIX */
+        gguf_build_num(in, "mscale", factor);
+        gguf_build_num(in, "mscale_all_dim", factor);
+    }
+}
+
+/* The fraction of dim that rotates, so that dim * fraction rounds down to count. */
+static void put_fraction(struct config_builder *t, int64_t count, int64_t dim) {
+    if (dim > 0 && count != dim) gguf_build_num(t, "partial_rotary_factor", ((double)count + 0.25) / (double)dim);
+}
+
+void gguf_build_rope(struct config_builder *t, int64_t dim) {
+    const struct json *count = gguf_build_meta(t, "rope.dimension_count"), *length = gguf_build_meta(t, "attention.temperature_length");
+    if (count) put_fraction(t, json_int(count, 0), dim);
     if (length && json_int(length, 0) != json_int(gguf_build_meta(t, "rope.scaling.original_context_length"), 0))
         gguf_build_fail(t, "metadata '%s.attention.temperature_length' is not that of 'rope.scaling.original_context_length', which hearth scales queries by",
                         t->arch);
     const bool oss = !strcmp(t->arch, "gpt-oss"); /* its config implies YaRN */
-    if (plain && !f->freqs.v && !longrope && !oss) return;
     struct config_builder in;
-    if (!gguf_build_open(t, &in)) return;
-    if (longrope) gguf_build_text(&in, "rope_type", "longrope");
-    else if (f->freqs.v) gguf_build_text(&in, "rope_type", "factors");
-    else if (plain) gguf_build_text(&in, "rope_type", "default");
-    else gguf_build_json(&in, "rope_type", *type);
-    gguf_build_factors(&in, "factors", "rope_freqs.weight", f->freqs);
-    gguf_build_factors(&in, "short_factor", "rope_factors_short.weight", f->short_factors);
-    gguf_build_factors(&in, "long_factor", "rope_factors_long.weight", f->long_factors);
+    if ((!is_scaled(t) && !oss) || !gguf_build_open(t, &in)) return;
+    put_scaling(t, &in);
     if (oss) gguf_build_bool(&in, "truncate", false); /* the vendor's value; GGUF has no key for it */
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        const struct json *v = gguf_build_meta(t, rows[i].key);
-        if (v) gguf_build_json(&in, rows[i].name, *v);
-    }
-    if (log) {                                                                           /* DeepSeek's two factors are equal, or the other one is not stored */
-        const double factor = json_num(log, 0) * (strcmp(t->arch, "mistral3") ? 10 : 1); /* llama.cpp: TAG_DEEPSEEK2_YARN_LOG_MUL_FIX */
-        gguf_build_num(&in, "mscale", factor);
-        gguf_build_num(&in, "mscale_all_dim", factor);
-    }
     gguf_build_close(t, &in, "rope_scaling");
 }
 
-void gguf_build_heads(struct config_builder *t) {
+void gguf_build_ropes(struct config_builder *t) {
+    const int64_t dim = gguf_build_head_dim(t), all = json_int(gguf_build_meta(t, "rope.dimension_count"), dim),
+                  own = json_int(gguf_build_meta(t, "rope.dimension_count_swa"), all);
+    const struct json *base = gguf_build_meta(t, "rope.freq_base"), *swa = gguf_build_meta(t, "rope.freq_base_swa");
+    struct config_builder in, kind;
+    if (!gguf_build_open(t, &in) || !gguf_build_open(&in, &kind)) return;
+    put_scaling(t, &kind);
+    if (base) gguf_build_json(&kind, "rope_theta", *base);
+    put_fraction(&kind, all, dim);
+    gguf_build_close(&in, &kind, "full_attention");
+    if (!gguf_build_open(&in, &kind)) return;
+    if (swa || base) gguf_build_json(&kind, "rope_theta", swa ? *swa : *base);
+    put_fraction(&kind, own, dim);
+    gguf_build_close(&in, &kind, "sliding_attention");
+    gguf_build_close(t, &in, "rope_parameters");
+}
+
+void gguf_build_head_sizes(struct config_builder *t) {
     const struct json *key = gguf_build_meta(t, "attention.key_length"), *value = gguf_build_meta(t, "attention.value_length");
     if (key) gguf_build_json(t, "head_dim", *key);
     if (value && json_int(value, 0) != gguf_build_head_dim(t))
         gguf_build_fail(t, "metadata '%s.attention.value_length' is %lld, keys have %lld: hearth does not know that of this family", t->arch,
                         (long long)json_int(value, 0), (long long)gguf_build_head_dim(t));
+}
+void gguf_build_heads(struct config_builder *t) {
+    gguf_build_head_sizes(t);
     gguf_build_rope(t, gguf_build_head_dim(t));
 }
 

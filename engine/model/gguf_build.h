@@ -41,7 +41,7 @@ struct gguf_arch {
     void (*tell)(struct config_builder *t);
     const char *(*family)(const struct config_builder *t);
 };
-extern const struct gguf_arch gguf_archs[], gguf_layered[]; /* gguf_layered: with layers of several kinds */
+extern const struct gguf_arch gguf_archs[], gguf_layered[], gguf_windowed[]; /* the last two: with layers of several kinds */
 
 const struct json *gguf_build_meta(const struct config_builder *t, const char *key); /* the architecture's key; NULL: absent */
 /* Set a member of the config; the last value of a name wins. v and key must outlive the config. */
@@ -63,11 +63,46 @@ int64_t gguf_build_head_dim(const struct config_builder *t);
 int64_t gguf_build_layers(const struct config_builder *t); /* number of layers without MTP layers */
 /* Translates rope.scaling.*, rope.dimension_count and factors; dim: rotary dimensions if the whole head is rotated, 0: unknown. */
 void gguf_build_rope(struct config_builder *t, int64_t dim);
+/* Rotation by kind of layer: rope.freq_base and rope.scaling.* for those without a window, rope.freq_base_swa and no scaling for the others. */
+void gguf_build_ropes(struct config_builder *t);
 void gguf_build_factors(struct config_builder *t, const char *key, const char *tensor, struct gguf_factors f);
-void gguf_build_heads(struct config_builder *t);    /* head_dim and rotation of standard attention */
-void gguf_build_deepseek(struct config_builder *t); /* MLA, and DeepSeek's router */
+void gguf_build_head_sizes(struct config_builder *t); /* head_dim; values must have it too */
+void gguf_build_heads(struct config_builder *t);      /* head_dim and rotation of standard attention */
+void gguf_build_deepseek(struct config_builder *t);   /* MLA, and DeepSeek's router */
 const char *gguf_build_deepseek_family(const struct config_builder *t);
 
+/* --- Values by layer (gguf_layers.c) --- */
+
+#define GGUF_WINDOWS "attention.sliding_window_pattern"
+/* A number of a layer: an entry of a list, or the number of all layers. Booleans count as 0 and 1. */
+int64_t gguf_build_at(const struct config_builder *t, const char *key, int64_t layer, int64_t none);
+/* The largest of these numbers; of layers whose `pattern` is `kind`, or with pattern NULL of all. */
+int64_t gguf_build_largest(const struct config_builder *t, const char *key, const char *pattern, int64_t kind);
+/* Whether the layer has these parts, which the tensors show. */
+bool gguf_build_has(const struct config_builder *t, int64_t layer, enum gguf_part part);
+double gguf_build_has_router(const struct config_builder *t, int64_t layer);
+/* Checks the number of layers before lists of that length are made. */
+uint32_t gguf_build_count(struct config_builder *t);
+/* List a name or a number per layer. */
+void gguf_build_kinds(struct config_builder *t, const char *key, const char *(*kind)(const struct config_builder *t, int64_t layer));
+void gguf_build_numbers(struct config_builder *t, const char *key, double (*number)(const struct config_builder *t, int64_t layer));
+const char *gguf_build_window_kind(const struct config_builder *t, int64_t layer);
+/* Lists layer_types from the window pattern; without one every `every`th layer has no window, beginning with the first or the last of a period. */
+void gguf_build_windows(struct config_builder *t, int64_t every, bool full_first);
+/* Refuses an expert_gating_func other than 2, sigmoid. Files may omit it. */
+void gguf_build_only_sigmoid(struct config_builder *t);
+/* The first n factors as a rotation of their own; without factors an unscaled one. */
+void gguf_build_rotation(struct config_builder *t, const char *key, struct gguf_factors f, int64_t n, const char *theta);
+
+#define GGUF_HEAD_KEYS \
+    {"attention.key_length", NULL}, { "attention.value_length", NULL }
+#define GGUF_WINDOW_KEYS \
+    {"attention.sliding_window", "sliding_window"}, { GGUF_WINDOWS, NULL }
+#define GGUF_ROUTER_KEYS(count, scale, norm) \
+    {"expert_count", count}, {"expert_gating_func", NULL}, {"expert_weights_scale", scale}, { "expert_weights_norm", norm }
+/* Keys that gguf_build_ropes() reads. */
+#define GGUF_ROPES_KEYS \
+    {"rope.dimension_count_swa", NULL}, {"rope.freq_base", NULL}, { "rope.freq_base_swa", NULL }
 /* Keys that gguf_build_deepseek() reads, or that are named otherwise in its config. */
 #define GGUF_DEEPSEEK_KEYS \
     {"attention.head_count_kv", NULL}, {"attention.key_length", NULL}, {"attention.key_length_mla", NULL}, {"attention.kv_lora_rank", "kv_lora_rank"}, \

@@ -80,70 +80,15 @@ static const struct tensor_names lfm2 = {SHARED_NAMES,
                                            .dense_up = L "ffn_up",
                                            .dense_down = L "ffn_down"};
 
-/* --- Values by layer --- */
-
-/* A number of a layer: an entry of a list, or the number of all layers. Booleans count as 0 and 1. */
-static int64_t at_layer(const struct config_builder *t, const char *key, int64_t layer, int64_t none) {
-    const struct json *v = gguf_build_meta(t, key);
-    if (v && v->type == JSON_ARRAY) v = layer < v->n ? json_at(v, (uint32_t)layer) : NULL;
-    return !v ? none : v->type == JSON_BOOL ? v->boolean : json_int(v, none);
-}
-/* The largest of these numbers; of layers whose `pattern` is `kind`, or with pattern NULL of all. */
-static int64_t largest(const struct config_builder *t, const char *key, const char *pattern, int64_t kind) {
-    int64_t most = 0;
-    for (int64_t i = 0, n = gguf_build_layers(t); i < n; i++)
-        if (!pattern || (at_layer(t, pattern, i, 0) != 0) == kind) most = at_layer(t, key, i, 0) > most ? at_layer(t, key, i, 0) : most;
-    return most;
-}
-/* Whether the layer has these parts, of which the tensors show. */
-static bool has(const struct config_builder *t, int64_t layer, enum gguf_part part) { return layer < CONFIG_MAX_LAYERS && t->facts->layer[layer] & part; }
-
-/* Checks the number of layers before lists of that length are made. */
-static uint32_t count_layers(struct config_builder *t) {
-    const int64_t n = gguf_build_layers(t);
-    if (n >= 1 && n <= CONFIG_MAX_LAYERS) return (uint32_t)n;
-    gguf_build_fail(t, "metadata '%s.block_count' gives %lld layers; hearth takes 1 to %d", t->arch, (long long)n, CONFIG_MAX_LAYERS);
-    return 0;
-}
-/* Lists a name per layer. */
-static void put_kinds(struct config_builder *t, const char *key, const char *(*kind)(const struct config_builder *t, int64_t layer)) {
-    const uint32_t n = count_layers(t);
-    struct json *v = gguf_build_list(t, key, n);
-    for (uint32_t i = 0; v && i < n; i++) {
-        const char *name = kind(t, i);
-        v[i] = (struct json){.type = JSON_STRING, .n = (uint32_t)strlen(name), .string = name};
-    }
-}
-/* Lists a number per layer. */
-static void put_numbers(struct config_builder *t, const char *key, double (*number)(const struct config_builder *t, int64_t layer)) {
-    const uint32_t n = count_layers(t);
-    struct json *v = gguf_build_list(t, key, n);
-    for (uint32_t i = 0; v && i < n; i++) {
-        const double x = number(t, i);
-        v[i] = x == (double)(int64_t)x ? (struct json){.type = JSON_INT, .integer = (int64_t)x} : (struct json){.type = JSON_FLOAT, .number = x};
-    }
-}
-
-#define PATTERN "attention.sliding_window_pattern"
-static const char *window_kind(const struct config_builder *t, int64_t layer) {
-    return at_layer(t, PATTERN, layer, 0) ? "sliding_attention" : "full_attention";
-}
-static double has_router(const struct config_builder *t, int64_t layer) { return has(t, layer, GGUF_HAS_ROUTER); }
-static double is_sliding(const struct config_builder *t, int64_t layer) { return at_layer(t, PATTERN, layer, 0) != 0; }
-
-/* Refuses an expert_gating_func other than 2, sigmoid. Files may omit it. */
-static void only_sigmoid(struct config_builder *t) {
-    const int64_t gating = json_int(gguf_build_meta(t, "expert_gating_func"), 2);
-    if (gating != 2 && gating != 0) gguf_build_fail(t, "metadata '%s.expert_gating_func' is %lld; hearth knows 2, sigmoid", t->arch, (long long)gating);
-}
+static double is_sliding(const struct config_builder *t, int64_t layer) { return gguf_build_at(t, GGUF_WINDOWS, layer, 0) != 0; }
 
 /* --- Recurrent layers: those without KV heads --- */
 
 static const char *mamba_kind(const struct config_builder *t, int64_t layer) {
-    return at_layer(t, "attention.head_count_kv", layer, 0) ? "attention" : "mamba";
+    return gguf_build_at(t, "attention.head_count_kv", layer, 0) ? "attention" : "mamba";
 }
 static const char *conv_kind(const struct config_builder *t, int64_t layer) {
-    return at_layer(t, "attention.head_count_kv", layer, 0) ? "full_attention" : "conv";
+    return gguf_build_at(t, "attention.head_count_kv", layer, 0) ? "full_attention" : "conv";
 }
 /* Returns inner_size / by, which must be whole. */
 static int64_t inner_over(struct config_builder *t, const char *key) {
@@ -154,21 +99,21 @@ static int64_t inner_over(struct config_builder *t, const char *key) {
 }
 
 static double jamba_experts(const struct config_builder *t, int64_t layer) {
-    return has(t, layer, GGUF_HAS_ROUTER) ? (double)json_int(gguf_build_meta(t, "expert_count"), 0) : 1;
+    return gguf_build_has(t, layer, GGUF_HAS_ROUTER) ? (double)json_int(gguf_build_meta(t, "expert_count"), 0) : 1;
 }
 static void tell_jamba(struct config_builder *t) {
-    gguf_build_int(t, "num_key_value_heads", largest(t, "attention.head_count_kv", NULL, 0));
+    gguf_build_int(t, "num_key_value_heads", gguf_build_largest(t, "attention.head_count_kv", NULL, 0));
     gguf_build_int(t, "mamba_expand", inner_over(t, "embedding_length"));
     gguf_build_bool(t, "mamba_conv_bias", t->facts->conv_bias);
-    put_kinds(t, "layers_block_type", mamba_kind);
-    put_numbers(t, "layers_num_experts", jamba_experts);
+    gguf_build_kinds(t, "layers_block_type", mamba_kind);
+    gguf_build_numbers(t, "layers_num_experts", jamba_experts);
 }
 
 /* Small models have a dense FFN instead of the shared expert. rope.scaling.finetuned: whether positions rotate at all. */
 static void tell_granite(struct config_builder *t) {
     const struct json *shared = gguf_build_meta(t, "expert_shared_feed_forward_length"), *dense = gguf_build_meta(t, "feed_forward_length");
     const bool moe = json_int(gguf_build_meta(t, "expert_count"), 0) > 0;
-    gguf_build_int(t, "num_key_value_heads", largest(t, "attention.head_count_kv", NULL, 0));
+    gguf_build_int(t, "num_key_value_heads", gguf_build_largest(t, "attention.head_count_kv", NULL, 0));
     gguf_build_int(t, "num_local_experts", 0);
     gguf_build_int(t, "num_experts_per_tok", 0);
     if (shared || (dense && !moe)) gguf_build_json(t, "shared_intermediate_size", shared && moe ? *shared : *dense);
@@ -177,37 +122,37 @@ static void tell_granite(struct config_builder *t) {
     gguf_build_bool(t, "mamba_conv_bias", t->facts->conv_bias);
     gguf_build_text(t, "position_embedding_type", json_bool(gguf_build_meta(t, "rope.scaling.finetuned"), false) ? "rope" : "nope");
     gguf_build_bool(t, "rope_interleave", true);
-    put_kinds(t, "layer_types", mamba_kind);
+    gguf_build_kinds(t, "layer_types", mamba_kind);
 }
 
 static const char *nemotron_kind(const struct config_builder *t, int64_t layer) {
-    if (has(t, layer, GGUF_HAS_ROUTER)) return "moe";
-    if (has(t, layer, GGUF_HAS_FFN)) return "mlp";
-    return has(t, layer, GGUF_HAS_QUERIES) ? "attention" : "mamba";
+    if (gguf_build_has(t, layer, GGUF_HAS_ROUTER)) return "moe";
+    if (gguf_build_has(t, layer, GGUF_HAS_FFN)) return "mlp";
+    return gguf_build_has(t, layer, GGUF_HAS_QUERIES) ? "attention" : "mamba";
 }
 static void tell_nemotron(struct config_builder *t) {
     const struct json *eps = gguf_build_meta(t, "attention.layer_norm_epsilon");
     int64_t inter = 0;
     for (int64_t i = 0, n = gguf_build_layers(t); i < n; i++)
-        if (has(t, i, GGUF_HAS_FFN) && at_layer(t, "feed_forward_length", i, 0) > inter) inter = at_layer(t, "feed_forward_length", i, 0);
+        if (gguf_build_has(t, i, GGUF_HAS_FFN) && gguf_build_at(t, "feed_forward_length", i, 0) > inter) inter = gguf_build_at(t, "feed_forward_length", i, 0);
     if (inter) gguf_build_int(t, "intermediate_size", inter);
     if (eps) gguf_build_json(t, "rms_norm_eps", *eps); /* files have it beside the key of RMS norms, which has precedence */
-    only_sigmoid(t);
-    gguf_build_int(t, "num_key_value_heads", largest(t, "attention.head_count_kv", NULL, 0));
+    gguf_build_only_sigmoid(t);
+    gguf_build_int(t, "num_key_value_heads", gguf_build_largest(t, "attention.head_count_kv", NULL, 0));
     gguf_build_int(t, "head_dim", gguf_build_head_dim(t));
     gguf_build_int(t, "mamba_head_dim", inner_over(t, "ssm.time_step_rank"));
     gguf_build_bool(t, "use_conv_bias", t->facts->conv_bias);
     gguf_build_bool(t, "attention_bias", t->facts->qkv_bias);
-    put_kinds(t, "layers_block_type", nemotron_kind);
+    gguf_build_kinds(t, "layers_block_type", nemotron_kind);
 }
 
 static void tell_lfm2_mixers(struct config_builder *t) {
     gguf_build_heads(t);
-    gguf_build_int(t, "num_key_value_heads", largest(t, "attention.head_count_kv", NULL, 0));
-    put_kinds(t, "layer_types", conv_kind);
+    gguf_build_int(t, "num_key_value_heads", gguf_build_largest(t, "attention.head_count_kv", NULL, 0));
+    gguf_build_kinds(t, "layer_types", conv_kind);
 }
 static void tell_lfm2moe(struct config_builder *t) {
-    only_sigmoid(t);
+    gguf_build_only_sigmoid(t);
     tell_lfm2_mixers(t);
     gguf_build_bool(t, "use_expert_bias", t->facts->router_bias);
 }
@@ -218,24 +163,12 @@ static void tell_lfm2(struct config_builder *t) {
 
 /* --- Layers with a window --- */
 
-/* The first n factors as a rotation of their own; without factors an unscaled one. */
-static void put_rotation(struct config_builder *t, const char *key, struct gguf_factors f, int64_t n, const char *theta) {
-    struct config_builder in;
-    const struct json *base = gguf_build_meta(t, theta);
-    if (!gguf_build_open(t, &in)) return;
-    if (f.v && n >= 0 && f.n > n) f.n = (uint32_t)n;
-    gguf_build_text(&in, "rope_type", f.v ? "factors" : "default");
-    gguf_build_factors(&in, "factors", "rope_freqs.weight", f);
-    if (base) gguf_build_json(&in, "rope_theta", *base);
-    gguf_build_close(t, &in, key);
-}
-
 /* Layers that take keys of earlier ones may have FFNs that are twice as wide. */
 static void tell_gemma4_ffns(struct config_builder *t, int64_t first) {
-    const int64_t n = gguf_build_layers(t), inter = at_layer(t, "feed_forward_length", 0, 0);
-    const bool wide = first < n && at_layer(t, "feed_forward_length", first, inter) == 2 * inter;
+    const int64_t n = gguf_build_layers(t), inter = gguf_build_at(t, "feed_forward_length", 0, 0);
+    const bool wide = first < n && gguf_build_at(t, "feed_forward_length", first, inter) == 2 * inter;
     for (int64_t i = 0; i < n; i++)
-        if (at_layer(t, "feed_forward_length", i, inter) != (wide && i >= first ? 2 : 1) * inter)
+        if (gguf_build_at(t, "feed_forward_length", i, inter) != (wide && i >= first ? 2 : 1) * inter)
             gguf_build_fail(t, "metadata '%s.feed_forward_length' differs between layers in a way that hearth does not know", t->arch);
     if (inter) gguf_build_int(t, "intermediate_size", inter);
     gguf_build_bool(t, "use_double_wide_mlp", wide);
@@ -247,7 +180,7 @@ static void tell_gemma4(struct config_builder *t) {
     const struct json *dim = gguf_build_meta(t, "attention.key_length"), *own = gguf_build_meta(t, "attention.key_length_swa");
     const int64_t experts = json_int(gguf_build_meta(t, "expert_count"), 0);
     bool same = false;
-    for (int64_t i = 0; i < first; i++) same |= !at_layer(t, PATTERN, i, 0) && !has(t, i, GGUF_HAS_VALUES);
+    for (int64_t i = 0; i < first; i++) same |= !gguf_build_at(t, GGUF_WINDOWS, i, 0) && !gguf_build_has(t, i, GGUF_HAS_VALUES);
     const int64_t turned = json_int(gguf_build_meta(t, "rope.dimension_count"), json_int(dim, 0)),
                   own_turned = json_int(gguf_build_meta(t, "rope.dimension_count_swa"), json_int(own, 0));
     if (turned != json_int(dim, 0) || own_turned != json_int(own, 0))
@@ -255,22 +188,22 @@ static void tell_gemma4(struct config_builder *t) {
     if (dim) gguf_build_json(t, "global_head_dim", *dim);
     if (own) gguf_build_json(t, "head_dim", *own);
     gguf_build_bool(t, "attention_k_eq_v", same);
-    gguf_build_int(t, "num_key_value_heads", largest(t, "attention.head_count_kv", PATTERN, 1));
-    gguf_build_int(t, "num_global_key_value_heads", largest(t, "attention.head_count_kv", PATTERN, 0));
+    gguf_build_int(t, "num_key_value_heads", gguf_build_largest(t, "attention.head_count_kv", GGUF_WINDOWS, 1));
+    gguf_build_int(t, "num_global_key_value_heads", gguf_build_largest(t, "attention.head_count_kv", GGUF_WINDOWS, 0));
     gguf_build_bool(t, "enable_moe_block", experts > 0);
     gguf_build_int(t, "hidden_size_per_layer_input", 0);
     tell_gemma4_ffns(t, first);
-    put_kinds(t, "layer_types", window_kind);
+    gguf_build_kinds(t, "layer_types", gguf_build_window_kind);
     struct config_builder in;
     if (!gguf_build_open(t, &in)) return;
-    put_rotation(&in, "full_attention", t->facts->freqs, -1, "rope.freq_base");
-    put_rotation(&in, "sliding_attention", (struct gguf_factors){0}, 0, "rope.freq_base_swa");
+    gguf_build_rotation(&in, "full_attention", t->facts->freqs, -1, "rope.freq_base");
+    gguf_build_rotation(&in, "sliding_attention", (struct gguf_factors){0}, 0, "rope.freq_base_swa");
     gguf_build_close(t, &in, "rope_parameters");
 }
 
 /* Layers without a window rotate half of each head, which llama.cpp's code says, and alone are scaled. */
 static double step_theta(const struct config_builder *t, int64_t layer) {
-    return json_num(gguf_build_meta(t, at_layer(t, PATTERN, layer, 0) ? "rope.freq_base_swa" : "rope.freq_base"), 10000);
+    return json_num(gguf_build_meta(t, gguf_build_at(t, GGUF_WINDOWS, layer, 0) ? "rope.freq_base_swa" : "rope.freq_base"), 10000);
 }
 static int64_t step_rotary(const struct config_builder *t, bool sliding) {
     const int64_t all = json_int(gguf_build_meta(t, "rope.dimension_count"), gguf_build_head_dim(t));
@@ -278,11 +211,11 @@ static int64_t step_rotary(const struct config_builder *t, bool sliding) {
 }
 static double step_partial(const struct config_builder *t, int64_t layer) {
     const int64_t dim = gguf_build_head_dim(t);
-    return dim > 0 ? (double)step_rotary(t, at_layer(t, PATTERN, layer, 0) != 0) / (double)dim : 0;
+    return dim > 0 ? (double)step_rotary(t, gguf_build_at(t, GGUF_WINDOWS, layer, 0) != 0) / (double)dim : 0;
 }
 /* Layers with experts, as a text of numbers. */
 static void put_moe_layers(struct config_builder *t) {
-    const uint32_t n = count_layers(t);
+    const uint32_t n = gguf_build_count(t);
     char *text = arena_alloc(t->arena, (size_t)n * 5 + 1);
     size_t at = 0;
     if (!text) {
@@ -291,58 +224,58 @@ static void put_moe_layers(struct config_builder *t) {
     }
     text[0] = 0;
     for (uint32_t i = 0; i < n; i++)
-        if (has(t, i, GGUF_HAS_ROUTER)) at += (size_t)snprintf(text + at, 6, "%s%u", at ? "," : "", i);
+        if (gguf_build_has(t, i, GGUF_HAS_ROUTER)) at += (size_t)snprintf(text + at, 6, "%s%u", at ? "," : "", i);
     gguf_build_text(t, "moe_layers_enum", text);
 }
 static void tell_step(struct config_builder *t) {
     const struct json *limits = gguf_build_meta(t, "swiglu_clamp_exp"), *shared = gguf_build_meta(t, "swiglu_clamp_shexp");
     struct config_builder in;
-    only_sigmoid(t);
+    gguf_build_only_sigmoid(t);
     gguf_build_int(t, "head_dim", gguf_build_head_dim(t));
-    gguf_build_int(t, "num_attention_heads", largest(t, "attention.head_count", PATTERN, 0));
-    gguf_build_int(t, "num_key_value_heads", largest(t, "attention.head_count_kv", PATTERN, 0));
-    put_kinds(t, "layer_types", window_kind);
-    put_numbers(t, "rope_theta", step_theta);
-    put_numbers(t, "partial_rotary_factors", step_partial);
+    gguf_build_int(t, "num_attention_heads", gguf_build_largest(t, "attention.head_count", GGUF_WINDOWS, 0));
+    gguf_build_int(t, "num_key_value_heads", gguf_build_largest(t, "attention.head_count_kv", GGUF_WINDOWS, 0));
+    gguf_build_kinds(t, "layer_types", gguf_build_window_kind);
+    gguf_build_numbers(t, "rope_theta", step_theta);
+    gguf_build_numbers(t, "partial_rotary_factors", step_partial);
     put_moe_layers(t);
     gguf_build_bool(t, "use_qk_norm", t->facts->qk_norm);
-    gguf_build_bool(t, "use_head_wise_attn_gate", has(t, 0, GGUF_HAS_GATE));
+    gguf_build_bool(t, "use_head_wise_attn_gate", gguf_build_has(t, 0, GGUF_HAS_GATE));
     gguf_build_bool(t, "use_moe_router_bias", t->facts->router_bias);
     if (limits) gguf_build_json(t, "swiglu_limits", *limits);
     if (shared) gguf_build_json(t, "swiglu_limits_shared", *shared);
-    if (t->facts->freqs.v) put_rotation(t, "rope_scaling", t->facts->freqs, step_rotary(t, false) / 2, "");
+    if (t->facts->freqs.v) gguf_build_rotation(t, "rope_scaling", t->facts->freqs, step_rotary(t, false) / 2, "");
     if (!gguf_build_open(t, &in)) return;
-    gguf_build_int(&in, "num_attention_heads", largest(t, "attention.head_count", PATTERN, 1));
-    gguf_build_int(&in, "num_attention_groups", largest(t, "attention.head_count_kv", PATTERN, 1));
+    gguf_build_int(&in, "num_attention_heads", gguf_build_largest(t, "attention.head_count", GGUF_WINDOWS, 1));
+    gguf_build_int(&in, "num_attention_groups", gguf_build_largest(t, "attention.head_count_kv", GGUF_WINDOWS, 1));
     gguf_build_close(t, &in, "attention_other_setting");
 }
 
 static void tell_mimo(struct config_builder *t) {
     const int64_t dim = gguf_build_head_dim(t), rotary = json_int(gguf_build_meta(t, "rope.dimension_count"), dim);
     bool sinks[2] = {false, false};
-    for (int64_t i = 0, n = gguf_build_layers(t); i < n; i++) sinks[at_layer(t, PATTERN, i, 0) != 0] |= has(t, i, GGUF_HAS_SINKS);
-    only_sigmoid(t);
+    for (int64_t i = 0, n = gguf_build_layers(t); i < n; i++) sinks[gguf_build_at(t, GGUF_WINDOWS, i, 0) != 0] |= gguf_build_has(t, i, GGUF_HAS_SINKS);
+    gguf_build_only_sigmoid(t);
     gguf_build_int(t, "head_dim", dim);
     gguf_build_int(t, "v_head_dim", json_int(gguf_build_meta(t, "attention.value_length"), dim));
-    gguf_build_int(t, "num_key_value_heads", largest(t, "attention.head_count_kv", PATTERN, 0));
-    gguf_build_int(t, "swa_num_key_value_heads", largest(t, "attention.head_count_kv", PATTERN, 1));
+    gguf_build_int(t, "num_key_value_heads", gguf_build_largest(t, "attention.head_count_kv", GGUF_WINDOWS, 0));
+    gguf_build_int(t, "swa_num_key_value_heads", gguf_build_largest(t, "attention.head_count_kv", GGUF_WINDOWS, 1));
     if (rotary != dim && dim > 0) gguf_build_num(t, "partial_rotary_factor", ((double)rotary + 0.5) / (double)dim); /* is rounded down */
     gguf_build_bool(t, "add_full_attention_sink_bias", sinks[0]);
     gguf_build_bool(t, "add_swa_attention_sink_bias", sinks[1]);
-    put_numbers(t, "hybrid_layer_pattern", is_sliding);
-    put_numbers(t, "moe_layer_freq", has_router);
+    gguf_build_numbers(t, "hybrid_layer_pattern", is_sliding);
+    gguf_build_numbers(t, "moe_layer_freq", gguf_build_has_router);
 }
 
 static void tell_afmoe(struct config_builder *t) {
-    only_sigmoid(t);
+    gguf_build_only_sigmoid(t);
     gguf_build_heads(t);
     gguf_build_bool(t, "mup_enabled", true);
-    if (gguf_build_meta(t, PATTERN)) put_kinds(t, "layer_types", window_kind); /* else every fourth has none */
+    if (gguf_build_meta(t, GGUF_WINDOWS)) gguf_build_kinds(t, "layer_types", gguf_build_window_kind); /* else every fourth has none */
 }
 static void tell_exaone(struct config_builder *t) {
-    only_sigmoid(t);
+    gguf_build_only_sigmoid(t);
     gguf_build_heads(t);
-    if (gguf_build_meta(t, PATTERN)) put_kinds(t, "layer_types", window_kind);
+    if (gguf_build_meta(t, GGUF_WINDOWS)) gguf_build_kinds(t, "layer_types", gguf_build_window_kind);
 }
 
 /* llama.cpp's code fixes what Llama 4's metadata omit: chunks, temperatures, and that the model with 128 experts has no norms of q and k. */
@@ -359,20 +292,16 @@ static void tell_llama4(struct config_builder *t) {
 
 /* --- GLM-5 --- */
 
-static const char *index_kind(const struct config_builder *t, int64_t layer) { return at_layer(t, "attention.indexer.types", layer, 1) ? "full" : "shared"; }
+static const char *index_kind(const struct config_builder *t, int64_t layer) {
+    return gguf_build_at(t, "attention.indexer.types", layer, 1) ? "full" : "shared";
+}
 static void tell_glm_dsa(struct config_builder *t) {
     gguf_build_deepseek(t);
-    put_kinds(t, "indexer_types", index_kind);
+    gguf_build_kinds(t, "indexer_types", index_kind);
 }
 
 /* --- Tables --- */
 
-#define HEADS \
-    {"attention.key_length", NULL}, { "attention.value_length", NULL }
-#define WINDOW \
-    {"attention.sliding_window", "sliding_window"}, { PATTERN, NULL }
-#define ROUTER(count, scale, norm) \
-    {"expert_count", count}, {"expert_gating_func", NULL}, {"expert_weights_scale", scale}, { "expert_weights_norm", norm }
 #define GRANITE \
     {"attention.scale", "attention_multiplier"}, {"embedding_scale", "embedding_multiplier"}, {"logit_scale", "logits_scaling"}, { \
         "residual_scale", "residual_multiplier" \
@@ -386,7 +315,7 @@ static const struct gguf_key jamba_keys[] = {{"attention.head_count_kv", NULL},
                                              {"ssm.state_size", "mamba_d_state"},
                                              {"ssm.time_step_rank", "mamba_dt_rank"},
                                              END},
-                             granite_keys[] = {HEADS,
+                             granite_keys[] = {GGUF_HEAD_KEYS,
                                                GRANITE,
                                                {"attention.head_count_kv", NULL},
                                                {"expert_count", "num_local_experts"},
@@ -397,8 +326,8 @@ static const struct gguf_key jamba_keys[] = {{"attention.head_count_kv", NULL},
                                                {"ssm.state_size", "mamba_d_state"},
                                                {"ssm.time_step_rank", "mamba_n_heads"},
                                                END},
-                             nemotron_keys[] = {HEADS,
-                                                ROUTER("n_routed_experts", "routed_scaling_factor", "norm_topk_prob"),
+                             nemotron_keys[] = {GGUF_HEAD_KEYS,
+                                                GGUF_ROUTER_KEYS("n_routed_experts", "routed_scaling_factor", "norm_topk_prob"),
                                                 {"attention.head_count_kv", NULL},
                                                 {"attention.layer_norm_epsilon", NULL},
                                                 {"expert_group_count", "n_group"},
@@ -413,14 +342,14 @@ static const struct gguf_key jamba_keys[] = {{"attention.head_count_kv", NULL},
                                                 {"ssm.state_size", "ssm_state_size"},
                                                 {"ssm.time_step_rank", "mamba_num_heads"},
                                                 END},
-                             lfm2_keys[] = {HEADS,
-                                            ROUTER("num_experts", "routed_scaling_factor", "norm_topk_prob"),
+                             lfm2_keys[] = {GGUF_HEAD_KEYS,
+                                            GGUF_ROUTER_KEYS("num_experts", "routed_scaling_factor", "norm_topk_prob"),
                                             {"attention.head_count_kv", NULL},
                                             {"leading_dense_block_count", "num_dense_layers"},
                                             {"shortconv.l_cache", "conv_L_cache"},
                                             END},
-                             gemma4_keys[] = {HEADS,
-                                              WINDOW,
+                             gemma4_keys[] = {GGUF_HEAD_KEYS,
+                                              GGUF_WINDOW_KEYS,
                                               {"attention.head_count_kv", NULL},
                                               {"attention.key_length_swa", NULL},
                                               {"attention.shared_kv_layers", "num_kv_shared_layers"},
@@ -434,9 +363,9 @@ static const struct gguf_key jamba_keys[] = {{"attention.head_count_kv", NULL},
                                               {"rope.freq_base", NULL},
                                               {"rope.freq_base_swa", NULL},
                                               END},
-                             step_keys[] = {HEADS,
-                                            WINDOW,
-                                            ROUTER("moe_num_experts", "moe_router_scaling_factor", "norm_expert_weight"),
+                             step_keys[] = {GGUF_HEAD_KEYS,
+                                            GGUF_WINDOW_KEYS,
+                                            GGUF_ROUTER_KEYS("moe_num_experts", "moe_router_scaling_factor", "norm_expert_weight"),
                                             {"attention.head_count", NULL},
                                             {"attention.head_count_kv", NULL},
                                             {"expert_shared_feed_forward_length", "share_expert_dim"},
@@ -449,32 +378,32 @@ static const struct gguf_key jamba_keys[] = {{"attention.head_count_kv", NULL},
                                             {"swiglu_clamp_exp", NULL},
                                             {"swiglu_clamp_shexp", NULL},
                                             END},
-                             mimo_keys[] = {HEADS,
-                                            WINDOW,
-                                            ROUTER("n_routed_experts", "routed_scaling_factor", "norm_topk_prob"),
+                             mimo_keys[] = {GGUF_HEAD_KEYS,
+                                            GGUF_WINDOW_KEYS,
+                                            GGUF_ROUTER_KEYS("n_routed_experts", "routed_scaling_factor", "norm_topk_prob"),
                                             {"attention.head_count_kv", NULL},
                                             {"attention.value_scale", "attention_value_scale"},
                                             {"leading_dense_block_count", NULL},
                                             {"rope.freq_base_swa", "swa_rope_theta"},
                                             END},
-                             afmoe_keys[] = {HEADS,
-                                             WINDOW,
-                                             ROUTER("num_experts", "route_scale", "route_norm"),
+                             afmoe_keys[] = {GGUF_HEAD_KEYS,
+                                             GGUF_WINDOW_KEYS,
+                                             GGUF_ROUTER_KEYS("num_experts", "route_scale", "route_norm"),
                                              {"expert_group_count", "n_group"},
                                              {"expert_group_used_count", "topk_group"},
                                              {"expert_shared_count", "num_shared_experts"},
                                              {"leading_dense_block_count", "num_dense_layers"},
                                              END},
-                             exaone_keys[] = {HEADS,
-                                              WINDOW,
-                                              ROUTER("n_routed_experts", "routed_scaling_factor", "norm_topk_prob"),
+                             exaone_keys[] = {GGUF_HEAD_KEYS,
+                                              GGUF_WINDOW_KEYS,
+                                              GGUF_ROUTER_KEYS("n_routed_experts", "routed_scaling_factor", "norm_topk_prob"),
                                               {"expert_group_count", "n_group"},
                                               {"expert_group_used_count", "topk_group"},
                                               {"expert_shared_count", "n_shared_experts"},
                                               {"expert_shared_feed_forward_length", NULL},
                                               {"leading_dense_block_count", "first_k_dense_replace"},
                                               END},
-                             llama4_keys[] = {HEADS,
+                             llama4_keys[] = {GGUF_HEAD_KEYS,
                                               {"attention.sliding_window", NULL},
                                               {"expert_count", "num_local_experts"},
                                               {"expert_feed_forward_length", "intermediate_size"},
@@ -503,6 +432,7 @@ const struct gguf_arch gguf_layered[] = {
     {"afmoe", "afmoe", &gated_around, afmoe_keys, tell_afmoe, NULL},
     {"exaone-moe", "exaone_moe", &usual, exaone_keys, tell_exaone, NULL},
     {"llama4", "llama4_text", &usual, llama4_keys, tell_llama4, NULL},
+    {"deepseek32", "deepseek_v32", &indexed, glm_dsa_keys, gguf_build_deepseek, NULL},
     {"glm-dsa", "glm_moe_dsa", &indexed, glm_dsa_keys, tell_glm_dsa, NULL},
     {NULL, NULL, NULL, NULL, NULL, NULL},
 };

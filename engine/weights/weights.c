@@ -304,7 +304,7 @@ static int read_metadata(struct weights *w, bool force, struct error *e) {
                                .freqs = rotary_factors(f, "rope_freqs.weight"),
                                .short_factors = rotary_factors(f, "rope_factors_short.weight"),
                                .long_factors = rotary_factors(f, "rope_factors_long.weight")};
-    for (size_t i = 0; i < f->n_tensors; i++) gguf_note(&facts, f->tensors[i].name);
+    for (size_t i = 0; i < f->n_tensors; i++) gguf_note(&facts, f->tensors[i].name, f->tensors[i].ndim ? f->tensors[i].shape[0] : 0);
     char what[4352];
     snprintf(what, sizeof what, "%s/%s", f->dir, f->shards[0].name);
     struct arena a = {0};

@@ -127,7 +127,7 @@ class Model:
         self.meta = {"general.architecture": arch, "general.alignment": gguf_formats.ALIGN}
         c = self.config
         self.key(block_count=self.layers, context_length=c["max_position_embeddings"], embedding_length=c["hidden_size"],
-                 attention__head_count=c["num_attention_heads"], attention__layer_norm_rms_epsilon=self.first("rms_norm_eps", "layer_norm_epsilon", "layernorm_epsilon", "norm_eps"))
+                 attention__head_count=c["num_attention_heads"], attention__layer_norm_rms_epsilon=self.first("rms_norm_eps", "layer_norm_epsilon", "layernorm_epsilon", "norm_eps", "layer_norm_eps"))
 
     def first(self, *keys):
         return next(self.config[k] for k in keys if k in self.config)
@@ -447,11 +447,11 @@ def mla(m):
     c = m.config
     heads, nope, v = c["num_attention_heads"], c["qk_nope_head_dim"], c["v_head_dim"]
     m.key(attention__head_count_kv=1, attention__key_length=c["kv_lora_rank"] + c["qk_rope_head_dim"], attention__value_length=c["kv_lora_rank"],
-          attention__key_length_mla=nope + c["qk_rope_head_dim"])
+          attention__key_length_mla=nope + c["qk_rope_head_dim"], expert_weights_scale=float(c["routed_scaling_factor"]))
     m.keys_of(attention__q_lora_rank="q_lora_rank", attention__kv_lora_rank="kv_lora_rank", attention__value_length_mla="v_head_dim",
               rope__dimension_count="qk_rope_head_dim", feed_forward_length="intermediate_size", expert_feed_forward_length="moe_intermediate_size",
               expert_count="n_routed_experts", expert_used_count="num_experts_per_tok", expert_shared_count="n_shared_experts",
-              leading_dense_block_count="first_k_dense_replace", expert_weights_scale="routed_scaling_factor", expert_weights_norm="norm_topk_prob")
+              leading_dense_block_count="first_k_dense_replace", expert_weights_norm="norm_topk_prob")
     for i in range(m.layers):
         both = m.take(f"layers.{i}.self_attn.kv_b_proj.weight").shaped(heads, nope + v, c["kv_lora_rank"])
         m.put(f"blk.{i}.attn_k_b", both.each(lambda t: t.rows(range(nope)).turned()))
@@ -472,6 +472,11 @@ def glm4_moe_lite(d):
     return m
 
 
+def indexer(m):
+    m.each_layer(indexer__attn_q_b="self_attn.indexer.wq_b", indexer__attn_k="self_attn.indexer.wk", indexer__k_norm="self_attn.indexer.k_norm",
+                 indexer__k_norm__bias="self_attn.indexer.k_norm.bias", indexer__proj="self_attn.indexer.weights_proj")
+
+
 def glm_dsa(d):
     m = Model(d, "glm-dsa")
     c = m.config
@@ -480,8 +485,7 @@ def glm_dsa(d):
     m.keys_of(attention__indexer__head_count="index_n_heads", attention__indexer__key_length="index_head_dim", attention__indexer__top_k="index_topk")
     m.ends()
     mla(m)
-    m.each_layer(indexer__attn_q_b="self_attn.indexer.wq_b", indexer__attn_k="self_attn.indexer.wk", indexer__k_norm="self_attn.indexer.k_norm",
-                 indexer__k_norm__bias="self_attn.indexer.k_norm.bias", indexer__proj="self_attn.indexer.weights_proj")
+    indexer(m)
     return m
 
 
