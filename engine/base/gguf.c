@@ -151,7 +151,7 @@ static const struct {
     [7] = {"Q5_1", DT_Q5_1},      [8] = {"Q8_0", DT_Q8_0},        [9] = {"Q8_1", DT_NONE},    [10] = {"Q2_K", DT_Q2_K},     [11] = {"Q3_K", DT_Q3_K},
     [12] = {"Q4_K", DT_Q4_K},     [13] = {"Q5_K", DT_Q5_K},       [14] = {"Q6_K", DT_Q6_K},   [15] = {"Q8_K", DT_NONE},     [16] = {"IQ2_XXS", DT_IQ2_XXS},
     [17] = {"IQ2_XS", DT_IQ2_XS}, [18] = {"IQ3_XXS", DT_IQ3_XXS}, [19] = {"IQ1_S", DT_IQ1_S}, [20] = {"IQ4_NL", DT_IQ4_NL}, [21] = {"IQ3_S", DT_IQ3_S},
-    [22] = {"IQ2_S", DT_IQ2_S},   [23] = {"IQ4_XS", DT_IQ4_XS},   [24] = {"I8", DT_NONE},     [25] = {"I16", DT_NONE},      [26] = {"I32", DT_NONE},
+    [22] = {"IQ2_S", DT_IQ2_S},   [23] = {"IQ4_XS", DT_IQ4_XS},   [24] = {"I8", DT_NONE},     [25] = {"I16", DT_NONE},      [26] = {"I32", DT_I32},
     [27] = {"I64", DT_NONE},      [28] = {"F64", DT_NONE},        [29] = {"IQ1_M", DT_IQ1_M}, [30] = {"BF16", DT_BF16},     [34] = {"TQ1_0", DT_TQ1_0},
     [35] = {"TQ2_0", DT_TQ2_0},   [39] = {"MXFP4", DT_MXFP4},
 };
@@ -161,7 +161,7 @@ static int take_format(struct reader *r, struct gguf_tensor *t, uint32_t type) {
     char known[320] = "";
     if (type < n_formats && formats[type].dtype) return t->dtype = formats[type].dtype, 0;
     for (size_t i = 0, at = 0; i < n_formats; i++)
-        if (formats[i].dtype) at += (size_t)snprintf(known + at, sizeof known - at, "%s%s", at ? ", " : "", formats[i].name);
+        if (formats[i].dtype && formats[i].dtype != DT_I32) at += (size_t)snprintf(known + at, sizeof known - at, "%s%s", at ? ", " : "", formats[i].name);
     if (type < n_formats && formats[type].name)
         return error_set(r->e, ERR_MODEL, "%s: tensor %.200s is stored as %s, which hearth does not compute with; it takes %s", r->what, t->name,
                          formats[type].name, known);

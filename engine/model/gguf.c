@@ -34,7 +34,7 @@ static const struct gguf_key common[] = {
 
 static const struct gguf_arch *find_known(const struct json *meta) {
     const struct json *arch = json_get(meta, "general.architecture");
-    const struct gguf_arch *const tables[] = {gguf_archs, gguf_layered, gguf_windowed};
+    const struct gguf_arch *const tables[] = {gguf_archs, gguf_layered, gguf_windowed, gguf_streams};
     for (size_t k = 0; k < sizeof tables / sizeof *tables; k++)
         for (const struct gguf_arch *a = tables[k]; a->name; a++)
             if (json_is(arch, a->name)) return a;
@@ -97,7 +97,7 @@ int gguf_names(struct config *c, struct arena *a, const struct json *meta, const
 }
 
 void gguf_list(struct buf *out) {
-    const struct gguf_arch *const tables[] = {gguf_archs, gguf_layered, gguf_windowed};
+    const struct gguf_arch *const tables[] = {gguf_archs, gguf_layered, gguf_windowed, gguf_streams};
     for (size_t k = 0; k < sizeof tables / sizeof *tables; k++)
         for (const struct gguf_arch *a = tables[k]; a->name; a++) buf_fmt(out, "%s%s", k || a != tables[k] ? ", " : "", a->name);
 }

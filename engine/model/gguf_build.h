@@ -5,18 +5,26 @@
 
 /* llama.cpp's names of tensors, without those that differ between architectures. */
 #define GGUF_LAYER "blk.%d."
+#define GGUF_ENDS  .embed = "token_embd", .norm = "output_norm", .head = "output", .attn_norm = GGUF_LAYER "attn_norm"
+#define GGUF_ATTENTION \
+    .q = GGUF_LAYER "attn_q", .k = GGUF_LAYER "attn_k", .v = GGUF_LAYER "attn_v", .o = GGUF_LAYER "attn_output", .q_norm = GGUF_LAYER "attn_q_norm", \
+    .k_norm = GGUF_LAYER "attn_k_norm", .sinks = GGUF_LAYER "attn_sinks.weight"
+#define GGUF_LATENTS \
+    .q_a = GGUF_LAYER "attn_q_a", .q_a_norm = GGUF_LAYER "attn_q_a_norm", .q_b = GGUF_LAYER "attn_q_b", .kv_a = GGUF_LAYER "attn_kv_a_mqa", \
+    .kv_a_norm = GGUF_LAYER "attn_kv_a_norm", .kv_b = GGUF_LAYER "attn_kv_b", .k_b = GGUF_LAYER "attn_k_b", .v_b = GGUF_LAYER "attn_v_b"
+#define GGUF_FFNS \
+    .router = GGUF_LAYER "ffn_gate_inp", .router_bias = GGUF_LAYER "exp_probs_b.bias", .expert_gate = GGUF_LAYER "ffn_gate_exps", \
+    .expert_up = GGUF_LAYER "ffn_up_exps", .expert_down = GGUF_LAYER "ffn_down_exps", .shared_gate_proj = GGUF_LAYER "ffn_gate_shexp", \
+    .shared_up = GGUF_LAYER "ffn_up_shexp", .shared_down = GGUF_LAYER "ffn_down_shexp", .shared_gate = GGUF_LAYER "ffn_gate_inp_shexp", \
+    .dense_gate = GGUF_LAYER "ffn_gate", .dense_up = GGUF_LAYER "ffn_up", .dense_down = GGUF_LAYER "ffn_down"
 #define GGUF_NAMES \
-    .embed = "token_embd", .norm = "output_norm", .head = "output", .attn_norm = GGUF_LAYER "attn_norm", .q = GGUF_LAYER "attn_q", .k = GGUF_LAYER "attn_k", \
-    .v = GGUF_LAYER "attn_v", .o = GGUF_LAYER "attn_output", .q_norm = GGUF_LAYER "attn_q_norm", .k_norm = GGUF_LAYER "attn_k_norm", \
-    .sinks = GGUF_LAYER "attn_sinks.weight", .q_a = GGUF_LAYER "attn_q_a", .q_a_norm = GGUF_LAYER "attn_q_a_norm", .q_b = GGUF_LAYER "attn_q_b", \
-    .kv_a = GGUF_LAYER "attn_kv_a_mqa", .kv_a_norm = GGUF_LAYER "attn_kv_a_norm", .kv_b = GGUF_LAYER "attn_kv_b", .k_b = GGUF_LAYER "attn_k_b", \
-    .v_b = GGUF_LAYER "attn_v_b", .router = GGUF_LAYER "ffn_gate_inp", .router_bias = GGUF_LAYER "exp_probs_b.bias", \
-    .expert_gate = GGUF_LAYER "ffn_gate_exps", .expert_up = GGUF_LAYER "ffn_up_exps", .expert_down = GGUF_LAYER "ffn_down_exps", \
-    .shared_gate_proj = GGUF_LAYER "ffn_gate_shexp", .shared_up = GGUF_LAYER "ffn_up_shexp", .shared_down = GGUF_LAYER "ffn_down_shexp", \
-    .shared_gate = GGUF_LAYER "ffn_gate_inp_shexp", .dense_gate = GGUF_LAYER "ffn_gate", .dense_up = GGUF_LAYER "ffn_up", .dense_down = GGUF_LAYER "ffn_down", \
-    .delta_qkvz = GGUF_LAYER "ssm_in", .delta_qkv = GGUF_LAYER "attn_qkv", .delta_z = GGUF_LAYER "attn_gate", .delta_ba = GGUF_LAYER "ssm_ba", \
-    .delta_out = GGUF_LAYER "ssm_out", .delta_conv = GGUF_LAYER "ssm_conv1d", .delta_rate = GGUF_LAYER "ssm_a", .delta_dt = GGUF_LAYER "ssm_dt.bias", \
-    .delta_norm = GGUF_LAYER "ssm_norm"
+    GGUF_ENDS, GGUF_ATTENTION, GGUF_LATENTS, GGUF_FFNS, \
+        .delta_qkvz = GGUF_LAYER "ssm_in", .delta_qkv = GGUF_LAYER "attn_qkv", .delta_z = GGUF_LAYER "attn_gate", .delta_ba = GGUF_LAYER "ssm_ba", \
+        .delta_out = GGUF_LAYER "ssm_out", .delta_conv = GGUF_LAYER "ssm_conv1d", .delta_rate = GGUF_LAYER "ssm_a", .delta_dt = GGUF_LAYER "ssm_dt.bias", \
+        .delta_norm = GGUF_LAYER "ssm_norm"
+#define GGUF_INDEXER \
+    .index_q = GGUF_LAYER "indexer.attn_q_b", .index_k = GGUF_LAYER "indexer.attn_k", .index_k_norm = GGUF_LAYER "indexer.k_norm", \
+    .index_weights = GGUF_LAYER "indexer.proj"
 
 struct config_builder {
     struct arena *arena;
@@ -41,7 +49,7 @@ struct gguf_arch {
     void (*tell)(struct config_builder *t);
     const char *(*family)(const struct config_builder *t);
 };
-extern const struct gguf_arch gguf_archs[], gguf_layered[], gguf_windowed[]; /* the last two: with layers of several kinds */
+extern const struct gguf_arch gguf_archs[], gguf_layered[], gguf_windowed[], gguf_streams[]; /* the last three: with layers of several kinds */
 
 const struct json *gguf_build_meta(const struct config_builder *t, const char *key); /* the architecture's key; NULL: absent */
 /* Set a member of the config; the last value of a name wins. v and key must outlive the config. */
@@ -94,6 +102,8 @@ void gguf_build_only_sigmoid(struct config_builder *t);
 /* The first n factors as a rotation of their own; without factors an unscaled one. */
 void gguf_build_rotation(struct config_builder *t, const char *key, struct gguf_factors f, int64_t n, const char *theta);
 
+const char *gguf_build_index_kind(const struct config_builder *t, int64_t layer); /* whether the layer has an indexer of its own */
+
 #define GGUF_HEAD_KEYS \
     {"attention.key_length", NULL}, { "attention.value_length", NULL }
 #define GGUF_WINDOW_KEYS \
@@ -103,6 +113,8 @@ void gguf_build_rotation(struct config_builder *t, const char *key, struct gguf_
 /* Keys that gguf_build_ropes() reads. */
 #define GGUF_ROPES_KEYS \
     {"rope.dimension_count_swa", NULL}, {"rope.freq_base", NULL}, { "rope.freq_base_swa", NULL }
+#define GGUF_INDEXER_KEYS \
+    {"attention.indexer.head_count", "index_n_heads"}, {"attention.indexer.key_length", "index_head_dim"}, { "attention.indexer.top_k", "index_topk" }
 /* Keys that gguf_build_deepseek() reads, or that are named otherwise in its config. */
 #define GGUF_DEEPSEEK_KEYS \
     {"attention.head_count_kv", NULL}, {"attention.key_length", NULL}, {"attention.key_length_mla", NULL}, {"attention.kv_lora_rank", "kv_lora_rank"}, \

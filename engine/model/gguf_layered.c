@@ -20,12 +20,7 @@ static const struct tensor_names usual = {GGUF_NAMES, .ffn_norm = L "ffn_norm", 
                                           .mix_b_norm = L "ssm_b_norm",
                                           .mix_c_norm = L "ssm_c_norm"},
                                  granite = {GGUF_NAMES, MAMBA, .ffn_norm = L "ffn_norm", .mix_norm = L "ssm_norm"},
-                                 indexed = {GGUF_NAMES,
-                                            .ffn_norm = L "ffn_norm",
-                                            .index_q = L "indexer.attn_q_b",
-                                            .index_k = L "indexer.attn_k",
-                                            .index_k_norm = L "indexer.k_norm",
-                                            .index_weights = L "indexer.proj"};
+                                 indexed = {GGUF_NAMES, GGUF_INDEXER, .ffn_norm = L "ffn_norm"};
 /* Architectures whose names differ from GGUF_NAMES: the common ones, without them. */
 #define SHARED_NAMES \
     .embed = "token_embd", .head = "output", .attn_norm = L "attn_norm", .q = L "attn_q", .k = L "attn_k", .v = L "attn_v", .o = L "attn_output", \
@@ -292,12 +287,9 @@ static void tell_llama4(struct config_builder *t) {
 
 /* --- GLM-5 --- */
 
-static const char *index_kind(const struct config_builder *t, int64_t layer) {
-    return gguf_build_at(t, "attention.indexer.types", layer, 1) ? "full" : "shared";
-}
 static void tell_glm_dsa(struct config_builder *t) {
     gguf_build_deepseek(t);
-    gguf_build_kinds(t, "indexer_types", index_kind);
+    gguf_build_kinds(t, "indexer_types", gguf_build_index_kind);
 }
 
 /* --- Tables --- */
@@ -412,12 +404,7 @@ static const struct gguf_key jamba_keys[] = {{"attention.head_count_kv", NULL},
                                               {"interleave_moe_layer_step", "interleave_moe_layer_step"},
                                               {"leading_dense_block_count", NULL},
                                               END},
-                             glm_dsa_keys[] = {GGUF_DEEPSEEK_KEYS,
-                                               {"attention.indexer.head_count", "index_n_heads"},
-                                               {"attention.indexer.key_length", "index_head_dim"},
-                                               {"attention.indexer.top_k", "index_topk"},
-                                               {"attention.indexer.types", NULL},
-                                               END};
+                             glm_dsa_keys[] = {GGUF_DEEPSEEK_KEYS, GGUF_INDEXER_KEYS, {"attention.indexer.types", NULL}, END};
 
 const struct gguf_arch gguf_layered[] = {
     {"jamba", "jamba", &jamba, jamba_keys, tell_jamba, NULL},

@@ -76,3 +76,6 @@ void gguf_build_rotation(struct config_builder *t, const char *key, struct gguf_
 }
 
 double gguf_build_has_router(const struct config_builder *t, int64_t layer) { return gguf_build_has(t, layer, GGUF_HAS_ROUTER); }
+const char *gguf_build_index_kind(const struct config_builder *t, int64_t layer) {
+    return gguf_build_at(t, "attention.indexer.types", layer, 1) ? "full" : "shared";
+}

@@ -9,7 +9,7 @@ import normal
 
 U32, I32, F32, BOOL, STR, ARR, U64 = 4, 5, 6, 7, 8, 9, 10
 TYPES = {"F32": 0, "F16": 1, "Q4_0": 2, "Q4_1": 3, "Q5_0": 6, "Q5_1": 7, "Q8_0": 8, "Q2_K": 10, "Q3_K": 11, "IQ2_XXS": 16, "IQ2_XS": 17, "IQ3_XXS": 18, "IQ1_S": 19,
-         "IQ3_S": 21, "IQ2_S": 22, "IQ1_M": 29, "TQ1_0": 34, "TQ2_0": 35, "Q4_K": 12, "Q5_K": 13, "Q6_K": 14, "IQ4_NL": 20, "IQ4_XS": 23, "BF16": 30, "MXFP4": 39}
+         "IQ3_S": 21, "IQ2_S": 22, "IQ1_M": 29, "TQ1_0": 34, "TQ2_0": 35, "Q4_K": 12, "Q5_K": 13, "Q6_K": 14, "IQ4_NL": 20, "IQ4_XS": 23, "BF16": 30, "MXFP4": 39, "I32": 26}
 ALIGN = 32
 
 
@@ -33,7 +33,7 @@ def value(v):
         return F32, struct.pack("<f", v)
     if isinstance(v, (str, bytes)):
         return STR, string(v)
-    if isinstance(v[0], int):  # token types and the like
+    if isinstance(v[0], int) and not isinstance(v[0], bool):  # token types and the like
         return ARR, struct.pack("<IQ", I32, len(v)) + array.array("i", v).tobytes()
     items = [value(x) for x in v]
     return ARR, struct.pack("<IQ", items[0][0], len(items)) + b"".join(b for _, b in items)

@@ -75,7 +75,16 @@ def e4m3(byte):
 E4M3 = [struct.pack("<f", e4m3(b)) for b in range(256)]
 
 
+FP4 = [struct.pack("<f", x) for x in (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0)]  # two numbers a byte, the lower half first
+
+
 def floats(dtype, raw):
+    if dtype == "F8_E8M0":
+        return array.array("f", [2.0 ** (b - 127) for b in raw])
+    if dtype == "I8":
+        return array.array("f", b"".join(FP4[b & 15] + FP4[b >> 4] for b in raw))
+    if dtype in ("I32", "I64"):
+        return array.array("f", array.array("i" if dtype == "I32" else "q", raw))
     out = bytearray(len(raw) * {"F32": 1, "BF16": 2, "F8_E4M3": 4}[dtype])
     if dtype == "F32":
         out[:] = raw
@@ -95,6 +104,8 @@ def scaled(t, scale):
         n = len(t.values) // t.shape[0]
         return Tensor(t.shape, [x * scale.values[i // n] for i, x in enumerate(t.values)])
     cols, across = t.shape[1], scale.shape[1]
+    if scale.shape[0] == t.shape[0] and cols == across * 32:  # per 32 numbers of a row
+        return Tensor(t.shape, [x * scale.values[i // 32] for i, x in enumerate(t.values)])
     return Tensor(t.shape, [x * scale.values[i // cols // 128 * across + i % cols // 128] for i, x in enumerate(t.values)])
 
 
@@ -105,12 +116,13 @@ def read(directory):
             header = json.loads(f.read(struct.unpack("<Q", f.read(8))[0]))
             base = f.tell()
             for name, t in header.items():
-                if name == "__metadata__" or t["dtype"] not in ("F32", "BF16", "F8_E4M3"):
+                if name == "__metadata__" or t["dtype"] not in ("F32", "BF16", "F8_E4M3", "F8_E8M0", "I8", "I32", "I64"):
                     continue
                 f.seek(base + t["data_offsets"][0])
-                tensors[name] = Tensor(t["shape"], floats(t["dtype"], f.read(t["data_offsets"][1] - t["data_offsets"][0])))
-    for name in [n for n in tensors if n.endswith("scale_inv")]:
-        of = re.sub(r"_scale_inv$", "", name)
+                shape = t["shape"][:-1] + [t["shape"][-1] * 2] if t["dtype"] == "I8" else t["shape"]
+                tensors[name] = Tensor(shape, floats(t["dtype"], f.read(t["data_offsets"][1] - t["data_offsets"][0])))
+    for name in [n for n in tensors if n.endswith(("scale_inv", ".scale")) and re.sub(r"_scale_inv$", "", n.replace(".scale", ".weight")) in tensors]:
+        of = re.sub(r"_scale_inv$", "", name.replace(".scale", ".weight"))
         tensors[of] = scaled(tensors[of], tensors.pop(name))
     return {n: t for n, t in tensors.items() if not n.endswith("activation_scale")}
 
@@ -141,7 +153,7 @@ class Model:
         self.key(**{k: self.config[v] for k, v in keys.items()})
 
     def put(self, name, tensor):
-        whole = name.endswith((".weight", ".bias", ".scale", "ssm_a", "ssm_d"))
+        whole = name.endswith((".weight", ".bias", ".scale", "ssm_a", "ssm_d", "exp_probs_b"))
         self.out.append((name if whole else name + ".weight", tensor))
 
     def take(self, name):
@@ -196,7 +208,7 @@ class Model:
         tokens, kinds, merges = gguf_file.vocabulary(self.config["vocab_size"])
         self.meta.update({"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": "qwen2", "tokenizer.ggml.tokens": tokens, "tokenizer.ggml.token_type": kinds,
                           "tokenizer.ggml.merges": merges, "tokenizer.ggml.eos_token_id": tokens.index("<|im_end|>"), "tokenizer.ggml.add_bos_token": False})
-        gguf_formats.write(path, self.meta, [(n, "F32", t.shape, t.values.tobytes()) for n, t in self.out])
+        gguf_formats.write(path, self.meta, [(n, "F32" if t.values.typecode == "f" else "I32", t.shape, t.values.tobytes()) for n, t in self.out])
 
 
 def adjacent(heads, dim):

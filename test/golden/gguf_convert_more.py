@@ -1,6 +1,7 @@
 """More conversions of checkpoints to GGUF as llama.cpp's scripts do (gguf_convert.py)."""
-import gguf_convert
-from gguf_convert import Model, mla
+import array
+
+from gguf_convert import Model, Tensor, adjacent, indexer, mla
 
 
 def usual_keys(m):
@@ -63,8 +64,7 @@ def hy_v3(d):
     m.dense("mlp.shared_mlp", "_shexp")
     m.experts("layers.{}.mlp.experts.{}.{}.weight")
     for i in range(m.layers):
-        if f"layers.{i}.mlp.expert_bias" in m.source:
-            m.out.append((f"blk.{i}.exp_probs_b", m.take(f"layers.{i}.mlp.expert_bias")))
+        m.copy(f"blk.{i}.exp_probs_b", f"layers.{i}.mlp.expert_bias")
     return m
 
 
@@ -80,5 +80,93 @@ def deepseek32(d):
               attention__indexer__key_length="index_head_dim", attention__indexer__top_k="index_topk")
     m.ends()
     mla(m)
-    gguf_convert.indexer(m)
+    indexer(m)
+    return m
+
+
+HC = ("fn", "base", "scale")
+
+
+def hy_v4(d):
+    """Rotated pairs are neighbours in GGUF, which llama.cpp's converter takes for granted, and halves in transformers."""
+    m = Model(d, "hy_v4")
+    c = m.config
+    rope, heads, key = c["qk_rope_head_dim"], c["num_attention_heads"], c["qk_nope_head_dim"] + c["qk_rope_head_dim"]
+
+    def turned(name, n, dim):  # the last dimensions of each of n heads
+        rows = [h * dim + (j if j < dim - rope else dim - rope + adjacent(1, rope)[j - dim + rope]) for h in range(n) for j in range(dim)]
+        if name in m.source:
+            m.source[name] = m.take(name).rows(rows)
+
+    for i in range(m.layers):
+        s = f"layers.{i}.self_attn."
+        turned(s + "q_b_proj.weight", heads, key)
+        turned(s + "kv_a_proj_with_mqa.weight", 1, c["kv_lora_rank"] + rope)
+        turned(s + "indexer.wq_b.weight", c["index_n_heads"], c["index_head_dim"])
+        for name in ("wk.weight", "k_norm.weight", "k_norm.bias"):
+            turned(s + "indexer." + name, 1, c["index_head_dim"])
+    m.key(rope__freq_base=float(c["rope_parameters"]["rope_theta"]), expert_gating_func=2, swiglu_clamp_exp=[float(c["swiglu_limit"])] * m.layers,
+          attention__indexer__types=[t == "full" for t in c["indexer_types"][: m.layers]])
+    m.keys_of(attention__indexer__head_count="index_n_heads", attention__indexer__key_length="index_head_dim", attention__indexer__top_k="index_topk",
+              hyper_connection__count="hc_mult", hyper_connection__epsilon="hc_eps", hyper_connection__magnitude="hc_magnitude", vocab_size="vocab_size")
+    c.setdefault("first_k_dense_replace", sum(t == "dense" for t in c.get("mlp_layer_types", ["dense"])))
+    m.ends()
+    mla(m)
+    indexer(m)
+    m.each_layer(attn_gate="self_attn.linear_gate")
+    for i in range(m.layers):
+        m.copy(f"blk.{i}.attn_sinks", f"layers.{i}.self_attn.learnable_sink_param")
+        both, n = m.source.pop(f"layers.{i}.mlp.experts.gate_up_proj", None), c["moe_intermediate_size"]
+        for k, g in enumerate(("gate", "up")):
+            if both:
+                m.put(f"blk.{i}.ffn_{g}_exps", both.each(lambda t: t.rows(range(k * n, k * n + n))))
+        m.copy(f"blk.{i}.ffn_down_exps", f"layers.{i}.mlp.experts.down_proj")
+        for part, name in (("attn", "attn"), ("ffn", "mlp")):
+            for x in HC:
+                m.copy(f"blk.{i}.hc_{part}_{x}", f"layers.{i}.hc_{name}_layer.hc_pre.hc_{x}")
+    for x in HC:
+        m.copy(f"output_hc_{x}", f"hc_head.hc_head_{x}")
+    return m
+
+
+def deepseek4(d):
+    """All in float32, where llama.cpp's converter keeps FP4 and turns FP8 into Q8_0."""
+    m = Model(d, "deepseek4", "")
+    c, n = m.config, m.layers
+    r = c["rope_scaling"]
+    kinds = {"sliding_attention": 0, "compressed_sparse_attention": 4, "heavily_compressed_attention": 128}
+    m.key(attention__compress_ratios=c.get("compress_ratios") or [kinds[t] for t in c["layer_types"]])
+    m.keys_of(attention__key_length="head_dim", attention__value_length="head_dim", expert_count="n_routed_experts",
+              expert_used_count="num_experts_per_tok", expert_shared_count="n_shared_experts", expert_feed_forward_length="moe_intermediate_size",
+              expert_weights_scale="routed_scaling_factor", rope__dimension_count="qk_rope_head_dim",
+              attention__q_lora_rank="q_lora_rank", attention__sliding_window="sliding_window", attention__indexer__head_count="index_n_heads",
+              attention__indexer__key_length="index_head_dim", attention__indexer__top_k="index_topk", attention__output_group_count="o_groups",
+              attention__output_lora_rank="o_lora_rank", hyper_connection__count="hc_mult",
+              hyper_connection__sinkhorn_iterations="hc_sinkhorn_iters", hyper_connection__epsilon="hc_eps", hash_layer_count="num_hash_layers")
+    m.key(attention__head_count_kv=1, expert_gating_func=4, expert_weights_norm=True, swiglu_clamp_exp=[float(c["swiglu_limit"])] * n, swiglu_clamp_shexp=[float(c["swiglu_limit"])] * n,
+          rope__freq_base=float(c["rope_theta"]), attention__compress_rope_freq_base=float(c["compress_rope_theta"]), embedding_length_out=c["hidden_size"] * c["hc_mult"],
+          rope__scaling__type="yarn", rope__scaling__factor=float(r["factor"]), rope__scaling__original_context_length=r["original_max_position_embeddings"],
+          rope__scaling__yarn_beta_fast=float(r["beta_fast"]), rope__scaling__yarn_beta_slow=float(r["beta_slow"]))
+    m.ends("embed", "norm", "head")
+    m.each_layer(attn_norm="attn_norm", ffn_norm="ffn_norm", attn_q_a="attn.wq_a", attn_q_a_norm="attn.q_norm", attn_q_b="attn.wq_b", attn_kv="attn.wkv",
+                 attn_kv_a_norm="attn.kv_norm", attn_output_a="attn.wo_a", attn_output_b="attn.wo_b", attn_compressor_kv="attn.compressor.wkv",
+                 attn_compressor_gate="attn.compressor.wgate", attn_compressor_norm="attn.compressor.norm", indexer_compressor_kv="attn.indexer.compressor.wkv",
+                 indexer_compressor_gate="attn.indexer.compressor.wgate", indexer_compressor_norm="attn.indexer.compressor.norm",
+                 indexer__attn_q_b="attn.indexer.wq_b", indexer__proj="attn.indexer.weights_proj", ffn_gate_inp="ffn.gate")
+    m.each_layer(**{f"ffn_{g}_shexp": f"ffn.shared_experts.{w}" for g, w in (("gate", "w1"), ("up", "w3"), ("down", "w2"))})
+    m.experts("layers.{}.ffn.experts.{}.{}.weight", ("w1", "w3", "w2"))
+    for i in range(n):
+        m.copy(f"blk.{i}.attn_sinks", f"layers.{i}.attn.attn_sink")
+        m.copy(f"blk.{i}.attn_compressor_ape", f"layers.{i}.attn.compressor.ape")
+        m.copy(f"blk.{i}.indexer_compressor_ape", f"layers.{i}.attn.indexer.compressor.ape")
+        for part in ("attn", "ffn"):
+            for x in HC:
+                m.copy(f"blk.{i}.hc_{part}_{x}", f"layers.{i}.hc_{part}_{x}")
+        if i < c["num_hash_layers"]:
+            table = m.take(f"layers.{i}.ffn.gate.tid2eid")
+            m.put(f"blk.{i}.ffn_gate_tid2eid", Tensor(table.shape, array.array("i", [int(x) for x in table.values])))
+        else:
+            m.copy(f"blk.{i}.exp_probs_b.bias", f"layers.{i}.ffn.gate.bias")
+    for x in HC:
+        m.copy(f"output_hc_{x}", f"hc_head_{x}")
     return m

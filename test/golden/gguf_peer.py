@@ -28,7 +28,8 @@ OTHERWISE = {"phi3": "it accepts Phi-3's own vocabulary only",
              "mimo_v2_flash": "it sees one key less than a window has in the reference",
              "nemotron_h": "its layers are not an MLP where others have experts",
              "glm_moe_dsa": "it ends with an assertion on these dimensions",
-             "deepseek_v32": "it ends with an assertion on these dimensions"}
+             "deepseek_v32": "it ends with an assertion on these dimensions",
+             "deepseek_v4": "it ends with an assertion on these dimensions"}
 
 
 def tokens(n):
