@@ -15,6 +15,7 @@ static void read_kda(struct config_reader *r, struct config *c) {
     c->kda.taps = config_int(r, "short_conv_kernel_size", 4, 2, 64);
     const double bound = config_num(r, "kda_lower_bound", -5, -100, 0);
     if (config_bool(r, "kda_safe_gate", true)) c->kda.bound = (float)bound;
+    c->kda.rates_are_positive = config_bool(r, "kda_rates_are_positive", false); /* GGUF only */
 }
 
 /* Reads a list with a limit of the activation per layer, 0: none, into glu_limit[which]. */

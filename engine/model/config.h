@@ -129,8 +129,9 @@ struct config {
     } mamba;
     struct kda_config { /* layers with Kimi delta attention */
         int heads, dim, taps;
-        int rank;    /* rank of the projections to decays and gates; 0: full rank */
-        float bound; /* negative: decays are exp(bound * sigmoid), so never less than exp(bound); 0: exp(-rate * softplus) */
+        int rank;                /* rank of the projections to decays and gates; 0: full rank */
+        float bound;             /* negative: decays are exp(bound * sigmoid), so never less than exp(bound); 0: exp(-rate * softplus) */
+        bool rates_are_positive; /* with delta.rates_converted: the tensor of rates is exp(A_log) */
     } kda;
     struct cca_config {
         int taps[2]; /* CCA: of the convolutions within channels and within heads */

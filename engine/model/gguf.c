@@ -34,7 +34,7 @@ static const struct gguf_key common[] = {
 
 static const struct gguf_arch *find_known(const struct json *meta) {
     const struct json *arch = json_get(meta, "general.architecture");
-    const struct gguf_arch *const tables[] = {gguf_archs, gguf_layered, gguf_windowed, gguf_streams};
+    const struct gguf_arch *const tables[] = {gguf_archs, gguf_layered, gguf_windowed, gguf_streams, gguf_kda};
     for (size_t k = 0; k < sizeof tables / sizeof *tables; k++)
         for (const struct gguf_arch *a = tables[k]; a->name; a++)
             if (json_is(arch, a->name)) return a;
@@ -97,7 +97,7 @@ int gguf_names(struct config *c, struct arena *a, const struct json *meta, const
 }
 
 void gguf_list(struct buf *out) {
-    const struct gguf_arch *const tables[] = {gguf_archs, gguf_layered, gguf_windowed, gguf_streams};
+    const struct gguf_arch *const tables[] = {gguf_archs, gguf_layered, gguf_windowed, gguf_streams, gguf_kda};
     for (size_t k = 0; k < sizeof tables / sizeof *tables; k++)
         for (const struct gguf_arch *a = tables[k]; a->name; a++) buf_fmt(out, "%s%s", k || a != tables[k] ? ", " : "", a->name);
 }
@@ -144,6 +144,16 @@ static void apply_key_aliases(struct config_builder *t) {
                 t->items[2 * i] = (struct json){.type = JSON_STRING, .n = (uint32_t)strlen(arch->key_aliases[k][1]), .string = arch->key_aliases[k][1]};
 }
 
+/* Puts all members in the object that holds the text model's in a multimodal family's config. */
+static void nest_text_model(struct config_builder *t) {
+    const struct arch *arch = arch_find(&t->items[1], NULL);
+    struct config_builder out;
+    if (!arch || !arch->text_config_key || !gguf_build_open(t, &out)) return;
+    gguf_build_json(&out, "model_type", t->items[1]);
+    gguf_build_close(&out, t, arch->text_config_key);
+    *t = out;
+}
+
 int gguf_config(struct arena *a, const struct json *meta, const struct gguf_facts *f, const char *what, struct json *config, struct error *e) {
     const struct json *arch = json_get(meta, "general.architecture");
     const struct gguf_arch *k = find_known(meta);
@@ -174,6 +184,7 @@ int gguf_config(struct arena *a, const struct json *meta, const struct gguf_fact
         else if (r->name) gguf_build_json(&t, r->name, gguf_build_uniform(&t, r->key, v));
     }
     apply_key_aliases(&t);
+    nest_text_model(&t);
     *config = (struct json){.type = JSON_OBJECT, .n = t.n, .items = t.items};
     return t.rc;
 }

@@ -1,5 +1,5 @@
-/* GGUF architectures whose layers are alike, except leading dense layers and the recurrent layers of Qwen3-Next and Kimi Linear. */
-#include "engine/model/gguf_build.h"
+/* GGUF architectures whose layers are alike, except leading dense layers and the recurrent layers of Qwen3-Next. */
+#include "engine/model/gguf_layers.h"
 
 #include <string.h>
 
@@ -9,21 +9,7 @@ static const struct tensor_names usual = {GGUF_NAMES, .ffn_norm = GGUF_LAYER "ff
                                  post_norm = {GGUF_NAMES, .ffn_norm = GGUF_LAYER "post_attention_norm"},
                                  out_norm = {GGUF_NAMES, .ffn_norm = GGUF_LAYER "attn_output_norm"},
                                  qwen35 = {GGUF_NAMES, .ffn_norm = GGUF_LAYER "post_attention_norm", .delta_b = GGUF_LAYER "ssm_beta",
-                                           .delta_a = GGUF_LAYER "ssm_alpha"},
-                                 kimi = {GGUF_NAMES,
-                                         .ffn_norm = GGUF_LAYER "ffn_norm",
-                                         .kda_q_conv = GGUF_LAYER "ssm_conv1d_q",
-                                         .kda_k_conv = GGUF_LAYER "ssm_conv1d_k",
-                                         .kda_v_conv = GGUF_LAYER "ssm_conv1d_v",
-                                         .kda_beta = GGUF_LAYER "ssm_beta",
-                                         .kda_decay = GGUF_LAYER "ssm_f_a",
-                                         .kda_decay_up = GGUF_LAYER "ssm_f_b",
-                                         .kda_gate = GGUF_LAYER "ssm_g_a",
-                                         .kda_gate_up = GGUF_LAYER "ssm_g_b",
-                                         .mix_rate = GGUF_LAYER "ssm_a",
-                                         .mix_dt = GGUF_LAYER "ssm_dt.bias",
-                                         .mix_norm = GGUF_LAYER "ssm_norm",
-                                         .mix_out = GGUF_LAYER "attn_output"};
+                                           .delta_a = GGUF_LAYER "ssm_alpha"};
 
 static void tell_qwen2(struct config_builder *t) {
     gguf_build_heads(t);
@@ -63,33 +49,6 @@ static void tell_phi3(struct config_builder *t) {
 }
 static const char *olmo_family(const struct config_builder *t) { return gguf_build_meta(t, "attention.sliding_window") ? "olmo3" : "olmo2"; }
 
-/* Lists the layers, counted from 1, whose number of KV heads is 0 (KDA) or not. */
-static void put_layers(struct config_builder *in, const struct json *kv_heads, const char *key, bool kda) {
-    struct json *layers = arena_alloc(in->arena, ((size_t)kv_heads->n + 1) * sizeof *layers);
-    uint32_t n = 0;
-    if (!layers) in->rc = error_set(in->e, ERR_MEMORY, "%s: no memory for its metadata", in->what);
-    for (uint32_t i = 0; layers && i < kv_heads->n; i++)
-        if ((json_int(json_at(kv_heads, i), -1) == 0) == kda) layers[n++] = (struct json){.type = JSON_INT, .integer = i + 1};
-    gguf_build_json(in, key, (struct json){.type = JSON_ARRAY, .n = n, .items = layers});
-}
-static void tell_kimi(struct config_builder *t) {
-    const struct json *kv_heads = gguf_build_meta(t, "attention.head_count_kv"), *dim = gguf_build_meta(t, "kda.head_dim"),
-                      *taps = gguf_build_meta(t, "ssm.conv_kernel");
-    struct config_builder in;
-    gguf_build_deepseek(t);
-    gguf_build_bool(t, "mla_use_nope", true);
-    if (!t->rc && (!kv_heads || kv_heads->type != JSON_ARRAY))
-        t->rc = error_set(t->e, ERR_MODEL, "%s: metadata '%s.attention.head_count_kv' is not a list; it is 0 in layers with Kimi delta attention", t->what,
-                          t->arch);
-    if (t->rc || !gguf_build_open(t, &in)) return;
-    put_layers(&in, kv_heads, "kda_layers", true);
-    put_layers(&in, kv_heads, "full_attn_layers", false);
-    gguf_build_int(&in, "num_heads", json_int(gguf_build_meta(t, "attention.head_count"), 0));
-    if (dim) gguf_build_json(&in, "head_dim", *dim);
-    if (taps) gguf_build_json(&in, "short_conv_kernel_size", *taps);
-    gguf_build_close(t, &in, "linear_attn_config");
-}
-
 static void tell_gpt_oss(struct config_builder *t) {
     gguf_build_heads(t);
     gguf_build_bool(t, "attention_bias", true);
@@ -123,9 +82,9 @@ static void tell_bailing(struct config_builder *t) {
 }
 
 /* The shared experts' width is a multiple of a routed expert's; which layers have experts shows in the tensors. */
-static const char *ffn_kind(const struct config_builder *t, int64_t layer) { return gguf_build_has(t, layer, GGUF_HAS_ROUTER) ? "sparse" : "dense"; }
+static const char *ffn_kind(const struct config_builder *t, int64_t layer) { return gguf_layers_has(t, layer, GGUF_HAS_ROUTER) ? "sparse" : "dense"; }
 static void tell_hy3(struct config_builder *t) {
-    const int64_t gating = json_int(gguf_build_meta(t, "expert_gating_func"), 2), inter = gguf_build_at(t, "expert_feed_forward_length", 0, 0),
+    const int64_t gating = json_int(gguf_build_meta(t, "expert_gating_func"), 2), inter = gguf_layers_at(t, "expert_feed_forward_length", 0, 0),
                   shared = json_int(gguf_build_meta(t, "expert_shared_feed_forward_length"), inter);
     gguf_build_heads(t);
     if (gating < 0 || gating > 2) gguf_build_fail(t, "metadata '%s.expert_gating_func' is %lld; hearth knows 1 and 2", t->arch, (long long)gating);
@@ -137,7 +96,7 @@ static void tell_hy3(struct config_builder *t) {
     gguf_build_bool(t, "moe_router_enable_expert_bias", t->facts->router_bias);
     gguf_build_bool(t, "qk_norm", t->facts->qk_norm);
     gguf_build_bool(t, "attention_bias", t->facts->qkv_bias);
-    gguf_build_kinds(t, "mlp_layer_types", ffn_kind);
+    gguf_layers_kinds(t, "mlp_layer_types", ffn_kind);
 }
 
 /* Ling 1: its router is softmax, and heads are in Llama's order. */
@@ -196,15 +155,9 @@ static void tell_qwen3next(struct config_builder *t) {
 
 /* The router is softmax, which the published config does not say either. */
 static void tell_mistral4(struct config_builder *t) {
-    const struct json *key = gguf_build_meta(t, "attention.key_length_mla"), *value = gguf_build_meta(t, "attention.value_length_mla");
-    const int64_t rope = json_int(gguf_build_meta(t, "rope.dimension_count"), 0), gating = json_int(gguf_build_meta(t, "expert_gating_func"), 1);
+    const int64_t gating = json_int(gguf_build_meta(t, "expert_gating_func"), 1);
     if (gating != 1) gguf_build_fail(t, "metadata '%s.expert_gating_func' is %lld; hearth knows 1, softmax", t->arch, (long long)gating);
-    gguf_build_int(t, "num_key_value_heads", json_int(gguf_build_meta(t, "attention.head_count"), 0));
-    gguf_build_int(t, "qk_rope_head_dim", rope);
-    gguf_build_int(t, "qk_nope_head_dim", json_int(key, 0) - rope);
-    gguf_build_int(t, "v_head_dim", json_int(value, 0));
-    gguf_build_bool(t, "split_kv_b", t->facts->split_kv_b);
-    gguf_build_rope(t, 0);
+    gguf_build_mla(t);
 }
 
 static const struct gguf_key olmoe_keys[] = {{"attention.key_length", NULL}, {"attention.value_length", NULL}, {"expert_count", "num_experts"}, {NULL, NULL}},
@@ -345,8 +298,7 @@ static const struct gguf_key olmoe_keys[] = {{"attention.key_length", NULL}, {"a
                                                 {"attention.temperature_scale", NULL},
                                                 {"expert_shared_feed_forward_length", NULL},
                                                 {NULL, NULL}},
-                             deepseek_keys[] = {GGUF_DEEPSEEK_KEYS, {NULL, NULL}},
-                             kimi_keys[] = {GGUF_DEEPSEEK_KEYS, {"kda.head_dim", NULL}, {"ssm.conv_kernel", NULL}, {NULL, NULL}};
+                             deepseek_keys[] = {GGUF_DEEPSEEK_KEYS, {NULL, NULL}};
 
 const struct gguf_arch gguf_archs[] = {
     {"dbrx", "dbrx", &out_norm, dbrx_keys, tell_dbrx, NULL},
@@ -384,6 +336,5 @@ const struct gguf_arch gguf_archs[] = {
     {"granite", "granite", &usual, granite_keys, put_llama, NULL},
     {"mistral3", "ministral3", &usual, mistral3_keys, put_llama, NULL},
     {"mistral4", "mistral4", &usual, mistral4_keys, tell_mistral4, NULL},
-    {"kimi-linear", "kimi_linear", &kimi, kimi_keys, tell_kimi, NULL},
     {NULL, NULL, NULL, NULL, NULL, NULL},
 };

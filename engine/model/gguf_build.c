@@ -170,28 +170,47 @@ void gguf_build_heads(struct config_builder *t) {
     gguf_build_rope(t, gguf_build_head_dim(t));
 }
 
+void gguf_build_rotation(struct config_builder *t, const char *key, struct gguf_factors f, int64_t n, const char *theta) {
+    struct config_builder in;
+    const struct json *base = gguf_build_meta(t, theta);
+    if (!gguf_build_open(t, &in)) return;
+    if (f.v && n >= 0 && f.n > n) f.n = (uint32_t)n;
+    gguf_build_text(&in, "rope_type", f.v ? "factors" : "default");
+    gguf_build_factors(&in, "factors", "rope_freqs.weight", f);
+    if (base) gguf_build_json(&in, "rope_theta", *base);
+    gguf_build_close(t, &in, key);
+}
+void gguf_build_only_sigmoid(struct config_builder *t) {
+    const int64_t gating = json_int(gguf_build_meta(t, "expert_gating_func"), 2);
+    if (gating != 2 && gating != 0) gguf_build_fail(t, "metadata '%s.expert_gating_func' is %lld; hearth knows 2, sigmoid", t->arch, (long long)gating);
+}
+
 const char *gguf_build_deepseek_family(const struct config_builder *t) {
     int64_t gating = json_int(gguf_build_meta(t, "expert_gating_func"), 0);
     return gating == 2 || t->facts->router_bias ? "deepseek_v3" : "deepseek_v2";
 }
 
-void gguf_build_deepseek(struct config_builder *t) {
-    static const char *const scores[] = {"", "softmax", "sigmoid"};
-    bool v3 = !strcmp(gguf_build_deepseek_family(t), "deepseek_v3");
+void gguf_build_mla(struct config_builder *t) {
     const struct json *mla = gguf_build_meta(t, "attention.key_length_mla"), *key = mla ? mla : gguf_build_meta(t, "attention.key_length");
     const struct json *value = mla ? gguf_build_meta(t, "attention.value_length_mla") : gguf_build_meta(t, "attention.value_length");
-    int64_t rope = json_int(gguf_build_meta(t, "rope.dimension_count"), 0), gating = json_int(gguf_build_meta(t, "expert_gating_func"), v3 ? 2 : 1);
+    const int64_t rope = json_int(gguf_build_meta(t, "rope.dimension_count"), 0);
     gguf_build_int(t, "num_key_value_heads", json_int(gguf_build_meta(t, "attention.head_count"), 0)); /* the file's count is of the latent cache */
     gguf_build_int(t, "qk_rope_head_dim", rope);
     gguf_build_int(t, "qk_nope_head_dim", json_int(key, 0) - rope);
     gguf_build_int(t, "v_head_dim", json_int(value, 0));
+    gguf_build_bool(t, "split_kv_b", t->facts->split_kv_b);
     gguf_build_rope(t, 0);
+}
+
+void gguf_build_deepseek(struct config_builder *t) {
+    static const char *const scores[] = {"", "softmax", "sigmoid"};
+    const bool v3 = !strcmp(gguf_build_deepseek_family(t), "deepseek_v3");
+    const int64_t gating = json_int(gguf_build_meta(t, "expert_gating_func"), v3 ? 2 : 1);
+    gguf_build_mla(t);
     if (gating < 1 || gating > 2) {
-        if (!t->rc)
-            t->rc = error_set(t->e, ERR_MODEL, "%s: metadata '%s.expert_gating_func' is %lld; hearth knows 1 and 2", t->what, t->arch, (long long)gating);
+        gguf_build_fail(t, "metadata '%s.expert_gating_func' is %lld; hearth knows 1 and 2", t->arch, (long long)gating);
         return;
     }
     gguf_build_text(t, "scoring_func", scores[gating]);
     gguf_build_text(t, "topk_method", v3 ? "noaux_tc" : json_int(gguf_build_meta(t, "expert_group_count"), 0) > 1 ? "group_limited_greedy" : "greedy");
-    if (t->facts->split_kv_b) gguf_build_bool(t, "split_kv_b", true);
 }

@@ -22,6 +22,10 @@
         .delta_qkvz = GGUF_LAYER "ssm_in", .delta_qkv = GGUF_LAYER "attn_qkv", .delta_z = GGUF_LAYER "attn_gate", .delta_ba = GGUF_LAYER "ssm_ba", \
         .delta_out = GGUF_LAYER "ssm_out", .delta_conv = GGUF_LAYER "ssm_conv1d", .delta_rate = GGUF_LAYER "ssm_a", .delta_dt = GGUF_LAYER "ssm_dt.bias", \
         .delta_norm = GGUF_LAYER "ssm_norm"
+/* Residual streams that are mixed, without the head's. */
+#define GGUF_MIXES \
+    .attn_mix = GGUF_LAYER "hc_attn_fn.weight", .attn_mix_base = GGUF_LAYER "hc_attn_base.weight", .attn_mix_scale = GGUF_LAYER "hc_attn_scale.weight", \
+    .ffn_mix = GGUF_LAYER "hc_ffn_fn.weight", .ffn_mix_base = GGUF_LAYER "hc_ffn_base.weight", .ffn_mix_scale = GGUF_LAYER "hc_ffn_scale.weight"
 #define GGUF_INDEXER \
     .index_q = GGUF_LAYER "indexer.attn_q_b", .index_k = GGUF_LAYER "indexer.attn_k", .index_k_norm = GGUF_LAYER "indexer.k_norm", \
     .index_weights = GGUF_LAYER "indexer.proj"
@@ -49,7 +53,7 @@ struct gguf_arch {
     void (*tell)(struct config_builder *t);
     const char *(*family)(const struct config_builder *t);
 };
-extern const struct gguf_arch gguf_archs[], gguf_layered[], gguf_windowed[], gguf_streams[]; /* the last three: with layers of several kinds */
+extern const struct gguf_arch gguf_archs[], gguf_layered[], gguf_windowed[], gguf_streams[], gguf_kda[]; /* the last four: with layers of several kinds */
 
 const struct json *gguf_build_meta(const struct config_builder *t, const char *key); /* the architecture's key; NULL: absent */
 /* Set a member of the config; the last value of a name wins. v and key must outlive the config. */
@@ -76,43 +80,26 @@ void gguf_build_ropes(struct config_builder *t);
 void gguf_build_factors(struct config_builder *t, const char *key, const char *tensor, struct gguf_factors f);
 void gguf_build_head_sizes(struct config_builder *t); /* head_dim; values must have it too */
 void gguf_build_heads(struct config_builder *t);      /* head_dim and rotation of standard attention */
+void gguf_build_mla(struct config_builder *t);        /* DeepSeek's attention */
 void gguf_build_deepseek(struct config_builder *t);   /* MLA, and DeepSeek's router */
 const char *gguf_build_deepseek_family(const struct config_builder *t);
 
-/* --- Values by layer (gguf_layers.c) --- */
-
-#define GGUF_WINDOWS "attention.sliding_window_pattern"
-/* A number of a layer: an entry of a list, or the number of all layers. Booleans count as 0 and 1. */
-int64_t gguf_build_at(const struct config_builder *t, const char *key, int64_t layer, int64_t none);
-/* The largest of these numbers; of layers whose `pattern` is `kind`, or with pattern NULL of all. */
-int64_t gguf_build_largest(const struct config_builder *t, const char *key, const char *pattern, int64_t kind);
-/* Whether the layer has these parts, which the tensors show. */
-bool gguf_build_has(const struct config_builder *t, int64_t layer, enum gguf_part part);
-double gguf_build_has_router(const struct config_builder *t, int64_t layer);
-/* Checks the number of layers before lists of that length are made. */
-uint32_t gguf_build_count(struct config_builder *t);
-/* List a name or a number per layer. */
-void gguf_build_kinds(struct config_builder *t, const char *key, const char *(*kind)(const struct config_builder *t, int64_t layer));
-void gguf_build_numbers(struct config_builder *t, const char *key, double (*number)(const struct config_builder *t, int64_t layer));
-const char *gguf_build_window_kind(const struct config_builder *t, int64_t layer);
-/* Lists layer_types from the window pattern; without one every `every`th layer has no window, beginning with the first or the last of a period. */
-void gguf_build_windows(struct config_builder *t, int64_t every, bool full_first);
 /* Refuses an expert_gating_func other than 2, sigmoid. Files may omit it. */
 void gguf_build_only_sigmoid(struct config_builder *t);
 /* The first n factors as a rotation of their own; without factors an unscaled one. */
 void gguf_build_rotation(struct config_builder *t, const char *key, struct gguf_factors f, int64_t n, const char *theta);
 
-const char *gguf_build_index_kind(const struct config_builder *t, int64_t layer); /* whether the layer has an indexer of its own */
-
 #define GGUF_HEAD_KEYS \
     {"attention.key_length", NULL}, { "attention.value_length", NULL }
 #define GGUF_WINDOW_KEYS \
-    {"attention.sliding_window", "sliding_window"}, { GGUF_WINDOWS, NULL }
+    {"attention.sliding_window", "sliding_window"}, { "attention.sliding_window_pattern", NULL }
 #define GGUF_ROUTER_KEYS(count, scale, norm) \
     {"expert_count", count}, {"expert_gating_func", NULL}, {"expert_weights_scale", scale}, { "expert_weights_norm", norm }
 /* Keys that gguf_build_ropes() reads. */
 #define GGUF_ROPES_KEYS \
     {"rope.dimension_count_swa", NULL}, {"rope.freq_base", NULL}, { "rope.freq_base_swa", NULL }
+#define GGUF_STREAM_KEYS \
+    {"hyper_connection.count", "hc_mult"}, { "hyper_connection.epsilon", "hc_eps" }
 #define GGUF_INDEXER_KEYS \
     {"attention.indexer.head_count", "index_n_heads"}, {"attention.indexer.key_length", "index_head_dim"}, { "attention.indexer.top_k", "index_topk" }
 /* Keys that gguf_build_deepseek() reads, or that are named otherwise in its config. */

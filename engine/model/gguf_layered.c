@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "engine/model/gguf_build.h"
+#include "engine/model/gguf_layers.h"
 
 #define L GGUF_LAYER
 /* Mamba layers. */
@@ -75,15 +75,15 @@ static const struct tensor_names lfm2 = {SHARED_NAMES,
                                            .dense_up = L "ffn_up",
                                            .dense_down = L "ffn_down"};
 
-static double is_sliding(const struct config_builder *t, int64_t layer) { return gguf_build_at(t, GGUF_WINDOWS, layer, 0) != 0; }
+static double is_sliding(const struct config_builder *t, int64_t layer) { return gguf_layers_at(t, GGUF_WINDOWS, layer, 0) != 0; }
 
 /* --- Recurrent layers: those without KV heads --- */
 
 static const char *mamba_kind(const struct config_builder *t, int64_t layer) {
-    return gguf_build_at(t, "attention.head_count_kv", layer, 0) ? "attention" : "mamba";
+    return gguf_layers_at(t, "attention.head_count_kv", layer, 0) ? "attention" : "mamba";
 }
 static const char *conv_kind(const struct config_builder *t, int64_t layer) {
-    return gguf_build_at(t, "attention.head_count_kv", layer, 0) ? "full_attention" : "conv";
+    return gguf_layers_at(t, "attention.head_count_kv", layer, 0) ? "full_attention" : "conv";
 }
 /* Returns inner_size / by, which must be whole. */
 static int64_t inner_over(struct config_builder *t, const char *key) {
@@ -94,21 +94,21 @@ static int64_t inner_over(struct config_builder *t, const char *key) {
 }
 
 static double jamba_experts(const struct config_builder *t, int64_t layer) {
-    return gguf_build_has(t, layer, GGUF_HAS_ROUTER) ? (double)json_int(gguf_build_meta(t, "expert_count"), 0) : 1;
+    return gguf_layers_has(t, layer, GGUF_HAS_ROUTER) ? (double)json_int(gguf_build_meta(t, "expert_count"), 0) : 1;
 }
 static void tell_jamba(struct config_builder *t) {
-    gguf_build_int(t, "num_key_value_heads", gguf_build_largest(t, "attention.head_count_kv", NULL, 0));
+    gguf_build_int(t, "num_key_value_heads", gguf_layers_largest(t, "attention.head_count_kv", NULL, 0));
     gguf_build_int(t, "mamba_expand", inner_over(t, "embedding_length"));
     gguf_build_bool(t, "mamba_conv_bias", t->facts->conv_bias);
-    gguf_build_kinds(t, "layers_block_type", mamba_kind);
-    gguf_build_numbers(t, "layers_num_experts", jamba_experts);
+    gguf_layers_kinds(t, "layers_block_type", mamba_kind);
+    gguf_layers_numbers(t, "layers_num_experts", jamba_experts);
 }
 
 /* Small models have a dense FFN instead of the shared expert. rope.scaling.finetuned: whether positions rotate at all. */
 static void tell_granite(struct config_builder *t) {
     const struct json *shared = gguf_build_meta(t, "expert_shared_feed_forward_length"), *dense = gguf_build_meta(t, "feed_forward_length");
     const bool moe = json_int(gguf_build_meta(t, "expert_count"), 0) > 0;
-    gguf_build_int(t, "num_key_value_heads", gguf_build_largest(t, "attention.head_count_kv", NULL, 0));
+    gguf_build_int(t, "num_key_value_heads", gguf_layers_largest(t, "attention.head_count_kv", NULL, 0));
     gguf_build_int(t, "num_local_experts", 0);
     gguf_build_int(t, "num_experts_per_tok", 0);
     if (shared || (dense && !moe)) gguf_build_json(t, "shared_intermediate_size", shared && moe ? *shared : *dense);
@@ -117,34 +117,35 @@ static void tell_granite(struct config_builder *t) {
     gguf_build_bool(t, "mamba_conv_bias", t->facts->conv_bias);
     gguf_build_text(t, "position_embedding_type", json_bool(gguf_build_meta(t, "rope.scaling.finetuned"), false) ? "rope" : "nope");
     gguf_build_bool(t, "rope_interleave", true);
-    gguf_build_kinds(t, "layer_types", mamba_kind);
+    gguf_layers_kinds(t, "layer_types", mamba_kind);
 }
 
 static const char *nemotron_kind(const struct config_builder *t, int64_t layer) {
-    if (gguf_build_has(t, layer, GGUF_HAS_ROUTER)) return "moe";
-    if (gguf_build_has(t, layer, GGUF_HAS_FFN)) return "mlp";
-    return gguf_build_has(t, layer, GGUF_HAS_QUERIES) ? "attention" : "mamba";
+    if (gguf_layers_has(t, layer, GGUF_HAS_ROUTER)) return "moe";
+    if (gguf_layers_has(t, layer, GGUF_HAS_FFN)) return "mlp";
+    return gguf_layers_has(t, layer, GGUF_HAS_QUERIES) ? "attention" : "mamba";
 }
 static void tell_nemotron(struct config_builder *t) {
     const struct json *eps = gguf_build_meta(t, "attention.layer_norm_epsilon");
     int64_t inter = 0;
     for (int64_t i = 0, n = gguf_build_layers(t); i < n; i++)
-        if (gguf_build_has(t, i, GGUF_HAS_FFN) && gguf_build_at(t, "feed_forward_length", i, 0) > inter) inter = gguf_build_at(t, "feed_forward_length", i, 0);
+        if (gguf_layers_has(t, i, GGUF_HAS_FFN) && gguf_layers_at(t, "feed_forward_length", i, 0) > inter)
+            inter = gguf_layers_at(t, "feed_forward_length", i, 0);
     if (inter) gguf_build_int(t, "intermediate_size", inter);
     if (eps) gguf_build_json(t, "rms_norm_eps", *eps); /* files have it beside the key of RMS norms, which has precedence */
     gguf_build_only_sigmoid(t);
-    gguf_build_int(t, "num_key_value_heads", gguf_build_largest(t, "attention.head_count_kv", NULL, 0));
+    gguf_build_int(t, "num_key_value_heads", gguf_layers_largest(t, "attention.head_count_kv", NULL, 0));
     gguf_build_int(t, "head_dim", gguf_build_head_dim(t));
     gguf_build_int(t, "mamba_head_dim", inner_over(t, "ssm.time_step_rank"));
     gguf_build_bool(t, "use_conv_bias", t->facts->conv_bias);
     gguf_build_bool(t, "attention_bias", t->facts->qkv_bias);
-    gguf_build_kinds(t, "layers_block_type", nemotron_kind);
+    gguf_layers_kinds(t, "layers_block_type", nemotron_kind);
 }
 
 static void tell_lfm2_mixers(struct config_builder *t) {
     gguf_build_heads(t);
-    gguf_build_int(t, "num_key_value_heads", gguf_build_largest(t, "attention.head_count_kv", NULL, 0));
-    gguf_build_kinds(t, "layer_types", conv_kind);
+    gguf_build_int(t, "num_key_value_heads", gguf_layers_largest(t, "attention.head_count_kv", NULL, 0));
+    gguf_layers_kinds(t, "layer_types", conv_kind);
 }
 static void tell_lfm2moe(struct config_builder *t) {
     gguf_build_only_sigmoid(t);
@@ -160,10 +161,10 @@ static void tell_lfm2(struct config_builder *t) {
 
 /* Layers that take keys of earlier ones may have FFNs that are twice as wide. */
 static void tell_gemma4_ffns(struct config_builder *t, int64_t first) {
-    const int64_t n = gguf_build_layers(t), inter = gguf_build_at(t, "feed_forward_length", 0, 0);
-    const bool wide = first < n && gguf_build_at(t, "feed_forward_length", first, inter) == 2 * inter;
+    const int64_t n = gguf_build_layers(t), inter = gguf_layers_at(t, "feed_forward_length", 0, 0);
+    const bool wide = first < n && gguf_layers_at(t, "feed_forward_length", first, inter) == 2 * inter;
     for (int64_t i = 0; i < n; i++)
-        if (gguf_build_at(t, "feed_forward_length", i, inter) != (wide && i >= first ? 2 : 1) * inter)
+        if (gguf_layers_at(t, "feed_forward_length", i, inter) != (wide && i >= first ? 2 : 1) * inter)
             gguf_build_fail(t, "metadata '%s.feed_forward_length' differs between layers in a way that hearth does not know", t->arch);
     if (inter) gguf_build_int(t, "intermediate_size", inter);
     gguf_build_bool(t, "use_double_wide_mlp", wide);
@@ -175,7 +176,7 @@ static void tell_gemma4(struct config_builder *t) {
     const struct json *dim = gguf_build_meta(t, "attention.key_length"), *own = gguf_build_meta(t, "attention.key_length_swa");
     const int64_t experts = json_int(gguf_build_meta(t, "expert_count"), 0);
     bool same = false;
-    for (int64_t i = 0; i < first; i++) same |= !gguf_build_at(t, GGUF_WINDOWS, i, 0) && !gguf_build_has(t, i, GGUF_HAS_VALUES);
+    for (int64_t i = 0; i < first; i++) same |= !gguf_layers_at(t, GGUF_WINDOWS, i, 0) && !gguf_layers_has(t, i, GGUF_HAS_VALUES);
     const int64_t turned = json_int(gguf_build_meta(t, "rope.dimension_count"), json_int(dim, 0)),
                   own_turned = json_int(gguf_build_meta(t, "rope.dimension_count_swa"), json_int(own, 0));
     if (turned != json_int(dim, 0) || own_turned != json_int(own, 0))
@@ -183,12 +184,12 @@ static void tell_gemma4(struct config_builder *t) {
     if (dim) gguf_build_json(t, "global_head_dim", *dim);
     if (own) gguf_build_json(t, "head_dim", *own);
     gguf_build_bool(t, "attention_k_eq_v", same);
-    gguf_build_int(t, "num_key_value_heads", gguf_build_largest(t, "attention.head_count_kv", GGUF_WINDOWS, 1));
-    gguf_build_int(t, "num_global_key_value_heads", gguf_build_largest(t, "attention.head_count_kv", GGUF_WINDOWS, 0));
+    gguf_build_int(t, "num_key_value_heads", gguf_layers_largest(t, "attention.head_count_kv", GGUF_WINDOWS, 1));
+    gguf_build_int(t, "num_global_key_value_heads", gguf_layers_largest(t, "attention.head_count_kv", GGUF_WINDOWS, 0));
     gguf_build_bool(t, "enable_moe_block", experts > 0);
     gguf_build_int(t, "hidden_size_per_layer_input", 0);
     tell_gemma4_ffns(t, first);
-    gguf_build_kinds(t, "layer_types", gguf_build_window_kind);
+    gguf_layers_kinds(t, "layer_types", gguf_layers_window_kind);
     struct config_builder in;
     if (!gguf_build_open(t, &in)) return;
     gguf_build_rotation(&in, "full_attention", t->facts->freqs, -1, "rope.freq_base");
@@ -198,7 +199,7 @@ static void tell_gemma4(struct config_builder *t) {
 
 /* Layers without a window rotate half of each head, which llama.cpp's code says, and alone are scaled. */
 static double step_theta(const struct config_builder *t, int64_t layer) {
-    return json_num(gguf_build_meta(t, gguf_build_at(t, GGUF_WINDOWS, layer, 0) ? "rope.freq_base_swa" : "rope.freq_base"), 10000);
+    return json_num(gguf_build_meta(t, gguf_layers_at(t, GGUF_WINDOWS, layer, 0) ? "rope.freq_base_swa" : "rope.freq_base"), 10000);
 }
 static int64_t step_rotary(const struct config_builder *t, bool sliding) {
     const int64_t all = json_int(gguf_build_meta(t, "rope.dimension_count"), gguf_build_head_dim(t));
@@ -206,11 +207,11 @@ static int64_t step_rotary(const struct config_builder *t, bool sliding) {
 }
 static double step_partial(const struct config_builder *t, int64_t layer) {
     const int64_t dim = gguf_build_head_dim(t);
-    return dim > 0 ? (double)step_rotary(t, gguf_build_at(t, GGUF_WINDOWS, layer, 0) != 0) / (double)dim : 0;
+    return dim > 0 ? (double)step_rotary(t, gguf_layers_at(t, GGUF_WINDOWS, layer, 0) != 0) / (double)dim : 0;
 }
 /* Layers with experts, as a text of numbers. */
 static void put_moe_layers(struct config_builder *t) {
-    const uint32_t n = gguf_build_count(t);
+    const uint32_t n = gguf_layers_count(t);
     char *text = arena_alloc(t->arena, (size_t)n * 5 + 1);
     size_t at = 0;
     if (!text) {
@@ -219,7 +220,7 @@ static void put_moe_layers(struct config_builder *t) {
     }
     text[0] = 0;
     for (uint32_t i = 0; i < n; i++)
-        if (gguf_build_has(t, i, GGUF_HAS_ROUTER)) at += (size_t)snprintf(text + at, 6, "%s%u", at ? "," : "", i);
+        if (gguf_layers_has(t, i, GGUF_HAS_ROUTER)) at += (size_t)snprintf(text + at, 6, "%s%u", at ? "," : "", i);
     gguf_build_text(t, "moe_layers_enum", text);
 }
 static void tell_step(struct config_builder *t) {
@@ -227,50 +228,50 @@ static void tell_step(struct config_builder *t) {
     struct config_builder in;
     gguf_build_only_sigmoid(t);
     gguf_build_int(t, "head_dim", gguf_build_head_dim(t));
-    gguf_build_int(t, "num_attention_heads", gguf_build_largest(t, "attention.head_count", GGUF_WINDOWS, 0));
-    gguf_build_int(t, "num_key_value_heads", gguf_build_largest(t, "attention.head_count_kv", GGUF_WINDOWS, 0));
-    gguf_build_kinds(t, "layer_types", gguf_build_window_kind);
-    gguf_build_numbers(t, "rope_theta", step_theta);
-    gguf_build_numbers(t, "partial_rotary_factors", step_partial);
+    gguf_build_int(t, "num_attention_heads", gguf_layers_largest(t, "attention.head_count", GGUF_WINDOWS, 0));
+    gguf_build_int(t, "num_key_value_heads", gguf_layers_largest(t, "attention.head_count_kv", GGUF_WINDOWS, 0));
+    gguf_layers_kinds(t, "layer_types", gguf_layers_window_kind);
+    gguf_layers_numbers(t, "rope_theta", step_theta);
+    gguf_layers_numbers(t, "partial_rotary_factors", step_partial);
     put_moe_layers(t);
     gguf_build_bool(t, "use_qk_norm", t->facts->qk_norm);
-    gguf_build_bool(t, "use_head_wise_attn_gate", gguf_build_has(t, 0, GGUF_HAS_GATE));
+    gguf_build_bool(t, "use_head_wise_attn_gate", gguf_layers_has(t, 0, GGUF_HAS_GATE));
     gguf_build_bool(t, "use_moe_router_bias", t->facts->router_bias);
     if (limits) gguf_build_json(t, "swiglu_limits", *limits);
     if (shared) gguf_build_json(t, "swiglu_limits_shared", *shared);
     if (t->facts->freqs.v) gguf_build_rotation(t, "rope_scaling", t->facts->freqs, step_rotary(t, false) / 2, "");
     if (!gguf_build_open(t, &in)) return;
-    gguf_build_int(&in, "num_attention_heads", gguf_build_largest(t, "attention.head_count", GGUF_WINDOWS, 1));
-    gguf_build_int(&in, "num_attention_groups", gguf_build_largest(t, "attention.head_count_kv", GGUF_WINDOWS, 1));
+    gguf_build_int(&in, "num_attention_heads", gguf_layers_largest(t, "attention.head_count", GGUF_WINDOWS, 1));
+    gguf_build_int(&in, "num_attention_groups", gguf_layers_largest(t, "attention.head_count_kv", GGUF_WINDOWS, 1));
     gguf_build_close(t, &in, "attention_other_setting");
 }
 
 static void tell_mimo(struct config_builder *t) {
     const int64_t dim = gguf_build_head_dim(t), rotary = json_int(gguf_build_meta(t, "rope.dimension_count"), dim);
     bool sinks[2] = {false, false};
-    for (int64_t i = 0, n = gguf_build_layers(t); i < n; i++) sinks[gguf_build_at(t, GGUF_WINDOWS, i, 0) != 0] |= gguf_build_has(t, i, GGUF_HAS_SINKS);
+    for (int64_t i = 0, n = gguf_build_layers(t); i < n; i++) sinks[gguf_layers_at(t, GGUF_WINDOWS, i, 0) != 0] |= gguf_layers_has(t, i, GGUF_HAS_SINKS);
     gguf_build_only_sigmoid(t);
     gguf_build_int(t, "head_dim", dim);
     gguf_build_int(t, "v_head_dim", json_int(gguf_build_meta(t, "attention.value_length"), dim));
-    gguf_build_int(t, "num_key_value_heads", gguf_build_largest(t, "attention.head_count_kv", GGUF_WINDOWS, 0));
-    gguf_build_int(t, "swa_num_key_value_heads", gguf_build_largest(t, "attention.head_count_kv", GGUF_WINDOWS, 1));
+    gguf_build_int(t, "num_key_value_heads", gguf_layers_largest(t, "attention.head_count_kv", GGUF_WINDOWS, 0));
+    gguf_build_int(t, "swa_num_key_value_heads", gguf_layers_largest(t, "attention.head_count_kv", GGUF_WINDOWS, 1));
     if (rotary != dim && dim > 0) gguf_build_num(t, "partial_rotary_factor", ((double)rotary + 0.5) / (double)dim); /* is rounded down */
     gguf_build_bool(t, "add_full_attention_sink_bias", sinks[0]);
     gguf_build_bool(t, "add_swa_attention_sink_bias", sinks[1]);
-    gguf_build_numbers(t, "hybrid_layer_pattern", is_sliding);
-    gguf_build_numbers(t, "moe_layer_freq", gguf_build_has_router);
+    gguf_layers_numbers(t, "hybrid_layer_pattern", is_sliding);
+    gguf_layers_numbers(t, "moe_layer_freq", gguf_layers_has_router);
 }
 
 static void tell_afmoe(struct config_builder *t) {
     gguf_build_only_sigmoid(t);
     gguf_build_heads(t);
     gguf_build_bool(t, "mup_enabled", true);
-    if (gguf_build_meta(t, GGUF_WINDOWS)) gguf_build_kinds(t, "layer_types", gguf_build_window_kind); /* else every fourth has none */
+    if (gguf_build_meta(t, GGUF_WINDOWS)) gguf_layers_kinds(t, "layer_types", gguf_layers_window_kind); /* else every fourth has none */
 }
 static void tell_exaone(struct config_builder *t) {
     gguf_build_only_sigmoid(t);
     gguf_build_heads(t);
-    if (gguf_build_meta(t, GGUF_WINDOWS)) gguf_build_kinds(t, "layer_types", gguf_build_window_kind);
+    if (gguf_build_meta(t, GGUF_WINDOWS)) gguf_layers_kinds(t, "layer_types", gguf_layers_window_kind);
 }
 
 /* llama.cpp's code fixes what Llama 4's metadata omit: chunks, temperatures, and that the model with 128 experts has no norms of q and k. */
@@ -289,7 +290,7 @@ static void tell_llama4(struct config_builder *t) {
 
 static void tell_glm_dsa(struct config_builder *t) {
     gguf_build_deepseek(t);
-    gguf_build_kinds(t, "indexer_types", gguf_build_index_kind);
+    gguf_layers_kinds(t, "indexer_types", gguf_layers_index_kind);
 }
 
 /* --- Tables --- */

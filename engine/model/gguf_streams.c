@@ -1,11 +1,8 @@
 /* GGUF architectures with several residual streams. Sources of keys and names: llama.cpp's conversion scripts and graphs. */
-#include "engine/model/gguf_build.h"
+#include "engine/model/gguf_layers.h"
 
-#define L GGUF_LAYER
-#define MIXES \
-    .head_mix = "output_hc_fn.weight", .head_mix_base = "output_hc_base.weight", .head_mix_scale = "output_hc_scale.weight", \
-    .attn_mix = L "hc_attn_fn.weight", .attn_mix_base = L "hc_attn_base.weight", .attn_mix_scale = L "hc_attn_scale.weight", .ffn_mix = L "hc_ffn_fn.weight", \
-    .ffn_mix_base = L "hc_ffn_base.weight", .ffn_mix_scale = L "hc_ffn_scale.weight"
+#define L     GGUF_LAYER
+#define MIXES GGUF_MIXES, .head_mix = "output_hc_fn.weight", .head_mix_base = "output_hc_base.weight", .head_mix_scale = "output_hc_scale.weight"
 static const struct tensor_names hy4 = {GGUF_NAMES, GGUF_INDEXER, MIXES, .ffn_norm = L "ffn_norm", .attn_gate = L "attn_gate"},
                                  deepseek4 = {GGUF_ENDS,
                                               GGUF_FFNS,
@@ -31,20 +28,13 @@ static const struct tensor_names hy4 = {GGUF_NAMES, GGUF_INDEXER, MIXES, .ffn_no
                                               .index_weights = L "indexer.proj",
                                               .router_table = L "ffn_gate_tid2eid.weight"};
 
-/* Sets swiglu_limit to the limit of all layers. */
-static void put_limit(struct config_builder *t, const char *key) {
-    const struct json *limits = gguf_build_meta(t, key);
-    if (limits) gguf_build_json(t, "swiglu_limit", gguf_build_uniform(t, key, limits));
-    else gguf_build_int(t, "swiglu_limit", 0);
-}
-
 /* Rotated pairs are neighbours, which llama.cpp's code says. */
 static void tell_hy4(struct config_builder *t) {
     gguf_build_deepseek(t);
     gguf_build_bool(t, "rope_interleave", true);
     gguf_build_bool(t, "indexer_rope_interleave", true);
-    gguf_build_kinds(t, "indexer_types", gguf_build_index_kind);
-    put_limit(t, "swiglu_clamp_exp");
+    gguf_layers_kinds(t, "indexer_types", gguf_layers_index_kind);
+    gguf_layers_limit(t);
     if (json_int(gguf_build_meta(t, "attention.indexer.top_k"), 0) <= 0)
         gguf_build_fail(t, "metadata '%s.attention.indexer.top_k' is missing; hearth knows Hunyuan 4 with an indexer", t->arch);
 }
@@ -52,8 +42,7 @@ static void tell_hy4(struct config_builder *t) {
 static void tell_deepseek4(struct config_builder *t) {
     static const char *const scores[] = {"softmax", "softmax", "sigmoid", "softmax", "sqrtsoftplus"};
     const int64_t gating = json_int(gguf_build_meta(t, "expert_gating_func"), 4);
-    const struct json *shared = gguf_build_meta(t, "swiglu_clamp_shexp"), *exp = gguf_build_meta(t, "swiglu_clamp_exp"),
-                      *dim = gguf_build_meta(t, "attention.key_length");
+    const struct json *dim = gguf_build_meta(t, "attention.key_length");
     const struct json *ratios = gguf_build_meta(t, "attention.compress_ratios");
     gguf_build_rope(t, 0);
     if (ratios) gguf_build_json(t, "compress_ratios", *ratios);
@@ -61,28 +50,21 @@ static void tell_deepseek4(struct config_builder *t) {
     if (gating != 1 && gating != 2 && gating != 4)
         gguf_build_fail(t, "metadata '%s.expert_gating_func' is %lld; hearth knows 1, 2 and 4", t->arch, (long long)gating);
     else gguf_build_text(t, "scoring_func", scores[gating]);
-    put_limit(t, "swiglu_clamp_exp");
-    if (exp && shared) {
-        const struct json a = gguf_build_uniform(t, "swiglu_clamp_exp", exp), b = gguf_build_uniform(t, "swiglu_clamp_shexp", shared);
-        if (json_num(&a, 0) != json_num(&b, 0))
-            gguf_build_fail(t, "metadata '%s.swiglu_clamp_shexp' differs from 'swiglu_clamp_exp'; hearth knows one limit", t->arch);
-    }
+    gguf_layers_limit(t);
 }
 
 #define END \
     { NULL, NULL }
-#define STREAMS \
-    {"hyper_connection.count", "hc_mult"}, { "hyper_connection.epsilon", "hc_eps" }
 static const struct gguf_key hy4_keys[] = {GGUF_DEEPSEEK_KEYS,
                                            GGUF_INDEXER_KEYS,
-                                           STREAMS,
+                                           GGUF_STREAM_KEYS,
                                            {"attention.indexer.types", NULL},
                                            {"hyper_connection.magnitude", "hc_magnitude"},
                                            {"swiglu_clamp_exp", NULL},
                                            END},
                              deepseek4_keys[] = {GGUF_HEAD_KEYS,
                                                  GGUF_INDEXER_KEYS,
-                                                 STREAMS,
+                                                 GGUF_STREAM_KEYS,
                                                  GGUF_ROUTER_KEYS("n_routed_experts", "routed_scaling_factor", "norm_topk_prob"),
                                                  {"attention.compress_ratios", NULL},
                                                  {"attention.compress_rope_freq_base", "compress_rope_theta"},

@@ -1,25 +1,25 @@
 /* GGUF architectures whose layers differ in their windows and rotations. Sources of keys and names: llama.cpp's conversion scripts and graphs. */
-#include "engine/model/gguf_build.h"
+#include "engine/model/gguf_layers.h"
 
 #define L GGUF_LAYER
 static const struct tensor_names usual = {GGUF_NAMES, .ffn_norm = L "ffn_norm", .attn_gate = L "attn_gate"}, parallel = {GGUF_NAMES, .ffn_norm = L "attn_norm"};
 
-static const char *ffn_kind(const struct config_builder *t, int64_t layer) { return gguf_build_has(t, layer, GGUF_HAS_ROUTER) ? "sparse" : "dense"; }
+static const char *ffn_kind(const struct config_builder *t, int64_t layer) { return gguf_layers_has(t, layer, GGUF_HAS_ROUTER) ? "sparse" : "dense"; }
 
-static double heads_at(const struct config_builder *t, int64_t layer) { return (double)gguf_build_at(t, "attention.head_count", layer, 0); }
+static double heads_at(const struct config_builder *t, int64_t layer) { return (double)gguf_layers_at(t, "attention.head_count", layer, 0); }
 static const char *gate_kind(const struct config_builder *t, int64_t layer) {
-    return layer < CONFIG_MAX_LAYERS && t->facts->gate_rows[layer] == gguf_build_at(t, "attention.head_count", layer, 0) ? "per_head" : "per_element";
+    return layer < CONFIG_MAX_LAYERS && t->facts->gate_rows[layer] == gguf_layers_at(t, "attention.head_count", layer, 0) ? "per_head" : "per_element";
 }
 static void tell_laguna(struct config_builder *t) {
     gguf_build_only_sigmoid(t);
     gguf_build_head_sizes(t);
     gguf_build_ropes(t);
-    gguf_build_windows(t, 4, true);
-    gguf_build_int(t, "num_attention_heads", gguf_build_largest(t, "attention.head_count", NULL, 0));
-    gguf_build_numbers(t, "num_attention_heads_per_layer", heads_at);
-    gguf_build_kinds(t, "mlp_layer_types", ffn_kind);
+    gguf_layers_windows(t, 4, true);
+    gguf_build_int(t, "num_attention_heads", gguf_layers_largest(t, "attention.head_count", NULL, 0));
+    gguf_layers_numbers(t, "num_attention_heads_per_layer", heads_at);
+    gguf_layers_kinds(t, "mlp_layer_types", ffn_kind);
     gguf_build_text(t, "gating", *gate_kind(t, 0) && gate_kind(t, 0)[4] == 'h' ? "per-head" : "per-element");
-    gguf_build_kinds(t, "gating_types", gate_kind);
+    gguf_layers_kinds(t, "gating_types", gate_kind);
     gguf_build_bool(t, "attention_bias", t->facts->qkv_bias);
     if (!json_bool(gguf_build_meta(t, "expert_weights_norm"), true))
         gguf_build_fail(t, "metadata '%s.expert_weights_norm' is false; hearth knows Laguna's router with weights of sum 1", t->arch);
@@ -29,7 +29,7 @@ static void tell_laguna(struct config_builder *t) {
 static void tell_mellum(struct config_builder *t) {
     gguf_build_head_sizes(t);
     gguf_build_ropes(t);
-    gguf_build_windows(t, 4, false);
+    gguf_layers_windows(t, 4, false);
     gguf_build_bool(t, "norm_topk_prob", true);
     gguf_build_bool(t, "attention_bias", t->facts->qkv_bias);
 }
@@ -39,7 +39,7 @@ static void tell_cohere2moe(struct config_builder *t) {
     const int64_t gating = json_int(gguf_build_meta(t, "expert_gating_func"), 2);
     const struct json *dense = gguf_build_meta(t, "feed_forward_length");
     gguf_build_heads(t);
-    gguf_build_windows(t, 4, true);
+    gguf_layers_windows(t, 4, true);
     if (gguf_build_meta(t, "attention.layer_norm_rms_epsilon"))
         gguf_build_fail(t, "metadata '%s.attention.layer_norm_rms_epsilon': hearth knows Cohere 2 with layer norms, whose key ends in layer_norm_epsilon",
                         t->arch);
@@ -52,7 +52,7 @@ static void tell_cohere2moe(struct config_builder *t) {
 #define END \
     { NULL, NULL }
 static const struct gguf_key laguna_keys[] = {GGUF_HEAD_KEYS,
-                                              GGUF_WINDOW_KEYS,
+                                              GGUF_WINDOWS_KEYS,
                                               GGUF_ROPES_KEYS,
                                               GGUF_ROUTER_KEYS("num_experts", "moe_routed_scaling_factor", NULL),
                                               {"attention.head_count", NULL},
@@ -60,9 +60,9 @@ static const struct gguf_key laguna_keys[] = {GGUF_HEAD_KEYS,
                                               {"expert_shared_feed_forward_length", "shared_expert_intermediate_size"},
                                               {"leading_dense_block_count", NULL},
                                               END},
-                             mellum_keys[] = {GGUF_HEAD_KEYS, GGUF_WINDOW_KEYS, GGUF_ROPES_KEYS, {"expert_count", "num_experts"}, END},
+                             mellum_keys[] = {GGUF_HEAD_KEYS, GGUF_WINDOWS_KEYS, GGUF_ROPES_KEYS, {"expert_count", "num_experts"}, END},
                              cohere2moe_keys[] = {GGUF_HEAD_KEYS,
-                                                  GGUF_WINDOW_KEYS,
+                                                  GGUF_WINDOWS_KEYS,
                                                   GGUF_ROUTER_KEYS("num_experts", NULL, "norm_topk_prob"),
                                                   {"attention.layer_norm_epsilon", "layer_norm_eps"},
                                                   {"expert_feed_forward_length", "intermediate_size"},

@@ -166,7 +166,7 @@ int params_list(const struct config *c, int layer, unsigned modules, struct para
               inter = moe && !beside ? c->shared_inter : dense_inter; /* rows of gate and up in the dense FFN or the shared expert */
     const struct tensor_slice ffn_gate = in_gate_up(order, false, inter, 0), ffn_up = in_gate_up(order, false, inter, 1);
     const struct mixer_params mix = mixer_params_of(c, layer);
-    const uint8_t rates = d->rates_converted ? CONVERT_NONE : CONVERT_MINUS_EXP;
+    const uint8_t rates = !d->rates_converted ? CONVERT_MINUS_EXP : c->kda.rates_are_positive ? CONVERT_MINUS : CONVERT_NONE;
     const struct tensor_slice routed = {.total_rows = config_n_choices(c) - c->n_always, .step = 1}, same = {.total_rows = 1};
     const struct {
         struct param p;

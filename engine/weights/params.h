@@ -147,7 +147,16 @@ struct param {
     int table_cols;     /* vector published as [rows / across, across]; 0: one dimension */
 };
 /* w; -exp(w); [taps, channels]; the same, plus 1 in the last tap; expert ids as int32_t; -exp(w), the table transposed; w, the table transposed */
-enum vector_conversion { CONVERT_NONE, CONVERT_MINUS_EXP, CONVERT_TRANSPOSE, CONVERT_ADD_INPUT, CONVERT_EXPERT_IDS, CONVERT_RATES, CONVERT_TURN };
+enum vector_conversion {
+    CONVERT_NONE,
+    CONVERT_MINUS,
+    CONVERT_MINUS_EXP,
+    CONVERT_TRANSPOSE,
+    CONVERT_ADD_INPUT,
+    CONVERT_EXPERT_IDS,
+    CONVERT_RATES,
+    CONVERT_TURN
+};
 enum { PARAMS_MAX = 208 };
 
 /* Lists the tensors of these modules in layer `layer`, in the order of use. Returns their number. */

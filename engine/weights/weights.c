@@ -20,6 +20,7 @@
 static float *convert_vector(float *v, const struct param *p, float *turned) {
     const bool rates = p->conversion == CONVERT_MINUS_EXP || p->conversion == CONVERT_RATES;
     for (int i = 0; i < p->rows && rates; i++) v[i] = -expf(v[i]);
+    for (int i = 0; i < p->rows && p->conversion == CONVERT_MINUS; i++) v[i] = -v[i];
     if (turned == v) return v;
     if (p->conversion == CONVERT_RATES || p->conversion == CONVERT_TURN) {
         for (int i = 0; i < p->rows; i++) turned[i % p->table_cols * (p->rows / p->table_cols) + i / p->table_cols] = v[i];

@@ -72,6 +72,7 @@ def e4m3(byte):
     return sign * (frac * 2.0**-9 if not exp else (8 + frac) * 2.0 ** (exp - 10))
 
 
+I32 = 26  # the number of that type
 E4M3 = [struct.pack("<f", e4m3(b)) for b in range(256)]
 
 
@@ -179,9 +180,9 @@ class Model:
                 if found:
                     self.put(f"blk.{i}.ffn_{end}_exps", stack([self.take(f) for f in found]))
 
-    def attention(self, **more):
-        self.each_layer(attn_norm="input_layernorm", attn_q="self_attn.q_proj", attn_k="self_attn.k_proj", attn_v="self_attn.v_proj",
-                        attn_output="self_attn.o_proj", attn_q_norm="self_attn.q_norm", attn_k_norm="self_attn.k_norm", **more)
+    def attention(self, name="self_attn", **more):
+        self.each_layer(attn_norm="input_layernorm", **{"attn_" + g: f"{name}.{g}_proj" for g in "qkv"}, attn_output=name + ".o_proj",
+                        attn_q_norm=name + ".q_norm", attn_k_norm=name + ".k_norm", **more)
 
     def dense(self, mlp="mlp", end=""):
         self.each_layer(**{f"ffn_{g}{end}": f"{mlp}.{g}_proj" for g in ("gate", "up", "down")})
@@ -208,7 +209,7 @@ class Model:
         tokens, kinds, merges = gguf_file.vocabulary(self.config["vocab_size"])
         self.meta.update({"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": "qwen2", "tokenizer.ggml.tokens": tokens, "tokenizer.ggml.token_type": kinds,
                           "tokenizer.ggml.merges": merges, "tokenizer.ggml.eos_token_id": tokens.index("<|im_end|>"), "tokenizer.ggml.add_bos_token": False})
-        gguf_formats.write(path, self.meta, [(n, "F32" if t.values.typecode == "f" else "I32", t.shape, t.values.tobytes()) for n, t in self.out])
+        gguf_formats.write(path, self.meta, [(n, "F32" if t.values.typecode == "f" else I32, t.shape, t.values.tobytes()) for n, t in self.out])
 
 
 def adjacent(heads, dim):
@@ -454,22 +455,26 @@ def llama4(d):
     return m
 
 
-def mla(m):
+def mla(m, name="self_attn"):
     """What DeepSeek's attention has in common; the up-projection in two tensors, the keys' transposed."""
     c = m.config
     heads, nope, v = c["num_attention_heads"], c["qk_nope_head_dim"], c["v_head_dim"]
     m.key(attention__head_count_kv=1, attention__key_length=c["kv_lora_rank"] + c["qk_rope_head_dim"], attention__value_length=c["kv_lora_rank"],
           attention__key_length_mla=nope + c["qk_rope_head_dim"], expert_weights_scale=float(c["routed_scaling_factor"]))
-    m.keys_of(attention__q_lora_rank="q_lora_rank", attention__kv_lora_rank="kv_lora_rank", attention__value_length_mla="v_head_dim",
+    if c.get("q_lora_rank"):
+        m.keys_of(attention__q_lora_rank="q_lora_rank")
+    m.keys_of(attention__kv_lora_rank="kv_lora_rank", attention__value_length_mla="v_head_dim",
               rope__dimension_count="qk_rope_head_dim", feed_forward_length="intermediate_size", expert_feed_forward_length="moe_intermediate_size",
-              expert_count="n_routed_experts", expert_used_count="num_experts_per_tok", expert_shared_count="n_shared_experts",
-              leading_dense_block_count="first_k_dense_replace", expert_weights_norm="norm_topk_prob")
+              expert_used_count="num_experts_per_tok", leading_dense_block_count="first_k_dense_replace", expert_weights_norm="norm_topk_prob")
+    m.key(expert_count=m.first("n_routed_experts", "num_experts"), expert_shared_count=m.first("n_shared_experts", "num_shared_experts"))
     for i in range(m.layers):
-        both = m.take(f"layers.{i}.self_attn.kv_b_proj.weight").shaped(heads, nope + v, c["kv_lora_rank"])
+        if f"layers.{i}.{name}.kv_b_proj.weight" not in m.source:
+            continue
+        both = m.take(f"layers.{i}.{name}.kv_b_proj.weight").shaped(heads, nope + v, c["kv_lora_rank"])
         m.put(f"blk.{i}.attn_k_b", both.each(lambda t: t.rows(range(nope)).turned()))
         m.put(f"blk.{i}.attn_v_b", both.each(lambda t: t.rows(range(nope, nope + v))))
-    m.attention(ffn_norm="post_attention_layernorm", attn_q_a="self_attn.q_a_proj", attn_q_a_norm="self_attn.q_a_layernorm", attn_q_b="self_attn.q_b_proj",
-                attn_kv_a_mqa="self_attn.kv_a_proj_with_mqa", attn_kv_a_norm="self_attn.kv_a_layernorm", ffn_gate_inp="mlp.gate",
+    m.attention(name, ffn_norm="post_attention_layernorm", attn_q_a=name + ".q_a_proj", attn_q_a_norm=name + ".q_a_layernorm", attn_q_b=name + ".q_b_proj",
+                attn_kv_a_mqa=name + ".kv_a_proj_with_mqa", attn_kv_a_norm=name + ".kv_a_layernorm", ffn_gate_inp="mlp.gate",
                 exp_probs_b__bias="mlp.gate.e_score_correction_bias")
     m.dense()
     m.dense("mlp.shared_experts", "_shexp")

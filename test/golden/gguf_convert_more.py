@@ -1,5 +1,6 @@
 """More conversions of checkpoints to GGUF as llama.cpp's scripts do (gguf_convert.py)."""
 import array
+import math
 
 from gguf_convert import Model, Tensor, adjacent, indexer, mla
 
@@ -169,4 +170,63 @@ def deepseek4(d):
             m.copy(f"blk.{i}.exp_probs_b.bias", f"layers.{i}.ffn.gate.bias")
     for x in HC:
         m.copy(f"output_hc_{x}", f"hc_head_{x}")
+    return m
+
+
+def kda(m, name, rate, low):
+    """Kimi delta attention. rate: what is stored of A_log. low: projections of decays and gates in two parts."""
+    each = {f"ssm_{g}_{x}": f"{name}.{g}_{x}_proj" for g in "fg" for x in "ab"} if low else {"ssm_f_a": name + ".f_proj"}
+    m.each_layer(ssm_beta=name + ".b_proj", ssm_dt__bias=name + ".dt_bias", ssm_norm=name + ".o_norm", **each)
+    for i in range(m.layers):
+        s = f"layers.{i}.{name}."
+        if s + "A_log" not in m.source:
+            continue
+        heads, taps = m.config["num_attention_heads"], m.source[s + "q_conv1d.weight"].shape[-1]
+        m.put(f"blk.{i}.ssm_a", m.take(s + "A_log").map(rate).shaped(*([heads] if low else [heads, 1])))
+        for g in "qkv":
+            conv = m.take(f"{s}{g}_conv1d.weight")
+            m.put(f"blk.{i}.ssm_conv1d_{g}", conv.shaped(1, conv.shape[0], 1, taps))
+
+
+def bailingmoe3(d):
+    m = Model(d, "bailingmoe3")
+    c = m.config
+    period = c["layer_group_size"]
+    attends = [(i + 1) % period == 0 or i >= m.layers // period * period for i in range(m.layers)]
+    m.ends("word_embeddings")
+    mla(m, "attention")
+    m.key(attention__head_count_kv=[int(a) for a in attends], attention__value_length=c["head_dim"], expert_gating_func=2, rope__freq_base=float(c["rope_theta"]),
+          kda__safe_gate=True, kda__gate_lower_bound=float(c["kda_lower_bound"]), expert_shared_feed_forward_length=c["moe_intermediate_size"] * c["num_shared_experts"])
+    m.keys_of(vocab_size="vocab_size", ssm__conv_kernel="short_conv_kernel_size", kda__head_dim="head_dim", expert_group_count="n_group",
+              expert_group_used_count="topk_group")
+    kda(m, "attention", math.exp, False)
+    m.each_layer(attn_output="attention.dense", exp_probs_b__bias="mlp.gate.expert_bias")
+    for i in range(m.layers):
+        m.copy(f"blk.{i}.{'attn_gate' if attends[i] else 'ssm_g_a'}", f"layers.{i}.attention.g_proj.weight")
+    return m
+
+
+def glm5_next(d):
+    m = Model(d, "glm5-next", "model.language_model.")
+    c, n = m.config, m.layers
+    linear = c["linear_attn_config"]
+    m.ends()
+    mla(m)
+    indexer(m)
+    m.key(attention__head_count_kv=[int(t != "linear_attention") for t in c["layer_types"]], attention__layer_norm_epsilon=1e-6, expert_gating_func=2,
+          ssm__conv_kernel=linear["short_conv_kernel_size"], kda__head_dim=linear["head_dim"], kda__gate_lower_bound=float(linear["gate_lower_bound"]),
+          attention__indexer__types=[t == "full" for t in c["indexer_types"]], swiglu_clamp_exp=[float(c["swiglu_limit"])] * n,
+          swiglu_clamp_shexp=[float(c["swiglu_limit"])] * n)
+    m.keys_of(vocab_size="vocab_size", attention__indexer__head_count="index_n_heads", attention__indexer__key_length="index_head_dim",
+              attention__indexer__top_k="index_topk", attention__indexer__kpool="index_kpool",
+              attention__indexer__kpool_select_tail="index_kpool_always_select_tail", hyper_connection__count="hc_mult",
+              hyper_connection__sinkhorn_iterations="hc_sinkhorn_iters", hyper_connection__epsilon="hc_eps", expert_group_count="n_group",
+              expert_group_used_count="topk_group")
+    kda(m, "self_attn", lambda x: -math.exp(x), True)
+    for i in range(n):
+        for x in ("ape", "gate"):
+            m.copy(f"blk.{i}.indexer_compressor_{x}", f"layers.{i}.self_attn.indexer.index_kpool_compress_{x}")
+        for part in ("attn", "ffn"):
+            for x in HC:
+                m.copy(f"blk.{i}.hc_{part}_{x}", f"layers.{i}.hc_{part}_{x}")
     return m

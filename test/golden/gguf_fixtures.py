@@ -19,7 +19,7 @@ FAMILIES = {"jamba": convert.jamba, "granitemoehybrid": convert.granitehybrid, "
             "lfm2_moe": convert.lfm2moe, "step3p7": convert.step35, "mimo_v2_flash": convert.mimo2, "afmoe": convert.afmoe, "exaone_moe": convert.exaone_moe,
             "llama4": convert.llama4, "glm4_moe_lite": convert.glm4_moe_lite, "glm_moe_dsa": convert.glm_dsa, "mistral4": convert.mistral4, "qwen3_5_moe": convert.qwen35,
             "laguna": more.laguna, "cohere2_moe": more.cohere2moe, "hy_v3": more.hy_v3, "deepseek_v32": more.deepseek32,
-            "hy_v4": more.hy_v4, "deepseek_v4": more.deepseek4}
+            "hy_v4": more.hy_v4, "deepseek_v4": more.deepseek4, "bailing_hybrid": more.bailingmoe3, "glm5_next": more.glm5_next}
 # With a vocabulary for the converter's tokenizer, and what llama.cpp needs: keys of the last two own layers, of which the second is global; one size of
 # DeltaNet's heads; heads of an indexer that are multiples of 64, and many of them, because it breaks ties between keys otherwise.
 OWN = {"token_input": (convert.gemma4, {"vocab_size": 288, "vocab_size_per_layer_input": 288, "num_kv_shared_layers": 5}),

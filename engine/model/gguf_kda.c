@@ -1,0 +1,142 @@
+/* GGUF architectures with Kimi delta attention, in layers without KV heads. Sources of keys and names: llama.cpp's conversion scripts and graphs. */
+#include "engine/model/gguf_layers.h"
+
+#define L GGUF_LAYER
+#define KDA \
+    .kda_q_conv = L "ssm_conv1d_q", .kda_k_conv = L "ssm_conv1d_k", .kda_v_conv = L "ssm_conv1d_v", .kda_beta = L "ssm_beta", .kda_decay = L "ssm_f_a", \
+    .kda_decay_up = L "ssm_f_b", .kda_gate = L "ssm_g_a", .kda_gate_up = L "ssm_g_b", .mix_rate = L "ssm_a", .mix_dt = L "ssm_dt.bias", \
+    .mix_norm = L "ssm_norm", .mix_out = L "attn_output"
+static const struct tensor_names kimi = {GGUF_NAMES, KDA, .ffn_norm = L "ffn_norm"},
+                                 ling3 = {GGUF_NAMES, KDA, .ffn_norm = L "ffn_norm", .attn_gate = L "attn_gate"},
+                                 glm5 = {GGUF_NAMES,
+                                         KDA,
+                                         GGUF_INDEXER,
+                                         GGUF_MIXES,
+                                         .ffn_norm = L "ffn_norm",
+                                         .index_compress_gate = L "indexer_compressor_gate.weight",
+                                         .index_compress_bias = L "indexer_compressor_ape.weight"};
+
+static bool is_kda(const struct config_builder *t, int64_t layer) { return gguf_layers_at(t, "attention.head_count_kv", layer, 0) == 0; }
+/* Whether metadata say which layers have KDA. */
+static bool lists_layers(struct config_builder *t) {
+    const struct json *kv_heads = gguf_build_meta(t, "attention.head_count_kv");
+    if (kv_heads && kv_heads->type == JSON_ARRAY) return !t->rc;
+    gguf_build_fail(t, "metadata '%s.attention.head_count_kv' is not a list; it is 0 in layers with Kimi delta attention", t->arch);
+    return false;
+}
+
+/* Lists the layers with or without KDA, counted from `first`. */
+static void put_layers(struct config_builder *t, const char *key, bool kda, int first) {
+    const uint32_t all = gguf_layers_count(t);
+    struct json *layers = gguf_build_list(t, key, all);
+    uint32_t n = 0;
+    for (uint32_t i = 0; layers && i < all; i++)
+        if (is_kda(t, i) == kda) layers[n++] = (struct json){.type = JSON_INT, .integer = i + first};
+    gguf_build_json(t, key, (struct json){.type = JSON_ARRAY, .n = n, .items = layers});
+}
+/* Sets linear_attn_config. */
+static void put_kda(struct config_builder *t, int first) {
+    static const struct gguf_key rows[] = {
+        {"kda.head_dim", "head_dim"}, {"kda.gate_lower_bound", "gate_lower_bound"}, {"ssm.conv_kernel", "short_conv_kernel_size"}};
+    struct config_builder in;
+    if (!lists_layers(t) || !gguf_build_open(t, &in)) return;
+    put_layers(&in, "kda_layers", true, first);
+    put_layers(&in, "full_attn_layers", false, first);
+    gguf_build_int(&in, "num_heads", json_int(gguf_build_meta(t, "attention.head_count"), 0));
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        const struct json *v = gguf_build_meta(t, rows[i].key);
+        if (v) gguf_build_json(&in, rows[i].name, *v);
+    }
+    gguf_build_close(t, &in, "linear_attn_config");
+}
+
+static void tell_kimi(struct config_builder *t) {
+    gguf_build_deepseek(t);
+    gguf_build_bool(t, "mla_use_nope", true);
+    put_kda(t, 1);
+}
+
+static void tell_glm5(struct config_builder *t) {
+    gguf_build_deepseek(t);
+    gguf_build_bool(t, "mla_use_nope", true);
+    put_kda(t, 0);
+    gguf_layers_kinds(t, "indexer_types", gguf_layers_index_kind);
+    gguf_layers_limit(t);
+}
+
+/* The distance between layers with attention; layers after the last complete group have attention too. */
+static int64_t group_size(struct config_builder *t) {
+    const int64_t n = gguf_build_layers(t);
+    int64_t size = 1;
+    while (size < n && is_kda(t, size - 1)) size++;
+    for (int64_t i = 0; i < n; i++)
+        if (is_kda(t, i) != (i < n / size * size && (i + 1) % size != 0))
+            gguf_build_fail(t, "metadata '%s.attention.head_count_kv' has layers with attention at distances that differ, which hearth does not know", t->arch);
+    return size;
+}
+/* Lists limits of the activation, which may be one number. */
+static void put_limits(struct config_builder *t, const char *name, const char *key) {
+    const struct json *limits = gguf_build_meta(t, key);
+    const uint32_t n = gguf_layers_count(t);
+    struct json *v = limits ? gguf_build_list(t, name, n) : NULL;
+    for (uint32_t i = 0; v && i < n; i++) v[i] = limits->type == JSON_ARRAY ? (i < limits->n ? *json_at(limits, i) : (struct json){.type = JSON_INT}) : *limits;
+}
+static void tell_ling3(struct config_builder *t) {
+    const int64_t gating = json_int(gguf_build_meta(t, "expert_gating_func"), 2), each = gguf_layers_at(t, "expert_feed_forward_length", 0, 0),
+                  count = json_int(gguf_build_meta(t, "expert_shared_count"), 1);
+    if (!lists_layers(t)) return;
+    gguf_build_mla(t);
+    const struct json *sections = gguf_build_meta(t, "rope.dimension_sections"); /* of the multimodal model, which rotates halves; text has equal positions */
+    gguf_build_bool(t, "rope_interleave",
+                    !sections || sections->type != JSON_ARRAY || sections->n < 2 || json_int(json_at(sections, 0), 0) <= 0 ||
+                        json_int(json_at(sections, 1), 0) <= 0);
+    gguf_build_int(t, "layer_group_size", group_size(t));
+    gguf_build_bool(t, "kda_rates_are_positive", true);
+    if (gating < 0 || gating > 2) gguf_build_fail(t, "metadata '%s.expert_gating_func' is %lld; hearth knows 1 and 2", t->arch, (long long)gating);
+    gguf_build_text(t, "score_function", gating == 1 ? "softmax" : "sigmoid");
+    gguf_build_bool(t, "moe_router_enable_expert_bias", t->facts->router_bias);
+    gguf_build_int(t, "n_shared_experts", 1); /* of the width of all */
+    gguf_build_int(t, "moe_shared_expert_intermediate_size", json_int(gguf_build_meta(t, "expert_shared_feed_forward_length"), each * (count > 1 ? count : 1)));
+    for (int64_t i = 0; i < gguf_build_layers(t); i++)
+        if (gguf_layers_has(t, i, GGUF_HAS_GATE))
+            gguf_build_text(t, "gated_attention_proj_granularity_type",
+                            t->facts->gate_rows[i] == json_int(gguf_build_meta(t, "attention.head_count"), 0) ? "head_wise" : "element_wise");
+    put_limits(t, "expert_swiglu_limit_list", "swiglu_clamp_exp");
+    put_limits(t, "share_expert_swiglu_limit_list", "swiglu_clamp_shexp");
+}
+
+#define END \
+    { NULL, NULL }
+static const struct gguf_key kimi_keys[] = {GGUF_DEEPSEEK_KEYS, {"kda.head_dim", NULL}, {"ssm.conv_kernel", NULL}, END},
+                             glm5_keys[] = {GGUF_DEEPSEEK_KEYS,
+                                            GGUF_INDEXER_KEYS,
+                                            GGUF_STREAM_KEYS,
+                                            {"attention.indexer.kpool", "index_kpool"},
+                                            {"attention.indexer.kpool_select_tail", "index_kpool_always_select_tail"},
+                                            {"attention.indexer.types", NULL},
+                                            {"attention.layer_norm_epsilon", NULL}, /* of the indexer: 1e-6, as in the reference */
+                                            {"hyper_connection.sinkhorn_iterations", "hc_sinkhorn_iters"},
+                                            {"kda.gate_lower_bound", NULL},
+                                            {"kda.head_dim", NULL},
+                                            {"ssm.conv_kernel", NULL},
+                                            {"swiglu_clamp_exp", NULL},
+                                            {"swiglu_clamp_shexp", NULL},
+                                            END},
+                             ling3_keys[] = {{"expert_shared_count", NULL},
+                                             GGUF_DEEPSEEK_KEYS,
+                                             {"expert_shared_feed_forward_length", NULL},
+                                             {"kda.gate_lower_bound", "kda_lower_bound"},
+                                             {"kda.head_dim", "head_dim"},
+                                             {"kda.safe_gate", "kda_safe_gate"},
+                                             {"rope.dimension_sections", NULL},
+                                             {"ssm.conv_kernel", "short_conv_kernel_size"},
+                                             {"swiglu_clamp_exp", NULL},
+                                             {"swiglu_clamp_shexp", NULL},
+                                             END};
+
+const struct gguf_arch gguf_kda[] = {
+    {"kimi-linear", "kimi_linear", &kimi, kimi_keys, tell_kimi, NULL},
+    {"bailingmoe3", "bailing_hybrid", &ling3, ling3_keys, tell_ling3, NULL},
+    {"glm5-next", "glm5_next", &glm5, glm5_keys, tell_glm5, NULL},
+    {NULL, NULL, NULL, NULL, NULL, NULL},
+};

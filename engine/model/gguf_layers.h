@@ -1,0 +1,30 @@
+#pragma once
+/* Values of GGUF metadata and facts of tensors by layer, as lists of config.json; internal to engine/model/gguf*.c. Pure. */
+#include "engine/model/gguf_build.h"
+
+#define GGUF_WINDOWS "attention.sliding_window_pattern"
+/* A number of a layer: an entry of a list, or the number of all layers. Booleans count as 0 and 1. */
+int64_t gguf_layers_at(const struct config_builder *t, const char *key, int64_t layer, int64_t none);
+/* The largest of these numbers; of layers whose `pattern` is `kind`, or with pattern NULL of all. */
+int64_t gguf_layers_largest(const struct config_builder *t, const char *key, const char *pattern, int64_t kind);
+/* Whether the layer has these parts, which the tensors show. */
+bool gguf_layers_has(const struct config_builder *t, int64_t layer, enum gguf_part part);
+double gguf_layers_has_router(const struct config_builder *t, int64_t layer);
+/* Checks the number of layers before lists of that length are made. */
+uint32_t gguf_layers_count(struct config_builder *t);
+/* List a name or a number per layer. */
+void gguf_layers_kinds(struct config_builder *t, const char *key, const char *(*kind)(const struct config_builder *t, int64_t layer));
+void gguf_layers_numbers(struct config_builder *t, const char *key, double (*number)(const struct config_builder *t, int64_t layer));
+const char *gguf_layers_window_kind(const struct config_builder *t, int64_t layer);
+/* Sets sliding_window, and layer_types from the window pattern; without one every `every`th layer has no window, beginning with the first or the last of a
+ * period. */
+void gguf_layers_windows(struct config_builder *t, int64_t every, bool full_first);
+
+const char *gguf_layers_index_kind(const struct config_builder *t, int64_t layer); /* whether the layer has an indexer of its own */
+
+/* Sets swiglu_limit: the limit of the activation in all layers, of all experts. 0: none */
+void gguf_layers_limit(struct config_builder *t);
+
+/* Keys that gguf_layers_windows() reads. */
+#define GGUF_WINDOWS_KEYS \
+    {"attention.sliding_window", NULL}, { GGUF_WINDOWS, NULL }
