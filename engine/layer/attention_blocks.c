@@ -12,20 +12,29 @@ static int blocks_cache_planes(const struct config *c, int layer, struct cache_d
     return n + 2;
 }
 
+/* The projection to the indexer's queries, or to its keys: rows of one matrix, or a matrix of their own. */
+static struct mat index_queries(const struct config *c, const struct layer *y) {
+    return y->index_qk.rows ? mat_rows(y->index_qk, 0, c->index_heads * c->index_dim) : y->index_q;
+}
+static struct mat index_keys(const struct config *c, const struct layer *y) {
+    const int queries = c->index_heads * c->index_dim;
+    return y->index_qk.rows ? mat_rows(y->index_qk, queries, queries + c->index_dim) : y->index_k;
+}
+
 static int blocks_store_kv(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *spans, int n_spans,
                            int n) {
-    const int queries = c->index_heads * c->index_dim, dim = c->index_dim;
+    const int dim = c->index_dim;
     const struct attention_compressor k = {
         .norm = y->index_k_norm, .inv_freq = w->inv_freq, .dim = dim, .ld = dim, .plane = INDEX, .state_plane = STATES, .ratio = c->index_block, .plain = true};
     TRY(attention_gqa.store_kv(x, c, y, layer, w, spans, n_spans, n));
-    TRY(attention_linear_exact(x, w->fused, dim, w->xn, c->hidden, mat_rows(y->index_qk, queries, queries + dim), n));
+    TRY(attention_linear_exact(x, w->fused, dim, w->xn, c->hidden, index_keys(c, y), n));
     return attention_make_entries(x, c, layer, &k, w, spans, n_spans);
 }
 
 static int blocks_make_queries(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, int n) {
     const int heads = c->index_heads, dim = c->index_dim;
     TRY(attention_gqa.make_queries(x, c, y, layer, w, n));
-    TRY(attention_linear_exact(x, w->index_q, heads * dim, w->xn, c->hidden, mat_rows(y->index_qk, 0, heads * dim), n));
+    TRY(attention_linear_exact(x, w->index_q, heads * dim, w->xn, c->hidden, index_queries(c, y), n));
     TRY(block_norm(x, c, w->index_q, dim, w->index_q, dim, y->index_q_norm, NULL, n * heads, dim));
     TRY(attention_rotate(x, c, layer, w, w->index_q, heads, heads * dim, dim, n));
     return x->ops->fill(x, &(struct op_fill){.x = w->index_weights, .n = n, .m = heads, .value = 1});

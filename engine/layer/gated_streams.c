@@ -89,7 +89,7 @@ static int hash_rows(struct exec *x, const struct config *c, const struct layer 
                          .n = n,
                          .size = g->size,
                          .per = g->per,
-                         .end = c->n_eos ? c->eos[0] : -1};
+                         .end = c->ngram_end};
     for (int i = 0; i < NGRAM_MOST; i++) o.multiplier[i] = g->multiplier[i];
     for (int i = 0; i < NGRAM_HASHES_MOST; i++) o.vocab[i] = g->vocab[i], o.offset[i] = g->offset[i];
     return x->ops->ngram(x, &o);

@@ -59,6 +59,7 @@ struct layout {
     bool transposed_gate_up; /* the routed experts' gate and up are stored as [hidden, inter]; with GATE_UP_STACKED gate's columns come before up's */
     uint8_t gate_up;         /* enum gate_up, of the routed experts */
     uint8_t dense_gate_up;   /* enum gate_up, of the dense FFN and the shared expert */
+    const char *skipped;     /* part of the names of tensors that the config makes no use of; NULL: none */
 };
 
 /* Values of common keys that a family's configs may omit; 0: the key is required, false: the usual default. */

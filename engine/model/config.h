@@ -219,7 +219,8 @@ struct config {
         uint64_t multiplier[NGRAM_MOST];
         uint32_t vocab[NGRAM_HASHES_MOST], offset[NGRAM_HASHES_MOST];
     } ngram[CONFIG_NGRAMS_MOST];
-    int n_mtp; /* MTP layers after the last layer, not part of the main model */
+    int ngram_end; /* the token at which n-grams end */
+    int n_mtp;     /* MTP layers after the last layer, not part of the main model */
     int bos, n_eos, eos[CONFIG_MAX_EOS];
 };
 /* Whether the shared expert of a layer reads other numbers than the router and the routed experts (work.ffn_in instead of work.xn). */

@@ -34,7 +34,7 @@ static const struct gguf_key common[] = {
 
 static const struct gguf_arch *find_known(const struct json *meta) {
     const struct json *arch = json_get(meta, "general.architecture");
-    const struct gguf_arch *const tables[] = {gguf_archs, gguf_layered, gguf_windowed, gguf_streams, gguf_kda};
+    const struct gguf_arch *const tables[] = {gguf_archs, gguf_layered, gguf_windowed, gguf_streams, gguf_kda, gguf_minimax};
     for (size_t k = 0; k < sizeof tables / sizeof *tables; k++)
         for (const struct gguf_arch *a = tables[k]; a->name; a++)
             if (json_is(arch, a->name)) return a;
@@ -64,10 +64,11 @@ void gguf_note(struct gguf_facts *f, const char *name, int64_t rows) {
         {"ffn_gate_inp.weight", GGUF_HAS_ROUTER}, {"ffn_up.weight", GGUF_HAS_FFN},
         {"attn_q.weight", GGUF_HAS_QUERIES},      {"attn_qkv.weight", GGUF_HAS_QUERIES | GGUF_HAS_VALUES},
         {"attn_v.weight", GGUF_HAS_VALUES},       {"attn_sinks.weight", GGUF_HAS_SINKS},
-        {"attn_gate.weight", GGUF_HAS_GATE},
+        {"attn_gate.weight", GGUF_HAS_GATE},      {"indexer.q_proj.weight", GGUF_HAS_INDEXER},
     };
     for (size_t i = 0; i < sizeof flags / sizeof *flags; i++) *flags[i].flag |= ends(name, flags[i].end);
     f->router_bias |= f->bare_router_bias;
+    if (!strcmp(name, "per_layer_token_embd.weight")) f->table_rows = rows;
     int layer, at = 0;
     if (sscanf(name, "blk.%d.%n", &layer, &at) != 1 || !at || layer < 0 || layer >= CONFIG_MAX_LAYERS) return;
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
@@ -80,7 +81,10 @@ int gguf_names(struct config *c, struct arena *a, const struct json *meta, const
     struct layout *layout = arena_alloc(a, sizeof *layout);
     if (!names || !layout) return error_set(e, ERR_MEMORY, "no memory for the names of tensors");
     *names = *find_known(meta)->names;
-    *layout = (struct layout){.experts = true, .has_suffix = true, .qkv = f->qkv && !c->delta.taps, .gate_up = f->gate_up ? GATE_UP_STACKED : GATE_UP_SEPARATE};
+    *layout = (struct layout){.experts = true,
+                              .has_suffix = true,
+                              .qkv = f->qkv && !c->delta.taps && !config_has_mixer(c, MIXER_LIGHTNING),
+                              .gate_up = f->gate_up ? GATE_UP_STACKED : GATE_UP_SEPARATE};
     if (layout->qkv) names->q = names->k = names->v = GGUF_LAYER "attn_qkv";
     if (f->bare_router_bias) names->router_bias = GGUF_LAYER "exp_probs_b";
     if (f->gate_up) names->expert_gate = names->expert_up = GGUF_LAYER "ffn_gate_up_exps";
@@ -91,13 +95,14 @@ int gguf_names(struct config *c, struct arena *a, const struct json *meta, const
         c->delta.fused = f->delta_in, c->delta.fused_ba = !names->delta_b, c->delta.is_tiled = names->delta_b != NULL; /* Qwen3.5 */
     }
     c->delta.rates_converted = true;
+    layout->skipped = names->index_k && !c->index_heads ? "indexer." : NULL;
     c->names = names;
     c->layout = layout;
     return 0;
 }
 
 void gguf_list(struct buf *out) {
-    const struct gguf_arch *const tables[] = {gguf_archs, gguf_layered, gguf_windowed, gguf_streams, gguf_kda};
+    const struct gguf_arch *const tables[] = {gguf_archs, gguf_layered, gguf_windowed, gguf_streams, gguf_kda, gguf_minimax};
     for (size_t k = 0; k < sizeof tables / sizeof *tables; k++)
         for (const struct gguf_arch *a = tables[k]; a->name; a++) buf_fmt(out, "%s%s", k || a != tables[k] ? ", " : "", a->name);
 }

@@ -9,6 +9,7 @@ struct gguf_factors { /* factors of rotary frequencies, one per pair; v NULL: no
 };
 struct gguf_facts {
     int64_t vocab;         /* rows of the embedding */
+    int64_t table_rows;    /* rows of per_layer_token_embd */
     bool tied;             /* no lm_head tensor */
     bool router_bias;      /* the router has a selection bias */
     bool bare_router_bias; /* that tensor's name has no suffix */
@@ -21,7 +22,15 @@ struct gguf_facts {
     uint8_t layer[CONFIG_MAX_LAYERS];                       /* a set of enum gguf_part for each layer */
     int64_t gate_rows[CONFIG_MAX_LAYERS];                   /* rows of the gate of the attention output */
 };
-enum gguf_part { GGUF_HAS_ROUTER = 1, GGUF_HAS_FFN = 2, GGUF_HAS_QUERIES = 4, GGUF_HAS_VALUES = 8, GGUF_HAS_SINKS = 16, GGUF_HAS_GATE = 32 };
+enum gguf_part {
+    GGUF_HAS_ROUTER = 1,
+    GGUF_HAS_FFN = 2,
+    GGUF_HAS_QUERIES = 4,
+    GGUF_HAS_VALUES = 8,
+    GGUF_HAS_SINKS = 16,
+    GGUF_HAS_GATE = 32,
+    GGUF_HAS_INDEXER = 64
+};
 /* Notes what a tensor says of the model and of its layer. rows: its first dimension. */
 void gguf_note(struct gguf_facts *f, const char *name, int64_t rows);
 /* Builds the config in the arena; it points into meta. Unknown keys that may change the computation keep their names, so that config_parse refuses them.

@@ -136,7 +136,7 @@ static void tell_phimoe(struct config_builder *t) {
     gguf_build_bool(t, "lm_head_bias", t->facts->head_bias);
     if (window && json_int(window, 0) > 0) gguf_build_json(t, "sliding_window", *window);
 }
-static void tell_qwen3next(struct config_builder *t) {
+void gguf_build_qwen3next(struct config_builder *t) {
     const struct json *inner = gguf_build_meta(t, "ssm.inner_size"), *layers = gguf_build_meta(t, "attention.recurrent_layers");
     int64_t heads = json_int(gguf_build_meta(t, "ssm.time_step_rank"), 0),
             n = json_int(gguf_build_meta(t, "block_count"), 0) - json_int(gguf_build_meta(t, "nextn_predict_layers"), 0);
@@ -268,19 +268,7 @@ static const struct gguf_key olmoe_keys[] = {{"attention.key_length", NULL}, {"a
                                               {"attention.value_length", NULL},
                                               {"expert_count", "num_local_experts"},
                                               {NULL, NULL}},
-                             qwen3next_keys[] = {{"attention.key_length", NULL},
-                                                 {"attention.recurrent_layers", NULL},
-                                                 {"attention.value_length", NULL},
-                                                 {"expert_count", "num_experts"},
-                                                 {"expert_shared_feed_forward_length", "shared_expert_intermediate_size"},
-                                                 {"full_attention_interval", "full_attention_interval"},
-                                                 {"rope.dimension_sections", NULL}, /* equal positions in text */
-                                                 {"ssm.conv_kernel", "linear_conv_kernel_dim"},
-                                                 {"ssm.group_count", "linear_num_key_heads"},
-                                                 {"ssm.inner_size", NULL},
-                                                 {"ssm.state_size", "linear_key_head_dim"},
-                                                 {"ssm.time_step_rank", "linear_num_value_heads"},
-                                                 {NULL, NULL}},
+                             qwen3next_keys[] = {GGUF_QWEN3NEXT_KEYS, {NULL, NULL}},
                              minimax_keys[] = {{"attention.key_length", NULL},
                                                {"attention.value_length", NULL},
                                                {"expert_count", "num_local_experts"},
@@ -310,9 +298,9 @@ const struct gguf_arch gguf_archs[] = {
     {"phimoe", "phimoe", &usual, phimoe_keys, tell_phimoe, NULL},
     {"qwen2moe", "qwen2_moe", &usual, qwen2_keys, tell_qwen2, NULL},
     {"qwen3moe", "qwen3_moe", &usual, qwen3_keys, tell_qwen3, NULL},
-    {"qwen3next", "qwen3_next", &post_norm, qwen3next_keys, tell_qwen3next, NULL},
-    {"qwen35moe", "qwen3_5_moe_text", &qwen35, qwen3next_keys, tell_qwen3next, NULL},
-    {"qwen35", "qwen3_5_text", &qwen35, qwen3next_keys, tell_qwen3next, NULL},
+    {"qwen3next", "qwen3_next", &post_norm, qwen3next_keys, gguf_build_qwen3next, NULL},
+    {"qwen35moe", "qwen3_5_moe_text", &qwen35, qwen3next_keys, gguf_build_qwen3next, NULL},
+    {"qwen35", "qwen3_5_text", &qwen35, qwen3next_keys, gguf_build_qwen3next, NULL},
     {"olmoe", "olmoe", &usual, olmoe_keys, tell_qwen2, NULL},
     {"granitemoe", NULL, &usual, granitemoe_keys, put_llama, granite_family},
     {"ernie4_5-moe", "ernie4_5_moe", &usual, ernie_keys, gguf_build_heads, NULL},

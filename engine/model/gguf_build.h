@@ -22,13 +22,6 @@
         .delta_qkvz = GGUF_LAYER "ssm_in", .delta_qkv = GGUF_LAYER "attn_qkv", .delta_z = GGUF_LAYER "attn_gate", .delta_ba = GGUF_LAYER "ssm_ba", \
         .delta_out = GGUF_LAYER "ssm_out", .delta_conv = GGUF_LAYER "ssm_conv1d", .delta_rate = GGUF_LAYER "ssm_a", .delta_dt = GGUF_LAYER "ssm_dt.bias", \
         .delta_norm = GGUF_LAYER "ssm_norm"
-/* Residual streams that are mixed, without the head's. */
-#define GGUF_MIXES \
-    .attn_mix = GGUF_LAYER "hc_attn_fn.weight", .attn_mix_base = GGUF_LAYER "hc_attn_base.weight", .attn_mix_scale = GGUF_LAYER "hc_attn_scale.weight", \
-    .ffn_mix = GGUF_LAYER "hc_ffn_fn.weight", .ffn_mix_base = GGUF_LAYER "hc_ffn_base.weight", .ffn_mix_scale = GGUF_LAYER "hc_ffn_scale.weight"
-#define GGUF_INDEXER \
-    .index_q = GGUF_LAYER "indexer.attn_q_b", .index_k = GGUF_LAYER "indexer.attn_k", .index_k_norm = GGUF_LAYER "indexer.k_norm", \
-    .index_weights = GGUF_LAYER "indexer.proj"
 
 struct config_builder {
     struct arena *arena;
@@ -53,7 +46,8 @@ struct gguf_arch {
     void (*tell)(struct config_builder *t);
     const char *(*family)(const struct config_builder *t);
 };
-extern const struct gguf_arch gguf_archs[], gguf_layered[], gguf_windowed[], gguf_streams[], gguf_kda[]; /* the last four: with layers of several kinds */
+extern const struct gguf_arch gguf_archs[], gguf_layered[], gguf_windowed[], gguf_streams[], gguf_kda[],
+    gguf_minimax[]; /* all but the first: with layers of several kinds */
 
 const struct json *gguf_build_meta(const struct config_builder *t, const char *key); /* the architecture's key; NULL: absent */
 /* Set a member of the config; the last value of a name wins. v and key must outlive the config. */
@@ -80,13 +74,14 @@ void gguf_build_ropes(struct config_builder *t);
 void gguf_build_factors(struct config_builder *t, const char *key, const char *tensor, struct gguf_factors f);
 void gguf_build_head_sizes(struct config_builder *t); /* head_dim; values must have it too */
 void gguf_build_heads(struct config_builder *t);      /* head_dim and rotation of standard attention */
+void gguf_build_qwen3next(struct config_builder *t);  /* attention, gated DeltaNet and the router of Qwen3-Next and later */
 void gguf_build_mla(struct config_builder *t);        /* DeepSeek's attention */
 void gguf_build_deepseek(struct config_builder *t);   /* MLA, and DeepSeek's router */
 const char *gguf_build_deepseek_family(const struct config_builder *t);
 
 /* Refuses an expert_gating_func other than 2, sigmoid. Files may omit it. */
 void gguf_build_only_sigmoid(struct config_builder *t);
-/* The first n factors as a rotation of their own; without factors an unscaled one. */
+/* Sets a rotation by the first n factors; without factors an unscaled one. */
 void gguf_build_rotation(struct config_builder *t, const char *key, struct gguf_factors f, int64_t n, const char *theta);
 
 #define GGUF_HEAD_KEYS \
@@ -98,10 +93,15 @@ void gguf_build_rotation(struct config_builder *t, const char *key, struct gguf_
 /* Keys that gguf_build_ropes() reads. */
 #define GGUF_ROPES_KEYS \
     {"rope.dimension_count_swa", NULL}, {"rope.freq_base", NULL}, { "rope.freq_base_swa", NULL }
-#define GGUF_STREAM_KEYS \
-    {"hyper_connection.count", "hc_mult"}, { "hyper_connection.epsilon", "hc_eps" }
-#define GGUF_INDEXER_KEYS \
-    {"attention.indexer.head_count", "index_n_heads"}, {"attention.indexer.key_length", "index_head_dim"}, { "attention.indexer.top_k", "index_topk" }
+/* Keys that gguf_build_qwen3next() reads, or that are named otherwise in its config. */
+#define GGUF_QWEN3NEXT_KEYS \
+    {"attention.key_length", NULL}, {"attention.recurrent_layers", NULL}, {"attention.value_length", NULL}, {"expert_count", "num_experts"}, \
+        {"expert_shared_feed_forward_length", "shared_expert_intermediate_size"}, {"full_attention_interval", "full_attention_interval"}, \
+        {"rope.dimension_sections", NULL}, /* equal positions in text */ \
+        {"ssm.conv_kernel", "linear_conv_kernel_dim"}, {"ssm.group_count", "linear_num_key_heads"}, {"ssm.inner_size", NULL}, \
+        {"ssm.state_size", "linear_key_head_dim"}, { \
+        "ssm.time_step_rank", "linear_num_value_heads" \
+    }
 /* Keys that gguf_build_deepseek() reads, or that are named otherwise in its config. */
 #define GGUF_DEEPSEEK_KEYS \
     {"attention.head_count_kv", NULL}, {"attention.key_length", NULL}, {"attention.key_length_mla", NULL}, {"attention.kv_lora_rank", "kv_lora_rank"}, \

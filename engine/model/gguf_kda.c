@@ -86,7 +86,7 @@ static void tell_ling3(struct config_builder *t) {
                   count = json_int(gguf_build_meta(t, "expert_shared_count"), 1);
     if (!lists_layers(t)) return;
     gguf_build_mla(t);
-    const struct json *sections = gguf_build_meta(t, "rope.dimension_sections"); /* of the multimodal model, which rotates halves; text has equal positions */
+    const struct json *sections = gguf_build_meta(t, "rope.dimension_sections"); /* the multimodal model rotates halves; the positions of a text are equal */
     gguf_build_bool(t, "rope_interleave",
                     !sections || sections->type != JSON_ARRAY || sections->n < 2 || json_int(json_at(sections, 0), 0) <= 0 ||
                         json_int(json_at(sections, 1), 0) <= 0);
@@ -95,7 +95,7 @@ static void tell_ling3(struct config_builder *t) {
     if (gating < 0 || gating > 2) gguf_build_fail(t, "metadata '%s.expert_gating_func' is %lld; hearth knows 1 and 2", t->arch, (long long)gating);
     gguf_build_text(t, "score_function", gating == 1 ? "softmax" : "sigmoid");
     gguf_build_bool(t, "moe_router_enable_expert_bias", t->facts->router_bias);
-    gguf_build_int(t, "n_shared_experts", 1); /* of the width of all */
+    gguf_build_int(t, "n_shared_experts", 1); /* as wide as all */
     gguf_build_int(t, "moe_shared_expert_intermediate_size", json_int(gguf_build_meta(t, "expert_shared_feed_forward_length"), each * (count > 1 ? count : 1)));
     for (int64_t i = 0; i < gguf_build_layers(t); i++)
         if (gguf_layers_has(t, i, GGUF_HAS_GATE))
@@ -114,7 +114,7 @@ static const struct gguf_key kimi_keys[] = {GGUF_DEEPSEEK_KEYS, {"kda.head_dim",
                                             {"attention.indexer.kpool", "index_kpool"},
                                             {"attention.indexer.kpool_select_tail", "index_kpool_always_select_tail"},
                                             {"attention.indexer.types", NULL},
-                                            {"attention.layer_norm_epsilon", NULL}, /* of the indexer: 1e-6, as in the reference */
+                                            {"attention.layer_norm_epsilon", NULL}, /* the indexer's is 1e-6 */
                                             {"hyper_connection.sinkhorn_iterations", "hc_sinkhorn_iters"},
                                             {"kda.gate_lower_bound", NULL},
                                             {"kda.head_dim", NULL},

@@ -28,3 +28,15 @@ void gguf_layers_limit(struct config_builder *t);
 /* Keys that gguf_layers_windows() reads. */
 #define GGUF_WINDOWS_KEYS \
     {"attention.sliding_window", NULL}, { GGUF_WINDOWS, NULL }
+
+/* Residual streams that are mixed, without the head's. */
+#define GGUF_MIXES \
+    .attn_mix = GGUF_LAYER "hc_attn_fn.weight", .attn_mix_base = GGUF_LAYER "hc_attn_base.weight", .attn_mix_scale = GGUF_LAYER "hc_attn_scale.weight", \
+    .ffn_mix = GGUF_LAYER "hc_ffn_fn.weight", .ffn_mix_base = GGUF_LAYER "hc_ffn_base.weight", .ffn_mix_scale = GGUF_LAYER "hc_ffn_scale.weight"
+#define GGUF_INDEXER \
+    .index_q = GGUF_LAYER "indexer.attn_q_b", .index_k = GGUF_LAYER "indexer.attn_k", .index_k_norm = GGUF_LAYER "indexer.k_norm", \
+    .index_weights = GGUF_LAYER "indexer.proj"
+#define GGUF_STREAM_KEYS \
+    {"hyper_connection.count", "hc_mult"}, { "hyper_connection.epsilon", "hc_eps" }
+#define GGUF_INDEXER_KEYS \
+    {"attention.indexer.head_count", "index_n_heads"}, {"attention.indexer.key_length", "index_head_dim"}, { "attention.indexer.top_k", "index_topk" }

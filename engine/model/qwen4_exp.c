@@ -48,6 +48,23 @@ static void derive_hashes(struct config_reader *r, struct ngram_config *g, int n
     g->rows = (int)rows;
 }
 
+/* GGUF only: numbers of the hashes, of which published checkpoints have tensors. */
+static int64_t number_at(struct config_reader *r, const char *key, int i, int64_t least, int64_t most) {
+    const struct json *list = config_get(r, key);
+    const int64_t v = list && list->type == JSON_ARRAY && (uint32_t)i < list->n ? json_int(json_at(list, (uint32_t)i), -1) : -1;
+    if (v >= least && v <= most) return v;
+    config_fail(r, "'%s' has no number from %lld to %lld at %d", key, (long long)least, (long long)most, i);
+    return least;
+}
+static void read_hashes(struct config_reader *r, struct ngram_config *g) {
+    g->rows = config_int(r, "ple_rows", 0, 1, INT32_MAX);
+    for (int i = 0; i < g->size; i++) g->multiplier[i] = (uint64_t)number_at(r, "ple_layer_multipliers", i, 1, INT64_MAX);
+    for (int i = 0; i < config_ngram_hashes(g) && !r->rc; i++) {
+        g->vocab[i] = (uint32_t)number_at(r, "ple_head_vocab_sizes", i, 1, g->rows);
+        g->offset[i] = (uint32_t)number_at(r, "ple_head_offsets", i, 0, g->rows - (int64_t)g->vocab[i]);
+    }
+}
+
 static void read_ngrams(struct config_reader *r, struct config *c) {
     const struct json *layers = config_get(r, "ple_layer_ids"); /* counted from 1 */
     const struct ngram_config all = {.size = config_int(r, "ngram_size", 3, 2, NGRAM_MOST),
@@ -69,10 +86,13 @@ static void read_ngrams(struct config_reader *r, struct config *c) {
     for (int i = 0, nth = 0; i < c->n_layers && !r->rc; i++) { /* in the order of layers */
         if (!c->layer[i].ngram) continue;
         c->ngram[nth] = all;
-        derive_hashes(r, &c->ngram[nth], nth, base, pad, seed, c->vocab);
+        if (config_has(r, "ple_layer_multipliers")) read_hashes(r, &c->ngram[nth]);
+        else derive_hashes(r, &c->ngram[nth], nth, base, pad, seed, c->vocab);
         c->layer[i].ngram = (uint8_t)++nth;
     }
-    if (!r->rc && c->n_eos < 1) config_fail(r, "'eos_token_id' is missing: n-grams end at it");
+    if (config_has(r, "ple_eos_token_id")) c->ngram_end = config_int(r, "ple_eos_token_id", 0, 0, INT32_MAX); /* GGUF only */
+    else if (c->n_eos) c->ngram_end = c->eos[0];
+    else config_fail(r, "'eos_token_id' is missing: n-grams end at it");
 }
 
 /* Returns the name that layer_types has for layers with attention; published configs and those of transformers differ. */

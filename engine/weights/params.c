@@ -139,7 +139,7 @@ int params_list(const struct config *c, int layer, unsigned modules, struct para
                previous_conv = c->short_taps && layer > 0;
     const int taps = c->short_taps, wide = c->streams.n * hidden;
     const bool gated = c->streams.is_gated, ngram = config_ngram(c, layer), selects = config_selects_blocks(c, layer), blocks = selects && !c->index_by_group,
-               groups = selects && c->index_by_group;
+               groups = selects && c->index_by_group, split = blocks && !c->names->index_qk; /* in GGUF */
     const struct ngram_config g = ngram ? *config_ngram(c, layer) : (struct ngram_config){.size = 2, .per = 1};
     const int hashes = config_ngram_hashes(&g);
     const bool moe = c->layer[layer].moe, shared = moe && c->shared_inter, up = !c->no_up, latent_moe = moe && c->moe_latent,
@@ -245,10 +245,10 @@ int params_list(const struct config *c, int layer, unsigned modules, struct para
         MAT(layer, kv_b, kv_b, ATTENTION, c->n_heads * (c->qk_nope + c->v_dim), c->kv_lora, mla && !c->split_kv_b),
         MAT(layer, k_b, k_b, ATTENTION, c->n_heads * c->kv_lora, c->qk_nope, mla && c->split_kv_b),
         MAT(layer, v_b, v_b, ATTENTION, c->n_heads * c->v_dim, c->kv_lora, mla && c->split_kv_b),
-        MAT(layer, index_q, index_q, ATTENTION, c->index_heads * c->index_dim, groups ? hidden : c->q_lora, index || overlap || groups),
-        MAT(layer, index_qk, index_qk, ATTENTION, (c->index_heads + 1) * c->index_dim, hidden, blocks),
+        MAT(layer, index_q, index_q, ATTENTION, c->index_heads * c->index_dim, selects ? hidden : c->q_lora, index || overlap || groups || split),
+        MAT(layer, index_qk, index_qk, ATTENTION, (c->index_heads + 1) * c->index_dim, hidden, blocks && !split),
         VEC(layer, index_q_norm, index_q_norm, ".weight", ATTENTION, c->index_dim, selects),
-        MAT(layer, index_k, index_k, ATTENTION, c->index_dim, hidden, index || groups),
+        MAT(layer, index_k, index_k, ATTENTION, c->index_dim, hidden, index || groups || split),
         VEC(layer, index_k_norm, index_k_norm, ".weight", ATTENTION, c->index_dim, index || selects),
         VEC(layer, index_k_bias, index_k_norm, ".bias", ATTENTION, c->index_dim, index),
         MAT(layer, index_weights, index_weights, ATTENTION, c->index_heads, hidden, index || overlap),

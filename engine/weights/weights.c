@@ -219,13 +219,13 @@ static void load_mtp(struct weights *w) {
     if (l.rc) log_say(LOG_INFO, "MTP layer skipped: %s", e.text);
 }
 
-static bool harmless_tensor(const struct arch *a, const char *name) {
+static bool harmless_tensor(const struct config *c, const char *name) {
     static const char *const parts[] = {"rotary_emb.inv_freq", ".k_scale", ".v_scale", ".q_scale", "input_scale", "activation_scale"};
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
         if (strstr(name, parts[i])) return true;
-    for (const char *const *p = a->skipped_tensors; p && *p; p++)
+    for (const char *const *p = c->arch->skipped_tensors; p && *p; p++)
         if (strstr(name, *p)) return true;
-    return false;
+    return c->layout->skipped && strstr(name, c->layout->skipped);
 }
 
 /* Handles unclaimed tensors: either a part that hearth skips on purpose (MTP layers, other towers), or a sign that the layers compute something that this
@@ -242,7 +242,7 @@ static void check_left_over(struct loader *l, bool force) {
         int k, at = 0;
         if (!strncmp(t->name, pattern, prefix) && sscanf(t->name + prefix, "%d.%n", &k, &at) == 1 && at) {
             if (k >= w->config.n_layers) w->n_mtp_tensors++;
-            else if (!harmless_tensor(w->config.arch, t->name)) {
+            else if (!harmless_tensor(&w->config, t->name)) {
                 if (force) log_say(LOG_WARN, "%s: tensor %s is unknown to hearth and ignored", w->files.dir, t->name);
                 else loader_fail(l, t, "unknown tensor for this family; --force ignores it");
             }

@@ -1,4 +1,6 @@
 """More small random models with experts, each as a pair of files (gguf_pair.py)."""
+import array
+
 from gguf_pair import Pair, usual, gqa, experts, dense
 
 
@@ -38,4 +40,57 @@ def ling1(fmt):
         p.hf[h + "attention.dense.weight"] = p.hf.pop(h + "self_attn.o_proj.weight")
         experts(p, i, 256, 256, 4, "mlp.experts.{}.")
         dense(p, i, 256, 512, "mlp.shared_experts", "_shexp")
+    return p
+
+
+def minimax01(fmt):
+    """Lightning attention in two of three layers. One scale for all blocks, which GGUF has no more of."""
+    p = Pair("minimax-01", fmt, 63)
+    usual(p, layers=3)
+    p.key(attention__head_count=4, attention__head_count_kv=2, attention__key_length=64, attention__value_length=64, rope__dimension_count=32, rope__freq_base=1e7,
+          feed_forward_length=256, residual_scale=1.75, attention__recurrent_layers=[True, True, False])
+    p.config.update(model_type="minimax_text_01", num_attention_heads=4, num_key_value_heads=2, head_dim=64, rotary_dim=32, rope_theta=1e7, intermediate_size=256,
+                    num_local_experts=4, postnorm=True, attn_type_list=[0, 0, 1],
+                    **{f"layernorm_{x}_alpha": 1.75 for x in ("full_attention", "linear_attention", "mlp")})
+    for i in range(3):
+        b, h = f"blk.{i}.", f"model.layers.{i}."
+        experts(p, i, 256, 256, 4, "block_sparse_moe.experts.{}.", ("w1", "w3", "w2"), "block_sparse_moe.gate.weight")
+        if i == 2:
+            gqa(p, i, 256, 4, 2, 64)
+            continue
+        p.norm(b + "attn_norm", 256, h + "input_layernorm.weight")
+        p.norm(b + "ffn_norm", 256, h + "post_attention_layernorm.weight")
+        p.both(b + "attn_qkv", [768, 256], h + "self_attn.qkv_proj.weight")
+        p.both(b + "attn_gate", [256, 256], h + "self_attn.output_gate.weight")
+        p.norm(b + "attn_norm_2", 256, h + "self_attn.norm.weight")
+        p.both(b + "attn_output", [256, 256], h + "self_attn.out_proj.weight")
+    return p
+
+
+def minimax_m3(fmt):
+    """A dense layer, and two whose groups of heads see selected blocks of keys; GGUF's norms include the 1."""
+    p = Pair("minimax-m3", fmt, 64)
+    usual(p, layers=3)
+    p.key(attention__head_count=4, attention__head_count_kv=2, attention__key_length=64, attention__value_length=64, rope__dimension_count=32, rope__freq_base=5e6,
+          feed_forward_length=512, expert_feed_forward_length=256, expert_shared_count=1, expert_weights_scale=2.0, expert_weights_norm=True, expert_gating_func=2,
+          leading_dense_block_count=1, attention__indexer__head_count=2, attention__indexer__key_length=64, attention__indexer__top_k=3,
+          attention__indexer__block_size=8, attention__indexer__local_blocks=1)
+    p.config.update(num_attention_heads=4, num_key_value_heads=2, head_dim=64, rotary_dim=32, partial_rotary_factor=0.5, rope_theta=5e6, dense_intermediate_size=512,
+                    intermediate_size=256, shared_intermediate_size=256, num_local_experts=4, routed_scaling_factor=2.0, moe_layer_freq=[0, 1, 1],
+                    sparse_attention_config={"sparse_attention_freq": [0, 1, 1], "sparse_num_index_heads": 2, "sparse_index_dim": 64, "sparse_block_size": 8,
+                                             "sparse_topk_blocks": 3, "sparse_local_block": 1})
+    for i in range(3):
+        b, h = f"blk.{i}.", f"model.layers.{i}."
+        gqa(p, i, 256, 4, 2, 64, qk_norm=True)
+        if not i:
+            dense(p, i, 256, 512, "mlp")
+            continue
+        experts(p, i, 256, 256, 4, "block_sparse_moe.experts.{}.", ("w1", "w3", "w2"), "block_sparse_moe.gate.weight")
+        dense(p, i, 256, 256, "block_sparse_moe.shared_experts", "_shexp")
+        p.both(b + "exp_probs_b.bias", [4], h + "block_sparse_moe.e_score_correction_bias", "F32", 0.05)
+        for g, n in (("q", 128), ("k", 64)):
+            p.both(f"{b}indexer.{g}_proj", [n, 256], f"{h}self_attn.index_{g}_proj.weight", "F32")
+            p.norm(f"{b}indexer.{g}_norm", 64, f"{h}self_attn.index_{g}_norm.weight")
+    p.hf = {"language_model." + n: (s, array.array("f", [x - 1 for x in f]) if n.endswith("norm.weight") else f) for n, (s, f) in p.hf.items()}
+    p.config = {"model_type": "minimax_m3_vl", "vocab_size": 288, "hidden_act": "swigluoai", "text_config": p.config}
     return p

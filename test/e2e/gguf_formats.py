@@ -21,9 +21,11 @@ def string(s):
 
 
 def value(v):
-    """Returns (type, bytes); a type can be given as (type, value)."""
+    """Returns (type, bytes); a type can be given as (type, value), or (U64, list)."""
     if isinstance(v, tuple):
         t, v = v
+        if isinstance(v, list):
+            return ARR, struct.pack("<IQ", t, len(v)) + array.array("Q", v).tobytes()
         return t, struct.pack({U32: "<I", I32: "<i", F32: "<f", U64: "<Q"}[t], v)
     if isinstance(v, bool):
         return BOOL, struct.pack("<B", v)

@@ -85,7 +85,7 @@ def floats(dtype, raw):
     if dtype == "I8":
         return array.array("f", b"".join(FP4[b & 15] + FP4[b >> 4] for b in raw))
     if dtype in ("I32", "I64"):
-        return array.array("f", array.array("i" if dtype == "I32" else "q", raw))
+        return array.array("i" if dtype == "I32" else "q", raw)
     out = bytearray(len(raw) * {"F32": 1, "BF16": 2, "F8_E4M3": 4}[dtype])
     if dtype == "F32":
         out[:] = raw
@@ -455,72 +455,6 @@ def llama4(d):
     return m
 
 
-def mla(m, name="self_attn"):
-    """What DeepSeek's attention has in common; the up-projection in two tensors, the keys' transposed."""
-    c = m.config
-    heads, nope, v = c["num_attention_heads"], c["qk_nope_head_dim"], c["v_head_dim"]
-    m.key(attention__head_count_kv=1, attention__key_length=c["kv_lora_rank"] + c["qk_rope_head_dim"], attention__value_length=c["kv_lora_rank"],
-          attention__key_length_mla=nope + c["qk_rope_head_dim"], expert_weights_scale=float(c["routed_scaling_factor"]))
-    if c.get("q_lora_rank"):
-        m.keys_of(attention__q_lora_rank="q_lora_rank")
-    m.keys_of(attention__kv_lora_rank="kv_lora_rank", attention__value_length_mla="v_head_dim",
-              rope__dimension_count="qk_rope_head_dim", feed_forward_length="intermediate_size", expert_feed_forward_length="moe_intermediate_size",
-              expert_used_count="num_experts_per_tok", leading_dense_block_count="first_k_dense_replace", expert_weights_norm="norm_topk_prob")
-    m.key(expert_count=m.first("n_routed_experts", "num_experts"), expert_shared_count=m.first("n_shared_experts", "num_shared_experts"))
-    for i in range(m.layers):
-        if f"layers.{i}.{name}.kv_b_proj.weight" not in m.source:
-            continue
-        both = m.take(f"layers.{i}.{name}.kv_b_proj.weight").shaped(heads, nope + v, c["kv_lora_rank"])
-        m.put(f"blk.{i}.attn_k_b", both.each(lambda t: t.rows(range(nope)).turned()))
-        m.put(f"blk.{i}.attn_v_b", both.each(lambda t: t.rows(range(nope, nope + v))))
-    m.attention(name, ffn_norm="post_attention_layernorm", attn_q_a=name + ".q_a_proj", attn_q_a_norm=name + ".q_a_layernorm", attn_q_b=name + ".q_b_proj",
-                attn_kv_a_mqa=name + ".kv_a_proj_with_mqa", attn_kv_a_norm=name + ".kv_a_layernorm", ffn_gate_inp="mlp.gate",
-                exp_probs_b__bias="mlp.gate.e_score_correction_bias")
-    m.dense()
-    m.dense("mlp.shared_experts", "_shexp")
-    m.experts("layers.{}.mlp.experts.{}.{}.weight")
-
-
-def glm4_moe_lite(d):
-    m = Model(d, "deepseek2")
-    m.key(rope__freq_base=float(m.config["rope_theta"]), expert_gating_func=2, expert_group_count=1, expert_group_used_count=1)
-    m.ends()
-    mla(m)
-    return m
-
-
-def indexer(m):
-    m.each_layer(indexer__attn_q_b="self_attn.indexer.wq_b", indexer__attn_k="self_attn.indexer.wk", indexer__k_norm="self_attn.indexer.k_norm",
-                 indexer__k_norm__bias="self_attn.indexer.k_norm.bias", indexer__proj="self_attn.indexer.weights_proj")
-
-
-def glm_dsa(d):
-    m = Model(d, "glm-dsa")
-    c = m.config
-    m.key(rope__freq_base=float(c["rope_parameters"]["rope_theta"]), expert_gating_func=2, expert_group_count=1, expert_group_used_count=1,
-          attention__indexer__types=[f"layers.{i}.self_attn.indexer.wk.weight" in m.source for i in range(m.layers)])
-    m.keys_of(attention__indexer__head_count="index_n_heads", attention__indexer__key_length="index_head_dim", attention__indexer__top_k="index_topk")
-    m.ends()
-    mla(m)
-    indexer(m)
-    return m
-
-
-def mistral4(d):
-    m = Model(d, "mistral4", "language_model.model.")
-    r = m.config["rope_parameters"]
-    m.key(rope__freq_base=r["rope_theta"], rope__scaling__type="yarn", rope__scaling__factor=r["factor"],
-          rope__scaling__original_context_length=r["original_max_position_embeddings"], rope__scaling__yarn_beta_fast=r["beta_fast"],
-          rope__scaling__yarn_beta_slow=r["beta_slow"], rope__scaling__yarn_log_multiplier=0.1 * r["mscale_all_dim"],
-          attention__temperature_scale=r["llama_4_scaling_beta"], attention__temperature_length=r["original_max_position_embeddings"], expert_gating_func=1)
-    m.ends(head="language_model.lm_head")
-    for i in range(m.layers):
-        m.copy(f"blk.{i}.ffn_gate_up_exps", f"layers.{i}.mlp.experts.gate_up_proj")
-        m.copy(f"blk.{i}.ffn_down_exps", f"layers.{i}.mlp.experts.down_proj")
-    mla(m)
-    return m
-
-
 def qwen35(d):
     """Value heads of the linear attention in tiles: the first of each key head, then the second."""
     m = Model(d, "qwen35", "model.language_model.")
@@ -533,6 +467,16 @@ def qwen35(d):
                   expert_shared_feed_forward_length="shared_expert_intermediate_size")
     else:
         m.keys_of(feed_forward_length="intermediate_size")
+    plus_one(m)
+    m.attention(post_attention_norm="post_attention_layernorm")
+    m.dense()
+    qwen_delta(m)
+    return m
+
+
+def qwen_delta(m):
+    """What Qwen's models with gated DeltaNet have in common."""
+    c = m.config
     k, v, kd, vd = c["linear_num_key_heads"], c["linear_num_value_heads"], c["linear_key_head_dim"], c["linear_value_head_dim"]
     heads = [g * (v // k) + j for j in range(v // k) for g in range(k)]
     values, keys = [h * vd + i for h in heads for i in range(vd)], list(range(2 * k * kd))
@@ -543,11 +487,9 @@ def qwen35(d):
     m.keys_of(attention__head_count_kv="num_key_value_heads", attention__key_length="head_dim", attention__value_length="head_dim", full_attention_interval="full_attention_interval",
               ssm__conv_kernel="linear_conv_kernel_dim", ssm__state_size="linear_key_head_dim", ssm__group_count="linear_num_key_heads",
               ssm__time_step_rank="linear_num_value_heads")
-    plus_one(m)
     m.ends()
-    m.attention(post_attention_norm="post_attention_layernorm", ffn_gate_inp="mlp.gate", ffn_gate_inp_shexp="mlp.shared_expert_gate", ssm_norm="linear_attn.norm")
+    m.attention(ffn_gate_inp="mlp.gate", ffn_gate_inp_shexp="mlp.shared_expert_gate", ssm_norm="linear_attn.norm")
     m.dense("mlp.shared_expert", "_shexp")
-    m.dense()
     for i in range(m.layers):
         s = f"layers.{i}.linear_attn."
         if "num_experts" in c:
@@ -566,4 +508,3 @@ def qwen35(d):
         m.put(f"blk.{i}.ssm_a", m.take(s + "A_log").map(lambda x: -math.exp(x)).rows(heads))
         m.put(f"blk.{i}.ssm_dt.bias", m.take(s + "dt_bias").rows(heads))
         m.put(f"blk.{i}.ssm_out", m.take(s + "out_proj.weight").columns(values))
-    return m

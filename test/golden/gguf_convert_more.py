@@ -2,7 +2,73 @@
 import array
 import math
 
-from gguf_convert import Model, Tensor, adjacent, indexer, mla
+from gguf_convert import Model, Tensor, adjacent, gguf_formats, plus_one, qwen_delta
+
+
+def mla(m, name="self_attn"):
+    """What DeepSeek's attention has in common; the up-projection in two tensors, the keys' transposed."""
+    c = m.config
+    heads, nope, v = c["num_attention_heads"], c["qk_nope_head_dim"], c["v_head_dim"]
+    m.key(attention__head_count_kv=1, attention__key_length=c["kv_lora_rank"] + c["qk_rope_head_dim"], attention__value_length=c["kv_lora_rank"],
+          attention__key_length_mla=nope + c["qk_rope_head_dim"], expert_weights_scale=float(c["routed_scaling_factor"]))
+    if c.get("q_lora_rank"):
+        m.keys_of(attention__q_lora_rank="q_lora_rank")
+    m.keys_of(attention__kv_lora_rank="kv_lora_rank", attention__value_length_mla="v_head_dim",
+              rope__dimension_count="qk_rope_head_dim", feed_forward_length="intermediate_size", expert_feed_forward_length="moe_intermediate_size",
+              expert_used_count="num_experts_per_tok", leading_dense_block_count="first_k_dense_replace", expert_weights_norm="norm_topk_prob")
+    m.key(expert_count=m.first("n_routed_experts", "num_experts"), expert_shared_count=m.first("n_shared_experts", "num_shared_experts"))
+    for i in range(m.layers):
+        if f"layers.{i}.{name}.kv_b_proj.weight" not in m.source:
+            continue
+        both = m.take(f"layers.{i}.{name}.kv_b_proj.weight").shaped(heads, nope + v, c["kv_lora_rank"])
+        m.put(f"blk.{i}.attn_k_b", both.each(lambda t: t.rows(range(nope)).turned()))
+        m.put(f"blk.{i}.attn_v_b", both.each(lambda t: t.rows(range(nope, nope + v))))
+    m.attention(name, ffn_norm="post_attention_layernorm", attn_q_a=name + ".q_a_proj", attn_q_a_norm=name + ".q_a_layernorm", attn_q_b=name + ".q_b_proj",
+                attn_kv_a_mqa=name + ".kv_a_proj_with_mqa", attn_kv_a_norm=name + ".kv_a_layernorm", ffn_gate_inp="mlp.gate",
+                exp_probs_b__bias="mlp.gate.e_score_correction_bias")
+    m.dense()
+    m.dense("mlp.shared_experts", "_shexp")
+    m.experts("layers.{}.mlp.experts.{}.{}.weight")
+
+
+def glm4_moe_lite(d):
+    m = Model(d, "deepseek2")
+    m.key(rope__freq_base=float(m.config["rope_theta"]), expert_gating_func=2, expert_group_count=1, expert_group_used_count=1)
+    m.ends()
+    mla(m)
+    return m
+
+
+def indexer(m):
+    m.each_layer(indexer__attn_q_b="self_attn.indexer.wq_b", indexer__attn_k="self_attn.indexer.wk", indexer__k_norm="self_attn.indexer.k_norm",
+                 indexer__k_norm__bias="self_attn.indexer.k_norm.bias", indexer__proj="self_attn.indexer.weights_proj")
+
+
+def glm_dsa(d):
+    m = Model(d, "glm-dsa")
+    c = m.config
+    m.key(rope__freq_base=float(c["rope_parameters"]["rope_theta"]), expert_gating_func=2, expert_group_count=1, expert_group_used_count=1,
+          attention__indexer__types=[f"layers.{i}.self_attn.indexer.wk.weight" in m.source for i in range(m.layers)])
+    m.keys_of(attention__indexer__head_count="index_n_heads", attention__indexer__key_length="index_head_dim", attention__indexer__top_k="index_topk")
+    m.ends()
+    mla(m)
+    indexer(m)
+    return m
+
+
+def mistral4(d):
+    m = Model(d, "mistral4", "language_model.model.")
+    r = m.config["rope_parameters"]
+    m.key(rope__freq_base=r["rope_theta"], rope__scaling__type="yarn", rope__scaling__factor=r["factor"],
+          rope__scaling__original_context_length=r["original_max_position_embeddings"], rope__scaling__yarn_beta_fast=r["beta_fast"],
+          rope__scaling__yarn_beta_slow=r["beta_slow"], rope__scaling__yarn_log_multiplier=0.1 * r["mscale_all_dim"],
+          attention__temperature_scale=r["llama_4_scaling_beta"], attention__temperature_length=r["original_max_position_embeddings"], expert_gating_func=1)
+    m.ends(head="language_model.lm_head")
+    for i in range(m.layers):
+        m.copy(f"blk.{i}.ffn_gate_up_exps", f"layers.{i}.mlp.experts.gate_up_proj")
+        m.copy(f"blk.{i}.ffn_down_exps", f"layers.{i}.mlp.experts.down_proj")
+    mla(m)
+    return m
 
 
 def usual_keys(m):
@@ -165,7 +231,7 @@ def deepseek4(d):
                 m.copy(f"blk.{i}.hc_{part}_{x}", f"layers.{i}.hc_{part}_{x}")
         if i < c["num_hash_layers"]:
             table = m.take(f"layers.{i}.ffn.gate.tid2eid")
-            m.put(f"blk.{i}.ffn_gate_tid2eid", Tensor(table.shape, array.array("i", [int(x) for x in table.values])))
+            m.put(f"blk.{i}.ffn_gate_tid2eid", Tensor(table.shape, array.array("i", table.values)))
         else:
             m.copy(f"blk.{i}.exp_probs_b.bias", f"layers.{i}.ffn.gate.bias")
     for x in HC:
@@ -229,4 +295,42 @@ def glm5_next(d):
         for part in ("attn", "ffn"):
             for x in HC:
                 m.copy(f"blk.{i}.hc_{part}_{x}", f"layers.{i}.hc_{part}_{x}")
+    return m
+
+
+def qwen4exp(d):
+    m = Model(d, "qwen4exp", "model.language_model.")
+    c = m.config
+    m.keys_of(expert_count="num_experts", expert_used_count="num_experts_per_tok", expert_feed_forward_length="moe_intermediate_size",
+              expert_shared_feed_forward_length="shared_expert_intermediate_size", hyper_connection__count="hc_count", hyper_connection__low_rank="hc_lowrank",
+              attention__indexer__head_count="indexer_n_heads", attention__indexer__key_length="indexer_head_dim", attention__indexer__top_k="indexer_budget",
+              ple__ngram_size="ngram_size", ple__heads_per_ngram="heads_per_ngram", ple__conv_kernel="ple_conv_kernel_size", ple__eos_token_id="eos_token_id")
+    attends = [t == "full_attention" for t in c["layer_types"]]
+    m.key(attention__recurrent_layers=[not a for a in attends], attention__compress_ratios=[c["indexer_compress_ratio"] * a for a in attends],
+          ple__layers=[i - 1 for i in c["ple_layer_ids"]])
+    plus_one(m)
+    qwen_delta(m)
+    hyper = {"norm": "hc_norm", "down": "input_mix_weight_down", "up": "input_mix_weight_up", "inject": "block_inject_weight"}
+    for part, name in (("attn", "attn"), ("ffn", "mlp")):
+        m.each_layer(**{f"hc_{part}_{x}": f"{name}_hyper_connection.{y}" for x, y in hyper.items()})
+    for x in ("norm", "down", "up"):
+        m.copy(f"output_hc_{x}", f"hyper_connection_mixer.{hyper[x]}.weight")
+    m.each_layer(indexer__q_norm="self_attn.indexer.q_layernorm", indexer__k_norm="self_attn.indexer.k_layernorm", ple_key="ple.key_proj", ple_value="ple.value_proj")
+    for i in range(m.layers):
+        if attends[i]:
+            q, k = m.take(f"layers.{i}.self_attn.indexer.index_qk_proj.weight").parts(c["indexer_n_heads"] * c["indexer_head_dim"], c["indexer_head_dim"])
+            m.put(f"blk.{i}.indexer.q_proj", q)
+            m.put(f"blk.{i}.indexer.k_proj", k)
+        s = f"layers.{i}.ple."
+        if s + "conv1d.weight" not in m.source:
+            continue
+        conv = m.take(s + "conv1d.weight")
+        m.put(f"blk.{i}.ple_conv1d", conv.shaped(conv.shape[0], conv.shape[2]))
+        for x in ("key", "query", "conv"):
+            m.put(f"blk.{i}.ple_norm_{x}", m.take(f"{s}norm_{x}.weight").map(lambda v: v + 1))
+        for key, name in (("layer_multipliers", "layer_multipliers"), ("head_offsets", "ngram_heads_offsets"), ("head_vocab_sizes", "ngram_heads_vocab_sizes")):
+            m.key(**{"ple__" + key: (gguf_formats.U64, list(m.take(f"{s}ple_embedding.{name}").values))})
+        parts = [m.take(f"{s}ple_embedding.ngram_embedding.shard_{k}.weight") for k in range(c["split_ngram_parts"])]
+        m.key(embedding_length_per_layer_input=parts[0].shape[1])
+        m.put("per_layer_token_embd", Tensor([sum(p.shape[0] for p in parts), parts[0].shape[1]], [x for p in parts for x in p.values]))
     return m

@@ -17,14 +17,15 @@ HEARTH = os.path.abspath(sys.argv[1])
 TOLERANCE = 2e-4
 FAMILIES = {"jamba": convert.jamba, "granitemoehybrid": convert.granitehybrid, "nemotron_h": convert.nemotron_h, "gemma4": convert.gemma4,
             "lfm2_moe": convert.lfm2moe, "step3p7": convert.step35, "mimo_v2_flash": convert.mimo2, "afmoe": convert.afmoe, "exaone_moe": convert.exaone_moe,
-            "llama4": convert.llama4, "glm4_moe_lite": convert.glm4_moe_lite, "glm_moe_dsa": convert.glm_dsa, "mistral4": convert.mistral4, "qwen3_5_moe": convert.qwen35,
+            "llama4": convert.llama4, "glm4_moe_lite": more.glm4_moe_lite, "glm_moe_dsa": more.glm_dsa, "mistral4": more.mistral4, "qwen3_5_moe": convert.qwen35,
             "laguna": more.laguna, "cohere2_moe": more.cohere2moe, "hy_v3": more.hy_v3, "deepseek_v32": more.deepseek32,
-            "hy_v4": more.hy_v4, "deepseek_v4": more.deepseek4, "bailing_hybrid": more.bailingmoe3, "glm5_next": more.glm5_next}
+            "hy_v4": more.hy_v4, "deepseek_v4": more.deepseek4, "bailing_hybrid": more.bailingmoe3, "glm5_next": more.glm5_next,
+            "qwen4_exp": more.qwen4exp}
 # With a vocabulary for the converter's tokenizer, and what llama.cpp needs: keys of the last two own layers, of which the second is global; one size of
 # DeltaNet's heads; heads of an indexer that are multiples of 64, and many of them, because it breaks ties between keys otherwise.
 OWN = {"token_input": (convert.gemma4, {"vocab_size": 288, "vocab_size_per_layer_input": 288, "num_kv_shared_layers": 5}),
        "dsa_halves": (more.deepseek32, {"vocab_size": 288, "index_head_dim": 64, "index_n_heads": 32}),
-       "dsa_shared": (convert.glm_dsa, {"vocab_size": 288, "index_head_dim": 64}),
+       "dsa_shared": (more.glm_dsa, {"vocab_size": 288, "index_head_dim": 64}),
        "streams": (more.deepseek4, {"vocab_size": 288, "hc_mult": 4, "index_head_dim": 64, "index_n_heads": 32,
                                     "rope_scaling": {**models.MODELS["streams"]["rope_scaling"], "beta_fast": 32}, "compress_rates": {"compressed_sparse_attention": 4, "heavily_compressed_attention": 128}}),
        "delta_dense": (convert.qwen35, {"vocab_size": 288, "linear_key_head_dim": 32, "linear_value_head_dim": 32})}
