@@ -31,6 +31,23 @@ static int no_memory(struct error *e) { return error_set(e, ERR_MEMORY, "no memo
     "ⳳꙀ-ꙭꚀ-ꚛꜢ-ꝯꝱ-ꞇꞋ-ꞎꭰ-ꮿﬀ-ﬆﬓ-ﬗＡ-Ｚａ-ｚ𐐀-𐑏𐒰-𐓓𐓘-𐓻𐲀-𐲲𐳀-𐳲𑢠-𑣟𞤀-𞥃]+"
 #define DEEPSEEK_CJK "[一-龥ࠀ-一가-퟿]+"
 
+#define ASCII_WORDS \
+    SPLIT("[!\\\"#$%&'()*+,\\\\-./:;<=>?@\\\\[\\\\\\\\\\\\]^_`{|}~][A-Za-z]+|[^\\r\\n\\\\p{L}\\\\p{P}\\\\p{S}]?[\\\\p{L}\\\\p{M}]+| " \
+          "?[\\\\p{P}\\\\p{S}]+[\\r\\n]*|" \
+          "\\\\s*[\\r\\n]+|\\\\s+(?!\\\\S)|\\\\s+")
+#define DEEPSEEK_V3 SPLIT("\\\\p{N}{1,3}") SPLIT("[一-龥぀-ゟ゠-ヿ]+") ASCII_WORDS
+/* Digits in threes from the right. */
+#define AYA SPLIT("\\\\d{1,3}(?=(?:\\\\d{3})*(?![\\\\p{L}\\\\p{M}\\\\p{N}\\\\p{Pc}]))") CASES(CONTRACTIONS "?", "\\\\p{N}{1,3}")
+#define LING \
+    SPLIT("'(?i:[sdmt]|ll|ve|re)|[^\\\\r\\\\n\\\\p{L}\\\\p{N}]?+\\\\p{L}+|\\\\p{N}| " \
+          "?[^\\\\s\\\\p{L}\\\\p{N}]++[\\\\r\\\\n]*|\\\\s*[\\\\r\\\\n]|\\\\s+(?!\\\\S)|\\\\s+")
+#define ASIAN      "一-鿿㐀-䶿豈-﫿぀-ゟ゠-ヿ･-ﾟ⼀-⿟เ-๿຀-໿ក-៿က-႟ꩠ-ꩿꧠ-꧿가-힯ᄀ-ᇿ"
+#define KIMI_LOWER "[\\\\p{Ll}\\\\p{Lm}\\\\p{Lo}\\\\p{M}&&[^\\\\p{Han}]]"
+#define KIMI_UPPER "[\\\\p{Lu}\\\\p{Lt}\\\\p{Lm}\\\\p{Lo}\\\\p{M}&&[^\\\\p{Han}]]"
+#define KIMI \
+    SPLIT("[\\\\p{Han}]+|[^\\\\r\\\\n\\\\p{L}\\\\p{N}]?" KIMI_UPPER "*" KIMI_LOWER "+" CONTRACTIONS "?|[^\\\\r\\\\n\\\\p{L}\\\\p{N}]?" KIMI_UPPER \
+          "+" KIMI_LOWER "*" CONTRACTIONS "?|\\\\p{N}{1,3}| ?[^\\\\s\\\\p{L}\\\\p{N}]+[\\\\r\\\\n]*|\\\\s*[\\\\r\\\\n]+|\\\\s+(?!\\\\S)|\\\\s+")
+
 static const struct gguf_pretok {
     const char *name, *steps;
     bool nfc, ignore_merges, bos; /* whole: a word in the vocabulary is not split (ignore_merges); bos: default for adding a BOS */
@@ -65,12 +82,37 @@ static const struct gguf_pretok {
      SPLIT("[\\r\\n]") SPLIT("\\\\s?" DEEPSEEK_LETTERS) SPLIT("\\\\s?[!-/:-~！-／：-～‘-‟　-。]+") SPLIT("\\\\s+$") SPLIT(DEEPSEEK_CJK) SPLIT("\\\\p{N}+"),
      false, false, false},
     {"deepseek-coder", SPLIT("[\\r\\n]") SPLIT("\\\\s?\\\\p{L}+") SPLIT("\\\\s?\\\\p{P}+") SPLIT(DEEPSEEK_CJK) SPLIT("\\\\p{N}"), false, false, false},
-    {"deepseek-v3",
-     SPLIT("\\\\p{N}{1,3}") SPLIT("[一-龥぀-ゟ゠-ヿ]+")
-         SPLIT("[!\\\"#$%&'()*+,\\\\-./:;<=>?@\\\\[\\\\\\\\\\\\]^_`{|}~][A-Za-z]+|[^\\r\\n\\\\p{L}\\\\p{P}\\\\p{S}]?[\\\\p{L}\\\\p{M}]+| "
-               "?[\\\\p{P}\\\\p{S}]+[\\r\\n]*|"
-               "\\\\s*[\\r\\n]+|\\\\s+(?!\\\\S)|\\\\s+"),
+    {"deepseek-v3", DEEPSEEK_V3, false, false, false},
+    {"hunyuan-dense", DEEPSEEK_V3, false, false, false},
+    {"hy_v4", DEEPSEEK_V3, false, false, false},
+    {"joyai-llm", DEEPSEEK_V3, false, false, false},
+    {"lfm2", WORDS("\\\\p{L}", "\\\\p{N}{1,3}"), false, true, true},
+    {"falcon3", WORDS("\\\\p{L}", "\\\\p{N}{1,3}"), false, true, true},
+    {"pixtral", WORDS("\\\\p{L}", "\\\\p{N}{1,3}"), false, true, true},
+    {"mellum", GPT2, false, false, false},
+    {"exaone4", GPT2, false, false, false},
+    {"trillion", GPT2, false, false, false},
+    {"granite-docling", GPT2, false, false, false},
+    {"mellum2", SPLIT("\\\\p{N}") GPT2, false, false, false},
+    {"exaone", SPLIT("\\\\p{N}") GPT2, false, false, false},
+    {"hunyuan", WORDS("\\\\p{L}", "\\\\p{N}"), false, false, false},
+    {"solar-open", WORDS("\\\\p{L}", "\\\\p{N}"), false, false, false},
+    {"megrez", WORDS("\\\\p{L}", "\\\\p{N}"), false, false, false},
+    {"laguna", SPLIT("[^\\\\n]+|\\\\n+") WORDS("\\\\p{L}", "\\\\p{N}"), false, false, false},
+    {"cohere2moe", AYA, false, false, false},
+    {"tiny_aya", AYA, false, false, false},
+    {"bailingmoe", LING, false, false, false},
+    {"bailingmoe2", LING, false, false, false},
+    {"llada-moe", LING, false, false, false},
+    {"seed-coder",
+     SPLIT(CONTRACTIONS "|[^\\\\r\\\\n\\\\p{L}\\\\p{N}]?\\\\p{L}+|\\\\p{N}| ?[^\\\\s\\\\p{L}\\\\p{N}\\\\r\\\\n]+|\\\\s*[\\\\r\\\\n]+|\\\\s+(?!\\\\S)|\\\\s+"),
      false, false, false},
+    {"exaone-moe",
+     SPLIT(CONTRACTIONS "|[^\\\\r\\\\n\\\\p{L}\\\\p{N}]?(?:\\\\p{L}\\\\p{M}*(?: \\\\p{L}\\\\p{M}*)*)+|\\\\p{N}| "
+                        "?[^\\\\s\\\\p{L}\\\\p{N}]+[\\\\r\\\\n/]?|\\\\s*[\\\\r\\\\n]|\\\\s+(?!\\\\S)|\\\\s+"),
+     false, false, false},
+    {"afmoe", SPLIT("\\\\p{N}{1,3}(?=(?:\\\\p{N}{3})*(?!\\\\p{N}))") SPLIT("[" ASIAN "]+") ASCII_WORDS, false, false, false},
+    {"kimi-k2", KIMI, false, false, false},
 };
 
 static const char bytes_step[] = "{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"use_regex\":false}";
