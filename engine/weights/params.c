@@ -187,7 +187,8 @@ int params_list(const struct config *c, int layer, unsigned modules, struct para
         TOKEN_INPUT(c->n_layers - 1, c->n_layers - 1, weights, last_token_input, STREAM_MERGE, c->token_dim > 0),
         MERGE(c->n_layers - 1, weights, last_merge, ffn_merge, STREAM_MERGE, merges),
 
-        {{OF(layer, ngram_table, ngram_table, ATTENTION), .suffix = ".weight", .rows = g.rows, .cols = g.dim / hashes, .parts = g.parts, .is_table = true},
+        {{OF(layer, ngram_table, ngram_table, ATTENTION), .suffix = ".weight", .rows = g.rows, .cols = g.dim / hashes, .parts = g.parts > 1 ? g.parts : 0,
+          .is_table = true},
          ngram},
         MAT(layer, ngram_key, ngram_key, ATTENTION, wide, g.dim, ngram),
         MAT(layer, ngram_value, ngram_value, ATTENTION, hidden, g.dim, ngram),
