@@ -1,5 +1,5 @@
-/* K-EXAONE: GQA with a norm per head on q and k, DeepSeek-V3's router. Layers with a window are rotated, the others are not; without a window all are.
- * Reference: transformers, models/exaone_moe. */
+/* K-EXAONE and EXAONE 4: GQA with a norm per head on q and k, DeepSeek-V3's router. Layers with a window are rotated, the others are not; without a window all
+ * are. References: transformers, models/exaone_moe and models/exaone4. */
 #include "engine/base/ops.h"
 #include "engine/model/arch.h"
 #include "engine/model/deepseek.h"
@@ -51,7 +51,20 @@ static void parse(struct config_reader *r, struct config *c) {
     deepseek_router(r, c, &defaults);
 }
 
-static const char *const types[] = {"exaone_moe", NULL};
+/* EXAONE 4: the same attention without experts, and norms after attention and FFN instead of before. */
+static void parse_dense(struct config_reader *r, struct config *c) {
+    config_read_dense(r, c);
+    c->qk_norm = QK_NORM_HEAD;
+    if (config_bool(r, "attention_bias", false)) config_fail(r, "'attention_bias' is true: the reference has none");
+    config_read_rope(r, c, c->head_dim, 10000);
+    read_layers(r, c);
+    c->no_input_norm = true;
+    c->output_norm = OUTPUT_NORM_BLOCKS;
+    config_keep_stream(c);
+}
+
+#define L "model.layers.%d."
+static const char *const types[] = {"exaone_moe", NULL}, *const dense[] = {"exaone4", NULL};
 static const char *const keys[][2] = {{"n_routed_experts", "num_experts"}, {"n_shared_experts", "num_shared_experts"}, {NULL, NULL}};
 const struct arch arch_exaone_moe = {
     .model_types = types,
@@ -62,3 +75,10 @@ const struct arch arch_exaone_moe = {
               NAMES_EXPERTS("model."), NAMES_SHARED("model.", "shared_experts"), NAMES_DENSE("model.")},
     .key_aliases = keys,
 };
+const struct arch arch_exaone4 = {.model_types = dense,
+                                  .title = "EXAONE 4",
+                                  .norm_eps = 1e-5,
+                                  .parse = parse_dense,
+                                  .names = {NAMES_ATTENTION("model."), NAMES_QK_NORM("model."), .attn_norm = L "post_attention_layernorm",
+                                            .attn_out_norm = L "post_attention_layernorm", .ffn_out_norm = L "post_feedforward_layernorm",
+                                            NAMES_DENSE("model.")}};

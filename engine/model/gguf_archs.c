@@ -306,6 +306,7 @@ const struct gguf_arch gguf_archs[] = {
     {"ernie4_5-moe", "ernie4_5_moe", &usual, ernie_keys, gguf_build_heads, NULL},
     {"qwen3vlmoe", "qwen3_moe", &usual, qwen3vl_keys, tell_qwen3, NULL},
     {"hunyuan-moe", "hunyuan_v1_moe", &usual, hunyuan_keys, gguf_build_heads, NULL},
+    {"hunyuan-dense", "hunyuan_v1_dense", &usual, heads_keys, gguf_build_heads, NULL},
     {"dots1", "dots1", &usual, glm4_keys, tell_dots1, NULL},
     {"bailingmoe2", "bailing_moe_v2", &usual, bailing_keys, tell_bailing, NULL},
     {"bailingmoe", "bailing_moe", &usual, bailing_keys, tell_ling1, NULL},

@@ -2,7 +2,9 @@
 #include "engine/model/gguf_layers.h"
 
 #define L GGUF_LAYER
-static const struct tensor_names usual = {GGUF_NAMES, .ffn_norm = L "ffn_norm", .attn_gate = L "attn_gate"}, parallel = {GGUF_NAMES, .ffn_norm = L "attn_norm"};
+static const struct tensor_names usual = {GGUF_NAMES, .ffn_norm = L "ffn_norm", .attn_gate = L "attn_gate"},
+                                 after = {GGUF_NAMES, .attn_out_norm = L "post_attention_norm", .ffn_out_norm = L "post_ffw_norm"},
+                                 parallel = {GGUF_NAMES, .ffn_norm = L "attn_norm"};
 
 static const char *ffn_kind(const struct config_builder *t, int64_t layer) { return gguf_layers_has(t, layer, GGUF_HAS_ROUTER) ? "sparse" : "dense"; }
 
@@ -49,6 +51,18 @@ static void tell_cohere2moe(struct config_builder *t) {
     gguf_build_bool(t, "attention_bias", t->facts->qkv_bias);
 }
 
+/* Layers without a window do not rotate, unless all are. */
+static void tell_cohere2(struct config_builder *t) {
+    gguf_build_heads(t);
+    gguf_layers_windows(t, 4, false);
+    gguf_build_bool(t, "attention_bias", t->facts->qkv_bias);
+}
+static void tell_exaone4(struct config_builder *t) {
+    const struct json *window = gguf_build_meta(t, "attention.sliding_window");
+    gguf_build_heads(t);
+    if (json_int(window, 0) > 0) gguf_layers_windows(t, 4, false);
+}
+
 #define END \
     { NULL, NULL }
 static const struct gguf_key laguna_keys[] = {GGUF_HEAD_KEYS,
@@ -71,11 +85,19 @@ static const struct gguf_key laguna_keys[] = {GGUF_HEAD_KEYS,
                                                   {"feed_forward_length", NULL},
                                                   {"leading_dense_block_count", "first_k_dense_replace"},
                                                   {"logit_scale", "logit_scale"},
-                                                  END};
+                                                  END},
+                             cohere2_keys[] = {GGUF_HEAD_KEYS,
+                                               GGUF_WINDOWS_KEYS,
+                                               {"attention.layer_norm_epsilon", "layer_norm_eps"},
+                                               {"logit_scale", "logit_scale"},
+                                               END},
+                             exaone4_keys[] = {GGUF_HEAD_KEYS, GGUF_WINDOWS_KEYS, END};
 
 const struct gguf_arch gguf_windowed[] = {
     {"laguna", "laguna", &usual, laguna_keys, tell_laguna, NULL},
     {"mellum", "mellum", &usual, mellum_keys, tell_mellum, NULL},
     {"cohere2moe", "cohere2_moe", &parallel, cohere2moe_keys, tell_cohere2moe, NULL},
+    {"cohere2", "cohere2", &parallel, cohere2_keys, tell_cohere2, NULL},
+    {"exaone4", "exaone4", &after, exaone4_keys, tell_exaone4, NULL},
     {NULL, NULL, NULL, NULL, NULL, NULL},
 };

@@ -32,7 +32,7 @@ static void only_published(struct config_reader *r) {
     if (!config_bool(r, "norm_topk_prob", true)) config_fail(r, "'norm_topk_prob' is false: the reference always normalizes");
 }
 
-static void parse(struct config_reader *r, struct config *c) {
+static void read_attention(struct config_reader *r, struct config *c) {
     config_read_gqa(r, c);
     only_published(r);
     int again = config_int(r, "attention_head_dim", c->head_dim, 1, 1024);
@@ -41,6 +41,10 @@ static void parse(struct config_reader *r, struct config *c) {
     c->qk_norm_after_rope = true;
     c->qkv_bias = c->o_bias = config_bool(r, "attention_bias", false);
     config_read_rope(r, c, c->head_dim, 10000);
+}
+
+static void parse(struct config_reader *r, struct config *c) {
+    read_attention(r, c);
     int dense = config_int(r, "moe_layer_num_skipped", 0, 0, CONFIG_MAX_LAYERS);
     for (int i = 0; i < c->n_layers; i++) c->layer[i].moe = i >= dense;
     c->dense_inter = config_int(r, "intermediate_size", 0, 1, 1 << 20);
@@ -54,13 +58,22 @@ static void parse(struct config_reader *r, struct config *c) {
     c->routed_scale = 1;
 }
 
+static void parse_dense(struct config_reader *r, struct config *c) {
+    static const char *const unused[] = {"num_experts", "num_shared_expert", "moe_topk", "moe_intermediate_size", "moe_layer_num_skipped", "use_mixed_mlp_moe",
+                                         "dense_list",  "eod_token_id",      NULL};
+    for (int i = 0; unused[i]; i++) config_has(r, unused[i]); /* of experts, of which the published models have one, the FFN */
+    read_attention(r, c);
+    c->dense_inter = config_int(r, "intermediate_size", 0, 1, 1 << 20);
+}
+
 #define LAYER "model.layers.%d."
-static const char *const types[] = {"hunyuan_v1_moe", NULL};
+#define NAMES NAMES_GQA("model."), .q_norm = LAYER "self_attn.query_layernorm", .k_norm = LAYER "self_attn.key_layernorm", NAMES_DENSE("model.")
+static const char *const types[] = {"hunyuan_v1_moe", NULL}, *const dense[] = {"hunyuan_v1_dense", NULL};
 const struct arch arch_hunyuan_v1_moe = {
     .model_types = types,
     .title = "Hunyuan MoE",
     .norm_eps = 1e-5,
     .parse = parse,
-    .names = {NAMES_GQA("model."), .q_norm = LAYER "self_attn.query_layernorm", .k_norm = LAYER "self_attn.key_layernorm", .router = LAYER "mlp.gate.wg",
-              NAMES_EXPERTS("model."), NAMES_SHARED("model.", "shared_mlp"), NAMES_DENSE("model.")},
+    .names = {NAMES, .router = LAYER "mlp.gate.wg", NAMES_EXPERTS("model."), NAMES_SHARED("model.", "shared_mlp")},
 };
+const struct arch arch_hunyuan_v1_dense = {.model_types = dense, .title = "Hunyuan", .norm_eps = 1e-5, .parse = parse_dense, .names = {NAMES}};

@@ -186,3 +186,31 @@ def lfm2(fmt):
         for g, name, shape in (("gate", "w1", [512, 256]), ("up", "w3", [512, 256]), ("down", "w2", [256, 512])):
             p.both(f"{b}ffn_{g}", shape, f"{h}feed_forward.{name}.weight")
     return p
+
+
+def cohere2(fmt):
+    """Attention and FFN side by side after one LayerNorm; a window, and rotation, in three of four layers."""
+    p = without_experts("cohere2", fmt, 33, layers=4, tied=True, norms=("attn_norm", "input_layernorm"))
+    p.key(rope__freq_base=5e4, rope__dimension_count=64, rope__scaling__type="none", attention__layer_norm_epsilon=1e-5, attention__sliding_window=24, logit_scale=0.25)
+    del p.meta["cohere2.attention.layer_norm_rms_epsilon"]
+    p.config.update(rope_theta=5e4, layer_norm_eps=1e-5, sliding_window=24, sliding_window_pattern=4, logit_scale=0.25)
+    p.leaves_out = ["rms_norm_eps"]
+    return p
+
+
+def exaone4(fmt):
+    """Norms after the blocks. llama.cpp knows windows in the model of 64 layers only."""
+    p = without_experts("exaone4", fmt, 34, qk_norm=True, norms=("post_attention_norm", "post_attention_layernorm", "post_ffw_norm", "post_feedforward_layernorm"))
+    p.key(rope__freq_base=1e6, vocab_size=288)
+    p.config.update(rope_theta=1e6, sliding_window=None)
+    return p
+
+
+def hunyuan_dense(fmt):
+    p = without_experts("hunyuan-dense", fmt, 35)
+    p.key(rope__freq_base=1e4 * 1000 ** (64 / 62), rope__scaling__type="none", rope__scaling__factor=1.0)
+    p.config.update(model_type="hunyuan_v1_dense", head_dim=64, rope_theta=1e4, rope_scaling={"type": "dynamic", "alpha": 1000.0, "factor": 1.0})
+    for i in range(2):
+        p.norm(f"blk.{i}.attn_q_norm", 64, f"model.layers.{i}.self_attn.query_layernorm.weight")
+        p.norm(f"blk.{i}.attn_k_norm", 64, f"model.layers.{i}.self_attn.key_layernorm.weight")
+    return p

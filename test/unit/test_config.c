@@ -483,6 +483,13 @@ static void layers_by_pattern(void **st) {
     for (int i = 0; i < 5; i++) assert_int_equal(c.layer[i].window, windows[i]);
     assert_true(c.layer[0].rope == LAYER_ROPE_FIRST && c.layer[4].rope == LAYER_ROPE_NONE && c.dense_inter == 700 && c.moe_inter == 512 && !c.layer[1].moe);
     assert_true(c.parallel_block && c.routed_scale == 0.5f && c.shared_scale == 0.5f && c.norm == NORM_LAYER && c.rope.interleaved);
+    assert_int_equal(parse(&c, DENSE("cohere2", ",\"sliding_window\":16,\"layer_switch\":3"), false, &e), 0);
+    for (int i = 0; i < 5; i++) assert_true(c.layer[i].window == (i == 2 ? 0 : 16) && c.layer[i].rope == (i == 2 ? LAYER_ROPE_NONE : LAYER_ROPE_FIRST));
+    assert_true(c.parallel_block && c.norm == NORM_LAYER && c.rope.interleaved && c.tied && !c.n_experts);
+    assert_int_equal(parse(&c, DENSE("exaone4", ",\"sliding_window\":16,\"sliding_window_pattern\":\"LLG\""), false, &e), 0);
+    assert_true(c.layer[2].rope == LAYER_ROPE_NONE && c.layer[3].window == 16 && c.no_input_norm && c.output_norm == OUTPUT_NORM_BLOCKS && !c.n_experts);
+    assert_int_equal(parse(&c, DENSE("exaone4", ",\"sliding_window\":null"), false, &e), 0);
+    assert_true(!c.layer[0].window && c.layer[4].rope == LAYER_ROPE_FIRST);
 }
 
 /* Mixers with a state instead of keys, by layer. */
