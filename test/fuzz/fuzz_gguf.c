@@ -38,6 +38,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
                                    .freqs = size & 32 ? some : (struct gguf_factors){0},
                                    .short_factors = size & 32 ? (struct gguf_factors){0} : some,
                                    .long_factors = some};
+        facts.table_rows = (int64_t)(size % 1000);
+        for (int i = 0; i < CONFIG_MAX_LAYERS; i++) facts.layer[i] = data[(size_t)i % size], facts.gate_rows[i] = data[(size_t)i % size] % 8;
         if (!(rc = gguf_config(&a, &g.meta, &facts, "f", &root, &e)) && !(rc = config_parse(&c, &root, "f", false, &e))) {
             if (c.n_layers < 1 || c.hidden < 1 || c.n_heads < 1 || c.head_dim < 1 || c.n_heads % c.n_kv_heads || c.topk > c.n_experts) abort();
             if (c.rope.dim < 2 || c.rope.dim % 2) abort();
