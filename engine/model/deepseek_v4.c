@@ -132,10 +132,12 @@ static void parse(struct config_reader *r, struct config *c) {
 
 #define L "layers.%d."
 static const char *const types[] = {"deepseek_v4", NULL};
+static const char *const of_images[] = {".gate.bias_vl", ".exp_probs_b_vl.", NULL}; /* in safetensors and in GGUF */
 const struct arch arch_deepseek_v4 = {
     .model_types = types,
     .title = "DeepSeek-V4",
     .parse = parse,
+    .skipped_tensors = of_images,
     .names =
         {
             .embed = "embed",

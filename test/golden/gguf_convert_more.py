@@ -197,7 +197,7 @@ def hy_v4(d):
 
 
 def deepseek4(d):
-    """All in float32, where llama.cpp's converter keeps FP4 and turns FP8 into Q8_0."""
+    """All in float32, where llama.cpp's converter keeps FP4 and turns FP8 into Q8_0; with the biases of the model that sees."""
     m = Model(d, "deepseek4", "")
     c, n = m.config, m.layers
     r = c["rope_scaling"]
@@ -234,6 +234,7 @@ def deepseek4(d):
             m.put(f"blk.{i}.ffn_gate_tid2eid", Tensor(table.shape, array.array("i", table.values)))
         else:
             m.copy(f"blk.{i}.exp_probs_b.bias", f"layers.{i}.ffn.gate.bias")
+        m.put(f"blk.{i}.exp_probs_b_vl.bias", Tensor([c["n_routed_experts"]], [0.5] * c["n_routed_experts"]))  # of images
     for x in HC:
         m.copy(f"output_hc_{x}", f"hc_head_{x}")
     return m
