@@ -266,12 +266,12 @@ static void tell_afmoe(struct config_builder *t) {
     gguf_build_only_sigmoid(t);
     gguf_build_heads(t);
     gguf_build_bool(t, "mup_enabled", true);
-    if (gguf_build_meta(t, GGUF_WINDOWS)) gguf_layers_kinds(t, "layer_types", gguf_layers_window_kind); /* else every fourth has none */
+    if (gguf_build_meta(t, GGUF_WINDOWS)) gguf_layers_windows(t, 4, false); /* else every fourth has none */
 }
 static void tell_exaone(struct config_builder *t) {
     gguf_build_only_sigmoid(t);
     gguf_build_heads(t);
-    if (gguf_build_meta(t, GGUF_WINDOWS)) gguf_layers_kinds(t, "layer_types", gguf_layers_window_kind);
+    if (gguf_build_meta(t, GGUF_WINDOWS)) gguf_layers_windows(t, 4, false);
 }
 
 /* llama.cpp's code fixes what Llama 4's metadata omit: chunks, temperatures, and that the model with 128 experts has no norms of q and k. */

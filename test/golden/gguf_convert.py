@@ -403,7 +403,7 @@ def mimo2(d):
 
 def afmoe(d):
     m = Model(d, "afmoe")
-    m.key(rope__freq_base=float(m.config["rope_theta"]))
+    m.key(rope__freq_base=float(m.config["rope_theta"]), attention__sliding_window_pattern=4)  # a period, which llama.cpp takes as well as a list
     m.keys_of(attention__key_length="head_dim", attention__value_length="head_dim", attention__head_count_kv="num_key_value_heads",
               attention__sliding_window="sliding_window", feed_forward_length="intermediate_size", expert_count="num_experts",
               expert_used_count="num_experts_per_tok", expert_shared_count="num_shared_experts", expert_feed_forward_length="moe_intermediate_size",
