@@ -1,5 +1,5 @@
 /* Attention of few queries on tensor cores, with keys and values in BF16 or FP8 of up to 256 columns. A block has 16 (query, head) pairs of one KV
- * head and one chunk of the keys. Its warps take 16 keys of a tile each, so that none is idle with one query; they meet only at the
+ * head and one chunk of the keys. Its warps take 16 keys of a tile each, so that one query keeps all of them busy; they meet only at the
  * end, where their results are combined by the largest score, as those of chunks are (cuda_attention_combine). The key's position alone decides
  * which chunk and which warp has it: a query's result does not depend on other queries of the call. FP8 is decoded and rounded to BF16 on the way to
  * shared memory. */

@@ -10,7 +10,7 @@
 #include "gpu/cuda_linear.cuh"
 #include "gpu/cuda_mma.cuh"
 
-enum { WARPS = 8, STEP = 64, SPLIT_COLUMNS = 3072 /* from so many on one token's activations are split first */ };
+enum { WARPS = 8, STEP = 64, SPLIT_COLUMNS = 3072 /* least columns for which one token's activations are split first */ };
 
 /* 16 bytes of a row; bytes from `left` on are zero. */
 __device__ static inline uint4 load16(const uint8_t *p, int left, bool wide) {

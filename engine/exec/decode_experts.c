@@ -146,7 +146,7 @@ int decode_experts_load(struct decode_device *d, struct error *e) {
     return 0;
 }
 
-/* What decode_load_next() uploads at a time: a tenth of a second of the link; one layer in virtual time. */
+/* Bytes that decode_load_next() uploads at a time: a tenth of a second of the link; one layer in virtual time. */
 static size_t unit_bytes(const struct decode_device *d) {
     const struct cost_machine *m = d->s->m->cost;
     const double rate = m && !d->s->cpu_queue ? m->domain[1 + d->rank].link[COST_H2D].rate : 0;

@@ -78,7 +78,7 @@ struct decode_device {
     bool draft_full;              /* no further draft layer fits (draft_experts.c) */
     int planned_expert_layers;    /* its first MoE layers that have all their routed experts here: planned, */
     int n_expert_layers;          /* and as long as device KV leaves room */
-    size_t load_bytes;            /* of the upload of experts that runs, with the seconds that it and its search for damaged weights have taken */
+    size_t load_bytes;            /* the running upload of experts: bytes so far, its seconds, and those of its search for damaged weights */
     double load_s, load_check_s;
     uint64_t n_selected, n_hits; /* as in struct decode_expert_device */
     int pool_per_layer;          /* routed experts per layer that the pool may hold (expert_pool.h) */

@@ -264,7 +264,7 @@ static int upload_rows(struct kv_upload *f, const struct device_kv *m, int layer
     }
     return 0;
 }
-/* Flushes first: behind a wait a stream takes about 1,000 launches; the next one blocks, and the driver's calls of staging threads with it. */
+/* Flushes first: a waiting stream takes about 1,000 launches; the next one blocks, and so do the calls of the staging threads. */
 static int wait_uploads(struct kv_upload *f) {
     if (!f->any) return 0;
     TRY(upload_flush(&f->d->kv_uploads));
