@@ -12,7 +12,7 @@ from against import FULL, SCALAR, check, end, greedy, known, run, warnings  # FU
 
 os.environ["HEARTH_EXPERT_CACHE"] = "off"  # experts on the CPU; test_layers.py has them on devices
 NAMES = ("deepseek_v3", "deepseek_v2_lite", "deepseek_v3_nogroup", "qwen2_moe", "qwen3_moe", "mixtral", "gpt_oss", "dbrx", "qwen3_next", "deepseek_v32", "glm_moe_dsa", "deepseek_v4")
-models = known(*choose(NAMES, len(NAMES) if FULL else 6))
+models = known(*choose(NAMES, len(NAMES) if FULL else 4))
 
 
 def ids(model, n_prompt, args, n=14):
