@@ -6,13 +6,7 @@
 #include "gpu/cuda_attention.cuh"
 #include "gpu/cuda_mma.cuh"
 
-enum { PAD = 8, ROWS = 16, WARPS = 4, THREADS = 32 * WARPS, KEYS = 16 * WARPS };
-static const float log2_e = 1.44269504f, ln_2 = 0.693147181f;
-
-__device__ static inline uint32_t pack(float x, float y) {
-    __nv_bfloat162 v = __floats2bfloat162_rn(x, y);
-    return *(uint32_t *)&v;
-}
+enum { ROWS = 16, WARPS = 4, THREADS = 32 * WARPS, KEYS = 16 * WARPS };
 
 /* Numbers of shared memory, in BF16. Two tiles of keys and values where both fit; afterwards the warps' results. */
 template <int KD, int VD> struct few_shape {

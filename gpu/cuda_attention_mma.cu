@@ -9,13 +9,6 @@
 #include "gpu/cuda_attention.cuh"
 #include "gpu/cuda_mma.cuh"
 
-enum { PAD = 8 };
-static const float log2_e = 1.44269504f, ln_2 = 0.693147181f;
-
-__device__ inline uint32_t pack(float x, float y) {
-    __nv_bfloat162 v = __floats2bfloat162_rn(x, y);
-    return *(uint32_t *)&v;
-}
 
 /* Rows k0 .. k0 + ROWS of one head of a plane; columns from `dim` and rows from `rows` on are zero-filled. */
 template <int ROWS, int COLS, int THREADS>
