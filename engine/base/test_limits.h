@@ -12,8 +12,8 @@ enum test_limit {
     TEST_LIMIT_SERVE_SECOND_MS,  /* milliseconds that --serve and the client of MCP servers count as one second of a timeout */
     TEST_LIMIT_DEVICE_LAYERS,    /* maximum layers per device (default: as many as fit) */
     TEST_LIMIT_STREAM_LAG_US,    /* microseconds that streams of emulated devices are delayed per command (default 0); exposes objects closed while in use */
-    TEST_LIMIT_STREAM_LAG_OF,    /* one of so many streams is (default 4) */
-    TEST_LIMIT_STAGE_BYTES,      /* of an upload of unpinned memory; larger ones go through staging threads */
+    TEST_LIMIT_STREAM_LAG_OF,    /* every Nth stream is delayed, chosen by its address (default 4) */
+    TEST_LIMIT_STAGE_BYTES,      /* largest upload of unpinned memory that goes without staging threads */
     TEST_LIMIT_WAITS_AHEAD,      /* waits for uploads before a reader lets the staging threads finish */
     TEST_LIMIT_ATTENTION_PARTS_BYTES, /* of partial results of attention on a CUDA device; calls with more run in groups of rows */
     TEST_LIMITS

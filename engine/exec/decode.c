@@ -4,10 +4,10 @@
 #include "engine/exec/decode.h"
 
 #include <assert.h>
-#include <emmintrin.h>
 #include <stdio.h>
 #include <string.h>
 
+#include "engine/base/argmax.h"
 #include "engine/base/clock.h"
 #include "engine/base/log.h"
 #include "engine/base/mem.h"
@@ -118,33 +118,6 @@ static int run_layers(struct decode *s, int n, int32_t *top, struct error *e) {
     return 0;
 }
 
-/* Argmax with the rules of op_linear's top: the first of equals, -1 if a value is NaN. */
-static int32_t argmax(const float *x, int n) {
-    enum { AT_ONCE = 16 };
-    float most = x[0];
-    __m128 best[4], bad = _mm_setzero_ps();
-    int at = 0;
-    for (int k = 0; k < 4; k++) best[k] = _mm_set1_ps(most);
-    for (; at + AT_ONCE <= n; at += AT_ONCE)
-        for (int k = 0; k < 4; k++) {
-            const __m128 v = _mm_loadu_ps(x + at + 4 * k);
-            bad = _mm_or_ps(bad, _mm_cmpunord_ps(v, v));
-            best[k] = _mm_max_ps(v, best[k]);
-        }
-    best[0] = _mm_max_ps(_mm_max_ps(best[0], best[1]), _mm_max_ps(best[2], best[3]));
-    if (_mm_movemask_ps(bad)) return -1;
-    for (int k = 0; k < 4; k++) most = best[0][k] > most ? best[0][k] : most;
-    for (; at < n; at++) {
-        if (x[at] != x[at]) return -1;
-        if (x[at] > most) most = x[at];
-    }
-    int32_t first = 0;
-    const __m128 wanted = _mm_set1_ps(most);
-    while (first + 4 <= n && !_mm_movemask_ps(_mm_cmpeq_ps(_mm_loadu_ps(x + first), wanted))) first += 4;
-    while (x[first] != most) first++;
-    return first;
-}
-
 /* Collects the first non-finite mark of all workspaces, and the argmax of rows whose head ran on a device. */
 static int check_results(struct decode *s, int n, int32_t *top, struct error *e) {
     int at = atomic_load(s->head.first_bad);
@@ -160,7 +133,11 @@ static int check_results(struct decode *s, int n, int32_t *top, struct error *e)
     for (int row = 0, i = 0; i < s->n_micros; row += s->micro_batch[i++].n) {
         const struct decode_micro_batch *m = &s->micro_batch[i];
         bool there = m->n_dev && s->n_resident == s->c->n_layers && s->dev[s->n_dev - 1].has_head;
-        for (int k = 0; there && k < m->n_dev; k++) top[row + k] = argmax(s->logits + (size_t)(row + k) * (size_t)s->c->vocab, s->c->vocab);
+        for (int k = row; there && k < row + m->n_dev; k++) {
+            bool has_nan;
+            top[k] = argmax(s->logits + (size_t)k * (size_t)s->c->vocab, s->c->vocab, &has_nan);
+            if (has_nan) top[k] = -1; /* as op_linear's top */
+        }
     }
     for (int i = 0; i < n; i++)
         if (top[i] < 0) return error_set(e, ERR_MODEL, "the LM head produced a NaN logit; the weights may be damaged; check them with --verify");

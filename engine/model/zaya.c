@@ -55,7 +55,7 @@ static void parse(struct config_reader *r, struct config *c) {
     c->moe_inter = config_int(r, "moe_intermediate_size", 2048, 1, 1 << 20);
     c->carried = c->router_inter = config_int(r, "router_hidden_size", 256, 1, 65536);
     c->router_bias = true;
-    for (int i = 0; i < c->n_layers; i++) c->layer[i].moe = c->layer[i].keeps_input = true; /* kept for the choice that is no expert */
+    for (int i = 0; i < c->n_layers; i++) c->layer[i].moe = c->layer[i].keeps_input = true; /* for tokens that choose no expert */
     c->score = SCORE_SOFTMAX;
     c->routed_scale = 1;
 }

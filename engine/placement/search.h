@@ -15,7 +15,7 @@
 
 #include "engine/placement/policy.h"
 
-/* What a device computes: nothing; attention and the experts that it holds; experts, with the rest of a layer but attention over cached keys. */
+/* Work of a device. CPU: none. Hybrid: attention and the experts that it holds. Paged: experts and the rest of a layer, except attention over cached keys. */
 enum search_placement { SEARCH_CPU, SEARCH_HYBRID, SEARCH_PAGED, SEARCH_PLACEMENTS };
 const char *search_placement_name(enum search_placement p); /* "cpu", "hybrid", "paged" */
 

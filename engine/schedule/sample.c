@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/base/argmax.h"
+
 enum { SPAN = 16 }; /* logits tested together */
 
 /* Whether a span has a value within the bounds; spans without are skipped. */
@@ -11,16 +13,6 @@ static inline bool any_in_range(const float *l, float low, float high) {
     int n = 0;
     for (int k = 0; k < SPAN; k++) n |= (l[k] >= low) & (l[k] <= high);
     return n;
-}
-
-static int32_t argmax(const float *logits, int vocab) {
-    int32_t top = 0;
-    for (int i = 0; i < vocab; i += SPAN) {
-        if (vocab - i >= SPAN && i && !any_in_range(logits + i, logits[top], INFINITY)) continue;
-        for (int k = i; k < vocab && k < i + SPAN; k++)
-            if (logits[k] > logits[top]) top = k;
-    }
-    return top;
 }
 
 /* Divides positive and multiplies negative logits of previous tokens, once per token. */
@@ -249,7 +241,7 @@ int32_t sample_token(float *logits, int vocab, const struct sampling *s, const i
     apply_bias(logits, vocab, s);
     if (has_repeat_penalty(s)) apply_repeat_penalty(logits, vocab, s->repeat_penalty, seen, n_seen, scratch);
     if (has_answer_penalty(s) && n_seen > s->answer_from) apply_answer_penalties(logits, vocab, s, seen + s->answer_from, n_seen - s->answer_from, scratch);
-    int32_t top = argmax(logits, vocab);
+    int32_t top = argmax(logits, vocab, NULL);
     if (s->temperature <= 0 || s->top_k == 1 || s->min_p > 1) return top;
     struct sampler p = {.logits = logits, .vocab = vocab, .top = logits[top], .steps_per_unit = (float)(PER_NAT / s->temperature), .items = scratch};
     uint64_t sum, reached;

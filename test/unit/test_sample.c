@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <time.h>
 
+#include "engine/base/argmax.h"
 #include "engine/schedule/logprobs.h"
 #include "engine/schedule/sample.h"
 
@@ -268,6 +269,26 @@ static void without_numbers_the_first_is_taken(void **st) {
     }
 }
 
+static void the_largest_is_the_first_of_equals(void **st) {
+    enum { MOST = 70 };
+    static const float odd[] = {NAN, INFINITY, -INFINITY, -0.0f};
+    srand(1);
+    for (int run = 0; run < 20000; run++) {
+        float x[MOST];
+        const int n = 1 + rand() % MOST;
+        int32_t want = 0;
+        bool any = false, has_nan;
+        for (int i = 0; i < n; i++) x[i] = rand() % 8 ? (float)(rand() % 20 - 10) : odd[rand() % 4];
+        for (int i = 0; i < n && run % 3; i++) x[i] = x[i] != x[i] ? 3 : x[i];
+        for (int i = 0; i < n; i++) {
+            any |= x[i] != x[i];
+            if (x[i] > x[want]) want = i;
+        }
+        assert_int_equal(argmax(x, n, &has_nan), want);
+        assert_int_equal(has_nan, any);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(greedy_takes_the_lower_of_a_tie),
                                        cmocka_unit_test(penalty_moves_the_choice),
@@ -281,6 +302,7 @@ int main(void) {
                                        cmocka_unit_test(same_seed_same_token),
                                        cmocka_unit_test(selection_is_what_sorting_gives),
                                        cmocka_unit_test(selection_is_faster_than_sorting),
-                                       cmocka_unit_test(without_numbers_the_first_is_taken)};
+                                       cmocka_unit_test(without_numbers_the_first_is_taken),
+                                       cmocka_unit_test(the_largest_is_the_first_of_equals)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
