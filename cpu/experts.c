@@ -262,8 +262,8 @@ static int wave_run(struct wave *w) {
         w->any_many |= g->gemm != NULL;
         any_late |= o->is_loading && g->id < o->n_experts && o->is_loading[g->id];
         int per = (int)(TASK_BYTES / dtype_bytes(g->expert->gate.dtype, (size_t)o->hidden)) / 4 * 4;
-        int distribute_tasks = g->inter / (n_threads < 8 ? n_threads : 8) / 4 * 4; /* up to a point, every thread takes part in each expert */
-        per = per < distribute_tasks ? per : distribute_tasks;
+        int even = g->inter / (n_threads < 8 ? n_threads : 8) / 4 * 4; /* up to a point, every thread takes part in each expert */
+        per = per < even ? per : even;
         g->per = per < 4 ? 4 : per > TASK_ROWS ? TASK_ROWS : per > 64 ? per / 64 * 64 : per; /* scale blocks are not split */
         if (g->gemm) {
             g->per = round_up(g->per, 16);
@@ -292,11 +292,11 @@ static int wave_run(struct wave *w) {
     w->inner_bytes = align64(inner);
     down *= (size_t)w->rows;
     w->scratch_part = w->tile_bytes + w->inner_bytes + align64(down > gate ? down : gate);
-    size_t counters = (size_t)w->n * sizeof *w->counters, transpose_columns = any_late ? align64((size_t)(w->n * w->nodes) * sizeof *w->start_order) : 0;
-    uint8_t *space = exec_workspace(x, counters + transpose_columns + size + w->scratch_part * (size_t)n_threads);
+    size_t counters = (size_t)w->n * sizeof *w->counters, order = any_late ? align64((size_t)(w->n * w->nodes) * sizeof *w->start_order) : 0;
+    uint8_t *space = exec_workspace(x, counters + order + size + w->scratch_part * (size_t)n_threads);
     if (!space) return ERR_MEMORY;
     w->counters = (struct counter *)space, space += counters;
-    w->start_order = (int32_t *)space, space += transpose_columns;
+    w->start_order = (int32_t *)space, space += order;
     w->space = space;
     w->scratch = w->space + size;
     for (int i = 0; i < w->n; i++) atomic_init(&w->counters[i].left, w->groups[i].tasks + (w->groups[i].gemm != NULL));

@@ -133,7 +133,7 @@ int gpu_timeline_signal(struct gpu_timeline *n, uint32_t value,
                         struct gpu_stream *s);                                       /* in stream order; all earlier work of the stream is visible to waiters */
 int gpu_timeline_wait(struct gpu_timeline *n, uint32_t value, struct gpu_stream *s); /* the stream continues once the value is reached */
 void gpu_timeline_signal_host(struct gpu_timeline *n, uint32_t value);               /* signal from the host; any thread */
-bool gpu_timeline_reached(const struct gpu_timeline *n, uint32_t value);             /* also true when aborted: use wait_host to tell */
+bool gpu_timeline_reached(const struct gpu_timeline *n, uint32_t value);             /* also true when aborted: gpu_timeline_wait_host() tells */
 /* Blocks the host: polls for as long as a layer may take (spin.h), then sleeps between polls. Returns 0; ERR_CANCELLED (cancel may be NULL); ERR_RUNTIME when
  * the timeline is aborted, or g or the device of its last writer has failed. */
 int gpu_timeline_wait_host(struct gpu_timeline *n, uint32_t value, const _Atomic int *cancel);

@@ -79,7 +79,7 @@ static void put_value(struct buf *out, const struct json *j, int indent, bool by
             }
         }
         break;
-    case JSON_OBJECT: break; /* written by human_member */
+    case JSON_OBJECT: break; /* written by put_member */
     }
 }
 

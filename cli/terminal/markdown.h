@@ -21,7 +21,7 @@ struct markdown {
     bool dropped_row; /* the row has only hidden marks */
     bool fence_line;  /* the line begins or ends a code block */
     struct highlight code;
-    bool line_undecided, verbatim; /* at_head: the kind of the line is not known yet; whole_rows: code, broken only by the terminal */
+    bool line_undecided, verbatim; /* the kind of the line is not known yet; it is code, broken only by the terminal */
     struct sanitizer filter;
     struct buf filtered;                  /* filtered text after the last complete character */
     struct buf line_start;                /* the beginning of a line */

@@ -2,8 +2,8 @@
 
 #include <math.h>
 
-/* pays: least gain. longest_*: most time of a batch with drafts, relative to one without; shorter if other sessions wait. may_lose: fraction of
- * all time. at_most, credit: limits of the account, in batches. */
+/* min_gain: of a batch with drafts that pays. longest_*: most time of one, relative to a batch without; shorter if other sessions wait. max_loss: fraction of
+ * all time. max_account, credit: limits of the account, in batches. */
 static const double min_gain = 1.05, longest_beside = 2, longest_alone = 8, max_loss = 0.005, max_account = 8, credit = 2;
 /* A batch below this fraction of the known time shows that the earlier ones were disturbed: a batch cannot be faster than its work. */
 static const double disturbed_below = 0.5;

@@ -110,16 +110,16 @@ static struct upload_choice pick_prefetch(struct expert_pool *x, int micro, int 
         struct split_domain domain[2];
         int all = describe_split(x, l, n, 0, domain), k = expert_pool_victim(x, l, x->expert_rows);
         if (k < 0 || !(domain[1].transfer_s > 0)) continue; /* or one of them was never scanned */
-        struct predict_in split_layer = {.layer = l,
-                                         .distance = distance,
-                                         .split = split_policy_of(d->s),
-                                         .domain = domain,
-                                         .expert = x->split_experts,
-                                         .id = x->expert_ids,
-                                         .n = all,
-                                         .arrival_s = domain[1].transfer_s - ((l - layer) * x->layer_period_s - now),
-                                         .victim = expert_pool_slots(x, l)[k].expert};
-        struct predict_out a = predict_upload(&d->predict, &split_layer, x->plan);
+        struct predict_in in = {.layer = l,
+                                .distance = distance,
+                                .split = split_policy_of(d->s),
+                                .domain = domain,
+                                .expert = x->split_experts,
+                                .id = x->expert_ids,
+                                .n = all,
+                                .arrival_s = domain[1].transfer_s - ((l - layer) * x->layer_period_s - now),
+                                .victim = expert_pool_slots(x, l)[k].expert};
+        struct predict_out a = predict_upload(&d->predict, &in, x->plan);
         if (a.expert >= 0 && a.worth_s > best.saved_s && *expert_pool_index(x, l, x->expert_ids[a.expert]) < 0)
             best = (struct upload_choice){l, k, x->expert_ids[a.expert], a.worth_s, true};
     }

@@ -18,10 +18,10 @@ struct kv_file_head {
     uint64_t image_offset;   /* its offset; the header takes everything before it */
     uint64_t sum;            /* of this struct with 0 here, the tokens and the checksums */
 };
-/* Tokens [to] and checksums [n_sums] within the header's image_at bytes. */
+/* Tokens [to] and checksums [n_sums] within the header's image_offset bytes. */
 const int32_t *kv_file_tokens(const struct kv_file_head *h);
 const uint64_t *kv_file_sums(const struct kv_file_head *h);
-size_t kv_file_head_bytes(int to, size_t image); /* image_at */
+size_t kv_file_head_bytes(int to, size_t image); /* image_offset */
 
 /* Checks the first n bytes of a file of `size` bytes. Returns 0 with *need 0 if they are a complete valid header, or with *need set to the
  * required bytes if n is too small. ERR_MODEL describes the defect; `what` names the file. data is aligned for uint64_t. */

@@ -31,7 +31,7 @@ static void parse(struct config_reader *r, struct config *c) {
 }
 
 #define L "model.layers.%d."
-/* s: "attn_layer" or "mlp_layer" */
+/* s: "hc_attn_layer" or "hc_mlp_layer" */
 #define MIX(part, s) .part##_mix = L s ".hc_pre.hc_fn", .part##_mix_base = L s ".hc_pre.hc_base", .part##_mix_scale = L s ".hc_pre.hc_scale"
 #define NAMES \
     NAMES_USUAL("model."), DEEPSEEK_MLA_NAMES("model."), DEEPSEEK_INDEX_NAMES, DEEPSEEK_BIAS_NAME, NAMES_ROUTER("model."), \

@@ -49,7 +49,7 @@ static void product(const struct gemm *g, const struct mat *w, const float *x, c
 /* Formats with scales between the codes, whose weights BF16 does not hold exactly. */
 static bool rounded(uint8_t dtype) { return dtype >= DT_Q8_0 && dtype != DT_MXFP4 && dtype != DT_INT4; }
 
-/* Bounds the error of integer sums: half a unit per column, at most 1 / 16,320 of the largest of 256 columns (whole_words.h). A minimum subtracted from a
+/* Bounds the error of integer sums: half a unit per column, at most 1 / 16,320 of the largest of 256 columns (intdot_words.h). A minimum subtracted from a
  * part counts separately, because the weights of columns may cancel it. */
 static double whole_loss(const struct mat *w, const float *row, const float *x) {
     double loss = 0;

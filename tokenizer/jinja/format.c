@@ -41,12 +41,12 @@ static const char *sign_text(const struct format_spec *f, bool negative) { retur
 
 static struct jval group_digits(struct jrun *r, const char *digits, char sep, int every, uint8_t from) {
     struct jbuf b = {0};
-    size_t to_integer = strspn(digits, "0123456789abcdefABCDEF");
-    for (size_t i = 0; i < to_integer; i++) {
-        if (sep && i && (to_integer - i) % (size_t)every == 0) jbuf_add(r, &b, &sep, 1, from);
+    size_t n_integer = strspn(digits, "0123456789abcdefABCDEF");
+    for (size_t i = 0; i < n_integer; i++) {
+        if (sep && i && (n_integer - i) % (size_t)every == 0) jbuf_add(r, &b, &sep, 1, from);
         jbuf_add(r, &b, digits + i, 1, from);
     }
-    jbuf_cstr(r, &b, digits + to_integer, from);
+    jbuf_cstr(r, &b, digits + n_integer, from);
     return jbuf_finish(r, &b);
 }
 

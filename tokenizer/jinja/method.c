@@ -74,12 +74,12 @@ static struct jval has_affix(struct jrun *r, struct jval self, struct jval *a, b
     size_t from, to;
     int64_t first;
     struct jstr *s = self.s;
-    struct jlist one = {.n = 1, .v = &a[0]}, *all_chars = a[0].type == J_TUPLE ? a[0].l : &one;
+    struct jlist one = {.n = 1, .v = &a[0]}, *affixes = a[0].type == J_TUPLE ? a[0].l : &one;
     char_window(r, s, a[1], a[2], &from, &to, &first);
-    for (size_t i = 0; i < all_chars->n; i++) {
-        if (all_chars->v[i].type != J_STR)
-            jfail(r, "%s first arg must be str or a tuple of str, not %s", end ? "endswith" : "startswith", jval_type(all_chars->v[i]));
-        struct jstr *w = all_chars->v[i].s;
+    for (size_t i = 0; i < affixes->n; i++) {
+        if (affixes->v[i].type != J_STR)
+            jfail(r, "%s first arg must be str or a tuple of str, not %s", end ? "endswith" : "startswith", jval_type(affixes->v[i]));
+        struct jstr *w = affixes->v[i].s;
         if (first > (int64_t)jstr_chars(s) || from > to || w->n > to - from) continue;
         if (!w->n || !memcmp(end ? s->s + to - w->n : s->s + from, w->s, w->n)) return jval_bool(true);
     }

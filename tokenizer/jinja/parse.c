@@ -260,9 +260,9 @@ static struct jnode *parse_postfix(struct jparser *p, struct jnode *of, bool fil
                 n->list = parse_postfix(p, parse_primary(p, false), false);
             }
             if (negate) {
-                struct jnode *parse_not = jparse_new(p, N_NOT, pos);
-                parse_not->a = n;
-                n = parse_not;
+                struct jnode *not = jparse_new(p, N_NOT, pos);
+                not ->a = n;
+                n = not ;
             }
         } else return of;
         of = n;

@@ -151,11 +151,11 @@ static int read_groups(struct slp_rank *r, int all) {
     int n = r->last_expert - r->first_expert;
     if (gpu_info(r->g)->is_virtual) {
         const struct gpu_spec *spec = &r->p->job->set->spec;
-        double run_experts = r->p->c->n_experts, part = spec->n_selected > 0 ? spec->n_selected / run_experts : 1, picks = (double)all * r->p->c->topk, at = 0;
+        double n_experts = r->p->c->n_experts, part = spec->n_selected > 0 ? spec->n_selected / n_experts : 1, picks = (double)all * r->p->c->topk, at = 0;
         for (int e = 0; e <= n; e++) {
             r->host_offset[e] = (int32_t)(at + 1e-3);
             if (e < n)
-                at += picks * (spec->expert_shares ? (double)spec->expert_shares[r->first_expert + e] : fmax(0, fmin(1, part * n - e)) / (part * run_experts));
+                at += picks * (spec->expert_shares ? (double)spec->expert_shares[r->first_expert + e] : fmax(0, fmin(1, part * n - e)) / (part * n_experts));
         }
         r->host_offset[n + 1] = -1;
         return 0;

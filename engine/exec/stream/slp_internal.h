@@ -39,7 +39,7 @@ struct slp_rank {
     float *streams, *post; /* several residual streams, as in struct work; close_mem holds the weights that merge them at the end */
     struct weights *close;
     char *close_mem;
-    int32_t *ids, *pos, *tokens, *selected_keys; /* chosen_keys: only if layers reuse a key selection, else it is per chunk */
+    int32_t *ids, *pos, *tokens, *selected_keys; /* selected_keys: only if layers reuse a key selection, else it is per chunk */
     float *weights;
     float *sum; /* DSLP: partial sums of all tokens [all, hidden] */
     int32_t *offset, *token;

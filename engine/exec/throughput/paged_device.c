@@ -278,7 +278,7 @@ static void device_release(void *ctx, void *q) {
 static int open_memory(struct paged_device *d, struct error *e) {
     const struct paged *p = d->p;
     const struct config *c = p->c;
-    const size_t micro = (size_t)p->o.micro, rows = (size_t)p->o.rows, run_experts = (size_t)c->n_experts, planes = p->plane_at[CACHE_PLANES];
+    const size_t micro = (size_t)p->o.micro, rows = (size_t)p->o.rows, n_experts = (size_t)c->n_experts, planes = p->plane_at[CACHE_PLANES];
     const bool length = c->rope.kind == ROPE_LONG, head = paged_weights_has_head(&d->w);
     const size_t few = head ? hidden_bytes(p, BATCH_INVARIANT_ROWS) : 0, vocab = head ? BATCH_INVARIANT_ROWS * (size_t)c->vocab * 4 : 0;
     struct {
@@ -293,7 +293,7 @@ static int open_memory(struct paged_device *d, struct error *e) {
                {(void **)&d->tokens, rows * 4, false},
                {(void **)&d->length, length ? rows * 4 : 0, false},
                {(void **)&d->planes, planes, false},
-               {(void **)&d->offset, (run_experts + 1) * 4, false},
+               {(void **)&d->offset, (n_experts + 1) * 4, false},
                {(void **)&d->token, micro * (size_t)c->topk * 4, false},
                {(void **)&d->weight, micro * (size_t)c->topk * 4, false},
                {(void **)&d->host_logits, vocab, true},
@@ -309,7 +309,7 @@ static int open_memory(struct paged_device *d, struct error *e) {
     }
     d->cache = mem_calloc((size_t)c->n_layers, sizeof *d->cache);
     d->runs = mem_alloc(paged_max_runs(p->o.micro) * sizeof *d->runs);
-    d->run_counts = mem_alloc(paged_max_runs(p->o.micro) * run_experts * sizeof *d->run_counts);
+    d->run_counts = mem_alloc(paged_max_runs(p->o.micro) * n_experts * sizeof *d->run_counts);
     if (!rc && (!d->cache || !d->runs || !d->run_counts)) rc = error_set(e, ERR_MEMORY, "no memory for micro-batches");
     for (int l = 0; l < c->n_layers && !rc; l++) paged_planes(p, l, d->planes, d->cache[l].p);
     return rc;
