@@ -19,8 +19,9 @@ enum { SESSIONS = 4, PROMPT = 7, TURNS = 2, ANSWER = 6, LONG = 18, ATTEMPTS = 4,
 struct mode {
     const char *name, *gpus, *expert_cache; /* gpus: options added to GPUS; expert_cache NULL: off */
     enum exec_mode prefill, decode;
-    int n;     /* sessions at once */
-    int defer; /* not among `all`: not every model has layers that defer */
+    int n;         /* sessions at once */
+    int defer;     /* not among `all`: not every model has layers that defer */
+    bool measures; /* placement follows measurements: routers look ahead */
 };
 static const struct mode modes[] = {
     {"slp", ",ring=2,chunk=7", NULL, PREFILL_SLP, DECODE_CPU, 1},
@@ -31,6 +32,7 @@ static const struct mode modes[] = {
     {"blend", "", NULL, PREFILL_BLEND, DECODE_CPU, 1},
     {"hybrid", "", NULL, PREFILL_CPU, DECODE_HYBRID, 2},
     {"pool", "", "1", PREFILL_CPU, DECODE_HYBRID, 2},
+    {"pool-ahead", "", "1", PREFILL_CPU, DECODE_HYBRID, 2, .measures = true},
     {"tensor", ",parallel=tensor", NULL, PREFILL_CPU, DECODE_HYBRID, 2},
     {"dual", "", NULL, PREFILL_CPU, DECODE_DUAL, 2},
     {"dual-pool", "", "1", PREFILL_BLEND, DECODE_DUAL, 2},
@@ -106,7 +108,7 @@ static void run(const char *dir, const char *gpus, const struct mode *asked, str
                                     .expert_cache = m->expert_cache ? m->expert_cache : "off",
                                     .context = 128,
                                     .defer = m->defer,
-                                    .deterministic = true};
+                                    .deterministic = !m->measures};
     *r = (struct result){0};
     if (engine_open(&e, &p, &err)) die(gpus ? gpus : "CPU", err.text);
     for (int i = 0; i < m->n; i++)
