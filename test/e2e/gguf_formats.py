@@ -1,7 +1,9 @@
 """Writes GGUF files with the standard library only: the container, and the tensor formats (random blocks and their values, from the
 formats' descriptions)."""
 import array
+import functools
 import os
+import random
 import re
 import struct
 
@@ -290,13 +292,21 @@ def random_block(rng, fmt):
     return bytes(b)
 
 
+@functools.lru_cache
+def some_blocks(fmt):
+    """Returns random blocks and their values as float32; to decode each block of a model takes far longer than to choose among these."""
+    rng = random.Random(fmt)
+    blocks = [random_block(rng, fmt) for _ in range(1 << 17 >> BLOCKS[fmt][0].bit_length())]
+    return [(b, array.array("f", BLOCKS[fmt][2](b)).tobytes()) for b in blocks]
+
+
 def encode(rng, fmt, n, cols, spread):
     """Random data of n numbers in rows of cols: (format used, bytes, their values)."""
     if fmt in BLOCKS and cols % BLOCKS[fmt][0]:
         fmt = "F16"  # like llama.cpp, falls back to a format that fits
     if fmt in BLOCKS:
-        blocks = [random_block(rng, fmt) for _ in range(n // BLOCKS[fmt][0])]
-        return fmt, b"".join(blocks), array.array("f", [x for b in blocks for x in BLOCKS[fmt][2](b)])
+        blocks = rng.choices(some_blocks(fmt), k=n // BLOCKS[fmt][0])
+        return fmt, b"".join(b for b, _ in blocks), array.array("f", b"".join(values for _, values in blocks))
     f = normal.numbers(rng, n, 0, spread)
     if fmt == "F32":
         return fmt, f.tobytes(), f
