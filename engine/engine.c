@@ -134,7 +134,7 @@ void engine_limit_uploads(struct engine *e) {
         double *rate = &e->cost.domain[i].link[COST_H2D].rate;
         *rate = pin_rate(pin_get_choice(p)->path, *rate);
     }
-    set_numa_nodes(e, numa_copy_is_copying(e->machine.numa_copy) || (p && pin_get_choice(p)->path == PIN_COPIED));
+    set_numa_nodes(e, numa_copy_is_copying(e->machine.numa_copy) || (p && pin_get_choice(p)->by_node));
 }
 
 /* Sets the speeds that --gpus gave for emulated devices. */
@@ -184,12 +184,13 @@ static int open_runtime(struct engine *e, struct error *err) {
     e->sample_scratch = mem_alloc((size_t)c->vocab * sizeof *e->sample_scratch);
     e->machine.expert_touched = mem_calloc((size_t)c->n_experts + 1, 1);
     if (!e->logits || !e->sample_scratch || !e->machine.expert_touched) return error_set(err, ERR_MEMORY, "no memory for logits over %d tokens", c->vocab);
-    rc = gpu_set_open(&e->machine.gpus, e->params.gpus, &e->weights, err);
+    rc = gpu_set_open(&e->machine.gpus, e->params.gpus, err);
     if (rc == ERR_RUNTIME && !exec_modes[e->params.prefill].min_devices && !exec_modes[e->params.decode].min_devices) {
         log_say(LOG_WARN, "--gpus %s: %s; continuing on the CPU", e->params.gpus, err->text);
         *err = (struct error){0};
         rc = 0;
     }
+    if (!rc && e->machine.gpus) rc = gpu_set_pin(e->machine.gpus, &e->weights, &e->numa, err);
     if (rc) return rc;
     if (e->params.trace && !(e->machine.trace = trace_open())) return error_set(err, ERR_MEMORY, "no memory for a trace");
     if (e->params.trace_routing && (rc = routing_trace_open(&e->machine.routing, e->params.trace_routing, &e->weights, e->name, err))) return rc;
@@ -197,11 +198,11 @@ static int open_runtime(struct engine *e, struct error *err) {
     if ((rc = weight_state_open(&e->machine.weight_state, c, err))) return rc;
     e->machine.scan = (struct nan_scan){&e->weights, e->pool, &e->machine.weight_state};
     size_t bytes = e->weights.files.bytes - e->weights.bytes_skipped - (c->tied ? 0 : mat_bytes(&e->weights.embed));
-    /* a device streams whole experts from the mapping: do not split these into node copies */
+    /* a device streams whole experts from the mapping, whose pages pin.h places: do not split these into node copies */
     bool copies = !e->machine.gpus && numa_copy_fits(&e->numa, bytes, e->params.hugepages);
     bool cut = copies || (e->machine.gpus && e->numa.n_nodes > 1);
     if (cut && (rc = numa_copy_open(&e->machine.numa_copy, &e->weights, &e->numa, copies, e->params.hugepages, &e->machine.weight_state, err))) return rc;
-    if (!copies && (e->params.hugepages || e->numa.n_nodes > 1))
+    if (!copies && (e->params.hugepages || e->numa.n_nodes > 1) && !(e->machine.gpus && pin_get_choice(e->machine.gpus->pin)->by_node))
         log_say(LOG_INFO, "weights stay mapped from their files: %s", e->machine.gpus ? "devices read the mapping" : "a copy does not fit in memory");
     const char *evict = e->params.evict ? e->params.evict : "auto";
     e->machine.evict_policy = score_find(e->params.draft == DRAFT_INT4 && !strcmp(evict, "auto") ? "lookahead" : evict);

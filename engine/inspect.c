@@ -114,10 +114,11 @@ static void json_placement(struct buf *b, const struct decode *s) {
  * opened are left out with a warning. */
 static int json_devices(struct buf *b, const struct engine_params *p, const struct weights *w, enum dtype kv, struct error *e) {
     struct cost_machine cost;
+    struct numa nodes;
     struct runtime m = {.w = w, .expert_bytes = weights_expert_bytes(w)};
     engine_parse_expert_cache(p->expert_cache, &m.pool_request, &m.pool_request_n);
     int rc = w->config.n_experts && p->usage_dir ? usage_profile_open(&m.usage, &w->config, p->usage_dir, w->files.fingerprint, e) : 0;
-    if (!rc) rc = gpu_set_open(&m.gpus, p->gpus, NULL, e);
+    if (!rc) rc = gpu_set_open(&m.gpus, p->gpus, e);
     if (rc == ERR_RUNTIME && !exec_modes[p->prefill].min_devices && !exec_modes[p->decode].min_devices) {
         log_say(LOG_WARN, "--gpus %s: %s", p->gpus, e->text);
         *e = (struct error){0};
@@ -129,13 +130,14 @@ static int json_devices(struct buf *b, const struct engine_params *p, const stru
         json_quote(b, g->name, strlen(g->name));
         buf_fmt(b, ",\"backend\":\"%s\",\"bytes\":%zu,\"free\":%zu}", g->backend, g->mem, gpu_mem_free(m.gpus->gpu[i]));
     }
+    if (!rc) rc = engine_read_topology(&nodes, p->topology, e);
     if (!rc) rc = decode_open(&m.decode, &m, kv, e);
     buf_str(b, "],\"resident\":");
     json_quote(b, rc ? "" : decode_placement_why(m.decode), rc ? 0 : strlen(decode_placement_why(m.decode)));
     if (!rc) json_placement(b, m.decode);
     if (!rc && m.gpus) {
         const struct gpu_info *g = gpu_info(m.gpus->gpu[0]);
-        struct pin_choice way = pin_choose(m.gpus->gpu[0], w);
+        struct pin_choice way = pin_choose(m.gpus->gpu[0], w, &nodes);
         cost_assumed(&cost, 1, CPU_SCALAR, 1, g->h2d, g->d2h, 0);
         buf_fmt(b, ",\"weights\":{\"way\":\"%s\",\"bytes_a_second\":%.0f,\"why\":", pin_name(way.path), pin_rate(way.path, cost.domain[1].link[COST_H2D].rate));
         json_quote(b, way.why, strlen(way.why));

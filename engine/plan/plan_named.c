@@ -26,7 +26,7 @@ static int calibrate_here(struct cost_machine *m, const struct engine_params *p,
     if (!rc) rc = engine_read_topology(&nodes, p->topology, e);
     if (!rc) rc = pool_open_nodes(&pool, p->threads, true, &nodes, e);
     if (!rc && !(cpu = cpu_exec_open(pool, level, e))) rc = ERR_MEMORY;
-    if (!rc) rc = gpu_set_open(&set, p->gpus, NULL, e);
+    if (!rc) rc = gpu_set_open(&set, p->gpus, e);
     struct calibrate_options o = {.cpu = cpu, .pool = pool, .nodes = &nodes, .dir = p->calibration_dir, .gpus = p->gpus};
     if (!rc) o.threads = pool_threads(pool), o.gpu = set ? set->gpu : NULL, o.n_gpus = set ? set->n : 0, rc = calibrate(m, &o, e);
     gpu_set_close(&set);

@@ -81,7 +81,7 @@ static int open_devices(struct virtual *v, double left_out, int ranks, struct gp
     s.mem = (size_t)(d->memory > left_out ? d->memory - left_out : 1);
     s.h2d = fmin(d->link[COST_H2D].rate, cost_upload_rate(&v->cost, s.n) / s.n), s.d2h = d->link[COST_D2H].rate, s.peer = d->link[COST_PEER].rate;
     s.nopeer = !(s.peer > 0);
-    return gpu_set_open_spec(set, &s, NULL, e);
+    return gpu_set_open_spec(set, &s, e);
 }
 
 /* Bytes that the omitted layers would occupy on a device that holds all of them, with a KV cache of `positions`. */

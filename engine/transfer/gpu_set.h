@@ -13,8 +13,10 @@ struct gpu_set {
     struct pin *pin;            /* pins the weights; NULL in virtual time or without weights */
     size_t max_module_bytes[3]; /* bytes of the largest attention block, FFN and expert in a slot; 0: not measured yet */
 };
-/* Opens the devices in list (--gpus); pin_start(s->pin) starts to pin the mapped weights. 0 with *s NULL for "none". ERR_USAGE, ERR_RUNTIME, ERR_MEMORY. */
-int gpu_set_open(struct gpu_set **s, const char *list, const struct weights *w, struct error *e);
-int gpu_set_open_spec(struct gpu_set **s, const struct gpu_spec *spec, const struct weights *w, struct error *e); /* for spec->n > 0 devices */
-void gpu_set_close(struct gpu_set **s);                                                                           /* before weights_close */
+/* Opens the devices in list (--gpus). 0 with *s NULL for "none". ERR_USAGE, ERR_RUNTIME, ERR_MEMORY. */
+int gpu_set_open(struct gpu_set **s, const char *list, struct error *e);
+int gpu_set_open_spec(struct gpu_set **s, const struct gpu_spec *spec, struct error *e); /* for spec->n > 0 devices */
+/* Chooses how the mapped weights will be pinned; pin_start(s->pin) begins. ERR_MEMORY. */
+int gpu_set_pin(struct gpu_set *s, const struct weights *w, const struct numa *nodes, struct error *e);
+void gpu_set_close(struct gpu_set **s); /* before weights_close */
 bool gpu_set_pinned(const struct gpu_set *s, const void *p, size_t size);

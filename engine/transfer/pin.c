@@ -4,13 +4,13 @@
 #include <stdio.h>
 #include <unistd.h>
 
-#include "cpu/numa.h"
 #include "engine/base/clock.h"
 #include "engine/base/log.h"
 #include "engine/base/test_limits.h"
+#include "engine/weights/numa_copy.h"
 #include "engine/weights/numa_ranges.h"
 
-enum { READERS = 8, STAGE_MOST = 8, STAGE_LEAST = 4, CORES = 8 };
+enum { READERS = 8, STAGE_MOST = 8, STAGE_LEAST = 4, CORES = 8, FAR_SHARE = 12 };
 static const size_t read_bytes = (size_t)16 << 20, probe_bytes = (size_t)2 << 20; /* a large page */
 static const useconds_t hold_poll_us = 1000;
 static const double thread_rate = 6e9; /* memcpy rate of one thread, bytes/s */
@@ -25,7 +25,7 @@ struct pin {
     const struct checkpoint *files;
     struct pin_choice choice;
     struct numa nodes;
-    struct numa_ranges spans; /* NUMA placement of the bytes; empty with one node */
+    struct numa_ranges spans; /* NUMA placement of the bytes; empty without choice.by_node */
     struct pin_extent *extents;
     int n_extents, *first;             /* [n_shards + 1] first piece of each file */
     _Atomic int next, n_working, stop; /* next piece to pin; running threads */
@@ -64,13 +64,15 @@ double pin_rate(enum pin_path p, double link) {
     return p == PIN_STAGED && (!(link > 0) || link > most) ? most : link;
 }
 
+/* Whether our own pages replace the mapped files. */
+static bool copies(const struct pin_choice *c) { return c->path == PIN_COPIED || c->by_node; }
 static bool can_register(struct gpu *g, const void *p, size_t size, struct error *e) {
     if (gpu_host_register(g, p, size, e)) return false;
     gpu_host_unregister(g, p, size);
     return true;
 }
 
-struct pin_choice pin_choose(struct gpu *g, const struct weights *w) {
+struct pin_choice pin_choose(struct gpu *g, const struct weights *w, const struct numa *nodes) {
     struct pin_choice c = {.path = PIN_STAGED};
     struct error mapped = {0}, own = {0};
     const struct file_map *one = NULL;
@@ -88,17 +90,20 @@ struct pin_choice pin_choose(struct gpu *g, const struct weights *w) {
         snprintf(c.why, sizeof c.why, "%zu MiB do not fit in the %zu MiB of memory that may be pinned", c.bytes >> 20, most >> 20);
         return c;
     }
-    if (can_register(g, one->data, one->size < probe_bytes ? one->size : probe_bytes, &mapped)) {
-        c.path = PIN_MAPPED;
-        snprintf(c.why, sizeof c.why, "the driver can pin mapped files");
-        return c;
-    }
-    void *p = mem_pages(probe_bytes, 0);
-    if (p && can_register(g, p, probe_bytes, &own)) {
-        c.path = PIN_COPIED;
-        snprintf(c.why, sizeof c.why, "the driver cannot pin mapped files");
-    } else snprintf(c.why, sizeof c.why, "the driver cannot pin memory: %.80s", p ? own.text : "no memory for a test");
+    const bool maps = can_register(g, one->data, one->size < probe_bytes ? one->size : probe_bytes, &mapped),
+               by_node = nodes->n_nodes > 1 && numa_copy_fits(nodes, c.bytes, false);
+    void *p = maps && !by_node ? NULL : mem_pages(probe_bytes, 0);
+    if (p && can_register(g, p, probe_bytes, &own)) c.path = PIN_COPIED;
+    else if (maps) c.path = PIN_MAPPED;
+    c.by_node = by_node && c.path != PIN_MAPPED;
     mem_pages_free(p, probe_bytes);
+    if (c.by_node)
+        snprintf(c.why, sizeof c.why, "each of %d NUMA nodes gets the rows that its CPUs compute%s", nodes->n_nodes,
+                 c.path == PIN_STAGED ? "; the driver cannot pin memory" : "");
+    else if (c.path == PIN_STAGED) snprintf(c.why, sizeof c.why, "the driver cannot pin memory: %.80s", p ? own.text : "no memory for a test");
+    else
+        snprintf(c.why, sizeof c.why, "the driver %s pin mapped files%s", maps ? "can" : "cannot",
+                 nodes->n_nodes > 1 && !by_node ? ", and a NUMA node has too little memory for its rows of all weights" : "");
     return c;
 }
 
@@ -112,12 +117,15 @@ static bool leaves_memory(size_t bytes) {
 
 /* Copies a part of the file to our own pages, which replace the mapping. */
 static int replace_mapping(struct pin *p, const struct pin_extent *k, struct error *e) {
-    uint8_t *own = leaves_memory(k->bytes) ? mem_pages(k->bytes, MEM_HUGE) : NULL;
+    /* Where 2 MB span rows of several nodes, as in small experts, small pages cost less than reads from other nodes. */
+    const bool is_fine = numa_ranges_misplaced(&p->spans, k->at, k->bytes, probe_bytes) > k->bytes / FAR_SHARE;
+    const size_t page = is_fine ? page_size() : probe_bytes;
+    uint8_t *own = leaves_memory(k->bytes) ? mem_pages(k->bytes, is_fine ? MEM_SMALL : MEM_HUGE) : NULL;
     if (!own) return error_set(e, ERR_MEMORY, "no memory for a copy of %zu MiB of weights", k->bytes >> 20);
     int rc = 0;
     for (size_t at = 0, n; at < k->bytes && !rc; at += n) {
         int node;
-        n = numa_ranges_run(&p->spans, k->at + at, k->bytes - at, (uintptr_t)own + at, probe_bytes, read_bytes, &node);
+        n = numa_ranges_run(&p->spans, k->at + at, k->bytes - at, (uintptr_t)own + at, page, read_bytes, &node);
         numa_prefer(&p->nodes, node);
         rc = atomic_load(&p->stop) ? ERR_CANCELLED : file_map_copy(own + at, k->at + at, n, e);
     }
@@ -136,7 +144,8 @@ static void *pin_thread(void *arg) {
     for (int i; !atomic_load(&p->stop) && (i = atomic_fetch_add(&p->next, 1)) < p->n_extents;) {
         struct pin_extent *k = &p->extents[i];
         struct error e = {0};
-        int rc = p->choice.path == PIN_COPIED ? replace_mapping(p, k, &e) : 0;
+        int rc = copies(&p->choice) ? replace_mapping(p, k, &e) : 0;
+        if (!rc && p->choice.path == PIN_STAGED) continue;
         if (!rc) wait_until_free(p);
         if (!rc) rc = gpu_host_register(p->gpu, k->at, k->bytes, &e);
         if (!rc) atomic_store(&k->pinned, 1);
@@ -146,7 +155,8 @@ static void *pin_thread(void *arg) {
         }
     }
     if (atomic_fetch_sub(&p->n_working, 1) == 1 && !atomic_load(&p->stop))
-        log_say(LOG_INFO, "weights %s in %.1f s", p->choice.path == PIN_COPIED ? "copied and pinned" : "pinned", clock_now() - p->begin_s);
+        log_say(LOG_INFO, "weights %s%s in %.1f s", copies(&p->choice) ? "copied" : "pinned", p->choice.path == PIN_COPIED ? " and pinned" : "",
+                clock_now() - p->begin_s);
     return NULL;
 }
 
@@ -167,18 +177,18 @@ static void lay_out_extents(struct pin *p) {
     p->first[p->files->n_shards] = p->n_extents;
 }
 
-int pin_open(struct pin **out, struct gpu *g, const struct weights *w, bool held, struct error *e) {
+int pin_open(struct pin **out, struct gpu *g, const struct weights *w, const struct numa *nodes, bool held, struct error *e) {
     struct pin *p = mem_calloc(1, sizeof *p);
     *out = p;
     if (!p || !(p->first = mem_calloc((size_t)w->files.n_shards + 1, sizeof *p->first))) goto no_memory;
     p->gpu = g;
     p->files = &w->files;
     atomic_init(&p->held, held);
-    p->choice = pin_choose(g, w);
+    p->nodes = *nodes;
+    p->choice = pin_choose(g, w, nodes);
     log_say(LOG_INFO, "weights for devices: %s; %s", pin_name(p->choice.path), p->choice.why);
-    if (p->choice.path != PIN_MAPPED && p->choice.path != PIN_COPIED) return 0;
-    numa_read(&p->nodes);
-    if (p->choice.path == PIN_COPIED && numa_ranges_open(&p->spans, w, &p->nodes, e)) goto fail;
+    if (p->choice.path != PIN_MAPPED && !copies(&p->choice)) return 0;
+    if (p->choice.by_node && numa_ranges_open(&p->spans, w, nodes, e)) goto fail;
     lay_out_extents(p);
     if (!(p->extents = mem_calloc((size_t)p->n_extents, sizeof *p->extents))) goto no_memory;
     lay_out_extents(p);
@@ -194,7 +204,7 @@ void pin_start(struct pin *p) {
     if (!p || !p->extents || p->is_started) return;
     p->is_started = true;
     p->begin_s = clock_now();
-    const int n = p->choice.path == PIN_COPIED ? pin_stage_threads() : 1; /* the driver registers one range at a time */
+    const int n = copies(&p->choice) ? pin_stage_threads() : 1; /* the driver registers one range at a time */
     for (; p->n_threads < n; p->n_threads++) {
         atomic_fetch_add(&p->n_working, 1);
         if (!pthread_create(&p->thread[p->n_threads], NULL, pin_thread, p)) continue;
@@ -225,7 +235,7 @@ void pin_hold(struct pin *p, bool held) {
 }
 size_t pin_page_table_bytes(const struct pin *p) {
     enum { PAGE = 4096, ENTRY = 8 };
-    return p->n_extents ? p->choice.bytes / PAGE * ENTRY : 0;
+    return p->n_extents && p->choice.path != PIN_STAGED ? p->choice.bytes / PAGE * ENTRY : 0;
 }
 
 bool pin_covers(const struct pin *p, const void *where, size_t size) {

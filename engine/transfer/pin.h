@@ -1,20 +1,22 @@
 #pragma once
-/* Pins host weights for uploads; the path is chosen at open. Mapped files are pinned in place if the driver registers read-only mappings.
- * Else the weights are read once into our own 2 MB pages, which replace the mapping at the same addresses, each on the NUMA node
- * whose threads compute most of it (numa copies: numa_ranges.h); the files' page cache is released as it is read. Else, and until pinning
+/* Pins host weights for uploads; the path is chosen at open. With one NUMA node, mapped files are pinned in place if the driver registers read-only mappings.
+ * Else the weights are read once into our own pages, which replace the mapping at the same addresses, each on the NUMA node
+ * whose threads compute most of it (numa_ranges.h); the files' page cache is released as it is read, so host memory has them once. Else, and until pinning
  * ends, uploads go through staging buffers (stage.h). Nothing is pinned that does not fit in free memory. A registration stalls all calls of the
  * driver for 0.1 to 0.3 s a GiB, so none begins while sessions decode. */
+#include "cpu/numa.h"
 #include "engine/weights/weights.h"
 #include "gpu/gpu.h"
 
 enum pin_path { PIN_BUILT_IN, PIN_MAPPED, PIN_COPIED, PIN_STAGED }; /* built in: part of the executable, a few MB */
 struct pin_choice {
     enum pin_path path;
+    bool by_node;  /* each NUMA node gets the rows that its CPUs compute, in our own pages; with PIN_STAGED, too */
     size_t bytes;  /* size of the files */
-    char why[120]; /* one clause */
+    char why[160]; /* one clause */
 };
 /* Chooses by registering 2 MB for a test, and releases them. */
-struct pin_choice pin_choose(struct gpu *g, const struct weights *w);
+struct pin_choice pin_choose(struct gpu *g, const struct weights *w, const struct numa *nodes);
 const char *pin_name(enum pin_path p); /* "built in", "mapped", "copied", "staged" */
 /* Returns the upload rate in bytes/s on a link of rate `link`; staging is limited by its threads. */
 double pin_rate(enum pin_path p, double link);
@@ -23,7 +25,7 @@ int pin_idle_stage_threads(void); /* per stage, while nothing else computes */
 
 struct pin;
 /* Chooses the path; g and w must outlive *p. held: as after pin_hold(). ERR_MEMORY. */
-int pin_open(struct pin **p, struct gpu *g, const struct weights *w, bool held, struct error *e);
+int pin_open(struct pin **p, struct gpu *g, const struct weights *w, const struct numa *nodes, bool held, struct error *e);
 void pin_start(struct pin *p);  /* starts the pinning threads, once. One thread. p may be NULL */
 void pin_close(struct pin **p); /* before weights_close */
 const struct pin_choice *pin_get_choice(const struct pin *p);

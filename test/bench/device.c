@@ -258,7 +258,7 @@ int main(int argc, char **argv) {
     struct error e = {0};
     if (argc < 2) return fprintf(stderr, "usage: bench_device <LIST as --gpus> [MB to copy] [seconds of measuring]\n"), 2;
     log_set(quiet, NULL, LOG_WARN);
-    if (mb < 44 || gpu_set_open(&set, argv[1], NULL, &e) || !set) {
+    if (mb < 44 || gpu_set_open(&set, argv[1], &e) || !set) {
         printf("FAIL %s: %s\n", argv[1], e.code ? e.text : "no device, or less than 44 MB");
         return 1;
     }

@@ -89,7 +89,7 @@ static void measure(struct cost_machine *m, struct engine *engine, const char *g
     if (gpu_spec_parse(&s, gpus, &e)) die("device", e.text);
     const double memory = (double)s.mem;
     s.mem = (size_t)1 << 30;
-    if (gpu_set_open_spec(&set, &s, NULL, &e)) die("device", e.text);
+    if (gpu_set_open_spec(&set, &s, &e)) die("device", e.text);
     struct calibrate_options o = {.cpu = engine->machine.cpu,
                                   .threads = pool_threads(engine->pool),
                                   .gpu = set->gpu,

@@ -14,7 +14,7 @@ static struct slp_stats run(const char *gpus, int ranks, int n, const char *trac
     struct error e = {0};
     struct slp_stats s = {0};
     for (int i = 0; i < 61; i++) planes[i].p[0] = (struct kv_plane){.data = v3.mem, .heads = 1, .dim = 576, .dtype = DT_BF16};
-    if (gpu_set_open(&set, gpus, &v3.w, &e)) {
+    if (gpu_set_open(&set, gpus, &e)) {
         fprintf(stderr, "%s\n", e.text);
         exit(1);
     }

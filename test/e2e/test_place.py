@@ -45,6 +45,36 @@ def other_experts(tmp, files):
             check(seen[name][1] == seen["one"][1], f"{model}, {name}: answers as one", seen[name][1])
 
 
+def beside_devices(d, files, out):
+    """With devices, each node's rows of the mapped files are placed where they are mapped, and pinned there: once in memory, for CPU and uploads.
+    Every mode gives the bits of one node."""
+    modes = (("cpu", "hybrid", 1, "none"), ("slp", "dual", 1, "lookup"), ("blend", "hybrid", 2, "none"), ("dslp", "dual", 2, "lookup"), ("blend", "cpu", 1, "none"))
+    for i, (prefill, decode, n, draft) in enumerate(modes):
+        for more in ("", ",nomap" if i % 2 else ",nopin"):
+            gpus = ("--gpus", f"emu:{n},cpu=scalar{more}", "--prefill", prefill, "--decode", decode, "--draft", draft, "--expert-cache", "off")
+            args = ("-m", d, "--tokens", PROMPT + "," + PROMPT, "--cpu", "scalar", "--kv", "f32", "-t", "3", *gpus)
+            seen = {}
+            for name in ("one", "two", "uneven", "small") if not more else ("one", "two"):
+                rc, _, err = run(*args, "--topology", files[name], "--logits-out", out)
+                check(rc == 0, f"{gpus}, {name}", err)
+                with open(out, "rb") as f:
+                    logits = f.read()
+                rc, text, err = run(*args, "--topology", files[name], "-n", "60", "--temp", "0", "--ids", "-v", "--explain")
+                seen[name] = logits, text
+                check(rc == 0 and text.count(b",") > 50, f"{gpus}, {name}: an answer", err)
+                check(seen[name] == seen["one"], f"{gpus}, {name}: bits and answer of one node", err)
+                nodes = 3 if name == "uneven" else 2
+                placed = name in ("two", "uneven")
+                check((f"weights for devices: {'staged' if more == ',nopin' else 'copied'}; each of {nodes} NUMA nodes gets the rows that its CPUs compute" in err) == placed, f"{gpus}, {name}: placed", err)
+                check((f"{nodes} NUMA nodes, each with rows of every expert" in err) == placed, f"{gpus}, {name}: explained", err)
+                check(("NUMA nodes' bandwidth: weights are not placed by node" in err) == (name != "one" and not placed), f"{gpus}, {name}: what is expected", err)
+                check("weights copied for" not in err, f"{gpus}, {name}: no second copy", err)
+    for name, way, why in (("two", "copied", "each of 2 NUMA nodes gets the rows that its CPUs compute"), ("small", "mapped", "too little memory"), ("one", "mapped", "can pin")):
+        rc, text, err = run("-m", d, "--gpus", "emu:1", "--topology", files[name], "--inspect", "--json")
+        weights = json.loads(text)["runs"]["weights"] if rc == 0 else {}
+        check(weights.get("way") == way and why in weights["why"], f"--inspect, {name}", f"{weights} {err}")
+
+
 def main():
     with tempfile.TemporaryDirectory() as tmp:
         d = os.path.join(tmp, "m")
@@ -88,15 +118,7 @@ def main():
         rc, text, err = run("-m", d, "--tokens", PROMPT, "-n", "400", "--temp", "0", "--ids", "--cpu", "scalar", "--hugepages", "-v")
         check(text == ids["one"] and "weights copied for 1 NUMA node " in err, "2 MB pages: copied, same answer", err)
 
-        # A device reads whole experts from the mapped file; the CPU's part of a batch is split there, and nothing is copied.
-        args = ("-m", d, "--tokens", PROMPT, "-n", "40", "--temp", "0", "--ids", "--cpu", "scalar", "--gpus", "emu:1", "--decode", "hybrid", "-t", "3", "-v", "--explain")
-        rc, plain, err = run(*args)
-        check(rc == 0 and plain.count(b",") > 30, "a device beside one node", err)
-        for name in ("two", "uneven"):
-            rc, text, err = run(*args, "--topology", files[name])
-            check(rc == 0 and text == plain, f"{name}: with a device the answer of one node", f"{rc} {err}")
-            check("NUMA nodes' bandwidth: weights are not placed by node" in err and "weights copied for" not in err, f"{name}: what is expected of them", err)
-
+        beside_devices(d, files, out)
         other_experts(tmp, files)
         rc, _, err = run("-m", d, "--tokens", "5", "-n", "1", "--ids", "--topology", os.path.join(tmp, "none"))
         check(rc == 1 and "none" in err, "a topology that is not there", f"{rc} {err}")

@@ -71,7 +71,7 @@ static void open_bench(double attn) { /* TFLOP/s of attention */
     char gpus[64];
     _Atomic int never = 0;
     snprintf(gpus, sizeof gpus, "emu:1,attn=%.9g", attn);
-    if (gpu_set_open(&b.m.gpus, gpus, &b.w, &err) || decode_open(&b.m.decode, &b.m, DT_F32, &err)) die("open", &err);
+    if (gpu_set_open(&b.m.gpus, gpus, &err) || decode_open(&b.m.decode, &b.m, DT_F32, &err)) die("open", &err);
     for (int i = 0; i < SESSIONS; i++) {
         int32_t tokens[KEYS];
         if (kv_open(&b.kv[i], &b.w.config, 256, DT_F32, &err)) die("session", &err);

@@ -22,7 +22,7 @@ static int embed(void *ctx, float *out, int row, int n) {
 static int run(const struct weights *w, struct kv *kv, const char *gpus, const char *trace, struct slp_stats *s) {
     struct gpu_set *set;
     struct error e = {0};
-    if (gpu_set_open(&set, gpus, w, &e)) return printf("%s\n", e.text), 1;
+    if (gpu_set_open(&set, gpus, &e)) return printf("%s\n", e.text), 1;
     struct slp_job j = {.w = w, .set = set, .ranks = 1, .cache = kv->layer, .n = TOKENS, .embed = embed, .ctx = (void *)&w->config, .trace_path = trace};
     int rc = slp_prefill(&j, s, &e);
     if (rc) printf("%s: %s\n", gpus, e.text);
@@ -41,7 +41,7 @@ static int stop_early(const struct weights *w, struct kv *kv, const char *gpus, 
     struct slp_stats s = {0};
     _Atomic int cancel = 0;
     double least = 1e18, layer = (double)whole->h2d / LAYERS;
-    if (gpu_set_open(&set, gpus, w, &e)) return printf("%s\n", e.text), 1;
+    if (gpu_set_open(&set, gpus, &e)) return printf("%s\n", e.text), 1;
     for (int attempt = 0; attempt < TRIES && least > 3.6 * layer; attempt++) {
         atomic_store(&cancel, 0);
         struct slp_job j = {.w = w,

@@ -48,7 +48,8 @@ static size_t own_bytes(const struct engine *e) {
 }
 
 /* Runs a prompt, and one that continues after its answer; counts copies that blocked, on all devices. wait: for pinning to end. */
-static long run(const char *dir, const char *gpus, enum exec_mode prefill, enum pin_path way, bool wait, int prompt, int32_t out[2][ANSWER], uint64_t *bytes) {
+static long run(const char *dir, const char *gpus, const char *topology, enum exec_mode prefill, enum pin_path way, bool wait, int prompt,
+                int32_t out[2][ANSWER], uint64_t *bytes) {
     static const char *const names[] = {[PREFILL_CPU] = "cpu", [PREFILL_BLEND] = "blend", [PREFILL_SLP] = "slp", [PREFILL_DSLP] = "dslp"};
     struct engine *e;
     struct session *s;
@@ -60,15 +61,18 @@ static long run(const char *dir, const char *gpus, enum exec_mode prefill, enum 
                               .threads = 1,
                               .cpu_level = CPU_SCALAR + 1,
                               .gpus = gpus,
+                              .topology = topology,
                               .prefill = prefill,
                               .decode = DECODE_HYBRID,
                               .context = 1024,
                               .deterministic = true};
     if (engine_open(&e, &p, &err) || session_open(e, &s, &err)) die(gpus, &err);
     const struct pin_choice *chosen = pin_get_choice(e->machine.gpus->pin);
+    if (chosen->by_node != (topology && way != PIN_MAPPED))
+        failed++, printf("FAIL: %s: weights %s by node (%s)\n", gpus, chosen->by_node ? "" : "not", chosen->why);
     if (chosen->path != way) failed++, printf("FAIL: %s: weights %s (%s), not %s\n", gpus, pin_name(chosen->path), chosen->why, pin_name(way));
     if (wait && pinned(e) != (way == PIN_COPIED || way == PIN_MAPPED)) failed++, printf("FAIL: %s: weights are%s pinned\n", gpus, pinned(e) ? "" : " not");
-    if (wait && own_bytes(e) != (way == PIN_COPIED ? chosen->bytes : 0))
+    if (wait && own_bytes(e) != (way == PIN_COPIED || chosen->by_node ? chosen->bytes : 0))
         failed++, printf("FAIL: %s: %zu of %zu bytes lie in memory of our own\n", gpus, own_bytes(e), chosen->bytes);
     for (int i = 0; i < prompt; i++) tokens[i] = (i * 37 + i / 7 + 11) % 500;
     *bytes = 0;
@@ -102,7 +106,7 @@ static void check_hold(const char *dir) {
     struct pin *p;
     struct error err = {0};
     if (gpu_spec_parse(&spec, "emu:1,cpu=scalar,piece=128K", &err) || gpu_open(&g, &spec, 0, &err) || weights_open(&w, dir, false, &err) ||
-        pin_open(&p, g, &w, true, &err))
+        pin_open(&p, g, &w, &(struct numa){.n_nodes = 1}, true, &err))
         die("hold", &err);
     const struct file_map *m = &w.files.shards[0].map;
     if (pin_page_table_bytes(p) != m->size / 4096 * 8) failed++, printf("FAIL: %zu bytes of page tables for %zu\n", pin_page_table_bytes(p), m->size);
@@ -157,7 +161,8 @@ static void remove_files(const char *dir) {
 }
 
 int main(void) {
-    static char dir[] = "ember-files-XXXXXX";
+    static char dir[] = "ember-files-XXXXXX", nodes[64];
+    struct error e = {0};
     static const char *const built_in = "ember:";
     static const struct {
         const char *dir, *plain, *gpus;
@@ -166,6 +171,7 @@ int main(void) {
         bool wait;   /* wait until pinning has ended */
         size_t most; /* limit of pinned memory; 0: what fits */
         int prompt;  /* 0: PROMPT */
+        const char *nodes;
     } cases[] = {{built_in, "emu:1,cpu=scalar", "emu:1,cpu=scalar,nopin", PREFILL_BLEND, PIN_BUILT_IN, true, 0},
                  {built_in, "emu:1,cpu=scalar", "emu:1,cpu=scalar,nopin,h2d=0.5", PREFILL_SLP, PIN_BUILT_IN, false, 0},
                  {built_in, "emu:2,cpu=scalar", "emu:2,cpu=scalar,nopin,nopeer", PREFILL_DSLP, PIN_BUILT_IN, false, 0},
@@ -173,6 +179,10 @@ int main(void) {
                  {dir, "emu:1,cpu=scalar", "emu:1,cpu=scalar,nomap,piece=256K", PREFILL_SLP, PIN_COPIED, true, 0},
                  {dir, "emu:1,cpu=scalar", "emu:1,cpu=scalar,nomap,piece=128K", PREFILL_BLEND, PIN_COPIED, false, 0},
                  {dir, "emu:2,cpu=scalar", "emu:2,cpu=scalar,nomap", PREFILL_DSLP, PIN_COPIED, true, 0},
+                 {dir, "emu:1,cpu=scalar", "emu:1,cpu=scalar", PREFILL_SLP, PIN_COPIED, true, 0, 0, "node 4096 0\nnode 4096 1\n"},
+                 {dir, "emu:1,cpu=scalar", "emu:1,cpu=scalar,nomap", PREFILL_BLEND, PIN_COPIED, true, 0, 0, "node 4096 0\nnode 4096 1\n"},
+                 {dir, "emu:1,cpu=scalar", "emu:1,cpu=scalar", PREFILL_SLP, PIN_MAPPED, true, 0, 0, "node 4096 0\nnode 1 1\n"},
+                 {dir, "emu:1,cpu=scalar", "emu:1,cpu=scalar,nopin", PREFILL_SLP, PIN_STAGED, true, 0, 0, "node 4096 0\nnode 4096 1\n"},
                  {dir, "emu:1,cpu=scalar", "emu:1,cpu=scalar,nopin", PREFILL_SLP, PIN_STAGED, true, 0},
                  {dir, "emu:1,cpu=scalar", "emu:1,cpu=scalar,nomap", PREFILL_BLEND, PIN_STAGED, true, 100000},
                  {built_in, "emu:1,cpu=scalar,mem=256M", "emu:1,cpu=scalar,mem=256M,nopin", PREFILL_CPU, PIN_BUILT_IN, false, 0, LONG}};
@@ -180,13 +190,15 @@ int main(void) {
     file_embed(ember_files);
     if (!mkdtemp(dir)) die(dir, &(struct error){.text = "it cannot be made"});
     write_files(dir);
+    snprintf(nodes, sizeof nodes, "%s.nodes", dir);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         int32_t plain[2][ANSWER], got[2][ANSWER];
         uint64_t bytes[2];
         int prompt = cases[i].prompt ? cases[i].prompt : PROMPT;
-        run(built_in, cases[i].plain, cases[i].prefill, PIN_BUILT_IN, false, prompt, plain, &bytes[0]);
+        if (cases[i].nodes && file_write(nodes, cases[i].nodes, strlen(cases[i].nodes), &e)) die(nodes, &e);
+        run(built_in, cases[i].plain, NULL, cases[i].prefill, PIN_BUILT_IN, false, prompt, plain, &bytes[0]);
         test_limits_set(TEST_LIMIT_PIN_BYTES, cases[i].most);
-        long held = run(cases[i].dir, cases[i].gpus, cases[i].prefill, cases[i].way, cases[i].wait, prompt, got, &bytes[1]);
+        long held = run(cases[i].dir, cases[i].gpus, cases[i].nodes ? nodes : NULL, cases[i].prefill, cases[i].way, cases[i].wait, prompt, got, &bytes[1]);
         test_limits_set(TEST_LIMIT_PIN_BYTES, 0);
         printf("%s: weights %s; %ld copies held their caller, %.1f MB of weights read\n", cases[i].gpus, pin_name(cases[i].way), held, (double)bytes[1] * 1e-6);
         if (held) failed++, printf("FAIL: a copy of memory that is not pinned held its caller\n");
@@ -194,6 +206,7 @@ int main(void) {
     }
     check_hold(dir);
     check_resident(dir);
+    unlink(nodes);
     remove_files(dir);
     return failed != 0;
 }

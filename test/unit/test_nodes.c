@@ -150,8 +150,37 @@ static void bytes_of_nodes(void **st) {
     shape_only_close(&shape);
 }
 
+/* Large pages hold rows of several nodes. Few of large experts' rows are then read from another node, but up to half of small experts'; small pages
+ * place nearly all. */
+static void pages_of_nodes(void **st) {
+    static const struct {
+        const char *model;
+        double least, most; /* share of a layer's experts in 2 MB pages of the other node */
+    } rows[] = {{"deepseek-v3", 0, 1.0 / 12}, {"qwen3-30b", 0.2, 0.5}, {"gpt-oss-120b", 1.0 / 12, 0.5}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        static struct config c;
+        const struct known_model *k = known_model_find(rows[i].model);
+        struct shape_only shape = {0};
+        struct numa nodes;
+        struct numa_ranges s;
+        struct error e = {0};
+        if (known_model_config(k, &c, &e) || shape_only_open(&shape, &c, DT_BF16, k->experts, &e) || numa_parse(&nodes, "node 1000 0\nnode 1000 1\n", &e) ||
+            numa_ranges_open(&s, &shape.w, &nodes, &e))
+            fail_msg("%s", e.text);
+        const struct expert *x = shape.w.layers[c.n_layers - 1].experts;
+        const uint8_t *first = x[0].gate.data;
+        const size_t bytes = (size_t)((const uint8_t *)x[c.n_experts - 1].down.data - first);
+        const double large = (double)numa_ranges_misplaced(&s, first, bytes, 2 << 20) / (double)bytes,
+                     small = (double)numa_ranges_misplaced(&s, first, bytes, 4096) / (double)bytes;
+        printf("%s, %zu MB of experts: %.1f %% misplaced in 2 MB pages, %.2f %% in small ones\n", rows[i].model, bytes >> 20, 100 * large, 100 * small);
+        assert_true(large >= rows[i].least && large <= rows[i].most && small < 0.01);
+        numa_ranges_close(&s);
+        shape_only_close(&shape);
+    }
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(an_expert), cmocka_unit_test(a_hot_node), cmocka_unit_test(whole_experts), cmocka_unit_test(text),
-                                       cmocka_unit_test(bytes_of_nodes)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(an_expert), cmocka_unit_test(a_hot_node),     cmocka_unit_test(whole_experts),
+                                       cmocka_unit_test(text),      cmocka_unit_test(bytes_of_nodes), cmocka_unit_test(pages_of_nodes)};
     return cmocka_run_group_tests(tests, setup, NULL);
 }

@@ -97,7 +97,7 @@ static void run_schedule(struct queue_test *t, int threads) {
 static void random_uploads(void **state) {
     static struct queue_test t;
     struct error e = {0};
-    if (gpu_set_open(&t.set, "emu:1,mem=64M", NULL, &e) || gpu_stream_open(t.set->gpu[0], &t.reader, "reader", true, NULL, &e)) fail_msg("%s", e.text);
+    if (gpu_set_open(&t.set, "emu:1,mem=64M", &e) || gpu_stream_open(t.set->gpu[0], &t.reader, "reader", true, NULL, &e)) fail_msg("%s", e.text);
     struct gpu *g = t.set->gpu[0];
     if (gpu_host_alloc(g, (void **)&t.seen, STEPS * WORDS * 4, &e) || gpu_host_alloc(g, (void **)&t.source, STEPS * WORDS * 4, &e)) fail_msg("%s", e.text);
     for (int i = 0; i < STEPS * WORDS; i++) t.source[i] = (uint32_t)(i / WORDS);
@@ -136,7 +136,7 @@ static void neighbouring_matrices_are_one_copy(void **state) {
             *m[k] = (struct mat){.data = host[i][k], .stride = (size_t)cols * 2, .rows = rows, .cols = cols, .row_step = 1, .dtype = DT_BF16};
         }
     }
-    if (gpu_set_open(&set, "emu:1,mem=64M", NULL, &e) || gpu_stream_open(set->gpu[0], &stream, "link", false, &stop, &e)) fail_msg("%s", e.text);
+    if (gpu_set_open(&set, "emu:1,mem=64M", &e) || gpu_stream_open(set->gpu[0], &stream, "link", false, &stop, &e)) fail_msg("%s", e.text);
     if (stage_open(&stage, &(struct stage_options){.set = set, .g = set->gpu[0], .stream = stream, .stop = &stop}, &e)) fail_msg("%s", e.text);
     const uint64_t before = gpu_stats(set->gpu[0]).n_copies;
     assert_int_equal(resident_experts_load(&x, LEDGER_EXPERTS, &c, 0, from, &set->ledger[0], stage, &e), 0);
