@@ -1,5 +1,4 @@
 /* Opens and closes an engine: weights, CPU, devices, thread. Also checks options. */
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
@@ -122,9 +121,7 @@ static void set_numa_nodes(struct engine *e, bool home) {
     }
     m->n_nodes = n->n_nodes;
     if (home) return;
-    struct numa_shares shares = numa_cost_balanced(m, &e->cost_model, 1, BATCH_INVARIANT_ROWS), spread = numa_cost_interleaved(m);
-    m->spread_bw_share = fmin(1, numa_cost_expert(m, &e->cost_model, 1, BATCH_INVARIANT_ROWS, &shares, NULL) /
-                                     numa_cost_expert(m, &e->cost_model, 1, BATCH_INVARIANT_ROWS, &spread, NULL));
+    m->spread_bw_share = numa_cost_reach(m, &e->cost_model);
     log_say(LOG_INFO, "%d NUMA nodes, weights are not placed by node: expecting %.0f%% of the bandwidth", m->n_nodes, 100 * m->spread_bw_share);
 }
 

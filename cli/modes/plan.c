@@ -103,6 +103,23 @@ static void put_fits(struct plan_view *v, const struct json *fits) {
     put_paragraph(v, line);
 }
 
+static void put_nodes(struct plan_view *v, const struct json *nodes, bool has_cards) {
+    const int n = (int)json_int(json_get(nodes, "n"), 0), reach = (int)lround(100 * json_num(json_get(nodes, "reach"), 1));
+    char a[32], b[32], line[300];
+    if (!nodes) return;
+    if (json_bool(json_get(nodes, "placed"), false))
+        snprintf(line, sizeof line,
+                 "%d NUMA nodes: each gets the rows of every expert that its CPUs compute%s. Without that, the CPU would reach "
+                 "%d %% of its bandwidth, and one answer %s tok/s instead of %s.",
+                 n, has_cards ? ", in the memory that uploads read" : "", reach,
+                 format_rate(json_num(json_get(nodes, "unplaced_tokens_per_s"), 0), a, sizeof a),
+                 format_rate(json_num(json_get(nodes, "tokens_per_s"), 0), b, sizeof b));
+    else
+        snprintf(line, sizeof line,
+                 "%d NUMA nodes: weights are not placed by node, since they fill more than 7/8 of memory; the CPU reaches %d %% of its bandwidth.", n, reach);
+    put_paragraph(v, line);
+}
+
 static void put_busiest(struct plan_view *v, const struct json *row, bool color) {
     char name[32];
     buf_fmt(v->out, color ? "\033[2m%s %.0f %%\033[0m" : "%s %.0f %%", json_text(json_get(row, "limit"), name, sizeof name),
@@ -370,6 +387,7 @@ static void put_plan(struct plan_view *v, const struct json *root) {
             json_text(json_get(root, "machine"), machine, sizeof machine), json_text(json_get(root, "model"), model, sizeof model));
     put_verdict(v, root);
     put_fits(v, json_get(root, "fits"));
+    put_nodes(v, json_get(root, "nodes"), json_at(json_path(root, "fits.cards"), 0));
     if (v->verbose) put_prefill(v, json_get(root, "prefill"));
     put_plot(v, json_get(root, "prefill"));
     if (v->verbose) put_decode(v, json_get(root, "decode")), put_batch(v, json_get(root, "batch"));

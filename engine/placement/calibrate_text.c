@@ -16,7 +16,7 @@
 static const char *const kinds[COST_KINDS] = {"ffn", "linear", "attention", "elem"}, *const formats[COST_FORMATS] = {"f32", "16bit", "8bit", "4bit"},
                          *const ways[COST_LINKS] = {"h2d", "d2h", "peer"};
 
-enum what { WORD, NUMBER, COUNT, COUNT_UP_TO, CURVE };
+enum what { WORD, NUMBER, SHARE, COUNT, COUNT_UP_TO, CURVE };
 struct key {
     char name[40];
     enum what what;
@@ -28,7 +28,7 @@ static bool machine_key(struct cost_machine *m, int i, struct key *k) {
     const struct key keys[] = {
         {"name", WORD, m->name, sizeof m->name},     {"dram", NUMBER, &m->dram_bw, 0},          {"disk", NUMBER, &m->disk_bw, 0},
         {"join", NUMBER, &m->hand_off_s, 0},         {"start", NUMBER, &m->prefill_start_s, 0}, {"cpu_chunk", COUNT, &m->cpu_chunk_rows, 0},
-        {"gpu_chunk", COUNT, &m->gpu_chunk_rows, 0}, {"between", NUMBER, &m->inter_node_bw, 0}};
+        {"gpu_chunk", COUNT, &m->gpu_chunk_rows, 0}, {"between", NUMBER, &m->inter_node_bw, 0}, {"reach", SHARE, &m->reach, 0}};
     return i < (int)(sizeof keys / sizeof *keys) ? *k = keys[i], true : false;
 }
 static bool datasheet_key(struct machine_datasheet *b, int i, struct key *k) {
@@ -80,7 +80,7 @@ static void domain_prefix(const struct cost_machine *m, int d, char *out, size_t
 
 static void write_key(struct buf *out, const char *prefix, const struct key *k) {
     const struct cost_curve *c = k->at;
-    double v = k->what == NUMBER ? *(const double *)k->at : k->what == COUNT ? *(const int *)k->at : 0;
+    double v = k->what == NUMBER || k->what == SHARE ? *(const double *)k->at : k->what == COUNT ? *(const int *)k->at : 0;
     if (k->what == WORD ? !*(const char *)k->at : k->what == CURVE ? !c->n : !(v > 0)) return;
     buf_fmt(out, "%s%s%s = ", prefix, *prefix ? "." : "", k->name);
     if (k->what == WORD) buf_str(out, k->at);
@@ -151,6 +151,7 @@ static const char *read_value(const struct key *k, const char *text) { /* NULL, 
         return NULL;
     }
     if (!parse_number(&text, &v) || *text) return "is not a number";
+    if (k->what == SHARE && !(v > 0 && v <= 1)) return "must be a share, above 0 and at most 1";
     if (k->what == COUNT_UP_TO && (v != floor(v) || v > (double)k->size)) return "must be a whole number that a machine can have";
     if (k->what == COUNT && (v < 1 || v > 1e6 || v != floor(v))) return "must be a whole number from 1 to 1000000";
     if (k->what == COUNT) *(int *)k->at = (int)v;

@@ -59,11 +59,12 @@ struct cost_machine {
     double disk_share_few_rows, disk_share; /* share of routed experts on disk: of those that few rows choose, and of all; see cost_spill(). 0: all in memory */
     int n_nodes;                            /* NUMA nodes of domain 0; 0: one */
     double inter_node_bw;                   /* bytes/s between a node's CPUs and the other nodes, per direction; 0: unlimited */
-    double spread_bw_share;                 /* share of its bandwidth that domain 0 reaches for weights not split by node; 0: all */
-    double hand_off_s;                      /* hand-off latency between a device and the CPU */
-    double prefill_start_s;                 /* start-up time of a stream-loaded or blended prefill: buffers, threads */
-    int cpu_chunk_rows, gpu_chunk_rows;     /* rows per pass of a prefill through a layer */
-    bool is_deterministic;                  /* use the table only: cost_factor is 1 */
+    double reach;           /* share of its bandwidth that domain 0 reaches for weights that are not placed by node; 0: follows from inter_node_bw */
+    double spread_bw_share; /* the same while weights are not placed by node; 0: they are */
+    double hand_off_s;      /* hand-off latency between a device and the CPU */
+    double prefill_start_s; /* start-up time of a stream-loaded or blended prefill: buffers, threads */
+    int cpu_chunk_rows, gpu_chunk_rows;        /* rows per pass of a prefill through a layer */
+    bool is_deterministic;                     /* use the table only: cost_factor is 1 */
     struct cost_observed observed[EXEC_MODES]; /* whole prefills and decode batches */
     struct cost_node node[COST_NODES];
     struct cost_domain domain[COST_DOMAINS];

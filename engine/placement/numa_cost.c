@@ -76,3 +76,11 @@ double numa_cost_expert(const struct cost_machine *m, const struct cost_model *q
     }
     return end;
 }
+
+double numa_cost_reach(const struct cost_machine *m, const struct cost_model *q) {
+    if (m->n_nodes < 2) return 1;
+    if (m->reach > 0) return m->reach;
+    const struct numa_shares shares = numa_cost_balanced(m, q, 1, BATCH_INVARIANT_ROWS), spread = numa_cost_interleaved(m);
+    const double reach = numa_cost_expert(m, q, 1, BATCH_INVARIANT_ROWS, &shares, NULL) / numa_cost_expert(m, q, 1, BATCH_INVARIANT_ROWS, &spread, NULL);
+    return reach < 1 ? reach : 1;
+}

@@ -9,10 +9,11 @@
 #include "engine/exec/stream/slp.h"
 #include "engine/model/arch.h"
 #include "engine/placement/datasheet.h"
+#include "engine/placement/numa_cost.h"
 #include "engine/placement/search.h"
 #include "engine/plan/plan_query.h"
 
-enum { LENGTHS = 9, BATCHES = 5, CHANGES = 5, ASKED = 2 };
+enum { LENGTHS = 9, BATCHES = 5, CHANGES = 5, ASKED = 2, SPREAD = 1 + CHANGES, MACHINES }; /* SPREAD: index of the machine without placement by NUMA node */
 enum {
     PROMPTS = POLICY_BATCH,
     ANSWER = 256,
@@ -60,13 +61,20 @@ static bool set_disk_spill(struct cost_machine *cost, const struct weights *w, e
     return fits_in_memory(cost, w) || (cost->disk_bw > 0 && cost_spill(cost, &q, cost->domain[0].memory));
 }
 
+/* Whether the engine places weights by NUMA node: an eighth of memory stays free (numa_copy_fits()). */
+static bool places_weights(const struct cost_machine *cost, const struct weights *w) {
+    return cost->n_nodes > 1 && (!(cost->domain[0].memory > 0) || weight_bytes(w) <= cost->domain[0].memory / 8 * 7);
+}
+
 static int choice_open(struct machine_choice *c, struct cost_machine *cost, const struct weights *w, const struct plan_options *o, struct error *e) {
     struct virtual *v;
+    struct cost_model model;
+    make_cost_model(&model, w, o->kv);
     set_disk_spill(cost, w, o->kv);
+    if (cost->n_nodes > 1 && !places_weights(cost, w)) cost->spread_bw_share = numa_cost_reach(cost, &model);
     int rc = virtual_open(&v, &(struct virtual_options){.cost = cost, .w = w, .kv = o->kv}, e);
     if (rc) return rc;
-    *c = (struct machine_choice){.cost = cost, .n_resident_layers = decode_resident_layers(virtual_decode_state(v))};
-    make_cost_model(&c->model, w, o->kv);
+    *c = (struct machine_choice){.cost = cost, .model = model, .n_resident_layers = decode_resident_layers(virtual_decode_state(v))};
     c->policy = (struct policy_machine){.n_devices = cost->n_devices,
                                         .why_unsplittable = slp_why_unsplittable(&w->config),
                                         .n_device_layers = c->n_resident_layers,
@@ -115,12 +123,12 @@ static struct policy_decode_out choose_decode(const struct machine_choice *c, in
 struct plan {
     struct plan_queries runs;
     const char *upgrade_name[1 + CHANGES]; /* [0]: the machine as described */
-    struct cost_machine *machine;          /* [1 + CHANGES] */
-    struct machine_choice choice[1 + CHANGES];
+    struct cost_machine *machine;          /* [MACHINES] */
+    struct machine_choice choice[MACHINES];
     int n_machines;
     int prefill_query[LENGTHS][PREFILL_DSLP + 1], n_lengths; /* indices of runs; < 0: the machine lacks the mode */
     enum exec_mode chosen_mode[LENGTHS];
-    int decode_query[BATCHES], beside_query[BATCHES];
+    int decode_query[BATCHES], beside_query[BATCHES], spread_query; /* spread_query: of one session; < 0: none */
     double max_tpot_s;
     int bound_query[ROWS], bound_batch[ROWS]; /* with max_tpot_s: decode batches of 1 .. ROWS sessions */
     struct policy_decode_out decided[BATCHES];
@@ -198,7 +206,7 @@ static void add_upgrades(struct plan *p) {
     if (now->disk_share > 0 || (p->batch[0].paged_query >= 0 && p->batch[0].search.bound == SEARCH_HOST_MEMORY)) {
         m = &p->machine[p->n_machines];
         *m = *now;
-        m->domain[0].memory *= 2;
+        m->domain[0].memory *= 2, m->spread_bw_share = 0;
         p->upgrade_name[p->n_machines++] = "twice the memory";
     }
     m = &p->machine[p->n_machines];
@@ -217,6 +225,18 @@ static void add_upgrades(struct plan *p) {
     if (p->choice[0].n_resident_layers == p->choice[0].model.layers) return;
     for (int i = 1; i <= m->n_devices; i++) m->domain[i].memory *= 2;
     p->upgrade_name[p->n_machines++] = "cards with twice the memory";
+}
+
+/* The same machine without placement by NUMA node. */
+static int add_spread_query(struct plan *p, struct error *e) {
+    struct policy_decode_out d;
+    struct cost_machine *m = &p->machine[SPREAD];
+    p->spread_query = -1;
+    if (!places_weights(&p->machine[0], p->runs.w)) return 0;
+    *m = p->machine[0];
+    m->spread_bw_share = numa_cost_reach(m, &p->choice[0].model);
+    int rc = choice_open(&p->choice[SPREAD], m, p->runs.w, &(struct plan_options){.kv = p->runs.kv}, e);
+    return rc ? rc : (p->spread_query = add_decode_query(p, SPREAD, 1, false, &d, e)) < 0 ? e->code : 0;
 }
 
 static int add_all_queries(struct plan *p, const struct config *c, struct error *e) {
@@ -239,7 +259,7 @@ static int add_all_queries(struct plan *p, const struct config *c, struct error 
         if ((p->bound_query[i] = add_decode_query(p, 0, i + 1, false, &d, e)) < 0) return e->code;
         p->bound_batch[i] = d.batch;
     }
-    if ((rc = add_batch_queries(p, 0, e))) return rc;
+    if ((rc = add_spread_query(p, e)) || (rc = add_batch_queries(p, 0, e))) return rc;
     add_upgrades(p);
     for (int k = 0; k < p->n_machines; k++) {
         if (k && (rc = choice_open(&p->choice[k], &p->machine[k], p->runs.w, &(struct plan_options){.kv = p->runs.kv, .max_tpot_s = p->max_tpot_s}, e)))
@@ -304,6 +324,18 @@ static void json_prefill(struct buf *b, const struct plan *p) {
         buf_str(b, "}");
     }
     buf_str(b, "]");
+}
+
+/* How fast one session decodes with weights placed by NUMA node, and without. */
+static void json_nodes(struct buf *b, const struct plan *p) {
+    const struct cost_machine *m = &p->machine[0];
+    const bool is_placed = p->spread_query >= 0;
+    const double placed_s = p->runs.query[p->decode_query[0]].seconds;
+    if (m->n_nodes < 2) return;
+    buf_fmt(b, ",\"nodes\":{\"n\":%d,\"placed\":%s,\"reach\":%.3g", m->n_nodes, is_placed ? "true" : "false",
+            is_placed ? p->machine[SPREAD].spread_bw_share : m->spread_bw_share);
+    if (is_placed) buf_fmt(b, ",\"tokens_per_s\":%.4g,\"unplaced_tokens_per_s\":%.4g", 1 / placed_s, 1 / p->runs.query[p->spread_query].seconds);
+    buf_str(b, "}");
 }
 
 static void json_decode(struct buf *b, const struct plan *p) {
@@ -418,7 +450,7 @@ static void json_fits(struct buf *b, const struct cost_machine *cost, const stru
 int plan_write(const struct cost_machine *cost, const struct weights *w, const char *title, const struct plan_options *o, struct buf *out, struct error *e) {
     struct plan *p = mem_calloc(1, sizeof *p);
     int rc = 0;
-    if (!p || !(p->machine = mem_calloc(1 + CHANGES, sizeof *p->machine))) rc = error_set(e, ERR_MEMORY, "no memory for a plan");
+    if (!p || !(p->machine = mem_calloc(MACHINES, sizeof *p->machine))) rc = error_set(e, ERR_MEMORY, "no memory for a plan");
     if (rc) goto out;
     p->runs = (struct plan_queries){.w = w, .kv = o->kv};
     p->max_tpot_s = o->max_tpot_s;
@@ -436,7 +468,7 @@ int plan_write(const struct cost_machine *cost, const struct weights *w, const c
     buf_fmt(out, ",\"error\":{\"decode\":%g,\"prefill\":%g},", PLAN_DECODE_ERROR / 100.0, PLAN_PREFILL_ERROR / 100.0);
     json_fits(out, &p->machine[0], w, o->kv, &p->choice[0]);
     json_prefill(out, p);
-    if (fits) json_decode(out, p), json_max_tpot(out, p), json_batch(out, p), json_upgrades(out, p);
+    if (fits) json_nodes(out, p), json_decode(out, p), json_max_tpot(out, p), json_batch(out, p), json_upgrades(out, p);
     else buf_str(out, ",\"decode\":[],\"more\":[]");
     buf_str(out, "}");
     if (out->failed) rc = error_set(e, ERR_MEMORY, "no memory for a plan");

@@ -64,8 +64,9 @@ static void fill_rates(struct gpu_spec *s, const struct cost_domain *d, const st
     for (int k = 0; k < COST_KINDS; k++) s->launch_by_kind[of_kind[k]] = d->latency[k];
 }
 
-static void scale_bandwidth(struct cost_domain *d, double factor) {
-    for (int k = 0; k < COST_KINDS; k++)
+/* Scales the read bandwidth of the first `kinds` kinds of operations. */
+static void scale_bandwidth(struct cost_domain *d, int kinds, double factor) {
+    for (int k = 0; k < kinds; k++)
         for (int i = 0; i < d->bw[k].n; i++) d->bw[k].value[i] *= (float)factor;
 }
 
@@ -109,7 +110,8 @@ int virtual_open(struct virtual **out, const struct virtual_options *o, struct e
     if (o->max_layers > 0 && o->max_layers < c->n_layers) v->w.config.n_layers = o->max_layers;
     v->kv = o->kv;
     cost_model_of(&v->model, &v->w.config, weights_dense_dtype(o->w), weights_ffn_dtype(o->w), o->kv);
-    scale_bandwidth(&v->cost.domain[0], cost_cpu_share(&v->cost, o->stream_rate));
+    scale_bandwidth(&v->cost.domain[0], COST_KINDS, cost_cpu_share(&v->cost, o->stream_rate));
+    if (v->cost.spread_bw_share > 0) scale_bandwidth(&v->cost.domain[0], COST_LINEAR + 1, v->cost.spread_bw_share), v->cost.spread_bw_share = 0;
     v->spec = (struct gpu_spec){.n = 1, .has_cpu_rank = true};
     v->cpu_share = 1, v->spec.bw_share = &v->cpu_share;
     fill_rates(&v->spec, &v->cost.domain[0], &v->model, v->cost.hand_off_s);
@@ -338,7 +340,7 @@ static int prefill_blended(struct virtual *v, struct prefill_job *j, double busy
         prefill_make_room(&v->runtime, PREFILL_BLEND, j); /* as the engine does */
         struct measurement s = begin_measurement(v);
         v->cpu_share = cost_cpu_share(&v->cost, busy * cost_upload_rate(&v->cost, v->cost.n_devices));
-        scale_bandwidth(&v->cost.domain[0], v->cpu_share); /* for the split */
+        scale_bandwidth(&v->cost.domain[0], COST_KINDS, v->cpu_share); /* for the split */
         rc = run_driver(v, &prefill_mode_blend, j, e);
         v->cost.domain[0] = whole;
         decode_reclaim(v->runtime.decode);

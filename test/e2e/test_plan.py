@@ -95,6 +95,24 @@ class Plan(driver.Case):
             self.assertEqual((rc, out), (2, b""), bad)
             self.assertIn("--max-tpot: ", err)
 
+    def test_nodes(self):
+        """Two sockets, with a card and without: each with weights placed by node and not; where the weights do not fit, they are not placed."""
+        for machine, least in (("epyc-9005-2s+rtx5090", 26), ("epyc-9005-2s", 20), ("paper-a-1", 25)):
+            p = json.loads(self.run_bin("--plan", machine, "--json")[1])
+            nodes, one = p["nodes"], p["decode"][0]["tokens_per_s"]
+            self.assertEqual((nodes["n"], nodes["placed"], nodes["tokens_per_s"]), (2, True, one))
+            self.assertGreater(one, least)
+            self.assertTrue(5 < nodes["unplaced_tokens_per_s"] < 0.4 * one, nodes)
+        self.assertIn(b"2 NUMA nodes: each gets the rows of every expert", self.run_bin("--plan", "epyc-9005-2s+rtx5090", "--arch", "qwen3-30b")[1])
+        box = "sockets = 2\nchannels = 4\nddr = 4800\ncores = 16\nisa = avx2\ndisk = 5G\ncard = RTX 4090\nmemory = "
+        plan = lambda text: json.loads(self.run_bin("--plan", self.machine(box + text), "--arch", "qwen3-235b", "--json")[1])
+        small, half, near = plan("128G\n"), plan("512G\nreach = 0.5\n"), plan("512G\nreach = 1\n")
+        self.assertEqual((small["nodes"]["placed"], "tokens_per_s" in small["nodes"]), (False, False))
+        self.assertEqual((half["nodes"]["reach"], half["nodes"]["placed"]), (0.5, True))
+        self.assertAlmostEqual(near["nodes"]["unplaced_tokens_per_s"], near["nodes"]["tokens_per_s"], delta=0.01 * near["nodes"]["tokens_per_s"])
+        self.assertTrue(0.4 < small["nodes"]["reach"] < 1 and 0.5 < half["nodes"]["unplaced_tokens_per_s"] / half["nodes"]["tokens_per_s"] < 0.95)
+        self.assertNotIn("nodes", json.loads(self.run_bin("--plan", "desktop-ddr5-64", "--arch", "qwen3-30b", "--json")[1]))
+
     def test_late(self):
         """Delayed streams change no figure, and nothing that they wait for is closed early."""
         d = os.path.join(self.home, "model")
@@ -148,7 +166,7 @@ class Plan(driver.Case):
             for part in re.findall(r"\bCm ((?:[a-z0-9_]+ ?,? ?)+)", line):
                 named |= set(re.findall(r"[a-z0-9_]+", part))
         d = os.path.join(self.home, "model")
-        tiny.make(d)
+        tiny.make(d, {"num_hidden_layers": 3})
         box = "channels = 2\nddr = 5600\ncores = 8\nisa = avx2\n"
         mixtral = ("--arch", "mixtral-8x7b")
         runs = [("list",), ("paper-a-2", "-m", d, "--max-tpot", "20"), ("paper-b-t4", *mixtral), (self.machine(box + "memory = 80G\ndisk = 7G\n"), *mixtral)]

@@ -49,7 +49,15 @@ static void an_expert(void **st) {
     m.inter_node_bw = 0;
     /* 512 rows: 45.1 GFLOP at 24 TFLOP/s, wherever the weights are */
     near(numa_cost_expert(&m, &v3, 512, COST_MANY_ROWS, &spread, NULL), 512 * 88080384.0 / 24e12, 1e-3);
-    /* a machine whose weights are placed at random reads that much less */
+    /* a machine whose weights are placed at random reads that much less: as the speed between nodes allows, or as given */
+    assert_true(cost_preset(&m, "paper-a-1"));
+    near(numa_cost_reach(&m, &v3), 46.516 / 220.25, 1e-3);
+    m.inter_node_bw = 1e12;
+    near(numa_cost_reach(&m, &v3), 1, 1e-9);
+    m.reach = 0.4;
+    near(numa_cost_reach(&m, &v3), 0.4, 1e-9);
+    m.n_nodes = 0;
+    near(numa_cost_reach(&m, &v3), 1, 1e-9);
     double whole = cost_expert(&m, 0, &v3, 1, COST_MANY_ROWS);
     m.spread_bw_share = 0.5;
     near(cost_expert(&m, 0, &v3, 1, COST_MANY_ROWS), 2 * whole, 1e-6);
@@ -96,17 +104,21 @@ static void whole_experts(void **st) {
 }
 
 static void text(void **st) {
-    static const char said[] = "nodes = 3\nbetween = 100G\nnode0.bw = 2\nnode1.bw = 1\nnode2.bw = 1\nnode.memory = 64G\ncpu.bw = 100G\ncpu.rate = 1T\n";
+    static const char said[] =
+        "nodes = 3\nbetween = 100G\nreach = 0.5\nnode0.bw = 2\nnode1.bw = 1\nnode2.bw = 1\nnode.memory = 64G\ncpu.bw = 100G\ncpu.rate = 1T\n";
     struct error e = {0};
     if (calibrate_parse(&m, said, sizeof said - 1, "x", NULL, &e)) fail_msg("%s", e.text);
-    assert_true(m.n_nodes == 3 && m.inter_node_bw == 100e9 && m.node[0].bw_share == 0.5 && m.node[2].bw_share == 0.25 && m.node[1].memory == 64e9);
+    assert_true(m.n_nodes == 3 && m.inter_node_bw == 100e9 && m.reach == 0.5 && m.node[0].bw_share == 0.5 && m.node[2].bw_share == 0.25 &&
+                m.node[1].memory == 64e9);
     near(m.node[1].rate_share, 1.0 / 3, 1e-9);
     static const char *const bad[] = {"nodes = 1\n",
                                       "nodes = 9\n",
                                       "nodes = two\n",
                                       "node0.bw = 1\ncpu.bw = 1G\n",
                                       "nodes = 2\nnode2.bw = 1\ncpu.bw = 1G\n",
-                                      "nodes = 2\nnode0.speed = 1\ncpu.bw = 1G\n"};
+                                      "nodes = 2\nnode0.speed = 1\ncpu.bw = 1G\n",
+                                      "nodes = 2\nreach = 1.1\ncpu.bw = 1G\n",
+                                      "nodes = 2\nreach = 0\ncpu.bw = 1G\n"};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
         if (calibrate_parse(&m, bad[i], strlen(bad[i]), "x", NULL, &e) != ERR_USAGE) fail_msg("taken: %s", bad[i]);
 }
