@@ -75,21 +75,17 @@ int engine_check_modes(const struct engine_params *p, struct error *e) {
     return p->split && !split_find(p->split) ? error_set(e, ERR_USAGE, "--split %s: unknown policy", p->split) : 0;
 }
 
-/* Checks --defer with the model, and sets it. */
-static int set_deferral(struct engine *e, struct error *err) {
-    struct config *c = &e->weights.config;
-    const int n = e->params.defer;
+int engine_set_deferral(struct config *c, int n, const char *name, struct error *err) {
     int pairs = 0;
     if (!n) return 0;
     if (n < 0 || n >= c->topk || !c->n_experts)
         return error_set(err, ERR_USAGE,
-                         c->n_experts ? "--defer %d: %s chooses %d experts for a token; at most %d can be deferred" : "--defer %d: %s has no experts", n,
-                         e->name, c->topk, c->topk - 1);
-    if (c->n_always || c->n_idle_experts)
-        return error_set(err, ERR_USAGE, "--defer %d: the router of %s does not rank all experts that it chooses", n, e->name);
+                         c->n_experts ? "--defer %d: %s chooses %d experts for a token; at most %d can be deferred" : "--defer %d: %s has no experts", n, name,
+                         c->topk, c->topk - 1);
+    if (c->n_always || c->n_idle_experts) return error_set(err, ERR_USAGE, "--defer %d: the router of %s does not rank all experts that it chooses", n, name);
     c->n_deferred = n;
     for (int l = 0; l < c->n_layers; l++) pairs += config_defers(c, l);
-    return pairs ? 0 : error_set(err, ERR_USAGE, "--defer %d: in %s, no layer with ranked experts is followed by another layer with experts", n, e->name);
+    return pairs ? 0 : error_set(err, ERR_USAGE, "--defer %d: in %s, no layer with ranked experts is followed by another layer with experts", n, name);
 }
 
 int engine_read_topology(struct numa *nodes, const char *topology, struct error *err) {
@@ -265,7 +261,7 @@ int engine_open(struct engine **out, const struct engine_params *p, struct error
     e->name = dir_basename(p->dir);
     if (!rc && (!e->dir || !e->name)) rc = error_set(err, ERR_MEMORY, "no memory for the engine");
     if (!rc) rc = weights_open(&e->weights, p->dir, p->force, err);
-    if (!rc) rc = set_deferral(e, err);
+    if (!rc) rc = engine_set_deferral(&e->weights.config, p->defer, e->name, err);
     if (rc) goto fail;
     const struct config *c = &e->weights.config;
     e->info = (struct engine_info){

@@ -76,7 +76,10 @@ void cost_model_of(struct cost_model *q, const struct config *c, enum dtype dens
            ffn = mats * (inter / layers) * hidden, ffns = 0, half, router = hidden * config_n_choices(c);
     *q = (struct cost_model){
         .layers = c->n_layers, .n_experts = c->n_experts, .topk = c->topk, .experts = format_of(experts), .dense = format_of(dense), .kv = format_of(kv)};
-    for (int i = 0; i < c->n_layers; i++) q->dense_layers += !c->layer[i].moe, ffns += !c->layer[i].moe && !c->layer[i].no_ffn;
+    int deferring = 0;
+    for (int i = 0; i < c->n_layers; i++)
+        q->dense_layers += !c->layer[i].moe, ffns += !c->layer[i].moe && !c->layer[i].no_ffn, deferring += config_defers(c, i);
+    if (deferring) q->deferred_share = (double)deferring / (layers - q->dense_layers) * c->n_deferred / c->topk;
     if (q->dense_layers) ffn *= ffns / q->dense_layers; /* on average: some layers have none */
     if (mla) {
         double query = c->q_lora ? c->q_lora * (hidden + heads * dim) : hidden * heads * dim, expand = latent * heads * (c->qk_nope + v);
@@ -370,13 +373,18 @@ static struct layer_time layer_time(const struct cost_machine *m, const struct c
         return (struct layer_time){on_device ? 0 : half, on_device ? half : 0, half};
     }
     double shared = ffn_time(m, d, q, rows, part->shared_bytes, part->shared_flops, 1, taken) + (q->shared_bytes > 0 ? sum : 0);
+    const bool there = resident >= 1; /* nothing for the CPU */
+    const double deferred = q->deferred_share, later = routed_time(m, there ? d : 0, q, rows, deferred, taken);
     if (!on_device) {
-        half += shared + routed_time(m, 0, q, rows, 1, taken);
+        half += shared + routed_time(m, 0, q, rows, 1 - deferred, taken) + later;
         return (struct layer_time){half, 0, half};
     }
-    double cpu = routed_time(m, 0, q, rows, 1 - resident, taken), gpu = shared + routed_time(m, d, q, rows, resident, 0);
-    if (resident >= 1 && !joins_small(m, d, q, rows)) gpu += DEVICE_ONLY_OPS * m->domain[d].latency[COST_ELEM];
-    return (struct layer_time){cpu, half + gpu, half + max_of(cpu > 0 ? cpu + hand_off_time(m, d, q, rows) : 0, gpu)};
+    double cpu = routed_time(m, 0, q, rows, (1 - resident) * (1 - deferred), taken), gpu = shared + routed_time(m, d, q, rows, resident * (1 - deferred), 0);
+    if (there && !joins_small(m, d, q, rows)) gpu += DEVICE_ONLY_OPS * m->domain[d].latency[COST_ELEM];
+    if (there) return (struct layer_time){0, half + gpu + later, half + gpu + later};
+    /* The CPU computes what the layer before deferred until this layer's rows arrive. */
+    const double begin = max_of(half + hand_off_time(m, d, q, rows), later);
+    return (struct layer_time){cpu + later, half + gpu, max_of(begin + cpu, half + gpu)};
 }
 
 double cost_decode(const struct cost_machine *m, const struct cost_model *q, const struct cost_decode *s) {

@@ -162,6 +162,7 @@ void engine_calibrate(struct engine *e); /* engine thread: calibrates the machin
 
 int engine_parse_expert_cache(const char *text, enum budget_request *ask, size_t *n); /* parses --expert-cache; ERR_USAGE */
 int engine_check_level(const struct engine_params *p, struct error *e);               /* ERR_USAGE: the CPU lacks the requested level */
+int engine_set_deferral(struct config *c, int n, const char *name, struct error *e);  /* checks --defer with the model `name`, and sets it; ERR_USAGE */
 int engine_read_topology(struct numa *nodes, const char *topology, struct error *e);  /* from the file, or from the system if topology is NULL */
 int engine_check_modes(const struct engine_params *p, struct error *e);               /* engine.c */
 void engine_limit_uploads(struct engine *e);              /* engine.c: limits upload rates to that of the chosen path of the weights */

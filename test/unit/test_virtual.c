@@ -118,7 +118,7 @@ static void deferred_experts_overlap(void **st) {
     struct error e = {0};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         for (int k = 0; k < 3; k++) {
-            double t[4];
+            double t[4], expected[4];
             for (int n = 0; n < 4; n++) {
                 open_known(rows[i].model);
                 if (calibrate_read(&machine, rows[i].machine, &e)) fail_msg("%s", e.text);
@@ -126,12 +126,20 @@ static void deferred_experts_overlap(void **st) {
                 const struct virtual_options o = {.cost = &machine, .w = &shape.w, .kv = DT_BF16};
                 if (virtual_open(&v, &o, &e)) fail_msg("%s", e.text);
                 if (virtual_decode(v, modes[k], modes[k] == DECODE_DUAL ? 2 : 1, 1024, &t[n], NULL, &e)) fail_msg("%s", e.text);
+                struct cost_model q;
+                struct cost_decode s = {.mode = modes[k], .rows = modes[k] == DECODE_DUAL ? 2 : 1, .first_rows = 1, .keys = 1024};
+                s.n_device_layers = decode_resident_layers(virtual_decode_state(v)), s.n_expert_layers = decode_expert_layers(virtual_decode_state(v));
+                cost_model_of(&q, &shape.w.config, weights_dense_dtype(&shape.w), weights_ffn_dtype(&shape.w), DT_BF16);
+                expected[n] = cost_decode(&machine, &q, &s);
                 virtual_close(&v);
+                if (fabs(expected[n] / expected[0] * t[0] / t[n] - 1) > 0.03)
+                    fail_msg("%s, %s, deferring %d: %.2f ms, the cost model expects %.2f; %.2f and %.2f without", rows[i].model, exec_mode_name(modes[k]), n,
+                             t[n] * 1e3, expected[n] * 1e3, t[0] * 1e3, expected[0] * 1e3);
                 if (t[n] > (k ? 1.06 : rows[i].most[n]) * t[0])
                     fail_msg("%s, %s, deferring %d: %.2f ms, %.2f without", rows[i].model, exec_mode_name(modes[k]), n, t[n] * 1e3, t[0] * 1e3);
             }
-            printf("%s on %s, %s: %.2f ms; deferring 1, 2, 3: %.2f, %.2f, %.2f\n", rows[i].model, rows[i].machine, exec_mode_name(modes[k]), t[0] * 1e3,
-                   t[1] * 1e3, t[2] * 1e3, t[3] * 1e3);
+            printf("%s on %s, %s, deferring 0 to 3:", rows[i].model, rows[i].machine, exec_mode_name(modes[k]));
+            for (int n = 0; n < 4; n++) printf(" %.2f ms (expected %.2f)%c", t[n] * 1e3, expected[n] * 1e3, n < 3 ? ',' : '\n');
         }
 }
 
