@@ -411,6 +411,10 @@ change("company-experts", "experts with nine tokens and more take the kernel for
 change("experts-node-rows", "the second memory node's gate and up outputs overwrite the first's", "kcheck_shard", ("cpu/experts.c", "row += expert_inter(e);", "row += expert_inter(e) * 0;"))
 change("nodes-way", "traffic from a memory node to others costs nothing", "unit_nodes", ("engine/placement/numa_cost.c", "out = l->is_local ? 0", "out = true ? 0"))
 change("span-least", "a page goes to the memory node that computes the least of it", "unit_nodes", ("engine/weights/numa_ranges.c", "has[a] > has[best]", "has[a] < has[best]"))
+change("span-far", "pages of 2 MB count as placed where most of their rows belong to other nodes", "unit_nodes", ("engine/weights/numa_ranges.c", "best < 0 ? 0 : owned - has[best]", "0"))
+change("nodes-devices", "weights beside devices are not placed by memory node", "gpu_unpinned_weights; e2e_place", ("engine/transfer/pin.c", "by_node = nodes->n_nodes > 1 &&", "by_node = nodes->n_nodes > 99 &&"))
+change("nodes-reach", "a machine file's reach is ignored", "unit_nodes", ("engine/placement/numa_cost.c", "if (m->reach > 0) return m->reach;", ""))
+change("cost-deferred", "deferred experts are expected to delay the next layer's", "unit_virtual", ("engine/placement/cost.c", "max_of(half + hand_off_time(m, d, q, rows), later)", "half + hand_off_time(m, d, q, rows) + later"))
 change("company-attention", "nine queries and more share their chunks", "kcheck_batch_invariance", ("cpu/attention.c", "if (o->n > BATCH_INVARIANT_ROWS) return run_tokens", "if (o->n > 8) return run_tokens"))
 
 # --- tokenizer/ ---------------------------------------------------------------------------------------------------------------
