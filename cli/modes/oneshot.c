@@ -20,11 +20,12 @@
 /* Reports an answer that was cut. */
 static int report_partial(struct app *a, const struct turn *t, struct error *e) {
     const struct engine_info *i = a->info;
-    if (t->reason == DONE_LENGTH)
-        report_note("the answer was cut at the -n limit of %lld tokens; a larger -n gives more", (long long)a->opts.v[OPT_MAX_TOKENS].integer);
+    const char *more = i->context < i->max_context ? "a larger -c gives more" : "it is the model's maximum";
+    if (t->reason == DONE_LENGTH) more = "a larger -n gives more";
+    if (turn_repeats(t)) more = "it repeats itself, which --repeat-penalty 1.1 may prevent";
+    if (t->reason == DONE_LENGTH) report_note("the answer was cut at the -n limit of %lld tokens; %s", (long long)a->opts.v[OPT_MAX_TOKENS].integer, more);
     if (t->reason != DONE_CONTEXT) return 0;
-    report_note("the answer was cut: the context of %d tokens is full; %s", i->context,
-                i->context < i->max_context ? "a larger -c gives more" : "it is the model's maximum");
+    report_note("the answer was cut: the context of %d tokens is full; %s", i->context, more);
     if (e) *e = (struct error){.code = ERR_CONTEXT}; /* reported above, except with -q */
     return ERR_CONTEXT;
 }

@@ -15,6 +15,14 @@ const char *turn_speed(const struct turn *t, char *out, size_t cap) {
     return format_rate((t->n_tokens - 1) / (t->last_token - t->first_token + 1e-9), out, cap);
 }
 
+bool turn_repeats(const struct turn *t) {
+    enum { END = 2000, PASSAGE = 500 }; /* bytes: the end must consist of passages of at most this length */
+    const struct buf *b = t->text.len ? &t->text : &t->thinking;
+    for (size_t n = 1; b->len >= END && n <= PASSAGE; n++)
+        if (!memcmp(b->data + b->len - END, b->data + b->len - END + n, END - n)) return true;
+    return false;
+}
+
 void turn_free(struct turn *t) {
     output_parser_close(&t->parts);
     constraint_close(&t->constraint);

@@ -51,6 +51,8 @@ void turn_set_stops(struct turn *t, const char *const *stop, size_t n);
 void turn_event(struct turn *t, const struct engine_event *news);
 /* Formats the decode speed in tokens per second; returns out. */
 const char *turn_speed(const struct turn *t, char *out, size_t cap);
+/* Whether the answer ends with the same passage again and again, as some models do without end. */
+bool turn_repeats(const struct turn *t);
 void turn_free(struct turn *t);
 const char *turn_reason_name(enum done_reason r); /* "stop", "length", "context", "cancelled" */
 

@@ -136,6 +136,7 @@ class OneShot(driver.Case):
         self.assertEqual(self.run_bin("-p", "hello", "-n", "3", "-q"), (0, b"You\n", ""))
         self.assertEqual(self.run_bin("-p", "hello", "-n", "15"), (0, b"You said: hello\n", cut.replace(" 3 ", " 15 ")))
         self.assertEqual(self.run_bin("-p", "hello", "-n", "16"), (0, b"You said: hello\n", ""))
+        self.assertIn("it repeats itself, which --repeat-penalty 1.1 may prevent", self.run_bin("-p", "ab " * 800, "-n", "2200")[2])
         cut = "hearth: the answer was cut: the context of 30 tokens is full; a larger -c gives more\n"
         self.assertEqual(self.run_bin("-p", "hello", "-c", "30"), (4, b"You said\n", cut))
         self.assertEqual(self.run_bin("-p", "hello", "-c", "30", "-q"), (4, b"You said\n", ""))
