@@ -1,6 +1,7 @@
 #include "engine/base/spin.h"
 
 #include "engine/base/clock.h"
+#include "engine/base/test_limits.h"
 
 enum { UNTIMED = 2000, TIMED_STEP = 32, SKIPPED = 500 }; /* polls, of 10 to 40 ns; waits */
 static const double LOST_S = 100e-6;                     /* a step takes about a microsecond, an interrupt a few */
@@ -14,7 +15,9 @@ static void pause_cpu(void) {
 }
 
 bool spin_again(struct spin *s, double most_s) {
+    const int few = (int)test_limits_get(TEST_LIMIT_SPIN_POLLS, 0);
     pause_cpu();
+    if (few) return ++s->polls < few;
     if (++s->polls < UNTIMED || s->polls % TIMED_STEP) return true;
     if (most_s <= 0) return false;
     if (n_skipped) {

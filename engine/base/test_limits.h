@@ -16,6 +16,7 @@ enum test_limit {
     TEST_LIMIT_STAGE_BYTES,      /* largest upload of unpinned memory that goes without staging threads */
     TEST_LIMIT_WAITS_AHEAD,      /* waits for uploads before a reader lets the staging threads finish */
     TEST_LIMIT_ATTENTION_PARTS_BYTES, /* of partial results of attention on a CUDA device; calls with more run in groups of rows */
+    TEST_LIMIT_SPIN_POLLS,            /* polls of a waiting thread before it sleeps */
     TEST_LIMITS
 };
 

@@ -15,6 +15,7 @@
 #include "engine/ember/ember.h"
 #include "engine/exec/stream/slp.h"
 #include "engine/schedule/internal.h"
+#include "test/env.h"
 
 /* Tolerances relative to the reference's largest logit. Levels with float32 activations differ by the order of summation only (up to
  * 3.4e-6 observed). Levels that round activations to BF16 may also flip a close choice of experts, so there the median of the

@@ -9,6 +9,7 @@
 #include "engine/base/log.h"
 #include "engine/ember/ember.h"
 #include "engine/engine.h"
+#include "test/env.h"
 
 enum { PROMPT = 48, ANSWER = 400, TRIES = 24 };
 

@@ -8,6 +8,7 @@
 #include "engine/base/log.h"
 #include "engine/ember/ember.h"
 #include "engine/engine.h"
+#include "test/env.h"
 
 enum { SESSIONS = 12, TOKENS = 400, GAP = 3, PATIENCE_MS = 60000 };
 

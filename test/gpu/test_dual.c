@@ -15,6 +15,7 @@
 #include "engine/ember/ember.h"
 #include "engine/schedule/internal.h"
 #include "engine/transfer/trace.h"
+#include "test/env.h"
 
 enum { SESSIONS = 6, LAYERS = 13, KEYS = 96, ROUNDS = 12, ATTEMPTS = 12 };
 

@@ -10,6 +10,7 @@
 #include "engine/base/log.h"
 #include "engine/ember/ember.h"
 #include "engine/schedule/internal.h"
+#include "test/env.h"
 
 enum { SESSIONS = 2, ANSWER = 14, MOST = 520 };
 static int failed;

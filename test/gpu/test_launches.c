@@ -8,6 +8,7 @@
 #include "engine/placement/cost.h"
 #include "engine/schedule/internal.h"
 #include "gpu/fuse.h"
+#include "test/env.h"
 
 _Static_assert((int)COST_CHAIN_NUMBERS == (int)FUSE_NUMBERS, "the cost model joins what devices join");
 

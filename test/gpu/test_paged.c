@@ -11,6 +11,7 @@
 #include "engine/schedule/internal.h"
 #include "engine/schedule/throughput.h"
 #include "engine/transfer/trace.h"
+#include "test/env.h"
 
 enum { PROMPTS = 30, LONGEST = 60, ANSWER = 6, VOCAB = 100 };
 

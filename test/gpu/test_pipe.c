@@ -11,6 +11,7 @@
 #include "engine/base/clock.h"
 #include "engine/base/log.h"
 #include "engine/engine.h"
+#include "test/env.h"
 
 enum { PROMPT = 24, FEW = 2, ANSWER = 4 }; /* with FEW tokens only the experts that they chose are uploaded */
 static const char *dir, *cpu;              /* level of CPU and emulated devices: float32, and the fastest available */

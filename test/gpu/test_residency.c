@@ -9,6 +9,7 @@
 #include "engine/base/log.h"
 #include "engine/ember/ember.h"
 #include "engine/engine.h"
+#include "test/env.h"
 
 enum { PROMPT = 48, ANSWER = 6, LAYERS = 4, EXPERTS = 16 }; /* of ember: layers with experts, experts of each */
 

@@ -9,6 +9,7 @@
 #include "engine/ember/ember.h"
 #include "engine/exec/decode_internal.h"
 #include "engine/schedule/internal.h"
+#include "test/env.h"
 
 enum { FORKS = 8, ANSWER = 5, MOST = 4200 };
 static int failed;

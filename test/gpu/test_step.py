@@ -52,10 +52,10 @@ for i, model in enumerate(models):
         for k, split in enumerate(("auto", "host", "stream", "hybrimoe", "trimoe", "cut", "exact")):
             if i < 3 or FULL or k % 3 == i % 3:
                 one(model, 31, base, ["--gpus", gpus.format(1 + (k + i) % 2) + ",h2d=2", "--prefill", "blend", "--split", split, "--decode", ("hybrid", "cpu")[k % 2]], "blend", ("hybrid", "cpu")[k % 2])
-    os.environ["HEARTH_LIMITS"] = f"layers={3 if model == 'ember:' else 2},rows=16"  # the layers on two devices, the third has experts only; a prompt in batches
+    os.environ["HEARTH_LIMITS"] = f"spin=100,layers={3 if model == 'ember:' else 2},rows=16"  # the layers on two devices, the third has experts only; a prompt in batches
     for devices, split in ((2, "auto"), (3, "stream")):
         one(model, 31, SCALAR, ["--gpus", f"emu:{devices},cpu=scalar,h2d=1", "--prefill", "blend", "--split", split, "--decode", "hybrid"], "blend", "hybrid")
-    del os.environ["HEARTH_LIMITS"]
+    os.environ["HEARTH_LIMITS"] = "spin=100"
 for kv in ("bf16", "fp8"):
     for model in models[:2]:
         for base, gpus in ((["--kv", kv, "--cpu", "scalar"], "emu:{},cpu=scalar"), (["--kv", kv], "emu:{}")):
@@ -183,9 +183,9 @@ for gpus, args in (("emu:1,cpu=scalar", ["--prefill", "cpu", "--decode", "hybrid
             clean = 0 if fault(gpus, kind, n, args) else clean + 1
             n += (11 if n < 50 else 97) * (1 if FULL else 2)
 # A prefill that fails while it is opened drops its uploads, which late streams have not done: decode uploads them again.
-os.environ["HEARTH_LIMITS"] = "lag=10000,lag_of=1"
+os.environ["HEARTH_LIMITS"] = "spin=100,lag=10000,lag_of=1"
 fault("emu:2,cpu=scalar,h2d=1", "alloc", 3, ["--prefill", "blend", "--split", "stream", "--decode", "hybrid"])
-del os.environ["HEARTH_LIMITS"]
+os.environ["HEARTH_LIMITS"] = "spin=100"
 for kind, n in (("copy", 40), ("copy", 111), ("launch", 30), ("launch", 70), ("alloc", 110), ("die", 300)):
     rc, warnings, got, err = logits(["--gpus", f"emu:1,cpu=scalar,fail={kind}:{n}", "--prefill", "blend"])
     check(not rc and warnings == 1 and close(right, got), "logits of a blended prefill that fails at", kind, n, rc, len(got), err)

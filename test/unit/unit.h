@@ -9,5 +9,7 @@
 
 #include <cmocka.h>
 
+#include "test/env.h"
+
 /* cmocka counts a skipped test as passed; .ci/run counts these lines. */
 #define SKIP(...) (printf("SKIPPED: " __VA_ARGS__), putchar('\n'), skip())
