@@ -39,10 +39,9 @@ class Repl(driver.Case):
         t = self.chat()
         t.send("long\r")
         t.until("word3 ")
-        begin = time.monotonic()
         t.send("\x03")
         at = t.until("stopped")
-        self.assertLess(time.monotonic() - begin, 2)
+        self.assertNotIn(b"word199", t.out)
         t.prompt(at)
         self.ask(t, "/sessions", "1 question ")
         t.send("/save kept\r")
@@ -70,10 +69,9 @@ class Repl(driver.Case):
         t = self.chat()
         t.send("prefill\r")
         t.until("reading the prompt")
-        begin = time.monotonic()
         t.send("\x03")
         t.until("stopped")
-        self.assertLess(time.monotonic() - begin, 2)
+        self.assertNotIn(b"word0", t.out)
 
     def test_terminated(self):
         for sig in (signal.SIGTERM, signal.SIGHUP):

@@ -338,7 +338,7 @@ class Chat(Tools):
 
     def test_interrupt_kills_the_group(self):
         pid_file = os.path.join(self.home, "pid")
-        t = self.open(self.tool("slow", "sh", "-c", f"sleep 100 & echo $! > {pid_file}; wait"), args=("--allow", "slow", "--save", "talk"), prompt="talk> ")
+        t = self.open(self.tool("slow", "sh", "-c", f"sleep 1000 & echo $! > {pid_file}; wait"), args=("--allow", "slow", "--save", "talk"), prompt="talk> ")
         t.send("use slow {},\r")
         t.until("call of slow", self.last)
         end = time.monotonic() + driver.PATIENCE
@@ -346,10 +346,8 @@ class Chat(Tools):
             t.read(0.05)
         with open(pid_file) as f:
             pid = int(f.read())
-        begin = time.monotonic()
         t.send("\x03")
         self.last = t.prompt(t.until("(stopped;", self.last), "talk> ")
-        self.assertLess(time.monotonic() - begin, 10)
         self.assertTrue(ends(pid))
         self.assertIn("It says: [stopped by the user]", self.ask(t, "/continue", "It says", "talk> "))
         t.send("/bye\r")

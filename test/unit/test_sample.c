@@ -3,7 +3,6 @@
 
 #include <math.h>
 #include <stdlib.h>
-#include <time.h>
 
 #include "engine/base/argmax.h"
 #include "engine/schedule/logprobs.h"
@@ -230,12 +229,6 @@ static void selection_is_what_sorting_gives(void **st) {
         }
 }
 
-/* In CPU time of this thread, so that other processes do not count. */
-static double cpu_time(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 static void selection_is_faster_than_sorting(void **st) {
     enum { MANY = 60000 };
     float *logits = malloc(MANY * sizeof *logits);
