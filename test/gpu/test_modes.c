@@ -1,7 +1,8 @@
 /* Every execution mode on the CUDA backend, or on its emulation, gives the CPU's tokens: a few sessions at once, two turns each. In the
  * emulation, under the rules by which a driver blocks its callers, no mode hangs.
  * usage: test_modes GPUS DIR MODE[@STREAM[:CARD],...]...    DIR: ember: or a checkpoint; MODE: a name of the table below, or all
- * STREAM: in the emulation, each command of streams with these names runs late, so that what does not wait for them comes first */
+ * STREAM: in the emulation, each command of streams with these names runs late, so that what does not wait for them comes first;
+ * host: the host after each wait for a timeline */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

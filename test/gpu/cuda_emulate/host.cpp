@@ -283,13 +283,16 @@ static int kind_of(const char *name) {
         if (!strcmp(name, c)) return 1;
     return !strncmp(name, "a ", 2) || !strncmp(name, "an ", 3) ? 2 : 0;
 }
-/* CUDA_EMULATE_LATE=NAME[:DEVICE],...: each command of streams with these names begins LATE_MS late, so that what does not wait for it comes first. */
-extern "C" void cuda_emulate_stream_name(cudaStream_t s, const char *name) {
+/* CUDA_EMULATE_LATE=NAME[:DEVICE],...: each command of streams with these names begins LATE_MS late, so that what does not wait for it comes first. The
+ * name host: what host threads do after they waited for a timeline. */
+static int lateness(const char *name, int device) {
     const char *late = getenv("CUDA_EMULATE_LATE");
     const std::string names = std::string(",") + (late ? late : "") + ",", any = std::string(",") + name;
-    const bool is_late = names.find(any + ",") != std::string::npos || names.find(any + ":" + std::to_string(s->device) + ",") != std::string::npos;
-    s->late_ms = is_late ? host_setting("LATE_MS", 10) : 0;
+    const bool is_late = names.find(any + ",") != std::string::npos || names.find(any + ":" + std::to_string(device) + ",") != std::string::npos;
+    return is_late ? host_setting("LATE_MS", 10) : 0;
 }
+extern "C" void cuda_emulate_stream_name(cudaStream_t s, const char *name) { s->late_ms = lateness(name, s->device); }
+void host_delay() { usleep((useconds_t)lateness("host", 0) * 1000); }
 void host_enqueue(cudaStream_t stream, const char *name, std::function<void()> task) {
     cuda_emulate_stream *s = real(stream);
     driver_call call(s->device);

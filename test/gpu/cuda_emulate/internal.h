@@ -33,6 +33,7 @@ struct block { /* an allocation of a device */
 bool host_reaches(int device, int other);
 int host_device();                             /* of the calling host thread */
 int host_setting(const char *name, int value); /* CUDA_EMULATE_name */
+void host_delay();                             /* of a host thread that CUDA_EMULATE_LATE names */
 int host_shared();                             /* bytes of shared memory a block may have */
 bool host_fails(const char *kind);
 void host_enqueue(cudaStream_t s, const char *name, std::function<void()> task);

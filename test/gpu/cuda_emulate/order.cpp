@@ -208,6 +208,7 @@ extern "C" void cuda_emulate_timeline(const void *at, uint32_t value, int signal
     }
     hold.unlock();
     report(wrong);
+    if (!signals) host_delay();
 }
 static void forget_uploads(const void *p, size_t size) { /* under the lock */
     for (actor &a : actors)
