@@ -59,7 +59,7 @@ def torch_answers(directory, threads):
 
 def binary_answers(binary, timeout):
     home = tempfile.TemporaryDirectory(prefix="hearth-test-")
-    env = {k: v for k, v in os.environ.items() if not k.startswith(("HEARTH_", "XDG_"))} | {"HOME": home.name}
+    env = {k: v for k, v in os.environ.items() if k == "HEARTH_LIMITS" or not k.startswith(("HEARTH_", "XDG_"))} | {"HOME": home.name}
     number = itertools.count()
     saved = {}  # the name under which the program saved a conversation, by its texts
 

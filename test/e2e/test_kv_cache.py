@@ -12,7 +12,7 @@ import unittest
 import driver
 import server
 
-TEST_LIMITS = "keep=1,rows=128,wait=60000"  # batches of 128 tokens, all of them worth a file that is waited for
+TEST_LIMITS = "spin=100,keep=1,rows=128,wait=60000"  # batches of 128 tokens, all of them worth a file that is waited for
 WORDS = "the key line chat save file model token open close press option screen document answer".split()
 
 

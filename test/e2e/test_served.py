@@ -176,7 +176,7 @@ class Faults(Case):
     def setUp(self):
         super().setUp()
         self.use_ember_as_any_model()
-        self.env["HEARTH_LIMITS"] = "keep=1,rows=128,wait=60000"
+        self.env["HEARTH_LIMITS"] = "spin=100,keep=1,rows=128,wait=60000"
         self.kv = os.path.join(self.home, ".cache/hearth/kv")
         self.args = ("-t", "1", "--parallel", "3")
 
