@@ -191,6 +191,18 @@ void numa_prefer(const struct numa *n, int node) {
     if (node >= 0) memset(mask, 0, sizeof mask), mask[n->kernel_node[node] / 64] = 1ul << n->kernel_node[node] % 64;
     set_mempolicy(node < 0 ? MPOL_INTERLEAVE : MPOL_PREFERRED, mask, NUMA_NODES + 1); /* best effort: on failure pages are only farther away */
 }
+void numa_move_to(const struct numa *n, const void *p, size_t size, int node) {
+    enum { PAGES = 512 };
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    void *pages[PAGES];
+    int to[PAGES], status[PAGES];
+    if (n->n_nodes < 2 || node < 0 || n->kernel_node[node] < 0) return;
+    for (size_t at = 0; at < size; at += PAGES * page) {
+        unsigned long k = 0;
+        for (; k < PAGES && at + (k + 1) * page <= size; k++) pages[k] = (char *)p + at + k * page, to[k] = n->kernel_node[node];
+        if (k) move_pages(0, k, pages, to, status, MPOL_MF_MOVE); /* on failure pages are only farther away */
+    }
+}
 int numa_interleave_pages(const struct numa *n, void *p, size_t size, struct error *e) {
     unsigned long mask[NUMA_NODES / 64 + 1] = {0};
     int nodes = cpu_node_mask(n, mask);

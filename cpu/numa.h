@@ -49,6 +49,9 @@ int numa_bind_memory(const struct numa *n, void *p, size_t size, int node, struc
 /* Pages that the calling thread touches first after this call come from this node while it has free memory; -1: interleaved over all nodes with
  * CPUs. No effect with one node or a topology from text. */
 void numa_prefer(const struct numa *n, int node);
+/* Moves the whole pages of [p, p + size) that are in memory to a node, without a policy for later ones; best effort. No effect with one node, a topology
+ * from text, or node -1. */
+void numa_move_to(const struct numa *n, const void *p, size_t size, int node);
 /* Interleaves pages over the nodes with CPUs, for data that all of them read. Call before the pages are touched. No effect with one
  * node or a topology from text. */
 int numa_interleave_pages(const struct numa *n, void *p, size_t size, struct error *e);

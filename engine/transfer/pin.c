@@ -15,19 +15,19 @@ static const size_t read_bytes = (size_t)16 << 20, probe_bytes = (size_t)2 << 20
 static const useconds_t hold_poll_us = 1000;
 static const double thread_rate = 6e9; /* memcpy rate of one thread, bytes/s */
 
-struct pin_extent { /* range of a file that one registration covers */
+struct pin_extent { /* range of a file, or of a slab, that one registration covers */
     const uint8_t *at;
     size_t bytes; /* whole pages */
     _Atomic int pinned;
 };
 struct pin {
     struct gpu *gpu;
-    const struct checkpoint *files;
+    const struct weights *w;
     struct pin_choice choice;
     struct numa nodes;
     struct numa_ranges spans; /* NUMA placement of the bytes; empty without choice.by_node */
     struct pin_extent *extents;
-    int n_extents, *first;             /* [n_shards + 1] first piece of each file */
+    int n_extents, *first;             /* [weights_ranges + 1] first piece of each range */
     _Atomic int next, n_working, stop; /* next piece to pin; running threads */
     _Atomic int held;
     double begin_s;
@@ -36,10 +36,6 @@ struct pin {
     bool is_started;
 };
 
-static const struct file_map *weights_map(const struct checkpoint *c, int i) {
-    const struct file_map *m = &c->shards[i].map;
-    return m->embedded || !m->size ? NULL : m;
-}
 static size_t page_size(void) { return (size_t)sysconf(_SC_PAGESIZE); }
 static size_t whole_pages(size_t n) { return (n + page_size() - 1) / page_size() * page_size(); }
 
@@ -75,23 +71,25 @@ static bool can_register(struct gpu *g, const void *p, size_t size, struct error
 struct pin_choice pin_choose(struct gpu *g, const struct weights *w, const struct numa *nodes) {
     struct pin_choice c = {.path = PIN_STAGED};
     struct error mapped = {0}, own = {0};
-    const struct file_map *one = NULL;
+    struct weights_range one = {0}; /* of a file */
+    size_t files = 0;
     size_t have = mem_available(), most = test_limits_get(TEST_LIMIT_PIN_BYTES, have / 8 * 7); /* the rest is for KV caches, workspaces and other programs */
-    for (int i = 0; i < w->files.n_shards; i++) {
-        const struct file_map *m = weights_map(&w->files, i);
-        if (m) one = m, c.bytes += m->size;
+    for (int i = 0; i < weights_ranges(w); i++) {
+        const struct weights_range r = weights_range(w, i);
+        if (r.is_file && r.bytes) one = r, files += r.bytes;
+        c.bytes += r.bytes;
     }
-    if (!one) {
+    if (!c.bytes) {
         c.path = PIN_BUILT_IN;
         snprintf(c.why, sizeof c.why, "they are part of the executable");
         return c;
     }
-    if (c.bytes > most) {
-        snprintf(c.why, sizeof c.why, "%zu MiB do not fit in the %zu MiB of memory that may be pinned", c.bytes >> 20, most >> 20);
+    if (files > most) {
+        snprintf(c.why, sizeof c.why, "%zu MiB do not fit in the %zu MiB of memory that may be pinned", files >> 20, most >> 20);
         return c;
     }
-    const bool maps = can_register(g, one->data, one->size < probe_bytes ? one->size : probe_bytes, &mapped),
-               by_node = nodes->n_nodes > 1 && numa_copy_fits(nodes, c.bytes, false);
+    const bool maps = files && can_register(g, one.at, one.bytes < probe_bytes ? one.bytes : probe_bytes, &mapped),
+               by_node = nodes->n_nodes > 1 && numa_copy_fits(nodes, files, false); /* repacked weights are in memory already */
     void *p = maps && !by_node ? NULL : mem_pages(probe_bytes, 0);
     if (p && can_register(g, p, probe_bytes, &own)) c.path = PIN_COPIED;
     else if (maps) c.path = PIN_MAPPED;
@@ -101,6 +99,7 @@ struct pin_choice pin_choose(struct gpu *g, const struct weights *w, const struc
         snprintf(c.why, sizeof c.why, "each of %d NUMA nodes gets the rows that its CPUs compute%s", nodes->n_nodes,
                  c.path == PIN_STAGED ? "; the driver cannot pin memory" : "");
     else if (c.path == PIN_STAGED) snprintf(c.why, sizeof c.why, "the driver cannot pin memory: %.80s", p ? own.text : "no memory for a test");
+    else if (!files) snprintf(c.why, sizeof c.why, "they are repacked in memory of their own");
     else
         snprintf(c.why, sizeof c.why, "the driver %s pin mapped files%s", maps ? "can" : "cannot",
                  nodes->n_nodes > 1 && !by_node ? ", and a NUMA node has too little memory for its rows of all weights" : "");
@@ -134,6 +133,15 @@ static int replace_mapping(struct pin *p, const struct pin_extent *k, struct err
     return rc;
 }
 
+/* Moves the pages of a slab to their nodes. */
+static void move_pages_to_nodes(const struct pin *p, const struct pin_extent *k) {
+    for (size_t at = 0, n; at < k->bytes && p->choice.by_node; at += n) {
+        int node;
+        n = numa_ranges_run(&p->spans, k->at + at, k->bytes - at, (uintptr_t)k->at + at, page_size(), read_bytes, &node);
+        numa_move_to(&p->nodes, k->at + at, n, node);
+    }
+}
+
 static void wait_until_free(const struct pin *p) {
     const double begin_s = clock_now();
     while (atomic_load(&p->held) && !atomic_load(&p->stop) && clock_now() - begin_s < PIN_PATIENCE_S) usleep(hold_poll_us);
@@ -144,7 +152,9 @@ static void *pin_thread(void *arg) {
     for (int i; !atomic_load(&p->stop) && (i = atomic_fetch_add(&p->next, 1)) < p->n_extents;) {
         struct pin_extent *k = &p->extents[i];
         struct error e = {0};
-        int rc = copies(&p->choice) ? replace_mapping(p, k, &e) : 0;
+        const bool is_slab = i >= p->first[p->w->files.n_shards];
+        int rc = copies(&p->choice) && !is_slab ? replace_mapping(p, k, &e) : 0;
+        if (is_slab) move_pages_to_nodes(p, k);
         if (!rc && p->choice.path == PIN_STAGED) continue;
         if (!rc) wait_until_free(p);
         if (!rc) rc = gpu_host_register(p->gpu, k->at, k->bytes, &e);
@@ -163,26 +173,26 @@ static void *pin_thread(void *arg) {
 static void lay_out_extents(struct pin *p) {
     size_t most = gpu_register_chunk(p->gpu);
     p->n_extents = 0;
-    for (int i = 0; i < p->files->n_shards; i++) {
-        const struct file_map *m = weights_map(p->files, i);
+    for (int i = 0; i < weights_ranges(p->w); i++) {
+        const struct weights_range r = weights_range(p->w, i);
         p->first[i] = p->n_extents;
-        size_t bytes = m ? whole_pages(m->size) : 0;
+        size_t bytes = whole_pages(r.bytes);
         for (size_t at = 0, n; at < bytes; at += n) {
-            n = most - (uintptr_t)(m->data + at) % most;
+            n = most - (uintptr_t)(r.at + at) % most;
             if (n > bytes - at) n = bytes - at;
-            if (p->extents) p->extents[p->n_extents].at = m->data + at, p->extents[p->n_extents].bytes = n;
+            if (p->extents) p->extents[p->n_extents].at = r.at + at, p->extents[p->n_extents].bytes = n;
             p->n_extents++;
         }
     }
-    p->first[p->files->n_shards] = p->n_extents;
+    p->first[weights_ranges(p->w)] = p->n_extents;
 }
 
 int pin_open(struct pin **out, struct gpu *g, const struct weights *w, const struct numa *nodes, bool held, struct error *e) {
     struct pin *p = mem_calloc(1, sizeof *p);
     *out = p;
-    if (!p || !(p->first = mem_calloc((size_t)w->files.n_shards + 1, sizeof *p->first))) goto no_memory;
+    if (!p || !(p->first = mem_calloc((size_t)weights_ranges(w) + 1, sizeof *p->first))) goto no_memory;
     p->gpu = g;
-    p->files = &w->files;
+    p->w = w;
     atomic_init(&p->held, held);
     p->nodes = *nodes;
     p->choice = pin_choose(g, w, nodes);
@@ -240,12 +250,12 @@ size_t pin_page_table_bytes(const struct pin *p) {
 
 bool pin_covers(const struct pin *p, const void *where, size_t size) {
     const uint8_t *b = where;
-    for (int i = 0; p->extents && i < p->files->n_shards; i++) {
-        const struct file_map *m = weights_map(p->files, i);
-        if (!m || b < m->data || b >= m->data + m->size) continue;
-        size_t most = gpu_register_chunk(p->gpu), base = (uintptr_t)m->data / most;
+    for (int i = 0; p->extents && i < weights_ranges(p->w); i++) {
+        const struct weights_range r = weights_range(p->w, i);
+        if (!r.bytes || b < r.at || b >= r.at + r.bytes) continue;
+        size_t most = gpu_register_chunk(p->gpu), base = (uintptr_t)r.at / most;
         size_t from = (uintptr_t)b / most - base, to = (uintptr_t)(b + (size ? size - 1 : 0)) / most - base;
-        bool all = b + size <= m->data + m->size;
+        bool all = b + size <= r.at + r.bytes;
         for (size_t k = from; k <= to && all; k++) all = atomic_load(&p->extents[p->first[i] + (int)k].pinned);
         return all;
     }

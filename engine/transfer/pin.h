@@ -1,7 +1,8 @@
 #pragma once
 /* Pins host weights for uploads; the path is chosen at open. With one NUMA node, mapped files are pinned in place if the driver registers read-only mappings.
  * Else the weights are read once into our own pages, which replace the mapping at the same addresses, each on the NUMA node
- * whose threads compute most of it (numa_ranges.h); the files' page cache is released as it is read, so host memory has them once. Else, and until pinning
+ * whose threads compute most of it (numa_ranges.h); the files' page cache is released as it is read, so host memory has them once. Matrices that were
+ * repacked when the checkpoint was opened are pinned where they are, without the files that they replace. Else, and until pinning
  * ends, uploads go through staging buffers (stage.h). Nothing is pinned that does not fit in free memory. A registration stalls all calls of the
  * driver for 0.1 to 0.3 s a GiB, so none begins while sessions decode. */
 #include "cpu/numa.h"
@@ -12,7 +13,7 @@ enum pin_path { PIN_BUILT_IN, PIN_MAPPED, PIN_COPIED, PIN_STAGED }; /* built in:
 struct pin_choice {
     enum pin_path path;
     bool by_node;  /* each NUMA node gets the rows that its CPUs compute, in our own pages; with PIN_STAGED, too */
-    size_t bytes;  /* size of the files */
+    size_t bytes;  /* to be pinned */
     char why[160]; /* one clause */
 };
 /* Chooses by registering 2 MB for a test, and releases them. */

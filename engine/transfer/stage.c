@@ -42,9 +42,9 @@ struct stage {
 
 static bool needs_threads(const struct gpu_set *set, const struct weights *w) {
     bool pinned = true;
-    for (int i = 0; i < w->files.n_shards; i++) {
-        const struct file_map *m = &w->files.shards[i].map;
-        if (m->size && !gpu_set_pinned(set, m->data, m->size)) pinned = false;
+    for (int i = 0; i < weights_ranges(w); i++) {
+        const struct weights_range r = weights_range(w, i);
+        if (!gpu_set_pinned(set, r.at, r.bytes)) pinned = false;
     }
     return !set->spec.is_virtual && !pinned;
 }

@@ -8,7 +8,7 @@
 #include "engine/weights/repack.h"
 
 static void *take(struct loader *l, size_t size) {
-    void *p = l->rc ? NULL : arena_alloc(&l->w->arena, size);
+    void *p = l->rc ? NULL : weights_take(l->w, size);
     if (p) l->w->bytes_repacked += size;
     else if (!l->rc) l->rc = error_set(l->e, ERR_MEMORY, "%s: no memory for its repacked weights", l->w->files.dir);
     return p;

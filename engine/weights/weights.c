@@ -370,8 +370,32 @@ out:
     return l.rc;
 }
 
+void *weights_take(struct weights *w, size_t size) {
+    static const size_t slab_bytes = (size_t)1 << 30; /* untouched pages cost nothing */
+    struct weights_slab *s = w->n_slabs ? &w->slabs[w->n_slabs - 1] : NULL;
+    size = align_up(size, 64);
+    if (!s || s->bytes - s->used < size) {
+        const size_t bytes = size > slab_bytes ? align_up(size, MEM_PAGE) : slab_bytes;
+        if (mem_grow(&w->slabs, &w->cap_slabs, w->n_slabs + 1, sizeof *w->slabs)) return NULL;
+        s = &w->slabs[w->n_slabs];
+        *s = (struct weights_slab){mem_pages(bytes, 0), bytes, 0};
+        if (!s->at) return NULL;
+        w->n_slabs++;
+    }
+    s->used += size;
+    return s->at + s->used - size;
+}
+int weights_ranges(const struct weights *w) { return w->files.n_shards + (int)w->n_slabs; }
+struct weights_range weights_range(const struct weights *w, int i) {
+    if (i >= w->files.n_shards) return (struct weights_range){w->slabs[i - w->files.n_shards].at, w->slabs[i - w->files.n_shards].used, false};
+    const struct file_map *m = &w->files.shards[i].map;
+    return m->embedded || w->bytes_replaced > w->files.bytes / 2 ? (struct weights_range){.is_file = true} : (struct weights_range){m->data, m->size, true};
+}
+
 void weights_close(struct weights *w) {
     checkpoint_close(&w->files);
+    for (size_t i = 0; i < w->n_slabs; i++) mem_pages_free(w->slabs[i].at, w->slabs[i].bytes);
+    mem_free(w->slabs);
     arena_free(&w->arena);
     *w = (struct weights){0};
 }

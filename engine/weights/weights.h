@@ -14,6 +14,10 @@ struct mtp_weights {
     float *enorm, *hnorm, *norm;
 };
 
+struct weights_slab {
+    uint8_t *at; /* whole pages */
+    size_t bytes, used;
+};
 struct weights {
     struct config config;
     struct checkpoint files;
@@ -36,10 +40,22 @@ struct weights {
     /* For --inspect: bytes by kind; bytes of unused tensors. */
     size_t bytes_routed, bytes_dense, bytes_embed, bytes_skipped;
     size_t bytes_repacked, bytes_replaced; /* memory of repacked matrices and scales; bytes of the tensors that they replace */
-    bool is_expanded;                      /* some matrices were expanded to float32 */
+    struct weights_slab *slabs;            /* [n_slabs] memory of the repacked ones */
+    size_t n_slabs, cap_slabs;
+    bool is_expanded; /* some matrices were expanded to float32 */
     size_t n_skipped, n_mtp_tensors;
 };
 
+/* Returns memory for a repacked matrix, which weights_close() frees. NULL: none. */
+void *weights_take(struct weights *w, size_t size);
+/* Returns the number of ranges of memory that have weights: mapped files, then slabs. */
+int weights_ranges(const struct weights *w);
+/* The i-th range; 0 bytes: a file in the executable, or one whose matrices were mostly replaced by repacked ones. */
+struct weights_range {
+    const uint8_t *at;
+    size_t bytes;
+    bool is_file;
+} weights_range(const struct weights *w, int i);
 /* Opens config.json and the weights of dir, or a GGUF file. ERR_MODEL names file, tensor and numbers. force: see config_parse. */
 int weights_open(struct weights *w, const char *dir, bool force, struct error *e);
 void weights_close(struct weights *w);

@@ -5,6 +5,7 @@ import json
 import os
 import random
 import struct
+import sys
 
 import normal
 
@@ -274,3 +275,8 @@ def make(directory, name, change=None, method=None):
         with open(os.path.join(d, "config.json"), "w") as f:
             json.dump({**config, "quantization_config": {**stated, **(method or {})}} if kind == "model" else config, f)
     return os.path.join(directory, "model"), os.path.join(directory, "twin")
+
+
+if __name__ == "__main__":  # FORMAT DIR: matrices of more than 64 KiB in 4 bits
+    HIDDEN = INTER = 384
+    print(make(sys.argv[2], sys.argv[1])[0])
