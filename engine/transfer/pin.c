@@ -27,9 +27,9 @@ struct pin {
     struct numa nodes;
     struct numa_ranges spans; /* NUMA placement of the bytes; empty without choice.by_node */
     struct pin_extent *extents;
-    int n_extents, *first;             /* [weights_ranges + 1] first piece of each range */
-    _Atomic int next, n_working, stop; /* next piece to pin; running threads */
-    _Atomic int held;
+    int n_extents, *first;                      /* [weights_ranges + 1] first piece of each range */
+    _Atomic int next, n_placed, next_held;      /* next piece to place; placed pieces; next one to register after that */
+    _Atomic int n_working, stop, is_full, held; /* running threads; is_full: no more can be registered */
     double begin_s;
     pthread_t thread[READERS];
     int n_threads;
@@ -147,26 +147,41 @@ static void wait_until_free(const struct pin *p) {
     while (atomic_load(&p->held) && !atomic_load(&p->stop) && clock_now() - begin_s < PIN_PATIENCE_S) usleep(hold_poll_us);
 }
 
+/* Registers a piece, unless it is registered, or no piece can be. */
+static void register_extent(struct pin *p, struct pin_extent *k) {
+    struct error e = {0};
+    if (p->choice.path == PIN_STAGED || atomic_load(&p->is_full) || atomic_load(&k->pinned)) return;
+    if (!gpu_host_register(p->gpu, k->at, k->bytes, &e)) {
+        atomic_store(&k->pinned, 1);
+        return;
+    }
+    log_say(LOG_INFO, "unpinned weights are uploaded through staging buffers: %s", e.text);
+    atomic_store(&p->is_full, 1);
+    if (!p->choice.by_node) atomic_store(&p->stop, 1); /* nothing else would be copied for */
+}
+static void place_extent(struct pin *p, int i) {
+    struct error e = {0};
+    if (i >= p->first[p->w->files.n_shards]) return move_pages_to_nodes(p, &p->extents[i]);
+    if (!copies(&p->choice) || !replace_mapping(p, &p->extents[i], &e)) return;
+    if (e.code != ERR_CANCELLED && !atomic_load(&p->stop)) log_say(LOG_INFO, "the other weights stay mapped, unpinned: %s", e.text);
+    atomic_store(&p->stop, 1);
+}
+
+/* Places all pieces, and registers them while no session decodes; then those that are left. */
 static void *pin_thread(void *arg) {
     struct pin *p = arg;
-    for (int i; !atomic_load(&p->stop) && (i = atomic_fetch_add(&p->next, 1)) < p->n_extents;) {
-        struct pin_extent *k = &p->extents[i];
-        struct error e = {0};
-        const bool is_slab = i >= p->first[p->w->files.n_shards];
-        int rc = copies(&p->choice) && !is_slab ? replace_mapping(p, k, &e) : 0;
-        if (is_slab) move_pages_to_nodes(p, k);
-        if (!rc && p->choice.path == PIN_STAGED) continue;
-        if (!rc) wait_until_free(p);
-        if (!rc) rc = gpu_host_register(p->gpu, k->at, k->bytes, &e);
-        if (!rc) atomic_store(&k->pinned, 1);
-        else if (rc != ERR_CANCELLED) {
-            log_say(LOG_INFO, "unpinned weights are uploaded through staging buffers: %s", e.text);
-            atomic_store(&p->stop, 1);
-        }
+    for (int i; !atomic_load(&p->stop) && (i = atomic_fetch_add(&p->next, 1)) < p->n_extents; atomic_fetch_add(&p->n_placed, 1)) {
+        place_extent(p, i);
+        if (!atomic_load(&p->held) && !atomic_load(&p->stop)) register_extent(p, &p->extents[i]);
+    }
+    while (!atomic_load(&p->stop) && atomic_load(&p->n_placed) < p->n_extents) usleep(hold_poll_us);
+    for (int i; !atomic_load(&p->stop) && (i = atomic_fetch_add(&p->next_held, 1)) < p->n_extents;) {
+        if (!atomic_load(&p->extents[i].pinned)) wait_until_free(p);
+        if (!atomic_load(&p->stop)) register_extent(p, &p->extents[i]);
     }
     if (atomic_fetch_sub(&p->n_working, 1) == 1 && !atomic_load(&p->stop))
-        log_say(LOG_INFO, "weights %s%s in %.1f s", copies(&p->choice) ? "copied" : "pinned", p->choice.path == PIN_COPIED ? " and pinned" : "",
-                clock_now() - p->begin_s);
+        log_say(LOG_INFO, "weights %s%s in %.1f s", copies(&p->choice) ? "copied" : "pinned",
+                p->choice.path == PIN_COPIED && !atomic_load(&p->is_full) ? " and pinned" : "", clock_now() - p->begin_s);
     return NULL;
 }
 

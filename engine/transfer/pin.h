@@ -4,7 +4,7 @@
  * whose threads compute most of it (numa_ranges.h); the files' page cache is released as it is read, so host memory has them once. Matrices that were
  * repacked when the checkpoint was opened are pinned where they are, without the files that they replace. Else, and until pinning
  * ends, uploads go through staging buffers (stage.h). Nothing is pinned that does not fit in free memory. A registration stalls all calls of the
- * driver for 0.1 to 0.3 s a GiB, so none begins while sessions decode. */
+ * driver for 0.1 to 0.3 s a GiB, so none begins while sessions decode; pages are copied and placed nevertheless. */
 #include "cpu/numa.h"
 #include "engine/weights/weights.h"
 #include "gpu/gpu.h"
