@@ -79,9 +79,7 @@ static struct search_in make_search_input(const struct engine *e) {
                            .prefill_rows = MAX_BATCH_ROWS};
     in.max_rows[SEARCH_CPU] = in.max_rows[SEARCH_HYBRID] = ENGINE_MAX_BATCH;
     in.max_rows[SEARCH_PAGED] = m->load.max_at_once > 0 && m->load.max_at_once < SESSIONS ? m->load.max_at_once : SESSIONS;
-    in.host_bytes = (double)mem_available();
-    if (!numa_copy_is_copying(e->machine.numa_copy))
-        in.host_bytes += (double)(e->weights.bytes_routed + e->weights.bytes_dense + e->weights.bytes_embed); /* mapped files count as free */
+    in.host_bytes = (double)(mem_available() + pin_own_bytes(g->pin)); /* mapped files count as available */
     if (decode_resident_layers(e->machine.decode)) in.allowed_mask |= 1u << SEARCH_HYBRID;
     if (!paged_why_not(&e->machine) && !m->has_failed) in.allowed_mask |= 1u << SEARCH_PAGED;
     if (m->is_forced) in.allowed_mask &= 1u << SEARCH_PAGED;

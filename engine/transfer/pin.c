@@ -254,6 +254,9 @@ void pin_close(struct pin **pp) {
 }
 
 const struct pin_choice *pin_get_choice(const struct pin *p) { return &p->choice; }
+size_t pin_own_bytes(const struct pin *p) {
+    return copies(&p->choice) && p->n_extents ? p->choice.bytes / (size_t)p->n_extents * (size_t)atomic_load(&p->n_placed) : 0;
+}
 bool pin_is_done(const struct pin *p) { return !atomic_load(&p->n_working); }
 void pin_hold(struct pin *p, bool held) {
     if (p && atomic_load_explicit(&p->held, memory_order_relaxed) != held) atomic_store(&p->held, held);

@@ -31,7 +31,8 @@ void pin_start(struct pin *p);  /* starts the pinning threads, once. One thread.
 void pin_close(struct pin **p); /* before weights_close */
 const struct pin_choice *pin_get_choice(const struct pin *p);
 bool pin_covers(const struct pin *p, const void *at, size_t size); /* whether the whole range is pinned now; any thread */
-bool pin_is_done(const struct pin *p);                             /* no thread pins: not started, or no more memory will be pinned; any thread */
+size_t pin_own_bytes(const struct pin *p); /* of weights that are in our own pages now, which mem_available() does not count; any thread */
+bool pin_is_done(const struct pin *p);     /* no thread pins: not started, or no more memory will be pinned; any thread */
 /* While held, a piece is registered only after it has waited for PIN_PATIENCE_S seconds, so that pinning ends even if decoding does not. Any thread; p may
  * be NULL. */
 enum { PIN_PATIENCE_S = 10 };

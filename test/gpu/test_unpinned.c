@@ -79,6 +79,9 @@ static long run(const char *dir, const char *gpus, const char *topology, enum ex
     const bool is_copied = (way == PIN_COPIED || chosen->by_node) && !e->weights.n_slabs;
     if (wait && own_bytes(&e->weights) != (is_copied ? chosen->bytes : 0))
         failed++, printf("FAIL: %s: %zu of %zu bytes lie in memory of our own\n", gpus, own_bytes(&e->weights), chosen->bytes);
+    const size_t own = pin_own_bytes(e->machine.gpus->pin), bytes_own = is_copied ? chosen->bytes : 0; /* whole pieces */
+    if (wait && !e->weights.n_slabs && (own > bytes_own || own + (bytes_own >> 8) < bytes_own))
+        failed++, printf("FAIL: %s: %zu of %zu bytes count\n", gpus, own, bytes_own);
     for (int i = 0; i < prompt; i++) tokens[i] = (i * 37 + i / 7 + 11) % (e->info.vocab < 500 ? e->info.vocab : 500);
     *bytes = 0;
     for (int turn = 0; turn < 2; turn++) {
