@@ -238,7 +238,7 @@ static void distribute_tasks(const struct wave *w) {
 
 static const struct gemm *select_gemm(const struct cpu_exec *x, const struct group *g, int batch, bool wide) {
     const struct expert *e = g->expert;
-    const struct gemm *few = gemm_skinny_for(x->level, g->n, batch);
+    const struct gemm *few = gemm_skinny_for(x->level, g->n, batch, &e->gate);
     if (wide && batch > BATCH_INVARIANT_ROWS) few = NULL; /* it would round to BF16, or quantise over many columns */
     const bool turned = e->is_transposed || e->gate_up_transposed;
     if (turned) few = NULL; /* transposing a matrix pays off only from some tokens on */

@@ -22,6 +22,7 @@ struct gemm {
     bool bf16x2;         /* activations are the sum of two BF16: 16 bits */
     bool scales_x;       /* E4M3 scales that many rows share multiply the activations before these are rounded or split: exact ones no longer stay exact */
     bool is_int16;       /* activations are 16-bit integers, with one scale per 256 columns */
+    bool is_int8;        /* activations are 8-bit integers, with one scale per 32 columns */
     int row_tile;        /* split W's rows at multiples of this to avoid decoding a tile twice; any split is correct */
 
     /* Packed activations of n tokens with k columns; 64-byte aligned memory. */
@@ -39,18 +40,20 @@ struct gemm {
 };
 
 extern const struct gemm gemm_scalar, gemm_avx2, gemm_avx512, gemm_avx512bf16, gemm_amx, gemm_amx_skinny_bf16, gemm_amx_wide, gemm_skinny, gemm_skinny_bf16,
-    gemm_int16_avx2, gemm_int16_avxvnni;
+    gemm_int16_avx2, gemm_int16_avxvnni, gemm_int8;
 
 /* Returns the fastest kernel of a level on this CPU. A fixed rule without timing, so that a machine always gives the same text:
  * avx512 means BF16 products where the CPU runs them at twice the float32 rate (probe.h), else float32. */
 const struct gemm *gemm_for(enum cpu_level level, bool wide); /* wide: keep at least 16 bits of an activation */
-/* Kernel for n tokens of a batch, if it supports the weights. NULL: use the GEMV kernels in batches of up to BATCH_INVARIANT_ROWS,
- * else GEMV and gemm_for. With AVX2 alone, larger batches use gemm_int16_* for any number of tokens. A token of a batch of up to
+/* Kernel for n tokens of a batch and weights like w, if it supports the weights. NULL: use the GEMV kernels in batches of up to BATCH_INVARIANT_ROWS,
+ * else GEMV and gemm_for. In larger batches quantized formats take integer products for any number of tokens with AVX2 alone (gemm_int16_*), for more than
+ * GEMM_INT8_FEW with AVX-512 VNNI. A token of a batch of up to
  * BATCH_INVARIANT_ROWS always takes the same path, so its bits do not depend on the batch. */
 enum {
     GEMM_SKINNY_MAX = 16,      /* max tokens of gemm_amx_skinny_bf16 in a larger batch */
+    GEMM_INT8_FEW = 4,         /* up to so many tokens of a group, the GEMV kernels are faster */
     GEMM_SKINNY_BF16_MAX = 12, /* of gemm_skinny_bf16: from 10 (768 or 7,168 columns) to 16 (2,048) on, gemm_avx512bf16 is faster */
 };
-const struct gemm *gemm_skinny_for(enum cpu_level level, int n, int batch);
+const struct gemm *gemm_skinny_for(enum cpu_level level, int n, int batch, const struct mat *w);
 /* True if this CPU can run g (for AMX also the kernel, asked by cpu_level_best). */
 bool gemm_has(const struct gemm *g);

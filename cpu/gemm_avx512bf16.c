@@ -80,7 +80,6 @@ static void rows(const struct mat *w, int r0, int r1, const void *packed, int n,
 const struct gemm gemm_avx512bf16 = {
     .name = "avx512bf16",
     .bf16 = true,
-    .rounds_weights = true,
     .row_tile = GEMM_PANEL * GEMM_PANELS,
     .packed_bytes = gemm_vnni_packed,
     .pack = gemm_vnni_pack,

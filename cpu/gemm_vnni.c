@@ -3,9 +3,8 @@
  * rows of bytes per instruction.
  *
  * Exactness: every E4M3 value is a BF16 number, so these are stored unscaled, and the scale is applied to the float32 sum of a segment;
- * or scaled, if the scale is a power of two (gemm_folds_scales). Formats with in-block scales are rounded to BF16, as in gemm_amx.c
- * (gemm_bf16_decoder.c): 2^-9 of a weight. Others, e.g. F16 and F32, are converted to float32 and split into a BF16 number and its
- * BF16 remainder: two products, 2^-17 of the weight. */
+ * or scaled, if the scale is a power of two (gemm_folds_scales). Others, e.g. F16, F32 and INT4 with float32 scales, are converted to float32 and split into
+ * a BF16 number and its BF16 remainder: two products, 2^-17 of the weight. Quantized formats have a product of their own (gemm_int8.c). */
 #ifndef HEARTH_SIMDE /* test/kcheck substitutes SIMDe */
 #include <immintrin.h>
 #endif
@@ -136,24 +135,6 @@ static void panel_bf16(uint16_t *panel, int half, const struct strip *rows, int 
     }
 }
 
-/* Formats with in-block scales, and FP4 with the scales that gemm_bf16_decoder.c supports: scaled and rounded to BF16, in the column order of
- * gemm_amx.c: of 64 columns, 0-7, 16-23, 32-39 and 48-55 first. */
-static void panel_planes(uint16_t *panel, int half, const struct mat *w, bf16_decode_fn decode, int r, int have, int c0, int n, ptrdiff_t ahead) {
-    uint16_t row[LANES][GEMM_K_BF16 + 32] __attribute__((aligned(64))); /* an odd number of cache lines apart */
-    if (have > LANES) have = LANES;
-    decode(row[0], NULL, GEMM_K_BF16 + 32, w, r, have, c0, n, ahead);
-    for (int c = 0; c < n; c += 64)
-        for (int second = 0; second < 2; second++) {
-            __m512i a[LANES];
-#pragma GCC unroll 16
-            for (int i = 0; i < LANES; i++) a[i] = _mm512_load_si512(row[i < have ? i : have - 1] + c + 32 * second);
-            transpose16(a);
-            uint16_t *to = panel + (size_t)c * GEMM_PANEL + half * 2 * LANES;
-#pragma GCC unroll 16
-            for (int i = 0; i < LANES; i++) _mm512_store_si512(to + (size_t)(i / 4 * 8 + second * 4 + i % 4) * 2 * GEMM_PANEL, a[i]);
-        }
-}
-
 /* BF16 of 32 floats, and their remainders. */
 static inline __attribute__((always_inline)) void split32(const float *from, __m512i *head, __m512i *rest) {
     __m512 u = _mm512_load_ps(from), v = _mm512_load_ps(from + 16);
@@ -217,11 +198,9 @@ void gemm_vnni_rows(const struct mat *w, int r0, int r1, const void *packed, int
     float *scales = (float *)(rest + (size_t)PANEL_LEN * GEMM_PANELS), *sums = scales + MAX_SEG * GEMM_PANEL * GEMM_PANELS;
     struct codes t;
     codes_e4m3(&t);
-    const bf16_decode_fn planes = gemm_bf16_decoder_for(w).rows;
     const bool folds = w->block_cols < w->cols && w->block_cols % GEMM_K_BF16 && gemm_folds_scales(w);
-    int seg = planes ? 0 : segment(w, folds);
-    const bool scaled = !seg,
-               split = !planes && (scaled || w->dtype == DT_E2M1); /* scaled: weights of a panel include their scales; split: a number and its remainder */
+    int seg = segment(w, folds);
+    const bool scaled = !seg, split = scaled || w->dtype == DT_E2M1; /* scaled: weights of a panel include their scales; split: a number and its remainder */
     struct mat decoded = *w;
     if (scaled) seg = GEMM_K_BF16;
     else decoded.scale = NULL;
@@ -252,7 +231,6 @@ void gemm_vnni_rows(const struct mat *w, int r0, int r1, const void *packed, int
                     int r = pr + half * LANES < last ? pr + half * LANES : last;
                     const struct strip rows = {(const uint8_t *)w->data + (size_t)r * w->stride, w->stride, last - r + 1};
                     if (split) panel_split(panel, rest + (size_t)p * PANEL_LEN, half, &decoded, decode, r, last, c0, cols);
-                    else if (planes) panel_planes(panel, half, w, planes, r, rows.have, c0, cols, ahead);
                     else if (w->dtype == DT_BF16) panel_bf16(panel, half, &rows, c0, cols, ahead);
                     else if (folds) panel_folded(&t, panel, half, w, first_scale + p * GEMM_PANEL + half * LANES, &rows, c0, cols, ahead, lines);
                     else panel_e4m3(&t, panel, half, &rows, c0, cols, ahead, lines);

@@ -197,14 +197,12 @@ static int formats(enum cpu_level level, int rounds) {
                                   DT_IQ2_XXS, DT_IQ2_XS, DT_IQ2_S, DT_IQ3_XXS, DT_IQ3_S, DT_TQ1_0, DT_TQ2_0};
     enum { N = sizeof all, ROWS = 2048, COLS = 2048, POOL = 128 << 20, MOST = 512, SIZES = 5 };
     static const int sizes[SIZES] = {32, 64, 128, 256, 512};
-    const struct gemm *g = gemm_for(level, false);
     uint8_t *data = memory(POOL + 4096), *scale = memory(ROWS * COLS / 32 * 4);
     float *x = memory(sizeof *x * MOST * COLS), *y = memory(sizeof *y * MOST * ROWS);
     for (size_t i = 0; i < POOL + 4096; i++) data[i] = (uint8_t)((rnd() & 0x8f) | 0x30);
     memset(scale, 0x3c, ROWS * COLS / 32 * 4);
     for (int i = 0; i < MOST * COLS; i++) x[i] = (float)rnd() * 0x1p-24f - 0.5f;
-    void *packed = memory(g->packed_bytes(MOST, COLS)), *scratch = memory(g->scratch_bytes(MOST, COLS));
-    printf("%s, %s, [%d, %d], one thread, GFLOP/s (share of FP8's), medians of %d\n%-9s", cpu_describe(), g->name, ROWS, COLS, rounds, "tokens");
+    printf("%s, %s, [%d, %d], one thread, GFLOP/s (share of FP8's), medians of %d\n%-9s", cpu_describe(), cpu_level_name(level), ROWS, COLS, rounds, "tokens");
     for (int s = 0; s < SIZES; s++) printf("%14d", sizes[s]);
     double rate[N][SIZES];
     for (int s = 0; s < SIZES; s++) {
@@ -223,10 +221,14 @@ static int formats(enum cpu_level level, int rounds) {
                                       .row_step = 1,
                                       .dtype = all[f],
                                       .scale_dtype = all[f] == DT_E2M1 ? DT_E8M0 : DT_F32};
+                const struct gemm *few = gemm_skinny_for(level, sizes[s], MOST, &w), *g = few && few->supports(&w, sizes[s]) ? few : gemm_for(level, false);
+                void *packed = memory(g->packed_bytes(sizes[s], COLS)), *scratch = memory(g->scratch_bytes(sizes[s], COLS));
+                memset(packed, 0, g->packed_bytes(sizes[s], COLS));
                 double a = now();
                 g->pack(packed, x, NULL, COLS, sizes[s], COLS, 0, 1);
                 g->rows(&w, 0, ROWS, packed, sizes[s], y, ROWS, false, scratch);
                 if (r >= 0) t[f][r] = now() - a;
+                free(packed), free(scratch);
             }
         for (int f = 0; f < N; f++) rate[f][s] = 2.0 * sizes[s] * ROWS * COLS / bench_median(t[f], rounds) / 1e9;
     }
@@ -235,7 +237,7 @@ static int formats(enum cpu_level level, int rounds) {
         for (int s = 0; s < SIZES; s++) printf("  %5.0f (%.2f)", rate[f][s], rate[f][s] / rate[0][s]);
     }
     printf("\n");
-    free(data), free(scale), free(x), free(y), free(packed), free(scratch);
+    free(data), free(scale), free(x), free(y);
     return 0;
 }
 
@@ -273,7 +275,7 @@ static int few(enum cpu_level level, int rounds) {
                                       .row_step = 1,
                                       .dtype = all[f],
                                       .scale_dtype = DT_F32};
-                const struct gemm *ways[WAYS] = {NULL, level == CPU_AVX2 ? &gemm_int16_avx2 : gemm_skinny_for(level, n, MOST), &gemm_int16_avxvnni,
+                const struct gemm *ways[WAYS] = {NULL, level == CPU_AVX2 ? &gemm_int16_avx2 : gemm_skinny_for(level, n, MOST, &w), &gemm_int16_avxvnni,
                                                  gemm_for(level, false)};
                 for (int v = 1; v < WAYS; v++)
                     if (ways[v] && (!gemm_has(ways[v]) || (ways[v]->supports && !ways[v]->supports(&w, MOST)))) ways[v] = NULL;
@@ -320,7 +322,7 @@ static int scales(enum cpu_level level, int rounds) {
     for (size_t i = 0; i < (size_t)w.copies * ROWS * COLS; i++) w.data[i] = (uint8_t)((w.data[i] & 0x8f) | 0x30);
     printf("%s, E4M3 [%d, %d], one thread, GFLOP/s, medians of %d\n", cpu_describe(), ROWS, COLS, rounds);
     for (size_t s = 0; s < SIZES; s++) {
-        const struct gemm *few = gemm_skinny_for(level, sizes[s], MOST),
+        const struct gemm *few = gemm_skinny_for(level, sizes[s], MOST, w.m),
                           *g = few && (!few->supports || few->supports(w.m, sizes[s])) ? few : gemm_for(level, false);
         void *packed = memory(g->packed_bytes(MOST, COLS)), *scratch = memory(g->scratch_bytes(MOST, COLS));
         double t[2][MAX_ROUNDS];

@@ -7,7 +7,8 @@
 
 extern const struct gemm gemm_amx_emulated, gemm_amx_few16_emulated, gemm_amx_wide_emulated;
 #ifdef WITH_SIMDE
-extern const struct gemm gemm_few_simde, gemm_few16_simde, gemm_avx512_simde, gemm_avx512bf16_simde, gemm_amx_simde, gemm_amx_few16_simde, gemm_amx_wide_simde;
+extern const struct gemm gemm_few_simde, gemm_few16_simde, gemm_avx512_simde, gemm_avx512bf16_simde, gemm_amx_simde, gemm_amx_few16_simde, gemm_amx_wide_simde,
+    gemm_int8_simde;
 const struct kernels *gemm_kernels_simde(enum cpu_level level);
 /* Formats that these levels leave to the generic decoder. */
 const struct kernels *gemm_kernels_simde(enum cpu_level level) {
@@ -22,6 +23,7 @@ const struct kernels *gemm_kernels_simde(enum cpu_level level) {
 #define gemm_amx_few16_simde  gemm_amx_skinny_bf16
 #define gemm_amx_wide_simde   gemm_amx_wide
 #define gemm_few_simde        gemm_skinny
+#define gemm_int8_simde       gemm_int8
 #define gemm_few16_simde      gemm_skinny_bf16
 #endif
 
@@ -62,6 +64,18 @@ static double whole_loss(const struct mat *w, const float *row, const float *x) 
     return loss;
 }
 
+/* The same with eight bits and a scale for each 32 columns. */
+static double int8_loss(const struct mat *w, const float *row, const float *x) {
+    double loss = 0;
+    for (int c = 0, end; c < w->cols; c = end) {
+        double most = 0, size = 0;
+        end = c + 32 < w->cols ? c + 32 : w->cols;
+        for (int i = c; i < end; i++) most = fmax(most, fabs((double)x[i])), size += fabs((double)row[i]);
+        loss += most / 127 / 2 * size;
+    }
+    return loss;
+}
+
 enum { PAD = 5, MANY = 512 };
 static void check(const struct gemm *g, const struct shape *s, int n, bool exact_x, bool accumulate) {
     struct mat w = make(s);
@@ -86,7 +100,7 @@ static void check(const struct gemm *g, const struct shape *s, int n, bool exact
         if (memcmp(y, again, sizeof *y * (size_t)n * (size_t)ldy)) fail(g, &w, n, "other bits than with AVX2", 0, 0, 0, 0, 0);
     }
 
-    bool split = s->dtype == DT_F32 || s->dtype == DT_F16 || s->dtype > DT_Q8_0 || (s->block_cols && s->block_cols % 32);
+    bool split = s->dtype == DT_F32 || s->dtype == DT_F16 || s->dtype >= DT_Q8_0 || (s->block_cols && s->block_cols % 32);
     double unit = (k + 8) * 0x1p-24;
     const bool rounds_x = !exact_x || (g->scales_x && s->dtype == DT_E4M3 && s->block_rows >= 64);
     if (g->bf16 && rounds_x) unit += 0x1p-8; /* BF16 keeps 8 bits, rounded */
@@ -105,7 +119,7 @@ static void check(const struct gemm *g, const struct shape *s, int n, bool exact
             double want = accumulate ? before[at] : 0, size = fabs(want) * 0.1;
             const float *xi = x + (size_t)gather[i] * (size_t)ldx;
             for (int c = 0; c < k; c++) want += (double)row[c] * xi[c], size += fabs((double)row[c] * xi[c]);
-            double bound = unit * size + 1e-35 + (g->is_int16 ? whole_loss(&w, row, xi) : 0);
+            double bound = unit * size + 1e-35 + (g->is_int16 ? whole_loss(&w, row, xi) : g->is_int8 ? int8_loss(&w, row, xi) : 0);
             if (!(fabs(y[at] - want) <= bound)) fail(g, &w, n, "sum", i, r, y[at], want, bound);
         }
     }
@@ -172,7 +186,7 @@ static void check_rounded(const struct gemm *g, const struct shape *s) {
     struct mat w = make(s);
     if (g->supports && !g->supports(&w, MANY)) return drop();
     const int cols = s->cols, rows = s->rows;
-    const bool near = g->rounds_weights && s->dtype != DT_INT4;
+    const bool near = g->rounds_weights && s->dtype != DT_INT4 && (s->dtype < DT_IQ1_S || s->dtype > DT_TQ1_0); /* the grids are split */
     float *x = calloc((size_t)cols * (size_t)cols, sizeof *x), *y = aligned(sizeof *y * (size_t)cols * (size_t)rows);
     for (int i = 0; i < cols; i++) x[i * cols + i] = 1;
     for (int few = 0; few < 2; few++) { /* 48 tokens at once, and all */
@@ -211,7 +225,8 @@ static void check_extremes(const struct gemm *g) {
             for (int r = 0; r < ROWS; r++) {
                 double want = 0, size = 0;
                 for (int c = 0; c < COLS; c++) want += (double)mat_at(&w, r, c) * x[t * COLS + c], size += fabs((double)mat_at(&w, r, c) * x[t * COLS + c]);
-                if (!(fabs(y[t * ROWS + r] - want) <= size * 0x1p-14)) fail(g, &w, N, "extreme", t, r, y[t * ROWS + r], want, size * 0x1p-14);
+                if (!(fabs(y[t * ROWS + r] - want) <= size * 0x1p-14))
+                    fail(g, &w, N, "extreme", t, r, y[t * ROWS + r], want, size * 0x1p-14); /* all |x| are equal */
             }
         x[2 * COLS + 300] = NAN, x[3 * COLS + 7] = -INFINITY;
         product(g, &w, x, NULL, COLS, N, 0, ROWS, 1, 1, y, ROWS, false);
@@ -264,6 +279,14 @@ int main(void) {
         {34, 768, 1, 0, DT_Q2_K, 0, 0, 1},
         {34, 768, 1, 0, DT_Q3_K, 0, 0, 1},
         {35, 512, 1, 0, DT_TQ2_0, 0, 0, 1},
+        {34, 512, 1, 0, DT_TQ1_0, 0, 0, 1},
+        {33, 768, 1, 0, DT_IQ2_XXS, 0, 0, 1},
+        {35, 512, 1, 0, DT_IQ2_XS, 0, 0, 1},
+        {34, 512, 1, 0, DT_IQ2_S, 0, 0, 1},
+        {35, 512, 1, 0, DT_IQ3_XXS, 0, 0, 1},
+        {33, 512, 1, 0, DT_IQ3_S, 0, 0, 1},
+        {34, 512, 1, 0, DT_IQ1_S, 0, 0, 1},
+        {35, 256, 1, 0, DT_IQ1_M, 0, 0, 1},
         {33, 352, 1, 128, DT_INT4, DT_BF16, 0, 1},
     };
     static const int counts[] = {1, 2, 5, 6, 7, 9, 11, 12, 13, 16, 17, 24, 25, 31, 32, 33, 49, 70, 130, 200};
@@ -277,6 +300,7 @@ int main(void) {
         {&gemm_avx2},
         {&gemm_int16_avx2, 3},
         {&gemm_int16_avxvnni, 3},
+        {&gemm_int8, 2},
         {&gemm_avx512},
         {&gemm_avx512bf16},
         {&gemm_skinny},
@@ -292,6 +316,7 @@ int main(void) {
 #ifndef WITHOUT_SIMDE
         {&gemm_few_simde, 0, true, true},
         {&gemm_few16_simde, 0, true, true},
+        {&gemm_int8_simde, 0, true, true},
         {&gemm_avx512_simde, 0, true, true},
         {&gemm_avx512bf16_simde, 0, true, true},
         {&gemm_amx_simde, 0, true, true},
@@ -330,7 +355,7 @@ int main(void) {
         check_codes(g, DT_E4M3, 10), check_codes(g, DT_E4M3, 0), cases += 2;
         for (size_t i = 0; i < sizeof shapes / sizeof *shapes && g != &gemm_scalar && !simde; i++)
             if (shapes[i].cols < 1024 && (shapes[i].dtype == DT_E2M1 || shapes[i].dtype >= DT_Q8_0)) check_rounded(g, &shapes[i]), cases++;
-        if (g->is_int16) check_extremes(g), cases++;
+        if (g->is_int16 || g->is_int8) check_extremes(g), cases++;
         printf("%-10s %s %s: %d cases\n", g->name, emulated ? "emulated (speed NOT MEASURED)" : "", failures == before ? "ok" : "FAILED", cases);
     }
     return failures != 0;

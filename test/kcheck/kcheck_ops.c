@@ -112,11 +112,11 @@ static struct expert expert_make(const struct expert_kind *k, int inter, int hid
     return e;
 }
 
-/* The squared error that 16 bits of the largest of 32 columns leave in column c: half a unit. */
-static double lost_whole(const double *x, int n, int c) {
+/* The squared error that integers of so many steps to the largest of 32 columns leave in column c: half a step. */
+static double lost_whole(const double *x, int n, int c, double steps) {
     double most = 0;
     for (int i = c / 32 * 32; i < n && i < c / 32 * 32 + 32; i++) most = fmax(most, fabs(x[i]));
-    return most * most * 0x1p-30;
+    return most * most / steps / steps / 4;
 }
 
 static void check_experts(int n, int n_experts, int topk, bool shared, const struct expert_kind *kind) {
@@ -147,10 +147,12 @@ static void check_experts(int n, int n_experts, int topk, bool shared, const str
      * may be rounding. */
     const double u = !products_bf16 ? 0x1p-24 : n > BATCH_INVARIANT_ROWS ? 0x1p-8 : 0x1p-16;
     const bool whole = ((const struct cpu_exec *)(const void *)execs[0])->k.whole[kind->dtype] != NULL;
+    const enum cpu_level at = ((const struct cpu_exec *)(const void *)execs[0])->level;
+    const double steps = gemm_skinny_for(at, 100, n, &e[0].gate) == &gemm_int8 ? 127 : 0x1p14; /* of a large group; GEVM and small groups are more exact */
     for (int t = 0; t < n; t++) {
         double want[HIDDEN], off[HIDDEN] = {0}, scale = 0, in[HIDDEN], lost[HIDDEN];
         for (int r = 0; r < HIDDEN; r++) want[r] = was[t * HIDDEN + r], in[r] = x[t * HIDDEN + r];
-        for (int c = 0; c < HIDDEN; c++) lost[c] = in[c] * in[c] * u * u + (whole ? lost_whole(in, HIDDEN, c) : 0);
+        for (int c = 0; c < HIDDEN; c++) lost[c] = in[c] * in[c] * u * u + (whole ? lost_whole(in, HIDDEN, c, steps) : 0);
         for (int k = 0; k <= topk; k++) {
             if (k == topk && !shared) break;
             const struct expert *q = k < topk ? &e[ids[t * topk + k]] : &e[n_experts];
@@ -169,7 +171,7 @@ static void check_experts(int n, int n_experts, int topk, bool shared, const str
                 h[r] = s * up;
                 h_off[r] = (q->up.data ? 1.21 : 4) * g_off * up * up + s * s * up_off + h[r] * h[r] * u * u; /* slopes: swish at most 1.1, a square 2 */
             }
-            for (int r = 0; r < INTER && whole; r++) h_off[r] += lost_whole(h, INTER, r);
+            for (int r = 0; r < INTER && whole; r++) h_off[r] += lost_whole(h, INTER, r, steps);
             for (int r = 0; r < HIDDEN; r++) {
                 double d = q->down_bias ? q->down_bias[r] : 0;
                 for (int c = 0; c < INTER; c++) {

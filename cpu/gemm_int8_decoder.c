@@ -1,0 +1,154 @@
+/* Decodes quantized weights to eight-bit codes for gemm_int8.c. Codes that are not negative keep a format's minimum as an addend; others are signed. */
+#include "cpu/gemm_int8.h"
+
+#include "cpu/gemm_codes.h"
+#include "engine/base/grid_blocks.h"
+
+#define ROW_AT(name) ((const uint8_t *)w->data + (size_t)r * w->stride + (size_t)c0 / FORMAT_BLOCK(name) * FORMAT_BYTES(name))
+#define CODES(name) \
+    INLINE void make_##name(int8_t *code, float *scale, float *off, const uint8_t *p, const struct mat *w, int r, int c0, int n, ptrdiff_t ahead); \
+    static void codes_##name(struct int8_rows *to, const struct mat *w, int r, int rows, int c0, int n, ptrdiff_t ahead) { \
+        for (int i = 0; i < rows; i++, r++) make_##name(to->code[i], to->scale[i], to->off[i], ROW_AT(name), w, r, c0, n, ahead); \
+    } \
+    INLINE void make_##name(int8_t *code, float *scale, float *off, const uint8_t *p, const struct mat *w, int r, int c0, int n, ptrdiff_t ahead)
+
+INLINE void put(int8_t *code, __m512i v) { _mm512_store_si512(code, v); }
+INLINE __m512i minus(__m512i v, int by) { return _mm512_sub_epi8(v, _mm512_set1_epi8((char)by)); }
+/* The values of four-bit codes. */
+INLINE __m512i valued(__m512i codes, const int8_t *table) {
+    return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)(const void *)table)), codes);
+}
+INLINE __m512i nibbles(__m512i codes) { return _mm512_and_si512(codes, _mm512_set1_epi8(15)); }
+
+/* Blocks of 32 columns, two at a time; if the second does not exist, the first is used again: activations are zero there. */
+#define EACH_PAIR(bytes) \
+    for (int c = 0; ask(p, 2 * (bytes), ahead), c < n; c += 64, p += 2 * (bytes)) \
+        for (const uint8_t *q = n - c > 32 ? p + (bytes) : p, *once = q; once; once = NULL)
+CODES(q8_0) {
+    _mm256_storeu_ps(scale, half_scales(p, 34, n));
+    EACH_PAIR(34) {
+        const __m256i a = _mm256_loadu_si256((const __m256i *)(const void *)(p + 2)), b = _mm256_loadu_si256((const __m256i *)(const void *)(q + 2));
+        put(code + c, _mm512_inserti64x4(_mm512_castsi256_si512(a), b, 1));
+    }
+}
+#define CODES_32(name, bytes, at, table, make_scales) \
+    CODES(name) { \
+        _mm256_storeu_ps(scale, make_scales(p, bytes, n)); \
+        EACH_PAIR(bytes) put(code + c, valued(codes_16(p + (at), q + (at)), table)); \
+    }
+CODES_32(q4_0, 18, 2, mat_q4_0, half_scales)
+CODES_32(iq4_nl, 18, 2, mat_iq4, half_scales)
+CODES_32(mxfp4, 17, 1, mat_mxfp4, half_powers)
+CODES(q4_1) {
+    _mm256_storeu_ps(scale, half_scales(p, 20, n)), _mm256_storeu_ps(off, half_scales(p + 2, 20, n));
+    EACH_PAIR(20) put(code + c, nibbles(codes_16(p + 4, q + 4)));
+}
+CODES(q5_0) {
+    _mm256_storeu_ps(scale, half_scales(p, 22, n));
+    EACH_PAIR(22) put(code + c, minus(fifth_bits(codes_16(p + 6, q + 6), p + 2, q + 2), 16));
+}
+CODES(q5_1) {
+    _mm256_storeu_ps(scale, half_scales(p, 24, n)), _mm256_storeu_ps(off, half_scales(p + 2, 24, n));
+    EACH_PAIR(24) put(code + c, fifth_bits(codes_16(p + 8, q + 8), p + 4, q + 4));
+}
+CODES(e2m1) {
+    const __m256 s = powers(exponents((const uint8_t *)w->scale + scale_row(w, r) + (size_t)c0 / 32, 1, n));
+    _mm256_storeu_ps(scale, _mm256_mul_ps(s, _mm256_set1_ps(0.5f))); /* values are doubled */
+    for (int c = 0; c < n; c += 64, p += 32) ask(p, 32, ahead), put(code + c, valued(codes_pairs(p, n - c), mat_mxfp4));
+}
+
+CODES(q4_k) {
+    __m256 s, m;
+    k_scales(p, &s, &m);
+    _mm256_storeu_ps(scale, s), _mm256_storeu_ps(off, m);
+    ask(p, FORMAT_BYTES(q4_k), ahead);
+    EACH (int i = 0; i < 4; i++) put(code + 64 * i, nibbles(codes_32(p + 16 + 32 * i)));
+}
+CODES(q5_k) {
+    __m256 s, m;
+    k_scales(p, &s, &m);
+    _mm256_storeu_ps(scale, s), _mm256_storeu_ps(off, m);
+    ask(p, FORMAT_BYTES(q5_k), ahead);
+    EACH (int i = 0; i < 4; i++) put(code + 64 * i, q5_k_codes(p, i));
+}
+CODES(iq4_xs) {
+    _mm256_storeu_ps(scale, iq4_xs_scales(p));
+    ask(p, FORMAT_BYTES(iq4_xs), ahead);
+    EACH (int i = 0; i < 4; i++) put(code + 64 * i, valued(codes_16(p + 8 + 32 * i, p + 24 + 32 * i), mat_iq4));
+}
+CODES(q2_k) {
+    __m512 s, m;
+    q2_k_scales(p, &s, &m);
+    _mm512_storeu_ps(scale, s), _mm512_storeu_ps(off, m);
+    ask(p, FORMAT_BYTES(q2_k), ahead);
+    EACH (int i = 0; i < 4; i++) put(code + 64 * i, two_bits(p + 16, i));
+}
+CODES(q3_k) {
+    _mm512_storeu_ps(scale, q3_k_scales(p));
+    ask(p, FORMAT_BYTES(q3_k), ahead);
+    EACH (int i = 0; i < 4; i++) put(code + 64 * i, minus(q3_k_codes(p, i), 4));
+}
+CODES(q6_k) {
+    _mm512_storeu_ps(scale, q6_k_scales(p));
+    ask(p, FORMAT_BYTES(q6_k), ahead);
+    EACH (int i = 0; i < 4; i++) put(code + 64 * i, minus(q6_k_codes(p, i), 32));
+}
+CODES(tq2_0) {
+    _mm256_storeu_ps(scale, _mm256_set1_ps(half_at(p + 64)));
+    ask(p, FORMAT_BYTES(tq2_0), ahead);
+    EACH (int i = 0; i < 4; i++) put(code + 64 * i, minus(two_bits(p, i), 1));
+}
+/* Digits of base 3 (blocks.c). */
+INLINE __m256i digits(__m256i bytes, int power) {
+    const __m512i low = _mm512_and_si512(_mm512_mullo_epi16(_mm512_cvtepu8_epi16(bytes), _mm512_set1_epi16((short)power)), _mm512_set1_epi16(255));
+    return _mm256_sub_epi8(_mm512_cvtepi16_epi8(_mm512_srli_epi16(_mm512_mullo_epi16(low, _mm512_set1_epi16(3)), 8)), _mm256_set1_epi8(1));
+}
+CODES(tq1_0) {
+    static const uint8_t power[5] = {1, 3, 9, 27, 81};
+    const __m256i a = _mm256_loadu_si256((const __m256i *)(const void *)p),
+                  b = _mm256_castsi128_si256(_mm_loadu_si128((const __m128i *)(const void *)(p + 32)));
+    const __m256i last = _mm256_castsi128_si256(_mm_loadu_si32(p + 48));
+    _mm256_storeu_ps(scale, _mm256_set1_ps(half_at(p + 52)));
+    ask(p, FORMAT_BYTES(tq1_0), ahead);
+    EACH (int i = 0; i < 5; i++) {
+        _mm256_storeu_si256((__m256i *)(void *)(code + 32 * i), digits(a, power[i]));
+        _mm_storeu_si128((__m128i *)(void *)(code + 160 + 16 * i), _mm256_castsi256_si128(digits(b, power[i])));
+        if (i < 4) _mm_storeu_si32(code + 240 + 4 * i, _mm256_castsi256_si128(digits(last, power[i])));
+    }
+}
+
+/* Scales of two halves of 32 columns are stored if they can differ. */
+INLINE void make_grid(const enum dtype t, int8_t *code, float *scale, const uint8_t *p, const bool halves, const int bytes, ptrdiff_t ahead) {
+    ask(p, bytes, ahead);
+    for (int i = 0; i < 8; i += 2) {
+        const struct grid_part g[2] = {grid_part_of(t, p, i), grid_part_of(t, p, i + 1)};
+        const __m256i a = _mm256_loadu_si256((const __m256i *)(const void *)g[0].bytes), b = _mm256_loadu_si256((const __m256i *)(const void *)g[1].bytes);
+        const __m512i all = minus(_mm512_inserti64x4(_mm512_castsi256_si512(a), b, 1), grid_bias(t));
+        put(code + 32 * i, _mm512_mask_sub_epi8(all, g[0].signs | (uint64_t)g[1].signs << 32, _mm512_setzero_si512(), all));
+        for (int k = 0; k < 2; k++)
+            if (halves) scale[2 * (i + k)] = g[k].scale[0], scale[2 * (i + k) + 1] = g[k].scale[1];
+            else scale[i + k] = g[k].scale[0];
+    }
+}
+#define CODES_GRID(name, halves) \
+    CODES(name) { make_grid(FORMAT_DTYPE(name), code, scale, p, halves, FORMAT_BYTES(name), ahead); }
+CODES_GRID(iq1_s, false)
+CODES_GRID(iq1_m, true)
+CODES_GRID(iq2_xxs, false)
+CODES_GRID(iq2_xs, true)
+CODES_GRID(iq2_s, true)
+CODES_GRID(iq3_xxs, false)
+CODES_GRID(iq3_s, false)
+
+struct int8_decoder int8_decoder_for(const struct mat *w) {
+#define ROW(name, segment, has_off) [FORMAT_DTYPE(name)] = { codes_##name, segment, has_off }
+    static const struct int8_decoder all[DT_COUNT] = {
+        ROW(q8_0, 32, false),    ROW(q4_0, 32, false),   ROW(iq4_nl, 32, false), ROW(mxfp4, 32, false),   ROW(e2m1, 32, false),   ROW(q4_1, 32, true),
+        ROW(q5_0, 32, false),    ROW(q5_1, 32, true),    ROW(q4_k, 32, true),    ROW(q5_k, 32, true),     ROW(iq4_xs, 32, false), ROW(tq1_0, 32, false),
+        ROW(tq2_0, 32, false),   ROW(q2_k, 16, true),    ROW(q3_k, 16, false),   ROW(q6_k, 16, false),    ROW(iq1_s, 32, false),  ROW(iq1_m, 16, false),
+        ROW(iq2_xxs, 32, false), ROW(iq2_xs, 16, false), ROW(iq2_s, 16, false),  ROW(iq3_xxs, 32, false), ROW(iq3_s, 32, false)};
+#undef ROW
+    const bool fp4 = w->dtype == DT_E2M1;
+    if ((w->scale != NULL) != fp4 || (fp4 && (w->scale_dtype != DT_E8M0 || w->block_cols != 32))) return (struct int8_decoder){0};
+    return all[w->dtype];
+}
