@@ -176,7 +176,7 @@ int gguf_config(struct arena *a, const struct json *meta, const struct gguf_fact
     gguf_build_int(&t, "num_hidden_layers", gguf_build_layers(&t));
     gguf_build_bool(&t, "tie_word_embeddings", f->tied);
     put_tokens(&t);
-    k->tell(&t);
+    k->derive(&t);
     size_t prefix = strlen(t.arch);
     for (uint32_t i = 0; i < meta->n && !t.rc; i++) {
         const struct json *key = &meta->items[2 * i], *v = key + 1;

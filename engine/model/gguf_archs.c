@@ -11,17 +11,17 @@ static const struct tensor_names usual = {GGUF_NAMES, .ffn_norm = GGUF_LAYER "ff
                                  qwen35 = {GGUF_NAMES, .ffn_norm = GGUF_LAYER "post_attention_norm", .delta_b = GGUF_LAYER "ssm_beta",
                                            .delta_a = GGUF_LAYER "ssm_alpha"};
 
-static void tell_qwen2(struct config_builder *t) {
-    gguf_build_heads(t);
+static void derive_qwen2(struct config_builder *t) {
+    gguf_build_attention(t);
     gguf_build_bool(t, "norm_topk_prob", false);
 }
-static void tell_qwen3(struct config_builder *t) {
-    gguf_build_heads(t);
+static void derive_qwen3(struct config_builder *t) {
+    gguf_build_attention(t);
     gguf_build_bool(t, "norm_topk_prob", true);
 }
 /* llama.cpp reorders the rows of q and k so that the two elements of a rotated pair are adjacent. */
 static void put_llama(struct config_builder *t) {
-    gguf_build_heads(t);
+    gguf_build_attention(t);
     gguf_build_bool(t, "rope_interleave", true);
 }
 static const char *llama_family(const struct config_builder *t) { return json_int(gguf_build_meta(t, "expert_count"), 0) > 0 ? "mixtral" : "llama"; }
@@ -29,36 +29,36 @@ static const char *llama_family(const struct config_builder *t) { return json_in
 /* --- Models without experts --- */
 
 /* Biases of q, k and v show in the tensors; no family has one of o there. */
-static void tell_seed_oss(struct config_builder *t) {
-    gguf_build_heads(t);
+static void derive_seed_oss(struct config_builder *t) {
+    gguf_build_attention(t);
     gguf_build_bool(t, "attention_bias", t->facts->qkv_bias);
 }
 /* layers: those of the largest model, whose scale is by hidden / heads; of the others by the size of a head. */
-static void tell_gemma(struct config_builder *t, int64_t layers) {
+static void derive_gemma(struct config_builder *t, int64_t layers) {
     const int64_t heads = json_int(gguf_build_meta(t, "attention.head_count"), 0), hidden = json_int(gguf_build_meta(t, "embedding_length"), 0);
-    gguf_build_heads(t);
+    gguf_build_attention(t);
     gguf_build_int(t, "query_pre_attn_scalar", json_int(gguf_build_meta(t, "block_count"), 0) == layers && heads > 0 ? hidden / heads : gguf_build_head_dim(t));
 }
-static void tell_gemma2(struct config_builder *t) { tell_gemma(t, 46); }
-static void tell_gemma3(struct config_builder *t) { tell_gemma(t, 62); }
-static void tell_phi3(struct config_builder *t) {
+static void derive_gemma2(struct config_builder *t) { derive_gemma(t, 46); }
+static void derive_gemma3(struct config_builder *t) { derive_gemma(t, 62); }
+static void derive_phi3(struct config_builder *t) {
     const struct json *window = gguf_build_meta(t, "attention.sliding_window");
-    gguf_build_heads(t);
+    gguf_build_attention(t);
     gguf_build_bool(t, "lm_head_bias", t->facts->head_bias);
     if (window && json_int(window, 0) > 0) gguf_build_json(t, "sliding_window", *window);
 }
 static const char *olmo_family(const struct config_builder *t) { return gguf_build_meta(t, "attention.sliding_window") ? "olmo3" : "olmo2"; }
 
-static void tell_gpt_oss(struct config_builder *t) {
-    gguf_build_heads(t);
+static void derive_gpt_oss(struct config_builder *t) {
+    gguf_build_attention(t);
     gguf_build_bool(t, "attention_bias", true);
 }
-static void tell_glm4(struct config_builder *t) {
-    gguf_build_heads(t);
+static void derive_glm4(struct config_builder *t) {
+    gguf_build_attention(t);
     gguf_build_bool(t, "attention_bias", t->facts->qkv_bias);
     gguf_build_bool(t, "use_qk_norm", t->facts->qk_norm);
 }
-static void tell_minimax(struct config_builder *t) {
+static void derive_minimax(struct config_builder *t) {
     const struct json *key = gguf_build_meta(t, "attention.key_length"), *rotary = gguf_build_meta(t, "rope.dimension_count");
     if (key) gguf_build_json(t, "head_dim", *key);
     if (rotary) gguf_build_json(t, "rotary_dim", *rotary);
@@ -68,14 +68,14 @@ static void tell_minimax(struct config_builder *t) {
 static const char *granite_family(const struct config_builder *t) {
     return gguf_build_meta(t, "expert_shared_feed_forward_length") ? "granitemoeshared" : "granitemoe";
 }
-static void tell_dots1(struct config_builder *t) {
-    gguf_build_heads(t);
+static void derive_dots1(struct config_builder *t) {
+    gguf_build_attention(t);
     gguf_build_bool(t, "norm_topk_prob", false);
     if (json_int(gguf_build_meta(t, "expert_gating_func"), 2) != 2 && !t->rc)
         t->rc = error_set(t->e, ERR_MODEL, "%s: metadata '%s.expert_gating_func' is not 2, sigmoid", t->what, t->arch);
 }
-static void tell_bailing(struct config_builder *t) {
-    tell_dots1(t);
+static void derive_bailing(struct config_builder *t) {
+    derive_dots1(t);
     gguf_build_text(t, "score_function", "sigmoid");
     gguf_build_bool(t, "use_qk_norm", t->facts->qk_norm);
     gguf_build_bool(t, "moe_router_enable_expert_bias", t->facts->router_bias);
@@ -83,10 +83,10 @@ static void tell_bailing(struct config_builder *t) {
 
 /* The shared experts' width is a multiple of a routed expert's; which layers have experts shows in the tensors. */
 static const char *ffn_kind(const struct config_builder *t, int64_t layer) { return gguf_layers_has(t, layer, GGUF_HAS_ROUTER) ? "sparse" : "dense"; }
-static void tell_hy3(struct config_builder *t) {
+static void derive_hy3(struct config_builder *t) {
     const int64_t gating = json_int(gguf_build_meta(t, "expert_gating_func"), 2), inter = gguf_layers_at(t, "expert_feed_forward_length", 0, 0),
                   shared = json_int(gguf_build_meta(t, "expert_shared_feed_forward_length"), inter);
-    gguf_build_heads(t);
+    gguf_build_attention(t);
     if (gating < 0 || gating > 2) gguf_build_fail(t, "metadata '%s.expert_gating_func' is %lld; hearth knows 1 and 2", t->arch, (long long)gating);
     if (inter <= 0 || shared % inter)
         gguf_build_fail(t, "metadata '%s.expert_shared_feed_forward_length' is %lld, which is no multiple of 'expert_feed_forward_length', %lld", t->arch,
@@ -100,7 +100,7 @@ static void tell_hy3(struct config_builder *t) {
 }
 
 /* Ling 1: its router is softmax, and heads are in Llama's order. */
-static void tell_ling1(struct config_builder *t) {
+static void derive_ling1(struct config_builder *t) {
     put_llama(t);
     gguf_build_text(t, "score_function", "softmax");
     gguf_build_bool(t, "use_qkv_bias", t->facts->qkv_bias);
@@ -112,7 +112,7 @@ static void put_nested(struct config_builder *in, const struct config_builder *t
     const struct json *v = gguf_build_meta(t, key);
     if (v) gguf_build_json(in, name, *v);
 }
-static void tell_dbrx(struct config_builder *t) {
+static void derive_dbrx(struct config_builder *t) {
     struct config_builder in;
     const struct json *eps = gguf_build_meta(t, "attention.layer_norm_epsilon");
     gguf_build_rope(t, gguf_build_head_dim(t));
@@ -129,9 +129,9 @@ static void tell_dbrx(struct config_builder *t) {
     put_nested(&in, t, "expert_used_count", "moe_top_k");
     gguf_build_close(t, &in, "ffn_config");
 }
-static void tell_phimoe(struct config_builder *t) {
+static void derive_phimoe(struct config_builder *t) {
     const struct json *window = gguf_build_meta(t, "attention.sliding_window");
-    gguf_build_heads(t);
+    gguf_build_attention(t);
     gguf_build_bool(t, "attention_bias", t->facts->qkv_bias);
     gguf_build_bool(t, "lm_head_bias", t->facts->head_bias);
     if (window && json_int(window, 0) > 0) gguf_build_json(t, "sliding_window", *window);
@@ -140,7 +140,7 @@ void gguf_build_qwen3next(struct config_builder *t) {
     const struct json *inner = gguf_build_meta(t, "ssm.inner_size"), *layers = gguf_build_meta(t, "attention.recurrent_layers");
     int64_t heads = json_int(gguf_build_meta(t, "ssm.time_step_rank"), 0),
             n = json_int(gguf_build_meta(t, "block_count"), 0) - json_int(gguf_build_meta(t, "nextn_predict_layers"), 0);
-    gguf_build_heads(t);
+    gguf_build_attention(t);
     if (gguf_build_meta(t, "expert_count")) gguf_build_bool(t, "norm_topk_prob", true);
     if (heads > 0) gguf_build_int(t, "linear_value_head_dim", json_int(inner, 0) / heads);
     if (!layers || layers->type != JSON_ARRAY || n < 0 || layers->n < n) return;
@@ -154,7 +154,7 @@ void gguf_build_qwen3next(struct config_builder *t) {
 }
 
 /* The router is softmax, which the published config does not say either. */
-static void tell_mistral4(struct config_builder *t) {
+static void derive_mistral4(struct config_builder *t) {
     const int64_t gating = json_int(gguf_build_meta(t, "expert_gating_func"), 1);
     if (gating != 1) gguf_build_fail(t, "metadata '%s.expert_gating_func' is %lld; hearth knows 1, softmax", t->arch, (long long)gating);
     gguf_build_mla(t);
@@ -289,41 +289,41 @@ static const struct gguf_key olmoe_keys[] = {{"attention.key_length", NULL}, {"a
                              deepseek_keys[] = {GGUF_DEEPSEEK_KEYS, {NULL, NULL}};
 
 const struct gguf_arch gguf_archs[] = {
-    {"dbrx", "dbrx", &out_norm, dbrx_keys, tell_dbrx, NULL},
+    {"dbrx", "dbrx", &out_norm, dbrx_keys, derive_dbrx, NULL},
     {"deepseek2", NULL, &usual, deepseek_keys, gguf_build_deepseek, gguf_build_deepseek_family},
-    {"glm4moe", "glm4_moe", &post_norm, glm4_keys, tell_glm4, NULL},
-    {"gpt-oss", "gpt_oss", &post_norm, gpt_oss_keys, tell_gpt_oss, NULL},
+    {"glm4moe", "glm4_moe", &post_norm, glm4_keys, derive_glm4, NULL},
+    {"gpt-oss", "gpt_oss", &post_norm, gpt_oss_keys, derive_gpt_oss, NULL},
     {"llama", NULL, &usual, llama_keys, put_llama, llama_family},
-    {"minimax-m2", "minimax_m2", &usual, minimax_keys, tell_minimax, NULL},
-    {"phimoe", "phimoe", &usual, phimoe_keys, tell_phimoe, NULL},
-    {"qwen2moe", "qwen2_moe", &usual, qwen2_keys, tell_qwen2, NULL},
-    {"qwen3moe", "qwen3_moe", &usual, qwen3_keys, tell_qwen3, NULL},
+    {"minimax-m2", "minimax_m2", &usual, minimax_keys, derive_minimax, NULL},
+    {"phimoe", "phimoe", &usual, phimoe_keys, derive_phimoe, NULL},
+    {"qwen2moe", "qwen2_moe", &usual, qwen2_keys, derive_qwen2, NULL},
+    {"qwen3moe", "qwen3_moe", &usual, qwen3_keys, derive_qwen3, NULL},
     {"qwen3next", "qwen3_next", &post_norm, qwen3next_keys, gguf_build_qwen3next, NULL},
     {"qwen35moe", "qwen3_5_moe_text", &qwen35, qwen3next_keys, gguf_build_qwen3next, NULL},
     {"qwen35", "qwen3_5_text", &qwen35, qwen3next_keys, gguf_build_qwen3next, NULL},
-    {"olmoe", "olmoe", &usual, olmoe_keys, tell_qwen2, NULL},
+    {"olmoe", "olmoe", &usual, olmoe_keys, derive_qwen2, NULL},
     {"granitemoe", NULL, &usual, granitemoe_keys, put_llama, granite_family},
-    {"ernie4_5-moe", "ernie4_5_moe", &usual, ernie_keys, gguf_build_heads, NULL},
-    {"qwen3vlmoe", "qwen3_moe", &usual, qwen3vl_keys, tell_qwen3, NULL},
-    {"hunyuan-moe", "hunyuan_v1_moe", &usual, hunyuan_keys, gguf_build_heads, NULL},
-    {"hunyuan-dense", "hunyuan_v1_dense", &usual, heads_keys, gguf_build_heads, NULL},
-    {"dots1", "dots1", &usual, glm4_keys, tell_dots1, NULL},
-    {"bailingmoe2", "bailing_moe_v2", &usual, bailing_keys, tell_bailing, NULL},
-    {"bailingmoe", "bailing_moe", &usual, bailing_keys, tell_ling1, NULL},
-    {"hy_v3", "hy_v3", &usual, hy3_keys, tell_hy3, NULL},
-    {"qwen2", "qwen2", &usual, heads_keys, gguf_build_heads, NULL},
-    {"qwen3", "qwen3", &usual, heads_keys, gguf_build_heads, NULL},
-    {"ernie4_5", "ernie4_5", &usual, heads_keys, gguf_build_heads, NULL},
-    {"qwen3vl", "qwen3", &usual, qwen3vl_keys, gguf_build_heads, NULL},
-    {"gemma2", "gemma2", &around, window_keys, tell_gemma2, NULL},
-    {"gemma3", "gemma3_text", &around, window_keys, tell_gemma3, NULL},
-    {"phi3", "phi3", &usual, phi3_keys, tell_phi3, NULL},
+    {"ernie4_5-moe", "ernie4_5_moe", &usual, ernie_keys, gguf_build_attention, NULL},
+    {"qwen3vlmoe", "qwen3_moe", &usual, qwen3vl_keys, derive_qwen3, NULL},
+    {"hunyuan-moe", "hunyuan_v1_moe", &usual, hunyuan_keys, gguf_build_attention, NULL},
+    {"hunyuan-dense", "hunyuan_v1_dense", &usual, heads_keys, gguf_build_attention, NULL},
+    {"dots1", "dots1", &usual, glm4_keys, derive_dots1, NULL},
+    {"bailingmoe2", "bailing_moe_v2", &usual, bailing_keys, derive_bailing, NULL},
+    {"bailingmoe", "bailing_moe", &usual, bailing_keys, derive_ling1, NULL},
+    {"hy_v3", "hy_v3", &usual, hy3_keys, derive_hy3, NULL},
+    {"qwen2", "qwen2", &usual, heads_keys, gguf_build_attention, NULL},
+    {"qwen3", "qwen3", &usual, heads_keys, gguf_build_attention, NULL},
+    {"ernie4_5", "ernie4_5", &usual, heads_keys, gguf_build_attention, NULL},
+    {"qwen3vl", "qwen3", &usual, qwen3vl_keys, gguf_build_attention, NULL},
+    {"gemma2", "gemma2", &around, window_keys, derive_gemma2, NULL},
+    {"gemma3", "gemma3_text", &around, window_keys, derive_gemma3, NULL},
+    {"phi3", "phi3", &usual, phi3_keys, derive_phi3, NULL},
     {"smollm3", "smollm3", &usual, heads_keys, put_llama, NULL},
-    {"glm4", "glm4", &around, heads_keys, tell_seed_oss, NULL},
-    {"olmo2", NULL, &around, window_keys, gguf_build_heads, olmo_family},
-    {"seed_oss", "seed_oss", &post_norm, heads_keys, tell_seed_oss, NULL},
+    {"glm4", "glm4", &around, heads_keys, derive_seed_oss, NULL},
+    {"olmo2", NULL, &around, window_keys, gguf_build_attention, olmo_family},
+    {"seed_oss", "seed_oss", &post_norm, heads_keys, derive_seed_oss, NULL},
     {"granite", "granite", &usual, granite_keys, put_llama, NULL},
     {"mistral3", "ministral3", &usual, mistral3_keys, put_llama, NULL},
-    {"mistral4", "mistral4", &usual, mistral4_keys, tell_mistral4, NULL},
+    {"mistral4", "mistral4", &usual, mistral4_keys, derive_mistral4, NULL},
     {NULL, NULL, NULL, NULL, NULL, NULL},
 };

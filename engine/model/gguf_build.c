@@ -141,7 +141,7 @@ void gguf_build_rope(struct config_builder *t, int64_t dim) {
     gguf_build_close(t, &in, "rope_scaling");
 }
 
-void gguf_build_ropes(struct config_builder *t) {
+void gguf_build_rope_by_window(struct config_builder *t) {
     const int64_t dim = gguf_build_head_dim(t), all = json_int(gguf_build_meta(t, "rope.dimension_count"), dim),
                   own = json_int(gguf_build_meta(t, "rope.dimension_count_swa"), all);
     const struct json *base = gguf_build_meta(t, "rope.freq_base"), *swa = gguf_build_meta(t, "rope.freq_base_swa");
@@ -165,12 +165,12 @@ void gguf_build_head_sizes(struct config_builder *t) {
         gguf_build_fail(t, "metadata '%s.attention.value_length' is %lld, keys have %lld: hearth does not know that of this family", t->arch,
                         (long long)json_int(value, 0), (long long)gguf_build_head_dim(t));
 }
-void gguf_build_heads(struct config_builder *t) {
+void gguf_build_attention(struct config_builder *t) {
     gguf_build_head_sizes(t);
     gguf_build_rope(t, gguf_build_head_dim(t));
 }
 
-void gguf_build_rotation(struct config_builder *t, const char *key, struct gguf_factors f, int64_t n, const char *theta) {
+void gguf_build_rope_by_factors(struct config_builder *t, const char *key, struct gguf_factors f, int64_t n, const char *theta) {
     struct config_builder in;
     const struct json *base = gguf_build_meta(t, theta);
     if (!gguf_build_open(t, &in)) return;

@@ -34,7 +34,7 @@ struct config_builder {
     int rc;
 };
 
-/* A metadata key and the config.json key that it corresponds to. name NULL: a tell() reads it, or it is irrelevant. A list ends with key NULL. */
+/* A metadata key and the config.json key that it corresponds to. name NULL: derive() reads it, or it is irrelevant. A list ends with key NULL. */
 struct gguf_key {
     const char *key, *name;
 };
@@ -43,7 +43,7 @@ struct gguf_arch {
     const char *name, *model_type; /* model_type NULL: family() decides */
     const struct tensor_names *names;
     const struct gguf_key *keys;
-    void (*tell)(struct config_builder *t);
+    void (*derive)(struct config_builder *t);
     const char *(*family)(const struct config_builder *t);
 };
 extern const struct gguf_arch gguf_archs[], gguf_layered[], gguf_windowed[], gguf_streams[], gguf_kda[],
@@ -69,28 +69,30 @@ int64_t gguf_build_head_dim(const struct config_builder *t);
 int64_t gguf_build_layers(const struct config_builder *t); /* number of layers without MTP layers */
 /* Translates rope.scaling.*, rope.dimension_count and factors; dim: rotary dimensions if the whole head is rotated, 0: unknown. */
 void gguf_build_rope(struct config_builder *t, int64_t dim);
-/* Rotation by kind of layer: rope.freq_base and rope.scaling.* for those without a window, rope.freq_base_swa and no scaling for the others. */
-void gguf_build_ropes(struct config_builder *t);
+/* Rotations of layers with a window and without one: rope.freq_base and rope.scaling.* for those without a window, rope.freq_base_swa and no scaling for the
+ * others. */
+void gguf_build_rope_by_window(struct config_builder *t);
 void gguf_build_factors(struct config_builder *t, const char *key, const char *tensor, struct gguf_factors f);
 void gguf_build_head_sizes(struct config_builder *t); /* head_dim; values must have it too */
-void gguf_build_heads(struct config_builder *t);      /* head_dim and rotation of standard attention */
+void gguf_build_attention(struct config_builder *t);  /* head_dim and rotation of standard attention */
 void gguf_build_qwen3next(struct config_builder *t);  /* attention, gated DeltaNet and the router of Qwen3-Next and later */
 void gguf_build_mla(struct config_builder *t);        /* DeepSeek's attention */
 void gguf_build_deepseek(struct config_builder *t);   /* MLA, and DeepSeek's router */
 const char *gguf_build_deepseek_family(const struct config_builder *t);
 
-/* Refuses an expert_gating_func other than 2, sigmoid. Files may omit it. */
+/* Fails unless expert_gating_func is 2 (sigmoid), 0 or absent. */
 void gguf_build_only_sigmoid(struct config_builder *t);
 /* Sets a rotation by the first n factors; without factors an unscaled one. */
-void gguf_build_rotation(struct config_builder *t, const char *key, struct gguf_factors f, int64_t n, const char *theta);
+void gguf_build_rope_by_factors(struct config_builder *t, const char *key, struct gguf_factors f, int64_t n, const char *theta);
 
 #define GGUF_HEAD_KEYS \
     {"attention.key_length", NULL}, { "attention.value_length", NULL }
-#define GGUF_WINDOW_KEYS \
+/* Copies the window. A pattern is left to the family. */
+#define GGUF_COPY_WINDOW_KEYS \
     {"attention.sliding_window", "sliding_window"}, { "attention.sliding_window_pattern", NULL }
 #define GGUF_ROUTER_KEYS(count, scale, norm) \
     {"expert_count", count}, {"expert_gating_func", NULL}, {"expert_weights_scale", scale}, { "expert_weights_norm", norm }
-/* Keys that gguf_build_ropes() reads. */
+/* Keys that gguf_build_rope_by_window() reads. */
 #define GGUF_ROPES_KEYS \
     {"rope.dimension_count_swa", NULL}, {"rope.freq_base", NULL}, { "rope.freq_base_swa", NULL }
 /* Keys that gguf_build_qwen3next() reads, or that are named otherwise in its config. */

@@ -1,4 +1,5 @@
-/* GGUF architectures with Kimi delta attention, in layers without KV heads. Sources of keys and names: llama.cpp's conversion scripts and graphs. */
+/* GGUF architectures with Kimi delta attention (KDA) in the layers whose head_count_kv is 0. Sources of keys and names: llama.cpp's conversion scripts and
+ * graphs. */
 #include "engine/model/gguf_layers.h"
 
 #define L GGUF_LAYER
@@ -17,8 +18,8 @@ static const struct tensor_names kimi = {GGUF_NAMES, KDA, .ffn_norm = L "ffn_nor
                                          .index_compress_bias = L "indexer_compressor_ape.weight"};
 
 static bool is_kda(const struct config_builder *t, int64_t layer) { return gguf_layers_at(t, "attention.head_count_kv", layer, 0) == 0; }
-/* Whether metadata say which layers have KDA. */
-static bool lists_layers(struct config_builder *t) {
+/* Fails if the metadata do not say which layers have KDA. */
+static bool require_kv_heads_list(struct config_builder *t) {
     const struct json *kv_heads = gguf_build_meta(t, "attention.head_count_kv");
     if (kv_heads && kv_heads->type == JSON_ARRAY) return !t->rc;
     gguf_build_fail(t, "metadata '%s.attention.head_count_kv' is not a list; it is 0 in layers with Kimi delta attention", t->arch);
@@ -32,31 +33,31 @@ static void put_layers(struct config_builder *t, const char *key, bool kda, int 
     uint32_t n = 0;
     for (uint32_t i = 0; layers && i < all; i++)
         if (is_kda(t, i) == kda) layers[n++] = (struct json){.type = JSON_INT, .integer = i + first};
-    gguf_build_json(t, key, (struct json){.type = JSON_ARRAY, .n = n, .items = layers});
+    gguf_build_json(t, key, (struct json){.type = JSON_ARRAY, .n = n, .items = layers}); /* the list cut to its first n items */
 }
 /* Sets linear_attn_config. */
 static void put_kda(struct config_builder *t, int first) {
-    static const struct gguf_key rows[] = {
+    static const struct gguf_key pairs[] = {
         {"kda.head_dim", "head_dim"}, {"kda.gate_lower_bound", "gate_lower_bound"}, {"ssm.conv_kernel", "short_conv_kernel_size"}};
     struct config_builder in;
-    if (!lists_layers(t) || !gguf_build_open(t, &in)) return;
+    if (!require_kv_heads_list(t) || !gguf_build_open(t, &in)) return;
     put_layers(&in, "kda_layers", true, first);
     put_layers(&in, "full_attn_layers", false, first);
     gguf_build_int(&in, "num_heads", json_int(gguf_build_meta(t, "attention.head_count"), 0));
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        const struct json *v = gguf_build_meta(t, rows[i].key);
-        if (v) gguf_build_json(&in, rows[i].name, *v);
+    for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++) {
+        const struct json *v = gguf_build_meta(t, pairs[i].key);
+        if (v) gguf_build_json(&in, pairs[i].name, *v);
     }
     gguf_build_close(t, &in, "linear_attn_config");
 }
 
-static void tell_kimi(struct config_builder *t) {
+static void derive_kimi(struct config_builder *t) {
     gguf_build_deepseek(t);
     gguf_build_bool(t, "mla_use_nope", true);
-    put_kda(t, 1);
+    put_kda(t, 1); /* Kimi's config counts layers from 1 */
 }
 
-static void tell_glm5(struct config_builder *t) {
+static void derive_glm5(struct config_builder *t) {
     gguf_build_deepseek(t);
     gguf_build_bool(t, "mla_use_nope", true);
     put_kda(t, 0);
@@ -64,7 +65,7 @@ static void tell_glm5(struct config_builder *t) {
     gguf_layers_limit(t);
 }
 
-/* The distance between layers with attention; layers after the last complete group have attention too. */
+/* Returns the size of the groups of layers whose last one has attention; layers after the last complete group have it too. Fails for other patterns. */
 static int64_t group_size(struct config_builder *t) {
     const int64_t n = gguf_build_layers(t);
     int64_t size = 1;
@@ -74,29 +75,32 @@ static int64_t group_size(struct config_builder *t) {
             gguf_build_fail(t, "metadata '%s.attention.head_count_kv' has layers with attention at distances that differ, which hearth does not know", t->arch);
     return size;
 }
-/* Lists limits of the activation, which may be one number. */
-static void put_limits(struct config_builder *t, const char *name, const char *key) {
-    const struct json *limits = gguf_build_meta(t, key);
+/* Lists the activation's limit by layer; the metadata may have one number for all. */
+static void put_limits(struct config_builder *t, const char *key, const char *meta_key) {
+    const struct json *limits = gguf_build_meta(t, meta_key);
     const uint32_t n = gguf_layers_count(t);
-    struct json *v = limits ? gguf_build_list(t, name, n) : NULL;
+    struct json *v = limits ? gguf_build_list(t, key, n) : NULL;
     for (uint32_t i = 0; v && i < n; i++) v[i] = limits->type == JSON_ARRAY ? (i < limits->n ? *json_at(limits, i) : (struct json){.type = JSON_INT}) : *limits;
 }
-static void tell_ling3(struct config_builder *t) {
-    const int64_t gating = json_int(gguf_build_meta(t, "expert_gating_func"), 2), each = gguf_layers_at(t, "expert_feed_forward_length", 0, 0),
-                  count = json_int(gguf_build_meta(t, "expert_shared_count"), 1);
-    if (!lists_layers(t)) return;
+static void derive_ling3(struct config_builder *t) {
+    const int64_t gating = json_int(gguf_build_meta(t, "expert_gating_func"), 2), expert_width = gguf_layers_at(t, "expert_feed_forward_length", 0, 0),
+                  n_shared = json_int(gguf_build_meta(t, "expert_shared_count"), 1);
+    if (!require_kv_heads_list(t)) return;
     gguf_build_mla(t);
-    const struct json *sections = gguf_build_meta(t, "rope.dimension_sections"); /* the multimodal model rotates halves; the positions of a text are equal */
+    const struct json *sections =
+        gguf_build_meta(t, "rope.dimension_sections"); /* files with them rotate halves; in text the positions of all sections are equal */
     gguf_build_bool(t, "rope_interleave",
                     !sections || sections->type != JSON_ARRAY || sections->n < 2 || json_int(json_at(sections, 0), 0) <= 0 ||
                         json_int(json_at(sections, 1), 0) <= 0);
     gguf_build_int(t, "layer_group_size", group_size(t));
     gguf_build_bool(t, "kda_rates_are_positive", true);
-    if (gating < 0 || gating > 2) gguf_build_fail(t, "metadata '%s.expert_gating_func' is %lld; hearth knows 1 and 2", t->arch, (long long)gating);
+    if (gating < 0 || gating > 2) /* 0: not set */
+        gguf_build_fail(t, "metadata '%s.expert_gating_func' is %lld; supported: 1 (softmax), 2 (sigmoid)", t->arch, (long long)gating);
     gguf_build_text(t, "score_function", gating == 1 ? "softmax" : "sigmoid");
     gguf_build_bool(t, "moe_router_enable_expert_bias", t->facts->router_bias);
-    gguf_build_int(t, "n_shared_experts", 1); /* as wide as all */
-    gguf_build_int(t, "moe_shared_expert_intermediate_size", json_int(gguf_build_meta(t, "expert_shared_feed_forward_length"), each * (count > 1 ? count : 1)));
+    gguf_build_int(t, "n_shared_experts", 1); /* one that is as wide as all together */
+    gguf_build_int(t, "moe_shared_expert_intermediate_size",
+                   json_int(gguf_build_meta(t, "expert_shared_feed_forward_length"), expert_width * (n_shared > 1 ? n_shared : 1)));
     for (int64_t i = 0; i < gguf_build_layers(t); i++)
         if (gguf_layers_has(t, i, GGUF_HAS_GATE))
             gguf_build_text(t, "gated_attention_proj_granularity_type",
@@ -114,7 +118,7 @@ static const struct gguf_key kimi_keys[] = {GGUF_DEEPSEEK_KEYS, {"kda.head_dim",
                                             {"attention.indexer.kpool", "index_kpool"},
                                             {"attention.indexer.kpool_select_tail", "index_kpool_always_select_tail"},
                                             {"attention.indexer.types", NULL},
-                                            {"attention.layer_norm_epsilon", NULL}, /* the indexer's is 1e-6 */
+                                            {"attention.layer_norm_epsilon", NULL}, /* the family has its own for the indexer */
                                             {"hyper_connection.sinkhorn_iterations", "hc_sinkhorn_iters"},
                                             {"kda.gate_lower_bound", NULL},
                                             {"kda.head_dim", NULL},
@@ -135,8 +139,8 @@ static const struct gguf_key kimi_keys[] = {GGUF_DEEPSEEK_KEYS, {"kda.head_dim",
                                              END};
 
 const struct gguf_arch gguf_kda[] = {
-    {"kimi-linear", "kimi_linear", &kimi, kimi_keys, tell_kimi, NULL},
-    {"bailingmoe3", "bailing_hybrid", &ling3, ling3_keys, tell_ling3, NULL},
-    {"glm5-next", "glm5_next", &glm5, glm5_keys, tell_glm5, NULL},
+    {"kimi-linear", "kimi_linear", &kimi, kimi_keys, derive_kimi, NULL},
+    {"bailingmoe3", "bailing_hybrid", &ling3, ling3_keys, derive_ling3, NULL},
+    {"glm5-next", "glm5_next", &glm5, glm5_keys, derive_glm5, NULL},
     {NULL, NULL, NULL, NULL, NULL, NULL},
 };

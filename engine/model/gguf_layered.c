@@ -96,7 +96,7 @@ static int64_t inner_over(struct config_builder *t, const char *key) {
 static double jamba_experts(const struct config_builder *t, int64_t layer) {
     return gguf_layers_has(t, layer, GGUF_HAS_ROUTER) ? (double)json_int(gguf_build_meta(t, "expert_count"), 0) : 1;
 }
-static void tell_jamba(struct config_builder *t) {
+static void derive_jamba(struct config_builder *t) {
     gguf_build_int(t, "num_key_value_heads", gguf_layers_largest(t, "attention.head_count_kv", NULL, 0));
     gguf_build_int(t, "mamba_expand", inner_over(t, "embedding_length"));
     gguf_build_bool(t, "mamba_conv_bias", t->facts->conv_bias);
@@ -105,7 +105,7 @@ static void tell_jamba(struct config_builder *t) {
 }
 
 /* Small models have a dense FFN instead of the shared expert. rope.scaling.finetuned: whether positions rotate at all. */
-static void tell_granite(struct config_builder *t) {
+static void derive_granite(struct config_builder *t) {
     const struct json *shared = gguf_build_meta(t, "expert_shared_feed_forward_length"), *dense = gguf_build_meta(t, "feed_forward_length");
     const bool moe = json_int(gguf_build_meta(t, "expert_count"), 0) > 0;
     gguf_build_int(t, "num_key_value_heads", gguf_layers_largest(t, "attention.head_count_kv", NULL, 0));
@@ -125,7 +125,7 @@ static const char *nemotron_kind(const struct config_builder *t, int64_t layer) 
     if (gguf_layers_has(t, layer, GGUF_HAS_FFN)) return "mlp";
     return gguf_layers_has(t, layer, GGUF_HAS_QUERIES) ? "attention" : "mamba";
 }
-static void tell_nemotron(struct config_builder *t) {
+static void derive_nemotron(struct config_builder *t) {
     const struct json *eps = gguf_build_meta(t, "attention.layer_norm_epsilon");
     int64_t inter = 0;
     for (int64_t i = 0, n = gguf_build_layers(t); i < n; i++)
@@ -142,25 +142,25 @@ static void tell_nemotron(struct config_builder *t) {
     gguf_layers_kinds(t, "layers_block_type", nemotron_kind);
 }
 
-static void tell_lfm2_mixers(struct config_builder *t) {
-    gguf_build_heads(t);
+static void derive_lfm2_mixers(struct config_builder *t) {
+    gguf_build_attention(t);
     gguf_build_int(t, "num_key_value_heads", gguf_layers_largest(t, "attention.head_count_kv", NULL, 0));
     gguf_layers_kinds(t, "layer_types", conv_kind);
 }
-static void tell_lfm2moe(struct config_builder *t) {
+static void derive_lfm2moe(struct config_builder *t) {
     gguf_build_only_sigmoid(t);
-    tell_lfm2_mixers(t);
+    derive_lfm2_mixers(t);
     gguf_build_bool(t, "use_expert_bias", t->facts->router_bias);
 }
-static void tell_lfm2(struct config_builder *t) {
-    tell_lfm2_mixers(t);
+static void derive_lfm2(struct config_builder *t) {
+    derive_lfm2_mixers(t);
     gguf_build_bool(t, "block_auto_adjust_ff_dim", false); /* feed_forward_length is adjusted */
 }
 
 /* --- Layers with a window --- */
 
 /* Layers that take keys of earlier ones may have FFNs that are twice as wide. */
-static void tell_gemma4_ffns(struct config_builder *t, int64_t first) {
+static void derive_gemma4_ffns(struct config_builder *t, int64_t first) {
     const int64_t n = gguf_build_layers(t), inter = gguf_layers_at(t, "feed_forward_length", 0, 0);
     const bool wide = first < n && gguf_layers_at(t, "feed_forward_length", first, inter) == 2 * inter;
     for (int64_t i = 0; i < n; i++)
@@ -171,7 +171,7 @@ static void tell_gemma4_ffns(struct config_builder *t, int64_t first) {
 }
 
 /* Global layers: key_length, and no tensor of values where these are the keys. Their rotation is a list of factors, of which 1e30 stops a pair. */
-static void tell_gemma4(struct config_builder *t) {
+static void derive_gemma4(struct config_builder *t) {
     const int64_t first = gguf_build_layers(t) - json_int(gguf_build_meta(t, "attention.shared_kv_layers"), 0);
     const struct json *dim = gguf_build_meta(t, "attention.key_length"), *own = gguf_build_meta(t, "attention.key_length_swa");
     const int64_t experts = json_int(gguf_build_meta(t, "expert_count"), 0);
@@ -188,12 +188,12 @@ static void tell_gemma4(struct config_builder *t) {
     gguf_build_int(t, "num_global_key_value_heads", gguf_layers_largest(t, "attention.head_count_kv", GGUF_WINDOWS, 0));
     gguf_build_bool(t, "enable_moe_block", experts > 0);
     gguf_build_int(t, "hidden_size_per_layer_input", 0);
-    tell_gemma4_ffns(t, first);
+    derive_gemma4_ffns(t, first);
     gguf_layers_kinds(t, "layer_types", gguf_layers_window_kind);
     struct config_builder in;
     if (!gguf_build_open(t, &in)) return;
-    gguf_build_rotation(&in, "full_attention", t->facts->freqs, -1, "rope.freq_base");
-    gguf_build_rotation(&in, "sliding_attention", (struct gguf_factors){0}, 0, "rope.freq_base_swa");
+    gguf_build_rope_by_factors(&in, "full_attention", t->facts->freqs, -1, "rope.freq_base");
+    gguf_build_rope_by_factors(&in, "sliding_attention", (struct gguf_factors){0}, 0, "rope.freq_base_swa");
     gguf_build_close(t, &in, "rope_parameters");
 }
 
@@ -223,7 +223,7 @@ static void put_moe_layers(struct config_builder *t) {
         if (gguf_layers_has(t, i, GGUF_HAS_ROUTER)) at += (size_t)snprintf(text + at, 6, "%s%u", at ? "," : "", i);
     gguf_build_text(t, "moe_layers_enum", text);
 }
-static void tell_step(struct config_builder *t) {
+static void derive_step(struct config_builder *t) {
     const struct json *limits = gguf_build_meta(t, "swiglu_clamp_exp"), *shared = gguf_build_meta(t, "swiglu_clamp_shexp");
     struct config_builder in;
     gguf_build_only_sigmoid(t);
@@ -239,14 +239,14 @@ static void tell_step(struct config_builder *t) {
     gguf_build_bool(t, "use_moe_router_bias", t->facts->router_bias);
     if (limits) gguf_build_json(t, "swiglu_limits", *limits);
     if (shared) gguf_build_json(t, "swiglu_limits_shared", *shared);
-    if (t->facts->freqs.v) gguf_build_rotation(t, "rope_scaling", t->facts->freqs, step_rotary(t, false) / 2, "");
+    if (t->facts->freqs.v) gguf_build_rope_by_factors(t, "rope_scaling", t->facts->freqs, step_rotary(t, false) / 2, "");
     if (!gguf_build_open(t, &in)) return;
     gguf_build_int(&in, "num_attention_heads", gguf_layers_largest(t, "attention.head_count", GGUF_WINDOWS, 1));
     gguf_build_int(&in, "num_attention_groups", gguf_layers_largest(t, "attention.head_count_kv", GGUF_WINDOWS, 1));
     gguf_build_close(t, &in, "attention_other_setting");
 }
 
-static void tell_mimo(struct config_builder *t) {
+static void derive_mimo(struct config_builder *t) {
     const int64_t dim = gguf_build_head_dim(t), rotary = json_int(gguf_build_meta(t, "rope.dimension_count"), dim);
     bool sinks[2] = {false, false};
     for (int64_t i = 0, n = gguf_build_layers(t); i < n; i++) sinks[gguf_layers_at(t, GGUF_WINDOWS, i, 0) != 0] |= gguf_layers_has(t, i, GGUF_HAS_SINKS);
@@ -262,22 +262,22 @@ static void tell_mimo(struct config_builder *t) {
     gguf_layers_numbers(t, "moe_layer_freq", gguf_layers_has_router);
 }
 
-static void tell_afmoe(struct config_builder *t) {
+static void derive_afmoe(struct config_builder *t) {
     gguf_build_only_sigmoid(t);
-    gguf_build_heads(t);
+    gguf_build_attention(t);
     gguf_build_bool(t, "mup_enabled", true);
     if (gguf_build_meta(t, GGUF_WINDOWS)) gguf_layers_windows(t, 4, false); /* else every fourth has none */
 }
-static void tell_exaone(struct config_builder *t) {
+static void derive_exaone(struct config_builder *t) {
     gguf_build_only_sigmoid(t);
-    gguf_build_heads(t);
+    gguf_build_attention(t);
     if (gguf_build_meta(t, GGUF_WINDOWS)) gguf_layers_windows(t, 4, false);
 }
 
 /* llama.cpp's code fixes what Llama 4's metadata omit: chunks, temperatures, and that the model with 128 experts has no norms of q and k. */
-static void tell_llama4(struct config_builder *t) {
+static void derive_llama4(struct config_builder *t) {
     const struct json *window = gguf_build_meta(t, "attention.sliding_window");
-    gguf_build_heads(t);
+    gguf_build_attention(t);
     if (window && json_int(window, 0) == 0) gguf_build_fail(t, "metadata '%s.attention.sliding_window' is 0; hearth knows Llama 4 with chunks", t->arch);
     gguf_build_int(t, "attention_chunk_size", 8192);
     gguf_build_int(t, "floor_scale", 8192);
@@ -288,7 +288,7 @@ static void tell_llama4(struct config_builder *t) {
 
 /* --- GLM-5 --- */
 
-static void tell_glm_dsa(struct config_builder *t) {
+static void derive_glm_dsa(struct config_builder *t) {
     gguf_build_deepseek(t);
     gguf_layers_kinds(t, "indexer_types", gguf_layers_index_kind);
 }
@@ -342,7 +342,7 @@ static const struct gguf_key jamba_keys[] = {{"attention.head_count_kv", NULL},
                                             {"shortconv.l_cache", "conv_L_cache"},
                                             END},
                              gemma4_keys[] = {GGUF_HEAD_KEYS,
-                                              GGUF_WINDOW_KEYS,
+                                              GGUF_COPY_WINDOW_KEYS,
                                               {"attention.head_count_kv", NULL},
                                               {"attention.key_length_swa", NULL},
                                               {"attention.shared_kv_layers", "num_kv_shared_layers"},
@@ -357,7 +357,7 @@ static const struct gguf_key jamba_keys[] = {{"attention.head_count_kv", NULL},
                                               {"rope.freq_base_swa", NULL},
                                               END},
                              step_keys[] = {GGUF_HEAD_KEYS,
-                                            GGUF_WINDOW_KEYS,
+                                            GGUF_COPY_WINDOW_KEYS,
                                             GGUF_ROUTER_KEYS("moe_num_experts", "moe_router_scaling_factor", "norm_expert_weight"),
                                             {"attention.head_count", NULL},
                                             {"attention.head_count_kv", NULL},
@@ -372,7 +372,7 @@ static const struct gguf_key jamba_keys[] = {{"attention.head_count_kv", NULL},
                                             {"swiglu_clamp_shexp", NULL},
                                             END},
                              mimo_keys[] = {GGUF_HEAD_KEYS,
-                                            GGUF_WINDOW_KEYS,
+                                            GGUF_COPY_WINDOW_KEYS,
                                             GGUF_ROUTER_KEYS("n_routed_experts", "routed_scaling_factor", "norm_topk_prob"),
                                             {"attention.head_count_kv", NULL},
                                             {"attention.value_scale", "attention_value_scale"},
@@ -380,7 +380,7 @@ static const struct gguf_key jamba_keys[] = {{"attention.head_count_kv", NULL},
                                             {"rope.freq_base_swa", "swa_rope_theta"},
                                             END},
                              afmoe_keys[] = {GGUF_HEAD_KEYS,
-                                             GGUF_WINDOW_KEYS,
+                                             GGUF_COPY_WINDOW_KEYS,
                                              GGUF_ROUTER_KEYS("num_experts", "route_scale", "route_norm"),
                                              {"expert_group_count", "n_group"},
                                              {"expert_group_used_count", "topk_group"},
@@ -388,7 +388,7 @@ static const struct gguf_key jamba_keys[] = {{"attention.head_count_kv", NULL},
                                              {"leading_dense_block_count", "num_dense_layers"},
                                              END},
                              exaone_keys[] = {GGUF_HEAD_KEYS,
-                                              GGUF_WINDOW_KEYS,
+                                              GGUF_COPY_WINDOW_KEYS,
                                               GGUF_ROUTER_KEYS("n_routed_experts", "routed_scaling_factor", "norm_topk_prob"),
                                               {"expert_group_count", "n_group"},
                                               {"expert_group_used_count", "topk_group"},
@@ -408,19 +408,19 @@ static const struct gguf_key jamba_keys[] = {{"attention.head_count_kv", NULL},
                              glm_dsa_keys[] = {GGUF_DEEPSEEK_KEYS, GGUF_INDEXER_KEYS, {"attention.indexer.types", NULL}, END};
 
 const struct gguf_arch gguf_layered[] = {
-    {"jamba", "jamba", &jamba, jamba_keys, tell_jamba, NULL},
-    {"granitehybrid", "granitemoehybrid", &granite, granite_keys, tell_granite, NULL},
-    {"nemotron_h", "nemotron_h", &nemotron, nemotron_keys, tell_nemotron, NULL},
-    {"nemotron_h_moe", "nemotron_h", &nemotron, nemotron_keys, tell_nemotron, NULL},
-    {"lfm2moe", "lfm2_moe", &lfm2, lfm2_keys, tell_lfm2moe, NULL},
-    {"lfm2", "lfm2", &lfm2, lfm2_keys, tell_lfm2, NULL},
-    {"gemma4", "gemma4_text", &gemma4, gemma4_keys, tell_gemma4, NULL},
-    {"step35", "step3p5", &usual, step_keys, tell_step, NULL},
-    {"mimo2", "mimo_v2_flash", &usual, mimo_keys, tell_mimo, NULL},
-    {"afmoe", "afmoe", &gated_around, afmoe_keys, tell_afmoe, NULL},
-    {"exaone-moe", "exaone_moe", &usual, exaone_keys, tell_exaone, NULL},
-    {"llama4", "llama4_text", &usual, llama4_keys, tell_llama4, NULL},
+    {"jamba", "jamba", &jamba, jamba_keys, derive_jamba, NULL},
+    {"granitehybrid", "granitemoehybrid", &granite, granite_keys, derive_granite, NULL},
+    {"nemotron_h", "nemotron_h", &nemotron, nemotron_keys, derive_nemotron, NULL},
+    {"nemotron_h_moe", "nemotron_h", &nemotron, nemotron_keys, derive_nemotron, NULL},
+    {"lfm2moe", "lfm2_moe", &lfm2, lfm2_keys, derive_lfm2moe, NULL},
+    {"lfm2", "lfm2", &lfm2, lfm2_keys, derive_lfm2, NULL},
+    {"gemma4", "gemma4_text", &gemma4, gemma4_keys, derive_gemma4, NULL},
+    {"step35", "step3p5", &usual, step_keys, derive_step, NULL},
+    {"mimo2", "mimo_v2_flash", &usual, mimo_keys, derive_mimo, NULL},
+    {"afmoe", "afmoe", &gated_around, afmoe_keys, derive_afmoe, NULL},
+    {"exaone-moe", "exaone_moe", &usual, exaone_keys, derive_exaone, NULL},
+    {"llama4", "llama4_text", &usual, llama4_keys, derive_llama4, NULL},
     {"deepseek32", "deepseek_v32", &indexed, glm_dsa_keys, gguf_build_deepseek, NULL},
-    {"glm-dsa", "glm_moe_dsa", &indexed, glm_dsa_keys, tell_glm_dsa, NULL},
+    {"glm-dsa", "glm_moe_dsa", &indexed, glm_dsa_keys, derive_glm_dsa, NULL},
     {NULL, NULL, NULL, NULL, NULL, NULL},
 };

@@ -16,20 +16,20 @@ uint32_t gguf_layers_count(struct config_builder *t);
 void gguf_layers_kinds(struct config_builder *t, const char *key, const char *(*kind)(const struct config_builder *t, int64_t layer));
 void gguf_layers_numbers(struct config_builder *t, const char *key, double (*number)(const struct config_builder *t, int64_t layer));
 const char *gguf_layers_window_kind(const struct config_builder *t, int64_t layer);
-/* Sets sliding_window, and layer_types from the window pattern; without one every `every`th layer has no window, beginning with the first or the last of a
- * period. */
+/* Sets sliding_window, and layer_types from the window pattern; without one, of `every` layers the first
+ * (full_first) or the last has no window. */
 void gguf_layers_windows(struct config_builder *t, int64_t every, bool full_first);
 
-const char *gguf_layers_index_kind(const struct config_builder *t, int64_t layer); /* whether the layer has an indexer of its own */
+const char *gguf_layers_index_kind(const struct config_builder *t, int64_t layer); /* "full": it has an indexer; "shared": it uses that of an earlier layer */
 
 /* Sets swiglu_limit: the limit of the activation in all layers, of all experts. 0: none */
 void gguf_layers_limit(struct config_builder *t);
 
 /* Keys that gguf_layers_windows() reads. */
-#define GGUF_WINDOWS_KEYS \
+#define GGUF_LAYER_WINDOW_KEYS \
     {"attention.sliding_window", NULL}, { GGUF_WINDOWS, NULL }
 
-/* Residual streams that are mixed, without the head's. */
+/* Hyper-connections of attention and FFN. */
 #define GGUF_MIXES \
     .attn_mix = GGUF_LAYER "hc_attn_fn.weight", .attn_mix_base = GGUF_LAYER "hc_attn_base.weight", .attn_mix_scale = GGUF_LAYER "hc_attn_scale.weight", \
     .ffn_mix = GGUF_LAYER "hc_ffn_fn.weight", .ffn_mix_base = GGUF_LAYER "hc_ffn_base.weight", .ffn_mix_scale = GGUF_LAYER "hc_ffn_scale.weight"

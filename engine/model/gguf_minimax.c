@@ -28,7 +28,7 @@ static double attends(const struct config_builder *t, int64_t layer) {
     if (gguf_build_meta(t, "attention.recurrent_layers")) return !gguf_layers_at(t, "attention.recurrent_layers", layer, 0);
     return every > 0 && (layer + 1) % every == 0;
 }
-static void tell_text01(struct config_builder *t) {
+static void derive_text01(struct config_builder *t) {
     static const char *const scales[] = {"layernorm_full_attention_alpha", "layernorm_linear_attention_alpha", "layernorm_mlp_alpha"};
     const struct json *scale = gguf_build_meta(t, "residual_scale");
     put_rotary(t);
@@ -42,7 +42,7 @@ static const char *kind(const struct config_builder *t, int64_t layer) {
     return gguf_layers_has(t, layer, GGUF_HAS_INDEXER) ? "minimax_m3_sparse" : "full_attention";
 }
 /* llama.cpp's code has the activation, which is the default, and the norms' weights include the 1. */
-static void tell_m3(struct config_builder *t) {
+static void derive_m3(struct config_builder *t) {
     put_rotary(t);
     gguf_build_only_sigmoid(t);
     gguf_layers_kinds(t, "layer_types", kind);
@@ -77,7 +77,7 @@ static const struct gguf_key text01_keys[] = {GGUF_HEAD_KEYS,
                                           END};
 
 const struct gguf_arch gguf_minimax[] = {
-    {"minimax-01", "minimax_text_01", &lightning, text01_keys, tell_text01, NULL},
-    {"minimax-m3", "minimax_m3_vl", &sparse, m3_keys, tell_m3, NULL},
+    {"minimax-01", "minimax_text_01", &lightning, text01_keys, derive_text01, NULL},
+    {"minimax-m3", "minimax_m3_vl", &sparse, m3_keys, derive_m3, NULL},
     {NULL, NULL, NULL, NULL, NULL, NULL},
 };

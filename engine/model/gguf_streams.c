@@ -90,7 +90,7 @@ static void put_ngrams(struct config_builder *t) {
                    json_int(gguf_build_meta(t, "embedding_length_per_layer_input"), 0) * (json_int(gguf_build_meta(t, "ple.ngram_size"), 0) - 1) *
                        json_int(gguf_build_meta(t, "ple.heads_per_ngram"), 0));
 }
-static void tell_qwen4(struct config_builder *t) {
+static void derive_qwen4(struct config_builder *t) {
     gguf_build_qwen3next(t);
     gguf_build_text(t, "output_gate_type", "sigmoid");
     put_index_block(t);
@@ -98,7 +98,7 @@ static void tell_qwen4(struct config_builder *t) {
 }
 
 /* Rotated pairs are neighbours, which llama.cpp's code says. */
-static void tell_hy4(struct config_builder *t) {
+static void derive_hy4(struct config_builder *t) {
     gguf_build_deepseek(t);
     gguf_build_bool(t, "rope_interleave", true);
     gguf_build_bool(t, "indexer_rope_interleave", true);
@@ -108,7 +108,7 @@ static void tell_hy4(struct config_builder *t) {
         gguf_build_fail(t, "metadata '%s.attention.indexer.top_k' is missing; hearth knows Hunyuan 4 with an indexer", t->arch);
 }
 
-static void tell_deepseek4(struct config_builder *t) {
+static void derive_deepseek4(struct config_builder *t) {
     static const char *const scores[] = {"softmax", "softmax", "sigmoid", "softmax", "sqrtsoftplus"};
     const int64_t gating = json_int(gguf_build_meta(t, "expert_gating_func"), 4);
     const struct json *dim = gguf_build_meta(t, "attention.key_length");
@@ -169,8 +169,8 @@ static const struct gguf_key hy4_keys[] = {GGUF_DEEPSEEK_KEYS,
                                                  END};
 
 const struct gguf_arch gguf_streams[] = {
-    {"hy_v4", "hy_v4", &hy4, hy4_keys, tell_hy4, NULL},
-    {"deepseek4", "deepseek_v4", &deepseek4, deepseek4_keys, tell_deepseek4, NULL},
-    {"qwen4exp", "qwen4_exp", &qwen4, qwen4_keys, tell_qwen4, NULL},
+    {"hy_v4", "hy_v4", &hy4, hy4_keys, derive_hy4, NULL},
+    {"deepseek4", "deepseek_v4", &deepseek4, deepseek4_keys, derive_deepseek4, NULL},
+    {"qwen4exp", "qwen4_exp", &qwen4, qwen4_keys, derive_qwen4, NULL},
     {NULL, NULL, NULL, NULL, NULL, NULL},
 };

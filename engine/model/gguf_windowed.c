@@ -2,71 +2,74 @@
 #include "engine/model/gguf_layers.h"
 
 #define L GGUF_LAYER
-static const struct tensor_names usual = {GGUF_NAMES, .ffn_norm = L "ffn_norm", .attn_gate = L "attn_gate"},
-                                 after = {GGUF_NAMES, .attn_out_norm = L "post_attention_norm", .ffn_out_norm = L "post_ffw_norm"},
+enum { WINDOW_PERIOD = 4 }; /* of files without a window pattern: one layer of so many has no window */
+static const struct tensor_names pre_norm = {GGUF_NAMES, .ffn_norm = L "ffn_norm", .attn_gate = L "attn_gate"},
+                                 post_norm = {GGUF_NAMES, .attn_out_norm = L "post_attention_norm", .ffn_out_norm = L "post_ffw_norm"},
                                  parallel = {GGUF_NAMES, .ffn_norm = L "attn_norm"};
 
 static const char *ffn_kind(const struct config_builder *t, int64_t layer) { return gguf_layers_has(t, layer, GGUF_HAS_ROUTER) ? "sparse" : "dense"; }
 
 static double heads_at(const struct config_builder *t, int64_t layer) { return (double)gguf_layers_at(t, "attention.head_count", layer, 0); }
-static const char *gate_kind(const struct config_builder *t, int64_t layer) {
-    return layer < CONFIG_MAX_LAYERS && t->facts->gate_rows[layer] == gguf_layers_at(t, "attention.head_count", layer, 0) ? "per_head" : "per_element";
+static bool gate_is_per_head(const struct config_builder *t, int64_t layer) {
+    return layer < CONFIG_MAX_LAYERS && t->facts->gate_rows[layer] == gguf_layers_at(t, "attention.head_count", layer, 0);
 }
-static void tell_laguna(struct config_builder *t) {
+static const char *gate_kind(const struct config_builder *t, int64_t layer) { return gate_is_per_head(t, layer) ? "per_head" : "per_element"; }
+static void derive_laguna(struct config_builder *t) {
     gguf_build_only_sigmoid(t);
     gguf_build_head_sizes(t);
-    gguf_build_ropes(t);
-    gguf_layers_windows(t, 4, true);
+    gguf_build_rope_by_window(t);
+    gguf_layers_windows(t, WINDOW_PERIOD, true);
     gguf_build_int(t, "num_attention_heads", gguf_layers_largest(t, "attention.head_count", NULL, 0));
     gguf_layers_numbers(t, "num_attention_heads_per_layer", heads_at);
     gguf_layers_kinds(t, "mlp_layer_types", ffn_kind);
-    gguf_build_text(t, "gating", *gate_kind(t, 0) && gate_kind(t, 0)[4] == 'h' ? "per-head" : "per-element");
+    gguf_build_text(t, "gating", gate_is_per_head(t, 0) ? "per-head" : "per-element");
     gguf_layers_kinds(t, "gating_types", gate_kind);
     gguf_build_bool(t, "attention_bias", t->facts->qkv_bias);
     if (!json_bool(gguf_build_meta(t, "expert_weights_norm"), true))
         gguf_build_fail(t, "metadata '%s.expert_weights_norm' is false; hearth knows Laguna's router with weights of sum 1", t->arch);
 }
 
-/* llama.cpp's code says that the experts' weights have the sum 1. */
-static void tell_mellum(struct config_builder *t) {
+/* The metadata do not say so, but llama.cpp normalizes the router's weights. */
+static void derive_mellum(struct config_builder *t) {
     gguf_build_head_sizes(t);
-    gguf_build_ropes(t);
-    gguf_layers_windows(t, 4, false);
+    gguf_build_rope_by_window(t);
+    gguf_layers_windows(t, WINDOW_PERIOD, false);
     gguf_build_bool(t, "norm_topk_prob", true);
     gguf_build_bool(t, "attention_bias", t->facts->qkv_bias);
 }
 
-/* Layers with a window, and leading dense layers, rotate. */
-static void tell_cohere2moe(struct config_builder *t) {
+/* The family derives from layer_types and first_k_dense_replace which layers rotate. */
+static void derive_cohere2moe(struct config_builder *t) {
     const int64_t gating = json_int(gguf_build_meta(t, "expert_gating_func"), 2);
     const struct json *dense = gguf_build_meta(t, "feed_forward_length");
-    gguf_build_heads(t);
-    gguf_layers_windows(t, 4, true);
+    gguf_build_attention(t);
+    gguf_layers_windows(t, WINDOW_PERIOD, true);
     if (gguf_build_meta(t, "attention.layer_norm_rms_epsilon"))
         gguf_build_fail(t, "metadata '%s.attention.layer_norm_rms_epsilon': hearth knows Cohere 2 with layer norms, whose key ends in layer_norm_epsilon",
                         t->arch);
-    if (gating < 0 || gating > 2) gguf_build_fail(t, "metadata '%s.expert_gating_func' is %lld; hearth knows 1 and 2", t->arch, (long long)gating);
+    if (gating < 0 || gating > 2) /* 0: not set */
+        gguf_build_fail(t, "metadata '%s.expert_gating_func' is %lld; supported: 1 (softmax), 2 (sigmoid)", t->arch, (long long)gating);
     gguf_build_text(t, "expert_selection_fn", gating == 1 ? "softmax" : "sigmoid");
     if (dense) gguf_build_json(t, "prefix_dense_intermediate_size", gguf_build_uniform(t, "feed_forward_length", dense));
     gguf_build_bool(t, "attention_bias", t->facts->qkv_bias);
 }
 
-/* Layers without a window do not rotate, unless all are. */
-static void tell_cohere2(struct config_builder *t) {
-    gguf_build_heads(t);
-    gguf_layers_windows(t, 4, false);
+static void derive_cohere2(struct config_builder *t) {
+    gguf_build_attention(t);
+    gguf_layers_windows(t, WINDOW_PERIOD, false);
     gguf_build_bool(t, "attention_bias", t->facts->qkv_bias);
 }
-static void tell_exaone4(struct config_builder *t) {
+/* Without a window all layers rotate, which the family expects where layer_types is absent. */
+static void derive_exaone4(struct config_builder *t) {
     const struct json *window = gguf_build_meta(t, "attention.sliding_window");
-    gguf_build_heads(t);
-    if (json_int(window, 0) > 0) gguf_layers_windows(t, 4, false);
+    gguf_build_attention(t);
+    if (json_int(window, 0) > 0) gguf_layers_windows(t, WINDOW_PERIOD, false);
 }
 
 #define END \
     { NULL, NULL }
 static const struct gguf_key laguna_keys[] = {GGUF_HEAD_KEYS,
-                                              GGUF_WINDOWS_KEYS,
+                                              GGUF_LAYER_WINDOW_KEYS,
                                               GGUF_ROPES_KEYS,
                                               GGUF_ROUTER_KEYS("num_experts", "moe_routed_scaling_factor", NULL),
                                               {"attention.head_count", NULL},
@@ -74,9 +77,9 @@ static const struct gguf_key laguna_keys[] = {GGUF_HEAD_KEYS,
                                               {"expert_shared_feed_forward_length", "shared_expert_intermediate_size"},
                                               {"leading_dense_block_count", NULL},
                                               END},
-                             mellum_keys[] = {GGUF_HEAD_KEYS, GGUF_WINDOWS_KEYS, GGUF_ROPES_KEYS, {"expert_count", "num_experts"}, END},
+                             mellum_keys[] = {GGUF_HEAD_KEYS, GGUF_LAYER_WINDOW_KEYS, GGUF_ROPES_KEYS, {"expert_count", "num_experts"}, END},
                              cohere2moe_keys[] = {GGUF_HEAD_KEYS,
-                                                  GGUF_WINDOWS_KEYS,
+                                                  GGUF_LAYER_WINDOW_KEYS,
                                                   GGUF_ROUTER_KEYS("num_experts", NULL, "norm_topk_prob"),
                                                   {"attention.layer_norm_epsilon", "layer_norm_eps"},
                                                   {"expert_feed_forward_length", "intermediate_size"},
@@ -87,17 +90,17 @@ static const struct gguf_key laguna_keys[] = {GGUF_HEAD_KEYS,
                                                   {"logit_scale", "logit_scale"},
                                                   END},
                              cohere2_keys[] = {GGUF_HEAD_KEYS,
-                                               GGUF_WINDOWS_KEYS,
+                                               GGUF_LAYER_WINDOW_KEYS,
                                                {"attention.layer_norm_epsilon", "layer_norm_eps"},
                                                {"logit_scale", "logit_scale"},
                                                END},
-                             exaone4_keys[] = {GGUF_HEAD_KEYS, GGUF_WINDOWS_KEYS, END};
+                             exaone4_keys[] = {GGUF_HEAD_KEYS, GGUF_LAYER_WINDOW_KEYS, END};
 
 const struct gguf_arch gguf_windowed[] = {
-    {"laguna", "laguna", &usual, laguna_keys, tell_laguna, NULL},
-    {"mellum", "mellum", &usual, mellum_keys, tell_mellum, NULL},
-    {"cohere2moe", "cohere2_moe", &parallel, cohere2moe_keys, tell_cohere2moe, NULL},
-    {"cohere2", "cohere2", &parallel, cohere2_keys, tell_cohere2, NULL},
-    {"exaone4", "exaone4", &after, exaone4_keys, tell_exaone4, NULL},
+    {"laguna", "laguna", &pre_norm, laguna_keys, derive_laguna, NULL},
+    {"mellum", "mellum", &pre_norm, mellum_keys, derive_mellum, NULL},
+    {"cohere2moe", "cohere2_moe", &parallel, cohere2moe_keys, derive_cohere2moe, NULL},
+    {"cohere2", "cohere2", &parallel, cohere2_keys, derive_cohere2, NULL},
+    {"exaone4", "exaone4", &post_norm, exaone4_keys, derive_exaone4, NULL},
     {NULL, NULL, NULL, NULL, NULL, NULL},
 };
