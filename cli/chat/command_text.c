@@ -24,13 +24,13 @@ static void put_base64(const struct buf *text, struct buf *out) {
     }
 }
 
-/* Sends text to the terminal's clipboard. It passes the sanitizer: a shell would run what a pasted ESC or CR starts. */
+/* Sends text to the terminal's clipboard, sanitized: an ESC or CR in it could run a command when it is pasted into a shell. */
 static void copy_to_clipboard(struct repl *r, const char *text, size_t n) {
     struct sanitizer filter = {0};
     struct buf clean = {0}, b = {0};
     sanitize_add(&filter, text, n, &clean);
     sanitize_flush(&filter, &clean);
-    buf_str(&b, "\033]52;c;");
+    buf_str(&b, "\033]52;c;"); /* OSC 52 */
     put_base64(&clean, &b);
     buf_char(&b, '\a');
     bool failed = clean.failed || b.failed;
@@ -109,15 +109,15 @@ static const char *find_text(const char *s, size_t n, const char *what) {
 
 /* Prints the first match in a saved conversation, with some text around it. */
 static bool print_match(struct repl *r, const char *name, const struct conversation *c, const char *what) {
-    enum { BEFORE = 30, AROUND = 100 };
+    enum { BEFORE = 30, EXCERPT_BYTES = 100 };
     for (size_t i = 0; i < c->n; i++) {
         const struct buf *text = &c->messages[i].text;
         const char *at = find_text(text->data ? text->data : "", text->len, what);
         struct buf line = {0};
         if (!at) continue;
         const char *from = at - text->data > BEFORE ? at - BEFORE : text->data, *end = text->data + text->len;
-        while (from < at && ((unsigned char)*from & 0xC0) == 0x80) from++;
-        for (const char *s = from; s < end && s - from < AROUND; s++) buf_char(&line, (unsigned char)*s <= ' ' ? ' ' : *s);
+        while (from < at && ((unsigned char)*from & 0xC0) == 0x80) from++; /* not inside a UTF-8 character */
+        for (const char *s = from; s < end && s - from < EXCERPT_BYTES; s++) buf_char(&line, (unsigned char)*s <= ' ' ? ' ' : *s);
         screen_print(r, "  %s: %s%s", name, from > text->data ? "..." : "", line.data ? line.data : "");
         buf_free(&line);
         return true;

@@ -146,7 +146,7 @@ static void start_job(struct batch *b, struct batch_session *s, struct batch_job
         if (seed >= 0) q.sampling.seed = (uint64_t)seed;
     }
     if (!rc) rc = make_job_prompt(b, &line, &p, &e);
-    if (!rc) rc = prompt_refused(&p, &e);
+    if (!rc) rc = prompt_check_refusal(&p, &e);
     p.source = constraint_of_options(b->app);
     if (!rc && !s->client) rc = engine_client_open(b->app, &s->client, &e);
     if (!rc) rc = turn_start(&s->turn, b->app, s->client, &p, &q, NULL, NULL, &e);

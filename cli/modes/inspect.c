@@ -121,7 +121,7 @@ static void put_model(struct buf *out, const struct json *root) {
 
 static void put_fit(struct buf *out, const struct json *root) {
     const uint64_t all = (uint64_t)json_int(json_path(root, "bytes.all"), 0), token = (uint64_t)json_int(json_path(root, "bytes.per_token"), 0);
-    const double rate = bandwidth_known();
+    const double rate = bandwidth_cached();
     char bytes[32], have[32], read[32], number[32];
     format_bytes(all, bytes, sizeof bytes), format_bytes(mem_total(), have, sizeof have);
     if (all >= mem_total()) {

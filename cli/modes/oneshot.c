@@ -33,18 +33,18 @@ static int report_partial(struct app *a, const struct turn *t, struct error *e) 
 /* --- the run --------------------------------------------------------------------------------------------------------- */
 
 /* Runs one turn to its end, with prefill progress on a terminal. */
-static void run_turn(struct app *a, struct turn *t) {
-    struct engine_event news;
-    const struct event *ev = &news.event;
+static void wait_for_turn(struct app *a, struct turn *t) {
+    struct engine_event received;
+    const struct event *ev = &received.event;
     progress_begin("reading the prompt");
     while (t->running) {
-        if (!engine_client_poll(a, &news, 250)) {
+        if (!engine_client_poll(a, &received, 250 /* ms */)) {
             progress_tick();
             continue;
         }
         if (ev->kind == EVENT_PROGRESS && ev->total > 0) progress_update(NULL, (double)ev->done / ev->total, ev->left_s);
         if (ev->kind == EVENT_DONE || ev->kind == EVENT_ERROR || (ev->kind == EVENT_TOKEN && progress_shown() && t->on_text)) progress_clear();
-        turn_event(t, &news);
+        turn_event(t, &received);
     }
     progress_clear();
 }
@@ -57,15 +57,16 @@ struct oneshot {
     struct engine_client *client;
     struct request request;
     struct answer_printer printer;
-    bool is_live;         /* printed while it is generated */
-    struct turn turn;     /* the last one */
-    bool in_conversation; /* the last turn's message is, with the results of its calls */
+    bool is_live;        /* printed while it is generated */
+    struct turn turn;    /* the last one */
+    bool turn_was_added; /* the last turn and the results of its calls are in conv */
     struct tool_round round;
-    struct buf text, thinking, calls; /* text of earlier turns; calls: objects for --json */
-    struct turn_stats stats;          /* sums over these turns */
+    struct buf earlier_text, earlier_thinking; /* of turns before the last one */
+    struct turn_stats earlier_stats;           /* their sums */
+    struct buf calls_json;                     /* calls as objects for --json */
 };
 
-/* Skips the markup of calls: calls are shown when they are complete. print_answer() prints other markup. */
+/* Skips the markup of tool calls: valid calls are shown when they are complete, and print_answer() prints markup that was no valid call. */
 static int print_live(void *ctx, enum output_kind part, const char *data, size_t n) {
     struct oneshot *o = ctx;
     if (part == OUTPUT_TOOL_CALL && o->app->tools) return 0;
@@ -78,7 +79,7 @@ static int print_answer(struct oneshot *o, const struct turn *t, struct error *e
     struct answer_printer *p = &o->printer;
     const char *code;
     size_t n;
-    if (v[OPT_JSON].on) return oneshot_json_answer(o->app, t, &o->calls, o->request.sampling.seed, e);
+    if (v[OPT_JSON].on) return oneshot_json_answer(o->app, t, &o->calls_json, o->request.sampling.seed, e);
     if (v[OPT_JSON_LINES].on) {
         if (o->app->tools && t->tool.len) oneshot_json_text(NULL, OUTPUT_TOOL_CALL, t->tool.data, t->tool.len);
         return oneshot_json_end(t), 0;
@@ -110,12 +111,12 @@ static void add_stats(struct turn_stats *sum, const struct turn_stats *s) {
 static int finish_answer(struct oneshot *o, struct error *e) {
     struct app *a = o->app;
     struct turn whole = o->turn; /* a copy whose texts are the whole answer's */
-    const double ttft_s = o->stats.answer_tokens ? o->stats.ttft_s : o->turn.stats.ttft_s;
-    buf_add(&o->text, whole.text.data ? whole.text.data : "", whole.text.len);
-    buf_add(&o->thinking, whole.thinking.data ? whole.thinking.data : "", whole.thinking.len);
-    if (o->text.failed || o->thinking.failed) return error_set(e, ERR_MEMORY, "no memory for the answer's text");
-    whole.text = o->text, whole.thinking = o->thinking;
-    add_stats(&whole.stats, &o->stats);
+    const double ttft_s = o->earlier_stats.answer_tokens ? o->earlier_stats.ttft_s : o->turn.stats.ttft_s;
+    buf_add(&o->earlier_text, whole.text.data ? whole.text.data : "", whole.text.len);
+    buf_add(&o->earlier_thinking, whole.thinking.data ? whole.thinking.data : "", whole.thinking.len);
+    if (o->earlier_text.failed || o->earlier_thinking.failed) return error_set(e, ERR_MEMORY, "no memory for the answer's text");
+    whole.text = o->earlier_text, whole.thinking = o->earlier_thinking;
+    add_stats(&whole.stats, &o->earlier_stats);
     whole.stats.ttft_s = ttft_s;
     int rc = print_answer(o, &whole, e), cut = report_partial(a, &whole, rc ? NULL : e);
     if (a->opts.v[OPT_STATS].on) report_stats(&whole.stats);
@@ -132,22 +133,22 @@ static int add_turn(struct oneshot *o, struct error *e) {
     if (!rc) rc = conversation_add_calls(o->conv, &o->round.calls);
     if (rc) return error_set(e, rc, "no memory for the conversation");
     o->conv->messages[o->conv->n - 1].partial = t->failed || t->reason != DONE_STOP;
-    o->in_conversation = true;
+    o->turn_was_added = true;
     return 0;
 }
 
-/* Puts the ended turn's texts aside for the answer's end. A blank line separates the texts of turns. */
-static void put_turn_aside(struct oneshot *o) {
+/* Keeps the ended turn's texts for the answer's end. A blank line separates the texts of turns. */
+static void keep_turn(struct oneshot *o) {
     struct turn *t = &o->turn;
-    if (!o->stats.answer_tokens) o->stats.ttft_s = t->stats.ttft_s;
-    add_stats(&o->stats, &t->stats);
-    buf_add(&o->text, t->text.data ? t->text.data : "", t->text.len);
-    buf_add(&o->thinking, t->thinking.data ? t->thinking.data : "", t->thinking.len);
-    if (t->text.len) buf_str(&o->text, "\n\n");
-    if (t->thinking.len) buf_str(&o->thinking, "\n\n");
+    if (!o->earlier_stats.answer_tokens) o->earlier_stats.ttft_s = t->stats.ttft_s;
+    add_stats(&o->earlier_stats, &t->stats);
+    buf_add(&o->earlier_text, t->text.data ? t->text.data : "", t->text.len);
+    buf_add(&o->earlier_thinking, t->thinking.data ? t->thinking.data : "", t->thinking.len);
+    if (t->text.len) buf_str(&o->earlier_text, "\n\n");
+    if (t->thinking.len) buf_str(&o->earlier_thinking, "\n\n");
     if (o->is_live && t->text.len && o->app->opts.v[OPT_JSON_LINES].on) oneshot_json_text(NULL, OUTPUT_TEXT, "\n\n", 2);
     turn_free(t);
-    o->in_conversation = false;
+    o->turn_was_added = false;
 }
 
 /* Runs the calls of the ended turn, and makes the prompt of the next one. */
@@ -156,17 +157,17 @@ static int answer_calls(struct oneshot *o, struct error *e) {
     const bool lines = a->opts.v[OPT_JSON_LINES].on;
     TRY(add_turn(o, e));
     if (o->is_live && !lines) answer_printer_pause(&o->printer, o->turn.text.len);
-    TRY(oneshot_tools_run(a, &o->round, o->conv, o->client, &o->calls, e));
+    TRY(oneshot_tools_run(a, &o->round, o->conv, o->client, &o->calls_json, e));
     if (o->round.is_over) return error_set(e, ERR_RUNTIME, "the answer was ended: it has made %d tool calls; --max-calls allows more", o->round.n_run);
-    put_turn_aside(o);
+    keep_turn(o);
     prompt_free(o->prompt);
     return prompt_make(a, o->conv, prompt_think_option(&a->opts), o->prompt, e);
 }
 
-static int run_turns(struct oneshot *o, struct error *e) {
+static int answer_with_tools(struct oneshot *o, struct error *e) {
     do {
         TRY(turn_start(&o->turn, o->app, o->client, o->prompt, &o->request, o->is_live ? print_live : NULL, o, e));
-        run_turn(o->app, &o->turn);
+        wait_for_turn(o->app, &o->turn);
         if (o->turn.failed) return *e = o->turn.error, e->code;
         TRY(tool_round_take(&o->round, o->app, &o->turn, o->conv, e));
         if (o->round.calls.n) TRY(answer_calls(o, e));
@@ -174,8 +175,8 @@ static int run_turns(struct oneshot *o, struct error *e) {
     return 0;
 }
 
-/* The last turn counts unless it failed without a text, or is in the conversation already. */
-static bool has_unsaved_turn(const struct oneshot *o) { return !o->in_conversation && o->turn.client && (!o->turn.failed || o->turn.text.len); }
+/* Returns whether the last turn still has to be added to the conversation: not if none was started, or if it failed without a text. */
+static bool has_unsaved_turn(const struct oneshot *o) { return !o->turn_was_added && o->turn.client && (!o->turn.failed || o->turn.text.len); }
 
 static int save_answer(struct oneshot *o, struct store *store, struct error *e) {
     int rc = has_unsaved_turn(o) ? add_turn(o, e) : 0;
@@ -187,18 +188,18 @@ static int save_answer(struct oneshot *o, struct store *store, struct error *e) 
 static int answer_prompt(struct app *a, struct conversation *conv, struct prompt *prompt, struct store *store, struct error *e) {
     const struct opt_value *v = a->opts.v;
     struct oneshot o = {.app = a, .conv = conv, .prompt = prompt, .is_live = !v[OPT_JSON].on && !v[OPT_EXTRACT].on && !v[OPT_NO_STREAM].on};
-    o.request.max_tokens = v[OPT_MAX_TOKENS].text ? (int)v[OPT_MAX_TOKENS].integer : -1;
+    o.request.max_tokens = v[OPT_MAX_TOKENS].text ? (int)v[OPT_MAX_TOKENS].integer : -1 /* no limit */;
     open_sampling(a, &a->opts, &o.request.sampling);
     answer_printer_init(&o.printer, &a->answer_style);
     int rc = engine_client_open(a, &o.client, e);
     if (rc) return rc;
     engine_client_defer_signals(o.client);
-    const size_t had = conv->n;
-    rc = run_turns(&o, e);
-    const bool has_text = o.turn.text.len || o.turn.thinking.len || o.text.len;
+    const size_t n_before = conv->n;
+    rc = answer_with_tools(&o, e);
+    const bool has_text = o.turn.text.len || o.turn.thinking.len || o.earlier_text.len;
     if (!rc) rc = finish_answer(&o, e);
     else if (o.is_live && !v[OPT_JSON_LINES].on && has_text) answer_printer_end(&o.printer);
-    if (store && (has_unsaved_turn(&o) || conv->n > had)) {
+    if (store && (has_unsaved_turn(&o) || conv->n > n_before)) {
         struct error se;
         int saved = save_answer(&o, store, &se);
         if (saved && rc) report_note("%s", se.text);
@@ -206,9 +207,9 @@ static int answer_prompt(struct app *a, struct conversation *conv, struct prompt
     }
     turn_free(&o.turn);
     tool_round_free(&o.round);
-    buf_free(&o.text);
-    buf_free(&o.thinking);
-    buf_free(&o.calls);
+    buf_free(&o.earlier_text);
+    buf_free(&o.earlier_thinking);
+    buf_free(&o.calls_json);
     answer_printer_free(&o.printer);
     engine_client_close(&o.client);
     return rc;
@@ -237,7 +238,7 @@ int oneshot_run(struct app *a, struct error *e) {
     }
     prompt.source = constraint_of_options(a);
     if (!rc && a->tools) rc = tool_set_force(a, &prompt, e);
-    if (!rc) rc = prompt_refused(&prompt, e);
+    if (!rc) rc = prompt_check_refusal(&prompt, e);
     if (!rc) rc = open_engine(a, e);
     if (!rc && v[OPT_CONTINUE].text) rc = store_model_check(a, name, &store.model, e);
     if (!rc) rc = answer_prompt(a, &conv, &prompt, name ? &store : NULL, e);

@@ -24,9 +24,9 @@
 /* The head has a fixed length: the checksum covers the bytes between it and the closing brace. */
 static const char session_head_format[] = "{\"hearth\": \"session\", \"version\": 1, \"checksum\": \"%016llx\",\n\"body\": ";
 static const char session_tail[] = "}\n";
-enum { HEAD_BYTES = 76, HEAD_FIXED_BYTES = 49, MAX_SESSION_BYTES = 1 << 28 };
+enum { HEAD_BYTES = 76, BEFORE_CHECKSUM_BYTES = 49, MAX_SESSION_BYTES = 1 << 28 };
 
-/* True for a character, with its accents, that a name may have: printable, no blank, no '/'. */
+/* Returns whether a name may have a character (with its combining marks): printable, not blank, not '/'. */
 static bool is_name_char(const char *s, size_t n, int width) {
     const unsigned char c = (unsigned char)*s;
     if (c < 0x80) return c > ' ' && c != '/' && c != 0x7F;
@@ -46,6 +46,7 @@ int store_check_name(const char *name, struct error *e) {
     return bad ? error_set(e, ERR_USAGE, "'%.100s' is not a session name: use letters, digits and -._ (up to 100 bytes)", name) : 0;
 }
 
+/* Returns the path of name + ending; make: creates the directory, too. */
 static int session_path(const char *name, const char *ending, bool make, char *out, struct error *e) {
     char file[160];
     snprintf(file, sizeof file, "sessions/%s%s", name, ending);
@@ -55,32 +56,33 @@ static int session_path(const char *name, const char *ending, bool make, char *o
 
 /* --- reading --------------------------------------------------------------------------------------------------------- */
 
-static int add_disk_key(struct disk_keys *kept, uint64_t key) {
-    for (size_t i = 0; i < kept->n; i++)
-        if (kept->keys[i] == key) return 0;
-    if (mem_grow(&kept->keys, &kept->cap, kept->n + 1, sizeof *kept->keys)) return ERR_MEMORY;
-    kept->keys[kept->n++] = key;
+static int add_disk_key(struct disk_keys *disk_keys, uint64_t key) {
+    for (size_t i = 0; i < disk_keys->n; i++)
+        if (disk_keys->keys[i] == key) return 0;
+    if (mem_grow(&disk_keys->keys, &disk_keys->cap, disk_keys->n + 1, sizeof *disk_keys->keys)) return ERR_MEMORY;
+    disk_keys->keys[disk_keys->n++] = key;
     return 0;
 }
-static int add_disk_keys(const struct json *list, const char *what, struct disk_keys *kept, struct error *e) {
-    size_t had = kept->n;
+static int add_disk_keys(const struct json *list, const char *what, struct disk_keys *disk_keys, struct error *e) {
+    size_t n_before = disk_keys->n;
     for (uint32_t i = 0; list && list->type == JSON_ARRAY && i < list->n; i++) {
         const struct json *key = &list->items[i];
         char text[17];
         if (key->type != JSON_STRING || key->n != 16) continue;
         memcpy(text, key->string, 16);
         text[16] = 0;
-        if (!add_disk_key(kept, strtoull(text, NULL, 16))) continue;
-        kept->n = had;
+        if (!add_disk_key(disk_keys, strtoull(text, NULL, 16))) continue;
+        disk_keys->n = n_before;
         return error_set(e, ERR_MEMORY, "%s: no memory", what);
     }
     return 0;
 }
 
-int store_parse(const char *data, size_t n, const char *what, struct conversation *conv, struct disk_keys *kept, struct store_model *model, struct error *e) {
+int store_parse(const char *data, size_t n, const char *what, struct conversation *conv, struct disk_keys *disk_keys, struct store_model *model,
+                struct error *e) {
     char want[HEAD_BYTES + 1];
-    size_t tail_n = sizeof session_tail - 1, keep = conv->n;
-    if (n < HEAD_BYTES + tail_n || memcmp(data, session_head_format, HEAD_FIXED_BYTES) || memcmp(data + n - tail_n, session_tail, tail_n))
+    size_t tail_n = sizeof session_tail - 1, n_before = conv->n;
+    if (n < HEAD_BYTES + tail_n || memcmp(data, session_head_format, BEFORE_CHECKSUM_BYTES) || memcmp(data + n - tail_n, session_tail, tail_n))
         return error_set(e, ERR_MODEL, "%s: not a session of this version of hearth", what);
     const char *text = data + HEAD_BYTES;
     size_t size = n - HEAD_BYTES - tail_n;
@@ -92,8 +94,8 @@ int store_parse(const char *data, size_t n, const char *what, struct conversatio
     const struct json *list = rc ? NULL : json_get(&body, "messages");
     if (!rc && (!list || list->type != JSON_ARRAY)) rc = error_set(e, ERR_MODEL, "%s: no messages", what);
     for (uint32_t i = 0; !rc && i < list->n; i++) rc = store_message_add(&list->items[i], what, conv, e);
-    if (!rc && kept) rc = add_disk_keys(json_get(&body, "kept"), what, kept, e);
-    if (rc) conversation_truncate(conv, keep);
+    if (!rc && disk_keys) rc = add_disk_keys(json_get(&body, "kept"), what, disk_keys, e);
+    if (rc) conversation_truncate(conv, n_before);
     else if (model) store_model_parse(&body, model);
     arena_free(&arena);
     return rc;
@@ -141,7 +143,8 @@ int store_select_model(struct app *a, const char *name, struct error *e) {
 
 /* --- locking --------------------------------------------------------------------------------------------------------- */
 
-/* Takes a conversation's lock. Lock files are unlinked while held, so a lock counts only if the file is still the one at the path. */
+/* Takes a conversation's lock. ERR_CONTEXT: another process has it; callers turn that into ERR_RUNTIME. Lock files are unlinked while held, so
+ * a lock counts only if the file is still the one at the path. */
 static int take_lock(const char *name, int *out, struct error *e) {
     char path[PATHS_MAX];
     int rc = session_path(name, ".lock", true, path, e);
@@ -183,9 +186,9 @@ void store_close(struct store *s) {
     *s = (struct store){0};
 }
 
-int store_add_disk_keys(struct store *s, const struct engine_client *seat, struct error *e) {
+int store_add_disk_keys(struct store *s, const struct engine_client *client, struct error *e) {
     const uint64_t *keys;
-    size_t n = engine_client_disk_keys(seat, &keys);
+    size_t n = engine_client_disk_keys(client, &keys);
     int rc = 0;
     for (size_t i = 0; i < n && !rc; i++) rc = add_disk_key(&s->disk_keys, keys[i]);
     return rc ? error_set(e, rc, "no memory") : 0;
@@ -195,15 +198,16 @@ int store_add_disk_keys(struct store *s, const struct engine_client *seat, struc
 static int sweep_file(void *ctx, const char *file) {
     static const char temporary[] = ".json.", lock_end[] = ".lock";
     char path[PATHS_MAX];
-    size_t n = strlen(file), whole = n;
+    const size_t file_n = strlen(file), lock_n = sizeof lock_end - 1, ending_n = sizeof temporary - 1, random_n = 6;
+    size_t n = file_n;
     struct store s = {0};
-    bool half = n > 12 && !memcmp(file + n - 12, temporary, 6) && !strchr(file + n - 6, '.');
-    if (half) n -= 12;
-    else if (n > 5 && !strcmp(file + n - 5, lock_end)) n -= 5;
-    if (n == whole || n >= sizeof s.name) return 0;
+    bool is_temporary = n > ending_n + random_n && !memcmp(file + n - random_n - ending_n, temporary, ending_n) && !strchr(file + n - random_n, '.');
+    if (is_temporary) n -= ending_n + random_n;
+    else if (n > lock_n && !strcmp(file + n - lock_n, lock_end)) n -= lock_n;
+    if (n == file_n || n >= sizeof s.name) return 0;
     snprintf(s.name, sizeof s.name, "%.*s", (int)n, file);
     if (store_check_name(s.name, NULL) || take_lock(s.name, &s.lock, NULL)) return 0; /* in use, or not a session file */
-    if (half && !session_path(file, "", false, path, NULL)) unlink(path);
+    if (is_temporary && !session_path(file, "", false, path, NULL)) unlink(path);
     release_store_lock(&s); /* and its file */
     return 0;
 }
@@ -247,7 +251,8 @@ static void make_slug(const char *title, char *out, size_t cap) {
     for (size_t i = 0; i < len; i += k) {
         const char *s = title + i;
         k = columns_of_char(s, len - i, &width);
-        bool ascii = (unsigned char)*s < 0x80, dash = ascii ? !isalnum((unsigned char)*s) : !is_name_char(s, k, width) || !strncmp(s, "\u2026", 3);
+        bool ascii = (unsigned char)*s < 0x80,
+             dash = ascii ? !isalnum((unsigned char)*s) : !is_name_char(s, k, width) || !strncmp(s, "\u2026", 3); /* the ellipsis of a shortened title */
         if (n + k >= cap) break;
         if (!dash && ascii && k == 1) out[n++] = (char)tolower((unsigned char)*s);
         else if (!dash) memcpy(out + n, s, k), n += k;
@@ -270,10 +275,12 @@ int store_open_unnamed(struct store *s, struct app *a, const struct conversation
         else snprintf(name, sizeof name, "%s", base);
         if (session_exists(name)) continue;
         rc = take_lock(name, &lock, e);
-        if (rc == ERR_CONTEXT) continue; /* another hearth has just taken the name */
-        if (rc || session_exists(name)) release_lock(name, &lock);
-        if (rc) return store_open(s, a, name, STORE_REPLACE, NULL, e); /* reports that nothing is saved */
-        if (!lock) continue;
+        if (rc == ERR_CONTEXT) continue;                               /* another hearth has just taken the name */
+        if (rc) return store_open(s, a, name, STORE_REPLACE, NULL, e); /* the directory is not writable: notes that, and disables the store */
+        if (session_exists(name)) {
+            release_lock(name, &lock);
+            continue;
+        }
         *s = (struct store){.lock = lock};
         snprintf(s->name, sizeof s->name, "%s", name);
         return 0;
@@ -283,45 +290,46 @@ int store_open_unnamed(struct store *s, struct app *a, const struct conversation
 
 /* --- deletion -------------------------------------------------------------------------------------------------------- */
 
-static void read_disk_keys(const char *path, const char *name, struct disk_keys *kept) {
+static void read_disk_keys(const char *path, const char *name, struct disk_keys *disk_keys) {
     struct conversation conv = {0};
     char *data;
     size_t n;
     if (file_read(path, MAX_SESSION_BYTES, &data, &n, NULL)) return;
-    store_parse(data, n, name, &conv, kept, NULL, NULL); /* a damaged file has no keys */
+    store_parse(data, n, name, &conv, disk_keys, NULL, NULL); /* a damaged file has no keys */
     mem_free(data);
     conversation_free(&conv);
 }
 
-struct forget_keys {
+struct own_keys {
     const char *name;
     struct disk_keys keys;
 };
-static int remove_shared_keys(void *ctx, const char *file) {
-    struct forget_keys *f = ctx;
-    struct disk_keys *mine = &f->keys, its = {0};
+/* Drops from the keys those that the conversation in `file` has, too. */
+static int drop_shared_keys(void *ctx, const char *file) {
+    struct own_keys *f = ctx;
+    struct disk_keys *own = &f->keys, other = {0};
     char path[PATHS_MAX];
     size_t n = strlen(file), left = 0;
     if (n < 6 || strcmp(file + n - 5, ".json") || (strlen(f->name) == n - 5 && !strncmp(file, f->name, n - 5))) return 0;
-    if (!session_path(file, "", false, path, NULL)) read_disk_keys(path, file, &its);
-    for (size_t i = 0; i < mine->n; i++) {
+    if (!session_path(file, "", false, path, NULL)) read_disk_keys(path, file, &other);
+    for (size_t i = 0; i < own->n; i++) {
         size_t k = 0;
-        while (k < its.n && its.keys[k] != mine->keys[i]) k++;
-        if (k == its.n) mine->keys[left++] = mine->keys[i];
+        while (k < other.n && other.keys[k] != own->keys[i]) k++;
+        if (k == other.n) own->keys[left++] = own->keys[i];
     }
-    mine->n = left;
-    mem_free(its.keys);
+    own->n = left;
+    mem_free(other.keys);
     return 0;
 }
 
 /* Removes from the disk cache the keys that only this conversation owns. */
 static int forget_disk_cache(const char *name, const char *path, struct error *e) {
-    char dir[PATHS_MAX], prompts[PATHS_MAX];
-    struct forget_keys f = {.name = name};
+    char dir[PATHS_MAX], kv_dir[PATHS_MAX];
+    struct own_keys f = {.name = name};
     int rc = 0;
     read_disk_keys(path, name, &f.keys);
-    if (f.keys.n && !paths_get(PATHS_DATA, "sessions", dir, sizeof dir)) file_list(dir, remove_shared_keys, &f, NULL);
-    if (f.keys.n && !paths_get(PATHS_CACHE, "kv", prompts, sizeof prompts)) rc = engine_forget(prompts, f.keys.keys, f.keys.n, e);
+    if (f.keys.n && !paths_get(PATHS_DATA, "sessions", dir, sizeof dir)) file_list(dir, drop_shared_keys, &f, NULL);
+    if (f.keys.n && !paths_get(PATHS_CACHE, "kv", kv_dir, sizeof kv_dir)) rc = engine_forget(kv_dir, f.keys.keys, f.keys.n, e);
     mem_free(f.keys.keys);
     return rc;
 }

@@ -20,8 +20,8 @@ enum store_mode { STORE_NEW, STORE_LOAD, STORE_REPLACE };
 
 int store_check_name(const char *name, struct error *e); /* ERR_USAGE */
 /* Opens a name. STORE_NEW fails if it exists, STORE_LOAD if it does not; STORE_REPLACE accepts both and reads nothing. Loading
- * appends to conv; a damaged file is renamed and is an error. If the directory is not writable, STORE_NEW fails; otherwise a note
- * (once), and s->disabled. ERR_RUNTIME when another hearth has it open. */
+ * appends to conv; a damaged file is renamed and is an error. If the directory is not writable, STORE_NEW fails; the other
+ * modes print a note once and set s->disabled. ERR_RUNTIME when another hearth has it open. */
 int store_open(struct store *s, struct app *a, const char *name, enum store_mode mode, struct conversation *conv, struct error *e);
 int store_save(struct store *s, struct app *a, const struct conversation *conv, struct error *e); /* 0 when disabled */
 /* The same in the saver's thread; saver_take_error reports disk errors. */
@@ -29,7 +29,7 @@ int store_save_later(struct store *s, struct app *a, const struct conversation *
 int store_rename(struct store *s, const char *name, struct error *e); /* the next save goes to name, which must be free */
 void store_close(struct store *s);
 /* Adds the client's disk-cache keys to the conversation. ERR_MEMORY. */
-int store_add_disk_keys(struct store *s, const struct engine_client *seat, struct error *e);
+int store_add_disk_keys(struct store *s, const struct engine_client *client, struct error *e);
 /* Removes files that a killed hearth left from an unfinished save. Call once, before any store is opened. */
 void store_sweep(void);
 /* Opens a name for an unnamed conversation: the first words of its first question, plus a number if taken. */
@@ -55,9 +55,10 @@ int store_list_name_width(const struct store_entry *v, size_t n, int cols);
 int store_list_last(char *name, size_t cap, struct error *e);
 int store_list_print(struct app *a, struct error *e); /* --list */
 
-/* Parses the bytes of a session file; what names it in errors; keys are appended to kept. kept and model may be NULL. For store_open and
+/* Parses the bytes of a session file; what names it in errors; keys are appended to disk_keys. disk_keys and model may be NULL. For store_open and
  * the fuzz target. */
-int store_parse(const char *data, size_t n, const char *what, struct conversation *conv, struct disk_keys *kept, struct store_model *model, struct error *e);
+int store_parse(const char *data, size_t n, const char *what, struct conversation *conv, struct disk_keys *disk_keys, struct store_model *model,
+                struct error *e);
 /* Appends the messages of a saved conversation without opening it. */
 int store_read(const char *name, struct conversation *conv, struct error *e);
 /* Sets -m to the model of a saved conversation; see store_model_select. Does nothing if store_open would fail. */

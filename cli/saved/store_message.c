@@ -20,9 +20,9 @@ static int read_calls(const struct json *m, enum role role, struct tool_calls *c
     if (!list) return 0;
     if (role != ROLE_ASSISTANT || list->type != JSON_ARRAY) return ERR_MODEL;
     for (uint32_t i = 0; i < list->n; i++) {
-        const struct json *f = json_get(&list->items[i], "function"), *arguments = json_get(f, "arguments");
+        const struct json *function = json_get(&list->items[i], "function"), *arguments = json_get(function, "arguments");
         if (!arguments) return ERR_MODEL;
-        TRY(add_call(calls, json_get(&list->items[i], "id"), json_get(f, "name"), arguments));
+        TRY(add_call(calls, json_get(&list->items[i], "id"), json_get(function, "name"), arguments));
     }
     return 0;
 }

@@ -34,7 +34,7 @@ int prompt_from_json(struct app *a, const struct json *conv, struct prompt *out,
     return rc ? rc : find_refusal(a, conv, out, e);
 }
 
-int prompt_refused(const struct prompt *p, struct error *e) {
+int prompt_check_refusal(const struct prompt *p, struct error *e) {
     struct buf line = {0};
     if (!p->refusal.len) return 0;
     for (size_t i = 0; i < p->refusal.len; i++) {

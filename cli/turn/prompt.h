@@ -27,7 +27,7 @@ int prompt_make(struct app *a, const struct conversation *c, int think, struct p
 /* Notes on stderr that the prompt went without its document (prompt.document_dropped). */
 void prompt_note_dropped_document(void);
 /* ERR_USAGE with the refusal if the built-in model refuses the question: for scripts, which would take it for an answer. */
-int prompt_refused(const struct prompt *p, struct error *e);
+int prompt_check_refusal(const struct prompt *p, struct error *e);
 /* As prompt_make, from a JSON object: messages and any template variables. */
 int prompt_from_json(struct app *a, const struct json *conv, struct prompt *out, struct error *e);
 /* The same with the template and tokenizer of this process. */
