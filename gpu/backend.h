@@ -41,8 +41,10 @@ struct gpu_backend {
     void (*timeline_close)(struct gpu_timeline *n);
     int (*timeline_signal)(struct gpu_timeline *n, uint32_t value, struct gpu_stream *s);
     int (*timeline_wait)(struct gpu_timeline *n, uint32_t value, struct gpu_stream *s);
-    void (*timeline_wake)(struct gpu_timeline *n);                  /* after the host has changed the value */
-    void (*timeline_sleep)(struct gpu_timeline *n, uint32_t value); /* host side: sleeps at most 1 ms; aborts a timeline whose writer has failed */
+    void (*timeline_wake)(struct gpu_timeline *n); /* after the host has changed the value */
+    void (*timeline_sleep)(
+        struct gpu_timeline *n,
+        uint32_t value); /* host side: sleeps at most 1 ms. Emulation aborts here a timeline whose writer has failed; CUDA does so in its watching thread */
 };
 /* Emulations check the order of accesses; this tells them that the host signals a value, or has seen that it is reached. */
 #ifdef GPU_TIMELINE_NOTE

@@ -136,10 +136,10 @@ int cuda_timeline_wait(struct gpu_timeline *n, uint32_t value, struct gpu_stream
 void cuda_timeline_wake(struct gpu_timeline *n);
 void cuda_timeline_sleep(struct gpu_timeline *n, uint32_t value);
 bool cuda_timeline_blocks(const struct cuda_stream *s); /* the stream waits, or will wait, for a timeline value not yet reached */
-/* Waits until no stream waits for a timeline, and holds off such waits, but no signals, until cuda_timeline_end_calm(). False, and nothing is
- * held off: a wait that this thread enqueued is open, or others' do not end. */
-bool cuda_timeline_begin_calm(void);
-void cuda_timeline_end_calm(void);
+/* Waits until no stream waits for a timeline, and delays such waits, but no signals, until cuda_timeline_resume_waits(). False, and nothing is
+ * delayed: a wait that this thread enqueued is pending, or those of others do not end. */
+bool cuda_timeline_pause_waits(void);
+void cuda_timeline_resume_waits(void);
 void cuda_timeline_forget_stream(struct cuda_stream *s);
 void cuda_timeline_set_recording(struct cuda_stream *s, bool recording); /* sets s->is_recording, serialised with queries of the stream */
 /* cuda_load.c */

@@ -42,14 +42,14 @@ static size_t kept_bytes(struct cuda *g, const struct source *from) {
     pthread_mutex_unlock(&g->lock);
     return bytes;
 }
-/* A new block. calm: unused ones may be given back for it. */
-static cudaError_t grow(struct cuda *g, const struct source *from, void **p, size_t size, bool calm) {
+/* Allocates a new block. paused: streams' waits are, so unused blocks may be freed for it. */
+static cudaError_t grow(struct cuda *g, const struct source *from, void **p, size_t size, bool paused) {
     cudaError_t r = cudaErrorMemoryAllocation;
     do {
         if (!has_room(g, from, size)) continue;
         r = from->alloc(p, size);
         if (r != cudaSuccess) cudaGetLastError();
-    } while (r == cudaErrorMemoryAllocation && calm && release_block(g, from));
+    } while (r == cudaErrorMemoryAllocation && paused && release_block(g, from));
     if (r != cudaSuccess) return r;
     pthread_mutex_lock(&g->lock);
     const bool added = cuda_arena_add(from->arena, *p, size);
@@ -78,16 +78,16 @@ static cudaError_t obtain(struct cuda *g, const struct source *from, void **p, s
     const bool is_device = from->arena == &g->memory;
     cudaError_t r = cudaSuccess;
     if ((*p = take(g, from, size, false))) return r;
-    const bool calm = cuda_timeline_begin_calm();
-    if (!calm && !(*p = take(g, from, size, true)) && is_device) {
+    const bool paused = cuda_timeline_pause_waits();
+    if (!paused && !(*p = take(g, from, size, true)) && is_device) {
         use_spare(g);
         *p = take(g, from, size, true);
     }
-    if (!*p && (r = grow(g, from, p, size, calm)) == cudaErrorMemoryAllocation && (*p = take(g, from, size, true))) r = cudaSuccess;
-    if (calm && is_device && !g->spare && *p) refill_spare(g);
-    while (calm && !is_device && kept_bytes(g, from) > host_keep_bytes && release_block(g, from)) {
+    if (!*p && (r = grow(g, from, p, size, paused)) == cudaErrorMemoryAllocation && (*p = take(g, from, size, true))) r = cudaSuccess;
+    if (paused && is_device && !g->spare && *p) refill_spare(g);
+    while (paused && !is_device && kept_bytes(g, from) > host_keep_bytes && release_block(g, from)) {
     }
-    if (calm) cuda_timeline_end_calm();
+    if (paused) cuda_timeline_resume_waits();
     return r;
 }
 
@@ -174,17 +174,17 @@ int cuda_memory_register(struct gpu *base, const void *p, size_t size, struct er
     int card = ((struct cuda *)base)->card, read_only = 0;
     cudaSetDevice(card);
     cudaDeviceGetAttribute(&read_only, cudaDevAttrHostRegisterReadOnlySupported, card);
-    const bool calm = cuda_timeline_begin_calm();
+    const bool paused = cuda_timeline_pause_waits();
     cudaError_t r = cudaHostRegister((void *)p, size, cudaHostRegisterPortable | (read_only ? cudaHostRegisterReadOnly : 0));
-    if (calm) cuda_timeline_end_calm();
+    if (paused) cuda_timeline_resume_waits();
     if (r == cudaSuccess) return 0;
     cudaGetLastError();
     return error_set(e, ERR_MEMORY, "cannot pin %zu bytes: %s%s", size, cudaGetErrorString(r), read_only ? "" : " (this system cannot pin read-only mappings)");
 }
 void cuda_memory_unregister(struct gpu *base, const void *p) {
     cudaSetDevice(((struct cuda *)base)->card);
-    const bool calm = cuda_timeline_begin_calm();
+    const bool paused = cuda_timeline_pause_waits();
     cudaHostUnregister((void *)p);
-    if (calm) cuda_timeline_end_calm();
+    if (paused) cuda_timeline_resume_waits();
     cudaGetLastError();
 }

@@ -1,22 +1,22 @@
-/* Timelines on CUDA. A stream signals with a one-thread kernel that checks the abort flag after its store (the driver's own
- * stream write cannot, and would lower an aborted value). It waits with the driver's cuStreamWaitValue32, which occupies no SM;
- * where the driver lacks it, with a polling kernel.
- * CUDA cannot tell that a stream waits for a timeline that will never be signalled. So all open timelines are in one list with
- * their waiting streams: a thread sweeps the list while anything waits, and aborts the timelines whose waiting stream was cancelled or has
- * failed. Threads that wait for a timeline make no call of CUDA, which could block. */
+/* Timelines on CUDA. A stream signals with a one-thread kernel that checks the abort flag after its store (the driver's
+ * stream write could overwrite the raised value of an aborted timeline, see GPU_TIMELINE_ABORT_STEP). It waits with the driver's cuStreamWaitValue32, which
+ * occupies no SM; where the driver lacks it, with a polling kernel. CUDA cannot tell that a stream waits for a timeline that will never be signalled. So all
+ * open timelines are in one list with their waiting streams: a thread sweeps the list while anything waits, and aborts the timelines whose device, last
+ * signalling stream or waiting stream has failed or was cancelled. Threads that wait for a timeline make no call of CUDA, which could block. Memory calls that
+ * wait for the device pause the waits of streams (cuda_timeline_pause_waits()). */
 #include <time.h>
 
 #include "engine/base/clock.h"
 #include "engine/base/mem.h"
 #include "gpu/cuda.h"
 
-static const double CALM_POLL_S = 200e-6, CALM_PATIENCE_S = 10, WATCH_S = 1e-3;
-enum { WAITERS = 16, WAIT_GEQ = 0, DRIVER = 12000 }; /* from this driver version on, cuStreamWaitValue32 needs no system setting */
+static const double PAUSE_POLL_S = 200e-6, PAUSE_TIMEOUT_S = 10, WATCH_S = 1e-3;
+enum { WAITERS = 16, WAIT_GEQ = 0, DRIVER_12_0 = 12000 }; /* from this driver version on, cuStreamWaitValue32 needs no system setting */
 
 struct cuda_timeline {
     struct gpu_timeline base;
     struct cuda_timeline *next;
-    struct cuda_stream *writer; /* the last; NULL: none that is open */
+    struct cuda_stream *writer; /* stream that signalled last; NULL: none, or it was closed */
     struct {
         struct cuda_stream *s;
         uint32_t value;
@@ -25,30 +25,30 @@ struct cuda_timeline {
 };
 static pthread_mutex_t list_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct cuda_timeline *timelines;
-static pthread_cond_t wait_added = PTHREAD_COND_INITIALIZER, calm_ended = PTHREAD_COND_INITIALIZER;
-static int n_calm;                                             /* threads between cuda_timeline_begin_calm() and cuda_timeline_end_calm() */
+static pthread_cond_t wait_added = PTHREAD_COND_INITIALIZER, waits_resumed = PTHREAD_COND_INITIALIZER;
+static int n_pausers;                                          /* threads between cuda_timeline_pause_waits() and cuda_timeline_resume_waits() */
 static atomic_int n_host_waits;                                /* threads asleep in cuda_timeline_sleep() */
 static pthread_mutex_t watch_lock = PTHREAD_MUTEX_INITIALIZER; /* protects the watching thread's start and end */
 static pthread_t watcher;
 static bool is_watched;
 
-typedef int (*wait_value)(cudaStream_t s, unsigned long long address, uint32_t value, unsigned flags);
-static wait_value driver_wait;
+typedef int (*wait_value_fn)(cudaStream_t s, unsigned long long address, uint32_t value, unsigned flags);
+static wait_value_fn driver_wait;
 static atomic_bool driver_refuses;
 static void find_driver_wait(void) {
     void *p = NULL;
 #if CUDART_VERSION >= 12050
     enum cudaDriverEntryPointQueryResult found;
-    if (cudaGetDriverEntryPointByVersion("cuStreamWaitValue32", &p, DRIVER, cudaEnableDefault, &found)) p = NULL;
+    if (cudaGetDriverEntryPointByVersion("cuStreamWaitValue32", &p, DRIVER_12_0, cudaEnableDefault, &found)) p = NULL;
 #elif CUDART_VERSION >= 12000
     enum cudaDriverEntryPointQueryResult found;
     if (cudaGetDriverEntryPoint("cuStreamWaitValue32", &p, cudaEnableDefault, &found)) p = NULL;
 #endif
     cudaGetLastError();
-    driver_wait = (wait_value)p;
+    driver_wait = (wait_value_fn)p;
 }
 
-/* Call under the lock. Querying the stream surfaces faults of its work. */
+/* The caller holds list_lock. Querying the stream surfaces faults of its work. */
 static bool stream_has_failed(struct cuda_stream *s) {
     if (atomic_load(&s->is_recording)) return false; /* a query would invalidate the capture */
     cudaError_t r = cudaStreamQuery(s->stream);
@@ -61,62 +61,62 @@ static void sweep_timeline(struct cuda_timeline *n) {
         broken = n->waiter[i].s && !gpu_timeline_is_at_least(&n->base, n->waiter[i].value) && stream_has_failed(n->waiter[i].s);
     if (broken) gpu_timeline_abort(&n->base);
 }
-static bool is_open(const struct cuda_timeline *n, int waiter) {
-    return !gpu_timeline_is_at_least(&n->base, n->waiter[waiter].value) && !gpu_timeline_is_aborted(&n->base);
+static bool wait_is_pending(const struct cuda_timeline *n, int slot) {
+    return !gpu_timeline_is_at_least(&n->base, n->waiter[slot].value) && !gpu_timeline_is_aborted(&n->base);
 }
 bool cuda_timeline_blocks(const struct cuda_stream *s) {
     bool any = false;
     pthread_mutex_lock(&list_lock);
     for (struct cuda_timeline *n = timelines; n; n = n->next)
-        for (int i = 0; i < WAITERS; i++) any |= n->waiter[i].s == s && is_open(n, i);
+        for (int i = 0; i < WAITERS; i++) any |= n->waiter[i].s == s && wait_is_pending(n, i);
     pthread_mutex_unlock(&list_lock);
     return any;
 }
-/* Call under the lock. *own, if not NULL: the calling thread enqueued one of them. */
-static bool any_wait_is_open(bool *own) {
+/* The caller holds list_lock. *own, if not NULL: the calling thread enqueued one of them. */
+static bool any_wait_is_pending(bool *own) {
     bool any = false;
     for (struct cuda_timeline *n = timelines; n; n = n->next)
         for (int i = 0; i < WAITERS; i++) {
-            if (!n->waiter[i].s || !is_open(n, i)) continue;
+            if (!n->waiter[i].s || !wait_is_pending(n, i)) continue;
             any = true;
             if (own) *own |= pthread_equal(n->waiter[i].by, pthread_self());
         }
     return any;
 }
-static void pause_until(pthread_cond_t *c, double seconds) {
+static void sleep_at_most(pthread_cond_t *c, double seconds) {
     struct timespec until;
     clock_gettime(CLOCK_REALTIME, &until);
     until.tv_nsec += (long)(seconds * 1e9);
     if (until.tv_nsec >= 1000000000) until.tv_sec++, until.tv_nsec -= 1000000000;
     pthread_cond_timedwait(c, &list_lock, &until);
 }
-bool cuda_timeline_begin_calm(void) {
+bool cuda_timeline_pause_waits(void) {
     const double begin_s = clock_now();
     bool own = false, late = false;
     pthread_mutex_lock(&list_lock);
-    n_calm++;
-    while (any_wait_is_open(&own) && !own && !late) {
-        pause_until(&calm_ended, CALM_POLL_S);
-        late = clock_now() - begin_s > CALM_PATIENCE_S;
+    n_pausers++;
+    while (any_wait_is_pending(&own) && !own && !late) {
+        sleep_at_most(&waits_resumed, PAUSE_POLL_S);
+        late = clock_now() - begin_s > PAUSE_TIMEOUT_S;
     }
     pthread_mutex_unlock(&list_lock);
     if (!own && !late) return true;
-    cuda_timeline_end_calm();
+    cuda_timeline_resume_waits();
     return false;
 }
-void cuda_timeline_end_calm(void) {
+void cuda_timeline_resume_waits(void) {
     pthread_mutex_lock(&list_lock);
-    n_calm--;
-    pthread_cond_broadcast(&calm_ended);
+    n_pausers--;
+    pthread_cond_broadcast(&waits_resumed);
     pthread_mutex_unlock(&list_lock);
 }
 
 static void *watch(void *arg) {
     pthread_mutex_lock(&list_lock);
     while (timelines) {
-        const bool waits = any_wait_is_open(NULL) || atomic_load(&n_host_waits);
+        const bool waits = any_wait_is_pending(NULL) || atomic_load(&n_host_waits);
         for (struct cuda_timeline *n = timelines; n && waits; n = n->next) sweep_timeline(n);
-        if (waits) pause_until(&wait_added, WATCH_S);
+        if (waits) sleep_at_most(&wait_added, WATCH_S);
         else pthread_cond_wait(&wait_added, &list_lock);
     }
     pthread_mutex_unlock(&list_lock);
@@ -128,7 +128,7 @@ int cuda_timeline_open(struct gpu *base, struct gpu_timeline **out, struct error
     struct cuda_timeline *n = mem_calloc(1, sizeof *n);
     void *word = NULL;
     if (!n) return error_set(e, ERR_MEMORY, "no memory for a timeline");
-    int rc = cuda_memory_host_alloc(base, &word, 2 * sizeof *n->base.word, e);
+    int rc = cuda_memory_host_alloc(base, &word, 2 * sizeof *n->base.word /* value, abort flag */, e);
     if (rc) {
         mem_free(n);
         return rc;
@@ -203,7 +203,8 @@ int cuda_timeline_wait(struct gpu_timeline *base, uint32_t value, struct gpu_str
     pthread_mutex_lock(&list_lock);
     for (int i = 0; i < WAITERS && (at < 0 || n->waiter[at].s != s); i++)
         if (n->waiter[i].s == s || (!n->waiter[i].s && at < 0)) at = i;
-    while (n_calm && !any_wait_is_open(NULL)) pthread_cond_wait(&calm_ended, &list_lock);
+    /* A pause begins once no wait is pending. Until then further waits go ahead, since pending ones may depend on them. */
+    while (n_pausers && !any_wait_is_pending(NULL)) pthread_cond_wait(&waits_resumed, &list_lock);
     if (at >= 0 && !r) n->waiter[at].s = s, n->waiter[at].value = value, n->waiter[at].by = pthread_self();
     pthread_cond_signal(&wait_added);
     pthread_mutex_unlock(&list_lock);
@@ -220,7 +221,7 @@ int cuda_timeline_wait(struct gpu_timeline *base, uint32_t value, struct gpu_str
 }
 void cuda_timeline_wake(struct gpu_timeline *n) {}
 void cuda_timeline_sleep(struct gpu_timeline *n, uint32_t value) {
-    if (!atomic_fetch_add(&n_host_waits, 1)) pthread_cond_signal(&wait_added);
+    if (!atomic_fetch_add(&n_host_waits, 1)) pthread_cond_signal(&wait_added); /* without list_lock: the next call repeats a signal that was missed */
     nanosleep(&(struct timespec){.tv_nsec = 20000}, NULL);
     atomic_fetch_sub(&n_host_waits, 1);
 }
