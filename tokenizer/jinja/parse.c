@@ -33,8 +33,9 @@ struct jtoken *jparse_expect(struct jparser *p, uint8_t type, const char *what) 
     }
     return p->token++;
 }
-static void enter_depth(struct jparser *p) {
-    if (++p->r->depth > JINJA_MAX_CALLS * 4) jparse_fail(p, "nested too deeply");
+void jparse_enter(struct jparser *p) {
+    enum { MAX_NESTING = 4 * JINJA_MAX_CALLS };
+    if (++p->r->depth > MAX_NESTING) jparse_fail(p, "nested too deeply");
 }
 
 static bool at_tuple_end(const struct jparser *p, const char *stop) {
@@ -102,7 +103,7 @@ static struct jnode *new_constant(struct jparser *p, struct jval v, uint32_t pos
 }
 static struct jnode *parse_primary(struct jparser *p, bool spaces) {
     struct jtoken *t = p->token;
-    enter_depth(p);
+    jparse_enter(p);
     struct jnode *n;
     switch (t->type) {
     case T_NAME:
@@ -283,7 +284,7 @@ struct jnode *jparse_filters(struct jparser *p, struct jnode *of, bool first) { 
 
 static struct jnode *parse_unary(struct jparser *p, bool filters) {
     struct jnode *n;
-    enter_depth(p);
+    jparse_enter(p);
     if (p->token->type == T_SUB || p->token->type == T_ADD) {
         n = jparse_new(p, p->token->type == T_SUB ? N_NEG : N_POS, p->token->pos);
         p->token++;
@@ -341,7 +342,7 @@ static struct jnode *parse_compare(struct jparser *p) { return parse_operators(p
 static struct jnode *parse_not(struct jparser *p) {
     uint32_t pos = p->token->pos;
     if (!jparse_accept_name(p, "not")) return parse_compare(p);
-    enter_depth(p);
+    jparse_enter(p);
     struct jnode *n = jparse_new(p, N_NOT, pos);
     n->a = parse_not(p);
     p->r->depth--;
@@ -353,7 +354,7 @@ struct jnode *jparse_no_ternary(struct jparser *p) {
 }
 
 struct jnode *jparse_expr(struct jparser *p) { /* N_COND: a test, b then, c else or NULL */
-    enter_depth(p);
+    jparse_enter(p);
     uint32_t pos = p->token->pos;
     struct jnode *n = jparse_no_ternary(p);
     while (jparse_accept_name(p, "if")) {

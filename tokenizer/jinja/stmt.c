@@ -2,12 +2,9 @@
 
 /* Parses statements. Rejects by name the Jinja2 tags that need a template loader. */
 
-static void enter_depth(struct jparser *p) {
-    if (++p->r->depth > JINJA_MAX_CALLS * 4) jparse_fail(p, "nested too deeply");
-}
 static struct jnode *parse_statement(struct jparser *p);
 
-/* Parses up to one of the closing tags (words separated by '|'), which becomes the current token. */
+/* Returns whether the token is one of the words, which '|' separates. */
 static bool is_word_in(const struct jtoken *t, const char *words) {
     if (t->type != T_NAME) return false;
     for (const char *w = words; *w;) {
@@ -18,9 +15,10 @@ static bool is_word_in(const struct jtoken *t, const char *words) {
     }
     return false;
 }
+/* Parses up to one of the closing words, which becomes the current token; NULL: up to the end of the template. */
 static struct jnode *parse_body(struct jparser *p, const char *until) {
     struct jnode *first = NULL, **end = &first;
-    enter_depth(p);
+    jparse_enter(p);
     for (;;) {
         struct jtoken *t = p->token;
         struct jnode *n = NULL;
@@ -50,12 +48,12 @@ static struct jnode *parse_body(struct jparser *p, const char *until) {
     p->r->depth--;
     return first;
 }
-/* ":" %} ... {% until. With several closing words, the word remains the current token. */
-static struct jnode *parse_block(struct jparser *p, const char *until, bool drop) {
+/* Parses a colon, if there is one, %} and a body up to one of the closing words; skip: and past it. */
+static struct jnode *parse_block(struct jparser *p, const char *until, bool skip) {
     jparse_accept(p, T_COLON);
     jparse_expect(p, T_BLOCK_END, "end of statement block");
     struct jnode *n = parse_body(p, until);
-    if (drop) p->token++;
+    if (skip) p->token++;
     return n;
 }
 
@@ -77,7 +75,7 @@ static struct jnode *parse_if(struct jparser *p, uint32_t pos) { /* list of N_PA
     }
 }
 
-/* a target, b iterable, c condition or NULL, flag recursive, body, orelse */
+/* Returns whether a node or a part of it assigns to the name loop. */
 static bool stores_loop(const struct jnode *n) {
     for (; n; n = n->next) {
         if (n->kind == N_NAME && n->is_stored && jstr_equals(n->value.s, "loop")) return true;
@@ -85,7 +83,7 @@ static bool stores_loop(const struct jnode *n) {
     }
     return false;
 }
-static struct jnode *parse_for(struct jparser *p, uint32_t pos) {
+static struct jnode *parse_for(struct jparser *p, uint32_t pos) { /* a target, b iterable, c condition or NULL, is_recursive, body, orelse */
     struct jnode *n = jparse_new(p, N_FOR, pos);
     n->a = jparse_target(p, false, "in");
     if (!jparse_accept_name(p, "in")) jparse_fail(p, "expected 'in'");
@@ -140,32 +138,34 @@ static struct jnode *parse_signature(struct jparser *p) {
     return first;
 }
 
-/* Checks whether a macro's body reads the name before setting it. If so, it receives the caller's block or the surplus arguments. */
-static int reads_before_set(const struct jnode *n, const char *name) { /* 1 reads, 2 sets, 0 neither */
+enum name_use { UNUSED, READ, SET };
+/* Returns how nodes use a name first. */
+static enum name_use first_use(const struct jnode *n, const char *name) {
     for (; n; n = n->next) {
-        int k = 0;
-        if ((n->kind == N_NAME || n->kind == N_NSREF) && jstr_equals(n->value.s, name)) k = n->is_stored ? 2 : 1;
+        enum name_use k = UNUSED;
+        if ((n->kind == N_NAME || n->kind == N_NSREF) && jstr_equals(n->value.s, name)) k = n->is_stored ? SET : READ;
         const struct jnode *set_last[] = {n->b, n->list, n->a}; /* the value of a set is evaluated before its target */
         const struct jnode *usual[] = {n->a, n->b, n->c, n->d, n->list, n->keywords, n->star, n->starstar, n->body, n->orelse};
         bool set = n->kind == N_SET;
-        for (size_t i = 0; !k && i < (set ? 3 : 10); i++) k = reads_before_set(set ? set_last[i] : usual[i], name);
+        for (size_t i = 0; !k && i < (set ? 3 : 10); i++) k = first_use(set ? set_last[i] : usual[i], name);
         if (k) return k;
     }
-    return 0;
+    return UNUSED;
 }
-static void special_args(struct jparser *p, struct jnode *n) {
+/* A macro whose body reads caller, varargs or kwargs gets them, unless they are its parameters. */
+static void set_implicit_arguments(struct jparser *p, struct jnode *n) {
     bool own_caller = false, own_varargs = false, own_kwargs = false;
     for (struct jnode *a = n->list; a; a = a->next) {
         if (jstr_equals(a->a->value.s, "caller")) {
             own_caller = true;
-            if (!a->b && reads_before_set(n->body, "caller") == 1) jparse_fail(p, "the special \"caller\" argument must be omitted or be given a default");
+            if (!a->b && first_use(n->body, "caller") == READ) jparse_fail(p, "the special \"caller\" argument must be omitted or be given a default");
         }
         own_varargs |= jstr_equals(a->a->value.s, "varargs");
         own_kwargs |= jstr_equals(a->a->value.s, "kwargs");
     }
-    n->uses_caller = !own_caller && reads_before_set(n->body, "caller") == 1;
-    n->uses_varargs = !own_varargs && reads_before_set(n->body, "varargs") == 1;
-    n->uses_kwargs = !own_kwargs && reads_before_set(n->body, "kwargs") == 1;
+    n->uses_caller = !own_caller && first_use(n->body, "caller") == READ;
+    n->uses_varargs = !own_varargs && first_use(n->body, "varargs") == READ;
+    n->uses_kwargs = !own_kwargs && first_use(n->body, "kwargs") == READ;
 }
 
 static struct jnode *parse_macro(struct jparser *p, uint32_t pos) { /* a name, list arguments, body */
@@ -176,7 +176,7 @@ static struct jnode *parse_macro(struct jparser *p, uint32_t pos) { /* a name, l
     p->n_loops = 0;
     n->body = parse_block(p, "endmacro", true);
     p->n_loops = loops;
-    special_args(p, n);
+    set_implicit_arguments(p, n);
     return n;
 }
 static struct jnode *parse_call(struct jparser *p, uint32_t pos) { /* list arguments, b the call, body */
@@ -188,7 +188,7 @@ static struct jnode *parse_call(struct jparser *p, uint32_t pos) { /* list argum
     p->n_loops = 0;
     n->body = parse_block(p, "endcall", true);
     p->n_loops = loops;
-    special_args(p, n);
+    set_implicit_arguments(p, n);
     return n;
 }
 /* {% generation %} marks model output for training. Its body has its own scope, like a call block. */
@@ -198,7 +198,7 @@ static struct jnode *parse_generation(struct jparser *p, uint32_t pos) {
     p->n_loops = 0;
     n->body = parse_block(p, "endgeneration", true);
     p->n_loops = loops;
-    special_args(p, n);
+    set_implicit_arguments(p, n);
     return n;
 }
 static struct jnode *parse_with(struct jparser *p, uint32_t pos) { /* list of N_PAIR: a target, b value; body */
