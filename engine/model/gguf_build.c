@@ -115,8 +115,8 @@ static void put_scaling(struct config_builder *t, struct config_builder *in) {
         const struct json *v = gguf_build_meta(t, rows[i].key);
         if (v) gguf_build_json(in, rows[i].name, *v);
     }
-    if (log) {                                                                           /* DeepSeek's two factors are equal, or the other one is not stored */
-        const double factor = json_num(log, 0) * (strcmp(t->arch, "mistral3") ? 10 : 1); /* llama.cpp: TAG_DEEPSEEK2_YARN_LOG_MUL_FIX */
+    if (log) { /* DeepSeek's two factors are equal, or the other one is not stored. Others use only their ratio: a tenth is right for Mistral's, too. */
+        const double factor = json_num(log, 0) * 10; /* llama.cpp: TAG_DEEPSEEK2_YARN_LOG_MUL_FIX */
         gguf_build_num(in, "mscale", factor);
         gguf_build_num(in, "mscale_all_dim", factor);
     }
