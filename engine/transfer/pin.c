@@ -121,10 +121,11 @@ static int replace_mapping(struct pin *p, const struct pin_extent *k, struct err
     const size_t page = is_fine ? page_size() : probe_bytes;
     uint8_t *own = leaves_memory(k->bytes) ? mem_pages(k->bytes, is_fine ? MEM_SMALL : MEM_HUGE) : NULL;
     if (!own) return error_set(e, ERR_MEMORY, "no memory for a copy of %zu MiB of weights", k->bytes >> 20);
+    const size_t most = test_limits_get(TEST_LIMIT_COPY_BYTES, read_bytes);
     int rc = 0;
     for (size_t at = 0, n; at < k->bytes && !rc; at += n) {
         int node;
-        n = numa_ranges_run(&p->spans, k->at + at, k->bytes - at, (uintptr_t)own + at, page, read_bytes, &node);
+        n = numa_ranges_run(&p->spans, k->at + at, k->bytes - at, (uintptr_t)own + at, page, most, &node);
         numa_prefer(&p->nodes, node);
         rc = atomic_load(&p->stop) ? ERR_CANCELLED : file_map_copy(own + at, k->at + at, n, e);
     }

@@ -206,6 +206,7 @@ int main(int argc, char **argv) {
     if (!mkdtemp(dir)) die(dir, &(struct error){.text = "it cannot be made"});
     write_files(dir);
     snprintf(nodes, sizeof nodes, "%s.nodes", dir);
+    test_limits_set(TEST_LIMIT_COPY_BYTES, 1 << 20);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         int32_t plain[2][ANSWER], got[2][ANSWER];
         uint64_t bytes[2];
