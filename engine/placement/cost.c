@@ -186,10 +186,10 @@ double cost_transfer(const struct cost_machine *m, int domain, enum cost_link wa
 }
 
 struct cost_rows cost_decode_rows(int rows, double keys) {
-    return (struct cost_rows){rows, rows * (keys + 1), rows * (keys + 1)};
+    return (struct cost_rows){rows, rows * (keys + 1), rows * (keys + 1), rows};
 }
 struct cost_rows cost_prefill_rows(double n, double pos) {
-    return (struct cost_rows){n, n * pos + n * (n + 1) / 2, pos + n};
+    return (struct cost_rows){n, n * pos + n * (n + 1) / 2, pos + n, 1};
 }
 
 /* Whether a device joins the small operations of that many rows. */
@@ -197,15 +197,18 @@ static bool joins_small(const struct cost_machine *m, int d, const struct cost_m
     return m->domain[d].class == COST_GPU && rows * q->row_numbers < COST_CHAIN_NUMBERS + 0.5; /* an average of layers */
 }
 static double attention_block_time(const struct cost_machine *m, int d, const struct cost_model *q, struct cost_rows r, double taken) {
-    double pairs = r.pairs, keys = r.keys;
+    const double sessions = max_of(r.sessions, 1);
+    double pairs = r.pairs, keys = r.keys, bytes = q->attn_block_bytes, products = q->n_linear_ops;
     if (q->max_keys > 0) pairs = min_of(pairs, r.rows * q->max_keys), keys = min_of(keys, pairs);
     double flops = pairs * q->pair_flops, wide = pairs * q->expanded_pair_flops + keys * q->expand_flops;
     if (q->expanded_pair_flops > 0) flops = min_of(flops, wide);
     flops += r.pairs * q->index_flops;
-    const int products = m->domain[d].class == COST_GPU && r.rows <= BATCH_INVARIANT_ROWS ? q->n_joined_linear_ops : q->n_linear_ops,
-              small = joins_small(m, d, q, r.rows) ? q->n_joined_elem_ops : q->n_elem_ops;
-    return item_time(m, d, &(struct cost_item){COST_LINEAR, q->dense, r.rows, q->attn_block_bytes, r.rows * q->attn_block_flops, products}, taken) +
-           item_time(m, d, &(struct cost_item){COST_ATTENTION, q->kv, r.rows, keys * q->kv_row_bytes + r.keys * q->index_bytes, flops, 1}, taken) +
+    if (m->domain[d].class == COST_GPU && r.rows <= BATCH_INVARIANT_ROWS) products = q->n_joined_linear_ops;
+    if (q->expand_flops > 0) bytes *= 1 + (sessions - 1) * q->expand_flops / q->attn_block_flops, products += 2 * (sessions - 1); /* MLA: kv_b, per session */
+    const double small = (joins_small(m, d, q, r.rows) ? q->n_joined_elem_ops : q->n_elem_ops) + sessions - 1; /* KV rows are stored per session */
+    return item_time(m, d, &(struct cost_item){COST_LINEAR, q->dense, r.rows, bytes, r.rows * q->attn_block_flops, products}, taken) +
+           item_time(m, d, &(struct cost_item){COST_ATTENTION, q->kv, r.rows / sessions, keys * q->kv_row_bytes + r.keys * q->index_bytes, flops, sessions},
+                     taken) +
            item_time(m, d, &(struct cost_item){COST_ELEM, COST_F32, r.rows, r.rows * q->elem_bytes, 0, small}, taken);
 }
 double cost_attention_block(const struct cost_machine *m, int d, const struct cost_model *q, struct cost_rows r) { return attention_block_time(m, d, q, r, 0); }
@@ -362,6 +365,7 @@ enum { DEVICE_ONLY_OPS = 4 };
 static struct layer_time layer_time(const struct cost_machine *m, const struct cost_model *q, const struct cost_decode *s, int rows, bool on_device,
                                     bool experts, double resident, double taken) {
     struct cost_rows r = cost_decode_rows(rows, s->keys);
+    if (s->is_one_session) r.sessions = 1;
     int d = on_device ? 1 + s->device : 0, ranks = on_device && s->ranks > 1 ? s->ranks : 1;
     struct cost_model share;
     const struct cost_model *part = q;

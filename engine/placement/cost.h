@@ -118,6 +118,7 @@ double cost_transfer(const struct cost_machine *m, int domain, enum cost_link wa
 /* Rows of one attention block: (query, key) pairs and cached positions that are read. */
 struct cost_rows {
     double rows, pairs, keys;
+    double sessions; /* that the rows belong to, each with an attention of its own; 0: 1 */
 };
 struct cost_rows cost_decode_rows(int rows, double keys); /* one row per session, each with `keys` positions */
 struct cost_rows cost_prefill_rows(double n, double pos); /* n causal rows of one session from pos */
@@ -146,6 +147,7 @@ struct cost_decode {
     int n_device_layers;   /* layers whose attention block is on the device; the CPU has the rest */
     int n_expert_layers;   /* how many of the device's layers have all their experts there too */
     double resident_share; /* share of the chosen experts that the pool holds, in the device's other layers */
+    bool is_one_session;   /* all rows are of one session, as of drafted tokens */
     bool beside_prefill;   /* a concurrent prefill streams weights, which takes host memory bandwidth */
     int ranks;             /* devices that share each of these layers (tensor parallel); 0, 1: not shared */
 };

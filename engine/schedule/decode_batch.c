@@ -120,8 +120,13 @@ static void add_expert_stats(struct turn_stats *to, const struct decode_counts *
 /* Chooses the mode of a batch of one session with drafted tokens: its rows in two micro-batches, if that is expected to be faster. */
 static enum exec_mode mode_of_rows(struct engine *e, int rows, int keys) {
     const struct policy_machine m = decode_batch_policy_machine(e);
-    struct cost_decode s = {
-        .mode = DECODE_DUAL, .rows = rows, .keys = keys, .n_device_layers = m.n_device_layers, .n_expert_layers = m.n_expert_layers, .ranks = m.ranks};
+    struct cost_decode s = {.mode = DECODE_DUAL,
+                            .rows = rows,
+                            .keys = keys,
+                            .is_one_session = true,
+                            .n_device_layers = m.n_device_layers,
+                            .n_expert_layers = m.n_expert_layers,
+                            .ranks = m.ranks};
     const bool forced = e->params.decode == DECODE_DUAL;
     if (e->next_exec != DECODE_HYBRID || (e->params.decode && !forced)) return e->next_exec;
     s.first_rows = cost_best_cut(&e->cost, &e->cost_model, &s);

@@ -416,6 +416,7 @@ change("span-far", "pages of 2 MB count as placed where most of their rows belon
 change("nodes-devices", "weights beside devices are not placed by memory node", "gpu_unpinned_weights; e2e_place", ("engine/transfer/pin.c", "by_node = nodes->n_nodes > 1 &&", "by_node = nodes->n_nodes > 99 &&"))
 change("pin-repacked", "files whose matrices were repacked in memory are pinned", "gpu_unpinned_weights", ("engine/weights/weights.c", "w->bytes_replaced > w->files.bytes / 2", "false"))
 change("nodes-reach", "a machine file's reach is ignored", "unit_nodes", ("engine/placement/numa_cost.c", "if (m->reach > 0) return m->reach;", ""))
+change("cost-sessions", "the products of MLA that each session computes are counted once", "unit_cost; unit_virtual", ("engine/placement/cost.c", ", products += 2 * (sessions - 1);", ";"))
 change("cost-deferred", "deferred experts are expected to delay the next layer's", "unit_virtual", ("engine/placement/cost.c", "max_of(half + hand_off_time(m, d, q, rows), later)", "half + hand_off_time(m, d, q, rows) + later"))
 change("company-attention", "nine queries and more share their chunks", "kcheck_batch_invariance", ("cpu/attention.c", "if (o->n > BATCH_INVARIANT_ROWS) return run_tokens", "if (o->n > 8) return run_tokens"))
 

@@ -143,9 +143,40 @@ static void deferred_experts_overlap(void **st) {
         }
 }
 
+/* Attention is computed session by session: the cost model follows virtual time from one session to eight. */
+static void sessions_add_up(void **st) {
+    static const char *const rows[][2] = {{"paper-a-1", "deepseek-v3"}, {"desktop-ddr5-96+rtx5090", "gpt-oss-120b"}};
+    struct error e = {0};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        for (int mode = DECODE_CPU; mode <= DECODE_HYBRID; mode++) {
+            double one = 0;
+            for (int n = 1; n <= 8; n *= 2) {
+                struct cost_model q;
+                double t;
+                open_known(rows[i][1]);
+                if (calibrate_read(&machine, rows[i][0], &e) ||
+                    virtual_open(&v, &(struct virtual_options){.cost = &machine, .w = &shape.w, .kv = DT_BF16}, &e) ||
+                    virtual_decode(v, (enum exec_mode)mode, n, 1024, &t, NULL, &e))
+                    fail_msg("%s", e.text);
+                const struct cost_decode s = {.mode = (enum exec_mode)mode,
+                                              .rows = n,
+                                              .keys = 1024,
+                                              .n_device_layers = decode_resident_layers(virtual_decode_state(v)),
+                                              .n_expert_layers = decode_expert_layers(virtual_decode_state(v))};
+                cost_model_of(&q, &shape.w.config, weights_dense_dtype(&shape.w), weights_ffn_dtype(&shape.w), DT_BF16);
+                const double expected = cost_decode(&machine, &q, &s);
+                virtual_close(&v);
+                if (n == 1) one = expected / t;
+                if (fabs(expected / t / one - 1) > 0.04)
+                    fail_msg("%s, %s, %d sessions: %.2f ms, the cost model expects %.2f", rows[i][1], exec_mode_name((enum exec_mode)mode), n, t * 1e3,
+                             expected * 1e3);
+            }
+        }
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(host_memory_serves_all), cmocka_unit_test(memories_serve_decoding),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(host_memory_serves_all),   cmocka_unit_test(memories_serve_decoding),
                                        cmocka_unit_test(products_follow_the_math), cmocka_unit_test(hand_offs_take_time),
-                                       cmocka_unit_test(deferred_experts_overlap)};
+                                       cmocka_unit_test(deferred_experts_overlap), cmocka_unit_test(sessions_add_up)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
