@@ -92,7 +92,7 @@ change("tool-single", "parallel_tool_calls is ignored for required calls", "e2e_
 change("serve-port", "connections to the port may use all slots", "e2e_serve_place", ("cli/server/server.h", "SERVE_MAX_PORT_CONNECTIONS = 256,", "SERVE_MAX_PORT_CONNECTIONS = 512,"))
 change("kept-forgotten", "a KV file written after its chat was deleted stays", "e2e_kv_cache", ("engine/kv/kv_disk.c", "if (!is_forgotten(k, j) && linkat", "if (linkat"))
 change("kept-deleted", "a deleted chat leaves its KV files", "e2e_kv_cache", ("cli/saved/store.c", "if (!rc) rc = forget_disk_cache(name, path, e);", ""))
-change("kept-of-others", "deleting a chat deletes prefixes that other chats share", "e2e_kv_cache", ("cli/saved/store.c", "if (k == its.n) mine->keys[left++]", "mine->keys[left++]"))
+change("kept-of-others", "deleting a chat deletes prefixes that other chats share", "e2e_kv_cache", ("cli/saved/store.c", "if (k == other.n) own->keys[left++]", "own->keys[left++]"))
 change("kept-elsewhere", "a resident engine writes to disk despite --no-save", "e2e_kv_cache", ("cli/server/serve_turns.c", "int flags = (x->request.no_disk_cache ? REQ_NO_DISK_CACHE : 0) |", "int flags ="))
 change("kept-soon", "a chat learns of its KV files only when the answer has ended", "e2e_remote", ("cli/chat/chat_turn.c", "else if (ev->kind == EVENT_NONE) chat_session_save(r, t);", ""))
 change("kept-limit", "the KV disk cache does not count the new file when it evicts", "e2e_kv_cache", ("engine/kv/kv_disk.c", "i < n && sum + bytes > limit", "i < n && sum > limit"))
