@@ -5,7 +5,7 @@
  * 1. tasks (group, rows of gate and up), with the glu fused; the result goes to h. Each task decrements the group's counter.
  * 2. tasks (rows of y): for all groups in order, wait until the group's counter is 0, multiply those rows of down with the
  *    group's h, and add to y with the router's weight.
- * So the stages have no barrier, only a counter per expert, and the first experts are long done when a thread finishes its
+ * So the stages have no barrier, only a counter per group, and the first experts are long done when a thread finishes its
  * part of stage 1. A task's rows of y have one writer, which fixes the order of the sum without partial results.
  * Groups of many tokens use gemm.h: their x is packed first (one more barrier), and the thread that finishes a group's stage 1
  * packs its h.
@@ -14,7 +14,7 @@
  * to a node, whose threads take it first. h is shared: stage 2 reads the other nodes' parts, a few KB compared to the
  * megabytes of weights that stay local. A row is computed as without nodes, with the same bits.
  *
- * Waves bound the workspace: WAVE tokens (counted once per selected expert) at a time. */
+ * Waves bound the workspace: WAVE_MAX_ROWS pairs of a token and its expert at a time. */
 #include <sched.h>
 #include <string.h>
 
@@ -23,7 +23,7 @@
 #include "cpu/numa.h"
 #include "engine/base/mem.h"
 
-enum { GROUP_MAX = 512, WAVE = 8192, TASK_BYTES = 512 << 10, TASK_ROWS = 256, MANY_ROWS = 64, PANEL = 32 };
+enum { GROUP_MAX = 512, WAVE_MAX_ROWS = 8192, TASK_BYTES = 512 << 10, TASK_ROWS = 256, MANY_ROWS = 64, PANEL = 32 };
 
 struct group {
     const struct expert *expert;
@@ -31,7 +31,7 @@ struct group {
     const float *weights;  /* [n] */
     int id, n, inter;
     const struct gemm *gemm;      /* NULL: the GEMV kernels */
-    int tasks, per;               /* stage 1: tasks on all nodes, rows per task */
+    int tasks, rows_per_task;     /* of stage 1; tasks on all nodes */
     size_t h, packed_x, packed_h; /* offsets into the wave's workspace */
 };
 /* A memory node's part of a group's expert. */
@@ -51,12 +51,13 @@ struct wave {
     struct group *groups;         /* [n] */
     struct node_part *node_parts; /* [nodes, n] */
     struct counter *counters;     /* [n] */
-    int n, nodes, tasks, rows;    /* groups; memory nodes; tasks of stage 1; rows of y per task of stage 2 */
+    int n, nodes, tasks;          /* groups; memory nodes; tasks of stage 1 */
+    int y_rows_per_task;          /* of stage 2 */
     int begin[NUMA_NODES + 1];    /* tasks of stage 2 by node */
-    int32_t *start_order;         /* [nodes * n] indexes of pieces in the order in which stage 1 starts them, by `first`; NULL: array order */
-    bool any_many;
-    uint8_t *space, *scratch;                     /* scratch: one part per thread */
-    size_t scratch_part, tile_bytes, inner_bytes; /* a task's outputs, workspace of the product, a transposed matrix */
+    int32_t *start_order;         /* [nodes * n] indexes of node_parts in the order in which stage 1 starts them, by `first`; NULL: array order */
+    bool any_gemm;
+    uint8_t *space, *scratch;                            /* scratch: one part per thread */
+    size_t scratch_part, tile_bytes, gemm_scratch_bytes; /* of a thread's scratch: a task's outputs, workspace of a GEMM; then a transposed matrix */
 };
 
 static size_t align64(size_t n) { return (n + 63) & ~(size_t)63; }
@@ -82,25 +83,26 @@ static struct mat transpose_columns(const struct mat *m, int c0, int c1, uint8_t
     return (struct mat){.data = buf, .stride = stride, .rows = c1 - c0, .cols = m->rows, .row_step = 1, .dtype = m->dtype};
 }
 /* Outputs [r0, r1) of a matrix for the group's packed rows, [n, ldy]. */
-static void rows_many(const struct wave *w, const struct group *g, const struct mat *m, bool turned, int r0, int r1, const void *packed, float *y, int ldy,
+static void gemm_rows(const struct wave *w, const struct group *g, const struct mat *m, bool transposed, int r0, int r1, const void *packed, float *y, int ldy,
                       uint8_t *scratch) {
-    if (turned) {
-        struct mat rows = transpose_columns(m, r0, r1, scratch + w->inner_bytes);
+    if (transposed) {
+        struct mat rows = transpose_columns(m, r0, r1, scratch + w->gemm_scratch_bytes);
         g->gemm->rows(&rows, 0, r1 - r0, packed, g->n, y, ldy, false, scratch);
     } else g->gemm->rows(m, r0, r1, packed, g->n, y - r0, ldy, false, scratch);
 }
 
-static void gate_up_few(const struct wave *w, const struct group *g, const struct node_part *p, int r0, int r1) {
+static void gate_up_gemv(const struct wave *w, const struct group *g, const struct node_part *p, int r0, int r1) {
     float gate[KERNEL_TOKENS][TASK_ROWS], up[KERNEL_TOKENS][TASK_ROWS];
     float *gates[KERNEL_TOKENS], *ups[KERNEL_TOKENS], *h = (float *)(w->space + g->h) + p->row + r0;
     const float *xs[KERNEL_TOKENS];
-    const bool turned = p->expert->gate_up_transposed, both = p->expert->up.data != NULL;
-    struct mat mg = turned ? p->expert->gate : mat_rows(p->expert->gate, r0, r1), mu = turned || !both ? p->expert->up : mat_rows(p->expert->up, r0, r1);
+    const bool transposed = p->expert->gate_up_transposed, both = p->expert->up.data != NULL;
+    struct mat mg = transposed ? p->expert->gate : mat_rows(p->expert->gate, r0, r1),
+               mu = transposed || !both ? p->expert->up : mat_rows(p->expert->up, r0, r1);
     for (int i = 0; i < KERNEL_TOKENS; i++) gates[i] = gate[i], ups[i] = up[i];
     for (int t = 0; t < g->n; t += KERNEL_TOKENS) {
         int n = g->n - t < KERNEL_TOKENS ? g->n - t : KERNEL_TOKENS;
         for (int i = 0; i < n; i++) xs[i] = w->o->x + (size_t)g->tokens[t + i] * (size_t)w->o->hidden;
-        if (turned) {
+        if (transposed) {
             w->x->k.gevm[mg.dtype](gates, xs, n, &mg, r0, r1);
             if (both) w->x->k.gevm[mu.dtype](ups, xs, n, &mu, r0, r1);
         } else {
@@ -111,17 +113,18 @@ static void gate_up_few(const struct wave *w, const struct group *g, const struc
     }
 }
 
-static void gate_up_many(const struct wave *w, const struct group *g, const struct node_part *p, int r0, int r1, uint8_t *scratch) {
-    float *gate = (float *)scratch, *up = gate + (size_t)g->n * (size_t)g->per, *h = (float *)(w->space + g->h) + p->row + r0;
+static void gate_up_gemm(const struct wave *w, const struct group *g, const struct node_part *p, int r0, int r1, uint8_t *scratch) {
+    float *gate = (float *)scratch, *up = gate + (size_t)g->n * (size_t)g->rows_per_task, *h = (float *)(w->space + g->h) + p->row + r0;
     uint8_t *inner = scratch + w->tile_bytes;
-    rows_many(w, g, &p->expert->gate, p->expert->gate_up_transposed, r0, r1, w->space + g->packed_x, gate, g->per, inner);
-    if (p->expert->up.data) rows_many(w, g, &p->expert->up, p->expert->gate_up_transposed, r0, r1, w->space + g->packed_x, up, g->per, inner);
+    gemm_rows(w, g, &p->expert->gate, p->expert->gate_up_transposed, r0, r1, w->space + g->packed_x, gate, g->rows_per_task, inner);
+    if (p->expert->up.data) gemm_rows(w, g, &p->expert->up, p->expert->gate_up_transposed, r0, r1, w->space + g->packed_x, up, g->rows_per_task, inner);
     for (int i = 0; i < g->n; i++)
-        apply_glu(w, p->expert, h + (size_t)i * (size_t)g->inter, gate + (size_t)i * (size_t)g->per, up + (size_t)i * (size_t)g->per, r0, r1 - r0);
+        apply_glu(w, p->expert, h + (size_t)i * (size_t)g->inter, gate + (size_t)i * (size_t)g->rows_per_task, up + (size_t)i * (size_t)g->rows_per_task, r0,
+                  r1 - r0);
 }
 
 static void run_stage1(const struct wave *w, int task, uint8_t *scratch) {
-    int lo = 0, hi = w->n * w->nodes - 1; /* the last piece that starts at or before task */
+    int lo = 0, hi = w->n * w->nodes - 1; /* the last part that starts at or before the task */
     while (lo < hi) {
         int mid = (lo + hi + 1) / 2;
         if (w->node_parts[w->start_order ? w->start_order[mid] : mid].first <= task) lo = mid;
@@ -129,9 +132,9 @@ static void run_stage1(const struct wave *w, int task, uint8_t *scratch) {
     }
     const struct node_part *p = &w->node_parts[w->start_order ? w->start_order[lo] : lo];
     const struct group *g = &w->groups[p->group];
-    int r0 = (task - p->first) * g->per, rows = expert_inter(p->expert), r1 = r0 + g->per < rows ? r0 + g->per : rows;
-    if (g->gemm) gate_up_many(w, g, p, r0, r1, scratch);
-    else gate_up_few(w, g, p, r0, r1);
+    int r0 = (task - p->first) * g->rows_per_task, rows = expert_inter(p->expert), r1 = r0 + g->rows_per_task < rows ? r0 + g->rows_per_task : rows;
+    if (g->gemm) gate_up_gemm(w, g, p, r0, r1, scratch);
+    else gate_up_gemv(w, g, p, r0, r1);
     _Atomic int *left = &w->counters[p->group].left;
     if (!g->gemm) {
         atomic_fetch_sub_explicit(left, 1, memory_order_release);
@@ -153,15 +156,15 @@ static bool wait_stage1(const struct wave *w, int group) {
     return true;
 }
 
-static void down_few(const struct wave *w, const struct group *g, const struct expert *e, int r0, int r1, float *tile) {
-    const bool turned = e->is_transposed;
-    struct mat down = turned ? e->down : mat_rows(e->down, r0, r1);
+static void down_gemv(const struct wave *w, const struct group *g, const struct expert *e, int r0, int r1, float *tile) {
+    const bool transposed = e->is_transposed;
+    struct mat down = transposed ? e->down : mat_rows(e->down, r0, r1);
     for (int t = 0; t < g->n; t += KERNEL_TOKENS) {
         float *ys[KERNEL_TOKENS];
         const float *hs[KERNEL_TOKENS], *h = (float *)(w->space + g->h) + (size_t)t * (size_t)g->inter;
         int n = g->n - t < KERNEL_TOKENS ? g->n - t : KERNEL_TOKENS;
         for (int i = 0; i < n; i++) ys[i] = tile + (t + i) * (r1 - r0), hs[i] = h + (size_t)i * (size_t)g->inter;
-        if (turned) w->x->k.gevm[down.dtype](ys, hs, n, &down, r0, r1);
+        if (transposed) w->x->k.gevm[down.dtype](ys, hs, n, &down, r0, r1);
         else kernels_gemv(&w->x->k, down.dtype, false)(ys, hs, n, &down);
     }
 }
@@ -174,14 +177,15 @@ static void run_stage2(const struct wave *w, int task, uint8_t *scratch) {
     const struct op_experts *o = w->o;
     int node = 0;
     while (task >= w->begin[node + 1]) node++;
-    int r0 = (task - w->begin[node]) * w->rows, all = y_rows(o, node), r1 = r0 + w->rows < all ? r0 + w->rows : all, rows = r1 - r0;
+    int r0 = (task - w->begin[node]) * w->y_rows_per_task, all = y_rows(o, node), r1 = r0 + w->y_rows_per_task < all ? r0 + w->y_rows_per_task : all,
+        rows = r1 - r0;
     float *tile = (float *)scratch, *y = o->y + y_first(o, node) + r0;
     for (int i = 0; i < w->n; i++) {
         const struct group *g = &w->groups[i];
         const struct expert *e = w->node_parts[node * w->n + i].expert;
         if (!wait_stage1(w, i)) return;
-        if (g->gemm) rows_many(w, g, &e->down, e->is_transposed, r0, r1, w->space + g->packed_h, tile, rows, scratch + w->tile_bytes);
-        else down_few(w, g, e, r0, r1, tile);
+        if (g->gemm) gemm_rows(w, g, &e->down, e->is_transposed, r0, r1, w->space + g->packed_h, tile, rows, scratch + w->tile_bytes);
+        else down_gemv(w, g, e, r0, r1, tile);
         for (int t = 0; t < g->n; t++) {
             add_bias(tile + (size_t)t * (size_t)rows, e->down_bias, r0, rows);
             w->x->k.axpy(y + (size_t)g->tokens[t] * (size_t)o->hidden, g->weights[t], tile + (size_t)t * (size_t)rows, rows);
@@ -192,7 +196,7 @@ static void run_stage2(const struct wave *w, int task, uint8_t *scratch) {
 static void wave_thread(void *arg, int thread, int n_threads) {
     const struct wave *w = arg;
     uint8_t *scratch = w->scratch + (size_t)thread * w->scratch_part;
-    if (w->any_many) {
+    if (w->any_gemm) {
         for (int i = 0; i < w->n; i++)
             if (w->groups[i].gemm)
                 w->groups[i].gemm->pack(w->space + w->groups[i].packed_x, w->o->x, w->groups[i].tokens, w->o->hidden, w->groups[i].n, w->o->hidden, thread,
@@ -208,19 +212,19 @@ static void wave_thread(void *arg, int thread, int n_threads) {
 static int round_up(int n, int unit) { return (n + unit - 1) / unit * unit; }
 
 /* Numbers the tasks of stage 1: node by node and group by group; groups whose weights are still being read come last. */
-static void number_tasks(struct wave *w, bool any_late) {
-    const uint8_t *late = w->o->is_loading;
+static void number_tasks(struct wave *w, bool any_loading) {
+    const uint8_t *is_loading = w->o->is_loading;
     int at = 0;
     w->tasks = 0;
     for (int pass = 0; pass < 2; pass++)
         for (int i = 0; i < w->n * w->nodes; i++) {
             struct node_part *p = &w->node_parts[i];
             const struct group *g = &w->groups[p->group];
-            if ((any_late && g->id < w->o->n_experts && late[g->id]) != pass) continue;
-            if (any_late) w->start_order[at++] = i;
-            p->first = w->tasks, w->tasks += (expert_inter(p->expert) + g->per - 1) / g->per;
+            if ((any_loading && g->id < w->o->n_experts && is_loading[g->id]) != pass) continue;
+            if (any_loading) w->start_order[at++] = i;
+            p->first = w->tasks, w->tasks += (expert_inter(p->expert) + g->rows_per_task - 1) / g->rows_per_task;
         }
-    if (!any_late) w->start_order = NULL;
+    if (!any_loading) w->start_order = NULL;
 }
 
 static void distribute_tasks(const struct wave *w) {
@@ -238,12 +242,13 @@ static void distribute_tasks(const struct wave *w) {
 
 static const struct gemm *select_gemm(const struct cpu_exec *x, const struct group *g, int batch, bool wide) {
     const struct expert *e = g->expert;
-    const struct gemm *few = gemm_skinny_for(x->level, g->n, batch, &e->gate);
-    if (wide && batch > BATCH_INVARIANT_ROWS) few = NULL; /* it would round to BF16, or quantise over many columns */
-    const bool turned = e->is_transposed || e->gate_up_transposed;
-    if (turned) few = NULL; /* transposing a matrix pays off only from some tokens on */
-    if (few && few->supports(&e->gate, g->n) && few->supports(expert_up(e), g->n) && few->supports(&e->down, g->n)) return few;
-    const int most = x->level == CPU_AVX2 && !turned ? 2 * KERNEL_TOKENS : KERNEL_TOKENS; /* filling gemm_avx2's panels costs more than 16 tokens save */
+    const struct gemm *skinny = gemm_skinny_for(x->level, g->n, batch, &e->gate);
+    if (wide && batch > BATCH_INVARIANT_ROWS) skinny = NULL; /* it would round to BF16, or quantise over many columns */
+    const bool transposed = e->is_transposed || e->gate_up_transposed;
+    if (transposed) skinny = NULL; /* transposing a matrix pays off only from some tokens on */
+    if (skinny && skinny->supports(&e->gate, g->n) && skinny->supports(expert_up(e), g->n) && skinny->supports(&e->down, g->n)) return skinny;
+    /* With up to 16 tokens, filling gemm_avx2's panels costs more than it saves. */
+    const int most = x->level == CPU_AVX2 && !transposed ? 2 * KERNEL_TOKENS : KERNEL_TOKENS;
     return batch > BATCH_INVARIANT_ROWS && g->n > most ? gemm_for(x->level, wide) : NULL;
 }
 
@@ -252,47 +257,47 @@ static int wave_run(struct wave *w) {
     const struct op_experts *o = w->o;
     int n_threads = pool_threads(x->pool), most = 0;
     size_t size = 0, inner = 0, down = 0, gate = 0; /* bytes of a transposed row of down, of a task's rows of gate */
-    bool any_late = false;
+    bool any_loading = false;
     int tile = 16;
-    w->any_many = false;
+    w->any_gemm = false;
     for (int i = 0; i < w->n; i++) {
         struct group *g = &w->groups[i];
         g->inter = expert_inter(g->expert);
         g->gemm = select_gemm(x, g, o->n, o->wide);
-        w->any_many |= g->gemm != NULL;
-        any_late |= o->is_loading && g->id < o->n_experts && o->is_loading[g->id];
+        w->any_gemm |= g->gemm != NULL;
+        any_loading |= o->is_loading && g->id < o->n_experts && o->is_loading[g->id];
         int per = (int)(TASK_BYTES / dtype_bytes(g->expert->gate.dtype, (size_t)o->hidden)) / 4 * 4;
         int even = g->inter / (n_threads < 8 ? n_threads : 8) / 4 * 4; /* up to a point, every thread takes part in each expert */
         per = per < even ? per : even;
-        g->per = per < 4 ? 4 : per > TASK_ROWS ? TASK_ROWS : per > 64 ? per / 64 * 64 : per; /* scale blocks are not split */
+        g->rows_per_task = per < 4 ? 4 : per > TASK_ROWS ? TASK_ROWS : per > 64 ? per / 64 * 64 : per; /* scale blocks are not split */
         if (g->gemm) {
-            g->per = round_up(g->per, 16);
+            g->rows_per_task = round_up(g->rows_per_task, 16);
             if (g->n > GEMM_SKINNY_MAX || g->gemm == gemm_for(x->level, o->wide))
-                g->per = round_up(MANY_ROWS, g->gemm->row_tile), tile = g->gemm->row_tile > tile ? g->gemm->row_tile : tile;
+                g->rows_per_task = round_up(MANY_ROWS, g->gemm->row_tile), tile = g->gemm->row_tile > tile ? g->gemm->row_tile : tile;
             g->packed_x = size, size += align64(g->gemm->packed_bytes(g->n, o->hidden));
             g->packed_h = size, size += align64(g->gemm->packed_bytes(g->n, g->inter));
             size_t a = g->gemm->scratch_bytes(g->n, o->hidden), b = g->gemm->scratch_bytes(g->n, g->inter);
             inner = a > inner ? a : inner, inner = b > inner ? b : inner;
-            most = g->n * g->per * 2 > most ? g->n * g->per * 2 : most;
+            most = g->n * g->rows_per_task * 2 > most ? g->n * g->rows_per_task * 2 : most;
             a = g->expert->is_transposed ? dtype_bytes(g->expert->down.dtype, (size_t)g->inter) : 0;
-            b = g->expert->gate_up_transposed ? dtype_bytes(g->expert->gate.dtype, (size_t)o->hidden) * (size_t)g->per : 0;
+            b = g->expert->gate_up_transposed ? dtype_bytes(g->expert->gate.dtype, (size_t)o->hidden) * (size_t)g->rows_per_task : 0;
             down = a > down ? a : down, gate = b > gate ? b : gate;
         }
         g->h = size, size += align64((size_t)g->n * (size_t)g->inter * 4);
         g->tasks = 0;
-        for (int a = 0; a < w->nodes; a++) g->tasks += (expert_inter(w->node_parts[a * w->n + i].expert) + g->per - 1) / g->per;
+        for (int a = 0; a < w->nodes; a++) g->tasks += (expert_inter(w->node_parts[a * w->n + i].expert) + g->rows_per_task - 1) / g->rows_per_task;
     }
     if (tile > PANEL && o->hidden < tile * n_threads) tile = PANEL; /* else there would be fewer tasks than threads; fewer rows then share a decoded panel */
-    w->rows = round_up(o->hidden / (n_threads * 4), tile);
+    w->y_rows_per_task = round_up(o->hidden / (n_threads * 4), tile);
     int cap = round_up(256, tile), floor = 16;
-    w->rows = w->rows < floor ? floor : w->rows > cap ? cap : w->rows;
-    for (int a = 0; a < w->nodes; a++) w->begin[a + 1] = w->begin[a] + (y_rows(o, a) + w->rows - 1) / w->rows;
-    for (int i = 0; i < w->n; i++) most = w->groups[i].n * w->rows > most ? w->groups[i].n * w->rows : most;
+    w->y_rows_per_task = w->y_rows_per_task < floor ? floor : w->y_rows_per_task > cap ? cap : w->y_rows_per_task;
+    for (int a = 0; a < w->nodes; a++) w->begin[a + 1] = w->begin[a] + (y_rows(o, a) + w->y_rows_per_task - 1) / w->y_rows_per_task;
+    for (int i = 0; i < w->n; i++) most = w->groups[i].n * w->y_rows_per_task > most ? w->groups[i].n * w->y_rows_per_task : most;
     w->tile_bytes = align64((size_t)most * 4);
-    w->inner_bytes = align64(inner);
-    down *= (size_t)w->rows;
-    w->scratch_part = w->tile_bytes + w->inner_bytes + align64(down > gate ? down : gate);
-    size_t counters = (size_t)w->n * sizeof *w->counters, order = any_late ? align64((size_t)(w->n * w->nodes) * sizeof *w->start_order) : 0;
+    w->gemm_scratch_bytes = align64(inner);
+    down *= (size_t)w->y_rows_per_task;
+    w->scratch_part = w->tile_bytes + w->gemm_scratch_bytes + align64(down > gate ? down : gate);
+    size_t counters = (size_t)w->n * sizeof *w->counters, order = any_loading ? align64((size_t)(w->n * w->nodes) * sizeof *w->start_order) : 0;
     uint8_t *space = exec_workspace(x, counters + order + size + w->scratch_part * (size_t)n_threads);
     if (!space) return ERR_MEMORY;
     w->counters = (struct counter *)space, space += counters;
@@ -300,7 +305,7 @@ static int wave_run(struct wave *w) {
     w->space = space;
     w->scratch = w->space + size;
     for (int i = 0; i < w->n; i++) atomic_init(&w->counters[i].left, w->groups[i].tasks + (w->groups[i].gemm != NULL));
-    number_tasks(w, any_late);
+    number_tasks(w, any_loading);
     distribute_tasks(w);
     pool_run(x->pool, wave_thread, w);
     return exec_is_cancelled(x) ? ERR_CANCELLED : 0;
@@ -308,8 +313,8 @@ static int wave_run(struct wave *w) {
 
 /* --- Grouping --- */
 
-static bool has_kernel(const struct cpu_exec *x, const struct mat *m, bool turned) {
-    return m->data && (turned ? x->k.gevm[m->dtype] && !m->scale : x->k.gemv[m->dtype] != NULL);
+static bool has_kernel(const struct cpu_exec *x, const struct mat *m, bool transposed) {
+    return m->data && (transposed ? x->k.gevm[m->dtype] && !m->scale : x->k.gemv[m->dtype] != NULL);
 }
 static bool is_supported(const struct cpu_exec *x, const struct expert *e) {
     return has_kernel(x, &e->gate, e->gate_up_transposed) && has_kernel(x, expert_up(e), e->gate_up_transposed) && has_kernel(x, &e->down, e->is_transposed);
@@ -324,7 +329,7 @@ struct plan {        /* tokens and weights sorted by expert; the shared one has 
 };
 
 static int plan_make(struct cpu_exec *x, const struct op_experts *o, struct plan *p) {
-    int e_max = o->ids ? o->n_experts : 0, slots = o->ids ? o->n * o->topk : 0, total = slots + (o->shared ? o->n : 0);
+    int e_max = o->ids ? o->n_experts : 0, n_pairs = o->ids ? o->n * o->topk : 0, total = n_pairs + (o->shared ? o->n : 0);
     size_t groups = (size_t)(total / GROUP_MAX + (e_max + 1 < total ? e_max + 1 : total) + 1);
     p->start = mem_calloc((size_t)e_max + 2, 4);
     p->tokens = mem_alloc((size_t)total * 4);
@@ -332,7 +337,7 @@ static int plan_make(struct cpu_exec *x, const struct op_experts *o, struct plan
     p->groups = mem_calloc(groups, sizeof *p->groups);
     if (!p->start || !p->tokens || !p->weights || !p->groups) return ERR_MEMORY;
     int routed = 0;
-    for (int i = 0; i < slots; i++) {
+    for (int i = 0; i < n_pairs; i++) {
         if (o->ids[i] == -1) continue;
         if (o->ids[i] < 0 || o->ids[i] >= e_max || !is_supported(x, &o->experts[o->ids[i]])) return ERR_RUNTIME;
         p->start[o->ids[i] + 1]++, routed++;
@@ -341,7 +346,7 @@ static int plan_make(struct cpu_exec *x, const struct op_experts *o, struct plan
     total = routed + (o->shared ? o->n : 0);
     for (int e = 0; e < e_max; e++) p->start[e + 1] += p->start[e];
     p->start[e_max + 1] = total;
-    for (int i = slots - 1; i >= 0; i--) { /* backwards: start[e + 1] decreases to e's first slot, token order is kept */
+    for (int i = n_pairs - 1; i >= 0; i--) { /* backwards: start[e + 1] decreases to e's first slot, token order is kept */
         if (o->ids[i] == -1) continue;
         int at = --p->start[o->ids[i] + 1];
         p->tokens[at] = i / o->topk;
@@ -384,7 +389,7 @@ int experts_run(struct exec *base, const struct op_experts *o) {
     for (int at = 0; !rc && at < p.n_groups; at += w.n) {
         int tokens = 0;
         w.groups = p.groups + at;
-        for (w.n = 0; at + w.n < p.n_groups && (!w.n || tokens + w.groups[w.n].n <= WAVE); w.n++) tokens += w.groups[w.n].n;
+        for (w.n = 0; at + w.n < p.n_groups && (!w.n || tokens + w.groups[w.n].n <= WAVE_MAX_ROWS); w.n++) tokens += w.groups[w.n].n;
         split_groups(o, w.groups, w.n, w.nodes, w.node_parts);
         rc = wave_run(&w);
     }
