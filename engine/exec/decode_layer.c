@@ -372,7 +372,7 @@ static int cpu_experts_for_device(struct decode *s, struct decode_micro_batch *m
     if (defers(s, layer) && !later_stays) TRY(run_deferred(s, cpu, y, layer, &later, m->n));
     trace_cpu(s->m->trace, t, "experts", layer, (int)(m - s->micro_batch));
     TRY(signal_cpu_done(s, m));
-    if (d->pool) TRY(expert_pool_after(d, m, layer, expected, took));
+    if (d->pool) TRY(expert_pool_end_layer(d, m, layer, expected, took));
     if (!later_stays) return 0;
     const double t_deferred = trace_now(s->m->trace);
     TRY(run_deferred(s, cpu, y, layer, &later, m->n));

@@ -157,7 +157,7 @@ int expert_pool_open(struct decode_device *d, struct error *e) {
 }
 
 static void empty_slot(struct expert_pool *x, int layer, struct expert_slot *t) {
-    *expert_pool_index(x, layer, t->expert) = -1;
+    *expert_pool_slot_of(x, layer, t->expert) = -1;
     upload_evict_expert(t);
 }
 static void free_slot(struct expert_pool *x, int layer, struct expert_slot *t) {
@@ -271,7 +271,7 @@ int expert_pool_upload(struct expert_pool *x, int layer, int k, int expert, bool
     }
     TRY(upload_expert(&x->uploads, t, s->m->w, layer, expert));
     t->was_used = false, t->is_prefetched = ahead;
-    *expert_pool_index(x, layer, expert) = (int16_t)k;
+    *expert_pool_slot_of(x, layer, expert) = (int16_t)k;
     s->counts.uploaded++, s->counts.prefetched += ahead;
     s->counts.uploaded_bytes += s->m->expert_bytes;
     cpu_count_read(s->m, s->m->expert_bytes);
@@ -306,7 +306,7 @@ static int best_missing(const struct expert_pool *x, int layer) {
     double best = 0;
     int at = -1;
     for (int i = 0; i < x->d->s->c->n_experts; i++)
-        if (*expert_pool_index(x, layer, i) < 0 && score_of(&x->d->score, layer, i) > best) best = score_of(&x->d->score, layer, i), at = i;
+        if (*expert_pool_slot_of(x, layer, i) < 0 && score_of(&x->d->score, layer, i) > best) best = score_of(&x->d->score, layer, i), at = i;
     return at;
 }
 /* Starts to upload the experts that earlier runs and the first prompt used most, or that the pool held before a prompt took its memory.

@@ -18,11 +18,11 @@
 struct expert_pool {
     struct decode_device *d;
     int slots_per_layer;       /* slots per layer; 0: none */
-    struct expert_slot *slots; /* [n_layers, each] */
+    struct expert_slot *slots; /* [n_layers, slots_per_layer] */
     int16_t *slot_of;          /* [n_layers, n_experts] -1: not resident */
     struct upload_queue uploads;
     struct gpu_stream *compute;
-    _Atomic int stop;                                                          /* cancel flag of both */
+    _Atomic int stop;                                                          /* cancels the uploads and the stream */
     bool is_frozen;                                                            /* no slot changes */
     struct gpu_timeline *done[DECODE_MICRO_BATCHES];                           /* done: a layer's part of a micro-batch is in y */
     struct gpu_event *ready[DECODE_MICRO_BATCHES][2];                          /* by layer parity: xn is ready and the shared expert done */
@@ -75,10 +75,10 @@ int expert_pool_save_rows(struct decode_device *d, int micro, int layer, const f
 int expert_pool_rows_ready(struct decode_device *d, int micro, int layer);
 /* Adds the device's expert outputs to x [n, hidden] once they are done (enqueued on d->main). */
 int expert_pool_join(struct decode_device *d, int micro, float *x, int n);
-/* Splits the experts that m's rows selected, and enqueues the device's part. *mine [m->n, topk]: ids left to the CPU, -1 for
+/* Splits the experts that m's rows selected, and enqueues the device's part. *cpu_ids [m->n, topk]: ids left to the CPU, -1 for
  * the rest. *expected: predicted CPU seconds. */
-int expert_pool_run(struct decode_device *d, struct decode_micro_batch *m, int layer, int32_t **mine, double *expected);
+int expert_pool_run(struct decode_device *d, struct decode_micro_batch *m, int layer, int32_t **cpu_ids, double *expected);
 /* See decode_prefetch. */
-int expert_pool_prefetch(struct decode_device *d, const struct lookahead *a, enum decode_prefetch_phase phase, double before);
+int expert_pool_prefetch(struct decode_device *d, const struct lookahead *a, enum decode_prefetch_phase phase, double until_batch_s);
 /* After the CPU's part, which took `took` seconds: updates scores and may start an upload. */
-int expert_pool_after(struct decode_device *d, struct decode_micro_batch *m, int layer, double expected, double took);
+int expert_pool_end_layer(struct decode_device *d, struct decode_micro_batch *m, int layer, double expected, double took);

@@ -3,11 +3,11 @@
 #include "engine/experts/expert_pool.h"
 
 static inline struct expert_slot *expert_pool_slots(const struct expert_pool *x, int layer) { return x->slots + (size_t)layer * (size_t)x->slots_per_layer; }
-static inline int16_t *expert_pool_index(const struct expert_pool *x, int layer, int expert) {
+static inline int16_t *expert_pool_slot_of(const struct expert_pool *x, int layer, int expert) {
     return &x->slot_of[(size_t)layer * (size_t)x->d->s->c->n_experts + (size_t)expert];
 }
 static inline struct expert_slot *expert_pool_resident(const struct expert_pool *x, int layer, int expert) {
-    int i = *expert_pool_index(x, layer, expert);
+    int i = *expert_pool_slot_of(x, layer, expert);
     return i < 0 ? NULL : &expert_pool_slots(x, layer)[i];
 }
 static inline bool expert_pool_has_layer(const struct decode_device *d, int layer) { return layer >= d->first && layer < d->last && d->s->c->layer[layer].moe; }

@@ -6,7 +6,7 @@
 #include "engine/experts/expert_pool_internal.h"
 #include "engine/experts/lookahead.h"
 
-enum { USED_MOST = 256 }; /* experts of a layer that the device computes at most */
+enum { USED_MOST = 256 }; /* experts of a layer that the device computes at most; the CPU computes further ones */
 
 int expert_pool_save_rows(struct decode_device *d, int micro, int layer, const float *x, int n) {
     return d->pool ? router_lookahead_save_rows(&d->pool->lookahead, micro, layer, x, n) : 0;
@@ -21,23 +21,23 @@ int expert_pool_join(struct decode_device *d, int micro, float *to, int n) {
     return exec->ops->add(exec, &(struct op_add){.y = to, .x = x->y[micro], .n = n, .m = d->s->c->hidden});
 }
 
-/* Counts the device rows that selected each expert; 0 if a CPU row selected it too: then the CPU reads it anyway. */
+/* Counts the device rows that selected each expert; 0 if a CPU row selected it too, since the CPU reads its weights then anyway. */
 static void count_expert_rows(struct expert_pool *x, const struct decode_micro_batch *m) {
     const struct decode *s = x->d->s;
     int topk = s->c->topk;
     memset(x->expert_rows, 0, (size_t)s->c->n_experts * sizeof *x->expert_rows);
     for (int i = 0; i < m->n_dev * topk; i++)
-        if (m->host.ids[i] >= 0) x->expert_rows[m->host.ids[i]]++; /* the CPU computes what it defers */
+        if (m->host.ids[i] >= 0) x->expert_rows[m->host.ids[i]]++; /* negative: deferred, left to the CPU */
     for (int i = m->n_dev * topk; i < m->n * topk; i++)
         if (m->host.ids[i] >= 0) x->expert_rows[m->host.ids[i]] = 0;
 }
 
 /* Describes domain 0 (CPU), domain 1 (device) and the experts in x->expert_rows for the split. link_busy: seconds before a new upload can
- * start. Returns the number of experts. */
+ * start; its transfer_s is 0 if uploads are off. Returns the number of experts. */
 static int describe_split(struct expert_pool *x, int layer, int n, double link_busy, struct split_domain *d) {
     struct decode *s = x->d->s;
     const struct runtime *v = s->m;
-    int gone = 0, all = 0;
+    int n_resident = 0, n_experts = 0;
     d[0] = (struct split_domain){.class = COST_CPU, .expert_cost = &x->cost[0]};
     d[1] = (struct split_domain){.class = COST_GPU,
                                  .expert_cost = &x->cost[1],
@@ -47,15 +47,15 @@ static int describe_split(struct expert_pool *x, int layer, int n, double link_b
     for (int i = 0; i < s->c->n_experts; i++) {
         if (!x->expert_rows[i]) continue;
         struct expert_slot *t = expert_pool_resident(x, layer, i);
-        bool here = t && (v->cost->is_deterministic || upload_has_arrived(&x->uploads, &t->upload));
-        gone += t != NULL;
-        x->expert_ids[all] = (int16_t)i;
-        x->split_experts[all++] = (struct split_expert){.rows = x->expert_rows[i], .resident = 1u | (here ? 2u : 0)};
+        bool is_ready = t && (v->cost->is_deterministic || upload_has_arrived(&x->uploads, &t->upload));
+        n_resident += t != NULL;
+        x->expert_ids[n_experts] = (int16_t)i;
+        x->split_experts[n_experts++] = (struct split_expert){.rows = x->expert_rows[i], .resident = 1u | (is_ready ? 2u : 0)};
     }
-    d[1].max_transfers = x->slots_per_layer > gone ? x->slots_per_layer - gone : 0;
-    for (int i = 0; i < all && d[1].transfer_s > 0; i++) /* an upload needs a scan first, which costs more than it saves */
+    d[1].max_transfers = x->slots_per_layer > n_resident ? x->slots_per_layer - n_resident : 0;
+    for (int i = 0; i < n_experts && d[1].transfer_s > 0; i++) /* an upload needs a scan first, which costs more than it saves */
         if (!weight_state_has(&v->weight_state, layer, x->expert_ids[i], WEIGHT_CHECKED)) d[1].transfer_s = 0;
-    return all;
+    return n_experts;
 }
 static const struct split_policy *split_policy_of(const struct decode *s) { return s->m->cost->is_deterministic ? split_find("host") : s->m->split_policy; }
 
@@ -76,52 +76,54 @@ struct upload_choice {
     bool is_prefetch;
 };
 
-/* Picks a swap: the best missing expert for the worst resident one, if worth more over about as many batches as scores look back. */
+/* Picks a swap: the missing expert with the highest score for the resident one with the lowest, if its score is higher. saved_s: over the batches that
+ * predict_rate() averages. */
 static struct upload_choice pick_swap(const struct expert_pool *x, int layer) {
-    enum { STEPS = 14 };
     const struct decode *s = x->d->s;
     const struct predict *p = &x->d->predict;
-    struct upload_choice w = {.layer = layer, .slot = expert_pool_victim(x, layer, NULL), .expert = -1};
-    double most = 0;
-    if (w.slot < 0) return w;
+    struct upload_choice swap = {.layer = layer, .slot = expert_pool_victim(x, layer, NULL), .expert = -1};
+    double best = 0;
+    if (swap.slot < 0) return swap;
     for (int i = 0; i < s->c->n_experts; i++) {
         double v = score_of(&x->d->score, layer, i);
-        if (v > most && *expert_pool_index(x, layer, i) < 0 && weight_state_has(&s->m->weight_state, layer, i, WEIGHT_CHECKED)) most = v, w.expert = i;
+        if (v > best && *expert_pool_slot_of(x, layer, i) < 0 && weight_state_has(&s->m->weight_state, layer, i, WEIGHT_CHECKED)) best = v, swap.expert = i;
     }
-    int was = expert_pool_slots(x, layer)[w.slot].expert;
-    if (w.expert < 0 || (was >= 0 && most <= score_of(&x->d->score, layer, was))) w.slot = -1;
-    else w.saved_s = STEPS * cost_table_at(&x->cost[0], 1) * (predict_rate(p, layer, w.expert) - (was >= 0 ? predict_rate(p, layer, was) : 0));
-    return w;
+    int evicted = expert_pool_slots(x, layer)[swap.slot].expert;
+    if (swap.expert < 0 || (evicted >= 0 && best <= score_of(&x->d->score, layer, evicted))) swap.slot = -1;
+    else
+        swap.saved_s =
+            PREDICT_RATE_BATCHES * cost_table_at(&x->cost[0], 1) * (predict_rate(p, layer, swap.expert) - (evicted >= 0 ? predict_rate(p, layer, evicted) : 0));
+    return swap;
 }
 
-/* Picks the best prefetch for the next layers, from each layer's newest prediction. now: seconds since this layer's experts began. */
-static struct upload_choice pick_prefetch(struct expert_pool *x, int micro, int layer, int n, double now) {
+/* Picks the best prefetch for the next layers, from each layer's newest prediction. elapsed_s: since this layer's experts began. */
+static struct upload_choice pick_prefetch(struct expert_pool *x, int micro, int layer, int n, double elapsed_s) {
     struct decode_device *d = x->d;
     const struct config *c = d->s->c;
     struct upload_choice best = {.slot = -1};
     for (int l = layer + 1; l <= layer + PREDICT_LAYERS && l < d->last; l++) {
-        const int32_t *said = NULL;
+        const int32_t *predicted = NULL;
         int distance = 0;
-        while (!said && ++distance <= PREDICT_LAYERS) said = router_lookahead_get(&x->lookahead, micro, l, distance, n);
-        if (!said) continue;
+        while (!predicted && ++distance <= PREDICT_LAYERS) predicted = router_lookahead_get(&x->lookahead, micro, l, distance, n);
+        if (!predicted) continue;
         memset(x->expert_rows, 0, (size_t)c->n_experts * sizeof *x->expert_rows);
         for (int i = 0; i < n * c->topk; i++)
-            if (said[i] >= 0 && said[i] < c->n_experts) x->expert_rows[said[i]]++;
+            if (predicted[i] >= 0 && predicted[i] < c->n_experts) x->expert_rows[predicted[i]]++;
         struct split_domain domain[2];
-        int all = describe_split(x, l, n, 0, domain), k = expert_pool_victim(x, l, x->expert_rows);
-        if (k < 0 || !(domain[1].transfer_s > 0)) continue; /* or one of them was never scanned */
+        int n_experts = describe_split(x, l, n, 0, domain), slot = expert_pool_victim(x, l, x->expert_rows);
+        if (slot < 0 || !(domain[1].transfer_s > 0)) continue; /* no slot, or uploads are off */
         struct predict_in in = {.layer = l,
                                 .distance = distance,
                                 .split = split_policy_of(d->s),
                                 .domain = domain,
                                 .expert = x->split_experts,
                                 .id = x->expert_ids,
-                                .n = all,
-                                .arrival_s = domain[1].transfer_s - ((l - layer) * x->layer_period_s - now),
-                                .victim = expert_pool_slots(x, l)[k].expert};
-        struct predict_out a = predict_upload(&d->predict, &in, x->plan);
-        if (a.expert >= 0 && a.worth_s > best.saved_s && *expert_pool_index(x, l, x->expert_ids[a.expert]) < 0)
-            best = (struct upload_choice){l, k, x->expert_ids[a.expert], a.worth_s, true};
+                                .n = n_experts,
+                                .arrival_s = domain[1].transfer_s - ((l - layer) * x->layer_period_s - elapsed_s),
+                                .victim = expert_pool_slots(x, l)[slot].expert};
+        struct predict_out out = predict_upload(&d->predict, &in, x->plan);
+        if (out.expert >= 0 && out.worth_s > best.saved_s && *expert_pool_slot_of(x, l, x->expert_ids[out.expert]) < 0)
+            best = (struct upload_choice){l, slot, x->expert_ids[out.expert], out.worth_s, true};
     }
     return best;
 }
@@ -135,12 +137,12 @@ static int n_uploads_in_flight(const struct expert_pool *x) {
     return n;
 }
 
-int expert_pool_prefetch(struct decode_device *d, const struct lookahead *a, enum decode_prefetch_phase phase, double before) {
+int expert_pool_prefetch(struct decode_device *d, const struct lookahead *a, enum decode_prefetch_phase phase, double until_batch_s) {
     struct expert_pool *x = d->pool;
     struct decode *s = d->s;
     struct lookahead_need want[USED_MOST];
     if (!x || x->is_frozen || s->m->cost->is_deterministic) return 0;
-    int queue = n_uploads_in_flight(x);
+    int n_queued = n_uploads_in_flight(x);
     for (int l = d->first; l < d->last; l++) {
         if (!expert_pool_has_layer(d, l)) continue;
         const int n = lookahead_needs(a, l, want, USED_MOST);
@@ -150,22 +152,22 @@ int expert_pool_prefetch(struct decode_device *d, const struct lookahead *a, enu
             x->expert_rows[want[i].expert] = 1;
         }
         for (int i = 0; i < n && phase != PREFETCH_NONE; i++) {
-            const int id = want[i].expert, k = expert_pool_victim(x, l, x->expert_rows);
-            if (*expert_pool_index(x, l, id) >= 0 || !weight_state_has(&s->m->weight_state, l, id, WEIGHT_CHECKED)) continue;
-            if (phase == PREFETCH_LIKELY && want[i].confidence * (float)s->c->topk < 1) continue;        /* below an equal share */
-            if (k < 0 || (queue + 1) * x->upload_s > before + (l - d->first) * x->layer_period_s) break; /* no slot, or too late for this layer */
-            TRY(expert_pool_upload(x, l, k, id, true));
-            queue++;
+            const int id = want[i].expert, slot = expert_pool_victim(x, l, x->expert_rows);
+            if (*expert_pool_slot_of(x, l, id) >= 0 || !weight_state_has(&s->m->weight_state, l, id, WEIGHT_CHECKED)) continue;
+            if (phase == PREFETCH_LIKELY && want[i].confidence * (float)s->c->topk < 1) continue;                     /* less likely than the average expert */
+            if (slot < 0 || (n_queued + 1) * x->upload_s > until_batch_s + (l - d->first) * x->layer_period_s) break; /* no slot, or too late for this layer */
+            TRY(expert_pool_upload(x, l, slot, id, true));
+            n_queued++;
         }
     }
     return 0;
 }
 
-static struct upload_choice pick_upload(struct expert_pool *x, int micro, int layer, int n, double now) {
+static struct upload_choice pick_upload(struct expert_pool *x, int micro, int layer, int n, double elapsed_s) {
     if (x->is_frozen || !upload_is_idle(&x->uploads) || !expert_pool_pays(x)) return (struct upload_choice){.slot = -1};
     struct upload_choice w = pick_swap(x, layer), ahead = {.slot = -1};
     if (x->lookahead.is_active) {
-        ahead = pick_prefetch(x, micro, layer, n, now);
+        ahead = pick_prefetch(x, micro, layer, n, elapsed_s);
         predict_report(&x->d->predict, ahead.slot >= 0);
     }
     return ahead.slot >= 0 && (w.slot < 0 || ahead.saved_s > w.saved_s) ? ahead : w;
@@ -186,7 +188,7 @@ static int run_expert(struct expert_pool *x, const struct work *w, int micro, co
                       .y = to, .x = x->expert_out, .index = x->token[micro] + at, .weight = x->weight[micro] + at, .n = n, .dim = hidden, .ldy = hidden});
 }
 
-/* Prepares the input and the sum of experts in a latent space; and adds that sum to the micro-batch's. */
+/* For experts in a latent space: prepares their input and sum; adds the sum to the micro-batch's. */
 static int begin_latent(struct expert_pool *x, const struct work *w, int layer, int n) {
     const struct config *c = x->d->s->c;
     if (!c->moe_latent) return 0;
@@ -199,7 +201,7 @@ static int end_latent(struct expert_pool *x, int micro, int layer, int n) {
     return block_routed_output(gpu_stream_exec(x->compute), c, &x->d->layers[layer].view, x->routed_sum, x->y[micro], n);
 }
 
-/* Records the device's time for the previous layer, which has ended since its rows have moved on. */
+/* Records the device's time for its previous layer, if that is complete. */
 static void record_device_time(struct expert_pool *x, int micro, int n) {
     struct decode *s = x->d->s;
     struct cost_machine *cost = s->m->cost;
@@ -211,11 +213,11 @@ static void record_device_time(struct expert_pool *x, int micro, int n) {
     x->is_timed[micro] = false;
 }
 
-int expert_pool_run(struct decode_device *d, struct decode_micro_batch *m, int layer, int32_t **mine, double *expected) {
+int expert_pool_run(struct decode_device *d, struct decode_micro_batch *m, int layer, int32_t **cpu_ids, double *expected) {
     struct expert_pool *x = d->pool;
     struct decode *s = d->s;
     const struct split_plan *p = x->plan;
-    int micro = (int)(m - s->micro_batch), topk = s->c->topk, n, pairs = 0, many = 0, begin[USED_MOST];
+    int micro = (int)(m - s->micro_batch), topk = s->c->topk, n, pairs = 0, n_used = 0, begin[USED_MOST];
     struct expert_slot *use[USED_MOST];
     double now = clock_now();
     if (x->layer_begin_s > 0) x->layer_period_s += (now - x->layer_begin_s - x->layer_period_s) / (x->layer_period_s > 0 ? 16 : 1);
@@ -226,7 +228,7 @@ int expert_pool_run(struct decode_device *d, struct decode_micro_batch *m, int l
     n = split_layer(x, m, layer);
     s->counts.decision_s += clock_now() - now, s->counts.n_decisions++;
     *expected = 0;
-    *mine = x->cpu_ids;
+    *cpu_ids = x->cpu_ids;
     memcpy(x->cpu_ids, m->host.ids, (size_t)(m->n * topk) * sizeof *x->cpu_ids);
     memcpy(x->ids, x->cpu_ids, (size_t)(m->n * topk) * sizeof *x->ids);
     memcpy(x->router, m->host.router, (size_t)m->n * (size_t)config_n_choices(s->c) * sizeof *x->router);
@@ -241,8 +243,8 @@ int expert_pool_run(struct decode_device *d, struct decode_micro_batch *m, int l
             TRY(expert_pool_upload(x, layer, k, id, false));
             t = &expert_pool_slots(x, layer)[k];
         }
-        if (!t || many == USED_MOST) continue; /* left to the CPU */
-        use[many] = t, begin[many++] = pairs;
+        if (!t || n_used == USED_MOST) continue; /* left to the CPU */
+        use[n_used] = t, begin[n_used++] = pairs;
         x->expected_s[micro] += upload_has_arrived(&x->uploads, &t->upload) ? cost_table_at(&x->cost[1], x->expert_rows[id])
                                                                             : -INFINITY; /* not measurable: it waits for an upload */
         t->was_used = true;
@@ -252,56 +254,57 @@ int expert_pool_run(struct decode_device *d, struct decode_micro_batch *m, int l
                 x->cpu_ids[r] = -1;
             }
     }
-    s->counts.selected += (uint64_t)n, s->counts.hits += (uint64_t)many;
+    s->counts.selected += (uint64_t)n, s->counts.hits += (uint64_t)n_used;
     d->n_hits += (uint64_t)pairs;
-    if (s->cpu_queue) TRY(gpu_event_wait(x->ready[micro][layer % 2], x->compute)); /* else the host has seen the rows arrive, and the last sum before them */
+    /* Without a queue the host has waited for the rows, so that the previous sum is complete, too. */
+    if (s->cpu_queue) TRY(gpu_event_wait(x->ready[micro][layer % 2], x->compute));
     TRY(gpu_fill(x->compute, x->y[micro], 0, (size_t)m->n_dev * (size_t)s->c->hidden * 4));
     TRY(gpu_copy(x->compute, x->token[micro], x->host_token[micro], (size_t)pairs * 4, GPU_H2D)); /* 0 bytes: no copy */
     TRY(gpu_copy(x->compute, x->weight[micro], x->host_weight[micro], (size_t)pairs * 4, GPU_H2D));
-    if (many) TRY(gpu_event_record(x->begin[micro], x->compute));
-    int span = many ? trace_begin(s->m->trace, x->compute, d->rank, LANE_COMPUTE, "experts", layer, micro) : -1;
-    if (many) TRY(begin_latent(x, &d->work[micro], layer, m->n_dev));
-    for (int i = 0; i < many; i++) {
+    if (n_used) TRY(gpu_event_record(x->begin[micro], x->compute));
+    int span = n_used ? trace_begin(s->m->trace, x->compute, d->rank, LANE_COMPUTE, "experts", layer, micro) : -1;
+    if (n_used) TRY(begin_latent(x, &d->work[micro], layer, m->n_dev));
+    for (int i = 0; i < n_used; i++) {
         TRY(upload_wait(&x->uploads, &use[i]->upload, x->compute));
-        TRY(run_expert(x, &d->work[micro], micro, use[i], begin[i], (i + 1 < many ? begin[i + 1] : pairs) - begin[i]));
+        TRY(run_expert(x, &d->work[micro], micro, use[i], begin[i], (i + 1 < n_used ? begin[i + 1] : pairs) - begin[i]));
     }
-    if (many) TRY(end_latent(x, micro, layer, m->n_dev));
+    if (n_used) TRY(end_latent(x, micro, layer, m->n_dev));
     trace_end(s->m->trace, span, x->compute);
-    if (many) {
+    if (n_used) {
         TRY(gpu_event_record(x->end[micro], x->compute));
         x->is_timed[micro] = true;
         TRY(upload_signal(&x->uploads, x->compute));
-        for (int i = 0; i < many; i++) upload_release(&x->uploads, &use[i]->upload);
+        for (int i = 0; i < n_used; i++) upload_release(&x->uploads, &use[i]->upload);
     }
     return gpu_timeline_signal(x->done[micro], ++x->n_done[micro], x->compute);
 }
 
-int expert_pool_after(struct decode_device *d, struct decode_micro_batch *m, int layer, double expected, double took) {
+int expert_pool_end_layer(struct decode_device *d, struct decode_micro_batch *m, int layer, double expected, double took) {
     struct expert_pool *x = d->pool;
     const struct decode *s = d->s;
     const struct config *c = s->c;
     const struct layer *y = &s->m->w->layers[layer];
     struct cost_machine *cost = s->m->cost;
-    bool known = !y->router_table;
-    size_t p = 2 * (size_t)c->topk;
+    bool has_scores = !y->router_table;
+    size_t n_near = 2 * (size_t)c->topk;
     struct decode_counts *counts = &d->s->counts;
-    double begun = clock_now(), now;
+    double begin_s = clock_now(), decided_s;
     counts->cpu_s += took;
     if (cost->is_deterministic) return 0;
     if (expected > 0 && m->n == m->n_dev) {
         cost_observe(cost, &cost->domain[0].observed[COST_FFN], m->n, expected, took);
     }
     if ((s->clock % 16 == 0 || !(s->clock & (s->clock - 1))) && layer == d->last - 1) expert_pool_fill_costs(x); /* more often at first */
-    for (int i = 0; i < m->n && known; i++)
-        score_best(c->score, y->router_bias, x->router + (size_t)i * (size_t)config_n_choices(c), c->n_experts, (int)p, x->near + (size_t)i * p,
-                   x->chance + (size_t)i * p);
-    score_update(&d->score, layer, &(struct score_rows){m->n, x->ids, known ? x->near : NULL, x->chance});
+    for (int i = 0; i < m->n && has_scores; i++)
+        score_best(c->score, y->router_bias, x->router + (size_t)i * (size_t)config_n_choices(c), c->n_experts, (int)n_near, x->near + (size_t)i * n_near,
+                   x->chance + (size_t)i * n_near);
+    score_update(&d->score, layer, &(struct score_rows){m->n, x->ids, has_scores ? x->near : NULL, x->chance});
     predict_update_rates(&d->predict, layer, x->expert_rows);
     int micro = (int)(m - s->micro_batch);
-    counts->decision_s += (now = clock_now()) - begun;
+    counts->decision_s += (decided_s = clock_now()) - begin_s;
     TRY(router_lookahead_run(&x->lookahead, micro, layer + 1, x->ready[micro][(layer + 1) % 2], m->n_dev));
-    counts->decision_s -= clock_now();
-    struct upload_choice w = pick_upload(x, micro, layer, m->n_dev, now - x->layer_begin_s);
-    counts->decision_s += clock_now();
-    return w.slot >= 0 ? expert_pool_upload(x, w.layer, w.slot, w.expert, w.is_prefetch) : 0;
+    const double pick_begin_s = clock_now();
+    struct upload_choice upload = pick_upload(x, micro, layer, m->n_dev, decided_s - x->layer_begin_s);
+    counts->decision_s += clock_now() - pick_begin_s;
+    return upload.slot >= 0 ? expert_pool_upload(x, upload.layer, upload.slot, upload.expert, upload.is_prefetch) : 0;
 }

@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-/* Moving averages: skill 1/32 per judgement, rate 1/14 per batch, as in MRS. `regret`: batches that an evicted busier expert is missed
+/* Moving averages: skill 1/32 per judgement, rate 1 / PREDICT_RATE_BATCHES per batch. `regret`: batches that an evicted busier expert is missed
  * before the link brings it back, measured in test/bench/NOTES.md. After IDLE_MOST fruitless questions routers run ahead only every
  * AGAIN batches. */
 static const float skill_alpha = 1 / 32.f, rate_alpha = 0.07f;
@@ -18,22 +18,22 @@ void predict_open(struct predict *p, int n_layers, int n_experts, void *mem) {
 bool predict_is_due(struct predict *p) { return p->steps++ % AGAIN == 0 || p->fruitless < IDLE_MOST; }
 void predict_report(struct predict *p, bool brought) { p->fruitless = brought ? 0 : p->fruitless + 1; }
 
-struct predict_accuracy predict_judge(struct predict *p, int distance, const int32_t *said, const int32_t *chosen, int n) {
-    enum { CHOSEN = 1, SAID = 2 };
-    struct predict_accuracy n_said = {0};
+struct predict_accuracy predict_judge(struct predict *p, int distance, const int32_t *predicted, const int32_t *chosen, int n) {
+    enum { CHOSEN = 1, PREDICTED = 2 };
+    struct predict_accuracy found = {0};
     memset(p->mark, 0, (size_t)p->n_experts);
     for (int i = 0; i < n; i++)
         if (chosen[i] >= 0 && chosen[i] < p->n_experts) p->mark[chosen[i]] |= CHOSEN;
     for (int i = 0; i < n; i++) {
-        if (said[i] < 0 || said[i] >= p->n_experts || p->mark[said[i]] & SAID) continue;
-        p->mark[said[i]] |= SAID;
-        n_said.predicted++, n_said.selected += p->mark[said[i]] & CHOSEN;
+        if (predicted[i] < 0 || predicted[i] >= p->n_experts || p->mark[predicted[i]] & PREDICTED) continue;
+        p->mark[predicted[i]] |= PREDICTED;
+        found.predicted++, found.selected += p->mark[predicted[i]] & CHOSEN;
     }
-    if (!n_said.predicted) return n_said;
-    float *skill = &p->skill[distance - 1], now = (float)n_said.selected / (float)n_said.predicted;
+    if (!found.predicted) return found;
+    float *skill = &p->skill[distance - 1], now = (float)found.selected / (float)found.predicted;
     *skill += (p->has_skill[distance - 1] ? skill_alpha : 1) * (now - *skill);
     p->has_skill[distance - 1] = true;
-    return n_said;
+    return found;
 }
 
 void predict_update_rates(struct predict *p, int layer, const int32_t *rows) {

@@ -3,8 +3,8 @@
  * section 4.C). Tracks their accuracy by distance and estimates whether an upload pays. Pure: no clock, no allocation. One thread. */
 #include "engine/placement/split.h"
 
-enum { PREDICT_LAYERS = 3 }; /* layers ahead */
-struct predict_accuracy {    /* predicted experts; of these selected */
+enum { PREDICT_LAYERS = 3, PREDICT_RATE_BATCHES = 14 }; /* layers ahead; batches that rates average over, as in MRS */
+struct predict_accuracy {                               /* predicted experts; of these selected */
     int predicted, selected;
 };
 struct predict {
@@ -21,9 +21,9 @@ void predict_open(struct predict *p, int n_layers, int n_experts, void *mem);
 
 /* Returns whether to run routers ahead in the next batch: while recent predictions led to uploads, and now and then as a retry. */
 bool predict_is_due(struct predict *p);
-/* Compares a layer's selection `chosen` [n] with the prediction `said` [n] made `distance` layers before; any order, duplicates and
+/* Compares a layer's selection `chosen` [n] with `predicted` [n] made `distance` layers before; any order, duplicates and
  * invalid ids are ignored. */
-struct predict_accuracy predict_judge(struct predict *p, int distance, const int32_t *said, const int32_t *chosen, int n);
+struct predict_accuracy predict_judge(struct predict *p, int distance, const int32_t *predicted, const int32_t *chosen, int n);
 /* Updates rates; rows [n_experts]: rows that selected each expert in the batch. */
 void predict_update_rates(struct predict *p, int layer, const int32_t *rows);
 static inline double predict_rate(const struct predict *p, int layer, int expert) {

@@ -42,8 +42,8 @@ struct split_plan {
     double end_s;                       /* predicted seconds; 0: no experts */
     double domain_end_s[SPLIT_DOMAINS]; /* 0: no work */
     uint8_t domain[SPLIT_EXPERTS];      /* of expert i */
-    uint16_t queue[SPLIT_EXPERTS];      /* experts in execution order: domain d has queue[begin[d] .. begin[d + 1]) */
-    uint16_t transfer[SPLIT_EXPERTS];   /* those to transfer, in order: move[moves[d] .. moves[d + 1]) */
+    uint16_t queue[SPLIT_EXPERTS];      /* experts in execution order: domain d has queue[queue_begin[d] .. queue_begin[d + 1]) */
+    uint16_t transfer[SPLIT_EXPERTS];   /* those to transfer, in order: transfer[transfer_begin[d] .. transfer_begin[d + 1]) */
     uint16_t queue_begin[SPLIT_DOMAINS + 1], transfer_begin[SPLIT_DOMAINS + 1];
     bool is_optimal; /* exact: proven optimal */
     struct {         /* scratch of the policies */
