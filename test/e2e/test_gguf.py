@@ -34,8 +34,11 @@ def distance(a, b):
     return max(abs(x - y) for x, y in zip(a, b)) / max(max(map(abs, b)), 1e-30)
 
 
+ROUNDED = 6e-2  # BF16 activations leave up to 0.01, 8-bit ones (AVX-512 VNNI) up to 0.041
+
+
 def usual(a, b):
-    """The same for the position at the lower quartile: with BF16 activations rounding may flip a choice of experts, and thereby logits of any position."""
+    """The same for the position at the lower quartile: rounding of activations may flip a choice of experts, and thereby logits of any position."""
     n, each = IDS.count(",") + 1, len(b) // (IDS.count(",") + 1)
     return sorted(distance(a[i * each:(i + 1) * each], b[i * each:(i + 1) * each]) for i in range(n))[n // 4]
 
@@ -64,7 +67,7 @@ def twins(tmp):
         decodes = ["--gpus", "emu:1", "--decode", "hybrid"], ["-t", "1"], ["-t", "5"]
         for args in ([], *(prefills if every_mode else prefills[turn % 3:][:1])):
             got, why = logits(file, out, "--kv", "f32", *args)
-            check(got and usual(got, want) < 4e-2, f"{arch} {fmt} {args}", why or f"usually off by {usual(got, want):.3g}")
+            check(got and usual(got, want) < ROUNDED, f"{arch} {fmt} {args}", why or f"usually off by {usual(got, want):.3g}")
         want = run("-m", file, "--tokens", IDS, "-n", "6", "--temp", "0", "--ids")
         for args in decodes if every_mode else decodes[turn // 3 % 3:][:1]:
             got = run("-m", file, "--tokens", IDS, "-n", "6", "--temp", "0", "--ids", *args)
@@ -80,7 +83,7 @@ def mixes(tmp):
     check(got and distance(got, want) <= 1e-5, "mixed: logits", why or f"off by {distance(got, want):.3g}")
     for args in (["--prefill", "slp"], ["--prefill", "blend"]):
         got, why = logits(file, out, "--kv", "f32", "--gpus", "emu:1", *args)
-        check(got and usual(got, want) < 4e-2, f"mixed {args}", why or f"usually off by {usual(got, want):.3g}")
+        check(got and usual(got, want) < ROUNDED, f"mixed {args}", why or f"usually off by {usual(got, want):.3g}")
     rc, text, err = run("-m", file, "--tokens", IDS, "-n", "12", "--temp", "0", "--ids")
     check(rc == 0, "mixed: ids", err)
     for args in (["--gpus", "emu:1", "--decode", "hybrid"], ["--gpus", "emu:1", "--decode", "hybrid", "--expert-cache", "2"], ["--gpus", "emu:1", "--expert-cache", "layers"],
