@@ -30,10 +30,7 @@ const struct gemm *gemm_for(enum cpu_level level, bool wide) {
 const struct gemm *gemm_skinny_for(enum cpu_level level, int n, int batch, const struct mat *w) {
     if (level >= CPU_AMX && gemm_has(&gemm_amx) && batch > BATCH_INVARIANT_ROWS) return n <= GEMM_SKINNY_MAX ? &gemm_amx_skinny_bf16 : NULL;
     if (level == CPU_AVX2 && batch > BATCH_INVARIANT_ROWS) return gemm_has(&gemm_int16_avxvnni) ? &gemm_int16_avxvnni : &gemm_int16_avx2; /* same bits */
-    if (level >= CPU_AVX512 && batch > BATCH_INVARIANT_ROWS && gemm_has(&gemm_int8) && gemm_int8.supports(w, n)) {
-        const bool grid = w->dtype >= DT_IQ1_S && w->dtype <= DT_IQ3_S; /* their codes take longer to look up */
-        return n > (grid ? KERNEL_TOKENS : GEMM_INT8_FEW) ? &gemm_int8 : NULL;
-    }
+    if (level >= CPU_AVX512 && batch > BATCH_INVARIANT_ROWS && gemm_has(&gemm_int8) && gemm_int8.supports(w, n)) return n > GEMM_INT8_FEW ? &gemm_int8 : NULL;
     if (level < CPU_AVX512 || !gemm_has(&gemm_skinny) || !(cpu_flags() & CPU_F_BF16_FAST)) return NULL;
     return batch <= BATCH_INVARIANT_ROWS ? &gemm_skinny : n <= GEMM_SKINNY_BF16_MAX ? &gemm_skinny_bf16 : NULL;
 }

@@ -11,7 +11,8 @@ struct int8_rows {
 } __attribute__((aligned(64)));
 
 /* Decodes columns [c0, c0 + n), c0 a multiple of 256 and n at most that, of rows [r, r + rows). ahead: prefetch distance in bytes. */
-typedef void (*int8_decode_fn)(struct int8_rows *to, const struct mat *w, int r, int rows, int c0, int n, ptrdiff_t ahead);
+#define INT8_CODES_FN(name) void name(struct int8_rows *to, const struct mat *w, int r, int rows, int c0, int n, ptrdiff_t ahead)
+typedef INT8_CODES_FN((*int8_decode_fn));
 struct int8_decoder {
     int8_decode_fn rows; /* NULL: unsupported weights */
     int segment;         /* columns that share a scale: 16 or 32 */

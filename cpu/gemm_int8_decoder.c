@@ -2,7 +2,6 @@
 #include "cpu/gemm_int8.h"
 
 #include "cpu/gemm_codes.h"
-#include "engine/base/grid_blocks.h"
 
 #define ROW_AT(name) ((const uint8_t *)w->data + (size_t)r * w->stride + (size_t)c0 / FORMAT_BLOCK(name) * FORMAT_BYTES(name))
 #define CODES(name) \
@@ -117,37 +116,23 @@ CODES(tq1_0) {
     }
 }
 
-/* Scales of two halves of 32 columns are stored if they can differ. */
-INLINE void make_grid(const enum dtype t, int8_t *code, float *scale, const uint8_t *p, const bool halves, const int bytes, ptrdiff_t ahead) {
-    ask(p, bytes, ahead);
-    for (int i = 0; i < 8; i += 2) {
-        const struct grid_part g[2] = {grid_part_of(t, p, i), grid_part_of(t, p, i + 1)};
-        const __m256i a = _mm256_loadu_si256((const __m256i *)(const void *)g[0].bytes), b = _mm256_loadu_si256((const __m256i *)(const void *)g[1].bytes);
-        const __m512i all = minus(_mm512_inserti64x4(_mm512_castsi256_si512(a), b, 1), grid_bias(t));
-        put(code + 32 * i, _mm512_mask_sub_epi8(all, g[0].signs | (uint64_t)g[1].signs << 32, _mm512_setzero_si512(), all));
-        for (int k = 0; k < 2; k++)
-            if (halves) scale[2 * (i + k)] = g[k].scale[0], scale[2 * (i + k) + 1] = g[k].scale[1];
-            else scale[i + k] = g[k].scale[0];
-    }
-}
-#define CODES_GRID(name, halves) \
-    CODES(name) { make_grid(FORMAT_DTYPE(name), code, scale, p, halves, FORMAT_BYTES(name), ahead); }
-CODES_GRID(iq1_s, false)
-CODES_GRID(iq1_m, true)
-CODES_GRID(iq2_xxs, false)
-CODES_GRID(iq2_xs, true)
-CODES_GRID(iq2_s, true)
-CODES_GRID(iq3_xxs, false)
-CODES_GRID(iq3_s, false)
+/* In intdot_grid_avx512vnni.c, compiled once per format. */
+#ifndef GRID_CODES /* test/kcheck renames them */
+#define GRID_CODES(name) int8_codes_avx512vnni_##name
+#endif
+#define DECLARE(name) INT8_CODES_FN(GRID_CODES(name));
+FORMATS_IQ(DECLARE)
 
 struct int8_decoder int8_decoder_for(const struct mat *w) {
 #define ROW(name, segment, has_off) [FORMAT_DTYPE(name)] = { codes_##name, segment, has_off }
+#define GRID(name, segment)         [FORMAT_DTYPE(name)] = {GRID_CODES(name), segment, false}
     static const struct int8_decoder all[DT_COUNT] = {
-        ROW(q8_0, 32, false),    ROW(q4_0, 32, false),   ROW(iq4_nl, 32, false), ROW(mxfp4, 32, false),   ROW(e2m1, 32, false),   ROW(q4_1, 32, true),
-        ROW(q5_0, 32, false),    ROW(q5_1, 32, true),    ROW(q4_k, 32, true),    ROW(q5_k, 32, true),     ROW(iq4_xs, 32, false), ROW(tq1_0, 32, false),
-        ROW(tq2_0, 32, false),   ROW(q2_k, 16, true),    ROW(q3_k, 16, false),   ROW(q6_k, 16, false),    ROW(iq1_s, 32, false),  ROW(iq1_m, 16, false),
-        ROW(iq2_xxs, 32, false), ROW(iq2_xs, 16, false), ROW(iq2_s, 16, false),  ROW(iq3_xxs, 32, false), ROW(iq3_s, 32, false)};
+        ROW(q8_0, 32, false),  ROW(q4_0, 32, false), ROW(iq4_nl, 32, false), ROW(mxfp4, 32, false), ROW(e2m1, 32, false),   ROW(q4_1, 32, true),
+        ROW(q5_0, 32, false),  ROW(q5_1, 32, true),  ROW(q4_k, 32, true),    ROW(q5_k, 32, true),   ROW(iq4_xs, 32, false), ROW(tq1_0, 32, false),
+        ROW(tq2_0, 32, false), ROW(q2_k, 16, true),  ROW(q3_k, 16, false),   ROW(q6_k, 16, false),  GRID(iq1_s, 32),        GRID(iq1_m, 16),
+        GRID(iq2_xxs, 32),     GRID(iq2_xs, 16),     GRID(iq2_s, 16),        GRID(iq3_xxs, 32),     GRID(iq3_s, 32)};
 #undef ROW
+#undef GRID
     const bool fp4 = w->dtype == DT_E2M1;
     if ((w->scale != NULL) != fp4 || (fp4 && (w->scale_dtype != DT_E8M0 || w->block_cols != 32))) return (struct int8_decoder){0};
     return all[w->dtype];

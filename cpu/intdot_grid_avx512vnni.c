@@ -14,6 +14,7 @@
 #include <stdint.h>
 
 #include "cpu/formats.h"
+#include "cpu/gemm_int8.h"
 #include "cpu/intdot_planes.h"
 #include "engine/base/iq_grids.h"
 
@@ -182,13 +183,13 @@ INLINE void two_columns(__m512i w[2], __m512i joined) {
     w[1] = _mm512_permutexvar_epi8(IQ3 ? _mm512_srli_epi16(joined, 2) : joined, _mm512_load_si512(levels[1]));
 }
 /* w: levels plus BIAS. c: codes of an octet's first columns and last ones (of IQ3: columns 2 * k and after). signs: bit k for column k. */
-INLINE void join(__m512i w[8], const __m512i *c, __m512i signs) {
+INLINE void join(__m512i w[8], const __m512i *c, __m512i signs, const bool halves) {
     if (IQ3) {
         EACH (int k = 0; k < 4; k++) two_columns(w + 2 * k, merged(c[k], shifted(signs, 3 - 2 * k), 0x18181818));
         return;
     }
     __m512i code[2] = {c[0], c[1]}, sign[2] = {_mm512_slli_epi16(signs, 4), signs};
-    if (HALVES == 2) {
+    if (halves) {
         const uint32_t last = 0xffff0000;
         code[0] = merged(c[0], _mm512_slli_epi32(c[1], 16), last);
         code[1] = merged(_mm512_srli_epi32(c[0], 16), c[1], last);
@@ -302,7 +303,7 @@ INLINE void group_dot(V *sum, const uint8_t *p, const uint8_t *s, const struct g
     __m512i w[8];
     struct parts g;
     load_group(&g, p, n > GROUP / 2 ? p + BYTES / 2 : p);
-    join(w, g.c, g.signs);
+    join(w, g.c, g.signs, HALVES == 2);
     EACH (int t = 0; t < N; t++, x += ld)
         EACH (int h = 0; h < HALVES; h++) {
             __m512i high = _mm512_setzero_si512(), low = _mm512_load_si512(x->start[h]);
@@ -313,4 +314,49 @@ INLINE void group_dot(V *sum, const uint8_t *p, const uint8_t *s, const struct g
             const __m512i dot = _mm512_add_epi32(_mm512_slli_epi32(high, 8), low);
             sum[t] = vfma(_mm512_cvtepi32_ps(dot), vmul(g.scale[h], vload(x->unit)), sum[t]);
         }
+}
+
+/* --- Codes for many tokens (gemm_int8.h) --- */
+
+/* Two rows at a time: a vector's octets 0 to 31 are of the first one. */
+INLINE void two_rows(struct int8_rows *to, int i, int k, const uint8_t *p, const uint8_t *q) {
+    __m512i w[8], a[8], b[8];
+    struct parts g;
+    load_group(&g, p, q);
+    join(w, g.c, g.signs, false);
+    EACH (int v = 0; v < 8; v++) w[v] = _mm512_sub_epi8(w[v], _mm512_set1_epi8(BIAS));
+    EACH (int v = 0; v < 4; v++) a[2 * v] = _mm512_unpacklo_epi8(w[2 * v], w[2 * v + 1]), a[2 * v + 1] = _mm512_unpackhi_epi8(w[2 * v], w[2 * v + 1]);
+    EACH (int h = 0; h < 2; h++) /* columns 4 * h to 4 * h + 3 of four octets a lane */
+        EACH (int v = 0; v < 2; v++) {
+            b[4 * h + 2 * v] = _mm512_unpacklo_epi16(a[4 * h + v], a[4 * h + 2 + v]);
+            b[4 * h + 2 * v + 1] = _mm512_unpackhi_epi16(a[4 * h + v], a[4 * h + 2 + v]);
+        }
+    EACH (int v = 0; v < 4; v++) w[2 * v] = _mm512_unpacklo_epi32(b[v], b[4 + v]), w[2 * v + 1] = _mm512_unpackhi_epi32(b[v], b[4 + v]);
+    EACH (int h = 0; h < 8;
+          h += 4) { /* now two neighbouring octets a lane: 16 columns, from 16 * v on in the first lane, 128 columns further in each one after */
+        const __m512i low[2] = {_mm512_shuffle_i32x4(w[h], w[h + 1], 0x44), _mm512_shuffle_i32x4(w[h + 2], w[h + 3], 0x44)};
+        const __m512i high[2] = {_mm512_shuffle_i32x4(w[h], w[h + 1], 0xee), _mm512_shuffle_i32x4(w[h + 2], w[h + 3], 0xee)};
+        _mm512_store_si512(to->code[i] + 16 * h, _mm512_shuffle_i32x4(low[0], low[1], 0x88));
+        _mm512_store_si512(to->code[i] + 16 * h + 128, _mm512_shuffle_i32x4(low[0], low[1], 0xdd));
+        _mm512_store_si512(to->code[k] + 16 * h, _mm512_shuffle_i32x4(high[0], high[1], 0x88));
+        _mm512_store_si512(to->code[k] + 16 * h + 128, _mm512_shuffle_i32x4(high[0], high[1], 0xdd));
+    }
+    const V s = g.scale[0], t = g.scale[HALVES - 1];
+    if (HALVES == 2) {
+        vstore(to->scale[i], _mm512_permutex2var_ps(s, _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23), t));
+        vstore(to->scale[k], _mm512_permutex2var_ps(s, _mm512_setr_epi32(8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31), t));
+    } else {
+        vstore(to->scale[i], s);
+        _mm256_storeu_ps(to->scale[k], _mm512_extractf32x8_ps(s, 1));
+    }
+}
+#define INT8_CODES FORMAT_JOIN(FORMAT_JOIN(int8_codes_, ISA), FORMAT_JOIN(_, FORMAT))
+INT8_CODES_FN(INT8_CODES);
+INT8_CODES_FN(INT8_CODES) {
+    const uint8_t *p = (const uint8_t *)w->data + (size_t)r * w->stride + (size_t)c0 / 256 * FORMAT_BYTES(FORMAT);
+    for (int i = 0; i < rows; i += 2, p += 2 * w->stride) {
+        const uint8_t *q = i + 1 < rows ? p + w->stride : p;
+        for (int line = 0; line < FORMAT_BYTES(FORMAT); line += 64) _mm_prefetch(p + ahead + line, _MM_HINT_T1), _mm_prefetch(q + ahead + line, _MM_HINT_T1);
+        two_rows(to, i, i + 1, p, q);
+    }
 }

@@ -123,7 +123,7 @@ change("groups-company", "batches of 5 to OP_FEW rows take a kernel of their own
 change("planes-half", "the second 32 of 64 columns of four-bit weights get the first 32's scale", "kcheck_gemm", ("cpu/gemm_bf16_decoder.c", "(__m512i)_mm512_cvtne2ps_pbh(b, a);\n    look(head", "(__m512i)_mm512_cvtne2ps_pbh(a, a);\n    look(head"))
 change("int8-sum", "sums of eight-bit products start without the weights' offset", "kcheck_gemm", ("cpu/gemm_int8.c", "a[i][0] = a[i][1] = _mm512_set1_epi32(start[i * LD]);", "a[i][0] = a[i][1] = _mm512_set1_epi32(0);"))
 change("int8-finite", "eight-bit activations hide an infinity", "kcheck_gemm", ("cpu/gemm_int8.c", "_mm256_blendv_ps(_mm256_set1_ps(NAN)", "_mm256_blendv_ps(_mm256_set1_ps(0)"))
-change("int8-halves", "the second 16 columns of IQ2_XS get the first ones' scale", "kcheck_gemm", ("cpu/gemm_int8_decoder.c", "scale[2 * (i + k) + 1] = g[k].scale[1]", "scale[2 * (i + k) + 1] = g[k].scale[0]"))
+change("int8-halves", "the second 16 columns of IQ2_XS get the first ones' scale", "kcheck_gemm", ("cpu/intdot_grid_avx512vnni.c", "t = g.scale[HALVES - 1];", "t = g.scale[0];"))
 change("planes-wide", "exact products round weights of formats with scales", "kcheck_gemm", ("cpu/gemm_amx.c", "j.split = j.kind == PLANES && exact && !j.make.exact;", "j.split = false && exact;"))
 change("fold-zero", "zeros become nonzero when scales are folded into weights", "kcheck_gemm", ("cpu/bf16_scale_pow2.h", "_mm512_test_epi16_mask(number, number) & ", ""))
 change("fold-lanes", "rows folded side by side all get the first row's scale", "kcheck_gemm", ("cpu/gemm_vnni.c", "if (scale[0] == scale[LANES - 1]) {", "if (scale[0] <= scale[LANES - 1]) {"))
