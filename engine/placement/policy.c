@@ -86,11 +86,13 @@ static double tpot_beside(const struct policy_machine *m, const struct policy_pr
         if (lacks > m->expert_layers[i] * layer_bytes) rest.is_yielded |= m->decode_uses[i];
         else rest.n_expert_layers -= (int)ceil(lacks / layer_bytes);
     }
-    policy_decode_batch(
-        &rest,
-        &(struct policy_decode_in){
-            .n_decoding = in->n_decoding, .max_rows = in->n_decoding, .keys = in->keys, .context_tokens = in->keys + 1024, .beside_prefill = true},
-        &out);
+    policy_decode_batch(&rest,
+                        &(struct policy_decode_in){.n_decoding = in->n_decoding,
+                                                   .max_rows = in->n_decoding,
+                                                   .keys = in->keys,
+                                                   .context_tokens = in->keys + POLICY_EXPECTED_GROWTH,
+                                                   .beside_prefill = true},
+                        &out);
     return out.tpot_s;
 }
 

@@ -61,6 +61,7 @@ struct policy_prefill_out {
 };
 void policy_prefill(const struct policy_machine *m, const struct policy_prefill_in *in, struct policy_prefill_out *out);
 
+enum { POLICY_EXPECTED_GROWTH = 1024 }; /* positions by which a decoding session is expected to grow */
 struct policy_decode_in {
     int n_decoding;        /* sessions in decode, >= 1 */
     int max_rows;          /* most rows per decode batch */

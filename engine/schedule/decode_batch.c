@@ -50,15 +50,15 @@ static int choose_exec(struct engine *e, struct session **batch, int n) {
     struct policy_decode_in in = {.n_decoding = n, .max_rows = ENGINE_MAX_BATCH, .beside_prefill = e->prefill_driver && e->prefill_driver != &prefill_mode_cpu};
     struct policy_decode_out out, *last = &e->explained_decision;
     for (int i = 0; i < n; i++) in.keys += batch[i]->n_tokens / (double)n;
-    in.context_tokens = in.keys + 1024;
+    in.context_tokens = in.keys + POLICY_EXPECTED_GROWTH;
     policy_decode_batch(&m, &in, &out);
     e->next_exec = out.mode;
     decode_set_first_spans(e->machine.decode, out.first_rows);
     e->batch_expected_s = out.seconds[out.mode];
     e->tpot.max_batch_s = m.max_tpot_s * out.batch / n;
-    bool same = *e->decode_why && out.mode == last->mode && out.batch == last->batch && out.n_device_layers == last->n_device_layers &&
-                !memcmp(out.refused, last->refused, sizeof out.refused) && fabs(out.seconds[out.mode] / last->seconds[out.mode] - 1) < 0.05;
-    if (!same) { /* formatting takes as long as a layer of a small model */
+    bool is_explained = *e->decode_why && out.mode == last->mode && out.batch == last->batch && out.n_device_layers == last->n_device_layers &&
+                        !memcmp(out.refused, last->refused, sizeof out.refused) && fabs(out.seconds[out.mode] / last->seconds[out.mode] - 1) < 0.05;
+    if (!is_explained) { /* not for every batch: formatting takes as long as a layer of a small model */
         char why[200];
         *last = out;
         policy_decode_why(&m, &in, &out, why, sizeof why);
@@ -71,7 +71,7 @@ static int choose_exec(struct engine *e, struct session **batch, int n) {
 
 struct batch_result {
     uint64_t weight_bytes;         /* per session */
-    double seconds, draft_saved_s; /* saved: per session, by drafts */
+    double seconds, draft_saved_s; /* draft_saved_s: decode time that drafts saved, per session */
     bool is_cold;                  /* many experts were read for the first time */
     struct decode_counts experts;
 };
@@ -101,13 +101,14 @@ int decode_batch_fill(struct engine *e, struct session **batch, int n, struct ba
     return n;
 }
 
-static struct decode_counts counts_diff(struct decode_counts is, const struct decode_counts *was) {
-    is.selected -= was->selected, is.hits -= was->hits, is.uploaded -= was->uploaded, is.wasted -= was->wasted, is.uploaded_bytes -= was->uploaded_bytes;
-    is.prefetched -= was->prefetched, is.prefetched_wasted -= was->prefetched_wasted;
-    is.cpu_s -= was->cpu_s, is.device_s -= was->device_s;
-    is.decision_s -= was->decision_s, is.n_decisions -= was->n_decisions;
-    for (int i = 0; i < 3; i++) is.predicted[i] -= was->predicted[i], is.predicted_right[i] -= was->predicted_right[i];
-    return is;
+static struct decode_counts counts_diff(struct decode_counts now, const struct decode_counts *before) {
+    now.selected -= before->selected, now.hits -= before->hits, now.uploaded -= before->uploaded, now.wasted -= before->wasted,
+        now.uploaded_bytes -= before->uploaded_bytes;
+    now.prefetched -= before->prefetched, now.prefetched_wasted -= before->prefetched_wasted;
+    now.cpu_s -= before->cpu_s, now.device_s -= before->device_s;
+    now.decision_s -= before->decision_s, now.n_decisions -= before->n_decisions;
+    for (int i = 0; i < 3; i++) now.predicted[i] -= before->predicted[i], now.predicted_right[i] -= before->predicted_right[i];
+    return now;
 }
 static void add_expert_stats(struct turn_stats *to, const struct decode_counts *c) {
     to->experts.chosen += c->selected, to->experts.hits += c->hits, to->experts.uploaded += c->uploaded, to->experts.wasted += c->wasted;
@@ -117,8 +118,8 @@ static void add_expert_stats(struct turn_stats *to, const struct decode_counts *
     for (int i = 0; i < 3; i++) to->experts.predicted[i] += c->predicted[i], to->experts.predicted_chosen[i] += c->predicted_right[i];
 }
 
-/* Chooses the mode of a batch of one session with drafted tokens: its rows in two micro-batches, if that is expected to be faster. */
-static enum exec_mode mode_of_rows(struct engine *e, int rows, int keys) {
+/* Chooses the mode of a batch of one session with drafted tokens: its rows in two micro-batches, if that is expected to be at least 3% faster. */
+static enum exec_mode mode_with_drafts(struct engine *e, int rows, int keys) {
     const struct policy_machine m = decode_batch_policy_machine(e);
     struct cost_decode s = {.mode = DECODE_DUAL,
                             .rows = rows,
@@ -143,50 +144,51 @@ static uint64_t experts_per_token(const struct config *c) {
     return moe * (uint64_t)c->topk;
 }
 
-static int run_batch(struct engine *e, const struct batch_entry *rows, int n, struct decode_span *spans, struct batch_result *took, struct error *err) {
-    enum { FEW_COLD = 32 }; /* a share of cold experts, several times slower to read, below 1/FEW_COLD is negligible */
-    uint64_t before = atomic_load(&e->machine.bytes_read);
-    const uint64_t routed_before = e->machine.scan.n_experts_scanned;
+static int run_batch(struct engine *e, const struct batch_entry *rows, int n, struct decode_span *spans, struct batch_result *result, struct error *err) {
+    enum { COLD_SHARE = 32 }; /* experts read for the first time take several times longer; below 1/COLD_SHARE of all they are negligible */
+    uint64_t bytes_before = atomic_load(&e->machine.bytes_read);
+    const uint64_t scanned_before = e->machine.scan.n_experts_scanned;
     double begin = clock_now();
-    struct decode_counts was = decode_counts(e->machine.decode);
-    int all = 0;
-    for (int i = 0; i < n; all += rows[i++].n)
+    struct decode_counts counts_before = decode_counts(e->machine.decode);
+    int n_rows = 0;
+    for (int i = 0; i < n; n_rows += rows[i++].n)
         spans[i] = (struct decode_span){.kv = &rows[i].s->kv, .tokens = rows[i].tokens, .pos = rows[i].pos, .n = rows[i].n};
-    const enum exec_mode mode = n == 1 && all > 1 ? mode_of_rows(e, all, rows->pos) : e->next_exec;
+    const enum exec_mode mode = n == 1 && n_rows > 1 ? mode_with_drafts(e, n_rows, rows->pos) : e->next_exec;
     int rc = decode_run(e->machine.decode, mode, spans, n, n == 1 ? rows->cancel : &e->closing, err);
     double now = clock_now();
-    *took = (struct batch_result){(atomic_load(&e->machine.bytes_read) - before) / (uint64_t)n, now - begin, e->draft_saved_s,
-                                  (e->machine.scan.n_experts_scanned - routed_before) * FEW_COLD > (uint64_t)all * experts_per_token(&e->weights.config),
-                                  counts_diff(decode_counts(e->machine.decode), &was)};
-    if (!rc && all == n && e->batch_expected_s > 0 && now - begin < 10 * e->batch_expected_s) /* the first batch may read weights from disk */
+    *result =
+        (struct batch_result){(atomic_load(&e->machine.bytes_read) - bytes_before) / (uint64_t)n, now - begin, e->draft_saved_s,
+                              (e->machine.scan.n_experts_scanned - scanned_before) * COLD_SHARE > (uint64_t)n_rows * experts_per_token(&e->weights.config),
+                              counts_diff(decode_counts(e->machine.decode), &counts_before)};
+    if (!rc && n_rows == n && e->batch_expected_s > 0 && now - begin < 10 * e->batch_expected_s) /* the first batch may read weights from disk */
         cost_observe(&e->cost, &e->cost.observed[decode_last_exec(e->machine.decode)], n, e->batch_expected_s, now - begin);
     e->last_decode_at = now;
     return rc;
 }
 
-/* Whether the turn is still the row's after the batch. If so, no other thread ends it from this point. */
-static bool entry_still_current(struct engine *e, const struct batch_entry *r) {
+/* Claims the entry's session after the batch, so that no other thread ends its turn. Returns false if the turn has ended. */
+static bool claim_entry(struct engine *e, const struct batch_entry *r) {
     struct session *s = r->s;
     pthread_mutex_lock(&e->lock);
-    bool same = atomic_load(&s->state) == SESSION_DECODE && s->turn_id == r->turn_id;
-    session_set_hold(s, same ? HOLD_CLAIMED : HOLD_NONE);
+    bool is_running = atomic_load(&s->state) == SESSION_DECODE && s->turn_id == r->turn_id;
+    session_set_hold(s, is_running ? HOLD_CLAIMED : HOLD_NONE);
     pthread_cond_broadcast(&e->ended_cond);
     pthread_mutex_unlock(&e->lock);
-    return same;
+    return is_running;
 }
 
-/* Samples the token after each row as without drafts, since sampling depends on seed and position only. The next row counts if its drafted
- * token equals the sampled one. Cache rows of rejected tokens are overwritten later. Returns the number of accepted tokens. */
-static int finish_entry(struct engine *e, const struct batch_entry *r, const struct batch_result *took, int rc, const struct error *why,
-                        const struct decode_span *t) {
+/* Samples the token after each row, with the result that it has without drafts: sampling depends on seed and position only. The next row counts if
+ * its drafted token equals the sampled one. Cache rows of rejected tokens are overwritten later. Returns the number of accepted tokens. */
+static int finish_entry(struct engine *e, const struct batch_entry *r, const struct batch_result *result, int rc, const struct error *why,
+                        const struct decode_span *span) {
     struct session *s = r->s;
     int n_accepted = 0;
-    if (!entry_still_current(e, r)) return 0;
-    s->stats.bytes_read += took->weight_bytes;
-    add_expert_stats(&s->stats, &took->experts);
+    if (!claim_entry(e, r)) return 0;
+    s->stats.bytes_read += result->weight_bytes;
+    add_expert_stats(&s->stats, &result->experts);
     s->stats.decode_mode = exec_mode_name(decode_last_exec(e->machine.decode));
     s->stats.batch_expected_s = e->batch_expected_s;
-    s->stats.batch_s = took->seconds;
+    s->stats.batch_s = result->seconds;
     memcpy(s->stats.decode_why, e->decode_why, sizeof e->decode_why);
     if (rc) {
         turn_end(s, DONE_STOP, rc, why);
@@ -196,11 +198,11 @@ static int finish_entry(struct engine *e, const struct batch_entry *r, const str
     s->stats.draft = drafts_name(e);
     s->stats.drafted += n_drafted;
     if (n_drafted > s->stats.max_drafted) s->stats.max_drafted = n_drafted;
-    s->stats.draft_saved_s += took->draft_saved_s;
+    s->stats.draft_saved_s += result->draft_saved_s;
     for (int i = r->n_known - 1; i < r->n; i++) {
         s->n_kv = r->pos + i + 1;
-        if (e->mtp && t->hidden) mtp_feed(e->mtp, &s->mtp, r->pos + i, 1, t->hidden + (size_t)i * (size_t)e->info.hidden);
-        if (!turn_sample(s, t->logits + (size_t)i * (size_t)e->info.vocab, t->top[i], i + 1 < r->n ? r->tokens[i + 1] : -1)) break;
+        if (e->mtp && span->hidden) mtp_feed(e->mtp, &s->mtp, r->pos + i, 1, span->hidden + (size_t)i * (size_t)e->info.hidden);
+        if (!turn_sample(s, span->logits + (size_t)i * (size_t)e->info.vocab, span->top[i], i + 1 < r->n ? r->tokens[i + 1] : -1)) break;
         s->stats.accepted++, n_accepted++; /* the turn continues and is still held */
     }
     return n_accepted;
@@ -210,23 +212,23 @@ static int finish_entry(struct engine *e, const struct batch_entry *r, const str
 void decode_batch_run(struct engine *e, struct batch_entry *rows, int n) {
     struct error err = {0};
     struct decode_span spans[ENGINE_MAX_BATCH];
-    struct batch_result took;
-    int rc = run_batch(e, rows, n, spans, &took, &err), n_known = 0, n_drafted = 0, n_accepted = 0;
+    struct batch_result result;
+    int rc = run_batch(e, rows, n, spans, &result, &err), n_known = 0, n_drafted = 0, n_accepted = 0;
     bool one_by_one = rc && rc != ERR_CANCELLED && (n > 1 || rows->n > rows->n_known);
     for (int i = 0; i < n; i++) {
         if (one_by_one) {
             err = (struct error){0};
             rows[i].n = rows[i].n_known;
-            rc = run_batch(e, &rows[i], 1, &spans[i], &took, &err);
+            rc = run_batch(e, &rows[i], 1, &spans[i], &result, &err);
         }
         n_known += rows[i].n_known, n_drafted += rows[i].n - rows[i].n_known;
-        n_accepted += finish_entry(e, &rows[i], &took, rc, &err, &spans[i]);
+        n_accepted += finish_entry(e, &rows[i], &result, rc, &err, &spans[i]);
     }
     e->n_batch_tokens = n + n_accepted;
-    struct governor_sample *t = &e->next_sample;
+    struct governor_sample *sample = &e->next_sample;
     const enum exec_mode ran = decode_last_exec(e->machine.decode);
-    t->mode = (n == 1 && ran == DECODE_DUAL ? DECODE_HYBRID : ran) - DECODE_CPU, t->n = n, t->rows = n_known, t->n_drafted = n_drafted,
-    t->n_accepted = n_accepted, t->is_cold = took.is_cold, t->seconds = took.seconds;
-    e->draft_saved_s = rc || one_by_one ? 0 : governor_record(&e->governor, t) / n;
-    *t = (struct governor_sample){0};
+    sample->mode = (n == 1 && ran == DECODE_DUAL ? DECODE_HYBRID : ran) - DECODE_CPU, sample->n = n, sample->rows = n_known, sample->n_drafted = n_drafted,
+    sample->n_accepted = n_accepted, sample->is_cold = result.is_cold, sample->seconds = result.seconds;
+    e->draft_saved_s = rc || one_by_one ? 0 : governor_record(&e->governor, sample) / n;
+    *sample = (struct governor_sample){0};
 }

@@ -24,20 +24,20 @@ struct engine_task {
 
 int engine_run_on_thread(void *engine, int (*fn)(void *arg), void *arg) {
     struct engine *e = engine;
-    struct engine_task p = {.fn = fn, .arg = arg}, **end = &e->tasks;
+    struct engine_task task = {.fn = fn, .arg = arg}, **end = &e->tasks;
     pthread_mutex_lock(&e->lock);
     while (*end) end = &(*end)->next;
-    *end = &p;
+    *end = &task;
     engine_wake(e);
-    while (!p.done) pthread_cond_wait(&e->ended_cond, &e->lock);
+    while (!task.done) pthread_cond_wait(&e->ended_cond, &e->lock);
     pthread_mutex_unlock(&e->lock);
-    return p.rc;
+    return task.rc;
 }
 
-static void run_task(struct engine *e, struct engine_task *p) {
-    p->rc = p->fn(p->arg);
+static void run_task(struct engine *e, struct engine_task *task) {
+    task->rc = task->fn(task->arg);
     pthread_mutex_lock(&e->lock);
-    p->done = true;
+    task->done = true;
     pthread_cond_broadcast(&e->ended_cond);
     pthread_mutex_unlock(&e->lock);
 }
@@ -48,10 +48,10 @@ static void run_task(struct engine *e, struct engine_task *p) {
 void engine_calibrate(struct engine *e) {
     struct gpu_set *g = e->machine.gpus;
     struct error err = {0};
-    struct cost_machine found;
+    struct cost_machine measured;
     e->is_calibrated = true;
     e->machine.cpu->cancel = &e->closing;
-    if (calibrate(&found,
+    if (calibrate(&measured,
                   &(struct calibrate_options){.cpu = e->machine.cpu,
                                               .threads = e->info.threads,
                                               .pool = e->pool,
@@ -65,24 +65,24 @@ void engine_calibrate(struct engine *e) {
         log_say(LOG_WARN, "calibration failed: %s; assuming typical speeds", err.text);
         return;
     }
-    found.is_deterministic = e->params.deterministic;
-    e->cost = found;
+    measured.is_deterministic = e->params.deterministic;
+    e->cost = measured;
     engine_limit_uploads(e);
 }
 
 /* Work that is ready in this round, by priority. One unit of it runs. */
 struct loop_round {
-    struct batch_entry rows[ENGINE_MAX_BATCH]; /* rows of the decode batch; n 0: none this round */
-    int n_batch, n_decoding;                   /* decoding: sessions in decode, whether or not this round runs their batch */
+    struct batch_entry rows[ENGINE_MAX_BATCH]; /* [n_batch] entries of the decode batch */
+    int n_batch, n_decoding;                   /* n_batch 0: no batch this round; n_decoding: sessions that could be in it */
     enum throughput_next throughput;
     struct engine_task *task;
     bool prefill_ready;  /* a unit of prefill can run */
     bool prefill_active; /* a prefill runs or is stopping */
     bool any_turn;       /* a turn was ever submitted; before that weights are untouched */
 };
-enum look { LOOP_EXIT, LOOP_CALIBRATE, LOOP_WORK }; /* OVER: the engine closes and no work is left */
+enum loop_action { LOOP_EXIT, LOOP_CALIBRATE, LOOP_WORK }; /* EXIT: the engine closes and no work is left */
 
-static enum look choose_work(struct engine *e, struct loop_round *r) {
+static enum loop_action choose_work(struct engine *e, struct loop_round *r) {
     struct session *batch[ENGINE_MAX_BATCH];
     session_reap_cancelled(e);
     r->throughput = throughput_ready(e);
@@ -95,10 +95,10 @@ static enum look choose_work(struct engine *e, struct loop_round *r) {
     r->prefill_active = e->prefilling || e->abandoned;
     r->any_turn = e->n_turns;
     r->n_decoding = n;
-    const bool other = r->task || (r->prefill_ready && (!n || tpot_has_room(e, e->tpot.unit_s)));
-    r->n_batch = n && !(other && e->decode_lead_s > 0) ? decode_batch_fill(e, batch, n, r->rows) : 0;
+    const bool other_work = r->task || (r->prefill_ready && (!n || tpot_has_room(e, e->tpot.unit_s)));
+    r->n_batch = n && !(other_work && e->decode_lead_s > 0) ? decode_batch_fill(e, batch, n, r->rows) : 0;
     if (!r->n_batch && r->task) e->tasks = r->task->next;
-    return atomic_load(&e->closing) && !n && !other && !r->prefill_active && !r->throughput ? LOOP_EXIT : LOOP_WORK;
+    return atomic_load(&e->closing) && !n && !other_work && !r->prefill_active && !r->throughput ? LOOP_EXIT : LOOP_WORK;
 }
 
 static void run_decode_batch(struct engine *e, struct loop_round *r) {
@@ -112,14 +112,14 @@ static void run_decode_batch(struct engine *e, struct loop_round *r) {
     pthread_mutex_lock(&e->lock);
     e->batch_running = false;
     pthread_mutex_unlock(&e->lock);
-    /* Copies a chunk of a prompt; rate-limited to 4 MB per batch on average, about a millisecond. */
+    /* Copying one chunk of KV for the disk is spread over batches: 4 MB (1 << 22 bytes) per batch, about a millisecond. */
     if (e->n_batches % (1 + ((uint64_t)e->prefill_work.rows * e->info.kv_token_bytes >> 22)) == 0) prefix_save_one(e);
 }
 
-/* Tells the INT4 draft whether the engine thread is busy. A lossless INT4 draft is then converted slowly, unless there is a spare core or
- * drafts are forced. */
-static void set_cpu_busy(struct engine *e, bool work) {
-    if (e->int4) int4_set_cpu_busy(e->int4, work && !e->params.max_drafted && pool_is_saturated(e->pool));
+/* Tells the INT4 draft whether the engine thread is busy. While it is, weights are converted for the draft slowly, unless there is a spare
+ * core or drafts are forced. */
+static void set_cpu_busy(struct engine *e, bool busy) {
+    if (e->int4) int4_set_cpu_busy(e->int4, busy && !e->params.max_drafted && pool_is_saturated(e->pool));
 }
 
 static void run_idle(struct engine *e, const struct loop_round *r) {
@@ -135,10 +135,10 @@ static void run_idle(struct engine *e, const struct loop_round *r) {
 static bool run_round(struct engine *e) {
     struct loop_round r;
     pthread_mutex_lock(&e->lock);
-    const enum look found = choose_work(e, &r);
+    const enum loop_action action = choose_work(e, &r);
     pthread_mutex_unlock(&e->lock);
-    if (found == LOOP_CALIBRATE) engine_calibrate(e);
-    if (found != LOOP_WORK) return found != LOOP_EXIT;
+    if (action == LOOP_CALIBRATE) engine_calibrate(e);
+    if (action != LOOP_WORK) return action != LOOP_EXIT;
     if (e->machine.gpus) pin_hold(e->machine.gpus->pin, r.n_decoding > 0);
     const double begin = clock_now();
     if (r.n_batch) run_decode_batch(e, &r);
@@ -147,7 +147,7 @@ static bool run_round(struct engine *e) {
     else if (r.prefill_ready) prompt_advance(e);
     else run_idle(e, &r);
     const double t = clock_now() - begin;
-    /* Time that one side used is credited to the other, capped at this unit, so that no side waits long. */
+    /* Decode and the other work share the time. The lead of either is at most this unit, so that neither waits long. */
     if (r.n_batch) e->decode_lead_s = fmin(e->decode_lead_s + t, t);
     else if (r.task || r.prefill_ready) e->decode_lead_s = r.n_decoding ? fmax(e->decode_lead_s - t, -t) : 0;
     if (r.n_batch) tpot_batch_done(e, r.n_decoding, e->n_batch_tokens, t);

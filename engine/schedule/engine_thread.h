@@ -17,8 +17,8 @@ struct batch_entry {
 
 void turn_end(struct session *s, enum done_reason reason, int rc, const struct error *why); /* takes the lock */
 bool turn_is_stop_id(const struct session *s, int32_t id);
-/* The cache holds all tokens of s: samples the next one and emits it. top: the argmax, or -1 if unknown. Returns true if the token
- * equals the drafted one and the turn continues; the session is then still held. Otherwise the session is released and may be freed. */
+/* The cache holds all tokens of s: samples the next one and emits it. top: the argmax, or -1 if unknown; drafted: the token that a draft has there, or -1.
+ * Returns true if the token equals the drafted one and the turn continues; the session then stays claimed. Otherwise it is released and may be freed. */
 bool turn_sample(struct session *s, float *logits, int32_t top, int32_t drafted);
 
 /* decode_batch.c; the first two under the lock */
@@ -33,6 +33,6 @@ const char *drafts_name(const struct engine *e); /* name of the running draft; N
 void drafts_add(struct engine *e, struct batch_entry *rows, int n);
 
 void prompt_pick(struct engine *e);          /* under the lock: picks the next session to prefill */
-bool prompt_ready(const struct engine *e);   /* a unit of prefill work is ready */
-void prompt_advance(struct engine *e);       /* runs it; after the last one starts the answer */
+bool prompt_ready(const struct engine *e);   /* whether a unit of prefill work is ready */
+void prompt_advance(struct engine *e);       /* runs that unit; after the prompt's last one samples the first token */
 void prompt_emit_progress(struct engine *e); /* emits a progress event, rate-limited */

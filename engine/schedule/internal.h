@@ -24,17 +24,17 @@
 
 enum { ENGINE_MAX_UNREAD = 1024, ENGINE_MAX_BATCH = 16 }; /* unread tokens after which a session pauses; sessions per decode batch */
 
-_Static_assert((int)ENGINE_MAX_BATCH <= (int)DECODE_MAX_ROWS, "a step takes a row of each");
+_Static_assert((int)ENGINE_MAX_BATCH <= (int)DECODE_MAX_ROWS, "a decode batch has a row of each session");
 /* ENDED: the turn is over and its last event is unread. Only session_set_state() changes the state. */
 enum session_state { SESSION_IDLE, SESSION_QUEUED, SESSION_PREFILL, SESSION_DECODE, SESSION_ENDED };
 /* The work that the engine thread does on a session while it does not hold the lock. Only session_set_hold() changes it. */
 enum session_hold {
-    HOLD_NONE,    /* nothing, or the running prefill: a lock holder may end the turn as may_end_turn() says */
-    HOLD_CLAIMED, /* works on the turn, which only the engine thread may end */
+    HOLD_NONE,    /* no work, or its prefill: may_end_turn() says whether a lock holder may end the turn */
+    HOLD_CLAIMED, /* the engine thread works on the turn; no other thread may end it */
     HOLD_BATCH,   /* a batch computes its rows: the turn may end, but the session must not be freed */
     HOLD_DRAINING /* the turn has ended, but the batch or the stopping prefill still uses the session */
 };
-struct draft_tokens { /* drafted tokens at positions from .. from + n - 1; the first `seen` match tokens generated since */
+struct draft_tokens { /* drafted tokens at positions first_pos .. first_pos + n - 1; the first n_checked match the tokens generated since */
     int first_pos, n, n_checked, confidence;
     int32_t token[DRAFT_MAX];
 };
@@ -43,8 +43,8 @@ struct session {
     struct session *next; /* in engine->sessions */
     _Atomic int state;
     enum session_hold hold;
-    _Atomic int cancel[2], live_cancel; /* cancel[live] belongs to the turn; a cancelled prefill that has not stopped yet watches the other flag */
-    int n_borrowers;                    /* readers of its cache; > 0: it must not be freed */
+    _Atomic int cancel[2], live_cancel; /* cancel[live_cancel] belongs to the turn; a cancelled prefill that has not stopped yet watches the other flag */
+    int n_borrowers;                    /* readers of its cache; > 0: the session must not be freed */
     struct kv kv;
     struct prefix prefix;
     int32_t *tokens; /* tokens in the KV cache, then tokens to prefill */
@@ -68,7 +68,7 @@ struct session {
     struct turn_stats stats;
     /* Unread events, each with its serial number: the latest progress, tokens, the end. */
     struct {
-        uint64_t turn_id;
+        uint64_t serial;
         int32_t token;
     } unread[ENGINE_MAX_UNREAD];
     struct token_logprobs *unread_logprobs; /* [ENGINE_MAX_UNREAD] of those tokens; NULL as raw_logits */
@@ -97,9 +97,9 @@ struct engine {
     struct huge_pages huge_pages;       /* mappings to convert to huge pages */
     struct kv_disk *kv_disk;            /* KV disk cache; NULL: none */
     uint64_t restoring_turn;            /* turn whose prompt is being looked up on disk */
-    char *dir, *name, *calibration_dir; /* measurements: params.machine */
-    char *kv_dir;                       /* params.kv_dir */
-    bool is_calibrated;                 /* cost is calibrated, or need not be */
+    char *dir, *name, *calibration_dir; /* copies of params' strings; name: last component of dir */
+    char *kv_dir;
+    bool is_calibrated; /* cost is calibrated, or need not be */
     int32_t *eos;
     float *logits;                      /* [vocab] of the last prefilled position */
     struct sample_item *sample_scratch; /* [vocab] */
@@ -160,7 +160,7 @@ int engine_run_on_thread(void *engine, int (*fn)(void *arg), void *arg);
 
 void engine_calibrate(struct engine *e); /* engine thread: calibrates the machine, once */
 
-int engine_parse_expert_cache(const char *text, enum budget_request *ask, size_t *n); /* parses --expert-cache; ERR_USAGE */
+int engine_parse_expert_cache(const char *text, enum budget_request *ask, size_t *n); /* parses --expert-cache; *n: its experts or bytes; ERR_USAGE */
 int engine_check_level(const struct engine_params *p, struct error *e);               /* ERR_USAGE: the CPU lacks the requested level */
 int engine_set_deferral(struct config *c, int n, const char *name, struct error *e);  /* checks --defer with the model `name`, and sets it; ERR_USAGE */
 int engine_read_topology(struct numa *nodes, const char *topology, struct error *e);  /* from the file, or from the system if topology is NULL */

@@ -6,8 +6,8 @@
 #include "engine/base/log.h"
 #include "engine/base/mem.h"
 
-/* Unread tokens up to which a draft reads them itself; milliseconds between two looks at a cancel. */
-enum { FEW_UNREAD = 32, LOOK_MS = 20 };
+/* A draft reads at most FEW_UNREAD tokens before it answers; more are read in the background. POLL_MS: between two looks at a cancel. */
+enum { FEW_UNREAD = 32, POLL_MS = 20 };
 
 struct model_draft {
     struct engine *engine;
@@ -54,7 +54,7 @@ void model_draft_chat_close(struct model_draft *d, struct model_draft_chat *c) {
     pthread_mutex_unlock(&d->lock);
 }
 
-/* Takes the events of turns that only read. */
+/* Discards the events of sessions that read in the background. */
 static void drain_events(struct model_draft *d) {
     struct event ev;
     while (engine_poll(d->engine, &ev, 0)) {
@@ -89,7 +89,7 @@ bool model_draft_ready(struct model_draft *d, struct model_draft_chat *c, const 
 static struct model_draft_row *row_of(struct model_draft_row *rows, int n, const struct session *s) {
     for (int i = 0; i < n; i++)
         if (rows[i].chat->session == s) return &rows[i];
-    return NULL; /* reads in the background */
+    return NULL; /* a session that reads in the background */
 }
 
 void model_draft_run(struct model_draft *d, struct model_draft_row *rows, int n, bool (*stopped)(void *ctx), void *ctx) {
@@ -106,7 +106,7 @@ void model_draft_run(struct model_draft *d, struct model_draft_row *rows, int n,
         struct event ev;
         if (!cancelled && (cancelled = stopped(ctx)))
             for (int i = 0; i < n; i++) session_cancel(rows[i].chat->session);
-        if (!engine_poll(d->engine, &ev, LOOK_MS)) continue;
+        if (!engine_poll(d->engine, &ev, POLL_MS)) continue;
         struct model_draft_row *r = row_of(rows, n, ev.session);
         if (!r) continue;
         if (ev.kind == EVENT_TOKEN && r->made < r->most) r->out[r->made++] = ev.token;

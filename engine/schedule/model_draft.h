@@ -5,7 +5,7 @@
 #include "engine/engine.h"
 
 struct model_draft;
-/* The part of a session of the main engine. Zero-initialized is empty. */
+/* The draft model's session for one session of the main engine. Zero-initialized: none yet. */
 struct model_draft_chat {
     struct session *session;
 };

@@ -35,15 +35,15 @@ static const struct prefill_driver *choose_prefill_driver(struct engine *e, stru
     pthread_mutex_unlock(&e->lock);
     struct policy_prefill_out out;
     policy_prefill(&m, &in, &out);
-    const struct prefill_driver *mode = drivers[out.mode];
+    const struct prefill_driver *driver = drivers[out.mode];
     e->prefill_job.device = out.device;
     e->prefill_expected_s = s->stats.prefill_expected_s = out.seconds[out.mode];
     char where[100], weights[80] = "", nodes[80] = "";
-    if (mode == &prefill_mode_cpu) snprintf(where, sizeof where, "%s (%s, %d threads)", exec_modes[out.mode].what, e->info.level, e->info.threads);
+    if (driver == &prefill_mode_cpu) snprintf(where, sizeof where, "%s (%s, %d threads)", exec_modes[out.mode].what, e->info.level, e->info.threads);
     else
-        snprintf(where, sizeof where, "%s on %d of %d devices (%.40s)", exec_modes[out.mode].what, mode == &prefill_mode_slp ? 1 : out.ranks, g->n,
-                 gpu_info(g->gpu[mode == &prefill_mode_slp ? out.device : 0])->name);
-    if (mode != &prefill_mode_cpu && g->pin)
+        snprintf(where, sizeof where, "%s on %d of %d devices (%.40s)", exec_modes[out.mode].what, driver == &prefill_mode_slp ? 1 : out.ranks, g->n,
+                 gpu_info(g->gpu[driver == &prefill_mode_slp ? out.device : 0])->name);
+    if (driver != &prefill_mode_cpu && g->pin)
         snprintf(weights, sizeof weights, "; weights %s, %.3g GB/s expected", pin_name(pin_get_choice(g->pin)->path),
                  e->cost.domain[1 + out.device].link[COST_H2D].rate * 1e-9);
     if (e->cost.spread_bw_share > 0)
@@ -51,19 +51,19 @@ static const struct prefill_driver *choose_prefill_driver(struct engine *e, stru
     else if (e->cost.n_nodes) snprintf(nodes, sizeof nodes, "; %d NUMA nodes, each with rows of every expert", e->cost.n_nodes);
     snprintf(s->stats.prefill_why, sizeof s->stats.prefill_why, "%d new tokens %s: %.130s%s%s%s", n, where, out.why, weights, nodes,
              s->has_waited ? "; waited for other answers: --max-tpot" : "");
-    return mode;
+    return driver;
 }
 
-/* Starts the turn's first mode, or the fallback after a failure. Returns PREFILL_MORE or an error. */
-static int begin_driver(struct engine *e, const struct prefill_driver *mode, struct error *err) {
+/* Starts the chosen driver, or another one after a failure. Returns PREFILL_MORE or an error. */
+static int begin_driver(struct engine *e, const struct prefill_driver *driver, struct error *err) {
     struct prefill_job *j = &e->prefill_job;
     atomic_store(&j->is_ready, 0);
     atomic_store(&j->done, 0);
     atomic_store(&j->total, 0);
-    e->prefilling->stats.prefill_mode = exec_mode_name(mode->mode);
-    e->prefill_driver = mode;
-    prefill_make_room(&e->machine, mode->mode, j);
-    int rc = mode->open(&e->machine, j, err);
+    e->prefilling->stats.prefill_mode = exec_mode_name(driver->mode);
+    e->prefill_driver = driver;
+    prefill_make_room(&e->machine, driver->mode, j);
+    int rc = driver->open(&e->machine, j, err);
     return rc ? rc : PREFILL_MORE;
 }
 
@@ -72,6 +72,8 @@ static void feed_mtp(void *ctx, int pos, int n, const float *x) {
     if (e->prefilling) mtp_feed(e->mtp, &e->prefilling->mtp, pos, n, x);
 }
 
+/* Runs the units before the driver's: looks the prompt up in the caches, loads saved KV and resident weights, then starts the driver. Returns PREFILL_MORE
+ * or an error. */
 static int begin_turn(struct engine *e, struct error *err) {
     struct session *s = e->prefilling;
     if (e->restoring_turn != s->turn_id) {
@@ -81,9 +83,9 @@ static int begin_turn(struct engine *e, struct error *err) {
         prefix_begin_turn(s);
         prefix_reuse(s);
     }
-    if (prefix_load_next(s)) return PREFILL_MORE; /* one file per unit */
+    if (prefix_load_next(s)) return PREFILL_MORE; /* one file of the disk cache per unit */
     const struct prefill_driver *driver = choose_prefill_driver(e, s, s->n_tokens - s->n_kv);
-    if (s->request.max_tokens && e->params.decode != DECODE_CPU) { /* one layer per unit */
+    if (s->request.max_tokens && e->params.decode != DECODE_CPU) { /* upload resident weights, one layer per unit */
         bool more;
         const int rc =
             prefill_load_next(&e->machine, driver->mode,
@@ -129,8 +131,8 @@ static int begin_turn(struct engine *e, struct error *err) {
 static void advance_prefill(struct engine *e) {
     struct session *s = e->prefilling;
     struct error err = {0};
-    uint64_t bytes = atomic_load(&e->machine.bytes_read);
-    double t = clock_now();
+    uint64_t bytes_before = atomic_load(&e->machine.bytes_read);
+    double begin = clock_now();
     int rc;
     if (!e->prefill_driver) rc = begin_turn(e, &err);
     else if ((rc = e->prefill_driver->advance(&e->machine, &e->prefill_job, &err)) != PREFILL_MORE) e->prefill_driver->close(&e->machine, &e->prefill_job);
@@ -150,20 +152,20 @@ static void advance_prefill(struct engine *e) {
         e->prefill_expected_s = s->stats.prefill_expected_s = 0;
         rc = begin_driver(e, &prefill_mode_cpu, &err);
     }
-    s->stats.bytes_read += atomic_load(&e->machine.bytes_read) - bytes;
-    e->prefill_thread_s += clock_now() - t;
+    s->stats.bytes_read += atomic_load(&e->machine.bytes_read) - bytes_before;
+    e->prefill_thread_s += clock_now() - begin;
     if (rc == PREFILL_MORE) return;
     if (!rc && !s->request.logits && e->prefill_expected_s > 0) /* feed the measured time back to the cost model */
         cost_observe(&e->cost, &e->cost.observed[e->prefill_driver->mode], e->prefill_job.n, e->prefill_expected_s,
                      e->prefill_driver == &prefill_mode_cpu ? e->prefill_thread_s : clock_now() - e->prefill_began);
     decode_reclaim(e->machine.decode);
-    const struct prefill_driver *mode = e->prefill_driver;
+    const struct prefill_driver *driver = e->prefill_driver;
     e->prefill_driver = NULL;
     if (!s->n_answered) s->stats.prefill_s = clock_now() - e->prefill_began;
     s->n_kv += e->prefill_job.n_complete;
-    if (e->prefill_job.is_aligned && (mode == &prefill_mode_cpu || !e->params.deterministic)) {
+    if (e->prefill_job.is_aligned && (driver == &prefill_mode_cpu || !e->params.deterministic)) {
         if (e->prefill_job.n_complete)
-            s->prefix.token_s = (mode == &prefill_mode_cpu ? e->prefill_thread_s : clock_now() - e->prefill_began) / e->prefill_job.n_complete;
+            s->prefix.token_s = (driver == &prefill_mode_cpu ? e->prefill_thread_s : clock_now() - e->prefill_began) / e->prefill_job.n_complete;
         prefix_record(s);
     }
     if (rc) turn_end(s, DONE_STOP, rc, &err);
@@ -191,14 +193,14 @@ void prompt_emit_progress(struct engine *e) {
     double now = clock_now(), total = s && e->prefill_driver ? atomic_load(&e->prefill_job.total) : 0;
     if (!(total > 0) || now - e->progress_emitted < 0.1 || s->n_answered) return;
     double share = atomic_load(&e->prefill_job.done) / total;
-    int whole = s->n_tokens - s->stats.cached_tokens;
+    int n_new = s->n_tokens - s->stats.cached_tokens;
     e->progress_emitted = now;
     pthread_mutex_lock(&e->lock);
     session_emit_progress(s, &(struct event){.kind = EVENT_PROGRESS,
                                              .session = s,
                                              .unit = e->prefill_driver->unit,
-                                             .done = (int)(share * whole),
-                                             .total = whole,
+                                             .done = (int)(share * n_new),
+                                             .total = n_new,
                                              .left_s = share > 0 ? (now - e->prefill_began) * (1 - share) / share : -1});
     pthread_mutex_unlock(&e->lock);
 }

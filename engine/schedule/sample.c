@@ -64,16 +64,16 @@ struct sampling sample_unmodified(const struct sampling *s) {
 
 /* --- Cumulative weights without sorting the vocabulary ---
  *
- * A token's weight is its probability relative to the best token, in integer units of 2^-ONE, so sums do not depend on the order
+ * A token's weight is its probability relative to the best token, in integer units of 2^-WEIGHT_BITS, so sums do not depend on the order
  * of addition. The token that reaches a cumulative weight in descending order is found by a histogram of weights over logits, then
  * by a search within one of its columns. */
 
 enum {
-    ONE = 44, /* octaves: tokens further below the best weigh 0, and the weights of a vocabulary fit 64 bits */
-    STEPS = 256,
-    WIDTH = 8, /* in steps */
-    COLUMNS = ONE * STEPS / WIDTH + 1,
-    FEW = 16, /* at this many tokens, sort */
+    WEIGHT_BITS = 44, /* the best token weighs 2^44; the weights of a vocabulary fit 64 bits */
+    STEPS = 256,      /* quantization steps per factor of 2 in probability */
+    WIDTH = 8,        /* steps per column */
+    COLUMNS = WEIGHT_BITS * STEPS / WIDTH + 1,
+    FEW = 16, /* columns of up to FEW tokens are searched by selection sort */
 };
 #define PER_NAT (STEPS * 1.4426950408889634) /* steps */
 
@@ -82,23 +82,23 @@ struct sampler {
     int vocab;
     float top, steps_per_unit; /* the best logit; steps per unit of logit */
     bool is_counting;          /* every token weighs 1 (for top-k) */
-    bool has_cutoff;           /* only tokens up to `last` in descending order count */
+    bool has_cutoff;           /* only tokens up to `cutoff` in descending order count */
     struct sample_item cutoff;
-    float pow2[STEPS]; /* 2^(ONE - i / STEPS) */
+    float pow2[STEPS]; /* 2^(WEIGHT_BITS - i / STEPS) */
     uint64_t histogram[COLUMNS];
-    struct sample_item *items; /* tokens of `column` */
+    struct sample_item *items; /* [n_items] tokens of `column`, which is -1 before the first */
     int column, n_items;
 };
 
 static bool ranks_before(struct sample_item a, struct sample_item b) { return a.logit > b.logit || (a.logit == b.logit && a.id < b.id); }
 
-/* Quantizes a logit: *n is the nearest whole number of steps below the best, *rest is e^-(remainder). *below is >= ONE * STEPS for a token
+/* Quantizes a logit: *n is the nearest whole number of steps below the best, *rest is e^-(remainder). *below is >= WEIGHT_BITS * STEPS for a token
  * without weight and NaN for a NaN logit; the other results are then undefined. Adding 1.5 * 2^23 leaves the integer in the low bits.
- * Single precision for speed, as it runs over the whole vocabulary: a weight is accurate to 2e-6 relative at 2^-ONE and to 2e-7 at
+ * Single precision for speed, as it runs over the whole vocabulary: a weight is accurate to 2e-6 relative at 2^-WEIGHT_BITS and to 2e-7 at
  * the top. */
 static inline void quantize_logit(const struct sampler *p, float logit, float *below, float *rest, uint32_t *n) {
-    const float whole = 0x1.8p23f;
-    float y = (p->top - logit) * p->steps_per_unit, z = y + whole, r = (z - whole - y) * (float)(1 / PER_NAT);
+    const float to_integer = 0x1.8p23f;
+    float y = (p->top - logit) * p->steps_per_unit, z = y + to_integer, r = (z - to_integer - y) * (float)(1 / PER_NAT);
     *below = y;
     *rest = 1 + r * (1 + r * 0.5f); /* |r| < 0.0014 */
     memcpy(n, &z, sizeof z);
@@ -113,25 +113,25 @@ static uint64_t logit_weight(const struct sampler *p, float logit) {
     return quantized_weight(p, p->is_counting, rest, n);
 }
 
-/* Logits [i, i + SPAN), -infinity past the last. */
+/* Returns logits [i, i + SPAN). The last span is copied to edge [SPAN] and filled up with -infinity. */
 static inline const float *load_span(const struct sampler *p, int i, float *edge) {
     if (p->vocab - i >= SPAN) return p->logits + i;
     for (int k = 0; k < SPAN; k++) edge[k] = k < p->vocab - i ? p->logits[i + k] : -INFINITY;
     return edge;
 }
 static inline bool is_candidate(const struct sampler *p, bool cut, float below, float logit, int32_t id) {
-    return below < ONE * STEPS && (!cut || !ranks_before(p->cutoff, (struct sample_item){logit, id}));
+    return below < WEIGHT_BITS * STEPS && (!cut || !ranks_before(p->cutoff, (struct sample_item){logit, id}));
 }
 
-/* A logit below this column and all better ones. */
+/* A logit just below those of this column and of all better ones; 1e-6 covers rounding. */
 static float column_floor(const struct sampler *p, int column) {
     const double down = (column + 1) * WIDTH / (double)p->steps_per_unit;
     return (float)(p->top - down - 1e-6 * (fabs(p->top) + down));
 }
 
-/* Fills the histogram and returns its sum. May omit tokens after the first `enough`. */
+/* Fills the histogram and returns its sum. Once the sum is `enough`, may omit tokens worse than those counted. */
 static uint64_t fill_histogram(struct sampler *p, uint64_t enough) {
-    enum { OFTEN = 256 * SPAN };
+    enum { CHECK_EVERY = 256 * SPAN }; /* logits between two looks whether the rest of the columns can be skipped */
     uint64_t sum = 0;
     float edge[SPAN], low = p->has_cutoff ? p->cutoff.logit : -INFINITY;
     const bool cut = p->has_cutoff, counting = p->is_counting; /* in locals: the compiler reloads the fields for every token otherwise */
@@ -141,7 +141,7 @@ static uint64_t fill_histogram(struct sampler *p, uint64_t enough) {
         const float *l = load_span(p, i, edge);
         float below[SPAN], rest[SPAN];
         uint32_t n[SPAN];
-        if (i % OFTEN == 0 && sum >= enough) {
+        if (i % CHECK_EVERY == 0 && sum >= enough) {
             uint64_t first = 0;
             int column = 0;
             while ((first += p->histogram[column]) < enough) column++;
@@ -250,7 +250,7 @@ int32_t sample_token(float *logits, int vocab, const struct sampling *s, const i
         if (fill_histogram(&p, (uint64_t)s->top_k + 1) > (uint64_t)s->top_k) p.cutoff = find_cumulative(&p, (uint64_t)s->top_k, &sum), p.has_cutoff = true;
         p.is_counting = false;
     }
-    for (int i = 0; i < STEPS; i++) p.pow2[i] = (float)exp2(ONE - (double)i / STEPS);
+    for (int i = 0; i < STEPS; i++) p.pow2[i] = (float)exp2(WEIGHT_BITS - (double)i / STEPS);
     if (!(sum = fill_histogram(&p, UINT64_MAX))) return top; /* all NaN */
     const uint64_t least = s->min_p > 0 ? sum_above_min_p(&p, s->min_p) : sum;
     if (s->top_p > 0 && s->top_p < 1) {

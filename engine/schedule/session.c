@@ -1,4 +1,4 @@
-/* Sessions: state transitions and event queues. When sessions compute is decided in engine_thread.c. */
+/* Sessions: state transitions and event queues. engine_thread.c decides when sessions compute. */
 #include <assert.h>
 #include <errno.h>
 #include <poll.h>
@@ -14,7 +14,7 @@
 
 void session_set_state(struct session *s, enum session_state to) {
     static const int may_follow[] = {
-        [SESSION_IDLE] = 1 << SESSION_QUEUED | 1 << SESSION_ENDED, /* ENDED: the answer was known */
+        [SESSION_IDLE] = 1 << SESSION_QUEUED | 1 << SESSION_ENDED, /* ENDED: session_submit_answer() */
         [SESSION_QUEUED] = 1 << SESSION_PREFILL | 1 << SESSION_ENDED,
         [SESSION_PREFILL] = 1 << SESSION_DECODE | 1 << SESSION_QUEUED | 1 << SESSION_ENDED,
         [SESSION_DECODE] = 1 << SESSION_QUEUED | 1 << SESSION_ENDED, /* QUEUED: the RoPE factors changed, prefill everything again */
@@ -115,7 +115,7 @@ void session_reap_cancelled(struct engine *e) {
 void session_emit_token(struct session *s, int32_t id, const struct token_logprobs *probs) {
     assert(s->n_unread < ENGINE_MAX_UNREAD);
     int at = (s->first_unread + s->n_unread++) % ENGINE_MAX_UNREAD;
-    s->unread[at].turn_id = next_serial(s->engine);
+    s->unread[at].serial = next_serial(s->engine);
     s->unread[at].token = id;
     if (probs) s->unread_logprobs[at] = *probs;
 }
@@ -127,7 +127,7 @@ void session_emit_progress(struct session *s, const struct event *ev) {
 
 /* Serial number of the session's next event; progress, tokens and end follow each other. */
 static uint64_t next_event_serial(const struct session *s) {
-    return s->progress_serial ? s->progress_serial : s->n_unread ? s->unread[s->first_unread].turn_id : s->end_serial;
+    return s->progress_serial ? s->progress_serial : s->n_unread ? s->unread[s->first_unread].serial : s->end_serial;
 }
 
 static void take_event(struct session *s, struct event *out) {
@@ -251,16 +251,17 @@ static int request_check(const struct engine *e, const struct request *r, struct
 }
 
 int session_submit(struct session *s, const struct request *r, struct error *err) {
+    enum { CHECKED_ANSWER = 4096 }; /* answer tokens that must fit free memory; few answers are longer */
     struct engine *e = s->engine;
     if (session_busy(s)) return error_set(err, ERR_RUNTIME, "the session is still busy with its last turn");
     int rc = request_check(e, r, err);
     if (rc) return rc;
-    int keep = 0;
-    while (keep < s->n_kv && keep < r->n - 1 && s->tokens[keep] == r->tokens[keep]) keep++;
-    if (r->logits || config_long_rope(&e->weights.config, r->n) != s->is_long_rope) keep = 0;
-    keep = kv_resume_pos(&s->kv, prefix_tokens_to_keep(s, keep, r->n, r->flags));
+    int n_kept = 0; /* rows of the KV cache that the prompt reuses */
+    while (n_kept < s->n_kv && n_kept < r->n - 1 && s->tokens[n_kept] == r->tokens[n_kept]) n_kept++;
+    if (r->logits || config_long_rope(&e->weights.config, r->n) != s->is_long_rope) n_kept = 0;
+    n_kept = kv_resume_pos(&s->kv, prefix_tokens_to_keep(s, n_kept, r->n, r->flags));
     int room = e->info.context - r->n, answer = r->max_tokens < 0 || r->max_tokens > room ? room : r->max_tokens;
-    size_t need = (size_t)(r->n - keep + (answer < 4096 ? answer : 4096)) * e->info.kv_token_bytes, have = mem_available();
+    size_t need = (size_t)(r->n - n_kept + (answer < CHECKED_ANSWER ? answer : CHECKED_ANSWER)) * e->info.kv_token_bytes, have = mem_available();
     if (!s->n_kv) need += KV_STATES * kv_state_bytes(&e->weights.config);
     if (have && need > have && !e->params.force)
         return error_set(err, ERR_MEMORY, "the KV cache of %d tokens needs %zu MB, %zu MB are free; --kv fp8 halves it, --force overrides", r->n, need >> 20,
@@ -279,13 +280,13 @@ int session_submit(struct session *s, const struct request *r, struct error *err
     s->request.stop_ids = s->stop_ids = stop;
     s->request.max_tokens = answer;
     s->request.sampling.answer_from = r->n;
-    s->n_kv = keep;
+    s->n_kv = n_kept;
     s->n_tokens = r->n;
     s->n_answered = 0;
-    if (prefix_disk_keys(s, &s->disk_keys)) s->request.flags |= REQ_NO_DISK_CACHE; /* without its keys known to the caller nothing is written to disk */
+    if (prefix_disk_keys(s, &s->disk_keys)) s->request.flags |= REQ_NO_DISK_CACHE; /* the caller must know the keys of what is written, to delete it */
     s->drafts[0].n = s->drafts[1].n = 0;
     s->submitted_at = clock_now();
-    s->stats = (struct turn_stats){.prompt_tokens = r->n, .cached_tokens = keep, .prefill_mode = "cpu", .decode_mode = "cpu"};
+    s->stats = (struct turn_stats){.prompt_tokens = r->n, .cached_tokens = n_kept, .prefill_mode = "cpu", .decode_mode = "cpu"};
     pthread_mutex_lock(&e->lock);
     int live = e->abandoned == s && e->prefill_job.cancel == &s->cancel[0];
     atomic_store(&s->cancel[live], 0);

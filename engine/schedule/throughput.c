@@ -12,14 +12,14 @@
 #include "engine/placement/search.h"
 #include "engine/schedule/engine_thread.h"
 
-enum { SESSIONS = 4096, MAX_BATCH_ROWS = SEARCH_PREFILL_ROWS, DEFAULT_PROMPTS = 64, DEFAULT_PROMPT_TOKENS = 256, DEFAULT_ANSWER_TOKENS = 256 };
+enum { MAX_SESSIONS = 4096, MAX_BATCH_ROWS = SEARCH_PREFILL_ROWS, DEFAULT_PROMPTS = 64, DEFAULT_PROMPT_TOKENS = 256, DEFAULT_ANSWER_TOKENS = 256 };
 static const double leave_factor = 1.25; /* hysteresis: leave paged batches only if another mode is clearly faster */
 
-struct part { /* a session's entry in a batch */
+struct paged_entry { /* a session's entry in a batch */
     struct session *s;
     uint64_t turn_id;
-    int pos, n;
-    bool is_sampled, gave_logits; /* its token was sampled; earlier logits were passed to the caller */
+    int pos, n;                   /* its rows: positions pos .. pos + n - 1 */
+    bool is_sampled, gave_logits; /* its token was sampled; logits of prompt positions were passed to request.logits */
 };
 struct throughput {
     bool is_forced, is_chosen, is_waiting; /* forced by --decode; chosen by the policy for announced prompts; waiting for announced prompts */
@@ -31,12 +31,12 @@ struct throughput {
     struct paged_options options;
     size_t free_bytes[GPU_MAX]; /* free memory of each device before paged batches opened */
     char why[400];
-    struct part *entries;                                         /* [SESSIONS] */
-    struct paged_span *spans;                                     /* [SESSIONS + MAX_BATCH_ROWS] */
-    int32_t *kv_lengths, *micro_batch, *order;                    /* [SESSIONS] */
-    int *span_entry;                                              /* [SESSIONS + MAX_BATCH_ROWS] */
-    int32_t *tokens;                                              /* [SESSIONS + MAX_BATCH_ROWS] */
-    int n_entries, n_decoding, n_spans, n_tokens, max_micro_rows; /* decoding: entries that decode; max_micro_rows: of these per micro-batch */
+    struct paged_entry *entries;                                  /* [MAX_SESSIONS] */
+    struct paged_span *spans;                                     /* [MAX_SESSIONS + MAX_BATCH_ROWS] */
+    int32_t *kv_lengths, *micro_batch, *order;                    /* [MAX_SESSIONS] */
+    int *span_entry;                                              /* [MAX_SESSIONS + MAX_BATCH_ROWS] */
+    int32_t *tokens;                                              /* [MAX_SESSIONS + MAX_BATCH_ROWS] */
+    int n_entries, n_decoding, n_spans, n_tokens, max_micro_rows; /* n_decoding: entries that decode; max_micro_rows: most of these per micro-batch */
     double began_at, expected_s;
 };
 
@@ -78,13 +78,13 @@ static struct search_in make_search_input(const struct engine *e) {
                            .max_matrix_rows = BATCH_INVARIANT_ROWS,
                            .prefill_rows = MAX_BATCH_ROWS};
     in.max_rows[SEARCH_CPU] = in.max_rows[SEARCH_HYBRID] = ENGINE_MAX_BATCH;
-    in.max_rows[SEARCH_PAGED] = m->load.max_at_once > 0 && m->load.max_at_once < SESSIONS ? m->load.max_at_once : SESSIONS;
+    in.max_rows[SEARCH_PAGED] = m->load.max_at_once > 0 && m->load.max_at_once < MAX_SESSIONS ? m->load.max_at_once : MAX_SESSIONS;
     in.host_bytes = (double)(mem_available() + pin_own_bytes(g->pin)); /* mapped files count as available */
     if (decode_resident_layers(e->machine.decode)) in.allowed_mask |= 1u << SEARCH_HYBRID;
     if (!paged_why_not(&e->machine) && !m->has_failed) in.allowed_mask |= 1u << SEARCH_PAGED;
     if (m->is_forced) in.allowed_mask &= 1u << SEARCH_PAGED;
     in.device_bytes = INFINITY;
-    for (int i = 0; i < g->n; i++) { /* reserve for buffers that the search does not model */
+    for (int i = 0; i < g->n; i++) { /* 6% are for buffers that the search does not model */
         size_t room = m->paged ? m->free_bytes[i] : gpu_mem_free(g->gpu[i]) + decode_held_bytes(e->machine.decode, i);
         in.device_bytes = fmin(in.device_bytes, 0.94 * (double)room);
     }
@@ -129,11 +129,12 @@ static bool is_worth_it(struct engine *e, int rows, double keys) {
     struct search_policy p = m->search.policy;
     struct search_cost c;
     p.n_rows = rows;
-    in.n_prompts = 0, in.device_bytes = INFINITY, in.max_tpot_s = 0; /* already resident */
+    in.n_prompts = 0, in.device_bytes = INFINITY, in.max_tpot_s = 0; /* the weights are resident already */
     search_cost(&in, &p, &c);
     struct policy_decode_out out;
-    policy_decode_batch(&m->machine, &(struct policy_decode_in){.n_decoding = rows, .max_rows = ENGINE_MAX_BATCH, .keys = keys, .context_tokens = keys + 1024},
-                        &out);
+    policy_decode_batch(
+        &m->machine,
+        &(struct policy_decode_in){.n_decoding = rows, .max_rows = ENGINE_MAX_BATCH, .keys = keys, .context_tokens = keys + POLICY_EXPECTED_GROWTH}, &out);
     return !c.fits || c.decode_s <= leave_factor * out.seconds[out.mode] * ceil((double)rows / out.batch);
 }
 
@@ -153,25 +154,26 @@ static void fail_paged(struct engine *e, const char *why) {
 
 static void report_open(struct throughput *m) {
     struct paged *p = m->paged;
-    char now[240];
+    char facts[240];
     int n = 0;
-    if (paged_n_devices(p) > 1) n = snprintf(now, sizeof now, "layers alternate over %d cards, ", paged_n_devices(p));
-    snprintf(now + n, sizeof now - (size_t)n,
+    if (paged_n_devices(p) > 1) n = snprintf(facts, sizeof facts, "layers alternate over %d cards, ", paged_n_devices(p));
+    snprintf(facts + n, sizeof facts - (size_t)n,
              "%.0f%% of the experts stay on the card, pages for %d%% of a layer's others; micro-batches of %d, up to %d rows per batch; ",
              100 * paged_resident_fraction(p), paged_ring_percent(p), m->options.micro, m->options.rows);
-    log_say(LOG_INFO, "paged batches: %s", now);
-    size_t len = strlen(now), cap = sizeof m->why - 1;
-    memmove(m->why + len, m->why, cap - len); /* facts before predictions */
-    memcpy(m->why, now, len);
+    log_say(LOG_INFO, "paged batches: %s", facts);
+    size_t len = strlen(facts), cap = sizeof m->why - 1;
+    memmove(m->why + len, m->why, cap - len); /* in front of the predictions */
+    memcpy(m->why, facts, len);
     m->why[cap] = 0;
 }
 
 static int open_paged(struct engine *e, struct error *err) {
     struct throughput *m = e->throughput;
-    const size_t n = SESSIONS, most = (size_t)SESSIONS + MAX_BATCH_ROWS;
+    const size_t n = MAX_SESSIONS, max_spans = (size_t)MAX_SESSIONS + MAX_BATCH_ROWS;
     if (!m->entries) {
-        m->entries = mem_alloc(n * sizeof *m->entries), m->spans = mem_alloc(most * sizeof *m->spans), m->span_entry = mem_alloc(most * sizeof *m->span_entry);
-        m->tokens = mem_alloc(most * sizeof *m->tokens);
+        m->entries = mem_alloc(n * sizeof *m->entries), m->spans = mem_alloc(max_spans * sizeof *m->spans),
+        m->span_entry = mem_alloc(max_spans * sizeof *m->span_entry);
+        m->tokens = mem_alloc(max_spans * sizeof *m->tokens);
         m->kv_lengths = mem_alloc(n * sizeof *m->kv_lengths), m->micro_batch = mem_alloc(n * sizeof *m->micro_batch),
         m->order = mem_alloc(n * sizeof *m->order);
     }
@@ -252,24 +254,24 @@ static void collect_entries(struct engine *e) {
     struct throughput *m = e->throughput;
     m->n_entries = 0;
     for (int pass = 0; pass < 2; pass++)
-        for (struct session *s = e->sessions; s && m->n_entries < SESSIONS; s = s->next) {
+        for (struct session *s = e->sessions; s && m->n_entries < MAX_SESSIONS; s = s->next) {
             int state = atomic_load(&s->state);
             if (state != (pass ? SESSION_QUEUED : SESSION_DECODE) || s->n_unread == ENGINE_MAX_UNREAD) continue;
             int i = m->n_entries++;
             while (i > 0 && (atomic_load(&m->entries[i - 1].s->state) == state) && m->entries[i - 1].s->last_batch > s->last_batch)
                 m->entries[i] = m->entries[i - 1], i--;
-            m->entries[i] = (struct part){.s = s, .turn_id = s->turn_id, .pos = s->n_kv};
+            m->entries[i] = (struct paged_entry){.s = s, .turn_id = s->turn_id, .pos = s->n_kv};
             session_set_hold(s, HOLD_BATCH);
         }
 }
 
-static void add_span(struct throughput *m, int part, int n, int micro) {
-    struct part *p = &m->entries[part];
+static void add_span(struct throughput *m, int entry, int n, int micro) {
+    struct paged_entry *p = &m->entries[entry];
     struct session *s = p->s;
     int32_t *tokens = m->tokens + m->n_tokens; /* a copy: another turn may replace the session's tokens before the batch starts */
     memcpy(tokens, s->tokens + p->pos + p->n, (size_t)n * sizeof *tokens);
     m->n_tokens += n;
-    m->span_entry[m->n_spans] = part;
+    m->span_entry[m->n_spans] = entry;
     m->spans[m->n_spans++] = (struct paged_span){.kv = &s->kv,
                                                  .tokens = tokens,
                                                  .pos = p->pos + p->n,
@@ -280,25 +282,25 @@ static void add_span(struct throughput *m, int part, int n, int micro) {
     p->n += n;
 }
 
-/* Under the lock: assigns rows to micro-batches. Decoding sessions by KV length, then prompts, which fill the last micro-batch and new ones. With a bound on
- * time per token, no more prompts start than decode at once within it, and beside answers as many rows as these leave time for. */
+/* Under the lock: assigns rows to micro-batches. Decoding sessions by KV length, then prompts, which fill the last micro-batch and new ones. With --max-tpot,
+ * a prompt starts only if all sessions can then decode within the bound, and prompts get only rows for which answers leave time. */
 static void build_spans(struct engine *e) {
     struct throughput *m = e->throughput;
-    const int most = m->max_micro_rows, chunk = m->options.micro < SEARCH_PREFILL_MICRO_ROWS ? m->options.micro : SEARCH_PREFILL_MICRO_ROWS;
+    const int max_rows = m->max_micro_rows, chunk = m->options.micro < SEARCH_PREFILL_MICRO_ROWS ? m->options.micro : SEARCH_PREFILL_MICRO_ROWS;
     const bool is_bounded = e->params.max_tpot_s > 0 && m->search.is_found;
-    const int most_at_once = is_bounded ? m->search.policy.n_rows : SESSIONS; /* prompts that start; answers that have begun go on */
+    const int max_at_once = is_bounded ? m->search.policy.n_rows : MAX_SESSIONS; /* entries up to which prompts start; answers that have begun continue */
     int n = 0, micros = 0, rows = 0, room = 0;
     m->n_spans = m->n_tokens = 0;
     while (n < m->n_entries && n < m->options.rows && m->entries[n].s->n_tokens - m->entries[n].s->n_kv == 1 &&
-           (n < most_at_once || atomic_load(&m->entries[n].s->state) == SESSION_DECODE))
+           (n < max_at_once || atomic_load(&m->entries[n].s->state) == SESSION_DECODE))
         m->kv_lengths[n] = m->entries[n].s->n_tokens, n++;
     if (n) {
-        micros = (n + most - 1) / most;
+        micros = (n + max_rows - 1) / max_rows;
         if (micros > PAGED_MAX_MICRO_BATCHES) micros = PAGED_MAX_MICRO_BATCHES;
-        batching_assign(&(struct batching_in){.n = n, .lengths = m->kv_lengths, .n_micro_batches = micros, .max_per_micro_batch = most}, m->micro_batch,
+        batching_assign(&(struct batching_in){.n = n, .lengths = m->kv_lengths, .n_micro_batches = micros, .max_per_micro_batch = max_rows}, m->micro_batch,
                         m->order);
         for (int k = 0; k < micros; k++) {
-            room = most;
+            room = max_rows;
             for (int i = 0; i < n; i++)
                 if (m->micro_batch[i] == k) add_span(m, i, 1, k), rows++, room--;
         }
@@ -306,13 +308,13 @@ static void build_spans(struct engine *e) {
     m->n_decoding = n;
     const double row_s = is_bounded ? m->search.cost.prefill_s / (m->search.policy.n_rows * m->load.prompt_tokens) : 0;
     e->tpot.unit_s = chunk * row_s;
-    double left = (double)mem_available() / (double)e->info.kv_token_bytes; /* KV cache tokens that free memory can hold, for prompts that start now */
+    double kv_room = (double)mem_available() / (double)e->info.kv_token_bytes; /* KV cache tokens that free memory can hold */
     for (int i = n; i < m->n_entries && rows < m->options.rows; i++) {
-        struct part *p = &m->entries[i];
+        struct paged_entry *p = &m->entries[i];
         int want = p->s->n_tokens - p->pos;
-        if (i >= most_at_once) return;
-        if (left < want && rows && !e->params.force) continue; /* waits until other turns have ended */
-        left -= want;
+        if (i >= max_at_once) return;
+        if (kv_room < want && rows && !e->params.force) continue; /* waits until other turns have ended */
+        kv_room -= want;
         begin_prompt(e, p->s);
         while (want) { /* chunk ends depend on positions only: a row's bits depend on the rows of its chunk */
             int at = p->pos + p->n, k = chunk - at % chunk < want ? chunk - at % chunk : want;
@@ -328,37 +330,38 @@ static void build_spans(struct engine *e) {
     }
 }
 
-/* Under the lock: whether the turn is still the entry's. */
-static bool is_same_turn(const struct part *p) {
+/* Under the lock: whether the entry's turn is still running. */
+static bool is_running_turn(const struct paged_entry *p) {
     int state = atomic_load(&p->s->state);
     return (state == SESSION_DECODE || state == SESSION_QUEUED) && p->s->turn_id == p->turn_id;
 }
 
-/* Like entry_still_current() in decode_batch.c. A session whose prompt is complete enters the state to sample in. */
-static bool paged_entry_still_current(struct engine *e, struct part *p, bool draws) {
+/* Records the entry's new rows. If its next token will be sampled, claims the session, as claim_entry() in decode_batch.c does, and enters the state that
+ * turn_sample() expects. Returns false if the turn has ended. */
+static bool finish_rows(struct engine *e, struct paged_entry *p, bool will_sample) {
     struct session *s = p->s;
     pthread_mutex_lock(&e->lock);
-    bool same = is_same_turn(p);
-    session_set_hold(s, same && draws ? HOLD_CLAIMED : HOLD_NONE);
-    if (same && p->n) s->n_kv = p->pos + p->n;
-    if (same && draws && atomic_load(&s->state) == SESSION_QUEUED) session_set_state(s, SESSION_PREFILL);
+    bool is_running = is_running_turn(p);
+    session_set_hold(s, is_running && will_sample ? HOLD_CLAIMED : HOLD_NONE);
+    if (is_running && p->n) s->n_kv = p->pos + p->n;
+    if (is_running && will_sample && atomic_load(&s->state) == SESSION_QUEUED) session_set_state(s, SESSION_PREFILL);
     pthread_cond_broadcast(&e->ended_cond);
     pthread_mutex_unlock(&e->lock);
-    return same;
+    return is_running;
 }
 
-static bool entry_is_live(struct engine *e, const struct part *p, bool *in_prefill) {
+static bool entry_is_live(struct engine *e, const struct paged_entry *p, bool *in_prefill) {
     pthread_mutex_lock(&e->lock);
-    bool same = is_same_turn(p);
+    bool is_running = is_running_turn(p);
     *in_prefill = atomic_load(&p->s->state) == SESSION_QUEUED;
     pthread_mutex_unlock(&e->lock);
-    return same;
+    return is_running;
 }
 
 static void on_logits(void *ctx, int span, float *logits, int32_t top) {
     struct engine *e = ctx;
     struct throughput *m = e->throughput;
-    struct part *p = &m->entries[m->span_entry[span]];
+    struct paged_entry *p = &m->entries[m->span_entry[span]];
     struct session *s = p->s;
     const struct paged_span *t = &m->spans[span];
     bool in_prefill;
@@ -369,19 +372,19 @@ static void on_logits(void *ctx, int span, float *logits, int32_t top) {
     }
     if (t->pos + t->n < t->total) return; /* not the last row of the prompt */
     p->is_sampled = true;
-    if (!paged_entry_still_current(e, p, true)) return;
+    if (!finish_rows(e, p, true)) return;
     double now = clock_now();
     if (in_prefill && !s->n_answered) s->stats.prefill_s = now - m->began_at;
     s->stats.decode_mode = exec_mode_name(DECODE_PAGED);
     s->stats.batch_expected_s = m->expected_s, s->stats.batch_s = now - m->began_at;
-    const char *guesses = e->params.draft ? "; no drafts: a row of another prompt yields more than a drafted token" : "";
-    snprintf(s->stats.decode_why, sizeof s->stats.decode_why, "%.*s%s", (int)(sizeof s->stats.decode_why - 1 - strlen(guesses)), m->why, guesses);
+    const char *no_drafts = e->params.draft ? "; no drafts: a row of another prompt yields more than a drafted token" : "";
+    snprintf(s->stats.decode_why, sizeof s->stats.decode_why, "%.*s%s", (int)(sizeof s->stats.decode_why - 1 - strlen(no_drafts)), m->why, no_drafts);
     snprintf(s->stats.prefill_why, sizeof s->stats.prefill_why, "%d tokens in paged batches, with %d other prompts and answers", s->stats.prompt_tokens,
              m->n_entries - 1);
     turn_sample(s, logits, top, -1);
 }
 
-/* Stops the batch when no turn needs it any more. A session that was sampled is no longer held and may be closed. */
+/* Whether no turn needs the batch any more. A session whose token was sampled is no longer held and may be closed. */
 static int no_turn_left(void *ctx) {
     struct engine *e = ctx;
     struct throughput *m = e->throughput;
@@ -389,7 +392,7 @@ static int no_turn_left(void *ctx) {
     pthread_mutex_lock(&e->lock);
     session_reap_cancelled(e);
     bool any = false;
-    for (int i = 0; i < m->n_entries && !any; i++) any = !m->entries[i].is_sampled && is_same_turn(&m->entries[i]);
+    for (int i = 0; i < m->n_entries && !any; i++) any = !m->entries[i].is_sampled && is_running_turn(&m->entries[i]);
     pthread_mutex_unlock(&e->lock);
     return !any;
 }
@@ -417,11 +420,11 @@ void throughput_run(struct engine *e) {
     bytes = (atomic_load(&e->machine.bytes_read) - bytes) / (uint64_t)(m->n_entries ? m->n_entries : 1);
     for (int i = 0; i < m->n_entries; i++) {
         if (m->entries[i].is_sampled) continue;
-        struct part *x = &m->entries[i];
-        if (rc) x->n = 0;
-        if (!paged_entry_still_current(e, x, false)) continue;
-        x->s->stats.bytes_read += bytes;
-        if (rc && rc != ERR_CANCELLED && x->gave_logits) turn_end(x->s, DONE_STOP, rc, &err); /* some logits were already passed to the caller */
+        struct paged_entry *entry = &m->entries[i];
+        if (rc) entry->n = 0;
+        if (!finish_rows(e, entry, false)) continue;
+        entry->s->stats.bytes_read += bytes;
+        if (rc && rc != ERR_CANCELLED && entry->gave_logits) turn_end(entry->s, DONE_STOP, rc, &err); /* some logits were already passed to the caller */
     }
     e->last_decode_at = clock_now();
     if (m->n_decoding) tpot_charge(e, e->last_decode_at - m->began_at - e->params.max_tpot_s);

@@ -5,7 +5,7 @@
 #include "engine/base/log.h"
 #include "engine/schedule/engine_thread.h"
 
-enum { MISSED = 8 }; /* batches above the bound before it is reported: the first ones may read weights from disk */
+enum { REPORTED_MISSES = 8 }; /* consecutive batches above the bound that are reported; the first ones may read weights from disk */
 
 bool tpot_admits(const struct engine *e, const struct session *s) {
     if (!(e->params.max_tpot_s > 0) || !s->request.max_tokens || s->n_answered) return true; /* an answer that has begun may not wait */
@@ -16,7 +16,7 @@ bool tpot_admits(const struct engine *e, const struct session *s) {
         if (atomic_load(&o->state) == SESSION_DECODE && o->n_unread < ENGINE_MAX_UNREAD) in.n_decoding++, in.keys += o->n_tokens;
     if (in.n_decoding == 1) return true;
     in.keys /= in.n_decoding;
-    in.context_tokens = in.keys + 1024;
+    in.context_tokens = in.keys + POLICY_EXPECTED_GROWTH;
     policy_decode_batch(&m, &in, &out);
     return out.tpot_s <= e->params.max_tpot_s;
 }
@@ -40,5 +40,5 @@ void tpot_batch_done(struct engine *e, int n_decoding, int n_tokens, double seco
     tpot_charge(e, seconds - allowed);
     if (n_decoding > 1) return;
     t->n_missed = seconds > allowed && e->batch_expected_s > most ? t->n_missed + 1 : 0;
-    if (t->n_missed >= MISSED && !t->has_warned) report_miss(e, seconds / n_tokens);
+    if (t->n_missed >= REPORTED_MISSES && !t->has_warned) report_miss(e, seconds / n_tokens);
 }

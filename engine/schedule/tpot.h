@@ -16,8 +16,8 @@ struct tpot {
 };
 
 bool tpot_admits(const struct engine *e, const struct session *s); /* under the lock: whether s may begin its prefill beside the decoding sessions */
-bool tpot_has_room(const struct engine *e, double seconds);        /* whether other work may delay the next batch by so much */
+bool tpot_has_room(const struct engine *e, double seconds);        /* whether other work may delay the next batch by `seconds` */
 /* Records seconds by which answers were delayed; < 0: faster than the bound. */
 void tpot_charge(struct engine *e, double seconds);
-/* Records a decode batch: sessions that decode, and the tokens that they all got in it. */
+/* Records a decode batch: the sessions in decode, the sum of the tokens that they got in it, and its time. */
 void tpot_batch_done(struct engine *e, int n_decoding, int n_tokens, double seconds);

@@ -26,7 +26,7 @@ bool turn_is_stop_id(const struct session *s, int32_t id) {
 /* Removes the tokens that the filter does not allow from logits, and the stop ids unless the answer may end. */
 static void mask_logits(const struct session *s, float *logits, const uint64_t *allowed, int n_ids, bool may_end) {
     const struct engine_info *f = &s->engine->info;
-    struct sample_item *stops = s->engine->sample_scratch; /* their logits */
+    struct sample_item *stops = s->engine->sample_scratch; /* stop ids, with the logits that they get after masking */
     int n = 0;
     for (int i = 0; i < f->n_eos + s->request.n_stop_ids && n < f->vocab; i++) {
         const int32_t id = i < f->n_eos ? f->eos[i] : s->stop_ids[i - f->n_eos];
@@ -41,9 +41,9 @@ static void mask_logits(const struct session *s, float *logits, const uint64_t *
 static int sample_filtered(struct session *s, float *logits, int32_t *id, struct error *why) {
     struct engine *e = s->engine;
     const struct token_filter *f = s->request.filter;
-    const int room = e->info.context - s->n_tokens, most = s->request.max_tokens - s->n_answered, left = most < room ? most : room;
+    const int room = e->info.context - s->n_tokens, limit = s->request.max_tokens - s->n_answered, left = limit < room ? limit : room;
     struct sampling sampling = s->request.sampling;
-    for (int strict = 0; strict < 2; strict++) {
+    for (int strict = 0; strict < 2; strict++) { /* strict: only among tokens that leave room */
         const uint64_t *allowed;
         int n_ids = 0;
         const bool may_end = f->state(f->ctx) != FILTER_OPEN;
@@ -64,8 +64,8 @@ static int sample_filtered(struct session *s, float *logits, int32_t *id, struct
     return 0;
 }
 
-/* Why an answer that a filter leaves incomplete is an error. */
-static int incomplete(const struct session *s, struct error *why) {
+/* Sets the error of an answer that ended before its filter accepted it. */
+static int error_incomplete(const struct session *s, struct error *why) {
     if (s->n_tokens >= s->engine->info.context)
         return error_set(why, ERR_CONTEXT, "the context of %d tokens is full before the answer matches its grammar; use -c for a larger one",
                          s->engine->info.context);
@@ -83,10 +83,10 @@ bool turn_sample(struct session *s, float *logits, int32_t top, int32_t drafted)
     const struct token_filter *filter = s->request.filter;
     struct error why = {0};
     struct token_logprobs probs;
-    const bool report = s->request.wants_logprobs;
+    const bool wants_logprobs = s->request.wants_logprobs;
     int32_t id = top;
     int rc = 0;
-    if (report) memcpy(s->raw_logits, logits, (size_t)e->info.vocab * sizeof *logits);
+    if (wants_logprobs) memcpy(s->raw_logits, logits, (size_t)e->info.vocab * sizeof *logits);
     if (filter) rc = sample_filtered(s, logits, &id, &why);
     else if (top < 0 || !sample_is_argmax(&s->request.sampling))
         id = sample_token(logits, e->info.vocab, &s->request.sampling, s->tokens, s->n_tokens, (uint64_t)s->n_tokens, e->sample_scratch);
@@ -107,16 +107,16 @@ bool turn_sample(struct session *s, float *logits, int32_t top, int32_t drafted)
         turn_end(s, DONE_STOP, rc, &why);
         return false;
     }
-    if (report) logprobs_compute(s->raw_logits, e->info.vocab, id, s->request.n_top_logprobs, &probs);
-    const enum filter_state answer = filter ? filter->state(filter->ctx) : FILTER_COMPLETE;
+    if (wants_logprobs) logprobs_compute(s->raw_logits, e->info.vocab, id, s->request.n_top_logprobs, &probs);
+    const enum filter_state answer_state = filter ? filter->state(filter->ctx) : FILTER_COMPLETE;
     pthread_mutex_lock(&e->lock);
     s->tokens[s->n_tokens++] = id;
     s->n_answered++;
-    session_emit_token(s, id, report ? &probs : NULL);
+    session_emit_token(s, id, wants_logprobs ? &probs : NULL);
     bool continues = false;
     session_set_hold(s, HOLD_NONE);
-    if (answer == FILTER_FINAL) session_end_turn(s, DONE_STOP, 0, NULL);
-    else if (s->n_answered >= s->request.max_tokens && answer == FILTER_OPEN) session_end_turn(s, DONE_STOP, incomplete(s, &why), &why);
+    if (answer_state == FILTER_FINAL) session_end_turn(s, DONE_STOP, 0, NULL);
+    else if (s->n_answered >= s->request.max_tokens && answer_state == FILTER_OPEN) session_end_turn(s, DONE_STOP, error_incomplete(s, &why), &why);
     else if (s->n_answered >= s->request.max_tokens && filter && filter->is_whole) session_end_turn(s, DONE_STOP, 0, NULL);
     else if (s->n_answered >= s->request.max_tokens) session_end_turn(s, s->n_tokens >= e->info.context ? DONE_CONTEXT : DONE_LENGTH, 0, NULL);
     else if (config_long_rope(&e->weights.config, s->n_tokens) != s->is_long_rope) {
