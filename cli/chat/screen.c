@@ -140,7 +140,7 @@ void screen_show_answer_status(struct repl *r) {
     char rate[32], time[32];
     if (!u || !u->running || r->dumb || !r->app->tty_out || r->app->opts.v[OPT_QUIET].on || r->app->answer_style.plain || r->line.shown || r->line_below_answer)
         return;
-    if (u->n_tokens < 2 || now - u->first_token < AFTER_S || r->printer.col >= r->line.cols) return;
+    if (u->n_tokens < 2 || now - u->first_token_at < AFTER_S || r->printer.col >= r->line.cols) return;
     if (r->answer_status_shown && now - r->status_drawn_s < 0.25) return;
     r->status_drawn_s = now;
     buf_fmt(&b, "\r\n%s", r->line.color ? "\033[2m" : "");

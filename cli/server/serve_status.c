@@ -55,7 +55,7 @@ static void put_choice_status(struct buf *b, const struct http_choice *c) {
     if (x->pid) buf_fmt(b, "\"process\": %ld, ", (long)x->pid);
     if (c->state == HTTP_CHOICE_WAITING) buf_fmt(b, "\"state\": \"waiting\", \"prompt_tokens\": %d}", prompt);
     else if (t->n_tokens) {
-        double s = t->last_token - t->first_token;
+        double s = t->last_token_at - t->first_token_at;
         buf_fmt(b, "\"state\": \"decode\", \"prompt_tokens\": %d, \"tokens\": %d, \"tokens_per_s\": %.3f}", prompt, t->n_tokens,
                 t->n_tokens > 1 && s > 0 ? (t->n_tokens - 1) / s : 0.0);
     } else {

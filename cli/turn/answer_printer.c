@@ -26,9 +26,9 @@ void answer_printer_resize(struct answer_printer *p, int cols, bool fresh_row) {
     p->col = fresh_row ? 0 : p->col;
 }
 
-/* Prints text, or flushes held text if n is 0. */
+/* Prints answer text (fd 1) or thinking (fd 2). n 0: flushes what the layout holds back. */
 static int print_part(struct answer_printer *p, int fd, const char *data, size_t n) {
-    struct markdown *s = fd == 1 ? &p->text : &p->thinking;
+    struct markdown *layout = fd == 1 ? &p->text : &p->thinking;
     bool dim = fd == 2 && p->style.color_thinking;
     if (!out_terminal(fd)) {
         if (n && p->before_output) p->before_output(p->ctx);
@@ -41,12 +41,12 @@ static int print_part(struct answer_printer *p, int fd, const char *data, size_t
     struct buf out = {0};
     if (dim) buf_str(&out, "\033[2m");
     size_t begun = out.len;
-    if (n) markdown_add(s, data, n, &out);
-    else markdown_flush(s, &out);
+    if (n) markdown_add(layout, data, n, &out);
+    else markdown_flush(layout, &out);
     if (dim && out.len > begun) buf_str(&out, "\033[0m");
     if (out.len > begun && p->before_output) p->before_output(p->ctx);
     int rc = out.failed ? ERR_MEMORY : out.len > begun ? out_draw(fd, out.data, out.len) : 0;
-    p->col = s->col;
+    p->col = layout->col;
     buf_free(&out);
     return rc;
 }
@@ -116,7 +116,7 @@ void answer_printer_pause(struct answer_printer *p, bool has_text) {
     if (p->thinking_open) end_thinking(p);
     if (!has_text) return;
     if (out_terminal(1)) answer_printer_end(p);
-    else p->held_line_ends = 2;
+    else p->held_line_ends = 2; /* a blank line before what follows */
 }
 
 void answer_printer_free(struct answer_printer *p) {

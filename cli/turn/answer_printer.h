@@ -22,7 +22,7 @@ struct answer_printer {
 void answer_printer_init(struct answer_printer *p, const struct answer_style *style);
 int answer_printer_add(void *p, enum output_kind part, const char *data, size_t n); /* a turn_fn */
 void answer_printer_end(struct answer_printer *p);
-/* Ends the thinking and the row on a terminal, so that messages can follow before the answer continues. */
+/* Ends the thinking and the row on a terminal, so that messages can follow before the answer continues. has_text: text was printed since the last pause. */
 void answer_printer_pause(struct answer_printer *p, bool has_text);
 void answer_printer_free(struct answer_printer *p);
 /* Adapts to a new screen width. fresh_row: the cursor has moved to an empty row. */

@@ -16,10 +16,12 @@ static const struct {
 } constraint_options[] = {
     {OPT_SCHEMA, SOURCE_SCHEMA}, {OPT_JSON_OBJECT, SOURCE_JSON_OBJECT}, {OPT_REGEX, SOURCE_REGEX}, {OPT_GRAMMAR, SOURCE_GBNF}, {OPT_CHOICES, SOURCE_CHOICES}};
 
+enum { MAX_SOURCE_BYTES = 4 << 20 };
+
 static int read_text_file(const char *path, struct buf *out, struct error *e) {
     char *data = NULL;
     size_t n = 0;
-    int rc = file_read(path, 4 << 20, &data, &n, e);
+    int rc = file_read(path, MAX_SOURCE_BYTES, &data, &n, e);
     if (!rc && buf_add(out, data, n)) rc = error_set(e, ERR_MEMORY, "no memory");
     mem_free(data);
     return rc;
@@ -39,7 +41,7 @@ static void put_choices(const char *text, struct buf *out) {
 }
 
 static int read_option(enum opt_id id, const struct opt_value *v, struct buf *out, struct error *e) {
-    buf_str(out, "");
+    buf_str(out, ""); /* data is not NULL, as constraint_of_options() requires */
     if (id == OPT_JSON_OBJECT) return 0;
     if (id == OPT_GRAMMAR) return read_text_file(v->text, out, e);
     if (id == OPT_CHOICES) return put_choices(v->text, out), 0;
@@ -79,18 +81,18 @@ struct constraint {
     const struct token_trie *trie;
     struct grammar *grammar;
     struct matcher *matcher;
-    struct output_parser *parts;    /* follows the thinking; NULL: raw */
+    struct output_parser *parser;   /* follows the thinking; NULL: raw */
     bool is_free;                   /* thinking: every token is allowed */
     enum output_kind part;          /* kind of the text that the grammar governs */
     int32_t openings[MAX_OPENINGS]; /* tokens that open thinking, allowed as the first token */
     int n_openings, n_tokens, n_replayed;
-    uint64_t *bits;            /* mask with the openings */
+    uint64_t *bits;            /* a mask of the grammar's tokens and the openings */
     _Atomic int governed_from; /* the first token that the grammar governs; INT32_MAX: not known yet */
 };
 
 static int ignore_part(void *ctx, enum output_kind part, const char *data, size_t n) { return 0; }
 
-static int allowed(void *ctx, int left, const uint64_t **bits, int *n_ids, struct error *e) {
+static int filter_allowed(void *ctx, int left, const uint64_t **bits, int *n_ids, struct error *e) {
     struct constraint *c = ctx;
     *bits = NULL;
     *n_ids = c->trie->n_ids;
@@ -109,12 +111,12 @@ static bool is_opening(const struct constraint *c, int32_t id) {
     return false;
 }
 
-static bool fits(void *ctx, int32_t id, int left) {
+static bool filter_fits(void *ctx, int32_t id, int left) {
     struct constraint *c = ctx;
     return c->is_free || is_opening(c, id) || matcher_fits(c->matcher, id, left > 0 ? (uint32_t)left : 0);
 }
 
-static int least(void *ctx) {
+static int filter_least(void *ctx) {
     const uint32_t n = matcher_least_tokens(((struct constraint *)ctx)->matcher);
     return n < INT_MAX ? (int)n : INT_MAX;
 }
@@ -124,8 +126,8 @@ static int accept_free(struct constraint *c, int32_t id, struct error *e) {
     size_t n = 0;
     const char *s = tokenizer_token_bytes(c->trie->tokenizer, id, &n, &special);
     c->n_tokens++;
-    if (s && output_parser_feed(c->parts, s, n, special, ignore_part, NULL)) return error_set(e, ERR_MEMORY, "no memory");
-    c->is_free = !output_parser_in_answer(c->parts);
+    if (s && output_parser_feed(c->parser, s, n, special, ignore_part, NULL)) return error_set(e, ERR_MEMORY, "no memory");
+    c->is_free = !output_parser_in_answer(c->parser);
     if (!c->is_free) atomic_store(&c->governed_from, c->n_tokens - c->n_replayed);
     return 0;
 }
@@ -141,7 +143,7 @@ static int accept_token(void *ctx, int32_t id, struct error *e) {
 }
 
 /* Tokenizes the bytes that must follow. The last token may be joined with what comes after it, so it is left out. */
-static int forced(void *ctx, int most, int32_t *out) {
+static int filter_forced(void *ctx, int most, int32_t *out) {
     struct constraint *c = ctx;
     uint8_t bytes[64];
     struct ids ids = {0};
@@ -153,7 +155,7 @@ static int forced(void *ctx, int most, int32_t *out) {
     return k;
 }
 
-static enum filter_state state(const void *ctx) {
+static enum filter_state filter_state(const void *ctx) {
     const struct constraint *c = ctx;
     return c->is_free || !matcher_is_complete(c->matcher) ? FILTER_OPEN : matcher_is_final(c->matcher) ? FILTER_FINAL : FILTER_COMPLETE;
 }
@@ -161,7 +163,7 @@ static enum filter_state state(const void *ctx) {
 /* Finds the tokens that may open a thinking block, unless the prompt has closed one already. */
 static void find_openings(struct constraint *c, const char *tail, size_t n) {
     const char *open, *close;
-    for (int i = 0; output_parser_thinking(c->parts, i, &open, &close); i++) {
+    for (int i = 0; output_parser_thinking(c->parser, i, &open, &close); i++) {
         const int32_t id = tokenizer_added_id(c->trie->tokenizer, open);
         if (id >= 0 && c->n_openings < MAX_OPENINGS && !memmem(tail, n, close, strlen(close))) c->openings[c->n_openings++] = id;
     }
@@ -170,7 +172,13 @@ static void find_openings(struct constraint *c, const char *tail, size_t n) {
 int constraint_open(struct constraint **out, struct app *a, const struct grammar_source *s, bool is_raw, const char *tail, size_t n, struct error *e) {
     struct constraint *c = *out = mem_calloc(1, sizeof *c);
     if (!c) return error_set(e, ERR_MEMORY, "no memory for a grammar");
-    c->filter = (struct token_filter){.ctx = c, .allowed = allowed, .fits = fits, .least = least, .accept = accept_token, .state = state, .forced = forced};
+    c->filter = (struct token_filter){.ctx = c,
+                                      .allowed = filter_allowed,
+                                      .fits = filter_fits,
+                                      .least = filter_least,
+                                      .accept = accept_token,
+                                      .state = filter_state,
+                                      .forced = filter_forced};
     atomic_store(&c->governed_from, INT32_MAX);
     int rc = a->trie ? 0 : token_trie_open(&a->trie, a->tokenizer, e);
     c->trie = a->trie;
@@ -180,11 +188,11 @@ int constraint_open(struct constraint **out, struct app *a, const struct grammar
     if (!rc) rc = matcher_open(&c->matcher, c->grammar, c->trie, e);
     if (!rc && c->part == OUTPUT_TOOL_CALL) matcher_allow_line_ends(c->matcher);
     if (!rc && a->template && !is_raw) {
-        c->parts = output_parser_open(a->template, tail, n);
+        c->parser = output_parser_open(a->template, tail, n);
         c->bits = mem_calloc((size_t)c->trie->n_ids / 64 + 1, sizeof *c->bits);
-        if (!c->parts || !c->bits) rc = error_set(e, ERR_MEMORY, "no memory for a grammar");
+        if (!c->parser || !c->bits) rc = error_set(e, ERR_MEMORY, "no memory for a grammar");
         else {
-            c->is_free = !output_parser_in_answer(c->parts) && !(c->part == OUTPUT_TOOL_CALL && output_parser_in_header(c->parts)); /* calls have headers */
+            c->is_free = !output_parser_in_answer(c->parser) && !(c->part == OUTPUT_TOOL_CALL && output_parser_in_header(c->parser)); /* calls have headers */
             find_openings(c, tail, n);
         }
     }
@@ -198,7 +206,7 @@ void constraint_close(struct constraint **at) {
     if (!c) return;
     matcher_close(&c->matcher);
     grammar_free(&c->grammar);
-    output_parser_close(&c->parts);
+    output_parser_close(&c->parser);
     mem_free(c->bits);
     mem_free(c);
 }

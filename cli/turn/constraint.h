@@ -1,5 +1,5 @@
 #pragma once
-/* Answers that must match a grammar: reads the options, and filters the tokens of a turn. Thinking before the answer is free. */
+/* Answers that must match a grammar: reads the options, and filters the tokens of a turn. Thinking before the answer is not restricted. */
 #include <stdatomic.h>
 
 #include "engine/engine.h"
@@ -22,8 +22,8 @@ void constraint_close(struct constraint **c);
 const struct token_filter *constraint_filter(const struct constraint *c);
 /* Appends a token of an earlier turn that this one continues. */
 int constraint_replay(struct constraint *c, int32_t id, struct error *e);
-/* Whether the grammar governs token i of the answer, for a token that the engine has emitted. Its text is then of this part, whatever markers are in it. */
+/* Whether the grammar governs token i of the answer, which the engine has emitted. *part: the kind of its text then, whatever markers are in it. */
 bool constraint_governs(const struct constraint *c, int i, enum output_kind *part);
 
-/* Appends members of a chat-completions request: response_format, or guided_* for what only hearth's server takes. */
+/* Appends members of a chat-completions request: response_format, or the guided_* extensions of hearth's server. */
 void constraint_put_request(const struct grammar_source *s, struct buf *b);

@@ -44,15 +44,15 @@ static void message_free(struct message *m) {
 }
 
 int conversation_set_system(struct conversation *c, const char *text) {
-    bool there = c->n && c->messages[0].role == ROLE_SYSTEM;
-    if (there && !*text) {
+    bool has_system = c->n && c->messages[0].role == ROLE_SYSTEM;
+    if (has_system && !*text) {
         message_free(&c->messages[0]);
         memmove(c->messages, c->messages + 1, --c->n * sizeof *c->messages);
     }
     if (!*text) return 0;
     if (conversation_add(c, ROLE_SYSTEM, text, strlen(text), NULL, 0)) return ERR_MEMORY;
     struct message m = c->messages[c->n - 1];
-    if (there) {
+    if (has_system) {
         message_free(&c->messages[0]);
         c->n--;
     } else memmove(c->messages + 1, c->messages, (c->n - 1) * sizeof *c->messages);
@@ -107,7 +107,6 @@ const char *conversation_question(const struct message *m, struct buf *documents
     return *s ? s : NULL;
 }
 
-/* Appends the first words that fit. */
 void conversation_title(const struct conversation *c, int cols, struct buf *out) {
     const struct message *m = NULL;
     struct buf b = {0};

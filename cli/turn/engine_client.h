@@ -14,8 +14,9 @@ struct engine_client;
 /* An event of the turn that runs on a client. */
 struct engine_event {
     struct engine_client *client;
-    struct event event;    /* its session field is unset */
-    enum output_kind part; /* EVENT_TOKEN of an engine without token ids: the text, valid until the next poll. NULL: event.token is the id. */
+    struct event event; /* its session field is unset */
+    /* EVENT_TOKEN of an engine without token ids: a piece of the answer, valid until the next poll. text NULL: event.token is the id. */
+    enum output_kind part;
     const char *text;
     size_t n;
 };
@@ -29,7 +30,7 @@ struct backend {
     int (*open_engine)(struct app *a, struct error *e); /* sets a->info */
     void (*close)(struct app *a);                       /* closes both; safe if neither is open */
     int (*make_prompt)(struct app *a, const struct json *conv, struct prompt *out, struct error *e);
-    /* Counts the tokens of a prompt. NULL: the engine does not tell. */
+    /* Counts the tokens of a prompt. NULL: the engine cannot. */
     int (*count_tokens)(struct app *a, const struct prompt *p, size_t *n, struct error *e);
     int (*client_open)(struct engine_client *s, struct error *e);
     void (*client_close)(struct engine_client *s); /* cancels its turn first */
@@ -37,7 +38,7 @@ struct backend {
     void (*cancel)(struct engine_client *s); /* async-signal-safe */
     size_t (*disk_keys)(const struct engine_client *s, const uint64_t **keys);
     bool (*poll)(struct app *a, struct engine_event *out, int timeout_ms);
-    int (*fd)(const struct app *a);
+    int (*fd)(const struct app *a); /* readable while events wait */
 };
 
 /* Runs the turns of one conversation in sequence: a session of the local engine, or requests to a server. */

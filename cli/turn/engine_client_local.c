@@ -73,18 +73,18 @@ void engine_client_local_params(struct app *a, struct engine_params *p) {
 
 /* A draft model must give the same ids to the same text. Ids that one of the two lacks are never drafted or read by it. */
 static int check_draft_tokenizer(const struct app *a, const char *draft, struct error *e) {
-    struct tokenizer *own = NULL, *other = NULL;
-    int rc = tokenizer_open(&own, a->model_dir, e);
+    struct tokenizer *tokenizer = NULL, *other = NULL;
+    int rc = tokenizer_open(&tokenizer, a->model_dir, e);
     if (!rc && (rc = tokenizer_open(&other, draft, e))) error_prefix(e, "--draft");
-    const int n = rc ? 0 : tokenizer_n_ids(own) < tokenizer_n_ids(other) ? tokenizer_n_ids(own) : tokenizer_n_ids(other);
+    const int n = rc ? 0 : tokenizer_n_ids(tokenizer) < tokenizer_n_ids(other) ? tokenizer_n_ids(tokenizer) : tokenizer_n_ids(other);
     for (int32_t i = 0; i < n && !rc; i++) {
-        size_t na = 0, nb = 0;
+        size_t n_own = 0, n_draft = 0;
         bool sa = false, sb = false;
-        const char *x = tokenizer_token_bytes(own, i, &na, &sa), *y = tokenizer_token_bytes(other, i, &nb, &sb);
-        if (x && y && (na != nb || memcmp(x, y, na)))
+        const char *own_text = tokenizer_token_bytes(tokenizer, i, &n_own, &sa), *draft_text = tokenizer_token_bytes(other, i, &n_draft, &sb);
+        if (own_text && draft_text && (n_own != n_draft || memcmp(own_text, draft_text, n_own)))
             rc = error_set(e, ERR_USAGE, "--draft %s: token %d is another text than in %s; a draft needs the model's own tokenizer", draft, i, a->model_dir);
     }
-    tokenizer_close(&own);
+    tokenizer_close(&tokenizer);
     tokenizer_close(&other);
     return rc;
 }
@@ -93,19 +93,18 @@ static int local_open_engine(struct app *a, struct error *e) {
     struct engine_params p;
     engine_client_local_params(a, &p);
     if (p.draft == DRAFT_MODEL && check_draft_tokenizer(a, p.draft_model, e)) return e->code;
-    char kept[PATHS_MAX]; /* without a home directory calibration is neither run nor stored */
-    if (p.gpus && strcmp(p.gpus, "none") && !paths_make(PATHS_CACHE, "machine", kept, sizeof kept, &(struct error){0}))
-        *strrchr(kept, '/') = 0, p.calibration_dir = kept;
-    char prompts[PATHS_MAX]; /* benchmarks and inspections store no prompts */
+    char machine_dir[PATHS_MAX]; /* without a home directory calibration is neither run nor stored */
+    if (p.gpus && strcmp(p.gpus, "none") && !paths_make(PATHS_CACHE, "machine", machine_dir, sizeof machine_dir, &(struct error){0}))
+        *strrchr(machine_dir, '/') = 0, p.calibration_dir = machine_dir;
+    char kv_dir[PATHS_MAX]; /* benchmarks and inspections store no prompts */
     const struct opt_value *v = a->opts.v;
     bool chats = !v[OPT_TOKENS].text && !v[OPT_BENCH].text && !v[OPT_VERIFY].on && (!v[OPT_KV_CACHE].text || v[OPT_KV_CACHE].integer);
-    if (chats && !paths_make(PATHS_CACHE, "kv", prompts, sizeof prompts, &(struct error){0}))
-        p.kv_dir = prompts, p.kv_limit = (uint64_t)v[OPT_KV_CACHE].integer;
-    char kept_drafts[PATHS_MAX];
-    if (p.draft == DRAFT_INT4 && !paths_make(PATHS_CACHE, "draft", kept_drafts, sizeof kept_drafts, &(struct error){0})) p.draft_dir = kept_drafts;
-    char usage[PATHS_MAX];
-    if (p.calibration_dir && !v[OPT_BENCH].text && !v[OPT_NO_SAVE].on && !paths_make(PATHS_CACHE, "usage", usage, sizeof usage, &(struct error){0}))
-        p.usage_dir = usage;
+    if (chats && !paths_make(PATHS_CACHE, "kv", kv_dir, sizeof kv_dir, &(struct error){0})) p.kv_dir = kv_dir, p.kv_limit = (uint64_t)v[OPT_KV_CACHE].integer;
+    char draft_dir[PATHS_MAX];
+    if (p.draft == DRAFT_INT4 && !paths_make(PATHS_CACHE, "draft", draft_dir, sizeof draft_dir, &(struct error){0})) p.draft_dir = draft_dir;
+    char usage_dir[PATHS_MAX];
+    if (p.calibration_dir && !v[OPT_BENCH].text && !v[OPT_NO_SAVE].on && !paths_make(PATHS_CACHE, "usage", usage_dir, sizeof usage_dir, &(struct error){0}))
+        p.usage_dir = usage_dir;
     show_opening(a);
     int rc = engine_open(&a->engine, &p, e);
     progress_clear();

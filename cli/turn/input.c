@@ -77,7 +77,8 @@ int input_check_text(const char *path, const struct buf *raw, struct error *e) {
                  {"GIF8", "image"},
                  {"\x1F\x8B", "compressed data"},
                  {"GGUF", "GGUF model; open it with -m"}};
-    size_t n = raw->len < 65536 ? raw->len : 65536, broken;
+    enum { CHECKED_BYTES = 65536, REPAIRED = 8, REPAIRED_SHARE = 20 }; /* up to 8 invalid sequences, or one in 20 bytes, are repaired */
+    size_t n = raw->len < CHECKED_BYTES ? raw->len : CHECKED_BYTES, broken;
     struct buf waste = {0};
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
         if (n >= 4 && !strncmp(raw->data, kinds[i].begin, strlen(kinds[i].begin)))
@@ -86,7 +87,7 @@ int input_check_text(const char *path, const struct buf *raw, struct error *e) {
     if (n && memchr(raw->data, 0, n)) return error_set(e, ERR_RUNTIME, "%s: not a text file (contains NUL bytes)", path);
     broken = n ? out_utf8(&waste, raw->data, n) : 0;
     buf_free(&waste);
-    if (broken > 8 && broken > n / 20)
+    if (broken > REPAIRED && broken > n / REPAIRED_SHARE)
         return error_set(e, ERR_RUNTIME, "%s: not UTF-8 text: %zu of its first %zu bytes are invalid; for Latin-1: iconv -f LATIN1 -t UTF-8", path, broken, n);
     return 0;
 }

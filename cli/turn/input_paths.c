@@ -57,7 +57,7 @@ static bool is_text_file(const char *path) {
     return n > 0 && !input_check_text(path, &raw, NULL);
 }
 
-/* Adds the text files below dir; names begin with the bytes of the path after skip. */
+/* Adds the text files below dir, until the list has `most`. Their names omit the first `skip` bytes of the path. */
 static int add_directory(struct input_paths *l, const char *dir, size_t skip, size_t most, int depth, struct error *e) {
     struct dirent **files;
     int n = scandir(dir, &files, NULL, alphasort), rc = 0;
@@ -67,7 +67,7 @@ static int add_directory(struct input_paths *l, const char *dir, size_t skip, si
         bool hidden = *files[i]->d_name == '.';
         if (!rc && !hidden && !file_join(path, sizeof path, dir, files[i]->d_name, NULL)) {
             struct stat st;
-            if (lstat(path, &st)) rc = 0; /* removed in between */
+            if (lstat(path, &st)) rc = 0; /* removed since scandir() */
             else if (S_ISDIR(st.st_mode)) rc = depth < DEPTH_MAX ? add_directory(l, path, skip, most, depth + 1, e) : 0;
             else if (!is_text_file(path)) l->n_skipped++;
             else if (l->n >= most) rc = error_set(e, ERR_RUNTIME, "%s: more than %d text files; name a smaller directory or a pattern", dir, INPUT_PATHS_MAX);
@@ -80,11 +80,11 @@ static int add_directory(struct input_paths *l, const char *dir, size_t skip, si
 }
 
 static int add_existing(struct input_paths *l, char *path, struct error *e) {
-    size_t had = l->n;
+    size_t n_before = l->n;
     for (size_t n = strlen(path); n > 1 && path[n - 1] == '/';) path[--n] = 0;
     if (!file_is_dir(path)) return add_file(l, path, last_component(path), e);
-    int rc = add_directory(l, path, (size_t)(last_component(path) - path), had + INPUT_PATHS_MAX, 0, e);
-    if (!rc && l->n == had) return error_set(e, ERR_RUNTIME, "%s: a directory without text files", path);
+    int rc = add_directory(l, path, (size_t)(last_component(path) - path), n_before + INPUT_PATHS_MAX, 0, e);
+    if (!rc && l->n == n_before) return error_set(e, ERR_RUNTIME, "%s: a directory without text files", path);
     return rc;
 }
 
@@ -115,10 +115,10 @@ int input_paths_add(struct input_paths *l, const char *given, struct error *e) {
 }
 
 int input_paths_add_words(struct input_paths *l, const char *text, struct error *e) {
-    char whole[PATHS_MAX];
+    char path[PATHS_MAX];
     struct stat st;
     bool closed;
-    if (!paths_expand(text, whole, sizeof whole) && !stat(whole, &st)) return input_paths_add(l, text, e);
+    if (!paths_expand(text, path, sizeof path) && !stat(path, &st)) return input_paths_add(l, text, e);
     char *word = mem_alloc(strlen(text) + 1);
     if (!word) return no_memory(e);
     int rc = 0;

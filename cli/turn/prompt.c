@@ -52,45 +52,46 @@ int prompt_check_refusal(const struct prompt *p, struct error *e) {
  * since a prompt that is prefilled in other parts may give another answer. */
 static int count_shareable(struct app *a, const struct json *conv, const struct ids *all, struct error *e) {
     enum { SHORT = 1024 }; /* bytes */
-    const struct json *list = json_get(conv, "messages"), *text = NULL;
+    const struct json *list = json_get(conv, "messages"), *question_text = NULL;
     uint32_t n = 0;
-    size_t keep = 0, before = 0;
-    while (list && list->type == JSON_ARRAY && n < list->n && !text) {
+    size_t question_bytes = 0, earlier_bytes = 0;
+    while (list && list->type == JSON_ARRAY && n < list->n && !question_text) {
         const struct json *m = &list->items[n++], *content = json_get(m, "content");
         bool user = json_is(json_get(m, "role"), "user");
         if (!content || content->type != JSON_STRING) return 0;
-        if (user) text = content;
-        else before += content->n;
+        if (user) question_text = content;
+        else earlier_bytes += content->n;
     }
-    for (size_t i = 0; text && i + 1 < text->n; i++)
-        if (text->string[i] == '\n' && text->string[i + 1] == '\n') keep = i + 2;
-    if (!text || before + keep < SHORT) return 0;
-    struct json *items = mem_alloc(n * sizeof *items), *members = mem_alloc(2 * conv->n * sizeof *members), *last = NULL, root = *conv;
+    for (size_t i = 0; question_text && i + 1 < question_text->n; i++)
+        if (question_text->string[i] == '\n' && question_text->string[i + 1] == '\n') question_bytes = i + 2;
+    if (!question_text || earlier_bytes + question_bytes < SHORT) return 0;
+    /* copy conv without what follows the cut question; an object has its keys and values as items */
+    struct json *items = mem_alloc(n * sizeof *items), *members = mem_alloc(2 * conv->n * sizeof *members), *question = NULL, root = *conv;
     const struct json *m = &list->items[n - 1];
     struct text rendered = {0};
     struct ids ids = {0};
-    int same = 0, rc = ERR_MEMORY;
-    if (items && members && (last = mem_alloc(2 * m->n * sizeof *last))) {
+    int n_shared = 0, rc = ERR_MEMORY;
+    if (items && members && (question = mem_alloc(2 * m->n * sizeof *question))) {
         memcpy(items, list->items, n * sizeof *items);
-        memcpy(last, m->items, 2 * m->n * sizeof *last);
+        memcpy(question, m->items, 2 * m->n * sizeof *question);
         memcpy(members, conv->items, 2 * conv->n * sizeof *members);
         for (uint32_t i = 0; i < m->n; i++)
-            if (json_is(&last[2 * i], "content")) last[2 * i + 1].n = (uint32_t)keep;
+            if (json_is(&question[2 * i], "content")) question[2 * i + 1].n = (uint32_t)question_bytes;
         for (uint32_t i = 0; i < conv->n; i++)
             if (json_is(&members[2 * i], "messages")) members[2 * i + 1].items = items, members[2 * i + 1].n = n;
-        items[n - 1].items = last;
+        items[n - 1].items = question;
         root.items = members;
         struct error why;
         rc = chat_template_render(a->template, &root, &rendered, &why);
         if (!rc) rc = tokenizer_encode_text(a->tokenizer, &rendered, &ids, &why);
-        while (!rc && (size_t)same < ids.n && (size_t)same < all->n && ids.data[same] == all->data[same]) same++;
+        while (!rc && (size_t)n_shared < ids.n && (size_t)n_shared < all->n && ids.data[n_shared] == all->data[n_shared]) n_shared++;
     }
     text_free(&rendered);
     ids_free(&ids);
     mem_free(items);
     mem_free(members);
-    mem_free(last);
-    return rc == ERR_MEMORY ? error_set(e, ERR_MEMORY, "no memory") : same;
+    mem_free(question);
+    return rc == ERR_MEMORY ? error_set(e, ERR_MEMORY, "no memory") : n_shared;
 }
 
 static int render_local(struct app *a, const struct json *conv, struct prompt *out, struct error *e) {
@@ -116,20 +117,20 @@ int prompt_from_json_local(struct app *a, const struct json *conv, struct prompt
     if (strcmp(a->model_dir, "ember:") != 0) return render_local(a, conv, out, e);
     int rc = a->topic ? 0 : topic_open(&a->topic, e);
     if (!rc && !a->topic) return render_local(a, conv, out, e);
-    const struct json *known = rc ? NULL : topic_fixed_answer(a->topic, conv), *asked = rc ? NULL : topic_model_input(a->topic, conv, &arena);
-    if (!rc && !asked) rc = error_set(e, ERR_MEMORY, "no memory");
-    if (!rc) rc = render_local(a, asked, out, e);
-    const struct json *list = json_get(conv, "messages"), *left = json_get(asked, "messages");
-    if (!rc && !known && list != left && left->n)
-        out->document_dropped = json_get(&list->items[list->n - 1], "content") != json_get(&left->items[left->n - 1], "content");
-    if (!rc && known) rc = tokenizer_encode(a->tokenizer, known->string, known->n, TEXT_VALUE, &out->fixed_answer, e);
+    const struct json *fixed = rc ? NULL : topic_fixed_answer(a->topic, conv), *input = rc ? NULL : topic_model_input(a->topic, conv, &arena);
+    if (!rc && !input) rc = error_set(e, ERR_MEMORY, "no memory");
+    if (!rc) rc = render_local(a, input, out, e);
+    const struct json *list = json_get(conv, "messages"), *kept = json_get(input, "messages");
+    if (!rc && !fixed && list != kept && kept->n)
+        out->document_dropped = json_get(&list->items[list->n - 1], "content") != json_get(&kept->items[kept->n - 1], "content");
+    if (!rc && fixed) rc = tokenizer_encode(a->tokenizer, fixed->string, fixed->n, TEXT_VALUE, &out->fixed_answer, e);
     arena_free(&arena);
     return rc;
 }
 
 void prompt_note_dropped_document(void) { report_note("ember, the built-in model, cannot read documents; it gets only the question"); }
 
-static int render_messages(struct app *a, const struct conversation *c, int think, const char *how, struct prompt *out, struct error *e) {
+static int render_messages(struct app *a, const struct conversation *c, int think, const char *opening, struct prompt *out, struct error *e) {
     struct buf b = {0};
     struct arena arena = {0};
     struct json root;
@@ -143,7 +144,7 @@ static int render_messages(struct app *a, const struct conversation *c, int thin
         conversation_message_json(&c->messages[i], form, &b);
         buf_char(&b, '}');
     }
-    buf_fmt(&b, "], \"%s\": true", how);
+    buf_fmt(&b, "], \"%s\": true", opening);
     if (a->tool_list.len) buf_fmt(&b, ", \"tools\": %s", a->tool_list.data);
     if (think >= 0) buf_fmt(&b, ", \"enable_thinking\": %s, \"thinking\": %s", think ? "true" : "false", think ? "true" : "false");
     buf_char(&b, '}');
@@ -158,10 +159,10 @@ int prompt_make(struct app *a, const struct conversation *c, int think, struct p
 }
 
 int prompt_add_partial(struct app *a, const char *text, size_t n, struct prompt *out, struct error *e) {
-    const size_t had = out->ids.n;
+    const size_t n_before = out->ids.n;
     int rc = tokenizer_encode(a->tokenizer, text, n, TEXT_VALUE, &out->ids, e);
     out->n_given = out->ids.n;
-    out->n_partial = out->ids.n - had;
+    out->n_partial = out->ids.n - n_before;
     ids_free(&out->fixed_answer);
     return !rc && buf_add(&out->tail, text, n) ? error_set(e, ERR_MEMORY, "no memory") : rc;
 }

@@ -11,7 +11,7 @@ struct json;
 struct prompt {
     struct ids ids;
     struct buf tail;                     /* end of the rendered text: it may open a thinking block */
-    int n_shareable;                     /* length of the shareable prefix, in tokens (request.shared) */
+    int n_shareable;                     /* length of the shareable prefix, in tokens (request.n_shared) */
     struct buf body;                     /* for an attached or remote engine, instead of ids: members of a request */
     struct buf refusal;                  /* the built-in model's refusal of the question; empty: it is answered */
     struct ids fixed_answer;             /* the answer, if the program gives it without the model; empty: run the model */
@@ -26,7 +26,7 @@ void prompt_free(struct prompt *p);
 int prompt_make(struct app *a, const struct conversation *c, int think, struct prompt *out, struct error *e);
 /* Notes on stderr that the prompt went without its document (prompt.document_dropped). */
 void prompt_note_dropped_document(void);
-/* ERR_USAGE with the refusal if the built-in model refuses the question: for scripts, which would take it for an answer. */
+/* ERR_USAGE with the refusal as message if the built-in model refuses the question, so that scripts do not take it for an answer. */
 int prompt_check_refusal(const struct prompt *p, struct error *e);
 /* As prompt_make, from a JSON object: messages and any template variables. */
 int prompt_from_json(struct app *a, const struct json *conv, struct prompt *out, struct error *e);

@@ -3,7 +3,6 @@
 #include <stdio.h>
 #include <string.h>
 
-/* A range of the markup. */
 struct markup_range {
     const char *s, *end;
 };
@@ -17,14 +16,14 @@ static struct markup_range trim_range(struct markup_range t) {
 }
 /* Finds the text between the next `open` and the following `close`, and advances *rest past it. close NULL or missing: to the end. */
 static bool take_between(struct markup_range *rest, const char *open, const char *close, struct markup_range *in) {
-    const char *a = find_text(*rest, open), *b;
-    if (!a) return false;
-    in->s = a + strlen(open);
+    const char *opening = find_text(*rest, open), *closing;
+    if (!opening) return false;
+    in->s = opening + strlen(open);
     in->end = rest->end;
     rest->s = rest->end;
-    if (close && (b = find_text(*in, close))) {
-        in->end = b;
-        rest->s = b + strlen(close);
+    if (close && (closing = find_text(*in, close))) {
+        in->end = closing;
+        rest->s = closing + strlen(close);
     }
     return true;
 }
@@ -46,18 +45,18 @@ static const char *skip_json(struct markup_range t) {
     return t.s;
 }
 
-/* The same as take_between() for a call whose arguments are JSON, in whose strings a mark does not count. They begin with the first brace after `head`, or if
- * it is NULL or missing, at once. */
+/* The same as take_between() for a call whose arguments are JSON, so that a mark in their strings does not end it. The arguments begin with the first brace
+ * after `head`, or after `open` if head is NULL or missing. */
 static bool take_call(struct markup_range *rest, const char *open, const char *head, const char *close, struct markup_range *in) {
-    const char *a = find_text(*rest, open), *h = NULL;
-    if (!a) return false;
-    struct markup_range tail = {a + strlen(open), rest->end};
+    const char *opening = find_text(*rest, open), *arguments = NULL;
+    if (!opening) return false;
+    struct markup_range tail = {opening + strlen(open), rest->end};
     in->s = tail.s;
-    if (head && (h = find_text(tail, head)) && (h = memchr(h, '{', (size_t)(tail.end - h)))) tail.s = h;
+    if (head && (arguments = find_text(tail, head)) && (arguments = memchr(arguments, '{', (size_t)(tail.end - arguments)))) tail.s = arguments;
     tail.s = skip_json(tail);
-    const char *b = find_text(tail, close);
-    in->end = b ? b : rest->end;
-    rest->s = b ? b + strlen(close) : rest->end;
+    const char *closing = find_text(tail, close);
+    in->end = closing ? closing : rest->end;
+    rest->s = closing ? closing + strlen(close) : rest->end;
     return true;
 }
 
@@ -106,7 +105,7 @@ static bool json_equals(const struct json *j, const struct buf *text) {
     return j && j->type == JSON_STRING && j->n == text->len && !memcmp(j->string, text->data, j->n);
 }
 
-/* Returns 1 if the tool's schema declares the parameter a string, 0 if another type, -1 if it has no type. */
+/* Returns 1 if the tool's schema declares the parameter a string, 0 if another type, -1 if it declares no type. */
 static int param_is_string(const struct json *tools, const struct tool_call *k, struct markup_range key) {
     char name[128];
     for (uint32_t i = 0; tools && tools->type == JSON_ARRAY && i < tools->n; i++) {
@@ -121,21 +120,21 @@ static int param_is_string(const struct json *tools, const struct tool_call *k, 
     return -1;
 }
 
-/* Adds an argument. An untyped value is JSON if it parses, else a string. */
-static int add_argument(struct tool_call *k, struct markup_range key, struct markup_range value, int string) {
+/* Adds an argument. is_string as from param_is_string(): an untyped value is JSON if it parses, else a string. */
+static int add_argument(struct tool_call *k, struct markup_range key, struct markup_range value, int is_string) {
     struct arena arena = {0};
     struct json j;
     struct markup_range v = trim_range(value);
-    const int rc = string > 0 ? 0 : json_parse(&arena, v.s, (size_t)(v.end - v.s), 0, "value", &j, NULL);
+    const int rc = is_string > 0 ? 0 : json_parse(&arena, v.s, (size_t)(v.end - v.s), 0, "value", &j, NULL);
     arena_free(&arena);
     if (rc == ERR_MEMORY) return rc;
-    if (rc) string = 1;
-    else if (string < 0) string = 0;
+    if (rc) is_string = 1;
+    else if (is_string < 0) is_string = 0;
     key = trim_range(key);
     buf_str(&k->arguments, k->arguments.len ? ", " : "{");
     json_quote(&k->arguments, key.s, (size_t)(key.end - key.s));
     buf_str(&k->arguments, ": ");
-    if (string) json_quote(&k->arguments, value.s, (size_t)(value.end - value.s));
+    if (is_string) json_quote(&k->arguments, value.s, (size_t)(value.end - value.s));
     else buf_add(&k->arguments, v.s, (size_t)(v.end - v.s));
     return k->arguments.failed ? ERR_MEMORY : 0;
 }
@@ -315,7 +314,7 @@ static int parse_llama(struct tool_calls *c, struct markup_range t, const struct
     return take_between(&t, "<|python_tag|>", NULL, &in) ? parse_json_calls(c, in, tools) : ERR_MODEL;
 }
 
-/* The first of these marks in the markup tells its form. */
+/* The form of a markup is that of the mark that comes first in it. */
 static const struct form {
     const char *open, *head, *close; /* around each call, and before its arguments; close is NULL: `parse` takes all of the markup */
     int (*parse)(struct tool_calls *, struct markup_range, const struct json *tools);
@@ -352,23 +351,23 @@ static int parse_markup(struct markup_range t, const struct json *tools, struct 
 }
 
 int tool_calls_parse(const char *s, size_t n, const struct json *tools, struct tool_calls *out) {
-    size_t had = out->n;
+    size_t n_before = out->n;
     int rc = parse_markup((struct markup_range){s, s + n}, tools, out);
-    if (rc) tool_calls_truncate(out, had);
+    if (rc) tool_calls_truncate(out, n_before);
     return rc;
 }
 
 int tool_calls_copy(const struct tool_calls *from, struct tool_calls *to) {
-    const size_t had = to->n;
+    const size_t n_before = to->n;
     for (size_t i = 0; i < from->n; i++) {
         const struct tool_call *k = &from->v[i];
-        if (mem_grow(&to->v, &to->cap, to->n + 1, sizeof *to->v)) return tool_calls_truncate(to, had), ERR_MEMORY;
+        if (mem_grow(&to->v, &to->cap, to->n + 1, sizeof *to->v)) return tool_calls_truncate(to, n_before), ERR_MEMORY;
         struct tool_call *copy = &to->v[to->n++];
         *copy = (struct tool_call){0};
         buf_add(&copy->name, k->name.data ? k->name.data : "", k->name.len);
         buf_add(&copy->arguments, k->arguments.data ? k->arguments.data : "", k->arguments.len);
         buf_add(&copy->id, k->id.data ? k->id.data : "", k->id.len);
-        if (copy->name.failed || copy->arguments.failed || copy->id.failed) return tool_calls_truncate(to, had), ERR_MEMORY;
+        if (copy->name.failed || copy->arguments.failed || copy->id.failed) return tool_calls_truncate(to, n_before), ERR_MEMORY;
     }
     return 0;
 }

@@ -5,7 +5,7 @@
 #include "engine/base/buf.h"
 #include "tokenizer/chat/tool_format.h"
 
-enum { MOST_CALLS = 16, MAX_MARKER = 63 };
+enum { MAX_CALLS = 16, MAX_MARKER = 63 };
 
 /* Returns the longest added token in brackets at the beginning of s, or -1, and its size. Brackets may be other than ASCII. */
 static int32_t marker_at(const struct tokenizer *t, const char *s, size_t *n) {
@@ -91,7 +91,7 @@ int tool_grammar_make(struct arena *a, const struct chat_template *c, const stru
     if (!f) return error_set(e, ERR_USAGE, "this model's calls have a form that cannot be required; use auto");
     buf_str(&b, "{\"format\": {");
     put_format(&b, t, f);
-    buf_fmt(&b, "}, \"most\": %d, \"tools\": [", q->is_single || q->name || f->is_single ? 1 : MOST_CALLS);
+    buf_fmt(&b, "}, \"most\": %d, \"tools\": [", q->is_single || q->name || f->is_single ? 1 : MAX_CALLS);
     put_tools(&b, q);
     buf_str(&b, "]}");
     const char *text = b.failed ? NULL : arena_strndup(a, b.data, b.len);

@@ -12,7 +12,7 @@ const char *turn_reason_name(enum done_reason r) {
 }
 
 const char *turn_speed(const struct turn *t, char *out, size_t cap) {
-    return format_rate((t->n_tokens - 1) / (t->last_token - t->first_token + 1e-9), out, cap);
+    return format_rate((t->n_tokens - 1) / (t->last_token_at - t->first_token_at + 1e-9), out, cap);
 }
 
 bool turn_repeats(const struct turn *t) {
@@ -24,7 +24,7 @@ bool turn_repeats(const struct turn *t) {
 }
 
 void turn_free(struct turn *t) {
-    output_parser_close(&t->parts);
+    output_parser_close(&t->parser);
     constraint_close(&t->constraint);
     buf_free(&t->text);
     buf_free(&t->thinking);
@@ -66,7 +66,7 @@ static int on_part(void *ctx, enum output_kind part, const char *data, size_t n)
     struct turn *t = ctx;
     if (t->stop_hit) return 0;
     t->part = part;
-    if (part == OUTPUT_TEXT && !t->text_begun && t->parts) { /* line ends between thinking and answer belong to neither */
+    if (part == OUTPUT_TEXT && !t->text_begun && t->parser) { /* line ends between thinking and answer belong to neither */
         while (n && (*data == '\n' || *data == '\r')) data++, n--;
         if (!n) return 0;
         t->text_begun = true;
@@ -82,11 +82,11 @@ static int feed_bytes(struct turn *t, const char *data, size_t n, bool special) 
     if (!n) return 0;
     enum output_kind part = OUTPUT_TEXT;
     const bool governed = t->constraint && !t->resuming && constraint_governs(t->constraint, t->n_tokens - 1, &part);
-    if (t->parts && !governed) return output_parser_feed(t->parts, data, n, special, on_part, t);
+    if (t->parser && !governed) return output_parser_feed(t->parser, data, n, special, on_part, t);
     return special && part == OUTPUT_TEXT && !t->app->opts.v[OPT_SPECIAL].on ? 0 : on_part(t, part, data, n);
 }
 
-/* Passes control tokens to the splitter separately, so that a literal <think> in the text is not taken for one. */
+/* Passes control tokens to the parser separately, so that a literal <think> in the text is not taken for one. */
 static int add_token(struct turn *t, int32_t id) {
     struct buf b = {0};
     bool special = false;
@@ -128,7 +128,7 @@ static int replay_generated(struct turn *t, const struct prompt *p) {
     for (size_t i = p->n_given; i < p->ids.n && !t->text_error; i++) add_token(t, p->ids.data[i]);
     int rc = t->text_error ? t->text_error : decoder_flush(&t->decoder, &rest); /* that turn ended with a flush, too */
     if (!rc && rest.len) rc = feed_bytes(t, rest.data, rest.len, false);
-    if (!rc && t->parts) rc = output_parser_flush(t->parts, on_part, t);
+    if (!rc && t->parser) rc = output_parser_flush(t->parser, on_part, t);
     buf_free(&rest);
     t->resuming = false;
     return rc;
@@ -140,7 +140,7 @@ void turn_set_stops(struct turn *t, const char *const *stop, size_t n) {
 }
 
 /* Opens the filter of the answer's tokens. Tokens of an earlier turn count as its beginning. */
-static int constrain(struct turn *t, const struct prompt *p, struct request *q, struct error *e) {
+static int open_constraint(struct turn *t, const struct prompt *p, struct request *q, struct error *e) {
     int rc = constraint_open(&t->constraint, t->app, p->source, p->is_raw, p->tail.data ? p->tail.data : "", p->tail.len, e);
     for (size_t i = p->n_given - p->n_partial; i < p->ids.n && !rc; i++) rc = constraint_replay(t->constraint, p->ids.data[i], e);
     if (rc == ERR_RUNTIME) rc = error_set(e, ERR_USAGE, "the answer so far does not match the required format, so it cannot be continued; ask anew");
@@ -153,12 +153,12 @@ int turn_start(struct turn *t, struct app *a, struct engine_client *s, const str
     *t = (struct turn){
         .app = a, .client = s, .on_text = fn, .ctx = ctx, .decoder = {.t = a->tokenizer}, .prefill_left_s = -1, .wants_logprobs = r->wants_logprobs};
     turn_set_stops(t, a->opts.v[OPT_UNTIL].items, a->opts.v[OPT_UNTIL].n_items);
-    if (a->template && !p->is_raw && !(t->parts = output_parser_open(a->template, p->tail.data ? p->tail.data : "", p->tail.len)))
+    if (a->template && !p->is_raw && !(t->parser = output_parser_open(a->template, p->tail.data ? p->tail.data : "", p->tail.len)))
         return error_set(e, ERR_MEMORY, "no memory");
     int rc = p->n_given < p->ids.n ? replay_generated(t, p) : 0;
     struct request q = *r;
     if (rc) error_set(e, rc, "cannot continue the answer: no memory, or a token id without text");
-    if (!rc && p->source && a->backend->is_local) rc = constrain(t, p, &q, e);
+    if (!rc && p->source && a->backend->is_local) rc = open_constraint(t, p, &q, e);
     if (!rc) rc = engine_client_submit(s, p, &q, e);
     if (rc) turn_free(t);
     else t->running = true;
@@ -169,7 +169,7 @@ static void finish_turn(struct turn *t) {
     struct buf b = {0};
     int rc = t->text_error ? t->text_error : decoder_flush(&t->decoder, &b); /* nothing may follow a gap */
     if (!rc && b.len) rc = feed_bytes(t, b.data, b.len, false);
-    if (!rc && t->parts) rc = output_parser_flush(t->parts, on_part, t);
+    if (!rc && t->parser) rc = output_parser_flush(t->parser, on_part, t);
     if (!rc && t->text.data && !t->stop_hit) rc = show_text(t, true);
     if (rc == ERR_MEMORY) t->text_error = rc;
     buf_free(&b);
@@ -180,8 +180,8 @@ void turn_event(struct turn *t, const struct engine_event *news) {
     const struct event *ev = &news->event;
     switch (ev->kind) {
     case EVENT_TOKEN:
-        t->last_token = clock_now();
-        if (!t->n_tokens++) t->first_token = t->last_token;
+        t->last_token_at = clock_now();
+        if (!t->n_tokens++) t->first_token_at = t->last_token_at;
         if (t->stop_hit || t->text_error) break;
         if (news->text) {
             int rc = on_part(t, news->part, news->text, news->n);

@@ -18,14 +18,14 @@ struct turn {
     struct app *app;
     struct engine_client *client;
     struct decoder decoder;
-    struct output_parser *parts;   /* NULL: raw, all is text */
+    struct output_parser *parser;  /* NULL: raw, all is text */
     struct constraint *constraint; /* NULL: none, or the engine is another process */
     struct buf text, thinking, tool;
     const char *const *stop; /* strings that end the answer; --until's unless turn_set_stops was called */
     size_t n_stop;
     const char *stop_found;                               /* the stop string that ended the answer, or NULL */
     size_t n_shown;                                       /* bytes of text emitted: the rest may begin a stop string */
-    bool text_begun, stop_hit, running, failed, resuming; /* resuming: replaying ids that were shown already */
+    bool text_begun, stop_hit, running, failed, resuming; /* resuming: the ids of an earlier turn are replayed without output */
     int text_error;  /* why text is missing: ERR_MEMORY, ERR_MODEL (an id without text), or 0; nothing is shown after the gap */
     turn_fn on_text; /* may be NULL, and may change between events */
     void *ctx;
@@ -37,9 +37,9 @@ struct turn {
     bool wants_logprobs;
     struct turn_logprob *logprobs; /* [n_logprobs] as requested */
     size_t n_logprobs, logprobs_cap;
-    struct ids ids;                  /* as generated, without the end token; empty for attached and remote engines */
-    double first_token, last_token;  /* clock */
-    int prefill_done, prefill_total; /* prefill progress, as last reported */
+    struct ids ids;                       /* as generated, without the end token; empty for attached and remote engines */
+    double first_token_at, last_token_at; /* clock_now() */
+    int prefill_done, prefill_total;      /* prefill progress, as last reported */
     double prefill_left_s;
 };
 /* Starts a turn; on error nothing remains to free. The prompt is not needed afterwards. Ids that an earlier turn generated
@@ -47,7 +47,7 @@ struct turn {
 int turn_start(struct turn *t, struct app *a, struct engine_client *s, const struct prompt *p, const struct request *r, turn_fn fn, void *ctx, struct error *e);
 /* Replaces the stop strings of the options; they must outlive the turn. Call before the first event. */
 void turn_set_stops(struct turn *t, const char *const *stop, size_t n);
-/* Handles an event of this turn's client; t->running becomes false with the last one. */
+/* Handles an event of this turn's client; the last one sets t->running to false. */
 void turn_event(struct turn *t, const struct engine_event *news);
 /* Formats the decode speed in tokens per second; returns out. */
 const char *turn_speed(const struct turn *t, char *out, size_t cap);

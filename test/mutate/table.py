@@ -88,7 +88,7 @@ change("call-joined-mark", "calls of DeepSeek V3.2 and V4 are the answer's text"
 change("mcp-pages", "only the first page of an MCP server's tools is read", "e2e_tools", ("cli/tools/mcp.c", "if (!cursor || cursor->type == JSON_NULL) return 0;", "if (cursor || !m) return 0;"))
 change("mcp-late", "any reply of an MCP server answers the last request", "e2e_tools", ("cli/tools/mcp.c", " && out->id == id;", ";"))
 change("tool-named", "a named tool leaves the choice to the model", "e2e_protocols", ("cli/turn/tool_grammar.c", "if (q->name && (!name", "if (0 && (!name"))
-change("tool-single", "parallel_tool_calls is ignored for required calls", "e2e_protocols", ("cli/turn/tool_grammar.c", "q->is_single || q->name || f->is_single ? 1 : MOST_CALLS", "MOST_CALLS"), ("cli/server/api.c", "if (r->single_tool_call && out->n) tool_calls_truncate(out, 1);", ""))
+change("tool-single", "parallel_tool_calls is ignored for required calls", "e2e_protocols", ("cli/turn/tool_grammar.c", "q->is_single || q->name || f->is_single ? 1 : MAX_CALLS", "MAX_CALLS"), ("cli/server/api.c", "if (r->single_tool_call && out->n) tool_calls_truncate(out, 1);", ""))
 change("serve-port", "connections to the port may use all slots", "e2e_serve_place", ("cli/server/server.h", "SERVE_MAX_PORT_CONNECTIONS = 256,", "SERVE_MAX_PORT_CONNECTIONS = 512,"))
 change("kept-forgotten", "a KV file written after its chat was deleted stays", "e2e_kv_cache", ("engine/kv/kv_disk.c", "if (!is_forgotten(k, j) && linkat", "if (linkat"))
 change("kept-deleted", "a deleted chat leaves its KV files", "e2e_kv_cache", ("cli/saved/store.c", "if (!rc) rc = forget_disk_cache(name, path, e);", ""))
