@@ -54,7 +54,7 @@ static size_t count_documents(struct app *a, const struct attachments *l) {
     return n;
 }
 
-/* Counts the tokens of the conversation with the documents. False if the engine cannot tell. */
+/* Counts the tokens of the conversation with the documents. False if the engine cannot count them. */
 static bool count_with_documents(struct app *a, const struct chat_session *t, size_t *n) {
     struct conversation c = {.messages = mem_alloc((t->conv.n + 1) * sizeof *c.messages), .n = t->conv.n + 1};
     struct prompt p = {0};
@@ -93,11 +93,11 @@ static int check_fits(struct app *a, const struct chat_session *t, const char *w
 int attachments_add(struct app *a, struct chat_session *t, const char *words, struct error *e) {
     struct attachments *l = &t->attached;
     struct input_paths files = {0};
-    size_t had = l->n, bytes = attachments_bytes(l);
+    size_t n_before = l->n, bytes_before = attachments_bytes(l);
     int rc = input_paths_add_words(&files, words, e);
     for (size_t i = 0; i < files.n && !rc; i++) rc = add_document(l, &files.v[i], e);
-    if (!rc) rc = check_fits(a, t, words, attachments_bytes(l) - bytes, e);
-    if (rc) attachments_truncate(l, had);
+    if (!rc) rc = check_fits(a, t, words, attachments_bytes(l) - bytes_before, e);
+    if (rc) attachments_truncate(l, n_before);
     input_paths_free(&files);
     return rc;
 }

@@ -54,16 +54,16 @@ struct chat_session { /* one session of the chat */
 };
 
 struct thinking_fold {
-    double since;    /* clock when the folded thinking began; 0: none */
-    int first_token; /* tokens of the answer before it */
-    bool unfolded;   /* Ctrl-O: print the rest of it */
+    double since;  /* clock when the folded thinking began; 0: none */
+    int n_before;  /* tokens of the answer before it */
+    bool unfolded; /* Ctrl-O: print the rest of it */
 };
 
 struct repl {
     struct app *app;
     struct chat_session **sessions;
     size_t n_sessions, cap_sessions;
-    struct chat_session *active;    /* the active session */
+    struct chat_session *active;
     struct chat_session *on_screen; /* == active while its answer is on the screen, or NULL */
     int last_number;
     unsigned n_switches;
@@ -81,7 +81,7 @@ struct repl {
     bool prompt_shown;        /* the prompt is on the last row of a dumb terminal */
     bool dumb, leaving;
     struct buf put_aside; /* text that was being typed when a tool call needed consent */
-    /* Continues with the tool calls of an ended turn: chat_tools_step(). */
+    /* chat_tools_step(), which continues with the tool calls of an ended turn. */
     void (*on_calls)(struct repl *r, struct chat_session *t, bool front);
     bool choosing_model; /* /model has listed the models: a number as the next line chooses one */
     bool exit_warned;    /* warned that leaving stops background answers; reset when a new one starts */
@@ -89,7 +89,7 @@ struct repl {
 };
 
 /* True if the next line answers a question about a tool call. */
-static inline bool chat_asks(const struct repl *r) { return r->active && r->active->asking; }
+static inline bool chat_awaits_consent(const struct repl *r) { return r->active && r->active->asking; }
 
 int repl_run(struct app *a, struct error *e);
 
@@ -122,8 +122,8 @@ struct chat_session *chat_session_find(struct repl *r, const char *name); /* by 
 void chat_session_free(struct repl *r, struct chat_session *t);           /* removes it from the list; it must not be answering */
 void chat_session_save(struct repl *r, struct chat_session *t);           /* saves soon, without waiting for the disk */
 bool chat_session_report_unsaved(struct repl *r);                         /* reports failed writes since the last call; true if there were any */
-bool chat_session_answers(const struct chat_session *t);                  /* a turn or a tool runs, or a tool call waits for consent */
-bool chat_session_is_busy(struct repl *r, struct chat_session *t);        /* prints a message if it answers */
+bool chat_session_is_answering(const struct chat_session *t);             /* a turn or a tool runs, or a tool call waits for consent */
+bool chat_session_report_busy(struct repl *r, struct chat_session *t);    /* true, with a message, while it is answering */
 void chat_session_clear(struct repl *r, struct chat_session *t);
 bool chat_session_undo_clear(struct repl *r, struct chat_session *t); /* restores what chat_session_clear put aside; false if there is nothing */
 
@@ -136,7 +136,7 @@ void attachments_remove(struct attachments *l, size_t i);
 void attachments_truncate(struct attachments *l, size_t n); /* keeps the first n */
 void attachments_free(struct attachments *l);
 
-/* chat_turn.c: turns. All print their errors, and return the code. */
+/* chat_turn.c: turns. All return the code of an error, and print it unless they take an `e`. */
 int chat_turn_answer(struct repl *r, struct chat_session *t, bool background); /* answers the current conversation */
 int chat_turn_continue(struct repl *r, struct chat_session *t);
 int chat_turn_start(struct repl *r, struct chat_session *t, bool background, struct error *e); /* starts the turn of t->prompt */
@@ -154,7 +154,7 @@ void chat_turn_to_screen(struct repl *r, struct chat_session *t); /* shows its r
 void chat_tools_step(struct repl *r, struct chat_session *t, bool front);
 void chat_tools_poll(struct repl *r);                               /* handles tools that have ended */
 void chat_tools_show(struct repl *r, struct chat_session *t);       /* shows its running tool or its question, after a switch */
-void chat_tools_answer(struct repl *r, const char *text, size_t n); /* handles that line */
+void chat_tools_answer(struct repl *r, const char *text, size_t n); /* handles the line that answers the question */
 /* Stops the tool, waits for its end, and gives all remaining calls a result that says why they were not run. */
 void chat_tools_abandon(struct repl *r, struct chat_session *t, const char *why);
 void chat_tools_stop(struct repl *r, struct chat_session *t); /* the user stops the answer at a question */
@@ -177,5 +177,5 @@ bool command_is(const char *text);          /* false for a question, also one th
 bool command_runs_beside(const char *text); /* true if the command runs at once while an answer runs */
 bool command_leaves(const char *text);      /* true for /bye and its aliases */
 void command_run(struct repl *r, const char *text);
-void command_request_exit(struct repl *r, bool key); /* asks first if leaving stops background answers; key: a line is being edited */
+void command_request_exit(struct repl *r, bool as_hint); /* asks first if leaving stops background answers, in a hint below the edited line or as a message */
 void command_complete(void *ctx, const char *text, size_t cursor, size_t *from, struct buf *candidates);

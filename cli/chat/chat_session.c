@@ -30,7 +30,7 @@ struct chat_session *chat_session_find(struct repl *r, const char *name) {
     return NULL;
 }
 
-/* Saves an unnamed session under the first words of its first question. */
+/* An unnamed session is saved under the first words of its first question. */
 void chat_session_save(struct repl *r, struct chat_session *t) {
     struct error e;
     int rc = 0;
@@ -51,11 +51,12 @@ bool chat_session_report_unsaved(struct repl *r) {
     return rc;
 }
 
-bool chat_session_answers(const struct chat_session *t) { return t->turn.running || t->job || t->asking; }
+bool chat_session_is_answering(const struct chat_session *t) { return t->turn.running || t->job || t->asking; }
 
-bool chat_session_is_busy(struct repl *r, struct chat_session *t) {
-    if (chat_session_answers(t)) screen_print(r, "its answer is still running in the background; /switch %d shows it, and Ctrl-C then stops it", t->number);
-    return chat_session_answers(t);
+bool chat_session_report_busy(struct repl *r, struct chat_session *t) {
+    if (chat_session_is_answering(t))
+        screen_print(r, "its answer is still running in the background; /switch %d shows it, and Ctrl-C then stops it", t->number);
+    return chat_session_is_answering(t);
 }
 
 static void cleared_free(struct cleared_conversation *p) {

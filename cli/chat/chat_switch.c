@@ -20,7 +20,6 @@ static void print_message(struct repl *r, const struct message *m) {
     buf_free(&b);
 }
 
-/* Activates a session: prints its last exchange, and attaches to its answer if one is running. */
 void chat_switch_to(struct repl *r, struct chat_session *t) {
     r->active = t;
     t->last_used = ++r->n_switches;
@@ -34,12 +33,13 @@ void chat_switch_to(struct repl *r, struct chat_session *t) {
 }
 
 void chat_switch_close(struct repl *r, struct chat_session *t) {
+    enum { CANCEL_S = 5, POLL_MS = 50 }; /* longest wait for the end of a cancelled turn */
     t->closing = true;
     if (t->turn.running) {
         engine_client_cancel(t->client);
-        for (double until = clock_now() + 5; t->turn.running && clock_now() < until;) {
+        for (double until = clock_now() + CANCEL_S; t->turn.running && clock_now() < until;) {
             struct pollfd p = {.fd = engine_client_fd(r->app), .events = POLLIN};
-            poll(&p, 1, 50);
+            poll(&p, 1, POLL_MS);
             chat_turn_poll(r);
         }
     }

@@ -8,7 +8,7 @@
 #include "cli/terminal/progress.h"
 #include "cli/terminal/sig.h"
 
-static const char stopped[] = "the user stopped the answer";
+static const char stopped_by_user[] = "the user stopped the answer";
 
 static void show_call(struct repl *r, const struct chat_session *t) {
     struct buf b = {0};
@@ -30,7 +30,7 @@ static int add_result(struct repl *r, struct chat_session *t, struct tool_result
 
 /* --- questions ------------------------------------------------------------------------------------------------------- */
 
-/* Shows the call above the edited line, whose prompt asks. Earlier input is not an answer. */
+/* Shows the call above the edited line, whose prompt asks. Drops earlier input, which is not an answer. */
 static void show_question(struct repl *r, struct chat_session *t) {
     screen_hide_line(r);
     show_call(r, t);
@@ -120,7 +120,7 @@ static void finish_job(struct repl *r, struct chat_session *t) {
         chat_tools_step(r, t, front);
         return;
     }
-    chat_tools_abandon(r, t, stopped);
+    chat_tools_abandon(r, t, stopped_by_user);
     if (!front) return;
     queue_discard(r);
     screen_print(r, "(stopped; /continue lets the model go on)\n");
@@ -168,6 +168,6 @@ void chat_tools_answer(struct repl *r, const char *text, size_t n) {
 
 void chat_tools_stop(struct repl *r, struct chat_session *t) {
     end_question(r, t);
-    chat_tools_abandon(r, t, stopped);
+    chat_tools_abandon(r, t, stopped_by_user);
     screen_print(r, "(stopped; /continue lets the model go on without these calls)\n");
 }

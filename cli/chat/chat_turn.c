@@ -48,11 +48,11 @@ static void add_answer(struct repl *r, struct chat_session *t) {
 
 /* Says why an answer is partial, and how to continue it. */
 static const char *describe_partial(const struct repl *r, const struct turn *u, char *out, size_t cap) {
-    const char *on = r->app->backend->can_continue ? "; /continue resumes it" : "; /regen makes a new one";
-    if (turn_repeats(u)) on = "; it repeats itself, which /set repeat-penalty 1.1 may prevent";
-    if (u->reason == DONE_LENGTH) snprintf(out, cap, "ended at the limit of %d tokens%s", u->stats.answer_tokens, on);
+    const char *hint = r->app->backend->can_continue ? "; /continue resumes it" : "; /regen makes a new one";
+    if (turn_repeats(u)) hint = "; it repeats itself, which /set repeat-penalty 1.1 may prevent";
+    if (u->reason == DONE_LENGTH) snprintf(out, cap, "ended at the limit of %d tokens%s", u->stats.answer_tokens, hint);
     else if (u->reason == DONE_CONTEXT) snprintf(out, cap, "the context of %d tokens is full; /compact makes room", r->app->info->context);
-    else snprintf(out, cap, "stopped%s", on);
+    else snprintf(out, cap, "stopped%s", hint);
     return out;
 }
 
@@ -68,12 +68,12 @@ void chat_turn_release_screen(struct repl *r) {
     sig_clear_interrupt();
 }
 
-static void finish_on_screen(struct repl *r, struct chat_session *t, bool summary) {
+static void finish_on_screen(struct repl *r, struct chat_session *t, bool is_summary) {
     const struct opt_value *v = r->app->opts.v;
     struct turn *u = &t->turn;
-    char cut[128];
+    char why[128];
     if (u->failed) report_error(&u->error);
-    else if (!summary && u->reason != DONE_STOP) screen_print(r, "(%s)", describe_partial(r, u, cut, sizeof cut));
+    else if (!is_summary && u->reason != DONE_STOP) screen_print(r, "(%s)", describe_partial(r, u, why, sizeof why));
     if (v[OPT_STATS].on) report_stats(&u->stats);
     if (v[OPT_EXPLAIN].on) report_explain(&u->stats);
     if (u->failed || u->reason == DONE_CANCELLED) queue_discard(r); /* a user who stops an answer wants to think first */
@@ -82,18 +82,18 @@ static void finish_on_screen(struct repl *r, struct chat_session *t, bool summar
 
 static void finish_in_background(struct repl *r, struct chat_session *t) {
     struct turn *u = &t->turn;
-    char cut[128], label[140];
+    char why[128], label[140];
     t->answer_seen = t == r->active && !u->failed;
     if (t->answer_seen || r->dumb) screen_hide_line(r);
     if (t->answer_seen) { /* the active session: print the answer above the edited line */
         answer_printer_print(&r->app->answer_style, u->text.data, u->text.len);
-        if (u->reason != DONE_STOP) screen_print(r, "(%s)", describe_partial(r, u, cut, sizeof cut));
+        if (u->reason != DONE_STOP) screen_print(r, "(%s)", describe_partial(r, u, why, sizeof why));
         out_write("\n", 1);
         return;
     }
     screen_label(t, label, sizeof label);
     if (u->failed) report_note("session %s: %s", label, u->error.text);
-    else if (u->reason != DONE_STOP) report_note("session %s: %s; /switch %s shows it", label, describe_partial(r, u, cut, sizeof cut), label);
+    else if (u->reason != DONE_STOP) report_note("session %s: %s; /switch %s shows it", label, describe_partial(r, u, why, sizeof why), label);
     else report_note("session %s has answered (%d tokens); /switch %s shows it", label, u->stats.answer_tokens, label);
 }
 
@@ -104,21 +104,22 @@ static void ring_bell(struct repl *r, const struct chat_session *t) {
 }
 
 static void finish_turn(struct repl *r, struct chat_session *t) {
-    bool front = r->on_screen == t, summary = t->on_finish != NULL;
+    bool front = r->on_screen == t, is_summary = t->on_finish != NULL;
     t->stats = t->turn.stats;
     t->has_stats = true;
-    if (!summary) add_answer(r, t);
-    if (front && r->app->tools && !t->round.calls.n) answer_printer_add(&r->printer, OUTPUT_TOOL_CALL, t->turn.tool.data, t->turn.tool.len); /* it is no call */
+    if (!is_summary) add_answer(r, t);
+    if (front && r->app->tools && !t->round.calls.n)
+        answer_printer_add(&r->printer, OUTPUT_TOOL_CALL, t->turn.tool.data, t->turn.tool.len); /* markup that is not a call */
     if (front) chat_turn_release_screen(r);
-    if (summary) t->on_finish(r, t);
+    if (is_summary) t->on_finish(r, t);
     t->on_finish = NULL;
     chat_session_save(r, t);
-    if (!summary && t->round.calls.n && !t->closing) {
+    if (!is_summary && t->round.calls.n && !t->closing) {
         r->on_calls(r, t, front);
         return;
     }
-    if (front) finish_on_screen(r, t, summary);
-    else if (!summary && !t->closing) finish_in_background(r, t);
+    if (front) finish_on_screen(r, t, is_summary);
+    else if (!is_summary && !t->closing) finish_in_background(r, t);
     if (!t->closing) ring_bell(r, t);
 }
 
@@ -173,7 +174,7 @@ void chat_turn_to_background(struct repl *r) {
     screen_print(r, "(session %s continues in the background; /switch %s shows it)\n", label, label);
 }
 
-/* The first turn after a question. */
+/* Whether the next turn is the first one after a question. */
 static bool begins_answer(const struct chat_session *t) {
     return !t->on_finish && !t->continues_answer && t->conv.n && t->conv.messages[t->conv.n - 1].role == ROLE_USER;
 }
@@ -186,7 +187,7 @@ int chat_turn_start(struct repl *r, struct chat_session *t, bool background, str
     int rc = t->client ? 0 : engine_client_open(r->app, &t->client, e);
     if (rc) return rc;
     turn_free(&t->turn);
-    t->prompt.source = t->on_finish ? NULL : constraint_of_options(r->app); /* summaries are free */
+    t->prompt.source = t->on_finish ? NULL : constraint_of_options(r->app); /* summaries are not constrained */
     if (r->app->tools && begins_answer(t) && (rc = tool_set_force(r->app, &t->prompt, e))) return rc;
     if ((rc = turn_start(&t->turn, r->app, t->client, &t->prompt, &q, NULL, NULL, e))) return rc;
     r->exit_warned = false;
@@ -254,7 +255,7 @@ void chat_turn_cancel(struct chat_session *t) {
 int chat_turn_send(struct repl *r, const char *text, size_t n, bool background) {
     struct chat_session *t = r->active;
     struct buf clean = {0};
-    if (chat_session_is_busy(r, t)) return ERR_RUNTIME;
+    if (chat_session_report_busy(r, t)) return ERR_RUNTIME;
     attachments_put(&t->attached, &clean);
     out_utf8(&clean, text, n);
     int rc = clean.failed ? ERR_MEMORY : conversation_add(&t->conv, ROLE_USER, clean.data, clean.len, NULL, 0);

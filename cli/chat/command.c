@@ -70,16 +70,16 @@ static void cmd_help(struct repl *r, const char *arg) {
                  "Esc or Ctrl-C stops an answer, Ctrl-O shows the thinking, Ctrl-R searches the history, Ctrl-G opens $EDITOR, Tab completes, Ctrl-D leaves.");
 }
 
-void command_request_exit(struct repl *r, bool key) {
+void command_request_exit(struct repl *r, bool as_hint) {
     size_t n = 0;
-    for (size_t i = 0; i < r->n_sessions; i++) n += chat_session_answers(r->sessions[i]) && r->sessions[i] != r->on_screen;
+    for (size_t i = 0; i < r->n_sessions; i++) n += chat_session_is_answering(r->sessions[i]) && r->sessions[i] != r->on_screen;
     if (!n || r->exit_warned) {
         r->leaving = true;
         return;
     }
     char text[128] = "an answer is still running in the background; repeat to stop it and leave";
     if (n > 1) snprintf(text, sizeof text, "%zu answers are still running in the background; repeat to stop them and leave", n);
-    if (key) line_hint(&r->line, text);
+    if (as_hint) line_hint(&r->line, text);
     else screen_print(r, "%s", text);
     r->exit_warned = true;
 }
@@ -90,7 +90,7 @@ static void cmd_bye(struct repl *r, const char *arg) { command_request_exit(r, f
 #define FILES   "Documents and text"
 #define SESSION "Sessions"
 #define MODEL   "Model and settings"
-#define TELL    "Information"
+#define INFO    "Information"
 static const struct command commands[] = {
     {TALK, "regen", "", "replace the last answer with a new one", cmd_regen, 0, NULL},
     {TALK, "continue", "", "continue the last answer", cmd_continue, 0, NULL},
@@ -123,12 +123,12 @@ static const struct command commands[] = {
      "A preset is a section [NAME] of the configuration file: settings such as temp, a system prompt, and a model."},
     {MODEL, "set", "NAME VALUE", "change a setting: /set temp 0.2", cmd_set, 0, "/set NAME default resets a setting. /show lists them."},
     {MODEL, "show", "", "show the current settings", cmd_show, RUNS_BESIDE, NULL},
-    {TELL, "tokens", "", "show how full the context is", cmd_tokens, RUNS_BESIDE, NULL},
-    {TELL, "stats", "", "show counts and speeds of the last answer", cmd_stats, RUNS_BESIDE, NULL},
-    {TELL, "explain", "", "show why its mode was chosen", cmd_explain, RUNS_BESIDE, NULL},
-    {TELL, "experts", "[LAYER]", "show which experts the answers used, and where they are", cmd_experts, 0, NULL},
-    {TELL, "help", "[COMMAND]", "this list, or more about one command", cmd_help, RUNS_BESIDE, NULL},
-    {TELL, "bye", "", "leave; also /exit and /quit", cmd_bye, 0, NULL},
+    {INFO, "tokens", "", "show how full the context is", cmd_tokens, RUNS_BESIDE, NULL},
+    {INFO, "stats", "", "show counts and speeds of the last answer", cmd_stats, RUNS_BESIDE, NULL},
+    {INFO, "explain", "", "show why its mode was chosen", cmd_explain, RUNS_BESIDE, NULL},
+    {INFO, "experts", "[LAYER]", "show which experts the answers used, and where they are", cmd_experts, 0, NULL},
+    {INFO, "help", "[COMMAND]", "this list, or more about one command", cmd_help, RUNS_BESIDE, NULL},
+    {INFO, "bye", "", "leave; also /exit and /quit", cmd_bye, 0, NULL},
 };
 static const size_t n_commands = sizeof commands / sizeof *commands;
 
@@ -163,7 +163,7 @@ bool command_leaves(const char *text) {
 void command_run(struct repl *r, const char *text) {
     size_t n = strcspn(++text, " \t\n");
     char word[40];
-    snprintf(word, sizeof word, "%.*s", (int)(n > 39 ? 39 : n), text);
+    snprintf(word, sizeof word, "%.*s", (int)(n < sizeof word ? n : sizeof word - 1), text);
     const char *arg = text + n + strspn(text + n, " \t\n");
     const struct command *c = find_command(text, n);
     char *copy = mem_strdup(arg);
@@ -174,6 +174,7 @@ void command_run(struct repl *r, const char *text) {
     mem_free(copy);
 }
 
+/* Offers head + word if it begins with typed [n]. */
 static void offer_match(struct buf *out, const char *head, const char *word, const char *typed, size_t n) {
     size_t h = strlen(head);
     if (strncmp(typed, head, h < n ? h : n) || (n > h && strncmp(word, typed + h, n - h))) return;
@@ -182,16 +183,16 @@ static void offer_match(struct buf *out, const char *head, const char *word, con
 
 static void offer_models(const struct repl *r, struct buf *out, const char *typed, size_t n) {
     struct model *v;
-    size_t all;
-    if (model_path_list(&r->app->opts, &v, &all, &(struct error){0})) return;
-    for (size_t i = 0; i < all; i++) offer_match(out, "", v[i].name, typed, n);
+    size_t n_models;
+    if (model_path_list(&r->app->opts, &v, &n_models, &(struct error){0})) return;
+    for (size_t i = 0; i < n_models; i++) offer_match(out, "", v[i].name, typed, n);
     mem_free(v);
 }
 static void offer_saved(struct buf *out, const char *typed, size_t n) {
     struct store_entry *v;
-    size_t all;
-    if (store_list_entries(&v, &all, &(struct error){0})) return;
-    for (size_t i = 0; i < all; i++) offer_match(out, "", v[i].name, typed, n);
+    size_t n_saved;
+    if (store_list_entries(&v, &n_saved, &(struct error){0})) return;
+    for (size_t i = 0; i < n_saved; i++) offer_match(out, "", v[i].name, typed, n);
     mem_free(v);
 }
 
@@ -204,16 +205,16 @@ static void offer_files(struct buf *out, const char *typed, size_t n) {
     snprintf(path, sizeof path, "%.*s", (int)head, typed);
     if (paths_expand(head ? path : ".", dir, sizeof dir)) return;
     struct dirent **files;
-    int all = scandir(dir, &files, NULL, alphasort);
-    for (int i = 0; i < all; i++) {
+    int n_files = scandir(dir, &files, NULL, alphasort);
+    for (int i = 0; i < n_files; i++) {
         const char *name = files[i]->d_name;
-        char whole[PATHS_MAX];
+        char full[PATHS_MAX];
         bool dots = !strcmp(name, ".") || !strcmp(name, ".."), hidden = *name == '.' && (head == n || typed[head] != '.');
-        if (!dots && !hidden && !strchr(name, '\n') && !strncmp(name, typed + head, n - head) && !file_join(whole, sizeof whole, dir, name, &(struct error){0}))
-            buf_fmt(out, "%s%s%s\n", path, name, file_is_dir(whole) ? "/" : "");
+        if (!dots && !hidden && !strchr(name, '\n') && !strncmp(name, typed + head, n - head) && !file_join(full, sizeof full, dir, name, &(struct error){0}))
+            buf_fmt(out, "%s%s%s\n", path, name, file_is_dir(full) ? "/" : "");
         free(files[i]);
     }
-    if (all >= 0) free(files);
+    if (n_files >= 0) free(files);
 }
 
 /* Completes the name of a file, which may contain blanks, or else the last of several names. */

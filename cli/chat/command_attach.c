@@ -14,14 +14,15 @@ void cmd_read(struct repl *r, const char *arg) {
     struct attachments *l = &r->active->attached;
     struct error e;
     char size[32];
-    size_t had = l->n, bytes = attachments_bytes(l);
+    size_t n_before = l->n, bytes_before = attachments_bytes(l);
     if (!*arg) screen_print(r, "/read FILE attaches FILE to your next question; also several files, patterns and directories");
     else if (!strcmp(arg, "-")) screen_print(r, "cannot read stdin: it is the terminal");
     else if (attachments_add(r->app, r->active, arg, &e)) screen_print(r, "%s", e.text);
-    else if (l->n == had + 1) screen_print(r, "%s: %s attached to your next question", l->v[had].name, format_bytes(l->v[had].bytes, size, sizeof size));
+    else if (l->n == n_before + 1)
+        screen_print(r, "%s: %s attached to your next question", l->v[n_before].name, format_bytes(l->v[n_before].bytes, size, sizeof size));
     else {
-        for (size_t i = had; i < l->n; i++) print_attachment(r, l, i);
-        screen_print(r, "%zu files, %s attached to your next question", l->n - had, format_bytes(attachments_bytes(l) - bytes, size, sizeof size));
+        for (size_t i = n_before; i < l->n; i++) print_attachment(r, l, i);
+        screen_print(r, "%zu files, %s attached to your next question", l->n - n_before, format_bytes(attachments_bytes(l) - bytes_before, size, sizeof size));
     }
 }
 

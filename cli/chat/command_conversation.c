@@ -6,18 +6,18 @@
 
 void cmd_system(struct repl *r, const char *arg) {
     struct conversation *c = &r->active->conv;
-    bool there = c->n && c->messages[0].role == ROLE_SYSTEM;
+    bool has_system = c->n && c->messages[0].role == ROLE_SYSTEM;
     if (!*arg) {
-        if (there) out_write(c->messages[0].text.data, c->messages[0].text.len);
-        screen_print(r, there ? "\n/system - removes it" : "no system prompt; /system TEXT sets one");
+        if (has_system) out_write(c->messages[0].text.data, c->messages[0].text.len);
+        screen_print(r, has_system ? "\n/system - removes it" : "no system prompt; /system TEXT sets one");
         return;
     }
-    if (chat_session_is_busy(r, r->active)) return;
-    bool none = !strcmp(arg, "-");
-    if (conversation_set_system(c, none ? "" : arg)) screen_print(r, "no memory");
+    if (chat_session_report_busy(r, r->active)) return;
+    bool removes = !strcmp(arg, "-");
+    if (conversation_set_system(c, removes ? "" : arg)) screen_print(r, "no memory");
     else
-        screen_print(r, none ? "system prompt removed, starting with the next question"
-                             : "system prompt set, starting with the next question; /system - removes it");
+        screen_print(r, removes ? "system prompt removed, starting with the next question"
+                                : "system prompt set, starting with the next question; /system - removes it");
 }
 
 /* Truncates the conversation before its last message of that role; false if there is none. */
@@ -32,7 +32,7 @@ static bool truncate_before_role(struct conversation *c, enum role role) {
 
 void cmd_regen(struct repl *r, const char *arg) {
     struct conversation *c = &r->active->conv;
-    if (chat_session_is_busy(r, r->active)) return;
+    if (chat_session_report_busy(r, r->active)) return;
     size_t n = c->n;
     while (n && c->messages[n - 1].role != ROLE_USER) n--; /* an answer with tool calls has several messages */
     if (!n) {
@@ -44,13 +44,13 @@ void cmd_regen(struct repl *r, const char *arg) {
 }
 
 void cmd_continue(struct repl *r, const char *arg) {
-    if (!chat_session_is_busy(r, r->active)) chat_turn_continue(r, r->active);
+    if (!chat_session_report_busy(r, r->active)) chat_turn_continue(r, r->active);
 }
 
 void cmd_undo(struct repl *r, const char *arg) {
     struct chat_session *t = r->active;
     const struct message *m = conversation_last(&t->conv, ROLE_USER);
-    if (chat_session_is_busy(r, t)) return;
+    if (chat_session_report_busy(r, t)) return;
     if (!m && chat_session_undo_clear(r, t)) {
         screen_print(r, "conversation restored");
         chat_switch_to(r, t);
@@ -71,7 +71,7 @@ void cmd_undo(struct repl *r, const char *arg) {
 }
 
 void cmd_compact(struct repl *r, const char *arg) {
-    if (chat_session_is_busy(r, r->active)) return;
+    if (chat_session_report_busy(r, r->active)) return;
     if (r->active->conv.n < 3) screen_print(r, "there is nothing to summarise");
     else compact_start(r, r->active);
 }
@@ -83,7 +83,7 @@ void cmd_bg(struct repl *r, const char *arg) {
 
 /* Starts a new conversation on an empty screen. */
 void cmd_clear(struct repl *r, const char *arg) {
-    if (chat_session_is_busy(r, r->active)) return;
+    if (chat_session_report_busy(r, r->active)) return;
     chat_session_clear(r, r->active);
     if (!r->dumb) out_draw(1, "\033[H\033[2J\033[3J", 11);
     screen_print(r, r->active->cleared.conv.n ? "a new conversation; /undo restores the old one" : "a new conversation");

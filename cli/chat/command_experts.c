@@ -23,9 +23,9 @@ static uint64_t layer_uses(const struct expert_map *m, int layer) {
 
 static void put_layer_row(const struct expert_map *m, int layer, int group, struct buf *out) {
     const uint32_t *used = m->n_used + layer * m->n_experts;
-    const int8_t *where = m->device_rank + layer * m->n_experts;
-    uint64_t all = layer_uses(m, layer), there = 0;
-    int n = 0;
+    const int8_t *device = m->device_rank + layer * m->n_experts;
+    uint64_t all = layer_uses(m, layer), device_uses = 0;
+    int n_on_device = 0;
     buf_fmt(out, "  %3d |", layer);
     for (int at = 0; at < m->n_experts; at += group) {
         int end = at + group < m->n_experts ? at + group : m->n_experts;
@@ -35,29 +35,29 @@ static void put_layer_row(const struct expert_map *m, int layer, int group, stru
     }
     buf_char(out, '|');
     for (int i = 0; i < m->n_experts; i++)
-        if (where[i] >= 0) n++, there += used[i];
-    if (n) buf_fmt(out, " %d on a device, %.0f%%", n, 100.0 * (double)there / (double)all);
+        if (device[i] >= 0) n_on_device++, device_uses += used[i];
+    if (n_on_device) buf_fmt(out, " %d on a device, %.0f%%", n_on_device, 100.0 * (double)device_uses / (double)all);
     buf_char(out, '\n');
 }
 
 /* Lists the most used experts of one layer. */
 static void put_layer_experts(const struct expert_map *m, int layer, struct buf *out) {
-    enum { MOST = 16 };
+    enum { MAX_SHOWN = 16 };
     const uint32_t *used = m->n_used + layer * m->n_experts;
     uint64_t all = layer_uses(m, layer);
     uint32_t last = UINT32_MAX;
-    int told = 0, last_id = -1;
+    int n_shown = 0, last_id = -1;
     buf_fmt(out, "layer %d, %llu choices, the most used first:\n", layer, (unsigned long long)all);
-    while (told < MOST && told < m->n_experts) {
+    while (n_shown < MAX_SHOWN && n_shown < m->n_experts) {
         int best = -1;
         for (int i = 0; i < m->n_experts; i++)
             if ((used[i] < last || (used[i] == last && i > last_id)) && (best < 0 || used[i] > used[best])) best = i;
         if (best < 0 || !used[best]) break;
-        int at = m->device_rank[layer * m->n_experts + best];
+        int device = m->device_rank[layer * m->n_experts + best];
         buf_fmt(out, "  expert %3d  %5.1f%%", best, 100.0 * used[best] / (double)all);
-        if (at >= 0) buf_fmt(out, "  on device %d", at);
+        if (device >= 0) buf_fmt(out, "  on device %d", device);
         buf_char(out, '\n');
-        last = used[best], last_id = best, told++;
+        last = used[best], last_id = best, n_shown++;
     }
 }
 

@@ -31,9 +31,10 @@ static bool numbered_model(struct repl *r, const char *arg, char *out, size_t ca
     return number <= n;
 }
 
-static bool any_running(struct repl *r) {
+/* Whether a session is answering; prints a message then. */
+static bool report_answering(struct repl *r) {
     for (size_t i = 0; i < r->n_sessions; i++)
-        if (chat_session_answers(r->sessions[i])) {
+        if (chat_session_is_answering(r->sessions[i])) {
             screen_print(r, "session %d is still answering; Ctrl-C stops it, or wait", r->sessions[i]->number);
             return true;
         }
@@ -56,7 +57,7 @@ static void switch_model(struct repl *r, const char *name) {
 void cmd_model(struct repl *r, const char *arg) {
     char numbered[PATHS_MAX];
     if (!*arg) list_models(r);
-    else if (!any_running(r)) switch_model(r, numbered_model(r, arg, numbered, sizeof numbered) ? numbered : arg);
+    else if (!report_answering(r)) switch_model(r, numbered_model(r, arg, numbered, sizeof numbered) ? numbered : arg);
 }
 
 static void list_presets(struct repl *r) {
@@ -71,7 +72,7 @@ void cmd_preset(struct repl *r, const char *arg) {
     struct opt_value model = o->v[OPT_MODEL];
     struct error e;
     if (!*arg) list_presets(r);
-    if (!*arg || any_running(r)) return;
+    if (!*arg || report_answering(r)) return;
     if (opt_config_preset(o, arg, &e)) {
         screen_print(r, "%s", e.text);
         return;

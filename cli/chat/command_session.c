@@ -6,7 +6,8 @@
 #include "cli/saved/saver.h"
 #include "cli/terminal/term.h"
 
-static bool name_is_free(struct repl *r, const char *name) {
+/* Whether a session may get this name; prints why not. */
+static bool accept_name(struct repl *r, const char *name) {
     struct error e;
     if (store_check_name(name, &e)) {
         screen_print(r, "%s", e.text);
@@ -23,7 +24,7 @@ static bool name_is_free(struct repl *r, const char *name) {
 /* Opens a session; with a name also its file, which must be new. */
 static struct chat_session *open_new_session(struct repl *r, const char *name) {
     struct error e;
-    if (*name && !name_is_free(r, name)) return NULL;
+    if (*name && !accept_name(r, name)) return NULL;
     struct chat_session *t = chat_session_new(r, *name ? name : NULL);
     if (!t) screen_print(r, "no memory");
     else if (*name && store_open(&t->store, r->app, name, STORE_NEW, &t->conv, &e)) {
@@ -139,27 +140,27 @@ void cmd_close(struct repl *r, const char *arg) {
 void cmd_save(struct repl *r, const char *arg) {
     struct chat_session *t = r->active;
     struct error e;
-    char was[128] = "";
-    if (chat_session_is_busy(r, t)) return;
+    char old_name[128] = "";
+    if (chat_session_report_busy(r, t)) return;
     if (!*arg && !*t->name) {
         screen_print(r, "the conversation is empty, nothing was saved; /save NAME gives it a name");
         return;
     }
     if (*arg && strcmp(arg, t->name)) {
-        if (!name_is_free(r, arg)) return;
+        if (!accept_name(r, arg)) return;
         int rc = t->store.lock ? store_rename(&t->store, arg, &e) : store_open(&t->store, r->app, arg, STORE_NEW, NULL, &e);
         if (rc) {
             screen_print(r, "%s", e.text);
             return;
         }
-        if (!t->named) snprintf(was, sizeof was, "%s", t->name);
+        if (!t->named) snprintf(old_name, sizeof old_name, "%s", t->name);
         snprintf(t->name, sizeof t->name, "%s", arg);
         t->named = true;
     }
     chat_session_save(r, t);
     saver_wait();
     if (chat_session_report_unsaved(r)) return;
-    if (*was) store_delete(was, &e); /* remove the file of the generated name */
+    if (*old_name) store_delete(old_name, &e); /* remove the file of the generated name */
     if (!t->store.disabled) screen_print(r, "saved as %s; later turns are saved automatically", t->name);
 }
 
@@ -184,7 +185,7 @@ void cmd_load(struct repl *r, const char *arg) {
 
 void cmd_fork(struct repl *r, const char *arg) {
     struct chat_session *from = r->active, *t;
-    if (chat_session_is_busy(r, from) || !(t = open_new_session(r, arg))) return;
+    if (chat_session_report_busy(r, from) || !(t = open_new_session(r, arg))) return;
     if (conversation_append(&t->conv, &from->conv)) {
         screen_print(r, "no memory");
         chat_switch_close(r, t);

@@ -13,7 +13,7 @@ void cmd_show(struct repl *r, const char *arg) {
     static const char *const origins[] = {"default", "default", "configuration file", "environment", "preset", "flag", "/set"};
     const struct engine_info *i = r->app->info;
     struct sampling s;
-    char v[64], experts[64];
+    char value[64], experts[64];
     open_sampling(r->app, &r->app->opts, &s);
     if (!r->app->backend->is_local) screen_print(r, "%s, %s", i->name, r->app->backend->name);
     else {
@@ -24,32 +24,32 @@ void cmd_show(struct repl *r, const char *arg) {
         const struct opt_value *o = &r->app->opts.v[id];
         if (!(opt_table[id].flags & OPT_LIVE) || id == OPT_SYSTEM) continue;
         const char *from = o->text ? origins[o->origin] : "model default";
-        snprintf(v, sizeof v, "%.60s", o->text ? o->text : "");
+        snprintf(value, sizeof value, "%.60s", o->text ? o->text : "");
         switch (id) {
-        case OPT_TEMP: snprintf(v, sizeof v, "%g", s.temperature); break;
-        case OPT_TOP_P: snprintf(v, sizeof v, "%g", s.top_p); break;
-        case OPT_MIN_P: snprintf(v, sizeof v, "%g", s.min_p); break;
-        case OPT_TOP_K: snprintf(v, sizeof v, "%d", s.top_k); break;
-        case OPT_REPEAT_PENALTY: snprintf(v, sizeof v, "%g", s.repeat_penalty); break;
-        case OPT_PRESENCE_PENALTY: snprintf(v, sizeof v, "%g", s.presence_penalty), from = o->text ? from : "default"; break;
-        case OPT_FREQUENCY_PENALTY: snprintf(v, sizeof v, "%g", s.frequency_penalty), from = o->text ? from : "default"; break;
+        case OPT_TEMP: snprintf(value, sizeof value, "%g", s.temperature); break;
+        case OPT_TOP_P: snprintf(value, sizeof value, "%g", s.top_p); break;
+        case OPT_MIN_P: snprintf(value, sizeof value, "%g", s.min_p); break;
+        case OPT_TOP_K: snprintf(value, sizeof value, "%d", s.top_k); break;
+        case OPT_REPEAT_PENALTY: snprintf(value, sizeof value, "%g", s.repeat_penalty); break;
+        case OPT_PRESENCE_PENALTY: snprintf(value, sizeof value, "%g", s.presence_penalty), from = o->text ? from : "default"; break;
+        case OPT_FREQUENCY_PENALTY: snprintf(value, sizeof value, "%g", s.frequency_penalty), from = o->text ? from : "default"; break;
         case OPT_SEED:
-            if (!o->text) snprintf(v, sizeof v, "%llu", (unsigned long long)r->active->seed), from = "random, of the last answer";
+            if (!o->text) snprintf(value, sizeof value, "%llu", (unsigned long long)r->active->seed), from = "random, of the last answer";
             break;
         case OPT_THINK:
-            if (!o->text) snprintf(v, sizeof v, "-"), from = "template default";
+            if (!o->text) snprintf(value, sizeof value, "-"), from = "template default";
             break;
         case OPT_MAX_CALLS:
-            if (!o->text) snprintf(v, sizeof v, "%d", TOOL_ROUND_MOST_CALLS), from = "default";
+            if (!o->text) snprintf(value, sizeof value, "%d", TOOL_ROUND_MOST_CALLS), from = "default";
             break;
         case OPT_MAX_TOKENS:
-            if (!o->text) snprintf(v, sizeof v, "-"), from = "until the context is full";
+            if (!o->text) snprintf(value, sizeof value, "-"), from = "until the context is full";
             break;
         default:
-            if (!o->text) snprintf(v, sizeof v, "no"), from = "default";
+            if (!o->text) snprintf(value, sizeof value, "no"), from = "default";
         }
-        if (r->app->backend->omits_unset_sampling && !o->text && !strcmp(from, "model default")) snprintf(v, sizeof v, "-"), from = "server default";
-        print_setting(r, opt_table[id].name, v, from);
+        if (r->app->backend->omits_unset_sampling && !o->text && !strcmp(from, "model default")) snprintf(value, sizeof value, "-"), from = "server default";
+        print_setting(r, opt_table[id].name, value, from);
     }
     screen_print(r, "  /set NAME VALUE changes one; /set NAME default resets it");
 }
@@ -63,7 +63,7 @@ void cmd_set(struct repl *r, const char *arg) {
         cmd_show(r, arg);
         return;
     }
-    snprintf(name, sizeof name, "%.*s", (int)(n > 39 ? 39 : n), arg);
+    snprintf(name, sizeof name, "%.*s", (int)(n < sizeof name ? n : sizeof name - 1), arg);
     arg += n + strspn(arg + n, " =");
     snprintf(value, sizeof value, "%s", arg);
     enum opt_id id = opt_find(name, strlen(name), &no);

@@ -4,25 +4,25 @@
 #include "cli/report.h"
 
 static int replace_with_summary(struct chat_session *t, const struct buf *summary) {
-    static const char lead[] = "Summary of our conversation so far:\n\n", ok[] = "Thank you, I will go on from there.";
-    struct conversation new = {0};
+    static const char lead[] = "Summary of our conversation so far:\n\n", reply[] = "Thank you, I will go on from there.";
+    struct conversation shorter = {0};
     struct buf text = {0};
-    bool system = t->conv.n && t->conv.messages[0].role == ROLE_SYSTEM;
+    bool has_system = t->conv.n && t->conv.messages[0].role == ROLE_SYSTEM;
     buf_str(&text, lead);
     buf_add(&text, summary->data, summary->len);
     int rc = text.failed ? ERR_MEMORY : 0;
-    if (!rc && system) rc = conversation_set_system(&new, t->conv.messages[0].text.data);
-    if (!rc) rc = conversation_add(&new, ROLE_USER, text.data, text.len, NULL, 0);
-    if (!rc) rc = conversation_add(&new, ROLE_ASSISTANT, ok, sizeof ok - 1, NULL, 0);
+    if (!rc && has_system) rc = conversation_set_system(&shorter, t->conv.messages[0].text.data);
+    if (!rc) rc = conversation_add(&shorter, ROLE_USER, text.data, text.len, NULL, 0);
+    if (!rc) rc = conversation_add(&shorter, ROLE_ASSISTANT, reply, sizeof reply - 1, NULL, 0);
     struct conversation rest = {.messages = t->conv.messages + t->n_summarised, .n = t->conv.n - t->n_summarised};
-    if (!rc) rc = conversation_append(&new, &rest);
+    if (!rc) rc = conversation_append(&shorter, &rest);
     buf_free(&text);
     if (rc) {
-        conversation_free(&new);
+        conversation_free(&shorter);
         return rc;
     }
     conversation_free(&t->conv);
-    t->conv = new;
+    t->conv = shorter;
     return 0;
 }
 
@@ -46,8 +46,9 @@ static size_t question_before(const struct conversation *c, size_t n) {
 
 /* Asks for the summary after as much of the conversation as fits into the context; the messages after that remain unchanged. */
 int compact_start(struct repl *r, struct chat_session *t) {
-    static const char ask[] = "Summarise our conversation so far, with every fact, name, number, decision and open question that is needed to go on with it. "
-                              "Write only the summary.";
+    static const char request[] =
+        "Summarise our conversation so far, with every fact, name, number, decision and open question that is needed to go on with it. "
+        "Write only the summary.";
     struct error e;
     int rc = ERR_CONTEXT;
     if (open_is_builtin(r->app)) {
@@ -56,16 +57,16 @@ int compact_start(struct repl *r, struct chat_session *t) {
     }
     t->on_finish = finish_summary;
     for (size_t n = t->conv.n; n >= 2 && rc == ERR_CONTEXT; n = question_before(&t->conv, n)) {
-        struct conversation head = t->conv, ask_for = {0};
+        struct conversation head = t->conv, with_request = {0};
         head.n = n;
-        if (conversation_append(&ask_for, &head) || conversation_add(&ask_for, ROLE_USER, ask, sizeof ask - 1, NULL, 0))
+        if (conversation_append(&with_request, &head) || conversation_add(&with_request, ROLE_USER, request, sizeof request - 1, NULL, 0))
             rc = error_set(&e, ERR_MEMORY, "no memory");
         else {
             prompt_free(&t->prompt);
-            rc = prompt_make(r->app, &ask_for, 0, &t->prompt, &e);
+            rc = prompt_make(r->app, &with_request, 0, &t->prompt, &e);
             if (!rc) rc = chat_turn_start(r, t, false, &e);
         }
-        conversation_free(&ask_for);
+        conversation_free(&with_request);
         t->n_summarised = n;
         if (n < 4) break;
     }

@@ -5,6 +5,7 @@
 #include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -41,21 +42,22 @@ static int run_editor(const char *path) {
 }
 
 void editor_open(struct repl *r) {
+    enum { MAX_BYTES = 64 << 20 };
     const char *dir = getenv("TMPDIR");
     char path[PATHS_MAX];
     struct error e;
     char *data;
     size_t n;
     if (snprintf(path, sizeof path, "%s/hearth-XXXXXX.md", dir && *dir ? dir : "/tmp") >= (int)sizeof path) return;
-    int fd = mkostemps(path, 3, O_CLOEXEC); /* mode 0600 */
+    int fd = mkostemps(path, (int)strlen(".md"), O_CLOEXEC); /* mode 0600 */
     if (fd < 0) {
         line_hint(&r->line, "cannot create a temporary file");
         return;
     }
-    struct buf whole = {0};
-    line_paste_expand(&r->line, &r->line.text, &whole);
-    int rc = whole.failed ? ERR_MEMORY : file_write_all(fd, whole.data, whole.len);
-    buf_free(&whole);
+    struct buf text = {0};
+    line_paste_expand(&r->line, &r->line.text, &text);
+    int rc = text.failed ? ERR_MEMORY : file_write_all(fd, text.data, text.len);
+    buf_free(&text);
     close(fd);
     line_hide(&r->line);
     screen_flush(r);
@@ -63,7 +65,7 @@ void editor_open(struct repl *r) {
     if (!rc) rc = run_editor(path);
     term_raw();
     term_size(&r->line.rows, &r->line.cols);
-    if (!rc && !(rc = file_read(path, 1 << 26, &data, &n, &e))) {
+    if (!rc && !(rc = file_read(path, MAX_BYTES, &data, &n, &e))) {
         struct buf clean = {0};
         out_utf8(&clean, data, trim_end(data, n, "\n"));
         line_set_text(&r->line, clean.data ? clean.data : "", clean.len);

@@ -4,9 +4,9 @@
 #include "cli/chat/chat.h"
 
 void queue_add_to_history(struct repl *r, const char *text, size_t n) {
-    bool draft = r->line.history_index == r->history.n; /* the edited line is not an entry of the history */
+    bool is_new_line = r->line.history_index == r->history.n; /* not an entry recalled from the history */
     history_add(&r->history, text, n);
-    if (draft) r->line.history_index = r->history.n;
+    if (is_new_line) r->line.history_index = r->history.n;
 }
 
 void queue_add(struct repl *r, const char *text, size_t n) {

@@ -28,7 +28,7 @@ static void strip_triple_quotes(const char **s, size_t *n) {
 }
 
 static void handle_line(struct repl *r, const char *text, size_t n) {
-    if (chat_asks(r)) {
+    if (chat_awaits_consent(r)) {
         chat_tools_answer(r, text, trim_end(text, n, " \t\n"));
         return;
     }
@@ -137,7 +137,7 @@ static void process_input(struct repl *r) {
         else if (res == LINE_EOF) command_request_exit(r, true);
         else if (res == LINE_DONE) {
             finish_line(r);
-            if (!r->on_screen && !r->leaving && (!r->n_queue || chat_asks(r))) screen_begin_line(r);
+            if (!r->on_screen && !r->leaving && (!r->n_queue || chat_awaits_consent(r))) screen_begin_line(r);
         }
     }
 }
@@ -157,7 +157,7 @@ static void read_keys(struct repl *r) {
 
 static void handle_interrupt(struct repl *r) {
     sig_clear_interrupt();
-    if (chat_asks(r)) {
+    if (chat_awaits_consent(r)) {
         screen_hide_line(r);
         chat_tools_stop(r, r->active);
         screen_begin_line(r);
@@ -204,12 +204,12 @@ static void end_escape(struct repl *r) {
 /* --- the loop -------------------------------------------------------------------------------------------------------- */
 
 static void process_events(struct repl *r, bool keys) {
-    bool free_screen = !r->on_screen, asked = chat_asks(r);
+    bool free_screen = !r->on_screen, awaited_consent = chat_awaits_consent(r);
     /* hold messages of the turns; they are printed above the edited line, or at the end of a row of the answer */
     progress_hold((!r->dumb && (free_screen || r->line.shown)) || (r->on_screen && r->printer.col));
     chat_turn_poll(r);
     chat_tools_poll(r);
-    keys &= asked == chat_asks(r); /* a new question has dropped what was typed */
+    keys &= awaited_consent == chat_awaits_consent(r); /* a new question has dropped what was typed */
     chat_session_report_unsaved(r);
     if (r->on_screen && !r->line.shown) progress_tick();
     if (free_screen) screen_print_held(r);
@@ -221,8 +221,8 @@ static void process_events(struct repl *r, bool keys) {
     }
     if (!r->on_screen) {
         progress_hold(false);
-        if (!free_screen && !r->leaving && (!r->n_queue || chat_asks(r))) screen_begin_line(r);
-        else if (r->n_queue && !r->leaving && !chat_asks(r)) send_queued_line(r);
+        if (!free_screen && !r->leaving && (!r->n_queue || chat_awaits_consent(r))) screen_begin_line(r);
+        else if (r->n_queue && !r->leaving && !chat_awaits_consent(r)) send_queued_line(r);
         if (r->dumb && !free_screen) process_input(r);
     }
     if (r->leaving) return;
@@ -237,8 +237,9 @@ static void run_loop(struct repl *r) {
         bool reads = !r->dumb || !r->on_screen;
         struct pollfd fds[3] = {
             {.fd = engine_client_fd(r->app), .events = POLLIN}, {.fd = sig_fd(), .events = POLLIN}, {.fd = reads ? 0 : -1, .events = POLLIN}};
-        int wait = r->escape_s ? 10 : screen_any_running(r) ? 200 : progress_has_held() || (r->n_queue && !chat_asks(r)) ? 0 : 1000;
-        if (poll(fds, 3, wait) < 0 && errno != EINTR) break;
+        /* a lone ESC is judged within ms; statuses are redrawn; held messages and queued lines are handled at once */
+        int wait_ms = r->escape_s ? 10 : screen_any_running(r) ? 200 : progress_has_held() || (r->n_queue && !chat_awaits_consent(r)) ? 0 : 1000;
+        if (poll(fds, 3, wait_ms) < 0 && errno != EINTR) break;
         sig_drain();
         if (sig_resized()) handle_resize(r);
         if (sig_interrupted() && !r->on_screen) handle_interrupt(r);

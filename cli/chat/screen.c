@@ -37,7 +37,7 @@ void screen_hide_line(struct repl *r) {
     hide_edited_line(r);
 }
 
-/* After a full row the answer continues on the row of the line. */
+/* If the answer's last row is full, the answer continues on the row of the edited line. */
 void screen_open_row_below(struct repl *r) {
     int col = r->printer.col;
     hide_answer_status(r);
@@ -78,12 +78,12 @@ void screen_print_held(struct repl *r) {
     progress_flush();
 }
 
-/* Truncates a name to leave room for typing. */
+/* A long name is truncated, which leaves room for typing. */
 void screen_format_prompt(struct repl *r) {
     enum { LONG_PROMPT = 20 };
     int rows, cols;
     term_size(&rows, &cols);
-    if (chat_asks(r)) snprintf(r->prompt, sizeof r->prompt, "Run it? y: yes, n: no, a: always > ");
+    if (chat_awaits_consent(r)) snprintf(r->prompt, sizeof r->prompt, "Run it? y: yes, n: no, a: always > ");
     else if (r->n_sessions == 1 && !r->active->named) snprintf(r->prompt, sizeof r->prompt, "> ");
     else if (r->active->named) {
         struct buf name = {0};
@@ -104,11 +104,12 @@ void screen_label(const struct chat_session *t, char *out, size_t cap) {
     else snprintf(out, cap, "%d", t->number);
 }
 
-/* Limits updates: a status redrawn a hundred times a second flickers. */
+static const double status_interval_s = 0.25; /* a status that is redrawn for each token flickers */
+
 void screen_update_status(struct repl *r) {
     double now = clock_now();
     struct buf b = {0};
-    if (screen_any_running(r) && now - r->status_drawn_s < 0.25) return;
+    if (screen_any_running(r) && now - r->status_drawn_s < status_interval_s) return;
     r->status_drawn_s = now;
     for (size_t i = 0; i < r->n_sessions; i++) {
         const struct chat_session *t = r->sessions[i];
@@ -131,7 +132,7 @@ void screen_update_status(struct repl *r) {
     buf_free(&b);
 }
 
-/* Appears after a second, so that short answers do not flicker. Not after a full row, where the cursor could not return. */
+/* Shown after a second, so that short answers do not flicker; not after a full row, to whose end the cursor cannot return. */
 void screen_show_answer_status(struct repl *r) {
     enum { AFTER_S = 1 };
     const struct turn *u = r->on_screen ? &r->on_screen->turn : NULL;
@@ -141,7 +142,7 @@ void screen_show_answer_status(struct repl *r) {
     if (!u || !u->running || r->dumb || !r->app->tty_out || r->app->opts.v[OPT_QUIET].on || r->app->answer_style.plain || r->line.shown || r->line_below_answer)
         return;
     if (u->n_tokens < 2 || now - u->first_token_at < AFTER_S || r->printer.col >= r->line.cols) return;
-    if (r->answer_status_shown && now - r->status_drawn_s < 0.25) return;
+    if (r->answer_status_shown && now - r->status_drawn_s < status_interval_s) return;
     r->status_drawn_s = now;
     buf_fmt(&b, "\r\n%s", r->line.color ? "\033[2m" : "");
     if (r->thinking.since) buf_fmt(&b, "thinking for %s, ", format_duration(now - r->thinking.since, time, sizeof time));

@@ -15,7 +15,7 @@ void thinking_end(struct repl *r) {
     struct thinking_fold *f = &r->thinking;
     char time[32];
     if (!f->since || !r->on_screen) return;
-    int tokens = r->on_screen->turn.n_tokens - f->first_token;
+    int tokens = r->on_screen->turn.n_tokens - f->n_before;
     screen_hide_line(r);
     screen_print(r, "(thought for %s, %d token%s; Ctrl-O shows it)", format_duration(clock_now() - f->since, time, sizeof time), tokens,
                  tokens == 1 ? "" : "s");
@@ -28,7 +28,7 @@ int thinking_on_text(void *ctx, enum output_kind part, const char *data, size_t 
     if (part == OUTPUT_TOOL_CALL && r->app->tools) return 0; /* the call is shown when it is complete */
     if (part == OUTPUT_THINKING && is_hidden(r)) return 0;
     if (part == OUTPUT_THINKING && is_folded(r)) {
-        if (!f->since) *f = (struct thinking_fold){.since = clock_now(), .first_token = r->on_screen ? r->on_screen->turn.n_tokens : 0};
+        if (!f->since) *f = (struct thinking_fold){.since = clock_now(), .n_before = r->on_screen ? r->on_screen->turn.n_tokens : 0};
         return 0;
     }
     if (n) thinking_end(r);
