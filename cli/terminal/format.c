@@ -11,6 +11,7 @@ const char *format_bytes(uint64_t n, char *buf, size_t cap) {
     return buf;
 }
 
+/* Limits such as 99.5 are the first values that are rounded to one more digit. */
 const char *format_weights(uint64_t n, char *buf, size_t cap) {
     double v = (double)n;
     int u = 0;

@@ -112,12 +112,12 @@ void highlight_begin(struct highlight *h, const char *name, size_t n) {
 }
 
 static bool is_word_char(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || (unsigned char)c >= 0x80; }
-static bool begins(const char *s, size_t n, const char *with) { return with && strlen(with) <= n && !memcmp(s, with, strlen(with)); }
+static bool starts_with(const char *s, size_t n, const char *prefix) { return prefix && strlen(prefix) <= n && !memcmp(s, prefix, strlen(prefix)); }
 
 /* Returns the bytes of the string or comment at s, from its first byte to its end or to the end of the word. */
-static size_t within(struct highlight *h, const char *s, size_t n) {
+static size_t skip_delimited(struct highlight *h, const char *s, size_t n) {
     for (size_t i = 0; i < n; i++) {
-        if (h->block && begins(s + i, n - i, h->lang->block[1])) {
+        if (h->block && starts_with(s + i, n - i, h->lang->block[1])) {
             h->block = false;
             return i + strlen(h->lang->block[1]);
         }
@@ -137,20 +137,20 @@ static size_t next_part(struct highlight *h, const char *s, size_t n, enum highl
     const struct language *l = h->lang;
     size_t k = 0;
     *kind = h->quote ? HIGHLIGHT_STRING : HIGHLIGHT_COMMENT;
-    if (h->quote || h->comment || h->block) return within(h, s, n);
-    if (begins(s, n, l->comment) || begins(s, n, l->comment2)) {
+    if (h->quote || h->comment || h->block) return skip_delimited(h, s, n);
+    if (starts_with(s, n, l->comment) || starts_with(s, n, l->comment2)) {
         h->comment = true;
         return n;
     }
-    if (begins(s, n, l->block[0])) {
+    if (starts_with(s, n, l->block[0])) {
         k = strlen(l->block[0]);
         h->block = true;
-        return k + within(h, s + k, n - k);
+        return k + skip_delimited(h, s + k, n - k);
     }
     if (strchr(l->quotes, *s)) {
         h->quote = *s;
         *kind = HIGHLIGHT_STRING;
-        return 1 + within(h, s + 1, n - 1);
+        return 1 + skip_delimited(h, s + 1, n - 1);
     }
     while (k < n && is_word_char(s[k])) k++;
     *kind = k && has_word(l->keywords, s, k, l->ignore_case) ? HIGHLIGHT_KEYWORD : HIGHLIGHT_PLAIN;

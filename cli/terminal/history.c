@@ -52,7 +52,7 @@ static bool is_valid_utf8(const char *text) {
 static void read_history(struct history *h) {
     char *data;
     size_t size, lines = 0;
-    if (file_read(h->path, 1 << 26, &data, &size, NULL)) return;
+    if (file_read(h->path, HISTORY_MAX_BYTES, &data, &size, NULL)) return;
     for (char *line = data, *end; *line; line = end + 1, lines++) {
         if (!(end = strchr(line, '\n'))) break; /* drop an incomplete last line */
         *end = 0;

@@ -5,7 +5,7 @@
 
 #include "engine/base/error.h"
 
-enum { HISTORY_MAX = 2000 };
+enum { HISTORY_MAX = 2000, HISTORY_MAX_BYTES = 64 << 20 }; /* entries; bytes of a file that is read */
 struct history {
     char **v;
     size_t n, cap;

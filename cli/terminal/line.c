@@ -30,19 +30,19 @@ static void clear_buf(struct buf *b) {
 }
 
 static void insert_text(struct line *l, const char *s, size_t n) {
-    size_t behind = l->text.len - l->cursor;
+    size_t n_after = l->text.len - l->cursor;
     if (buf_add(&l->text, s, n)) {
         l->text.failed = false; /* no memory: ignore the key */
         return;
     }
-    memmove(l->text.data + l->cursor + n, l->text.data + l->cursor, behind);
+    memmove(l->text.data + l->cursor + n, l->text.data + l->cursor, n_after);
     memcpy(l->text.data + l->cursor, s, n);
     l->cursor += n;
 }
 
-static void erase_range(struct line *l, size_t from, size_t to, bool keep) {
+static void erase_range(struct line *l, size_t from, size_t to, bool to_kill_buffer) {
     if (to <= from) return;
-    if (keep) {
+    if (to_kill_buffer) {
         clear_buf(&l->kill_buffer);
         buf_add(&l->kill_buffer, l->text.data + from, to - from);
     }
@@ -198,14 +198,14 @@ static void complete_word(struct line *l) {
         common = n ? k : len;
         s += len + (s[len] == '\n');
     }
-    size_t have = l->cursor - from;
-    if (n && common > have) {
+    size_t typed = l->cursor - from;
+    if (n && common > typed) {
         erase_range(l, from, l->cursor, false);
         insert_text(l, first, common);
     }
-    bool open = common && first[common - 1] == '/'; /* a directory: its files can be completed next */
-    if (n == 1 && !open && (l->cursor == l->text.len || l->text.data[l->cursor] != ' ')) insert_text(l, " ", 1);
-    if (n > 1 && common <= have) {
+    bool is_dir = common && first[common - 1] == '/'; /* its files can be completed next */
+    if (n == 1 && !is_dir && (l->cursor == l->text.len || l->text.data[l->cursor] != ' ')) insert_text(l, " ", 1);
+    if (n > 1 && common <= typed) {
         for (size_t i = 0; i < list.len; i++)
             if (list.data[i] == '\n') list.data[i] = ' ';
         line_hint(l, list.data);

@@ -6,7 +6,7 @@
 #include "cli/terminal/line.h"
 #include "engine/base/mem.h"
 
-enum { MOST_ROWS = 20 }; /* rows of the longest paste that is shown whole */
+enum { MAX_SHOWN_ROWS = 20 }; /* a longer paste is replaced by a token */
 
 struct line_paste {
     char token[64]; /* replaces the paste in the edited text */
@@ -18,7 +18,7 @@ bool line_paste_fold(struct line *l, size_t from, char *token, size_t cap) {
     size_t n = l->cursor - from, rows = 1;
     char size[32];
     for (size_t i = 0; i < n; i++) rows += s[i] == '\n';
-    if (rows <= MOST_ROWS || mem_grow(&l->pastes, &l->cap_pastes, l->n_pastes + 1, sizeof *l->pastes)) return false;
+    if (rows <= MAX_SHOWN_ROWS || mem_grow(&l->pastes, &l->cap_pastes, l->n_pastes + 1, sizeof *l->pastes)) return false;
     struct line_paste *p = &l->pastes[l->n_pastes];
     *p = (struct line_paste){0};
     snprintf(p->token, sizeof p->token, "[paste %zu: %zu lines, %s]", l->n_pastes + 1, rows, format_bytes(n, size, sizeof size));

@@ -5,13 +5,14 @@
 
 #include <utf8proc.h>
 
-enum { MAX_CLUSTER = 256, MAX_HEAD = 48, MAX_LINK = 4096, MAX_TABLE = 1 << 16 };
-enum { BOLD = 1, ITALIC = 2, CODE = 4, TITLE = 8, QUOTE = 16, MARK = 32, LINK = 64 }; /* looks */
+/* Bytes: of a grapheme cluster; of a line's beginning that may be a mark; of a link that is not broken; of a table. */
+enum { MAX_CLUSTER = 256, MAX_LINE_START = 48, MAX_LINK = 4096, MAX_TABLE = 1 << 16 };
+enum { BOLD = 1, ITALIC = 2, CODE = 4, TITLE = 8, QUOTE = 16, MARK = 32, LINK = 64 }; /* styles */
 
 void markdown_init(struct markdown *s, int cols, bool color) { *s = (struct markdown){.cols = cols, .color = color, .line_undecided = true}; }
 
 void markdown_free(struct markdown *s) {
-    struct buf *all[] = {&s->filtered, &s->line_start, &s->table, &s->word, &s->looks};
+    struct buf *all[] = {&s->filtered, &s->line_start, &s->table, &s->word, &s->styles};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) buf_free(all[i]);
 }
 
@@ -26,11 +27,11 @@ static int usable_cols(const struct markdown *s) { return s->text_cols && s->tex
 
 /* --- output ---------------------------------------------------------------------------------------------------------- */
 
-static void put_look(unsigned look, struct buf *out) {
+static void put_style(unsigned style, struct buf *out) {
     static const char *const codes[] = {"1", "3", "36", "1;35", "2", "33", "4"};
     buf_str(out, "\033[0");
     for (int i = 0; i < 7; i++)
-        if (look >> i & 1) buf_fmt(out, ";%s", codes[i]);
+        if (style >> i & 1) buf_fmt(out, ";%s", codes[i]);
     buf_char(out, 'm');
 }
 
@@ -52,44 +53,44 @@ static void clear_buf(struct buf *b) {
 
 /* Colours a word of code by its language. */
 static void highlight_code(struct markdown *s) {
-    static const unsigned char looks[] = {[HIGHLIGHT_PLAIN] = 0, [HIGHLIGHT_KEYWORD] = CODE, [HIGHLIGHT_STRING] = MARK, [HIGHLIGHT_COMMENT] = QUOTE};
-    if (!s->verbatim || s->fence_line || !s->code.lang || s->looks.len < s->word.len) return;
-    unsigned char *kinds = (unsigned char *)s->looks.data;
+    static const unsigned char styles[] = {[HIGHLIGHT_PLAIN] = 0, [HIGHLIGHT_KEYWORD] = CODE, [HIGHLIGHT_STRING] = MARK, [HIGHLIGHT_COMMENT] = QUOTE};
+    if (!s->verbatim || s->fence_line || !s->code.lang || s->styles.len < s->word.len) return;
+    unsigned char *kinds = (unsigned char *)s->styles.data;
     highlight_word(&s->code, s->word.data, s->word.len, kinds);
-    for (size_t i = 0; i < s->word.len; i++) kinds[i] = looks[kinds[i]];
+    for (size_t i = 0; i < s->word.len; i++) kinds[i] = styles[kinds[i]];
 }
 
 /* Flushes a word. Colours begin and end with each word, so that other output may be printed between words. */
 static void end_word(struct markdown *s, struct buf *out) {
     const char *p = s->word.data;
-    size_t n = s->word.len < s->looks.len ? s->word.len : s->looks.len;
-    bool broken = s->cols && !s->verbatim;
-    unsigned now = 0;
-    out->failed |= s->word.failed || s->looks.failed;
+    size_t n = s->word.len < s->styles.len ? s->word.len : s->styles.len;
+    bool breaks = s->cols && !s->verbatim;
+    unsigned current = 0;
+    out->failed |= s->word.failed || s->styles.failed;
     int hang = s->indent < usable_cols(s) / 2 ? s->indent : usable_cols(s) / 2, w;
     if (!n) return;
     highlight_code(s);
-    if (broken && s->pending_blanks > usable_cols(s) / 2) s->pending_blanks = usable_cols(s) / 2;
-    if (broken && s->col && s->col + s->pending_blanks + s->width > usable_cols(s)) {
+    if (breaks && s->pending_blanks > usable_cols(s) / 2) s->pending_blanks = usable_cols(s) / 2;
+    if (breaks && s->col && s->col + s->pending_blanks + s->width > usable_cols(s)) {
         next_row(s, out);
         put_blanks(s, hang, out);
     } else put_blanks(s, s->pending_blanks, out);
     s->pending_blanks = 0;
     for (size_t i = 0, k; i < n; i += k) {
-        unsigned look = (unsigned char)s->looks.data[i] | (s->link ? LINK : 0);
+        unsigned style = (unsigned char)s->styles.data[i] | (s->link ? LINK : 0);
         k = columns_of_char(p + i, n - i, &w);
-        if (broken && !s->link && s->col + w > usable_cols(s)) {
+        if (breaks && !s->link && s->col + w > usable_cols(s)) {
             next_row(s, out);
             put_blanks(s, hang, out);
         }
-        if (s->color && look != now) put_look(now = look, out);
+        if (s->color && style != current) put_style(current = style, out);
         buf_add(out, p + i, k);
         if (s->cols && s->col + w > s->cols) s->col = 0; /* the terminal has wrapped */
         s->col += w;
     }
-    if (now) buf_str(out, "\033[0m");
+    if (current) buf_str(out, "\033[0m");
     clear_buf(&s->word);
-    clear_buf(&s->looks);
+    clear_buf(&s->styles);
     s->width = 0;
     s->link = s->after_wide = s->after_opening = false;
 }
@@ -103,43 +104,43 @@ static bool may_break(const struct markdown *s, const char *p, size_t n, int w) 
     return kind != UTF8PROC_CATEGORY_PE && kind != UTF8PROC_CATEGORY_PF && kind != UTF8PROC_CATEGORY_PO && kind != UTF8PROC_CATEGORY_LM;
 }
 
-static void add_to_word(struct markdown *s, const char *p, size_t n, int w, unsigned look, struct buf *out) {
+static void add_to_word(struct markdown *s, const char *p, size_t n, int w, unsigned style, struct buf *out) {
     utf8proc_int32_t c = 0;
     if (may_break(s, p, n, w)) end_word(s, out);
     buf_add(&s->word, p, n);
-    for (size_t i = 0; i < n; i++) buf_char(&s->looks, (char)look);
+    for (size_t i = 0; i < n; i++) buf_char(&s->styles, (char)style);
     s->width += w;
     s->after_wide = w > 1;
     utf8proc_iterate((const utf8proc_uint8_t *)p, (utf8proc_ssize_t)n, &c);
     s->after_opening = utf8proc_category(c) == UTF8PROC_CATEGORY_PS || utf8proc_category(c) == UTF8PROC_CATEGORY_PI;
-    if (*p == '/' && s->word.len >= 7 && !memcmp(s->word.data + s->word.len - 3, "://", 3)) s->link = !s->verbatim;
+    if (*p == '/' && s->word.len >= sizeof "http://" - 1 && !memcmp(s->word.data + s->word.len - 3, "://", 3)) s->link = !s->verbatim;
     if (s->word.len > MAX_LINK) s->link = false;
     if (s->verbatim ? s->word.len > MAX_CLUSTER : s->cols && !s->link && s->width >= usable_cols(s)) end_word(s, out);
 }
 
 /* --- emphasis and code within a line --------------------------------------------------------------------------------- */
 
-static void toggle_look(struct markdown *s, unsigned char look, bool opens, bool closes, unsigned *shown) {
-    *shown = s->look | look;
-    if (s->look & look ? closes : opens) s->look ^= look;
-    else *shown = s->look;
+static void toggle_style(struct markdown *s, unsigned char style, bool opens, bool closes, unsigned *shown) {
+    *shown = s->style | style;
+    if (s->style & style ? closes : opens) s->style ^= style;
+    else *shown = s->style;
 }
 
 /* Ends a run of equal marks; next is the following character, a blank at the end of a line. */
 static void end_marks(struct markdown *s, char next, struct buf *out) {
     bool opens = !isspace((unsigned char)next), closes = !isspace((unsigned char)s->prev_char) && s->prev_char;
-    unsigned shown = s->look, was = s->look;
+    unsigned shown = s->style, style_before = s->style;
     if (!s->mark) return;
     if (s->mark == '`' && (!s->code_ticks || s->code_ticks == s->n_marks)) {
         shown |= CODE;
-        s->look ^= CODE;
+        s->style ^= CODE;
         s->code_ticks = s->code_ticks ? 0 : s->n_marks;
     } else if (s->mark != '`' && !s->code_ticks && s->n_marks <= 3) {
         bool inside = isalnum((unsigned char)s->prev_char) && (s->mark == '_' || s->n_marks == 1), goes_on = isalnum((unsigned char)next) && s->mark == '_';
-        toggle_look(s, s->n_marks == 1 ? ITALIC : s->n_marks == 2 ? BOLD : BOLD | ITALIC, opens && !inside, closes && !goes_on, &shown);
+        toggle_style(s, s->n_marks == 1 ? ITALIC : s->n_marks == 2 ? BOLD : BOLD | ITALIC, opens && !inside, closes && !goes_on, &shown);
     }
-    bool hidden = s->hide_marks && s->color && s->look != was;
-    for (int i = 0; i < s->n_marks && !hidden; i++) add_to_word(s, &s->mark, 1, 1, s->line_look | shown, out);
+    bool hidden = s->hide_marks && s->color && s->style != style_before;
+    for (int i = 0; i < s->n_marks && !hidden; i++) add_to_word(s, &s->mark, 1, 1, s->line_style | shown, out);
     s->prev_char = s->mark;
     s->mark = 0;
     s->n_marks = 0;
@@ -155,7 +156,7 @@ static void put_inline(struct markdown *s, const char *p, size_t n, int w, struc
         s->n_marks++;
         return;
     }
-    add_to_word(s, p, n, w, s->line_look | s->look, out);
+    add_to_word(s, p, n, w, s->line_style | s->style, out);
     s->prev_char = c;
 }
 
@@ -179,28 +180,28 @@ struct line_kind {
     enum { TEXT, HEADING, ITEM, QUOTED, FENCE, TABLE, OPEN } kind; /* OPEN: not decided yet */
     size_t mark;                                                   /* length of its mark in bytes, with indent */
 };
-static struct line_kind classify_line(const struct markdown *s, bool whole) {
-    const char *h = s->line_start.data ? s->line_start.data : "";
-    size_t n = s->line_start.len, in = 0, k;
-    while (in < n && h[in] == ' ') in++;
-    struct line_kind text = {TEXT, in}, open = {whole || n >= MAX_HEAD ? TEXT : OPEN, in};
-    const char *p = h + in;
-    n -= in;
+static struct line_kind classify_line(const struct markdown *s, bool is_complete) {
+    const char *start = s->line_start.data ? s->line_start.data : "";
+    size_t n = s->line_start.len, indent = 0, k;
+    while (indent < n && start[indent] == ' ') indent++;
+    struct line_kind text = {TEXT, indent}, open = {is_complete || n >= MAX_LINE_START ? TEXT : OPEN, indent};
+    const char *p = start + indent;
+    n -= indent;
     if (!n) return open;
-    bool ends = !whole && strchr(" \t", p[n - 1]) && p[n - 1]; /* the last byte is the blank after a mark */
+    bool ends = !is_complete && strchr(" \t", p[n - 1]) && p[n - 1]; /* the last byte is the blank after a mark */
     if (s->fence) {
         k = run_length(p, n, s->fence == '`' ? "`" : "~");
-        if (in > 3 || !k) return text;
-        if (whole) return (struct line_kind){(int)k >= s->fence_len && strspn(p + k, " \t") == n - k ? FENCE : TEXT, in};
+        if (indent > 3 || !k) return text;
+        if (is_complete) return (struct line_kind){(int)k >= s->fence_len && strspn(p + k, " \t") == n - k ? FENCE : TEXT, indent};
         return k + strspn(p + k, " \t") == n ? open : text;
     }
-    if ((k = run_length(p, n, "#"))) return k > 6 ? text : k == n ? open : ends ? (struct line_kind){HEADING, in + k} : text;
+    if ((k = run_length(p, n, "#"))) return k > 6 ? text : k == n ? open : ends ? (struct line_kind){HEADING, indent + k} : text;
     if ((k = run_length(p, n, "`~"))) {
-        if (in > 3 || (k < n && (k < 3 || memchr(p + k, '`', n - k)))) return text; /* ```x``` on one line is not a block */
-        return k >= 3 && (whole || open.kind == TEXT) ? (struct line_kind){FENCE, in} : open;
+        if (indent > 3 || (k < n && (k < 3 || memchr(p + k, '`', n - k)))) return text; /* ```x``` on one line is not a block */
+        return k >= 3 && (is_complete || open.kind == TEXT) ? (struct line_kind){FENCE, indent} : open;
     }
-    if (*p == '>') return (struct line_kind){QUOTED, in + 1};
-    if (*p == '|') return (struct line_kind){TABLE, in};
+    if (*p == '>') return (struct line_kind){QUOTED, indent + 1};
+    if (*p == '|') return (struct line_kind){TABLE, indent};
     k = strchr("-*+", *p) ? 1 : 0;
     if (!k) {
         while (k < n && k < 9 && isdigit((unsigned char)p[k])) k++;
@@ -209,7 +210,7 @@ static struct line_kind classify_line(const struct markdown *s, bool whole) {
         k = p[k] == '.' || p[k] == ')' ? k + 1 : 0;
     }
     if (!k) return text;
-    return k == n ? open : ends && k == n - 1 ? (struct line_kind){ITEM, in + k} : text;
+    return k == n ? open : ends && k == n - 1 ? (struct line_kind){ITEM, indent + k} : text;
 }
 
 static void put_text_cluster(struct markdown *s, const char *p, size_t n, int w, struct buf *out) {
@@ -238,7 +239,7 @@ static void end_line(struct markdown *s, struct buf *out) {
     end_marks(s, ' ', out);
     end_word(s, out);
     s->pending_blanks = s->indent = s->code_ticks = 0;
-    s->line_look = s->look = 0;
+    s->line_style = s->style = 0;
     s->prev_char = 0;
     if (s->verbatim && !s->fence_line) highlight_end_line(&s->code);
     s->escaped = s->verbatim = s->fence_line = false;
@@ -273,37 +274,37 @@ static void begin_or_end_fence(struct markdown *s, const char *p, size_t n) {
     if (s->fence && name < n) highlight_begin(&s->code, p + name, strcspn(p + name, " \t{:"));
 }
 
-/* Decides on the kind of the line in head; whole: the line is complete. */
-static void decide_line(struct markdown *s, bool whole, struct buf *out) {
-    struct line_kind k = classify_line(s, whole);
-    struct buf h = s->line_start;
+/* Decides on the kind of the line in line_start, if its bytes suffice. */
+static void decide_line(struct markdown *s, bool is_complete, struct buf *out) {
+    struct line_kind k = classify_line(s, is_complete);
+    struct buf start = s->line_start;
     if (k.kind == OPEN) return;
     s->line_start = (struct buf){0};
     s->line_undecided = false;
-    out->failed |= h.failed;
+    out->failed |= start.failed;
     if (k.kind == TABLE) {
         s->line_undecided = true; /* the rest of the line goes to the table */
-        buf_add(&s->table, h.data, h.len);
-        buf_free(&h);
+        buf_add(&s->table, start.data, start.len);
+        buf_free(&start);
         return;
     }
     flush_table(s, out);
     s->line_undecided = false;
     s->indent = k.kind == ITEM || k.kind == QUOTED ? (int)k.mark + 1 : (int)k.mark;
-    if (k.kind == HEADING) s->line_look = TITLE, s->indent = 0;
-    if (k.kind == QUOTED) s->line_look = QUOTE;
+    if (k.kind == HEADING) s->line_style = TITLE, s->indent = 0;
+    if (k.kind == QUOTED) s->line_style = QUOTE;
     s->verbatim = s->fence || k.kind == FENCE;
     size_t from = 0;
-    if (k.kind == FENCE) begin_or_end_fence(s, h.data + k.mark, h.len - k.mark);
-    if (s->hide_marks && s->color && k.kind == FENCE) s->dropped_row = true, from = h.len;
+    if (k.kind == FENCE) begin_or_end_fence(s, start.data + k.mark, start.len - k.mark);
+    if (s->hide_marks && s->color && k.kind == FENCE) s->dropped_row = true, from = start.len;
     if (s->hide_marks && s->color && k.kind == HEADING)
-        for (from = k.mark; from < h.len && h.data[from] == ' ';) from++;
+        for (from = k.mark; from < start.len && start.data[from] == ' ';) from++;
     for (; k.kind == ITEM && from < k.mark; from++) {
-        if (h.data[from] == ' ') put_blank(s, ' ', out);
-        else add_to_word(s, h.data + from, 1, 1, MARK, out);
+        if (start.data[from] == ' ') put_blank(s, ' ', out);
+        else add_to_word(s, start.data + from, 1, 1, MARK, out);
     }
-    if (h.len > from) put_text(s, h.data + from, h.len - from, out);
-    buf_free(&h);
+    if (start.len > from) put_text(s, start.data + from, start.len - from, out);
+    buf_free(&start);
 }
 
 /* --- input ----------------------------------------------------------------------------------------------------------- */
@@ -334,14 +335,14 @@ static void put_cluster(struct markdown *s, const char *p, size_t n, int w, stru
     } else put_text_cluster(s, p, n, w, out);
 }
 
-static void drain_clusters(struct markdown *s, bool end, struct buf *out) {
+static void drain_clusters(struct markdown *s, bool at_end, struct buf *out) {
     size_t at = 0;
     while (at < s->filtered.len) {
         const char *p = s->filtered.data + at;
         size_t n = s->filtered.len - at, seen = n < MAX_CLUSTER ? n : MAX_CLUSTER;
         int w;
         const size_t k = next_cluster(p, seen, &w);
-        if (k == seen && n < MAX_CLUSTER && !end && !is_blank(*p)) break; /* it may continue */
+        if (k == seen && n < MAX_CLUSTER && !at_end && !is_blank(*p)) break; /* it may continue */
         put_cluster(s, p, k, w, out);
         at += k;
     }

@@ -24,14 +24,14 @@ struct markdown {
     bool line_undecided, verbatim; /* the kind of the line is not known yet; it is code, broken only by the terminal */
     struct sanitizer filter;
     struct buf filtered;                  /* filtered text after the last complete character */
-    struct buf line_start;                /* the beginning of a line */
+    struct buf line_start;                /* the beginning of a line of undecided kind */
     struct buf table;                     /* lines of a table that may continue */
-    struct buf word, looks;               /* one byte of looks for each byte of word */
+    struct buf word, styles;              /* styles: style bits of each byte of word */
     int width;                            /* of word */
-    bool link, after_wide, after_opening; /* about the last character of word */
-    unsigned char line_look, look;
-    char fence, mark, prev_char; /* fence: mark of the open block; run: a mark whose meaning depends on the next character */
-    int fence_len, n_marks, code_ticks;
+    bool link, after_wide, after_opening; /* word is a link; its last character is wide, or opening punctuation */
+    unsigned char line_style, style;      /* style bits from the kind of the line; from marks within it */
+    char fence, mark, prev_char;          /* fence: mark of the open block; mark: n_marks of it await the character that decides on their meaning */
+    int fence_len, n_marks, code_ticks;   /* code_ticks: marks that opened inline code; 0: not within code */
     bool escaped;
 };
 void markdown_init(struct markdown *s, int cols, bool color);

@@ -17,7 +17,7 @@ struct table_row {
 struct markdown_table {
     struct table_cell *cells;
     size_t n_cells, cap_cells;
-    struct table_row *rows;
+    struct table_row *rows; /* rows[1] is the rule below the head */
     size_t n_rows, cap_rows;
     int *widths; /* [n_cols] */
     size_t n_cols, cap_widths;
@@ -138,12 +138,12 @@ static void put_table_row(struct markdown_table *t, size_t i, bool color, struct
 
 /* Narrows the widest columns until the table fits. False if the room is too small. */
 static bool narrow_columns(struct markdown_table *t, int total, int room) {
-    enum { LEAST = 6 };
+    enum { MIN_WIDTH = 6 };
     while (total > room) {
         size_t widest = 0;
         for (size_t c = 1; c < t->n_cols; c++)
             if (t->widths[c] > t->widths[widest]) widest = c;
-        if (t->widths[widest] <= LEAST) return false;
+        if (t->widths[widest] <= MIN_WIDTH) return false;
         t->widths[widest]--;
         total--;
     }

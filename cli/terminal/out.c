@@ -98,10 +98,10 @@ int out_check(struct error *e) {
 
 /* Returns the length of the valid sequence at s, or minus the length of the invalid one that becomes one U+FFFD. */
 static int sequence_length(const unsigned char *s, size_t n) {
-    int want = utf8_length(s[0]);
-    for (int i = 1; i < want; i++)
+    int length = utf8_length(s[0]);
+    for (int i = 1; i < length; i++)
         if ((size_t)i >= n || !utf8_continues(s[0], i, s[i])) return -i;
-    return want ? want : -1;
+    return length ? length : -1;
 }
 
 size_t out_utf8(struct buf *b, const char *s, size_t n) {

@@ -15,8 +15,8 @@
 
 static struct {
     bool terminal, color, quiet, shown, held;
-    double begun, drawn, told;
-    double share, left, most; /* as last reported; most: highest share drawn */
+    double begun_at, drawn_at, reported_at;
+    double share, left_s, max_share; /* share, left_s: as last reported; max_share: highest share drawn */
     char what[64];
     struct buf queue;
 } progress;
@@ -39,7 +39,7 @@ static void draw_line(const char *text) {
     out_draw(2, "\033[0m\033[K" + (progress.color ? 0 : 4), progress.color ? 7 : 3);
     buf_free(&clean);
     progress.shown = true;
-    progress.drawn = clock_now();
+    progress.drawn_at = clock_now();
 }
 
 static void clear_locked(void) {
@@ -53,8 +53,8 @@ void progress_begin(const char *what) {
     char text[96];
     snprintf(progress.what, sizeof progress.what, "%s", what);
     snprintf(text, sizeof text, "%s …", progress.what);
-    progress.begun = clock_now();
-    progress.told = progress.most = 0;
+    progress.begun_at = clock_now();
+    progress.reported_at = progress.max_share = 0;
     if (!progress.held) draw_line(text);
     pthread_mutex_unlock(&lock);
 }
@@ -62,14 +62,17 @@ void progress_begin(const char *what) {
 /* Draws the bar, extrapolated from the last report: reports can be 15 s apart (a streamed layer). The bar moves at the expected
  * speed, slower towards the end, and never back. */
 static void draw_bar(double now) {
-    char text[256], left[32], bar[32] = "";
-    double since = now - progress.told, on = progress.left > 0 ? since / (since + progress.left) : 0, share = progress.share + (1 - progress.share) * on;
-    if (share < progress.most) share = progress.most;
-    progress.most = share;
-    format_duration(fmax(progress.left - since, 1), left, sizeof left);
-    int full = (int)(share * 20);
-    for (int i = 0; i < 20; i++) memcpy(bar + i, i < full ? "#" : "-", 2);
-    snprintf(text, sizeof text, "%s [%s] %.0f %%  %s%s", progress.what, bar, share * 100, progress.left >= 0 ? left : "", progress.left >= 0 ? " left" : "");
+    enum { BAR_CHARS = 20 };
+    char text[256], left[32], bar[BAR_CHARS + 1] = "";
+    double since = now - progress.reported_at, advance = progress.left_s > 0 ? since / (since + progress.left_s) : 0,
+           share = progress.share + (1 - progress.share) * advance;
+    if (share < progress.max_share) share = progress.max_share;
+    progress.max_share = share;
+    format_duration(fmax(progress.left_s - since, 1), left, sizeof left);
+    int full = (int)(share * BAR_CHARS);
+    for (int i = 0; i < BAR_CHARS; i++) memcpy(bar + i, i < full ? "#" : "-", 2);
+    snprintf(text, sizeof text, "%s [%s] %.0f %%  %s%s", progress.what, bar, share * 100, progress.left_s >= 0 ? left : "",
+             progress.left_s >= 0 ? " left" : "");
     draw_line(text);
 }
 
@@ -77,16 +80,16 @@ void progress_update(const char *what, double share, double left_s) {
     if (!progress.terminal || progress.quiet || progress.held) return;
     pthread_mutex_lock(&lock);
     double now = clock_now();
-    if (!progress.begun) progress.begun = now;
-    double since = now - progress.begun;
+    if (!progress.begun_at) progress.begun_at = now;
+    double since = now - progress.begun_at;
     if (what && strcmp(what, progress.what)) {
         snprintf(progress.what, sizeof progress.what, "%s", what);
-        progress.most = 0;
+        progress.max_share = 0;
     }
     progress.share = share < 0 ? 0 : share > 1 ? 1 : share;
-    progress.left = left_s >= 0 || progress.share <= 0.01 ? left_s : since * (1 - progress.share) / progress.share;
-    progress.told = now;
-    if (since >= 1 && (!progress.shown || now - progress.drawn >= 0.1)) draw_bar(now);
+    progress.left_s = left_s >= 0 || progress.share <= 0.01 ? left_s : since * (1 - progress.share) / progress.share;
+    progress.reported_at = now;
+    if (since >= 1 && (!progress.shown || now - progress.drawn_at >= 0.1)) draw_bar(now);
     pthread_mutex_unlock(&lock);
 }
 
@@ -95,9 +98,9 @@ void progress_tick(void) {
     pthread_mutex_lock(&lock);
     double now = clock_now();
     char text[128];
-    if (now - progress.begun >= 1 && now - progress.drawn >= 0.25) {
-        snprintf(text, sizeof text, "%s … %.0f s", progress.what, now - progress.begun);
-        if (progress.told > progress.begun) draw_bar(now);
+    if (now - progress.begun_at >= 1 && now - progress.drawn_at >= 0.25) {
+        snprintf(text, sizeof text, "%s … %.0f s", progress.what, now - progress.begun_at);
+        if (progress.reported_at > progress.begun_at) draw_bar(now);
         else draw_line(text); /* only the elapsed time is known */
     }
     pthread_mutex_unlock(&lock);
@@ -127,10 +130,10 @@ static void print_wrapped(const char *text, size_t n) {
 
 void progress_print(const char *text) {
     pthread_mutex_lock(&lock);
-    size_t n = strlen(text), had = progress.queue.len;
+    size_t n = strlen(text), n_before = progress.queue.len;
     n = trim_end(text, n, "\n");
-    if (progress.held && (buf_add(&progress.queue, text, n) || buf_char(&progress.queue, '\n'))) progress.queue.len = had;
-    if (!progress.held || progress.queue.len == had) { /* no memory to queue it: print it at once */
+    if (progress.held && (buf_add(&progress.queue, text, n) || buf_char(&progress.queue, '\n'))) progress.queue.len = n_before;
+    if (!progress.held || progress.queue.len == n_before) { /* no memory to queue it: print it at once */
         clear_locked();
         print_wrapped(text, n);
         out_err("\n", 1);

@@ -7,10 +7,10 @@
 
 #include "engine/base/buf.h"
 
-struct sanitizer { /* ready when zero-initialised */
-    unsigned char held[4];
-    int n_held, want;
-    bool cr;
+struct sanitizer {         /* ready when zero-initialised */
+    unsigned char held[4]; /* an incomplete UTF-8 sequence */
+    int n_held, want;      /* its bytes so far, and its length */
+    bool cr;               /* a CR is held back: it is dropped if LF follows */
 };
 /* Appends at most three bytes for each of data, plus three for held bytes. */
 void sanitize_add(struct sanitizer *f, const char *data, size_t n, struct buf *out);

@@ -89,8 +89,8 @@ static void on_crash(int sig) {
 
 /* Reports the file. Several threads may fault at once: the first one reports and exits, the others wait. */
 static void on_bus(int sig, siginfo_t *info, void *context) {
-    static atomic_flag speaking = ATOMIC_FLAG_INIT;
-    while (atomic_flag_test_and_set(&speaking)) pause();
+    static atomic_flag reporting = ATOMIC_FLAG_INIT;
+    while (atomic_flag_test_and_set(&reporting)) pause();
     const char *path = file_map_owner(info->si_addr);
     term_restore();
     file_out_abandon();
@@ -137,13 +137,13 @@ void sig_undefer(void) {
     cancel_ctx = NULL;
 }
 bool sig_start_thread(pthread_t *t, void *(*fn)(void *), void *arg) {
-    static const int own[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGSYS, SIGTRAP};
-    sigset_t all, was;
+    static const int faults[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGSYS, SIGTRAP};
+    sigset_t all, old;
     sigfillset(&all);
-    for (size_t i = 0; i < sizeof own / sizeof *own; i++) sigdelset(&all, own[i]);
-    pthread_sigmask(SIG_SETMASK, &all, &was);
+    for (size_t i = 0; i < sizeof faults / sizeof *faults; i++) sigdelset(&all, faults[i]);
+    pthread_sigmask(SIG_SETMASK, &all, &old);
     const bool started = !pthread_create(t, NULL, fn, arg);
-    pthread_sigmask(SIG_SETMASK, &was, NULL);
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
     return started;
 }
 void sig_at_exit(void (*fn)(void)) { at_exit = fn; }

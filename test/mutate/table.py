@@ -476,7 +476,7 @@ change("stop-split", "a stop string that spans two tokens is shown", "e2e_onesho
 change("line-kill", "Ctrl-U erases from the start of the text", "unit_line", ("cli/terminal/line.c", "erase_range(l, row_begin(l), l->cursor, true)", "erase_range(l, 0, l->cursor, true)"))
 change("line-row-end", "Ctrl-E goes to the end of the text", "unit_line", ("cli/terminal/line.c", "l->cursor = row_end(l); }", "l->cursor = l->text.len; }"))
 change("line-yank", "Ctrl-Y brings back one byte too few", "unit_line", ("cli/terminal/line.c", "l->kill_buffer.data : \"\", l->kill_buffer.len)", "l->kill_buffer.data : \"\", l->kill_buffer.len ? l->kill_buffer.len - 1 : 0)"))
-change("style-wrap", "words are split at the end of a row", "unit_style", ("cli/terminal/markdown.c", "if (broken && s->col && s->col + s->pending_blanks + s->width > usable_cols(s)) {", "if (0) {"))
+change("style-wrap", "words are split at the end of a row", "unit_style", ("cli/terminal/markdown.c", "if (breaks && s->col && s->col + s->pending_blanks + s->width > usable_cols(s)) {", "if (0) {"))
 change("style-link", "links are broken", "unit_style", ("cli/terminal/markdown.c", "s->link = !s->verbatim;", "s->link = false;"))
 change("markdown-mark", "a combining mark after a blank is part of the blank", "unit_style", ("cli/terminal/markdown.c", "is_blank(*s) ? 1 : columns_of_char(s, n, width)", "columns_of_char(s, n, width)"))
 change("style-table", "a table that is too wide is aligned", "unit_style; e2e_screen", ("cli/terminal/markdown_table.c", "(!room || total <= room || (wrap && narrow_columns(&t, total, room)))", "true"))
