@@ -142,13 +142,13 @@ static int read_messages(struct api_request *r, const struct json *root, struct 
     const struct json *list = json_get(root, "messages"), *system = json_get(root, "system");
     struct api_messages m;
     struct json text;
-    uint32_t most = 1;
+    uint32_t cap = 1;
     if (!list || list->type != JSON_ARRAY || !list->n) return error_set(e, ERR_USAGE, "messages: a non-empty array is required");
     for (uint32_t i = 0; i < list->n; i++) {
         const struct json *content = json_get(&list->items[i], "content");
-        most += content && content->type == JSON_ARRAY ? 2 * content->n + 1 : 1;
+        cap += content && content->type == JSON_ARRAY ? 2 * content->n + 1 : 1;
     }
-    TRY(api_messages_open(&m, r, most, e));
+    TRY(api_messages_open(&m, r, cap, e));
     TRY(read_text(r, system, "system", &text, e));
     if (text.n) TRY(api_messages_add(&m, "system", &text, e));
     for (uint32_t i = 0; i < list->n; i++) TRY(add_message(&m, &list->items[i], i, e));

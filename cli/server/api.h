@@ -61,7 +61,7 @@ struct api_choice { /* one answer; its turn has ended, except in api_protocol.de
 };
 
 /* How a protocol puts requests and answers into text. Formatting functions append to a buffer. Streams: begin, then delta for each piece of text, then finish
- * once per choice, then end; or fail instead of the rest. */
+ * once per choice, then end; or fail instead of the rest. Replies without a stream: whole. */
 struct api_protocol {
     const char *id_prefix;
     const char *stream_type; /* content type of a stream */
@@ -70,6 +70,7 @@ struct api_protocol {
      * member that is wrong or unsupported; ERR_MEMORY. Call api_free in both cases. */
     int (*parse)(struct api_request *r, const char *body, size_t n, const struct chat_template *chat, bool strict, struct error *e);
     void (*begin)(struct buf *b, struct api_answer *a);
+    /* Formats generated text. first_logprob is the index of its first token in turn->logprobs, or SIZE_MAX without logprobs. */
     void (*delta)(struct buf *b, struct api_answer *a, const struct api_choice *c, enum output_kind part, const char *s, size_t n, size_t first_logprob);
     void (*finish)(struct buf *b, struct api_answer *a, const struct api_choice *c);
     void (*end)(struct buf *b, struct api_answer *a, const struct api_choice *c, int n);

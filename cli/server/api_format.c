@@ -59,12 +59,12 @@ int api_format_read(struct arena *a, const struct json *root, struct grammar_sou
         TRY(api_format_take(a, name, value, rows[i / 2].kind, out, e));
     }
     if (!*found) return 0;
-    static const char *const apart[] = {"stop", "continue_final_message", "tools"};
-    for (size_t i = 0; i < sizeof apart / sizeof *apart; i++) {
-        const struct json *j = json_get(root, apart[i]);
+    static const char *const exclusive[] = {"stop", "continue_final_message", "tools"};
+    for (size_t i = 0; i < sizeof exclusive / sizeof *exclusive; i++) {
+        const struct json *j = json_get(root, exclusive[i]);
         const bool off = !is_present(j) || (j->type == JSON_BOOL && !j->boolean) || (j->type >= JSON_STRING && !j->n) ||
-                         (i == 2 && json_is(json_get(root, "tool_choice"), "none"));
-        if (!off) return error_set(e, ERR_USAGE, "%s: cannot be combined with a format of the answer", apart[i]);
+                         (!strcmp(exclusive[i], "tools") && json_is(json_get(root, "tool_choice"), "none"));
+        if (!off) return error_set(e, ERR_USAGE, "%s: cannot be combined with a format of the answer", exclusive[i]);
     }
     return 0;
 }

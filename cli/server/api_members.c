@@ -57,33 +57,33 @@ static int read_integer(const char *name, const struct json *j, double lo, doubl
 
 /* Reads a value that is present. */
 static int read_member(struct api_request *r, const struct api_member *m, const char *name, const struct json *j, struct error *e) {
-    void *to = (char *)r + m->offset;
-    int64_t whole = 0;
+    void *field = (char *)r + m->offset;
+    int64_t integer = 0;
     switch (m->kind) {
     case MEMBER_NUMBER: {
         const double v = json_num(j, NAN);
         if (!(v >= m->lo && v <= m->hi)) return error_set(e, ERR_USAGE, "%s: must be a number from %g to %g", name, m->lo, m->hi);
-        *(float *)to = (float)v;
+        *(float *)field = (float)v;
         return 0;
     }
     case MEMBER_INTEGER:
-        TRY(read_integer(name, j, m->lo, m->hi, &whole, e));
-        *(int *)to = (int)whole;
+        TRY(read_integer(name, j, m->lo, m->hi, &integer, e));
+        *(int *)field = (int)integer;
         return 0;
-    case MEMBER_LONG: TRY(read_integer(name, j, m->lo, m->hi, to, e)); return 0;
+    case MEMBER_LONG: TRY(read_integer(name, j, m->lo, m->hi, field, e)); return 0;
     case MEMBER_LIMIT:
-        if (read_integer(name, j, -1, 1 << 24, &whole, e) || !whole)
+        if (read_integer(name, j, -1, 1 << 24, &integer, e) || !integer)
             return error_set(e, ERR_USAGE, "%s: must be an integer from 1 to %d, or -1 for no limit", name, 1 << 24);
-        *(int *)to = (int)whole;
+        *(int *)field = (int)integer;
         return 0;
     case MEMBER_FLAG:
     case MEMBER_NO_FLAG:
         if (j->type != JSON_BOOL) return error_set(e, ERR_USAGE, "%s: must be true or false", name);
-        *(bool *)to = j->boolean == (m->kind == MEMBER_FLAG);
+        *(bool *)field = j->boolean == (m->kind == MEMBER_FLAG);
         return 0;
     case MEMBER_TEXT:
         if (j->type != JSON_STRING) return error_set(e, ERR_USAGE, "%s: must be a string", name);
-        *(const struct json **)to = j;
+        *(const struct json **)field = j;
         return 0;
     case MEMBER_STOP: return read_stop(r, name, j, e);
     case MEMBER_BIAS: return read_bias(r, name, j, e);

@@ -128,11 +128,11 @@ static int parse_call_arguments(struct arena *arena, const struct json *calls, s
 /* Checks a role. A template silently drops messages of roles that it does not handle, so these are refused; "developer" is the
  * protocol's newer name for "system". */
 static int check_role(const struct chat_template *chat, const struct json *role, uint32_t message, const struct json **out, struct error *e) {
-    static const char *const usual[] = {"system", "user", "assistant", "tool"};
+    static const char *const known[] = {"system", "user", "assistant", "tool"};
     static const struct json system = {.type = JSON_STRING, .n = 6, .string = "system"};
     *out = role;
-    for (size_t i = 0; i < sizeof usual / sizeof *usual; i++)
-        if (json_is(role, usual[i])) return 0;
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+        if (json_is(role, known[i])) return 0;
     if (!chat || chat_template_mentions(chat, role->string, role->n)) return 0;
     if (!json_is(role, "developer"))
         return error_set(e, ERR_USAGE, "messages[%u].role: this model's chat template has no role %.*s", message, (int)(role->n < 60 ? role->n : 60),
@@ -142,9 +142,9 @@ static int check_role(const struct chat_template *chat, const struct json *role,
 }
 
 static int read_message(struct api_request *r, const struct json *m, uint32_t i, const struct chat_template *chat, struct json *out, struct error *e) {
-    static const char *const left_out[] = {"function_call", "audio", "refusal"}; /* no template uses these */
+    static const char *const unsupported[] = {"function_call", "audio", "refusal"}; /* no template uses these */
     const struct json *role = json_get(m, "role"), *content = json_get(m, "content"), *calls = json_get(m, "tool_calls");
-    struct json text, opened, *copy;
+    struct json joined, parsed_calls, *copy;
     char where[40];
     snprintf(where, sizeof where, "messages[%u].content", i);
     if (m->type != JSON_OBJECT || !role || role->type != JSON_STRING) return error_set(e, ERR_USAGE, "messages[%u]: an object with a role is required", i);
@@ -152,18 +152,18 @@ static int read_message(struct api_request *r, const struct json *m, uint32_t i,
         return error_set(e, ERR_USAGE, "%s: must be text or an array of parts", where);
     if (!api_members_present(content) && !api_members_present(calls)) return error_set(e, ERR_USAGE, "%s: missing", where);
     if (api_members_present(calls) && calls->type != JSON_ARRAY) return error_set(e, ERR_USAGE, "messages[%u].tool_calls: must be an array", i);
-    for (size_t k = 0; k < sizeof left_out / sizeof *left_out; k++)
-        if (api_members_present(json_get(m, left_out[k]))) return error_set(e, ERR_USAGE, "messages[%u].%s is not supported", i, left_out[k]);
+    for (size_t k = 0; k < sizeof unsupported / sizeof *unsupported; k++)
+        if (api_members_present(json_get(m, unsupported[k]))) return error_set(e, ERR_USAGE, "messages[%u].%s is not supported", i, unsupported[k]);
     TRY(check_role(chat, role, i, &role, e));
     if (!(copy = json_members(&r->arena, m, 0))) return error_set(e, ERR_MEMORY, "no memory");
     json_set(copy, m->n, "role", role);
     if (content && content->type == JSON_ARRAY) {
-        TRY(api_messages_join(r, content, "text", where, &text, e));
-        json_set(copy, m->n, "content", &text);
+        TRY(api_messages_join(r, content, "text", where, &joined, e));
+        json_set(copy, m->n, "content", &joined);
     }
     if (api_members_present(calls)) {
-        TRY(parse_call_arguments(&r->arena, calls, &opened, e));
-        json_set(copy, m->n, "tool_calls", &opened);
+        TRY(parse_call_arguments(&r->arena, calls, &parsed_calls, e));
+        json_set(copy, m->n, "tool_calls", &parsed_calls);
     }
     *out = *m;
     out->items = copy;
@@ -241,12 +241,12 @@ static int parse_chat(struct api_request *r, const char *body, size_t n, const s
 
 /* --- text completions ------------------------------------------------------------------------------------------------- */
 
-/* logprobs of a text completion: the number of alternatives. */
+/* logprobs of a text completion is the number of alternatives; true means 0, false means no logprobs. */
 static int read_text_logprobs(struct api_request *r, const struct json *j, struct error *e) {
-    const int64_t most = json_int(j, j && j->type == JSON_BOOL ? (j->boolean ? 0 : -1) : -2);
-    if (!api_members_present(j) || most == -1) return 0;
-    if (most < 0 || most > MAX_TOP_LOGPROBS) return error_set(e, ERR_USAGE, "logprobs: must be an integer from 0 to %d", MAX_TOP_LOGPROBS);
-    r->logprobs = true, r->n_top_logprobs = (int)most;
+    const int64_t n_top = json_int(j, j && j->type == JSON_BOOL ? (j->boolean ? 0 : -1) : -2);
+    if (!api_members_present(j) || n_top == -1) return 0;
+    if (n_top < 0 || n_top > MAX_TOP_LOGPROBS) return error_set(e, ERR_USAGE, "logprobs: must be an integer from 0 to %d", MAX_TOP_LOGPROBS);
+    r->logprobs = true, r->n_top_logprobs = (int)n_top;
     return 0;
 }
 

@@ -151,31 +151,31 @@ static void put_file_state(struct buf *b, const char *path) {
 }
 
 int resident_build(struct buf *out) {
-    struct buf what = {0};
-    buf_str(&what, "hearth " HEARTH_VERSION);
-    put_file_state(&what, "/proc/self/exe"); /* the running binary, even if the file was replaced */
-    if (what.failed) out->failed = true;
-    else out_json_string(out, what.data, what.len);
-    buf_free(&what);
+    struct buf text = {0};
+    buf_str(&text, "hearth " HEARTH_VERSION);
+    put_file_state(&text, "/proc/self/exe"); /* the running binary, even if the file was replaced */
+    if (text.failed) out->failed = true;
+    else out_json_string(out, text.data, text.len);
+    buf_free(&text);
     return out->failed ? ERR_MEMORY : 0;
 }
 
 int resident_identity(struct app *a, struct buf *out, struct error *e) {
-    static const enum opt_id decides[] = {OPT_CONTEXT,   OPT_THREADS,       OPT_CPU,       OPT_GPUS,     OPT_KV,       OPT_PREFILL, OPT_DECODE,
+    static const enum opt_id options[] = {OPT_CONTEXT,   OPT_THREADS,       OPT_CPU,       OPT_GPUS,     OPT_KV,       OPT_PREFILL, OPT_DECODE,
                                           OPT_SPLIT,     OPT_DETERMINISTIC, OPT_HUGEPAGES, OPT_TOPOLOGY, OPT_TEMPLATE, OPT_TRACE,   OPT_DRAFT,
                                           OPT_DRAFT_LEN, OPT_EXPERT_CACHE,  OPT_EVICT,     OPT_KV_CACHE, OPT_MAX_TPOT, OPT_DEFER};
-    struct buf what = {0};
+    struct buf text = {0};
     char *real = realpath(a->model_dir, NULL), path[PATHS_MAX];
-    buf_str(&what, real ? real : a->model_dir);
-    put_file_state(&what, a->model_dir);
-    static const char *const parts[] = {"config.json", "tokenizer.json", "chat_template.jinja"};
-    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
-        if (!file_join(path, sizeof path, a->model_dir, parts[i], NULL)) put_file_state(&what, path);
-    for (size_t i = 0; i < sizeof decides / sizeof *decides; i++)
-        if (a->opts.v[decides[i]].text) buf_fmt(&what, " --%s=%s", opt_table[decides[i]].name, a->opts.v[decides[i]].text);
+    buf_str(&text, real ? real : a->model_dir);
+    put_file_state(&text, a->model_dir);
+    static const char *const files[] = {"config.json", "tokenizer.json", "chat_template.jinja"};
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++)
+        if (!file_join(path, sizeof path, a->model_dir, files[i], NULL)) put_file_state(&text, path);
+    for (size_t i = 0; i < sizeof options / sizeof *options; i++)
+        if (a->opts.v[options[i]].text) buf_fmt(&text, " --%s=%s", opt_table[options[i]].name, a->opts.v[options[i]].text);
     free(real);
-    if (what.len) out_json_string(out, what.data, what.len);
-    int rc = what.failed || out->failed ? error_set(e, ERR_MEMORY, "no memory") : 0;
-    buf_free(&what);
+    if (text.len) out_json_string(out, text.data, text.len);
+    int rc = text.failed || out->failed ? error_set(e, ERR_MEMORY, "no memory") : 0;
+    buf_free(&text);
     return rc;
 }

@@ -78,15 +78,15 @@ int resident_status_print(struct app *a, struct error *e) {
 }
 
 int resident_status_stop(struct app *a, struct error *e) {
-    enum { STEP_MS = 20 };
+    enum { EXIT_S = 30, POLL_MS = 20 };
     struct buf body = {0};
     int lock, rc = resident_request("POST", "/hearth/stop", NULL, &body, e);
     buf_free(&body);
     if (rc == ERR_CANCELLED) return e->code = ERR_RUNTIME;
     if (rc) return rc;
-    for (double until = clock_now() + 30; (rc = resident_claim(&lock, e)) && clock_now() < until;)
-        nanosleep(&(struct timespec){.tv_nsec = STEP_MS * 1000000L}, NULL);
-    if (rc) return error_set(e, ERR_RUNTIME, "the resident engine did not exit within 30 seconds");
+    for (double until = clock_now() + EXIT_S; (rc = resident_claim(&lock, e)) && clock_now() < until;)
+        nanosleep(&(struct timespec){.tv_nsec = POLL_MS * 1000000L}, NULL);
+    if (rc) return error_set(e, ERR_RUNTIME, "the resident engine did not exit within %d seconds", EXIT_S);
     close(lock);
     report_note("the resident engine has exited");
     return 0;

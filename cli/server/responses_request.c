@@ -64,13 +64,13 @@ static int add_message(struct api_messages *m, const struct json *item, uint32_t
 static int add_call(struct api_messages *m, const struct json *item, uint32_t i, struct error *e) {
     const struct json *name = json_get(item, "name"), empty = api_messages_word("");
     struct json *list, *last = m->n ? &m->items[m->n - 1] : NULL, calls;
-    const struct json *before = last && json_is(json_get(last, "role"), "assistant") ? json_get(last, "tool_calls") : NULL;
-    const uint32_t n = before ? before->n : 0;
+    const struct json *earlier = last && json_is(json_get(last, "role"), "assistant") ? json_get(last, "tool_calls") : NULL;
+    const uint32_t n = earlier ? earlier->n : 0;
     if (!name || name->type != JSON_STRING) return error_set(e, ERR_USAGE, "input[%u].name: missing", i);
     TRY(api_messages_array(m->request, n + 1, &calls, &list, e));
-    if (n) memcpy(list, before->items, n * sizeof *list);
+    if (n) memcpy(list, earlier->items, n * sizeof *list);
     TRY(api_messages_call(m->request, json_get(item, "call_id"), name, json_get(item, "arguments"), &list[n], e));
-    if (before) return json_set((struct json *)last->items, last->n, "tool_calls", &calls), 0;
+    if (earlier) return json_set((struct json *)last->items, last->n, "tool_calls", &calls), 0;
     if (!last || !json_is(json_get(last, "role"), "assistant")) TRY(api_messages_add(m, "assistant", &empty, e));
     api_messages_set(m, "tool_calls", &calls);
     return 0;

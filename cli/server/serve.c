@@ -121,47 +121,49 @@ static void watch_end(struct server *s, struct fd_watch *w, const struct pollfd 
 }
 
 static void serve_loop(struct server *s) {
-    enum { FIXED = 4, AT_MOST = 1000, NEWS = 256, ENOUGH = 100, RESTS = 10, MOST = FIXED + FD_SETSIZE + SERVE_MAX_CONNECTIONS };
-    static struct pollfd fds[MOST];
+    /* MANY_IDLE_ROUNDS: rounds with only MHD's work, which spins on a line of a chunked body that is longer than its buffer */
+    enum { N_FIXED = 4, MAX_WAIT_MS = 1000, EVENTS_PER_ROUND = 256, MANY_IDLE_ROUNDS = 100, IDLE_PAUSE_MS = 10, STOP_S = 3, STOP_WAIT_MS = 20 };
+    enum { MAX_FDS = N_FIXED + FD_SETSIZE + SERVE_MAX_CONNECTIONS };
+    static struct pollfd fds[MAX_FDS];
     static struct fd_watch watch;
-    double idle = s->app->opts.v[OPT_IDLE].text ? s->app->opts.v[OPT_IDLE].num * 60 : 0, until = 0;
-    struct engine_event news;
-    int n_idle_rounds = 0; /* rounds with only MHD's work: it spins on a line of a chunked body that is longer than its buffer */
+    double idle_s = s->app->opts.v[OPT_IDLE].text ? s->app->opts.v[OPT_IDLE].num * 60 : 0, exit_at = 0;
+    struct engine_event event;
+    int n_idle_rounds = 0;
     for (;;) {
-        MHD_UNSIGNED_LONG_LONG soon;
+        MHD_UNSIGNED_LONG_LONG timeout_ms;
         double now = clock_now();
         bool accepting = s->n_connections < SERVE_MAX_CONNECTIONS && !s->stopping && now >= s->accept_again_s;
-        int n = FIXED, wait = mhd.get_timeout(s->http, &soon) == MHD_YES && soon < AT_MOST ? (int)soon : AT_MOST;
-        n_idle_rounds = wait > 0 ? 0 : n_idle_rounds + 1;
-        if (n_idle_rounds > ENOUGH) wait = RESTS;
-        if (idle > 0 && !s->requests && now >= s->last_activity_s + idle) s->stopping = true;
-        if (idle > 0 && s->last_activity_s + idle - now < wait * 1e-3) wait = (int)((s->last_activity_s + idle - now) * 1e3) + 1;
-        if (s->stopping && !until) {
-            until = now + 3;
+        int n = N_FIXED, wait_ms = mhd.get_timeout(s->http, &timeout_ms) == MHD_YES && timeout_ms < MAX_WAIT_MS ? (int)timeout_ms : MAX_WAIT_MS;
+        n_idle_rounds = wait_ms > 0 ? 0 : n_idle_rounds + 1;
+        if (n_idle_rounds > MANY_IDLE_ROUNDS) wait_ms = IDLE_PAUSE_MS;
+        if (idle_s > 0 && !s->requests && now >= s->last_activity_s + idle_s) s->stopping = true;
+        if (idle_s > 0 && s->last_activity_s + idle_s - now < wait_ms * 1e-3) wait_ms = (int)((s->last_activity_s + idle_s - now) * 1e3) + 1;
+        if (s->stopping && !exit_at) {
+            exit_at = now + STOP_S;
             serve_cancel_all(s);
         }
-        if (until && (!s->requests || now >= until)) return;
-        if (until) wait = wait < 20 ? wait : 20;
+        if (exit_at && (!s->requests || now >= exit_at)) return;
+        if (exit_at) wait_ms = wait_ms < STOP_WAIT_MS ? wait_ms : STOP_WAIT_MS;
         serve_connection_close_slow(s, now);
         fds[0] = (struct pollfd){.fd = engine_client_fd(s->app), .events = POLLIN};
         fds[1] = (struct pollfd){.fd = sig_fd(), .events = POLLIN};
         fds[2] = (struct pollfd){.fd = accepting ? s->fd : -1, .events = POLLIN};
         fds[3] = (struct pollfd){.fd = accepting && s->n_connections < SERVE_MAX_PORT_CONNECTIONS ? s->port_fd : -1, .events = POLLIN};
-        int http = n;
+        int first_http = n;
         n += watch_begin(s, &watch, fds + n);
-        int waiting = n;
-        for (const struct http_request *x = s->requests; x && n < MOST; x = x->next)
+        int first_suspended = n;
+        for (const struct http_request *x = s->requests; x && n < MAX_FDS; x = x->next)
             if (x->suspended && x->conn && !x->hung_up) fds[n++] = (struct pollfd){.fd = x->fd, .events = POLLRDHUP};
-        int ready = poll(fds, (nfds_t)n, wait < 0 ? 0 : wait);
+        int ready = poll(fds, (nfds_t)n, wait_ms < 0 ? 0 : wait_ms);
         if (ready < 0 && errno != EINTR) return;
         if (ready) n_idle_rounds = 0;
         sig_drain();
         if (sig_interrupted() || sig_terminated()) s->stopping = true;
-        serve_connection_detect_hangups(s, fds + waiting, n - waiting);
-        for (int i = 0; i < NEWS && engine_client_poll(s->app, &news, 0); i++) serve_handle_event(s, &news);
+        serve_connection_detect_hangups(s, fds + first_suspended, n - first_suspended);
+        for (int i = 0; i < EVENTS_PER_ROUND && engine_client_poll(s->app, &event, 0); i++) serve_handle_event(s, &event);
         serve_start_waiting(s);
-        watch_end(s, &watch, fds + http, waiting - http);
-        for (int i = 2; i < FIXED; i++)
+        watch_end(s, &watch, fds + first_http, first_suspended - first_http);
+        for (int i = 2; i < N_FIXED; i++)
             if (fds[i].fd >= 0 && (fds[i].revents & POLLIN) && !serve_connection_accept(s, fds[i].fd)) s->accept_again_s = clock_now() + 0.1;
         serve_start_waiting(s);
     }
@@ -187,7 +189,7 @@ static int start_server(struct server *s, struct error *e) {
     s->opened_at = (long long)time(NULL);
     buf_fmt(&line, "serving %s on %s\n", a->info->name, s->path);
     if (s->port_fd >= 0) buf_fmt(&line, "base URL %s\nkey %s\n", s->url, s->has_fixed_key ? "from HEARTH_API_KEY" : s->key);
-    rc = line.failed ? error_set(e, ERR_MEMORY, "no memory") : out_write(line.data, line.len) ? out_check(e) : 0; /* fail: no reader gets the URL or the key */
+    rc = line.failed ? error_set(e, ERR_MEMORY, "no memory") : out_write(line.data, line.len) ? out_check(e) : 0; /* else no client has the URL and key */
     buf_free(&line);
     return rc;
 }

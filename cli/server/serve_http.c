@@ -61,8 +61,8 @@ static void suspend_until_woken(struct http_request *x) {
     mhd.suspend_connection(x->conn);
 }
 
-static ssize_t read_stream(void *ask, uint64_t at, char *to, size_t max) {
-    struct http_request *x = ask;
+static ssize_t read_stream(void *ctx, uint64_t at, char *to, size_t max) {
+    struct http_request *x = ctx;
     if (x->hung_up) return MHD_CONTENT_READER_END_WITH_ERROR;
     if (x->sent_bytes == x->formatted.len && !serve_stream_format(x)) {
         if (x->state == HTTP_REQUEST_DONE) return MHD_CONTENT_READER_END_OF_STREAM;
@@ -250,9 +250,9 @@ static bool same_key(const char *given, const char *key) {
 
 static bool check_key(struct http_request *x) {
     const char *given = mhd.lookup_connection_value(x->conn, MHD_HEADER_KIND, MHD_HTTP_HEADER_AUTHORIZATION);
-    const char *other = mhd.lookup_connection_value(x->conn, MHD_HEADER_KIND, "X-Api-Key");
+    const char *api_key = mhd.lookup_connection_value(x->conn, MHD_HEADER_KIND, "X-Api-Key");
     if (given && !strncasecmp(given, "Bearer ", 7) && same_key(given + 7, x->server->key)) return true;
-    if (other && same_key(other, x->server->key)) return true;
+    if (api_key && same_key(api_key, x->server->key)) return true;
     set_refusal(x, 401, "invalid_api_key", "missing or wrong key; send the key of hearth --serve: Authorization: Bearer KEY, or X-Api-Key: KEY");
     return false;
 }
@@ -323,8 +323,8 @@ enum MHD_Result serve_request(void *server, struct MHD_Connection *c, const char
         if (x->over_share) set_refusal(x, 503, NULL, "too many connections from this client");
         else if (x->local || !strcmp(url, "/health") || check_key(x)) set_route(x, route, url, method);
         if (!x->status && length && strtoull(length, NULL, 10) > SERVE_BODY_BYTES) set_refusal(x, 413, NULL, "the body is larger than 16 MB");
-        bool pieces = mhd.lookup_connection_value(c, MHD_HEADER_KIND, MHD_HTTP_HEADER_TRANSFER_ENCODING);
-        bool may_be_long = pieces || (length && strtoull(length, NULL, 10) > SERVE_HEAD_BYTES);
+        bool is_chunked = mhd.lookup_connection_value(c, MHD_HEADER_KIND, MHD_HTTP_HEADER_TRANSFER_ENCODING);
+        bool may_be_long = is_chunked || (length && strtoull(length, NULL, 10) > SERVE_HEAD_BYTES);
         return x->status && may_be_long ? send_reply(x, x->status, &x->refusal) : MHD_YES; /* refuse before the body is sent */
     }
     if (*n) {

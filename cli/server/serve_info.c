@@ -12,8 +12,9 @@ static int parse_body(const struct http_request *x, struct arena *a, struct json
     return rc;
 }
 
-static const struct json *member_of(const struct json *j, const char *name, const char *other) {
-    return json_get(j, name) ? json_get(j, name) : json_get(j, other);
+/* A member that clients know by two names. */
+static const struct json *member_of(const struct json *j, const char *name, const char *other_name) {
+    return json_get(j, name) ? json_get(j, name) : json_get(j, other_name);
 }
 
 int serve_info_tokenize(const struct http_request *x, struct buf *out, struct error *e) {

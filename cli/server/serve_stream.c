@@ -1,15 +1,15 @@
 /* Answers of --serve as text: whole, or in the pieces of a stream, in the protocol of the request. */
 #include "cli/server/server.h"
 
-/* Describes the answers of a request to its protocol. */
-static struct api_choice *describe(const struct http_request *x, struct api_choice out[static API_MAX_CHOICES]) {
+/* Fills out with the answers of a request, for its protocol. */
+static struct api_choice *get_choices(const struct http_request *x, struct api_choice out[static API_MAX_CHOICES]) {
     for (int i = 0; i < x->n_choices; i++) out[i] = (struct api_choice){.turn = &x->choices[i].turn, .calls = &x->choices[i].calls, .index = i};
     return out;
 }
 
 void serve_stream_put_whole(struct http_request *x, struct buf *out) {
     struct api_choice c[API_MAX_CHOICES];
-    x->protocol->whole(out, &x->answer, describe(x, c), x->n_choices);
+    x->protocol->whole(out, &x->answer, get_choices(x, c), x->n_choices);
 }
 
 static void put_comments(struct http_request *x) {
@@ -52,7 +52,7 @@ bool serve_stream_format(struct http_request *x) {
     struct api_choice views[API_MAX_CHOICES];
     bool any = x->state == HTTP_REQUEST_DONE && !x->failed;
     x->formatted.len = x->sent_bytes = 0;
-    describe(x, views);
+    get_choices(x, views);
     put_comments(x);
     for (int i = 0; i < x->n_choices; i++) any |= x->choices[i].n_generated > 0;
     if (!x->first_chunk_made && any) {

@@ -181,20 +181,20 @@ static size_t common_prefix(const struct serve_session *k, const struct prompt *
     return i;
 }
 
-/* Picks an idle session, or opens a new one below the limit: one that loses little of its cache, else the least recently used. NULL:
- * all are busy. */
+/* Picks a session for a prompt: the idle one that shares the longest prefix, if that is at least half of its cache; else a new one, below the
+ * limit; else the idle one that was used least recently. NULL: all are busy. */
 static struct serve_session *choose_session(struct server *s, const struct prompt *p, struct error *e) {
     const int32_t *tokens;
     struct serve_session *best = NULL, *oldest = NULL;
-    size_t most = 0;
+    size_t best_prefix = 0;
     for (int i = 0; i < s->n_sessions; i++) {
         struct serve_session *k = &s->sessions[i];
         if (k->choice) continue;
         size_t n = common_prefix(k, p);
-        if (!best || n > most) best = k, most = n;
+        if (!best || n > best_prefix) best = k, best_prefix = n;
         if (!oldest || k->last_used < oldest->last_used) oldest = k;
     }
-    if (best && most * 2 >= cached_tokens(best, &tokens)) return best;
+    if (best && best_prefix * 2 >= cached_tokens(best, &tokens)) return best;
     if (s->n_sessions < s->max_sessions) {
         struct serve_session *k = &s->sessions[s->n_sessions];
         if (!engine_client_open(s->app, &k->client, e)) {
@@ -250,25 +250,25 @@ static void add_disk_keys_comment(struct http_request *x, const struct serve_ses
     if (n) serve_connection_wake(x);
 }
 
-/* True if the request continues the chat of the session's last request: its messages and more. *said: hash of the messages. */
-static bool continues_chat(const struct http_request *x, const struct serve_session *k, uint64_t *said) {
-    if (x->request.raw_prompt) return *said = 0, false;
+/* True if the request has the messages of the session's last request, and more. *hash: that of the request's messages. */
+static bool continues_chat(const struct http_request *x, const struct serve_session *k, uint64_t *hash) {
+    if (x->request.raw_prompt) return *hash = 0, false;
     const struct json *list = json_get(&x->request.template_input, "messages");
     struct buf b = {0};
-    bool same = false;
-    *said = 0;
+    bool continues = false;
+    *hash = 0;
     for (uint32_t i = 0; i < list->n && !b.failed; i++) {
         b.len = 0;
         json_write(&b, &list->items[i]);
-        if (!b.failed) *said = hash64(b.data, b.len, *said);
-        same |= *said == k->messages_hash && (i + 1 < list->n || x->request.partial_answer);
+        if (!b.failed) *hash = hash64(b.data, b.len, *hash);
+        continues |= *hash == k->messages_hash && (i + 1 < list->n || x->request.partial_answer);
     }
-    same = same && !b.failed;
+    continues = continues && !b.failed;
     buf_free(&b);
-    return same;
+    return continues;
 }
 
-/* Tells an attached process what it cannot see itself. */
+/* Comments for an attached process: the disk-cache keys, and that the document was dropped. */
 static void add_comments(struct http_request *x, const struct serve_session *k) {
     if (!x->request.stream || !x->protocol->has_comments) return;
     if (x->request.report_disk_keys) add_disk_keys_comment(x, k);
@@ -282,8 +282,8 @@ static void add_comments(struct http_request *x, const struct serve_session *k) 
 static int begin_turn(struct http_choice *c, struct serve_session *k, struct error *e) {
     struct http_request *x = c->request;
     struct server *s = x->server;
-    uint64_t said;
-    int flags = (x->request.no_disk_cache ? REQ_NO_DISK_CACHE : 0) | (continues_chat(x, k, &said) ? 0 : REQ_EXACT_PREFIX_ONLY);
+    uint64_t messages_hash;
+    int flags = (x->request.no_disk_cache ? REQ_NO_DISK_CACHE : 0) | (continues_chat(x, k, &messages_hash) ? 0 : REQ_EXACT_PREFIX_ONLY);
     struct request q = {.max_tokens = x->request.max_tokens,
                         .client = c->queue_entry.client,
                         .flags = flags,
@@ -297,7 +297,7 @@ static int begin_turn(struct http_choice *c, struct serve_session *k, struct err
     c->turn.text_begun = x->request.partial_answer && x->request.partial_answer->n;
     k->choice = c;
     k->last_used = ++s->n_orders;
-    k->messages_hash = said;
+    k->messages_hash = messages_hash;
     c->session = k;
     fair_queue_serve(&s->queue, &c->queue_entry);
     c->state = HTTP_CHOICE_RUNNING;
@@ -316,8 +316,8 @@ static bool client_may_begin(const void *server, uint64_t client) {
 
 void serve_start_waiting(struct server *s) {
     for (;;) {
-        struct fair_entry *turn = fair_queue_next(&s->queue, client_may_begin, s);
-        struct http_choice *first = turn ? (struct http_choice *)((char *)turn - offsetof(struct http_choice, queue_entry)) : NULL;
+        struct fair_entry *entry = fair_queue_next(&s->queue, client_may_begin, s);
+        struct http_choice *first = entry ? (struct http_choice *)((char *)entry - offsetof(struct http_choice, queue_entry)) : NULL;
         struct error e = {.code = ERR_MEMORY, .text = "no memory for a session"};
         int busy = 0;
         for (int i = 0; i < s->n_sessions; i++) busy += s->sessions[i].choice != NULL;
@@ -346,16 +346,16 @@ void serve_cancel_all(struct server *s) {
     }
 }
 
-void serve_handle_event(struct server *s, const struct engine_event *news) {
+void serve_handle_event(struct server *s, const struct engine_event *event) {
     struct http_choice *c = NULL;
     for (int i = 0; i < s->n_sessions && !c; i++)
-        if (s->sessions[i].client == news->client) c = s->sessions[i].choice;
+        if (s->sessions[i].client == event->client) c = s->sessions[i].choice;
     if (!c) return;
     struct http_request *x = c->request;
-    turn_event(&c->turn, news);
-    if (news->event.kind == EVENT_PROGRESS && news->event.total > 0 && x->request.stream && x->protocol->has_comments)
-        snprintf(x->progress_comment, sizeof x->progress_comment, ": prompt %d of %d, %.3f s left\n\n", news->event.done, news->event.total,
-                 news->event.left_s);
+    turn_event(&c->turn, event);
+    if (event->event.kind == EVENT_PROGRESS && event->event.total > 0 && x->request.stream && x->protocol->has_comments)
+        snprintf(x->progress_comment, sizeof x->progress_comment, ": prompt %d of %d, %.3f s left\n\n", event->event.done, event->event.total,
+                 event->event.left_s);
     if (c->turn.running) {
         if (c->n_generated || *x->progress_comment) serve_connection_wake(x);
         return;

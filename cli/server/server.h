@@ -63,8 +63,8 @@ struct http_request {
     const struct api_protocol *protocol;
     const char *allowed_method; /* the method that status 405 names */
     struct buf body, refusal;
-    size_t dropped_bytes;                                       /* bytes */
-    bool suspended, hung_up, first_chunk_made, last_chunk_made; /* begun, ended: the first and the last chunk are formatted */
+    size_t dropped_bytes;                                       /* bytes of the body after a refusal */
+    bool suspended, hung_up, first_chunk_made, last_chunk_made; /* first_chunk_made, last_chunk_made: the beginning and the end of the stream are formatted */
     struct api_request request;
     struct api_answer answer;
     struct prompt prompt;
@@ -75,7 +75,7 @@ struct http_request {
     const struct http_choice *failed; /* the first whose turn failed; NULL: none */
     char progress_comment[96];        /* progress comment of the stream; empty: none */
     struct buf comments;              /* other comments: disk-cache keys; the dropped document */
-    struct buf formatted;             /* formatted, being sent */
+    struct buf formatted;             /* part of the stream that is being sent */
     size_t sent_bytes;
 };
 
@@ -104,13 +104,13 @@ struct server {
     struct http_request *requests;
     struct fair_queue queue;
     struct serve_session *sessions;
-    int n_sessions, max_sessions; /* limit */
+    int n_sessions, max_sessions;
     int n_connections;
     struct http_connection *connections;
     double accept_again_s; /* accepting failed: retry at this time, or when a connection ends */
     size_t body_bytes;
-    uint64_t n_orders, n_answered;
-    struct { /* of ended turns */
+    uint64_t n_orders, n_answered; /* n_orders: numbers queue entries and uses of sessions in order */
+    struct {                       /* of ended turns */
         uint64_t failed, prompt_tokens, cached_tokens, answer_tokens, decoded_tokens;
         double ttft_s, decode_s;
     } totals;
@@ -135,7 +135,7 @@ void serve_completed(void *server, struct MHD_Connection *c, void **state, enum 
 /* serve_turns.c: requests, sessions and their turns */
 int serve_make_prompt(struct http_request *x, struct error *e); /* parses the body and makes the prompt */
 int serve_enqueue(struct http_request *x, struct error *e);     /* the same, and queues it for a session, unless it is load_only */
-void serve_handle_event(struct server *s, const struct engine_event *news);
+void serve_handle_event(struct server *s, const struct engine_event *event);
 void serve_start_waiting(struct server *s);      /* starts waiting requests while sessions are free */
 void serve_cancel_all(struct server *s);         /* cancels all: the server ends */
 void serve_drop_request(struct http_request *x); /* its connection is closed */
@@ -143,8 +143,8 @@ void serve_request_free(struct http_request *x);
 int serve_request_tokens(const struct http_request *x); /* generated so far */
 
 /* serve_stream.c: answers as text */
-bool serve_stream_format(struct http_request *x);                     /* formats what there is into x->formatted; false: nothing */
-void serve_stream_put_whole(struct http_request *x, struct buf *out); /* the whole answer; all turns have ended well */
+bool serve_stream_format(struct http_request *x);                     /* formats what was generated since into x->formatted; false: nothing */
+void serve_stream_put_whole(struct http_request *x, struct buf *out); /* the answer without stream; all turns have ended without error */
 /* serve_info.c: append a reply. ERR_USAGE names the member of the request that is wrong */
 int serve_info_tokenize(const struct http_request *x, struct buf *out, struct error *e);
 int serve_info_detokenize(const struct http_request *x, struct buf *out, struct error *e);
