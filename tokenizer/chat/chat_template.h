@@ -19,8 +19,8 @@ bool chat_template_mentions(const struct chat_template *c, const char *word, siz
 /* Returns whether the template tests `content is none`, as DeepSeek's do to recognise messages that have only tool calls. Others may fail without a text. */
 bool chat_template_tests_null(const struct chat_template *c);
 
-/* conv: an object with "messages" and optionally tools, add_generation_prompt and any other template variable. bos_token and eos_token come from the checkpoint
- * if conv has none. String values are TEXT_VALUE, template text is TEXT_TEMPLATE. ERR_RUNTIME with the template's own message (raise_exception), or the error
+/* vars: an object with "messages" and optionally tools, add_generation_prompt and any other template variable. bos_token and eos_token come from the checkpoint
+ * if vars has none. String values are TEXT_VALUE, template text is TEXT_TEMPLATE. ERR_RUNTIME with the template's own message (raise_exception), or the error
  * with line and column. */
 int chat_template_render(const struct chat_template *c, const struct json *vars, struct text *out, struct error *e);
 
@@ -39,6 +39,6 @@ int output_parser_feed(struct output_parser *p, const char *data, size_t n, bool
 bool output_parser_in_answer(const struct output_parser *p);
 /* Whether the header of a message comes next, as after the prompts of gpt-oss. */
 bool output_parser_in_header(const struct output_parser *p);
-/* Thinking block i of the model's template: its markers; False past the last one. */
+/* Sets the markers of thinking block i of the model's template. False past the last one. */
 bool output_parser_thinking(const struct output_parser *p, int i, const char **open, const char **close);
 int output_parser_flush(struct output_parser *p, output_parser_fn fn, void *ctx);

@@ -41,7 +41,7 @@ struct automaton {
     const struct grammar_rules *g;
     struct node *nodes;
     struct state *states;
-    uint32_t *members, *work, *found;
+    uint32_t *members, *work, *found; /* of states; while a closure is computed: stacks to expand, and all stacks in it */
     size_t n_nodes, cap_nodes, n_states, cap_states, n_members, cap_members, n_work, cap_work, n_found, cap_found, bytes;
     struct table node_table, state_table;
     bool complete; /* while a closure is computed: the bottom was reached */
@@ -196,7 +196,7 @@ static state_id find_state(struct automaton *a) {
     return t->v[at] = (uint32_t)a->n_states++;
 }
 
-/* The same for what compute_step() and others have reached, with the closures of single stacks stored. */
+/* Returns the state of the stacks that reach() has added, as find_state(). Stores the state of a single stack in its node. */
 static state_id make_state(struct automaton *a) {
     const uint32_t only = a->n_found == 1 && !a->complete ? a->found[0] : BOTTOM; /* characters of one set lead to the same stack */
     if (only && a->nodes[only].closure && !a->failed) {
@@ -308,11 +308,12 @@ bool automaton_tagged_text(const struct automaton *a, state_id s) {
     return false;
 }
 
-uint32_t automaton_text_room(const struct automaton *a, state_id s, bool *only) {
+uint32_t automaton_text_room(const struct automaton *a, state_id s, bool *is_limit) {
+    /* from 0x20 on, without '"', '\\' and 0x7F */
     static const struct byte_set plain = {{0xFFFFFFFBull << 32, 0x7FFFFFFFEFFFFFFFull, UINT64_MAX, UINT64_MAX}};
     const struct state *p = &a->states[s];
     uint32_t room = 0;
-    *only = !p->complete;
+    *is_limit = !p->complete;
     for (uint32_t k = 0; k < p->n; k++) {
         const struct node *n = &a->nodes[a->members[p->first + k]], *below = &a->nodes[n->parent];
         const struct byte_set *set = &a->g->sets[a->g->elems[n->pos].arg];
@@ -322,7 +323,7 @@ uint32_t automaton_text_room(const struct automaton *a, state_id s, bool *only) 
             const uint32_t more = below->hi == GRAMMAR_UNBOUNDED ? below->hi : below->hi + 1;
             if (begins && more > room) room = more;
         } else
-            for (int i = 0; i < 4; i++) *only &= !(set->bits[i] & plain.bits[i]); /* other stacks must refuse plain characters */
+            for (int i = 0; i < 4; i++) *is_limit &= !(set->bits[i] & plain.bits[i]); /* other stacks must refuse plain characters */
     }
     return room;
 }
@@ -365,12 +366,12 @@ size_t automaton_bytes(const struct automaton *a) {
 
 /* ---- copies of stacks ---- */
 
-/* Copies the part of a stack above `bound` onto BOTTOM; counters are cut to `most`. */
-static uint32_t copy_upper(struct automaton *a, uint32_t i, uint32_t bound, uint32_t most) {
+/* Copies the part of a stack above `bound` onto BOTTOM; counters are cut to max_count. */
+static uint32_t copy_upper(struct automaton *a, uint32_t i, uint32_t bound, uint32_t max_count) {
     if (i == bound) return BOTTOM;
     const struct node n = a->nodes[i];
-    const uint32_t parent = copy_upper(a, n.parent, bound, most);
-    const uint32_t lo = n.lo > most ? most : n.lo, hi = n.hi != GRAMMAR_UNBOUNDED && n.hi > most ? most : n.hi;
+    const uint32_t parent = copy_upper(a, n.parent, bound, max_count);
+    const uint32_t lo = n.lo > max_count ? max_count : n.lo, hi = n.hi != GRAMMAR_UNBOUNDED && n.hi > max_count ? max_count : n.hi;
     return a->failed ? BOTTOM : make_node(a, n.pos, lo, hi, parent, BOTTOM, 0);
 }
 
@@ -380,7 +381,7 @@ static state_id state_of(struct automaton *a, uint32_t node) {
     return make_state(a);
 }
 
-int automaton_parts(struct automaton *a, state_id s, uint32_t most, struct state_part *out, state_id *rest) {
+int automaton_parts(struct automaton *a, state_id s, uint32_t max_count, struct state_part *out, state_id *rest) {
     const uint32_t first = a->states[s].first, n = a->states[s].n;
     uint32_t bounds[AUTOMATON_MAX_PARTS];
     int parts = 0;
@@ -397,7 +398,7 @@ int automaton_parts(struct automaton *a, state_id s, uint32_t most, struct state
         for (uint32_t k = 0; k < n && !a->failed; k++) {
             const uint32_t i = a->members[first + k];
             if (a->nodes[i].bound != bound) continue;
-            const uint32_t top = p < parts ? copy_upper(a, i, bound, most) : i;
+            const uint32_t top = p < parts ? copy_upper(a, i, bound, max_count) : i;
             if (top) reach(a, top);
         }
         const state_id upper = make_state(a);

@@ -26,9 +26,9 @@ uint32_t automaton_missing(const struct automaton *a, state_id s);             /
 bool automaton_shortest(const struct automaton *a, state_id s, uint8_t *byte); /* a byte of a shortest text to complete it; false: there is none */
 /* Whether any number of plain characters other than '<' may follow as they are (grammar_tagged_text). */
 bool automaton_tagged_text(const struct automaton *a, state_id s);
-/* How many plain characters (grammar_text) may follow as they are, whatever their number: 0 for none, GRAMMAR_UNBOUNDED. *only: whether plain tokens with more
- * characters are not allowed. */
-uint32_t automaton_text_room(const struct automaton *a, state_id s, bool *only);
+/* Returns the number of characters up to which all plain tokens (grammar_text()) may follow: 0 or up to GRAMMAR_UNBOUNDED. *is_limit: longer plain tokens are
+ * not allowed. */
+uint32_t automaton_text_room(const struct automaton *a, state_id s, bool *is_limit);
 bool automaton_forced(const struct automaton *a, state_id s, uint8_t *byte); /* the only byte that may follow; false: several, or the text may end */
 /* Whether memory or a limit was exceeded; transitions since then may be missing. *e says which. */
 int automaton_failure(const struct automaton *a, struct error *e);
@@ -44,6 +44,6 @@ struct state_part {
     state_id lower; /* the state after the lexeme; STATE_DEAD: the text ends with the lexeme */
 };
 enum { AUTOMATON_MAX_PARTS = 64 };
-/* Returns the number of parts; or -1 when s has too many: the caller then walks s itself. *rest: the stacks outside of lexemes, or STATE_DEAD. counts: counters
- * are cut to it, as no token is longer. */
-int automaton_parts(struct automaton *a, state_id s, uint32_t counts, struct state_part *out, state_id *rest);
+/* Returns the number of parts; or -1 when s has too many: the caller then walks s itself. *rest: the stacks outside of lexemes, or STATE_DEAD. Counters of
+ * repeats are cut to max_count, which no token can exceed, so that more parts are equal. */
+int automaton_parts(struct automaton *a, state_id s, uint32_t max_count, struct state_part *out, state_id *rest);

@@ -7,7 +7,7 @@
 
 enum { NO_TEXT = UINT32_MAX, NO_NEST = 255 };
 
-static int out_of(struct grammar *g, int code, struct error *e) {
+static int set_limit_error(struct grammar *g, int code, struct error *e) {
     if (code == ERR_MEMORY) return error_set(e, ERR_MEMORY, "no memory for the grammar");
     return error_set(e, ERR_USAGE, "the grammar is too large: at most %d symbols", GRAMMAR_MAX_ELEMS);
 }
@@ -50,7 +50,8 @@ static void push(struct grammar *g, struct pending *p, expr_id x) {
     else p->v[p->n++] = x;
 }
 
-static void add_sequence(struct grammar *g, struct queue *q, struct pending *stack, uint32_t *single, expr_id from) {
+/* Adds the symbols of a sequence. byte_sets: by byte, the set of it alone, plus 1; 0: none yet. */
+static void add_sequence(struct grammar *g, struct queue *q, struct pending *stack, uint32_t *byte_sets, expr_id from) {
     const size_t base = stack->n;
     for (push(g, stack, from); stack->n > base && !g->failed;) {
         const expr_id x = stack->v[--stack->n];
@@ -66,8 +67,8 @@ static void add_sequence(struct grammar *g, struct queue *q, struct pending *sta
                 const uint8_t c = g->bytes[p.a + i];
                 struct byte_set s = {0};
                 byte_set_add(&s, c, c);
-                if (!single[c]) single[c] = grammar_add_set(g, &s) + 1;
-                add_elem(g, (struct elem){.kind = ELEM_CLASS, .arg = single[c] - 1});
+                if (!byte_sets[c]) byte_sets[c] = grammar_add_set(g, &s) + 1;
+                add_elem(g, (struct elem){.kind = ELEM_CLASS, .arg = byte_sets[c] - 1});
             }
             break;
         case EXPR_CLASS: add_elem(g, (struct elem){.kind = ELEM_CLASS, .arg = p.a}); break;
@@ -79,7 +80,7 @@ static void add_sequence(struct grammar *g, struct queue *q, struct pending *sta
     add_elem(g, (struct elem){.kind = ELEM_END});
 }
 
-static void add_alternatives(struct grammar *g, struct queue *q, uint32_t rule, uint32_t *single) {
+static void add_alternatives(struct grammar *g, struct queue *q, uint32_t rule, uint32_t *byte_sets) {
     struct pending stack = {0};
     expr_id x = q->v[rule];
     g->rules[rule].first_alt = (uint32_t)g->n_alts;
@@ -94,7 +95,7 @@ static void add_alternatives(struct grammar *g, struct queue *q, uint32_t rule, 
         }
         if (mem_grow(&g->alts, &g->cap_alts, g->n_alts + 1, sizeof *g->alts)) g->failed = ERR_MEMORY;
         else g->alts[g->n_alts++] = (uint32_t)g->n_elems;
-        add_sequence(g, q, &stack, single, y);
+        add_sequence(g, q, &stack, byte_sets, y);
     }
     g->rules[rule].n_alts = (uint32_t)g->n_alts - g->rules[rule].first_alt;
     mem_free(stack.v);
@@ -159,7 +160,7 @@ static void compute_rules(struct grammar *g) {
 static int finish_alternatives(struct grammar *g, struct error *e) {
     for (size_t i = 0; i < g->n_rules; i++) {
         struct rule *r = &g->rules[i];
-        uint32_t kept = 0;
+        uint32_t n_alts = 0;
         for (uint32_t a = 0; a < r->n_alts; a++) {
             const uint32_t begin = g->alts[r->first_alt + a];
             struct elem *first = &g->elems[begin], *x = first;
@@ -178,9 +179,9 @@ static int finish_alternatives(struct grammar *g, struct error *e) {
                 if (elem_nest(g, x) > levels) levels = elem_nest(g, x);
                 x->nest = (uint8_t)levels;
             }
-            if (first->kind == ELEM_END || first->rest != NO_TEXT) g->alts[r->first_alt + kept++] = begin;
+            if (first->kind == ELEM_END || first->rest != NO_TEXT) g->alts[r->first_alt + n_alts++] = begin;
         }
-        r->n_alts = kept;
+        r->n_alts = n_alts;
     }
     return 0;
 }
@@ -211,7 +212,7 @@ static int refuse_left_recursion(struct grammar *g, struct error *e) {
     enum { UNSEEN, OPEN, DONE };
     struct visit *path = mem_alloc((g->n_rules + 1) * sizeof *path);
     uint8_t *seen = mem_calloc(g->n_rules + 1, 1);
-    int rc = path && seen ? 0 : out_of(g, ERR_MEMORY, e);
+    int rc = path && seen ? 0 : set_limit_error(g, ERR_MEMORY, e);
     for (uint32_t i = 0; i < g->n_rules && !rc; i++) {
         if (seen[i]) continue;
         size_t n = 0;
@@ -252,12 +253,12 @@ static void classify_bytes(const struct grammar *g, struct grammar_rules *out) {
 
 int grammar_finish(struct grammar *g, expr_id root, struct error *e) {
     struct queue q = {0};
-    uint32_t single[256] = {0};
+    uint32_t byte_sets[256] = {0};
     if (!g->failed && root == EXPR_NEVER) return error_set(e, ERR_USAGE, "no text matches it");
     if (!g->failed) rule_of(g, &q, root);
-    for (uint32_t i = 0; i < q.n && !g->failed; i++) add_alternatives(g, &q, i, single);
+    for (uint32_t i = 0; i < q.n && !g->failed; i++) add_alternatives(g, &q, i, byte_sets);
     mem_free(q.v);
-    if (g->failed || !root) return out_of(g, g->failed, e);
+    if (g->failed || !root) return set_limit_error(g, g->failed, e);
     compute_rules(g);
     if (g->rules[0].min == NO_TEXT || g->rules[0].min_nest > GRAMMAR_MAX_NEST)
         return error_set(e, ERR_USAGE, "no text matches it, or every text nests deeper than %d levels", GRAMMAR_MAX_NEST);

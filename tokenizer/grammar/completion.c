@@ -34,10 +34,10 @@ static uint32_t fewest_tokens(const struct completions *c, const struct token_tr
 }
 
 static int grow(struct completions *c, state_id s) {
-    const size_t had = c->cap;
-    if (s < had) return 0;
+    const size_t old_cap = c->cap;
+    if (s < old_cap) return 0;
     if (mem_grow(&c->v, &c->cap, (size_t)s + 1, sizeof *c->v)) return ERR_MEMORY;
-    memset(c->v + had, 0, (c->cap - had) * sizeof *c->v);
+    memset(c->v + old_cap, 0, (c->cap - old_cap) * sizeof *c->v);
     return 0;
 }
 

@@ -5,7 +5,7 @@
 #include "engine/base/mem.h"
 #include "engine/base/utf8.h"
 
-enum { MAX_DEPTH = 128, MAX_COUNT = 100000, MAX_RULES = 10000, LAST = 0x10FFFF };
+enum { MAX_DEPTH = 128, MAX_COUNT = 100000, MAX_RULES = 10000, LAST_CODE = 0x10FFFF };
 
 struct name {
     const char *s;
@@ -40,7 +40,7 @@ static void skip(struct parser *p, bool line_ends) {
     }
 }
 
-static struct name *find_name(struct parser *p, const char *s, size_t n) {
+static struct name *find_or_add_name(struct parser *p, const char *s, size_t n) {
     for (size_t i = 0; i < p->n_names; i++)
         if (p->names[i].n == n && !memcmp(p->names[i].s, s, n)) return &p->names[i];
     if (p->n_names >= MAX_RULES || mem_grow(&p->names, &p->cap_names, p->n_names + 1, sizeof *p->names)) return NULL;
@@ -62,7 +62,7 @@ static int read_char(struct parser *p, uint32_t *out) {
         if (!((h >= '0' && h <= '9') || (l >= 'a' && l <= 'f'))) return fail(p, "hexadecimal digits are missing");
         *out = *out * 16 + (uint32_t)(h <= '9' ? h - '0' : l - 'a' + 10);
     }
-    return *out > LAST || (*out >= 0xD800 && *out < 0xE000) ? fail(p, "not a code point") : 0;
+    return *out > LAST_CODE || (*out >= 0xD800 && *out < 0xE000) ? fail(p, "not a code point") : 0;
 }
 
 static int parse_literal(struct parser *p, expr_id *out) {
@@ -95,8 +95,8 @@ static int parse_set(struct parser *p, expr_id *out) {
     if (p->at++ >= p->end) return fail(p, "']' is missing");
     *out = EXPR_NEVER;
     for (size_t i = 0; i < n && !negated; i++) *out = grammar_alt_range(p->g, *out, v[i].from, v[i].to);
-    for (uint32_t from = 0; negated && from <= LAST;) { /* the next gap between the ranges */
-        uint32_t to = LAST;
+    for (uint32_t from = 0; negated && from <= LAST_CODE;) { /* the next gap between the ranges */
+        uint32_t to = LAST_CODE;
         bool moved = false;
         for (size_t i = 0; i < n && !moved; i++)
             if (v[i].from <= from && from <= v[i].to) from = v[i].to + 1, moved = true;
@@ -116,7 +116,7 @@ static int parse_item(struct parser *p, bool nested, expr_id *out) {
     int rc;
     if (c == '"') return parse_literal(p, out);
     if (c == '[') return parse_set(p, out);
-    if (c == '.') return p->at++, *out = grammar_alt_range(p->g, EXPR_NEVER, 0, LAST), 0;
+    if (c == '.') return p->at++, *out = grammar_alt_range(p->g, EXPR_NEVER, 0, LAST_CODE), 0;
     if (c == '(') {
         p->at++;
         if (++p->depth > MAX_DEPTH) return fail(p, "groups are nested too deeply");
@@ -129,7 +129,7 @@ static int parse_item(struct parser *p, bool nested, expr_id *out) {
     if (!is_name(c)) return fail(p, "a symbol is expected");
     const char *s = p->at;
     while (p->at < p->end && is_name(*p->at)) p->at++;
-    struct name *name = find_name(p, s, (size_t)(p->at - s));
+    struct name *name = find_or_add_name(p, s, (size_t)(p->at - s));
     if (!name) return fail(p, "too many rules, or no memory");
     *out = name->rule;
     return 0;
@@ -197,7 +197,7 @@ static int parse_rule(struct parser *p) {
     expr_id body;
     while (p->at < p->end && is_name(*p->at)) p->at++;
     if (p->at == s) return fail(p, "a rule is expected: name ::= ...");
-    struct name *name = find_name(p, s, (size_t)(p->at - s));
+    struct name *name = find_or_add_name(p, s, (size_t)(p->at - s));
     if (!name) return fail(p, "too many rules, or no memory");
     if (name->defined) return fail(p, "the rule is defined twice");
     name->defined = true;
@@ -218,7 +218,7 @@ int gbnf_expr(struct grammar *g, const char *s, size_t n, expr_id *out, struct e
     int rc = utf8_valid(s, n) == n ? 0 : error_set(e, ERR_USAGE, "not valid UTF-8");
     if (!rc && memchr(s, 0, n)) rc = error_set(e, ERR_USAGE, "a NUL byte");
     for (skip(&p, true); !rc && p.at < p.end; skip(&p, true)) rc = parse_rule(&p);
-    struct name *root = rc ? NULL : find_name(&p, "root", 4);
+    struct name *root = rc ? NULL : find_or_add_name(&p, "root", 4);
     if (!rc && !root) rc = error_set(e, ERR_MEMORY, "no memory for the grammar");
     for (size_t i = 0; i < p.n_names && !rc; i++)
         if (!p.names[i].defined) rc = error_set(e, ERR_USAGE, "the rule %.*s is not defined", (int)(p.names[i].n < 60 ? p.names[i].n : 60), p.names[i].s);

@@ -31,6 +31,7 @@ expr_id json_colon(struct schema *s) {
 
 /* Characters as a JSON string spells them. */
 static expr_id char_range(struct grammar *g, uint32_t from, uint32_t to, bool after_less) {
+    enum { FIRST_PRINTABLE = 5 }; /* among escapes */
     static const struct {
         unsigned char c;
         const char *escape;
@@ -39,12 +40,12 @@ static expr_id char_range(struct grammar *g, uint32_t from, uint32_t to, bool af
     for (uint32_t c = from; c < 0x20 && c <= to; c++) {
         char code[8];
         snprintf(code, sizeof code, "\\u%04x", c);
-        const char *as = code;
+        const char *spelling = code;
         for (size_t i = 0; i < sizeof escapes / sizeof *escapes; i++)
-            if (escapes[i].c == c) as = escapes[i].escape;
-        x = grammar_alt(g, x, text(g, as));
+            if (escapes[i].c == c) spelling = escapes[i].escape;
+        x = grammar_alt(g, x, text(g, spelling));
     }
-    for (size_t i = 5; i < sizeof escapes / sizeof *escapes; i++)
+    for (size_t i = FIRST_PRINTABLE; i < sizeof escapes / sizeof *escapes; i++)
         if (from <= escapes[i].c && escapes[i].c <= to) x = grammar_alt(g, x, text(g, escapes[i].escape));
     static const uint32_t plain[][2] = {{0x20, '"' - 1}, {'"' + 1, '\\' - 1}, {'\\' + 1, 0x10FFFF}};
     for (size_t i = 0; i < 3; i++) {

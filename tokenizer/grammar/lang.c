@@ -391,10 +391,10 @@ static bool is_text_state(const struct lang *l, uint32_t i) {
 expr_id lang_expr(struct grammar *g, struct arena *a, const struct lang *l, lang_chars chars) {
     expr_id *rules = arena_alloc(a, (l->n_states + 1) * sizeof *rules);
     struct lang_edge *edges = arena_alloc(a, (l->n_edges + 1) * sizeof *edges);
-    bool *otherwise = arena_calloc(a, l->n_states + 1, sizeof *otherwise); /* entered by another character than '<', or at the start */
-    if (!rules || !edges || !otherwise) return EXPR_FAILED;
-    otherwise[0] = true;
-    for (uint32_t k = 0; k < l->n_edges; k++) otherwise[l->edges[k].target] |= l->edges[k].from != '<' || l->edges[k].to != '<';
+    bool *entered_by_other = arena_calloc(a, l->n_states + 1, sizeof *entered_by_other); /* by a character other than '<', or as the start */
+    if (!rules || !edges || !entered_by_other) return EXPR_FAILED;
+    entered_by_other[0] = true;
+    for (uint32_t k = 0; k < l->n_edges; k++) entered_by_other[l->edges[k].target] |= l->edges[k].from != '<' || l->edges[k].to != '<';
     for (uint32_t i = 0; i < l->n_states; i++) rules[i] = grammar_rule(g);
     if (l->n_edges) memcpy(edges, l->edges, l->n_edges * sizeof *edges);
     for (uint32_t i = 0; i < l->n_states; i++) {
@@ -412,7 +412,7 @@ expr_id lang_expr(struct grammar *g, struct arena *a, const struct lang *l, lang
         for (uint32_t k = 0; k < s->n;) {
             expr_id one = EXPR_NEVER;
             const uint32_t target = x[k].target;
-            for (; k < s->n && x[k].target == target; k++) one = grammar_alt(g, one, chars(g, x[k].from, x[k].to, !otherwise[i]));
+            for (; k < s->n && x[k].target == target; k++) one = grammar_alt(g, one, chars(g, x[k].from, x[k].to, !entered_by_other[i]));
             if (target == i && has_loop(l, i, true)) loop = grammar_tagged_text(g, one);
             else body = grammar_alt(g, body, grammar_seq(g, one, rules[target]));
         }

@@ -10,7 +10,7 @@
 
 enum { MAX_CACHE = 96 << 20 }; /* bytes of masks, and of the automaton; past it all is dropped */
 
-struct stored { /* walk of one state */
+struct stored_walk { /* walk of one state */
     uint64_t *bits;
     uint32_t *ends; /* [n_ends] nodes of the trie at which the state is complete and that have children */
     size_t n_ends;
@@ -20,14 +20,14 @@ struct matcher {
     struct automaton *automaton;
     const struct token_trie *trie;
     state_id state;
-    struct stored *stored; /* [cap_stored] by state: of the state as an upper part, and as a whole in `whole` */
-    struct stored *whole;
-    size_t cap_stored, cap_whole, words, bytes;
+    struct stored_walk *upper_walks; /* [cap_upper] by state, of states that are upper parts */
+    struct stored_walk *masks;       /* [cap_masks] by state: bits is the mask of the whole state */
+    size_t cap_upper, cap_masks, words, bytes;
     struct path_state { /* along the trie */
         state_id state;
         const state_id *row; /* its transitions */
     } * path;                /* [longest + 2] */
-    uint64_t *strict;        /* [words] mask of the last call with a limit */
+    uint64_t *limited;       /* [words] mask of the last call with a limit, or at the beginning of the text */
     struct completions completions;
     bool begun, line_ends, no_memory; /* line_ends: the text may begin with them */
 };
@@ -39,9 +39,9 @@ int matcher_open(struct matcher **out, const struct grammar *g, const struct tok
         m->trie = t;
         m->words = ((size_t)t->n_ids + 63) / 64;
         m->path = mem_alloc((t->longest + 2) * sizeof *m->path);
-        m->strict = mem_calloc(m->words + 1, sizeof *m->strict);
+        m->limited = mem_calloc(m->words + 1, sizeof *m->limited);
         m->state = automaton_start(m->automaton);
-        if (!m->path || !m->strict) rc = error_set(e, ERR_MEMORY, "no memory for a grammar");
+        if (!m->path || !m->limited) rc = error_set(e, ERR_MEMORY, "no memory for a grammar");
         else rc = automaton_failure(m->automaton, e);
     }
     if (rc) matcher_close(out);
@@ -51,13 +51,13 @@ int matcher_open(struct matcher **out, const struct grammar *g, const struct tok
 void matcher_allow_line_ends(struct matcher *m) { m->line_ends = true; }
 
 static void drop_stored(struct matcher *m) {
-    struct stored *lists[] = {m->stored, m->whole};
-    const size_t n[] = {m->cap_stored, m->cap_whole};
+    struct stored_walk *lists[] = {m->upper_walks, m->masks};
+    const size_t n[] = {m->cap_upper, m->cap_masks};
     for (int k = 0; k < 2; k++)
         for (size_t i = 0; i < n[k]; i++) {
             mem_free(lists[k][i].bits);
             mem_free(lists[k][i].ends);
-            lists[k][i] = (struct stored){0};
+            lists[k][i] = (struct stored_walk){0};
         }
     completion_drop(&m->completions);
     m->bytes = 0;
@@ -68,10 +68,10 @@ void matcher_close(struct matcher **at) {
     *at = NULL;
     if (!m) return;
     drop_stored(m);
-    mem_free(m->stored);
-    mem_free(m->whole);
+    mem_free(m->upper_walks);
+    mem_free(m->masks);
     mem_free(m->path);
-    mem_free(m->strict);
+    mem_free(m->limited);
     automaton_close(&m->automaton);
     mem_free(m);
 }
@@ -84,7 +84,7 @@ static void allow(const struct token_trie *t, uint64_t *bits, int32_t id) {
 
 /* Walks the nodes below `from` with the state that belongs to it, and allows the tokens whose bytes the automaton accepts. ends (may be NULL) receives the
  * nodes at which the state is complete. */
-static int walk_nodes(struct matcher *m, const struct trie_nodes *t, uint32_t from, state_id s, uint64_t *bits, struct stored *ends, size_t *cap) {
+static int walk_nodes(struct matcher *m, const struct trie_nodes *t, uint32_t from, state_id s, uint64_t *bits, struct stored_walk *ends, size_t *cap) {
     const uint32_t end = t->end[from], base = t->depth[from];
     const uint8_t *class = automaton_classes(m->automaton);
     m->path[0] = (struct path_state){s, automaton_row(m->automaton, s)};
@@ -112,11 +112,11 @@ static int walk_nodes(struct matcher *m, const struct trie_nodes *t, uint32_t fr
 }
 
 /* Walks the whole vocabulary. Where text may follow, plain tokens are allowed by their number of characters, without a walk. */
-static int walk_all(struct matcher *m, state_id s, uint64_t *bits, struct stored *ends, size_t *cap) {
-    bool only;
-    const uint32_t room = automaton_text_room(m->automaton, s, &only);
+static int walk_all(struct matcher *m, state_id s, uint64_t *bits, struct stored_walk *ends, size_t *cap) {
+    bool is_limit;
+    const uint32_t room = automaton_text_room(m->automaton, s, &is_limit);
     const bool tagged = room != GRAMMAR_UNBOUNDED && automaton_tagged_text(m->automaton, s);
-    const bool skip_plain = tagged || (room >= TRIE_PLAIN ? only || room == GRAMMAR_UNBOUNDED : room && only);
+    const bool skip_plain = tagged || (room >= TRIE_PLAIN ? is_limit || room == GRAMMAR_UNBOUNDED : room && is_limit);
     const struct trie_nodes *nodes = tagged ? &m->trie->tagged_other : skip_plain ? &m->trie->other : &m->trie->all;
     const uint64_t *plain = tagged ? m->trie->tagged_plain : m->trie->plain[room < TRIE_PLAIN ? room : TRIE_PLAIN];
     for (size_t k = 0; skip_plain && k < m->words; k++) bits[k] |= plain[k];
@@ -124,21 +124,22 @@ static int walk_all(struct matcher *m, state_id s, uint64_t *bits, struct stored
     return walk_nodes(m, nodes, 0, s, bits, ends, cap);
 }
 
-static struct stored *slot(struct matcher *m, struct stored **list, size_t *cap, state_id s) {
-    const size_t had = *cap;
-    if (s >= had) {
+/* Returns the entry of a state, after making room for it. NULL: no memory. */
+static struct stored_walk *get_walk(struct matcher *m, struct stored_walk **list, size_t *cap, state_id s) {
+    const size_t old_cap = *cap;
+    if (s >= old_cap) {
         if (mem_grow(list, cap, s + 1, sizeof **list)) return NULL;
-        memset(*list + had, 0, (*cap - had) * sizeof **list);
+        memset(*list + old_cap, 0, (*cap - old_cap) * sizeof **list);
     }
     return *list + s;
 }
 
 /* Returns the stored walk of an upper part, computing it once. NULL: no memory. */
-static const struct stored *upper_walk(struct matcher *m, state_id s) {
-    struct stored *p = slot(m, &m->stored, &m->cap_stored, s);
+static const struct stored_walk *upper_walk(struct matcher *m, state_id s) {
+    struct stored_walk *p = get_walk(m, &m->upper_walks, &m->cap_upper, s);
     size_t cap = 0;
     if (!p || p->bits) return p;
-    struct stored made = {.bits = mem_calloc(m->words + 1, sizeof *made.bits)};
+    struct stored_walk made = {.bits = mem_calloc(m->words + 1, sizeof *made.bits)};
     if (!made.bits || walk_all(m, s, made.bits, &made, &cap)) {
         mem_free(made.bits);
         mem_free(made.ends);
@@ -160,16 +161,16 @@ static void allow_named(struct matcher *m, state_id s, int depth, int32_t id, ui
 }
 
 /* The mask of a state: computed once. NULL: no memory. */
-static const uint64_t *whole_mask(struct matcher *m, state_id s) {
+static const uint64_t *state_mask(struct matcher *m, state_id s) {
     struct state_part parts[AUTOMATON_MAX_PARTS];
     state_id rest = STATE_DEAD;
-    struct stored *p = slot(m, &m->whole, &m->cap_whole, s);
+    struct stored_walk *p = get_walk(m, &m->masks, &m->cap_masks, s);
     if (!p || p->bits) return p ? p->bits : NULL;
     uint64_t *bits = mem_calloc(m->words + 1, sizeof *bits);
     int rc = bits ? 0 : ERR_MEMORY, n = automaton_parts(m->automaton, s, m->trie->longest + 1, parts, &rest);
     if (n < 0) n = 0, rest = s;
     for (int i = 0; i < n && !rc; i++) {
-        const struct stored *u = upper_walk(m, parts[i].upper);
+        const struct stored_walk *u = upper_walk(m, parts[i].upper);
         if (!u) rc = ERR_MEMORY;
         for (size_t k = 0; k < m->words && !rc; k++) bits[k] |= u->bits[k];
         for (size_t k = 0; parts[i].lower && k < (rc ? 0 : u->n_ends); k++) walk_nodes(m, u->nodes, u->ends[k], parts[i].lower, bits, NULL, NULL);
@@ -181,7 +182,7 @@ static const uint64_t *whole_mask(struct matcher *m, state_id s) {
         return NULL;
     }
     m->bytes += m->words * sizeof *bits;
-    return m->whole[s].bits = bits;
+    return m->masks[s].bits = bits;
 }
 
 /* ---- tokens ---- */
@@ -233,15 +234,15 @@ int matcher_mask(struct matcher *m, uint32_t left, const uint64_t **bits, struct
         m->state = automaton_compact(m->automaton, m->state);
     }
     if (left < UINT32_MAX) least_tokens(m, m->state); /* before other completions crowd the automaton */
-    const uint64_t *all = whole_mask(m, m->state);
+    const uint64_t *all = state_mask(m, m->state);
     int rc = automaton_failure(m->automaton, e);
     if (!rc && !all) rc = error_set(e, ERR_MEMORY, "no memory for the mask of a grammar");
     *bits = all;
     if (rc || (m->begun && left == UINT32_MAX)) return rc;
-    memcpy(m->strict, all, m->words * sizeof *all);
-    if (!m->begun) forbid_stripped(m, m->strict);
-    if (left < UINT32_MAX) forbid_long(m, m->strict, left ? left - 1 : 0);
-    *bits = m->strict;
+    memcpy(m->limited, all, m->words * sizeof *all);
+    if (!m->begun) forbid_stripped(m, m->limited);
+    if (left < UINT32_MAX) forbid_long(m, m->limited, left ? left - 1 : 0);
+    *bits = m->limited;
     return failure(m, e);
 }
 

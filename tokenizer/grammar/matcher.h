@@ -13,8 +13,8 @@ void matcher_allow_line_ends(struct matcher *m); /* at the beginning of the text
  * text can be completed with left - 1 further tokens; there is one if left is matcher_least_tokens() or more. ERR_RUNTIME: the grammar is too ambiguous.
  * ERR_MEMORY. */
 int matcher_mask(struct matcher *m, uint32_t left, const uint64_t **bits, struct error *e);
-/* Whether the text can be completed with `left` tokens after this token: with one for each byte, or with a shortest text in the fewest tokens. False for a
- * token that is not allowed. */
+/* Whether the text can be completed with `left` tokens after this token: by one token per byte, or by the tokens of the shortest completion. False for a token
+ * that is not allowed. */
 bool matcher_fits(struct matcher *m, int32_t id, uint32_t left);
 /* Appends a token. ERR_RUNTIME if it is not allowed. */
 int matcher_accept(struct matcher *m, int32_t id, struct error *e);

@@ -83,24 +83,24 @@ static const struct json *resolve(struct schema *s, const struct json *ref) {
     return j && (j->type == JSON_OBJECT || j->type == JSON_BOOL) ? j : NULL;
 }
 
-/* Makes the keywords of a known part count again, and those of the parts that it refers to: a branch repeats them, and their alternatives with them. */
-static void restore(struct schema *s, struct conj *c, const struct json *j, bool *seen) {
+/* A branch of alternatives names a schema that c already has: makes the alternatives of that part, and of the parts that it refers to, count again. */
+static void restore_alternatives(struct schema *s, struct conj *c, const struct json *j, bool *seen) {
     int i = 0;
     while (i < c->n && c->v[i].schema != j) i++;
     if (i == c->n || seen[i]) return;
     seen[i] = true;
     c->v[i].skip &= PART_NO_VALUES;
     const struct json *ref = json_get(j, "$ref"), *all = json_get(j, "allOf"), *more = schema_rewritten(s, j);
-    if (ref) restore(s, c, resolve(s, ref), seen);
-    for (uint32_t k = 0; more && k < more->n; k++) restore(s, c, &more->items[k], seen);
-    for (uint32_t k = 0; all && k < all->n; k++) restore(s, c, &all->items[k], seen);
+    if (ref) restore_alternatives(s, c, resolve(s, ref), seen);
+    for (uint32_t k = 0; more && k < more->n; k++) restore_alternatives(s, c, &more->items[k], seen);
+    for (uint32_t k = 0; all && k < all->n; k++) restore_alternatives(s, c, &all->items[k], seen);
 }
 
 int schema_add_part(struct schema *s, struct conj *c, const struct json *j, const char *at) {
     if (!at) return ERR_MEMORY;
     if (j->type == JSON_BOOL) return c->never |= !j->boolean, 0;
     for (int i = 0; i < c->n; i++)
-        if (c->v[i].schema == j) return restore(s, c, j, (bool[MAX_PARTS]){0}), 0;
+        if (c->v[i].schema == j) return restore_alternatives(s, c, j, (bool[MAX_PARTS]){0}), 0;
     TRY(schema_check_keywords(s, j, at));
     if (c->n == MAX_PARTS) return schema_fail(s, at, NULL, "more than %d schemas apply to one value", MAX_PARTS);
     c->v[c->n++] = (struct part){j, at, 0};

@@ -25,7 +25,7 @@ int schema_array(struct schema *s, const struct conj *c, expr_id *out) {
     const struct json *list;
     struct conj *item = arena_alloc(s->arena, sizeof *item);
     const double lo = schema_greatest(c, "minItems", 0), hi = schema_least(c, "maxItems", INFINITY);
-    const uint32_t least = lo > 1e6 ? 1000000 : (uint32_t)lo, most = hi > 1e6 ? GRAMMAR_UNBOUNDED : (uint32_t)hi;
+    const uint32_t least = lo > SCHEMA_MAX_COUNT ? SCHEMA_MAX_COUNT : (uint32_t)lo, most = hi > SCHEMA_MAX_COUNT ? GRAMMAR_UNBOUNDED : (uint32_t)hi;
     uint32_t n = 0;
     expr_id x, tail;
     if (!item) return error_set(s->e, ERR_MEMORY, "no memory for the schema");

@@ -54,8 +54,8 @@ static bool has_branches(const struct conj *c) {
 
 static int objects_exclude(struct schema *s, const struct conj *x, const struct conj *y, bool *out) {
     struct members a, b;
-    struct conj *ours = arena_alloc(s->arena, sizeof *ours), *theirs = arena_alloc(s->arena, sizeof *theirs);
-    if (!ours || !theirs) return error_set(s->e, ERR_MEMORY, "no memory for the schema");
+    struct conj *x_value = arena_alloc(s->arena, sizeof *x_value), *y_value = arena_alloc(s->arena, sizeof *y_value);
+    if (!x_value || !y_value) return error_set(s->e, ERR_MEMORY, "no memory for the schema");
     TRY(schema_members(s, x, &a));
     a.extras |= has_branches(x);
     TRY(schema_members(s, y, &b));
@@ -67,13 +67,13 @@ static int objects_exclude(struct schema *s, const struct conj *x, const struct 
     for (size_t i = 0; i < a.n && !*out; i++) { /* a member that x always has is not valid by y */
         if (!a.v[i].required) continue;
         *out = forbids(y, a.v[i].name, a.v[i].n);
-        bool theirs_required = schema_is_required(y, a.v[i].name, a.v[i].n);
-        for (size_t k = 0; k < b.n; k++) theirs_required |= a.v[i].n == b.v[k].n && !memcmp(a.v[i].name, b.v[k].name, a.v[i].n);
-        if (*out || !theirs_required) continue;
-        TRY(schema_member_conj(s, x, a.v[i].name, a.v[i].n, ours));
-        TRY(schema_member_conj(s, y, a.v[i].name, a.v[i].n, theirs));
-        if (theirs->never) *out = true;
-        else if (ours->n && theirs->n) TRY(schema_excludes(s, ours, theirs, out));
+        bool y_names_it = schema_is_required(y, a.v[i].name, a.v[i].n);
+        for (size_t k = 0; k < b.n; k++) y_names_it |= a.v[i].n == b.v[k].n && !memcmp(a.v[i].name, b.v[k].name, a.v[i].n);
+        if (*out || !y_names_it) continue;
+        TRY(schema_member_conj(s, x, a.v[i].name, a.v[i].n, x_value));
+        TRY(schema_member_conj(s, y, a.v[i].name, a.v[i].n, y_value));
+        if (y_value->never) *out = true;
+        else if (x_value->n && y_value->n) TRY(schema_excludes(s, x_value, y_value, out));
     }
     return 0;
 }

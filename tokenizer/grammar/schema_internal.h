@@ -1,7 +1,6 @@
 #pragma once
 /* Parts of the schema front end: schema.c (applicators, types, enumerations), schema_keywords.c, schema_object.c, schema_array.c, schema_string.c,
- * schema_names.c, schema_items.c, schema_number.c,
- * schema_multiple.c, schema_disjoint.c, schema_rewrite.c, schema_tagged.c, json_text.c. */
+ * schema_names.c, schema_items.c, schema_number.c, schema_multiple.c, schema_disjoint.c, schema_rewrite.c, schema_tagged.c, json_text.c. */
 #include "tokenizer/grammar/lang.h"
 #include "tokenizer/grammar/schema.h"
 
@@ -16,6 +15,7 @@ struct part {
     const char *at;
     uint8_t skip;
 };
+enum { SCHEMA_MAX_COUNT = 1000000 }; /* of items, members or characters; a greater upper bound is none */
 /* Schemas that a value must satisfy together. */
 enum { MAX_PARTS = 48 };
 struct conj {
@@ -60,8 +60,8 @@ bool schema_keyword(const struct conj *c, int *i, const char *name, const struct
 double schema_least(const struct conj *c, const char *keyword, double none);                    /* the smallest value of a numeric keyword */
 double schema_greatest(const struct conj *c, const char *keyword, double none);
 
-/* schema_rewrite.c: the list of schemas that say the same as keywords of the schema; NULL: it has no such keyword. The second: NULL before the first was
- * called. */
+/* schema_rewrite.c: sets *out to the list of schemas that say the same as keywords of the schema; NULL: it has no such keyword. schema_rewritten() returns
+ * that list; NULL also before schema_rewrite() was called. */
 int schema_rewrite(struct schema *s, const struct json *schema, const char *at, const struct json **out);
 const struct json *schema_rewritten(const struct schema *s, const struct json *schema);
 struct json *schema_node(struct schema *s, const char *key, const struct json *value); /* {key: value} in the arena; NULL: no memory */

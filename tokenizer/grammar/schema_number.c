@@ -25,11 +25,11 @@ static expr_id digit_range(struct grammar *g, int from, int to) {
     return grammar_class(g, &s);
 }
 
-/* The digits of two bounds of one length; the digits from index `whole` on follow the decimal point. */
+/* The digits of two bounds of one length; those from index `point` on follow the decimal point. */
 struct digits {
     struct grammar *g;
     const char *lo, *hi; /* of one length */
-    int n, whole;
+    int n, point;
 };
 
 static bool all_are(const char *s, int from, int n, char c) {
@@ -41,7 +41,7 @@ static bool all_are(const char *s, int from, int n, char c) {
 /* Texts of the digits from index i on. is_low, is_high: the digits before are those of lo, of hi. begun: a digit after the point was written. */
 static expr_id digits_from(const struct digits *d, int i, bool is_low, bool is_high, bool begun) {
     struct grammar *g = d->g;
-    const bool fraction = i >= d->whole, may_end = fraction && (!is_low || all_are(d->lo, i, d->n, '0'));
+    const bool fraction = i >= d->point, may_end = fraction && (!is_low || all_are(d->lo, i, d->n, '0'));
     if (i == d->n) return EXPR_EMPTY;
     if (!is_low && !is_high && fraction) { /* any digits */
         const expr_id rest = grammar_repeat(g, digit_range(g, 0, 9), begun ? 0 : 1, (uint32_t)(d->n - i));
@@ -107,14 +107,14 @@ int schema_number(struct schema *s, const struct conj *c, bool integer, expr_id 
     *out = EXPR_NEVER;
     if (r.lo > r.hi) return 0;
     const double limit = 1e15, size = fmax(r.lo == -INFINITY ? 0 : fabs(r.lo), r.hi == INFINITY ? 0 : fabs(r.hi));
-    const double open = size < 1e6 ? 1e9 : limit; /* the bound that is not given */
-    double lo = r.lo == -INFINITY ? -open : r.lo, hi = r.hi == INFINITY ? open : r.hi;
+    const double default_bound = size < 1e6 ? 1e9 : limit; /* for the side without a bound: short numbers if the other side is small */
+    double lo = r.lo == -INFINITY ? -default_bound : r.lo, hi = r.hi == INFINITY ? default_bound : r.hi;
     if (lo >= limit || hi <= -limit) return schema_fail(s, c->v[0].at, NULL, "bounds beyond 10^15 are not supported");
     if (lo <= -limit) lo = -limit + 1;
     if (hi >= limit) hi = limit - 1;
-    int whole = 1;
-    for (double m = fmax(fabs(lo), fabs(hi)); m >= 10; m /= 10) whole++;
-    const int places = integer ? 0 : whole >= MAX_DIGITS ? 0 : MAX_DIGITS - whole < 10 ? MAX_DIGITS - whole : 10;
+    int int_digits = 1;
+    for (double m = fmax(fabs(lo), fabs(hi)); m >= 10; m /= 10) int_digits++;
+    const int places = integer ? 0 : int_digits >= MAX_DIGITS ? 0 : MAX_DIGITS - int_digits < 10 ? MAX_DIGITS - int_digits : 10;
     const int64_t from = least_unit(lo, r.above && lo == r.lo, places), to = -least_unit(-hi, r.below && hi == r.hi, places);
     struct grammar *g = s->g;
     if (to >= 0 && from <= to) *out = positive(g, from > 0 ? from : 0, to, places);

@@ -34,26 +34,26 @@ bool schema_is_required(const struct conj *c, const char *name, size_t n) {
 
 int schema_members(struct schema *s, const struct conj *c, struct members *out) {
     const struct json *map, *more;
-    bool given = false, refused = false;
+    bool extras_have_schema = false, extras_refused = false;
     uint32_t n_listed = 0;
     *out = (struct members){0};
     for (int i = 0; schema_keyword(c, &i, "properties", &map); i++)
         for (uint32_t k = 0; k < map->n; k++) TRY(add_member(s, out, &map->items[2 * k]));
     for (int i = 0; schema_keyword(c, &i, "required", &map); i++)
         for (uint32_t k = 0; k < map->n; k++) TRY(add_member(s, out, &map->items[k]));
-    const bool none = !out->n;
+    const bool has_no_names = !out->n;
     TRY(schema_listed_names(s, c, &map, &n_listed));
     for (uint32_t k = 0; map && k < n_listed; k++)
         if (map[k].type == JSON_STRING) TRY(add_member(s, out, &map[k]));
-    const bool listed = map != NULL;
+    const bool names_listed = map != NULL;
     for (size_t k = 0; k < out->n; k++) out->v[k].required = schema_is_required(c, out->v[k].name, out->v[k].n);
     for (int i = 0; schema_keyword(c, &i, "additionalProperties", &more); i++) {
-        if (more->type == JSON_BOOL && !more->boolean) refused = true;
-        else given = true;
+        if (more->type == JSON_BOOL && !more->boolean) extras_refused = true;
+        else extras_have_schema = true;
     }
     int i = 0;
-    const bool patterns = schema_keyword(c, &i, "patternProperties", &map);
-    out->extras = !listed && (patterns || (!refused && (given || none)));
+    const bool has_patterns = schema_keyword(c, &i, "patternProperties", &map);
+    out->extras = !names_listed && (has_patterns || (!extras_refused && (extras_have_schema || has_no_names)));
     return 0;
 }
 
@@ -219,8 +219,8 @@ static int member_counts(struct schema *s, const struct conj *c, const struct me
         return schema_fail(s, c->v[0].at, "minProperties", "%.0f is not supported: %zu properties are named, and further ones may have equal names", least,
                            m->n);
     out->least = (uint32_t)least;
-    out->most = most > 1e6 ? GRAMMAR_UNBOUNDED : (uint32_t)most;
-    out->cap = most <= 1e6 || least > (double)m->n ? (uint32_t)m->n : out->least;
+    out->most = most > SCHEMA_MAX_COUNT ? GRAMMAR_UNBOUNDED : (uint32_t)most;
+    out->cap = most <= SCHEMA_MAX_COUNT || least > (double)m->n ? (uint32_t)m->n : out->least;
     if (!out->cap) out->cap = 1; /* the first member has no comma before it */
     return 0;
 }
@@ -247,13 +247,14 @@ static int member_entry(struct schema *s, const struct conj *c, const struct mem
 }
 
 /* Puts a member before the tails, which are the rests of objects by their number of members. */
-static int put_member(struct schema *s, const struct conj *c, const struct member *m, size_t before, const struct counts *n, expr_id *tail) {
+static int put_member(struct schema *s, const struct conj *c, const struct member *m, size_t n_before, const struct counts *n, expr_id *tail) {
     struct grammar *g = s->g;
     expr_id entry;
     TRY(member_entry(s, c, m, &entry));
-    for (uint32_t k = 0; k <= before && k <= n->cap; k++) {
-        const expr_id whole = n->most == k ? EXPR_NEVER : grammar_seq(g, entry, tail[k < n->cap ? k + 1 : k]);
-        const expr_id with = k ? grammar_seq(g, comma(s), whole) : whole, either = m->required ? with : grammar_alt(g, with, tail[k]);
+    for (uint32_t k = 0; k <= n_before && k <= n->cap; k++) {
+        const expr_id from_member = n->most == k ? EXPR_NEVER : grammar_seq(g, entry, tail[k < n->cap ? k + 1 : k]);
+        const expr_id with_member = k ? grammar_seq(g, comma(s), from_member) : from_member,
+                      either = m->required ? with_member : grammar_alt(g, with_member, tail[k]);
         if (either == EXPR_NEVER) {
             tail[k] = either;
             continue;

@@ -42,26 +42,26 @@ static const char *format_pattern(const struct json *name) {
     return NULL;
 }
 
-/* Intersects *l with the strings that contain a match of the pattern. first: *l is not set yet. */
-static int add_pattern(struct schema *s, const char *pattern, size_t n, bool first, struct lang *l, struct error *e) {
+/* Intersects *l with the strings that contain a match of the pattern. allows_all: *l is not set yet. */
+static int add_pattern(struct schema *s, const char *pattern, size_t n, bool allows_all, struct lang *l, struct error *e) {
     const struct regex *r;
     struct lang next;
     TRY(regex_parse(s->arena, pattern, n, &r, e));
     TRY(lang_search(s->arena, r, &next, e));
-    if (first) return *l = next, 0;
+    if (allows_all) return *l = next, 0;
     return lang_product(s->arena, &(struct lang){l->states, l->edges, l->n_states, l->n_edges}, &next, false, l, e);
 }
 
-/* Removes the strings that `not` excludes; *first becomes false if there are any. */
-static int remove_excluded(struct schema *s, const struct conj *c, bool *first, struct lang *l, struct error *e) {
+/* Removes the strings that `not` excludes; *allows_all becomes false if there are any. */
+static int remove_excluded(struct schema *s, const struct conj *c, bool *allows_all, struct lang *l, struct error *e) {
     for (int i = 0; i < c->n; i++) {
         uint32_t n;
         const struct json *v = schema_excluded(c->v[i].schema, &n);
         for (uint32_t k = 0; v && k < n; k++) {
             struct lang one, from;
             if (v[k].type != JSON_STRING) continue;
-            if (*first) TRY(lang_length(s->arena, 0, GRAMMAR_UNBOUNDED, l, e));
-            *first = false;
+            if (*allows_all) TRY(lang_length(s->arena, 0, GRAMMAR_UNBOUNDED, l, e));
+            *allows_all = false;
             from = *l;
             TRY(lang_string(s->arena, v[k].string, v[k].n, &one, e));
             TRY(lang_product(s->arena, &from, &one, true, l, e));
@@ -75,15 +75,15 @@ struct lengths {
 };
 static struct lengths lengths_of(const struct conj *c) {
     const double lo = schema_greatest(c, "minLength", 0), hi = schema_least(c, "maxLength", INFINITY);
-    return (struct lengths){lo > 1e6 ? 1000000 : (uint32_t)lo, hi > 1e6 ? GRAMMAR_UNBOUNDED : (uint32_t)hi};
+    return (struct lengths){lo > SCHEMA_MAX_COUNT ? SCHEMA_MAX_COUNT : (uint32_t)lo, hi > SCHEMA_MAX_COUNT ? GRAMMAR_UNBOUNDED : (uint32_t)hi};
 }
 
-/* Sets *l to the strings that the keywords allow, apart from the lengths. *first: true if they allow every string; *l is then not set. */
-static int content_lang(struct schema *s, const struct conj *c, bool *first, struct lang *l) {
+/* Sets *l to the strings that the keywords allow, apart from the lengths. *allows_all: they allow every string; *l is then not set. */
+static int content_lang(struct schema *s, const struct conj *c, bool *allows_all, struct lang *l) {
     static const char *const keywords[] = {"pattern", "format"};
     const struct json *text;
     struct error e = {0};
-    *first = true;
+    *allows_all = true;
     for (int k = 0; k < 2; k++)
         for (int i = 0; schema_keyword(c, &i, keywords[k], &text); i++) {
             const char *pattern = k ? format_pattern(text) : text->string;
@@ -92,11 +92,11 @@ static int content_lang(struct schema *s, const struct conj *c, bool *first, str
                                    "%.*s is not supported; date, time, date-time, duration, email, hostname, ipv4, ipv6, uuid, uri, uri-reference, "
                                    "uri-template, json-pointer, regex and their relative and international forms are",
                                    (int)(text->n < 40 ? text->n : 40), text->string);
-            int rc = add_pattern(s, pattern, k ? strlen(pattern) : text->n, *first, l, &e);
+            int rc = add_pattern(s, pattern, k ? strlen(pattern) : text->n, *allows_all, l, &e);
             if (rc) return schema_fail_text(s, c->v[i].at, keywords[k], rc, "", &e);
-            *first = false;
+            *allows_all = false;
         }
-    int rc = remove_excluded(s, c, first, l, &e);
+    int rc = remove_excluded(s, c, allows_all, l, &e);
     return rc ? schema_fail_text(s, c->v[0].at, "not", rc, "", &e) : 0;
 }
 
@@ -113,23 +113,23 @@ static int restrict_length(struct schema *s, const struct conj *c, struct lang *
 
 int schema_string_lang(struct schema *s, const struct conj *c, struct lang *out) {
     struct error e = {0};
-    bool first;
-    TRY(content_lang(s, c, &first, out));
-    int rc = first ? lang_length(s->arena, 0, GRAMMAR_UNBOUNDED, out, &e) : 0;
+    bool allows_all;
+    TRY(content_lang(s, c, &allows_all, out));
+    int rc = allows_all ? lang_length(s->arena, 0, GRAMMAR_UNBOUNDED, out, &e) : 0;
     return rc ? schema_fail_text(s, "#", NULL, rc, "", &e) : restrict_length(s, c, out);
 }
 
 int schema_string(struct schema *s, const struct conj *c, expr_id *out) {
     const struct lengths n = lengths_of(c);
     struct lang l = {0};
-    bool first;
-    TRY(content_lang(s, c, &first, &l));
-    if (first && s->form == FORM_JSON && !s->tags) {
+    bool allows_all;
+    TRY(content_lang(s, c, &allows_all, &l));
+    if (allows_all && s->form == FORM_JSON && !s->tags) {
         *out = !n.least && n.most == GRAMMAR_UNBOUNDED ? json_string(s) : json_in_quotes(s->g, grammar_text(s->g, json_char(s), n.least, n.most));
         return 0;
     }
     struct error e = {0};
-    int rc = first ? lang_length(s->arena, 0, GRAMMAR_UNBOUNDED, &l, &e) : 0;
+    int rc = allows_all ? lang_length(s->arena, 0, GRAMMAR_UNBOUNDED, &l, &e) : 0;
     if (rc) return schema_fail_text(s, c->v[0].at, NULL, rc, "", &e);
     TRY(restrict_length(s, c, &l));
     if (s->form == FORM_TEXT) return schema_tagged_string(s, c, &l, out);

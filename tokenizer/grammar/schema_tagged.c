@@ -110,11 +110,11 @@ int schema_tagged_member(struct schema *s, const struct conj *value, const char 
 
 int schema_tagged_extra(struct schema *s, const struct conj *value, struct lang *names, const char *at, expr_id *out) {
     static const char pattern[] = "^[A-Za-z_][A-Za-z0-9_.-]{0,63}$";
-    struct lang usual, both;
+    struct lang simple_names, both;
     struct error e = {0};
     expr_id x;
-    int rc = add_search(s, pattern, sizeof pattern - 1, &usual, &e);
-    if (!rc) rc = lang_product(s->arena, names, &usual, false, &both, &e);
+    int rc = add_search(s, pattern, sizeof pattern - 1, &simple_names, &e);
+    if (!rc) rc = lang_product(s->arena, names, &simple_names, false, &both, &e);
     if (rc) return schema_fail_text(s, at, NULL, rc, "names of further arguments", &e);
     if (lang_is_empty(&both, s->arena)) return *out = EXPR_NEVER, 0;
     s->form = FORM_JSON;

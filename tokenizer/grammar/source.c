@@ -7,7 +7,7 @@
 #include "tokenizer/grammar/schema.h"
 #include "tokenizer/grammar/tool_source.h"
 
-enum { MAX_SOURCE = 4 << 20 };
+enum { MAX_SOURCE = 4 << 20, MAX_WORK = 512 << 20 }; /* bytes of the text; of working memory */
 
 static int from_json(const struct grammar_source *s, struct arena *a, struct json *out, struct error *e) {
     int rc = json_parse(a, s->text, s->n, JSON_UNIQUE, "schema", out, e);
@@ -40,7 +40,7 @@ static int build(const struct grammar_source *s, struct grammar *g, struct arena
 }
 
 int source_compile(const struct grammar_source *s, struct grammar **out, struct error *e) {
-    struct arena arena = {.limit = (size_t)512 << 20};
+    struct arena arena = {.limit = MAX_WORK};
     expr_id root = EXPR_FAILED;
     int rc = grammar_new(out, e);
     if (!rc) rc = build(s, *out, &arena, &root, e);

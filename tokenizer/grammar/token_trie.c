@@ -61,14 +61,14 @@ static void close_nodes(struct trie_nodes *t, uint32_t *path, uint32_t from, uin
 enum trie_part { PART_ALL, PART_OTHER, PART_TAGGED_OTHER };
 static void build(struct trie_nodes *t, const struct entry *v, uint32_t n, enum trie_part part, int32_t *same, uint32_t *longest) {
     uint32_t depth = 0, path[MAX_TOKEN + 1] = {0}; /* path[0..depth]: the nodes of the entry before */
-    const struct entry *before = NULL;
+    const struct entry *previous = NULL;
     t->n = 1;
     t->token[0] = -1;
     for (uint32_t i = 0; i < n; i++) {
         uint32_t k = 0;
         if ((part == PART_OTHER && v[i].is_plain) || (part == PART_TAGGED_OTHER && v[i].is_tagged_plain)) continue;
-        while (before && k < v[i].n && k < before->n && v[i].s[k] == before->s[k]) k++;
-        before = &v[i];
+        while (previous && k < v[i].n && k < previous->n && v[i].s[k] == previous->s[k]) k++;
+        previous = &v[i];
         close_nodes(t, path, k, depth);
         for (depth = k; depth < v[i].n; depth++) {
             const uint32_t node = path[depth + 1] = t->n++;
