@@ -11,12 +11,13 @@ static bool is_one_of(const struct jstr *name, const char *const *names) {
         if (jstr_equals(name, *names)) return true;
     return false;
 }
-static bool unsafe_attribute(struct jval obj, const struct jstr *name) {
+static bool is_unsafe_attribute(struct jval obj, const struct jstr *name) {
     static const char *const list[] = {"append", "clear", "extend", "insert", "pop", "remove", "reverse", "sort", NULL};
     static const char *const dict[] = {"clear", "pop", "popitem", "setdefault", "update", NULL};
     return obj.type == J_LIST ? is_one_of(name, list) : obj.type == J_DICT && is_one_of(name, dict);
 }
-static struct jval is_forbidden(struct jrun *r, struct jval obj, const struct jstr *name) {
+/* Returns an undefined value that fails with this message when it is used. */
+static struct jval forbidden_attribute(struct jrun *r, struct jval obj, const struct jstr *name) {
     const char *type = jval_type(obj);
     size_t n = name->n + strlen(type) + 64;
     char *hint = jalloc(r, n);
@@ -41,8 +42,8 @@ static struct jval macro_attr(struct jrun *r, struct jmacro *m, const struct jst
 
 bool jattr_find(struct jrun *r, struct jval obj, const struct jstr *name, struct jval *out) {
     *out = jval_missing();
-    if (unsafe_attribute(obj, name)) {
-        *out = is_forbidden(r, obj, name);
+    if (is_unsafe_attribute(obj, name)) {
+        *out = forbidden_attribute(r, obj, name);
         return true;
     }
     switch (obj.type) {
@@ -122,11 +123,11 @@ struct jval jattr_get(struct jrun *r, struct jval obj, struct jval name) {
     return jval_undef_name(r, name, &obj);
 }
 
-struct jval jattr_path(struct jrun *r, struct jval obj, struct jval path, struct jval none) {
+struct jval jattr_path(struct jrun *r, struct jval obj, struct jval path, struct jval fallback) {
     if (path.type == J_NONE || path.type == J_MISSING) return obj;
     if (path.type != J_STR) {
         obj = jattr_item(r, obj, path);
-        return obj.type == J_UNDEF && none.type != J_NONE ? none : obj;
+        return obj.type == J_UNDEF && fallback.type != J_NONE ? fallback : obj;
     }
     struct jstr *s = path.s;
     for (size_t at = 0; at <= s->n;) {
@@ -134,9 +135,9 @@ struct jval jattr_path(struct jrun *r, struct jval obj, struct jval path, struct
         size_t end = dot ? (size_t)(dot - s->s) : s->n, i = at;
         int64_t number = 0;
         while (i < end && s->s[i] >= '0' && s->s[i] <= '9' && number < INT64_MAX / 10 - 1) number = number * 10 + (s->s[i++] - '0');
-        bool whole = i == end && end > at;
-        obj = jattr_item(r, obj, whole ? jval_int(number) : jstr_sub(r, s, at, end - at));
-        if (obj.type == J_UNDEF && none.type != J_NONE) obj = none;
+        bool is_number = i == end && end > at;
+        obj = jattr_item(r, obj, is_number ? jval_int(number) : jstr_sub(r, s, at, end - at));
+        if (obj.type == J_UNDEF && fallback.type != J_NONE) obj = fallback;
         at = end + 1;
     }
     return obj;
@@ -144,12 +145,12 @@ struct jval jattr_path(struct jrun *r, struct jval obj, struct jval path, struct
 
 /* ---- obj[start:stop:step] */
 
-static int64_t slice_bound(struct jrun *r, struct jval v, int64_t none, int64_t n, bool back) {
-    if (v.type == J_NONE) return none;
+static int64_t slice_bound(struct jrun *r, struct jval v, int64_t default_bound, int64_t n, bool backwards) {
+    if (v.type == J_NONE) return default_bound;
     int64_t i = jval_index(r, v, "slice indices");
     if (i < 0) i = i < -n ? -1 : i + n; /* -1: before the first */
-    if (i < 0) return back ? -1 : 0;
-    return i >= n ? (back ? n - 1 : n) : i;
+    if (i < 0) return backwards ? -1 : 0;
+    return i >= n ? (backwards ? n - 1 : n) : i;
 }
 struct jval jattr_slice(struct jrun *r, struct jval obj, struct jval start, struct jval stop, struct jval step) {
     if (obj.type == J_UNDEF) jfail_undef(r, obj.u);
@@ -157,8 +158,8 @@ struct jval jattr_slice(struct jrun *r, struct jval obj, struct jval start, stru
     if (obj.type != J_STR && obj.type != J_LIST && obj.type != J_TUPLE && obj.type != J_RANGE) jfail(r, "'%s' object is not subscriptable", jval_type(obj));
     int64_t by = step.type == J_NONE ? 1 : jval_index(r, step, "slice indices"), n = (int64_t)jval_len(r, obj);
     if (!by) jfail(r, "slice step cannot be zero");
-    bool back = by < 0;
-    int64_t i = slice_bound(r, start, back ? n - 1 : 0, n, back), end = slice_bound(r, stop, back ? -1 : n, n, back);
+    bool backwards = by < 0;
+    int64_t i = slice_bound(r, start, backwards ? n - 1 : 0, n, backwards), end = slice_bound(r, stop, backwards ? -1 : n, n, backwards);
     struct jrange g = {.start = i, .stop = end, .step = by};
     size_t count = jrange_len(&g);
     if (obj.type == J_RANGE) {

@@ -17,7 +17,7 @@ static int param_index(const char *params, const struct jstr *name) {
     }
     return -1;
 }
-void jcall_bind(struct jrun *r, const char *what, const char *params, int need, const struct jargs *args, struct jval *out) {
+void jcall_bind(struct jrun *r, const char *what, const char *params, int n_required, const struct jargs *args, struct jval *out) {
     int count = *params ? 1 : 0;
     for (const char *p = params; *p; p++) count += *p == ',';
     if (args->n > (size_t)count) jfail(r, "%s takes at most %d argument(s) (%zu given)", what, count, args->n);
@@ -29,7 +29,7 @@ void jcall_bind(struct jrun *r, const char *what, const char *params, int need, 
         out[i] = args->keywords[2 * k + 1];
     }
     const char *p = params;
-    for (int i = 0; i < need; i++) {
+    for (int i = 0; i < n_required; i++) {
         if (out[i].type == J_MISSING) jfail(r, "%s: the argument '%.*s' is missing", what, (int)param_length(p), p);
         p += param_length(p);
         p += *p == ',';

@@ -16,7 +16,7 @@ struct jloop {
     struct jiter *it;
     struct jval source, current, before, after;
     bool has_next, started;
-    size_t index0, length; /* SIZE_MAX: length not yet computed */
+    size_t index0, length; /* length SIZE_MAX: not computed yet */
     int64_t depth0;
     const struct jnode *node; /* recursive loops: the node to call again; otherwise NULL */
     struct jframe *parent;
@@ -41,7 +41,8 @@ struct jval jattr_get(struct jrun *r, struct jval obj, struct jval name); /* obj
 struct jval jattr_item(struct jrun *r, struct jval obj, struct jval key); /* obj[key] */
 struct jval jattr_slice(struct jrun *r, struct jval obj, struct jval start, struct jval stop, struct jval step);
 bool jattr_find(struct jrun *r, struct jval obj, const struct jstr *name, struct jval *out); /* getattr only, without item access */
-struct jval jattr_path(struct jrun *r, struct jval obj, struct jval path, struct jval none); /* path "a.b.0", as filters accept it */
+/* Follows a path "a.b.0", as filters accept it. fallback: instead of an undefined value; none: keep it. */
+struct jval jattr_path(struct jrun *r, struct jval obj, struct jval path, struct jval fallback);
 struct json;
 struct jval jval_from_json(struct jrun *r, const struct json *j); /* jinja.c: converts JSON to a value; its strings are TEXT_VALUE */
 /* -- op.c */
@@ -55,8 +56,8 @@ struct jval jformat_spec(struct jrun *r, struct jval v, struct jstr *spec);
 struct jval jcall(struct jrun *r, struct jval fn, const struct jargs *args);
 struct jval jcall_filter(struct jrun *r, const void *fn, struct jval v, const struct jargs *args);
 bool jcall_test(struct jrun *r, const void *fn, struct jval v, const struct jargs *args);
-/* Binds args to the parameters "a,b,c". Missing ones become J_MISSING; the first `need` are required. */
-void jcall_bind(struct jrun *r, const char *what, const char *params, int need, const struct jargs *args, struct jval *out);
+/* Binds args to the parameters "a,b,c". Missing ones become J_MISSING; the first n_required must be given. what: the function's name in errors. */
+void jcall_bind(struct jrun *r, const char *what, const char *params, int n_required, const struct jargs *args, struct jval *out);
 bool jcall_global(const struct jstr *name, struct jval *out);
 enum { JCALL_MAX = 8 };
 
@@ -82,8 +83,8 @@ struct jval jmethod_call(struct jrun *r, const struct jmethod *m, int sub, const
 /* -- shared by filters and methods */
 void jeval_sort(struct jrun *r, struct jlist *items, struct jlist *keys, bool reverse); /* stable, in place, by keys */
 struct jval jtext_strip(struct jrun *r, struct jstr *s, struct jval chars, bool left, bool right);
-struct jval jtext_replace(struct jrun *r, struct jstr *s, struct jstr *old, struct jstr *neu, int64_t count);
+struct jval jtext_replace(struct jrun *r, struct jstr *s, struct jstr *old, struct jstr *replacement, int64_t count); /* count < 0: all */
 struct jval jtext_join(struct jrun *r, struct jstr *sep, struct jval items, bool any);
 struct jlist *jtext_splitlines(struct jrun *r, struct jstr *s, bool keep);
 struct jval jtext_pad(struct jrun *r, struct jstr *s, int64_t width, struct jstr *fill, int where); /* padding: -1 left, 0 both sides, 1 right */
-int64_t jtext_int(struct jrun *r, struct jval v, int64_t none);                                     /* an optional integer */
+int64_t jtext_int(struct jrun *r, struct jval v, int64_t default_value);                            /* an optional integer */

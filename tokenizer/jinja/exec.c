@@ -46,13 +46,13 @@ void jexec_assign(struct jrun *r, const struct jnode *t, struct jframe *f, struc
         jdict_set(r, at->v[t->slot].d, t->a->value, v);
         return;
     }
-    size_t want = 0, i = 0;
-    for (const struct jnode *n = t->list; n; n = n->next) want++;
+    size_t n_targets = 0, i = 0;
+    for (const struct jnode *n = t->list; n; n = n->next) n_targets++;
     r->pos = t->pos;
     if (!jiter_is_iterable(v) || v.type == J_LOOP) jfail(r, "cannot unpack non-iterable %s object", jval_type(v));
     struct jlist *l = jiter_to_list(r, v);
-    if (l->n < want) jfail(r, "not enough values to unpack (expected %zu, got %zu)", want, l->n);
-    if (l->n > want) jfail(r, "too many values to unpack (expected %zu)", want);
+    if (l->n < n_targets) jfail(r, "not enough values to unpack (expected %zu, got %zu)", n_targets, l->n);
+    if (l->n > n_targets) jfail(r, "too many values to unpack (expected %zu)", n_targets);
     for (const struct jnode *n = t->list; n; n = n->next) jexec_assign(r, n, f, l->v[i++]);
 }
 
@@ -172,7 +172,7 @@ static struct jval missing_argument(struct jrun *r, const struct jstr *name) {
 struct jval jexec_macro(struct jrun *r, struct jmacro *m, const struct jargs *given) {
     const struct jnode *n = m->node;
     struct jargs a = *given;
-    size_t used = 0, want = 0;
+    size_t used = 0, n_params = 0;
     bool found_caller = false;
     const char *name = jstr_for_error(r, jmacro_name(r, m));
     enter_call(r);
@@ -181,8 +181,8 @@ struct jval jexec_macro(struct jrun *r, struct jmacro *m, const struct jargs *gi
         a.keywords = jalloc(r, 2 * a.n_keywords * sizeof *a.keywords);
         memcpy(a.keywords, given->keywords, 2 * a.n_keywords * sizeof *a.keywords);
     }
-    for (const struct jnode *p = n->list; p; p = p->next) want++;
-    bool all_by_position = a.n >= want;
+    for (const struct jnode *p = n->list; p; p = p->next) n_params++;
+    bool all_by_position = a.n >= n_params;
     struct jframe *f = jexec_frame(r, n->scope, m->parent);
     for (const struct jnode *p = n->list; p; p = p->next) {
         bool is_caller = jstr_equals(p->a->value.s, "caller");
@@ -211,7 +211,7 @@ struct jval jexec_macro(struct jrun *r, struct jmacro *m, const struct jargs *gi
         struct jval t = jval_list(r, J_TUPLE, a.n - used);
         if (a.n > used) memcpy(t.l->v, a.v + used, (a.n - used) * sizeof *a.v);
         f->v[n->scope->varargs_slot] = t;
-    } else if (a.n > want) jfail(r, "macro '%s' takes not more than %zu argument(s)", name, want);
+    } else if (a.n > n_params) jfail(r, "macro '%s' takes not more than %zu argument(s)", name, n_params);
     for (const struct jnode *p = n->list; p; p = p->next)
         if (f->v[p->a->slot].type == J_MISSING) f->v[p->a->slot] = p->b ? jeval(r, p->b, f) : missing_argument(r, p->a->value.s);
     struct jbuf b = {0};

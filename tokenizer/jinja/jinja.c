@@ -7,7 +7,7 @@
 
 /* Entry points. Parsing and rendering each use one arena and one error handler (setjmp). */
 
-enum { parse_memory = 256 << 20, render_memory = 1 << 30 };
+enum { PARSE_MAX_BYTES = 256 << 20, RENDER_MAX_BYTES = 1 << 30, PARSE_MAX_STEPS = 100000000 };
 
 /* Converts newlines to \n and drops one at the end, as Jinja2 does. */
 static size_t normalize_newlines(char *to, const char *s, size_t n) {
@@ -22,8 +22,13 @@ static size_t normalize_newlines(char *to, const char *s, size_t n) {
 }
 
 static int parse_protected(struct jinja *j, struct error *e) {
-    struct jrun r = {
-        .arena = &j->arena, .e = e, .source_name = j->source_name, .source = j->source, .n_source = j->n_source, .steps_left = 100000000, .code = ERR_MODEL};
+    struct jrun r = {.arena = &j->arena,
+                     .e = e,
+                     .source_name = j->source_name,
+                     .source = j->source,
+                     .n_source = j->n_source,
+                     .steps_left = PARSE_MAX_STEPS,
+                     .code = ERR_MODEL};
     if (setjmp(r.on_error)) return r.code;
     j->body = jparse(&r);
     r.depth = 0;
@@ -35,7 +40,7 @@ int jinja_parse(struct jinja **out, const char *source, size_t n, const char *wh
     int rc = ERR_MEMORY;
     *out = NULL;
     if (!j) return error_set(e, ERR_MEMORY, "%s: out of memory", what);
-    j->arena.limit = parse_memory;
+    j->arena.limit = PARSE_MAX_BYTES;
     if (!(j->source_name = arena_strndup(&j->arena, what, strlen(what))) || n > UINT32_MAX / 2 || !(j->source = arena_alloc(&j->arena, n + 1)))
         error_set(e, rc, "%s: out of memory", what);
     else if (utf8_valid(source, n) != n) rc = error_set(e, ERR_MODEL, "%s: not UTF-8", what);
@@ -117,7 +122,7 @@ static int render_protected(struct jrun *r, const struct jinja *j, const struct 
     return 0;
 }
 int jinja_render(const struct jinja *j, const struct json *vars, const struct jinja_var *own, struct text *out, struct error *e) {
-    struct arena arena = {.limit = render_memory};
+    struct arena arena = {.limit = RENDER_MAX_BYTES};
     struct jrun r = {.arena = &arena,
                      .e = e,
                      .source_name = j->source_name,

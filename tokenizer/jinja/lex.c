@@ -122,14 +122,14 @@ static size_t lex_number(struct lexer *x) {
 }
 
 /* ---- strings, with the escapes of Python */
-static int parse_hex(const char *s, size_t n, int want, uint32_t *v) {
+static int parse_hex(const char *s, size_t n, int n_digits, uint32_t *v) {
     *v = 0;
-    for (int i = 0; i < want; i++) {
+    for (int i = 0; i < n_digits; i++) {
         int d = (size_t)i < n ? jascii_hex_value(s[i]) : 99;
         if (d > 15) return 0;
         *v = *v << 4 | (uint32_t)d;
     }
-    return want;
+    return n_digits;
 }
 static size_t lex_escape(struct lexer *x, struct jbuf *b, size_t i, size_t end) { /* i is after the backslash */
     static const char from[] = "\\'\"abfnrtv", to[] = "\\'\"\a\b\f\n\r\t\v";
@@ -206,7 +206,7 @@ static size_t lex_operator(struct lexer *x) {
             x->open[x->n_open++] = c == '(' ? ')' : c == '[' ? ']' : '}';
         } else if ((c == ')' || c == ']' || c == '}') && (!x->n_open || x->open[--x->n_open] != c)) {
             char why[] = "unexpected ' '";
-            why[12] = c;
+            why[sizeof "unexpected '" - 1] = c;
             fail_at(x, x->at, why);
         }
         push_token(x, ops[i].type, x->at);
@@ -280,17 +280,17 @@ static bool lex_raw(struct lexer *x, size_t begin, size_t text_from, size_t tag_
     x->line_start = x->s[i - 1] == '\n';
     for (size_t k = i; k + 2 <= x->n; k++) {
         if (!is_text_at(x, k, "{%")) continue;
-        char s2 = k + 2 < x->n ? x->s[k + 2] : 0;
-        size_t e = skip_space(x, k + 2 + (s2 == '-' || s2 == '+'));
+        char begin_sign = k + 2 < x->n ? x->s[k + 2] : 0;
+        size_t e = skip_space(x, k + 2 + (begin_sign == '-' || begin_sign == '+'));
         if (!is_text_at(x, e, "endraw")) continue;
         e = skip_space(x, e + 6);
-        char s3 = e < x->n ? x->s[e] : 0;
-        e += s3 == '-' || s3 == '+';
+        char end_sign = e < x->n ? x->s[e] : 0;
+        e += end_sign == '-' || end_sign == '+';
         if (!is_text_at(x, e, "%}")) continue;
-        push_text(x, i, text_end(x, i, k, s2, false));
+        push_text(x, i, text_end(x, i, k, begin_sign, false));
         x->at = e + 2;
-        if (s3 == '-') x->at = skip_space(x, x->at);
-        else if (s3 != '+' && x->at < x->n && x->s[x->at] == '\n') x->at++;
+        if (end_sign == '-') x->at = skip_space(x, x->at);
+        else if (end_sign != '+' && x->at < x->n && x->s[x->at] == '\n') x->at++;
         x->line_start = x->s[x->at - 1] == '\n';
         return true;
     }

@@ -4,12 +4,12 @@
 
 /* Methods of str, list, tuple, dict and the loop variable that modify nothing. */
 
-struct str_method {
+struct value_method {
     uint8_t type; /* of self */
     const char *name, *params;
-    int need;
+    int n_required;
     struct jval (*fn)(struct jrun *r, struct jval self, struct jval *a);
-    struct jval (*raw)(struct jrun *r, struct jval self, const struct jargs *args);
+    struct jval (*fn_args)(struct jrun *r, struct jval self, const struct jargs *args); /* takes unbound arguments */
 };
 
 static struct jstr *str_arg(struct jrun *r, struct jval v) {
@@ -70,7 +70,7 @@ static struct jval s_count(struct jrun *r, struct jval self, struct jval *a) {
     jcount_steps(r, (size_t)n);
     return jval_int(n);
 }
-static struct jval has_affix(struct jrun *r, struct jval self, struct jval *a, bool end) {
+static struct jval has_affix(struct jrun *r, struct jval self, struct jval *a, bool at_end) {
     size_t from, to;
     int64_t first;
     struct jstr *s = self.s;
@@ -78,10 +78,10 @@ static struct jval has_affix(struct jrun *r, struct jval self, struct jval *a, b
     char_window(r, s, a[1], a[2], &from, &to, &first);
     for (size_t i = 0; i < affixes->n; i++) {
         if (affixes->v[i].type != J_STR)
-            jfail(r, "%s first arg must be str or a tuple of str, not %s", end ? "endswith" : "startswith", jval_type(affixes->v[i]));
+            jfail(r, "%s first arg must be str or a tuple of str, not %s", at_end ? "endswith" : "startswith", jval_type(affixes->v[i]));
         struct jstr *w = affixes->v[i].s;
         if (first > (int64_t)jstr_chars(s) || from > to || w->n > to - from) continue;
-        if (!w->n || !memcmp(end ? s->s + to - w->n : s->s + from, w->s, w->n)) return jval_bool(true);
+        if (!w->n || !memcmp(at_end ? s->s + to - w->n : s->s + from, w->s, w->n)) return jval_bool(true);
     }
     return jval_bool(false);
 }
@@ -108,9 +108,9 @@ static void add_item(struct jrun *r, struct pieces *p, struct jval v) {
     p->v[p->n++] = v;
     jcount_steps(r, 1);
 }
-static struct jval list_of(struct jrun *r, struct pieces *p, bool turn) {
+static struct jval list_of(struct jrun *r, struct pieces *p, bool reversed) {
     struct jval v = jval_list(r, J_LIST, p->n);
-    for (size_t i = 0; i < p->n; i++) v.l->v[i] = p->v[turn ? p->n - 1 - i : i];
+    for (size_t i = 0; i < p->n; i++) v.l->v[i] = p->v[reversed ? p->n - 1 - i : i];
     return v;
 }
 static size_t char_before(const struct jstr *s, size_t i) {
@@ -210,13 +210,13 @@ static struct jval s_splitlines(struct jrun *r, struct jval self, struct jval *a
 }
 static struct jval s_removeprefix(struct jrun *r, struct jval self, struct jval *a) {
     struct jstr *s = self.s, *w = str_arg(r, a[0]);
-    bool is = w->n <= s->n && !memcmp(s->s, w->s, w->n);
-    return is ? jstr_sub(r, s, w->n, s->n - w->n) : self;
+    bool has_prefix = w->n <= s->n && !memcmp(s->s, w->s, w->n);
+    return has_prefix ? jstr_sub(r, s, w->n, s->n - w->n) : self;
 }
 static struct jval s_removesuffix(struct jrun *r, struct jval self, struct jval *a) {
     struct jstr *s = self.s, *w = str_arg(r, a[0]);
-    bool is = w->n <= s->n && !memcmp(s->s + s->n - w->n, w->s, w->n);
-    return is ? jstr_sub(r, s, 0, s->n - w->n) : self;
+    bool has_suffix = w->n <= s->n && !memcmp(s->s + s->n - w->n, w->s, w->n);
+    return has_suffix ? jstr_sub(r, s, 0, s->n - w->n) : self;
 }
 
 /* ---- str: transforming */
@@ -241,10 +241,10 @@ static struct jval map_case(struct jrun *r, struct jstr *s, bool swap) {
 static struct jval s_title(struct jrun *r, struct jval self, struct jval *a) { return map_case(r, self.s, false); }
 static struct jval s_swapcase(struct jrun *r, struct jval self, struct jval *a) { return map_case(r, self.s, true); }
 static struct jval s_replace(struct jrun *r, struct jval self, struct jval *a) {
-    struct jstr *old = str_arg(r, a[0]), *neu = str_arg(r, a[1]);
-    if (self.s->markup && !neu->markup) neu = jrepr_escape(r, neu).s;
+    struct jstr *old = str_arg(r, a[0]), *replacement = str_arg(r, a[1]);
+    if (self.s->markup && !replacement->markup) replacement = jrepr_escape(r, replacement).s;
     if (self.s->markup && !old->markup) old = jrepr_escape(r, old).s;
-    return jtext_replace(r, self.s, old, neu, a[2].type == J_MISSING ? -1 : jval_index(r, a[2], "count"));
+    return jtext_replace(r, self.s, old, replacement, a[2].type == J_MISSING ? -1 : jval_index(r, a[2], "count"));
 }
 static struct jval s_join(struct jrun *r, struct jval self, struct jval *a) { return jtext_join(r, self.s, a[0], false); }
 static struct jstr *fill_arg(struct jrun *r, struct jval v) { return v.type == J_MISSING ? NULL : str_arg(r, v); }
@@ -404,7 +404,7 @@ static struct jval i_bit_length(struct jrun *r, struct jval self, struct jval *a
     return jval_int(u ? 64 - __builtin_clzll(u) : 0);
 }
 
-static const struct str_method methods[] = {
+static const struct value_method methods[] = {
     {J_STR, "capitalize", "", 0, s_capitalize},
     {J_STR, "center", "width,fillchar", 1, s_center},
     {J_STR, "count", "sub,start,end", 1, s_count},
@@ -478,17 +478,17 @@ bool jmethod_find(struct jval self, const struct jstr *name, struct jval *out) {
     return false;
 }
 /* C methods of str take most arguments by position only. These accept keywords. */
-static bool accepts_keywords(const struct str_method *m) {
+static bool accepts_keywords(const struct value_method *m) {
     return m->type != J_STR || !strcmp(m->name, "split") || !strcmp(m->name, "rsplit") || !strcmp(m->name, "splitlines") || !strcmp(m->name, "expandtabs");
 }
 struct jval jmethod_call(struct jrun *r, const struct jmethod *me, int sub, const struct jargs *args) {
-    const struct str_method *m = &methods[sub];
+    const struct value_method *m = &methods[sub];
     struct jval a[JCALL_MAX], v;
     jenter_depth(r);
-    if (m->raw) v = m->raw(r, me->self, args);
+    if (m->fn_args) v = m->fn_args(r, me->self, args);
     else {
         if (args->n_keywords && !accepts_keywords(m)) jfail(r, "%s.%s() takes no keyword arguments", jval_type(me->self), m->name);
-        jcall_bind(r, m->name, m->params, m->need, args, a);
+        jcall_bind(r, m->name, m->params, m->n_required, args, a);
         v = m->fn(r, me->self, a);
     }
     r->depth--;

@@ -156,9 +156,9 @@ static void json_newline(struct jrun *r, struct jbuf *b, const struct jtojson *o
     jbuf_cstr(r, b, "\n", from);
     for (int i = 0; i < level; i++) jbuf_cstr(r, b, o->indent, from);
 }
-static void json_sep(struct jrun *r, struct jbuf *b, const struct jstr *given, const char *usual, uint8_t from) {
+static void json_sep(struct jrun *r, struct jbuf *b, const struct jstr *given, const char *default_text, uint8_t from) {
     if (given) jbuf_str(r, b, given);
-    else jbuf_cstr(r, b, usual, from);
+    else jbuf_cstr(r, b, default_text, from);
 }
 static void json_scalar(struct jrun *r, struct jbuf *b, struct jval v) {
     if (v.type == J_NONE) jbuf_cstr(r, b, "null", v.origin);

@@ -6,7 +6,7 @@
 /* Resolves names to slots. Jinja2 turns names into Python variables per frame at compile time, with visible effects: a name that is set in a frame never reads
  * the context first, unless it is read before or set in a branch. This file reproduces jinja2/idtracking.py. */
 
-enum { few_vars = 16 };
+enum { FEW_VARS = 16 }; /* scopes of more have an index */
 
 static uint32_t hash_bucket(const struct jscope *s, const struct jval *name) { return (uint32_t)hash64(name->s->s, name->s->n, 1) & (s->n_index - 1); }
 static void add_to_index(struct jscope *s, int var) {
@@ -16,8 +16,8 @@ static void add_to_index(struct jscope *s, int var) {
 }
 static void rebuild_index(struct jrun *r, struct jscope *s) { /* sized for s->cap */
     s->index = NULL;
-    if (s->cap <= few_vars) return;
-    for (s->n_index = 4 * few_vars; s->n_index < 2u * s->cap;) s->n_index *= 2;
+    if (s->cap <= FEW_VARS) return;
+    for (s->n_index = 4 * FEW_VARS; s->n_index < 2u * s->cap;) s->n_index *= 2;
     s->index = jalloc(r, s->n_index * sizeof *s->index);
     memset(s->index, 0, s->n_index * sizeof *s->index);
     for (int i = 0; i < s->n; i++) add_to_index(s, i);

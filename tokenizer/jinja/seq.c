@@ -121,13 +121,13 @@ static struct jval f_dictsort(struct jrun *r, struct jval v, struct jval *a) {
 static struct jval find_extreme(struct jrun *r, struct jval v, struct jval *a, bool max) {
     struct jiter *it = jiter_new(r, v);
     struct jval best, item, attr = none_if_missing(a[1]);
-    bool cs = jval_is_true(r, a[0]);
+    bool case_sensitive = jval_is_true(r, a[0]);
     if (!jiter_next(r, it, &best)) return jval_undef(r, "No aggregated item, sequence was empty.");
     struct jval best_key = jattr_path(r, best, attr, jval_none());
-    if (!cs) best_key = fold_case(r, best_key);
+    if (!case_sensitive) best_key = fold_case(r, best_key);
     while (jiter_next(r, it, &item)) {
         struct jval key = jattr_path(r, item, attr, jval_none());
-        if (!cs) key = fold_case(r, key);
+        if (!case_sensitive) key = fold_case(r, key);
         int c = jval_cmp(r, key, best_key, max ? ">" : "<");
         if (c == (max ? 1 : -1)) best = item, best_key = key;
     }
@@ -143,14 +143,14 @@ static struct jval f_unique(struct jrun *r, struct jval v, struct jval *a) {
     return generator_value(it);
 }
 static struct jval f_groupby(struct jrun *r, struct jval v, struct jval *a) { /* attribute, default, case_sensitive */
-    bool cs = jval_is_true(r, a[2]);
-    struct jval none = none_if_missing(a[1]);
+    bool case_sensitive = jval_is_true(r, a[2]);
+    struct jval default_value = none_if_missing(a[1]);
     struct jlist *l = jiter_to_list(r, v);
     struct jval items = jval_list(r, J_LIST, l->n), keys = jval_list(r, J_LIST, l->n), out = jval_list(r, J_LIST, l->n);
     for (size_t i = 0; i < l->n; i++) {
-        struct jval k = jattr_path(r, l->v[i], a[0], none);
+        struct jval k = jattr_path(r, l->v[i], a[0], default_value);
         items.l->v[i] = l->v[i];
-        keys.l->v[i] = cs ? k : fold_case(r, k);
+        keys.l->v[i] = case_sensitive ? k : fold_case(r, k);
     }
     jeval_sort(r, items.l, keys.l, false);
     size_t n = 0;
@@ -160,7 +160,7 @@ static struct jval f_groupby(struct jrun *r, struct jval v, struct jval *a) { /*
         struct jval pair = jval_list(r, J_TUPLE, 2), group = jval_list(r, J_LIST, j - i);
         memcpy(group.l->v, items.l->v + i, (j - i) * sizeof *group.l->v);
         pair.l->is_group = true;
-        pair.l->v[0] = cs ? keys.l->v[i] : jattr_path(r, items.l->v[i], a[0], none);
+        pair.l->v[0] = case_sensitive ? keys.l->v[i] : jattr_path(r, items.l->v[i], a[0], default_value);
         pair.l->v[1] = group;
         out.l->v[n++] = pair;
     }
@@ -208,7 +208,7 @@ static struct jargs without_first(const struct jargs *args, size_t n) {
     a.n -= n;
     return a;
 }
-static bool is_falsy_source(struct jrun *r, struct jiter *it) { /* falsy values are not iterated */
+static bool exhaust_if_falsy(struct jrun *r, struct jiter *it) { /* falsy values are not iterated; returns whether it is one */
     if (jval_is_true(r, it->obj)) return false;
     it->exhausted = true;
     it->obj = jval_none();
@@ -216,7 +216,7 @@ static bool is_falsy_source(struct jrun *r, struct jiter *it) { /* falsy values 
 }
 static void start_map(struct jrun *r, struct jiter *it) {
     const struct jargs args = it->args;
-    if (is_falsy_source(r, it)) return;
+    if (exhaust_if_falsy(r, it)) return;
     if (!args.n && args.n_keywords) {
         bool any = false;
         it->kind = ITER_MAP_ATTR;
@@ -243,7 +243,7 @@ static struct jval f_map(struct jrun *r, struct jval v, const struct jargs *args
 static void start_select(struct jrun *r, struct jiter *it) {
     const struct jargs args = it->args;
     size_t used = it->by_attr;
-    if (is_falsy_source(r, it)) return;
+    if (exhaust_if_falsy(r, it)) return;
     if (used && !args.n) jfail(r, "Missing parameter for attribute name");
     if (used) it->attr = args.v[0];
     if (args.n > used) {

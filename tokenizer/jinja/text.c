@@ -4,7 +4,9 @@
 
 /* Shared by string filters and methods. Every result byte keeps the origin of its source byte. */
 
-int64_t jtext_int(struct jrun *r, struct jval v, int64_t none) { return v.type == J_MISSING || v.type == J_NONE ? none : jval_index(r, v, "the argument"); }
+int64_t jtext_int(struct jrun *r, struct jval v, int64_t default_value) {
+    return v.type == J_MISSING || v.type == J_NONE ? default_value : jval_index(r, v, "the argument");
+}
 
 static bool in_set(const struct jstr *set, uint32_t c) { /* set NULL: white space */
     if (!set) return unicode_is_python_space(c);
@@ -38,13 +40,13 @@ static struct jval finish_like(struct jrun *r, struct jbuf *b, const struct jstr
     v.s->markup = s->markup;
     return v;
 }
-struct jval jtext_replace(struct jrun *r, struct jstr *s, struct jstr *old, struct jstr *neu, int64_t count) {
+struct jval jtext_replace(struct jrun *r, struct jstr *s, struct jstr *old, struct jstr *replacement, int64_t count) {
     struct jbuf b = {0};
     size_t at = 0;
     if (count < 0) count = INT64_MAX;
     if (!old->n) { /* insert between all characters and at both ends */
         for (; count > 0; count--) {
-            jbuf_str(r, &b, neu);
+            jbuf_str(r, &b, replacement);
             jcount_steps(r, 1);
             if (at >= s->n) break;
             size_t end = at + 1;
@@ -57,7 +59,7 @@ struct jval jtext_replace(struct jrun *r, struct jstr *s, struct jstr *old, stru
             size_t pos = (size_t)(hit - s->s);
             jcount_steps(r, 1);
             append_slice(r, &b, s, at, pos);
-            jbuf_str(r, &b, neu);
+            jbuf_str(r, &b, replacement);
             at = pos + old->n;
         }
     append_slice(r, &b, s, at, s->n);

@@ -308,7 +308,7 @@ struct jval jdict_new(struct jrun *r) {
     *d = (struct jdict){0};
     return (struct jval){.type = J_DICT, .origin = TEXT_TEMPLATE, .d = d};
 }
-enum { dict_small = 12 };
+enum { SMALL_DICT = 12 }; /* larger ones have an index */
 static struct jval *find_dict_slot(struct jrun *r, struct jdict *d, struct jval key, uint64_t h) {
     for (size_t i = h & (d->n_index - 1); d->index[i]; i = (i + 1) & (d->n_index - 1)) {
         struct jval *kv = &d->kv[2 * (size_t)(d->index[i] - 1)];
@@ -349,7 +349,7 @@ void jdict_set(struct jrun *r, struct jdict *d, struct jval key, struct jval v) 
     d->kv[2 * d->n] = key;
     d->kv[2 * d->n + 1] = v;
     d->n++;
-    if (d->n <= dict_small) return;
+    if (d->n <= SMALL_DICT) return;
     if (d->n * 2 > d->n_index) {
         d->n_index = d->n_index ? d->n_index * 2 : 64;
         d->index = jalloc(r, d->n_index * sizeof *d->index);

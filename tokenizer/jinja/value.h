@@ -58,7 +58,7 @@ struct jstr {
     const char *s;           /* UTF-8, not NUL-terminated */
     const uint8_t *origins;  /* origin of each byte; NULL when all are `origin` */
     struct jbuf *append_buf; /* the buffer that s ends in, for appending in place */
-    size_t n, n_chars;       /* chars: SIZE_MAX until counted */
+    size_t n, n_chars;       /* bytes; code points, SIZE_MAX until counted */
     uint8_t origin;
     bool markup; /* result of safe or escape: text appended to it is escaped */
 };
@@ -109,9 +109,9 @@ struct jiter {
     void (*start)(struct jrun *r, struct jiter *it); /* called before the first item, when Python's generators check arguments */
     const void *fn;                                  /* struct jfilter or struct jtest */
     struct jargs args;
-    size_t i, n;
-    struct jdict *seen;
-    void *loop_filter; /* evaluator state of a loop's filter condition */
+    size_t i, n;        /* items read; ITER_BATCH, ITER_SLICE: items in a batch, number of slices */
+    struct jdict *seen; /* ITER_UNIQUE: its keys so far */
+    void *loop_filter;  /* evaluator state of a loop's filter condition */
 };
 
 struct jrun {
@@ -120,8 +120,8 @@ struct jrun {
     jmp_buf on_error;
     const char *source_name, *source; /* for errors */
     size_t n_source;
-    uint32_t pos;        /* current offset in the source */
-    uint64_t steps_left; /* remaining */
+    uint32_t pos; /* current offset in the source */
+    uint64_t steps_left;
     int depth, calls;
     int code; /* of errors outside the template: ERR_MEMORY; also the parser's ERR_MODEL */
     struct jdict *vars;
