@@ -164,7 +164,8 @@ static void place_extent(struct pin *p, int i) {
     struct error e = {0};
     if (i >= p->first[p->w->files.n_shards]) return move_pages_to_nodes(p, &p->extents[i]);
     if (!copies(&p->choice) || !replace_mapping(p, &p->extents[i], &e)) return;
-    if (e.code != ERR_CANCELLED && !atomic_load(&p->stop)) log_say(LOG_INFO, "the other weights stay mapped, unpinned: %s", e.text);
+    if (e.code != ERR_CANCELLED && !atomic_load(&p->stop))
+        log_say(p->choice.by_node ? LOG_WARN : LOG_INFO, "the other weights stay mapped, unpinned: %s", e.text);
     atomic_store(&p->stop, 1);
 }
 
