@@ -111,6 +111,16 @@ int main(void) {
     if (rc) printf("numa_bind_to SKIPPED: %s\n", e.text); /* containers may forbid mbind */
     CHECK(numa_bind_to(mem, 1 << 20, -1, &e) == ERR_USAGE);
     mem_pages_free(mem, 1 << 20);
+
+    /* Pages keep their contents when they move, be they in memory or not, and whatever the range: at its ends only whole pages move. */
+    enum { MOVED = 1100 * 4096 };
+    n.n_nodes = 2, n.kernel_node[1] = n.kernel_node[0] = 0;
+    mem = mem_pages(MOVED, 0);
+    for (int i = 0; i < MOVED / 2; i++) mem[i] = (char)(i * 7 + i / 4096);
+    for (int node = -1; node < 2; node++) numa_move_to(&n, mem, MOVED - 5, node);
+    numa_move_to(&n, mem, 100, 1);
+    for (int i = 0; i < MOVED; i++) CHECK(mem[i] == (i < MOVED / 2 ? (char)(i * 7 + i / 4096) : 0));
+    mem_pages_free(mem, MOVED);
     printf("%d failures\n", failures);
     return failures != 0;
 }
