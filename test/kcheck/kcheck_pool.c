@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "cpu/pool.h"
+#include "engine/base/clock.h"
 #include "engine/base/fault.h"
 #include "engine/base/spin.h"
 
@@ -99,6 +100,15 @@ static void spins(void) {
     polls = polls_of(1e9);
     CHECK(polls > 100 && polls == polls_of(0));
 }
+/* A wait ends after its time also where no thread loses its CPU. */
+static void ends(void) {
+    bool polls_on = false;
+    for (int i = 0; i < 2000; i++) {
+        struct spin s = {.polls = 4095, .begin_s = clock_now() - 1, .last_s = clock_now()};
+        polls_on |= spin_again(&s, 0.5);
+    }
+    CHECK(!polls_on);
+}
 
 int main(void) {
     struct error e = {0};
@@ -108,6 +118,7 @@ int main(void) {
     rests(2);
     rests(5);
     spins();
+    ends();
     CHECK(!pool_open(&p, 0, true, &e) && pool_threads(p) >= 1);
     pool_close(&p);
     CHECK(pool_open(&p, 5000, false, &e) == ERR_USAGE && !p && e.text[0]);
