@@ -1,8 +1,7 @@
-/* K blocks: 256 columns in parts of 32 (Q4_K, Q5_K) or 16 (Q6_K), each with its own scale. A vector of 32 codes is one part, or
- * two, as 16-bit words: even columns, odd ones. Q4_K and Q5_K convert and scale the sums of each part, Q6_K
- * those of eight parts as one vector.
+/* K blocks: 256 columns in parts of 32 (Q4_K, Q5_K) or 16 (Q2_K, Q3_K, Q6_K), each with its own scale; and TQ2_0, whose codes are those of Q2_K. A vector of
+ * 32 codes is one part, or two, as 16-bit words: even columns, odd ones. Parts of 32 are converted and scaled one by one, of 16 eight as one vector.
  *
- * Instructions per block of 144, 176 or 210 bytes: 24, 51 or 56 to unpack codes, 24 products, 26 or 24 to scale and add, 24
+ * Instructions per block of 144, 176 or 210 bytes (Q4_K to Q6_K): 24, 51 or 56 to unpack codes, 24 products, 26 or 24 to scale and add, 24
  * or 9 for scales and minima: 98, 125 and 113. */
 #include <stdint.h>
 
@@ -16,15 +15,23 @@ enum {
     GROUP = 256,
     TURN = 8,
     BYTES = FORMAT_BYTES(FORMAT),
+    Q2 = DTYPE == DT_Q2_K,
+    Q3 = DTYPE == DT_Q3_K,
     Q6 = DTYPE == DT_Q6_K,
-    HALVES = Q6 ? 2 : 1, /* of eight parts each */
+    TQ2 = DTYPE == DT_TQ2_0,
+    NARROW = Q2 || Q3 || Q6 || TQ2,
+    HALVES = NARROW ? 2 : 1, /* of eight parts each */
+    BIAS = Q6    ? 32
+           : Q3  ? 4
+           : TQ2 ? 1
+                 : -1, /* subtracted from codes; -1: none, x is summed for a minimum */
 };
 struct group {
     int16_t x[8][2][16];   /* of 32 columns: even ones, odd ones */
-    float unit[HALVES][8]; /* of each part: in order, Q6_K's in the order of halves_4; Q4_K's adapted to its codes */
+    float unit[HALVES][8]; /* of each part: in order, or if NARROW in the order of halves_4; Q4_K's adapted to its codes */
     union {
-        float sum[8];             /* of x, per part */
-        int32_t start[HALVES][8]; /* Q6_K: -32 * sum, in units */
+        float sum[HALVES][8];     /* of x, per part */
+        int32_t start[HALVES][8]; /* -BIAS * sum, in units */
     };
 } __attribute__((aligned(64)));
 #include "cpu/intdot_inner.h"
@@ -32,24 +39,26 @@ struct group {
 /* --- x --- */
 
 INLINE void group_make(struct group *g, const float *x, int n) {
-    const __m256i bias[2] = {_mm256_set1_epi16(Q6 ? -32 : 1), _mm256_set1_epi16(Q6 ? -32 : 1)};
+    const __m256i bias[2] = {_mm256_set1_epi16(-BIAS), _mm256_set1_epi16(-BIAS)};
     float f[HALVES][8];
     V unit[HALVES];
     __m256i most[8 * HALVES], sum[8];
-    for (int i = 0; i < 8 * HALVES; i++) most[i] = Q6 ? most_2(x + 16 * i) : join(most_2(x + 32 * i), most_2(x + 32 * i + 16), true);
-    EACH (int h = 0; h < HALVES; h++) unit[h] = units_8(vectors_8(most + 8 * h, true, !Q6), f[h]);
+    for (int i = 0; i < 8 * HALVES; i++) most[i] = NARROW ? most_2(x + 16 * i) : join(most_2(x + 32 * i), most_2(x + 32 * i + 16), true);
+    EACH (int h = 0; h < HALVES; h++) unit[h] = units_8(vectors_8(most + 8 * h, true, !NARROW), f[h]);
     for (int v = 0; v < 8; v++) {
-        const float *part = Q6 ? &f[v / 4][lane_of(v % 4 * 2, false)] : &f[0][v];
+        const float *part = NARROW ? &f[v / 4][lane_of(v % 4 * 2, false)] : &f[0][v];
         V even[2], odd[2];
         split_16(x + 32 * v, vset1(part[0]), &even[0], &odd[0]);
-        split_16(x + 32 * v + 16, vset1(part[Q6 ? 4 : 0]), &even[1], &odd[1]); /* the second 16 columns in the order of lane_of */
+        split_16(x + 32 * v + 16, vset1(part[NARROW ? 4 : 0]), &even[1], &odd[1]); /* the second 16 columns in the order of lane_of */
         words_16(g->x[v][0], even[0], even[1]);
         words_16(g->x[v][1], odd[0], odd[1]);
         sum[v] = dot_words(bias, g->x[v], 2);
     }
-    if (Q6)
-        EACH (int h = 0; h < HALVES; h++) _mm256_store_si256((__m256i *)(void *)g->start[h], halves_4(sum + 4 * h, false));
-    else vstore(g->sum, vmul(_mm256_cvtepi32_ps(vectors_8(sum, false, true)), unit[0]));
+    EACH (int h = 0; h < HALVES; h++) {
+        const __m256i all = NARROW ? halves_4(sum + 4 * h, false) : vectors_8(sum, false, true);
+        if (BIAS > 0) _mm256_store_si256((__m256i *)(void *)g->start[h], all);
+        else vstore(g->sum[h], vmul(_mm256_cvtepi32_ps(all), unit[h]));
+    }
     if (DTYPE == DT_Q4_K)
         unit[0] = vmul(unit[0], _mm256_setr_ps(1, 0.0625f, 1, 0.0625f, 1, 0.0625f, 1, 0.0625f)); /* codes of odd parts are 16 times as large */
     EACH (int h = 0; h < HALVES; h++) vstore(g->unit[h], unit[h]);
@@ -71,7 +80,10 @@ INLINE void load_words(__m256i w[2], const uint8_t *p, const int v) {
         w[1] = _mm256_and_si256(_mm256_srli_epi16(q, 8), mask);
         return;
     }
-    if (Q6) {
+    if (Q2 || Q3 || TQ2) {
+        codes = moved(load_32(p + (Q2 ? 16 : Q3 ? 32 : 0) + v / 4 * 32), -2 * (v % 4), 3);
+        if (Q3) codes = _mm256_or_si256(codes, moved(load_32(p), 2 - v, 4));
+    } else if (Q6) {
         const int i = v % 4;
         codes = _mm256_or_si256(moved(load_32(p + v / 4 * 64 + i % 2 * 32), i < 2 ? 0 : -4, 0x0f), moved(load_32(p + 128 + v / 4 * 32), 4 - 2 * i, 0x30));
     } else codes = _mm256_or_si256(moved(load_32(p + 48 + v / 2 * 32), v % 2 ? -4 : 0, 0x0f), moved(load_32(p + 16), 4 - v, 0x10));
@@ -79,15 +91,34 @@ INLINE void load_words(__m256i w[2], const uint8_t *p, const int v) {
     w[1] = _mm256_srli_epi16(codes, 8);
 }
 
-/* Each part's scale; *off: the factor of its sum of x that is subtracted, a minimum. */
-INLINE void load_scales(V scale[HALVES], V *off, const uint8_t *p) {
-    if (Q6) {
-        uint16_t d;
-        memcpy(&d, p + 208, 2);
-        const V all = _mm256_broadcastss_ps(_mm_cvtph_ps(_mm_cvtsi32_si128(d)));
-        const __m128i order = _mm_setr_epi8(0, 2, 4, 6, 1, 3, 5, 7, 8, 10, 12, 14, 9, 11, 13, 15);
-        const __m128i s = _mm_shuffle_epi8(load_16(p + 192), order);
-        EACH (int h = 0; h < HALVES; h++) scale[h] = vmul(_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(h ? _mm_srli_si128(s, 8) : s)), all);
+/* Eight bytes times the fp16 at p, in the order of halves_4. */
+INLINE V scaled(__m128i bytes, const uint8_t *p) {
+    uint16_t d;
+    memcpy(&d, p, 2);
+    return vmul(_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes)), _mm256_broadcastss_ps(_mm_cvtph_ps(_mm_cvtsi32_si128(d))));
+}
+/* Each part's scale; off: the factor of its sum of x that is subtracted, a minimum. */
+INLINE void load_scales(V scale[HALVES], V off[HALVES], const uint8_t *p) {
+    if (NARROW) {
+        const __m128i order = _mm_setr_epi8(0, 2, 4, 6, 1, 3, 5, 7, 8, 10, 12, 14, 9, 11, 13, 15), four = _mm_set1_epi8(15);
+        __m128i s = _mm_set1_epi8(1), m = _mm_setzero_si128();
+        if (Q2) {
+            const __m128i both = load_16(p);
+            s = _mm_and_si128(both, four), m = _mm_and_si128(_mm_srli_epi16(both, 4), four);
+        } else if (Q3) { /* four of six bits each in eight bytes, low nibbles first, and two in four bytes */
+            uint32_t u[3];
+            memcpy(u, p + 96, sizeof u);
+            const uint32_t low = 0x0f0f0f0f, two = 0x30303030;
+            s = _mm_setr_epi32((int)((u[0] & low) | (u[2] << 4 & two)), (int)((u[1] & low) | (u[2] << 2 & two)), (int)((u[0] >> 4 & low) | (u[2] & two)),
+                               (int)((u[1] >> 4 & low) | (u[2] >> 2 & two)));
+            s = _mm_sub_epi8(s, _mm_set1_epi8(32));
+        } else if (Q6) s = load_16(p + 192);
+        s = _mm_shuffle_epi8(s, order), m = _mm_shuffle_epi8(m, order);
+        const uint8_t *d = p + (Q2 ? 80 : Q3 ? 108 : Q6 ? 208 : 64);
+        EACH (int h = 0; h < HALVES; h++) {
+            scale[h] = scaled(h ? _mm_srli_si128(s, 8) : s, d);
+            if (Q2) off[h] = scaled(h ? _mm_srli_si128(m, 8) : m, d + 2);
+        }
         return;
     }
     /* Two fp16; eight scales and eight minima of six bits (formats_inner.h). */
@@ -98,26 +129,28 @@ INLINE void load_scales(V scale[HALVES], V *off, const uint8_t *p) {
     const __m128i six = _mm_or_si128(low, _mm_and_si128(_mm_srli_epi16(two, 2), _mm_set1_epi8(0x30)));
     const __m128 d = _mm_cvtph_ps(all);
     scale[0] = vmul(_mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(six)), _mm256_broadcastss_ps(d));
-    *off = vmul(_mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_srli_si128(six, 8))), _mm256_broadcastss_ps(_mm_movehdup_ps(d)));
+    off[0] = vmul(_mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_srli_si128(six, 8))), _mm256_broadcastss_ps(_mm_movehdup_ps(d)));
 }
 
 INLINE void group_dot(V *sum, const uint8_t *p, const uint8_t *s, const struct group *x, int ld, const int n, const int N) {
-    V scale[HALVES], off, odd[4];
+    V scale[HALVES], off[HALVES], odd[4];
     __m256i dot[4][2];
     float unit[4][8] __attribute__((aligned(32)));
-    load_scales(scale, &off, p);
-    EACH (int t = 0; t < N && !Q6; t++) vstore(unit[t], vmul(scale[0], vload(x[t * ld].unit[0])));
+    load_scales(scale, off, p);
+    EACH (int t = 0; t < N && !NARROW; t++) vstore(unit[t], vmul(scale[0], vload(x[t * ld].unit[0])));
     EACH (int v = 0; v < 8; v++) {
         __m256i w[2];
         load_words(w, p, v);
         EACH (int t = 0; t < N; t++) {
             const struct group *g = x + t * ld;
             const __m256i part = dot_words(w, g->x[v], 2);
-            if (Q6) {
+            if (NARROW) {
                 const int to = v % 4 / 2;
                 dot[t][to] = v % 2 ? pairs(dot[t][to], part, false) : part;
                 if (v % 4 < 3) continue;
-                const __m256i whole = _mm256_add_epi32(fours(dot[t][0], dot[t][1], false), _mm256_load_si256((const __m256i *)(const void *)g->start[v / 4]));
+                __m256i whole = fours(dot[t][0], dot[t][1], false);
+                if (BIAS > 0) whole = _mm256_add_epi32(whole, _mm256_load_si256((const __m256i *)(const void *)g->start[v / 4]));
+                else sum[t] = _mm256_fnmadd_ps(off[v / 4], vload(g->sum[v / 4]), sum[t]);
                 sum[t] = vfma(_mm256_cvtepi32_ps(whole), vmul(scale[v / 4], vload(g->unit[v / 4])), sum[t]);
             } else {
                 const V f = _mm256_cvtepi32_ps(part), by = _mm256_broadcast_ss(&unit[t][v]);
@@ -126,5 +159,5 @@ INLINE void group_dot(V *sum, const uint8_t *p, const uint8_t *s, const struct g
             }
         }
     }
-    EACH (int t = 0; t < N && !Q6; t++) sum[t] = vadd(sum[t], _mm256_fnmadd_ps(off, vload(x[t * ld].sum), odd[t]));
+    EACH (int t = 0; t < N && !NARROW; t++) sum[t] = vadd(sum[t], _mm256_fnmadd_ps(off[0], vload(x[t * ld].sum[0]), odd[t]));
 }
