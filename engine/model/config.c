@@ -27,27 +27,27 @@ static const char *family_key(const struct config_reader *r, const char *key) { 
     return key;
 }
 
-static const struct json *ask_of(const struct json *root, uint64_t seen[16], const char *key) {
+static const struct json *find_and_mark(const struct json *root, uint64_t seen[CONFIG_MEMBERS_MOST / 64], const char *key) {
     const struct json *v = root ? json_get(root, key) : NULL;
     if (v) {
         size_t i = (size_t)(v - root->items) / 2;
-        if (i < 64 * 16) seen[i / 64] |= (uint64_t)1 << i % 64;
+        if (i < CONFIG_MEMBERS_MOST) seen[i / 64] |= (uint64_t)1 << i % 64;
     }
     return v && v->type != JSON_NULL ? v : NULL;
 }
-static const struct json *ask(struct config_reader *r, const char *key) {
-    const struct json *inner = ask_of(r->root, r->seen, family_key(r, key)), *outer = ask_of(r->outer, r->outer_seen, family_key(r, key));
+static const struct json *read_key(struct config_reader *r, const char *key) {
+    const struct json *inner = find_and_mark(r->root, r->seen, family_key(r, key)), *outer = find_and_mark(r->outer, r->outer_seen, family_key(r, key));
     return inner ? inner : outer;
 }
 
-const struct json *config_get(struct config_reader *r, const char *key) { return ask(r, key); }
-bool config_has(struct config_reader *r, const char *key) { return ask(r, key) != NULL; }
+const struct json *config_get(struct config_reader *r, const char *key) { return read_key(r, key); }
+bool config_has(struct config_reader *r, const char *key) { return read_key(r, key) != NULL; }
 
-int config_int(struct config_reader *r, const char *key, int none, int min, int max) {
-    const struct json *v = ask(r, key);
+int config_int(struct config_reader *r, const char *key, int default_value, int min, int max) {
+    const struct json *v = read_key(r, key);
     if (!v) {
-        if (none < min) config_fail(r, "'%s' is missing", family_key(r, key));
-        return none < min ? min : none;
+        if (default_value < min) config_fail(r, "'%s' is missing", family_key(r, key));
+        return default_value < min ? min : default_value;
     }
     int64_t n = json_int(v, INT64_MIN);
     if (n == INT64_MIN) config_fail(r, "'%s' is not a whole number", family_key(r, key));
@@ -56,9 +56,9 @@ int config_int(struct config_reader *r, const char *key, int none, int min, int 
     return min;
 }
 
-double config_num(struct config_reader *r, const char *key, double none, double min, double max) {
-    const struct json *v = ask(r, key);
-    if (!v) return none;
+double config_num(struct config_reader *r, const char *key, double default_value, double min, double max) {
+    const struct json *v = read_key(r, key);
+    if (!v) return default_value;
     double x = json_num(v, NAN);
     if (isnan(x)) config_fail(r, "'%s' is not a number", family_key(r, key));
     else if (!(x >= min && x <= max)) config_fail(r, "'%s' is %g; hearth takes %g to %g", family_key(r, key), x, min, max);
@@ -66,23 +66,23 @@ double config_num(struct config_reader *r, const char *key, double none, double 
     return min;
 }
 
-bool config_bool(struct config_reader *r, const char *key, bool none) {
-    const struct json *v = ask(r, key);
+bool config_bool(struct config_reader *r, const char *key, bool default_value) {
+    const struct json *v = read_key(r, key);
     if (v && v->type != JSON_BOOL) config_fail(r, "'%s' is neither true nor false", family_key(r, key));
-    return json_bool(v, none);
+    return json_bool(v, default_value);
 }
 
-int config_choice(struct config_reader *r, const char *key, const char *const *options, int none) {
-    const struct json *v = ask(r, key);
-    if (!v) return none;
-    char all[200] = "";
+int config_choice(struct config_reader *r, const char *key, const char *const *options, int default_value) {
+    const struct json *v = read_key(r, key);
+    if (!v) return default_value;
+    char known_options[200] = "";
     for (int i = 0; options[i]; i++) {
         if (json_is(v, options[i])) return i;
-        size_t at = strlen(all);
-        snprintf(all + at, sizeof all - at, "%s%s", i ? ", " : "", options[i]);
+        size_t at = strlen(known_options);
+        snprintf(known_options + at, sizeof known_options - at, "%s%s", i ? ", " : "", options[i]);
     }
-    if (v->type == JSON_STRING) config_fail(r, "'%s' is \"%.*s\"; hearth knows %s", family_key(r, key), (int)(v->n < 80 ? v->n : 80), v->string, all);
-    else config_fail(r, "'%s' is not a text; hearth knows %s", family_key(r, key), all);
+    if (v->type == JSON_STRING) config_fail(r, "'%s' is \"%.*s\"; hearth knows %s", family_key(r, key), (int)(v->n < 80 ? v->n : 80), v->string, known_options);
+    else config_fail(r, "'%s' is not a text; hearth knows %s", family_key(r, key), known_options);
     return 0;
 }
 
@@ -90,10 +90,10 @@ int config_choice(struct config_reader *r, const char *key, const char *const *o
 
 void config_open(struct config_reader *r, const char *key, struct config_reader *in) {
     static const struct json none = {.type = JSON_OBJECT};
-    const struct json *v = ask(r, key);
+    const struct json *v = read_key(r, key);
     *in = (struct config_reader){.root = v && v->type == JSON_OBJECT ? v : &none, .what = r->what, .e = r->e, .rc = r->rc};
     if (v && v->type != JSON_OBJECT) config_fail(in, "'%s' is not an object", key);
-    else if (in->root->n > 64 * sizeof in->seen / sizeof *in->seen) config_fail(in, "'%s' has %u members, more than any kind of it", key, in->root->n);
+    else if (in->root->n > CONFIG_MEMBERS_MOST) config_fail(in, "'%s' has %u members, more than any kind of it", key, in->root->n);
 }
 
 void config_close(struct config_reader *r, const char *key, struct config_reader *in) {
@@ -106,7 +106,7 @@ void config_close(struct config_reader *r, const char *key, struct config_reader
 
 /* --- Shared by many families ---------------------------------------------------------------------------------------- */
 
-/* Reads a list with one number per pair of rotary dimensions. Files stop a pair by 1e30. */
+/* Reads a list with one number per pair of rotary dimensions. The factor 1e30 in a file means that the pair does not rotate. */
 static void read_factors(struct config_reader *r, const char *key, float *out, int n) {
     const struct json *v = config_get(r, key);
     if (!v || v->type != JSON_ARRAY || v->n != (uint32_t)n) {
@@ -298,7 +298,7 @@ void config_skip_vision(struct config_reader *r, struct config *c) {
                                        "understand_projector_stride",
                                        "vision_feature_layer"};
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) config_has(r, keys[i]);
-    const bool inner = json_bool(json_get(r->root, "tie_word_embeddings"), false); /* transformers before 5 saved the key there only; a head unties */
+    const bool inner = json_bool(json_get(r->root, "tie_word_embeddings"), false); /* transformers before 5 saved it here only; a head tensor unties */
     c->tied = inner || json_bool(json_get(r->outer, "tie_word_embeddings"), c->tied);
 }
 
@@ -400,7 +400,8 @@ static const char *const ignored_keys[] = {
     NULL,
 };
 
-static bool inactive(const struct json *v) {
+/* Whether an unknown key with this value is taken for a feature that the model does not use. */
+static bool is_inactive(const struct json *v) {
     switch (v->type) {
     case JSON_NULL: return true;
     case JSON_BOOL: return !v->boolean;
@@ -410,11 +411,12 @@ static bool inactive(const struct json *v) {
     }
 }
 
-static void refuse_unknown(struct config_reader *r, const struct json *root, const uint64_t seen[16], const struct config *c, bool force) {
+static void refuse_unknown(struct config_reader *r, const struct json *root, const uint64_t seen[CONFIG_MEMBERS_MOST / 64], const struct config *c,
+                           bool force) {
     for (uint32_t i = 0; root && i < root->n && !r->rc; i++) {
         const struct json *k = &root->items[2 * i], *v = k + 1;
-        if (i < 64 * 16 && seen[i / 64] >> i % 64 & 1) continue;
-        if (inactive(v) || (k->n && k->string[0] == '_')) continue;
+        if (i < CONFIG_MEMBERS_MOST && seen[i / 64] >> i % 64 & 1) continue;
+        if (is_inactive(v) || (k->n && k->string[0] == '_')) continue;
         bool known = false;
         for (const char *const *h = ignored_keys; *h && !known; h++) known = json_is(k, *h);
         if (known) continue;
@@ -448,7 +450,7 @@ static void read_activation(struct config_reader *r, struct config *c) {
 static int enter_text_config(struct config_reader *r, const char *member) {
     const struct json *inner = config_get(r, member);
     if (!inner || inner->type != JSON_OBJECT) return config_fail(r, "'%s' is missing or not an object", member);
-    if (inner->n > 64 * sizeof r->seen / sizeof *r->seen) return config_fail(r, "'%s' has %u keys, more than a model's config has", member, inner->n);
+    if (inner->n > CONFIG_MEMBERS_MOST) return config_fail(r, "'%s' has %u keys, more than a model's config has", member, inner->n);
     r->outer = r->root;
     memcpy(r->outer_seen, r->seen, sizeof r->seen);
     memset(r->seen, 0, sizeof r->seen);
@@ -460,7 +462,7 @@ int config_parse(struct config *c, const struct json *root, const char *what, bo
     *c = (struct config){0};
     if (root->type != JSON_OBJECT) return error_set(e, ERR_MODEL, "%s: not a JSON object", what);
     struct config_reader r = {.root = root, .what = what, .e = e};
-    if (root->n > 64 * sizeof r.seen / sizeof *r.seen) return error_set(e, ERR_MODEL, "%s: %u keys, more than a model's config has", what, root->n);
+    if (root->n > CONFIG_MEMBERS_MOST) return error_set(e, ERR_MODEL, "%s: %u keys, more than a model's config has", what, root->n);
     const struct json *type = config_get(&r, "model_type");
     int rc;
     c->arch = arch_find(type, root);

@@ -7,7 +7,7 @@
 #include "engine/base/json.h"
 #include "engine/base/ops.h"
 
-enum { CONFIG_MAX_LAYERS = 512, CONFIG_MAX_EOS = 16, CONFIG_NGRAMS_MOST = 4 };
+enum { CONFIG_MAX_LAYERS = 512, CONFIG_MAX_EOS = 16, CONFIG_NGRAMS_MOST = 4, CONFIG_MEMBERS_MOST = 1024 }; /* MEMBERS: of one object of config.json */
 
 enum attn_kind { /* DSA: MLA over keys selected by an indexer; COMPRESSED: a window of keys, plus keys that represent several tokens; CCA: GQA with convolved
                     queries and keys */
@@ -158,8 +158,8 @@ struct config {
         float glu_limit[2]; /* limit of the activation: routed experts; shared expert or dense FFN. 0: config.glu's */
         int window;         /* number of keys a query sees, including its own; 0: all */
         int chunk_keys;     /* GQA: a query sees keys of its own chunk of this many positions; 0: all */
-        bool keeps_input;   /* its normed FFN input is kept for the router and the routed experts of the next layer */
-        bool routes_kept;   /* has them: its own normed input is the shared expert's only */
+        bool keeps_input;   /* its normed FFN input is kept: the next layer's router and routed experts read it */
+        bool routes_kept;   /* router and routed experts read the previous layer's kept input; the shared expert reads this layer's own normed input */
         int ratio;          /* COMPRESSED: tokens per key outside the window; 0: no such keys */
         bool overlap;       /* a key also covers the window of tokens before it; such keys are selected by an indexer */
     } layer[CONFIG_MAX_LAYERS];
@@ -259,13 +259,13 @@ static inline bool config_has_single_blocks(const struct config *c) {
         if (c->layer[i].no_ffn != (c->layer[i].mixer == MIXER_NONE)) return true;
     return false;
 }
-/* Width of the routed experts' inputs and outputs. */
 /* Whether decode batches defer experts of the layer: to the next one, if it has experts too, where its router ranks them. */
 static inline bool config_defers(const struct config *c, int layer) {
     return c->n_deferred && layer >= 0 && layer + 1 < c->n_layers && c->layer[layer].moe && c->layer[layer + 1].moe && !c->layer[layer].hashed;
 }
+/* Width of the routed experts' inputs and outputs. */
 static inline int config_routed_width(const struct config *c) { return c->moe_latent ? c->moe_latent : c->hidden; }
-/* Logits of a router. */
+/* Number of a router's logits per token. */
 static inline int config_n_choices(const struct config *c) { return c->n_experts + c->n_idle_experts; }
 /* Whether a layer keeps rows for the next in work.kept. */
 static inline bool config_keeps_rows(const struct config *c) {
@@ -316,14 +316,14 @@ struct config_reader {
     const char *what;
     struct error *e;
     int rc;
-    uint64_t seen[16], outer_seen[16]; /* bit i: member i was read */
+    uint64_t seen[CONFIG_MEMBERS_MOST / 64], outer_seen[CONFIG_MEMBERS_MOST / 64]; /* bit i: member i of root, of outer, was read */
 };
-bool config_has(struct config_reader *r, const char *key);                            /* present and not null */
-int config_int(struct config_reader *r, const char *key, int none, int min, int max); /* none < min: required */
-double config_num(struct config_reader *r, const char *key, double none, double min, double max);
-bool config_bool(struct config_reader *r, const char *key, bool none);
-/* Reads a value that must be one of the options (NULL-terminated); returns its index. none: index if absent. */
-int config_choice(struct config_reader *r, const char *key, const char *const *options, int none);
+bool config_has(struct config_reader *r, const char *key);                                     /* present and not null */
+int config_int(struct config_reader *r, const char *key, int default_value, int min, int max); /* default_value < min: required */
+double config_num(struct config_reader *r, const char *key, double default_value, double min, double max);
+bool config_bool(struct config_reader *r, const char *key, bool default_value);
+/* Reads a value that must be one of the options (NULL-terminated); returns its index. default_value: index if absent. */
+int config_choice(struct config_reader *r, const char *key, const char *const *options, int default_value);
 const struct json *config_get(struct config_reader *r, const char *key); /* NULL when absent or null */
 int config_fail(struct config_reader *r, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 /* Opens a nested object for reading; config_close refuses its unread keys. *in is an empty object if the key is absent. */

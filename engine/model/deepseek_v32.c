@@ -2,9 +2,9 @@
  * models/deepseek_v32. Both the vendor's rounding to FP8 and its Hadamard rotation are omitted; the scores are the same without. */
 #include "engine/model/deepseek.h"
 
-/* Reads a list with one string per layer; returns the option index for layer i, or none if the list is absent. */
-static int layer_choice(struct config_reader *r, const char *key, const struct json *list, int i, const char *const *options, int none) {
-    if (!list) return none;
+/* Reads a list with one string per layer; returns the option index for layer i, or default_choice if the list is absent. */
+static int layer_choice(struct config_reader *r, const char *key, const struct json *list, int i, const char *const *options, int default_choice) {
+    if (!list) return default_choice;
     for (int k = 0; options[k]; k++)
         if (json_is(json_at(list, (uint32_t)i), options[k])) return k;
     config_fail(r, "'%s' says of layer %d what hearth does not know; it knows %s", key, i, options[0]);
@@ -36,19 +36,19 @@ void deepseek_indexer(struct config_reader *r, struct config *c, int heads, bool
 void deepseek_index_sharing(struct config_reader *r, struct config *c, int every) {
     const struct json *types = config_get(r, "indexer_types"), *pattern = config_get(r, "index_topk_pattern"), *list = types ? types : pattern;
     int freq = config_int(r, "index_topk_freq", every, 0, CONFIG_MAX_LAYERS), offset = config_int(r, "index_skip_topk_offset", 2, 0, CONFIG_MAX_LAYERS);
-    bool text = list && list->type == JSON_STRING;
-    if (list && ((!text && list->type != JSON_ARRAY) || (int)list->n < c->n_layers)) {
+    bool is_text = list && list->type == JSON_STRING;
+    if (list && ((!is_text && list->type != JSON_ARRAY) || (int)list->n < c->n_layers)) {
         config_fail(r, "'%s' does not say which of %d layers choose", types ? "indexer_types" : "index_topk_pattern", c->n_layers);
         return;
     }
     for (int i = 0; i < c->n_layers && !r->rc; i++) {
         int behind = i - offset + 1 > 0 ? i - offset + 1 : 0;
-        const struct json *one = text || !list ? NULL : json_at(list, (uint32_t)i);
-        bool own = text ? list->string[i] == 'F' : list ? json_is(one, "full") : behind % (freq > 1 ? freq : 1) == 0;
-        bool known = own || (text ? list->string[i] == 'S' : !list || json_is(one, "shared"));
+        const struct json *one = is_text || !list ? NULL : json_at(list, (uint32_t)i);
+        bool selects = is_text ? list->string[i] == 'F' : list ? json_is(one, "full") : behind % (freq > 1 ? freq : 1) == 0;
+        bool known = selects || (is_text ? list->string[i] == 'S' : !list || json_is(one, "shared"));
         if (!known) config_fail(r, "layer %d neither chooses keys (full, F) nor takes over a choice (shared, S)", i);
-        else if (!i && !own) config_fail(r, "the first layer is to take over a choice of keys, and there is none before it");
-        c->layer[i].index = own ? INDEX_OWN : INDEX_PREVIOUS;
+        else if (!i && !selects) config_fail(r, "the first layer is to take over a choice of keys, and there is none before it");
+        c->layer[i].index = selects ? INDEX_OWN : INDEX_PREVIOUS;
     }
 }
 

@@ -44,22 +44,22 @@ static void read_ratios(struct config_reader *r, struct config *c) {
 /* Layers without compressed keys use rope_theta only; the others use compress_rope_theta and YaRN with a cos/sin factor of 1. transformers writes both as
  * objects, main and compress. */
 static void read_ropes(struct config_reader *r, struct config *c, int dim) {
-    const struct json *both = config_get(r, "rope_parameters");
-    double theta = config_num(r, "rope_theta", 10000, 1, 1e12), far = config_num(r, "compress_rope_theta", 160000, 1, 1e12);
+    const struct json *parameters = config_get(r, "rope_parameters");
+    double theta = config_num(r, "rope_theta", 10000, 1, 1e12), compressed_theta = config_num(r, "compress_rope_theta", 160000, 1, 1e12);
     c->rope.interleaved = true;
     config_num(r, "partial_rotary_factor", 1, 0, 1);
-    if (both && json_get(both, "main") && json_get(both, "compress")) {
+    if (parameters && json_get(parameters, "main") && json_get(parameters, "compress")) {
         struct config_reader in;
         config_open(r, "rope_parameters", &in);
-        config_read_rope_object(&in, c, "compress", c->head_dim, far);
+        config_read_rope_object(&in, c, "compress", c->head_dim, compressed_theta);
         c->second_rope = c->rope;
         config_read_rope_object(&in, c, "main", c->head_dim, theta);
         config_has(&in, "rope_type"), config_has(&in, "rope_theta"), config_has(&in, "type");
         config_close(r, "rope_parameters", &in);
     } else {
-        config_read_rope_object(r, c, both ? "rope_parameters" : "rope_scaling", c->head_dim, far);
+        config_read_rope_object(r, c, parameters ? "rope_parameters" : "rope_scaling", c->head_dim, compressed_theta);
         c->second_rope = c->rope;
-        c->second_rope.theta = far;
+        c->second_rope.theta = compressed_theta;
         c->rope = (struct rope_config){.kind = ROPE_DEFAULT, .interleaved = true, .truncate = true, .theta = theta};
     }
     c->rope.dim = c->second_rope.dim = dim;

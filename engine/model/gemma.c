@@ -37,9 +37,9 @@ static void read_ropes(struct config_reader *r, struct config *c) {
     c->second_rope = local;
 }
 
-static float read_cap(struct config_reader *r, const char *key, double none) {
+static float read_cap(struct config_reader *r, const char *key, double default_cap) {
     const struct json *v = json_get(r->root, key); /* null: no cap */
-    return (float)config_num(r, key, v && v->type == JSON_NULL ? 0 : none, 0, 1e6);
+    return (float)config_num(r, key, v && v->type == JSON_NULL ? 0 : default_cap, 0, 1e6);
 }
 
 /* Reads what all generations have. caps: defaults of the caps on scores and logits. */

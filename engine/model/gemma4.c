@@ -9,13 +9,13 @@
 #include "engine/model/arch.h"
 #include "engine/model/names.h"
 
-/* Layers with a window are first in each group of six; the last layer has none, whatever the list says. */
+/* Without a list the first five of each six layers have a window. The last layer has none, whatever the list says. */
 static void read_layers(struct config_reader *r, struct config *c, int default_window) {
     const int window = config_int(r, "sliding_window", default_window, 1, 1 << 24), dim = config_int(r, "head_dim", 256, 2, 1024),
               global_dim = config_int(r, "global_head_dim", 512, 2, 1024), heads = c->n_heads, kv_heads = c->n_kv_heads;
-    const bool same = config_bool(r, "attention_k_eq_v", false);
+    const bool values_are_keys = config_bool(r, "attention_k_eq_v", false);
     int global_kv_heads = config_int(r, "num_global_key_value_heads", kv_heads, 1, 1024);
-    if (!same) global_kv_heads = kv_heads;
+    if (!values_are_keys) global_kv_heads = kv_heads;
     if (config_has(r, "layer_types")) config_read_windows(r, c, window, 0);
     for (int i = 0; i < c->n_layers && !r->rc; i++) {
         if (!config_has(r, "layer_types")) c->layer[i].window = (i + 1) % 6 ? window : 0;
@@ -23,7 +23,7 @@ static void read_layers(struct config_reader *r, struct config *c, int default_w
         const bool global = !c->layer[i].window;
         config_set_heads(r, c, i, heads, global ? global_kv_heads : kv_heads);
         c->layer[i].head_dim = global ? global_dim : dim;
-        c->layer[i].v_is_k = global && same;
+        c->layer[i].v_is_k = global && values_are_keys;
         c->layer[i].rope = global ? LAYER_ROPE_FIRST : LAYER_ROPE_SECOND;
     }
     c->head_dim = c->v_dim = global_dim > dim ? global_dim : dim;
@@ -107,7 +107,7 @@ static void parse_unified(struct config_reader *r, struct config *c) {
 }
 
 static const char *const with_media[] = {"gemma4", NULL}, *const text[] = {"gemma4_text", NULL}, *const unified[] = {"gemma4_unified", NULL};
-/* of layers that take those of others; checkpoints may have them */
+/* Tensors of layers that take keys and values of other layers; some checkpoints have them. */
 static const char *const unused[] = {"self_attn.k_proj.", "self_attn.v_proj.", "self_attn.k_norm.", "attn_k.", "attn_v.", "attn_k_norm.", NULL};
 static const char *const keys[][2] = {{"hidden_act", "hidden_activation"}, {NULL, NULL}};
 /* m: prefix of the language model's tensor names */

@@ -32,7 +32,7 @@ static const struct gguf_key common[] = {
     {NULL, NULL},
 };
 
-static const struct gguf_arch *find_known(const struct json *meta) {
+static const struct gguf_arch *find_arch(const struct json *meta) {
     const struct json *arch = json_get(meta, "general.architecture");
     const struct gguf_arch *const tables[] = {gguf_archs, gguf_layered, gguf_windowed, gguf_streams, gguf_kda, gguf_minimax};
     for (size_t k = 0; k < sizeof tables / sizeof *tables; k++)
@@ -41,7 +41,7 @@ static const struct gguf_arch *find_known(const struct json *meta) {
     return NULL;
 }
 
-static bool ends(const char *name, const char *end) {
+static bool ends_with(const char *name, const char *end) {
     size_t n = strlen(name), k = strlen(end);
     return n >= k && !strcmp(name + n - k, end);
 }
@@ -66,7 +66,7 @@ void gguf_note(struct gguf_facts *f, const char *name, int64_t rows) {
         {"attn_v.weight", GGUF_HAS_VALUES},       {"attn_sinks.weight", GGUF_HAS_SINKS},
         {"attn_gate.weight", GGUF_HAS_GATE},      {"indexer.q_proj.weight", GGUF_HAS_INDEXER},
     };
-    for (size_t i = 0; i < sizeof flags / sizeof *flags; i++) *flags[i].flag |= ends(name, flags[i].end);
+    for (size_t i = 0; i < sizeof flags / sizeof *flags; i++) *flags[i].flag |= ends_with(name, flags[i].end);
     f->router_bias |= f->bare_router_bias;
     if (!strcmp(name, "per_layer_token_embd.weight")) f->table_rows = rows;
     int layer, at = 0;
@@ -80,7 +80,7 @@ int gguf_names(struct config *c, struct arena *a, const struct json *meta, const
     struct tensor_names *names = arena_alloc(a, sizeof *names);
     struct layout *layout = arena_alloc(a, sizeof *layout);
     if (!names || !layout) return error_set(e, ERR_MEMORY, "no memory for the names of tensors");
-    *names = *find_known(meta)->names;
+    *names = *find_arch(meta)->names;
     *layout = (struct layout){.experts = true,
                               .has_suffix = true,
                               .qkv = f->qkv && !c->delta.taps && !config_has_mixer(c, MIXER_LIGHTNING),
@@ -118,7 +118,8 @@ static bool ends_turn(const struct json *s) {
 }
 
 static void put_tokens(struct config_builder *t) {
-    static const char *const ends[] = {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id"};
+    enum { CONTROL = 3, USER_DEFINED = 4 }; /* values of tokenizer.ggml.token_type */
+    static const char *const end_keys[] = {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id"};
     const struct json *tokens = json_get(t->meta, "tokenizer.ggml.tokens"), *types = json_get(t->meta, "tokenizer.ggml.token_type"),
                       *bos = json_get(t->meta, "tokenizer.ggml.bos_token_id");
     struct json *ids = arena_alloc(t->arena, CONFIG_MAX_EOS * sizeof *ids);
@@ -127,20 +128,21 @@ static void put_tokens(struct config_builder *t) {
         t->rc = error_set(t->e, ERR_MEMORY, "%s: no memory for its metadata", t->what);
         return;
     }
-    for (size_t i = 0; i < sizeof ends / sizeof *ends; i++) {
-        const struct json *id = json_get(t->meta, ends[i]);
+    for (size_t i = 0; i < sizeof end_keys / sizeof *end_keys; i++) {
+        const struct json *id = json_get(t->meta, end_keys[i]);
         if (id) ids[n++] = *id;
     }
     for (uint32_t i = 0; tokens && tokens->type == JSON_ARRAY && i < tokens->n && n < CONFIG_MAX_EOS; i++) {
-        bool there = !ends_turn(&tokens->items[i]) || (types && json_int(json_at(types, i), 3) != 3 && json_int(json_at(types, i), 3) != 4);
-        for (uint32_t k = 0; k < n; k++) there |= json_int(&ids[k], -1) == i;
-        if (!there) ids[n++] = (struct json){.type = JSON_INT, .integer = i};
+        const int64_t type = types ? json_int(json_at(types, i), CONTROL) : CONTROL;
+        bool adds = ends_turn(&tokens->items[i]) && (type == CONTROL || type == USER_DEFINED);
+        for (uint32_t k = 0; k < n; k++) adds &= json_int(&ids[k], -1) != i;
+        if (adds) ids[n++] = (struct json){.type = JSON_INT, .integer = i};
     }
     if (n) gguf_build_json(t, "eos_token_id", (struct json){.type = JSON_ARRAY, .n = n, .items = ids});
     if (bos) gguf_build_json(t, "bos_token_id", *bos);
 }
 
-/* Keys with a family-specific name in config.json. */
+/* Renames members whose names differ in this family's config.json. */
 static void apply_key_aliases(struct config_builder *t) {
     const struct arch *arch = arch_find(&t->items[1], NULL); /* model_type is the first entry */
     for (int k = 0; arch && arch->key_aliases && arch->key_aliases[k][0]; k++)
@@ -161,7 +163,7 @@ static void nest_text_model(struct config_builder *t) {
 
 int gguf_config(struct arena *a, const struct json *meta, const struct gguf_facts *f, const char *what, struct json *config, struct error *e) {
     const struct json *arch = json_get(meta, "general.architecture");
-    const struct gguf_arch *k = find_known(meta);
+    const struct gguf_arch *k = find_arch(meta);
     if (!k) {
         static const char list[] = "hearth --version -v lists the architectures that it opens";
         if (!arch || arch->type != JSON_STRING) return error_set(e, ERR_MODEL, "%s: metadata 'general.architecture' is missing; %s", what, list);

@@ -2,11 +2,11 @@
 /* Translates a GGUF model's metadata into its family's config.json, so that one parser reads both, and llama.cpp's tensor names into struct tensor_names. */
 #include "engine/model/arch.h"
 
-/* Facts that the tensors show and the metadata omits. */
 struct gguf_factors { /* factors of rotary frequencies, one per pair; v NULL: none */
     const float *v;
     uint32_t n;
 };
+/* Facts that the tensors show and the metadata omits. */
 struct gguf_facts {
     int64_t vocab;         /* rows of the embedding */
     int64_t table_rows;    /* rows of per_layer_token_embd */

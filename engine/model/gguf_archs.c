@@ -3,9 +3,9 @@
 
 #include <string.h>
 
-static const struct tensor_names usual = {GGUF_NAMES, .ffn_norm = GGUF_LAYER "ffn_norm"},
-                                 around = {GGUF_NAMES, .ffn_norm = GGUF_LAYER "ffn_norm", .attn_out_norm = GGUF_LAYER "post_attention_norm",
-                                           .ffn_out_norm = GGUF_LAYER "post_ffw_norm"},
+static const struct tensor_names standard_names = {GGUF_NAMES, .ffn_norm = GGUF_LAYER "ffn_norm"},
+                                 norms_around = {GGUF_NAMES, .ffn_norm = GGUF_LAYER "ffn_norm", .attn_out_norm = GGUF_LAYER "post_attention_norm",
+                                                 .ffn_out_norm = GGUF_LAYER "post_ffw_norm"},
                                  post_norm = {GGUF_NAMES, .ffn_norm = GGUF_LAYER "post_attention_norm"},
                                  out_norm = {GGUF_NAMES, .ffn_norm = GGUF_LAYER "attn_output_norm"},
                                  qwen35 = {GGUF_NAMES, .ffn_norm = GGUF_LAYER "post_attention_norm", .delta_b = GGUF_LAYER "ssm_beta",
@@ -33,7 +33,7 @@ static void derive_seed_oss(struct config_builder *t) {
     gguf_build_attention(t);
     gguf_build_bool(t, "attention_bias", t->facts->qkv_bias);
 }
-/* layers: those of the largest model, whose scale is by hidden / heads; of the others by the size of a head. */
+/* Attention is scaled by hidden / heads in the family's largest model, which has `layers` layers, and by the size of a head in the others. */
 static void derive_gemma(struct config_builder *t, int64_t layers) {
     const int64_t heads = json_int(gguf_build_meta(t, "attention.head_count"), 0), hidden = json_int(gguf_build_meta(t, "embedding_length"), 0);
     gguf_build_attention(t);
@@ -71,7 +71,7 @@ static const char *granite_family(const struct config_builder *t) {
 static void derive_dots1(struct config_builder *t) {
     gguf_build_attention(t);
     gguf_build_bool(t, "norm_topk_prob", false);
-    if (json_int(gguf_build_meta(t, "expert_gating_func"), 2) != 2 && !t->rc)
+    if (json_int(gguf_build_meta(t, "expert_gating_func"), GATING_SIGMOID) != GATING_SIGMOID && !t->rc)
         t->rc = error_set(t->e, ERR_MODEL, "%s: metadata '%s.expert_gating_func' is not 2, sigmoid", t->what, t->arch);
 }
 static void derive_bailing(struct config_builder *t) {
@@ -84,15 +84,16 @@ static void derive_bailing(struct config_builder *t) {
 /* The shared experts' width is a multiple of a routed expert's; which layers have experts shows in the tensors. */
 static const char *ffn_kind(const struct config_builder *t, int64_t layer) { return gguf_layers_has(t, layer, GGUF_HAS_ROUTER) ? "sparse" : "dense"; }
 static void derive_hy3(struct config_builder *t) {
-    const int64_t gating = json_int(gguf_build_meta(t, "expert_gating_func"), 2), inter = gguf_layers_at(t, "expert_feed_forward_length", 0, 0),
+    const int64_t gating = json_int(gguf_build_meta(t, "expert_gating_func"), GATING_SIGMOID), inter = gguf_layers_at(t, "expert_feed_forward_length", 0, 0),
                   shared = json_int(gguf_build_meta(t, "expert_shared_feed_forward_length"), inter);
     gguf_build_attention(t);
-    if (gating < 0 || gating > 2) gguf_build_fail(t, "metadata '%s.expert_gating_func' is %lld; hearth knows 1 and 2", t->arch, (long long)gating);
+    if (gating < GATING_UNSET || gating > GATING_SIGMOID)
+        gguf_build_fail(t, "metadata '%s.expert_gating_func' is %lld; hearth knows 1 and 2", t->arch, (long long)gating);
     if (inter <= 0 || shared % inter)
         gguf_build_fail(t, "metadata '%s.expert_shared_feed_forward_length' is %lld, which is no multiple of 'expert_feed_forward_length', %lld", t->arch,
                         (long long)shared, (long long)inter);
     else gguf_build_int(t, "n_shared_experts", shared / inter);
-    gguf_build_bool(t, "moe_router_use_sigmoid", gating != 1);
+    gguf_build_bool(t, "moe_router_use_sigmoid", gating != GATING_SOFTMAX);
     gguf_build_bool(t, "moe_router_enable_expert_bias", t->facts->router_bias);
     gguf_build_bool(t, "qk_norm", t->facts->qk_norm);
     gguf_build_bool(t, "attention_bias", t->facts->qkv_bias);
@@ -155,8 +156,8 @@ void gguf_build_qwen3next(struct config_builder *t) {
 
 /* The router is softmax, which the published config does not say either. */
 static void derive_mistral4(struct config_builder *t) {
-    const int64_t gating = json_int(gguf_build_meta(t, "expert_gating_func"), 1);
-    if (gating != 1) gguf_build_fail(t, "metadata '%s.expert_gating_func' is %lld; hearth knows 1, softmax", t->arch, (long long)gating);
+    const int64_t gating = json_int(gguf_build_meta(t, "expert_gating_func"), GATING_SOFTMAX);
+    if (gating != GATING_SOFTMAX) gguf_build_fail(t, "metadata '%s.expert_gating_func' is %lld; hearth knows 1, softmax", t->arch, (long long)gating);
     gguf_build_mla(t);
 }
 
@@ -290,40 +291,40 @@ static const struct gguf_key olmoe_keys[] = {{"attention.key_length", NULL}, {"a
 
 const struct gguf_arch gguf_archs[] = {
     {"dbrx", "dbrx", &out_norm, dbrx_keys, derive_dbrx, NULL},
-    {"deepseek2", NULL, &usual, deepseek_keys, gguf_build_deepseek, gguf_build_deepseek_family},
+    {"deepseek2", NULL, &standard_names, deepseek_keys, gguf_build_deepseek, gguf_build_deepseek_family},
     {"glm4moe", "glm4_moe", &post_norm, glm4_keys, derive_glm4, NULL},
     {"gpt-oss", "gpt_oss", &post_norm, gpt_oss_keys, derive_gpt_oss, NULL},
-    {"llama", NULL, &usual, llama_keys, put_llama, llama_family},
-    {"minimax-m2", "minimax_m2", &usual, minimax_keys, derive_minimax, NULL},
-    {"phimoe", "phimoe", &usual, phimoe_keys, derive_phimoe, NULL},
-    {"qwen2moe", "qwen2_moe", &usual, qwen2_keys, derive_qwen2, NULL},
-    {"qwen3moe", "qwen3_moe", &usual, qwen3_keys, derive_qwen3, NULL},
+    {"llama", NULL, &standard_names, llama_keys, put_llama, llama_family},
+    {"minimax-m2", "minimax_m2", &standard_names, minimax_keys, derive_minimax, NULL},
+    {"phimoe", "phimoe", &standard_names, phimoe_keys, derive_phimoe, NULL},
+    {"qwen2moe", "qwen2_moe", &standard_names, qwen2_keys, derive_qwen2, NULL},
+    {"qwen3moe", "qwen3_moe", &standard_names, qwen3_keys, derive_qwen3, NULL},
     {"qwen3next", "qwen3_next", &post_norm, qwen3next_keys, gguf_build_qwen3next, NULL},
     {"qwen35moe", "qwen3_5_moe_text", &qwen35, qwen3next_keys, gguf_build_qwen3next, NULL},
     {"qwen35", "qwen3_5_text", &qwen35, qwen3next_keys, gguf_build_qwen3next, NULL},
-    {"olmoe", "olmoe", &usual, olmoe_keys, derive_qwen2, NULL},
-    {"granitemoe", NULL, &usual, granitemoe_keys, put_llama, granite_family},
-    {"ernie4_5-moe", "ernie4_5_moe", &usual, ernie_keys, gguf_build_attention, NULL},
-    {"qwen3vlmoe", "qwen3_moe", &usual, qwen3vl_keys, derive_qwen3, NULL},
-    {"hunyuan-moe", "hunyuan_v1_moe", &usual, hunyuan_keys, gguf_build_attention, NULL},
-    {"hunyuan-dense", "hunyuan_v1_dense", &usual, heads_keys, gguf_build_attention, NULL},
-    {"dots1", "dots1", &usual, glm4_keys, derive_dots1, NULL},
-    {"bailingmoe2", "bailing_moe_v2", &usual, bailing_keys, derive_bailing, NULL},
-    {"bailingmoe", "bailing_moe", &usual, bailing_keys, derive_ling1, NULL},
-    {"hy_v3", "hy_v3", &usual, hy3_keys, derive_hy3, NULL},
-    {"qwen2", "qwen2", &usual, heads_keys, gguf_build_attention, NULL},
-    {"qwen3", "qwen3", &usual, heads_keys, gguf_build_attention, NULL},
-    {"ernie4_5", "ernie4_5", &usual, heads_keys, gguf_build_attention, NULL},
-    {"qwen3vl", "qwen3", &usual, qwen3vl_keys, gguf_build_attention, NULL},
-    {"gemma2", "gemma2", &around, window_keys, derive_gemma2, NULL},
-    {"gemma3", "gemma3_text", &around, window_keys, derive_gemma3, NULL},
-    {"phi3", "phi3", &usual, phi3_keys, derive_phi3, NULL},
-    {"smollm3", "smollm3", &usual, heads_keys, put_llama, NULL},
-    {"glm4", "glm4", &around, heads_keys, derive_seed_oss, NULL},
-    {"olmo2", NULL, &around, window_keys, gguf_build_attention, olmo_family},
+    {"olmoe", "olmoe", &standard_names, olmoe_keys, derive_qwen2, NULL},
+    {"granitemoe", NULL, &standard_names, granitemoe_keys, put_llama, granite_family},
+    {"ernie4_5-moe", "ernie4_5_moe", &standard_names, ernie_keys, gguf_build_attention, NULL},
+    {"qwen3vlmoe", "qwen3_moe", &standard_names, qwen3vl_keys, derive_qwen3, NULL},
+    {"hunyuan-moe", "hunyuan_v1_moe", &standard_names, hunyuan_keys, gguf_build_attention, NULL},
+    {"hunyuan-dense", "hunyuan_v1_dense", &standard_names, heads_keys, gguf_build_attention, NULL},
+    {"dots1", "dots1", &standard_names, glm4_keys, derive_dots1, NULL},
+    {"bailingmoe2", "bailing_moe_v2", &standard_names, bailing_keys, derive_bailing, NULL},
+    {"bailingmoe", "bailing_moe", &standard_names, bailing_keys, derive_ling1, NULL},
+    {"hy_v3", "hy_v3", &standard_names, hy3_keys, derive_hy3, NULL},
+    {"qwen2", "qwen2", &standard_names, heads_keys, gguf_build_attention, NULL},
+    {"qwen3", "qwen3", &standard_names, heads_keys, gguf_build_attention, NULL},
+    {"ernie4_5", "ernie4_5", &standard_names, heads_keys, gguf_build_attention, NULL},
+    {"qwen3vl", "qwen3", &standard_names, qwen3vl_keys, gguf_build_attention, NULL},
+    {"gemma2", "gemma2", &norms_around, window_keys, derive_gemma2, NULL},
+    {"gemma3", "gemma3_text", &norms_around, window_keys, derive_gemma3, NULL},
+    {"phi3", "phi3", &standard_names, phi3_keys, derive_phi3, NULL},
+    {"smollm3", "smollm3", &standard_names, heads_keys, put_llama, NULL},
+    {"glm4", "glm4", &norms_around, heads_keys, derive_seed_oss, NULL},
+    {"olmo2", NULL, &norms_around, window_keys, gguf_build_attention, olmo_family},
     {"seed_oss", "seed_oss", &post_norm, heads_keys, derive_seed_oss, NULL},
-    {"granite", "granite", &usual, granite_keys, put_llama, NULL},
-    {"mistral3", "ministral3", &usual, mistral3_keys, put_llama, NULL},
-    {"mistral4", "mistral4", &usual, mistral4_keys, derive_mistral4, NULL},
+    {"granite", "granite", &standard_names, granite_keys, put_llama, NULL},
+    {"mistral3", "ministral3", &standard_names, mistral3_keys, put_llama, NULL},
+    {"mistral4", "mistral4", &standard_names, mistral4_keys, derive_mistral4, NULL},
     {NULL, NULL, NULL, NULL, NULL, NULL},
 };

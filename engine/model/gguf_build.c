@@ -133,27 +133,27 @@ void gguf_build_rope(struct config_builder *t, int64_t dim) {
     if (length && json_int(length, 0) != json_int(gguf_build_meta(t, "rope.scaling.original_context_length"), 0))
         gguf_build_fail(t, "metadata '%s.attention.temperature_length' is not that of 'rope.scaling.original_context_length', which hearth scales queries by",
                         t->arch);
-    const bool oss = !strcmp(t->arch, "gpt-oss"); /* its config implies YaRN */
+    const bool implies_yarn = !strcmp(t->arch, "gpt-oss");
     struct config_builder in;
-    if ((!is_scaled(t) && !oss) || !gguf_build_open(t, &in)) return;
+    if ((!is_scaled(t) && !implies_yarn) || !gguf_build_open(t, &in)) return;
     put_scaling(t, &in);
-    if (oss) gguf_build_bool(&in, "truncate", false); /* the vendor's value; GGUF has no key for it */
+    if (implies_yarn) gguf_build_bool(&in, "truncate", false); /* the vendor's value; GGUF has no key for it */
     gguf_build_close(t, &in, "rope_scaling");
 }
 
 void gguf_build_rope_by_window(struct config_builder *t) {
-    const int64_t dim = gguf_build_head_dim(t), all = json_int(gguf_build_meta(t, "rope.dimension_count"), dim),
-                  own = json_int(gguf_build_meta(t, "rope.dimension_count_swa"), all);
-    const struct json *base = gguf_build_meta(t, "rope.freq_base"), *swa = gguf_build_meta(t, "rope.freq_base_swa");
+    const int64_t dim = gguf_build_head_dim(t), rotated = json_int(gguf_build_meta(t, "rope.dimension_count"), dim),
+                  window_rotated = json_int(gguf_build_meta(t, "rope.dimension_count_swa"), rotated);
+    const struct json *theta = gguf_build_meta(t, "rope.freq_base"), *window_theta = gguf_build_meta(t, "rope.freq_base_swa");
     struct config_builder in, kind;
     if (!gguf_build_open(t, &in) || !gguf_build_open(&in, &kind)) return;
     put_scaling(t, &kind);
-    if (base) gguf_build_json(&kind, "rope_theta", *base);
-    put_fraction(&kind, all, dim);
+    if (theta) gguf_build_json(&kind, "rope_theta", *theta);
+    put_fraction(&kind, rotated, dim);
     gguf_build_close(&in, &kind, "full_attention");
     if (!gguf_build_open(&in, &kind)) return;
-    if (swa || base) gguf_build_json(&kind, "rope_theta", swa ? *swa : *base);
-    put_fraction(&kind, own, dim);
+    if (window_theta || theta) gguf_build_json(&kind, "rope_theta", window_theta ? *window_theta : *theta);
+    put_fraction(&kind, window_rotated, dim);
     gguf_build_close(&in, &kind, "sliding_attention");
     gguf_build_close(t, &in, "rope_parameters");
 }
@@ -181,13 +181,14 @@ void gguf_build_rope_by_factors(struct config_builder *t, const char *key, struc
     gguf_build_close(t, &in, key);
 }
 void gguf_build_only_sigmoid(struct config_builder *t) {
-    const int64_t gating = json_int(gguf_build_meta(t, "expert_gating_func"), 2);
-    if (gating != 2 && gating != 0) gguf_build_fail(t, "metadata '%s.expert_gating_func' is %lld; hearth knows 2, sigmoid", t->arch, (long long)gating);
+    const int64_t gating = json_int(gguf_build_meta(t, "expert_gating_func"), GATING_SIGMOID);
+    if (gating != GATING_SIGMOID && gating != GATING_UNSET)
+        gguf_build_fail(t, "metadata '%s.expert_gating_func' is %lld; hearth knows 2, sigmoid", t->arch, (long long)gating);
 }
 
 const char *gguf_build_deepseek_family(const struct config_builder *t) {
-    int64_t gating = json_int(gguf_build_meta(t, "expert_gating_func"), 0);
-    return gating == 2 || t->facts->router_bias ? "deepseek_v3" : "deepseek_v2";
+    int64_t gating = json_int(gguf_build_meta(t, "expert_gating_func"), GATING_UNSET);
+    return gating == GATING_SIGMOID || t->facts->router_bias ? "deepseek_v3" : "deepseek_v2";
 }
 
 void gguf_build_mla(struct config_builder *t) {
@@ -203,11 +204,11 @@ void gguf_build_mla(struct config_builder *t) {
 }
 
 void gguf_build_deepseek(struct config_builder *t) {
-    static const char *const scores[] = {"", "softmax", "sigmoid"};
+    static const char *const scores[] = {[GATING_SOFTMAX] = "softmax", [GATING_SIGMOID] = "sigmoid"};
     const bool v3 = !strcmp(gguf_build_deepseek_family(t), "deepseek_v3");
-    const int64_t gating = json_int(gguf_build_meta(t, "expert_gating_func"), v3 ? 2 : 1);
+    const int64_t gating = json_int(gguf_build_meta(t, "expert_gating_func"), v3 ? GATING_SIGMOID : GATING_SOFTMAX);
     gguf_build_mla(t);
-    if (gating < 1 || gating > 2) {
+    if (gating != GATING_SOFTMAX && gating != GATING_SIGMOID) {
         gguf_build_fail(t, "metadata '%s.expert_gating_func' is %lld; hearth knows 1 and 2", t->arch, (long long)gating);
         return;
     }

@@ -80,7 +80,9 @@ void gguf_build_mla(struct config_builder *t);        /* DeepSeek's attention */
 void gguf_build_deepseek(struct config_builder *t);   /* MLA, and DeepSeek's router */
 const char *gguf_build_deepseek_family(const struct config_builder *t);
 
-/* Fails unless expert_gating_func is 2 (sigmoid), 0 or absent. */
+/* Values of expert_gating_func, as in llama.cpp. */
+enum gguf_gating { GATING_UNSET, GATING_SOFTMAX, GATING_SIGMOID, GATING_SQRT_SOFTPLUS = 4 };
+/* Fails unless expert_gating_func is sigmoid, unset or absent. */
 void gguf_build_only_sigmoid(struct config_builder *t);
 /* Sets a rotation by the first n factors; without factors an unscaled one. */
 void gguf_build_rope_by_factors(struct config_builder *t, const char *key, struct gguf_factors f, int64_t n, const char *theta);

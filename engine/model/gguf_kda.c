@@ -83,8 +83,8 @@ static void put_limits(struct config_builder *t, const char *key, const char *me
     for (uint32_t i = 0; v && i < n; i++) v[i] = limits->type == JSON_ARRAY ? (i < limits->n ? *json_at(limits, i) : (struct json){.type = JSON_INT}) : *limits;
 }
 static void derive_ling3(struct config_builder *t) {
-    const int64_t gating = json_int(gguf_build_meta(t, "expert_gating_func"), 2), expert_width = gguf_layers_at(t, "expert_feed_forward_length", 0, 0),
-                  n_shared = json_int(gguf_build_meta(t, "expert_shared_count"), 1);
+    const int64_t gating = json_int(gguf_build_meta(t, "expert_gating_func"), GATING_SIGMOID),
+                  expert_width = gguf_layers_at(t, "expert_feed_forward_length", 0, 0), n_shared = json_int(gguf_build_meta(t, "expert_shared_count"), 1);
     if (!require_kv_heads_list(t)) return;
     gguf_build_mla(t);
     const struct json *sections =
@@ -94,9 +94,9 @@ static void derive_ling3(struct config_builder *t) {
                         json_int(json_at(sections, 1), 0) <= 0);
     gguf_build_int(t, "layer_group_size", group_size(t));
     gguf_build_bool(t, "kda_rates_are_positive", true);
-    if (gating < 0 || gating > 2) /* 0: not set */
+    if (gating < GATING_UNSET || gating > GATING_SIGMOID)
         gguf_build_fail(t, "metadata '%s.expert_gating_func' is %lld; supported: 1 (softmax), 2 (sigmoid)", t->arch, (long long)gating);
-    gguf_build_text(t, "score_function", gating == 1 ? "softmax" : "sigmoid");
+    gguf_build_text(t, "score_function", gating == GATING_SOFTMAX ? "softmax" : "sigmoid");
     gguf_build_bool(t, "moe_router_enable_expert_bias", t->facts->router_bias);
     gguf_build_int(t, "n_shared_experts", 1); /* one that is as wide as all together */
     gguf_build_int(t, "moe_shared_expert_intermediate_size",

@@ -9,7 +9,7 @@
 /* Mamba layers. */
 #define MAMBA  .mix_in = L "ssm_in", .mix_conv = L "ssm_conv1d", .mix_dt = L "ssm_dt.bias", .mix_rate = L "ssm_a", .mix_skip = L "ssm_d", .mix_out = L "ssm_out"
 #define AROUND .ffn_norm = L "ffn_norm", .attn_out_norm = L "post_attention_norm", .ffn_out_norm = L "post_ffw_norm"
-static const struct tensor_names usual = {GGUF_NAMES, .ffn_norm = L "ffn_norm", .attn_gate = L "attn_gate"},
+static const struct tensor_names standard_names = {GGUF_NAMES, .ffn_norm = L "ffn_norm", .attn_gate = L "attn_gate"},
                                  gated_around = {GGUF_NAMES, AROUND, .attn_gate = L "attn_gate"},
                                  jamba = {GGUF_NAMES,
                                           MAMBA,
@@ -85,11 +85,12 @@ static const char *mamba_kind(const struct config_builder *t, int64_t layer) {
 static const char *conv_kind(const struct config_builder *t, int64_t layer) {
     return gguf_layers_at(t, "attention.head_count_kv", layer, 0) ? "full_attention" : "conv";
 }
-/* Returns inner_size / by, which must be whole. */
+/* Returns inner_size divided by the value of `key`; the quotient must be whole. */
 static int64_t inner_over(struct config_builder *t, const char *key) {
-    const int64_t inner = json_int(gguf_build_meta(t, "ssm.inner_size"), 0), by = json_int(gguf_build_meta(t, key), 0);
-    if (by > 0 && inner > 0 && inner % by == 0) return inner / by;
-    gguf_build_fail(t, "metadata '%s.ssm.inner_size' is %lld, which '%s.%s', %lld, does not divide", t->arch, (long long)inner, t->arch, key, (long long)by);
+    const int64_t inner = json_int(gguf_build_meta(t, "ssm.inner_size"), 0), divisor = json_int(gguf_build_meta(t, key), 0);
+    if (divisor > 0 && inner > 0 && inner % divisor == 0) return inner / divisor;
+    gguf_build_fail(t, "metadata '%s.ssm.inner_size' is %lld, which '%s.%s', %lld, does not divide", t->arch, (long long)inner, t->arch, key,
+                    (long long)divisor);
     return 0;
 }
 
@@ -170,25 +171,26 @@ static void derive_gemma4_ffns(struct config_builder *t, int64_t first) {
     gguf_build_bool(t, "use_double_wide_mlp", wide);
 }
 
-/* Global layers: key_length, and no tensor of values where these are the keys. Their rotation is a list of factors, of which 1e30 stops a pair. */
+/* Heads of global layers have key_length, and no tensor of values if the keys are the values too. Their rotation is a list of factors: a pair with 1e30 does
+ * not rotate. */
 static void derive_gemma4(struct config_builder *t) {
-    const int64_t first = gguf_build_layers(t) - json_int(gguf_build_meta(t, "attention.shared_kv_layers"), 0);
-    const struct json *dim = gguf_build_meta(t, "attention.key_length"), *own = gguf_build_meta(t, "attention.key_length_swa");
+    const int64_t n_own_keys = gguf_build_layers(t) - json_int(gguf_build_meta(t, "attention.shared_kv_layers"), 0);
+    const struct json *dim = gguf_build_meta(t, "attention.key_length"), *window_dim = gguf_build_meta(t, "attention.key_length_swa");
     const int64_t experts = json_int(gguf_build_meta(t, "expert_count"), 0);
-    bool same = false;
-    for (int64_t i = 0; i < first; i++) same |= !gguf_layers_at(t, GGUF_WINDOWS, i, 0) && !gguf_layers_has(t, i, GGUF_HAS_VALUES);
-    const int64_t turned = json_int(gguf_build_meta(t, "rope.dimension_count"), json_int(dim, 0)),
-                  own_turned = json_int(gguf_build_meta(t, "rope.dimension_count_swa"), json_int(own, 0));
-    if (turned != json_int(dim, 0) || own_turned != json_int(own, 0))
+    bool values_are_keys = false;
+    for (int64_t i = 0; i < n_own_keys; i++) values_are_keys |= !gguf_layers_at(t, GGUF_WINDOWS, i, 0) && !gguf_layers_has(t, i, GGUF_HAS_VALUES);
+    const int64_t rotated = json_int(gguf_build_meta(t, "rope.dimension_count"), json_int(dim, 0)),
+                  window_rotated = json_int(gguf_build_meta(t, "rope.dimension_count_swa"), json_int(window_dim, 0));
+    if (rotated != json_int(dim, 0) || window_rotated != json_int(window_dim, 0))
         gguf_build_fail(t, "metadata '%s.rope.dimension_count' rotates a part of the heads; hearth knows factors for that", t->arch);
     if (dim) gguf_build_json(t, "global_head_dim", *dim);
-    if (own) gguf_build_json(t, "head_dim", *own);
-    gguf_build_bool(t, "attention_k_eq_v", same);
+    if (window_dim) gguf_build_json(t, "head_dim", *window_dim);
+    gguf_build_bool(t, "attention_k_eq_v", values_are_keys);
     gguf_build_int(t, "num_key_value_heads", gguf_layers_largest(t, "attention.head_count_kv", GGUF_WINDOWS, 1));
     gguf_build_int(t, "num_global_key_value_heads", gguf_layers_largest(t, "attention.head_count_kv", GGUF_WINDOWS, 0));
     gguf_build_bool(t, "enable_moe_block", experts > 0);
     gguf_build_int(t, "hidden_size_per_layer_input", 0);
-    derive_gemma4_ffns(t, first);
+    derive_gemma4_ffns(t, n_own_keys);
     gguf_layers_kinds(t, "layer_types", gguf_layers_window_kind);
     struct config_builder in;
     if (!gguf_build_open(t, &in)) return;
@@ -202,8 +204,8 @@ static double step_theta(const struct config_builder *t, int64_t layer) {
     return json_num(gguf_build_meta(t, gguf_layers_at(t, GGUF_WINDOWS, layer, 0) ? "rope.freq_base_swa" : "rope.freq_base"), 10000);
 }
 static int64_t step_rotary(const struct config_builder *t, bool sliding) {
-    const int64_t all = json_int(gguf_build_meta(t, "rope.dimension_count"), gguf_build_head_dim(t));
-    return sliding ? json_int(gguf_build_meta(t, "rope.dimension_count_swa"), all) : all / 2;
+    const int64_t rotated = json_int(gguf_build_meta(t, "rope.dimension_count"), gguf_build_head_dim(t));
+    return sliding ? json_int(gguf_build_meta(t, "rope.dimension_count_swa"), rotated) : rotated / 2;
 }
 static double step_partial(const struct config_builder *t, int64_t layer) {
     const int64_t dim = gguf_build_head_dim(t);
@@ -415,11 +417,11 @@ const struct gguf_arch gguf_layered[] = {
     {"lfm2moe", "lfm2_moe", &lfm2, lfm2_keys, derive_lfm2moe, NULL},
     {"lfm2", "lfm2", &lfm2, lfm2_keys, derive_lfm2, NULL},
     {"gemma4", "gemma4_text", &gemma4, gemma4_keys, derive_gemma4, NULL},
-    {"step35", "step3p5", &usual, step_keys, derive_step, NULL},
-    {"mimo2", "mimo_v2_flash", &usual, mimo_keys, derive_mimo, NULL},
+    {"step35", "step3p5", &standard_names, step_keys, derive_step, NULL},
+    {"mimo2", "mimo_v2_flash", &standard_names, mimo_keys, derive_mimo, NULL},
     {"afmoe", "afmoe", &gated_around, afmoe_keys, derive_afmoe, NULL},
-    {"exaone-moe", "exaone_moe", &usual, exaone_keys, derive_exaone, NULL},
-    {"llama4", "llama4_text", &usual, llama4_keys, derive_llama4, NULL},
+    {"exaone-moe", "exaone_moe", &standard_names, exaone_keys, derive_exaone, NULL},
+    {"llama4", "llama4_text", &standard_names, llama4_keys, derive_llama4, NULL},
     {"deepseek32", "deepseek_v32", &indexed, glm_dsa_keys, gguf_build_deepseek, NULL},
     {"glm-dsa", "glm_moe_dsa", &indexed, glm_dsa_keys, derive_glm_dsa, NULL},
     {NULL, NULL, NULL, NULL, NULL, NULL},

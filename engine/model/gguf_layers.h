@@ -3,9 +3,9 @@
 #include "engine/model/gguf_build.h"
 
 #define GGUF_WINDOWS "attention.sliding_window_pattern"
-/* A number of a layer: an entry of a list, or the number of all layers. Booleans count as 0 and 1. */
-int64_t gguf_layers_at(const struct config_builder *t, const char *key, int64_t layer, int64_t none);
-/* The largest of these numbers; of layers whose `pattern` is `kind`, or with pattern NULL of all. */
+/* A number of a layer: an entry of a list, or the number that applies to all layers. Booleans count as 0 and 1. default_value: if it is absent. */
+int64_t gguf_layers_at(const struct config_builder *t, const char *key, int64_t layer, int64_t default_value);
+/* The largest of these numbers among the layers whose `pattern` is `kind` (0 or 1); pattern NULL: among all layers. */
 int64_t gguf_layers_largest(const struct config_builder *t, const char *key, const char *pattern, int64_t kind);
 /* Whether the layer has these parts, which the tensors show. */
 bool gguf_layers_has(const struct config_builder *t, int64_t layer, enum gguf_part part);

@@ -110,13 +110,13 @@ static void derive_hy4(struct config_builder *t) {
 
 static void derive_deepseek4(struct config_builder *t) {
     static const char *const scores[] = {"softmax", "softmax", "sigmoid", "softmax", "sqrtsoftplus"};
-    const int64_t gating = json_int(gguf_build_meta(t, "expert_gating_func"), 4);
+    const int64_t gating = json_int(gguf_build_meta(t, "expert_gating_func"), GATING_SQRT_SOFTPLUS);
     const struct json *dim = gguf_build_meta(t, "attention.key_length");
     const struct json *ratios = gguf_build_meta(t, RATIOS);
     gguf_build_rope(t, 0);
     if (ratios) gguf_build_json(t, "compress_ratios", *ratios);
     if (dim) gguf_build_json(t, "head_dim", *dim);
-    if (gating != 1 && gating != 2 && gating != 4)
+    if (gating != GATING_SOFTMAX && gating != GATING_SIGMOID && gating != GATING_SQRT_SOFTPLUS)
         gguf_build_fail(t, "metadata '%s.expert_gating_func' is %lld; hearth knows 1, 2 and 4", t->arch, (long long)gating);
     else gguf_build_text(t, "scoring_func", scores[gating]);
     gguf_layers_limit(t);

@@ -40,16 +40,16 @@ static void derive_mellum(struct config_builder *t) {
 
 /* The family derives from layer_types and first_k_dense_replace which layers rotate. */
 static void derive_cohere2moe(struct config_builder *t) {
-    const int64_t gating = json_int(gguf_build_meta(t, "expert_gating_func"), 2);
+    const int64_t gating = json_int(gguf_build_meta(t, "expert_gating_func"), GATING_SIGMOID);
     const struct json *dense = gguf_build_meta(t, "feed_forward_length");
     gguf_build_attention(t);
     gguf_layers_windows(t, WINDOW_PERIOD, true);
     if (gguf_build_meta(t, "attention.layer_norm_rms_epsilon"))
         gguf_build_fail(t, "metadata '%s.attention.layer_norm_rms_epsilon': hearth knows Cohere 2 with layer norms, whose key ends in layer_norm_epsilon",
                         t->arch);
-    if (gating < 0 || gating > 2) /* 0: not set */
+    if (gating < GATING_UNSET || gating > GATING_SIGMOID)
         gguf_build_fail(t, "metadata '%s.expert_gating_func' is %lld; supported: 1 (softmax), 2 (sigmoid)", t->arch, (long long)gating);
-    gguf_build_text(t, "expert_selection_fn", gating == 1 ? "softmax" : "sigmoid");
+    gguf_build_text(t, "expert_selection_fn", gating == GATING_SOFTMAX ? "softmax" : "sigmoid");
     if (dense) gguf_build_json(t, "prefix_dense_intermediate_size", gguf_build_uniform(t, "feed_forward_length", dense));
     gguf_build_bool(t, "attention_bias", t->facts->qkv_bias);
 }

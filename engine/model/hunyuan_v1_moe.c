@@ -5,9 +5,9 @@
 #include "engine/model/names.h"
 
 /* A number for all layers, or a list of equal ones, one a layer. */
-static int same_in_all(struct config_reader *r, const struct config *c, const char *key, int none, int min, int max) {
+static int same_in_all(struct config_reader *r, const struct config *c, const char *key, int default_value, int min, int max) {
     const struct json *v = config_get(r, key);
-    if (!v || v->type != JSON_ARRAY) return config_int(r, key, none, min, max);
+    if (!v || v->type != JSON_ARRAY) return config_int(r, key, default_value, min, max);
     if (v->n < (uint32_t)c->n_layers) config_fail(r, "'%s' is a list of %u, layers are %d", key, v->n, c->n_layers);
     const int64_t first = v->n ? json_int(json_at(v, 0), min - 1) : min - 1;
     if (first < min || first > max) config_fail(r, "'%s' is %lld in layer 0; hearth takes %d to %d", key, (long long)first, min, max);

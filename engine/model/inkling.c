@@ -52,9 +52,9 @@ static void read_layers(struct config_reader *r, struct config *c, int layers) {
 /* Layers before dense_mlp_idx have a dense FFN; intermediate_size is the experts' where the config has dense_intermediate_size too. */
 static void read_ffns(struct config_reader *r, struct config *c, int layers) {
     const int dense = config_int(r, "dense_mlp_idx", 0, 0, CONFIG_MAX_LAYERS), inter = config_int(r, "intermediate_size", 24576, 1, 1 << 20);
-    const bool both = config_has(r, "dense_intermediate_size");
+    const bool has_dense_inter = config_has(r, "dense_intermediate_size");
     c->dense_inter = config_int(r, "dense_intermediate_size", inter, 1, 1 << 20);
-    c->moe_inter = both ? inter : config_int(r, "moe_intermediate_size", 3072, 1, 1 << 20);
+    c->moe_inter = has_dense_inter ? inter : config_int(r, "moe_intermediate_size", 3072, 1, 1 << 20);
     config_has(r, "moe_intermediate_size");
     c->n_always = config_int(r, "n_shared_experts", 2, 1, 16);
     c->n_experts = config_int(r, "n_routed_experts", 256, 1, 4000) + c->n_always;

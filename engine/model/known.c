@@ -110,7 +110,7 @@ static const struct known_model models[] = {
      DT_BF16, DT_BF16, 132, 36},
 };
 
-/* Down of the mixes: GGUF stores half of those matrices wider; the format here has the bytes of the mean. */
+/* In GGUF's mixed formats (q4_k_m) half of the down matrices are wider; the dtype of `down` is one whose size is near the mean of both. */
 static const struct known_format formats[] = {
     {"bf16", DT_BF16, DT_BF16, DT_BF16},       {"fp8", DT_E4M3, DT_E4M3, DT_E4M3},    {"int4", DT_BF16, DT_I4, DT_I4},
     {"mxfp4", DT_BF16, DT_E2M1, DT_E2M1},      {"q8_0", DT_Q8_0, DT_Q8_0, DT_Q8_0},   {"q6_k", DT_Q6_K, DT_Q6_K, DT_Q6_K},
@@ -122,7 +122,8 @@ const struct known_format *known_format_at(int i) { return i >= 0 && i < (int)(s
 
 const struct known_model *known_model_at(int i) { return i >= 0 && i < (int)(sizeof models / sizeof *models) ? &models[i] : NULL; }
 
-static bool same(const char *a, const char *b) {
+/* Compares letters and digits only, without case. */
+static bool is_same_name(const char *a, const char *b) {
     for (;; a++, b++) {
         while (*a && !isalnum((unsigned char)*a)) a++;
         while (*b && !isalnum((unsigned char)*b)) b++;
@@ -132,13 +133,13 @@ static bool same(const char *a, const char *b) {
 }
 const struct known_model *known_model_find(const char *name) {
     for (size_t i = 0; i < sizeof models / sizeof *models; i++)
-        if (same(models[i].name, name) || same(models[i].title, name)) return &models[i];
+        if (is_same_name(models[i].name, name) || is_same_name(models[i].title, name)) return &models[i];
     return NULL;
 }
 
 const struct known_format *known_format_find(const char *name) {
     for (size_t i = 0; i < sizeof formats / sizeof *formats; i++)
-        if (same(formats[i].name, name)) return &formats[i];
+        if (is_same_name(formats[i].name, name)) return &formats[i];
     return NULL;
 }
 

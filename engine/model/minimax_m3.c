@@ -12,13 +12,13 @@ struct indexer {
     int heads, dim, block, topk, local;
 };
 
-/* Marks the layers of which `flags` says so as sparse, and the others as seeing all keys. */
+/* Layers with a flag select keys by an indexer of their own; the others see all keys. */
 static void mark_layers(struct config *c, const bool flags[CONFIG_MAX_LAYERS]) {
     for (int i = 0; i < c->n_layers; i++) c->layer[i].index = flags[i] ? INDEX_OWN : INDEX_NONE;
 }
 
-/* Options of sparse_attention_config that hearth takes in one form only. */
-static void only_published(struct config_reader *r, const struct config *c) {
+/* Fails if an option of sparse_attention_config has another value than the published one. */
+static void refuse_unpublished(struct config_reader *r, const struct config *c) {
     static const char *const scores[] = {"max", NULL};
     bool disabled[CONFIG_MAX_LAYERS] = {0};
     config_choice(r, "sparse_score_type", scores, 0);
@@ -42,7 +42,7 @@ static struct indexer read_published(struct config_reader *r, struct config *c) 
                          .block = config_int(&in, "sparse_block_size", 128, 1, 1 << 16),
                          .topk = config_int(&in, "sparse_topk_blocks", 16, 1, 1 << 20),
                          .local = config_int(&in, "sparse_local_block", 1, 0, 1 << 20)};
-    only_published(&in, c);
+    refuse_unpublished(&in, c);
     config_close(r, "sparse_attention_config", &in);
     return x;
 }
@@ -89,7 +89,7 @@ static void read_rope(struct config_reader *r, struct config *c) {
 }
 
 static void read_experts(struct config_reader *r, struct config *c) {
-    static const char *const acts[] = {"swigluoai", "silu", NULL}, *const scores[] = {"sigmoid", NULL}; /* transformers writes silu and means the other */
+    static const char *const acts[] = {"swigluoai", "silu", NULL}, *const scores[] = {"sigmoid", NULL}; /* transformers writes silu and computes swigluoai */
     bool moe[CONFIG_MAX_LAYERS];
     config_choice(r, "hidden_act", acts, 0);
     for (int i = 0; i < c->n_layers; i++) moe[i] = true;

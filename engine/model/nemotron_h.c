@@ -23,12 +23,12 @@ static void set_block(struct config *c, int layer, enum block kind) {
 static void read_blocks(struct config_reader *r, struct config *c) {
     static const char codes[] = {'M', '*', '-', 'E'};
     static const char *const names[] = {"mamba", "attention", "mlp", "moe"};
-    const struct json *text = config_get(r, "hybrid_override_pattern"), *list = config_get(r, "layers_block_type"), *of = list ? list : text;
-    if (!of || of->type != (list ? JSON_ARRAY : JSON_STRING) || of->n < 1 || of->n > CONFIG_MAX_LAYERS) {
+    const struct json *text = config_get(r, "hybrid_override_pattern"), *list = config_get(r, "layers_block_type"), *blocks = list ? list : text;
+    if (!blocks || blocks->type != (list ? JSON_ARRAY : JSON_STRING) || blocks->n < 1 || blocks->n > CONFIG_MAX_LAYERS) {
         config_fail(r, "neither 'layers_block_type' nor 'hybrid_override_pattern' lists 1 to %d layers", CONFIG_MAX_LAYERS);
         return;
     }
-    c->n_layers = (int)of->n;
+    c->n_layers = (int)blocks->n;
     for (int i = 0; i < c->n_layers; i++) {
         int k = 0;
         while (k < 4 && !(list ? json_is(json_at(list, (uint32_t)i), names[k]) : text->string[i] == codes[k])) k++;
@@ -40,9 +40,9 @@ static void read_blocks(struct config_reader *r, struct config *c) {
 /* Whether a list of two limits leaves every step as it is: [0, infinity], which JSON has no number for. */
 static bool limits_nothing(const struct json *v) {
     if (v->type != JSON_ARRAY || v->n != 2 || json_num(json_at(v, 0), -1) != 0) return false;
-    const struct json *most = json_at(v, 1);
-    return json_num(most, 0) >= 1e30 || json_is(most, "Infinity") || json_is(most, "inf") ||
-           (most->type == JSON_OBJECT && json_is(json_get(most, "__float__"), "Infinity"));
+    const struct json *upper = json_at(v, 1);
+    return json_num(upper, 0) >= 1e30 || json_is(upper, "Infinity") || json_is(upper, "inf") ||
+           (upper->type == JSON_OBJECT && json_is(json_get(upper, "__float__"), "Infinity"));
 }
 
 static void read_mamba(struct config_reader *r, struct config *c) {

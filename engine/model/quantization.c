@@ -5,10 +5,10 @@
 
 static void read_block(struct config_reader *in, struct config *c, const struct json *block, const char *key) {
     if (!block || block->type == JSON_NULL) return;
-    const bool two = block->type == JSON_ARRAY && block->n == 2;
-    const int64_t a = two ? json_int(json_at(block, 0), 0) : 0, b = two ? json_int(json_at(block, 1), 0) : 0;
-    if (a < 1 || b < 1 || a > 4096 || b > 4096) config_fail(in, "'quantization_config.%s' must be two numbers of 1 to 4096", key);
-    else c->block_rows = (int)a, c->block_cols = (int)b;
+    const bool is_pair = block->type == JSON_ARRAY && block->n == 2;
+    const int64_t rows = is_pair ? json_int(json_at(block, 0), 0) : 0, cols = is_pair ? json_int(json_at(block, 1), 0) : 0;
+    if (rows < 1 || cols < 1 || rows > 4096 || cols > 4096) config_fail(in, "'quantization_config.%s' must be two numbers of 1 to 4096", key);
+    else c->block_rows = (int)rows, c->block_cols = (int)cols;
 }
 
 /* Columns per scale; -1 or null is a whole row. */
@@ -32,22 +32,22 @@ static void check_scheme(struct config_reader *in, const struct json *w) {
 /* compressed-tensors and modelopt: quantization groups, under any name. All must have the same block size. */
 static void read_groups(struct config_reader *in, struct config *c) {
     const struct json *groups = config_get(in, "config_groups");
-    bool found = false, first = true;
+    bool has_block = false, is_first = true;
     for (uint32_t i = 0; groups && groups->type == JSON_OBJECT && i < groups->n && !in->rc; i++) {
         const struct json *group = &groups->items[2 * i + 1], *w = group->type == JSON_OBJECT ? json_get(group, "weights") : NULL;
         if (!w || w->type != JSON_OBJECT) continue;
         check_scheme(in, w);
         const int columns = read_group_size(in, json_get(w, "group_size"), "config_groups.weights.group_size");
-        c->quant.group = first || c->quant.group == columns ? columns : 0; /* if they differ, the shapes tell */
-        first = false;
+        c->quant.group = is_first || c->quant.group == columns ? columns : 0; /* if groups differ, the shapes of tensors tell */
+        is_first = false;
         const struct json *block = json_get(w, "block_structure");
         if (!block || block->type == JSON_NULL) continue;
         const int rows = c->block_rows, cols = c->block_cols;
         read_block(in, c, block, "config_groups.weights.block_structure");
-        if (found && (c->block_rows != rows || c->block_cols != cols))
+        if (has_block && (c->block_rows != rows || c->block_cols != cols))
             config_fail(in, "'quantization_config.config_groups' has blocks of %d x %d and of %d x %d; hearth takes one size", rows, cols, c->block_rows,
                         c->block_cols);
-        found = true;
+        has_block = true;
     }
 }
 

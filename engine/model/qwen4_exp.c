@@ -67,17 +67,17 @@ static void read_hashes(struct config_reader *r, struct ngram_config *g) {
 
 static void read_ngrams(struct config_reader *r, struct config *c) {
     const struct json *layers = config_get(r, "ple_layer_ids"); /* counted from 1 */
-    const struct ngram_config all = {.size = config_int(r, "ngram_size", 3, 2, NGRAM_MOST),
-                                     .per = config_int(r, "heads_per_ngram", 8, 1, NGRAM_HASHES_MOST),
-                                     .dim = config_int(r, "ple_embed_dim", c->hidden, 1, 1 << 20),
-                                     .taps = config_int(r, "ple_conv_kernel_size", 4, 2, 8),
-                                     .parts = config_int(r, "split_ngram_parts", 512, 1, 1 << 16)};
+    const struct ngram_config common = {.size = config_int(r, "ngram_size", 3, 2, NGRAM_MOST),
+                                        .per = config_int(r, "heads_per_ngram", 8, 1, NGRAM_HASHES_MOST),
+                                        .dim = config_int(r, "ple_embed_dim", c->hidden, 1, 1 << 20),
+                                        .taps = config_int(r, "ple_conv_kernel_size", 4, 2, 8),
+                                        .parts = config_int(r, "split_ngram_parts", 512, 1, 1 << 16)};
     const int base = config_int(r, "ngram_vocab_size_base", 20000000, 2, 1 << 28), pad = config_int(r, "make_ngram_vocab_size_divisible_by", 128, 1, 1 << 20),
-              seed = config_int(r, "seed", 1234, 0, INT32_MAX), hashes = config_ngram_hashes(&all);
+              seed = config_int(r, "seed", 1234, 0, INT32_MAX), hashes = config_ngram_hashes(&common);
     if (!layers || r->rc) return;
     if (layers->type != JSON_ARRAY || layers->n > CONFIG_NGRAMS_MOST) config_fail(r, "'ple_layer_ids' is not a list of up to %d layers", CONFIG_NGRAMS_MOST);
     else if (hashes > NGRAM_HASHES_MOST) config_fail(r, "%d hashes of n-grams; hearth takes up to %d", hashes, NGRAM_HASHES_MOST);
-    else if (all.dim % hashes) config_fail(r, "'ple_embed_dim' %d does not divide among %d hashes", all.dim, hashes);
+    else if (common.dim % hashes) config_fail(r, "'ple_embed_dim' %d does not divide among %d hashes", common.dim, hashes);
     for (uint32_t i = 0; i < layers->n && !r->rc; i++) {
         const int64_t k = json_int(json_at(layers, i), -1);
         if (k < 1 || k > c->n_layers) config_fail(r, "'ple_layer_ids' names layer %lld of %d", (long long)k, c->n_layers);
@@ -85,7 +85,7 @@ static void read_ngrams(struct config_reader *r, struct config *c) {
     }
     for (int i = 0, nth = 0; i < c->n_layers && !r->rc; i++) { /* in the order of layers */
         if (!c->layer[i].ngram) continue;
-        c->ngram[nth] = all;
+        c->ngram[nth] = common;
         if (config_has(r, "ple_layer_multipliers")) read_hashes(r, &c->ngram[nth]);
         else derive_hashes(r, &c->ngram[nth], nth, base, pad, seed, c->vocab);
         c->layer[i].ngram = (uint8_t)++nth;

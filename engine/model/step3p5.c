@@ -8,12 +8,12 @@
 #include "engine/model/names.h"
 
 /* Entry `layer` of a list with an entry per layer, and possibly per MTP layer after them; or the number that applies to all layers. */
-static double entry(struct config_reader *r, const struct config *c, const char *key, int layer, double none) {
+static double layer_entry(struct config_reader *r, const struct config *c, const char *key, int layer, double default_value) {
     const struct json *v = config_get(r, key);
-    if (!v) return none;
+    if (!v) return default_value;
     if (v->type == JSON_ARRAY && (int)v->n < c->n_layers) config_fail(r, "'%s' is a list of %u, layers are %d", key, v->n, c->n_layers);
     const struct json *one = v->type == JSON_ARRAY ? json_at(v, (uint32_t)layer) : v;
-    if (r->rc || !one || one->type == JSON_NULL) return none;
+    if (r->rc || !one || one->type == JSON_NULL) return default_value;
     const double x = json_num(one, -1);
     if (!(x >= 0)) config_fail(r, "'%s' of layer %d is not a number of 0 or more", key, layer);
     return x;
@@ -45,20 +45,21 @@ static void read_heads(struct config_reader *r, struct config *c) {
     const int heads = c->n_heads, kv = c->n_kv_heads;
     config_open(r, "attention_other_setting", &in);
     config_choice(&in, "attention_type", kinds, 0);
-    const int other = config_int(&in, "num_attention_heads", heads, 1, 1024), other_kv = config_int(&in, "num_attention_groups", kv, 1, 1024);
+    const int window_heads = config_int(&in, "num_attention_heads", heads, 1, 1024), window_kv = config_int(&in, "num_attention_groups", kv, 1, 1024);
     const int dim = config_int(&in, "head_dim", c->head_dim, 1, 1024), true_dim = config_int(&in, "true_head_dim", dim, 1, 1024);
     if (dim != c->head_dim || true_dim != dim) config_fail(&in, "'attention_other_setting.head_dim' is %d, in other layers %d", true_dim, c->head_dim);
     config_close(r, "attention_other_setting", &in);
-    for (int i = 0; i < c->n_layers && !r->rc; i++) config_set_heads(r, c, i, c->layer[i].window ? other : heads, c->layer[i].window ? other_kv : kv);
+    for (int i = 0; i < c->n_layers && !r->rc; i++) config_set_heads(r, c, i, c->layer[i].window ? window_heads : heads, c->layer[i].window ? window_kv : kv);
 }
 
 /* Rotation of the first layer of a kind; all layers of the kind must agree. Only full layers are scaled. */
 static struct rope_config rope_of(struct config_reader *r, struct config *c, bool sliding) {
     int first = 0;
     while (first < c->n_layers - 1 && (c->layer[first].window > 0) != sliding) first++;
-    const double theta = entry(r, c, "rope_theta", first, 10000), partial = entry(r, c, "partial_rotary_factors", first, 1);
+    const double theta = layer_entry(r, c, "rope_theta", first, 10000), partial = layer_entry(r, c, "partial_rotary_factors", first, 1);
     for (int i = 0; i < c->n_layers; i++)
-        if ((c->layer[i].window > 0) == sliding && (entry(r, c, "rope_theta", i, 10000) != theta || entry(r, c, "partial_rotary_factors", i, 1) != partial))
+        if ((c->layer[i].window > 0) == sliding &&
+            (layer_entry(r, c, "rope_theta", i, 10000) != theta || layer_entry(r, c, "partial_rotary_factors", i, 1) != partial))
             config_fail(r, "'rope_theta' or 'partial_rotary_factors' of layer %d is not that of layer %d, which has the same kind", i, first);
     c->rope.default_partial_factor = partial;
     config_read_rope_object(r, c, sliding ? "rope_parameters" : "rope_scaling", c->head_dim, theta > 1 ? theta : 10000);
@@ -93,8 +94,8 @@ static void read_experts(struct config_reader *r, struct config *c) {
     c->score = SCORE_SIGMOID;
     c->glu.clamp_after = true;
     for (int i = 0; i < c->n_layers; i++) {
-        c->layer[i].glu_limit[0] = (float)entry(r, c, "swiglu_limits", i, 0);
-        c->layer[i].glu_limit[1] = (float)entry(r, c, "swiglu_limits_shared", i, 0);
+        c->layer[i].glu_limit[0] = (float)layer_entry(r, c, "swiglu_limits", i, 0);
+        c->layer[i].glu_limit[1] = (float)layer_entry(r, c, "swiglu_limits_shared", i, 0);
     }
 }
 
