@@ -41,9 +41,9 @@ static void on_config_warning(void *ctx, const char *text) { report_note("%s", t
 
 /* Decides on colour: NO_COLOR (non-empty), then CLICOLOR_FORCE, then whether it is a terminal; --color overrides all. */
 static bool use_color(const struct app *a, bool tty) {
-    const char *when = a->opts.v[OPT_COLOR].text, *no = getenv("NO_COLOR"), *force = getenv("CLICOLOR_FORCE");
+    const char *when = a->opts.v[OPT_COLOR].text, *no_color = getenv("NO_COLOR"), *force = getenv("CLICOLOR_FORCE");
     if (!strcmp(when, "always")) return true;
-    if (!strcmp(when, "never") || (no && *no)) return false;
+    if (!strcmp(when, "never") || (no_color && *no_color)) return false;
     if (force && *force && strcmp(force, "0")) return true;
     return tty && !term_dumb();
 }

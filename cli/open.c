@@ -26,11 +26,11 @@ bool open_is_builtin(const struct app *a) { return !strncmp(a->model_dir, "ember
 /* Without -m or HEARTH_MODEL: attaches to a running resident engine, whatever its model. */
 static bool attach_by_default(struct app *a) {
     struct opt_value *model = &a->opts.v[OPT_MODEL], was = *model;
-    char before[PATHS_MAX], resident[PATHS_MAX];
+    char default_dir[PATHS_MAX], resident[PATHS_MAX];
     if (model->origin > ORIGIN_FILE || !remote_resident_model(a, resident, sizeof resident)) return false;
-    bool other = open_find_model(a, &(struct error){0}) || (snprintf(before, sizeof before, "%s", a->model_dir), false);
+    bool no_default = open_find_model(a, &(struct error){0}) || (snprintf(default_dir, sizeof default_dir, "%s", a->model_dir), false);
     if (!opt_set(&a->opts, OPT_MODEL, resident, (enum opt_origin)was.origin, "the resident engine", NULL) && !open_find_model(a, NULL) && remote_attach(a)) {
-        if (other || strcmp(before, a->model_dir)) report_note("the resident engine answers, with its model %s; -m NAME opens another", a->model_dir);
+        if (no_default || strcmp(default_dir, a->model_dir)) report_note("the resident engine answers, with its model %s; -m NAME opens another", a->model_dir);
         return true;
     }
     *model = was;
@@ -61,7 +61,7 @@ void open_close(struct app *a) {
 
 int open_other_model(struct app *a, const char *name, struct error *e) {
     struct opt_value was = a->opts.v[OPT_MODEL];
-    struct error again;
+    struct error reopen_error;
     int rc = opt_set(&a->opts, OPT_MODEL, name, ORIGIN_CHAT, "/model", e);
     if (!rc && !model_path_is_url(name)) rc = open_find_model(a, e);
     if (!rc) {
@@ -73,7 +73,7 @@ int open_other_model(struct app *a, const char *name, struct error *e) {
     }
     a->opts.v[OPT_MODEL] = was;
     if (a->info) return rc;
-    if (open_text(a, &again) || open_engine(a, &again)) open_close(a);
+    if (open_text(a, &reopen_error) || open_engine(a, &reopen_error)) open_close(a);
     return rc;
 }
 

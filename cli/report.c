@@ -30,7 +30,7 @@ void report_note(const char *fmt, ...) {
     progress_print(text);
 }
 
-/* A line of its own. */
+/* Appends a line about experts if the turn has chosen some. */
 static void put_expert_stats(const struct expert_stats *x, struct buf *out) {
     char text[32], other[32];
     if (!x->chosen) return;

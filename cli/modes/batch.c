@@ -24,10 +24,10 @@
 
 enum { DEFAULT_SESSIONS = 6 }; /* without --parallel, when the engine gives no number */
 enum {
-    BYTES_PER_TOKEN = 4,
-    TEMPLATE_TOKENS = 16,
-    DEFAULT_ANSWER_TOKENS = 256
-}; /* bytes per prompt token, about; tokens that a template adds; answer length without -n */
+    BYTES_PER_TOKEN = 4,        /* of a prompt, about */
+    TEMPLATE_TOKENS = 16,       /* that a chat template adds to a prompt, about */
+    DEFAULT_ANSWER_TOKENS = 256 /* expected without -n */
+};
 
 struct batch_job {
     const char *text;      /* in the file */
@@ -44,8 +44,8 @@ struct batch {
     struct app *app;
     struct buf file;
     struct batch_job *jobs;
-    size_t n_jobs, n_order, cap_jobs, next_job; /* n: of order; next to start */
-    struct batch_job **order;                   /* [n] longest first */
+    size_t n_jobs, n_order, cap_jobs, next_job; /* next_job: index in order of the next one to start */
+    struct batch_job **order;                   /* [n_order] jobs that the output lacks, longest first */
     size_t prompt_bytes, bytes_done, n_failed;
     struct batch_session *sessions;
     int n_sessions;
@@ -92,7 +92,7 @@ static void job_write(struct batch *b, struct batch_job *j) {
 static int make_job_prompt(struct batch *b, const struct json *line, struct prompt *p, struct error *e) {
     struct app *a = b->app;
     const struct json *text = line->type == JSON_STRING ? line : json_get(line, "prompt"), *system = json_get(line, "system");
-    const char *own = a->opts.v[OPT_SYSTEM].text;
+    const char *option = a->opts.v[OPT_SYSTEM].text;
     struct conversation c = {0};
     if (json_get(line, "messages")) {
         if (a->opts.v[OPT_RAW].on) return error_set(e, ERR_USAGE, "messages cannot be combined with --raw: they need a chat template");
@@ -115,7 +115,7 @@ static int make_job_prompt(struct batch *b, const struct json *line, struct prom
     if (a->opts.v[OPT_RAW].on) return prompt_from_raw(a, text->string, text->n, p, e);
     int rc = 0;
     if (system && system->type == JSON_STRING) rc = conversation_add(&c, ROLE_SYSTEM, system->string, system->n, NULL, 0);
-    else if (own) rc = conversation_add(&c, ROLE_SYSTEM, own, strlen(own), NULL, 0);
+    else if (option) rc = conversation_add(&c, ROLE_SYSTEM, option, strlen(option), NULL, 0);
     if (rc || conversation_add(&c, ROLE_USER, text->string, text->n, NULL, 0)) rc = error_set(e, ERR_MEMORY, "no memory");
     if (!rc) rc = prompt_make(a, &c, prompt_think_option(&a->opts), p, e);
     conversation_free(&c);
@@ -177,15 +177,15 @@ static void run_jobs(struct batch *b, bool announced) {
     bool cancelled = false;
     progress_begin("batch");
     for (;;) {
-        bool stop = sig_interrupted() || sig_terminated() || out_failed(), running = false;
+        bool is_stopped = sig_interrupted() || sig_terminated() || out_failed(), is_running = false;
         for (int i = 0; i < b->n_sessions; i++) {
-            while (!stop && !b->sessions[i].job && b->next_job < b->n_order) start_job(b, &b->sessions[i], b->order[b->next_job++]);
-            if (stop && !cancelled && b->sessions[i].job) engine_client_cancel(b->sessions[i].client);
-            running |= b->sessions[i].job != NULL;
+            while (!is_stopped && !b->sessions[i].job && b->next_job < b->n_order) start_job(b, &b->sessions[i], b->order[b->next_job++]);
+            if (is_stopped && !cancelled && b->sessions[i].job) engine_client_cancel(b->sessions[i].client);
+            is_running |= b->sessions[i].job != NULL;
         }
-        cancelled |= stop;
+        cancelled |= is_stopped;
         if (announced) engine_announce(b->app->engine, NULL), announced = false;
-        if (!running) break;
+        if (!is_running) break;
         if (!engine_client_poll(b->app, &news, 100)) continue;
         for (int i = 0; i < b->n_sessions; i++) {
             struct batch_session *s = &b->sessions[i];

@@ -1,6 +1,6 @@
 /* --bench: prefill and decode speed of the model. The limit in each row is memory bandwidth, measured in the same run: each generated
- * token reads its weights once. A prompt reads them at least once for all its tokens, so its limit is far away and its GFLOP/s
- * say more. */
+ * token reads its weights once. A prompt reads them at least once for all its tokens together, so that it is limited by
+ * arithmetic: its row has GFLOP/s. */
 #include "cli/modes/bench.h"
 
 #include <stdio.h>
@@ -17,7 +17,7 @@ enum { DECODE_TOKENS = 32, MAX_SESSIONS = 4 };
 
 struct bench {
     struct app *app;
-    bool json, first;
+    bool json, first; /* first: no row was printed yet */
     bool rows;        /* prints a row for each measurement; without: only the verdict */
     double bandwidth; /* bytes/s, last measurement */
     double limit;     /* mean of the measurements before and after a run */

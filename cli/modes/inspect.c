@@ -136,12 +136,13 @@ static void put_fit(struct buf *out, const struct json *root) {
 }
 
 static void put_runs(struct buf *out, const struct json *root) {
+    enum { CPU_CHARS = 4 }; /* runs.attention is "cpu LEVEL" */
     const struct json *level = json_path(root, "runs.attention"), *gpus = json_path(root, "runs.gpus"), *resident = json_path(root, "runs.resident");
     char kv[32];
     if (gpus && gpus->n && resident && resident->type == JSON_STRING)
         buf_fmt(out, "runs on GPUs: %.*s\nruns on the CPU: the rest", (int)resident->n, resident->string);
     else buf_str(out, "runs: attention and experts on the CPU");
-    if (level && level->type == JSON_STRING && level->n > 4) buf_fmt(out, " (%.*s)", (int)level->n - 4, level->string + 4);
+    if (level && level->type == JSON_STRING && level->n > CPU_CHARS) buf_fmt(out, " (%.*s)", (int)level->n - CPU_CHARS, level->string + CPU_CHARS);
     buf_fmt(out, "    KV cache: %s per token\n", format_bytes((uint64_t)json_int(json_path(root, "bytes.kv_per_token"), 0), kv, sizeof kv));
 }
 
@@ -361,8 +362,8 @@ int inspect_tokens(struct app *a, struct error *e) {
     else if (file.to_stdout && out_failed()) rc = out_check(e);
     int closed = file_out_close(&file.out, !rc, e);
     if (!rc) rc = closed;
-    struct error we;
-    int wrote = v[OPT_IDS].on && (!rc || rc == ERR_CONTEXT) ? write_ids(out.data, out.n, rc ? &we : e) : 0;
+    struct error ids_error;
+    int wrote = v[OPT_IDS].on && (!rc || rc == ERR_CONTEXT) ? write_ids(out.data, out.n, rc ? &ids_error : e) : 0;
     if (!rc) rc = wrote;
 out:
     ids_free(&ids);

@@ -139,14 +139,14 @@ static void put_prefill(struct plan_view *v, const struct json *rows) {
         if (json_get(first, mode_names[m])) buf_fmt(v->out, "%10s ", mode_names[m]);
     buf_str(v->out, "  busiest\n");
     for (uint32_t i = 0; i < rows->n; i++) {
-        const struct json *row = json_at(rows, i), *of = json_get(row, "modes");
+        const struct json *row = json_at(rows, i), *times = json_get(row, "modes");
         json_text(json_get(row, "chosen"), chosen, sizeof chosen);
         buf_fmt(v->out, "  %7s", format_count(json_int(json_get(row, "tokens"), 0), a, sizeof a));
         for (int m = 0; m < N_MODES; m++)
             if (json_get(first, mode_names[m])) {
-                bool this = !strcmp(mode_names[m], chosen);
-                buf_fmt(v->out, this && v->color ? "\033[32m%10s\033[0m%s" : "%10s%s", json_seconds(json_get(of, mode_names[m]), a, sizeof a),
-                        this ? "*" : " ");
+                bool is_chosen = !strcmp(mode_names[m], chosen);
+                buf_fmt(v->out, is_chosen && v->color ? "\033[32m%10s\033[0m%s" : "%10s%s", json_seconds(json_get(times, mode_names[m]), a, sizeof a),
+                        is_chosen ? "*" : " ");
             }
         buf_str(v->out, "  ");
         put_busiest(v, row, v->color);
@@ -156,7 +156,7 @@ static void put_prefill(struct plan_view *v, const struct json *rows) {
 
 /* Plots one bar per length: the logarithm of the chosen mode's time, in eighths of a column. */
 static void put_plot(struct plan_view *v, const struct json *rows) {
-    static const char *const part[] = {"", "▏", "▎", "▍", "▌", "▋", "▊", "▉"};
+    static const char *const eighth_blocks[] = {"", "▏", "▎", "▍", "▌", "▋", "▊", "▉"};
     double least = INFINITY, most = 0;
     char a[32], b[32], chosen[16];
     for (uint32_t i = 0; rows && i < rows->n; i++) {
@@ -176,7 +176,7 @@ static void put_plot(struct plan_view *v, const struct json *rows) {
         buf_fmt(v->out, "  %7s ", format_count(json_int(json_get(row, "tokens"), 0), a, sizeof a));
         if (v->color) buf_str(v->out, t <= 30 ? "\033[32m" : "\033[33m");
         for (int k = 0; k < eighths / 8; k++) buf_str(v->out, "█");
-        buf_str(v->out, part[eighths % 8]);
+        buf_str(v->out, eighth_blocks[eighths % 8]);
         if (v->color) buf_str(v->out, "\033[0m");
         buf_fmt(v->out, " %s\n", json_seconds(time, b, sizeof b));
     }
@@ -324,7 +324,7 @@ static void put_best_upgrade(struct buf *line, const struct json *rows) {
             sessions_rate(find_row(json_get(best, "decode"), "sessions", 1), "tpot_ms", a, sizeof a));
 }
 
-/* How good such predictions were. */
+/* Appends by how much published figures differed from such predictions. */
 static void put_error(struct buf *line, const struct json *error) {
     const double decode = json_num(json_get(error, "decode"), 0), prefill = json_num(json_get(error, "prefill"), 0);
     if (decode > 0)
@@ -332,7 +332,8 @@ static void put_error(struct buf *line, const struct json *error) {
                 prefill * 100);
 }
 
-/* Says whether memory holds the weights, and what would fit if not. A tenth of memory is left to the KV cache and other programs. */
+#define MEMORY_FOR_OTHERS 0.1 /* share of memory left to the KV cache and other programs */
+/* Says whether memory holds the weights, and what would fit if not. */
 static void put_headroom(struct buf *line, const struct json *fits) {
     const struct json *host = json_get(fits, "host");
     const double need = json_num(json_get(host, "bytes"), 0), have = json_num(json_get(host, "have"), 0), n = json_num(json_get(fits, "parameters"), 0);
@@ -343,12 +344,12 @@ static void put_headroom(struct buf *line, const struct json *fits) {
         return;
     }
     buf_fmt(line, " The weights do not fit in memory: %s are missing.", format_bytes((uint64_t)(need - have), a, sizeof a));
-    const double bits = n > 0 ? 0.9 * 8 * have / n : 0;
+    const double bits = n > 0 ? (1 - MEMORY_FOR_OTHERS) * 8 * have / n : 0;
     if (bits >= 2) buf_fmt(line, " A format of at most %.1f bits per weight would fit; this one has %.1f.", bits, 8 * need / n);
     else buf_str(line, " No usual format of this model fits.");
 }
 
-/* Names what serves better where the cards hold the whole model: programs made for that, which have run on cards. */
+/* Names programs that serve better if the cards hold the whole model. */
 static void put_other_tools(struct buf *line, const struct json *fits) {
     const int64_t layers = json_int(json_get(fits, "layers"), 0);
     if (layers > 0 && json_int(json_get(fits, "resident_layers"), 0) == layers && json_int(json_get(fits, "expert_layers"), -1) == layers)
@@ -403,15 +404,15 @@ int plan_run(struct app *a, struct error *e) {
     struct buf json = {0}, text = {0};
     struct arena arena = {0};
     struct json root;
-    char kept[PATHS_MAX];
-    bool model = v[OPT_MODEL].text && !v[OPT_ARCH].text;
+    char cache_dir[PATHS_MAX];
+    bool has_model = v[OPT_MODEL].text && !v[OPT_ARCH].text;
     int rc = 0, rows;
     if (v[OPT_ARCH].origin == ORIGIN_FLAG && v[OPT_MODEL].origin == ORIGIN_FLAG)
         rc = error_set(e, ERR_USAGE, "--arch and -m cannot be combined: both select the model");
-    if (!rc && model) rc = open_find_model(a, e);
+    if (!rc && has_model) rc = open_find_model(a, e);
     engine_client_local_params(a, &p);
-    if (!model) p.dir = NULL;
-    if (!paths_make(PATHS_CACHE, "machine", kept, sizeof kept, &(struct error){0})) *strrchr(kept, '/') = 0, p.calibration_dir = kept;
+    if (!has_model) p.dir = NULL;
+    if (!paths_make(PATHS_CACHE, "machine", cache_dir, sizeof cache_dir, &(struct error){0})) *strrchr(cache_dir, '/') = 0, p.calibration_dir = cache_dir;
     progress_begin("planning");
     if (!rc) rc = engine_plan(&p, v[OPT_PLAN].text, v[OPT_ARCH].text, &json, e);
     progress_clear();

@@ -19,7 +19,7 @@ static bool hub_name(struct app *a, const char *dir, char out[PATHS_MAX]) {
     return i < n;
 }
 
-/* Copies what the configuration file is to say: a URL, a name that a search finds again, or the absolute path of a given one. */
+/* Copies the value for the configuration file: a URL, a name that a search finds again, or the absolute path of a model that was given by path. */
 static int lasting_name(struct app *a, const char *name, char out[PATHS_MAX], struct error *e) {
     char dir[PATHS_MAX];
     snprintf(out, PATHS_MAX, "%s", name);

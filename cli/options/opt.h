@@ -140,10 +140,10 @@ struct opt_def {
     const char *name; /* long, without the dashes; also the key in the configuration file */
     char letter;      /* 0: none */
     uint8_t kind, flags;
-    const char *group, *arg, *choices; /* choices: space-separated */
-    double lo, hi;
-    const char *def;  /* built-in value, or NULL */
-    const char *help; /* one line; the default in parentheses */
+    const char *group, *arg, *choices; /* heading and placeholder in --help; choices: space-separated */
+    double lo, hi;                     /* bounds of numbers */
+    const char *def;                   /* built-in value, or NULL */
+    const char *help;                  /* one line; the default in parentheses */
 };
 extern const struct opt_def opt_table[OPT_COUNT];
 

@@ -132,9 +132,9 @@ static int parse_config_line(struct config_reader *r, char *line, struct error *
     *eq = 0;
     char *key = trim_blanks(line), where[600];
     const char *value = unquote(o, trim_blanks(eq + 1));
-    bool no = false;
-    enum opt_id id = opt_find(key, strlen(key), &no);
-    if (id == OPT_COUNT || no || !(opt_table[id].flags & OPT_SETTING) || (r->origin == ORIGIN_PRESET && id == OPT_PRESET)) {
+    bool negated = false;
+    enum opt_id id = opt_find(key, strlen(key), &negated);
+    if (id == OPT_COUNT || negated || !(opt_table[id].flags & OPT_SETTING) || (r->origin == ORIGIN_PRESET && id == OPT_PRESET)) {
         warn_line(r, "unknown key", key);
         return 0;
     }
@@ -148,7 +148,7 @@ static int parse_config_line(struct config_reader *r, char *line, struct error *
     return opt_set(o, id, opt_table[id].flags & OPT_FILE_PATH ? expand_home(o, value) : value, r->origin, where, e);
 }
 
-static int no_preset(const struct opts *o, struct error *e) {
+static int fail_unknown_preset(const struct opts *o, struct error *e) {
     struct buf names = {0};
     for (size_t i = 0; i < o->n_presets; i++) buf_fmt(&names, "%s%s", i ? ", " : "", o->presets[i]);
     int rc = error_set(e, ERR_USAGE, "no preset '%.60s': %s%s", o->v[OPT_PRESET].text,
@@ -165,7 +165,7 @@ static int read_config(struct opts *o, opt_warn warn, void *ctx, struct error *e
     char path[PATHS_MAX], *data;
     size_t size;
     o->n_presets = 0;
-    if (paths_get(PATHS_CONFIG, "config", path, sizeof path) || !file_exists(path)) return o->v[OPT_PRESET].text ? no_preset(o, e) : 0;
+    if (paths_get(PATHS_CONFIG, "config", path, sizeof path) || !file_exists(path)) return o->v[OPT_PRESET].text ? fail_unknown_preset(o, e) : 0;
     int rc = file_read(path, MAX_CONFIG_BYTES, &data, &size, e);
     if (rc) return rc;
     mem_free(o->config_path);
@@ -176,7 +176,7 @@ static int read_config(struct opts *o, opt_warn warn, void *ctx, struct error *e
         rc = parse_config_line(&r, line, e);
     }
     mem_free(data);
-    return !rc && o->v[OPT_PRESET].text && !r.found ? no_preset(o, e) : rc;
+    return !rc && o->v[OPT_PRESET].text && !r.found ? fail_unknown_preset(o, e) : rc;
 }
 
 int opt_config_file(struct opts *o, opt_warn warn, void *ctx, struct error *e) { return read_config(o, warn, ctx, e); }
@@ -202,16 +202,16 @@ int opt_config_write(const char *key, const char *value, struct error *e) {
     int rc = paths_make(PATHS_CONFIG, "config", path, sizeof path, e);
     if (!rc && file_exists(path)) rc = file_read(path, MAX_CONFIG_BYTES, &data, &size, e);
     if (rc) return rc;
-    bool done = false, general = true;
+    bool is_written = false, in_general = true;
     for (char *line = data, *end; line && *line; line = end) {
-        size_t n = strcspn(line, "\n"), head = strspn(line, " \t"), k = strlen(key);
+        size_t n = strcspn(line, "\n"), indent = strspn(line, " \t"), k = strlen(key);
         end = line + n + (line[n] == '\n');
-        if (line[head] == '[') general = false;
-        bool same = general && !strncmp(line + head, key, k) && line[head + k + strspn(line + head + k, " \t")] == '=';
-        if (!done && (same || !general)) done = !buf_fmt(&b, "%s = %s\n", key, value);
-        if (!same) buf_fmt(&b, "%.*s\n", (int)n, line);
+        if (line[indent] == '[') in_general = false;
+        bool sets_key = in_general && !strncmp(line + indent, key, k) && line[indent + k + strspn(line + indent + k, " \t")] == '=';
+        if (!is_written && (sets_key || !in_general)) is_written = !buf_fmt(&b, "%s = %s\n", key, value);
+        if (!sets_key) buf_fmt(&b, "%.*s\n", (int)n, line);
     }
-    if (!done) buf_fmt(&b, "%s = %s\n", key, value);
+    if (!is_written) buf_fmt(&b, "%s = %s\n", key, value);
     rc = b.failed ? error_set(e, ERR_MEMORY, "no memory") : file_write(path, b.data, b.len, e);
     mem_free(data);
     buf_free(&b);

@@ -51,15 +51,15 @@ static int choose_served_model(struct remote *r, struct error *e) {
         rc = error_set(e, ERR_RUNTIME, "%.200s: not a chat-completions server (its list of models is not JSON)", r->base);
         goto out;
     }
-    const struct json *list = json_get(&j, "data"), *only = NULL;
+    const struct json *list = json_get(&j, "data"), *chosen = NULL;
     for (uint32_t i = 0; list && list->type == JSON_ARRAY && i < list->n; i++) {
         const struct json *id = json_get(&list->items[i], "id");
         if (!id || id->type != JSON_STRING) continue;
         if (names.len < 300) buf_fmt(&names, "%s%.*s", names.len ? ", " : "", (int)(id->n < 80 ? id->n : 80), id->string);
-        if (r->model ? json_is(id, r->model) : list->n == 1) only = &list->items[i];
+        if (r->model ? json_is(id, r->model) : list->n == 1) chosen = &list->items[i];
     }
-    if (only) r->info.context = r->info.max_context = (int)json_int(json_get(only, "max_model_len"), 0);
-    if (only && !r->model && !(r->model = json_strdup(json_get(only, "id")))) rc = error_set(e, ERR_MEMORY, "no memory");
+    if (chosen) r->info.context = r->info.max_context = (int)json_int(json_get(chosen, "max_model_len"), 0);
+    if (chosen && !r->model && !(r->model = json_strdup(json_get(chosen, "id")))) rc = error_set(e, ERR_MEMORY, "no memory");
     else if (!r->model) rc = error_set(e, ERR_USAGE, "%.200s: choose a model with -m URL#MODEL, one of: %s", r->base, names.len ? names.data : "none at all");
 out:
     arena_free(&arena);
@@ -130,8 +130,8 @@ static int parse_url(struct remote *r, const char *text, struct error *e) {
         if (strpbrk(key, "\r\n")) rc = error_set(e, ERR_USAGE, "HEARTH_API_KEY: contains line ends");
         else if (header.failed || !(r->key = mem_strdup(key)) || !add_header(r, header.data)) rc = error_set(e, ERR_MEMORY, "no memory");
         buf_free(&header);
-        bool here = !strcmp(host, "localhost") || !strncmp(host, "127.", 4) || !strcmp(host, "[::1]");
-        if (!rc && !strcasecmp(scheme, "http") && !here) report_note("the key is sent to %s unencrypted; use https:// to protect it", host);
+        bool is_local_host = !strcmp(host, "localhost") || !strncmp(host, "127.", 4) || !strcmp(host, "[::1]");
+        if (!rc && !strcasecmp(scheme, "http") && !is_local_host) report_note("the key is sent to %s unencrypted; use https:// to protect it", host);
     }
     curl.free(part);
     curl.free(host);
@@ -172,8 +172,8 @@ static int remote_prompt(struct app *a, const struct json *conv, struct prompt *
             buf_fmt(b, "%s\"continue_final_message\": true, \"add_generation_prompt\": false", b->len ? ", " : "");
             continue;
         }
-        bool own = json_is(key, "messages") || json_is(key, "tools");
-        struct buf *to = own ? b : &kwargs;
+        bool is_top_level = json_is(key, "messages") || json_is(key, "tools");
+        struct buf *to = is_top_level ? b : &kwargs;
         buf_str(to, to->len ? ", " : "");
         json_quote(to, key->string, key->n);
         buf_str(to, ": ");
@@ -280,38 +280,38 @@ bool remote_resident_model(struct app *a, char *out, size_t cap) {
 }
 
 bool remote_attach(struct app *a) {
-    static const enum opt_id alone[] = {OPT_NO_ATTACH, OPT_RAW, OPT_SPECIAL, OPT_TRACE};
+    static const enum opt_id prevents_attaching[] = {OPT_NO_ATTACH, OPT_RAW, OPT_SPECIAL, OPT_TRACE};
     char path[RESIDENT_PATH];
-    struct buf body = {0}, mine = {0}, build = {0};
+    struct buf body = {0}, own_identity = {0}, build = {0};
     struct arena arena = {0};
-    struct json j, own, program;
-    bool same = false;
-    for (size_t i = 0; i < sizeof alone / sizeof *alone; i++)
-        if (a->opts.v[alone[i]].text && a->opts.v[alone[i]].on + (alone[i] == OPT_TRACE)) return false;
+    struct json status, identity, own_build;
+    bool matches = false;
+    for (size_t i = 0; i < sizeof prevents_attaching / sizeof *prevents_attaching; i++)
+        if (a->opts.v[prevents_attaching[i]].text && a->opts.v[prevents_attaching[i]].on + (prevents_attaching[i] == OPT_TRACE)) return false;
     if (resident_path(path, NULL) || !resident_is_alive(path)) return false;
     struct error e = {0};
     int rc = resident_request("GET", "/hearth/status", NULL, &body, &e);
     if (rc == ERR_RUNTIME) report_note("%s; opening the model in this process", e.text);
-    if (!rc) rc = resident_identity(a, &mine, &e);
-    if (!rc) rc = json_parse(&arena, body.data, body.len, 0, "status", &j, &e);
-    if (!rc) rc = json_parse(&arena, mine.data, mine.len, 0, "identity", &own, &e);
+    if (!rc) rc = resident_identity(a, &own_identity, &e);
+    if (!rc) rc = json_parse(&arena, body.data, body.len, 0, "status", &status, &e);
+    if (!rc) rc = json_parse(&arena, own_identity.data, own_identity.len, 0, "identity", &identity, &e);
     if (!rc) rc = resident_build(&build);
-    if (!rc) rc = json_parse(&arena, build.data, build.len, 0, "build", &program, &e);
+    if (!rc) rc = json_parse(&arena, build.data, build.len, 0, "build", &own_build, &e);
     if (!rc) {
-        same = json_strings_equal(json_get(&j, "identity"), &own);
-        if (!same && a->opts.v[OPT_VERBOSE].on) report_note("the resident engine has another model or other options; opening the model in this process");
-        if (same && !json_strings_equal(json_get(&j, "build"), &program)) {
+        matches = json_strings_equal(json_get(&status, "identity"), &identity);
+        if (!matches && a->opts.v[OPT_VERBOSE].on) report_note("the resident engine has another model or other options; opening the model in this process");
+        if (matches && !json_strings_equal(json_get(&status, "build"), &own_build)) {
             report_note("the resident engine is another build of hearth (--stop stops it); opening the model in this process");
-            same = false;
+            matches = false;
         }
     }
-    if (same && (remote_new(a, &e) || !(a->remote->socket = mem_strdup(path)) || read_resident_status(a->remote, &j))) {
+    if (matches && (remote_new(a, &e) || !(a->remote->socket = mem_strdup(path)) || read_resident_status(a->remote, &status))) {
         remote_close(a);
-        same = false;
+        matches = false;
     }
     arena_free(&arena);
     buf_free(&body);
-    buf_free(&mine);
+    buf_free(&own_identity);
     buf_free(&build);
-    return same;
+    return matches;
 }

@@ -27,14 +27,14 @@ int remote_connection_error(const struct remote *r, long status, const struct bu
     const struct json *error = parsed ? json_get(&j, "error") : NULL, *text = error && error->type == JSON_OBJECT ? json_get(error, "message") : error;
     const char *who = r->resident ? "the resident engine" : r->base;
     if (parsed && !text) text = json_get(&j, "message"); /* older vLLM */
-    bool said = text && text->type == JSON_STRING && text->n;
-    bool full =
+    bool has_text = text && text->type == JSON_STRING && text->n;
+    bool is_context_full =
         status == 400 && (json_is(json_get(error, "code"), "context_length_exceeded") || json_is(json_get(error, "type"), "exceed_context_size_error") ||
-                          (said && memmem(text->string, text->n, "context length", 14)));
-    int code = full ? ERR_CONTEXT : status == 400 || status == 404 ? ERR_USAGE : ERR_RUNTIME;
+                          (has_text && memmem(text->string, text->n, "context length", 14)));
+    int code = is_context_full ? ERR_CONTEXT : status == 400 || status == 404 ? ERR_USAGE : ERR_RUNTIME;
     if (status == 401 || status == 403)
         error_set(e, code, "%.200s: %s (status %ld)", who, r->key ? "the key in HEARTH_API_KEY was rejected" : "a key is required; set HEARTH_API_KEY", status);
-    else if (said) error_set(e, code, "%.*s", (int)(text->n < 480 ? text->n : 480), text->string);
+    else if (has_text) error_set(e, code, "%.*s", (int)(text->n < 480 ? text->n : 480), text->string);
     else error_set(e, code, "%.200s: status %ld, without a message", who, status);
     arena_free(&arena);
     return code;

@@ -7,7 +7,11 @@
 #include "cli/turn/engine_client.h"
 #include "engine/base/buf.h"
 
-enum { REMOTE_MAX_TRIES = 6, REMOTE_MAX_RETRY_AFTER_S = 600 }; /* attempts against a busy server; longest Retry-After that is honoured */
+enum {
+    REMOTE_MAX_TRIES = 6,           /* attempts against a busy server */
+    REMOTE_MAX_RETRY_AFTER_S = 600, /* longest Retry-After that is honoured */
+    REMOTE_MAX_CALLS = 16           /* tool calls of an answer */
+};
 
 struct remote_event { /* a queued event */
     struct remote_event *next;
@@ -15,30 +19,30 @@ struct remote_event { /* a queued event */
     struct buf text;
 };
 
-struct remote_request {          /* one request */
+struct remote_request {
     struct remote_request *next; /* in remote->requests */
     struct remote *remote;
     struct engine_client *client;
     CURL *easy;
-    struct buf body, line, error_body; /* line: incomplete line of the stream; raw: body of an error */
+    struct buf body, line, error_body; /* body: of the request; line: incomplete line of the stream; error_body: of an error reply */
     bool in_multi;                     /* added to the multi handle */
     bool finished;                     /* its last event is queued: the thread no longer uses it */
     _Atomic bool cancelled;
     int tries;
-    double submitted, first, last, not_before; /* clock */
+    double submitted, first, last, not_before; /* clock: of the request, its first and last text, the next try */
     bool has_text, has_end_mark;               /* some of the answer arrived; its end mark arrived */
     const char *parse_error;                   /* why the answer could not be parsed, or NULL */
     bool has_reason;
     enum done_reason reason;
     struct turn_stats stats;
     bool has_server_times; /* stats' times are the server's */
-    uint64_t *disk_keys;   /* disk-cache keys, [n_kept], written once under the lock */
+    uint64_t *disk_keys;   /* disk-cache keys, [n_disk_keys], written once under the lock */
     size_t n_disk_keys;
     char curl_error[CURL_ERROR_SIZE];
     struct remote_event *last_event; /* preallocated for the last event, which must not fail */
     struct {
         struct buf name, arguments;
-    } tools[16];
+    } tools[REMOTE_MAX_CALLS];
 };
 
 struct remote {
@@ -52,9 +56,9 @@ struct remote {
     bool started;
     int events_fd, wake_fd; /* eventfds: fd is readable while events are queued; wake interrupts the thread's poll */
     pthread_mutex_t lock;
-    bool closing;                    /* under the lock, as are the next two members, and over and added of requests */
-    struct remote_request *requests; /* all that are not freed */
-    struct remote_event *queue_head, **queue_tail, *delivered;
+    bool closing;                                              /* under the lock, as are requests, the queue, and finished and in_multi of requests */
+    struct remote_request *requests;                           /* all that are not freed */
+    struct remote_event *queue_head, **queue_tail, *delivered; /* delivered: the event that the last poll returned */
 };
 
 /* Sets the options common to all requests. */

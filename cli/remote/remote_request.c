@@ -125,7 +125,7 @@ static void read_reason(struct remote_request *c, const struct json *j) {
     c->reason = json_is(j, "length") ? DONE_LENGTH : DONE_STOP;
 }
 
-static const char *known_mode(const struct json *j) {
+static const char *mode_name(const struct json *j) {
     static const char *const names[] = {"cpu", "blend", "slp", "dslp", "hybrid", "dual", "paged", "single"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (json_is(j, names[i])) return names[i];
@@ -135,7 +135,8 @@ static void copy_string(const struct json *j, char *out, size_t cap) {
     if (j && j->type == JSON_STRING) snprintf(out, cap, "%.*s", (int)(j->n < cap ? j->n : cap), j->string);
 }
 
-static int clamp_count(const struct json *j) { /* clamps untrusted numbers */
+/* Returns an untrusted number of tokens, limited to 2^30. */
+static int clamp_count(const struct json *j) {
     int64_t n = json_int(j, 0);
     return n < 0 ? 0 : n > 1 << 30 ? 1 << 30 : (int)n;
 }
@@ -155,8 +156,8 @@ static void read_usage(struct remote_request *c, const struct json *j) {
     s->prefill_s = json_num(json_get(k, "prefill_s"), 0);
     s->decode_s = json_num(json_get(k, "decode_s"), 0);
     s->bytes_read = (uint64_t)json_int(json_get(k, "bytes_read"), 0);
-    s->prefill_mode = known_mode(json_get(k, "prefill"));
-    s->decode_mode = known_mode(json_get(k, "decode"));
+    s->prefill_mode = mode_name(json_get(k, "prefill"));
+    s->decode_mode = mode_name(json_get(k, "decode"));
     s->drafted = (int)json_int(json_get(k, "drafted"), 0);
     s->accepted = (int)json_int(json_get(k, "accepted"), 0);
     if (json_is(json_get(t, "reason"), "context")) c->reason = DONE_CONTEXT;
@@ -192,15 +193,16 @@ static void read_chunk(struct remote_request *c, const char *text, size_t n) {
 
 /* Parses disk-cache keys, 16 hex digits and a blank each. */
 static void read_disk_keys(struct remote_request *c, const char *s, size_t n) {
-    size_t count = (n + 1) / 17;
-    uint64_t *kept = c->disk_keys || !count ? NULL : mem_alloc(count * sizeof *kept);
-    if (!kept) {
+    enum { KEY_CHARS = 17 };
+    size_t count = (n + 1) / KEY_CHARS;
+    uint64_t *keys = c->disk_keys || !count ? NULL : mem_alloc(count * sizeof *keys);
+    if (!keys) {
         if (!c->disk_keys && count) c->parse_error = "no memory";
         return;
     }
-    for (size_t i = 0; i < count; i++) kept[i] = strtoull(s + 17 * i, NULL, 16); /* the line is NUL-terminated */
+    for (size_t i = 0; i < count; i++) keys[i] = strtoull(s + KEY_CHARS * i, NULL, 16); /* the line is NUL-terminated */
     pthread_mutex_lock(&c->remote->lock);
-    c->disk_keys = kept, c->n_disk_keys = count;
+    c->disk_keys = keys, c->n_disk_keys = count;
     pthread_mutex_unlock(&c->remote->lock);
     queue_event(c, &(struct engine_event){.event = {.kind = EVENT_NONE}}, NULL, 0);
 }
@@ -284,7 +286,7 @@ static void end_transfer(struct remote_request *c, CURLcode rc) {
 
 /* Starts due requests and ends cancelled ones. Returns the seconds until the next one is due. */
 static double start_due_requests(struct remote *r) {
-    double now = clock_now(), soon = 60;
+    double now = clock_now(), due_s = 60;
     struct remote_request *cancelled;
     do {
         cancelled = NULL;
@@ -296,7 +298,7 @@ static double start_due_requests(struct remote *r) {
                 c->tries++;
                 c->in_multi = !curl.multi_add_handle(r->multi, c->easy);
             }
-            if (!c->in_multi && c->not_before > now && c->not_before - now < soon) soon = c->not_before - now;
+            if (!c->in_multi && c->not_before > now && c->not_before - now < due_s) due_s = c->not_before - now;
         }
         pthread_mutex_unlock(&r->lock);
         if (cancelled) {
@@ -304,7 +306,7 @@ static double start_due_requests(struct remote *r) {
             finish_request(cancelled, 0, NULL);
         }
     } while (cancelled);
-    return soon;
+    return due_s;
 }
 
 static void *request_thread(void *remote) {
@@ -323,8 +325,8 @@ static void *request_thread(void *remote) {
             CURLcode rc = m->data.result;
             if (m->msg == CURLMSG_DONE && !curl.easy_getinfo(m->easy_handle, CURLINFO_PRIVATE, (char **)&c)) end_transfer(c, rc);
         }
-        double soon = start_due_requests(r);
-        curl.multi_poll(r->multi, &wake, 1, (int)(soon * 1e3) + 1, NULL);
+        double due_s = start_due_requests(r);
+        curl.multi_poll(r->multi, &wake, 1, (int)(due_s * 1e3) + 1, NULL);
         if (wake.revents && read(r->wake_fd, &drop, sizeof drop) < 0) {
         } /* another wake-up has drained it */
     }
@@ -425,11 +427,11 @@ void remote_request_close(struct engine_client *s) {
     struct remote *r = s->app->remote;
     if (!c) return;
     remote_request_cancel(s);
-    for (bool over = false; !over;) {
+    for (bool has_finished = false; !has_finished;) {
         pthread_mutex_lock(&r->lock);
-        over = c->finished;
+        has_finished = c->finished;
         pthread_mutex_unlock(&r->lock);
-        if (!over) poll(&(struct pollfd){.fd = r->events_fd, .events = POLLIN}, 1, 5);
+        if (!has_finished) poll(&(struct pollfd){.fd = r->events_fd, .events = POLLIN}, 1, 5);
     }
     pthread_mutex_lock(&r->lock);
     for (struct remote_event **at = &r->queue_head; *at;) { /* drop queued events that point to this client */

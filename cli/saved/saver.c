@@ -23,7 +23,7 @@ static struct { /* under the lock */
     struct error failure;
 } state;
 static _Atomic int n_unwritten; /* jobs, including the one being written */
-static pthread_t thread;        /* used only by the caller's thread, as is running */
+static pthread_t thread;        /* used only by the caller's thread, as is thread_running */
 static bool thread_running;
 
 static void job_free(struct saver_job *j) {

@@ -86,7 +86,7 @@ static void send_unsent(struct mcp *m) {
     m->unsent.len -= (size_t)n;
 }
 
-/* Takes the next complete line. */
+/* Takes the next complete line. False: no line is complete; the parsed ones are removed. */
 static bool take_line(struct mcp *m, const char **line, size_t *n) {
     const char *from = m->in.data + m->n_parsed, *end = m->in.len > m->n_parsed ? memchr(from, '\n', m->in.len - m->n_parsed) : NULL;
     if (!end) {

@@ -21,7 +21,7 @@ struct run {
     bool is_cut;
 };
 
-/* A tool that writes more than its limit gets SIGPIPE, as from head. */
+/* Closes the pipe when the tool has written more than its limit: its next write gets SIGPIPE, as in a pipe to head. */
 static void receive_output(struct run *r) {
     char chunk[16384];
     const ssize_t n = r->child.out < 0 ? -1 : child_read(&r->child.out, chunk, sizeof chunk);
@@ -50,8 +50,9 @@ static void send_input(struct run *r) {
 
 /* Reads what an ended child has left in its pipes. */
 static void drain(struct run *r) {
-    for (size_t had = SIZE_MAX; r->child.out >= 0 && had != r->out.len;) had = r->out.len, receive_output(r);
-    for (int i = 0; i < 32; i++) receive_errors(r); /* a pipe holds no more */
+    enum { MOST_READS = 32 }; /* of 4 KiB each: more than a pipe holds */
+    for (size_t before = SIZE_MAX; r->child.out >= 0 && before != r->out.len;) before = r->out.len, receive_output(r);
+    for (int i = 0; i < MOST_READS; i++) receive_errors(r);
 }
 
 static enum run_end wait_for_end(struct run *r, int cancel_fd) {

@@ -8,16 +8,16 @@
 
 /* --- taking ---------------------------------------------------------------------------------------------------------- */
 
-/* Writes the arguments on one line. They must be an object that is not so deep that a session file, where they are nested, could not be parsed again. */
+/* Writes the arguments on one line. ERR_MODEL unless they are an object. A session file nests them in other values: they must parse at that depth too. */
 static int normalize_arguments(struct buf *arguments) {
-    enum { NESTED = 16 };
+    enum { NESTED = 16 }; /* more than the depth of arguments in a session file */
     struct arena arena = {0};
-    struct buf deep = {0}, line = {0};
+    struct buf nested = {0}, line = {0};
     struct json j;
-    for (int i = 0; i < NESTED; i++) buf_char(&deep, '[');
-    buf_add(&deep, arguments->data, arguments->len);
-    for (int i = 0; i < NESTED; i++) buf_char(&deep, ']');
-    int rc = deep.failed ? ERR_MEMORY : json_parse(&arena, deep.data, deep.len, 0, "arguments", &j, NULL);
+    for (int i = 0; i < NESTED; i++) buf_char(&nested, '[');
+    buf_add(&nested, arguments->data, arguments->len);
+    for (int i = 0; i < NESTED; i++) buf_char(&nested, ']');
+    int rc = nested.failed ? ERR_MEMORY : json_parse(&arena, nested.data, nested.len, 0, "arguments", &j, NULL);
     const struct json *inner = rc ? NULL : &j;
     for (int i = 0; i < NESTED && inner; i++) inner = json_at(inner, 0);
     if (!rc && (!inner || inner->type != JSON_OBJECT)) rc = ERR_MODEL;
@@ -25,7 +25,7 @@ static int normalize_arguments(struct buf *arguments) {
     if (!rc) buf_free(arguments), *arguments = line;
     else buf_free(&line);
     arena_free(&arena);
-    buf_free(&deep);
+    buf_free(&nested);
     return rc;
 }
 
@@ -96,8 +96,8 @@ int tool_round_abandon(struct tool_round *q, struct conversation *conv, const ch
     while (q->n_done < q->calls.n) {
         struct tool_result r = {.status = TOOL_REFUSED};
         tool_result_note(&r, "not run: %s", why);
-        const int one = tool_round_finish(q, conv, &r);
-        if (!rc) rc = one;
+        const int result = tool_round_finish(q, conv, &r);
+        if (!rc) rc = result;
     }
     return rc;
 }

@@ -6,7 +6,7 @@
 
 struct tool_round {          /* empty when zero-initialised */
     struct tool_calls calls; /* the last turn's; arguments are JSON objects on one line */
-    size_t n_done;           /* of them have a result */
+    size_t n_done;           /* number of calls that have a result: the first ones */
     int n_run;               /* calls of this answer that have run */
     bool is_over;            /* the answer has reached --max-calls: no further turn */
 };

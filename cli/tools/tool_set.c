@@ -55,7 +55,7 @@ struct listing {
     struct app *app;
     struct mcp *server;
 };
-/* A name that no template and no request can carry is left out, with a note: the user cannot change the server. */
+/* Adds a tool of a server. A tool with an unusable name or schema is left out with a note, since the user cannot change the server. */
 static int add_listed(void *ctx, const struct json *tool, struct error *e) {
     struct listing *l = ctx;
     struct tool_definition d;
@@ -93,7 +93,7 @@ static int apply_allow(struct tool_set *s, const struct opt_value *allow, struct
 
 static bool is_named_choice(const char *choice) { return strcmp(choice, "auto") && strcmp(choice, "required"); }
 
-/* Parses the list, whose values point into copies of their own. */
+/* Parses a copy of tool_list, into which the values of s->list point, and applies --tool-choice and --allow. */
 static int finish_list(struct app *a, struct error *e) {
     struct tool_set *s = a->tools;
     const char *choice = a->opts.v[OPT_TOOL_CHOICE].text;
