@@ -6,7 +6,7 @@
 /* ---- merges ---- */
 
 struct merge {
-    uint32_t a_plus_1, b, rank, id; /* a1: a + 1, 0: free */
+    uint32_t a_plus_1, b, rank, id; /* a_plus_1: 0 in a free slot */
 };
 static const uint32_t no_id = UINT32_MAX;
 
@@ -200,8 +200,8 @@ static int encode_word(struct encoder *x, const char *s, size_t n, struct ids *o
     size_t symbols_per_byte = t->bpe.is_byte_level && t->bpe.byte_fallback ? 2 : 1;
     if (t->bpe.prefix) symbols_per_byte += 2 * strlen(t->bpe.prefix);
     if (t->bpe.suffix) symbols_per_byte += strlen(t->bpe.suffix);
-    struct symbol few[short_word];
-    struct symbol_list b = {.v = few};
+    struct symbol on_stack[short_word];
+    struct symbol_list b = {.v = on_stack};
     if (n * symbols_per_byte > short_word) {
         if (mem_grow(&x->symbols, &x->cap_symbols, n * symbols_per_byte + 8, sizeof *b.v)) goto no_memory;
         b.v = x->symbols;
@@ -252,10 +252,10 @@ static int encode_cached(struct encoder *x, const char *s, size_t n, struct ids 
         }
     }
     size_t from = out->n;
-    int64_t whole = t->bpe.ignore_merges ? vocab_find_hashed(&t->vocab, hash, s, n, false) : -1;
-    if (whole >= 0) {
+    int64_t word_id = t->bpe.ignore_merges ? vocab_find_hashed(&t->vocab, hash, s, n, false) : -1;
+    if (word_id >= 0) {
         if (mem_grow(&out->data, &out->cap, out->n + 1, sizeof *out->data)) return error_set(e, ERR_MEMORY, "no memory for the ids");
-        out->data[out->n++] = (int32_t)whole;
+        out->data[out->n++] = (int32_t)word_id;
     } else {
         int rc = encode_word(x, s, n, out, e);
         if (rc) return rc;

@@ -27,7 +27,7 @@ int decoder_add(struct decoder *d, int32_t id, struct buf *out) {
     const char *s = t->vocab.pool + p->pool_offset;
     size_t n = p->n, from = out->len;
     uint8_t stripped = d->n_stripped;
-    bool begun = true;
+    bool start_is_done = true;
     if (!d->has_output && t->decoding.unmark_first && p->flags & TOKEN_HAS_FIRST_FORM) {
         uint32_t k;
         memcpy(&k, s + n, sizeof k);
@@ -37,13 +37,13 @@ int decoder_add(struct decoder *d, int32_t id, struct buf *out) {
     if (!d->has_output && t->decoding.n_strip) {
         size_t k = strlen(t->decoding.strip_start);
         while (stripped < t->decoding.n_strip && n >= k && !memcmp(s, t->decoding.strip_start, k)) s += k, n -= k, stripped++;
-        begun = n > 0 || stripped == t->decoding.n_strip;
+        start_is_done = n > 0 || stripped == t->decoding.n_strip;
     }
     if ((d->n_held && buf_add(out, d->held, d->n_held)) || (d->has_output && t->decoding.join_with_space && buf_char(out, ' ')) || buf_add(out, s, n)) {
         out->len = from;
         return ERR_MEMORY;
     }
-    d->has_output |= begun;
+    d->has_output |= start_is_done;
     d->n_stripped = stripped;
     d->n_held = (uint8_t)incomplete_tail(out->data + from, out->len - from);
     out->len -= d->n_held;
@@ -185,7 +185,7 @@ static int run_steps(const struct token_decoding *d, struct buf *a, struct buf *
     for (size_t i = 0; i < d->n; i++) {
         const struct dec_step *s = &d->steps[i];
         int rc = 0, v;
-        bool other = true; /* the result is in b */
+        bool result_in_b = true;
         if (added && s->kind == DEC_BYTES) continue;
         switch (s->kind) {
         case DEC_BYTES: {
@@ -196,14 +196,14 @@ static int run_steps(const struct token_decoding *d, struct buf *a, struct buf *
             break;
         }
         case DEC_FALLBACK:
-            if ((other = (v = byte_token_value(a)) >= 0)) b->len = 0, rc = buf_char(b, (char)v);
+            if ((result_in_b = (v = byte_token_value(a)) >= 0)) b->len = 0, rc = buf_char(b, (char)v);
             break;
         case DEC_STRIP: rc = strip_text(s, a, b); break;
         case DEC_REPLACE: rc = replace_text(a, b, s->from, s->to); break;
         case DEC_METASPACE: rc = replace_text(a, b, s->from, first ? "" : " "); break;
         }
         if (rc) return rc;
-        if (other) {
+        if (result_in_b) {
             struct buf t = *a;
             *a = *b, *b = t;
         }
@@ -232,8 +232,8 @@ int decoder_set_bytes(struct tokenizer *t, struct error *e) {
         }
         size_t n = a.len;
         if (!rc) rc = run_steps(d, &a, &b, false, added);
-        bool same = !rc && a.len == p.n && !memcmp(a.data, v->pool + p.pool_offset, p.n) && n == a.len;
-        if (rc || (same && !d->unmark_first)) continue;
+        bool is_unchanged = !rc && a.len == p.n && !memcmp(a.data, v->pool + p.pool_offset, p.n) && n == a.len;
+        if (rc || (is_unchanged && !d->unmark_first)) continue;
         rc = vocab_set_bytes(v, id, a.data, a.len, p.flags);
         if (rc || !d->unmark_first) continue;
         /* the form without marks follows in the pool, preceded by its length */
@@ -241,11 +241,11 @@ int decoder_set_bytes(struct tokenizer *t, struct error *e) {
         rc = buf_add(&a, v->pool + p.pool_offset, p.n);
         if (!rc) rc = run_steps(d, &a, &b, true, added);
         uint32_t k = (uint32_t)a.len;
-        struct vocab_token shown = v->tokens[id];
+        struct vocab_token with_first_form = v->tokens[id];
         if (!rc) rc = vocab_set_bytes(v, id, (const char *)&k, sizeof k, 0);
         if (!rc) rc = vocab_set_bytes(v, id, a.data, a.len, 0);
-        shown.flags |= TOKEN_HAS_FIRST_FORM;
-        v->tokens[id] = shown;
+        with_first_form.flags |= TOKEN_HAS_FIRST_FORM;
+        v->tokens[id] = with_first_form;
     }
     buf_free(&a);
     buf_free(&b);

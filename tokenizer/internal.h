@@ -13,7 +13,7 @@
 /* ---- vocab.c: tokens and ids ---- */
 
 /* A literal token of a byte-level vocabulary contains a character that stands for no byte, so no text becomes it. */
-enum { TOKEN_DEFINED = 1, TOKEN_LITERAL = 2, TOKEN_ADDED = 4, TOKEN_SPECIAL = 8, TOKEN_HAS_FIRST_FORM = 16 /* see decode.c */ };
+enum { TOKEN_DEFINED = 1, TOKEN_LITERAL = 2, TOKEN_ADDED = 4, TOKEN_SPECIAL = 8, TOKEN_HAS_FIRST_FORM = 16 /* see decoder_set_bytes */ };
 struct vocab_token {
     uint32_t pool_offset, n; /* in the pool: the decoded bytes of the token */
     uint32_t flags;
@@ -29,7 +29,7 @@ struct vocab {
 int vocab_init(struct vocab *v, size_t n_pieces, size_t n_bytes); /* initial capacity; grows as needed */
 void vocab_free(struct vocab *v);
 enum { VOCAB_DUPLICATE_ID = 1, VOCAB_DUPLICATE_TOKEN };
-/* hash: vocab_hash of s. Returns 0, ERR_MEMORY or VOCAB_TWICE_*. */
+/* hash: vocab_hash of s. Returns 0, ERR_MEMORY or VOCAB_DUPLICATE_*. */
 int vocab_add(struct vocab *v, uint32_t id, uint64_t hash, const char *s, size_t n, bool literal);
 void *vocab_table_alloc(size_t size); /* zeroed */
 void vocab_table_free(void *p, size_t size);
@@ -56,7 +56,7 @@ struct bpe {
     bool ignore_merges, byte_fallback, fuse_unk;
     int64_t unk;           /* id or -1 */
     char *prefix, *suffix; /* of continuing tokens; of a word's last token; or NULL */
-    int32_t byte_id[256];  /* raw: initial id of byte b; -1: not in the vocabulary */
+    int32_t byte_id[256];  /* with is_byte_level: initial id of byte b; -1: not in the vocabulary */
     int32_t fallback[256]; /* ids of <0xNN>, or -1 */
     bool split_at_marks;   /* no merge joins text with a following word mark (U+2581), so words can be encoded separately */
 };
@@ -69,7 +69,7 @@ int bpe_encode(struct encoder *x, const char *s, size_t n, struct ids *out, stru
 
 /* ---- normalize.c ---- */
 
-/* A text during encoding. origin: of each byte, or NULL if all are equal. */
+/* A text during encoding. origin: enum text_origin of each byte; NULL: all bytes have the same, which is passed beside the text. */
 struct norm_text {
     const char *s;
     size_t n;
@@ -161,7 +161,7 @@ void added_trie_free(struct trie *t);
 /* Finds leftmost-longest tokens whose bytes all come from the template, in order. */
 int added_tokens_find(const struct tokenizer *t, const struct trie *trie, struct norm_text text, uint8_t origin, struct added_matches *out, struct error *e);
 
-/* ---- decode.c ---- */
+/* ---- decoder.c ---- */
 
 struct token_decoding {
     bool join_with_space; /* no decoder: join tokens with a space */

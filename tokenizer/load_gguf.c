@@ -122,7 +122,7 @@ static const struct gguf_pretok *find_pretok(const struct json *name) {
         if (json_is(name, gguf_pretoks[i].name)) return &gguf_pretoks[i];
     return NULL;
 }
-static int unknown_pretok(const struct json *name, struct error *e) {
+static int fail_unknown_pretok(const struct json *name, struct error *e) {
     struct buf all = {0};
     for (size_t i = 0; i < sizeof gguf_pretoks / sizeof *gguf_pretoks; i++) buf_fmt(&all, "%s%s", i ? ", " : "", gguf_pretoks[i].name);
     bool named = name && name->type == JSON_STRING;
@@ -229,15 +229,15 @@ static int read_lists(struct gguf_lists *l, const struct json *meta, struct erro
         const char *name;
         const struct json *list;
         bool needed, number;
-    } all[] = {{"tokens", l->tokens, true, false}, {"token_type", l->types, l->is_spm, true}, {"scores", l->scores, l->is_spm, true}};
+    } checks[] = {{"tokens", l->tokens, true, false}, {"token_type", l->types, l->is_spm, true}, {"scores", l->scores, l->is_spm, true}};
     for (size_t i = 0; i < 3; i++) {
-        const struct json *a = all[i].list;
-        if (!a && !all[i].needed) continue;
-        if (!a || a->type != JSON_ARRAY || !a->n) return error_set(e, ERR_MODEL, "'tokenizer.ggml.%s' is missing or not a list", all[i].name);
+        const struct json *a = checks[i].list;
+        if (!a && !checks[i].needed) continue;
+        if (!a || a->type != JSON_ARRAY || !a->n) return error_set(e, ERR_MODEL, "'tokenizer.ggml.%s' is missing or not a list", checks[i].name);
         if (a->n != l->tokens->n)
-            return error_set(e, ERR_MODEL, "'tokenizer.ggml.%s' has %u items, 'tokenizer.ggml.tokens' %u", all[i].name, a->n, l->tokens->n);
-        bool fits = all[i].number ? a->items[0].type == JSON_INT || a->items[0].type == JSON_FLOAT : a->items[0].type == JSON_STRING;
-        if (!fits) return error_set(e, ERR_MODEL, "'tokenizer.ggml.%s' has elements of the wrong type", all[i].name);
+            return error_set(e, ERR_MODEL, "'tokenizer.ggml.%s' has %u items, 'tokenizer.ggml.tokens' %u", checks[i].name, a->n, l->tokens->n);
+        bool fits = checks[i].number ? a->items[0].type == JSON_INT || a->items[0].type == JSON_FLOAT : a->items[0].type == JSON_STRING;
+        if (!fits) return error_set(e, ERR_MODEL, "'tokenizer.ggml.%s' has elements of the wrong type", checks[i].name);
     }
     return 0;
 }
@@ -314,9 +314,9 @@ static int put_spm(struct json_builder *root, struct json_builder *model, const 
     return rc;
 }
 
-static int set_bos(struct tokenizer *t, const struct json *meta, const struct gguf_lists *l, bool usual, struct error *e) {
+static int set_bos(struct tokenizer *t, const struct json *meta, const struct gguf_lists *l, bool adds_by_default, struct error *e) {
     int64_t id = json_int(json_get(meta, "tokenizer.ggml.bos_token_id"), l->is_spm ? 1 : -1);
-    if (!json_bool(json_get(meta, "tokenizer.ggml.add_bos_token"), usual) || id < 0) return 0;
+    if (!json_bool(json_get(meta, "tokenizer.ggml.add_bos_token"), adds_by_default) || id < 0) return 0;
     if (id >= t->vocab.n_ids || !t->vocab.tokens[id].flags)
         return error_set(e, ERR_MODEL, "'tokenizer.ggml.bos_token_id' is %lld, which is not a token id", (long long)id);
     t->bos = (int32_t)id;
@@ -335,7 +335,7 @@ int load_gguf(struct tokenizer *t, const char *file, struct error *e) {
     const struct gguf_pretok *pre = find_pretok(json_get(&g.meta, "tokenizer.ggml.pre"));
     rc = read_lists(&l, &g.meta, e);
     const bool is_bytes = !rc && !l.is_spm && !l.is_marked;
-    if (is_bytes && !pre) rc = unknown_pretok(json_get(&g.meta, "tokenizer.ggml.pre"), e);
+    if (is_bytes && !pre) rc = fail_unknown_pretok(json_get(&g.meta, "tokenizer.ggml.pre"), e);
     if (!rc && !(rc = begin_object(&root, &arena, 5, e)) && !(rc = begin_object(&model, &arena, 8, e))) {
         put_member(&model, "type", string_value("BPE"));
         rc = put_tokens(&root, &model, &l, e);
@@ -343,8 +343,8 @@ int load_gguf(struct tokenizer *t, const char *file, struct error *e) {
             rc = is_bytes ? put_bpe(&root, &model, &l, pre, e)
                           : put_spm(&root, &model, &l, l.is_spm && json_bool(json_get(&g.meta, "tokenizer.ggml.add_space_prefix"), true), e);
         put_member(&root, "model", object_value(&model));
-        struct json whole = object_value(&root);
-        if (!rc) rc = load_json_tree(t, &whole, map.size < (64u << 20) ? map.size : 64u << 20, e);
+        struct json tree = object_value(&root);
+        if (!rc) rc = load_json_tree(t, &tree, map.size < (64u << 20) ? map.size : 64u << 20, e);
     }
     if (!rc) rc = set_bos(t, &g.meta, &l, !is_bytes || pre->bos, e);
     if (rc) error_prefix(e, "%s", file);

@@ -28,12 +28,12 @@ static size_t decode_spelling(const struct tokenizer *t, const char *s, size_t n
 }
 
 int64_t load_find_token(const struct tokenizer *t, const char *s, size_t n) {
-    char few[256], *out = n <= sizeof few ? few : mem_alloc(n);
+    char on_stack[256], *out = n <= sizeof on_stack ? on_stack : mem_alloc(n);
     bool literal;
     if (!out) return -1;
     size_t k = decode_spelling(t, s, n, out, &literal);
     int64_t id = vocab_find(&t->vocab, out, k, literal);
-    if (out != few) mem_free(out);
+    if (out != on_stack) mem_free(out);
     return id;
 }
 
@@ -107,7 +107,7 @@ static int parse_merge(const struct json *m, uint32_t i, struct merge_side h[2],
     return 0;
 }
 
-static int unknown_token(uint32_t i, const char *s, size_t n, struct error *e) {
+static int fail_unknown_token(uint32_t i, const char *s, size_t n, struct error *e) {
     return error_set(e, ERR_MODEL, "model.merges: entry %u needs \"%.*s\", which is not in the vocabulary", i, (int)(n < 80 ? n : 80), s);
 }
 
@@ -122,7 +122,7 @@ static int64_t find_merged(struct load_state *l, const struct merge_side h[2], c
                            uint32_t expected_id) {
     const struct tokenizer *t = l->t;
     const struct vocab *v = &t->vocab;
-    const char *s = l->decoded + a->at; /* b follows a in l->a */
+    const char *s = l->decoded + a->at; /* b follows a in l->decoded */
     size_t n = a->n + b->n;
     bool literal = a->literal;
     if (a->literal != b->literal || n_prefix) { /* spell it out: one token is literal, or the prefix is removed */
@@ -157,7 +157,7 @@ static int load_merges(struct load_state *l, const struct json *merges, struct e
             const struct json *m = &merges->items[to];
             if (m->type == JSON_STRING && m->n >= 8 && !memcmp(m->string, "#version", 8)) continue;
             if ((rc = parse_merge(m, to, h[k], e))) return rc;
-            if (h[k][1].n < n_prefix) return unknown_token(to, h[k][1].s, h[k][1].n, e);
+            if (h[k][1].n < n_prefix) return fail_unknown_token(to, h[k][1].s, h[k][1].n, e);
             sum += h[k][0].n + h[k][1].n;
             number[k++] = to;
         }
@@ -170,7 +170,7 @@ static int load_merges(struct load_state *l, const struct json *merges, struct e
             for (int side = 0; side < 2; side++) {
                 const struct staged_token *q = &p[i][side];
                 id[i][side] = vocab_find_hashed(v, q->hash, l->decoded + q->at, q->n, q->literal);
-                if (id[i][side] < 0) return unknown_token(number[i], h[i][side].s, h[i][side].n, e);
+                if (id[i][side] < 0) return fail_unknown_token(number[i], h[i][side].s, h[i][side].n, e);
             }
             merges_prefetch(&t->bpe.merges, (uint32_t)id[i][0], (uint32_t)id[i][1]);
             id[i][2] = find_merged(l, h[i], &p[i][0], &p[i][1], n_prefix, expected_id);
@@ -270,9 +270,10 @@ static int load_template(struct tokenizer *t, const struct json *j, struct error
     for (uint32_t i = 0; i < list->n; i++) {
         const struct json *name = json_path(&list->items[i], "SpecialToken.id");
         if (json_get(&list->items[i], "Sequence")) return 0;
-        const struct json *all = json_get(j, "special_tokens"), *ids = NULL;
-        for (uint32_t k = 0; name && all && all->type == JSON_OBJECT && k < all->n; k++)
-            if (all->items[2 * k].n == name->n && !memcmp(all->items[2 * k].string, name->string, name->n)) ids = json_get(&all->items[2 * k + 1], "ids");
+        const struct json *special_tokens = json_get(j, "special_tokens"), *ids = NULL;
+        for (uint32_t k = 0; name && special_tokens && special_tokens->type == JSON_OBJECT && k < special_tokens->n; k++)
+            if (special_tokens->items[2 * k].n == name->n && !memcmp(special_tokens->items[2 * k].string, name->string, name->n))
+                ids = json_get(&special_tokens->items[2 * k + 1], "ids");
         int64_t id = ids && ids->n == 1 ? json_int(json_at(ids, 0), -1) : -1;
         if (id < 0 || id >= t->vocab.n_ids || !t->vocab.tokens[id].flags)
             return error_set(e, ERR_MODEL, "post_processor: a special token of the template is unknown");

@@ -7,12 +7,13 @@
 
 #include "engine/base/mem.h"
 
-enum { max_depth = 64, max_repeat = 1000, set_mark = 1 };
+enum { max_depth = 64, max_repeat = 1000 };
+enum { set_mark = 1, index_bits = 7 }; /* a reference to a set: this byte, then the set's index in two bytes of this many bits, each with the top bit set */
 
 struct pattern_parser {
     struct pattern *re;
     struct alphabet *a;
-    const char *at, *end, *whole;
+    const char *at, *end, *begin; /* of the pattern; at: next byte to parse */
     size_t n;
     struct error *e;
     int depth;
@@ -22,7 +23,7 @@ struct pattern_parser {
 };
 
 static int unsupported(struct pattern_parser *p, const char *what) {
-    return error_set(p->e, ERR_MODEL, "regex \"%.*s\": %s at byte %zu", (int)(p->n < 200 ? p->n : 200), p->whole, what, (size_t)(p->at - p->whole));
+    return error_set(p->e, ERR_MODEL, "regex \"%.*s\": %s at byte %zu", (int)(p->n < 200 ? p->n : 200), p->begin, what, (size_t)(p->at - p->begin));
 }
 static int no_memory(struct error *e) { return error_set(e, ERR_MEMORY, "no memory for the pre-tokenizer's regex"); }
 static int put_text(struct pattern_parser *p, const char *s) { return buf_str(&p->re->source, s) ? no_memory(p->e) : 0; }
@@ -34,7 +35,7 @@ static int put_set(struct pattern *re, struct alphabet *a, struct charset *s, st
     size_t i = 0;
     while (i < a->n_sets && !charset_equal(&a->sets[i], s)) i++;
     if (i == a->n_sets) {
-        if (i >= 1u << 14) {
+        if (i >= 1u << 2 * index_bits) {
             charset_free(s);
             return error_set(e, ERR_MODEL, "regex: too many different characters and classes");
         }
@@ -45,7 +46,7 @@ static int put_set(struct pattern *re, struct alphabet *a, struct charset *s, st
         a->sets[a->n_sets++] = *s;
         *s = (struct charset){0};
     } else charset_free(s);
-    char ref[3] = {set_mark, (char)(0x80 | i >> 7), (char)(0x80 | (i & 127))};
+    char ref[3] = {set_mark, (char)(0x80 | i >> index_bits), (char)(0x80 | (i & 127))};
     return buf_add(&re->source, ref, 3) ? no_memory(e) : 0;
 }
 
@@ -66,7 +67,8 @@ static int fold_set(struct pattern_parser *p, struct charset *s) {
     return rc ? no_memory(p->e) : 0;
 }
 
-static bool has_wide_cased(const struct charset *s) { /* Returns whether the set has cased letters beyond ASCII, which fold_set would miss. */
+/* Whether the set has characters beyond ASCII, which fold_set may miss. */
+static bool has_non_ascii(const struct charset *s) {
     for (size_t i = 0; i < s->n; i++)
         if (s->r[i].hi >= 0x80) return true;
     return false;
@@ -357,7 +359,7 @@ static int parse_item(struct pattern_parser *p) {
     }
     if (!rc && !is_set) {
         if (charset_add(&s, c, c)) rc = no_memory(p->e);
-        else if (p->fold && has_wide_cased(&s)) rc = unsupported(p, "a character beyond ASCII under (?i:");
+        else if (p->fold && has_non_ascii(&s)) rc = unsupported(p, "a character beyond ASCII under (?i:");
         else if (p->fold && p->previous && folds_together(p->previous, c)) rc = unsupported(p, "letters that fold into one under (?i:");
         else if (p->fold) rc = fold_set(p, &s);
     }
@@ -382,7 +384,7 @@ static int parse_alternatives(struct pattern_parser *p) {
 }
 
 int pattern_parse(struct pattern *re, struct alphabet *a, const char *pattern, size_t n, struct error *e) {
-    struct pattern_parser p = {.re = re, .a = a, .at = pattern, .end = pattern + n, .whole = pattern, .n = n, .e = e};
+    struct pattern_parser p = {.re = re, .a = a, .at = pattern, .end = pattern + n, .begin = pattern, .n = n, .e = e};
     if (utf8_valid(pattern, n) != n) return error_set(e, ERR_MODEL, "regex: not UTF-8");
     int rc = parse_alternatives(&p);
     return rc ? rc : p.at < p.end ? unsupported(&p, "')' without '('") : 0;
@@ -488,7 +490,7 @@ int pattern_compile(struct pattern *re, const struct alphabet *a, struct error *
             buf_char(&text, s[i]);
             continue;
         }
-        put_class(&text, a, &a->sets[((unsigned char)s[i + 1] & 127) << 7 | ((unsigned char)s[i + 2] & 127)]);
+        put_class(&text, a, &a->sets[((unsigned char)s[i + 1] & 127) << index_bits | ((unsigned char)s[i + 2] & 127)]);
         i += 2;
     }
     pcre2_general_context *g = NULL;

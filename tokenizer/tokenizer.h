@@ -14,7 +14,7 @@ struct tokenizer;
 int tokenizer_open(struct tokenizer **t, const char *dir, struct error *e);
 void tokenizer_close(struct tokenizer **t);
 
-int tokenizer_n_ids(const struct tokenizer *t); /* ids are 0 .. vocab - 1, added tokens included */
+int tokenizer_n_ids(const struct tokenizer *t); /* ids are 0 .. n - 1, added tokens included */
 /* Returns the exact bytes of a token, or NULL if the id has none. special: whether it is a control token. */
 const char *tokenizer_token_bytes(const struct tokenizer *t, int32_t id, size_t *n, bool *special);
 int32_t tokenizer_added_id(const struct tokenizer *t, const char *token); /* of an added token, or -1 */

@@ -41,7 +41,7 @@ extern const size_t unicode_space_n;
 struct unicode_case {
     uint32_t first, last, offset;
 };
-extern const uint32_t unicode_runs[];
+extern const uint32_t unicode_runs[]; /* first code point << 8 | index of the general category (categories in unicode.c) */
 extern const struct unicode_range unicode_han[], unicode_hiragana[], unicode_katakana[], unicode_hangul[], unicode_word_onig[], unicode_word_rust[],
     unicode_digits_more[], unicode_punctuation[], unicode_opaque[];
 extern const struct unicode_case unicode_lower[];

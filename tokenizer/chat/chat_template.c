@@ -16,7 +16,7 @@ enum { file_max = 64 << 20, n_special = 7 };
 static const char *const special_names[n_special] = {"bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"};
 
 struct chat_template {
-    struct jinja *default_template, *tool_template; /* tools: the template named "tool_use", or NULL */
+    struct jinja *default_template, *tool_template; /* tool_template: the one named "tool_use", or NULL */
     struct jinja_var vars[n_special + 1];
     struct arena arena; /* holds the text of vars */
     uint64_t hash;
@@ -36,13 +36,13 @@ static int read_template(struct jinja **to, const char *path, struct error *e) {
     return rc;
 }
 
-/* Reads "chat_template" of a JSON file: a string, or a list or object of named templates. */
 static int add_named_template(struct chat_template *c, const char *name, size_t name_n, const struct json *text, const char *path, struct error *e) {
-    bool usual = name_n == 7 && !memcmp(name, "default", 7), tools = name_n == 8 && !memcmp(name, "tool_use", 8);
-    if (!usual && !tools) return 0; /* others ("rag") are never selected automatically */
+    bool is_default = name_n == 7 && !memcmp(name, "default", 7), is_for_tools = name_n == 8 && !memcmp(name, "tool_use", 8);
+    if (!is_default && !is_for_tools) return 0; /* others ("rag") are never selected automatically */
     if (!text || text->type != JSON_STRING) return error_set(e, ERR_MODEL, "%s: a chat template is not a string", path);
-    return parse_template(tools ? &c->tool_template : &c->default_template, text->string, text->n, path, e);
+    return parse_template(is_for_tools ? &c->tool_template : &c->default_template, text->string, text->n, path, e);
 }
+/* Reads "chat_template" of a JSON file: a string, or a list or object of named templates. */
 static int add_json_templates(struct chat_template *c, const struct json *t, const char *path, struct error *e) {
     int rc = 0;
     if (!t || t->type == JSON_NULL) return 0;

@@ -38,7 +38,7 @@ static const char *const harmony_markers[n_harmony] = {"<|start|>", "<|channel|>
 
 enum { n_pairs = sizeof marker_pairs / sizeof *marker_pairs, held_max = 64, header_max = 512 };
 struct output_parser {
-    bool enabled[n_pairs], is_harmony, in_header; /* header: between <|start|> or <|channel|> and <|message|> */
+    bool enabled[n_pairs], is_harmony, in_header; /* in_header: between <|start|> or <|channel|> and <|message|> */
     bool has_message;                             /* a gpt-oss message is open */
     uint8_t kind;
     int open_pair; /* index of the open pair, or -1 */
@@ -83,11 +83,11 @@ struct output_parser *output_parser_open(const struct chat_template *c, const ch
     }
     for (int i = 0; i < n_pairs; i++) {
         const struct marker_pair *k = &marker_pairs[i];
-        p->enabled[i] = has_marker(text, m, k->open) || (k->kind == OUTPUT_THINKING && contains(text, m, k->close)); /* some prompts only close it */
+        p->enabled[i] = has_marker(text, m, k->open) || (k->kind == OUTPUT_THINKING && contains(text, m, k->close)); /* templates may only close it */
         if (!p->enabled[i] || k->kind != OUTPUT_THINKING) continue;
-        size_t end = n, m2 = strlen(k->open); /* opened by the prompt if it ends with the marker and white space */
+        size_t end = n, n_open = strlen(k->open); /* opened by the prompt if it ends with the marker and white space */
         while (end && strchr(" \t\r\n", tail[end - 1]) && tail[end - 1]) end--;
-        if (end < m2 || memcmp(tail + end - m2, k->open, m2) != 0) continue;
+        if (end < n_open || memcmp(tail + end - n_open, k->open, n_open) != 0) continue;
         p->open_pair = i;
         p->kind = OUTPUT_THINKING;
         p->skip_newlines = true;
@@ -137,12 +137,12 @@ static bool possible_marker(const struct output_parser *p, int k, const char **t
 
 static int finish_header(struct output_parser *p, output_parser_fn fn, void *ctx) {
     const char *last = find_last(p->header_text, p->n_header_text, harmony_markers[H_CHANNEL]);
-    bool tool = contains(p->header_text, p->n_header_text, "to="),
-         thought = last && contains(last, p->n_header_text - (size_t)(last - p->header_text), "analysis");
-    p->kind = tool ? OUTPUT_TOOL_CALL : thought ? OUTPUT_THINKING : OUTPUT_TEXT;
+    bool is_call = contains(p->header_text, p->n_header_text, "to="),
+         is_thinking = last && contains(last, p->n_header_text - (size_t)(last - p->header_text), "analysis");
+    p->kind = is_call ? OUTPUT_TOOL_CALL : is_thinking ? OUTPUT_THINKING : OUTPUT_TEXT;
     p->in_header = false;
     p->has_message = true;
-    if (!tool) return 0;
+    if (!is_call) return 0;
     int rc = fn(ctx, OUTPUT_TOOL_CALL, p->header_text, p->n_header_text); /* the header names the called function */
     return rc ? rc : emit_marker(p, harmony_markers[H_MESSAGE], fn, ctx);
 }
@@ -159,10 +159,10 @@ static int handle_marker(struct output_parser *p, int k, const char *text, outpu
             if (k != H_START) append_header(p, text, strlen(text));
             return 0;
         }
-        bool tool = p->kind == OUTPUT_TOOL_CALL;
+        bool was_call = p->kind == OUTPUT_TOOL_CALL;
         p->kind = OUTPUT_TEXT;
         p->has_message = false;
-        return tool && k == H_CALL ? emit_marker(p, text, fn, ctx) : 0;
+        return was_call && k == H_CALL ? emit_marker(p, text, fn, ctx) : 0;
     }
     const struct marker_pair *pair = &marker_pairs[k / 2];
     bool closing = k & 1;
@@ -173,19 +173,19 @@ static int handle_marker(struct output_parser *p, int k, const char *text, outpu
     return rc;
 }
 
-/* Classifies held[i..): 1 a marker (*which, *text), 0 undecided, -1 not a marker. */
+/* Classifies held[i..): 1: it begins with a marker (*which, *text); 0: it may become one, or a longer one than *text (NULL: none yet); -1: no marker. */
 static int match_marker(const struct output_parser *p, size_t i, int *which, const char **text) {
     size_t n = p->n_held - i;
-    bool maybe = false;
+    bool is_undecided = false;
     const char *t;
     *text = NULL;
     for (int k = 0; possible_marker(p, k, &t); k++) {
         size_t m = t ? strlen(t) : 0;
         if (!t || memcmp(p->held + i, t, m < n ? m : n) != 0) continue;
-        if (m > n) maybe = true;
+        if (m > n) is_undecided = true;
         else if (!*text || m > strlen(*text)) *which = k, *text = t;
     }
-    return maybe ? 0 : *text ? 1 : -1;
+    return is_undecided ? 0 : *text ? 1 : -1;
 }
 static int emit_held(struct output_parser *p, size_t from, size_t to, output_parser_fn fn, void *ctx) {
     if (to == from) return 0;

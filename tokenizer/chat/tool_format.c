@@ -88,9 +88,9 @@ const struct tool_format *tool_format_find(const struct chat_template *c) {
     size_t n;
     const char *text = chat_template_source(c, &n);
     for (size_t i = 0; i < sizeof tool_formats / sizeof *tool_formats; i++) {
-        bool other = !contains(text, n, tool_formats[i].marker) || (tool_formats[i].with && !contains(text, n, tool_formats[i].with));
-        for (int k = 0; k < 3 && tool_formats[i].unless[k]; k++) other |= contains(text, n, tool_formats[i].unless[k]);
-        if (!other) return &tool_formats[i].format;
+        bool differs = !contains(text, n, tool_formats[i].marker) || (tool_formats[i].with && !contains(text, n, tool_formats[i].with));
+        for (int k = 0; k < 3 && tool_formats[i].unless[k]; k++) differs |= contains(text, n, tool_formats[i].unless[k]);
+        if (!differs) return &tool_formats[i].format;
     }
     return NULL;
 }
