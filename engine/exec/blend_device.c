@@ -8,7 +8,9 @@
 #include "engine/exec/stream/ring.h"
 #include "engine/experts/expert_pool.h"
 
-enum { SLOTS_LEAST = 4, GROUP_ROWS = 256, GROUP_RESIDENT = 8, GROUP_MOVED = 4 };
+/* Fewest slots of a ring. An expert with more rows than MAX_GROUPED_ROWS fills the device alone; smaller ones are computed in groups: of 8, or of 4
+ * uploaded ones, which starts sooner. */
+enum { MIN_SLOTS = 4, MAX_GROUPED_ROWS = 256, GROUP_RESIDENT = 8, GROUP_UPLOADED = 4 };
 
 struct gpu_stream *blend_device_stream(const struct blend_device *p) {
     return p->d ? p->d->main : p->own_stream;
@@ -29,41 +31,43 @@ static void work_release(void *ctx, void *p) {
 
 static size_t rows_bytes(const struct config *c, int rows) { return (size_t)rows * (size_t)c->hidden * 4; }
 static size_t pairs_bytes(const struct config *c, int rows) { return (size_t)rows * (size_t)c->topk * 4; }
-/* Beside the rows: a minimal ring, what attention grows by, and the operations' own buffers. */
-static size_t beside_bytes(const struct runtime *m, const struct decode_device *d, int rows, int end) {
+/* Returns the bytes needed beside the workspace for rows: a minimal ring, what attention over `end` keys grows by, and the operations' own buffers. */
+static size_t other_bytes(const struct runtime *m, const struct decode_device *d, int rows, int end) {
     const struct config *c = &m->w->config;
-    return SLOTS_LEAST * expert_pool_slot_bytes(m, -1) + (d ? block_grown_bytes(c, end) : 0) + work_bytes(c, rows) / 2;
+    return MIN_SLOTS * expert_pool_slot_bytes(m, -1) + (d ? block_grown_bytes(c, end) : 0) + work_bytes(c, rows) / 2;
 }
 
+/* Returns the bytes for batches of `rows` of a prompt of n tokens at pos; device KV included where the device holds layers. */
 static size_t bytes_with_rows(const struct runtime *m, const struct decode_device *d, int pos, int n, int rows) {
     const struct config *c = &m->w->config;
     const int end = pos + n;
-    size_t own = d ? device_kv_bytes(m->decode, d, end < 512 ? 512 : end + 64) + work_bytes(c, rows) : 2 * rows_bytes(c, rows);
-    return own + beside_bytes(m, d, rows, end) + 2 * pairs_bytes(c, rows) + ((size_t)1 << 16); /* rounding */
+    size_t workspace = d ? device_kv_bytes(m->decode, d, end < 512 ? 512 : end + 64) + work_bytes(c, rows) : 2 * rows_bytes(c, rows);
+    return workspace + other_bytes(m, d, rows, end) + 2 * pairs_bytes(c, rows) + ((size_t)1 << 16); /* rounding */
 }
 size_t blend_device_min_bytes(const struct runtime *m, const struct decode_device *d, int pos, int n) {
     return bytes_with_rows(m, d, pos, n, n < BLEND_MIN_ROWS ? n : BLEND_MIN_ROWS);
 }
 size_t blend_device_good_bytes(const struct runtime *m, const struct decode_device *d, int pos, int n, bool has_ring) {
-    const int most = (int)test_limits_get(TEST_LIMIT_PREFILL_ROWS, COST_BLEND_ROWS);
-    return bytes_with_rows(m, d, pos, n, n < most ? n : most) + (has_ring ? RING_GOOD_SLOTS * expert_pool_slot_bytes(m, -1) : 0);
+    const int max_rows = (int)test_limits_get(TEST_LIMIT_PREFILL_ROWS, COST_BLEND_ROWS);
+    return bytes_with_rows(m, d, pos, n, n < max_rows ? n : max_rows) + (has_ring ? RING_GOOD_SLOTS * expert_pool_slot_bytes(m, -1) : 0);
 }
 
 bool blend_device_try_rows(struct blend_device *p, int rows, int end) {
     const struct runtime *m = p->s->m;
-    const size_t beside = beside_bytes(m, p->d, rows, end);
-    if (!p->d) return gpu_mem_free(p->g) > beside + 2 * (rows_bytes(p->s->c, rows) + pairs_bytes(p->s->c, rows));
-    if (!work_open(&p->work, p->s->c, rows, work_alloc, work_release, p, &(struct error){0}) && gpu_mem_free(p->g) > beside) return true;
+    const size_t other = other_bytes(m, p->d, rows, end);
+    if (!p->d) return gpu_mem_free(p->g) > other + 2 * (rows_bytes(p->s->c, rows) + pairs_bytes(p->s->c, rows));
+    if (!work_open(&p->work, p->s->c, rows, work_alloc, work_release, p, &(struct error){0}) && gpu_mem_free(p->g) > other) return true;
     work_close(&p->work);
     return false;
 }
 
+/* Allocates slots while `keep` bytes and a sixteenth of the free memory remain; at least MIN_SLOTS. */
 static int open_slots(struct blend_device *p, size_t keep, struct error *e) {
-    const int most = p->s->c->n_experts;
+    const int max_slots = p->s->c->n_experts;
     const size_t bytes = expert_pool_slot_bytes(p->s->m, -1);
-    if (!(p->slots = mem_calloc((size_t)most, sizeof *p->slots))) return error_set(e, ERR_MEMORY, "no memory for a prefill");
+    if (!(p->slots = mem_calloc((size_t)max_slots, sizeof *p->slots))) return error_set(e, ERR_MEMORY, "no memory for a prefill");
     if (keep < gpu_mem_free(p->g) / 16) keep = gpu_mem_free(p->g) / 16;
-    while (p->n_slots < most && (p->n_slots < SLOTS_LEAST || gpu_mem_free(p->g) > keep + bytes)) {
+    while (p->n_slots < max_slots && (p->n_slots < MIN_SLOTS || gpu_mem_free(p->g) > keep + bytes)) {
         struct expert_slot *t = &p->slots[p->n_slots];
         int rc = ledger_alloc(p->ledger, LEDGER_STREAMED, bytes, &t->mem, e);
         t->layer = -1;
@@ -85,7 +89,7 @@ int blend_device_alloc(struct blend_device *p, int rows, int end, bool alone, st
     if (!rc) rc = gpu_host_alloc(p->g, (void **)&p->pair_token, pairs, e);
     if (!rc) rc = gpu_host_alloc(p->g, (void **)&p->pair_weight, pairs, e);
     if (!rc && !alone) rc = gpu_host_alloc(p->g, (void **)&p->sum, hidden, e);
-    return rc ? rc : open_slots(p, beside_bytes(p->s->m, p->d, rows, end) - SLOTS_LEAST * expert_pool_slot_bytes(p->s->m, -1), e);
+    return rc ? rc : open_slots(p, other_bytes(p->s->m, p->d, rows, end) - MIN_SLOTS * expert_pool_slot_bytes(p->s->m, -1), e);
 }
 
 int blend_device_open(struct blend_device *p, struct error *e) {
@@ -142,24 +146,24 @@ int blend_device_upload(struct blend_device *p, struct expert_slot *t, int layer
     return 0;
 }
 
-int blend_device_run_experts(struct blend_device *p, int layer, const int16_t *order, int there, int n, const int32_t *rows_of, const float *x, float *y) {
+int blend_device_run_experts(struct blend_device *p, int layer, const int16_t *order, int n_present, int n, const int32_t *n_pairs, const float *x, float *y) {
     const struct config *c = p->s->c;
     struct gpu_stream *main = blend_device_stream(p);
-    int next = there, at = 0;
+    int next = n_present, at = 0;
     for (int i = 0; i < n;) {
         struct expert_slot *slots[OP_GROUP_MAX], *t, *last = NULL;
         for (; next < n && (t = blend_device_free_slot(p, layer)); next++) TRY(blend_device_upload(p, t, layer, order[next]));
         struct op_group g = {
             .y = y, .x = x, .token = p->token, .weight = p->weight, .hidden = config_routed_width(c), .wide = config_needs_wide_activations(c)};
-        for (int most = i < there ? GROUP_RESIDENT : GROUP_MOVED; i < n && g.n < most && (i < there || i < next); i++) {
-            if (g.n && rows_of[order[i]] > GROUP_ROWS) break;
-            slots[g.n] = blend_device_slot(p, layer, order[i]); /* NULL: decode's pool holds the expert */
+        for (int max_group = i < n_present ? GROUP_RESIDENT : GROUP_UPLOADED; i < n && g.n < max_group && (i < n_present || i < next); i++) {
+            if (g.n && n_pairs[order[i]] > MAX_GROUPED_ROWS) break;
+            slots[g.n] = blend_device_slot(p, layer, order[i]); /* NULL: decode's pool holds it */
             g.expert[g.n] = *blend_device_expert(p, layer, order[i]);
             g.begin[g.n] = at;
-            at += rows_of[order[i]];
+            at += n_pairs[order[i]];
             g.begin[++g.n] = at;
             if ((t = slots[g.n - 1]) && (!last || t->upload.loaded_value > last->upload.loaded_value)) last = t;
-            if (rows_of[order[i]] > GROUP_ROWS) {
+            if (n_pairs[order[i]] > MAX_GROUPED_ROWS) {
                 i++;
                 break;
             }

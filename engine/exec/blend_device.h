@@ -16,7 +16,7 @@ struct blend_device {
     struct gpu_stream *own_stream; /* device without layers: its compute stream */
     struct upload_queue uploads;
     _Atomic int own_stop, *stop; /* cancel flag of both streams */
-    struct work work;            /* with layers; else empty */
+    struct work work;            /* of a device with layers; else empty */
     float *xn, *y;               /* device [rows, config_routed_width]: expert input and output sum for a layer of another device */
     int32_t *token;              /* device [rows * topk]: token of each pair, sorted by expert */
     float *weight;
@@ -29,15 +29,16 @@ struct blend_device {
     struct cost_table table;
 };
 
-/* Bytes that the device needs at least, beside layer weights; d NULL: it holds no layers. */
+/* Returns the bytes that a prompt of n tokens at pos needs at least on the device, beside layer weights; d NULL: it holds no layers. */
 size_t blend_device_min_bytes(const struct runtime *m, const struct decode_device *d, int pos, int n);
-/* and how much it can use well; has_ring: experts of some layers are uploaded */
+/* Returns the bytes that the device can use well. has_ring: experts of some layers are uploaded. */
 size_t blend_device_good_bytes(const struct runtime *m, const struct decode_device *d, int pos, int n, bool has_ring);
 /* Opens streams and timelines; s, d, g and rank are set. */
 int blend_device_open(struct blend_device *p, struct error *e);
-/* Whether a workspace for that many rows fits beside everything else; if so it is allocated. */
+/* Allocates the workspace for batches of `rows`, of a prompt that ends at position `end`. Returns false if it does not fit beside everything else; then
+ * nothing is allocated. Devices without layers have no workspace. */
 bool blend_device_try_rows(struct blend_device *p, int rows, int end);
-/* Allocates the rest, with as many slots as fit; alone: no other device takes part. ERR_MEMORY. */
+/* Allocates the other buffers, with as many slots as fit; alone: no other device takes part. ERR_MEMORY. */
 int blend_device_alloc(struct blend_device *p, int rows, int end, bool alone, struct error *e);
 void blend_device_close(struct blend_device *p);                      /* waits for enqueued work; safe on partly opened devices */
 struct gpu_stream *blend_device_stream(const struct blend_device *p); /* NULL: decode has dropped the device */
@@ -47,7 +48,8 @@ struct expert_slot *blend_device_slot(struct blend_device *p, int layer, int exp
 const struct expert *blend_device_expert(struct blend_device *p, int layer, int expert);
 /* Returns a slot that no work enqueued later reads: empty, of another layer, or already used in this one. NULL: none. */
 struct expert_slot *blend_device_free_slot(struct blend_device *p, int layer);
+/* Enqueues the upload of an expert into the slot. */
 int blend_device_upload(struct blend_device *p, struct expert_slot *t, int layer, int expert);
-/* Enqueues experts order[0..n) with rows_of[expert] pairs each: y += their outputs for x. The first `there` need no upload.
+/* Enqueues experts order[0..n) with n_pairs[expert] pairs each: y += their outputs for x. The first n_present need no upload.
  * Pairs are consecutive in pair_token and pair_weight. Small experts are grouped. */
-int blend_device_run_experts(struct blend_device *p, int layer, const int16_t *order, int there, int n, const int32_t *rows_of, const float *x, float *y);
+int blend_device_run_experts(struct blend_device *p, int layer, const int16_t *order, int n_present, int n, const int32_t *n_pairs, const float *x, float *y);

@@ -28,9 +28,10 @@ struct decode;
  * Returns 0 or ERR_MEMORY. */
 int decode_open(struct decode **s, struct runtime *m, enum dtype kv, struct error *e);
 void decode_close(struct decode **s);
-/* Runs one batch of at most DECODE_MAX_ROWS tokens. On success the host KV caches contain the new positions. If a device fails,
+/* Runs one batch of at most DECODE_MAX_ROWS tokens. mode: DECODE_CPU, DECODE_HYBRID or DECODE_DUAL; decode_last_exec() says what was possible.
+ * On success the host KV caches contain the new positions. If a device fails,
  * decode drops all devices with a warning and repeats the batch on the CPU. Returns 0, ERR_CANCELLED, ERR_MODEL or ERR_MEMORY. */
-int decode_run(struct decode *s, enum exec_mode cut, struct decode_span *spans, int n_spans, const _Atomic int *cancel, struct error *e);
+int decode_run(struct decode *s, enum exec_mode mode, struct decode_span *spans, int n_spans, const _Atomic int *cancel, struct error *e);
 /* Drops all devices, without a log line: a prefill has already reported the lost device. */
 void decode_on_device_lost(struct decode *s, const char *why);
 void decode_want_hidden(struct decode *s, bool wanted); /* sets whether later batches return the residual stream */
@@ -44,12 +45,12 @@ struct decode_draft {
     int first_token;
 };
 void decode_set_draft(struct decode *s, const struct decode_draft *v);
-/* Prefetches experts that a draft's routers selected for the next batch of the model, which starts in `before` seconds. Resident
+/* Prefetches experts that a draft's routers selected for the next batch of the model, which starts in starts_in_s seconds. Resident
  * experts are protected from eviction; missing ones are uploaded if they arrive in time, in three phases (paper E, section
  * 3.3.2): none, then the likely ones, then all. Returns the code of a failed device; the next batch reports it again. */
 enum decode_prefetch_phase { PREFETCH_NONE, PREFETCH_LIKELY, PREFETCH_ALL };
 struct lookahead;
-int decode_prefetch(struct decode *s, const struct lookahead *a, enum decode_prefetch_phase phase, double before);
+int decode_prefetch(struct decode *s, const struct lookahead *a, enum decode_prefetch_phase phase, double starts_in_s);
 /* DECODE_DUAL: spans, or rows of a single span, in the first micro-batch of later batches; 0: half */
 void decode_set_first_spans(struct decode *s, int spans);
 enum exec_mode decode_last_exec(const struct decode *s); /* how the last batch ran (DECODE_DUAL needs two rows on devices) */
@@ -61,9 +62,9 @@ void decode_forget(struct decode *s, const struct kv *kv);
 bool decode_yield(struct decode *s);
 void decode_reclaim(struct decode *s);
 bool decode_is_yielded(const struct decode *s);
-/* Evicts routed experts from a device (-1: each) with less than `free` bytes free, before a prefill; they return after decode_reclaim.
+/* Evicts routed experts from a device (-1: each) with less than min_free bytes free, before a prefill; they return after decode_reclaim.
  * Returns whether any were evicted. */
-bool decode_evict_experts(struct decode *s, int device, size_t free);
+bool decode_evict_experts(struct decode *s, int device, size_t min_free);
 /* Loads the next part of what decode keeps on devices, before a prefill that would upload it too: dense layers, then experts of
  * one or several layers per call, as long as `keep` bytes remain free on its device. *more: something was loaded. Returns the code of a failed device or of a
  * damaged weight. */
@@ -98,7 +99,7 @@ struct decode_expert_device {
     uint64_t selected, hits; /* selections by its rows in these layers since opening; of these computed on the device */
 };
 int decode_expert_devices(const struct decode *s, struct decode_expert_device out[GPU_MAX]);
-const uint32_t *decode_expert_rows(const struct decode *s); /* [n_layers, n_experts] the same counts as used */
+const uint32_t *decode_expert_rows(const struct decode *s); /* [n_layers, n_experts] the counts that decode_expert_map() copies to `used` */
 /* By rank of a device: bytes that decode_yield would free on it; whether it holds layers, loaded or not yet. */
 size_t decode_held_bytes(const struct decode *s, int device);
 bool decode_holds_layers(const struct decode *s, int device);
@@ -111,5 +112,5 @@ int decode_device_layers(const struct decode *s, int device, bool with_experts);
 const char *decode_placement_why(const struct decode *s);
 void decode_placement(const struct decode *s, struct placement_report *out); /* lists the current residency of every part of the model */
 size_t decode_weight_bytes(const struct decode *s, int device);              /* bytes of weights assigned to the device, loaded or not yet */
-bool decode_can_blend(const struct decode *s); /* devices hold all layers without tensor parallelism: prefill_mode_blend can run */
+bool decode_can_blend(const struct decode *s); /* whether prefill_mode_blend can run: devices hold all layers, without tensor parallelism */
 int decode_tp_ranks(const struct decode *s);   /* tensor-parallel ranks; 1: each device has whole layers */

@@ -21,15 +21,16 @@ struct decode_device *decode_device_of(struct decode *s, int layer) {
 
 /* --- Weights ------------------------------------------------------------------------------------------------------------------ */
 
-/* Allocates memory for a module's ranges, starts the uploads and points the fields to the device. */
+/* Allocates device memory for n ranges, starts their uploads and points the view's fields to it. */
 static int load_ranges(struct decode_device *d, struct stage *stage, struct ledger_entry *mem, struct copy_range *ranges, int n, struct error *e) {
     const int rc = ledger_alloc(d->ledger, LEDGER_LAYERS, copy_ranges_bytes(ranges, n), mem, e);
     return rc ? rc : stage_send_ranges(stage, ranges, n, mem->at, (struct stage_unit){0});
 }
 
-/* Lists a whole layer, or a rank's shard; c is the shard's config. */
-static int layer_ranges(const struct weights *w, const struct config *c, const struct tp_shard *share, int layer, struct layer *view, struct copy_range *out) {
-    if (share) return tp_shard_ranges(c, share, w, layer, view, out);
+/* Lists the weights of a whole layer (shard NULL), or of a rank's shard, whose config c is then. Returns the number of ranges; view: the layer on
+ * the device. */
+static int layer_ranges(const struct weights *w, const struct config *c, const struct tp_shard *shard, int layer, struct layer *view, struct copy_range *out) {
+    if (shard) return tp_shard_ranges(c, shard, w, layer, view, out);
     *view = (struct layer){0};
     return copy_ranges_list(c, layer, MODULE_LAYER, &w->layers[layer], view, out);
 }
@@ -50,8 +51,8 @@ static int load_device(struct decode_device *d, struct error *e) {
         if (!d->s->cpu_queue && (rc = nan_scan_dense(&d->s->m->scan, l, e))) break;
         rc = load_ranges(d, stage, &d->layers[l].mem, ranges, layer_ranges(w, d->c, d->shard_config ? &d->shard : NULL, l, &d->layers[l].view, ranges), e);
     }
-    int close = d->last == w->config.n_layers ? end_ranges(w, MODULE_STREAM_MERGE, d->head_weights, ranges) : 0;
-    if (!rc && close) rc = load_ranges(d, stage, &d->close_mem, ranges, close, e);
+    int n_merge_ranges = d->last == w->config.n_layers ? end_ranges(w, MODULE_STREAM_MERGE, d->head_weights, ranges) : 0;
+    if (!rc && n_merge_ranges) rc = load_ranges(d, stage, &d->merge_mem, ranges, n_merge_ranges, e);
     if (!rc && d->has_head) rc = load_ranges(d, stage, &d->head_mem, ranges, end_ranges(w, MODULE_HEAD, d->head_weights, ranges), e);
     if (!rc) rc = stage_flush(stage);
     stage_close(&stage);
@@ -60,9 +61,8 @@ static int load_device(struct decode_device *d, struct error *e) {
     return rc ? rc : gpu_stream_sync(d->main);
 }
 
-bool decode_weights_loaded(const struct decode *s) {
-    return s->n_dev && ledger_bytes(s->dev[0].ledger, LEDGER_WEIGHTS);
-} /* a failed load unloads all devices */
+/* The first device speaks for all: a failed load unloads all devices. */
+bool decode_weights_loaded(const struct decode *s) { return s->n_dev && ledger_bytes(s->dev[0].ledger, LEDGER_WEIGHTS); }
 
 int decode_weights_load(struct decode *s, struct error *e) {
     int rc = 0;
@@ -83,7 +83,7 @@ void decode_weights_unload(struct decode *s) {
         }
         for (int l = 0; l < s->c->n_layers && d->layers; l++) ledger_free(d->ledger, &d->layers[l].mem);
         ledger_free(d->ledger, &d->head_mem);
-        ledger_free(d->ledger, &d->close_mem);
+        ledger_free(d->ledger, &d->merge_mem);
     }
 }
 
@@ -130,69 +130,73 @@ size_t decode_own_bytes(const struct decode *s) {
     return DECODE_MICRO_BATCHES * work_bytes(c, DECODE_MAX_ROWS) + kv_writeback_rows_bytes(&s->layout, DECODE_MAX_ROWS) +
            (size_t)DECODE_MAX_ROWS * ((size_t)c->vocab + 2 * (size_t)c->hidden) * 4;
 }
-/* Bytes kept free of resident layers: open_device's buffers, KV of the first sessions, and a prefill's ring. */
+/* Bytes kept free of resident layers: decode's buffers, KV of 4096 positions or an eighth of the memory, a prefill's ring of 8 experts, and an
+ * eighth for everything else. */
 size_t decode_reserve_bytes(const struct decode *s, struct gpu *gpu) {
     const struct gpu_info *g = gpu_info(gpu);
     const struct config *c = s->c;
-    size_t cache = (size_t)4096 * kv_token_bytes(c, DT_F32) + DEVICE_KV_STATES * kv_state_bytes(c), rest = g->mem / 8;
-    return decode_own_bytes(s) + (cache < rest ? cache : rest) + 8 * s->m->expert_bytes + rest;
+    enum { POSITIONS = 4096, RING_EXPERTS = 8 };
+    size_t kv = (size_t)POSITIONS * kv_token_bytes(c, DT_F32) + DEVICE_KV_STATES * kv_state_bytes(c), spare = g->mem / 8;
+    return decode_own_bytes(s) + (kv < spare ? kv : spare) + RING_EXPERTS * s->m->expert_bytes + spare;
 }
 
-/* Returns the ranks of tensor parallelism and each one's shard; 0: use whole layers, as in by_layers. why: the reason. */
-static int choose_ranks(struct decode *s, const struct layer_assign_in *in, const struct layer_assign_out *by_layers, struct tp_shard share[GPU_MAX],
+/* Returns the number of ranks of tensor parallelism, with shards [ranks] and *out; 0: devices hold whole layers, as in by_layers. why [cap]: the
+ * reason, or empty. */
+static int choose_ranks(struct decode *s, const struct layer_assign_in *in, const struct layer_assign_out *by_layers, struct tp_shard shards[GPU_MAX],
                         struct layer_assign_out *out, char *why, size_t cap) {
     const struct weights *w = s->m->w;
-    const enum gpu_parallel ask = s->m->gpus->spec.parallel;
-    const bool asked = ask == GPU_PARALLEL_TENSOR;
-    const int most = asked ? in->n_devices : by_layers->n;
+    const enum gpu_parallel parallel = s->m->gpus->spec.parallel;
+    const bool is_requested = parallel == GPU_PARALLEL_TENSOR;
+    const int max_ranks = is_requested ? in->n_devices : by_layers->n;
     struct copy_range ranges[COPY_RANGES_MAX];
     struct layer view;
     *why = 0;
-    if (ask == GPU_PARALLEL_LAYERS || in->n_devices < 2) return 0;
-    if (!asked && (most < 2 || in->max_layers || by_layers->end_layer[most - 1] < in->n_layers))
-        return 0; /* one device holds all layers, or all devices together do not */
-    if (!asked && s->m->whole_layers) return snprintf(why, cap, s->c->n_deferred ? "--defer needs whole layers" : "blended prefill needs whole layers"), 0;
-    if (!asked && (s->m->pool_request == BUDGET_EXPERTS || s->m->pool_request == BUDGET_BYTES))
+    if (parallel == GPU_PARALLEL_LAYERS || in->n_devices < 2) return 0;
+    if (!is_requested && (max_ranks < 2 || in->max_layers || by_layers->end_layer[max_ranks - 1] < in->n_layers))
+        return 0; /* one device holds all layers, or the devices together do not */
+    if (!is_requested && s->m->whole_layers)
+        return snprintf(why, cap, s->c->n_deferred ? "--defer needs whole layers" : "blended prefill needs whole layers"), 0;
+    if (!is_requested && (s->m->pool_request == BUDGET_EXPERTS || s->m->pool_request == BUDGET_BYTES))
         return snprintf(why, cap, "an expert pool needs whole layers"), 0;
-    int ranks = most;
-    for (bool cut = false; ranks > 1 && !cut; ranks -= !cut) {
+    int ranks = max_ranks;
+    for (bool fits = false; ranks > 1 && !fits; ranks -= !fits) {
         size_t bytes[GPU_MAX] = {0};
-        if (!tp_shard_split(w, ranks, share, why, cap)) continue;
+        if (!tp_shard_split(w, ranks, shards, why, cap)) continue;
         for (int r = 0; r < ranks; r++) {
-            const struct config own = tp_shard_config(&w->config, &share[r]);
-            for (int l = 0; l < in->n_layers; l++) bytes[r] += copy_ranges_bytes(ranges, layer_ranges(w, &own, &share[r], l, &view, ranges));
+            const struct config rank_config = tp_shard_config(&w->config, &shards[r]);
+            for (int l = 0; l < in->n_layers; l++) bytes[r] += copy_ranges_bytes(ranges, layer_ranges(w, &rank_config, &shards[r], l, &view, ranges));
         }
-        cut = layer_assign_tensor(in, ranks, bytes, out);
-        if (!cut) snprintf(why, cap, "a shard does not fit on its device");
+        fits = layer_assign_tensor(in, ranks, bytes, out);
+        if (!fits) snprintf(why, cap, "a shard does not fit on its device");
     }
     if (ranks < 2) return 0;
     *why = 0;
-    if (!s->m->cost || !s->m->cost_model) return asked ? ranks : (snprintf(why, cap, "the machine is not calibrated"), 0);
-    struct policy_parallel_out p;
+    if (!s->m->cost || !s->m->cost_model) return is_requested ? ranks : (snprintf(why, cap, "the machine is not calibrated"), 0);
+    struct policy_parallel_out times;
     int expert_layers = 0;
     for (int i = 0, first = 0; i < by_layers->n; first = by_layers->end_layer[i++]) {
         size_t weights = by_layers->head_device == i ? in->head_bytes : 0;
         for (int l = first; l < by_layers->end_layer[i]; l++) weights += in->layer_bytes[l];
         expert_layers += decode_experts_budget(s, i, first, by_layers->end_layer[i], weights, in).whole_layers;
     }
-    policy_parallel(s->m->cost, s->m->cost_model, ranks, expert_layers, &p);
-    snprintf(why, cap, "prefill of %d tokens in %.3g s, by layers %.3g s, decode of %d more in %.3g ms each, by layers %.3g ms", POLICY_QUESTION, p.question[1],
-             p.question[0], POLICY_ANSWER, p.step[1] * 1e3, p.step[0] * 1e3);
-    return asked || p.tensor ? ranks : 0;
+    policy_parallel(s->m->cost, s->m->cost_model, ranks, expert_layers, &times);
+    snprintf(why, cap, "prefill of %d tokens in %.3g s, by layers %.3g s, decode of %d more in %.3g ms each, by layers %.3g ms", POLICY_QUESTION,
+             times.question[1], times.question[0], POLICY_ANSWER, times.step[1] * 1e3, times.step[0] * 1e3);
+    return is_requested || times.tensor ? ranks : 0;
 }
 
 /* Returns the bytes of routed experts that devices would hold with these layers. */
 static size_t resident_expert_bytes(const struct decode *s, const struct layer_assign_in *in, const struct layer_assign_out *out) {
-    size_t sum = 0;
+    size_t bytes = 0;
     for (int i = 0, first = 0; i < out->n; first = out->end_layer[i++]) {
         size_t weights = out->head_device == i ? in->head_bytes : 0;
         for (int l = first; l < out->end_layer[i]; l++) weights += in->layer_bytes[l];
-        sum += decode_experts_budget(s, i, first, out->end_layer[i], weights, in).bytes;
+        bytes += decode_experts_budget(s, i, first, out->end_layer[i], weights, in).bytes;
     }
-    return sum;
+    return bytes;
 }
 
-/* Divides the layers over devices that one or some of them could hold, if all together then hold more routed experts. */
+/* Divides the layers over all devices, although fewer could hold them, if the devices then hold more routed experts. */
 static int spread_layers(const struct decode *s, const struct layer_assign_in *in, struct layer_assign_out *out, struct error *e) {
     struct layer_assign_out spread;
     size_t room[GPU_MAX] = {0}, *experts;
@@ -211,37 +215,37 @@ static int spread_layers(const struct decode *s, const struct layer_assign_in *i
 static int assign_layers(struct decode *s, struct error *e) {
     const struct weights *w = s->m->w;
     const struct gpu_set *set = s->m->gpus;
-    size_t *layers = mem_alloc((size_t)s->c->n_layers * sizeof *layers);
-    if (!layers) return error_set(e, ERR_MEMORY, "no memory for the layers of a device");
+    size_t *layer_bytes = mem_alloc((size_t)s->c->n_layers * sizeof *layer_bytes);
+    if (!layer_bytes) return error_set(e, ERR_MEMORY, "no memory for the layers of a device");
     struct layer_assign_in in = {
-        .n_layers = s->c->n_layers, .layer_bytes = layers, .n_devices = set->n, .max_layers = (int)test_limits_get(TEST_LIMIT_DEVICE_LAYERS, 0)};
+        .n_layers = s->c->n_layers, .layer_bytes = layer_bytes, .n_devices = set->n, .max_layers = (int)test_limits_get(TEST_LIMIT_DEVICE_LAYERS, 0)};
     struct layer_assign_out out;
     struct copy_range ranges[COPY_RANGES_MAX];
     struct layer view;
     struct weights head;
-    for (int l = 0; l < s->c->n_layers; l++) layers[l] = copy_ranges_bytes(ranges, layer_ranges(w, s->c, NULL, l, &view, ranges));
-    layers[s->c->n_layers - 1] += copy_ranges_bytes(ranges, end_ranges(w, MODULE_STREAM_MERGE, &head, ranges));
+    for (int l = 0; l < s->c->n_layers; l++) layer_bytes[l] = copy_ranges_bytes(ranges, layer_ranges(w, s->c, NULL, l, &view, ranges));
+    layer_bytes[s->c->n_layers - 1] += copy_ranges_bytes(ranges, end_ranges(w, MODULE_STREAM_MERGE, &head, ranges));
     in.head_bytes = copy_ranges_bytes(ranges, end_ranges(w, MODULE_HEAD, &head, ranges));
     for (int i = 0; i < set->n; i++) {
         in.free_bytes[i] = gpu_mem_free(set->gpu[i]);
         in.reserve_bytes[i] = decode_reserve_bytes(s, set->gpu[i]);
     }
     layer_assign_whole(&in, &out);
-    struct tp_shard share[GPU_MAX];
-    struct layer_assign_out shared;
+    struct tp_shard shards[GPU_MAX];
+    struct layer_assign_out by_ranks;
     char why[160];
-    const int ranks = choose_ranks(s, &in, &out, share, &shared, why, sizeof why);
-    if (ranks) out = shared;
+    const int ranks = choose_ranks(s, &in, &out, shards, &by_ranks, why, sizeof why);
+    if (ranks) out = by_ranks;
     else if (spread_layers(s, &in, &out, e)) {
-        mem_free(layers);
+        mem_free(layer_bytes);
         return e->code;
     }
     s->is_tensor_parallel = ranks > 0;
-    char all[320];
-    snprintf(all, sizeof all, "%s%s%s", out.why, !*why ? "" : ranks ? "; " : "; not tensor parallel: ", why);
+    char layers_why[320];
+    snprintf(layers_why, sizeof layers_why, "%s%s%s", out.why, !*why ? "" : ranks ? "; " : "; not tensor parallel: ", why);
     for (int i = 0; i < out.n; i++)
         if (s->is_tensor_parallel)
-            s->dev[s->n_dev++] = (struct decode_device){.s = s, .rank = i, .last = out.end_layer[i], .has_head = out.head_device == i, .shard = share[i]};
+            s->dev[s->n_dev++] = (struct decode_device){.s = s, .rank = i, .last = out.end_layer[i], .has_head = out.head_device == i, .shard = shards[i]};
         else if (out.end_layer[i] > (i ? out.end_layer[i - 1] : 0)) /* a device too small for any layer is skipped */
             s->dev[s->n_dev++] =
                 (struct decode_device){.s = s, .rank = i, .first = i ? out.end_layer[i - 1] : 0, .last = out.end_layer[i], .has_head = out.head_device == i};
@@ -250,12 +254,13 @@ static int assign_layers(struct decode *s, struct error *e) {
     for (int i = 0; i < s->n_dev; i++) {
         struct decode_device *d = &s->dev[i];
         if (s->is_tensor_parallel && !(d->shard_config = mem_alloc(sizeof *d->shard_config))) {
-            mem_free(layers);
+            mem_free(layer_bytes);
             return error_set(e, ERR_MEMORY, "no memory for the layers of a device");
         }
         if (s->is_tensor_parallel) *d->shard_config = tp_shard_config(s->c, &d->shard);
         for (int l = d->first; l < d->last; l++)
-            d->weight_bytes += s->is_tensor_parallel ? copy_ranges_bytes(ranges, layer_ranges(w, d->shard_config, &d->shard, l, &view, ranges)) : layers[l];
+            d->weight_bytes +=
+                s->is_tensor_parallel ? copy_ranges_bytes(ranges, layer_ranges(w, d->shard_config, &d->shard, l, &view, ranges)) : layer_bytes[l];
         if (s->dev[i].has_head) s->dev[i].weight_bytes += in.head_bytes;
         d->draft_full = s->is_tensor_parallel; /* no draft experts: one device would need all of a layer */
         if (s->is_tensor_parallel) continue;
@@ -264,8 +269,8 @@ static int assign_layers(struct decode *s, struct error *e) {
         snprintf(d->pool_why, sizeof d->pool_why, "%s", experts.why);
         log_say(LOG_INFO, "routed experts on device %d: %s", d->rank, d->pool_why);
     }
-    mem_free(layers);
-    decode_set_placement_why(s, all);
+    mem_free(layer_bytes);
+    decode_set_placement_why(s, layers_why);
     if (s->n_resident < s->c->n_layers) log_say(LOG_INFO, "%s", s->placement_why);
     return 0;
 }
@@ -277,8 +282,8 @@ void decode_placement(const struct decode *s, struct placement_report *out) {
     struct weights ends = *w;
     struct layer view;
     const size_t head = copy_ranges_bytes(ranges, end_ranges(w, MODULE_HEAD, &ends, ranges));
-    size_t rest = 0;
-    bool headed = false;
+    size_t cpu_bytes = 0;
+    bool any_head = false;
     out->n = 0;
     for (int i = 0; i < s->n_dev; i++) {
         const struct decode_device *d = &s->dev[i];
@@ -287,7 +292,7 @@ void decode_placement(const struct decode *s, struct placement_report *out) {
                              room = {.item = PLACED_RESERVE, .device = d->rank, .bytes = decode_reserve_bytes(s, d->g)};
         layers.item = PLACED_LAYERS, layers.bytes = d->weight_bytes - (d->has_head ? head : 0);
         placement_report_add(out, layers, s->layers_why);
-        headed |= d->has_head;
+        any_head |= d->has_head;
         if (d->has_head) placement_report_add(out, ends_row, "after the last layer");
         experts.item = PLACED_EXPERTS, experts.per_layer = d->n_expert_layers ? s->c->n_experts : d->pool_per_layer, experts.bytes = d->expert_bytes;
         for (int l = d->first, n = 0; n < d->n_expert_layers; l++) n += s->c->layer[l].moe, experts.last = l + 1;
@@ -295,12 +300,12 @@ void decode_placement(const struct decode *s, struct placement_report *out) {
         if (experts.per_layer) placement_report_add(out, experts, d->pool_why);
         placement_report_add(out, room, "kept free of weights");
     }
-    for (int l = s->n_resident; l < n_layers; l++) rest += copy_ranges_bytes(ranges, layer_ranges(w, s->c, NULL, l, &view, ranges));
+    for (int l = s->n_resident; l < n_layers; l++) cpu_bytes += copy_ranges_bytes(ranges, layer_ranges(w, s->c, NULL, l, &view, ranges));
     placement_report_add(out, (struct placement_row){.item = PLACED_EMBEDDING, .device = -1, .bytes = w->bytes_embed}, "one row is read per token");
     if (s->n_resident < n_layers)
-        placement_report_add(out, (struct placement_row){.item = PLACED_LAYERS, .device = -1, .first = s->n_resident, .last = n_layers, .bytes = rest},
+        placement_report_add(out, (struct placement_row){.item = PLACED_LAYERS, .device = -1, .first = s->n_resident, .last = n_layers, .bytes = cpu_bytes},
                              s->layers_why);
-    if (!headed)
+    if (!any_head)
         placement_report_add(out, (struct placement_row){.item = PLACED_HEAD, .device = -1, .bytes = head},
                              s->n_dev ? "no device has room for it" : "after the last layer");
     if (s->c->n_experts)
@@ -400,10 +405,11 @@ int decode_host_open(struct decode *s, struct error *e) {
     for (int i = 0; i < DECODE_MICRO_BATCHES && !rc; i++) rc = work_open(&s->micro_batch[i].host, s->c, DECODE_MAX_ROWS, host_work_alloc, host_work_free, s, e);
     if (!rc) rc = work_open(&s->head, s->c, DECODE_MAX_ROWS, host_work_alloc, host_work_free, s, e);
     if (!rc && !(s->logits = host_alloc(s, (size_t)DECODE_MAX_ROWS * (size_t)s->c->vocab * 4, e))) rc = e->code;
-    size_t rows = 0;
+    size_t kv_rows_bytes = 0;
     for (int i = 0; i < s->n_dev; i++)
-        rows = s->is_tensor_parallel ? rows + kv_writeback_rows_bytes(s->dev[i].layout, DECODE_MAX_ROWS) : kv_writeback_rows_bytes(&s->layout, DECODE_MAX_ROWS);
-    if (!rc && s->n_dev && !(s->host_rows = host_alloc(s, rows, e))) rc = e->code;
+        kv_rows_bytes = s->is_tensor_parallel ? kv_rows_bytes + kv_writeback_rows_bytes(s->dev[i].layout, DECODE_MAX_ROWS)
+                                              : kv_writeback_rows_bytes(&s->layout, DECODE_MAX_ROWS);
+    if (!rc && s->n_dev && !(s->host_rows = host_alloc(s, kv_rows_bytes, e))) rc = e->code;
     char *at = s->host_rows;
     for (int i = 0; i < s->n_dev && !rc; i++)
         s->dev[i].host_kv_rows = at, at += s->is_tensor_parallel ? kv_writeback_rows_bytes(s->dev[i].layout, DECODE_MAX_ROWS) : 0;

@@ -1,5 +1,5 @@
 /* Routed experts that stay on devices, all of a layer: how many layers, their uploads and evictions; and which of a device's routed experts
- * give way when its ledger needs memory. The copies are experts/resident_experts.h; some experts of every layer are
+ * are evicted when its ledger needs memory. The copies themselves: experts/resident_experts.h. Pools, which hold some experts of every layer:
  * experts/expert_pool.h. */
 #include <stdio.h>
 
@@ -35,17 +35,17 @@ static bool device_experts_pay(const struct runtime *m, int device) {
 size_t decode_least_reserve_bytes(const struct decode *s, struct gpu *g, int n_layers) {
     enum { POSITIONS = 4096 };
     const struct config *c = s->c;
-    const size_t mem = gpu_info(g)->mem, share = (size_t)n_layers, all = (size_t)c->n_layers,
-                 kv = (POSITIONS * kv_token_bytes(c, s->kv) + DEVICE_KV_STATES * kv_state_bytes(c)) * share / all;
+    const size_t mem = gpu_info(g)->mem,
+                 kv = (POSITIONS * kv_token_bytes(c, s->kv) + DEVICE_KV_STATES * kv_state_bytes(c)) * (size_t)n_layers / (size_t)c->n_layers;
     const size_t buffers =
-        (size_t)DECODE_MAX_ROWS * (9 * (size_t)c->hidden + 2 * (size_t)c->moe_latent + (size_t)c->n_experts) * 4; /* expert_pool.c, router_lookahead.c */
+        (size_t)DECODE_MAX_ROWS * (9 * (size_t)c->hidden + 2 * (size_t)c->moe_latent + (size_t)c->n_experts) * 4; /* of expert_pool.c and router_lookahead.c */
     return decode_own_bytes(s) + buffers + (kv < mem / 8 ? kv : mem / 8) + mem / 64;
 }
 /* Bytes that let a prompt of several hundred tokens run fast: rows of activations, and a ring if experts are uploaded. */
 static size_t prompt_bytes(const struct decode *s, struct gpu *g) {
     enum { ROWS = 512 };
-    const size_t want = work_bytes(s->c, ROWS) / 2 * 3 + RING_GOOD_SLOTS * expert_pool_slot_bytes(s->m, -1), most = gpu_info(g)->mem / 8;
-    return want < most ? want : most;
+    const size_t good = work_bytes(s->c, ROWS) / 2 * 3 + RING_GOOD_SLOTS * expert_pool_slot_bytes(s->m, -1), limit = gpu_info(g)->mem / 8;
+    return good < limit ? good : limit;
 }
 
 struct budget_out decode_experts_budget(const struct decode *s, int device, int first, int last, size_t weights, const struct layer_assign_in *room) {
@@ -71,9 +71,9 @@ struct budget_out decode_experts_budget(const struct decode *s, int device, int 
     return out;
 }
 
-/* Sends the experts of layers that lack them until `most` bytes are sent. *n_loaded: layers that have them then. ERR_MEMORY: less than `keep` bytes would
- * remain free. */
-static int send_layers(struct decode_device *d, struct stage *stage, size_t most, size_t keep, int *n_loaded, struct error *e) {
+/* Uploads the experts of planned layers that lack them, layer by layer until max_bytes are sent (at least one layer). *n_loaded: planned layers that
+ * have them then. ERR_MEMORY: less than `keep` bytes would remain free. */
+static int send_layers(struct decode_device *d, struct stage *stage, size_t max_bytes, size_t keep, int *n_loaded, struct error *e) {
     struct runtime *m = d->s->m;
     const struct config *c = d->s->c;
     int32_t ids[SPLIT_EXPERTS];
@@ -84,9 +84,9 @@ static int send_layers(struct decode_device *d, struct stage *stage, size_t most
         if (!x->view) {
             const struct expert *from = m->w->layers[l].experts;
             const size_t bytes = resident_experts_bytes(c, l, from);
-            if (!most) break;
+            if (!max_bytes) break;
             if (gpu_mem_free(d->g) < bytes + keep) return error_set(e, ERR_MEMORY, "no room");
-            most -= bytes < most ? bytes : most;
+            max_bytes -= bytes < max_bytes ? bytes : max_bytes;
             const double begin = clock_now();
             if (!d->s->cpu_queue) TRY(nan_scan_experts(&m->scan, l, ids, c->n_experts, e));
             d->load_check_s += clock_now() - begin;
@@ -99,13 +99,15 @@ static int send_layers(struct decode_device *d, struct stage *stage, size_t most
     return 0;
 }
 
+/* Whether experts of planned layers are missing. */
 static bool lacks_experts(const struct decode_device *d) {
     int n = 0;
     for (int l = d->first; l < d->last; l++) n += d->layers[l].experts.view != NULL;
     return n < d->n_expert_layers;
 }
 
-static int load_layers(struct decode_device *d, size_t most, size_t keep, int *n_loaded, struct error *e) {
+/* send_layers(), then waits for the uploads and frees what a failure left incomplete. */
+static int load_layers(struct decode_device *d, size_t max_bytes, size_t keep, int *n_loaded, struct error *e) {
     struct runtime *m = d->s->m;
     struct stage *stage = NULL;
     const double begin = clock_now();
@@ -114,13 +116,13 @@ static int load_layers(struct decode_device *d, size_t most, size_t keep, int *n
         &stage,
         &(struct stage_options){.set = m->gpus, .g = d->g, .stream = d->main, .stop = &d->stop, .threads = stage_idle_threads(m->gpus, m->w), .rank = d->rank},
         e);
-    if (!rc) rc = send_layers(d, stage, most, keep, n_loaded, e);
+    if (!rc) rc = send_layers(d, stage, max_bytes, keep, n_loaded, e);
     if (stage && (!rc || rc == ERR_MEMORY)) {
         const int flushed = stage_flush(stage);
         rc = flushed ? flushed : rc;
     }
     stage_close(&stage);
-    decode_graph_drop(d); /* recordings hand the layers' rows to the CPU */
+    decode_graph_drop(d); /* recorded graphs hand these layers' rows to the CPU */
     const int synced = gpu_stream_sync(d->main);
     for (int l = d->first; l < d->last; l++)
         if (!d->layers[l].experts.view) resident_experts_free(&d->layers[l].experts, d->ledger);
@@ -146,7 +148,7 @@ int decode_experts_load(struct decode_device *d, struct error *e) {
     return 0;
 }
 
-/* Bytes that decode_load_next() uploads at a time: a tenth of a second of the link; one layer in virtual time. */
+/* Bytes that decode_load_next() uploads at a time: a tenth of a second of its link; one layer in virtual time, or if the link's rate is unknown. */
 static size_t unit_bytes(const struct decode_device *d) {
     const struct cost_machine *m = d->s->m->cost;
     const double rate = m && !d->s->cpu_queue ? m->domain[1 + d->rank].link[COST_H2D].rate : 0;
@@ -167,7 +169,7 @@ int decode_load_next(struct decode *s, size_t keep, bool *more, struct error *e)
             if (rc == ERR_MEMORY) *e = (struct error){0}, rc = 0;
         }
     }
-    if (rc == ERR_MEMORY) *e = (struct error){0}, rc = 0; /* the prefill does without */
+    if (rc == ERR_MEMORY) *e = (struct error){0}, rc = 0; /* the prefill uploads them itself */
     if (rc && !e->code && !decode_device_error(s, e)) exec_op_error(rc, e);
     return rc;
 }
@@ -176,7 +178,7 @@ bool decode_experts_evict_layer(struct decode_device *d) {
     for (int l = d->last - 1; l >= d->first && d->layers; l--) {
         struct resident_experts *x = &d->layers[l].experts;
         if (!x->mem.at) continue;
-        gpu_stream_sync(d->main); /* queued work and recordings read them */
+        gpu_stream_sync(d->main); /* queued work and recorded graphs read the experts */
         decode_graph_drop(d);
         resident_experts_free(x, d->ledger);
         return true;
@@ -193,17 +195,17 @@ static bool evict_draft(void *owner, enum ledger_need need) {
 }
 static bool evict_cached(void *owner, enum ledger_need need) {
     struct decode_device *d = owner;
-    const bool any = d->pool != NULL;
+    const bool had_pool = d->pool != NULL;
     if (need == LEDGER_FOR_KV) return expert_pool_shrink(d);
     expert_pool_close(d);
-    return any;
+    return had_pool;
 }
 static bool evict_resident(void *owner, enum ledger_need need) {
     struct decode_device *d = owner;
-    const bool any = decode_experts_evict_layer(d);
-    if (any) pin_start(d->s->m->gpus->pin); /* prompts upload them */
-    if (need == LEDGER_FOR_KV) d->n_expert_layers -= any;
-    return any;
+    const bool has_evicted = decode_experts_evict_layer(d);
+    if (has_evicted) pin_start(d->s->m->gpus->pin); /* later prompts upload the evicted experts */
+    if (need == LEDGER_FOR_KV) d->n_expert_layers -= has_evicted;
+    return has_evicted;
 }
 void decode_experts_register(struct decode_device *d, bool is_open) {
     static bool (*const evict[])(void *owner,
@@ -228,7 +230,7 @@ int decode_expert_devices(const struct decode *s, struct decode_expert_device ou
     return s->n_dev;
 }
 
-/* The share of a layer's choices that fall on the n experts with the largest shares. */
+/* Returns the sum of the n largest shares; overwrites them. */
 static double largest_shares(float *share, int n_experts, int n) {
     double sum = 0;
     for (; n > 0; n--) {
@@ -243,63 +245,66 @@ double decode_experts_choices(const struct decode_device *d) {
     const struct config *c = d->s->c;
     float *share = mem_alloc((size_t)c->n_experts * sizeof *share + 1);
     double sum = 0;
-    int moe = 0;
+    int n_moe = 0;
     for (int l = d->first; l < d->last; l++) {
-        if (!c->layer[l].moe || moe++ < d->planned_expert_layers) continue;
-        const bool known = share && usage_profile_shares(d->s->m->usage, l, share);
-        sum += known ? largest_shares(share, c->n_experts, d->pool_per_layer) : (double)d->pool_per_layer / c->n_experts;
+        if (!c->layer[l].moe || n_moe++ < d->planned_expert_layers) continue;
+        const bool has_profile = share && usage_profile_shares(d->s->m->usage, l, share);
+        sum += has_profile ? largest_shares(share, c->n_experts, d->pool_per_layer) : (double)d->pool_per_layer / c->n_experts;
     }
     mem_free(share);
-    return moe ? (sum + d->planned_expert_layers) / moe : 0;
+    return n_moe ? (sum + d->planned_expert_layers) / n_moe : 0;
 }
 
 void decode_experts_summary(const struct decode *s, char *out, size_t cap) {
-    int moe = 0, there = 0, resident = 0, pools = 0;
+    int n_moe = 0, n_moe_resident = 0, n_planned = 0, n_pools = 0; /* MoE layers; with attention on devices; with experts planned there; pools */
     bool pays = false;
-    for (int l = 0; l < s->c->n_layers; l++) moe += s->c->layer[l].moe, there += l < s->n_resident && s->c->layer[l].moe;
-    for (int i = 0; i < s->n_dev; i++) resident += s->dev[i].planned_expert_layers, pools += s->dev[i].pool_per_layer > 0;
+    for (int l = 0; l < s->c->n_layers; l++) n_moe += s->c->layer[l].moe, n_moe_resident += l < s->n_resident && s->c->layer[l].moe;
+    for (int i = 0; i < s->n_dev; i++) n_planned += s->dev[i].planned_expert_layers, n_pools += s->dev[i].pool_per_layer > 0;
     for (int i = 0; i < s->n_dev; i++) pays |= device_experts_pay(s->m, s->dev[i].rank);
     *out = 0;
-    if (!s->n_dev || !moe) return;
+    if (!s->n_dev || !n_moe) return;
     const char *why = s->is_tensor_parallel              ? "each device has a shard of every layer"
                       : s->m->pool_request == BUDGET_OFF ? "none were to be kept on devices"
                       : !pays                            ? "a device would be slower"
-                      : there < moe                      ? "devices have no room for all layers"
+                      : n_moe_resident < n_moe           ? "devices have no room for all layers"
                                                          : "devices have room for no more";
-    if (resident == moe) snprintf(out, cap, "devices compute all routed experts, since they have room for them");
-    else if (pools) snprintf(out, cap, "devices compute the routed experts that they cache, the CPU the others");
-    else if (resident) snprintf(out, cap, "the CPU computes the routed experts of %d of %d layers, since %s", moe - resident, moe, why);
+    if (n_planned == n_moe) snprintf(out, cap, "devices compute all routed experts, since they have room for them");
+    else if (n_pools) snprintf(out, cap, "devices compute the routed experts that they cache, the CPU the others");
+    else if (n_planned) snprintf(out, cap, "the CPU computes the routed experts of %d of %d layers, since %s", n_moe - n_planned, n_moe, why);
     else snprintf(out, cap, "the CPU computes all routed experts, since %s", why);
 }
 
 /* --- Record of selected experts -------------------------------------------------------------------------------------------------- */
 
-static size_t layer_picks(const struct decode *s) { return (size_t)DECODE_MAX_ROWS * (size_t)s->c->topk; }
-static size_t record_place(const struct decode *s, int micro, int layer) { return ((size_t)micro * (size_t)s->c->n_layers + (size_t)layer) * layer_picks(s); }
+/* A pick is one expert that a row selected. */
+static size_t picks_per_layer(const struct decode *s) { return (size_t)DECODE_MAX_ROWS * (size_t)s->c->topk; }
+static size_t record_index(const struct decode *s, int micro, int layer) {
+    return ((size_t)micro * (size_t)s->c->n_layers + (size_t)layer) * picks_per_layer(s);
+}
 static bool is_recorded(const struct decode_device *d, int layer) { return d->s->c->layer[layer].moe && !d->s->draft && d->layers[layer].experts.view; }
 
 int decode_experts_record_open(struct decode_device *d, struct error *e) {
-    for (int i = 0; i < DECODE_MICRO_BATCHES; i++) d->own_ids[i] = d->work[i].ids;
+    for (int micro = 0; micro < DECODE_MICRO_BATCHES; micro++) d->own_ids[micro] = d->work[micro].ids;
     if (!d->n_expert_layers) return 0;
-    return gpu_alloc(d->g, (void **)&d->layer_ids, record_place(d->s, DECODE_MICRO_BATCHES, 0) * sizeof *d->layer_ids, e);
+    return gpu_alloc(d->g, (void **)&d->layer_ids, record_index(d->s, DECODE_MICRO_BATCHES, 0) * sizeof *d->layer_ids, e);
 }
 void decode_experts_record_close(struct decode_device *d) {
-    for (int i = 0; i < DECODE_MICRO_BATCHES; i++)
-        if (d->own_ids[i]) d->work[i].ids = d->own_ids[i];
+    for (int micro = 0; micro < DECODE_MICRO_BATCHES; micro++)
+        if (d->own_ids[micro]) d->work[micro].ids = d->own_ids[micro];
     gpu_free(d->g, d->layer_ids);
     d->layer_ids = NULL;
 }
 
 void decode_experts_record_layer(struct decode_device *d, struct work *w, int micro, int layer) {
-    w->ids = is_recorded(d, layer) && d->layer_ids ? d->layer_ids + record_place(d->s, micro, layer) : d->own_ids[micro];
+    w->ids = is_recorded(d, layer) && d->layer_ids ? d->layer_ids + record_index(d->s, micro, layer) : d->own_ids[micro];
 }
 
 int decode_experts_record_download(struct decode_device *d) {
     const struct decode *s = d->s;
-    const size_t bytes = (size_t)(d->last - d->first) * layer_picks(s) * sizeof *s->layer_ids;
-    for (int i = 0; i < s->n_micros && d->layer_ids && !s->draft; i++) {
-        const size_t at = record_place(s, i, d->first);
-        if (s->micro_batch[i].n_dev) TRY(gpu_copy(d->main, s->layer_ids + at, d->layer_ids + at, bytes, GPU_D2H));
+    const size_t bytes = (size_t)(d->last - d->first) * picks_per_layer(s) * sizeof *s->layer_ids;
+    for (int micro = 0; micro < s->n_micros && d->layer_ids && !s->draft; micro++) {
+        const size_t first_pick = record_index(s, micro, d->first);
+        if (s->micro_batch[micro].n_dev) TRY(gpu_copy(d->main, s->layer_ids + first_pick, d->layer_ids + first_pick, bytes, GPU_D2H));
     }
     return 0;
 }
@@ -307,11 +312,11 @@ int decode_experts_record_download(struct decode_device *d) {
 void decode_experts_record_count(struct decode *s) {
     for (int i = 0; i < s->n_dev; i++)
         for (int l = s->dev[i].first; l < s->dev[i].last && s->dev[i].layer_ids; l++)
-            for (int k = 0; k < s->n_micros && is_recorded(&s->dev[i], l); k++) {
-                const int32_t *ids = s->layer_ids + record_place(s, k, l);
-                for (int p = 0; p < s->micro_batch[k].n_dev * s->c->topk; p++)
-                    if (ids[p] >= 0 && ids[p] < s->c->n_experts) s->expert_rows[(size_t)l * (size_t)s->c->n_experts + (size_t)ids[p]]++;
-                s->dev[i].n_selected += (uint64_t)(s->micro_batch[k].n_dev * s->c->topk);
-                s->dev[i].n_hits += (uint64_t)(s->micro_batch[k].n_dev * s->c->topk);
+            for (int micro = 0; micro < s->n_micros && is_recorded(&s->dev[i], l); micro++) {
+                const int32_t *ids = s->layer_ids + record_index(s, micro, l);
+                for (int pick = 0; pick < s->micro_batch[micro].n_dev * s->c->topk; pick++)
+                    if (ids[pick] >= 0 && ids[pick] < s->c->n_experts) s->expert_rows[(size_t)l * (size_t)s->c->n_experts + (size_t)ids[pick]]++;
+                s->dev[i].n_selected += (uint64_t)(s->micro_batch[micro].n_dev * s->c->topk);
+                s->dev[i].n_hits += (uint64_t)(s->micro_batch[micro].n_dev * s->c->topk);
             }
 }

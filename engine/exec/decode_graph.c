@@ -1,5 +1,5 @@
 /* Decode batches of one shape enqueue the same work again and again, some thirty operations per layer; only KV addresses and
- * positions change. Those are read from memory, so a layer's work is recorded once per shape and replayed with one call. The first
+ * positions change. Operations read both from memory, so a layer's work is recorded once per shape and replayed with one call. The first
  * batch of a shape is not recorded, so that workspaces have grown before the second is. Rows for which an indexer selects keys
  * have other shapes than rows that see all of few keys. Results are the same bits. */
 #include <string.h>
@@ -7,15 +7,16 @@
 #include "engine/base/mem.h"
 #include "engine/exec/decode_internal.h"
 
-enum { KEYS_LEAST = 512, TRIES = 8 };
+/* fewest keys that a graph is recorded for; recordings of one graph, each of which may find a workspace that has to grow */
+enum { MIN_KEYS = 512, MAX_RECORDINGS = 8 };
 
 static size_t n_places(const struct decode *s) { return (size_t)s->c->n_layers * CACHE_PLANES; }
 
 int decode_graph_open(struct decode_device *d, struct error *e) {
     const struct gpu_set *set = d->s->m->gpus;
-    bool placed = false;
-    for (int l = d->first; l < d->last; l++) placed |= block_is_recordable(d->s->c, l);
-    if (d->s->cpu_queue || set->spec.nograph || !placed) return 0;
+    bool any_recordable = false;
+    for (int l = d->first; l < d->last; l++) any_recordable |= block_is_recordable(d->s->c, l);
+    if (d->s->cpu_queue || set->spec.nograph || !any_recordable) return 0;
     size_t bytes = DECODE_MICRO_BATCHES * DECODE_MAX_ROWS * n_places(d->s) * sizeof *d->places;
     int rc = gpu_alloc(d->g, (void **)&d->places, bytes, e);
     return rc ? rc : gpu_host_alloc(d->g, (void **)&d->host_places, bytes, e);
@@ -41,18 +42,18 @@ void decode_graph_close(struct decode_device *d) {
 
 static bool same_shape(const struct graph_shape *a, const struct graph_shape *b) {
     return a->micro == b->micro && a->n == b->n && a->row0 == b->row0 && a->n_total == b->n_total && a->keys == b->keys && a->has_router == b->has_router &&
-           a->few_spans == b->few_spans && a->is_draft == b->is_draft && !memcmp(a->rows, b->rows, sizeof a->rows);
+           a->few_key_spans == b->few_key_spans && a->is_draft == b->is_draft && !memcmp(a->rows, b->rows, sizeof a->rows);
 }
 /* Returns the slot of an equal shape, or reuses the least recently used one. */
-static struct graph_shape *find_shape(struct decode_device *d, const struct graph_shape *like) {
+static struct graph_shape *find_shape(struct decode_device *d, const struct graph_shape *wanted) {
     struct graph_shape *oldest = &d->shapes[0];
     for (int i = 0; i < GRAPH_SHAPES; i++) {
-        if (d->shapes[i].last_used && same_shape(&d->shapes[i], like)) return &d->shapes[i];
+        if (d->shapes[i].last_used && same_shape(&d->shapes[i], wanted)) return &d->shapes[i];
         if (d->shapes[i].last_used < oldest->last_used) oldest = &d->shapes[i];
     }
     drop_shape(d, oldest);
-    *oldest = *like;
-    oldest->is_unrecordable = true; /* not in its first batch */
+    *oldest = *wanted;
+    oldest->is_unrecordable = true; /* until decode_graph_begin() sees the shape again */
     return oldest;
 }
 
@@ -65,12 +66,12 @@ const struct span *decode_graph_spans(const struct decode_device *d, const struc
     return out;
 }
 
-/* The block_few_keys_limit limit, equal in all layers that have one; 0: no layer has one. */
+/* Returns the limit of block_few_keys_limit(), which is equal in all layers that have one; 0: no layer has one. */
 static int few_keys_limit(const struct decode_device *d) {
-    int few = 0;
+    int limit = 0;
     for (int l = d->first; l < d->last; l++)
-        if (block_few_keys_limit(d->s->c, l)) few = block_few_keys_limit(d->s->c, l);
-    return few;
+        if (block_few_keys_limit(d->s->c, l)) limit = block_few_keys_limit(d->s->c, l);
+    return limit;
 }
 static struct op_place op_place_of(const struct cache_desc *d, const struct kv_plane *p, const struct span *t) {
     if (!d->fixed_rows) return (struct op_place){.blocks = p->blocks, .pos = t->pos};
@@ -81,20 +82,25 @@ static struct op_place op_place_of(const struct cache_desc *d, const struct kv_p
 
 int decode_graph_begin(struct decode_device *d, struct decode_micro_batch *m, int total) {
     struct decode *s = d->s;
-    const int i = (int)(m - s->micro_batch);
-    d->active_shape[i] = NULL;
+    const int micro = (int)(m - s->micro_batch);
+    d->active_shape[micro] = NULL;
     if (!d->places || s->m->trace || !m->n_dev) return 0; /* trace spans are events, which cannot be recorded */
-    struct graph_shape like = {
-        .micro = i, .n = m->n_dev, .row0 = m->row0, .n_total = total, .keys = KEYS_LEAST, .has_router = s->m->routing || d->pool, .is_draft = s->draft != NULL};
-    const int few = few_keys_limit(d);
+    struct graph_shape wanted = {.micro = micro,
+                                 .n = m->n_dev,
+                                 .row0 = m->row0,
+                                 .n_total = total,
+                                 .keys = MIN_KEYS,
+                                 .has_router = s->m->routing || d->pool,
+                                 .is_draft = s->draft != NULL};
+    const int few_limit = few_keys_limit(d);
     for (int k = 0; k < m->n_dev_spans; k++) {
         const struct span *t = &m->dev_spans[k];
-        if (t->pos < few && t->pos + t->n > few) return 0; /* rows on both sides of the limit */
-        like.few_spans |= t->pos < few ? 1u << k : 0;
-        like.rows[k] = (uint8_t)t->n;
-        while (like.keys < t->pos + t->n) like.keys *= 2;
+        if (t->pos < few_limit && t->pos + t->n > few_limit) return 0; /* rows on both sides of the limit */
+        wanted.few_key_spans |= t->pos < few_limit ? 1u << k : 0;
+        wanted.rows[k] = (uint8_t)t->n;
+        while (wanted.keys < t->pos + t->n) wanted.keys *= 2;
     }
-    struct graph_shape *t = find_shape(d, &like);
+    struct graph_shape *t = find_shape(d, &wanted);
     if (t->last_used && t->last_used < s->clock && !t->graph[0]) {
         t->is_unrecordable = false;
         for (int part = 0; part < GRAPH_PARTS; part++) t->graph[part] = mem_calloc((size_t)s->c->n_layers, sizeof *t->graph[part]);
@@ -102,8 +108,8 @@ int decode_graph_begin(struct decode_device *d, struct decode_micro_batch *m, in
     }
     t->last_used = s->clock;
     if (t->is_unrecordable) return 0;
-    d->active_shape[i] = t;
-    size_t at = (size_t)i * DECODE_MAX_ROWS * n_places(s);
+    d->active_shape[micro] = t;
+    size_t at = (size_t)micro * DECODE_MAX_ROWS * n_places(s);
     struct span own[DECODE_MAX_ROWS];
     const struct span *spans = decode_graph_spans(d, m, own);
     for (int k = 0; k < m->n_dev_spans; k++)
@@ -117,20 +123,21 @@ int decode_graph_begin(struct decode_device *d, struct decode_micro_batch *m, in
 /* Records fn. *g stays NULL if it cannot be recorded; then nothing has run. */
 static int record_graph(struct decode_device *d, struct decode_micro_batch *m, int layer, int total, graph_fn fn, struct gpu_graph **g) {
     struct decode *s = d->s;
-    const int i = (int)(m - s->micro_batch);
-    const int few = few_keys_limit(d);
+    const int micro = (int)(m - s->micro_batch);
+    const int few_limit = few_keys_limit(d);
     struct span spans[DECODE_MAX_ROWS], own[DECODE_MAX_ROWS];
     for (int k = 0; k < m->n_dev_spans; k++) {
         spans[k] = decode_graph_spans(d, m, own)[k];
-        spans[k].pos = (d->active_shape[i]->few_spans >> k & 1 && few < d->active_shape[i]->keys ? few : d->active_shape[i]->keys) - spans[k].n;
-        spans[k].addresses = &d->places[((size_t)i * DECODE_MAX_ROWS + (size_t)k) * n_places(s)];
+        spans[k].pos = (d->active_shape[micro]->few_key_spans >> k & 1 && few_limit < d->active_shape[micro]->keys ? few_limit : d->active_shape[micro]->keys) -
+                       spans[k].n;
+        spans[k].addresses = &d->places[((size_t)micro * DECODE_MAX_ROWS + (size_t)k) * n_places(s)];
     }
     int rc = GPU_STALE;
-    for (int tries = 0; tries < TRIES && rc == GPU_STALE; tries++) { /* each attempt may find a workspace that has to grow */
+    for (int tries = 0; tries < MAX_RECORDINGS && rc == GPU_STALE; tries++) {
         TRY(gpu_graph_begin(d->main));
-        int did = fn(d, m, layer, total, spans);
+        int fn_rc = fn(d, m, layer, total, spans);
         rc = gpu_graph_end(d->main, g);
-        if (did) gpu_graph_close(g);
+        if (fn_rc) gpu_graph_close(g);
     }
     return rc == GPU_STALE ? 0 : rc;
 }

@@ -22,17 +22,18 @@ struct device_layer {
     struct resident_experts experts, draft;
 };
 
+/* decode_graph.c */
+/* What one graph covers. GRAPH_ROUTER: tensor parallel only, where the router runs after the sum over ranks. GRAPH_LAYERS: attention blocks and FFNs of
+ * consecutive layers without host work between them, under the index of the first. */
+enum graph_part { GRAPH_ATTENTION, GRAPH_ROUTER, GRAPH_FFN, GRAPH_LAYERS, GRAPH_PARTS };
 /* CUDA graphs of the attention blocks and FFNs of one batch shape, per layer, or one for consecutive layers (gpu.h). Graphs read positions and KV
- * addresses from the device's `places`, so one recording serves any session. decode_graph.c */
-/* PART_ROUTER: tensor parallel only, where the router runs after the sum over ranks. PART_LAYERS: attention blocks and FFNs of consecutive
- * layers that need nothing from the host, under the index of the first. */
-enum graph_part { PART_ATTENTION, PART_ROUTER, PART_FFN, PART_LAYERS, GRAPH_PARTS };
+ * addresses from the device's `places`, so one recording serves any session. A device keeps those of its GRAPH_SHAPES last shapes. */
 enum { GRAPH_SHAPES = 8 };
 struct graph_shape {
     int micro, n, row0, n_total;           /* rows of the micro-batch on the device; of the micro-batches before it; of the batch */
     uint8_t rows[DECODE_MAX_ROWS];         /* [n spans] rows of each span: 1, or more with drafted tokens; the rest is zero */
-    uint32_t few_spans;                    /* bit k: all rows of span k see at most block_few_keys_limit keys */
-    int keys;                              /* upper bound on the keys a row may see */
+    uint32_t few_key_spans;                /* bit k: all rows of span k see at most block_few_keys_limit keys */
+    int keys;                              /* upper bound on the keys that a row sees: a power of two */
     bool has_router;                       /* router logits are downloaded too */
     uint64_t last_used;                    /* clock of the last batch of this shape; 0: slot is free */
     bool is_draft;                         /* experts of a draft: the CPU may need rows that it does not need otherwise */
@@ -73,7 +74,7 @@ struct decode_device {
     struct work work[DECODE_MICRO_BATCHES];
     char *kv_rows; /* new KV rows of the batch, staged for the download (kv_writeback.c) */
     bool has_head; /* the final norm and LM head are on this device */
-    struct ledger_entry head_mem, close_mem;
+    struct ledger_entry head_mem, merge_mem;
     struct weights *head_weights; /* the head's view; also block_merge_streams after the last layer */
     bool draft_full;              /* no further draft layer fits (draft_experts.c) */
     int planned_expert_layers;    /* its first MoE layers that have all their routed experts here: planned, */
@@ -206,10 +207,10 @@ int decode_weights_load(struct decode *s, struct error *e); /* uploads weights b
 void decode_weights_unload(struct decode *s);
 int decode_host_open(struct decode *s, struct error *e); /* host buffers, pinned if there are devices */
 void decode_host_close(struct decode *s);
-int decode_timelines_open(struct decode *s, struct error *e);            /* new timelines; nothing may wait for the old ones */
+int decode_timelines_open(struct decode *s, struct error *e);            /* replaces them; nothing may wait for the old ones */
 struct decode_device *decode_device_of(struct decode *s, int layer);     /* NULL: the CPU has it */
 size_t decode_reserve_bytes(const struct decode *s, struct gpu *g);      /* bytes to keep free on g instead of weights */
-size_t decode_own_bytes(const struct decode *s);                         /* the part for decode's own buffers */
+size_t decode_own_bytes(const struct decode *s);                         /* the part of them for the buffers that open_device() allocates */
 bool decode_device_error(struct decode *s, struct error *e);             /* whether a device failed, with its error */
 void decode_set_placement_why(struct decode *s, const char *layers_why); /* records the reason for the layer assignment and rebuilds s->placement_why */
 
@@ -231,9 +232,11 @@ size_t decode_tensor_parts_bytes(const struct decode *s); /* bytes of s->tp_part
 /* Returns the layer's routed experts on its device that rows of the running batch use: the draft's, or the model's. NULL: the CPU
  * computes them, or some of them (expert_pool.h). */
 const struct expert *decode_device_experts(const struct decode *s, int layer);
-/* Bytes to keep free on g beside weights and routed experts of n_layers layers: decode's buffers, KV of some sessions, and a margin. */
+/* Bytes to keep free on g beside weights and routed experts of n_layers layers: decode's buffers, these layers' KV of 4096 positions or an eighth of
+ * the memory, and a margin. */
 size_t decode_least_reserve_bytes(const struct decode *s, struct gpu *g, int n_layers);
-/* Splits what layers [first, last) and `weights` bytes leave of a device's free memory (in `room`). Virtual time has no pool, because
+/* Decides how many layers' routed experts, or how large a pool, a device (by rank) with layers [first, last) holds beside their `weights` bytes.
+ * room: its free memory, before the weights are uploaded. Virtual time has no pool, because
  * routers select nothing there. */
 struct layer_assign_in;
 struct budget_out decode_experts_budget(const struct decode *s, int device, int first, int last, size_t weights, const struct layer_assign_in *room);
@@ -246,9 +249,9 @@ int decode_experts_record_open(struct decode_device *d, struct error *e);
 void decode_experts_record_close(struct decode_device *d);
 void decode_experts_record_layer(struct decode_device *d, struct work *w, int micro, int layer); /* directs w->ids to the layer's place */
 int decode_experts_record_download(struct decode_device *d);                                     /* enqueued, at the end of a batch */
-void decode_experts_record_count(struct decode *s);                                              /* adds them to s->expert_rows */
-/* Expected share of the routers' choices in a device's layers that its planned experts serve: by the usage profile, or if all experts were
- * chosen alike. */
+void decode_experts_record_count(struct decode *s);                                              /* adds the downloaded selections to s->expert_rows */
+/* Returns the share of the routers' choices in a device's layers that fall on its planned experts, by the usage profile; without one, as if all
+ * experts were chosen equally often. */
 double decode_experts_choices(const struct decode_device *d);
 /* Writes one sentence that says which routed experts the CPU computes, and why; empty without devices or experts. */
 void decode_experts_summary(const struct decode *s, char *out, size_t cap);
@@ -264,10 +267,11 @@ void decode_graph_drop(struct decode_device *d);                 /* frees record
 void decode_graph_close(struct decode_device *d);
 /* Looks up the graphs for m's shape and uploads m's positions and KV addresses (enqueued). */
 int decode_graph_begin(struct decode_device *d, struct decode_micro_batch *m, int total);
-/* Runs fn's work on d->main: replays its graph, records it first, or calls fn directly. fn receives the spans to use. */
+/* Enqueues a layer's work on d->main. total: rows of the batch; spans: those of m on d, or what a recording needs instead. */
 typedef int (*graph_fn)(struct decode_device *d, struct decode_micro_batch *m, int layer, int total, const struct span *spans);
-/* m's spans on d: m->dev, or copies in `out` with the rank's planes. */
+/* m's spans on d: m->dev_spans, or copies in `out` with the rank's planes. */
 const struct span *decode_graph_spans(const struct decode_device *d, const struct decode_micro_batch *m, struct span out[DECODE_MAX_ROWS]);
+/* Runs fn's work on d->main: replays its graph, records it first, or calls fn directly. */
 int decode_graph_run(struct decode_device *d, struct decode_micro_batch *m, int layer, enum graph_part part, int total, graph_fn fn);
 
 /* draft_experts.c: routed experts of s->draft */
@@ -296,15 +300,15 @@ struct kv_head_range device_kv_heads(const struct kv_plane *all, int head0, int 
 /* Copies rows [row, row + n) of a device KV plane to another plane, starting at to_row. */
 int device_kv_copy(struct gpu_stream *stream, const struct kv_plane *to, int to_row, const struct device_kv *m, const struct decode_device *d, int layer,
                    int plane, int row, int n, enum gpu_dir dir);
-/* Returns the device KV of `kv` with room for rows up to `end`, uploads of all rows before pos enqueued. `from`: host row of the
- * state at pos, -1: none. NULL: no device memory left. */
-struct device_kv *device_kv_acquire(struct decode *s, const struct kv *kv, int from, int pos, int end);
+/* Returns the device KV of `kv` with room for rows up to `end`, with uploads of all rows before pos enqueued.
+ * state_row: host row of the state at pos, -1: none. NULL: no device memory left. */
+struct device_kv *device_kv_acquire(struct decode *s, const struct kv *kv, int state_row, int pos, int end);
 /* Waits until KV uploads have arrived; drops them after a failure or with d->stop set. d->main must be idle. */
 void device_kv_uploads_settle(struct decode_device *d);
 void device_kv_uploads_close(struct decode_device *d); /* d->main must not wait for any upload */
 void device_kv_reap(struct decode *s);                 /* frees the device KV of closed sessions */
 void device_kv_drop(struct decode *s, struct device_kv *m);
-void device_kv_lock(struct decode *s, const struct kv *kv, bool kept);                        /* sets its eviction lock, if it exists */
+void device_kv_lock(struct decode *s, const struct kv *kv, bool is_locked);                   /* sets its eviction lock, if it exists */
 size_t device_kv_bytes(const struct decode *s, const struct decode_device *d, int positions); /* device memory for that many positions */
 void device_kv_set_valid(struct decode *s, const struct kv *kv, int rows);                    /* after a batch: rows below `rows` equal the host's */
 void device_kv_invalidate(struct decode *s, const struct kv *kv, int pos);                    /* rows from pos on do not */
@@ -323,7 +327,7 @@ void kv_writeback_store_rows(struct decode *s, const struct decode_micro_batch *
 int kv_writeback_states_open(struct decode *s, struct error *e);
 int kv_writeback_download_states(struct decode_device *d, int i, const struct span *dev, const struct span *host);
 void kv_writeback_store_states(struct decode *s);
-/* The same for one layer and rows [pos, pos + n) of one session, to `host` and from there to its cache. */
+/* Download and storing for a prefill: one layer's rows [pos, pos + n) of one session, to `host`; from there all layers to its cache. */
 int kv_writeback_download_prefill(struct decode *s, const struct device_kv *m, struct gpu_stream *stream, int layer, int pos, int n, char *host);
 void kv_writeback_store_prefill(struct decode *s, const struct kv *kv, const struct kv_state_step *move, int pos, int n, char *host);
 size_t kv_writeback_prefill_bytes(const struct decode *s, int n); /* size of `host` for n rows: rows and two states of each layer */

@@ -23,8 +23,8 @@ static bool cpu_reads_rows(const struct decode *s, int layer) {
 
 /* --- Deferred experts --------------------------------------------------------------------------------------------------------------
  *
- * A layer that defers experts leaves their sum in work.deferred, and the next layer adds it after its own experts: so the attention block and the router of
- * that layer do without. Where the CPU computes the experts of both layers, it computes the deferred ones of the first while the device runs the attention
+ * A layer that defers experts leaves their sum in work.deferred, and the next layer adds it after its own experts: its attention block and router run
+ * without that sum. Where the CPU computes the experts of both layers, it computes the deferred ones of the first while the device runs the attention
  * block of the second. Elsewhere nothing overlaps, but the numbers are the same. */
 
 static bool defers(const struct decode *s, int layer) { return !s->draft && config_defers(s->c, layer); }
@@ -37,13 +37,13 @@ static bool defers_in_host(struct decode *s, int layer) {
 static int add_rows(struct decode *s, struct exec *x, float *y, const float *from, int n) {
     return n ? x->ops->add(x, &(struct op_add){.y = y, .x = from, .n = n, .m = s->c->hidden}) : 0;
 }
-/* Computes the experts that a layer defers into w->deferred, w being their part of the selection. */
+/* Computes the experts that a layer defers, which w selects, into w->deferred. */
 static int run_deferred(struct decode *s, struct exec *x, const struct layer *y, int layer, struct work *w, int n) {
     if (x != s->m->cpu) TRY(x->ops->fill(x, &(struct op_fill){.x = w->deferred, .n = n, .m = s->c->hidden}));
     else if (!s->cpu_queue) memset(w->deferred, 0, decode_layer_row_bytes(s, n));
     return block_experts(x, s->c, y, layer, w, PART_ROUTED, w->deferred, n);
 }
-/* block_split_selection() in host memory: copies in any case, and the rows' input too, since a device's next rows overwrite them. */
+/* block_split_selection() in host memory: copies the selection, and the rows' input for `later`, since a device's next rows overwrite both. */
 static void split_in_host(const struct decode *s, const struct work *w, int n, struct work *now, struct work *later) {
     const int topk = s->c->topk, kept = topk - s->c->n_deferred;
     *now = *later = *w;
@@ -58,7 +58,7 @@ static void split_in_host(const struct decode *s, const struct work *w, int n, s
         to->ids[at] = w->ids[i], to->weights[at] = w->weights[i];
     }
 }
-/* Runs a layer's experts of rows that are on the CPU in the layer before, too. */
+/* Runs a layer's experts for rows that the CPU also computed in the layer before. */
 static int run_cpu_rows(struct decode *s, const struct layer *y, int layer, struct work *w, int n) {
     struct exec *cpu = s->m->cpu;
     struct work now = *w, later;
@@ -90,7 +90,7 @@ static int add_cpu_outputs(struct decode_device *d, struct decode_micro_batch *m
     if (defers(s, layer - 1) && !defers_in_host(s, layer - 1)) TRY(add_rows(s, decode_layer_exec(d), w->x, w->deferred, m->n_dev));
     return defers(s, layer) && !defers_in_host(s, layer) ? gpu_transfer(d->main, w->deferred, m->host.deferred, bytes, GPU_H2D) : 0;
 }
-/* Whether a layer begins with adding what the CPU computed for the layer before: a part of its graph, and joined with its norm. */
+/* Whether a layer's attention block begins with adding the CPU's expert outputs of the layer before, so that its graph contains the sum. */
 static bool begins_with_sum(struct decode *s, int layer) {
     return layer > 0 && layer < s->c->n_layers && !s->m->trace && !s->draft && decode_device_of(s, layer - 1) == decode_device_of(s, layer) &&
            s->c->layer[layer - 1].moe && !decode_device_experts(s, layer - 1);
@@ -125,8 +125,8 @@ static float *experts_sum(const struct decode_device *d, const struct decode_mic
 static int clear_experts_sum(struct decode_device *d, struct decode_micro_batch *m) {
     return decode_layer_exec(d)->ops->fill(decode_layer_exec(d), &(struct op_fill){.x = experts_sum(d, m), .n = m->n_dev, .m = d->s->c->hidden});
 }
-/* Adds these experts' outputs, once the sum is clear. */
-static int all_experts(struct decode_device *d, struct decode_micro_batch *m, int layer) {
+/* Adds the outputs of a layer's routed experts that are all on the device. experts_sum() was cleared before. */
+static int add_device_experts(struct decode_device *d, struct decode_micro_batch *m, int layer) {
     struct decode *s = d->s;
     struct exec *x = decode_layer_exec(d);
     struct work *w = decode_layer_work(d, m), now = *w, later;
@@ -138,13 +138,14 @@ static int all_experts(struct decode_device *d, struct decode_micro_batch *m, in
     if (defers(s, layer - 1)) TRY(add_rows(s, x, w->x, w->deferred, m->n_dev));
     return defers(s, layer) ? run_deferred(s, x, &y, layer, &later, m->n_dev) : 0;
 }
-/* Runs the dense FFN or shared expert, and resident routed experts. A draft's wait until the CPU has read their selection. */
+/* Runs the dense FFN or shared expert, and resident routed experts. Those of a draft run later, in device_add_outputs(), when the CPU has
+ * read their selection. */
 static int device_ffn(struct decode_device *d, struct decode_micro_batch *m, int layer, int total, const struct span *spans) {
     struct work *w = decode_layer_work(d, m);
-    const bool routed = !d->s->draft && d->s->c->layer[layer].moe && decode_device_experts(d->s, layer);
-    if (routed) TRY(clear_experts_sum(d, m));
+    const bool has_routed = !d->s->draft && d->s->c->layer[layer].moe && decode_device_experts(d->s, layer);
+    if (has_routed) TRY(clear_experts_sum(d, m));
     TRY(block_experts(decode_layer_exec(d), d->s->c, &d->layers[layer].view, layer, w, PART_SHARED, w->x, m->n_dev));
-    return routed ? all_experts(d, m, layer) : 0;
+    return has_routed ? add_device_experts(d, m, layer) : 0;
 }
 
 /* Returns the end of the layers from `layer` on that one graph can cover: their device runs them without the host. */
@@ -152,6 +153,7 @@ static int graph_end(const struct decode_device *d, int layer) {
     while (layer < d->last && !cpu_reads_rows(d->s, layer) && block_is_recordable(d->s->c, layer)) layer++;
     return layer;
 }
+/* The work of GRAPH_LAYERS, from `layer` to graph_end(). */
 static int consecutive_layers(struct decode_device *d, struct decode_micro_batch *m, int layer, int total, const struct span *spans) {
     for (int l = layer, end = graph_end(d, layer); l < end; l++) {
         TRY(attention_block(d, m, l, total, spans));
@@ -160,6 +162,7 @@ static int consecutive_layers(struct decode_device *d, struct decode_micro_batch
     return 0;
 }
 
+/* Enqueues the attention block of a layer and its FFN; or those of several layers, if no host work is between them. */
 static int device_attention(struct decode *s, struct decode_micro_batch *m, int layer, int total) {
     struct decode_device *d = decode_device_of(s, layer);
     const bool moe = s->c->layer[layer].moe;
@@ -167,16 +170,16 @@ static int device_attention(struct decode *s, struct decode_micro_batch *m, int 
     const int end = s->m->trace || s->cpu_queue ? layer : graph_end(d, layer); /* spans and virtual time are by layer */
     if (end > layer + 1) {
         m->queued_layers = end;
-        return decode_graph_run(d, m, layer, PART_LAYERS, total, consecutive_layers);
+        return decode_graph_run(d, m, layer, GRAPH_LAYERS, total, consecutive_layers);
     }
     int span = decode_layer_begin_span(d, "attention", layer, (int)(m - s->micro_batch));
-    TRY(decode_graph_run(d, m, layer, PART_ATTENTION, total, attention_block));
+    TRY(decode_graph_run(d, m, layer, GRAPH_ATTENTION, total, attention_block));
     if (cpu_reads_rows(s, layer)) {
         TRY(decode_layer_signal_arrived(d, m));
         m->sent_value[layer % 2] = m->n_arrived;
         if (!s->draft) TRY(expert_pool_save_rows(d, (int)(m - s->micro_batch), layer, decode_layer_work(d, m)->x, m->n_dev));
     }
-    TRY(decode_graph_run(d, m, layer, PART_FFN, total, device_ffn));
+    TRY(decode_graph_run(d, m, layer, GRAPH_FFN, total, device_ffn));
     decode_layer_end_span(d, span);
     return moe && !s->draft ? expert_pool_rows_ready(d, (int)(m - s->micro_batch), layer) : 0;
 }
@@ -190,7 +193,7 @@ static int device_add_outputs(struct decode *s, struct decode_micro_batch *m, in
         if (!s->draft) return 0; /* device_ffn() has added them */
         int span = decode_layer_begin_span(d, "draft", layer, (int)(m - s->micro_batch));
         TRY(clear_experts_sum(d, m));
-        TRY(all_experts(d, m, layer));
+        TRY(add_device_experts(d, m, layer));
         decode_layer_end_span(d, span);
         s->counts.draft_layers++;
         return 0;
@@ -206,15 +209,15 @@ static int device_add_outputs(struct decode *s, struct decode_micro_batch *m, in
 
 int decode_carry(const struct config *c, struct gpu_stream *stream, const struct work *to, const struct work *from, int n, int layer, enum gpu_dir dir) {
     const size_t streams = layer < c->n_layers ? (size_t)c->streams.n : 0;
-    const size_t row = (size_t)n * (size_t)c->hidden * 4;
-    const bool takes = c->attn == ATTN_DSA && layer < c->n_layers && c->layer[layer].index == INDEX_PREVIOUS;
-    TRY(gpu_copy(stream, to->x, from->x, row, dir));
-    TRY(gpu_copy(stream, to->streams, from->streams, streams * row, dir)); /* 0 bytes: no copy */
+    const size_t rows_bytes = (size_t)n * (size_t)c->hidden * 4;
+    const bool reuses_keys = c->attn == ATTN_DSA && layer < c->n_layers && c->layer[layer].index == INDEX_PREVIOUS;
+    TRY(gpu_copy(stream, to->x, from->x, rows_bytes, dir));
+    TRY(gpu_copy(stream, to->streams, from->streams, streams * rows_bytes, dir)); /* 0 bytes: no copy */
     TRY(gpu_copy(stream, to->post, from->post, (size_t)n * streams * sizeof(float), dir));
-    TRY(gpu_copy(stream, to->deferred, from->deferred, to->deferred && from->deferred && config_defers(c, layer - 1) ? row : 0, dir));
+    TRY(gpu_copy(stream, to->deferred, from->deferred, to->deferred && from->deferred && config_defers(c, layer - 1) ? rows_bytes : 0, dir));
     TRY(gpu_copy(stream, to->carried, from->carried, layer < c->n_layers ? (size_t)n * (size_t)c->carried * sizeof(float) : 0, dir));
-    TRY(gpu_copy(stream, to->kept, from->kept, layer < c->n_layers && (c->layer[layer].routes_kept || c->dense_beside) ? row : 0, dir));
-    return gpu_copy(stream, to->selected_keys, from->selected_keys, takes ? (size_t)n * (size_t)c->index_topk * sizeof(int32_t) : 0, dir);
+    TRY(gpu_copy(stream, to->kept, from->kept, layer < c->n_layers && (c->layer[layer].routes_kept || c->dense_beside) ? rows_bytes : 0, dir));
+    return gpu_copy(stream, to->selected_keys, from->selected_keys, reuses_keys ? (size_t)n * (size_t)c->index_topk * sizeof(int32_t) : 0, dir);
 }
 
 /* Moves rows to the executor of `layer`; layer n_layers: to the LM head's. */
@@ -278,18 +281,18 @@ static int signal_cpu_done(struct decode *s, struct decode_micro_batch *m) {
 }
 
 int decode_layer_cpu_attention(struct decode *s, struct decode_micro_batch *m, int layer, struct error *e) {
-    int first = decode_layer_device_rows(s, m, layer);
+    int n_dev = decode_layer_device_rows(s, m, layer);
     if (m->n_dev && layer == s->n_resident) TRY(decode_layer_wait_rows(s, m, layer)); /* the residual stream comes from the last device */
-    if (first == m->n) return 0;
-    struct work w = work_slice(s->c, &m->host, first);
+    if (n_dev == m->n) return 0;
+    struct work w = work_slice(s->c, &m->host, n_dev);
     double t = trace_now(s->m->trace);
-    int rc = cpu_attention_block(s->m, &w, first ? m->cpu_spans : m->spans, m->n_spans - (first ? m->n_dev_spans : 0), layer, m->n - first, s->cancel, e);
+    int rc = cpu_attention_block(s->m, &w, n_dev ? m->cpu_spans : m->spans, m->n_spans - (n_dev ? m->n_dev_spans : 0), layer, m->n - n_dev, s->cancel, e);
     trace_cpu(s->m->trace, t, "attention", layer, (int)(m - s->micro_batch));
     work_keep_grown(&m->host, &w);
     return rc;
 }
 
-/* Checks ids from a device: a selection made from non-finite numbers may be anything. The mark says where they came from. */
+/* Checks expert ids from a device: a router that reads non-finite numbers may select anything. work.first_bad names their layer. */
 static bool ids_are_valid(const struct decode *s, const struct decode_micro_batch *m, int n) {
     for (int i = 0; i < n * s->c->topk; i++)
         if (m->host.ids[i] < 0 || m->host.ids[i] >= s->c->n_experts) return false;
@@ -314,66 +317,67 @@ static void trace_routing(struct decode *s, const struct decode_micro_batch *m, 
 }
 
 /* Runs a draft's experts. A device that has them computes its own rows; the CPU computes the rest. */
-static int run_draft_experts(struct decode *s, struct decode_micro_batch *m, int layer, int first) {
-    const struct decode_draft *v = s->draft;
+static int run_draft_experts(struct decode *s, struct decode_micro_batch *m, int layer, int n_dev) {
+    const struct decode_draft *draft = s->draft;
     struct layer y = *numa_copy_layer(s->m->numa_copy, s->m->w, layer);
-    const int there = first && decode_device_experts(s, layer) ? first : 0;
-    struct work rest = work_slice(s->c, &m->host, first), own = work_slice(s->c, &m->host, there);
+    const int n_on_device = n_dev && decode_device_experts(s, layer) ? n_dev : 0;
+    struct work cpu_rows = work_slice(s->c, &m->host, n_dev), routed_rows = work_slice(s->c, &m->host, n_on_device);
     const double t = trace_now(s->m->trace);
-    y.experts = v->experts[layer], y.shards = NULL;
-    for (int i = 0; i < m->n_spans && v->lookahead; i++)
+    y.experts = draft->experts[layer], y.shards = NULL;
+    for (int i = 0; i < m->n_spans && draft->lookahead; i++)
         for (int k = 0; k < m->spans[i].n; k++) {
             const size_t at = (size_t)(m->spans[i].row + k) * (size_t)s->c->topk;
-            lookahead_record(v->lookahead, v->first_token + m->caller_span[i], layer, m->host.ids + at, m->host.weights + at);
+            lookahead_record(draft->lookahead, draft->first_token + m->caller_span[i], layer, m->host.ids + at, m->host.weights + at);
         }
-    if (there == m->n) return 0;
-    cpu_count_read(s->m, (uint64_t)((m->n - there) * s->c->topk) * v->expert_bytes);
-    TRY(block_experts(s->m->cpu, s->c, &y, layer, &own, first ? PART_ROUTED : PART_ROUTED_SHARED, own.x, m->n - there));
-    if (first && first < m->n) TRY(block_experts(s->m->cpu, s->c, &y, layer, &rest, PART_SHARED, rest.x, m->n - first));
+    if (n_on_device == m->n) return 0;
+    cpu_count_read(s->m, (uint64_t)((m->n - n_on_device) * s->c->topk) * draft->expert_bytes);
+    TRY(block_experts(s->m->cpu, s->c, &y, layer, &routed_rows, n_dev ? PART_ROUTED : PART_ROUTED_SHARED, routed_rows.x, m->n - n_on_device));
+    if (n_dev && n_dev < m->n) TRY(block_experts(s->m->cpu, s->c, &y, layer, &cpu_rows, PART_SHARED, cpu_rows.x, m->n - n_dev));
     trace_cpu(s->m->trace, t, "draft", layer, (int)(m - s->micro_batch));
-    return first && !there ? signal_cpu_done(s, m) : 0;
+    return n_dev && !n_on_device ? signal_cpu_done(s, m) : 0;
 }
 
-/* Splits the experts that rows selected between the CPU and the device's pool. The CPU keeps those that it defers. *ids [n, topk]: the CPU's, -1 for the rest.
- */
+/* Splits the experts that rows selected between the CPU and the device's pool; deferred ones stay with the CPU. *ids [n, topk]: the CPU's, -1 for the
+ * rest. *expected: seconds, as of expert_pool_run(). */
 static int run_pool(struct decode_device *d, struct decode_micro_batch *m, int layer, int32_t **ids, double *expected) {
     const struct config *c = d->s->c;
     const int n = m->n * c->topk;
-    int32_t *all = m->host.part_ids;
+    int32_t *all_ids = m->host.part_ids;
     if (!defers(d->s, layer)) return expert_pool_run(d, m, layer, ids, expected);
-    memcpy(all, m->host.ids, (size_t)n * sizeof *all);
+    memcpy(all_ids, m->host.ids, (size_t)n * sizeof *all_ids);
     for (int i = 0; i < n; i++)
         if (i % c->topk >= c->topk - c->n_deferred) m->host.ids[i] = -1;
     TRY(expert_pool_run(d, m, layer, ids, expected));
     for (int i = 0; i < n; i++)
-        if (i % c->topk >= c->topk - c->n_deferred) (*ids)[i] = all[i];
+        if (i % c->topk >= c->topk - c->n_deferred) (*ids)[i] = all_ids[i];
     return 0;
 }
 
-/* The experts of a micro-batch whose first rows are on a device: hands the sum of those rows to the device, then computes what it defers. */
-static int cpu_experts_for_device(struct decode *s, struct decode_micro_batch *m, const struct layer *y, int layer, int first, struct error *e) {
+/* Computes the experts of a micro-batch whose first n_dev rows are on a device: hands the sum of those rows to the device, then computes what the layer
+ * defers. */
+static int cpu_experts_for_device(struct decode *s, struct decode_micro_batch *m, const struct layer *y, int layer, int n_dev, struct error *e) {
     struct decode_device *d = decode_device_of(s, layer);
     struct exec *cpu = s->m->cpu;
-    struct work *w = &m->host, own = *w, now, later = {0}, rest = work_slice(s->c, w, first); /* own: without what the device computes */
-    const bool later_stays = defers_in_host(s, layer);
+    struct work *w = &m->host, cpu_part = *w, now, later = {0}, cpu_rows = work_slice(s->c, w, n_dev); /* cpu_part: without what the device computes */
+    const bool keeps_deferred = defers_in_host(s, layer);
     const double t = trace_now(s->m->trace);
     double expected = 0;
-    d->n_selected += (uint64_t)(first * s->c->topk);
-    if (d->pool) TRY(run_pool(d, m, layer, &own.ids, &expected));
-    TRY(cpu_prepare_experts(s->m, &own, layer, m->n, e));
-    now = own;
-    if (defers(s, layer)) split_in_host(s, &own, m->n, &now, &later);
+    d->n_selected += (uint64_t)(n_dev * s->c->topk);
+    if (d->pool) TRY(run_pool(d, m, layer, &cpu_part.ids, &expected));
+    TRY(cpu_prepare_experts(s->m, &cpu_part, layer, m->n, e));
+    now = cpu_part;
+    if (defers(s, layer)) split_in_host(s, &cpu_part, m->n, &now, &later);
     double begin = clock_now();
     TRY(block_experts(cpu, s->c, y, layer, &now, PART_ROUTED, w->x, m->n));
-    double took = clock_now() - begin;
-    if (defers_in_host(s, layer - 1)) TRY(add_rows(s, cpu, w->x, w->deferred, first));
-    if (first < m->n) TRY(block_experts(cpu, s->c, y, layer, &rest, PART_SHARED, rest.x, m->n - first));
-    if (defers(s, layer - 1)) TRY(add_rows(s, cpu, rest.x, rest.deferred, m->n - first));
-    if (defers(s, layer) && !later_stays) TRY(run_deferred(s, cpu, y, layer, &later, m->n));
+    double routed_s = clock_now() - begin;
+    if (defers_in_host(s, layer - 1)) TRY(add_rows(s, cpu, w->x, w->deferred, n_dev));
+    if (n_dev < m->n) TRY(block_experts(cpu, s->c, y, layer, &cpu_rows, PART_SHARED, cpu_rows.x, m->n - n_dev));
+    if (defers(s, layer - 1)) TRY(add_rows(s, cpu, cpu_rows.x, cpu_rows.deferred, m->n - n_dev));
+    if (defers(s, layer) && !keeps_deferred) TRY(run_deferred(s, cpu, y, layer, &later, m->n));
     trace_cpu(s->m->trace, t, "experts", layer, (int)(m - s->micro_batch));
     TRY(signal_cpu_done(s, m));
-    if (d->pool) TRY(expert_pool_end_layer(d, m, layer, expected, took));
-    if (!later_stays) return 0;
+    if (d->pool) TRY(expert_pool_end_layer(d, m, layer, expected, routed_s));
+    if (!keeps_deferred) return 0;
     const double t_deferred = trace_now(s->m->trace);
     TRY(run_deferred(s, cpu, y, layer, &later, m->n));
     trace_cpu(s->m->trace, t_deferred, "deferred", layer, (int)(m - s->micro_batch));
@@ -381,38 +385,38 @@ static int cpu_experts_for_device(struct decode *s, struct decode_micro_batch *m
 }
 
 int decode_layer_cpu_experts(struct decode *s, struct decode_micro_batch *m, int layer, struct error *e) {
-    int first = decode_layer_device_rows(s, m, layer);
-    struct work *w = &m->host, rest = work_slice(s->c, w, first);
+    int n_dev = decode_layer_device_rows(s, m, layer);
+    struct work *w = &m->host, cpu_rows = work_slice(s->c, w, n_dev);
     const struct layer *y = numa_copy_layer(s->m->numa_copy, s->m->w, layer);
     double t = trace_now(s->m->trace);
     if (!y->experts) {
-        struct layer own = *y;
-        if (s->draft && s->draft->experts[layer]) own.dense = s->draft->experts[layer][0], own.shards = NULL; /* a model without experts */
-        if (first < m->n) TRY(block_experts(s->m->cpu, s->c, &own, layer, &rest, PART_SHARED, rest.x, m->n - first));
-        if (first < m->n) trace_cpu(s->m->trace, t, "ffn", layer, (int)(m - s->micro_batch));
+        struct layer draft_layer = *y;
+        if (s->draft && s->draft->experts[layer]) draft_layer.dense = s->draft->experts[layer][0], draft_layer.shards = NULL; /* a model without experts */
+        if (n_dev < m->n) TRY(block_experts(s->m->cpu, s->c, &draft_layer, layer, &cpu_rows, PART_SHARED, cpu_rows.x, m->n - n_dev));
+        if (n_dev < m->n) trace_cpu(s->m->trace, t, "ffn", layer, (int)(m - s->micro_batch));
         return 0;
     }
-    const bool there = first && decode_device_experts(s, layer); /* the device computes its rows' experts */
-    if (first && cpu_reads_rows(s, layer)) {
+    const bool device_has_experts = n_dev && decode_device_experts(s, layer); /* the device computes its rows' experts */
+    if (n_dev && cpu_reads_rows(s, layer)) {
         TRY(decode_layer_wait_rows(s, m, layer));
-        if (!s->cpu_queue) memset(w->x, 0, decode_layer_row_bytes(s, first));
-        if (!s->cpu_queue && !ids_are_valid(s, m, first)) {
-            for (int i = 0; i < first * s->c->topk; i++) w->ids[i] = 0, w->weights[i] = 0; /* the end of the batch reports it */
+        if (!s->cpu_queue) memset(w->x, 0, decode_layer_row_bytes(s, n_dev));
+        if (!s->cpu_queue && !ids_are_valid(s, m, n_dev)) {
+            for (int i = 0; i < n_dev * s->c->topk; i++) w->ids[i] = 0, w->weights[i] = 0; /* the end of the batch reports first_bad */
         }
     }
-    if (s->draft) return run_draft_experts(s, m, layer, first);
+    if (s->draft) return run_draft_experts(s, m, layer, n_dev);
     trace_routing(s, m, layer);
-    for (int i = there ? first * s->c->topk : 0; i < m->n * s->c->topk && !s->cpu_queue; i++) /* decode_experts_record_count() adds the others */
+    for (int i = device_has_experts ? n_dev * s->c->topk : 0; i < m->n * s->c->topk && !s->cpu_queue; i++) /* decode_experts_record_count() adds the others */
         if (w->ids[i] >= 0) s->expert_rows[(size_t)layer * (size_t)s->c->n_experts + (size_t)w->ids[i]]++;
     t = trace_now(s->m->trace);
-    if (there) {
-        if (first == m->n) return 0;
-        TRY(cpu_prepare_experts(s->m, &rest, layer, m->n - first, e));
-        TRY(run_cpu_rows(s, y, layer, &rest, m->n - first));
+    if (device_has_experts) {
+        if (n_dev == m->n) return 0;
+        TRY(cpu_prepare_experts(s->m, &cpu_rows, layer, m->n - n_dev, e));
+        TRY(run_cpu_rows(s, y, layer, &cpu_rows, m->n - n_dev));
         trace_cpu(s->m->trace, t, "experts", layer, (int)(m - s->micro_batch));
         return 0;
     }
-    if (first) return cpu_experts_for_device(s, m, y, layer, first, e);
+    if (n_dev) return cpu_experts_for_device(s, m, y, layer, n_dev, e);
     TRY(cpu_prepare_experts(s->m, w, layer, m->n, e));
     TRY(run_cpu_rows(s, y, layer, w, m->n));
     trace_cpu(s->m->trace, t, "experts", layer, (int)(m - s->micro_batch));

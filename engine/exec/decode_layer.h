@@ -8,7 +8,7 @@ static inline struct work *decode_layer_work(struct decode_device *d, const stru
 static inline size_t decode_layer_row_bytes(const struct decode *s, int n) { return (size_t)n * (size_t)s->c->hidden * 4; }
 int decode_layer_device_rows(const struct decode *s, const struct decode_micro_batch *m, int layer); /* rows whose attention block runs on a device */
 
-/* Trace spans of a device's main stream. */
+/* Trace spans of a device's main stream; item: index of the micro-batch, -1: none. begin returns the span, for end. */
 int decode_layer_begin_span(struct decode_device *d, const char *name, int layer, int item);
 void decode_layer_end_span(struct decode_device *d, int span);
 

@@ -8,22 +8,24 @@
  * after reading it. */
 #include "engine/exec/decode_internal.h"
 
-enum { HALF, FFN, SUMS };
+enum { SUM_ATTENTION, SUM_FFN, N_SUMS }; /* sums of a layer */
 
 static struct exec *exec_of(struct decode_device *d) { return gpu_stream_exec(d->main); }
 static int micro_index(const struct decode *s, const struct decode_micro_batch *m) { return (int)(m - s->micro_batch); }
 static size_t row_bytes(const struct decode *s, int n) { return (size_t)n * (size_t)s->c->hidden * 4; }
 
-size_t decode_tensor_parts_bytes(const struct decode *s) { return DECODE_MICRO_BATCHES * 2 * SUMS * (size_t)s->n_dev * row_bytes(s, DECODE_MAX_ROWS); }
+size_t decode_tensor_parts_bytes(const struct decode *s) { return DECODE_MICRO_BATCHES * 2 * N_SUMS * (size_t)s->n_dev * row_bytes(s, DECODE_MAX_ROWS); }
+/* Returns where a rank's part of a sum is in pinned memory: buffers alternate by the parity of the layer. */
 static float *part_address(const struct decode *s, const struct decode_micro_batch *m, int layer, int sum, int rank) {
-    size_t at = ((size_t)micro_index(s, m) * 2 + (size_t)(layer % 2)) * SUMS + (size_t)sum;
-    return s->tp_parts + (at * (size_t)s->n_dev + (size_t)rank) * (size_t)DECODE_MAX_ROWS * (size_t)s->c->hidden;
+    size_t index = ((size_t)micro_index(s, m) * 2 + (size_t)(layer % 2)) * N_SUMS + (size_t)sum;
+    return s->tp_parts + (index * (size_t)s->n_dev + (size_t)rank) * (size_t)DECODE_MAX_ROWS * (size_t)s->c->hidden;
 }
 
-/* whether a rank contributes to a layer's sum */
+/* Whether a rank contributes to a layer's sum: one without a shard of the FFN does not. */
 static bool has_part(const struct decode_device *d, int layer, int sum) {
-    return sum == HALF || (d->s->c->layer[layer].moe ? d->shard.shared : d->shard.dense) > 0;
+    return sum == SUM_ATTENTION || (d->s->c->layer[layer].moe ? d->shard.shared : d->shard.dense) > 0;
 }
+/* Whether a layer has the second sum: of a dense FFN or shared expert. */
 static bool has_ffn(const struct decode *s, int layer) { return (s->c->layer[layer].moe ? s->c->shared_inter : config_dense_inter(s->c, layer)) > 0; }
 
 static int send_part(struct decode_device *d, struct decode_micro_batch *m, int layer, int sum) {
@@ -47,10 +49,10 @@ static int add_parts(struct decode_device *d, struct decode_micro_batch *m, int 
     const struct decode *s = d->s;
     const struct work *w = &d->work[micro_index(s, m)];
     for (int i = 0; i < s->n_dev; i++) {
-        float *part = i == d->shard.rank ? d->partial[micro_index(s, m)] : w->xn;
+        float *addend = i == d->shard.rank ? d->partial[micro_index(s, m)] : w->xn;
         if (!has_part(&s->dev[i], layer, sum)) continue;
-        if (part == w->xn) TRY(gpu_copy(d->main, part, part_address(s, m, layer, sum, i), row_bytes(s, m->n_dev), GPU_H2D));
-        TRY(exec_of(d)->ops->add(exec_of(d), &(struct op_add){.y = w->x, .x = part, .n = m->n_dev, .m = s->c->hidden}));
+        if (addend == w->xn) TRY(gpu_copy(d->main, addend, part_address(s, m, layer, sum, i), row_bytes(s, m->n_dev), GPU_H2D));
+        TRY(exec_of(d)->ops->add(exec_of(d), &(struct op_add){.y = w->x, .x = addend, .n = m->n_dev, .m = s->c->hidden}));
     }
     return 0;
 }
@@ -66,22 +68,22 @@ static int attention_block(struct decode_device *d, struct decode_micro_batch *m
         TRY(block_attend(exec_of(d), d->c, y, layer, w, &spans[i], (struct key_range){.n = spans[i].pos + spans[i].n, .piece = PIECE_ALL}));
     TRY(gpu_fill(d->main, out.x, 0, row_bytes(d->s, m->n_dev)));
     TRY(block_output(exec_of(d), d->c, y, &out, m->n_dev));
-    TRY(send_part(d, m, layer, HALF));
+    TRY(send_part(d, m, layer, SUM_ATTENTION));
     return kv_writeback_stage_rows(d, layer, m, total);
 }
 static int run_router(struct decode_device *d, struct decode_micro_batch *m, int layer, int total, const struct span *spans) {
     struct decode *s = d->s;
     struct work *w = &d->work[micro_index(s, m)];
-    TRY(add_parts(d, m, layer, HALF));
+    TRY(add_parts(d, m, layer, SUM_ATTENTION));
     TRY(block_route(exec_of(d), d->c, &d->layers[layer].view, layer, w, m->n_dev));
     return d->shard.rank ? 0 : decode_download_inputs(d, m, layer);
 }
 static int run_ffn(struct decode_device *d, struct decode_micro_batch *m, int layer, int total, const struct span *spans) {
     const int i = micro_index(d->s, m);
-    if (!has_part(d, layer, FFN)) return 0;
+    if (!has_part(d, layer, SUM_FFN)) return 0;
     TRY(gpu_fill(d->main, d->partial[i], 0, row_bytes(d->s, m->n_dev)));
     TRY(block_experts(exec_of(d), d->c, &d->layers[layer].view, layer, &d->work[i], PART_SHARED, d->partial[i], m->n_dev));
-    return send_part(d, m, layer, FFN);
+    return send_part(d, m, layer, SUM_FFN);
 }
 
 /* Enqueues a part on all ranks before the next part on any. */
@@ -96,16 +98,16 @@ static int run_on_all_ranks(struct decode *s, struct decode_micro_batch *m, int 
 }
 
 int decode_tensor_attention(struct decode *s, struct decode_micro_batch *m, int layer, int total) {
-    TRY(run_on_all_ranks(s, m, layer, total, PART_ATTENTION, "attention", attention_block));
+    TRY(run_on_all_ranks(s, m, layer, total, GRAPH_ATTENTION, "attention", attention_block));
     TRY(signal_parts(s, m));
     for (int i = 0; i < s->n_dev; i++) TRY(wait_parts(&s->dev[i], m));
-    TRY(run_on_all_ranks(s, m, layer, total, PART_ROUTER, "route", run_router));
+    TRY(run_on_all_ranks(s, m, layer, total, GRAPH_ROUTER, "route", run_router));
     if (s->c->layer[layer].moe) {
         TRY(gpu_timeline_signal(m->arrived, ++m->n_arrived, s->dev[0].main));
         m->sent_value[layer % 2] = m->n_arrived;
     }
     if (!has_ffn(s, layer)) return 0;
-    TRY(run_on_all_ranks(s, m, layer, total, PART_FFN, "ffn", run_ffn));
+    TRY(run_on_all_ranks(s, m, layer, total, GRAPH_FFN, "ffn", run_ffn));
     return signal_parts(s, m);
 }
 
@@ -116,7 +118,7 @@ int decode_tensor_join(struct decode *s, struct decode_micro_batch *m, int layer
         struct decode_device *d = &s->dev[i];
         struct work *w = &d->work[micro_index(s, m)];
         if (has_ffn(s, layer)) TRY(wait_parts(d, m));
-        if (has_ffn(s, layer)) TRY(add_parts(d, m, layer, FFN));
+        if (has_ffn(s, layer)) TRY(add_parts(d, m, layer, SUM_FFN));
         if (!moe) continue;
         TRY(gpu_timeline_wait(m->cpu_done, m->n_awaited, d->main));
         int span = trace_begin(s->m->trace, d->main, d->rank, LANE_COMPUTE, "join", layer, micro_index(s, m));

@@ -39,7 +39,7 @@ struct runtime {
     struct trace *trace;          /* NULL: off */
     struct routing_trace *routing;       /* routing trace; NULL: off */
     _Atomic uint64_t bytes_read;         /* weights read since opening; written by the engine thread */
-    uint64_t expert_bytes;               /* of one routed expert */
+    uint64_t expert_bytes;               /* bytes of one routed expert */
     struct weight_state weight_state;    /* weight states */
     struct nan_scan scan;                /* finds damaged weights before their first use */
     struct numa_copy *numa_copy;         /* weights copied per NUMA node; NULL: used as mapped */
@@ -89,8 +89,9 @@ struct prefill_driver {
     void (*close)(struct runtime *m, struct prefill_job *j);
 };
 extern const struct prefill_driver prefill_mode_cpu, prefill_mode_blend, prefill_mode_slp, prefill_mode_dslp;
-size_t blend_min_bytes(const struct runtime *m, int device, int pos, int n); /* least bytes that prefill_mode_blend needs on the device, beside layer weights */
-/* Bytes that it can use well on any device, beside these; has_ring: experts of some layers are uploaded. */
+/* Bytes that prefill_mode_blend needs at least on a device (by rank), beside layer weights. */
+size_t blend_min_bytes(const struct runtime *m, int device, int pos, int n);
+/* Most bytes that prefill_mode_blend can use well on one device, beside layer weights; has_ring: experts of some layers are uploaded. */
 size_t blend_good_bytes(const struct runtime *m, int pos, int n, bool has_ring);
 /* Evicts resident experts until a prefill in that mode has the memory that it can use well on the devices that take part. */
 void prefill_make_room(struct runtime *m, enum exec_mode mode, const struct prefill_job *j);

@@ -18,8 +18,8 @@
 struct blend {
     struct decode *s;
     struct blend_device dev[GPU_MAX]; /* by rank */
-    int n_dev, owner;                 /* owner: index of the device that has the layer, or had the previous one */
-    struct kv_state_step move;        /* states of the batch in the session's cache */
+    int n_dev, owner;                 /* owner: index of the device that holds `layer`; until move_rows(), the one before it */
+    struct kv_state_step move;        /* state rows of the batch in the session's cache */
     int at, n, rows, layer;           /* the batch: tokens [at, at + n) of the job, at most `rows`; its next layer */
     /* pinned */
     float *x, *xn, *weights;
@@ -28,14 +28,14 @@ struct blend {
     struct work carry;            /* x and what decode_carry moves with it between devices */
     _Atomic int *bad;
     char *kv;                                /* KV rows of all layers, downloaded for the session's cache */
-    struct gpu_timeline *arrived, *answered; /* answered: virtual time only */
-    uint32_t n_arrived, n_answered;
+    struct gpu_timeline *arrived, *cpu_done; /* cpu_done: virtual time only */
+    uint32_t n_arrived, n_cpu_done;
     /* the split */
     struct cost_table table; /* costs on the CPU */
     struct split_expert *experts;
-    int16_t *expert_ids;         /* [n_experts] ids of experts[] */
-    int32_t *pairs_of, *pair_at; /* [n_experts]: pairs of each; where they start */
-    int8_t *device_of;           /* [n_experts]: index of the device that computes it; -1: the CPU */
+    int16_t *expert_ids;           /* [n_experts] ids of experts[] */
+    int32_t *n_pairs, *first_pair; /* [n_experts]: (token, expert) pairs of each expert; index of its next pair in its device's pair_token */
+    int8_t *device_of;             /* [n_experts]: index of the device that computes it; -1: the CPU */
     struct split_plan plan;
     float *logits;
     float *cpu_latent;      /* [2, rows, moe_latent] of the CPU's experts */
@@ -70,14 +70,14 @@ static struct blend_device *add_device(struct blend *b, int rank) {
 /* Picks the largest batch that fits on all devices with layers; a device without layers takes part if such a batch fits. */
 static int open_devices(struct blend *b, const struct prefill_job *j, struct error *e) {
     const struct gpu_set *set = b->s->m->gpus;
-    const int end = j->pos + j->n, most = (int)test_limits_get(TEST_LIMIT_PREFILL_ROWS, COST_BLEND_ROWS);
+    const int end = j->pos + j->n, max_rows = (int)test_limits_get(TEST_LIMIT_PREFILL_ROWS, COST_BLEND_ROWS);
     int rc = 0;
     for (int i = 0; i < set->n; i++)
         if (decode_device_at(b->s, i)) add_device(b, i);
-    for (b->rows = j->n < most ? j->n : most; b->rows > BLEND_MIN_ROWS; b->rows = (b->rows + 1) / 2) {
-        bool all = true;
-        for (int i = 0; i < b->n_dev; i++) all = all && blend_device_try_rows(&b->dev[i], b->rows, end);
-        if (all) break;
+    for (b->rows = j->n < max_rows ? j->n : max_rows; b->rows > BLEND_MIN_ROWS; b->rows = (b->rows + 1) / 2) {
+        bool fits = true;
+        for (int i = 0; i < b->n_dev; i++) fits = fits && blend_device_try_rows(&b->dev[i], b->rows, end);
+        if (fits) break;
         for (int i = 0; i < b->n_dev; i++) work_close(&b->dev[i].work);
     }
     for (int i = 0; i < set->n; i++)
@@ -116,13 +116,13 @@ static int open_host_buffers(struct blend *b, const struct prefill_job *j, struc
     b->carry.x = b->x;
     b->experts = mem_alloc(experts * sizeof *b->experts);
     b->expert_ids = mem_alloc(experts * sizeof *b->expert_ids);
-    b->pairs_of = mem_alloc(2 * experts * sizeof *b->pairs_of);
+    b->n_pairs = mem_alloc(2 * experts * sizeof *b->n_pairs);
     b->device_of = mem_alloc(experts);
-    b->logits = mem_alloc((size_t)(j->on_logits ? 16 : 1) * (size_t)c->vocab * sizeof *b->logits);
+    b->logits = mem_alloc((size_t)(j->on_logits ? HEAD_ROWS : 1) * (size_t)c->vocab * sizeof *b->logits);
     b->cpu_latent = mem_alloc(2 * n * (size_t)c->moe_latent * sizeof *b->cpu_latent + 1);
-    if (!b->experts || !b->expert_ids || !b->pairs_of || !b->device_of || !b->logits || !b->cpu_latent)
+    if (!b->experts || !b->expert_ids || !b->n_pairs || !b->device_of || !b->logits || !b->cpu_latent)
         return error_set(e, ERR_MEMORY, "no memory for a prefill");
-    b->pair_at = b->pairs_of + experts;
+    b->first_pair = b->n_pairs + experts;
     return 0;
 }
 
@@ -133,7 +133,7 @@ static void cancel_devices(struct blend *b) { /* cancels everything in flight; n
         upload_abort(&p->uploads);
         if (p->summed) gpu_timeline_abort(p->summed);
     }
-    cpu_settle(b->s->m, (struct gpu_timeline *[]){b->answered, b->arrived}, 2);
+    cpu_settle(b->s->m, (struct gpu_timeline *[]){b->cpu_done, b->arrived}, 2);
 }
 
 static void blend_close(struct runtime *m, struct prefill_job *j) {
@@ -153,9 +153,9 @@ static void blend_close(struct runtime *m, struct prefill_job *j) {
     void *pinned[] = {b->x,           b->xn, b->ids,           b->cpu_ids,    b->weights,    b->pos,           b->routed_in,
                       (void *)b->bad, b->kv, b->carry.streams, b->carry.post, b->carry.kept, b->carry.carried, b->carry.selected_keys};
     for (size_t i = 0; i < sizeof pinned / sizeof *pinned; i++) gpu_host_free(m->gpus->gpu[0], pinned[i]);
-    gpu_timeline_close(&b->answered);
+    gpu_timeline_close(&b->cpu_done);
     gpu_timeline_close(&b->arrived);
-    void *own[] = {b->experts, b->expert_ids, b->pairs_of, b->device_of, b->logits, b->cpu_latent, b};
+    void *own[] = {b->experts, b->expert_ids, b->n_pairs, b->device_of, b->logits, b->cpu_latent, b};
     routing_trace_end(m->routing, &b->routing_lines, false);
     buf_free(&b->routing_lines);
     for (size_t i = 0; i < sizeof own / sizeof *own; i++) mem_free(own[i]);
@@ -174,10 +174,10 @@ static int fill_error(struct blend *b, int rc, struct error *e) {
 
 /* Virtual time: no upload may start before the prompt arrives. */
 static int start_virtual_clocks(struct blend *b) {
-    TRY(gpu_timeline_signal(b->answered, ++b->n_answered, b->s->cpu_queue));
+    TRY(gpu_timeline_signal(b->cpu_done, ++b->n_cpu_done, b->s->cpu_queue));
     for (int i = 0; i < b->n_dev; i++) {
-        TRY(gpu_timeline_wait(b->answered, b->n_answered, b->dev[i].uploads.link));
-        TRY(gpu_timeline_wait(b->answered, b->n_answered, blend_device_stream(&b->dev[i])));
+        TRY(gpu_timeline_wait(b->cpu_done, b->n_cpu_done, b->dev[i].uploads.link));
+        TRY(gpu_timeline_wait(b->cpu_done, b->n_cpu_done, blend_device_stream(&b->dev[i])));
     }
     return 0;
 }
@@ -188,19 +188,19 @@ static int blend_open(struct runtime *m, struct prefill_job *j, struct error *e)
     if (!b) return error_set(e, ERR_MEMORY, "no memory for a prefill");
     j->state = b;
     b->s = s;
-    for (int i = 0; i < s->n_dev; i++) /* other sessions' KV returns when there is room */
+    for (int i = 0; i < s->n_dev; i++) /* makes room: other sessions' KV is uploaded again when they decode */
         while (s->device_kvs && gpu_mem_free(s->dev[i].g) + ledger_bytes(s->dev[i].ledger, LEDGER_WEIGHTS) <
                                     s->dev[i].weight_bytes + blend_device_min_bytes(m, &s->dev[i], j->pos, j->n))
             device_kv_drop(s, s->device_kvs);
     int rc = kv_commit(j->kv, j->pos + j->n, e);
     if (!rc) rc = decode_weights_load(s, e);
-    for (int i = 0; i < s->n_dev; i++) expert_pool_freeze(&s->dev[i], true); /* its experts are used */
+    for (int i = 0; i < s->n_dev; i++) expert_pool_freeze(&s->dev[i], true); /* the prefill reads the pool's experts */
     b->move = kv_state_begin(j->kv, j->pos, j->n, 0);
     if (!rc && !device_kv_acquire(s, j->kv, b->move.from_row, j->pos, j->pos + j->n))
         rc = error_set(e, ERR_MEMORY, "no device memory for a KV cache of %d tokens", j->pos + j->n);
     if (!rc) device_kv_lock(s, j->kv, true);
     if (!rc) rc = gpu_timeline_open(s->dev[0].g, &b->arrived, e);
-    if (!rc) rc = gpu_timeline_open(s->dev[0].g, &b->answered, e);
+    if (!rc) rc = gpu_timeline_open(s->dev[0].g, &b->cpu_done, e);
     if (!rc) rc = open_devices(b, j, e);
     if (!rc) rc = open_host_buffers(b, j, e);
     for (int i = 0; i < b->n_dev && !rc; i++)
@@ -209,7 +209,7 @@ static int blend_open(struct runtime *m, struct prefill_job *j, struct error *e)
     if (rc) {
         rc = fill_error(b, rc, e);
         blend_close(m, j);
-        device_kv_invalidate(s, j->kv, 0); /* the devices have dropped its uploads */
+        device_kv_invalidate(s, j->kv, 0); /* the devices have dropped uploads of this session's KV */
         return rc;
     }
     cost_table_fill(&b->table, m->cost, 0, m->cost_model, COST_MANY_ROWS);
@@ -218,20 +218,21 @@ static int blend_open(struct runtime *m, struct prefill_job *j, struct error *e)
     return 0;
 }
 
-/* Uploads experts of a layer before its selection is known: as many as each link can carry while it is idle, until the previous layer
- * ends and during this one's attention block; at most half a ring. */
-static int upload_ahead(struct blend *b, const struct prefill_job *j, int layer, bool beside, struct error *e) {
+/* Uploads experts of a layer before its selection is known: as many as each link can carry while it is idle, during the layer's attention block and,
+ * with is_beside_experts, until the experts of the layer before end; at most half a ring. Device i takes every n_dev-th expert, from i on. */
+static int upload_ahead(struct blend *b, const struct prefill_job *j, int layer, bool is_beside_experts, struct error *e) {
     struct runtime *m = b->s->m;
     const struct split_plan *plan = &b->plan;
-    const bool moves = beside && plan->transfer_begin[b->n_dev + 1] > plan->transfer_begin[1]; /* a split without uploads gets no more */
-    const double half = cost_attention_block(m->cost, 1 + b->dev[b->owner].rank, m->cost_model, cost_prefill_rows(b->n, j->pos + b->at));
+    const bool follows_split =
+        is_beside_experts && plan->transfer_begin[b->n_dev + 1] > plan->transfer_begin[1]; /* a split that uploads nothing has no use for more */
+    const double attention_s = cost_attention_block(m->cost, 1 + b->dev[b->owner].rank, m->cost_model, cost_prefill_rows(b->n, j->pos + b->at));
     for (int i = 0; i < b->n_dev; i++) {
         struct blend_device *p = &b->dev[i];
-        const double move = cost_transfer(m->cost, 1 + p->rank, COST_H2D, m->cost_model->expert_bytes);
-        const int sent = moves ? plan->transfer_begin[i + 2] - plan->transfer_begin[i + 1] : 0; /* domain 1 + i is device i */
-        double left = half + (moves && plan->end_s > sent * move ? plan->end_s - sent * move : 0);
+        const double upload_s = cost_transfer(m->cost, 1 + p->rank, COST_H2D, m->cost_model->expert_bytes);
+        const int n_uploads = follows_split ? plan->transfer_begin[i + 2] - plan->transfer_begin[i + 1] : 0; /* domain 1 + i is device i */
+        double left = attention_s + (follows_split && plan->end_s > n_uploads * upload_s ? plan->end_s - n_uploads * upload_s : 0);
         int32_t x = i;
-        for (int k = 0; x < b->s->c->n_experts && k < p->n_slots / 2 && move <= left; k++, x += b->n_dev, left -= move) {
+        for (int k = 0; x < b->s->c->n_experts && k < p->n_slots / 2 && upload_s <= left; k++, x += b->n_dev, left -= upload_s) {
             struct expert_slot *t = blend_device_expert(p, layer, x) ? NULL : blend_device_free_slot(p, layer);
             if (!t) continue;
             if (!b->s->cpu_queue) TRY(nan_scan_experts(&m->scan, layer, &x, 1, e));
@@ -256,8 +257,9 @@ static int move_rows(struct blend *b) {
     return decode_carry(b->s->c, blend_device_stream(to), &to->work, &b->carry, b->n, b->layer, GPU_H2D);
 }
 
-/* The owner's copies of all of the layer's routed experts; NULL: they are split. */
+/* Returns the owner's copies of all of the layer's routed experts; NULL: they are split over devices and CPU. */
 static const struct expert *resident_experts(const struct blend *b) { return b->dev[b->owner].d->layers[b->layer].experts.view; }
+/* Whether the host needs what the router selects: to split it, or to record it. */
 static bool host_reads_selection(const struct blend *b) { return b->s->c->layer[b->layer].moe && (b->s->m->routing || !resident_experts(b)); }
 
 static int attention_block(struct blend *b, const struct prefill_job *j, const struct device_kv *copy) {
@@ -284,7 +286,8 @@ static int attention_block(struct blend *b, const struct prefill_job *j, const s
     return 0;
 }
 
-/* Input and sum of the owner's routed experts: those of the residual stream, or of experts in a latent space. */
+/* Prepares the owner's routed experts: *in and *sum, their input and where their outputs are added. With experts in a latent space both are buffers of
+ * that width, and the input is also sent to host memory for the other devices. */
 static int begin_routed(struct blend *b, const float **in, float **sum) {
     const struct config *c = b->s->c;
     struct blend_device *p = &b->dev[b->owner];
@@ -299,6 +302,7 @@ static int begin_routed(struct blend *b, const float **in, float **sum) {
     TRY(gpu_copy(main, b->routed_in, p->work.routed_in, latent, GPU_D2H));
     return gpu_timeline_signal(b->arrived, ++b->n_arrived, main);
 }
+/* Adds a sum in latent space to the residual stream. */
 static int end_routed(struct blend *b) {
     const struct config *c = b->s->c;
     const struct blend_device *p = &b->dev[b->owner];
@@ -306,13 +310,13 @@ static int end_routed(struct blend *b) {
     return c->moe_latent ? block_routed_output(x, c, &p->d->layers[b->layer].view, p->work.routed_sum, p->work.x, b->n) : 0;
 }
 
-/* Counts the pairs of each expert and splits them. Domain 1 + i is device i. */
+/* Counts the pairs of each expert and splits the experts into b->plan. Domain 0 is the CPU, domain 1 + i device i. */
 static void split_layer(struct blend *b) {
     const struct config *c = b->s->c;
     struct runtime *m = b->s->m;
-    const double bytes = (double)b->n * m->cost_model->row_bytes, back = cost_transfer(m->cost, 1 + b->dev[b->owner].rank, COST_H2D, bytes);
+    const double bytes = (double)b->n * m->cost_model->row_bytes, upload_sum_s = cost_transfer(m->cost, 1 + b->dev[b->owner].rank, COST_H2D, bytes);
     struct split_domain d[1 + GPU_MAX] = {{.class = COST_CPU, .expert_cost = &b->table}}; /* the rows are in host memory already */
-    struct split_in in = {.domain = d, .expert = b->experts, .n_domains = 1 + b->n_dev, .join_s = back};
+    struct split_in in = {.domain = d, .expert = b->experts, .n_domains = 1 + b->n_dev, .join_s = upload_sum_s};
     for (int i = 0; i < b->n_dev; i++) {
         const struct blend_device *p = &b->dev[i];
         const int rank = 1 + p->rank;
@@ -321,47 +325,48 @@ static void split_layer(struct blend *b) {
                                          .transfer_s = cost_transfer(m->cost, rank, COST_H2D, m->cost_model->expert_bytes),
                                          .max_transfers = c->n_experts};
         if (i == b->owner) d[1 + i].busy_s = cost_shared(m->cost, rank, m->cost_model, b->n);
-        else d[1 + i].start_s = cost_transfer(m->cost, rank, COST_H2D, bytes) + cost_transfer(m->cost, rank, COST_D2H, bytes) + back;
+        else d[1 + i].start_s = cost_transfer(m->cost, rank, COST_H2D, bytes) + cost_transfer(m->cost, rank, COST_D2H, bytes) + upload_sum_s;
     }
-    memset(b->pairs_of, 0, (size_t)c->n_experts * sizeof *b->pairs_of);
+    memset(b->n_pairs, 0, (size_t)c->n_experts * sizeof *b->n_pairs);
     if (b->s->cpu_queue) /* nothing was computed: assume even groups */
         for (int x = 0; x < c->n_experts; x++)
-            b->pairs_of[x] = (int)((int64_t)b->n * c->topk * (x + 1) / c->n_experts - (int64_t)b->n * c->topk * x / c->n_experts);
-    for (int i = 0; i < b->n * c->topk && !b->s->cpu_queue; i++) b->pairs_of[b->ids[i]]++;
+            b->n_pairs[x] = (int)((int64_t)b->n * c->topk * (x + 1) / c->n_experts - (int64_t)b->n * c->topk * x / c->n_experts);
+    for (int i = 0; i < b->n * c->topk && !b->s->cpu_queue; i++) b->n_pairs[b->ids[i]]++;
     for (int x = 0; x < c->n_experts; x++) {
-        uint32_t there = 1;
-        if (!b->pairs_of[x]) continue;
-        for (int i = 0; i < b->n_dev; i++) there |= blend_device_expert(&b->dev[i], b->layer, x) ? 2u << i : 0;
+        uint32_t resident = 1; /* bit d: domain d has the expert */
+        if (!b->n_pairs[x]) continue;
+        for (int i = 0; i < b->n_dev; i++) resident |= blend_device_expert(&b->dev[i], b->layer, x) ? 2u << i : 0;
         b->expert_ids[in.n] = (int16_t)x;
-        b->experts[in.n++] = (struct split_expert){.rows = b->pairs_of[x], .resident = there};
+        b->experts[in.n++] = (struct split_expert){.rows = b->n_pairs[x], .resident = resident};
     }
     split_run(m->split_policy, &in, &b->plan);
 }
 
-/* Orders a device's experts: those that need no upload first, then the uploads in order. Returns how many; *pairs: the pairs of all of them. */
-static int order_experts(struct blend *b, int part, int16_t *order, int *there, int32_t *pairs) {
-    const struct split_plan *p = &b->plan;
-    const int domain = 1 + part;
-    int n = 0;
-    for (int i = p->queue_begin[domain]; i < p->queue_begin[domain + 1]; i++)
-        if (blend_device_expert(&b->dev[part], b->layer, b->expert_ids[p->queue[i]])) order[n++] = b->expert_ids[p->queue[i]];
-    *there = n;
-    for (int i = p->transfer_begin[domain]; i < p->transfer_begin[domain + 1]; i++) order[n++] = b->expert_ids[p->transfer[i]];
+/* Orders the experts of a device (by index): first *n_present that need no upload, then the uploads in the plan's order. Returns how many; *pairs: the
+ * pairs of all of them. */
+static int order_experts(struct blend *b, int device, int16_t *order, int *n_present, int32_t *pairs) {
+    const struct split_plan *plan = &b->plan;
+    const int domain = 1 + device;
+    int n_ordered = 0;
+    for (int i = plan->queue_begin[domain]; i < plan->queue_begin[domain + 1]; i++)
+        if (blend_device_expert(&b->dev[device], b->layer, b->expert_ids[plan->queue[i]])) order[n_ordered++] = b->expert_ids[plan->queue[i]];
+    *n_present = n_ordered;
+    for (int i = plan->transfer_begin[domain]; i < plan->transfer_begin[domain + 1]; i++) order[n_ordered++] = b->expert_ids[plan->transfer[i]];
     *pairs = 0;
-    for (int i = 0; i < n; i++) b->device_of[order[i]] = (int8_t)part, b->pair_at[order[i]] = *pairs, *pairs += b->pairs_of[order[i]];
-    return n;
+    for (int i = 0; i < n_ordered; i++) b->device_of[order[i]] = (int8_t)device, b->first_pair[order[i]] = *pairs, *pairs += b->n_pairs[order[i]];
+    return n_ordered;
 }
 
-/* Sorts each device's pairs by expert; b->cpu_ids gets what is left to the CPU. */
+/* Sorts each device's pairs by expert; b->cpu_ids receives the CPU's selection, -1 for the rest. */
 static void sort_pairs(struct blend *b) {
     const int topk = b->s->c->topk;
     for (int i = 0; i < b->n * topk && !b->s->cpu_queue; i++) {
-        const int x = b->ids[i], whose = b->device_of[x];
-        b->cpu_ids[i] = whose < 0 ? x : -1;
-        if (whose < 0) continue;
-        const int32_t to = b->pair_at[x]++;
-        b->dev[whose].pair_token[to] = i / topk;
-        b->dev[whose].pair_weight[to] = b->weights[i];
+        const int expert = b->ids[i], device = b->device_of[expert];
+        b->cpu_ids[i] = device < 0 ? expert : -1;
+        if (device < 0) continue;
+        const int32_t to = b->first_pair[expert]++;
+        b->dev[device].pair_token[to] = i / topk;
+        b->dev[device].pair_weight[to] = b->weights[i];
     }
 }
 
@@ -373,18 +378,19 @@ static int add_sum(struct blend *b, float *to, const float *sum, int width) {
     return x->ops->add(x, &(struct op_add){.y = to, .x = p->work.xn, .n = b->n, .m = width});
 }
 
+/* Enqueues the split's experts on all devices, and the sum of their outputs on the owner. */
 static int device_experts(struct blend *b) {
-    int16_t all[SPLIT_EXPERTS], *order[GPU_MAX];
-    int n[GPU_MAX], there[GPU_MAX], sum = 0;
+    int16_t orders[SPLIT_EXPERTS], *order[GPU_MAX];
+    int n[GPU_MAX], n_present[GPU_MAX], n_ordered = 0;
     int32_t pairs[GPU_MAX];
     const int width = config_routed_width(b->s->c);
     const size_t bytes = (size_t)b->n * (size_t)width * 4;
     const float *own_in;
     float *own_sum;
     memset(b->device_of, -1, (size_t)b->s->c->n_experts);
-    for (int i = 0; i < b->n_dev; sum += n[i++]) n[i] = order_experts(b, i, order[i] = all + sum, &there[i], &pairs[i]);
+    for (int i = 0; i < b->n_dev; n_ordered += n[i++]) n[i] = order_experts(b, i, order[i] = orders + n_ordered, &n_present[i], &pairs[i]);
     sort_pairs(b);
-    if (!sum) return 0;
+    if (!n_ordered) return 0;
     TRY(begin_routed(b, &own_in, &own_sum));
     for (int i = 0; i < b->n_dev; i++) {
         struct blend_device *p = &b->dev[i];
@@ -393,13 +399,13 @@ static int device_experts(struct blend *b) {
         TRY(gpu_copy(main, p->token, p->pair_token, (size_t)pairs[i] * 4, GPU_H2D));
         TRY(gpu_copy(main, p->weight, p->pair_weight, (size_t)pairs[i] * 4, GPU_H2D));
         if (i == b->owner) {
-            TRY(blend_device_run_experts(p, b->layer, order[i], there[i], n[i], b->pairs_of, own_in, own_sum));
+            TRY(blend_device_run_experts(p, b->layer, order[i], n_present[i], n[i], b->n_pairs, own_in, own_sum));
             continue;
         }
         TRY(gpu_timeline_wait(b->arrived, b->n_arrived, main)); /* the host has waited for xn, but not for routed_in */
         TRY(gpu_copy(main, p->xn, b->routed_in ? b->routed_in : b->xn, bytes, GPU_H2D));
         TRY(gpu_fill(main, p->y, 0, bytes));
-        TRY(blend_device_run_experts(p, b->layer, order[i], there[i], n[i], b->pairs_of, p->xn, p->y));
+        TRY(blend_device_run_experts(p, b->layer, order[i], n_present[i], n[i], b->n_pairs, p->xn, p->y));
         TRY(gpu_copy(main, p->sum, p->y, bytes, GPU_D2H));
         TRY(gpu_timeline_signal(p->summed, ++p->n_summed, main));
     }
@@ -411,6 +417,7 @@ static int device_experts(struct blend *b) {
     return end_routed(b);
 }
 
+/* Counts the pairs of the experts in the plan's queue [from, to). */
 static int count_pairs(const struct blend *b, int from, int to) {
     int sum = 0;
     for (int i = from; i < to; i++) sum += b->experts[b->plan.queue[i]].rows;
@@ -418,16 +425,16 @@ static int count_pairs(const struct blend *b, int from, int to) {
 }
 
 /* Corrects the cost model with the CPU's time, for the next layer's split. */
-static void observe_cpu_time(struct blend *b, double took) {
-    struct cost_machine *c = b->s->m->cost;
+static void observe_cpu_time(struct blend *b, double seconds) {
+    struct cost_machine *machine = b->s->m->cost;
     int n = b->plan.queue_begin[1] - b->plan.queue_begin[0];
     double rows = count_pairs(b, b->plan.queue_begin[0], b->plan.queue_begin[1]) / (double)n, expected = 0;
     for (int i = b->plan.queue_begin[0]; i < b->plan.queue_begin[1]; i++) expected += cost_table_at(&b->table, b->experts[b->plan.queue[i]].rows);
-    cost_observe(c, &c->domain[0].observed[COST_FFN], rows, expected, took);
-    if (!c->is_deterministic) cost_table_fill(&b->table, c, 0, b->s->m->cost_model, COST_MANY_ROWS);
+    cost_observe(machine, &machine->domain[0].observed[COST_FFN], rows, expected, seconds);
+    if (!machine->is_deterministic) cost_table_fill(&b->table, machine, 0, b->s->m->cost_model, COST_MANY_ROWS);
 }
 
-/* Runs the CPU's experts into b->x and uploads their sum. */
+/* Computes the CPU's experts, and enqueues the upload of their sum and its addition on the owner. */
 static int cpu_experts(struct blend *b, struct error *e) {
     struct decode *s = b->s;
     struct work w = {.x = b->x,
@@ -452,12 +459,13 @@ static int cpu_experts(struct blend *b, struct error *e) {
     trace_cpu(s->m->trace, t, "experts", b->layer, -1);
     if (!s->cpu_queue) observe_cpu_time(b, clock_now() - begin);
     if (s->cpu_queue) {
-        TRY(gpu_timeline_signal(b->answered, ++b->n_answered, s->cpu_queue));
-        TRY(gpu_timeline_wait(b->answered, b->n_answered, main));
+        TRY(gpu_timeline_signal(b->cpu_done, ++b->n_cpu_done, s->cpu_queue));
+        TRY(gpu_timeline_wait(b->cpu_done, b->n_cpu_done, main));
     }
     return add_sum(b, p->work.x, b->x, s->c->hidden);
 }
 
+/* Enqueues all routed experts of a layer, resident on the owner. */
 static int device_all_experts(struct blend *b) {
     struct blend_device *p = &b->dev[b->owner];
     struct gpu_stream *main = blend_device_stream(p);
@@ -504,7 +512,7 @@ static int run_layer(struct blend *b, const struct prefill_job *j, struct error 
     split_layer(b);
     TRY(device_experts(b));
     const int next = b->layer + 1;
-    if (next < s->c->n_layers && is_split(b, next)) TRY(upload_ahead(b, j, next, true, e)); /* links do not wait for the CPU's part */
+    if (next < s->c->n_layers && is_split(b, next)) TRY(upload_ahead(b, j, next, true, e)); /* before the CPU's part, so that links are busy during it */
     return cpu_experts(b, e);
 }
 

@@ -24,10 +24,10 @@ static int run_layer(struct runtime *m, struct work *w, int i, const struct span
 
 struct cpu_prefill {
     int at, n;      /* the batch: tokens [at, at + n) of the job; n 0: none started */
-    int layer, row; /* next to do: layers, then rows of the head */
+    int layer, row; /* the next layer; after the last one, the next row of the head */
     struct span span;
-    uint64_t step; /* number and lines in the routing trace */
-    struct buf lines;
+    uint64_t routing_batch; /* number of the batch in the routing trace, and its lines */
+    struct buf routing_lines;
     float *logits; /* [HEAD_ROWS if all are wanted, else 1, vocab] */
 };
 
@@ -46,8 +46,8 @@ static int open_cpu(struct runtime *m, struct prefill_job *j, struct error *e) {
 
 static void close_cpu(struct runtime *m, struct prefill_job *j) {
     struct cpu_prefill *p = j->state;
-    routing_trace_end(m->routing, &p->lines, false);
-    buf_free(&p->lines);
+    routing_trace_end(m->routing, &p->routing_lines, false);
+    buf_free(&p->routing_lines);
     mem_free(p->logits);
     mem_free(p);
 }
@@ -57,12 +57,12 @@ static int begin_batch(struct runtime *m, struct prefill_job *j, struct cpu_pref
     int pos = j->pos + p->at, most = j->is_aligned ? prefill_batch_end(w->rows, j->cut, pos) - pos : w->rows;
     p->n = j->n - p->at < most ? j->n - p->at : most;
     p->layer = 0;
-    p->step = routing_trace_begin(m->routing);
+    p->routing_batch = routing_trace_begin(m->routing);
     p->span = (struct span){.cache = j->kv->layer, .n = p->n, .pos = pos};
     int rc = kv_commit(j->kv, p->span.pos + p->n, e);
     if (rc) return rc;
     p->span.state_step = kv_state_begin(j->kv, p->span.pos, p->n, prefill_mark_row(j, p->at, p->n));
-    /* all wanted: positions not reported yet; else the last one */
+    /* first row of the head: the first position not reported yet if all logits are wanted, else the prompt's last one */
     p->row = j->on_logits ? (j->n_reported > p->at ? j->n_reported - p->at : 0) : p->at + p->n == j->n ? p->n - 1 : p->n;
     for (int i = 0; i < p->n; i++) w->tokens[i] = j->tokens[p->at + i], w->pos[i] = p->span.pos + i;
     cpu_count_read(m, m->w->bytes_dense);
@@ -72,8 +72,8 @@ static int begin_batch(struct runtime *m, struct prefill_job *j, struct cpu_pref
 static void trace_routing(struct runtime *m, const struct prefill_job *j, struct cpu_prefill *p) {
     const struct work *w = m->prefill_work;
     if (!m->w->layers[p->layer].experts) return;
-    routing_trace_add(m->routing, &p->lines,
-                      &(struct routing_trace_rows){.batch = p->step,
+    routing_trace_add(m->routing, &p->routing_lines,
+                      &(struct routing_trace_rows){.batch = p->routing_batch,
                                                    .chat = j->kv,
                                                    .is_prefill = true,
                                                    .layer = p->layer,
@@ -104,7 +104,7 @@ static int advance_cpu(struct runtime *m, struct prefill_job *j, struct error *e
         if (!rc && !m->cpu_queue && m->w->layers[p->layer].experts) usage_profile_count(m->usage, p->layer, m->prefill_work->ids, p->n * m->w->config.topk);
         if (!rc && ++p->layer == layers) {
             prefill_complete(j, p->at, p->n, &p->span.state_step);
-            routing_trace_end(m->routing, &p->lines, true);
+            routing_trace_end(m->routing, &p->routing_lines, true);
             if (j->on_hidden && !m->cpu_queue) j->on_hidden(j->on_hidden_ctx, p->span.pos, p->n, m->prefill_work->x);
         }
         atomic_store(&j->done, p->at * layers + p->n * p->layer);

@@ -3,6 +3,7 @@
 #include "engine/exec/decode.h"
 #include "engine/exec/stream/slp.h"
 
+/* Returns the bytes that the mode can use well on a device. has_ring: experts of some layers are uploaded. */
 static size_t good_bytes(const struct runtime *m, enum exec_mode mode, const struct prefill_job *j, bool has_ring) {
     if (mode == PREFILL_BLEND) return blend_good_bytes(m, j->pos, j->n, has_ring);
     const int ranks = mode == PREFILL_DSLP ? m->gpus->n : 1;
@@ -19,11 +20,11 @@ void prefill_make_room(struct runtime *m, enum exec_mode mode, const struct pref
 }
 
 int prefill_load_next(struct runtime *m, enum exec_mode mode, const struct prefill_job *j, bool *more, struct error *e) {
-    enum { BLENDED = 512 }; /* a shorter blended prompt uploads few of them */
+    enum { MIN_BLENDED = 512 }; /* a blended prompt of fewer tokens uploads few of the weights */
     const struct config *c = &m->w->config;
     int layers = 0;
     *more = false;
-    if (mode == PREFILL_CPU || (mode == PREFILL_BLEND && j->n < BLENDED)) return 0;
+    if (mode == PREFILL_CPU || (mode == PREFILL_BLEND && j->n < MIN_BLENDED)) return 0;
     for (int l = 0; l < c->n_layers; l++) layers += c->layer[l].moe;
     return decode_load_next(m->decode, good_bytes(m, mode, j, mode == PREFILL_DSLP || decode_expert_layers(m->decode) < layers), more, e);
 }

@@ -342,7 +342,7 @@ static struct device_kv *new_device_kv(struct decode *s, const struct kv *kv) {
     return m;
 }
 
-struct device_kv *device_kv_acquire(struct decode *s, const struct kv *kv, int from, int pos, int end) {
+struct device_kv *device_kv_acquire(struct decode *s, const struct kv *kv, int state_row, int pos, int end) {
     struct kv_upload fill[GPU_MAX];
     struct device_kv *m = find_kv(s, kv);
     int rows, rc = 0;
@@ -361,7 +361,7 @@ struct device_kv *device_kv_acquire(struct decode *s, const struct kv *kv, int f
         return NULL;
     }
     if (rc || upload_block_table(s, m)) return m; /* the batch reports it */
-    if (kv->has_states && begin_states(s, m, kv, from, pos, fill)) return m;
+    if (kv->has_states && begin_states(s, m, kv, state_row, pos, fill)) return m;
     if (other && m->valid_rows < rows) { /* the rest of a block that both continue differently */
         if (copy_block(s, m, other->blocks[m->valid_rows / s->block_positions], m->valid_rows, rows)) return m;
         m->valid_rows = rows;
@@ -380,9 +380,9 @@ struct device_kv *device_kv_acquire(struct decode *s, const struct kv *kv, int f
     return m;
 }
 
-void device_kv_lock(struct decode *s, const struct kv *kv, bool kept) {
+void device_kv_lock(struct decode *s, const struct kv *kv, bool is_locked) {
     struct device_kv *m = find_kv(s, kv);
-    if (m) m->is_locked = kept;
+    if (m) m->is_locked = is_locked;
 }
 
 void device_kv_set_valid(struct decode *s, const struct kv *kv, int rows) {
