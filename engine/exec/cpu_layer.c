@@ -19,28 +19,28 @@ static void count_read_bytes(struct runtime *m, const struct work *w, int n) {
 }
 void cpu_count_read(struct runtime *m, uint64_t bytes) { atomic_fetch_add(&m->bytes_read, bytes); }
 
-void cpu_settle(struct runtime *m, struct gpu_timeline **numbers, int n) {
+void cpu_settle(struct runtime *m, struct gpu_timeline **timelines, int n) {
     for (int i = 0; i < n; i++)
-        if (numbers[i]) gpu_timeline_abort(numbers[i]);
+        if (timelines[i]) gpu_timeline_abort(timelines[i]);
     if (m->cpu_queue) gpu_stream_sync(m->cpu_queue);
 }
 
 /* Weights that do not fit in memory: requests the selected experts, and, while these compute, the next layer's likely ones. The next
  * router is tried on the current residual stream, which these experts change little. A large batch uses every expert and needs no
  * prediction. */
-static void prefetch_experts(struct runtime *m, struct work *w, int i, int n) {
+static void prefetch_experts(struct runtime *m, struct work *w, int layer, int n) {
     const struct config *c = &m->w->config;
-    w->late_experts = disk_prefetch_selected(m->disk_prefetch, i, w->ids, n * c->topk);
-    disk_prefetch_score(m->disk_prefetch, i, w->ids, w->router, n);
-    const struct layer *next = i + 1 < c->n_layers ? &m->w->layers[i + 1] : NULL;
-    if (!next || !next->experts || !disk_prefetch_is_useful(m->disk_prefetch) || c->streams.n || c->layer[i + 1].routes_kept)
-        return; /* several residual streams: the next layer's mix is not known yet */
+    w->late_experts = disk_prefetch_selected(m->disk_prefetch, layer, w->ids, n * c->topk);
+    disk_prefetch_score(m->disk_prefetch, layer, w->ids, w->router, n);
+    const struct layer *next = layer + 1 < c->n_layers ? &m->w->layers[layer + 1] : NULL;
+    if (!next || !next->experts || !disk_prefetch_is_useful(m->disk_prefetch) || c->streams.n || c->layer[layer + 1].routes_kept)
+        return; /* several residual streams, or kept rows: what the next router reads is not known yet */
     if (n <= m->lookahead_work->rows) {
-        struct work guess = *m->lookahead_work;
-        guess.x = w->x;
-        *guess.first_bad = -1;
-        if (!block_route(m->cpu, c, next, i + 1, &guess, n)) disk_prefetch_likely(m->disk_prefetch, i + 1, guess.ids, n * c->topk);
-    } else if (n * c->topk >= 2 * c->n_experts) disk_prefetch_likely(m->disk_prefetch, i + 1, NULL, c->n_experts);
+        struct work predicted = *m->lookahead_work;
+        predicted.x = w->x;
+        *predicted.first_bad = -1;
+        if (!block_route(m->cpu, c, next, layer + 1, &predicted, n)) disk_prefetch_likely(m->disk_prefetch, layer + 1, predicted.ids, n * c->topk);
+    } else if (n * c->topk >= 2 * c->n_experts) disk_prefetch_likely(m->disk_prefetch, layer + 1, NULL, c->n_experts);
 }
 
 int cpu_begin_batch(struct runtime *m, struct work *w, int n, int total, const _Atomic int *cancel, struct error *e) {

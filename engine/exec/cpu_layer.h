@@ -12,4 +12,4 @@ int cpu_prepare_experts(struct runtime *m, struct work *w, int layer, int n, str
 void cpu_count_read(struct runtime *m, uint64_t bytes); /* adds to m->bytes_read */
 /* In virtual time, before timelines that the CPU queue may wait for are closed: aborts them (NULL entries are skipped) and drains
  * the queue. */
-void cpu_settle(struct runtime *m, struct gpu_timeline **numbers, int n);
+void cpu_settle(struct runtime *m, struct gpu_timeline **timelines, int n);

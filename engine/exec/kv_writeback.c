@@ -8,15 +8,15 @@
 
 /* Most multi-token rows that n tokens complete: each of up to DECODE_MAX_ROWS spans may complete one more than its length suggests. */
 static size_t max_multi_rows(const struct kv_row_layout *p, int n) {
-    int most = p->min_every ? n / p->min_every + DECODE_MAX_ROWS : 0;
-    return (size_t)(most < n ? most : n);
+    int max_rows = p->min_every ? n / p->min_every + DECODE_MAX_ROWS : 0;
+    return (size_t)(max_rows < n ? max_rows : n);
 }
-/* bytes that n tokens add to the layers before */
+/* Returns the bytes that n tokens add to the layers before `layer`. */
 static size_t bytes_before(const struct kv_row_layout *p, int layer, int n) {
     return p->row_bytes_before[layer] * (size_t)n + p->multi_bytes_before[layer] * max_multi_rows(p, n);
 }
 
-static size_t row_data_bytes(const struct kv_plane *p) { return align_up(kv_row_range_of(p, 0, 1).bytes, 16); } /* of a row */
+static size_t row_data_bytes(const struct kv_plane *p) { return align_up(kv_row_range_of(p, 0, 1).bytes, 16); }
 static size_t row_scale_bytes(const struct kv_plane *p) { return kv_row_range_of(p, 0, 1).n_scales * 4; }
 
 int kv_writeback_layout_open(struct kv_row_layout *p, const struct config *c, enum dtype kv, struct error *e) {
@@ -43,17 +43,17 @@ void kv_writeback_layout_close(struct kv_row_layout *p) { mem_free(p->row_bytes_
 size_t kv_writeback_rows_bytes(const struct kv_row_layout *p, int n) { return bytes_before(p, p->c->n_layers, n); }
 
 /* The planes of a layer for n rows; `mem` is where the rows of layer `first` start. State planes have no data. */
-static int staged_planes(const struct kv_row_layout *c, char *mem, int first, int layer, int n, struct kv_plane out[CACHE_PLANES]) {
-    int planes = c->planes[layer];
-    char *at = mem + (bytes_before(c, layer, n) - bytes_before(c, first, n));
+static int staged_planes(const struct kv_row_layout *layout, char *mem, int first, int layer, int n, struct kv_plane out[CACHE_PLANES]) {
+    int planes = layout->planes[layer];
+    char *next = mem + (bytes_before(layout, layer, n) - bytes_before(layout, first, n));
     for (int p = 0; p < planes; p++) {
-        out[p] = kv_plane_of(&c->desc[layer][p], c->kv);
-        if (c->desc[layer][p].fixed_rows) continue;
-        size_t rows = c->desc[layer][p].tokens_per_row ? max_multi_rows(c, n) : (size_t)n, data = row_data_bytes(&out[p]) * rows,
+        out[p] = kv_plane_of(&layout->desc[layer][p], layout->kv);
+        if (layout->desc[layer][p].fixed_rows) continue;
+        size_t rows = layout->desc[layer][p].tokens_per_row ? max_multi_rows(layout, n) : (size_t)n, data = row_data_bytes(&out[p]) * rows,
                scales = row_scale_bytes(&out[p]) * rows;
-        out[p].data = at;
-        out[p].scale = scales ? (float *)(at + data) : NULL;
-        at += data + scales;
+        out[p].data = next;
+        out[p].scale = scales ? (float *)(next + data) : NULL;
+        next += data + scales;
     }
     return planes;
 }
@@ -94,7 +94,7 @@ int kv_writeback_download_rows(struct decode_device *d, int total) {
     return gpu_copy(d->main, d->host_kv_rows + at, d->kv_rows, bytes_before(d->layout, d->last, total) - at, GPU_D2H);
 }
 
-/* Offset of a state among those of all layers. */
+/* Returns the offset of a state among a span's states of all layers. */
 static size_t state_offset(const struct decode *s, int layer, int plane) {
     size_t at = s->layout.state_bytes_before[layer];
     for (int p = 0; p < plane; p++)
@@ -105,11 +105,12 @@ static size_t state_offset(const struct decode *s, int layer, int plane) {
     return at;
 }
 
-enum { STATES_MB = 512, STATES_ALONE = 1 << 20 };
+/* Largest bounce buffer for states; up to MAX_SERIAL_BYTES of them are stored by one thread, since starting the pool takes time too. */
+enum { MAX_STATES_MB = 512, MAX_SERIAL_BYTES = 1 << 20 };
 int kv_writeback_states_open(struct decode *s, struct error *e) {
-    const size_t each = s->layout.state_bytes_before[s->c->n_layers], most = each ? ((size_t)STATES_MB << 20) / each : 0;
-    s->n_host_states = most < DECODE_MAX_ROWS ? (int)most : DECODE_MAX_ROWS; /* further spans download directly */
-    return s->n_host_states ? gpu_host_alloc(s->dev[0].g, (void **)&s->host_states, (size_t)s->n_host_states * each, e) : 0;
+    const size_t span_bytes = s->layout.state_bytes_before[s->c->n_layers], max_spans = span_bytes ? ((size_t)MAX_STATES_MB << 20) / span_bytes : 0;
+    s->n_host_states = max_spans < DECODE_MAX_ROWS ? (int)max_spans : DECODE_MAX_ROWS; /* further spans download directly */
+    return s->n_host_states ? gpu_host_alloc(s->dev[0].g, (void **)&s->host_states, (size_t)s->n_host_states * span_bytes, e) : 0;
 }
 
 int kv_writeback_download_states(struct decode_device *d, int i, const struct span *dev, const struct span *host) {
@@ -119,29 +120,29 @@ int kv_writeback_download_states(struct decode_device *d, int i, const struct sp
             if (!s->layout.desc[l][p].fixed_rows) continue;
             struct kv_plane from = attention_plane(dev->cache[l].p[p], dev->state_step.to_row),
                             to = attention_plane(host->cache[l].p[p], host->state_step.to_row);
-            char *way = s->host_states + (size_t)i * s->layout.state_bytes_before[s->c->n_layers] + state_offset(s, l, p);
-            TRY(gpu_copy(d->main, i < s->n_host_states ? way : to.data, from.data, kv_row_range_of(&from, 0, 1).bytes, GPU_D2H));
+            char *bounce = s->host_states + (size_t)i * s->layout.state_bytes_before[s->c->n_layers] + state_offset(s, l, p);
+            TRY(gpu_copy(d->main, i < s->n_host_states ? bounce : to.data, from.data, kv_row_range_of(&from, 0, 1).bytes, GPU_D2H));
         }
     return 0;
 }
 
 static void store_states(void *step, int thread, int n_threads) {
     const struct decode *s = step;
-    for (int k = 0, i = 0; k < s->n_micros; k++)
-        for (int t = 0; t < s->micro_batch[k].n_dev_spans && i < s->n_host_states; t++, i++)
+    for (int micro = 0, index = 0; micro < s->n_micros; micro++)
+        for (int k = 0; k < s->micro_batch[micro].n_dev_spans && index < s->n_host_states; k++, index++)
             for (int l = thread; l < s->n_resident; l += n_threads)
                 for (int p = 0; p < s->layout.planes[l]; p++) {
-                    const struct span *host = &s->micro_batch[k].spans[t];
+                    const struct span *host = &s->micro_batch[micro].spans[k];
                     if (!s->layout.desc[l][p].fixed_rows) continue;
                     struct kv_plane to = attention_plane(host->cache[l].p[p], host->state_step.to_row);
-                    memcpy(to.data, s->host_states + (size_t)i * s->layout.state_bytes_before[s->c->n_layers] + state_offset(s, l, p),
+                    memcpy(to.data, s->host_states + (size_t)index * s->layout.state_bytes_before[s->c->n_layers] + state_offset(s, l, p),
                            kv_row_range_of(&to, 0, 1).bytes);
                 }
 }
 void kv_writeback_store_states(struct decode *s) {
-    int spans = 0;
-    for (int k = 0; k < s->n_micros; k++) spans += s->micro_batch[k].n_dev_spans;
-    if ((size_t)spans * s->layout.state_bytes_before[s->c->n_layers] > STATES_ALONE) pool_run(s->m->scan.pool, store_states, s);
+    int n_spans = 0;
+    for (int k = 0; k < s->n_micros; k++) n_spans += s->micro_batch[k].n_dev_spans;
+    if ((size_t)n_spans * s->layout.state_bytes_before[s->c->n_layers] > MAX_SERIAL_BYTES) pool_run(s->m->scan.pool, store_states, s);
     else store_states(s, 0, 1);
 }
 
@@ -155,7 +156,7 @@ static void store_heads(const struct kv_plane *to, int head0, int pos, const str
     }
 }
 
-/* Stores the rows of one plane that tokens [pos, pos + n) made. */
+/* Stores the rows of a plane that tokens [pos, pos + n) complete; they start at from_row of `from`. */
 static void store_rows(const struct cache_desc *d, const struct kv_plane *to, int pos, const struct kv_plane *from, int from_row, int n) {
     if (!from->data) return; /* a state plane */
     int row = kv_complete_rows(d, pos);
@@ -182,7 +183,7 @@ void kv_writeback_store_rows(struct decode *s, const struct decode_micro_batch *
         }
 }
 
-/* After a prefill's rows: each layer's states, at the end and at the mark. */
+/* Where a prefill's download has a state: after the rows, those at the end of the batch, then those at the mark. */
 static char *saved_state_address(const struct decode *s, char *host, int n, int layer, int plane, bool mark) {
     return host + kv_writeback_rows_bytes(&s->layout, n) + (mark ? s->layout.state_bytes_before[s->c->n_layers] : 0) + state_offset(s, layer, plane);
 }

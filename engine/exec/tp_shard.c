@@ -2,11 +2,12 @@
 
 #include <stdio.h>
 
-/* whether m can be split before column `at` */
+/* Whether m can be split before column `at`: not within a block of its format or scales. */
 static bool can_split_at(const struct mat *m, int at) {
     if (!m->data || !m->cols) return true;
     return at % (int)dtype_block((enum dtype)m->dtype) == 0 && (!m->scale || m->cols <= m->block_cols || at % m->block_cols == 0);
 }
+/* Whether all layers can: their output projections, or (ffn) the down matrices of dense FFNs or (moe) shared experts. */
 static bool can_split_layers_at(const struct weights *w, int at, bool ffn, bool moe) {
     for (int l = 0; l < w->config.n_layers; l++) {
         const struct layer *y = &w->layers[l];
@@ -40,25 +41,26 @@ static const char *why_unsplittable(const struct config *c) {
 bool tp_shard_split(const struct weights *w, int ranks, struct tp_shard out[GPU_MAX], char *why, size_t cap) {
     const struct config *c = &w->config;
     const bool gqa = c->attn == ATTN_GQA;
-    const int units = gqa ? c->n_kv_heads : c->n_heads, each = c->n_heads / units;
-    const char *cannot = why_unsplittable(c);
-    if (cannot) return snprintf(why, cap, "%s", cannot), false;
+    const int units = gqa ? c->n_kv_heads : c->n_heads, heads_per_unit = c->n_heads / units;
+    const char *reason = why_unsplittable(c);
+    if (reason) return snprintf(why, cap, "%s", reason), false;
     if (units < ranks) return snprintf(why, cap, "%d %sheads for %d devices", units, gqa ? "KV " : "", ranks), false;
-    int unit = 0, dense = 0, shared = 0;
+    int first_unit = 0, first_dense = 0, first_shared = 0;
     for (int r = 0; r < ranks; r++) {
-        int end = shard_end(w, units, ranks, r, unit, each * c->v_dim, false, false), dense_end = shard_end(w, c->dense_inter, ranks, r, dense, 1, true, false),
-            shared_end = shard_end(w, c->shared_inter, ranks, r, shared, 1, true, true);
-        if (end == unit) return snprintf(why, cap, "no boundary between heads is one between blocks of its output projection's scales"), false;
+        int end_unit = shard_end(w, units, ranks, r, first_unit, heads_per_unit * c->v_dim, false, false),
+            dense_end = shard_end(w, c->dense_inter, ranks, r, first_dense, 1, true, false),
+            shared_end = shard_end(w, c->shared_inter, ranks, r, first_shared, 1, true, true);
+        if (end_unit == first_unit) return snprintf(why, cap, "no boundary between heads is one between blocks of its output projection's scales"), false;
         out[r] = (struct tp_shard){.rank = r,
-                                   .head0 = unit * each,
-                                   .heads = (end - unit) * each,
-                                   .kv_head0 = gqa ? unit : 0,
-                                   .kv_heads = gqa ? end - unit : c->n_kv_heads,
-                                   .dense0 = dense,
-                                   .dense = dense_end - dense,
-                                   .shared0 = shared,
-                                   .shared = shared_end - shared};
-        unit = end, dense = dense_end, shared = shared_end;
+                                   .head0 = first_unit * heads_per_unit,
+                                   .heads = (end_unit - first_unit) * heads_per_unit,
+                                   .kv_head0 = gqa ? first_unit : 0,
+                                   .kv_heads = gqa ? end_unit - first_unit : c->n_kv_heads,
+                                   .dense0 = first_dense,
+                                   .dense = dense_end - first_dense,
+                                   .shared0 = first_shared,
+                                   .shared = shared_end - first_shared};
+        first_unit = end_unit, first_dense = dense_end, first_shared = shared_end;
     }
     return true;
 }
@@ -71,6 +73,7 @@ struct config tp_shard_config(const struct config *c, const struct tp_shard *s) 
     return own;
 }
 
+/* Each replaces a matrix or vector with the view of a shard. */
 static void take_rows(struct mat *m, int first, int n) {
     if (m->rows) *m = mat_rows(*m, first, first + n);
 }
@@ -81,20 +84,21 @@ static void take_from(float **v, int first) {
     if (*v) *v += first;
 }
 
-int tp_shard_ranges(const struct config *own, const struct tp_shard *s, const struct weights *w, int layer, struct layer *view, struct copy_range *out) {
+int tp_shard_ranges(const struct config *shard_config, const struct tp_shard *s, const struct weights *w, int layer, struct layer *view,
+                    struct copy_range *out) {
     const struct config *c = &w->config;
     struct layer y = w->layers[layer];
-    const int query = c->head_dim + (c->attn_gate == ATTN_GATE_IN_QUERY ? c->v_dim : 0), gate = c->attn_gate == ATTN_GATE_HEAD ? 1 : c->v_dim,
-              wide = c->qk_nope + c->v_dim, dim = c->head_dim, moe = c->layer[layer].moe;
-    take_rows(c->q_lora ? &y.q_b : &y.q, s->head0 * query, s->heads * query);
-    take_from(&y.q_bias, s->head0 * query);
+    const int query_rows = c->head_dim + (c->attn_gate == ATTN_GATE_IN_QUERY ? c->v_dim : 0), gate_rows = c->attn_gate == ATTN_GATE_HEAD ? 1 : c->v_dim,
+              kv_b_rows = c->qk_nope + c->v_dim, dim = c->head_dim, moe = c->layer[layer].moe;
+    take_rows(c->q_lora ? &y.q_b : &y.q, s->head0 * query_rows, s->heads * query_rows);
+    take_from(&y.q_bias, s->head0 * query_rows);
     take_rows(&y.k, s->kv_head0 * dim, s->kv_heads * dim);
     take_from(&y.k_bias, s->kv_head0 * dim);
     take_rows(&y.v, s->kv_head0 * c->v_dim, s->kv_heads * c->v_dim);
     take_from(&y.v_bias, s->kv_head0 * c->v_dim);
-    take_rows(&y.attn_gate, s->head0 * gate, s->heads * gate);
+    take_rows(&y.attn_gate, s->head0 * gate_rows, s->heads * gate_rows);
     take_from(&y.sinks, s->head0);
-    take_rows(&y.kv_b, s->head0 * wide, s->heads * wide);
+    take_rows(&y.kv_b, s->head0 * kv_b_rows, s->heads * kv_b_rows);
     take_rows(&y.k_b, s->head0 * c->kv_lora, s->heads * c->kv_lora);
     take_rows(&y.v_b, s->head0 * c->v_dim, s->heads * c->v_dim);
     take_cols(&y.o, s->head0 * c->v_dim, s->heads * c->v_dim);
@@ -104,7 +108,7 @@ int tp_shard_ranges(const struct config *own, const struct tp_shard *s, const st
     take_cols(&y.dense.down, first, n);
     if (!n) y.dense = (struct expert){.glu = y.dense.glu};
     *view = (struct layer){0};
-    int k = copy_ranges_list(own, layer, MODULE_LAYER, &y, view, out);
+    int k = copy_ranges_list(shard_config, layer, MODULE_LAYER, &y, view, out);
     for (int i = 0; i < k; i++) {
         struct mat *m = out[i].field == &view->o.data ? &view->o : out[i].field == &view->dense.down.data ? &view->dense.down : NULL;
         if (!m) continue;

@@ -18,6 +18,8 @@ struct tp_shard {
 /* Splits into `ranks` shards. Cuts respect scale and format blocks, and each rank has a KV head. Returns false with the reason in
  * `why` if a model of this kind or these shapes cannot be split. */
 bool tp_shard_split(const struct weights *w, int ranks, struct tp_shard out[GPU_MAX], char *why, size_t cap);
+/* Returns the config of the smaller model that a shard is. */
 struct config tp_shard_config(const struct config *c, const struct tp_shard *s);
-/* As copy_ranges_list of MODULE_LAYER; c is the shard's config; column shards are strided ranges. */
-int tp_shard_ranges(const struct config *c, const struct tp_shard *s, const struct weights *w, int layer, struct layer *view, struct copy_range *out);
+/* As copy_ranges_list of MODULE_LAYER, for a shard with its config; column shards are strided ranges. */
+int tp_shard_ranges(const struct config *shard_config, const struct tp_shard *s, const struct weights *w, int layer, struct layer *view,
+                    struct copy_range *out);

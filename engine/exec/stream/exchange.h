@@ -27,7 +27,7 @@ struct exchange {
     /* all_to_all.c: pairs sorted by expert, own and received; `offset` is read by all ranks */
     float *pack, *in, *pack_host, *in_host; /* [n * topk, hidden], [all * topk, hidden] */
     int32_t *offset, *offset_device;        /* [experts + 1] */
-    int n_counted_layers;                   /* layers counted; under the pipe's lock */
+    int n_counted_layers;                   /* layers whose pairs are counted; under slp_run.lock */
 };
 int exchange_open(struct slp_rank *r, struct error *e); /* no-op for a single rank */
 void exchange_close(struct slp_rank *r);

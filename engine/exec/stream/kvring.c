@@ -44,7 +44,8 @@ static struct stripe_range stripe_rows(const struct slp_rank *maker, int layer, 
     for (const struct stripe *t = maker->stripe; t < s; t++) own += kv_complete_rows(&d, pos + t->first + t->n) - kv_complete_rows(&d, pos + t->first);
     return (struct stripe_range){kv_complete_rows(&d, pos + s->first), kv_complete_rows(&d, pos + s->first + s->n) - kv_complete_rows(&d, pos + s->first), own};
 }
-static bool same_layout(const struct slp_rank *r, int a, int b) { /* whether two layers have the same plane layout */
+/* Whether layers a and b have the same plane layout. */
+static bool same_layout(const struct slp_rank *r, int a, int b) {
     struct cache_desc x[CACHE_PLANES], y[CACHE_PLANES];
     int n = kv_planes(r->p->c, a, x);
     if (kv_planes(r->p->c, b, y) != n) return false;
@@ -54,11 +55,13 @@ static bool same_layout(const struct slp_rank *r, int a, int b) { /* whether two
             return false;
     return true;
 }
-static struct slp_rank *maker_at(const struct slp_rank *r, int step) { /* the rank that made the block of that step */
-    int s = r->p->n_ranks;
-    return &r->p->rank[(r->id - step + s) % s];
+/* Returns the rank that computed the block that r receives in that step. */
+static struct slp_rank *maker_at(const struct slp_rank *r, int step) {
+    int n_ranks = r->p->n_ranks;
+    return &r->p->rank[(r->id - step + n_ranks) % n_ranks];
 }
-static uint64_t use_of(int layer) { return (uint64_t)layer / 2 + 1; } /* use number of events by parity */
+/* Use number of the events, of which there is one per layer parity. */
+static uint64_t use_of(int layer) { return (uint64_t)layer / 2 + 1; }
 
 /* Lays out a layer's planes consecutively at mem; returns the bytes. mem is NULL in virtual time. */
 static size_t lay_out_planes(const struct slp_rank *r, int layer, int rows, int states, char *mem, struct kv_plane out[CACHE_PLANES]) {
@@ -74,14 +77,14 @@ static size_t lay_out_planes(const struct slp_rank *r, int layer, int rows, int 
     }
     return at;
 }
-static size_t largest_layer_bytes(const struct slp_rank *r, int rows, int states) { /* bytes of the largest layer */
+static size_t largest_layer_bytes(const struct slp_rank *r, int rows, int states) {
     struct kv_plane p[CACHE_PLANES];
-    size_t most = 0;
+    size_t largest = 0;
     for (int l = 0; l < r->p->c->n_layers; l++) {
-        size_t one = lay_out_planes(r, l, rows, states, NULL, p);
-        most = one > most ? one : most;
+        size_t bytes = lay_out_planes(r, l, rows, states, NULL, p);
+        largest = bytes > largest ? bytes : largest;
     }
-    return most;
+    return largest;
 }
 static int n_positions(const struct slp_rank *r) { return r->p->job->pos + r->p->job->n; }
 
@@ -119,9 +122,9 @@ int kvring_open(struct slp_rank *r, struct error *e) {
 
 void kvring_abort(struct slp_rank *r) {
     for (int i = 0; i < 2; i++) {
-        struct gpu_pair *own[] = {r->kv_made[i], r->kv_downloaded[i], r->kv_read[i]};
+        struct gpu_pair *pairs[] = {r->kv_made[i], r->kv_downloaded[i], r->kv_read[i]};
         for (int k = 0; k < 3; k++)
-            if (own[k]) gpu_pair_abort(own[k]);
+            if (pairs[k]) gpu_pair_abort(pairs[k]);
         for (int k = 0; k < STRIPES; k++)
             if (r->state_made[i][k]) gpu_pair_abort(r->state_made[i][k]);
         for (int k = 0; r->exchange && k < GPU_MAX; k++)
@@ -182,7 +185,7 @@ static int download_rows(struct slp_rank *r, const struct kv_plane *to, const st
     return x.n_scales ? gpu_copy(r->unload_stream, to->scale ? to->scale + y.scale_offset : NULL, from->scale + x.scale_offset, x.n_scales * 4, GPU_D2H) : 0;
 }
 
-/* The session keeps two states per layer: after the last token and at the mark. Whether this rank makes them. */
+/* The session keeps two states per layer: after the last token and at the mark. has_last() and has_mark(): whether this rank makes them. */
 static bool has_last(const struct slp_rank *r) {
     const struct stripe *last = r->n_stripes ? &r->stripe[r->n_stripes - 1] : NULL;
     return last && last->first + last->n == r->p->job->n;
@@ -241,12 +244,12 @@ int kvring_save(struct slp_rank *r, int layer) {
 
 /* --- The ring, compute thread -------------------------------------------------------------------------------------------- */
 
-/* Whether a query of r, or of a rank that r forwards to, sees a position of s. */
+/* Whether a query of r, or of a rank that r forwards to, sees a position of the maker's stripe s. */
 static bool is_needed(const struct slp_rank *r, const struct slp_rank *maker, const struct stripe *s) {
     const struct slp_run *p = r->p;
     for (int i = r->id; i != maker->id; i = (i + 1) % p->n_ranks) {
-        const struct slp_rank *q = &p->rank[i];
-        const struct stripe *last = q->n_stripes ? &q->stripe[q->n_stripes - 1] : NULL;
+        const struct slp_rank *receiver = &p->rank[i];
+        const struct stripe *last = receiver->n_stripes ? &receiver->stripe[receiver->n_stripes - 1] : NULL;
         if (last && s->first < last->first + last->n) return true;
     }
     return false;
@@ -319,12 +322,12 @@ int kvring_ranges(const struct slp_rank *r, int end, struct kvring_range *out) {
 /* --- States: passed from stripe to stripe ---------------------------------------------------------------------------------------- */
 
 /* Returns the rank with the stripe before (with `next`: after) this one, and its index there; NULL: there is none. */
-static struct slp_rank *neighbour_rank(const struct slp_rank *r, const struct stripe *s, bool next, int *which) {
+static struct slp_rank *neighbour_rank(const struct slp_rank *r, const struct stripe *s, bool next, int *index) {
     for (int i = 0; i < r->p->n_ranks; i++)
         for (int k = 0; k < r->p->rank[i].n_stripes; k++) {
-            const struct stripe *o = &r->p->rank[i].stripe[k];
-            *which = k;
-            if (next ? o->first == s->first + s->n : o->first + o->n == s->first) return &r->p->rank[i];
+            const struct stripe *other = &r->p->rank[i].stripe[k];
+            *index = k;
+            if (next ? other->first == s->first + s->n : other->first + other->n == s->first) return &r->p->rank[i];
         }
     return NULL;
 }
@@ -332,22 +335,23 @@ static struct slp_rank *neighbour_rank(const struct slp_rank *r, const struct st
 /* Waits only for earlier stripes, and each rank runs its own in rising order, which prevents a deadlock. A state row is overwritten two
  * layers later, after its readers, as for keys. */
 int kvring_state_begin(struct slp_rank *r, int layer, int stripe, int *from) {
-    int k;
-    struct slp_rank *q = neighbour_rank(r, &r->stripe[stripe], false, &k);
+    int previous_stripe;
+    struct slp_rank *previous = neighbour_rank(r, &r->stripe[stripe], false, &previous_stripe);
     struct kv_plane to[CACHE_PLANES], source[CACHE_PLANES];
-    if (!q) *from = r->p->job->pos ? STATE_BEFORE : -1;
-    else *from = STATE_STRIPE + (q == r ? k : stripe);
-    if (!q || q == r) return 0;
-    bool peer = exchange_are_peers(r, q);
-    if (peer) kvring_planes(q, layer, source);
-    else host_planes(q, layer, source);
-    TRY(gpu_pair_wait(q->state_made[layer % 2][k], use_of(layer), r->compute_stream));
+    if (!previous) *from = r->p->job->pos ? STATE_BEFORE : -1;
+    else *from = STATE_STRIPE + (previous == r ? previous_stripe : stripe);
+    if (!previous || previous == r) return 0;
+    bool peer = exchange_are_peers(r, previous);
+    if (peer) kvring_planes(previous, layer, source);
+    else host_planes(previous, layer, source);
+    TRY(gpu_pair_wait(previous->state_made[layer % 2][previous_stripe], use_of(layer), r->compute_stream));
     for (int i = 0, n = kvring_planes(r, layer, to); i < n; i++) {
         size_t bytes = kv_row_range_of(&to[i], 0, 1).bytes;
         if (!is_state(r, layer, i)) continue;
         atomic_fetch_add(&r->p->exchanged, bytes);
-        if (peer) TRY(gpu_copy_peer(r->compute_stream, state_address(&to[i], *from), q->g, state_address(&source[i], STATE_STRIPE + k), bytes));
-        else TRY(gpu_copy(r->compute_stream, state_address(&to[i], *from), state_address(&source[i], HOST_STRIPE + k), bytes, GPU_H2D));
+        if (peer)
+            TRY(gpu_copy_peer(r->compute_stream, state_address(&to[i], *from), previous->g, state_address(&source[i], STATE_STRIPE + previous_stripe), bytes));
+        else TRY(gpu_copy(r->compute_stream, state_address(&to[i], *from), state_address(&source[i], HOST_STRIPE + previous_stripe), bytes, GPU_H2D));
     }
     return 0;
 }
@@ -362,11 +366,11 @@ int kvring_state_mark(struct slp_rank *r, int layer, int stripe) {
 }
 
 int kvring_state_made(struct slp_rank *r, int layer, int stripe) {
-    int k;
-    const struct slp_rank *q = neighbour_rank(r, &r->stripe[stripe], true, &k);
+    int next_stripe;
+    const struct slp_rank *next = neighbour_rank(r, &r->stripe[stripe], true, &next_stripe);
     struct kv_plane to[CACHE_PLANES], from[CACHE_PLANES];
     host_planes(r, layer, to);
-    for (int i = 0, n = kvring_planes(r, layer, from); i < n && q && q != r && !exchange_are_peers(r, q); i++) {
+    for (int i = 0, n = kvring_planes(r, layer, from); i < n && next && next != r && !exchange_are_peers(r, next); i++) {
         size_t bytes = kv_row_range_of(&from[i], 0, 1).bytes;
         if (is_state(r, layer, i))
             TRY(gpu_copy(r->compute_stream, state_address(&to[i], HOST_STRIPE + stripe), state_address(&from[i], STATE_STRIPE + stripe), bytes, GPU_D2H));

@@ -17,7 +17,7 @@ enum { RING_GOOD_SLOTS = 32 }; /* experts in the ring of a prefill that has memo
 struct ring {
     struct ring_slot *slots;
     int n;
-    uint64_t n_freed; /* modules freed; under the pipe's lock */
+    uint64_t n_freed; /* modules freed; under slp_run.lock */
 };
 int ring_open(struct ring *r, struct ledger *l, int n, size_t slot_bytes, struct error *e);
 void ring_close(struct ring *r, struct ledger *l);
@@ -32,7 +32,7 @@ int ring_free(struct slp_run *p, struct ring *r, uint64_t k);           /* unloa
 /* The experts of a layer that a rank computes: all of its own, or (few tokens) those selected, known once the layer's router has run.
  * Those that are not resident pass through the ring. Waits for the selection if needed; ERR_CANCELLED. */
 int ring_wait_selected(struct slp_rank *r, int layer);
-/* Both after ring_wait_selected; expert counts from the rank's first. */
+/* After ring_wait_selected: whether a rank computes an expert, and whether the expert passes through its ring. `expert` counts from the rank's first. */
 bool ring_computes_expert(const struct slp_rank *r, int layer, int expert);
 bool ring_takes_expert(const struct slp_rank *r, int layer, int expert);
 /* Compute: waits for the expert's weights, resident or the use `module` of the ring, and returns their view. */
@@ -48,4 +48,4 @@ struct pace {
 };
 int pace_open(struct pace *c, struct gpu *g, struct error *e);
 void pace_close(struct pace *c);
-int pace_unit(struct slp_rank *r, struct pace *c, struct gpu_stream *s); /* after enqueuing a unit: waits for the one PACE before it */
+int pace_unit(struct slp_rank *r, struct pace *c, struct gpu_stream *s); /* after enqueuing a unit: waits for the unit PACE before it */

@@ -264,7 +264,7 @@ void slp_rank_close(struct slp_rank *r) {
     gpu_stream_close(&r->compute_stream);
     ring_close(&r->dense, r->ledger);
     ring_close(&r->experts, r->ledger);
-    void *all[] = {r->x,   r->xn,     r->cos,           r->sin,           r->second_cos, r->second_sin, r->streams, r->post,   r->close_mem,
+    void *all[] = {r->x,   r->xn,     r->cos,           r->sin,           r->second_cos, r->second_sin, r->streams, r->post,   r->merge_mem,
                    r->pos, r->tokens, r->selected_keys, r->shared_weight, r->ids,        r->weights,    r->token,   r->weight, r->offset,
                    r->sum, r->ffn_in, r->kept,          r->routed_in,     r->routed_sum, r->carried,    r->q};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) gpu_free(r->g, all[i]);
@@ -272,7 +272,7 @@ void slp_rank_close(struct slp_rank *r) {
     pace_close(&r->pace_load);
     pace_close(&r->pace_main);
     gpu_host_free(r->g, r->host_offset);
-    mem_free(r->close);
+    mem_free(r->merge_weights);
     mem_free(r->selected);
     mem_free(r->check_ids);
     mem_free(r->cache);
@@ -286,12 +286,12 @@ static int upload_close(struct slp_rank *r, struct error *e) {
     struct copy_range ranges[COPY_RANGES_MAX];
     struct copy_run runs[COPY_RANGES_MAX];
     size_t bytes;
-    if (!(r->close = mem_alloc(sizeof *r->close))) return error_set(e, ERR_MEMORY, "no memory for a rank");
-    *r->close = *w;
-    int n = copy_ranges_list(&w->config, 0, MODULE_STREAM_MERGE, w, r->close, ranges), k = copy_runs_merge(ranges, n, runs, &bytes);
-    int rc = n ? gpu_alloc(r->g, (void **)&r->close_mem, bytes, e) : 0;
-    for (int i = 0; i < k && !rc; i++) rc = gpu_copy(r->compute_stream, r->close_mem + runs[i].at, runs[i].host, runs[i].bytes, GPU_H2D);
-    for (int i = 0; i < n && !rc; i++) *ranges[i].field = r->close_mem + ranges[i].at;
+    if (!(r->merge_weights = mem_alloc(sizeof *r->merge_weights))) return error_set(e, ERR_MEMORY, "no memory for a rank");
+    *r->merge_weights = *w;
+    int n = copy_ranges_list(&w->config, 0, MODULE_STREAM_MERGE, w, r->merge_weights, ranges), k = copy_runs_merge(ranges, n, runs, &bytes);
+    int rc = n ? gpu_alloc(r->g, (void **)&r->merge_mem, bytes, e) : 0;
+    for (int i = 0; i < k && !rc; i++) rc = gpu_copy(r->compute_stream, r->merge_mem + runs[i].at, runs[i].host, runs[i].bytes, GPU_H2D);
+    for (int i = 0; i < n && !rc; i++) *ranges[i].field = r->merge_mem + ranges[i].at;
     return rc;
 }
 

@@ -314,7 +314,7 @@ static int run_layers(struct slp_rank *r) {
     for (int l = 0; l < c->n_layers; l++) TRY(run_layer(r, l, &dense, &module));
     for (int at = 0; at < r->n; at += r->plan.chunk_rows) {
         struct work w = work_from_row(r, at);
-        TRY(block_merge_streams(exec_of(r), r->close, &w, r->n - at < r->plan.chunk_rows ? r->n - at : r->plan.chunk_rows));
+        TRY(block_merge_streams(exec_of(r), r->merge_weights, &w, r->n - at < r->plan.chunk_rows ? r->n - at : r->plan.chunk_rows));
     }
     int bad = -1;
     if (!gpu_info(r->g)->is_virtual) TRY(gpu_copy(r->compute_stream, r->host_offset, (const void *)r->work.first_bad, 4, GPU_D2H));

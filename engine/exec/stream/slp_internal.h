@@ -31,14 +31,14 @@ struct slp_rank {
     struct ring dense, experts;
     const struct resident_set *resident; /* weights of this device that are not uploaded; NULL: none */
     uint8_t *selected;                   /* [n_layers, experts of this rank] selected by any token; NULL: all are loaded */
-    int n_selected_layers;               /* layers with valid `selected`; under the pipe's lock */
+    int n_selected_layers;               /* layers with valid `selected`; under slp_run.lock */
     int32_t *check_ids;                  /* [experts of this rank] scratch of the loader for job->check_weights; NULL without one */
     struct work work;                    /* of a chunk */
     /* device memory of all rows of this rank; for the experts, of all tokens */
     float *x, *xn, *cos, *sin, *second_cos, *second_sin, *shared_weight, *ffn_in, *kept, *routed_in, *routed_sum, *carried, *q;
-    float *streams, *post; /* several residual streams, as in struct work; close_mem holds the weights that merge them at the end */
-    struct weights *close;
-    char *close_mem;
+    float *streams, *post;         /* several residual streams, as in struct work; merge_mem holds the weights that merge them at the end */
+    struct weights *merge_weights; /* view of the weights in merge_mem */
+    char *merge_mem;
     int32_t *ids, *pos, *tokens, *selected_keys; /* selected_keys: only if layers reuse a key selection, else it is per chunk */
     float *weights;
     float *sum; /* DSLP: partial sums of all tokens [all, hidden] */
