@@ -10,7 +10,7 @@
 #include "engine/weights/numa_copy.h"
 #include "engine/weights/numa_ranges.h"
 
-enum { READERS = 8, STAGE_MOST = 8, STAGE_LEAST = 4, CORES = 8, FAR_SHARE = 12 };
+enum { READERS = 8, MAX_STAGE_THREADS = 8, MIN_STAGE_THREADS = 4, CORES_PER_THREAD = 8, FAR_SHARE = 12 };
 static const size_t read_bytes = (size_t)16 << 20, probe_bytes = (size_t)2 << 20; /* a large page */
 static const useconds_t hold_poll_us = 1000;
 static const double thread_rate = 6e9; /* memcpy rate of one thread, bytes/s */
@@ -40,13 +40,13 @@ static size_t page_size(void) { return (size_t)sysconf(_SC_PAGESIZE); }
 static size_t whole_pages(size_t n) { return (n + page_size() - 1) / page_size() * page_size(); }
 
 int pin_stage_threads(void) {
-    long cores = sysconf(_SC_NPROCESSORS_ONLN), n = cores / CORES;
-    n = n < STAGE_LEAST ? STAGE_LEAST : n > STAGE_MOST ? STAGE_MOST : n;
+    long cores = sysconf(_SC_NPROCESSORS_ONLN), n = cores / CORES_PER_THREAD;
+    n = n < MIN_STAGE_THREADS ? MIN_STAGE_THREADS : n > MAX_STAGE_THREADS ? MAX_STAGE_THREADS : n;
     return (int)(n <= cores / 2 ? n : cores > 1 ? cores / 2 : 1);
 }
 int pin_idle_stage_threads(void) {
-    const long half = sysconf(_SC_NPROCESSORS_ONLN) / 2;
-    return (int)(half < 1 ? 1 : half > STAGE_MOST ? STAGE_MOST : half);
+    const long cores_used = sysconf(_SC_NPROCESSORS_ONLN) / 2;
+    return (int)(cores_used < 1 ? 1 : cores_used > MAX_STAGE_THREADS ? MAX_STAGE_THREADS : cores_used);
 }
 
 /* --- The choice ------------------------------------------------------------------------------------------------------------------ */
@@ -70,13 +70,14 @@ static bool can_register(struct gpu *g, const void *p, size_t size, struct error
 
 struct pin_choice pin_choose(struct gpu *g, const struct weights *w, const struct numa *nodes) {
     struct pin_choice c = {.path = PIN_STAGED};
-    struct error mapped = {0}, own = {0};
-    struct weights_range one = {0}; /* of a file */
-    size_t files = 0;
-    size_t have = mem_available(), most = test_limits_get(TEST_LIMIT_PIN_BYTES, have / 8 * 7); /* the rest is for KV caches, workspaces and other programs */
+    struct error mapped_error = {0}, own_error = {0};
+    struct weights_range file_range = {0}; /* of a file */
+    size_t file_bytes = 0;
+    size_t available = mem_available(),
+           max_bytes = test_limits_get(TEST_LIMIT_PIN_BYTES, available / 8 * 7); /* the rest is for KV caches, workspaces and other programs */
     for (int i = 0; i < weights_ranges(w); i++) {
         const struct weights_range r = weights_range(w, i);
-        if (r.is_file && r.bytes) one = r, files += r.bytes;
+        if (r.is_file && r.bytes) file_range = r, file_bytes += r.bytes;
         c.bytes += r.bytes;
     }
     if (!c.bytes) {
@@ -84,22 +85,22 @@ struct pin_choice pin_choose(struct gpu *g, const struct weights *w, const struc
         snprintf(c.why, sizeof c.why, "they are part of the executable");
         return c;
     }
-    if (files > most) {
-        snprintf(c.why, sizeof c.why, "%zu MiB do not fit in the %zu MiB of memory that may be pinned", files >> 20, most >> 20);
+    if (file_bytes > max_bytes) {
+        snprintf(c.why, sizeof c.why, "%zu MiB do not fit in the %zu MiB of memory that may be pinned", file_bytes >> 20, max_bytes >> 20);
         return c;
     }
-    const bool maps = files && can_register(g, one.at, one.bytes < probe_bytes ? one.bytes : probe_bytes, &mapped),
-               by_node = nodes->n_nodes > 1 && numa_copy_fits(nodes, files, false); /* repacked weights are in memory already */
+    const bool maps = file_bytes && can_register(g, file_range.at, file_range.bytes < probe_bytes ? file_range.bytes : probe_bytes, &mapped_error),
+               by_node = nodes->n_nodes > 1 && numa_copy_fits(nodes, file_bytes, false); /* repacked weights are in memory already */
     void *p = maps && !by_node ? NULL : mem_pages(probe_bytes, 0);
-    if (p && can_register(g, p, probe_bytes, &own)) c.path = PIN_COPIED;
+    if (p && can_register(g, p, probe_bytes, &own_error)) c.path = PIN_COPIED;
     else if (maps) c.path = PIN_MAPPED;
     c.by_node = by_node && c.path != PIN_MAPPED;
     mem_pages_free(p, probe_bytes);
     if (c.by_node)
         snprintf(c.why, sizeof c.why, "each of %d NUMA nodes gets the rows that its CPUs compute%s", nodes->n_nodes,
                  c.path == PIN_STAGED ? "; the driver cannot pin memory" : "");
-    else if (c.path == PIN_STAGED) snprintf(c.why, sizeof c.why, "the driver cannot pin memory: %.80s", p ? own.text : "no memory for a test");
-    else if (!files) snprintf(c.why, sizeof c.why, "they are repacked in memory of their own");
+    else if (c.path == PIN_STAGED) snprintf(c.why, sizeof c.why, "the driver cannot pin memory: %.80s", p ? own_error.text : "no memory for a test");
+    else if (!file_bytes) snprintf(c.why, sizeof c.why, "they are repacked in memory of their own");
     else
         snprintf(c.why, sizeof c.why, "the driver %s pin mapped files%s", maps ? "can" : "cannot",
                  nodes->n_nodes > 1 && !by_node ? ", and a NUMA node has too little memory for its rows of all weights" : "");
@@ -110,36 +111,36 @@ struct pin_choice pin_choose(struct gpu *g, const struct weights *w, const struc
 
 /* whether that much leaves other programs enough memory */
 static bool leaves_memory(size_t bytes) {
-    size_t have = mem_available();
-    return have > bytes && have - bytes > mem_total() / 16;
+    size_t available = mem_available();
+    return available > bytes && available - bytes > mem_total() / 16;
 }
 
 /* Copies a part of the file to our own pages, which replace the mapping. */
-static int replace_mapping(struct pin *p, const struct pin_extent *k, struct error *e) {
+static int replace_mapping(struct pin *p, const struct pin_extent *extent, struct error *e) {
     /* Where 2 MB span rows of several nodes, as in small experts, small pages cost less than reads from other nodes. */
-    const bool is_fine = numa_ranges_misplaced(&p->spans, k->at, k->bytes, probe_bytes) > k->bytes / FAR_SHARE;
+    const bool is_fine = numa_ranges_misplaced(&p->spans, extent->at, extent->bytes, probe_bytes) > extent->bytes / FAR_SHARE;
     const size_t page = is_fine ? page_size() : probe_bytes;
-    uint8_t *own = leaves_memory(k->bytes) ? mem_pages(k->bytes, is_fine ? MEM_SMALL : MEM_HUGE) : NULL;
-    if (!own) return error_set(e, ERR_MEMORY, "no memory for a copy of %zu MiB of weights", k->bytes >> 20);
-    const size_t most = test_limits_get(TEST_LIMIT_COPY_BYTES, read_bytes);
+    uint8_t *own = leaves_memory(extent->bytes) ? mem_pages(extent->bytes, is_fine ? MEM_SMALL : MEM_HUGE) : NULL;
+    if (!own) return error_set(e, ERR_MEMORY, "no memory for a copy of %zu MiB of weights", extent->bytes >> 20);
+    const size_t max_bytes = test_limits_get(TEST_LIMIT_COPY_BYTES, read_bytes);
     int rc = 0;
-    for (size_t at = 0, n; at < k->bytes && !rc; at += n) {
+    for (size_t at = 0, n; at < extent->bytes && !rc; at += n) {
         int node;
-        n = numa_ranges_run(&p->spans, k->at + at, k->bytes - at, (uintptr_t)own + at, page, most, &node);
+        n = numa_ranges_run(&p->spans, extent->at + at, extent->bytes - at, (uintptr_t)own + at, page, max_bytes, &node);
         numa_prefer(&p->nodes, node);
-        rc = atomic_load(&p->stop) ? ERR_CANCELLED : file_map_copy(own + at, k->at + at, n, e);
+        rc = atomic_load(&p->stop) ? ERR_CANCELLED : file_map_copy(own + at, extent->at + at, n, e);
     }
-    if (!rc) rc = file_map_replace(k->at, own, k->bytes, e);
-    if (rc) mem_pages_free(own, k->bytes);
+    if (!rc) rc = file_map_replace(extent->at, own, extent->bytes, e);
+    if (rc) mem_pages_free(own, extent->bytes);
     return rc;
 }
 
 /* Moves the pages of a slab to their nodes. */
-static void move_pages_to_nodes(const struct pin *p, const struct pin_extent *k) {
-    for (size_t at = 0, n; at < k->bytes && p->choice.by_node; at += n) {
+static void move_pages_to_nodes(const struct pin *p, const struct pin_extent *extent) {
+    for (size_t at = 0, n; at < extent->bytes && p->choice.by_node; at += n) {
         int node;
-        n = numa_ranges_run(&p->spans, k->at + at, k->bytes - at, (uintptr_t)k->at + at, page_size(), read_bytes, &node);
-        numa_move_to(&p->nodes, k->at + at, n, node);
+        n = numa_ranges_run(&p->spans, extent->at + at, extent->bytes - at, (uintptr_t)extent->at + at, page_size(), read_bytes, &node);
+        numa_move_to(&p->nodes, extent->at + at, n, node);
     }
 }
 
@@ -149,11 +150,11 @@ static void wait_until_free(const struct pin *p) {
 }
 
 /* Registers a piece, unless it is registered, or no piece can be. */
-static void register_extent(struct pin *p, struct pin_extent *k) {
+static void register_extent(struct pin *p, struct pin_extent *extent) {
     struct error e = {0};
-    if (p->choice.path == PIN_STAGED || atomic_load(&p->is_full) || atomic_load(&k->pinned)) return;
-    if (!gpu_host_register(p->gpu, k->at, k->bytes, &e)) {
-        atomic_store(&k->pinned, 1);
+    if (p->choice.path == PIN_STAGED || atomic_load(&p->is_full) || atomic_load(&extent->pinned)) return;
+    if (!gpu_host_register(p->gpu, extent->at, extent->bytes, &e)) {
+        atomic_store(&extent->pinned, 1);
         return;
     }
     log_say(LOG_INFO, "unpinned weights are uploaded through staging buffers: %s", e.text);
@@ -188,14 +189,14 @@ static void *pin_thread(void *arg) {
 }
 
 static void lay_out_extents(struct pin *p) {
-    size_t most = gpu_register_chunk(p->gpu);
+    size_t chunk_bytes = gpu_register_chunk(p->gpu);
     p->n_extents = 0;
     for (int i = 0; i < weights_ranges(p->w); i++) {
         const struct weights_range r = weights_range(p->w, i);
         p->first[i] = p->n_extents;
         size_t bytes = whole_pages(r.bytes);
         for (size_t at = 0, n; at < bytes; at += n) {
-            n = most - (uintptr_t)(r.at + at) % most;
+            n = chunk_bytes - (uintptr_t)(r.at + at) % chunk_bytes;
             if (n > bytes - at) n = bytes - at;
             if (p->extents) p->extents[p->n_extents].at = r.at + at, p->extents[p->n_extents].bytes = n;
             p->n_extents++;

@@ -7,7 +7,7 @@
 #include "engine/base/test_limits.h"
 #include "engine/transfer/trace.h"
 
-static const size_t buffer_bytes = (size_t)4 << 20, least_bytes = 4096;
+static const size_t buffer_bytes = (size_t)4 << 20, min_copy_bytes = 4096;
 enum { THREADS = 8, BUFFERS = 2 };
 
 struct stage_chunk { /* part of a unit; fits a buffer if staged */
@@ -52,9 +52,9 @@ int stage_threads(const struct gpu_set *set, const struct weights *w) { return n
 int stage_idle_threads(const struct gpu_set *set, const struct weights *w) { return needs_threads(set, w) ? pin_idle_stage_threads() : 0; }
 
 /* Returns the address of byte `at`, and how many bytes, at most `most`, are contiguous. */
-static const char *contiguous_at(const struct stage_chunk *c, size_t at, size_t most, size_t *bytes) {
+static const char *contiguous_at(const struct stage_chunk *c, size_t at, size_t max_bytes, size_t *bytes) {
     size_t in_row = c->row ? (c->at + at) % c->row : 0;
-    *bytes = c->row && c->row - in_row < most ? c->row - in_row : most;
+    *bytes = c->row && c->row - in_row < max_bytes ? c->row - in_row : max_bytes;
     return c->row ? c->from + (c->at + at) / c->row * c->pitch + in_row : c->from + at;
 }
 static void gather_rows(char *to, const struct stage_chunk *c) {
@@ -82,8 +82,8 @@ static int enqueue_chunk(struct stage *s, const struct stage_chunk *c, const cha
     if (c->last && s->begin) trace_add_span(s->o.trace, s->begin, s->o.stream, s->o.rank, LANE_LOAD, "load expert", c->layer, c->item);
     if (c->last) s->begin = NULL;
     if (c->last && s->o.loaded) { /* also if the copy failed: a waiting stream must be released */
-        int written = gpu_timeline_signal(s->o.loaded, c->loaded, s->o.stream);
-        if (!rc) rc = written;
+        int signal_rc = gpu_timeline_signal(s->o.loaded, c->loaded, s->o.stream);
+        if (!rc) rc = signal_rc;
     }
     return rc;
 }
@@ -95,23 +95,23 @@ static void *filler_thread(void *arg) {
     for (;;) {
         while (s->taken == s->n && !s->quit) pthread_cond_wait(&s->work_added, &s->lock);
         if (s->taken == s->n) break;
-        size_t turn = s->taken++;
-        struct stage_chunk c = s->chunks[turn];
+        size_t index = s->taken++;
+        struct stage_chunk c = s->chunks[index];
         pthread_mutex_unlock(&s->lock);
         int i = f->next;
-        int rc = c.staged ? gpu_event_sync(f->sent[i]) : 0;
-        if (c.staged && !rc && !atomic_load(s->o.stop)) gather_rows(f->buffer[i], &c);
+        int wait_rc = c.staged ? gpu_event_sync(f->sent[i]) : 0;
+        if (c.staged && !wait_rc && !atomic_load(s->o.stop)) gather_rows(f->buffer[i], &c);
         pthread_mutex_lock(&s->lock);
-        while (s->sent != turn) pthread_cond_wait(&s->chunk_sent, &s->lock);
+        while (s->sent != index) pthread_cond_wait(&s->chunk_sent, &s->lock);
         pthread_mutex_unlock(&s->lock);
-        int sent = enqueue_chunk(s, &c, c.staged ? f->buffer[i] : c.from);
-        if (c.staged && !sent) {
-            sent = gpu_event_record(f->sent[i], s->o.stream);
+        int sent_rc = enqueue_chunk(s, &c, c.staged ? f->buffer[i] : c.from);
+        if (c.staged && !sent_rc) {
+            sent_rc = gpu_event_record(f->sent[i], s->o.stream);
             f->next = (i + 1) % BUFFERS;
         }
         pthread_mutex_lock(&s->lock);
         s->sent++;
-        if (!s->rc) s->rc = rc ? rc : sent;
+        if (!s->rc) s->rc = wait_rc ? wait_rc : sent_rc;
         if (s->sent == s->n) s->n = s->taken = s->sent = 0;
         pthread_cond_broadcast(&s->chunk_sent);
     }
@@ -126,18 +126,18 @@ static bool needs_buffer(const struct stage *s, const struct copy_run *r) {
 /* An urgent copy (a sum between two layers of a decode batch) waits for the one in flight: so each is limited to half
  * a millisecond, if the link's speed is known, and to a buffer. */
 static size_t copy_limit_bytes(struct gpu *g) {
-    const struct gpu_info *f = gpu_info(g);
-    double bytes = f->h2d * 5e-4;
-    if (f->is_virtual) return SIZE_MAX; /* virtual: urgent copies do not wait */
-    return !(bytes > 0) || bytes > (double)buffer_bytes ? buffer_bytes : bytes < (double)least_bytes ? least_bytes : (size_t)bytes;
+    const struct gpu_info *info = gpu_info(g);
+    double bytes = info->h2d * 5e-4;
+    if (info->is_virtual) return SIZE_MAX; /* virtual: urgent copies do not wait */
+    return !(bytes > 0) || bytes > (double)buffer_bytes ? buffer_bytes : bytes < (double)min_copy_bytes ? min_copy_bytes : (size_t)bytes;
 }
 
 /* Adds a run in chunks; enqueues them directly if nothing is queued before. */
 static int add_chunks(struct stage *s, struct stage_chunk c, size_t bytes, bool at_once) {
-    size_t most = s->max_copy_bytes;
+    size_t max_bytes = s->max_copy_bytes;
     bool first = c.first, last = c.last;
     for (size_t at = 0; at < bytes; at += c.bytes, c.to += c.bytes, c.from += c.row ? 0 : c.bytes, c.at += c.row ? c.bytes : 0, first = false) {
-        c.bytes = bytes - at < most ? bytes - at : most;
+        c.bytes = bytes - at < max_bytes ? bytes - at : max_bytes;
         c.first = first, c.last = last && at + c.bytes == bytes;
         if (at_once) {
             int rc = enqueue_chunk(s, &c, c.from);
