@@ -89,7 +89,7 @@ static void ask(struct run *r, struct session *const *s, int n, int keep, int mo
         int32_t tokens[MOST];
         const int32_t *had;
         const int have = session_tokens(s[i], &had), kept = keep < have ? keep : have;
-        memcpy(tokens, had, (size_t)kept * sizeof *had);
+        if (kept) memcpy(tokens, had, (size_t)kept * sizeof *had);
         for (int k = 0; k < more; k++) tokens[kept + k] = ((kept + k) * 37 + k / 7 + 11 + kind * i) % r->ids;
         if (session_submit(s[i], &(struct request){.tokens = tokens, .n = kept + more, .max_tokens = ANSWER, .flags = REQ_IGNORE_EOS}, &err))
             die(r->set->gpus, &err);
