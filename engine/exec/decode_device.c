@@ -267,7 +267,7 @@ static int assign_layers(struct decode *s, struct error *e) {
         const struct budget_out experts = decode_experts_budget(s, d->rank, d->first, d->last, d->weight_bytes, &in);
         d->planned_expert_layers = d->n_expert_layers = experts.whole_layers, d->pool_per_layer = experts.per_layer, d->expert_bytes = experts.bytes;
         snprintf(d->pool_why, sizeof d->pool_why, "%s", experts.why);
-        log_say(LOG_INFO, "routed experts on device %d: %s", d->rank, d->pool_why);
+        if (!gpu_info(d->g)->is_virtual) log_say(LOG_INFO, "routed experts on device %d: %s", d->rank, d->pool_why);
     }
     mem_free(layer_bytes);
     decode_set_placement_why(s, layers_why);
