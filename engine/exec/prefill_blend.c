@@ -453,7 +453,7 @@ static int cpu_experts(struct blend *b, struct error *e) {
         TRY(cpu_prepare_experts(s->m, &w, b->layer, b->n, e));
     }
     s->m->cpu->cancel = s->cancel;
-    w.gpu_share = (float)count_pairs(b, b->plan.queue_begin[0], b->plan.queue_begin[1]) / (float)(b->n * s->c->topk);
+    w.computed_fraction = (float)count_pairs(b, b->plan.queue_begin[0], b->plan.queue_begin[1]) / (float)(b->n * s->c->topk);
     double t = trace_now(s->m->trace), begin = clock_now();
     TRY(block_experts(s->m->cpu, s->c, numa_copy_layer(s->m->numa_copy, s->m->w, b->layer), b->layer, &w, PART_ROUTED, b->x, b->n));
     trace_cpu(s->m->trace, t, "experts", b->layer, -1);

@@ -115,16 +115,16 @@ const struct op_place *attention_address(const struct span *s, int layer, int pl
     return s->addresses ? &s->addresses[layer * CACHE_PLANES + plane] : NULL;
 }
 
-/* The first piece stores its log-sum-exp in lse [n, o->n_heads]. Later pieces are computed in w->part, as many rows at a time as
+/* The first piece stores its log-sum-exp in lse [n, o->n_heads]. Later pieces are computed in w->piece_out, as many rows at a time as
  * fit, and merged. */
 int attention_by_pieces(struct exec *x, struct work *w, struct op_attention *o, int piece, float *lse) {
     if (piece != PIECE_ALL) o->lse = lse;
     if (piece & PIECE_FIRST) return x->ops->attention(x, o);
-    int width = o->n_heads * o->v_dim, most = (int)(w->piece_floats / (size_t)width);
-    for (int at = 0; at < o->n; at += most) {
+    int width = o->n_heads * o->v_dim, max_rows = (int)(w->piece_floats / (size_t)width);
+    for (int at = 0; at < o->n; at += max_rows) {
         struct op_attention a = *o;
         size_t row = (size_t)at;
-        a.n = o->n - at < most ? o->n - at : most;
+        a.n = o->n - at < max_rows ? o->n - at : max_rows;
         a.q += row * (size_t)o->ldq, a.q_pos0 += at;
         a.out = w->piece_out, a.ldo = width, a.lse = w->piece_lse;
         TRY(x->ops->attention(x, &a));

@@ -6,7 +6,7 @@ struct attention_kind {
     const char *name;                                                               /* as shown by --inspect */
     bool needs_all_keys;                                                            /* a query needs all its keys at once: pieces are not possible */
     bool makes_queries_first;                                                       /* store_kv fills w->q, which must last until attend */
-    bool is_recordable;                                                             /* supports span.at for spans without a mark */
+    bool is_recordable;                                                             /* supports span.addresses, for spans without a mark */
     int (*few_keys_limit)(const struct config *c);                                  /* key count up to which rows take a different path; NULL: one path */
     int (*cache_planes)(const struct config *c, int layer, struct cache_desc *out); /* describes a layer's cache planes; returns their number */
     /* kv: computes keys and values of all rows from w->xn and stores them in their spans' caches. query: fills w->q. attend: computes a span's rows of w->att.

@@ -99,7 +99,7 @@ struct block_input {
     const struct token_input *token; /* Adds a vector of the token after the previous block; NULL: none. */
     const float *weight, *bias;
     const struct mat *norm_gate; /* [2] */
-    int tag;                     /* the block's index as counted by work.bad */
+    int tag;                     /* the block's index as counted by work.first_bad */
 };
 
 /* Multiplies n rows of v by factors: one per row, or (by_row false) the same for all. */
@@ -422,7 +422,7 @@ static int latent_experts(struct exec *x, const struct config *c, const struct l
                            .experts = y->experts,
                            .shards = y->shards,
                            .is_loading = w->late_experts,
-                           .computed_fraction = w->gpu_share,
+                           .computed_fraction = w->computed_fraction,
                            .n = n,
                            .topk = w->n_chosen ? w->n_chosen : c->topk,
                            .n_experts = c->n_experts,
@@ -446,7 +446,7 @@ int block_experts(struct exec *x, const struct config *c, const struct layer *y,
     struct op_experts o = {.y = out, .x = in, .shards = y->shards, .n = n, .hidden = c->hidden, .wide = config_needs_wide_activations(c)};
     struct expert_shards shared;
     if (routed)
-        o.ids = w->ids, o.weights = w->weights, o.is_loading = w->late_experts, o.computed_fraction = w->gpu_share, o.experts = y->experts,
+        o.ids = w->ids, o.weights = w->weights, o.is_loading = w->late_experts, o.computed_fraction = w->computed_fraction, o.experts = y->experts,
         o.topk = w->n_chosen ? w->n_chosen : c->topk, o.n_experts = c->n_experts;
     if (y->dense.gate.data && parts & PART_SHARED) o.shared = &y->dense;
     if (moe && config_weighs_shared(c)) o.shared_weight = w->shared_weight;

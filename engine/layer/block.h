@@ -64,8 +64,8 @@ struct work {
      * the parts of a selection. NULL otherwise. */
     float *deferred, *deferred_xn, *part_weights;
     int32_t *part_ids;
-    const uint8_t *late_experts;    /* [n_experts] or NULL: as in op_experts; not owned */
-    float gpu_share;                /* as in op_experts */
+    const uint8_t *late_experts;    /* [n_experts] or NULL: as is_loading in op_experts; not owned */
+    float computed_fraction;        /* as in op_experts */
     float *cos, *sin;               /* [rows, rope.dim / 2] */
     float *second_cos, *second_sin; /* [rows, second_rope.dim / 2], if the model has one */
     int32_t *pos, *tokens;          /* [rows] */
@@ -90,16 +90,16 @@ bool block_expands_mla(const struct config *c, int n);
 /* Most bytes that attention over `keys` keys allocates beyond the workspace. */
 size_t block_grown_bytes(const struct config *c, int keys);
 
-/* Each of these adds its result to w->x. With several residual streams w->x is the block's output, which the next block adds to the streams.
- * n: rows of the batch, with cos/sin filled. Return 0 or an operation's error code. */
-/* total: sequence length of all rows; 0: use w->length. Only LongRoPE depends on it. */
+/* Fills cos and sin for the n rows of w->pos. total: sequence length of all rows, 0: that of each row in w->seq_length; only LongRoPE depends on it. */
 int block_rope(struct exec *x, const struct weights *m, struct work *w, int n, int total);
-bool block_is_recordable(const struct config *c, int layer); /* whether its attention block can be recorded: everything that varies by token is in memory */
+bool block_is_recordable(const struct config *c, int layer); /* whether a layer's attention block can be recorded: what varies by token is read from memory */
 int block_few_keys_limit(const struct config *c, int layer); /* rows that see at most this many keys are recorded separately; 0: no distinction */
+/* The blocks add their results to w->x. With several residual streams w->x is the block's output, which the next block adds to the streams.
+ * n: rows of the batch, with cos/sin filled. Return 0 or an operation's error code. */
 int block_attention(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *spans, int n_spans, int n);
 /* block_attention in parts, for keys that come in pieces: block_kv norms and stores keys and values; block_query; block_attend
  * for each span over keys [first, first + n) of its cache, piece by piece or all at once; block_output.
- * The pieces of a span must be consecutive. They need part, part_lse and lse in the workspace. */
+ * The pieces of a span must be consecutive. They need piece_out, piece_lse and lse in the workspace. */
 enum { PIECE_FIRST = 1, PIECE_LAST = 2, PIECE_ALL = 3 };
 struct key_range {
     int first, n, piece;
