@@ -89,12 +89,12 @@ static int attend_all(struct paged *p) {
 
 static struct paged_device *last_device(struct paged *p) { return &p->dev[(p->c->n_layers - 1) % p->n_dev]; }
 static int compute_logits(struct paged *p, struct error *e) {
-    int which[BATCH_INVARIANT_ROWS], row[BATCH_INVARIANT_ROWS], n = 0, at = 0;
+    int span_ids[BATCH_INVARIANT_ROWS], row[BATCH_INVARIANT_ROWS], n = 0, at = 0;
     for (int i = 0; i < p->n_spans; i++) {
         at += p->spans[i].n;
-        if (p->spans[i].want_logits) which[n] = i, row[n++] = at - 1;
+        if (p->spans[i].want_logits) span_ids[n] = i, row[n++] = at - 1;
         if (n && (n == BATCH_INVARIANT_ROWS || i == p->n_spans - 1)) {
-            TRY(paged_device_head(last_device(p), which, row, n, e));
+            TRY(paged_device_head(last_device(p), span_ids, row, n, e));
             n = 0;
         }
     }
@@ -111,12 +111,12 @@ static void add_extent(struct paged *p, struct micro_batch *m, int n) {
 
 /* Lays out rows in the order of spans. */
 static int lay_out_rows(struct paged *p, struct error *e) {
-    int pieces = 0;
+    int n_extents = 0;
     p->n = p->n_micros = 0;
     for (int i = 0; i < p->n_spans; i++) {
         const struct paged_span *s = &p->spans[i];
         if (s->micro == p->n_micros && p->n_micros < PAGED_MAX_MICRO_BATCHES)
-            p->micro[p->n_micros++] = (struct micro_batch){.row = p->n, .span = i, .extent = pieces};
+            p->micro[p->n_micros++] = (struct micro_batch){.row = p->n, .span = i, .extent = n_extents};
         struct micro_batch *m = &p->micro[p->n_micros - 1];
         if (!p->n_micros || s->micro != p->n_micros - 1 || m->n + s->n > p->o.micro || p->n + s->n > p->o.rows)
             return error_set(e, ERR_RUNTIME, "span %d of %d rows does not fit micro-batch %d", i, s->n, s->micro);
@@ -125,7 +125,7 @@ static int lay_out_rows(struct paged *p, struct error *e) {
             if (p->host_length) p->host_length[p->n + k] = s->total;
         }
         add_extent(p, m, s->n);
-        pieces = m->extent + m->n_extents;
+        n_extents = m->extent + m->n_extents;
         m->n_spans++, m->n += s->n, p->n += s->n;
         int rc = kv_commit(s->kv, s->pos + s->n, e);
         if (rc) return rc;
@@ -207,17 +207,17 @@ int paged_run(struct paged *p, const struct paged_span *spans, int n_spans, cons
 /* --- Opening -------------------------------------------------------------------------------------------------------------------------- */
 
 static void plan_plane_offsets(struct paged *p) {
-    size_t most[CACHE_PLANES] = {0};
+    size_t max_bytes[CACHE_PLANES] = {0};
     for (int l = 0; l < p->c->n_layers; l++) {
         struct cache_desc d[CACHE_PLANES];
         for (int i = kv_planes(p->c, l, d); i-- > 0;) {
-            struct kv_plane one = kv_plane_of(&d[i], p->kv);
-            struct kv_row_range r = kv_row_range_of(&one, 0, p->o.micro);
+            struct kv_plane plane = kv_plane_of(&d[i], p->kv);
+            struct kv_row_range r = kv_row_range_of(&plane, 0, p->o.micro);
             size_t bytes = align_up(r.bytes, 256) + align_up(r.n_scales * 4, 256);
-            if (bytes > most[i]) most[i] = bytes;
+            if (bytes > max_bytes[i]) max_bytes[i] = bytes;
         }
     }
-    for (int i = 0; i < CACHE_PLANES; i++) p->plane_at[i + 1] = p->plane_at[i] + most[i];
+    for (int i = 0; i < CACHE_PLANES; i++) p->plane_at[i + 1] = p->plane_at[i] + max_bytes[i];
 }
 
 static int open_memory(struct paged *p, struct error *e) {
@@ -272,17 +272,18 @@ void paged_close(struct paged **pp) {
 
 int paged_n_devices(const struct paged *p) { return p->n_dev; }
 double paged_resident_fraction(const struct paged *p) {
-    double kept = 0, all = 0;
-    for (int i = 0; i < p->n_dev; i++) kept += p->dev[i].w.n_resident, all += (double)p->dev[i].w.n_moe * p->dev[i].w.n_experts;
-    return all > 0 ? kept / all : 0;
+    double n_resident = 0, n_routed = 0;
+    for (int i = 0; i < p->n_dev; i++) n_resident += p->dev[i].w.n_resident, n_routed += (double)p->dev[i].w.n_moe * p->dev[i].w.n_experts;
+    return n_routed > 0 ? n_resident / n_routed : 0;
 }
 int paged_ring_percent(const struct paged *p) {
-    int least = 200;
+    int min_percent = 200; /* the most that plan_memory() gives a ring */
     for (int i = 0; i < p->n_dev; i++) {
         const struct paged_weights *w = &p->dev[i].w;
-        int most = 0;
-        for (int l = i; l < p->c->n_layers; l += p->n_dev) most = (int)paged_weights_streamed(w, l) > most ? (int)paged_weights_streamed(w, l) : most;
-        if (most && 100 * w->ring / most < least) least = 100 * w->ring / most;
+        int max_streamed = 0;
+        for (int l = i; l < p->c->n_layers; l += p->n_dev)
+            max_streamed = (int)paged_weights_streamed(w, l) > max_streamed ? (int)paged_weights_streamed(w, l) : max_streamed;
+        if (max_streamed && 100 * w->ring / max_streamed < min_percent) min_percent = 100 * w->ring / max_streamed;
     }
-    return least;
+    return min_percent;
 }

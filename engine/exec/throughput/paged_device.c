@@ -6,7 +6,7 @@
 #include "engine/exec/throughput/paged_internal.h"
 #include "engine/model/rope.h"
 
-enum { TOGETHER = 256 }; /* rows per group of an expert when they are one session's */
+enum { MAX_ALONE_ROWS = 256 }; /* most rows per group of an expert if they are one session's */
 
 /* A span that runs alone has more than BATCH_INVARIANT_ROWS rows; between two of them is one run of the others. */
 size_t paged_max_runs(int micro) { return 2 * ((size_t)micro / (BATCH_INVARIANT_ROWS + 1)) + 1; }
@@ -18,7 +18,7 @@ static size_t hidden_bytes(const struct paged *p, int n) { return (size_t)n * (s
 static size_t query_floats(const struct config *c, int layer) { return (size_t)(config_heads(c, layer) * config_head_dim(c, layer)); }
 static size_t result_floats(const struct config *c, int layer) { return (size_t)(config_heads(c, layer) * config_v_dim(c, layer)); }
 
-/* Rows from `at` on of a micro-batch; x, positions and tokens are the batch's. */
+/* Views the workspace from row `at` of a micro-batch on; x, positions and tokens are in the buffers of the batch. */
 static struct work work_from_row(const struct paged_device *d, const struct micro_batch *m, int layer, int at) {
     struct work w = d->work;
     const size_t row = (size_t)m->row;
@@ -44,7 +44,7 @@ int paged_planes(const struct paged *p, int layer, char *mem, struct kv_plane ou
 /* --- A layer's work ----------------------------------------------------------------------------------------------------------------- */
 
 static float *row_at(float *x, const struct micro_batch *m, int hidden) { return x + (size_t)m->row * (size_t)hidden; }
-/* the device of the previous layer, and its unit of the same rows */
+/* Return the device of the previous layer, and its unit of the same rows. */
 static const struct paged_device *previous_device(const struct paged_device *d) { return &d->p->dev[(d->rank + d->p->n_dev - 1) % d->p->n_dev]; }
 static int previous_unit(const struct paged_device *d, int unit) { return d->rank ? unit : unit - d->p->n_micros; }
 
@@ -81,12 +81,13 @@ static int project_unit(struct paged_device *d, int unit) {
 /* Counts how many rows of each run selected each expert, d->run_counts [runs, n_experts]. Virtual time: an even spread. */
 static int read_choices(struct paged_device *d, const struct micro_batch *m) {
     const struct paged *p = d->p;
-    const int n = p->c->n_experts, topk = p->c->topk;
+    const int n_experts = p->c->n_experts, topk = p->c->topk;
     const struct row_extent *run = d->runs;
     if (p->m->cpu_queue) {
         for (int r = 0; r < d->n_runs; r++)
-            for (int k = 0; k < n; k++)
-                d->run_counts[r * n + k] = (int32_t)((int64_t)run[r].n * topk * (k + 1) / n) - (int32_t)((int64_t)run[r].n * topk * k / n);
+            for (int k = 0; k < n_experts; k++)
+                d->run_counts[r * n_experts + k] =
+                    (int32_t)((int64_t)run[r].n * topk * (k + 1) / n_experts) - (int32_t)((int64_t)run[r].n * topk * k / n_experts);
         return 0;
     }
     TRY(gpu_copy(d->main, d->host_ids, d->work.ids, (size_t)m->n * (size_t)topk * 4, GPU_D2H));
@@ -94,11 +95,11 @@ static int read_choices(struct paged_device *d, const struct micro_batch *m) {
     TRY(gpu_timeline_signal(d->routed, ++d->n_routed, d->main));
     TRY(gpu_timeline_wait_host(d->routed, d->n_routed, &p->stop));
     if (*d->host_bad >= 0) return ERR_MODEL; /* the selection may be garbage */
-    memset(d->run_counts, 0, (size_t)d->n_runs * (size_t)n * sizeof *d->run_counts);
+    memset(d->run_counts, 0, (size_t)d->n_runs * (size_t)n_experts * sizeof *d->run_counts);
     for (int r = 0; r < d->n_runs; r++)
         for (int i = run[r].at * topk; i < (run[r].at + run[r].n) * topk; i++) {
-            if (d->host_ids[i] < 0 || d->host_ids[i] >= n) return ERR_MODEL;
-            d->run_counts[r * n + d->host_ids[i]]++;
+            if (d->host_ids[i] < 0 || d->host_ids[i] >= n_experts) return ERR_MODEL;
+            d->run_counts[r * n_experts + d->host_ids[i]]++;
         }
     return 0;
 }
@@ -114,7 +115,7 @@ static int run_group(struct paged_device *d, struct op_group *g, int layer, cons
     return 0;
 }
 
-/* Merges pieces into runs whose selections are counted together: a lone span, or everything between two of them. */
+/* Merges extents into runs whose selections are counted together: a lone span, or everything between two of them. */
 static void find_runs(struct paged_device *d, const struct micro_batch *m) {
     const struct row_extent *t = d->p->extents + m->extent, *end = t + m->n_extents;
     d->n_runs = 0;
@@ -125,15 +126,15 @@ static void find_runs(struct paged_device *d, const struct micro_batch *m) {
     }
 }
 
-static int max_group_rows(const struct row_extent *run) { return run->is_alone ? TOGETHER : BATCH_INVARIANT_ROWS; }
+static int max_group_rows(const struct row_extent *run) { return run->is_alone ? MAX_ALONE_ROWS : BATCH_INVARIANT_ROWS; }
 
 /* Runs the routed experts of a micro-batch in order. An expert's rows from several sessions go BATCH_INVARIANT_ROWS at a time, so that a row's bits do
- * not depend on who else selected the expert; rows of a lone span go by themselves. All pieces of an expert are in one operation,
+ * not depend on other rows that select the expert; rows of a lone span go by themselves. All groups of an expert are in one operation,
  * so that its weights are read from device memory once. After the layer's last rows its pages are freed. */
 static int run_experts(struct paged_device *d, int layer, const struct micro_batch *m) {
     const struct paged *p = d->p;
     const struct config *c = p->c;
-    const bool last = m == &p->micro[p->n_micros - 1];
+    const bool is_last = m == &p->micro[p->n_micros - 1];
     struct op_group g = {.y = d->x + (size_t)m->row * (size_t)c->hidden,
                          .x = d->work.xn,
                          .token = d->token,
@@ -153,31 +154,31 @@ static int run_experts(struct paged_device *d, int layer, const struct micro_bat
     TRY(read_choices(d, m));
     for (int k = 0; k < c->n_experts; k++) {
         struct expert view = {0};
-        int rest = 0, pieces = 0;
+        int rows_left = 0, pieces = 0;
         for (int r = 0; r < d->n_runs; r++) {
-            const int n = d->run_counts[r * c->n_experts + k], most = max_group_rows(&d->runs[r]);
-            rest += n, pieces += (n + most - 1) / most;
+            const int n = d->run_counts[r * c->n_experts + k], max_rows = max_group_rows(&d->runs[r]);
+            rows_left += n, pieces += (n + max_rows - 1) / max_rows;
         }
         if (g.n + pieces > OP_GROUP_MAX && pieces <= OP_GROUP_MAX) { /* split over two operations its weights would be read twice */
             TRY(run_group(d, &g, layer, m));
-            if (last) TRY(paged_weights_free(&d->w, layer, k, d->main));
+            if (is_last) TRY(paged_weights_free(&d->w, layer, k, d->main));
         }
         for (int r = 0; r < d->n_runs; r++) {
-            const int most = max_group_rows(&d->runs[r]);
+            const int max_rows = max_group_rows(&d->runs[r]);
             for (int left = d->run_counts[r * c->n_experts + k], n; left; left -= n) {
-                n = left < most ? left : most;
+                n = left < max_rows ? left : max_rows;
                 if (!view.gate.data) TRY(paged_weights_use(&d->w, layer, k, d->main, &view));
                 g.expert[g.n] = view;
                 g.begin[g.n + 1] = g.begin[g.n] + n;
-                rest -= n;
+                rows_left -= n;
                 if (++g.n < OP_GROUP_MAX) continue;
                 TRY(run_group(d, &g, layer, m));
-                if (last) TRY(paged_weights_free(&d->w, layer, rest ? k : k + 1, d->main));
+                if (is_last) TRY(paged_weights_free(&d->w, layer, rows_left ? k : k + 1, d->main));
             }
         }
     }
     TRY(run_group(d, &g, layer, m));
-    return last ? paged_weights_free(&d->w, layer, c->n_experts, d->main) : 0;
+    return is_last ? paged_weights_free(&d->w, layer, c->n_experts, d->main) : 0;
 }
 
 /* Runs everything after attention, up to the next layer. */
@@ -222,25 +223,26 @@ static int begin_batch(struct paged_device *d) {
 int paged_device_feed(struct paged_device *d) {
     const struct paged *p = d->p;
     struct paged_weights *w = &d->w;
-    const int all = d->n_layers * p->n_micros, ahead = PAGED_AHEAD < p->stagger ? PAGED_AHEAD : p->stagger;
-    int made = 0;
+    const int n_units = d->n_layers * p->n_micros, ahead = PAGED_AHEAD < p->stagger ? PAGED_AHEAD : p->stagger;
+    int n_projected = 0;
     TRY(paged_weights_send(w, w->layer_base + paged_weights_next_streamed(w, -1)));
     TRY(begin_batch(d));
-    for (int unit = 0; unit < all; unit++) {
-        const int layer = paged_layer(d, unit), k = unit % p->n_micros + 1;
-        const uint64_t rest = paged_weights_streamed(w, layer), next = paged_weights_next_streamed(w, layer);
-        for (; made < all && paged_turn(d, made) - paged_turn(d, unit) < ahead; made++) TRY(project_unit(d, made));
+    for (int unit = 0; unit < n_units; unit++) {
+        const int layer = paged_layer(d, unit), n_fed_of_layer = unit % p->n_micros + 1;
+        const uint64_t n_streamed = paged_weights_streamed(w, layer), n_next_streamed = paged_weights_next_streamed(w, layer);
+        for (; n_projected < n_units && paged_turn(d, n_projected) - paged_turn(d, unit) < ahead; n_projected++) TRY(project_unit(d, n_projected));
         TRY(finish_unit(d, unit));
-        for (; made < all && unit + 1 < all && paged_turn(d, made) - paged_turn(d, unit + 1) < ahead; made++) TRY(project_unit(d, made));
+        for (; n_projected < n_units && unit + 1 < n_units && paged_turn(d, n_projected) - paged_turn(d, unit + 1) < ahead; n_projected++)
+            TRY(project_unit(d, n_projected));
         if (!p->c->layer[layer].moe) continue;
-        TRY(paged_weights_send(w, w->layer_base + rest + next * (uint64_t)k / (uint64_t)p->n_micros));
-        if (k == p->n_micros) w->layer_base += rest;
+        TRY(paged_weights_send(w, w->layer_base + n_streamed + n_next_streamed * (uint64_t)n_fed_of_layer / (uint64_t)p->n_micros));
+        if (n_fed_of_layer == p->n_micros) w->layer_base += n_streamed;
     }
     return gpu_timeline_signal(d->projected, paged_end_value(p), d->main);
 }
 
-/* Computes logits of the wanted spans' last rows, a few at a time. */
-int paged_device_head(struct paged_device *d, const int *which, const int *row, int n, struct error *e) {
+/* Computes and reports the logits of n rows row[] of the batch, the last rows of spans span_ids[]. */
+int paged_device_head(struct paged_device *d, const int *span_ids, const int *row, int n, struct error *e) {
     const struct paged *p = d->p;
     struct work w = {.x = d->head_x, .xn = d->head_xn, .first_bad = d->work.first_bad};
     for (int i = 0; i < n; i++)
@@ -257,7 +259,7 @@ int paged_device_head(struct paged_device *d, const int *which, const int *row, 
         TRY(exec_check_logits(logits, p->c->vocab, e));
         for (int32_t k = 1; k < p->c->vocab; k++)
             if (logits[k] > logits[top]) top = k;
-        p->calls->on_logits(p->calls->ctx, which[i], logits, top);
+        p->calls->on_logits(p->calls->ctx, span_ids[i], logits, top);
     }
     return 0;
 }
@@ -279,24 +281,24 @@ static int open_memory(struct paged_device *d, struct error *e) {
     const struct paged *p = d->p;
     const struct config *c = p->c;
     const size_t micro = (size_t)p->o.micro, rows = (size_t)p->o.rows, n_experts = (size_t)c->n_experts, planes = p->plane_at[CACHE_PLANES];
-    const bool length = c->rope.kind == ROPE_LONG, head = paged_weights_has_head(&d->w);
-    const size_t few = head ? hidden_bytes(p, BATCH_INVARIANT_ROWS) : 0, vocab = head ? BATCH_INVARIANT_ROWS * (size_t)c->vocab * 4 : 0;
+    const bool has_length = c->rope.kind == ROPE_LONG, has_head = paged_weights_has_head(&d->w);
+    const size_t head_bytes = has_head ? hidden_bytes(p, BATCH_INVARIANT_ROWS) : 0, logits_bytes = has_head ? BATCH_INVARIANT_ROWS * (size_t)c->vocab * 4 : 0;
     struct {
         void **to;
         size_t bytes;
         bool host;
     } all[] = {{(void **)&d->x, hidden_bytes(p, p->o.rows), false},
-               {(void **)&d->head_x, few, false},
-               {(void **)&d->head_xn, few, false},
-               {(void **)&d->logits, vocab, false},
+               {(void **)&d->head_x, head_bytes, false},
+               {(void **)&d->head_xn, head_bytes, false},
+               {(void **)&d->logits, logits_bytes, false},
                {(void **)&d->pos, rows * 4, false},
                {(void **)&d->tokens, rows * 4, false},
-               {(void **)&d->length, length ? rows * 4 : 0, false},
+               {(void **)&d->length, has_length ? rows * 4 : 0, false},
                {(void **)&d->planes, planes, false},
                {(void **)&d->offset, (n_experts + 1) * 4, false},
                {(void **)&d->token, micro * (size_t)c->topk * 4, false},
                {(void **)&d->weight, micro * (size_t)c->topk * 4, false},
-               {(void **)&d->host_logits, vocab, true},
+               {(void **)&d->host_logits, logits_bytes, true},
                {(void **)&d->host_ids, micro * (size_t)c->topk * 4, true},
                {(void **)&d->host_bad, 4, true}};
     int rc = work_open(&d->work, c, p->o.micro, device_alloc, device_release, d, e);

@@ -24,8 +24,8 @@ struct paged_weights {
     struct ledger *ledger;
     struct ledger_entry *mem;          /* [n_layers] their memory */
     int *resident, *resident_at;       /* [n_layers] resident experts; their first index in table */
-    struct expert *table;              /* [n_kept] resident, then [ring]: the page table */
-    struct ledger_entry *resident_mem; /* [n_kept] */
+    struct expert *table;              /* [n_resident] resident, then [ring]: the page table */
+    struct ledger_entry *resident_mem; /* [n_resident] */
     struct ledger_entry pages[PAGES];  /* [ring] slots each */
     size_t page_bytes[PAGES];
     int n_layers, n_experts, n_moe, n_resident, ring; /* n_moe: of this device */
@@ -132,4 +132,4 @@ void paged_device_close(struct paged_device *d);
 int paged_device_open_timelines(struct paged_device *d, struct error *e); /* reopens the timelines */
 void paged_device_abort(struct paged_device *d);
 int paged_device_feed(struct paged_device *d); /* feeds one batch; runs on its own thread */
-int paged_device_head(struct paged_device *d, const int *which, const int *row, int n, struct error *e);
+int paged_device_head(struct paged_device *d, const int *span_ids, const int *row, int n, struct error *e);

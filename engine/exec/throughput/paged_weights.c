@@ -14,17 +14,17 @@ static int layer_ranges(const struct paged_weights *w, int layer, struct layer *
     *view = (struct layer){0};
     return copy_ranges_list(&w->m->w->config, layer, MODULE_LAYER, &w->m->w->layers[layer], view, out);
 }
-/* Lists an expert's ranges, those of the second page after the first; *first: number of the first. */
-static int expert_ranges(const struct paged_weights *w, int layer, int expert, struct expert *view, struct copy_range out[COPY_RANGES_MAX], int *first) {
+/* Lists an expert's ranges: first *n_gate_up of page PAGE_GATE_UP, then those of PAGE_DOWN. Returns the number of ranges. */
+static int expert_ranges(const struct paged_weights *w, int layer, int expert, struct expert *view, struct copy_range out[COPY_RANGES_MAX], int *n_gate_up) {
     struct copy_range all[COPY_RANGES_MAX];
-    int n = copy_ranges_list(&w->m->w->config, layer, MODULE_EXPERT, &w->m->w->layers[layer].experts[expert], view, all), k = 0;
+    int n = copy_ranges_list(&w->m->w->config, layer, MODULE_EXPERT, &w->m->w->layers[layer].experts[expert], view, all), n_listed = 0;
     for (int page = 0; page < PAGES; page++) {
         for (int i = 0; i < n; i++) {
             const char *field = (const char *)all[i].field, *down = (const char *)&view->down;
             bool of_down = (field >= down && field < down + sizeof view->down) || all[i].field == (const void **)&view->down_bias;
-            if (of_down == (page == PAGE_DOWN)) out[k++] = all[i];
+            if (of_down == (page == PAGE_DOWN)) out[n_listed++] = all[i];
         }
-        if (!page) *first = k;
+        if (!page) *n_gate_up = n_listed;
     }
     return n;
 }
@@ -55,44 +55,47 @@ static int load_dense(struct paged_weights *w, const _Atomic int *cancel, struct
 static void measure_pages(struct paged_weights *w) {
     struct copy_range ranges[COPY_RANGES_MAX];
     struct expert view;
-    int first = 0;
+    int n_gate_up = 0;
     for (int l = 0; l < w->n_layers; l++)
         for (int k = 0; k < w->n_experts && has_experts(w, l); k++) {
-            int n = expert_ranges(w, l, k, &view, ranges, &first);
-            size_t in = copy_ranges_bytes(ranges, first), out = copy_ranges_bytes(ranges + first, n - first);
-            if (in > w->page_bytes[PAGE_GATE_UP]) w->page_bytes[PAGE_GATE_UP] = in;
-            if (out > w->page_bytes[PAGE_DOWN]) w->page_bytes[PAGE_DOWN] = out;
+            int n = expert_ranges(w, l, k, &view, ranges, &n_gate_up);
+            size_t gate_up_bytes = copy_ranges_bytes(ranges, n_gate_up), down_bytes = copy_ranges_bytes(ranges + n_gate_up, n - n_gate_up);
+            if (gate_up_bytes > w->page_bytes[PAGE_GATE_UP]) w->page_bytes[PAGE_GATE_UP] = gate_up_bytes;
+            if (down_bytes > w->page_bytes[PAGE_DOWN]) w->page_bytes[PAGE_DOWN] = down_bytes;
         }
 }
 
-/* Splits memory into resident experts, spread evenly, and a ring. A ring of two layers never stalls; one layer is the minimum. */
-static int plan_memory(struct paged_weights *w, double share, struct error *e) {
-    size_t expert = w->page_bytes[PAGE_GATE_UP] + w->page_bytes[PAGE_DOWN] + 256, have = gpu_mem_free(w->g), reserve = have / 64;
-    size_t slots = expert ? (have - reserve) / expert : 0, all = (size_t)w->n_experts, layers = (size_t)w->n_moe, most = layers * all;
-    size_t kept = share < 0 ? 0 : (size_t)(share * (double)most + 0.5);
+/* Splits memory into resident experts, spread evenly over the layers, and a ring. fraction: of all experts to keep resident; < 0: as many as fit beside a ring
+ * of two layers, which never stalls. A ring of one layer is the minimum. */
+static int plan_memory(struct paged_weights *w, double fraction, struct error *e) {
+    size_t expert_bytes = w->page_bytes[PAGE_GATE_UP] + w->page_bytes[PAGE_DOWN] + 256, free_bytes = gpu_mem_free(w->g), reserve = free_bytes / 64;
+    size_t slots = expert_bytes ? (free_bytes - reserve) / expert_bytes : 0, per_layer = (size_t)w->n_experts, layers = (size_t)w->n_moe,
+           n_all = layers * per_layer;
+    size_t n_resident = fraction < 0 ? 0 : (size_t)(fraction * (double)n_all + 0.5);
     if (!layers) return 0;
-    while (share < 0 && kept < most && kept + 1 + 2 * (all - (kept + 1) / layers) <= slots) kept++;
-    if (kept > most) kept = most;
-    size_t rest = all - kept / layers, left = slots > kept ? slots - kept : 0; /* streamed experts of the layer with the fewest resident ones */
-    if (left < rest || slots < kept)
-        return error_set(e, ERR_MEMORY, "a layer of experts needs %zu MB on the device beside %zu MB of resident ones, %zu MB are free", rest * expert >> 20,
-                         kept * expert >> 20, have >> 20);
-    w->n_resident = (int)kept;
-    w->ring = (int)(left < 2 * rest ? left : 2 * rest);
+    while (fraction < 0 && n_resident < n_all && n_resident + 1 + 2 * (per_layer - (n_resident + 1) / layers) <= slots) n_resident++;
+    if (n_resident > n_all) n_resident = n_all;
+    size_t n_streamed = per_layer - n_resident / layers; /* of the layer with the fewest resident ones */
+    size_t free_slots = slots > n_resident ? slots - n_resident : 0;
+    if (free_slots < n_streamed || slots < n_resident)
+        return error_set(e, ERR_MEMORY, "a layer of experts needs %zu MB on the device beside %zu MB of resident ones, %zu MB are free",
+                         n_streamed * expert_bytes >> 20, n_resident * expert_bytes >> 20, free_bytes >> 20);
+    w->n_resident = (int)n_resident;
+    w->ring = (int)(free_slots < 2 * n_streamed ? free_slots : 2 * n_streamed);
     for (int l = 0, i = 0; l < w->n_layers; l++) {
         if (!has_experts(w, l)) continue;
-        w->resident_at[l] = (int)((size_t)i * kept / layers);
-        w->resident[l] = (int)((size_t)++i * kept / layers) - w->resident_at[l];
+        w->resident_at[l] = (int)((size_t)i * n_resident / layers);
+        w->resident[l] = (int)((size_t)++i * n_resident / layers) - w->resident_at[l];
     }
     return 0;
 }
 
 static int load_experts(struct paged_weights *w, const _Atomic int *cancel, struct error *e) {
     struct copy_range ranges[COPY_RANGES_MAX];
-    const size_t n_kept = (size_t)w->n_resident;
-    int rc = 0, first;
-    w->table = mem_calloc(n_kept + (size_t)w->ring + 1, sizeof *w->table);
-    w->resident_mem = mem_calloc(n_kept + 1, sizeof *w->resident_mem);
+    const size_t n_resident = (size_t)w->n_resident;
+    int rc = 0, n_gate_up;
+    w->table = mem_calloc(n_resident + (size_t)w->ring + 1, sizeof *w->table);
+    w->resident_mem = mem_calloc(n_resident + 1, sizeof *w->resident_mem);
     w->slots = mem_calloc((size_t)w->ring + 1, sizeof *w->slots);
     if (!w->table || !w->resident_mem || !w->slots) return error_set(e, ERR_MEMORY, "no memory for a page table");
     for (int page = 0; page < PAGES && !rc && w->ring; page++)
@@ -102,7 +105,7 @@ static int load_experts(struct paged_weights *w, const _Atomic int *cancel, stru
             if (cancel && atomic_load(cancel)) return error_set(e, ERR_CANCELLED, "stopped");
             if (!w->m->cpu_queue && (rc = nan_scan_experts(&w->m->scan, l, &k, 1, e))) return rc;
             size_t at = (size_t)w->resident_at[l] + (size_t)k;
-            if (k < w->resident[l]) rc = load_resident(w, ranges, expert_ranges(w, l, k, &w->table[at], ranges, &first), &w->resident_mem[at], e);
+            if (k < w->resident[l]) rc = load_resident(w, ranges, expert_ranges(w, l, k, &w->table[at], ranges, &n_gate_up), &w->resident_mem[at], e);
         }
     return rc;
 }
@@ -141,28 +144,28 @@ static void next_streamed_expert(struct paged_weights *w) {
 int paged_weights_send(struct paged_weights *w, uint64_t until) {
     struct copy_range ranges[COPY_RANGES_MAX];
     while (w->sent < until && w->sent < w->freed_until + (uint64_t)w->ring) {
-        int first;
+        int n_gate_up;
         next_streamed_expert(w);
         size_t slot = (size_t)(w->sent % (uint64_t)w->ring);
         struct expert *view = &w->table[(size_t)w->n_resident + slot];
-        int n = expert_ranges(w, w->next_layer, w->next_expert, view, ranges, &first);
+        int n = expert_ranges(w, w->next_layer, w->next_expert, view, ranges, &n_gate_up);
         char *to[PAGES];
         for (int page = 0; page < PAGES; page++) to[page] = w->pages[page].at + slot * w->page_bytes[page];
         w->sent++;
-        TRY(upload_send(&w->uploads, &w->slots[slot], false, ranges, first, to[PAGE_GATE_UP], w->next_layer, w->next_expert));
-        TRY(upload_send(&w->uploads, &w->slots[slot], true, ranges + first, n - first, to[PAGE_DOWN], w->next_layer, w->next_expert));
+        TRY(upload_send(&w->uploads, &w->slots[slot], false, ranges, n_gate_up, to[PAGE_GATE_UP], w->next_layer, w->next_expert));
+        TRY(upload_send(&w->uploads, &w->slots[slot], true, ranges + n_gate_up, n - n_gate_up, to[PAGE_DOWN], w->next_layer, w->next_expert));
         atomic_fetch_add(&w->m->bytes_read, w->m->expert_bytes);
     }
     return 0;
 }
 
 int paged_weights_use(struct paged_weights *w, int layer, int expert, struct gpu_stream *stream, struct expert *view) {
-    const int kept = w->resident[layer];
-    if (expert < kept) {
+    const int n_resident = w->resident[layer];
+    if (expert < n_resident) {
         *view = w->table[w->resident_at[layer] + expert];
         return 0;
     }
-    uint64_t count = w->layer_base + (uint64_t)(expert - kept);
+    uint64_t count = w->layer_base + (uint64_t)(expert - n_resident);
     TRY(paged_weights_send(w, count + 1));
     if (w->sent <= count) return ERR_RUNTIME; /* the ring is smaller than a layer: paged_weights_open prevents it */
     *view = w->table[(size_t)w->n_resident + (size_t)(count % (uint64_t)w->ring)];
