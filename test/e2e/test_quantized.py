@@ -16,6 +16,9 @@ MODES = ([], ["--gpus", "emu:1", "--decode", "hybrid"], ["--gpus", "emu:1", "--p
          ["--gpus", "emu:2", "--prefill", "dslp"])
 
 
+ROUNDED = 2e-2  # BF16 activations leave up to 0.01, the 8-bit ones of MXFP4 (AVX-512 VNNI) 0.013
+
+
 def logits(model, out, *args):
     rc, _, err = run("-m", model, "--tokens", IDS, "--logits-out", out, *args)
     f = array.array("f")
@@ -45,7 +48,7 @@ def twins(tmp):
         for args in MODES:  # rounding may flip a choice of experts, and thereby one position: hence the median
             got, why = logits(model, out, "--kv", "f32", *args)
             n = len(want) and rows_off(got, want)
-            check(got and n[len(n) // 2] < 1e-2, f"{name} {args}", f"{why}, usually off by {got and n[len(n) // 2]:.3g}")
+            check(got and n[len(n) // 2] < ROUNDED, f"{name} {args}", f"{why}, usually off by {got and n[len(n) // 2]:.3g}")
         rc, _, err = run("-m", model, "--verify")
         check(rc == 0, f"{name} verifies", err)
         rc, text, err = run("-m", model, "--inspect", "--json")
