@@ -5,7 +5,7 @@
  * Noise may change the choice between runs, so it must affect speed only: all candidates give equal bits for every x
  * (kcheck_kernels compares them). Kernels with different bits are selected by flags that noise cannot flip
  * (probe.h): E4M3 through subnormal floats (CPU_F_SUBNORMAL), whose sums round differently below 2^-70 and, with AVX2, have another order; also
- * gemm_for and gemm_skinny_for. */
+ * gemm_for and gemm_for_weights. */
 #include "cpu/kernels.h"
 
 enum { AUTOTUNE_E4M3_CANDIDATES = 3 };

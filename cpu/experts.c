@@ -57,7 +57,7 @@ struct wave {
     int32_t *start_order;         /* [nodes * n] indexes of node_parts in the order in which stage 1 starts them, by `first`; NULL: array order */
     bool any_gemm;
     uint8_t *space, *scratch;                            /* scratch: one part per thread */
-    size_t scratch_part, tile_bytes, gemm_scratch_bytes; /* of a thread's scratch: a task's outputs, workspace of a GEMM; then a transposed matrix */
+    size_t scratch_part, tile_bytes, gemm_scratch_bytes; /* a thread's scratch: outputs of a task, then workspace of a GEMM, then a transposed matrix */
 };
 
 static size_t align64(size_t n) { return (n + 63) & ~(size_t)63; }
@@ -242,11 +242,11 @@ static void distribute_tasks(const struct wave *w) {
 
 static const struct gemm *select_gemm(const struct cpu_exec *x, const struct group *g, int batch, bool wide) {
     const struct expert *e = g->expert;
-    const struct gemm *skinny = gemm_skinny_for(x->level, g->n, batch, &e->gate);
-    if (wide && batch > BATCH_INVARIANT_ROWS) skinny = NULL; /* it would round to BF16, or quantise over many columns */
+    const struct gemm *special = gemm_for_weights(x->level, g->n, batch, &e->gate);
+    if (wide && batch > BATCH_INVARIANT_ROWS) special = NULL; /* it would round to BF16, or quantise over many columns */
     const bool transposed = e->is_transposed || e->gate_up_transposed;
-    if (transposed) skinny = NULL; /* transposing a matrix pays off only from some tokens on */
-    if (skinny && skinny->supports(&e->gate, g->n) && skinny->supports(expert_up(e), g->n) && skinny->supports(&e->down, g->n)) return skinny;
+    if (transposed) special = NULL; /* transposing a matrix pays off only from some tokens on */
+    if (special && special->supports(&e->gate, g->n) && special->supports(expert_up(e), g->n) && special->supports(&e->down, g->n)) return special;
     /* With up to 16 tokens, filling gemm_avx2's panels costs more than it saves. */
     const int most = x->level == CPU_AVX2 && !transposed ? 2 * KERNEL_TOKENS : KERNEL_TOKENS;
     return batch > BATCH_INVARIANT_ROWS && g->n > most ? gemm_for(x->level, wide) : NULL;

@@ -1,6 +1,6 @@
 #pragma once
 /* Matrix products W X of many tokens: experts and linear layers use them for more than BATCH_INVARIANT_ROWS tokens, and for fewer where
- * gemm_skinny_for has a kernel. Otherwise: the GEMV kernels.
+ * gemm_for_weights has a kernel. Otherwise: the GEMV kernels.
  *
  * Activations are packed once, then read-only, and shared by the pool's threads. A thread takes a range of W's rows, decodes a
  * tile of them once and multiplies it with all tokens. Weights keep their published format and are read from memory once.
@@ -45,15 +45,15 @@ extern const struct gemm gemm_scalar, gemm_avx2, gemm_avx512, gemm_avx512bf16, g
 /* Returns the fastest kernel of a level on this CPU. A fixed rule without timing, so that a machine always gives the same text:
  * avx512 means BF16 products where the CPU runs them at twice the float32 rate (probe.h), else float32. */
 const struct gemm *gemm_for(enum cpu_level level, bool wide); /* wide: keep at least 16 bits of an activation */
-/* Kernel for n tokens of a batch and weights like w, if it supports the weights. NULL: use the GEMV kernels in batches of up to BATCH_INVARIANT_ROWS,
- * else GEMV and gemm_for. In larger batches quantized formats take integer products for any number of tokens with AVX2 alone (gemm_int16_*), for more than
- * GEMM_INT8_FEW with AVX-512 VNNI. A token of a batch of up to
- * BATCH_INVARIANT_ROWS always takes the same path, so its bits do not depend on the batch. */
+/* Kernel for n tokens of a batch and weights like w, where another one than gemm_for's is faster. NULL: use the GEMV kernels in batches of up to
+ * BATCH_INVARIANT_ROWS, else GEMV and gemm_for. In larger batches quantized formats take integer products: with AVX2 alone for any number of tokens
+ * (gemm_int16_*), with AVX-512 VNNI for more than GEMM_INT8_FEW. A token of a batch of up to BATCH_INVARIANT_ROWS always takes the same path, so its
+ * bits do not depend on the batch. */
 enum {
     GEMM_SKINNY_MAX = 16,      /* max tokens of gemm_amx_skinny_bf16 in a larger batch */
-    GEMM_INT8_FEW = 4,         /* up to so many tokens of a group, the GEMV kernels are faster */
+    GEMM_INT8_FEW = 4,         /* the GEMV kernels are faster for a group of at most this many tokens */
     GEMM_SKINNY_BF16_MAX = 12, /* of gemm_skinny_bf16: from 10 (768 or 7,168 columns) to 16 (2,048) on, gemm_avx512bf16 is faster */
 };
-const struct gemm *gemm_skinny_for(enum cpu_level level, int n, int batch, const struct mat *w);
+const struct gemm *gemm_for_weights(enum cpu_level level, int n, int batch, const struct mat *w);
 /* True if this CPU can run g (for AMX also the kernel, asked by cpu_level_best). */
 bool gemm_has(const struct gemm *g);

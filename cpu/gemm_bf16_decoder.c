@@ -41,8 +41,7 @@ INLINE void put_four(uint16_t *head, uint16_t *rest, __m512i codes, __m512 a, __
             for (int i = 0; i < rows; i++) make_##name(head + i * pitch, NULL, w, r + i, c0, n, ahead, false); \
     } \
     INLINE void make_##name(PLANES_ARGS, const bool split)
-#define ROW_AT(name) ((const uint8_t *)w->data + (size_t)r * w->stride + (size_t)c0 / FORMAT_BLOCK(name) * FORMAT_BYTES(name))
-#define REST(c)      (split ? rest + (c) : NULL)
+#define REST(c) (split ? rest + (c) : NULL)
 
 /* If the second block of 32 columns does not exist, the first is used again: activations are zero there. */
 #define PLANES_32(name, bytes, codes, table, make_scales) \

@@ -11,6 +11,8 @@
 
 #define INLINE static inline __attribute__((always_inline))
 #define EACH   _Pragma("GCC unroll 16") for
+/* Address of column c0 of row r of w, the start of a block. */
+#define ROW_AT(name) ((const uint8_t *)w->data + (size_t)r * w->stride + (size_t)c0 / FORMAT_BLOCK(name) * FORMAT_BYTES(name))
 
 INLINE void ask(const uint8_t *p, int bytes, ptrdiff_t ahead) {
     for (int i = 0; i < bytes; i += 64) _mm_prefetch(p + i + ahead, _MM_HINT_T1);

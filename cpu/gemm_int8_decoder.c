@@ -3,7 +3,6 @@
 
 #include "cpu/gemm_codes.h"
 
-#define ROW_AT(name) ((const uint8_t *)w->data + (size_t)r * w->stride + (size_t)c0 / FORMAT_BLOCK(name) * FORMAT_BYTES(name))
 #define CODES(name) \
     INLINE void make_##name(int8_t *code, float *scale, float *off, const uint8_t *p, const struct mat *w, int r, int c0, int n, ptrdiff_t ahead); \
     static void codes_##name(struct int8_rows *to, const struct mat *w, int r, int rows, int c0, int n, ptrdiff_t ahead) { \

@@ -9,15 +9,15 @@
 
 struct tokenizer;
 
-/* dir: a checkpoint directory (or "ember:"), a directory with only tokenizer files, or a GGUF file. ERR_MODEL names the file and what is unknown or wrong in
- * it; ERR_RUNTIME if there is no tokenizer file. */
+/* dir: a checkpoint directory (or "ember:"), a directory with only tokenizer files, or a GGUF file. ERR_MODEL names the file and its unknown or invalid
+ * part; ERR_RUNTIME if there is no tokenizer file. */
 int tokenizer_open(struct tokenizer **t, const char *dir, struct error *e);
 void tokenizer_close(struct tokenizer **t);
 
 int tokenizer_n_ids(const struct tokenizer *t); /* ids are 0 .. n - 1, added tokens included */
 /* Returns the exact bytes of a token, or NULL if the id has none. special: whether it is a control token. */
 const char *tokenizer_token_bytes(const struct tokenizer *t, int32_t id, size_t *n, bool *special);
-int32_t tokenizer_added_id(const struct tokenizer *t, const char *token); /* of an added token, or -1 */
+int32_t tokenizer_added_id(const struct tokenizer *t, const char *token); /* -1: there is no such added token */
 
 /* How the decoder makes text of the bytes of tokens: whether it removes a space from the beginning of a text, and whether it puts one between tokens. */
 bool tokenizer_strips_start(const struct tokenizer *t);

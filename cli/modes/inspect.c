@@ -83,7 +83,7 @@ static void put_value(struct buf *out, const struct json *j, int indent, bool by
     }
 }
 
-/* --- verdict: what a reader wants to know first, in three lines --- */
+/* --- Verdict: the main facts in three lines --- */
 
 static const struct { const char *stored, *name; } format_names[] = {{"F8_E4M3", "FP8"}, {"F4_E2M1", "FP4"}};
 

@@ -66,7 +66,7 @@ struct oneshot {
     struct buf calls_json;                     /* calls as objects for --json */
 };
 
-/* Skips the markup of tool calls: valid calls are shown when they are complete, and print_answer() prints markup that was no valid call. */
+/* Skips the markup of tool calls: valid calls are shown when they are complete, and print_answer() prints invalid ones. */
 static int print_live(void *ctx, enum output_kind part, const char *data, size_t n) {
     struct oneshot *o = ctx;
     if (part == OUTPUT_TOOL_CALL && o->app->tools) return 0;
@@ -175,7 +175,7 @@ static int answer_with_tools(struct oneshot *o, struct error *e) {
     return 0;
 }
 
-/* Returns whether the last turn still has to be added to the conversation: not if none was started, or if it failed without a text. */
+/* Returns whether the last turn must still be added to the conversation. One that was not started, or that failed without text, is not added. */
 static bool has_unsaved_turn(const struct oneshot *o) { return !o->turn_was_added && o->turn.client && (!o->turn.failed || o->turn.text.len); }
 
 static int save_answer(struct oneshot *o, struct store *store, struct error *e) {

@@ -1,5 +1,7 @@
 #include "engine/base/spin.h"
 
+#include <stdint.h>
+
 #include "engine/base/clock.h"
 #include "engine/base/test_limits.h"
 
@@ -15,10 +17,10 @@ static void pause_cpu(void) {
 }
 
 bool spin_again(struct spin *s, double most_s) {
-    const int few = (int)test_limits_get(TEST_LIMIT_SPIN_POLLS, 0);
     pause_cpu();
-    if (few) return ++s->polls < few;
-    if (++s->polls < UNTIMED || s->polls % TIMED_STEP) return true;
+    if (++s->polls % TIMED_STEP) return true;
+    if ((size_t)s->polls >= test_limits_get(TEST_LIMIT_SPIN_POLLS, SIZE_MAX)) return false;
+    if (s->polls < UNTIMED) return true;
     if (most_s <= 0) return false;
     if (n_skipped) {
         n_skipped--;

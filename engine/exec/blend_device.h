@@ -16,7 +16,7 @@ struct blend_device {
     struct gpu_stream *own_stream; /* device without layers: its compute stream */
     struct upload_queue uploads;
     _Atomic int own_stop, *stop; /* cancel flag of both streams */
-    struct work work;            /* of a device with layers; else empty */
+    struct work work;            /* empty if the device has no layers */
     float *xn, *y;               /* device [rows, config_routed_width]: expert input and output sum for a layer of another device */
     int32_t *token;              /* device [rows * topk]: token of each pair, sorted by expert */
     float *weight;

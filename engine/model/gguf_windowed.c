@@ -2,7 +2,7 @@
 #include "engine/model/gguf_layers.h"
 
 #define L GGUF_LAYER
-enum { WINDOW_PERIOD = 4 }; /* of files without a window pattern: one layer of so many has no window */
+enum { WINDOW_PERIOD = 4 }; /* files without a window pattern: every fourth layer has no window */
 static const struct tensor_names pre_norm = {GGUF_NAMES, .ffn_norm = L "ffn_norm", .attn_gate = L "attn_gate"},
                                  post_norm = {GGUF_NAMES, .attn_out_norm = L "post_attention_norm", .ffn_out_norm = L "post_ffw_norm"},
                                  parallel = {GGUF_NAMES, .ffn_norm = L "attn_norm"};
@@ -29,7 +29,7 @@ static void derive_laguna(struct config_builder *t) {
         gguf_build_fail(t, "metadata '%s.expert_weights_norm' is false; hearth knows Laguna's router with weights of sum 1", t->arch);
 }
 
-/* The metadata do not say so, but llama.cpp normalizes the router's weights. */
+/* llama.cpp normalizes the router's weights, without metadata for it. */
 static void derive_mellum(struct config_builder *t) {
     gguf_build_head_sizes(t);
     gguf_build_rope_by_window(t);

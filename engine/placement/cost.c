@@ -377,15 +377,15 @@ static struct layer_time layer_time(const struct cost_machine *m, const struct c
         return (struct layer_time){on_device ? 0 : half, on_device ? half : 0, half};
     }
     double shared = ffn_time(m, d, q, rows, part->shared_bytes, part->shared_flops, 1, taken) + (q->shared_bytes > 0 ? sum : 0);
-    const bool there = resident >= 1; /* nothing for the CPU */
-    const double deferred = q->deferred_share, later = routed_time(m, there ? d : 0, q, rows, deferred, taken);
+    const bool is_resident = resident >= 1; /* nothing for the CPU */
+    const double deferred = q->deferred_share, later = routed_time(m, is_resident ? d : 0, q, rows, deferred, taken);
     if (!on_device) {
         half += shared + routed_time(m, 0, q, rows, 1 - deferred, taken) + later;
         return (struct layer_time){half, 0, half};
     }
     double cpu = routed_time(m, 0, q, rows, (1 - resident) * (1 - deferred), taken), gpu = shared + routed_time(m, d, q, rows, resident * (1 - deferred), 0);
-    if (there && !joins_small(m, d, q, rows)) gpu += DEVICE_ONLY_OPS * m->domain[d].latency[COST_ELEM];
-    if (there) return (struct layer_time){0, half + gpu + later, half + gpu + later};
+    if (is_resident && !joins_small(m, d, q, rows)) gpu += DEVICE_ONLY_OPS * m->domain[d].latency[COST_ELEM];
+    if (is_resident) return (struct layer_time){0, half + gpu + later, half + gpu + later};
     /* The CPU computes what the layer before deferred until this layer's rows arrive. */
     const double begin = max_of(half + hand_off_time(m, d, q, rows), later);
     return (struct layer_time){cpu + later, half + gpu, max_of(begin + cpu, half + gpu)};

@@ -221,7 +221,8 @@ static int formats(enum cpu_level level, int rounds) {
                                       .row_step = 1,
                                       .dtype = all[f],
                                       .scale_dtype = all[f] == DT_E2M1 ? DT_E8M0 : DT_F32};
-                const struct gemm *few = gemm_skinny_for(level, sizes[s], MOST, &w), *g = few && few->supports(&w, sizes[s]) ? few : gemm_for(level, false);
+                const struct gemm *special = gemm_for_weights(level, sizes[s], MOST, &w),
+                                  *g = special && special->supports(&w, sizes[s]) ? special : gemm_for(level, false);
                 void *packed = memory(g->packed_bytes(sizes[s], COLS)), *scratch = memory(g->scratch_bytes(sizes[s], COLS));
                 memset(packed, 0, g->packed_bytes(sizes[s], COLS));
                 double a = now();
@@ -275,7 +276,7 @@ static int few(enum cpu_level level, int rounds) {
                                       .row_step = 1,
                                       .dtype = all[f],
                                       .scale_dtype = DT_F32};
-                const struct gemm *ways[WAYS] = {NULL, level == CPU_AVX2 ? &gemm_int16_avx2 : gemm_skinny_for(level, n, MOST, &w), &gemm_int16_avxvnni,
+                const struct gemm *ways[WAYS] = {NULL, level == CPU_AVX2 ? &gemm_int16_avx2 : gemm_for_weights(level, n, MOST, &w), &gemm_int16_avxvnni,
                                                  gemm_for(level, false)};
                 for (int v = 1; v < WAYS; v++)
                     if (ways[v] && (!gemm_has(ways[v]) || (ways[v]->supports && !ways[v]->supports(&w, MOST)))) ways[v] = NULL;
@@ -322,8 +323,8 @@ static int scales(enum cpu_level level, int rounds) {
     for (size_t i = 0; i < (size_t)w.copies * ROWS * COLS; i++) w.data[i] = (uint8_t)((w.data[i] & 0x8f) | 0x30);
     printf("%s, E4M3 [%d, %d], one thread, GFLOP/s, medians of %d\n", cpu_describe(), ROWS, COLS, rounds);
     for (size_t s = 0; s < SIZES; s++) {
-        const struct gemm *few = gemm_skinny_for(level, sizes[s], MOST, w.m),
-                          *g = few && (!few->supports || few->supports(w.m, sizes[s])) ? few : gemm_for(level, false);
+        const struct gemm *special = gemm_for_weights(level, sizes[s], MOST, w.m),
+                          *g = special && (!special->supports || special->supports(w.m, sizes[s])) ? special : gemm_for(level, false);
         void *packed = memory(g->packed_bytes(MOST, COLS)), *scratch = memory(g->scratch_bytes(MOST, COLS));
         double t[2][MAX_ROUNDS];
         for (int r = -1; r < rounds; r++)

@@ -148,7 +148,7 @@ static void check_experts(int n, int n_experts, int topk, bool shared, const str
     const double u = !products_bf16 ? 0x1p-24 : n > BATCH_INVARIANT_ROWS ? 0x1p-8 : 0x1p-16;
     const bool whole = ((const struct cpu_exec *)(const void *)execs[0])->k.whole[kind->dtype] != NULL;
     const enum cpu_level at = ((const struct cpu_exec *)(const void *)execs[0])->level;
-    const double steps = gemm_skinny_for(at, 100, n, &e[0].gate) == &gemm_int8 ? 127 : 0x1p14; /* of a large group; GEVM and small groups are more exact */
+    const double steps = gemm_for_weights(at, 100, n, &e[0].gate) == &gemm_int8 ? 127 : 0x1p14; /* of a large group; GEVM and small groups are more exact */
     for (int t = 0; t < n; t++) {
         double want[HIDDEN], off[HIDDEN] = {0}, scale = 0, in[HIDDEN], lost[HIDDEN];
         for (int r = 0; r < HIDDEN; r++) want[r] = was[t * HIDDEN + r], in[r] = x[t * HIDDEN + r];
