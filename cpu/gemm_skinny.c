@@ -185,10 +185,12 @@ INLINE void all_rows(struct job *j, const struct e4m3_bf16 *t, int r0, int r1, c
         for (int k0 = 0; k0 < cols; k0 += span) {
             struct piece p = {.gap = gap, .k0 = k0, .k1 = cols - k0 < span ? cols : k0 + span};
             const int64_t back = (int64_t)size * (p.k1 - k0);
+            const int rows_ahead = back < AHEAD ? (int)(AHEAD / (back + 1)) + 1 : 1; /* several, if rows are short */
             p.ahead = back < AHEAD ? (int)back : AHEAD;
-            for (int i = 0; i < gap + (rows > gap * R); i++) { /* prefetch continues in the next row, at the end in the next span or chunk */
-                p.r = base + i, p.jump = stride - back;
-                if (i == gap - 1) p.jump = p.k1 < cols ? -(gap - 1) * stride : (rows - gap + 1) * stride - (int64_t)size * cols;
+            for (int i = 0; i < gap + (rows > gap * R); i++) {
+                p.r = base + i, p.jump = rows_ahead * stride - back;
+                if (i + rows_ahead >= gap) /* prefetch continues in the next span or chunk */
+                    p.jump += p.k1 < cols ? back - gap * stride : (rows - gap) * stride - (int64_t)size * k0;
                 if (i == gap) p.r = base + gap * R, p.gap = 1; /* remainder of the chunk */
                 piece(j, t, &p, total + (p.r - base) * N, R, N, S, format);
             }
