@@ -33,6 +33,7 @@ struct group {
     const struct gemm *gemm;      /* NULL: the GEMV kernels */
     int tasks, rows_per_task;     /* of stage 1; tasks on all nodes */
     size_t h, packed_x, packed_h; /* offsets into the wave's workspace */
+    bool reuses_x;                /* packed_x is that of the first group: the only token */
 };
 /* A memory node's part of a group's expert. */
 struct node_part {
@@ -198,7 +199,7 @@ static void wave_thread(void *arg, int thread, int n_threads) {
     uint8_t *scratch = w->scratch + (size_t)thread * w->scratch_part;
     if (w->any_gemm) {
         for (int i = 0; i < w->n; i++)
-            if (w->groups[i].gemm)
+            if (w->groups[i].gemm && !w->groups[i].reuses_x)
                 w->groups[i].gemm->pack(w->space + w->groups[i].packed_x, w->o->x, w->groups[i].tokens, w->o->hidden, w->groups[i].n, w->o->hidden, thread,
                                         n_threads);
         pool_barrier(w->x->pool);
@@ -274,7 +275,9 @@ static int wave_run(struct wave *w) {
             g->rows_per_task = round_up(g->rows_per_task, 16);
             if (g->n > GEMM_SKINNY_MAX || g->gemm == gemm_for(x->level, o->wide))
                 g->rows_per_task = round_up(MANY_ROWS, g->gemm->row_tile), tile = g->gemm->row_tile > tile ? g->gemm->row_tile : tile;
-            g->packed_x = size, size += align64(g->gemm->packed_bytes(g->n, o->hidden));
+            g->reuses_x = i && o->n == 1 && g->gemm == w->groups[0].gemm;
+            if (g->reuses_x) g->packed_x = w->groups[0].packed_x;
+            else g->packed_x = size, size += align64(g->gemm->packed_bytes(g->n, o->hidden));
             g->packed_h = size, size += align64(g->gemm->packed_bytes(g->n, g->inter));
             size_t a = g->gemm->scratch_bytes(g->n, o->hidden), b = g->gemm->scratch_bytes(g->n, g->inter);
             inner = a > inner ? a : inner, inner = b > inner ? b : inner;

@@ -46,16 +46,20 @@ INLINE void pack(uint16_t *dst, const float *x, const int32_t *gather, int ldx, 
     const size_t w = width(k), steps = w / 16;
     const int each = group_size(n);
     float *floats = (float *)(void *)((uint8_t *)dst + planes_bytes(n, k, S));
-    for (size_t at = (size_t)n * steps * (size_t)part / (size_t)parts, end = (size_t)n * steps * (size_t)(part + 1) / (size_t)parts; at < end; at++) {
-        const int i = (int)(at / steps), first = i - i % each, group = n - first < each ? n - first : each;
-        const size_t c = at % steps * 16;
-        const int left = k - (int)c;
-        __m512 v = _mm512_maskz_loadu_ps((__mmask16)(left >= 16 ? 0xffff
-                                                     : left > 0 ? (1 << left) - 1
-                                                                : 0),
-                                         x + (size_t)(gather ? gather[i] : i) * (size_t)ldx + c);
-        store_split(dst + (w * (size_t)first + c / STEP * STEP * (size_t)group + (size_t)(i - first) * STEP) * S + c % STEP, v, S);
-        _mm512_storeu_ps(floats + at * 16, v);
+    const size_t end = (size_t)n * steps * (size_t)(part + 1) / (size_t)parts;
+    for (size_t at = (size_t)n * steps * (size_t)part / (size_t)parts; at < end;) {
+        const size_t token = at / steps, begin = token * steps, stop = begin + steps < end ? begin + steps : end;
+        const int i = (int)token, first = i - i % each, group = n - first < each ? n - first : each;
+        const float *from = x + (size_t)(gather ? gather[i] : i) * (size_t)ldx;
+        uint16_t *to = dst + (w * (size_t)first + (size_t)(i - first) * STEP) * S;
+        for (; at < stop; at++) {
+            const size_t c = (at - begin) * 16;
+            const int left = k - (int)c;
+            const __mmask16 have = (__mmask16)(left >= 16 ? 0xffff : left > 0 ? (1 << left) - 1 : 0);
+            const __m512 v = _mm512_maskz_loadu_ps(have, from + c);
+            store_split(to + c / STEP * STEP * (size_t)(group * S) + c % STEP, v, S);
+            _mm512_storeu_ps(floats + at * 16, v);
+        }
     }
 }
 /* A group's planes of x times the scales that `scales` is the first of, from its float32 rows. */
