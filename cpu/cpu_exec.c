@@ -40,13 +40,11 @@ void kernels_fill(struct kernels *k, enum cpu_level level) {
         k->whole[DT_INT4] = int4_gemv_avx2;
 #define FILL(name) k->whole[FORMAT_DTYPE(name)] = intdot_avx2_##name;
         FORMATS_INTDOT(FILL)
-        FORMATS_INTDOT_256(FILL)
 #undef FILL
         if (f & CPU_F_AVXVNNI) {
             k->whole[DT_INT4] = int4_gemv_avxvnni;
 #define FILL(name) k->whole[FORMAT_DTYPE(name)] = intdot_avxvnni_##name;
             FORMATS_INTDOT(FILL)
-            FORMATS_INTDOT_256(FILL)
 #undef FILL
         }
     }
@@ -60,7 +58,6 @@ void kernels_fill(struct kernels *k, enum cpu_level level) {
             k->whole[DT_INT4] = int4_gemv_avx512vnni;
 #define FILL(name) k->whole[FORMAT_DTYPE(name)] = intdot_avx512vnni_##name;
             FORMATS_INTDOT(FILL)
-            FORMATS_INTDOT_512(FILL)
         }
     }
 }

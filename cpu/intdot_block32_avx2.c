@@ -1,8 +1,8 @@
 /* Blocks of 32 columns in 16 bytes, two of them per vector with half of its lanes each: a byte's low nibble is one column, its
- * high nibble another of the same block. The sums of eight blocks then become one lane each. Q4_0, IQ4_NL, MXFP4, E2M1, I4, IQ4_XS.
+ * high nibble another of the same block. The sums of eight blocks then become one lane each. Q4_0, Q4_1, Q5_0, Q5_1, IQ4_NL, MXFP4, E2M1, I4, IQ4_XS.
  *
  * Instructions per 256 columns, 128 to 144 bytes: 4 or 8 to collect the codes, 24 to convert them to 16-bit words, or 36 with a table, 28 for
- * products, 9 for eight lanes, 4 to 13 for the scales, 4 to add: 78 to 98.
+ * products, 9 for eight lanes, 4 to 13 for the scales, 4 to add: 78 to 98. Fifth bits, 160 to 192 bytes: 44 more; minima: 5.
  *
  * Decoded values may be negative, but the words have a zero upper half. So BIAS is added to them, and BIAS * x is subtracted in
  * integers, lane by lane. */
@@ -19,8 +19,11 @@ enum {
     BYTES = GROUP / FORMAT_BLOCK(FORMAT) * FORMAT_BYTES(FORMAT),
 };
 struct group {
-    int16_t x[4][4][16]; /* of two blocks: factors of the low nibbles of even bytes, of odd bytes, of the high nibbles of even and of odd bytes */
-    int32_t start[8];    /* -BIAS * x, per block, in the order of halves_4 */
+    int16_t x[4][4][16];  /* of two blocks: factors of the low nibbles of even bytes, of odd bytes, of the high nibbles of even and of odd bytes */
+    union {               /* per block, in the order of halves_4 */
+        int32_t start[8]; /* -BIAS * x */
+        float sum[8];     /* HAS_MIN: x */
+    };
     float unit[8];
 } __attribute__((aligned(64)));
 #include "cpu/intdot_inner.h"
@@ -48,7 +51,7 @@ INLINE void two_blocks(int16_t to[4][16], const float *x, V f, V g) {
     }
 }
 INLINE void group_make(struct group *g, const float *x, int n) {
-    const __m256i bias[4] = {_mm256_set1_epi16(BIAS), _mm256_set1_epi16(BIAS), _mm256_set1_epi16(BIAS), _mm256_set1_epi16(BIAS)};
+    const __m256i factor = _mm256_set1_epi16(HAS_MIN ? 1 : BIAS), factors[4] = {factor, factor, factor, factor};
     float f[8], all[GROUP];
     __m256i most[8], sum[4];
     if (n < GROUP) {
@@ -60,21 +63,31 @@ INLINE void group_make(struct group *g, const float *x, int n) {
     vstore(g->unit, FP4 ? vmul(unit, vset1(0.5f)) : unit); /* FP4 values are stored doubled */
     for (int k = 0; k < 4; k++) {
         two_blocks(g->x[k], x + 64 * k, vset1(f[lane_of(2 * k, false)]), vset1(f[lane_of(2 * k + 1, false)]));
-        sum[k] = dot_words(bias, g->x[k], 4);
+        sum[k] = dot_words(factors, g->x[k], 4);
     }
-    _mm256_store_si256((__m256i *)(void *)g->start, _mm256_sub_epi32(_mm256_setzero_si256(), halves_4(sum, false)));
+    if (HAS_MIN) vstore(g->sum, vmul(_mm256_cvtepi32_ps(halves_4(sum, false)), unit));
+    else _mm256_store_si256((__m256i *)(void *)g->start, _mm256_sub_epi32(_mm256_setzero_si256(), halves_4(sum, false)));
 }
 
 /* --- Weights --- */
 
-enum { SIZE = DTYPE == DT_MXFP4 ? 17 : DTYPE == DT_Q4_0 || DTYPE == DT_IQ4_NL ? 18 : 16, AT = DTYPE == DT_IQ4_XS ? 8 : SIZE - 16 };
+enum { SIZE = FORMAT_BLOCK(FORMAT) == 32 ? FORMAT_BYTES(FORMAT) : 16, AT = DTYPE == DT_IQ4_XS ? 8 : SIZE - 16 };
 
+/* Columns 0 to 15 or 16 to 31 of two blocks, one byte each: 16 where a column's fifth bit, of four bytes at p and q, is set. */
+INLINE __m256i fifth_bits(const uint8_t *p, const uint8_t *q, const int from) {
+    uint32_t a, b;
+    memcpy(&a, p, 4), memcpy(&b, q, 4);
+    const __m256i eight = _mm256_set1_epi64x((long long)0x8040201008040201);
+    const __m256i order = _mm256_add_epi8(_mm256_setr_epi64x(0, 0x0101010101010101, 0, 0x0101010101010101), _mm256_set1_epi8((char)(from / 8)));
+    const __m256i each = _mm256_shuffle_epi8(_mm256_set_m128i(_mm_cvtsi32_si128((int)b), _mm_cvtsi32_si128((int)a)), order);
+    return _mm256_and_si256(_mm256_cmpeq_epi8(_mm256_and_si256(each, eight), eight), _mm256_set1_epi8(16));
+}
 /* Blocks 2 * k and 2 * k + 1 as words, in the order of struct group. */
 INLINE void load_words(__m256i w[4], const uint8_t *p, const int k) {
     const __m256i four = _mm256_set1_epi8(15), low_byte = _mm256_set1_epi16(255);
     const uint8_t *at = p + AT + 2 * SIZE * k;
     const __m256i codes = SIZE == 16 ? load_32(at) : _mm256_set_m128i(load_16(at + SIZE), load_16(at));
-    if (!FP4 && !IQ4) {
+    if (!FP4 && !IQ4 && !FIVE) {
         const __m256i last = _mm256_set1_epi16(15);
         w[0] = _mm256_and_si256(codes, last);
         w[1] = _mm256_and_si256(_mm256_srli_epi16(codes, 8), last);
@@ -82,10 +95,15 @@ INLINE void load_words(__m256i w[4], const uint8_t *p, const int k) {
         w[3] = _mm256_srli_epi16(codes, 12);
         return;
     }
-    const __m128i values = load_16((const uint8_t *)(FP4 ? mat_mxfp4 : mat_iq4));
-    const __m256i table = _mm256_broadcastsi128_si256(_mm_add_epi8(values, _mm_set1_epi8(BIAS)));
-    const __m256i low = _mm256_shuffle_epi8(table, _mm256_and_si256(codes, four));
-    const __m256i high = _mm256_shuffle_epi8(table, _mm256_and_si256(_mm256_srli_epi16(codes, 4), four));
+    __m256i low = _mm256_and_si256(codes, four), high = _mm256_and_si256(_mm256_srli_epi16(codes, 4), four);
+    if (FIVE) {
+        low = _mm256_or_si256(low, fifth_bits(at - 4, at + SIZE - 4, 0));
+        high = _mm256_or_si256(high, fifth_bits(at - 4, at + SIZE - 4, 16));
+    } else {
+        const __m128i values = load_16((const uint8_t *)(FP4 ? mat_mxfp4 : mat_iq4));
+        const __m256i table = _mm256_broadcastsi128_si256(_mm_add_epi8(values, _mm_set1_epi8(BIAS)));
+        low = _mm256_shuffle_epi8(table, low), high = _mm256_shuffle_epi8(table, high);
+    }
     w[0] = _mm256_and_si256(low, low_byte);
     w[1] = _mm256_srli_epi16(low, 8);
     w[2] = _mm256_and_si256(high, low_byte);
@@ -106,6 +124,15 @@ INLINE V broadcast_half(const uint8_t *p) {
     uint16_t h;
     memcpy(&h, p, 2);
     return _mm256_broadcastss_ps(_mm_cvtph_ps(_mm_cvtsi32_si128(h)));
+}
+/* The scale and the minimum of each block, two fp16, in the order of halves_4. */
+INLINE V load_minima(V *min, const uint8_t *p) {
+    __m256i e = load_32(p);
+    FIRSTS(FIRST_BYTE)
+    const __m256i apart = _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15));
+    const __m256i both = _mm256_permute4x64_epi64(_mm256_shuffle_epi8(e, apart), 0xd8);
+    *min = _mm256_cvtph_ps(_mm256_extracti128_si256(both, 1));
+    return _mm256_cvtph_ps(_mm256_castsi256_si128(both));
 }
 /* The scale of each block, in the order of halves_4. */
 INLINE V load_scales(const uint8_t *p, const uint8_t *s) {
@@ -142,7 +169,8 @@ INLINE void group_dot(V *sum, const uint8_t *p, const uint8_t *s, const struct g
         if (BESIDE) memcpy(scales, s, (size_t)(n + 31) / 32 * SCALE_BYTES);
         p = codes, s = scales;
     }
-    const V scale = load_scales(p, s);
+    V min;
+    const V scale = HAS_MIN ? load_minima(&min, p) : load_scales(p, s);
     EACH (int k = 0; k < 4; k++) {
         __m256i w[4];
         if (64 * k < n) load_words(w, p, k);
@@ -152,7 +180,9 @@ INLINE void group_dot(V *sum, const uint8_t *p, const uint8_t *s, const struct g
             if (k % 2) dot[t][k / 2] = pairs(dot[t][k / 2], two, false);
             else dot[t][k / 2] = two;
             if (k < 3) continue;
-            const __m256i whole = _mm256_add_epi32(fours(dot[t][0], dot[t][1], false), _mm256_load_si256((const __m256i *)(const void *)g->start));
+            __m256i whole = fours(dot[t][0], dot[t][1], false);
+            if (HAS_MIN) sum[t] = vfma(min, vload(g->sum), sum[t]);
+            else whole = _mm256_add_epi32(whole, _mm256_load_si256((const __m256i *)(const void *)g->start));
             sum[t] = vfma(_mm256_cvtepi32_ps(whole), vmul(scale, vload(g->unit)), sum[t]);
         }
     }

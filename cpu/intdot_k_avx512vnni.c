@@ -1,5 +1,5 @@
-/* K blocks: 256 columns in parts of 32 (Q4_K, Q5_K) or 16 (Q2_K, Q3_K, Q6_K), each with its own scale; and TQ2_0, whose codes are those of Q2_K. Codes are
- * ordered so that a lane of a sum has columns of one part only: even parts of 32 in one sum, odd ones in another; four parts of 16 in each of four sums.
+/* K blocks: 256 columns in parts of 32 (Q4_K, Q5_K) or 16 (Q2_K, Q3_K, Q6_K), each with its own scale; and TQ1_0 and TQ2_0, whose parts share one scale. Codes
+ * are ordered so that a lane of a sum has columns of one part only: even parts of 32 in one sum, odd ones in another; four parts of 16 in each of four sums.
  * vpdpbusd multiplies them with the high plane of x, the sum is shifted left by eight bits, and vpdpbusd adds the low plane; then the sum is converted to float
  * and multiplied by its part's scale and unit.
  *
@@ -21,8 +21,9 @@ enum {
     Q2 = DTYPE == DT_Q2_K,
     Q3 = DTYPE == DT_Q3_K,
     Q6 = DTYPE == DT_Q6_K,
+    TQ1 = DTYPE == DT_TQ1_0,
     TQ2 = DTYPE == DT_TQ2_0,
-    NARROW = Q2 || Q3 || Q6 || TQ2,
+    NARROW = Q2 || Q3 || Q6 || TQ1 || TQ2,
     PART = NARROW ? 16 : 32,
     PARTS = GROUP / PART,
     SUMS = NARROW ? 4 : 2,
@@ -88,6 +89,30 @@ INLINE void load_two_bits(__m512i w[4], const uint8_t *p) {
     }
 }
 
+/* TQ1_0's digits of base 3: columns 32 * i + j are digit i of byte j, i < 5; from 160 on digit i of 16 bytes, from 240 on digit i < 4 of four bytes. Digit i is
+ * (byte * 3^i mod 256) * 3 / 256, computed in words: even bytes, odd ones. */
+#define POWERS_16(a) a, a, a, a, a, a, a, a
+static const uint16_t powers_tq1[4][32] __attribute__((aligned(64))) = {{POWERS_16(1), POWERS_16(1), POWERS_16(3), POWERS_16(3)},
+                                                                        {POWERS_16(9), POWERS_16(9), POWERS_16(27), POWERS_16(27)},
+                                                                        {POWERS_16(81), POWERS_16(81), POWERS_16(1), POWERS_16(3)},
+                                                                        {POWERS_16(9), POWERS_16(27), POWERS_16(81), 1, 1, 3, 3, 9, 9, 27, 27}};
+INLINE __m512i digits(__m512i v, const uint16_t *powers) {
+    const __m512i power = _mm512_load_si512(powers), upper = _mm512_set1_epi16((short)0xff00);
+    const __m512i even = _mm512_mulhi_epu16(_mm512_mullo_epi16(v, _mm512_slli_epi16(power, 8)), _mm512_set1_epi16(3));
+    const __m512i odd = _mm512_mulhi_epu16(_mm512_mullo_epi16(_mm512_and_si512(v, upper), power), _mm512_set1_epi16(3 << 8));
+    return _mm512_ternarylogic_epi32(even, odd, upper, 0xf8); /* even | (odd & upper) */
+}
+INLINE void load_digits(__m512i w[4], const uint8_t *p) {
+    uint32_t last;
+    memcpy(&last, p + 48, 4);
+    const __m128i b = _mm_loadu_si128((const __m128i *)(const void *)(p + 32));
+    const __m512i a = twice_32(p);
+    w[0] = digits(a, powers_tq1[0]);
+    w[1] = digits(a, powers_tq1[1]);
+    w[2] = digits(_mm512_mask_broadcast_i32x4(a, 0xff00, b), powers_tq1[2]);
+    w[3] = digits(_mm512_mask_set1_epi32(_mm512_broadcast_i32x4(b), 0xf000, (int)last), powers_tq1[3]);
+}
+
 /* Low and high nibbles of bytes; quarters of a vector are parts of 16, or 16 columns of every other part of 32. */
 INLINE void load_codes(__m512i w[4], const uint8_t *p) {
     const uint8_t *q = DTYPE == DT_Q5_K ? p + 48 : DTYPE == DT_Q4_K ? p + 16 : p;
@@ -133,8 +158,8 @@ INLINE void load_scales(V *scale, V *off, const uint8_t *p) {
         *off = vmul(*scale, vset1(4));
         return;
     }
-    if (TQ2) {
-        *scale = *off = half_v(p + 64);
+    if (TQ1 || TQ2) {
+        *scale = *off = half_v(p + BYTES - 2);
         return;
     }
     if (Q6) {
@@ -161,7 +186,8 @@ INLINE __m512i part_of(const int s) {
 INLINE void group_dot(V *sum, const uint8_t *p, const uint8_t *s, const struct group *x, int ld, const int n, const int N) {
     __m512i w[4];
     V scale, off;
-    if (Q2 || Q3 || TQ2) load_two_bits(w, p);
+    if (TQ1) load_digits(w, p);
+    else if (Q2 || Q3 || TQ2) load_two_bits(w, p);
     else load_codes(w, p);
     load_scales(&scale, &off, p);
     EACH (int t = 0; t < N; t++, x += ld) {

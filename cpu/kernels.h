@@ -161,25 +161,15 @@ GEMV_FN(int4_gemv_avx2);
 GEMV_FN(int4_gemv_avxvnni);
 GEMV_FN(int4_gemv_avx512vnni);
 #define FORMATS_INTDOT_GRID(X) X(iq1_s) X(iq1_m) X(iq2_xxs) X(iq2_xs) X(iq2_s) X(iq3_xxs) X(iq3_s)
-#define FORMATS_INTDOT(X)      X(e2m1) X(i4) X(q4_0) X(q2_k) X(q3_k) X(tq2_0) X(q4_k) X(q5_k) X(q6_k) X(iq4_nl) X(iq4_xs) X(mxfp4) FORMATS_INTDOT_GRID(X)
+#define FORMATS_INTDOT_32(X)   X(e2m1) X(i4) X(q4_0) X(q4_1) X(q5_0) X(q5_1) X(iq4_nl) X(iq4_xs) X(mxfp4)
+#define FORMATS_INTDOT_K(X)    X(q2_k) X(q3_k) X(q4_k) X(q5_k) X(q6_k) X(tq1_0) X(tq2_0)
+#define FORMATS_INTDOT(X)      FORMATS_INTDOT_32(X) FORMATS_INTDOT_K(X) FORMATS_INTDOT_GRID(X)
 #define WHOLE(name) \
     GEMV_FN(intdot_avx2_##name); \
     GEMV_FN(intdot_avxvnni_##name); /* the same bits */ \
     GEMV_FN(intdot_avx512vnni_##name);
 FORMATS_INTDOT(WHOLE)
 #undef WHOLE
-/* Formats that have this kernel only with AVX2, and use it with AVX-512 too. */
-#define FORMATS_INTDOT_256(X) X(tq1_0)
-#define WHOLE_256(name) \
-    GEMV_FN(intdot_avx2_##name); \
-    GEMV_FN(intdot_avxvnni_##name);
-FORMATS_INTDOT_256(WHOLE_256)
-#undef WHOLE_256
-/* Formats that have this kernel only with AVX-512 VNNI and VBMI. */
-#define FORMATS_INTDOT_512(X) X(q4_1) X(q5_0) X(q5_1)
-#define WHOLE_512(name)       GEMV_FN(intdot_avx512vnni_##name);
-FORMATS_INTDOT_512(WHOLE_512)
-#undef WHOLE_512
 /* The kernel of a product whose activations may have 16 bits, or with `exact` must be float32. */
 static inline gemv_fn kernels_gemv(const struct kernels *k, uint8_t dtype, bool exact) { return !exact && k->whole[dtype] ? k->whole[dtype] : k->gemv[dtype]; }
 

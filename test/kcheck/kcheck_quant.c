@@ -287,7 +287,6 @@ int main(void) {
             plain.whole[DT_INT4] = int4_gemv_avx2;
 #define FILL(name) plain.whole[FORMAT_DTYPE(name)] = intdot_avx2_##name;
             FORMATS_INTDOT(FILL)
-            FORMATS_INTDOT_256(FILL)
 #undef FILL
             check_level(&plain, "avx2 alone", start, 1);
             check_same(&k, &plain, start);
