@@ -109,8 +109,8 @@ INLINE void load_digits(__m512i w[4], const uint8_t *p) {
     const __m512i a = twice_32(p);
     w[0] = digits(a, powers_tq1[0]);
     w[1] = digits(a, powers_tq1[1]);
-    w[2] = digits(_mm512_mask_broadcast_i32x4(a, 0xff00, b), powers_tq1[2]);
-    w[3] = digits(_mm512_mask_set1_epi32(_mm512_broadcast_i32x4(b), 0xf000, (int)last), powers_tq1[3]);
+    w[2] = digits(_mm512_mask_mov_epi32(a, 0xff00, _mm512_broadcast_i32x4(b)), powers_tq1[2]);
+    w[3] = digits(_mm512_mask_mov_epi32(_mm512_broadcast_i32x4(b), 0xf000, _mm512_set1_epi32((int)last)), powers_tq1[3]);
 }
 
 /* Low and high nibbles of bytes; quarters of a vector are parts of 16, or 16 columns of every other part of 32. */

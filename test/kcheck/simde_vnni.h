@@ -13,6 +13,14 @@ static inline __m512i more_srai(__m512i a, int by) {
     for (int i = 0; i < 16; i++) v[i] >>= by;
     return _mm512_loadu_si512(v);
 }
+#undef _mm512_mulhi_epu16
+#define _mm512_mulhi_epu16 more_mulhi
+static inline __m512i more_mulhi(__m512i a, __m512i b) {
+    uint16_t u[32], v[32];
+    memcpy(u, &a, 64), memcpy(v, &b, 64);
+    for (int i = 0; i < 32; i++) u[i] = (uint16_t)((uint32_t)u[i] * v[i] >> 16);
+    return _mm512_loadu_si512(u);
+}
 #undef _mm512_cvtps_epi32
 #define _mm512_cvtps_epi32 more_cvtps_epi32
 static inline __m512i more_cvtps_epi32(__m512 a) {
