@@ -5,10 +5,12 @@
  *
  * Keys and values have the cache's layout in shared memory, with rows padded by 16 bytes against bank conflicts; ldmatrix loads
  * fragments, transposed for values. Values are copied while scores are computed, the next keys while values are used. All
- * shapes fit the 99 KB of consumer cards. */
+ * shapes fit the 99 KB of consumer cards.
+ *
+ * MLA's latents may be FP8 when there are few queries. Their codes are exact in BF16, so the tensor cores multiply unscaled codes; a row's scale is a factor
+ * of its score, and of its weight before that is rounded to BF16. The codes of the next tile are copied while this tile is used, and decoded once. */
 #include "gpu/cuda_attention.cuh"
 #include "gpu/cuda_mma.cuh"
-
 
 /* Rows k0 .. k0 + ROWS of one head of a plane; columns from `dim` and rows from `rows` on are zero-filled. */
 template <int ROWS, int COLS, int THREADS>
@@ -26,22 +28,54 @@ __device__ inline void fetch(__nv_bfloat16 *dst, const struct cuda_plane &p, int
     }
 }
 
+/* The same for a plane in E4M3, as codes, with the rows' scales. */
+template <int ROWS, int COLS, int THREADS>
+__device__ inline void fetch_codes(uint8_t *dst, float *scales, const struct cuda_plane &p, int head, int dim, int k0, int rows) {
+    const int pieces = COLS / 16, team = pieces % 8 == 0 ? 8 : 4; /* threads of a row */
+    for (int k = (int)threadIdx.x / team; k < ROWS; k += THREADS / team) {
+        const bool there = k0 + k < rows;
+        const struct plane_row row = plane_row(p, (size_t)(there ? k0 + k : 0));
+        const size_t at = row.row * (size_t)p.heads + (size_t)head;
+        const uint8_t *src = (const uint8_t *)row.data + at * (size_t)p.dim;
+        if ((int)threadIdx.x % team == 0) cp_async4(scales + k, row.scale + at, there ? 4 : 0);
+#pragma unroll
+        for (int piece = (int)threadIdx.x % team; piece < pieces; piece += team) {
+            const bool any = there && piece * 16 < dim;
+            cp_async16(dst + k * COLS + piece * 16, src + (any ? piece * 16 : 0), any ? 16 : 0);
+        }
+    }
+}
+/* Decodes ROWS rows of codes to the layout of fetch(). */
+template <int ROWS, int COLS, int THREADS> __device__ inline void decode_codes(__nv_bfloat16 *dst, const uint8_t *codes) {
+#pragma unroll
+    for (int i = (int)threadIdx.x; i < ROWS * (COLS / 16); i += THREADS) {
+        const uint4 v = *(const uint4 *)(codes + i * 16);
+        uint4 *to = (uint4 *)(dst + i / (COLS / 16) * (COLS + PAD) + i % (COLS / 16) * 16);
+        uint32_t b[8];
+        e4m3_four(b, v.x), e4m3_four(b + 2, v.y), e4m3_four(b + 4, v.z), e4m3_four(b + 6, v.w);
+        to[0] = make_uint4(b[0], b[1], b[2], b[3]), to[1] = make_uint4(b[4], b[5], b[6], b[7]);
+    }
+}
+
 /* KD, VD: dims of keys and values, multiples of 16. WR warps of 16 rows each; WD warps share the scores of their rows and hold
- * VD / WD columns of the result each. KT keys per tile. ONE: values are the first VD elements of the keys. */
-template <int KD, int VD, int WR, int WD, int KT, bool ONE> struct shape {
-    static const int rows = 16 * WR, threads = 32 * WR * WD, kl = KD + PAD, vl = ONE ? KD + PAD : VD + PAD, pl = KT + PAD;
-    static const int q_at = 0, k_at = rows * kl, v_at = ONE ? k_at : k_at + KT * kl, p_at = k_at + KT * kl + (ONE ? 0 : KT * vl);
-    static const int top_at = p_at + (WD > 1 ? rows * pl : 0), bytes = top_at * 2 + (WD > 1 ? rows * WD * 4 : 0);
+ * VD / WD columns of the result each. KT keys per tile. V_IN_K: values are the first VD columns of the keys. FP8: with V_IN_K, of latents in E4M3. */
+template <int KD, int VD, int WR, int WD, int KT, bool V_IN_K, bool FP8> struct shape {
+    static const int rows = 16 * WR, threads = 32 * WR * WD, kl = KD + PAD, vl = V_IN_K ? KD + PAD : VD + PAD, pl = KT + PAD;
+    static const int q_at = 0, k_at = rows * kl, v_at = V_IN_K ? k_at : k_at + KT * kl, p_at = k_at + KT * kl + (V_IN_K ? 0 : KT * vl);
+    static const int top_at = p_at + (WD > 1 ? rows * pl : 0), codes_at = top_at * 2 + (WD > 1 ? rows * WD * 4 : 0); /* codes_at: in bytes */
+    static const int scales_at = codes_at + (FP8 ? KT * KD : 0), bytes = scales_at + (FP8 ? 2 * KT * 4 : 0);
 };
 
-template <int KD, int VD, int WR, int WD, int KT, bool ONE>
+template <int KD, int VD, int WR, int WD, int KT, bool V_IN_K, bool FP8>
 static __global__ void __launch_bounds__(32 * WR * WD, 1) attention_mma_kernel(struct cuda_attention a) {
-    typedef struct shape<KD, VD, WR, WD, KT, ONE> S;
+    typedef struct shape<KD, VD, WR, WD, KT, V_IN_K, FP8> S;
     const int SLICE = KT / WD, NS = SLICE / 8, NO = VD / WD / 8, ROWS = S::rows;
     extern __shared__ __align__(16) __nv_bfloat16 smem[];
     __shared__ int first, last;
     __nv_bfloat16 *qs = smem + S::q_at, *ks = smem + S::k_at, *vs = smem + S::v_at, *ps = smem + S::p_at;
     float *tops = (float *)(smem + S::top_at); /* [WD][ROWS] */
+    uint8_t *codes = (uint8_t *)smem + S::codes_at;             /* FP8: [KT][KD], of the next tile */
+    float *scales = (float *)((uint8_t *)smem + S::scales_at);  /* FP8: [2][KT], of the tile in use and the next */
     int tid = (int)threadIdx.x, lane = tid % 32, warp = tid / 32, wr = warp % WR, wd = warp / WR, g = lane / 4, t = lane % 4;
     int kv = (int)blockIdx.y, split = (int)blockIdx.z, group = a.n_heads / a.k.heads, rows = a.n * group;
     int r0 = (int)(gridDim.x - 1 - blockIdx.x) * ROWS; /* the rows that see most keys start first */
@@ -98,12 +132,20 @@ static __global__ void __launch_bounds__(32 * WR * WD, 1) attention_mma_kernel(s
         }
         return;
     }
-    if (begin < end) fetch<KT, KD, S::threads>(ks, at.k, kv, a.k.dim, begin, at.n_keys);
+    if (begin < end && FP8) fetch_codes<KT, KD, S::threads>(codes, scales, at.k, kv, a.k.dim, begin, at.n_keys);
+    else if (begin < end) fetch<KT, KD, S::threads>(ks, at.k, kv, a.k.dim, begin, at.n_keys);
     cp_commit();
     for (int k0 = begin; k0 < end; k0 += KT) {
+        const float *row_scale = scales + (k0 - begin) / KT % 2 * KT; /* of the tile's keys */
         cp_wait<0>();
         __syncthreads(); /* the keys have arrived, and all threads are done with the previous values */
-        if (!ONE) {
+        if (FP8) {
+            decode_codes<KT, KD, S::threads>(ks, codes);
+            __syncthreads(); /* the keys are decoded, and the codes' memory is free */
+            if (k0 + KT < end) fetch_codes<KT, KD, S::threads>(codes, scales + ((k0 - begin) / KT + 1) % 2 * KT, at.k, kv, a.k.dim, k0 + KT, at.n_keys);
+            cp_commit();
+        }
+        if (!V_IN_K) {
             fetch<KT, VD, S::threads>(vs, at.v, kv, a.v_dim, k0, at.n_keys);
             cp_commit();
         }
@@ -132,6 +174,7 @@ static __global__ void __launch_bounds__(32 * WR * WD, 1) attention_mma_kernel(s
 #pragma unroll
                 for (int e = 0; e < 4; e++) {
                     int k = k1 + j * 8 + 2 * t + e % 2, r = e / 2;
+                    if (FP8) s[j][e] *= row_scale[k - k0];
                     if (a.softcap > 0) s[j][e] = a.softcap * tanhf(s[j][e] * a.scale / a.softcap) / a.scale;
                     s[j][e] = all || (k >= lo[r] && k < hi[r]) ? s[j][e] * c : -INFINITY;
                     most[r] = fmaxf(most[r], s[j][e]);
@@ -161,6 +204,7 @@ static __global__ void __launch_bounds__(32 * WR * WD, 1) attention_mma_kernel(s
                 for (int e = 0; e < 4; e++) {
                     s[j][e] = exp2f(s[j][e] - base[e / 2]);
                     sum[e / 2] += s[j][e];
+                    if (FP8) s[j][e] *= row_scale[wd * SLICE + j * 8 + 2 * t + e % 2]; /* from here on the weight of the value's codes */
                 }
                 if (WD > 1)
 #pragma unroll
@@ -172,10 +216,10 @@ static __global__ void __launch_bounds__(32 * WR * WD, 1) attention_mma_kernel(s
 #pragma unroll
                 for (int e = 0; e < 4; e++) o[j][e] *= fade[e / 2];
         }
-        if (!ONE) cp_wait<0>();
-        if (!ONE || WD > 1) __syncthreads(); /* values and scores have arrived; all threads are done with the keys */
-        if (!ONE && k0 + KT < end) fetch<KT, KD, S::threads>(ks, at.k, kv, a.k.dim, k0 + KT, at.n_keys);
-        if (!ONE) cp_commit();
+        if (!V_IN_K) cp_wait<0>();
+        if (!V_IN_K || WD > 1) __syncthreads(); /* values and scores have arrived; all threads are done with the keys */
+        if (!V_IN_K && k0 + KT < end) fetch<KT, KD, S::threads>(ks, at.k, kv, a.k.dim, k0 + KT, at.n_keys);
+        if (!V_IN_K) cp_commit();
         if (!idle) {
 #pragma unroll
             for (int k = 0; k < KT / 16; k++) { /* the sums of two key tiles are the left operand of the next product */
@@ -193,7 +237,7 @@ static __global__ void __launch_bounds__(32 * WR * WD, 1) attention_mma_kernel(s
                 }
             }
         }
-        if (ONE) {
+        if (V_IN_K && !FP8) {
             __syncthreads(); /* all threads are done with the values, which share memory with the keys */
             if (k0 + KT < end) fetch<KT, KD, S::threads>(ks, at.k, kv, a.k.dim, k0 + KT, at.n_keys);
             cp_commit();
@@ -242,36 +286,43 @@ static __global__ void __launch_bounds__(32 * WR * WD, 1) attention_mma_kernel(s
     }
 }
 
-template <int KD, int VD, int WR, int WD, int KT, bool ONE> static cudaError_t launch(cudaStream_t s, const struct cuda_attention *a) {
-    typedef struct shape<KD, VD, WR, WD, KT, ONE> S;
-    cudaError_t r = cudaFuncSetAttribute(attention_mma_kernel<KD, VD, WR, WD, KT, ONE>, cudaFuncAttributeMaxDynamicSharedMemorySize, S::bytes);
+template <int KD, int VD, int WR, int WD, int KT, bool V_IN_K, bool FP8 = false> static cudaError_t launch(cudaStream_t s, const struct cuda_attention *a) {
+    typedef struct shape<KD, VD, WR, WD, KT, V_IN_K, FP8> S;
+    cudaError_t r = cudaFuncSetAttribute(attention_mma_kernel<KD, VD, WR, WD, KT, V_IN_K, FP8>, cudaFuncAttributeMaxDynamicSharedMemorySize, S::bytes);
     if (r != cudaSuccess) return r;
     dim3 grid(blocks_of((size_t)a->n * (size_t)(a->n_heads / a->k.heads), S::rows), (unsigned)a->k.heads, (unsigned)a->splits);
-    attention_mma_kernel<KD, VD, WR, WD, KT, ONE><<<grid, S::threads, (size_t)S::bytes, s>>>(*a);
+    attention_mma_kernel<KD, VD, WR, WD, KT, V_IN_K, FP8><<<grid, S::threads, (size_t)S::bytes, s>>>(*a);
     return a->splits > 1 ? cuda_attention_combine(s, a) : cudaGetLastError();
 }
 
 /* Shapes in rising order; the first that holds a model's dims is used. */
 static const struct {
-    int k, v, rows, one;
+    int k, v, rows, v_in_k, fp8;
     cudaError_t (*launch)(cudaStream_t, const struct cuda_attention *);
 } shapes[] = {
-    {64, 64, 128, 0, launch<64, 64, 8, 1, 64, false>},     {96, 96, 128, 0, launch<96, 96, 8, 1, 64, false>},
-    {128, 128, 128, 0, launch<128, 128, 8, 1, 64, false>}, {192, 128, 128, 0, launch<192, 128, 8, 1, 64, false>},
-    {256, 256, 64, 0, launch<256, 256, 4, 1, 32, false>},  {576, 512, 32, 1, launch<576, 512, 2, 2, 32, true>},
+    {64, 64, 128, 0, 0, launch<64, 64, 8, 1, 64, false>},     {96, 96, 128, 0, 0, launch<96, 96, 8, 1, 64, false>},
+    {128, 128, 128, 0, 0, launch<128, 128, 8, 1, 64, false>}, {192, 128, 128, 0, 0, launch<192, 128, 8, 1, 64, false>},
+    {256, 256, 64, 0, 0, launch<256, 256, 4, 1, 32, false>},  {576, 512, 32, 1, 0, launch<576, 512, 2, 2, 32, true>},
+    {576, 512, 32, 1, 1, launch<576, 512, 2, 2, 32, true, true>},
 };
 static int shape_of(const struct cuda_attention *a) {
-    int one = cuda_planes_equal(&a->k, &a->v) && a->k.dim > 256;
+    const int v_in_k = cuda_planes_equal(&a->k, &a->v) && a->k.dim > 256, fp8 = v_in_k && a->k.dtype == DT_E4M3;
     for (int i = 0; i < (int)(sizeof shapes / sizeof shapes[0]); i++)
-        if (a->q_dim <= shapes[i].k && a->v_dim <= shapes[i].v && shapes[i].one == one) return i;
+        if (a->q_dim <= shapes[i].k && a->v_dim <= shapes[i].v && shapes[i].v_in_k == v_in_k && shapes[i].fp8 == fp8) return i;
     return -1;
 }
 int cuda_attention_mma_rows(const struct cuda_attention *a) {
     int i = shape_of(a);
     return i < 0 || a->v.heads != a->k.heads || a->k.heads > 65535 ? 0 : shapes[i].rows;
 }
-static int ready(const struct cuda_plane *p) { return p->dtype == DT_BF16 && p->dim % 8 == 0 && (p->blocks ? p->at : (size_t)p->data) % 16 == 0; }
-int cuda_attention_mma_direct(const struct cuda_attention *a) { return ready(&a->k) && ready(&a->v); }
+/* Whether rows of a plane begin at multiples of 16 bytes. */
+static int is_aligned(const struct cuda_plane *p, int dtype) {
+    return p->dtype == dtype && p->dim % (dtype == DT_BF16 ? 8 : 16) == 0 && (p->blocks ? p->at : (size_t)p->data) % 16 == 0;
+}
+int cuda_attention_mma_direct(const struct cuda_attention *a) {
+    const int i = shape_of(a), dtype = i >= 0 && shapes[i].fp8 && a->chunked ? DT_E4M3 : DT_BF16; /* many queries would decode the codes too often */
+    return is_aligned(&a->k, dtype) && is_aligned(&a->v, dtype);
+}
 cudaError_t cuda_attention_mma(cudaStream_t s, const struct cuda_attention *a) { return shapes[shape_of(a)].launch(s, a); }
 
 static __global__ void plane_to_bf16_kernel(__nv_bfloat16 *out, struct cuda_plane p, int head0, int heads, int dim) {

@@ -382,9 +382,10 @@ struct cuda_combine {
 };
 cudaError_t cuda_combine(cudaStream_t s, const struct cuda_combine *c);
 
-/* Tensor cores: BF16 products, float32 sums. They read BF16 planes whose heads are aligned to 16 bytes: directly, or after a copy. */
-int cuda_attention_mma_rows(const struct cuda_attention *a); /* (query, head) pairs of a KV head per block; 0: shape not supported */
-int cuda_attention_mma_direct(const struct cuda_attention *a);
+/* Tensor cores: BF16 products, float32 sums. They read BF16 planes whose rows are aligned to 16 bytes, and of few queries also MLA's latents in E4M3:
+ * as they are (direct), or after cuda_plane_to_bf16. */
+int cuda_attention_mma_rows(const struct cuda_attention *a);   /* (query, head) pairs of a KV head per block; 0: shape not supported */
+int cuda_attention_mma_direct(const struct cuda_attention *a); /* whether the planes can be read as they are */
 cudaError_t cuda_attention_mma(cudaStream_t s, const struct cuda_attention *a);
 /* out [rows, heads, dim]: heads head0 .. of p as BF16, dim at least p's, padded with zeros */
 cudaError_t cuda_plane_to_bf16(cudaStream_t s, void *out, struct cuda_plane p, int head0, int heads, int rows, int dim);

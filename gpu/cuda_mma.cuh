@@ -92,6 +92,11 @@ __device__ inline uint32_t e4m3_pair(uint32_t w) {
     uint32_t mag = w >> 4 & 0x07f007f0, nan = (mag + 0x00100010) & 0x08000800;
     return bf16x2_fma((w & 0x80008000) | mag | nan * 15, 0x7b807b80, 0x80008000);
 }
+/* Decodes four E4M3 codes to BF16, the lowest byte first. */
+__device__ inline void e4m3_four(uint32_t out[2], uint32_t codes) {
+    out[0] = e4m3_pair((codes & 0xff) << 8 | (codes & 0xff00) << 16);
+    out[1] = e4m3_pair((codes >> 8 & 0xff00) | (codes & 0xff000000));
+}
 /* Decodes the two E4M3 codes in the low 16 bits to FP16, which holds them exactly. Before sm_89 as above: 2^8 corrects the bias. */
 __device__ inline uint32_t e4m3_halves(uint32_t codes) {
 #if __CUDA_ARCH__ >= 890

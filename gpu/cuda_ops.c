@@ -36,12 +36,12 @@ static void parts_at(struct cuda_attention *a, char *space) {
     a->part_lse = (float *)(space + align_up((size_t)a->splits * (size_t)a->n * (size_t)a->n_heads * (size_t)a->v_dim * 4, 256));
 }
 
-/* Tensor cores read BF16: other planes are converted first, as many KV heads at a time as fit the workspace. */
+/* Runs attention on tensor cores. Planes that they cannot read as they are (!direct) are converted first, as many KV heads at a time as fit the workspace. */
 static int attention_mma(struct cuda_stream *s, struct cuda_attention *a, bool direct) {
     int group = a->n_heads / a->k.heads, rows = cuda_attention_mma_rows(a), heads = a->k.heads;
     int k_dim = (a->k.dim + 7) & ~7, v_dim = (a->v_dim + 7) & ~7;
-    bool one = cuda_planes_equal(&a->k, &a->v);
-    size_t keys = (size_t)a->n_keys, k_size = direct ? 0 : keys * (size_t)k_dim * 2, v_size = direct || one ? 0 : keys * (size_t)v_dim * 2;
+    bool v_in_k = cuda_planes_equal(&a->k, &a->v);
+    size_t keys = (size_t)a->n_keys, k_size = direct ? 0 : keys * (size_t)k_dim * 2, v_size = direct || v_in_k ? 0 : keys * (size_t)v_dim * 2;
     if (k_size && attention_space / (k_size + v_size) < (size_t)heads)
         heads = attention_space < k_size + v_size ? 1 : (int)(attention_space / (k_size + v_size));
     struct cuda_attention b = *a;
@@ -52,19 +52,18 @@ static int attention_mma(struct cuda_stream *s, struct cuda_attention *a, bool d
     if (!space && size) return ERR_RUNTIME;
     if (b.splits > 1) parts_at(&b, space + k_all + v_all);
     for (int h = 0; h < a->k.heads; h += heads) {
-        int here = a->k.heads - h < heads ? a->k.heads - h : heads;
+        int n_heads = a->k.heads - h < heads ? a->k.heads - h : heads; /* of keys, in this launch */
         size_t skip = (size_t)(h * group);
-        b.n_heads = here * group;
+        b.n_heads = n_heads * group;
         b.q = a->q + skip * (size_t)a->q_dim;
         b.out = a->out + skip * (size_t)a->v_dim;
         b.lse = a->lse ? a->lse + skip : NULL;
         b.sinks = a->sinks ? a->sinks + skip : NULL;
         if (!direct) {
-            b.k = (struct cuda_plane){.data = space, .heads = here, .dim = k_dim, .dtype = DT_BF16};
-            b.v = one ? b.k : (struct cuda_plane){.data = space + k_all, .heads = here, .dim = v_dim, .dtype = DT_BF16};
-            struct cuda_plane v = a->v;
-            if (cuda_check(s->g, cuda_plane_to_bf16(s->stream, space, a->k, h, here, a->n_keys, k_dim), "keys")) return ERR_RUNTIME;
-            if (!one && cuda_check(s->g, cuda_plane_to_bf16(s->stream, space + k_all, v, h, here, a->n_keys, v_dim), "values")) return ERR_RUNTIME;
+            b.k = (struct cuda_plane){.data = space, .heads = n_heads, .dim = k_dim, .dtype = DT_BF16};
+            b.v = v_in_k ? b.k : (struct cuda_plane){.data = space + k_all, .heads = n_heads, .dim = v_dim, .dtype = DT_BF16};
+            if (cuda_check(s->g, cuda_plane_to_bf16(s->stream, space, a->k, h, n_heads, a->n_keys, k_dim), "keys")) return ERR_RUNTIME;
+            if (!v_in_k && cuda_check(s->g, cuda_plane_to_bf16(s->stream, space + k_all, a->v, h, n_heads, a->n_keys, v_dim), "values")) return ERR_RUNTIME;
         }
         if (cuda_check(s->g, cuda_attention_mma(s->stream, &b), "attention_mma")) return ERR_RUNTIME;
     }
@@ -86,7 +85,7 @@ static void take_rows(struct cuda_attention *a, int first, int n) {
 }
 static int attention_rows(struct cuda_stream *s, const struct op_attention *o, struct cuda_attention *a) {
     const bool few = s->g->math != GPU_MATH_F32 && o->n_keys > 0 && cuda_attention_few_ready(a);
-    /* converting the keys pays off from a few queries on; a BF16 cache needs no conversion */
+    /* converting the keys pays off only for many queries */
     bool direct = cuda_attention_mma_direct(a);
     if (!few && s->g->math != GPU_MATH_F32 && o->n_keys > 0 && !o->chosen && !o->bias && cuda_attention_mma_rows(a) && (direct || !a->chunked))
         return attention_mma(s, a, direct);

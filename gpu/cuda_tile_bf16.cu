@@ -19,10 +19,7 @@ template <int W> __device__ inline void weights_at(uint32_t b[4], const uint8_t 
         b[0] = v.x, b[1] = v.y, b[2] = v.z, b[3] = v.w;
     } else if (W == W_E4M3) {
         uint2 v = *(const uint2 *)(tile + tile_place<64>(row, c * 2 + q / 2) + q % 2 * 8);
-        b[0] = e4m3_pair((v.x & 0xff) << 8 | (v.x & 0xff00) << 16);
-        b[1] = e4m3_pair((v.x >> 8 & 0xff00) | (v.x & 0xff000000));
-        b[2] = e4m3_pair((v.y & 0xff) << 8 | (v.y & 0xff00) << 16);
-        b[3] = e4m3_pair((v.y >> 8 & 0xff00) | (v.y & 0xff000000));
+        e4m3_four(b, v.x), e4m3_four(b + 2, v.y);
     } else {
         uint32_t v = *(const uint32_t *)(tile + tile_place<32>(row, c) + q * 4);
 #pragma unroll

@@ -207,8 +207,10 @@ static void shared_caches(void) {
         shared_expand(&c);
         shared_close(&c);
     }
-    struct shared_case c; /* the shape of DeepSeek's latents */
-    shared_new(&c, 32, DT_BF16, 1, 576, 576);
-    shared_attention(&c, 1, 16, 512, 290, 0, true, false, true);
-    shared_close(&c);
+    for (int t = 0; t < 2; t++) { /* the shape of DeepSeek's latents */
+        struct shared_case c;
+        shared_new(&c, 32, types[t], 1, 576, 576);
+        shared_attention(&c, 1, 16, 512, 290, 0, true, false, true);
+        shared_close(&c);
+    }
 }

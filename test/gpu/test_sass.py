@@ -20,6 +20,7 @@ STACK = 1024  # bytes of a thread; a kernel with more makes the driver wait for 
 RULES = [
     ("tile_bf16_kernel", {"HMMA": 8, "LDGSTS.128": 8}, 0),
     ("attention_mma_kernel", {"HMMA": 64, "LDGSTS.128": 16}, 0),
+    ("attention_mma_kernelILi576E.*Lb1ELb1E", {"HMMA": 64, "LDGSTS.128": 18}, 0),  # of latents in FP8
     ("attention_few_kernel", {"HMMA": 16, "LDGSTS.128": 2}, 0),
     ("attention_f32_kernel|combine_kernel", {}, 0),
     ("(skinny|gated)_kernel", {"LDG.128": 8}, 12),  # some registers of 17 to 24 tokens in FP8: with 128 a processor runs two blocks

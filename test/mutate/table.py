@@ -167,6 +167,8 @@ change("resident-graph", "each layer of a resident model is a graph of its own",
 change("join-order", "a product is joined with others before its rows are written", "gpu_ops_emu_scalar", ("gpu/fuse.c", "if (must) return NULL;", ""))
 change("join-reads", "an operation moves before one that reads what it writes", "gpu_ops_emu_scalar", ("gpu/fuse.c", "(a->r[i].is_written || b->r[k].is_written) &&", "a->r[i].is_written &&"))
 change("join-copy", "a copy overtakes operations that wait to be joined", "gpu_ops_emu_scalar", ("gpu/gpu.c", "int r = gpu_stream_flush(s);\n    bool whole", "int r = 0;\n    bool whole"))
+change("latent-scale", "the scales of FP8 latents do not weigh values", "cuda_emu_ops_bf16", ("gpu/cuda_attention_mma.cu", "if (FP8) s[j][e] *= row_scale[wd * SLICE + j * 8 + 2 * t + e % 2];", ""))
+change("latent-codes", "codes of the next latents overwrite those of the tile in use", "cuda_emu_ops_bf16", ("gpu/cuda_attention_mma.cu", "__syncthreads(); /* the keys are decoded, and the codes' memory is free */", ""))
 change("ffn-weight", "the weight of a shared expert is lost on a card", "cuda_emu_ops_f32", ("gpu/cuda_experts.c", "f.down.row_weight = a->shared_weight;", "f.down.row_weight = NULL;"))
 change("join-sum", "the CPU's sum of experts is added twice", "gpu_graph", ("engine/exec/decode_layer.c", "if (begins_with_sum(s, layer + 1)) return 0;", ""))
 change("split-rows", "logits of split drafted rows are those of the second part", "gpu_graph", ("engine/exec/decode.c", "if (m->spans[k].pos != t->pos) continue;", ";"))
