@@ -4,10 +4,6 @@
 
 enum { PAD = 8 }; /* BF16 numbers after each row in shared memory, against bank conflicts */
 static const float log2_e = 1.44269504f, ln_2 = 0.693147181f;
-__device__ inline uint32_t pack(float x, float y) {
-    __nv_bfloat162 v = __floats2bfloat162_rn(x, y);
-    return *(uint32_t *)&v;
-}
 
 /* Addresses of keys and values and the position of the queries: from the arguments, or read from memory (op_place) at run time. */
 struct where {

@@ -32,7 +32,7 @@ __device__ static inline void decode_columns(uint32_t out[4], const struct cuda_
 #pragma unroll
         for (int i = 0; i < 8; i++) v[i] = i < left ? e4m3_decode(codes[i]) * scale : 0.0f;
 #pragma unroll
-    for (int i = 0; i < 4; i++) out[i] = pack(v[2 * i], v[2 * i + 1]);
+    for (int i = 0; i < 4; i++) out[i] = bf16x2_pack(v[2 * i], v[2 * i + 1]);
 }
 /* Rows k0 .. k0 + KEYS of one head of a plane; columns from `dim` and rows from `rows` on are zero. */
 template <int COLS> __device__ static inline void fetch(__nv_bfloat16 *dst, const struct cuda_plane &p, int head, int dim, int k0, int rows) {
@@ -84,7 +84,7 @@ template <int KD, int VD> static __global__ void __launch_bounds__(THREADS, 1) a
     for (int e = tid; e < ROWS * (KD / 2); e += THREADS) {
         const int r = e / (KD / 2), d = e % (KD / 2) * 2, there = r < rows ? r : 0;
         const float *q = a.q + (size_t)query[there] * (size_t)a.ldq + (size_t)head[there] * (size_t)a.q_dim;
-        *(uint32_t *)(qs + r * S::kl + d) = pack(r < rows && d < a.q_dim ? q[d] : 0.0f, r < rows && d + 1 < a.q_dim ? q[d + 1] : 0.0f);
+        *(uint32_t *)(qs + r * S::kl + d) = bf16x2_pack(r < rows && d < a.q_dim ? q[d] : 0.0f, r < rows && d + 1 < a.q_dim ? q[d + 1] : 0.0f);
     }
     int lo[2], hi[2]; /* for the two rows whose sums this thread holds */
 #pragma unroll
@@ -150,7 +150,7 @@ template <int KD, int VD> static __global__ void __launch_bounds__(THREADS, 1) a
         for (int j = 0; j < NO; j++)
 #pragma unroll
             for (int e = 0; e < 4; e++) o[j][e] *= fade[e / 2];
-        const uint32_t p[4] = {pack(s[0][0], s[0][1]), pack(s[0][2], s[0][3]), pack(s[1][0], s[1][1]), pack(s[1][2], s[1][3])};
+        const uint32_t p[4] = {bf16x2_pack(s[0][0], s[0][1]), bf16x2_pack(s[0][2], s[0][3]), bf16x2_pack(s[1][0], s[1][1]), bf16x2_pack(s[1][2], s[1][3])};
 #pragma unroll
         for (int j = 0; j < NO; j += 2) {
             uint32_t v[4];

@@ -96,7 +96,7 @@ static __global__ void __launch_bounds__(32 * WR * WD, 1) attention_mma_kernel(s
             x = d < a.q_dim ? q[d] : 0.0f;
             y = d + 1 < a.q_dim ? q[d + 1] : 0.0f;
         }
-        *(uint32_t *)(qs + r * S::kl + d) = pack(x, y);
+        *(uint32_t *)(qs + r * S::kl + d) = bf16x2_pack(x, y);
     }
     int lo[2], hi[2]; /* for the two rows whose sums this thread holds */
 #pragma unroll
@@ -209,7 +209,7 @@ static __global__ void __launch_bounds__(32 * WR * WD, 1) attention_mma_kernel(s
                 if (WD > 1)
 #pragma unroll
                     for (int r = 0; r < 2; r++)
-                        *(uint32_t *)(ps + (wr * 16 + g + r * 8) * S::pl + wd * SLICE + j * 8 + 2 * t) = pack(s[j][2 * r], s[j][2 * r + 1]);
+                        *(uint32_t *)(ps + (wr * 16 + g + r * 8) * S::pl + wd * SLICE + j * 8 + 2 * t) = bf16x2_pack(s[j][2 * r], s[j][2 * r + 1]);
             }
 #pragma unroll
             for (int j = 0; j < NO; j++)
@@ -227,7 +227,7 @@ static __global__ void __launch_bounds__(32 * WR * WD, 1) attention_mma_kernel(s
                 if (WD > 1) ldmatrix_x4(p, p_row + k * 16);
                 else
 #pragma unroll
-                    for (int e = 0; e < 4; e++) p[e] = pack(s[(2 * k + e / 2) % NS][e % 2 * 2], s[(2 * k + e / 2) % NS][e % 2 * 2 + 1]);
+                    for (int e = 0; e < 4; e++) p[e] = bf16x2_pack(s[(2 * k + e / 2) % NS][e % 2 * 2], s[(2 * k + e / 2) % NS][e % 2 * 2 + 1]);
 #pragma unroll
                 for (int j = 0; j < NO; j += 2) {
                     uint32_t v[4];

@@ -5,21 +5,23 @@
 
 #include "gpu/cuda_kernels.h"
 
-__device__ inline float block_half(const uint8_t *b) {
-    uint16_t bits = (uint16_t)(b[0] | b[1] << 8);
+/* The FP16 number in the low 16 bits. */
+__device__ inline float block_half_bits(uint32_t w) {
+    uint16_t bits = (uint16_t)w;
     return __half2float(*(const __half *)&bits);
 }
+__device__ inline float block_half(const uint8_t *b) { return block_half_bits(b[0] | b[1] << 8); }
 /* mat_iq4, one byte per entry */
 __device__ inline float block_iq4(uint32_t code) {
     uint64_t all = code < 8 ? 0xf6eaddcfbfad9881ull : 0x7159453526190d01ull;
     return (float)(int8_t)(uint8_t)(all >> (code % 8 * 8));
 }
-__device__ inline float block_e2m1(uint32_t code) {
+__device__ inline float e2m1_decode(uint32_t code) {
     uint32_t mag = code & 7;
     float v = mag < 4 ? 0.5f * (float)mag : mag < 6 ? (float)(mag - 2) : 2.0f * (float)mag - 8.0f;
     return code & 8 ? -v : v;
 }
-__device__ inline float block_e8m0(uint32_t c) { return c == 255 ? __uint_as_float(0x7fc00000) : c ? __uint_as_float(c << 23) : 0x1p-127f; }
+__device__ inline float e8m0_decode(uint32_t c) { return c == 255 ? __uint_as_float(0x7fc00000) : c ? __uint_as_float(c << 23) : 0x1p-127f; }
 
 /* 32 four-bit numbers; 16 bytes hold the first 16 in their low nibbles. */
 template <int N> __device__ inline void nibbles(float *v, const uint8_t *q, int i, float d, int dtype) {
@@ -28,7 +30,7 @@ template <int N> __device__ inline void nibbles(float *v, const uint8_t *q, int 
 #pragma unroll
     for (int k = 0; k < N; k++) {
         uint32_t code = (uint32_t)q[k] >> shift & 15;
-        v[k] = d * (dtype == DT_Q4_0 ? (float)((int)code - 8) : dtype == DT_MXFP4 ? block_e2m1(code) : block_iq4(code));
+        v[k] = d * (dtype == DT_Q4_0 ? (float)((int)code - 8) : dtype == DT_MXFP4 ? e2m1_decode(code) : block_iq4(code));
     }
 }
 /* Q4_K; with the fifth bits in qh, Q5_K. */
@@ -103,7 +105,7 @@ template <int N> __device__ inline void blocks_at(float *v, const uint8_t *row, 
         return;
     case DT_MXFP4:
         b = row + c / 32 * 17;
-        nibbles<N>(v, b + 1, c % 32, block_e8m0(b[0]), dtype);
+        nibbles<N>(v, b + 1, c % 32, e8m0_decode(b[0]), dtype);
         return;
     case DT_INT4: /* scales are stored separately; the caller applies them */
 #pragma unroll

@@ -1,5 +1,5 @@
-/* Gated DeltaNet: a causal convolution along the rows, and the recurrent state. Columns of a state are independent, so a warp
- * processes a few of them for all rows with the state in registers; no sum depends on the number of rows in a call. */
+/* Causal convolutions along the rows, and recurrent states with the rules of enum delta_rule (gated DeltaNet, KDA, Mamba-2, lightning attention). Columns of
+ * a state are independent, so a warp processes one for all rows, with the column in registers; no sum depends on the number of rows in a call. */
 #include "gpu/cuda_small.cuh"
 
 static __global__ void conv_kernel(struct cuda_conv called) {
@@ -29,16 +29,16 @@ struct delta_factors {
 __device__ inline delta_factors factors_of(const struct cuda_delta &o, int t, int h) {
     if (o.rule == CUDA_DELTA_LIGHTNING) return {expf(-o.slope * exp2f(-8.0f * (float)(h + 1) / (float)o.v_heads)), 1.0f};
     const size_t gate = (size_t)t * (size_t)o.ldg + (size_t)h;
-    if (o.rule == CUDA_DELTA_CHANNELS) return {1.0f, 1.0f / (1.0f + expf(-o.b[gate]))};
-    const float a = o.a[gate] + o.dt[h], plus = a > 20.0f ? a : log1pf(expf(a));
-    return {expf(o.rate[h] * plus), o.rule == CUDA_DELTA_MAMBA2 ? plus : 1.0f / (1.0f + expf(-o.b[gate]))};
+    if (o.rule == CUDA_DELTA_CHANNELS) return {1.0f, sigmoid(o.b[gate])};
+    const float plus = softplus(o.a[gate] + o.dt[h]);
+    return {expf(o.rate[h] * plus), o.rule == CUDA_DELTA_MAMBA2 ? plus : sigmoid(o.b[gate])};
 }
 
 /* Row t's decay of row i of head h's state. */
 __device__ inline float channel_decay(const struct cuda_delta &o, int t, int h, int i) {
     const size_t at = (size_t)h * (size_t)o.k_dim + (size_t)i;
     const float f = o.a[(size_t)t * (size_t)o.ldg + at] + o.dt[at], rate = o.rate[h];
-    return expf(o.bound < 0 ? o.bound / (1.0f + expf(rate * f)) : rate * (f > 20.0f ? f : log1pf(expf(f))));
+    return expf(o.bound < 0 ? o.bound / (1.0f + expf(rate * f)) : rate * softplus(f));
 }
 
 template <int KEPT> static __global__ void delta_kernel(struct cuda_delta called) {

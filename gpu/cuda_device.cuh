@@ -22,11 +22,6 @@ __device__ inline uint8_t e4m3_encode(float f) {
         return (uint8_t)(sign | (__float_as_uint(__uint_as_float(u) + 0x1p14f) - __float_as_uint(0x1p14f)));
     return (uint8_t)(sign | ((u - (120u << 23) + 0x7ffff + (u >> 20 & 1)) >> 20));
 }
-__device__ inline float e2m1_decode(uint32_t c) {
-    uint32_t mag = c & 7;
-    float v = mag < 2 ? 0.5f * (float)mag : mag < 4 ? 0.5f * (float)mag : mag < 6 ? (float)(mag - 2) : 2.0f * (float)mag - 8.0f;
-    return c & 8 ? -v : v;
-}
 __device__ inline float half_at(const void *p, size_t i) { return __half2float(((const __half *)p)[i]); }
 __device__ inline float bf16_at(const void *p, size_t i) { return __uint_as_float((uint32_t)((const uint16_t *)p)[i] << 16); }
 
@@ -34,10 +29,7 @@ __device__ inline float scalar_at(const void *p, int dtype, size_t i) {
     switch (dtype) {
     case DT_BF16: return bf16_at(p, i);
     case DT_F16: return half_at(p, i);
-    case DT_E8M0: {
-        uint32_t c = ((const uint8_t *)p)[i];
-        return c == 255 ? __uint_as_float(0x7fc00000) : c ? __uint_as_float(c << 23) : 0x1p-127f;
-    }
+    case DT_E8M0: return e8m0_decode(((const uint8_t *)p)[i]);
     default: return ((const float *)p)[i];
     }
 }
@@ -82,7 +74,7 @@ __device__ inline float code_at(const struct mat &m, int r, int c) {
 }
 __device__ inline float weight_at(const struct mat &m, int r, int c) { return (code_at(m, r, c) + zero_shift(m, r, c)) * scale_of(m, r, c); }
 
-/* Address of a plane row: row `row` of data and scale. */
+/* Where a row of a plane is: row `row` of data and scale. */
 struct plane_row {
     char *data;
     float *scale;
@@ -130,6 +122,9 @@ __device__ inline float block_sum(float v, float *shared /* [32] */) {
 }
 
 inline unsigned blocks_of(size_t n, size_t per) { return (unsigned)((n + per - 1) / per); }
+
+__device__ inline float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
+__device__ inline float softplus(float x) { return x > 20.0f ? x : log1pf(expf(x)); }
 
 /* Combines gate and up of an FFN; NaN stays NaN. */
 __device__ inline float glu(float gate, float up, const struct cuda_glu &a) {

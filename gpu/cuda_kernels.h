@@ -289,18 +289,18 @@ struct cuda_linear {
 };
 int cuda_mat_is_supported(int dtype); /* supported by cuda_gemv, cuda_gemm_f32 and embed */
 /* Up to CUDA_INVARIANT_ROWS tokens: a token's result does not depend on the number of tokens. */
-enum { CUDA_INVARIANT_ROWS = 24 };                                                    /* BATCH_INVARIANT_ROWS of base/ops.h */
-int cuda_skinny_fits(const struct mat *w);                                            /* cuda_skinny supports this type */
-cudaError_t cuda_skinny(cudaStream_t s, const struct cuda_linear *l, int processors); /* not transposed */
-cudaError_t cuda_skinny_transposed(cudaStream_t s, const struct cuda_linear *l);      /* transposed */
-cudaError_t cuda_gemv(cudaStream_t s, const struct cuda_linear *l);                   /* types that cuda_skinny does not support */
+enum { CUDA_INVARIANT_ROWS = 24 };                                               /* BATCH_INVARIANT_ROWS of base/ops.h */
+int cuda_skinny_fits(const struct mat *w);                                       /* cuda_skinny supports this type */
+cudaError_t cuda_skinny(cudaStream_t s, const struct cuda_linear *l, int n_sms); /* not transposed */
+cudaError_t cuda_skinny_transposed(cudaStream_t s, const struct cuda_linear *l); /* transposed */
+cudaError_t cuda_gemv(cudaStream_t s, const struct cuda_linear *l);              /* types that cuda_skinny does not support */
 /* Products of the same tokens in one launch, each as cuda_skinny or cuda_gemv computes it: neither transposed nor of several heads. */
 enum { CUDA_JOIN_MAX = 6 };
 struct cuda_join {
     int n, begin[CUDA_JOIN_MAX + 1]; /* begin: first block of each product; set by the launcher */
     struct cuda_linear part[CUDA_JOIN_MAX];
 };
-cudaError_t cuda_skinny_join(cudaStream_t s, const struct cuda_join *j, int processors);
+cudaError_t cuda_skinny_join(cudaStream_t s, const struct cuda_join *j, int n_sms);
 cudaError_t cuda_gemv_join(cudaStream_t s, const struct cuda_join *j);
 /* gate->y = glu(gate x, up x) of matrices of the same type and shape. The products are those of cuda_skinny and cuda_gemv. */
 cudaError_t cuda_skinny_gated(cudaStream_t s, const struct cuda_linear *gate, const struct cuda_linear *up, struct cuda_glu a);

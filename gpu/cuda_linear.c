@@ -3,15 +3,16 @@
 #include "gpu/cuda.h"
 
 enum {
-    TILE = 128,      /* rows of W per tile of our kernels */
-    BLAS_LEAST = 64, /* fewer do not fill cuBLAS's tiles */
-    TOKENS = 4096,   /* per pass, to bound the workspace */
-    EXPAND = 512,    /* tokens from which expanding W to BF16 for cuBLAS pays off (an estimate: see NOTES) */
+    TILE = 128,           /* rows of W per tile of our kernels */
+    BLAS_MIN_TOKENS = 64, /* fewer do not fill cuBLAS's tiles */
+    PASS_TOKENS = 4096,   /* per pass, to bound the workspace */
+    EXPAND_TOKENS = 512,  /* tokens from which expanding W to BF16 for cuBLAS pays off (an estimate: test/bench/NOTES.md) */
 };
 static const size_t blas_weights = (size_t)128 << 20; /* of one matrix as BF16; larger ones are split */
 static const size_t blas_space = (size_t)32 << 20;    /* for cuBLAS itself: what its makers advise for sm_90, the most */
 
-enum path { FEW, GEMV, TURNED, FLOAT, SPLIT, TILES, TILES_FP8, BLAS, BLAS_FP8 };
+/* The kernels of a product: the launcher of this name in cuda_kernels.h, or cuBLAS. */
+enum path { PATH_SKINNY, PATH_GEMV, PATH_SKINNY_TRANSPOSED, PATH_GEMM_F32, PATH_GEMM_MMA, PATH_TILES, PATH_TILES_FP8, PATH_BLAS, PATH_BLAS_FP8 };
 
 static bool is_dense_bf16(const struct mat *w) { return w->dtype == DT_BF16 && !w->scale && w->stride == (size_t)w->cols * 2; }
 
@@ -25,13 +26,13 @@ static bool blas_fp8_fits(const struct cuda_stream *s, const struct mat *w) {
 static enum path select_path(const struct cuda_stream *s, const struct cuda_linear *l) {
     const struct cuda *g = s->g;
     bool plain = !l->transposed && l->batch <= 1 && !l->exact && g->math != GPU_MATH_F32;
-    if (l->n <= CUDA_INVARIANT_ROWS) return l->transposed ? TURNED : cuda_skinny_fits(&l->w) ? FEW : GEMV;
-    if (!plain) return !l->exact && cuda_gemm_mma_fits(l) ? SPLIT : FLOAT;
+    if (l->n <= CUDA_INVARIANT_ROWS) return l->transposed ? PATH_SKINNY_TRANSPOSED : cuda_skinny_fits(&l->w) ? PATH_SKINNY : PATH_GEMV;
+    if (!plain) return !l->exact && cuda_gemm_mma_fits(l) ? PATH_GEMM_MMA : PATH_GEMM_F32;
     if (g->math == GPU_MATH_FP8 && cuda_tiles_fp8_fit(&l->w))
-        return g->gemm != GPU_GEMM_OWN && l->n >= BLAS_LEAST && blas_fp8_fits(s, &l->w) ? BLAS_FP8 : TILES_FP8;
-    bool tiles = cuda_tiles_fit(&l->w), blas = s->g->blas && l->n >= BLAS_LEAST;
-    if (blas && g->gemm == GPU_GEMM_AUTO && tiles && l->n < EXPAND && !is_dense_bf16(&l->w)) blas = false;
-    return blas ? BLAS : tiles ? TILES : cuda_gemm_mma_fits(l) ? SPLIT : FLOAT;
+        return g->gemm != GPU_GEMM_OWN && l->n >= BLAS_MIN_TOKENS && blas_fp8_fits(s, &l->w) ? PATH_BLAS_FP8 : PATH_TILES_FP8;
+    bool tiles = cuda_tiles_fit(&l->w), blas = s->g->blas && l->n >= BLAS_MIN_TOKENS;
+    if (blas && g->gemm == GPU_GEMM_AUTO && tiles && l->n < EXPAND_TOKENS && !is_dense_bf16(&l->w)) blas = false;
+    return blas ? PATH_BLAS : tiles ? PATH_TILES : cuda_gemm_mma_fits(l) ? PATH_GEMM_MMA : PATH_GEMM_F32;
 }
 
 static int rows_per_pass(const struct mat *w) {
@@ -39,21 +40,22 @@ static int rows_per_pass(const struct mat *w) {
     return rows < 1 ? 1 : rows > (size_t)w->rows ? w->rows : (int)rows;
 }
 static size_t x_bytes(const struct cuda_linear *l, size_t one) {
-    size_t n = (size_t)(l->n < TOKENS ? l->n : TOKENS);
+    size_t n = (size_t)(l->n < PASS_TOKENS ? l->n : PASS_TOKENS);
     return align_up(n * (size_t)cuda_round_up(l->w.cols, 16) * one, 256);
 }
 static size_t scale_bytes(const struct cuda_linear *l) {
-    size_t n = (size_t)(l->n < TOKENS ? l->n : TOKENS);
+    size_t n = (size_t)(l->n < PASS_TOKENS ? l->n : PASS_TOKENS);
     return align_up((size_t)((l->w.cols + 127) / 128) * n * 4, 256);
 }
 static int scale_columns(const struct mat *w) { return cuda_round_up((w->cols + 127) / 128, 4); }
 
 size_t cuda_linear_workspace_bytes(const struct cuda_stream *s, const struct cuda_linear *l) {
     switch (select_path(s, l)) {
-    case BLAS: return align_up((size_t)rows_per_pass(&l->w) * (size_t)l->w.cols * 2, 256) + x_bytes(l, 2) + blas_space;
-    case TILES: return x_bytes(l, 2);
-    case TILES_FP8: return x_bytes(l, 1) + scale_bytes(l);
-    case BLAS_FP8: return x_bytes(l, 1) + scale_bytes(l) + align_up((size_t)((l->w.rows + 127) / 128) * (size_t)scale_columns(&l->w) * 4, 256) + blas_space;
+    case PATH_BLAS: return align_up((size_t)rows_per_pass(&l->w) * (size_t)l->w.cols * 2, 256) + x_bytes(l, 2) + blas_space;
+    case PATH_TILES: return x_bytes(l, 2);
+    case PATH_TILES_FP8: return x_bytes(l, 1) + scale_bytes(l);
+    case PATH_BLAS_FP8:
+        return x_bytes(l, 1) + scale_bytes(l) + align_up((size_t)((l->w.rows + 127) / 128) * (size_t)scale_columns(&l->w) * 4, 256) + blas_space;
     default: return 0;
     }
 }
@@ -66,8 +68,8 @@ static int linear_blas(struct cuda_stream *s, const struct cuda_linear *l, char 
         const void *wb = space;
         if (is_dense_bf16(&w)) wb = w.data;
         else if (cuda_check(s->g, cuda_mat_to_bf16(s->stream, space, w), "dequantise")) return ERR_RUNTIME;
-        for (int t = 0; t < l->n; t += TOKENS) {
-            int n = t + TOKENS < l->n ? TOKENS : l->n - t;
+        for (int t = 0; t < l->n; t += PASS_TOKENS) {
+            int n = t + PASS_TOKENS < l->n ? PASS_TOKENS : l->n - t;
             float *y = l->y + (size_t)t * (size_t)l->ldy + (size_t)r;
             if (cuda_check(s->g, cuda_gather_bf16(s->stream, xs, l->x + (size_t)t * (size_t)l->ldx, NULL, n, w.cols, l->ldx, ld), "activations"))
                 return ERR_RUNTIME;
@@ -101,8 +103,8 @@ static struct cuda_tiles tiles_of(const struct cuda_linear *l, int t, int n) {
 }
 static int linear_tiles(struct cuda_stream *s, const struct cuda_linear *l, char *space) {
     int ld = cuda_round_up(l->w.cols, 8);
-    for (int t = 0; t < l->n; t += TOKENS) {
-        int n = t + TOKENS < l->n ? TOKENS : l->n - t;
+    for (int t = 0; t < l->n; t += PASS_TOKENS) {
+        int n = t + PASS_TOKENS < l->n ? PASS_TOKENS : l->n - t;
         struct cuda_tiles p = tiles_of(l, t, n);
         p.x = space;
         p.ldx = ld;
@@ -149,8 +151,8 @@ static int fp8_tokens(struct cuda_stream *s, const struct cuda_linear *l, char *
     return cuda_check(s->g, cuda_tiles_fp8(s->stream, &p, cuda_fp8_tile(s->g, tile_tokens(s->g, n, l->w.rows))), "tiles_fp8");
 }
 static int linear_fp8(struct cuda_stream *s, const struct cuda_linear *l, char *space, bool blas) {
-    for (int t = 0; t < l->n; t += TOKENS) {
-        int n = t + TOKENS < l->n ? TOKENS : l->n - t, fours = blas ? n / 4 * 4 : n; /* cuBLASLt also needs a multiple of 4 tokens */
+    for (int t = 0; t < l->n; t += PASS_TOKENS) {
+        int n = t + PASS_TOKENS < l->n ? PASS_TOKENS : l->n - t, fours = blas ? n / 4 * 4 : n; /* cuBLASLt also needs a multiple of 4 tokens */
         int r = fours ? fp8_tokens(s, l, space, t, fours, blas) : 0;
         if (!r && n > fours) r = fp8_tokens(s, l, space, t + fours, n - fours, false);
         if (r) return r;
@@ -163,15 +165,15 @@ int cuda_linear_run(struct cuda_stream *s, const struct cuda_linear *l, char *sp
     if (!cuda_mat_is_supported(l->w.dtype)) return cuda_check(s->g, cudaErrorNotSupported, dtype_name(l->w.dtype));
     enum path path = select_path(s, l);
     switch (path) {
-    case FEW: return cuda_check(s->g, cuda_skinny(s->stream, l, s->g->n_sms), "few");
-    case TURNED: return cuda_check(s->g, cuda_skinny_transposed(s->stream, l), "gemv transposed");
-    case GEMV: return cuda_check(s->g, cuda_gemv(s->stream, l), "gemv");
-    case SPLIT: return cuda_check(s->g, cuda_gemm_mma(s->stream, l), "gemm_mma");
-    case TILES: return linear_tiles(s, l, space);
-    case BLAS: return linear_blas(s, l, space);
-    case TILES_FP8:
-    case BLAS_FP8: return linear_fp8(s, l, space, path == BLAS_FP8);
-    case FLOAT: break;
+    case PATH_SKINNY: return cuda_check(s->g, cuda_skinny(s->stream, l, s->g->n_sms), "skinny");
+    case PATH_SKINNY_TRANSPOSED: return cuda_check(s->g, cuda_skinny_transposed(s->stream, l), "skinny_transposed");
+    case PATH_GEMV: return cuda_check(s->g, cuda_gemv(s->stream, l), "gemv");
+    case PATH_GEMM_MMA: return cuda_check(s->g, cuda_gemm_mma(s->stream, l), "gemm_mma");
+    case PATH_TILES: return linear_tiles(s, l, space);
+    case PATH_BLAS: return linear_blas(s, l, space);
+    case PATH_TILES_FP8:
+    case PATH_BLAS_FP8: return linear_fp8(s, l, space, path == PATH_BLAS_FP8);
+    case PATH_GEMM_F32: break;
     }
     return cuda_check(s->g, cuda_gemm_f32(s->stream, l), "gemm_f32");
 }
@@ -190,14 +192,14 @@ int cuda_linear_op(struct cuda_stream *s, const struct op_linear *a) {
 _Static_assert((int)OP_JOIN_MAX <= (int)CUDA_JOIN_MAX, "joins");
 /* One launch for the products on tensor cores, one for the others. */
 int cuda_join_op(struct cuda_stream *s, const struct op_join *a) {
-    struct cuda_join of[2] = {{0}}; /* FEW, GEMV */
+    struct cuda_join of[2] = {{0}}; /* PATH_SKINNY, PATH_GEMV */
     for (int i = 0; i < a->n; i++) {
         const struct cuda_linear l = linear_of(&a->linear[i]);
         if (!cuda_mat_is_supported(l.w.dtype)) return cuda_check(s->g, cudaErrorNotSupported, dtype_name(l.w.dtype));
-        struct cuda_join *j = &of[select_path(s, &l) == GEMV];
+        struct cuda_join *j = &of[select_path(s, &l) == PATH_GEMV];
         j->part[j->n++] = l;
     }
-    if (of[0].n && cuda_check(s->g, cuda_skinny_join(s->stream, &of[0], s->g->n_sms), "few")) return ERR_RUNTIME;
+    if (of[0].n && cuda_check(s->g, cuda_skinny_join(s->stream, &of[0], s->g->n_sms), "skinny")) return ERR_RUNTIME;
     return of[1].n ? cuda_check(s->g, cuda_gemv_join(s->stream, &of[1]), "gemv") : 0;
 }
 
@@ -253,7 +255,7 @@ static int expand_tiles(struct cuda_stream *s, const struct op_expand *a, const 
 int cuda_expand_op(struct cuda_stream *s, const struct op_expand *a) {
     bool tiles = cuda_tiles_fit(&a->w) && a->heads < 65536 && !((a->nope | a->v_dim | (a->latent.dim - a->w.cols)) & 1);
     size_t k_row = (size_t)a->heads * (size_t)(a->nope + a->latent.dim - a->w.cols) * 2, v_row = (size_t)a->heads * (size_t)a->v_dim * 2;
-    int most = tiles ? 8 * TOKENS : TOKENS;
+    int most = tiles ? 8 * PASS_TOKENS : PASS_TOKENS;
     for (int t = 0; t < a->n; t += most) {
         struct cuda_expand e = {.k = (char *)a->k + (size_t)t * k_row,
                                 .v = (char *)a->v + (size_t)t * v_row,
@@ -272,7 +274,7 @@ int cuda_expand_op(struct cuda_stream *s, const struct op_expand *a) {
 bool cuda_linear_is_tiled(const struct cuda_stream *s, const struct expert *e, int n) {
     struct cuda_linear gate = {.w = e->gate, .n = n, .transposed = e->gate_up_transposed}, down = {.w = e->down, .n = n, .transposed = e->is_transposed};
     enum path a = select_path(s, &gate), b = select_path(s, &down);
-    return (a == TILES || a == TILES_FP8) && a == b && cuda_linear_can_batch(&e->gate, expert_up(e));
+    return (a == PATH_TILES || a == PATH_TILES_FP8) && a == b && cuda_linear_can_batch(&e->gate, expert_up(e));
 }
 bool cuda_linear_can_batch(const struct mat *a, const struct mat *b) {
     return a->dtype == b->dtype && a->rows == b->rows && a->cols == b->cols && !a->scale == !b->scale && (!a->scale || a->block_cols == b->block_cols);

@@ -86,6 +86,11 @@ __device__ inline void cp_commit() { asm volatile("cp.async.commit_group;" ::: "
 template <int N> __device__ inline void cp_wait() { asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory"); }
 #endif
 
+/* x and y rounded to BF16, x in the low half. */
+__device__ inline uint32_t bf16x2_pack(float x, float y) {
+    __nv_bfloat162 v = __floats2bfloat162_rn(x, y);
+    return *(uint32_t *)&v;
+}
 /* Decodes two E4M3 codes in the high bytes of the 16-bit halves. Exponent and mantissa move to BF16's positions, subnormal codes as
  * subnormals; multiplying by 2^120 then corrects the bias of both. 0x7f becomes NaN. */
 __device__ inline uint32_t e4m3_pair(uint32_t w) {

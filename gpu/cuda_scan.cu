@@ -22,7 +22,7 @@ template <int KEPT> static __global__ void scan_kernel(struct cuda_scan o) {
         const size_t row = (size_t)t;
         const float *b = o.b + row * (size_t)o.ldbc, *e = o.c + row * (size_t)o.ldbc;
         const float x = o.x[row * (size_t)o.ldx + (size_t)c], a = o.a[row * (size_t)o.lda + (size_t)c] + o.dt[c];
-        const float step = a > 20.0f ? a : log1pf(expf(a)), in = step * x;
+        const float step = softplus(a), in = step * x;
         float sum = o.skip[c] * x;
         if (KEPT) {
 #pragma unroll

@@ -1,8 +1,8 @@
 /* The lightning indexer: scores the keys, then selects the best of each query. A score block is one query by 32 keys; a thread has
- * one key and every eighth head. The order of sums is fixed, so a query's selection does not depend on the other queries. */
+ * one key, and its warp every eighth head. The order of sums is fixed, so a query's selection does not depend on the other queries. */
 #include "gpu/cuda_device.cuh"
 
-enum { KEYS = 32, LANES = 8 /* heads at once */, GROUP = 16 /* heads whose queries are in shared memory */, SELECT_THREADS = 256 };
+enum { KEYS = 32, WARPS = 8 /* of a score block, each with a head at a time */, GROUP = 16 /* heads whose queries are in shared memory */, SELECT_THREADS = 256 };
 
 /* Candidates of query i: keys, or blocks before its own. */
 __device__ inline int n_candidates(const struct cuda_select &a, int i) {
@@ -14,8 +14,8 @@ __device__ inline int n_candidates(const struct cuda_select &a, int i) {
 
 static __global__ void score_kernel(struct cuda_select a) {
     extern __shared__ float keys[]; /* [KEYS][dim + 1], then [GROUP][dim] */
-    __shared__ float part[LANES][KEYS];
-    int dim = a.k.dim, i = (int)blockIdx.y, first = (int)blockIdx.x * KEYS, n = n_candidates(a, i), key = threadIdx.x % KEYS, lane = threadIdx.x / KEYS;
+    __shared__ float part[WARPS][KEYS];
+    int dim = a.k.dim, i = (int)blockIdx.y, first = (int)blockIdx.x * KEYS, n = n_candidates(a, i), key = threadIdx.x % KEYS, warp = threadIdx.x / KEYS;
     float *q = keys + KEYS * (dim + 1), sum = 0;
     if (n <= a.topk || first >= n) return;
     struct cuda_plane k = a.k;
@@ -27,23 +27,23 @@ static __global__ void score_kernel(struct cuda_select a) {
         __syncthreads();
         for (int at = threadIdx.x; at < heads * dim; at += blockDim.x) q[at] = a.q[(size_t)i * (size_t)a.ldq + (size_t)h0 * (size_t)dim + (size_t)at];
         __syncthreads();
-        for (int h = lane; h < heads; h += LANES) {
+        for (int h = warp; h < heads; h += WARPS) {
             float dot = 0;
             for (int d = 0; d < dim; d++) dot = fmaf(q[h * dim + d], keys[key * (dim + 1) + d], dot);
             sum += a.weight[(size_t)i * (size_t)a.heads + (size_t)(h0 + h)] * (dot < 0 ? 0.0f : dot);
         }
     }
-    part[lane][key] = sum;
+    part[warp][key] = sum;
     __syncthreads();
-    if (lane || first + key >= n) return;
-    for (int l = 1; l < LANES; l++) sum += part[l][key];
+    if (warp || first + key >= n) return;
+    for (int l = 1; l < WARPS; l++) sum += part[l][key];
     a.score[(size_t)i * (size_t)a.candidates + (size_t)(first + key)] = sum * a.scale;
 }
 
 /* Without weights: each head's score of a candidate, the best of its keys' scores. A block of threads has one query and one candidate. */
 static __global__ void score_heads_kernel(struct cuda_select a) {
     extern __shared__ float keys[]; /* [KEYS][dim + 1], then [GROUP][dim] */
-    const int dim = a.k.dim, i = (int)blockIdx.y, candidate = (int)blockIdx.x, n = n_candidates(a, i), key = threadIdx.x % KEYS, lane = threadIdx.x / KEYS,
+    const int dim = a.k.dim, i = (int)blockIdx.y, candidate = (int)blockIdx.x, n = n_candidates(a, i), key = threadIdx.x % KEYS, warp = threadIdx.x / KEYS,
               each = a.block ? a.block : 1;
     float *q = keys + KEYS * (dim + 1);
     if (n <= a.topk || candidate >= n) return;
@@ -51,8 +51,8 @@ static __global__ void score_heads_kernel(struct cuda_select a) {
     if (a.at) plane_set_address(&k, a.at);
     for (int h0 = 0; h0 < a.heads; h0 += GROUP) {
         const int heads = a.heads - h0 < GROUP ? a.heads - h0 : GROUP;
-        float best[GROUP / LANES];
-        for (int m = 0; m < GROUP / LANES; m++) best[m] = -INFINITY;
+        float best[GROUP / WARPS];
+        for (int m = 0; m < GROUP / WARPS; m++) best[m] = -INFINITY;
         __syncthreads();
         for (int at = threadIdx.x; at < heads * dim; at += blockDim.x) q[at] = a.q[(size_t)i * (size_t)a.ldq + (size_t)h0 * (size_t)dim + (size_t)at];
         for (int k0 = 0; k0 < each; k0 += KEYS) {
@@ -60,13 +60,13 @@ static __global__ void score_heads_kernel(struct cuda_select a) {
             for (int at = threadIdx.x; at < KEYS * dim; at += blockDim.x)
                 if (k0 + at / dim < each) keys[at / dim * (dim + 1) + at % dim] = plane_at(k, (size_t)(candidate * each + k0 + at / dim), 0, at % dim);
             __syncthreads();
-            for (int h = lane, m = 0; h < heads && k0 + key < each; h += LANES, m++) {
+            for (int h = warp, m = 0; h < heads && k0 + key < each; h += WARPS, m++) {
                 float dot = 0;
                 for (int d = 0; d < dim; d++) dot = fmaf(q[h * dim + d], keys[key * (dim + 1) + d], dot);
                 best[m] = fmaxf(best[m], dot * a.scale);
             }
         }
-        for (int h = lane, m = 0; h < heads; h += LANES, m++) { /* a warp has one lane of heads, and all keys */
+        for (int h = warp, m = 0; h < heads; h += WARPS, m++) { /* a warp has one warp of heads, and all keys */
             const float top = warp_max(best[m]);
             if (!key) a.score[((size_t)i * (size_t)a.lists + (size_t)(h0 + h)) * (size_t)a.candidates + (size_t)candidate] = top;
         }
@@ -135,8 +135,8 @@ static __global__ void __launch_bounds__(SELECT_THREADS) select_kernel(struct cu
 cudaError_t cuda_select_keys(cudaStream_t s, const struct cuda_select *a) {
     size_t bytes = ((size_t)KEYS * (size_t)(a->k.dim + 1) + (size_t)GROUP * (size_t)a->k.dim) * sizeof(float);
     if (bytes > 40 * 1024) return cudaErrorInvalidValue;
-    if (a->candidates > 0 && !a->weight) score_heads_kernel<<<dim3((unsigned)a->candidates, (unsigned)a->n), KEYS * LANES, bytes, s>>>(*a);
-    else if (a->candidates > 0) score_kernel<<<dim3(blocks_of((size_t)a->candidates, KEYS), (unsigned)a->n), KEYS * LANES, bytes, s>>>(*a);
+    if (a->candidates > 0 && !a->weight) score_heads_kernel<<<dim3((unsigned)a->candidates, (unsigned)a->n), KEYS * WARPS, bytes, s>>>(*a);
+    else if (a->candidates > 0) score_kernel<<<dim3(blocks_of((size_t)a->candidates, KEYS), (unsigned)a->n), KEYS * WARPS, bytes, s>>>(*a);
     select_kernel<<<(unsigned)(a->n * a->lists), SELECT_THREADS, 0, s>>>(*a);
     return cudaGetLastError();
 }

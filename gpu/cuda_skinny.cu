@@ -108,7 +108,7 @@ template <bool FP8, int MT> struct rows_of_w {
         for (int r = 0; r < 2; r++) to[r] = of.scale ? scale_number(of, at[r] + block) : 1;
     }
 };
-/* A lane's 16 activations of a step; aligned: all of them, in 16-byte loads. */
+/* A lane's 16 activations of a step. whole: all of them exist, in aligned 16-byte loads; else as load_x(). */
 __device__ static inline void load_step(float v[16], const float *x, int left, bool whole, bool wide) {
     if (whole) {
 #pragma unroll
@@ -301,38 +301,38 @@ int cuda_skinny_fits(const struct mat *w) {
     return w->dtype == DT_E4M3 && (!w->scale || w->block_cols % STEP == 0 || w->block_cols >= w->cols);
 }
 /* 32 rows per block where that fills the device, else 16: more blocks. A row's sum is the same. */
-template <bool FP8, int NT, bool ONE> static void launch(cudaStream_t s, const struct cuda_linear *l, int processors) {
+template <bool FP8, int NT, bool ONE> static void launch(cudaStream_t s, const struct cuda_linear *l, int n_sms) {
     long blocks = (long)blocks_of((size_t)l->w.rows, 32) * heads_of(l);
-    if (blocks >= 2L * processors) skinny_kernel<FP8, 2, NT, ONE><<<dim3(blocks_of((size_t)l->w.rows, 32), 1, heads_of(l)), WARPS * 32, 0, s>>>(*l);
+    if (blocks >= 2L * n_sms) skinny_kernel<FP8, 2, NT, ONE><<<dim3(blocks_of((size_t)l->w.rows, 32), 1, heads_of(l)), WARPS * 32, 0, s>>>(*l);
     else skinny_kernel<FP8, 1, NT, ONE><<<dim3(blocks_of((size_t)l->w.rows, 16), 1, heads_of(l)), WARPS * 32, 0, s>>>(*l);
 }
-template <bool FP8> static cudaError_t few(cudaStream_t s, const struct cuda_linear *l, int processors) {
-    if (l->n == 1 && l->w.cols >= SPLIT_COLUMNS) launch<FP8, 1, true>(s, l, processors);
-    else if (l->n <= 8) launch<FP8, 1, false>(s, l, processors);
-    else if (l->n <= 16) launch<FP8, 2, false>(s, l, processors);
-    else if (l->n <= 24) launch<FP8, 3, false>(s, l, processors);
+template <bool FP8> static cudaError_t launch_any(cudaStream_t s, const struct cuda_linear *l, int n_sms) {
+    if (l->n == 1 && l->w.cols >= SPLIT_COLUMNS) launch<FP8, 1, true>(s, l, n_sms);
+    else if (l->n <= 8) launch<FP8, 1, false>(s, l, n_sms);
+    else if (l->n <= 16) launch<FP8, 2, false>(s, l, n_sms);
+    else if (l->n <= 24) launch<FP8, 3, false>(s, l, n_sms);
     else return cudaErrorInvalidValue;
     return cudaGetLastError();
 }
-cudaError_t cuda_skinny(cudaStream_t s, const struct cuda_linear *l, int processors) {
-    return l->w.dtype == DT_E4M3 ? few<true>(s, l, processors) : few<false>(s, l, processors);
+cudaError_t cuda_skinny(cudaStream_t s, const struct cuda_linear *l, int n_sms) {
+    return l->w.dtype == DT_E4M3 ? launch_any<true>(s, l, n_sms) : launch_any<false>(s, l, n_sms);
 }
 
-template <int NT, bool ONE> static void launch_join(cudaStream_t s, const struct cuda_join *called, int processors) {
+template <int NT, bool ONE> static void launch_join(cudaStream_t s, const struct cuda_join *called, int n_sms) {
     struct cuda_join j = *called;
     unsigned blocks = join_blocks(&j, 32);
-    if (blocks >= 2u * (unsigned)processors) join_kernel<2, NT, false><<<blocks, WARPS * 32, 0, s>>>(j);
+    if (blocks >= 2u * (unsigned)n_sms) join_kernel<2, NT, false><<<blocks, WARPS * 32, 0, s>>>(j);
     else {
         blocks = join_blocks(&j, 16);
         join_kernel<1, NT, ONE><<<blocks, WARPS * 32, 0, s>>>(j);
     }
 }
-cudaError_t cuda_skinny_join(cudaStream_t s, const struct cuda_join *j, int processors) {
+cudaError_t cuda_skinny_join(cudaStream_t s, const struct cuda_join *j, int n_sms) {
     const int n = j->part[0].n;
-    if (n == 1 && j->part[0].w.cols >= SPLIT_COLUMNS) launch_join<1, true>(s, j, processors);
-    else if (n <= 8) launch_join<1, false>(s, j, processors);
-    else if (n <= 16) launch_join<2, false>(s, j, processors);
-    else if (n <= 24) launch_join<3, false>(s, j, processors);
+    if (n == 1 && j->part[0].w.cols >= SPLIT_COLUMNS) launch_join<1, true>(s, j, n_sms);
+    else if (n <= 8) launch_join<1, false>(s, j, n_sms);
+    else if (n <= 16) launch_join<2, false>(s, j, n_sms);
+    else if (n <= 24) launch_join<3, false>(s, j, n_sms);
     else return cudaErrorInvalidValue;
     return cudaGetLastError();
 }

@@ -97,7 +97,7 @@ __device__ inline void add_number(const struct cuda_add &o, size_t i) {
     const unsigned m = (unsigned)o.m, row = o.m == o.ldx ? 0 : (unsigned)i / m; /* fewer than 2^32 numbers, see cuda_add() */
     o.y[i] += o.x[o.m == o.ldx ? i : (size_t)row * (size_t)o.ldx + ((unsigned)i - row * m)];
 }
-__device__ inline void sigmoid_number(const struct cuda_each &o, size_t i) { o.x[i] = 1.0f / (1.0f + expf(-o.x[i])); }
+__device__ inline void sigmoid_number(const struct cuda_each &o, size_t i) { o.x[i] = sigmoid(o.x[i]); }
 __device__ inline void fill_number(const struct cuda_each &o, size_t i) { o.x[i] = o.value; }
 __device__ inline void softcap_number(const struct cuda_each &o, size_t i) { o.x[i] = o.value * tanhf(o.x[i] / o.value); }
 __device__ inline void clip_number(const struct cuda_each &o, size_t i) { o.x[i] = o.x[i] > o.value ? o.value : o.x[i] < -o.value ? -o.value : o.x[i]; }
@@ -117,9 +117,9 @@ __device__ inline void scale_row(const struct cuda_scale &o, int i) {
 __device__ inline void gate_number(const struct cuda_gate &o, size_t at) {
     const unsigned head = (unsigned)at / (unsigned)o.dim; /* fewer than 2^32 numbers, see cuda_gate() */
     const size_t d = (unsigned)at - head * (unsigned)o.dim, i = head / (unsigned)o.heads, h = head - (unsigned)i * (unsigned)o.heads;
-    float v = o.g[i * (size_t)o.ldg + h * (size_t)o.head_ldg + (o.per_head ? 0 : d)], f = 1.0f / (1.0f + expf(-v));
+    float v = o.g[i * (size_t)o.ldg + h * (size_t)o.head_ldg + (o.per_head ? 0 : d)], f = sigmoid(v);
     if (o.kind == CUDA_GATE_SILU) f *= v;
-    if (o.kind == CUDA_GATE_SOFTPLUS) f = v > 20.0f ? v : log1pf(expf(v));
+    if (o.kind == CUDA_GATE_SOFTPLUS) f = softplus(v);
     if (o.kind == CUDA_GATE_LINEAR) f = v;
     if (o.kind == CUDA_GATE_NORMAL) f = 0.5f * (1.0f + erff(v * 0.70710678f));
     o.y[i * (size_t)o.ldy + h * (size_t)o.head_ldy + d] *= f;
@@ -127,17 +127,17 @@ __device__ inline void gate_number(const struct cuda_gate &o, size_t at) {
 
 /* --- Short convolutions ------------------------------------------------------------------------------------------------------------------ */
 
-/* The arguments with the state addresses read from memory (op_place), if the call was recorded. */
+/* Returns the arguments, with the state's addresses read from memory (op_place) if the call was recorded. */
 template <typename T> __device__ inline T placed(T o) {
     if (o.at) o.before = (const float *)o.at->data, o.after = (float *)o.at->after;
     return o;
 }
-/* Input row i of channel c; i < 0: before the first row. */
+/* Input row i of channel c; i < 0: from the state, a row before the first one. */
 __device__ inline float conv_at(const struct cuda_conv &o, int i, int c) {
     if (i >= 0) return o.x[(size_t)i * (size_t)o.ldx + (size_t)c];
     return o.before ? o.before[(size_t)(i + o.past) * (size_t)o.channels + (size_t)c] : 0;
 }
-/* The same of a convolution, whose state may be a part of what the addresses name. */
+/* placed() for a convolution, whose state may be a part of what the addresses name. */
 __device__ inline struct cuda_conv conv_placed(struct cuda_conv o) {
     if (!o.at) return o;
     o = placed(o);
@@ -153,7 +153,8 @@ __device__ inline void conv_number(const struct cuda_conv &o, int i, int c) {
     }
     o.out[(size_t)i * (size_t)o.ldo + (size_t)c] = o.is_linear ? sum : sum / (1.0f + expf(-sum));
 }
-/* In rising order of rows: each is read from a later row than it is written to, if both are the same memory. */
+/* Stores channel c of the state after the last row, in rising order of rows: each is read from a later row than it is written to, if both states are the
+ * same memory. */
 __device__ inline void conv_keep(const struct cuda_conv &o, int c) {
     for (int i = 0; i < o.past; i++) o.after[(size_t)i * (size_t)o.channels + (size_t)c] = conv_at(o, o.n - o.past + i, c);
 }
@@ -211,7 +212,6 @@ __device__ inline float mixer_weight(const struct cuda_route &r, const float *lo
     }
     return 1.0f / warp_sum(sum);
 }
-__device__ inline float softplus(float x) { return x > 20.0f ? x : log1pf(expf(x)); }
 /* Computes a token's scores and what experts are chosen by. */
 __device__ inline void route_scores(const struct cuda_route &r, int token, const struct route_space &s) {
     const int n = r.n_experts + r.n_idle, lane = (int)(threadIdx.x % 32);
@@ -223,7 +223,7 @@ __device__ inline void route_scores(const struct cuda_route &r, int token, const
         top = warp_max(top);
     }
     for (int i = lane; i < n; i += 32) {
-        s.score[i] = r.score == CUDA_SIGMOID ? 1.0f / (1.0f + expf(-logits[i])) : r.score == CUDA_SQRT_SOFTPLUS ? sqrtf(softplus(logits[i])) : expf(logits[i] - top);
+        s.score[i] = r.score == CUDA_SIGMOID ? sigmoid(logits[i]) : r.score == CUDA_SQRT_SOFTPLUS ? sqrtf(softplus(logits[i])) : expf(logits[i] - top);
         sum += s.score[i];
     }
     sum = warp_sum(sum);
@@ -269,7 +269,7 @@ __device__ inline void route_pick(const struct cuda_route &r, int token, const s
         __syncwarp();
     }
 }
-/* Whether counting finds the same. */
+/* Whether counting picks the same experts as route_pick(). */
 __device__ inline bool route_counts(const struct cuda_route &r) { return !r.table && r.score != CUDA_MIXER; }
 /* Counts, by all threads of a block and after barriers, for all tokens how many experts are better than each: their places. s: of token 0. */
 __device__ inline void route_count(const struct cuda_route &r, const struct route_space &s, size_t bytes) {
@@ -279,12 +279,12 @@ __device__ inline void route_count(const struct cuda_route &r, const struct rout
     for (int at = threadIdx.x; at < pairs * parts; at += blockDim.x) {
         const int pair = at % pairs, part = at / pairs, token = pair / n, i = pair - token * n, end = min(n, (part + 1) * each);
         const float *choice = (const float *)((const char *)s.choice + (size_t)token * bytes), own = isnan(choice[i]) ? -INFINITY : choice[i];
-        int better = 0;
+        int n_better = 0;
         for (int j = part * each; j < end; j++) {
             const float v = choice[j] == choice[j] ? choice[j] : -INFINITY;
-            better += v > own || (v == own && j < i);
+            n_better += v > own || (v == own && j < i);
         }
-        if (better) atomicAdd((int *)((char *)s.rank + (size_t)token * bytes) + i, better);
+        if (n_better) atomicAdd((int *)((char *)s.rank + (size_t)token * bytes) + i, n_better);
     }
     __syncthreads();
 }
@@ -298,7 +298,7 @@ __device__ inline void route_place(const struct cuda_route &r, const struct rout
     }
     __syncwarp();
 }
-/* Stores what a token picked, with weights. */
+/* Stores a token's experts and weights. Idle choices become unused experts of weight 0; their weight goes to r.idle. */
 __device__ inline void route_store(const struct cuda_route &r, int token, const struct route_space &s) {
     const int lane = (int)(threadIdx.x % 32);
     int32_t *ids = r.ids + (size_t)token * (size_t)r.topk;
@@ -323,7 +323,7 @@ __device__ inline void route_store(const struct cuda_route &r, int token, const 
     }
     if (!lane) r.idle[token] = idle;
 }
-/* All of it by the token's warp. space: shared memory of route_bytes() */
+/* Routes a token by one warp. space: shared memory of route_bytes(). */
 __device__ inline void route_token(const struct cuda_route &r, int token, void *space) {
     const struct route_space s = route_space(r, space);
     route_scores(r, token, s);

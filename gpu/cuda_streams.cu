@@ -1,8 +1,8 @@
-/* Residual streams (hyper-connections), and compressed keys that represent several tokens. Each element has its own fixed order of
- * summation, independent of the number of rows in a call. */
+/* Residual streams (hyper-connections), table rows of hashed n-grams, gates by relation, and compressed keys that represent several tokens. Each element has
+ * its own fixed order of summation, independent of the number of rows in a call. */
 #include "gpu/cuda_device.cuh"
 
-/* --- Streams: adding a block's output to each, and mixing the next block's input from them ------------------------------------------ */
+/* --- Adding a block's output to each stream ------------------------------------------------------------------------------------------ */
 
 static __global__ void spread_kernel(float *streams, const float *x, const float *post, int hidden, int n_streams, size_t n) {
     size_t at = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
@@ -45,6 +45,9 @@ cudaError_t cuda_ngram_rows(cudaStream_t s, const struct cuda_ngram *o) {
     ngram_keep_kernel<<<1, 1, 0, s>>>(*o);
     return cudaGetLastError();
 }
+
+/* --- Relation: a gate from the scaled product of two rows (struct op_relate) ----------------------------------------------------------- */
+
 static __global__ void relate_kernel(float *out, const float *x, const float *y, int dim, float scale) {
     __shared__ float shared[32];
     const size_t at = (size_t)blockIdx.x * (size_t)dim;
@@ -59,18 +62,19 @@ cudaError_t cuda_relate(cudaStream_t s, float *out, const float *x, const float 
     return cudaGetLastError();
 }
 
-enum { MIXERS = 256, MOST = CUDA_MAX_RESIDUAL_STREAMS };
-__device__ inline float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
+/* --- Mixing a block's input from the streams, and the streams with each other ---------------------------------------------------------- */
+
+enum { MIX_THREADS = 256, MAX_STREAMS = CUDA_MAX_RESIDUAL_STREAMS };
 
 /* One block per row. Each thread has one of comb's n * n elements, then elements of all streams. */
-static __global__ void __launch_bounds__(MIXERS) mix_kernel(struct cuda_mix o) {
-    __shared__ float shared[32], pre[MOST], comb[MOST * MOST], total[MOST];
+static __global__ void __launch_bounds__(MIX_THREADS) mix_kernel(struct cuda_mix o) {
+    __shared__ float shared[32], pre[MAX_STREAMS], comb[MAX_STREAMS * MAX_STREAMS], total[MAX_STREAMS];
     int n = o.n_streams, all = !o.post ? n : o.iters ? (2 + n) * n : 2 * n, tid = threadIdx.x, from = tid / n, to = tid % n;
     bool mixes = o.post && o.iters, mine = mixes && tid < n * n;
     size_t hidden = (size_t)o.hidden, row = blockIdx.x, width = (size_t)n * hidden;
     float *x = o.streams + row * width, sum = 0;
     const float *mix = o.mix + row * (size_t)all;
-    for (size_t i = (size_t)tid; i < width; i += MIXERS) sum += x[i] * x[i];
+    for (size_t i = (size_t)tid; i < width; i += MIX_THREADS) sum += x[i] * x[i];
     float r = 1.0f / sqrtf(block_sum(sum, shared) / (float)width + o.norm_eps);
     if (tid < n) {
         pre[tid] = sigmoid(mix[tid] * r * o.scale[0] + o.base[tid]) + o.eps;
@@ -95,24 +99,24 @@ static __global__ void __launch_bounds__(MIXERS) mix_kernel(struct cuda_mix o) {
         if (mine) comb[tid] /= total[i % 2 ? from : to];
         __syncthreads();
     }
-    for (size_t d = (size_t)tid; d < hidden; d += MIXERS) {
-        float old[MOST], in = 0;
+    for (size_t d = (size_t)tid; d < hidden; d += MIX_THREADS) {
+        float old[MAX_STREAMS], in = 0;
 #pragma unroll
-        for (int s = 0; s < MOST; s++)
+        for (int s = 0; s < MAX_STREAMS; s++)
             if (s < n) old[s] = x[(size_t)s * hidden + d], in += pre[s] * old[s];
         o.in[row * hidden + d] = in;
         if (o.out) o.out[row * hidden + d] = 0;
         for (int t = 0; t < n && mixes; t++) {
             float v = 0;
 #pragma unroll
-            for (int s = 0; s < MOST; s++)
+            for (int s = 0; s < MAX_STREAMS; s++)
                 if (s < n) v += comb[s * n + t] * old[s];
             x[(size_t)t * hidden + d] = v;
         }
     }
 }
 cudaError_t cuda_mix_streams(cudaStream_t s, const struct cuda_mix *o) {
-    mix_kernel<<<(unsigned)o->n, MIXERS, 0, s>>>(*o);
+    mix_kernel<<<(unsigned)o->n, MIX_THREADS, 0, s>>>(*o);
     return cudaGetLastError();
 }
 

@@ -46,6 +46,28 @@ __device__ inline void vector_load(uint8_t *dst, const uint8_t *src, int bytes, 
     }
 }
 
+/* BF16: 16-byte vector `at` of rows row and row + 8 of MI fragments of x, in rows of 64 columns. */
+template <int MI> __device__ inline void tile_load_x(uint4 x[MI][2], const uint8_t *xs, int row, int at) {
+#pragma unroll
+    for (int i = 0; i < MI; i++) {
+        x[i][0] = *(const uint4 *)(xs + tile_place<128>(row + i * 16, at));
+        x[i][1] = *(const uint4 *)(xs + tile_place<128>(row + i * 16 + 8, at));
+    }
+}
+/* BF16: adds the products of these vectors of x with the same eight columns of fragment j of W: the first four columns in one product, then the others. */
+template <int MI, int NI> __device__ inline void tile_multiply(float sum[MI][NI][4], int j, const uint4 x[MI][2], const uint32_t b[4]) {
+#pragma unroll
+    for (int i = 0; i < MI; i++) {
+        const uint32_t a[4] = {x[i][0].x, x[i][1].x, x[i][0].y, x[i][1].y};
+        mma_bf16(sum[i][j], a, b[0], b[1]);
+    }
+#pragma unroll
+    for (int i = 0; i < MI; i++) {
+        const uint32_t a[4] = {x[i][0].z, x[i][1].z, x[i][0].w, x[i][1].w};
+        mma_bf16(sum[i][j], a, b[2], b[3]);
+    }
+}
+
 /* Scales the sums of a block of K, adds them to the result and clears them. */
 template <int MI, int NI>
 __device__ inline void promote(float acc[MI][NI][4], float part[MI][NI][4], const float xs[MI][2], const float ws[NI][2]) {

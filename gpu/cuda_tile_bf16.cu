@@ -100,25 +100,12 @@ static __global__ void __launch_bounds__(TILE_THREADS, TM >= 64 ? 1 : 2) tile_bf
 #pragma unroll
         for (int c = 0; c < STEP / CHUNK; c++) {
             uint4 x[MI][2];
-#pragma unroll
-            for (int i = 0; i < MI; i++) {
-                x[i][0] = *(const uint4 *)(xs + tile_place<128>(wm + i * 16 + g, c * 4 + q));
-                x[i][1] = *(const uint4 *)(xs + tile_place<128>(wm + i * 16 + g + 8, c * 4 + q));
-            }
+            tile_load_x<MI>(x, xs, wm + g, c * 4 + q);
 #pragma unroll
             for (int j = 0; j < NI; j++) {
                 uint32_t b[4];
                 weights_at<W>(b, ws, wn + j * 8 + g, c, q);
-#pragma unroll
-                for (int i = 0; i < MI; i++) {
-                    uint32_t a[4] = {x[i][0].x, x[i][1].x, x[i][0].y, x[i][1].y};
-                    mma_bf16(part[i][j], a, b[0], b[1]);
-                }
-#pragma unroll
-                for (int i = 0; i < MI; i++) {
-                    uint32_t a[4] = {x[i][0].z, x[i][1].z, x[i][0].w, x[i][1].w};
-                    mma_bf16(part[i][j], a, b[2], b[3]);
-                }
+                tile_multiply<MI, NI>(part, j, x, b);
             }
             left -= CHUNK;
             if (left == 0 || (k == steps - 1 && c == 1)) {

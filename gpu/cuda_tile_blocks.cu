@@ -30,11 +30,7 @@ template <int BYTES> __device__ inline void take(uint32_t to[BYTES / 4], const u
         now = next;
     }
 }
-__device__ inline uint32_t two(const uint8_t *p) { return (uint32_t)p[0] | (uint32_t)p[1] << 8; }
-__device__ inline float half_of(uint32_t bits) {
-    uint16_t h = (uint16_t)bits;
-    return __half2float(*(const __half *)&h);
-}
+__device__ inline uint32_t two_bytes(const uint8_t *p) { return (uint32_t)p[0] | (uint32_t)p[1] << 8; }
 
 /* A thread's part of 64 columns of a row: codes, separately stored upper bits, and stored scales. */
 struct codes {
@@ -45,7 +41,7 @@ template <bool K> __device__ inline void codes_load(struct codes &to, const uint
     if (!K) {
         int scale = dtype == DT_MXFP4 ? 1 : 2;
         const uint8_t *b = row + (size_t)(c / 32 + h) * (size_t)(scale + (dtype == DT_Q8_0 ? 32 : 16));
-        to.head[0] = scale == 1 ? b[0] : two(b);
+        to.head[0] = scale == 1 ? b[0] : two_bytes(b);
         take<16>(to.q, b + scale);
         if (dtype == DT_Q8_0) take<16>(to.q + 4, b + scale + 16);
         return;
@@ -53,7 +49,7 @@ template <bool K> __device__ inline void codes_load(struct codes &to, const uint
     const uint8_t *b = row + (size_t)(c / 256) * (dtype == DT_Q4_K ? 144 : dtype == DT_Q5_K ? 176 : dtype == DT_Q6_K ? 210 : 136);
     int j = c % 256 / 64;
     if (dtype == DT_Q6_K) {
-        to.head[0] = two(b + 208);
+        to.head[0] = two_bytes(b + 208);
         to.head[1] = (uint32_t)b[192 + j * 4 + h] | (uint32_t)b[192 + j * 4 + 2 + h] << 8;
         take<16>(to.q, b + j / 2 * 64 + h * 16);
         take<16>(to.q + 4, b + j / 2 * 64 + 32 + h * 16);
@@ -87,7 +83,7 @@ template <bool K> __device__ inline void codes_run(uint32_t to[4], float *d, flo
         if (!K && dtype == DT_MXFP4) w = look_up(w, 0x83828180, 0x8c888684, 0x7d7e7f80, 0x74787a7c);       /* 2 * E2M1 + 128 */
         to[i] = eight ? w ^ 0x80808080 : w;
     }
-    *d = !K && dtype == DT_MXFP4 ? 0.5f * block_e8m0(from.head[0]) : half_of(from.head[0]);
+    *d = !K && dtype == DT_MXFP4 ? 0.5f * e8m0_decode(from.head[0]) : block_half_bits(from.head[0]);
     if (six) *d *= (float)(int8_t)(from.head[1] >> 8 * u);
     if (K && iq4) {
         int k = 2 * j + h;
@@ -97,13 +93,9 @@ template <bool K> __device__ inline void codes_run(uint32_t to[4], float *d, flo
     if (K && (dtype == DT_Q4_K || dtype == DT_Q5_K)) { /* sub-block 2j + u: six bits each of scale and minimum, packed in twelve bytes */
         int at = (2 * j + u) % 4 * 8;
         uint32_t a = from.head[1] >> at & 255, b = from.head[2] >> at & 255, e = from.head[3] >> at & 255;
-        *m = half_of(from.head[0] >> 16) * (float)(j < 2 ? b & 63 : e >> 4 | b >> 6 << 4);
+        *m = block_half_bits(from.head[0] >> 16) * (float)(j < 2 ? b & 63 : e >> 4 | b >> 6 << 4);
         *d *= (float)(j < 2 ? a & 63 : (e & 15) | a >> 6 << 4);
     }
-}
-__device__ inline uint32_t pack(float x, float y) {
-    __nv_bfloat162 v = __floats2bfloat162_rn(x, y);
-    return *(uint32_t *)&v;
 }
 /* Converts a byte to float, through the low bits of 2^23. */
 __device__ inline float byte_at(uint32_t w, int b) { return __uint_as_float(__byte_perm(w, 0x4b000000, 0x7440u | (unsigned)b)) - 0x1p23f; }
@@ -158,7 +150,7 @@ static __global__ void __launch_bounds__(TILE_THREADS, TM >= 64 ? 1 : 2) tile_bl
 #pragma unroll
                 for (int e = 0; e < 4; e++) {
                     uint32_t word = bytes[2 * i + e / 2];
-                    v[e] = pack(fmaf(d, byte_at(word, e % 2 * 2), -m), fmaf(d, byte_at(word, e % 2 * 2 + 1), -m));
+                    v[e] = bf16x2_pack(fmaf(d, byte_at(word, e % 2 * 2), -m), fmaf(d, byte_at(word, e % 2 * 2 + 1), -m));
                 }
                 *(uint4 *)(to + w_place(r, piece + i)) = make_uint4(v[0], v[1], v[2], v[3]);
             }
@@ -170,24 +162,12 @@ static __global__ void __launch_bounds__(TILE_THREADS, TM >= 64 ? 1 : 2) tile_bl
 #pragma unroll
         for (int c = 0; c < 2; c++) { /* as in cuda_tile_bf16.cu: eight neighbouring columns per thread */
             uint4 x[MI][2];
-#pragma unroll
-            for (int i = 0; i < MI; i++) {
-                x[i][0] = *(const uint4 *)(xs + tile_place<128>(wm + i * 16 + g, c * 4 + q));
-                x[i][1] = *(const uint4 *)(xs + tile_place<128>(wm + i * 16 + g + 8, c * 4 + q));
-            }
+            tile_load_x<MI>(x, xs, wm + g, c * 4 + q);
 #pragma unroll
             for (int j = 0; j < NI; j++) {
-                uint4 b = *(const uint4 *)(ws + w_place(wn + j * 8 + g, c * 4 + q));
-#pragma unroll
-                for (int i = 0; i < MI; i++) {
-                    uint32_t a[4] = {x[i][0].x, x[i][1].x, x[i][0].y, x[i][1].y};
-                    mma_bf16(acc[i][j], a, b.x, b.y);
-                }
-#pragma unroll
-                for (int i = 0; i < MI; i++) {
-                    uint32_t a[4] = {x[i][0].z, x[i][1].z, x[i][0].w, x[i][1].w};
-                    mma_bf16(acc[i][j], a, b.z, b.w);
-                }
+                uint4 v = *(const uint4 *)(ws + w_place(wn + j * 8 + g, c * 4 + q));
+                const uint32_t b[4] = {v.x, v.y, v.z, v.w};
+                tile_multiply<MI, NI>(acc, j, x, b);
             }
         }
     };
