@@ -1,12 +1,13 @@
 #pragma once
-/* The operations that a backend implements, and the common first members of its objects. gpu.c calls through this table. */
+/* The calls that a backend implements, and the common first members of its objects. gpu.c and timeline.c call through this table; gpu.h has the contracts,
+ * which also say what a NULL or empty argument means: a backend sees no NULL pointers to free and no copies of 0 bytes. */
 #include "gpu/fuse.h"
 #include "gpu/gpu.h"
 #include "gpu/op.h"
 
 struct gpu_backend {
     const char *name;
-    int (*describe)(char *out, size_t size); /* one line: the cards found */
+    void (*describe)(char *out, size_t size); /* one line: the devices found, or why there are none */
     int (*open)(struct gpu **g, const struct gpu_spec *spec, int rank, struct error *e);
     void (*close)(struct gpu *g);
     size_t (*mem_free)(struct gpu *g);
@@ -17,7 +18,7 @@ struct gpu_backend {
     int (*clear)(struct gpu *g, struct error *e);
     int (*host_alloc)(struct gpu *g, void **p, size_t size, struct error *e);
     void (*host_free)(struct gpu *g, void *p);
-    int (*host_register)(struct gpu *g, const void *p, size_t size, struct error *e); /* one chunk */
+    int (*host_register)(struct gpu *g, const void *p, size_t size, struct error *e); /* within one chunk */
     void (*host_unregister)(struct gpu *g, const void *p);
     int (*stream_open)(struct gpu *g, struct gpu_stream **s, const char *name, bool urgent, const _Atomic int *cancel, struct error *e);
     void (*stream_close)(struct gpu_stream *s);
@@ -42,9 +43,9 @@ struct gpu_backend {
     int (*timeline_signal)(struct gpu_timeline *n, uint32_t value, struct gpu_stream *s);
     int (*timeline_wait)(struct gpu_timeline *n, uint32_t value, struct gpu_stream *s);
     void (*timeline_wake)(struct gpu_timeline *n); /* after the host has changed the value */
-    void (*timeline_sleep)(
-        struct gpu_timeline *n,
-        uint32_t value); /* host side: sleeps at most 1 ms. Emulation aborts here a timeline whose writer has failed; CUDA does so in its watching thread */
+    /* Host side: sleeps at most 1 ms, less once the value is reached. The emulated device also aborts the timeline if its writer has failed; CUDA's
+     * watching thread does that. */
+    void (*timeline_sleep)(struct gpu_timeline *n, uint32_t value);
 };
 /* Emulations check the order of accesses; this tells them that the host signals a value, or has seen that it is reached. */
 #ifdef GPU_TIMELINE_NOTE

@@ -7,13 +7,13 @@
 
 #include "engine/base/clock.h"
 
-/* Streams that share a hardware queue wait for each other, and a stream may wait for the CPU. The driver reads this when it starts. */
-static void want_queues(void) { setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0); }
+/* Streams that share a hardware queue wait for each other, and a stream may wait for the CPU. The driver reads this variable when it starts. */
+static void request_hardware_queues(void) { setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0); }
 
 /* CUDA 11 on a driver without a card, and a missing driver, both end here with a readable message. */
 static int count_cards(struct error *e) {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
-    pthread_once(&once, want_queues);
+    pthread_once(&once, request_hardware_queues);
     int n = 0;
     cudaError_t r = cudaGetDeviceCount(&n);
     if (r == cudaSuccess && n > 0) return n;
@@ -22,10 +22,10 @@ static int count_cards(struct error *e) {
     return error_set(e, ERR_RUNTIME, "no NVIDIA device: %s", r ? cudaGetErrorString(r) : "the driver lists none");
 }
 
-static int cuda_describe(char *out, size_t size) {
+static void cuda_describe(char *out, size_t size) {
     struct error e = {0};
     int n = count_cards(&e);
-    if (n < 0) return snprintf(out, size, "%s", e.text) < 0;
+    if (n < 0) snprintf(out, size, "%s", e.text);
     size_t len = 0;
     for (int i = 0; i < n && len < size; i++) {
         struct cudaDeviceProp p;
@@ -33,8 +33,7 @@ static int cuda_describe(char *out, size_t size) {
         int m = snprintf(out + len, size - len, "%s%d %s (sm_%d%d, %zu MiB)", i ? ", " : "", i, p.name, p.major, p.minor, p.totalGlobalMem >> 20);
         len += m > 0 ? (size_t)m : 0;
     }
-    if (len < size) snprintf(out + len, size - len, "; %s", cuda_blas_name() ? cuda_blas_name() : "no cuBLAS, own kernels");
-    return 0;
+    if (n > 0 && len < size) snprintf(out + len, size - len, "; %s", cuda_blas_name() ? cuda_blas_name() : "no cuBLAS, own kernels");
 }
 
 /* Errors of operations that cannot be captured: only the recording is lost, the device has not failed. */
@@ -89,6 +88,40 @@ static void close_device(struct gpu *base) {
     pthread_mutex_destroy(&g->lock);
     mem_free(g);
 }
+/* Sets what the card is, and starts the origin of event times. */
+static int open_card(struct cuda *g, int card, struct cudaDeviceProp *p, struct error *e) {
+    cudaError_t r = cudaGetDeviceProperties(p, card);
+    if (r == cudaSuccess) r = cudaSetDevice(card);
+    if (r == cudaSuccess) r = cudaEventCreate(&g->origin_event);
+    if (r == cudaSuccess) r = cudaEventRecord(g->origin_event, 0);
+    if (r == cudaSuccess) r = cudaEventSynchronize(g->origin_event);
+    g->origin_clock_s = clock_now();
+    if (r != cudaSuccess) return error_set(e, ERR_RUNTIME, "card %d: %s", card, cudaGetErrorString(r));
+    g->sm = p->major * 10 + p->minor;
+    g->n_sms = p->multiProcessorCount;
+    if (g->sm < 80) return error_set(e, ERR_RUNTIME, "card %d (%s) is sm_%d; sm_80 or newer is needed", card, p->name, g->sm);
+    if (g->math == GPU_MATH_FP8 && g->sm < 89)
+        return error_set(e, ERR_USAGE, "card %d (%s) is sm_%d: its tensor cores do not support FP8; math=fp8 needs sm_89 or newer", card, p->name, g->sm);
+    return 0;
+}
+/* Opens cuBLAS where the options allow it; an error only if they demand it. */
+static int open_blas(struct cuda *g, struct error *e) {
+    if (g->math == GPU_MATH_F32 || g->gemm == GPU_GEMM_OWN) return 0;
+    g->blas = cuda_blas_open();
+    if (g->blas || g->gemm != GPU_GEMM_CUBLAS) return 0;
+    return error_set(e, ERR_USAGE, "card %d: gemm=cublas needs cuBLAS 11 to 13, which %s; install it, or omit gemm=cublas", g->card,
+                     cuda_blas_name() ? "could not be started" : "was not found");
+}
+/* Enables direct copies from the cards of all other ranks. Returns whether all of them allow it. */
+static bool enable_peers(int card, const struct gpu_spec *spec) {
+    for (int i = 0; i < spec->n; i++) {
+        int can = 1;
+        if (spec->id[i] != card && (cudaDeviceCanAccessPeer(&can, card, spec->id[i]) || !can)) return false;
+    }
+    for (int i = 0; i < spec->n; i++)
+        if (spec->id[i] != card) cudaDeviceEnablePeerAccess(spec->id[i], 0);
+    return true;
+}
 static int open_device(struct gpu **out, const struct gpu_spec *spec, int rank, struct error *e) {
     int n = count_cards(e), card = spec->id[rank];
     if (n < 0) return n;
@@ -100,51 +133,21 @@ static int open_device(struct gpu **out, const struct gpu_spec *spec, int rank, 
     g->card = card;
     g->math = spec->math;
     g->gemm = spec->gemm;
-    cudaError_t r = cudaGetDeviceProperties(&p, card);
-    if (r == cudaSuccess) r = cudaSetDevice(card);
-    if (r == cudaSuccess) r = cudaEventCreate(&g->origin_event);
-    if (r == cudaSuccess) r = cudaEventRecord(g->origin_event, 0);
-    if (r == cudaSuccess) r = cudaEventSynchronize(g->origin_event);
-    g->origin_clock_s = clock_now();
-    if (r != cudaSuccess || p.major < 8) {
-        if (r != cudaSuccess) error_set(e, ERR_RUNTIME, "card %d: %s", card, cudaGetErrorString(r));
-        else error_set(e, ERR_RUNTIME, "card %d (%s) is sm_%d%d; sm_80 or newer is needed", card, p.name, p.major, p.minor);
-        close_device(&g->base);
-        return ERR_RUNTIME;
-    }
-    g->sm = p.major * 10 + p.minor;
-    if (g->math == GPU_MATH_FP8 && g->sm < 89) {
-        error_set(e, ERR_USAGE, "card %d (%s) is sm_%d: its tensor cores do not support FP8; math=fp8 needs sm_89 or newer", card, p.name, g->sm);
-        close_device(&g->base);
-        return ERR_USAGE;
-    }
-    int rc = cuda_load_kernels(e);
+    int rc = open_card(g, card, &p, e);
+    if (!rc) rc = cuda_load_kernels(e);
+    if (!rc) rc = open_blas(g, e);
     if (rc) {
         close_device(&g->base);
         return rc;
     }
-    if (g->math != GPU_MATH_F32 && g->gemm != GPU_GEMM_OWN) g->blas = cuda_blas_open();
-    if (g->math != GPU_MATH_F32 && g->gemm == GPU_GEMM_CUBLAS && !g->blas) {
-        error_set(e, ERR_USAGE, "card %d: gemm=cublas needs cuBLAS 11 to 13, which %s; install it, or omit gemm=cublas", card,
-                  cuda_blas_name() ? "could not be started" : "was not found");
-        close_device(&g->base);
-        return ERR_USAGE;
-    }
-    /* ranks on one card share its memory; the runtime and cuBLAS reserve some */
-    int sharing = 0, peer = !spec->nopeer;
-    for (int i = 0; i < spec->n; i++) sharing += spec->id[i] == card;
-    for (int i = 0; i < spec->n && peer; i++) {
-        int can = 1;
-        if (spec->id[i] != card && (cudaDeviceCanAccessPeer(&can, card, spec->id[i]) || !can)) peer = 0;
-    }
-    for (int i = 0; i < spec->n && peer; i++)
-        if (spec->id[i] != card) cudaDeviceEnablePeerAccess(spec->id[i], 0);
+    const bool peer = !spec->nopeer && enable_peers(card, spec);
     cudaGetLastError(); /* already enabled is not an error */
-    size_t here = 0, total = 0;
-    cudaMemGetInfo(&here, &total);
-    g->n_sms = p.multiProcessorCount;
+    size_t free_bytes = 0, total = 0;
+    int sharing = 0; /* ranks on one card share its memory; the runtime and cuBLAS reserve some */
+    for (int i = 0; i < spec->n; i++) sharing += spec->id[i] == card;
+    cudaMemGetInfo(&free_bytes, &total);
     g->base.info = (struct gpu_info){.rank = rank, .id = card, .peer = peer, .maps_host = true, .h2d = spec->h2d, .d2h = spec->d2h, .link = spec->peer};
-    g->base.info.mem = here / (size_t)sharing;
+    g->base.info.mem = free_bytes / (size_t)sharing;
     if (spec->mem && spec->mem < g->base.info.mem) g->base.info.mem = spec->mem;
     snprintf(g->base.info.name, sizeof g->base.info.name, "%.90s", p.name);
     cuda_memory_open(g);
@@ -168,14 +171,15 @@ static void keep_stream(struct cuda *g, bool urgent, cudaStream_t s) {
     pthread_mutex_unlock(&g->lock);
     if (!room) cudaStreamDestroy(s);
 }
-static void drop_outgrown(struct cuda_stream *s) {
+/* The stream is idle. */
+static void free_outgrown(struct cuda_stream *s) {
     while (s->n_outgrown) cuda_memory_free(&s->g->base, s->outgrown[--s->n_outgrown]);
 }
 static void stream_close(struct gpu_stream *base) {
     struct cuda_stream *s = (struct cuda_stream *)base;
     cudaSetDevice(s->g->card);
     if (s->stream) cudaStreamSynchronize(s->stream);
-    drop_outgrown(s);
+    free_outgrown(s);
     mem_free(s->outgrown);
     cuda_timeline_forget_stream(s);
     if (s->workspace) cuda_memory_free(&s->g->base, s->workspace);
@@ -208,7 +212,7 @@ static int stream_sync(struct gpu_stream *base) {
     struct cuda_stream *s = (struct cuda_stream *)base;
     cudaSetDevice(s->g->card);
     int r = cuda_check(s->g, cudaStreamSynchronize(s->stream), "running");
-    drop_outgrown(s);
+    free_outgrown(s);
     return r && !cancelled(s) ? r : cuda_stream_state(s);
 }
 
@@ -221,9 +225,9 @@ void *cuda_workspace(struct cuda_stream *s, size_t size) {
     struct error e = {0};
     if (s->workspace && cuda_timeline_blocks(s) && !mem_grow(&s->outgrown, &s->cap_outgrown, s->n_outgrown + 1, sizeof *s->outgrown)) {
         s->outgrown[s->n_outgrown++] = s->workspace;
-    } else if (s->workspace) { /* a first one needs no wait, which might be for what this thread has yet to release */
+    } else if (s->workspace) { /* the first workspace needs no wait: such a wait could be for a signal that this thread has yet to send */
         cuda_check(s->g, cudaStreamSynchronize(s->stream), "running");
-        drop_outgrown(s);
+        free_outgrown(s);
         cuda_memory_free(&s->g->base, s->workspace);
     }
     s->workspace_size = 0;
@@ -263,7 +267,7 @@ static int fill(struct gpu_stream *base, void *dst, int byte, size_t size) {
 struct cuda_graph {
     struct gpu_graph base;
     cudaGraphExec_t exec;
-    const void *space; /* address of the stream's workspace in the recorded operations */
+    const void *workspace; /* address of the stream's workspace in the recorded operations */
 };
 static int graph_begin(struct gpu_stream *base) {
     struct cuda_stream *s = (struct cuda_stream *)base;
@@ -291,17 +295,17 @@ static int graph_end(struct gpu_stream *base, struct gpu_graph **out) {
     if (recorded) cudaGraphDestroy(recorded);
     cudaGetLastError();
     if (g && !r && g->exec) {
-        g->space = s->workspace;
+        g->workspace = s->workspace;
         *out = &g->base;
     } else if (g) graph_close(&g->base);
-    int state_now = cuda_stream_state(s);
-    if (state_now || !s->wanted_bytes) return state_now;
+    const int state = cuda_stream_state(s);
+    if (state || !s->wanted_bytes) return state;
     return cuda_workspace(s, s->wanted_bytes) ? GPU_STALE : ERR_RUNTIME;
 }
 static int graph_run(struct gpu_graph *base) {
     struct cuda_graph *g = (struct cuda_graph *)base;
     struct cuda_stream *s = (struct cuda_stream *)base->s;
-    if (g->space != s->workspace) return GPU_STALE;
+    if (g->workspace != s->workspace) return GPU_STALE;
     int r = begin_call(s);
     return r ? r : cuda_check(s->g, cudaGraphLaunch(g->exec, s->stream), "graph");
 }
@@ -347,7 +351,7 @@ static bool event_is_done(struct gpu_event *base) {
     struct cuda_event *ev = (struct cuda_event *)base;
     return !ev->is_recorded || cudaEventQuery(ev->ev) != cudaErrorNotReady;
 }
-/* A float holds milliseconds to seven digits: between two near events that is enough, since the device was opened it is not. */
+/* A float holds milliseconds to seven digits: enough between two near events, but not from the device's opening to an event. */
 static double event_elapsed(struct gpu_event *from, struct gpu_event *to) {
     const struct cuda_event *a = (struct cuda_event *)from, *b = (struct cuda_event *)to;
     float ms = 0;

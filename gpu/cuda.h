@@ -11,7 +11,7 @@
 
 struct cuda_blas; /* cuBLAS of one device */
 
-enum { CUDA_IDLE_STREAMS = 16 };
+enum { CUDA_IDLE_STREAMS = 16 }; /* closed streams that a device keeps for reuse, of each priority */
 struct cuda {
     struct gpu base;
     int card, sm; /* 90: compute capability 9.0 */
@@ -23,7 +23,7 @@ struct cuda {
     int n_sms;
     pthread_mutex_t lock;                    /* protects all below; not held while the driver is called */
     struct cuda_arena memory, host;          /* device memory, at most base.info.mem; pinned memory */
-    void *spare;                             /* part of memory, for workspaces that grow while a stream waits for the CPU; NULL: it is in use */
+    void *spare;                             /* part of memory, for allocations while a stream waits for the CPU; NULL: it is in use */
     cudaStream_t idle[2][CUDA_IDLE_STREAMS]; /* closed streams [urgent] */
     int n_idle[2];
     struct error error;
@@ -39,7 +39,7 @@ struct cuda_stream {
     bool is_urgent;
     _Atomic bool is_recording; /* do not query the stream */
     size_t wanted_bytes;       /* while recording: size of the workspace that an operation needs but lacks */
-    void *workspace;           /* workspace: grows in the first layer, then stays */
+    void *workspace;           /* grows in the first layer, then stays */
     size_t workspace_size;
     void **outgrown; /* [n_outgrown] old workspaces that enqueued work may still use */
     size_t n_outgrown, cap_outgrown;
@@ -61,8 +61,8 @@ int cuda_error(struct gpu *g, struct error *e);
 #ifndef CUDA_STREAM_NOTE /* ... and which stream has a name, so that a test can delay it */
 #define CUDA_STREAM_NOTE(s, name) ((void)0)
 #endif
-/* Workspace of a stream; NULL after a failure, which is recorded. If it must grow, waits for the stream, unless a timeline blocks that:
- * the caller may be the thread that must signal. */
+/* Returns a stream's workspace of at least `size` bytes, which enqueued operations share in order. NULL after a failure, which is recorded. If it
+ * must grow, waits for the stream, unless a timeline blocks that: the caller may be the thread that must signal. */
 void *cuda_workspace(struct cuda_stream *s, size_t size);
 
 /* A handle on the current device; NULL when the library is not found. Opening and closing may wait for the device. Calls are locked. */
@@ -104,7 +104,7 @@ static inline struct cuda_plane cuda_plane_of(const struct kv_plane *p) {
 }
 static inline int cuda_round_up(int n, int to) { return (n + to - 1) / to * to; }
 
-/* cuda_linear.c */
+/* cuda_linear.c: enqueues products. _run takes cuda_linear_workspace_bytes() at `space`; _op takes the stream's workspace. */
 size_t cuda_linear_workspace_bytes(const struct cuda_stream *s, const struct cuda_linear *l);
 int cuda_linear_run(struct cuda_stream *s, const struct cuda_linear *l, char *space);
 int cuda_linear_op(struct cuda_stream *s, const struct op_linear *a);
@@ -140,16 +140,16 @@ bool cuda_timeline_blocks(const struct cuda_stream *s); /* the stream waits, or 
  * delayed: a wait that this thread enqueued is pending, or those of others do not end. */
 bool cuda_timeline_pause_waits(void);
 void cuda_timeline_resume_waits(void);
-void cuda_timeline_forget_stream(struct cuda_stream *s);
+void cuda_timeline_forget_stream(struct cuda_stream *s);                 /* before s is closed: no timeline refers to it any more */
 void cuda_timeline_set_recording(struct cuda_stream *s, bool recording); /* sets s->is_recording, serialised with queries of the stream */
 /* cuda_load.c */
 int cuda_load_kernels(struct error *e); /* into the current device */
 /* cuda_chain.c */
 int cuda_chain_op(struct cuda_stream *s, const struct op_chain *a);
 int cuda_small_op(struct cuda_stream *s, enum op_code code, const union op_args *u); /* one of op_small */
-/* cuda_experts.c */
+/* cuda_experts.c: FFNs, in the stream's workspace */
 int cuda_ffn_op(struct cuda_stream *s, const struct op_ffn *a);
 int cuda_group_op(struct cuda_stream *s, const struct op_group *a);
 int cuda_experts_op(struct cuda_stream *s, const struct op_experts *a);
 
-int cuda_run_op(struct op_exec *x, enum op_code code, const union op_args *a);
+int cuda_run_op(struct op_exec *x, enum op_code code, const union op_args *a); /* cuda_ops.c: enqueues any operation */

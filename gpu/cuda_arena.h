@@ -13,12 +13,12 @@ struct cuda_arena {
         size_t size;
         bool is_used, is_first; /* is_first: a block of the driver begins here */
     } * parts;
-    size_t n, cap, used_bytes, held_bytes; /* held: of the driver's blocks */
+    size_t n, cap, used_bytes, held_bytes; /* bytes of parts in use; of the driver's blocks */
 };
 
-/* Takes `size` bytes of the smallest free part of [size, most] bytes. NULL: none, or no memory. */
+/* Takes `size` bytes, a multiple of CUDA_ARENA_GRAIN, from the smallest free part of size to `most` bytes. NULL: none, or no memory. */
 void *cuda_arena_take(struct cuda_arena *a, size_t size, size_t most);
-bool cuda_arena_add(struct cuda_arena *a, void *p, size_t size); /* a block of the driver, used as a whole; false: no memory, nothing was added */
-void cuda_arena_give(struct cuda_arena *a, void *p);             /* p NULL or of a part in use */
-void *cuda_arena_remove(struct cuda_arena *a, bool used);        /* a block without used parts, or any (used), which the caller frees; NULL: none */
-void cuda_arena_close(struct cuda_arena *a);
+bool cuda_arena_add(struct cuda_arena *a, void *p, size_t size); /* adds a block of the driver as one part in use; false: no memory, nothing was added */
+void cuda_arena_give(struct cuda_arena *a, void *p);             /* returns the part that begins at p; p NULL: no effect */
+void *cuda_arena_remove(struct cuda_arena *a, bool used);        /* removes a block without used parts, or any (used), which the caller frees; NULL: none */
+void cuda_arena_close(struct cuda_arena *a);                     /* frees the list, not the blocks */

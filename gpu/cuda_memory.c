@@ -1,8 +1,9 @@
 #include "gpu/cuda.h"
 
+/* Of the spare part: room for most models' workspaces; of a block that small pinned allocations share; of unused pinned memory that is kept. */
 static const size_t spare_bytes = (size_t)64 << 20, host_block_bytes = (size_t)64 << 10, host_keep_bytes = (size_t)256 << 20;
 
-static size_t whole(size_t size) { return align_up(size ? size : 1, CUDA_ARENA_GRAIN); }
+static size_t whole_grains(size_t size) { return align_up(size ? size : 1, CUDA_ARENA_GRAIN); }
 
 /* How driver calls of one kind of memory are made. */
 struct source {
@@ -16,7 +17,7 @@ static cudaError_t alloc_device(void **p, size_t size) { return cudaMalloc(p, si
 static struct source device_memory(struct cuda *g) { return (struct source){&g->memory, g->base.info.mem, alloc_device, cudaFree}; }
 static struct source pinned_memory(struct cuda *g) { return (struct source){&g->host, SIZE_MAX, alloc_pinned, cudaFreeHost}; }
 
-/* A kept part. any: also of a much larger one, which is then split. */
+/* Takes a kept part; NULL: none fits. any: also from a much larger one, which is then split. */
 static void *take(struct cuda *g, const struct source *from, size_t size, bool any) {
     pthread_mutex_lock(&g->lock);
     void *p = cuda_arena_take(from->arena, size, any ? SIZE_MAX : size + size / 4);
@@ -42,7 +43,7 @@ static size_t kept_bytes(struct cuda *g, const struct source *from) {
     pthread_mutex_unlock(&g->lock);
     return bytes;
 }
-/* Allocates a new block. paused: streams' waits are, so unused blocks may be freed for it. */
+/* Allocates a new block of the driver. paused: no stream waits for the CPU, so unused blocks may be freed to make room. */
 static cudaError_t grow(struct cuda *g, const struct source *from, void **p, size_t size, bool paused) {
     cudaError_t r = cudaErrorMemoryAllocation;
     do {
@@ -58,22 +59,31 @@ static cudaError_t grow(struct cuda *g, const struct source *from, void **p, siz
     from->free(*p);
     return cudaErrorMemoryAllocation;
 }
+/* Adds the spare part to the unused memory. */
 static void use_spare(struct cuda *g) {
     pthread_mutex_lock(&g->lock);
     cuda_arena_give(&g->memory, g->spare);
     g->spare = NULL;
     pthread_mutex_unlock(&g->lock);
 }
+/* Sets a spare part aside unless there is one. Several threads may do so at once. */
 static void refill_spare(struct cuda *g) {
     const struct source from = device_memory(g);
-    const size_t size = whole(g->base.info.mem / 64 < spare_bytes ? g->base.info.mem / 64 : spare_bytes);
+    const size_t size = whole_grains(g->base.info.mem / 64 < spare_bytes ? g->base.info.mem / 64 : spare_bytes);
+    pthread_mutex_lock(&g->lock);
+    const bool has_spare = g->spare != NULL;
+    pthread_mutex_unlock(&g->lock);
+    if (has_spare) return;
     void *p = take(g, &from, size, false);
     if (!p && grow(g, &from, &p, size, false)) return;
     pthread_mutex_lock(&g->lock);
-    g->spare = p;
+    if (g->spare) cuda_arena_give(&g->memory, p);
+    else g->spare = p;
     pthread_mutex_unlock(&g->lock);
 }
 
+/* Obtains memory: a kept part of about this size, else a new block; while a stream waits for the CPU, rather the spare or any kept part than a call of
+ * the driver. *p is NULL after a failure. */
 static cudaError_t obtain(struct cuda *g, const struct source *from, void **p, size_t size) {
     const bool is_device = from->arena == &g->memory;
     cudaError_t r = cudaSuccess;
@@ -84,7 +94,7 @@ static cudaError_t obtain(struct cuda *g, const struct source *from, void **p, s
         *p = take(g, from, size, true);
     }
     if (!*p && (r = grow(g, from, p, size, paused)) == cudaErrorMemoryAllocation && (*p = take(g, from, size, true))) r = cudaSuccess;
-    if (paused && is_device && !g->spare && *p) refill_spare(g);
+    if (paused && is_device && *p) refill_spare(g);
     while (paused && !is_device && kept_bytes(g, from) > host_keep_bytes && release_block(g, from)) {
     }
     if (paused) cuda_timeline_resume_waits();
@@ -102,20 +112,20 @@ void cuda_memory_close(struct cuda *g) {
 
 size_t cuda_memory_left(struct gpu *base) {
     struct cuda *g = (struct cuda *)base;
-    size_t here = 0, total = 0;
+    size_t free_bytes = 0, total = 0;
     pthread_mutex_lock(&g->lock);
     const size_t used = g->memory.used_bytes, kept = g->memory.held_bytes - used, left = base->info.mem > used ? base->info.mem - used : 0;
     pthread_mutex_unlock(&g->lock);
     cudaSetDevice(g->card);
-    if (cudaMemGetInfo(&here, &total)) return 0;
-    return here + kept < left ? here + kept : left;
+    if (cudaMemGetInfo(&free_bytes, &total)) return 0;
+    return free_bytes + kept < left ? free_bytes + kept : left;
 }
 
 int cuda_memory_alloc(struct gpu *base, void **p, size_t size, struct error *e) {
     struct cuda *g = (struct cuda *)base;
     const struct source from = device_memory(g);
     cudaSetDevice(g->card);
-    cudaError_t r = obtain(g, &from, p, whole(size));
+    cudaError_t r = obtain(g, &from, p, whole_grains(size));
     if (r == cudaSuccess) {
         CUDA_MEMORY_NOTE(*p, align_up(size, 4), 1); /* kernels may read a word that only partly belongs to the block */
         return 0;
@@ -139,15 +149,15 @@ void cuda_memory_free(struct gpu *base, void *p) {
 int cuda_memory_host_alloc(struct gpu *base, void **p, size_t size, struct error *e) {
     struct cuda *g = (struct cuda *)base;
     const struct source from = pinned_memory(g);
-    const size_t block = whole(size) < host_block_bytes ? host_block_bytes : whole(size);
+    const size_t bytes = whole_grains(size), block = bytes < host_block_bytes ? host_block_bytes : bytes;
     cudaSetDevice(g->card);
-    *p = take(g, &from, whole(size), block == host_block_bytes);
+    *p = take(g, &from, bytes, block == host_block_bytes);
     cudaError_t r = cudaSuccess;
-    if (!*p && (r = obtain(g, &from, p, block)) == cudaSuccess && block > whole(size)) { /* the rest of the block is for others */
+    if (!*p && (r = obtain(g, &from, p, block)) == cudaSuccess && block > bytes) { /* the rest of the block is for others, who must not take all of it first */
         pthread_mutex_lock(&g->lock);
         cuda_arena_give(&g->host, *p);
+        *p = cuda_arena_take(&g->host, bytes, SIZE_MAX);
         pthread_mutex_unlock(&g->lock);
-        *p = take(g, &from, whole(size), true);
         r = *p ? cudaSuccess : cudaErrorMemoryAllocation;
     }
     if (r == cudaSuccess) {

@@ -19,8 +19,8 @@ double emu_clock(void) {
     return clock_now() - clock_start;
 }
 
-/* Failures. The first one stays until emu_clear; a dead device never recovers. Error text, the stream's flag and `dead` are set under
- * one lock and read under it, so a thread that sees a failure also sees its text. */
+/* Failures. The first one stays until emu_clear; a dead device never recovers. Error text, the stream's flag and is_dead are set and read under one
+ * lock, so a thread that sees a failure also sees its text. */
 static void fail_locked(struct emu *g, int code, const char *text) {
     if (g->error.code) return;
     error_set(&g->error, code, "device %d (%s): %s", g->base.info.rank, g->base.info.name, g->is_dead ? "lost (injected)" : text);
@@ -288,7 +288,7 @@ static void emu_host_unregister(struct gpu *base, const void *p) {
     if (emu_tracks_pinned((struct emu *)base)) remove_pinned(p);
 }
 
-static void emu_used(struct gpu *base, struct gpu_stats *out) {
+static void emu_stats(struct gpu *base, struct gpu_stats *out) {
     struct emu *g = (struct emu *)base;
     pthread_mutex_lock(&g->lock);
     while (g->spec.is_virtual && atomic_load(&g->n_queued)) pthread_cond_wait(&g->all_done, &g->lock);
@@ -299,7 +299,7 @@ static void emu_used(struct gpu *base, struct gpu_stats *out) {
     pthread_mutex_unlock(&g->lock);
 }
 
-static int emu_describe(char *out, size_t size) { return snprintf(out, size, "emulated devices, any number") < 0; }
+static void emu_describe(char *out, size_t size) { snprintf(out, size, "emulated devices, any number"); }
 
 static void emu_close(struct gpu *base) {
     struct emu *g = (struct emu *)base;
@@ -312,7 +312,7 @@ static void emu_close(struct gpu *base) {
     mem_free(g);
 }
 
-/* An RTX 5090 as in the paper's node, at achieved rates: products in BF16 at 0.7 of 209 TFLOP/s (with math=fp8 linear operations at 0.8 of
+/* An RTX 5090 as in paper A's machine, at achieved rates: products in BF16 at 0.7 of 209 TFLOP/s (with math=fp8 linear operations at 0.8 of
  * 419), memory at 0.85 of 1.79 TB/s, the bus at 57 GB/s. */
 static void virtual_defaults(struct gpu_spec *s) {
     if (!s->mem) s->mem = (size_t)32 << 30;
@@ -325,6 +325,17 @@ static void virtual_defaults(struct gpu_spec *s) {
     if (!s->link_latency) s->link_latency = 8e-6;
 }
 
+static struct op_cost_rates make_rates(const struct gpu_spec *s, bool is_cpu) {
+    struct op_cost_rates r = {.flops = s->flops, .attn = s->attn, .bw = s->bw, .launch = s->launch};
+    if (!s->is_virtual) return r;
+    r.bw_rows = s->bw_rows, r.flops_rows = s->flops_rows, r.flops_few_rows = s->flops_few_rows, r.linear_bw = s->linear_bw;
+    r.attn_rows = s->attn_rows, r.attn_bw = s->attn_bw;
+    for (int i = 0; i < 2; i++) r.linear_flops[i] = s->linear_flops[i];
+    for (int i = 0; i < GPU_OP_KINDS; i++) r.launch_by_kind[i] = s->launch_by_kind[i];
+    r.n_selected = s->n_selected, r.bw_share = s->bw_share, r.has_serial_activations = is_cpu;
+    r.disk_bw = is_cpu ? s->disk_bw : 0, r.disk_share_few_rows = s->disk_share_few_rows, r.disk_share = s->disk_share;
+    return r;
+}
 static int emu_open(struct gpu **out, const struct gpu_spec *spec, int rank, struct error *e) {
     struct emu *g = mem_calloc(1, sizeof *g);
     if (!g) return error_set(e, ERR_MEMORY, "no memory for an emulated device");
@@ -333,14 +344,7 @@ static int emu_open(struct gpu **out, const struct gpu_spec *spec, int rank, str
     if (g->is_cpu) g->spec.mem = g->spec.mem ? g->spec.mem : SIZE_MAX;
     else if (spec->is_virtual) virtual_defaults(&g->spec);
     else if (!g->spec.mem) g->spec.mem = (size_t)8 << 30;
-    g->rates = (struct op_cost_rates){.flops = g->spec.flops, .attn = g->spec.attn, .bw = g->spec.bw, .launch = g->spec.launch};
-    if (spec->is_virtual)
-        g->rates.bw_rows = spec->bw_rows, g->rates.flops_rows = spec->flops_rows, g->rates.attn_bw = spec->attn_bw, g->rates.linear_bw = spec->linear_bw,
-        g->rates.flops_few_rows = spec->flops_few_rows, g->rates.attn_rows = spec->attn_rows, g->rates.has_serial_activations = g->is_cpu,
-        g->rates.n_selected = spec->n_selected, g->rates.disk_bw = g->is_cpu ? spec->disk_bw : 0, g->rates.disk_share_few_rows = spec->disk_share_few_rows,
-        g->rates.disk_share = spec->disk_share, g->rates.bw_share = spec->bw_share;
-    for (int i = 0; i < 2 && spec->is_virtual; i++) g->rates.linear_flops[i] = spec->linear_flops[i];
-    for (int i = 0; i < GPU_OP_KINDS && spec->is_virtual; i++) g->rates.launch_by_kind[i] = spec->launch_by_kind[i];
+    g->rates = make_rates(&g->spec, g->is_cpu);
     g->is_throttled = !spec->is_virtual && (g->spec.flops > 0 || g->spec.attn > 0 || g->spec.bw > 0 || g->spec.launch > 0);
     g->base.info = (struct gpu_info){.rank = rank,
                                      .id = g->is_cpu ? GPU_HOST : spec->id[rank],
@@ -365,7 +369,7 @@ const struct gpu_backend gpu_emu = {
     .open = emu_open,
     .close = emu_close,
     .mem_free = emu_mem_free,
-    .stats = emu_used,
+    .stats = emu_stats,
     .alloc = emu_alloc,
     .free = emu_free,
     .error = emu_error,

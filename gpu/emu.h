@@ -10,8 +10,9 @@ struct emu_block { /* one allocation */
     char *p;
     size_t size, capacity; /* room: bytes of host memory allocated, at least size */
 };
-struct emu_link {                    /* one direction of the bus; seconds on the device's clock */
-    double bulk_free_s, debt_paid_s; /* paid: urgent link time that bulk copies have already paid for */
+struct emu_link {       /* one direction of the bus; seconds on the device's clock */
+    double bulk_free_s; /* when the link is free for the next bulk copy */
+    double debt_paid_s; /* urgent link time that bulk copies have already paid for */
 };
 enum emu_link_dir { EMU_LINK_H2D, EMU_LINK_D2H, EMU_LINK_PEER, EMU_LINKS };
 /* Virtual time: seconds of link time taken by urgent copies, per stream of a device: a vector clock. It is passed along events and
@@ -40,13 +41,13 @@ struct emu {
     struct gpu_stats stats;
     _Atomic long n_queued;             /* unfinished commands of all streams */
     _Atomic uint64_t n_run[EMU_KINDS]; /* commands enqueued so far */
-    pthread_cond_t all_done;           /* queued fell to 0 */
+    pthread_cond_t all_done;           /* n_queued fell to 0 */
     long fault_counts[GPU_FAULT_DIE + 1];
     _Atomic long n_blocking_copies; /* copies that blocked their caller */
     bool is_dead;
     int n_streams;
     struct error error;     /* first failure */
-    _Atomic int error_code; /* its code: each command of each stream looks */
+    _Atomic int error_code; /* its code, which streams read before each command without the lock */
 };
 
 enum { EMU_EVENT_TIMES = 16 };

@@ -13,12 +13,12 @@ struct emu_timeline {
     struct {
         uint32_t value;
         double time;
-        struct emu_link_usage told;
-    } signals[EMU_TIMELINE_SIGNALS]; /* the latest signals of streams, with their times */
+        struct emu_link_usage link_usage; /* virtual time: what the signalling stream knew */
+    } signals[EMU_TIMELINE_SIGNALS];      /* the latest signals of streams, with their times */
     uint64_t n_signals;
 };
 
-/* The last two run on a stream's thread; work: the stream is not dropping commands. */
+/* The backend's calls (backend.h); the last two run an enqueued command, on the stream's thread. work: the stream is not dropping commands. */
 int emu_timeline_open(struct gpu *g, struct gpu_timeline **n, struct error *e);
 void emu_timeline_close(struct gpu_timeline *n);
 void emu_timeline_wake(struct gpu_timeline *n);

@@ -19,7 +19,7 @@ static int add_range(void *ctx, void **p, size_t bytes, enum visit_kind kind) {
     all->r[all->n].p = *p, all->r[all->n].bytes = bytes, all->r[all->n++].is_written = kind != VISIT_IN && kind != VISIT_CONST;
     return 0;
 }
-/* False: they are too many. Rows of a KV cache that are addressed through memory are not among them: products read and write none. */
+/* Lists what an operation reads and writes; false: too many ranges. Omits KV rows that are addressed through memory, which no product accesses. */
 static bool list_ranges(struct ranges *all, enum op_code code, const union op_args *a) {
     union op_small copy; /* large enough for products too */
     struct op_linear linear;
@@ -51,11 +51,11 @@ static bool same_plane(const struct op_kv_store *a, const struct op_kv_store *b)
 }
 bool fuse_steps_are_apart(const struct op_chain *c, int first, int i) {
     const struct op_step *own = &c->step[i];
-    struct ranges here, there;
-    if (i > first && !list_ranges(&here, own->code, (const union op_args *)&own->args)) return false;
+    struct ranges own_ranges, ranges;
+    if (i > first && !list_ranges(&own_ranges, own->code, (const union op_args *)&own->args)) return false;
     for (int k = first; k < i; k++) {
         const struct op_step *s = &c->step[k];
-        if (!list_ranges(&there, s->code, (const union op_args *)&s->args) || overlap(&there, &here)) return false;
+        if (!list_ranges(&ranges, s->code, (const union op_args *)&s->args) || overlap(&ranges, &own_ranges)) return false;
         if (s->code == OP_CONV || own->code == OP_CONV) return false; /* states may be addressed through memory */
         if (s->code == OP_KV_STORE && own->code == OP_KV_STORE && same_plane(&s->args.kv_store, &own->args.kv_store)) return false;
     }
@@ -64,29 +64,30 @@ bool fuse_steps_are_apart(const struct op_chain *c, int first, int i) {
 
 /* --- Operations that may join ------------------------------------------------------------------------------------------------------------ */
 
+/* A matrix product of few rows. */
 static bool is_product(enum op_code code, const union op_args *a) { return code == OP_LINEAR && a->linear.n > 0 && a->linear.n <= BATCH_INVARIANT_ROWS; }
 static bool may_join(const struct op_linear *a) { return !a->transposed && a->batch <= 1 && !a->top; }
 static bool reads_same(const struct op_linear *a, const struct op_linear *b) {
     return a->x == b->x && a->n == b->n && (a->ldx == b->ldx || a->n == 1) && a->w.cols == b->w.cols;
 }
 
-static size_t product_of(int a, int b, int c) { return (size_t)a * (size_t)b * (size_t)c; }
+static size_t count_of(int a, int b, int c) { return (size_t)a * (size_t)b * (size_t)c; }
 /* Numbers that an operation computes if it may be in a chain; 0: it may not. */
 static size_t small_numbers(enum op_code code, const union op_args *a) {
     switch (code) {
-    case OP_NORM: return product_of(a->norm.rows, a->norm.dim, 1);
-    case OP_ROPE: return product_of(a->rope.n, a->rope.heads, 2 * a->rope.half);
-    case OP_KV_STORE: return product_of(a->kv_store.n, a->kv_store.plane.heads, a->kv_store.plane.dim);
-    case OP_ROUTE: return a->route.n > FUSE_ROWS ? 0 : product_of(a->route.n, a->route.n_experts + a->route.n_idle, 1);
-    case OP_ADD: return product_of(a->add.n, a->add.m, 1);
-    case OP_SIGMOID: return product_of(a->sigmoid.n, a->sigmoid.m, 1);
-    case OP_CLIP: return product_of(a->clip.n, a->clip.m, 1);
-    case OP_FILL: return product_of(a->fill.n, a->fill.m, 1);
-    case OP_SOFTCAP: return product_of(a->softcap.n, a->softcap.m, 1);
-    case OP_COPY: return product_of(a->copy.n, a->copy.heads, a->copy.dim);
-    case OP_GATE: return product_of(a->gate.n, a->gate.heads, a->gate.dim);
-    case OP_SCALE: return product_of(a->scale.n, a->scale.m, 1);
-    case OP_CONV: return product_of(a->conv.n, a->conv.channels, 1);
+    case OP_NORM: return count_of(a->norm.rows, a->norm.dim, 1);
+    case OP_ROPE: return count_of(a->rope.n, a->rope.heads, 2 * a->rope.half);
+    case OP_KV_STORE: return count_of(a->kv_store.n, a->kv_store.plane.heads, a->kv_store.plane.dim);
+    case OP_ROUTE: return a->route.n > FUSE_ROWS ? 0 : count_of(a->route.n, a->route.n_experts + a->route.n_idle, 1);
+    case OP_ADD: return count_of(a->add.n, a->add.m, 1);
+    case OP_SIGMOID: return count_of(a->sigmoid.n, a->sigmoid.m, 1);
+    case OP_CLIP: return count_of(a->clip.n, a->clip.m, 1);
+    case OP_FILL: return count_of(a->fill.n, a->fill.m, 1);
+    case OP_SOFTCAP: return count_of(a->softcap.n, a->softcap.m, 1);
+    case OP_COPY: return count_of(a->copy.n, a->copy.heads, a->copy.dim);
+    case OP_GATE: return count_of(a->gate.n, a->gate.heads, a->gate.dim);
+    case OP_SCALE: return count_of(a->scale.n, a->scale.m, 1);
+    case OP_CONV: return count_of(a->conv.n, a->conv.channels, 1);
     case OP_TRANSFER: return a->transfer.size / 4;
     default: return 0;
     }

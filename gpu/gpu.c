@@ -20,7 +20,7 @@ static const struct gpu_backend *find_backend(const char *name) {
     return NULL;
 }
 
-int gpu_describe(char *out, size_t size) {
+void gpu_describe(char *out, size_t size) {
     size_t len = 0;
     for (size_t i = 0; i < sizeof backends / sizeof backends[0] && len < size; i++) {
         char text[256];
@@ -28,7 +28,6 @@ int gpu_describe(char *out, size_t size) {
         int n = snprintf(out + len, size - len, "%s%s: %s", i ? "; " : "", backends[i]->name, text);
         len += n > 0 ? (size_t)n : 0;
     }
-    return 0;
 }
 
 int gpu_open(struct gpu **g, const struct gpu_spec *spec, int rank, struct error *e) {
@@ -167,7 +166,7 @@ int gpu_transfer(struct gpu_stream *s, void *dst, const void *src, size_t size, 
 
 int gpu_graph_begin(struct gpu_stream *s) {
     const int r = gpu_stream_flush(s);
-    return first_of(r, s->g->b->graph_begin(s));
+    return r ? r : s->g->b->graph_begin(s);
 }
 int gpu_graph_end(struct gpu_stream *s, struct gpu_graph **g) {
     *g = NULL;

@@ -18,7 +18,7 @@
 #include "gpu/op.h"
 #include "gpu/spec.h"
 
-int gpu_describe(char *out, size_t size); /* One line for --version --verbose: backends and cards found. */
+void gpu_describe(char *out, size_t size); /* one line for --version --verbose: backends and the devices they find */
 
 struct gpu;
 struct gpu_stream;
@@ -28,7 +28,7 @@ struct gpu_info {
     const char *backend; /* "emu", "cuda" */
     char name[96];
     int rank, id;
-    size_t mem;            /* cap */
+    size_t mem;            /* bytes that gpu_alloc() may hand out in all */
     bool is_virtual;       /* no data is touched, only clocks advance */
     bool peer;             /* copies between ranks bypass the host */
     bool maps_host;        /* operations can access memory of gpu_host_alloc() */

@@ -24,15 +24,14 @@ static double n_selected_experts(const struct op_experts *a, double chosen) {
 }
 
 double op_cost_pairs(int n, int q_pos0, int k_pos0, int n_keys, int window) {
-    /* Query i sees the keys k_pos0 .. min(q_pos0 + i, k_pos0 + n_keys - 1), the last `window` of them where set. */
-    double sum = 0;
-    long most = window > 0 && window < n_keys ? window : n_keys, first = (long)q_pos0 - k_pos0 + 1; /* keys seen by query 0 */
-    long lo = first < 0 ? 0 : first, skip = first < 0 ? -first : 0;                                 /* queries that see no key */
+    const long most = window > 0 && window < n_keys ? window : n_keys, first = (long)q_pos0 - k_pos0 + 1; /* keys that query 0 sees, if positive */
+    const long lo = first < 0 ? 0 : first, skip = first < 0 ? -first : 0;                                 /* skip: queries that see no key */
     if (skip >= n) return 0;
-    long rows = n - skip, rising = most - lo;
+    const long rows = n - skip;
+    long rising = most - lo; /* queries that see one key more than the query before */
     if (rising < 0) rising = 0;
     if (rising > rows) rising = rows;
-    sum = (double)rising * (double)lo + 0.5 * (double)rising * (double)(rising - 1);
+    const double sum = (double)rising * (double)lo + 0.5 * (double)rising * (double)(rising - 1);
     return sum + (double)(rows - rising) * (double)most;
 }
 

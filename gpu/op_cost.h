@@ -41,5 +41,6 @@ struct op_cost_detail {
 };
 /* Returns launch + max(arithmetic, memory, disk). detail: may be NULL. */
 double op_cost_seconds(const struct op_cost_rates *m, enum op_code code, const union op_args *a, struct op_cost_detail *detail);
-/* (query, key) pairs that causal attention computes for n queries starting at q_pos0 over n_keys keys starting at k_pos0. */
+/* Returns the (query, key) pairs of causal attention of n queries from position q_pos0 over n_keys keys from position k_pos0: query i sees the keys up to
+ * its own position, the last `window` of them if that is positive. */
 double op_cost_pairs(int n, int q_pos0, int k_pos0, int n_keys, int window);

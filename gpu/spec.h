@@ -9,9 +9,9 @@ enum { GPU_MAX = 8, GPU_HOST = -1, GPU_REGISTER_CHUNK = 1 << 30 };
 enum gpu_fault { GPU_FAULT_NONE, GPU_FAULT_ALLOC, GPU_FAULT_COPY, GPU_FAULT_LAUNCH, GPU_FAULT_DIE };
 
 /* --gpus LIST: "none", "0", "0,1", "0,0" (two ranks on one card), "emu:2", each followed by options:
- * mem=32G (cap per device), h2d= d2h= peer= (GB/s); parallel=auto|layers|tensor; nograph; nojoin; math=bf16|f32; for cuda also math=fp8, gemm=own|cublas; for
- * emu: virtual, flops= attn= (TFLOP/s), bw= (GB/s), launch= (us), threads=N, cpu=LEVEL, nopeer, nopin, nomap, piece=SIZE, alltoall, ring=N, chunk=N,
- * fail=alloc|copy|launch|die:N[@RANK]. */
+ * mem=32G (cap per device), h2d= d2h= peer= (GB/s); parallel=auto|layers|tensor; nograph; nojoin; nopeer; alltoall; ring=N; chunk=N; math=bf16|f32, for cuda
+ * and virtual devices also fp8; for cuda gemm=auto|own|cublas; for emu: virtual, flops= attn= (TFLOP/s), bw= (GB/s), launch= (us), threads=N, cpu=LEVEL,
+ * nopin, nomap, piece=SIZE (register_chunk), fail=alloc|copy|launch|die:N[@RANK]. */
 /* Arithmetic of products of many tokens on cuda; sums are always float32. BF16: activations rounded to BF16, weights
  * exact. F32: agrees with float32 to about 1e-5. FP8: activations quantised to E4M3 per token and 128 columns where the
  * weights are E4M3, to about 2^-4 each, as the models were trained; needs sm_89, otherwise and for other weights as BF16. */
@@ -74,9 +74,9 @@ struct gpu_spec {
     double signal;          /* virtual: seconds from another device's signal until a stream here sees it, including the small copies of a hand-off */
     int threads, level;     /* emu: threads per stream; enum cpu_level + 1, 0: the best */
     int slp_ring_slots, slp_chunk_rows; /* SLP's ring slots and rows per chunk, for tests; 0: automatic */
-    bool all_to_all;                    /* emu: standard expert parallelism instead of SmallEP, for comparison */
+    bool all_to_all;                    /* standard expert parallelism instead of SmallEP, for comparison */
     enum gpu_fault fail;
-    long fail_at;
+    long fail_at; /* emu: the fail_at-th event of this kind fails, counted from 1 */
     int fail_rank;
 };
-int gpu_spec_parse(struct gpu_spec *s, const char *list, struct error *e); /* ERR_USAGE names the invalid part */
+int gpu_spec_parse(struct gpu_spec *s, const char *list, struct error *e); /* list NULL, "" or "none": no devices. ERR_USAGE names the invalid part */

@@ -456,7 +456,10 @@ static void make_fingerprint(const struct calibrate_options *o, char *out) {
     buf_fmt(&b, "hearth " HEARTH_VERSION "\n%s\n%s\n%s %d %d\n%s\n", text, cpu_describe(), o->cpu->ops->name, o->threads, o->small_pages,
             o->gpus ? o->gpus : "");
     for (int a = 0; o->nodes && o->nodes->n_nodes > 1 && a < o->nodes->n_nodes; a++) buf_fmt(&b, "%d %zu\n", o->nodes->cpus[a], o->nodes->memory[a]);
-    if (o->n_gpus && !gpu_describe(text, sizeof text)) buf_fmt(&b, "%s\n", text);
+    if (o->n_gpus) {
+        gpu_describe(text, sizeof text);
+        buf_fmt(&b, "%s\n", text);
+    }
     for (int i = 0; i < o->n_gpus; i++) {
         const struct gpu_info *f = gpu_info(o->gpu[i]);
         buf_fmt(&b, "%s %s %d %zu %g %g %g %d\n", f->backend, f->name, f->id, f->mem, f->h2d, f->d2h, f->link, f->is_virtual);
