@@ -42,8 +42,9 @@ static int by_host(const void *a, const void *b) {
     return (x->host > y->host) - (x->host < y->host);
 }
 
-/* Kernels read 16 bytes at once where an address allows it. A safetensors file aligns its tensors to 8 bytes, so that a run of them starts anywhere. */
+/* Kernels read 16 bytes at once where an address allows it. A safetensors file aligns its tensors to 8 bytes only. */
 enum { ALIGN = 16, SMALL = 4096 /* bytes: another copy costs more than reading so few in narrow steps */ };
+/* Whether a range continues a run, without a large range losing its alignment. */
 static bool joins(const struct copy_run *run, const struct copy_range *r) {
     if (r->row || run->row || r->host > run->host + run->bytes) return false;
     return r->bytes < SMALL || (size_t)(r->host - run->host) % ALIGN == 0;

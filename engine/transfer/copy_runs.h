@@ -1,9 +1,7 @@
 #pragma once
-/* Lists the host memory of a module and merges it into few copies. Pure; stage.h performs the copies. */
+/* Lists the host memory of a module as ranges, and merges them into runs, each of which one copy uploads to a slot. Pure; stage.h performs the copies. */
 #include "engine/weights/params.h"
 
-/* Ranges of host memory, merged into runs that one copy each uploads: ranges that touch or overlap become one, unless one of 4 KiB or more
- * would then not be aligned to 16 bytes on the device. Sorts in place and returns the number of runs. */
 struct copy_range {
     const char *host;
     size_t bytes;
@@ -11,14 +9,16 @@ struct copy_range {
     size_t at;          /* set by copy_runs_merge: offset in the slot, a multiple of 16 from 4 KiB */
     size_t row, pitch;  /* 0: contiguous; else rows of `row` bytes, `pitch` apart on the host: a run of its own */
 };
-struct copy_run {
+struct copy_run { /* one copy */
     const char *host;
     size_t bytes, at;  /* at: offset in the slot, a multiple of 256, where rows are contiguous */
     size_t row, pitch; /* as in copy_range */
 };
+/* Merges n ranges into runs [n]; *bytes: what they occupy in the slot. Ranges that touch or overlap become one run, unless a range of 4 KiB or more would
+ * then not be aligned to 16 bytes on the device. Sorts the ranges in place, sets their `at`, and returns the number of runs. */
 int copy_runs_merge(struct copy_range *r, int n, struct copy_run *runs, size_t *bytes);
 size_t copy_ranges_bytes(struct copy_range *r, int n); /* bytes that n <= COPY_RANGES_MAX ranges occupy, a multiple of 256 */
 /* Copies the fields of these modules from src to view, both struct layer (MODULE_EXPERT: struct expert), and lists their host memory
- * with the addresses of the pointers in view, which the caller then points to device memory. Returns the number of ranges. */
+ * in out [COPY_RANGES_MAX], with the addresses of the pointers in view, which the caller then points to device memory. Returns the number of ranges. */
 enum { COPY_RANGES_MAX = 2 * PARAMS_MAX };
 int copy_ranges_list(const struct config *c, int layer, unsigned modules, const void *src, void *view, struct copy_range *out);

@@ -18,7 +18,7 @@ void ledger_close(struct ledger *l) {
     *l = (struct ledger){0};
 }
 
-/* Moves an entry out of the counts; returns whether its memory is retired. */
+/* Subtracts an entry from the counts. Returns whether its memory is retired instead of free. */
 static bool release(struct ledger *l, const struct ledger_entry *x) {
     pthread_mutex_lock(&l->lock);
     const bool retires = x->at && l->is_locked && is_lockable(x->class);
@@ -76,9 +76,16 @@ void ledger_lock(struct ledger *l) {
     l->is_locked = true;
     pthread_mutex_unlock(&l->lock);
 }
+/* Takes retired memory off the list; NULL: there is none. Another thread's ledger_alloc() may move the list. */
+static char *take_retired(struct ledger *l) {
+    pthread_mutex_lock(&l->lock);
+    char *p = l->n_retired ? l->retired[--l->n_retired] : NULL;
+    pthread_mutex_unlock(&l->lock);
+    return p;
+}
 void ledger_unlock(struct ledger *l) {
     pthread_mutex_lock(&l->lock);
     l->is_locked = false;
     pthread_mutex_unlock(&l->lock);
-    while (l->n_retired) gpu_free(l->g, l->retired[--l->n_retired]);
+    for (char *p; (p = take_retired(l));) gpu_free(l->g, p);
 }

@@ -20,6 +20,7 @@ enum ledger_class {
     LEDGER_PAGED,    /* weights of paged batches */
     LEDGER_CLASSES
 };
+/* Sets of classes: resident weights; what ledger_lock() keeps in place; all that decode holds. */
 enum { LEDGER_WEIGHTS = 1 << LEDGER_EXPERTS | 1 << LEDGER_LAYERS, LEDGER_LOCKABLE = LEDGER_WEIGHTS | 1 << LEDGER_CACHED };
 enum { LEDGER_DECODE = LEDGER_LOCKABLE | 1 << LEDGER_DRAFT | 1 << LEDGER_KV };
 enum ledger_need {
@@ -37,7 +38,7 @@ struct ledger_client {
 };
 struct ledger {
     struct gpu *g;
-    pthread_mutex_t lock;                            /* protects what follows, except clients */
+    pthread_mutex_t lock;                            /* protects what follows, except `client` */
     size_t bytes[LEDGER_CLASSES], n[LEDGER_CLASSES]; /* held */
     struct ledger_client client[LEDGER_CLASSES];
     bool is_locked;

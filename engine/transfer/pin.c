@@ -27,8 +27,8 @@ struct pin {
     struct numa nodes;
     struct numa_ranges spans; /* NUMA placement of the bytes; empty without choice.by_node */
     struct pin_extent *extents;
-    int n_extents, *first;                      /* [weights_ranges + 1] first piece of each range */
-    _Atomic int next, n_placed, next_held;      /* next piece to place; placed pieces; next one to register after that */
+    int n_extents, *first;                      /* first [weights_ranges + 1]: first extent of each range */
+    _Atomic int next, n_placed, next_held;      /* next extent to place; placed extents; next extent to register after that */
     _Atomic int n_working, stop, is_full, held; /* running threads; is_full: no more can be registered */
     double begin_s;
     pthread_t thread[READERS];
@@ -109,7 +109,7 @@ struct pin_choice pin_choose(struct gpu *g, const struct weights *w, const struc
 
 /* --- Pinning --------------------------------------------------------------------------------------------------------------------- */
 
-/* whether that much leaves other programs enough memory */
+/* Whether an allocation of that size leaves other programs a sixteenth of the memory. */
 static bool leaves_memory(size_t bytes) {
     size_t available = mem_available();
     return available > bytes && available - bytes > mem_total() / 16;
@@ -144,12 +144,13 @@ static void move_pages_to_nodes(const struct pin *p, const struct pin_extent *ex
     }
 }
 
-static void wait_until_free(const struct pin *p) {
+/* Waits until no session decodes, at most PIN_PATIENCE_S. */
+static void wait_while_held(const struct pin *p) {
     const double begin_s = clock_now();
     while (atomic_load(&p->held) && !atomic_load(&p->stop) && clock_now() - begin_s < PIN_PATIENCE_S) usleep(hold_poll_us);
 }
 
-/* Registers a piece, unless it is registered, or no piece can be. */
+/* Registers an extent, unless it is registered already or no more can be. */
 static void register_extent(struct pin *p, struct pin_extent *extent) {
     struct error e = {0};
     if (p->choice.path == PIN_STAGED || atomic_load(&p->is_full) || atomic_load(&extent->pinned)) return;
@@ -159,8 +160,9 @@ static void register_extent(struct pin *p, struct pin_extent *extent) {
     }
     log_say(LOG_INFO, "unpinned weights are uploaded through staging buffers: %s", e.text);
     atomic_store(&p->is_full, 1);
-    if (!p->choice.by_node) atomic_store(&p->stop, 1); /* nothing else would be copied for */
+    if (!p->choice.by_node) atomic_store(&p->stop, 1); /* the other extents would be copied only to be pinned */
 }
+/* Copies an extent of a file to our own pages, or moves the pages of a slab to their nodes. */
 static void place_extent(struct pin *p, int i) {
     struct error e = {0};
     if (i >= p->first[p->w->files.n_shards]) return move_pages_to_nodes(p, &p->extents[i]);
@@ -170,7 +172,7 @@ static void place_extent(struct pin *p, int i) {
     atomic_store(&p->stop, 1);
 }
 
-/* Places all pieces, and registers them while no session decodes; then those that are left. */
+/* Places all extents, and registers those that it can while no session decodes; then registers the others. */
 static void *pin_thread(void *arg) {
     struct pin *p = arg;
     for (int i; !atomic_load(&p->stop) && (i = atomic_fetch_add(&p->next, 1)) < p->n_extents; atomic_fetch_add(&p->n_placed, 1)) {
@@ -179,7 +181,7 @@ static void *pin_thread(void *arg) {
     }
     while (!atomic_load(&p->stop) && atomic_load(&p->n_placed) < p->n_extents) usleep(hold_poll_us);
     for (int i; !atomic_load(&p->stop) && (i = atomic_fetch_add(&p->next_held, 1)) < p->n_extents;) {
-        if (!atomic_load(&p->extents[i].pinned)) wait_until_free(p);
+        if (!atomic_load(&p->extents[i].pinned)) wait_while_held(p);
         if (!atomic_load(&p->stop)) register_extent(p, &p->extents[i]);
     }
     if (atomic_fetch_sub(&p->n_working, 1) == 1 && !atomic_load(&p->stop))

@@ -17,8 +17,8 @@ struct pin_choice {
     char why[160]; /* one clause */
 };
 /* Chooses by registering 2 MB for a test, and releases them. */
-struct pin_choice pin_choose(struct gpu *g, const struct weights *w, const struct numa *nodes);
-const char *pin_name(enum pin_path p); /* "built in", "mapped", "copied", "staged" */
+struct pin_choice pin_choose(struct gpu *g, const struct weights *w, const struct numa *nodes); /* nodes: of the CPU executor; n_nodes 1 without NUMA */
+const char *pin_name(enum pin_path p);                                                          /* "built in", "mapped", "copied", "staged" */
 /* Returns the upload rate in bytes/s on a link of rate `link`; staging is limited by its threads. */
 double pin_rate(enum pin_path p, double link);
 int pin_stage_threads(void);      /* per stage; more would starve the CPU executor */
@@ -33,7 +33,7 @@ const struct pin_choice *pin_get_choice(const struct pin *p);
 bool pin_covers(const struct pin *p, const void *at, size_t size); /* whether the whole range is pinned now; any thread */
 size_t pin_own_bytes(const struct pin *p); /* of weights that are in our own pages now, which mem_available() does not count; any thread */
 bool pin_is_done(const struct pin *p);     /* no thread pins: not started, or no more memory will be pinned; any thread */
-/* While held, a piece is registered only after it has waited for PIN_PATIENCE_S seconds, so that pinning ends even if decoding does not. Any thread; p may
+/* While held, memory is registered only after it has waited for PIN_PATIENCE_S seconds, so that pinning ends even if decoding does not. Any thread; p may
  * be NULL. */
 enum { PIN_PATIENCE_S = 10 };
 void pin_hold(struct pin *p, bool held);

@@ -14,12 +14,12 @@ struct stage_chunk { /* part of a unit; fits a buffer if staged */
     char *to;
     const char *from;
     size_t bytes;
-    size_t at, row, pitch; /* strided rows: the chunk starts `at` bytes after `from`, not counting gaps */
+    size_t at, row, pitch; /* strided rows (copy_run): the chunk starts `at` bytes after `from`, not counting gaps */
     bool first, last, staged;
     uint32_t after, loaded;
     int layer, item;
 };
-struct filler {
+struct filler { /* a staging thread */
     struct stage *s;
     pthread_t thread;
     char *buffer[BUFFERS]; /* pinned */
@@ -51,7 +51,7 @@ static bool needs_threads(const struct gpu_set *set, const struct weights *w) {
 int stage_threads(const struct gpu_set *set, const struct weights *w) { return needs_threads(set, w) ? pin_stage_threads() : 0; }
 int stage_idle_threads(const struct gpu_set *set, const struct weights *w) { return needs_threads(set, w) ? pin_idle_stage_threads() : 0; }
 
-/* Returns the address of byte `at`, and how many bytes, at most `most`, are contiguous. */
+/* Returns the host address of byte `at` of a chunk, and in *bytes how many bytes, at most max_bytes, are contiguous there. */
 static const char *contiguous_at(const struct stage_chunk *c, size_t at, size_t max_bytes, size_t *bytes) {
     size_t in_row = c->row ? (c->at + at) % c->row : 0;
     *bytes = c->row && c->row - in_row < max_bytes ? c->row - in_row : max_bytes;
@@ -63,7 +63,8 @@ static void gather_rows(char *to, const struct stage_chunk *c) {
         memcpy(to + at, from, n);
     }
 }
-static int copy_strided(struct stage *s, const struct stage_chunk *c) { /* without a buffer */
+/* Enqueues a copy of each row, without a buffer. */
+static int copy_strided(struct stage *s, const struct stage_chunk *c) {
     if (gpu_info(s->o.g)->is_virtual) return gpu_copy(s->o.stream, c->to, c->from, c->bytes, GPU_H2D);
     int rc = 0;
     for (size_t at = 0, n; at < c->bytes && !rc; at += n) {

@@ -232,7 +232,7 @@ int trace_write(const struct trace *t, const char *path, struct error *e) {
     }
     for (int r = 0; r <= TRACE_CPU; r++) {
         if (!any[r]) continue;
-        if (r == TRACE_CPU) buf_fmt(&b, ",\n{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":%d,\"args\":{\"name\":\"processor\"}}", r);
+        if (r == TRACE_CPU) buf_fmt(&b, ",\n{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":%d,\"args\":{\"name\":\"CPU\"}}", r);
         else buf_fmt(&b, ",\n{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":%d,\"args\":{\"name\":\"device %d\"}}", r, r);
         for (int l = r == TRACE_CPU ? LANE_COMPUTE : 0; l < (r == TRACE_CPU ? LANE_COMPUTE + 1 : LANES); l++)
             buf_fmt(&b, ",\n{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":%d,\"tid\":%d,\"args\":{\"name\":\"%s\"}}", r, l, lanes[l]);

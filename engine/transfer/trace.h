@@ -12,12 +12,13 @@ void trace_close(struct trace **t); /* requires idle streams and open devices */
 /* Aligns CPU spans with a device's clock; else they count from trace_open. */
 void trace_align_clock(struct trace *t, struct gpu *g);
 
-/* begin returns a handle for end, -1: not traced. name must stay valid; layer, item < 0 are omitted. */
+/* Begins and ends a span on a stream. trace_begin() returns a handle for trace_end(), -1: not traced. `name` must remain valid; layer and item are omitted
+ * if negative. */
 int trace_begin(struct trace *t, struct gpu_stream *s, int rank, enum trace_lane lane, const char *name, int layer, int item);
 void trace_end(struct trace *t, int handle, struct gpu_stream *s);
-/* Adds a whole span, from a recorded event that the trace takes over; safe while another thread settles. */
+/* Adds a span from a recorded event, which the trace then owns, to now on s. */
 void trace_add_span(struct trace *t, struct gpu_event *begin, struct gpu_stream *s, int rank, enum trace_lane lane, const char *name, int layer, int item);
-double trace_now(const struct trace *t);
+double trace_now(const struct trace *t);                                              /* seconds on the devices' clock; 0 if t is NULL */
 void trace_cpu(struct trace *t, double begin, const char *name, int layer, int item); /* a CPU span from begin until now */
 
 /* Reads the times of finished spans and closes their events. By the thread that begins spans, between two of them; trace_add_span may run
@@ -28,8 +29,8 @@ void trace_merge(struct trace *t, struct trace *other, int device); /* takes all
 /* After all streams are idle: busy seconds of a lane of a rank, and of two lanes at once. */
 double trace_busy(const struct trace *t, int rank, enum trace_lane lane);
 double trace_overlap(const struct trace *t, int rank_a, enum trace_lane a, int rank_b, enum trace_lane b);
-double trace_span(const struct trace *t, int rank); /* from a rank's first event to its last */
-int trace_write(const struct trace *t, const char *path, struct error *e);
+double trace_span(const struct trace *t, int rank);                        /* from a rank's first event to its last */
+int trace_write(const struct trace *t, const char *path, struct error *e); /* all spans that have ended. ERR_MEMORY, ERR_RUNTIME */
 /* Writes the file if spans were added since. Anything but a regular file is written only with `last`. A file that cannot be written is
  * one warning. */
 void trace_save(struct trace *t, const char *path, bool last);

@@ -41,7 +41,7 @@ struct upload_queue {
 /* A stream that waits takes about 1,000 launches; the next one blocks, and with it the calls of staging threads, which the stream may wait for. So after this
  * many waits upload_wait() lets the staging threads finish first: no reader launches more than 20 kernels for one wait. */
 enum { UPLOAD_WAITS_AHEAD = 32 };
-/* Opens a queue; `o` says where to and how, except for what the queue has of its own. Close it in any case. Safe to close when zeroed. */
+/* Opens a queue; of `o`, stream, loaded and freed are the queue's own. Close it in any case; a zeroed queue may be closed. */
 int upload_open(struct upload_queue *q, const char *name, const struct stage_options *o, struct error *e);
 void upload_close(struct upload_queue *q); /* sends what is queued; readers' streams must be idle */
 void upload_abort(struct upload_queue *q); /* releases all current and future waits */
@@ -56,10 +56,11 @@ int upload_send(struct upload_queue *q, struct upload_slot *t, bool more, struct
 /* Uploads a routed expert of w in place of what the slot has. */
 int upload_expert(struct upload_queue *q, struct expert_slot *t, const struct weights *w, int layer, int expert);
 bool upload_is_direct(size_t bytes); /* whether a stream takes a copy of so much unpinned memory without blocking its caller */
-int upload_copy(struct upload_queue *q, char *to, const struct copy_run *run);                   /* outside slots; readers wait for q->n_loaded */
-void upload_evict(struct upload_slot *t);                                                        /* drops the contents of a filled slot */
-void upload_evict_expert(struct expert_slot *t);                                                 /* of any slot */
-int upload_wait(struct upload_queue *q, const struct upload_slot *t, struct gpu_stream *reader); /* enqueued; may wait for staging threads */
+int upload_copy(struct upload_queue *q, char *to, const struct copy_run *run); /* outside slots; readers wait for q->n_loaded */
+void upload_evict(struct upload_slot *t);                                      /* drops the contents of a filled slot */
+void upload_evict_expert(struct expert_slot *t);                               /* of any slot */
+int upload_wait(struct upload_queue *q, const struct upload_slot *t,
+                struct gpu_stream *reader); /* the reader waits for the upload; may block on staging threads */
 /* After the last use of some slots on a stream: upload_signal() once, then upload_release() for each. */
 int upload_signal(struct upload_queue *q, struct gpu_stream *reader);
 void upload_release(const struct upload_queue *q, struct upload_slot *t);

@@ -364,7 +364,7 @@ change("order-results", "results of another rank's experts are added before they
 change("workspace-first", "a stream's first workspace waits for the stream, which waits for the CPU", "cuda_emu_modes_moved_1", ("gpu/cuda.c", "} else if (s->workspace) {", "} else if (cudaStreamSynchronize(s->stream), s->workspace) {"))
 change("spin-always", "an idle pool polls for ever", "kcheck_pool", ("engine/base/spin.c", "return !lost && now - s->begin_s < most_s;", "return !lost;"))
 change("spin-lost", "a thread polls on after it has lost its CPU", "kcheck_pool", ("engine/base/spin.c", "if (lost) n_skipped = SKIPPED;", "if (lost) return true;"))
-change("pin-hold", "weights are registered while sessions decode", "gpu_unpinned_weights", ("engine/transfer/pin.c", "if (!atomic_load(&p->extents[i].pinned)) wait_until_free(p);", ""))
+change("pin-hold", "weights are registered while sessions decode", "gpu_unpinned_weights", ("engine/transfer/pin.c", "if (!atomic_load(&p->extents[i].pinned)) wait_while_held(p);", ""))
 
 # --- gpu/ ---------------------------------------------------------------------------------------------------------------------
 

@@ -147,13 +147,13 @@ static void random_schedules(void **state) {
     gpu_close(&m.g);
 }
 
-/* A prefill's thread claims and frees slots while the engine thread loads, locks, reclaims and unlocks. */
+/* A prefill's thread claims and frees slots, and layers whose list may grow, while the engine thread loads, locks, reclaims and unlocks. */
 static void *stream_slots(void *ledger) {
     struct ledger_entry slot[4] = {0};
     for (int i = 0; i < 5000; i++) {
         struct ledger_entry *x = &slot[i * 7 % 4];
         if (x->at) ledger_free(ledger, x);
-        else ledger_alloc(ledger, LEDGER_STREAMED, 2048, x, NULL);
+        else ledger_alloc(ledger, x < slot + 2 ? LEDGER_STREAMED : LEDGER_LAYERS, 2048, x, NULL);
     }
     for (int i = 0; i < 4; i++) ledger_free(ledger, &slot[i]);
     return NULL;
