@@ -15,18 +15,15 @@
 #define MADV_COLD 20 /* Linux 5.4; older kernels reject it, and pages stay in LRU order */
 #endif
 
-enum {
-    RANGES = 2 * PARAMS_MAX, /* an expert's matrices and their scales */
-    ROWS = 32
-}; /* largest batch whose router logits are scored */
+enum { RANGES = 2 * PARAMS_MAX /* an expert's matrices and their scales */, ROWS = 32 /* largest batch whose router logits are scored */ };
 
 struct expert_list {
     const struct expert **e; /* [n_experts] */
     int n, done;
 };
 
-enum announce_state { NOT, ANNOUNCED, LOOKED, ASKED }; /* unannounced; queued; dequeued; read */
-struct announced_expert {                              /* an expert announced by a draft */
+enum announce_state { ANNOUNCE_NONE, ANNOUNCE_QUEUED, ANNOUNCE_DEQUEUED, ANNOUNCE_READ }; /* of an expert: not announced; in the queue; taken from it; read */
+struct announced_expert {                                                                 /* an expert announced by a draft */
     const struct expert *e;
     int layer;
 };
@@ -45,9 +42,9 @@ struct disk_prefetch {
     struct announced_expert *announced;     /* [n_layers * n_experts] announced, requested after `next` */
     int n_announced, announced_done, layer; /* layer: the last one that selected */
     size_t announced_bytes;                 /* bytes of announced experts in memory or being read whose layer has not selected since */
-    uint8_t *announce_state;                /* [n_layers, n_experts] enum foretold, until the layer selects */
+    uint8_t *announce_state;                /* [n_layers, n_experts] enum announce_state, until the layer selects */
     uint8_t *was_announced;                 /* [n_experts] the layer's flags when it selected */
-    struct lookahead_need *want;            /* [n_experts] scratch */
+    struct lookahead_need *needs;           /* [n_experts] scratch */
     float skill;                            /* recent share of likely experts that were selected */
     unsigned n_skipped;                     /* layers without a prediction because skill is low */
     struct disk_prefetch_counts counts;
@@ -55,8 +52,8 @@ struct disk_prefetch {
     void *score_mem;
     uint8_t *has_slot; /* [n_layers, n_experts] it has a slot */
     int *slots_used;   /* [n_layers] slots in use */
-    int32_t *near;     /* [ROWS, 2 * topk] scratch for score_best */
-    float *chance;
+    int32_t *best;     /* [ROWS, 2 * topk] scratch for score_best */
+    float *best_score;
     pthread_t thread;
     pthread_mutex_t lock;
     pthread_cond_t work;
@@ -114,26 +111,26 @@ static void *prefetch_thread(void *arg) {
     struct disk_prefetch *f = arg;
     pthread_mutex_lock(&f->lock);
     while (!f->quit) {
-        bool wait = f->now.done < f->now.n, ask = !wait && f->next.done < f->next.n && f->next_bytes < f->window;
+        const bool maps = f->now.done < f->now.n, reads_next = !maps && f->next.done < f->next.n && f->next_bytes < f->window;
         while (f->announced_done < f->n_announced && f->announced[f->announced_done].layer <= f->layer) f->announced_done++; /* too late */
-        bool tell = !wait && !ask && f->announced_done < f->n_announced && f->announced_bytes < f->window;
-        if (!wait && !ask && !tell) {
+        const bool reads_announced = !maps && !reads_next && f->announced_done < f->n_announced && f->announced_bytes < f->window;
+        if (!maps && !reads_next && !reads_announced) {
             pthread_cond_wait(&f->work, &f->lock);
             continue;
         }
-        uint8_t *mark = tell ? announce_state_of(f, &f->announced[f->announced_done]) : NULL;
-        const struct expert *e = wait ? f->now.e[f->now.done++] : ask ? f->next.e[f->next.done++] : f->announced[f->announced_done++].e;
+        uint8_t *state = reads_announced ? announce_state_of(f, &f->announced[f->announced_done]) : NULL;
+        const struct expert *e = maps ? f->now.e[f->now.done++] : reads_next ? f->next.e[f->next.done++] : f->announced[f->announced_done++].e;
         const size_t bytes = params_bytes(e, f->params, f->n_params);
-        if (ask) f->next_bytes += bytes;
-        if (tell) *mark = LOOKED;
+        if (reads_next) f->next_bytes += bytes;
+        if (reads_announced) *state = ANNOUNCE_DEQUEUED;
         pthread_mutex_unlock(&f->lock);
-        const bool gone = !tell || !is_in_memory(f, e);
-        if (wait) map_pages(f, e);
-        else if (gone) request_pages(f, e);
+        const bool is_missing = !reads_announced || !is_in_memory(f, e);
+        if (maps) map_pages(f, e);
+        else if (is_missing) request_pages(f, e);
         pthread_mutex_lock(&f->lock);
-        if (!tell || !gone) continue;
+        if (!reads_announced || !is_missing) continue;
         f->counts.announced++;
-        if (*mark == LOOKED) *mark = ASKED, f->announced_bytes += bytes; /* else its layer has selected in the meantime */
+        if (*state == ANNOUNCE_DEQUEUED) *state = ANNOUNCE_READ, f->announced_bytes += bytes; /* else its layer has selected in the meantime */
     }
     pthread_mutex_unlock(&f->lock);
     return NULL;
@@ -143,37 +140,37 @@ static void *prefetch_thread(void *arg) {
 
 const uint8_t *disk_prefetch_selected(struct disk_prefetch *f, int layer, const int32_t *ids, int n) {
     const struct expert *all = f->w->layers[layer].experts;
-    int n_experts = f->w->config.n_experts, missing = 0, right = 0, guesses = 0;
-    enum { THERE, GONE, UNSEEN };
+    int n_experts = f->w->config.n_experts, missing = 0, hits = 0, predicted = 0;
+    enum { IN_MEMORY, MISSING, NOT_SELECTED };
     pthread_mutex_lock(&f->lock);
     f->now.n = f->now.done = f->next.n = f->next.done = 0; /* drop what the previous layer did not get to */
     f->next_bytes = 0;
     f->layer = layer;
-    uint8_t *foretold = f->announce_state + (size_t)layer * (size_t)n_experts;
+    uint8_t *state = f->announce_state + (size_t)layer * (size_t)n_experts;
     for (int i = 0; i < n_experts; i++) {
-        if (foretold[i] == ASKED) f->announced_bytes -= params_bytes(&all[i], f->params, f->n_params);
-        f->was_announced[i] = foretold[i], foretold[i] = NOT, f->missing[i] = UNSEEN;
+        if (state[i] == ANNOUNCE_READ) f->announced_bytes -= params_bytes(&all[i], f->params, f->n_params);
+        f->was_announced[i] = state[i], state[i] = ANNOUNCE_NONE, f->missing[i] = NOT_SELECTED;
     }
     pthread_mutex_unlock(&f->lock);
     for (int i = 0; i < n; i++) {
-        uint8_t *late = ids[i] < 0 ? NULL : &f->missing[ids[i]];
-        if (!late || *late != UNSEEN) continue;
-        *late = is_in_memory(f, &all[ids[i]]) ? THERE : GONE;
+        uint8_t *flag = ids[i] < 0 ? NULL : &f->missing[ids[i]];
+        if (!flag || *flag != NOT_SELECTED) continue;
+        *flag = is_in_memory(f, &all[ids[i]]) ? IN_MEMORY : MISSING;
         f->counts.selected++;
-        f->counts.announced_hits += f->was_announced[ids[i]] == ASKED;
-        right += weight_state_has(f->weight_state, layer, ids[i], WEIGHT_PREFETCHED);
-        if (*late != GONE) continue;
+        f->counts.announced_hits += f->was_announced[ids[i]] == ANNOUNCE_READ;
+        hits += weight_state_has(f->weight_state, layer, ids[i], WEIGHT_PREFETCHED);
+        if (*flag != MISSING) continue;
         request_pages(f, &all[ids[i]]);
         f->now.e[missing++] = &all[ids[i]];
     }
     for (int i = 0; i < n_experts; i++) {
-        if (f->missing[i] == UNSEEN) f->missing[i] = THERE;
-        guesses += weight_state_has(f->weight_state, layer, i, WEIGHT_PREFETCHED);
+        if (f->missing[i] == NOT_SELECTED) f->missing[i] = IN_MEMORY;
+        predicted += weight_state_has(f->weight_state, layer, i, WEIGHT_PREFETCHED);
         weight_state_clear(f->weight_state, layer, i, WEIGHT_PREFETCHED);
     }
     f->counts.missing += (uint64_t)missing;
-    f->counts.read_ahead_hits += (uint64_t)right;
-    if (guesses) f->skill += ((float)right / (float)guesses - f->skill) / 16;
+    f->counts.read_ahead_hits += (uint64_t)hits;
+    if (predicted) f->skill += ((float)hits / (float)predicted - f->skill) / 16;
     if (!missing) return NULL;
     pthread_mutex_lock(&f->lock);
     f->now.n = missing;
@@ -206,9 +203,9 @@ void disk_prefetch_score(struct disk_prefetch *f, int layer, const int32_t *ids,
     size_t p = 2 * (size_t)c->topk;
     bool known = router && n <= ROWS && !y->router_table;
     for (int i = 0; i < n && known; i++)
-        score_best(c->score, y->router_bias, router + (size_t)i * (size_t)config_n_choices(c), c->n_experts, (int)p, f->near + (size_t)i * p,
-                   f->chance + (size_t)i * p);
-    score_update(&f->score, layer, &(struct score_rows){n, ids, known ? f->near : NULL, f->chance});
+        score_best(c->score, y->router_bias, router + (size_t)i * (size_t)config_n_choices(c), c->n_experts, (int)p, f->best + (size_t)i * p,
+                   f->best_score + (size_t)i * p);
+    score_update(&f->score, layer, &(struct score_rows){n, ids, known ? f->best : NULL, f->best_score});
     for (int i = 0; i < n * c->topk; i++)
         if (ids[i] >= 0 && !slot[ids[i]]) slot[ids[i]] = 1, f->slots_used[layer]++;
     for (int k; f->slots_used[layer] > f->counts.slots_per_layer && (k = eviction_victim(f, layer)) >= 0; f->slots_used[layer]--) {
@@ -242,14 +239,14 @@ void disk_prefetch_announce(struct disk_prefetch *f, const struct lookahead *a, 
     f->n_announced = f->announced_done = 0; /* the rest is announced again */
     f->layer = -1;
     for (int l = 0; l < c->n_layers; l++) {
-        uint8_t *foretold = f->announce_state + (size_t)l * (size_t)c->n_experts;
-        const int n = f->w->layers[l].experts ? lookahead_needs(a, l, f->want, c->n_experts) : 0;
+        uint8_t *state = f->announce_state + (size_t)l * (size_t)c->n_experts;
+        const int n = f->w->layers[l].experts ? lookahead_needs(a, l, f->needs, c->n_experts) : 0;
         for (int i = 0; i < n; i++) {
-            const struct lookahead_need *w = &f->want[i];
-            score_announce(&f->score, l, &w->expert, 1, w->distance + 1);
-            if (foretold[w->expert] > ANNOUNCED || (!unlikely && w->confidence * (float)c->topk < 1)) continue; /* below an equal share */
-            foretold[w->expert] = ANNOUNCED;
-            f->announced[f->n_announced++] = (struct announced_expert){&f->w->layers[l].experts[w->expert], l};
+            const struct lookahead_need *need = &f->needs[i];
+            score_announce(&f->score, l, &need->expert, 1, need->distance + 1);
+            if (state[need->expert] > ANNOUNCE_QUEUED || (!unlikely && need->confidence * (float)c->topk < 1)) continue; /* below an equal share */
+            state[need->expert] = ANNOUNCE_QUEUED;
+            f->announced[f->n_announced++] = (struct announced_expert){&f->w->layers[l].experts[need->expert], l};
         }
     }
     pthread_cond_signal(&f->work);
@@ -302,16 +299,16 @@ int disk_prefetch_open(struct disk_prefetch **out, const struct weights *w, stru
     f->announced = mem_alloc((size_t)c->n_layers * n * sizeof *f->announced);
     f->announce_state = mem_calloc((size_t)c->n_layers, n);
     f->was_announced = mem_alloc(n);
-    f->want = mem_alloc(n * sizeof *f->want);
+    f->needs = mem_alloc(n * sizeof *f->needs);
     f->score_mem = mem_calloc(1, score_bytes(c->n_layers, c->n_experts));
     f->has_slot = mem_calloc((size_t)c->n_layers * n, 1);
     f->slots_used = mem_calloc((size_t)c->n_layers, sizeof *f->slots_used);
-    f->near = mem_alloc(2 * ROWS * (size_t)c->topk * sizeof *f->near);
-    f->chance = mem_alloc(2 * ROWS * (size_t)c->topk * sizeof *f->chance);
+    f->best = mem_alloc(2 * ROWS * (size_t)c->topk * sizeof *f->best);
+    f->best_score = mem_alloc(2 * ROWS * (size_t)c->topk * sizeof *f->best_score);
     if (f->score_mem) score_open(&f->score, keep, c->n_layers, c->n_experts, c->topk, f->score_mem);
     f->counts.slots_per_layer = slots_that_fit(f);
-    bool all = f->missing && f->now.e && f->next.e && f->score_mem && f->has_slot && f->slots_used && f->near && f->chance && f->announced &&
-               f->announce_state && f->was_announced && f->want;
+    bool all = f->missing && f->now.e && f->next.e && f->score_mem && f->has_slot && f->slots_used && f->best && f->best_score && f->announced &&
+               f->announce_state && f->was_announced && f->needs;
     int rc = all ? 0 : error_set(e, ERR_MEMORY, "no memory to read weights ahead");
     if (!rc && pthread_create(&f->thread, NULL, prefetch_thread, f)) rc = error_set(e, ERR_RUNTIME, "cannot start a thread to read weights ahead");
     f->started = !rc;
@@ -333,8 +330,8 @@ void disk_prefetch_close(struct disk_prefetch **fp) {
     mem_free(f->missing);
     mem_free((void *)f->now.e);
     mem_free((void *)f->next.e);
-    mem_free(f->score_mem), mem_free(f->has_slot), mem_free(f->slots_used), mem_free(f->near), mem_free(f->chance);
-    mem_free(f->announced), mem_free(f->announce_state), mem_free(f->was_announced), mem_free(f->want);
+    mem_free(f->score_mem), mem_free(f->has_slot), mem_free(f->slots_used), mem_free(f->best), mem_free(f->best_score);
+    mem_free(f->announced), mem_free(f->announce_state), mem_free(f->was_announced), mem_free(f->needs);
     mem_free(f);
     *fp = NULL;
 }

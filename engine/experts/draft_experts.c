@@ -21,9 +21,9 @@ static int load_layer(struct decode_device *d, int layer, struct error *e) {
 
 int draft_experts_load(struct decode_device *d, struct error *e) {
     const struct decode *s = d->s;
-    int layer = d->first, there = 0;
+    int layer = d->first, n_loaded = 0;
     if (d->draft_full || s->cpu_queue) return 0;
-    while (layer < d->last && (!s->c->layer[layer].moe || d->layers[layer].draft.view)) there += d->layers[layer++].draft.view != NULL;
+    while (layer < d->last && (!s->c->layer[layer].moe || d->layers[layer].draft.view)) n_loaded += d->layers[layer++].draft.view != NULL;
     const struct expert *x = layer < d->last ? s->draft->experts[layer] : NULL;
     d->draft_full = !x || x->gate_bias || x->up_bias || x->down_bias; /* biases belong to the checkpoint and are stored elsewhere */
     int rc = d->draft_full ? 0 : load_layer(d, layer, e);
@@ -32,7 +32,7 @@ int draft_experts_load(struct decode_device *d, struct error *e) {
         *e = (struct error){0};
         d->draft_full = true, rc = 0;
     }
-    if (d->draft_full) log_say(LOG_INFO, "draft experts of %d layers are on device %d", there, d->rank);
+    if (d->draft_full) log_say(LOG_INFO, "draft experts of %d layers are on device %d", n_loaded, d->rank);
     return rc;
 }
 

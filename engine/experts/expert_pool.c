@@ -14,6 +14,7 @@ size_t expert_pool_slot_bytes(const struct runtime *m, int layer) {
     }
     return (most + 4096) & ~(size_t)255; /* parts are aligned to 256 bytes */
 }
+
 /* --- Open, close -------------------------------------------------------------------------------------------------------------- */
 
 static void close_queues(struct expert_pool *x) {
@@ -82,15 +83,15 @@ static int open_buffers(struct expert_pool *x, struct error *e) {
     x->cpu_ids = mem_alloc(pairs);
     x->ids = mem_alloc(pairs);
     x->router = mem_alloc((size_t)DECODE_MAX_ROWS * (size_t)config_n_choices(c) * sizeof *x->router);
-    x->near = mem_alloc(2 * pairs);
-    x->chance = mem_alloc(2 * pairs);
+    x->best = mem_alloc(2 * pairs);
+    x->best_score = mem_alloc(2 * pairs);
     x->expert_rows = mem_alloc(n * sizeof *x->expert_rows);
     x->expert_ids = mem_alloc(n * sizeof *x->expert_ids);
     x->split_experts = mem_alloc(n * sizeof *x->split_experts);
     x->plan = mem_alloc(sizeof *x->plan);
     x->slots = mem_calloc((size_t)c->n_layers * (size_t)x->slots_per_layer, sizeof *x->slots);
     x->slot_of = mem_alloc((size_t)c->n_layers * n * sizeof *x->slot_of);
-    if (!x->cpu_ids || !x->ids || !x->router || !x->near || !x->chance || !x->expert_rows || !x->expert_ids || !x->split_experts || !x->plan || !x->slots ||
+    if (!x->cpu_ids || !x->ids || !x->router || !x->best || !x->best_score || !x->expert_rows || !x->expert_ids || !x->split_experts || !x->plan || !x->slots ||
         !x->slot_of)
         return error_set(e, ERR_MEMORY, "no memory for an expert pool");
     memset(x->slot_of, 0xff, (size_t)c->n_layers * n * sizeof *x->slot_of);
@@ -180,7 +181,7 @@ void expert_pool_close(struct decode_device *d) {
         gpu_host_free(d->g, x->host_token[i]), gpu_host_free(d->g, x->host_weight[i]);
     }
     gpu_free(d->g, x->expert_in), gpu_free(d->g, x->expert_out), gpu_free(d->g, x->routed_in), gpu_free(d->g, x->routed_sum);
-    void *own[] = {x->cpu_ids, x->ids, x->router, x->near, x->chance, x->expert_rows, x->expert_ids, x->split_experts, x->plan, x->slots, x->slot_of, x};
+    void *own[] = {x->cpu_ids, x->ids, x->router, x->best, x->best_score, x->expert_rows, x->expert_ids, x->split_experts, x->plan, x->slots, x->slot_of, x};
     for (size_t i = 0; i < sizeof own / sizeof *own; i++) mem_free(own[i]);
     d->pool = NULL;
 }
@@ -277,13 +278,13 @@ int expert_pool_upload(struct expert_pool *x, int layer, int k, int expert, bool
     cpu_count_read(s->m, s->m->expert_bytes);
     return 0;
 }
-int expert_pool_victim(const struct expert_pool *x, int layer, const int32_t *but) {
+int expert_pool_victim(const struct expert_pool *x, int layer, const int32_t *needed) {
     int at = -1;
     double least = 0;
     for (int k = 0; k < x->slots_per_layer; k++) {
         const struct expert_slot *t = &expert_pool_slots(x, layer)[k];
         if (t->expert < 0) return k;
-        if (but && but[t->expert]) continue;
+        if (needed && needed[t->expert]) continue;
         double v = score_of(&x->d->score, layer, t->expert);
         if (at < 0 || v < least) at = k, least = v;
     }

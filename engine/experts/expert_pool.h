@@ -24,7 +24,7 @@ struct expert_pool {
     struct gpu_stream *compute;
     _Atomic int stop;                                                          /* cancels the uploads and the stream */
     bool is_frozen;                                                            /* no slot changes */
-    struct gpu_timeline *done[DECODE_MICRO_BATCHES];                           /* done: a layer's part of a micro-batch is in y */
+    struct gpu_timeline *done[DECODE_MICRO_BATCHES];                           /* a layer's part of a micro-batch is in y */
     struct gpu_event *ready[DECODE_MICRO_BATCHES][2];                          /* by layer parity: xn is ready and the shared expert done */
     struct gpu_event *begin[DECODE_MICRO_BATCHES], *end[DECODE_MICRO_BATCHES]; /* timing of the part that the device computed last */
     double expected_s[DECODE_MICRO_BATCHES];                                   /* predicted seconds for it */
@@ -36,11 +36,14 @@ struct expert_pool {
     float *weight[DECODE_MICRO_BATCHES];
     int32_t *host_token[DECODE_MICRO_BATCHES];
     float *host_weight[DECODE_MICRO_BATCHES];
-    int32_t *ids;  /* [DECODE_MAX_ROWS, topk] and router logits [DECODE_MAX_ROWS, n_experts] of the layer being computed: copies, since m->host receives the */
-    float *router; /* next layer's after the answer */
-    int32_t *cpu_ids, *near, *expert_rows; /* [DECODE_MAX_ROWS, topk] left to the CPU; [DECODE_MAX_ROWS, 2 * topk]; [n_experts] */
-    float *chance;
-    int16_t *expert_ids; /* [n_experts] ids of split_experts */
+    /* Copies of the computed layer's selections and router logits, since the micro-batch's host buffers receive the next layer's while scores are updated. */
+    int32_t *ids;         /* [DECODE_MAX_ROWS, topk] */
+    float *router;        /* [DECODE_MAX_ROWS, config_n_choices()] */
+    int32_t *cpu_ids;     /* [DECODE_MAX_ROWS, topk] left to the CPU; -1: not */
+    int32_t *best;        /* [DECODE_MAX_ROWS, 2 * topk] best experts of each row (score_best), with their scores */
+    float *best_score;    /* the same shape */
+    int32_t *expert_rows; /* [n_experts] rows that selected each expert; 0: the split does not consider it */
+    int16_t *expert_ids;  /* [n_experts] ids of split_experts */
     struct router_lookahead lookahead;
     double layer_begin_s, layer_period_s; /* when the last layer's experts started; recent mean seconds from layer to layer */
     struct cost_table cost[2];

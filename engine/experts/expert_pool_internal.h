@@ -14,7 +14,7 @@ static inline bool expert_pool_has_layer(const struct decode_device *d, int laye
 
 /* Starts to upload an expert into slot k of its layer, in place of what the slot has. ahead: because of a prediction. */
 int expert_pool_upload(struct expert_pool *x, int layer, int k, int expert, bool ahead);
-/* Picks the eviction victim: an empty slot, else the lowest score. Experts with rows in but [n_experts] (or NULL) are skipped. -1: none. */
-int expert_pool_victim(const struct expert_pool *x, int layer, const int32_t *but);
+/* Picks the eviction victim: an empty slot, else the lowest score. Skips experts that have rows in needed [n_experts]; NULL: none have. -1: no victim. */
+int expert_pool_victim(const struct expert_pool *x, int layer, const int32_t *needed);
 bool expert_pool_pays(const struct expert_pool *x); /* false: the device takes longer for one expert than the CPU for all of a token's */
 void expert_pool_fill_costs(struct expert_pool *x); /* tabulates the cost model by rows, for use in every layer */

@@ -6,7 +6,7 @@
 #include "engine/experts/expert_pool_internal.h"
 #include "engine/experts/lookahead.h"
 
-enum { USED_MOST = 256 }; /* experts of a layer that the device computes at most; the CPU computes further ones */
+enum { USED_MOST = 256 }; /* experts of a layer that the device computes at most; others are left to the CPU */
 
 int expert_pool_save_rows(struct decode_device *d, int micro, int layer, const float *x, int n) {
     return d->pool ? router_lookahead_save_rows(&d->pool->lookahead, micro, layer, x, n) : 0;
@@ -175,7 +175,7 @@ static struct upload_choice pick_upload(struct expert_pool *x, int micro, int la
 
 /* --- Computing a layer ----------------------------------------------------------------------------------------------------------------  */
 
-/* Computes one expert: gathers its rows, runs it with the small-batch kernels, adds its output. */
+/* Computes one expert for its n pairs from index `at`: gathers their rows, runs it with the small-batch kernels, adds its output. */
 static int run_expert(struct expert_pool *x, const struct work *w, int micro, const struct expert_slot *t, int at, int n) {
     struct exec *exec = gpu_stream_exec(x->compute);
     const int hidden = config_routed_width(x->d->s->c);
@@ -213,29 +213,23 @@ static void record_device_time(struct expert_pool *x, int micro, int n) {
     x->is_timed[micro] = false;
 }
 
-int expert_pool_run(struct decode_device *d, struct decode_micro_batch *m, int layer, int32_t **cpu_ids, double *expected) {
-    struct expert_pool *x = d->pool;
-    struct decode *s = d->s;
+/* The experts of a layer that the device computes. */
+struct device_part {
+    int n, pairs;                        /* experts; (row, choice) pairs */
+    struct expert_slot *slot[USED_MOST]; /* [n] */
+    int begin[USED_MOST];                /* [n] first pair of each, in host_token and host_weight */
+};
+
+/* Takes the experts that the split gives to the device, uploading those without a slot: fills `part` and the pairs, and removes them from x->cpu_ids. Adds
+ * the predicted seconds of the others to *cpu_s. */
+static int take_device_part(struct expert_pool *x, const struct decode_micro_batch *m, int micro, int layer, int n, struct device_part *part, double *cpu_s) {
     const struct split_plan *p = x->plan;
-    int micro = (int)(m - s->micro_batch), topk = s->c->topk, n, pairs = 0, n_used = 0, begin[USED_MOST];
-    struct expert_slot *use[USED_MOST];
-    double now = clock_now();
-    if (x->layer_begin_s > 0) x->layer_period_s += (now - x->layer_begin_s - x->layer_period_s) / (x->layer_period_s > 0 ? 16 : 1);
-    x->layer_begin_s = now;
-    record_device_time(x, micro, m->n_dev);
-    x->expected_s[micro] = 0;
-    router_lookahead_judge(&x->lookahead, micro, layer, m->host.ids, m->n_dev);
-    n = split_layer(x, m, layer);
-    s->counts.decision_s += clock_now() - now, s->counts.n_decisions++;
-    *expected = 0;
-    *cpu_ids = x->cpu_ids;
-    memcpy(x->cpu_ids, m->host.ids, (size_t)(m->n * topk) * sizeof *x->cpu_ids);
-    memcpy(x->ids, x->cpu_ids, (size_t)(m->n * topk) * sizeof *x->ids);
-    memcpy(x->router, m->host.router, (size_t)m->n * (size_t)config_n_choices(s->c) * sizeof *x->router);
+    const int topk = x->d->s->c->topk;
+    part->n = part->pairs = 0;
     for (int i = 0; i < n; i++) {
         int id = x->expert_ids[i], k;
         if (p->domain[i] != 1) {
-            *expected += cost_table_at(&x->cost[0], x->expert_rows[id]);
+            *cpu_s += cost_table_at(&x->cost[0], x->expert_rows[id]);
             continue;
         }
         struct expert_slot *t = expert_pool_resident(x, layer, id);
@@ -243,40 +237,69 @@ int expert_pool_run(struct decode_device *d, struct decode_micro_batch *m, int l
             TRY(expert_pool_upload(x, layer, k, id, false));
             t = &expert_pool_slots(x, layer)[k];
         }
-        if (!t || n_used == USED_MOST) continue; /* left to the CPU */
-        use[n_used] = t, begin[n_used++] = pairs;
+        if (!t || part->n == USED_MOST) continue; /* left to the CPU */
+        part->slot[part->n] = t, part->begin[part->n++] = part->pairs;
         x->expected_s[micro] += upload_has_arrived(&x->uploads, &t->upload) ? cost_table_at(&x->cost[1], x->expert_rows[id])
                                                                             : -INFINITY; /* not measurable: it waits for an upload */
         t->was_used = true;
         for (int r = 0; r < m->n_dev * topk; r++)
             if (m->host.ids[r] == id) {
-                x->host_token[micro][pairs] = r / topk, x->host_weight[micro][pairs++] = m->host.weights[r];
+                x->host_token[micro][part->pairs] = r / topk, x->host_weight[micro][part->pairs++] = m->host.weights[r];
                 x->cpu_ids[r] = -1;
             }
     }
-    s->counts.selected += (uint64_t)n, s->counts.hits += (uint64_t)n_used;
-    d->n_hits += (uint64_t)pairs;
+    return 0;
+}
+
+/* Enqueues the device's part of a layer; its sum is in x->y[micro] once x->done[micro] has been signalled. */
+static int enqueue_device_part(struct expert_pool *x, int micro, int layer, int n_rows, const struct device_part *part) {
+    struct decode_device *d = x->d;
+    const struct decode *s = d->s;
     /* Without a queue the host has waited for the rows, so that the previous sum is complete, too. */
     if (s->cpu_queue) TRY(gpu_event_wait(x->ready[micro][layer % 2], x->compute));
-    TRY(gpu_fill(x->compute, x->y[micro], 0, (size_t)m->n_dev * (size_t)s->c->hidden * 4));
-    TRY(gpu_copy(x->compute, x->token[micro], x->host_token[micro], (size_t)pairs * 4, GPU_H2D)); /* 0 bytes: no copy */
-    TRY(gpu_copy(x->compute, x->weight[micro], x->host_weight[micro], (size_t)pairs * 4, GPU_H2D));
-    if (n_used) TRY(gpu_event_record(x->begin[micro], x->compute));
-    int span = n_used ? trace_begin(s->m->trace, x->compute, d->rank, LANE_COMPUTE, "experts", layer, micro) : -1;
-    if (n_used) TRY(begin_latent(x, &d->work[micro], layer, m->n_dev));
-    for (int i = 0; i < n_used; i++) {
-        TRY(upload_wait(&x->uploads, &use[i]->upload, x->compute));
-        TRY(run_expert(x, &d->work[micro], micro, use[i], begin[i], (i + 1 < n_used ? begin[i + 1] : pairs) - begin[i]));
+    TRY(gpu_fill(x->compute, x->y[micro], 0, (size_t)n_rows * (size_t)s->c->hidden * 4));
+    TRY(gpu_copy(x->compute, x->token[micro], x->host_token[micro], (size_t)part->pairs * 4, GPU_H2D)); /* 0 bytes: no copy */
+    TRY(gpu_copy(x->compute, x->weight[micro], x->host_weight[micro], (size_t)part->pairs * 4, GPU_H2D));
+    if (!part->n) return gpu_timeline_signal(x->done[micro], ++x->n_done[micro], x->compute);
+    TRY(gpu_event_record(x->begin[micro], x->compute));
+    int span = trace_begin(s->m->trace, x->compute, d->rank, LANE_COMPUTE, "experts", layer, micro);
+    TRY(begin_latent(x, &d->work[micro], layer, n_rows));
+    for (int i = 0; i < part->n; i++) {
+        const int end = i + 1 < part->n ? part->begin[i + 1] : part->pairs;
+        TRY(upload_wait(&x->uploads, &part->slot[i]->upload, x->compute));
+        TRY(run_expert(x, &d->work[micro], micro, part->slot[i], part->begin[i], end - part->begin[i]));
     }
-    if (n_used) TRY(end_latent(x, micro, layer, m->n_dev));
+    TRY(end_latent(x, micro, layer, n_rows));
     trace_end(s->m->trace, span, x->compute);
-    if (n_used) {
-        TRY(gpu_event_record(x->end[micro], x->compute));
-        x->is_timed[micro] = true;
-        TRY(upload_signal(&x->uploads, x->compute));
-        for (int i = 0; i < n_used; i++) upload_release(&x->uploads, &use[i]->upload);
-    }
+    TRY(gpu_event_record(x->end[micro], x->compute));
+    x->is_timed[micro] = true;
+    TRY(upload_signal(&x->uploads, x->compute));
+    for (int i = 0; i < part->n; i++) upload_release(&x->uploads, &part->slot[i]->upload);
     return gpu_timeline_signal(x->done[micro], ++x->n_done[micro], x->compute);
+}
+
+int expert_pool_run(struct decode_device *d, struct decode_micro_batch *m, int layer, int32_t **cpu_ids, double *expected) {
+    struct expert_pool *x = d->pool;
+    struct decode *s = d->s;
+    struct device_part part;
+    const int micro = (int)(m - s->micro_batch), topk = s->c->topk;
+    const double now = clock_now();
+    if (x->layer_begin_s > 0) x->layer_period_s += (now - x->layer_begin_s - x->layer_period_s) / (x->layer_period_s > 0 ? 16 : 1);
+    x->layer_begin_s = now;
+    record_device_time(x, micro, m->n_dev);
+    x->expected_s[micro] = 0;
+    router_lookahead_judge(&x->lookahead, micro, layer, m->host.ids, m->n_dev);
+    const int n = split_layer(x, m, layer);
+    s->counts.decision_s += clock_now() - now, s->counts.n_decisions++;
+    *expected = 0;
+    *cpu_ids = x->cpu_ids;
+    memcpy(x->cpu_ids, m->host.ids, (size_t)(m->n * topk) * sizeof *x->cpu_ids);
+    memcpy(x->ids, x->cpu_ids, (size_t)(m->n * topk) * sizeof *x->ids);
+    memcpy(x->router, m->host.router, (size_t)m->n * (size_t)config_n_choices(s->c) * sizeof *x->router);
+    TRY(take_device_part(x, m, micro, layer, n, &part, expected));
+    s->counts.selected += (uint64_t)n, s->counts.hits += (uint64_t)part.n;
+    d->n_hits += (uint64_t)part.pairs;
+    return enqueue_device_part(x, micro, layer, m->n_dev, &part);
 }
 
 int expert_pool_end_layer(struct decode_device *d, struct decode_micro_batch *m, int layer, double expected, double took) {
@@ -286,19 +309,17 @@ int expert_pool_end_layer(struct decode_device *d, struct decode_micro_batch *m,
     const struct layer *y = &s->m->w->layers[layer];
     struct cost_machine *cost = s->m->cost;
     bool has_scores = !y->router_table;
-    size_t n_near = 2 * (size_t)c->topk;
+    size_t n_best = 2 * (size_t)c->topk;
     struct decode_counts *counts = &d->s->counts;
     double begin_s = clock_now(), decided_s;
     counts->cpu_s += took;
     if (cost->is_deterministic) return 0;
-    if (expected > 0 && m->n == m->n_dev) {
-        cost_observe(cost, &cost->domain[0].observed[COST_FFN], m->n, expected, took);
-    }
+    if (expected > 0 && m->n == m->n_dev) cost_observe(cost, &cost->domain[0].observed[COST_FFN], m->n, expected, took);
     if ((s->clock % 16 == 0 || !(s->clock & (s->clock - 1))) && layer == d->last - 1) expert_pool_fill_costs(x); /* more often at first */
     for (int i = 0; i < m->n && has_scores; i++)
-        score_best(c->score, y->router_bias, x->router + (size_t)i * (size_t)config_n_choices(c), c->n_experts, (int)n_near, x->near + (size_t)i * n_near,
-                   x->chance + (size_t)i * n_near);
-    score_update(&d->score, layer, &(struct score_rows){m->n, x->ids, has_scores ? x->near : NULL, x->chance});
+        score_best(c->score, y->router_bias, x->router + (size_t)i * (size_t)config_n_choices(c), c->n_experts, (int)n_best, x->best + (size_t)i * n_best,
+                   x->best_score + (size_t)i * n_best);
+    score_update(&d->score, layer, &(struct score_rows){m->n, x->ids, has_scores ? x->best : NULL, x->best_score});
     predict_update_rates(&d->predict, layer, x->expert_rows);
     int micro = (int)(m - s->micro_batch);
     counts->decision_s += (decided_s = clock_now()) - begin_s;

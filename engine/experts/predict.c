@@ -2,12 +2,12 @@
 
 #include <string.h>
 
-/* Moving averages: skill 1/32 per judgement, rate 1 / PREDICT_RATE_BATCHES per batch. `regret`: batches that an evicted busier expert is missed
- * before the link brings it back, measured in test/bench/NOTES.md. After IDLE_MOST fruitless questions routers run ahead only every
- * AGAIN batches. */
+/* Moving averages: skill 1/32 per layer that is judged, rate 1 / PREDICT_RATE_BATCHES per batch. miss_batches: batches in which an evicted expert with a
+ * higher rate is missed before it is uploaded again, measured in test/bench/NOTES.md. After UNUSED_MOST layers in a row whose predictions led to no upload,
+ * routers run ahead only every RETRY_BATCHES batches. */
 static const float skill_alpha = 1 / 32.f, rate_alpha = 0.07f;
-static const double regret = 2;
-enum { IDLE_MOST = 64, AGAIN = 32 };
+static const double miss_batches = 2;
+enum { UNUSED_MOST = 64, RETRY_BATCHES = 32 };
 
 size_t predict_bytes(int n_layers, int n_experts) { return (size_t)n_layers * (size_t)n_experts * sizeof(float) + (size_t)n_experts; }
 void predict_open(struct predict *p, int n_layers, int n_experts, void *mem) {
@@ -15,8 +15,8 @@ void predict_open(struct predict *p, int n_layers, int n_experts, void *mem) {
     p->mark = (uint8_t *)(p->rate + (size_t)n_layers * (size_t)n_experts);
 }
 
-bool predict_is_due(struct predict *p) { return p->steps++ % AGAIN == 0 || p->fruitless < IDLE_MOST; }
-void predict_report(struct predict *p, bool brought) { p->fruitless = brought ? 0 : p->fruitless + 1; }
+bool predict_is_due(struct predict *p) { return p->n_batches++ % RETRY_BATCHES == 0 || p->n_unused < UNUSED_MOST; }
+void predict_report(struct predict *p, bool led_to_upload) { p->n_unused = led_to_upload ? 0 : p->n_unused + 1; }
 
 struct predict_accuracy predict_judge(struct predict *p, int distance, const int32_t *predicted, const int32_t *chosen, int n) {
     enum { CHOSEN = 1, PREDICTED = 2 };
@@ -56,11 +56,11 @@ struct predict_out predict_upload(const struct predict *p, const struct predict_
     a->expert[out.expert].resident |= 2;
     split_run(a->split, &in, plan);
     a->expert[out.expert].resident &= ~2u;
-    double with = plan->end_s, gain = without - with, there = a->arrival_s + cost_table_at(a->domain[1].expert_cost, a->expert[out.expert].rows);
-    if (there > with) with = there;
+    double with = plan->end_s, gain = without - with, computed_s = a->arrival_s + cost_table_at(a->domain[1].expert_cost, a->expert[out.expert].rows);
+    if (computed_s > with) with = computed_s; /* it arrives late */
     out.saved_s = without > with ? without - with : 0;
     double mine = predict_rate(p, a->layer, a->id[out.expert]), others = a->victim < 0 ? 0 : predict_rate(p, a->layer, a->victim);
-    double lost = others + (others > mine ? regret * (others - mine) : 0);
+    double lost = others + (others > mine ? miss_batches * (others - mine) : 0);
     out.worth_s = (double)p->skill[a->distance - 1] * out.saved_s - lost * (gain > 0 ? gain : 0);
     return out;
 }

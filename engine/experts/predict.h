@@ -4,8 +4,8 @@
 #include "engine/placement/split.h"
 
 enum { PREDICT_LAYERS = 3, PREDICT_RATE_BATCHES = 14 }; /* layers ahead; batches that rates average over, as in MRS */
-struct predict_accuracy {                               /* predicted experts; of these selected */
-    int predicted, selected;
+struct predict_accuracy {
+    int predicted, selected; /* predicted experts; of these selected */
 };
 struct predict {
     int n_layers, n_experts;
@@ -13,7 +13,7 @@ struct predict {
     bool has_skill[PREDICT_LAYERS]; /* skill is valid */
     float *rate;                    /* [n_layers, n_experts] recent share of batches in which the expert had work */
     uint8_t *mark;                  /* [n_experts] scratch */
-    unsigned fruitless, steps;
+    unsigned n_unused, n_batches;   /* layers in a row whose predictions led to no upload; batches asked about */
 };
 size_t predict_bytes(int n_layers, int n_experts);
 /* mem: predict_bytes, zeroed, aligned for float; in use until the caller is done with p. */
@@ -48,4 +48,4 @@ struct predict_out {
 };
 struct predict_out predict_upload(const struct predict *p, const struct predict_in *a, struct split_plan *plan);
 /* Reports whether the predictions of a layer led to an upload. */
-void predict_report(struct predict *p, bool brought);
+void predict_report(struct predict *p, bool led_to_upload);

@@ -13,17 +13,17 @@ static void layout_experts(const struct config *c, int layer, const struct exper
     struct copy_range ranges[COPY_RANGES_MAX];
     struct expert view;
     size_t most[COPY_RANGES_MAX] = {0};
-    int first = 0;
+    int n_first = 0;
     out->n = 0, out->stride = 0;
     for (int i = c->n_experts - 1; i >= 0; i--) {
-        first = copy_ranges_list(c, layer, MODULE_EXPERT, &from[i], &view, ranges);
-        if (first > out->n) out->n = first;
-        for (int k = 0; k < first; k++)
+        n_first = copy_ranges_list(c, layer, MODULE_EXPERT, &from[i], &view, ranges);
+        if (n_first > out->n) out->n = n_first;
+        for (int k = 0; k < n_first; k++)
             if (ranges[k].bytes > most[k]) most[k] = ranges[k].bytes;
     }
     for (int k = 0; k < out->n; k++) { /* the first expert's by address, then those that only others have */
         int at = k;
-        for (; k < first && at > 0 && ranges[out->order[at - 1]].host > ranges[k].host; at--) out->order[at] = out->order[at - 1];
+        for (; k < n_first && at > 0 && ranges[out->order[at - 1]].host > ranges[k].host; at--) out->order[at] = out->order[at - 1];
         out->order[at] = k;
     }
     for (int k = 0; k < out->n; k++) out->at[out->order[k]] = out->stride, out->stride += align_up(most[out->order[k]], 256);

@@ -21,7 +21,7 @@ static void drop_predictions(struct router_lookahead *g) {
 int router_lookahead_open_stream(struct router_lookahead *g, const _Atomic int *stop, struct error *e) {
     if (!g->d) return 0;
     drop_predictions(g);
-    int rc = gpu_stream_open(g->d->g, &g->stream, "guesses", false, stop, e);
+    int rc = gpu_stream_open(g->d->g, &g->stream, "router look-ahead", false, stop, e);
     return rc ? rc : gpu_timeline_open(g->d->g, &g->done, e);
 }
 void router_lookahead_abort(struct router_lookahead *g) {
@@ -36,28 +36,29 @@ void router_lookahead_close_stream(struct router_lookahead *g) {
 int router_lookahead_open(struct router_lookahead *g, struct decode_device *d, const _Atomic int *stop, struct error *e) {
     const struct config *c = d->s->c;
     const size_t rows = DECODE_MAX_ROWS, row = rows * (size_t)c->hidden * 4, pairs = rows * (size_t)c->topk * 4;
-    const size_t bytes[] = {row, row, row, row, row, rows * (size_t)config_n_choices(c) * 4, pairs, pairs, rows * 4, 4};
+    const size_t bytes[ROUTER_LOOKAHEAD_BUFFERS] = {row, row, row, row, row, rows * (size_t)config_n_choices(c) * 4, pairs, pairs, rows * 4, 4};
+    enum { XN = 2 * DECODE_MICRO_BATCHES, ROUTER, IDS, WEIGHTS, SHARED_WEIGHT, FIRST_BAD }; /* buffers after the saved rows */
     int rc = 0;
     *g = (struct router_lookahead){0};
     if (c->streams.n) return 0;
     g->d = d;
-    for (size_t i = 0; i < sizeof bytes / sizeof *bytes && !rc; i++) rc = gpu_alloc(d->g, &g->mem[i], bytes[i], e);
+    for (int i = 0; i < ROUTER_LOOKAHEAD_BUFFERS && !rc; i++) rc = gpu_alloc(d->g, &g->mem[i], bytes[i], e);
     if (!rc) rc = gpu_host_alloc(d->g, (void **)&g->predicted_ids, DECODE_MICRO_BATCHES * ROUTER_LOOKAHEAD_LAYERS * PREDICT_LAYERS * pairs, e);
     if (rc) return rc;
     for (int i = 0; i < 2 * DECODE_MICRO_BATCHES; i++) g->saved[i / 2][i % 2] = g->mem[i];
     g->work = (struct work){.rows = DECODE_MAX_ROWS,
-                            .xn = g->mem[4],
-                            .router = g->mem[5],
-                            .ids = g->mem[6],
-                            .weights = g->mem[7],
-                            .shared_weight = g->mem[8],
-                            .first_bad = g->mem[9]}; /* bad is ignored */
+                            .xn = g->mem[XN],
+                            .router = g->mem[ROUTER],
+                            .ids = g->mem[IDS],
+                            .weights = g->mem[WEIGHTS],
+                            .shared_weight = g->mem[SHARED_WEIGHT],
+                            .first_bad = g->mem[FIRST_BAD]}; /* ignored: the batch itself checks its rows */
     return router_lookahead_open_stream(g, stop, e);
 }
 void router_lookahead_close(struct router_lookahead *g) {
     if (!g->d) return;
     router_lookahead_close_stream(g);
-    for (size_t i = 0; i < sizeof g->mem / sizeof *g->mem; i++) gpu_free(g->d->g, g->mem[i]);
+    for (int i = 0; i < ROUTER_LOOKAHEAD_BUFFERS; i++) gpu_free(g->d->g, g->mem[i]);
     gpu_host_free(g->d->g, g->predicted_ids);
     *g = (struct router_lookahead){0};
 }
@@ -99,8 +100,8 @@ const int32_t *router_lookahead_get(const struct router_lookahead *g, int micro,
 
 void router_lookahead_judge(struct router_lookahead *g, int micro, int layer, const int32_t *ids, int n) {
     for (int k = 1; k <= PREDICT_LAYERS && g->d; k++) {
-        const int32_t *guess = router_lookahead_get(g, micro, layer, k, n);
-        struct predict_accuracy a = guess ? predict_judge(&g->d->predict, k, guess, ids, n * g->d->s->c->topk) : (struct predict_accuracy){0};
+        const int32_t *predicted = router_lookahead_get(g, micro, layer, k, n);
+        struct predict_accuracy a = predicted ? predict_judge(&g->d->predict, k, predicted, ids, n * g->d->s->c->topk) : (struct predict_accuracy){0};
         g->d->s->counts.predicted[k - 1] += (uint64_t)a.predicted, g->d->s->counts.predicted_right[k - 1] += (uint64_t)a.selected;
         g->predictions[micro][layer % ROUTER_LOOKAHEAD_LAYERS][k - 1].n = 0;
     }

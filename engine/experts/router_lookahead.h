@@ -6,19 +6,18 @@
 #include "engine/exec/decode_internal.h"
 #include "engine/experts/predict.h"
 
-enum { ROUTER_LOOKAHEAD_LAYERS = PREDICT_LAYERS + 1 };
+enum { ROUTER_LOOKAHEAD_LAYERS = PREDICT_LAYERS + 1, ROUTER_LOOKAHEAD_BUFFERS = 2 * DECODE_MICRO_BATCHES + 6 };
 struct router_lookahead {
     struct decode_device *d;
     bool is_active; /* for the running batch */
     struct gpu_stream *stream;
     struct gpu_timeline *done; /* one layer's predictions are in host memory */
     uint32_t n_done;
-    void *mem[10];                         /* device */
+    void *mem[ROUTER_LOOKAHEAD_BUFFERS];   /* device: what follows and `work` point there */
     float *saved[DECODE_MICRO_BATCHES][2]; /* device [DECODE_MAX_ROWS, hidden] by layer parity: the residual stream */
     uint32_t saved_busy[DECODE_MICRO_BATCHES][2];
     int saved_layer[DECODE_MICRO_BATCHES][2]; /* layer whose stream is saved; -1: none */
     struct work work;                         /* device, only what block_route needs; not opened by work_open */
-    _Atomic int *bad;                         /* device */
     int32_t *predicted_ids;                   /* pinned [DECODE_MICRO_BATCHES, ROUTER_LOOKAHEAD_LAYERS, PREDICT_LAYERS, DECODE_MAX_ROWS * topk] */
     struct router_prediction {
         uint32_t done;
@@ -38,7 +37,7 @@ void router_lookahead_begin_batch(struct router_lookahead *g, bool pays); /* at 
 int router_lookahead_save_rows(struct router_lookahead *g, int micro, int layer, const float *x, int n);
 /* Runs the routers on the saved stream of `layer`, once `ready` has fired. */
 int router_lookahead_run(struct router_lookahead *g, int micro, int layer, struct gpu_event *ready, int n);
-/* Returns the experts predicted for `layer` that many layers before, [n * topk] unchecked ids; NULL: none, or not ready. */
+/* Returns the experts predicted for `layer` when layer - distance was computed, [n * topk] unchecked ids; NULL: none, or not ready. */
 const int32_t *router_lookahead_get(const struct router_lookahead *g, int micro, int layer, int distance, int n);
 /* Scores the predictions for `layer` against its selection, and drops them. */
 void router_lookahead_judge(struct router_lookahead *g, int micro, int layer, const int32_t *ids, int n);

@@ -30,11 +30,11 @@ static void mrs(struct score *s, int layer) { update_average(s, layer_row(s, s->
 /* Announced experts first, the nearest highest; the rest by mrs, which stays below 1. */
 static void lookahead_policy(struct score *s, int layer) {
     double *v = layer_row(s, s->value, layer), *base = layer_row(s, s->base_value, layer);
-    uint32_t *until = s->announced_token + (size_t)layer * (size_t)s->n_experts, now = s->n_batches[layer];
+    uint32_t *announced = s->announced_token + (size_t)layer * (size_t)s->n_experts, now = s->n_batches[layer];
     update_average(s, base, s->mass, recent_alpha);
     for (int i = 0; i < s->n_experts; i++) {
-        if (until[i] <= now) until[i] = 0; /* its token has passed */
-        v[i] = base[i] + (until[i] ? 1 + 1.0 / (until[i] - now) : 0);
+        if (announced[i] <= now) announced[i] = 0; /* its token was decoded */
+        v[i] = base[i] + (announced[i] ? 1 + 1.0 / (announced[i] - now) : 0);
     }
 }
 
@@ -69,17 +69,17 @@ void score_open(struct score *s, const struct score_policy *policy, int n_layers
     s->mass = s->load + n_experts;
 }
 
-void score_update(struct score *s, int layer, const struct score_rows *step) {
+void score_update(struct score *s, int layer, const struct score_rows *rows) {
     int p = 2 * s->topk;
-    float part = 1 / (float)(step->n ? step->n : 1);
+    float part = 1 / (float)(rows->n ? rows->n : 1);
     memset(s->load, 0, 2 * (size_t)s->n_experts * sizeof *s->load);
-    for (int i = 0; i < step->n * s->topk; i++) {
-        if (step->ids[i] < 0) continue;
-        s->load[step->ids[i]]++;
-        if (!step->best) s->mass[step->ids[i]] += part / (float)s->topk; /* unknown scores: all alike */
+    for (int i = 0; i < rows->n * s->topk; i++) {
+        if (rows->ids[i] < 0) continue;
+        s->load[rows->ids[i]]++;
+        if (!rows->best) s->mass[rows->ids[i]] += part / (float)s->topk; /* unknown router scores count as equal */
     }
-    for (int i = 0; i < step->n * p && step->best; i++)
-        if (step->best[i] >= 0) s->mass[step->best[i]] += part * step->best_score[i];
+    for (int i = 0; i < rows->n * p && rows->best; i++)
+        if (rows->best[i] >= 0) s->mass[rows->best[i]] += part * rows->best_score[i];
     s->n_layers_seen++;
     s->n_batches[layer]++;
     s->policy->update(s, layer);
@@ -92,34 +92,34 @@ void score_seed(struct score *s, int layer, const float *share) {
 }
 
 void score_announce(struct score *s, int layer, const int32_t *ids, int n, int ahead) {
-    uint32_t *until = s->announced_token + (size_t)layer * (size_t)s->n_experts, then = s->n_batches[layer] + (uint32_t)ahead;
+    uint32_t *announced = s->announced_token + (size_t)layer * (size_t)s->n_experts, then = s->n_batches[layer] + (uint32_t)ahead;
     if (s->policy->update != lookahead_policy) return;
     for (int i = 0; i < n; i++) {
         if (ids[i] < 0) continue;
-        if (!until[ids[i]] || until[ids[i]] > then) until[ids[i]] = then;
-        layer_row(s, s->value, layer)[ids[i]] = layer_row(s, s->base_value, layer)[ids[i]] + 1 + 1.0 / (until[ids[i]] - s->n_batches[layer]);
+        if (!announced[ids[i]] || announced[ids[i]] > then) announced[ids[i]] = then;
+        layer_row(s, s->value, layer)[ids[i]] = layer_row(s, s->base_value, layer)[ids[i]] + 1 + 1.0 / (announced[ids[i]] - s->n_batches[layer]);
     }
 }
 
-void score_best(int fn, const float *bias, const float *logits, int n_experts, int p, int32_t *near, float *chance) {
+void score_best(int fn, const float *bias, const float *logits, int n_experts, int p, int32_t *best, float *best_score) {
     int n = 0;
-    for (int i = 0; i < n_experts; i++) { /* insertion into a short sorted list; chance holds the sort key until the sum below */
+    for (int i = 0; i < n_experts; i++) { /* insertion into a short sorted list; best_score holds the sort key announced the sum below */
         float c = logits[i];
         if (bias || fn == SCORE_SQRT_SOFTPLUS) /* else the order of the logits */
             c = (fn == SCORE_SIGMOID ? 1 / (1 + expf(-c)) : fn == SCORE_SQRT_SOFTPLUS ? sqrtf(c > 20 ? c : log1pf(expf(c))) : c) + (bias ? bias[i] : 0);
-        if (n == p && !(c > chance[n - 1])) continue;
+        if (n == p && !(c > best_score[n - 1])) continue;
         int k = n < p ? n++ : n - 1;
-        for (; k && c > chance[k - 1]; k--) chance[k] = chance[k - 1], near[k] = near[k - 1];
-        chance[k] = c, near[k] = i;
+        for (; k && c > best_score[k - 1]; k--) best_score[k] = best_score[k - 1], best[k] = best[k - 1];
+        best_score[k] = c, best[k] = i;
     }
     bool softmax = fn == SCORE_SOFTMAX || fn == SCORE_MIXER;
-    float sum = 0, most = n ? logits[near[0]] : 0;
-    for (int k = 0; k < n && softmax; k++) most = logits[near[k]] > most ? logits[near[k]] : most;
+    float sum = 0, most = n ? logits[best[0]] : 0;
+    for (int k = 0; k < n && softmax; k++) most = logits[best[k]] > most ? logits[best[k]] : most;
     for (int k = 0; k < n; k++) {
-        float x = logits[near[k]];
-        chance[k] = softmax ? expf(x - most) : fn == SCORE_SIGMOID ? 1 / (1 + expf(-x)) : sqrtf(x > 20 ? x : log1pf(expf(x)));
-        sum += chance[k];
+        float x = logits[best[k]];
+        best_score[k] = softmax ? expf(x - most) : fn == SCORE_SIGMOID ? 1 / (1 + expf(-x)) : sqrtf(x > 20 ? x : log1pf(expf(x)));
+        sum += best_score[k];
     }
-    for (int k = 0; k < n && sum > 0; k++) chance[k] /= sum;
-    for (int k = n; k < p; k++) near[k] = -1, chance[k] = 0;
+    for (int k = 0; k < n && sum > 0; k++) best_score[k] /= sum;
+    for (int k = n; k < p; k++) best[k] = -1, best_score[k] = 0;
 }

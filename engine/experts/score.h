@@ -38,7 +38,7 @@ size_t score_bytes(int n_layers, int n_experts);
 void score_open(struct score *s, const struct score_policy *policy, int n_layers, int n_experts, int topk, void *mem);
 
 /* Updates the scores of a layer after its rows were routed. */
-void score_update(struct score *s, int layer, const struct score_rows *step);
+void score_update(struct score *s, int layer, const struct score_rows *rows);
 /* Sets the scores of a layer before its first batch, from the experts' shares of earlier selections [n_experts]. */
 void score_seed(struct score *s, int layer, const float *share);
 /* Announces experts that a layer will need `ahead` tokens from now (1: the next one). Ignored except by the lookahead policy. */
@@ -47,4 +47,4 @@ static inline double score_of(const struct score *s, int layer, int expert) { re
 
 /* Lists the p best experts of a row by the router's selection criterion, in falling order, with normalized scores (op_route). fn: enum
  * score_fn; bias [n_experts] or NULL; logits [n_experts]. Softmax is over these p only. Missing entries are -1 and 0. Pure. */
-void score_best(int fn, const float *bias, const float *logits, int n_experts, int p, int32_t *near, float *chance);
+void score_best(int fn, const float *bias, const float *logits, int n_experts, int p, int32_t *best, float *best_score);

@@ -10,8 +10,8 @@
 #include "engine/base/log.h"
 #include "engine/base/mem.h"
 
-enum { VERSION = 1, LEAST_TOKENS = 16 };
-static const uint32_t most = UINT32_MAX / 4; /* sums of three counts do not overflow */
+enum { VERSION = 1, MIN_TOKENS = 16 };
+static const uint32_t max_count = UINT32_MAX / 4; /* sums of three counts do not overflow */
 
 struct header {
     char magic[8]; /* "hearthUP" */
@@ -43,7 +43,7 @@ static bool parse(struct usage_profile *u, const char *data, size_t size) {
         return false;
     }
     for (size_t i = 0; i < n_counts(u->c); i++)
-        if (u->before[i] > most) u->before[i] = most;
+        if (u->before[i] > max_count) u->before[i] = max_count;
     return true;
 }
 
@@ -87,7 +87,7 @@ void usage_profile_close(struct usage_profile **up) {
 void usage_profile_add(struct usage_profile *u, int layer, int expert, uint32_t rows) {
     if (!u) return;
     uint32_t *n = &u->prompts[(size_t)layer * (size_t)u->c->n_experts + (size_t)expert];
-    *n = rows < most - *n ? *n + rows : most;
+    *n = rows < max_count - *n ? *n + rows : max_count;
 }
 void usage_profile_count(struct usage_profile *u, int layer, const int32_t *ids, int n) {
     for (int i = 0; i < n && u; i++)
@@ -114,13 +114,13 @@ int usage_profile_save(const struct usage_profile *u, const uint32_t *decoded, s
     uint64_t now = 0, layers = 0;
     for (int l = 0; l < u->c->n_layers; l++) layers += u->c->layer[l].moe;
     for (size_t i = 0; i < n; i++) now += (uint64_t)u->prompts[i] + decoded[i];
-    if (!u->path || now < LEAST_TOKENS * layers * (uint64_t)u->c->topk || !now) return 0;
+    if (!u->path || now < MIN_TOKENS * layers * (uint64_t)u->c->topk || !now) return 0;
     char *data = mem_alloc(sizeof(struct header) + bytes);
     if (!data) return error_set(e, ERR_MEMORY, "no memory for a usage profile");
     uint32_t *counts = (uint32_t *)(void *)(data + sizeof(struct header));
     for (size_t i = 0; i < n; i++) {
         const uint64_t sum = (uint64_t)u->before[i] / 2 + u->prompts[i] + decoded[i];
-        counts[i] = sum < most ? (uint32_t)sum : most;
+        counts[i] = sum < max_count ? (uint32_t)sum : max_count;
     }
     const struct header h = make_header(u, counts);
     memcpy(data, &h, sizeof h);
