@@ -2,8 +2,6 @@
 
 #include <stdlib.h>
 
-enum { MICROS = 4096 };
-
 /* Merge sort of request indices by descending length, stable. */
 static void sort_by_length(const int32_t *length, int32_t *order, int32_t *other, int n) {
     for (int i = 0; i < n; i++) order[i] = i;
@@ -17,8 +15,8 @@ static void sort_by_length(const int32_t *length, int32_t *order, int32_t *other
 }
 
 int batching_assign(const struct batching_in *in, int32_t *micro, int32_t *order) {
-    double sum[MICROS] = {0};
-    int count[MICROS] = {0}, n_micro = in->n_micro_batches < MICROS ? in->n_micro_batches : MICROS, placed = 0;
+    double sum[BATCHING_MICRO_BATCHES] = {0};
+    int count[BATCHING_MICRO_BATCHES] = {0}, n_micro = in->n_micro_batches < BATCHING_MICRO_BATCHES ? in->n_micro_batches : BATCHING_MICRO_BATCHES, placed = 0;
     sort_by_length(in->lengths, order, micro, in->n);
     for (int i = 0; i < in->n; i++) micro[i] = -1;
     for (int i = 0; i < in->n; i++) {

@@ -20,19 +20,21 @@
 #include "gpu/gpu.h"
 #include "gpu/op.h"
 
-enum { PASSES = 50, MOST_ROWS = 4096, TASKS = 32, TOGETHER = 1024, FEW_READ = 16, ROWS_UNIT = 32 };
+/* Most passes of a figure; most rows on a device; most experts, and rows of all experts, in a pass on the CPU; rows up to which a pass takes as long as
+ * reading its weights; multiple of rows in which experts are split by NUMA node. */
+enum { PASSES = 50, MOST_ROWS = 4096, MOST_EXPERTS = 32, MOST_EXPERT_ROWS = 1024, READ_BOUND_ROWS = 16, ROWS_UNIT = 32 };
 
 /* The executor under test: the CPU, or a device through a stream. Buffers are in its own memory. */
-struct side {
+struct bench {
     const struct calibrate_options *o;
     struct exec *x;
     struct gpu *gpu; /* NULL: the CPU */
     struct gpu_stream *stream;
     struct gpu_event *begin, *end;
-    uint8_t *weights;         /* [bytes] finite values in every format */
-    float *scales, *in, *out; /* in, out: [rows, hidden] */
-    float *ones;              /* [rows] router weights for the CPU's experts operation: */
-    int32_t *ids;
+    uint8_t *weights;          /* [bytes] finite values in every format */
+    float *scales, *in, *out;  /* in, out: [rows, hidden] */
+    float *ones;               /* [rows] router weights for the CPU's experts operation, */
+    int32_t *ids;              /* and its experts */
     size_t bytes, at;          /* offset of the next matrix, so that it is not cached */
     int n_nodes;               /* NUMA nodes that experts are split over; 0: not split */
     uint8_t *node[COST_NODES]; /* [bytes / n_nodes] on each */
@@ -51,7 +53,7 @@ struct measured_op {
     bool is_tiny;
     double bytes, flops; /* out: per item of n */
 };
-static struct mat matrix_at(struct side *s, uint8_t *from, size_t bytes, size_t *at, int rows, int cols, uint8_t format) {
+static struct mat matrix_at(struct bench *s, uint8_t *from, size_t bytes, size_t *at, int rows, int cols, uint8_t format) {
     struct mat m = {
         .rows = rows, .cols = cols, .row_step = 1, .block_rows = 128, .block_cols = 128, .dtype = format, .stride = dtype_bytes(format, (size_t)cols)};
     size_t size = m.stride * (size_t)rows;
@@ -61,9 +63,9 @@ static struct mat matrix_at(struct side *s, uint8_t *from, size_t bytes, size_t 
     if (format == DT_E4M3) m.scale = s->scales, m.scale_dtype = DT_F32, m.scale_stride = (cols + 127) / 128;
     return m;
 }
-static struct mat next_matrix(struct side *s, int rows, int cols, uint8_t format) { return matrix_at(s, s->weights, s->bytes, &s->at, rows, cols, format); }
+static struct mat next_matrix(struct bench *s, int rows, int cols, uint8_t format) { return matrix_at(s, s->weights, s->bytes, &s->at, rows, cols, format); }
 /* Splits an expert by rows over the NUMA nodes, as numa_copy.c does. part: [n_nodes]. */
-static void split_expert(struct side *s, struct expert *part, int hidden, int inter, uint8_t format) {
+static void split_expert(struct bench *s, struct expert *part, int hidden, int inter, uint8_t format) {
     struct numa_part i[NUMA_NODES], h[NUMA_NODES];
     numa_split(s->o->nodes, inter, ROWS_UNIT, i), numa_split(s->o->nodes, hidden, ROWS_UNIT, h);
     for (int a = 0; a < s->n_nodes; a++) {
@@ -74,8 +76,8 @@ static void split_expert(struct side *s, struct expert *part, int hidden, int in
     }
 }
 
-static int ffn_pass(struct side *s, struct measured_op *t) {
-    struct expert e[TASKS], part[TASKS * COST_NODES];
+static int ffn_pass(struct bench *s, struct measured_op *t) {
+    struct expert e[MOST_EXPERTS], part[MOST_EXPERTS * COST_NODES];
     int32_t cut[COST_NODES + 1] = {0};
     struct expert_shards shards = {part, cut, s->n_nodes};
     int hidden = t->is_tiny ? 128 : s->hidden, inter = t->is_tiny ? 128 : s->inter;
@@ -102,7 +104,7 @@ static int ffn_pass(struct side *s, struct measured_op *t) {
     for (int k = 0; k < t->n && !rc; k++) rc = op_run(s->x, OP_FFN, &(struct op_ffn){.y = s->out, .x = s->in, .expert = e[k], .n = t->rows, .hidden = hidden});
     return rc;
 }
-static int linear_pass(struct side *s, struct measured_op *t) {
+static int linear_pass(struct bench *s, struct measured_op *t) {
     int cols = t->is_tiny ? 128 : s->hidden, rows = t->is_tiny ? 128 : s->hidden, rc = 0;
     t->bytes = (double)dtype_bytes(t->format, (size_t)cols * (size_t)rows), t->flops = 2.0 * cols * rows * t->rows;
     for (int k = 0; k < t->n && !rc; k++)
@@ -111,7 +113,7 @@ static int linear_pass(struct side *s, struct measured_op *t) {
     return rc;
 }
 /* One row: 32 heads over 8,192 keys with 4 KV heads, bound by reading. rows < 0: one row, 128 heads over one latent, bound by arithmetic. */
-static int attention_pass(struct side *s, struct measured_op *t) {
+static int attention_pass(struct bench *s, struct measured_op *t) {
     bool latent = t->rows < 0;
     int n = latent ? 1 : t->rows, heads = latent ? 128 : 32, kv = latent ? 1 : 4, dim = latent ? 576 : 128, v = latent ? 512 : 128,
         keys = t->is_tiny ? 64 /* different keys each time, as earlier layers have evicted a short cache from L2 */
@@ -140,7 +142,7 @@ static int attention_pass(struct side *s, struct measured_op *t) {
     }
     return rc;
 }
-static int elem_pass(struct side *s, struct measured_op *t) {
+static int elem_pass(struct bench *s, struct measured_op *t) {
     int n = t->is_tiny ? 1 : t->rows, m = t->is_tiny ? 64 : s->hidden, rc = 0;
     t->bytes = 8.0 * n * m;
     for (int k = 0; k < t->n && !rc; k++) {
@@ -149,11 +151,11 @@ static int elem_pass(struct side *s, struct measured_op *t) {
     }
     return rc;
 }
-static int (*const run_pass[COST_KINDS])(struct side *, struct measured_op *) = {ffn_pass, linear_pass, attention_pass, elem_pass};
+static int (*const run_pass[COST_KINDS])(struct bench *, struct measured_op *) = {ffn_pass, linear_pass, attention_pass, elem_pass};
 
 /* --- Timing ----------------------------------------------------------------------------------------------------------- */
 
-static int time_pass(struct side *s, struct measured_op *t, double *seconds) {
+static int time_pass(struct bench *s, struct measured_op *t, double *seconds) {
     double begin = clock_now();
     int rc = s->gpu ? gpu_event_record(s->begin, s->stream) : 0;
     if (!rc) rc = run_pass[t->kind](s, t);
@@ -164,7 +166,7 @@ static int time_pass(struct side *s, struct measured_op *t, double *seconds) {
     return rc;
 }
 /* Seconds per item of n: the minimum of the passes that fit the slice. */
-static int time_best(struct side *s, struct measured_op *t, double *seconds) {
+static int time_best(struct bench *s, struct measured_op *t, double *seconds) {
     double begin = clock_now(), v;
     int rc = 0;
     *seconds = INFINITY;
@@ -203,16 +205,17 @@ static const struct plan {
 };
 
 /* Experts or matrices per pass: several where rows are few, as in real batches. */
-static int items_per_pass(const struct side *s, const struct plan *p, int rows) {
+static int items_per_pass(const struct bench *s, const struct plan *p, int rows) {
     if (p->kind != COST_FFN && p->kind != COST_LINEAR) return 1;
     if (p->kind == COST_FFN && !s->gpu && p->few) return rows * 4 <= BATCH_INVARIANT_ROWS ? 4 : BATCH_INVARIANT_ROWS / rows;
-    if (p->kind == COST_FFN && !s->gpu) return rows <= TOGETHER / TASKS ? TASKS : rows <= TOGETHER ? TOGETHER / rows : 1; /* more rows than L2 holds */
+    if (p->kind == COST_FFN && !s->gpu)
+        return rows <= MOST_EXPERT_ROWS / MOST_EXPERTS ? MOST_EXPERTS : rows <= MOST_EXPERT_ROWS ? MOST_EXPERT_ROWS / rows : 1; /* more rows than L2 holds */
     return rows <= 64 ? 4 : rows <= 256 ? 2 : 1;
 }
 
 /* Measures latencies, then rates. A rate is computed from an operation's time minus its latency. Bandwidth is the best observed, so bytes over
  * bandwidth are never counted twice. */
-static int measure_domain(struct side *s, struct cost_domain *d, double *best) {
+static int measure_domain(struct bench *s, struct cost_domain *d, double *best) {
     int rc = 0;
     for (int k = 0; k < COST_KINDS && !rc; k++) {
         struct measured_op t = {.kind = (enum cost_kind)k,
@@ -232,7 +235,7 @@ static int measure_domain(struct side *s, struct cost_domain *d, double *best) {
         for (int k = 0, last = 0; p->rows[k] && !rc && !(p->few && s->gpu); k++) {
             int rows = p->kind == COST_ELEM && p->rows[k] > s->rows ? s->rows : p->rows[k], n = abs(rows);
             struct measured_op t = {.kind = p->kind, .format = p->format, .rows = rows, .n = items_per_pass(s, p, n)};
-            const double more = last && n > FEW_READ ? (double)n / last : 1; /* up to a few rows the time is the read time */
+            const double more = last && n > READ_BOUND_ROWS ? (double)n / last : 1; /* up to a few rows the time is the read time */
             const int least = p->kind == COST_FFN && !s->gpu && !p->few ? BATCH_INVARIANT_ROWS / n + 1 : 1;
             while (rows > 0 && t.n > least && took * more * t.n > s->most) t.n = t.n / 2 > least ? t.n / 2 : least; /* a slow or busy machine */
             if (n > s->rows || (last && rows > 0 && took * more * t.n > s->most)) break;
@@ -275,7 +278,7 @@ static void fill_codes(uint8_t *to, size_t bytes) {
     for (size_t at = block; at < bytes; at += block) memcpy(to + at, to, bytes - at < block ? bytes - at : block);
 }
 /* Allocates expert weights on each NUMA node; other weights are interleaved over all nodes. */
-static int open_numa_weights(struct side *s, struct error *e) {
+static int open_numa_weights(struct bench *s, struct error *e) {
     const struct numa *n = s->o->nodes;
     if (!n || n->n_nodes < 2 || n->n_nodes > COST_NODES) return 0;
     int rc = numa_interleave_pages(n, s->weights, s->bytes, e);
@@ -291,14 +294,14 @@ static int open_numa_weights(struct side *s, struct error *e) {
 }
 
 static int calibrate_cpu(struct cost_machine *m, const struct calibrate_options *o, struct error *e) {
-    struct side s = {.o = o,
-                     .x = o->cpu,
-                     .bytes = weights_size(o),
-                     .rows = 2048,
-                     .hidden = o->threads < 16 ? 2048 : 7168,
-                     .inter = o->threads < 16 ? 768 : 2048,
-                     .slice = budget_s(o) / 50,
-                     .most = budget_s(o) / 6};
+    struct bench s = {.o = o,
+                      .x = o->cpu,
+                      .bytes = weights_size(o),
+                      .rows = 2048,
+                      .hidden = o->threads < 16 ? 2048 : 7168,
+                      .inter = o->threads < 16 ? 768 : 2048,
+                      .slice = budget_s(o) / 50,
+                      .most = budget_s(o) / 6};
     const size_t row = (size_t)s.rows * (size_t)s.hidden, wide = (size_t)128 * 576;
     int rc = ERR_MEMORY;
     s.weights = mem_pages(s.bytes, o->small_pages ? MEM_SMALL : MEM_HUGE);
@@ -333,7 +336,7 @@ static int calibrate_cpu(struct cost_machine *m, const struct calibrate_options 
 enum { COPY = 16 << 20, SMALL = 4096 };
 
 /* Seconds of `count` copies of `bytes` each, by the device's clock. */
-static int time_copies(struct side *s, void *host, size_t bytes, int count, enum gpu_dir dir, double *seconds) {
+static int time_copies(struct bench *s, void *host, size_t bytes, int count, enum gpu_dir dir, double *seconds) {
     int rc = gpu_event_record(s->begin, s->stream);
     for (int k = 0; k < count && !rc; k++)
         rc = dir == GPU_H2D ? gpu_copy(s->stream, s->weights, host, bytes, dir) : gpu_copy(s->stream, host, s->weights, bytes, dir);
@@ -342,7 +345,7 @@ static int time_copies(struct side *s, void *host, size_t bytes, int count, enum
     *seconds = gpu_event_elapsed(s->begin, s->end);
     return rc;
 }
-static int measure_links(struct side *s, struct cost_domain *d, void *host) {
+static int measure_links(struct bench *s, struct cost_domain *d, void *host) {
     static const enum gpu_dir dirs[] = {[COST_H2D] = GPU_H2D, [COST_D2H] = GPU_D2H};
     int rc = 0;
     for (int w = COST_H2D; w <= COST_D2H && !rc; w++) {
@@ -360,8 +363,8 @@ static int measure_links(struct side *s, struct cost_domain *d, void *host) {
     }
     return rc;
 }
-/* Seconds from the end of a device's work until the host sees it: half the round trip of a small copy. */
-static int measure_hand_off(struct side *s, void *host, double *join) {
+/* Raises *hand_off_s to the seconds from the end of this device's work until the host sees it: half the round trip of a small copy. */
+static int measure_hand_off(struct bench *s, void *host, double *hand_off_s) {
     double least = INFINITY;
     int rc = 0;
     for (int i = 0; i < PASSES && !rc; i++) {
@@ -372,12 +375,12 @@ static int measure_hand_off(struct side *s, void *host, double *join) {
         if (!rc) rc = gpu_event_sync(s->end);
         if ((took = (clock_now() - begin) / 2) < least) least = took;
     }
-    if (!rc && least > *join) *join = least;
+    if (!rc && least > *hand_off_s) *hand_off_s = least;
     return rc;
 }
 
 /* Measures device allocation as a prefill does it: slots of expert size, all freed at the end. */
-static int measure_alloc(struct side *s, struct cost_domain *d, struct error *e) {
+static int measure_alloc(struct bench *s, struct cost_domain *d, struct error *e) {
     enum { SLOTS = 32, SLOT = 4 << 20 };
     void *slot[SLOTS];
     double least = INFINITY;
@@ -398,7 +401,7 @@ static int calibrate_device(struct cost_machine *m, int rank, const struct calib
     struct gpu *g = o->gpu[rank];
     const struct gpu_info *info = gpu_info(g);
     struct cost_domain *d = &m->domain[1 + rank];
-    struct side s = {.o = o, .gpu = g, .rows = MOST_ROWS, .hidden = 4096, .inter = 1024, .slice = budget_s(o) / 40, .most = budget_s(o) / 6};
+    struct bench s = {.o = o, .gpu = g, .rows = MOST_ROWS, .hidden = 4096, .inter = 1024, .slice = budget_s(o) / 40, .most = budget_s(o) / 6};
     size_t have = gpu_mem_free(g), row = (size_t)s.hidden * sizeof(float);
     void *host = NULL;
     double read = 0;
@@ -447,7 +450,7 @@ static void cpu_brand(char out[49]) { /* the CPUID brand string */
     memcpy(out, r, 48);
     out[48] = 0;
     for (size_t n = strlen(out); n && out[n - 1] == ' ';) out[--n] = 0;
-    if (!*out) snprintf(out, 49, "processor");
+    if (!*out) snprintf(out, 49, "CPU");
 }
 static void make_fingerprint(const struct calibrate_options *o, char *out) {
     struct buf b = {0};

@@ -20,8 +20,9 @@ static double weight_bytes(const struct config *c, enum dtype t, double n) {
     return t == DT_E4M3 && c->block_rows > 0 && c->block_cols > 0 ? b + 4 * n / ((double)c->block_rows * c->block_cols) : b;
 }
 
-/* DeepSeek-V4: averages over layers. A query sees its window and some of the multi-token keys, either selected or all. */
-static void compressed_attention(struct cost_model *q, const struct config *c, enum dtype kv, double *half, double *row) {
+/* DeepSeek-V4: averages over layers. A query sees its window and some of the multi-token keys, either selected or all. Sets *attn_weights and *row: weights of
+ * the attention block and numbers of a KV row, per layer. */
+static void compressed_attention(struct cost_model *q, const struct config *c, enum dtype kv, double *attn_weights, double *row) {
     double hidden = c->hidden, heads = c->n_heads, dim = c->head_dim, layers = c->n_layers, wide = heads * dim, index = 0, entries = 0, extra = 0, most = 0;
     for (int i = 0; i < c->n_layers; i++) {
         const struct layer_config *l = &c->layer[i];
@@ -35,7 +36,7 @@ static void compressed_attention(struct cost_model *q, const struct config *c, e
         extra += (4.0 * c->index_dim * hidden + c->index_heads * (c->index_dim * (double)c->q_lora + hidden)) / layers;
     }
     double low = (double)c->o_groups * c->o_lora;
-    *half = c->q_lora * (hidden + wide) + hidden * dim + low * (wide / c->o_groups + hidden) + extra;
+    *attn_weights = c->q_lora * (hidden + wide) + hidden * dim + low * (wide / c->o_groups + hidden) + extra;
     *row = dim * (1 + entries);
     q->max_keys = most;
     q->index_bytes = index * c->index_dim * (double)dtype_bytes(kv, 256) / 256;
@@ -73,7 +74,7 @@ void cost_model_of(struct cost_model *q, const struct config *c, enum dtype dens
     bool mla = c->kv_lora;
     const double mats = c->no_up ? 2 : 3, projected = 2.0 * hidden * c->moe_latent; /* matrices of an FFN; around experts in a latent space */
     double attended = 1, expert = mats * c->moe_inter * config_routed_width(c), shared = mats * c->shared_inter * hidden + projected,
-           ffn = mats * (inter / layers) * hidden, ffns = 0, half, router = hidden * config_n_choices(c);
+           ffn = mats * (inter / layers) * hidden, ffns = 0, attn_weights, router = hidden * config_n_choices(c);
     *q = (struct cost_model){
         .layers = c->n_layers, .n_experts = c->n_experts, .topk = c->topk, .experts = format_of(experts), .dense = format_of(dense), .kv = format_of(kv)};
     int deferring = 0;
@@ -83,20 +84,20 @@ void cost_model_of(struct cost_model *q, const struct config *c, enum dtype dens
     if (q->dense_layers) ffn *= ffns / q->dense_layers; /* on average: some layers have none */
     if (mla) {
         double query = c->q_lora ? c->q_lora * (hidden + heads * dim) : hidden * heads * dim, expand = latent * heads * (c->qk_nope + v);
-        half = query + (latent + rope) * hidden + expand + hidden * heads * v;
+        attn_weights = query + (latent + rope) * hidden + expand + hidden * heads * v;
         q->pair_flops = 2 * heads * (2 * latent + rope);
         q->expanded_pair_flops = 2 * heads * (dim + v);
         q->expand_flops = 2 * expand;
     } else {
-        half = hidden * (heads + kv_heads) * (dim + v);
+        attn_weights = hidden * (heads + kv_heads) * (dim + v);
         q->pair_flops = 2 * heads * (dim + v);
     }
-    if (c->attn_gate == ATTN_GATE_ELEMENT || c->attn_gate == ATTN_GATE_HEAD) half += hidden * heads * (c->attn_gate == ATTN_GATE_HEAD ? 1 : v);
+    if (c->attn_gate == ATTN_GATE_ELEMENT || c->attn_gate == ATTN_GATE_HEAD) attn_weights += hidden * heads * (c->attn_gate == ATTN_GATE_HEAD ? 1 : v);
     if (c->streams.is_plain) q->elem_bytes = 4 * 8 * hidden;   /* the output's norm, its sum with the stream, and its clearing */
     if (config_has_states(c) || config_has_single_blocks(c)) { /* mixed layers: averages. A recurrent state costs as much as a few keys, whatever the context */
         double own = 0, some = 0;
         for (int i = 0; i < c->n_layers; i++) own += mixer_weights(c, i) / c->n_layers, some += (c->layer[i].mixer != MIXER_ATTENTION) / (double)c->n_layers;
-        half = own + (1 - some) * (half + (c->attn_gate == ATTN_GATE_IN_QUERY ? hidden * heads * dim : 0));
+        attn_weights = own + (1 - some) * (attn_weights + (c->attn_gate == ATTN_GATE_IN_QUERY ? hidden * heads * dim : 0));
         attended = 1 - some;
         q->pair_flops *= attended;
     }
@@ -108,17 +109,18 @@ void cost_model_of(struct cost_model *q, const struct config *c, enum dtype dens
         q->max_keys = c->index_topk * block;
         q->index_bytes = own / block * c->index_dim * (double)dtype_bytes(kv, 256) / 256;
         q->index_flops = own / block * 2.0 * c->index_heads * c->index_dim;
-        half += own * (c->index_heads * (c->index_dim * (double)c->q_lora + hidden) + (c->index_block ? 2 : 1) * c->index_dim * hidden);
+        attn_weights += own * (c->index_heads * (c->index_dim * (double)c->q_lora + hidden) + (c->index_block ? 2 : 1) * c->index_dim * hidden);
     }
     double row = mla ? latent + rope : kv_heads * (dim + v);
     row *= attended;
-    if (c->attn == ATTN_COMPRESSED) compressed_attention(q, c, kv, &half, &row);
+    if (c->attn == ATTN_COMPRESSED) compressed_attention(q, c, kv, &attn_weights, &row);
     q->kv_row_bytes = row * (double)dtype_bytes(kv, 256) / 256 + (kv == DT_E4M3 ? 4.0 * kv_heads * (mla ? 1 : 2) : 0);
     q->expert_bytes = weight_bytes(c, experts, expert), q->expert_flops = 2 * expert;
     q->shared_bytes = weight_bytes(c, dense, shared), q->shared_flops = 2 * shared;
     q->ffn_bytes = weight_bytes(c, dense, ffn), q->ffn_flops = 2 * ffn;
-    q->attn_block_bytes = weight_bytes(c, dense, half) + 2 * router, q->attn_block_flops = 2 * (half + router); /* routers are stored in 16 bits */
-    q->head_bytes = 2.0 * hidden * c->vocab, q->head_flops = 2.0 * hidden * c->vocab;                           /* so are LM heads */
+    q->attn_block_bytes = weight_bytes(c, dense, attn_weights) + 2 * router,
+    q->attn_block_flops = 2 * (attn_weights + router);                                /* routers are stored in 16 bits */
+    q->head_bytes = 2.0 * hidden * c->vocab, q->head_flops = 2.0 * hidden * c->vocab; /* so are LM heads */
     q->row_bytes = 4 * hidden, q->query_bytes = 4 * heads * max_of(dim, v);
     q->n_linear_ops = mla ? (c->q_lora ? 7 : 6) : 5;
     q->n_elem_ops = mla ? 9 : c->qk_norm ? 9 : 7;
@@ -371,24 +373,24 @@ static struct layer_time layer_time(const struct cost_machine *m, const struct c
     const struct cost_model *part = q;
     if (ranks > 1) share = rank_model(q, ranks), part = &share;
     const double sum = all_reduce_time(m, d, q, rows, ranks);
-    double half = attention_block_time(m, d, part, r, taken) + sum;
+    double attn = attention_block_time(m, d, part, r, taken) + sum;
     if (!experts) {
-        half += ffn_time(m, d, q, rows, part->ffn_bytes, part->ffn_flops, 1, taken) + sum;
-        return (struct layer_time){on_device ? 0 : half, on_device ? half : 0, half};
+        attn += ffn_time(m, d, q, rows, part->ffn_bytes, part->ffn_flops, 1, taken) + sum;
+        return (struct layer_time){on_device ? 0 : attn, on_device ? attn : 0, attn};
     }
     double shared = ffn_time(m, d, q, rows, part->shared_bytes, part->shared_flops, 1, taken) + (q->shared_bytes > 0 ? sum : 0);
     const bool is_resident = resident >= 1; /* nothing for the CPU */
     const double deferred = q->deferred_share, later = routed_time(m, is_resident ? d : 0, q, rows, deferred, taken);
     if (!on_device) {
-        half += shared + routed_time(m, 0, q, rows, 1 - deferred, taken) + later;
-        return (struct layer_time){half, 0, half};
+        attn += shared + routed_time(m, 0, q, rows, 1 - deferred, taken) + later;
+        return (struct layer_time){attn, 0, attn};
     }
     double cpu = routed_time(m, 0, q, rows, (1 - resident) * (1 - deferred), taken), gpu = shared + routed_time(m, d, q, rows, resident * (1 - deferred), 0);
     if (is_resident && !joins_small(m, d, q, rows)) gpu += DEVICE_ONLY_OPS * m->domain[d].latency[COST_ELEM];
-    if (is_resident) return (struct layer_time){0, half + gpu + later, half + gpu + later};
+    if (is_resident) return (struct layer_time){0, attn + gpu + later, attn + gpu + later};
     /* The CPU computes what the layer before deferred until this layer's rows arrive. */
-    const double begin = max_of(half + hand_off_time(m, d, q, rows), later);
-    return (struct layer_time){cpu + later, half + gpu, max_of(begin + cpu, half + gpu)};
+    const double begin = max_of(attn + hand_off_time(m, d, q, rows), later);
+    return (struct layer_time){cpu + later, attn + gpu, max_of(begin + cpu, attn + gpu)};
 }
 
 double cost_decode(const struct cost_machine *m, const struct cost_model *q, const struct cost_decode *s) {
@@ -396,16 +398,16 @@ double cost_decode(const struct cost_machine *m, const struct cost_model *q, con
     int on = devices ? s->n_device_layers : 0, part[2] = {dual ? s->first_rows : s->rows, dual ? s->rows - s->first_rows : 0};
     double taken = s->beside_prefill ? cost_upload_rate(m, 1) : 0, sum = 0;
     if (s->rows < 1) return 0;
-    const int dense_there = on < q->dense_layers ? on : q->dense_layers, moe = q->layers - q->dense_layers, moe_there = on - dense_there,
-              whole = devices ? (s->n_expert_layers < moe_there ? s->n_expert_layers : moe_there) : 0;
+    const int dense_on_device = on < q->dense_layers ? on : q->dense_layers, moe = q->layers - q->dense_layers, moe_on_device = on - dense_on_device,
+              whole = devices ? (s->n_expert_layers < moe_on_device ? s->n_expert_layers : moe_on_device) : 0;
     const struct {
         int count;
         bool on_device, experts;
         double resident;
-    } kinds[] = {{q->dense_layers - dense_there, false, false, 0},
-                 {moe - moe_there, false, true, 0},
-                 {dense_there, true, false, 0},
-                 {moe_there - whole, true, true, s->resident_share},
+    } kinds[] = {{q->dense_layers - dense_on_device, false, false, 0},
+                 {moe - moe_on_device, false, true, 0},
+                 {dense_on_device, true, false, 0},
+                 {moe_on_device - whole, true, true, s->resident_share},
                  {whole, true, true, 1}};
     for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
         if (kinds[k].count < 1) continue;
@@ -453,9 +455,9 @@ static double prefill_cpu_time(const struct cost_machine *m, const struct cost_m
     int chunk = m->cpu_chunk_rows > 0 ? m->cpu_chunk_rows : p->n, moe = q->layers - q->dense_layers;
     double sum = cost_head(m, 0, q, 1), with = p->n_decoding;
     for (double at = 0; at < p->n; at += chunk) {
-        double n = min_of(chunk, p->n - at), half = cost_attention_block(m, 0, q, cost_prefill_rows(n, p->pos + at));
-        if (with > 0) half += cost_attention_block(m, 0, q, cost_decode_rows(p->n_decoding, p->keys));
-        sum += q->layers * half + moe * (cost_shared(m, 0, q, n + with) + cost_routed(m, 0, q, n + with));
+        double n = min_of(chunk, p->n - at), attn = cost_attention_block(m, 0, q, cost_prefill_rows(n, p->pos + at));
+        if (with > 0) attn += cost_attention_block(m, 0, q, cost_decode_rows(p->n_decoding, p->keys));
+        sum += q->layers * attn + moe * (cost_shared(m, 0, q, n + with) + cost_routed(m, 0, q, n + with));
         sum += q->dense_layers * ffn_time(m, 0, q, n + with, q->ffn_bytes, q->ffn_flops, 1, 0);
     }
     return sum;
@@ -473,9 +475,9 @@ static double prefill_stream_time(const struct cost_machine *m, const struct cos
     double bytes = dense + streamed * loaded * q->expert_bytes * part + moe * exchange,
            first = p->n_dense_layers > 0 ? 0 : cost_transfer(m, 1, COST_H2D, q->attn_block_bytes);
     /* In a striped prefill a rank's rows are spread over the sequence, so it sees all keys. */
-    double half = ranks > 1 ? cost_attention_block(m, 1, q, (struct cost_rows){each, cost_prefill_rows(n, p->pos).pairs / s, p->pos + n})
+    double attn = ranks > 1 ? cost_attention_block(m, 1, q, (struct cost_rows){each, cost_prefill_rows(n, p->pos).pairs / s, p->pos + n})
                             : attention_blocks_time(m, 1, q, n, p->pos, m->gpu_chunk_rows > 0 ? m->gpu_chunk_rows : p->n);
-    double compute = q->layers * half + moe * (cost_shared(m, 1, q, each) + cost_routed(m, 1, q, n) * part) +
+    double compute = q->layers * attn + moe * (cost_shared(m, 1, q, each) + cost_routed(m, 1, q, n) * part) +
                      q->dense_layers * ffn_time(m, 1, q, each, q->ffn_bytes, q->ffn_flops, 1, 0);
     if (ranks > 1) compute += moe * cost_transfer(m, 1, COST_D2H, exchange);
     double disk = m->disk_bw > 0 ? streamed * loaded * q->expert_bytes * m->disk_share / m->disk_bw : 0; /* shared by all ranks */
@@ -489,25 +491,25 @@ static double prefill_stream_time(const struct cost_machine *m, const struct cos
  * CPU. */
 static double blend_batch_time(const struct cost_machine *m, const struct cost_model *q, const struct cost_prefill *p, double n, double pos) {
     double chosen = cost_distinct(q, n + p->n_decoding), rows = chosen > 0 ? (n + p->n_decoding) * q->topk / chosen : 0, moe = q->layers - q->dense_layers;
-    double half = attention_blocks_time(m, 1, q, n, pos, m->gpu_chunk_rows > 0 ? m->gpu_chunk_rows : p->n), hand = hand_off_time(m, 1, q, n),
+    double attn = attention_blocks_time(m, 1, q, n, pos, m->gpu_chunk_rows > 0 ? m->gpu_chunk_rows : p->n), hand = hand_off_time(m, 1, q, n),
            shared = cost_shared(m, 1, q, n);
-    const double taken = cost_upload_rate(m, p->ranks > 1 ? p->ranks : 1), here_alone = cost_expert(m, 0, q, rows, n),
-                 here_beside = expert_time(m, 0, q, rows, n, taken);
-    double there = cost_expert(m, 1, q, rows, n), move = cost_transfer(m, 1, COST_H2D, q->expert_bytes);
+    const double taken = cost_upload_rate(m, p->ranks > 1 ? p->ranks : 1), cpu_alone = cost_expert(m, 0, q, rows, n),
+                 cpu_beside = expert_time(m, 0, q, rows, n, taken);
+    double gpu_expert = cost_expert(m, 1, q, rows, n), upload = cost_transfer(m, 1, COST_H2D, q->expert_bytes);
     double ranks = p->ranks > 1 ? p->ranks : 1,
            help = ranks > 1 ? hand + cost_transfer(m, 1, COST_H2D, n * q->row_bytes) : 0; /* rows to the device, the sum back */
     double dense = p->is_resident ? 0 : cost_transfer(m, 1, COST_H2D, q->attn_block_bytes + q->shared_bytes), layer = INFINITY;
-    if (p->n_decoding) half += cost_attention_block(m, 1, q, cost_decode_rows(p->n_decoding, p->keys));
+    if (p->n_decoding) attn += cost_attention_block(m, 1, q, cost_decode_rows(p->n_decoding, p->keys));
     double disk = disk_time(m, q, chosen, chosen);
     for (double x = 0; x < chosen + 1; x++) {
         double moved = min_of(x, chosen), left = chosen - moved, each = ceil(moved / ranks);
-        double cpu = left > 0 ? m->domain[0].latency[COST_FFN] + left * (moved > 0 ? here_beside : here_alone) + hand : 0;
-        double work = moved > 0 ? m->domain[1].latency[COST_FFN] + each * there : 0,
-               gpu = half + max_of(max_of(shared + work, moved > 1 ? help + work : 0), cpu);
-        layer = min_of(layer, max_of(dense + each * move, gpu));
+        double cpu = left > 0 ? m->domain[0].latency[COST_FFN] + left * (moved > 0 ? cpu_beside : cpu_alone) + hand : 0;
+        double work = moved > 0 ? m->domain[1].latency[COST_FFN] + each * gpu_expert : 0,
+               gpu = attn + max_of(max_of(shared + work, moved > 1 ? help + work : 0), cpu);
+        layer = min_of(layer, max_of(dense + each * upload, gpu));
     }
-    const double whole = min_of(p->n_expert_layers, moe), resident = half + shared + cost_routed(m, 1, q, n + p->n_decoding);
-    double plain = half + ffn_time(m, 1, q, n, q->ffn_bytes, q->ffn_flops, 1, 0);
+    const double whole = min_of(p->n_expert_layers, moe), resident = attn + shared + cost_routed(m, 1, q, n + p->n_decoding);
+    double plain = attn + ffn_time(m, 1, q, n, q->ffn_bytes, q->ffn_flops, 1, 0);
     if (!p->is_resident) plain = max_of(plain, cost_transfer(m, 1, COST_H2D, q->attn_block_bytes + q->ffn_bytes));
     return (moe - whole) * max_of(layer, disk) + whole * resident + q->dense_layers * plain;
 }

@@ -168,8 +168,9 @@ double cost_prefill(const struct cost_machine *m, const struct cost_model *q, co
 /* Number of layers whose attention block, shared expert and KV cache of `positions` fit into `bytes`. */
 int cost_layers_fit(const struct cost_model *q, double bytes, double positions);
 
-/* Models host memory of `bytes` as a cache of routed experts that are on disk (experts/disk_prefetch.h): sets missing and absent. An eighth of memory is
- * reserved for temporary data. The hit rate of few rows is paper D's for score-based eviction (MRS). Returns false if the other weights do not fit. */
+/* Models host memory of `memory` bytes as a cache of routed experts that are on disk (experts/disk_prefetch.h): sets disk_share_few_rows and disk_share. An
+ * eighth of the memory is reserved for temporary data. The hit rate of few rows is paper D's for score-based eviction (MRS). Returns false if the other
+ * weights do not fit. */
 bool cost_spill(struct cost_machine *m, const struct cost_model *q, double memory);
 double cost_disk_reads(const struct cost_machine *m, const struct cost_model *q,
                        double rows); /* seconds to read the missing experts of all layers for these rows; 0: none */

@@ -29,7 +29,7 @@ static const struct preset {
      "two EPYC 9355, 24 x DDR5-6400, 1.15 TB",
      {.sockets = 2, .channels = 12, .ddr = 6400, .cores = 32, .isa = "avx512bf16", .memory = 1152 * GIB}},
     {"xeon-6-2s", "two Xeon 6767P, 16 x DDR5-6400, 1 TB", {.sockets = 2, .channels = 8, .ddr = 6400, .cores = 64, .isa = "amx", .memory = 1024 * GIB}},
-    {"dgx-spark", "", .why_not = "its processor is an ARM, for which hearth has no kernels; llama.cpp and vLLM run on it"},
+    {"dgx-spark", "", .why_not = "its CPU is an ARM, for which hearth has no kernels; llama.cpp and vLLM run on it"},
 };
 
 const char *datasheet_preset_name(int i) { return i >= 0 && i < (int)(sizeof presets / sizeof *presets) && !presets[i].why_not ? presets[i].name : NULL; }

@@ -15,7 +15,7 @@ struct layer_assign_in {
 };
 struct layer_assign_out {
     int n;                  /* devices that hold layers; the rest serve prefills only */
-    int end_layer[GPU_MAX]; /* device i holds layers [until[i - 1] or 0, until[i]) */
+    int end_layer[GPU_MAX]; /* device i holds layers [end_layer[i - 1] or 0, end_layer[i]) */
     int head_device;        /* the device that has the head; -1: the CPU */
     char why[256];          /* one sentence */
 };

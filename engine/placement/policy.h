@@ -79,15 +79,15 @@ struct policy_decode_out {
     const char *refused[EXEC_MODES]; /* reason; NULL: possible */
 };
 
-/* Decides how several devices that hold all layers share them: tensor parallel, or whole layers each. Tensor parallelism shortens a decode batch of one
- * session, except for two reductions per layer; but a blended prefill needs whole layers. So the decision minimizes the time of a
- * question of POLICY_QUESTION tokens plus an answer of POLICY_ANSWER. n_expert_layers: layers whose experts would be resident with whole
- * layers. */
-enum { POLICY_QUESTION = 1024, POLICY_ANSWER = 512 };
+enum { POLICY_QUESTION = 1024, POLICY_ANSWER = 512 }; /* tokens of the turn that policy_parallel() minimizes */
 struct policy_parallel_out {
     bool tensor;
     double step[2], question[2]; /* seconds per decode batch, and to prefill the question; [1]: tensor parallel */
 };
+/* Decides how several devices that hold all layers share them: tensor parallel, or whole layers each. Tensor parallelism shortens a decode batch of one
+ * session, except for two reductions per layer; but a blended prefill needs whole layers. So the decision minimizes the time of a
+ * question of POLICY_QUESTION tokens plus an answer of POLICY_ANSWER. n_expert_layers: layers whose experts would be resident with whole
+ * layers. */
 void policy_parallel(const struct cost_machine *cost, const struct cost_model *model, int ranks, int n_expert_layers, struct policy_parallel_out *out);
 /* If the usual choice exceeds max_tpot_s, chooses the batch and mode with the least time per token, which may exceed it too. */
 void policy_decode_batch(const struct policy_machine *m, const struct policy_decode_in *in, struct policy_decode_out *out);

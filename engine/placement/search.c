@@ -8,9 +8,9 @@ static double max_of(double a, double b) { return a > b ? a : b; }
 static double min_of(double a, double b) { return a < b ? a : b; }
 
 static const char *const placement_names[] = {"cpu", "hybrid", "paged"};
-static const char *const limit_names[] = {"processor", "card", "link", "rows to the processor", "host memory", "one micro-batch after the other"};
-static const char *const bound_names[] = {"more would not be faster",  "host memory",          "card memory",
-                                          "there are no more prompts", "a step takes no more", "the bound on time per token"};
+static const char *const limit_names[] = {"CPU", "card", "link", "rows to the CPU", "host memory", "one micro-batch after the other"};
+static const char *const bound_names[] = {"more would not be faster",   "host memory", "card memory", "there are no more prompts", "a batch takes no more rows",
+                                          "the bound on time per token"};
 const char *search_placement_name(enum search_placement p) { return placement_names[p]; }
 const char *search_limit_name(enum search_limit l) { return limit_names[l]; }
 const char *search_bound_name(enum search_bound b) { return bound_names[b]; }
@@ -24,8 +24,8 @@ int search_grid_micro_batches(int i) { return micro_batch_grid[i]; }
 
 static double device_count(const struct search_policy *p) { return p->n_devices > 1 ? p->n_devices : 1; }
 static double n_micro_batches(const struct search_policy *p, double rows) { return ceil(rows / min_of(p->micro_rows, rows)); }
-int search_stagger(int n, int cards) {
-    int even = cards > 1 ? (n + cards - 1) / cards : n, least = n < SEARCH_MIN_STAGGER ? n : SEARCH_MIN_STAGGER;
+int search_stagger(int n, int n_devices) {
+    int even = n_devices > 1 ? (n + n_devices - 1) / n_devices : n, least = n < SEARCH_MIN_STAGGER ? n : SEARCH_MIN_STAGGER;
     return even > least ? even : least;
 }
 static double ring_layers(const struct search_policy *p) { return p->ring_layers > 0 ? p->ring_layers : 2; }
@@ -215,7 +215,7 @@ static void maximize_weights(const struct search_in *in, struct search_policy *p
     }
 }
 
-/* Tries p->n rows. False: neither these nor more rows fit. */
+/* Tries p->n_rows rows. False: neither these nor more rows fit. */
 static bool try_rows(const struct search_in *in, struct search_policy *p, struct search_out *out) {
     struct search_cost c;
     maximize_weights(in, p, &c);
@@ -243,9 +243,9 @@ static void try_between(const struct search_in *in, struct search_policy *p, int
     try_rows(in, p, out);
 }
 
-/* Tries all batch sizes on `cards` devices. */
-static void search_paged(const struct search_in *in, int cards, struct search_out *out) {
-    struct search_policy p = {.placement = SEARCH_PAGED, .n_devices = cards};
+/* Tries all batch sizes on the first n_devices devices. */
+static void search_paged(const struct search_in *in, int n_devices, struct search_out *out) {
+    struct search_policy p = {.placement = SEARCH_PAGED, .n_devices = n_devices};
     int most = 0; /* micro-batches that fit with the previous size */
     for (int i = 0; search_grid_micro_rows(i); i++) {
         if (in->n_prompts && i && search_grid_micro_rows(i - 1) >= in->n_prompts) break; /* would repeat the last result */

@@ -44,14 +44,14 @@ enum { SEARCH_SESSIONS = 16, SEARCH_SHARES = 16, SEARCH_PREFILL_ROWS = 8192, SEA
 /* The bottleneck. BY_CHAIN: latency, no resource is saturated. */
 enum search_limit { SEARCH_BY_CPU, SEARCH_BY_CARD, SEARCH_BY_LINK, SEARCH_BY_ROWS, SEARCH_BY_MEMORY, SEARCH_BY_CHAIN, SEARCH_LIMITS };
 const char *search_limit_name(enum search_limit l);
-/* Why the batch is not larger. */
+/* What a policy lacks, or why the batch of the best one is not larger. */
 enum search_bound { SEARCH_NO_GAIN, SEARCH_HOST_MEMORY, SEARCH_CARD_MEMORY, SEARCH_PROMPTS, SEARCH_ROWS, SEARCH_TPOT };
 const char *search_bound_name(enum search_bound b);
 struct search_cost {
     bool fits;
     enum search_bound lacks;         /* if it does not fit */
     double layer_s[SEARCH_LIMITS];   /* paged: seconds per MoE layer; BY_ROWS: device to host */
-    double decode_s, prefill_s;      /* seconds in which each session gets a token; to prefill all n prompts */
+    double decode_s, prefill_s;      /* seconds in which each session gets a token; to prefill the prompts of all rows */
     double tokens_per_s;             /* answer tokens, prefill included */
     double host_bytes, device_bytes; /* bytes used; device: on each */
     double link_rate;                /* bytes/s of host memory that links use during a decode batch */
@@ -60,7 +60,7 @@ struct search_cost {
 /* Offset, in micro-batches, between a layer and the previous one: an even share per device, so that all compute, but at least the number
  * between a micro-batch's queries and its continuation. */
 enum { SEARCH_MIN_STAGGER = 3 };
-int search_stagger(int n, int cards);
+int search_stagger(int n_micro_batches, int n_devices);
 /* Evaluates one policy: its times, or what it lacks. */
 void search_cost(const struct search_in *in, const struct search_policy *p, struct search_cost *out);
 
@@ -69,7 +69,7 @@ struct search_out {
     bool misses_tpot; /* no policy meets max_tpot_s: this one has the least seconds per token */
     struct search_policy policy;
     struct search_cost cost;
-    enum search_bound bound; /* limit on n */
+    enum search_bound bound; /* why the batch has no more rows */
     int n_tried;
     double best_tokens_per_s[SEARCH_PLACEMENTS]; /* tokens/s of the best policy per placement; 0: none fits or not allowed */
 };

@@ -63,38 +63,35 @@ static void assign_expert(const struct split_in *in, struct split_plan *p, struc
 /* Every expert where it is resident: on a device, otherwise on the CPU. */
 static void plan_host(const struct split_in *in, struct split_plan *p) {
     struct load load[SPLIT_DOMAINS] = {0};
-    uint32_t far = 0;
-    for (int d = 0; d < in->n_domains; d++) far |= (uint32_t)(in->domain[d].class != COST_CPU) << d;
+    uint32_t devices = 0; /* near-memory units included */
+    for (int d = 0; d < in->n_domains; d++) devices |= (uint32_t)(in->domain[d].class != COST_CPU) << d;
     for (int k = 0; k < in->n; k++) {
         int i = p->work.by_rows[k];
         uint32_t where = in->expert[i].resident;
-        assign_expert(in, p, load, i, earliest_domain(in, p, load, i, where & far ? where & far : where));
+        assign_expert(in, p, load, i, earliest_domain(in, p, load, i, where & devices ? where & devices : where));
     }
 }
 
 /* Everything on devices, missing weights over their links, up to the room. */
 static void plan_stream(const struct split_in *in, struct split_plan *p) {
     struct load load[SPLIT_DOMAINS] = {0};
-    uint32_t far = p->work.gpus;
     for (int k = 0; k < in->n; k++) {
         int i = p->work.by_rows[k];
-        uint32_t there = in->expert[i].resident & far;
-        int d = earliest_domain(in, p, load, i, there ? there : far);
+        uint32_t resident = in->expert[i].resident & p->work.gpus;
+        int d = earliest_domain(in, p, load, i, resident ? resident : p->work.gpus);
         assign_expert(in, p, load, i, d >= 0 ? d : earliest_domain(in, p, load, i, in->expert[i].resident));
     }
 }
 
-/* Paper C, starting from the plain policies or each expert's best domain: repeatedly moves the most expensive expert of the domain that ends last to
- * where the whole then ends first, while that helps. Ties: lowest added cost. */
 static double plan_end(const struct split_in *in, const struct split_plan *p) {
     struct load load[SPLIT_DOMAINS];
     int at;
     compute_loads(in, p, load);
     return load_longest(in, load, &at);
 }
-/* Returns the most expensive expert of a domain, as an index into work.heavy, or -1. In descending rows that is the first resident one or
+/* Returns the most expensive expert of a domain, as an index into work.by_rows, or -1. In descending rows that is the first resident one or
  * the first transferred one. Transferred experts bound by the link all cost the same; then the lightest is the easiest to place. at[3]:
- * start positions in work.heavy for the three searches. */
+ * start positions in work.by_rows for the three searches. */
 static int most_expensive(const struct split_in *in, const struct split_plan *p, int d, int *at) {
     int found[3];
     for (int kind = 0; kind < 3; kind++) {
@@ -103,22 +100,24 @@ static int most_expensive(const struct split_in *in, const struct split_plan *p,
         at[kind] = k;
         found[kind] = k < in->n ? k : -1;
     }
-    double there = found[0] < 0 ? -1 : (double)p->work.cost[d][p->work.by_rows[found[0]]],
-           comes = found[1] < 0 ? -1 : (double)p->work.cost[d][p->work.by_rows[found[1]]];
-    bool link = found[1] >= 0 && in->domain[d].transfer_s >= comes;
-    if (link) comes = in->domain[d].transfer_s;
-    return there > comes ? found[0] : link ? found[2] : found[1];
+    double resident = found[0] < 0 ? -1 : (double)p->work.cost[d][p->work.by_rows[found[0]]],
+           transferred = found[1] < 0 ? -1 : (double)p->work.cost[d][p->work.by_rows[found[1]]];
+    bool is_link_bound = found[1] >= 0 && in->domain[d].transfer_s >= transferred;
+    if (is_link_bound) transferred = in->domain[d].transfer_s;
+    return resident > transferred ? found[0] : is_link_bound ? found[2] : found[1];
 }
-/* end[0]: latest end of the other domains, reached by `slowest`; end[1]: the second latest. */
-static void latest_others(const struct split_in *in, const struct load *load, int but, double *end, int *slowest) {
+/* Sets end[0] to the latest end of all domains but `excluded`, reached by *slowest, and end[1] to the second latest. */
+static void latest_others(const struct split_in *in, const struct load *load, int excluded, double *end, int *slowest) {
     end[0] = end[1] = 0;
     *slowest = -1;
     for (int d = 0; d < in->n_domains; d++) {
-        double e = d == but ? 0 : load_end(&in->domain[d], &load[d]);
+        double e = d == excluded ? 0 : load_end(&in->domain[d], &load[d]);
         if (e > end[0]) end[1] = end[0], end[0] = e, *slowest = d;
         else if (e > end[1]) end[1] = e;
     }
 }
+/* Paper C: repeatedly moves the most expensive expert of the domain that ends last to where the whole then ends first, while that helps. Ties: lowest added
+ * cost. */
 static void refine_plan(const struct split_in *in, struct split_plan *p) {
     struct load load[SPLIT_DOMAINS];
     int at[SPLIT_DOMAINS][3];
@@ -147,18 +146,19 @@ static void refine_plan(const struct split_in *in, struct split_plan *p) {
             if (kind < 2 ? at[to][kind] > k : at[to][kind] < k) at[to][kind] = k;
     }
 }
+/* Each expert on its best domain: where the longer of its computation and its transfer takes least. */
 static void plan_best_each(const struct split_in *in, struct split_plan *p) {
-    int came[SPLIT_DOMAINS] = {0};
+    int n_moved[SPLIT_DOMAINS] = {0};
     for (int k = 0; k < in->n; k++) {
         int i = p->work.by_rows[k], at = 0;
         double least = INFINITY;
         for (int d = 0; d < in->n_domains; d++) {
             double c = (double)p->work.cost[d][i];
-            if (!is_resident(in, d, i) && (!can_transfer(in, d, i) || came[d] >= in->domain[d].max_transfers)) continue;
+            if (!is_resident(in, d, i) && (!can_transfer(in, d, i) || n_moved[d] >= in->domain[d].max_transfers)) continue;
             if (!is_resident(in, d, i) && in->domain[d].transfer_s > c) c = in->domain[d].transfer_s;
             if (c < least) least = c, at = d;
         }
-        came[at] += !is_resident(in, at, i);
+        n_moved[at] += !is_resident(in, at, i);
         p->domain[i] = (uint8_t)at;
     }
 }
@@ -176,6 +176,7 @@ static int run_best_of(const struct split_in *in, struct split_plan *p, void (*c
     memcpy(p->domain, p->work.best, (size_t)in->n);
     return which;
 }
+/* Paper C's moves, from the best of its own start and the plain policies. */
 static void plan_trimoe(const struct split_in *in, struct split_plan *p) {
     static void (*const starts[])(const struct split_in *, struct split_plan *) = {plan_best_each, plan_host, plan_stream};
     run_best_of(in, p, starts, 3);
@@ -185,107 +186,127 @@ static void plan_trimoe(const struct split_in *in, struct split_plan *p) {
 /* Improves a plan: moves one expert off the domain that ends last; the target may pass one of its own to a third domain or back. Takes the best such
  * move while one helps. Pairs are tried only for few experts; with many, single moves are fine enough. */
 enum { EXCHANGES = 12, EXCHANGE_PAIRS = 400 };
+struct exchange {
+    const struct split_in *in;
+    const struct split_plan *p;
+    const struct load *load;
+    int from, slowest;              /* the domain that ends last; of the others, the one that ends last */
+    double longest[2];              /* as in latest_others() */
+    double cheapest[SPLIT_DOMAINS]; /* the second cheapest transferred expert of each */
+    double end[SPLIT_DOMAINS];      /* when each ends */
+    double best_end;                /* of the best move so far */
+    int to, what, other, beyond;    /* that move: expert `what` goes to domain `to` (-1: no move helps), which passes `other` (-1: none) to `beyond` */
+};
+/* Tries to move expert i, without which its domain ends at `rest`. */
+static void try_single_moves(struct exchange *x, int i, double rest) {
+    for (int d = 0; d < x->in->n_domains && rest < x->best_end; d++) {
+        if (d == x->from || x->longest[d == x->slowest] >= x->best_end || !load_can_take(x->in, d, &x->load[d], i)) continue;
+        struct load with = load_with(x->in, x->p, d, x->load[d], i);
+        double all = max_of(load_end(&x->in->domain[d], &with), max_of(rest, x->longest[d == x->slowest]));
+        if (all < x->best_end) x->best_end = all, x->to = d, x->what = i, x->other = -1;
+    }
+}
+/* Tries to move expert i to the domain of expert k, and k to any other domain. */
+static void try_pair(struct exchange *x, int i, int k, const struct load *less, double rest) {
+    const struct split_in *in = x->in;
+    const int d = x->p->domain[k];
+    if (d == x->from) return;
+    struct load with = load_without(in, x->p, d, x->load[d], k, x->cheapest[d]);
+    if (!load_can_take(in, d, &with, i)) return;
+    with = load_with(in, x->p, d, with, i);
+    const double target_end = load_end(&in->domain[d], &with);
+    for (int c = 0; c < in->n_domains && target_end < x->best_end; c++) {
+        const struct load *l = c == x->from ? less : &x->load[c];
+        if (c == d || !load_can_take(in, c, l, k)) continue;
+        struct load more = load_with(in, x->p, c, *l, k);
+        double all = max_of(load_end(&in->domain[c], &more), c == x->from ? target_end : max_of(target_end, rest));
+        for (int o = 0; o < in->n_domains; o++)
+            if (o != x->from && o != d && o != c) all = max_of(all, x->end[o]);
+        if (all < x->best_end) x->best_end = all, x->to = d, x->what = i, x->other = k, x->beyond = c;
+    }
+}
 static void exchange_experts(const struct split_in *in, struct split_plan *p) {
     struct load load[SPLIT_DOMAINS];
     compute_loads(in, p, load);
     for (int round = 0; round < EXCHANGES; round++) {
-        int from, to = -1, what = -1, other = -1, beyond = -1, slowest;
-        double next = load_longest(in, load, &from), longest[2], after[SPLIT_DOMAINS], end[SPLIT_DOMAINS];
+        struct exchange x = {.in = in, .p = p, .load = load, .to = -1, .what = -1, .other = -1, .beyond = -1};
+        x.best_end = load_longest(in, load, &x.from);
+        const int from = x.from;
         bool pairs = load[from].n * (in->n - load[from].n) * (in->n_domains - 1) <= EXCHANGE_PAIRS;
-        latest_others(in, load, from, longest, &slowest);
-        for (int d = 0; d < in->n_domains; d++) after[d] = d == from || pairs ? second_cheapest(in, p, d) : 0, end[d] = load_end(&in->domain[d], &load[d]);
+        latest_others(in, load, from, x.longest, &x.slowest);
+        for (int d = 0; d < in->n_domains; d++)
+            x.cheapest[d] = d == from || pairs ? second_cheapest(in, p, d) : 0, x.end[d] = load_end(&in->domain[d], &load[d]);
         for (int i = 0; i < in->n; i++) {
             if (p->domain[i] != from) continue;
-            struct load less = load_without(in, p, from, load[from], i, after[from]);
+            struct load less = load_without(in, p, from, load[from], i, x.cheapest[from]);
             double rest = load_end(&in->domain[from], &less);
-            for (int d = 0; d < in->n_domains && rest < next; d++) {
-                if (d == from || longest[d == slowest] >= next || !load_can_take(in, d, &load[d], i)) continue;
-                struct load with = load_with(in, p, d, load[d], i);
-                double all = max_of(load_end(&in->domain[d], &with), max_of(rest, longest[d == slowest]));
-                if (all < next) next = all, to = d, what = i, other = -1;
-            }
-            for (int k = 0; k < in->n && pairs && rest < next; k++) {
-                int d = p->domain[k];
-                if (d == from) continue;
-                struct load with = load_without(in, p, d, load[d], k, after[d]);
-                if (!load_can_take(in, d, &with, i)) continue;
-                with = load_with(in, p, d, with, i);
-                double there = load_end(&in->domain[d], &with);
-                for (int c = 0; c < in->n_domains && there < next; c++) {
-                    const struct load *l = c == from ? &less : &load[c];
-                    if (c == d || !load_can_take(in, c, l, k)) continue;
-                    struct load more = load_with(in, p, c, *l, k);
-                    double all = max_of(load_end(&in->domain[c], &more), c == from ? there : max_of(there, rest));
-                    for (int o = 0; o < in->n_domains; o++)
-                        if (o != from && o != d && o != c) all = max_of(all, end[o]);
-                    if (all < next) next = all, to = d, what = i, other = k, beyond = c;
-                }
-            }
+            try_single_moves(&x, i, rest);
+            for (int k = 0; k < in->n && pairs && rest < x.best_end; k++) try_pair(&x, i, k, &less, rest);
         }
-        if (to < 0) break;
-        load[from] = load_without(in, p, from, load[from], what, after[from]);
-        if (other >= 0) load[to] = load_without(in, p, to, load[to], other, after[to]), assign_expert(in, p, load, other, beyond);
-        assign_expert(in, p, load, what, to);
+        if (x.to < 0) break;
+        load[from] = load_without(in, p, from, load[from], x.what, x.cheapest[from]);
+        if (x.other >= 0) load[x.to] = load_without(in, p, x.to, load[x.to], x.other, x.cheapest[x.to]), assign_expert(in, p, load, x.other, x.beyond);
+        assign_expert(in, p, load, x.what, x.to);
     }
 }
 
 /* hearth's own policy. A transfer takes the same time for any expert, CPU time grows with rows and near-memory time grows faster. So of the experts on no
  * device the heaviest go to devices, the next to the CPU and the lightest to near-memory units. Tries every length of the first list; the length of
  * the second follows. Then exchanges. */
-enum { HERE, NEAR }; /* CPUs; near-memory units */
+enum { SIDE_CPU, SIDE_NDP }; /* CPUs; near-memory units */
 struct side {
-    uint32_t who;
-    double begin; /* mean seconds until start: busy and fixed cost */
-    double work;  /* total cost */
-    int n;        /* experts */
+    uint32_t domains; /* bit mask */
+    double begin;     /* mean seconds until start: busy and fixed cost */
+    double work;      /* total cost */
+    int n;            /* experts */
 };
-static double side_end(const struct side *s, double more) { return s->n || more > 0 ? s->begin + (s->work + more) / __builtin_popcount(s->who) : 0; }
+static double side_end(const struct side *s, double more) { return s->n || more > 0 ? s->begin + (s->work + more) / __builtin_popcount(s->domains) : 0; }
 static double side_cost(const struct split_in *in, const struct split_plan *p, const struct side *s, int i) {
-    uint32_t where = in->expert[i].resident & s->who;
+    uint32_t where = in->expert[i].resident & s->domains;
     return where ? (double)p->work.cost[__builtin_ctz(where)][i] : INFINITY;
 }
 static void side_add(struct side *s, double cost, int n) { s->work += cost, s->n += n; }
 /* Divides the n experts of work.swap between CPUs and near-memory units when the first k are transferred, for k from n down to `least`. Returns the position
  * where the units' experts begin, as far as units have them. work.tail[k]: when both end. */
 static int divide_rest(const struct split_in *in, struct split_plan *p, const struct side *given, int n, int least) {
-    struct side s[2] = {given[HERE], given[NEAR]};
+    struct side s[2] = {given[SIDE_CPU], given[SIDE_NDP]};
     int at = n;
     for (int k = n;; k--) {
         if (k < n) {
-            double here = side_cost(in, p, &s[HERE], p->work.swap[k]);
-            bool only = isinf(here);
-            side_add(&s[only], only ? side_cost(in, p, &s[NEAR], p->work.swap[k]) : here, 1);
+            double cpu = side_cost(in, p, &s[SIDE_CPU], p->work.swap[k]);
+            bool only_ndp = isinf(cpu);
+            side_add(&s[only_ndp], only_ndp ? side_cost(in, p, &s[SIDE_NDP], p->work.swap[k]) : cpu, 1);
         }
-        for (; s[NEAR].who && at > k; at--) {
-            double here = side_cost(in, p, &s[HERE], p->work.swap[at - 1]), there = side_cost(in, p, &s[NEAR], p->work.swap[at - 1]);
-            if (isinf(here) || isinf(there)) continue;
-            if (side_end(&s[NEAR], there) >= side_end(&s[HERE], 0)) break;
-            side_add(&s[HERE], -here, -1), side_add(&s[NEAR], there, 1);
+        for (; s[SIDE_NDP].domains && at > k; at--) {
+            double cpu = side_cost(in, p, &s[SIDE_CPU], p->work.swap[at - 1]), ndp = side_cost(in, p, &s[SIDE_NDP], p->work.swap[at - 1]);
+            if (isinf(cpu) || isinf(ndp)) continue;
+            if (side_end(&s[SIDE_NDP], ndp) >= side_end(&s[SIDE_CPU], 0)) break;
+            side_add(&s[SIDE_CPU], -cpu, -1), side_add(&s[SIDE_NDP], ndp, 1);
         }
-        p->work.tail[k] = (float)max_of(side_end(&s[HERE], 0), side_end(&s[NEAR], 0));
+        p->work.tail[k] = (float)max_of(side_end(&s[SIDE_CPU], 0), side_end(&s[SIDE_NDP], 0));
         if (k == least) return at;
     }
 }
 static void plan_cut(const struct split_in *in, struct split_plan *p) {
     struct load load[SPLIT_DOMAINS] = {0};
     struct side given[2] = {0};
-    uint32_t far = p->work.gpus, here = ((uint32_t)1 << in->n_domains) - 1;
+    uint32_t gpus = p->work.gpus, all = ((uint32_t)1 << in->n_domains) - 1;
     int at, missing = 0, best = 0;
     for (int k = 0; k < in->n; k++) {
         int i = p->work.by_rows[k];
-        if (in->expert[i].resident & far) assign_expert(in, p, load, i, earliest_domain(in, p, load, i, in->expert[i].resident & far));
-        else if (in->expert[i].no_transfer) assign_expert(in, p, load, i, earliest_domain(in, p, load, i, in->expert[i].resident & here));
+        if (in->expert[i].resident & gpus) assign_expert(in, p, load, i, earliest_domain(in, p, load, i, in->expert[i].resident & gpus));
+        else if (in->expert[i].no_transfer) assign_expert(in, p, load, i, earliest_domain(in, p, load, i, in->expert[i].resident & all));
         else p->work.swap[missing++] = (uint16_t)i;
     }
     for (int d = 0; d < in->n_domains; d++) {
-        if (far >> d & 1) continue;
+        if (gpus >> d & 1) continue;
         struct side *s = &given[in->domain[d].class == COST_NDP];
-        s->who |= (uint32_t)1 << d;
+        s->domains |= (uint32_t)1 << d;
         s->begin += in->domain[d].busy_s + in->domain[d].start_s;
         side_add(s, load[d].work, load[d].n);
     }
     for (int k = 0; k < 2; k++)
-        if (given[k].who) given[k].begin /= __builtin_popcount(given[k].who);
+        if (given[k].domains) given[k].begin /= __builtin_popcount(given[k].domains);
     divide_rest(in, p, given, missing, 0);
     double least = INFINITY;
     struct load kept[SPLIT_DOMAINS];
@@ -293,10 +314,10 @@ static void plan_cut(const struct split_in *in, struct split_plan *p) {
     for (int k = 0; k <= missing; k++) {
         double end = 0;
         for (int d = 0; d < in->n_domains; d++)
-            if (far >> d & 1) end = max_of(end, load_end(&in->domain[d], &load[d]));
+            if (gpus >> d & 1) end = max_of(end, load_end(&in->domain[d], &load[d]));
         end = max_of(end, (double)p->work.tail[k]);
         if (end < least) least = end, best = k;
-        int d = k < missing ? earliest_domain(in, p, load, p->work.swap[k], far) : -1;
+        int d = k < missing ? earliest_domain(in, p, load, p->work.swap[k], gpus) : -1;
         if (d < 0) break;
         load[d] = load_with(in, p, d, load[d], p->work.swap[k]);
     }
@@ -304,8 +325,8 @@ static void plan_cut(const struct split_in *in, struct split_plan *p) {
     at = divide_rest(in, p, given, missing, best);
     for (int k = 0; k < missing; k++) {
         int i = p->work.swap[k];
-        uint32_t where = in->expert[i].resident & here & ~far, want = where & given[k < at ? HERE : NEAR].who;
-        assign_expert(in, p, load, i, earliest_domain(in, p, load, i, k < best ? far : want ? want : where));
+        uint32_t where = in->expert[i].resident & all & ~gpus, preferred = where & given[k < at ? SIDE_CPU : SIDE_NDP].domains;
+        assign_expert(in, p, load, i, earliest_domain(in, p, load, i, k < best ? gpus : preferred ? preferred : where));
     }
     exchange_experts(in, p);
 }
@@ -327,12 +348,12 @@ static double lower_bound(const struct split_in *in, const struct split_plan *p)
         if (!is_on_gpu(in, p, i)) rest += (double)p->work.cost[0][i], left++;
     for (int at = 0;; at++) {
         while (at < in->n && is_on_gpu(in, p, p->work.by_rows[at])) at++;
-        double here = left ? in->domain[0].busy_s + in->domain[0].start_s + rest : 0, end = link > here ? link : here;
+        double cpu = left ? in->domain[0].busy_s + in->domain[0].start_s + rest : 0, end = link > cpu ? link : cpu;
         if (end < least) least = end;
         int soon = 0; /* the next transfer goes to the link that finishes first */
         for (int d = 1; d < in->n_domains; d++)
             if (next[d] < next[soon]) soon = d;
-        if (!left || link > here || !soon) return least;
+        if (!left || link > cpu || !soon) return least;
         if (next[soon] > link) link = next[soon];
         next[soon] += in->domain[soon].transfer_s;
         rest -= (double)p->work.cost[0][p->work.by_rows[at]];
@@ -423,7 +444,7 @@ const struct split_policy *split_find(const char *name) {
 
 /* --- Running a policy -------------------------------------------------------------------------------------------------------- */
 
-/* Fills work.heavy: stable radix sort by descending rows. */
+/* Fills work.by_rows: stable radix sort by descending rows. */
 static void sort_by_rows(const struct split_in *in, struct split_plan *p) {
     uint16_t *a = p->work.by_rows, *b = p->work.swap;
     int32_t most = 0;
@@ -453,12 +474,11 @@ void split_run(const struct split_policy *policy, const struct split_in *in, str
         const struct split_domain *s = &in->domain[d];
         double scale = s->scale > 0 ? s->scale : 1, last = 0;
         int32_t rows = 0;
-        bool near = s->class == COST_CPU;
         for (int k = 0; k < in->n; k++) { /* neighbours often have equal rows */
             int i = p->work.by_rows[k];
             if (in->expert[i].rows != rows) rows = in->expert[i].rows, last = cost_table_at(s->expert_cost, rows) * scale;
             p->work.cost[d][i] = is_resident(in, d, i) || can_transfer(in, d, i) ? (float)last : INFINITY;
-            if (near && in->expert[i].min_cpu_s > p->work.cost[d][i]) p->work.cost[d][i] = in->expert[i].min_cpu_s;
+            if (s->class == COST_CPU && in->expert[i].min_cpu_s > p->work.cost[d][i]) p->work.cost[d][i] = in->expert[i].min_cpu_s;
         }
     }
     policy->run(in, p);
@@ -474,12 +494,12 @@ void split_run(const struct split_policy *policy, const struct split_in *in, str
     p->queue_begin[in->n_domains] = (uint16_t)n, p->transfer_begin[in->n_domains] = (uint16_t)moves;
     int at;
     p->end_s = load_longest(in, load, &at) + (p->queue_begin[1] > p->queue_begin[0] ? in->join_s : 0);
-    uint16_t there[SPLIT_DOMAINS], come[SPLIT_DOMAINS], move[SPLIT_DOMAINS];
+    uint16_t next_resident[SPLIT_DOMAINS], next_moved[SPLIT_DOMAINS], next_transfer[SPLIT_DOMAINS]; /* positions in queue, queue and transfer */
     for (int d = 0; d < in->n_domains; d++)
-        there[d] = p->queue_begin[d], come[d] = (uint16_t)(p->queue_begin[d + 1] - load[d].n_moved), move[d] = p->transfer_begin[d];
+        next_resident[d] = p->queue_begin[d], next_moved[d] = (uint16_t)(p->queue_begin[d + 1] - load[d].n_moved), next_transfer[d] = p->transfer_begin[d];
     for (int k = 0; k < in->n; k++) {
         int i = p->work.by_rows[k], d = p->domain[i];
-        if (is_resident(in, d, i)) p->queue[there[d]++] = (uint16_t)i;
-        else p->queue[come[d]++] = p->transfer[move[d]++] = (uint16_t)i;
+        if (is_resident(in, d, i)) p->queue[next_resident[d]++] = (uint16_t)i;
+        else p->queue[next_moved[d]++] = p->transfer[next_transfer[d]++] = (uint16_t)i;
     }
 }

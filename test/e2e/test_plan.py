@@ -149,7 +149,7 @@ class Plan(driver.Case):
         self.assertEqual(fp8["model"], "Qwen3-30B-A3B in q4_k_m")
         self.assertLess(fp8["fits"]["host"]["bytes"], 0.7 * with_card["fits"]["host"]["bytes"])
         self.assertGreater(fp8["decode"][0]["tokens_per_s"], with_card["decode"][0]["tokens_per_s"])
-        for name, want in (("dgx-spark", "its processor is an ARM"), ("laptop-32+gtx1", "gtx1 is not a known card"), ("laptop-32+9xl4", "1 to 8 cards are possible"),
+        for name, want in (("dgx-spark", "its CPU is an ARM"), ("laptop-32+gtx1", "gtx1 is not a known card"), ("laptop-32+9xl4", "1 to 8 cards are possible"),
                            ("laptop-32+rtx3090,math=fp8", "the card has no FP8 products"),
                            ("laptop-32+h100", "h100 is not one card: there are H100 PCIe and H100 SXM"), ("laptop-32+", "is not a known card")):
             rc, out, err = self.run_bin("--plan", name)

@@ -267,7 +267,7 @@ change("blend-twice", "the CPU computes a device's experts again", "golden_mla_p
 change("blend-weights", "a (token, expert) pair gets the weight of the previous pair", "golden_mla_plain", (BLEND, "pair_weight[to] = b->weights[i];", "pair_weight[to] = b->weights[i ? i - 1 : 0];"))
 change("stage-held", "unpinned weights are copied directly instead of through a staging buffer", "gpu_unpinned_weights", ("engine/transfer/stage.c", "return s->n_fillers && (r->row ||", "return 0 && (r->row ||"))
 change("split-exchange", "an expert may not swap places with another", "unit_split", ("engine/placement/split.c", "bool pairs = load[from].n", "bool pairs = false && load[from].n"))
-change("split-cold", "experts of near-memory units are assigned by their number, not by their rows", "unit_split", ("engine/placement/split.c", "if (side_end(&s[NEAR], there) >= side_end(&s[HERE], 0)) break;", "if (s[NEAR].n >= s[HERE].n) break;"))
+change("split-cold", "experts of near-memory units are assigned by their number, not by their rows", "unit_split", ("engine/placement/split.c", "if (side_end(&s[SIDE_NDP], ndp) >= side_end(&s[SIDE_CPU], 0)) break;", "if (s[NEAR].n >= s[HERE].n) break;"))
 change("nodes-alone", "each memory node gets the same share instead of its measured speed's", "unit_calibrate", ("engine/placement/calibrate_numa.c", "alone[a] / sum,", "1.0 / n,"))
 change("nodes-between", "the speed between nodes is that of each node's own memory", "unit_calibrate", ("engine/placement/calibrate_numa.c", "r->from[a] = last, last = a;", "r->from[a] = a, last = a;"))
 change("split-join", "the CPU gets experts although devices alone finish earlier", "unit_split", ("engine/placement/split.c", "alone < end + in->join_s)", "alone < end)"))
@@ -327,7 +327,7 @@ change("guess-range", "an expert index out of range is counted", "unit_predict",
 change("fetch-foretold", "experts that a draft announces are not read from disk", "e2e_memory", (STEP, "if (s->m->disk_prefetch)\n        disk_prefetch_announce(s->m->disk_prefetch, a, phase == PREFETCH_ALL);", ";"))
 change("fetch-slots", "in host memory no expert ever leaves its slot", "e2e_memory", ("engine/experts/disk_prefetch.c", "f->slots_used[layer] > f->counts.slots_per_layer &&", "0 &&"))
 change("experts-map", "/experts counts one device only", "e2e_repl", ("cli/chat/command_experts.c", "if (device[i] >= 0) n_on_device++, device_uses += used[i];", "if (device[i] > 0) n_on_device++, device_uses = used[i] / 2;"))
-change("split-queue", "only the last uploaded expert is queued", "unit_split", ("engine/placement/split.c", "p->queue[come[d]++] = p->transfer", "p->queue[come[d]] = p->transfer"))
+change("split-queue", "only the last uploaded expert is queued", "unit_split", ("engine/placement/split.c", "p->queue[next_moved[d]++] = p->transfer", "p->queue[next_moved[d]] = p->transfer"))
 change("loop-apart", "an error of one session ends the turns of all in the batch", "e2e_faults", ("engine/schedule/decode_batch.c", "rc && rc != ERR_CANCELLED && (n > 1 || rows->n > rows->n_known)", "0"))
 change("loop-fallback", "a device failure in a prefill ends the turn", "e2e_faults", ("engine/schedule/prompt.c", "(rc == ERR_MEMORY || rc == ERR_RUNTIME) && e->prefill_driver", "rc == ERR_MEMORY && e->prefill_driver"))
 change("turn-prefill", "a cancelled prefill waits for the running batch", "unit_turns", ("engine/schedule/session.c", "return s->engine->batch_running && !s->request.logits;", "return false;"))
@@ -419,7 +419,7 @@ change("nodes-devices", "weights beside devices are not placed by memory node", 
 change("pin-repacked", "files whose matrices were repacked in memory are pinned", "gpu_unpinned_weights", ("engine/weights/weights.c", "w->bytes_replaced > w->files.bytes / 2", "false"))
 change("nodes-reach", "a machine file's reach is ignored", "unit_nodes", ("engine/placement/numa_cost.c", "if (m->reach > 0) return m->reach;", ""))
 change("cost-sessions", "the products of MLA that each session computes are counted once", "unit_cost; unit_virtual", ("engine/placement/cost.c", ", products += 2 * (sessions - 1);", ";"))
-change("cost-deferred", "deferred experts are expected to delay the next layer's", "unit_virtual", ("engine/placement/cost.c", "max_of(half + hand_off_time(m, d, q, rows), later)", "half + hand_off_time(m, d, q, rows) + later"))
+change("cost-deferred", "deferred experts are expected to delay the next layer's", "unit_virtual", ("engine/placement/cost.c", "max_of(attn + hand_off_time(m, d, q, rows), later)", "attn + hand_off_time(m, d, q, rows) + later"))
 change("company-attention", "nine queries and more share their chunks", "kcheck_batch_invariance", ("cpu/attention.c", "if (o->n > BATCH_INVARIANT_ROWS) return run_tokens", "if (o->n > 8) return run_tokens"))
 
 # --- tokenizer/ ---------------------------------------------------------------------------------------------------------------
