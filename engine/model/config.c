@@ -458,6 +458,15 @@ static int enter_text_config(struct config_reader *r, const char *member) {
     return 0;
 }
 
+/* Refuses tensors and states whose sizes, products of several keys, exceed an int. Other products do not by the limits of their keys. */
+static void check_products(struct config_reader *r, const struct config *c) {
+    const int64_t inner = (int64_t)c->mamba.heads * c->mamba.head_dim, qk = ((int64_t)c->n_heads + c->n_kv_heads) * c->head_dim;
+    if (inner * c->mamba.state > INT32_MAX)
+        config_fail(r, "Mamba with %lld channels and states of %d: larger than hearth takes", (long long)inner, c->mamba.state);
+    if (qk * c->head_dim * c->cca.taps[1] > INT32_MAX)
+        config_fail(r, "convolutions of %lld channels in heads of %d with %d taps: larger than hearth takes", (long long)qk, c->head_dim, c->cca.taps[1]);
+}
+
 int config_parse(struct config *c, const struct json *root, const char *what, bool force, struct error *e) {
     *c = (struct config){0};
     if (root->type != JSON_OBJECT) return error_set(e, ERR_MODEL, "%s: not a JSON object", what);
@@ -491,6 +500,7 @@ int config_parse(struct config *c, const struct json *root, const char *what, bo
     quantization_read(&r, c);
     if (!r.rc) read_tokens(&r, c);
     if (!r.rc) c->arch->parse(&r, c);
+    if (!r.rc) check_products(&r, c);
     if (!r.rc && c->topk > c->n_experts) config_fail(&r, "%d experts a token of %d", c->topk, c->n_experts);
     if (!r.rc && c->topk > 64) config_fail(&r, "%d experts a token; hearth takes up to 64", c->topk);
     if (!r.rc && c->n_group > 1) {

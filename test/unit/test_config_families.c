@@ -282,6 +282,25 @@ static void layers_by_period(void **st) {
     }
 }
 
+/* Sizes that are products of several keys and exceed 31 bits. */
+static void oversized(void **st) {
+#define LARGE(type, more) \
+    "{\"model_type\":\"" type "\",\"vocab_size\":1000,\"hidden_size\":65536,\"num_hidden_layers\":3,\"num_attention_heads\":1024," \
+    "\"num_key_value_heads\":1024,\"head_dim\":1024,\"max_position_embeddings\":4096" more "}"
+    static const struct {
+        const char *text, *word;
+    } bad[] = {
+        {LARGE("jamba", ",\"attn_layer_period\":3,\"attn_layer_offset\":1,\"num_experts\":1,\"mamba_expand\":64,\"mamba_d_state\":1024"), "4194304 channels"},
+        {LARGE("zaya", ",\"num_experts\":4,\"moe_intermediate_size\":64,\"router_hidden_size\":24,\"cca_time1\":16"), "2097152 channels"},
+    };
+    struct config c;
+    struct error e = {0};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        assert_int_equal(parse(&c, bad[i].text, false, &e), ERR_MODEL);
+        if (!strstr(e.text, bad[i].word)) fail_msg("%s: %s", bad[i].word, e.text);
+    }
+}
+
 /* ZAYA's convolutions, its router's MLP, and layers that slide and rotate differently. */
 static void convolved_attention(void **st) {
 #define ZAYA(types, more) \
@@ -325,6 +344,7 @@ int main(void) {
                                        cmocka_unit_test(lfm_2),
                                        cmocka_unit_test(layers_of_one_block),
                                        cmocka_unit_test(layers_by_period),
+                                       cmocka_unit_test(oversized),
                                        cmocka_unit_test(convolved_attention)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
