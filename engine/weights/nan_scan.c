@@ -18,16 +18,16 @@ const uint8_t *nan_scan_e4m3(const uint8_t *p, size_t n) {
     return NULL;
 }
 
-enum { MAX_MATS = 16 };
+enum { MAX_MATS = 16 }; /* matrices per call of the pool */
 struct batch {
     const struct mat *m[MAX_MATS];
-    int n_order;
-    _Atomic(const uint8_t *) bad; /* lowest address found by any thread */
+    int n;
+    _Atomic(const uint8_t *) bad; /* lowest address of a NaN code found by any thread; NULL: none */
 };
 
 static void scan_matrices_task(void *arg, int thread, int n_threads) {
     struct batch *b = arg;
-    for (int i = 0; i < b->n_order; i++) {
+    for (int i = 0; i < b->n; i++) {
         const uint8_t *data = b->m[i]->data;
         size_t size = mat_span(b->m[i]), from = size * (size_t)thread / (size_t)n_threads, to = size * (size_t)(thread + 1) / (size_t)n_threads;
         const uint8_t *bad = nan_scan_e4m3(data + from, to - from), *old = NULL;
@@ -49,8 +49,8 @@ static int report_nan(const struct weights *w, const uint8_t *bad, struct error 
 }
 
 static int flush_batch(struct nan_scan *s, struct batch *b, struct error *e) {
-    if (b->n_order) pool_run(s->pool, scan_matrices_task, b);
-    b->n_order = 0;
+    if (b->n) pool_run(s->pool, scan_matrices_task, b);
+    b->n = 0;
     const uint8_t *bad = atomic_load(&b->bad);
     return bad ? report_nan(s->w, bad, e) : 0;
 }
@@ -59,8 +59,8 @@ static int add_tensors(struct nan_scan *s, struct batch *b, int layer, unsigned 
     int rc = 0;
     for (int i = 0, n = params_list(&s->w->config, layer, modules, list); i < n && !rc; i++) {
         if (!list[i].cols || params_mat(base, &list[i])->dtype != DT_E4M3) continue;
-        b->m[b->n_order++] = params_mat(base, &list[i]);
-        if (b->n_order == MAX_MATS) rc = flush_batch(s, b, e);
+        b->m[b->n++] = params_mat(base, &list[i]);
+        if (b->n == MAX_MATS) rc = flush_batch(s, b, e);
     }
     return rc;
 }
@@ -68,7 +68,7 @@ static int add_tensors(struct nan_scan *s, struct batch *b, int layer, unsigned 
 int nan_scan_dense(struct nan_scan *s, int layer, struct error *e) {
     int rest = s->known->n_experts;
     if (weight_state_has(s->known, layer, rest, WEIGHT_CHECKED)) return 0;
-    struct batch b = {.n_order = 0};
+    struct batch b = {.n = 0};
     int rc = add_tensors(s, &b, layer, MODULE_LAYER, &s->w->layers[layer], e);
     if (!rc && layer == 0) rc = add_tensors(s, &b, layer, MODULE_MODEL, s->w, e);
     if (!rc) rc = flush_batch(s, &b, e);
@@ -77,16 +77,20 @@ int nan_scan_dense(struct nan_scan *s, int layer, struct error *e) {
 }
 
 int nan_scan_experts(struct nan_scan *s, int layer, const int32_t *ids, int n, struct error *e) {
-    struct batch b = {.n_order = 0};
+    struct batch b = {.n = 0};
     int rc = 0;
     for (int i = 0; i < n && !rc; i++) {
-        if (ids[i] < 0 || weight_state_has(s->known, layer, ids[i], WEIGHT_CHECKED)) continue;
-        weight_state_set(s->known, layer, ids[i], WEIGHT_CHECKED);
+        if (ids[i] < 0 || weight_state_has(s->known, layer, ids[i], WEIGHT_CHECKED | WEIGHT_SCANNING)) continue;
+        weight_state_set(s->known, layer, ids[i], WEIGHT_SCANNING); /* ids may repeat */
         s->n_experts_scanned++;
         rc = add_tensors(s, &b, layer, MODULE_EXPERT, &s->w->layers[layer].experts[ids[i]], e);
     }
     if (!rc) rc = flush_batch(s, &b, e);
-    for (int k = 0; rc && k < s->known->n_experts; k++) weight_state_clear(s->known, layer, k, WEIGHT_CHECKED); /* so that the next turn finds it again */
+    for (int i = 0; i < n; i++) { /* checked only now: loader threads send what is checked */
+        if (ids[i] < 0 || !weight_state_has(s->known, layer, ids[i], WEIGHT_SCANNING)) continue;
+        if (!rc) weight_state_set(s->known, layer, ids[i], WEIGHT_CHECKED);
+        weight_state_clear(s->known, layer, ids[i], WEIGHT_SCANNING);
+    }
     return rc;
 }
 

@@ -9,6 +9,7 @@ enum {
     WEIGHT_CHECKED = 1,     /* checked: no damaged code (nan_scan.c, numa_copy.c) */
     WEIGHT_NUMA_COPIED = 2, /* copied to its NUMA nodes (threads of numa_copy.c) */
     WEIGHT_PREFETCHED = 4,  /* prefetched from disk and not used yet (disk_prefetch.c) */
+    WEIGHT_SCANNING = 8,    /* part of the scan that runs (nan_scan.c, engine thread) */
 };
 struct weight_state {
     int n_experts;
