@@ -47,7 +47,7 @@ void matrix_attach_scale(const struct matrix_source *src, struct mat *m, struct 
     m->scale_dtype = s->dtype;
     if (flat && rows == br && cols == bc && m->dtype == DT_E4M3) m->block_rows = c->block_rows, m->block_cols = c->block_cols;
     else if (flat && rows == m->rows && cols == 1 && !by_group) m->block_rows = 1, m->block_cols = m->cols;
-    else if (rows == 1 && cols == 1 && (!lead || flat) && !by_group) m->block_rows = m->rows, m->block_cols = m->cols;
+    else if (rows == 1 && cols == 1 && s->size && (!lead || flat) && !by_group) m->block_rows = m->rows, m->block_cols = m->cols;
     else if (group && group % (int)dtype_block(m->dtype) == 0) m->block_rows = 1, m->block_cols = group;
     else {
         char text[240];

@@ -194,6 +194,18 @@ def gone(name):
     return damage
 
 
+def empty_scale(d):
+    name = GATE + "_scale_inv"
+    for f in (ONE, TWO):
+        header, data = split(d, f)
+        if name in header:
+            a, b = header[name]["data_offsets"]
+            for t in header.values():
+                t["data_offsets"] = [x - (b - a) if x >= b else x for x in t["data_offsets"]]
+            header[name].update(shape=[1, 1, 0], data_offsets=[a, a])
+            write(d, f, tiny.pack(header, data[:a] + data[b:]))
+
+
 def scale_shape(d):
     for f in (ONE, TWO):
         header, data = split(d, f)
@@ -214,6 +226,7 @@ CASES += [
     ("norm missing", gone("model.layers.0.self_attn.q_a_layernorm.weight"), ["q_a_layernorm", "layers.0"]),
     ("scale missing", gone(GATE + "_scale_inv"), [GATE, "scale"]),
     ("scale of a wrong shape", scale_shape, [GATE + "_scale_inv", "[1, 2]"]),
+    ("scale without numbers", empty_scale, [GATE + "_scale_inv", "[1, 1, 0]"]),
     ("a tensor nobody knows", extra_tensor, ["q_b_proj.bias"]),
 ]
 
