@@ -216,7 +216,7 @@ int decode_carry(const struct config *c, struct gpu_stream *stream, const struct
     TRY(gpu_copy(stream, to->post, from->post, (size_t)n * streams * sizeof(float), dir));
     TRY(gpu_copy(stream, to->deferred, from->deferred, to->deferred && from->deferred && config_defers(c, layer - 1) ? rows_bytes : 0, dir));
     TRY(gpu_copy(stream, to->carried, from->carried, layer < c->n_layers ? (size_t)n * (size_t)c->carried * sizeof(float) : 0, dir));
-    TRY(gpu_copy(stream, to->kept, from->kept, layer < c->n_layers && (c->layer[layer].routes_kept || c->dense_beside) ? rows_bytes : 0, dir));
+    TRY(gpu_copy(stream, to->kept, from->kept, layer < c->n_layers && (c->layer[layer].routes_kept || c->parallel_dense) ? rows_bytes : 0, dir));
     return gpu_copy(stream, to->selected_keys, from->selected_keys, reuses_keys ? (size_t)n * (size_t)c->index_topk * sizeof(int32_t) : 0, dir);
 }
 

@@ -305,9 +305,9 @@ static int norm_stream(struct exec *x, const struct config *c, struct work *w, c
     return block_norm(x, c, w->xn, c->hidden, w->streams, c->hidden, weight, NULL, n, c->hidden);
 }
 /* Computes the dense FFN beside the experts in w->kept, normed, and then the router's input in w->xn. */
-static int compute_beside(struct exec *x, const struct config *c, const struct layer *y, struct work *w, int n) {
+static int compute_parallel_dense(struct exec *x, const struct config *c, const struct layer *y, struct work *w, int n) {
     TRY(x->ops->fill(x, &(struct op_fill){.x = w->kept, .n = n, .m = c->hidden}));
-    TRY(x->ops->experts(x, &(struct op_experts){.y = w->kept, .x = w->xn, .shared = &y->beside, .n = n, .hidden = c->hidden}));
+    TRY(x->ops->experts(x, &(struct op_experts){.y = w->kept, .x = w->xn, .shared = &y->parallel_dense, .n = n, .hidden = c->hidden}));
     TRY(block_norm(x, c, w->kept, c->hidden, w->kept, c->hidden, y->dense_out_norm, NULL, n, c->hidden));
     return norm_stream(x, c, w, y->router_norm, n);
 }
@@ -339,7 +339,7 @@ int block_route(struct exec *x, const struct config *c, const struct layer *y, i
     const struct block_input in = {&y->ffn_mix, &y->attn_merge,   y->attn_out_norm, NULL,         NULL, NULL,
                                    y->ffn_norm, y->ffn_norm_bias, y->ffn_norm_gate, 2 * layer + 1};
     const int logits = config_n_choices(c);
-    const bool beside = y->beside.gate.data;
+    const bool parallel = y->parallel_dense.gate.data;
     if (c->layer[layer].no_ffn) return 0;
     if (c->streams.is_gated) {
         TRY(gated_streams_add(x, c, w, false, n));
@@ -351,7 +351,7 @@ int block_route(struct exec *x, const struct config *c, const struct layer *y, i
         TRY(copy_rows(x, c, w->ffn_in, w->xn, n));
         TRY(copy_rows(x, c, w->xn, w->kept, n));
     }
-    if (beside) TRY(compute_beside(x, c, y, w, n));
+    if (parallel) TRY(compute_parallel_dense(x, c, y, w, n));
     const float *of = w->xn;
     if (c->router_inter) TRY(router_hidden(x, c, y, layer, w, n, &of));
     TRY(x->ops->linear(
@@ -379,7 +379,7 @@ int block_route(struct exec *x, const struct config *c, const struct layer *y, i
                                             .norm = c->norm_topk,
                                             .scale = c->routed_scale,
                                             .jitter = c->router_jitter}));
-    if (beside) return norm_stream(x, c, w, y->experts_norm, n);
+    if (parallel) return norm_stream(x, c, w, y->experts_norm, n);
     if (c->n_idle_experts) TRY(add_idle(x, c, w, n));
     if (c->weighs_input) TRY(weigh_input(x, c, w, n));
     if (c->shared_scale > 0) return x->ops->fill(x, &(struct op_fill){.x = w->shared_weight, .n = n, .m = 1, .value = c->shared_scale});

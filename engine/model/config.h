@@ -154,7 +154,7 @@ struct config {
         bool v_is_k;             /* GQA: values are the projected keys, before norm and rotation */
         uint8_t passes_kv;       /* enum passes_kv, and the place of its keys and values in work.carried */
         int carried_at;
-        int dense_inter;    /* of its dense FFN; 0: the model's */
+        int dense_inter;    /* width of its dense FFN; 0: the model's */
         float glu_limit[2]; /* limit of the activation: routed experts; shared expert or dense FFN. 0: config.glu's */
         int window;         /* number of keys a query sees, including its own; 0: all */
         int chunk_keys;     /* GQA: a query sees keys of its own chunk of this many positions; 0: all */
@@ -179,7 +179,7 @@ struct config {
     bool no_input_norm;  /* blocks read the residual stream as it is */
     uint8_t output_norm; /* enum output_norm; needs config_keep_stream */
     bool parallel_block; /* attention and FFN read the same stream; needs config_keep_stream */
-    bool dense_beside;   /* layers with experts have a dense FFN beside them (struct layer's beside); needs config_keep_stream */
+    bool parallel_dense; /* layers with experts have a dense FFN beside them (struct layer has its weights); needs config_keep_stream */
     bool ffn_scale;      /* a layer has a factor of its dense FFN's output, or of its experts' weights; needs config_keep_stream */
     bool stream_scale;   /* a layer's factor multiplies the stream after its FFN; needs config_keep_stream */
 
@@ -269,7 +269,7 @@ static inline int config_routed_width(const struct config *c) { return c->moe_la
 static inline int config_n_choices(const struct config *c) { return c->n_experts + c->n_idle_experts; }
 /* Whether a layer keeps rows for the next in work.kept. */
 static inline bool config_keeps_rows(const struct config *c) {
-    if (c->dense_beside) return true;
+    if (c->parallel_dense) return true;
     for (int i = 0; i < c->n_layers; i++)
         if (c->layer[i].keeps_input) return true;
     return false;

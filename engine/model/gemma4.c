@@ -57,7 +57,7 @@ static void read_shared_keys(struct config_reader *r, struct config *c) {
 }
 
 static void read_experts(struct config_reader *r, struct config *c) {
-    c->dense_beside = true;
+    c->parallel_dense = true;
     c->n_experts = config_int(r, "num_experts", 0, 1, 4096);
     c->topk = config_int(r, "top_k_experts", 0, 1, 64);
     c->moe_inter = config_int(r, "moe_intermediate_size", 0, 1, 1 << 20);

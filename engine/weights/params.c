@@ -146,8 +146,8 @@ int params_list(const struct config *c, int layer, unsigned modules, struct para
                mixes_tokens = mixer != MIXER_NONE, norm_bias = c->norm == NORM_LAYER && c->norm_bias;
     const bool dense_bias = dense && c->dense_bias, in_norm = !c->no_input_norm && !c->streams.is_gated, out_norm = c->output_norm == OUTPUT_NORM_BLOCKS,
                last_norm = has_ffn_out_norm(c, c->n_layers - 1), previous_norm = layer > 0 && has_ffn_out_norm(c, layer - 1);
-    const bool beside = moe && c->dense_beside, last_beside = c->dense_beside && c->layer[c->n_layers - 1].moe,
-               previous_beside = c->dense_beside && layer > 0 && c->layer[layer - 1].moe;
+    const bool parallel = moe && c->parallel_dense, last_parallel = c->parallel_dense && c->layer[c->n_layers - 1].moe,
+               previous_parallel = c->parallel_dense && layer > 0 && c->layer[layer - 1].moe;
     const bool all_heads = c->qk_norm == QK_NORM_ALL, turned = c->layout->transposed_down;
     const char *bare = c->layout->experts && !c->layout->has_suffix ? "" : ".weight",
                *bare_bias = c->layout->experts && !c->layout->has_suffix ? "_bias" : ".bias";
@@ -163,7 +163,7 @@ int params_list(const struct config *c, int layer, unsigned modules, struct para
                qk_weights = gqa && c->qk_norm && c->qk_norm != QK_NORM_UNIT;
     const enum gate_up order = c->layout->dense_gate_up;
     const int dense_inter = config_dense_inter(c, layer),
-              inter = moe && !beside ? c->shared_inter : dense_inter; /* rows of gate and up in the dense FFN or the shared expert */
+              inter = moe && !parallel ? c->shared_inter : dense_inter; /* rows of gate and up in the dense FFN or the shared expert */
     const struct tensor_slice ffn_gate = in_gate_up(order, false, inter, 0), ffn_up = in_gate_up(order, false, inter, 1);
     const struct mixer_params mix = mixer_params_of(c, layer);
     const uint8_t rates = !d->rates_converted ? CONVERT_MINUS_EXP : c->kda.rates_are_positive ? CONVERT_MINUS : CONVERT_NONE;
@@ -182,7 +182,7 @@ int params_list(const struct config *c, int layer, unsigned modules, struct para
         GATED(weights, head_gated, STREAM_MERGE, gated),
         MIX(weights, head_mix, head_mix, STREAM_MERGE, c->streams.n, 1, streams && !c->streams.is_averaged),
         VEC_OF(c->n_layers - 1, weights, last_out_norm, ffn_out_norm, ".weight", STREAM_MERGE, hidden, last_norm),
-        VEC_OF(c->n_layers - 1, weights, last_experts_norm, experts_out_norm, ".weight", STREAM_MERGE, hidden, last_beside),
+        VEC_OF(c->n_layers - 1, weights, last_experts_norm, experts_out_norm, ".weight", STREAM_MERGE, hidden, last_parallel),
         VEC_OF(c->n_layers - 1, weights, last_scale, stream_scale, "", STREAM_MERGE, 1, c->stream_scale),
         TOKEN_INPUT(c->n_layers - 1, c->n_layers - 1, weights, last_token_input, STREAM_MERGE, c->token_dim > 0),
         MERGE(c->n_layers - 1, weights, last_merge, ffn_merge, STREAM_MERGE, merges),
@@ -202,7 +202,7 @@ int params_list(const struct config *c, int layer, unsigned modules, struct para
         MAT(layer, attn_gated.inject, attn_gated_inject, ATTENTION, c->streams.n, wide, gated),
         MIX(layer, attn_mix, attn_mix, ATTENTION, mixes, parts, streams),
         VEC_OF(-1, layer, previous_out_norm, ffn_out_norm, ".weight", ATTENTION, hidden, previous_norm),
-        VEC_OF(-1, layer, previous_experts_norm, experts_out_norm, ".weight", ATTENTION, hidden, previous_beside),
+        VEC_OF(-1, layer, previous_experts_norm, experts_out_norm, ".weight", ATTENTION, hidden, previous_parallel),
         CONV_OF(-1, previous_conv, ffn_conv, ATTENTION, hidden, previous_conv),
         VEC_OF(-1, layer, previous_ffn_scale, dense_scale, "", ATTENTION, 1, c->ffn_scale && layer > 0 && !c->layer[layer - 1].moe),
         VEC_OF(-1, layer, previous_scale, stream_scale, "", ATTENTION, 1, c->stream_scale && layer > 0),
@@ -318,13 +318,13 @@ int params_list(const struct config *c, int layer, unsigned modules, struct para
         MAT(layer, ffn_norm_gate[1], ffn_norm_up, ROUTER, hidden, rank_gate, in_norm && ffn && rank_gate),
         VEC(layer, ffn_norm, ffn_norm, ".weight", ROUTER, hidden, in_norm && ffn),
         VEC(layer, ffn_norm_bias, ffn_norm, ".bias", ROUTER, hidden, norm_bias && ffn),
-        MAT_IN(ffn_gate, layer, beside.gate, dense_gate, ".weight", ROUTER, dense_inter, hidden, beside),
-        MAT_IN(ffn_up, layer, beside.up, dense_up, ".weight", ROUTER, dense_inter, hidden, beside),
-        MAT(layer, beside.down, dense_down, ROUTER, hidden, dense_inter, beside),
-        VEC(layer, dense_out_norm, dense_out_norm, ".weight", ROUTER, hidden, beside),
-        {{OF(layer, router_norm, router_norm, ROUTER), .suffix = "", .rows = hidden, .factor = 1 / sqrtf((float)hidden)}, beside},
-        VEC(layer, expert_scale, expert_scale, "", ROUTER, c->n_experts, beside),
-        VEC(layer, experts_norm, experts_norm, ".weight", ROUTER, hidden, beside),
+        MAT_IN(ffn_gate, layer, parallel_dense.gate, dense_gate, ".weight", ROUTER, dense_inter, hidden, parallel),
+        MAT_IN(ffn_up, layer, parallel_dense.up, dense_up, ".weight", ROUTER, dense_inter, hidden, parallel),
+        MAT(layer, parallel_dense.down, dense_down, ROUTER, hidden, dense_inter, parallel),
+        VEC(layer, dense_out_norm, dense_out_norm, ".weight", ROUTER, hidden, parallel),
+        {{OF(layer, router_norm, router_norm, ROUTER), .suffix = "", .rows = hidden, .factor = 1 / sqrtf((float)hidden)}, parallel},
+        VEC(layer, expert_scale, expert_scale, "", ROUTER, c->n_experts, parallel),
+        VEC(layer, experts_norm, experts_norm, ".weight", ROUTER, hidden, parallel),
         MAT(layer, router_down, router_down, ROUTER, inner, hidden, mlp),
         VEC(layer, router_down_bias, router_down, ".bias", ROUTER, inner, mlp),
         VEC(layer, router_carry, router_carry, "", ROUTER, inner, mlp && layer > 0),
@@ -378,6 +378,6 @@ static void expert_kind(const struct expert *src, struct expert *view) {
 }
 void params_copy_traits(unsigned modules, const void *src, void *view) {
     if (modules & MODULE_EXPERT) expert_kind(src, view);
-    if (modules & MODULE_ROUTER) expert_kind(&((const struct layer *)src)->beside, &((struct layer *)view)->beside);
+    if (modules & MODULE_ROUTER) expert_kind(&((const struct layer *)src)->parallel_dense, &((struct layer *)view)->parallel_dense);
     if (modules & MODULE_SHARED) expert_kind(&((const struct layer *)src)->dense, &((struct layer *)view)->dense);
 }

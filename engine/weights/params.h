@@ -97,7 +97,7 @@ struct layer {
     float *router_table;                                                                          /* [vocab, topk] of int32_t: experts by token */
     float *router_shift;                                                                          /* [n_experts], added to the logits */
     float *expert_scale;                                                                          /* [n_experts], factors of the chosen experts' weights */
-    struct expert beside;               /* the dense FFN beside experts that have input and output norms of their own */
+    struct expert parallel_dense;       /* the dense FFN beside experts that have input and output norms of their own */
     float *dense_out_norm;              /* [hidden] norm of its output */
     float *router_norm, *experts_norm;  /* [hidden] norms of the stream for the router, and for the experts */
     struct mat shared_gate;             /* [1, hidden] */

@@ -178,7 +178,7 @@ static void load_layer(struct loader *l, struct layer *y, int i) {
     struct weights *w = l->w;
     const struct config *c = &w->config;
     load_modules(l, MODULE_LAYER, y, i, 0);
-    y->dense.glu = y->beside.glu = config_glu(c, i, false);
+    y->dense.glu = y->parallel_dense.glu = config_glu(c, i, false);
     if (c->layer[i].ngram && !l->rc) check_hashes(l, i, config_ngram(c, i));
     if (!l->rc && c->attn == ATTN_CCA) fold_bias(c, y);
     if (l->rc || !c->layer[i].moe) return;

@@ -152,14 +152,14 @@ static void gemma_4(void **st) {
     assert_true(c.layer[0].window == 512 && c.layer[0].head_dim == 256 && c.layer[0].n_kv_heads == 2 && !c.layer[0].v_is_k && !c.layer[0].moe);
     assert_true(!c.layer[4].window && c.layer[4].head_dim == 512 && c.layer[4].n_kv_heads == 1 && c.layer[4].v_is_k && c.head_dim == 512 && c.v_dim == 512);
     assert_true(c.rope.kind == ROPE_PROPORTIONAL && c.rope.dim == 512 && c.rope.turning_pairs == 64 && c.rope.theta == 1e6 && c.second_rope.dim == 256);
-    assert_true(c.tied && c.v_norm && c.stream_scale && c.attn_scale == 1 && c.embed_scale == 16 && !c.dense_beside && c.logit_cap == 0);
+    assert_true(c.tied && c.v_norm && c.stream_scale && c.attn_scale == 1 && c.embed_scale == 16 && !c.parallel_dense && c.logit_cap == 0);
     assert_int_equal(parse(&c,
                            DENSE("gemma4_text", PLAIN ",\"num_global_key_value_heads\":1,\"global_head_dim\":64,\"enable_moe_block\":true,"
                                                       "\"num_experts\":8,\"top_k_experts\":2,\"moe_intermediate_size\":64"),
                            false, &e),
                      0);
     assert_true(c.layer[4].n_kv_heads == 2 && !c.layer[4].v_is_k && c.head_dim == 256 && c.layer[4].head_dim == 64); /* keys differ from values */
-    assert_true(c.dense_beside && c.layer[0].moe && c.topk == 2 && c.norm_topk && !c.shared_inter && c.dense_inter == 512);
+    assert_true(c.parallel_dense && c.layer[0].moe && c.topk == 2 && c.norm_topk && !c.shared_inter && c.dense_inter == 512);
     assert_int_equal(
         parse(&c,
               DENSE("gemma4_text", ",\"num_kv_shared_layers\":3,\"use_double_wide_mlp\":true,\"layer_types\":[\"full_attention\",\"sliding_attention\","
