@@ -5,7 +5,7 @@
 
 int kv_planes(const struct config *c, int layer, struct cache_desc out[CACHE_PLANES]) {
     const int n = attention_of(c, layer)->cache_planes(c, layer, out);
-    if (c->layer[layer].ngram) out[n] = ngram_plane(c, layer);
+    if (c->layer[layer].ngram) out[n] = gated_streams_ngram_plane(c, layer);
     return n + (c->layer[layer].ngram > 0);
 }
 

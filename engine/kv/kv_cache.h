@@ -19,7 +19,6 @@ struct cache_desc {
     bool is_fine;       /* BF16 where the session uses E4M3: expert or key selection depends on it */
 };
 enum { CACHE_PLANES = 5 };
-struct cache_desc ngram_plane(const struct config *c, int layer);                      /* the state of a layer's n-gram embedding, layer/gated_streams.c */
 int kv_planes(const struct config *c, int layer, struct cache_desc out[CACHE_PLANES]); /* returns their number */
 size_t kv_row_bytes(const struct config *c, int layer, enum dtype dtype);              /* bytes per token in one layer, scales included, rounded up */
 size_t kv_token_bytes(const struct config *c, enum dtype dtype);                       /* bytes per token in all layers */

@@ -3,8 +3,8 @@
 #include <assert.h>
 
 static const struct attention_kind *const mixers[] = {
-    [MIXER_DELTA] = &attention_delta,  [MIXER_CONV] = &attention_conv, [MIXER_LIGHTNING] = &attention_lightning,
-    [MIXER_MAMBA2] = &attention_mamba, [MIXER_KDA] = &attention_kda,   [MIXER_MAMBA1] = &attention_scan,
+    [MIXER_DELTA] = &attention_delta,   [MIXER_CONV] = &attention_conv, [MIXER_LIGHTNING] = &attention_lightning,
+    [MIXER_MAMBA2] = &attention_mamba2, [MIXER_KDA] = &attention_kda,   [MIXER_MAMBA1] = &attention_mamba1,
     [MIXER_NONE] = &attention_none};
 static const struct attention_kind *const kinds[] = {[ATTN_GQA] = &attention_gqa,
                                                      [ATTN_MLA] = &attention_mla,
@@ -46,7 +46,7 @@ int attention_project_gates(struct exec *x, const struct config *c, const struct
 int attention_gate_output(struct exec *x, const struct config *c, int layer, struct work *w, const struct span *s, float *out) {
     const int heads = config_heads(c, layer), dim = config_head_dim(c, layer), v_dim = config_v_dim(c, layer);
     const bool both = c->attn_gate == ATTN_GATE_IN_QUERY, per_head = c->attn_gate == ATTN_GATE_HEAD;
-    const int each = both ? dim + v_dim : per_head ? 1 : v_dim; /* numbers of a head in w->fused */
+    const int each = both ? dim + v_dim : per_head ? 1 : v_dim; /* floats per head in w->fused */
     if (!c->attn_gate) return 0;
     return x->ops->gate(x, &(struct op_gate){.y = out,
                                              .g = w->fused + (size_t)s->row * (size_t)(heads * each) + (both ? dim : 0),
@@ -115,8 +115,7 @@ const struct op_place *attention_address(const struct span *s, int layer, int pl
     return s->addresses ? &s->addresses[layer * CACHE_PLANES + plane] : NULL;
 }
 
-/* The first piece stores its log-sum-exp in lse [n, o->n_heads]. Later pieces are computed in w->piece_out, as many rows at a time as
- * fit, and merged. */
+/* The first piece is computed in place. Later pieces are computed in w->piece_out, as many rows at a time as fit, and merged. */
 int attention_by_pieces(struct exec *x, struct work *w, struct op_attention *o, int piece, float *lse) {
     if (piece != PIECE_ALL) o->lse = lse;
     if (piece & PIECE_FIRST) return x->ops->attention(x, o);
@@ -146,14 +145,15 @@ int attention_by_pieces(struct exec *x, struct work *w, struct op_attention *o, 
 float *attention_state(const struct span *s, int layer, int plane, int row) {
     return row < 0 ? NULL : (float *)attention_plane(s->cache[layer].p[plane], row).data;
 }
-int attention_step(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *s, attention_rows_fn rows) {
+int attention_advance_state(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *s,
+                            attention_advance_fn advance) {
     const struct kv_state_step *v = &s->state_step;
     int from = v->from_row;
     if (v->mark) {
-        TRY(rows(x, c, y, layer, w, s, s->row, v->mark, from, v->mark_row));
+        TRY(advance(x, c, y, layer, w, s, s->row, v->mark, from, v->mark_row));
         from = v->mark_row;
     }
-    return rows(x, c, y, layer, w, s, s->row + v->mark, s->n - v->mark, from, v->to_row);
+    return advance(x, c, y, layer, w, s, s->row + v->mark, s->n - v->mark, from, v->to_row);
 }
 int attention_no_queries(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, int n) { return 0; }
 

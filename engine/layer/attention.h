@@ -1,5 +1,5 @@
 #pragma once
-/* Attention kinds and their shared helpers. A new kind is one file in this folder and one row in attention.c. */
+/* Attention kinds and their shared helpers. A new kind is one file in this folder and one row in attention.c. Parameters are named as in block.h. */
 #include "engine/layer/block.h"
 
 struct attention_kind {
@@ -9,78 +9,105 @@ struct attention_kind {
     bool is_recordable;                                                             /* supports span.addresses, for spans without a mark */
     int (*few_keys_limit)(const struct config *c);                                  /* key count up to which rows take a different path; NULL: one path */
     int (*cache_planes)(const struct config *c, int layer, struct cache_desc *out); /* describes a layer's cache planes; returns their number */
-    /* kv: computes keys and values of all rows from w->xn and stores them in their spans' caches. query: fills w->q. attend: computes a span's rows of w->att.
-     */
+    /* Computes keys and values of all n rows from w->xn and stores them in their spans' caches. Mixers with a state compute their inputs instead. */
     int (*store_kv)(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *spans, int n_spans, int n);
+    /* Fills w->q with the queries of n rows from w->xn. */
     int (*make_queries)(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, int n);
+    /* Computes a span's rows of w->att: attention over the keys, or the mixer's output and its next state. */
     int (*attend)(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *s, struct key_range keys);
     size_t (*grown_bytes)(const struct config *c, int keys); /* memory grown on demand beyond the workspace; NULL: none */
 };
 extern const struct attention_kind attention_gqa, attention_mla, attention_dsa, attention_compressed, attention_group_blocks, attention_delta, attention_conv,
-    attention_lightning, attention_mamba, attention_kda, attention_scan, attention_blocks, attention_none, attention_cca;
+    attention_lightning, attention_mamba2, attention_kda, attention_mamba1, attention_blocks, attention_none, attention_cca;
 const struct attention_kind *attention_of(const struct config *c, int layer);
 
-/* Makes keys that represent several tokens (op_compress) from inputs in w->fused, two parts of `ld` / 2 or one, and stores those that spans complete. */
-struct attention_compressor {
-    const float *bias, *norm; /* norm NULL: entries are neither normed nor rotated */
-    const float *inv_freq;    /* of their rotation, in w->inv_freq */
-    int dim, ld, plane, state_plane, state_at, ratio;
-    int rotate_at;       /* first dimension that rotates */
-    bool overlap, plain; /* plain: the mean, without gates */
-};
-int attention_make_entries(struct exec *x, const struct config *c, int layer, const struct attention_compressor *k, struct work *w, const struct span *spans,
-                           int n_spans);
+/* --- Linear maps and norms ------------------------------------------------------------------------------------------------- */
 
 /* Applies the model's norm to `rows` rows of dim, other than rows of the residual stream. weight and bias may be NULL. */
 int block_norm(struct exec *x, const struct config *c, float *out, int ldo, const float *in, int ldx, const float *weight, const float *bias, int rows,
                int dim);
-/* Absorbed MLA for a span of at most w->absorb_rows rows. chosen: NULL, or as in op_attention, index_topk per row. */
-int attention_absorbed(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *s, struct key_range keys,
-                       const int32_t *chosen);
 /* y[n] = m in[n] (+ bias) (+ y[n]) */
 int block_linear(struct exec *x, const struct config *c, float *y, int ldy, const float *in, int ldx, struct mat m, const float *bias, int n, bool accumulate);
+/* y[n] = m in[n] (+ bias). wide: inputs are not rounded to BF16, because errors in a state persist for later rows. exact: in float32, because rounding must not
+ * change which keys an indexer selects. */
+int attention_linear_wide(struct exec *x, float *y, int ldy, const float *in, int ldx, struct mat m, const float *bias, int n);
+int attention_linear_exact(struct exec *x, float *y, int ldy, const float *in, int ldx, struct mat m, int n);
+
+/* --- Spans and planes -------------------------------------------------------------------------------------------------------- */
+
+struct span attention_sub_span(const struct span *s, int from, int n);                /* rows [from, from + n) of a span */
+struct kv_plane attention_plane(struct kv_plane p, int row);                          /* the plane starting at `row` */
+const struct op_place *attention_address(const struct span *s, int layer, int plane); /* where the operation reads addresses; NULL: from the call */
+/* Stores a span's rows in a plane. rows: [work.rows, ld], in the order of the workspace. */
+int attention_store_rows(struct exec *x, const struct span *s, int layer, int plane, const float *rows, int ld);
+
+/* --- Queries and results --------------------------------------------------------------------------------------------------------- */
+
 /* Rotates `heads` heads of n rows, at v and head_ld floats apart, as the layer does: not at all in a layer without rope. */
 int attention_rotate(struct exec *x, const struct config *c, int layer, const struct work *w, float *v, int heads, int ld, int head_ld, int n);
 /* Scales n rows of queries (or of what is linear in them) at q, ld floats apart, by their positions, if the family does that in this layer. */
 int attention_scale_queries(struct exec *x, const struct config *c, int layer, const struct work *w, float *q, int ld, int n);
-/* Gated streams (gated_streams.c): adds the previous block's output w->x to them, or initializes them with it, and clears w->x; computes a block's input, and
- * the weights of its output. */
-int gated_streams_add(struct exec *x, const struct config *c, struct work *w, bool first, int n);
-int gated_streams_mix(struct exec *x, const struct config *c, const struct gated_mix *m, struct work *w, float *out, int n, int tag);
-/* Adds the n-gram embedding before a layer, if it has one, to the streams. */
-int ngram_add(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *spans, int n_spans, int n);
-/* Short convolutions (short_conv.c): the plane of their states; of keys and values, from in to out, [rows, width] each; of the attention block's output and of
- * the previous layer's FFN output in w->x, which use w->xn as scratch and do nothing in layers without them. */
-struct cache_desc short_conv_plane(const struct config *c, int layer);
-int short_conv_keys(struct exec *x, const struct config *c, const struct layer *y, int layer, float *const out[2], float *const in[2], const struct span *spans,
-                    int n_spans);
-int short_conv_attention(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *spans, int n_spans,
-                         int n);
-int short_conv_ffn(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *spans, int n_spans, int n);
-/* Rows [from, from + n) of a span as a span. */
-struct span attention_sub_span(const struct span *s, int from, int n);
-/* For families that gate the attention's output: computes the gates of n rows in w->fused, unless q_proj has; multiplies a span's output by them. */
-int attention_project_gates(struct exec *x, const struct config *c, const struct layer *y, struct work *w, int n);
-int attention_gate_output(struct exec *x, const struct config *c, int layer, struct work *w, const struct span *s, float *out);
-struct kv_plane attention_plane(struct kv_plane p, int row);                          /* the plane starting at `row` */
-const struct op_place *attention_address(const struct span *s, int layer, int plane); /* NULL: as the span says */
-/* y[n] = m in[n] (+ bias) with inputs that are not rounded to BF16, because errors in a state persist for later rows; in float32, because rounding must not
- * change which keys an indexer selects. */
-int attention_linear_wide(struct exec *x, float *y, int ldy, const float *in, int ldx, struct mat m, const float *bias, int n);
-int attention_linear_exact(struct exec *x, float *y, int ldy, const float *in, int ldx, struct mat m, int n);
 /* Selects keys of n_keys in `plane`, one for every `step` tokens, for the queries of a span: w->index_q and w->index_weights. With index_by_group it selects
  * blocks of them for each head. chosen: [s->n, config_index_entries()]. A key is visible from the position of its last token. */
 int attention_select(struct exec *x, const struct config *c, int layer, const struct work *w, const struct span *s, int plane, int step, int n_keys,
                      float scale, int32_t *chosen);
-/* Stores a span's rows of x, [rows, ld] in the workspace's order, in a plane. */
-int attention_store_rows(struct exec *x, const struct span *s, int layer, int plane, const float *rows, int ld);
-/* For mixers with states: the address of a plane's row, NULL for row -1. */
-float *attention_state(const struct span *s, int layer, int plane, int row);
-/* Calls rows() for all rows of a span, in two parts if an intermediate state is to be saved: `n` rows from `row` of the workspace, between two states. */
-typedef int (*attention_rows_fn)(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *s, int row, int n,
-                                 int from, int to);
-int attention_step(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *s, attention_rows_fn rows);
+/* Runs o over all keys of a span, or over one piece of them, which later calls continue. lse [o->n, o->n_heads]: the log-sum-exp between pieces; not used with
+ * PIECE_ALL. */
+int attention_by_pieces(struct exec *x, struct work *w, struct op_attention *o, int piece, float *lse);
+/* Attends to a span of at most w->absorb_rows rows by absorbed MLA. chosen: NULL, or as in op_attention, index_topk per row. */
+int attention_absorbed(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *s, struct key_range keys,
+                       const int32_t *chosen);
+/* For families that gate the attention's output: computes the gates of n rows in w->fused, unless q_proj has. */
+int attention_project_gates(struct exec *x, const struct config *c, const struct layer *y, struct work *w, int n);
+/* Multiplies a span's rows of attention output by these gates. */
+int attention_gate_output(struct exec *x, const struct config *c, int layer, struct work *w, const struct span *s, float *out);
+
+/* --- Multi-token keys (attention_compressed.c) -------------------------------------------------------------------------------- */
+
+/* How keys that represent `ratio` tokens each are made by op_compress. Input rows in w->fused are ld floats apart: values, then gates, unless plain. */
+struct attention_compressor {
+    const float *bias, *norm; /* norm NULL: entries are neither normed nor rotated */
+    const float *inv_freq;    /* of their rotation, in w->inv_freq */
+    int dim, ld, ratio;       /* dim: of an entry */
+    int plane, state_plane;   /* planes of the entries; of the sums of open groups */
+    int state_at;             /* offset of these sums within a state, floats */
+    int rotate_at;            /* first dimension that rotates */
+    bool overlap, plain;      /* as in op_compress; plain: the mean, without gates */
+};
+/* Adds the rows of all spans to their entries, and stores the entries that they complete. */
+int attention_make_entries(struct exec *x, const struct config *c, int layer, const struct attention_compressor *k, struct work *w, const struct span *spans,
+                           int n_spans);
+
+/* --- Mixers with states --------------------------------------------------------------------------------------------------------- */
+
+float *attention_state(const struct span *s, int layer, int plane, int row); /* address of a plane's row; NULL for row -1 */
+/* Processes rows [row, row + n) of the workspace, from one row of the state planes to another. */
+typedef int (*attention_advance_fn)(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *s, int row,
+                                    int n, int from, int to);
+/* Calls advance() for all rows of a span, in two parts if a state is saved at the mark. */
+int attention_advance_state(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *s,
+                            attention_advance_fn advance);
 /* make_queries of mixers without queries. */
 int attention_no_queries(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, int n);
-/* Attention over all keys of a span, or over one piece of them. */
-int attention_by_pieces(struct exec *x, struct work *w, struct op_attention *o, int piece, float *lse);
+
+/* --- Gated streams (gated_streams.c) ---------------------------------------------------------------------------------------------- */
+
+/* Adds the previous block's output w->x to the streams, or with `first` initializes them with it, and clears w->x. */
+int gated_streams_add(struct exec *x, const struct config *c, struct work *w, bool first, int n);
+/* Computes a block's input in out [n, hidden] and, unless it is the head's, the weights of its output in w->post. tag: as in op_norm. */
+int gated_streams_mix(struct exec *x, const struct config *c, const struct gated_mix *m, struct work *w, float *out, int n, int tag);
+struct cache_desc gated_streams_ngram_plane(const struct config *c, int layer); /* the plane of the n-gram embeddings' states */
+/* Adds the n-gram embedding before a layer, if it has one, to the streams. */
+int gated_streams_add_ngram(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *spans, int n_spans,
+                            int n);
+
+/* --- Short convolutions (short_conv.c) ---------------------------------------------------------------------------------------------- */
+
+struct cache_desc short_conv_plane(const struct config *c, int layer); /* the plane of their states */
+/* Convolves keys and values from in to out, [rows, width] each. */
+int short_conv_keys(struct exec *x, const struct config *c, const struct layer *y, int layer, float *const out[2], float *const in[2], const struct span *spans,
+                    int n_spans);
+/* Convolve the attention block's output, and the previous layer's FFN output, in w->x. Use w->xn as scratch. No-ops in layers without them. */
+int short_conv_attention(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *spans, int n_spans,
+                         int n);
+int short_conv_ffn(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *spans, int n_spans, int n);

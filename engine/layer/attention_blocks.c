@@ -5,6 +5,17 @@
 
 enum { INDEX = 2, STATES }; /* planes after keys and values */
 
+/* The indexer's queries or keys: n rows of `heads` heads, projected, normed and rotated. */
+static int project_index(struct exec *x, const struct config *c, int layer, const struct work *w, float *out, struct mat m, const float *norm, int heads,
+                         int n) {
+    const int dim = c->index_dim;
+    TRY(attention_linear_exact(x, out, heads * dim, w->xn, c->hidden, m, n));
+    TRY(block_norm(x, c, out, dim, out, dim, norm, NULL, n * heads, dim));
+    return attention_rotate(x, c, layer, w, out, heads, heads * dim, dim, n);
+}
+
+/* --- Qwen4 ------------------------------------------------------------------------------------------------------------------------- */
+
 static int blocks_cache_planes(const struct config *c, int layer, struct cache_desc *out) {
     const int n = attention_gqa.cache_planes(c, layer, out);
     out[INDEX] = (struct cache_desc){.heads = 1, .dim = c->index_dim, .tokens_per_row = c->index_block, .is_fine = true};
@@ -32,27 +43,23 @@ static int blocks_store_kv(struct exec *x, const struct config *c, const struct 
 }
 
 static int blocks_make_queries(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, int n) {
-    const int heads = c->index_heads, dim = c->index_dim;
     TRY(attention_gqa.make_queries(x, c, y, layer, w, n));
-    TRY(attention_linear_exact(x, w->index_q, heads * dim, w->xn, c->hidden, index_queries(c, y), n));
-    TRY(block_norm(x, c, w->index_q, dim, w->index_q, dim, y->index_q_norm, NULL, n * heads, dim));
-    TRY(attention_rotate(x, c, layer, w, w->index_q, heads, heads * dim, dim, n));
-    return x->ops->fill(x, &(struct op_fill){.x = w->index_weights, .n = n, .m = heads, .value = 1});
+    TRY(project_index(x, c, layer, w, w->index_q, index_queries(c, y), y->index_q_norm, c->index_heads, n));
+    return x->ops->fill(x, &(struct op_fill){.x = w->index_weights, .n = n, .m = c->index_heads, .value = 1}); /* heads count equally */
 }
+static int blocks_attend(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *s,
+                         struct key_range keys) {
+    const int block = c->index_block;
+    TRY(attention_select(x, c, layer, w, s, INDEX, block, (s->pos + s->n) / block, 1, w->selected_keys + (size_t)s->row * (size_t)c->index_topk));
+    return attention_gqa.attend(x, c, y, layer, w, s, keys);
+}
+
+/* --- MiniMax-M3 -------------------------------------------------------------------------------------------------------------------- */
 
 static int group_blocks_cache_planes(const struct config *c, int layer, struct cache_desc *out) {
     const int n = attention_gqa.cache_planes(c, layer, out);
     out[INDEX] = (struct cache_desc){.heads = 1, .dim = c->index_dim, .is_fine = true};
     return n + 1;
-}
-
-/* The indexer's queries or keys: n rows of `heads` heads, projected, normed and rotated. */
-static int project_index(struct exec *x, const struct config *c, int layer, const struct work *w, float *out, struct mat m, const float *norm, int heads,
-                         int n) {
-    const int dim = c->index_dim;
-    TRY(attention_linear_exact(x, out, heads * dim, w->xn, c->hidden, m, n));
-    TRY(block_norm(x, c, out, dim, out, dim, norm, NULL, n * heads, dim));
-    return attention_rotate(x, c, layer, w, out, heads, heads * dim, dim, n);
 }
 
 static int group_blocks_store_kv(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *spans,
@@ -72,13 +79,6 @@ static int group_blocks_make_queries(struct exec *x, const struct config *c, con
 static int group_blocks_attend(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *s,
                                struct key_range keys) {
     TRY(attention_select(x, c, layer, w, s, INDEX, 1, s->pos + s->n, 1, w->selected_keys + (size_t)s->row * (size_t)config_index_entries(c)));
-    return attention_gqa.attend(x, c, y, layer, w, s, keys);
-}
-
-static int blocks_attend(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *s,
-                         struct key_range keys) {
-    const int block = c->index_block;
-    TRY(attention_select(x, c, layer, w, s, INDEX, block, (s->pos + s->n) / block, 1, w->selected_keys + (size_t)s->row * (size_t)c->index_topk));
     return attention_gqa.attend(x, c, y, layer, w, s, keys);
 }
 

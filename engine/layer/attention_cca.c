@@ -1,10 +1,11 @@
 /* Compressed convolutional attention (ZAYA1): GQA whose queries and keys pass through two short convolutions, one within channels and one within heads, and get
- * the mean of the unconvolved query and key heads added. The second half of the value dimensions is the previous token's. What the convolutions and the values
- * need of earlier rows is a state. Source: transformers, models/zaya.
+ * the mean of the unconvolved query and key heads added. The second half of the value dimensions is the previous token's. Earlier rows that convolutions and
+ * values need are a state. Source: transformers, models/zaya.
  *
  * The second convolution is a product per head and tap. Its taps read the first convolution with delays, so both share one state: the unconvolved rows. The
  * bias of the first is part of the second's (weights.c), which makes rows before the text zeros. */
 #include "engine/layer/attention.h"
+#include "engine/layer/rows.h"
 
 enum { KEYS, VALUES, STATE_QK, STATE_VALUES };
 struct cca_dims {
@@ -28,14 +29,10 @@ static int copy_heads(struct exec *x, float *y, int ldy, int head_ldy, const flo
     return x->ops->copy(
         x, &(struct op_copy){.y = y, .x = from, .n = n, .heads = heads, .dim = dim, .ldx = ldx, .ldy = ldy, .head_ldx = head_ldx, .head_ldy = head_ldy});
 }
-static int add_rows(struct exec *x, float *y, const float *from, int n, int m) { return x->ops->add(x, &(struct op_add){.y = y, .x = from, .n = n, .m = m}); }
-static int scale_rows(struct exec *x, float *y, float by, int n, int m) {
-    return x->ops->scale(x, &(struct op_scale){.x = y, .n = n, .m = m, .ld = m, .by = by});
-}
 
 /* Fills w->mixed from the rows of queries and keys in w->fused and those of delayed values in w->z. */
-static int state_rows(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *s, int row, int n, int from,
-                      int to) {
+static int cca_advance(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *s, int row, int n, int from,
+                       int to) {
     const struct cca_dims d = cca_dims(c);
     const size_t at = (size_t)row;
     for (int j = 0; j < d.taps; j++)
@@ -72,16 +69,16 @@ static int state_rows(struct exec *x, const struct config *c, const struct layer
 static int add_means(struct exec *x, const struct config *c, struct work *w, float *k, int n) {
     const struct cca_dims d = cca_dims(c);
     const int dim = c->head_dim, groups = c->n_kv_heads, per = c->n_heads / groups;
-    TRY(copy_heads(x, w->q, d.q, d.q, w->fused, d.qk, d.q, n, 1, d.q));
+    TRY(rows_copy(x, w->q, d.q, w->fused, d.qk, n, d.q));
     for (int g = 0; g < groups; g++) TRY(copy_heads(x, w->att + g * per * dim, d.q, dim, w->fused + d.q + g * dim, d.qk, 0, n, per, dim));
-    TRY(add_rows(x, w->q, w->att, n, d.q));
-    TRY(scale_rows(x, w->q, 0.5f, n, d.q));
+    TRY(rows_add(x, w->q, w->att, n, d.q));
+    TRY(rows_scale(x, w->q, 0.5f, n, d.q));
     for (int p = 0; p < per; p++) {
         float *to = p ? w->att : k;
         TRY(copy_heads(x, to, d.k, dim, w->q + p * dim, d.q, per * dim, n, groups, dim));
-        if (p) TRY(add_rows(x, k, to, n, d.k));
+        if (p) TRY(rows_add(x, k, to, n, d.k));
     }
-    return scale_rows(x, k, 1 / (float)per, n, d.k);
+    return rows_scale(x, k, 1 / (float)per, n, d.k);
 }
 
 /* Adds one tap's product of `heads` heads from `first` on. */
@@ -109,14 +106,16 @@ static int add_tap(struct exec *x, const struct config *c, const struct layer *y
                                                  .batch_y = dim});
 }
 
-/* Means, convolutions, bias, norm to a length of sqrt(dim), rotation: of the queries in w->q, or of the keys. */
+/* Adds the convolutions and their bias to the means in v, norms each head to a length of sqrt(dim), and rotates it. first: 0 for the queries, the number of
+ * query heads for the keys, which also get a factor per head. w->att is scratch. */
 static int finish_heads(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, float *v, int first, int heads, int n) {
     const struct cca_dims d = cca_dims(c);
     const int dim = c->head_dim, all = heads * dim;
     for (int j = 0; j < d.taps; j++) TRY(add_tap(x, c, y, w, j, first, heads, v, n));
-    TRY(copy_heads(x, w->att, all, all, y->cca_bias + first * dim, 0, all, n, 1, all));
-    TRY(add_rows(x, v, w->att, n, all));
-    TRY(x->ops->norm(x, &(struct op_norm){.out = v, .x = v, .rows = n * heads, .dim = dim, .ldx = dim, .ldo = dim, .eps = 1e-20f, .w_dtype = DT_F32}));
+    TRY(rows_copy(x, w->att, all, y->cca_bias + first * dim, 0, n, all));
+    TRY(rows_add(x, v, w->att, n, all));
+    TRY(x->ops->norm(
+        x, &(struct op_norm){.out = v, .x = v, .rows = n * heads, .dim = dim, .ldx = dim, .ldo = dim, .eps = 1e-20f, .w_dtype = DT_F32})); /* eps: no 0 / 0 */
     if (first)
         TRY(x->ops->gate(x, &(struct op_gate){.y = v,
                                               .g = y->cca_temp,
@@ -139,21 +138,13 @@ static int cca_store_kv(struct exec *x, const struct config *c, const struct lay
     TRY(attention_linear_wide(x, w->fused + d.q, d.qk, w->xn, c->hidden, y->k, NULL, n));
     TRY(attention_linear_wide(x, rows[1], d.k, w->xn, c->hidden, y->v, NULL, n));
     TRY(attention_linear_wide(x, w->z, d.half, w->xn, c->hidden, y->v_delayed, NULL, n));
-    for (int i = 0; i < n_spans; i++) TRY(attention_step(x, c, y, layer, w, &spans[i], state_rows));
-    TRY(copy_heads(x, rows[1] + d.half, d.k, d.half, w->mixed + d.taps * d.qk, d.mixed, d.half, n, 1, d.half));
+    for (int i = 0; i < n_spans; i++) TRY(attention_advance_state(x, c, y, layer, w, &spans[i], cca_advance));
+    TRY(rows_copy(x, rows[1] + d.half, d.k, w->mixed + d.taps * d.qk, d.mixed, n, d.half));
     TRY(add_means(x, c, w, rows[0], n));
     TRY(finish_heads(x, c, y, layer, w, w->q, 0, c->n_heads, n));
     TRY(finish_heads(x, c, y, layer, w, rows[0], c->n_heads, c->n_kv_heads, n));
     for (int i = 0; i < n_spans; i++)
-        for (int p = KEYS; p <= VALUES; p++) {
-            const struct span *s = &spans[i];
-            TRY(x->ops->kv_store(x, &(struct op_kv_store){.plane = s->cache[layer].p[p],
-                                                          .x = rows[p] + (size_t)s->row * (size_t)d.k,
-                                                          .row0 = s->pos,
-                                                          .n = s->n,
-                                                          .ldx = d.k,
-                                                          .at = attention_address(s, layer, p)}));
-        }
+        for (int p = KEYS; p <= VALUES; p++) TRY(attention_store_rows(x, &spans[i], layer, p, rows[p], d.k));
     return 0;
 }
 

@@ -28,10 +28,10 @@ static int states_plane(const struct config *c, int layer) { return has_selectio
 /* Rotates the last dimensions of each head with the RoPE of the layer's kind. */
 static int rotate_heads(struct exec *x, const struct config *c, int layer, const struct work *w, int row, float *v, int n, int heads, int dim, bool inverse) {
     const size_t at = (size_t)row * (size_t)(c->rope.dim / 2);
-    const bool far = ratio_of(c, layer) > 0;
+    const bool second = ratio_of(c, layer) > 0; /* layers with multi-token keys */
     return x->ops->rope(x, &(struct op_rope){.x = v + dim - c->rope.dim,
-                                             .cos = (far ? w->second_cos : w->cos) + at,
-                                             .sin = (far ? w->second_sin : w->sin) + at,
+                                             .cos = (second ? w->second_cos : w->cos) + at,
+                                             .sin = (second ? w->second_sin : w->sin) + at,
                                              .n = n,
                                              .heads = heads,
                                              .ld = heads * dim,
@@ -109,7 +109,7 @@ int attention_make_entries(struct exec *x, const struct config *c, int layer, co
                            int n_spans) {
     for (int i = 0; i < n_spans; i++) {
         const struct span *s = &spans[i];
-        const struct kv_state_step *v = &s->state_step; /* two parts if an intermediate state is wanted */
+        const struct kv_state_step *v = &s->state_step; /* two parts if a state is saved at the mark */
         if (v->mark) TRY(make_entries(x, c, layer, k, w, s, 0, v->mark, v->from_row, v->mark_row));
         TRY(make_entries(x, c, layer, k, w, s, v->mark, s->n - v->mark, v->mark ? v->mark_row : v->from_row, v->to_row));
     }
@@ -150,15 +150,7 @@ static int compressed_store_kv(struct exec *x, const struct config *c, const str
     TRY(block_linear(x, c, w->kv, dim, w->xn, c->hidden, y->kv_a, NULL, n, false));
     TRY(block_norm(x, c, w->kv, dim, w->kv, dim, y->kv_a_norm, NULL, n, dim));
     TRY(rotate_heads(x, c, layer, w, 0, w->kv, n, 1, dim, false));
-    for (int i = 0; i < n_spans; i++) {
-        const struct span *s = &spans[i];
-        TRY(x->ops->kv_store(x, &(struct op_kv_store){.plane = s->cache[layer].p[TOKENS],
-                                                      .x = w->kv + (size_t)s->row * (size_t)dim,
-                                                      .row0 = s->pos,
-                                                      .n = s->n,
-                                                      .ldx = dim,
-                                                      .at = attention_address(s, layer, TOKENS)}));
-    }
+    for (int i = 0; i < n_spans; i++) TRY(attention_store_rows(x, &spans[i], layer, TOKENS, w->kv, dim));
     if (!ratio_of(c, layer)) return 0;
     struct compressor keys = {y->compress_kv, y->compress_gate, y->compress_bias, y->compress_norm, dim, ENTRIES, 0};
     TRY(compress_spans(x, c, layer, &keys, w, spans, n_spans, n));
@@ -191,13 +183,13 @@ static int compressed_attend(struct exec *x, const struct config *c, const struc
     const int dim = c->head_dim, heads = c->n_heads, qd = heads * dim, ratio = ratio_of(c, layer), n_entries = ratio ? (s->pos + s->n) / ratio : 0;
     const int low = c->o_groups * c->o_lora, ld = qd > low ? qd : low;
     const size_t row = (size_t)s->row, lse_at = row * (size_t)heads;
-    float *out = w->fused + row * (size_t)qd, *far = w->att + row * (size_t)ld; /* results of the window; of the entries */
+    float *out = w->fused + row * (size_t)qd, *entry_out = w->att + row * (size_t)ld; /* results of the window; of the entries */
     struct op_attention o = {.out = out,
                              .q = w->q + row * (size_t)qd,
                              .k = s->cache[layer].p[TOKENS],
                              .v = s->cache[layer].p[TOKENS],
                              .sinks = y->sinks, /* added once */
-                             .lse = w->own_lse + lse_at,
+                             .lse = w->part_lse + lse_at,
                              .n = s->n,
                              .n_heads = heads,
                              .v_dim = dim,
@@ -211,17 +203,18 @@ static int compressed_attend(struct exec *x, const struct config *c, const struc
                              .v_at = attention_address(s, layer, TOKENS)};
     TRY(x->ops->attention(x, &o));
     if (n_entries) {
-        float *far_lse = w->own_lse + (size_t)w->rows * (size_t)heads + lse_at;
+        float *entry_lse = w->part_lse + (size_t)w->rows * (size_t)heads + lse_at;
         if (has_selection(c, layer)) TRY(select_entries(x, c, layer, w, s, n_entries));
-        o.out = far, o.lse = far_lse, o.sinks = NULL, o.window = 0;
+        o.out = entry_out, o.lse = entry_lse, o.sinks = NULL, o.window = 0;
         o.k = o.v = s->cache[layer].p[ENTRIES];
         o.k_pos0 = ratio - 1, o.k_step = ratio, o.n_keys = n_entries;
         o.at = o.v_at = attention_address(s, layer, ENTRIES);
         if (has_selection(c, layer)) o.chosen = w->selected_keys + row * (size_t)c->index_topk, o.n_chosen = c->index_topk;
         TRY(x->ops->attention(x, &o));
         TRY(x->ops->merge(
-            x, &(struct op_merge){
-                   .out = out, .lse = w->own_lse + lse_at, .out2 = far, .lse2 = far_lse, .n = s->n, .heads = heads, .dim = dim, .ldo = qd, .ldo2 = qd}));
+            x,
+            &(struct op_merge){
+                .out = out, .lse = w->part_lse + lse_at, .out2 = entry_out, .lse2 = entry_lse, .n = s->n, .heads = heads, .dim = dim, .ldo = qd, .ldo2 = qd}));
     }
     TRY(rotate_heads(x, c, layer, w, s->row, out, s->n, heads, dim, true));
     return x->ops->linear(x, &(struct op_linear){.y = w->att + row * (size_t)low,

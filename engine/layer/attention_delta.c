@@ -1,13 +1,15 @@
 /* Gated DeltaNet: instead of keys and values a state that every row updates (the delta rule), preceded by a short convolution
  * whose last inputs are also stored. Sources: "Gated Delta Networks" (Yang, Kautz, Hatamizadeh); transformers, models/qwen3_next. */
 #include "engine/layer/attention.h"
+#include "engine/layer/rows.h"
 
-struct dims {
-    int keys, values, channels, group, v_per_k; /* share: value heads per key head; group: rows per key head in the fused input */
+struct delta_dims {
+    int keys, values, channels; /* widths: of all queries or of all keys, of all values, of q, k and v together */
+    int v_per_k, group;         /* value heads per key head; rows per key head in the fused input */
 };
-static struct dims dims_of(const struct config *c) {
+static struct delta_dims delta_dims(const struct config *c) {
     const struct delta_config *d = &c->delta;
-    struct dims s = {.keys = d->k_heads * d->k_dim, .values = d->v_heads * d->v_dim, .v_per_k = d->v_heads / d->k_heads};
+    struct delta_dims s = {.keys = d->k_heads * d->k_dim, .values = d->v_heads * d->v_dim, .v_per_k = d->v_heads / d->k_heads};
     s.channels = 2 * s.keys + s.values;
     s.group = 2 * d->k_dim + 2 * s.v_per_k * d->v_dim;
     return s;
@@ -16,7 +18,7 @@ static struct dims dims_of(const struct config *c) {
 enum { CONV, STATE };
 static int delta_cache_planes(const struct config *c, int layer, struct cache_desc *out) {
     const struct delta_config *d = &c->delta;
-    out[CONV] = (struct cache_desc){.heads = d->taps - 1, .dim = dims_of(c).channels, .fixed_rows = KV_STATES, .dtype = DT_F32};
+    out[CONV] = (struct cache_desc){.heads = d->taps - 1, .dim = delta_dims(c).channels, .fixed_rows = KV_STATES, .dtype = DT_F32};
     out[STATE] = (struct cache_desc){.heads = d->v_heads, .dim = d->k_dim * d->v_dim, .fixed_rows = KV_STATES, .dtype = DT_F32};
     return 2;
 }
@@ -27,7 +29,7 @@ static int gather_part(struct exec *x, float *y, int ldy, const float *in, int l
 }
 static int project_fused(struct exec *x, const struct config *c, const struct layer *y, struct work *w, int n) {
     const struct delta_config *d = &c->delta;
-    struct dims s = dims_of(c);
+    struct delta_dims s = delta_dims(c);
     int all = s.channels + s.values, k = d->k_dim, v = s.v_per_k * d->v_dim, heads = d->k_heads;
     float *in = w->fused;
     TRY(attention_linear_wide(x, in, all, w->xn, c->hidden, y->delta_qkvz, NULL, n));
@@ -38,7 +40,7 @@ static int project_fused(struct exec *x, const struct config *c, const struct la
 }
 static int project_fused_ba(struct exec *x, const struct config *c, const struct layer *y, struct work *w, int n) {
     const struct delta_config *d = &c->delta;
-    int share = dims_of(c).v_per_k, ba = 2 * d->v_heads;
+    int share = delta_dims(c).v_per_k, ba = 2 * d->v_heads;
     float *in = w->fused;
     TRY(attention_linear_wide(x, in, ba, w->xn, c->hidden, y->delta_ba, NULL, n));
     TRY(gather_part(x, w->beta_alpha, ba, in, ba, n, d->k_heads, share, 2 * share));
@@ -48,7 +50,7 @@ static int project_fused_ba(struct exec *x, const struct config *c, const struct
 static int delta_inputs(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *spans, int n_spans,
                         int n) {
     int heads = c->delta.v_heads;
-    struct dims s = dims_of(c);
+    struct delta_dims s = delta_dims(c);
     if (c->delta.fused) TRY(project_fused(x, c, y, w, n));
     else {
         TRY(attention_linear_wide(x, w->mixed, s.channels, w->xn, c->hidden, y->delta_qkv, NULL, n));
@@ -60,10 +62,10 @@ static int delta_inputs(struct exec *x, const struct config *c, const struct lay
 }
 
 /* Processes rows [row, row + n) of the workspace from one state to another. */
-static int delta_process_rows(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *s, int row, int n,
-                              int from, int to) {
+static int delta_advance(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *s, int row, int n,
+                         int from, int to) {
     const struct delta_config *d = &c->delta;
-    struct dims m = dims_of(c);
+    struct delta_dims m = delta_dims(c);
     size_t at = (size_t)row;
     float *out = w->fused + at * (size_t)m.channels;
     const float *b = w->beta_alpha + at * 2 * (size_t)d->v_heads;
@@ -102,8 +104,8 @@ static int delta_process_rows(struct exec *x, const struct config *c, const stru
 
 static int delta_attend(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *s, struct key_range keys) {
     const struct delta_config *d = &c->delta;
-    struct dims m = dims_of(c);
-    TRY(attention_step(x, c, y, layer, w, s, delta_process_rows));
+    struct delta_dims m = delta_dims(c);
+    TRY(attention_advance_state(x, c, y, layer, w, s, delta_advance));
     float *out = w->att + (size_t)s->row * (size_t)m.values;
     TRY(x->ops->norm(x, &(struct op_norm){.out = out,
                                           .x = out,
@@ -114,14 +116,7 @@ static int delta_attend(struct exec *x, const struct config *c, const struct lay
                                           .ldo = d->v_dim,
                                           .eps = c->norm_eps,
                                           .w_dtype = DT_F32})); /* this norm does not add 1 */
-    return x->ops->gate(x, &(struct op_gate){.y = out,
-                                             .g = w->z + (size_t)s->row * (size_t)m.values,
-                                             .n = s->n,
-                                             .heads = 1,
-                                             .dim = m.values,
-                                             .ldy = m.values,
-                                             .ldg = m.values,
-                                             .kind = c->delta.sigmoid_gate ? GATE_SIGMOID : GATE_SILU});
+    return rows_gate(x, out, m.values, w->z + (size_t)s->row * (size_t)m.values, m.values, c->delta.sigmoid_gate ? GATE_SIGMOID : GATE_SILU, s->n, m.values);
 }
 
 const struct attention_kind attention_delta = {.name = "deltanet",

@@ -1,5 +1,6 @@
 /* Grouped-query attention: each of the layer's KV heads serves a group of its query heads. Layers of a model may differ in their numbers of heads. */
 #include "engine/layer/attention.h"
+#include "engine/layer/rows.h"
 
 static int gqa_cache_planes(const struct config *c, int layer, struct cache_desc *out) {
     out[0] = (struct cache_desc){.heads = config_kv_heads(c, layer), .dim = config_head_dim(c, layer)};
@@ -23,28 +24,21 @@ static int gqa_norm_and_rotate(struct exec *x, const struct config *c, int layer
     return c->qk_norm_after_rope ? 0 : attention_rotate(x, c, layer, w, v, heads, all, dim, n);
 }
 
-/* Copies n rows of keys and values to work.carried, or back. */
+/* Copies n rows of keys and values to their columns of work.carried, or back. */
 static int carry_kv(struct exec *x, const struct config *c, int layer, const struct work *w, float *const rows[2], const int width[2], bool back, int n) {
     float *at = w->carried + c->layer[layer].carried_at;
     for (int p = 0; p < 2; at += width[p++])
-        TRY(x->ops->copy(x, &(struct op_copy){.y = back ? rows[p] : at,
-                                              .x = back ? at : rows[p],
-                                              .n = n,
-                                              .heads = 1,
-                                              .dim = width[p],
-                                              .ldx = back ? c->carried : width[p],
-                                              .ldy = back ? width[p] : c->carried}));
+        TRY(back ? rows_copy(x, rows[p], width[p], at, c->carried, n, width[p]) : rows_copy(x, at, c->carried, rows[p], width[p], n, width[p]));
     return 0;
 }
 
-/* Computes the keys and values of n rows. */
+/* Computes n rows of keys (rows[0]) and values (rows[1]), width[0] and width[1] floats wide. */
 static int make_kv(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *spans, int n_spans, int n,
                    float *const rows[2], const int width[2]) {
     const int heads = config_kv_heads(c, layer), v_dim = config_v_dim(c, layer);
     float *const mixed[2] = {w->mixed, w->mixed + (size_t)n * (size_t)width[0]}, *const *in = c->short_taps ? mixed : rows;
     TRY(block_linear(x, c, in[0], width[0], w->xn, c->hidden, y->k, y->k_bias, n, false));
-    if (c->layer[layer].v_is_k)
-        TRY(x->ops->copy(x, &(struct op_copy){.y = rows[1], .x = rows[0], .n = n, .heads = 1, .dim = width[1], .ldx = width[1], .ldy = width[1]}));
+    if (c->layer[layer].v_is_k) TRY(rows_copy(x, rows[1], width[1], rows[0], width[1], n, width[1]));
     else TRY(block_linear(x, c, in[1], width[1], w->xn, c->hidden, y->v, y->v_bias, n, false));
     if (c->short_taps) TRY(short_conv_keys(x, c, y, layer, rows, in, spans, n_spans));
     if (c->v_norm) TRY(block_norm(x, c, rows[1], v_dim, rows[1], v_dim, NULL, NULL, n * heads, v_dim));
@@ -69,7 +63,7 @@ static int gqa_store_kv(struct exec *x, const struct config *c, const struct lay
 /* Computes the queries and, in gated attention, the gates in w->fused. */
 static int gqa_make_queries(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, int n) {
     const bool both = c->attn_gate == ATTN_GATE_IN_QUERY; /* a head's query, followed by its gate */
-    const int dim = config_head_dim(c, layer), heads = config_heads(c, layer), qd = heads * dim, each = both ? 2 * dim : dim;
+    const int dim = config_head_dim(c, layer), heads = config_heads(c, layer), qd = heads * dim, each = both ? dim + config_v_dim(c, layer) : dim;
     float *q = both ? w->fused : w->q;
     TRY(block_linear(x, c, q, heads * each, w->xn, c->hidden, y->q, y->q_bias, n, false));
     if (both)

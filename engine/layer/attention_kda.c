@@ -1,6 +1,7 @@
 /* Kimi delta attention: the gated delta rule with a decay per channel, after a short convolution each of queries, keys and values; then a norm per head and a
  * sigmoid gate. Sources: "Kimi Linear" (Kimi Team 2025); transformers, models/kimi_linear. */
 #include "engine/layer/attention.h"
+#include "engine/layer/rows.h"
 
 /* Planes 0 to 2: the last inputs of the convolutions of q, k and v. */
 enum { PARTS = 3, STATE = PARTS };
@@ -31,8 +32,8 @@ static int kda_inputs(struct exec *x, const struct config *c, const struct layer
 }
 
 /* Processes rows [row, row + n) of the workspace from one state to another. */
-static int kda_rows(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *s, int row, int n, int from,
-                    int to) {
+static int kda_advance(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *s, int row, int n, int from,
+                       int to) {
     const struct kda_config *d = &c->kda;
     const int width = width_of(c), all = PARTS * width, gates = gates_width(c);
     const size_t at = (size_t)row;
@@ -77,12 +78,12 @@ static int kda_attend(struct exec *x, const struct config *c, const struct layer
     const int dim = c->kda.dim, width = width_of(c);
     const size_t at = (size_t)s->row * (size_t)width;
     float *out = w->att + at;
-    TRY(attention_step(x, c, y, layer, w, s, kda_rows));
+    TRY(attention_advance_state(x, c, y, layer, w, s, kda_advance));
     TRY(x->ops->norm(
         x,
         &(struct op_norm){
             .out = out, .x = out, .w = y->mix_norm, .rows = s->n * c->kda.heads, .dim = dim, .ldx = dim, .ldo = dim, .eps = c->norm_eps, .w_dtype = DT_F32}));
-    return x->ops->gate(x, &(struct op_gate){.y = out, .g = w->z + at, .n = s->n, .heads = 1, .dim = width, .ldy = width, .ldg = width, .kind = GATE_SIGMOID});
+    return rows_gate(x, out, width, w->z + at, width, GATE_SIGMOID, s->n, width);
 }
 
 const struct attention_kind attention_kda = {

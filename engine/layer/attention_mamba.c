@@ -1,6 +1,7 @@
 /* Mamba-1 as in Jamba: a convolution, then a selective scan whose steps, B and C come from the convolved rows, each normed. Sources: "Mamba" (Gu and Dao 2023);
  * "Jamba" (Lieber et al. 2024); transformers, models/jamba. Mamba-2 is in attention_mixers.c. */
 #include "engine/layer/attention.h"
+#include "engine/layer/rows.h"
 
 /* w->fused has x and z of each row; w->mixed the convolved x, then dt, B and C; w->z the steps before the softplus. */
 struct scan_dims {
@@ -23,8 +24,8 @@ static int scan_inputs(struct exec *x, const struct config *c, const struct laye
     return attention_linear_wide(x, w->fused, 2 * scan_dims(c).inner, w->xn, c->hidden, y->mix_in, y->mix_in_bias, n);
 }
 
-static int conv_rows(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *s, int row, int n, int from,
-                     int to) {
+static int scan_advance_conv(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *s, int row, int n,
+                             int from, int to) {
     const struct scan_dims d = scan_dims(c);
     return x->ops->conv(x, &(struct op_conv){.out = w->mixed + (size_t)row * (size_t)d.mixed,
                                              .x = w->fused + (size_t)row * 2 * (size_t)d.inner,
@@ -39,8 +40,8 @@ static int conv_rows(struct exec *x, const struct config *c, const struct layer 
                                              .ldo = d.mixed,
                                              .at = attention_address(s, layer, SCAN_CONV)});
 }
-static int scan_rows(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *s, int row, int n, int from,
-                     int to) {
+static int scan_advance(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *s, int row, int n,
+                        int from, int to) {
     const struct scan_dims d = scan_dims(c);
     const size_t at = (size_t)row;
     const float *mixed = w->mixed + at * (size_t)d.mixed;
@@ -65,7 +66,7 @@ static int scan_rows(struct exec *x, const struct config *c, const struct layer 
 }
 
 /* Computes dt, B, C and the steps of n convolved rows. */
-static int select_rows(struct exec *x, const struct config *c, const struct layer *y, float *mixed, float *steps, int n) {
+static int scan_project(struct exec *x, const struct config *c, const struct layer *y, float *mixed, float *steps, int n) {
     const struct scan_dims d = scan_dims(c);
     float *const part[] = {mixed + d.inner, mixed + d.inner + d.rank, mixed + d.inner + d.rank + d.state};
     const float *const norms[] = {y->mix_dt_norm, y->mix_b_norm, y->mix_c_norm};
@@ -77,22 +78,15 @@ static int select_rows(struct exec *x, const struct config *c, const struct laye
 static int scan_attend(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *s, struct key_range keys) {
     const struct scan_dims d = scan_dims(c);
     const size_t at = (size_t)s->row, inner = (size_t)d.inner;
-    TRY(attention_step(x, c, y, layer, w, s, conv_rows));
-    TRY(select_rows(x, c, y, w->mixed + at * (size_t)d.mixed, w->z + at * inner, s->n));
-    TRY(attention_step(x, c, y, layer, w, s, scan_rows));
-    return x->ops->gate(x, &(struct op_gate){.y = w->att + at * inner,
-                                             .g = w->fused + at * 2 * inner + inner,
-                                             .n = s->n,
-                                             .heads = 1,
-                                             .dim = d.inner,
-                                             .ldy = d.inner,
-                                             .ldg = 2 * d.inner,
-                                             .kind = GATE_SILU});
+    TRY(attention_advance_state(x, c, y, layer, w, s, scan_advance_conv));
+    TRY(scan_project(x, c, y, w->mixed + at * (size_t)d.mixed, w->z + at * inner, s->n));
+    TRY(attention_advance_state(x, c, y, layer, w, s, scan_advance));
+    return rows_gate(x, w->att + at * inner, d.inner, w->fused + at * 2 * inner + inner, 2 * d.inner, GATE_SILU, s->n, d.inner);
 }
 
-const struct attention_kind attention_scan = {.name = "mamba",
-                                              .is_recordable = true,
-                                              .cache_planes = scan_cache_planes,
-                                              .store_kv = scan_inputs,
-                                              .make_queries = attention_no_queries,
-                                              .attend = scan_attend};
+const struct attention_kind attention_mamba1 = {.name = "mamba",
+                                                .is_recordable = true,
+                                                .cache_planes = scan_cache_planes,
+                                                .store_kv = scan_inputs,
+                                                .make_queries = attention_no_queries,
+                                                .attend = scan_attend};

@@ -1,11 +1,7 @@
 /* Token mixers with a state that are simpler than DeltaNet: short gated convolutions (LFM2), lightning attention (MiniMax-01) and Mamba-2. Sources:
  * transformers, models/lfm2_moe and models/minimax; "MiniMax-01" (2025); "Transformers are SSMs" (Dao and Gu 2024); transformers, models/granitemoehybrid. */
 #include "engine/layer/attention.h"
-
-/* Multiplies n rows of y by a function of the gates. */
-static int gate_rows(struct exec *x, float *y, int ldy, const float *g, int ldg, int n, int dim, enum gate_kind kind) {
-    return x->ops->gate(x, &(struct op_gate){.y = y, .g = g, .n = n, .heads = 1, .dim = dim, .ldy = ldy, .ldg = ldg, .kind = (uint8_t)kind});
-}
+#include "engine/layer/rows.h"
 
 /* --- Short gated convolutions: C * conv(B * x), where in_proj gives B, C and x. w->fused has all three. ---------------------- */
 
@@ -16,10 +12,10 @@ static int conv_cache_planes(const struct config *c, int layer, struct cache_des
 static int conv_inputs(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *spans, int n_spans, int n) {
     const int hidden = c->hidden, all = 3 * hidden;
     TRY(attention_linear_wide(x, w->fused, y->mix_in.rows, w->xn, c->hidden, y->mix_in, y->mix_in_bias, n));
-    return gate_rows(x, w->fused + 2 * hidden, all, w->fused, all, n, hidden, GATE_LINEAR);
+    return rows_gate(x, w->fused + 2 * hidden, all, w->fused, all, GATE_LINEAR, n, hidden);
 }
-static int conv_rows(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *s, int row, int n, int from,
-                     int to) {
+static int conv_advance(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *s, int row, int n,
+                        int from, int to) {
     const size_t hidden = (size_t)c->hidden, at = (size_t)row;
     return x->ops->conv(x, &(struct op_conv){.out = w->att + at * hidden,
                                              .x = w->fused + at * 3 * hidden + 2 * hidden,
@@ -37,8 +33,8 @@ static int conv_rows(struct exec *x, const struct config *c, const struct layer 
 }
 static int conv_attend(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *s, struct key_range keys) {
     const size_t hidden = (size_t)c->hidden, at = (size_t)s->row;
-    TRY(attention_step(x, c, y, layer, w, s, conv_rows));
-    return gate_rows(x, w->att + at * hidden, c->hidden, w->fused + at * 3 * hidden + hidden, 3 * c->hidden, s->n, c->hidden, GATE_LINEAR);
+    TRY(attention_advance_state(x, c, y, layer, w, s, conv_advance));
+    return rows_gate(x, w->att + at * hidden, c->hidden, w->fused + at * 3 * hidden + hidden, 3 * c->hidden, GATE_LINEAR, s->n, c->hidden);
 }
 
 /* --- Lightning attention: queries, keys and values with SiLU, a fixed decay per head, then a norm over all heads and a gate --- */
@@ -52,7 +48,7 @@ static int lightning_inputs(struct exec *x, const struct config *c, const struct
                             int n) {
     const int dim = c->head_dim, heads = c->n_heads, all = heads * dim;
     TRY(attention_linear_wide(x, w->fused, y->mix_in.rows, w->xn, c->hidden, y->mix_in, NULL, n));
-    TRY(gate_rows(x, w->fused, 3 * all, w->fused, 3 * all, n, 3 * all, GATE_SIGMOID));
+    TRY(rows_gate(x, w->fused, 3 * all, w->fused, 3 * all, GATE_SIGMOID, n, 3 * all)); /* SiLU */
     for (int i = 0; i < 3; i++)
         TRY(x->ops->copy(x, &(struct op_copy){.y = w->mixed + i * all,
                                               .x = w->fused + i * dim,
@@ -67,8 +63,8 @@ static int lightning_inputs(struct exec *x, const struct config *c, const struct
 }
 /* How fast the states of a layer decay: later layers remember longer. */
 static float lightning_slope(const struct config *c, int layer) { return (float)(1 - layer / (c->n_layers - 1 + 1e-5) + 1e-5); }
-static int lightning_rows(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *s, int row, int n,
-                          int from, int to) {
+static int lightning_advance(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *s, int row, int n,
+                             int from, int to) {
     const int all = c->n_heads * c->head_dim;
     const float *q = w->mixed + (size_t)row * 3 * (size_t)all;
     return x->ops->delta(x, &(struct op_delta){.out = w->att + (size_t)row * (size_t)all,
@@ -93,37 +89,44 @@ static int lightning_attend(struct exec *x, const struct config *c, const struct
     const int all = c->n_heads * c->head_dim;
     const size_t at = (size_t)s->row * (size_t)all;
     float *out = w->att + at;
-    TRY(attention_step(x, c, y, layer, w, s, lightning_rows));
-    TRY(x->ops->norm(
-        x, &(struct op_norm){.out = out, .x = out, .w = y->mix_norm, .rows = s->n, .dim = all, .ldx = all, .ldo = all, .eps = 1e-6f, .w_dtype = DT_F32}));
-    return gate_rows(x, out, all, w->z + at, all, s->n, all, GATE_SIGMOID);
+    TRY(attention_advance_state(x, c, y, layer, w, s, lightning_advance));
+    TRY(x->ops->norm(x, &(struct op_norm){.out = out,
+                                          .x = out,
+                                          .w = y->mix_norm,
+                                          .rows = s->n,
+                                          .dim = all,
+                                          .ldx = all,
+                                          .ldo = all,
+                                          .eps = 1e-6f,
+                                          .w_dtype = DT_F32})); /* the reference's default eps, not the config's */
+    return rows_gate(x, out, all, w->z + at, all, GATE_SIGMOID, s->n, all);
 }
 
 /* --- Mamba-2: w->fused has z, x, B, C and dt of each row, w->mixed the convolved x, B and C ----------------------------------- */
 
-struct mamba_dims {
+struct mamba2_dims {
     int inner, groups, channels, all; /* groups: B or C of all groups together */
 };
-static struct mamba_dims mamba_dims(const struct config *c) {
+static struct mamba2_dims mamba2_dims(const struct config *c) {
     const struct mamba_config *m = &c->mamba;
     const int inner = m->heads * m->head_dim, groups = m->groups * m->state, channels = inner + 2 * groups;
-    return (struct mamba_dims){inner, groups, channels, inner + channels + m->heads};
+    return (struct mamba2_dims){inner, groups, channels, inner + channels + m->heads};
 }
-enum { MAMBA_CONV, MAMBA_STATE };
-static int mamba_cache_planes(const struct config *c, int layer, struct cache_desc *out) {
+enum { MAMBA2_CONV, MAMBA2_STATE };
+static int mamba2_cache_planes(const struct config *c, int layer, struct cache_desc *out) {
     const struct mamba_config *m = &c->mamba;
-    out[MAMBA_CONV] = (struct cache_desc){.heads = m->taps - 1, .dim = mamba_dims(c).channels, .fixed_rows = KV_STATES, .dtype = DT_F32};
-    out[MAMBA_STATE] = (struct cache_desc){.heads = m->heads, .dim = m->state * m->head_dim, .fixed_rows = KV_STATES, .dtype = DT_F32};
+    out[MAMBA2_CONV] = (struct cache_desc){.heads = m->taps - 1, .dim = mamba2_dims(c).channels, .fixed_rows = KV_STATES, .dtype = DT_F32};
+    out[MAMBA2_STATE] = (struct cache_desc){.heads = m->heads, .dim = m->state * m->head_dim, .fixed_rows = KV_STATES, .dtype = DT_F32};
     return 2;
 }
-static int mamba_inputs(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *spans, int n_spans,
-                        int n) {
+static int mamba2_inputs(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *spans, int n_spans,
+                         int n) {
     return attention_linear_wide(x, w->fused, y->mix_in.rows, w->xn, c->hidden, y->mix_in, y->mix_in_bias, n);
 }
-static int mamba_rows(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *s, int row, int n, int from,
-                      int to) {
+static int mamba2_advance(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *s, int row, int n,
+                          int from, int to) {
     const struct mamba_config *m = &c->mamba;
-    const struct mamba_dims d = mamba_dims(c);
+    const struct mamba2_dims d = mamba2_dims(c);
     const size_t at = (size_t)row;
     const float *in = w->fused + at * (size_t)d.all;
     float *mixed = w->mixed + at * (size_t)d.channels;
@@ -131,14 +134,14 @@ static int mamba_rows(struct exec *x, const struct config *c, const struct layer
                                           .x = in + d.inner,
                                           .w = y->mix_conv,
                                           .bias = y->mix_conv_bias,
-                                          .before = attention_state(s, layer, MAMBA_CONV, from),
-                                          .after = attention_state(s, layer, MAMBA_CONV, to),
+                                          .before = attention_state(s, layer, MAMBA2_CONV, from),
+                                          .after = attention_state(s, layer, MAMBA2_CONV, to),
                                           .n = n,
                                           .channels = d.channels,
                                           .taps = m->taps,
                                           .ldx = d.all,
                                           .ldo = d.channels,
-                                          .at = attention_address(s, layer, MAMBA_CONV)}));
+                                          .at = attention_address(s, layer, MAMBA2_CONV)}));
     return x->ops->delta(x, &(struct op_delta){.out = w->att + at * (size_t)d.inner,
                                                .q = mixed + d.inner + d.groups,
                                                .k = mixed + d.inner,
@@ -147,8 +150,8 @@ static int mamba_rows(struct exec *x, const struct config *c, const struct layer
                                                .rate = y->mix_rate,
                                                .dt = y->mix_dt,
                                                .skip = y->mix_skip,
-                                               .before = attention_state(s, layer, MAMBA_STATE, from),
-                                               .after = attention_state(s, layer, MAMBA_STATE, to),
+                                               .before = attention_state(s, layer, MAMBA2_STATE, from),
+                                               .after = attention_state(s, layer, MAMBA2_STATE, to),
                                                .n = n,
                                                .k_heads = m->groups,
                                                .v_heads = m->heads,
@@ -158,15 +161,16 @@ static int mamba_rows(struct exec *x, const struct config *c, const struct layer
                                                .ldg = d.all,
                                                .ldo = d.inner,
                                                .rule = DELTA_MAMBA2,
-                                               .at = attention_address(s, layer, MAMBA_STATE)});
+                                               .at = attention_address(s, layer, MAMBA2_STATE)});
 }
 /* The gate comes before the norm, which is over each group of heads. */
-static int mamba_attend(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *s, struct key_range keys) {
-    const struct mamba_dims d = mamba_dims(c);
+static int mamba2_attend(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *s,
+                         struct key_range keys) {
+    const struct mamba2_dims d = mamba2_dims(c);
     const int dim = d.inner / c->mamba.groups;
     float *out = w->att + (size_t)s->row * (size_t)d.inner;
-    TRY(attention_step(x, c, y, layer, w, s, mamba_rows));
-    TRY(gate_rows(x, out, d.inner, w->fused + (size_t)s->row * (size_t)d.all, d.all, s->n, d.inner, GATE_SILU));
+    TRY(attention_advance_state(x, c, y, layer, w, s, mamba2_advance));
+    TRY(rows_gate(x, out, d.inner, w->fused + (size_t)s->row * (size_t)d.all, d.all, GATE_SILU, s->n, d.inner));
     for (int at = 0; at < d.inner; at += dim)
         TRY(x->ops->norm(x, &(struct op_norm){.out = out + at,
                                               .x = out + at,
@@ -186,4 +190,4 @@ static int mamba_attend(struct exec *x, const struct config *c, const struct lay
         .attend = prefix##_attend \
     }
 const struct attention_kind attention_conv = KIND("convolution", conv), attention_lightning = KIND("lightning", lightning),
-                            attention_mamba = KIND("mamba2", mamba);
+                            attention_mamba2 = KIND("mamba2", mamba2);

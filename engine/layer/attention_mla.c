@@ -1,6 +1,7 @@
 /* Multi-head latent attention: the cache holds one latent and one rope key per token, from which each head's are computed. */
 #include "engine/base/test_limits.h"
 #include "engine/layer/attention.h"
+#include "engine/layer/rows.h"
 
 /* The inner norms. Most families fix their eps, whatever rms_norm_eps is (DeepSeek's model.py and transformers agree). */
 static int latent_norm(struct exec *x, const struct config *c, float *v, int ld, const float *weight, int rows, int dim) {
@@ -113,7 +114,7 @@ static int heads_at_once(const struct config *c, int keys, size_t number) {
 }
 static size_t mla_grown_bytes(const struct config *c, int keys) {
     size_t row = (size_t)heads_at_once(c, keys, sizeof(float)) * (size_t)(c->head_dim + c->v_dim) + (size_t)(c->kv_lora + c->qk_rope);
-    return (size_t)keys * row * sizeof(float) / 4 * 5; /* grown() adds a quarter */
+    return (size_t)keys * row * sizeof(float) / 4 * 5; /* grow_buffer() adds a quarter */
 }
 
 /* Computes float32 keys [n, heads, head_dim] and values [n, heads, v_dim] of some heads from w->latent. */
@@ -191,19 +192,11 @@ static int mla_store_kv(struct exec *x, const struct config *c, const struct lay
     TRY(block_linear(x, c, w->kv, latent, w->xn, c->hidden, y->kv_a, y->kv_a_bias, n, false));
     TRY(latent_norm(x, c, w->kv, latent, y->kv_a_norm, n, c->kv_lora));
     TRY(attention_rotate(x, c, layer, w, w->kv + c->kv_lora, 1, latent, latent, n));
-    for (int i = 0; i < n_spans; i++) {
-        const struct span *s = &spans[i];
-        TRY(x->ops->kv_store(x, &(struct op_kv_store){.plane = s->cache[layer].p[0],
-                                                      .x = w->kv + (size_t)s->row * (size_t)latent,
-                                                      .row0 = s->pos,
-                                                      .n = s->n,
-                                                      .ldx = latent,
-                                                      .at = attention_address(s, layer, 0)}));
-    }
+    for (int i = 0; i < n_spans; i++) TRY(attention_store_rows(x, &spans[i], layer, 0, w->kv, latent));
     return 0;
 }
 
-/* Projects the queries, or in attention with gates from the same matrix each head's query and gate, which stay in w->fused. */
+/* Projects in [n, ld] to the queries in w->q. With ATTN_GATE_IN_QUERY the matrix yields each head's query and gate in w->fused. */
 static int project_queries(struct exec *x, const struct config *c, struct work *w, const float *in, int ld, struct mat m, int n) {
     const bool both = c->attn_gate == ATTN_GATE_IN_QUERY;
     const int heads = c->n_heads, dim = c->head_dim, each = both ? dim + c->v_dim : dim;
@@ -213,12 +206,10 @@ static int project_queries(struct exec *x, const struct config *c, struct work *
         x, &(struct op_copy){
                .y = w->q, .x = w->fused, .n = n, .heads = heads, .dim = dim, .ldx = heads * each, .ldy = heads * dim, .head_ldx = each, .head_ldy = dim});
 }
-/* Copies w->q_latent into rows of [normed, raw] that follow it in memory. raw: it is not normed yet. */
+/* Copies w->q_latent [n, q_lora] into the rows [n, 2 * q_lora] after it, each the normed and then the raw latent. raw: it is not normed yet. */
 static int keep_raw(struct exec *x, const struct config *c, struct work *w, bool raw, int n) {
     float *both = w->q_latent + (size_t)n * (size_t)c->q_lora;
-    return x->ops->copy(
-        x,
-        &(struct op_copy){.y = both + (raw ? c->q_lora : 0), .x = w->q_latent, .n = n, .heads = 1, .dim = c->q_lora, .ldx = c->q_lora, .ldy = 2 * c->q_lora});
+    return rows_copy(x, both + (raw ? c->q_lora : 0), 2 * c->q_lora, w->q_latent, c->q_lora, n, c->q_lora);
 }
 
 static int mla_make_queries(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, int n) {

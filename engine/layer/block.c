@@ -1,6 +1,7 @@
 #include <math.h>
 
 #include "engine/layer/attention.h"
+#include "engine/layer/rows.h"
 #include "engine/model/rope.h"
 
 /* With a residual scale r the stream is kept divided by r: blocks then add their outputs unscaled, and a norm of the stream with eps / r^2 equals the norm of
@@ -84,11 +85,7 @@ static int mix_streams(struct exec *x, const struct config *c, const struct stre
 }
 
 static int copy_rows(struct exec *x, const struct config *c, float *to, const float *from, int n) {
-    return x->ops->copy(x, &(struct op_copy){.y = to, .x = from, .n = n, .heads = 1, .dim = c->hidden, .ldx = c->hidden, .ldy = c->hidden});
-}
-
-static int scale_rows(struct exec *x, const struct config *c, float *v, float by, int n) {
-    return x->ops->scale(x, &(struct op_scale){.x = v, .n = n, .m = c->hidden, .ld = c->hidden, .by = by});
+    return rows_copy(x, to, c->hidden, from, c->hidden, n, c->hidden);
 }
 
 /* Inputs of a block: weights that mix the streams, norms and factors of the previous block's output, and the block's own norm. */
@@ -96,7 +93,7 @@ struct block_input {
     const struct stream_mix *mix;
     const struct stream_merge *merge;
     const float *out_norm, *experts_norm, *stream_scale;
-    const struct token_input *token; /* Adds a vector of the token after the previous block; NULL: none. */
+    const struct token_input *token; /* adds a vector of the token after the previous block; NULL: none */
     const float *weight, *bias;
     const struct mat *norm_gate; /* [2] */
     int tag;                     /* the block's index as counted by work.first_bad */
@@ -119,27 +116,24 @@ static int weigh_rows(struct exec *x, const struct config *c, float *v, const fl
 
 /* v = (v + bias) * scale per channel. */
 static int merge_rows(struct exec *x, const struct config *c, float *v, const float *bias, const float *scale, float *scratch, int n) {
-    TRY(x->ops->copy(x, &(struct op_copy){.y = scratch, .x = bias, .n = n, .heads = 1, .dim = c->hidden, .ldy = c->hidden}));
-    TRY(x->ops->add(x, &(struct op_add){.y = v, .x = scratch, .n = n, .m = c->hidden}));
-    return x->ops->gate(x, &(struct op_gate){.y = v, .g = scale, .n = n, .heads = 1, .dim = c->hidden, .ldy = c->hidden, .kind = GATE_LINEAR});
+    TRY(rows_copy(x, scratch, c->hidden, bias, 0, n, c->hidden));
+    TRY(rows_add(x, v, scratch, n, c->hidden));
+    return rows_gate(x, v, c->hidden, scale, 0, GATE_LINEAR, n, c->hidden);
 }
 
-/* y = y * gelu(g) with the tanh form, g * sigmoid(alpha * (g + 0.044715 g^3)). Uses z. All [n, dim]. */
+/* y = y * gelu(g) with the tanh form, g * sigmoid(alpha * (g + 0.044715 g^3)), as in struct glu. Uses z as scratch. All [n, dim]. */
 static int gate_gelu(struct exec *x, float *y, const float *g, float *z, int n, int dim) {
     const float cubic = 0.044715f, alpha = 2 * sqrtf(2 / (float)M_PI);
-    struct op_gate o = {.y = z, .g = g, .n = n, .heads = 1, .dim = dim, .ldy = dim, .ldg = dim, .kind = GATE_LINEAR};
-    TRY(x->ops->copy(x, &(struct op_copy){.y = z, .x = g, .n = n, .heads = 1, .dim = dim, .ldx = dim, .ldy = dim}));
-    for (int i = 0; i < 2; i++) TRY(x->ops->gate(x, &o));
-    TRY(x->ops->scale(x, &(struct op_scale){.x = z, .n = n, .m = dim, .ld = dim, .by = cubic}));
-    TRY(x->ops->add(x, &(struct op_add){.y = z, .x = g, .n = n, .m = dim}));
-    TRY(x->ops->scale(x, &(struct op_scale){.x = z, .n = n, .m = dim, .ld = dim, .by = alpha}));
-    o.y = y;
-    TRY(x->ops->gate(x, &o));
-    o.g = z, o.kind = GATE_SIGMOID;
-    return x->ops->gate(x, &o);
+    TRY(rows_copy(x, z, dim, g, dim, n, dim));
+    for (int i = 0; i < 2; i++) TRY(rows_gate(x, z, dim, g, dim, GATE_LINEAR, n, dim)); /* g^3 */
+    TRY(rows_scale(x, z, cubic, n, dim));
+    TRY(rows_add(x, z, g, n, dim));
+    TRY(rows_scale(x, z, alpha, n, dim));
+    TRY(rows_gate(x, y, dim, g, dim, GATE_LINEAR, n, dim));
+    return rows_gate(x, y, dim, z, dim, GATE_SIGMOID, n, dim);
 }
 
-/* Adds the token's part to the stream (struct token_input). Uses w->x, whose sum is in the stream. */
+/* Adds the token's part to the stream (struct token_input). Uses w->x as scratch: its sum is already in the stream. */
 static int add_token(struct exec *x, const struct config *c, const struct token_input *t, struct work *w, int n, int tag) {
     const int dim = c->token_dim, hidden = c->hidden;
     float *v = w->token_vectors, *g = v + (size_t)n * (size_t)dim, *z = g + (size_t)n * (size_t)dim;
@@ -147,13 +141,13 @@ static int add_token(struct exec *x, const struct config *c, const struct token_
     /* the norm of v / sqrt(hidden): the root is in eps */
     TRY(norm_rows(x, c, v, dim, v, dim, t->from_embed_norm, NULL, n, dim, c->norm_eps * (float)hidden, tag, w->first_bad));
     TRY(x->ops->embed(x, &(struct op_embed){.out = g, .ids = w->tokens, .table = t->table, .n = n, .scale = sqrtf((float)dim)}));
-    TRY(x->ops->add(x, &(struct op_add){.y = v, .x = g, .n = n, .m = dim}));
-    TRY(x->ops->scale(x, &(struct op_scale){.x = v, .n = n, .m = dim, .ld = dim, .by = sqrtf(0.5f)}));
+    TRY(rows_add(x, v, g, n, dim));
+    TRY(rows_scale(x, v, sqrtf(0.5f), n, dim));
     TRY(block_linear(x, c, g, dim, w->streams, hidden, t->gate, NULL, n, false));
     TRY(gate_gelu(x, v, g, z, n, dim));
     TRY(block_linear(x, c, w->x, hidden, v, dim, t->out, NULL, n, false));
     TRY(norm_rows(x, c, w->x, hidden, w->x, hidden, t->out_norm, NULL, n, hidden, c->norm_eps, tag, w->first_bad));
-    return x->ops->add(x, &(struct op_add){.y = w->streams, .x = w->x, .n = n, .m = hidden});
+    return rows_add(x, w->streams, w->x, n, hidden);
 }
 
 /* With a plain stream: adds the previous block's output w->x, normed or scaled if the family does so, to the stream and clears w->x. tag 0: no previous block,
@@ -161,30 +155,29 @@ static int add_token(struct exec *x, const struct config *c, const struct token_
 static int add_output(struct exec *x, const struct config *c, const struct block_input *in, struct work *w, int n) {
     const int hidden = c->hidden, tag = in->tag;
     const float *out_norm = in->out_norm;
-    if (tag && in->experts_norm) { /* so far w->x has the experts' sum only */
+    if (tag && in->experts_norm) { /* w->x has the experts' sum, w->kept the output of the parallel dense FFN */
         TRY(norm_rows(x, c, w->x, hidden, w->x, hidden, in->experts_norm, NULL, n, hidden, c->norm_eps, tag, w->first_bad));
-        TRY(x->ops->add(x, &(struct op_add){.y = w->x, .x = w->kept, .n = n, .m = hidden}));
+        TRY(rows_add(x, w->x, w->kept, n, hidden));
     }
     if (c->merges_stream) TRY(merge_rows(x, c, w->x, in->merge->output_bias, in->merge->output_scale, w->xn, n));
     if (c->merges_stream && tag) TRY(merge_rows(x, c, w->streams, in->merge->stream_bias, in->merge->stream_scale, w->xn, n));
     if (tag && out_norm) TRY(norm_rows(x, c, w->x, hidden, w->x, hidden, out_norm, NULL, n, hidden, c->norm_eps, tag, w->first_bad));
-    if (tag && c->norms_stream) TRY(scale_rows(x, c, w->x, c->layer[(tag - 1) / 2].branch[(tag - 1) % 2].output, n));
-    if (tag) TRY(x->ops->add(x, &(struct op_add){.y = w->streams, .x = w->x, .n = n, .m = hidden}));
+    if (tag && c->norms_stream) TRY(rows_scale(x, w->x, c->layer[(tag - 1) / 2].branch[(tag - 1) % 2].output, n, hidden));
+    if (tag) TRY(rows_add(x, w->streams, w->x, n, hidden));
     else TRY(copy_rows(x, c, w->streams, w->x, n));
-    if (!tag && c->token_dim)
-        TRY(x->ops->copy(x, &(struct op_copy){.y = w->carried, .x = w->x, .n = n, .heads = 1, .dim = hidden, .ldx = hidden, .ldy = c->carried}));
+    if (!tag && c->token_dim) TRY(rows_copy(x, w->carried, c->carried, w->x, hidden, n, hidden));
     if (in->token) TRY(add_token(x, c, in->token, w, n, tag));
     if (tag && in->stream_scale) TRY(weigh_rows(x, c, w->streams, in->stream_scale, false, n));
     return x->ops->fill(x, &(struct op_fill){.x = w->x, .n = n, .m = hidden});
 }
 
-/* The mean of the streams, after the last block's output was added to them. */
+/* Adds the last block's output to the streams, and computes their mean in w->x. */
 static int average_streams(struct exec *x, const struct config *c, struct work *w, int n) {
     const int s = c->streams.n, hidden = c->hidden;
     TRY(x->ops->spread(x, &(struct op_spread){.streams = w->streams, .x = w->x, .post = w->post, .n = n, .hidden = hidden, .n_streams = s}));
-    TRY(x->ops->copy(x, &(struct op_copy){.y = w->x, .x = w->streams, .n = n, .heads = 1, .dim = hidden, .ldx = s * hidden, .ldy = hidden}));
+    TRY(rows_copy(x, w->x, hidden, w->streams, s * hidden, n, hidden));
     for (int i = 1; i < s; i++) TRY(x->ops->add(x, &(struct op_add){.y = w->x, .x = w->streams + i * hidden, .n = n, .m = hidden, .ldx = s * hidden}));
-    return scale_rows(x, c, w->x, 1 / (float)s, n);
+    return rows_scale(x, w->x, 1 / (float)s, n, hidden);
 }
 
 int block_merge_streams(struct exec *x, const struct weights *m, struct work *w, int n) {
@@ -211,9 +204,9 @@ static int gate_norm(struct exec *x, const struct config *c, const struct mat m[
     const int rank = c->norm_gate_rank, hidden = c->hidden;
     float *low = w->norm_gates, *high = low + (size_t)n * (size_t)rank;
     TRY(attention_linear_exact(x, low, rank, w->xn, hidden, m[0], n));
-    TRY(x->ops->gate(x, &(struct op_gate){.y = low, .g = low, .n = n, .heads = 1, .dim = rank, .ldy = rank, .ldg = rank, .kind = GATE_SIGMOID}));
+    TRY(rows_gate(x, low, rank, low, rank, GATE_SIGMOID, n, rank));
     TRY(attention_linear_exact(x, high, hidden, low, rank, m[1], n));
-    return x->ops->gate(x, &(struct op_gate){.y = w->xn, .g = high, .n = n, .heads = 1, .dim = hidden, .ldy = hidden, .ldg = hidden, .kind = GATE_SIGMOID});
+    return rows_gate(x, w->xn, hidden, high, hidden, GATE_SIGMOID, n, hidden);
 }
 
 /* Computes the normed input of a block in w->xn. */
@@ -229,7 +222,7 @@ static int norm_input(struct exec *x, const struct config *c, const struct block
     if (c->norm_gate_rank) TRY(gate_norm(x, c, in->norm_gate, w, n));
     if (!c->norms_stream) return 0;
     TRY(copy_rows(x, c, w->streams, w->xn, n));
-    return scale_rows(x, c, w->streams, c->layer[tag / 2].branch[tag % 2].stream, n);
+    return rows_scale(x, w->streams, c->layer[tag / 2].branch[tag % 2].stream, n, c->hidden);
 }
 
 /* --- The attention block ----------------------------------------------------------------------------------------------- */
@@ -253,7 +246,7 @@ int block_kv(struct exec *x, const struct config *c, const struct layer *y, int 
     if (c->layer[layer].mixer == MIXER_NONE && !config_is_bare(c, layer)) return 0;
     if (c->streams.is_gated) {
         TRY(gated_streams_add(x, c, w, layer == 0, n));
-        TRY(ngram_add(x, c, y, layer, w, spans, n_spans, n));
+        TRY(gated_streams_add_ngram(x, c, y, layer, w, spans, n_spans, n));
         TRY(gated_streams_mix(x, c, &y->attn_gated, w, w->xn, n, 2 * layer));
         return attention_of(c, layer)->store_kv(x, c, y, layer, w, spans, n_spans, n);
     }
@@ -289,12 +282,12 @@ int block_attention(struct exec *x, const struct config *c, const struct layer *
 
 /* --- Experts and head ---------------------------------------------------------------------------------------------------- */
 
-/* Adds what idle experts return, their input times their weights. Reuses w->kept, which the layer has read, as scratch. */
+/* Adds the output of idle experts: their input times their weights. Uses w->kept as scratch, which the layer has read. */
 static int add_idle(struct exec *x, const struct config *c, struct work *w, int n) {
     TRY(weigh_rows(x, c, w->kept, w->idle, true, n));
-    return x->ops->add(x, &(struct op_add){.y = w->x, .x = w->kept, .n = n, .m = c->hidden});
+    return rows_add(x, w->x, w->kept, n, c->hidden);
 }
-/* Weighs the chosen expert's input instead of its output. The shared expert's input remains as it is. A workspace of predictions has no room for that one. */
+/* Weighs the chosen expert's input instead of its output. Keeps the shared expert's input in w->ffn_in, which a workspace for predictions lacks. */
 static int weigh_input(struct exec *x, const struct config *c, struct work *w, int n) {
     if (w->ffn_in) TRY(copy_rows(x, c, w->ffn_in, w->xn, n));
     TRY(weigh_rows(x, c, w->xn, w->weights, true, n));
@@ -304,7 +297,7 @@ static int weigh_input(struct exec *x, const struct config *c, struct work *w, i
 static int norm_stream(struct exec *x, const struct config *c, struct work *w, const float *weight, int n) {
     return block_norm(x, c, w->xn, c->hidden, w->streams, c->hidden, weight, NULL, n, c->hidden);
 }
-/* Computes the dense FFN beside the experts in w->kept, normed, and then the router's input in w->xn. */
+/* Computes the parallel dense FFN in w->kept, normed, and then the router's input in w->xn. */
 static int compute_parallel_dense(struct exec *x, const struct config *c, const struct layer *y, struct work *w, int n) {
     TRY(x->ops->fill(x, &(struct op_fill){.x = w->kept, .n = n, .m = c->hidden}));
     TRY(x->ops->experts(x, &(struct op_experts){.y = w->kept, .x = w->xn, .shared = &y->parallel_dense, .n = n, .hidden = c->hidden}));
@@ -316,19 +309,19 @@ static int compute_parallel_dense(struct exec *x, const struct config *c, const 
 static int router_layer(struct exec *x, const struct config *c, float *to, const float *from, struct mat m, const float *bias, int n) {
     const int inter = c->router_inter;
     TRY(x->ops->linear(x, &(struct op_linear){.y = to, .x = from, .w = m, .bias = bias, .n = n, .ldx = inter, .ldy = inter, .exact = true}));
-    return x->ops->gate(x, &(struct op_gate){.y = to, .g = to, .n = n, .heads = 1, .dim = inter, .ldy = inter, .ldg = inter, .kind = GATE_NORMAL});
+    return rows_gate(x, to, inter, to, inter, GATE_NORMAL, n, inter);
 }
 /* Runs the router's MLP up to its last matrix; *out receives its rows. Its first layer adds the previous layer's, and is kept for the next one. */
-static int router_hidden(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, int n, const float **out) {
+static int router_hidden(struct exec *x, const struct config *c, const struct layer *y, struct work *w, int n, const float **out) {
     const int inter = c->router_inter;
     float *a = w->router_mlp, *b = a + (size_t)n * (size_t)inter;
     TRY(x->ops->linear(
         x, &(struct op_linear){.y = a, .x = w->xn, .w = y->router_down, .bias = y->router_down_bias, .n = n, .ldx = c->hidden, .ldy = inter, .exact = true}));
     if (y->router_carry) {
-        TRY(x->ops->gate(x, &(struct op_gate){.y = w->carried, .g = y->router_carry, .n = n, .heads = 1, .dim = inter, .ldy = inter, .kind = GATE_LINEAR}));
-        TRY(x->ops->add(x, &(struct op_add){.y = a, .x = w->carried, .n = n, .m = inter}));
+        TRY(rows_gate(x, w->carried, inter, y->router_carry, 0, GATE_LINEAR, n, inter));
+        TRY(rows_add(x, a, w->carried, n, inter));
     }
-    TRY(x->ops->copy(x, &(struct op_copy){.y = w->carried, .x = a, .n = n, .heads = 1, .dim = inter, .ldx = inter, .ldy = inter}));
+    TRY(rows_copy(x, w->carried, inter, a, inter, n, inter));
     TRY(block_norm(x, c, a, inter, a, inter, y->router_mlp_norm, NULL, n, inter));
     TRY(router_layer(x, c, b, a, y->router_fc1, y->router_fc1_bias, n));
     *out = a;
@@ -352,10 +345,11 @@ int block_route(struct exec *x, const struct config *c, const struct layer *y, i
         TRY(copy_rows(x, c, w->xn, w->kept, n));
     }
     if (parallel) TRY(compute_parallel_dense(x, c, y, w, n));
-    const float *of = w->xn;
-    if (c->router_inter) TRY(router_hidden(x, c, y, layer, w, n, &of));
+    const float *in_router = w->xn;
+    if (c->router_inter) TRY(router_hidden(x, c, y, w, n, &in_router));
     TRY(x->ops->linear(
-        x, &(struct op_linear){.y = w->router, .x = of, .bias = y->router_shift, .w = y->router, .n = n, .ldx = y->router.cols, .ldy = logits, .exact = true}));
+        x, &(struct op_linear){
+               .y = w->router, .x = in_router, .bias = y->router_shift, .w = y->router, .n = n, .ldx = y->router.cols, .ldy = logits, .exact = true}));
     if (c->router_cap > 0) TRY(x->ops->softcap(x, &(struct op_softcap){.x = w->router, .n = n, .m = logits, .cap = c->router_cap}));
     TRY(x->ops->route(x, &(struct op_route){.ids = w->ids,
                                             .weights = w->weights,
@@ -395,9 +389,9 @@ int block_routed_output(struct exec *x, const struct config *c, const struct lay
     return block_linear(x, c, out, c->hidden, sum, c->moe_latent, y->routed_out, NULL, n, true);
 }
 
-/* Copies k entries from `first` on of n rows of `width` numbers, which may be ids. */
+/* Copies columns [first, first + k) of n rows of `width` numbers, float or int32_t. */
 static int copy_columns(struct exec *x, void *to, const void *from, int width, int first, int k, int n) {
-    return x->ops->copy(x, &(struct op_copy){.y = to, .x = (const float *)from + first, .n = n, .heads = 1, .dim = k, .ldx = width, .ldy = k});
+    return rows_copy(x, to, k, (const float *)from + first, width, n, k);
 }
 int block_split_selection(struct exec *x, const struct config *c, const struct work *w, int n, struct work *now, struct work *later) {
     const int kept = c->topk - c->n_deferred;
@@ -413,7 +407,7 @@ int block_split_selection(struct exec *x, const struct config *c, const struct w
     return copy_columns(x, later->weights, w->weights, c->topk, kept, c->n_deferred, n);
 }
 
-/* PART_ROUTED of experts in a latent space. */
+/* Adds the routed experts of a latent space to out. */
 static int latent_experts(struct exec *x, const struct config *c, const struct layer *y, struct work *w, float *out, int n) {
     struct op_experts o = {.y = w->routed_sum,
                            .x = w->routed_in,

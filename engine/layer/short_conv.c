@@ -2,6 +2,7 @@
  * weights.c has put into the last tap. A layer's state has the last taps - 1 rows of what goes into each: keys, values, attention output, and the FFN output of
  * the layer before, which is complete only when this layer begins. After the last layer, a bare one does that. Reference: transformers, models/inkling. */
 #include "engine/layer/attention.h"
+#include "engine/layer/rows.h"
 
 /* Offset of an input's rows in a state, and their width. */
 struct state_part {
@@ -29,7 +30,7 @@ static int convolve(struct exec *x, const struct config *c, int layer, enum part
     for (int i = 0; i < n_spans; i++) {
         const struct span *s = &spans[i];
         const struct kv_state_step *v = &s->state_step;
-        for (int row = 0, end, from = v->from_row; row < s->n; row = end) { /* two parts if an intermediate state is to be saved */
+        for (int row = 0, end, from = v->from_row; row < s->n; row = end) { /* two parts if a state is saved at the mark */
             const bool first = row < v->mark;
             const int to = first ? v->mark_row : v->to_row;
             const size_t at = (size_t)(s->row + row) * (size_t)part.channels;
@@ -66,12 +67,12 @@ int short_conv_attention(struct exec *x, const struct config *c, const struct la
                          int n) {
     if (!y->attn_conv) return 0;
     TRY(convolve(x, c, layer, PART_ATTENTION, GQA_STATES, w->xn, w->x, y->attn_conv, spans, n_spans));
-    return x->ops->copy(x, &(struct op_copy){.y = w->x, .x = w->xn, .n = n, .heads = 1, .dim = c->hidden, .ldx = c->hidden, .ldy = c->hidden});
+    return rows_copy(x, w->x, c->hidden, w->xn, c->hidden, n, c->hidden);
 }
 
 int short_conv_ffn(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *spans, int n_spans, int n) {
     if (!y->previous_conv) return 0;
     const int plane = config_is_bare(c, layer) ? BARE_STATES : GQA_STATES;
     TRY(convolve(x, c, layer, PART_FFN, plane, w->xn, w->x, y->previous_conv, spans, n_spans));
-    return x->ops->copy(x, &(struct op_copy){.y = w->x, .x = w->xn, .n = n, .heads = 1, .dim = c->hidden, .ldx = c->hidden, .ldy = c->hidden});
+    return rows_copy(x, w->x, c->hidden, w->xn, c->hidden, n, c->hidden);
 }

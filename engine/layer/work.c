@@ -121,7 +121,7 @@ static int list_buffers(struct work *w, const struct config *c, int rows, struct
         out[k++] = (struct part){(void **)&w->entries, n * (size_t)(c->head_dim > c->index_dim ? c->head_dim : c->index_dim) * f};
         out[k++] = (struct part){(void **)&w->entry_cos, n * half * f};
         out[k++] = (struct part){(void **)&w->entry_sin, n * half * f};
-        out[k++] = (struct part){(void **)&w->own_lse, 2 * n * (size_t)c->n_heads * f};
+        out[k++] = (struct part){(void **)&w->part_lse, 2 * n * (size_t)c->n_heads * f};
     }
     if (c->q_lora) out[k++] = (struct part){(void **)&w->q_latent, n * (size_t)(c->q_raw ? 3 : 1) * (size_t)c->q_lora * f};
     if (c->norm_gate_rank) out[k++] = (struct part){(void **)&w->norm_gates, n * (size_t)(c->norm_gate_rank + c->hidden) * f};
