@@ -1,23 +1,24 @@
-/* Device memory of KV: blocks of `block` positions, each with the rows of all layers on all devices. Sessions with a common prefix
+/* Device memory of KV: blocks of block_positions positions, each with the rows of all layers on all devices. Sessions with a common prefix
  * share blocks. Blocks are reference-counted; only a block with one reader is written, and it is freed with its last reader.
  * Blocks are carved from slabs in which a plane's rows are contiguous, so that a growing cache copies in long pieces. A slab is
  * freed with its last block. Recurrent states are not rows: each device KV has its own. */
 #include "engine/base/mem.h"
 #include "engine/exec/decode_internal.h"
 
-/* Positions per block: small, since only whole blocks are shared; a multiple of every multi-token row's length. */
+/* Positions per block and per slab. Blocks are small, since only whole blocks are shared. */
 enum { BLOCK = 32, SLAB = 512, BLOCK_MOST = 1 << 24 };
+/* Returns the least common multiple of BLOCK and the lengths of all multi-token rows, at most BLOCK_MOST. */
 static int positions_per_block(const struct kv_row_layout *c) {
     int64_t n = BLOCK;
     for (int l = 0; l < c->c->n_layers; l++)
         for (int p = 0; p < c->planes[l]; p++) {
             const int64_t every = c->desc[l][p].tokens_per_row ? c->desc[l][p].tokens_per_row : 1;
-            int64_t a = n, b = every;
+            int64_t gcd = n, b = every;
             while (b) {
-                const int64_t rest = a % b;
-                a = b, b = rest;
+                const int64_t rest = gcd % b;
+                gcd = b, b = rest;
             }
-            if (n < BLOCK_MOST) n = n / a * every; /* beyond that a block is longer than any cache */
+            if (n < BLOCK_MOST) n = n / gcd * every; /* beyond that a block is longer than any cache */
         }
     return (int)(n < BLOCK_MOST ? n : BLOCK_MOST);
 }
@@ -45,7 +46,7 @@ size_t device_slab_layout(const struct decode_device *d, struct kv_layer *planes
 void device_blocks_open(struct decode *s) {
     s->block_positions = positions_per_block(&s->layout);
     s->slab_blocks = s->block_positions < SLAB ? SLAB / s->block_positions : 1;
-    for (int i = 0; i < s->n_dev; i++) /* smaller slabs on a small device */
+    for (int i = 0; i < s->n_dev; i++) /* a slab takes at most a 64th of a device's memory */
         while (s->slab_blocks > 1 && device_slab_layout(&s->dev[i], NULL) > gpu_info(s->dev[i].g)->mem / 64) s->slab_blocks--;
 }
 

@@ -33,15 +33,15 @@ void device_kv_drop(struct decode *s, struct device_kv *m) {
     mem_free(m);
 }
 
-/* The device's planes, [n_layers]. */
+/* Returns the device's planes, [n_layers]. */
 static struct kv_layer *planes_on(const struct device_kv *m, const struct decode_device *d) {
     return m->layers + (d->s->is_tensor_parallel ? (size_t)(d - d->s->dev) * (size_t)d->s->c->n_layers : 0);
 }
 
 static int blocks_of(const struct decode *s, int positions) { return positions / s->block_positions + (positions % s->block_positions != 0); }
 
-/* Lays out the device memory beside blocks: the block table, then states. planes NULL: only returns the bytes. */
-static size_t lay_out_own(const struct decode_device *d, int most_blocks, char *mem, struct kv_layer *planes) {
+/* Lays out the device memory of a session besides its blocks: the block table, then states. planes NULL: only returns the bytes. */
+static size_t lay_out_table(const struct decode_device *d, int most_blocks, char *mem, struct kv_layer *planes) {
     size_t bytes = align_up((size_t)most_blocks * sizeof(struct kv_block), 256);
     for (int l = d->first; l < d->last; l++) {
         struct cache_desc desc[CACHE_PLANES];
@@ -59,25 +59,25 @@ static size_t lay_out_own(const struct decode_device *d, int most_blocks, char *
     }
     return bytes;
 }
-static int alloc_own(struct decode *s, struct device_kv *m, int capacity) {
+static int alloc_tables(struct decode *s, struct device_kv *m, int capacity) {
     m->max_blocks = blocks_of(s, capacity);
     for (int i = 0; i < s->n_dev; i++) {
         struct decode_device *d = &s->dev[i];
-        const size_t bytes = lay_out_own(d, m->max_blocks, NULL, NULL);
+        const size_t bytes = lay_out_table(d, m->max_blocks, NULL, NULL);
         if (!(m->host_table[i] = mem_calloc((size_t)m->max_blocks, sizeof *m->host_table[i])) || ledger_alloc(d->ledger, LEDGER_KV, bytes, &m->mem[i], NULL))
             return ERR_MEMORY;
         device_slab_layout(d, planes_on(m, d));
-        lay_out_own(d, m->max_blocks, m->mem[i].at, planes_on(m, d));
+        lay_out_table(d, m->max_blocks, m->mem[i].at, planes_on(m, d));
     }
     return 0;
 }
 
 size_t device_kv_bytes(const struct decode *s, const struct decode_device *d, int positions) {
     const int blocks = blocks_of(s, positions), slabs = (blocks + s->slab_blocks - 1) / s->slab_blocks;
-    return (size_t)slabs * device_slab_layout(d, NULL) + lay_out_own(d, blocks, NULL, NULL);
+    return (size_t)slabs * device_slab_layout(d, NULL) + lay_out_table(d, blocks, NULL, NULL);
 }
 
-/* The plane starting at row `row` of block b. */
+/* Returns the part of plane p that block b has, from row `row` of the cache. */
 static struct kv_plane plane_in_block(const struct kv_plane *p, const struct decode_device *d, const struct device_block *b, int row) {
     const struct kv_block on = device_block_address(b, d);
     const struct kv_row_range r = kv_row_range_of(p, (int)on.mem_index * p->block_rows + row % p->block_rows, 1);
@@ -87,7 +87,7 @@ static struct kv_plane plane_in_block(const struct kv_plane *p, const struct dec
     if (r.n_scales) out.scale = (float *)(void *)(on.mem + p->scale_at) + r.scale_offset;
     return out;
 }
-/* Returns how many rows from `row` on, of at most n, are contiguous; *out: where. */
+/* Returns how many rows, at most n, are contiguous from `row`; *out: a view of them. */
 static int contiguous_rows(const struct device_kv *m, const struct decode_device *d, int layer, int plane, int row, int n, struct kv_plane *out) {
     const struct kv_plane *p = &planes_on(m, d)[layer].p[plane];
     struct device_block *const *b = &m->blocks[row / p->block_rows];
@@ -134,14 +134,15 @@ static struct device_kv *find_kv(struct decode *s, const struct kv *kv) {
     return m;
 }
 
-/* The least recently used copy that neither this batch nor a prefill reads. */
+/* Returns the least recently used copy that neither this batch nor a prefill reads; NULL: none. */
 static struct device_kv *eviction_victim(struct decode *s) {
     struct device_kv *best = NULL;
     for (struct device_kv *m = s->device_kvs; m; m = m->next)
         if (m->last_used < s->clock && m->mem[0].at && !m->is_locked && (!best || m->last_used < best->last_used)) best = m;
     return best;
 }
-/* Frees memory for a session that decodes: another session's copy, which spans the devices, or on each device the next in reclaim order. */
+/* Frees memory for a session that decodes: another session's copy, which spans the devices, or on each device the next in reclaim order. Returns false if
+ * nothing was left to free. */
 static bool evict_memory(struct decode *s) {
     struct device_kv *other = eviction_victim(s);
     bool less = false;
@@ -162,8 +163,8 @@ static int copy_block(struct decode *s, const struct device_kv *m, const struct 
                 const int row = kv_complete_rows(desc, from), n = kv_complete_rows(desc, to) - row;
                 const struct kv_plane *plane = &planes_on(m, d)[l].p[p];
                 if (desc->fixed_rows || !n) continue;
-                const struct kv_plane here = plane_in_block(plane, d, own, row), there = plane_in_block(plane, d, source, row);
-                TRY(copy_rows(d->main, &here, 0, &there, 0, n, GPU_D2D));
+                const struct kv_plane to_rows = plane_in_block(plane, d, own, row), from_rows = plane_in_block(plane, d, source, row);
+                TRY(copy_rows(d->main, &to_rows, 0, &from_rows, 0, n, GPU_D2D));
             }
     }
     return 0;
@@ -226,23 +227,23 @@ static int open_uploads(struct decode_device *d) {
     return rc;
 }
 
-/* uploads that main must wait for */
+/* A device's uploads for one session. */
 struct kv_upload {
     struct decode_device *d;
-    bool any;
+    bool any; /* the upload queue has some, for which d->main must wait */
 };
+/* Uploads a run through the queue, or on d->main if it is short or the queue has no memory. */
 static int upload_run(struct kv_upload *f, void *to, struct copy_run run) {
     struct decode_device *d = f->d;
-    int rc = d->s->cpu_queue || upload_is_direct(run.bytes) || open_uploads(d) ? ERR_MEMORY : upload_copy(&d->kv_uploads, to, &run);
-    if (rc == ERR_MEMORY) { /* directly from where it is */
-        if (!run.row || d->s->cpu_queue) return gpu_copy(d->main, to, run.host, run.bytes, GPU_H2D);
-        rc = 0;
-        for (size_t at = 0; at < run.bytes && !rc; at += run.row)
-            rc = gpu_copy(d->main, (char *)to + at, run.host + at / run.row * run.pitch, run.row, GPU_H2D);
+    const bool is_queued = !d->s->cpu_queue && !upload_is_direct(run.bytes) && !open_uploads(d);
+    const int rc = is_queued ? upload_copy(&d->kv_uploads, to, &run) : ERR_MEMORY;
+    if (rc != ERR_MEMORY) {
+        f->any = true;
         return rc;
     }
-    f->any = true;
-    return rc;
+    if (!run.row || d->s->cpu_queue) return gpu_copy(d->main, to, run.host, run.bytes, GPU_H2D);
+    for (size_t at = 0; at < run.bytes; at += run.row) TRY(gpu_copy(d->main, (char *)to + at, run.host + at / run.row * run.pitch, run.row, GPU_H2D));
+    return 0;
 }
 static int upload_planes(struct kv_upload *f, const struct kv_plane *to, const struct kv_plane *from, int row, int n) {
     struct kv_row_range x = kv_row_range_of(from, row, n), y = kv_row_range_of(to, 0, n);
@@ -350,7 +351,7 @@ struct device_kv *device_kv_acquire(struct decode *s, const struct kv *kv, int s
     if (!m && !(m = new_device_kv(s, kv))) return NULL;
     m->last_used = s->clock;
     if (m->valid_rows > pos) m->valid_rows = pos;
-    while (!m->mem[s->n_dev - 1].at && (rc = alloc_own(s, m, kv->capacity))) {
+    while (!m->mem[s->n_dev - 1].at && (rc = alloc_tables(s, m, kv->capacity))) {
         free_device_memory(s, m);
         if (!evict_memory(s)) break;
     }
@@ -360,7 +361,7 @@ struct device_kv *device_kv_acquire(struct decode *s, const struct kv *kv, int s
         device_kv_drop(s, m);
         return NULL;
     }
-    if (rc || upload_block_table(s, m)) return m; /* the batch reports it */
+    if (rc || upload_block_table(s, m)) return m; /* a device failed, here or below: the batch that uses the copy fails too and reports it */
     if (kv->has_states && begin_states(s, m, kv, state_row, pos, fill)) return m;
     if (other && m->valid_rows < rows) { /* the rest of a block that both continue differently */
         if (copy_block(s, m, other->blocks[m->valid_rows / s->block_positions], m->valid_rows, rows)) return m;

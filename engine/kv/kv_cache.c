@@ -96,8 +96,8 @@ struct commit_call {
     int end;
 };
 static int commit_range(uint8_t *base, size_t from, size_t to) {
-    return align_up(to, MEM_PAGE) > align_up(from, MEM_PAGE) ? mem_commit(base + align_up(from, MEM_PAGE), align_up(to, MEM_PAGE) - align_up(from, MEM_PAGE))
-                                                             : 0;
+    const size_t begin = align_up(from, MEM_PAGE), end = align_up(to, MEM_PAGE);
+    return end > begin ? mem_commit(base + begin, end - begin) : 0;
 }
 static int commit_plane(void *ctx, const struct kv_plane *p, const struct kv_plane_layout *at) {
     const struct commit_call *r = ctx;
@@ -109,12 +109,12 @@ static int commit_plane(void *ctx, const struct kv_plane *p, const struct kv_pla
 }
 
 int kv_commit(struct kv *kv, int end, struct error *e) {
-    enum { AT_ONCE = 1024 }; /* commit in steps, so that decode does not call this for each token */
+    enum { STEP = 1024 }; /* positions per commit, so that decode commits rarely */
     if (end <= kv->committed) return 0;
-    struct commit_call r = {kv, (end + AT_ONCE - 1) / AT_ONCE * AT_ONCE};
+    struct commit_call r = {kv, (end + STEP - 1) / STEP * STEP};
     if (r.end > kv->capacity) r.end = kv->capacity;
     if (kv_each_plane(kv, commit_plane, &r))
-        return error_set(e, ERR_MEMORY, "no memory for a KV cache of %d tokens", end); /* already committed memory is committed again next time */
+        return error_set(e, ERR_MEMORY, "no memory for a KV cache of %d tokens", end); /* pages that are committed already are committed again next time */
     kv->committed = r.end;
     return 0;
 }
@@ -146,7 +146,7 @@ void kv_rewind(struct kv *kv, int pos) {
         if (kv->state[i].pos > pos) kv->state[i].pos = -1, kv->state[i].is_kept = false;
 }
 
-/* How many more tokens a rewind to this state would recompute without it. */
+/* Returns how many more tokens a rewind to state i would recompute without it. */
 static int rewind_loss(const struct kv *kv, int i) {
     int before = 0;
     for (int k = 0; k < KV_STATES; k++)
@@ -217,9 +217,10 @@ void kv_state_keep(struct kv *kv, int pos) {
     if (i >= 0) kv->state[i].is_kept = true;
 }
 
-/* Not the very end: a template may end a prompt with a few tokens that the next turn replaces. */
+/* Not the very end: a template may end a prompt with a few tokens that the next turn replaces (LAST allows for 16). A multiple of GRAIN positions, so that
+ * prompts that differ in their last tokens have a state at the same position. */
 int kv_state_mark(int pos, int n) {
-    enum { BLOCK = 64, LAST = 16 };
-    int at = (pos + n - LAST) / BLOCK * BLOCK - pos;
+    enum { GRAIN = 64, LAST = 16 };
+    int at = (pos + n - LAST) / GRAIN * GRAIN - pos;
     return at > 0 ? at : 0;
 }

@@ -1,6 +1,6 @@
 #pragma once
 /* The KV cache of one session in host memory. Address space is reserved for the whole context and memory is committed as positions are reached,
- * so planes grow in place without copies. */
+ * so planes grow in place without copies. One thread uses a cache at a time; others may read complete rows. */
 #include "engine/base/ops.h"
 #include "engine/model/config.h"
 
@@ -13,12 +13,12 @@
  * of its prompt. */
 struct cache_desc {
     int heads, dim;
-    int fixed_rows;     /* 0: one per token, or per `every` tokens */
+    int fixed_rows;     /* number of rows; 0: as many as tokens_per_row gives */
     int tokens_per_row; /* tokens per row, which is complete with its last token; 0: 1 */
     uint8_t dtype;      /* DT_NONE: the session's choice */
     bool is_fine;       /* BF16 where the session uses E4M3: expert or key selection depends on it */
 };
-enum { CACHE_PLANES = 5 };
+enum { CACHE_PLANES = 5 };                                                             /* most planes of a layer */
 int kv_planes(const struct config *c, int layer, struct cache_desc out[CACHE_PLANES]); /* returns their number */
 size_t kv_row_bytes(const struct config *c, int layer, enum dtype dtype);              /* bytes per token in one layer, scales included, rounded up */
 size_t kv_token_bytes(const struct config *c, enum dtype dtype);                       /* bytes per token in all layers */
@@ -36,16 +36,16 @@ static inline int kv_complete_rows(const struct cache_desc *d, int pos) { return
 struct kv_layer {
     struct kv_plane p[CACHE_PLANES];
 };
-enum { KV_STATES = 8 };
+enum { KV_STATES = 8 }; /* rows of a state plane */
 struct kv {
     struct kv_layer *layer; /* [n_layers] */
     const struct config *c;
     enum dtype dtype;
-    int n_layers, capacity;
-    int committed; /* positions with committed memory */
-    uint8_t *pages;
-    size_t size;
-    bool has_states; /* some layer has states; otherwise `state` is unused */
+    int n_layers, capacity; /* capacity: positions */
+    int committed;          /* positions with committed memory */
+    uint8_t *pages;         /* the reserved range, owned; planes point into it */
+    size_t size;            /* its bytes */
+    bool has_states;        /* some layer has states; otherwise `state` is unused */
     struct {
         int pos;          /* its position, after the last token; -1: empty */
         bool is_kept;     /* a rewind target; otherwise overwritten next */
@@ -53,7 +53,7 @@ struct kv {
     } state[KV_STATES];
 };
 /* Rows of state planes that a step over tokens reads and writes; -1: none, at position 0 and in models without states. The state after
- * the first `mark` tokens goes to row `marked`; mark 0: not saved. */
+ * the first `mark` tokens goes to mark_row; mark 0: not saved. */
 struct kv_state_step {
     int from_row, to_row, mark, mark_row;
 };
@@ -67,12 +67,12 @@ void kv_state_commit(struct kv *kv, const struct kv_state_step *m, int pos, int 
 void kv_state_keep(struct kv *kv, int pos);                                         /* keeps the state at pos as a rewind target, if it exists */
 /* Returns the best mark for an n-token prompt at pos: where a repeated or edited request would rewind to. */
 int kv_state_mark(int pos, int n);
-void kv_state_copy_all(struct kv *to, const struct kv *from); /* all of them */
+void kv_state_copy_all(struct kv *to, const struct kv *from); /* both have the same shape */
 size_t kv_state_bytes(const struct config *c);                /* bytes per position, all layers */
 
 /* Layout of a plane in the reserved range, offsets from kv.pages: whole pages of data, then of scales, for all positions. */
 struct kv_plane_layout {
-    int layer, plane, fixed_rows, tokens_per_row; /* as in cache_desc; every >= 1 */
+    int layer, plane, fixed_rows, tokens_per_row; /* as in cache_desc; tokens_per_row at least 1 */
     size_t data, scale, end;                      /* scale == end: no scales */
 };
 /* Calls fn for each plane in layout order. Stops at the first non-zero result and returns it. */
@@ -90,6 +90,6 @@ int kv_state_add(struct kv *kv, int pos);
 void kv_state_try(struct kv *kv, int pos);
 void kv_state_undo(struct kv *kv, int pos);
 
-/* dtype: DT_F32, DT_BF16 or DT_E4M3. ERR_MEMORY names the size. */
+/* Reserves a cache of `capacity` positions. dtype: DT_F32, DT_BF16 or DT_E4M3. c must outlive kv. ERR_MEMORY names the size; nothing stays allocated. */
 int kv_open(struct kv *kv, const struct config *c, int capacity, enum dtype dtype, struct error *e);
 void kv_close(struct kv *kv);

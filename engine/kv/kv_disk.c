@@ -42,26 +42,28 @@ struct kv_disk {
     pthread_t thread;
     pthread_mutex_t lock;
     pthread_cond_t changed;
-    struct write_job *queue; /* `first`, `closing` and `over` are guarded by the lock */
-    bool closing, has_exited;
+    struct write_job *queue;   /* under the lock, like the next two */
+    bool closing, has_exited;  /* has_exited: the writer thread has ended */
     _Atomic bool drop_pending; /* drop pending writes */
-    bool has_failed;           /* the background thread's: a write failed, stop writing */
-    uint8_t *block_buf;        /* the background thread's [KV_FILE_BLOCK] */
+    bool has_failed;           /* writer thread only: a write failed, stop writing */
+    uint8_t *block_buf;        /* writer thread only: [KV_FILE_BLOCK] */
 };
 
-/* Assumes a disk that reads 1 GB/s. Prompts that take less than half a second (TEST_LIMIT_KV_DISK_MIN_US) are not worth storing. */
-bool kv_disk_is_worth(uint64_t bytes, double seconds, double whole) {
-    return seconds > (double)bytes / 1e9 && whole > (double)test_limits_get(TEST_LIMIT_KV_DISK_MIN_US, 500000) * 1e-6;
+bool kv_disk_is_worth(uint64_t bytes, double seconds, double prompt_s) {
+    const double disk_rate = 1e9; /* bytes per second that a disk is assumed to read */
+    enum { MIN_US = 500000 };     /* a shorter prompt is not worth a file */
+    return seconds > (double)bytes / disk_rate && prompt_s > (double)test_limits_get(TEST_LIMIT_KV_DISK_MIN_US, MIN_US) * 1e-6;
 }
 
-enum { NAME = 24, FILE_NAME_LEN = 16 + 3, TOMBSTONE_S = 86400 }; /* TOMBSTONE_S: a pending write is never older */
+/* Names of files: the key in KEY_DIGITS hexadecimal digits, and a suffix. */
+enum { KEY_DIGITS = 16, FILE_NAME_LEN = KEY_DIGITS + 3, FILE_NAME_BYTES = 24, TOMBSTONE_S = 86400 }; /* TOMBSTONE_S: a pending write is never older */
 static const char file_suffix[] = ".kv", tombstone_suffix[] = ".no";
-static void make_file_name(uint64_t key, const char *end, char out[NAME]) { snprintf(out, NAME, "%016" PRIx64 "%s", key, end); }
+static void make_file_name(uint64_t key, const char *end, char out[FILE_NAME_BYTES]) { snprintf(out, FILE_NAME_BYTES, "%016" PRIx64 "%s", key, end); }
 
 /* --- Eviction -------------------------------------------------------------------------------------------------------------------- */
 
 struct cached_file {
-    char name[NAME];
+    char name[FILE_NAME_BYTES];
     struct timespec used;
     uint64_t size;
 };
@@ -81,8 +83,8 @@ static struct cached_file *list_files(const struct kv_disk *k, size_t *n, uint64
     for (struct dirent *it; d && (it = readdir(d));) {
         size_t len = strlen(it->d_name);
         if (len != FILE_NAME_LEN || fstatat(k->dir_fd, it->d_name, &st, AT_SYMLINK_NOFOLLOW)) continue;
-        if (!strcmp(it->d_name + 16, tombstone_suffix) && st.st_mtime + TOMBSTONE_S < time(NULL)) unlinkat(k->dir_fd, it->d_name, 0);
-        if (strcmp(it->d_name + 16, file_suffix)) continue;
+        if (!strcmp(it->d_name + KEY_DIGITS, tombstone_suffix) && st.st_mtime + TOMBSTONE_S < time(NULL)) unlinkat(k->dir_fd, it->d_name, 0);
+        if (strcmp(it->d_name + KEY_DIGITS, file_suffix)) continue;
         if (mem_grow(&all, &cap, *n + 1, sizeof *all)) break;
         struct cached_file *e = &all[(*n)++];
         memcpy(e->name, it->d_name, len + 1);
@@ -110,7 +112,7 @@ static bool evict_files(struct kv_disk *k, uint64_t bytes) {
     return sum + bytes <= limit && bytes < disk;
 }
 
-/* Updates the time of use. A chunk is useless without the chunks before it, so later chunks count as used earlier. */
+/* Updates the time of use. A chunk is useless without the chunks before it, so later chunks count as used earlier: by a millisecond per token. */
 static void update_last_use(int fd, int to) {
     struct timespec now;
     clock_gettime(CLOCK_REALTIME, &now);
@@ -144,8 +146,9 @@ static int copy_image(struct kv_disk *k, const struct write_job *j, int fd) {
     return lseek(fd, 0, SEEK_SET) < 0 ? -errno : file_write_all(fd, j->head, j->head->image_offset);
 }
 
+/* Whether engine_forget() was called for the job's key after its rows were computed. */
 static bool is_forgotten(const struct kv_disk *k, const struct write_job *j) {
-    char name[NAME];
+    char name[FILE_NAME_BYTES];
     struct stat st;
     make_file_name(j->head->key, tombstone_suffix, name);
     return !fstatat(k->dir_fd, name, &st, AT_SYMLINK_NOFOLLOW) && (int64_t)st.st_mtim.tv_sec * 1000000000 + st.st_mtim.tv_nsec >= j->made_ns;
@@ -163,7 +166,7 @@ static int link_file(struct kv_disk *k, const struct write_job *j, const char *l
 
 /* Writes to an unnamed file that is linked when complete, so a crash leaves nothing. */
 static int write_kv_file(struct kv_disk *k, const struct write_job *j) {
-    char name[NAME], link[40];
+    char name[FILE_NAME_BYTES], link[40];
     make_file_name(j->head->key, file_suffix, name);
     if (!faccessat(k->dir_fd, name, F_OK, AT_SYMLINK_NOFOLLOW)) return 0;
     if (!evict_files(k, j->head->image_offset + j->head->image_bytes)) return 0;
@@ -206,7 +209,7 @@ static void *writer_thread(void *arg) {
     return NULL;
 }
 
-void kv_disk_write(struct kv_disk *k, struct prefix_block *b, uint64_t key, const int32_t *tokens, int64_t made) {
+void kv_disk_write(struct kv_disk *k, struct prefix_block *b, uint64_t key, const int32_t *tokens, int64_t made_ns) {
     struct write_job *j = mem_alloc(sizeof *j);
     struct kv_file_head about = {.dtype = k->kv,
                                  .kv_fingerprint = k->kv_fingerprint,
@@ -215,7 +218,7 @@ void kv_disk_write(struct kv_disk *k, struct prefix_block *b, uint64_t key, cons
                                  .to = (uint32_t)b->to,
                                  .has_state = b->has_state,
                                  .image_bytes = b->bytes};
-    if (j) *j = (struct write_job){.head = kv_file_new(&about, tokens), .made_ns = made};
+    if (j) *j = (struct write_job){.head = kv_file_new(&about, tokens), .made_ns = made_ns};
     if (!j || !j->head) {
         mem_free(j);
         return;
@@ -250,7 +253,7 @@ static struct kv_file_head *read_head(int fd, uint64_t size, const char *what, s
     size_t n = 0, need = 0;
     int rc;
     while (!(rc = kv_file_check((const uint8_t *)data, n, size, what, &need, e)) && need) {
-        uint64_t *more = mem_realloc(data, need + 8);
+        uint64_t *more = mem_realloc(data, need);
         rc = more ? read_exact(fd, more, need, 0) : ERR_MEMORY;
         if (more) data = more;
         if (rc) {
@@ -264,14 +267,14 @@ static struct kv_file_head *read_head(int fd, uint64_t size, const char *what, s
     return NULL;
 }
 
-struct look {
+struct image_check {
     const struct kv_file_head *h;
     int fd;
-    uint8_t *buffers; /* [threads, KV_FILE_BLOCK] */
-    _Atomic int bad_block;
+    uint8_t *buffers;      /* [threads, KV_FILE_BLOCK] */
+    _Atomic int bad_block; /* -1: none found */
 };
 static void check_blocks(void *arg, int thread, int n_threads) {
-    struct look *x = arg;
+    struct image_check *x = arg;
     uint8_t *p = x->buffers + (size_t)thread * KV_FILE_BLOCK;
     for (size_t i = (size_t)thread; i < x->h->n_sums && atomic_load(&x->bad_block) < 0; i += (size_t)n_threads) {
         uint64_t at = (uint64_t)i * KV_FILE_BLOCK, left = x->h->image_bytes - at;
@@ -281,7 +284,7 @@ static void check_blocks(void *arg, int thread, int n_threads) {
 }
 
 static int check_image(const struct kv_file_head *h, int fd, struct pool *pool, const char *what, struct error *e) {
-    struct look x = {.h = h, .fd = fd, .buffers = mem_alloc((size_t)pool_threads(pool) * KV_FILE_BLOCK), .bad_block = -1};
+    struct image_check x = {.h = h, .fd = fd, .buffers = mem_alloc((size_t)pool_threads(pool) * KV_FILE_BLOCK), .bad_block = -1};
     if (!x.buffers) return error_set(e, ERR_MEMORY, "no memory");
     pool_run(pool, check_blocks, &x);
     mem_free(x.buffers);
@@ -300,7 +303,7 @@ static int check_match(const struct kv_disk *k, const struct kv *kv, const struc
 }
 
 bool kv_disk_read(struct kv_disk *k, struct pool *pool, struct kv *kv, uint64_t key, const int32_t *tokens, int from, int to, bool *state) {
-    char name[NAME], what[300];
+    char name[FILE_NAME_BYTES], what[300];
     struct stat st;
     struct error e = {0};
     make_file_name(key, file_suffix, name);
@@ -327,7 +330,7 @@ bool kv_disk_read(struct kv_disk *k, struct pool *pool, struct kv *kv, uint64_t 
 }
 
 void kv_disk_prefetch(struct kv_disk *k, uint64_t key) {
-    char name[NAME];
+    char name[FILE_NAME_BYTES];
     make_file_name(key, file_suffix, name);
     int fd = openat(k->dir_fd, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
     if (fd < 0) return;
@@ -338,7 +341,7 @@ void kv_disk_prefetch(struct kv_disk *k, uint64_t key) {
 /* --- Forgetting ------------------------------------------------------------------------------------------------------------------ */
 
 int engine_forget(const char *path, const uint64_t *keys, size_t n, struct error *e) {
-    char name[NAME];
+    char name[FILE_NAME_BYTES];
     struct timespec now;
     int dir = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC), rc = 0;
     if (dir < 0) return errno == ENOENT || errno == ENOTDIR ? 0 : error_set(e, ERR_RUNTIME, "%.300s: %s", path, strerror(errno));
@@ -359,12 +362,12 @@ int engine_forget(const char *path, const uint64_t *keys, size_t n, struct error
 
 /* --- Open and close -------------------------------------------------------------------------------------------------------------- */
 
-/* Blocks signals in the thread, except synchronous ones: process signals belong to the main thread. */
+/* Starts the writer thread with all signals blocked but the synchronous ones: process signals belong to the main thread. */
 static int start_writer(struct kv_disk *k) {
-    static const int own[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGSYS, SIGTRAP};
+    static const int synchronous[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGSYS, SIGTRAP};
     sigset_t all, was;
     sigfillset(&all);
-    for (size_t i = 0; i < sizeof own / sizeof *own; i++) sigdelset(&all, own[i]);
+    for (size_t i = 0; i < sizeof synchronous / sizeof *synchronous; i++) sigdelset(&all, synchronous[i]);
     pthread_sigmask(SIG_SETMASK, &all, &was);
     int rc = pthread_create(&k->thread, NULL, writer_thread, k);
     pthread_sigmask(SIG_SETMASK, &was, NULL);

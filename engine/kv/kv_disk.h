@@ -9,7 +9,7 @@
 #include "engine/base/error.h"
 #include "engine/kv/kv_cache.h"
 
-struct kv_disk;
+struct kv_disk; /* owned by the opener */
 struct pool;
 struct prefix_block;
 
@@ -19,14 +19,14 @@ struct kv_disk *kv_disk_open(const char *dir, uint64_t limit, uint64_t kv_finger
 /* Waits up to KV_DISK_CLOSE_WAIT_S for pending writes and drops the rest. */
 enum { KV_DISK_CLOSE_WAIT_S = 2 };
 void kv_disk_close(struct kv_disk **k);
-/* Queues a block for writing and returns at once. Takes a reference to the block and copies tokens [b->to]. made: time of computation,
- * CLOCK_REALTIME in ns; a later engine_forget() prevents the write. */
-void kv_disk_write(struct kv_disk *k, struct prefix_block *b, uint64_t key, const int32_t *tokens, int64_t made);
-/* Maps positions [from, to) from the key's file into kv, verified with the pool's threads; the pool's owner calls. Returns false without a
- * valid file. *state: whether the file has the state at `to`. */
+/* Queues a block for writing and returns at once. Takes a reference to the block and copies tokens [b->to]. made_ns: time of computation,
+ * CLOCK_REALTIME; a later engine_forget() prevents the write. Without memory the block is not written. Any thread. */
+void kv_disk_write(struct kv_disk *k, struct prefix_block *b, uint64_t key, const int32_t *tokens, int64_t made_ns);
+/* Maps positions [from, to) from the key's file into kv, verified with the pool's threads. Called by the pool's owner. Returns false without a
+ * valid file. *state: whether the file has the state at `to`. tokens: [to], compared with the file's. */
 bool kv_disk_read(struct kv_disk *k, struct pool *pool, struct kv *kv, uint64_t key, const int32_t *tokens, int from, int to, bool *state);
 /* Starts reading the file of the key into the page cache. */
 void kv_disk_prefetch(struct kv_disk *k, uint64_t key);
-/* Whether to store `bytes` that took `seconds` to compute, in a prompt that took `whole` seconds: if reading from disk is faster and the
+/* Returns whether to store `bytes` that took `seconds` to compute, in a prompt that took prompt_s seconds: if reading from disk is faster and the
  * prompt is long enough to matter. */
 bool kv_disk_is_worth(uint64_t bytes, double seconds, double prompt_s);

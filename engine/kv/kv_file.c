@@ -15,7 +15,7 @@ static size_t used_head_bytes(const struct kv_file_head *h) { return sums_at(h->
 const int32_t *kv_file_tokens(const struct kv_file_head *h) { return (const int32_t *)(h + 1); }
 const uint64_t *kv_file_sums(const struct kv_file_head *h) { return (const uint64_t *)((const uint8_t *)h + sums_at(h->to)); }
 size_t kv_file_head_bytes(int to, size_t image) { return (sums_at((uint64_t)to) + n_blocks(image) * sizeof(uint64_t) + MEM_PAGE - 1) / MEM_PAGE * MEM_PAGE; }
-uint64_t kv_file_sum(const void *piece, size_t n, size_t i) { return hash64(piece, n, i + 1); }
+uint64_t kv_file_sum(const void *block, size_t n, size_t i) { return hash64(block, n, i + 1); }
 
 static uint64_t kv_head_sum(const struct kv_file_head *h) {
     struct kv_file_head blank = *h;

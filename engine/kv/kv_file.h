@@ -14,14 +14,14 @@ struct kv_file_head {
     uint32_t from, to;       /* positions */
     uint32_t has_state;      /* 1: the image includes the state at `to` */
     uint32_t n_sums;         /* blocks of KV_FILE_BLOCK bytes, the last one shorter */
-    uint64_t image_bytes;    /* its bytes */
-    uint64_t image_offset;   /* its offset; the header takes everything before it */
-    uint64_t sum;            /* of this struct with 0 here, the tokens and the checksums */
+    uint64_t image_bytes;    /* bytes of the image */
+    uint64_t image_offset;   /* offset of the image; the header takes everything before it */
+    uint64_t sum;            /* hash of this struct with 0 as sum, the tokens and the checksums */
 };
 /* Tokens [to] and checksums [n_sums] within the header's image_offset bytes. */
 const int32_t *kv_file_tokens(const struct kv_file_head *h);
 const uint64_t *kv_file_sums(const struct kv_file_head *h);
-size_t kv_file_head_bytes(int to, size_t image); /* image_offset */
+size_t kv_file_head_bytes(int to, size_t image); /* image_offset of a file with `to` tokens and an image of that many bytes */
 
 /* Checks the first n bytes of a file of `size` bytes. Returns 0 with *need 0 if they are a complete valid header, or with *need set to the
  * required bytes if n is too small. ERR_MODEL describes the defect; `what` names the file. data is aligned for uint64_t. */
@@ -29,4 +29,4 @@ int kv_file_check(const uint8_t *data, size_t n, uint64_t size, const char *what
 /* Allocates a header for an image and copies the tokens. The caller fills the checksums, then calls kv_file_seal. Free with mem_free. NULL: no memory. */
 struct kv_file_head *kv_file_new(const struct kv_file_head *about, const int32_t *tokens);
 void kv_file_seal(struct kv_file_head *h);
-uint64_t kv_file_sum(const void *piece, size_t n, size_t i); /* the index enters the hash, so swapped blocks are detected */
+uint64_t kv_file_sum(const void *block, size_t n, size_t i); /* checksum of block i; the index enters the hash, so swapped blocks are detected */

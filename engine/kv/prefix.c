@@ -32,10 +32,9 @@ static uint64_t compute_fingerprint(const struct engine *e) {
         if (!file_join(path, sizeof path, e->dir, c->shards[i].name, NULL) && !stat(path, &st))
             buf_fmt(&b, "%llx %llx %lld %lld.%ld\n", (unsigned long long)st.st_dev, (unsigned long long)st.st_ino, (long long)st.st_size,
                     (long long)st.st_mtim.tv_sec, st.st_mtim.tv_nsec);
-    uint64_t maker = hash64(b.data ? b.data : "", b.len, 0);
-    if (b.failed) maker = 0;
+    const uint64_t fingerprint = b.failed ? 0 : hash64(b.data ? b.data : "", b.len, 0);
     buf_free(&b);
-    return maker;
+    return fingerprint;
 }
 
 void prefix_open(struct engine *e) {
@@ -66,9 +65,9 @@ int prefix_block_read(const struct prefix_block *b, size_t at, void *to, size_t 
     return pread(b->store->fd, to, n, b->offset + (off_t)at) == (ssize_t)n ? 0 : ERR_RUNTIME;
 }
 
-/* Copies positions [from, to) of a session's cache to a new block. under: replaces the session's memory with the block; the caller must then
- * hold it. Returns one reference. NULL: no memory. */
-static struct prefix_block *block_create(struct session *s, int from, int to, bool under) {
+/* Copies positions [from, to) of a session's cache to a new block. replace: maps the block in place of the session's memory; the caller must then
+ * keep a reference. Returns one reference. NULL: no memory. */
+static struct prefix_block *block_create(struct session *s, int from, int to, bool replace) {
     struct prefix_store *store = &s->engine->prefix_store;
     int state = s->kv.has_states ? kv_state_find(&s->kv, to) : -1;
     struct prefix_block *b = store->fd < 0 ? NULL : mem_alloc(sizeof *b);
@@ -87,7 +86,7 @@ static struct prefix_block *block_create(struct session *s, int from, int to, bo
         return NULL;
     }
     store->size = b->offset + (off_t)b->bytes;
-    if (under) kv_image_replace(&s->kv, from, to, state, store->fd, b->offset);
+    if (replace) kv_image_replace(&s->kv, from, to, state, store->fd, b->offset);
     return b;
 }
 
@@ -144,9 +143,13 @@ void prefix_free(struct session *s) {
 /* --- Chunk ends --------------------------------------------------------------------------------------------------------------------- */
 
 int prefix_shared_end(const struct session *s) {
-    enum { SHORT = 256 }; /* tokens; a shorter chunk is not worth its own batch */
-    int rows = s->engine->prefill_work.rows, at = s->request.n_shared / 64 * 64;
-    return at % rows >= (rows < SHORT ? 1 : SHORT) ? at : 0;
+    enum {
+        SHORTEST = 256,
+        GRAIN = 64
+    }; /* tokens; a shorter chunk is not worth its own batch. Ends are multiples of GRAIN: prompts whose shared parts end
+          a few tokens apart share a chunk */
+    int rows = s->engine->prefill_work.rows, at = s->request.n_shared / GRAIN * GRAIN;
+    return at % rows >= (rows < SHORTEST ? 1 : SHORTEST) ? at : 0;
 }
 static int next_chunk_end(const struct session *s, int pos) { return prefill_batch_end(s->engine->prefill_work.rows, prefix_shared_end(s), pos); }
 bool prefix_is_exact(const struct session *s) { return s->n_kv == s->prefix.exact_end; }
@@ -163,8 +166,8 @@ int prefix_tokens_to_keep(const struct session *s, int keep, int n, int flags) {
     const struct prefix *p = &s->prefix;
     int at = 0;
     for (size_t i = 0; i < p->n_chunks && p->chunks[i].key && p->chunks[i].end <= keep; i++) at = p->chunks[i].end;
-    if (keep < p->exact_end || flags & REQ_EXACT_PREFIX_ONLY) return at; /* inside a chunk */
-    bool loses_little = keep > at && n - at > s->engine->prefill_work.rows && (keep - at) * 8 <= n - at;
+    if (keep < p->exact_end || flags & REQ_EXACT_PREFIX_ONLY) return at;                                 /* inside a chunk */
+    bool loses_little = keep > at && n - at > s->engine->prefill_work.rows && (keep - at) * 8 <= n - at; /* at most an eighth is computed again */
     return loses_little ? at : keep;
 }
 
@@ -193,7 +196,7 @@ void prefix_record(struct session *s) {
 
 /* --- Reuse of other sessions' chunks ---------------------------------------------------------------------------------------------- */
 
-/* How many of the wanted chunks session o has, up to the last one at which prefill can resume. */
+/* Returns how many of the wanted chunks session o has, up to the last one at which prefill can resume. */
 static size_t common_chunks(const struct session *s, const struct prefix_chunk *want, size_t n, struct session *o) {
     const struct prefix *p = &o->prefix;
     size_t usable = 0;
@@ -203,6 +206,7 @@ static size_t common_chunks(const struct session *s, const struct prefix_chunk *
     return usable;
 }
 
+/* Returns the session with the most usable chunks, more than *usable, and borrows it until release_donor(); NULL: none. */
 static struct session *find_donor(struct session *s, const struct prefix_chunk *want, size_t n, size_t *usable) {
     struct engine *e = s->engine;
     struct session *found = NULL;
@@ -222,7 +226,7 @@ static void release_donor(struct session *o) {
     pthread_mutex_unlock(&o->engine->lock);
 }
 
-/* Maps the i-th chunk of o as the next chunk of s. */
+/* Maps the i-th chunk of o as the next chunk of s. On an error s is unchanged. */
 static int map_chunk(struct session *s, struct session *o, size_t i, struct error *e) {
     struct prefix *p = &s->prefix;
     struct prefix_block *b = get_block(o, i);
@@ -375,12 +379,12 @@ void prefix_save_all(struct session *s) {
 
 /* --- Forks ------------------------------------------------------------------------------------------------------------------------- */
 
-struct fork {
+struct fork_call {
     struct session *from, *to;
     struct error *e;
 };
 static int fork_run(void *arg) {
-    const struct fork *f = arg;
+    const struct fork_call *f = arg;
     struct session *a = f->from, *b = f->to;
     struct prefix *p = &a->prefix, *q = &b->prefix;
     int last = p->n_chunks ? p->chunks[p->n_chunks - 1].end : 0, rc = 0;
@@ -398,4 +402,6 @@ static int fork_run(void *arg) {
     b->is_long_rope = a->is_long_rope;
     return 0;
 }
-int prefix_fork(struct session *from, struct session *to, struct error *e) { return engine_run_on_thread(from->engine, fork_run, &(struct fork){from, to, e}); }
+int prefix_fork(struct session *from, struct session *to, struct error *e) {
+    return engine_run_on_thread(from->engine, fork_run, &(struct fork_call){from, to, e});
+}

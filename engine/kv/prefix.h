@@ -22,17 +22,17 @@ struct prefix_store;
 struct prefix_block { /* an immutable KV image (kv_image.h) in the engine's memfd */
     struct prefix_store *store;
     _Atomic int refs;
-    off_t offset;
+    off_t offset; /* in the memfd */
     size_t bytes;
-    int from, to;
+    int from, to;   /* positions */
     bool has_state; /* includes the state at `to` */
 };
-struct prefix_block *prefix_block_ref(struct prefix_block *b); /* takes a reference */
-void prefix_block_unref(struct prefix_block *b);               /* drops a reference; accepts NULL; both are thread-safe */
-int prefix_block_read(const struct prefix_block *b, size_t at, void *to, size_t n);
+struct prefix_block *prefix_block_ref(struct prefix_block *b);                      /* takes a reference */
+void prefix_block_unref(struct prefix_block *b);                                    /* drops a reference; accepts NULL; both are thread-safe */
+int prefix_block_read(const struct prefix_block *b, size_t at, void *to, size_t n); /* copies n bytes of the image from offset `at`; ERR_RUNTIME */
 
 struct prefix_chunk {
-    int end;
+    int end;                    /* position after its last token */
     uint64_t key;               /* hash of all tokens up to `end`, chunk by chunk; 0: not the bits of a plain prefill */
     struct prefix_block *block; /* image of the chunk; NULL: private session memory */
     int64_t made_ns;            /* time of computation, CLOCK_REALTIME in ns */
@@ -40,7 +40,7 @@ struct prefix_chunk {
 };
 /* Per session; used by the engine thread. */
 struct prefix {
-    int32_t *tokens; /* [exact]; tokens after it are in the session */
+    int32_t *tokens; /* [exact_end]; later tokens are in the session */
     size_t tokens_cap;
     struct prefix_chunk *chunks;
     size_t n_chunks, chunks_cap;
@@ -74,7 +74,7 @@ int prefix_disk_keys(const struct session *s, struct prefix_keys *out);
 /* Engine thread only: */
 void prefix_begin_turn(struct session *s);                                    /* starts a turn that keeps s->n_kv tokens */
 void prefix_reuse(struct session *s);                                         /* maps matching chunks of other sessions; advances s->n_kv */
-int prefix_common_rows(void *engine, const struct kv *a, const struct kv *b); /* machine.same: number of leading positions in common blocks */
+int prefix_common_rows(void *engine, const struct kv *a, const struct kv *b); /* runtime.kv_common_rows: number of leading positions in common blocks */
 /* Loads the next chunk from the disk cache. Returns false if there is none; prefill then starts at s->n_kv. */
 bool prefix_load_next(struct session *s);
 void prefix_record(struct session *s); /* records the chunks up to s->n_kv, prefilled since prefix_is_exact() held */
