@@ -13,6 +13,7 @@ def change(name, breaks, tests, *edits):
 
 MLA, PREFILL, WEIGHTS = "engine/layer/attention_mla.c", "engine/exec/prefill_cpu.c", "engine/weights/weights.c"
 STEP, MIRROR, BLEND, PART = "engine/exec/decode.c", "engine/kv/device_kv.c", "engine/exec/prefill_blend.c", "engine/exec/blend_device.c"
+BLEND_EXPERTS = "engine/exec/blend_experts.c"
 LAYER = "engine/exec/decode_layer.c"
 change("mla-head-groups", "every group of heads gets the keys and values of the first group", "golden_positions", (MLA, "mat_rows(y->kv_b, h * rows, (h + g) * rows)", "mat_rows(y->kv_b, 0, g * rows)"))
 change("mla-group-values", "values are computed from the row before theirs", "golden_positions", (MLA, "mat_rows(kv_b, c->qk_nope, rows)", "mat_rows(kv_b, c->qk_nope - 1, rows - 1)"))
@@ -264,8 +265,8 @@ change("split-floor", "auto accepts plans that others beat", "unit_split", ("eng
 change("step-yield", "decoding's device memory is not freed for a prompt", "unit_crowd", ("engine/schedule/prompt.c", "decode_yield(e->machine.decode)) {", "!e && decode_yield(e->machine.decode)) {"))
 change("step-head-mixed", "after device rows the LM head reads the wrong CPU rows", "unit_crowd", (STEP, "s->head.x + (size_t)(row + n_dev) *", "s->head.x + (size_t)row *"))
 change("step-rest-row", "CPU rows beside device rows use the first rows' place", "unit_crowd", (LAYER, "struct work w = work_slice(s->c, &m->host, n_dev);", "struct work w = work_slice(s->c, &m->host, 0);"))
-change("blend-twice", "the CPU computes a device's experts again", "golden_mla_plain", (BLEND, "b->cpu_ids[i] = device < 0 ? expert : -1;", "b->cpu_ids[i] = expert;"))
-change("blend-weights", "a (token, expert) pair gets the weight of the previous pair", "golden_mla_plain", (BLEND, "pair_weight[to] = b->weights[i];", "pair_weight[to] = b->weights[i ? i - 1 : 0];"))
+change("blend-twice", "the CPU computes a device's experts again", "golden_mla_plain", (BLEND_EXPERTS, "b->cpu_ids[i] = device < 0 ? expert : -1;", "b->cpu_ids[i] = expert;"))
+change("blend-weights", "a (token, expert) pair gets the weight of the previous pair", "golden_mla_plain", (BLEND_EXPERTS, "pair_weight[to] = b->weights[i];", "pair_weight[to] = b->weights[i ? i - 1 : 0];"))
 change("stage-held", "unpinned weights are copied directly instead of through a staging buffer", "gpu_unpinned_weights", ("engine/transfer/stage.c", "return s->n_fillers && (r->row ||", "return 0 && (r->row ||"))
 change("split-exchange", "an expert may not swap places with another", "unit_split", ("engine/placement/split.c", "bool pairs = load[from].n", "bool pairs = false && load[from].n"))
 change("split-cold", "experts of near-memory units are assigned by their number, not by their rows", "unit_split", ("engine/placement/split.c", "if (side_end(&s[SIDE_NDP], ndp) >= side_end(&s[SIDE_CPU], 0)) break;", "if (s[NEAR].n >= s[HERE].n) break;"))
@@ -283,7 +284,7 @@ change("conv-keep", "the convolution keeps the first rows instead of the last", 
 change("conv-delay", "a delayed convolution is not late", "kcheck_delta", ("cpu/delta.c", "row_at(j, i - o->delay - o->taps + 1 + t)", "row_at(j, i - o->taps + 1 + t)"))
 change("scan-step", "the selective scan takes its steps as they are", "kcheck_delta", ("cpu/scan.c", "softplus(a[k] + o->dt[c + k])", "a[k] + o->dt[c + k]"))
 change("ffn-no-up", "squared ReLU takes negative products too", "kcheck_ops", ("cpu/kernels_scalar.c", "(g[i] < 0 ? 0 : g[i]) * u[i]", "g[i] * u[i]"))
-change("blend-helper", "a device without layers adds its experts to those of the previous layer", "golden_mla_plain", (BLEND, "TRY(gpu_fill(main, p->y, 0, bytes));", ""))
+change("blend-helper", "a device without layers adds its experts to those of the previous layer", "golden_mla_plain", (BLEND_EXPERTS, "TRY(gpu_fill(main, p->y, 0, bytes));", ""))
 change("tensor-bias", "an attention bias is added once per rank", "gpu_tensor_parallel", ("engine/exec/tp_shard.c", "if (s->rank) own.o_bias = false;", ""))
 change("tensor-sinks", "each rank uses the first rank's sinks", "gpu_tensor_parallel", ("engine/exec/tp_shard.c", "take_from(&y.sinks, s->head0);", "take_from(&y.sinks, 0);"))
 change("tensor-heads", "each rank gets the first rank's keys of a prompt", "gpu_tensor_parallel", (MIRROR, "device_kv_heads(from, f->d->shard.kv_head0, to->heads, row)", "device_kv_heads(from, 0, to->heads, row)"))
@@ -294,7 +295,7 @@ change("tensor-cut", "heads are split within a block of scales", "unit_tensor", 
 change("tensor-latent", "the cost model charges a rank only a part of a replicated latent", "unit_tensor", ("engine/placement/cost.c", "sizeof parts / sizeof *parts - (q->expanded_pair_flops > 0)", "sizeof parts / sizeof *parts"))
 change("virtual-back", "in virtual time a device reports completion before the others have arrived", "unit_tensor", (STEP, "TRY(gpu_timeline_wait(m->arrived, m->n_arrived, s->dev[i].main)); /* other devices'", "if (i) TRY(gpu_timeline_wait(m->arrived, m->n_arrived, s->dev[i].main)); /* other devices'"))
 change("blend-move", "a layer on another device starts with rows of an earlier layer", "golden_mla_plain", (BLEND, "return decode_carry(b->s->c, blend_device_stream(to), &to->work, &b->carry, b->n, b->layer, GPU_H2D);", "return 0;"))
-change("blend-sum", "the sum of another device's experts is not waited for", "golden_mla_plain", (BLEND, "TRY(gpu_timeline_wait(b->dev[i].summed, b->dev[i].n_summed, blend_device_stream(&b->dev[b->owner])));", ""))
+change("blend-sum", "the sum of another device's experts is not waited for", "golden_mla_plain", (BLEND_EXPERTS, "TRY(gpu_timeline_wait(b->dev[i].summed, b->dev[i].n_summed, blend_device_stream(&b->dev[b->owner])));", ""))
 change("step-states", "states computed on a device are not stored in the host's cache", "unit_state", (STEP, "kv_writeback_store_states(s);", ""))
 change("graph-states", "a recorded graph writes a state back to its source", "gpu_graph_families", ("engine/exec/decode_graph.c", ".after = attention_plane(*p, t->state_step.to_row).data", ".after = attention_plane(*p, t->state_step.from_row < 0 ? t->state_step.to_row : t->state_step.from_row).data"))
 change("graph-windows", "a recorded graph writes a compressed key whose window is incomplete", "gpu_ops_emu_scalar", ("gpu/emu_blocks.c", "if (a->n > done) a->n = done;", ""))
