@@ -4,6 +4,7 @@
 #include "engine/exec/decode_internal.h"
 #include "engine/experts/expert_pool.h"
 
+/* Adds the layers and routed experts that the device holds to the set. */
 static void snapshot_device(const struct decode_device *d, struct resident_set *out) {
     for (int l = d->first; l < d->last; l++) {
         const struct expert *all = d->layers[l].experts.view;
@@ -18,7 +19,7 @@ static void snapshot_device(const struct decode_device *d, struct resident_set *
 int decode_lock_weights(struct decode *s, struct resident_set *held, struct error *e) {
     int rc = 0;
     for (int i = 0; i < GPU_MAX; i++) held[i] = (struct resident_set){0};
-    if (s->is_tensor_parallel || !decode_weights_loaded(s)) return 0; /* shards are of no use to others */
+    if (s->is_tensor_parallel || !decode_weights_loaded(s)) return 0; /* a prefill needs whole layers, not shards */
     for (int i = 0; i < s->n_dev && !rc; i++)
         if (!(rc = resident_set_open(&held[s->dev[i].rank], s->c, e))) snapshot_device(&s->dev[i], &held[s->dev[i].rank]);
     for (int i = 0; i < GPU_MAX && rc; i++) resident_set_close(&held[i]);

@@ -23,14 +23,16 @@ struct routing_trace;
 int routing_trace_open(struct routing_trace **r, const char *path, const struct weights *w, const char *name, struct error *e);
 void routing_trace_close(struct routing_trace **r);
 
-uint64_t routing_trace_begin(struct routing_trace *r); /* returns the number of a new batch */
+/* r may be NULL in all of these: then they do nothing. A failure is one warning; later lines are dropped. */
+uint64_t routing_trace_begin(struct routing_trace *r); /* returns the number of a new batch, `step` in the file; 0 without a trace */
 struct routing_trace_rows {
     uint64_t batch;
     const void *chat; /* its KV cache: identifies the chat */
     bool is_prefill;
-    int layer, n, pos; /* positions pos .. pos + n - 1 */
-    const int32_t *tokens, *ids;
-    const float *weights, *router; /* router: logits [n, n_experts], NULL: not in host memory */
+    int layer, n, pos;             /* positions pos .. pos + n - 1 */
+    const int32_t *tokens, *ids;   /* [n], [n, topk]; weights [n, topk] */
+    const float *weights, *router; /* router: logits [n, config_n_choices()]; NULL: not in host memory */
 };
+/* Appends a line per row to the batch's lines, owned by the caller. */
 void routing_trace_add(struct routing_trace *r, struct buf *lines, const struct routing_trace_rows *rows);
 void routing_trace_end(struct routing_trace *r, struct buf *lines, bool keep); /* appends the lines if keep; empties them */

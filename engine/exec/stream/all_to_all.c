@@ -1,10 +1,10 @@
 /* Standard expert parallelism, for comparison with SmallEP on emulated devices: every (token, expert) pair is sent to the rank of its
- * expert and its result returns, 2 N A D / S per link and layer instead of 2 N D. */
+ * expert and its result returns. A link carries 2 N topk D / S floats per layer instead of 2 N D, for N tokens of width D and S ranks. */
 #include "engine/exec/stream/exchange.h"
 
 #include "engine/base/mem.h"
 
-/* Pairs of rank q for experts of rank r: *begin in q's sorted list, and the number. */
+/* Returns the number of q's pairs for experts of rank r; *begin: the first of them in q's sorted list. */
 static size_t pairs_for(const struct slp_rank *q, const struct slp_rank *r, size_t *begin) {
     const int32_t *offset = q->exchange->offset;
     *begin = (size_t)offset[r->first_expert];
@@ -55,7 +55,7 @@ static int publish_counts(struct slp_rank *r, int layer) {
         for (int e = 0; e <= experts; e++) x->offset[e] = (int32_t)((double)r->n * topk / experts * e);
     } else {
         TRY(gpu_copy(r->compute_stream, x->offset, x->offset_device, ((size_t)experts + 1) * 4, GPU_D2H));
-        TRY(gpu_copy(r->compute_stream, r->host_offset + (r->last_expert - r->first_expert) + 1, (const void *)r->work.first_bad, 4, GPU_D2H));
+        TRY(gpu_copy(r->compute_stream, slp_first_bad(r), (const void *)r->work.first_bad, 4, GPU_D2H));
         TRY(gpu_stream_sync(r->compute_stream));
     }
     pthread_mutex_lock(&p->lock);
@@ -166,8 +166,8 @@ int all_to_all_experts(struct slp_rank *r, uint64_t *module, int layer) {
     struct slp_run *p = r->p;
     int n = r->last_expert - r->first_expert;
     TRY(publish_counts(r, layer));
-    if (gpu_info(r->g)->is_virtual) r->host_offset[n + 1] = -1;
-    if (r->host_offset[n + 1] >= 0) return 0;
+    if (gpu_info(r->g)->is_virtual) *slp_first_bad(r) = -1;
+    if (*slp_first_bad(r) >= 0) return 0; /* the caller reports it */
     TRY(dispatch_pairs(r, layer));
     for (int e = 0; e < n; e++) {
         struct expert weights;

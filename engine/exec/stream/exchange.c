@@ -11,21 +11,21 @@ int exchange_open(struct slp_rank *r, struct error *e) {
     if (!x) return error_set(e, ERR_MEMORY, "no memory for an exchange");
     for (int i = 0; i < r->id; i++) x->first_row += p->rank[i].n;
     x->is_bf16 = p->job->set->spec.math != GPU_MATH_F32 && !p->job->set->spec.all_to_all;
-    size_t hidden = (size_t)p->c->hidden * 4, n = (size_t)r->n, topk = (size_t)p->c->topk * 4, number = x->is_bf16 ? 2 : 4;
+    size_t row = (size_t)p->c->hidden * sizeof(float), sent_row = x->is_bf16 ? row / 2 : row, n = (size_t)r->n, topk = (size_t)p->c->topk * 4; /* bytes */
     int rc = gpu_stream_open(r->g, &x->send, "send", true, &p->stop, e);
     if (!rc) rc = gpu_stream_open(r->g, &x->recv, "receive", true, &p->stop, e);
     for (int i = 0; i < 2 && !rc; i++) rc = gpu_pair_open(r->g, &x->made[i], e);
     for (int i = 0; i < 2 * EXCHANGE_PARTS && !rc; i++) rc = gpu_pair_open(r->g, &x->sent[i % 2][i / 2], e);
     if (!rc) rc = gpu_event_open(r->g, &x->received, e);
-    if (!rc) rc = gpu_alloc(r->g, (void **)&x->received_sums, n * hidden, e);
-    if (!rc && x->is_bf16) rc = gpu_alloc(r->g, (void **)&x->wire, n * hidden / 2, e);
-    if (!rc && x->is_bf16) rc = gpu_alloc(r->g, (void **)&x->bf16_part, n * hidden / 2, e);
+    if (!rc) rc = gpu_alloc(r->g, (void **)&x->received_sums, n * row, e);
+    if (!rc && x->is_bf16) rc = gpu_alloc(r->g, (void **)&x->wire, n * sent_row, e);
+    if (!rc && x->is_bf16) rc = gpu_alloc(r->g, (void **)&x->bf16_part, n * sent_row, e);
     if (!rc && p->job->set->spec.all_to_all) return all_to_all_open(r, e);
     if (p->job->set->spec.is_virtual) return rc; /* virtual time: host memory is never accessed */
-    if (!rc) rc = gpu_host_alloc(r->g, (void **)&x->tokens, n * hidden / 4 * number, e);
+    if (!rc) rc = gpu_host_alloc(r->g, (void **)&x->tokens, n * sent_row, e);
     if (!rc) rc = gpu_host_alloc(r->g, (void **)&x->ids, n * topk, e);
     if (!rc) rc = gpu_host_alloc(r->g, (void **)&x->weights, n * topk, e);
-    if (!rc) rc = gpu_host_alloc(r->g, (void **)&x->sums, (size_t)p->job->n * hidden / 4 * number, e);
+    if (!rc) rc = gpu_host_alloc(r->g, (void **)&x->sums, (size_t)p->job->n * sent_row, e);
     return rc;
 }
 
@@ -59,7 +59,6 @@ void exchange_close(struct slp_rank *r) {
 
 bool exchange_are_peers(const struct slp_rank *r, const struct slp_rank *q) { return gpu_info(r->g)->peer && gpu_info(q->g)->peer; }
 
-/* Fetches rows of another rank: from its memory as a peer, else from its host buffer. */
 int exchange_fetch(struct slp_rank *r, struct slp_rank *q, void *dst, const void *device, const void *host, size_t bytes) {
     atomic_fetch_add(&r->p->exchanged, bytes);
     if (exchange_are_peers(r, q)) return gpu_copy_peer(r->exchange->recv, dst, q->g, device, bytes);
@@ -70,7 +69,7 @@ bool exchange_all_are_peers(const struct slp_rank *r) {
         if (!exchange_are_peers(r, &r->p->rank[i])) return false;
     return true;
 }
-/* The kind of the current step, and the use number of its events. */
+/* The kind of the current step, 0 tokens, 1 sums; and the use number of its events. */
 static int step_kind(const struct exchange *x) { return (int)((x->steps - 1) % 2); }
 static uint64_t use_of(const struct exchange *x) { return (x->steps + 1) / 2; }
 
@@ -86,7 +85,6 @@ static size_t part_rows(size_t n, int k, size_t *begin) {
     return n * (size_t)(k + 1) / EXCHANGE_PARTS - *begin;
 }
 
-/* The step's data is complete on the device; without peer access it also goes to the host. */
 int exchange_announce(struct slp_rank *r) {
     struct exchange *x = r->exchange;
     x->steps++;

@@ -11,7 +11,7 @@ struct exchange {
     /* Tokens (0) and sums (1): ready on the device; a part is in host memory. Separate, since a rank may announce its sums before another
      * has enqueued its wait for the tokens. */
     struct gpu_pair *made[2], *sent[2][EXCHANGE_PARTS];
-    struct gpu_event *received;       /* this layer's step has been received */
+    struct gpu_event *received;       /* the current step has been received */
     struct gpu_pair *hop[2][GPU_MAX]; /* KV, by layer parity and ring step: the block is in this rank's memory */
     /* Element type of transfers: float32, or BF16 if the devices compute in BF16. With BF16, own tokens are narrowed to wire, others' arrive
      * in rank->sum before they are widened; sums are narrowed into the others' rows of rank->xn. */
@@ -23,26 +23,32 @@ struct exchange {
     char *sums;                 /* pinned: own partial sums of all tokens [all, hidden] */
     float *received_sums;       /* device: another rank's sums of own rows [n, hidden] */
     int first_row;              /* number of this rank's first token */
-    uint64_t steps;
+    uint64_t steps;             /* steps begun: tokens and sums of each layer alternate */
     /* all_to_all.c: pairs sorted by expert, own and received; `offset` is read by all ranks */
     float *pack, *in, *pack_host, *in_host; /* [n * topk, hidden], [all * topk, hidden] */
     int32_t *offset, *offset_device;        /* [experts + 1] */
     int n_counted_layers;                   /* layers whose pairs are counted; under slp_run.lock */
 };
-int exchange_open(struct slp_rank *r, struct error *e); /* no-op for a single rank */
+int exchange_open(struct slp_rank *r, struct error *e); /* no-op for a single rank; close after an error too */
 void exchange_close(struct slp_rank *r);
-void exchange_abort(struct slp_rank *r);
-int exchange_first_row(const struct slp_rank *r);
+void exchange_abort(struct slp_rank *r);          /* wakes what waits for this rank; any thread */
+int exchange_first_row(const struct slp_rank *r); /* number of the rank's first token; 0 for a single rank */
 bool exchange_are_peers(const struct slp_rank *r, const struct slp_rank *q);
+bool exchange_all_are_peers(const struct slp_rank *r);
+/* SmallEP, on the compute thread; both enqueue and return an operation's error code. Tokens: r->xn, r->ids and r->weights receive the other ranks' tokens.
+ * Sums: r->x receives the sum of all ranks' r->sum for this rank's tokens. */
 int exchange_tokens(struct slp_rank *r, int layer);
 int exchange_sums(struct slp_rank *r, int layer);
-/* Starts a step: sets made, and makes the send stream wait for it. */
+/* A step by hand. announce: begins it, when the compute stream has made this rank's data, and makes the send stream wait for that. sent: a part is in host
+ * memory once the send stream gets here. wait: makes the receive stream wait until r may fetch that part of q's data. fetch: copies `bytes` of q's data, from
+ * its device memory if they are peers, else from its host memory. */
 int exchange_announce(struct slp_rank *r);
-bool exchange_all_are_peers(const struct slp_rank *r);
-int exchange_wait(struct slp_rank *r, struct slp_rank *q, int part); /* makes recv wait until r may fetch that part of q's announcement */
 int exchange_sent(struct slp_rank *r, int part);
+int exchange_wait(struct slp_rank *r, struct slp_rank *q, int part);
 int exchange_fetch(struct slp_rank *r, struct slp_rank *q, void *dst, const void *device, const void *host, size_t bytes);
 
+/* Standard expert parallelism instead, within an open exchange: every (token, expert) pair goes to the rank of its expert. Adds the experts' outputs to r->x,
+ * or to r->routed_sum in a latent space. *module: next module of the expert ring, advanced. */
 int all_to_all_open(struct slp_rank *r, struct error *e);
 void all_to_all_close(struct slp_rank *r);
 int all_to_all_experts(struct slp_rank *r, uint64_t *module, int layer);

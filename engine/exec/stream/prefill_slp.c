@@ -56,21 +56,22 @@ static int report_rows(void *ctx, const float *x, int row, int n) {
     return rc;
 }
 
-/* Scans weights before they go to a device: some milliseconds per layer from memory. Reads from disk are cut into pieces so that
- * other work gets its turn. */
+/* Scans weights before they go to a device: some milliseconds per layer from memory. Reads from disk are cut into pieces of PIECE_S seconds, after which the
+ * engine thread may do other work. */
 struct weight_scan {
     struct slp_state *s;
-    int layer, n, at;
-    const int32_t *ids;
+    int layer, n, at;   /* ids [at, n) are still to be scanned */
+    const int32_t *ids; /* NULL: the layer's dense weights */
     struct error *e;
 };
 static int scan_piece(void *arg) {
-    enum { TOGETHER = 5 };
+    enum { TOGETHER = 5 }; /* experts per call: 15 matrices, one batch of nan_scan.c */
+    const double PIECE_S = 0.03;
     struct weight_scan *k = arg;
     struct nan_scan *scan = &k->s->m->scan;
     if (!k->ids) return nan_scan_dense(scan, k->layer, k->e);
     int rc = 0;
-    for (double until = clock_now() + 0.03; k->at < k->n && !rc && clock_now() < until; k->at += TOGETHER)
+    for (double until = clock_now() + PIECE_S; k->at < k->n && !rc && clock_now() < until; k->at += TOGETHER)
         rc = nan_scan_experts(scan, k->layer, k->ids + k->at, k->n - k->at < TOGETHER ? k->n - k->at : TOGETHER, k->e);
     return rc;
 }
@@ -136,7 +137,7 @@ static int open_run(struct runtime *m, struct prefill_job *j, int ranks, struct 
     struct slp_state *s = mem_calloc(1, sizeof *s);
     if (s) s->logits = mem_alloc((size_t)HEAD_ROWS * (size_t)m->w->config.vocab * sizeof *s->logits);
     if (s) s->expert_rows = mem_calloc(n_counts(m) + 1, sizeof *s->expert_rows);
-    int rc = s && s->logits && s->expert_rows ? kv_commit(j->kv, j->pos + j->n, e) : error_set(e, ERR_MEMORY, "no memory for logits");
+    int rc = s && s->logits && s->expert_rows ? kv_commit(j->kv, j->pos + j->n, e) : error_set(e, ERR_MEMORY, "no memory for a prefill");
     if (!rc) rc = prefill_lock_weights(m, s->resident, e);
     if (!rc) {
         s->m = m, s->j = j, s->ranks = ranks;
@@ -154,7 +155,7 @@ static int open_dslp(struct runtime *m, struct prefill_job *j, struct error *e) 
     return why ? error_set(e, ERR_RUNTIME, "no prefill on several devices: %s", why) : open_run(m, j, m->gpus->n, e);
 }
 
-/* Called after the thread has ended. */
+/* The one advance of a run: its thread has set is_ready and ends. */
 static int finish_run(struct runtime *m, struct prefill_job *j, struct error *e) {
     struct slp_state *s = j->state;
     pthread_join(s->thread, NULL);

@@ -77,25 +77,27 @@ static void assign_rank(struct slp_run *p, int id) {
     r->last_expert = (int)((int64_t)r->p->c->n_experts * (r->id + 1) / s);
 }
 
-/* Returns the largest size of a module kind in a slot; cached in the set. */
-static size_t largest_module_bytes(struct gpu_set *set, const struct weights *w, int which) {
-    static const enum module modules[] = {MODULE_ATTENTION, MODULE_FFN, MODULE_EXPERT};
+/* Kinds of modules that pass through slots; indexes of gpu_set.max_module_bytes. */
+enum slot_kind { SLOT_ATTENTION, SLOT_FFN, SLOT_EXPERT };
+/* Returns the largest size of a module of that kind in a slot; cached in the set. */
+static size_t largest_module_bytes(struct gpu_set *set, const struct weights *w, enum slot_kind kind) {
+    static const enum module modules[] = {[SLOT_ATTENTION] = MODULE_ATTENTION, [SLOT_FFN] = MODULE_FFN, [SLOT_EXPERT] = MODULE_EXPERT};
     struct copy_range ranges[COPY_RANGES_MAX];
     struct layer view; /* or an expert, which is smaller */
-    size_t most = set->max_module_bytes[which];
-    for (int l = 0; l < w->config.n_layers && !set->max_module_bytes[which]; l++) {
+    size_t most = set->max_module_bytes[kind];
+    for (int l = 0; l < w->config.n_layers && !set->max_module_bytes[kind]; l++) {
         const struct layer *y = &w->layers[l];
-        int n = which < 2 ? 1 : y->experts ? w->config.n_experts : 0;
+        int n = kind != SLOT_EXPERT ? 1 : y->experts ? w->config.n_experts : 0;
         for (int i = 0; i < n; i++) {
-            const void *src = which < 2 ? (const void *)y : &y->experts[i];
-            const size_t bytes = copy_ranges_bytes(ranges, copy_ranges_list(&w->config, l, modules[which], src, &view, ranges));
+            const void *src = kind != SLOT_EXPERT ? (const void *)y : &y->experts[i];
+            const size_t bytes = copy_ranges_bytes(ranges, copy_ranges_list(&w->config, l, modules[kind], src, &view, ranges));
             most = bytes > most ? bytes : most;
         }
     }
-    return set->max_module_bytes[which] = most;
+    return set->max_module_bytes[kind] = most;
 }
 
-/* Returns the bytes of a position, or of a state, in the layer with most of them. */
+/* Returns the bytes of a position in the layer with most of them, or with `state` of a state. */
 static size_t largest_row_bytes(const struct slp_run *p, bool state) {
     struct cache_desc d[CACHE_PLANES];
     size_t most = 0;
@@ -104,7 +106,7 @@ static size_t largest_row_bytes(const struct slp_run *p, bool state) {
         for (int i = kv_planes(p->c, l, d); i-- > 0;) {
             struct kv_row_range x = kv_row_range_of(&p->job->cache[l].p[i], 0, 1);
             size_t every = d[i].tokens_per_row ? (size_t)d[i].tokens_per_row : 1;
-            if (!d[i].fixed_rows == !state) one += (x.bytes + x.n_scales * 4 + every - 1) / every;
+            if ((d[i].fixed_rows > 0) == state) one += (x.bytes + x.n_scales * 4 + every - 1) / every;
         }
         most = one > most ? one : most;
     }
@@ -115,12 +117,12 @@ static struct slp_need memory_need(const struct slp_rank *r) {
     const struct slp_run *p = r->p;
     struct gpu_set *set = p->job->set;
     const struct gpu_spec *spec = &set->spec;
-    size_t attention = largest_module_bytes(set, p->job->w, 0), ffn = largest_module_bytes(set, p->job->w, 1);
+    size_t attention = largest_module_bytes(set, p->job->w, SLOT_ATTENTION), ffn = largest_module_bytes(set, p->job->w, SLOT_FFN);
     struct slp_need need = {.n_rows = r->n,
                             .n_positions = p->job->pos + p->job->n,
                             .n_tokens = p->job->n,
                             .n_experts = r->last_expert - r->first_expert,
-                            .expert_bytes = largest_module_bytes(set, p->job->w, 2),
+                            .expert_bytes = largest_module_bytes(set, p->job->w, SLOT_EXPERT),
                             .dense_bytes = attention > ffn ? attention : ffn,
                             .chunk = spec->slp_chunk_rows,
                             .ring = spec->slp_ring_slots,
@@ -167,49 +169,64 @@ static void *work_alloc(void *ctx, size_t size) {
     void *p;
     return gpu_alloc(r->g, &p, size, NULL) ? NULL : p;
 }
-/* queued operations may still read it */
+/* Waits first: queued operations may still read the memory. */
 static void work_release(void *ctx, void *p) {
     struct slp_rank *r = ctx;
     gpu_stream_sync(r->compute_stream);
     gpu_free(r->g, p);
 }
 
-static int open_rows(struct slp_rank *r, struct error *e) {
-    struct slp_run *p = r->p;
+struct row_buffer {
+    void **p; /* its field in struct slp_rank */
+    size_t bytes;
+};
+enum { ROW_BUFFERS = 24 };
+/* Lists the device buffers that outlive a chunk; 0 bytes: not needed. For opening and closing. */
+static void list_row_buffers(struct slp_rank *r, struct row_buffer out[ROW_BUFFERS]) {
+    const struct slp_run *p = r->p;
     const struct config *c = p->c;
     size_t n = (size_t)r->n, all = (size_t)p->job->n, hidden = (size_t)c->hidden * 4, half = (size_t)(c->rope.dim / 2) * 4, topk = (size_t)c->topk * 4,
            streams = (size_t)c->streams.n, second = (size_t)(c->second_rope.dim / 2) * 4;
-    struct {
-        void **p;
-        size_t bytes;
-    } want[] = {{(void **)&r->x, n * hidden},
-                {(void **)&r->xn, all * hidden},
-                {(void **)&r->cos, n * half},
-                {(void **)&r->sin, n * half},
-                {(void **)&r->second_cos, n * second},
-                {(void **)&r->second_sin, n * second},
-                {(void **)&r->streams, n * streams * hidden},
-                {(void **)&r->post, n * streams * 4},
-                {(void **)&r->pos, n * 4},
-                {(void **)&r->tokens, n * 4},
-                {(void **)&r->selected_keys, slp_selection_bytes(c) * n},
-                {(void **)&r->ffn_in, config_needs_ffn_in(c) ? n * hidden : 0},
-                {(void **)&r->kept, config_keeps_rows(c) ? n * hidden : 0},
-                {(void **)&r->carried, n * (size_t)c->carried * 4},
-                {(void **)&r->q, p->n_ranks > 1 && block_makes_queries_first(c, 0) ? n * (size_t)(c->n_heads * c->head_dim) * 4 : 0},
-                {(void **)&r->routed_in, all * (size_t)c->moe_latent * 4},
-                {(void **)&r->routed_sum, all * (size_t)c->moe_latent * 4},
-                {(void **)&r->shared_weight, config_weighs_shared(c) ? n * 4 : 0},
-                {(void **)&r->ids, c->n_experts ? all * topk : 0},
-                {(void **)&r->weights, c->n_experts ? all * topk : 0},
-                {(void **)&r->token, c->n_experts ? all * topk : 0},
-                {(void **)&r->weight, c->n_experts ? all * topk : 0},
-                {(void **)&r->offset, c->n_experts ? (size_t)(r->last_expert - r->first_expert + 1) * 4 : 0},
-                {(void **)&r->sum, p->n_ranks > 1 && c->n_experts ? all * hidden : 0}};
+    const struct row_buffer all_buffers[] = {
+        {(void **)&r->x, n * hidden},
+        {(void **)&r->xn, all * hidden},
+        {(void **)&r->cos, n * half},
+        {(void **)&r->sin, n * half},
+        {(void **)&r->second_cos, n * second},
+        {(void **)&r->second_sin, n * second},
+        {(void **)&r->streams, n * streams * hidden},
+        {(void **)&r->post, n * streams * 4},
+        {(void **)&r->pos, n * 4},
+        {(void **)&r->tokens, n * 4},
+        {(void **)&r->selected_keys, slp_selection_bytes(c) * n},
+        {(void **)&r->ffn_in, config_needs_ffn_in(c) ? n * hidden : 0},
+        {(void **)&r->kept, config_keeps_rows(c) ? n * hidden : 0},
+        {(void **)&r->carried, n * (size_t)c->carried * 4},
+        {(void **)&r->q, p->n_ranks > 1 && block_makes_queries_first(c, 0) ? n * (size_t)(c->n_heads * c->head_dim) * 4 : 0},
+        {(void **)&r->routed_in, all * (size_t)c->moe_latent * 4},
+        {(void **)&r->routed_sum, all * (size_t)c->moe_latent * 4},
+        {(void **)&r->shared_weight, config_weighs_shared(c) ? n * 4 : 0},
+        {(void **)&r->ids, c->n_experts ? all * topk : 0},
+        {(void **)&r->weights, c->n_experts ? all * topk : 0},
+        {(void **)&r->token, c->n_experts ? all * topk : 0},
+        {(void **)&r->weight, c->n_experts ? all * topk : 0},
+        {(void **)&r->offset, c->n_experts ? (size_t)(r->last_expert - r->first_expert + 1) * 4 : 0},
+        {(void **)&r->sum, p->n_ranks > 1 && c->n_experts ? all * hidden : 0}};
+    _Static_assert(sizeof all_buffers / sizeof *all_buffers == ROW_BUFFERS, "ROW_BUFFERS");
+    memcpy(out, all_buffers, sizeof all_buffers);
+}
+static int open_rows(struct slp_rank *r, struct error *e) {
+    struct row_buffer want[ROW_BUFFERS];
     int rc = 0;
-    for (size_t i = 0; i < sizeof want / sizeof *want && !rc; i++)
+    list_row_buffers(r, want);
+    for (int i = 0; i < ROW_BUFFERS && !rc; i++)
         if (want[i].bytes) rc = gpu_alloc(r->g, want[i].p, want[i].bytes, e);
     return rc;
+}
+static void close_rows(struct slp_rank *r) {
+    struct row_buffer all[ROW_BUFFERS];
+    list_row_buffers(r, all);
+    for (int i = 0; i < ROW_BUFFERS; i++) gpu_free(r->g, *all[i].p);
 }
 
 int slp_rank_open(struct slp_rank *r, struct error *e) {
@@ -264,10 +281,8 @@ void slp_rank_close(struct slp_rank *r) {
     gpu_stream_close(&r->compute_stream);
     ring_close(&r->dense, r->ledger);
     ring_close(&r->experts, r->ledger);
-    void *all[] = {r->x,   r->xn,     r->cos,           r->sin,           r->second_cos, r->second_sin, r->streams, r->post,   r->merge_mem,
-                   r->pos, r->tokens, r->selected_keys, r->shared_weight, r->ids,        r->weights,    r->token,   r->weight, r->offset,
-                   r->sum, r->ffn_in, r->kept,          r->routed_in,     r->routed_sum, r->carried,    r->q};
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++) gpu_free(r->g, all[i]);
+    close_rows(r);
+    gpu_free(r->g, r->merge_mem);
     for (int i = 0; i < 3; i++) gpu_event_close(&r->last_event[i]);
     pace_close(&r->pace_load);
     pace_close(&r->pace_main);
@@ -281,7 +296,7 @@ void slp_rank_close(struct slp_rank *r) {
 /* --- The run --------------------------------------------------------------------------------------------------------------- */
 
 /* Uploads the weights that merge several residual streams after the last layer. */
-static int upload_close(struct slp_rank *r, struct error *e) {
+static int upload_merge_weights(struct slp_rank *r, struct error *e) {
     const struct weights *w = r->p->job->w;
     struct copy_range ranges[COPY_RANGES_MAX];
     struct copy_run runs[COPY_RANGES_MAX];
@@ -301,7 +316,7 @@ static int upload_inputs(struct slp_rank *r, float *buf, int rows, struct error 
     const struct slp_job *j = p->job;
     size_t hidden = (size_t)p->c->hidden;
     int rc = gpu_fill(r->compute_stream, (void *)r->work.first_bad, 0xff, 4);
-    if (!rc) rc = upload_close(r, e);
+    if (!rc) rc = upload_merge_weights(r, e);
     if (!rc) rc = gpu_copy(r->compute_stream, r->work.inv_freq, j->w->inv_freq, (size_t)rope_floats(p->c) * 4, GPU_H2D);
     for (int i = 0; i < r->n_stripes && !rc; i++)
         for (int at = 0; at < r->stripe[i].n && !rc; at += rows) {
@@ -367,13 +382,13 @@ static void run_threads(struct slp_run *p, float *buf, int rows) {
     }
     start_threads(p, slp_compute_thread);
     start_threads(p, slp_unloader_thread);
-    int told = 0;
+    int reported = 0; /* layers */
     pthread_mutex_lock(&p->lock);
-    while (!atomic_load(&p->stop) && told < p->c->n_layers) {
-        if (p->layers_done > told) {
-            told = p->layers_done;
+    while (!atomic_load(&p->stop) && reported < p->c->n_layers) {
+        if (p->layers_done > reported) {
+            reported = p->layers_done;
             pthread_mutex_unlock(&p->lock);
-            if (j->progress) j->progress(j->progress_ctx, "layer", told, p->c->n_layers);
+            if (j->progress) j->progress(j->progress_ctx, "layer", reported, p->c->n_layers);
             pthread_mutex_lock(&p->lock);
             continue;
         }
@@ -415,7 +430,7 @@ static void fill_stats(struct slp_run *p, struct slp_stats *s, double wall) {
 }
 
 int slp_prefill(const struct slp_job *j, struct slp_stats *stats, struct error *e) {
-    enum { ROWS = 1024 }; /* embedded per call: the engine thread may be busy each time */
+    enum { ROWS = 1024 }; /* rows of the host buffer, embedded per call: the engine thread may be busy each time */
     int rows = j->n < ROWS ? j->n : ROWS;
     struct slp_run *p = mem_calloc(1, sizeof *p);
     float *buf = NULL;
@@ -433,11 +448,8 @@ int slp_prefill(const struct slp_job *j, struct slp_stats *stats, struct error *
     for (int i = 0; i < p->n_ranks && !rc; i++) rc = slp_rank_open(&p->rank[i], e);
     if (!rc) {
         run_threads(p, buf, rows);
-        if (p->error.code) {
-            *e = p->error;
-            rc = e->code;
-        } else rc = report_rows(p, buf, rows, e);
-        if (rc && p->error.code) *e = p->error;
+        if (!p->error.code) rc = report_rows(p, buf, rows, e);
+        if (p->error.code) *e = p->error, rc = e->code;
     }
     atomic_store(&p->stop, rc != 0);
     for (int i = 0; i < p->n_ranks; i++) {
@@ -449,14 +461,12 @@ int slp_prefill(const struct slp_job *j, struct slp_stats *stats, struct error *
     if (!rc && stats) fill_stats(p, stats, clock_now() - begin);
     else if (stats) *stats = (struct slp_stats){.h2d = p->h2d, .d2h = p->d2h, .exchanged = p->exchanged};
     for (int i = 0; i < p->n_ranks; i++) slp_rank_close(&p->rank[i]);
-    struct error lost_trace = {0};
-    if (!rc && j->trace_path && trace_write(p->trace, j->trace_path, &lost_trace)) log_say(LOG_WARN, "%s", lost_trace.text);
+    struct error trace_error = {0};
+    if (!rc && j->trace_path && trace_write(p->trace, j->trace_path, &trace_error)) log_say(LOG_WARN, "%s", trace_error.text);
     if (p->trace && j->merge_into) trace_merge(j->merge_into, p->trace, j->device);
     trace_close(&p->trace);
-    for (int i = 0; rc && i < j->ranks; i++) {
-        struct error lost = {0};
-        if (gpu_clear(j->set->gpu[j->device + i], &lost)) j->set->is_lost = true;
-    }
+    for (int i = 0; rc && i < j->ranks; i++)
+        if (gpu_clear(j->set->gpu[j->device + i], &(struct error){0})) j->set->is_lost = true;
     pthread_mutex_destroy(&p->lock);
     pthread_cond_destroy(&p->cond);
     mem_free(buf);

@@ -8,6 +8,8 @@
 #include "engine/exec/stream/kvring.h"
 
 static struct exec *exec_of(struct slp_rank *r) { return gpu_stream_exec(r->compute_stream); }
+/* Returns the rows of the next chunk if `left` rows remain. */
+static int next_chunk(const struct slp_rank *r, int left) { return left < r->plan.chunk_rows ? left : r->plan.chunk_rows; }
 
 /* Returns the workspace of rows [row, ...); buffers that outlive a chunk are the rank's. */
 static struct work work_from_row(struct slp_rank *r, int row) {
@@ -59,19 +61,20 @@ static int ring_attention(struct slp_rank *r, const struct layer *y, int layer, 
     return 0;
 }
 
-/* Runs a pass over this rank's rows, in chunks within a stripe. */
+/* Parts of the attention block: all, keys and values only, or the rest. */
 enum pass { PASS_ALL, PASS_KV, PASS_ATTEND };
+/* Runs a pass over this rank's rows, in chunks within a stripe. *steps: ring steps waited for so far. */
 static int attention_rows(struct slp_rank *r, const struct layer *y, int layer, enum pass pass, int *steps) {
     const struct slp_job *j = r->p->job;
     const struct config *c = r->p->c;
     struct exec *x = exec_of(r);
-    bool state = pass != PASS_ATTEND && kvring_has_state(r, layer);
+    const bool state = pass != PASS_ATTEND && kvring_has_state(r, layer);
     for (int i = 0; i < r->n_stripes; i++) {
         const struct stripe *s = &r->stripe[i];
         int from = -1;
         if (state) TRY(kvring_state_begin(r, layer, i, &from));
         for (int at = 0; at < s->n; at += r->plan.chunk_rows) {
-            int n = s->n - at < r->plan.chunk_rows ? s->n - at : r->plan.chunk_rows, rc;
+            int n = next_chunk(r, s->n - at), rc;
             struct work w = work_from_row(r, s->row + at);
             struct span span = {
                 .cache = r->cache, .n = n, .pos = j->pos + s->first + at, .state_step = {.from_row = from, .to_row = STATE_STRIPE + i, .mark_row = STATE_MARK}};
@@ -116,7 +119,7 @@ static int attention_block(struct slp_rank *r, uint64_t module, int layer) {
 static int run_router(struct slp_rank *r, const struct layer *y, int layer) {
     for (int at = 0; at < r->n; at += r->plan.chunk_rows) {
         struct work w = work_from_row(r, at);
-        TRY(block_route(exec_of(r), r->p->c, y, layer, &w, r->n - at < r->plan.chunk_rows ? r->n - at : r->plan.chunk_rows));
+        TRY(block_route(exec_of(r), r->p->c, y, layer, &w, next_chunk(r, r->n - at)));
     }
     return 0;
 }
@@ -125,7 +128,7 @@ static int run_router(struct slp_rank *r, const struct layer *y, int layer) {
 static int dense_ffn(struct slp_rank *r, const struct layer *y, int layer) {
     const struct config *c = r->p->c;
     for (int at = 0; at < r->n && y->dense.gate.data; at += r->plan.chunk_rows) {
-        int n = r->n - at < r->plan.chunk_rows ? r->n - at : r->plan.chunk_rows;
+        int n = next_chunk(r, r->n - at);
         struct work w = work_from_row(r, at);
         TRY(op_run(exec_of(r), OP_FFN,
                    &(struct op_ffn){.y = r->work.xn,
@@ -146,7 +149,7 @@ static int dense_ffn(struct slp_rank *r, const struct layer *y, int layer) {
     return 0;
 }
 
-/* Downloads the group sizes: the one wait of a layer. Virtual time: sizes as configured, or even. */
+/* Downloads the group sizes and first_bad: the one wait of a layer. In virtual time the sizes are as configured, or even. all: tokens. */
 static int read_groups(struct slp_rank *r, int all) {
     int n = r->last_expert - r->first_expert;
     if (gpu_info(r->g)->is_virtual) {
@@ -157,11 +160,11 @@ static int read_groups(struct slp_rank *r, int all) {
             if (e < n)
                 at += picks * (spec->expert_shares ? (double)spec->expert_shares[r->first_expert + e] : fmax(0, fmin(1, part * n - e)) / (part * n_experts));
         }
-        r->host_offset[n + 1] = -1;
+        *slp_first_bad(r) = -1;
         return 0;
     }
     TRY(gpu_copy(r->compute_stream, r->host_offset, r->offset, ((size_t)n + 1) * 4, GPU_D2H));
-    TRY(gpu_copy(r->compute_stream, r->host_offset + n + 1, (const void *)r->work.first_bad, 4, GPU_D2H));
+    TRY(gpu_copy(r->compute_stream, slp_first_bad(r), (const void *)r->work.first_bad, 4, GPU_D2H));
     return gpu_stream_sync(r->compute_stream);
 }
 
@@ -170,7 +173,7 @@ static int run_expert(struct slp_rank *r, const struct expert *e, float *y, int 
     const float *x = r->p->c->moe_latent ? r->routed_in : r->xn;
     bool wide = config_needs_wide_activations(r->p->c);
     for (int at = begin; at < end; at += r->plan.chunk_rows) {
-        int n = end - at < r->plan.chunk_rows ? end - at : r->plan.chunk_rows;
+        int n = next_chunk(r, end - at);
         TRY(op_run(exec_of(r), OP_GATHER, &(struct op_gather){.out = r->work.x, .x = x, .index = r->token + at, .n = n, .dim = hidden, .ldx = hidden}));
         TRY(op_run(exec_of(r), OP_FFN, &(struct op_ffn){.y = r->work.xn, .x = r->work.x, .expert = *e, .n = n, .hidden = hidden, .wide = wide}));
         TRY(op_run(exec_of(r), OP_SCATTER_ADD,
@@ -179,10 +182,10 @@ static int run_expert(struct slp_rank *r, const struct expert *e, float *y, int 
     return 0;
 }
 
+enum { SMALL_GROUP = 1024 }; /* most rows of a grouped expert: 8,192 tokens give DeepSeek-V3 256 on average, and some experts several times that */
 /* Groups experts with few rows into one operation to fill the device. The ring bounds the group: the loader must be able to continue while
  * the group waits for its last expert. Fills g and the ids of its experts from expert e on, with a single expert if it is large; returns
  * the next expert. */
-enum { SMALL_GROUP = 1024 }; /* 8,192 tokens give DeepSeek-V3 256 on average, and some experts several times that */
 static int group_experts(const struct slp_rank *r, int layer, int e, int n, struct op_group *g, int ids[OP_GROUP_MAX]) {
     int most = r->plan.ring_slots / 4 < OP_GROUP_MAX ? r->plan.ring_slots / 4 : OP_GROUP_MAX;
     int small = r->plan.chunk_rows < SMALL_GROUP ? r->plan.chunk_rows : SMALL_GROUP;
@@ -203,14 +206,31 @@ static int project_input(struct slp_rank *r, const struct layer *y, const float 
     const struct config *c = r->p->c;
     for (int at = 0; at < n; at += r->plan.chunk_rows)
         TRY(block_routed_input(exec_of(r), c, y, xn + (size_t)at * (size_t)c->hidden, r->routed_in + (size_t)at * (size_t)c->moe_latent,
-                               n - at < r->plan.chunk_rows ? n - at : r->plan.chunk_rows));
+                               next_chunk(r, n - at)));
     return gpu_fill(r->compute_stream, r->routed_sum, 0, (size_t)n * (size_t)c->moe_latent * 4);
 }
 static int project_output(struct slp_rank *r, const struct layer *y, float *out, int n) {
     const struct config *c = r->p->c;
     for (int at = 0; at < n; at += r->plan.chunk_rows)
         TRY(block_routed_output(exec_of(r), c, y, r->routed_sum + (size_t)at * (size_t)c->moe_latent, out + (size_t)at * (size_t)c->hidden,
-                                n - at < r->plan.chunk_rows ? n - at : r->plan.chunk_rows));
+                                next_chunk(r, n - at)));
+    return 0;
+}
+
+/* Waits for the weights of a group of experts, runs it, and frees its slots of the ring. *module: the next module of the ring. */
+static int run_group(struct slp_rank *r, int layer, struct op_group *g, const int ids[OP_GROUP_MAX], uint64_t *module) {
+    struct slp_run *p = r->p;
+    const uint64_t first = *module;
+    for (int k = 0; k < g->n; k++) {
+        TRY(ring_get_expert(r, layer, ids[k], *module, &g->expert[k]));
+        *module += ring_takes_expert(r, layer, ids[k]);
+    }
+    int span = trace_begin(p->trace, r->compute_stream, r->id, LANE_COMPUTE, g->n > 1 ? "experts" : "expert", layer, r->first_expert + ids[0]);
+    if (g->n > 1) TRY(op_run(exec_of(r), OP_GROUP, g));
+    else TRY(run_expert(r, &g->expert[0], g->y, g->begin[0], g->begin[1]));
+    TRY(pace_unit(r, &r->pace_main, r->compute_stream));
+    trace_end(p->trace, span, r->compute_stream);
+    for (uint64_t k = first; k < *module; k++) TRY(ring_used(&r->experts, k, r->compute_stream));
     return 0;
 }
 
@@ -241,7 +261,7 @@ static int run_experts(struct slp_rank *r, const struct layer *own, uint64_t *mo
                                  .first = r->first_expert,
                                  .last = r->last_expert}));
     TRY(read_groups(r, all));
-    if (r->host_offset[n + 1] >= 0) return 0; /* non-finite: the selection may be garbage; the end of the run reports where */
+    if (*slp_first_bad(r) >= 0) return 0; /* the selection may be garbage; run_layer() reports it */
     ring_publish_selected(r, layer);
     for (int e = 0; e < n && p->job->expert_rows; e++) /* ranks have different experts */
         p->job->expert_rows[(size_t)layer * (size_t)p->c->n_experts + (size_t)(r->first_expert + e)] += (uint32_t)(r->host_offset[e + 1] - r->host_offset[e]);
@@ -254,25 +274,14 @@ static int run_experts(struct slp_rank *r, const struct layer *own, uint64_t *mo
                              .hidden = config_routed_width(p->c),
                              .wide = config_needs_wide_activations(p->c)};
         int ids[OP_GROUP_MAX];
-        uint64_t first = *module;
         end = group_experts(r, layer, e, n, &g, ids);
-        if (!g.n) continue;
-        for (int k = 0; k < g.n; k++) {
-            TRY(ring_get_expert(r, layer, ids[k], *module, &g.expert[k]));
-            *module += ring_takes_expert(r, layer, ids[k]);
-        }
-        int span = trace_begin(p->trace, r->compute_stream, r->id, LANE_COMPUTE, g.n > 1 ? "experts" : "expert", layer, r->first_expert + e);
-        if (g.n > 1) TRY(op_run(exec_of(r), OP_GROUP, &g));
-        else TRY(run_expert(r, &g.expert[0], y, g.begin[0], g.begin[1]));
-        TRY(pace_unit(r, &r->pace_main, r->compute_stream));
-        trace_end(p->trace, span, r->compute_stream);
-        for (; first < *module; first++) TRY(ring_used(&r->experts, first, r->compute_stream));
+        if (g.n) TRY(run_group(r, layer, &g, ids, module));
     }
     if (is_latent) TRY(project_output(r, own, out, all));
     return p->n_ranks > 1 ? exchange_sums(r, layer) : 0;
 }
 
-/* Reports the layer; or, if a rank's device failed and sent garbage, that failure. */
+/* Fails the run with the layer of first_bad `at`; or, if a rank's device failed and sent garbage, with that failure. */
 static int report_non_finite(struct slp_rank *r, int at) {
     struct error e = {0};
     for (int i = 0; i < r->p->n_ranks; i++)
@@ -292,7 +301,7 @@ static int run_layer(struct slp_rank *r, int layer, uint64_t *dense, uint64_t *m
     bool moe = p->c->layer[layer].moe;
     if (moe) {
         TRY(run_experts(r, y, module, layer));
-        if (r->host_offset[r->last_expert - r->first_expert + 1] >= 0) return report_non_finite(r, r->host_offset[r->last_expert - r->first_expert + 1]);
+        if (*slp_first_bad(r) >= 0) return report_non_finite(r, *slp_first_bad(r));
     }
     span = trace_begin(p->trace, r->compute_stream, r->id, LANE_COMPUTE, moe ? "shared" : "ffn", layer, -1);
     TRY(dense_ffn(r, y, layer));
@@ -314,7 +323,7 @@ static int run_layers(struct slp_rank *r) {
     for (int l = 0; l < c->n_layers; l++) TRY(run_layer(r, l, &dense, &module));
     for (int at = 0; at < r->n; at += r->plan.chunk_rows) {
         struct work w = work_from_row(r, at);
-        TRY(block_merge_streams(exec_of(r), r->merge_weights, &w, r->n - at < r->plan.chunk_rows ? r->n - at : r->plan.chunk_rows));
+        TRY(block_merge_streams(exec_of(r), r->merge_weights, &w, next_chunk(r, r->n - at)));
     }
     int bad = -1;
     if (!gpu_info(r->g)->is_virtual) TRY(gpu_copy(r->compute_stream, r->host_offset, (const void *)r->work.first_bad, 4, GPU_D2H));

@@ -40,13 +40,13 @@ struct slp_rank {
     struct weights *merge_weights; /* view of the weights in merge_mem */
     char *merge_mem;
     int32_t *ids, *pos, *tokens, *selected_keys; /* selected_keys: only if layers reuse a key selection, else it is per chunk */
-    float *weights;
-    float *sum; /* DSLP: partial sums of all tokens [all, hidden] */
-    int32_t *offset, *token;
-    float *weight;
-    int32_t *host_offset;   /* pinned, [experts + 2]; the last element is the non-finite mark */
-    char *kv_mem[2];        /* by layer parity: KV planes of a layer on the device, all positions */
-    struct kv_layer *cache; /* [n_layers]: views for struct span */
+    float *weights;                              /* ids, weights: [all, topk] selections */
+    float *sum;                                  /* DSLP: partial sums of all tokens [all, hidden] */
+    int32_t *offset, *token;                     /* OP_SORT: [experts + 1] where each expert's pairs begin; [all * topk] token of each pair */
+    float *weight;                               /* [all * topk] weight of each pair */
+    int32_t *host_offset;                        /* pinned, [experts + 2]: a copy of offset, then first_bad of the workspace (slp_first_bad) */
+    char *kv_mem[2];                             /* by layer parity: KV planes of a layer on the device, all positions */
+    struct kv_layer *cache;                      /* [n_layers]: views for struct span */
     /* kvring.c, by layer parity, use layer / 2 + 1: KV of a layer computed; downloaded; read by attention */
     struct gpu_pair *kv_made[2], *kv_downloaded[2], *kv_read[2];
     struct gpu_pair *state_made[2][STRIPES]; /* the state after a stripe is ready */
@@ -66,12 +66,14 @@ struct slp_run {
     pthread_mutex_t lock;
     pthread_cond_t cond; /* a slot was freed, a layer is done, or something failed */
     struct error error;
-    int n_running;   /* threads */
     int layers_done; /* by all ranks */
     int rank_layers[GPU_MAX];
     _Atomic uint64_t h2d, d2h, exchanged;
     struct trace *trace;
 };
+
+/* The host's copy of r->work.first_bad, downloaded with a layer's group sizes. Not negative: a value was not finite. */
+static inline int32_t *slp_first_bad(const struct slp_rank *r) { return &r->host_offset[r->last_expert - r->first_expert + 1]; }
 
 /* Records the first failure and wakes everything that waits. code may be an operation's; the text then is the device's. */
 int slp_fail(struct slp_run *p, int code, const struct error *e);
