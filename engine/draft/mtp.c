@@ -24,7 +24,7 @@ struct mtp {
 
 int mtp_open(struct mtp **out, const struct weights *w, struct exec *x, int context, enum dtype kv, struct error *e) {
     *out = NULL;
-    if (!w->prediction.there) return 0;
+    if (!w->prediction.is_present) return 0;
     struct mtp *m = mem_calloc(1, sizeof *m);
     if (!m) return error_set(e, ERR_MEMORY, "no memory for the prediction layer");
     *m = (struct mtp){.w = w, .prediction = &w->prediction, .exec = x, .c = w->config, .context = context, .kv = kv};

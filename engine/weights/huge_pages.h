@@ -2,7 +2,7 @@
 /* Moves a checkpoint's page-cache pages to 2 MB pages while the engine is idle. A checkpoint written since boot, e.g. by a download, is cached in 4 KB
  * pages, and their TLB misses cost up to a fifth of the read speed (test/bench/NOTES.md). Re-reading the mappings from disk replaces these pages
  * (file_map_advise_huge). Engine thread only, so no kernel reads a page that is being replaced. */
-#include "engine/weights/safetensors.h"
+#include "engine/weights/checkpoint.h"
 
 struct huge_pages {
     const struct checkpoint *files;                   /* NULL: disabled */

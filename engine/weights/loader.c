@@ -13,7 +13,7 @@ int loader_fail(struct loader *l, const struct tensor *t, const char *what) {
 
 static struct tensor *claim(struct loader *l, const char *name) {
     struct tensor *t = checkpoint_find(&l->w->files, name);
-    if (t && !l->aside) t->is_claimed = true;
+    if (t && !l->is_optional_part) t->is_claimed = true;
     return t;
 }
 

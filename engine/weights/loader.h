@@ -5,12 +5,12 @@
 struct loader {
     struct weights *w;
     struct error *e;
-    int rc;      /* code of the first error; e has its text */
-    int stacked; /* experts in a tensor that holds several; 0: all of the model's */
-    bool aside;  /* loading an optional part (MTP): its bytes do not count as the model's */
+    int rc;                /* code of the first error; e has its text */
+    int n_stacked;         /* experts in a tensor that holds several; 0: all of the model's */
+    bool is_optional_part; /* loading the MTP layer: its tensors stay unclaimed, and so do not count as the model's */
 };
 
-static inline int loader_stacked(const struct loader *l) { return l->stacked ? l->stacked : l->w->config.n_experts; }
+static inline int loader_stacked(const struct loader *l) { return l->n_stacked ? l->n_stacked : l->w->config.n_experts; }
 /* Fails with ERR_MODEL, naming file, tensor, dtype and shape, unless loading has failed before. Returns l->rc. */
 int loader_fail(struct loader *l, const struct tensor *t, const char *what);
 /* The same for a tensor that is absent. */

@@ -211,7 +211,7 @@ struct mat matrix_load(struct loader *l, const struct param *p, const char *patt
     if ((t = matrix_find(&src, p->suffix))) m = load_plain(&src, t);
     else if ((t = matrix_find(&src, "_blocks"))) m = load_mxfp4(&src, t);
     else if ((t = matrix_find(&src, ".weight_packed"))) m = packed_load(&src, t);
-    else if ((t = matrix_find(&src, ".qweight"))) return packed_load_turned(&src, t); /* only the rows of this parameter */
+    else if ((t = matrix_find(&src, ".qweight"))) return packed_load_transposed(&src, t); /* only the rows of this parameter */
     else if (!p->optional) loader_missing(l, pattern, layer, expert, p->suffix);
     for (size_t i = 0; t && i < sizeof unused / sizeof *unused; i++) matrix_find(&src, unused[i]);
     if (t && is_transposed(l, p) && (m.scale || dtype_block(m.dtype) > 1)) loader_fail(l, t, "a transposed matrix must be F32, BF16 or F16, without scales");

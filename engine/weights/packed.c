@@ -7,8 +7,9 @@
 #include "engine/base/scale.h"
 #include "engine/weights/repack.h"
 
-static void *take(struct loader *l, size_t size) {
-    void *p = l->rc ? NULL : weights_take(l->w, size);
+/* Returns memory for repacked weights, and counts it. NULL: loading has failed. */
+static void *alloc_repacked(struct loader *l, size_t size) {
+    void *p = l->rc ? NULL : weights_alloc_repacked(l->w, size);
     if (p) l->w->bytes_repacked += size;
     else if (!l->rc) l->rc = error_set(l->e, ERR_MEMORY, "%s: no memory for its repacked weights", l->w->files.dir);
     return p;
@@ -34,7 +35,7 @@ static void fold_zeros(struct loader *l, struct mat *m, const struct tensor *sca
     const size_t n = (size_t)((m->rows + m->block_rows - 1) / m->block_rows) * (size_t)m->scale_stride;
     bool trivial = true;
     for (size_t i = 0; i < n && trivial; i++) trivial = zero(ctx, i) == zero_default(m->dtype);
-    uint32_t *out = trivial ? NULL : take(l, n * sizeof *out);
+    uint32_t *out = trivial ? NULL : alloc_repacked(l, n * sizeof *out);
     if (!out) return;
     l->w->bytes_replaced += n * dtype_bytes(m->scale_dtype, 1);
     for (size_t i = 0; i < n; i++)
@@ -81,8 +82,8 @@ static void check_groups(struct loader *l, const struct tensor *t, int cols, int
 }
 
 /* Expands a matrix whose columns are in another order than its groups to float32. Kernels need a group's columns side by side. */
-static void expand(struct loader *l, struct mat *m, const struct tensor *order) {
-    float *out = take(l, (size_t)m->rows * (size_t)m->cols * sizeof *out);
+static void expand_to_float(struct loader *l, struct mat *m, const struct tensor *order) {
+    float *out = alloc_repacked(l, (size_t)m->rows * (size_t)m->cols * sizeof *out);
     if (!out) return;
     l->w->bytes_replaced += mat_bytes(m);
     if (!l->w->is_expanded) log_say(LOG_WARN, "%s: groups of columns in activation order (desc_act): such weights are expanded to float32", l->w->files.dir);
@@ -149,7 +150,7 @@ struct mat packed_load(const struct matrix_source *s, struct tensor *t) {
     matrix_attach_scale(s, &m, scale);
     if (l->rc) return m;
     if (bits == 8) { /* stored biased by 128 */
-        uint8_t *own = take(l, t->size);
+        uint8_t *own = alloc_repacked(l, t->size);
         for (size_t i = 0; own && i < t->size; i++) own[i] = t->data[i] ^ 0x80;
         m.data = own;
         l->w->bytes_replaced += t->size;
@@ -162,27 +163,27 @@ struct mat packed_load(const struct matrix_source *s, struct tensor *t) {
         l->w->bytes_replaced += zeros->size;
     }
     check_groups(l, order, cols, m.scale_stride, m.block_cols, &in_order);
-    if (!l->rc && !in_order) expand(l, &m, order);
+    if (!l->rc && !in_order) expand_to_float(l, &m, order);
     return m;
 }
 
 /* --- GPTQ and AWQ --------------------------------------------------------------------------------------------------------------- */
 
-struct turned_zeros {
+struct transposed_zeros {
     const struct repack *r;
     const uint8_t *words;
     int groups, first, step, add;
 };
-static int zero_turned(const void *ctx, size_t i) {
-    const struct turned_zeros *z = ctx;
+static int zero_transposed(const void *ctx, size_t i) {
+    const struct transposed_zeros *z = ctx;
     const int row = z->first + (int)(i / (size_t)z->groups) * z->step, mask = (1 << z->r->bits) - 1;
     return (repack_zero(z->r, z->words, (int)(i % (size_t)z->groups), row) + z->add) & mask;
 }
 
 /* Copies the scales of the parameter's rows, stored as [groups, rows], in the order of rows. */
-static void turn_scales(struct loader *l, struct mat *m, const struct tensor *scale, int first, int step) {
+static void transpose_scales(struct loader *l, struct mat *m, const struct tensor *scale, int first, int step) {
     const size_t size = dtype_bytes(scale->dtype, 1), groups = (size_t)m->scale_stride, all = (size_t)scale->shape[1];
-    uint8_t *out = take(l, (size_t)m->rows * groups * size);
+    uint8_t *out = alloc_repacked(l, (size_t)m->rows * groups * size);
     for (int r = 0; out && r < m->rows; r++)
         for (size_t g = 0; g < groups; g++) memcpy(out + ((size_t)r * groups + g) * size, scale->data + (g * all + (size_t)(first + r * step)) * size, size);
     m->scale = out, m->scale_dtype = scale->dtype;
@@ -202,7 +203,7 @@ static bool find_layout(struct loader *l, const struct tensor *t, struct repack 
     return !l->rc;
 }
 
-struct mat packed_load_turned(const struct matrix_source *s, struct tensor *t) {
+struct mat packed_load_transposed(const struct matrix_source *s, struct tensor *t) {
     struct loader *l = s->l;
     const struct quant_config *q = &l->w->config.quant;
     const struct param *p = s->p;
@@ -218,13 +219,13 @@ struct mat packed_load_turned(const struct matrix_source *s, struct tensor *t) {
     if (!is_shape(scale, scale->dtype, groups, r.rows)) fail_shape(l, scale, DT_F16, groups, r.rows);
     if (scale->dtype != DT_F16 && scale->dtype != DT_BF16 && scale->dtype != DT_F32) loader_fail(l, scale, "a scale must be F16, BF16 or F32");
     check_groups(l, order, p->cols, groups, wanted, &in_order);
-    uint8_t *codes = take(l, m.stride * (size_t)m.rows);
+    uint8_t *codes = alloc_repacked(l, m.stride * (size_t)m.rows);
     for (int i = 0; codes && i < m.rows; i++) repack_row(&r, first + i * step, codes + (size_t)i * m.stride);
     m.data = codes;
-    if (codes) turn_scales(l, &m, scale, first, step);
+    if (codes) transpose_scales(l, &m, scale, first, step);
     if (l->rc) return m;
-    fold_zeros(l, &m, scale, zero_turned, &(struct turned_zeros){&r, zeros->data, groups, first, step, q->method == QUANT_GPTQ && q->zeros_minus_one});
-    if (!l->rc && !in_order) expand(l, &m, order);
+    fold_zeros(l, &m, scale, zero_transposed, &(struct transposed_zeros){&r, zeros->data, groups, first, step, q->method == QUANT_GPTQ && q->zeros_minus_one});
+    if (!l->rc && !in_order) expand_to_float(l, &m, order);
     if (!first) l->w->bytes_replaced += t->size + scale->size + zeros->size + (order ? order->size : 0);
     return m;
 }

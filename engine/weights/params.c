@@ -31,12 +31,13 @@
             when \
     }
 
-/* A vector published as a table, and the weights that mix residual streams: n weights in `parts` parts. */
+/* A vector of n numbers, published as a table of w columns. */
 #define TABLE(field, name, module, n, w, when) \
     { {OF(layer, field, name, module), .suffix = "", .rows = n, .table_cols = w}, when }
 /* The taps of a convolution of n channels. */
 #define TAPS(field, name, n, length, when) \
     { {OF(layer, field, name, ATTENTION), .suffix = ".weight", .rows = (n) * (length), .taps = length, .conversion = CONVERT_TRANSPOSE}, when }
+/* A stream_mix: the weights that mix residual streams, in `parts` parts. */
 #define MIX(type, field, name, module, weights, parts, when) \
     {{OF(type, field.fn, name, module), .suffix = "", .rows = weights, .cols = c->streams.n * hidden}, when}, \
         VEC(type, field.base, name##_base, "", module, weights, when), VEC(type, field.scale, name##_scale, "", module, parts, when)
@@ -297,7 +298,7 @@ int params_list(const struct config *c, int layer, unsigned modules, struct para
         MAT(layer, kda_gate_up, kda_gate_up, ATTENTION, width, a->rank, kda && a->rank),
         MAT(layer, o, mix_out, ATTENTION, hidden, width, kda),
         {{OF(layer, mix_rate, mix_rate, ATTENTION), .suffix = "", .rows = mix.steps * state, .table_cols = state,
-          .conversion = d->rates_converted ? CONVERT_TURN : CONVERT_RATES},
+          .conversion = d->rates_converted ? CONVERT_TRANSPOSE_TABLE : CONVERT_RATES},
          scan},
         MAT(layer, mix_select, mix_select, ATTENTION, rank + 2 * state, mix.out, scan),
         MAT(layer, mix_step, mix_step, ATTENTION, mix.out, rank, scan),
@@ -373,11 +374,11 @@ size_t params_bytes(const void *base, const struct param *list, int n) {
     return sum;
 }
 
-static void expert_kind(const struct expert *src, struct expert *view) {
+static void copy_traits(const struct expert *src, struct expert *view) {
     view->glu = src->glu, view->is_transposed = src->is_transposed, view->gate_up_transposed = src->gate_up_transposed;
 }
 void params_copy_traits(unsigned modules, const void *src, void *view) {
-    if (modules & MODULE_EXPERT) expert_kind(src, view);
-    if (modules & MODULE_ROUTER) expert_kind(&((const struct layer *)src)->parallel_dense, &((struct layer *)view)->parallel_dense);
-    if (modules & MODULE_SHARED) expert_kind(&((const struct layer *)src)->dense, &((struct layer *)view)->dense);
+    if (modules & MODULE_EXPERT) copy_traits(src, view);
+    if (modules & MODULE_ROUTER) copy_traits(&((const struct layer *)src)->parallel_dense, &((struct layer *)view)->parallel_dense);
+    if (modules & MODULE_SHARED) copy_traits(&((const struct layer *)src)->dense, &((struct layer *)view)->dense);
 }

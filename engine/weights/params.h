@@ -144,18 +144,17 @@ struct param {
     int dilation;       /* distance of these taps, with zeros between them; 0: 1 */
     int parts;          /* number of tensors that hold the matrix, each with some of its rows; names have the layer's number, then the tensor's; 0: 1 */
     float factor;       /* multiplies a vector at load time; 0: 1 */
-    int table_cols;     /* vector published as [rows / across, across]; 0: one dimension */
+    int table_cols;     /* vector published as [rows / table_cols, table_cols]; 0: one dimension */
 };
-/* w; -exp(w); [taps, channels]; the same, plus 1 in the last tap; expert ids as int32_t; -exp(w), the table transposed; w, the table transposed */
 enum vector_conversion {
-    CONVERT_NONE,
-    CONVERT_MINUS,
-    CONVERT_MINUS_EXP,
-    CONVERT_TRANSPOSE,
-    CONVERT_ADD_INPUT,
-    CONVERT_EXPERT_IDS,
-    CONVERT_RATES,
-    CONVERT_TURN
+    CONVERT_NONE,           /* w */
+    CONVERT_MINUS,          /* -w */
+    CONVERT_MINUS_EXP,      /* -exp(w) */
+    CONVERT_TRANSPOSE,      /* taps of a convolution: [taps, channels], with zeros between them if dilated */
+    CONVERT_ADD_INPUT,      /* the same, plus 1 in the last tap, which adds the convolution's input */
+    CONVERT_EXPERT_IDS,     /* int32_t instead of float32, each a valid expert */
+    CONVERT_RATES,          /* -exp(w) of a table, transposed */
+    CONVERT_TRANSPOSE_TABLE /* w of a table, transposed */
 };
 enum { PARAMS_MAX = 208 };
 

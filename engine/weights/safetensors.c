@@ -8,14 +8,16 @@
 /* Format: 8 bytes little-endian header length, a JSON object name -> {dtype, shape, data_offsets}, then the data. Offsets count from the end of the header and
  * cover the rest of the file exactly, without holes or overlap. */
 
-static const size_t max_header = 100u << 20;
+static const size_t max_header = 100u << 20; /* as in the format's reference implementation */
+enum { LENGTH_BYTES = 8 };
 
-struct span {
+/* Bytes of a tensor, counted from the end of the header. */
+struct byte_range {
     uint64_t begin, end;
-    uint32_t member;
+    uint32_t member; /* index of the tensor in the header's object */
 };
 static int by_begin(const void *a, const void *b) {
-    const struct span *x = a, *y = b;
+    const struct byte_range *x = a, *y = b;
     if (x->begin != y->begin) return x->begin < y->begin ? -1 : 1;
     return x->end < y->end ? -1 : x->end > y->end;
 }
@@ -27,21 +29,95 @@ static int dtype_of(const struct json *j) {
     return DT_NONE;
 }
 
-int safetensors_parse(const uint8_t *data, size_t size, const char *what, safetensors_fn fn, void *ctx, struct error *e) {
+/* A name from the header in an error message; the first bytes of a long one. */
+#define NAME_FORMAT  "%.*s"
+#define NAME_ARGS(k) (int)((k)->n < 200 ? (k)->n : 200), (k)->string
+
+/* Parses the shape of tensor k into t; *count, 1 before, receives its number of elements. */
+static int parse_shape(const struct json *shape, const struct json *k, const char *what, struct tensor *t, uint64_t *count, struct error *e) {
+    if (!shape || shape->type != JSON_ARRAY || shape->n > sizeof t->shape / sizeof *t->shape)
+        return error_set(e, ERR_MODEL, "%s: tensor " NAME_FORMAT " has no shape, or one of more than 6 dimensions", what, NAME_ARGS(k));
+    for (uint32_t d = 0; d < shape->n; d++) {
+        const int64_t s = json_int(json_at(shape, d), -1);
+        if (s < 0 || __builtin_mul_overflow(*count, (uint64_t)s, count) || *count > (uint64_t)INT64_MAX / 8)
+            return error_set(e, ERR_MODEL, "%s: tensor " NAME_FORMAT ": dimension %u of its shape (%lld) is negative or overflows", what, NAME_ARGS(k), d,
+                             (long long)s);
+        t->shape[d] = s;
+    }
+    t->ndim = (uint8_t)shape->n;
+    return 0;
+}
+
+/* Parses the entry v of tensor k into t and *range. data_bytes: size of the file's data. */
+static int parse_tensor(const struct json *k, const struct json *v, uint64_t data_bytes, const char *what, struct tensor *t, struct byte_range *range,
+                        struct error *e) {
+    const struct json *type = json_get(v, "dtype"), *off = json_get(v, "data_offsets");
+    uint64_t count = 1;
+    if (memchr(k->string, 0, k->n) || !k->n) return error_set(e, ERR_MODEL, "%s: a tensor name is empty or holds a NUL byte", what);
+    *t = (struct tensor){.dtype = (uint8_t)dtype_of(type)};
+    if (!t->dtype && type && type->type == JSON_STRING)
+        return error_set(e, ERR_MODEL, "%s: tensor " NAME_FORMAT " has the unknown dtype '%.*s'", what, NAME_ARGS(k), (int)(type->n < 40 ? type->n : 40),
+                         type->string);
+    if (!t->dtype) return error_set(e, ERR_MODEL, "%s: tensor " NAME_FORMAT " has no dtype", what, NAME_ARGS(k));
+    int rc = parse_shape(json_get(v, "shape"), k, what, t, &count, e);
+    if (rc) return rc;
+    const int64_t begin = json_int(json_at(off, 0), -1), end = json_int(json_at(off, 1), -1);
+    if (!off || off->type != JSON_ARRAY || off->n != 2 || begin < 0 || end < 0)
+        return error_set(e, ERR_MODEL, "%s: tensor " NAME_FORMAT ": data_offsets are not two numbers", what, NAME_ARGS(k));
+    if (begin > end)
+        return error_set(e, ERR_MODEL, "%s: tensor " NAME_FORMAT ": data_offsets [%lld, %lld] are reversed", what, NAME_ARGS(k), (long long)begin,
+                         (long long)end);
+    if ((uint64_t)end > data_bytes)
+        return error_set(e, ERR_MODEL, "%s: tensor " NAME_FORMAT " ends at byte %lld of %llu: the file is truncated", what, NAME_ARGS(k), (long long)end,
+                         (unsigned long long)data_bytes);
+    t->size = (size_t)(end - begin);
+    if (t->size != dtype_bytes(t->dtype, count))
+        return error_set(e, ERR_MODEL, "%s: tensor " NAME_FORMAT ": %zu bytes, its shape needs %zu", what, NAME_ARGS(k), t->size, dtype_bytes(t->dtype, count));
+    range->begin = (uint64_t)begin, range->end = (uint64_t)end;
+    return 0;
+}
+
+/* Checks that the n ranges cover the data without holes or overlap; sorts them. */
+static int check_coverage(struct byte_range *ranges, uint32_t n, const struct json *root, uint64_t data_bytes, const char *what, struct error *e) {
+    uint64_t at = 0;
+    qsort(ranges, n, sizeof *ranges, by_begin);
+    for (uint32_t i = 0; i < n; i++) {
+        const struct json *k = &root->items[2 * ranges[i].member];
+        if (ranges[i].begin != at)
+            return error_set(e, ERR_MODEL, "%s: tensor " NAME_FORMAT " begins at byte %llu, the one before ends at %llu: %s", what, NAME_ARGS(k),
+                             (unsigned long long)ranges[i].begin, (unsigned long long)at, ranges[i].begin < at ? "they overlap" : "there is a hole");
+        at = ranges[i].end;
+    }
+    if (at == data_bytes) return 0;
+    return error_set(e, ERR_MODEL, "%s: %llu bytes follow the last tensor, which ends at %llu", what, (unsigned long long)(data_bytes - at),
+                     (unsigned long long)at);
+}
+
+/* Reads the header's length into *n. */
+static int read_length(const uint8_t *data, size_t size, const char *what, uint64_t *n, struct error *e) {
     int rc = file_check_placeholder(data, size, what, e);
     if (rc) return rc;
-    if (size < 8) return error_set(e, ERR_MODEL, "%s: %zu bytes; a safetensors file has at least 8: the download is incomplete", what, size);
+    if (size < LENGTH_BYTES)
+        return error_set(e, ERR_MODEL, "%s: %zu bytes; a safetensors file has at least %d: the download is incomplete", what, size, LENGTH_BYTES);
+    *n = 0;
+    for (int i = LENGTH_BYTES - 1; i >= 0; i--) *n = *n << 8 | data[i];
+    if (*n > max_header)
+        return error_set(e, ERR_MODEL, "%s: header of %llu bytes; at most %zu are valid: not a safetensors file", what, (unsigned long long)*n, max_header);
+    if (*n > size - LENGTH_BYTES)
+        return error_set(e, ERR_MODEL, "%s: header of %llu bytes in a file of %zu: the download is incomplete", what, (unsigned long long)*n, size);
+    return 0;
+}
+
+int safetensors_parse(const uint8_t *data, size_t size, const char *what, safetensors_fn fn, void *ctx, struct error *e) {
     uint64_t n = 0;
-    for (int i = 7; i >= 0; i--) n = n << 8 | data[i];
-    if (n > max_header)
-        return error_set(e, ERR_MODEL, "%s: header of %llu bytes; at most %zu are valid: not a safetensors file", what, (unsigned long long)n, max_header);
-    if (n > size - 8)
-        return error_set(e, ERR_MODEL, "%s: header of %llu bytes in a file of %zu: the download is incomplete", what, (unsigned long long)n, size);
+    int rc = read_length(data, size, what, &n, e);
+    if (rc) return rc;
+    const uint64_t data_bytes = size - LENGTH_BYTES - n;
     struct arena a = {0};
     struct json root;
-    struct span *spans = NULL;
-    uint64_t room = size - 8 - n;
-    rc = json_parse(&a, (const char *)data + 8, n, JSON_UNIQUE, what, &root, e);
+    struct byte_range *ranges = NULL;
+    uint32_t n_ranges = 0;
+    rc = json_parse(&a, (const char *)data + LENGTH_BYTES, n, JSON_UNIQUE, what, &root, e);
     if (rc) {
         error_prefix(e, "safetensors header");
         goto out;
@@ -50,88 +126,26 @@ int safetensors_parse(const uint8_t *data, size_t size, const char *what, safete
         rc = error_set(e, ERR_MODEL, "%s: the safetensors header is not an object", what);
         goto out;
     }
-    if (!(spans = mem_alloc((root.n + 1) * sizeof *spans))) {
+    if (!(ranges = mem_alloc((root.n + 1) * sizeof *ranges))) {
         rc = error_set(e, ERR_MEMORY, "%s: no memory for %u tensors", what, root.n);
         goto out;
     }
-    uint32_t n_spans = 0;
     for (uint32_t i = 0; i < root.n; i++) {
-        const struct json *k = &root.items[2 * i], *v = k + 1;
+        const struct json *k = &root.items[2 * i];
+        struct tensor t;
         if (json_is(k, "__metadata__")) continue;
-        int kn = (int)(k->n < 200 ? k->n : 200);
-        if (memchr(k->string, 0, k->n) || !k->n) {
-            rc = error_set(e, ERR_MODEL, "%s: a tensor name is empty or holds a NUL byte", what);
-            goto out;
-        }
-        const struct json *type = json_get(v, "dtype"), *shape = json_get(v, "shape"), *off = json_get(v, "data_offsets");
-        struct tensor t = {.dtype = (uint8_t)dtype_of(type)};
-        if (!t.dtype) {
-            if (type && type->type == JSON_STRING)
-                rc = error_set(e, ERR_MODEL, "%s: tensor %.*s has the unknown dtype '%.*s'", what, kn, k->string, (int)(type->n < 40 ? type->n : 40),
-                               type->string);
-            else rc = error_set(e, ERR_MODEL, "%s: tensor %.*s has no dtype", what, kn, k->string);
-            goto out;
-        }
-        if (!shape || shape->type != JSON_ARRAY || shape->n > 6) {
-            rc = error_set(e, ERR_MODEL, "%s: tensor %.*s has no shape, or one of more than 6 dimensions", what, kn, k->string);
-            goto out;
-        }
-        uint64_t count = 1;
-        for (uint32_t d = 0; d < shape->n; d++) {
-            int64_t s = json_int(json_at(shape, d), -1);
-            if (s < 0 || __builtin_mul_overflow(count, (uint64_t)s, &count) || count > (uint64_t)INT64_MAX / 8) {
-                rc =
-                    error_set(e, ERR_MODEL, "%s: tensor %.*s: dimension %u of its shape (%lld) is negative or overflows", what, kn, k->string, d, (long long)s);
-                goto out;
-            }
-            t.shape[d] = s;
-        }
-        t.ndim = (uint8_t)shape->n;
-        int64_t begin = json_int(json_at(off, 0), -1), end = json_int(json_at(off, 1), -1);
-        if (!off || off->type != JSON_ARRAY || off->n != 2 || begin < 0 || end < 0) {
-            rc = error_set(e, ERR_MODEL, "%s: tensor %.*s: data_offsets are not two numbers", what, kn, k->string);
-            goto out;
-        }
-        if (begin > end) {
-            rc = error_set(e, ERR_MODEL, "%s: tensor %.*s: data_offsets [%lld, %lld] are reversed", what, kn, k->string, (long long)begin, (long long)end);
-            goto out;
-        }
-        if ((uint64_t)end > room) {
-            rc = error_set(e, ERR_MODEL, "%s: tensor %.*s ends at byte %lld of %llu: the file is truncated", what, kn, k->string, (long long)end,
-                           (unsigned long long)room);
-            goto out;
-        }
-        t.size = (size_t)(end - begin);
-        if (t.size != dtype_bytes(t.dtype, count)) {
-            rc = error_set(e, ERR_MODEL, "%s: tensor %.*s: %zu bytes, its shape needs %zu", what, kn, k->string, t.size, dtype_bytes(t.dtype, count));
-            goto out;
-        }
-        spans[n_spans++] = (struct span){(uint64_t)begin, (uint64_t)end, i};
-        t.data = data + 8 + n + begin;
-        char *name = arena_strndup(&a, k->string, k->n);
-        if (!name) {
+        ranges[n_ranges].member = i;
+        if ((rc = parse_tensor(k, k + 1, data_bytes, what, &t, &ranges[n_ranges], e))) goto out;
+        t.data = data + LENGTH_BYTES + n + ranges[n_ranges++].begin;
+        if (!(t.name = arena_strndup(&a, k->string, k->n))) {
             rc = error_set(e, ERR_MEMORY, "%s: no memory for its tensor names", what);
             goto out;
         }
-        t.name = name;
         if ((rc = fn(ctx, &t))) goto out;
     }
-    qsort(spans, n_spans, sizeof *spans, by_begin);
-    uint64_t at = 0;
-    for (uint32_t i = 0; i < n_spans; i++) {
-        const struct json *k = &root.items[2 * spans[i].member];
-        if (spans[i].begin != at) {
-            rc = error_set(e, ERR_MODEL, "%s: tensor %.*s begins at byte %llu, the one before ends at %llu: %s", what, (int)(k->n < 200 ? k->n : 200),
-                           k->string, (unsigned long long)spans[i].begin, (unsigned long long)at, spans[i].begin < at ? "they overlap" : "there is a hole");
-            goto out;
-        }
-        at = spans[i].end;
-    }
-    if (at != room)
-        rc =
-            error_set(e, ERR_MODEL, "%s: %llu bytes follow the last tensor, which ends at %llu", what, (unsigned long long)(room - at), (unsigned long long)at);
+    rc = check_coverage(ranges, n_ranges, &root, data_bytes, what, e);
 out:
-    mem_free(spans);
+    mem_free(ranges);
     arena_free(&a);
     return rc;
 }

@@ -1,56 +1,10 @@
 #pragma once
-/* The tensors of a checkpoint, mapped read-only: one safetensors file, an index and its shards, or a GGUF file and the files it was split into. Every offset
- * and size in a file is checked against the file's size before any data is used. */
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include "engine/base/error.h"
-#include "engine/base/file.h"
-#include "engine/base/json.h"
-#include "engine/base/mat.h"
-#include "engine/base/mem.h"
-
-struct tensor {
-    const char *name; /* NUL-terminated */
-    const uint8_t *data;
-    size_t size; /* bytes */
-    int64_t shape[6];
-    uint8_t dtype, ndim;
-    bool is_claimed; /* claimed by the model */
-    int shard;
-};
-
-struct shard {
-    char *name; /* file name inside the directory */
-    struct file_map map;
-};
-
-struct checkpoint {
-    char *dir; /* directory of the files */
-    bool gguf;
-    struct json meta; /* GGUF: metadata of the first file, until checkpoint_free_metadata */
-    struct arena meta_arena;
-    struct shard *shards;
-    int n_shards;
-    struct tensor *tensors;
-    size_t n_tensors, cap_tensors;
-    uint32_t *table; /* hash table of tensor index + 1 */
-    size_t table_size;
-    struct arena arena;   /* names */
-    uint64_t fingerprint; /* hash of all names, dtypes, shapes and positions */
-    size_t bytes;         /* all tensors */
-};
-
-/* Opens the weights of a directory or a GGUF file. ERR_MODEL names file, tensor and numbers. Releases everything on error. */
-int checkpoint_open(struct checkpoint *c, const char *dir, struct error *e);
-void checkpoint_close(struct checkpoint *c);
-void checkpoint_free_metadata(struct checkpoint *c);                          /* frees the metadata (megabytes, read once) */
-struct tensor *checkpoint_find(const struct checkpoint *c, const char *name); /* NULL: not found */
+/* Parses safetensors files and their index. Checks all names, shapes and offsets; the data is not read. */
+#include "engine/weights/checkpoint.h"
 
 /* Parses the header of a file of `size` bytes, for checkpoint_open and the fuzz target, and calls fn for each tensor. `data` may be shorter than the file if
  * it holds the whole header. */
-typedef int (*safetensors_fn)(void *ctx, const struct tensor *t);
+typedef int (*safetensors_fn)(void *ctx, const struct tensor *t); /* t is valid during the call; a non-zero return stops the parsing and becomes its result */
 int safetensors_parse(const uint8_t *data, size_t size, const char *what, safetensors_fn fn, void *ctx, struct error *e);
 
 /* Parses model.safetensors.index.json and calls fn for each (tensor, file) pair after checking the file name. */

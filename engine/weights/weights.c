@@ -13,113 +13,9 @@
 #include "engine/model/rope.h"
 #include "engine/weights/loader.h"
 #include "engine/weights/matrix.h"
+#include "engine/weights/vector.h"
 
 /* --- Loading: one tensor after another, claimed by name and checked against the config ------------------------------ */
-
-/* Converts a vector for the kernels. turned: destination of a vector that is transposed, else v. */
-static float *convert_vector(float *v, const struct param *p, float *turned) {
-    const bool rates = p->conversion == CONVERT_MINUS_EXP || p->conversion == CONVERT_RATES;
-    for (int i = 0; i < p->rows && rates; i++) v[i] = -expf(v[i]);
-    for (int i = 0; i < p->rows && p->conversion == CONVERT_MINUS; i++) v[i] = -v[i];
-    if (turned == v) return v;
-    if (p->conversion == CONVERT_RATES || p->conversion == CONVERT_TURN) {
-        for (int i = 0; i < p->rows; i++) turned[i % p->table_cols * (p->rows / p->table_cols) + i / p->table_cols] = v[i];
-        return turned;
-    }
-    const int taps = params_taps(p), channels = p->rows / taps, apart = p->dilation ? p->dilation : 1;
-    memset(turned, 0, (size_t)p->rows * sizeof *turned);
-    for (int i = 0; i < channels * p->taps; i++) turned[i % p->taps * apart * channels + i / p->taps] = v[i];
-    for (int i = 0; i < channels && p->conversion == CONVERT_ADD_INPUT; i++) turned[(taps - 1) * channels + i] += 1;
-    return turned;
-}
-/* Whether a tensor is [rows, cols] apart from dimensions of size one. */
-static bool is_matrix_of(const struct tensor *t, int rows, int cols) {
-    int64_t kept[2] = {1, 1};
-    int n = 0;
-    for (int d = 0; d < t->ndim; d++)
-        if (t->shape[d] != 1 && n++ < 2) kept[n - 1] = t->shape[d];
-    return n <= 2 && kept[0] == rows && kept[1] == cols;
-}
-static bool is_taps(struct loader *l, const struct tensor *t, const struct param *p) {
-    const int channels = p->rows / params_taps(p);
-    char text[64];
-    const int in = p->taps_in ? p->taps_in : 1;
-    if (t->ndim == 3 && t->shape[0] == channels / in && t->shape[1] == in && t->shape[2] == p->taps) return true;
-    if (l->w->files.gguf && in == 1 && is_matrix_of(t, channels, p->taps)) return true;
-    snprintf(text, sizeof text, "config.json asks for [%d, %d, %d]", channels / in, in, p->taps);
-    loader_fail(l, t, text);
-    return false;
-}
-
-static bool is_table(struct loader *l, const struct tensor *t, const struct param *p) {
-    char text[64];
-    if (t->ndim == 2 && t->shape[0] == p->rows / p->table_cols && t->shape[1] == p->table_cols) return true;
-    snprintf(text, sizeof text, "config.json asks for [%d, %d]", p->rows / p->table_cols, p->table_cols);
-    loader_fail(l, t, text);
-    return false;
-}
-
-/* Loads the table of experts by token as int32_t; every entry must be a valid expert. */
-static float *load_experts(struct loader *l, const struct param *p, const struct tensor *t) {
-    const size_t size = dtype_bytes(t->dtype, 1);
-    int32_t *out = NULL;
-    if (t->dtype != DT_I64 && t->dtype != DT_I32) {
-        loader_fail(l, t, "a table of experts must be I64 or I32");
-        return NULL;
-    }
-    if (!(out = arena_alloc(&l->w->arena, (size_t)p->rows * sizeof *out))) {
-        l->rc = error_set(l->e, ERR_MEMORY, "%s: no memory for its table of experts", l->w->files.dir);
-        return NULL;
-    }
-    for (int i = 0; i < p->rows; i++) {
-        int64_t id = 0;
-        int32_t half;
-        memcpy(&half, t->data + (size_t)i * size, sizeof half);
-        if (t->dtype == DT_I64) memcpy(&id, t->data + (size_t)i * size, sizeof id);
-        else id = half;
-        if (id < 0 || id >= l->w->config.n_experts) {
-            char text[96];
-            snprintf(text, sizeof text, "it gives token %d expert %lld of %d", i / p->table_cols, (long long)id, l->w->config.n_experts);
-            loader_fail(l, t, text);
-            return NULL;
-        }
-        out[i] = (int32_t)id;
-    }
-    return (float *)out;
-}
-
-/* Loads a vector as float32 into the arena. NULL if it is absent and optional. */
-static float *load_vector(struct loader *l, const struct param *p, const char *pattern, int layer, int expert) {
-    if (l->rc) return NULL;
-    struct tensor *t = loader_find(l, pattern, layer, expert, p->suffix);
-    if (!t) {
-        if (!p->optional) loader_missing(l, pattern, layer, expert, p->suffix);
-        return NULL;
-    }
-    const int of = p->slice.total_rows ? p->slice.total_rows : p->rows, step = p->slice.total_rows ? p->slice.step : 1;
-    if (p->taps ? !is_taps(l, t, p) : p->table_cols ? !is_table(l, t, p) : !loader_has_shape(l, t, p, of, 0, 0)) return NULL;
-    if (p->conversion == CONVERT_EXPERT_IDS) return load_experts(l, p, t);
-    if (t->dtype != DT_F32 && t->dtype != DT_BF16 && t->dtype != DT_F16) {
-        loader_fail(l, t, "a vector must be F32, BF16 or F16");
-        return NULL;
-    }
-    float *out = arena_alloc(&l->w->arena, (size_t)p->rows * sizeof *out);
-    float *turned = p->taps || p->conversion == CONVERT_RATES || p->conversion == CONVERT_TURN ? arena_alloc(&l->w->arena, (size_t)p->rows * sizeof *out) : out;
-    if (!out || !turned) {
-        l->rc = error_set(l->e, ERR_MEMORY, "%s: no memory for its small tensors", l->w->files.dir);
-        return NULL;
-    }
-    struct mat m = {.data = t->data, .rows = 1, .cols = 1, .dtype = t->dtype};
-    size_t first = (size_t)p->slice.first + (p->slice.stacked ? (size_t)expert * (size_t)of : 0);
-    const int stored = p->taps ? p->rows / params_taps(p) * p->taps : p->rows;
-    for (int i = 0; i < stored; i++) {
-        m.data = t->data + dtype_bytes(t->dtype, first + (size_t)i * (size_t)step);
-        if (p->slice.first + i * step < of) mat_row(&m, 0, &out[i]);
-        else out[i] = 0;
-        if (p->factor > 0) out[i] *= p->factor;
-    }
-    return convert_vector(out, p, turned);
-}
 
 /* Loads the tensors of these modules into the fields of base; returns their bytes. */
 static size_t load_modules(struct loader *l, unsigned modules, void *base, int layer, int expert) {
@@ -130,10 +26,10 @@ static size_t load_modules(struct loader *l, unsigned modules, void *base, int l
     if (!(modules & MODULE_EXPERT)) expert = layer % parts; /* the second number in a name */
     layer /= parts;
     struct tensor_names names = *c->names;
-    l->stacked = 0;
+    l->n_stacked = 0;
     if (modules & MODULE_EXPERT && c->n_always) { /* the last experts are the family's shared ones, stacked apart */
         const int routed = c->n_experts - c->n_always;
-        l->stacked = expert < routed ? routed : c->n_always;
+        l->n_stacked = expert < routed ? routed : c->n_always;
         if (expert >= routed)
             expert -= routed, names.expert_gate = names.shared_gate_proj, names.expert_up = names.shared_up, names.expert_down = names.shared_down;
     }
@@ -141,7 +37,7 @@ static size_t load_modules(struct loader *l, unsigned modules, void *base, int l
         const struct param *p = &list[i];
         const char *pattern = *(const char *const *)((const char *)&names + p->name_offset);
         if (p->cols) *params_mat(base, p) = matrix_load(l, p, pattern, layer + p->layer_shift, expert);
-        else *params_vector(base, p) = load_vector(l, p, pattern, layer + p->layer_shift, expert);
+        else *params_vector(base, p) = vector_load(l, p, pattern, layer + p->layer_shift, expert);
     }
     return l->rc ? 0 : params_bytes(base, list, n);
 }
@@ -198,7 +94,7 @@ static void load_mtp(struct weights *w) {
     struct config *c = &w->config;
     struct mtp_weights *p = &w->prediction;
     struct error e = {0};
-    struct loader l = {.w = w, .e = &e, .aside = true};
+    struct loader l = {.w = w, .e = &e, .is_optional_part = true};
     const struct param eh = {.rows = c->hidden, .cols = 2 * c->hidden, .suffix = ".weight"},
                        head = {.rows = c->vocab, .cols = c->hidden, .suffix = ".weight", .optional = true}, norm = {.rows = c->hidden, .suffix = ".weight"};
     const size_t routed = w->bytes_routed;
@@ -210,16 +106,17 @@ static void load_mtp(struct weights *w) {
     load_layer(&l, &p->layer, i);
     p->eh = matrix_load(&l, &eh, "model.layers.%d.eh_proj", i, 0);
     p->head = matrix_load(&l, &head, "model.layers.%d.shared_head.head", i, 0);
-    p->enorm = load_vector(&l, &norm, "model.layers.%d.enorm", i, 0);
-    p->hnorm = load_vector(&l, &norm, "model.layers.%d.hnorm", i, 0);
-    p->norm = load_vector(&l, &norm, "model.layers.%d.shared_head.norm", i, 0);
+    p->enorm = vector_load(&l, &norm, "model.layers.%d.enorm", i, 0);
+    p->hnorm = vector_load(&l, &norm, "model.layers.%d.hnorm", i, 0);
+    p->norm = vector_load(&l, &norm, "model.layers.%d.shared_head.norm", i, 0);
     if (!p->head.data) p->head = w->head;
-    p->there = !l.rc;
+    p->is_present = !l.rc;
     w->bytes_routed = routed;
     if (l.rc) log_say(LOG_INFO, "MTP layer skipped: %s", e.text);
 }
 
-static bool harmless_tensor(const struct config *c, const char *name) {
+/* Whether a tensor of a layer may stay unclaimed: it does not change the computation, or the family's reference ignores it. */
+static bool is_harmless(const struct config *c, const char *name) {
     static const char *const parts[] = {"rotary_emb.inv_freq", ".k_scale", ".v_scale", ".q_scale", "input_scale", "activation_scale"};
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
         if (strstr(name, parts[i])) return true;
@@ -228,8 +125,8 @@ static bool harmless_tensor(const struct config *c, const char *name) {
     return c->layout->skipped && strstr(name, c->layout->skipped);
 }
 
-/* Handles unclaimed tensors: either a part that hearth skips on purpose (MTP layers, other towers), or a sign that the layers compute something that this
- * family does not implement. */
+/* Counts unclaimed tensors, parts that hearth skips on purpose (MTP layers, other towers). Refuses those of layers, which would compute something that this
+ * family does not implement; force: logs them. */
 static void check_left_over(struct loader *l, bool force) {
     struct weights *w = l->w;
     const char *pattern = w->config.names->attn_norm, *number = strstr(pattern, "%d.");
@@ -242,7 +139,7 @@ static void check_left_over(struct loader *l, bool force) {
         int k, at = 0;
         if (!strncmp(t->name, pattern, prefix) && sscanf(t->name + prefix, "%d.%n", &k, &at) == 1 && at) {
             if (k >= w->config.n_layers) w->n_mtp_tensors++;
-            else if (!harmless_tensor(&w->config, t->name)) {
+            else if (!is_harmless(&w->config, t->name)) {
                 if (force) log_say(LOG_WARN, "%s: tensor %s is unknown to hearth and ignored", w->files.dir, t->name);
                 else loader_fail(l, t, "unknown tensor for this family; --force ignores it");
             }
@@ -295,7 +192,7 @@ static struct gguf_factors rotary_factors(struct checkpoint *f, const char *name
     t->is_claimed = true;
     return (struct gguf_factors){(const float *)t->data, (uint32_t)t->shape[0]};
 }
-/* The same for a GGUF file, whose tensors supply what the metadata omits. */
+/* Reads the config of a GGUF file from its metadata; its tensors supply the rest. */
 static int read_metadata(struct weights *w, bool force, struct error *e) {
     struct checkpoint *f = &w->files;
     const struct tensor *embed = checkpoint_find(f, "token_embd.weight");
@@ -318,7 +215,8 @@ static int read_metadata(struct weights *w, bool force, struct error *e) {
     return rc;
 }
 
-static int read_head(struct weights *w, const char *dir, bool force, struct error *e) {
+/* Reads the config and opens the checkpoint, in the order that the format asks for. */
+static int open_files(struct weights *w, const char *dir, bool force, struct error *e) {
     char file[4096];
     int gguf = gguf_find(dir, file, sizeof file, e), rc;
     if (gguf < 0) return gguf;
@@ -329,7 +227,7 @@ static int read_head(struct weights *w, const char *dir, bool force, struct erro
     return 0;
 }
 
-/* Folds the factor of the logits into the final norm. */
+/* Multiplies the final norm by the factor of the logits, to which they are linear. */
 static void scale_logits(struct weights *w) {
     const struct config *c = &w->config;
     const float by = c->logit_scale, add = c->norm == NORM_RMS_PLUS_ONE ? 1 : 0;
@@ -343,7 +241,7 @@ int weights_open(struct weights *w, const char *dir, bool force, struct error *e
     *w = (struct weights){0};
     struct loader l = {.w = w, .e = e};
     struct config *c = &w->config;
-    if ((l.rc = read_head(w, dir, force, e))) goto out;
+    if ((l.rc = open_files(w, dir, force, e))) goto out;
     load_modules(&l, MODULE_MODEL, w, 0, 0);
     if (!l.rc) scale_logits(w);
     c->tied &= !w->head.data; /* a head in the checkpoint overrides tying, as in transformers */
@@ -370,7 +268,7 @@ out:
     return l.rc;
 }
 
-void *weights_take(struct weights *w, size_t size) {
+void *weights_alloc_repacked(struct weights *w, size_t size) {
     static const size_t slab_bytes = (size_t)1 << 30; /* untouched pages cost nothing */
     struct weights_slab *s = w->n_slabs ? &w->slabs[w->n_slabs - 1] : NULL;
     size = align_up(size, 64);
@@ -449,11 +347,12 @@ enum dtype weights_ffn_dtype(const struct weights *w) {
 
 /* --- --verify -------------------------------------------------------------------------------------------------------- */
 
-static bool half_finite(const uint8_t *p) {
+static bool is_finite_f16(const uint8_t *p) {
     uint16_t h;
     memcpy(&h, p, 2);
     return (h & 0x7c00) != 0x7c00;
 }
+/* Whether elements [begin, end) of a tensor are finite numbers; *bad: the first that is not. */
 static bool all_finite(const struct tensor *t, size_t begin, size_t end, size_t *bad) {
     const uint8_t *p = t->data;
     for (size_t i = begin, step = dtype_block(t->dtype); i < end; i += step) {
@@ -463,7 +362,7 @@ static bool all_finite(const struct tensor *t, size_t begin, size_t end, size_t 
         case DT_E4M3: ok = (p[i] & 0x7f) != 0x7f; break;
         case DT_E8M0: ok = p[i] != 255; break;
         case DT_BF16: ok = (p[2 * i + 1] & 0x7f) != 0x7f || !(p[2 * i] & 0x80); break;
-        case DT_F16: ok = half_finite(p + 2 * i); break;
+        case DT_F16: ok = is_finite_f16(p + 2 * i); break;
         case DT_F32:
             memcpy(&u, p + 4 * i, 4);
             ok = (u & 0x7f800000) != 0x7f800000;

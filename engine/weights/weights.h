@@ -1,17 +1,17 @@
 #pragma once
 /* A checkpoint as the layers use it: each weight is a typed view of the mapped files, small vectors are float32 copies. Read-only after opening, shared by all
  * threads. */
+#include "engine/weights/checkpoint.h"
 #include "engine/weights/params.h"
-#include "engine/weights/safetensors.h"
 
 /* MTP layer after the last layer: predicts the token after next from the last layer's output and the next token (DeepSeek-V3, section 2.2). It shares the
  * model's embedding and, if it has none of its own, the head. */
 struct mtp_weights {
-    bool there;
-    struct layer layer; /* config.layer[n_layers] */
-    struct mat eh;      /* [hidden, 2 * hidden]: of the token's embedding, then of the last layer's output */
-    struct mat head;    /* [vocab, hidden] */
-    float *enorm, *hnorm, *norm;
+    bool is_present;
+    struct layer layer;          /* config.layer[n_layers] */
+    struct mat eh;               /* [hidden, 2 * hidden]: of the token's embedding, then of the last layer's output */
+    struct mat head;             /* [vocab, hidden] */
+    float *enorm, *hnorm, *norm; /* [hidden] norms of the embedding, of the last layer's output, and before the head */
 };
 
 struct weights_slab {
@@ -46,8 +46,8 @@ struct weights {
     size_t n_skipped, n_mtp_tensors;
 };
 
-/* Returns memory for a repacked matrix, which weights_close() frees. NULL: none. */
-void *weights_take(struct weights *w, size_t size);
+/* Returns memory for a repacked matrix, which weights_close() frees. NULL: out of memory. While loading only. */
+void *weights_alloc_repacked(struct weights *w, size_t size);
 /* Returns the number of ranges of memory that have weights: mapped files, then slabs. */
 int weights_ranges(const struct weights *w);
 /* The i-th range; 0 bytes: a file in the executable, or one whose matrices were mostly replaced by repacked ones. */
