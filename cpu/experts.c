@@ -23,7 +23,15 @@
 #include "cpu/numa.h"
 #include "engine/base/mem.h"
 
-enum { GROUP_MAX = 512, WAVE_MAX_ROWS = 8192, TASK_BYTES = 512 << 10, TASK_ROWS = 256, MANY_ROWS = 64, PANEL = 32 };
+/* Measured (test/bench/gemv.md, gemm.md), except for those that bound memory. */
+enum {
+    GROUP_MAX = 512,        /* tokens of a group; 384 gain nothing */
+    WAVE_MAX_ROWS = 8192,   /* pairs of a token and its expert in a wave: bounds the workspace */
+    TASK_BYTES = 512 << 10, /* of gate, in a task of stage 1 with GEMV: each start of a matrix also fetches about 10 KB of unwanted lines */
+    TASK_ROWS = 256,        /* most rows of such a task: its outputs are on the stack */
+    MANY_ROWS = 64,         /* least rows of a task of stage 1 with a GEMM for many tokens, rounded up to the GEMM's tile */
+    PANEL = 32,             /* rows of y in a task of stage 2 where tasks of the GEMM's tile would be fewer than threads */
+};
 
 struct group {
     const struct expert *expert;
