@@ -29,12 +29,39 @@ bool block_expands_mla(const struct config *c, int n) {
     return once + (double)n * (c->head_dim + c->v_dim) < absorbed;
 }
 
-/* Absorbed form: queries are projected by W_k into the latent space; the cache is both key and value. */
+/* Fills w->absorbed_q with the queries of n rows in the latent space: projected by W_k, and the rotated dimensions. */
+static int absorb_queries(struct exec *x, const struct config *c, const struct layer *y, const struct work *w, const float *q, int n) {
+    const int dim = c->head_dim, latent = c->kv_lora + c->qk_rope, heads = c->n_heads;
+    const bool split = c->split_kv_b; /* W_k is stored transposed, and W_v separately */
+    if (c->qk_rope)
+        TRY(x->ops->copy(x, &(struct op_copy){.y = w->absorbed_q + c->kv_lora,
+                                              .x = q + c->qk_nope,
+                                              .n = n,
+                                              .heads = heads,
+                                              .dim = c->qk_rope,
+                                              .ldx = heads * dim,
+                                              .ldy = heads * latent,
+                                              .head_ldx = dim,
+                                              .head_ldy = latent}));
+    return x->ops->linear(x, &(struct op_linear){.y = w->absorbed_q,
+                                                 .x = q,
+                                                 .w = split ? mat_rows(y->k_b, 0, c->kv_lora) : mat_rows(y->kv_b, 0, c->qk_nope),
+                                                 .n = n,
+                                                 .ldx = heads * dim,
+                                                 .ldy = heads * latent,
+                                                 .transposed = !split,
+                                                 .wide = config_needs_wide_activations(c),
+                                                 .batch = heads,
+                                                 .batch_rows = split ? c->kv_lora : c->qk_nope + c->v_dim,
+                                                 .batch_x = dim,
+                                                 .batch_y = latent});
+}
+
+/* The cache is both key and value of the absorbed queries. The result is projected by W_v. */
 int attention_absorbed(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *s, struct key_range keys,
                        const int32_t *chosen) {
-    int dim = c->head_dim, latent = c->kv_lora + c->qk_rope, heads = c->n_heads, rows = c->qk_nope + c->v_dim;
-    bool cut = c->split_kv_b; /* W_k is stored transposed, and W_v separately */
-    const float *q = w->q + (size_t)s->row * (size_t)(heads * dim);
+    const int latent = c->kv_lora + c->qk_rope, heads = c->n_heads, rows = c->qk_nope + c->v_dim;
+    const bool split = c->split_kv_b;
     float *out = w->att + (size_t)s->row * (size_t)(heads * c->v_dim);
     struct kv_plane plane = attention_plane(s->cache[layer].p[0], keys.first);
     struct op_attention o = {.out = w->absorbed_out,
@@ -57,46 +84,24 @@ int attention_absorbed(struct exec *x, const struct config *c, const struct laye
                              .scale = c->attn_scale,
                              .at = attention_address(s, layer, 0),
                              .v_at = attention_address(s, layer, 0)};
-    if (keys.piece & PIECE_FIRST) {
-        if (c->qk_rope)
-            TRY(x->ops->copy(x, &(struct op_copy){.y = w->absorbed_q + c->kv_lora,
-                                                  .x = q + c->qk_nope,
-                                                  .n = s->n,
-                                                  .heads = heads,
-                                                  .dim = c->qk_rope,
-                                                  .ldx = heads * dim,
-                                                  .ldy = heads * latent,
-                                                  .head_ldx = dim,
-                                                  .head_ldy = latent}));
-        TRY(x->ops->linear(x, &(struct op_linear){.y = w->absorbed_q,
-                                                  .x = q,
-                                                  .w = cut ? mat_rows(y->k_b, 0, c->kv_lora) : mat_rows(y->kv_b, 0, c->qk_nope),
-                                                  .n = s->n,
-                                                  .ldx = heads * dim,
-                                                  .ldy = heads * latent,
-                                                  .transposed = !cut,
-                                                  .wide = config_needs_wide_activations(c),
-                                                  .batch = heads,
-                                                  .batch_rows = cut ? c->kv_lora : rows,
-                                                  .batch_x = dim,
-                                                  .batch_y = latent}));
-    }
+    if (keys.piece & PIECE_FIRST) TRY(absorb_queries(x, c, y, w, w->q + (size_t)s->row * (size_t)(heads * c->head_dim), s->n));
     TRY(attention_by_pieces(x, w, &o, keys.piece, w->lse));
     if (!(keys.piece & PIECE_LAST)) return 0;
     TRY(x->ops->linear(x, &(struct op_linear){.y = out,
                                               .x = w->absorbed_out,
-                                              .w = cut ? mat_rows(y->v_b, 0, c->v_dim) : mat_rows(y->kv_b, c->qk_nope, rows),
+                                              .w = split ? mat_rows(y->v_b, 0, c->v_dim) : mat_rows(y->kv_b, c->qk_nope, rows),
                                               .n = s->n,
                                               .ldx = heads * c->kv_lora,
                                               .ldy = heads * c->v_dim,
                                               .wide = config_needs_wide_activations(c),
                                               .batch = heads,
-                                              .batch_rows = cut ? c->v_dim : rows,
+                                              .batch_rows = split ? c->v_dim : rows,
                                               .batch_x = c->kv_lora,
                                               .batch_y = c->v_dim}));
     return attention_gate_output(x, c, layer, w, s, out);
 }
 
+/* Grows *p to `need` floats and a quarter more, without its content. NULL: out of memory. */
 static float *grow_buffer(struct work *w, float **p, size_t *have, size_t need) {
     if (need <= *have) return *p;
     if (*p) w->release(w->ctx, *p);
@@ -106,10 +111,10 @@ static float *grow_buffer(struct work *w, float **p, size_t *have, size_t need) 
     return *p;
 }
 
-/* Number of heads whose keys and values of `keys` positions fit in 256 MB, at least one. */
-static int heads_at_once(const struct config *c, int keys, size_t number) {
+/* Returns the number of heads whose keys and values of `keys` positions fit in 256 MB, at least one. elem_bytes: of their type. */
+static int heads_at_once(const struct config *c, int keys, size_t elem_bytes) {
     size_t budget = test_limits_get(TEST_LIMIT_MLA_EXPAND, (256u << 20) / sizeof(float)) * sizeof(float),
-           per_head = (size_t)keys * (size_t)(c->head_dim + c->v_dim) * number;
+           per_head = (size_t)keys * (size_t)(c->head_dim + c->v_dim) * elem_bytes;
     return per_head * (size_t)c->n_heads <= budget ? c->n_heads : per_head < budget ? (int)(budget / per_head) : 1;
 }
 static size_t mla_grown_bytes(const struct config *c, int keys) {
@@ -152,15 +157,15 @@ static int attend_expanded(struct exec *x, const struct config *c, const struct 
                            struct key_range keys) {
     int dim = c->head_dim, latent = c->kv_lora + c->qk_rope, rows = c->qk_nope + c->v_dim, heads = c->n_heads, most = s->pos + s->n;
     const bool narrow = x->ops->expand;
-    size_t number = narrow ? sizeof(uint16_t) : sizeof(float), per_head = (size_t)most * (size_t)(dim + c->v_dim) * number;
-    int group = heads_at_once(c, most, number);
+    size_t elem_bytes = narrow ? sizeof(uint16_t) : sizeof(float), per_head = (size_t)most * (size_t)(dim + c->v_dim) * elem_bytes;
+    int group = heads_at_once(c, most, elem_bytes);
     struct kv_plane cached = s->cache[layer].p[0];
     if (!narrow && !grow_buffer(w, &w->latent, &w->latent_floats, (size_t)most * (size_t)latent)) return ERR_MEMORY;
     if (!grow_buffer(w, &w->expanded_kv, &w->expanded_floats, (per_head * (size_t)group + sizeof(float) - 1) / sizeof(float))) return ERR_MEMORY;
     if (!narrow) TRY(x->ops->kv_load(x, &(struct op_kv_load){.plane = cached, .out = w->latent, .row0 = keys.first, .n = keys.n, .ldo = latent}));
     for (int h = 0; h < heads; h += group) {
         int g = heads - h < group ? heads - h : group;
-        void *k = w->expanded_kv, *v = (char *)k + (size_t)keys.n * (size_t)(g * dim) * number;
+        void *k = w->expanded_kv, *v = (char *)k + (size_t)keys.n * (size_t)(g * dim) * elem_bytes;
         struct mat kv_b = mat_rows(y->kv_b, h * rows, (h + g) * rows);
         struct op_expand made = {
             .k = k, .v = v, .latent = cached, .w = kv_b, .row0 = keys.first, .n = keys.n, .heads = g, .nope = c->qk_nope, .v_dim = c->v_dim};
