@@ -5,7 +5,7 @@
 #include "engine/base/ops.h"
 #include "engine/model/arch.h"
 
-static void attention(struct config_reader *r, struct config *c) {
+static void read_attention(struct config_reader *r, struct config *c) {
     struct config_reader in;
     config_open(r, "attn_config", &in);
     c->attn = ATTN_GQA;
@@ -23,7 +23,7 @@ static void attention(struct config_reader *r, struct config *c) {
     config_read_rope(r, c, c->head_dim, theta);
 }
 
-static void experts(struct config_reader *r, struct config *c) {
+static void read_experts(struct config_reader *r, struct config *c) {
     struct config_reader in;
     config_open(r, "ffn_config", &in);
     c->moe_inter = config_int(&in, "ffn_hidden_size", 3584, 1, 1 << 20);
@@ -49,8 +49,8 @@ static void experts(struct config_reader *r, struct config *c) {
 static void parse(struct config_reader *r, struct config *c) {
     c->norm = NORM_LAYER;
     c->norm_eps = 1e-5f;
-    attention(r, c);
-    if (!r->rc) experts(r, c);
+    read_attention(r, c);
+    if (!r->rc) read_experts(r, c);
     config_has(r, "emb_pdrop"), config_has(r, "resid_pdrop"); /* training only */
 }
 

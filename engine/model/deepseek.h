@@ -5,17 +5,17 @@
 
 /* Defaults of keys that a config omits: transformers' configuration classes. */
 struct deepseek_defaults {
-    double scale; /* routed_scaling_factor */
-    int dense;    /* first_k_dense_replace */
-    bool norm;    /* norm_topk_prob */
-    int groups, best;
+    double scale;           /* routed_scaling_factor */
+    int dense;              /* first_k_dense_replace */
+    bool norm;              /* norm_topk_prob */
+    int groups, topk_group; /* n_group, topk_group */
 };
 extern const struct deepseek_defaults deepseek_v3_defaults;
 void deepseek_attention(struct config_reader *r, struct config *c);
 void deepseek_moe(struct config_reader *r, struct config *c, const struct deepseek_defaults *d); /* without the choice of layers */
 void deepseek_experts(struct config_reader *r, struct config *c, const struct deepseek_defaults *d);
 /* Reads n_group and topk_group, with defaults: groups ranked by the sum of their two best experts, and a selection bias. */
-void deepseek_groups(struct config_reader *r, struct config *c, int groups, int best);
+void deepseek_groups(struct config_reader *r, struct config *c, int groups, int topk_group);
 void deepseek_router(struct config_reader *r, struct config *c, const struct deepseek_defaults *d); /* noaux_tc */
 /* Reads V3.2's indexer. heads, interleaved: defaults for its heads and rope layout. */
 void deepseek_indexer(struct config_reader *r, struct config *c, int heads, bool interleaved);

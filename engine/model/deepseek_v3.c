@@ -41,7 +41,7 @@ void deepseek_attention(struct config_reader *r, struct config *c) {
     c->attn_scale = (float)scale;
 }
 
-const struct deepseek_defaults deepseek_v3_defaults = {.scale = 2.5, .dense = 3, .norm = true, .groups = 8, .best = 4};
+const struct deepseek_defaults deepseek_v3_defaults = {.scale = 2.5, .dense = 3, .norm = true, .groups = 8, .topk_group = 4};
 
 void deepseek_moe(struct config_reader *r, struct config *c, const struct deepseek_defaults *d) {
     c->dense_inter = config_int(r, "intermediate_size", 0, 1, 1 << 20);
@@ -61,9 +61,9 @@ void deepseek_experts(struct config_reader *r, struct config *c, const struct de
     config_read_mlp_types(r, c);
 }
 
-void deepseek_groups(struct config_reader *r, struct config *c, int groups, int best) {
+void deepseek_groups(struct config_reader *r, struct config *c, int groups, int topk_group) {
     c->n_group = config_int(r, "n_group", groups, 1, 4096);
-    c->topk_group = config_int(r, "topk_group", best, 1, 4096);
+    c->topk_group = config_int(r, "topk_group", topk_group, 1, 4096);
     c->group_top2 = true;
     c->router_bias = true;
     if (c->n_group > 1 && c->n_experts / c->n_group < 2) config_fail(r, "%d experts in %d groups: a group needs two", c->n_experts, c->n_group);
@@ -73,7 +73,7 @@ void deepseek_router(struct config_reader *r, struct config *c, const struct dee
     static const char *const scores[] = {"softmax", "sigmoid", "noaux_tc", NULL}, *const methods[] = {"noaux_tc", NULL};
     c->score = config_choice(r, "scoring_func", scores, 1) ? SCORE_SIGMOID : SCORE_SOFTMAX; /* dots.llm1 repeats the method there and means sigmoid */
     config_choice(r, "topk_method", methods, 0);
-    deepseek_groups(r, c, d->groups, d->best);
+    deepseek_groups(r, c, d->groups, d->topk_group);
 }
 
 static void parse(struct config_reader *r, struct config *c) {

@@ -2,12 +2,12 @@
  * models/deepseek_v32. Both the vendor's rounding to FP8 and its Hadamard rotation are omitted; the scores are the same without. */
 #include "engine/model/deepseek.h"
 
-/* Reads a list with one string per layer; returns the option index for layer i, or default_choice if the list is absent. */
+/* Returns the index of layer i's string among the two options, or default_choice if the list, of one string per layer, is absent. */
 static int layer_choice(struct config_reader *r, const char *key, const struct json *list, int i, const char *const *options, int default_choice) {
     if (!list) return default_choice;
     for (int k = 0; options[k]; k++)
         if (json_is(json_at(list, (uint32_t)i), options[k])) return k;
-    config_fail(r, "'%s' says of layer %d what hearth does not know; it knows %s", key, i, options[0]);
+    config_fail(r, "'%s' of layer %d is a kind that hearth does not know; it knows %s and %s", key, i, options[0], options[1]);
     return 0;
 }
 static const struct json *layer_list(struct config_reader *r, const struct config *c, const char *key) {
@@ -42,9 +42,9 @@ void deepseek_index_sharing(struct config_reader *r, struct config *c, int every
         return;
     }
     for (int i = 0; i < c->n_layers && !r->rc; i++) {
-        int behind = i - offset + 1 > 0 ? i - offset + 1 : 0;
+        int after = i - offset + 1 > 0 ? i - offset + 1 : 0; /* layers after the first ones, which all select */
         const struct json *one = is_text || !list ? NULL : json_at(list, (uint32_t)i);
-        bool selects = is_text ? list->string[i] == 'F' : list ? json_is(one, "full") : behind % (freq > 1 ? freq : 1) == 0;
+        bool selects = is_text ? list->string[i] == 'F' : list ? json_is(one, "full") : after % (freq > 1 ? freq : 1) == 0;
         bool known = selects || (is_text ? list->string[i] == 'S' : !list || json_is(one, "shared"));
         if (!known) config_fail(r, "layer %d neither chooses keys (full, F) nor takes over a choice (shared, S)", i);
         else if (!i && !selects) config_fail(r, "the first layer is to take over a choice of keys, and there is none before it");

@@ -36,7 +36,7 @@ static void read_ratios(struct config_reader *r, struct config *c) {
         else if (ratio == CSA_RATIO) set_ratio(c, i, csa, true);
         else if (ratio == HCA_RATIO) set_ratio(c, i, hca, false);
         else
-            config_fail(r, "'%s' says of layer %d what hearth does not know; it knows %s", types ? "layer_types" : "compress_ratios", i,
+            config_fail(r, "'%s' of layer %d is a kind that hearth does not know; it knows %s", types ? "layer_types" : "compress_ratios", i,
                         types ? "sliding_attention, compressed_sparse_attention and heavily_compressed_attention" : "0, 4 and 128");
     }
 }

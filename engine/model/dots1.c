@@ -4,7 +4,7 @@
 #include "engine/model/deepseek.h"
 #include "engine/model/names.h"
 
-static const struct deepseek_defaults defaults = {.scale = 1, .norm = false, .groups = 1, .best = 1};
+static const struct deepseek_defaults defaults = {.scale = 1, .norm = false, .groups = 1, .topk_group = 1};
 
 /* layer_types, or a window in the layers from max_window_layers on. */
 static void read_windows(struct config_reader *r, struct config *c) {

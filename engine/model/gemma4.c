@@ -139,9 +139,9 @@ static const char *const keys[][2] = {{"hidden_act", "hidden_activation"}, {NULL
                      .is_gelu = true}, \
         __VA_ARGS__ \
     }
-#define WAYS(name, ...) \
+#define STACKED_OR_APART(name, ...) \
     static const struct arch name##_apart = ARCH(__VA_ARGS__, APART, .layout = {0}); \
     const struct arch name = ARCH(__VA_ARGS__, STACKED, .layout = {.experts = true, .gate_up = GATE_UP_STACKED}, .unstacked = &name##_apart)
-WAYS(arch_gemma4, with_media, "text_config", parse, "model.language_model.");
+STACKED_OR_APART(arch_gemma4, with_media, "text_config", parse, "model.language_model.");
 const struct arch arch_gemma4_unified = ARCH(unified, "text_config", parse_unified, "model.language_model.", STACKED, .layout = {0});
-WAYS(arch_gemma4_text, text, NULL, parse_text, "model.");
+STACKED_OR_APART(arch_gemma4_text, text, NULL, parse_text, "model.");

@@ -5,7 +5,7 @@
 #include "engine/model/deepseek.h"
 #include "engine/model/kda.h"
 
-static const struct deepseek_defaults defaults = {.scale = 1, .norm = true, .groups = 1, .best = 1};
+static const struct deepseek_defaults defaults = {.scale = 1, .norm = true, .groups = 1, .topk_group = 1};
 
 static void parse(struct config_reader *r, struct config *c) {
     c->max_context = config_int(r, "model_max_length", c->max_context, 1, 1 << 24);

@@ -87,11 +87,11 @@ static void parse(struct config_reader *r, struct config *c) {
         __VA_ARGS__ \
     }
 /* Experts published stacked and transposed, quantized ones one by one. */
-#define WAYS(name, ...) \
+#define STACKED_OR_APART(name, ...) \
     static const struct arch name##_apart = ARCH(__VA_ARGS__, ROUTED, .layout = {0}); \
     const struct arch name = \
         ARCH(__VA_ARGS__, STACKED, .layout = {.experts = true, .transposed_down = true, .transposed_gate_up = true, .gate_up = GATE_UP_STACKED}, \
              .unstacked = &name##_apart)
 static const char *const types[] = {"llama4", NULL}, *const text[] = {"llama4_text", NULL};
-WAYS(arch_llama4, types, "text_config", "language_model.model.", "language_model.lm_head");
-WAYS(arch_llama4_text, text, NULL, "model.", "lm_head");
+STACKED_OR_APART(arch_llama4, types, "text_config", "language_model.model.", "language_model.lm_head");
+STACKED_OR_APART(arch_llama4_text, text, NULL, "model.", "lm_head");

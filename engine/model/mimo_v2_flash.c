@@ -5,7 +5,7 @@
 #include "engine/model/deepseek.h"
 #include "engine/model/names.h"
 
-static const struct deepseek_defaults defaults = {.scale = 1, .norm = true, .groups = 1, .best = 1};
+static const struct deepseek_defaults defaults = {.scale = 1, .norm = true, .groups = 1, .topk_group = 1};
 
 /* Refuses widths that differ between the two kinds of layers. */
 static void same_width(struct config_reader *r, const char *key, int all) {

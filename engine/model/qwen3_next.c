@@ -89,11 +89,11 @@ const struct arch arch_qwen3_next = {
         .model_types = types, .title = "Qwen3.5-MoE", .text_config_key = member, .parse = parser, .names = {QWEN3_NEXT_NAMES(model), experts(model)}, \
         __VA_ARGS__ \
     }
-#define WAYS(name, ...) \
+#define STACKED_OR_APART(name, ...) \
     static const struct arch name##_apart = ARCH(__VA_ARGS__, NAMES_EXPERTS, .layout = {0}); \
     const struct arch name = ARCH(__VA_ARGS__, NAMES_STACKED, .layout = {.experts = true, .gate_up = GATE_UP_STACKED}, .unstacked = &name##_apart)
-WAYS(arch_qwen3_5_moe, with_vision, "text_config", parse_3_5_nested, "model.language_model.");
-WAYS(arch_qwen3_5_moe_text, text, NULL, parse_3_5, "model.");
+STACKED_OR_APART(arch_qwen3_5_moe, with_vision, "text_config", parse_3_5_nested, "model.language_model.");
+STACKED_OR_APART(arch_qwen3_5_moe_text, text, NULL, parse_3_5, "model.");
 static const char *const dense_with_vision[] = {"qwen3_5", NULL}, *const dense_text[] = {"qwen3_5_text", NULL};
 const struct arch arch_qwen3_5 = {.model_types = dense_with_vision,
                                   .title = "Qwen3.5",
