@@ -8,11 +8,12 @@
 #include "engine/base/mem.h"
 #include "engine/weights/numa_shard.h"
 
-enum { COPIERS = 4, SPREAD = MODULE_ATTENTION | MODULE_ROUTER }; /* threads per node; modules whose matrices are spread by rows */
+/* Most copier threads per node, and one for each CPUS_PER_COPIER CPUs; modules whose matrices are spread by rows. */
+enum { COPIERS = 4, CPUS_PER_COPIER = 8, SPREAD = MODULE_ATTENTION | MODULE_ROUTER };
 
 struct copier {
     struct numa_copy *p;
-    int node, n_copiers; /* node; number of copiers on it */
+    int node, n_copiers; /* n_copiers: on this node */
     pthread_t thread;
 };
 
@@ -37,7 +38,7 @@ struct numa_copy {
     size_t size[NUMA_NODES + 1];
     _Atomic int64_t next_item[NUMA_NODES]; /* next item per node */
     _Atomic int n_layers_done;             /* finished layers, including the head */
-    double begun;
+    double begin_s;                        /* clock_now() at the start */
     struct copier *copiers;
     int n_copiers;
     _Atomic int quit;
@@ -58,7 +59,8 @@ static const struct expert *unsplit_expert(const struct numa_copy *p, const stru
     if (k < p->per_layer - 1) return y->experts ? &y->experts[k] : NULL;
     return y->dense.gate.data ? &y->dense : NULL;
 }
-static int slots(const struct numa_copy *p, const struct layer *y) { return y->experts ? p->per_layer : 1; }
+/* Number of a layer's FFNs that are split: routed experts, and the shared or dense one. */
+static int n_ffns(const struct numa_copy *p, const struct layer *y) { return y->experts ? p->per_layer : 1; }
 
 /* Returns node a's part of an expert: a view of the mapping. */
 static struct expert node_part(const struct numa_copy *p, const struct expert *e, int a) {
@@ -72,8 +74,8 @@ static struct expert node_part(const struct numa_copy *p, const struct expert *e
 static void layout_layer(struct numa_copy *p, int i, struct expert **part, size_t *at) {
     const struct layer *y = &p->w->layers[i];
     struct expert *placed = *part;
-    *part += slots(p, y) * p->n_nodes;
-    for (int k = p->per_layer - slots(p, y), s = 0; k < p->per_layer; k++, s++) {
+    *part += n_ffns(p, y) * p->n_nodes;
+    for (int k = p->per_layer - n_ffns(p, y), s = 0; k < p->per_layer; k++, s++) {
         const struct expert *e = unsplit_expert(p, y, k);
         for (int a = 0; a < p->n_nodes && e; a++) {
             struct expert view = node_part(p, e, a);
@@ -89,7 +91,7 @@ static void layout_layer(struct numa_copy *p, int i, struct expert **part, size_
     yp->shards = &p->shards[i];
 }
 
-static void lay_all(struct numa_copy *p) {
+static void layout_all(struct numa_copy *p) {
     struct expert *part = p->parts;
     size_t at[NUMA_NODES + 1] = {0};
     for (int i = 0; i < p->w->config.n_layers; i++) layout_layer(p, i, &part, at);
@@ -150,7 +152,7 @@ static void copy_item(struct numa_copy *p, int node, int layer, int k) {
         if (k == p->per_layer - 1) copy_rows(p, &p->head_weights.head, &p->w->head, node);
     } else {
         const struct layer *y = &p->w->layers[layer];
-        int s = k - (p->per_layer - slots(p, y));
+        int s = k - (p->per_layer - n_ffns(p, y));
         if (unsplit_expert(p, y, k)) {
             const struct expert view = node_part(p, unsplit_expert(p, y, k), node);
             good = numa_shard_copy_expert(&p->shards[layer].part[(size_t)s * (size_t)p->n_nodes + (size_t)node], &view);
@@ -169,7 +171,7 @@ static void copy_item(struct numa_copy *p, int node, int layer, int k) {
         file_map_drop(p->w->head.data, (size_t)p->w->head.rows * p->w->head.stride);
     } else publish(p, layer);
     if (atomic_fetch_add(&p->n_layers_done, 1) == n)
-        log_say(LOG_INFO, "weights copied for %d NUMA node%s in %.1f s", p->n_nodes, p->n_nodes > 1 ? "s" : "", clock_now() - p->begun);
+        log_say(LOG_INFO, "weights copied for %d NUMA node%s in %.1f s", p->n_nodes, p->n_nodes > 1 ? "s" : "", clock_now() - p->begin_s);
 }
 
 /* Prefetches the items that this node's copiers will need next; ranges that are already cached cost nothing. */
@@ -197,7 +199,7 @@ static void *copier_thread(void *arg) {
 
 static int start_copiers(struct numa_copy *p, struct error *e) {
     for (int a = 0; a < p->n_nodes; a++) {
-        int n = p->nodes.cpus[a] / 8;
+        int n = p->nodes.cpus[a] / CPUS_PER_COPIER;
         if (!p->node_has_part[a]) continue;
         n = n < 1 ? 1 : n > COPIERS ? COPIERS : n;
         for (int i = 0; i < n; i++) {
@@ -221,7 +223,7 @@ int numa_copy_open(struct numa_copy **out, const struct weights *w, const struct
     *p = (struct numa_copy){.w = w, .nodes = *nodes, .known = known, .copies = copies, .n_nodes = nodes->n_nodes, .per_layer = w->config.n_experts + 1};
     for (int a = 0; a < p->n_nodes; a++) total += nodes->cpus[a];
     for (int a = 0; a < p->n_nodes; a++) working += p->node_has_part[a] = !total || nodes->cpus[a];
-    for (size_t i = 0; i < layers; i++) p->n_parts += (size_t)slots(p, &w->layers[i]) * (size_t)p->n_nodes;
+    for (size_t i = 0; i < layers; i++) p->n_parts += (size_t)n_ffns(p, &w->layers[i]) * (size_t)p->n_nodes;
     p->layers = mem_calloc(layers, sizeof *p->layers);
     p->shards = mem_calloc(layers, sizeof *p->shards);
     p->parts = mem_calloc(p->n_parts, sizeof *p->parts);
@@ -234,16 +236,16 @@ int numa_copy_open(struct numa_copy **out, const struct weights *w, const struct
         numa_split(&p->nodes, i ? w->config.hidden : config_routed_width(&w->config), NUMA_SHARD_UNIT, part);
         for (int a = 0; a < p->n_nodes; a++) p->row_begin[i][a + 1] = p->row_begin[i][a] + part[a].count;
     }
-    lay_all(p);
+    layout_all(p);
     p->head = w;
     *out = p;
     if (!copies) return 0;
     for (int a = 0; a <= p->n_nodes; a++)
         if (p->size[a] && !(p->pages[a] = mem_pages(p->size[a], huge ? MEM_HUGE : 0))) goto no_memory;
-    lay_all(p);
+    layout_all(p);
     bind_all(p);
     for (size_t i = 0; i <= layers; i++) p->n_items_left[i] = working * p->per_layer;
-    p->begun = clock_now();
+    p->begin_s = clock_now();
     if ((rc = start_copiers(p, e))) numa_copy_close(out);
     return rc;
 no_memory:

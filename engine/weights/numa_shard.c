@@ -5,7 +5,7 @@
 #include "engine/base/mem.h"
 #include "engine/weights/nan_scan.h"
 
-enum { CHUNK = 256 << 10 }; /* looked at while it is still in the cache */
+enum { CHUNK = 256 << 10 }; /* bytes that are scanned after their copy, while they are in L2 */
 
 struct expert numa_shard_view(const struct expert *e, struct numa_part inter, struct numa_part hidden) {
     if (!e->gate.data) return (struct expert){0};
@@ -56,9 +56,9 @@ struct expert numa_shard_layout_expert(const struct expert *e, uint8_t *base, si
 bool numa_shard_copy(const struct mat *to, const struct mat *from, int first, int count) {
     bool good = true;
     if (!from->data || from->cols < 1 || count < 1) return true;
-    size_t row = to->stride, lines = from->stride == row ? CHUNK / row + 1 : 1; /* rows that lie side by side go together */
-    for (size_t r = (size_t)first, end = r + (size_t)count; r < end; r += lines) {
-        size_t n = (end - r < lines ? end - r : lines) * row;
+    size_t row = to->stride, together = from->stride == row ? CHUNK / row + 1 : 1; /* adjacent rows are copied together */
+    for (size_t r = (size_t)first, end = r + (size_t)count; r < end; r += together) {
+        size_t n = (end - r < together ? end - r : together) * row;
         uint8_t *at = (uint8_t *)to->data + r * row;
         memcpy(at, (const uint8_t *)from->data + r * from->stride, n);
         if (from->dtype == DT_E4M3 && nan_scan_e4m3(at, n)) good = false;

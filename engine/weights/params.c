@@ -374,6 +374,10 @@ size_t params_bytes(const void *base, const struct param *list, int n) {
     return sum;
 }
 
+void params_set_traits(const struct config *c, int layer, struct expert *e) {
+    e->glu = config_glu(c, layer, true);
+    e->is_transposed = c->layout->transposed_down, e->gate_up_transposed = c->layout->transposed_gate_up;
+}
 static void copy_traits(const struct expert *src, struct expert *view) {
     view->glu = src->glu, view->is_transposed = src->is_transposed, view->gate_up_transposed = src->gate_up_transposed;
 }

@@ -162,7 +162,9 @@ enum { PARAMS_MAX = 208 };
 int params_list(const struct config *c, int layer, unsigned modules, struct param out[PARAMS_MAX]);
 /* Returns the bytes of n parameters: matrices and scales as stored, vectors as float32. */
 size_t params_bytes(const void *base, const struct param *list, int n);
-/* Copies the non-tensor fields of an FFN (activation, orientation) from src to view. Both are struct layer, or struct expert for MODULE_EXPERT. */
+/* Sets the non-tensor fields of a layer's routed expert (activation, orientation). */
+void params_set_traits(const struct config *c, int layer, struct expert *e);
+/* Copies the non-tensor fields of an FFN from src to view. Both are struct layer, or struct expert for MODULE_EXPERT. */
 void params_copy_traits(unsigned modules, const void *src, void *view);
 /* The parameter's field in its struct. */
 static inline struct mat *params_mat(const void *base, const struct param *p) { return (struct mat *)((char *)base + p->offset); }

@@ -25,7 +25,7 @@ static struct mat layout_matrix(char **at, const struct config *c, const struct 
     return m;
 }
 
-/* The parameters of these modules into their fields of base; returns their bytes. */
+/* Lays out the parameters of these modules and sets their fields of base; returns their bytes. */
 static size_t layout_modules(char **at, const struct config *c, unsigned modules, void *base, int layer, const struct known_format *f) {
     struct param list[PARAMS_MAX];
     const enum dtype t = modules == MODULE_LAYER ? f->dense : modules == MODULE_EXPERT ? f->gate_up : DT_BF16;
@@ -55,8 +55,7 @@ static void layout_all(struct weights *w, char **at, const struct known_format *
         y->dense.glu = config_glu(c, l, false);
         for (int k = 0; k < c->n_experts && y->experts; k++) {
             w->bytes_routed += layout_modules(at, c, MODULE_EXPERT, &y->experts[k], l, f);
-            y->experts[k].glu = config_glu(c, l, true), y->experts[k].is_transposed = c->layout->transposed_down,
-            y->experts[k].gate_up_transposed = c->layout->transposed_gate_up;
+            params_set_traits(c, l, &y->experts[k]);
         }
     }
 }
@@ -68,7 +67,7 @@ int shape_only_open_as(struct shape_only *s, const struct config *c, const struc
     bool ok = (w->layers = arena_calloc(&w->arena, (size_t)c->n_layers, sizeof *w->layers));
     for (int l = 0; l < c->n_layers && ok; l++)
         ok = !c->layer[l].moe || (w->layers[l].experts = arena_calloc(&w->arena, (size_t)c->n_experts, sizeof *w->layers[l].experts));
-    char *const base = (char *)(uintptr_t)4096, *at = base; /* first only how much it is */
+    char *const base = (char *)(uintptr_t)4096, *at = base; /* the first layout only measures; no address is NULL */
     if (ok) layout_all(w, &at, f);
     s->bytes = (size_t)(at - base);
     if (ok) ok = (s->mem = mmap(NULL, s->bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0)) != MAP_FAILED;

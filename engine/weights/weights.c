@@ -84,8 +84,7 @@ static void load_layer(struct loader *l, struct layer *y, int i) {
     }
     for (int k = 0; k < c->n_experts && !l->rc; k++) {
         w->bytes_routed += load_modules(l, MODULE_EXPERT, &y->experts[k], i, k);
-        y->experts[k].glu = config_glu(c, i, true), y->experts[k].is_transposed = c->layout->transposed_down,
-        y->experts[k].gate_up_transposed = c->layout->transposed_gate_up;
+        params_set_traits(c, i, &y->experts[k]);
     }
 }
 
