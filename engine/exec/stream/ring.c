@@ -33,6 +33,7 @@ void ring_abort(struct ring *r) {
 struct ring_slot *ring_at(const struct ring *r, uint64_t k) {
     return &r->slots[k % (uint64_t)r->n];
 }
+/* Use number of a slot's events for module k. */
 static uint64_t use_of(const struct ring *r, uint64_t k) { return k / (uint64_t)r->n + 1; }
 
 int ring_claim(struct slp_run *p, struct ring *r, uint64_t k, struct gpu_stream *s, struct ring_slot **out) {
@@ -45,6 +46,18 @@ int ring_claim(struct slp_run *p, struct ring *r, uint64_t k, struct gpu_stream 
 }
 int ring_ready(const struct ring *r, uint64_t k, struct gpu_stream *s) { return gpu_pair_wait(ring_at(r, k)->loaded, use_of(r, k), s); }
 int ring_used(const struct ring *r, uint64_t k, struct gpu_stream *s) { return gpu_pair_record(ring_at(r, k)->freed, s); }
+int ring_free(struct slp_run *p, struct ring *r, uint64_t k) {
+    int rc = gpu_pair_wait(ring_at(r, k)->freed, use_of(r, k), NULL);
+    if (rc) return rc;
+    pthread_mutex_lock(&p->lock);
+    r->n_freed = k + 1;
+    pthread_cond_broadcast(&p->cond);
+    pthread_mutex_unlock(&p->lock);
+    return 0;
+}
+
+/* --- Pace ------------------------------------------------------------------------------------------------------------------------------ */
+
 int pace_open(struct pace *c, struct gpu *g, struct error *e) {
     int rc = 0;
     for (int i = 0; i < PACE && !rc; i++) rc = gpu_event_open(g, &c->event[i], e);
@@ -60,6 +73,8 @@ int pace_unit(struct slp_rank *r, struct pace *c, struct gpu_stream *s) {
     if (!rc && atomic_load(&r->p->stop)) rc = ERR_CANCELLED;
     return rc ? rc : gpu_event_record(ev, s);
 }
+
+/* --- Selected experts -------------------------------------------------------------------------------------------------------------------- */
 
 int ring_wait_selected(struct slp_rank *r, int layer) {
     struct slp_run *p = r->p;
@@ -90,14 +105,4 @@ void ring_publish_selected(struct slp_rank *r, int layer) {
     r->n_selected_layers = layer + 1;
     pthread_cond_broadcast(&p->cond);
     pthread_mutex_unlock(&p->lock);
-}
-
-int ring_free(struct slp_run *p, struct ring *r, uint64_t k) {
-    int rc = gpu_pair_wait(ring_at(r, k)->freed, use_of(r, k), NULL);
-    if (rc) return rc;
-    pthread_mutex_lock(&p->lock);
-    r->n_freed = k + 1;
-    pthread_cond_broadcast(&p->cond);
-    pthread_mutex_unlock(&p->lock);
-    return 0;
 }

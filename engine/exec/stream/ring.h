@@ -19,10 +19,10 @@ struct ring {
     int n;
     uint64_t n_freed; /* modules freed; under slp_run.lock */
 };
-int ring_open(struct ring *r, struct ledger *l, int n, size_t slot_bytes, struct error *e);
+int ring_open(struct ring *r, struct ledger *l, int n, size_t slot_bytes, struct error *e); /* ERR_MEMORY, ERR_RUNTIME; close after an error too */
 void ring_close(struct ring *r, struct ledger *l);
-void ring_abort(struct ring *r);
-struct ring_slot *ring_at(const struct ring *r, uint64_t k);
+void ring_abort(struct ring *r);                             /* wakes what waits for its events; any thread */
+struct ring_slot *ring_at(const struct ring *r, uint64_t k); /* the slot of module k */
 /* Loader: waits until the slot of module k is free, and orders the stream after its last use. */
 int ring_claim(struct slp_run *p, struct ring *r, uint64_t k, struct gpu_stream *s, struct ring_slot **out);
 int ring_ready(const struct ring *r, uint64_t k, struct gpu_stream *s); /* compute: waits for `loaded` of module k */
