@@ -3,8 +3,8 @@
 #include "engine/base/buf.h"
 #include "engine/model/config.h"
 
-/* Names without the suffixes .weight, .bias or of scales. %d: layer, then expert. NULL: the family has no such tensor. If a tensor holds several of these
- * (struct layout), its name is listed for each. */
+/* Names without the suffixes .weight, .bias or of scales, unless "whole name" says that the suffix is included. %d: layer, then expert. NULL: the family has no
+ * such tensor. If a tensor holds several of these (struct layout), its name is listed for each. */
 struct tensor_names {
     const char *embed, *norm, *head;
     const char *attn_norm, *ffn_norm;

@@ -9,36 +9,60 @@
 
 enum { CONFIG_MAX_LAYERS = 512, CONFIG_MAX_EOS = 16, CONFIG_NGRAMS_MOST = 4, CONFIG_MEMBERS_MOST = 1024 }; /* MEMBERS: of one object of config.json */
 
-enum attn_kind { /* DSA: MLA over keys selected by an indexer; COMPRESSED: a window of keys, plus keys that represent several tokens; CCA: GQA with convolved
-                    queries and keys */
-                 ATTN_GQA,
-                 ATTN_MLA,
-                 ATTN_DSA,
-                 ATTN_COMPRESSED,
-                 ATTN_CCA
+enum attn_kind {
+    ATTN_GQA,
+    ATTN_MLA,
+    ATTN_DSA,        /* MLA over keys that an indexer selects */
+    ATTN_COMPRESSED, /* a window of keys, plus keys that represent several tokens */
+    ATTN_CCA         /* GQA with convolved queries and keys */
 };
-enum mixer { /* a layer mixes tokens by attention, by a mixer with a state instead of keys, or not at all (then it is an FFN only) */
+enum mixer { /* A layer mixes tokens by one of these; all but the first and the last have a state instead of keys. */
              MIXER_ATTENTION,
-             MIXER_DELTA,
-             MIXER_CONV,
+             MIXER_DELTA, /* gated DeltaNet */
+             MIXER_CONV,  /* a short gated convolution */
              MIXER_LIGHTNING,
              MIXER_MAMBA2,
-             MIXER_KDA,
+             MIXER_KDA, /* Kimi delta attention */
              MIXER_MAMBA1,
-             MIXER_NONE
+             MIXER_NONE /* the layer is an FFN only */
 };
-enum output_norm { OUTPUT_NORM_NONE, OUTPUT_NORM_BLOCKS, OUTPUT_NORM_EXPERTS }; /* norms what is added to the stream: by both blocks, by FFNs with experts */
-enum index_kind { INDEX_OWN, INDEX_PREVIOUS, INDEX_NONE };              /* the layer's own indexer, the selection of the layer before, or all keys (GQA) */
-enum norm_kind { NORM_RMS, NORM_RMS_PLUS_ONE, NORM_LAYER };             /* x / rms * w; x / rms * (1 + w); (x - mean) / deviation * w, and a bias */
-enum qk_norm { QK_NORM_NONE, QK_NORM_HEAD, QK_NORM_ALL, QK_NORM_UNIT }; /* per head; over all heads together; per head without weights, in layers with rope */
-enum attn_gate {
-    ATTN_GATE_NONE,
-    ATTN_GATE_IN_QUERY,
-    ATTN_GATE_ELEMENT,
-    ATTN_GATE_HEAD
-};                                                                        /* q_proj yields query and gate per head; a matrix of gates by element; by head */
-enum layer_rope { LAYER_ROPE_FIRST, LAYER_ROPE_SECOND, LAYER_ROPE_NONE }; /* a layer uses config.rope, config.second_rope, or no rotation */
-enum passes_kv { KV_OWN, KV_PASSED, KV_TAKEN }; /* GQA: a layer's keys and values are its own; the same, for later layers too; a previous layer's */
+enum output_norm { /* outputs that are normed before they are added to the stream */
+                   OUTPUT_NORM_NONE,
+                   OUTPUT_NORM_BLOCKS, /* of attention blocks and FFNs */
+                   OUTPUT_NORM_EXPERTS /* of FFNs with experts */
+};
+enum index_kind {                 /* keys that a layer's attention sees */
+                  INDEX_OWN,      /* those that its own indexer selects */
+                  INDEX_PREVIOUS, /* the selection of the previous layer that has one */
+                  INDEX_NONE      /* all (GQA) */
+};
+enum norm_kind {
+    NORM_RMS,          /* x / rms * w */
+    NORM_RMS_PLUS_ONE, /* x / rms * (1 + w) */
+    NORM_LAYER         /* (x - mean) / deviation * w, and a bias */
+};
+enum qk_norm {
+    QK_NORM_NONE,
+    QK_NORM_HEAD, /* each head */
+    QK_NORM_ALL,  /* all heads together */
+    QK_NORM_UNIT  /* each head, without weights, in layers with rope */
+};
+enum attn_gate { /* source of the gates that multiply the attention output */
+                 ATTN_GATE_NONE,
+                 ATTN_GATE_IN_QUERY, /* q_proj yields query and gate per head */
+                 ATTN_GATE_ELEMENT,  /* a matrix, a gate per element */
+                 ATTN_GATE_HEAD      /* a matrix, a gate per head */
+};
+enum layer_rope {
+    LAYER_ROPE_FIRST,  /* config.rope */
+    LAYER_ROPE_SECOND, /* config.second_rope */
+    LAYER_ROPE_NONE
+};
+enum passes_kv { /* GQA: source of a layer's keys and values */
+                 KV_OWN,
+                 KV_PASSED, /* its own, for later layers too */
+                 KV_TAKEN   /* those of a layer with KV_PASSED */
+};
 enum rope_kind { ROPE_DEFAULT, ROPE_LINEAR, ROPE_YARN, ROPE_LLAMA3, ROPE_LONG, ROPE_FACTORS, ROPE_PROPORTIONAL };
 enum { ROPE_PAIRS_MAX = 512 };
 
