@@ -10,62 +10,73 @@
 struct work {
     const struct config *config;
     int rows;
-    float *x;                          /* [rows, hidden] the residual stream; with several streams, the output of the current block */
-    float *xn;                         /* [rows, hidden] normed input of the block */
-    float *stream_norm, *stream_gates; /* gated streams: [rows, n, hidden] each */
-    float *ngram;                      /* [rows, dim] embeddings of n-grams */
-    int32_t *ngram_rows;               /* [rows, hashes] their rows of the table */
-    float *streams, *post, *mix;       /* several streams: [rows, n, hidden], [rows, n] weight of x in each stream, [rows, (2 + n) * n] input of op_mix */
-    float *q;                          /* [rows, n_heads * head_dim] */
-    float *kv;                         /* [rows, cached floats of a layer]: latent and rope key, or k [rows, n_kv_heads * head_dim], then v */
-    float *q_latent;                   /* [rows, q_lora]; with q_raw then [rows, 2 * q_lora], the same and the raw latent */
-    float *norm_gates;                 /* [rows, norm_gate_rank], then [rows, hidden] */
-    int absorb_rows;                   /* most rows that absorbed MLA processes at once */
-    float *absorbed_q;                 /* [absorb_rows, n_heads * (kv_lora + rope)] absorbed queries */
-    float *absorbed_out;               /* [absorb_rows, n_heads * kv_lora] */
-    float *att;                        /* [rows, n_heads * v_dim] */
-    float *fused;                      /* [rows, ..] gated attention: output of q_proj; DeltaNet: fused inputs, then convolution output; other mixers: inputs */
-    float *mixed, *z;  /* short convolutions: keys, then values before them; mixers: [rows, channels] input of the convolution (Mamba: output; lightning: q, k,
-                          v), [rows, v_heads * v_dim] gates */
-    float *beta_alpha; /* [rows, b [v_heads], a [v_heads]]; KDA: [rows, b [heads], f [heads * dim]] */
-    float *latent, *expanded_kv;           /* expanded prefill: [keys, kv_lora + rope]; [keys, G, head_dim] then [keys, G, v_dim]; grown on demand */
-    size_t latent_floats, expanded_floats; /* sizes of these two buffers */
-    float *lse, *piece_out,
-        *piece_lse;      /* attention in pieces: [rows, n_heads], one piece's result, its lse [rows, n_heads]; owned by the caller, may be NULL */
-    size_t piece_floats; /* size of piece_out */
-    float *entries, *entry_cos, *entry_sin; /* multi-token keys: [rows, head_dim], [rows, rope.dim / 2] */
-    float *part_lse;                        /* [2, rows, n_heads] log-sum-exp over the window, and over multi-token keys */
-    float *index_q, *index_weights;         /* indexer: [rows, index_heads * index_dim] queries, [rows, index_heads] head weights */
-    float *rel_bias;                        /* [rel_rows, n_heads, extent] biases by distance of the rows being attended */
-    int rel_rows;
-    int32_t *selected_keys;        /* [rows, config_index_entries()] selected cache rows; kept for layers that reuse the selection */
-    float *ffn_in;                 /* [rows, hidden] input of shared experts where it is not xn (config_has_ffn_in), otherwise NULL */
-    float *routed_in, *routed_sum; /* [rows, moe_latent] input and output of experts in a latent space; NULL: the model has none */
-    float *kept;                   /* [rows, hidden] what a layer keeps for the next: its FFN input, or a dense FFN's output; NULL: no layer does */
-    float *idle;                   /* [rows] weights of idle experts; NULL: the model has none */
-    float *carried;       /* [rows, carried] what layers pass to later ones: a router's MLP to the next; the embedding, keys and values (config.carried) */
-    float *router_mlp;    /* [2, rows, router_inter] scratch */
-    float *token_vectors; /* [3, rows, token_dim] scratch */
-    float *router;        /* [rows, n_experts + n_idle_experts] logits */
-    int32_t *ids;         /* [rows, topk] selected experts */
-    float *weights;       /* [rows, topk] factors of their outputs */
-    int n_chosen;         /* entries of a row of ids and weights, if these are a part of the selection (block_split_selection); 0: topk */
-    float *shared_weight; /* [rows] factor of the shared expert's output */
-    /* With config.n_deferred, for decode batches: [rows, hidden] sum of the experts that the layer before deferred; [rows, hidden] a copy of xn; [rows, topk]
-     * the parts of a selection. NULL otherwise. */
-    float *deferred, *deferred_xn, *part_weights;
-    int32_t *part_ids;
-    const uint8_t *late_experts;    /* [n_experts] or NULL: as is_loading in op_experts; not owned */
-    float computed_fraction;        /* as in op_experts */
-    float *cos, *sin;               /* [rows, rope.dim / 2] */
-    float *second_cos, *second_sin; /* [rows, second_rope.dim / 2], if the model has one */
-    int32_t *pos, *tokens;          /* [rows] */
-    int32_t *seq_length;            /* [rows] sequence length of a row; LongRoPE only, otherwise NULL */
-    float *inv_freq;
-    _Atomic int *first_bad;                 /* first non-finite value: 2 * layer before its attention, + 1 before its FFN */
     void *(*alloc)(void *ctx, size_t size); /* allocates executor memory; NULL: out of memory */
     void (*release)(void *ctx, void *p);
     void *ctx;
+    _Atomic int *first_bad; /* first non-finite value: 2 * layer before its attention, + 1 before its FFN */
+
+    /* Positions */
+    float *cos, *sin;               /* [rows, rope.dim / 2] */
+    float *second_cos, *second_sin; /* [rows, second_rope.dim / 2], if the model has one */
+    float *inv_freq;                /* [rope_floats] */
+    int32_t *pos, *tokens;          /* [rows] */
+    int32_t *seq_length;            /* [rows] sequence length of a row; LongRoPE only, otherwise NULL */
+
+    /* The residual stream, and what layers pass on */
+    float *x;                          /* [rows, hidden] the residual stream; with several streams, the output of the current block */
+    float *xn;                         /* [rows, hidden] normed input of the block */
+    float *norm_gates;                 /* [rows, norm_gate_rank], then [rows, hidden] */
+    float *streams, *post, *mix;       /* several streams: [rows, n, hidden], [rows, n] weight of x in each stream, [rows, (2 + n) * n] input of op_mix */
+    float *stream_norm, *stream_gates; /* gated streams: [rows, n, hidden] each */
+    float *ngram;                      /* [rows, dim] embeddings of n-grams */
+    int32_t *ngram_rows;               /* [rows, hashes] their rows of the table */
+    float *token_vectors;              /* [3, rows, token_dim] scratch */
+    float *kept;                       /* [rows, hidden] what a layer keeps for the next: its FFN input, or a dense FFN's output; NULL: no layer does */
+    float *carried; /* [rows, carried] what layers pass to later ones: a router's MLP to the next; the embedding, keys and values (config.carried) */
+
+    /* Attention */
+    float *q;                               /* [rows, n_heads * head_dim] */
+    float *kv;                              /* [rows, cached floats of a layer]: latent and rope key, or k [rows, n_kv_heads * head_dim], then v */
+    float *att;                             /* [rows, n_heads * v_dim] output of attention or of a mixer */
+    float *q_latent;                        /* [rows, q_lora]; with q_raw then [rows, 2 * q_lora], the same and the raw latent */
+    int absorb_rows;                        /* most rows that absorbed MLA processes at once */
+    float *absorbed_q;                      /* [absorb_rows, n_heads * (kv_lora + rope)] absorbed queries */
+    float *absorbed_out;                    /* [absorb_rows, n_heads * kv_lora] */
+    float *latent, *expanded_kv;            /* expanded MLA: [keys, kv_lora + rope]; [keys, G, head_dim] then [keys, G, v_dim]; grown on demand */
+    size_t latent_floats, expanded_floats;  /* sizes of these two */
+    float *entries, *entry_cos, *entry_sin; /* multi-token keys: [rows, head_dim], [rows, rope.dim / 2] */
+    float *part_lse;                        /* [2, rows, n_heads] log-sum-exp over the window, and over multi-token keys */
+    float *index_q, *index_weights;         /* indexer: [rows, index_heads * index_dim] queries, [rows, index_heads] head weights */
+    int32_t *selected_keys;                 /* [rows, config_index_entries()] selected cache rows; kept for layers that reuse the selection */
+    int rel_rows;                           /* rows of rel_bias */
+    float *rel_bias;                        /* [rel_rows, n_heads, extent] biases by distance of the rows being attended */
+    /* Attention in pieces, owned by the caller, may be NULL: [rows, n_heads]; one piece's result, piece_floats; its lse [rows, n_heads] */
+    float *lse, *piece_out, *piece_lse;
+    size_t piece_floats;
+
+    /* Mixers, and the gates of attention */
+    float *fused; /* [rows, ..] gated attention: output of q_proj; DeltaNet: fused inputs, then convolution output; other mixers: inputs */
+    float *mixed; /* mixers: [rows, channels] input of the convolution (Mamba: output; lightning: q, k, v); short convolutions: keys, then values before them */
+    float *z;     /* [rows, v_heads * v_dim] gates; Mamba-1: steps; CCA: delayed values */
+    float *beta_alpha; /* [rows, b [v_heads], a [v_heads]]; KDA: [rows, b [heads], f [heads * dim]] */
+
+    /* Router and experts */
+    float *router;                 /* [rows, n_experts + n_idle_experts] logits */
+    float *router_mlp;             /* [2, rows, router_inter] scratch */
+    int32_t *ids;                  /* [rows, topk] selected experts */
+    float *weights;                /* [rows, topk] factors of their outputs */
+    int n_chosen;                  /* entries of a row of ids and weights, if these are a part of the selection (block_split_selection); 0: topk */
+    float *idle;                   /* [rows] weights of idle experts; NULL: the model has none */
+    float *shared_weight;          /* [rows] factor of the shared expert's output */
+    float *ffn_in;                 /* [rows, hidden] input of shared experts where it is not xn (config_has_ffn_in), otherwise NULL */
+    float *routed_in, *routed_sum; /* [rows, moe_latent] input and output of experts in a latent space; NULL: the model has none */
+    const uint8_t *late_experts;   /* [n_experts] or NULL: as is_loading in op_experts; not owned */
+    float computed_fraction;       /* as in op_experts */
+    /* With config.n_deferred, for decode batches, otherwise NULL */
+    float *deferred;     /* [rows, hidden] sum of the experts that the previous layer deferred */
+    float *deferred_xn;  /* [rows, hidden] a copy of xn */
+    float *part_weights; /* [rows, topk] the parts of a selection */
+    int32_t *part_ids;   /* [rows, topk] */
 };
 
 /* Allocates through alloc/release (host memory: NULL, NULL, NULL). c must outlive w. ERR_MEMORY: nothing stays allocated. */
