@@ -35,76 +35,92 @@ struct token_input {
     float *out_norm;        /* [hidden] */
 };
 
+/* The weights of a layer, views and vectors in one executor's memory. NULL or all zero: the layer has none. Vectors are float32. */
 struct layer {
+    /* Norms of the blocks' inputs and outputs. previous_..: of the previous layer's FFN, whose output this layer adds to the stream; layer 0: NULL */
+    float *attn_norm, *attn_norm_bias, *ffn_norm, *ffn_norm_bias; /* [hidden] */
+    struct mat attn_norm_gate[2], ffn_norm_gate[2];               /* norm_gate_rank: down [rank, hidden], up [hidden, rank] */
+    float *attn_out_norm, *previous_out_norm;                     /* [hidden] */
+    float *previous_experts_norm;                                 /* [hidden] of the sum of experts, if a dense FFN is parallel to them */
+    float *previous_ffn_scale, *previous_scale;                   /* [1] factors: of a dense FFN's output, of the stream after it */
+
+    /* Residual streams */
+    struct stream_mix attn_mix, ffn_mix;            /* several residual streams */
+    struct stream_merge attn_merge, previous_merge; /* previous_merge in layer 0: of the embeddings, without stream_bias and stream_scale */
+    struct token_input previous_token_input;
     struct gated_mix attn_gated, ffn_gated;
     struct mat ngram_table, ngram_key, ngram_value;             /* [rows, dim / hashes], [streams * hidden, dim], [hidden, dim] */
     float *ngram_key_norm, *ngram_query_norm, *ngram_conv_norm; /* [streams * hidden] */
     float *ngram_conv;                                          /* [taps, streams * hidden] */
-    struct mat index_qk;                                        /* blocks: [(index_heads + 1) * index_dim, hidden] queries, then the key */
-    float *index_q_norm;                                        /* [index_dim] */
-    struct stream_mix attn_mix, ffn_mix;                        /* several residual streams */
-    struct stream_merge attn_merge, previous_merge;             /* attention block; previous layer's FFN (layer 0: the embeddings, which have no stream_*) */
-    float *attn_norm, *ffn_norm;                                /* [hidden] */
-    struct mat attn_norm_gate[2], ffn_norm_gate[2];             /* norm_gate_rank: down [rank, hidden], up [hidden, rank] */
-    float *attn_norm_bias, *ffn_norm_bias;
-    float *attn_out_norm;     /* [hidden] norm of the attention block's output */
-    float *previous_out_norm; /* [hidden] norm of the previous layer's FFN output, which this layer adds to the residual stream; layer 0: NULL */
-    float *previous_experts_norm, *previous_scale; /* [hidden], [1]: of the previous layer's experts beside a dense FFN; factor of the stream after it */
-    struct mat q, k, v, o;                         /* GQA: [heads * dim, hidden]; o [hidden, n_heads * v_dim] */
+
+    /* Attention: GQA, and what other kinds share with it */
+    struct mat q, k, v, o; /* [heads * dim, hidden]; o [hidden, n_heads * v_dim], also of MLA and of mixers */
     float *q_bias, *k_bias, *v_bias, *o_bias;
+    float *q_norm, *k_norm;    /* [head_dim], or over all heads */
+    float *sinks;              /* [n_heads] */
+    struct mat attn_gate;      /* GQA, MLA: [n_heads * v_dim, hidden] or [n_heads, hidden] */
     struct mat rel, rel_table; /* biases by distance: coefficients [n_heads * rel_dim, hidden], table [rel_dim, extent] */
     float *k_conv, *v_conv;    /* [taps, kv_heads * dim] short convolutions, with the input added to the last tap, as in the next ones */
     float *attn_conv;          /* [taps, hidden] of the attention block's output */
-    struct token_input previous_token_input;
-    float *previous_conv;            /* [taps, hidden] of the previous layer's FFN output */
-    float *previous_ffn_scale;       /* [1] factor of the previous layer's dense FFN */
-    struct mat attn_gate;            /* GQA, MLA: [n_heads * v_dim, hidden] or [n_heads, hidden] */
-    float *q_norm, *k_norm;          /* [head_dim], or over all heads */
-    float *sinks;                    /* [n_heads] */
-    struct mat q_a, q_b, kv_a, kv_b; /* MLA; without low-rank q, q is used. kv_b: rows of head h: nope, then v */
+    float *previous_conv;      /* [taps, hidden] of the previous layer's FFN output */
+
+    /* MLA; without low-rank q, q is used */
+    struct mat q_a, q_b, kv_a, kv_b; /* kv_b: rows of head h: nope, then v */
     struct mat k_b, v_b;             /* instead of kv_b: rows of head h [kv_lora, nope] and [v, kv_lora] */
     float *q_a_norm, *q_a_bias, *kv_a_norm, *kv_a_bias;
-    struct mat compress_kv, compress_gate;             /* compressed keys: [series * head_dim, hidden] */
+
+    /* Multi-token keys (COMPRESSED), and indexers */
+    struct mat compress_kv, compress_gate;             /* [series * head_dim, hidden] */
     float *compress_norm, *compress_bias;              /* [head_dim], [ratio, series * head_dim] */
-    struct mat index_compress_kv, index_compress_gate; /* the indexer's: [2 * index_dim, hidden] */
-    float *index_compress_norm, *index_compress_bias;  /* [index_dim], [ratio, 2 * index_dim]; DSA over blocks: gate and bias of one series */
     struct mat o_a;                                    /* [o_groups * o_lora, n_heads * head_dim / o_groups]; then o is [hidden, o_groups * o_lora] */
-    struct mat index_q, index_k,
-        index_weights;                  /* DSA: [index_heads * index_dim, q_lora] (index_by_group: hidden), [index_dim, hidden], [index_heads, hidden] */
-    float *index_k_norm, *index_k_bias; /* [index_dim] */
-    struct mat delta_qkvz, delta_ba;    /* gated DeltaNet, fused: per key head the rows of q, k, v and z of its value heads; then b, a */
-    struct mat delta_qkv, delta_z, delta_b, delta_a; /* the same, separate; the output projection is o [hidden, v_heads * v_dim] */
+    struct mat index_q;                                /* [index_heads * index_dim, q_lora]; index_by_group: hidden */
+    struct mat index_k, index_weights;                 /* [index_dim, hidden], [index_heads, hidden] */
+    struct mat index_qk;                               /* instead of both, over blocks: [(index_heads + 1) * index_dim, hidden] queries, then the key */
+    float *index_q_norm, *index_k_norm, *index_k_bias; /* [index_dim] */
+    struct mat index_compress_kv, index_compress_gate; /* the indexer's multi-token keys: [2 * index_dim, hidden] */
+    float *index_compress_norm, *index_compress_bias;  /* [index_dim], [ratio, 2 * index_dim]; DSA over blocks: gate and bias of one series */
+
+    /* Compressed convolutional attention */
+    struct mat v_delayed;                  /* [n_kv_heads * head_dim / 2, hidden]; v has the other half */
+    float *cca_taps, *cca_bias, *cca_temp; /* [taps, heads * dim of q and k, dim], [heads * dim], [n_kv_heads] */
+
+    /* Mixers with a state. Their output projection is o */
+    struct mat delta_qkvz, delta_ba;                 /* gated DeltaNet, fused: per key head the rows of q, k, v and z of its value heads; then b, a */
+    struct mat delta_qkv, delta_z, delta_b, delta_a; /* the same, separate */
     float *delta_conv;                               /* [taps, channels] */
     float *delta_rate, *delta_dt, *delta_norm;       /* [v_heads] -exp(A_log), [v_heads], [v_dim] */
-    struct mat v_delayed;                            /* CCA: [n_kv_heads * head_dim / 2, hidden]; v has the other half */
-    float *cca_taps, *cca_bias, *cca_temp;           /* [taps, heads * dim of q and k, dim], [heads * dim], [n_kv_heads] */
-    struct mat mix_in;                               /* conv [3 * hidden, hidden]: B, C, x; lightning: q, k, v per head; Mamba-2: z, x, B, C, dt */
     struct mat kda_beta;                             /* Kimi delta attention [heads, hidden] */
     struct mat kda_decay, kda_decay_up;              /* [heads * dim, hidden], or [rank, hidden] and [heads * dim, rank] */
     struct mat kda_gate, kda_gate_up;                /* the same */
     float *kda_conv[3];                              /* of q, k, v: [taps, heads * dim] */
-    struct mat mix_gate;                             /* lightning [n_heads * head_dim, hidden] */
+    struct mat mix_in;                               /* conv [3 * hidden, hidden]: B, C, x; lightning: q, k, v per head; Mamba-2: z, x, B, C, dt */
     float *mix_in_bias;
-    float *mix_conv, *mix_conv_bias;     /* [taps, channels], [channels] */
-    float *mix_rate, *mix_dt, *mix_skip; /* Mamba-2: [heads] -exp(A_log), [heads], [heads]; KDA: dt [heads * dim]; Mamba-1: [state, inner], [inner], [inner] */
-    struct mat mix_select, mix_step;     /* Mamba-1: [rank + 2 * state, inner] dt, B, C; [inner, rank] */
-    float *mix_dt_norm, *mix_b_norm, *mix_c_norm;   /* Mamba-1: [rank], [state], [state] */
-    float *mix_norm;                                /* lightning [n_heads * head_dim], Mamba-2 [inner], KDA [dim]; the output projection is o */
-    struct mat router_down, router_fc1, router_fc2; /* router_inter: [inter, hidden], [inter, inter] twice */
+    struct mat mix_gate;                          /* lightning [n_heads * head_dim, hidden] */
+    float *mix_conv, *mix_conv_bias;              /* [taps, channels], [channels] */
+    float *mix_rate, *mix_dt, *mix_skip;          /* Mamba-2: [heads] -exp(A_log), [heads], [heads]; Mamba-1: [state, inner], [inner], [inner];
+                                                     KDA: rate [heads], dt [heads * dim] */
+    struct mat mix_select, mix_step;              /* Mamba-1: [rank + 2 * state, inner] dt, B, C; [inner, rank] */
+    float *mix_dt_norm, *mix_b_norm, *mix_c_norm; /* Mamba-1: [rank], [state], [state] */
+    float *mix_norm;                              /* lightning [n_heads * head_dim], Mamba-2 [inner], KDA [dim] */
+
+    /* Router */
+    struct mat router_down, router_fc1, router_fc2;                                               /* router_inter: [inter, hidden], [inter, inter] twice */
     float *router_down_bias, *router_carry, *router_mlp_norm, *router_fc1_bias, *router_fc2_bias; /* [inter]; carry: factor of the previous layer's */
     struct mat router;                                                                            /* [n_experts, hidden], or [n_experts, router_inter] */
     float *router_bias;                                                                           /* [n_experts], added to the scores for the selection only */
-    float *router_table;                                                                          /* [vocab, topk] of int32_t: experts by token */
     float *router_shift;                                                                          /* [n_experts], added to the logits */
+    float *router_table;                                                                          /* [vocab, topk] of int32_t: experts by token */
     float *expert_scale;                                                                          /* [n_experts], factors of the chosen experts' weights */
-    struct expert parallel_dense;       /* the dense FFN beside experts that have input and output norms of their own */
-    float *dense_out_norm;              /* [hidden] norm of its output */
-    float *router_norm, *experts_norm;  /* [hidden] norms of the stream for the router, and for the experts */
-    struct mat shared_gate;             /* [1, hidden] */
+
+    /* FFNs */
     struct mat routed_in, routed_out;   /* experts in a latent space: [moe_latent, hidden], [hidden, moe_latent] */
+    struct mat shared_gate;             /* [1, hidden] */
     struct expert dense;                /* the dense FFN, or the shared expert of a layer with experts; gate.data NULL: none */
     struct expert *experts;             /* [n_experts]; NULL: dense layer */
     const struct expert_shards *shards; /* experts and dense, split by NUMA node (numa_copy.h); NULL: not split */
+    struct expert parallel_dense;       /* a dense FFN parallel to experts that have input and output norms of their own */
+    float *dense_out_norm;              /* [hidden] norm of its output */
+    float *router_norm, *experts_norm;  /* [hidden] norms of the stream for the router, and for the experts */
 };
 
 /* Groups of tensors, as a bit mask: the stages of a block, and tensors outside the layers. */
