@@ -1,4 +1,5 @@
 """Drives the real binary as a user or a script would: in pipes, and in a pseudo-terminal with a small screen."""
+import concurrent.futures
 import fcntl
 import os
 import pty
@@ -62,20 +63,21 @@ class Case(unittest.TestCase):
             low, high = (middle, high) if killed(middle) else (low, middle)
         return low
 
-    def all_or_said(self, numbers, *args, forever=False, data=b""):
+    def all_or_said(self, numbers, *args, forever=False, data=b"", at_once=1):
         """Whichever allocation fails: the complete output with exit 0, or a prefix of it, another exit code and a message."""
         right = self.run_bin(*args, data=data)
         self.assertEqual(right[0], 0, right)
         failed = 0
-        for n in numbers:
-            rc, out, err = self.run_bin(*args, data=data, env={"HEARTH_FAULT": f"alloc:{n}" + "+" * forever})
-            failed += rc != 0
-            if rc == 0:
-                self.assertEqual(out, right[1], (n, err))
-            else:
-                self.assertGreater(rc, 0, (n, err))
-                self.assertTrue(right[1].startswith(out.rstrip(b"\n")), (n, out))
-                self.assertRegex(err, r"hearth: \S", n)
+        with concurrent.futures.ThreadPoolExecutor(at_once) as pool:
+            runs = pool.map(lambda n: (n, *self.run_bin(*args, data=data, env={"HEARTH_FAULT": f"alloc:{n}" + "+" * forever})), numbers)
+            for n, rc, out, err in runs:
+                failed += rc != 0
+                if rc == 0:
+                    self.assertEqual(out, right[1], (n, err))
+                else:
+                    self.assertGreater(rc, 0, (n, err))
+                    self.assertTrue(right[1].startswith(out.rstrip(b"\n")), (n, out))
+                    self.assertRegex(err, r"hearth: \S", n)
         self.assertGreater(failed, 0)
 
     def session_file(self, name):

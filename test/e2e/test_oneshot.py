@@ -1,4 +1,5 @@
 """One question, one answer, in a script: streams, output forms, exit codes, broken pipes. Runs on the fake engine."""
+import concurrent.futures
 import json
 import os
 import re
@@ -155,8 +156,8 @@ class OneShot(driver.Case):
         for args in (["-p", "hello"], ["-p", "think", "-q"], ["-p", "code", "--extract"], ["-p", "lines", "--no-stream"]):
             total = self.allocations(*args)
             self.assertGreater(total, 20)
-            self.all_or_said(range(1, total + 1), *args)
-            self.all_or_said(range(1, total + 1), *args, forever=True)
+            for forever in (False, True):  # the fake engine sleeps between its tokens
+                self.all_or_said(range(1, total + 1), *args, forever=forever, at_once=8)
 
     def test_usage_errors(self):
         for args, words in (
@@ -284,12 +285,13 @@ class OneShot(driver.Case):
             self.assertIn("/nowhere/\ufffd31m\ufffd", t.out.decode())
 
     def test_first_sign_and_progress(self):
-        t = self.terminal("-p", "prefill", env={"FAKE_LOAD": "2"})
-        t.until(rb"opening \[#+-*\] \d+ %  \d+ s left")
-        t.until(rb"reading the prompt \[#+-*\] \d+ %  \d+ s left")
-        self.assertEqual(t.wait(), 0)
-        rc, out, err = self.run_bin("-p", "prefill")
-        self.assertEqual((rc, out, err), (0, b"word0\n", ""))
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            in_pipes = pool.submit(self.run_bin, "-p", "prefill", env={"FAKE_LOAD": "2"})
+            t = self.terminal("-p", "prefill", env={"FAKE_LOAD": "2"})
+            t.until(rb"opening \[#+-*\] \d+ %  \d+ s left")
+            t.until(rb"reading the prompt \[#+-*\] \d+ %  \d+ s left")
+            self.assertEqual(t.wait(), 0)
+            self.assertEqual(in_pipes.result(), (0, b"word0\n", ""))
 
 
 if __name__ == "__main__":
