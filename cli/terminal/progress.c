@@ -77,8 +77,9 @@ static void draw_bar(double now) {
 }
 
 void progress_update(const char *what, double share, double left_s) {
-    if (!progress.terminal || progress.quiet || progress.held) return;
+    if (!progress.terminal || progress.quiet) return;
     pthread_mutex_lock(&lock);
+    if (progress.held) goto out;
     double now = clock_now();
     if (!progress.begun_at) progress.begun_at = now;
     double since = now - progress.begun_at;
@@ -90,15 +91,15 @@ void progress_update(const char *what, double share, double left_s) {
     progress.left_s = left_s >= 0 || progress.share <= 0.01 ? left_s : since * (1 - progress.share) / progress.share;
     progress.reported_at = now;
     if (since >= 1 && (!progress.shown || now - progress.drawn_at >= 0.1)) draw_bar(now);
+out:
     pthread_mutex_unlock(&lock);
 }
 
 void progress_tick(void) {
-    if (!progress.shown || progress.held) return;
     pthread_mutex_lock(&lock);
     double now = clock_now();
     char text[128];
-    if (now - progress.begun_at >= 1 && now - progress.drawn_at >= 0.25) {
+    if (progress.shown && !progress.held && now - progress.begun_at >= 1 && now - progress.drawn_at >= 0.25) {
         snprintf(text, sizeof text, "%s … %.0f s", progress.what, now - progress.begun_at);
         if (progress.reported_at > progress.begun_at) draw_bar(now);
         else draw_line(text); /* only the elapsed time is known */
@@ -111,7 +112,12 @@ void progress_clear(void) {
     clear_locked();
     pthread_mutex_unlock(&lock);
 }
-bool progress_shown(void) { return progress.shown; }
+bool progress_shown(void) {
+    pthread_mutex_lock(&lock);
+    const bool shown = progress.shown;
+    pthread_mutex_unlock(&lock);
+    return shown;
+}
 
 /* Prints lines broken between words, or unchanged without memory. */
 static void print_wrapped(const char *text, size_t n) {
@@ -147,7 +153,12 @@ void progress_hold(bool hold) {
     pthread_mutex_unlock(&lock);
     if (!hold) progress_flush();
 }
-bool progress_has_held(void) { return progress.queue.len != 0; }
+bool progress_has_held(void) {
+    pthread_mutex_lock(&lock);
+    const bool has_held = progress.queue.len != 0;
+    pthread_mutex_unlock(&lock);
+    return has_held;
+}
 void progress_flush(void) {
     pthread_mutex_lock(&lock);
     if (progress.queue.len) print_wrapped(progress.queue.data, progress.queue.len);
