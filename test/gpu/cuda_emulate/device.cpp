@@ -54,6 +54,8 @@ static struct {
     jump scheduler;
     fiber fibers[THREADS];
     state states[THREADS];
+    bool fresh[THREADS]; /* not run in this block yet */
+    int lane, turn, step; /* the running warp's lanes: (turn + lane * step) % 32 */
     warp warps[THREADS / 32];
     std::vector<site> sites;
     bool failed, again;
@@ -228,15 +230,33 @@ extern "C" void __tsan_func_exit(void *) {}
 extern "C" void __tsan_vptr_update(void *, void *) {}
 
 /* Threads. */
-static void yield(state st, int line) {
-    fiber *f = &e.fibers[e.current];
-    e.states[e.current] = st;
-    f->line = line;
-    if (!SET_JUMP(f->here)) {
+/* The next thread of the running warp that can run, in this round over its lanes; -1: none. Threads that the block lacks are DONE. */
+static int next_lane(int w) {
+    while (e.lane < 32) {
+        const int t = w * 32 + ((e.turn + e.lane++ * e.step) & 31);
+        if (e.states[t] == READY) return t;
+    }
+    return -1;
+}
+/* Goes to the next lane of the warp; to the scheduler when none can go on, or when its fiber must be made first. */
+[[noreturn]] static void leave() {
+    const int next = next_lane((int)((unsigned)e.current / 32));
+    if (next < 0 || !e.fibers[next].is_made) {
+        e.lane -= next >= 0;
         inside = false;
         jump_to(&e.scheduler);
     }
+    const bool fresh = e.fresh[next];
+    e.current = next, e.fresh[next] = false;
+    jump_to(fresh ? &e.fibers[next].start : &e.fibers[next].here);
 }
+/* A macro: each return through a frame that another fiber entered costs a mispredicted branch. */
+#define YIELD(st, line_)                                      \
+    do {                                                      \
+        fiber *f_ = &e.fibers[e.current];                     \
+        e.states[e.current] = st, f_->line = line_;           \
+        if (!SET_JUMP(f_->here)) leave();                     \
+    } while (0)
 static void release_block() {
     for (int t = 0; t < e.threads; t++)
         if (e.states[t] == AT_BLOCK) e.states[t] = READY;
@@ -250,13 +270,13 @@ static void fiber_main() {
     e.states[t] = DONE;
     e.warps[t / 32].lanes--;
     if (--e.alive && e.waiting == e.alive) release_block();
-    inside = false;
-    jump_to(&e.scheduler);
+    leave();
 }
 static ucontext_t main_context, new_context;
-/* Runs thread t until it waits or ends. */
-static void resume(int t, bool fresh) {
-    e.current = t;
+/* Runs thread t, and then others of its warp, until leave() returns. */
+static void resume(int t) {
+    const bool fresh = e.fresh[t];
+    e.current = t, e.fresh[t] = false;
     if (SET_JUMP(e.scheduler)) return;
     inside = true;
     if (!fresh) jump_to(&e.fibers[t].here);
@@ -295,28 +315,29 @@ extern "C" void cuda_emulate_sync(int line) {
         release_block();
         return;
     }
-    yield(AT_BLOCK, line);
+    YIELD(AT_BLOCK, line);
 }
 
 static const char *meet(unsigned mask, const void *mine, size_t size, int line, bool order) {
-    warp *w = &e.warps[e.current / 32];
-    int lane = e.current % 32;
+    const unsigned me = (unsigned)e.current, lane = me % 32;
+    warp *w = &e.warps[me / 32];
     if (!(mask >> lane & 1)) device_fail("line %d: a lane that is not in its own mask %08x", line, mask);
     if (!w->arrived) w->mask = mask, w->line = line, w->size = size, w->order = order;
     if (w->mask != mask || w->line != line || w->size != size || w->order != order)
         device_fail("line %d with mask %08x, other lanes are at line %d with %08x", line, mask, w->line, w->mask);
     char *slots = w->slots[w->turn];
-    memcpy(slots + lane * SLOT, mine, size);
+    if (size == 4) memcpy(slots + lane * SLOT, mine, 4);
+    else memcpy(slots + lane * SLOT, mine, size);
     w->arrived |= 1u << lane;
     if (w->arrived == mask) { /* the others read theirs later: two alternating sets of slots keep the values */
         w->arrived = 0;
         w->turn = !w->turn;
         if (order) w->ordered = ++e.now;
-        for (int t = e.current / 32 * 32; t < e.current / 32 * 32 + 32 && t < e.threads; t++)
+        for (unsigned t = me - lane; t < me - lane + 32; t++)
             if (e.states[t] == AT_WARP) e.states[t] = READY;
         return slots;
     }
-    yield(AT_WARP, line);
+    YIELD(AT_WARP, line);
     return slots;
 }
 extern "C" void cuda_emulate_syncwarp(unsigned mask, int line) {
@@ -403,24 +424,17 @@ static void run_block() {
         e.warps[w].turn = 0;
         e.warps[w].ordered = e.began;
     }
-    static bool fresh[THREADS];
-    for (int t = 0; t < e.threads; t++) e.states[t] = READY, fresh[t] = true;
+    for (int t = 0; t < e.threads; t++) e.states[t] = READY, e.fresh[t] = true;
+    for (int t = e.threads; t < warps * 32; t++) e.states[t] = DONE;
     while (e.alive && !e.failed && !e.again) {
         bool ran = false;
         int first = e.seed ? (int)rnd((uint32_t)warps) : 0;
         for (int i = 0; i < warps && !e.failed; i++) {
-            int w = (first + i) % warps, lanes = std::min(32, e.threads - w * 32);
+            int w = (first + i) % warps;
             for (bool again = true; again && !e.failed;) {
                 again = false;
-                int turn = e.seed ? (int)rnd(32) : 0, step = e.seed ? (int)rnd(16) * 2 + 1 : 1;
-                for (int j = 0; j < 32 && !e.failed; j++) {
-                    int lane = (turn + j * step) % 32, t = w * 32 + lane;
-                    if (lane >= lanes || e.states[t] != READY) continue;
-                    bool f = fresh[t];
-                    fresh[t] = false;
-                    resume(t, f);
-                    ran = again = true;
-                }
+                e.lane = 0, e.turn = e.seed ? (int)rnd(32) : 0, e.step = e.seed ? (int)rnd(16) * 2 + 1 : 1;
+                for (int t; !e.failed && (t = next_lane(w)) >= 0; ran = again = true) resume(t);
             }
         }
         if (!ran && e.alive) {
