@@ -1,4 +1,4 @@
-/* GGUF's IQ1, IQ2, IQ3 and TQ1_0 blocks with AVX2: 256 columns in parts of 32, as 16-bit words like K blocks. A format's step first unpacks what a block has
+/* GGUF's IQ1, IQ2 and IQ3 blocks with AVX2: 256 columns in parts of 32, as 16-bit words like K blocks. A format's step first unpacks what a block has
  * outside its parts' bytes: numbers of grid entries, signs, scales. Then a part is four or eight loads from the grid, signs, and the products.
  *
  * Instructions per part: 4 numbers and 5 to join their entries (IQ3: 8 and 9), 6 for signs (IQ1: 3 for offsets), 3 to widen, 3 products, 3 or 4 to scale and
@@ -18,7 +18,6 @@ enum {
     BYTES = FORMAT_BYTES(FORMAT),
     IQ1 = DTYPE == DT_IQ1_S || DTYPE == DT_IQ1_M,
     IQ3 = DTYPE == DT_IQ3_XXS || DTYPE == DT_IQ3_S,
-    TQ1 = DTYPE == DT_TQ1_0,
     HALVES = DTYPE == DT_IQ2_XS || DTYPE == DT_IQ2_S || DTYPE == DT_IQ1_M ? 2 : 1, /* scales of a part */
     OCTETS = 32,                                                                   /* of eight columns */
 };
@@ -48,7 +47,6 @@ INLINE void group_make(struct group *g, const float *x, int n) {
 struct block {
     uint16_t number[OCTETS * (IQ3 ? 2 : 1)]; /* of grid entries, where a block has them in pieces */
     uint8_t octet[OCTETS];                   /* signs of eight columns each; in IQ1 an offset */
-    int8_t code[TQ1 ? 256 : 1];
     float scale[8 * HALVES];
 } __attribute__((aligned(64)));
 INLINE void store_32(void *p, __m256i v) { _mm256_store_si256((__m256i *)p, v); }
@@ -156,27 +154,6 @@ INLINE void unpack_iq1_m(struct block *b, const uint8_t *p) {
     const __m128i words = _mm_shuffle_epi8(load_8(p + 48), _mm_setr_epi8(0, 1, 0, 1, 2, 3, 2, 3, 4, 5, 4, 5, 6, 7, 6, 7));
     scales_of_halves(b, _mm256_srlv_epi32(_mm256_cvtepu16_epi32(words), _mm256_setr_epi32(0, 6, 0, 6, 0, 6, 0, 6)), 3, half_v(d));
 }
-/* The first digit of three of a fraction of 256, minus 1. */
-INLINE __m256i digit(__m256i v) {
-    const __m256i s = _mm256_xor_si256(v, _mm256_set1_epi8(-128)), least = _mm256_set1_epi8(-1);
-    return _mm256_sub_epi8(_mm256_sub_epi8(least, _mm256_cmpgt_epi8(s, _mm256_set1_epi8(85 - 128))), _mm256_cmpgt_epi8(s, _mm256_set1_epi8(170 - 128)));
-}
-/* Five digits of 32 bytes, five of 16, and four of the last four bytes. */
-INLINE void unpack_tq1_0(struct block *b, const uint8_t *p) {
-    int last;
-    memcpy(&last, p + 48, 4);
-    __m256i v = load_32(p), w = _mm256_setr_m128i(load_16(p + 32), _mm_cvtsi32_si128(last));
-    int8_t *to = b->code + 240;
-    EACH (int i = 0; i < 5; i++) {
-        const __m256i few = digit(w);
-        store_32(b->code + 32 * i, digit(v));
-        _mm_store_si128((__m128i *)(void *)(b->code + 160 + 16 * i), _mm256_castsi256_si128(few));
-        const int four = _mm_cvtsi128_si32(_mm256_extracti128_si256(few, 1));
-        if (i < 4) memcpy(to + 4 * i, &four, 4);
-        v = _mm256_add_epi8(v, _mm256_add_epi8(v, v)), w = _mm256_add_epi8(w, _mm256_add_epi8(w, w));
-    }
-    vstore(b->scale, half_v(word_at(p + 52)));
-}
 INLINE void unpack(struct block *b, const uint8_t *p) {
     const V d = half_v(word_at(p));
     if (DTYPE == DT_IQ2_XXS) unpack_iq2_xxs(b, p, d);
@@ -186,7 +163,6 @@ INLINE void unpack(struct block *b, const uint8_t *p) {
     if (DTYPE == DT_IQ3_S) unpack_iq3_s(b, p, d);
     if (DTYPE == DT_IQ1_S) unpack_iq1_s(b, p, d);
     if (DTYPE == DT_IQ1_M) unpack_iq1_m(b, p);
-    if (DTYPE == DT_TQ1_0) unpack_tq1_0(b, p);
 }
 
 /* --- Weights: a part --- */
@@ -203,7 +179,6 @@ INLINE uint64_t entry(const struct block *b, const uint8_t *p, int k) {
 }
 /* The columns' integers, of which the value is a multiple by the scale. */
 INLINE __m256i part_bytes(const struct block *b, const uint8_t *p, int i) {
-    if (TQ1) return _mm256_load_si256((const __m256i *)(const void *)(b->code + 32 * i));
     uint64_t e[4];
     int four;
     EACH (int k = 0; k < 4; k++) e[k] = entry(b, p, 4 * i + k);

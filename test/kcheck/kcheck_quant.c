@@ -79,10 +79,11 @@ static void check_reference(void) {
 /* ---- Kernels ---- */
 
 /* Bounds the integer error of column c: half a unit, which is 2^-14 or less of the largest number of the columns that share it; for K blocks at least
- * what keeps the parts of a block together. */
+ * what keeps the parts of a block together. Blocks of one scale share one unit. */
 static double unit_at(const struct shape *s, const float *x, int c) {
     const bool k_block = s->dtype == DT_Q4_K || s->dtype == DT_Q5_K || s->dtype == DT_Q6_K;
-    const int together[2] = {s->dtype == DT_INT4 ? 128 : s->dtype == DT_Q6_K ? 16 : 32, k_block ? 256 : 0};
+    const bool one = s->dtype == DT_TQ1_0 || s->dtype == DT_TQ2_0;
+    const int together[2] = {s->dtype == DT_INT4 ? 128 : one ? 256 : s->dtype == DT_Q6_K ? 16 : 32, k_block ? 256 : 0};
     double unit = 0;
     for (int i = 0; i < 2 && together[i]; i++) {
         double most = 0;
