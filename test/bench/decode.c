@@ -19,14 +19,15 @@ enum { SESSIONS = 16, MAX_STEPS = 999 };
 enum { EMBED, NORM, LINEAR, ROPE, KV_STORE, ATTENTION, ROUTE, EXPERTS, SMALL, HEAD, KINDS };
 static const char *const kind_name[KINDS] = {"embed", "norm", "linear", "rope", "kv store", "attention", "route", "experts", "other", "head"};
 static struct {
-    double time, bytes;
+    double time[MAX_STEPS], bytes; /* seconds of each step; bytes and calls of all */
     long calls;
 } kinds[KINDS];
+static int at_step; /* index of time */
 static const struct ops *inner;
 static int vocab;
 
 static void count(int kind, double begin, double bytes) {
-    kinds[kind].time += clock_now() - begin;
+    kinds[kind].time[at_step] += clock_now() - begin;
     kinds[kind].bytes += bytes;
     kinds[kind].calls++;
 }
@@ -132,11 +133,12 @@ int main(int argc, char **argv) {
     memset(data, 1, part * (size_t)pool_threads(engine->pool) + 4096);
     inner = m->cpu->ops;
 
-    double share[MAX_STEPS], time[MAX_STEPS], limit[MAX_STEPS], total = 0;
+    double share[MAX_STEPS], time[MAX_STEPS], limit[MAX_STEPS];
     int warm = steps, got = 0;
     for (int i = 0; i < warm + steps; i++) { /* the first round only reads experts into memory */
         for (int s = 0; s < n; s++) tokens[s] = (i % steps * 7919 + s * 104729 + 13) % c->vocab, spans[s].pos = arg[1] + i % steps;
         if (i == warm) memset(kinds, 0, sizeof kinds), m->cpu->ops = &outer;
+        at_step = got;
         double before = i >= warm ? read_once(engine->pool) : 0, bytes = (double)atomic_load(&m->bytes_read), t = clock_now();
         if (decode_run(m->decode, DECODE_CPU, spans, n, NULL, &e)) return fail(&e);
         t = clock_now() - t;
@@ -144,15 +146,16 @@ int main(int argc, char **argv) {
         bytes = (double)atomic_load(&m->bytes_read) - bytes;
         double after = read_once(engine->pool), bound = bytes / ((before + after) / 2);
         time[got] = t, limit[got] = (before + after) / 2, share[got++] = bound / t;
-        total += t;
     }
     printf("%d threads, %s, %d sessions, %d positions before: %.2f ms a step, %.1f tok/s; read %.1f GB/s beside it; %.2f of the bandwidth bound\n",
            pool_threads(engine->pool), inner->name, n, arg[1], bench_median(time, got) * 1e3, n / bench_median(time, got), bench_median(limit, got) * 1e-9,
            bench_median(share, got));
-    for (int i = 0; i < KINDS; i++) {
+    const double whole = bench_median(time, got);
+    for (int i = 0; i < KINDS; i++) { /* medians of steps: other programs' slices are left out */
         if (!kinds[i].calls) continue;
-        printf("  %-10s %4ld calls  %7.3f ms  %5.1f %%", kind_name[i], kinds[i].calls / got, kinds[i].time / got * 1e3, 100 * kinds[i].time / total);
-        if (kinds[i].bytes > 0) printf("  %6.1f GB/s", kinds[i].bytes / kinds[i].time * 1e-9);
+        const double t = bench_median(kinds[i].time, got);
+        printf("  %-10s %4ld calls  %7.3f ms  %5.1f %%", kind_name[i], kinds[i].calls / got, t * 1e3, 100 * t / whole);
+        if (kinds[i].bytes > 0) printf("  %6.1f GB/s", kinds[i].bytes / got / t * 1e-9);
         printf("\n");
     }
     return 0;
