@@ -116,7 +116,43 @@ static struct mixer_params mixer_params_of(const struct config *c, int layer) {
     }
 }
 
+struct row {
+    struct param p;
+    bool when;
+};
+static int select_rows(const struct row *all, size_t n_rows, unsigned modules, struct param *out) {
+    int n = 0;
+    for (size_t i = 0; i < n_rows; i++)
+        if (all[i].when && all[i].p.module & modules) out[n++] = all[i].p;
+    return n;
+}
+
+/* Apart from the other modules: each upload of an expert lists these alone. */
+enum { EXPERT_ROWS = 6 };
+static int list_expert(const struct config *c, int layer, struct param *out) {
+    if (!c->layer[layer].moe) return 0;
+    const int latent_in = config_routed_width(c);
+    const bool up = !c->no_up, bias = c->expert_bias, turned = c->layout->transposed_down, columns = c->layout->transposed_gate_up;
+    const char *bare = c->layout->experts && !c->layout->has_suffix ? "" : ".weight",
+               *bare_bias = c->layout->experts && !c->layout->has_suffix ? "_bias" : ".bias";
+    const int down_rows = turned ? c->moe_inter : latent_in, down_cols = turned ? latent_in : c->moe_inter;
+    const int gate_rows = columns ? latent_in : c->moe_inter, gate_cols = columns ? c->moe_inter : latent_in;
+    const struct tensor_slice gate_in = columns ? in_gate_up_columns(c, 0) : in_gate_up(c->layout->gate_up, c->layout->experts, c->moe_inter, 0),
+                              up_in = columns ? in_gate_up_columns(c, 1) : in_gate_up(c->layout->gate_up, c->layout->experts, c->moe_inter, 1),
+                              down_in = in_experts(c, down_rows), down_bias_in = in_experts(c, latent_in);
+    const struct row rows[EXPERT_ROWS] = {
+        MAT_IN(gate_in, expert, gate, expert_gate, bare, EXPERT, gate_rows, gate_cols, true),
+        MAT_IN(up_in, expert, up, expert_up, bare, EXPERT, gate_rows, gate_cols, up),
+        MAT_IN(down_in, expert, down, expert_down, bare, EXPERT, down_rows, down_cols, true),
+        VEC_IN(gate_in, expert, gate_bias, expert_gate, bare_bias, EXPERT, c->moe_inter, bias),
+        VEC_IN(up_in, expert, up_bias, expert_up, bare_bias, EXPERT, c->moe_inter, up && bias),
+        VEC_IN(down_bias_in, expert, down_bias, expert_down, bare_bias, EXPERT, latent_in, bias),
+    };
+    return select_rows(rows, EXPERT_ROWS, MODULE_EXPERT, out);
+}
+
 int params_list(const struct config *c, int layer, unsigned modules, struct param out[PARAMS_MAX]) {
+    if (modules == MODULE_EXPERT) return list_expert(c, layer, out);
     const int hidden = c->hidden, latent_in = config_routed_width(c), heads = config_heads(c, layer), dim = config_head_dim(c, layer),
               v_dim = config_v_dim(c, layer), q = heads * dim, k = config_kv_heads(c, layer) * dim, v = config_kv_heads(c, layer) * v_dim,
               compressed = c->attn == ATTN_COMPRESSED, latent = compressed ? c->head_dim : c->kv_lora + c->qk_rope;
@@ -149,15 +185,7 @@ int params_list(const struct config *c, int layer, unsigned modules, struct para
                last_norm = has_ffn_out_norm(c, c->n_layers - 1), previous_norm = layer > 0 && has_ffn_out_norm(c, layer - 1);
     const bool parallel = moe && c->parallel_dense, last_parallel = c->parallel_dense && c->layer[c->n_layers - 1].moe,
                previous_parallel = c->parallel_dense && layer > 0 && c->layer[layer - 1].moe;
-    const bool all_heads = c->qk_norm == QK_NORM_ALL, turned = c->layout->transposed_down;
-    const char *bare = c->layout->experts && !c->layout->has_suffix ? "" : ".weight",
-               *bare_bias = c->layout->experts && !c->layout->has_suffix ? "_bias" : ".bias";
-    const int down_rows = turned ? c->moe_inter : latent_in, down_cols = turned ? latent_in : c->moe_inter;
-    const bool columns = c->layout->transposed_gate_up;
-    const int gate_rows = columns ? latent_in : c->moe_inter, gate_cols = columns ? c->moe_inter : latent_in;
-    const struct tensor_slice gate_in = columns ? in_gate_up_columns(c, 0) : in_gate_up(c->layout->gate_up, c->layout->experts, c->moe_inter, 0),
-                              up_in = columns ? in_gate_up_columns(c, 1) : in_gate_up(c->layout->gate_up, c->layout->experts, c->moe_inter, 1),
-                              down_in = in_experts(c, down_rows), down_bias_in = in_experts(c, latent_in);
+    const bool all_heads = c->qk_norm == QK_NORM_ALL;
     const struct tensor_slice q_in = in_qkv(c, layer, 0), k_in = in_qkv(c, layer, q), v_in = in_qkv(c, layer, q + k);
     const bool takes_kv = c->layer[layer].passes_kv == KV_TAKEN;
     const bool gates = attends && (c->attn_gate == ATTN_GATE_ELEMENT || c->attn_gate == ATTN_GATE_HEAD),
@@ -169,10 +197,7 @@ int params_list(const struct config *c, int layer, unsigned modules, struct para
     const struct mixer_params mix = mixer_params_of(c, layer);
     const uint8_t rates = !d->rates_converted ? CONVERT_MINUS_EXP : c->kda.rates_are_positive ? CONVERT_MINUS : CONVERT_NONE;
     const struct tensor_slice routed = {.total_rows = config_n_choices(c) - c->n_always, .step = 1}, same = {.total_rows = 1};
-    const struct {
-        struct param p;
-        bool when;
-    } all[] = {
+    const struct row all[] = {
         MAT(weights, embed, embed, EMBED, c->embed_rows ? c->embed_rows : c->vocab, hidden, true),
         VEC(weights, embed_norm, embed_norm, ".weight", EMBED, hidden, c->embed_norm),
         VEC(weights, norm, norm, ".weight", HEAD, hidden, !gated),
@@ -353,19 +378,10 @@ int params_list(const struct config *c, int layer, unsigned modules, struct para
         MAT_IN(ffn_gate, layer, dense.gate, shared_gate_proj, ".weight", SHARED, c->shared_inter, hidden, shared),
         MAT_IN(ffn_up, layer, dense.up, shared_up, ".weight", SHARED, c->shared_inter, hidden, shared && up),
         MAT(layer, dense.down, shared_down, SHARED, hidden, c->shared_inter, shared),
-
-        MAT_IN(gate_in, expert, gate, expert_gate, bare, EXPERT, gate_rows, gate_cols, moe),
-        MAT_IN(up_in, expert, up, expert_up, bare, EXPERT, gate_rows, gate_cols, moe && up),
-        MAT_IN(down_in, expert, down, expert_down, bare, EXPERT, down_rows, down_cols, moe),
-        VEC_IN(gate_in, expert, gate_bias, expert_gate, bare_bias, EXPERT, c->moe_inter, moe && c->expert_bias),
-        VEC_IN(up_in, expert, up_bias, expert_up, bare_bias, EXPERT, c->moe_inter, moe && up && c->expert_bias),
-        VEC_IN(down_bias_in, expert, down_bias, expert_down, bare_bias, EXPERT, latent_in, moe && c->expert_bias),
     };
-    _Static_assert(sizeof all / sizeof *all <= PARAMS_MAX, "PARAMS_MAX");
-    int n = 0;
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-        if (all[i].when && all[i].p.module & modules) out[n++] = all[i].p;
-    return n;
+    _Static_assert(sizeof all / sizeof *all + EXPERT_ROWS <= PARAMS_MAX, "PARAMS_MAX");
+    const int n = select_rows(all, sizeof all / sizeof *all, modules, out);
+    return n + (modules & MODULE_EXPERT ? list_expert(c, layer, out + n) : 0);
 }
 
 size_t params_bytes(const void *base, const struct param *list, int n) {
