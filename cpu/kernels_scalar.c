@@ -75,8 +75,10 @@ static void dot_add(float *acc, const float *a, const float *b, int n) {
     float sum[LANES]; /* in registers */
     int i = 0;
     memcpy(sum, acc, sizeof sum);
-    for (; i + LANES <= n; i += LANES)
+    for (; i + LANES <= n; i += LANES) {
+#pragma GCC unroll 16
         for (int l = 0; l < LANES; l++) sum[l] += a[i + l] * b[i + l];
+    }
     memcpy(acc, sum, sizeof sum);
     for (; i < n; i++) acc[i % LANES] += a[i] * b[i];
 }
