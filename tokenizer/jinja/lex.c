@@ -8,13 +8,14 @@
 /* Tokenizes template text and tags, and handles white space control: "-" strips up to the next text, a block at the start of a line removes its indentation
  * (lstrip_blocks), and the newline after a block or comment is removed (trim_blocks). Follows jinja2/lexer.py, because templates rely on its corner cases. */
 
+enum { MAX_OPEN = 100 }; /* open brackets; the parser's stack holds far more */
 struct lexer {
     struct jrun *r;
     const char *s;
     size_t n, at;
     struct jtoken *tokens;
     size_t count, cap;
-    char open[256]; /* open brackets */
+    char open[MAX_OPEN]; /* the closing brackets to come */
     size_t n_open;
     bool line_start;
 };
@@ -202,7 +203,7 @@ static size_t lex_operator(struct lexer *x) {
         if (!is_text_at(x, x->at, ops[i].text)) continue;
         char c = ops[i].text[0];
         if (c == '(' || c == '[' || c == '{') {
-            if (x->n_open >= JINJA_MAX_CALLS) fail_at(x, x->at, "nested too deeply");
+            if (x->n_open == MAX_OPEN) fail_at(x, x->at, "nested too deeply");
             x->open[x->n_open++] = c == '(' ? ')' : c == '[' ? ']' : '}';
         } else if ((c == ')' || c == ']' || c == '}') && (!x->n_open || x->open[--x->n_open] != c)) {
             char why[] = "unexpected ' '";

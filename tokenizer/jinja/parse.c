@@ -205,6 +205,61 @@ static struct jnode *parse_subscript_item(struct jparser *p) { /* N_SLICE: b, c,
     if (jparse_accept(p, T_COLON) && p->token->type != T_RBRACKET && p->token->type != T_COMMA) s->d = jparse_expr(p);
     return s;
 }
+/* Parses of[...]; the current token is the bracket. N_ITEM: a object, b key; N_SLICE: a object. */
+static struct jnode *parse_subscript(struct jparser *p, struct jnode *of) {
+    const uint32_t pos = p->token++->pos;
+    struct jnode *n, *parts = NULL, **end = &parts;
+    while (p->token->type != T_RBRACKET) {
+        if (parts) jparse_expect(p, T_COMMA, "','");
+        *end = parse_subscript_item(p);
+        if ((*end)->kind == N_SLICE && !(*end)->a && (p->token->type != T_RBRACKET || parts != *end))
+            jparse_fail(p, "a slice cannot be combined with other keys");
+        end = &(*end)->next;
+    }
+    p->token++;
+    if (!parts) jparse_fail(p, "expected a subscript");
+    if (parts->kind == N_SLICE && !parts->a) {
+        n = parts;
+        n->a = of;
+        n->pos = pos;
+        return n;
+    }
+    n = jparse_new(p, N_ITEM, pos);
+    n->a = of;
+    n->b = parts;
+    if (parts->next) {
+        n->b = jparse_new(p, N_TUPLE, pos);
+        n->b->list = parts;
+    }
+    return n;
+}
+
+static struct jnode *parse_postfix(struct jparser *p, struct jnode *of, bool filters);
+/* Whether a value begins here that is the argument of a test without parentheses. */
+static bool at_test_argument(const struct jparser *p) {
+    const uint8_t type = p->token->type;
+    if (type == T_NAME) return !jparse_at_name(p, "else") && !jparse_at_name(p, "or") && !jparse_at_name(p, "and");
+    return type == T_STRING || type == T_INT || type == T_FLOAT || type == T_LBRACKET || type == T_LBRACE;
+}
+/* Parses what follows `is`. N_TEST: a operand, v name; with `not` inside N_NOT. */
+static struct jnode *parse_test(struct jparser *p, struct jnode *of) {
+    const bool negate = jparse_accept_name(p, "not");
+    const uint32_t pos = p->token->pos;
+    struct jnode *n = jparse_new(p, N_TEST, pos);
+    n->a = of;
+    n->value = parse_dotted_name(p, "a test's name");
+    if (p->token->type == T_LPAREN) parse_call_args(p, n);
+    else if (at_test_argument(p)) {
+        if (jparse_at_name(p, "is")) jparse_fail(p, "you cannot chain multiple tests with is");
+        n->list = parse_postfix(p, parse_primary(p, false), false);
+    }
+    if (!negate) return n;
+    struct jnode *outer = jparse_new(p, N_NOT, pos);
+    outer->a = n;
+    return outer;
+}
+
+/* Parses what follows a value: attributes, items and calls; or with filters: filters, tests and calls of their results. */
 static struct jnode *parse_postfix(struct jparser *p, struct jnode *of, bool filters) {
     for (;;) {
         struct jtoken *t = p->token;
@@ -217,55 +272,14 @@ static struct jnode *parse_postfix(struct jparser *p, struct jnode *of, bool fil
             if (n->kind == N_ATTR) n->value = p->token->value;
             else n->b = new_constant(p, p->token->value, p->token->pos);
             p->token++;
-        } else if (t->type == T_LBRACKET && !filters) { /* N_ITEM: a object, b key; N_SLICE: a object */
-            p->token++;
-            struct jnode *parts = NULL, **end = &parts;
-            while (p->token->type != T_RBRACKET) {
-                if (parts) jparse_expect(p, T_COMMA, "','");
-                *end = parse_subscript_item(p);
-                if ((*end)->kind == N_SLICE && !(*end)->a && (p->token->type != T_RBRACKET || parts != *end))
-                    jparse_fail(p, "a slice cannot be combined with other keys");
-                end = &(*end)->next;
-            }
-            p->token++;
-            if (!parts) jparse_fail(p, "expected a subscript");
-            if (parts->kind == N_SLICE && !parts->a) {
-                n = parts;
-                n->a = of;
-                n->pos = t->pos;
-            } else {
-                n = jparse_new(p, N_ITEM, t->pos);
-                n->a = of;
-                n->b = parts;
-                if (parts->next) {
-                    n->b = jparse_new(p, N_TUPLE, t->pos);
-                    n->b->list = parts;
-                }
-            }
-        } else if (t->type == T_LPAREN) { /* N_CALL: a callee */
+        } else if (t->type == T_LBRACKET && !filters) n = parse_subscript(p, of);
+        else if (t->type == T_LPAREN) {
             n = jparse_new(p, N_CALL, t->pos);
-            n->a = of;
+            n->a = of; /* a callee */
             parse_call_args(p, n);
         } else if (filters && t->type == T_PIPE) n = jparse_filters(p, of, false);
-        else if (filters && jparse_at_name(p, "is")) { /* N_TEST: a operand, v name */ p->token++;
-            bool negate = jparse_accept_name(p, "not");
-            uint32_t pos = p->token->pos;
-            n = jparse_new(p, N_TEST, pos);
-            n->a = of;
-            n->value = parse_dotted_name(p, "a test's name");
-            if (p->token->type == T_LPAREN) parse_call_args(p, n);
-            else if ((p->token->type == T_NAME && !jparse_at_name(p, "else") && !jparse_at_name(p, "or") && !jparse_at_name(p, "and")) ||
-                     p->token->type == T_STRING || p->token->type == T_INT || p->token->type == T_FLOAT || p->token->type == T_LBRACKET ||
-                     p->token->type == T_LBRACE) {
-                if (jparse_at_name(p, "is")) jparse_fail(p, "you cannot chain multiple tests with is");
-                n->list = parse_postfix(p, parse_primary(p, false), false);
-            }
-            if (negate) {
-                struct jnode *not = jparse_new(p, N_NOT, pos);
-                not ->a = n;
-                n = not ;
-            }
-        } else return of;
+        else if (filters && jparse_accept_name(p, "is")) n = parse_test(p, of);
+        else return of;
         of = n;
     }
 }

@@ -131,6 +131,9 @@ enum { JINJA_MAX_STEPS = 20000 }; /* fuzzing gains nothing from long loops */
 #else
 enum { JINJA_MAX_STEPS = 10000000 };
 #endif
+/* Limits of one rendering, far above any chat template's needs: a hostile one ends with an error, not with the memory or the stack.
+ * RANGE is that of Jinja2's sandbox. CALLS: of macros and recursive loops within each other. DEPTH: of C functions of the parser and evaluator.
+ * OUTPUT: bytes of one text. ITEMS: of one list or dict. */
 enum { JINJA_MAX_CALLS = 100, JINJA_MAX_DEPTH = 1500, JINJA_MAX_RANGE = 100000, JINJA_MAX_OUTPUT = 64 << 20, JINJA_MAX_ITEMS = 4000000 };
 
 /* -- errors (value.c) */
