@@ -227,10 +227,11 @@ no_memory:
 /* ---- word cache ----
  * One cache line holds a word and its ids. A new word replaces the old one. */
 
+enum { cached_ids = 9, cached_bytes = 26 }; /* as many as fit */
 struct cached_word {
     uint8_t n, n_ids; /* n is 0 if unused */
-    char text[26];
-    int32_t ids[9];
+    char text[cached_bytes];
+    int32_t ids[cached_ids];
 };
 _Static_assert(sizeof(struct cached_word) == 64, "one cache line");
 enum { cache_bits = 15 };
@@ -240,13 +241,13 @@ static int encode_cached(struct encoder *x, const char *s, size_t n, struct ids 
     if (!n) return 0;
     struct cached_word *c = NULL;
     uint64_t hash = vocab_hash(s, n);
-    if (n <= sizeof c->text) {
+    if (n <= cached_bytes) {
         if (!x->cache && !(x->cache = mem_calloc(1u << cache_bits, sizeof *x->cache))) return error_set(e, ERR_MEMORY, "no memory to tokenize");
         c = &x->cache[hash >> (64 - cache_bits) ^ (hash & ((1u << cache_bits) - 1))];
         if (c->n == n && !memcmp(c->text, s, n)) {
-            if (out->n + 9 > out->cap && mem_grow(&out->data, &out->cap, out->n + 9, sizeof *out->data))
+            if (out->n + cached_ids > out->cap && mem_grow(&out->data, &out->cap, out->n + cached_ids, sizeof *out->data))
                 return error_set(e, ERR_MEMORY, "no memory for the ids");
-            memcpy(out->data + out->n, c->ids, sizeof c->ids);
+            memcpy(out->data + out->n, c->ids, sizeof c->ids); /* all of them: a copy of fixed size is faster */
             out->n += c->n_ids;
             return 0;
         }
@@ -260,7 +261,7 @@ static int encode_cached(struct encoder *x, const char *s, size_t n, struct ids 
         int rc = encode_word(x, s, n, out, e);
         if (rc) return rc;
     }
-    if (c && out->n > from && out->n - from <= sizeof c->ids / sizeof *c->ids) {
+    if (c && out->n > from && out->n - from <= cached_ids) {
         c->n = (uint8_t)n;
         memcpy(c->text, s, n);
         c->n_ids = (uint8_t)(out->n - from);

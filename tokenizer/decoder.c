@@ -2,7 +2,7 @@
 
 #include "tokenizer/internal.h"
 
-/* Owns token ids to bytes. The decoder's steps run once on every token when the vocabulary is loaded. Only steps that see the text as a whole remain for the
+/* Turns token ids to bytes. The decoder's steps run once on every token when the vocabulary is loaded. Only steps that see the text as a whole remain for the
  * stream; all of them act at its beginning. */
 
 static int no_memory(struct error *e) { return error_set(e, ERR_MEMORY, "no memory for the decoder"); }
@@ -60,11 +60,12 @@ int decoder_flush(struct decoder *d, struct buf *out) {
 
 /* ---- loading ---- */
 
-static struct dec_step *add_step(struct token_decoding *d, enum dec_kind kind, struct error *e) {
-    if (d->is_fused) return error_set(e, ERR_MODEL, "decoder: a step after Fuse or ByteLevel needs the whole text, which is not supported"), NULL;
-    if (mem_grow(&d->steps, &d->cap, d->n + 1, sizeof *d->steps)) return no_memory(e), NULL;
-    d->steps[d->n] = (struct dec_step){.kind = kind};
-    return &d->steps[d->n++];
+static int add_step(struct token_decoding *d, enum dec_kind kind, struct dec_step **step, struct error *e) {
+    if (d->is_fused) return error_set(e, ERR_MODEL, "decoder: a step after Fuse or ByteLevel needs the whole text, which is not supported");
+    if (mem_grow(&d->steps, &d->cap, d->n + 1, sizeof *d->steps)) return no_memory(e);
+    *step = &d->steps[d->n++];
+    **step = (struct dec_step){.kind = kind};
+    return 0;
 }
 
 static int load_strip(struct token_decoding *d, const struct json *j, struct error *e) {
@@ -78,8 +79,9 @@ static int load_strip(struct token_decoding *d, const struct json *j, struct err
         d->n_strip = (size_t)start;
         return (d->strip_start = json_strdup(content)) ? 0 : no_memory(e);
     }
-    struct dec_step *s = add_step(d, DEC_STRIP, e);
-    if (!s) return e ? e->code : ERR_MODEL;
+    struct dec_step *s;
+    int rc = add_step(d, DEC_STRIP, &s, e);
+    if (rc) return rc;
     s->start = (size_t)start;
     s->stop = (size_t)stop;
     return (s->from = json_strdup(content)) ? 0 : no_memory(e);
@@ -88,31 +90,28 @@ static int load_strip(struct token_decoding *d, const struct json *j, struct err
 static int load_steps(struct token_decoding *d, const struct json *j, int depth, struct error *e) {
     const struct json *type = json_get(j, "type");
     struct dec_step *s;
+    int rc;
     if (json_is(type, "Sequence")) {
         const struct json *list = json_get(j, "decoders");
         if (!list || list->type != JSON_ARRAY || depth > 8) return error_set(e, ERR_MODEL, "decoder: a Sequence has no list");
         for (uint32_t i = 0; i < list->n; i++) {
-            int rc = load_steps(d, &list->items[i], depth + 1, e);
-            if (rc) return rc;
+            if ((rc = load_steps(d, &list->items[i], depth + 1, e))) return rc;
         }
         return 0;
     }
     if (json_is(type, "Fuse")) return d->is_fused = true, 0;
     if (json_is(type, "Strip")) return load_strip(d, j, e);
     if (json_is(type, "ByteLevel")) {
-        if (!add_step(d, DEC_BYTES, e)) goto failed;
+        rc = add_step(d, DEC_BYTES, &s, e);
         d->is_fused = true;
-        return 0;
+        return rc;
     }
-    if (json_is(type, "ByteFallback")) {
-        if (!add_step(d, DEC_FALLBACK, e)) goto failed;
-        return 0;
-    }
+    if (json_is(type, "ByteFallback")) return add_step(d, DEC_FALLBACK, &s, e);
     if (json_is(type, "Replace")) {
         const struct json *from = json_path(j, "pattern.String"), *to = json_get(j, "content");
         if (!from || from->type != JSON_STRING || !from->n || !to || to->type != JSON_STRING)
             return error_set(e, ERR_MODEL, "decoder: Replace has no string to replace");
-        if (!(s = add_step(d, DEC_REPLACE, e))) goto failed;
+        if ((rc = add_step(d, DEC_REPLACE, &s, e))) return rc;
         s->from = json_strdup(from);
         s->to = json_strdup(to);
         return s->from && s->to ? 0 : no_memory(e);
@@ -121,14 +120,11 @@ static int load_steps(struct token_decoding *d, const struct json *j, int depth,
         const struct json *mark = json_get(j, "replacement"), *scheme = json_get(j, "prepend_scheme");
         if (!mark || mark->type != JSON_STRING || !mark->n || utf8_size((unsigned char)mark->string[0]) != mark->n)
             return error_set(e, ERR_MODEL, "decoder: Metaspace has no replacement");
-        if (!(s = add_step(d, DEC_METASPACE, e))) goto failed;
+        if ((rc = add_step(d, DEC_METASPACE, &s, e))) return rc;
         d->unmark_first = !json_is(scheme, "never") && json_bool(json_get(j, "add_prefix_space"), true);
         return (s->from = json_strdup(mark)) ? 0 : no_memory(e);
     }
-    bool named = type && type->type == JSON_STRING;
-    return error_set(e, ERR_MODEL, "unknown decoder %.*s", named ? (int)type->n : 1, named ? type->string : "?");
-failed:
-    return d->is_fused ? ERR_MODEL : ERR_MEMORY;
+    return load_fail_unknown("decoder", type, e);
 }
 
 int decoder_load(struct token_decoding *d, const struct json *j, struct error *e) {
@@ -180,7 +176,7 @@ static int byte_token_value(const struct buf *b) { /* value of "<0x0A>", or -1 *
     return v;
 }
 
-/* An added token is literal text, not byte-level characters. */
+/* Runs the steps on one token in a; b is scratch. first: it is the first of the text. added: it is literal text, not byte-level characters. */
 static int run_steps(const struct token_decoding *d, struct buf *a, struct buf *b, bool first, bool added) {
     for (size_t i = 0; i < d->n; i++) {
         const struct dec_step *s = &d->steps[i];

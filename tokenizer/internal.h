@@ -26,18 +26,22 @@ struct vocab {
     struct vocab_slot *slots; /* hash table of the tokens that text may become */
     uint32_t mask;
 };
-int vocab_init(struct vocab *v, size_t n_pieces, size_t n_bytes); /* initial capacity; grows as needed */
+enum { VOCAB_MAX_IDS = 1 << 22 }; /* a file with larger ids is damaged: the array of tokens would fill the memory */
+/* n_pieces: at least the number of calls of vocab_add to come (the hash table does not grow). n_bytes: first size of the pool, which grows. */
+int vocab_init(struct vocab *v, size_t n_pieces, size_t n_bytes);
 void vocab_free(struct vocab *v);
 enum { VOCAB_DUPLICATE_ID = 1, VOCAB_DUPLICATE_TOKEN };
-/* hash: vocab_hash of s. Returns 0, ERR_MEMORY or VOCAB_DUPLICATE_*. */
+/* Adds a token that text may become. hash: vocab_hash of s. Returns 0, ERR_MEMORY or VOCAB_DUPLICATE_*. */
 int vocab_add(struct vocab *v, uint32_t id, uint64_t hash, const char *s, size_t n, bool literal);
-void *vocab_table_alloc(size_t size); /* zeroed */
-void vocab_table_free(void *p, size_t size);
-int vocab_set_bytes(struct vocab *v, uint32_t id, const char *s, size_t n, uint32_t flags); /* sets the decoded bytes of an id */
-int64_t vocab_find(const struct vocab *v, const char *s, size_t n, bool literal);           /* id or -1 */
+/* Sets the decoded bytes of an id, which may be new. flags: TOKEN_*. s must not lie in the pool. 0 or ERR_MEMORY. */
+int vocab_set_bytes(struct vocab *v, uint32_t id, const char *s, size_t n, uint32_t flags);
+int64_t vocab_find(const struct vocab *v, const char *s, size_t n, bool literal); /* id or -1 */
 uint64_t vocab_hash(const char *s, size_t n);
 void vocab_prefetch(const struct vocab *v, uint64_t hash);
 int64_t vocab_find_hashed(const struct vocab *v, uint64_t hash, const char *s, size_t n, bool literal);
+/* Memory for a hash table. size: the same in both calls; zeroed; NULL without memory. */
+void *vocab_table_alloc(size_t size);
+void vocab_table_free(void *p, size_t size);
 
 /* Byte-level vocabularies write byte b as a character. Returns the number of bytes, or -1 if some character is not one of these. out has room for n. */
 long vocab_bytes_of_chars(const char *s, size_t n, char *out);
@@ -60,11 +64,12 @@ struct bpe {
     int32_t fallback[256]; /* ids of <0xNN>, or -1 */
     bool split_at_marks;   /* no merge joins text with a following word mark (U+2581), so words can be encoded separately */
 };
-int merges_init(struct merges *m, size_t n);
+int merges_init(struct merges *m, size_t n); /* n: the most pairs to come (the hash table does not grow). 0 or ERR_MEMORY. */
 void merges_add(struct merges *m, uint32_t a, uint32_t b, uint32_t rank, uint32_t id); /* a repeated pair replaces the earlier one */
 void merges_prefetch(const struct merges *m, uint32_t a, uint32_t b);
 void merges_free(struct merges *m);
 struct encoder;
+/* Encodes one word, or with split_at_marks a text without pre-tokenizer, and appends its ids to out. s: valid UTF-8. */
 int bpe_encode(struct encoder *x, const char *s, size_t n, struct ids *out, struct error *e);
 
 /* ---- normalize.c ---- */
@@ -82,7 +87,7 @@ struct norm_text_buf { /* buffers of a norm_text */
 enum norm_kind { NORM_NFC, NORM_NFD, NORM_NFKC, NORM_NFKD, NORM_PREPEND, NORM_REPLACE, NORM_STRIP, NORM_LOWERCASE };
 struct norm_step {
     uint8_t kind;
-    bool left, right; /* strip */
+    bool left, right; /* strip: the ends of the text to strip */
     char *insert;     /* prepend, replace: the inserted text */
     size_t n_insert;
     char *literal; /* replace: the replaced text, or a pattern */
@@ -94,7 +99,7 @@ struct normalizer {
     struct norm_step *steps;
     size_t n, cap;
 };
-int normalizer_load(struct normalizer *z, const struct json *j, struct error *e);
+int normalizer_load(struct normalizer *z, const struct json *j, struct error *e); /* j: normalizer of tokenizer.json; NULL or null: no steps */
 void normalizer_free(struct normalizer *z);
 /* Points out into in or into the encoder's buffers; valid until the next call. */
 int normalizer_run(struct encoder *x, const struct normalizer *z, struct norm_text in, struct norm_text *out, struct error *e);
@@ -117,9 +122,9 @@ struct pretok {
     struct alphabet alphabet;
     bool is_byte_level; /* has a ByteLevel step */
 };
-int pretok_load(struct pretok *p, const struct json *j, struct error *e);
+int pretok_load(struct pretok *p, const struct json *j, struct error *e); /* j: pre_tokenizer of tokenizer.json; NULL or null: no steps */
 int pretok_add_pattern(struct pretok *p, const char *pattern, size_t n, enum split_behavior b, struct error *e); /* a single Split */
-int pretok_compile(struct pretok *p, struct error *e);
+int pretok_compile(struct pretok *p, struct error *e);                                                           /* once, after all steps were added */
 void pretok_free(struct pretok *p);
 struct word_ranges {
     struct word_range {
@@ -158,7 +163,7 @@ struct added_matches {
 };
 int added_trie_add(struct trie *t, const char *s, size_t n, int32_t token); /* a duplicate is ignored */
 void added_trie_free(struct trie *t);
-/* Finds leftmost-longest tokens whose bytes all come from the template, in order. */
+/* Finds leftmost-longest tokens whose bytes all come from the template, in order. origin: of all bytes if text.origin is NULL. Replaces the contents of out. */
 int added_tokens_find(const struct tokenizer *t, const struct trie *trie, struct norm_text text, uint8_t origin, struct added_matches *out, struct error *e);
 
 /* ---- decoder.c ---- */
@@ -176,8 +181,8 @@ struct token_decoding {
     size_t n, cap;
     bool is_fused; /* while loading: later steps would see the whole text */
 };
-int decoder_load(struct token_decoding *d, const struct json *j, struct error *e);
-int decoder_set_bytes(struct tokenizer *t, struct error *e); /* sets the decoded bytes of every id */
+int decoder_load(struct token_decoding *d, const struct json *j, struct error *e); /* j: decoder of tokenizer.json; NULL or null: none */
+int decoder_set_bytes(struct tokenizer *t, struct error *e);                       /* sets the decoded bytes of every id */
 void decoder_free_steps(struct token_decoding *d);
 
 /* ---- tokenizer ---- */
@@ -212,10 +217,14 @@ struct encoder {
     void *symbols, *heap;
     size_t cap_symbols, cap_heap;
 };
+/* Takes an idle encoder or makes one. Any thread; the encoder belongs to the caller until encoder_release. */
 int encoder_acquire(const struct tokenizer *t, struct encoder **x, struct error *e);
 void encoder_release(struct encoder *x);
 void encoder_free(struct encoder *x);
 
+/* ---- loading ---- */
+
+int load_fail_unknown(const char *what, const struct json *name, struct error *e); /* ERR_MODEL: "unknown WHAT NAME". name: NULL or any type. */
 int load_json(struct tokenizer *t, const char *path, struct error *e);
 int load_json_tree(struct tokenizer *t, const struct json *root, size_t file_size, struct error *e); /* root: contents of a tokenizer.json */
 int load_gguf(struct tokenizer *t, const char *file, struct error *e);
@@ -228,4 +237,4 @@ int load_bos(struct tokenizer *t, const struct json *config, struct error *e);
 int added_tokens_append(struct tokenizer *t, struct added_token a, struct error *e); /* takes ownership of content, also on failure */
 int added_tokens_index(struct tokenizer *t, struct error *e);                        /* builds the tries after all tokens were added */
 int64_t load_find_token(const struct tokenizer *t, const char *s, size_t n);         /* finds a token as spelled in the file: id or -1 */
-int32_t added_tokens_id(const struct tokenizer *t, const char *s, size_t n);
+int32_t added_tokens_id(const struct tokenizer *t, const char *s, size_t n);         /* finds an added token by its content: id or -1 */

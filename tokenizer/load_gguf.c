@@ -11,7 +11,7 @@ enum token_type { TYPE_NORMAL = 1, TYPE_UNKNOWN, TYPE_CONTROL, TYPE_USER, TYPE_U
 
 static int no_memory(struct error *e) { return error_set(e, ERR_MEMORY, "no memory for the vocabulary"); }
 
-/* --- Pre-tokenizers --- */
+/* ---- pre-tokenizers ---- */
 
 #define CONTRACTIONS   "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 #define SPLIT(pattern) "{\"type\":\"Split\",\"pattern\":{\"Regex\":\"" pattern "\"},\"behavior\":\"Isolated\"},"
@@ -50,7 +50,7 @@ static int no_memory(struct error *e) { return error_set(e, ERR_MEMORY, "no memo
 
 static const struct gguf_pretok {
     const char *name, *steps;
-    bool nfc, ignore_merges, bos; /* whole: a word in the vocabulary is not split (ignore_merges); bos: default for adding a BOS */
+    bool nfc, ignore_merges, bos; /* ignore_merges: a word in the vocabulary is not split; bos: whether a BOS is added unless the file says */
 } gguf_pretoks[] = {
     {"gpt-2", GPT2, false, false, false},
     {"phi-2", GPT2, false, false, false},
@@ -132,7 +132,8 @@ static int fail_unknown_pretok(const struct json *name, struct error *e) {
     return rc;
 }
 
-/* --- SentencePiece merges: any two tokens that concatenate to a token; higher scores merge first --- */
+/* ---- merges of SentencePiece ----
+ * Any two tokens that concatenate to a token; higher scores merge first. */
 
 struct scored_merge {
     double score;
@@ -174,7 +175,7 @@ int load_gguf_scores(struct tokenizer *t, const struct json *vocab, const struct
     return rc;
 }
 
-/* --- The tree --- */
+/* ---- the tree ---- */
 
 struct json_builder {
     struct arena *arena;
@@ -195,7 +196,7 @@ static struct json bool_value(bool v) { return (struct json){.type = JSON_BOOL, 
 static struct json int_value(int64_t v) { return (struct json){.type = JSON_INT, .integer = v}; }
 static struct json string_value(const char *s) { return (struct json){.type = JSON_STRING, .n = (uint32_t)strlen(s), .string = s}; }
 
-/* Parses JSON text into the arena. NULL: null. */
+/* Adds a member from its JSON text, which is copied to the arena. NULL: null. */
 static int put_parsed(struct json_builder *o, const char *key, const char *s) {
     struct json v = {.type = JSON_NULL};
     size_t n = s ? strlen(s) : 0;

@@ -5,9 +5,12 @@
 
 /* Loads tokenizer.json. Rejects by name anything unknown that would change tokens. */
 
-enum { max_id = 1 << 22 };
-
 static int no_memory(struct error *e) { return error_set(e, ERR_MEMORY, "no memory for the vocabulary"); }
+
+int load_fail_unknown(const char *what, const struct json *name, struct error *e) {
+    bool named = name && name->type == JSON_STRING;
+    return error_set(e, ERR_MODEL, "unknown %s %.*s", what, named ? (int)name->n : 1, named ? name->string : "?");
+}
 
 struct load_state {
     struct tokenizer *t;
@@ -48,6 +51,7 @@ static int reserve_scratch(struct load_state *l, size_t n) {
 
 /* The tables exceed the CPU caches, so tokens are looked up in blocks: prefetch all slots of a block, then read them. */
 enum { block = 32 };
+/* A token of a block in load_state.decoded, which one block fills from the start. */
 struct staged_token {
     size_t at, n;
     uint64_t hash;
@@ -75,9 +79,9 @@ static int load_vocab(struct load_state *l, const struct json *vocab, size_t fil
         for (uint32_t i = from; i < to; i++) {
             const struct json *k = &vocab->items[2 * i], *v = k + 1;
             const struct staged_token *q = &p[i - from];
-            if (v->type != JSON_INT || v->integer < 0 || v->integer >= max_id)
+            if (v->type != JSON_INT || v->integer < 0 || v->integer >= VOCAB_MAX_IDS)
                 return error_set(e, ERR_MODEL, "model.vocab: the id of \"%.*s\" is not a number from 0 to %d", (int)(k->n < 80 ? k->n : 80), k->string,
-                                 max_id - 1);
+                                 VOCAB_MAX_IDS - 1);
             int rc = vocab_add(&t->vocab, (uint32_t)v->integer, q->hash, l->decoded + q->at, q->n, q->literal);
             if (rc == VOCAB_DUPLICATE_ID) return error_set(e, ERR_MODEL, "model.vocab: two tokens have the id %d", (int)v->integer);
             if (rc == VOCAB_DUPLICATE_TOKEN) return error_set(e, ERR_MODEL, "model.vocab: \"%.*s\" is defined twice", (int)(k->n < 80 ? k->n : 80), k->string);
@@ -196,10 +200,7 @@ static int load_model(struct load_state *l, const struct json *model, size_t fil
     struct tokenizer *t = l->t;
     struct bpe *b = &t->bpe;
     const struct json *type = json_get(model, "type"), *unk = json_get(model, "unk_token");
-    if (type ? !json_is(type, "BPE") : !json_get(model, "merges")) {
-        bool named = type && type->type == JSON_STRING;
-        return error_set(e, ERR_MODEL, "unknown tokenizer model %.*s", named ? (int)type->n : 1, named ? type->string : "?");
-    }
+    if (type ? !json_is(type, "BPE") : !json_get(model, "merges")) return load_fail_unknown("tokenizer model", type, e);
     if (json_num(json_get(model, "dropout"), 0) != 0) return error_set(e, ERR_MODEL, "model.dropout is not supported");
     b->ignore_merges = json_bool(json_get(model, "ignore_merges"), false);
     b->byte_fallback = json_bool(json_get(model, "byte_fallback"), false);
@@ -237,8 +238,8 @@ static int load_added(struct tokenizer *t, const struct json *list, struct error
         int64_t id = json_int(json_get(j, "id"), -1), known;
         if (!content || content->type != JSON_STRING) return error_set(e, ERR_MODEL, "added_tokens: entry %u has no content", i);
         int shown = (int)(content->n < 80 ? content->n : 80);
-        if (id < 0 || id >= max_id)
-            return error_set(e, ERR_MODEL, "added_tokens: the id of \"%.*s\" is not a number from 0 to %d", shown, content->string, max_id - 1);
+        if (id < 0 || id >= VOCAB_MAX_IDS)
+            return error_set(e, ERR_MODEL, "added_tokens: the id of \"%.*s\" is not a number from 0 to %d", shown, content->string, VOCAB_MAX_IDS - 1);
         if (!content->n) continue;
         bool special = json_bool(json_get(j, "special"), false);
         known = load_find_token(t, content->string, content->n);
@@ -295,8 +296,7 @@ static int load_post(struct tokenizer *t, const struct json *j, int depth, struc
         }
         return 0;
     }
-    bool named = type && type->type == JSON_STRING;
-    return error_set(e, ERR_MODEL, "unknown post-processor %.*s", named ? (int)type->n : 1, named ? type->string : "?");
+    return load_fail_unknown("post-processor", type, e);
 }
 
 int load_bos(struct tokenizer *t, const struct json *config, struct error *e) {

@@ -64,7 +64,7 @@ static int load_ranks(struct tokenizer *t, const char *s, const char *end, struc
                 if (*d < '0' || *d > '9') return error_set(e, ERR_MODEL, "line %d: the rank is not a number", line);
                 rank = rank * 10 + (uint32_t)(*d - '0');
             }
-            if (rank >= 1 << 22) return error_set(e, ERR_MODEL, "line %d: the rank is out of range", line);
+            if (rank >= VOCAB_MAX_IDS) return error_set(e, ERR_MODEL, "line %d: the rank is out of range", line);
             int rc = vocab_add(&t->vocab, rank, vocab_hash(piece, (size_t)n), piece, (size_t)n, false);
             if (rc == ERR_MEMORY) return no_memory(e);
             if (rc) return error_set(e, ERR_MODEL, "line %d: duplicate %s", line, rc == VOCAB_DUPLICATE_ID ? "rank" : "token");

@@ -3,8 +3,11 @@
 
 #include "tokenizer/internal.h"
 
+/* Normalizes a text before it is split: each step reads one text and writes another, with the origin of each byte where origins are mixed. */
+
 /* ---- output ---- */
 
+/* Appends s. origin: of each byte; NULL: all are value. in: says whether the text has origins at all. */
 static int append_text(struct norm_text_buf *o, const struct norm_text *in, const char *s, size_t n, const uint8_t *origin, uint8_t value) {
     int rc = buf_add(&o->s, s, n);
     if (!in->origin) return rc;
@@ -75,6 +78,7 @@ static int order_marks(struct codepoints *w) {
     return 0;
 }
 
+/* Appends the normal form of bytes [begin, end), which no character outside changes. */
 static int normal_form_run(uint8_t kind, struct codepoints *w, struct norm_text_buf *o, const struct norm_text *in, size_t begin, size_t end) {
     bool compose = kind == NORM_NFC || kind == NORM_NFKC, compat = kind == NORM_NFKC || kind == NORM_NFKD;
     int options = UTF8PROC_STABLE | UTF8PROC_DECOMPOSE | (compat ? UTF8PROC_COMPAT : 0), bound = 0;
@@ -98,7 +102,7 @@ static int normal_form_run(uint8_t kind, struct codepoints *w, struct norm_text_
     return 0;
 }
 
-/* Returns 1 if o holds the result, 0 if a quick check finds in already normalized. */
+/* Returns 1 if o holds the result, 0 if a quick check finds in already normalized, or ERR_MEMORY. */
 static int normal_form(uint8_t kind, const struct norm_text *in, struct norm_text_buf *o) {
     struct codepoints w = {0};
     const char *s = in->s, *end = in->s + in->n;
@@ -227,6 +231,7 @@ int normalizer_run(struct encoder *x, const struct normalizer *z, struct norm_te
             if (k->pattern.code) rc = replace_pattern(x, k, &in, o, e);
             else if (k->n_literal && memmem(in.s, in.n, k->literal, k->n_literal)) rc = replace_literal(k, &in, o);
             else changed = false;
+            /* nothing replaced the beginning of the text */
             cut |= changed && !k->n_insert && !rc && (!o->s.len || o->s.data[0] != in.s[0]);
             break;
         case NORM_STRIP: in = strip_text(k, in), changed = false; break;
@@ -259,10 +264,7 @@ static int load_step(struct norm_step *z, const struct json *j, struct error *e)
     const struct json *type = json_get(j, "type");
     size_t i = 0, n = sizeof kinds / sizeof *kinds;
     while (i < n && !json_is(type, kinds[i].name)) i++;
-    if (i == n) {
-        bool named = type && type->type == JSON_STRING;
-        return error_set(e, ERR_MODEL, "unknown normalizer %.*s", named ? (int)type->n : 1, named ? type->string : "?");
-    }
+    if (i == n) return load_fail_unknown("normalizer", type, e);
     z->kind = kinds[i].kind;
     z->left = json_bool(json_get(j, "strip_left"), true);
     z->right = json_bool(json_get(j, "strip_right"), true);

@@ -74,11 +74,6 @@ static bool has_non_ascii(const struct charset *s) {
     return false;
 }
 
-static int parse_code_point(struct pattern_parser *p, uint32_t *c) {
-    *c = utf8_next(&p->at);
-    return 0;
-}
-
 static int hex_value(struct pattern_parser *p, int min, int max, uint32_t *c) {
     int n = 0;
     uint32_t v = 0;
@@ -90,6 +85,18 @@ static int hex_value(struct pattern_parser *p, int min, int max, uint32_t *c) {
     if (n < min || v >= UNICODE_END) return unsupported(p, "bad hexadecimal code");
     *c = v;
     return 0;
+}
+
+/* Parses {name} or {^name} after \p (P: \P, the complement) and adds its characters to t. p->at then is at the closing brace. ERR_MEMORY sets no message. */
+static int parse_property(struct pattern_parser *p, bool not, struct charset *t) {
+    const char *name = p->at + 1, *close;
+    if (p->at >= p->end || *p->at != '{' || !(close = memchr(name, '}', (size_t)(p->end - name)))) return unsupported(p, "\\p without {name}");
+    if (name < close && *name == '^') name++, not = !not ;
+    int rc = charset_property(t, name, (size_t)(close - name));
+    if (rc == ERR_USAGE) return unsupported(p, "unknown property");
+    if (p->fold && (close - name == 2)) return unsupported(p, "a property of case under (?i:");
+    p->at = close;
+    return rc || !not ? rc : charset_invert(t);
 }
 
 /* Parses an escape: stores one character in *c, or adds a set to s (*is_set) and tidies s. */
@@ -125,28 +132,18 @@ static int parse_escape(struct pattern_parser *p, struct charset *s, bool *is_se
     case 'w':
     case 'W': rc = charset_word(&t, p->in_class ? WORD_ONIG_CLASS : WORD_ONIG); break;
     case 'p':
-    case 'P': {
+    case 'P':
         p->at++;
-        bool not = k == 'P';
-        const char *name = p->at + 1, *close;
-        if (p->at >= p->end || *p->at != '{' || !(close = memchr(name, '}', (size_t)(p->end - name)))) return unsupported(p, "\\p without {name}");
-        if (name < close && *name == '^') name++, not = !not ;
-        rc = charset_property(&t, name, (size_t)(close - name));
-        if (rc == ERR_USAGE) {
+        rc = parse_property(p, k == 'P', &t);
+        if (rc == ERR_MODEL) {
             charset_free(&t);
-            return unsupported(p, "unknown property");
+            return rc;
         }
-        if (p->fold && (close - name == 2)) {
-            charset_free(&t);
-            return unsupported(p, "a property of case under (?i:");
-        }
-        p->at = close;
-        if (not &&!rc) rc = charset_invert(&t);
         break;
-    }
     default:
         if ((k >= 'a' && k <= 'z') || (k >= 'A' && k <= 'Z') || (k >= '0' && k <= '9')) return unsupported(p, "unknown escape");
-        return parse_code_point(p, c);
+        *c = utf8_next(&p->at);
+        return 0;
     }
     p->at++;
     if (!rc && (k == 'S' || k == 'D' || k == 'W')) rc = charset_invert(&t);
@@ -178,7 +175,7 @@ static int parse_class_items(struct pattern_parser *p, struct charset *s, bool f
         if (*p->at == '\\') {
             p->at++;
             if ((rc = parse_escape(p, s, &is_set, &lo))) return rc;
-        } else parse_code_point(p, &lo);
+        } else lo = utf8_next(&p->at);
         if (is_set) {
             if (p->end - p->at > 1 && *p->at == '-' && p->at[1] != ']') return unsupported(p, "a range that begins with a class");
             continue;
@@ -191,7 +188,7 @@ static int parse_class_items(struct pattern_parser *p, struct charset *s, bool f
                 p->at++;
                 if ((rc = parse_escape(p, s, &is_set, &hi))) return rc;
                 if (is_set) return unsupported(p, "a range that ends with a class");
-            } else parse_code_point(p, &hi);
+            } else hi = utf8_next(&p->at);
             if (hi < lo) return unsupported(p, "a range in the wrong order");
         }
         if (p->fold && hi >= 0x80) return unsupported(p, "a character beyond ASCII under (?i:");
@@ -237,7 +234,7 @@ static int parse_alternatives(struct pattern_parser *p);
 static int parse_group(struct pattern_parser *p) {
     static const struct {
         const char *spelled, *pcre;
-        int fold;
+        int fold; /* of the group; -1: as outside */
     } kinds[] = {{"?i:", "(?:", 1},   {"?-i:", "(?:", 0},  {"?:", "(?:", -1}, {"?=", "(?=", -1}, {"?!", "(?!", -1},
                  {"?<=", "(?<=", -1}, {"?<!", "(?<!", -1}, {"?>", "(?>", -1}, {"", "(?:", -1}};
     p->at++; /* ( */
@@ -355,7 +352,7 @@ static int parse_item(struct pattern_parser *p) {
         }
         rc = parse_escape(p, &s, &is_set, &c);
         break;
-    default: is_set = false; rc = parse_code_point(p, &c);
+    default: is_set = false; c = utf8_next(&p->at);
     }
     if (!rc && !is_set) {
         if (charset_add(&s, c, c)) rc = no_memory(p->e);

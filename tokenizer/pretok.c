@@ -2,16 +2,16 @@
 
 #include "tokenizer/internal.h"
 
-/* Owns pre-tokenization. The text is a list of ranges in characters. Split steps read the map (one byte per character); rewrite steps produce a new text and
- * map. The last split passes its words on directly, so a long text needs no word list. */
+/* Splits a text into words. The text is a list of ranges in characters. Split steps read the map (one byte per character); rewrite steps produce a new text
+ * and map. If the last step is a split, it passes its words on directly, so a long text needs no word list. */
 struct pretok_run {
     struct encoder *x;
     const struct pretok *p;
     const char *s;
     size_t n;
-    const uint8_t *map; /* the text itself if it is ASCII */
+    const uint8_t *map; /* [chars] bytes of the alphabet; the text itself if it is ASCII */
     size_t chars;
-    size_t at_char, at_byte; /* position of the last conversion; ranges come in order */
+    size_t at_char, at_byte; /* last position that byte_at converted; ranges come in order */
     struct ids *out;
     struct error *e;
     struct word_ranges *to; /* NULL: encode the words */
@@ -19,6 +19,7 @@ struct pretok_run {
 
 static int no_memory(struct error *e) { return error_set(e, ERR_MEMORY, "no memory to split a text"); }
 
+/* Returns the offset in bytes of character c. */
 static size_t byte_at(struct pretok_run *w, size_t c) {
     if (w->chars == w->n) return c;
     if (c < w->at_char) w->at_char = w->at_byte = 0;
@@ -43,6 +44,7 @@ static int make_map(struct pretok_run *w) {
 
 /* ---- splitting ---- */
 
+/* Passes on characters [begin, end) of the range from, if there are any. */
 static int emit_word(struct pretok_run *w, struct word_range from, size_t begin, size_t end) {
     if (begin == end) return 0;
     if (w->to) {
@@ -102,6 +104,19 @@ static int split_range(struct pretok_run *w, const struct pre_step *step, struct
 
 /* ---- rewriting ---- */
 
+/* Appends the character c of n bytes as the step writes it. Returns the number of characters appended. */
+static size_t put_rewritten(struct buf *o, const struct pre_step *step, const char *c, size_t n) {
+    if (step->kind == PRE_BYTES) {
+        char shown[4];
+        for (size_t j = 0; j < n; j++) buf_add(o, shown, vocab_char_of_byte((unsigned char)c[j], shown));
+        return n;
+    }
+    if (step->kind == PRE_METASPACE && *c == ' ') buf_add(o, step->mark, step->n_mark);
+    else buf_add(o, c, n);
+    return 1;
+}
+
+/* Writes the ranges one after another as the step spells them; they then hold the places in the new text. */
 static int rewrite_text(struct pretok_run *w, const struct pre_step *step, struct word_ranges *spans) {
     struct buf *o = &w->x->rewritten;
     struct buf old = {0};
@@ -120,18 +135,9 @@ static int rewrite_text(struct pretok_run *w, const struct pre_step *step, struc
             bool marked = w->s[b] == ' ' || (e - b >= step->n_mark && !memcmp(w->s + b, step->mark, step->n_mark));
             if (!marked && (step->mark_always || (step->mark_first && v->at_text_start))) buf_add(o, step->mark, step->n_mark), chars++;
         }
-        for (size_t k = b; k < e;) {
-            char c[4];
-            size_t n = utf8_size((unsigned char)w->s[k]);
-            if (step->kind == PRE_BYTES) {
-                for (size_t j = 0; j < n; j++) buf_add(o, c, vocab_char_of_byte((unsigned char)w->s[k + j], c));
-                chars += n;
-            } else {
-                if (step->kind == PRE_METASPACE && w->s[k] == ' ') buf_add(o, step->mark, step->n_mark);
-                else buf_add(o, w->s + k, n);
-                chars++;
-            }
-            k += n;
+        for (size_t k = b, n; k < e; k += n) {
+            n = utf8_size((unsigned char)w->s[k]);
+            chars += put_rewritten(o, step, w->s + k, n);
         }
         v->begin = begin;
         v->end = chars;
@@ -157,7 +163,6 @@ int pretok_encode(struct encoder *x, const char *s, size_t n, bool first, struct
     in->n = 0;
     w.to = in;
     if ((rc = emit_word(&w, (struct word_range){0, w.chars, first}, 0, w.chars))) return rc;
-    in->v[0].at_text_start = first;
     for (size_t i = 0; i < p->n; i++) {
         const struct pre_step *step = &p->steps[i];
         if (step->kind != PRE_SPLIT) {
@@ -219,7 +224,7 @@ static int load_split(struct pretok *p, const struct json *j, struct error *e) {
     return rc;
 }
 
-/* Adds a split at single characters of a set. */
+/* Adds a split at single characters of a set, which it frees. rc: whether the set could be made (else: no memory). */
 static int add_set_split(struct pretok *p, struct charset *s, int rc, enum split_behavior b, struct error *e) {
     struct pre_step *step = rc ? NULL : add_step(p, PRE_SPLIT, e);
     if (!step) {
@@ -230,10 +235,10 @@ static int add_set_split(struct pretok *p, struct charset *s, int rc, enum split
     return pattern_add_set(&step->pattern, &p->alphabet, s, "", e);
 }
 
+/* Rust's \w+|[^\w\s]+: words and runs of anything else, without the white space between them. */
 static int load_whitespace(struct pretok *p, struct error *e) {
     struct charset word = {0}, other = {0};
     struct pre_step *step = add_step(p, PRE_SPLIT, e);
-    int rc = ERR_MEMORY;
     if (!step || charset_word(&word, WORD_RUST) || charset_union(&other, word.r, word.n) || charset_union(&other, unicode_space, unicode_space_n) ||
         charset_invert(&other)) {
         charset_free(&word);
@@ -242,7 +247,7 @@ static int load_whitespace(struct pretok *p, struct error *e) {
     }
     step->invert = true;
     step->behavior = SPLIT_REMOVED;
-    rc = pattern_add_set(&step->pattern, &p->alphabet, &word, "+|", e);
+    int rc = pattern_add_set(&step->pattern, &p->alphabet, &word, "+|", e);
     if (rc) charset_free(&other);
     return rc ? rc : pattern_add_set(&step->pattern, &p->alphabet, &other, "+", e);
 }
@@ -306,8 +311,7 @@ static int load_steps(struct pretok *p, const struct json *j, int depth, struct 
         int rc = b ? load_behavior(&how, b, e) : 0;
         return rc ? rc : add_set_split(p, &s, charset_union(&s, unicode_punctuation, unicode_punctuation_n), (enum split_behavior)how.behavior, e);
     }
-    bool named = type && type->type == JSON_STRING;
-    return error_set(e, ERR_MODEL, "unknown pre-tokenizer %.*s", named ? (int)type->n : 1, named ? type->string : "?");
+    return load_fail_unknown("pre-tokenizer", type, e);
 }
 
 int pretok_load(struct pretok *p, const struct json *j, struct error *e) { return load_steps(p, j, 0, e); }

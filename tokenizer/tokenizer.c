@@ -125,9 +125,21 @@ int encoder_acquire(const struct tokenizer *t, struct encoder **out, struct erro
     return 0;
 }
 
-static void trim_buf(struct buf *b) { /* do not keep the memory of one huge text */
-    if (b->cap > 4 << 20) buf_free(b);
+/* An idle encoder does not keep the memory of one huge text. */
+enum { idle_bytes = 4 << 20 };
+static void trim_buf(struct buf *b) {
+    if (b->cap > idle_bytes) buf_free(b);
     b->failed = false;
+}
+static void trim_ranges(struct word_ranges *r) {
+    if (r->cap <= idle_bytes / sizeof *r->v) return;
+    mem_free(r->v);
+    *r = (struct word_ranges){0};
+}
+static void trim_matches(struct added_matches *m) {
+    if (m->cap <= idle_bytes / sizeof *m->v) return;
+    mem_free(m->v);
+    *m = (struct added_matches){0};
 }
 
 void encoder_release(struct encoder *x) {
@@ -135,6 +147,8 @@ void encoder_release(struct encoder *x) {
     for (int i = 0; i < 2; i++) {
         trim_buf(&x->norm[i].s);
         trim_buf(&x->norm[i].origin);
+        trim_ranges(&x->ranges[i]);
+        trim_matches(&x->added_matches[i]);
     }
     trim_buf(&x->text), trim_buf(&x->char_map), trim_buf(&x->clean), trim_buf(&x->origin), trim_buf(&x->rewritten);
     if (x->cap_symbols > 1 << 18 || x->cap_heap > 1 << 18) {

@@ -15,7 +15,8 @@ int tokenizer_open(struct tokenizer **t, const char *dir, struct error *e);
 void tokenizer_close(struct tokenizer **t);
 
 int tokenizer_n_ids(const struct tokenizer *t); /* ids are 0 .. n - 1, added tokens included */
-/* Returns the exact bytes of a token, or NULL if the id has none. special: whether it is a control token. */
+/* Returns the exact bytes of a token, or NULL if the id has none; valid as long as the tokenizer. n, special: may be NULL; special: whether it is a control
+ * token. */
 const char *tokenizer_token_bytes(const struct tokenizer *t, int32_t id, size_t *n, bool *special);
 int32_t tokenizer_added_id(const struct tokenizer *t, const char *token); /* -1: there is no such added token */
 
@@ -27,10 +28,10 @@ bool tokenizer_joins_with_space(const struct tokenizer *t);
  * text. */
 enum text_origin { TEXT_VALUE, TEXT_TEMPLATE };
 struct text_run {
-    size_t n; /* bytes */
-    uint8_t origin;
+    size_t n;       /* bytes */
+    uint8_t origin; /* enum text_origin */
 };
-/* A text with the origin of each byte. The runs cover it in order and completely. */
+/* A text with the origin of each byte. The runs cover it in order and completely. Owns data and runs (text_free). */
 struct text {
     char *data;
     size_t n;

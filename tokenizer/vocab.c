@@ -3,7 +3,9 @@
 #include "engine/base/hash.h"
 #include "tokenizer/internal.h"
 
-/* Loading looks up half a million tokens; encoding looks up one per new word. A look-up should touch one cache line, so short tokens (nearly all) are stored in
+/* Tokens by id, and ids by the bytes of their tokens.
+ *
+ * Loading looks up half a million tokens; encoding looks up one per new word. A look-up should touch one cache line, so short tokens (nearly all) are stored in
  * the table itself. */
 struct vocab_slot {
     uint32_t id_plus_1; /* id + 1, or 0 if unused */
