@@ -117,7 +117,7 @@ enum opt_kind {
     OPT_FLAG,   /* on or off; in a file: yes/no */
     OPT_SWITCH, /* --x and --no-x */
     OPT_TEXT,
-    OPT_LIST, /* repeatable text */
+    OPT_LIST, /* repeatable text; never a setting, nor live: opt_config_preset copies values, which must own nothing */
     OPT_SIZE, /* bytes with suffix K, M, G or T, or off: integer 0 */
     OPT_INT,
     OPT_NUM,
@@ -132,8 +132,8 @@ enum {
     OPT_HIDDEN = 4,       /* omitted from --help */
     OPT_SELECTS_MODE = 8, /* selects the mode: at most one */
     OPT_FILE_PATH = 16,   /* completes to files */
-    OPT_OR_PATH = 64,     /* OPT_CHOICE: a text with a / is accepted too */
-    OPT_EVERYDAY = 32     /* shown by --help on a terminal; the others by --help all */
+    OPT_EVERYDAY = 32,    /* shown by --help on a terminal; the others by --help all */
+    OPT_OR_PATH = 64      /* OPT_CHOICE: a text with a / is accepted too */
 };
 
 struct opt_def {

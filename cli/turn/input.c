@@ -40,8 +40,9 @@ int input_file(const char *path, struct buf *out, struct error *e) {
     if (!strncmp(path, "ember:", 6)) {
         struct file_map m;
         int rc = file_map(&m, path, e);
-        if (!rc && buf_add(out, m.data, m.size)) rc = error_set(e, ERR_MEMORY, "no memory");
-        if (!rc) file_unmap(&m);
+        if (rc) return rc;
+        if (buf_add(out, m.data, m.size)) rc = error_set(e, ERR_MEMORY, "no memory");
+        file_unmap(&m);
         return rc;
     }
     int fd = -1;

@@ -80,6 +80,7 @@ static void test_table(void **state) {
         assert_non_null(d->help);
         assert_int_equal(opt_find(d->name, strlen(d->name), NULL), id);
         assert_true((d->kind >= OPT_TEXT) == (d->arg != NULL));
+        assert_false(d->kind == OPT_LIST && d->flags & (OPT_SETTING | OPT_LIVE)); /* see OPT_LIST */
         for (int k = 0; d->letter && k < id; k++) assert_int_not_equal(opt_table[k].letter, d->letter);
     }
 }
