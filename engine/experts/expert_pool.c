@@ -29,7 +29,7 @@ static void close_queues(struct expert_pool *x) {
     upload_close(&x->uploads);
     for (int i = 0; i < DECODE_MICRO_BATCHES; i++) gpu_timeline_close(&x->done[i]);
     for (int i = 0; i < 2 * DECODE_MICRO_BATCHES; i++) gpu_event_close(&x->ready[i / 2][i % 2]);
-    for (int i = 0; i < DECODE_MICRO_BATCHES; i++) gpu_event_close(&x->begin[i]), gpu_event_close(&x->end[i]), x->is_timed[i] = false;
+    for (int i = 0; i < DECODE_MICRO_BATCHES; i++) gpu_event_close(&x->begin[i]), gpu_event_close(&x->end[i]), x->timed_rows[i] = 0;
     atomic_store(&x->stop, 0);
     memset(x->n_done, 0, sizeof x->n_done);
     memset(x->n_awaited, 0, sizeof x->n_awaited);

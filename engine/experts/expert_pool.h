@@ -28,7 +28,7 @@ struct expert_pool {
     struct gpu_event *ready[DECODE_MICRO_BATCHES][2];                          /* by layer parity: xn is ready and the shared expert done */
     struct gpu_event *begin[DECODE_MICRO_BATCHES], *end[DECODE_MICRO_BATCHES]; /* timing of the part that the device computed last */
     double expected_s[DECODE_MICRO_BATCHES];                                   /* predicted seconds for it */
-    bool is_timed[DECODE_MICRO_BATCHES];                                       /* end is pending and not counted yet */
+    int timed_rows[DECODE_MICRO_BATCHES];                                      /* rows of that part, until its time is recorded; 0: none */
     uint32_t n_done[DECODE_MICRO_BATCHES], n_awaited[DECODE_MICRO_BATCHES];
     float *y[DECODE_MICRO_BATCHES], *expert_in, *expert_out; /* device [DECODE_MAX_ROWS, hidden]: sum of a micro-batch; input and output of one expert */
     float *routed_in, *routed_sum;                           /* device [DECODE_MAX_ROWS, moe_latent]; NULL: experts not in a latent space */

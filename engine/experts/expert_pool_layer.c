@@ -202,15 +202,16 @@ static int end_latent(struct expert_pool *x, int micro, int layer, int n) {
 }
 
 /* Records the device's time for its previous layer, if that is complete. */
-static void record_device_time(struct expert_pool *x, int micro, int n) {
+static void record_device_time(struct expert_pool *x, int micro) {
     struct decode *s = x->d->s;
     struct cost_machine *cost = s->m->cost;
-    if (x->is_timed[micro] && gpu_event_is_done(x->end[micro])) {
+    const int n = x->timed_rows[micro];
+    if (n && gpu_event_is_done(x->end[micro])) {
         double took = gpu_event_elapsed(x->begin[micro], x->end[micro]);
         s->counts.device_s += took;
         if (!cost->is_deterministic) cost_observe(cost, &cost->domain[1 + x->d->rank].observed[COST_FFN], n, x->expected_s[micro], took);
     }
-    x->is_timed[micro] = false;
+    x->timed_rows[micro] = 0;
 }
 
 /* The experts of a layer that the device computes. */
@@ -272,7 +273,7 @@ static int enqueue_device_part(struct expert_pool *x, int micro, int layer, int 
     TRY(end_latent(x, micro, layer, n_rows));
     trace_end(s->m->trace, span, x->compute);
     TRY(gpu_event_record(x->end[micro], x->compute));
-    x->is_timed[micro] = true;
+    x->timed_rows[micro] = n_rows;
     TRY(upload_signal(&x->uploads, x->compute));
     for (int i = 0; i < part->n; i++) upload_release(&x->uploads, &part->slot[i]->upload);
     return gpu_timeline_signal(x->done[micro], ++x->n_done[micro], x->compute);
@@ -286,7 +287,7 @@ int expert_pool_run(struct decode_device *d, struct decode_micro_batch *m, int l
     const double now = clock_now();
     if (x->layer_begin_s > 0) x->layer_period_s += (now - x->layer_begin_s - x->layer_period_s) / (x->layer_period_s > 0 ? 16 : 1);
     x->layer_begin_s = now;
-    record_device_time(x, micro, m->n_dev);
+    record_device_time(x, micro);
     x->expected_s[micro] = 0;
     router_lookahead_judge(&x->lookahead, micro, layer, m->host.ids, m->n_dev);
     const int n = split_layer(x, m, layer);
