@@ -120,7 +120,6 @@ static struct jargs eval_arguments(struct jrun *r, const struct jnode *n, struct
     }
     return a;
 }
-/* caller: the block of a {% call %}, passed as the keyword "caller"; otherwise J_MISSING. */
 struct jval jeval_call(struct jrun *r, const struct jnode *n, struct jframe *f, struct jval caller) {
     struct jval fn = jeval(r, n->a, f);
     struct jargs args = eval_arguments(r, n, f, 1);
@@ -132,7 +131,6 @@ struct jval jeval_call(struct jrun *r, const struct jnode *n, struct jframe *f, 
     r->pos = n->pos;
     return jcall(r, fn, &args);
 }
-/* input: the captured text of a filter block or set block, passed to the first filter of the chain. */
 struct jval jeval_filter(struct jrun *r, const struct jnode *n, struct jframe *f, struct jval input) {
     struct jval v = !n->a ? input : n->a->kind == N_FILTER ? jeval_filter(r, n->a, f, input) : jeval(r, n->a, f);
     struct jargs args = eval_arguments(r, n, f, 0);

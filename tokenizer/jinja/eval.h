@@ -24,16 +24,20 @@ struct jloop {
 };
 
 /* -- eval.c */
-struct jval jeval(struct jrun *r, const struct jnode *n, struct jframe *f);
-bool jexec_loop_filter(struct jrun *r, struct jiter *it, struct jval *out);
+struct jval jeval(struct jrun *r, const struct jnode *n, struct jframe *f); /* the value of an expression */
+/* N_CALL. caller: the block of a {% call %}, passed as the keyword "caller"; otherwise J_MISSING. */
+struct jval jeval_call(struct jrun *r, const struct jnode *n, struct jframe *f, struct jval caller);
+/* N_FILTER. input: the captured text of a filter block or set block, passed to the first filter of the chain; otherwise J_MISSING. */
+struct jval jeval_filter(struct jrun *r, const struct jnode *n, struct jframe *f, struct jval input);
 /* -- exec.c */
-struct jval jexec_macro(struct jrun *r, struct jmacro *m, const struct jargs *args);
-struct jval jexec_loop(struct jrun *r, struct jloop *loop, struct jval over);
-struct jframe *jexec_frame(struct jrun *r, struct jscope *s, struct jframe *up);
+bool jexec_loop_filter(struct jrun *r, struct jiter *it, struct jval *out);          /* the next item that meets the condition of a loop; false: none */
+struct jval jexec_macro(struct jrun *r, struct jmacro *m, const struct jargs *args); /* calls a macro; returns its text */
+struct jval jexec_loop(struct jrun *r, struct jloop *loop, struct jval over);        /* calls a recursive loop for other items; returns its text */
+struct jframe *jexec_frame(struct jrun *r, struct jscope *s, struct jframe *up);     /* a new frame inside up, with its initial values */
 void jexec_assign(struct jrun *r, const struct jnode *target, struct jframe *f, struct jval v);
-void jexec_body(struct jrun *r, const struct jnode *body, struct jframe *f, struct jbuf *out);
-size_t jloop_index(const struct jloop *loop);
-struct jval jloop_attr(struct jrun *r, struct jloop *loop, const struct jstr *name);
+void jexec_body(struct jrun *r, const struct jnode *body, struct jframe *f, struct jbuf *out); /* executes statements, appending to out */
+size_t jloop_index(const struct jloop *loop);                                                  /* from 1; 0 before the first item */
+struct jval jloop_attr(struct jrun *r, struct jloop *loop, const struct jstr *name);           /* loop.name; J_MISSING: it has no such attribute */
 struct jstr *jmacro_name(struct jrun *r, const struct jmacro *m);
 
 /* -- attr.c: attributes and items as the sandbox exposes them */

@@ -223,9 +223,6 @@ struct jval jexec_macro(struct jrun *r, struct jmacro *m, const struct jargs *gi
 
 /* ---- other statements */
 
-struct jval jeval_call(struct jrun *r, const struct jnode *n, struct jframe *f, struct jval caller);
-struct jval jeval_filter(struct jrun *r, const struct jnode *n, struct jframe *f, struct jval input);
-
 static struct jval new_macro(struct jrun *r, const struct jnode *n, struct jframe *f) {
     struct jmacro *m = jalloc(r, sizeof *m);
     *m = (struct jmacro){.node = n, .parent = f};

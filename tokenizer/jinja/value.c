@@ -142,7 +142,6 @@ struct jval jrange_item(struct jval range, size_t i) {
     v.origin = range.origin;
     return v;
 }
-size_t jloop_length(struct jrun *r, struct jloop *loop); /* eval.c */
 size_t jval_len(struct jrun *r, struct jval v) {
     switch (v.type) {
     case J_STR: return jstr_chars(v.s);

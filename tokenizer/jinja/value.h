@@ -164,6 +164,7 @@ int jval_cmp(struct jrun *r, struct jval a, struct jval b, const char *op); /* <
 bool jval_less(struct jrun *r, struct jval a, struct jval b);
 uint64_t jval_hash(struct jrun *r, struct jval v);
 size_t jval_len(struct jrun *r, struct jval v);
+size_t jloop_length(struct jrun *r, struct jloop *loop); /* exec.c: number of its items; reads a generator to its end */
 bool jval_has_len(struct jval v);
 bool jval_contains(struct jrun *r, struct jval item, struct jval container);
 int64_t jval_index(struct jrun *r, struct jval v, const char *what); /* an int, or an error */
