@@ -13,6 +13,7 @@
 
 /* Handlers may run on any thread. */
 static _Atomic int deferring, interrupted, terminated, resized, continued;
+static _Atomic int stopping; /* threads in on_stop */
 static void (*_Atomic cancel_fn)(void *);
 static void *_Atomic cancel_ctx;
 static void (*_Atomic at_exit)(void);
@@ -54,6 +55,7 @@ static void on_resize(int sig) {
 }
 
 static void on_continue(int sig) {
+    if (stopping) return; /* that thread goes on here once the terminal is raw again: a line drawn before would be typed into a terminal in line mode */
     int saved = errno;
     term_restore_raw();
     errno = saved;
@@ -65,6 +67,7 @@ static void on_stop(int sig) {
     int saved = errno;
     sigset_t set;
     bool raw = term_is_raw();
+    stopping++;
     term_restore();
     signal(SIGTSTP, SIG_DFL);
     sigemptyset(&set);
@@ -75,6 +78,7 @@ static void on_stop(int sig) {
     signal(SIGTSTP, on_stop);
     if (raw) term_raw();
     errno = saved;
+    stopping--;
     on_continue(sig);
 }
 
