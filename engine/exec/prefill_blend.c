@@ -278,7 +278,7 @@ static int run_layer(struct blend *b, const struct prefill_job *j, struct error 
 
 /* --- The mode -------------------------------------------------------------------------------------------------------------------- */
 
-static int begin_batch(struct blend *b, struct prefill_job *j, struct error *e) {
+static int begin_batch(struct blend *b, struct prefill_job *j) {
     struct decode *s = b->s;
     struct runtime *m = s->m;
     b->n = j->n - b->at < b->rows ? j->n - b->at : b->rows;
@@ -341,7 +341,7 @@ static int blend_advance(struct runtime *m, struct prefill_job *j, struct error 
     if (j->cancel && atomic_load(j->cancel)) rc = ERR_CANCELLED;
     for (int i = 0; i < b->n_dev && !rc; i++)
         if (!blend_device_stream(&b->dev[i])) rc = error_set(e, ERR_RUNTIME, "the device failed during decode");
-    if (!rc && !b->n) rc = begin_batch(b, j, e);
+    if (!rc && !b->n) rc = begin_batch(b, j);
     if (!rc) rc = run_layer(b, j, e);
     if (!rc && ++b->layer == layers) rc = end_batch(b, j, e);
     if (rc) {

@@ -17,7 +17,7 @@ static bool read_named(struct config_reader *r, const char *key, int layers, con
 }
 
 /* Reads which layers have a window: layer_types, or a list of numbers; without them, each layer but every `every`th. */
-static void read_local_layers(struct config_reader *r, const struct config *c, int layers, int every, bool local[CONFIG_MAX_LAYERS]) {
+static void read_local_layers(struct config_reader *r, int layers, int every, bool local[CONFIG_MAX_LAYERS]) {
     const struct json *list = config_get(r, "local_layer_ids");
     if (read_named(r, "layer_types", layers, "hybrid_sliding", "hybrid", local)) return;
     if (list && list->type != JSON_ARRAY) config_fail(r, "'local_layer_ids' is not a list");
@@ -35,7 +35,7 @@ static void read_layers(struct config_reader *r, struct config *c, int layers) {
               dim = config_int(r, "head_dim", 128, 2, 1024), near_heads = config_int(r, "swa_num_attention_heads", 64, 1, 1024),
               near_kv = config_int(r, "swa_num_key_value_heads", 16, 1, 1024), near_dim = config_int(r, "swa_head_dim", 128, 2, 1024);
     bool local[CONFIG_MAX_LAYERS] = {0};
-    read_local_layers(r, c, layers, 6, local);
+    read_local_layers(r, layers, 6, local);
     for (int i = 0; i < layers && !r->rc; i++) {
         struct layer_config *y = &c->layer[i];
         config_set_heads(r, c, i, local[i] ? near_heads : heads, local[i] ? near_kv : kv);

@@ -32,7 +32,7 @@ static int run(const struct weights *w, struct kv *kv, const char *gpus, const c
 
 /* Cancelled after the third layer, with a link slower than compute: by then the loader has enqueued a few modules beyond that layer,
  * not a ring of experts. */
-static void stop_at_three(void *ctx, const char *what, double done, double total) {
+static void stop_at_three(void *ctx, int done, int total) {
     if (done >= 3) atomic_store((_Atomic int *)ctx, 1);
 }
 static int stop_early(const struct weights *w, struct kv *kv, const char *gpus, const struct slp_stats *whole) {

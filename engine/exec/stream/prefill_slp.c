@@ -89,10 +89,10 @@ static int scan_weights(void *ctx, int layer, const int32_t *ids, int n, struct 
 
 /* --- The run ---------------------------------------------------------------------------------------------------------------- */
 
-static void report_progress(void *ctx, const char *what, double done, double total) {
+static void report_progress(void *ctx, int done, int total) {
     struct slp_state *s = ctx;
-    atomic_store(&s->j->total, (int)total);
-    atomic_store(&s->j->done, (int)done);
+    atomic_store(&s->j->total, total);
+    atomic_store(&s->j->done, done);
     s->m->wake_engine(s->m->owner);
 }
 

@@ -388,7 +388,7 @@ static void run_threads(struct slp_run *p, float *buf, int rows) {
         if (p->layers_done > reported) {
             reported = p->layers_done;
             pthread_mutex_unlock(&p->lock);
-            if (j->progress) j->progress(j->progress_ctx, "layer", reported, p->c->n_layers);
+            if (j->progress) j->progress(j->progress_ctx, reported, p->c->n_layers);
             pthread_mutex_lock(&p->lock);
             continue;
         }
@@ -424,7 +424,6 @@ static void fill_stats(struct slp_run *p, struct slp_stats *s, double wall) {
     if (!p->trace) return;
     s->load_s = trace_busy(p->trace, 0, LANE_LOAD);
     s->compute_s = trace_busy(p->trace, 0, LANE_COMPUTE);
-    s->exchange_s = trace_busy(p->trace, 0, LANE_EXCHANGE);
     s->overlap_s = trace_overlap(p->trace, 0, LANE_LOAD, 0, LANE_COMPUTE);
     s->span_s = trace_span(p->trace, 0);
 }

@@ -59,7 +59,7 @@ struct slp_job {
     int (*check_weights)(void *ctx, int layer, const int32_t *ids, int n, struct error *e);
     void *ctx;
     const _Atomic int *cancel;
-    void (*progress)(void *ctx, const char *what, double done, double total); /* on the caller's thread; may block */
+    void (*progress)(void *ctx, int done, int total); /* layers; on the caller's thread; may block */
     void *progress_ctx;
     uint32_t *expert_rows;    /* NULL, or [n_layers, n_experts] receives the rows that selected each expert; not with all-to-all */
     struct gpu_event *after;  /* NULL, or a timed event that the run starts after, in virtual time */
@@ -70,7 +70,7 @@ struct slp_stats {
     struct slp_plan plan;
     double seconds; /* wall time; virtual time on virtual devices */
     /* with a trace, of rank 0: busy seconds; load and compute overlapping; first event to last */
-    double load_s, compute_s, exchange_s, overlap_s, span_s;
+    double load_s, compute_s, overlap_s, span_s;
     uint64_t h2d, d2h, exchanged; /* bytes enqueued; valid after a failure too */
 };
 /* Returns why a prompt cannot be split over devices; NULL: it can. Pure. */
