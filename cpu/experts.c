@@ -7,8 +7,8 @@
  *    group's h, and add to y with the router's weight.
  * So the stages have no barrier, only a counter per group, and the first experts are long done when a thread finishes its
  * part of stage 1. A task's rows of y have one writer, which fixes the order of the sum without partial results.
- * Groups of many tokens use gemm.h: their x is packed first (one more barrier), and the thread that finishes a group's stage 1
- * packs its h.
+ * Groups of many tokens use gemm.h, each matrix the kernel of its own format: their x is packed first (one more barrier), and the thread that
+ * finishes a group's stage 1 packs its h.
  *
  * Several NUMA nodes (op_experts.shards): each has some rows of gate and up, and some of down, so a task of either stage belongs
  * to a node, whose threads take it first. h is shared: stage 2 reads the other nodes' parts, a few KB compared to the
@@ -28,20 +28,20 @@ enum {
     GROUP_MAX = 512,        /* tokens of a group; 384 gain nothing */
     WAVE_MAX_ROWS = 8192,   /* pairs of a token and its expert in a wave: bounds the workspace */
     TASK_BYTES = 512 << 10, /* of gate, in a task of stage 1 with GEMV: each start of a matrix also fetches about 10 KB of unwanted lines */
-    TASK_ROWS = 256,        /* most rows of such a task: its outputs are on the stack */
+    TASK_ROWS = 256,        /* most rows of such a task */
     MANY_ROWS = 64,         /* least rows of a task of stage 1 with a GEMM for many tokens, rounded up to the GEMM's tile */
     PANEL = 32,             /* rows of y in a task of stage 2 where tasks of the GEMM's tile would be fewer than threads */
 };
 
+enum { GATE, UP, DOWN, MATRICES };
 struct group {
     const struct expert *expert;
     const int32_t *tokens; /* [n] */
     const float *weights;  /* [n] */
     int id, n, inter;
-    const struct gemm *gemm;      /* NULL: the GEMV kernels */
-    int tasks, rows_per_task;     /* of stage 1; tasks on all nodes */
-    size_t h, packed_x, packed_h; /* offsets into the wave's workspace */
-    bool reuses_x;                /* packed_x is that of the first group: the only token */
+    const struct gemm *gemm[MATRICES]; /* NULL: the GEMV kernels */
+    int tasks, rows_per_task;          /* of stage 1; tasks on all nodes */
+    size_t h, packed[MATRICES];        /* offsets into the wave's workspace; matrices may share packed x */
 };
 /* A memory node's part of a group's expert. */
 struct node_part {
@@ -64,8 +64,8 @@ struct wave {
     int y_rows_per_task;          /* of stage 2 */
     int begin[NUMA_NODES + 1];    /* tasks of stage 2 by node */
     int32_t *start_order;         /* [nodes * n] indexes of node_parts in the order in which stage 1 starts them, by `first`; NULL: array order */
-    bool any_gemm;
-    uint8_t *space, *scratch;                            /* scratch: one part per thread */
+    bool any_gemm;                /* of gate or up */
+    uint8_t *space, *scratch;     /* scratch: one part per thread */
     size_t scratch_part, tile_bytes, gemm_scratch_bytes; /* a thread's scratch: outputs of a task, then workspace of a GEMM, then a transposed matrix */
 };
 
@@ -91,45 +91,41 @@ static struct mat transpose_columns(const struct mat *m, int c0, int c1, uint8_t
     }
     return (struct mat){.data = buf, .stride = stride, .rows = c1 - c0, .cols = m->rows, .row_step = 1, .dtype = m->dtype};
 }
-/* Outputs [r0, r1) of a matrix for the group's packed rows, [n, ldy]. */
-static void gemm_rows(const struct wave *w, const struct group *g, const struct mat *m, bool transposed, int r0, int r1, const void *packed, float *y, int ldy,
-                      uint8_t *scratch) {
-    if (transposed) {
+/* Outputs [r0, r1) of a matrix for the group's tokens, [n, ldy]. */
+static void outputs(const struct wave *w, const struct group *g, int which, const struct mat *m, bool transposed, int r0, int r1, float *y, int ldy,
+                    uint8_t *scratch) {
+    const struct gemm *gemm = g->gemm[which];
+    const uint8_t *packed = w->space + g->packed[which];
+    if (gemm && transposed) {
         struct mat rows = transpose_columns(m, r0, r1, scratch + w->gemm_scratch_bytes);
-        g->gemm->rows(&rows, 0, r1 - r0, packed, g->n, y, ldy, false, scratch);
-    } else g->gemm->rows(m, r0, r1, packed, g->n, y - r0, ldy, false, scratch);
-}
-
-static void gate_up_gemv(const struct wave *w, const struct group *g, const struct node_part *p, int r0, int r1) {
-    float gate[KERNEL_TOKENS][TASK_ROWS], up[KERNEL_TOKENS][TASK_ROWS];
-    float *gates[KERNEL_TOKENS], *ups[KERNEL_TOKENS], *h = (float *)(w->space + g->h) + p->row + r0;
-    const float *xs[KERNEL_TOKENS];
-    const bool transposed = p->expert->gate_up_transposed, both = p->expert->up.data != NULL;
-    struct mat mg = transposed ? p->expert->gate : mat_rows(p->expert->gate, r0, r1),
-               mu = transposed || !both ? p->expert->up : mat_rows(p->expert->up, r0, r1);
-    for (int i = 0; i < KERNEL_TOKENS; i++) gates[i] = gate[i], ups[i] = up[i];
+        gemm->rows(&rows, 0, r1 - r0, packed, g->n, y, ldy, false, scratch);
+        return;
+    }
+    if (gemm) {
+        gemm->rows(m, r0, r1, packed, g->n, y - r0, ldy, false, scratch);
+        return;
+    }
+    const struct mat rows = transposed ? *m : mat_rows(*m, r0, r1);
+    const float *h = (const float *)(w->space + g->h), *xs[KERNEL_TOKENS];
+    float *ys[KERNEL_TOKENS];
     for (int t = 0; t < g->n; t += KERNEL_TOKENS) {
-        int n = g->n - t < KERNEL_TOKENS ? g->n - t : KERNEL_TOKENS;
-        for (int i = 0; i < n; i++) xs[i] = w->o->x + (size_t)g->tokens[t + i] * (size_t)w->o->hidden;
-        if (transposed) {
-            w->x->k.gevm[mg.dtype](gates, xs, n, &mg, r0, r1);
-            if (both) w->x->k.gevm[mu.dtype](ups, xs, n, &mu, r0, r1);
-        } else {
-            kernels_gemv(&w->x->k, mg.dtype, false)(gates, xs, n, &mg);
-            if (both) kernels_gemv(&w->x->k, mu.dtype, false)(ups, xs, n, &mu);
+        const int n = g->n - t < KERNEL_TOKENS ? g->n - t : KERNEL_TOKENS;
+        for (int i = 0; i < n; i++) {
+            xs[i] = which == DOWN ? h + (size_t)(t + i) * (size_t)g->inter : w->o->x + (size_t)g->tokens[t + i] * (size_t)w->o->hidden;
+            ys[i] = y + (size_t)(t + i) * (size_t)ldy;
         }
-        for (int i = 0; i < n; i++) apply_glu(w, p->expert, h + (size_t)(t + i) * (size_t)g->inter, gate[i], up[i], r0, r1 - r0);
+        if (transposed) w->x->k.gevm[m->dtype](ys, xs, n, &rows, r0, r1);
+        else kernels_gemv(&w->x->k, m->dtype, false)(ys, xs, n, &rows);
     }
 }
 
-static void gate_up_gemm(const struct wave *w, const struct group *g, const struct node_part *p, int r0, int r1, uint8_t *scratch) {
-    float *gate = (float *)scratch, *up = gate + (size_t)g->n * (size_t)g->rows_per_task, *h = (float *)(w->space + g->h) + p->row + r0;
-    uint8_t *inner = scratch + w->tile_bytes;
-    gemm_rows(w, g, &p->expert->gate, p->expert->gate_up_transposed, r0, r1, w->space + g->packed_x, gate, g->rows_per_task, inner);
-    if (p->expert->up.data) gemm_rows(w, g, &p->expert->up, p->expert->gate_up_transposed, r0, r1, w->space + g->packed_x, up, g->rows_per_task, inner);
-    for (int i = 0; i < g->n; i++)
-        apply_glu(w, p->expert, h + (size_t)i * (size_t)g->inter, gate + (size_t)i * (size_t)g->rows_per_task, up + (size_t)i * (size_t)g->rows_per_task, r0,
-                  r1 - r0);
+static void gate_up(const struct wave *w, const struct group *g, const struct node_part *p, int r0, int r1, uint8_t *scratch) {
+    const struct expert *e = p->expert;
+    const size_t ld = (size_t)g->rows_per_task;
+    float *gate = (float *)scratch, *up = gate + (size_t)g->n * ld, *h = (float *)(w->space + g->h) + p->row + r0;
+    outputs(w, g, GATE, &e->gate, e->gate_up_transposed, r0, r1, gate, g->rows_per_task, scratch + w->tile_bytes);
+    if (e->up.data) outputs(w, g, UP, &e->up, e->gate_up_transposed, r0, r1, up, g->rows_per_task, scratch + w->tile_bytes);
+    for (size_t i = 0; i < (size_t)g->n; i++) apply_glu(w, e, h + i * (size_t)g->inter, gate + i * ld, up + i * ld, r0, r1 - r0);
 }
 
 static void run_stage1(const struct wave *w, int task, uint8_t *scratch) {
@@ -142,13 +138,12 @@ static void run_stage1(const struct wave *w, int task, uint8_t *scratch) {
     const struct node_part *p = &w->node_parts[w->start_order ? w->start_order[lo] : lo];
     const struct group *g = &w->groups[p->group];
     int r0 = (task - p->first) * g->rows_per_task, rows = expert_inter(p->expert), r1 = r0 + g->rows_per_task < rows ? r0 + g->rows_per_task : rows;
-    if (g->gemm) gate_up_gemm(w, g, p, r0, r1, scratch);
-    else gate_up_gemv(w, g, p, r0, r1);
+    gate_up(w, g, p, r0, r1, scratch);
     _Atomic int *left = &w->counters[p->group].left;
-    if (!g->gemm) {
+    if (!g->gemm[DOWN]) {
         atomic_fetch_sub_explicit(left, 1, memory_order_release);
     } else if (atomic_fetch_sub_explicit(left, 1, memory_order_acq_rel) == 2) { /* the counter starts one higher, for this pack */
-        g->gemm->pack(w->space + g->packed_h, (float *)(w->space + g->h), NULL, g->inter, g->n, g->inter, 0, 1);
+        g->gemm[DOWN]->pack(w->space + g->packed[DOWN], (float *)(w->space + g->h), NULL, g->inter, g->n, g->inter, 0, 1);
         atomic_store_explicit(left, 0, memory_order_release);
     }
 }
@@ -163,19 +158,6 @@ static bool wait_stage1(const struct wave *w, int group) {
         else __builtin_ia32_pause();
     }
     return true;
-}
-
-static void down_gemv(const struct wave *w, const struct group *g, const struct expert *e, int r0, int r1, float *tile) {
-    const bool transposed = e->is_transposed;
-    struct mat down = transposed ? e->down : mat_rows(e->down, r0, r1);
-    for (int t = 0; t < g->n; t += KERNEL_TOKENS) {
-        float *ys[KERNEL_TOKENS];
-        const float *hs[KERNEL_TOKENS], *h = (float *)(w->space + g->h) + (size_t)t * (size_t)g->inter;
-        int n = g->n - t < KERNEL_TOKENS ? g->n - t : KERNEL_TOKENS;
-        for (int i = 0; i < n; i++) ys[i] = tile + (t + i) * (r1 - r0), hs[i] = h + (size_t)i * (size_t)g->inter;
-        if (transposed) w->x->k.gevm[down.dtype](ys, hs, n, &down, r0, r1);
-        else kernels_gemv(&w->x->k, down.dtype, false)(ys, hs, n, &down);
-    }
 }
 
 /* First row of y on a node. */
@@ -193,8 +175,7 @@ static void run_stage2(const struct wave *w, int task, uint8_t *scratch) {
         const struct group *g = &w->groups[i];
         const struct expert *e = w->node_parts[node * w->n + i].expert;
         if (!wait_stage1(w, i)) return;
-        if (g->gemm) gemm_rows(w, g, &e->down, e->is_transposed, r0, r1, w->space + g->packed_h, tile, rows, scratch + w->tile_bytes);
-        else down_gemv(w, g, e, r0, r1, tile);
+        outputs(w, g, DOWN, &e->down, e->is_transposed, r0, r1, tile, rows, scratch + w->tile_bytes);
         for (int t = 0; t < g->n; t++) {
             add_bias(tile + (size_t)t * (size_t)rows, e->down_bias, r0, rows);
             w->x->k.axpy(y + (size_t)g->tokens[t] * (size_t)o->hidden, g->weights[t], tile + (size_t)t * (size_t)rows, rows);
@@ -202,14 +183,22 @@ static void run_stage2(const struct wave *w, int task, uint8_t *scratch) {
     }
 }
 
+/* The packed x that a matrix shares with one that is packed before it: gate's, or with one token in all the first group's. NULL: it has its own. */
+static const size_t *shared_packed_x(const struct wave *w, const struct group *g, int which) {
+    const struct group *first = w->groups;
+    if (which == UP && g->gemm[UP] == g->gemm[GATE]) return &g->packed[GATE];
+    return w->o->n == 1 && g != first && g->gemm[which] == first->gemm[GATE] ? &first->packed[GATE] : NULL;
+}
 static void wave_thread(void *arg, int thread, int n_threads) {
     const struct wave *w = arg;
     uint8_t *scratch = w->scratch + (size_t)thread * w->scratch_part;
     if (w->any_gemm) {
         for (int i = 0; i < w->n; i++)
-            if (w->groups[i].gemm && !w->groups[i].reuses_x)
-                w->groups[i].gemm->pack(w->space + w->groups[i].packed_x, w->o->x, w->groups[i].tokens, w->o->hidden, w->groups[i].n, w->o->hidden, thread,
-                                        n_threads);
+            for (int k = GATE; k <= UP; k++) {
+                const struct group *g = &w->groups[i];
+                if (!g->gemm[k] || shared_packed_x(w, g, k)) continue;
+                g->gemm[k]->pack(w->space + g->packed[k], w->o->x, g->tokens, w->o->hidden, g->n, w->o->hidden, thread, n_threads);
+            }
         pool_barrier(w->x->pool);
     }
     for (int stage = 0; stage < 2; stage++)
@@ -249,73 +238,94 @@ static void distribute_tasks(const struct wave *w) {
     exec_split_tasks_by_node(x, 1, w->begin);
 }
 
-static const struct gemm *select_gemm(const struct cpu_exec *x, const struct group *g, int batch, bool wide) {
-    const struct expert *e = g->expert;
-    const struct gemm *special = gemm_for_weights(x->level, g->n, batch, &e->gate);
+static const struct gemm *select_gemm(const struct cpu_exec *x, int n, const struct mat *m, bool transposed, int batch, bool wide) {
+    const struct gemm *special = gemm_for_weights(x->level, n, batch, m);
     if (wide && batch > BATCH_INVARIANT_ROWS) special = NULL; /* it would round to BF16, or quantise over many columns */
-    const bool transposed = e->is_transposed || e->gate_up_transposed;
-    if (transposed) special = NULL; /* transposing a matrix pays off only from some tokens on */
-    if (special && special->supports(&e->gate, g->n) && special->supports(expert_up(e), g->n) && special->supports(&e->down, g->n)) return special;
+    if (transposed) special = NULL;                           /* transposing a matrix pays off only from some tokens on */
+    if (special && special->supports(m, n)) return special;
     /* With up to 16 tokens, filling gemm_avx2's panels costs more than it saves. */
     const int most = x->level == CPU_AVX2 && !transposed ? 2 * KERNEL_TOKENS : KERNEL_TOKENS;
-    return batch > BATCH_INVARIANT_ROWS && g->n > most ? gemm_for(x->level, wide) : NULL;
+    return batch > BATCH_INVARIANT_ROWS && n > most ? gemm_for(x->level, wide) : NULL;
+}
+
+/* What a wave's groups need of the workspace. */
+struct needs {
+    size_t size, inner; /* of all groups; a thread's, for a product */
+    size_t down, gate;  /* bytes of a transposed row of down, of a task's rows of gate */
+    int most, tile;     /* numbers in a task's outputs; rows of y that share a decoded panel */
+};
+/* Selects the kernels of a group's matrices, and its places in the workspace. */
+static void prepare_group(const struct wave *w, struct group *g, struct needs *s) {
+    const struct cpu_exec *x = w->x;
+    const struct op_experts *o = w->o;
+    const struct expert *e = g->expert;
+    const struct mat *m[MATRICES] = {&e->gate, expert_up(e), &e->down};
+    const bool transposed[MATRICES] = {e->gate_up_transposed, e->gate_up_transposed, e->is_transposed};
+    const int n_threads = pool_threads(x->pool);
+    int per = (int)(TASK_BYTES / dtype_bytes(e->gate.dtype, (size_t)o->hidden)) / 4 * 4, panel = 0;
+    g->inter = expert_inter(e);
+    int even = g->inter / (n_threads < 8 ? n_threads : 8) / 4 * 4; /* up to a point, every thread takes part in each expert */
+    per = per < even ? per : even;
+    g->rows_per_task = per < 4 ? 4 : per > TASK_ROWS ? TASK_ROWS : per > 64 ? per / 64 * 64 : per; /* scale blocks are not split */
+    for (int k = 0; k < MATRICES; k++) {
+        const struct gemm *gemm = g->gemm[k] = select_gemm(x, g->n, m[k], transposed[k], o->n, o->wide);
+        if (!gemm) continue;
+        const int cols = k == DOWN ? g->inter : o->hidden;
+        const size_t scratch = gemm->scratch_bytes(g->n, cols);
+        s->inner = scratch > s->inner ? scratch : s->inner;
+        const size_t *shared = k == DOWN ? NULL : shared_packed_x(w, g, k);
+        if (shared) g->packed[k] = *shared;
+        else g->packed[k] = s->size, s->size += align64(gemm->packed_bytes(g->n, cols));
+        if (k != DOWN) g->rows_per_task = round_up(g->rows_per_task, 16);
+        if (g->n <= GEMM_SKINNY_MAX && gemm != gemm_for(x->level, o->wide)) continue;
+        if (k == DOWN) s->tile = gemm->row_tile > s->tile ? gemm->row_tile : s->tile;
+        else panel = gemm->row_tile > panel ? gemm->row_tile : panel;
+    }
+    if (panel) g->rows_per_task = round_up(MANY_ROWS, panel);
+    s->most = g->n * g->rows_per_task * 2 > s->most ? g->n * g->rows_per_task * 2 : s->most;
+    const size_t row = g->gemm[DOWN] && transposed[DOWN] ? dtype_bytes(e->down.dtype, (size_t)g->inter) : 0;
+    s->down = row > s->down ? row : s->down;
+    for (int k = GATE; k <= UP; k++) {
+        const size_t rows = g->gemm[k] && transposed[k] ? dtype_bytes(m[k]->dtype, (size_t)o->hidden) * (size_t)g->rows_per_task : 0;
+        s->gate = rows > s->gate ? rows : s->gate;
+    }
+    g->h = s->size, s->size += align64((size_t)g->n * (size_t)g->inter * 4);
 }
 
 static int wave_run(struct wave *w) {
     struct cpu_exec *x = w->x;
     const struct op_experts *o = w->o;
-    int n_threads = pool_threads(x->pool), most = 0;
-    size_t size = 0, inner = 0, down = 0, gate = 0; /* bytes of a transposed row of down, of a task's rows of gate */
+    const int n_threads = pool_threads(x->pool);
+    struct needs need = {.tile = 16};
     bool any_loading = false;
-    int tile = 16;
     w->any_gemm = false;
     for (int i = 0; i < w->n; i++) {
         struct group *g = &w->groups[i];
-        g->inter = expert_inter(g->expert);
-        g->gemm = select_gemm(x, g, o->n, o->wide);
-        w->any_gemm |= g->gemm != NULL;
+        prepare_group(w, g, &need);
+        w->any_gemm |= g->gemm[GATE] || g->gemm[UP];
         any_loading |= o->is_loading && g->id < o->n_experts && o->is_loading[g->id];
-        int per = (int)(TASK_BYTES / dtype_bytes(g->expert->gate.dtype, (size_t)o->hidden)) / 4 * 4;
-        int even = g->inter / (n_threads < 8 ? n_threads : 8) / 4 * 4; /* up to a point, every thread takes part in each expert */
-        per = per < even ? per : even;
-        g->rows_per_task = per < 4 ? 4 : per > TASK_ROWS ? TASK_ROWS : per > 64 ? per / 64 * 64 : per; /* scale blocks are not split */
-        if (g->gemm) {
-            g->rows_per_task = round_up(g->rows_per_task, 16);
-            if (g->n > GEMM_SKINNY_MAX || g->gemm == gemm_for(x->level, o->wide))
-                g->rows_per_task = round_up(MANY_ROWS, g->gemm->row_tile), tile = g->gemm->row_tile > tile ? g->gemm->row_tile : tile;
-            g->reuses_x = i && o->n == 1 && g->gemm == w->groups[0].gemm;
-            if (g->reuses_x) g->packed_x = w->groups[0].packed_x;
-            else g->packed_x = size, size += align64(g->gemm->packed_bytes(g->n, o->hidden));
-            g->packed_h = size, size += align64(g->gemm->packed_bytes(g->n, g->inter));
-            size_t a = g->gemm->scratch_bytes(g->n, o->hidden), b = g->gemm->scratch_bytes(g->n, g->inter);
-            inner = a > inner ? a : inner, inner = b > inner ? b : inner;
-            most = g->n * g->rows_per_task * 2 > most ? g->n * g->rows_per_task * 2 : most;
-            a = g->expert->is_transposed ? dtype_bytes(g->expert->down.dtype, (size_t)g->inter) : 0;
-            b = g->expert->gate_up_transposed ? dtype_bytes(g->expert->gate.dtype, (size_t)o->hidden) * (size_t)g->rows_per_task : 0;
-            down = a > down ? a : down, gate = b > gate ? b : gate;
-        }
-        g->h = size, size += align64((size_t)g->n * (size_t)g->inter * 4);
         g->tasks = 0;
         for (int a = 0; a < w->nodes; a++) g->tasks += (expert_inter(w->node_parts[a * w->n + i].expert) + g->rows_per_task - 1) / g->rows_per_task;
     }
+    int tile = need.tile;
     if (tile > PANEL && o->hidden < tile * n_threads) tile = PANEL; /* else there would be fewer tasks than threads; fewer rows then share a decoded panel */
     w->y_rows_per_task = round_up(o->hidden / (n_threads * 4), tile);
     int cap = round_up(256, tile), floor = 16;
     w->y_rows_per_task = w->y_rows_per_task < floor ? floor : w->y_rows_per_task > cap ? cap : w->y_rows_per_task;
     for (int a = 0; a < w->nodes; a++) w->begin[a + 1] = w->begin[a] + (y_rows(o, a) + w->y_rows_per_task - 1) / w->y_rows_per_task;
-    for (int i = 0; i < w->n; i++) most = w->groups[i].n * w->y_rows_per_task > most ? w->groups[i].n * w->y_rows_per_task : most;
-    w->tile_bytes = align64((size_t)most * 4);
-    w->gemm_scratch_bytes = align64(inner);
-    down *= (size_t)w->y_rows_per_task;
-    w->scratch_part = w->tile_bytes + w->gemm_scratch_bytes + align64(down > gate ? down : gate);
+    for (int i = 0; i < w->n; i++) need.most = w->groups[i].n * w->y_rows_per_task > need.most ? w->groups[i].n * w->y_rows_per_task : need.most;
+    w->tile_bytes = align64((size_t)need.most * 4);
+    w->gemm_scratch_bytes = align64(need.inner);
+    need.down *= (size_t)w->y_rows_per_task;
+    w->scratch_part = w->tile_bytes + w->gemm_scratch_bytes + align64(need.down > need.gate ? need.down : need.gate);
     size_t counters = (size_t)w->n * sizeof *w->counters, order = any_loading ? align64((size_t)(w->n * w->nodes) * sizeof *w->start_order) : 0;
-    uint8_t *space = exec_workspace(x, counters + order + size + w->scratch_part * (size_t)n_threads);
+    uint8_t *space = exec_workspace(x, counters + order + need.size + w->scratch_part * (size_t)n_threads);
     if (!space) return ERR_MEMORY;
     w->counters = (struct counter *)space, space += counters;
     w->start_order = (int32_t *)space, space += order;
     w->space = space;
-    w->scratch = w->space + size;
-    for (int i = 0; i < w->n; i++) atomic_init(&w->counters[i].left, w->groups[i].tasks + (w->groups[i].gemm != NULL));
+    w->scratch = w->space + need.size;
+    for (int i = 0; i < w->n; i++) atomic_init(&w->counters[i].left, w->groups[i].tasks + (w->groups[i].gemm[DOWN] != NULL));
     number_tasks(w, any_loading);
     distribute_tasks(w);
     pool_run(x->pool, wave_thread, w);

@@ -78,12 +78,13 @@ static void check_linear(int n, bool transposed, bool accumulate, int batch, uin
     drop();
 }
 
-/* Formats of experts: FP8 in blocks or by rows, MXFP4 with interleaved gate and up rows, BF16 with a transposed down matrix. */
+/* Formats of experts: FP8 in blocks or by rows, MXFP4 with interleaved gate and up rows, BF16 with a transposed down matrix, and mixes. */
 struct expert_kind {
     uint8_t dtype, scale;
     int block_rows, block_cols;               /* block_cols 0: no scale */
     bool turns, bias, turned, columns, no_up; /* columns: gate and up are stored transposed */
     struct glu glu;
+    uint8_t up, down; /* those matrices' own formats; DT_NONE: dtype */
 };
 static const struct expert_kind expert_kinds[] = {
     {DT_E4M3, DT_F32, 128, 128, .glu = {0}},
@@ -97,11 +98,23 @@ static const struct expert_kind expert_kinds[] = {
     {DT_BF16, DT_NONE, 1, 0, .no_up = true, .glu = {.is_relu = true}},
     {DT_E4M3, DT_F32, 128, 128, .no_up = true, .bias = true, .glu = {.is_relu = true}},
     {DT_F32, DT_NONE, 1, 0, .no_up = true, .columns = true, .turned = true, .glu = {.is_relu = true}},
+    {DT_BF16, DT_NONE, 1, 0, .bias = true, .down = DT_E2M1},
+    {DT_E2M1, DT_E8M0, 1, 32, .glu = {.limit = 7}, .down = DT_BF16},
+    {DT_E2M1, DT_E8M0, 1, 32, .bias = true, .up = DT_BF16, .down = DT_F32},
+    {DT_BF16, DT_NONE, 1, 0, .up = DT_E2M1, .down = DT_E2M1},
 };
+/* The shape in another format, E2M1 or one without scales. */
+static struct shape in_format(struct shape s, uint8_t dtype) {
+    const bool fp4 = dtype == DT_E2M1;
+    return dtype == DT_NONE ? s : (struct shape){s.rows, s.cols, 1, fp4 ? 32 : 0, dtype, fp4 ? DT_E8M0 : DT_NONE, 0, 1};
+}
 static struct expert expert_make(const struct expert_kind *k, int inter, int hidden) {
-    struct shape up = {k->columns ? hidden : k->turns ? 2 * inter : inter, k->columns ? inter : hidden, k->block_rows, k->block_cols, k->dtype, k->scale, 0, 1};
-    struct shape down = {k->turned ? inter : hidden, k->turned ? hidden : inter, k->block_rows, k->block_cols, k->dtype, k->scale, 0, 1};
-    struct expert e = {.gate = make(&up), .down = make(&down), .glu = k->glu, .is_transposed = k->turned, .gate_up_transposed = k->columns};
+    struct shape gate = {
+        k->columns ? hidden : k->turns ? 2 * inter : inter, k->columns ? inter : hidden, k->block_rows, k->block_cols, k->dtype, k->scale, 0, 1};
+    struct shape up = in_format(gate, k->up),
+                 down = {k->turned ? inter : hidden, k->turned ? hidden : inter, k->block_rows, k->block_cols, k->dtype, k->scale, 0, 1};
+    down = in_format(down, k->down);
+    struct expert e = {.gate = make(&gate), .down = make(&down), .glu = k->glu, .is_transposed = k->turned, .gate_up_transposed = k->columns};
     if (!k->no_up) e.up = k->turns ? e.gate : make(&up);
     if (k->turns) {
         e.gate.rows = e.up.rows = inter, e.gate.row_step = e.up.row_step = 2, e.up.row0 = 1;
@@ -112,10 +125,10 @@ static struct expert expert_make(const struct expert_kind *k, int inter, int hid
     return e;
 }
 
-/* The squared error that integers of so many steps to the largest of 32 columns leave in column c: half a step. */
-static double lost_whole(const double *x, int n, int c, double steps) {
+/* The squared error that integers of so many steps to the largest of `together` columns leave in column c: half a step. */
+static double lost_whole(const double *x, int n, int c, int together, double steps) {
     double most = 0;
-    for (int i = c / 32 * 32; i < n && i < c / 32 * 32 + 32; i++) most = fmax(most, fabs(x[i]));
+    for (int i = c / together * together; i < n && i < c / together * together + together; i++) most = fmax(most, fabs(x[i]));
     return most * most / steps / steps / 4;
 }
 
@@ -146,13 +159,21 @@ static void check_experts(int n, int n_experts, int topk, bool shared, const str
      * has 8 bits, two of them 16, integers 16 of the largest neighbour). A clamp keeps what is small between large products, and much of that
      * may be rounding. */
     const double u = !products_bf16 ? 0x1p-24 : n > BATCH_INVARIANT_ROWS ? 0x1p-8 : 0x1p-16;
-    const bool whole = ((const struct cpu_exec *)(const void *)execs[0])->k.whole[kind->dtype] != NULL;
-    const enum cpu_level at = ((const struct cpu_exec *)(const void *)execs[0])->level;
-    const double steps = gemm_for_weights(at, 100, n, &e[0].gate) == &gemm_int8 ? 127 : 0x1p14; /* of a large group; GEVM and small groups are more exact */
+    const struct cpu_exec *cpu = (const struct cpu_exec *)(const void *)execs[0];
+    const struct mat *of[3] = {&e[0].gate, expert_up(&e[0]), &e[0].down};
+    bool whole = false;
+    int together = 32;
+    double steps = 0x1p14; /* of a large group; GEVM and small groups are more exact */
+    for (int i = 0; i < 3; i++) {
+        const struct gemm *gemm = gemm_for_weights(cpu->level, 100, n, of[i]);
+        whole |= cpu->k.whole[of[i]->dtype] != NULL;
+        if (gemm && gemm->is_int8) steps = 127;
+        if (gemm && gemm->is_int16) together = 256;
+    }
     for (int t = 0; t < n; t++) {
         double want[HIDDEN], off[HIDDEN] = {0}, scale = 0, in[HIDDEN], lost[HIDDEN];
         for (int r = 0; r < HIDDEN; r++) want[r] = was[t * HIDDEN + r], in[r] = x[t * HIDDEN + r];
-        for (int c = 0; c < HIDDEN; c++) lost[c] = in[c] * in[c] * u * u + (whole ? lost_whole(in, HIDDEN, c, steps) : 0);
+        for (int c = 0; c < HIDDEN; c++) lost[c] = in[c] * in[c] * u * u + (whole ? lost_whole(in, HIDDEN, c, together, steps) : 0);
         for (int k = 0; k <= topk; k++) {
             if (k == topk && !shared) break;
             const struct expert *q = k < topk ? &e[ids[t * topk + k]] : &e[n_experts];
@@ -171,7 +192,7 @@ static void check_experts(int n, int n_experts, int topk, bool shared, const str
                 h[r] = s * up;
                 h_off[r] = (q->up.data ? 1.21 : 4) * g_off * up * up + s * s * up_off + h[r] * h[r] * u * u; /* slopes: swish at most 1.1, a square 2 */
             }
-            for (int r = 0; r < INTER && whole; r++) h_off[r] += lost_whole(h, INTER, r, steps);
+            for (int r = 0; r < INTER && whole; r++) h_off[r] += lost_whole(h, INTER, r, together, steps);
             for (int r = 0; r < HIDDEN; r++) {
                 double d = q->down_bias ? q->down_bias[r] : 0;
                 for (int c = 0; c < INTER; c++) {
