@@ -6,7 +6,7 @@
  * 8 more: 80 per 64 bytes, twice that with AVX2. As integers, an instruction multiplies 64 of them, or 16 with AVX2, and the
  * other costs of a block are amortised over 128 to 256 (counted in each file).
  *
- * x becomes 16-bit integers, q * 2^e with |q| < 32,640, one e per 16 or 32 columns (K blocks), 32, or 256 (TQ blocks with AVX2).
+ * x becomes 16-bit integers, q * 2^e with |q| < 32,640, one e per 16 or 32 columns (K blocks), 32, or 256 (TQ blocks).
  * So the error of x is at most half a unit, 2^-15 of the largest element of these columns; a BF16 x is exact unless
  * the columns differ by more than 2^7. Dot products with a block's codes are exact; then float begins. The order of a row's sum is
  * fixed: blocks in order, in each of V's lanes; lanes at the end; independent of the other rows and tokens.

@@ -1,7 +1,7 @@
-/* K blocks: 256 columns in parts of 32 (Q4_K, Q5_K) or 16 (Q2_K, Q3_K, Q6_K), each with its own scale; and TQ1_0 and TQ2_0, whose parts share one scale. Codes
+/* K blocks: 256 columns in parts of 32 (Q4_K, Q5_K) or 16 (Q2_K, Q3_K, Q6_K), each with its own scale; and TQ1_0 and TQ2_0 with one for all. Codes
  * are ordered so that a lane of a sum has columns of one part only: even parts of 32 in one sum, odd ones in another; four parts of 16 in each of four sums.
  * vpdpbusd multiplies them with the high plane of x, the sum is shifted left by eight bits, and vpdpbusd adds the low plane; then the sum is converted to float
- * and multiplied by its part's scale and unit.
+ * and multiplied by its part's scale and unit. TQ blocks are one sum, for which x has one unit.
  *
  * Instructions per block of 144, 176 or 210 bytes (Q4_K to Q6_K), 84 or 110 (Q2_K, Q3_K): 8, 16 or 14, 10 or 19 to unpack codes, 8 products, 2 or 4 each to
  * join the planes, convert, spread the scales and add, 6 for scales and minima: 30 to 44. Integer sums are exact: at most 8 * 31 * 32,640 (Q5_K) and 4 * 63 *
@@ -22,11 +22,13 @@ enum {
     Q3 = DTYPE == DT_Q3_K,
     Q6 = DTYPE == DT_Q6_K,
     TQ1 = DTYPE == DT_TQ1_0,
-    TQ2 = DTYPE == DT_TQ2_0,
-    NARROW = Q2 || Q3 || Q6 || TQ1 || TQ2,
+    ONE = TQ1 || DTYPE == DT_TQ2_0, /* one scale */
+    NARROW = Q2 || Q3 || Q6 || ONE,
     PART = NARROW ? 16 : 32,
     PARTS = GROUP / PART,
-    SUMS = NARROW ? 4 : 2,
+    SUMS = ONE      ? 1
+           : NARROW ? 4
+                    : 2,
     VECTORS = 4 / SUMS, /* of codes per sum */
 };
 struct group {
@@ -46,7 +48,13 @@ INLINE void group_make(struct group *g, const float *x, int n) {
     V u[16];
     __m512i s[4];
     EACH (int i = 0; i < 16; i++) u[i] = vload(x + 16 * i);
-    const __m256 first = units_8(u, f, !NARROW), second = units_8(u + 8, f + 8, !NARROW);
+    V most[16];
+    memcpy(most, u, sizeof most);
+    if (ONE) {
+        EACH (int i = 1; i < 16; i++) most[0] = _mm512_castsi512_ps(_mm512_max_epu32(magnitude(most[0]), magnitude(u[i])));
+        EACH (int i = 1; i < 16; i++) most[i] = most[0];
+    }
+    const __m256 first = units_8(most, f, !NARROW), second = units_8(most + 8, f + 8, !NARROW);
     const V all = _mm512_insertf32x8(_mm512_castps256_ps512(first), second, 1);
     const V unit = NARROW ? all : _mm512_maskz_permutexvar_ps(0xff, evens, all);
     EACH (int v = 0; v < 4; v++) {
@@ -60,7 +68,7 @@ INLINE void group_make(struct group *g, const float *x, int n) {
     const __m512i turned = NARROW ? _mm512_permutexvar_epi32(_mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15), sums)
                                   : _mm512_permutexvar_epi32(evens, _mm512_add_epi32(sums, _mm512_shuffle_epi32(sums, 0xb1)));
     vstore(g->unit, unit);
-    vstore(g->sum, vmul(_mm512_cvtepi32_ps(turned), unit));
+    vstore(g->sum, vmul(_mm512_cvtepi32_ps(turned), unit)); /* ONE: in any order */
 }
 
 /* --- Weights --- */
@@ -158,7 +166,7 @@ INLINE void load_scales(V *scale, V *off, const uint8_t *p) {
         *off = vmul(*scale, vset1(4));
         return;
     }
-    if (TQ1 || TQ2) {
+    if (ONE) {
         *scale = *off = half_v(p + BYTES - 2);
         return;
     }
@@ -187,14 +195,14 @@ INLINE void group_dot(V *sum, const uint8_t *p, const uint8_t *s, const struct g
     __m512i w[4];
     V scale, off;
     if (TQ1) load_digits(w, p);
-    else if (Q2 || Q3 || TQ2) load_two_bits(w, p);
+    else if (Q2 || Q3 || ONE) load_two_bits(w, p);
     else load_codes(w, p);
     load_scales(&scale, &off, p);
     EACH (int t = 0; t < N; t++, x += ld) {
         const V unit = vmul(scale, vload(x->unit));
         EACH (int i = 0; i < SUMS; i++) {
             const __m512i dot = dot_planes(w + VECTORS * i, x->high + VECTORS * i, x->low + VECTORS * i, VECTORS);
-            sum[t] = vfma(_mm512_cvtepi32_ps(dot), _mm512_permutexvar_ps(part_of(i), unit), sum[t]);
+            sum[t] = vfma(_mm512_cvtepi32_ps(dot), ONE ? unit : _mm512_permutexvar_ps(part_of(i), unit), sum[t]);
         }
         sum[t] = _mm512_fnmadd_ps(off, vload(x->sum), sum[t]);
     }
