@@ -1,5 +1,6 @@
 #include "cli/terminal/term.h"
 
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
@@ -7,8 +8,9 @@
 #include <unistd.h>
 
 static struct termios saved_mode, raw_mode;
-static volatile bool mode_saved, is_raw;
-static volatile int n_early;
+static bool mode_saved;
+static _Atomic bool is_raw; /* also read by signal handlers, on any thread */
+static _Atomic int n_early;
 
 /* bracketed paste: a pasted line end does not send the line; and reports of the focus */
 static const char reports_on[] = "\033[?2004h\033[?1004h", reports_off[] = "\033[?2004l\033[?1004l";
@@ -39,8 +41,7 @@ int term_raw(void) {
 }
 
 void term_restore(void) {
-    if (!is_raw) return;
-    is_raw = false;
+    if (!atomic_exchange(&is_raw, false)) return;
     tcsetattr(0, TCSADRAIN, &saved_mode);
     if (!term_dumb()) write_escape(reports_off);
 }
@@ -52,11 +53,7 @@ void term_restore_raw(void) {
 }
 
 bool term_is_raw(void) { return is_raw; }
-int term_typed_early(void) {
-    int n = n_early;
-    n_early = 0;
-    return n;
-}
+int term_typed_early(void) { return atomic_exchange(&n_early, 0); }
 
 void term_size(int *rows, int *cols) {
     struct winsize w = {0};
@@ -66,7 +63,7 @@ void term_size(int *rows, int *cols) {
 }
 
 bool term_dumb(void) {
-    static int dumb = -1;
+    static _Atomic int dumb = -1;
     if (dumb < 0) {
         const char *t = getenv("TERM");
         dumb = !t || !*t || !strcmp(t, "dumb");
