@@ -94,11 +94,14 @@ static size_t block_after(const struct emu *g, const char *p) { /* index of the 
     return lo;
 }
 
+bool emu_owns_locked(const struct emu *g, const void *p, size_t size) {
+    const size_t i = block_after(g, p);
+    return i > 0 && (size_t)((const char *)p - g->blocks[i - 1].p) + size <= g->blocks[i - 1].size;
+}
 bool emu_owns(struct emu *g, const void *p, size_t size) {
     if (g->is_cpu) return true;
     pthread_mutex_lock(&g->lock);
-    size_t i = block_after(g, p);
-    bool ok = i > 0 && (size_t)((const char *)p - g->blocks[i - 1].p) + size <= g->blocks[i - 1].size;
+    const bool ok = emu_owns_locked(g, p, size);
     pthread_mutex_unlock(&g->lock);
     return ok;
 }

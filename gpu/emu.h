@@ -132,6 +132,7 @@ void emu_fail(struct emu *g, int code, const char *fmt, ...) __attribute__((form
 void emu_stream_fail(struct emu_stream *s, int code, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 int emu_error_code(struct emu *g); /* 0, or the code of the first failure */
 bool emu_owns(struct emu *g, const void *p, size_t size);
+bool emu_owns_locked(const struct emu *g, const void *p, size_t size);                               /* the caller holds the lock; g is not the CPU */
 static inline bool emu_tracks_pinned(const struct emu *g) { return g->spec.nopin || g->spec.nomap; } /* distinguishes pinned from pageable memory */
 bool emu_is_pinned(const void *p, size_t size);                                                      /* allocated by any device's host_alloc, or registered */
 

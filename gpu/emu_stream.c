@@ -2,6 +2,7 @@
  * After a failure or a cancel a stream drops operations and copies, but still records and waits, so that its waiters wake.
  * Waits end because a record is always enqueued, on a running stream, before a wait for it. */
 #include <assert.h>
+#include <stddef.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
@@ -109,30 +110,34 @@ static void run_copy(struct emu_stream *s, const struct emu_cmd *c) {
 }
 
 struct pointer_check {
-    struct emu_stream *s;
-    enum op_code code;
+    struct emu *g;
+    const void *wrong; /* not memory of the device */
+    size_t bytes;
 };
 static int check_pointer(void *ctx, void **p, size_t bytes, enum visit_kind kind) {
     struct pointer_check *c = ctx;
-    if (emu_owns(c->s->g, *p, bytes)) return 0;
-    emu_stream_fail(c->s, ERR_RUNTIME, "operation %s: %p + %zu is not memory of the device", op_name(c->code), *p, bytes);
+    if (emu_owns_locked(c->g, *p, bytes)) return 0;
+    c->wrong = *p, c->bytes = bytes;
     return ERR_RUNTIME;
 }
 
 static int check_args(struct emu_stream *s, enum op_code code, const union op_args *a) {
-    struct pointer_check c = {s, code};
+    struct pointer_check c = {.g = s->g};
     union op_args copy;
+    if (s->g->is_cpu) return 0;
     memcpy(&copy, a, op_size(code));
+    pthread_mutex_lock(&s->g->lock); /* once for the hundreds of pointers of an operation on experts */
     int r = op_visit(code, &copy, check_pointer, &c);
-    if (r || code != OP_EXPERTS) return r;
     struct op_experts *x = &copy.experts;
     struct expert shared;
-    for (int i = -1; i < (x->ids ? x->n_experts : 0) && !r; i++) {
+    for (int i = -1; code == OP_EXPERTS && i < (x->ids ? x->n_experts : 0) && !r; i++) {
         if (i < 0 && !x->shared) continue;
         shared = i < 0 ? *x->shared : x->experts[i];
         if (!shared.gate.data) continue; /* not resident: an error only if selected */
         r = op_visit_expert(&shared, check_pointer, &c);
     }
+    pthread_mutex_unlock(&s->g->lock);
+    if (r) emu_stream_fail(s, r, "operation %s: %p + %zu is not memory of the device", op_name(code), c.wrong, c.bytes);
     return r;
 }
 
@@ -158,23 +163,24 @@ static void add_op_stats(struct emu *g, enum op_code code, double cost, double t
 
 static void run_op(struct emu_stream *s, const struct emu_cmd *called) {
     struct emu *g = s->g;
-    struct emu_cmd with = {.code = called->code}, *c = &with;
-    const int parts = op_parts(called->code, &called->args);
+    const enum op_code whole = called->code;
+    const int parts = op_parts(whole, &called->args);
+    union op_args args;
     enum op_code code;
     if (emu_inject_fault(g, GPU_FAULT_LAUNCH)) {
-        emu_stream_fail(s, ERR_RUNTIME, "launch of %s failed (injected)", op_name(c->code));
+        emu_stream_fail(s, ERR_RUNTIME, "launch of %s failed (injected)", op_name(whole));
         return;
     }
-    memcpy(&c->args, &called->args, op_size(c->code));
+    memcpy(&args, &called->args, op_size(whole));
     for (int i = 0; i < parts; i++) {
-        union op_args *part = (union op_args *)op_part(c->code, &c->args, i, &code);
+        union op_args *part = (union op_args *)op_part(whole, &args, i, &code);
         if (emu_read_places(s, code, part) || check_args(s, code, part)) return;
     }
     struct op_cost_detail detail = {0};
-    double cost = g->spec.is_virtual || g->is_throttled ? op_cost_seconds(&g->rates, c->code, &c->args, &detail) : 0;
+    double cost = g->spec.is_virtual || g->is_throttled ? op_cost_seconds(&g->rates, whole, &args, &detail) : 0;
     if (g->spec.is_virtual) {
         s->clock_s += cost;
-        add_op_stats(g, c->code, cost, cost, &detail);
+        add_op_stats(g, whole, cost, cost, &detail);
         return;
     }
     struct error e = {0};
@@ -185,15 +191,15 @@ static void run_op(struct emu_stream *s, const struct emu_cmd *called) {
     }
     int r = 0;
     for (int i = 0; i < parts && !r; i++) {
-        const union op_args *part = op_part(c->code, &c->args, i, &code);
+        const union op_args *part = op_part(whole, &args, i, &code);
         r = emu_compute_blocks(s, code, part);
     }
-    if (r && r != ERR_CANCELLED) emu_stream_fail(s, r, "operation %s failed", op_name(c->code));
+    if (r && r != ERR_CANCELLED) emu_stream_fail(s, r, "operation %s failed", op_name(whole));
     if (!g->is_throttled) return;
     double took = emu_clock() - now; /* exceeds cost where the host CPU is slower than the device */
     if (took < cost) took = cost;
     s->due_s = begin + took;
-    add_op_stats(g, c->code, cost, took, &detail);
+    add_op_stats(g, whole, cost, took, &detail);
     sleep_until(s, s->due_s);
 }
 
@@ -285,6 +291,11 @@ static void wait_for_head(struct emu_stream *s, uint64_t head) {
     }
 }
 
+static void copy_command(struct emu_cmd *to, const struct emu_cmd *from) {
+    const size_t used = from->kind == EMU_OP ? op_size(from->code) : sizeof from->copy;
+    memcpy(to, from, offsetof(struct emu_cmd, args) + used);
+}
+
 /* A command in virtual time only moves the stream's clock, which costs less than waking its thread. So the caller runs it, unless an
  * earlier command or the command itself waits. */
 static void enqueue_command(struct emu_stream *s, const struct emu_cmd *c) {
@@ -298,7 +309,7 @@ static void enqueue_command(struct emu_stream *s, const struct emu_cmd *c) {
     atomic_fetch_add(&s->g->n_queued, 1);
     if (s->tail - s->head == EMU_QUEUE) wait_for_head(s, s->head + (s->g->spec.is_virtual ? EMU_QUEUE / 16 : 1));
     struct emu_cmd *to = &s->queue[s->tail++ % EMU_QUEUE];
-    *to = *c;
+    copy_command(to, c);
     if (c->kind == EMU_COPY || c->kind == EMU_PEER || s->g->is_throttled) to->enqueued_s = emu_clock();
     pthread_cond_signal(&s->work_cond);
     pthread_mutex_unlock(&s->lock);
@@ -311,7 +322,7 @@ int emu_stream_enqueue(struct emu_stream *s, const struct emu_cmd *c) {
 static int record_command(struct emu_graph *g, const struct emu_cmd *c) {
     bool work = c->kind == EMU_OP || c->kind == EMU_COPY || c->kind == EMU_FILL;
     if (!work || mem_grow(&g->cmds, &g->cap, g->n + 1, sizeof *g->cmds)) g->has_failed = true;
-    else g->cmds[g->n++] = *c;
+    else copy_command(&g->cmds[g->n++], c);
     return g->has_failed ? ERR_RUNTIME : 0;
 }
 static int enqueue_work(struct emu_stream *s, const struct emu_cmd *c) {
@@ -348,7 +359,8 @@ void emu_graph_close(struct gpu_graph *base) {
 }
 
 static int emu_run(struct op_exec *x, enum op_code code, const union op_args *a) {
-    struct emu_cmd c = {.kind = EMU_OP, .code = code};
+    struct emu_cmd c; /* not initialized: operations have up to 4 KB of arguments, most of them 100 bytes */
+    c.kind = EMU_OP, c.code = code, c.enqueued_s = 0;
     memcpy(&c.args, a, op_size(code));
     return enqueue_work((struct emu_stream *)x, &c);
 }
