@@ -248,9 +248,9 @@ static const struct gemm *select_gemm(const struct cpu_exec *x, int n, const str
     return batch > BATCH_INVARIANT_ROWS && n > most ? gemm_for(x->level, wide) : NULL;
 }
 
-/* What a wave's groups need of the workspace. */
+/* The workspace of a wave's groups. */
 struct needs {
-    size_t size, inner; /* of all groups; a thread's, for a product */
+    size_t size, inner; /* bytes of all groups, and of a thread's largest product */
     size_t down, gate;  /* bytes of a transposed row of down, of a task's rows of gate */
     int most, tile;     /* numbers in a task's outputs; rows of y that share a decoded panel */
 };
