@@ -204,7 +204,7 @@ static __global__ void __launch_bounds__(32 * WR * WD, 1) attention_mma_kernel(s
                 for (int e = 0; e < 4; e++) {
                     s[j][e] = exp2f(s[j][e] - base[e / 2]);
                     sum[e / 2] += s[j][e];
-                    if (FP8) s[j][e] *= row_scale[wd * SLICE + j * 8 + 2 * t + e % 2]; /* from here on the weight of the value's codes */
+                    if (FP8) s[j][e] *= row_scale[wd * SLICE + j * 8 + 2 * t + e % 2]; /* now the weight of the value's codes */
                 }
                 if (WD > 1)
 #pragma unroll

@@ -55,7 +55,7 @@ static void on_resize(int sig) {
 }
 
 static void on_continue(int sig) {
-    if (stopping) return; /* that thread goes on here once the terminal is raw again: a line drawn before would be typed into a terminal in line mode */
+    if (stopping) return; /* that thread calls this once the terminal is raw again; a line drawn earlier would invite typing into a terminal in line mode */
     int saved = errno;
     term_restore_raw();
     errno = saved;

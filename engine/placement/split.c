@@ -190,11 +190,11 @@ struct exchange {
     const struct split_in *in;
     const struct split_plan *p;
     const struct load *load;
-    int from, slowest;              /* the domain that ends last; of the others, the one that ends last */
+    int from, slowest;              /* the domain that finishes last, and the slowest of the others */
     double longest[2];              /* as in latest_others() */
     double cheapest[SPLIT_DOMAINS]; /* the second cheapest transferred expert of each */
     double end[SPLIT_DOMAINS];      /* when each ends */
-    double best_end;                /* of the best move so far */
+    double best_end;                /* after the best move yet */
     int to, what, other, beyond;    /* that move: expert `what` goes to domain `to` (-1: no move helps), which passes `other` (-1: none) to `beyond` */
 };
 /* Tries to move expert i, without which its domain ends at `rest`. */
