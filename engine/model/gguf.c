@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "engine/model/gguf_build.h"
+#include "engine/model/gguf_layers.h"
 
 /* Keys that correspond to config.json keys. name NULL: read elsewhere in this file, or irrelevant. */
 static const struct gguf_key common[] = {
@@ -173,6 +174,7 @@ int gguf_config(struct arena *a, const struct json *meta, const struct gguf_fact
     enum { MAX_MEMBERS = 128 };
     struct config_builder t = {.arena = a, .meta = meta, .facts = f, .what = what, .arch = k->name, .capacity = MAX_MEMBERS, .e = e};
     if (!(t.items = arena_alloc(a, 2 * MAX_MEMBERS * sizeof *t.items))) return error_set(e, ERR_MEMORY, "%s: no memory for its metadata", what);
+    if (!gguf_layers_count(&t)) return t.rc; /* first: many of the following functions visit each layer */
     gguf_build_text(&t, "model_type", k->family ? k->family(&t) : k->model_type);
     gguf_build_int(&t, "vocab_size", f->vocab);
     gguf_build_int(&t, "num_hidden_layers", gguf_build_layers(&t));
