@@ -100,7 +100,7 @@ static bool takes(const struct mat *w) {
 }
 
 extern const struct format_kernels FLOATS;
-#ifdef OTHERWISE /* a kernel for other scales, which has the float32 kernel behind it */
+#ifdef OTHERWISE /* a kernel for other scales, which falls back to the float32 kernel */
 GEMV_FN(OTHERWISE);
 #else
 #define OTHERWISE FLOATS.gemv

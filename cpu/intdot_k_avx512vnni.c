@@ -153,7 +153,7 @@ INLINE __m128i scales_q3_k(const uint8_t *p) {
     const uint64_t high = (x >> 4 & 0x0f0f0f0f0f0f0f0f) | (h & 0x30303030) | (uint64_t)(h >> 2 & 0x30303030) << 32;
     return _mm_set_epi64x((long long)high, (long long)low);
 }
-/* Each part's scale, and the factor of its sum of x that is subtracted: a minimum, or so many scales as are subtracted from a code. */
+/* Each part's scale, and the factor of its sum of x that is subtracted: a minimum, or the scale times the offset of the codes. */
 INLINE void load_scales(V *scale, V *off, const uint8_t *p) {
     if (Q2) {
         const __m128i both = _mm_loadu_si128((const __m128i *)(const void *)p), four = _mm_set1_epi8(15);

@@ -1,7 +1,8 @@
 #include "gpu/cuda.h"
 
-/* Of the spare part: room for most models' workspaces; of a block that small pinned allocations share; of unused pinned memory that is kept. */
-static const size_t spare_bytes = (size_t)64 << 20, host_block_bytes = (size_t)64 << 10, host_keep_bytes = (size_t)256 << 20;
+static const size_t spare_bytes = (size_t)64 << 20; /* size of the spare part, enough for most models' workspaces */
+static const size_t host_block_bytes = (size_t)64 << 10,
+                    host_keep_bytes = (size_t)256 << 20; /* a block for small pinned allocations; unused pinned memory that is kept */
 
 static size_t whole_grains(size_t size) { return align_up(size ? size : 1, CUDA_ARENA_GRAIN); }
 

@@ -13,7 +13,7 @@ enum { set_mark = 1, index_bits = 7 }; /* a reference to a set: this byte, then 
 struct pattern_parser {
     struct pattern *re;
     struct alphabet *a;
-    const char *at, *end, *begin; /* of the pattern; at: next byte to parse */
+    const char *at, *end, *begin; /* the pattern is [begin, end); at: next byte to parse */
     size_t n;
     struct error *e;
     int depth;
@@ -234,7 +234,7 @@ static int parse_alternatives(struct pattern_parser *p);
 static int parse_group(struct pattern_parser *p) {
     static const struct {
         const char *spelled, *pcre;
-        int fold; /* of the group; -1: as outside */
+        int fold; /* whether the group ignores case; -1: inherited */
     } kinds[] = {{"?i:", "(?:", 1},   {"?-i:", "(?:", 0},  {"?:", "(?:", -1}, {"?=", "(?=", -1}, {"?!", "(?!", -1},
                  {"?<=", "(?<=", -1}, {"?<!", "(?<!", -1}, {"?>", "(?>", -1}, {"", "(?:", -1}};
     p->at++; /* ( */

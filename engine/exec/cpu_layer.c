@@ -34,7 +34,7 @@ static void prefetch_experts(struct runtime *m, struct work *w, int layer, int n
     disk_prefetch_score(m->disk_prefetch, layer, w->ids, w->router, n);
     const struct layer *next = layer + 1 < c->n_layers ? &m->w->layers[layer + 1] : NULL;
     if (!next || !next->experts || !disk_prefetch_is_useful(m->disk_prefetch) || c->streams.n || c->layer[layer + 1].routes_kept)
-        return; /* several residual streams, or kept rows: what the next router reads is not known yet */
+        return; /* several residual streams, or kept rows: the next router's input is not known yet */
     if (n <= m->lookahead_work->rows) {
         struct work predicted = *m->lookahead_work;
         predicted.x = w->x;

@@ -49,7 +49,8 @@ struct json gguf_build_uniform(struct config_builder *t, const char *key, const 
 }
 
 int64_t gguf_build_layers(const struct config_builder *t) {
-    return json_int(gguf_build_meta(t, "block_count"), 0) - json_int(gguf_build_meta(t, "nextn_predict_layers"), 0);
+    int64_t n;
+    return __builtin_sub_overflow(json_int(gguf_build_meta(t, "block_count"), 0), json_int(gguf_build_meta(t, "nextn_predict_layers"), 0), &n) ? 0 : n;
 }
 int64_t gguf_build_head_dim(const struct config_builder *t) {
     const struct json *key = gguf_build_meta(t, "attention.key_length");

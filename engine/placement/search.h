@@ -44,7 +44,7 @@ enum { SEARCH_SESSIONS = 16, SEARCH_SHARES = 16, SEARCH_PREFILL_ROWS = 8192, SEA
 /* The bottleneck. BY_CHAIN: latency, no resource is saturated. */
 enum search_limit { SEARCH_BY_CPU, SEARCH_BY_CARD, SEARCH_BY_LINK, SEARCH_BY_ROWS, SEARCH_BY_MEMORY, SEARCH_BY_CHAIN, SEARCH_LIMITS };
 const char *search_limit_name(enum search_limit l);
-/* What a policy lacks, or why the batch of the best one is not larger. */
+/* The resource that a policy lacks, or that keeps the best one's batch from being larger. */
 enum search_bound { SEARCH_NO_GAIN, SEARCH_HOST_MEMORY, SEARCH_CARD_MEMORY, SEARCH_PROMPTS, SEARCH_ROWS, SEARCH_TPOT };
 const char *search_bound_name(enum search_bound b);
 struct search_cost {
