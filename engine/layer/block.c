@@ -219,7 +219,7 @@ static int norm_input(struct exec *x, const struct config *c, const struct block
     const float *weight = in->weight, *bias = in->bias;
     const float *from = c->streams.n && !c->streams.is_plain ? w->xn : c->streams.n ? w->streams : w->x;
     TRY(norm_rows(x, c, w->xn, c->hidden, from, c->hidden, weight, bias, n, c->hidden, stream_eps(c), tag, w->first_bad));
-    if (c->norm_gate_rank) TRY(gate_norm(x, c, in->norm_gate, w, n));
+    if (config_norm_is_gated(c, tag / 2, tag % 2)) TRY(gate_norm(x, c, in->norm_gate, w, n));
     if (!c->norms_stream) return 0;
     TRY(copy_rows(x, c, w->streams, w->xn, n));
     return rows_scale(x, w->streams, c->layer[tag / 2].branch[tag % 2].stream, n, c->hidden);

@@ -9,6 +9,7 @@ struct tensor_names {
     const char *embed, *norm, *head;
     const char *attn_norm, *ffn_norm;
     const char *attn_norm_down, *attn_norm_up, *ffn_norm_down, *ffn_norm_up; /* gates of these */
+    const char *gated_ffn_norm;                                              /* ffn_norm of a layer where it has a gate */
     const char *attn_out_norm, *ffn_out_norm;                                /* norms of the outputs of attention and FFN blocks */
     const char *dense_out_norm, *experts_out_norm, *experts_norm;            /* a dense FFN beside experts: norms of both outputs, and of the experts' input */
     const char *token_table, *token_from_embed, *token_from_embed_norm, *token_gate, *token_out,

@@ -1,5 +1,5 @@
-/* A.X K2: DeepSeek-V3.2 whose input norms have a gate of low rank, whose queries come from the normed and the raw latent together with a gate per element of
- * the attention's output, and whose router counts experts of other groups as 0. Reference: transformers, models/axk2. */
+/* A.X K2: DeepSeek-V3.2 whose input norms have a gate of low rank (not that of a dense FFN), whose queries come from the normed and the raw latent together
+ * with a gate per element of the attention's output, and whose router counts experts of other groups as 0. Reference: transformers, models/axk2. */
 #include "engine/base/ops.h"
 #include "engine/model/deepseek.h"
 
@@ -9,6 +9,7 @@ static void parse(struct config_reader *r, struct config *c) {
     deepseek_attention(r, c);
     deepseek_experts(r, c, &defaults);
     deepseek_router(r, c, &defaults);
+    config_read_mlp_types(r, c);
     deepseek_indexer(r, c, 16, false);
     if (config_has(r, "n_group") != config_has(r, "topk_group")) config_fail(r, "'n_group' and 'topk_group' must be given together");
     if (c->qkv_bias) config_fail(r, "'attention_bias' is true: hearth reads no such tensors of this family");
@@ -25,7 +26,8 @@ const struct arch arch_axk2 = {.model_types = types,
                                .title = "A.X K2",
                                .parse = parse,
                                .names = {NAMES_ENDS("model."), .attn_norm = L "input_layernorm.norm", .attn_norm_down = L "input_layernorm.W_down",
-                                         .attn_norm_up = L "input_layernorm.W_up", .ffn_norm = L "post_attention_layernorm.norm",
-                                         .ffn_norm_down = L "post_attention_layernorm.W_down", .ffn_norm_up = L "post_attention_layernorm.W_up",
-                                         .o = L "self_attn.o_proj", DEEPSEEK_MLA_NAMES("model."), DEEPSEEK_INDEX_NAMES, DEEPSEEK_BIAS_NAME,
-                                         NAMES_ROUTER("model."), NAMES_EXPERTS("model."), NAMES_SHARED("model.", "shared_experts"), NAMES_DENSE("model.")}};
+                                         .attn_norm_up = L "input_layernorm.W_up", .ffn_norm = L "post_attention_layernorm",
+                                         .gated_ffn_norm = L "post_attention_layernorm.norm", .ffn_norm_down = L "post_attention_layernorm.W_down",
+                                         .ffn_norm_up = L "post_attention_layernorm.W_up", .o = L "self_attn.o_proj", DEEPSEEK_MLA_NAMES("model."),
+                                         DEEPSEEK_INDEX_NAMES, DEEPSEEK_BIAS_NAME, NAMES_ROUTER("model."), NAMES_EXPERTS("model."),
+                                         NAMES_SHARED("model.", "shared_experts"), NAMES_DENSE("model.")}};

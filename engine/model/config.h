@@ -199,7 +199,7 @@ struct config {
     } streams;
     bool merges_stream;  /* the stream and a block's output get a bias and a factor per channel before they are added; needs config_keep_stream */
     bool norms_stream;   /* a block leaves branch.stream * norm(stream) + branch.output * its output; needs config_keep_stream */
-    int norm_gate_rank;  /* a block's normed input is multiplied by the sigmoid of an MLP of it, of this width; 0: not */
+    int norm_gate_rank;  /* a block's normed input is multiplied by the sigmoid of an MLP of it, of this width (config_norm_is_gated); 0: not */
     bool no_input_norm;  /* blocks read the residual stream as it is */
     uint8_t output_norm; /* enum output_norm; needs config_keep_stream */
     bool parallel_block; /* attention and FFN read the same stream; needs config_keep_stream */
@@ -261,6 +261,8 @@ static inline bool config_has_mixer(const struct config *c, enum mixer kind) {
 }
 /* A layer without mixer and FFN only adds the output of the layer before. It is the last one of models with short convolutions: its state is that of the
  * output's convolution. */
+/* Whether the norm before a layer's attention, or before its FFN, has a gate: all but that of a dense FFN. */
+static inline bool config_norm_is_gated(const struct config *c, int layer, bool ffn) { return c->norm_gate_rank && (!ffn || c->layer[layer].moe); }
 static inline bool config_is_bare(const struct config *c, int layer) { return c->layer[layer].no_ffn && c->layer[layer].mixer == MIXER_NONE; }
 /* Whether a layer, or some layer, has a state instead of keys. */
 static inline bool config_is_stateful(const struct config *c, int layer) {

@@ -185,7 +185,8 @@ int params_list(const struct config *c, int layer, unsigned modules, struct para
                last_norm = has_ffn_out_norm(c, c->n_layers - 1), previous_norm = layer > 0 && has_ffn_out_norm(c, layer - 1);
     const bool parallel = moe && c->parallel_dense, last_parallel = c->parallel_dense && c->layer[c->n_layers - 1].moe,
                previous_parallel = c->parallel_dense && layer > 0 && c->layer[layer - 1].moe;
-    const bool all_heads = c->qk_norm == QK_NORM_ALL;
+    const bool all_heads = c->qk_norm == QK_NORM_ALL, gates_attn = mixes_tokens && config_norm_is_gated(c, layer, false),
+               gates_ffn = ffn && config_norm_is_gated(c, layer, true);
     const struct tensor_slice q_in = in_qkv(c, layer, 0), k_in = in_qkv(c, layer, q), v_in = in_qkv(c, layer, q + k);
     const bool takes_kv = c->layer[layer].passes_kv == KV_TAKEN;
     const bool gates = attends && (c->attn_gate == ATTN_GATE_ELEMENT || c->attn_gate == ATTN_GATE_HEAD),
@@ -237,8 +238,8 @@ int params_list(const struct config *c, int layer, unsigned modules, struct para
         MERGE_ROW(0, layer, previous_merge, output_scale, embed_merge, 1, ATTENTION, merges && !layer),
         MERGE(-1, layer, previous_merge, ffn_merge, ATTENTION, merges && layer > 0),
         VEC(layer, attn_norm, attn_norm, ".weight", ATTENTION, hidden, in_norm && mixes_tokens),
-        MAT(layer, attn_norm_gate[0], attn_norm_down, ATTENTION, rank_gate, hidden, in_norm && mixes_tokens && rank_gate),
-        MAT(layer, attn_norm_gate[1], attn_norm_up, ATTENTION, hidden, rank_gate, in_norm && mixes_tokens && rank_gate),
+        MAT(layer, attn_norm_gate[0], attn_norm_down, ATTENTION, rank_gate, hidden, in_norm && gates_attn),
+        MAT(layer, attn_norm_gate[1], attn_norm_up, ATTENTION, hidden, rank_gate, in_norm && gates_attn),
         VEC(layer, attn_norm_bias, attn_norm, ".bias", ATTENTION, hidden, norm_bias && mixes_tokens),
         MAT_IN(q_in, layer, q, q, ".weight", ATTENTION, q_rows, hidden, !low_q && attends),
         VEC_IN(q_in, layer, q_bias, q, ".bias", ATTENTION, q_rows, gqa && bias),
@@ -340,9 +341,10 @@ int params_list(const struct config *c, int layer, unsigned modules, struct para
         MIX(layer, ffn_mix, ffn_mix, ROUTER, mixes, parts, streams),
         VEC(layer, attn_out_norm, attn_out_norm, ".weight", ROUTER, hidden, out_norm),
         MERGE(0, layer, attn_merge, attn_merge, ROUTER, merges),
-        MAT(layer, ffn_norm_gate[0], ffn_norm_down, ROUTER, rank_gate, hidden, in_norm && ffn && rank_gate),
-        MAT(layer, ffn_norm_gate[1], ffn_norm_up, ROUTER, hidden, rank_gate, in_norm && ffn && rank_gate),
-        VEC(layer, ffn_norm, ffn_norm, ".weight", ROUTER, hidden, in_norm && ffn),
+        MAT(layer, ffn_norm_gate[0], ffn_norm_down, ROUTER, rank_gate, hidden, in_norm && gates_ffn),
+        MAT(layer, ffn_norm_gate[1], ffn_norm_up, ROUTER, hidden, rank_gate, in_norm && gates_ffn),
+        VEC(layer, ffn_norm, ffn_norm, ".weight", ROUTER, hidden, in_norm && ffn && !gates_ffn),
+        VEC(layer, ffn_norm, gated_ffn_norm, ".weight", ROUTER, hidden, in_norm && gates_ffn),
         VEC(layer, ffn_norm_bias, ffn_norm, ".bias", ROUTER, hidden, norm_bias && ffn),
         MAT_IN(ffn_gate, layer, parallel_dense.gate, dense_gate, ".weight", ROUTER, dense_inter, hidden, parallel),
         MAT_IN(ffn_up, layer, parallel_dense.up, dense_up, ".weight", ROUTER, dense_inter, hidden, parallel),

@@ -37,6 +37,14 @@ MODELS = {
         "qk_rope_head_dim": 8, "v_head_dim": 24, "rope_theta": 10000, "quantization_config": FP8, "index_n_heads": 5, "index_head_dim": 20, "index_topk": 9,
         "rope_scaling": {"type": "yarn", "factor": 4, "original_max_position_embeddings": 16, "beta_fast": 4, "beta_slow": 1, "mscale": 1.0, "mscale_all_dim": 1.0},
     },
+    # Norms with a gate except that of the dense layer, queries from the normed and the raw latent, with a gate of the output; other groups' experts count as 0
+    "dsa_gates": {
+        **COMMON, "model_type": "axk2", "rms_norm_eps": 1e-3, "intermediate_size": 168, "moe_intermediate_size": 40, "num_attention_heads": 3,
+        "num_key_value_heads": 3, "n_routed_experts": 8, "num_experts_per_tok": 3, "n_shared_experts": 1, "n_group": 2, "topk_group": 1, "first_k_dense_replace": 1,
+        "norm_topk_prob": True, "routed_scaling_factor": 2.5, "scoring_func": "sigmoid", "topk_method": "noaux_tc", "q_lora_rank": 40, "kv_lora_rank": 72,
+        "qk_nope_head_dim": 16, "qk_rope_head_dim": 8, "v_head_dim": 24, "rope_parameters": {"rope_type": "default", "rope_theta": 10000}, "index_n_heads": 5,
+        "index_head_dim": 20, "index_topk": 9, "gated_norm_rank": 12, "quantization_config": FP8,
+    },
     # An indexer that rotates adjacent elements, whose selection the next two layers reuse
     "dsa_shared": {
         **COMMON, "model_type": "glm_moe_dsa", "num_hidden_layers": 4, "intermediate_size": 168, "moe_intermediate_size": 40, "num_attention_heads": 3,
@@ -294,7 +302,8 @@ def attention(out, c, p):
         if low:
             weight(out, c, p + "q_a_proj", low, h)
             out[p + "q_a_layernorm.weight"] = tensor(p + "q_a_layernorm", [low], 0.3, 1)
-        weight(out, c, p + ("q_b_proj" if low else "q_proj"), heads * (nope + rope), low or h, 2)
+        gate = v if c["model_type"] == "axk2" else 0  # its queries come from the raw latent, too, with a gate per element of the output
+        weight(out, c, p + ("q_b_proj" if low else "q_proj"), heads * (nope + rope + gate), 2 * low if gate else low or h, 2)
         weight(out, c, p + "kv_a_proj_with_mqa", latent + rope, h)
         out[p + "kv_a_layernorm.weight"] = tensor(p + "kv_a_layernorm", [latent], 0.3, 1)
         weight(out, c, p + "kv_b_proj", heads * (nope + v), latent)
@@ -424,6 +433,10 @@ def tensors(c):
             if c["model_type"] == "deepseek_v3":
                 weight(out, c, p + "shared_head.head", c["vocab_size"], h, fp8=False)
         for name in norms(c):
+            if "gated_norm_rank" in c and (name == "input_layernorm" or i >= c["first_k_dense_replace"]):
+                weight(out, c, p + name + ".W_down", c["gated_norm_rank"], h, 2, fp8=False)
+                weight(out, c, p + name + ".W_up", h, c["gated_norm_rank"], 2, fp8=False)
+                name += ".norm"
             out[p + name + ".weight"] = tensor(p + name, [h], 0.3, 1 - one(c))
             if c["model_type"] == "phimoe":
                 out[p + name + ".bias"] = tensor(p + name + " bias", [h], 0.2)

@@ -89,6 +89,9 @@ NEXT = ("qwen3_next", "qwen3_5_text")
 def norm(m, x, name):
     """The model's kind of norm: LayerNorm (Phi, DBRX) or RMSNorm."""
     eps = m.config.get("rms_norm_eps", 1e-5 if m.config["model_type"] == "dbrx" else 1e-6)
+    if name + ".W_down.weight" in m:  # multiplied by a gate of low rank
+        y = rms_norm(x, m[name + ".norm.weight"], eps)
+        return y * sigmoid(m.linear(silu(m.linear(y, name + ".W_down")), name + ".W_up"))
     if m.config["model_type"] not in ("phimoe", "dbrx"):
         return rms_norm(x, m[name + ".weight"] + (m.config["model_type"] in NEXT), eps)  # that family publishes it minus 1
     x = x - x.mean(-1, keepdims=True)
@@ -206,12 +209,15 @@ def latent_attention(m, x, name, taken):
     indexer, over the keys that it selects, or over those of the last selection [T, T]; returns these too."""
     c, n, heads = m.config, len(x), m.config["num_attention_heads"]
     nope, rope, latent = c["qk_nope_head_dim"], c["qk_rope_head_dim"], c["kv_lora_rank"]
-    eps = c["rms_norm_eps"]
+    axk2 = c["model_type"] == "axk2"
+    eps = 1e-6 if axk2 else c["rms_norm_eps"]
     if c.get("q_lora_rank"):
-        low = rms_norm(m.linear(x, name + "q_a_proj"), m[name + "q_a_layernorm.weight"], eps)
-        q = m.linear(low, name + "q_b_proj").reshape(n, heads, -1)
+        raw = m.linear(x, name + "q_a_proj")
+        low = rms_norm(raw, m[name + "q_a_layernorm.weight"], eps)
+        q = m.linear(np.concatenate((low, raw), -1) if axk2 else low, name + "q_b_proj").reshape(n, heads, -1)
     else:
         q = m.linear(x, name + "q_proj").reshape(n, heads, -1)
+    q, gate = q[..., : nope + rope], sigmoid(q[..., nope + rope :].reshape(n, -1))
     q = np.concatenate((q[..., :nope], rotate(q[..., nope:], c, True)), -1)
     kv = m.linear(x, name + "kv_a_proj_with_mqa")
     key_rope = rotate(kv[:, None, latent:], c, True)
@@ -224,7 +230,8 @@ def latent_attention(m, x, name, taken):
     gap = math.inf
     if name + "indexer.weights_proj.weight" in m:
         taken, gap = lightning_indexer(m, x, low, name + "indexer.")
-    return m.linear(attend(q, k, kv[..., nope:], scale, chosen=taken), name + "o_proj"), taken, gap
+    y = attend(q, k, kv[..., nope:], scale, chosen=taken)
+    return m.linear(y * gate if axk2 else y, name + "o_proj"), taken, gap
 
 
 def grouped_attention(m, x, name, layer):
@@ -313,7 +320,7 @@ def route(m, x, name):
         if c["topk_group"] < groups:
             gap = min(gap, (order[:, c["topk_group"] - 1] - order[:, c["topk_group"]]).min())
         kept = rank >= order[:, c["topk_group"] - 1][:, None]
-        choice = np.where(np.repeat(kept, experts // groups, 1), choice, -np.inf)
+        choice = np.where(np.repeat(kept, experts // groups, 1), choice, 0 if kind == "axk2" else -np.inf)
     chosen = np.argsort(-choice, -1, kind="stable")[:, :k]
     order = -np.sort(-choice, -1)
     gap = min(gap, (order[:, k - 1] - order[:, k]).min())
