@@ -39,7 +39,7 @@ static void parse(struct config_reader *r, struct config *c) {
     c->n_experts = config_int(r, "num_experts", 0, 1, 4096);
     c->topk = config_int(r, "num_experts_per_tok", 0, 1, 64);
     c->moe_inter = config_int(r, "moe_intermediate_size", 0, 1, 1 << 20);
-    c->shared_inter = config_int(r, "num_shared_experts", 0, 0, 64) * c->moe_inter;
+    c->shared_inter = config_int(r, "num_shared_experts", config_is_null(r, "num_shared_experts") ? 0 : 2, 0, 64) * c->moe_inter;
     c->norm_topk = config_bool(r, "route_norm", true);
     c->routed_scale = (float)config_num(r, "route_scale", 1, 0, 1e4);
     c->score = SCORE_SIGMOID;

@@ -3,7 +3,7 @@
 #include "engine/base/ops.h"
 #include "engine/model/deepseek.h"
 
-static const struct deepseek_defaults defaults = {.scale = 2.5, .dense = 1, .norm = true, .groups = 1, .topk_group = 1};
+static const struct deepseek_defaults defaults = {.scale = 2.5, .dense = 1, .shared = 1, .norm = true, .groups = 1, .topk_group = 1};
 
 static void parse(struct config_reader *r, struct config *c) {
     deepseek_attention(r, c);

@@ -4,6 +4,8 @@
 #include "engine/model/deepseek.h"
 #include "engine/model/kda.h"
 
+static const struct deepseek_defaults defaults = {.scale = 2.5, .dense = 2, .shared = 1, .norm = true, .groups = 8, .topk_group = 4};
+
 static void read_kda(struct config_reader *r, struct config *c) {
     static const char *const kinds[] = {"kda", NULL};
     const int period = config_int(r, "layer_group_size", 0, 1, CONFIG_MAX_LAYERS), whole = c->n_layers / period * period; /* layers in complete groups */
@@ -41,7 +43,7 @@ static void parse(struct config_reader *r, struct config *c) {
     c->attn_gate = config_choice(r, "gated_attention_proj_granularity_type", gates, 0) ? ATTN_GATE_ELEMENT : ATTN_GATE_HEAD;
     c->attn_gate_kind = GATE_SIGMOID;
     read_kda(r, c);
-    bailing_read_experts(r, c);
+    bailing_read_experts(r, c, &defaults, true);
     c->glu.clamp_after = true; /* as the vendor's vLLM; transformers has no limits */
     read_limits(r, c, "expert_swiglu_limit_list", 0);
     read_limits(r, c, "share_expert_swiglu_limit_list", 1);
@@ -52,7 +54,7 @@ static const char *const types[] = {"bailing_hybrid", NULL};
 /* Its projection of the attention output is `dense` in published files, o_proj in those that transformers writes. */
 #define ARCH(output, ...) \
     { \
-        .model_types = types, .title = "Ling 3", .parse = parse, .key_aliases = bailing_keys, __VA_ARGS__, .names = { \
+        .model_types = types, .title = "Ling 3", .defaults = {.theta = 6e6}, .parse = parse, .key_aliases = bailing_keys, __VA_ARGS__, .names = { \
             .embed = "model.word_embeddings", \
             .norm = "model.norm", \
             .head = "lm_head", \

@@ -6,17 +6,16 @@
 #include "engine/model/deepseek.h"
 #include "engine/model/names.h"
 
-static const struct deepseek_defaults defaults = {.scale = 1, .norm = true};
+static const struct deepseek_defaults defaults = {.scale = 1, .norm = true, .groups = 1, .topk_group = 1};
 
-void bailing_read_experts(struct config_reader *r, struct config *c) {
+void bailing_read_experts(struct config_reader *r, struct config *c, const struct deepseek_defaults *d, bool is_v3) {
     static const char *const scores[] = {"softmax", "sigmoid", NULL}, *const dtypes[] = {"fp32", NULL};
-    const int shared = config_int(r, "n_shared_experts", 0, 0, 64);
-    deepseek_experts(r, c, &defaults);
-    c->shared_inter = shared * config_int(r, "moe_shared_expert_intermediate_size", c->moe_inter, 1, 1 << 20);
+    deepseek_experts(r, c, d);
+    c->shared_inter = c->shared_inter / c->moe_inter * config_int(r, "moe_shared_expert_intermediate_size", c->moe_inter, 1, 1 << 20);
     config_choice(r, "router_dtype", dtypes, 0);
-    c->score = config_choice(r, "score_function", scores, 0) ? SCORE_SIGMOID : SCORE_SOFTMAX;
-    deepseek_groups(r, c, 1, 1);
-    c->router_bias = config_bool(r, "moe_router_enable_expert_bias", false);
+    c->score = config_choice(r, "score_function", scores, is_v3) ? SCORE_SIGMOID : SCORE_SOFTMAX;
+    deepseek_groups(r, c, d->groups, d->topk_group);
+    c->router_bias = config_bool(r, "moe_router_enable_expert_bias", is_v3);
 }
 
 static void parse(struct config_reader *r, struct config *c) {
@@ -29,7 +28,7 @@ static void parse(struct config_reader *r, struct config *c) {
     config_has(r, "embedding_dropout"), config_has(r, "output_dropout"), config_has(r, "mtp_loss_scaling_factor");
     c->rope.interleaved = config_bool(r, "rope_interleave", false); /* GGUF of Ling 1 only */
     config_read_rope(r, c, c->head_dim, 600000);
-    bailing_read_experts(r, c);
+    bailing_read_experts(r, c, &defaults, false);
 }
 
 #define LAYER "model.layers.%d."

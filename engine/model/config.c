@@ -42,6 +42,10 @@ static const struct json *read_key(struct config_reader *r, const char *key) {
 
 const struct json *config_get(struct config_reader *r, const char *key) { return read_key(r, key); }
 bool config_has(struct config_reader *r, const char *key) { return read_key(r, key) != NULL; }
+bool config_is_null(const struct config_reader *r, const char *key) {
+    const struct json *v = r->root ? json_get(r->root, family_key(r, key)) : NULL;
+    return v && v->type == JSON_NULL;
+}
 
 int config_int(struct config_reader *r, const char *key, int default_value, int min, int max) {
     const struct json *v = read_key(r, key);

@@ -6,7 +6,7 @@
 /* Defaults of keys that a config omits: transformers' configuration classes. */
 struct deepseek_defaults {
     double scale;           /* routed_scaling_factor */
-    int dense;              /* first_k_dense_replace */
+    int dense, shared;      /* first_k_dense_replace, n_shared_experts */
     bool norm;              /* norm_topk_prob */
     int groups, topk_group; /* n_group, topk_group */
 };

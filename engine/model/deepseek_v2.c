@@ -3,7 +3,7 @@
 #include "engine/base/ops.h"
 #include "engine/model/deepseek.h"
 
-static const struct deepseek_defaults defaults = {.scale = 1};
+static const struct deepseek_defaults defaults = {.scale = 1, .shared = 2};
 
 static void parse(struct config_reader *r, struct config *c) {
     deepseek_attention(r, c);

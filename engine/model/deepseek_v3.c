@@ -31,7 +31,7 @@ void deepseek_attention(struct config_reader *r, struct config *c) {
     c->qkv_bias = c->o_bias = config_bool(r, "attention_bias", false);
     c->rope.interleaved = config_bool(r, "rope_interleave", true);
     c->split_kv_b = config_bool(r, "split_kv_b", false); /* GGUF only */
-    if (c->qk_rope) config_read_rope(r, c, c->qk_rope, 10000);
+    if (c->qk_rope) config_read_rope(r, c, c->qk_rope, c->arch->defaults.theta > 0 ? c->arch->defaults.theta : 10000);
     else read_no_rope(c);
     double scale = 1 / sqrt(c->head_dim);
     if (c->rope.kind != ROPE_DEFAULT && c->rope.mscale_all_dim > 0 && c->rope.factor > 1) {
@@ -41,14 +41,14 @@ void deepseek_attention(struct config_reader *r, struct config *c) {
     c->attn_scale = (float)scale;
 }
 
-const struct deepseek_defaults deepseek_v3_defaults = {.scale = 2.5, .dense = 3, .norm = true, .groups = 8, .topk_group = 4};
+const struct deepseek_defaults deepseek_v3_defaults = {.scale = 2.5, .dense = 3, .shared = 1, .norm = true, .groups = 8, .topk_group = 4};
 
 void deepseek_moe(struct config_reader *r, struct config *c, const struct deepseek_defaults *d) {
     c->dense_inter = config_int(r, "intermediate_size", 0, 1, 1 << 20);
     c->n_experts = config_int(r, "n_routed_experts", 0, 1, 4096);
     c->topk = config_int(r, "num_experts_per_tok", 0, 1, 64);
     c->moe_inter = config_int(r, "moe_intermediate_size", 0, 1, 1 << 20);
-    int shared = config_int(r, "n_shared_experts", 0, 0, 64);
+    int shared = config_int(r, "n_shared_experts", config_is_null(r, "n_shared_experts") ? 0 : d->shared, 0, 64);
     c->shared_inter = shared * c->moe_inter;
     c->routed_scale = (float)config_num(r, "routed_scaling_factor", d->scale, 0, 1e4);
     c->norm_topk = config_bool(r, "norm_topk_prob", d->norm);

@@ -31,7 +31,7 @@ static void parse(struct config_reader *r, struct config *c) {
     c->n_experts = config_int(r, "moe_num_experts", 0, 1, 4096);
     c->topk = config_int(r, "moe_k", 0, 1, 64);
     c->moe_inter = config_int(r, "moe_intermediate_size", 0, 1, 1 << 20);
-    c->shared_inter = config_int(r, "moe_num_shared_experts", 0, 0, 64) * c->moe_inter;
+    c->shared_inter = config_int(r, "moe_num_shared_experts", config_is_null(r, "moe_num_shared_experts") ? 0 : 2, 0, 64) * c->moe_inter;
     c->score = SCORE_SOFTMAX;
     c->router_bias = c->norm_topk = true;
     c->routed_scale = 1;

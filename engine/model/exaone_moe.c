@@ -39,7 +39,7 @@ static void read_layers(struct config_reader *r, struct config *c) {
     }
 }
 
-static const struct deepseek_defaults defaults = {.scale = 2.5, .dense = 1, .norm = true, .groups = 1, .topk_group = 1};
+static const struct deepseek_defaults defaults = {.scale = 2.5, .dense = 1, .shared = 1, .norm = true, .groups = 1, .topk_group = 1};
 
 static void parse(struct config_reader *r, struct config *c) {
     config_read_gqa(r, c);

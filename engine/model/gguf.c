@@ -162,6 +162,18 @@ static void nest_text_model(struct config_builder *t) {
     *t = out;
 }
 
+/* Keys whose absence from a file means these values, whatever the family's config.json means by it (converters leave out what has no effect). */
+static void put_absent(struct config_builder *t, const struct gguf_key *keys) {
+    static const struct {
+        const char *key;
+        int value;
+    } absent[] = {{"expert_shared_count", 0}, {"expert_weights_scale", 1}};
+    if (!gguf_build_meta(t, "expert_count")) return;
+    for (size_t i = 0; i < sizeof absent / sizeof *absent; i++)
+        for (const struct gguf_key *k = keys; k->key; k++)
+            if (k->name && !strcmp(k->key, absent[i].key) && !gguf_build_meta(t, k->key)) gguf_build_int(t, k->name, absent[i].value);
+}
+
 int gguf_config(struct arena *a, const struct json *meta, const struct gguf_facts *f, const char *what, struct json *config, struct error *e) {
     const struct json *arch = json_get(meta, "general.architecture");
     const struct gguf_arch *k = find_arch(meta);
@@ -192,6 +204,7 @@ int gguf_config(struct arena *a, const struct json *meta, const struct gguf_fact
         if (!r) gguf_build_member(&t, key->string, key->n, *v);
         else if (r->name) gguf_build_json(&t, r->name, gguf_build_uniform(&t, r->key, v));
     }
+    put_absent(&t, k->keys);
     apply_key_aliases(&t);
     nest_text_model(&t);
     *config = (struct json){.type = JSON_OBJECT, .n = t.n, .items = t.items};

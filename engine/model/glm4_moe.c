@@ -5,7 +5,7 @@
 #include "engine/model/deepseek.h"
 #include "engine/model/names.h"
 
-static const struct deepseek_defaults defaults = {.scale = 1, .dense = 1, .norm = true}, no_dense = {.scale = 1, .norm = true};
+static const struct deepseek_defaults defaults = {.scale = 1, .dense = 1, .shared = 1, .norm = true}, no_dense = {.scale = 1, .shared = 1, .norm = true};
 
 static void parse_with(struct config_reader *r, struct config *c, const struct deepseek_defaults *d, double partial, double theta) {
     config_read_gqa(r, c);

@@ -3,7 +3,7 @@
 #include "engine/model/deepseek.h"
 #include "engine/model/kda.h"
 
-static const struct deepseek_defaults defaults = {.scale = 2.5, .dense = 1, .norm = true, .groups = 1, .topk_group = 1};
+static const struct deepseek_defaults defaults = {.scale = 2.5, .dense = 1, .shared = 1, .norm = true, .groups = 1, .topk_group = 1};
 
 /* Refuses a switch that the reference has in one position only. */
 static void require(struct config_reader *r, const char *key) {

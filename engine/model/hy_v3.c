@@ -4,7 +4,7 @@
 #include "engine/model/deepseek.h"
 #include "engine/model/names.h"
 
-static const struct deepseek_defaults defaults = {.scale = 1, .dense = 1, .norm = true};
+static const struct deepseek_defaults defaults = {.scale = 2.826, .dense = 1, .shared = 1, .norm = true};
 /* The reference's choices of precision and kernels. */
 static const char *const precision[] = {"enable_attention_fp32_softmax", "enable_lm_head_fp32", "enable_moe_fp32_combine", "use_grouped_mm", NULL};
 

@@ -2,7 +2,7 @@
  * several residual streams are not mixed with each other (independent hyper-connections). Reference: transformers, models/hy_v4. */
 #include "engine/model/deepseek.h"
 
-static const struct deepseek_defaults defaults = {.scale = 2.827, .dense = 1, .norm = true, .groups = 1, .topk_group = 1};
+static const struct deepseek_defaults defaults = {.scale = 2.827, .dense = 1, .shared = 1, .norm = true, .groups = 1, .topk_group = 1};
 
 static void read_streams(struct config_reader *r, struct config *c) {
     c->streams.n = config_int(r, "hc_mult", 4, 1, STREAMS_MOST);

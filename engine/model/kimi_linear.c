@@ -5,7 +5,7 @@
 #include "engine/model/deepseek.h"
 #include "engine/model/kda.h"
 
-static const struct deepseek_defaults defaults = {.scale = 1, .norm = true, .groups = 1, .topk_group = 1};
+static const struct deepseek_defaults defaults = {.scale = 2.446, .shared = 1, .norm = true, .groups = 1, .topk_group = 1};
 
 static void parse(struct config_reader *r, struct config *c) {
     c->max_context = config_int(r, "model_max_length", c->max_context, 1, 1 << 24);
@@ -32,6 +32,7 @@ static const char *const keys[][2] = {{"num_experts_per_tok", "num_experts_per_t
 const struct arch arch_kimi_linear = {
     .model_types = types,
     .title = "Kimi Linear",
+    .norm_eps = 1e-5,
     .defaults = {.context = 4096},
     .parse = parse,
     .names = {NAMES_USUAL("model."), DEEPSEEK_MLA_NAMES("model."), KDA_NAMES(L "self_attn."), KDA_LOW_NAMES(L "self_attn."), NAMES_SPARSE("model."),

@@ -37,7 +37,7 @@ static void parse(struct config_reader *r, struct config *c) {
     c->norm_eps = (float)config_num(r, "layernorm_epsilon", (double)c->norm_eps, 0, 1);
     c->v_dim = config_int(r, "v_head_dim", c->head_dim, 1, 1024);
     same_width(r, "swa_head_dim", c->head_dim), same_width(r, "swa_v_head_dim", c->v_dim);
-    c->v_scale = (float)config_num(r, "attention_value_scale", 1, 1e-6, 1e6);
+    c->v_scale = (float)config_num(r, "attention_value_scale", config_is_null(r, "attention_value_scale") ? 1 : 0.707, 1e-6, 1e6);
     c->qkv_bias = config_bool(r, "attention_bias", false);
     config_read_rope(r, c, c->head_dim, 5000000);
     c->second_rope = c->rope;

@@ -3,7 +3,7 @@
 #include "engine/base/ops.h"
 #include "engine/model/deepseek.h"
 
-static const struct deepseek_defaults defaults = {.scale = 1, .norm = true, .groups = 1, .topk_group = 1};
+static const struct deepseek_defaults defaults = {.scale = 1, .shared = 1, .norm = true, .groups = 1, .topk_group = 1};
 
 static void parse_text(struct config_reader *r, struct config *c) {
     c->rope.partial_of = config_int(r, "qk_nope_head_dim", 0, 1, 1024) + config_int(r, "qk_rope_head_dim", 0, 2, 1024);

@@ -81,13 +81,16 @@ static void parse_dense_nested(struct config_reader *r, struct config *c) {
 }
 
 static const char *const next[] = {"qwen3_next", NULL}, *const with_vision[] = {"qwen3_5_moe", NULL}, *const text[] = {"qwen3_5_moe_text", NULL};
-const struct arch arch_qwen3_next = {
-    .model_types = next, .title = "Qwen3-Next", .parse = parse_next, .names = {QWEN3_NEXT_NAMES("model."), NAMES_EXPERTS("model.")}};
+const struct arch arch_qwen3_next = {.model_types = next,
+                                     .title = "Qwen3-Next",
+                                     .defaults = {.kv_heads = 2},
+                                     .parse = parse_next,
+                                     .names = {QWEN3_NEXT_NAMES("model."), NAMES_EXPERTS("model.")}};
 /* Published stacked in BF16, one by one in FP8. */
 #define ARCH(types, member, parser, model, experts, ...) \
     { \
-        .model_types = types, .title = "Qwen3.5-MoE", .text_config_key = member, .parse = parser, .names = {QWEN3_NEXT_NAMES(model), experts(model)}, \
-        __VA_ARGS__ \
+        .model_types = types, .title = "Qwen3.5-MoE", .defaults = {.kv_heads = 2}, .text_config_key = member, .parse = parser, \
+        .names = {QWEN3_NEXT_NAMES(model), experts(model)}, __VA_ARGS__ \
     }
 #define STACKED_OR_APART(name, ...) \
     static const struct arch name##_apart = ARCH(__VA_ARGS__, NAMES_EXPERTS, .layout = {0}); \

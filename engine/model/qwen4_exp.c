@@ -134,8 +134,8 @@ static const char *const numbers[] = {L "ple.ple_embedding.layer_multipliers", L
                                       L "ple.ple_embedding.ngram_heads_offsets"};
 #define ARCH(experts, ...) \
     { \
-        .model_types = types, .title = "Qwen4-Exp", .text_config_key = "text_config", .parse = parse, .names = {NAMES, experts(M)}, .ngram_numbers = numbers, \
-        __VA_ARGS__ \
+        .model_types = types, .title = "Qwen4-Exp", .defaults = {.kv_heads = 2}, .text_config_key = "text_config", .parse = parse, \
+        .names = {NAMES, experts(M)}, .ngram_numbers = numbers, __VA_ARGS__ \
     }
 static const struct arch apart = ARCH(NAMES_EXPERTS, .layout = {0});
 const struct arch arch_qwen4_exp = ARCH(NAMES_STACKED, .layout = {.experts = true, .gate_up = GATE_UP_STACKED}, .unstacked = &apart);

@@ -69,7 +69,7 @@ const struct arch arch_zaya = {
     .model_types = types,
     .title = "ZAYA1",
     .norm_eps = 1e-5,
-    .defaults = {.tied = true},
+    .defaults = {.tied = true, .kv_heads = 2},
     .parse = parse,
     .names = {NAMES_ENDS("model."),
               NAMES_NORMS_BEFORE("model."),

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Random variants of the checkpoints that ../shared/fixtures can make: one to three values of config.json are changed (sizes, heads, experts, switches,
-factors), the weights are random, and hearth's logits are compared with those of transformers.
+factors) or left out, the weights are random, and hearth's logits are compared with those of transformers.
 
     vary.py HEARTH SHARED [RECIPE...] [--seeds 1,2,3] [--dir DIR]       all recipes, if none is given
 
@@ -53,6 +53,9 @@ def change(c, rng):
     """Changes a random value; returns what was done, or None."""
     key = rng.choice([k for k in c if k not in FIXED])
     old = c[key]
+    if rng.random() < 0.3 and (not isinstance(old, (int, list, dict)) or isinstance(old, bool) or isinstance(old, int) and old <= 8 and "layer" not in key):
+        del c[key]  # the family's default
+        return f"no {key} (was {old!r})"
     if isinstance(old, bool):
         c[key] = not old
     elif isinstance(old, int):
@@ -82,7 +85,7 @@ def write(mf, recipe, directory, seed):
     mf.write_json(os.path.join(directory, "config.json"), dict(sorted(recipe.config.items())))
     mf.write_tokenizer(directory, tokenizer, recipe.tokenizer, recipe.config)
     weights = mf.make_weights(recipe, rng)
-    embed, head = ([k for k in weights if k.endswith(name)] for name in ("embed_tokens.weight", "lm_head.weight"))
+    embed, head = ([k for k in weights if k.endswith(name) and ".layers." not in k] for name in ("embed_tokens.weight", "lm_head.weight"))
     if mf.text_config(recipe.config).get("tie_word_embeddings") and len(embed) == len(head) == 1:
         weights[head[0]] = weights[embed[0]].clone()
     mf.write_shards(directory, weights, recipe)

@@ -321,7 +321,9 @@ static void other_ropes(void **st) {
 #define ROUTED      "\"moe_intermediate_size\":32,\"n_routed_experts\":16,\"n_shared_experts\":1"
 #define ROUTED_ONLY "\"moe_intermediate_size\":32,\"n_routed_experts\":16"
 #define NUMBERED    "\"moe_intermediate_size\":32,\"num_experts\":8"
-#define LATENT      "\"q_lora_rank\":32,\"kv_lora_rank\":32,\"qk_nope_head_dim\":16,\"qk_rope_head_dim\":16,\"v_head_dim\":16," ROUTED
+
+#define LATENT_ONLY "\"q_lora_rank\":32,\"kv_lora_rank\":32,\"qk_nope_head_dim\":16,\"qk_rope_head_dim\":16,\"v_head_dim\":16"
+#define LATENT      LATENT_ONLY "," ROUTED
 
 /* Copied by hand from transformers' configuration classes, which supply the defaults of keys that a config omits. */
 static void what_a_config_leaves_out(void **st) {
@@ -348,11 +350,13 @@ static void what_a_config_leaves_out(void **st) {
         {BARE("glm4_moe_lite", LATENT), 1e-5, 10000, 1.8, 1, 1, 1, true},
         {BARE("solar_open", ROUTED), 1e-5, 1e6, 1, 0, 1, 1, true},
         {BARE("dots1", ROUTED), 1e-6, 10000, 1, 0, 1, 1, false},
-        {BARE("hy_v3", NUMBERED), 1e-5, 11158840, 1, 1, 1, 1, true},
+        {BARE("hy_v3", NUMBERED), 1e-5, 11158840, 2.826, 1, 1, 1, true},
         {BARE("bailing_moe_v2", NUMBERED), 1e-6, 600000, 1, 0, 1, 1, true},
         {BARE_OF("hunyuan_v1_moe", "\"moe_topk\":2", NUMBERED), 1e-5, 10000, 1, 0, 1, 1, true},
         {BARE("laguna", NUMBERED ",\"shared_expert_intermediate_size\":32"), 1e-6, 500000, 1, 1, 1, 1, true},
         {BARE("axk1", LATENT), 1e-6, 10000, 2.5, 1, 8, 4, true},
+        {BARE("bailing_hybrid", LATENT_ONLY ",\"head_dim\":16,\"layer_group_size\":3,\"moe_intermediate_size\":32,\"num_experts\":16"), 1e-6, 6e6, 2.5, 2, 8, 4,
+         true},
         {BARE_OF("llama4_text", "\"num_experts_per_tok\":1", "\"num_local_experts\":8"), 1e-5, 500000, 1, 0, 1, 1, false},
     };
     for (size_t i = 0; i < sizeof want / sizeof *want; i++) {
@@ -368,6 +372,23 @@ static void what_a_config_leaves_out(void **st) {
         if (!strcmp(c.model_type, "gpt_oss")) assert_true(c.rope.kind == ROPE_YARN && c.rope.factor == 32 && c.rope.original_max == 4096 && !c.rope.truncate);
         else assert_true(c.rope.kind == ROPE_DEFAULT);
     }
+}
+
+/* A number that config.json leaves out is the family's; null says that there is none. */
+static void left_out_or_null(void **st) {
+    struct config c;
+    struct error e = {0};
+    if (parse(&c, BARE("deepseek_v3", LATENT_ONLY "," ROUTED_ONLY), false, &e)) fail_msg("%s", e.text);
+    assert_int_equal(c.shared_inter, 32);
+    if (parse(&c, BARE("deepseek_v3", LATENT_ONLY "," ROUTED_ONLY ",\"n_shared_experts\":null"), false, &e)) fail_msg("%s", e.text);
+    assert_int_equal(c.shared_inter, 0);
+    if (parse(&c, BARE("mimo_v2_flash", ROUTED_ONLY ",\"hybrid_layer_pattern\":[0,0,0,0,0,0]"), false, &e)) fail_msg("%s", e.text);
+    assert_true(c.v_scale == 0.707f);
+    if (parse(&c, BARE("mimo_v2_flash", ROUTED_ONLY ",\"hybrid_layer_pattern\":[0,0,0,0,0,0],\"attention_value_scale\":null"), false, &e))
+        fail_msg("%s", e.text);
+    assert_true(c.v_scale == 1);
+    if (parse(&c, BARE("qwen3_next", NUMBERED ",\"shared_expert_intermediate_size\":32"), false, &e)) fail_msg("%s", e.text);
+    assert_int_equal(c.n_kv_heads, 2);
 }
 
 /* Layers that differ in heads, rotation, windows and activation. */
@@ -537,6 +558,7 @@ int main(void) {
                                        cmocka_unit_test(windows_only_where_in_force),
                                        cmocka_unit_test(other_ropes),
                                        cmocka_unit_test(what_a_config_leaves_out),
+                                       cmocka_unit_test(left_out_or_null),
                                        cmocka_unit_test(keys_of_several_tokens),
                                        cmocka_unit_test(linear_attention_where_it_is_asked_for),
                                        cmocka_unit_test(layers_of_several_kinds),
