@@ -22,6 +22,7 @@ static const struct arch *const table[] = {
     &arch_deepseek_v4,
     &arch_glm_moe_dsa,
     &arch_olmoe,
+    &arch_flex_olmo,
     &arch_granitemoe,
     &arch_granitemoeshared,
     &arch_ernie4_5_moe,

@@ -86,6 +86,11 @@ MODELS = {
         "rope_scaling": {"rope_type": "yarn", "factor": 8, "beta_fast": 32, "beta_slow": 1, "original_max_position_embeddings": 24, "truncate": False},
         "quantization_config": {"quant_method": "mxfp4"},
     },
+    # Norms after attention and experts, none before them; one norm over all heads
+    "gqa_after": {
+        **COMMON, "model_type": "flex_olmo", "intermediate_size": 72, "num_attention_heads": 4, "num_key_value_heads": 2, "num_experts": 7, "num_experts_per_tok": 3,
+        "norm_topk_prob": False, "rope_theta": 500000,
+    },
     # LayerNorm and a head with biases, the sparse mixer, LongRoPE past its original length, a window
     "gqa_mixer": {
         **COMMON, "model_type": "phimoe", "intermediate_size": 72, "num_attention_heads": 4, "num_key_value_heads": 2, "attention_bias": True, "lm_head_bias": True,
@@ -322,9 +327,9 @@ def attention(out, c, p):
         weight(out, c, p + name + "_proj", n * dim * (2 if name == "q" and one(c) and c["model_type"] != "gemma3_text" else 1), h, 2 if name == "q" else 1)
         if c["model_type"] == "qwen2_moe" or c.get("attention_bias"):
             out[p + name + "_proj.bias"] = tensor(p + name + "_bias", [n * dim], 0.5)
-    if c["model_type"] in ("qwen3_moe", "minimax_m2", "qwen3_next", "qwen3_5_text", "gemma3_text"):
+    if c["model_type"] in ("qwen3_moe", "minimax_m2", "flex_olmo", "qwen3_next", "qwen3_5_text", "gemma3_text"):
         for name, n in (("q_norm", heads), ("k_norm", kv)):
-            out[p + name + ".weight"] = tensor(p + name, [n * dim if c["model_type"] == "minimax_m2" else dim], 0.3, 1.2 - one(c))
+            out[p + name + ".weight"] = tensor(p + name, [n * dim if c["model_type"] in ("minimax_m2", "flex_olmo") else dim], 0.3, 1.2 - one(c))
     if c["model_type"] == "gpt_oss":
         out[p + "sinks"] = tensor(p + "sinks", [heads], 1, 1)
     weight(out, c, p + "o_proj", h, heads * dim)
@@ -383,6 +388,8 @@ def one(c):
 
 def norms(c):
     """The norms of a layer."""
+    if c["model_type"] == "flex_olmo":
+        return "post_attention_layernorm", "post_feedforward_layernorm"
     around = ("pre_feedforward_layernorm", "post_feedforward_layernorm") if c["model_type"] == "gemma3_text" else ()
     return ("input_layernorm",) + (("post_attention_layernorm",) if c["model_type"] != "cohere2_moe" else ()) + around
 

@@ -249,7 +249,7 @@ def grouped_attention(m, x, name, layer):
     if gated:
         q, gate = q[..., : q.shape[-1] // 2], q[..., q.shape[-1] // 2 :]
     if name + "q_norm.weight" in m:
-        flat = c["model_type"] == "minimax_m2"  # over all heads together
+        flat = c["model_type"] in ("minimax_m2", "flex_olmo")  # over all heads together
         q, k = (rms_norm(y.reshape(n, -1) if flat else y, m[name + p + "_norm.weight"] + gated, c["rms_norm_eps"]).reshape(y.shape) for y, p in ((q, "q"), (k, "k")))
     turned = c.get("rotary_dim") or int(q.shape[-1] * c.get("partial_rotary_factor", 0.5 if c["model_type"] == "glm4_moe" else 0.25 if gated else 1))
     q, k = (np.concatenate((rotate(y[..., :turned], c, False), y[..., turned:]), -1) for y in (q, k))
@@ -669,7 +669,8 @@ def block(m, x, layer, taken):
     """One layer over the previous one's output; with the distance to a tie, and the keys that an indexer selected."""
     c, dbrx, nearest = m.config, m.config["model_type"] == "dbrx", math.inf
     name = f"transformer.blocks.{layer}." if dbrx else f"model.layers.{layer}."
-    h = norm(m, x, name + ("norm_attn_norm.norm_1" if dbrx else "input_layernorm"))
+    after = c["model_type"] == "flex_olmo"  # norms of the outputs instead of the inputs
+    h = x if after else norm(m, x, name + ("norm_attn_norm.norm_1" if dbrx else "input_layernorm"))
     if name + "linear_attn.A_log" in m:
         y = gated_delta(m, h, name + "linear_attn.")
     elif "kv_lora_rank" in c:
@@ -677,13 +678,13 @@ def block(m, x, layer, taken):
         nearest = min(nearest, gap)
     else:
         y = grouped_attention(m, h, name + ("norm_attn_norm.attn." if dbrx else "self_attn."), layer)
-    x = x + y
-    h = norm(m, x, name + ("norm_attn_norm.norm_2" if dbrx else "post_attention_layernorm"))
+    x = x + (norm(m, y, name + "post_attention_layernorm") if after else y)
+    h = x if after else norm(m, x, name + ("norm_attn_norm.norm_2" if dbrx else "post_attention_layernorm"))
     part = name + BLOCKS.get(c["model_type"], "mlp.")
     if any(part + router in m for router in ("gate.weight", "router.weight", "router.layer.weight")):
         y, gap = experts(m, h, part)
         nearest = min(nearest, gap)
     else:
         y = mlp(m, h, part)
-    x = x + y
+    x = x + (norm(m, y, name + "post_feedforward_layernorm") if after else y)
     return x, nearest, taken

@@ -345,6 +345,7 @@ static void what_a_config_leaves_out(void **st) {
         {BARE("qwen3_moe", "\"num_experts\":8,\"moe_intermediate_size\":32"), 1e-6, 10000, 1, 0, 1, 1, false},
         {BARE("qwen2_moe", "\"num_experts\":8,\"moe_intermediate_size\":32,\"shared_expert_intermediate_size\":32"), 1e-6, 10000, 1, 0, 1, 1, false},
         {BARE("olmoe", "\"num_experts\":8"), 1e-5, 10000, 1, 0, 1, 1, false},
+        {BARE("flex_olmo", "\"num_experts\":8"), 1e-6, 500000, 1, 0, 1, 1, false},
         {BARE("granitemoe", "\"num_local_experts\":8"), 1e-6, 10000, 1, 0, 1, 1, true},
         {BARE_OF("ernie4_5_moe", "\"moe_k\":2", "\"moe_num_experts\":8,\"moe_intermediate_size\":32"), 1e-5, 500000, 1, 1, 1, 1, true},
         {BARE("glm4_moe_lite", LATENT), 1e-5, 10000, 1.8, 1, 1, 1, true},
