@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Random variants of the checkpoints that ../shared/fixtures can make: one to three values of config.json are changed (sizes, heads, experts, switches,
-factors) or left out, the weights are random, and hearth's logits are compared with those of transformers.
+"""Random variants of the checkpoints that ../shared/fixtures and recipes.py can make: up to three values of config.json are changed (sizes, heads,
+experts, switches, factors) or left out, the weights are random, and hearth's logits are compared with those of transformers.
 
-    vary.py HEARTH SHARED [RECIPE...] [--seeds 1,2,3] [--dir DIR]       all recipes, if none is given
+    vary.py HEARTH SHARED [RECIPE...] [--seeds 1,2,3] [--dir DIR]       all recipes, if none is given; seed 0 changes nothing
 
 Prints a line for each variant: ok, DIFFERS, REFUSED (hearth exits with an error), NOREF (transformers refuses it too, or the fixture generator cannot write it).
 A refusal can be right: it has to name a key that this family lacks. DIFFERS can be right, too, where transformers ignores a key that the vendor's code
@@ -120,7 +120,7 @@ def vary(mf, hearth, name, seed, directory):
     rng = random.Random(f"{name}{seed}")
     recipe = mf.RECIPES[name]()
     recipe.config = copy.deepcopy(recipe.config)
-    done, wanted = [], rng.choice([1, 1, 2, 3])
+    done, wanted = [], rng.choice([1, 1, 2, 3]) if seed else 0
     for _ in range(60):
         if len(done) < wanted and (text := change(mf.text_config(recipe.config), rng)):
             done.append(text)
@@ -156,6 +156,7 @@ def main():
     try:
         import make_fixture as mf
         import torch
+        import recipes  # noqa: F401, adds to mf.RECIPES
     except ImportError as e:
         print(f"SKIPPED: variants of the fixtures: {e}")
         return 77
