@@ -25,6 +25,7 @@ static const struct arch *const table[] = {
     &arch_flex_olmo,
     &arch_granitemoe,
     &arch_granitemoeshared,
+    &arch_granitemoe_swa,
     &arch_ernie4_5_moe,
     &arch_glm4_moe_lite,
     &arch_glm4v_moe,
@@ -90,6 +91,7 @@ static const struct arch *const table[] = {
     &arch_olmo3,
     &arch_seed_oss,
     &arch_granite,
+    &arch_granite_swa,
 };
 
 static bool has_text_type(const struct arch *a, const struct json *root) {

@@ -2,6 +2,7 @@
  * of the embeddings, the scores, the residual stream and the logits. Reference: transformers, models/granitemoehybrid. */
 #include "engine/base/ops.h"
 #include "engine/model/arch.h"
+#include "engine/model/granite.h"
 #include "engine/model/names.h"
 
 static void read_mamba(struct config_reader *r, struct config *c) {
@@ -39,10 +40,7 @@ static void parse(struct config_reader *r, struct config *c) {
     config_choice(r, "normalization_function", norms, 0);
     read_positions(r, c);
     read_mamba(r, c);
-    c->attn_scale = (float)config_num(r, "attention_multiplier", 1, 1e-9, 1e6);
-    c->embed_scale = (float)config_num(r, "embedding_multiplier", 1, 1e-9, 1e6);
-    c->residual_scale = (float)config_num(r, "residual_multiplier", 1, 1e-9, 1e6);
-    c->logit_scale = (float)(1 / config_num(r, "logits_scaling", 1, 1e-9, 1e6));
+    granite_read_factors(r, c);
     c->n_experts = config_int(r, "num_local_experts", 8, 0, 4096);
     c->moe_inter = config_int(r, "intermediate_size", 0, 1, 1 << 20);
     c->shared_inter = c->dense_inter = config_int(r, "shared_intermediate_size", 1024, 1, 1 << 20);

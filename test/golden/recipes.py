@@ -1,4 +1,6 @@
 """Recipes of checkpoints for vary.py, in the form of ../shared/fixtures: families that the fixtures lack."""
+import dataclasses
+
 import make_fixture as mf
 import families_a as a
 
@@ -18,5 +20,25 @@ def flex_olmo():
     )
 
 
-FAMILIES = (flex_olmo,)
+def granitemoe_swa():
+    recipe = a.granitemoe()
+    recipe.config.update({
+        "architectures": ["GraniteMoeSWAForCausalLM"], "layer_rope_theta": [0, 10000.0, 500000.0, 10000.0, 0],
+        "layer_types": ["full_attention"] + ["sliding_attention"] * 3 + ["full_attention"], "model_type": "granitemoe_swa", "num_hidden_layers": 5,
+        "rope_theta": 10000.0, "shared_intermediate_size": 96, "sliding_window": 11,
+    })
+    return dataclasses.replace(recipe, model="GraniteMoeSWAForCausalLM", pieces=mf.same_pieces, f32=r"sinks$")
+
+
+def granite_swa():
+    recipe = a.granite()
+    recipe.config.update({
+        "architectures": ["GraniteSWAForCausalLM"], "layer_rope_theta": [0, 10000.0, 500000.0, 10000.0, 0],
+        "layer_types": ["full_attention"] + ["sliding_attention"] * 3 + ["full_attention"], "mlp_bias": False, "model_type": "granite_swa",
+        "num_hidden_layers": 5, "sliding_window": 11,
+    })
+    return dataclasses.replace(recipe, model="GraniteSWAForCausalLM", f32=r"sinks$")
+
+
+FAMILIES = (flex_olmo, granitemoe_swa, granite_swa)
 mf.RECIPES.update({f.__name__: f for f in FAMILIES})

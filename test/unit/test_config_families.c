@@ -335,9 +335,36 @@ static void convolved_attention(void **st) {
     }
 }
 
+/* Granite SWA: windows by period or list, and a base of the rotation for each layer. */
+static void granite_swa(void **st) {
+    (void)st;
+#define SWA(more) DENSE("granite_swa", ",\"rope_parameters\":{\"rope_theta\":7000,\"rope_type\":\"default\"}" more)
+    struct config c;
+    struct error e = {0};
+    if (parse(&c, SWA(""), false, &e)) fail_msg("%s", e.text);
+    for (int i = 0; i < 5; i++) assert_true(c.layer[i].window == (i % 4 ? 128 : 0) && c.layer[i].rope == LAYER_ROPE_FIRST);
+    assert_true(c.sinks && c.tied && c.rope.theta == 7000 && fabs(c.norm_eps - 1e-5) < 1e-11);
+    if (parse(&c, SWA(",\"layer_rope_theta\":[0,500,9000.5,0,500],\"sliding_window\":40"), false, &e)) fail_msg("%s", e.text);
+    assert_true(c.rope.theta == 500 && c.second_rope.theta == 9000.5 && c.second_rope.dim == 64 && c.layer[3].window == 40);
+    for (int i = 0; i < 5; i++) assert_true(c.layer[i].rope == (i % 3 == 0 ? LAYER_ROPE_NONE : i == 2 ? LAYER_ROPE_SECOND : LAYER_ROPE_FIRST));
+    static const struct {
+        const char *text, *word;
+    } bad[] = {
+        {SWA(",\"layer_rope_theta\":[0,1,0,0,0]"), "layer 1"},
+        {SWA(",\"layer_rope_theta\":[0,10,20,30,0]"), "two bases"},
+        {SWA(",\"layer_rope_theta\":[0,10]"), "list of 5"},
+        {SWA(",\"layer_types\":[\"full_attention\"]"), "layer_types"},
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        assert_int_equal(parse(&c, bad[i].text, false, &e), ERR_MODEL);
+        if (!strstr(e.text, bad[i].word)) fail_msg("%s: %s", bad[i].word, e.text);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(inkling),
                                        cmocka_unit_test(axk2),
+                                       cmocka_unit_test(granite_swa),
                                        cmocka_unit_test(minimax_m3),
                                        cmocka_unit_test(qwen_4),
                                        cmocka_unit_test(gemma_4),
