@@ -69,6 +69,7 @@ static const struct arch *const table[] = {
     &arch_zaya,
     &arch_minimax_m3,
     &arch_axk2,
+    &arch_flint,
     /* without experts */
     &arch_llama,
     &arch_mistral,

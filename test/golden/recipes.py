@@ -40,5 +40,19 @@ def granite_swa():
     return dataclasses.replace(recipe, model="GraniteSWAForCausalLM", f32=r"sinks$")
 
 
-FAMILIES = (flex_olmo, granitemoe_swa, granite_swa)
+def flint():
+    return a.Recipe(
+        model="FlintForCausalLM",
+        config={
+            **BASE, "architectures": ["FlintForCausalLM"], "decoder_sparse_step": 1, "head_dim": 48, "hidden_size": 160, "intermediate_size": 272,
+            "layer_types": ["full_attention", "full_attention", "sliding_attention", "full_attention"], "mlp_only_layers": [0], "model_type": "flint",
+            "moe_intermediate_size": 56, "norm_topk_prob": True, "num_attention_heads": 4, "num_experts": 10, "num_experts_per_tok": 3,
+            "num_key_value_heads": 2, "rms_norm_eps": 1e-6, "rope_parameters": {"rope_theta": 10000.0, "rope_type": "default"},
+            "router_aux_loss_coef": 0.0005, "shared_expert_intermediate_size": 72, "sliding_window": 13,
+        },
+        pieces=a.renamed((r"self_attn\.sinks", "self_attn.softmax_offset")), f32=r"softmax_offset$|mlp\.gate\.weight$",
+    )
+
+
+FAMILIES = (flex_olmo, granitemoe_swa, granite_swa, flint)
 mf.RECIPES.update({f.__name__: f for f in FAMILIES})

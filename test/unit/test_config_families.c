@@ -361,17 +361,28 @@ static void granite_swa(void **st) {
     }
 }
 
+/* Flint: windows and dense layers where the config lists none. */
+static void flint(void **st) {
+    (void)st;
+#define FLINT(more) "{\"model_type\":\"flint\",\"vocab_size\":320,\"hidden_size\":128,\"num_hidden_layers\":8,\"max_position_embeddings\":8192" more "}"
+    struct config c;
+    struct error e = {0};
+    if (parse(&c, FLINT(""), false, &e)) fail_msg("%s", e.text);
+    for (int i = 0; i < 8; i++) {
+        const bool full = i < 2 || i == 5 || i == 7;
+        assert_true(c.layer[i].window == (full ? 0 : 513) && c.layer[i].rope == (full ? LAYER_ROPE_NONE : LAYER_ROPE_FIRST) && c.layer[i].moe == (i > 1));
+    }
+    assert_true(c.n_heads == 32 && c.n_kv_heads == 4 && c.head_dim == 128 && c.sinks && c.score == SCORE_SIGMOID && c.norm_topk && !c.shared_gate);
+    if (parse(&c, FLINT(",\"mlp_only_layers\":[3],\"decoder_sparse_step\":2"), false, &e)) fail_msg("%s", e.text);
+    assert_true(!c.layer[0].moe && c.layer[1].moe && !c.layer[3].moe && c.layer[7].moe);
+    assert_int_equal(parse(&c, FLINT(",\"use_sliding_window\":true"), false, &e), ERR_MODEL);
+    assert_non_null(strstr(e.text, "use_sliding_window"));
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(inkling),
-                                       cmocka_unit_test(axk2),
-                                       cmocka_unit_test(granite_swa),
-                                       cmocka_unit_test(minimax_m3),
-                                       cmocka_unit_test(qwen_4),
-                                       cmocka_unit_test(gemma_4),
-                                       cmocka_unit_test(lfm_2),
-                                       cmocka_unit_test(layers_of_one_block),
-                                       cmocka_unit_test(layers_by_period),
-                                       cmocka_unit_test(oversized),
-                                       cmocka_unit_test(convolved_attention)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(inkling),          cmocka_unit_test(axk2),       cmocka_unit_test(flint),
+                                       cmocka_unit_test(granite_swa),      cmocka_unit_test(minimax_m3), cmocka_unit_test(qwen_4),
+                                       cmocka_unit_test(gemma_4),          cmocka_unit_test(lfm_2),      cmocka_unit_test(layers_of_one_block),
+                                       cmocka_unit_test(layers_by_period), cmocka_unit_test(oversized),  cmocka_unit_test(convolved_attention)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
