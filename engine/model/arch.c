@@ -70,6 +70,7 @@ static const struct arch *const table[] = {
     &arch_minimax_m3,
     &arch_axk2,
     &arch_flint,
+    &arch_lara_mini,
     /* without experts */
     &arch_llama,
     &arch_mistral,

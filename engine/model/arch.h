@@ -54,6 +54,7 @@ struct tensor_names {
 enum gate_up { GATE_UP_SEPARATE, GATE_UP_STACKED, GATE_UP_INTERLEAVED }; /* all rows of gate, then all of up; or alternating rows */
 struct layout {
     bool qkv;                /* rows of q, then k, then v */
+    bool delta;              /* gated DeltaNet's rows of q, k and v, then z, b and a */
     bool experts;            /* all experts of a layer, names without .weight: [n_experts, rows, cols] or [n_experts * rows, cols] */
     bool has_suffix;         /* with experts: names with .weight and .bias */
     bool transposed_down;    /* the routed experts' down is stored as [inter, hidden] */
@@ -108,5 +109,5 @@ extern const struct arch arch_afmoe, arch_exaone_moe, arch_exaone4, arch_cohere2
 extern const struct arch arch_lfm2_moe, arch_lfm2, arch_minimax, arch_granitemoehybrid;
 extern const struct arch arch_kimi_linear, arch_bailing_hybrid, arch_glm5_next;
 extern const struct arch arch_gemma4, arch_gemma4_text, arch_gemma4_unified, arch_hy_v4, arch_inkling, arch_qwen4_exp;
-extern const struct arch arch_nemotron_h, arch_jamba, arch_zaya, arch_minimax_m3, arch_axk2, arch_flint;
+extern const struct arch arch_nemotron_h, arch_jamba, arch_zaya, arch_minimax_m3, arch_axk2, arch_flint, arch_lara_mini;
 extern const struct arch arch_qwen3_next, arch_qwen3_5_moe, arch_qwen3_5_moe_text, arch_qwen3_5, arch_qwen3_5_text, arch_qwen3_vl;

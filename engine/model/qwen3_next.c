@@ -12,13 +12,13 @@ static void read_mixers(struct config_reader *r, struct config *c, const char *a
     if (config_has(r, "layer_types")) config_read_mixers(r, c, "layer_types", MIXER_DELTA, "linear_attention", attention);
 }
 
-static void read_delta(struct config_reader *r, struct config *c) {
+void qwen3_next_read_delta(struct config_reader *r, struct config *c, int k_heads, int v_heads) {
     struct delta_config *d = &c->delta;
     d->taps = config_int(r, "linear_conv_kernel_dim", 4, 1, 16);
     d->k_dim = config_int(r, "linear_key_head_dim", 128, 1, 1024);
     d->v_dim = config_int(r, "linear_value_head_dim", 128, 1, 1024);
-    d->k_heads = config_int(r, "linear_num_key_heads", 16, 1, 1024);
-    d->v_heads = config_int(r, "linear_num_value_heads", 32, 1, 1024);
+    d->k_heads = config_int(r, "linear_num_key_heads", k_heads, 1, 1024);
+    d->v_heads = config_int(r, "linear_num_value_heads", v_heads, 1, 1024);
     if (d->v_heads % d->k_heads) config_fail(r, "%d value heads do not divide among %d key heads of linear attention", d->v_heads, d->k_heads);
 }
 
@@ -32,7 +32,7 @@ static void read_mixing(struct config_reader *r, struct config *c, const char *a
     c->rope.default_partial_factor = 0.25;
     config_read_rope(r, c, c->head_dim, 10000);
     read_mixers(r, c, attention);
-    read_delta(r, c);
+    qwen3_next_read_delta(r, c, 16, 32);
     static const char *const state[] = {"float32", NULL};
     config_choice(r, "mamba_ssm_dtype", state, 0);
     if (c->n_mtp == 0) c->n_mtp = config_int(r, "mtp_num_hidden_layers", 0, 0, 16);

@@ -1,10 +1,13 @@
 #pragma once
-/* Shared by Qwen's families with gated DeltaNet. */
+/* Shared by families with gated DeltaNet. */
 #include "engine/model/arch.h"
 #include "engine/model/names.h"
 
 /* Reads attention, DeltaNet and experts, without the choice of layers with experts. attention: what layer_types calls a layer with attention. */
 void qwen3_next_parse(struct config_reader *r, struct config *c, const char *attention);
+
+/* Reads the sizes of gated DeltaNet. k_heads, v_heads: defaults */
+void qwen3_next_read_delta(struct config_reader *r, struct config *c, int k_heads, int v_heads);
 
 /* model: prefix of the language model's tensor names */
 #define QWEN3_NEXT_NAMES(model) \

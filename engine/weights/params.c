@@ -73,6 +73,12 @@ static struct tensor_slice in_qkv(const struct config *c, int layer, int first) 
     const int dim = config_head_dim(c, layer), all = config_heads(c, layer) * dim + config_kv_heads(c, layer) * (dim + config_v_dim(c, layer));
     return c->layout->qkv ? (struct tensor_slice){.total_rows = all, .first = first, .step = 1} : (struct tensor_slice){0};
 }
+/* The same of gated DeltaNet's inputs. */
+static struct tensor_slice in_delta(const struct config *c, int first) {
+    const struct delta_config *d = &c->delta;
+    const int all = 2 * (d->k_heads * d->k_dim + d->v_heads * d->v_dim + d->v_heads);
+    return c->layout->delta ? (struct tensor_slice){.total_rows = all, .first = first, .step = 1} : (struct tensor_slice){0};
+}
 /* Gate (which 0) or up (1) of an FFN, `inter` wide. */
 static struct tensor_slice in_gate_up(enum gate_up order, bool stacked, int inter, int which) {
     struct tensor_slice s = {.total_rows = inter, .step = 1, .stacked = stacked};
@@ -293,10 +299,11 @@ int params_list(const struct config *c, int layer, unsigned modules, struct para
         MAT(layer, o_a, o_a, ATTENTION, c->o_groups * c->o_lora, c->n_heads * c->head_dim / (c->o_groups ? c->o_groups : 1), compressed),
         MAT(layer, delta_qkvz, delta_qkvz, ATTENTION, channels + values, hidden, delta && d->fused),
         MAT(layer, delta_ba, delta_ba, ATTENTION, 2 * d->v_heads, hidden, delta && (d->fused || d->fused_ba)),
-        MAT(layer, delta_qkv, delta_qkv, ATTENTION, channels, hidden, delta && !d->fused),
-        MAT(layer, delta_z, delta_z, ATTENTION, values, hidden, delta && !d->fused),
-        MAT(layer, delta_b, delta_b, ATTENTION, d->v_heads, hidden, delta && !d->fused && !d->fused_ba),
-        MAT(layer, delta_a, delta_a, ATTENTION, d->v_heads, hidden, delta && !d->fused && !d->fused_ba),
+        MAT_IN(in_delta(c, 0), layer, delta_qkv, delta_qkv, ".weight", ATTENTION, channels, hidden, delta && !d->fused),
+        MAT_IN(in_delta(c, channels), layer, delta_z, delta_z, ".weight", ATTENTION, values, hidden, delta && !d->fused),
+        MAT_IN(in_delta(c, channels + values), layer, delta_b, delta_b, ".weight", ATTENTION, d->v_heads, hidden, delta && !d->fused && !d->fused_ba),
+        MAT_IN(in_delta(c, channels + values + d->v_heads), layer, delta_a, delta_a, ".weight", ATTENTION, d->v_heads, hidden,
+               delta && !d->fused && !d->fused_ba),
         TAPS(delta_conv, delta_conv, channels, d->taps, delta),
         {{OF(layer, delta_rate, delta_rate, ATTENTION), .suffix = "", .rows = d->v_heads, .conversion = rates}, delta},
         VEC(layer, delta_dt, delta_dt, "", ATTENTION, d->v_heads, delta),

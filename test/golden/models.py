@@ -117,6 +117,14 @@ MODELS = {
         "partial_rotary_factor": 0.5, "rope_theta": 1000000, "full_attention_interval": 2, "linear_conv_kernel_dim": 4, "linear_key_head_dim": 20,
         "linear_value_head_dim": 28, "linear_num_key_heads": 2, "linear_num_value_heads": 6, "tie_word_embeddings": True,
     },
+    # DeltaNet with its inputs in one tensor, attention with a window and rotation or with neither, stacked experts, a shared one without a gate
+    "delta_window": {
+        **COMMON, "model_type": "lara_mini", "num_hidden_layers": 4, "moe_intermediate_size": 56, "shared_expert_intermediate_size": 72, "num_attention_heads": 4,
+        "num_key_value_heads": 2, "head_dim": 24, "num_experts": 9, "num_experts_per_tok": 3, "norm_topk_prob": True, "sliding_window": 9,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 10000}, "linear_conv_kernel_dim": 4, "linear_key_head_dim": 20,
+        "linear_value_head_dim": 28, "linear_num_key_heads": 2, "linear_num_value_heads": 6, "tie_word_embeddings": False,
+        "layer_types": ["linear_attention", "sliding_attention", "full_attention", "linear_attention"],
+    },
     # No experts: norms by 1 + w before and after both blocks, GELU, a scaled embedding, capped scores and logits, a window with unscaled rotation in
     # two of three layers
     "dense_around": {
@@ -287,16 +295,18 @@ def streams(c):
 
 
 def delta(out, c, p):
-    """Gated DeltaNet with its inputs in two tensors or four."""
+    """Gated DeltaNet with its inputs in one tensor, two or four."""
     h, k_heads, v_heads = c["hidden_size"], c["linear_num_key_heads"], c["linear_num_value_heads"]
     keys, values, taps = k_heads * c["linear_key_head_dim"], v_heads * c["linear_value_head_dim"], c["linear_conv_kernel_dim"]
-    apart = c["model_type"] == "qwen3_5_text"
-    for name, rows in (("qkv", 2 * keys + values), ("z", values), ("b", v_heads), ("a", v_heads)) if apart else (("qkvz", 2 * keys + 2 * values), ("ba", 2 * v_heads)):
+    apart, one_tensor = c["model_type"] == "qwen3_5_text", c["model_type"] == "lara_mini"
+    if one_tensor:
+        weight(out, c, p + "in_proj", 2 * (keys + values + v_heads), h, fp8=False)
+    for name, rows in () if one_tensor else (("qkv", 2 * keys + values), ("z", values), ("b", v_heads), ("a", v_heads)) if apart else (("qkvz", 2 * keys + 2 * values), ("ba", 2 * v_heads)):
         weight(out, c, p + "in_proj_" + name, rows, h, fp8=name not in ("ba", "b", "a"))
     out[p + "conv1d.weight"] = tensor(p + "conv1d", [2 * keys + values, 1, taps], 1 / math.sqrt(taps))
     out[p + "A_log"] = tensor(p + "A_log", [v_heads], 1)
     out[p + "dt_bias"] = tensor(p + "dt_bias", [v_heads], 0.5, -1)
-    out[p + "norm.weight"] = tensor(p + "norm", [c["linear_value_head_dim"]], 0.3, 1)
+    out[p + ("out_norm" if one_tensor else "norm") + ".weight"] = tensor(p + "norm", [c["linear_value_head_dim"]], 0.3, 1)
     weight(out, c, p + "out_proj", h, values)
 
 
@@ -327,7 +337,7 @@ def attention(out, c, p):
         weight(out, c, p + name + "_proj", n * dim * (2 if name == "q" and one(c) and c["model_type"] != "gemma3_text" else 1), h, 2 if name == "q" else 1)
         if c["model_type"] == "qwen2_moe" or c.get("attention_bias"):
             out[p + name + "_proj.bias"] = tensor(p + name + "_bias", [n * dim], 0.5)
-    if c["model_type"] in ("qwen3_moe", "minimax_m2", "flex_olmo", "qwen3_next", "qwen3_5_text", "gemma3_text"):
+    if c["model_type"] in ("qwen3_moe", "minimax_m2", "flex_olmo", "qwen3_next", "qwen3_5_text", "gemma3_text", "lara_mini"):
         for name, n in (("q_norm", heads), ("k_norm", kv)):
             out[p + name + ".weight"] = tensor(p + name, [n * dim if c["model_type"] in ("minimax_m2", "flex_olmo") else dim], 0.3, 1.2 - one(c))
     if c["model_type"] == "gpt_oss":
@@ -363,7 +373,7 @@ def dbrx(c):
 
 def routed(out, c, p):
     """The experts of a layer, for families with other names; False: not one of those."""
-    kind, n, h, inter = c["model_type"], c.get("num_local_experts"), c["hidden_size"], c["intermediate_size"]
+    kind, n, h, inter = c["model_type"], c.get("num_local_experts"), c["hidden_size"], c.get("intermediate_size")
     if kind == "gpt_oss":
         weight(out, c, p + "mlp.router", n, h, 1.5)
         out[p + "mlp.router.bias"] = tensor(p + "router bias", [n], 0.5)
@@ -447,7 +457,7 @@ def tensors(c):
             out[p + name + ".weight"] = tensor(p + name, [h], 0.3, 1 - one(c))
             if c["model_type"] == "phimoe":
                 out[p + name + ".bias"] = tensor(p + name + " bias", [h], 0.2)
-        if (i + 1) % c.get("full_attention_interval", 1):
+        if (i + 1) % c.get("full_attention_interval", 1) or c.get("layer_types", [""] * 99)[i] == "linear_attention":
             delta(out, c, p + "linear_attn.")
         else:
             attention(out, c, p + "self_attn.")
@@ -457,16 +467,20 @@ def tensors(c):
         if not n or i < c.get("first_k_dense_replace", 0) or i in c.get("mlp_only_layers", []):
             mlp(out, c, p + "mlp.", c.get("prefix_dense_intermediate_size", c["intermediate_size"]))
             continue
-        inter = c.get("moe_intermediate_size", c["intermediate_size"])
+        inter = c.get("moe_intermediate_size") or c["intermediate_size"]
         weight(out, c, p + "mlp.gate", n, h, 1.5, fp8=False)
         if c["model_type"] == "glm4_moe" or c.get("topk_method") == "noaux_tc":
             out[p + "mlp.gate.e_score_correction_bias"] = "F32", [n], b"".join(struct.pack("<f", (b - 127.5) / 500) for b in stream(p, "bias").digest(n))
-        for e in range(n):
+        if c["model_type"] == "lara_mini":
+            for name, rows, cols in (("gate_up_proj", 2 * inter, h), ("down_proj", h, inter)):
+                out[f"{p}mlp.experts.{name}"] = tensor(p + name, [n, rows, cols], 1.5 / math.sqrt(cols))
+        for e in range(n) if c["model_type"] != "lara_mini" else ():
             mlp(out, c, f"{p}mlp.experts.{e}.", inter)
         if c.get("n_shared_experts") or c.get("num_shared_experts"):
             mlp(out, c, p + "mlp.shared_experts.", (c.get("n_shared_experts") or c["num_shared_experts"]) * inter)
         if c.get("shared_expert_intermediate_size"):
             mlp(out, c, p + "mlp.shared_expert.", c["shared_expert_intermediate_size"])
+        if c.get("shared_expert_intermediate_size") and c["model_type"] != "lara_mini":
             weight(out, c, p + "mlp.shared_expert_gate", 1, h, 2, fp8=False)
     out["model.norm.weight"] = tensor("norm", [h], 0.3, 1 - one(c))
     if c["model_type"] == "phimoe":

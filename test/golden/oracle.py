@@ -252,8 +252,10 @@ def grouped_attention(m, x, name, layer):
         flat = c["model_type"] in ("minimax_m2", "flex_olmo")  # over all heads together
         q, k = (rms_norm(y.reshape(n, -1) if flat else y, m[name + p + "_norm.weight"] + gated, c["rms_norm_eps"]).reshape(y.shape) for y, p in ((q, "q"), (k, "k")))
     turned = c.get("rotary_dim") or int(q.shape[-1] * c.get("partial_rotary_factor", 0.5 if c["model_type"] == "glm4_moe" else 0.25 if gated else 1))
-    q, k = (np.concatenate((rotate(y[..., :turned], c, False), y[..., turned:]), -1) for y in (q, k))
-    window = (c.get("sliding_window") or 0) if c.get("use_sliding_window", c["model_type"] in ("mixtral", "gpt_oss", "phimoe", "minimax_m2")) else 0
+    lara = c["model_type"] == "lara_mini"  # layers with a window rotate, those without do not
+    if not lara or c["layer_types"][layer] == "sliding_attention":
+        q, k = (np.concatenate((rotate(y[..., :turned], c, False), y[..., turned:]), -1) for y in (q, k))
+    window = (c.get("sliding_window") or 0) if c.get("use_sliding_window", c["model_type"] in ("mixtral", "gpt_oss", "phimoe", "minimax_m2", "lara_mini")) else 0
     if (c.get("layer_types") or (["sliding_attention", "full_attention"] * 999 if c["model_type"] == "gpt_oss" else [""] * 999))[layer] == "full_attention":
         window = 0
     k, v = (np.repeat(y, heads // kv, 1) for y in (k, v))
@@ -267,7 +269,10 @@ def gated_delta(m, x, name):
     """Gated DeltaNet, token by token: a matrix per head that decays, and is updated by each token with the prediction error."""
     c, n, k_heads, v_heads = m.config, len(x), m.config["linear_num_key_heads"], m.config["linear_num_value_heads"]
     k_dim, v_dim, share = c["linear_key_head_dim"], c["linear_value_head_dim"], v_heads // k_heads
-    if name + "in_proj_qkv.weight" in m:
+    if name + "in_proj.weight" in m:
+        values = v_heads * v_dim
+        mixed, z, b, a = np.split(m.linear(x, name + "in_proj"), np.cumsum((2 * k_heads * k_dim + values, values, v_heads)), -1)
+    elif name + "in_proj_qkv.weight" in m:
         mixed, z, b, a = (m.linear(x, name + "in_proj_" + p) for p in ("qkv", "z", "b", "a"))
     else:
         groups = m.linear(x, name + "in_proj_qkvz").reshape(n, k_heads, -1)
@@ -288,7 +293,7 @@ def gated_delta(m, x, name):
         lacking = v[t] - np.einsum("hk,hkv->hv", k[t], state)
         state = state + np.einsum("hk,hv->hkv", k[t], sigmoid(b[t]) * lacking)
         out[t] = np.einsum("hk,hkv->hv", q[t], state) * k_dim**-0.5
-    return m.linear((rms_norm(out, m[name + "norm.weight"], c["rms_norm_eps"]) * silu(z)).reshape(n, -1), name + "out_proj")
+    return m.linear((rms_norm(out, m[name + ("norm" if name + "norm.weight" in m else "out_norm") + ".weight"], c["rms_norm_eps"]) * silu(z)).reshape(n, -1), name + "out_proj")
 
 
 # --- Experts ----------------------------------------------------------------------------------------------------------------
@@ -360,6 +365,12 @@ def stacked_experts(m, name):
             both = x @ up[e].T + up_bias[e]
             gate, linear = np.minimum(both[:, 0::2], limit), np.clip(both[:, 1::2], -limit, limit)
             return gate / (1 + np.exp(-1.702 * gate)) * (linear + 1) @ down[e].T + down_bias[e]
+    elif c["model_type"] == "lara_mini":  # rows of gate, then of up
+        up, down = m[name + "experts.gate_up_proj"], m[name + "experts.down_proj"]
+
+        def expert(e, x):
+            gate, linear = np.split(x @ up[e].T, 2, -1)
+            return silu(gate) * linear @ down[e].T
     else:
         w1, v1, w2 = (m[f"{name}experts.mlp.{w}"].reshape(c["ffn_config"]["moe_num_experts"], -1, c["d_model"]) for w in ("w1", "v1", "w2"))
 
@@ -370,7 +381,7 @@ def stacked_experts(m, name):
 
 def experts(m, x, name):
     mixtral = m.config["model_type"] in ("mixtral", "minimax_m2", "phimoe")
-    stacked = stacked_experts(m, name) if m.config["model_type"] in ("gpt_oss", "dbrx") else None
+    stacked = stacked_experts(m, name) if m.config["model_type"] in ("gpt_oss", "dbrx", "lara_mini") else None
     chosen, weight, gap = route(m, x, name)
     y = np.zeros_like(x)
     for e in np.unique(chosen):
@@ -381,7 +392,8 @@ def experts(m, x, name):
     if name + "shared_experts.up_proj.weight" in m:
         y += mlp(m, x, name + "shared_experts.")
     if name + "shared_expert.up_proj.weight" in m:
-        y += mlp(m, x, name + "shared_expert.") / (1 + np.exp(-m.linear(x, name + "shared_expert_gate")))
+        gate = sigmoid(m.linear(x, name + "shared_expert_gate")) if name + "shared_expert_gate.weight" in m else 1
+        y += mlp(m, x, name + "shared_expert.") * gate
     return y, gap
 
 

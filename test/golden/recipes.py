@@ -1,5 +1,6 @@
 """Recipes of checkpoints for vary.py, in the form of ../shared/fixtures: families that the fixtures lack."""
 import dataclasses
+import re
 
 import make_fixture as mf
 import families_a as a
@@ -54,5 +55,30 @@ def flint():
     )
 
 
-FAMILIES = (flex_olmo, granitemoe_swa, granite_swa, flint)
+def lara_pieces(key, shape):
+    """The rows of in_proj_qkv, in_proj_z, in_proj_b and in_proj_a, which come in this order, are one matrix."""
+    part = re.search(r"in_proj_(qkv|z|b|a)\.weight$", key)
+    if not part:
+        return [(key.replace("linear_attn.norm.", "linear_attn.out_norm."), mf.whole)]
+    first = 0 if part[1] == "qkv" else lara_pieces.end
+    lara_pieces.end = first + shape[0]
+    return [(f"{key[: part.start()]}in_proj.weight[{first}:{lara_pieces.end}]", mf.whole)]
+
+
+def lara_mini():
+    return a.Recipe(
+        model="LaraMiniForCausalLM",
+        config={
+            **BASE, "architectures": ["LaraMiniForCausalLM"], "head_dim": 48, "hidden_size": 160,
+            "layer_types": ["linear_attention", "sliding_attention", "linear_attention", "full_attention"], "linear_conv_kernel_dim": 4,
+            "linear_key_head_dim": 24, "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_value_head_dim": 32, "model_type": "lara_mini",
+            "moe_intermediate_size": 56, "norm_topk_prob": True, "num_attention_heads": 4, "num_experts": 10, "num_experts_per_tok": 3,
+            "num_key_value_heads": 2, "rms_norm_eps": 1e-6, "rope_parameters": {"rope_theta": 10000.0, "rope_type": "default"},
+            "router_aux_loss_coef": 0.001, "shared_expert_intermediate_size": 72, "sliding_window": 13, "tie_word_embeddings": True,
+        },
+        pieces=lara_pieces,
+    )
+
+
+FAMILIES = (flex_olmo, granitemoe_swa, granite_swa, flint, lara_mini)
 mf.RECIPES.update({f.__name__: f for f in FAMILIES})

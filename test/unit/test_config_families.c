@@ -379,10 +379,41 @@ static void flint(void **st) {
     assert_non_null(strstr(e.text, "use_sliding_window"));
 }
 
+/* Lara Mini: three kinds of layers, by period or list. */
+static void lara_mini(void **st) {
+    (void)st;
+#define LARA(more) "{\"model_type\":\"lara_mini\",\"vocab_size\":320,\"hidden_size\":128,\"num_hidden_layers\":6,\"max_position_embeddings\":8192" more "}"
+    struct config c;
+    struct error e = {0};
+    if (parse(&c, LARA(""), false, &e)) fail_msg("%s", e.text);
+    for (int i = 0; i < 6; i++) {
+        const bool delta = i % 5 == 0 || i == 2, full = i == 3;
+        assert_true((c.layer[i].mixer == MIXER_DELTA) == delta && c.layer[i].window == (delta || full ? 0 : 512) && c.layer[i].moe);
+        assert_true(delta || c.layer[i].rope == (full ? LAYER_ROPE_NONE : LAYER_ROPE_FIRST));
+    }
+    assert_true(c.tied && c.n_heads == 16 && c.n_kv_heads == 4 && c.delta.k_heads == 8 && c.delta.v_heads == 16 && c.norm_topk && !c.shared_gate);
+#define KINDS(last) ",\"layer_types\":[\"full_attention\",\"linear_attention\",\"linear_attention\",\"sliding_attention\",\"full_attention\"" last "]"
+    if (parse(&c, LARA(KINDS(",\"sliding_attention\"")), false, &e)) fail_msg("%s", e.text);
+    assert_true(!c.layer[0].mixer && c.layer[1].mixer == MIXER_DELTA && c.layer[3].window == 512 && c.layer[5].window == 512);
+    assert_int_equal(parse(&c, LARA(KINDS("")), false, &e), ERR_MODEL);
+    assert_non_null(strstr(e.text, "not a list of 6"));
+    assert_int_equal(parse(&c, LARA(KINDS(",\"chunked_attention\"")), false, &e), ERR_MODEL);
+    assert_non_null(strstr(e.text, "layer 5"));
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(inkling),          cmocka_unit_test(axk2),       cmocka_unit_test(flint),
-                                       cmocka_unit_test(granite_swa),      cmocka_unit_test(minimax_m3), cmocka_unit_test(qwen_4),
-                                       cmocka_unit_test(gemma_4),          cmocka_unit_test(lfm_2),      cmocka_unit_test(layers_of_one_block),
-                                       cmocka_unit_test(layers_by_period), cmocka_unit_test(oversized),  cmocka_unit_test(convolved_attention)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(inkling),
+                                       cmocka_unit_test(axk2),
+                                       cmocka_unit_test(flint),
+                                       cmocka_unit_test(lara_mini),
+                                       cmocka_unit_test(granite_swa),
+                                       cmocka_unit_test(minimax_m3),
+                                       cmocka_unit_test(qwen_4),
+                                       cmocka_unit_test(gemma_4),
+                                       cmocka_unit_test(lfm_2),
+                                       cmocka_unit_test(layers_of_one_block),
+                                       cmocka_unit_test(layers_by_period),
+                                       cmocka_unit_test(oversized),
+                                       cmocka_unit_test(convolved_attention)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

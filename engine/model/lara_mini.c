@@ -1,0 +1,50 @@
+/* Lara Mini: gated DeltaNet whose inputs are one matrix, GQA with a window and rotation, and GQA over all keys without rotation, by layer; norms per head on q
+ * and k; a softmax router, stacked experts and a shared one without a gate. Reference: transformers, models/lara_mini. */
+#include "engine/base/ops.h"
+#include "engine/model/qwen3_next.h"
+
+static void read_layers(struct config_reader *r, struct config *c) {
+    static const char *const kinds[] = {"linear_attention", "sliding_attention", "full_attention"};
+    static const uint8_t period[] = {0, 1, 0, 2, 1};
+    const int window = config_int(r, "sliding_window", 512, 1, 1 << 24);
+    const struct json *types = config_get(r, "layer_types");
+    if (types && (types->type != JSON_ARRAY || types->n != (uint32_t)c->n_layers)) config_fail(r, "'layer_types' is not a list of %d", c->n_layers);
+    for (int i = 0; i < c->n_layers && !r->rc; i++) {
+        int kind = types ? 0 : period[i % 5];
+        while (types && kind < 3 && !json_is(json_at(types, (uint32_t)i), kinds[kind])) kind++;
+        if (kind == 3) config_fail(r, "'layer_types' of layer %d is none of linear_attention, sliding_attention and full_attention", i);
+        c->layer[i] = (struct layer_config){.moe = true,
+                                            .mixer = kind == 0 ? MIXER_DELTA : MIXER_ATTENTION,
+                                            .window = kind == 1 ? window : 0,
+                                            .rope = kind == 1 ? LAYER_ROPE_FIRST : LAYER_ROPE_NONE};
+    }
+}
+
+static void parse(struct config_reader *r, struct config *c) {
+    config_read_gqa(r, c);
+    c->qk_norm = QK_NORM_HEAD;
+    c->qkv_bias = c->o_bias = config_bool(r, "attention_bias", false);
+    config_read_rope(r, c, c->head_dim, 10000);
+    read_layers(r, c);
+    qwen3_next_read_delta(r, c, 8, 16);
+    c->n_experts = config_int(r, "num_experts", 128, 1, 4096);
+    c->topk = config_int(r, "num_experts_per_tok", 4, 1, 64);
+    c->moe_inter = config_int(r, "moe_intermediate_size", 512, 1, 1 << 20);
+    c->shared_inter = config_int(r, "shared_expert_intermediate_size", 512, 1, 1 << 20);
+    c->norm_topk = config_bool(r, "norm_topk_prob", true);
+    c->score = SCORE_SOFTMAX;
+    c->routed_scale = 1;
+}
+
+#define L "model.layers.%d.linear_attn."
+static const char *const types[] = {"lara_mini", NULL};
+const struct arch arch_lara_mini = {
+    .model_types = types,
+    .title = "Lara Mini",
+    .defaults = {.heads = 16, .kv_heads = 4, .head_dim = 128, .tied = true},
+    .parse = parse,
+    .names = {NAMES_GQA("model."), NAMES_QK_NORM("model."), .delta_qkv = L "in_proj", .delta_z = L "in_proj", .delta_b = L "in_proj", .delta_a = L "in_proj",
+              .delta_out = L "out_proj", .delta_conv = L "conv1d", .delta_rate = L "A_log", .delta_dt = L "dt_bias", .delta_norm = L "out_norm",
+              NAMES_ROUTER("model."), NAMES_STACKED("model."), NAMES_SHARED("model.", "shared_expert")},
+    .layout = {.delta = true, .experts = true, .gate_up = GATE_UP_STACKED},
+};
