@@ -71,6 +71,8 @@ static const struct arch *const table[] = {
     &arch_axk2,
     &arch_flint,
     &arch_lara_mini,
+    &arch_aria,
+    &arch_aria_text,
     /* without experts */
     &arch_llama,
     &arch_mistral,

@@ -80,5 +80,31 @@ def lara_mini():
     )
 
 
-FAMILIES = (flex_olmo, granitemoe_swa, granite_swa, flint, lara_mini)
+ARIA_NAMES = ((r"experts\.gate_up_proj$", "experts.fc1.weight"), (r"experts\.down_proj$", "experts.fc2.weight"))
+
+
+def aria():
+    text = {
+        **BASE, "hidden_size": 160, "intermediate_size": 56, "mlp_bias": False, "model_type": "aria_text", "moe_num_experts": 9, "moe_num_shared_experts": 2,
+        "moe_topk": 3, "num_attention_heads": 5, "num_key_value_heads": 5, "rms_norm_eps": 1e-6, "rope_scaling": None, "rope_theta": 5000000.0,
+    }
+    return a.Recipe(
+        model="AriaTextForCausalLM",
+        config={
+            "architectures": ["AriaForConditionalGeneration"], "ignore_index": -100, "image_token_index": 9, "initializer_range": 0.02, "model_type": "aria",
+            "projector_patch_to_query_dict": {"1225": 128, "4900": 256}, "text_config": text, "torch_dtype": "bfloat16",
+            "vision_config": {"hidden_size": 32, "model_type": "idefics3_vision"},
+        },
+        adapt=lambda config: config["text_config"], pieces=a.prefixed("language_model.", a.renamed(*ARIA_NAMES, pieces=mf.same_pieces)), untransposed=True,
+        extra={"multi_modal_projector.query": (8, 32), "vision_tower.embeddings.patch_embedding.weight": (32, 3, 4, 4)},
+    )
+
+
+def aria_text():
+    recipe = aria()
+    config = {**recipe.config["text_config"], "architectures": ["AriaTextForCausalLM"], "hidden_act": "silu"}
+    return dataclasses.replace(recipe, config=config, adapt=mf.whole, pieces=a.renamed(*ARIA_NAMES, pieces=mf.same_pieces), extra={})
+
+
+FAMILIES = (flex_olmo, granitemoe_swa, granite_swa, flint, lara_mini, aria, aria_text)
 mf.RECIPES.update({f.__name__: f for f in FAMILIES})

@@ -355,6 +355,7 @@ static void what_a_config_leaves_out(void **st) {
         {BARE("bailing_moe_v2", NUMBERED), 1e-6, 600000, 1, 0, 1, 1, true},
         {BARE_OF("hunyuan_v1_moe", "\"moe_topk\":2", NUMBERED), 1e-5, 10000, 1, 0, 1, 1, true},
         {BARE("laguna", NUMBERED ",\"shared_expert_intermediate_size\":32"), 1e-6, 500000, 1, 1, 1, 1, true},
+        {BARE_OF("aria_text", "\"moe_topk\":2", "\"moe_num_experts\":8"), 1e-6, 10000, 1, 0, 1, 1, true},
         {BARE("axk1", LATENT), 1e-6, 10000, 2.5, 1, 8, 4, true},
         {BARE("bailing_hybrid", LATENT_ONLY ",\"head_dim\":16,\"layer_group_size\":3,\"moe_intermediate_size\":32,\"num_experts\":16"), 1e-6, 6e6, 2.5, 2, 8, 4,
          true},
@@ -444,6 +445,8 @@ static void options_that_no_published_model_uses(void **st) {
         {BARE("hy_v3", NUMBERED ",\"expert_hidden_dim\":64"), "expert_hidden_dim"},
         {BARE("bailing_moe", NUMBERED ",\"norm_head\":true"), "norm_head"},
         {BARE("olmoe", "\"num_experts\":8,\"clip_qkv\":-1"), "clip_qkv"},
+        {BARE_OF("aria_text", "\"moe_topk\":2", "\"mlp_bias\":true"), "mlp_bias"},
+        {BARE_OF("aria_text", "\"moe_topk\":2", "\"hidden_act\":\"gelu_pytorch_tanh\""), "hidden_act"},
         {"{\"model_type\":\"mistral3\",\"text_config\":{\"model_type\":\"nonesuch\"}}", "mistral3"},
     };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
