@@ -102,6 +102,7 @@ void cpu_exec_close(struct exec **xp) {
     struct cpu_exec *x = (struct cpu_exec *)*xp;
     if (!x) return;
     mem_free(x->workspace);
+    mem_free(x->ordered);
     mem_free(x->cursor);
     mem_free(x->order);
     mem_free(x);

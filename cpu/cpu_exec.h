@@ -14,6 +14,8 @@ struct cpu_exec {
     _Atomic int is_cancelled; /* a thread saw cancel during this call; stays set until the call returns */
     uint8_t *workspace;       /* workspace of the running call */
     size_t workspace_size;
+    float *ordered; /* x of a product with columns in another order */
+    size_t ordered_cap;
 };
 
 /* Returns at least `size` bytes of workspace for the running operation, 64-byte aligned, valid until the next exec_workspace of this

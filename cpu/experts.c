@@ -41,7 +41,7 @@ struct group {
     int id, n, inter;
     const struct gemm *gemm[MATRICES]; /* NULL: the GEMV kernels */
     int tasks, rows_per_task;          /* of stage 1; tasks on all nodes */
-    size_t h, packed[MATRICES];        /* offsets into the wave's workspace; matrices may share packed x */
+    size_t x, h, packed[MATRICES];     /* offsets into the wave's workspace: x in gate's order, if it has one; matrices may share packed x */
 };
 /* A memory node's part of a group's expert. */
 struct node_part {
@@ -64,7 +64,7 @@ struct wave {
     int y_rows_per_task;          /* of stage 2 */
     int begin[NUMA_NODES + 1];    /* tasks of stage 2 by node */
     int32_t *start_order;         /* [nodes * n] indexes of node_parts in the order in which stage 1 starts them, by `first`; NULL: array order */
-    bool any_gemm;                /* of gate or up */
+    bool any_gemm, any_order;     /* of gate or up */
     uint8_t *space, *scratch;     /* scratch: one part per thread */
     size_t scratch_part, tile_bytes, gemm_scratch_bytes; /* a thread's scratch: outputs of a task, then workspace of a GEMM, then a transposed matrix */
 };
@@ -91,6 +91,8 @@ static struct mat transpose_columns(const struct mat *m, int c0, int c1, uint8_t
     }
     return (struct mat){.data = buf, .stride = stride, .rows = c1 - c0, .cols = m->rows, .row_step = 1, .dtype = m->dtype};
 }
+/* x of the group's tokens in gate's order, [n, hidden]; NULL: it has none. */
+static float *ordered_x(const struct wave *w, const struct group *g) { return g->expert->gate.order ? (float *)(w->space + g->x) : NULL; }
 /* Outputs [r0, r1) of a matrix for the group's tokens, [n, ldy]. */
 static void outputs(const struct wave *w, const struct group *g, int which, const struct mat *m, bool transposed, int r0, int r1, float *y, int ldy,
                     uint8_t *scratch) {
@@ -106,12 +108,13 @@ static void outputs(const struct wave *w, const struct group *g, int which, cons
         return;
     }
     const struct mat rows = transposed ? *m : mat_rows(*m, r0, r1);
-    const float *h = (const float *)(w->space + g->h), *xs[KERNEL_TOKENS];
+    const float *in = which == DOWN ? (const float *)(w->space + g->h) : ordered_x(w, g), *xs[KERNEL_TOKENS];
     float *ys[KERNEL_TOKENS];
+    const size_t width = (size_t)(which == DOWN ? g->inter : w->o->hidden);
     for (int t = 0; t < g->n; t += KERNEL_TOKENS) {
         const int n = g->n - t < KERNEL_TOKENS ? g->n - t : KERNEL_TOKENS;
         for (int i = 0; i < n; i++) {
-            xs[i] = which == DOWN ? h + (size_t)(t + i) * (size_t)g->inter : w->o->x + (size_t)g->tokens[t + i] * (size_t)w->o->hidden;
+            xs[i] = in ? in + (size_t)(t + i) * width : w->o->x + (size_t)g->tokens[t + i] * width;
             ys[i] = y + (size_t)(t + i) * (size_t)ldy;
         }
         if (transposed) w->x->k.gevm[m->dtype](ys, xs, n, &rows, r0, r1);
@@ -187,17 +190,29 @@ static void run_stage2(const struct wave *w, int task, uint8_t *scratch) {
 static const size_t *shared_packed_x(const struct wave *w, const struct group *g, int which) {
     const struct group *first = w->groups;
     if (which == UP && g->gemm[UP] == g->gemm[GATE]) return &g->packed[GATE];
+    if (g->expert->gate.order || first->expert->gate.order) return NULL;
     return w->o->n == 1 && g != first && g->gemm[which] == first->gemm[GATE] ? &first->packed[GATE] : NULL;
 }
 static void wave_thread(void *arg, int thread, int n_threads) {
     const struct wave *w = arg;
     uint8_t *scratch = w->scratch + (size_t)thread * w->scratch_part;
+    if (w->any_order) {
+        for (int i = 0; i < w->n; i++)
+            for (int t = 0; t < w->groups[i].n && ordered_x(w, &w->groups[i]); t++) {
+                const struct group *g = &w->groups[i];
+                const size_t hidden = (size_t)w->o->hidden;
+                if ((i + t) % n_threads == thread) mat_order_x(&g->expert->gate, ordered_x(w, g) + (size_t)t * hidden, w->o->x + (size_t)g->tokens[t] * hidden);
+            }
+        pool_barrier(w->x->pool);
+    }
     if (w->any_gemm) {
         for (int i = 0; i < w->n; i++)
             for (int k = GATE; k <= UP; k++) {
                 const struct group *g = &w->groups[i];
+                const float *ordered = ordered_x(w, g);
                 if (!g->gemm[k] || shared_packed_x(w, g, k)) continue;
-                g->gemm[k]->pack(w->space + g->packed[k], w->o->x, g->tokens, w->o->hidden, g->n, w->o->hidden, thread, n_threads);
+                g->gemm[k]->pack(w->space + g->packed[k], ordered ? ordered : w->o->x, ordered ? NULL : g->tokens, w->o->hidden, g->n, w->o->hidden, thread,
+                                 n_threads);
             }
         pool_barrier(w->x->pool);
     }
@@ -290,6 +305,7 @@ static void prepare_group(const struct wave *w, struct group *g, struct needs *s
         s->gate = rows > s->gate ? rows : s->gate;
     }
     g->h = s->size, s->size += align64((size_t)g->n * (size_t)g->inter * 4);
+    if (e->gate.order) g->x = s->size, s->size += align64((size_t)g->n * (size_t)o->hidden * 4);
 }
 
 static int wave_run(struct wave *w) {
@@ -298,11 +314,11 @@ static int wave_run(struct wave *w) {
     const int n_threads = pool_threads(x->pool);
     struct needs need = {.tile = 16};
     bool any_loading = false;
-    w->any_gemm = false;
+    w->any_gemm = w->any_order = false;
     for (int i = 0; i < w->n; i++) {
         struct group *g = &w->groups[i];
         prepare_group(w, g, &need);
-        w->any_gemm |= g->gemm[GATE] || g->gemm[UP];
+        w->any_gemm |= g->gemm[GATE] || g->gemm[UP], w->any_order |= g->expert->gate.order != NULL;
         any_loading |= o->is_loading && g->id < o->n_experts && o->is_loading[g->id];
         g->tasks = 0;
         for (int a = 0; a < w->nodes; a++) g->tasks += (expert_inter(w->node_parts[a * w->n + i].expert) + g->rows_per_task - 1) / g->rows_per_task;

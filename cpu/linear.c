@@ -6,6 +6,7 @@
 
 #include "cpu/cpu_exec.h"
 #include "cpu/gemm.h"
+#include "engine/base/mem.h"
 
 enum {
     TASK_BYTES = 512 << 10, /* weight bytes per task, at most: long sequential reads are faster */
@@ -160,12 +161,27 @@ static int run_gemm(struct cpu_exec *x, const struct op_linear *o, int batch, co
     return 0;
 }
 
+/* Sorts x, then multiplies. */
+static void order_task(void *arg, int task, int thread) {
+    const struct job *j = arg;
+    mat_order_x(&j->o->w, j->x->ordered + (size_t)task * (size_t)j->o->w.cols, j->o->x + (size_t)task * (size_t)j->o->ldx);
+}
+static int run_ordered(struct cpu_exec *x, const struct op_linear *o) {
+    struct op_linear sorted = *o;
+    if (o->transposed || o->batch > 1) return ERR_RUNTIME;
+    if (mem_grow(&x->ordered, &x->ordered_cap, (size_t)o->n * (size_t)o->w.cols, sizeof *x->ordered)) return ERR_MEMORY;
+    int rc = exec_for_each(x, o->n, order_task, &(struct job){.x = x, .o = o});
+    sorted.x = x->ordered, sorted.ldx = o->w.cols, sorted.w.order = NULL;
+    return rc ? rc : linear_run(&x->base, &sorted);
+}
+
 int linear_run(struct exec *base, const struct op_linear *o) {
     struct job j = {.x = (struct cpu_exec *)base, .o = o};
     int batch = o->batch > 1 ? o->batch : 1;
     if (o->top && (o->transposed || batch > 1)) return ERR_RUNTIME;
     if (!j.x->k.gemv[o->w.dtype]) return ERR_RUNTIME;
     if (o->n <= 0 || o->w.rows <= 0 || o->w.cols <= 0) return 0;
+    if (o->w.order) return run_ordered(j.x, o);
     if (o->transposed) {
         j.per = TASK_COLS;
         j.parts = (o->w.cols + j.per - 1) / j.per;

@@ -188,6 +188,17 @@ cudaError_t cuda_gather(cudaStream_t s, float *out, const float *x, const int32_
     gather_kernel<<<(unsigned)n, 256, 0, s>>>(out, x, index, dim, ldx);
     return cudaGetLastError();
 }
+static __global__ void order_x_kernel(float *out, const float *x, struct mat w, int ldx) {
+    size_t i = blockIdx.x;
+    for (int c = threadIdx.x; c < w.cols; c += blockDim.x) {
+        const int at = w.order[c] - w.x0;
+        out[i * (size_t)w.cols + (size_t)c] = at >= 0 && at < w.x_cols ? x[i * (size_t)ldx + (size_t)at] : 0;
+    }
+}
+cudaError_t cuda_order_x(cudaStream_t s, float *out, const float *x, struct mat w, int n, int ldx) {
+    order_x_kernel<<<(unsigned)n, 256, 0, s>>>(out, x, w, ldx);
+    return cudaGetLastError();
+}
 static __global__ void scatter_add_kernel(float *y, const float *x, const int32_t *index, const float *weight, int dim, int ldy) {
     size_t i = blockIdx.x;
     float *dst = y + (index ? (size_t)index[i] : i) * (size_t)ldy, w = weight ? weight[i] : 1.0f;

@@ -96,18 +96,18 @@ struct ffn {
     const struct expert *e;
     struct cuda_linear gate, up, down;
     int piece, inter;
-    size_t gate_up, act, scratch; /* offsets in the workspace, and its size */
+    size_t x, gate_up, act, scratch; /* offsets in the workspace, and its size; x in gate's order, if it has one */
     size_t size;
 };
 static struct ffn ffn_plan(const struct cuda_stream *s, const struct expert *e, int n, size_t base) {
-    struct ffn f = {.inter = expert_inter(e), .e = e, .tiled = cuda_linear_is_tiled(s, e, n), .few = cuda_linear_gates_few(e, n), .gate_up = base};
+    struct ffn f = {.inter = expert_inter(e), .e = e, .tiled = cuda_linear_is_tiled(s, e, n), .few = cuda_linear_gates_few(e, n), .x = base};
+    size_t piece = ffn_space / (12 * (size_t)f.inter);
+    f.piece = f.tiled ? (n < TILED_TOKENS ? n : TILED_TOKENS) : piece < 64 ? 64 : piece > (size_t)n ? n : (int)piece;
+    f.gate_up = base + (e->gate.order ? align_up((size_t)f.piece * (size_t)e->gate.cols * 4, 256) : 0);
     if (f.tiled) {
-        f.piece = n < TILED_TOKENS ? n : TILED_TOKENS;
-        f.size = base + tiled_plan(s, e, f.piece).size;
+        f.size = f.gate_up + tiled_plan(s, e, f.piece).size;
         return f;
     }
-    size_t piece = ffn_space / (12 * (size_t)f.inter);
-    f.piece = piece < 64 ? 64 : piece > (size_t)n ? n : (int)piece;
     f.gate = (struct cuda_linear){
         .w = e->gate, .bias = e->gate_bias, .n = f.piece, .ldx = expert_hidden(e), .ldy = 2 * f.inter, .transposed = e->gate_up_transposed};
     f.up = f.gate;
@@ -125,6 +125,11 @@ static int ffn_run(struct cuda_stream *s, struct ffn *f, float *y, const float *
         int m = t + f->piece < n ? f->piece : n - t;
         float *to = y + (size_t)t * (size_t)n_outputs(f->e);
         const float *from = x + (size_t)t * (size_t)expert_hidden(f->e);
+        if (f->e->gate.order) {
+            if (cuda_check(s->g, cuda_order_x(s->stream, (float *)(space + f->x), from, f->e->gate, m, f->e->gate.cols), "order of columns"))
+                return ERR_RUNTIME;
+            from = (float *)(space + f->x);
+        }
         if (f->tiled) {
             struct product_group one = {&f->e, (int[]){0, m}, 1};
             if (run_products(s, &one, to, from, NULL, space + f->gate_up)) return ERR_RUNTIME;
@@ -203,7 +208,7 @@ static int run_groups(struct cuda_stream *s, const struct groups *g, char *space
         if (n < 1) continue;
         if (!e->gate.data) return cuda_check(s->g, cudaErrorInvalidValue, "a selected expert is not resident");
         int as = n > CUDA_INVARIANT_ROWS ? n : CUDA_INVARIANT_ROWS + 1; /* batching pays off especially for few tokens */
-        bool fits = n <= TILED_TOKENS / 4 && cuda_linear_is_tiled(s, e, as);
+        bool fits = !e->gate.order && n <= TILED_TOKENS / 4 && cuda_linear_is_tiled(s, e, as);
         bool joins = fits && p.n && p.n < CUDA_MAX_PARTS && begin[p.n] - begin[0] + n <= TILED_TOKENS && cuda_linear_can_batch(&batch[0]->gate, &e->gate) &&
                      cuda_linear_can_batch(&batch[0]->down, &e->down);
         if (p.n && !joins) {
@@ -254,6 +259,7 @@ static bool is_uniform(const struct op_experts *a, struct cuda_routed *out) {
             if (m[k]->scale_dtype != first[k]->scale_dtype || (m[k]->scale_dtype == DT_E4M3 && m[k]->scale_gain != first[k]->scale_gain)) return false;
             if (m[k]->dtype != first[k]->dtype || m[k]->data != (const char *)first[k]->data + at) return false;
             if (first[k]->scale && m[k]->scale != (const char *)first[k]->scale + at) return false;
+            if (!first[k]->order != !m[k]->order || (first[k]->order && (const char *)m[k]->order != (const char *)first[k]->order + at)) return false;
             if (first_bias[k] && (const char *)bias[k] != (const char *)first_bias[k] + at) return false;
         }
     }

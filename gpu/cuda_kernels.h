@@ -264,6 +264,7 @@ struct cuda_compress { /* struct op_compress */
 cudaError_t cuda_compress_rows(cudaStream_t s, const struct cuda_compress *o);
 cudaError_t cuda_sort(cudaStream_t s, int32_t *offset, int32_t *token, float *weight, const int32_t *ids, const float *weights, int n, int topk, int first,
                       int last);
+cudaError_t cuda_order_x(cudaStream_t s, float *out, const float *x, struct mat w, int n, int ldx); /* x sorted by w's order, out [n, cols] */
 cudaError_t cuda_gather(cudaStream_t s, float *out, const float *x, const int32_t *index, int n, int dim, int ldx);
 /* y[index[i]] += weight[i] * x[i]; index NULL: i, weight NULL: 1 */
 cudaError_t cuda_scatter_add(cudaStream_t s, float *y, const float *x, const int32_t *index, const float *weight, int n, int dim, int ldy);

@@ -183,10 +183,16 @@ static struct cuda_linear linear_of(const struct op_linear *a) {
                                 a->accumulate, a->transposed, a->batch, a->batch_rows, a->batch_x, a->batch_y, a->exact};
 }
 int cuda_linear_op(struct cuda_stream *s, const struct op_linear *a) {
-    const struct cuda_linear l = linear_of(a);
-    size_t size = cuda_linear_workspace_bytes(s, &l);
+    struct cuda_linear l = linear_of(a);
+    const size_t ordered = a->w.order ? align_up((size_t)a->n * (size_t)a->w.cols * 4, 256) : 0;
+    if (ordered) l.ldx = a->w.cols;
+    const size_t size = ordered + cuda_linear_workspace_bytes(s, &l);
     char *space = cuda_workspace(s, size);
-    return space || !size ? cuda_linear_run(s, &l, space) : ERR_RUNTIME;
+    if (!space && size) return ERR_RUNTIME;
+    if (ordered && (a->transposed || a->batch > 1)) return cuda_check(s->g, cudaErrorNotSupported, "columns in another order, transposed or by head");
+    if (ordered && cuda_check(s->g, cuda_order_x(s->stream, (float *)space, a->x, a->w, a->n, a->ldx), "order of columns")) return ERR_RUNTIME;
+    if (ordered) l.x = (float *)space;
+    return cuda_linear_run(s, &l, space + ordered);
 }
 
 _Static_assert((int)OP_JOIN_MAX <= (int)CUDA_JOIN_MAX, "joins");

@@ -11,6 +11,7 @@ __device__ static inline struct mat expert_mat(const struct mat &first, size_t a
     struct mat m = first;
     m.data = (const uint8_t *)m.data + at;
     if (m.scale) m.scale = (const uint8_t *)m.scale + at;
+    if (m.order) m.order = (const int32_t *)((const uint8_t *)m.order + at);
     return m;
 }
 
@@ -120,7 +121,7 @@ __device__ static inline float dot_any(const struct mat &m, int r, const float *
         float w[ANY_COLUMNS], sum = 0;
         load_any(w, m, row, c);
 #pragma unroll
-        for (int j = 0; j < ANY_COLUMNS; j++) sum = fmaf(w[j], c + j < m.cols ? x[c + j] : 0.0f, sum);
+        for (int j = 0; j < ANY_COLUMNS; j++) sum = fmaf(w[j], c + j < m.cols ? x[m.order ? m.order[c + j] : c + j] : 0.0f, sum);
         all = fmaf(sum, scale_of(m, row, c), all);
     }
     return warp_sum(all);
@@ -208,6 +209,7 @@ template <enum weight_kind KIND> static __global__ void __launch_bounds__(WARPS 
 
 static int mat_fits(const struct mat *m) { return !m->scale || m->block_cols % COLUMNS == 0 || m->block_cols >= m->cols; }
 int cuda_routed_fits(const struct cuda_routed *a) {
+    if (a->gate.order && (a->gate.dtype == DT_E4M3 || a->gate.dtype == DT_BF16)) return 0; /* only the kernel of other formats sorts x */
     return a->topk <= MAX_TOPK && a->gate.dtype == a->up.dtype && a->gate.cols == a->up.cols && mat_fits(&a->gate) && mat_fits(&a->up) && mat_fits(&a->down);
 }
 cudaError_t cuda_routed_experts(cudaStream_t s, const struct cuda_routed *a) {

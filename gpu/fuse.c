@@ -66,7 +66,7 @@ bool fuse_steps_are_apart(const struct op_chain *c, int first, int i) {
 
 /* A matrix product of few rows. */
 static bool is_product(enum op_code code, const union op_args *a) { return code == OP_LINEAR && a->linear.n > 0 && a->linear.n <= BATCH_INVARIANT_ROWS; }
-static bool may_join(const struct op_linear *a) { return !a->transposed && a->batch <= 1 && !a->top; }
+static bool may_join(const struct op_linear *a) { return !a->transposed && a->batch <= 1 && !a->top && !a->w.order; }
 static bool reads_same(const struct op_linear *a, const struct op_linear *b) {
     return a->x == b->x && a->n == b->n && (a->ldx == b->ldx || a->n == 1) && a->w.cols == b->w.cols;
 }

@@ -157,6 +157,7 @@ static int visit_rows(struct mat *m, int32_t rows, op_visit_fn fn, void *ctx) {
         size_t across = ((size_t)m->cols + (size_t)m->block_cols - 1) / (size_t)m->block_cols;
         VISIT(m->scale, dtype_bytes(m->scale_dtype, last / (size_t)m->block_rows * (size_t)m->scale_stride + across), VISIT_CONST);
     }
+    VISIT(m->order, (size_t)m->cols * sizeof *m->order, VISIT_CONST);
     return 0;
 }
 
@@ -185,7 +186,7 @@ int op_visit_expert(struct expert *x, op_visit_fn fn, void *ctx) {
 
 static int visit_linear(struct op_linear *a, op_visit_fn fn, void *ctx) {
     size_t heads = a->batch > 1 ? (size_t)a->batch - 1 : 0;
-    int in = a->transposed ? a->w.rows : a->w.cols, out = a->transposed ? a->w.cols : a->w.rows;
+    int in = a->transposed ? a->w.rows : mat_x_cols(&a->w), out = a->transposed ? a->w.cols : a->w.rows;
     VISIT(a->x, span(a->n, a->ldx, (size_t)in) + heads * (size_t)a->batch_x * 4, VISIT_IN);
     VISIT(a->bias, ((size_t)out + heads * (size_t)out) * 4, VISIT_CONST);
     int r = visit_rows(&a->w, a->w.rows + (int32_t)heads * a->batch_rows, fn, ctx);

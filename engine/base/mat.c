@@ -61,10 +61,21 @@ struct mat mat_rows(struct mat m, int32_t begin, int32_t end) {
 }
 
 struct mat mat_cols(struct mat m, int32_t begin, int32_t end) {
+    if (m.order) {
+        m.x0 += begin, m.x_cols = end - begin;
+        return m;
+    }
     m.data = (const uint8_t *)m.data + dtype_bytes(m.dtype, (size_t)begin);
     if (m.scale) m.scale = (const uint8_t *)m.scale + (size_t)(begin / m.block_cols) * dtype_bytes(m.scale_dtype, 1);
     m.cols = end - begin;
     return m;
+}
+
+void mat_order_x(const struct mat *m, float *out, const float *x) {
+    for (int32_t c = 0; c < m->cols; c++) {
+        const uint32_t at = (uint32_t)(m->order[c] - m->x0);
+        out[c] = at < (uint32_t)m->x_cols ? x[at] : 0;
+    }
 }
 
 float scale_at(const struct mat *m, int32_t r, int32_t c) { return m->scale ? scale_load(m, scale_row(m, r) + (size_t)(c / m->block_cols)) : 1; }
@@ -108,7 +119,7 @@ void mat_row(const struct mat *m, int32_t r, float *out) {
 static size_t last_block(const struct mat *m) { return ((size_t)m->row0 + (size_t)(m->rows - 1) * (size_t)m->row_step) / (size_t)m->block_rows; }
 
 size_t mat_bytes(const struct mat *m) {
-    size_t n = (size_t)m->rows * dtype_bytes(m->dtype, (size_t)m->cols);
+    size_t n = (size_t)m->rows * dtype_bytes(m->dtype, (size_t)m->cols) + (m->order ? (size_t)m->cols * sizeof *m->order : 0);
     if (m->scale) {
         size_t blocks = last_block(m) - (size_t)m->row0 / (size_t)m->block_rows + 1;
         if (blocks > (size_t)m->rows) blocks = (size_t)m->rows; /* every other row belongs to another view */

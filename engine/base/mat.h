@@ -63,19 +63,25 @@ struct mat {
     int32_t scale_stride;   /* scales per block row */
     int32_t row0, row_step; /* a view into a fused tensor keeps that tensor's scale blocks; otherwise row_step is 1 */
     uint8_t dtype, scale_dtype;
-    float scale_gain; /* factor of DT_E4M3 scales; unused with others */
+    float scale_gain;     /* factor of DT_E4M3 scales; unused with others */
+    int32_t x0, x_cols;   /* with order: the part of x that a product gets; other elements are 0 */
+    const int32_t *order; /* NULL, or [cols]: column c multiplies element order[c] of x, which is x[order[c] - x0]. op_linear and op_experts (gate, and up with
+                             the same order) only */
 };
 /* Returns rows [begin, end) of m as a matrix. */
 struct mat mat_rows(struct mat m, int32_t begin, int32_t end);
-/* Returns columns [begin, end) of m; begin must be on a block of its scales and of its format. */
+/* Returns columns [begin, end) of m; begin must be on a block of its scales and of its format. With order: all columns, for that part of x. */
 struct mat mat_cols(struct mat m, int32_t begin, int32_t end);
-extern const int8_t mat_q4_0[16], mat_iq4[16], mat_mxfp4[16]; /* values of the 4-bit codes */
+extern const int8_t mat_q4_0[16], mat_iq4[16], mat_mxfp4[16];                                    /* values of the 4-bit codes */
+static inline int32_t mat_x_cols(const struct mat *m) { return m->order ? m->x_cols : m->cols; } /* elements of x */
+/* Sorts x by m's order: out [cols]. */
+void mat_order_x(const struct mat *m, float *out, const float *x);
 /* One element as float32; the slow reference. */
 float mat_at(const struct mat *m, int32_t r, int32_t c);
 /* A whole row as float32 [cols]. */
 void mat_row(const struct mat *m, int32_t r, float *out);
 float scale_at(const struct mat *m, int32_t r, int32_t c);
-size_t mat_bytes(const struct mat *m); /* data and scales read by one pass */
+size_t mat_bytes(const struct mat *m); /* data, scales and order read by one pass */
 /* Extent from the first to past the last byte of its data and scales; for a view into a fused tensor this includes the rows between. */
 size_t mat_span(const struct mat *m);
 size_t mat_scale_span(const struct mat *m);

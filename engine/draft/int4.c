@@ -165,13 +165,16 @@ static void convert_turned(struct int4 *d, const struct mat *m, const struct mat
         }
     }
 }
+/* row: room for two of the widest. */
 static void convert_expert(struct int4 *d, const struct expert *from, const struct expert *to, float *row, float *stripe) {
     const struct mat *m[3] = {&from->gate, &from->up, &from->down}, *out[3] = {&to->gate, &to->up, &to->down};
     for (int i = 0; i < 3; i++) {
         if (is_turned(from, i)) convert_turned(d, m[i], out[i], row, stripe);
         for (int r = 0; r < m[i]->rows && !is_turned(from, i) && pace(d); r++) {
+            float *own = m[i]->order ? row + m[i]->cols : row; /* x's order */
             d->k.decode[m[i]->dtype](row, m[i], r, 0, m[i]->cols);
-            convert_row(out[i], r, row);
+            for (int c = 0; c < m[i]->cols && m[i]->order; c++) own[m[i]->order[c]] = row[c];
+            convert_row(out[i], r, own);
         }
     }
 }
@@ -218,7 +221,7 @@ static int convert_all(struct int4 *d, struct error *e) {
     expert_shapes(first, shape);
     size_t widest = (size_t)(shape[0][1] > shape[2][1] ? shape[0][1] : shape[2][1]);
     const bool turned = first->is_transposed || first->gate_up_transposed;
-    float *row = mem_alloc((widest + 64) * sizeof *row), *stripe = turned ? mem_alloc(widest * STRIPE * sizeof *stripe) : NULL;
+    float *row = mem_alloc((2 * widest + 64) * sizeof *row), *stripe = turned ? mem_alloc(widest * STRIPE * sizeof *stripe) : NULL;
     int rc = !row || (turned && !stripe) ? error_set(e, ERR_MEMORY, "not enough memory to convert the experts") : 0;
     if (!rc && !(d->data = mem_pages(d->size, 0))) rc = error_set(e, ERR_MEMORY, "no memory for %" PRIu64 " MB of experts", d->size >> 20);
     d->owns_pages = d->data != NULL;

@@ -2,9 +2,9 @@
 
 #include <stdio.h>
 
-/* Whether m can be split before column `at`: not within a block of its format or scales. */
+/* Whether m can be split before column `at`: not within a block of its format or scales. With columns in another order every rank has all of them. */
 static bool can_split_at(const struct mat *m, int at) {
-    if (!m->data || !m->cols) return true;
+    if (!m->data || !m->cols || m->order) return true;
     return at % (int)dtype_block((enum dtype)m->dtype) == 0 && (!m->scale || m->cols <= m->block_cols || at % m->block_cols == 0);
 }
 /* Whether all layers can: their output projections, or (ffn) the down matrices of dense FFNs or (moe) shared experts. */

@@ -270,7 +270,7 @@ int block_attend(struct exec *x, const struct config *c, const struct layer *y, 
 }
 int block_output(struct exec *x, const struct config *c, const struct layer *y, struct work *w, int n) {
     if (!y->o.rows) return 0; /* no mixer */
-    return block_linear(x, c, w->x, c->hidden, w->att, y->o.cols, y->o, y->o_bias, n, true);
+    return block_linear(x, c, w->x, c->hidden, w->att, mat_x_cols(&y->o), y->o, y->o_bias, n, true);
 }
 int block_attention(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *spans, int n_spans, int n) {
     TRY(block_kv(x, c, y, layer, w, spans, n_spans, n));

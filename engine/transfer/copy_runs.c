@@ -28,7 +28,7 @@ int copy_ranges_list(const struct config *c, int layer, unsigned modules, const 
             continue;
         }
         struct mat *m = params_mat(view, p);
-        const void **fields[] = {&m->data, &m->scale};
+        const void **fields[] = {&m->data, &m->scale, (const void **)&m->order};
         int first = found.n;
         *m = *params_mat(src, p);
         op_visit_mat(m, collect_one, &found); /* visits copies of the pointers, in this order */

@@ -258,12 +258,6 @@ static void expansions(void) {
     tol = wide;
 }
 
-static int32_t *choices(int n, int topk, int experts) {
-    int32_t *ids = buf_new((size_t)(n * topk) * 4, 'c');
-    for (int t = 0; t < n; t++)
-        for (int k = 0; k < topk; k++) ids[t * topk + k] = (int32_t)((rnd() % 3 + (uint32_t)(k * experts / topk)) % (uint32_t)experts);
-    return ids;
-}
 static void mixtures(void) {
     for (int i = 0; i < 8; i++) {
         int groups = i & 2 ? 4 : 1;
@@ -669,7 +663,7 @@ int main(int argc, char **argv) {
         rounding();
     } else if (argc < 4 || math) {
         if (!math) elementwise(), deltas(), scans(), compressed();
-        if (!math || spec.math != GPU_MATH_FP8) blocks(), integers();
+        if (!math || spec.math != GPU_MATH_FP8) blocks(), integers(), orders();
         if (!math) drafts(), resident(); /* too few tokens for the tensor cores */
         linears();
         if (!math || spec.math != GPU_MATH_FP8) attentions();

@@ -81,6 +81,41 @@ static void integers(void) {
     }
 }
 
+/* Columns in another order than their groups. */
+static const int32_t *order_new(int cols, int32_t *in) {
+    int32_t *order = in ? in : buf_new((size_t)cols * sizeof *order, 'c');
+    for (int c = 0; c < cols; c++) {
+        const int at = (int)(rnd() % (uint32_t)(c + 1));
+        order[c] = order[at], order[at] = c;
+    }
+    return order;
+}
+static struct mat ordered(struct mat m, const int32_t *order) {
+    m.order = order, m.x_cols = m.cols;
+    return m;
+}
+static struct expert ordered_expert(int hidden, int inter) {
+    const int32_t *order = order_new(hidden, NULL);
+    return (struct expert){ordered(rescaled(matrix(inter, hidden, DT_I4, 1, 32), DT_F32Z), order),
+                           ordered(rescaled(matrix(inter, hidden, DT_I4, 1, 32), DT_F32Z), order), rescaled(matrix(hidden, inter, DT_I4, 1, 32), DT_F32Z)};
+}
+static void orders(void) {
+    for (int n = 1; n < 100; n = n * 4 + 1) {
+        CHECK("linear, columns in another order", linear, OP_LINEAR, .y = floats((size_t)(n * 71), 'f'), .x = floats((size_t)(n * 260), 'c'),
+              .bias = floats(70, 'c'), .w = ordered(rescaled(matrix(70, 256, DT_I4, 1, 128), DT_F32Z), order_new(256, NULL)), .n = n, .ldx = 260, .ldy = 71,
+              .accumulate = n > 1);
+        CHECK("linear, columns in another order, part of x", linear, OP_LINEAR, .y = floats((size_t)(n * 70), 'f'), .x = floats((size_t)(n * 90), 'c'),
+              .w = mat_cols(ordered(rescaled(matrix(70, 256, DT_I4, 1, 128), DT_F32Z), order_new(256, NULL)), 33, 120), .n = n, .ldx = 90, .ldy = 70);
+        CHECK("ffn, columns in another order", ffn, OP_FFN, .y = floats((size_t)(n * 96), 'f'), .x = floats((size_t)(n * 96), 'c'),
+              .expert = ordered_expert(96, 64), .n = n, .hidden = 96);
+        struct expert e[6], shared = ordered_expert(96, 64);
+        for (int i = 0; i < 6; i++) e[i] = ordered_expert(96, 64);
+        CHECK("experts, columns in other orders", experts, OP_EXPERTS, .y = floats((size_t)(n * 96), 'f'), .x = floats((size_t)(n * 96), 'c'),
+              .ids = choices(n, 2, 6), .weights = floats((size_t)(2 * n), 'c'), .experts = e, .shared = &shared, .n = n, .topk = 2, .n_experts = 6,
+              .hidden = 96);
+    }
+}
+
 /* Experts in the layout of engine/draft: codes of the three matrices, then their scales, each aligned to 64 bytes. */
 static void int4_experts(struct expert *out, int count, int hidden, int inter) {
     const int shape[3][2] = {{inter, hidden}, {inter, hidden}, {hidden, inter}};
@@ -104,15 +139,16 @@ static void int4_experts(struct expert *out, int count, int hidden, int inter) {
 }
 /* Experts in the layout of experts/resident_experts.h, with biases or without; no_up: with squared ReLU. */
 static void uniform_experts(struct expert *out, int count, int hidden, int inter, enum dtype t, bool biased, bool no_up) {
-    const int br = t == DT_E4M3 ? 128 : t == DT_E2M1, bc = t == DT_E4M3 ? 128 : 32;
+    const int br = t == DT_E4M3 ? 128 : t == DT_E2M1 || t == DT_I4, bc = t == DT_E4M3 ? 128 : 32;
     const struct expert like = {.gate = matrix(inter, hidden, t, br, bc), .up = matrix(inter, hidden, t, br, bc), .down = matrix(hidden, inter, t, br, bc)};
     const struct mat *m[3] = {&like.gate, &like.up, &like.down};
-    size_t data[3], scale[3], bias[3], each = 0;
+    size_t data[3], scale[3], bias[3], each = 0, order;
     for (int i = 0; i < 3; i++) {
         data[i] = each, each += align_up((size_t)m[i]->rows * m[i]->stride, 256);
         scale[i] = each, each += m[i]->scale ? align_up((size_t)((m[i]->rows + m[i]->block_rows - 1) / m[i]->block_rows * m[i]->scale_stride) * 4, 256) : 0;
         bias[i] = each, each += align_up((size_t)m[i]->rows * 4, 256);
     }
+    order = each, each += align_up((size_t)hidden * 4, 256);
     uint8_t *p = buf_new(each * (size_t)count, 'c');
     for (int e = 0; e < count; e++, p += each) {
         const struct mat own[3] = {matrix(inter, hidden, t, br, bc), matrix(inter, hidden, t, br, bc), matrix(hidden, inter, t, br, bc)};
@@ -127,13 +163,14 @@ static void uniform_experts(struct expert *out, int count, int hidden, int inter
             b[i] = (float *)(void *)(p + bias[i]);
             for (int k = 0; k < own[i].rows; k++) b[i][k] = rnd_float();
         }
+        for (int i = 0; i < 2 && t == DT_I4; i++) r[i] = ordered(r[i], i ? r[0].order : order_new(hidden, (int32_t *)(void *)(p + order)));
         out[e] = (struct expert){.gate = r[0], .up = r[1], .down = r[2], .glu = {.limit = 7, .alpha = 1.7f, .shift = 1}};
         if (biased) out[e].gate_bias = b[0], out[e].up_bias = b[1], out[e].down_bias = b[2];
         if (no_up) out[e].up = (struct mat){0}, out[e].up_bias = NULL, out[e].glu = (struct glu){.is_relu = true};
     }
 }
 static void resident(void) {
-    static const enum dtype types[] = {DT_E4M3, DT_BF16, DT_F32, DT_E2M1, DT_Q8_0, DT_Q4_K, DT_Q6_K};
+    static const enum dtype types[] = {DT_E4M3, DT_BF16, DT_F32, DT_E2M1, DT_I4, DT_Q8_0, DT_Q4_K, DT_Q6_K};
     static const struct {
         int n, topk, count, hidden, inter;
         bool biased, no_up;

@@ -102,6 +102,12 @@ static struct mat matrix(int rows, int cols, enum dtype t, int br, int bc) {
     }
     return m;
 }
+static int32_t *choices(int n, int topk, int experts) {
+    int32_t *ids = buf_new((size_t)(n * topk) * 4, 'c');
+    for (int t = 0; t < n; t++)
+        for (int k = 0; k < topk; k++) ids[t * topk + k] = (int32_t)((rnd() % 3 + (uint32_t)(k * experts / topk)) % (uint32_t)experts);
+    return ids;
+}
 static struct expert expert_new(int hidden, int inter) {
     return (struct expert){matrix(inter, hidden, DT_E4M3, 128, 128), matrix(inter, hidden, DT_E4M3, 128, 128), matrix(hidden, inter, DT_E4M3, 128, 128)};
 }

@@ -23,7 +23,9 @@ static void narrow(double *out, const float *x, int n, enum narrow how) {
 }
 static void multiply(double *y, const struct mat *w, const float *x, enum narrow how) {
     double *in = malloc((size_t)w->cols * sizeof *in);
-    narrow(in, x, w->cols, how);
+    float *ordered = malloc((size_t)w->cols * sizeof *ordered);
+    if (w->order) mat_order_x(w, ordered, x);
+    narrow(in, w->order ? ordered : x, w->cols, how);
     for (int o = 0; o < w->rows; o++) {
         y[o] = 0;
         for (int k = 0; k < w->cols; k++) {
@@ -31,6 +33,7 @@ static void multiply(double *y, const struct mat *w, const float *x, enum narrow
             y[o] += (double)(how == AS_BF16 && in_blocks(w) ? bf16_to_f32(f32_to_bf16(v)) : v) * in[k];
         }
     }
+    free(ordered);
     free(in);
 }
 /* y = W^T x */

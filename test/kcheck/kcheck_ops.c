@@ -219,6 +219,74 @@ static void check_experts(int n, int n_experts, int topk, bool shared, const str
     drop();
 }
 
+/* --- Columns in another order (mat.order) --- */
+
+static const int32_t *random_order(int cols) {
+    int32_t *order = guarded((size_t)cols * sizeof *order);
+    for (int c = 0; c < cols; c++) {
+        const int at = (int)(rnd() % (uint32_t)(c + 1));
+        order[c] = order[at], order[at] = c;
+    }
+    return order;
+}
+/* Rows of x as mat.order's definition sorts them. */
+static void sort_x(const struct mat *m, float *out, const float *x, int n, int ldx) {
+    for (int i = 0; i < n * m->cols; i++) {
+        const int at = m->order[i % m->cols] - m->x0;
+        out[i] = at >= 0 && at < m->x_cols ? x[i / m->cols * ldx + at] : 0;
+    }
+}
+/* A product has the bits of one with sorted columns and sorted x; part: of x, as in a tensor parallel device. */
+static void check_ordered_linear(int n, uint8_t dtype, bool part) {
+    enum { ROWS = 50, COLS = 160 };
+    struct shape s = {ROWS, COLS, 1, 32, dtype, dtype == DT_I4 || dtype == DT_I8 ? DT_F32Z : DT_F32, 0, 1};
+    struct mat sorted = make(&s), w = sorted;
+    w.order = random_order(COLS), w.x_cols = COLS;
+    if (part) w = mat_cols(w, 37, 90);
+    const int ldx = mat_x_cols(&w) + 3;
+    float *x = vec((size_t)(n * ldx)), *in = vec((size_t)(n * COLS)), *y = vec((size_t)(n * ROWS)), *want = aligned((size_t)(n * ROWS) * 4),
+          *was = aligned((size_t)(n * ROWS) * 4);
+    sort_x(&w, in, x, n, ldx);
+    struct op_linear o = {.y = want, .x = in, .w = sorted, .n = n, .ldx = COLS, .ldy = ROWS};
+    if (execs[0]->ops->linear(execs[0], &o)) fail("linear", 0, 0, 0, 0);
+    o.y = y, o.x = x, o.w = w, o.ldx = ldx;
+    EACH_THREADS("linear, columns in another order", y, n * ROWS, was, on->ops->linear(on, &o));
+    if (memcmp(y, want, (size_t)(n * ROWS) * 4)) fail("linear, columns in another order", n, part, 0, 0);
+    free(want);
+    free(was);
+    drop();
+}
+/* Experts, each with an order of its own, against one call for each with sorted x. */
+static void check_ordered_experts(int n, int topk, bool shared, uint8_t dtype) {
+    enum { HIDDEN = 160, INTER = 96, COUNT = 4 };
+    struct shape up = {INTER, HIDDEN, 1, 32, dtype, dtype == DT_I4 ? DT_F32Z : DT_F32, 0, 1}, down = up;
+    down.rows = HIDDEN, down.cols = INTER;
+    struct expert e[COUNT + 1], sorted[COUNT + 1];
+    const size_t size = (size_t)n * HIDDEN, slots = (size_t)(n * topk);
+    float *x = vec(size), *in = vec(size), *y = vec(size), *want = aligned(size * 4), *was = aligned(size * 4), *weights = vec(slots);
+    int32_t *ids = guarded(slots * 4), *mine = guarded(slots * 4);
+    for (size_t i = 0; i < slots; i++) ids[i] = (int32_t)((i / (size_t)topk * 3 + i % (size_t)topk) % COUNT);
+    memcpy(was, y, size * 4), memcpy(want, y, size * 4);
+    struct op_experts o = {.x = x, .weights = weights, .experts = e, .n = n, .topk = topk, .n_experts = COUNT, .hidden = HIDDEN};
+    struct op_experts one = o;
+    one.y = want, one.x = in, one.experts = sorted, one.ids = mine;
+    for (int i = 0; i <= COUNT; i++) {
+        e[i] = sorted[i] = (struct expert){make(&up), make(&up), make(&down)};
+        if (i != 1) e[i].gate.order = e[i].up.order = random_order(HIDDEN), e[i].gate.x_cols = e[i].up.x_cols = HIDDEN;
+        if (i != 1) sort_x(&e[i].gate, in, x, n, HIDDEN);
+        else memcpy(in, x, size * 4); /* an expert without an order */
+        for (size_t k = 0; k < slots; k++) mine[k] = ids[k] == i ? i : -1;
+        one.shared = shared && i == COUNT ? &sorted[i] : NULL;
+        if (execs[0]->ops->experts(execs[0], &one)) fail("experts", i, 0, 0, 0);
+    }
+    o.y = y, o.ids = ids, o.shared = shared ? &e[COUNT] : NULL;
+    EACH_THREADS("experts, columns in other orders", y, size, was, on->ops->experts(on, &o));
+    if (memcmp(y, want, size * 4)) fail("experts, columns in other orders", n, topk, 0, 0);
+    free(want);
+    free(was);
+    drop();
+}
+
 /* Some experts in one call, the others in another: the two sums together equal the whole, and each has the bits of a call that names
  * only its own experts. */
 static void check_subset(int n, int n_experts, int topk, bool shared) {
@@ -709,6 +777,8 @@ static void cases(enum cpu_level l) {
     for (size_t i = 0; i < sizeof experts / sizeof *experts; i++)
         for (size_t k = 0; k < sizeof expert_kinds / sizeof *expert_kinds; k++)
             check_experts(experts[i][0], experts[i][1], experts[i][2], experts[i][3], &expert_kinds[k]);
+    for (int i = 0; i < 16; i++) check_ordered_linear((int[]){1, 9, 24, 40}[i % 4], (uint8_t[]){DT_I4, DT_I8, DT_E4M3, DT_I4}[i / 4], i % 2);
+    for (int i = 0; i < 12; i++) check_ordered_experts((int[]){1, 3, 9, 24, 40, 700}[i % 6], 1 + i % 4, i % 2, (uint8_t[]){DT_I4, DT_E4M3}[i / 6]);
     for (int i = 0; i < 6; i++) check_subset((int[]){1, 2, 3, 8, 17, 40}[i], 8, (int[]){8, 1, 3}[i % 3], i % 2);
     static const struct attention_case attention[] = {
         {1, 4, 4, 16, 16, 0, 0, 1, 0, DT_F32, false, false, false},

@@ -301,6 +301,41 @@ static void the_int4_draft_is_kept_on_disk(void **st) {
     rmdir(dir);
 }
 
+/* A matrix with columns in another order is converted in x's order. */
+static void columns_are_put_back_in_order(void **st) {
+    char model[1024];
+    struct weights w;
+    struct int4 *d;
+    struct error e = {0};
+    snprintf(model, sizeof model, "%s/gqa_flat", root);
+    assert_int_equal(weights_open(&w, model, false, &e), 0);
+    int layer = 0;
+    while (!w.layers[layer].experts) layer++;
+    struct mat *up = &w.layers[layer].experts[1].up;
+    const int n = up->cols, blocks = (n + INT4_GROUP - 1) / INT4_GROUP;
+    int32_t *order = calloc((size_t)n, sizeof *order);
+    float *stored = calloc((size_t)n, sizeof *stored), *own = calloc((size_t)n, sizeof *own);
+    uint8_t *codes = calloc((size_t)blocks, INT4_GROUP / 2);
+    uint16_t *scales = calloc((size_t)blocks, sizeof *scales);
+    assert_true(order && stored && own && codes && scales);
+    for (int c = 0; c < n; c++) order[c] = (c * 5 + 3) % n;
+    assert_true(n % 5);
+    up->order = order, up->x_cols = n;
+    assert_int_equal(int4_open(&d, &w, CPU_SCALAR, NULL, true, &e), 0);
+    sum_of(&w, d);
+    const struct mat *got = &int4_experts(d)[layer][1].up;
+    for (int r = 0; r < up->rows; r++) {
+        mat_row(up, r, stored);
+        for (int c = 0; c < n; c++) own[order[c]] = stored[c];
+        int4_row(own, n, codes, scales);
+        assert_memory_equal((const uint8_t *)got->data + (size_t)r * got->stride, codes, (size_t)blocks * INT4_GROUP / 2);
+    }
+    assert_null(got->order);
+    int4_close(&d);
+    weights_close(&w);
+    free(order), free(stored), free(own), free(codes), free(scales);
+}
+
 static void who_cannot_have_an_int4_draft_says_so(void **st) {
     struct error err = {0};
     assert_int_equal(int4_fits(100u << 20, 200u << 20, 300u << 20, &err), 0);
@@ -319,6 +354,7 @@ int main(int argc, char **argv) {
                                        cmocka_unit_test(who_stops_a_draft_waits_for_a_step),
                                        cmocka_unit_test(the_soonest_and_surest_experts_come_first),
                                        cmocka_unit_test(what_is_foreseen_comes_in_three_phases),
+                                       cmocka_unit_test(columns_are_put_back_in_order),
                                        cmocka_unit_test(who_cannot_have_an_int4_draft_says_so)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
