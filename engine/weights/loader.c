@@ -68,3 +68,10 @@ bool loader_has_shape(struct loader *l, const struct tensor *t, const struct par
     loader_fail(l, t, text);
     return false;
 }
+
+void *loader_alloc_repacked(struct loader *l, size_t size) {
+    void *p = l->rc ? NULL : weights_alloc_repacked(l->w, size);
+    if (p) l->w->bytes_repacked += size;
+    else if (!l->rc) l->rc = error_set(l->e, ERR_MEMORY, "%s: no memory for its repacked weights", l->w->files.dir);
+    return p;
+}

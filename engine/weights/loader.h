@@ -5,8 +5,10 @@
 struct loader {
     struct weights *w;
     struct error *e;
-    int rc;                /* code of the first error; e has its text */
-    int n_stacked;         /* experts in a tensor that holds several; 0: all of the model's */
+    int rc;               /* code of the first error; e has its text */
+    int n_stacked;        /* experts in a tensor that holds several; 0: all of the model's */
+    const int32_t *order; /* [order_cols] order of columns of the last matrix that had one (column_order.h) */
+    int order_cols;
     bool is_optional_part; /* loading the MTP layer: its tensors stay unclaimed, and so do not count as the model's */
 };
 
@@ -22,3 +24,5 @@ struct tensor *loader_find(struct loader *l, const char *pattern, int layer, int
 /* Checks that t has the shape that the config requires: rows x cols (cols 0: a vector), once or per expert, followed by the `inner` dimensions that the format
  * adds to a row. llama.cpp stores the number of heads as a dimension, and drops the dimension of a single row. Fails otherwise. */
 bool loader_has_shape(struct loader *l, const struct tensor *t, const struct param *p, int rows, int cols, int inner);
+/* Returns memory for repacked weights, and counts it. NULL: loading has failed. */
+void *loader_alloc_repacked(struct loader *l, size_t size);

@@ -3,17 +3,10 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "engine/base/log.h"
 #include "engine/base/scale.h"
+#include "engine/weights/column_order.h"
 #include "engine/weights/repack.h"
 
-/* Returns memory for repacked weights, and counts it. NULL: loading has failed. */
-static void *alloc_repacked(struct loader *l, size_t size) {
-    void *p = l->rc ? NULL : weights_alloc_repacked(l->w, size);
-    if (p) l->w->bytes_repacked += size;
-    else if (!l->rc) l->rc = error_set(l->e, ERR_MEMORY, "%s: no memory for its repacked weights", l->w->files.dir);
-    return p;
-}
 static bool is_shape(const struct tensor *t, enum dtype dtype, int64_t rows, int64_t cols) {
     return t->dtype == dtype && t->ndim == 2 && t->shape[0] == rows && t->shape[1] == cols;
 }
@@ -35,7 +28,7 @@ static void fold_zeros(struct loader *l, struct mat *m, const struct tensor *sca
     const size_t n = (size_t)((m->rows + m->block_rows - 1) / m->block_rows) * (size_t)m->scale_stride;
     bool trivial = true;
     for (size_t i = 0; i < n && trivial; i++) trivial = zero(ctx, i) == zero_default(m->dtype);
-    uint32_t *out = trivial ? NULL : alloc_repacked(l, n * sizeof *out);
+    uint32_t *out = trivial ? NULL : loader_alloc_repacked(l, n * sizeof *out);
     if (!out) return;
     l->w->bytes_replaced += n * dtype_bytes(m->scale_dtype, 1);
     for (size_t i = 0; i < n; i++)
@@ -54,51 +47,6 @@ void packed_add_zeros(const struct matrix_source *s, struct mat *m) {
     if (t->dtype != DT_I8 || t->size != n || s->p->slice.stacked) loader_fail(s->l, t, "the zero points must be I8, as many as scales");
     else fold_zeros(s->l, m, t, zero_i8, t->data);
     s->l->w->bytes_replaced += t->size;
-}
-
-/* --- Order of columns ------------------------------------------------------------------------------------------------------- */
-
-/* Checks a list of each column's group. *in_order: column c belongs to group c / group. */
-static void check_groups(struct loader *l, const struct tensor *t, int cols, int64_t groups, int group, bool *in_order) {
-    *in_order = true;
-    if (!t) return;
-    if (t->dtype != DT_I32 || t->ndim != 1 || t->shape[0] != cols) {
-        char text[64];
-        snprintf(text, sizeof text, "it must be I32 [%d]", cols);
-        loader_fail(l, t, text);
-        return;
-    }
-    for (int c = 0; c < cols; c++) {
-        int32_t g;
-        memcpy(&g, t->data + 4 * (size_t)c, 4);
-        if (g < 0 || g >= groups) {
-            char text[96];
-            snprintf(text, sizeof text, "it puts column %d into group %d of %lld", c, g, (long long)groups);
-            loader_fail(l, t, text);
-            return;
-        }
-        *in_order &= g == c / group;
-    }
-}
-
-/* Expands a matrix whose columns are in another order than its groups to float32. Kernels need a group's columns side by side. */
-static void expand_to_float(struct loader *l, struct mat *m, const struct tensor *order) {
-    float *out = alloc_repacked(l, (size_t)m->rows * (size_t)m->cols * sizeof *out);
-    if (!out) return;
-    l->w->bytes_replaced += mat_bytes(m);
-    if (!l->w->is_expanded) log_say(LOG_WARN, "%s: groups of columns in activation order (desc_act): such weights are expanded to float32", l->w->files.dir);
-    l->w->is_expanded = true;
-    for (int r = 0; r < m->rows; r++) {
-        const size_t first = scale_row(m, r);
-        const uint8_t *codes = (const uint8_t *)m->data + (size_t)r * m->stride;
-        for (int c = 0; c < m->cols; c++) {
-            int32_t g;
-            memcpy(&g, order->data + 4 * (size_t)c, 4);
-            const int code = m->dtype == DT_I4 ? codes[c / 2] >> (c % 2 * 4) & 15 : (int8_t)codes[c] + 128;
-            out[(size_t)r * (size_t)m->cols + (size_t)c] = (float)(code - zero_load(m, first + (size_t)g)) * scale_load(m, first + (size_t)g);
-        }
-    }
-    *m = (struct mat){.data = out, .stride = (size_t)m->cols * sizeof *out, .rows = m->rows, .cols = m->cols, .row_step = 1, .dtype = DT_F32};
 }
 
 /* --- pack-quantized ----------------------------------------------------------------------------------------------------------- */
@@ -138,7 +86,6 @@ struct mat packed_load(const struct matrix_source *s, struct tensor *t) {
     struct tensor *scale = find_needed(s, ".weight_scale"), *zeros = matrix_find(s, ".weight_zero_point"), *order = matrix_find(s, ".weight_g_idx");
     const int bits = is_shape(t, DT_I32, rows, words8) && words8 != words4 ? 8 : 4;
     struct mat m = {.data = t->data, .rows = rows, .cols = cols, .row_step = 1, .dtype = bits == 4 ? DT_I4 : DT_I8};
-    bool in_order = true;
     check_stated_shape(s);
     if (!scale || l->rc) return m;
     if (t->dtype == DT_U8) return matrix_view_fp4(s, t, scale);
@@ -150,7 +97,7 @@ struct mat packed_load(const struct matrix_source *s, struct tensor *t) {
     matrix_attach_scale(s, &m, scale);
     if (l->rc) return m;
     if (bits == 8) { /* stored biased by 128 */
-        uint8_t *own = alloc_repacked(l, t->size);
+        uint8_t *own = loader_alloc_repacked(l, t->size);
         for (size_t i = 0; own && i < t->size; i++) own[i] = t->data[i] ^ 0x80;
         m.data = own;
         l->w->bytes_replaced += t->size;
@@ -162,8 +109,7 @@ struct mat packed_load(const struct matrix_source *s, struct tensor *t) {
         else fold_zeros(l, &m, zeros, zero_packed, &z);
         l->w->bytes_replaced += zeros->size;
     }
-    check_groups(l, order, cols, m.scale_stride, m.block_cols, &in_order);
-    if (!l->rc && !in_order) expand_to_float(l, &m, order);
+    column_order_load(l, &m, order);
     return m;
 }
 
@@ -183,7 +129,7 @@ static int zero_transposed(const void *ctx, size_t i) {
 /* Copies the scales of the parameter's rows, stored as [groups, rows], in the order of rows. */
 static void transpose_scales(struct loader *l, struct mat *m, const struct tensor *scale, int first, int step) {
     const size_t size = dtype_bytes(scale->dtype, 1), groups = (size_t)m->scale_stride, all = (size_t)scale->shape[1];
-    uint8_t *out = alloc_repacked(l, (size_t)m->rows * groups * size);
+    uint8_t *out = loader_alloc_repacked(l, (size_t)m->rows * groups * size);
     for (int r = 0; out && r < m->rows; r++)
         for (size_t g = 0; g < groups; g++) memcpy(out + ((size_t)r * groups + g) * size, scale->data + (g * all + (size_t)(first + r * step)) * size, size);
     m->scale = out, m->scale_dtype = scale->dtype;
@@ -212,20 +158,18 @@ struct mat packed_load_transposed(const struct matrix_source *s, struct tensor *
     struct repack r = {.words = t->data, .rows = s->rows, .cols = p->cols};
     struct tensor *scale = find_needed(s, ".scales"), *zeros = find_needed(s, ".qzeros"), *order = matrix_find(s, ".g_idx");
     struct mat m = {.rows = p->rows, .cols = p->cols, .block_rows = 1, .block_cols = wanted, .scale_stride = groups, .row_step = 1};
-    bool in_order = true;
     if (l->rc || !find_layout(l, t, &r)) return m;
     m.dtype = r.bits == 8 ? DT_I8 : DT_I4, m.stride = dtype_bytes(m.dtype, (size_t)p->cols);
     if (!is_shape(zeros, DT_I32, groups, (int64_t)r.rows * r.bits / 32)) fail_shape(l, zeros, DT_I32, groups, (int64_t)r.rows * r.bits / 32);
     if (!is_shape(scale, scale->dtype, groups, r.rows)) fail_shape(l, scale, DT_F16, groups, r.rows);
     if (scale->dtype != DT_F16 && scale->dtype != DT_BF16 && scale->dtype != DT_F32) loader_fail(l, scale, "a scale must be F16, BF16 or F32");
-    check_groups(l, order, p->cols, groups, wanted, &in_order);
-    uint8_t *codes = alloc_repacked(l, m.stride * (size_t)m.rows);
+    uint8_t *codes = loader_alloc_repacked(l, m.stride * (size_t)m.rows);
     for (int i = 0; codes && i < m.rows; i++) repack_row(&r, first + i * step, codes + (size_t)i * m.stride);
     m.data = codes;
     if (codes) transpose_scales(l, &m, scale, first, step);
     if (l->rc) return m;
     fold_zeros(l, &m, scale, zero_transposed, &(struct transposed_zeros){&r, zeros->data, groups, first, step, q->method == QUANT_GPTQ && q->zeros_minus_one});
-    if (!l->rc && !in_order) expand_to_float(l, &m, order);
+    column_order_load(l, &m, order);
     if (!first) l->w->bytes_replaced += t->size + scale->size + zeros->size + (order ? order->size : 0);
     return m;
 }

@@ -11,6 +11,7 @@
 #include "engine/base/minifloat.h"
 #include "engine/model/gguf.h"
 #include "engine/model/rope.h"
+#include "engine/weights/column_order.h"
 #include "engine/weights/loader.h"
 #include "engine/weights/matrix.h"
 #include "engine/weights/vector.h"
@@ -39,6 +40,7 @@ static size_t load_modules(struct loader *l, unsigned modules, void *base, int l
         if (p->cols) *params_mat(base, p) = matrix_load(l, p, pattern, layer + p->layer_shift, expert);
         else *params_vector(base, p) = vector_load(l, p, pattern, layer + p->layer_shift, expert);
     }
+    column_order_settle(l, modules, base);
     return l->rc ? 0 : params_bytes(base, list, n);
 }
 

@@ -4,6 +4,7 @@ import array
 import json
 import os
 import random
+import re
 import struct
 import sys
 
@@ -83,9 +84,6 @@ def integers(rng, rows, cols, bits, group, kind, zero=None, order=None):
 # Each returns ({ending: (dtype, shape, bytes)}, values by rows).
 
 def pack_quantized(rng, rows, cols, bits=4, group=32, kind="BF16", zero=None, order=None):
-    if order:
-        order = [c // group for c in range(cols)]
-        rng.shuffle(order)
     codes, scales, zeros, values = integers(rng, rows, cols, bits, group, kind, zero, order)
     packed = [words(row, bits) for row in codes]
     out = {"weight_packed": ("I32", [rows, len(packed[0])], raw_words(packed)), "weight_scale": scales.tensor(),
@@ -99,10 +97,7 @@ def pack_quantized(rng, rows, cols, bits=4, group=32, kind="BF16", zero=None, or
 
 
 def gptq(rng, rows, cols, bits=4, group=32, kind="F16", zero=None, order=None, add=1):
-    order = [c // group for c in range(cols)] if order is None else order
-    if order == "random":
-        order = [c // group for c in range(cols)]
-        rng.shuffle(order)
+    order = order or [c // group for c in range(cols)]
     codes, scales, zeros, values = integers(rng, rows, cols, bits, group, kind, zero, order)
     lines = transposed([words(row, bits) for row in codes])
     stored = [words([z - add & (1 << bits) - 1 for z in line], bits) for line in transposed(zeros)]
@@ -186,7 +181,8 @@ FORMATS = {
     "int4 f16 by 16": (compressed("pack-quantized", 4, strategy="group", group_size=16), pack_quantized, {"group": 16, "kind": "F16"}),
     "int4 a row": (compressed("pack-quantized", 4, strategy="channel", group_size=None), pack_quantized, {"group": 1 << 20}),
     "int4 with zeros": (compressed("pack-quantized", 4, strategy="group", group_size=32, symmetric=False), pack_quantized, {"zero": (0, 16)}),
-    "int4 in activation order": (compressed("pack-quantized", 4, strategy="group", group_size=32, actorder="group"), pack_quantized, {"order": True}),
+    "int4 in activation order": (compressed("pack-quantized", 4, strategy="group", group_size=32, actorder="group"), pack_quantized, {"order": "by input"}),
+    "int8 in activation order": (compressed("pack-quantized", 8, strategy="group", group_size=32, actorder="group"), pack_quantized, {"bits": 8, "order": "own"}),
     "int8 packed": (compressed("pack-quantized", 8, strategy="group", group_size=32), pack_quantized, {"bits": 8}),
     "int8 packed with zeros": (compressed("pack-quantized", 8, strategy="group", group_size=32), pack_quantized, {"bits": 8, "zero": (90, 160)}),
     "int8": (compressed("int-quantized", 8, strategy="channel"), int8, {}),
@@ -204,7 +200,10 @@ FORMATS = {
     "gptq": (gptq_config(), gptq, {}),
     "gptq with zeros": (gptq_config(sym=False), gptq, {"zero": (0, 16)}),
     "gptq v2 bf16 a row": (gptq_config(sym=False, checkpoint_format="gptq_v2", group_size=-1), gptq, {"zero": (3, 12), "add": 0, "group": 1 << 20, "kind": "BF16"}),
-    "gptq in activation order": (gptq_config(desc_act=True, sym=False), gptq, {"zero": (1, 16), "order": "random"}),
+    "gptq in activation order": (gptq_config(desc_act=True, sym=False), gptq, {"zero": (1, 16), "order": "by input"}),
+    "gptq in orders of their own": (gptq_config(desc_act=True), gptq, {"order": "own"}),
+    "gptq in uneven groups": (gptq_config(desc_act=True, sym=False), gptq, {"zero": (1, 16), "order": "uneven"}),
+    "gptq 8 in activation order": (gptq_config(bits=8, desc_act=True), gptq, {"bits": 8, "order": "by input"}),
     "gptq 8": (gptq_config(bits=8), gptq, {"bits": 8}),
     "gptq 8 with zeros": (gptq_config(bits=8, sym=False), gptq, {"bits": 8, "zero": (100, 150)}),
     "gptq 2": (gptq_config(bits=2, sym=False), gptq, {"bits": 2, "zero": (0, 4)}),
@@ -239,8 +238,23 @@ def tensors_of(name, seed=1):
         t = "F32", shape, normal.numbers(rng, n, middle, spread).tobytes()
         quantized[name] = plain[name] = t
 
+    orders = {}
+
+    def order(name, cols):
+        """Each column's group: in an order that the matrices of one input share, or that is the matrix's own."""
+        place = orders.get(name) or [c // 32 for c in range(cols)]
+        if name not in orders:
+            rng.shuffle(place)
+        if args["order"] == "uneven":
+            place[place.index(0)] = 1
+        if args["order"] == "by input":
+            orders[name] = place
+        return place
+
     def linear(name, rows, cols):
         args_here = {k: min(v, cols) if k == "group" else v for k, v in args.items()}
+        if args.get("order"):
+            args_here["order"] = order(re.sub("(q|k|v|gate|up)_proj", "in", name), cols)
         stored, values = quantize(rng, rows, cols, **args_here)
         quantized.update({f"{name}.{ending}": t for ending, t in stored.items()})
         plain[name + ".weight"] = "F32", [rows, cols], array.array("f", [v for row in values for v in row]).tobytes()

@@ -2,6 +2,7 @@
 """Quantized safetensors against the same weights in float32: equal logits for every format in every mode; damaged files and unknown schemes are refused by name.
 test_quantized.py HEARTH"""
 import array
+import json
 import os
 import struct
 import sys
@@ -16,6 +17,9 @@ MODES = ([], ["--gpus", "emu:1", "--decode", "hybrid"], ["--gpus", "emu:1", "--p
          ["--gpus", "emu:2", "--prefill", "dslp"])
 
 
+DECODES = ((["--gpus", "emu:1,cpu=scalar", "--decode", "hybrid", "--expert-cache", "1"], "decoded by hybrid"),
+           (["--gpus", "emu:2,cpu=scalar,parallel=tensor", "--decode", "hybrid"], "(tensor parallel)"),
+           (["--gpus", "emu:3,cpu=scalar", "--decode", "hybrid"], "decoded by hybrid"))
 ROUNDED = 2e-2  # BF16 activations leave up to 0.01, the 8-bit ones of MXFP4 (AVX-512 VNNI) 0.013
 
 
@@ -53,6 +57,19 @@ def twins(tmp):
         check(rc == 0, f"{name} verifies", err)
         rc, text, err = run("-m", model, "--inspect", "--json")
         check(rc == 0, f"{name} is shown", err)
+        if quant_file.FORMATS[name][2].get("order"):
+            decodes(name, model, twin)
+            expanded = {m["dtype"]: m["weights"] for m in json.loads(text)["mix"]}["F32"] > 20000 if not rc else None
+            check(expanded == ("by input" not in quant_file.FORMATS[name][2]["order"]), f"{name}: the mix of types", text)
+
+
+def decodes(name, model, twin):
+    """Columns in another order: generated tokens, too, are those of the twin."""
+    ask = ["--tokens", IDS, "-n", "12", "--temp", "0", "--ids", "--explain", *SCALAR]
+    want = run("-m", twin, *ask)[1]
+    for args, ran in DECODES:
+        rc, out, err = run("-m", model, *ask, *args)
+        check(rc == 0 and out == want and ran in err, f"{name} {args}", f"exit {rc}, {out} for {want}: {err}")
 
 
 GATE, DOWN = "model.layers.1.mlp.experts.2.gate_proj.", "model.layers.1.mlp.experts.2.down_proj."
@@ -126,6 +143,7 @@ DAMAGES = [
     ("gptq", "codes of too few columns", cut("qweight"), [GATE + "qweight", "[12, 64]"]),
     ("gptq", "a list of too few columns", cut("g_idx"), [GATE + "g_idx", "[96]"]),
     ("gptq", "a group out of range", patched("g_idx", 4 * 7, struct.pack("<i", -1)), [GATE + "g_idx", "column 7", "group -1 of 3"]),
+    ("gptq in activation order", "a list of another type", typed("g_idx", "F32"), [GATE + "g_idx", "I32 [96]"]),
     ("gptq", "scales of another type", typed("scales", "I16"), [GATE + "scales", "F16"]),
 ]
 DAMAGES_FOUND_BY_VERIFY = [
