@@ -1,4 +1,4 @@
-/* Integer products of groups of a prompt's tokens with AVX2: GGUF's K blocks, and blocks of 32 columns with one scale each.
+/* Integer products of groups of a prompt's tokens with AVX2: GGUF's K blocks, and blocks of 32 columns with one scale, or scale and minimum, each.
  * Compiled once more for AVX-VNNI, with the same bits (meson.build: ISA).
  *
  * Why. A float32 FMA multiplies 8 numbers, two per cycle; vpmaddwd multiplies 16, and the following addition runs on ports that
@@ -149,10 +149,31 @@ INLINE void decode_iq4_xs(struct block *g, const uint8_t *p) {
         put_look(g, k, load_32(p + 8 + 32 * k), table, _mm256_set_m128i(_mm_set1_epi16((short)b), _mm_set1_epi16((short)a)), true);
     }
 }
+/* 64 columns of Q4_1, Q5_0 or Q5_1, as in put_look; fifth: bits of each 32 in four bytes of the lower and upper half. */
+INLINE void put_fifth(struct block *g, int k, __m256i codes, __m256i fifth, const int dtype) {
+    const __m256i bit = _mm256_set1_epi64x((long long)0x8040201008040201), first = _mm256_broadcastsi128_si256(_mm_set_epi64x(0x0101010101010101, 0));
+    EACH (int half = 0; half < 2; half++) {
+        __m256i w = masked(half ? _mm256_srli_epi16(codes, 4) : codes, 15);
+        if (dtype != DT_Q4_1) {
+            const __m256i bits = _mm256_shuffle_epi8(fifth, _mm256_add_epi8(first, _mm256_set1_epi8((char)(2 * half))));
+            const __m256i is_set = _mm256_cmpeq_epi8(_mm256_and_si256(bits, bit), bit);
+            w = _mm256_or_si256(w, dtype == DT_Q5_0 ? _mm256_andnot_si256(is_set, _mm256_set1_epi8((char)0xf0)) : masked(is_set, 0x10)); /* Q5_0: minus 16 */
+        }
+        put(g, k, 2 * half, even_signed(w));
+        put(g, k, 2 * half + 1, odd_signed(w));
+    }
+}
+INLINE __m128i load_4(const uint8_t *p) {
+    int word;
+    memcpy(&word, p, 4);
+    return _mm_cvtsi32_si128(word);
+}
+INLINE bool has_min(int dtype) { return dtype == DT_Q4_1 || dtype == DT_Q5_1; } /* added; after the scale */
 /* Blocks of 32 columns, of which n <= 8 exist; past them x and scales are zero. */
 INLINE void decode_32(struct block *g, const uint8_t *p, int n, const int dtype) {
+    const bool five = dtype == DT_Q5_0 || dtype == DT_Q5_1;
     const __m256i table = dtype == DT_MXFP4 ? table_of(mat_mxfp4) : dtype == DT_IQ4_NL ? table_of(mat_iq4) : table_of(mat_q4_0);
-    const int size = dtype == DT_MXFP4 ? 17 : dtype == DT_Q8_0 ? 34 : 18;
+    const int size = dtype == DT_MXFP4 ? 17 : dtype == DT_Q8_0 ? 34 : 18 + 2 * has_min(dtype) + 4 * five;
     uint8_t edge[8 * 34];
     if (n < 8) {
         memset(edge, 0, sizeof edge);
@@ -168,7 +189,10 @@ INLINE void decode_32(struct block *g, const uint8_t *p, int n, const int dtype)
                 put(g, k, 2 * half, even_signed(v));
                 put(g, k, 2 * half + 1, odd_signed(v));
             }
+        else if (five || has_min(dtype))
+            put_fifth(g, k, two_16(a + size - 16, b + size - 16), five ? _mm256_set_m128i(load_4(b + size - 20), load_4(a + size - 20)) : table, dtype);
         else put_look(g, k, two_16(a + size - 16, b + size - 16), table, table, false);
+        if (has_min(dtype)) g->rest[k] = -half_of(a + 2), g->rest[4 + k] = -half_of(b + 2);
     }
 }
 /* FP4 codes with separate scales, the low nibble of a byte first; n columns of them exist. */
@@ -205,7 +229,10 @@ static bool takes(const struct mat *w, int n) {
     case DT_Q8_0: return n >= 4;
     case DT_IQ4_XS:
     case DT_IQ4_NL:
+    case DT_Q4_1: return n > 16;
     case DT_Q4_0:
+    case DT_Q5_0:
+    case DT_Q5_1:
     case DT_MXFP4: return n >= 8;
     default: return false;
     }
@@ -237,6 +264,9 @@ static void decode(struct block (*to)[DEPTH], const struct mat *w, int r, int la
         CASE(DT_IQ4_XS)
         CASE(DT_IQ4_NL)
         CASE(DT_Q4_0)
+        CASE(DT_Q4_1)
+        CASE(DT_Q5_0)
+        CASE(DT_Q5_1)
         CASE(DT_MXFP4)
         CASE(DT_Q8_0)
         CASE(DT_E2M1)
@@ -275,8 +305,8 @@ INLINE void tile(V (*sum)[STRIP], const struct block (*w)[DEPTH], const struct b
         }
     }
 }
-/* Same with one scale per 32 columns, whose sums become a lane each: a row by T tokens. */
-INLINE void tile_32(V (*sum)[STRIP], const struct block (*w)[DEPTH], const struct block *x, int ld, int n, const int T) {
+/* Same with one scale per 32 columns, whose sums become a lane each: a row by T tokens. MIN: and a minimum. */
+INLINE void tile_32(V (*sum)[STRIP], const struct block (*w)[DEPTH], const struct block *x, int ld, int n, const int T, const bool MIN) {
     for (int b = 0; b < n; b++, x++) {
         const V scale = vload(w[0][b].scale);
         __m256i part[4];
@@ -290,20 +320,21 @@ INLINE void tile_32(V (*sum)[STRIP], const struct block (*w)[DEPTH], const struc
                 else part[t] = four;
             }
         }
+        EACH (int t = 0; t < T && MIN; t++) sum[t][0] = _mm256_fnmadd_ps(vload(w[0][b].rest), vload(x[t * ld].rest), sum[t][0]);
     }
 }
-static void products(V (*sum)[STRIP], const struct block (*w)[DEPTH], const struct block *x, int ld, int n, int tokens, int segment) {
+static void products(V (*sum)[STRIP], const struct block (*w)[DEPTH], const struct block *x, int ld, int n, int tokens, int segment, bool min) {
     for (int t = 0, m; t < tokens; t += m) {
         V(*to)[STRIP] = sum + t;
         const struct block *xt = x + t * ld;
         const int left = tokens - t;
         if (segment == 32) {
             m = left >= 4 ? 4 : left;
-#define CASE(T) \
-    case T: \
-        for (int i = 0; i < STRIP; i++) tile_32((V(*)[STRIP])(void *)&to[0][i], w + i, xt, ld, n, T); \
+#define CASE(T, MIN) \
+    case T + 8 * MIN: \
+        for (int i = 0; i < STRIP; i++) tile_32((V(*)[STRIP])(void *)&to[0][i], w + i, xt, ld, n, T, MIN); \
         break;
-            switch (m) { CASE(1) CASE(2) CASE(3) CASE(4) }
+            switch (m + 8 * min) { CASE(1, 0) CASE(2, 0) CASE(3, 0) CASE(4, 0) CASE(1, 1) CASE(2, 1) CASE(3, 1) CASE(4, 1) }
 #undef CASE
             continue;
         }
@@ -336,7 +367,7 @@ static void rows(const struct mat *w, int r0, int r1, const void *packed, int n,
                 const ptrdiff_t ahead = b + depth < ld ? (ptrdiff_t)dtype_bytes(w->dtype, DEPTH * BLOCK)
                                                        : (ptrdiff_t)w->stride * STRIP - (ptrdiff_t)dtype_bytes(w->dtype, (size_t)b * BLOCK);
                 decode(s->w, w, r, r + have - 1, b * BLOCK, depth, ahead);
-                products(s->sum, (const struct block(*)[DEPTH])(const void *)s->w, x + b, ld, depth, m, segment);
+                products(s->sum, (const struct block(*)[DEPTH])(const void *)s->w, x + b, ld, depth, m, segment, has_min(w->dtype));
             }
             for (int t = 0; t < m; t++) {
                 float out[STRIP], *to = y + (size_t)(i0 + t) * (size_t)ldy + r;
