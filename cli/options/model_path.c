@@ -256,6 +256,15 @@ static int not_found(const struct opts *o, const char *m, struct error *e) {
                      m, o->v[OPT_MODEL_PATH].text ? " " : "", o->v[OPT_MODEL_PATH].text ? o->v[OPT_MODEL_PATH].text : "");
 }
 
+/* Takes a file of a checkpoint, config.json or a part of its weights, for its directory. */
+static bool find_dir_of(const char *file, char *out, size_t cap) {
+    const char *slash = strrchr(file, '/'), *name = slash ? slash + 1 : file;
+    const size_t n = strlen(name), weights = strlen(".safetensors");
+    if (strcmp(name, "config.json") && !strstr(name, ".safetensors.index.json") && (n < weights || strcmp(name + n - weights, ".safetensors"))) return false;
+    snprintf(out, cap, "%.*s", slash ? (int)(slash - file + 1) : 1, slash ? file : ".");
+    return is_model_dir(out);
+}
+
 int model_path_find(const struct opts *o, char *out, size_t cap, struct error *e) {
     const char *m = o->v[OPT_MODEL].text;
     if (model_path_is_url(m)) return error_set(e, ERR_USAGE, "-m %.200s: a remote engine cannot be used here; give a model on this machine", m);
@@ -265,6 +274,7 @@ int model_path_find(const struct opts *o, char *out, size_t cap, struct error *e
     if (file_is_dir(m)) return resolve_dir(m, out, cap, e);
     if (!strncmp(m, "ember:", 6)) return error_set(e, ERR_MODEL, "this build has no built-in model; give one with -m DIR");
     if (is_gguf_file(m)) return 0;
+    if (file_exists(m) && find_dir_of(m, out, cap)) return 0;
     if (file_exists(m)) return error_set(e, ERR_MODEL, "%s: not a GGUF file; -m takes a GGUF file or a checkpoint directory", m);
     char dir[PATHS_MAX];
     for (int i = 0; !strchr(m, '/') && path_entry(o, i, dir, sizeof dir); i++)

@@ -246,7 +246,7 @@ static int request_check(const struct engine *e, const struct request *r, struct
             return error_set(err, ERR_USAGE, "token %d is %d; the vocabulary has 0 to %d", i, r->tokens[i], e->info.vocab - 1);
     if (room < 0 || (room == 0 && r->max_tokens))
         return error_set(err, ERR_CONTEXT, "the prompt has %d tokens, the context holds %d%s", r->n, e->info.context,
-                         e->info.context < e->info.max_context ? "; use -c for a larger one" : "");
+                         e->info.context < e->info.max_context ? "; use -c for a larger one" : ", as many as this model takes");
     return 0;
 }
 

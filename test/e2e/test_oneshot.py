@@ -237,6 +237,22 @@ class OneShot(driver.Case):
         self.assertEqual(rc, 3)
         self.assertIn("other", err)
 
+    def test_file_of_a_checkpoint(self):
+        """A file of the checkpoint stands for its directory, as the shell's completion or a file manager gives it."""
+        model = os.path.join(self.home, "a model")
+        os.makedirs(model)
+        for name in ("config.json", "model-00001-of-00002.safetensors", "model.safetensors.index.json", "README.md"):
+            with open(os.path.join(model, name), "w", encoding="utf-8") as f:
+                f.write("{}")
+        for name in ("config.json", "model-00001-of-00002.safetensors", "model.safetensors.index.json"):
+            self.assertEqual(self.run_bin("-m", os.path.join(model, name), "-p", "x")[:2], (0, b"You said: x\n"), name)
+        self.assertEqual(self.run_bin("-m", "config.json", "-p", "x", cwd=model)[:2], (0, b"You said: x\n"))
+        rc, out, err = self.run_bin("-m", os.path.join(model, "README.md"), "-p", "x")
+        self.assertEqual(rc, 3)
+        self.assertIn("not a GGUF file", err)
+        os.remove(os.path.join(model, "config.json"))
+        self.assertEqual(self.run_bin("-m", os.path.join(model, "model-00001-of-00002.safetensors"), "-p", "x")[0], 3)
+
     def test_batch_names_the_line(self):
         rc, out, err = self.run_bin("--batch", "-", data='"a"\n\n{"prompt": }\n7\n{"prompt": "x", "max_tokens": 0}')
         rows = sorted((json.loads(line) for line in out.splitlines()), key=lambda row: row["index"])
