@@ -206,13 +206,21 @@ static void gate_task(void *arg, int task, int thread) {
 }
 int elem_gate(struct exec *base, const struct op_gate *o) { return run_rows(base, o, o->n, o->heads * o->dim, gate_task); }
 
+/* The factor of a row at a position; see struct op_scale. */
+static float position_scale(const struct op_scale *o, int at) {
+    const float t = (float)at / (float)o->every;
+    switch (o->kind) {
+    case SCALE_SMOOTH: return 1 + o->slope * logf(t > 1 ? t : 1);
+    case SCALE_POWER: return expf(o->slope * log1pf(t));
+    default: return 1 + o->slope * logf((float)(1 + at / o->every));
+    }
+}
 static void scale_task(void *arg, int task, int thread) {
     const struct job *j = arg;
     const struct op_scale *o = j->op;
     for (int i = task * j->per, end = task_end(task, j->per, j->rows); i < end; i++) {
         float *x = o->x + (size_t)i * (size_t)o->ld, by = o->by;
-        const int at = o->slope != 0 ? o->pos[i] + o->shift : 0;
-        if (o->slope != 0) by *= 1 + o->slope * logf(!o->smooth ? (float)(1 + at / o->every) : at > o->every ? (float)at / (float)o->every : 1);
+        if (o->slope != 0) by *= position_scale(o, o->pos[i] + o->shift);
         for (int c = 0; c < o->m; c++) x[c] *= by;
     }
 }

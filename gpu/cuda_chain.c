@@ -8,6 +8,7 @@ _Static_assert((int)SCORE_SOFTMAX == CUDA_SOFTMAX && (int)SCORE_SIGMOID == CUDA_
 _Static_assert((int)GATE_SIGMOID == CUDA_GATE_SIGMOID && (int)GATE_SILU == CUDA_GATE_SILU && (int)GATE_SOFTPLUS == CUDA_GATE_SOFTPLUS &&
                    (int)GATE_LINEAR == CUDA_GATE_LINEAR && (int)GATE_NORMAL == CUDA_GATE_NORMAL,
                "gates");
+_Static_assert((int)SCALE_STEPS == CUDA_SCALE_STEPS && (int)SCALE_SMOOTH == CUDA_SCALE_SMOOTH && (int)SCALE_POWER == CUDA_SCALE_POWER, "scales");
 _Static_assert((int)OP_CHAIN_MAX <= (int)CUDA_CHAIN_MAX && (int)FUSE_ROWS <= (int)CUDA_CHAIN_ROWS, "chains");
 
 static struct cuda_route route_of(const struct op_route *o) {
@@ -51,7 +52,7 @@ static struct cuda_step step_of(enum op_code code, const union op_args *u) {
     }
     case OP_SCALE: {
         const struct op_scale *a = &u->scale;
-        return (struct cuda_step){CUDA_STEP_SCALE, .scale = {a->x, a->pos, a->n, a->m, a->ld, a->every, a->shift, a->by, a->slope, a->smooth}};
+        return (struct cuda_step){CUDA_STEP_SCALE, .scale = {a->x, a->pos, a->n, a->m, a->ld, a->every, a->shift, a->by, a->slope, a->kind}};
     }
     case OP_CONV: {
         const struct op_conv *a = &u->conv;

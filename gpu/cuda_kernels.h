@@ -148,12 +148,13 @@ struct cuda_gate {                                                              
     int n, heads, dim, ldy, ldg, head_ldy, head_ldg, kind, per_head;
 };
 cudaError_t cuda_gate(cudaStream_t s, const struct cuda_gate *o);
-struct cuda_scale { /* struct op_scale */
+enum { CUDA_SCALE_STEPS, CUDA_SCALE_SMOOTH, CUDA_SCALE_POWER }; /* enum scale_kind */
+struct cuda_scale {                                             /* struct op_scale */
     float *x;
     const int32_t *pos;
     int n, m, ld, every, shift;
     float by, slope;
-    int smooth;
+    int kind;
 };
 cudaError_t cuda_scale(cudaStream_t s, const struct cuda_scale *o);
 struct cuda_conv { /* struct op_conv */

@@ -108,10 +108,14 @@ __device__ inline void copy_row(const struct cuda_copy &o, int i) {
             o.x[(size_t)i * (size_t)o.ldx + (size_t)h * (size_t)o.head_ldx + (size_t)d];
     }
 }
+__device__ inline float position_scale(const struct cuda_scale &o, int at) {
+    const float t = (float)at / (float)o.every;
+    if (o.kind == CUDA_SCALE_POWER) return expf(o.slope * log1pf(t));
+    return 1 + o.slope * logf(o.kind == CUDA_SCALE_SMOOTH ? fmaxf(t, 1.0f) : (float)(1 + at / o.every));
+}
 __device__ inline void scale_row(const struct cuda_scale &o, int i) {
-    const int at = o.slope != 0 ? o.pos[i] + o.shift : 0;
     float by = o.by;
-    if (o.slope != 0) by *= 1 + o.slope * logf(!o.smooth ? (float)(1 + at / o.every) : at > o.every ? (float)at / (float)o.every : 1.0f);
+    if (o.slope != 0) by *= position_scale(o, o.pos[i] + o.shift);
     for (int c = threadIdx.x; c < o.m; c += blockDim.x) o.x[(size_t)i * (size_t)o.ld + (size_t)c] *= by;
 }
 __device__ inline void gate_number(const struct cuda_gate &o, size_t at) {

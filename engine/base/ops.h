@@ -330,14 +330,19 @@ struct op_gate {
     bool per_head;
 };
 
-/* x *= by * (1 + slope * log(1 + floor((pos + shift) / every))), rows ld apart. smooth: log(max((pos + shift) / every, 1)) instead. slope 0: pos and the rest
- * are not read. Scales queries by their position, as Llama 4, Mistral 4 and Inkling do. */
+/* x *= by * f(p / every), p = pos + shift, rows ld apart. Scales queries by their position, as Llama 4 and Mistral 4 (steps), Inkling (smooth) and Beam (power)
+ * do. slope 0: f is 1, and pos and the rest are not read. */
+enum scale_kind {
+    SCALE_STEPS,  /* f(t) = 1 + slope * log(1 + floor(t)) */
+    SCALE_SMOOTH, /* 1 + slope * log(max(t, 1)) */
+    SCALE_POWER   /* (1 + t)^slope */
+};
 struct op_scale {
     float *x;           /* [n, m] */
     const int32_t *pos; /* [n] */
     int n, m, ld, every, shift;
     float by, slope;
-    bool smooth;
+    uint8_t kind; /* enum scale_kind */
 };
 
 /* Causal convolution of each channel along the rows, then SiLU: out[i][c] = silu(bias[c] + sum of w[j][c] * x[i - taps + 1 + j][c]). Rows before the first

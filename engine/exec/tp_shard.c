@@ -97,6 +97,7 @@ int tp_shard_ranges(const struct config *shard_config, const struct tp_shard *s,
     take_rows(&y.v, s->kv_head0 * c->v_dim, s->kv_heads * c->v_dim);
     take_from(&y.v_bias, s->kv_head0 * c->v_dim);
     take_rows(&y.attn_gate, s->head0 * gate_rows, s->heads * gate_rows);
+    take_from(&y.attn_gate_bias, s->head0 * gate_rows);
     take_from(&y.sinks, s->head0);
     take_rows(&y.kv_b, s->head0 * kv_b_rows, s->heads * kv_b_rows);
     take_rows(&y.k_b, s->head0 * c->kv_lora, s->heads * c->kv_lora);

@@ -34,14 +34,14 @@ int attention_rotate(struct exec *x, const struct config *c, int layer, const st
 
 int attention_scale_queries(struct exec *x, const struct config *c, int layer, const struct work *w, float *q, int ld, int n) {
     const struct query_scale *s = &c->query_scale;
-    if (s->slope == 0 || (s->no_rope_only && c->layer[layer].rope != LAYER_ROPE_NONE) || (s->smooth && c->layer[layer].window)) return 0;
+    if (s->slope == 0 || (s->no_rope_only && c->layer[layer].rope != LAYER_ROPE_NONE) || (s->kind == SCALE_SMOOTH && c->layer[layer].window)) return 0;
     return x->ops->scale(
         x, &(struct op_scale){
-               .x = q, .pos = w->pos, .n = n, .m = ld, .ld = ld, .every = s->every, .shift = s->shift, .by = 1, .slope = s->slope, .smooth = s->smooth});
+               .x = q, .pos = w->pos, .n = n, .m = ld, .ld = ld, .every = s->every, .shift = s->shift, .by = 1, .slope = s->slope, .kind = s->kind});
 }
 
 int attention_project_gates(struct exec *x, const struct config *c, const struct layer *y, struct work *w, int n) {
-    return y->attn_gate.data ? block_linear(x, c, w->fused, y->attn_gate.rows, w->xn, c->hidden, y->attn_gate, NULL, n, false) : 0;
+    return y->attn_gate.data ? block_linear(x, c, w->fused, y->attn_gate.rows, w->xn, c->hidden, y->attn_gate, y->attn_gate_bias, n, false) : 0;
 }
 int attention_gate_output(struct exec *x, const struct config *c, int layer, struct work *w, const struct span *s, float *out) {
     const int heads = config_heads(c, layer), dim = config_head_dim(c, layer), v_dim = config_v_dim(c, layer);

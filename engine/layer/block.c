@@ -6,7 +6,10 @@
 
 /* With a residual scale r the stream is kept divided by r: blocks then add their outputs unscaled, and a norm of the stream with eps / r^2 equals the norm of
  * the unscaled stream with eps. */
-static float stream_eps(const struct config *c) { return c->residual_scale > 0 ? c->norm_eps / (c->residual_scale * c->residual_scale) : c->norm_eps; }
+static float stream_eps(const struct config *c, int tag) {
+    const float eps = c->residual_scale > 0 ? c->norm_eps / (c->residual_scale * c->residual_scale) : c->norm_eps;
+    return c->divides_stream ? eps * (float)(tag + 1) : eps;
+}
 int block_embed(struct exec *x, const struct weights *m, float *out, const int32_t *ids, int n) {
     const struct config *c = &m->config;
     const float scale = (c->embed_scale > 0 ? c->embed_scale : 1) / (c->residual_scale > 0 ? c->residual_scale : 1);
@@ -218,7 +221,7 @@ static int norm_input(struct exec *x, const struct config *c, const struct block
     if (c->no_input_norm) return copy_rows(x, c, w->xn, w->streams, n);
     const float *weight = in->weight, *bias = in->bias;
     const float *from = c->streams.n && !c->streams.is_plain ? w->xn : c->streams.n ? w->streams : w->x;
-    TRY(norm_rows(x, c, w->xn, c->hidden, from, c->hidden, weight, bias, n, c->hidden, stream_eps(c), tag, w->first_bad));
+    TRY(norm_rows(x, c, w->xn, c->hidden, from, c->hidden, weight, bias, n, c->hidden, stream_eps(c, tag), tag, w->first_bad));
     if (config_norm_is_gated(c, tag / 2, tag % 2)) TRY(gate_norm(x, c, in->norm_gate, w, n));
     if (!c->norms_stream) return 0;
     TRY(copy_rows(x, c, w->streams, w->xn, n));
@@ -455,7 +458,9 @@ int block_head(struct exec *x, const struct weights *m, struct work *w, int row,
     const struct config *c = &m->config;
     size_t at = (size_t)row * (size_t)c->hidden;
     if (c->streams.is_gated) TRY(copy_rows(x, c, w->xn + at, w->x + at, n)); /* has no last norm */
-    else TRY(norm_rows(x, c, w->xn + at, c->hidden, w->x + at, c->hidden, m->norm, m->norm_bias, n, c->hidden, stream_eps(c), 2 * c->n_layers, w->first_bad));
+    else
+        TRY(norm_rows(x, c, w->xn + at, c->hidden, w->x + at, c->hidden, m->norm, m->norm_bias, n, c->hidden, stream_eps(c, 2 * c->n_layers), 2 * c->n_layers,
+                      w->first_bad));
     TRY(x->ops->linear(
         x, &(struct op_linear){.y = logits, .x = w->xn + at, .bias = m->head_bias, .w = m->head, .n = n, .ldx = c->hidden, .ldy = c->vocab, .top = top}));
     return c->logit_cap > 0 ? x->ops->softcap(x, &(struct op_softcap){.x = logits, .n = n, .m = c->vocab, .cap = c->logit_cap}) : 0; /* keeps the order */

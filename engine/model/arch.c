@@ -70,6 +70,7 @@ static const struct arch *const table[] = {
     &arch_minimax_m3,
     &arch_axk2,
     &arch_flint,
+    &arch_beam,
     &arch_lara_mini,
     &arch_aria,
     &arch_aria_text,

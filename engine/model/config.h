@@ -120,15 +120,16 @@ struct config {
     bool qk_norm_after_rope;
     bool sinks;                        /* a logit per head that takes part in the softmax without a value */
     uint8_t attn_gate, attn_gate_kind; /* enum attn_gate; enum gate_kind: the function of the gate that multiplies the attention output */
+    bool attn_gate_bias;               /* with ATTN_GATE_ELEMENT: the gates of a head have a bias */
     float v_scale;                     /* GQA: factor of the values; 0: 1 */
     bool v_norm;                       /* GQA: values are normed per head, without weights */
     int rel_dim;                       /* GQA: scores get a bias by distance, a query's coefficients [rel_dim] times a table; 0: none */
     int short_taps;      /* GQA: causal convolutions of keys, values and of both blocks' outputs, each plus its input; needs config_keep_stream. 0: none */
-    struct query_scale { /* queries are multiplied by 1 + slope * log(1 + floor((pos + shift) / every)); slope 0: not */
+    struct query_scale { /* queries are multiplied by a function of their position (op_scale); slope 0: not */
         float slope;
         int every, shift;
+        uint8_t kind;      /* enum scale_kind; SCALE_SMOOTH: in layers without a window only */
         bool no_rope_only; /* in layers without rope only */
-        bool smooth;       /* as op_scale's; in layers without a window only */
     } query_scale;
     float qkv_clip;                       /* q, k and v are clamped to +-this; 0: no clamp */
     float attn_scale, score_cap;          /* score_cap: scores become cap * tanh(score / cap); 0: not */
@@ -199,6 +200,7 @@ struct config {
     } streams;
     bool merges_stream;  /* the stream and a block's output get a bias and a factor per channel before they are added; needs config_keep_stream */
     bool norms_stream;   /* a block leaves branch.stream * norm(stream) + branch.output * its output; needs config_keep_stream */
+    bool divides_stream; /* the k-th block leaves (sqrt(k) * stream + its output) / sqrt(k + 1), but hearth keeps the sum: only norms read it (stream_eps) */
     int norm_gate_rank;  /* a block's normed input is multiplied by the sigmoid of an MLP of it, of this width (config_norm_is_gated); 0: not */
     bool no_input_norm;  /* blocks read the residual stream as it is */
     uint8_t output_norm; /* enum output_norm; needs config_keep_stream */

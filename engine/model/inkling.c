@@ -94,7 +94,7 @@ static void parse(struct config_reader *r, struct config *c) {
     c->logit_scale = 1 / (float)config_num(r, "logits_mup_width_multiplier", 24, 1e-6, 1e6);
     const int floor = config_int(r, "log_scaling_n_floor", 0, 0, 1 << 24);
     const float alpha = (float)config_num(r, "log_scaling_alpha", 0.1, 0, 1e3);
-    if (floor) c->query_scale = (struct query_scale){.slope = alpha, .every = floor, .shift = 1, .smooth = true};
+    if (floor) c->query_scale = (struct query_scale){.slope = alpha, .every = floor, .shift = 1, .kind = SCALE_SMOOTH};
     const int rows = config_int(r, "unpadded_vocab_size", c->vocab, 1, c->vocab); /* rows of the head */
     if (rows < c->vocab) c->embed_rows = c->vocab, c->vocab = rows;
 }

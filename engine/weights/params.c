@@ -203,7 +203,8 @@ int params_list(const struct config *c, int layer, unsigned modules, struct para
     const struct tensor_slice ffn_gate = in_gate_up(order, false, inter, 0), ffn_up = in_gate_up(order, false, inter, 1);
     const struct mixer_params mix = mixer_params_of(c, layer);
     const uint8_t rates = !d->rates_converted ? CONVERT_MINUS_EXP : c->kda.rates_are_positive ? CONVERT_MINUS : CONVERT_NONE;
-    const struct tensor_slice routed = {.total_rows = config_n_choices(c) - c->n_always, .step = 1}, same = {.total_rows = 1};
+    const struct tensor_slice routed = {.total_rows = config_n_choices(c) - c->n_always, .step = 1}, same = {.total_rows = 1},
+                              by_head = {.total_rows = heads, .step = 1, .repeats = v_dim};
     const struct row all[] = {
         MAT(weights, embed, embed, EMBED, c->embed_rows ? c->embed_rows : c->vocab, hidden, true),
         VEC(weights, embed_norm, embed_norm, ".weight", EMBED, hidden, c->embed_norm),
@@ -268,6 +269,7 @@ int params_list(const struct config *c, int layer, unsigned modules, struct para
         MAT(layer, rel, rel, ATTENTION, heads * c->rel_dim, hidden, rel),
         {{OF(layer, rel_table, rel_table, ATTENTION), .suffix = "", .rows = c->rel_dim, .cols = c->layer[layer].extent}, rel},
         MAT(layer, attn_gate, attn_gate, ATTENTION, c->attn_gate == ATTN_GATE_HEAD ? heads : heads * v_dim, hidden, gates),
+        VEC_IN(by_head, layer, attn_gate_bias, attn_gate_bias, "", ATTENTION, heads * v_dim, gates && c->attn_gate_bias),
         VEC(layer, sinks, sinks, "", ATTENTION, heads, attends && c->sinks && !c->layer[layer].no_sinks),
         MAT(layer, q_a, q_a, ATTENTION, c->q_lora, hidden, low_q),
         VEC(layer, q_a_bias, q_a, ".bias", ATTENTION, c->q_lora, low_q && bias),

@@ -59,6 +59,7 @@ struct layer {
     float *q_norm, *k_norm;    /* [head_dim], or over all heads */
     float *sinks;              /* [n_heads] */
     struct mat attn_gate;      /* GQA, MLA: [n_heads * v_dim, hidden] or [n_heads, hidden] */
+    float *attn_gate_bias;     /* [n_heads * v_dim] */
     struct mat rel, rel_table; /* biases by distance: coefficients [n_heads * rel_dim, hidden], table [rel_dim, extent] */
     float *k_conv, *v_conv;    /* [taps, kv_heads * dim] short convolutions, with the input added to the last tap, as in the next ones */
     float *attn_conv;          /* [taps, hidden] of the attention block's output */
@@ -141,6 +142,7 @@ enum module {
  * all are the same. All zero: the whole tensor. */
 struct tensor_slice {
     int total_rows, first, step;
+    int repeats;               /* a vector has each element this many times; 0: once */
     int total_cols, first_col; /* columns of the stored tensor, and the first of the parameter; 0: its own */
     bool stacked;              /* one expert of a tensor that holds all experts */
 };

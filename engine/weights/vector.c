@@ -101,8 +101,9 @@ float *vector_load(struct loader *l, const struct param *p, const char *pattern,
     size_t first = (size_t)p->slice.first + (p->slice.stacked ? (size_t)expert * (size_t)of : 0);
     const int stored = p->taps ? p->rows / params_taps(p) * p->taps : p->rows;
     for (int i = 0; i < stored; i++) {
-        m.data = t->data + dtype_bytes(t->dtype, first + (size_t)i * (size_t)step);
-        if (p->slice.first + i * step < of) mat_row(&m, 0, &out[i]);
+        const int at = p->slice.repeats ? i / p->slice.repeats : i;
+        m.data = t->data + dtype_bytes(t->dtype, first + (size_t)at * (size_t)step);
+        if (p->slice.first + at * step < of) mat_row(&m, 0, &out[i]);
         else out[i] = 0;
         if (p->factor > 0) out[i] *= p->factor;
     }

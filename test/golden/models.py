@@ -91,6 +91,14 @@ MODELS = {
         **COMMON, "model_type": "flex_olmo", "intermediate_size": 72, "num_attention_heads": 4, "num_key_value_heads": 2, "num_experts": 7, "num_experts_per_tok": 3,
         "norm_topk_prob": False, "rope_theta": 500000,
     },
+    # Norms around both blocks, a stream that is divided as it grows, gates with a bias per head, queries scaled by position in layers without rotation
+    "gqa_depth": {
+        **COMMON, "model_type": "beam", "rms_norm_eps": 1e-3, "num_hidden_layers": 4, "intermediate_size": 168, "moe_intermediate_size": 40,
+        "num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 20, "num_experts": 12, "num_experts_per_tok": 3, "n_group": 3, "topk_group": 2,
+        "norm_topk_prob": True, "routed_scaling_factor": 2.5, "sliding_window": 9, "final_logit_softcapping": 8,
+        "layer_types": ["sliding_attention", "full_attention"] * 2, "mlp_layer_types": ["dense", "sparse", "sparse", "dense"],
+        "rope_parameters": {"sliding_attention": {"rope_type": "default", "rope_theta": 10000}, "full_attention": None},
+    },
     # LayerNorm and a head with biases, the sparse mixer, LongRoPE past its original length, a window
     "gqa_mixer": {
         **COMMON, "model_type": "phimoe", "intermediate_size": 72, "num_attention_heads": 4, "num_key_value_heads": 2, "attention_bias": True, "lm_head_bias": True,
@@ -337,11 +345,14 @@ def attention(out, c, p):
         weight(out, c, p + name + "_proj", n * dim * (2 if name == "q" and one(c) and c["model_type"] != "gemma3_text" else 1), h, 2 if name == "q" else 1)
         if c["model_type"] == "qwen2_moe" or c.get("attention_bias"):
             out[p + name + "_proj.bias"] = tensor(p + name + "_bias", [n * dim], 0.5)
-    if c["model_type"] in ("qwen3_moe", "minimax_m2", "flex_olmo", "qwen3_next", "qwen3_5_text", "gemma3_text", "lara_mini"):
+    if c["model_type"] in ("qwen3_moe", "minimax_m2", "flex_olmo", "qwen3_next", "qwen3_5_text", "gemma3_text", "lara_mini", "beam"):
         for name, n in (("q_norm", heads), ("k_norm", kv)):
             out[p + name + ".weight"] = tensor(p + name, [n * dim if c["model_type"] in ("minimax_m2", "flex_olmo") else dim], 0.3, 1.2 - one(c))
     if c["model_type"] == "gpt_oss":
         out[p + "sinks"] = tensor(p + "sinks", [heads], 1, 1)
+    if c["model_type"] == "beam":
+        weight(out, c, p + "gate_proj", heads * dim, h, 2)
+        out[p + "gate_bias"] = tensor(p + "gate_bias", [heads], 1)
     weight(out, c, p + "o_proj", h, heads * dim)
     if c.get("attention_bias") and c["model_type"] != "glm4_moe":
         out[p + "o_proj.bias"] = tensor(p + "o_bias", [h], 0.2)
@@ -400,7 +411,7 @@ def norms(c):
     """The norms of a layer."""
     if c["model_type"] == "flex_olmo":
         return "post_attention_layernorm", "post_feedforward_layernorm"
-    around = ("pre_feedforward_layernorm", "post_feedforward_layernorm") if c["model_type"] == "gemma3_text" else ()
+    around = ("pre_feedforward_layernorm", "post_feedforward_layernorm") if c["model_type"] in ("gemma3_text", "beam") else ()
     return ("input_layernorm",) + (("post_attention_layernorm",) if c["model_type"] != "cohere2_moe" else ()) + around
 
 
@@ -464,12 +475,12 @@ def tensors(c):
         if routed(out, c, p):
             continue
         n = c.get("n_routed_experts") or c.get("num_experts")
-        if not n or i < c.get("first_k_dense_replace", 0) or i in c.get("mlp_only_layers", []):
+        if not n or i < c.get("first_k_dense_replace", 0) or i in c.get("mlp_only_layers", []) or c.get("mlp_layer_types", [""] * 99)[i] == "dense":
             mlp(out, c, p + "mlp.", c.get("prefix_dense_intermediate_size", c["intermediate_size"]))
             continue
         inter = c.get("moe_intermediate_size") or c["intermediate_size"]
         weight(out, c, p + "mlp.gate", n, h, 1.5, fp8=False)
-        if c["model_type"] == "glm4_moe" or c.get("topk_method") == "noaux_tc":
+        if c["model_type"] in ("glm4_moe", "beam") or c.get("topk_method") == "noaux_tc":
             out[p + "mlp.gate.e_score_correction_bias"] = "F32", [n], b"".join(struct.pack("<f", (b - 127.5) / 500) for b in stream(p, "bias").digest(n))
         if c["model_type"] == "lara_mini":
             for name, rows, cols in (("gate_up_proj", 2 * inter, h), ("down_proj", h, inter)):

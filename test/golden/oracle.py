@@ -309,14 +309,14 @@ def route(m, x, name):
     experts, k = logits.shape[1], c["num_experts_per_tok"] if kind != "dbrx" else c["ffn_config"]["moe_top_k"]
     if kind == "phimoe":
         return mixer(logits, c["router_jitter_noise"])
-    sigmoid = c.get("scoring_func", "sigmoid" if kind in ("deepseek_v3", "kimi_k2", "glm4_moe", "minimax_m2") else "softmax") == "sigmoid"
+    sigmoid = c.get("scoring_func", "sigmoid" if kind in ("deepseek_v3", "kimi_k2", "glm4_moe", "minimax_m2", "beam") else "softmax") == "sigmoid"
     score = 1 / (1 + np.exp(-logits)) if sigmoid else softmax(logits)
     choice = score.copy()
     gap = math.inf
     for bias in ("gate.e_score_correction_bias", "e_score_correction_bias"):
         if name + bias in m:
             choice += m[name + bias]
-    best_two = c.get("topk_method") == "noaux_tc" or kind == "glm4_moe"
+    best_two = c.get("topk_method") == "noaux_tc" or kind in ("glm4_moe", "beam")
     groups = c.get("n_group", 1) if best_two or c.get("topk_method") == "group_limited_greedy" else 1
     if groups > 1:  # only the best groups count: by their two best experts (V3) or by their best (V2)
         inside = np.sort(choice.reshape(len(x), groups, -1), -1)
@@ -602,6 +602,35 @@ def forward_gemma4(m, tokens):
     return capped(m.linear(one(x, "model.norm"), "model.embed_tokens"), c["final_logit_softcapping"]), math.inf
 
 
+def forward_beam(m, tokens):
+    """Beam: the k-th block, of attention or FFN, leaves (sqrt(k) x + norm(block(norm(x)))) / sqrt(k + 1). Layers without rotation multiply their queries by
+    (1 + position / 2048)^0.1, positions from 1; gates are of the elements, with a bias of the head."""
+    c, nearest, n = m.config, math.inf, len(tokens)
+    x = m["model.embed_tokens.weight"][tokens]
+
+    def one(y, name):
+        return rms_norm(y, m[name + ".weight"], c["rms_norm_eps"])
+    for layer, kind in enumerate(c["layer_types"]):
+        name, rope = f"model.layers.{layer}.", c["rope_parameters"][kind]
+        h = one(x, name + "input_layernorm")
+        q, k, v = heads_of(m, h, name)
+        q, k = one(q, name + "self_attn.q_norm"), one(k, name + "self_attn.k_norm")
+        if rope:
+            q, k = rotate(q, rope, False), rotate(k, rope, False)
+        else:
+            q = q * ((1 + np.arange(1, n + 1) / 2048) ** 0.1)[:, None, None]
+        k, v = (np.repeat(y, c["num_attention_heads"] // c["num_key_value_heads"], 1) for y in (k, v))
+        y = attend(q, k, v, c["head_dim"] ** -0.5, c["sliding_window"] if kind == "sliding_attention" else 0)
+        gate = sigmoid(m.linear(h, name + "self_attn.gate_proj").reshape(q.shape) + m[name + "self_attn.gate_bias"][:, None])
+        y = m.linear(y * gate.reshape(n, -1), name + "self_attn.o_proj")
+        x = (math.sqrt(2 * layer + 1) * x + one(y, name + "post_attention_layernorm")) / math.sqrt(2 * layer + 2)
+        h = one(x, name + "pre_feedforward_layernorm")
+        y, gap = experts(m, h, name + "mlp.") if c["mlp_layer_types"][layer] == "sparse" else (mlp(m, h, name + "mlp."), math.inf)
+        nearest = min(nearest, gap)
+        x = (math.sqrt(2 * layer + 2) * x + one(y, name + "post_feedforward_layernorm")) / math.sqrt(2 * layer + 3)
+    return capped(m.linear(one(x, "model.norm"), "lm_head"), c["final_logit_softcapping"]), nearest
+
+
 def forward_cohere(m, tokens):
     """Cohere 2 MoE: x += attention(h) + FFN(h), h = LayerNorm(x)."""
     c, nearest = m.config, math.inf
@@ -630,7 +659,7 @@ def forward_cohere(m, tokens):
 
 def forward(m, tokens):
     """Logits [T, vocab] of a sequence, and the smallest distance of any router's choice to a tie."""
-    other = {"gemma3_text": forward_gemma, "gemma4_text": forward_gemma4, "cohere2_moe": forward_cohere}.get(m.config["model_type"])
+    other = {"gemma3_text": forward_gemma, "gemma4_text": forward_gemma4, "cohere2_moe": forward_cohere, "beam": forward_beam}.get(m.config["model_type"])
     if other:
         return other(m, tokens)
     if m.config["model_type"] == "deepseek_v4":

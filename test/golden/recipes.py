@@ -106,5 +106,20 @@ def aria_text():
     return dataclasses.replace(recipe, config=config, adapt=mf.whole, pieces=a.renamed(*ARIA_NAMES, pieces=mf.same_pieces), extra={})
 
 
-FAMILIES = (flex_olmo, granitemoe_swa, granite_swa, flint, lara_mini, aria, aria_text)
+def beam():
+    return a.Recipe(
+        model="BeamForCausalLM",
+        config={
+            **BASE, "architectures": ["BeamForCausalLM"], "final_logit_softcapping": 30.0, "head_dim": 48, "hidden_size": 160, "intermediate_size": 272,
+            "layer_types": ["sliding_attention", "full_attention", "sliding_attention", "full_attention"],
+            "mlp_layer_types": ["dense", "sparse", "sparse", "sparse"], "model_type": "beam", "moe_intermediate_size": 56, "n_group": 4, "norm_topk_prob": True,
+            "num_attention_heads": 4, "num_experts": 16, "num_experts_per_tok": 3, "num_key_value_heads": 2, "rms_norm_eps": 1e-6,
+            "rope_parameters": {"full_attention": None, "sliding_attention": {"rope_theta": 10000.0, "rope_type": "default"}}, "routed_scaling_factor": 2.5,
+            "sliding_window": 13, "topk_group": 2,
+        },
+        special=a.sandwich("post_attention_layernorm", "post_feedforward_layernorm"),
+    )
+
+
+FAMILIES = (beam, flex_olmo, granitemoe_swa, granite_swa, flint, lara_mini, aria, aria_text)
 mf.RECIPES.update({f.__name__: f for f in FAMILIES})

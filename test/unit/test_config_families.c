@@ -25,7 +25,7 @@ static void inkling(void **st) {
     assert_true(c.n_experts == 10 && c.n_always == 2 && c.topk == 5 && c.moe_inter == 48 && c.dense_inter == 200 && !c.layer[0].moe && c.layer[1].moe);
     assert_true(c.layer[0].window == 32 && c.layer[0].extent == 32 && c.layer[0].n_heads == 6 && c.layer[0].head_dim == 24 && c.layer[0].n_kv_heads == 2);
     assert_true(!c.layer[1].window && c.layer[1].extent == 96 && c.layer[1].n_heads == 4 && c.layer[1].head_dim == 32 && c.layer[1].attn_scale == 1 / 32.0f);
-    assert_true(c.n_heads == 6 && c.head_dim == 32 && c.query_scale.smooth && c.query_scale.every == 64 && c.short_taps == 4);
+    assert_true(c.n_heads == 6 && c.head_dim == 32 && c.query_scale.kind == SCALE_SMOOTH && c.query_scale.every == 64 && c.short_taps == 4);
     assert_int_equal(kv_row_bytes(&c, 1, DT_BF16), 2 * 2 * 32);
     assert_int_equal(kv_state_bytes(&c), 4 * 3 * (2 * 2 * (2 * 24 + 128) + 2 * 2 * (32 + 128) + 128)); /* keys, values, two outputs; the last layer one */
     assert_int_equal(
@@ -401,9 +401,34 @@ static void lara_mini(void **st) {
     assert_non_null(strstr(e.text, "layer 5"));
 }
 
+/* Beam: layers and rotations by default and by list, and a cap that null removes. */
+static void beam(void **st) {
+    (void)st;
+#define BEAM(more) "{\"model_type\":\"beam\",\"vocab_size\":320,\"hidden_size\":128,\"num_hidden_layers\":8,\"max_position_embeddings\":8192" more "}"
+    struct config c;
+    struct error e = {0};
+    if (parse(&c, BEAM(""), false, &e)) fail_msg("%s", e.text);
+    for (int i = 0; i < 8; i++) {
+        const bool full = i == 5 || i == 7;
+        assert_true(c.layer[i].window == (full ? 0 : 512) && c.layer[i].rope == (full ? LAYER_ROPE_NONE : LAYER_ROPE_SECOND) && c.layer[i].moe == (i > 2));
+    }
+    assert_true(c.n_heads == 48 && c.n_kv_heads == 8 && c.attn_gate == ATTN_GATE_ELEMENT && c.attn_gate_bias && c.divides_stream &&
+                c.second_rope.theta == 10000);
+    assert_true(c.n_group == 8 && c.topk_group == 4 && c.group_top2 && c.router_bias && c.norm_topk && c.routed_scale == 2.5f && c.logit_cap == 30);
+    assert_true(c.query_scale.kind == SCALE_POWER && c.query_scale.no_rope_only && c.query_scale.every == 2048 && c.query_scale.shift == 1);
+#define BEAM_ROPES(sliding, full) ",\"rope_parameters\":{\"sliding_attention\":" sliding ",\"full_attention\":" full "}"
+    if (parse(&c, BEAM(",\"final_logit_softcapping\":null" BEAM_ROPES("null", "{\"rope_theta\":500}")), false, &e)) fail_msg("%s", e.text);
+    assert_true(c.layer[0].rope == LAYER_ROPE_NONE && c.layer[5].rope == LAYER_ROPE_FIRST && c.rope.theta == 500 && c.logit_cap == 0);
+    assert_int_equal(parse(&c, BEAM(",\"rope_parameters\":{\"rope_theta\":500}"), false, &e), ERR_MODEL);
+    assert_non_null(strstr(e.text, "rope_theta"));
+    assert_int_equal(parse(&c, BEAM(",\"n_group\":7"), false, &e), ERR_MODEL);
+    assert_non_null(strstr(e.text, "7 groups"));
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(inkling),
                                        cmocka_unit_test(axk2),
+                                       cmocka_unit_test(beam),
                                        cmocka_unit_test(flint),
                                        cmocka_unit_test(lara_mini),
                                        cmocka_unit_test(granite_swa),
