@@ -224,7 +224,8 @@ static int run_all(struct bench *b) {
         {DT_Q5_K, HIDDEN, 1},  {DT_Q6_K, HIDDEN, 1},       {DT_IQ4_NL, HIDDEN, 1}, {DT_IQ4_XS, HIDDEN, 1}, {DT_MXFP4, HIDDEN, 1},   {DT_INT4, HIDDEN, 1},
         {DT_Q4_1, HIDDEN, 1},  {DT_Q5_0, HIDDEN, 1},       {DT_Q5_1, HIDDEN, 1},   {DT_Q2_K, HIDDEN, 1},   {DT_Q3_K, HIDDEN, 1},    {DT_I4, HIDDEN, 1},
         {DT_I8, HIDDEN, 1},    {DT_E2M1, HIDDEN, 1, true}, {DT_IQ1_S, HIDDEN, 1},  {DT_IQ1_M, HIDDEN, 1},  {DT_IQ2_XXS, HIDDEN, 1}, {DT_IQ2_XS, HIDDEN, 1},
-        {DT_IQ2_S, HIDDEN, 1}, {DT_IQ3_XXS, HIDDEN, 1},    {DT_IQ3_S, HIDDEN, 1},  {DT_TQ1_0, HIDDEN, 1},  {DT_TQ2_0, HIDDEN, 1}};
+        {DT_IQ2_S, HIDDEN, 1}, {DT_IQ3_XXS, HIDDEN, 1},    {DT_IQ3_S, HIDDEN, 1},  {DT_TQ1_0, HIDDEN, 1},  {DT_TQ2_0, HIDDEN, 1},   {DT_Q1_0, HIDDEN, 1},
+        {DT_Q2_0, HIDDEN, 1}};
     static const struct attention_case attention[] = {{1, 128, 1, 576, 512, 8192, DT_BF16},
                                                       {1, 32, 4, 128, 128, 8192, DT_BF16},
                                                       {1, 32, 4, 128, 128, 8192, DT_E4M3},

@@ -38,10 +38,12 @@
 #define FORMAT_iq3_s           (DT_IQ3_S, 256, 110, 0)
 #define FORMAT_tq1_0           (DT_TQ1_0, 256, 54, 0)
 #define FORMAT_tq2_0           (DT_TQ2_0, 256, 66, 0)
+#define FORMAT_q1_0            (DT_Q1_0, 128, 18, 0)
+#define FORMAT_q2_0            (DT_Q2_0, 64, 18, 0)
 #define FORMATS_SAFETENSORS(X) X(f32) X(bf16) X(f16) X(e4m3) X(e2m1) X(i8) X(i4) X(int4)
 #define FORMATS_GGUF(X)        X(q8_0) X(q4_0) X(q4_1) X(q5_0) X(q5_1) X(q2_k) X(q3_k) X(q4_k) X(q5_k) X(q6_k) X(iq4_nl) X(iq4_xs) X(mxfp4)
 #define FORMATS_IQ(X)          X(iq1_s) X(iq1_m) X(iq2_xxs) X(iq2_xs) X(iq2_s) X(iq3_xxs) X(iq3_s)
-#define FORMATS_GRID(X)        FORMATS_IQ(X) X(tq1_0) X(tq2_0)
+#define FORMATS_GRID(X)        FORMATS_IQ(X) X(tq1_0) X(tq2_0) X(q1_0) X(q2_0)
 #define FORMATS(X)             FORMATS_SAFETENSORS(X) FORMATS_GGUF(X) FORMATS_GRID(X)
 
 #define FORMAT_JOIN_(a, b)    a##b

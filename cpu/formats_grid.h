@@ -41,3 +41,28 @@
         EACH (int i_ = 0; i_ < 8; i_++) \
             EACH (int j_ = 0; j_ < 32; j_ += LANES) use(32 * i_ + j_, vfma(q2_v((p) + i_ / 4 * 32 + j_, i_ % 4 * 2), s_, m_)); \
     } while (0)
+
+/* Codes of 1 and 2 bits, low bits first, after a scale: as bytes 1 and -1, or -1 to 2. */
+INLINE void q1_bytes(uint8_t out[128], const uint8_t *q) {
+    const uint64_t ones = 0x0101010101010101;
+    for (int i = 0; i < 16; i++) {
+        const uint64_t bits = ((q[i] * ones & 0x8040201008040201) + 127 * ones) >> 7 & ones, v = bits | (bits ^ ones) * 255;
+        memcpy(out + 8 * i, &v, 8);
+    }
+}
+INLINE void q2_bytes(uint8_t out[64], const uint8_t *q) {
+    for (int i = 0; i < 16; i++) {
+        const uint32_t b = q[i], v = (((b | b << 6 | b << 12 | b << 18) & 0x03030303) | 0x80808080) - 0x01010101;
+        const uint32_t codes = v ^ 0x80808080;
+        memcpy(out + 4 * i, &codes, 4);
+    }
+}
+#define EACH_BYTES(columns, make, p, use) \
+    do { \
+        uint8_t t_[columns]; \
+        const V s_ = vset1(half_at(p)); \
+        make(t_, (p) + 2); \
+        EACH (int j_ = 0; j_ < columns; j_ += LANES) use(j_, vmul(i8_v(t_ + j_), s_)); \
+    } while (0)
+#define EACH_q1_0(p, n, use) EACH_BYTES(128, q1_bytes, p, use)
+#define EACH_q2_0(p, n, use) EACH_BYTES(64, q2_bytes, p, use)

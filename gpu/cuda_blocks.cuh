@@ -125,6 +125,8 @@ template <int N> __device__ inline void blocks_at(float *v, const uint8_t *row, 
     case DT_IQ3_S: iq3_columns<N>(v, row + c / 256 * 110, dtype, c % 256); return;
     case DT_TQ1_0: tq1_columns<N>(v, row + c / 256 * 54, c % 256); return;
     case DT_TQ2_0: tq2_columns<N>(v, row + c / 256 * 66, c % 256); return;
+    case DT_Q1_0: q1_0_columns<N>(v, row + c / 128 * 18, c % 128); return;
+    case DT_Q2_0: q2_0_columns<N>(v, row + c / 64 * 18, c % 64); return;
     case DT_IQ4_XS: iq4_xs<N>(v, row + c / 256 * 136, c % 256); return;
     case DT_Q4_K: b = row + c / 256 * 144; q45_k_columns<N>(v, b, NULL, b + 16, c % 256); return;
     case DT_Q5_K: b = row + c / 256 * 176; q45_k_columns<N>(v, b, b + 16, b + 48, c % 256); return;

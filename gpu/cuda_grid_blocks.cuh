@@ -90,6 +90,16 @@ template <int N> __device__ inline void tq1_columns(float *v, const uint8_t *b, 
         v[k] = d * (float)((int)(byte * 3 >> 8) - 1);
     }
 }
+template <int N> __device__ inline void q1_0_columns(float *v, const uint8_t *b, int i) {
+    float d = block_half(b);
+#pragma unroll
+    for (int k = 0; k < N; k++) v[k] = (uint32_t)b[2 + (i + k) / 8] >> (i + k) % 8 & 1 ? d : -d;
+}
+template <int N> __device__ inline void q2_0_columns(float *v, const uint8_t *b, int i) {
+    float d = block_half(b);
+#pragma unroll
+    for (int k = 0; k < N; k++) v[k] = d * (float)((int)((uint32_t)b[2 + (i + k) / 4] >> (i + k) % 4 * 2 & 3) - 1);
+}
 template <int N> __device__ inline void tq2_columns(float *v, const uint8_t *b, int i) {
     float d = block_half(b + 64);
 #pragma unroll

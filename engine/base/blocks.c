@@ -106,6 +106,8 @@ float blocks_at(enum dtype t, const uint8_t *b, int i) {
     case DT_IQ3_S: return grid_at(t, b, i);
     case DT_TQ1_0: return tq1_0_at(b, i);
     case DT_TQ2_0: return half_at(b + 64) * (float)((b[i / 128 * 32 + i % 32] >> (i % 128 / 32 * 2) & 3) - 1);
+    case DT_Q1_0: return b[2 + i / 8] >> i % 8 & 1 ? half_at(b) : -half_at(b);
+    case DT_Q2_0: return half_at(b) * (float)((b[2 + i / 4] >> i % 4 * 2 & 3) - 1);
     default: return 0;
     }
 }
@@ -114,10 +116,10 @@ static bool half_finite(const uint8_t *p) { return (p[1] & 0x7c) != 0x7c; }
 /* Offsets of a block's float16 numbers. */
 static const struct {
     uint8_t dtype, n, at[2];
-} halves[] = {{DT_Q8_0, 1, {0}},      {DT_Q4_0, 1, {0}},    {DT_Q4_1, 2, {0, 2}}, {DT_Q5_0, 1, {0}},    {DT_Q5_1, 2, {0, 2}},
-              {DT_Q2_K, 2, {80, 82}}, {DT_Q3_K, 1, {108}},  {DT_Q4_K, 2, {0, 2}}, {DT_Q5_K, 2, {0, 2}}, {DT_Q6_K, 1, {208}},
-              {DT_IQ4_NL, 1, {0}},    {DT_IQ4_XS, 1, {0}},  {DT_IQ1_S, 1, {0}},   {DT_IQ2_XXS, 1, {0}}, {DT_IQ2_XS, 1, {0}},
-              {DT_IQ2_S, 1, {0}},     {DT_IQ3_XXS, 1, {0}}, {DT_IQ3_S, 1, {0}},   {DT_TQ1_0, 1, {52}},  {DT_TQ2_0, 1, {64}}};
+} halves[] = {{DT_Q8_0, 1, {0}},   {DT_Q4_0, 1, {0}},    {DT_Q4_1, 2, {0, 2}}, {DT_Q5_0, 1, {0}},   {DT_Q5_1, 2, {0, 2}}, {DT_Q2_K, 2, {80, 82}},
+              {DT_Q3_K, 1, {108}}, {DT_Q4_K, 2, {0, 2}}, {DT_Q5_K, 2, {0, 2}}, {DT_Q6_K, 1, {208}}, {DT_IQ4_NL, 1, {0}},  {DT_IQ4_XS, 1, {0}},
+              {DT_IQ1_S, 1, {0}},  {DT_IQ2_XXS, 1, {0}}, {DT_IQ2_XS, 1, {0}},  {DT_IQ2_S, 1, {0}},  {DT_IQ3_XXS, 1, {0}}, {DT_IQ3_S, 1, {0}},
+              {DT_TQ1_0, 1, {52}}, {DT_TQ2_0, 1, {64}},  {DT_Q1_0, 1, {0}},    {DT_Q2_0, 1, {0}}};
 
 bool blocks_finite(enum dtype t, const uint8_t *b) {
     if (t == DT_MXFP4) return b[0] != 255;

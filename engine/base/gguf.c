@@ -153,7 +153,7 @@ static const struct {
     [17] = {"IQ2_XS", DT_IQ2_XS}, [18] = {"IQ3_XXS", DT_IQ3_XXS}, [19] = {"IQ1_S", DT_IQ1_S}, [20] = {"IQ4_NL", DT_IQ4_NL}, [21] = {"IQ3_S", DT_IQ3_S},
     [22] = {"IQ2_S", DT_IQ2_S},   [23] = {"IQ4_XS", DT_IQ4_XS},   [24] = {"I8", DT_NONE},     [25] = {"I16", DT_NONE},      [26] = {"I32", DT_I32},
     [27] = {"I64", DT_NONE},      [28] = {"F64", DT_NONE},        [29] = {"IQ1_M", DT_IQ1_M}, [30] = {"BF16", DT_BF16},     [34] = {"TQ1_0", DT_TQ1_0},
-    [35] = {"TQ2_0", DT_TQ2_0},   [39] = {"MXFP4", DT_MXFP4},
+    [35] = {"TQ2_0", DT_TQ2_0},   [39] = {"MXFP4", DT_MXFP4},     [40] = {"NVFP4", DT_NONE},  [41] = {"Q1_0", DT_Q1_0},     [42] = {"Q2_0", DT_Q2_0},
 };
 enum { n_formats = sizeof formats / sizeof *formats };
 

@@ -47,6 +47,8 @@ static const struct {
     [DT_IQ3_S] = {"IQ3_S", 256, 110},
     [DT_TQ1_0] = {"TQ1_0", 256, 54},
     [DT_TQ2_0] = {"TQ2_0", 256, 66},
+    [DT_Q1_0] = {"Q1_0", 128, 18},
+    [DT_Q2_0] = {"Q2_0", 64, 18},
 };
 
 size_t dtype_bytes(enum dtype t, size_t n) { return (n + types[t].block - 1) / types[t].block * types[t].bytes; }

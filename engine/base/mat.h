@@ -44,6 +44,8 @@ enum dtype {
     DT_IQ3_S,
     DT_TQ1_0,
     DT_TQ2_0,
+    DT_Q1_0,
+    DT_Q2_0,
     DT_COUNT
 };
 /* Bytes of n consecutive elements, starting on a block boundary. */

@@ -192,9 +192,9 @@ static void words(int rounds) {
 
 /* Every format reads the same bytes, whose exponents are near 1 in all of them. */
 static int formats(enum cpu_level level, int rounds) {
-    static const uint8_t all[] = {DT_E4M3,    DT_BF16,   DT_Q8_0,  DT_Q4_0,    DT_Q4_K,  DT_Q5_K,  DT_Q6_K, DT_IQ4_NL, DT_IQ4_XS,
-                                  DT_MXFP4,   DT_E2M1,   DT_Q4_1,  DT_Q5_0,    DT_Q5_1,  DT_Q2_K,  DT_Q3_K, DT_IQ1_S,  DT_IQ1_M,
-                                  DT_IQ2_XXS, DT_IQ2_XS, DT_IQ2_S, DT_IQ3_XXS, DT_IQ3_S, DT_TQ1_0, DT_TQ2_0};
+    static const uint8_t all[] = {DT_E4M3,    DT_BF16,   DT_Q8_0,  DT_Q4_0,    DT_Q4_K,  DT_Q5_K,  DT_Q6_K,  DT_IQ4_NL, DT_IQ4_XS,
+                                  DT_MXFP4,   DT_E2M1,   DT_Q4_1,  DT_Q5_0,    DT_Q5_1,  DT_Q2_K,  DT_Q3_K,  DT_IQ1_S,  DT_IQ1_M,
+                                  DT_IQ2_XXS, DT_IQ2_XS, DT_IQ2_S, DT_IQ3_XXS, DT_IQ3_S, DT_TQ1_0, DT_TQ2_0, DT_Q1_0,   DT_Q2_0};
     enum { N = sizeof all, ROWS = 2048, COLS = 2048, POOL = 128 << 20, MOST = 512, SIZES = 5 };
     static const int sizes[SIZES] = {32, 64, 128, 256, 512};
     uint8_t *data = memory(POOL + 4096), *scale = memory(ROWS * COLS / 32 * 4);

@@ -11,7 +11,7 @@ import normal
 
 U32, I32, F32, BOOL, STR, ARR, U64 = 4, 5, 6, 7, 8, 9, 10
 TYPES = {"F32": 0, "F16": 1, "Q4_0": 2, "Q4_1": 3, "Q5_0": 6, "Q5_1": 7, "Q8_0": 8, "Q2_K": 10, "Q3_K": 11, "IQ2_XXS": 16, "IQ2_XS": 17, "IQ3_XXS": 18, "IQ1_S": 19,
-         "IQ3_S": 21, "IQ2_S": 22, "IQ1_M": 29, "TQ1_0": 34, "TQ2_0": 35, "Q4_K": 12, "Q5_K": 13, "Q6_K": 14, "IQ4_NL": 20, "IQ4_XS": 23, "BF16": 30, "MXFP4": 39}
+         "IQ3_S": 21, "IQ2_S": 22, "IQ1_M": 29, "TQ1_0": 34, "TQ2_0": 35, "Q4_K": 12, "Q5_K": 13, "Q6_K": 14, "IQ4_NL": 20, "IQ4_XS": 23, "BF16": 30, "MXFP4": 39, "Q1_0": 41, "Q2_0": 42}
 ALIGN = 32
 
 
@@ -215,6 +215,14 @@ def de_tq2_0(b):
     return [half(b, 64) * (two_bits(b, 0, i) - 1) for i in range(256)]
 
 
+def de_q1_0(b):
+    return [half(b, 0) if b[2 + i // 8] >> i % 8 & 1 else -half(b, 0) for i in range(128)]
+
+
+def de_q2_0(b):
+    return [half(b, 0) * ((b[2 + i // 4] >> 2 * (i % 4) & 3) - 1) for i in range(64)]
+
+
 def de_q8_0(b):
     d = half(b, 0)
     return [d * q for q in struct.unpack_from("<32b", b, 2)]
@@ -271,11 +279,11 @@ BLOCKS = {"Q4_0": (32, 18, de_q4_0, (0,)), "Q8_0": (32, 34, de_q8_0, (0,)), "Q4_
           "Q4_1": (32, 20, de_q4_1, (0, 2)), "Q5_0": (32, 22, de_q5_0, (0,)), "Q5_1": (32, 24, de_q5_1, (0, 2)), "Q2_K": (256, 84, de_q2_k, (80, 82)),
           "Q3_K": (256, 110, de_q3_k, (108,)), "IQ2_XXS": (256, 66, de_iq2_xxs, (0,)), "IQ2_XS": (256, 74, de_iq2_xs, (0,)), "IQ2_S": (256, 82, de_iq2_s, (0,)),
           "IQ3_XXS": (256, 98, de_iq3_xxs, (0,)), "IQ3_S": (256, 110, de_iq3_s, (0,)), "IQ1_S": (256, 50, de_iq1_s, (0,)), "IQ1_M": (256, 56, de_iq1_m, ()),
-          "TQ1_0": (256, 54, de_tq1_0, (52,)), "TQ2_0": (256, 66, de_tq2_0, (64,))}
+          "TQ1_0": (256, 54, de_tq1_0, (52,)), "TQ2_0": (256, 66, de_tq2_0, (64,)), "Q1_0": (128, 18, de_q1_0, (0,)), "Q2_0": (64, 18, de_q2_0, (0,))}
 # upper limits of the scales, such that weights are near 0.1
 REACH = {"Q4_0": 8, "Q8_0": 127, "Q4_K": 63 * 15, "Q5_K": 63 * 31, "Q6_K": 127 * 32, "IQ4_NL": 127, "IQ4_XS": 31 * 127, "Q4_1": 15,
          "Q5_0": 16, "Q5_1": 31, "Q2_K": 45, "Q3_K": 128, "IQ2_XXS": 166, "IQ2_XS": 166, "IQ2_S": 166, "IQ3_XXS": 480,
-         "IQ3_S": 465, "IQ1_S": 17, "TQ1_0": 1, "TQ2_0": 2}
+         "IQ3_S": 465, "IQ1_S": 17, "TQ1_0": 1, "TQ2_0": 2, "Q1_0": 1, "Q2_0": 2}
 
 
 def random_block(rng, fmt):

@@ -60,7 +60,8 @@ static void block_scales(uint8_t *b, enum dtype t) {
                   {DT_Q4_K, {0, 2}, 63 * 15}, {DT_Q5_K, {0, 2}, 63 * 31}, {DT_Q6_K, {208, 208}, 127 * 32}, {DT_Q4_1, {0, 2}, 15},
                   {DT_Q5_0, {0, 0}, 16},      {DT_Q5_1, {0, 2}, 31},      {DT_Q2_K, {80, 82}, 45},         {DT_Q3_K, {108, 108}, 128},
                   {DT_IQ1_S, {0, 0}, 17},     {DT_IQ2_XXS, {0, 0}, 166},  {DT_IQ2_XS, {0, 0}, 166},        {DT_IQ2_S, {0, 0}, 166},
-                  {DT_IQ3_XXS, {0, 0}, 480},  {DT_IQ3_S, {0, 0}, 465},    {DT_TQ1_0, {52, 52}, 1},         {DT_TQ2_0, {64, 64}, 2}};
+                  {DT_IQ3_XXS, {0, 0}, 480},  {DT_IQ3_S, {0, 0}, 465},    {DT_TQ1_0, {52, 52}, 1},         {DT_TQ2_0, {64, 64}, 2},
+                  {DT_Q1_0, {0, 0}, 1},       {DT_Q2_0, {0, 0}, 2}};
     const uint16_t tenth = f32_to_f16(0.06f);
     for (int k = 0; k < 4 && t == DT_IQ1_M; k++) b[49 + 2 * k] = (uint8_t)((b[49 + 2 * k] & 15) | (tenth >> 4 * k & 15) << 4); /* a float16 in four words */
     if (t == DT_MXFP4) b[0] = (uint8_t)(124 + rnd() % 4);

@@ -186,7 +186,7 @@ static void check_rounded(const struct gemm *g, const struct shape *s) {
     struct mat w = make(s);
     if (g->supports && !g->supports(&w, MANY)) return drop();
     const int cols = s->cols, rows = s->rows;
-    const bool near = g->rounds_weights && s->dtype != DT_INT4 && (s->dtype < DT_IQ1_S || s->dtype > DT_TQ1_0); /* the grids are split */
+    const bool near = g->rounds_weights && s->dtype != DT_INT4 && (s->dtype < DT_IQ1_S || s->dtype == DT_TQ2_0); /* the others are split */
     float *x = calloc((size_t)cols * (size_t)cols, sizeof *x), *y = aligned(sizeof *y * (size_t)cols * (size_t)rows);
     for (int i = 0; i < cols; i++) x[i * cols + i] = 1;
     for (int few = 0; few < 2; few++) { /* 48 tokens at once, and all */
@@ -279,6 +279,8 @@ int main(void) {
         {34, 768, 1, 0, DT_Q2_K, 0, 0, 1},
         {34, 768, 1, 0, DT_Q3_K, 0, 0, 1},
         {35, 512, 1, 0, DT_TQ2_0, 0, 0, 1},
+        {34, 384, 1, 0, DT_Q1_0, 0, 0, 1},
+        {35, 320, 1, 0, DT_Q2_0, 0, 0, 1},
         {34, 512, 1, 0, DT_TQ1_0, 0, 0, 1},
         {33, 768, 1, 0, DT_IQ2_XXS, 0, 0, 1},
         {35, 512, 1, 0, DT_IQ2_XS, 0, 0, 1},

@@ -235,6 +235,10 @@ static const struct shape shapes[] = {
     {5, 256, 1, 0, DT_TQ1_0, 0, 0, 3},
     {13, 1024, 1, 0, DT_TQ2_0, 0, 0, 1},
     {5, 256, 1, 0, DT_TQ2_0, 0, 0, 3},
+    {13, 1152, 1, 0, DT_Q1_0, 0, 0, 1},
+    {5, 128, 1, 0, DT_Q1_0, 0, 0, 3},
+    {13, 1088, 1, 0, DT_Q2_0, 0, 0, 1},
+    {5, 64, 1, 0, DT_Q2_0, 0, 0, 3},
 };
 /* Checks every `step`th number of tokens, and both kernels of a format that has two. */
 static void check_level(const struct kernels *k, const char *level, uint64_t start, int step) {

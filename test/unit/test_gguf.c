@@ -1,5 +1,5 @@
-/* Values of GGUF blocks, against the gguf package's dequantisation (gguf_blocks.bin: random blocks with tiny, huge and negative scales,
- * and the 512 float32 values that each format gives), and names of split files. */
+/* Values of GGUF blocks, against the gguf package's dequantisation, and that of llama.cpp for Q1_0 and Q2_0 (gguf_blocks.bin: random blocks with tiny, huge and
+ * negative scales, and the 512 float32 values that each format gives), and names of split files. */
 #include "test/unit/unit.h"
 
 #include <stdio.h>
@@ -11,8 +11,9 @@
 enum { COLS = 512 };
 
 static void blocks_bit_for_bit(void **st) {
-    static const uint8_t formats[] = {DT_Q8_0, DT_Q4_0, DT_Q4_K,  DT_Q5_K,  DT_Q6_K,    DT_IQ4_NL, DT_IQ4_XS, DT_MXFP4,   DT_Q4_1,  DT_Q5_0,  DT_Q5_1,
-                                      DT_Q2_K, DT_Q3_K, DT_IQ1_S, DT_IQ1_M, DT_IQ2_XXS, DT_IQ2_XS, DT_IQ2_S,  DT_IQ3_XXS, DT_IQ3_S, DT_TQ1_0, DT_TQ2_0};
+    static const uint8_t formats[] = {DT_Q8_0,   DT_Q4_0,  DT_Q4_K,    DT_Q5_K,  DT_Q6_K,  DT_IQ4_NL, DT_IQ4_XS, DT_MXFP4,
+                                      DT_Q4_1,   DT_Q5_0,  DT_Q5_1,    DT_Q2_K,  DT_Q3_K,  DT_IQ1_S,  DT_IQ1_M,  DT_IQ2_XXS,
+                                      DT_IQ2_XS, DT_IQ2_S, DT_IQ3_XXS, DT_IQ3_S, DT_TQ1_0, DT_TQ2_0,  DT_Q1_0,   DT_Q2_0};
     struct error e = {0};
     char *data;
     size_t n, at = 0;
