@@ -3,6 +3,7 @@
  * thread. When decode competes with the rest, each gets half of the time. A prefill on devices has its own thread and overlaps
  * with decode batches. */
 #include <math.h>
+#include <poll.h>
 #include <unistd.h>
 
 #include "engine/base/clock.h"
@@ -122,9 +123,18 @@ static void set_cpu_busy(struct engine *e, bool busy) {
     if (e->int4) int4_set_cpu_busy(e->int4, busy && !e->params.max_drafted && pool_is_saturated(e->pool));
 }
 
+/* Moves a part of the weights to huge pages once nothing has been asked for a while: the program may be about to end, or the next request to come. */
+static bool move_pages(struct engine *e) {
+    enum { REST_MS = 500 };
+    struct pollfd woken = {.fd = e->wake_fd, .events = POLLIN};
+    if (!e->huge_pages.files || (!e->is_resting && poll(&woken, 1, REST_MS))) return false;
+    e->is_resting = true;
+    return huge_pages_advance(&e->huge_pages);
+}
+
 static void run_idle(struct engine *e, const struct loop_round *r) {
     uint64_t wakes;
-    if (prefix_save_one(e) || (r->any_turn && huge_pages_advance(&e->huge_pages))) return;
+    if (prefix_save_one(e) || (r->any_turn && move_pages(e))) return;
     if (!r->prefill_active) trace_save(e->machine.trace, e->params.trace, false);
     set_cpu_busy(e, false);
     if (read(e->wake_fd, &wakes, sizeof wakes) < 0) {
@@ -147,6 +157,7 @@ static bool run_round(struct engine *e) {
     else if (r.prefill_ready) prompt_advance(e);
     else run_idle(e, &r);
     const double t = clock_now() - begin;
+    e->is_resting &= !r.n_batch && !r.task && !r.prefill_ready;
     /* Decode and the other work share the time. The lead of either is at most this unit, so that neither waits long. */
     if (r.n_batch) e->decode_lead_s = fmin(e->decode_lead_s + t, t);
     else if (r.task || r.prefill_ready) e->decode_lead_s = r.n_decoding ? fmax(e->decode_lead_s - t, -t) : 0;

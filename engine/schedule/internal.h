@@ -95,6 +95,7 @@ struct engine {
     struct work prefill_work, lookahead_work;
     struct prefix_store prefix_store;
     struct huge_pages huge_pages;       /* mappings to convert to huge pages */
+    bool is_resting;                    /* there has been no work for a while */
     struct kv_disk *kv_disk;            /* KV disk cache; NULL: none */
     uint64_t restoring_turn;            /* turn whose prompt is being looked up on disk */
     char *dir, *name, *calibration_dir; /* copies of params' strings; name: last component of dir */
