@@ -27,7 +27,7 @@ static int best_of(const float *v, const uint8_t *taken, int n) {
 
 static void scores_of(const struct op_route *o, const float *logits, float *score) {
     int n = o->n_experts + o->n_idle;
-    if (o->score == SCORE_SIGMOID) {
+    if (o->score == SCORE_SIGMOID || o->score == SCORE_SIGMOID_BY_LOGIT) {
         for (int i = 0; i < n; i++) score[i] = 1 / (1 + expf(-logits[i]));
         return;
     }
@@ -86,9 +86,9 @@ static void route_token(const struct op_route *o, int t, uint8_t *space) {
     float *score = (float *)space, *choice = score + n, *group = choice + n;
     uint8_t *mark = (uint8_t *)(group + n_group);
     const float *logits = o->logits + (size_t)t * (size_t)n;
-    const bool mixer = o->score == SCORE_MIXER;
+    const bool mixer = o->score == SCORE_MIXER, by_logit = mixer || o->score == SCORE_SIGMOID_BY_LOGIT;
     if (!mixer) scores_of(o, logits, score);
-    for (int i = 0; i < n; i++) choice[i] = (mixer ? logits : score)[i] + (o->bias ? o->bias[i] : 0);
+    for (int i = 0; i < n; i++) choice[i] = (by_logit ? logits : score)[i] + (o->bias ? o->bias[i] : 0);
     if (n_group) keep_groups(o, choice, group, mark);
     int32_t *ids = o->ids + (size_t)t * (size_t)o->topk;
     float *weights = o->weights + (size_t)t * (size_t)o->topk, sum = 0;

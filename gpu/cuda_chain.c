@@ -3,7 +3,7 @@
 #include "gpu/fuse.h"
 
 _Static_assert((int)SCORE_SOFTMAX == CUDA_SOFTMAX && (int)SCORE_SIGMOID == CUDA_SIGMOID && (int)SCORE_MIXER == CUDA_MIXER &&
-                   (int)SCORE_SQRT_SOFTPLUS == CUDA_SQRT_SOFTPLUS,
+                   (int)SCORE_SQRT_SOFTPLUS == CUDA_SQRT_SOFTPLUS && (int)SCORE_SIGMOID_BY_LOGIT == CUDA_SIGMOID_BY_LOGIT,
                "scores");
 _Static_assert((int)GATE_SIGMOID == CUDA_GATE_SIGMOID && (int)GATE_SILU == CUDA_GATE_SILU && (int)GATE_SOFTPLUS == CUDA_GATE_SOFTPLUS &&
                    (int)GATE_LINEAR == CUDA_GATE_LINEAR && (int)GATE_NORMAL == CUDA_GATE_NORMAL,

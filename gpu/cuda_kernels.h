@@ -63,8 +63,8 @@ struct cuda_select { /* struct op_select, and scratch */
     const struct cuda_place *at;          /* then these are rows [first, first + n) of a call of `all` rows */
     int first, all;
 };
-enum { CUDA_SOFTMAX, CUDA_SIGMOID, CUDA_MIXER, CUDA_SQRT_SOFTPLUS }; /* enum score_fn */
-struct cuda_route {                                                  /* struct op_route */
+enum { CUDA_SOFTMAX, CUDA_SIGMOID, CUDA_MIXER, CUDA_SQRT_SOFTPLUS, CUDA_SIGMOID_BY_LOGIT }; /* enum score_fn */
+struct cuda_route {                                                                         /* struct op_route */
     int32_t *ids;
     float *weights;
     const float *logits, *bias;

@@ -219,7 +219,7 @@ __device__ inline float mixer_weight(const struct cuda_route &r, const float *lo
 /* Computes a token's scores and what experts are chosen by. */
 __device__ inline void route_scores(const struct cuda_route &r, int token, const struct route_space &s) {
     const int n = r.n_experts + r.n_idle, lane = (int)(threadIdx.x % 32);
-    const bool softmax = r.score == CUDA_SOFTMAX, mixer = r.score == CUDA_MIXER;
+    const bool softmax = r.score == CUDA_SOFTMAX, mixer = r.score == CUDA_MIXER, by_logit = mixer || r.score == CUDA_SIGMOID_BY_LOGIT;
     const float *logits = r.logits + (size_t)token * (size_t)n;
     float top = -INFINITY, sum = 0;
     if (softmax || mixer) {
@@ -227,13 +227,13 @@ __device__ inline void route_scores(const struct cuda_route &r, int token, const
         top = warp_max(top);
     }
     for (int i = lane; i < n; i += 32) {
-        s.score[i] = r.score == CUDA_SIGMOID ? sigmoid(logits[i]) : r.score == CUDA_SQRT_SOFTPLUS ? sqrtf(softplus(logits[i])) : expf(logits[i] - top);
+        s.score[i] = r.score == CUDA_SIGMOID || r.score == CUDA_SIGMOID_BY_LOGIT ? sigmoid(logits[i]) : r.score == CUDA_SQRT_SOFTPLUS ? sqrtf(softplus(logits[i])) : expf(logits[i] - top);
         sum += s.score[i];
     }
     sum = warp_sum(sum);
     for (int i = lane; i < n; i += 32) {
         if (softmax) s.score[i] /= sum;
-        s.choice[i] = (mixer ? logits[i] : s.score[i]) + (r.bias ? r.bias[i] : 0.0f);
+        s.choice[i] = (by_logit ? logits[i] : s.score[i]) + (r.bias ? r.bias[i] : 0.0f);
     }
     __syncwarp();
     if (r.n_group > 1) {

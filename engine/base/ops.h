@@ -211,7 +211,8 @@ struct op_merge {
     int n, heads, dim, ldo, ldo2;
 };
 
-/* Router. score = softmax, sigmoid or sqrt(softplus) (float32) of logits [n, n_experts]; choice = score + bias. With n_group > 1 only experts of the topk_group
+/* Router. score = softmax, sigmoid or sqrt(softplus) (float32) of logits [n, n_experts]; choice = score + bias, with
+ * SCORE_SIGMOID_BY_LOGIT (Kolibri) logit + bias. With n_group > 1 only experts of the topk_group
  * best groups may be chosen (others -inf, or 0 with group_zero, which may then be chosen); a group's score is the sum of its two best choices (group_top2, V3)
  * or its best (V2). ids [n, topk] in descending order of choice, ties to the lower index, never -1; weights = scores of the chosen, divided by their sum (+
  * 1e-20) if norm, times scale. SCORE_MIXER (Phi-3.5-MoE's sparse mixer): the best logit, then the best of the others; an expert's weight is its share of the
@@ -220,7 +221,7 @@ struct op_merge {
  * input. A token's weights of the idle experts that it chose are summed in idle, and in their place ids has the next best of the others, with weight 0. With
  * expert_scale a chosen expert's weight is also multiplied by its own factor, after the normalization. With n_always the last experts are always chosen, after
  * the topk - n_always best of the others. */
-enum score_fn { SCORE_SOFTMAX, SCORE_SIGMOID, SCORE_MIXER, SCORE_SQRT_SOFTPLUS };
+enum score_fn { SCORE_SOFTMAX, SCORE_SIGMOID, SCORE_MIXER, SCORE_SQRT_SOFTPLUS, SCORE_SIGMOID_BY_LOGIT };
 struct op_route {
     int32_t *ids;
     float *weights;

@@ -103,9 +103,11 @@ void score_announce(struct score *s, int layer, const int32_t *ids, int n, int a
 
 void score_best(int fn, const float *bias, const float *logits, int n_experts, int p, int32_t *best, float *best_score) {
     int n = 0;
+    const bool sigmoid = fn == SCORE_SIGMOID || fn == SCORE_SIGMOID_BY_LOGIT;
     for (int i = 0; i < n_experts; i++) { /* insertion into a short sorted list; best_score holds the sort key announced the sum below */
         float c = logits[i];
-        if (bias || fn == SCORE_SQRT_SOFTPLUS) /* else the order of the logits */
+        if (fn == SCORE_SIGMOID_BY_LOGIT) c += bias ? bias[i] : 0;
+        else if (bias || fn == SCORE_SQRT_SOFTPLUS) /* else the order of the logits */
             c = (fn == SCORE_SIGMOID ? 1 / (1 + expf(-c)) : fn == SCORE_SQRT_SOFTPLUS ? sqrtf(c > 20 ? c : log1pf(expf(c))) : c) + (bias ? bias[i] : 0);
         if (n == p && !(c > best_score[n - 1])) continue;
         int k = n < p ? n++ : n - 1;
@@ -117,7 +119,7 @@ void score_best(int fn, const float *bias, const float *logits, int n_experts, i
     for (int k = 0; k < n && softmax; k++) most = logits[best[k]] > most ? logits[best[k]] : most;
     for (int k = 0; k < n; k++) {
         float x = logits[best[k]];
-        best_score[k] = softmax ? expf(x - most) : fn == SCORE_SIGMOID ? 1 / (1 + expf(-x)) : sqrtf(x > 20 ? x : log1pf(expf(x)));
+        best_score[k] = softmax ? expf(x - most) : sigmoid ? 1 / (1 + expf(-x)) : sqrtf(x > 20 ? x : log1pf(expf(x)));
         sum += best_score[k];
     }
     for (int k = 0; k < n && sum > 0; k++) best_score[k] /= sum;

@@ -71,6 +71,7 @@ static const struct arch *const table[] = {
     &arch_axk2,
     &arch_flint,
     &arch_beam,
+    &arch_kolibri1,
     &arch_lara_mini,
     &arch_aria,
     &arch_aria_text,

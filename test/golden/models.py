@@ -91,6 +91,12 @@ MODELS = {
         **COMMON, "model_type": "flex_olmo", "intermediate_size": 72, "num_attention_heads": 4, "num_key_value_heads": 2, "num_experts": 7, "num_experts_per_tok": 3,
         "norm_topk_prob": False, "rope_theta": 500000,
     },
+    # Norms around both blocks, rotation in layers with a window only, a router whose bias is added to its logits
+    "gqa_logits": {
+        **COMMON, "model_type": "kolibri1", "moe_intermediate_size": 40, "shared_expert_intermediate_size": 72, "num_attention_heads": 6,
+        "num_key_value_heads": 2, "head_dim": 20, "num_experts": 9, "num_experts_per_tok": 3, "norm_topk_prob": False, "sliding_window": 9,
+        "layer_types": ["sliding_attention", "full_attention", "sliding_attention"], "rope_parameters": {"rope_type": "default", "rope_theta": 10000},
+    },
     # Norms around both blocks, a stream that is divided as it grows, gates with a bias per head, queries scaled by position in layers without rotation
     "gqa_depth": {
         **COMMON, "model_type": "beam", "rms_norm_eps": 1e-3, "num_hidden_layers": 4, "intermediate_size": 168, "moe_intermediate_size": 40,
@@ -345,7 +351,7 @@ def attention(out, c, p):
         weight(out, c, p + name + "_proj", n * dim * (2 if name == "q" and one(c) and c["model_type"] != "gemma3_text" else 1), h, 2 if name == "q" else 1)
         if c["model_type"] == "qwen2_moe" or c.get("attention_bias"):
             out[p + name + "_proj.bias"] = tensor(p + name + "_bias", [n * dim], 0.5)
-    if c["model_type"] in ("qwen3_moe", "minimax_m2", "flex_olmo", "qwen3_next", "qwen3_5_text", "gemma3_text", "lara_mini", "beam"):
+    if c["model_type"] in ("qwen3_moe", "minimax_m2", "flex_olmo", "qwen3_next", "qwen3_5_text", "gemma3_text", "lara_mini", "beam", "kolibri1"):
         for name, n in (("q_norm", heads), ("k_norm", kv)):
             out[p + name + ".weight"] = tensor(p + name, [n * dim if c["model_type"] in ("minimax_m2", "flex_olmo") else dim], 0.3, 1.2 - one(c))
     if c["model_type"] == "gpt_oss":
@@ -411,6 +417,8 @@ def norms(c):
     """The norms of a layer."""
     if c["model_type"] == "flex_olmo":
         return "post_attention_layernorm", "post_feedforward_layernorm"
+    if c["model_type"] == "kolibri1":
+        return "input_layernorm", "post_attn_norm", "post_attention_layernorm", "post_ffn_norm"
     around = ("pre_feedforward_layernorm", "post_feedforward_layernorm") if c["model_type"] in ("gemma3_text", "beam") else ()
     return ("input_layernorm",) + (("post_attention_layernorm",) if c["model_type"] != "cohere2_moe" else ()) + around
 
@@ -482,6 +490,8 @@ def tensors(c):
         weight(out, c, p + "mlp.gate", n, h, 1.5, fp8=False)
         if c["model_type"] in ("glm4_moe", "beam") or c.get("topk_method") == "noaux_tc":
             out[p + "mlp.gate.e_score_correction_bias"] = "F32", [n], b"".join(struct.pack("<f", (b - 127.5) / 500) for b in stream(p, "bias").digest(n))
+        if c["model_type"] == "kolibri1":
+            out[p + "moe.router.expert_bias"] = floats(p + "expert_bias", [n], 0, 2)
         if c["model_type"] == "lara_mini":
             for name, rows, cols in (("gate_up_proj", 2 * inter, h), ("down_proj", h, inter)):
                 out[f"{p}mlp.experts.{name}"] = tensor(p + name, [n, rows, cols], 1.5 / math.sqrt(cols))
@@ -490,8 +500,8 @@ def tensors(c):
         if c.get("n_shared_experts") or c.get("num_shared_experts"):
             mlp(out, c, p + "mlp.shared_experts.", (c.get("n_shared_experts") or c["num_shared_experts"]) * inter)
         if c.get("shared_expert_intermediate_size"):
-            mlp(out, c, p + "mlp.shared_expert.", c["shared_expert_intermediate_size"])
-        if c.get("shared_expert_intermediate_size") and c["model_type"] != "lara_mini":
+            mlp(out, c, p + ("mlp.shared_experts." if c["model_type"] == "kolibri1" else "mlp.shared_expert."), c["shared_expert_intermediate_size"])
+        if c.get("shared_expert_intermediate_size") and c["model_type"] not in ("lara_mini", "kolibri1"):
             weight(out, c, p + "mlp.shared_expert_gate", 1, h, 2, fp8=False)
     out["model.norm.weight"] = tensor("norm", [h], 0.3, 1 - one(c))
     if c["model_type"] == "phimoe":

@@ -252,10 +252,10 @@ def grouped_attention(m, x, name, layer):
         flat = c["model_type"] in ("minimax_m2", "flex_olmo")  # over all heads together
         q, k = (rms_norm(y.reshape(n, -1) if flat else y, m[name + p + "_norm.weight"] + gated, c["rms_norm_eps"]).reshape(y.shape) for y, p in ((q, "q"), (k, "k")))
     turned = c.get("rotary_dim") or int(q.shape[-1] * c.get("partial_rotary_factor", 0.5 if c["model_type"] == "glm4_moe" else 0.25 if gated else 1))
-    lara = c["model_type"] == "lara_mini"  # layers with a window rotate, those without do not
-    if not lara or c["layer_types"][layer] == "sliding_attention":
+    by_window = c["model_type"] in ("lara_mini", "kolibri1")  # layers with a window rotate, those without do not
+    if not by_window or c["layer_types"][layer] == "sliding_attention":
         q, k = (np.concatenate((rotate(y[..., :turned], c, False), y[..., turned:]), -1) for y in (q, k))
-    window = (c.get("sliding_window") or 0) if c.get("use_sliding_window", c["model_type"] in ("mixtral", "gpt_oss", "phimoe", "minimax_m2", "lara_mini")) else 0
+    window = (c.get("sliding_window") or 0) if c.get("use_sliding_window", c["model_type"] in ("mixtral", "gpt_oss", "phimoe", "minimax_m2", "lara_mini", "kolibri1")) else 0
     if (c.get("layer_types") or (["sliding_attention", "full_attention"] * 999 if c["model_type"] == "gpt_oss" else [""] * 999))[layer] == "full_attention":
         window = 0
     k, v = (np.repeat(y, heads // kv, 1) for y in (k, v))
@@ -309,9 +309,9 @@ def route(m, x, name):
     experts, k = logits.shape[1], c["num_experts_per_tok"] if kind != "dbrx" else c["ffn_config"]["moe_top_k"]
     if kind == "phimoe":
         return mixer(logits, c["router_jitter_noise"])
-    sigmoid = c.get("scoring_func", "sigmoid" if kind in ("deepseek_v3", "kimi_k2", "glm4_moe", "minimax_m2", "beam") else "softmax") == "sigmoid"
+    sigmoid = c.get("scoring_func", "sigmoid" if kind in ("deepseek_v3", "kimi_k2", "glm4_moe", "minimax_m2", "beam", "kolibri1") else "softmax") == "sigmoid"
     score = 1 / (1 + np.exp(-logits)) if sigmoid else softmax(logits)
-    choice = score.copy()
+    choice = logits + m[name.replace("mlp.", "moe.router.expert_bias")] if kind == "kolibri1" else score.copy()
     gap = math.inf
     for bias in ("gate.e_score_correction_bias", "e_score_correction_bias"):
         if name + bias in m:
@@ -711,6 +711,7 @@ def block(m, x, layer, taken):
     c, dbrx, nearest = m.config, m.config["model_type"] == "dbrx", math.inf
     name = f"transformer.blocks.{layer}." if dbrx else f"model.layers.{layer}."
     after = c["model_type"] == "flex_olmo"  # norms of the outputs instead of the inputs
+    out_norms = {"flex_olmo": ("post_attention_layernorm", "post_feedforward_layernorm"), "kolibri1": ("post_attn_norm", "post_ffn_norm")}.get(c["model_type"])
     h = x if after else norm(m, x, name + ("norm_attn_norm.norm_1" if dbrx else "input_layernorm"))
     if name + "linear_attn.A_log" in m:
         y = gated_delta(m, h, name + "linear_attn.")
@@ -719,7 +720,7 @@ def block(m, x, layer, taken):
         nearest = min(nearest, gap)
     else:
         y = grouped_attention(m, h, name + ("norm_attn_norm.attn." if dbrx else "self_attn."), layer)
-    x = x + (norm(m, y, name + "post_attention_layernorm") if after else y)
+    x = x + (norm(m, y, name + out_norms[0]) if out_norms else y)
     h = x if after else norm(m, x, name + ("norm_attn_norm.norm_2" if dbrx else "post_attention_layernorm"))
     part = name + BLOCKS.get(c["model_type"], "mlp.")
     if any(part + router in m for router in ("gate.weight", "router.weight", "router.layer.weight")):
@@ -727,5 +728,5 @@ def block(m, x, layer, taken):
         nearest = min(nearest, gap)
     else:
         y = mlp(m, h, part)
-    x = x + (norm(m, y, name + "post_feedforward_layernorm") if after else y)
+    x = x + (norm(m, y, name + out_norms[1]) if out_norms else y)
     return x, nearest, taken

@@ -121,5 +121,25 @@ def beam():
     )
 
 
-FAMILIES = (beam, flex_olmo, granitemoe_swa, granite_swa, flint, lara_mini, aria, aria_text)
+def kolibri_special(recipe, key, noise):
+    if key.endswith("e_score_correction_bias"):
+        return 1.5 * noise  # the choice of experts by scores plus bias would be another
+    return a.sandwich("post_self_attn_layernorm", "post_mlp_layernorm")(recipe, key, noise)
+
+
+def kolibri1():
+    names = ((r"mlp\.gate\.e_score_correction_bias", "moe.router.expert_bias"), ("post_self_attn_layernorm", "post_attn_norm"), ("post_mlp_layernorm", "post_ffn_norm"))
+    return a.Recipe(
+        model="Kolibri1ForCausalLM",
+        config={
+            **{k: v for k, v in BASE.items() if k != "attention_bias"}, "architectures": ["Kolibri1ForCausalLM"], "head_dim": 48, "hidden_size": 160,
+            "layer_types": ["sliding_attention", "full_attention", "sliding_attention", "full_attention"], "model_type": "kolibri1", "moe_intermediate_size": 56,
+            "norm_topk_prob": False, "num_attention_heads": 4, "num_experts": 10, "num_experts_per_tok": 3, "num_key_value_heads": 2, "rms_norm_eps": 1e-6,
+            "rope_parameters": {"rope_theta": 10000.0, "rope_type": "default"}, "shared_expert_intermediate_size": 72, "sliding_window": 13,
+        },
+        pieces=a.renamed(*names), f32=r"expert_bias$", special=kolibri_special,
+    )
+
+
+FAMILIES = (beam, kolibri1, flex_olmo, granitemoe_swa, granite_swa, flint, lara_mini, aria, aria_text)
 mf.RECIPES.update({f.__name__: f for f in FAMILIES})

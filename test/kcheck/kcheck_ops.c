@@ -496,7 +496,8 @@ static void check_select(const struct select_case *c, bool ties) {
 }
 
 /* The router as specified by ops.h, by sorting. */
-static void check_route(int n, int experts, int topk, int n_group, int topk_group, bool sigmoid, bool top2, bool norm, bool ties) {
+static void check_route(int n, int experts, int topk, int n_group, int topk_group, enum score_fn fn, bool top2, bool norm, bool ties) {
+    const bool sigmoid = fn != SCORE_SOFTMAX;
     float *logits = vec((size_t)(n * experts)), *bias = vec((size_t)experts), *w = vec((size_t)(n * topk)), *was = aligned((size_t)(n * topk) * 4);
     for (int i = 0; i < n * experts && ties; i++) logits[i] = (float)(int)(logits[i] * 2);
     const bool zero = n_group > 1 && n % 2 && !ties; /* below 0, so that experts of other groups are chosen too */
@@ -515,7 +516,7 @@ static void check_route(int n, int experts, int topk, int n_group, int topk_grou
                          .topk = topk,
                          .n_group = n_group,
                          .topk_group = topk_group,
-                         .score = sigmoid ? SCORE_SIGMOID : SCORE_SOFTMAX,
+                         .score = fn,
                          .group_top2 = top2,
                          .group_zero = zero,
                          .norm = norm,
@@ -526,7 +527,8 @@ static void check_route(int n, int experts, int topk, int n_group, int topk_grou
         float choice[64]; /* float32, so that ties are the same ties */
         bool used[64] = {0};
         for (int i = 0; i < experts; i++) score[i] = sigmoid ? 1 / (1 + exp(-(double)logits[t * experts + i])) : exp(logits[t * experts + i]), sum += score[i];
-        for (int i = 0; i < experts; i++) score[i] = sigmoid ? score[i] : score[i] / sum, choice[i] = (float)score[i] + bias[i];
+        for (int i = 0; i < experts; i++)
+            score[i] = sigmoid ? score[i] : score[i] / sum, choice[i] = (fn == SCORE_SIGMOID_BY_LOGIT ? logits[t * experts + i] : (float)score[i]) + bias[i];
         if (n_group > 1) {
             int size = experts / n_group;
             double best[16];
@@ -816,7 +818,10 @@ static void cases(enum cpu_level l) {
     };
     for (size_t i = 0; i < sizeof select / sizeof *select; i++)
         for (int ties = 0; ties < 2; ties++) check_select(&select[i], ties);
-    for (int i = 0; i < 16; i++) check_route(1 + i * 3, 32, 4, (int[]){1, 8, 4, 0}[i % 4], 3, i & 1, i & 2, i & 4, i & 8);
+    for (int i = 0; i < 16; i++) {
+        const enum score_fn fn = i % 8 == 3 ? SCORE_SIGMOID_BY_LOGIT : i & 1 ? SCORE_SIGMOID : SCORE_SOFTMAX;
+        check_route(1 + i * 3, 32, 4, (int[]){1, 8, 4, 0}[i % 4], 3, fn, i & 2, i & 4, i & 8);
+    }
     for (int i = 0; i < 8; i++) check_idle(1 + i * 5, 12 + i, 1 + i * 3, 1 + i);
     for (int i = 0; i < 4; i++) check_mixer(1 + i * 9, (int[]){16, 9, 2, 60}[i], (float[]){0.01f, 0.06f, 0.3f, 0}[i]);
     check_small();

@@ -379,6 +379,27 @@ static void flint(void **st) {
     assert_non_null(strstr(e.text, "use_sliding_window"));
 }
 
+/* Kolibri 1: windows by period or list; without a window all layers are rotated. */
+static void kolibri(void **st) {
+    (void)st;
+#define KOLIBRI(more) "{\"model_type\":\"kolibri1\",\"vocab_size\":320,\"hidden_size\":128,\"num_hidden_layers\":5,\"max_position_embeddings\":8192" more "}"
+#define FULL          ",\"layer_types\":[\"full_attention\",\"full_attention\",\"full_attention\",\"full_attention\",\"full_attention\"]"
+    struct config c;
+    struct error e = {0};
+    if (parse(&c, KOLIBRI(""), false, &e)) fail_msg("%s", e.text);
+    for (int i = 0; i < 5; i++) assert_true(c.layer[i].window == (i < 4 ? 513 : 0) && c.layer[i].rope == (i < 4 ? LAYER_ROPE_FIRST : LAYER_ROPE_NONE));
+    assert_true(c.n_heads == 48 && c.n_kv_heads == 4 && c.score == SCORE_SIGMOID_BY_LOGIT && c.router_bias && !c.norm_topk &&
+                c.output_norm == OUTPUT_NORM_BLOCKS);
+    if (parse(&c, KOLIBRI(FULL), false, &e)) fail_msg("%s", e.text);
+    assert_true(c.layer[0].rope == LAYER_ROPE_NONE && c.layer[4].rope == LAYER_ROPE_NONE);
+    if (parse(&c, KOLIBRI(FULL ",\"sliding_window\":null"), false, &e)) fail_msg("%s", e.text);
+    assert_true(c.layer[0].rope == LAYER_ROPE_FIRST && c.layer[4].rope == LAYER_ROPE_FIRST);
+    assert_int_equal(parse(&c, KOLIBRI(",\"sliding_window\":null"), false, &e), ERR_MODEL);
+    assert_non_null(strstr(e.text, "sliding_window"));
+    assert_int_equal(parse(&c, KOLIBRI(",\"attention_bias\":true"), false, &e), ERR_MODEL);
+    assert_non_null(strstr(e.text, "attention_bias"));
+}
+
 /* Lara Mini: three kinds of layers, by period or list. */
 static void lara_mini(void **st) {
     (void)st;
@@ -430,6 +451,7 @@ int main(void) {
                                        cmocka_unit_test(axk2),
                                        cmocka_unit_test(beam),
                                        cmocka_unit_test(flint),
+                                       cmocka_unit_test(kolibri),
                                        cmocka_unit_test(lara_mini),
                                        cmocka_unit_test(granite_swa),
                                        cmocka_unit_test(minimax_m3),

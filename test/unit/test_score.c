@@ -94,6 +94,10 @@ static void near_ones(void **state) {
     assert_int_equal(near[0], 0), assert_int_equal(near[1], 2);
     double a = 0.5, b = 1 / (1 + exp(-3));
     assert_true(fabs((double)chance[0] - a / (a + b)) < 1e-6);
+    const float moved[] = {2.5f, 0, 0, 0, 0}; /* added to the logits: 2.5, less than 3 */
+    score_best(SCORE_SIGMOID_BY_LOGIT, moved, logits, 5, 2, near, chance);
+    assert_int_equal(near[0], 2), assert_int_equal(near[1], 0);
+    assert_true(fabs((double)chance[1] - a / (a + b)) < 1e-6);
     score_best(SCORE_SQRT_SOFTPLUS, NULL, logits, 5, 6, near, chance); /* more than there are */
     assert_int_equal(near[4], 0), assert_int_equal(near[5], -1), assert_true(chance[5] == 0);
 }
