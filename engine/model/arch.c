@@ -79,6 +79,7 @@ static const struct arch *const table[] = {
     &arch_llama,
     &arch_mistral,
     &arch_mistral3,
+    &arch_ministral,
     &arch_ministral3,
     &arch_qwen2,
     &arch_qwen3,

@@ -1,5 +1,6 @@
-/* Mistral 7B, NeMo, Small and Ministral 3: dense GQA with a sliding window in every layer if the config has one. Ministral 3 scales queries by their positions
- * (llama_4_scaling_beta). Reference: transformers, models/mistral, models/ministral3 and, for the vision models' language part, models/mistral3. */
+/* Mistral 7B, NeMo, Small, Ministral and Ministral 3: dense GQA with a sliding window, if the config has one, in every layer or, of Ministral, in those that
+ * layer_types lists. Ministral 3 scales queries by their positions (llama_4_scaling_beta). Reference: transformers, models/mistral, models/ministral,
+ * models/ministral3 and, for the vision models' language part, models/mistral3. */
 #include "engine/model/arch.h"
 #include "engine/model/names.h"
 
@@ -11,8 +12,15 @@ static void parse(struct config_reader *r, struct config *c) {
     for (int i = 0; i < c->n_layers; i++) c->layer[i].window = window;
 }
 
-static const char *const types[] = {"mistral", "ministral3", NULL}, *const with_vision[] = {"mistral3", NULL};
+static void parse_ministral(struct config_reader *r, struct config *c) {
+    parse(r, c);
+    if (config_has(r, "layer_types")) config_read_windows(r, c, c->layer[0].window, 0);
+}
+
+static const char *const types[] = {"mistral", "ministral3", NULL}, *const ministral[] = {"ministral", NULL}, *const with_vision[] = {"mistral3", NULL};
 const struct arch arch_mistral = {.model_types = types, .title = "Mistral", .parse = parse, .names = {NAMES_GQA("model."), NAMES_DENSE("model.")}};
+const struct arch arch_ministral = {
+    .model_types = ministral, .title = "Ministral", .parse = parse_ministral, .names = {NAMES_GQA("model."), NAMES_DENSE("model.")}};
 #define M "language_model.model."
 #define WITH_VISION(type) \
     { \

@@ -141,5 +141,14 @@ def kolibri1():
     )
 
 
-FAMILIES = (beam, kolibri1, flex_olmo, granitemoe_swa, granite_swa, flint, lara_mini, aria, aria_text)
+def ministral():
+    recipe = a.mistral()
+    recipe.config.update({
+        "architectures": ["MinistralForCausalLM"], "layer_types": ["full_attention", "sliding_attention", "sliding_attention", "full_attention"],
+        "head_dim": 32, "model_type": "ministral", "num_hidden_layers": 4, "pad_token_id": 0, "sliding_window": 13,
+    })
+    return dataclasses.replace(recipe, model="MinistralForCausalLM")
+
+
+FAMILIES = (beam, ministral, kolibri1, flex_olmo, granitemoe_swa, granite_swa, flint, lara_mini, aria, aria_text)
 mf.RECIPES.update({f.__name__: f for f in FAMILIES})

@@ -400,6 +400,22 @@ static void kolibri(void **st) {
     assert_non_null(strstr(e.text, "attention_bias"));
 }
 
+/* Ministral: windows in listed layers, or in all. */
+static void ministral(void **st) {
+    (void)st;
+#define MINISTRAL(last) \
+    DENSE("ministral", \
+          ",\"sliding_window\":24,\"layer_types\":[\"full_attention\",\"sliding_attention\",\"full_attention\",\"sliding_attention\",\"" last "\"]")
+    struct config c;
+    struct error e = {0};
+    if (parse(&c, MINISTRAL("full_attention"), false, &e)) fail_msg("%s", e.text);
+    for (int i = 0; i < 5; i++) assert_true(c.layer[i].window == (i % 2 ? 24 : 0));
+    if (parse(&c, DENSE("ministral", ",\"sliding_window\":24"), false, &e)) fail_msg("%s", e.text);
+    for (int i = 0; i < 5; i++) assert_true(c.layer[i].window == 24);
+    assert_int_equal(parse(&c, MINISTRAL("chunked_attention"), false, &e), ERR_MODEL);
+    assert_non_null(strstr(e.text, "layer 4"));
+}
+
 /* Lara Mini: three kinds of layers, by period or list. */
 static void lara_mini(void **st) {
     (void)st;
@@ -451,6 +467,7 @@ int main(void) {
                                        cmocka_unit_test(axk2),
                                        cmocka_unit_test(beam),
                                        cmocka_unit_test(flint),
+                                       cmocka_unit_test(ministral),
                                        cmocka_unit_test(kolibri),
                                        cmocka_unit_test(lara_mini),
                                        cmocka_unit_test(granite_swa),
