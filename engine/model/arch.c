@@ -99,6 +99,7 @@ static const struct arch *const table[] = {
     &arch_seed_oss,
     &arch_granite,
     &arch_granite_swa,
+    &arch_cohere,
 };
 
 static bool has_text_type(const struct arch *a, const struct json *root) {

@@ -48,21 +48,30 @@ static void parse(struct config_reader *r, struct config *c) {
     config_keep_stream(c);
 }
 
+/* Cohere (Command R): all layers rotate. Command R+ norms each head of q and k by weights of its own, which hearth does not. */
+static void parse_1(struct config_reader *r, struct config *c) {
+    if (config_bool(r, "use_qk_norm", false)) config_fail(r, "'use_qk_norm' is true: hearth has no norms with weights for each head");
+    c->norm = NORM_LAYER;
+    config_read_dense(r, c);
+    c->max_context = config_int(r, "model_max_length", c->max_context, 1, 1 << 24); /* what Command R was trained for */
+    c->rope.interleaved = true;
+    c->qkv_bias = c->o_bias = config_bool(r, "attention_bias", false);
+    config_read_rope(r, c, c->head_dim, 10000);
+    c->logit_scale = (float)config_num(r, "logit_scale", 0.0625, 1e-6, 1e6);
+    c->parallel_block = true;
+    config_keep_stream(c);
+}
+
 /* Cohere 2 without experts (Command R7B, Command A): layers without a window, every fourth, do not rotate. */
 static void parse_dense(struct config_reader *r, struct config *c) {
     static const char *const always[] = {"use_parallel_block", "use_gated_activation"}, *const rotations[] = {"rope_gptj", NULL},
                              *const orders[] = {"local_attn_first", NULL};
     for (size_t i = 0; i < sizeof always / sizeof *always; i++)
         if (!config_bool(r, always[i], true)) config_fail(r, "'%s' is false: the reference has no such model", always[i]);
-    if (config_bool(r, "use_qk_norm", false)) config_fail(r, "'use_qk_norm' is true: the reference has no such norms");
     config_choice(r, "position_embedding_type", rotations, 0), config_choice(r, "order_of_interleaved_layers", orders, 0);
     config_has(r, "use_parallel_embedding"), config_has(r, "use_embedding_sharing");
-    c->norm = NORM_LAYER;
     c->rope.default_partial_factor = config_num(r, "rotary_pct", 1, 0, 1);
-    config_read_dense(r, c);
-    c->rope.interleaved = true;
-    c->qkv_bias = c->o_bias = config_bool(r, "attention_bias", false);
-    config_read_rope(r, c, c->head_dim, 10000);
+    parse_1(r, c);
     const int window = config_int(r, "sliding_window", 4096, 1, 1 << 24), other = config_int(r, "layer_switch", 4, 1, CONFIG_MAX_LAYERS),
               every = config_int(r, "sliding_window_pattern", other, 1, CONFIG_MAX_LAYERS);
     const bool listed = config_has(r, "layer_types");
@@ -71,13 +80,10 @@ static void parse_dense(struct config_reader *r, struct config *c) {
         if (!listed) c->layer[i].window = (i + 1) % every ? window : 0;
         c->layer[i].rope = c->layer[i].window ? LAYER_ROPE_FIRST : LAYER_ROPE_NONE;
     }
-    c->logit_scale = (float)config_num(r, "logit_scale", 0.0625, 1e-6, 1e6);
-    c->parallel_block = true;
-    config_keep_stream(c);
 }
 
 #define NAMES NAMES_ATTENTION("model."), .attn_norm = "model.layers.%d.input_layernorm", .ffn_norm = "model.layers.%d.input_layernorm", NAMES_DENSE("model.")
-static const char *const types[] = {"cohere2_moe", NULL}, *const dense[] = {"cohere2", NULL};
+static const char *const types[] = {"cohere2_moe", NULL}, *const dense[] = {"cohere2", NULL}, *const first[] = {"cohere", NULL};
 static const char *const keys[][2] = {{"rms_norm_eps", "layer_norm_eps"}, {NULL, NULL}};
 const struct arch arch_cohere2_moe = {
     .model_types = types,
@@ -90,3 +96,5 @@ const struct arch arch_cohere2_moe = {
 };
 const struct arch arch_cohere2 = {
     .model_types = dense, .title = "Cohere 2", .norm_eps = 1e-5, .defaults = {.tied = true}, .parse = parse_dense, .names = {NAMES}, .key_aliases = keys};
+const struct arch arch_cohere = {
+    .model_types = first, .title = "Cohere", .norm_eps = 1e-5, .defaults = {.tied = true}, .parse = parse_1, .names = {NAMES}, .key_aliases = keys};

@@ -54,10 +54,13 @@ static void derive_cohere2moe(struct config_builder *t) {
     gguf_build_bool(t, "attention_bias", t->facts->qkv_bias);
 }
 
-static void derive_cohere2(struct config_builder *t) {
+static void derive_cohere(struct config_builder *t) {
     gguf_build_attention(t);
-    gguf_layers_windows(t, WINDOW_PERIOD, false);
     gguf_build_bool(t, "attention_bias", t->facts->qkv_bias);
+}
+static void derive_cohere2(struct config_builder *t) {
+    derive_cohere(t);
+    gguf_layers_windows(t, WINDOW_PERIOD, false);
 }
 /* Without a window all layers rotate, which the family expects where layer_types is absent. */
 static void derive_exaone4(struct config_builder *t) {
@@ -89,6 +92,7 @@ static const struct gguf_key laguna_keys[] = {GGUF_HEAD_KEYS,
                                                   {"leading_dense_block_count", "first_k_dense_replace"},
                                                   {"logit_scale", "logit_scale"},
                                                   END},
+                             cohere_keys[] = {GGUF_HEAD_KEYS, {"attention.layer_norm_epsilon", "layer_norm_eps"}, {"logit_scale", "logit_scale"}, END},
                              cohere2_keys[] = {GGUF_HEAD_KEYS,
                                                GGUF_LAYER_WINDOW_KEYS,
                                                {"attention.layer_norm_epsilon", "layer_norm_eps"},
@@ -100,6 +104,7 @@ const struct gguf_arch gguf_windowed[] = {
     {"laguna", "laguna", &pre_norm, laguna_keys, derive_laguna, NULL},
     {"mellum", "mellum", &pre_norm, mellum_keys, derive_mellum, NULL},
     {"cohere2moe", "cohere2_moe", &parallel, cohere2moe_keys, derive_cohere2moe, NULL},
+    {"command-r", "cohere", &parallel, cohere_keys, derive_cohere, NULL},
     {"cohere2", "cohere2", &parallel, cohere2_keys, derive_cohere2, NULL},
     {"exaone4", "exaone4", &post_norm, exaone4_keys, derive_exaone4, NULL},
     {NULL, NULL, NULL, NULL, NULL, NULL},

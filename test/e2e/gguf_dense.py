@@ -188,6 +188,16 @@ def lfm2(fmt):
     return p
 
 
+def command_r(fmt):
+    """Attention and FFN side by side after one LayerNorm; rotation in all layers."""
+    p = without_experts("command-r", fmt, 34, tied=True, norms=("attn_norm", "input_layernorm"))
+    p.key(rope__freq_base=5e4, rope__scaling__type="none", attention__layer_norm_epsilon=1e-5, logit_scale=0.25)
+    del p.meta["command-r.attention.layer_norm_rms_epsilon"]
+    p.config.update(model_type="cohere", rope_theta=5e4, layer_norm_eps=1e-5, logit_scale=0.25)
+    p.leaves_out = ["rms_norm_eps"]
+    return p
+
+
 def cohere2(fmt):
     """Attention and FFN side by side after one LayerNorm; a window, and rotation, in three of four layers."""
     p = without_experts("cohere2", fmt, 33, layers=4, tied=True, norms=("attn_norm", "input_layernorm"))

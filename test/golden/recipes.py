@@ -150,5 +150,17 @@ def ministral():
     return dataclasses.replace(recipe, model="MinistralForCausalLM")
 
 
-FAMILIES = (beam, ministral, kolibri1, flex_olmo, granitemoe_swa, granite_swa, flint, lara_mini, aria, aria_text)
+def cohere():
+    return a.Recipe(
+        model="CohereForCausalLM",
+        config={
+            **BASE, "architectures": ["CohereForCausalLM"], "hidden_size": 160, "intermediate_size": 272, "layer_norm_eps": 1e-5, "logit_scale": 0.0625,
+            "model_type": "cohere", "num_attention_heads": 5, "num_key_value_heads": 5, "rope_theta": 10000.0, "rope_scaling": None,
+            "tie_word_embeddings": True, "use_qk_norm": False,
+        },
+        pieces=mf.same_pieces,
+    )
+
+
+FAMILIES = (beam, cohere, ministral, kolibri1, flex_olmo, granitemoe_swa, granite_swa, flint, lara_mini, aria, aria_text)
 mf.RECIPES.update({f.__name__: f for f in FAMILIES})

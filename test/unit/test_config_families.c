@@ -416,6 +416,17 @@ static void ministral(void **st) {
     assert_non_null(strstr(e.text, "layer 4"));
 }
 
+/* Command R: the context that it was trained for; Command R+ is refused. */
+static void command_r(void **st) {
+    (void)st;
+    struct config c;
+    struct error e = {0};
+    if (parse(&c, DENSE("cohere", ",\"model_max_length\":131072"), false, &e)) fail_msg("%s", e.text);
+    assert_true(c.max_context == 131072 && c.parallel_block && c.norm == NORM_LAYER && c.rope.interleaved && c.tied && c.logit_scale == 0.0625f);
+    assert_int_equal(parse(&c, DENSE("cohere", ",\"use_qk_norm\":true"), false, &e), ERR_MODEL);
+    assert_non_null(strstr(e.text, "use_qk_norm"));
+}
+
 /* Lara Mini: three kinds of layers, by period or list. */
 static void lara_mini(void **st) {
     (void)st;
@@ -467,6 +478,7 @@ int main(void) {
                                        cmocka_unit_test(axk2),
                                        cmocka_unit_test(beam),
                                        cmocka_unit_test(flint),
+                                       cmocka_unit_test(command_r),
                                        cmocka_unit_test(ministral),
                                        cmocka_unit_test(kolibri),
                                        cmocka_unit_test(lara_mini),
