@@ -155,7 +155,7 @@ static inline void kernels_format(struct kernels *k, const struct format_kernels
 /* Faster E4M3 kernels: for CPUs with fast subnormals, with VBMI, and with VBMI and GFNI. */
 extern const struct format_kernels avx2sub_e4m3, avx512sub_e4m3, avx512vbmi_e4m3, avx512gfni_e4m3;
 
-/* Integer dot products: x is the sum of two 8-bit planes with one scale per 128 columns for INT4, per 16 or 32 for GGUF blocks and FP4:
+/* Integer dot products: x is the sum of two 8-bit planes with one scale per 128 columns for INT4, per 16 or 32 for GGUF blocks and FP4, or one for a block:
  * about 16 bits of the largest element (int4_inner.h, intdot_inner.h). Weights with unsupported separate scales use the kernels above. */
 GEMV_FN(int4_gemv_avx2);
 GEMV_FN(int4_gemv_avxvnni);
@@ -163,7 +163,8 @@ GEMV_FN(int4_gemv_avx512vnni);
 #define FORMATS_INTDOT_GRID(X) X(iq1_s) X(iq1_m) X(iq2_xxs) X(iq2_xs) X(iq2_s) X(iq3_xxs) X(iq3_s)
 #define FORMATS_INTDOT_32(X)   X(e2m1) X(i4) X(q4_0) X(q4_1) X(q5_0) X(q5_1) X(iq4_nl) X(iq4_xs) X(mxfp4)
 #define FORMATS_INTDOT_K(X)    X(q2_k) X(q3_k) X(q4_k) X(q5_k) X(q6_k) X(tq1_0) X(tq2_0)
-#define FORMATS_INTDOT(X)      FORMATS_INTDOT_32(X) FORMATS_INTDOT_K(X) FORMATS_INTDOT_GRID(X)
+#define FORMATS_INTDOT_BITS(X) X(q1_0) X(q2_0)
+#define FORMATS_INTDOT(X)      FORMATS_INTDOT_32(X) FORMATS_INTDOT_K(X) FORMATS_INTDOT_GRID(X) FORMATS_INTDOT_BITS(X)
 #define WHOLE(name) \
     GEMV_FN(intdot_avx2_##name); \
     GEMV_FN(intdot_avxvnni_##name); /* the same bits */ \

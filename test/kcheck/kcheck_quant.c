@@ -82,8 +82,8 @@ static void check_reference(void) {
  * what keeps the parts of a block together. Blocks of one scale share one unit. */
 static double unit_at(const struct shape *s, const float *x, int c) {
     const bool k_block = s->dtype == DT_Q4_K || s->dtype == DT_Q5_K || s->dtype == DT_Q6_K;
-    const bool one = s->dtype == DT_TQ1_0 || s->dtype == DT_TQ2_0;
-    const int together[2] = {s->dtype == DT_INT4 ? 128 : one ? 256 : s->dtype == DT_Q6_K ? 16 : 32, k_block ? 256 : 0};
+    const bool one = s->dtype >= DT_TQ1_0; /* and Q1_0, Q2_0 */
+    const int together[2] = {s->dtype == DT_INT4 ? 128 : one ? (int)dtype_block((enum dtype)s->dtype) : s->dtype == DT_Q6_K ? 16 : 32, k_block ? 256 : 0};
     double unit = 0;
     for (int i = 0; i < 2 && together[i]; i++) {
         double most = 0;
