@@ -106,8 +106,7 @@ void score_best(int fn, const float *bias, const float *logits, int n_experts, i
     const bool sigmoid = fn == SCORE_SIGMOID || fn == SCORE_SIGMOID_BY_LOGIT;
     for (int i = 0; i < n_experts; i++) { /* insertion into a short sorted list; best_score holds the sort key announced the sum below */
         float c = logits[i];
-        if (fn == SCORE_SIGMOID_BY_LOGIT) c += bias ? bias[i] : 0;
-        else if (bias || fn == SCORE_SQRT_SOFTPLUS) /* else the order of the logits */
+        if (bias || fn == SCORE_SQRT_SOFTPLUS) /* else the order of the logits */
             c = (fn == SCORE_SIGMOID ? 1 / (1 + expf(-c)) : fn == SCORE_SQRT_SOFTPLUS ? sqrtf(c > 20 ? c : log1pf(expf(c))) : c) + (bias ? bias[i] : 0);
         if (n == p && !(c > best_score[n - 1])) continue;
         int k = n < p ? n++ : n - 1;
