@@ -77,6 +77,7 @@ static const struct arch *const table[] = {
     &arch_aria_text,
     /* without experts */
     &arch_llama,
+    &arch_arcee,
     &arch_mistral,
     &arch_mistral3,
     &arch_ministral,

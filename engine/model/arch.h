@@ -102,8 +102,8 @@ extern const struct arch arch_olmoe, arch_flex_olmo, arch_granitemoe, arch_grani
     arch_glm4_moe_lite, arch_glm4v_moe, arch_solar_open, arch_dots1, arch_hy_v3, arch_bailing_moe, arch_hunyuan_v1_moe, arch_laguna, arch_mellum,
     arch_mimo_v2_flash, arch_step3p5, arch_step3p7, arch_mistral4, arch_mistral4_text, arch_qwen3_vl_moe, arch_llama4, arch_llama4_text, arch_longcat_flash,
     arch_axk1;
-extern const struct arch arch_llama, arch_mistral, arch_mistral3, arch_ministral, arch_ministral3, arch_qwen2, arch_qwen3, arch_smollm3, arch_phi3, arch_gemma2,
-    arch_gemma3, arch_gemma3_text;
+extern const struct arch arch_llama, arch_arcee, arch_mistral, arch_mistral3, arch_ministral, arch_ministral3, arch_qwen2, arch_qwen3, arch_smollm3, arch_phi3,
+    arch_gemma2, arch_gemma3, arch_gemma3_text;
 extern const struct arch arch_glm4, arch_olmo2, arch_olmo3, arch_seed_oss, arch_granite, arch_granite_swa;
 extern const struct arch arch_afmoe, arch_exaone_moe, arch_exaone4, arch_cohere2_moe, arch_cohere2, arch_cohere, arch_hunyuan_v1_dense;
 extern const struct arch arch_lfm2_moe, arch_lfm2, arch_minimax, arch_granitemoehybrid;

@@ -4,6 +4,8 @@
 #include <string.h>
 
 static const struct tensor_names standard_names = {GGUF_NAMES, .ffn_norm = GGUF_LAYER "ffn_norm"},
+                                 no_gates = {GGUF_ENDS, GGUF_ATTENTION, .ffn_norm = GGUF_LAYER "ffn_norm", .dense_gate = GGUF_LAYER "ffn_up",
+                                             .dense_down = GGUF_LAYER "ffn_down"},
                                  norms_around = {GGUF_NAMES, .ffn_norm = GGUF_LAYER "ffn_norm", .attn_out_norm = GGUF_LAYER "post_attention_norm",
                                                  .ffn_out_norm = GGUF_LAYER "post_ffw_norm"},
                                  post_norm = {GGUF_NAMES, .ffn_norm = GGUF_LAYER "post_attention_norm"},
@@ -323,6 +325,7 @@ const struct gguf_arch gguf_archs[] = {
     {"glm4", "glm4", &norms_around, heads_keys, derive_seed_oss, NULL},
     {"olmo2", NULL, &norms_around, window_keys, gguf_build_attention, olmo_family},
     {"seed_oss", "seed_oss", &post_norm, heads_keys, derive_seed_oss, NULL},
+    {"arcee", "arcee", &no_gates, heads_keys, put_llama, NULL},
     {"granite", "granite", &standard_names, granite_keys, put_llama, NULL},
     {"mistral3", "ministral3", &standard_names, mistral3_keys, put_llama, NULL},
     {"mistral4", "mistral4", &standard_names, mistral4_keys, derive_mistral4, NULL},

@@ -188,6 +188,16 @@ def lfm2(fmt):
     return p
 
 
+def arcee(fmt):
+    """Squared ReLU of one matrix instead of a gate times another."""
+    p = without_experts("arcee", fmt, 35, permute=True)
+    p.key(rope__freq_base=5e5, rope__dimension_count=64, vocab_size=288)
+    p.config.update(rope_theta=5e5, hidden_act="relu2", rms_norm_eps=1e-6)
+    p.gguf = [t for t in p.gguf if "ffn_gate" not in t[0]]
+    p.hf = {name: t for name, t in p.hf.items() if "gate_proj" not in name}
+    return p
+
+
 def command_r(fmt):
     """Attention and FFN side by side after one LayerNorm; rotation in all layers."""
     p = without_experts("command-r", fmt, 34, tied=True, norms=("attn_norm", "input_layernorm"))

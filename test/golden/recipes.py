@@ -162,5 +162,11 @@ def cohere():
     )
 
 
-FAMILIES = (beam, cohere, ministral, kolibri1, flex_olmo, granitemoe_swa, granite_swa, flint, lara_mini, aria, aria_text)
+def arcee():
+    recipe = a.llama()
+    recipe.config.update({"architectures": ["ArceeForCausalLM"], "hidden_act": "relu2", "model_type": "arcee", "pad_token_id": 0})
+    return dataclasses.replace(recipe, model="ArceeForCausalLM")
+
+
+FAMILIES = (arcee, beam, cohere, ministral, kolibri1, flex_olmo, granitemoe_swa, granite_swa, flint, lara_mini, aria, aria_text)
 mf.RECIPES.update({f.__name__: f for f in FAMILIES})

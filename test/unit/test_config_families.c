@@ -416,6 +416,17 @@ static void ministral(void **st) {
     assert_non_null(strstr(e.text, "layer 4"));
 }
 
+/* Arcee: FFNs without a gate. */
+static void arcee(void **st) {
+    (void)st;
+    struct config c;
+    struct error e = {0};
+    if (parse(&c, DENSE("arcee", ",\"hidden_act\":\"relu2\""), false, &e)) fail_msg("%s", e.text);
+    assert_true(c.no_up && c.glu.is_relu && fabs(c.norm_eps - 1e-5) < 1e-11 && c.rope.theta == 10000);
+    assert_int_equal(parse(&c, DENSE("arcee", ",\"hidden_act\":\"silu\""), false, &e), ERR_MODEL);
+    assert_non_null(strstr(e.text, "hidden_act"));
+}
+
 /* Command R: the context that it was trained for; Command R+ is refused. */
 static void command_r(void **st) {
     (void)st;
@@ -478,6 +489,7 @@ int main(void) {
                                        cmocka_unit_test(axk2),
                                        cmocka_unit_test(beam),
                                        cmocka_unit_test(flint),
+                                       cmocka_unit_test(arcee),
                                        cmocka_unit_test(command_r),
                                        cmocka_unit_test(ministral),
                                        cmocka_unit_test(kolibri),
