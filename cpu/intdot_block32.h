@@ -3,13 +3,19 @@
 #include "cpu/formats.h"
 
 #define DTYPE FORMAT_DTYPE(FORMAT)
+#ifdef ZEROS /* built with FORMAT i4, for DT_F32Z scales of 128 columns */
+enum { HAS_ZEROS = 1 };
+#else
+enum { HAS_ZEROS = 0 };
+#endif
 enum {
     FP4 = DTYPE == DT_E2M1 || DTYPE == DT_MXFP4,
     IQ4 = DTYPE == DT_IQ4_NL || DTYPE == DT_IQ4_XS,
     NEIGHBOURS = DTYPE == DT_E2M1 || DTYPE == DT_I4, /* a byte's nibbles are two neighbouring columns, low first; scales are stored separately */
     FIVE = DTYPE == DT_Q5_0 || DTYPE == DT_Q5_1,     /* fifth bits in four bytes before the nibbles */
-    HAS_MIN = DTYPE == DT_Q4_1 || DTYPE == DT_Q5_1,  /* a minimum beside the scale; codes are not negative */
-    BIAS = FP4       ? 12                            /* decoded codes are at least -BIAS */
+    HAS_MIN =
+        DTYPE == DT_Q4_1 || DTYPE == DT_Q5_1 || HAS_ZEROS, /* a minimum beside the scale, or minus the zero point times the scale; codes are not negative */
+    BIAS = FP4       ? 12                                  /* decoded codes are at least -BIAS */
            : IQ4     ? 127
            : HAS_MIN ? 0
            : FIVE    ? 16

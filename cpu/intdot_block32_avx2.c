@@ -126,7 +126,15 @@ INLINE V broadcast_half(const uint8_t *p) {
     return _mm256_broadcastss_ps(_mm_cvtph_ps(_mm_cvtsi32_si128(h)));
 }
 /* The scale and the minimum of each block, two fp16, in the order of halves_4. */
-INLINE V load_minima(V *min, const uint8_t *p) {
+INLINE V load_minima(V *min, const uint8_t *p, const uint8_t *s) {
+    if (HAS_ZEROS) {
+        int64_t two;
+        memcpy(&two, s, sizeof two);
+        const __m256i both = _mm256_shuffle_epi32(_mm256_set1_epi64x(two), 0x50), zero = _mm256_and_si256(both, _mm256_set1_epi32(255));
+        const V scale = _mm256_castsi256_ps(_mm256_xor_si256(both, zero));
+        *min = vmul(_mm256_cvtepi32_ps(_mm256_sub_epi32(_mm256_setzero_si256(), zero)), scale);
+        return scale;
+    }
     __m256i e = load_32(p);
     FIRSTS(FIRST_BYTE)
     const __m256i apart = _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15));
@@ -166,11 +174,11 @@ INLINE void group_dot(V *sum, const uint8_t *p, const uint8_t *s, const struct g
     if (n < GROUP) { /* nothing past a row is read; x and scales are zero there */
         memset(codes, 0, sizeof codes);
         memcpy(codes, p, (size_t)(n + FORMAT_BLOCK(FORMAT) - 1) / FORMAT_BLOCK(FORMAT) * FORMAT_BYTES(FORMAT));
-        if (BESIDE) memcpy(scales, s, (size_t)(n + 31) / 32 * SCALE_BYTES);
+        if (BESIDE) memcpy(scales, s, (size_t)(HAS_ZEROS ? (n + 127) / 128 * 4 : (n + 31) / 32 * SCALE_BYTES));
         p = codes, s = scales;
     }
     V min;
-    const V scale = HAS_MIN ? load_minima(&min, p) : load_scales(p, s);
+    const V scale = HAS_MIN ? load_minima(&min, p, s) : load_scales(p, s);
     EACH (int k = 0; k < 4; k++) {
         __m256i w[4];
         if (64 * k < n) load_words(w, p, k);

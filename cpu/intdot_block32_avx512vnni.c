@@ -140,6 +140,17 @@ INLINE struct blocks load_blocks(const uint8_t *p, const uint8_t *s, const int n
         b.codes = bytes(p, (n + 1) / 2, all);
         return b;
     }
+    if (HAS_ZEROS) {
+        uint32_t h;
+        float f;
+        memcpy(&h, s, 4);
+        const float zero = (float)(h & 255);
+        h &= ~255u;
+        memcpy(&f, &h, 4);
+        b.scale = vset1(f), b.min = vset1(-zero * f);
+        b.codes = bytes(p, (n + 1) / 2, all);
+        return b;
+    }
     if (DTYPE == DT_I4) {
         uint64_t h = 0;
         if (all) memcpy(&h, s, 8);

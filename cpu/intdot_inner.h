@@ -18,12 +18,22 @@
 
 #include "engine/base/scale.h"
 
+#ifdef ZEROS
+enum { INT4_SCALE = 1 };
+#else
+enum { INT4_SCALE = 2 };
+#endif
 enum { E4M3_AS_F16 = 256 }; /* an E4M3 whose bits are shifted into an fp16 is 256 times smaller */
 enum {
     AHEAD = 2560, /* prefetch distance per row, in bytes */
     SCALE_BYTES = DTYPE == DT_E2M1 ? 1
-                  : DTYPE == DT_I4 ? 2
-                                   : 0, /* size of a separate scale (E8M0 or E4M3, BF16); 0: none */
+                  : DTYPE == DT_I4 ? INT4_SCALE
+                                   : 0, /* size of a separate scale (E8M0 or E4M3, BF16), or its share for 32 columns; 0: none */
+#ifdef ZEROS
+    SCALE_SIZE = 4, /* one of 128 columns */
+#else
+    SCALE_SIZE = SCALE_BYTES,
+#endif
 #ifdef NVFP4
     SCALES = 2, /* scales of 32 columns */
 #else
@@ -50,7 +60,7 @@ INLINE void group_rows(float *const *y, const struct mat *w, const struct group 
     EACH (int i = 0; i < ROWS; i++) {
         at[i] = r0 + i * gap < last ? r0 + i * gap : last;
         row[i] = (const uint8_t *)w->data + (size_t)at[i] * w->stride;
-        scale[i] = BESIDE ? (const uint8_t *)w->scale + SCALE_BYTES * scale_row(w, at[i]) : row[i];
+        scale[i] = BESIDE ? (const uint8_t *)w->scale + SCALE_SIZE * scale_row(w, at[i]) : row[i];
         EACH (int t = 0; t < N; t++) sum[i][t] = vzero();
     }
     int left = w->cols / GROUP;
@@ -92,12 +102,48 @@ INLINE void some_tokens(float *const *y, const float *const *x, int n, const str
         if (n - t >= 1) chunk_rows(y + t, w, packed + t * groups, groups, base, rows, 1);
     }
 }
+static void all_tokens(float *const *y, const float *const *x, int n, const struct mat *w) {
+    const int groups = (w->cols + GROUP - 1) / GROUP, most = groups ? COLUMNS / GROUP / groups : 1;
+    for (int t = 0; t < n; t += most) some_tokens(y + t, x + t, n - t < most ? n - t : most, w, groups);
+}
 /* True if group_dot supports the scales' layout; else float32 kernels are used. */
 static bool takes(const struct mat *w) {
     if (w->cols > COLUMNS) return false;
     if (SCALES == 2) return w->scale && w->scale_dtype == DT_E4M3 && w->block_cols == 16;
+    if (BESIDE && SCALE_SIZE == 4) return w->scale && w->scale_dtype == DT_F32Z && w->block_cols == 128;
     return BESIDE ? w->scale && w->scale_dtype == (DTYPE == DT_I4 ? DT_BF16 : DT_E8M0) && w->block_cols == 32 : !w->scale;
 }
+
+#ifdef ZEROS
+/* Scales of 16 bits, whose codes have the zero point 8, become DT_F32Z, some rows at a time. Returns false if w's scales are others. */
+static bool folds_scales(float *const *y, const float *const *x, int n, const struct mat *w) {
+    const int groups = (w->cols + 127) / 128;
+    uint32_t folded[16384];
+    const int most = groups ? (int)(sizeof folded / sizeof *folded) / ((groups + 7) / 8 * 8) : 1;
+    if (w->cols > COLUMNS || !w->scale || w->block_cols != 128 || (w->scale_dtype != DT_F16 && w->scale_dtype != DT_BF16)) return false;
+    for (int r = 0; r < w->rows; r += most) {
+        struct mat part = mat_rows(*w, r, r + most < w->rows ? r + most : w->rows);
+        float *to[KERNEL_TOKENS];
+        for (int i = 0; i < part.rows; i++)
+            for (int c = 0; c < groups; c += 8) {
+                uint16_t half[8] = {0};
+                const uint16_t *from = (const uint16_t *)w->scale + scale_row(&part, i) + c;
+                if (groups - c >= 8) memcpy(half, from, sizeof half);
+                else
+                    for (int k = 0; k < groups - c; k++) half[k] = from[k];
+                const __m128i h = _mm_loadu_si128((const __m128i *)(const void *)half);
+                const __m256i f = w->scale_dtype == DT_F16 ? _mm256_castps_si256(_mm256_cvtph_ps(h)) : _mm256_slli_epi32(_mm256_cvtepu16_epi32(h), 16);
+                _mm256_storeu_si256((__m256i *)(void *)(folded + (size_t)i * (size_t)((groups + 7) / 8 * 8) + c), _mm256_or_si256(f, _mm256_set1_epi32(8)));
+            }
+        part.scale = folded, part.scale_dtype = DT_F32Z, part.scale_stride = (groups + 7) / 8 * 8, part.row0 = 0, part.row_step = part.block_rows = 1;
+        for (int t = 0; t < n; t++) to[t] = y[t] + r;
+        all_tokens(to, x, n, &part);
+    }
+    return true;
+}
+#else
+INLINE bool folds_scales(float *const *y, const float *const *x, int n, const struct mat *w) { return false; }
+#endif
 
 extern const struct format_kernels FLOATS;
 #ifdef OTHERWISE /* a kernel for other scales, which falls back to the float32 kernel */
@@ -107,13 +153,11 @@ GEMV_FN(OTHERWISE);
 #endif
 #ifdef NVFP4 /* built with FORMAT e2m1, for E4M3 scales of 16 columns */
 GEMV_FN(FORMAT_JOIN(FORMAT_JOIN(intdot_, ISA), _nvfp4)) {
+#elif defined ZEROS
+GEMV_FN(FORMAT_JOIN(FORMAT_JOIN(intdot_, ISA), _i4_zeros)) {
 #else
 GEMV_FN(FORMAT_JOIN(FORMAT_JOIN(FORMAT_JOIN(intdot_, ISA), _), FORMAT)) {
 #endif
-    const int groups = (w->cols + GROUP - 1) / GROUP, most = groups ? COLUMNS / GROUP / groups : 1;
-    if (!takes(w)) {
-        OTHERWISE(y, x, n, w);
-        return;
-    }
-    for (int t = 0; t < n; t += most) some_tokens(y + t, x + t, n - t < most ? n - t : most, w, groups);
+    if (takes(w)) all_tokens(y, x, n, w);
+    else if (!folds_scales(y, x, n, w)) OTHERWISE(y, x, n, w);
 }

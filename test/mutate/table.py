@@ -163,6 +163,7 @@ change("order-nibbles", "columns in another order: a byte's codes are swapped", 
 change("order-rows", "rows of gate and up are not sorted by the columns of down", "e2e_quantized", ("engine/weights/column_order.c", "copy + (size_t)order[i] * row", "copy + (size_t)i * row"))
 change("order-part", "columns in another order take another part of x", "kcheck_ops", ("engine/base/mat.c", "m->order[c] - m->x0", "m->order[c]"))
 change("order-packed-x", "an expert with an order of columns shares the packed x of another", "kcheck_ops", ("cpu/experts.c", "if (g->expert->gate.order || first->expert->gate.order) return NULL;", "if (first->expert->gate.order) return NULL;"))
+change("zeros-folded", "scales of 16 bits are folded with the wrong zero point", "kcheck_quant", ("cpu/intdot_inner.h", "_mm256_or_si256(f, _mm256_set1_epi32(8))", "_mm256_or_si256(f, _mm256_set1_epi32(7))"))
 change("bits-order", "Q2_0: odd columns are the even ones", "kcheck_quant", ("cpu/intdot_bits_avx2.c", "_mm256_srli_epi32(four, 2), _mm256_slli_epi32(four, 10)", "four, _mm256_slli_epi32(four, 12)"))
 change("int16-min", "minima are added with the wrong sign", "kcheck_gemm", ("cpu/gemm_int16.c", "g->rest[k] = -half_of(a + 2)", "g->rest[k] = half_of(a + 2)"))
 change("int16-fifth", "the second half's fifth bits are those of the first", "kcheck_gemm", ("cpu/gemm_int16.c", "_mm256_set1_epi8((char)(2 * half))", "_mm256_setzero_si256()"))
