@@ -260,7 +260,7 @@ static void check_ordered_linear(int n, uint8_t dtype, bool part) {
 static void check_ordered_experts(int n, int topk, bool shared, uint8_t dtype) {
     enum { HIDDEN = 160, INTER = 96, COUNT = 4 };
     const int plain = topk % 2 ? 0 : 1; /* the expert without an order */
-    struct shape up = {INTER, HIDDEN, 1, 32, dtype, dtype == DT_I4 ? DT_F32Z : DT_F32, 0, 1}, down = up;
+    struct shape up = {INTER, HIDDEN, 1, dtype == DT_BF16 ? 0 : 32, dtype, dtype == DT_I4 ? DT_F32Z : DT_F32, 0, 1}, down = up;
     down.rows = HIDDEN, down.cols = INTER;
     struct expert e[COUNT + 1], sorted[COUNT + 1];
     const size_t size = (size_t)n * HIDDEN, slots = (size_t)(n * topk);
@@ -781,7 +781,7 @@ static void cases(enum cpu_level l) {
         for (size_t k = 0; k < sizeof expert_kinds / sizeof *expert_kinds; k++)
             check_experts(experts[i][0], experts[i][1], experts[i][2], experts[i][3], &expert_kinds[k]);
     for (int i = 0; i < 16; i++) check_ordered_linear((int[]){1, 9, 24, 40}[i % 4], (uint8_t[]){DT_I4, DT_I8, DT_E4M3, DT_I4}[i / 4], i % 2);
-    for (int i = 0; i < 12; i++) check_ordered_experts((int[]){1, 3, 9, 24, 40, 700}[i % 6], 1 + i % 4, i % 2, (uint8_t[]){DT_I4, DT_E4M3}[i / 6]);
+    for (int i = 0; i < 18; i++) check_ordered_experts((int[]){1, 3, 9, 24, 40, 700}[i % 6], 1 + i % 4, i % 2, (uint8_t[]){DT_I4, DT_BF16, DT_E4M3}[i / 6]);
     for (int i = 0; i < 6; i++) check_subset((int[]){1, 2, 3, 8, 17, 40}[i], 8, (int[]){8, 1, 3}[i % 3], i % 2);
     static const struct attention_case attention[] = {
         {1, 4, 4, 16, 16, 0, 0, 1, 0, DT_F32, false, false, false},
