@@ -12,7 +12,7 @@
 #define KIMI(layers, more) \
     MODEL("kimi_linear", ",\"linear_attn_config\":{\"kda_layers\":" layers ",\"num_heads\":3,\"head_dim\":20},\"num_experts_per_token\":2" more)
 #define NOPE       ",\"mla_use_nope\":true"
-#define LING(more) MODEL("bailing_hybrid", ",\"layer_group_size\":2,\"head_dim\":20,\"num_experts_per_tok\":2" more)
+#define LING(more) MODEL("bailing_hybrid", ",\"layer_group_size\":2,\"head_dim\":20,\"num_experts_per_tok\":2,\"n_group\":1,\"topk_group\":1" more)
 
 static void kimi_counts_layers_from_one(void **st) {
     struct config c;
