@@ -132,8 +132,23 @@ static double lost_whole(const double *x, int n, int c, int together, double ste
     return most * most / steps / steps / 4;
 }
 
+enum { HIDDEN = 144, INTER = 80 }; /* of check_experts */
+struct flat {                      /* an expert's weights */
+    bool is_filled;
+    double gate[INTER][HIDDEN], up[INTER][HIDDEN], down[HIDDEN][INTER];
+};
+static const struct flat *flat_expert(struct flat *f, const struct expert *q) {
+    for (int i = 0; i < INTER * HIDDEN && !f->is_filled; i++) {
+        const int r = i / HIDDEN, c = i % HIDDEN, row = q->gate_up_transposed ? c : r, col = q->gate_up_transposed ? r : c;
+        f->gate[r][c] = mat_at(&q->gate, row, col), f->up[r][c] = mat_at(expert_up(q), row, col);
+        f->down[c][r] = q->is_transposed ? mat_at(&q->down, r, c) : mat_at(&q->down, c, r);
+    }
+    f->is_filled = true;
+    return f;
+}
+
 static void check_experts(int n, int n_experts, int topk, bool shared, const struct expert_kind *kind) {
-    enum { HIDDEN = 144, INTER = 80 };
+    struct flat *flat = calloc((size_t)n_experts + 1, sizeof *flat);
     struct expert e[9];
     for (int i = 0; i <= n_experts; i++) e[i] = expert_make(kind, INTER, HIDDEN);
     size_t size = (size_t)n * HIDDEN;
@@ -176,13 +191,14 @@ static void check_experts(int n, int n_experts, int topk, bool shared, const str
         for (int c = 0; c < HIDDEN; c++) lost[c] = in[c] * in[c] * u * u + (whole ? lost_whole(in, HIDDEN, c, together, steps) : 0);
         for (int k = 0; k <= topk; k++) {
             if (k == topk && !shared) break;
-            const struct expert *q = k < topk ? &e[ids[t * topk + k]] : &e[n_experts];
+            const int id = k < topk ? ids[t * topk + k] : n_experts;
+            const struct expert *q = &e[id];
+            const struct flat *m = flat_expert(&flat[id], q);
             double h[INTER], h_off[INTER], weight = k < topk ? weights[t * topk + k] : n % 2 ? sw[t] : 1;
             for (int r = 0; r < INTER; r++) {
                 double g = 0, up = 0, g_off = 0, up_off = 0;
                 for (int c = 0; c < HIDDEN; c++) {
-                    const int row = q->gate_up_transposed ? c : r, col = q->gate_up_transposed ? r : c;
-                    double a = mat_at(&q->gate, row, col), b = mat_at(expert_up(q), row, col);
+                    const double a = m->gate[r][c], b = m->up[r][c];
                     g += a * in[c], up += b * in[c], g_off += a * a * lost[c], up_off += b * b * lost[c];
                 }
                 if (q->gate_bias) g += q->gate_bias[r], up += expert_up_bias(q)[r];
@@ -196,7 +212,7 @@ static void check_experts(int n, int n_experts, int topk, bool shared, const str
             for (int r = 0; r < HIDDEN; r++) {
                 double d = q->down_bias ? q->down_bias[r] : 0;
                 for (int c = 0; c < INTER; c++) {
-                    double w = q->is_transposed ? mat_at(&q->down, c, r) : mat_at(&q->down, r, c);
+                    const double w = m->down[r][c];
                     d += w * h[c], off[r] += weight * weight * w * w * h_off[c];
                 }
                 want[r] += weight * d;
@@ -216,6 +232,7 @@ static void check_experts(int n, int n_experts, int topk, bool shared, const str
         }
     }
     free(was);
+    free(flat);
     drop();
 }
 

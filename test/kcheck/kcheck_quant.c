@@ -119,16 +119,19 @@ static void check(const struct kernels *k, const char *level, const struct shape
             if (f32_bits(row[c1 - c0]) != 0x7f7f7f7f) fail("decode wrote past", level, &w, n, r, c1, row[c1 - c0], 0);
         }
     gemv(y, cx, n, &w);
+    double *unit = calloc((size_t)n * (size_t)s->cols, sizeof *unit);
+    for (int i = 0; i < n * s->cols && whole; i++) unit[i] = unit_at(s, x[i / s->cols], i % s->cols);
     for (int r = 0; r < s->rows; r++)
         for (int t = 0; t < n; t++) {
             double want = 0, size = 0, rounded = 0;
             for (int c = 0; c < s->cols; c++) {
-                double p = (double)mat_at(&w, r, c) * x[t][c];
+                const double weight = (double)mat_at(&w, r, c), p = weight * x[t][c];
                 want += p, size += fabs(p);
-                if (whole) rounded += fabs((double)mat_at(&w, r, c)) * unit_at(s, x[t], c) / 2;
+                rounded += fabs(weight) * unit[t * s->cols + c] / 2;
             }
             if (!(fabs(y[t][r] - want) <= (s->cols + 8) * 0x1p-24 * size + rounded)) fail("sum", level, &w, n, t, r, y[t][r], want);
         }
+    free(unit);
     for (int t = 0; t < n; t++)
         if (f32_bits(y[t][s->rows]) != 0xffffffff) fail("wrote past the rows", level, &w, n, t, s->rows, y[t][s->rows], 0);
     for (int t = 0; t < n; t++) { /* alone, in two calls */
