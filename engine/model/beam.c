@@ -48,8 +48,7 @@ static void parse(struct config_reader *r, struct config *c) {
     c->output_norm = OUTPUT_NORM_BLOCKS;
     c->divides_stream = true;
     config_keep_stream(c);
-    const bool uncapped = json_get(r->root, "final_logit_softcapping") && !config_has(r, "final_logit_softcapping"); /* null */
-    c->logit_cap = uncapped ? 0 : (float)config_num(r, "final_logit_softcapping", 30, 1e-6, 1e6);
+    c->logit_cap = config_is_null(r, "final_logit_softcapping") ? 0 : (float)config_num(r, "final_logit_softcapping", 30, 1e-6, 1e6);
 }
 
 #define L "model.layers.%d."

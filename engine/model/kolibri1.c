@@ -5,7 +5,7 @@
 #include "engine/model/names.h"
 
 static void read_layers(struct config_reader *r, struct config *c) {
-    const bool none = json_get(r->root, "sliding_window") && !config_has(r, "sliding_window"); /* null: all layers are rotated */
+    const bool none = config_is_null(r, "sliding_window"); /* then all layers are rotated */
     const int window = none ? 0 : config_int(r, "sliding_window", 513, 1, 1 << 24);
     const bool listed = config_has(r, "layer_types");
     if (listed) config_read_windows(r, c, window, 0);
