@@ -49,9 +49,12 @@ static void add_answer(struct repl *r, struct chat_session *t) {
 /* Says why an answer is partial, and how to continue it. */
 static const char *describe_partial(const struct repl *r, const struct turn *u, char *out, size_t cap) {
     const char *hint = r->app->backend->can_continue ? "; /continue resumes it" : "; /regen makes a new one";
-    if (turn_repeats(u)) hint = "; it repeats itself, which /set repeat-penalty 1.1 may prevent";
+    const bool repeats = turn_repeats(u);
+    if (repeats) hint = "; it repeats itself, which /set repeat-penalty 1.1 may prevent";
     if (u->reason == DONE_LENGTH) snprintf(out, cap, "ended at the limit of %d tokens%s", u->stats.answer_tokens, hint);
-    else if (u->reason == DONE_CONTEXT) snprintf(out, cap, "the context of %d tokens is full; /compact makes room", r->app->info->context);
+    else if (u->reason == DONE_CONTEXT)
+        snprintf(out, cap, "the context of %d tokens is full%s", r->app->info->context,
+                 repeats ? "; the answer repeats itself: /undo removes it" : "; /compact makes room");
     else snprintf(out, cap, "stopped%s", hint);
     return out;
 }

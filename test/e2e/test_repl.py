@@ -418,6 +418,14 @@ class Repl(driver.Case):
         self.assertRegex(t.out[at:], rb"tokens, the context holds 100")
         self.ask(t, "short")
 
+    def test_repetition_fills_the_context(self):
+        t = self.chat("-c", "4500")
+        at = len(t.out)
+        t.send("ab " * 800 + "\r")
+        t.until("(the context of 4500 tokens is full; the answer repeats itself: /undo removes it)", at)
+        self.ask(t, "/undo", "undone: ab")
+        self.ask(t, "short", "You said: short")
+
     def test_no_home(self):
         t = self.chat(env={"HOME": ""})
         self.ask(t, "one")
