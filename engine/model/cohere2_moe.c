@@ -53,7 +53,7 @@ static void parse_1(struct config_reader *r, struct config *c) {
     if (config_bool(r, "use_qk_norm", false)) config_fail(r, "'use_qk_norm' is true: hearth has no norms with weights for each head");
     c->norm = NORM_LAYER;
     config_read_dense(r, c);
-    c->max_context = config_int(r, "model_max_length", c->max_context, 1, 1 << 24); /* what Command R was trained for */
+    c->max_context = config_int(r, "model_max_length", c->max_context, 1, 1 << 24); /* longer than max_position_embeddings in Command R */
     c->rope.interleaved = true;
     c->qkv_bias = c->o_bias = config_bool(r, "attention_bias", false);
     config_read_rope(r, c, c->head_dim, 10000);

@@ -123,7 +123,8 @@ static void set_cpu_busy(struct engine *e, bool busy) {
     if (e->int4) int4_set_cpu_busy(e->int4, busy && !e->params.max_drafted && pool_is_saturated(e->pool));
 }
 
-/* Moves a part of the weights to huge pages once nothing has been asked for a while: the program may be about to end, or the next request to come. */
+/* Moves a part of the weights to huge pages when there has been no work for half a second. Sooner, it would delay a program that is about to end, or the next
+ * of several prompts. */
 static bool move_pages(struct engine *e) {
     enum { REST_MS = 500 };
     struct pollfd woken = {.fd = e->wake_fd, .events = POLLIN};

@@ -14,7 +14,7 @@ struct copy_run { /* one copy */
     size_t bytes, at;  /* at: offset in the slot, a multiple of 256, where rows are contiguous */
     size_t row, pitch; /* as in copy_range */
 };
-/* Merges n ranges into runs [n]; *bytes: what they occupy in the slot. Ranges that touch or overlap become one run, unless a range of 4 KiB or more would
+/* Merges n ranges into runs [n]; *bytes: their size in the slot. Ranges that touch or overlap become one run, unless a range of 4 KiB or more would
  * then not be aligned to 16 bytes on the device. Sorts the ranges in place, sets their `at`, and returns the number of runs. */
 int copy_runs_merge(struct copy_range *r, int n, struct copy_run *runs, size_t *bytes);
 size_t copy_ranges_bytes(struct copy_range *r, int n); /* bytes that n <= COPY_RANGES_MAX ranges occupy, a multiple of 256 */
