@@ -9,6 +9,7 @@
  * E4M3 weights are too small by E4M3_X * E4M3_POST (simd_<isa>.h); the first is applied to x, the second to the scale. */
 #include <string.h>
 
+#include "cpu/decode_inner.h"
 #include "cpu/formats.h"
 #include "cpu/formats_inner.h"
 #include "engine/base/scale.h"
@@ -26,7 +27,7 @@ enum {
     STREAM = 256,                                                    /* rows per chunk, walked as several streams about a quarter apart */
     SPAN_FLOATS = 32768,                                             /* for the x of several tokens */
     SPAN_ALONE = 4096,                                               /* for a row walked alone, with an x load per FMA: half of L1 */
-    RARE = !FORMAT_PLAIN(FORMAT) && FORMAT_DTYPE(FORMAT) != DT_Q8_0, /* rarely used, because integer kernels replace it: few variants, to build faster */
+    RARE = !FORMAT_PLAIN(FORMAT) && FORMAT_DTYPE(FORMAT) != DT_Q8_0, /* mostly replaced by integer kernels: few variants, to build faster */
 };
 #define DTYPE       FORMAT_DTYPE(FORMAT)
 #define EACH_WEIGHT FORMAT_JOIN(EACH_, FORMAT)
@@ -459,23 +460,6 @@ static WIDEN_FN(widen) {
     }
 }
 
-/* Leading columns inside a block are left to the reference. */
-static DECODE_FN(decode) {
-    for (; c0 % BLOCK && c0 < c1; c0++) *out++ = mat_at(w, r, c0);
-    widen(out, (const uint8_t *)w->data + (size_t)r * w->stride + bytes_to(c0), c1 - c0);
-    if (!w->scale) return;
-    for (int c = c0; c < c1;) {
-        int end = c - c % w->block_cols + w->block_cols;
-        float f = scale_load(w, scale_row(w, r) + (size_t)(c / w->block_cols));
-        const bool has_zero = (DTYPE == DT_I4 || DTYPE == DT_I8) && w->scale_dtype == DT_F32Z;
-        const float z = has_zero ? (float)(zero_default(DTYPE) - zero_load(w, scale_row(w, r) + (size_t)(c / w->block_cols))) : 0;
-        const V s = vset1(f), add = vset1(z);
-        for (end = end < c1 ? end : c1; c + LANES <= end; c += LANES) {
-            const V v = vload(out + c - c0);
-            vstore(out + c - c0, vmul(has_zero ? vadd(v, add) : v, s));
-        }
-        for (; c < end; c++) out[c - c0] = (out[c - c0] + z) * f;
-    }
-}
+static DECODE_FN(decode) { decode_scaled(out, w, r, c0, c1, widen, BLOCK, BYTES, (DTYPE == DT_I4 || DTYPE == DT_I8) && w->scale_dtype == DT_F32Z); }
 
 const struct format_kernels FORMAT_JOIN(FORMAT_JOIN(ISA, _), FORMAT) = {.dtype = DTYPE, .gemv = gemv, .gevm = GEVM, .widen = widen, .decode = decode};
