@@ -39,6 +39,15 @@ static inline __m128i more_cvtepi32_epi8(__m512i a) {
     for (int i = 0; i < 16; i++) b[i] = (uint8_t)v[i];
     return _mm_loadu_si128((const __m128i *)(const void *)b);
 }
+#undef _mm512_cvtepu16_epi64
+#define _mm512_cvtepu16_epi64 more_cvtepu16_epi64
+static inline __m512i more_cvtepu16_epi64(__m128i a) {
+    uint16_t u[8];
+    uint64_t v[8];
+    memcpy(u, &a, 16);
+    for (int i = 0; i < 8; i++) v[i] = u[i];
+    return _mm512_loadu_si512(v);
+}
 #undef _mm512_shuffle_epi32
 #define _mm512_shuffle_epi32 more_shuffle32
 static inline __m512i more_shuffle32(__m512i a, int by) {
