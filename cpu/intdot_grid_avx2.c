@@ -2,10 +2,13 @@
  * outside its parts' bytes: numbers of grid entries, signs, scales. Then a part is four or eight loads from the grid, signs, and the products.
  *
  * Instructions per part: 4 numbers and 5 to join their entries (IQ3: 8 and 9), 6 for signs (IQ1: 3 for offsets), 3 to widen, 3 products, 3 or 4 to scale and
- * add: about 25. Unpacking a block takes 15 to 40. */
+ * add: about 25. Unpacking a block takes 15 to 40.
+ *
+ * Blocks of several tokens are unpacked here too, for gemm_int16.c. */
 #include <stdint.h>
 
 #include "cpu/formats.h"
+#include "cpu/int16_codes.h"
 #include "cpu/intdot_words.h"
 #include "engine/base/grid_blocks.h"
 
@@ -142,27 +145,29 @@ INLINE void unpack_iq1_s(struct block *b, const uint8_t *p, V d) {
     offsets_iq1(b, _mm256_srai_epi32(_mm256_slli_epi32(wide, 16), 31));
     store_scale(b->scale, _mm256_and_si256(_mm256_srli_epi32(wide, 12), _mm256_set1_epi32(7)), 0.25f, 0.125f, d);
 }
-INLINE void unpack_iq1_m(struct block *b, const uint8_t *p) {
+INLINE void unpack_iq1_m(struct block *b, const uint8_t *p, V d) {
     const __m256i wide = _mm256_cvtepu8_epi16(load_16(p + 32));
     const __m256i nibbles = _mm256_and_si256(_mm256_or_si256(wide, _mm256_slli_epi16(wide, 4)), _mm256_set1_epi8(15));
     const __m128i both[2] = {_mm256_castsi256_si128(nibbles), _mm256_extracti128_si256(nibbles, 1)};
     EACH (int i = 0; i < 2; i++) numbers_16(b->number + 16 * i, p + 16 * i, _mm256_slli_epi16(_mm256_cvtepu8_epi16(both[i]), 8), 0x700);
     const __m256i eight = _mm256_set1_epi8(8);
     offsets_iq1(b, _mm256_cmpeq_epi8(_mm256_and_si256(nibbles, eight), eight));
-    /* A word for two parts; its upper four bits are a quarter of the fp16 scale. */
-    const uint32_t d = word_at(p + 48) >> 12 | (word_at(p + 50) >> 8 & 0xf0) | (word_at(p + 52) >> 4 & 0xf00) | (word_at(p + 54) & 0xf000);
     const __m128i words = _mm_shuffle_epi8(load_8(p + 48), _mm_setr_epi8(0, 1, 0, 1, 2, 3, 2, 3, 4, 5, 4, 5, 6, 7, 6, 7));
-    scales_of_halves(b, _mm256_srlv_epi32(_mm256_cvtepu16_epi32(words), _mm256_setr_epi32(0, 6, 0, 6, 0, 6, 0, 6)), 3, half_v(d));
+    scales_of_halves(b, _mm256_srlv_epi32(_mm256_cvtepu16_epi32(words), _mm256_setr_epi32(0, 6, 0, 6, 0, 6, 0, 6)), 3, d);
 }
-INLINE void unpack(struct block *b, const uint8_t *p) {
-    const V d = half_v(word_at(p));
+/* The factor of all of a block. IQ1_M: in the upper four bits of four words, each of which also has the scales of two parts. */
+INLINE V block_scale(const uint8_t *p) {
+    if (DTYPE != DT_IQ1_M) return half_v(word_at(p));
+    return half_v(word_at(p + 48) >> 12 | (word_at(p + 50) >> 8 & 0xf0) | (word_at(p + 52) >> 4 & 0xf00) | (word_at(p + 54) & 0xf000));
+}
+INLINE void unpack(struct block *b, const uint8_t *p, V d) {
     if (DTYPE == DT_IQ2_XXS) unpack_iq2_xxs(b, p, d);
     if (DTYPE == DT_IQ2_XS) unpack_iq2_xs(b, p, d);
     if (DTYPE == DT_IQ2_S) unpack_iq2_s(b, p, d);
     if (DTYPE == DT_IQ3_XXS) unpack_iq3_xxs(b, p, d);
     if (DTYPE == DT_IQ3_S) unpack_iq3_s(b, p, d);
     if (DTYPE == DT_IQ1_S) unpack_iq1_s(b, p, d);
-    if (DTYPE == DT_IQ1_M) unpack_iq1_m(b, p);
+    if (DTYPE == DT_IQ1_M) unpack_iq1_m(b, p, d);
 }
 
 /* --- Weights: a part --- */
@@ -199,7 +204,7 @@ INLINE V lane_scale(const float (*scale)[8], int i) {
 INLINE void group_dot(V *sum, const uint8_t *p, const uint8_t *s, const struct group *x, int ld, const int n, const int N) {
     struct block b;
     float scale[4][HALVES][8] __attribute__((aligned(32)));
-    unpack(&b, p);
+    unpack(&b, p, block_scale(p));
     EACH (int t = 0; t < N; t++)
         EACH (int h = 0; h < HALVES; h++) vstore(scale[t][h], vmul(vload(b.scale + 8 * h), vload(x[t * ld].unit)));
     for (int i = 0; i < 8; i++) {
@@ -208,3 +213,16 @@ INLINE void group_dot(V *sum, const uint8_t *p, const uint8_t *s, const struct g
         EACH (int t = 0; t < N; t++) sum[t] = vfma(_mm256_cvtepi32_ps(dot_words(w, x[t * ld].x[i], 2)), lane_scale((const float(*)[8])scale[t], i), sum[t]);
     }
 }
+
+#ifndef __AVXVNNI__ /* once for both */
+INT16_CODES_FN(FORMAT_JOIN(int16_codes_, FORMAT)) {
+    enum { WHOLE = DTYPE == DT_IQ3_S ? 1 : DTYPE == DT_IQ3_XXS ? 4 : 8 }; /* makes odd integers of the scales */
+    const V whole = vset1(WHOLE);
+    struct block b;
+    unpack(&b, p, whole);
+    for (int i = 0; i < 8; i++) store_32(to->code + 32 * i, part_bytes(&b, p, i));
+    const __m256i first = _mm256_cvtps_epi32(vload(b.scale)), second = _mm256_cvtps_epi32(vload(b.scale + 8 * (HALVES - 1)));
+    store_32(to->scale, _mm256_permutevar8x32_epi32(_mm256_or_si256(first, _mm256_slli_epi32(second, 16)), _mm256_setr_epi32(0, 2, 4, 6, 1, 3, 5, 7)));
+    to->d = _mm256_cvtss_f32(vmul(block_scale(p), vset1(1.0f / WHOLE)));
+}
+#endif
