@@ -96,6 +96,25 @@ CODES(tq2_0) {
     ask(p, FORMAT_BYTES(tq2_0), ahead);
     EACH (int i = 0; i < 4; i++) put(code + 64 * i, minus(two_bits(p, i), 1));
 }
+/* Blocks of 128 and 64 columns; where none is, scales are zero. */
+CODES(q1_0) {
+    _mm256_storeu_ps(scale, _mm256_setzero_ps());
+    for (int c = 0; ask(p, FORMAT_BYTES(q1_0), ahead), c < n; c += 128, p += FORMAT_BYTES(q1_0)) {
+        uint64_t ones[2];
+        memcpy(ones, p + 2, sizeof ones);
+        _mm_storeu_ps(scale + c / 32, _mm_set1_ps(half_at(p)));
+        EACH (int h = 0; h < 2; h++) put(code + c + 64 * h, _mm512_mask_blend_epi8(ones[h], _mm512_set1_epi8(-1), _mm512_set1_epi8(1)));
+    }
+}
+CODES(q2_0) {
+    _mm256_storeu_ps(scale, _mm256_setzero_ps());
+    for (int c = 0; ask(p, FORMAT_BYTES(q2_0), ahead), c < n; c += 64, p += FORMAT_BYTES(q2_0)) {
+        const __m512i b = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(const void *)(p + 2)));
+        const __m512i low = _mm512_or_si512(b, _mm512_slli_epi32(b, 6)), all = _mm512_or_si512(low, _mm512_slli_epi32(low, 12));
+        scale[c / 32] = scale[c / 32 + 1] = half_at(p);
+        put(code + c, minus(_mm512_and_si512(all, _mm512_set1_epi8(3)), 1));
+    }
+}
 /* Digits of base 3 (blocks.c). */
 INLINE __m256i digits(__m256i bytes, int power) {
     const __m512i low = _mm512_and_si512(_mm512_mullo_epi16(_mm512_cvtepu8_epi16(bytes), _mm512_set1_epi16((short)power)), _mm512_set1_epi16(255));
@@ -126,10 +145,11 @@ struct int8_decoder int8_decoder_for(const struct mat *w) {
 #define ROW(name, segment, has_off) [FORMAT_DTYPE(name)] = { codes_##name, segment, has_off }
 #define GRID(name, segment)         [FORMAT_DTYPE(name)] = {GRID_CODES(name), segment, false}
     static const struct int8_decoder all[DT_COUNT] = {
-        ROW(q8_0, 32, false),  ROW(q4_0, 32, false), ROW(iq4_nl, 32, false), ROW(mxfp4, 32, false), ROW(e2m1, 32, false),   ROW(q4_1, 32, true),
-        ROW(q5_0, 32, false),  ROW(q5_1, 32, true),  ROW(q4_k, 32, true),    ROW(q5_k, 32, true),   ROW(iq4_xs, 32, false), ROW(tq1_0, 32, false),
-        ROW(tq2_0, 32, false), ROW(q2_k, 16, true),  ROW(q3_k, 16, false),   ROW(q6_k, 16, false),  GRID(iq1_s, 32),        GRID(iq1_m, 16),
-        GRID(iq2_xxs, 32),     GRID(iq2_xs, 16),     GRID(iq2_s, 16),        GRID(iq3_xxs, 32),     GRID(iq3_s, 32)};
+        ROW(q8_0, 32, false),   ROW(q4_0, 32, false),  ROW(iq4_nl, 32, false), ROW(mxfp4, 32, false), ROW(e2m1, 32, false),
+        ROW(q4_1, 32, true),    ROW(q5_0, 32, false),  ROW(q5_1, 32, true),    ROW(q4_k, 32, true),   ROW(q5_k, 32, true),
+        ROW(iq4_xs, 32, false), ROW(tq1_0, 32, false), ROW(tq2_0, 32, false),  ROW(q2_k, 16, true),   ROW(q3_k, 16, false),
+        ROW(q6_k, 16, false),   GRID(iq1_s, 32),       GRID(iq1_m, 16),        GRID(iq2_xxs, 32),     GRID(iq2_xs, 16),
+        GRID(iq2_s, 16),        GRID(iq3_xxs, 32),     GRID(iq3_s, 32),        ROW(q1_0, 32, false),  ROW(q2_0, 32, false)};
 #undef ROW
 #undef GRID
     const bool fp4 = w->dtype == DT_E2M1;
