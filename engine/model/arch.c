@@ -7,6 +7,7 @@ static const struct arch *const table[] = {
     &arch_deepseek_v3,
     &arch_kimi_k25,
     &arch_deepseek_v2,
+    &arch_deepseek_v1,
     &arch_qwen3_moe,
     &arch_mixtral,
     &arch_qwen2_moe,

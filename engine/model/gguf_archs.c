@@ -110,6 +110,14 @@ static void derive_ling1(struct config_builder *t) {
     gguf_build_bool(t, "norm_topk_prob", json_bool(gguf_build_meta(t, "expert_weights_norm"), false));
 }
 
+/* DeepSeek V1's files omit the norm of the weights, because no published model has it. */
+static void derive_deepseek_v1(struct config_builder *t) {
+    const int64_t gating = json_int(gguf_build_meta(t, "expert_gating_func"), GATING_SOFTMAX);
+    if (gating != GATING_SOFTMAX) gguf_build_fail(t, "metadata '%s.expert_gating_func' is %lld; hearth knows 1, softmax", t->arch, (long long)gating);
+    put_llama(t);
+    gguf_build_bool(t, "norm_topk_prob", false);
+}
+
 /* DBRX's config has two nested objects: attention and experts. */
 static void put_nested(struct config_builder *in, const struct config_builder *t, const char *key, const char *name) {
     const struct json *v = gguf_build_meta(t, key);
@@ -289,11 +297,17 @@ static const struct gguf_key olmoe_keys[] = {{"attention.key_length", NULL}, {"a
                                                 {"attention.temperature_scale", NULL},
                                                 {"expert_shared_feed_forward_length", NULL},
                                                 {NULL, NULL}},
+                             deepseek_v1_keys[] = {GGUF_HEAD_KEYS,
+                                                   GGUF_ROUTER_KEYS("n_routed_experts", "routed_scaling_factor", "norm_topk_prob"),
+                                                   {"expert_shared_count", "n_shared_experts"},
+                                                   {"leading_dense_block_count", "first_k_dense_replace"},
+                                                   {NULL, NULL}},
                              deepseek_keys[] = {GGUF_DEEPSEEK_KEYS, {NULL, NULL}};
 
 const struct gguf_arch gguf_archs[] = {
     {"dbrx", "dbrx", &out_norm, dbrx_keys, derive_dbrx, NULL},
     {"deepseek2", NULL, &standard_names, deepseek_keys, gguf_build_deepseek, gguf_build_deepseek_family},
+    {"deepseek", "deepseek", &standard_names, deepseek_v1_keys, derive_deepseek_v1, NULL},
     {"glm4moe", "glm4_moe", &post_norm, glm4_keys, derive_glm4, NULL},
     {"gpt-oss", "gpt_oss", &post_norm, gpt_oss_keys, derive_gpt_oss, NULL},
     {"llama", NULL, &standard_names, llama_keys, put_llama, llama_family},

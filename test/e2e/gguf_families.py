@@ -94,3 +94,21 @@ def minimax_m3(fmt):
     p.hf = {"language_model." + n: (s, array.array("f", [x - 1 for x in f]) if n.endswith("norm.weight") else f) for n, (s, f) in p.hf.items()}
     p.config = {"model_type": "minimax_m3_vl", "vocab_size": 288, "hidden_act": "swigluoai", "text_config": p.config}
     return p
+
+
+def deepseek_v1(fmt):
+    """Llama's attention; a dense layer, then softmax routers whose weights are not normed."""
+    p = Pair("deepseek", fmt, 65)
+    usual(p, layers=3)
+    p.key(attention__head_count=4, attention__head_count_kv=2, rope__dimension_count=64, rope__freq_base=1e4, feed_forward_length=512,
+          expert_feed_forward_length=256, expert_shared_count=2, leading_dense_block_count=1, expert_weights_scale=1.0, vocab_size=288)
+    p.config.update(model_type="deepseek", num_attention_heads=4, num_key_value_heads=2, rope_theta=1e4, intermediate_size=512, moe_intermediate_size=256,
+                    n_routed_experts=4, n_shared_experts=2, first_k_dense_replace=1, moe_layer_freq=1, norm_topk_prob=False, scoring_func="softmax")
+    for i in range(3):
+        gqa(p, i, 256, 4, 2, 64, permute=True)
+        if not i:
+            dense(p, i, 256, 512, "mlp")
+            continue
+        experts(p, i, 256, 256, 4, "mlp.experts.{}.")
+        dense(p, i, 256, 512, "mlp.shared_experts", "_shexp")
+    return p

@@ -86,6 +86,12 @@ MODELS = {
         "rope_scaling": {"rope_type": "yarn", "factor": 8, "beta_fast": 32, "beta_slow": 1, "original_max_position_embeddings": 24, "truncate": False},
         "quantization_config": {"quant_method": "mxfp4"},
     },
+    # Leading dense layers, then every other layer has experts, normed softmax weights, two shared experts
+    "gqa_lead": {
+        **COMMON, "model_type": "deepseek", "num_hidden_layers": 5, "intermediate_size": 168, "moe_intermediate_size": 40, "num_attention_heads": 4,
+        "num_key_value_heads": 4, "n_routed_experts": 10, "num_experts_per_tok": 3, "n_shared_experts": 2, "first_k_dense_replace": 1, "moe_layer_freq": 2,
+        "norm_topk_prob": True, "scoring_func": "softmax", "rope_theta": 10000,
+    },
     # Norms after attention and experts, none before them; one norm over all heads
     "gqa_after": {
         **COMMON, "model_type": "flex_olmo", "intermediate_size": 72, "num_attention_heads": 4, "num_key_value_heads": 2, "num_experts": 7, "num_experts_per_tok": 3,
@@ -483,7 +489,7 @@ def tensors(c):
         if routed(out, c, p):
             continue
         n = c.get("n_routed_experts") or c.get("num_experts")
-        if not n or i < c.get("first_k_dense_replace", 0) or i in c.get("mlp_only_layers", []) or c.get("mlp_layer_types", [""] * 99)[i] == "dense":
+        if not n or i < c.get("first_k_dense_replace", 0) or i % c.get("moe_layer_freq", 1) or i in c.get("mlp_only_layers", []) or c.get("mlp_layer_types", [""] * 99)[i] == "dense":
             mlp(out, c, p + "mlp.", c.get("prefix_dense_intermediate_size", c["intermediate_size"]))
             continue
         inter = c.get("moe_intermediate_size") or c["intermediate_size"]
