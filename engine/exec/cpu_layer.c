@@ -38,6 +38,7 @@ static void prefetch_experts(struct runtime *m, struct work *w, int layer, int n
     if (n <= m->lookahead_work->rows) {
         struct work predicted = *m->lookahead_work;
         predicted.x = w->x;
+        if (c->reads_early) predicted.kept = w->x;
         *predicted.first_bad = -1;
         if (!block_route(m->cpu, c, next, layer + 1, &predicted, n)) disk_prefetch_likely(m->disk_prefetch, layer + 1, predicted.ids, n * c->topk);
     } else if (n * c->topk >= 2 * c->n_experts) disk_prefetch_likely(m->disk_prefetch, layer + 1, NULL, c->n_experts);

@@ -82,6 +82,7 @@ int router_lookahead_run(struct router_lookahead *g, int micro, int layer, struc
     if (!g->is_active || layer >= g->d->last || g->saved_layer[micro][side] != layer) return 0;
     g->saved_layer[micro][side] = -1;
     g->work.x = g->saved[micro][side];
+    g->work.kept = c->reads_early ? g->work.x : NULL;
     g->saved_busy[micro][side] = ++g->n_done;
     TRY(gpu_event_wait(ready, g->stream));
     for (int k = 1; k <= PREDICT_LAYERS; k++) {

@@ -256,6 +256,7 @@ int block_kv(struct exec *x, const struct config *c, const struct layer *y, int 
     if (y->previous_ffn_scale) TRY(weigh_rows(x, c, w->x, y->previous_ffn_scale, false, n));
     TRY(short_conv_ffn(x, c, y, layer, w, spans, n_spans, n));
     TRY(norm_input(x, c, &in, w, n));
+    if (c->reads_early && c->layer[layer].moe) TRY(copy_rows(x, c, w->kept, w->x, n));
     return attention_of(c, layer)->store_kv(x, c, y, layer, w, spans, n_spans, n);
 }
 bool block_makes_queries_first(const struct config *c, int layer) { return attention_of(c, layer)->makes_queries_first; }
@@ -347,8 +348,12 @@ int block_route(struct exec *x, const struct config *c, const struct layer *y, i
         TRY(copy_rows(x, c, w->ffn_in, w->xn, n));
         TRY(copy_rows(x, c, w->xn, w->kept, n));
     }
+    if (c->reads_early == EARLY_ROUTED) {
+        if (w->ffn_in) TRY(copy_rows(x, c, w->ffn_in, w->xn, n)); /* a workspace for predictions has none */
+        TRY(block_norm(x, c, w->xn, c->hidden, w->kept, c->hidden, y->experts_norm, NULL, n, c->hidden));
+    }
     if (parallel) TRY(compute_parallel_dense(x, c, y, w, n));
-    const float *in_router = w->xn;
+    const float *in_router = c->reads_early == EARLY_ROUTER ? w->kept : w->xn;
     if (c->router_inter) TRY(router_hidden(x, c, y, w, n, &in_router));
     TRY(x->ops->linear(
         x, &(struct op_linear){

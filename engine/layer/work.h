@@ -31,7 +31,8 @@ struct work {
     float *ngram;                      /* [rows, dim] embeddings of n-grams */
     int32_t *ngram_rows;               /* [rows, hashes] their rows of the table */
     float *token_vectors;              /* [3, rows, token_dim] scratch */
-    float *kept;                       /* [rows, hidden] what a layer keeps for the next: its FFN input, or a dense FFN's output; NULL: no layer does */
+    float *kept;                       /* [rows, hidden] what a layer keeps for the next: its FFN input, or a dense FFN's output; or its own input
+                                          (config.reads_early); NULL: no layer does */
     float *carried; /* [rows, carried] what layers pass to later ones: a router's MLP to the next; the embedding, keys and values (config.carried) */
 
     /* Attention */

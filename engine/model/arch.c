@@ -74,6 +74,7 @@ static const struct arch *const table[] = {
     &arch_beam,
     &arch_kolibri1,
     &arch_lara_mini,
+    &arch_arctic,
     &arch_aria,
     &arch_aria_text,
     /* without experts */

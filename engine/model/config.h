@@ -31,6 +31,11 @@ enum output_norm { /* outputs that are normed before they are added to the strea
                    OUTPUT_NORM_BLOCKS, /* of attention blocks and FFNs */
                    OUTPUT_NORM_EXPERTS /* of FFNs with experts */
 };
+enum reads_early { /* parts of a layer with experts that read the stream before attention instead of the one after it */
+                   EARLY_NONE,
+                   EARLY_ROUTER, /* the router, without a norm */
+                   EARLY_ROUTED  /* the router and the routed experts, through a norm of their own (layer.experts_norm) */
+};
 enum index_kind {                 /* keys that a layer's attention sees */
                   INDEX_OWN,      /* those that its own indexer selects */
                   INDEX_PREVIOUS, /* the selection of the previous layer that has one */
@@ -224,11 +229,12 @@ struct config {
     bool no_up;     /* FFNs have one matrix before the activation, and glu.is_relu */
     uint8_t score;  /* enum score_fn */
     float routed_scale, router_jitter;
-    bool weighs_input;  /* the weight of the one chosen expert multiplies its input instead of its output; needs topk 1 */
-    int n_always;       /* the last experts, which every token chooses: shared experts inside the router's normalization */
-    int n_idle_experts; /* experts after the others that return their input; the router chooses among all */
-    int router_inter;   /* width of the router's MLP, which continues the previous layer's; 0: the router is one matrix */
-    int carried;        /* floats per token that layers pass to later ones (work.carried): router_inter; or the embedding, if token_dim, and keys and values */
+    bool weighs_input;   /* the weight of the one chosen expert multiplies its input instead of its output; needs topk 1 */
+    int n_always;        /* the last experts, which every token chooses: shared experts inside the router's normalization */
+    uint8_t reads_early; /* enum reads_early; work.kept has the stream before attention */
+    int n_idle_experts;  /* experts after the others that return their input; the router chooses among all */
+    int router_inter;    /* width of the router's MLP, which continues the previous layer's; 0: the router is one matrix */
+    int carried;         /* floats per token that layers pass to later ones (work.carried): router_inter; or the embedding, if token_dim, and keys and values */
     int token_dim; /* width of vectors per token and layer that multiply a gate of the stream after each layer (struct token_input); needs config_keep_stream.
                       0: none */
     float router_cap; /* logits become cap * tanh(logits / cap); 0: not */
@@ -250,7 +256,9 @@ struct config {
     int bos, n_eos, eos[CONFIG_MAX_EOS];
 };
 /* Whether the shared expert of a layer reads other numbers than the router and the routed experts (work.ffn_in instead of work.xn). */
-static inline bool config_has_ffn_in(const struct config *c, int layer) { return c->layer[layer].moe && (c->weighs_input || c->layer[layer].routes_kept); }
+static inline bool config_has_ffn_in(const struct config *c, int layer) {
+    return c->layer[layer].moe && (c->weighs_input || c->layer[layer].routes_kept || c->reads_early == EARLY_ROUTED);
+}
 static inline bool config_needs_ffn_in(const struct config *c) {
     for (int i = 0; i < c->n_layers; i++)
         if (config_has_ffn_in(c, i)) return true;
@@ -295,9 +303,9 @@ static inline bool config_defers(const struct config *c, int layer) {
 static inline int config_routed_width(const struct config *c) { return c->moe_latent ? c->moe_latent : c->hidden; }
 /* Number of a router's logits per token. */
 static inline int config_n_choices(const struct config *c) { return c->n_experts + c->n_idle_experts; }
-/* Whether a layer keeps rows for the next in work.kept. */
+/* Whether a layer keeps rows in work.kept, for its FFN or for the next layer. */
 static inline bool config_keeps_rows(const struct config *c) {
-    if (c->parallel_dense) return true;
+    if (c->parallel_dense || c->reads_early) return true;
     for (int i = 0; i < c->n_layers; i++)
         if (c->layer[i].keeps_input) return true;
     return false;

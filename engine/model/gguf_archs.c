@@ -9,6 +9,17 @@ static const struct tensor_names standard_names = {GGUF_NAMES, .ffn_norm = GGUF_
                                  norms_around = {GGUF_NAMES, .ffn_norm = GGUF_LAYER "ffn_norm", .attn_out_norm = GGUF_LAYER "post_attention_norm",
                                                  .ffn_out_norm = GGUF_LAYER "post_ffw_norm"},
                                  post_norm = {GGUF_NAMES, .ffn_norm = GGUF_LAYER "post_attention_norm"},
+                                 arctic = {GGUF_ENDS,
+                                           GGUF_ATTENTION,
+                                           .ffn_norm = GGUF_LAYER "ffn_norm",
+                                           .experts_norm = GGUF_LAYER "ffn_norm_exps",
+                                           .router = GGUF_LAYER "ffn_gate_inp",
+                                           .expert_gate = GGUF_LAYER "ffn_gate_exps",
+                                           .expert_up = GGUF_LAYER "ffn_up_exps",
+                                           .expert_down = GGUF_LAYER "ffn_down_exps",
+                                           .shared_gate_proj = GGUF_LAYER "ffn_gate",
+                                           .shared_up = GGUF_LAYER "ffn_up",
+                                           .shared_down = GGUF_LAYER "ffn_down"},
                                  out_norm = {GGUF_NAMES, .ffn_norm = GGUF_LAYER "attn_output_norm"},
                                  qwen35 = {GGUF_NAMES, .ffn_norm = GGUF_LAYER "post_attention_norm", .delta_b = GGUF_LAYER "ssm_beta",
                                            .delta_a = GGUF_LAYER "ssm_alpha"};
@@ -108,6 +119,12 @@ static void derive_ling1(struct config_builder *t) {
     gguf_build_text(t, "score_function", "softmax");
     gguf_build_bool(t, "use_qkv_bias", t->facts->qkv_bias);
     gguf_build_bool(t, "norm_topk_prob", json_bool(gguf_build_meta(t, "expert_weights_norm"), false));
+}
+
+static void derive_arctic(struct config_builder *t) {
+    put_llama(t);
+    gguf_build_int(t, "moe_layer_frequency", 1);
+    gguf_build_bool(t, "parallel_attn_mlp_res", true);
 }
 
 /* DeepSeek V1's files omit the norm of the weights, because no published model has it. */
@@ -308,6 +325,7 @@ const struct gguf_arch gguf_archs[] = {
     {"dbrx", "dbrx", &out_norm, dbrx_keys, derive_dbrx, NULL},
     {"deepseek2", NULL, &standard_names, deepseek_keys, gguf_build_deepseek, gguf_build_deepseek_family},
     {"deepseek", "deepseek", &standard_names, deepseek_v1_keys, derive_deepseek_v1, NULL},
+    {"arctic", "arctic", &arctic, llama_keys, derive_arctic, NULL},
     {"glm4moe", "glm4_moe", &post_norm, glm4_keys, derive_glm4, NULL},
     {"gpt-oss", "gpt_oss", &post_norm, gpt_oss_keys, derive_gpt_oss, NULL},
     {"llama", NULL, &standard_names, llama_keys, put_llama, llama_family},

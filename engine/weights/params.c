@@ -361,7 +361,7 @@ int params_list(const struct config *c, int layer, unsigned modules, struct para
         VEC(layer, dense_out_norm, dense_out_norm, ".weight", ROUTER, hidden, parallel),
         {{OF(layer, router_norm, router_norm, ROUTER), .suffix = "", .rows = hidden, .factor = 1 / sqrtf((float)hidden)}, parallel},
         VEC(layer, expert_scale, expert_scale, "", ROUTER, c->n_experts, parallel),
-        VEC(layer, experts_norm, experts_norm, ".weight", ROUTER, hidden, parallel),
+        VEC(layer, experts_norm, experts_norm, ".weight", ROUTER, hidden, parallel || (moe && c->reads_early == EARLY_ROUTED)),
         MAT(layer, router_down, router_down, ROUTER, inner, hidden, mlp),
         VEC(layer, router_down_bias, router_down, ".bias", ROUTER, inner, mlp),
         VEC(layer, router_carry, router_carry, "", ROUTER, inner, mlp && layer > 0),

@@ -121,7 +121,7 @@ struct layer {
     const struct expert_shards *shards; /* experts and dense, split by NUMA node (numa_copy.h); NULL: not split */
     struct expert parallel_dense;       /* a dense FFN parallel to experts that have input and output norms of their own */
     float *dense_out_norm;              /* [hidden] norm of its output */
-    float *router_norm, *experts_norm;  /* [hidden] norms of the stream for the router, and for the experts */
+    float *router_norm, *experts_norm;  /* [hidden] norms of the stream for the router, and for the experts; with EARLY_ROUTED the second is of both */
 };
 
 /* Groups of tensors, as a bit mask: the stages of a block, and tensors outside the layers. */

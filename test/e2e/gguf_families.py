@@ -112,3 +112,21 @@ def deepseek_v1(fmt):
         experts(p, i, 256, 256, 4, "mlp.experts.{}.")
         dense(p, i, 256, 512, "mlp.shared_experts", "_shexp")
     return p
+
+
+def arctic(fmt):
+    """A dense FFN of the model's width beside experts, which read the stream before attention."""
+    p = Pair("arctic", fmt, 66)
+    usual(p)
+    p.key(attention__head_count=4, attention__head_count_kv=2, feed_forward_length=512, rope__freq_base=1e4, rope__dimension_count=64, vocab_size=288)
+    p.config.update(model_type="arctic", num_attention_heads=4, num_key_value_heads=2, intermediate_size=512, num_local_experts=4, rope_theta=1e4,
+                    moe_layer_frequency=1, parallel_attn_mlp_res=True, use_residual=True, sliding_window=None, quantization=None)
+    for i in range(2):
+        b, h = f"blk.{i}.", f"model.layers.{i}."
+        gqa(p, i, 256, 4, 2, 64, permute=True)
+        p.hf[h + "residual_layernorm.weight"] = p.hf.pop(h + "post_attention_layernorm.weight")
+        p.norm(b + "ffn_norm_exps", 256, h + "post_attention_layernorm.weight")
+        experts(p, i, 256, 512, 4, "block_sparse_moe.experts.{}.", ("w1", "w3", "w2"), "block_sparse_moe.gate.weight")
+        for g, name in (("gate", "w1"), ("up", "w3"), ("down", "w2")):
+            p.both(f"{b}ffn_{g}", [256, 256], f"{h}residual_mlp.{name}.weight")
+    return p

@@ -92,6 +92,11 @@ MODELS = {
         "num_key_value_heads": 4, "n_routed_experts": 10, "num_experts_per_tok": 3, "n_shared_experts": 2, "first_k_dense_replace": 1, "moe_layer_freq": 2,
         "norm_topk_prob": True, "scoring_func": "softmax", "rope_theta": 10000,
     },
+    # A dense FFN beside experts, which read the stream before attention
+    "gqa_early": {
+        **COMMON, "model_type": "arctic", "intermediate_size": 56, "num_attention_heads": 4, "num_key_value_heads": 2, "num_local_experts": 9,
+        "num_experts_per_tok": 2, "moe_layer_frequency": 1, "parallel_attn_mlp_res": True, "use_residual": True, "rope_theta": 10000,
+    },
     # Norms after attention and experts, none before them; one norm over all heads
     "gqa_after": {
         **COMMON, "model_type": "flex_olmo", "intermediate_size": 72, "num_attention_heads": 4, "num_key_value_heads": 2, "num_experts": 7, "num_experts_per_tok": 3,
@@ -459,6 +464,10 @@ def gemma4(c):
 
 def tensors(c):
     """Returns {name: (dtype, shape, bytes)}, with the vendors' names."""
+    import models_experts  # which imports this module
+
+    if c["model_type"] in models_experts.FAMILIES:
+        return models_experts.FAMILIES[c["model_type"]](c)
     if c["model_type"] == "gemma4_text":
         return gemma4(c)
     if c["model_type"] in ("dbrx", "deepseek_v4"):

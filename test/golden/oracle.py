@@ -659,7 +659,9 @@ def forward_cohere(m, tokens):
 
 def forward(m, tokens):
     """Logits [T, vocab] of a sequence, and the smallest distance of any router's choice to a tie."""
-    other = {"gemma3_text": forward_gemma, "gemma4_text": forward_gemma4, "cohere2_moe": forward_cohere, "beam": forward_beam}.get(m.config["model_type"])
+    import oracle_experts  # which imports this module
+
+    other = {"gemma3_text": forward_gemma, "gemma4_text": forward_gemma4, "cohere2_moe": forward_cohere, "beam": forward_beam, **oracle_experts.FAMILIES}.get(m.config["model_type"])
     if other:
         return other(m, tokens)
     if m.config["model_type"] == "deepseek_v4":

@@ -24,6 +24,7 @@ static struct work work_from_row(const struct paged_device *d, const struct micr
     const size_t row = (size_t)m->row;
     w.x = d->x + row * (size_t)d->p->c->hidden, w.pos = d->pos + row, w.tokens = d->tokens + row;
     if (d->length) w.seq_length = d->length + row;
+    if (d->kept) w.kept = d->kept + row * (size_t)d->p->c->hidden;
     w = work_slice(d->p->c, &w, at);
     w.q += (size_t)at * query_floats(d->p->c, layer), w.att += (size_t)at * result_floats(d->p->c, layer);
     return w;
@@ -288,6 +289,7 @@ static int open_memory(struct paged_device *d, struct error *e) {
         size_t bytes;
         bool host;
     } all[] = {{(void **)&d->x, hidden_bytes(p, p->o.rows), false},
+               {(void **)&d->kept, p->c->reads_early ? hidden_bytes(p, p->o.rows) : 0, false},
                {(void **)&d->head_x, head_bytes, false},
                {(void **)&d->head_xn, head_bytes, false},
                {(void **)&d->logits, logits_bytes, false},
@@ -352,7 +354,7 @@ int paged_device_open(struct paged_device *d, const _Atomic int *cancel, struct 
 void paged_device_close(struct paged_device *d) {
     if (d->w.m) paged_weights_close(&d->w);
     work_close(&d->work);
-    void *device[] = {d->x, d->head_x, d->head_xn, d->logits, d->pos, d->tokens, d->length, d->planes, d->offset, d->token, d->weight};
+    void *device[] = {d->x, d->kept, d->head_x, d->head_xn, d->logits, d->pos, d->tokens, d->length, d->planes, d->offset, d->token, d->weight};
     void *host[] = {d->host_logits, d->host_ids, d->host_bad};
     for (size_t i = 0; i < sizeof device / sizeof *device; i++) gpu_free(d->g, device[i]);
     for (size_t i = 0; i < sizeof host / sizeof *host; i++) gpu_host_free(d->g, host[i]);

@@ -74,13 +74,14 @@ struct paged_device {
     struct gpu *g;
     struct gpu_stream *main;
     struct paged_weights w;
-    struct work work;                     /* of a micro-batch */
-    float *x, *head_x, *head_xn, *logits; /* [rows, hidden]; head: [BATCH_INVARIANT_ROWS, hidden] twice, [BATCH_INVARIANT_ROWS, vocab] */
-    int32_t *pos, *tokens, *length;       /* [rows] */
-    char *planes;                         /* one layer's KV rows of a micro-batch */
-    struct kv_layer *cache;               /* [n_layers of the model] views of planes */
-    int32_t *offset, *token;              /* [n_experts + 1], [micro * topk] */
-    float *weight;                        /* [micro * topk] */
+    struct work work;                            /* of a micro-batch */
+    float *x, *kept, *head_x, *head_xn, *logits; /* [rows, hidden]; kept only with config.reads_early; head: [BATCH_INVARIANT_ROWS, hidden] twice,
+                                                     [BATCH_INVARIANT_ROWS, vocab] */
+    int32_t *pos, *tokens, *length;              /* [rows] */
+    char *planes;                                /* one layer's KV rows of a micro-batch */
+    struct kv_layer *cache;                      /* [n_layers of the model] views of planes */
+    int32_t *offset, *token;                     /* [n_experts + 1], [micro * topk] */
+    float *weight;                               /* [micro * topk] */
     struct rows_buffer buffer[PAGED_BUFFERS];
     float *host_logits;                                          /* pinned: [BATCH_INVARIANT_ROWS, vocab] */
     int32_t *host_ids, *host_bad;                                /* pinned: [micro, topk], and the non-finite mark */

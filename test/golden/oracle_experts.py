@@ -1,0 +1,56 @@
+"""Forward passes (oracle.py) of families whose layers differ from others by their experts, written from the vendors' code."""
+import math
+
+import numpy as np
+
+from oracle import attend, mlp, rms_norm, rotate, softmax
+
+
+def one(m, x, name):
+    return rms_norm(x, m[name + ".weight"], m.config["rms_norm_eps"])
+
+
+def attention(m, x, name, rope=True, window=0):
+    c, n = m.config, len(x)
+    q, k, v = (m.linear(x, f"{name}{p}_proj").reshape(n, h, -1) for p, h in (("q", c["num_attention_heads"]), ("k", c["num_key_value_heads"]), ("v", c["num_key_value_heads"])))
+    if rope:
+        q, k = rotate(q, c, False), rotate(k, c, False)
+    k, v = (np.repeat(y, c["num_attention_heads"] // c["num_key_value_heads"], 1) for y in (k, v))
+    return m.linear(attend(q, k, v, q.shape[-1] ** -0.5, window), name + "o_proj")
+
+
+def best(choice, k):
+    """The k best experts of each token, and the distance of the closest choice to a tie."""
+    chosen, order = np.argsort(-choice, -1, kind="stable")[:, :k], -np.sort(-choice, -1)
+    return chosen, (order[:, k - 1] - order[:, k]).min()
+
+
+def weighted(x, chosen, weight, expert):
+    """The sum of expert(e, rows) times their weights."""
+    y = np.zeros_like(x)
+    for e in np.unique(chosen):
+        rows, place = np.nonzero(chosen == e)
+        y[rows] += weight[rows, place][:, None] * expert(e, x[rows])
+    return y
+
+
+def arctic(m, tokens):
+    """h = x + attention(norm(x)); x = h + FFN(norm'(h)) + experts(norm''(x))."""
+    c, nearest, w = m.config, math.inf, ("w1", "w3", "w2")
+    x = m["model.embed_tokens.weight"][tokens]
+    for layer in range(c["num_hidden_layers"]):
+        name = f"model.layers.{layer}."
+        h = x + attention(m, one(m, x, name + "input_layernorm"), name + "self_attn.")
+        early = one(m, x, name + "post_attention_layernorm")
+        score = softmax(m.linear(early, name + "block_sparse_moe.gate"))
+        chosen, gap = best(score, c["num_experts_per_tok"])
+        weight = np.take_along_axis(score, chosen, -1)
+        if chosen.shape[1] > 1:
+            weight = weight / weight.sum(-1, keepdims=True)
+        x = h + mlp(m, one(m, h, name + "residual_layernorm"), name + "residual_mlp.", *w)
+        x = x + weighted(early, chosen, weight, lambda e, rows: mlp(m, rows, f"{name}block_sparse_moe.experts.{e}.", *w))
+        nearest = min(nearest, gap)
+    return m.linear(one(m, x, "model.norm"), "lm_head"), nearest
+
+
+FAMILIES = {"arctic": arctic}
