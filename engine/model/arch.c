@@ -75,6 +75,7 @@ static const struct arch *const table[] = {
     &arch_kolibri1,
     &arch_lara_mini,
     &arch_arctic,
+    &arch_smallthinker,
     &arch_aria,
     &arch_aria_text,
     /* without experts */

@@ -69,6 +69,25 @@ static void derive_exaone4(struct config_builder *t) {
     if (json_int(window, 0) > 0) gguf_layers_windows(t, WINDOW_PERIOD, false);
 }
 
+/* With a window, llama.cpp's code fixes its layers and those without rotation: the first of four has neither. */
+static double slides(const struct config_builder *t, int64_t layer) {
+    return json_int(gguf_build_meta(t, "attention.sliding_window"), 0) > 0 && layer % WINDOW_PERIOD != 0;
+}
+static double rotates(const struct config_builder *t, int64_t layer) {
+    return json_int(gguf_build_meta(t, "attention.sliding_window"), 0) == 0 || layer % WINDOW_PERIOD != 0;
+}
+static void derive_smallthinker(struct config_builder *t) {
+    const struct json *window = gguf_build_meta(t, "attention.sliding_window");
+    const int64_t gating = json_int(gguf_build_meta(t, "expert_gating_func"), GATING_UNSET);
+    gguf_build_attention(t);
+    if (gating != GATING_SOFTMAX && gating != GATING_SIGMOID)
+        gguf_build_fail(t, "metadata '%s.expert_gating_func' is %lld; hearth knows 1 and 2", t->arch, (long long)gating);
+    gguf_build_bool(t, "moe_primary_router_apply_softmax", gating == GATING_SOFTMAX);
+    if (json_int(window, 0) > 0) gguf_build_json(t, "sliding_window_size", *window);
+    gguf_layers_numbers(t, "sliding_window_layout", slides);
+    gguf_layers_numbers(t, "rope_layout", rotates);
+}
+
 #define END \
     { NULL, NULL }
 static const struct gguf_key laguna_keys[] = {GGUF_HEAD_KEYS,
@@ -98,6 +117,14 @@ static const struct gguf_key laguna_keys[] = {GGUF_HEAD_KEYS,
                                                {"attention.layer_norm_epsilon", "layer_norm_eps"},
                                                {"logit_scale", "logit_scale"},
                                                END},
+                             smallthinker_keys[] = {GGUF_HEAD_KEYS,
+                                                    {"attention.sliding_window", NULL},
+                                                    {"expert_count", "moe_num_primary_experts"},
+                                                    {"expert_feed_forward_length", "moe_ffn_hidden_size"},
+                                                    {"expert_gating_func", NULL},
+                                                    {"expert_used_count", "moe_num_active_primary_experts"},
+                                                    {"feed_forward_length", NULL},
+                                                    END},
                              exaone4_keys[] = {GGUF_HEAD_KEYS, GGUF_LAYER_WINDOW_KEYS, END};
 
 const struct gguf_arch gguf_windowed[] = {
@@ -106,6 +133,7 @@ const struct gguf_arch gguf_windowed[] = {
     {"cohere2moe", "cohere2_moe", &parallel, cohere2moe_keys, derive_cohere2moe, NULL},
     {"command-r", "cohere", &parallel, cohere_keys, derive_cohere, NULL},
     {"cohere2", "cohere2", &parallel, cohere2_keys, derive_cohere2, NULL},
+    {"smallthinker", "smallthinker", &pre_norm, smallthinker_keys, derive_smallthinker, NULL},
     {"exaone4", "exaone4", &post_norm, exaone4_keys, derive_exaone4, NULL},
     {NULL, NULL, NULL, NULL, NULL, NULL},
 };

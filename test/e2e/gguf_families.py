@@ -130,3 +130,26 @@ def arctic(fmt):
         for g, name in (("gate", "w1"), ("up", "w3"), ("down", "w2")):
             p.both(f"{b}ffn_{g}", [256, 256], f"{h}residual_mlp.{name}.weight")
     return p
+
+
+def smallthinker(fmt, window=0):
+    """Routers read the stream before attention, experts have ReLU gates. With a window the first of four layers has none and no rotation; then weights of
+    the chosen experts are a softmax."""
+    p = Pair("smallthinker", fmt, 67)
+    layers = 5 if window else 2
+    usual(p, layers=layers)
+    p.key(attention__head_count=4, attention__head_count_kv=2, attention__key_length=64, attention__value_length=64, feed_forward_length=256,
+          expert_feed_forward_length=256, rope__freq_base=1.5e6, rope__dimension_count=64, expert_gating_func=1 if window else 2)
+    layout = [int(i % 4 != 0) for i in range(layers)]
+    p.config.update(model_type="smallthinker", num_attention_heads=4, num_key_value_heads=2, head_dim=64, rope_theta=1.5e6, moe_num_primary_experts=4,
+                    moe_num_active_primary_experts=2, moe_ffn_hidden_size=256, moe_primary_router_apply_softmax=window > 0, rope_scaling=None,
+                    sliding_window_layout=layout if window else [0] * layers, rope_layout=layout if window else [1] * layers)
+    if window:
+        p.key(attention__sliding_window=window)
+        p.config["sliding_window_size"] = window
+    del p.config["num_experts_per_tok"]
+    p.leaves_out.append("hidden_act")
+    for i in range(layers):
+        gqa(p, i, 256, 4, 2, 64)
+        experts(p, i, 256, 256, 4, "block_sparse_moe.experts.{}.", ("gate", "up", "down"), "block_sparse_moe.primary_router.weight")
+    return p

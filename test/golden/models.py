@@ -97,6 +97,13 @@ MODELS = {
         **COMMON, "model_type": "arctic", "intermediate_size": 56, "num_attention_heads": 4, "num_key_value_heads": 2, "num_local_experts": 9,
         "num_experts_per_tok": 2, "moe_layer_frequency": 1, "parallel_attn_mlp_res": True, "use_residual": True, "rope_theta": 10000,
     },
+    # Routers that read the stream before attention, ReLU gates, rotations and windows by layer, tied embedding and head
+    "gqa_router": {
+        **{k: v for k, v in COMMON.items() if k != "hidden_act"}, "model_type": "smallthinker", "num_hidden_layers": 4, "num_attention_heads": 6,
+        "num_key_value_heads": 2, "head_dim": 20, "moe_num_primary_experts": 9, "moe_num_active_primary_experts": 3, "moe_ffn_hidden_size": 56,
+        "moe_primary_router_apply_softmax": False, "rope_layout": [0, 1, 1, 0], "sliding_window_layout": [0, 1, 0, 1], "sliding_window_size": 9,
+        "rope_theta": 10000, "tie_word_embeddings": True,
+    },
     # Norms after attention and experts, none before them; one norm over all heads
     "gqa_after": {
         **COMMON, "model_type": "flex_olmo", "intermediate_size": 72, "num_attention_heads": 4, "num_key_value_heads": 2, "num_experts": 7, "num_experts_per_tok": 3,

@@ -7,8 +7,11 @@ def norm(out, name, n):
 
 
 def ends(out, c):
-    out["model.embed_tokens.weight"] = tensor("embed", [c["vocab_size"], c["hidden_size"]], 1)
+    tied = c.get("tie_word_embeddings")
+    out["model.embed_tokens.weight"] = tensor("embed", [c["vocab_size"], c["hidden_size"]], 0.2 if tied else 1)
     norm(out, "model.norm", c["hidden_size"])
+    if tied:
+        return
     weight(out, c, "lm_head", c["vocab_size"], c["hidden_size"], fp8=False)
 
 
@@ -34,4 +37,18 @@ def arctic(c):
     return out
 
 
-FAMILIES = {"arctic": arctic}
+def smallthinker(c):
+    out, h = {}, c["hidden_size"]
+    ends(out, c)
+    for i in range(c["num_hidden_layers"]):
+        p = f"model.layers.{i}."
+        for name in ("input_layernorm", "post_attention_layernorm"):
+            norm(out, p + name, h)
+        attention(out, c, p + "self_attn.")
+        weight(out, c, p + "block_sparse_moe.primary_router", c["moe_num_primary_experts"], h, 3, fp8=False)
+        for e in range(c["moe_num_primary_experts"]):
+            mlp(out, c, f"{p}block_sparse_moe.experts.{e}.", c["moe_ffn_hidden_size"], names=("gate", "up", "down"))
+    return out
+
+
+FAMILIES = {"arctic": arctic, "smallthinker": smallthinker}

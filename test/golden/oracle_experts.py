@@ -3,7 +3,7 @@ import math
 
 import numpy as np
 
-from oracle import attend, mlp, rms_norm, rotate, softmax
+from oracle import attend, mlp, rms_norm, rotate, sigmoid, softmax
 
 
 def one(m, x, name):
@@ -53,4 +53,25 @@ def arctic(m, tokens):
     return m.linear(one(m, x, "model.norm"), "lm_head"), nearest
 
 
-FAMILIES = {"arctic": arctic}
+def smallthinker(m, tokens):
+    """h = x + attention(norm(x)); x = h + experts(norm'(h)), chosen by the logits router(x) and weighted by their normed sigmoids or their softmax. An expert
+    is down(relu(gate) * up)."""
+    c, nearest = m.config, math.inf
+    x = m["model.embed_tokens.weight"][tokens]
+    for layer in range(c["num_hidden_layers"]):
+        name, window = f"model.layers.{layer}.", c["sliding_window_size"] if c["sliding_window_layout"][layer] else 0
+        h = x + attention(m, one(m, x, name + "input_layernorm"), name + "self_attn.", c["rope_layout"][layer], window)
+        logits = m.linear(x, name + "block_sparse_moe.primary_router")
+        chosen, gap = best(logits, c["moe_num_active_primary_experts"])
+        weight = np.take_along_axis(logits, chosen, -1)
+        weight = softmax(weight) if c["moe_primary_router_apply_softmax"] else sigmoid(weight) / sigmoid(weight).sum(-1, keepdims=True)
+
+        def expert(e, rows):
+            part = f"{name}block_sparse_moe.experts.{e}."
+            return m.linear(np.maximum(m.linear(rows, part + "gate"), 0) * m.linear(rows, part + "up"), part + "down")
+        x = h + weighted(one(m, h, name + "post_attention_layernorm"), chosen, weight, expert)
+        nearest = min(nearest, gap)
+    return m.linear(one(m, x, "model.norm"), "model.embed_tokens" if c["tie_word_embeddings"] else "lm_head"), nearest
+
+
+FAMILIES = {"arctic": arctic, "smallthinker": smallthinker}

@@ -23,6 +23,7 @@ change("gguf-ling3-rates", "rates of Ling 3's GGUF files keep their sign", "gold
 change("gguf-window-period", "no layer of a period of windows is without one", "e2e_gguf", ("engine/model/gguf_layers.c", "layer % every < every - 1", "layer % every < every"))
 change("dense-norm-gate", "the norm of a dense FFN is multiplied by a gate that it lacks", "golden_dsa_gates", ("engine/layer/block.c", "config_norm_is_gated(c, tag / 2, tag % 2)", "c->norm_gate_rank"))
 change("early-stream", "Arctic's experts read the stream after attention", "golden_gqa_early", ("engine/layer/block.c", "w->xn, c->hidden, w->kept, c->hidden, y->experts_norm", "w->xn, c->hidden, w->x, c->hidden, y->experts_norm"))
+change("early-router", "SmallThinker's router reads the normed stream after attention", "golden_gqa_router", ("engine/layer/block.c", "c->reads_early == EARLY_ROUTER ? w->kept : w->xn", "w->xn"))
 change("early-rows", "micro-batches of a throughput batch keep the stream before attention in the same rows", "gpu_paged_text", ("engine/exec/throughput/paged_device.c", "w.kept = d->kept + row * (size_t)d->p->c->hidden", "w.kept = d->kept"))
 change("group-zero", "experts of other groups cannot be chosen in A.X K2", "unit_config_families", ("engine/model/axk2.c", "c->group_zero = true;", ""))
 change("default-null", "a number of shared experts that is null takes the family's default", "unit_config", ("engine/model/deepseek_v3.c", 'config_is_null(r, "n_shared_experts") ? 0 : d->shared', "d->shared"))

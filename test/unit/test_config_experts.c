@@ -43,7 +43,33 @@ static void arctic(void **st) {
     assert_non_null(strstr(e.text, "sliding_window"));
 }
 
+/* SmallThinker: layers by lists, or all alike; the older form of its config has keys of parts that no model has. */
+static void smallthinker(void **st) {
+    (void)st;
+#define THINKER(more) \
+    "{\"model_type\":\"smallthinker\",\"vocab_size\":1000,\"hidden_size\":256,\"num_hidden_layers\":4,\"model_name\":\"x\"," \
+    "\"moe_enable_secondary_experts\":false,\"moe_num_secondary_experts\":0,\"moe_shared_primary_experts\":0,\"dense_ffn_hidden_size\":4096" more "}"
+    struct config c;
+    struct error e = {0};
+    if (parse(&c, THINKER(""), false, &e)) fail_msg("%s", e.text);
+    assert_true(c.reads_early == EARLY_ROUTER && c.score == SCORE_SIGMOID_BY_LOGIT && c.norm_topk && c.glu.is_relu && c.tied && c.n_experts == 32 &&
+                c.topk == 4);
+    for (int i = 0; i < 4; i++) assert_true(c.layer[i].moe && !c.layer[i].window && c.layer[i].rope == LAYER_ROPE_FIRST && !config_has_ffn_in(&c, i));
+    if (parse(&c, THINKER(",\"rope_layout\":[0,1,1,1],\"sliding_window_layout\":[0,1,0,1],\"moe_primary_router_apply_softmax\":true"), false, &e))
+        fail_msg("%s", e.text);
+    assert_true(c.score == SCORE_SOFTMAX && c.layer[0].rope == LAYER_ROPE_NONE && c.layer[1].rope == LAYER_ROPE_FIRST && c.layer[1].window == 4096 &&
+                !c.layer[2].window);
+    assert_int_equal(parse(&c, THINKER(",\"rope_layout\":[1]"), false, &e), ERR_MODEL);
+    assert_non_null(strstr(e.text, "not a list of 4"));
+    assert_int_equal(parse(&c, THINKER(",\"moe_layer_layout\":[1,1,0,1]"), false, &e), ERR_MODEL);
+    assert_non_null(strstr(e.text, "layer 2"));
+    assert_int_equal(parse(&c, THINKER(",\"moe_enable_early_router\":false"), false, &e), ERR_MODEL);
+    assert_non_null(strstr(e.text, "moe_enable_early_router"));
+    assert_int_equal(parse(&c, THINKER(",\"moe_secondary_expert_size\":64"), false, &e), ERR_MODEL);
+    assert_non_null(strstr(e.text, "moe_secondary_expert_size"));
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(arctic), cmocka_unit_test(deepseek_v1)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(arctic), cmocka_unit_test(deepseek_v1), cmocka_unit_test(smallthinker)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
