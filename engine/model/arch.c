@@ -76,6 +76,7 @@ static const struct arch *const table[] = {
     &arch_lara_mini,
     &arch_arctic,
     &arch_smallthinker,
+    &arch_grok,
     &arch_aria,
     &arch_aria_text,
     /* without experts */

@@ -110,5 +110,5 @@ extern const struct arch arch_lfm2_moe, arch_lfm2, arch_minimax, arch_granitemoe
 extern const struct arch arch_kimi_linear, arch_bailing_hybrid, arch_glm5_next;
 extern const struct arch arch_gemma4, arch_gemma4_text, arch_gemma4_unified, arch_hy_v4, arch_inkling, arch_qwen4_exp;
 extern const struct arch arch_nemotron_h, arch_jamba, arch_zaya, arch_minimax_m3, arch_axk2, arch_beam, arch_flint, arch_kolibri1, arch_lara_mini, arch_arctic,
-    arch_smallthinker, arch_aria, arch_aria_text;
+    arch_grok, arch_smallthinker, arch_aria, arch_aria_text;
 extern const struct arch arch_qwen3_next, arch_qwen3_5_moe, arch_qwen3_5_moe_text, arch_qwen3_5, arch_qwen3_5_text, arch_qwen3_vl;

@@ -56,7 +56,7 @@ void gguf_note(struct gguf_facts *f, const char *name, int64_t rows) {
         {".attn_qkv.bias", &f->qkv_bias},          {".attn_q_norm.weight", &f->qk_norm},
         {".ffn_gate_up_exps.weight", &f->gate_up}, {".attn_qkv.weight", &f->qkv},
         {".ssm_in.weight", &f->delta_in},          {".ssm_conv1d.bias", &f->conv_bias},
-        {".ffn_gate.weight", &f->dense_gate},
+        {".ffn_gate.weight", &f->dense_gate},      {".layer_output_norm.weight", &f->layer_out_norm},
     };
     static const struct {
         const char *rest;
@@ -88,6 +88,7 @@ int gguf_names(struct config *c, struct arena *a, const struct json *meta, const
                               .gate_up = f->gate_up ? GATE_UP_STACKED : GATE_UP_SEPARATE};
     if (layout->qkv) names->q = names->k = names->v = GGUF_LAYER "attn_qkv";
     if (f->bare_router_bias) names->router_bias = GGUF_LAYER "exp_probs_b";
+    if (f->layer_out_norm && names->ffn_out_norm) names->ffn_out_norm = GGUF_LAYER "layer_output_norm";
     if (f->gate_up) names->expert_gate = names->expert_up = GGUF_LAYER "ffn_gate_up_exps";
     layout->dense_gate_up = c->n_experts || f->dense_gate ? GATE_UP_SEPARATE : c->arch->layout.dense_gate_up; /* shared experts are split */
     if (layout->dense_gate_up) names->dense_gate = names->dense_up;

@@ -3,23 +3,19 @@
 
 #include <string.h>
 
+/* A dense FFN beside the experts, which the family reads as a shared expert. */
+#define BESIDE_EXPERTS \
+    GGUF_ENDS, GGUF_ATTENTION, .ffn_norm = GGUF_LAYER "ffn_norm", .router = GGUF_LAYER "ffn_gate_inp", .expert_gate = GGUF_LAYER "ffn_gate_exps", \
+                               .expert_up = GGUF_LAYER "ffn_up_exps", .expert_down = GGUF_LAYER "ffn_down_exps", .shared_gate_proj = GGUF_LAYER "ffn_gate", \
+                               .shared_up = GGUF_LAYER "ffn_up", .shared_down = GGUF_LAYER "ffn_down"
 static const struct tensor_names standard_names = {GGUF_NAMES, .ffn_norm = GGUF_LAYER "ffn_norm"},
                                  no_gates = {GGUF_ENDS, GGUF_ATTENTION, .ffn_norm = GGUF_LAYER "ffn_norm", .dense_gate = GGUF_LAYER "ffn_up",
                                              .dense_down = GGUF_LAYER "ffn_down"},
                                  norms_around = {GGUF_NAMES, .ffn_norm = GGUF_LAYER "ffn_norm", .attn_out_norm = GGUF_LAYER "post_attention_norm",
                                                  .ffn_out_norm = GGUF_LAYER "post_ffw_norm"},
                                  post_norm = {GGUF_NAMES, .ffn_norm = GGUF_LAYER "post_attention_norm"},
-                                 arctic = {GGUF_ENDS,
-                                           GGUF_ATTENTION,
-                                           .ffn_norm = GGUF_LAYER "ffn_norm",
-                                           .experts_norm = GGUF_LAYER "ffn_norm_exps",
-                                           .router = GGUF_LAYER "ffn_gate_inp",
-                                           .expert_gate = GGUF_LAYER "ffn_gate_exps",
-                                           .expert_up = GGUF_LAYER "ffn_up_exps",
-                                           .expert_down = GGUF_LAYER "ffn_down_exps",
-                                           .shared_gate_proj = GGUF_LAYER "ffn_gate",
-                                           .shared_up = GGUF_LAYER "ffn_up",
-                                           .shared_down = GGUF_LAYER "ffn_down"},
+                                 arctic = {BESIDE_EXPERTS, .experts_norm = GGUF_LAYER "ffn_norm_exps"},
+                                 grok = {BESIDE_EXPERTS, .attn_out_norm = GGUF_LAYER "attn_output_norm", .ffn_out_norm = GGUF_LAYER "post_ffw_norm"},
                                  out_norm = {GGUF_NAMES, .ffn_norm = GGUF_LAYER "attn_output_norm"},
                                  qwen35 = {GGUF_NAMES, .ffn_norm = GGUF_LAYER "post_attention_norm", .delta_b = GGUF_LAYER "ssm_beta",
                                            .delta_a = GGUF_LAYER "ssm_alpha"};
@@ -125,6 +121,18 @@ static void derive_arctic(struct config_builder *t) {
     put_llama(t);
     gguf_build_int(t, "moe_layer_frequency", 1);
     gguf_build_bool(t, "parallel_attn_mlp_res", true);
+}
+
+/* Grok-2 has a dense FFN beside the experts. */
+static void derive_grok(struct config_builder *t) {
+    const struct json *extrapolated = gguf_build_meta(t, "rope.scaling.yarn_ext_factor");
+    gguf_build_attention(t);
+    gguf_build_num(t, "attn_output_multiplier", 0.08838834764831845); /* of files without the key, which are Grok-1's */
+    gguf_build_bool(t, "residual_moe", gguf_layers_has(t, 0, GGUF_HAS_FFN));
+    if (json_is(gguf_build_meta(t, "rope.scaling.type"), "yarn") && !gguf_build_meta(t, "rope.scaling.yarn_beta_fast"))
+        gguf_build_fail(t, "metadata '%s.rope.scaling.yarn_beta_fast' is missing: Grok's default is not that of other families", t->arch);
+    if (extrapolated && json_num(extrapolated, 0) != 1)
+        gguf_build_fail(t, "metadata '%s.rope.scaling.yarn_ext_factor' is %g; hearth knows 1", t->arch, json_num(extrapolated, 0));
 }
 
 /* DeepSeek V1's files omit the norm of the weights, because no published model has it. */
@@ -314,6 +322,17 @@ static const struct gguf_key olmoe_keys[] = {{"attention.key_length", NULL}, {"a
                                                 {"attention.temperature_scale", NULL},
                                                 {"expert_shared_feed_forward_length", NULL},
                                                 {NULL, NULL}},
+                             grok_keys[] = {GGUF_HEAD_KEYS,
+                                            {"attention.output_scale", "attn_output_multiplier"},
+                                            {"attention.temperature_length", "attn_temperature_len"},
+                                            {"attn_logit_softcapping", "attn_logit_softcapping"},
+                                            {"embedding_scale", "embedding_multiplier_scale"},
+                                            {"expert_count", "num_local_experts"},
+                                            {"final_logit_softcapping", "final_logit_softcapping"},
+                                            {"logit_scale", "output_multiplier_scale"},
+                                            {"rope.scaling.yarn_ext_factor", NULL},
+                                            {"router_logit_softcapping", "router_logit_softcapping"},
+                                            {NULL, NULL}},
                              deepseek_v1_keys[] = {GGUF_HEAD_KEYS,
                                                    GGUF_ROUTER_KEYS("n_routed_experts", "routed_scaling_factor", "norm_topk_prob"),
                                                    {"expert_shared_count", "n_shared_experts"},
@@ -326,6 +345,7 @@ const struct gguf_arch gguf_archs[] = {
     {"deepseek2", NULL, &standard_names, deepseek_keys, gguf_build_deepseek, gguf_build_deepseek_family},
     {"deepseek", "deepseek", &standard_names, deepseek_v1_keys, derive_deepseek_v1, NULL},
     {"arctic", "arctic", &arctic, llama_keys, derive_arctic, NULL},
+    {"grok", "grok", &grok, grok_keys, derive_grok, NULL},
     {"glm4moe", "glm4_moe", &post_norm, glm4_keys, derive_glm4, NULL},
     {"gpt-oss", "gpt_oss", &post_norm, gpt_oss_keys, derive_gpt_oss, NULL},
     {"llama", NULL, &standard_names, llama_keys, put_llama, llama_family},

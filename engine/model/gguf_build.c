@@ -131,7 +131,8 @@ static void put_fraction(struct config_builder *t, int64_t count, int64_t dim) {
 void gguf_build_rope(struct config_builder *t, int64_t dim) {
     const struct json *count = gguf_build_meta(t, "rope.dimension_count"), *length = gguf_build_meta(t, "attention.temperature_length");
     if (count) put_fraction(t, json_int(count, 0), dim);
-    if (length && json_int(length, 0) != json_int(gguf_build_meta(t, "rope.scaling.original_context_length"), 0))
+    if (length && gguf_build_meta(t, "attention.temperature_scale") &&
+        json_int(length, 0) != json_int(gguf_build_meta(t, "rope.scaling.original_context_length"), 0))
         gguf_build_fail(t, "metadata '%s.attention.temperature_length' is not that of 'rope.scaling.original_context_length', which hearth scales queries by",
                         t->arch);
     const bool implies_yarn = !strcmp(t->arch, "gpt-oss");

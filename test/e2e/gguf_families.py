@@ -153,3 +153,31 @@ def smallthinker(fmt, window=0):
         gqa(p, i, 256, 4, 2, 64)
         experts(p, i, 256, 256, 4, "block_sparse_moe.experts.{}.", ("gate", "up", "down"), "block_sparse_moe.primary_router.weight")
     return p
+
+
+def grok(fmt, second=True):
+    """Capped scores, norms around both blocks, GELU. The second generation has a dense FFN beside the experts; the first ties its embedding to the head,
+    omits the keys of its factors, and has an older name of the last norm."""
+    p = Pair("grok", fmt, 68)
+    usual(p)
+    p.key(attention__head_count=4, attention__head_count_kv=2, feed_forward_length=512, rope__freq_base=1e4, rope__dimension_count=64)
+    p.config.update(model_type="grok", num_attention_heads=4, num_key_value_heads=2, intermediate_size=512, num_local_experts=4, rope_theta=1e4)
+    if second:
+        p.key(attention__key_length=64, attention__value_length=64, attention__output_scale=0.2, attention__temperature_length=1024, embedding_scale=16.0,
+              logit_scale=0.5, attn_logit_softcapping=3.0, router_logit_softcapping=2.0, final_logit_softcapping=5.0, expert_feed_forward_length=256)
+        p.config.update(head_dim=64, attn_output_multiplier=0.2, attn_temperature_len=1024, embedding_multiplier_scale=16.0, output_multiplier_scale=0.5,
+                        attn_logit_softcapping=3.0, router_logit_softcapping=2.0, final_logit_softcapping=5.0, moe_intermediate_size=256, residual_moe=True)
+    else:
+        p.config.update(attn_output_multiplier=0.08838834764831845)
+    p.leaves_out.append("hidden_act")
+    for i in range(2):
+        b, h = f"blk.{i}.", f"model.layers.{i}."
+        gqa(p, i, 256, 4, 2, 64)
+        for old, new in (("input_layernorm", "pre_attn_norm"), ("post_attention_layernorm", "pre_moe_norm")):
+            p.hf[f"{h}{new}.weight"] = p.hf.pop(f"{h}{old}.weight")
+        p.norm(b + "attn_output_norm", 256, h + "post_attn_norm.weight")
+        p.norm(b + ("post_ffw_norm" if second else "layer_output_norm"), 256, h + "post_moe_norm.weight")
+        experts(p, i, 256, 256 if second else 512, 4, "block_sparse_moe.experts.{}.", ("w1", "w3", "w2"), "block_sparse_moe.gate.weight")
+        if second:
+            dense(p, i, 256, 512, "mlp")
+    return p

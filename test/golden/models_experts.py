@@ -51,4 +51,19 @@ def smallthinker(c):
     return out
 
 
-FAMILIES = {"arctic": arctic, "smallthinker": smallthinker}
+def grok(c):
+    out, h = {}, c["hidden_size"]
+    ends(out, c)
+    for i in range(c["num_hidden_layers"]):
+        p = f"model.layers.{i}."
+        for name in ("pre_attn_norm", "post_attn_norm", "pre_moe_norm", "post_moe_norm"):
+            norm(out, p + name, h)
+        attention(out, c, p + "self_attn.")
+        mlp(out, c, p + "mlp.", c["intermediate_size"])
+        weight(out, c, p + "block_sparse_moe.gate", c["num_local_experts"], h, 3, fp8=False)
+        for e in range(c["num_local_experts"]):
+            mlp(out, c, f"{p}block_sparse_moe.experts.{e}.", c["moe_intermediate_size"], names=("w1", "w3", "w2"))
+    return out
+
+
+FAMILIES = {"arctic": arctic, "grok": grok, "smallthinker": smallthinker}

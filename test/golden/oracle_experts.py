@@ -3,7 +3,7 @@ import math
 
 import numpy as np
 
-from oracle import attend, mlp, rms_norm, rotate, sigmoid, softmax
+from oracle import attend, capped, gelu, heads_of, mlp, rms_norm, rotate, sigmoid, softmax
 
 
 def one(m, x, name):
@@ -74,4 +74,30 @@ def smallthinker(m, tokens):
     return m.linear(one(m, x, "model.norm"), "model.embed_tokens" if c["tie_word_embeddings"] else "lm_head"), nearest
 
 
-FAMILIES = {"arctic": arctic, "smallthinker": smallthinker}
+def grok(m, tokens):
+    """h = x + norm1(attention(norm(x))) with capped scores; x = h + norm3(y), y = (FFN(norm2(h)) + experts(norm2(h))) / sqrt(2). The router's weights are a
+    softmax of all its capped logits."""
+    c, nearest, n = m.config, math.inf, len(tokens)
+    x = m["model.embed_tokens.weight"][tokens] * c["embedding_multiplier_scale"]
+    seen = np.tril(np.ones((n, n), bool))
+
+    def ffn(rows, name, gate, up, down):
+        return m.linear(gelu(m.linear(rows, name + gate)) * m.linear(rows, name + up), name + down)
+    for layer in range(c["num_hidden_layers"]):
+        name = f"model.layers.{layer}."
+        q, k, v = heads_of(m, one(m, x, name + "pre_attn_norm"), name)
+        q, k = rotate(q, c, False), rotate(k, c, False)
+        k, v = (np.repeat(y, c["num_attention_heads"] // c["num_key_value_heads"], 1) for y in (k, v))
+        score = capped(np.einsum("qhd,khd->hqk", q, k) * c["attn_output_multiplier"], c["attn_logit_softcapping"])
+        y = np.einsum("hqk,khd->qhd", softmax(np.where(seen, score, -np.inf)), v).reshape(n, -1)
+        x = x + one(m, m.linear(y, name + "self_attn.o_proj"), name + "post_attn_norm")
+        h, part = one(m, x, name + "pre_moe_norm"), name + "block_sparse_moe."
+        score = softmax(capped(m.linear(h, part + "gate"), c["router_logit_softcapping"]))
+        chosen, gap = best(score, c["num_experts_per_tok"])
+        y = weighted(h, chosen, np.take_along_axis(score, chosen, -1), lambda e, rows: ffn(rows, f"{part}experts.{e}.", "w1", "w3", "w2"))
+        y = (y + ffn(h, name + "mlp.", "gate_proj", "up_proj", "down_proj")) / math.sqrt(2)
+        x, nearest = x + one(m, y, name + "post_moe_norm"), min(nearest, gap)
+    return capped(m.linear(one(m, x, "model.norm"), "lm_head") * c["output_multiplier_scale"], c["final_logit_softcapping"]), nearest
+
+
+FAMILIES = {"arctic": arctic, "grok": grok, "smallthinker": smallthinker}

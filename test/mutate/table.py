@@ -24,6 +24,7 @@ change("gguf-window-period", "no layer of a period of windows is without one", "
 change("dense-norm-gate", "the norm of a dense FFN is multiplied by a gate that it lacks", "golden_dsa_gates", ("engine/layer/block.c", "config_norm_is_gated(c, tag / 2, tag % 2)", "c->norm_gate_rank"))
 change("early-stream", "Arctic's experts read the stream after attention", "golden_gqa_early", ("engine/layer/block.c", "w->xn, c->hidden, w->kept, c->hidden, y->experts_norm", "w->xn, c->hidden, w->x, c->hidden, y->experts_norm"))
 change("early-router", "SmallThinker's router reads the normed stream after attention", "golden_gqa_router", ("engine/layer/block.c", "c->reads_early == EARLY_ROUTER ? w->kept : w->xn", "w->xn"))
+change("grok-weights", "Grok-2's experts keep their full weight beside a dense FFN", "golden_gqa_capped", ("engine/model/grok.c", "c->shared_scale = c->routed_scale = sqrtf(0.5f)", "c->shared_scale = sqrtf(0.5f)"))
 change("early-rows", "micro-batches of a throughput batch keep the stream before attention in the same rows", "gpu_paged_text", ("engine/exec/throughput/paged_device.c", "w.kept = d->kept + row * (size_t)d->p->c->hidden", "w.kept = d->kept"))
 change("group-zero", "experts of other groups cannot be chosen in A.X K2", "unit_config_families", ("engine/model/axk2.c", "c->group_zero = true;", ""))
 change("default-null", "a number of shared experts that is null takes the family's default", "unit_config", ("engine/model/deepseek_v3.c", 'config_is_null(r, "n_shared_experts") ? 0 : d->shared', "d->shared"))

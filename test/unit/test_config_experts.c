@@ -69,7 +69,30 @@ static void smallthinker(void **st) {
     assert_non_null(strstr(e.text, "moe_secondary_expert_size"));
 }
 
+/* Grok: the defaults are the first generation's; the second has a dense FFN, and attention that cools with the position. */
+static void grok(void **st) {
+    (void)st;
+#define GROK(more) DENSE("grok", "" more)
+    struct config c;
+    struct error e = {0};
+    if (parse(&c, GROK(",\"num_experts\":6,\"max_attn_value\":20"), false, &e)) fail_msg("%s", e.text);
+    assert_true(c.n_experts == 6 && c.topk == 2 && c.moe_inter == 512 && !c.shared_inter && c.norm_topk && c.score_cap == 20 && c.router_cap == 30);
+    assert_true(c.logit_cap == 0 && c.embed_scale > 78 && c.logit_scale < 0.58f && c.output_norm == OUTPUT_NORM_BLOCKS && c.streams.is_plain &&
+                c.glu.cubic > 0);
+#define SECOND ",\"residual_moe\":true,\"moe_intermediate_size\":64,\"rope_type\":\"original\",\"scaling_factor\":16,\"sliding_window_size\":-1"
+    if (parse(&c, GROK(SECOND ",\"attn_temperature_len\":1024"), false, &e)) fail_msg("%s", e.text);
+    assert_true(c.moe_inter == 64 && c.shared_inter == 512 && !c.norm_topk && c.shared_scale == c.routed_scale && c.max_context == 1024);
+    if (parse(&c, GROK(SECOND ",\"moe_router_renormalize\":true"), false, &e)) fail_msg("%s", e.text);
+    assert_true(c.norm_topk && c.max_context == 4096);
+    assert_int_equal(parse(&c, GROK(",\"rope_type\":\"yarn_log\""), false, &e), ERR_MODEL);
+    assert_non_null(strstr(e.text, "rope_type"));
+    assert_int_equal(parse(&c, GROK(",\"sliding_window_size\":64"), false, &e), ERR_MODEL);
+    assert_non_null(strstr(e.text, "sliding_window_size"));
+    assert_int_equal(parse(&c, GROK(",\"rope_rotate_half_dims\":true"), false, &e), ERR_MODEL);
+    assert_non_null(strstr(e.text, "rope_rotate_half_dims"));
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(arctic), cmocka_unit_test(deepseek_v1), cmocka_unit_test(smallthinker)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(arctic), cmocka_unit_test(deepseek_v1), cmocka_unit_test(grok), cmocka_unit_test(smallthinker)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
